@@ -1,0 +1,29 @@
+"""Packaging. Everything is read from settings.ini; nbdev writes pyproject.toml from the same file."""
+from configparser import ConfigParser
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+root = Path(__file__).parent
+parser = ConfigParser(delimiters=["="])
+parser.read(root / "settings.ini", encoding="utf-8")
+cfg = parser["DEFAULT"]
+readme = root / "README.md"
+
+# The experiment notebooks travel inside the wheel, so that `pip install .` gives a CLI that can run them.
+notebooks = "reid_lab.notebooks"
+
+setup(
+    name=cfg["lib_name"], version=cfg["version"], description=cfg["description"], keywords=cfg["keywords"],
+    author=cfg["author"], author_email=cfg["author_email"], license="Apache-2.0", url=cfg["git_url"],
+    long_description=readme.read_text(encoding="utf-8") if readme.exists() else cfg["description"],
+    long_description_content_type="text/markdown",
+    classifiers=["Development Status :: 3 - Alpha", "Intended Audience :: Science/Research",
+                 "Natural Language :: English", "Programming Language :: Python :: 3"],
+    packages=[p for p in find_packages(include=["reid_lab", "reid_lab.*"]) if p != notebooks] + [notebooks],
+    package_dir={notebooks: "nbs/experiments"},
+    package_data={"reid_lab": ["published/*", "resources/*"], notebooks: ["*.ipynb"]},
+    include_package_data=True, zip_safe=False, python_requires=">=" + cfg["min_python"],
+    install_requires=cfg["requirements"].split(), extras_require={"dev": cfg["dev_requirements"].split()},
+    entry_points={"console_scripts": cfg["console_scripts"].split(), "nbdev": [f"{cfg['lib_name']}={cfg['lib_name']}._modidx:d"]},
+)

@@ -1,0 +1,85 @@
+"""Run library notebooks in place and store tidy outputs (no widget state, no paths of this machine, no timings).
+
+    python tools/execute_nbs.py nbs/10_metrics.ipynb [more ...]     # default: every library notebook, in order
+"""
+import os
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+ROOT = Path(__file__).resolve().parents[1]
+NOISE = re.compile(r"Kernel is running over TCP|FutureWarning|UserWarning|DeprecationWarning|^\s*warnings\.warn")
+
+
+def library_notebooks():
+    "The notebooks that keep their outputs: everything outside `experiments`"
+    return sorted(p for p in (ROOT / "nbs").rglob("*.ipynb")
+                  if "experiments" not in p.parts and ".ipynb_checkpoints" not in p.parts and p.name[0] not in "_.")
+
+
+def skip(cell):
+    "True for a cell that nbdev would not evaluate either"
+    return re.search(r"^#\|\s*(eval:\s*false|slow|gpu|notest)\b", cell.source, re.M) is not None
+
+
+def tidy(nb):
+    "Drop what changes from run to run or names this machine"
+    home = str(ROOT)
+    for cell in nb.cells:
+        if cell.cell_type != "code": continue
+        cell.execution_count = None
+        cell.metadata.pop("execution", None)
+        kept = []
+        for out in cell.outputs:
+            if out.output_type == "stream":
+                if out.name == "stderr": continue
+                out.text = out.text.replace(home, ".")
+                if NOISE.search(out.text): continue
+            if "execution_count" in out: out["execution_count"] = None
+            data = out.get("data", {})
+            data.pop("application/vnd.jupyter.widget-view+json", None)
+            for key, value in data.items():
+                if isinstance(value, str) and key.startswith("text/"):
+                    value = re.sub(r" at 0x[0-9a-f]+", "", value).replace(home, ".")
+                    data[key] = value
+            if out.output_type in ("display_data", "execute_result") and not data: continue
+            kept.append(out)
+        cell.outputs = kept
+    nb.metadata.pop("widgets", None)
+    nb.metadata = {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"},
+                   "language_info": {"name": "python"}}
+    return nb
+
+
+def execute(path):
+    "Execute one notebook, cells in order, honouring nbdev's `eval: false`"
+    nb = nbformat.read(path, 4)
+    runnable = nbformat.v4.new_notebook(metadata=nb.metadata)
+    runnable.cells = [c for c in nb.cells if c.cell_type != "code" or not skip(c)]
+    client = NotebookClient(runnable, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}})
+    client.execute()
+    tmp = path.with_suffix(".ipynb.tmp")
+    nbformat.write(tidy(nb), tmp)
+    os.replace(tmp, path)
+    return sum(len(nbformat.v4.writes(nbformat.v4.new_notebook(cells=[c]))) for c in nb.cells)
+
+
+def main(args):
+    for key, value in dict(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", IN_TEST="1").items():
+        os.environ.setdefault(key, value)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    failed = 0
+    for path in [Path(a).resolve() for a in args] or library_notebooks():
+        try:
+            print(f"ok      {path.relative_to(ROOT)}  {execute(path) // 1024} KB", flush=True)
+        except CellExecutionError as e:
+            failed += 1
+            print(f"FAILED  {path.relative_to(ROOT)}\n{str(e)[-3000:]}", flush=True)
+    return failed > 0
+
+
+if __name__ == "__main__": sys.exit(main(sys.argv[1:]))
