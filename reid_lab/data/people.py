@@ -27,9 +27,9 @@ SKIN = { # Skin tone -> sRGB
 
 HAIR = {'black': (24, 20, 20), 'brown': (84, 54, 34), 'blond': (212, 176, 106), 'grey': (158, 156, 154), 'red': (150, 66, 28)}
 
-# %% ../../nbs/02_data.people.ipynb #e539cc54
+# %% ../../nbs/02_data.people.ipynb #f110793f
 _XYZ = np.array([[.4124564, .3575761, .1804375], [.2126729, .7151522, .0721750], [.0193339, .1191920, .9503041]])
-_WHITE = _XYZ.sum(1)
+_RGB, _WHITE = np.linalg.inv(_XYZ), _XYZ.sum(1)
 
 
 def srgb_to_lab(rgb): # (...,3) sRGB 0..255 -> (...,3) L 0..100, a, b
@@ -47,7 +47,7 @@ def lab_to_srgb(lab): # (...,3) CIELAB -> (...,3) sRGB 0..255, clipped to what a
     fy = (lab[..., 0] + 16)/116
     f = np.stack([fy + lab[..., 1]/500, fy, fy - lab[..., 2]/200], -1)
     t = np.where(f > 6/29, f**3, 3*(6/29)**2*(f - 4/29))*_WHITE
-    lin = np.clip(t @ np.linalg.inv(_XYZ).T, 0, 1)
+    lin = np.clip(t @ _RGB.T, 0, 1)
     return 255*np.where(lin <= .0031308, 12.92*lin, 1.055*lin**(1/2.4) - .055)
 
 # %% ../../nbs/02_data.people.ipynb #610d066d
