@@ -1,0 +1,356 @@
+"Losses against test vectors, naive loops and degenerate batches"
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from reid_lab import losses as L
+
+TOL = 1e-6
+
+
+def t64(x): return torch.tensor(x, dtype=torch.float64)
+
+
+def pair(o, name):
+    "Embeddings and identities of a cross-modal entry"
+    i = o[name]["inputs"]
+    return t64(i["V"]), t64(i["T"]), torch.tensor(i["pid"]) if "pid" in i else None
+
+
+def close(a, b, tol=TOL): assert torch.allclose(torch.as_tensor(a, dtype=torch.float64), t64(b), atol=tol, rtol=0), (a, b)
+
+
+def naive_cos(a, b): return sum(x*y for x, y in zip(a, b))/math.sqrt(sum(x*x for x in a))/math.sqrt(sum(x*x for x in b))
+
+
+def naive_logsoftmax(row):
+    top = max(row)
+    z = top + math.log(sum(math.exp(r - top) for r in row))
+    return [r - z for r in row]
+
+
+@pytest.fixture(params=range(3))
+def batch(request):
+    "A random batch with repeated identities"
+    g = torch.Generator().manual_seed(request.param)
+    pid = torch.randint(0, 4, (7,), generator=g)
+    return (torch.randn(7, 5, generator=g, dtype=torch.float64, requires_grad=True),
+            torch.randn(7, 5, generator=g, dtype=torch.float64, requires_grad=True), pid)
+
+
+# --- test vectors ---------------------------------------------------------------------------------------------------
+
+def test_cosine(oracles):
+    V, T, _ = pair(oracles, "cosine_similarity")
+    close(L.cosine(V, T), oracles["cosine_similarity"]["expected"]["S"])
+
+
+@pytest.mark.parametrize("name", ["itc_single_positive", "itc_multi_positive"])
+def test_itc(oracles, name):
+    V, T, pid = pair(oracles, name)
+    close(L.itc(V, T, oracles[name]["inputs"]["tau"], pid), oracles[name]["expected"]["loss"])
+
+
+def test_itm_weights(oracles):
+    o = oracles["itm_hard_negative_weights"]
+    V, T, pid = pair(oracles, "itm_hard_negative_weights")
+    wt, wi = L.itm_weights(V, T, o["inputs"]["tau"], pid)
+    e = o["expected"]
+    close(wt, e["w_i2t"]); close(wi, e["w_t2i"])
+    close(wt/wt.sum(1, keepdim=True), e["p_i2t"]); close(wi/wi.sum(1, keepdim=True), e["p_t2i"])
+    at, ai = L.itm_weights(V, T, o["inputs"]["tau"], pid, how="argmax")
+    assert L.sample_negatives(at).tolist() == e["argmax_text_for_image"]
+    assert L.sample_negatives(ai).tolist() == e["argmax_image_for_text"]
+
+
+def test_itm_and_mlm(oracles):
+    o = oracles["itm_loss"]
+    close(L.itm(t64(o["inputs"]["logits"]), torch.tensor(o["inputs"]["labels"])), o["expected"]["loss"])
+    o = oracles["mlm_loss"]
+    close(L.mlm(t64(o["inputs"]["logits"]), torch.tensor(o["inputs"]["labels"])), o["expected"]["loss"])
+
+
+@pytest.mark.parametrize("name", ["sdm", "sdm_tau_0.5", "sdm_soft_image_id"])
+def test_sdm(oracles, name):
+    V, T, pid = pair(oracles, name)
+    i, e = oracles[name]["inputs"], oracles[name]["expected"]
+    kw = dict(tau=i["tau"], eps=i["eps"])
+    if "image_id" in i: kw |= dict(image_id=torch.tensor(i["image_id"]), factor=i["factor"])
+    close(L.sdm(V, T, pid, **kw), e["loss"])
+    each = L.sdm_per_sample(V, T, pid, **kw)
+    if "per_sample_loss" in e: close(each, e["per_sample_loss"])
+    if "per_row_i2t" in e: close(each, [a + b for a, b in zip(e["per_row_i2t"], e["per_row_t2i"])], 2e-6)
+
+
+def test_identity_losses(oracles):
+    o = oracles["id_loss"]; i = o["inputs"]
+    close(L.instance(t64(i["image_logits"]), t64(i["text_logits"]), torch.tensor(i["labels"])), o["expected"]["loss"])
+    o = oracles["label_smoothing"]; i, e = o["inputs"], o["expected"]
+    x, y = t64(i["logits"]), torch.tensor(i["labels"])
+    close(L.label_smoothing(x, y, i["eps"]), e["eps_over_C"])
+    close(L.label_smoothing(x, y, i["eps"], over="others"), e["eps_over_C_minus_1"])
+    close(L.label_smoothing(x, y, 0.), e["no_smoothing"])
+
+
+@pytest.mark.parametrize("name", ["triplet_batch_hard", "triplet_batch_hard_2"])
+def test_triplet(oracles, name):
+    i, e = oracles[name]["inputs"], oracles[name]["expected"]
+    X, pid = t64(i["X"]), torch.tensor(i["pid"])
+    close(L.triplet(X, pid, i["margin"]), e["margin_loss"])
+    close(L.triplet(X, pid, None), e["soft_margin_loss"])
+
+
+def test_other_metric_losses(oracles):
+    o = oracles["weighted_regularised_triplet"]; X, pid = t64(o["inputs"]["X"]), torch.tensor(o["inputs"]["pid"])
+    close(L.weighted_triplet(X, pid), o["expected"]["loss_excluding_self"])
+    close(L.weighted_triplet(X, pid, include_self=True), o["expected"]["loss_including_self"])
+    o = oracles["center_loss"]; i, e = o["inputs"], o["expected"]
+    close(L.center(t64(i["X"]), torch.tensor(i["pid"]), t64(i["centers"])), e["sum_over_batch_div_B"])
+    close(L.center(t64(i["X"]), torch.tensor(i["pid"]), t64(i["centers"]), "half_sum"), e["half_sum"])
+
+
+@pytest.mark.parametrize("name", ["circle_loss_pairwise", "circle_loss_pairwise_gamma8"])
+def test_circle(oracles, name):
+    i, e = oracles[name]["inputs"], oracles[name]["expected"]
+    close(L.circle(t64(i["F_l2"]), torch.tensor(i["pid"]), i["m"], i["gamma"]), e["loss"])
+
+
+# --- naive loops ----------------------------------------------------------------------------------------------------
+
+def naive_itc_direction(A, B, pid, tau, extra=(), extra_pid=()):
+    total = 0
+    for i, a in enumerate(A):
+        keys = [(b, pid[j] == pid[i], True) for j, b in enumerate(B)]
+        keys += [(b, False, p != pid[i]) for b, p in zip(extra, extra_pid)]
+        keys = [k for k in keys if k[2]]
+        logp = naive_logsoftmax([naive_cos(a, b)/tau for b, _, _ in keys])
+        right = [lp for lp, (_, y, _) in zip(logp, keys) if y]
+        total -= sum(right)/len(right)
+    return total/len(A)
+
+
+def test_itc_naive(batch):
+    img, txt, pid = batch
+    ids = pid.tolist()
+    want = (naive_itc_direction(img.tolist(), txt.tolist(), ids, .07) + naive_itc_direction(txt.tolist(), img.tolist(), ids, .07))/2
+    close(L.itc(img, txt, .07, pid), want)
+    each = list(range(7))
+    want = (naive_itc_direction(img.tolist(), txt.tolist(), each, .1) + naive_itc_direction(txt.tolist(), img.tolist(), each, .1))/2
+    close(L.itc(img, txt, .1), want)
+
+
+def test_itc_with_memory_naive(batch):
+    img, txt, pid = batch
+    mi, mt = (img.detach()[:3] + .1).requires_grad_(), (txt.detach()[:3] - .1).requires_grad_()
+    mp = torch.tensor([pid[0].item(), 8, 9])
+    got = L.itc(img, txt, .07, pid, neg_img=mi, neg_txt=mt, neg_pid=mp)
+    ids = pid.tolist()
+    want = (naive_itc_direction(img.tolist(), txt.tolist(), ids, .07, mt.tolist(), mp.tolist())
+            + naive_itc_direction(txt.tolist(), img.tolist(), ids, .07, mi.tolist(), mp.tolist()))/2
+    close(got, want)
+    got.backward()
+    assert mi.grad is None and mt.grad is None and img.grad.isfinite().all()
+    close(L.itc(img, txt, .07, pid, neg_img=mi[:0], neg_txt=mt[:0], neg_pid=mp[:0]), L.itc(img, txt, .07, pid).item())
+
+
+def test_itc_gradient_reaches_the_temperature(batch):
+    img, txt, pid = batch
+    tau = torch.tensor(.07, dtype=torch.float64, requires_grad=True)
+    L.itc(img, txt, tau, pid).backward()
+    assert tau.grad.isfinite() and tau.grad != 0
+
+
+def test_sdm_naive(batch):
+    img, txt, pid = batch
+    ids = pid.tolist()
+
+    def kl(A, B, i):
+        logp = naive_logsoftmax([naive_cos(A[i], b)/.1 for b in B])
+        n = sum(p == ids[i] for p in ids)
+        return sum(math.exp(lp)*(lp - math.log((ids[j] == ids[i])/n + 1e-8)) for j, lp in enumerate(logp))
+    a, b = img.tolist(), txt.tolist()
+    want = [kl(a, b, i) + kl(b, a, i) for i in range(7)]
+    close(L.sdm_per_sample(img, txt, pid, tau=.1), want)
+    close(L.sdm(img, txt, pid, tau=.1), sum(want)/7)
+
+
+def test_sdm_is_nearly_zero_at_its_target_and_positive_elsewhere():
+    eye, pid = torch.eye(4, dtype=torch.float64), torch.tensor([0, 1, 2, 3])
+    assert abs(L.sdm(eye, eye, pid)) < 1e-6
+    assert L.sdm(eye, eye.roll(1, 0), pid) > 10
+
+
+def naive_metric(X, ids):
+    d = [[math.sqrt(max(sum((p - q)**2 for p, q in zip(a, b)), 1e-12)) for b in X] for a in X]
+    rows = []
+    for i in range(len(X)):
+        pos = [d[i][j] for j in range(len(X)) if ids[j] == ids[i] and j != i]
+        neg = [d[i][j] for j in range(len(X)) if ids[j] != ids[i]]
+        rows.append((pos, neg))
+    return rows
+
+
+def test_metric_losses_naive(batch):
+    X, _, pid = batch
+    rows = naive_metric(X.tolist(), pid.tolist())
+    gaps = [max(pos + [1e-6]) - min(neg) for pos, neg in rows if neg]
+    close(L.triplet(X, pid, .3), sum(max(0, g + .3) for g in gaps)/len(gaps), 1e-5)
+    close(L.triplet(X, pid, None), sum(math.log1p(math.exp(g)) for g in gaps)/len(gaps), 1e-5)
+
+    def mean(d, sign):
+        w = [math.exp(sign*x) for x in d]
+        return sum(a*b for a, b in zip(w, d))/sum(w)
+    terms = [math.log1p(math.exp(mean(pos, 1) - mean(neg, -1))) for pos, neg in rows if pos and neg]
+    close(L.weighted_triplet(X, pid), sum(terms)/len(terms))
+
+
+def test_circle_naive(batch):
+    X, _, pid = batch
+    x, ids, m, g = X.tolist(), pid.tolist(), .25, 8.
+    terms = []
+    for i in range(7):
+        p = [naive_cos(x[i], x[j]) for j in range(7) if ids[j] == ids[i] and j != i]
+        n = [naive_cos(x[i], x[j]) for j in range(7) if ids[j] != ids[i]]
+        if not p or not n: continue
+        total = sum(math.exp(g*max(0, s + m)*(s - m)) for s in n)*sum(math.exp(-g*max(0, 1 + m - s)*(s - 1 + m)) for s in p)
+        terms.append(math.log1p(total))
+    close(L.circle(X, pid, m, g), sum(terms)/len(terms))
+
+
+def test_circle_weights_are_constants_of_the_gradient():
+    X = t64([[1, .1], [.9, .3], [.2, 1], [.6, .8]]).requires_grad_()
+    pid, g, m = torch.tensor([0, 0, 1, 1]), 8., .25
+    got, = torch.autograd.grad(L.circle(X, pid, m, g), X)
+    s = L.cosine(X, X); w = s.detach()
+    pos = (pid[:, None] == pid) & ~torch.eye(4, dtype=torch.bool)
+    neg = pid[:, None] != pid
+    rows = [F.softplus(torch.logsumexp((g*(w + m).relu()*(s - m))[i][neg[i]], 0)
+                       + torch.logsumexp((-g*(1 + m - w).relu()*(s - 1 + m))[i][pos[i]], 0)) for i in range(4)]
+    want, = torch.autograd.grad(sum(rows)/4, X)
+    close(got, want.tolist())
+
+
+def test_center_and_smoothing_naive(batch):
+    X, C, pid = batch
+    d2 = [sum((a - b)**2 for a, b in zip(x, C.tolist()[p])) for x, p in zip(X.tolist(), pid.tolist())]
+    close(L.center(X, pid, C), sum(d2)/7); close(L.center(X, pid, C, "half_sum"), sum(d2)/2)
+    for over, n in (("all", 5), ("others", 4)):
+        total = 0
+        for row, y in zip(X.tolist(), pid.tolist()):
+            lp = naive_logsoftmax(row)
+            total -= sum(((.9 if c == y else 0) + (.1/n if over == "all" or c != y else 0))*lp[c] for c in range(5))
+        close(L.label_smoothing(X, pid, .1, over), total/7)
+    close(L.label_smoothing(X, pid, .1), F.cross_entropy(X, pid, label_smoothing=.1).item())
+
+
+# --- sampling -------------------------------------------------------------------------------------------------------
+
+def test_top_variant_drops_likely_positives_and_keeps_the_heaviest():
+    img = torch.eye(4, dtype=torch.float64)
+    txt = img.clone(); txt[1] = t64([.99, .1, 0, 0])             # caption 1 is all but a positive of image 0
+    txt[2], txt[3] = t64([.5, 0, .5, 0]), t64([.3, 0, 0, .7])
+    w, _ = L.itm_weights(img, txt, .07, how="top", top=1)
+    assert w[0].nonzero()[:, 0].tolist() == [2]
+    w, _ = L.itm_weights(img, txt, .07, how="top", drop_cos=2., top=1)
+    assert w[0].nonzero()[:, 0].tolist() == [1]
+    same = torch.ones(3, 2, dtype=torch.float64)                 # everything at cosine 1: keep all rather than none
+    assert (L.itm_weights(same, same, how="top")[0] > 0).sum(1).tolist() == [2, 2, 2]
+
+
+def test_memory_candidates_are_drawn_but_never_of_the_same_identity(batch):
+    img, txt, pid = batch
+    mem, mp = torch.randn(3, 5, dtype=torch.float64), torch.tensor([pid[0].item(), 8, 9])
+    wt, wi = L.itm_weights(img, txt, .07, pid, neg_img=mem, neg_txt=mem, neg_pid=mp)
+    assert wt.shape == wi.shape == (7, 10)
+    for w in (wt, wi):
+        everyone = torch.cat([pid, mp])
+        assert (w[pid[:, None] == everyone] == 0).all() and (w[pid[:, None] != everyone] > 0).all()
+    assert not wt.requires_grad
+
+
+def test_sampling_is_repeatable_and_follows_the_weights():
+    w = t64([[0, 1, 3], [2, 0, 0], [0, 0, 0]])
+    draw = lambda: L.sample_negatives(w, torch.Generator().manual_seed(5))
+    assert torch.equal(draw(), draw())
+    g = torch.Generator().manual_seed(1)
+    d = torch.stack([L.sample_negatives(w, g) for _ in range(4000)])
+    assert set(d[:, 1].tolist()) == {0} and set(d[:, 2].tolist()) == {-1} and set(d[:, 0].tolist()) == {1, 2}
+    assert abs((d[:, 0] == 2).double().mean() - .75) < .03
+
+
+# --- degenerate batches and gradients -------------------------------------------------------------------------------
+
+CROSS = {"itc": lambda a, b, p: L.itc(a, b, pid=p), "sdm": lambda a, b, p: L.sdm(a, b, p)}
+SINGLE = {"triplet": L.triplet, "soft": lambda x, p: L.triplet(x, p, None), "weighted": L.weighted_triplet,
+          "weighted_self": lambda x, p: L.weighted_triplet(x, p, True), "circle": L.circle}
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+@pytest.mark.parametrize("name", CROSS)
+def test_cross_modal_degenerate(name, n):
+    img = torch.randn(n, 3, requires_grad=True)
+    loss = CROSS[name](img, torch.randn(n, 3), torch.zeros(n, dtype=torch.long))     # one identity only
+    loss.backward()
+    assert loss.isfinite() and img.grad.isfinite().all()
+    if n < 2: assert abs(loss.item()) < 1e-6
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+@pytest.mark.parametrize("name", SINGLE)
+def test_metric_losses_without_negatives_cost_nothing(name, n):
+    x = torch.randn(n, 3, requires_grad=True)
+    loss = SINGLE[name](x, torch.zeros(n, dtype=torch.long))
+    loss.backward()
+    assert loss.item() == 0 and x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["weighted", "circle"])
+def test_anchors_without_positives_are_left_out(name):
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    assert SINGLE[name](x, torch.arange(5)).item() == 0
+    loss = SINGLE[name](x, torch.tensor([0, 0, 1, 2, 3]))
+    loss.backward()
+    assert loss > 0 and x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_coincident_points_keep_finite_gradients(name):
+    x = torch.ones(4, 3, requires_grad=True)
+    SINGLE[name](x, torch.tensor([0, 0, 1, 1])).backward()
+    assert x.grad.isfinite().all()
+
+
+def test_gradients_agree_with_finite_differences(batch):
+    img, txt, pid = batch
+    for f in CROSS.values(): assert torch.autograd.gradcheck(lambda a, b: f(a, b, pid), (img, txt), atol=1e-4)
+    for name in ("soft", "weighted", "weighted_self"):
+        assert torch.autograd.gradcheck(lambda a: SINGLE[name](a, pid), (img,), atol=1e-4)
+    x, _, pid = batch
+    assert torch.autograd.gradgradcheck(lambda a: L.triplet(a, pid, None), (x,), atol=1e-4)
+
+
+def test_empty_heads_cost_nothing():
+    x = torch.randn(0, 2, requires_grad=True)
+    for loss in (L.itm(x, torch.zeros(0)), L.instance(x, x, torch.zeros(0, dtype=torch.long)),
+                 L.label_smoothing(x, torch.zeros(0, dtype=torch.long)), L.center(x, torch.zeros(0, dtype=torch.long), torch.ones(3, 2))):
+        loss.backward()
+        assert loss.item() == 0
+    w = torch.randn(2, 3, 4, requires_grad=True)
+    loss = L.mlm(w, torch.full((2, 3), -100)); loss.backward()
+    assert loss.item() == 0 and (w.grad == 0).all()
+
+
+def test_mixed_precision_does_not_round_the_cosines():
+    a, b = torch.randn(16, 64), torch.randn(16, 64)
+    with torch.autocast("cpu", torch.bfloat16): low = L.sdm(a, b)
+    assert abs(low - L.sdm(a, b)) < 1e-4
+
+
+def test_errors_name_the_argument():
+    a = torch.randn(4, 3)
+    with pytest.raises(ValueError, match="pair up row by row, got 4 and 3"): L.itc(a, a[:3])
+    with pytest.raises(ValueError, match="pid has 2 entries for a batch of 4"): L.sdm(a, a, torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="argmax"): L.itm_weights(a, a, how="hardest")
+    with pytest.raises(ValueError, match="half_sum"): L.center(a, torch.zeros(4, dtype=torch.long), a, scale="half")
