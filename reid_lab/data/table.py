@@ -6,9 +6,10 @@
 __all__ = ['SPLITS', 'ROLES', 'VIEWS', 'COLUMNS', 'IMAGE_SUFFIXES', 'read_image', 'resize_image', 'ReidTable', 'Finding',
            'TableError', 'Parts', 'join_tables']
 
-# %% ../../nbs/01_data.table.ipynb #c10c2cf4
+# %% ../../nbs/01_data.table.ipynb #bd1b5330
 import html, json, os, re
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
@@ -84,7 +85,7 @@ def _complete(frame:pd.DataFrame) -> pd.DataFrame:
     first = [c for c in COLUMNS if c in f]
     return f[first + [c for c in f if c not in COLUMNS]]
 
-# %% ../../nbs/01_data.table.ipynb #6b6cad86
+# %% ../../nbs/01_data.table.ipynb #595e90b6
 class ReidTable:
     "One row per image: `frame` (see `COLUMNS`) with paths under `root`, or served by `reader`"
     def __init__(self, frame:pd.DataFrame, # At least `path` and `pid`
@@ -99,7 +100,9 @@ class ReidTable:
 
     def __len__(self): return len(self.frame)
 
-    def _with(self, frame): return type(self)(frame, self.root, self.reader, self.name)
+    def _with(self, frame):
+        new = copy(self); new.frame = frame.reset_index(drop=True)
+        return new
 
     def __getitem__(self, key): # a column name, or rows (mask, positions, slice)
         if isinstance(key, str): return self.frame[check_choice('column', key, self.frame.columns)]
@@ -143,7 +146,7 @@ def where(self:ReidTable, **conditions, # Column = value, list of values, or fun
         keep &= _match(self.frame[check_choice('column', name, self.frame.columns)], name, want)
     return self.take(keep)
 
-# %% ../../nbs/01_data.table.ipynb #fe8e5014
+# %% ../../nbs/01_data.table.ipynb #dcef818a
 @patch
 def query(self:ReidTable, split:str='test', # train, val or test
     ) -> ReidTable:
@@ -167,7 +170,7 @@ def text_queries(self:ReidTable, split:str='test', # train, val, test, or None f
     n = f.captions.iloc[rows].map(len).to_numpy(dtype=np.int64)
     row = np.repeat(rows, n)
     out = f[['pid', 'cam', 'path']].iloc[row].reset_index(drop=True)
-    out.insert(0, 'caption', pd.Series([c for i in rows for c in f.captions.iat[i]], dtype=object))
+    out.insert(0, 'caption', pd.Series([c for cs in f.captions.iloc[rows] for c in cs], dtype=object))
     return out.assign(row=row, number=np.concatenate([np.arange(k) for k in n] or [np.zeros(0, int)]).astype(np.int64))
 
 # %% ../../nbs/01_data.table.ipynb #c3e198a2
@@ -241,7 +244,7 @@ class TableError(ValueError):
         lines = '\n'.join(f'  {i}. {str(f)[6:]}' for i, f in enumerate(self.findings, 1))
         super().__init__(f"{name or 'table'}: {len(self.findings)} problem(s)\n{lines}")
 
-# %% ../../nbs/01_data.table.ipynb #fec8a2b5
+# %% ../../nbs/01_data.table.ipynb #cd44281d
 def _rows(f, bad, limit=3):
     "`row 3 ('a.jpg'), row 9 ('b.jpg') and 5 more` for the mask or positions `bad`"
     bad = np.flatnonzero(bad) if np.asarray(bad).dtype == bool else np.asarray(bad)
@@ -258,16 +261,17 @@ def _check_columns(f):
         if name not in f:
             out.append(Finding('error', f"column {name!r} ({meaning}) is missing", f'columns {list(f.columns)}',
                                'rename one: ReidTable.from_dataframe(frame, root, columns={%r: "your column"})' % name)); continue
-        if kind == 'int' and pd.api.types.is_integer_dtype(f[name]): good.add(name); continue
+        if kind == 'int' and f[name].dtype == np.int64: good.add(name); continue
         ok = (lambda v: v in kind) if isinstance(kind, tuple) else fits[kind]
         bad = ~f[name].map(ok).to_numpy(dtype=bool)
         if not bad.any(): good.add(name); continue
-        i = np.flatnonzero(bad)[0]
+        value = f[name].iat[np.flatnonzero(bad)[0]]
+        value = value.item() if isinstance(value, np.generic) else value
         want = f'one of {list(kind)}' if isinstance(kind, tuple) else {'list': 'a list of strings', 'dict': 'a dict or None'}.get(kind, kind)
-        out.append(Finding('error', f"{name}={f[name].iat[i]!r} is not {want}", _rows(f, bad), f'correct column {name!r}'))
+        out.append(Finding('error', f"{name}={value!r} is not {want}", _rows(f, bad), f'correct column {name!r}'))
     return out, good
 
-# %% ../../nbs/01_data.table.ipynb #a5267015
+# %% ../../nbs/01_data.table.ipynb #578876ee
 def _check_content(f, good, shared):
     "Findings on captions, paths and ids, for the columns that are sound"
     out = []
@@ -282,7 +286,7 @@ def _check_content(f, good, shared):
         add((f.pid < -1).to_numpy(), 'pid below -1', 'number persons from 0; junk is -1')
         if 'role' in good: add(((f.pid == -1) & (f.role == 'query')).to_numpy(), 'junk (pid -1) used as query', "set role to 'none'")
         if 'split' in good: add(((f.pid == -1) & (f.split == 'train')).to_numpy(), 'junk (pid -1) in train', 'drop these rows')
-    if {'pid', 'split'} <= good:
+    if 'pid' in good and 'split' in f:
         ids = {s: set(f.pid[(f.split == s) & (f.pid >= 0)]) for s in SPLITS}
         allowed = [frozenset(p) for p in shared]
         for a, b in (('train', 'val'), ('train', 'test'), ('val', 'test')):
@@ -412,7 +416,7 @@ def join_tables(tables:Sequence, # At least one `ReidTable`
 def __add__(self:ReidTable, other:ReidTable) -> ReidTable:
     return join_tables([self, other])
 
-# %% ../../nbs/01_data.table.ipynb #e6798d22
+# %% ../../nbs/01_data.table.ipynb #8a868e98
 @patch(cls_method=True)
 def from_dataframe(cls:ReidTable, frame:pd.DataFrame, # Any frame with one row per image
     root, # Folder of the images
@@ -448,13 +452,14 @@ def from_folder(cls:ReidTable, root, # Folder of images
     "A validated table from a folder whose file names say who is on them"
     root = Path(root).expanduser()
     if not root.is_dir(): raise ValueError(f"root={str(root)!r} is no folder; give the folder that holds the images")
+    for c in re.compile(pattern).groupindex: check_choice('group in pattern', c, COLUMNS)
     rows, odd = [], []
     for sub, (split, role) in (folders or {'': ('test', 'both')}).items():
         for p in sorted(safe_join(root, sub).rglob('*')):
             if p.suffix.lower() not in IMAGE_SUFFIXES or p.name.startswith('.'): continue
             m = re.match(pattern, p.name)
             if m is None: odd.append(p.name); continue
-            rows.append(dict(path=p.relative_to(root.resolve()).as_posix(), split=split, role=role, **m.groupdict()))
+            rows.append(dict(path=p.relative_to(root.resolve()).as_posix(), split=split, role=role) | m.groupdict())
     if not rows or (odd and not skip):
         raise ValueError(f"pattern={pattern!r} fits {len(rows)} image names under {str(root)!r} and not {len(odd)} "
                          f"(such as {odd[:3]}); change it, or pass skip=True to leave those out")
