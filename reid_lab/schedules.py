@@ -8,7 +8,7 @@ __all__ = ['lr_linear', 'lr_step', 'lr_irra_cosine', 'lr_bot_warmup_multistep']
 # %% ../nbs/21_schedules.ipynb #7a79b3fd
 import math
 
-# %% ../nbs/21_schedules.ipynb #19c46574
+# %% ../nbs/21_schedules.ipynb #675d60bb
 def lr_linear(step:int, # Updates done so far
     total:int, # Updates in all
     warmup:int=0, # Updates until the rate is full
@@ -25,7 +25,8 @@ def lr_step(step:int, # Updates done so far
     factors:tuple=(1., .5, .2), # Multipliers before, between and after the cuts
     ) -> float: # Multiplier of the base rate
     "`lr_linear` times a staircase; the staircase waits for the end of the warm-up"
-    if len(factors) != len(at) + 1: raise ValueError(f"factors needs one entry more than at, got {len(factors)} and {len(at)}")
+    if len(factors) != len(at) + 1:
+        raise ValueError(f"factors needs one entry more than at, got {len(factors)} and {len(at)}")
     stair = factors[sum(step >= a*total for a in at)] if step >= warmup else 1.
     return stair*lr_linear(step, total, warmup)
 
