@@ -71,7 +71,7 @@ def erase(img, g, p:float=.5, area=(.02, .4), # Range of the erased share
     inside &= pick(n, p, g)[:, None, None]
     return torch.where(inside[:, None], torch.tensor(fill, dtype=img.dtype).view(1, 3, 1, 1), img)
 
-# %% ../../nbs/08_data.loaders.ipynb #0b56eca2
+# %% ../../nbs/08_data.loaders.ipynb #4e184ce7
 def light(img, g):
     "Flip, small shifts, a little colour jitter and erasing"
     return erase(affine(jitter(flip(img, g), g, .1, .1, .1), g, shift=.05, scale=(.85, 1.)), g, p=.3, area=(.02, .2))
@@ -87,11 +87,11 @@ def rand_augment(img, g, n_ops:int=2, p:float=.5):
     from torchvision.transforms.v2 import functional as T
     sign = lambda: 1 if torch.rand((), generator=g) < .5 else -1
     factor = lambda: .7*1.8*float(torch.rand((), generator=g)) + .1
-    grey, m = [.5, .5, .5], .7
-    ops = [lambda x: x, T.autocontrast, T.equalize, lambda x: T.adjust_brightness(x, factor()), lambda x: T.adjust_sharpness(x, factor()),
-           lambda x: T.affine(x, 0., [0, 0], 1., [sign()*m*.3*57.3, 0.], fill=grey), lambda x: T.affine(x, 0., [0, 0], 1., [0., sign()*m*.3*57.3], fill=grey),
-           lambda x: T.affine(x, 0., [sign()*round(m*10), 0], 1., [0., 0.], fill=grey), lambda x: T.affine(x, 0., [0, sign()*round(m*10)], 1., [0., 0.], fill=grey),
-           lambda x: T.rotate(x, sign()*m*30, fill=grey)]
+    def warp(x, angle=0., move=(0, 0), shear=(0., 0.)): return T.affine(x, angle, list(move), 1., list(shear), fill=[.5]*3)
+    ops = [lambda x: x, T.autocontrast, T.equalize,
+           lambda x: T.adjust_brightness(x, factor()), lambda x: T.adjust_sharpness(x, factor()),
+           lambda x: warp(x, shear=(sign()*12., 0.)), lambda x: warp(x, shear=(0., sign()*12.)),
+           lambda x: warp(x, move=(sign()*7, 0)), lambda x: warp(x, move=(0, sign()*7)), lambda x: warp(x, sign()*21.)]
     out = []
     for x in img:
         for i in torch.randint(len(ops), (n_ops,), generator=g).tolist():
