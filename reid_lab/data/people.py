@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from ..core import check_choice, stream
 
-# %% ../../nbs/02_data.people.ipynb #16280ac3
+# %% ../../nbs/02_data.people.ipynb #ba748830
 PALETTE = { # Clothing colour -> sRGB
     'black': (22, 22, 25), 'dark grey': (78, 80, 84), 'grey': (142, 144, 147), 'white': (243, 243, 240),
     'navy': (28, 36, 88), 'blue': (38, 92, 196), 'light blue': (146, 190, 232), 'turquoise': (40, 172, 172),
@@ -25,7 +25,8 @@ SKIN = { # Skin tone -> sRGB
     'very fair': (246, 220, 200), 'fair': (228, 190, 164), 'tan': (204, 156, 120),
     'olive-skinned': (170, 122, 86), 'brown-skinned': (126, 84, 58), 'dark-skinned': (78, 52, 40)}
 
-HAIR = {'black': (24, 20, 20), 'brown': (84, 54, 34), 'blond': (212, 176, 106), 'grey': (158, 156, 154), 'red': (150, 66, 28)}
+HAIR = {'black': (24, 20, 20), 'brown': (84, 54, 34), 'blond': (212, 176, 106), 'grey': (158, 156, 154),
+        'red': (150, 66, 28)}
 
 # %% ../../nbs/02_data.people.ipynb #f110793f
 _XYZ = np.array([[.4124564, .3575761, .1804375], [.2126729, .7151522, .0721750], [.0193339, .1191920, .9503041]])
@@ -77,13 +78,14 @@ def shade(name:str, # A name in `palette`
         shift = shift/2
     return tuple(palette[name])
 
-# %% ../../nbs/02_data.people.ipynb #6ebe23c9
+# %% ../../nbs/02_data.people.ipynb #bb5189f5
 WARDROBE = { # attribute -> value -> (weight for men, weight for women)
     'gender': {'man': (1, 1), 'woman': (1, 1)},
     'build': {'slim': (25, 35), 'average': (50, 50), 'heavy': (25, 15)},
     'skin': {'very fair': (12, 14), 'fair': (30, 32), 'tan': (24, 22), 'olive-skinned': (14, 13),
              'brown-skinned': (11, 10), 'dark-skinned': (9, 9)},
-    'hair': {'shaved': (12, 1), 'short': (70, 15), 'medium': (10, 22), 'long': (3, 34), 'ponytail': (3, 20), 'bun': (2, 8)},
+    'hair': {'shaved': (12, 1), 'short': (70, 15), 'medium': (10, 22), 'long': (3, 34), 'ponytail': (3, 20),
+             'bun': (2, 8)},
     'hair_colour': {'black': (48, 44), 'brown': (30, 31), 'blond': (9, 15), 'grey': (10, 5), 'red': (3, 5)},
     'hat': {'none': (78, 85), 'cap': (13, 5), 'beanie': (6, 4), 'sun hat': (3, 6)},
     'glasses': {'no': (78, 80), 'yes': (22, 20)},
@@ -102,22 +104,25 @@ SLEEVES = { # upper garment -> possible sleeves and their weights
     'dress': {'short': .45, 'long': .25, 'none': .3}}
 OPENABLE = ('jacket', 'coat', 'suit jacket') # garments that can be worn open over an inner layer
 
-# %% ../../nbs/02_data.people.ipynb #91ee6556
+# %% ../../nbs/02_data.people.ipynb #3fe29d79
 COLOURS = { # attribute -> colour -> weight
-    'upper_colour': {'black': 24, 'white': 17, 'grey': 11, 'navy': 9, 'dark grey': 6, 'blue': 6, 'red': 5, 'light blue': 4,
-                     'beige': 4, 'green': 3, 'olive': 2, 'yellow': 2, 'orange': 1.5, 'burgundy': 1.5, 'pink': 3, 'purple': 1.5,
-                     'brown': 2.5, 'turquoise': 1.5},
+    'upper_colour': {'black': 24, 'white': 17, 'grey': 11, 'navy': 9, 'dark grey': 6, 'blue': 6, 'red': 5,
+                     'light blue': 4, 'beige': 4, 'green': 3, 'olive': 2, 'yellow': 2, 'orange': 1.5, 'burgundy': 1.5,
+                     'pink': 3, 'purple': 1.5, 'brown': 2.5, 'turquoise': 1.5},
     'lower_colour': {'black': 34, 'navy': 15, 'blue': 13, 'dark grey': 9, 'grey': 8, 'beige': 7, 'white': 4, 'brown': 4,
                      'olive': 3, 'light blue': 3},
     'shoe_colour': {'black': 36, 'white': 30, 'brown': 12, 'grey': 9, 'navy': 4, 'red': 4, 'beige': 5},
     'hat_colour': {'black': 38, 'white': 14, 'navy': 12, 'grey': 11, 'red': 9, 'beige': 9, 'green': 4, 'yellow': 3},
-    'bag_colour': {'black': 44, 'brown': 13, 'navy': 9, 'grey': 9, 'beige': 7, 'red': 6, 'pink': 4, 'blue': 4, 'green': 4},
+    'bag_colour': {'black': 44, 'brown': 13, 'navy': 9, 'grey': 9, 'beige': 7, 'red': 6, 'pink': 4, 'blue': 4,
+                   'green': 4},
     'held_colour': {'black': 22, 'white': 22, 'red': 12, 'blue': 12, 'brown': 8, 'yellow': 8, 'green': 8, 'pink': 8},
     'inner_colour': {'white': 42, 'black': 17, 'grey': 14, 'light blue': 9, 'red': 6, 'beige': 6, 'navy': 6},
-    'pattern_colour': {'white': 34, 'black': 20, 'red': 12, 'navy': 9, 'grey': 8, 'yellow': 6, 'light blue': 6, 'green': 5}}
+    'pattern_colour': {'white': 34, 'black': 20, 'red': 12, 'navy': 9, 'grey': 8, 'yellow': 6, 'light blue': 6,
+                       'green': 5}}
 
-# %% ../../nbs/02_data.people.ipynb #d3a7dbaf
-PARTS = ('background', 'skin', 'hair', 'face', 'glasses', 'hat', 'upper', 'inner', 'logo', 'lower', 'shoes', 'bag', 'held')
+# %% ../../nbs/02_data.people.ipynb #255d42c3
+PARTS = ('background', 'skin', 'hair', 'face', 'glasses', 'hat', 'upper', 'inner', 'logo', 'lower', 'shoes', 'bag',
+         'held')
 
 NEEDS = { # attribute -> part
     'hair': 'hair', 'hair_colour': 'hair', 'hat': 'hat', 'hat_colour': 'hat', 'glasses': 'glasses', 'skin': 'skin',
@@ -126,7 +131,7 @@ NEEDS = { # attribute -> part
     'shoe_colour': 'shoes', 'bag': 'bag', 'bag_colour': 'bag', 'held': 'held', 'held_colour': 'held'}
 
 
-def sees(visible, # part -> fraction of its front-on area, or `{'fraction': .., 'pixels': ..}`; None: everything is in view
+def sees(visible, # part -> fraction of its area, or `{'fraction': .., 'pixels': ..}`; None: everything is in view
     part:str, # One of `PARTS`
     fraction:float=.15, # Least fraction that counts as seen
     pixels:int=3, # Least number of pixels, where the record has them
@@ -234,11 +239,11 @@ def sample_person(rng, # `numpy.random.Generator`
               luma=float(np.clip(rng.normal(), -2, 2).round(2)), tint=int(rng.integers(2**31)))
     return Person(**settle(d, rng, skew))
 
-# %% ../../nbs/02_data.people.ipynb #3d7657ac
+# %% ../../nbs/02_data.people.ipynb #2628f3d8
 CHANGES = { # attribute that a look-alike may change -> weight
-    'shoe_colour': 14, 'shoes': 10, 'bag': 12, 'bag_colour': 8, 'held': 8, 'hat': 8, 'hat_colour': 3, 'glasses': 8, 'hair': 8,
-    'hair_colour': 5, 'pattern': 8, 'pattern_colour': 4, 'inner_colour': 4, 'opened': 3, 'lower_colour': 5, 'upper_colour': 4,
-    'upper': 3, 'lower': 4, 'gender': 1}
+    'shoe_colour': 14, 'shoes': 10, 'bag': 12, 'bag_colour': 8, 'held': 8, 'hat': 8, 'hat_colour': 3, 'glasses': 8,
+    'hair': 8, 'hair_colour': 5, 'pattern': 8, 'pattern_colour': 4, 'inner_colour': 4, 'opened': 3, 'lower_colour': 5,
+    'upper_colour': 4, 'upper': 3, 'lower': 4, 'gender': 1}
 
 
 def look_alike(person:Person, # Whom to resemble
@@ -248,7 +253,8 @@ def look_alike(person:Person, # Whom to resemble
     ) -> Person:
     "A different person who differs in one to three attributes, usually fine ones"
     d, n = {f.name: getattr(person, f.name) for f in fields(person)}, _pick(rng, {1: .4, 2: .4, 3: .2})
-    options, before = {a: w for a, w in CHANGES.items() if a not in keep and d[a] != 'none' or a in ('hat', 'bag', 'held')}, dict(d)
+    before, optional = dict(d), ('hat', 'bag', 'held')
+    options = {a: w for a, w in CHANGES.items() if a not in keep and (d[a] != 'none' or a in optional)}
     while n > 0 or all(d[a] == before[a] for a in ATTRIBUTES):
         a = _pick(rng, options)
         weights = {'yes': 1, 'no': 1} if a in ('glasses', 'opened') else _weights(a, d['gender'], skew)
@@ -267,8 +273,9 @@ def differences(a:Person, # One person
     "The attributes in which two people differ"
     return [k for k in ATTRIBUTES if getattr(a, k) != getattr(b, k)]
 
-# %% ../../nbs/02_data.people.ipynb #8dd3435b
-UNIFORM = ('upper', 'upper_colour', 'sleeve', 'pattern', 'pattern_colour', 'opened', 'inner_colour', 'lower', 'lower_colour')
+# %% ../../nbs/02_data.people.ipynb #09ec3c40
+UNIFORM = ('upper', 'upper_colour', 'sleeve', 'pattern', 'pattern_colour', 'opened', 'inner_colour', 'lower',
+           'lower_colour')
 
 
 def site_uniform(seed:int, # World seed
@@ -288,9 +295,10 @@ def random_skew(seed:int, # World seed
     ) -> dict: # attribute -> value -> multiplier
     "A population skew for one site"
     rng = stream(seed, 'skew', site)
-    return {s: {v: float(np.exp(rng.normal(0, strength))) for v in (COLOURS if s in COLOURS else WARDROBE)[s]} for s in slots}
+    return {s: {v: float(np.exp(rng.normal(0, strength))) for v in (COLOURS if s in COLOURS else WARDROBE)[s]}
+            for s in slots}
 
-# %% ../../nbs/02_data.people.ipynb #a3adbf87
+# %% ../../nbs/02_data.people.ipynb #c59190ab
 def _check_population(family_rate, uniform_rate, skew):
     for name, rate in (('family_rate', family_rate), ('uniform_rate', uniform_rate)):
         if not 0 <= rate <= 1: raise ValueError(f"{name}={rate!r} must be a share between 0 and 1")
@@ -318,12 +326,14 @@ def sample_people(n:int, # How many
             worn = 2*site + int(rng.integers(2))
             d = {f.name: getattr(base, f.name) for f in fields(base)} | site_uniform(seed, site, worn % 2)
             base = Person(**settle(d, rng, skew))
-        members = [base] + [look_alike(base, rng, UNIFORM + ('gender',) if worn >= 0 else (), skew) for _ in range(size - 1)]
+        keep = UNIFORM + ('gender',) if worn >= 0 else ()
+        members = [base] + [look_alike(base, rng, keep, skew) for _ in range(size - 1)]
         first = pid + len(people)
-        people += [replace(m, pid=first + i, family=first if size > 1 else -1, uniform=worn) for i, m in enumerate(members)]
+        family = first if size > 1 else -1
+        people += [replace(m, pid=first + i, family=family, uniform=worn) for i, m in enumerate(members)]
     return people[:n]
 
-# %% ../../nbs/02_data.people.ipynb #6fcbda22
+# %% ../../nbs/02_data.people.ipynb #d3b236b8
 def change_accessories(person:Person, # As described
     rng, # `numpy.random.Generator`
     p:float=.08, # Chance of each of four changes
@@ -331,7 +341,9 @@ def change_accessories(person:Person, # As described
     "Perhaps another thing in hand, the hat off, the bag put down, the jacket open or closed"
     d = {f.name: getattr(person, f.name) for f in fields(person)}
     r = rng.random(4)
-    if r[0] < p: d['held'], d['held_colour'] = _pick(rng, {v: w for v, w in _weights('held', d['gender']).items() if v != d['held']}), 'none'
+    if r[0] < p:
+        others = {v: w for v, w in _weights('held', d['gender']).items() if v != d['held']}
+        d['held'], d['held_colour'] = _pick(rng, others), 'none'
     if r[1] < p: d['hat'] = 'none'
     if r[2] < p: d['bag'] = 'none'
     if r[3] < p and d['upper'] in OPENABLE: d['opened'] = {'yes': 'no', 'no': 'yes'}[d['opened']]
