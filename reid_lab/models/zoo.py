@@ -5,26 +5,29 @@
 # %% auto #0
 __all__ = ['MODELS', 'list_models', 'create_model', 'sample_batch', 'check_model']
 
-# %% ../../nbs/39_models.zoo.ipynb #db4a6064
+# %% ../../nbs/39_models.zoo.ipynb #9e89c116
 import torch
 from ..core import check_choice
 from .bot import bot_tiny
-from .camel import camel_tiny
+from .camel import camel_base, camel_tiny
 from .dual import dual_tiny
 
-# %% ../../nbs/39_models.zoo.ipynb #3bb44c32
+# %% ../../nbs/39_models.zoo.ipynb #1b1a0ee3
 MODELS = dict(
     bot_tiny=bot_tiny,       # image ReID, identity + triplet
+    camel_base=camel_base,   # the same at paper size, for a GPU (timm tower in place of SG-Former-S)
     camel_tiny=camel_tiny,   # text-to-image with matcher and masked words
     dual_tiny=dual_tiny,     # text-to-image, two towers
 )
 
 
-def list_models(kind:str='all') -> list[str]: # Names for `create_model`
-    "Registered models; `kind` is `all`, `text` (reads captions) or `image`"
-    check_choice('kind', kind, ('all', 'text', 'image'))
+def list_models(kind:str='all', # `all`, `text` (reads captions), `image`, or `tiny` (for a CPU)
+    ) -> list[str]: # Names for `create_model`
+    "Registered models"
+    check_choice('kind', kind, ('all', 'text', 'image', 'tiny'))
     image_only = {'bot_tiny'}
-    return [m for m in sorted(MODELS) if kind == 'all' or (m in image_only) == (kind == 'image')]
+    keep = dict(all=lambda m: True, text=lambda m: m not in image_only, image=image_only.__contains__, tiny=lambda m: m.endswith('_tiny'))
+    return sorted(filter(keep[kind], MODELS))
 
 
 def create_model(name:str, # One of `list_models()`
