@@ -132,7 +132,7 @@ def test_half_an_image_is_named(folder):
 
 @pytest.mark.parametrize("changes, says", [
     (dict(pid=[0, 0, 1, 1, 2, 2, 3, -2]), "pid below -1"),
-    (dict(pid=[0.5, 0, 1, 1, 2, 2, 3, 3]), "pid=0.5 is not int"),
+    (dict(pid=[0.5, 0, 1, 1, 2, 2, 3, 3]), "pid=0.5 is not a whole number"),
     (dict(pid=[0, 0, 1, 1, 2, 2, 1, 3]), r"1 id\(s\) in both train and test: \[1\]"),
     (dict(pid=[-1, 0, 1, 1, 2, 2, 3, 3]), "junk .* in train"),
     (dict(role=["query"] * 8, pid=[0, 0, 1, 1, 2, 2, 3, -1]), "junk .* used as query"),
@@ -144,9 +144,9 @@ def test_half_an_image_is_named(folder):
     (dict(captions=[["ok"]] * 7 + [{"a": 1}]), "is not a list of strings"),
     (dict(attrs=[None] * 7 + [[1]]), "is not a dict or None"),
     (dict(path=["a.png"] * 2 + [f"{i}.png" for i in range(6)]), r"same path in several rows \[row 0 .* row 1"),
-    (dict(path=[None] + [f"{i}.png" for i in range(7)]), "path=(None|nan) is not str"),
+    (dict(path=[None] + [f"{i}.png" for i in range(7)]), "path=(None|nan) is not a string"),
     (dict(path=[" "] + [f"{i}.png" for i in range(7)]), "empty path"),
-    (dict(cam="north"), "cam='north' is not int"),
+    (dict(cam="north"), "cam=.north. is not a whole number"),
 ])
 def test_each_problem_is_found(changes, says):
     with pytest.raises(TableError, match=says): table(**changes).validate(images="none")

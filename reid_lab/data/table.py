@@ -57,12 +57,12 @@ def resize_image(image:np.ndarray, # (H,W,3) uint8
     if image.shape[:2] == tuple(size): return image
     return np.asarray(Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BICUBIC))
 
-# %% ../../nbs/01_data.table.ipynb #bf3438bb
+# %% ../../nbs/01_data.table.ipynb #a9a1555c
 def _whole(x:pd.Series):
     "`x` as int64 when nothing is lost by it, else `x` itself, for `validate` to report"
     if pd.api.types.is_integer_dtype(x) and not x.hasnans: return x.astype('int64')
-    if pd.api.types.is_float_dtype(x) and np.isfinite(x.to_numpy(float)).all() and (x % 1 == 0).all(): return x.astype('int64')
-    return x
+    whole = pd.api.types.is_float_dtype(x) and np.isfinite(x.to_numpy(float)).all() and (x % 1 == 0).all()
+    return x.astype('int64') if whole else x
 
 
 def _as_list(c):
@@ -81,11 +81,11 @@ def _complete(frame:pd.DataFrame) -> pd.DataFrame:
         if name not in f: continue
         if kind == 'int': f[name] = _whole(f[name])
         if kind == 'list': f[name] = pd.Series([_as_list(c) for c in f[name]], dtype=object)
-        if kind == 'dict': f[name] = pd.Series([c if isinstance(c, dict) or c == c else None for c in f[name]], dtype=object)
+        if kind == 'dict': f[name] = pd.Series([None if c is pd.NA or c != c else c for c in f[name]], dtype=object)
     first = [c for c in COLUMNS if c in f]
     return f[first + [c for c in f if c not in COLUMNS]]
 
-# %% ../../nbs/01_data.table.ipynb #595e90b6
+# %% ../../nbs/01_data.table.ipynb #9f691beb
 class ReidTable:
     "One row per image: `frame` (see `COLUMNS`) with paths under `root`, or served by `reader`"
     def __init__(self, frame:pd.DataFrame, # At least `path` and `pid`
@@ -93,7 +93,8 @@ class ReidTable:
         reader:Callable=None, # `paths -> list of (H,W,3) uint8 arrays`; default: image files under `root`
         name:str='', # Shown in summaries and errors
         ):
-        if not isinstance(frame, pd.DataFrame): raise TypeError(f"frame must be a pandas DataFrame, got {type(frame).__name__}")
+        if not isinstance(frame, pd.DataFrame):
+            raise TypeError(f"frame must be a pandas DataFrame, got {type(frame).__name__}")
         if root is None and reader is None: raise ValueError("root=None needs a reader; give the folder of the images")
         self.frame, self.reader, self.name = _complete(frame), reader, name
         self.root = None if root is None else Path(root).expanduser()
@@ -173,14 +174,20 @@ def text_queries(self:ReidTable, split:str='test', # train, val, test, or None f
     out.insert(0, 'caption', pd.Series([c for cs in f.captions.iloc[rows] for c in cs], dtype=object))
     return out.assign(row=row, number=np.concatenate([np.arange(k) for k in n] or [np.zeros(0, int)]).astype(np.int64))
 
-# %% ../../nbs/01_data.table.ipynb #c3e198a2
+# %% ../../nbs/01_data.table.ipynb #85b20756
+@patch
+def read(self:ReidTable, paths, # Entries of the column `path`
+    ) -> list: # of (H,W,3) uint8
+    "The images at `paths`, through the reader or from files below the root"
+    if self.reader is not None: return list(self.reader(list(paths)))
+    return [read_image(safe_join(self.root, p)) for p in paths]
+
+
 @patch
 def image(self:ReidTable, i:int, # Row
     ) -> np.ndarray: # (H,W,3) uint8
     "One image at its own size"
-    path = self.frame.path.iat[i]
-    if self.reader is not None: return self.reader([path])[0]
-    return read_image(safe_join(self.root, path))
+    return self.read([self.frame.path.iat[i]])[0]
 
 
 @patch
@@ -190,30 +197,32 @@ def images(self:ReidTable, rows=None, # Positions (default: all)
     "Several images as one array"
     rows = range(len(self)) if rows is None else [int(i) for i in rows]
     paths = [self.frame.path.iat[i] for i in rows]
-    ims = self.reader(paths) if self.reader is not None else [read_image(safe_join(self.root, p)) for p in paths]
+    ims = self.read(paths)
     if size is not None: ims = [resize_image(im, size) for im in ims]
     shapes = {im.shape for im in ims}
-    if len(shapes) > 1: raise ValueError(f"size=None but images differ in size ({sorted(shapes)[:3]} ...); pass size=(H,W)")
+    if len(shapes) > 1:
+        raise ValueError(f"size=None but images differ in size ({sorted(shapes)[:3]} ...); pass size=(H,W)")
     return np.stack(ims) if ims else np.zeros((0, *(size or (0, 0)), 3), np.uint8)
 
-# %% ../../nbs/01_data.table.ipynb #e02fb185
+# %% ../../nbs/01_data.table.ipynb #7c19a96d
 @patch
 def summary(self:ReidTable, by='split', # Column or columns to group by
     ) -> pd.DataFrame:
     "Counts per group"
     by = [by] if isinstance(by, str) else list(by)
     for b in by: check_choice('by', b, self.frame.columns)
-    f = self.frame.assign(_n=self.frame.captions.map(len), _w=self.frame.captions.map(lambda cs: sum(len(c.split()) for c in cs)))
-    order = {s: i for i, s in enumerate(SPLITS)}
-    g = f.groupby(by, sort=False, dropna=False)
-    out = g.agg(images=('pid', 'size'), ids=('pid', lambda p: p[p >= 0].nunique()), cameras=('cam', 'nunique'),
-                queries=('role', lambda r: r.isin(['query', 'both']).sum()),
-                gallery=('role', lambda r: r.isin(['gallery', 'both']).sum()), captions=('_n', 'sum'), words=('_w', 'sum'))
+    said = self.frame.captions
+    f = self.frame.assign(_n=said.map(len), _w=said.map(lambda cs: sum(len(c.split()) for c in cs)),
+                          _q=self.frame.role.isin(['query', 'both']), _g=self.frame.role.isin(['gallery', 'both']))
+    out = f.groupby(by, sort=False, dropna=False).agg(
+        images=('pid', 'size'), ids=('pid', lambda p: p[p >= 0].nunique()), cameras=('cam', 'nunique'),
+        queries=('_q', 'sum'), gallery=('_g', 'sum'), captions=('_n', 'sum'), words=('_w', 'sum'))
     out['words'] = (out.words/out.captions.clip(lower=1)).round(1)
     out = out.rename(columns={'words': 'words/caption'}).astype({'ids': int, 'captions': int})
+    order = {s: i for i, s in enumerate(SPLITS)}
     return out.sort_index(key=lambda i: i.map(lambda v: order.get(v, v)) if i.name == 'split' else i)
 
-
+# %% ../../nbs/01_data.table.ipynb #f52d213e
 @patch
 def _repr_html_(self:ReidTable):
     esc = lambda x: html.escape(str(x))
@@ -224,7 +233,7 @@ def _repr_html_(self:ReidTable):
     said = f'<p><i>{esc(said[:160])}{"..." if len(said) > 160 else ""}</i></p>' if said else ''
     return f'<p><b>{esc(self.name or "ReidTable")}</b></p><table><tr>{head}</tr>{rows}</table>{said}'
 
-# %% ../../nbs/01_data.table.ipynb #a45d9931
+# %% ../../nbs/01_data.table.ipynb #dd0c17c6
 @dataclass(frozen=True)
 class Finding:
     "One thing that was noticed"
@@ -234,106 +243,121 @@ class Finding:
     remedy: str = ''  # What to do
 
     def __str__(self):
-        return f"{self.level:5} {self.what}" + (f" [{self.where}]" if self.where else '') + (f" -> {self.remedy}" if self.remedy else '')
+        where, remedy = f" [{self.where}]" if self.where else '', f" -> {self.remedy}" if self.remedy else ''
+        return f"{self.level:5} {self.what}{where}{remedy}"
 
 
 class TableError(ValueError):
     "Everything that is wrong with a table; `.findings` holds the list"
-    def __init__(self, name, findings):
+    def __init__(self, name:str, # The table, or the file that was read
+        findings, # At least one `Finding`
+        ):
         self.findings = list(findings)
         lines = '\n'.join(f'  {i}. {str(f)[6:]}' for i, f in enumerate(self.findings, 1))
         super().__init__(f"{name or 'table'}: {len(self.findings)} problem(s)\n{lines}")
 
-# %% ../../nbs/01_data.table.ipynb #cd44281d
+# %% ../../nbs/01_data.table.ipynb #a4dc9a9b
 def _rows(f, bad, limit=3):
     "`row 3 ('a.jpg'), row 9 ('b.jpg') and 5 more` for the mask or positions `bad`"
-    bad = np.flatnonzero(bad) if np.asarray(bad).dtype == bool else np.asarray(bad)
+    bad = np.asarray(bad)
+    bad = np.flatnonzero(bad) if bad.dtype == bool else bad
     at = ', '.join(f"row {i}" + (f" ({f.path.iat[i]!r})" if 'path' in f else '') for i in bad[:limit])
     return at + (f' and {len(bad)-limit} more' if len(bad) > limit else '')
+
+
+_FITS = dict(  # kind -> (test of one value, words for it)
+    str=(lambda v: isinstance(v, str), 'a string'),
+    int=(lambda v: isinstance(v, (int, np.integer)) and not isinstance(v, bool), 'a whole number'),
+    list=(lambda v: isinstance(v, list) and all(isinstance(c, str) for c in v), 'a list of strings'),
+    dict=(lambda v: v is None or isinstance(v, dict), 'a dict or None'))
 
 
 def _check_columns(f):
     "Findings on missing columns and wrong types, and the names of the columns that are sound"
     out, good = [], set()
-    fits = dict(str=lambda v: isinstance(v, str), list=lambda v: isinstance(v, list) and all(isinstance(c, str) for c in v),
-                dict=lambda v: v is None or isinstance(v, dict), int=lambda v: isinstance(v, (int, np.integer)) and not isinstance(v, bool))
     for name, (kind, _, meaning) in COLUMNS.items():
         if name not in f:
-            out.append(Finding('error', f"column {name!r} ({meaning}) is missing", f'columns {list(f.columns)}',
-                               'rename one: ReidTable.from_dataframe(frame, root, columns={%r: "your column"})' % name)); continue
-        if kind == 'int' and f[name].dtype == np.int64: good.add(name); continue
-        ok = (lambda v: v in kind) if isinstance(kind, tuple) else fits[kind]
-        bad = ~f[name].map(ok).to_numpy(dtype=bool)
+            remedy = f"rename one: ReidTable.from_dataframe(frame, root, columns={{{name!r}: 'your column'}})"
+            out.append(Finding('error', f"column {name!r} ({meaning}) is missing", f'columns {list(f.columns)}', remedy))
+            continue
+        fits, words = _FITS[kind] if isinstance(kind, str) else (kind.__contains__, f'one of {list(kind)}')
+        sure = kind == 'int' and f[name].dtype == np.int64
+        bad = np.zeros(len(f), bool) if sure else ~f[name].map(fits).to_numpy(dtype=bool)
         if not bad.any(): good.add(name); continue
         value = f[name].iat[np.flatnonzero(bad)[0]]
         value = value.item() if isinstance(value, np.generic) else value
-        want = f'one of {list(kind)}' if isinstance(kind, tuple) else {'list': 'a list of strings', 'dict': 'a dict or None'}.get(kind, kind)
-        out.append(Finding('error', f"{name}={value!r} is not {want}", _rows(f, bad), f'correct column {name!r}'))
+        out.append(Finding('error', f"{name}={value!r} is not {words}", _rows(f, bad), f'correct column {name!r}'))
     return out, good
 
-# %% ../../nbs/01_data.table.ipynb #578876ee
-def _check_content(f, good, shared):
-    "Findings on captions, paths and ids, for the columns that are sound"
-    out = []
-    def add(mask, what, remedy):
-        if np.any(mask): out.append(Finding('error', what, _rows(f, mask), remedy))
-    if 'captions' in good:
-        add(f.captions.map(lambda cs: any(not c.strip() for c in cs)).to_numpy(dtype=bool), 'empty caption', 'remove or write the caption')
-    if 'path' in good:
-        add((f.path.map(str.strip) == '').to_numpy(), 'empty path', 'give the image file')
-        add(f.path.duplicated(keep=False).to_numpy(), 'the same path in several rows', 'merge the rows (captions is a list)')
-    if 'pid' in good:
-        add((f.pid < -1).to_numpy(), 'pid below -1', 'number persons from 0; junk is -1')
-        if 'role' in good: add(((f.pid == -1) & (f.role == 'query')).to_numpy(), 'junk (pid -1) used as query', "set role to 'none'")
-        if 'split' in good: add(((f.pid == -1) & (f.split == 'train')).to_numpy(), 'junk (pid -1) in train', 'drop these rows')
-    if 'pid' in good and 'split' in f:
-        ids = {s: set(f.pid[(f.split == s) & (f.pid >= 0)]) for s in SPLITS}
-        allowed = [frozenset(p) for p in shared]
-        for a, b in (('train', 'val'), ('train', 'test'), ('val', 'test')):
-            both = sorted(ids[a] & ids[b])
-            if not both or frozenset((a, b)) in allowed: continue
-            rows = np.flatnonzero(f.pid.eq(both[0]) & f.split.isin([a, b]))
-            out.append(Finding('error', f"{len(both)} id(s) in both {a} and {b}: {both[:5]}", _rows(f, rows),
-                               f'renumber one split, or move the people; shared=[({a!r}, {b!r})] if the benchmark shares ids'))
+# %% ../../nbs/01_data.table.ipynb #c93dddec
+def _check_content(f, good):
+    "Findings on captions, paths and single ids, for the columns that are sound"
+    rules = [  # columns needed, rows that offend, what, remedy
+        ({'captions'}, lambda: f.captions.map(lambda cs: any(not c.strip() for c in cs)),
+         'empty caption', 'write or remove the caption'),
+        ({'path'}, lambda: f.path.map(str.strip) == '', 'empty path', 'give the image file'),
+        ({'path'}, lambda: f.path.duplicated(keep=False), 'the same path in several rows', 'merge the rows'),
+        ({'pid'}, lambda: f.pid < -1, 'pid below -1', 'number persons from 0; junk is -1'),
+        ({'pid', 'role'}, lambda: (f.pid == -1) & (f.role == 'query'), 'junk (pid -1) used as query', "role='none'"),
+        ({'pid', 'split'}, lambda: (f.pid == -1) & (f.split == 'train'), 'junk (pid -1) in train', 'drop these rows')]
+    found = [(test().to_numpy(dtype=bool), what, remedy) for needs, test, what, remedy in rules if needs <= good]
+    return [Finding('error', what, _rows(f, mask), remedy) for mask, what, remedy in found if mask.any()]
+
+
+def _check_splits(f, shared):
+    "Findings on people who are in two splits"
+    ids, out = {s: set(f.pid[(f.split == s) & (f.pid >= 0)]) for s in SPLITS}, []
+    for a, b in (('train', 'val'), ('train', 'test'), ('val', 'test')):
+        both = sorted(ids[a] & ids[b])
+        if not both or {a, b} in [set(p) for p in shared]: continue
+        where = _rows(f, f.pid.eq(both[0]) & f.split.isin([a, b]))
+        out.append(Finding('error', f"{len(both)} id(s) in both {a} and {b}: {[int(p) for p in both[:5]]}", where,
+                           f'move or renumber these people; shared=[({a!r}, {b!r})] if the benchmark shares ids'))
     return out
 
-# %% ../../nbs/01_data.table.ipynb #45ffbd58
-def _check_images(table, images, n):
-    "Findings on files: paths that leave the root, and images that cannot be read"
-    check_choice('images', images, ['sample', 'all', 'none'])
-    f, out, outside = table.frame, [], []
-    if table.reader is None:
-        if not table.root.is_dir():
-            return [Finding('error', f'root {str(table.root)!r} is no folder', '', 'give the folder that holds the images')]
-        base = table.root.resolve()
-        risky = f.path.map(lambda p: os.path.isabs(p) or '..' in p.replace('\\', '/').split('/')).to_numpy(dtype=bool)
-        outside = [i for i in np.flatnonzero(risky) if base not in (base/f.path.iat[i]).resolve().parents]
-        if outside: out.append(Finding('error', 'path leaves the root', _rows(f, outside), 'use relative paths inside the root'))
-    if images == 'none': return out
-    rows = np.setdiff1d(np.arange(len(f)), outside).astype(int)
+# %% ../../nbs/01_data.table.ipynb #b57c6cf8
+def _check_root(table):
+    "Findings on the root and on paths that leave it, and the rows that are safe to open"
+    f, rows = table.frame, np.arange(len(table))
+    if table.reader is not None: return [], rows
+    base = table.root.resolve()
+    if not base.is_dir():
+        return [Finding('error', f'{str(table.root)!r} is no folder', '', 'give the folder of the images')], rows[:0]
+    risky = f.path.map(lambda p: os.path.isabs(p) or '..' in p.replace('\\', '/').split('/')).to_numpy(dtype=bool)
+    out = [i for i in np.flatnonzero(risky) if base not in (base/f.path.iat[i]).resolve().parents]
+    found = [Finding('error', 'path leaves the root', _rows(f, out), 'use relative paths inside it')] if out else []
+    return found, np.setdiff1d(rows, out).astype(int)
+
+
+def _check_images(table, rows, images, n):
+    "Findings on images that cannot be read, one per kind of failure"
     if images == 'sample' and len(rows) > n: rows = np.sort(stream(0, 'validate').choice(rows, n, replace=False))
     failed = {}
-    for i in rows:
+    for i in rows if images != 'none' else ():
         try: table.image(int(i))
-        except (ValueError, OSError, LookupError) as e: failed.setdefault(re.sub(r"'.*?'", '', str(e)), []).append((i, str(e)))
-    for hits in failed.values():
-        out.append(Finding('error', f'{len(hits)} of {len(rows)} images looked at: {hits[0][1]}', _rows(f, [i for i, _ in hits]),
-                           'replace the files or drop the rows'))
-    return out
+        except (ValueError, OSError, LookupError) as e:
+            failed.setdefault(re.sub(r"'.*?'", '', str(e)), []).append((i, str(e)))
+    return [Finding('error', f'{len(hits)} of {len(rows)} images looked at: {hits[0][1]}',
+                    _rows(table.frame, [i for i, _ in hits]), 'replace the files or drop the rows')
+            for hits in failed.values()]
 
-# %% ../../nbs/01_data.table.ipynb #fcaa757d
+# %% ../../nbs/01_data.table.ipynb #b6a5d979
 @patch
 def findings(self:ReidTable, images:str='sample', # Decode a sample of the images, all, or none
     n:int=32, # Size of the sample
     shared:Sequence=(), # Pairs of splits that may share ids
     ) -> list: # of `Finding`
     "Everything that is wrong, as a list"
+    check_choice('images', images, ['sample', 'all', 'none'])
     if not len(self): return [Finding('error', 'the table is empty', '', 'check the folder, the pattern or the filter')]
     out, good = _check_columns(self.frame)
-    out += _check_content(self.frame, good, shared)
-    return out + (_check_images(self, images, n) if 'path' in good else [])
+    out += _check_content(self.frame, good)
+    if 'pid' in good and 'split' in self.frame: out += _check_splits(self.frame, shared)
+    if 'path' not in good: return out
+    found, rows = _check_root(self)
+    return out + found + _check_images(self, rows, images, n)
 
-
+# %% ../../nbs/01_data.table.ipynb #dac3c78a
 @patch
 def validate(self:ReidTable, images:str='sample', # Decode a sample of the images, all, or none
     n:int=32, # Size of the sample
@@ -344,7 +368,7 @@ def validate(self:ReidTable, images:str='sample', # Decode a sample of the image
     if found: raise TableError(self.name, found)
     return self
 
-# %% ../../nbs/01_data.table.ipynb #ce08be1c
+# %% ../../nbs/01_data.table.ipynb #826940f0
 @patch
 def relabel(self:ReidTable, order:str='sorted', # `sorted` ids, or as `seen` in the table
     ) -> ReidTable:
@@ -355,7 +379,7 @@ def relabel(self:ReidTable, order:str='sorted', # `sorted` ids, or as `seen` in 
     new = {p: i for i, p in enumerate(np.sort(ids) if order == 'sorted' else ids)} | {-1: -1}
     return self._with(self.frame.assign(pid=pid.map(new).astype('int64'), raw_pid=self.frame.get('raw_pid', pid)))
 
-
+# %% ../../nbs/01_data.table.ipynb #ea05e2ba
 @patch
 def sample_ids(self:ReidTable, n:int, # People to keep (all, if there are fewer)
     seed:int=0, # Names the draw
@@ -372,30 +396,31 @@ def split_val(self:ReidTable, ids:float=.1, # People to move: a share below 1, o
     ) -> ReidTable:
     "Move some training people to `val`"
     f = self.frame
-    if (f.split == 'val').any(): raise ValueError("split_val: the table has a val split already; use it, or drop it first")
+    if (f.split == 'val').any(): raise ValueError("the table has a val split already; use it, or drop its rows first")
     train = np.unique(f.pid[f.split == 'train'])
     n = round(ids*len(train)) if 0 < ids < 1 else int(ids)
-    if not 0 < n < len(train): raise ValueError(f"ids={ids} asks for {n} of {len(train)} training people; leave at least one in each")
+    if not 0 < n < len(train):
+        raise ValueError(f"ids={ids} asks for {n} of {len(train)} training people; leave at least one in each")
     moved = f.pid.isin(stream(seed, 'split_val').permutation(train)[:n]) & (f.split == 'train')
     return self._with(f.assign(split=f.split.mask(moved, 'val')))
 
-# %% ../../nbs/01_data.table.ipynb #fdce24f6
+# %% ../../nbs/01_data.table.ipynb #5d0177d9
 class Parts:
     "Reader of a joined table: `prefix/path` is read by the table called `prefix`"
-    def __init__(self, tables:dict): self.tables = tables
+    def __init__(self, tables:dict, # Prefix -> `ReidTable`
+        ): self.tables = tables
 
     def __call__(self, paths):
         out = [None]*len(paths)
         split = [p.partition('/') for p in paths]
         for prefix, t in self.tables.items():
             at = [i for i, s in enumerate(split) if s[0] == prefix]
-            ims = t.reader([split[i][2] for i in at]) if t.reader else [read_image(safe_join(t.root, split[i][2])) for i in at]
-            for i, im in zip(at, ims): out[i] = im
+            for i, im in zip(at, t.read([split[i][2] for i in at])): out[i] = im
         lost = [p for p, im in zip(paths, out) if im is None]
         if lost: raise ValueError(f"path {lost[0]!r} belongs to none of the joined tables {list(self.tables)}")
         return out
 
-
+# %% ../../nbs/01_data.table.ipynb #d8309f33
 def join_tables(tables:Sequence, # At least one `ReidTable`
     name:str='', # Default: the names joined by `+`
     ) -> ReidTable:
@@ -416,7 +441,7 @@ def join_tables(tables:Sequence, # At least one `ReidTable`
 def __add__(self:ReidTable, other:ReidTable) -> ReidTable:
     return join_tables([self, other])
 
-# %% ../../nbs/01_data.table.ipynb #8a868e98
+# %% ../../nbs/01_data.table.ipynb #2685147c
 @patch(cls_method=True)
 def from_dataframe(cls:ReidTable, frame:pd.DataFrame, # Any frame with one row per image
     root, # Folder of the images
@@ -431,7 +456,7 @@ def from_dataframe(cls:ReidTable, frame:pd.DataFrame, # Any frame with one row p
     for k in fixed: check_choice('column', k, COLUMNS)
     return cls(frame.assign(**fixed), root, name=name).validate()
 
-
+# %% ../../nbs/01_data.table.ipynb #b526791b
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff')
 
 
@@ -467,7 +492,7 @@ def from_folder(cls:ReidTable, root, # Folder of images
     for c in f.columns.intersection(['pid', 'cam', 'site']): f[c] = _number(f[c])
     return cls(f, root, name=name or root.resolve().name).validate()
 
-# %% ../../nbs/01_data.table.ipynb #0e214a25
+# %% ../../nbs/01_data.table.ipynb #777edbe8
 _JSON = ('captions', 'attrs')
 
 
@@ -482,7 +507,7 @@ def save(self:ReidTable, path, # Ends in .csv or .parquet
         else: f.to_parquet(tmp, index=False)
     return path
 
-
+# %% ../../nbs/01_data.table.ipynb #8bdbc10b
 @patch(cls_method=True)
 def load(cls:ReidTable, path, # File that `save` wrote
     root, # Folder of the images, here and now
