@@ -115,7 +115,7 @@ class ReidTable:
         return (f"ReidTable({self.name or 'unnamed'}: {len(f)} images, {pids} ids, {f.cam.nunique()} cameras, "
                 f"{int(f.captions.map(len).sum())} captions; {splits or 'empty'})")
 
-# %% ../../nbs/01_data.table.ipynb #dd53aa10
+# %% ../../nbs/01_data.table.ipynb #ae6d2797
 @patch
 def take(self:ReidTable, rows, # Boolean mask, positions or slice
     ) -> ReidTable:
@@ -126,7 +126,7 @@ def take(self:ReidTable, rows, # Boolean mask, positions or slice
         raise ValueError(f"rows: a mask of length {len(rows)} for a table of {len(self)} rows; pass one value a row")
     return self._with(self.frame.iloc[np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)])
 
-
+# %% ../../nbs/01_data.table.ipynb #cbe4d96e
 def _match(col, name, want):
     "Mask of the rows whose column equals `want` (one value, several, or a test of one value)"
     if callable(want): return col.map(want).astype(bool).to_numpy()
@@ -147,7 +147,7 @@ def where(self:ReidTable, **conditions, # Column = value, list of values, or fun
         keep &= _match(self.frame[check_choice('column', name, self.frame.columns)], name, want)
     return self.take(keep)
 
-# %% ../../nbs/01_data.table.ipynb #dcef818a
+# %% ../../nbs/01_data.table.ipynb #343e4196
 @patch
 def query(self:ReidTable, split:str='test', # train, val or test
     ) -> ReidTable:
@@ -161,7 +161,7 @@ def gallery(self:ReidTable, split:str='test', # train, val or test
     "Images that are searched: role `gallery` or `both`"
     return self.where(split=split, role=['gallery', 'both'])
 
-
+# %% ../../nbs/01_data.table.ipynb #ed99de6d
 @patch
 def text_queries(self:ReidTable, split:str='test', # train, val, test, or None for every row
     ) -> pd.DataFrame: # One row per caption: caption, pid, cam, path, row, number
@@ -174,7 +174,7 @@ def text_queries(self:ReidTable, split:str='test', # train, val, test, or None f
     out.insert(0, 'caption', pd.Series([c for cs in f.captions.iloc[rows] for c in cs], dtype=object))
     return out.assign(row=row, number=np.concatenate([np.arange(k) for k in n] or [np.zeros(0, int)]).astype(np.int64))
 
-# %% ../../nbs/01_data.table.ipynb #85b20756
+# %% ../../nbs/01_data.table.ipynb #eca5c028
 @patch
 def read(self:ReidTable, paths, # Entries of the column `path`
     ) -> list: # of (H,W,3) uint8
@@ -189,7 +189,7 @@ def image(self:ReidTable, i:int, # Row
     "One image at its own size"
     return self.read([self.frame.path.iat[i]])[0]
 
-
+# %% ../../nbs/01_data.table.ipynb #ce359e57
 @patch
 def images(self:ReidTable, rows=None, # Positions (default: all)
     size=None, # (H,W) to squash to; needed when sizes differ
@@ -256,7 +256,7 @@ class TableError(ValueError):
         lines = '\n'.join(f'  {i}. {str(f)[6:]}' for i, f in enumerate(self.findings, 1))
         super().__init__(f"{name or 'table'}: {len(self.findings)} problem(s)\n{lines}")
 
-# %% ../../nbs/01_data.table.ipynb #a4dc9a9b
+# %% ../../nbs/01_data.table.ipynb #7d6ff080
 def _rows(f, bad, limit=3):
     "`row 3 ('a.jpg'), row 9 ('b.jpg') and 5 more` for the mask or positions `bad`"
     bad = np.asarray(bad)
@@ -264,7 +264,7 @@ def _rows(f, bad, limit=3):
     at = ', '.join(f"row {i}" + (f" ({f.path.iat[i]!r})" if 'path' in f else '') for i in bad[:limit])
     return at + (f' and {len(bad)-limit} more' if len(bad) > limit else '')
 
-
+# %% ../../nbs/01_data.table.ipynb #d655507e
 _FITS = dict(  # kind -> (test of one value, words for it)
     str=(lambda v: isinstance(v, str), 'a string'),
     int=(lambda v: isinstance(v, (int, np.integer)) and not isinstance(v, bool), 'a whole number'),
@@ -289,7 +289,7 @@ def _check_columns(f):
         out.append(Finding('error', f"{name}={value!r} is not {words}", _rows(f, bad), f'correct column {name!r}'))
     return out, good
 
-# %% ../../nbs/01_data.table.ipynb #c93dddec
+# %% ../../nbs/01_data.table.ipynb #1c9441ea
 def _check_content(f, good):
     "Findings on captions, paths and single ids, for the columns that are sound"
     rules = [  # columns needed, rows that offend, what, remedy
@@ -311,7 +311,7 @@ def _check_splits(f, shared):
         both = sorted(ids[a] & ids[b])
         if not both or {a, b} in [set(p) for p in shared]: continue
         where = _rows(f, f.pid.eq(both[0]) & f.split.isin([a, b]))
-        out.append(Finding('error', f"{len(both)} id(s) in both {a} and {b}: {[int(p) for p in both[:5]]}", where,
+        out.append(Finding('error', f"{len(both)} id(s) in both {a} and {b}: {list(map(int, both[:5]))}", where,
                            f'move or renumber these people; shared=[({a!r}, {b!r})] if the benchmark shares ids'))
     return out
 
