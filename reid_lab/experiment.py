@@ -257,7 +257,7 @@ class Finished:
         "One dict a scored thing: variant, dataset, split and the metrics"
         return [{**{k: r[k] for k in ('variant', 'dataset', 'split')}, **r['metrics']} for r in self.metrics.get('rows', [])]
 
-# %% ../nbs/90_experiment.ipynb #fc5d85b2
+# %% ../nbs/90_experiment.ipynb #47b030a0
 def _execute(source, path, params, threads, timeout, attempts=3):
     "Papermill with our kernel; a kernel that dies before it answers lost a race for ports and is started again"
     import logging, warnings
@@ -279,14 +279,15 @@ def _execute(source, path, params, threads, timeout, attempts=3):
     finally: quiet.setLevel(level)
 
 
-def run_notebook(name, # Experiment (`camel`, `run_camel`) or path of a notebook
+def run_notebook(name, /, # Experiment (`camel`, `run_camel`) or path of a notebook
     out=None, # Run folder; default a new one under `runs/`
+    params:dict=None, # Parameters of the notebook
     threads:int=None, # OMP_NUM_THREADS of the kernel; default `reid_lab.core.sensible_threads`
     timeout:int=None, # Seconds a cell may take; None is no limit
-    **params) -> Finished: # Parameters of the notebook
+    **more) -> Finished: # Further parameters; those named like an argument here go into `params`
     "Run an experiment notebook; unknown parameters and a missing `parameters` tag are errors"
     from reid_lab.core import sensible_threads
-    source = find_notebook(name)
+    source, params = find_notebook(name), {**(params or {}), **more}
     defaults = notebook_parameters(source)
     for key in params: check_choice('parameter', key, defaults, f'See the parameters cell of {source.name}.')
     folder = run_folder(source.stem, params, out or params.get('out_dir', ''))
@@ -297,7 +298,7 @@ def run_notebook(name, # Experiment (`camel`, `run_camel`) or path of a notebook
     found = folder/'metrics.json'
     return Finished(path, folder, json.loads(found.read_text(encoding='utf-8')) if found.exists() else {})
 
-# %% ../nbs/90_experiment.ipynb #cfd81e0a
+# %% ../nbs/90_experiment.ipynb #a38c2019
 def grid_points(grid, # Dict of name -> list of values (all combinations), or a list of dicts (as they are)
     seeds=(0,)) -> list: # Dicts of parameters with `seed`
     "The parameters of every run of a sweep, seeds innermost"
@@ -313,14 +314,14 @@ def _one_job(job, name, params, path):
     start, outcome = time.monotonic(), dict(job=name, params=params, commit=git_commit())
     try:
         if callable(job): rows = job(**params)
-        else: rows = run_notebook(job, path.with_suffix(''), threads=1, **params).rows
+        else: rows = run_notebook(job, path.with_suffix(''), params, threads=1).rows
         outcome.update(status='ok', rows=[rows] if isinstance(rows, dict) else list(rows))
     except Exception as e: # a sweep outlives any one of its runs; the error becomes data
         outcome.update(status='failed', error=f'{type(e).__name__}: {e}'[-2000:], traceback=traceback.format_exc()[-8000:], rows=[{}])
     outcome['wall_s'] = round(time.monotonic() - start, 2)
     write_json(path, outcome)
 
-# %% ../nbs/90_experiment.ipynb #da731bea
+# %% ../nbs/90_experiment.ipynb #309f3e62
 def _job_name(job):
     "A name and a hash of the source, so that an edited job does not reuse old results"
     import inspect
@@ -341,8 +342,7 @@ def _sweep_frame(points, paths):
     return pd.DataFrame(rows)
 
 
-def sweep(job, # Notebook name, or a function of the parameters that returns a dict of metrics (or a list of dicts)
-    grid, # See `grid_points`
+def sweep(job, grid, /, # Notebook name, or a function of the parameters that returns metrics (or a list of them); see `grid_points`
     seeds=(0,), # Seeds, passed as `seed`
     n_jobs:int=None, # Processes; default one a core. 1 runs here, without processes
     folder=None, # Where outcomes are kept; default `runs/sweep-<job>`

@@ -193,7 +193,7 @@ def learning_curves(logs, # One log (see `read_log`), or a dict of name to log
         _legend(fig, axes)
     return fig
 
-# %% ../nbs/72_figures.ipynb #afd4d6dd
+# %% ../nbs/72_figures.ipynb #874c611e
 def _arms(ax, frame, metric, names, column, by):
     "Horizontal bars of the means, seeds as dots"
     means = [frame[frame[column] == v][metric].mean() for v in names]
@@ -201,8 +201,7 @@ def _arms(ax, frame, metric, names, column, by):
     for i, v in enumerate(names):
         values = frame[frame[column] == v].sort_values(by)[metric].to_numpy()
         ax.plot(values, [i + .18*(2*j/max(1, len(values) - 1) - 1) for j in range(len(values))], 'o', color='#333333', ms=1.8, lw=0)
-    low, high = frame[metric].min(), frame[metric].max()
-    ax.set_xlim(max(0, low - 1.2*(high - low) - 1), high + .12*(high - low) + .3)
+    ax.set_xlim(0, 1.06*max(frame[metric].max(), 1e-9)) # a bar starts at zero
     ax.set_yticks(range(len(names)), names); ax.tick_params(axis='y', length=0); ax.invert_yaxis(); ax.grid(axis='x')
 
 
@@ -216,7 +215,7 @@ def _differences(ax, pairs):
         ax.plot([p.diff], [i], 'o', color=colour, mfc='white' if p.verdict == 'not resolved' else colour, ms=4.5, mew=1.1)
     ax.grid(axis='x'); ax.tick_params(axis='y', length=0)
 
-# %% ../nbs/72_figures.ipynb #74830286
+# %% ../nbs/72_figures.ipynb #07dcc565
 def bars_paired(frame, # One row a run
     metric:str, # Column
     base, # The baseline's value of `column_name`
@@ -230,7 +229,7 @@ def bars_paired(frame, # One row a run
     pairs, label = [paired(frame, metric, base, v, by, column_name) for v in others], label or metric
     with paper_style(column, width) as w:
         fig = _figure(w, height or .7 + .25*(len(others) + 1), layout='constrained')
-        left, right = fig.subplots(1, 2, sharey=True, width_ratios=[1, 1.05])
+        left, right = fig.subplots(1, 2, sharey=True, width_ratios=[.9, 1.1])
         _arms(left, frame, metric, [base, *others], column_name, by)
         _differences(right, pairs)
         n = sorted({p.n for p in pairs})
