@@ -1,0 +1,138 @@
+"""README.md from nbs/index.ipynb, and the map of the library inside that notebook.
+
+    python tools/readme.py           # refresh the map, write README.md and the pictures it shows
+    python tools/readme.py --check   # exit code 1 if that would change anything
+
+The map is a table of all notebooks, made from their title cells; it replaces what stands between the two markers in
+`nbs/index.ipynb`. Cells with `#| hide` and the title's `>` line are treated as nbdev would; outputs are taken as stored.
+"""
+import base64
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+START, END = "<!-- map: made by tools/readme.py -->", "<!-- end of map -->"
+AREAS = (("Data: one table for every dataset, and the World", "0"), ("Retrieval and metrics", "1"), ("Losses and schedules", "2"),
+         ("Models", "3"), ("Training", "4"), ("Test-time adaptation", "5"), ("Analysis", "6"), ("Results and figures", "7"),
+         ("Widgets", "8"), ("Running experiments", "9"))
+IMAGES = {"image/png": "png", "image/jpeg": "jpg"}
+
+
+def source(cell):
+    "A cell's text, however it was stored"
+    return cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
+
+
+def title(path):
+    "(title, one line) of a notebook"
+    first = source(json.loads(path.read_text(encoding="utf-8"))["cells"][0]).strip().split("\n")
+    one = next((s[2:] for s in first if s.startswith("> ")), "")
+    return first[0].removeprefix("# ").strip(), one.strip()
+
+
+def row(path, nbs):
+    "One line of the map"
+    name, one = title(path)
+    rel = path.relative_to(nbs).as_posix()
+    return f"| [{rel.removesuffix('.ipynb')}]({rel}) | {name}: {one[:1].lower() + one[1:] if one[1:2].islower() else one} |"
+
+
+def library_map(nbs):
+    "Markdown tables of all notebooks, by area"
+    head = "| notebook | what is in it |\n|---|---|"
+    out = []
+    for name, digit in AREAS:
+        rows = [row(p, nbs) for p in sorted(nbs.glob(f"{digit}[0-9]_*.ipynb"))]
+        if rows: out += [f"**{name}**", "\n".join([head, *rows])]
+    for name, folder in (("Tutorials", "tutorials"), ("Experiments, run by papermill or `reid_lab run`", "experiments")):
+        rows = [row(p, nbs) for p in sorted((nbs/folder).glob("[!_.]*.ipynb"))]
+        if rows: out += [f"**{name}**", "\n".join([head, *rows])]
+    return "\n\n".join(out)
+
+
+def refresh(nb, nbs):
+    "Put the map between its markers; the number of cells that hold the markers"
+    n = 0
+    for cell in nb["cells"]:
+        text = source(cell)
+        if cell["cell_type"] == "markdown" and START in text and END in text:
+            before, after = text.split(START)[0], text.split(END)[1]
+            cell["source"] = (before + START + "\n\n" + library_map(nbs) + "\n\n" + END + after).splitlines(keepends=True)
+            n += 1
+    return n
+
+
+def links(text):
+    "Links of a notebook in nbs/, as seen from the repository's root"
+    def move(m):
+        target = m[2]
+        if re.match(r"[a-z]+:|#|/", target): return m[0]
+        return f"{m[1]}({target[3:] if target.startswith('../') else 'nbs/' + target})"
+    return re.sub(r"(\[[^\]\n]*\])\(([^)\s]+)\)", move, text)
+
+
+def output_text(out, name, files):
+    "Markdown for one stored output; pictures are added to `files`"
+    if out["output_type"] == "stream": return "    " + "".join(out["text"]).rstrip().replace("\n", "\n    ")
+    data = {k: v if isinstance(v, str) else "".join(v) for k, v in out.get("data", {}).items() if not k.endswith("json")}
+    for kind, ext in IMAGES.items():
+        if kind in data:
+            files[f"figures/{name}.{ext}"] = base64.b64decode(data[kind])
+            return f"![{name}](figures/{name}.{ext})"
+    if "text/markdown" in data: return links(data["text/markdown"]).strip()
+    if "text/html" in data: return re.sub(r"<style.*?</style>", "", data["text/html"], flags=re.S).strip()
+    return "    " + data.get("text/plain", "").rstrip().replace("\n", "\n    ")
+
+
+def readme(nb):
+    "(text of README.md, {path: bytes} of the pictures that come from stored outputs)"
+    out, files = [], {}
+    for i, cell in enumerate(nb["cells"]):
+        text = source(cell)
+        if cell["cell_type"] == "markdown": out.append(links(text).strip()); continue
+        if re.search(r"^#\|\s*hide\b", text, re.M) or "nbdev_export" in text: continue
+        code = "\n".join(s for s in text.splitlines() if not s.startswith("#|")).strip()
+        if code: out.append(f"```python\n{code}\n```")
+        out += [t for j, o in enumerate(cell.get("outputs", [])) if (t := output_text(o, f"readme_{i}_{j}", files)).strip()]
+    note = "<!-- Made from nbs/index.ipynb by `make readme`; edit the notebook. -->"
+    return "\n\n".join([note, *out]) + "\n", files
+
+
+def build(root):
+    "{path: bytes} of everything this tool writes"
+    path = root/"nbs"/"index.ipynb"
+    nb = json.loads(path.read_text(encoding="utf-8"))
+    if refresh(nb, root/"nbs") != 1: sys.exit(f"{path} needs one markdown cell with the lines {START} and {END}")
+    text, files = readme(nb)
+    return {"nbs/index.ipynb": (json.dumps(nb, indent=1, ensure_ascii=False, sort_keys=False) + "\n").encode(),
+            "README.md": text.encode(), **files}
+
+
+def same(path, new):
+    "Whether a file already says this; notebooks are compared as data"
+    if not path.exists(): return False
+    old = path.read_bytes()
+    if path.suffix != ".ipynb": return old == new
+    flat = lambda b: [{**c, "source": source(c)} for c in json.loads(b)["cells"]]
+    return flat(old) == flat(new)
+
+
+def main(args):
+    "Write or check"
+    wanted = build(ROOT)
+    stale = [name for name, new in wanted.items() if not same(ROOT/name, new)]
+    extra = [p for p in (ROOT/"figures").glob("readme_*") if f"figures/{p.name}" not in wanted]
+    if "--check" in args:
+        for name in [*stale, *(f"figures/{p.name}" for p in extra)]: print(f"{name} is not up to date; run `make readme`")
+        return int(bool(stale or extra))
+    for p in extra: p.unlink()
+    for name in stale:
+        (ROOT/name).parent.mkdir(exist_ok=True)
+        (ROOT/name).write_bytes(wanted[name])
+        print(f"wrote {name}")
+    return 0
+
+
+if __name__ == "__main__": sys.exit(main(sys.argv[1:]))
