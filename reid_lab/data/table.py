@@ -264,7 +264,7 @@ def _rows(f, bad, limit=3):
     at = ', '.join(f"row {i}" + (f" ({f.path.iat[i]!r})" if 'path' in f else '') for i in bad[:limit])
     return at + (f' and {len(bad)-limit} more' if len(bad) > limit else '')
 
-# %% ../../nbs/01_data.table.ipynb #d655507e
+# %% ../../nbs/01_data.table.ipynb #f1fab922
 _FITS = dict(  # kind -> (test of one value, words for it)
     str=(lambda v: isinstance(v, str), 'a string'),
     int=(lambda v: isinstance(v, (int, np.integer)) and not isinstance(v, bool), 'a whole number'),
@@ -278,7 +278,7 @@ def _check_columns(f):
     for name, (kind, _, meaning) in COLUMNS.items():
         if name not in f:
             remedy = f"rename one: ReidTable.from_dataframe(frame, root, columns={{{name!r}: 'your column'}})"
-            out.append(Finding('error', f"column {name!r} ({meaning}) is missing", f'columns {list(f.columns)}', remedy))
+            out.append(Finding('error', f"column {name!r} ({meaning}) is missing", f'columns {[*f.columns]}', remedy))
             continue
         fits, words = _FITS[kind] if isinstance(kind, str) else (kind.__contains__, f'one of {list(kind)}')
         sure = kind == 'int' and f[name].dtype == np.int64
@@ -289,7 +289,7 @@ def _check_columns(f):
         out.append(Finding('error', f"{name}={value!r} is not {words}", _rows(f, bad), f'correct column {name!r}'))
     return out, good
 
-# %% ../../nbs/01_data.table.ipynb #1c9441ea
+# %% ../../nbs/01_data.table.ipynb #3aafd25e
 def _check_content(f, good):
     "Findings on captions, paths and single ids, for the columns that are sound"
     rules = [  # columns needed, rows that offend, what, remedy
@@ -311,7 +311,7 @@ def _check_splits(f, shared):
         both = sorted(ids[a] & ids[b])
         if not both or {a, b} in [set(p) for p in shared]: continue
         where = _rows(f, f.pid.eq(both[0]) & f.split.isin([a, b]))
-        out.append(Finding('error', f"{len(both)} id(s) in both {a} and {b}: {list(map(int, both[:5]))}", where,
+        out.append(Finding('error', f"{len(both)} id(s) in both {a} and {b}: {list(map(int, both[:4]))}", where,
                            f'move or renumber these people; shared=[({a!r}, {b!r})] if the benchmark shares ids'))
     return out
 

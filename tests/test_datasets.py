@@ -1,0 +1,382 @@
+"Every dataset of the registry on a real folder, and every way in which a folder can be wrong"
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings, strategies as st
+from PIL import Image
+
+from reid_lab.data import datasets as D
+from reid_lab.data.datasets import DATASETS, LAYOUTS, MALS_ATTRIBUTES, doctor, export_world, load_dataset, tiny_table
+from reid_lab.data.table import ReidTable, TableError
+
+FROM_DISK = [name for name, d in DATASETS.items() if d.folder]
+
+
+@pytest.fixture(autouse=True)
+def no_user_settings(monkeypatch, tmp_path):
+    "The machine's own data and settings must not decide a test"
+    monkeypatch.delenv("REID_LAB_DATA", raising=False)
+    home = tmp_path / "home"; home.mkdir()
+    monkeypatch.setenv("HOME", str(home)); monkeypatch.setenv("USERPROFILE", str(home))
+    return home
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    "One folder per layout, written once"
+    base = tmp_path_factory.mktemp("layouts")
+    return {name: export_world(small(name), name, base / name / DATASETS[spec.dataset].folder) for name, spec in LAYOUTS.items()}
+
+
+def small(layout): return tiny_table(n_ids=8, per_id=2, n_captions=1 if layout == "mals" else 2)
+
+
+@pytest.fixture
+def cuhk(written, tmp_path): return Path(shutil.copytree(written["cuhk-pedes"], tmp_path / "CUHK-PEDES"))
+
+
+def edit(folder, change, name="reid_raw.json"):
+    "Rewrite the annotation with `change(records)` (or with what it returns)"
+    records = json.loads((folder / name).read_text())
+    out = change(records)
+    (folder / name).write_text(json.dumps(records if out is None else out))
+
+
+def error(name, folder, **kw):
+    with pytest.raises(TableError) as e: load_dataset(name, folder, **kw)
+    return str(e.value)
+
+
+# ---- the contract, for every dataset
+
+@pytest.mark.parametrize("name", list(DATASETS))
+def test_entry_is_complete(name):
+    d = DATASETS[name]
+    assert d.title and d.layout and d.citation and callable(d.load)
+    assert len(d.mean) == len(d.std) == 3 and all(0 < v < 1 for v in (*d.mean, *d.std))
+    if d.folder: assert d.annotations and d.counts and name in {spec.dataset for spec in LAYOUTS.values()}
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_round_trip(layout, written):
+    spec, want = LAYOUTS[layout], small(layout)
+    got = load_dataset(spec.dataset, written[layout], check="all")
+    assert isinstance(got, ReidTable) and got.name == spec.dataset and len(got) == len(want)
+    for c in set(spec.keeps) - {"attrs"}: assert got[c].tolist() == want[c].tolist(), c
+    assert np.abs(got.images().astype(int) - want.images()).mean() < 8
+    assert got["path"].is_unique and all((got.root / p).read_bytes()[:2] == b"\xff\xd8" for p in got["path"])
+    assert len(got.gallery("test" if (want["split"] == got["split"]).all() else "train")) > 0
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_second_export_is_the_same(layout, written, tmp_path):
+    "JPEG files are copied and the annotation is written alike"
+    again = export_world(load_dataset(LAYOUTS[layout].dataset, written[layout]), layout, tmp_path / "again")
+    files = lambda root: {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+    assert files(again) == files(written[layout])
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_parent_folder_environment_and_settings_file_are_found(layout, written, monkeypatch, no_user_settings):
+    name, folder = LAYOUTS[layout].dataset, written[layout]
+    n = len(load_dataset(name, folder, check="none"))
+    assert len(load_dataset(name, folder.parent, check="none")) == n
+    (no_user_settings / ".reid_lab.toml").write_text(f"# mine\n  data_root = '{folder.parent}'  # here\n")
+    assert len(load_dataset(name, check="none")) == n
+    monkeypatch.setenv("REID_LAB_DATA", str(folder.parent / "wrong"))  # the environment comes before the file
+    with pytest.raises(TableError, match="is no folder"): load_dataset(name)
+    assert len(load_dataset(name, folder, check="none")) == n  # and the argument before both
+
+
+@pytest.mark.parametrize("name", FROM_DISK)
+def test_missing_and_empty_roots_name_all_three_sources(name, tmp_path, monkeypatch):
+    for text in (error(name, None), error(name, tmp_path / "nowhere"), error(name, tmp_path)):
+        for word in ("argument root", "REID_LAB_DATA", ".reid_lab.toml", DATASETS[name].layout): assert word in text
+    (tmp_path / "empty").mkdir()
+    assert "the folder is empty" in error(name, tmp_path / "empty")
+    assert "'home'" in error(name, tmp_path)  # what is there instead
+    monkeypatch.setenv("REID_LAB_DATA", str(tmp_path / "gone"))
+    assert "gone' is no folder" in error(name, None)
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_doctor_likes_what_export_wrote(layout, written):
+    report = doctor(LAYOUTS[layout].dataset, written[layout])
+    assert report.ok and len(report.table) == len(small(layout))
+    assert any(f.level == "warn" and "published" in f.what for f in report.findings)  # 16 images are not 40 206
+    assert set(report.frame().columns) == {"level", "what", "where", "remedy"}
+    assert "<table>" in report._repr_html_() and LAYOUTS[layout].dataset in repr(report)
+
+
+@pytest.mark.parametrize("name", FROM_DISK)
+def test_doctor_never_raises_over_the_state_of_a_folder(name, tmp_path):
+    for root in (None, tmp_path, tmp_path / "nowhere"):
+        report = doctor(name, root)
+        assert not report.ok and report.table is None and "REID_LAB_DATA" in str(report)
+
+
+@pytest.mark.parametrize("name", FROM_DISK)
+@pytest.mark.parametrize("content, says", [
+    ("", "the file is empty"), ("   \n", "the file is empty"), ("[{", "truncated"), ('[{"id": 1, "captio', "truncated"),
+    ('{"images": []}', r"expected a list of records, found a dict with keys \['images'\]"), ("3", "found int"),
+    ("[1, 2]", "a record is a int, not a dict"), ("[{}]", "key '.*' is missing"), ("<html>", "no valid JSON"),
+    ("[]", "lists no image|the table is empty")])
+def test_annotation_of_the_wrong_shape(name, content, says, tmp_path):
+    form = D.TEXT_SETS.get(name)
+    path = tmp_path / (form.annotations[0] if form else "gene_attrs/g_4x_attrs.json")
+    path.parent.mkdir(exist_ok=True); path.write_text(content)
+    with pytest.raises(TableError, match=says): load_dataset(name, tmp_path)
+    report = doctor(name, tmp_path)
+    assert not report.ok and path.name in str(report)
+
+
+def test_world_loads_by_name():
+    pytest.importorskip("reid_lab.data.world")
+    t = load_dataset("world", preset="smoke", seed=0)
+    assert len(t) > 50 and len(t.text_queries("test")) > 0 and t.image(0).dtype == np.uint8
+    assert doctor("world", preset="smoke").ok
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_world_survives_each_layout(layout, tmp_path):
+    pytest.importorskip("reid_lab.data.world")
+    w = load_dataset("world", preset="smoke").where(captions=len)
+    w = w.take(np.sort(np.random.default_rng(0).permutation(len(w))[:40]))
+    spec = LAYOUTS[layout]
+    got = load_dataset(spec.dataset, export_world(w, layout, tmp_path / "w"), check="all")
+    key = lambda t, first: sorted(zip(t["split"] if "split" in spec.keeps else t["cam"] * 0, t["captions"].map(lambda c: c[:1] if first else c)), key=str)
+    assert key(got, layout == "mals") == key(w, layout == "mals") and doctor(spec.dataset, tmp_path / "w").ok
+
+
+# ---- names, forms, options
+
+@pytest.mark.parametrize("other", ["CUHK-PEDES.json", "CUHK_PEDES.json"])
+def test_other_names_of_the_annotation(cuhk, other):
+    (cuhk / "reid_raw.json").rename(cuhk / other)
+    assert len(load_dataset("CUHK_PEDES", cuhk)) == 16 and other in str(doctor("cuhk-pedes", cuhk))
+
+
+def test_images_one_folder_higher_or_behind_a_link(cuhk, tmp_path):
+    (cuhk / "imgs").rename(tmp_path / "elsewhere")
+    (cuhk / "imgs").symlink_to(tmp_path / "elsewhere")
+    assert len(load_dataset("cuhk-pedes", cuhk, check="all")) == 16
+    (cuhk / "imgs").unlink()
+    for p in (tmp_path / "elsewhere").iterdir(): p.rename(cuhk / p.name)
+    assert len(load_dataset("cuhk-pedes", cuhk, check="all")) == 16
+
+
+def test_paths_that_repeat_the_dataset_and_backslashes(cuhk):
+    edit(cuhk, lambda rs: [r | dict(file_path="CUHK-PEDES\\imgs\\" + r["file_path"].replace("/", "\\")) for r in rs])
+    assert len(load_dataset("cuhk-pedes", cuhk, check="all")) == 16
+
+
+def test_ids_of_cuhk_start_at_one_and_of_the_others_at_zero(written):
+    raw = json.loads((written["cuhk-pedes"] / "reid_raw.json").read_text())
+    assert min(r["id"] for r in raw) == 1 and load_dataset("cuhk-pedes", written["cuhk-pedes"])["pid"].min() == 0
+    assert set(raw[0]) == {"split", "captions", "file_path", "processed_tokens", "id"}
+    assert min(r["id"] for r in json.loads((written["icfg-pedes"] / "ICFG-PEDES.json").read_text())) == 0
+    rstp = json.loads((written["rstpreid"] / "data_captions.json").read_text())
+    assert {"id", "img_path", "captions", "split"} <= set(rstp[0])
+
+
+def test_processed_form_has_a_row_per_training_caption(written):
+    folder, want = written["cuhk-pedes-processed"], small("cuhk-pedes-processed")
+    train, test = (json.loads((folder / f"cuhk_{s}.json").read_text()) for s in ("train", "test"))
+    assert len(train) == len(want.text_queries("train")) and all(isinstance(r["caption"], str) for r in train)
+    assert len(test) == len(want.where(split="test")) and all(isinstance(r["caption"], list) for r in test)
+    assert set(train[0]) == {"image", "caption", "image_id"}
+
+
+def test_forms_agree_and_convert(written, tmp_path):
+    raw = load_dataset("rstpreid", written["rstpreid"])
+    both = export_world(raw, "rstpreid-processed", tmp_path / "RSTPReid")
+    a = load_dataset("rstpreid", both)
+    (both / "data_captions.json").write_bytes((written["rstpreid"] / "data_captions.json").read_bytes())
+    b, c = load_dataset("rstpreid", both, form="raw"), load_dataset("rstpreid", both, form="processed")
+    pd.testing.assert_frame_equal(b.frame, raw.frame); pd.testing.assert_frame_equal(a.frame, c.frame)
+    pd.testing.assert_frame_equal(a.frame, raw.frame)
+    with pytest.raises(ValueError, match="form='row' is not known"): load_dataset("rstpreid", both, form="row")
+
+
+def test_processed_ids_that_are_words(tmp_path):
+    (tmp_path / "imgs").mkdir()
+    for n in "ab": Image.new("RGB", (8, 16)).save(tmp_path / "imgs" / f"{n}.jpg")
+    (tmp_path / "cuhk_train.json").write_text(json.dumps([dict(image=f"{n}.jpg", caption=c, image_id=f"p_{n}") for n in "ab" for c in ("x", "y")]))
+    t = load_dataset("cuhk-pedes", tmp_path)
+    assert t["pid"].tolist() == [0, 1] and t["captions"].tolist() == [["x", "y"]] * 2
+
+
+def test_icfg_gets_a_validation_part(written, tmp_path):
+    two = tiny_table(8, 2).where(split=["train", "test"])
+    folder = export_world(two, "icfg-pedes", tmp_path / "i")
+    a, b = (load_dataset("icfg-pedes", folder, val=.4, val_seed=s) for s in (0, 1))
+    assert a.where(split="val")["pid"].nunique() == 2 and len(a) == len(two)
+    assert a["split"].tolist() == load_dataset("icfg-pedes", folder, val=.4)["split"].tolist() != b["split"].tolist()
+    assert a.findings() == []
+    with pytest.raises(ValueError, match="has a val split already"): load_dataset("cuhk-pedes", written["cuhk-pedes"], val=.1)
+
+
+def test_mals_chunks_labels_and_identities(tmp_path):
+    t = tiny_table(5, 2, 1)
+    labels = np.random.default_rng(0).integers(-1, 2, (10, 27))
+    t = ReidTable(t.frame.assign(attrs=[dict(zip(MALS_ATTRIBUTES, map(int, r))) for r in labels]), None, t.reader)
+    D.write_mals(t, tmp_path, chunk=4)
+    got = load_dataset("mals", tmp_path)
+    assert sorted(p.name for p in (tmp_path / "gene_crop").iterdir()) == ["c_g_a", "c_g_a_0", "c_g_a_1"]
+    assert got["attrs"].tolist() == t["attrs"].tolist() and got["pid"].tolist() == list(range(10))
+    one = load_dataset("mals", tmp_path, chunks=["c_g_a_1"], attrs=False)
+    assert len(one) == 2 and one["attrs"].isna().all()
+    record = json.loads((tmp_path / "gene_attrs/g_c_g_a_attrs.json").read_text())[0]
+    assert set(record) == {"image", "caption", "image_id", "label"} and len(record["label"]) == 27
+    (tmp_path / "gene_attrs/g_c_g_a_attrs.json").write_text(json.dumps([record | dict(label=[0] * 26)]))
+    assert "27 values" in error("mals", tmp_path)
+
+
+def test_mals_labels_of_a_world_person():
+    a = dict(gender="woman", hair="bun", hat="none", bag="handbag", sleeve="short", upper="dress", upper_colour="burgundy",
+             lower="trousers", lower_colour="black")
+    got = dict(zip(MALS_ATTRIBUTES, D.mals_labels(a)))
+    assert [got[k] for k in ("gender", "age", "hair", "hat", "backpack", "handbag", "bag", "sleeve")] == [0, -1, 1, 1, 1, 0, 0, 1]
+    assert got["lower_type"] == 0 and got["upper_red"] == 0 and got["upper_black"] == 1 and got["lower_black"] == -1
+    assert D.mals_labels(None) == [-1] * 27
+
+
+@pytest.mark.parametrize("kw, says", [
+    (dict(name="cuhk-pedez"), "Did you mean 'cuhk-pedes'"), (dict(name="cuhk-pedes", preset="quick"), "option of cuhk-pedes='preset'"),
+    (dict(name="cuhk-pedes", dataset="rstpreid"), "option of cuhk-pedes='dataset'"),
+    (dict(name="cuhk-pedes", check="some"), "images='some'"), (dict(name="mals", chunks=["9x"]), "chunks='9x'")])
+def test_options_are_checked(kw, says, written):
+    root = written.get(kw["name"], written["cuhk-pedes"])
+    with pytest.raises(ValueError, match=says): load_dataset(root=root, **kw)
+
+
+# ---- broken folders
+
+def test_bad_rows_are_named_with_key_and_row(cuhk):
+    def spoil(rs):
+        del rs[3]["captions"]; rs[5]["captions"] = "A man."; rs[7]["split"] = "dev"; rs[9]["id"] = None; rs[11]["file_path"] = 4
+    edit(cuhk, spoil)
+    text = error("cuhk-pedes", cuhk)
+    for word in ("key 'captions' is missing", "row 3", "captions='A man.' is not a list", "row 5", "split='dev'", "row 7",
+                 "id='None' is not a whole number", "row 9", "file_path='4' is not a string", "row 11"): assert word in text, word
+
+
+def test_truncated_at_every_length(cuhk):
+    whole = (cuhk / "reid_raw.json").read_text()
+    for n in range(1, len(whole), 331):
+        (cuhk / "reid_raw.json").write_text(whole[:n])
+        assert "truncated" in error("cuhk-pedes", cuhk)
+
+
+def test_image_that_is_text_is_named(cuhk):
+    bad = sorted((cuhk / "imgs").rglob("*.jpg"))[0]; bad.write_text("hello")
+    assert bad.name in error("cuhk-pedes", cuhk) and bad.name in str(doctor("cuhk-pedes", cuhk))
+    with pytest.raises(ValueError, match=f"{bad.name}.*cannot be read"):
+        export_world(load_dataset("cuhk-pedes", cuhk, check="none"), "rstpreid", cuhk.parent / "out")
+    assert not (cuhk.parent / "out").exists()
+
+
+def test_missing_folder_is_named_and_can_be_dropped(cuhk):
+    shutil.rmtree(cuhk / "imgs/val_query"); sorted((cuhk / "imgs/train_query").iterdir())[0].unlink()
+    report = str(doctor("cuhk-pedes", cuhk))
+    assert "val_query: the whole folder is missing, 4 of 4" in report and "train_query: some files are missing, 1 of 8" in report
+    assert "does not exist" in error("cuhk-pedes", cuhk)
+    edit(cuhk, lambda rs: rs[5]["captions"].append(" "))
+    with pytest.warns(UserWarning, match=r"dropped 5 of 16 images \(file missing\) and 1 blank"):
+        t = load_dataset("cuhk-pedes", cuhk, drop_bad=True)
+    assert len(t) == 11 and not t.findings("all")
+
+
+def test_no_images_at_all(cuhk):
+    shutil.rmtree(cuhk / "imgs")
+    assert "imgs" in error("cuhk-pedes", cuhk)
+    assert not doctor("cuhk-pedes", cuhk).ok
+
+
+def test_id_in_two_splits_empty_caption_and_doubled_path(cuhk):
+    def spoil(rs):
+        rs[0]["id"] = rs[-1]["id"]; rs[1]["captions"] = ["", "fine"]; rs[3]["file_path"] = rs[2]["file_path"]
+    edit(cuhk, spoil)
+    text, report = error("cuhk-pedes", cuhk), str(doctor("cuhk-pedes", cuhk))
+    for word in ("in both train and test", "empty caption", "the same path in several rows"): assert word in text and word in report
+
+
+@pytest.mark.parametrize("path", ["../../secret.jpg", "/etc/hostname", "train_query/../../../secret.jpg", "..\\..\\secret.jpg"])
+def test_paths_that_leave_the_folder_are_refused(cuhk, path):
+    Image.new("RGB", (4, 4)).save(cuhk.parent / "secret.jpg")
+    edit(cuhk, lambda rs: rs[0].update(file_path=path))
+    assert "path leaves the root [row 0" in error("cuhk-pedes", cuhk)
+    t = DATASETS["cuhk-pedes"].load(cuhk)
+    with pytest.raises(ValueError, match="leaves the dataset folder"): t.image(0)
+    assert "path leaves the root" in str(doctor("cuhk-pedes", cuhk))
+
+
+def test_captions_pass_unchanged(written, tmp_path):
+    odd = ["<b>A man</b> & a \"dog\"\n\t", "\N{GRINNING FACE} \u4f60\u597d \u202e", "word " * 300, "{}[]\\", "' OR 1=1 --"]
+    t = tiny_table(4, 3, 1); t = ReidTable(t.frame.assign(captions=[[odd[i % 5], "x"] for i in range(12)]), None, t.reader)
+    got = load_dataset("icfg-pedes", export_world(t, "icfg-pedes", tmp_path / "i"))
+    assert got["captions"].tolist() == t["captions"].tolist()
+    assert "longest 300" in str(doctor("icfg-pedes", tmp_path / "i"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.text(min_size=1, max_size=20).filter(str.strip), min_size=1, max_size=3), min_size=12, max_size=12))
+def test_any_text_survives_the_annotation(captions):
+    import tempfile
+    t = tiny_table(4, 3); t = ReidTable(t.frame.assign(captions=captions), None, t.reader)
+    with tempfile.TemporaryDirectory() as d:
+        got = load_dataset("rstpreid", export_world(t, "rstpreid", Path(d) / "r"), check="none")
+    assert got["captions"].tolist() == captions
+
+
+def test_a_byte_order_mark_and_other_encodings(cuhk):
+    text = (cuhk / "reid_raw.json").read_text()
+    (cuhk / "reid_raw.json").write_text(text, encoding="utf-8-sig"); assert len(load_dataset("cuhk-pedes", cuhk)) == 16
+    (cuhk / "reid_raw.json").write_bytes(b"\xff\xfe" + text.encode("utf-16-le"))
+    assert "not a UTF-8 text file" in error("cuhk-pedes", cuhk)
+
+
+# ---- export
+
+def test_export_refuses_what_would_be_lost(tmp_path):
+    t = tiny_table()
+    with pytest.raises(ValueError, match="layout='market' is not known"): export_world(t, "market", tmp_path / "x")
+    silent = ReidTable(t.frame.assign(captions=[[]] * 12), None, t.reader)
+    for layout, spec in LAYOUTS.items():
+        if spec.needs_caption:
+            with pytest.raises(TableError, match="without a caption"): export_world(silent, layout, tmp_path / layout)
+        else: assert len(load_dataset(spec.dataset, export_world(silent, layout, tmp_path / layout))) == 12
+    junk = ReidTable(t.frame.assign(pid=[-1] + t.frame.pid.tolist()[1:], split="test"), None, t.reader)
+    with pytest.raises(TableError, match="junk"): export_world(junk, "rstpreid", tmp_path / "y")
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name in "xy") == []
+
+
+def test_export_leaves_existing_folders_alone(tmp_path):
+    (tmp_path / "mine").mkdir(); (tmp_path / "mine/a.txt").write_text("keep")
+    with pytest.raises(ValueError, match="exists and is not empty"): export_world(tiny_table(), "mals", tmp_path / "mine")
+    assert (tmp_path / "mine/a.txt").read_text() == "keep"
+    (tmp_path / "empty").mkdir()
+    assert len(load_dataset("mals", export_world(tiny_table(), "mals", tmp_path / "empty"))) == 12
+
+
+@pytest.mark.parametrize("exception", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_interrupted_export_leaves_nothing(tmp_path, monkeypatch, exception):
+    calls = []
+    def save(self, *a, **kw):
+        calls.append(1)
+        if len(calls) == 5: raise exception
+        return whole(self, *a, **kw)
+    whole = Image.Image.save; monkeypatch.setattr(Image.Image, "save", save)
+    with pytest.raises(type(exception)): export_world(tiny_table(), "cuhk-pedes", tmp_path / "out")
+    assert [p.name for p in tmp_path.iterdir() if p.name != "home"] == []
+
+
+def test_import_is_light():
+    import subprocess
+    code = "import sys, reid_lab.data.datasets; print([m for m in ('torch', 'transformers', 'matplotlib', 'sklearn') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
