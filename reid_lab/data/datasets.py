@@ -211,14 +211,14 @@ def load_text_set(root, # Dataset folder
     if all(cams): f['cam'] = [int(m[1]) for m in cams]
     return ReidTable(f, find_images(root, f.path.tolist()), name=dataset)
 
-# %% ../../nbs/06_data.datasets.ipynb #d2269f77
+# %% ../../nbs/06_data.datasets.ipynb #2af1cfdd
 MALS_ATTRIBUTES = {  # name -> (meaning of 0, meaning of 1), in file order
     'gender': ('woman', 'man'), 'age': ('under 18', 'over 18'), 'hair': ('short', 'long'),
     **{k: ('with', 'without') for k in ('hat', 'backpack', 'handbag', 'bag')}, 'sleeve': ('long', 'short'),
     'lower_length': ('long', 'short'), 'lower_type': ('dress or skirt', 'trousers or shorts'),
     **{f'upper_{c}': ('yes', 'no') for c in 'black white red purple yellow blue green gray'.split()},
     **{f'lower_{c}': ('yes', 'no') for c in 'black white purple yellow blue green pink gray brown'.split()}}
-_MALS_WORDS = {  # MALS attribute -> (attribute of a World person, values that mean 0, values that mean 1; None: the rest)
+_MALS_WORDS = {  # MALS attribute -> (attribute of a World person, values for 0, values for 1; None: the rest)
     'gender': ('gender', 'woman', 'man'), 'hair': ('hair', 'short shaved', None),
     'hat': ('hat', 'cap beanie sun_hat', None),
     'backpack': ('bag', 'backpack', None), 'handbag': ('bag', 'handbag', None), 'bag': ('bag', None, 'none'),
@@ -337,7 +337,7 @@ DATASETS = {  # long: one literal entry per dataset
         layout='MALS/gene_attrs/g_<chunk>_attrs.json + gene_crop/<chunk>/*.jpg',
         citation='Yang et al., Towards Unified Text-based Person Retrieval, ACM MM 2023')}
 
-# %% ../../nbs/06_data.datasets.ipynb #74ca5bfd
+# %% ../../nbs/06_data.datasets.ipynb #b6781029
 def _config_root(path:Path):
     "`data_root` in a settings file of `key = \"value\"` lines, or None"
     if not path.is_file(): return None
@@ -354,7 +354,7 @@ def find_root(name:str, # Key of `DATASETS`
                '~/.reid_lab.toml': _config_root(config)}
     looked = '; '.join(f"{k}: {'not set' if v is None else repr(str(v))}" for k, v in sources.items())
     def stop(what, more=''):
-        remedy = 'pass root=, set REID_LAB_DATA, or write data_root = "..." to ~/.reid_lab.toml; expected ' + spec.layout
+        remedy = f'pass root=, set REID_LAB_DATA, or put data_root = "..." in ~/.reid_lab.toml; expected {spec.layout}'
         raise TableError(name, [Finding('error', what, looked + more, remedy)])
     chosen = next((v for v in sources.values() if v is not None), None)
     if chosen is None: stop('no data root is known')
@@ -478,7 +478,7 @@ class Report:
         head = f'<p><b>{html.escape(self.name)}</b>: {"sound" if self.ok else "needs work"}</p>'
         return f"{head}<table>{cells(('level', 'what', 'where', 'remedy'), 'th')}{rows}</table>"
 
-# %% ../../nbs/06_data.datasets.ipynb #380103cc
+# %% ../../nbs/06_data.datasets.ipynb #b01760a8
 def _check_counts(table, counts):
     "Findings on ids, images and captions per split against the published numbers"
     out, s, names = [], table.summary(), ('ids', 'images', 'captions')
@@ -488,7 +488,7 @@ def _check_counts(table, counts):
         text = f'{split}: ' + ', '.join(f'{g} {c}' for g, c in zip(got, names))
         if all(np.isin(g, w) for g, w in zip(got, want)): out.append(Finding('ok', f'{text}, as published')); continue
         said = ', '.join(' or '.join(map(str, np.atleast_1d(w))) for w in want)
-        out.append(Finding('warn', f'{text}; published: {said}', '', 'a subset or other version: do not compare scores'))
+        out.append(Finding('warn', f'{text}; published: {said}', '', 'a subset or another version: scores differ'))
     return out
 
 
