@@ -356,6 +356,14 @@ def test_export_refuses_what_would_be_lost(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir() if p.name in "xy") == []
 
 
+def test_export_can_number_people_as_the_benchmarks_do(tmp_path):
+    t = tiny_table(8, 2); t = ReidTable(t.frame.assign(pid=97 - 3 * t.frame.pid), None, t.reader).take(range(15, -1, -1))
+    got = load_dataset("cuhk-pedes", export_world(t, "cuhk-pedes", tmp_path / "c", renumber=True))
+    first = {s: got["pid"][got["split"] == s] for s in ("train", "val", "test")}
+    assert sorted(set(first["train"])) == [0, 1, 2, 3] and sorted(set(first["val"])) == [4, 5] and set(first["test"]) == {6, 7}
+    assert len(set(zip(t["pid"], got["pid"]))) == 8 and got["captions"].tolist() == t["captions"].tolist()
+
+
 def test_export_leaves_existing_folders_alone(tmp_path):
     (tmp_path / "mine").mkdir(); (tmp_path / "mine/a.txt").write_text("keep")
     with pytest.raises(ValueError, match="exists and is not empty"): export_world(tiny_table(), "mals", tmp_path / "mine")

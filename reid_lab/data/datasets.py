@@ -286,7 +286,7 @@ def load_mals(root, # Dataset folder
                  domain='generated')
     return ReidTable(f, find_images(root, f.path.tolist(), ('.', 'gene_crop', 'imgs')), name='mals')
 
-# %% ../../nbs/06_data.datasets.ipynb #dccc8b53
+# %% ../../nbs/06_data.datasets.ipynb #5095615c
 @dataclass(frozen=True)
 class Dataset:
     "A benchmark: how to read it and what it should hold"
@@ -304,6 +304,7 @@ class Dataset:
 def _load_world(root=None, preset='quick', seed=0, **options):
     "The rendered World; `root` is the folder of its cache"
     from reid_lab.data.world import World
+    for k in options: check_choice('option of world', k, inspect.signature(World).parameters)
     return World(preset, seed, **({} if root is None else dict(cache=root)), **options).table()
 
 
@@ -313,9 +314,10 @@ def _text_set(dataset, **rest):
     return dict(load=partial(load_text_set, dataset=dataset), folder=form.folder,
                 annotations=(*form.annotations, *form.processed.values()), **rest)
 
-# %% ../../nbs/06_data.datasets.ipynb #263f6b50
+# %% ../../nbs/06_data.datasets.ipynb #f30a9408
 DATASETS = {  # long: one literal entry per dataset
-    'world': Dataset('World', _load_world, layout='no files: rendered on demand', citation='reid_lab'),
+    'world': Dataset('World', _load_world, mean=(.42, .41, .39), std=(.21, .19, .19),  # of the smoke preset
+        layout='no files: rendered on demand', citation='reid_lab'),
     'cuhk-pedes': Dataset('CUHK-PEDES', **_text_set('cuhk-pedes'),
         counts=dict(train=(11003, 34054, (68108, 68126)), val=(1000, 3078, 6158), test=(1000, 3074, 6156)),
         mean=(.38901278, .3651612, .34836376), std=(.24344306, .23738699, .23368555),
@@ -428,16 +430,21 @@ LAYOUTS = {
     **_text_layouts('rstpreid', 'pid', 'cam', 'split', 'captions'),
     'mals': Layout(write_mals, 'mals', ('captions', 'attrs'), True)}  # one caption an image; attributes in MALS terms
 
-# %% ../../nbs/06_data.datasets.ipynb #fb54b274
+# %% ../../nbs/06_data.datasets.ipynb #851a22ba
 def export_world(table:ReidTable, # What to write: the World's table or any other
     layout:str, # Key of `LAYOUTS`
     dest, # Folder to make; must not exist, or be empty
+    renumber:bool=False, # Number the people 0..P-1, training first, as the benchmarks do
     ) -> Path: # `dest`
     "Write `table` as a dataset folder; an interrupted export leaves nothing under the name"
     spec, dest = LAYOUTS[check_choice('layout', layout, LAYOUTS)], Path(dest).expanduser()
     if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
         raise ValueError(f"dest={str(dest)!r} exists and is not empty; name a new folder or remove that one")
     table.validate('none')
+    if renumber:
+        order = table.frame.split.map({'train': 0, 'val': 1, 'test': 2}).sort_values(kind='stable').index
+        pid = table.take(order).relabel('seen').frame.pid
+        table = ReidTable(table.frame.assign(pid=pid.set_axis(order)), table.root, table.reader, table.name)
     junk, silent = int((table['pid'] < 0).sum()), int((table['captions'].map(len) == 0).sum())
     bad = [Finding('error', what, f'{n} rows', remedy) for what, n, remedy in (
         ('junk (pid -1) has no place in this layout', junk, 'table.where(pid=lambda p: p >= 0)'),
