@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FILE', 'SPECIAL', 'THESAURUS', 'STOP_WORDS', 'EDA_OPS', 'clean_caption', 'Tokenizer', 'ClipBPE', 'WordPiece',
-           'load_tokenizer', 'eda_count', 'replace_synonyms', 'insert_synonyms', 'swap_words', 'delete_words', 'eda',
-           'eda_batch', 'mask_words', 'mask_tokens']
+           'load_tokenizer', 'quick_rng', 'eda_count', 'replace_synonyms', 'insert_synonyms', 'swap_words',
+           'delete_words', 'eda', 'eda_batch', 'mask_words', 'mask_tokens']
 
 # %% ../../nbs/07_data.text.ipynb #ba2edfd0
 import html, json, math, random, re, unicodedata
@@ -13,7 +13,11 @@ from pathlib import Path
 import numpy as np
 from ..core import atomic_path, check_choice, stream
 
-# %% ../../nbs/07_data.text.ipynb #341aa3c0
+# %% ../../nbs/07_data.text.ipynb #299799b3
+_WORDS = {'plain': re.compile('[0-9a-z]+'), 'letters': re.compile('[a-z]+')}
+_NOT_TEXT = ('So', 'Sk', 'Cf', 'Cs', 'Co', 'Cn') # Unicode categories: emoji and other symbols, invisible, unassigned
+
+
 def clean_caption(text:str, # A caption as found in a file
     style:str='keep', # 'keep' case and punctuation, 'plain': a-z and 0-9 only, 'letters': a-z only
     max_words:int=None, # Cut after so many words
@@ -22,32 +26,46 @@ def clean_caption(text:str, # A caption as found in a file
     check_choice('style', style, ('keep', 'plain', 'letters'))
     if not isinstance(text,
                       str): raise TypeError(f"text={text!r} is {type(text).__name__}, not str; a caption is one string")
-    text = re.sub(r'<[^<>]{0,200}>', ' ', html.unescape(text))
-    text = unicodedata.normalize('NFKC', text).translate({0x2018: "'", 0x2019: "'", 0x201c: '"', 0x201d: '"'})
-    text = ''.join(' ' if unicodedata.category(c) in ('So', 'Sk', 'Cc', 'Cf', 'Cs', 'Co', 'Cn') else c for c in text)
-    if style != 'keep': text = re.sub('[^a-z]+' if style == 'letters' else '[^0-9a-z]+', ' ', text.lower())
+    if '<' in text or '&' in text: text = re.sub(r'<[^<>]{0,200}>', ' ', html.unescape(text))
+    if not text.isascii():
+        text = unicodedata.normalize('NFKC', text).translate({0x2018: "'", 0x2019: "'", 0x201c: '"', 0x201d: '"'})
+        text = ''.join(' ' if unicodedata.category(c) in _NOT_TEXT else c for c in text)
+    if not text.isprintable(): text = ''.join(c if c.isprintable() else ' ' for c in text)
+    if style != 'keep': text = ' '.join(_WORDS[style].findall(text.lower()))
     return ' '.join(text.split()[:max_words])
 
-# %% ../../nbs/07_data.text.ipynb #f85578db
+# %% ../../nbs/07_data.text.ipynb #2421df2b
 FILE = 'reid_lab_tokenizer.json'   # what `save` writes and `load_tokenizer` reads
 
 
 class Tokenizer:
-    "What `ClipBPE` and `WordPiece` share; a subclass sets ids and `vocab_size`, and has `words_to_ids` and `decode`"
+    "What `ClipBPE` and `WordPiece` share; a subclass sets ids and `vocab_size`, and has `encode` and `decode`"
     def __init__(self, context_length): # Tokens per caption, start and end included
         if context_length < 3:
             raise ValueError(f"context_length={context_length!r} leaves no room for a word; use at least 3")
-        self.context_length = context_length
+        self.context_length, self.cache = context_length, {}
         self.reset_report()
 
     def reset_report(self): self.texts = self.truncated = self.empty = self.unknown = self.tokens = self.longest = 0
+
+    def ids(self, text): # str -> list of int, without start and end
+        "`encode`, word by word from a cache where that is the same"
+        if not text.isascii(): return self.encode(text)
+        out = []
+        for word in text.split():
+            if word not in self.cache:
+                if len(self.cache) > 100_000: self.cache.clear()
+                self.cache[word] = self.encode(word)
+            out += self.cache[word]
+        return out
 
     def __call__(self, texts): # list of str (or one str) -> (B,L) LongTensor
         "Token ids, padded with `pad_id`"
         import torch
         if isinstance(texts, str): texts = [texts]
         out = np.full((len(texts), self.context_length), self.pad_id, np.int64)
-        for row, ids in zip(out, self.words_to_ids(list(texts))):
+        for row, text in zip(out, texts):
+            ids = self.ids(text)
             self.texts += 1; self.empty += not ids; self.tokens += len(ids); self.unknown += ids.count(self.unk_id)
             self.truncated += len(ids) > self.context_length - 2; self.longest = max(self.longest, len(ids) + 2)
             ids = [self.cls_id, *ids[:self.context_length - 2], self.sep_id]
@@ -65,7 +83,7 @@ class Tokenizer:
         "Tokens of each caption, start and end included; counted to the end token, since a pad id can also be a word"
         return (np.asarray(tokens) == self.sep_id).argmax(1) + 1
 
-# %% ../../nbs/07_data.text.ipynb #42665d01
+# %% ../../nbs/07_data.text.ipynb #b465037a
 class ClipBPE(Tokenizer):
     "CLIP's byte-pair encoding"
     def __init__(self, context_length:int=77): # Tokens per caption
@@ -78,9 +96,9 @@ class ClipBPE(Tokenizer):
         self.special = (self.cls_id, self.sep_id)
         self.ends = np.array([self.bpe.decoder[i].endswith('</w>') for i in range(self.vocab_size)])
 
-    def words_to_ids(self, texts): # list of str -> list of list of int
-        return [[i for part in re.split(r'(\[UNK\]|\[MASK\])', re.sub('<(start|end)_of_text>', ' ', t)) if part
-                 for i in ([self.mask_id] if part in ('[UNK]', '[MASK]') else self.bpe.encode(part))] for t in texts]
+    def encode(self, text): # str -> list of int
+        parts = re.split(r'(\[UNK\]|\[MASK\])', re.sub('<(start|end)_of_text>', ' ', text))
+        return [i for p in parts if p for i in ([self.mask_id] if p in ('[UNK]', '[MASK]') else self.bpe.encode(p))]
 
     def decode(self, ids) -> str: # ids: (L,) or list
         "The text of one row, without start, end and padding"
@@ -109,7 +127,7 @@ def _settings(folder, kind=None):
         raise ValueError(f"folder={str(folder)!r} holds a {d.get('kind')!r}, not a {kind!r}")
     return d
 
-# %% ../../nbs/07_data.text.ipynb #910ec691
+# %% ../../nbs/07_data.text.ipynb #e60ed5c0
 class WordPiece(Tokenizer):
     "BERT's tokenizer over a vocabulary of our own or of a local BERT model"
     def __init__(self, vocab, # list of str, the position is the id
@@ -132,8 +150,8 @@ class WordPiece(Tokenizer):
         self.engine.add_special_tokens(['[UNK]', '[MASK]'])
         self.starts = np.array([not w.startswith('##') for w in self.vocab])
 
-    def words_to_ids(self, texts): # list of str -> list of list of int
-        return [e.ids for e in self.engine.encode_batch(texts, add_special_tokens=False)]
+    def encode(self, text): # str -> list of int
+        return self.engine.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids) -> str: # ids: (L,) or list
         "The text of one row, without start, end and padding"
@@ -205,40 +223,46 @@ def load_tokenizer(folder): # Folder that some tokenizer's `save` wrote
     kinds = {'ClipBPE': ClipBPE, 'WordPiece': WordPiece}
     return kinds[check_choice('kind', _settings(folder)['kind'], kinds)].load(folder)
 
-# %% ../../nbs/07_data.text.ipynb #b7dd0e6e
-_GROUPS = '''man male gentleman guy | woman lady female | person pedestrian individual | wearing sporting donning | wears
-sports dons | dressed clad clothed | carrying bearing toting | carries bears totes | holding gripping clutching
-| holds grips clutches | walking strolling striding | walks strolls strides | running jogging | standing waiting
-| looking gazing glancing | facing confronting | shirt blouse | sweater pullover jumper | jacket windbreaker |
-blazer sportcoat | coat overcoat topcoat | hoodie sweatshirt | pants trousers slacks | jeans denims | shorts
-bermudas | leggings tights | dress frock gown | sneakers trainers | shoes footwear | boots bootees | sandals
-slippers | backpack rucksack knapsack | handbag purse | bag sack | satchel pouch | phone smartphone cellphone
-mobile | bottle flask | cup mug | book notebook | umbrella parasol brolly | hat headgear | cap headwear |
-glasses spectacles eyeglasses | logo emblem print | chest breast | black ebony | grey gray ashen | white ivory |
-red crimson scarlet | blue azure | navy indigo | turquoise teal | green emerald | yellow golden | orange
-tangerine | burgundy maroon | pink rosy | purple violet | brown chestnut | beige khaki cream | blond fair | dark
-deep | light pale | striped stripy | stripes bands | plaid checked chequered checkered | dotted spotted | dots
-spots | plain solid | short cropped | long lengthy | small little tiny | big large | slim slender thin | heavy
-stout stocky | average medium | young youthful | old elderly aged | street road | sidewalk pavement footpath |
-building house | shops stores | square plaza | wall fence | picture image photo photograph | shows displays
-depicts | casual informal | relaxed calm | simple basic | practical functional | ordinary common usual | open
-unbuttoned unzipped | closed fastened buttoned | visible apparent | covered hidden | bare uncovered | tied
-fastened | pair couple | hand palm | back rear | upright erect | steady stable | camera lens | viewer observer |
-clothes garments clothing | outfit attire | overall altogether | seen viewed | appearing
-seeming | seems appears | creating producing'''
+# %% ../../nbs/07_data.text.ipynb #51d6303f
+_GROUPS = '''
+man male gentleman guy | woman lady female | person pedestrian individual | wearing sporting donning | wears sports
+dons | dressed clad clothed | carrying bearing toting | carries bears totes | holding gripping clutching | holds
+grips clutches | walking strolling striding | walks strolls strides | running jogging | standing waiting | looking
+gazing glancing | facing confronting | shirt blouse | sweater pullover jumper | jacket windbreaker | blazer
+sportcoat | coat overcoat topcoat | hoodie sweatshirt | pants trousers slacks | jeans denims | shorts bermudas |
+leggings tights | dress frock gown | sneakers trainers | shoes footwear | boots bootees | sandals slippers |
+backpack rucksack knapsack | handbag purse | bag sack | satchel pouch | phone smartphone cellphone mobile | bottle
+flask | cup mug | book notebook | umbrella parasol brolly | hat headgear | cap headwear | glasses spectacles
+eyeglasses | logo emblem print | chest breast | black ebony | grey gray ashen | white ivory | red crimson scarlet |
+blue azure | navy indigo | turquoise teal | green emerald | yellow golden | orange tangerine | burgundy maroon |
+pink rosy | purple violet | brown chestnut | beige khaki cream | blond fair | dark deep | light pale | striped
+stripy | stripes bands | plaid checked chequered checkered | dotted spotted | dots spots | plain solid | short
+cropped | long lengthy | small little tiny | big large | slim slender thin | heavy stout stocky | average medium |
+young youthful | old elderly aged | street road | sidewalk pavement footpath | building house | shops stores |
+square plaza | wall fence | picture image photo photograph | shows displays depicts | casual informal | relaxed calm
+| simple basic | practical functional | ordinary common usual | open unbuttoned unzipped | closed fastened buttoned
+| visible apparent | covered hidden | bare uncovered | tied fastened | pair couple | hand palm | back rear | upright
+erect | steady stable | camera lens | viewer observer | clothes garments clothing | outfit attire | overall
+altogether | seen viewed | appearing seeming | seems appears | creating producing'''
 
 THESAURUS = {} # word -> its synonyms
 for _group in _GROUPS.split('|'):
     for _w in _group.split(): THESAURUS[_w] = THESAURUS.get(_w, ()) + tuple(v for v in _group.split() if v != _w)
 
-STOP_WORDS = frozenset('''a about above after against all am an and any are around as at away be been being below beside between both but
-by can comes could did do does down each few for from had has have having he her here hers him himself his how i
-if in into is it its just like made make me more most my next no nor not of off on one only or other our out
-over own s same she so some such t than that the their them then there these they this those through to together
-too toward towards under underneath until up very was we well were what when where which while who whose why
-will with you your'''.split())
+STOP_WORDS = frozenset('''
+a about above after against all am an and any are around as at away be been being below beside between both but by
+can comes could did do does down each few for from had has have having he her here hers him himself his how i if in
+into is it its just like made make me more most my next no nor not of off on one only or other our out over own s
+same she so some such t than that the their them then there these they this those through to together too toward
+towards under underneath until up very was we well were what when where which while who whose why will with you
+your'''.split())
 
-# %% ../../nbs/07_data.text.ipynb #42b9db8f
+# %% ../../nbs/07_data.text.ipynb #3b6984ed
+def quick_rng(rng) -> random.Random: # `numpy.random.Generator`, or a `random.Random`, which is returned as it is
+    "Python's generator, seeded by one draw from `rng`"
+    return rng if isinstance(rng, random.Random) else random.Random(int(rng.integers(2**62)))
+
+
 def eda_count(n_words:int, # Words in the caption
     alpha:float=.1, # Share to touch
     ) -> int:
@@ -246,39 +270,36 @@ def eda_count(n_words:int, # Words in the caption
     return max(1, math.floor(alpha*n_words + 1e-9))
 
 
-def replace_synonyms(words, n, rng): # list of str, int, Generator
+def replace_synonyms(words, n, rng): # list of str, int, `random.Random`
     "All occurrences of up to `n` distinct words replaced by a synonym each"
-    able = sorted({w for w in words if w in THESAURUS and w not in STOP_WORDS})
-    swap = {able[i]: THESAURUS[able[i]][rng.integers(len(THESAURUS[able[i]]))] for i in rng.permutation(len(able))[:n]}
+    able = sorted({w for w in words if w in THESAURUS})
+    swap = {w: rng.choice(THESAURUS[w]) for w in rng.sample(able, min(n, len(able)))}
     return [swap.get(w, w) for w in words]
 
 
-def insert_synonyms(words, n, rng): # list of str, int, Generator
+def insert_synonyms(words, n, rng): # list of str, int, `random.Random`
     "`n` times a synonym of a random word at a random place; gives up where ten words have none"
     words = list(words)
     for _ in range(n if words else 0):
-        for _ in range(10):
-            w = words[rng.integers(len(words))]
-            if w in THESAURUS:
-                words.insert(int(rng.integers(len(words) + 1)), THESAURUS[w][rng.integers(len(THESAURUS[w]))]); break
+        w = next((w for w in (rng.choice(words) for _ in range(10)) if w in THESAURUS), None)
+        if w: words.insert(rng.randint(0, len(words)), rng.choice(THESAURUS[w]))
     return words
 
 
-def swap_words(words, n, rng): # list of str, int, Generator
+def swap_words(words, n, rng): # list of str, int, `random.Random`
     "`n` times two places exchanged"
     words = list(words)
     for _ in range(n if len(words) > 1 else 0):
-        i, j = rng.choice(len(words), 2, replace=False)
+        i, j = rng.sample(range(len(words)), 2)
         words[i], words[j] = words[j], words[i]
     return words
 
 
-def delete_words(words, p, rng): # list of str, float, Generator
+def delete_words(words, p, rng): # list of str, float, `random.Random`
     "Each word dropped with probability `p`; one stays"
-    kept = [w for w, r in zip(words, rng.random(len(words))) if r >= p]
-    return kept or [words[rng.integers(len(words))]] if words else []
+    return [w for w in words if rng.random() >= p] or ([rng.choice(words)] if words else [])
 
-# %% ../../nbs/07_data.text.ipynb #e18422a2
+# %% ../../nbs/07_data.text.ipynb #b3e47516
 EDA_OPS = ('synonym', 'insert', 'swap', 'delete')
 
 
@@ -289,15 +310,15 @@ def eda(text:str, # A caption
     ) -> str: # Lower case, letters only
     "One random augmentation of a caption"
     for op in ops: check_choice('ops', op, (*EDA_OPS, 'unk'))
-    words = clean_caption(text, 'letters').split()
-    op, n = ops[rng.integers(len(ops))], eda_count(len(words), alpha)
-    if op == 'synonym': words = replace_synonyms(words, n, rng)
-    elif op == 'insert': words = insert_synonyms(words, n, rng)
-    elif op == 'swap': words = swap_words(words, n, rng)
-    elif op == 'delete': words = delete_words(words, alpha, rng)
+    r, words = quick_rng(rng), clean_caption(text, 'letters').split()
+    op, n = r.choice(ops), eda_count(len(words), alpha)
+    if op == 'synonym': words = replace_synonyms(words, n, r)
+    elif op == 'insert': words = insert_synonyms(words, n, r)
+    elif op == 'swap': words = swap_words(words, n, r)
+    elif op == 'delete': words = delete_words(words, alpha, r)
     else:
         able = [i for i, w in enumerate(words) if w not in STOP_WORDS]
-        if able: words[able[rng.integers(len(able))]] = 'unk'
+        if able: words[r.choice(able)] = 'unk'
     return ' '.join(words)
 
 
@@ -305,7 +326,8 @@ def eda_batch(texts, # list of str
     rng, # `numpy.random.Generator`
     **kwargs) -> list: # Arguments of `eda`
     "`eda` of each caption"
-    return [eda(t, rng, **kwargs) for t in texts]
+    r = quick_rng(rng)
+    return [eda(t, r, **kwargs) for t in texts]
 
 # %% ../../nbs/07_data.text.ipynb #c8209982
 def mask_words(text:str, # A caption
@@ -321,28 +343,25 @@ def mask_words(text:str, # A caption
         text = text[:a] + ('[UNK]' if how == 'unk' else '') + text[b:]
     return text if how == 'unk' else re.sub(r'\s+([.,;:!?]|$)', r'\1', ' '.join(text.split()))
 
-# %% ../../nbs/07_data.text.ipynb #1aa10482
-def _word_starts(ids, n, tok): # position 0..n-2 -> does a word start here?
-    if isinstance(tok, ClipBPE): return [True, True] + [bool(tok.ends[i]) for i in ids[1:n - 2]]
-    return [True] + [bool(tok.starts[i]) for i in ids[1:n - 1]]
+# %% ../../nbs/07_data.text.ipynb #36904839
+def _word_starts(ids, tok): # (B,L) -> (B,L) list of bool, does a word start here?
+    if not isinstance(tok, ClipBPE): return tok.starts[ids].tolist()
+    after = tok.ends[ids[:, :-1]] | (ids[:, :-1] == tok.cls_id)   # a word starts where one has ended
+    return np.concatenate([np.ones((len(ids), 1), bool), after], 1).tolist()
 
 
-def _choose(ids, n, tok, p, max_masks, ngram, whole_words, pads, r): # one row -> positions
-    L = len(ids)
-    count, last = min(max_masks, max(1, round((L if pads else n)*p))), (L if pads else n - 1)
-    order = list(range(1, last)); r.shuffle(order)
-    starts = _word_starts(ids, n, tok) if whole_words else None
+def _choose(order, runs, starts, n, last, count): # one row -> positions to mask
+    "Positions in `order`, each with a run of `runs` tokens, extended to words unless `starts` is None"
     chosen, seen = [], set()
     for pos in order:
         if len(chosen) >= count: break
-        if pos in seen: continue
-        a, b = pos, pos + (r.randint(2, 3) if r.random() < ngram else 1)
-        if whole_words:
+        if pos in seen or not 0 < pos < last: continue
+        a, b = pos, pos + runs[pos]
+        if starts:
             while 1 < a < n - 1 and not starts[a]: a -= 1
             while b < n - 1 and not starts[b]: b += 1
         new = [q for q in range(a, min(b, last)) if q not in seen]
         chosen += new; seen.update(new)
-    if len(chosen) > count: r.shuffle(chosen)
     return chosen[:count]
 
 
@@ -357,13 +376,16 @@ def mask_tokens(tokens, # (B,L) LongTensor from `tok`
     ) -> tuple: # (B,L) masked tokens, (B,L) labels: the token where masked, else -100
     "Mask tokens for masked language modelling"
     import torch
-    r, rows = random.Random(int(rng.integers(2**62))), tokens.tolist()
-    masked, labels = [list(row) for row in rows], [[-100]*len(row) for row in rows]
-    for ids, new, lab, n in zip(rows, masked, labels, tok.lengths(tokens).tolist()):
-        for pos in _choose(ids, n, tok, p, max_masks, ngram, whole_words, pads, r):
-            lab[pos], u = ids[pos], r.random()
-            if u < .8: new[pos] = tok.mask_id
-            elif u < .9:
-                new[pos] = r.randrange(tok.vocab_size)
-                while new[pos] in tok.special: new[pos] = r.randrange(tok.vocab_size)
-    return torch.tensor(masked, dtype=torch.long), torch.tensor(labels, dtype=torch.long)
+    ids = tokens.numpy(); B, L = ids.shape
+    runs = np.where(rng.random((B, L)) < ngram, rng.integers(2, 4, (B, L)), 1).tolist()
+    order, starts = rng.random((B, L)).argsort(1).tolist(), _word_starts(ids, tok) if whole_words else [None]*B
+    rows, cols = [], []
+    for b, n in enumerate(tok.lengths(ids).tolist()):
+        size, last = (L, L) if pads else (n, n - 1)
+        chosen = _choose(order[b], runs[b], starts[b], n, last, min(max_masks, max(1, round(size*p))))
+        rows += [b]*len(chosen); cols += chosen
+    masked, labels, at = ids.copy(), np.full_like(ids, -100), (rows, cols)
+    labels[at], u = ids[at], rng.random(len(rows))
+    words = np.setdiff1d(np.arange(tok.vocab_size), tok.special)
+    masked[at] = np.where(u < .8, tok.mask_id, np.where(u < .9, rng.choice(words, len(rows)), ids[at]))
+    return torch.from_numpy(masked), torch.from_numpy(labels)
