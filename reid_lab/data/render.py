@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PATTERNS', 'DETAILS', 'ACTIONS', 'ARMS', 'GARMENTS', 'PAINTS', 'GROUNDS', 'WALLS', 'Solids', 'Shot', 'Skeleton',
-           'build', 'ISP', 'Camera', 'Occluder', 'ground_tile', 'wall_tile', 'View', 'prepare', 'pick_backend',
+           'build', 'ISP', 'Camera', 'Occluder', 'ground_tile', 'wall_tile', 'View', 'Figure', 'pick_backend',
            'develop', 'reference_areas', 'Rendered', 'render']
 
 # %% ../../nbs/04_data.render.ipynb #c10cb85f
@@ -16,10 +16,9 @@ import numpy as np
 from ..core import check_choice, stream
 from .people import PARTS, PALETTE, Person
 
-# %% ../../nbs/04_data.render.ipynb #cf9422d8
+# %% ../../nbs/04_data.render.ipynb #dff833ff
 PATTERNS = ('plain', 'striped', 'plaid', 'dotted', 'denim', 'strands', 'ribbed') # index = code of a cloth
 DETAILS = ('none', 'torso', 'face', 'shoe') # index = code of what is painted on top
-_ROW = 32 # numbers per solid
 
 
 class Solids:
@@ -86,10 +85,15 @@ def _arm_angles(shot, sign, task):
     if shot.action == 'walking': return -1.05*shot.stride*sign*sin(shot.phase), .13, .22 + .12*sign*sin(shot.phase + 2.5), 0.
     return {'down': (.03, .13, .14, 0.), 'pockets': (-.22, .30, .62, -.25), 'folded': (.35, .12, 1.45, -1.05)}[shot.arms]
 
-# %% ../../nbs/04_data.render.ipynb #d46ef8e9
+# %% ../../nbs/04_data.render.ipynb #a07611b1
 def _dir(forward, spread): # Angle from straight down towards +z; sideways component
     c = sqrt(max(1 - spread*spread, 1e-6))
     return spread, -cos(forward)*c, sin(forward)*c
+
+
+def _unit(v):
+    n = sqrt(v[0]*v[0] + v[1]*v[1] + v[2]*v[2])
+    return v[0]/n, v[1]/n, v[2]/n
 
 
 def _step(p, d, length): return p[0] + d[0]*length, p[1] + d[1]*length, p[2] + d[2]*length
@@ -101,10 +105,10 @@ class Skeleton:
         man, k = person.gender == 'man', person.height/1.72
         self.k, self.w = k, {'slim': .9, 'average': 1., 'heavy': 1.17}[person.build]
         self.deep = {'slim': .9, 'average': 1., 'heavy': 1.32}[person.build]
-        self.shoulder_x, self.hip_x = (.176 if man else .155)*k*self.w**.6, .085*k*self.w**.7
-        self.waist, self.chest, self.hips = (.142, .168, .158) if man else (.120, .148, .164)
+        self.shoulder_x, self.hip_x = (.176 if man else .155)*k*self.w**.6, .078*k*self.w**.7
+        self.waist, self.chest, self.hips = (.142, .168, .162) if man else (.122, .148, .168)
         long = person.upper in ('dress', 'coat') or person.lower == 'skirt'
-        legs = _leg_angles(shot, .5 if long else 1.)
+        legs = _leg_angles(shot, .42 if long else 1.)
         hip = [(s*self.hip_x, .92*k, 0.) for s in (1, -1)]
         d = [(_dir(a, .02*s), _dir(a - b, -.01*s)) for (a, b), s in zip(legs, (1, -1))]
         low = min((.92*k + d0[1]*.43*k + d1[1]*.41*k) for d0, d1 in d)
@@ -139,10 +143,10 @@ class Skeleton:
         right = {'phone': 'raise', 'umbrella': 'raise', 'cup': 'hold', 'bottle': 'hold', 'book': 'hold', 'shopping bag': 'carry'}
         return 'carry' if person.bag == 'handbag' else '', right.get(person.held, '')
 
-# %% ../../nbs/04_data.render.ipynb #b94b9de4
+# %% ../../nbs/04_data.render.ipynb #ee150289
 def _shoes(b, sk, p, i):
     k, a, toe = sk.k, sk.ankle[i], sk.toe[i]
-    n = sqrt(sum(v*v for v in toe)); toe = [v/n for v in toe]
+    toe = _unit(toe)
     foot = _step((a[0], a[1] - .045*k, a[2]), toe, .055*k)
     rgb, skin = p.rgb('shoes'), p.rgb('skin')
     size = {'boots': (.047, .046), 'leather shoes': (.040, .036), 'sandals': (.041, .022), 'sneakers': (.046, .044)}[p.shoes]
@@ -155,8 +159,8 @@ def _shoes(b, sk, p, i):
         b.ball(foot, (size[0]*k, size[1]*k, .128*k), up=(0, toe[2], -toe[1]))
         b.ball(_step(foot, toe, -.055*k), (.040*k, .052*k, .058*k))
     if p.shoes == 'boots':
-        up = [(m - n) for m, n in zip(sk.knee[i], a)]; n = sqrt(sum(v*v for v in up))
-        b.limb((a[0], a[1] - .03*k, a[2]), _step(a, [v/n for v in up], .20*k), .052*k, .062*k)
+        up = _unit([m - n for m, n in zip(sk.knee[i], a)])
+        b.ball(a, [.048*k]*3); b.limb(_step(a, up, -.01*k), _step(a, up, .20*k), .047*k, .057*k)
 
 
 def _legs(b, sk, p, i):
@@ -166,17 +170,20 @@ def _legs(b, sk, p, i):
     cloth = dict(pattern='denim') if p.lower == 'jeans' else {}
     if p.lower in ('trousers', 'jeans', 'leggings'): b.wear('lower', lower, **cloth)
     else: b.wear('skin', p.rgb('skin'))
-    thigh, joint, calf, shin = .080*k*w, .054*k*w**.7, .052*k*w**.7, .036*k*w**.5
-    b.limb(hip, knee, thigh + extra, joint + extra)
-    b.ball(knee, [joint + extra]*3)
+    thigh, joint, calf, shin = .078*k*w, .053*k*w**.7, .050*k*w**.7, .036*k*w**.5
+    covered = p.lower in ('skirt', 'dress') or p.upper == 'coat'
+    start = [h + .3*(n - h) for h, n in zip(hip, knee)] if covered else hip
+    b.limb(start, knee, (.72*thigh + .28*joint if covered else thigh) + extra, joint + extra)
+    b.ball(knee, [.985*(joint + extra)]*3)
     low = .062*k if p.lower == 'trousers' else .050*k if p.lower == 'jeans' else shin + extra
     b.limb(knee, ankle if p.lower != 'leggings' else _step(ankle, (0, 1, 0), .03*k), joint*.97 + extra, low)
-    mid = [n + .32*(a - n) for n, a in zip(knee, ankle)]
-    b.ball((mid[0], mid[1], mid[2] - .012*k), (calf + extra, .10*k, calf + extra))
+    if not extra:   # a bare calf
+        mid = [n + .30*(a - n) for n, a in zip(knee, ankle)]
+        b.ball((mid[0], mid[1], mid[2] - .006*k), (calf, .115*k, calf), up=_unit([n - a for n, a in zip(knee, ankle)]))
     if p.lower == 'leggings': b.wear('skin', p.rgb('skin')).limb(_step(ankle, (0, 1, 0), .06*k), ankle, shin, shin)
     if p.lower == 'shorts':
         end = [h + .86*(n - h) for h, n in zip(hip, knee)]
-        b.wear('lower', lower).limb(hip, end, thigh + .018*k, joint + .045*k)
+        b.wear('lower', lower).limb(start, end, (thigh if not covered else .9*thigh) + .008*k, joint + .044*k)
 
 
 def _lower(b, sk, p):
@@ -189,7 +196,7 @@ def _lower(b, sk, p):
     b.limb((0, y(.93), 0), (0, y(1.06), 0), sk.hips*.97*k*w, sk.waist*1.02*k*w, flat=.68*sk.deep/w)
     if p.lower == 'skirt': b.limb((0, y(.52), 0), (0, y(1.02), 0), .235*k*w, sk.waist*1.04*k*w, flat=.80*sk.deep/w)
 
-# %% ../../nbs/04_data.render.ipynb #77ae4d57
+# %% ../../nbs/04_data.render.ipynb #98241dec
 GARMENTS = { # upper garment -> (looseness in metres, hem height of a person of 1.72 m, hem width factor)
     't-shirt': (.006, .90, 1.03), 'shirt': (.007, .88, 1.04), 'hoodie': (.018, .89, 1.0), 'sweater': (.013, .90, 1.0),
     'jacket': (.019, .87, 1.02), 'coat': (.020, .50, 1.20), 'tank top': (.003, .92, 1.02), 'suit jacket': (.013, .80, 1.08),
@@ -205,15 +212,16 @@ def _upper_cloth(p):
 def _trunk(b, sk, p):
     k, w, y, (loose, hem, flare) = sk.k, sk.w, sk.y, GARMENTS[p.upper]
     flat, cloth, rgb = .66*sk.deep/w, _upper_cloth(p), p.rgb('upper')
-    chest, waist, hips = sk.chest*k*w + loose, sk.waist*k*w + 1.2*loose, sk.hips*k*w + loose
+    chest, waist, hips = sk.chest*k*w + loose, sk.waist*k*w + 1.2*loose, sk.hips*k*w + .006*k + loose
     if p.build == 'heavy': waist *= 1.1
     b.wear('upper', rgb, **cloth, detail='torso')
     b.limb((0, y(1.09), 0), (0, y(1.30), .004*k), waist, chest, flat=flat)
     b.limb((0, y(1.295), .004*k), (0, y(1.40), -.004*k), chest*1.0, sk.shoulder_x*.86, flat=flat)
-    b.ball((0, y(1.285), .012*k), (chest*.99, .135*k, (chest*flat + .006*k)))
+    b.ball((0, y(1.29), .004*k), (chest*.985, .13*k, chest*flat*.99))
     top = max(hem, .84)
-    b.limb((0, y(top), 0), (0, y(1.095), 0), hips*(1.0 if hem < .8 else flare), waist, flat=flat*1.03)
-    if hem < .84: b.limb((0, y(hem), 0), (0, y(.845), 0), hips*flare, hips*1.0, flat=min(flat*1.15, .95))
+    deep = flat*(1.16 if hem < .84 else 1.03)
+    b.limb((0, y(top), 0), (0, y(1.095), 0), hips*(1.0 if hem < .84 else flare), waist, flat=deep)
+    if hem < .84: b.limb((0, y(hem), 0), (0, y(.843), 0), hips*flare, hips*1.005, flat=deep*1.01)
     if p.build == 'heavy': b.ball((0, y(1.06), .045*k), (waist*.92, .16*k, waist*flat*1.02))
     bare = p.sleeve == 'none'
     if bare: b.wear('skin', p.rgb('skin'))
@@ -224,23 +232,23 @@ def _collar(b, sk, p):
     k, y, rgb = sk.k, sk.y, p.rgb('upper')
     if p.upper == 'hoodie':
         b.wear('upper', rgb, dim=.94).ball((0, y(1.435), -.085*k), (.105*k, .065*k, .062*k), up=(0, .94, .34))
-        b.limb((0, y(1.435), -.02*k), (0, y(1.488), -.018*k), .098*k, .074*k)
-    if p.upper in ('jacket', 'coat'): b.wear('upper', rgb, dim=.93).limb((0, y(1.44), -.012*k), (0, y(1.500), -.022*k), .076*k, .068*k, hollow=1.)
+        b.limb((0, y(1.425), -.02*k), (0, y(1.472), -.024*k), .098*k, .074*k)
+    if p.upper in ('jacket', 'coat'): b.wear('upper', rgb, dim=.93).limb((0, y(1.42), -.014*k), (0, y(1.476), -.026*k), .080*k, .070*k, hollow=1.)
     if p.upper in ('shirt', 'suit jacket'):
         b.wear('inner' if p.upper == 'suit jacket' else 'upper', p.rgb('inner') if p.upper == 'suit jacket' else rgb, dim=.97)
-        b.limb((0, y(1.445), -.010*k), (0, y(1.488), -.014*k), .066*k, .060*k)
+        b.limb((0, y(1.435), -.012*k), (0, y(1.478), -.018*k), .068*k, .061*k)
     if p.upper == 'sweater': b.wear('upper', rgb, dim=.92).limb((0, y(1.45), -.01*k), (0, y(1.474), -.012*k), .070*k, .062*k)
 
-# %% ../../nbs/04_data.render.ipynb #6b78e0b9
+# %% ../../nbs/04_data.render.ipynb #0be1c432
 def _hand(b, sk, p, i):
     k, s, d, c = sk.k, (1, -1)[i], sk.fore[i], sk.wrist[i]
     side = (0., d[2], -d[1])   # in the sagittal plane, at right angles to the forearm
     b.wear('skin', p.rgb('skin'))
     b.ball(_step(c, d, .045*k), (.038*k, .052*k, .017*k), up=d, side=side)
-    curl = (d[0] - s*.22, d[1], d[2]); n = sqrt(sum(v*v for v in curl)); curl = [v/n for v in curl]
+    curl = _unit((d[0] - s*.22, d[1], d[2]))
     b.ball(_step(_step(c, d, .085*k), curl, .03*k), (.031*k, .046*k, .014*k), up=curl, side=side)
-    thumb = [u + .75*v for u, v in zip(d, side)]; n = sqrt(sum(v*v for v in thumb))
-    b.ball(_step(_step(c, d, .035*k), [v/n for v in thumb], .035*k), (.013*k, .038*k, .013*k), up=[v/n for v in thumb])
+    thumb = _unit([u + .75*v for u, v in zip(d, side)])
+    b.ball(_step(_step(c, d, .035*k), thumb, .035*k), (.013*k, .038*k, .013*k), up=thumb)
 
 
 def _arm(b, sk, p, i):
@@ -250,25 +258,26 @@ def _arm(b, sk, p, i):
     long = p.sleeve == 'long'
     if long: b.wear('upper', p.rgb('upper'), **_upper_cloth(p))
     else: b.wear('skin', p.rgb('skin')); loose = 0.
-    b.ball(_step(sh, (0, -1, 0), .018*k), (r0 + loose + .004*k, .062*k, r0 + loose + .010*k))
-    b.limb(sh, el, r0 + loose, r1 + loose)
+    s = (1, -1)[i]
+    b.ball((sh[0] - s*.010*k, sh[1] - .022*k, sh[2]), (r0 + loose + .004*k, .060*k, r0 + loose + .004*k))
+    b.limb((sh[0], sh[1] - .012*k, sh[2]), el, r0 + loose, r1 + loose)
     b.ball(el, [r1 + loose]*3)
     b.limb(el, wr, r1 + loose, r2 + loose*1.3)
     if p.sleeve == 'short':
         end = [a + .62*(e - a) for a, e in zip(sh, el)]
         b.wear('upper', p.rgb('upper'), **_upper_cloth(p))
-        b.limb(sh, end, r0 + .006*k, r0 + .012*k)
-        b.ball(_step(sh, (0, -1, 0), .018*k), (r0 + .010*k, .064*k, r0 + .016*k))
+        b.limb((sh[0], sh[1] - .012*k, sh[2]), end, r0 + .007*k, r0 + .013*k)
+        b.ball((sh[0] - s*.010*k, sh[1] - .022*k, sh[2]), (r0 + .010*k, .062*k, r0 + .010*k))
     _hand(b, sk, p, i)
 
-# %% ../../nbs/04_data.render.ipynb #d8b68861
+# %% ../../nbs/04_data.render.ipynb #8f9af8a1
 def _head(b, sk, p):
     k, at, skin, (c, s) = sk.k, sk.on_head, p.rgb('skin'), sk.look
     side = (c, 0., -s)
     b.wear('skin', skin, dim=.90).limb((0, sk.y(1.43), -.012*k), (0, sk.y(1.545), .0), .056*k, .050*k)
     b.wear('face', skin, detail='face')
     b.ball(at(0, .012, -.004), (.074*k, .106*k, .092*k), side=side)
-    b.ball(at(0, -.052, .020), (.055*k, .062*k, .066*k), side=side)
+    b.ball(at(0, -.047, .010), (.057*k, .062*k, .062*k), side=side)
     b.wear('face', skin, dim=1.03).ball(at(0, -.014, .092), (.013*k, .024*k, .016*k), side=side)
     b.wear('skin', skin, dim=.95)
     if p.hair in ('shaved', 'short', 'bun', 'ponytail'):
@@ -311,7 +320,7 @@ def _hat(b, sk, p):
         b.ball(at(0, .135, -.010), (.070*k, .016*k, .076*k), side=side)
         b.ball(at(0, .048, -.006), (.190*k, .016*k, .195*k), side=side)
 
-# %% ../../nbs/04_data.render.ipynb #33b1a64c
+# %% ../../nbs/04_data.render.ipynb #0a6790fa
 def _bag(b, sk, p):
     if p.bag == 'none': return
     k, y, w, deep = sk.k, sk.y, sk.w, sk.chest*sk.k*.66*sk.deep
@@ -328,7 +337,7 @@ def _bag(b, sk, p):
         b.wear('bag', rgb, dim=.88).ball((x - .012*k, y(.945), .02*k), (.046*k, .065*k, .132*k))
     if p.bag == 'waist bag':
         z = sk.waist*k*.70*deep/(sk.chest*k*.66) + .075*k*w
-        b.ball((.02*k, y(.995), z), (.115*k, .058*k, .052*k)); b.wear('bag', rgb, dim=.85).ball((.02*k, y(.985), z + .035*k), (.08*k, .038*k, .03*k))
+        b.ball((.02*k, y(.995), z), (.105*k, .052*k, .046*k)); b.wear('bag', rgb, dim=.85).ball((.02*k, y(.985), z + .032*k), (.075*k, .034*k, .025*k))
     if p.bag == 'handbag':
         x, h, z = sk.wrist[0]; h -= .10*k
         b.limb((x, h - .25*k, z), (x, h - .05*k, z), .055*k, .040*k, flat=2.7)
@@ -368,9 +377,10 @@ def build(person:Person, # Who
     _bag(b, sk, person); _held(b, sk, person)
     return b, sk
 
-# %% ../../nbs/04_data.render.ipynb #e0918918
+# %% ../../nbs/04_data.render.ipynb #f23580fc
 def _where(c, a, b): return np.where(c, a, b)
 def _int(x): return np.floor(x).astype(np.int64)
+def _pos(x): return np.maximum(x, 0.)
 def _wave(x): return x - np.floor(x)   # 0..1 sawtooth
 
 
@@ -492,13 +502,13 @@ class Occluder:
     rgb:tuple = (96, 96, 92)
     seed:int = 0
 
-# %% ../../nbs/04_data.render.ipynb #ccb02c23
+# %% ../../nbs/04_data.render.ipynb #8c8db2a6
 _T = 256 # texels per side
 GROUNDS = ('asphalt', 'paving', 'slabs', 'crossing', 'cobbles', 'grass', 'planks')
 WALLS = ('plaster', 'bricks', 'windows', 'shop', 'fence', 'hedge', 'panels', 'street')
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def _noise(seed, octaves=5, smooth=4): # -> (_T,_T) float, mean 0.5, repeating
     rng, out, total = stream(seed, 'noise'), 0., 0.
     for o in range(octaves):
@@ -587,113 +597,106 @@ def wall_tile(style:str, # One of `WALLS`
     img = img*(1 - .25*np.clip((v - .93)/.07, 0, 1))[..., None]   # dirt above the ground
     return (np.clip(img + 14*grain, 4, 250)/255).astype(np.float32)
 
-# %% ../../nbs/04_data.render.ipynb #32808d77
-def _cross(a, b): return np.stack([a[:, 1]*b[:, 2] - a[:, 2]*b[:, 1], a[:, 2]*b[:, 0] - a[:, 0]*b[:, 2], a[:, 0]*b[:, 1] - a[:, 1]*b[:, 0]], 1)
-
-
-def _frames(rows): # -> centre (P,3), axes (P,3,3) scaled to the surface (rows x, y, z), inverse frame (P,3,3), a, b
-    p, q, side = rows[:, 1:4], rows[:, 4:7], rows[:, 11:14]
-    half = (q - p)/2
-    ly = np.sqrt((half*half).sum(1))
-    y = half/ly[:, None]
-    z = _cross(side, y); z /= np.sqrt((z*z).sum(1))[:, None]
-    unit, size = np.stack([_cross(y, z), y, z], 1), np.stack([rows[:, 7], ly, rows[:, 8]], 1)[..., None]
-    cone, k = rows[:, 0] > 0, rows[:, 9]
-    return (p + q)/2, unit*size, unit/size, np.where(cone, -k*k, 1.), np.where(cone, -2*k, 0.)
-
-
+# %% ../../nbs/04_data.render.ipynb #a01ce329
 class View:
     "A camera in the frame of a person who is turned by `yaw`"
     def __init__(self, camera, yaw, target):
-        e, d = camera.elevation, camera.distance
+        e, d, c, s = camera.elevation, camera.distance, cos(yaw), sin(yaw)
         self.world = np.array([[0, target + d*sin(e), d*cos(e)], [0, -sin(e), -cos(e)], [1, 0, 0], [0, cos(e), -sin(e)]], float) # C, f, r, u
         a, h = camera.light
-        light = np.array([sin(a)*cos(h), sin(h), cos(a)*cos(h)])
-        self.turn = np.array([[cos(yaw), 0, -sin(yaw)], [0, 1, 0], [sin(yaw), 0, cos(yaw)]])
-        self.own = self.world @ self.turn.T
-        self.light = self.turn @ light
-        self.basis = np.concatenate([self.own.ravel(), self.light, [camera.ambient, 1 - camera.ambient, camera.texture]])
+        turn = np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]])
+        self.own = self.world @ turn
+        light = np.array([sin(a)*cos(h), sin(h), cos(a)*cos(h)]) @ turn
+        self.basis = np.array([*self.own.ravel(), *light, camera.ambient, 1 - camera.ambient, camera.texture])
 
 
-def _quadratics(centre, inv, a, b, rows, own): # -> (P,16): A (6), B (3), C, y of the origin and of f, r, u, cone?, hollow?
-    o = np.einsum('pij,pj->pi', inv, own[0] - centre)
-    f, r, u = np.moveaxis(inv @ own[1:].T, 2, 0)
-    w = np.stack([np.ones_like(a), a, np.ones_like(a)], 1)
-    dot = lambda s, t: (w*s*t).sum(1)
-    return np.stack([dot(f, f), 2*dot(f, r), 2*dot(f, u), dot(r, r), 2*dot(r, u), dot(u, u),
-                     dot(o, f) + b/2*f[:, 1], dot(o, r) + b/2*r[:, 1], dot(o, u) + b/2*u[:, 1], dot(o, o) + b*o[:, 1] - 1,
-                     o[:, 1], f[:, 1], r[:, 1], u[:, 1], rows[:, 0], rows[:, 10]], 1)
+def _cross(a, b): return np.stack([a[:, 1]*b[:, 2] - a[:, 2]*b[:, 1], a[:, 2]*b[:, 0] - a[:, 0]*b[:, 2], a[:, 0]*b[:, 1] - a[:, 1]*b[:, 0]], 1)
 
 
-def _extents(centre, axes, rows, own): # -> (P,4) x0 x1 y0 y1 on the image plane, slightly generous
-    cone, k = rows[:, 0] > 0, rows[:, 9]
-    boxes = []
-    for end in (-1, 1):
-        c = centre + np.where(cone, end, 0)[:, None]*axes[:, 1]
-        scale = np.where(cone, 1 + end*k, 1.)[:, None, None]*np.stack([np.ones_like(k), np.where(cone, 0., 1.), np.ones_like(k)], 1)[..., None]
-        depth, x, y = ((c - own[0]) @ own[1:].T).T
-        along = axes*scale @ own[1:].T   # (P, axis, f r u)
-        ef, er, eu = np.sqrt((along*along).sum(1)).T
-        near = depth - ef
-        boxes.append(np.stack([x/depth - er/near, x/depth + er/near, y/depth - eu/near, y/depth + eu/near], 1))
-    lo, hi = np.minimum(*boxes), np.maximum(*boxes)
-    return np.stack([lo[:, 0], hi[:, 1], lo[:, 2], hi[:, 3]], 1)
+class Figure:
+    "The solids of one person as arrays: local frames `inv`, `axes` and the parameters `par` (P,28) that shading needs"
+    def __init__(self, solids):
+        rows = np.array(solids.rows)
+        half = .5*(rows[:, 4:7] - rows[:, 1:4])
+        ly = np.sqrt((half*half).sum(1, keepdims=True))
+        y = half/ly
+        z = _cross(rows[:, 11:14], y); z /= np.sqrt((z*z).sum(1, keepdims=True))
+        unit, size = np.stack([_cross(y, z), y, z], 1), np.concatenate([rows[:, 7:8], ly, rows[:, 8:9]], 1)[..., None]
+        self.rows, self.centre, self.axes, self.inv = rows, rows[:, 1:4] + half, unit*size, unit/size
+        cone, k, self.ly = rows[:, 0], rows[:, 9], ly[:, 0]
+        self.cone, self.k, self.a, self.b = cone, k, 1 - cone*(1 + k*k), -2*k*cone
+        par = self.par = np.empty((len(rows), 28))
+        par[:, :9], par[:, 9:12], par[:, 12], par[:, 13] = self.inv.reshape(-1, 9), self.centre, self.a, self.b
+        par[:, 14], par[:, 15] = rows[:, 7], self.ly
+        par[:, 16] = np.where(np.abs(y[:, 1]) > .9, self.centre[:, 1], 0.)   # upright cloth shares its height
+        par[:, 17:22] = rows[:, [15, 16, 17, 14, 18]]   # pattern, frequency, detail, part, dim
+        par[:, 22:28] = rows[:, 19:25]*(1/255)
 
+    def quadratics(self, own): # -> (P,16): A (6), B (3), C, y of the origin and of f, r, u, cone?, hollow?
+        rays = np.concatenate([np.broadcast_to(own[1:], (len(self.a), 3, 3)), (own[0] - self.centre)[:, None]], 1) @ self.inv.transpose(0, 2, 1)
+        weighed = rays.copy(); weighed[:, :, 1] *= self.a[:, None]
+        g, ys = rays @ weighed.transpose(0, 2, 1), rays[:, :, 1]   # (P,4,4) products of f, r, u, o; (P,4)
+        c = np.empty((len(ys), 16))
+        c[:, 0], c[:, 1], c[:, 2], c[:, 3], c[:, 4], c[:, 5] = g[:, 0, 0], 2*g[:, 0, 1], 2*g[:, 0, 2], g[:, 1, 1], 2*g[:, 1, 2], g[:, 2, 2]
+        c[:, 6:9] = g[:, 3, :3] + .5*self.b[:, None]*ys[:, :3]
+        c[:, 9] = g[:, 3, 3] + self.b*ys[:, 3] - 1
+        c[:, 10], c[:, 11:14], c[:, 14], c[:, 15] = ys[:, 3], ys[:, :3], self.cone, self.rows[:, 10]
+        return c
 
-def prepare(solids, view): # -> (par (P,32), quad (P,16), box (P,4))
-    "Matrices, quadratics and image boxes of all solids"
-    rows = np.array(solids.rows, float)
-    centre, axes, inv, a, b = _frames(rows)
-    par = np.zeros((len(rows), _ROW))
-    par[:, :9], par[:, 9:12], par[:, 12], par[:, 13] = inv.reshape(-1, 9), centre, a, b
-    par[:, 14], par[:, 15] = rows[:, 7], np.sqrt((axes[:, 1]**2).sum(1))
-    par[:, 16] = np.where(np.abs(axes[:, 1, 1]) > .9*par[:, 15], rows[:, [2, 5]].mean(1), 0.)   # upright cloth shares its height
-    par[:, 17:22] = rows[:, [15, 16, 17, 14, 18]]   # pattern, frequency, detail, part, dim
-    par[:, 22:28] = rows[:, 19:25]/255
-    return par, _quadratics(centre, inv, a, b, rows, view.own), _extents(centre, axes, rows, view.own)
+    def extents(self, own): # -> (P,4) x0 x1 y0 y1 on the image plane, slightly generous
+        end = np.array([[-1.], [1.]])*self.cone   # (2,P): both rims of a cone piece, twice the middle of a ball
+        wide = (1 + end*self.k)**2
+        scale = np.stack([wide, np.broadcast_to(1 - self.cone, wide.shape), wide], -1)[:, :, None]
+        p = (self.centre + end[..., None]*self.axes[:, 1] - own[0]) @ own[1:].T
+        e = np.sqrt((scale @ (self.axes @ own[1:].T)**2)[:, :, 0])
+        mid, reach = p[..., 1:]/p[..., :1], e[..., 1:]/(p[..., :1] - e[..., :1])
+        lo, hi = (mid - reach).min(0), (mid + reach).max(0)
+        return np.concatenate([lo[:, :1], hi[:, :1], lo[:, 1:], hi[:, 1:]], 1)
 
-# %% ../../nbs/04_data.render.ipynb #59d24218
-def _roots(x, y, c):
-    A = (c[0] + c[1]*x + c[3]*x*x) + (c[2]*y + c[5]*y*y) + c[4]*x*y
+# %% ../../nbs/04_data.render.ipynb #02dbe125
+def _roots(x, y, c): # -> middle of the two hits, half their distance
+    A = ((c[0] + c[1]*x + c[3]*x*x) + (c[2]*y + c[5]*y*y)) + c[4]*x*y
     B = (c[6] + c[7]*x) + c[8]*y
-    disc = B*B - A*c[9]
-    return A, B, disc, np.sqrt(_where(disc > 0., disc, 0.))
+    inv = 1./A
+    return -B*inv, np.sqrt(B*B - A*c[9])*abs(inv)
 
 
 def _near_ball(x, y, c):
-    A, B, disc, s = _roots(x, y, c)
-    return _where(disc > 0., (-B - s)/A, 1e9)
+    mid, half = _roots(x, y, c)
+    return mid - half
 
 
 def _near_cone(x, y, c):
-    A, B, disc, s = _roots(x, y, c)
-    A = _where(abs(A) < 1e-9, 1e-9, A)
-    t1, t2 = (-B - s)/A, (-B + s)/A
-    near, far = _where(t1 < t2, t1, t2), _where(t1 < t2, t2, t1)
-    dy = (c[11] + c[12]*x) + c[13]*y
-    in1 = (disc > 0.) & (near > 0.) & (abs(c[10] + near*dy) <= 1.)
-    in2 = (disc > 0.) & (c[15] > 0.) & (abs(c[10] + far*dy) <= 1.)
-    return _where(in1, near, _where(in2, far, 1e9))
+    mid, half = _roots(x, y, c)
+    t = mid - half
+    return _where(abs(c[10] + t*((c[11] + c[12]*x) + c[13]*y)) <= 1., t, np.nan)
 
 
-def _pixel_box(ext, xs, ys): # Columns and rows that a solid may touch
-    dx, dy = xs[1] - xs[0], ys[1] - ys[0]   # dy < 0
-    j = np.stack([np.floor((ext[:, 0] - xs[0])/dx), np.ceil((ext[:, 1] - xs[0])/dx) + 1], 1)
-    i = np.stack([np.floor((ext[:, 3] - ys[0])/dy), np.ceil((ext[:, 2] - ys[0])/dy) + 1], 1)
-    return np.concatenate([np.clip(j, 0, len(xs)), np.clip(i, 0, len(ys))], 1).astype(np.int64)
+def _near_hollow(x, y, c):
+    mid, half = _roots(x, y, c)
+    t1, t2, dy = mid - half, mid + half, (c[11] + c[12]*x) + c[13]*y
+    return _where(abs(c[10] + t1*dy) <= 1., t1, _where(abs(c[10] + t2*dy) <= 1., t2, np.nan))
+
+
+def _pixel_box(ext, xs, ys): # Columns and rows that a solid may touch: j0 j1 i0 i1
+    n = ext[:, [0, 1, 3, 2]] - np.array([xs[0], xs[0], ys[0], ys[0]])
+    n /= np.array([xs[1] - xs[0]]*2 + [ys[1] - ys[0]]*2)   # rows go down: ys[1] < ys[0]
+    n[:, 1::2] += 2
+    return np.clip(n, 0, [len(xs)]*2 + [len(ys)]*2).astype(np.int64)
 
 
 def _trace_numpy(quad, box, xs, ys):
     depth, ids = np.full((len(ys), len(xs)), 1e9), np.full((len(ys), len(xs)), -1, np.int64)
-    for n, (c, (j0, j1, i0, i1)) in enumerate(zip(quad, box)):
-        if j0 >= j1 or i0 >= i1: continue
-        t = (_near_cone if c[14] > 0 else _near_ball)(xs[None, j0:j1], ys[i0:i1, None], c)
-        z = depth[i0:i1, j0:j1]
-        nearer = t < z
-        z[nearer] = t[nearer]; ids[i0:i1, j0:j1][nearer] = n
+    with np.errstate(invalid='ignore'):
+        for n, (c, (j0, j1, i0, i1)) in enumerate(zip(quad.tolist(), box.tolist())):
+            if j0 >= j1 or i0 >= i1: continue
+            near = _near_ball if c[14] == 0 else _near_hollow if c[15] > 0 else _near_cone
+            t, z = near(xs[None, j0:j1], ys[i0:i1, None], c), depth[i0:i1, j0:j1]
+            nearer = t < z
+            np.copyto(z, t, where=nearer); np.copyto(ids[i0:i1, j0:j1], n, where=nearer)
     return depth, ids
 
-# %% ../../nbs/04_data.render.ipynb #274d4105
+# %% ../../nbs/04_data.render.ipynb #c6c554c2
 def _geometry(m, x, y, t, s): # parameters of the solid, ray, distance, basis -> local, body position, light factor
     dx, dy, dz = s[3] + x*s[6] + y*s[9], s[4] + x*s[7] + y*s[10], s[5] + x*s[8] + y*s[11]
     bx, by, bz = s[0] + t*dx, s[1] + t*dy, s[2] + t*dz
@@ -704,11 +707,11 @@ def _geometry(m, x, y, t, s): # parameters of the solid, ray, distance, basis ->
     n = 1./np.sqrt(nx*nx + ny*ny + nz*nz)
     n = _where(nx*dx + ny*dy + nz*dz > 0., -n, n)
     lambert = (nx*s[12] + ny*s[13] + nz*s[14])*n
-    light = s[15]*(1. + .14*(ny*n)*(1. - s[15])*3.) + s[16]*1.25*_where(lambert > 0., lambert, 0.)
+    light = s[15]*(1. + .42*(ny*n)*s[16]) + s[16]*1.1*_pos(lambert)
     return lx, ly, lz, bx, by, bz, light
 
 
-def _background(x, y, s, g): # ray, world basis, background numbers -> wall?, texel row, texel column, brightness, share of the tile
+def _background(x, y, s, g): # ray, world basis, background numbers -> wall?, texel row and column (real numbers), brightness, share of the tile
     dx, dy, dz = s[3] + x*s[6] + y*s[9], s[4] + x*s[7] + y*s[10], s[5] + x*s[8] + y*s[11]
     tg = _where(dy < -1e-6, -s[1]/_where(dy < -1e-6, dy, -1.), 1e9)
     denom = dz - g[1]*dx
@@ -722,9 +725,9 @@ def _background(x, y, s, g): # ray, world basis, background numbers -> wall?, te
     q = (a*a + b*b + g[8]*(a*b))/g[7]
     shade = _where(wall, g[10]*(1. - .10*_where(py < .5, .5 - py, 0.)), g[11]*(1. - g[9]/(1. + q*q)))
     blur = t*g[12]/_where(wall, .12, .12*abs(dy))   # texels per pixel against the size of what is painted
-    return wall, _int(v*256.), _int(u*256.), shade, 1./(1. + blur*blur)
+    return wall, v*256., u*256., shade, 1./(1. + blur*blur)
 
-# %% ../../nbs/04_data.render.ipynb #8b29a5bd
+# %% ../../nbs/04_data.render.ipynb #86dc9aa7
 _PATTERN_OF = (_plain, _striped, _plaid, _dotted, _denim, _strands, _ribbed)
 
 
@@ -734,47 +737,56 @@ def _face_at(bx, by, bz, opt):
     return _face(x*opt[14] - z*opt[15], y, x*opt[15] + z*opt[14], opt)
 
 
-def _shade_numpy(rgb, part, depth, ids, xs, ys, par, paints, opt, basis, tile):
+_DETAIL_OF = (None, lambda lx, ly, lz, *a: _torso_at(*a), lambda lx, ly, lz, *a: _face_at(*a), lambda lx, ly, lz, bx, by, bz, opt: _shoe(lx, ly, lz, opt))
+
+
+def _shade_numpy(depth, ids, xs, ys, par, paints, opt, basis, tile): # -> rgb (h,w,3), part (h,w) of the samples
+    rgb, part = np.zeros((*ids.shape, 3)), np.zeros(ids.shape, np.uint8)
     i, j = np.nonzero(ids >= 0)
     n = ids[i, j]
-    m = par.T[:, n]
+    m = np.take(np.ascontiguousarray(par.T), n, 1)
     lx, ly, lz, bx, by, bz, light = _geometry(m, xs[j], ys[i], depth[i, j], basis)
     u, v = lx*m[14], ly*m[15] + m[16]
-    mix, g = np.zeros(len(n)), np.ones(len(n))
-    code, kinds, details = np.zeros(len(n), np.int64), m[17].astype(int), m[19].astype(int)
-    for k in range(1, len(PATTERNS)):
-        w = np.flatnonzero(kinds == k)
-        if len(w): mix[w], g[w] = _PATTERN_OF[k](u[w], v[w], m[18][w])
-    for k, fn in ((1, _torso_at), (2, _face_at)):
-        w = np.flatnonzero(details == k)
-        if len(w):
-            code[w], h = fn(bx[w], by[w], bz[w], opt); g[w] *= h
-    w = np.flatnonzero(details == 3)
-    if len(w): code[w] = _shoe(lx[w], ly[w], lz[w], opt)[0]
+    mix, g, code = np.zeros(len(n)), np.ones(len(n)), np.zeros(len(n), np.int64)
+    patterns, details = par[:, 17].astype(int), par[:, 19].astype(int)
+    for k in set(patterns) - {0}:
+        w = np.flatnonzero((patterns == k)[n])
+        mix[w], g[w] = _PATTERN_OF[k](u[w], v[w], m[18][w])
+    for k in set(details) - {0}:
+        w = np.flatnonzero((details == k)[n])
+        code[w], h = _DETAIL_OF[k](lx[w], ly[w], lz[w], bx[w], by[w], bz[w], opt); g[w] *= h
     rough = tile[_int(v*110.) & 255, _int((u + .37*n)*110.) & 255]
-    f = light*m[21]*_where(code > 0, 1., g)*(1. + .22*basis[17]*(rough - .5))
-    colour = m[22:25]*(1 - mix) + m[25:28]*mix
     painted = code > 0
-    colour[:, painted] = paints[code[painted]].T
+    f = light*m[21]*np.where(painted, 1., g)*(1. + .22*basis[17]*(rough - .5))
+    colour = m[22:25]*(1 - mix) + m[25:28]*mix
+    colour[:, painted] = paints.T[:, code[painted]]
     rgb[i, j] = (colour*f).T
     part[i, j] = np.where(painted, _PAINT_PART[code], m[20])
+    return rgb, part
 
 
-def _background_numpy(rgb, ids, xs, ys, world, ground, wall, bg):
-    i, j = np.nonzero(ids < 0)
-    on_wall, ti, tj, shade, keep = _background(xs[j], ys[i], world, bg)
-    tiles, mean = np.stack([ground, wall]), np.stack([ground.mean((0, 1)), wall.mean((0, 1))])
-    w = on_wall.astype(int)
-    colour = tiles[w, ti & 255, tj & 255]
-    rgb[i, j] = (colour*keep[:, None] + mean[w]*(1 - keep[:, None]))*shade[:, None]
+def _background_numpy(rgb, share, xs, ys, world, tiles, means, bg): # Adds what the uncovered share of each pixel shows
+    i, j = np.nonzero(share < 1.)
+    on_wall, row, col, shade, keep = _background(xs[j], ys[i], world, bg)
+    for k in (0, 1):
+        w = np.flatnonzero(on_wall == k)
+        if not len(w): continue
+        r, c, t = row[w], col[w], tiles[k]
+        r0, c0 = _int(r), _int(c)
+        fr, fc, kw = (r - r0)[:, None], (c - c0)[:, None], keep[w][:, None]
+        r0, r1, c0, c1 = r0 & 255, (r0 + 1) & 255, c0 & 255, (c0 + 1) & 255
+        v = (t[r0, c0]*(1. - fc) + t[r0, c1]*fc)*(1. - fr) + (t[r1, c0]*(1. - fc) + t[r1, c1]*fc)*fr
+        rgb[i[w], j[w]] += (v*kw + means[k]*(1. - kw))*(shade[w]*(1. - share[i[w], j[w]]))[:, None]
 
-# %% ../../nbs/04_data.render.ipynb #48179fd6
+# %% ../../nbs/04_data.render.ipynb #04eb3457
 def _trace_loop(quad, box, xs, ys, depth, ids):
     for n in range(len(quad)):
         c = quad[n]
         for i in range(box[n, 2], box[n, 3]):
             for j in range(box[n, 0], box[n, 1]):
-                t = _near_cone(xs[j], ys[i], c) if c[14] > 0 else _near_ball(xs[j], ys[i], c)
+                if c[14] == 0: t = _near_ball(xs[j], ys[i], c)
+                elif c[15] > 0: t = _near_hollow(xs[j], ys[i], c)
+                else: t = _near_cone(xs[j], ys[i], c)
                 if t < depth[i, j]: depth[i, j] = t; ids[i, j] = n
 
 
@@ -795,44 +807,49 @@ def _detail_at(k, lx, ly, lz, bx, by, bz, opt):
     return 0, 1.
 
 
-def _shade_loop(rgb, part, depth, ids, xs, ys, par, paints, opt, basis, tile, paint_part):
+def _shade_loop(rgb, share, part, n, depth, ids, xs, ys, par, paints, opt, basis, tile, paint_part):
     for i in range(len(ys)):
         for j in range(len(xs)):
-            n = ids[i, j]
-            if n < 0: continue
-            m = par[n]
+            p = ids[i, j]
+            if p < 0: continue
+            m = par[p]
             lx, ly, lz, bx, by, bz, light = _geometry(m, xs[j], ys[i], depth[i, j], basis)
             u, v = lx*m[14], ly*m[15] + m[16]
             mix, g = _pattern_at(int(m[17]), u, v, m[18])
             code, h = _detail_at(int(m[19]), lx, ly, lz, bx, by, bz, opt)
-            rough = tile[_int(v*110.) & 255, _int((u + .37*n)*110.) & 255]
-            f = light*m[21]*_where(code > 0, 1., g*h)*(1. + .22*basis[17]*(rough - .5))
-            part[i, j] = paint_part[code] if code > 0 else int(m[20])
-            for c in range(3):
-                rgb[i, j, c] = (paints[code, c] if code > 0 else m[22 + c]*(1 - mix) + m[25 + c]*mix)*f
+            rough = tile[_int(v*110.) & 255, _int((u + .37*p)*110.) & 255]
+            f = light*m[21]*(1. if code > 0 else g*h)*(1. + .22*basis[17]*(rough - .5))
+            if i % n == n//2 and j % n == n//2: part[i//n, j//n] = paint_part[code] if code > 0 else int(m[20])
+            share[i//n, j//n] += 1.
+            for c in range(3): rgb[i//n, j//n, c] += (paints[code, c] if code > 0 else m[22 + c]*(1 - mix) + m[25 + c]*mix)*f
 
 
-def _background_loop(rgb, ids, xs, ys, world, ground, wall, bg, means):
+def _background_loop(rgb, share, xs, ys, world, ground, wall, means, bg):
     for i in range(len(ys)):
         for j in range(len(xs)):
-            if ids[i, j] >= 0: continue
-            on_wall, ti, tj, shade, keep = _background(xs[j], ys[i], world, bg)
-            tile = wall if on_wall else ground
+            if share[i, j] >= 1.: continue
+            on_wall, row, col, shade, keep = _background(xs[j], ys[i], world, bg)
+            t, k = (wall, 1) if on_wall else (ground, 0)
+            r0, c0 = _int(row), _int(col)
+            fr, fc = row - r0, col - c0
+            r0, r1, c0, c1 = r0 & 255, (r0 + 1) & 255, c0 & 255, (c0 + 1) & 255
             for c in range(3):
-                rgb[i, j, c] = (tile[ti & 255, tj & 255, c]*keep + means[1 if on_wall else 0, c]*(1 - keep))*shade
+                v = (t[r0, c0, c]*(1. - fc) + t[r0, c1, c]*fc)*(1. - fr) + (t[r1, c0, c]*(1. - fc) + t[r1, c1, c]*fc)*fr
+                rgb[i, j, c] += (v*keep + means[k, c]*(1. - keep))*(shade*(1. - share[i, j]))
 
-# %% ../../nbs/04_data.render.ipynb #8ce31e01
+# %% ../../nbs/04_data.render.ipynb #5de1642f
 @lru_cache(maxsize=1)
 def _compiled(): # -> the three loops as machine code, or None without numba
     import importlib.util
     if importlib.util.find_spec('numba') is None: return None
     from numba import njit
     from numba.extending import overload, register_jitable
-    overload(_where, inline='never')(lambda c, a, b: lambda c, a, b: a if c else b)
+    overload(_where)(lambda c, a, b: lambda c, a, b: a if c else b)
     overload(_int)(lambda x: lambda x: int(np.floor(x)))
-    for f in (_wave, *_PATTERN_OF, _shoe, _face, _torso, _torso_at, _face_at, _roots, _near_ball, _near_cone, _geometry, _background,
+    overload(_pos)(lambda x: lambda x: x if x > 0. else 0.)
+    for f in (_wave, *_PATTERN_OF, _shoe, _face, _torso, _torso_at, _face_at, _roots, _near_ball, _near_cone, _near_hollow, _geometry, _background,
               _pattern_at, _detail_at): register_jitable(f)
-    return tuple(njit(cache=True, nogil=True)(f) for f in (_trace_loop, _shade_loop, _background_loop))
+    return tuple(njit(cache=True, nogil=True, error_model='numpy')(f) for f in (_trace_loop, _shade_loop, _background_loop))
 
 
 def pick_backend(backend:str='auto') -> str: # 'numpy' or 'numba'
@@ -843,24 +860,31 @@ def pick_backend(backend:str='auto') -> str: # 'numpy' or 'numba'
     return 'numpy'
 
 
-def _samples(solids, view, xs, ys, person, sk, backend, background=None): # -> rgb (h,w,3) float 0..1, part (h,w) uint8
-    par, quad, ext = prepare(solids, view)
-    box = _pixel_box(ext, xs, ys)
-    paints, opt, tile = _paints(person), _options(person, sk), _noise(5, 7, 4)
-    rgb, part = np.zeros((len(ys), len(xs), 3)), np.zeros((len(ys), len(xs)), np.uint8)
+def _pixels(fig, view, window, size, n, person, sk, backend, scene=None): # -> rgb (H,W,3) float 0..1, part (H,W) uint8
+    (x0, x1, y0, y1), (h, w) = window, size
+    grid = lambda m: (x0 + (np.arange(w*m) + .5)*((x1 - x0)/(w*m)), y1 - (np.arange(h*m) + .5)*((y1 - y0)/(h*m)))
+    xs, ys = grid(n)
+    quad, box = fig.quadratics(view.own), _pixel_box(fig.extents(view.own), xs, ys)
+    rest = fig.par, _paints(person), _options(person, sk), view.basis, _noise(5, 7, 4)
     if backend == 'numba':
         trace, shade, back = _compiled()
-        depth, ids = np.full((len(ys), len(xs)), 1e9), np.full((len(ys), len(xs)), -1, np.int64)
+        depth, ids = np.full((h*n, w*n), 1e9), np.full((h*n, w*n), -1, np.int64)
+        rgb, share, part = np.zeros((h, w, 3)), np.zeros((h, w)), np.zeros((h, w), np.uint8)
         trace(quad, box, xs, ys, depth, ids)
-        shade(rgb, part, depth, ids, xs, ys, par, paints, opt, view.basis, tile, _PAINT_PART)
-        if background is not None: back(rgb, ids, xs, ys, view.world.ravel(), *background)
+        shade(rgb, share, part, n, depth, ids, xs, ys, *rest, _PAINT_PART)
     else:
         depth, ids = _trace_numpy(quad, box, xs, ys)
-        _shade_numpy(rgb, part, depth, ids, xs, ys, par, paints, opt, view.basis, tile)
-        if background is not None: _background_numpy(rgb, ids, xs, ys, view.world.ravel(), *background)
+        samples, part = _shade_numpy(depth, ids, xs, ys, *rest)
+        at = [(a, b) for a in range(n) for b in range(n)]
+        rgb, share = sum(samples[a::n, b::n] for a, b in at), sum((ids[a::n, b::n] >= 0)*1. for a, b in at)
+        part = part[n//2::n, n//2::n].copy()
+    rgb *= 1/n**2; share *= 1/n**2
+    if scene is None: return rgb, part
+    if backend == 'numba': back(rgb, share, *grid(1), view.world.ravel(), *scene)
+    else: _background_numpy(rgb, share, *grid(1), view.world.ravel(), scene[:2], *scene[2:])
     return rgb, part
 
-# %% ../../nbs/04_data.render.ipynb #a69969a5
+# %% ../../nbs/04_data.render.ipynb #d8fd99f2
 @lru_cache(maxsize=512)
 def _optics(n, resolution, blur): # -> (n,n) float32: reduce to `resolution*n` pixels, enlarge again, blur
     m = np.eye(n)
@@ -876,6 +900,10 @@ def _optics(n, resolution, blur): # -> (n,n) float32: reduce to `resolution*n` p
     return m.astype(np.float32)
 
 
+@lru_cache(maxsize=1)
+def _grain(): return stream(0, 'grain').standard_normal(2**20, np.float32)   # sensor noise is cut from here
+
+
 def develop(rgb, # (H,W,3) float 0..1: light on the sensor
     isp:ISP, # What to do to it
     seed:int=0, # Of the noise
@@ -884,21 +912,20 @@ def develop(rgb, # (H,W,3) float 0..1: light on the sensor
     x, (h, w) = rgb.astype(np.float32), rgb.shape[:2]
     if isp.resolution < 1 or isp.blur > 0:
         blur = isp.blur*h/128
-        x = np.einsum('ij,jkc->ikc', _optics(h, isp.resolution, blur), x, optimize=True)
-        x = np.matmul(_optics(w, isp.resolution, blur*w*2/h), x)
-    if isp.exposure or any(isp.balance): x = x*np.exp(np.float32(isp.exposure) + np.array([isp.balance[0], 0, isp.balance[1]], np.float32))
-    if isp.saturation != 1:
-        grey = x @ np.array([.299, .587, .114], np.float32)
-        x = grey[..., None] + np.float32(isp.saturation)*(x - grey[..., None])
-    x = np.clip(x, 0, 1)
-    if isp.gamma != 1: x = x**np.float32(isp.gamma)
-    if isp.contrast != 1: x = .5 + np.float32(isp.contrast)*(x - .5)
-    if isp.haze: x = x + np.float32(isp.haze)*(.78 - x)
-    x = x*255
+        x = (_optics(h, isp.resolution, blur) @ x.reshape(h, -1)).reshape(h, w, 3).transpose(1, 0, 2).reshape(w, -1)
+        x = np.ascontiguousarray((_optics(w, isp.resolution, blur*w*2/h) @ x).reshape(w, h, 3).transpose(1, 0, 2))
+    gain = np.exp(np.array([isp.exposure + isp.balance[0], isp.exposure, isp.exposure + isp.balance[1]]))
+    mix = (isp.saturation*np.eye(3) + (1 - isp.saturation)*np.array([[.299], [.587], [.114]]))*gain[:, None]   # balance, then saturation
+    x = np.clip(x.reshape(-1, 3) @ mix.astype(np.float32), 0, 1).reshape(h, w, 3)
+    if isp.gamma != 1: x **= np.float32(isp.gamma)
+    scale, haze = 255*isp.contrast*(1 - isp.haze), 255*.78*isp.haze
+    x *= np.float32(scale); x += np.float32(127.5*(1 - isp.contrast)*(1 - isp.haze) + haze + .5)
     if isp.noise:
-        n = np.random.Generator(np.random.PCG64(seed)).standard_normal((h, w, 3), np.float32)
-        x = x + np.float32(isp.noise)*(.75*n + .65*n.mean(2, keepdims=True)*1.7)
-    x = np.clip(x + .5, 0, 255).astype(np.uint8)
+        bank, n = _grain(), h*w
+        a, b = seed % (len(bank) - 3*n), (seed*7919) % (len(bank) - n)
+        x += np.float32(.6*isp.noise)*bank[a:a + 3*n].reshape(h, w, 3)
+        x += np.float32(isp.noise)*bank[b:b + n].reshape(h, w, 1)   # the same in all channels
+    x = np.clip(x, 0, 255).astype(np.uint8)
     return _jpeg(x, isp.jpeg) if isp.jpeg else x
 
 
@@ -907,7 +934,7 @@ def _jpeg(x, quality):
     buf = io.BytesIO(); Image.fromarray(x).save(buf, 'JPEG', quality=int(quality))
     return np.asarray(Image.open(buf))
 
-# %% ../../nbs/04_data.render.ipynb #29a7d36c
+# %% ../../nbs/04_data.render.ipynb #27d62594
 def _crop(ext, shot, camera): # -> x0 x1 y0 y1 of the detector box on the image plane
     x0, x1, y0, y1 = ext[:, 0].min(), ext[:, 1].max(), ext[:, 2].min(), ext[:, 3].max()
     h, w, cx, cy = 1.05*(y1 - y0), 1.07*(x1 - x0), (x0 + x1)/2, (y0 + y1)/2
@@ -920,14 +947,18 @@ def _crop(ext, shot, camera): # -> x0 x1 y0 y1 of the detector box on the image 
     return cx - w/2, cx + w/2, cy - h/2, cy + h/2
 
 
-def _scene(camera, shot, step): # -> ground tile, wall tile, numbers of `_background`, mean colours
+@lru_cache(maxsize=256)
+def _tiles(camera): # -> ground tile, wall tile, their mean colours
     ground, wall = ground_tile(camera.ground, camera.seed), wall_tile(camera.wall, camera.seed)
-    a, h = camera.light
+    return ground, wall, np.stack([ground.mean((0, 1)), wall.mean((0, 1))]).astype(float)
+
+
+def _scene(camera, shot, step): # -> ground tile, wall tile, their mean colours, numbers of `_background`
+    (a, h), back = camera.light, camera.wall_distance + (4 if camera.wall == 'street' else 0)
     reach = min(.45, .16/max(np.tan(h), .25))
-    back = camera.wall_distance if camera.wall != 'street' else camera.wall_distance + 4
     bg = np.array([back, camera.wall_angle, *shot.offset[:2], shot.offset[2], -sin(a)*reach, -cos(a)*reach,
                    .05 + .3*reach*reach, -.8*sin(2*a)*reach, .62 - .3*camera.ambient, .96, .92 + .06*sin(h), step])
-    return ground, wall, bg, np.stack([ground.mean((0, 1)), wall.mean((0, 1))]).astype(float)
+    return *_tiles(replace(camera, isp=ISP())), bg
 
 
 def _occlude(rgb, parts, o): # In place
@@ -942,19 +973,17 @@ def _occlude(rgb, parts, o): # In place
     rgb[:] = rgb*(1 - cover) + colour*cover
     parts[cover[..., 0] > .5] = 0
 
-# %% ../../nbs/04_data.render.ipynb #51cc03e1
+# %% ../../nbs/04_data.render.ipynb #d593a32e
 def reference_areas(person:Person, # Who
     backend:str='auto', # 'numpy', 'numba' or 'auto'
     ) -> np.ndarray: # (len(PARTS),) square metres
-    "Area of each part when nothing hides it: the larger of front and back view"
+    "Area of each part when nothing hides it, from the front (and from the back for a backpack)"
     backend, areas = pick_backend(backend), np.zeros(len(PARTS))
     solids, sk = build(person)
-    for yaw in (0., np.pi):
-        view = View(Camera(elevation=.05, distance=12.), yaw, .5*person.height)
-        step = .025
-        xs, ys = np.arange(-.62, .62, step)/12., np.arange(1.2, -.92, -step)/12.
-        part = _samples(solids, view, xs, ys, person, sk, backend)[1]
-        areas = np.maximum(areas, np.bincount(part.ravel(), minlength=len(PARTS))*step**2)
+    fig, window, size = Figure(solids), (-.62/12, .62/12, -1./12, 1.25/12), (90, 50)
+    for yaw in (0., np.pi) if person.bag == 'backpack' else (0.,):
+        part = _pixels(fig, View(Camera(elevation=.05, distance=12.), yaw, .5*person.height), window, size, 1, person, sk, backend)[1]
+        areas = np.maximum(areas, np.bincount(part.ravel(), minlength=len(PARTS))*(1.24/50*2.25/90))
     return areas
 
 
@@ -965,7 +994,7 @@ class Rendered:
     parts:np.ndarray # (H,W) uint8, index into `PARTS`
     visible:dict # part -> {'fraction': 0..1, 'pixels': int}
 
-# %% ../../nbs/04_data.render.ipynb #e2bab8f0
+# %% ../../nbs/04_data.render.ipynb #638f5c7e
 def render(person:Person, # Who
     camera:Camera=Camera(), # Seen by
     shot:Shot=Shot(), # When, in which pose
@@ -978,13 +1007,9 @@ def render(person:Person, # Who
     backend, (h, w), n = pick_backend(backend), size, supersample
     solids, sk = build(person, shot)
     view = View(camera, shot.yaw, .5*person.height)
-    rows = np.array(solids.rows)
-    centre, axes, *_ = _frames(rows)
-    x0, x1, y0, y1 = _crop(_extents(centre, axes, rows, view.own), shot, camera)
-    xs, ys = x0 + (np.arange(w*n) + .5)*(x1 - x0)/(w*n), y1 - (np.arange(h*n) + .5)*(y1 - y0)/(h*n)
-    ground, wall, bg, means = _scene(camera, shot, (y1 - y0)/h)
-    rgb, part = _samples(solids, view, xs, ys, person, sk, backend, (ground, wall, bg, means) if backend == 'numba' else (ground, wall, bg))
-    rgb, part = rgb.reshape(h, n, w, n, 3).mean((1, 3)), part[n//2::n, n//2::n].copy()
+    fig = Figure(solids)
+    window = x0, x1, y0, y1 = _crop(fig.extents(view.own), shot, camera)
+    rgb, part = _pixels(fig, view, window, size, n, person, sk, backend, _scene(camera, shot, (y1 - y0)/h))
     if shot.occluder is not None: _occlude(rgb, part, shot.occluder)
     area = (x1 - x0)*(y1 - y0)/(h*w)*camera.distance**2
     counts = np.bincount(part.ravel(), minlength=len(PARTS))
