@@ -211,7 +211,7 @@ def load_text_set(root, # Dataset folder
     if all(cams): f['cam'] = [int(m[1]) for m in cams]
     return ReidTable(f, find_images(root, f.path.tolist()), name=dataset)
 
-# %% ../../nbs/06_data.datasets.ipynb #2af1cfdd
+# %% ../../nbs/06_data.datasets.ipynb #2215234b
 MALS_ATTRIBUTES = {  # name -> (meaning of 0, meaning of 1), in file order
     'gender': ('woman', 'man'), 'age': ('under 18', 'over 18'), 'hair': ('short', 'long'),
     **{k: ('with', 'without') for k in ('hat', 'backpack', 'handbag', 'bag')}, 'sleeve': ('long', 'short'),
@@ -227,7 +227,7 @@ _MALS_WORDS = {  # MALS attribute -> (attribute of a World person, values for 0,
 _MALS_COLOURS = {'navy': 'blue', 'light blue': 'blue', 'grey': 'gray', 'dark grey': 'gray', 'burgundy': 'red',
                  'olive': 'green'}
 
-
+# %% ../../nbs/06_data.datasets.ipynb #6fc0e332
 def _mals_label(name, a):
     "One MALS label of the World person `a`"
     key, zero, one = _MALS_WORDS.get(name, (f"{name.split('_')[0]}_colour", None, None))
@@ -286,7 +286,7 @@ def load_mals(root, # Dataset folder
                  domain='generated')
     return ReidTable(f, find_images(root, f.path.tolist(), ('.', 'gene_crop', 'imgs')), name='mals')
 
-# %% ../../nbs/06_data.datasets.ipynb #5095615c
+# %% ../../nbs/06_data.datasets.ipynb #f5f40b76
 @dataclass(frozen=True)
 class Dataset:
     "A benchmark: how to read it and what it should hold"
@@ -300,7 +300,7 @@ class Dataset:
     layout: str = ''  # What the folder looks like
     citation: str = ''  # Whose data it is
 
-
+# %% ../../nbs/06_data.datasets.ipynb #8ca9dea3
 def _load_world(root=None, preset='quick', seed=0, **options):
     "The rendered World; `root` is the folder of its cache"
     from reid_lab.data.world import World
@@ -314,8 +314,8 @@ def _text_set(dataset, **rest):
     return dict(load=partial(load_text_set, dataset=dataset), folder=form.folder,
                 annotations=(*form.annotations, *form.processed.values()), **rest)
 
-# %% ../../nbs/06_data.datasets.ipynb #f30a9408
-DATASETS = {  # long: one literal entry per dataset
+# %% ../../nbs/06_data.datasets.ipynb #19c14903
+DATASETS = {
     'world': Dataset('World', _load_world, mean=(.42, .41, .39), std=(.21, .19, .19),  # of the smoke preset
         layout='no files: rendered on demand', citation='reid_lab'),
     'cuhk-pedes': Dataset('CUHK-PEDES', **_text_set('cuhk-pedes'),
@@ -339,14 +339,14 @@ DATASETS = {  # long: one literal entry per dataset
         layout='MALS/gene_attrs/g_<chunk>_attrs.json + gene_crop/<chunk>/*.jpg',
         citation='Yang et al., Towards Unified Text-based Person Retrieval, ACM MM 2023')}
 
-# %% ../../nbs/06_data.datasets.ipynb #b6781029
+# %% ../../nbs/06_data.datasets.ipynb #6eaac388
 def _config_root(path:Path):
     "`data_root` in a settings file of `key = \"value\"` lines, or None"
     if not path.is_file(): return None
     m = re.search(r'''^\s*data_root\s*=\s*(["'])(.*?)\1\s*(?:#.*)?$''', path.read_text(encoding='utf8'), re.M)
     return m and m[2]
 
-
+# %% ../../nbs/06_data.datasets.ipynb #bb01106f
 def find_root(name:str, # Key of `DATASETS`
     root=None, # The dataset's folder or the folder above it
     ) -> Path:
@@ -430,7 +430,14 @@ LAYOUTS = {
     **_text_layouts('rstpreid', 'pid', 'cam', 'split', 'captions'),
     'mals': Layout(write_mals, 'mals', ('captions', 'attrs'), True)}  # one caption an image; attributes in MALS terms
 
-# %% ../../nbs/06_data.datasets.ipynb #851a22ba
+# %% ../../nbs/06_data.datasets.ipynb #e2d94300
+def _renumber(table):
+    "The same rows with people 0..P-1, those of train first, then val, then test"
+    order = table.frame.split.map({'train': 0, 'val': 1, 'test': 2}).sort_values(kind='stable').index
+    pid = table.take(order).relabel('seen').frame.pid.set_axis(order)
+    return ReidTable(table.frame.assign(pid=pid), table.root, table.reader, table.name)
+
+# %% ../../nbs/06_data.datasets.ipynb #6a6856ad
 def export_world(table:ReidTable, # What to write: the World's table or any other
     layout:str, # Key of `LAYOUTS`
     dest, # Folder to make; must not exist, or be empty
@@ -441,10 +448,7 @@ def export_world(table:ReidTable, # What to write: the World's table or any othe
     if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
         raise ValueError(f"dest={str(dest)!r} exists and is not empty; name a new folder or remove that one")
     table.validate('none')
-    if renumber:
-        order = table.frame.split.map({'train': 0, 'val': 1, 'test': 2}).sort_values(kind='stable').index
-        pid = table.take(order).relabel('seen').frame.pid
-        table = ReidTable(table.frame.assign(pid=pid.set_axis(order)), table.root, table.reader, table.name)
+    if renumber: table = _renumber(table)
     junk, silent = int((table['pid'] < 0).sum()), int((table['captions'].map(len) == 0).sum())
     bad = [Finding('error', what, f'{n} rows', remedy) for what, n, remedy in (
         ('junk (pid -1) has no place in this layout', junk, 'table.where(pid=lambda p: p >= 0)'),

@@ -57,7 +57,7 @@ def resize_image(image:np.ndarray, # (H,W,3) uint8
     if image.shape[:2] == tuple(size): return image
     return np.asarray(Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BICUBIC))
 
-# %% ../../nbs/01_data.table.ipynb #a9a1555c
+# %% ../../nbs/01_data.table.ipynb #74cffdba
 def _whole(x:pd.Series):
     "`x` as int64 when nothing is lost by it, else `x` itself, for `validate` to report"
     if pd.api.types.is_integer_dtype(x) and not x.hasnans: return x.astype('int64')
@@ -71,7 +71,7 @@ def _as_list(c):
     if isinstance(c, (tuple, np.ndarray)): return list(c)
     return [] if c is None or (isinstance(c, float) and np.isnan(c)) else c
 
-
+# %% ../../nbs/01_data.table.ipynb #d2d0fd40
 def _complete(frame:pd.DataFrame) -> pd.DataFrame:
     "A copy with every column of `COLUMNS` that has a default, in order, index 0..N-1"
     f = frame.reset_index(drop=True).copy()
