@@ -79,7 +79,7 @@ def test_index_runs_in_the_browser(lab, tmp_path):
         broken = []
         page.on("pageerror", lambda e: broken.append(str(e)))
         page.goto(f"{address}/lab/tree/nbs/index.ipynb?token={token}&reset", wait_until="domcontentloaded")
-        panel = "window.jupyterapp.shell.currentWidget"
+        panel = "window.jupyterapp?.shell?.currentWidget"
         page.wait_for_function(f"{panel}?.context?.sessionContext?.session?.kernel?.status === 'idle'", timeout=90_000)
         page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')", None)
         outputs = page.evaluate(f"""() => Array.from({panel}.content.model.cells).filter(c => c.type === 'code').map(c => c.outputs.toJSON())""")
