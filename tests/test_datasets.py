@@ -316,6 +316,15 @@ def test_paths_that_leave_the_folder_are_refused(cuhk, path):
     assert "path leaves the root" in str(doctor("cuhk-pedes", cuhk))
 
 
+@pytest.mark.parametrize("path", ["a\0b.jpg", "x" * 5000 + ".jpg", "", ".", "train_query", "\U0001f600.jpg", "a\nb.jpg", "~/x.jpg"])
+def test_paths_that_are_no_image_file(cuhk, path):
+    edit(cuhk, lambda rs: rs[0].update(file_path=path))
+    assert "row 0" in error("cuhk-pedes", cuhk, check="all")
+    report = doctor("cuhk-pedes", cuhk)
+    assert not report.ok and "1 of" in str(report) or "empty path" in str(report)
+    with pytest.warns(UserWarning, match="dropped 1 of 16"): assert len(load_dataset("cuhk-pedes", cuhk, drop_bad=True)) == 15
+
+
 def test_captions_pass_unchanged(written, tmp_path):
     odd = ["<b>A man</b> & a \"dog\"\n\t", "\N{GRINNING FACE} \u4f60\u597d \u202e", "word " * 300, "{}[]\\", "' OR 1=1 --"]
     t = tiny_table(4, 3, 1); t = ReidTable(t.frame.assign(captions=[[odd[i % 5], "x"] for i in range(12)]), None, t.reader)

@@ -155,7 +155,7 @@ def write_text_set(table:ReidTable, # Any table
     for split, records in out.items():
         if records: _write_json(records, folder/(form.processed[split] if processed else form.annotations[0]))
 
-# %% ../../nbs/06_data.datasets.ipynb #a7e7c06a
+# %% ../../nbs/06_data.datasets.ipynb #70976c37
 def find_images(root, # Dataset folder
     paths, # Image paths as the annotation gives them
     folders=('imgs', 'images', '.'), # Places to try
@@ -164,7 +164,7 @@ def find_images(root, # Dataset folder
     some = [paths[i] for i in np.unique(np.linspace(0, len(paths) - 1, 30, dtype=int))] if len(paths) else []
     some = [p for p in some if not os.path.isabs(p) and '..' not in p.split('/')]
     places = [Path(root)/f for f in folders]
-    return next((place for place in places if any((place/p).is_file() for p in some)), places[0]).resolve()
+    return next((place for place in places if any(os.path.isfile(place/p) for p in some)), places[0]).resolve()
 
 
 def _tidy_paths(paths, folder):
@@ -368,7 +368,7 @@ def find_root(name:str, # Key of `DATASETS`
     stop(f'none of {list(spec.annotations)} in {str(base)!r} or its subfolder {spec.folder!r}',
          f"; the folder {f'holds {inside[:8]}' if inside else 'is empty'}")
 
-# %% ../../nbs/06_data.datasets.ipynb #c826b228
+# %% ../../nbs/06_data.datasets.ipynb #cd234e66
 def _key(name): return check_choice('name', str(name).lower().replace('_', '-'), DATASETS)
 
 
@@ -376,7 +376,8 @@ def _drop_bad(table):
     "Without blank captions and rows whose file is missing; warns with the numbers"
     f = table.frame
     said = [[c for c in cs if c.strip()] for cs in f.captions]
-    gone = np.array([table.reader is None and not safe_join(table.root, p).is_file() for p in f.path], bool)
+    there = lambda p: table.reader is not None or ('\0' not in p and os.path.isfile(safe_join(table.root, p)))
+    gone = ~f.path.map(there).to_numpy(dtype=bool)
     blank = int(f.captions.map(len).sum()) - sum(map(len, said))
     if blank or gone.any():
         warnings.warn(f"{table.name}: dropped {gone.sum()} of {len(f)} images (file missing) and {blank} blank "
@@ -512,18 +513,18 @@ def _check_texts(table):
     text = f'captions: {words.mean():.1f} words on average, longest {words.max()}, '
     return [*out, Finding('ok', text + f'{np.mean(words > 56):.1%} over 56 words')]
 
-# %% ../../nbs/06_data.datasets.ipynb #ecff57ff
+# %% ../../nbs/06_data.datasets.ipynb #63c8f8ea
 def _check_files(table, most=60_000):
     "Findings on files that are not there, by folder"
     if table.reader is not None: return []
     paths = table['path'].iloc[::max(1, len(table)//most)].tolist()
     paths = [p for p in paths if '..' not in p.split('/') and not os.path.isabs(p)]
     f = pd.DataFrame(dict(folder=[p.split('/')[0] if '/' in p else '.' for p in paths],
-                          gone=[not (table.root/p).is_file() for p in paths]))
+                          gone=[not os.path.isfile(table.root/p) for p in paths]))
     out = []
     for folder, g in f.groupby('folder').gone:
         if not g.any(): continue
-        part = 'some files are' if (table.root/folder).is_dir() else 'the whole folder is'
+        part = 'some files are' if os.path.isdir(table.root/folder) else 'the whole folder is'
         out.append(Finding('error', f'{folder}: {part} missing, {g.sum()} of {len(g)} images', str(table.root/folder),
                            'ask the authors for this part, or load with drop_bad=True'))
     return out or [Finding('ok', f'all {len(paths)} image files looked for exist', str(table.root))]
