@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AUGMENT', 'pick', 'uniform', 'flip', 'jitter', 'affine', 'erase', 'light', 'plain', 'rand_augment', 'camel',
-           'shuffle_order', 'pk_order', 'Batches']
+           'shuffle_order', 'pk_order', 'tokenize', 'Batches']
 
 # %% ../../nbs/08_data.loaders.ipynb #c474765e
 import numpy as np
@@ -135,6 +135,13 @@ def pk_order(pid, batch_size:int, rng, k:int=4) -> list: # Arrays of sample numb
         if len(taken) < P: return out
         out.append(np.concatenate(taken)); queue = rest
 
+# %% ../../nbs/08_data.loaders.ipynb #9a2f6190
+def tokenize(tokenizer, texts): # list of B str -> (B,L) LongTensor
+    "Tokens without the columns that are padding for all of them"
+    tokens = tokenizer(texts)
+    used = (tokens != tokenizer.pad_id).any(0).nonzero()
+    return tokens[:, :int(used.max()) + 1 if len(used) else 1]
+
 # %% ../../nbs/08_data.loaders.ipynb #93180f54
 class Batches:
     "Reproducible batches of a `ReidTable`: `len(loader)`, `loader.batch(e, i)`, `loader.epoch(e, start)`"
@@ -178,7 +185,7 @@ class Batches:
 
     def __len__(self): return len(self.order(0)) if self.sampler == 'pk' else len(self.rows)//(self.B*self.world)
 
-# %% ../../nbs/08_data.loaders.ipynb #bcbc8079
+# %% ../../nbs/08_data.loaders.ipynb #f581745b
 from fastcore.basics import patch
 
 @patch
@@ -193,7 +200,7 @@ def batch(self:Batches, e:int, i:int) -> dict: # img (B,3,H,W) in [0,1], pid, la
     captions = self.table.frame.captions
     if self.caps is not None: out['caption'] = [captions.iat[r][c] for r, c in zip(rows, self.caps[sample].astype(int))]
     else: out['caption'] = [cs[rng.integers(len(cs))] if len(cs := captions.iat[r]) else '' for r in rows]
-    if self.tokenizer is not None: out['tokens'] = self.tokenizer(out['caption'])
+    if self.tokenizer is not None: out['tokens'] = tokenize(self.tokenizer, out['caption'])
     for extra in self.extras: extra(out, rng)
     return out
 

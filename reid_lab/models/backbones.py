@@ -153,7 +153,7 @@ class TextLayer(nn.Module):
         if self.cross is not None: x = self.cross(x, img_tok)
         return self.norm(x + F.dropout(self.down(F.gelu(self.up(x))), self.p, self.training))
 
-# %% ../../nbs/30_models.backbones.ipynb #80cab9a9
+# %% ../../nbs/30_models.backbones.ipynb #384cbc7b
 class TextEncoder(nn.Module):
     "Token embeddings and self-attention layers; BERT-base's first half with its default sizes"
     def __init__(self, vocab_size:int=30522, width:int=768, heads:int=12, layers:int=6, ffn:int=3072,
@@ -164,7 +164,7 @@ class TextEncoder(nn.Module):
         self.word, self.pos, self.kind = nn.Embedding(vocab_size, width), nn.Embedding(max_len, width), nn.Embedding(2, width)
         self.norm, self.drop = nn.LayerNorm(width, eps=1e-12), nn.Dropout(dropout)
         self.layers = nn.ModuleList([TextLayer(width, heads, ffn, dropout=dropout) for _ in range(layers)])
-        self.apply(init_text)
+        self.apply(lambda m: init_text(m, width))
 
     def embed(self, tokens): # (B,L) -> (B,L,D)
         "Word, position and type embeddings after their LayerNorm: where captions are mixed"
@@ -183,19 +183,19 @@ class TextEncoder(nn.Module):
         return self.encode(self.embed(tokens), tokens != self.pad_id)
 
 
-def init_text(m):
-    "BERT's initialisation: N(0, 0.02) weights, zero biases"
-    if isinstance(m, (nn.Linear, nn.Embedding)): nn.init.normal_(m.weight, std=.02)
+def init_text(m, width:int=768):
+    "BERT's initialisation, N(0, 0.02) weights and zero biases; narrower layers get the same output variance"
+    if isinstance(m, (nn.Linear, nn.Embedding)): nn.init.normal_(m.weight, std=.02*(768/width)**.5)
     if isinstance(m, nn.Linear) and m.bias is not None: nn.init.zeros_(m.bias)
 
-# %% ../../nbs/30_models.backbones.ipynb #e344154d
+# %% ../../nbs/30_models.backbones.ipynb #1b4acfa9
 class CrossEncoder(nn.Module):
     "Text layers that also attend to image tokens; BERT-base's second half with its default sizes"
     def __init__(self, width:int=768, heads:int=12, layers:int=6, ffn:int=3072, img_width:int=512, dropout:float=.1):
         super().__init__()
         self.width = width
         self.layers = nn.ModuleList([TextLayer(width, heads, ffn, img_width, dropout) for _ in range(layers)])
-        self.apply(init_text)
+        self.apply(lambda m: init_text(m, width))
 
     def forward(self, txt, mask, img_tok): # (B,L,D), (B,L), (B,N,Dv) -> (B,L,D)
         for layer in self.layers: txt = layer(txt, mask, img_tok)

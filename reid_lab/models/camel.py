@@ -13,13 +13,13 @@ from ..core import unit_norm, check_choice
 from .. import losses
 from .backbones import PixelNorm, ResTower, TimmTower, TokenPool, TextEncoder, CrossEncoder, init_text
 
-# %% ../../nbs/34_models.camel.ipynb #dc7963b6
+# %% ../../nbs/34_models.camel.ipynb #94ba506e
 class MatchHead(nn.Module):
     "Two-way matcher on the cross encoder's first state: column 1 is *match*"
     def __init__(self, width:int):
         super().__init__()
         self.net = nn.Sequential(nn.Linear(width, 2*width), nn.LayerNorm(2*width, eps=1e-12), nn.GELU(), nn.Linear(2*width, 2))
-        self.apply(init_text)
+        self.apply(lambda m: init_text(m, width))
 
     def forward(self, x): return self.net(x) # (B,D) -> (B,2)
 
@@ -29,12 +29,12 @@ class WordHead(nn.Module):
     def __init__(self, width:int, vocab_size:int):
         super().__init__()
         self.dense, self.norm, self.bias = nn.Linear(width, width), nn.LayerNorm(width, eps=1e-12), nn.Parameter(torch.zeros(vocab_size))
-        self.dense.apply(init_text)
+        init_text(self.dense, width)
 
     def forward(self, x, words): # (N,D), (V,D) -> (N,V)
         return nn.functional.linear(self.norm(nn.functional.gelu(self.dense(x))), words, self.bias)
 
-# %% ../../nbs/34_models.camel.ipynb #b98c5865
+# %% ../../nbs/34_models.camel.ipynb #fd257cfa
 class CAMeL(nn.Module):
     "Text-to-image retrieval network of CAMeL (and of its parent APTM, without attributes)"
     supports_text_mix = supports_memory = True
@@ -45,7 +45,8 @@ class CAMeL(nn.Module):
         cross:CrossEncoder, # Second half, with cross-attention
         size=(224, 224), # Input height and width
         dim:int=256, # Joint embedding size D
-        pool:str='mean', # `mean`, `token0`, `mix` or `meanmax`
+        pool:str='mean', # Image tokens: `mean`, `token0`, `mix` or `meanmax`
+        text_pool:str='cls', # Text states: `cls` (paper) or `mean` over the words
         tau:float=.07, # Initial temperature
         negatives:str='sample', # Matcher negatives: `sample` (paper), `top` (released fine-tuning), `argmax`
         eda_weight:float=.8, # Weight of the second caption view
@@ -53,7 +54,7 @@ class CAMeL(nn.Module):
         ):
         super().__init__()
         self.pixels, self.image, self.text, self.cross = PixelNorm(), image, text, cross
-        self.pool = TokenPool(pool)
+        self.pool, self.text_pool = TokenPool(pool), check_choice('text_pool', text_pool, ('cls', 'mean'))
         self.img_proj, self.txt_proj = nn.Linear(image.width, dim), nn.Linear(text.width, dim)
         self.match, self.words = MatchHead(cross.width), WordHead(cross.width, text.word.num_embeddings)
         self.tau = nn.Parameter(torch.tensor(float(tau)))
@@ -76,7 +77,9 @@ class CAMeL(nn.Module):
             emb = lam*emb + (1 - lam)*self.text.embed(mix)
             mask = mask | (mix != self.text.pad_id)
         x = self.text.encode(emb, mask)
-        return unit_norm(self.txt_proj(x[:, 0])), x, mask
+        real = mask.unsqueeze(-1)
+        pooled = x[:, 0] if self.text_pool == 'cls' else (x*real).sum(1)/real.sum(1)
+        return unit_norm(self.txt_proj(pooled)), x, mask
 
     def encode_image(self, img): return self.image_states(img)[0]
     def encode_text(self, tokens): return self.text_states(tokens)[0]
@@ -140,13 +143,13 @@ def forward(self:CAMeL, batch:dict) -> dict: # `itc_loss`, `itm_loss`, `mlm_loss
     entry = dict(img=img, txt=txt, pid=pid, img_tok=img_tok, txt_tok=txt_tok, mask=mask)
     return {**out, 'memory_entry': {k: v.detach() for k, v in entry.items()}}
 
-# %% ../../nbs/34_models.camel.ipynb #1cfe6870
+# %% ../../nbs/34_models.camel.ipynb #c48a9e33
 def camel_tiny(tokenizer=None, # Object with `vocab_size`, `pad_id`, `context_length`; sizes are taken from it
     vocab_size:int=None, # Used when there is no tokenizer
     **kw): # Overrides: any argument of `CAMeL`, or `widths`, `norm`, `text_width`, `layers`, `dropout`
     "CAMeL for two CPU cores and 128x64 crops"
     cfg = dict(widths=(16, 32, 64, 128), norm='batch', text_width=96, layers=1, dropout=.0, size=(128, 64), dim=128, pool='meanmax',
-               max_len=96, eda_weight=0.)
+               text_pool='mean', max_len=96, eda_weight=0.)
     unknown = set(kw) - set(cfg) - {'tau', 'negatives'}
     if unknown: raise TypeError(f"camel_tiny got unknown arguments {sorted(unknown)}; valid ones are {sorted([*cfg, 'tau', 'negatives'])}")
     cfg.update(kw)
