@@ -9,19 +9,21 @@ __all__ = ['pairs', 'typed', 'parser', 'main']
 import argparse, json, sys
 from . import __version__
 
-# %% ../nbs/91_cli.ipynb #e188415c
+# %% ../nbs/91_cli.ipynb #45c16631
 def pairs(items, # `name=value` texts
     ) -> dict: # Name to text
     "`name=value` arguments as a dict; the value may contain `=`"
     for t in items or ():
-        if '=' not in t or not t.split('=')[0].isidentifier(): raise ValueError(f"{t!r} is not name=value, for example preset=smoke")
+        if '=' not in t or not t.split('=')[0].isidentifier():
+            raise ValueError(f"{t!r} is not name=value, for example preset=smoke")
     names = [t.split('=', 1)[0] for t in items or ()]
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice: raise ValueError(f"{twice} given more than once")
     return dict(t.split('=', 1) for t in items or ())
 
 
-def typed(texts:dict, name # Experiment, or path of a notebook
+def typed(texts:dict, # From `pairs`
+    name, # Experiment, or path of a notebook
     ) -> dict: # Parameters
     "Texts read as the types of the notebook's defaults, so that a name `007` stays a name"
     from reid_lab.core import check_choice
@@ -30,7 +32,7 @@ def typed(texts:dict, name # Experiment, or path of a notebook
     for k in texts: check_choice('parameter', k, defaults)
     return {k: parse_value(v, defaults[k]) for k, v in texts.items()}
 
-# %% ../nbs/91_cli.ipynb #5294eeb2
+# %% ../nbs/91_cli.ipynb #b531442d
 def _show(frame, how='text'):
     "Print a frame"
     from reid_lab.results import to_html, to_latex, to_markdown
@@ -54,16 +56,16 @@ def _run(a):
 
 
 def _sweep(a):
-    from reid_lab.experiment import find_notebook, sweep
+    from reid_lab.experiment import sweep
     grid = {k: [typed({k: t}, a.name)[k] for t in v.split(',')] for k, v in pairs(a.grid).items()}
     fixed = {k: [v] for k, v in typed(pairs(a.param), a.name).items()}
     frame = sweep(a.name, {**fixed, **grid}, a.seeds, a.jobs, a.out, a.fresh)
     _show(frame)
     bad = int((frame.status != 'ok').sum())
-    if bad: print(f'{bad} of {len(frame)} runs of {find_notebook(a.name).stem} did not finish; call again to retry them', file=sys.stderr)
+    if bad: print(f'{bad} of {len(frame)} runs did not finish; call again to retry them', file=sys.stderr)
     return 1 if bad else 0
 
-# %% ../nbs/91_cli.ipynb #c1a8673a
+# %% ../nbs/91_cli.ipynb #c60d4b0a
 def _doctor(a):
     from reid_lab.data.datasets import doctor
     report = doctor(a.name, a.root)
@@ -73,7 +75,7 @@ def _doctor(a):
 
 def _datasets(a):
     from reid_lab.data.datasets import DATASETS
-    for key, s in DATASETS.items(): print(f'{key:12} {s.title}\n{"":12} layout: {s.layout}\n{"":12} source: {s.citation}')
+    for key, s in DATASETS.items(): print(f'{key:12} {s.title}\n    layout: {s.layout}\n    source: {s.citation}')
     return 0
 
 
@@ -94,9 +96,10 @@ def _published(a):
         print(); _show(pub.published_figures(a.paper).reset_index(), a.format)
     else:
         frame = pub.published_table(a.paper, a.table)
-        if a.format == 'text': print(f"Table {frame.attrs['table']} of {frame.attrs['paper']}\n{frame.attrs['caption']}\n")
+        about = frame.attrs
+        if a.format == 'text': print(f"Table {about['table']} of {about['paper']}\n{about['caption']}\n")
         _show(frame.drop(columns=['note', 'source'], errors='ignore'), a.format)
-        for note in frame.attrs['notes'] if a.format == 'text' else (): print(f'note: {note}')
+        for note in about['notes'] if a.format == 'text' else (): print(f'note: {note}')
     return 0
 
 
@@ -109,38 +112,62 @@ def _metrics(a):
     else: print('\n'.join(f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()))
     return 0
 
-# %% ../nbs/91_cli.ipynb #0256c892
+# %% ../nbs/91_cli.ipynb #92c6c5cb
+def _add_runs(command):
+    "`run` and `sweep`"
+    # long: one line an option
+    run = command('run', _run, 'run an experiment notebook')
+    sweep = command('sweep', _sweep, 'run an experiment over a grid and seeds')
+    for c in (run, sweep):
+        c.add_argument('name', help='experiment (camel, run_camel) or path of a notebook')
+        c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE', help='parameter of the notebook; repeatable')
+        c.add_argument('--out', help='folder of the run or of the sweep (default: below runs/)')
+    run.add_argument('--threads', type=int, help='threads of the kernel')
+    run.add_argument('--timeout', type=int, help='seconds a cell may take')
+    sweep.add_argument('--grid', nargs='+', metavar='NAME=V1,V2', help='values to combine')
+    sweep.add_argument('--seeds', type=int, nargs='+', default=[0], help='default: 0')
+    sweep.add_argument('--jobs', type=int, help='processes (default: one a core)')
+    sweep.add_argument('--fresh', action='store_true', help='run again what is there')
+
+
+def _add_data(command):
+    "`doctor`, `datasets` and `world`"
+    c = command('doctor', _doctor, 'say what a dataset folder holds and lacks')
+    c.add_argument('name', help='dataset, see `reid_lab datasets`')
+    c.add_argument('--root', help="the dataset's folder or the one above")
+    command('datasets', _datasets, 'list the datasets that can be loaded')
+    c = command('world', _world, 'render the synthetic World into the cache')
+    c.add_argument('--preset', default='quick', help='smoke, quick or full')
+    c.add_argument('--seed', type=int, default=0)
+    c.add_argument('--task', default='text', help='text, reid or aerial')
+    c.add_argument('--cache', help='folder (default: REID_LAB_CACHE, else ~/.cache/reid_lab)')
+
+
+def _add_numbers(command):
+    "`published` and `metrics`"
+    c = command('published', _published, 'print published tables')
+    c.add_argument('paper', nargs='?', help='camel, dmg, cfam, dart3 or cfan')
+    c.add_argument('table', nargs='?', help='id as printed')
+    c.add_argument('--format', choices=('text', 'markdown', 'latex', 'html'), default='text')
+    c = command('metrics', _metrics, 'retrieval metrics of two feature files (emb, pid and perhaps cam)')
+    c.add_argument('query', help='.npz, .safetensors or a folder')
+    c.add_argument('gallery', help='likewise')
+    c.add_argument('--same-camera', choices=('drop', 'keep'), default='drop', help='results that share id and camera')
+    c.add_argument('--distance', choices=('cosine', 'euclidean'), default='cosine')
+    c.add_argument('--ks', type=int, nargs='+', default=[1, 5, 10], help='ranks (default: 1 5 10)')
+    c.add_argument('--key', nargs='+', metavar='OURS=THEIRS', help='array names in a .npz, for example emb=features')
+    c.add_argument('--json', action='store_true', help='print JSON')
+
+# %% ../nbs/91_cli.ipynb #5c72a256
 def parser() -> argparse.ArgumentParser:
     "The whole command line"
-    # long: one line an option
     p = argparse.ArgumentParser('reid_lab', description='A workbench for person re-identification research')
     p.add_argument('--version', action='version', version=f'reid_lab {__version__}')
     sub = p.add_subparsers(dest='command', required=True, metavar='COMMAND')
     def command(name, do, text):
-        c = sub.add_parser(name, help=text, description=text); c.set_defaults(do=do); return c
-    for name, do, text in (('run', _run, 'run an experiment notebook'), ('sweep', _sweep, 'run an experiment over a grid and seeds')):
-        c = command(name, do, text)
-        c.add_argument('name', help='experiment (camel, run_camel) or path of a notebook')
-        c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE', help='a parameter of the notebook; repeatable')
-        c.add_argument('--out', help='folder of the run or of the sweep (default: below runs/)')
-        if name == 'run':
-            c.add_argument('--threads', type=int, help='threads of the kernel'); c.add_argument('--timeout', type=int, help='seconds a cell may take')
-        else:
-            c.add_argument('--grid', nargs='+', metavar='NAME=V1,V2', help='values to combine'); c.add_argument('--fresh', action='store_true', help='run again what is there')
-            c.add_argument('--seeds', type=int, nargs='+', default=[0], help='default: 0'); c.add_argument('--jobs', type=int, help='processes (default: one a core)')
-    c = command('doctor', _doctor, 'say what a dataset folder holds and lacks')
-    c.add_argument('name', help='dataset, see `reid_lab datasets`'); c.add_argument('--root', help="the dataset's folder or the one above")
-    command('datasets', _datasets, 'list the datasets that can be loaded')
-    c = command('world', _world, 'render the synthetic World into the cache')
-    c.add_argument('--preset', default='quick'); c.add_argument('--seed', type=int, default=0); c.add_argument('--task', default='text', help='text, reid or aerial'); c.add_argument('--cache', help='folder')
-    c = command('published', _published, 'print published tables')
-    c.add_argument('paper', nargs='?', help='camel, dmg, cfam, dart3 or cfan'); c.add_argument('table', nargs='?', help='id as printed')
-    c.add_argument('--format', choices=('text', 'markdown', 'latex', 'html'), default='text')
-    c = command('metrics', _metrics, 'retrieval metrics of two feature files (emb, pid and perhaps cam)')
-    c.add_argument('query', help='.npz, .safetensors or a folder'); c.add_argument('gallery', help='likewise')
-    c.add_argument('--same-camera', choices=('drop', 'keep'), default='drop', help='results of the same person and camera as the query')
-    c.add_argument('--distance', choices=('cosine', 'euclidean'), default='cosine'); c.add_argument('--ks', type=int, nargs='+', default=[1, 5, 10])
-    c.add_argument('--key', nargs='+', metavar='OURS=THEIRS', help='names of arrays in a .npz, for example emb=features'); c.add_argument('--json', action='store_true')
+        c = sub.add_parser(name, help=text, description=text); c.set_defaults(do=do)
+        return c
+    for add in (_add_runs, _add_data, _add_numbers): add(command)
     return p
 
 # %% ../nbs/91_cli.ipynb #c7a6eca5

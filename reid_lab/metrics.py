@@ -89,43 +89,60 @@ class _Pairs:
         out = self.g_cam[col] == self.q_cam[lo + row] if self.drop else np.zeros(len(row), bool)
         return (row[~out], col[~out]), (row[out], col[out])
 
-# %% ../nbs/10_metrics.ipynb #c50b0b54
+# %% ../nbs/10_metrics.ipynb #2ae0e786
+def _above(x, a, ties):
+    "How many of `x` exceed `a` (or equal it, if `ties`), and their sum; compiled by `_kernel`, branch-free so that it vectorises"
+    n, s = x.dtype.type(0), x.dtype.type(0)
+    if ties:
+        for i in range(x.shape[0]):
+            w = x.dtype.type(x[i] >= a); n += w; s += w*x[i]
+    else:
+        for i in range(x.shape[0]):
+            w = x.dtype.type(x[i] > a); n += w; s += w*x[i]
+    return n, s
+
+
+def _total(x):
+    "Sum of `x`; compiled by `_kernel`"
+    s = x.dtype.type(0)
+    for i in range(x.shape[0]): s += x[i]
+    return s
+
+
+def _count_rows(block, pos, pstart, out, ostart, count, total, rowsum, lo, hi):
+    "Add to `count` and `total`, for each match, the images that beat it and their scores; compiled by `_kernel`"
+    n = block.shape[1]
+    for r in range(lo, hi):
+        row, p = block[r], pos[pstart[r]:pstart[r + 1]]
+        a, s = row[p], pstart[r]
+        for i in range(0, n if len(p) else 0, 1024):
+            end = min(i + 1024, n); seg = row[i:end]
+            rowsum[r] += _total(seg)
+            for k in range(len(p)):
+                if p[k] >= end: c, z = _above(seg, a[k], True)
+                elif p[k] < i: c, z = _above(seg, a[k], False)
+                else:
+                    c, z = _above(row[i:p[k]], a[k], True); c2, z2 = _above(row[p[k]:end], a[k], False)
+                    c += c2; z += z2
+                if c == 0: break
+                count[s + k] += int(c); total[s + k] += z
+        for o in out[ostart[r]:ostart[r + 1]]:  # left out: undo what they added
+            rowsum[r] -= row[o]
+            for k in range(len(p)):
+                if row[o] < a[k] or (row[o] == a[k] and o > p[k]): break
+                count[s + k] -= 1; total[s + k] -= row[o]
+
+
 @lru_cache
 def _kernel():
-    "The compiled counter: adds to `count` and `total`, for each match, the images that beat it and their scores"
-    # long: one compiled function; calls from inside would keep it from being cached
+    "`_count_rows` as machine code; compiled at the first call on a machine, then loaded"
     import numba
-    def count_block(block, pos, pstart, out, ostart, count, total, rowsum, lo, hi):
-        n = block.shape[1]; zero = block.dtype.type(0)
-        for r in range(lo, hi):
-            row, s, e = block[r], pstart[r], pstart[r + 1]
-            if s == e: continue
-            for i in range(0, n, 1024):
-                end = min(i + 1024, n)
-                z = zero
-                for x in range(i, end): z += row[x]
-                rowsum[r] += z
-                for k in range(s, e):
-                    a, j, c, z = row[pos[k]], min(max(pos[k], i), end), zero, zero
-                    before, after = row[i:j], row[j:end]
-                    for x in range(before.shape[0]):
-                        w = block.dtype.type(before[x] >= a); c += w; z += w*before[x]
-                    for x in range(after.shape[0]):
-                        w = block.dtype.type(after[x] > a); c += w; z += w*after[x]
-                    if c == zero: break
-                    count[k] += int(c); total[k] += z
-            for o in range(ostart[r], ostart[r + 1]):
-                x, i = row[out[o]], out[o]
-                rowsum[r] -= x
-                for k in range(s, e):
-                    a = row[pos[k]]
-                    if x < a or (x == a and i > pos[k]): break
-                    count[k] -= 1; total[k] -= x
-    options = dict(nogil=True, fastmath={'reassoc', 'nsz', 'contract', 'nnan'})
-    try: return numba.njit(cache=True, **options)(count_block)
-    except RuntimeError: return numba.njit(**options)(count_block)  # no folder that numba may write its cache to
+    from numba.extending import register_jitable
+    for f in (_above, _total): register_jitable(fastmath={'reassoc', 'nsz', 'nnan', 'contract'})(f)
+    try: return numba.njit(nogil=True, cache=True)(_count_rows)
+    except RuntimeError: return numba.njit(nogil=True)(_count_rows)  # numba finds no folder to keep it in
 
-
+# %% ../nbs/10_metrics.ipynb #9124e1b1
 def _count_numba(block, pos, pstart, out, ostart):
     "Counts of one block on the CPU, rows shared among torch's threads"
     b = block.contiguous().numpy()
@@ -175,12 +192,21 @@ def _count_torch(block, pos, pstart, out, ostart, limit=2**21):
         parts.append((count.round().long() - 1, total - a.double(), rowsum))  # a match does not beat itself
     return tuple(torch.cat(p).cpu().numpy() for p in zip(*parts))
 
-# %% ../nbs/10_metrics.ipynb #42bb5015
+# %% ../nbs/10_metrics.ipynb #b7e3488f
+def _worst_first(row, col, val, n):
+    "Matches, given in order of row and column, by row, rising score and falling column"
+    row, col, val = row[::-1], col[::-1], val[::-1]
+    o = np.argsort(val, kind='stable')
+    o = o[np.argsort(row[o].astype(np.int16 if n < 2**15 else np.int64), kind='stable')]  # 16 bits: a radix sort
+    return row[o], col[o], val[o]
+
+
 def _ranks(block, pairs, lo, count):
     "Matches of a block, worst first within a row: row, column, score, rank, sum of scores up to the rank; and the row sums"
     (row, col), (orow, out) = pairs(lo, lo + len(block))
-    val = block[torch.as_tensor(row, device=block.device), torch.as_tensor(col, device=block.device)].double().cpu().numpy()
-    o = np.lexsort((-col, val, row)); row, col, val = row[o], col[o], val[o]
+    t = lambda i: torch.as_tensor(i, device=block.device)
+    val = block.numpy()[row, col] if block.device.type == 'cpu' else block[t(row), t(col)].cpu().numpy()
+    row, col, val = _worst_first(row, col, val.astype(np.float64), len(block))
     edges = lambda r: np.searchsorted(r, np.arange(len(block) + 1))
     beat, total, rowsum = count(block, col, edges(row), out, edges(orow))
     return row, col, val, beat + 1, total + val, rowsum, len(out) and np.bincount(orow, minlength=len(block))

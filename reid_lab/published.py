@@ -54,7 +54,7 @@ def published_figures(paper:str # Key of `PAPERS`
     import pandas as pd
     return pd.DataFrame(load_paper(paper)['figures']).rename(columns={'id': 'figure'}).set_index('figure')
 
-# %% ../nbs/70_published.ipynb #57525dd6
+# %% ../nbs/70_published.ipynb #f199d3de
 def _table(paper, table):
     "The stored table, found by id (`I`, `3a`; case and the word `Table` do not matter)"
     tables = {t['id']: t for t in load_paper(paper)['tables']}
@@ -65,7 +65,7 @@ def _table(paper, table):
 
 def published_table(paper:str, # Key of `PAPERS`
     table, # Id as printed: `I` or `3a`
-    ): # DataFrame: method, dataset, source, target, backbone, setting, ... and one column a metric, in percent as printed
+    ): # DataFrame: method, dataset, source, target, backbone, setting, ... and one column a metric, as printed
     "One published table; `.attrs` holds `paper`, `table`, `caption`, `kind`, `notes`, `metrics`"
     import pandas as pd
     t = _table(paper, table)
@@ -79,9 +79,9 @@ def published_table(paper:str, # Key of `PAPERS`
                        notes=notes, metrics=metrics)
     return frame
 
-# %% ../nbs/70_published.ipynb #5989d50c
-WORLD_NOTE = ("Scores on `world` datasets are synthetic: they say whether the method runs and in which direction it moves, "
-              "and are not to be ranked with scores on real datasets.")
+# %% ../nbs/70_published.ipynb #8ac0ee95
+WORLD_NOTE = ("Scores on `world` datasets are synthetic: they say whether the method runs and in which direction it "
+              "moves, and are not to be ranked with scores on real datasets.")
 
 
 def is_world(dataset) -> bool: # True for `world`, `World-quick`, `world:ground->aerial`
@@ -92,11 +92,14 @@ def is_world(dataset) -> bool: # True for `world`, `World-quick`, `world:ground-
 def _ours(ours, metrics):
     "Our rows as a frame: from a dict, a list of dicts or a frame, nested `metrics` unfolded"
     import pandas as pd
-    rows = ours.to_dict('records') if isinstance(ours, pd.DataFrame) else [ours] if isinstance(ours, dict) else list(ours)
+    if isinstance(ours, pd.DataFrame): ours = ours.to_dict('records')
+    rows = [ours] if isinstance(ours, dict) else list(ours)
     rows = [{**{k: v for k, v in r.items() if k != 'metrics'}, **(r.get('metrics') or {})} for r in rows]
     for i, r in enumerate(rows):
-        if not r.get('dataset'): raise ValueError(f"ours[{i}] has no 'dataset'; name it, so that World scores are told apart")
-        if not set(metrics) & set(r): raise ValueError(f"ours[{i}] has none of the table's metrics {metrics}; it has {sorted(r)}")
+        if not r.get('dataset'):
+            raise ValueError(f"ours[{i}] has no 'dataset'; name it, so that World scores are told apart")
+        if not set(metrics) & set(r):
+            raise ValueError(f"ours[{i}] has none of the table's metrics {metrics}; it has {sorted(r)}")
     return pd.DataFrame([{'method': 'ours', **r} for r in rows])
 
 # %% ../nbs/70_published.ipynb #81788dd1

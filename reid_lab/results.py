@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from .core import check_choice, project_root, stream
 
-# %% ../nbs/71_results.ipynb #52326a6e
+# %% ../nbs/71_results.ipynb #0c2b288c
 COLUMNS = { # column -> meaning; results/README.md says the same
     'run': 'name of the run folder', 'time': 'UTC start time', 'commit': 'commit, + if files were changed',
-    'notebook': 'what ran', 'variant': 'which of the compared things this row is', 'preset': 'smoke, quick, full, paper',
-    'seed': 'seed of the run', 'dataset': 'what was scored; world... is synthetic', 'split': 'train, val or test',
+    'notebook': 'what ran', 'variant': 'which of the compared things this row is',
+    'preset': 'smoke, quick, full, paper', 'seed': 'seed of the run',
+    'dataset': 'what was scored; world... is synthetic', 'split': 'train, val or test',
     'selection': 'how the checkpoint was chosen', 'images_seen': 'training images, with repeats', 'wall_s': 'seconds',
     'parameters': 'JSON object', 'env': 'JSON object', 'metrics': 'JSON object, percent where they are rates'}
 JSON_COLUMNS = ('parameters', 'env', 'metrics')
@@ -51,7 +52,7 @@ def _plain(x):
     if isinstance(x, float) and math.isnan(x): return None
     return x if isinstance(x, (str, int, float, bool, type(None))) else str(x)
 
-# %% ../nbs/71_results.ipynb #bd7e6b0b
+# %% ../nbs/71_results.ipynb #73bf954e
 def _line(values):
     "One CSV line"
     out = io.StringIO(); csv.writer(out, lineterminator='\n').writerow(values)
@@ -64,7 +65,7 @@ def append_result(row:dict, # Keys among `COLUMNS`; `dataset` and `metrics` are 
     "Append one row; safe with other processes appending to the same file"
     path = results_path(path)
     for key in row: check_choice('result column', key, COLUMNS)
-    if not row.get('dataset'): raise ValueError("a result row needs 'dataset'; World scores must be recognisable as such")
+    if not row.get('dataset'): raise ValueError("a result row needs 'dataset', so that World scores are told apart")
     if not row.get('metrics'): raise ValueError("a result row needs 'metrics', a dict with at least one value")
     full = {c: row.get(c, {} if c in JSON_COLUMNS else '') for c in COLUMNS}
     cells = [json.dumps(_plain(v), sort_keys=c != 'metrics', allow_nan=False) if c in JSON_COLUMNS else _plain(v)
@@ -79,14 +80,15 @@ def append_result(row:dict, # Keys among `COLUMNS`; `dataset` and `metrics` are 
         f.write((text + _line(cells)).encode())
     return full
 
-# %% ../nbs/71_results.ipynb #e64c48e2
+# %% ../nbs/71_results.ipynb #96253028
 def load_results(path=None, # See `results_path`
     **where, # Column or parameter = value, or a list of values
     ): # DataFrame; `.attrs['metrics']` names the metric columns
     "The results file as a frame, metrics unfolded"
     import pandas as pd
     path, rows = results_path(path), []
-    if not path.exists(): raise FileNotFoundError(f"no results at {path}; a run appends its rows there (see `start_run`)")
+    if not path.exists():
+        raise FileNotFoundError(f"no results at {path}; a run appends its rows there (see `start_run`)")
     with open(path, newline='', encoding='utf-8') as f:
         reader = csv.DictReader(f)
         check_choice('header', ','.join(reader.fieldnames or ()), [','.join(COLUMNS)], f"in {path}")
@@ -115,7 +117,7 @@ def pick(frame, # From `load_results`
         keep &= have.isin(want if isinstance(want, (list, tuple, set)) else [want]).to_numpy()
     return frame[keep]
 
-# %% ../nbs/71_results.ipynb #5ba58988
+# %% ../nbs/71_results.ipynb #62e5c74d
 def summarise(frame, # One row a run
     metrics, # Name or names of metric columns
     by=('variant', 'dataset'), # Columns that define a line of the table
@@ -130,10 +132,10 @@ def summarise(frame, # One row a run
     for m in metrics:
         mean, sd = groups[m].mean(), groups[m].std()
         if not text: out[f'{m}_mean'], out[f'{m}_sd'] = mean, sd
-        else: out[m] = [f'{a:.{digits}f}' if math.isnan(s) else f'{a:.{digits}f} ± {s:.{digits}f}' for a, s in zip(mean, sd)]
+        else: out[m] = [f'{a:.{digits}f}' + ('' if math.isnan(s) else f' ± {s:.{digits}f}') for a, s in zip(mean, sd)]
     return out.reset_index()
 
-# %% ../nbs/71_results.ipynb #3c385a0e
+# %% ../nbs/71_results.ipynb #44bc62d3
 @dataclass(frozen=True)
 class Paired:
     "The outcome of `paired`"
@@ -147,17 +149,22 @@ class Paired:
     values:tuple=() # The differences, in order of the pairing key
 
     @property
+    def low(self): return min(self.t_low, self.boot_low)
+
+    @property
+    def high(self): return max(self.t_high, self.boot_high)
+
+    @property
     def verdict(self) -> str:
         "`higher`, `lower` or `not resolved`"
-        if min(self.t_low, self.boot_low) > 0: return 'higher'
-        return 'lower' if max(self.t_high, self.boot_high) < 0 else 'not resolved'
+        return 'higher' if self.low > 0 else 'lower' if self.high < 0 else 'not resolved'
 
     def __str__(self):
         t, boot = (f'[{lo:+.2f}, {hi:+.2f}]' for lo, hi in ((self.t_low, self.t_high), (self.boot_low, self.boot_high)))
         return (f"{self.metric}: {self.b} - {self.a} = {self.diff:+.2f} (sd {self.sd:.2f}, n={self.n}), "
                 f"{self.level:.0%} interval {t}, bootstrap {boot}: {self.verdict}")
 
-# %% ../nbs/71_results.ipynb #64cf8b4f
+# %% ../nbs/71_results.ipynb #6a551dc9
 def _intervals(d, level, n_boot=10_000):
     "Student's t and percentile bootstrap intervals of the mean of `d`"
     import numpy as np
@@ -184,7 +191,8 @@ def paired(frame, # One row a run
         if not isinstance(arm, dict): check_choice(column, arm, list(dict.fromkeys(frame[column])))
         rows = pick(frame, **(arm if isinstance(arm, dict) else {column: arm})).dropna(subset=[metric])
         if rows.duplicated(by).any():
-            raise ValueError(f"{arm!r} has more than one row for some {by}; filter with `pick` first (dataset, split, preset ...)")
+            raise ValueError(f"{arm!r} has more than one row for some {by}; filter with `pick` first "
+                             "(dataset, split, preset ...)")
         arms.append(rows.set_index(by)[metric])
     d = (arms[1] - arms[0]).dropna().sort_index()
     if d.empty: raise ValueError(f"{a!r} and {b!r} share no {by}; run both with the same seeds")
@@ -193,12 +201,13 @@ def paired(frame, # One row a run
     return Paired(metric, str(a), str(b), len(d), lone, *map(float, both), float(d.mean()),
                   float(d.std()) if len(d) > 1 else math.nan, *_intervals(d.to_numpy(float), level), level, tuple(d))
 
-# %% ../nbs/71_results.ipynb #1ccc5ced
+# %% ../nbs/71_results.ipynb #7b96d5c4
 def paired_table(frame, # One row a run
     metrics, # Name or names of metric columns
     base, # The variant all others are compared with
     others=None, # Default: all other values of `column`, in order of appearance
-    by='seed', column:str='variant', # As in `paired`
+    by='seed', # As in `paired`
+    column:str='variant', # As in `paired`
     level:float=.95, # Of each interval, or of all together
     adjust:str='none', # `none` | `bonferroni`
     ): # DataFrame, one row a comparison
@@ -209,12 +218,13 @@ def paired_table(frame, # One row a run
     others = [v for v in dict.fromkeys(frame[column]) if v != base] if others is None else list(others)
     if adjust == 'bonferroni': level = 1 - (1 - level)/(len(others)*len(metrics))
     found = [paired(frame, m, base, o, by, column, level) for m in metrics for o in others]
-    return pd.DataFrame([dict(metric=p.metric, base=p.a, variant=p.b, n=p.n, diff=p.diff, sd=p.sd, low=min(p.t_low, p.boot_low),
-                              high=max(p.t_high, p.boot_high), verdict=p.verdict) for p in found])
+    return pd.DataFrame([dict(metric=p.metric, base=p.a, variant=p.b, n=p.n, diff=p.diff, sd=p.sd, low=p.low,
+                              high=p.high, verdict=p.verdict) for p in found])
 
-# %% ../nbs/71_results.ipynb #ed5a1246
+# %% ../nbs/71_results.ipynb #44bccf42
 TEX = {'\\': r'\textbackslash{}', '&': r'\&', '%': r'\%', '$': r'\$', '#': r'\#', '_': r'\_', '{': r'\{', '}': r'\}',
-       '~': r'\textasciitilde{}', '^': r'\textasciicircum{}', '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}',
+       '~': r'\textasciitilde{}', '^': r'\textasciicircum{}', '<': r'\textless{}', '>': r'\textgreater{}',
+       '|': r'\textbar{}',
        '±': r'$\pm$', '→': r'$\rightarrow$', 'θ': r'$\theta$', 'ε': r'$\epsilon$', 'τ': r'$\tau$'}
 
 
@@ -227,14 +237,15 @@ def markdown_escape(text) -> str:
     "`text` with everything special in a Markdown table cell made literal"
     return re.sub(r'([\\`*_\[\]|#~$])', r'\\\1', html.escape(str(text), quote=False).replace('\n', ' '))
 
-# %% ../nbs/71_results.ipynb #6703e7ee
+# %% ../nbs/71_results.ipynb #880afea0
 def _best(frame, bold, within):
     "Mask of the cells to set in bold: the largest number of each `bold` column in each group"
     import pandas as pd
     keys = [c for c in within if c in frame]
     mask = pd.DataFrame(False, index=frame.index, columns=frame.columns)
     for c in bold:
-        values = pd.to_numeric(frame[check_choice('bold', c, list(frame.columns))].astype(str).str.split('±').str[0], errors='coerce')
+        texts = frame[check_choice('bold', c, list(frame.columns))].astype(str)
+        values = pd.to_numeric(texts.str.split('±').str[0], errors='coerce')
         top = values.groupby([frame[k].fillna('') for k in keys], sort=False).transform('max') if keys else values.max()
         mask[c] = values.notna() & (values == top)
     return mask
@@ -252,7 +263,7 @@ def _cells(frame, digits, bold, within, escape, strong):
             for row, marks in zip(frame.astype(object).to_numpy(), mask.to_numpy())]
     return [escape(c) for c in frame.columns], body, [pd.api.types.is_numeric_dtype(t) for t in frame.dtypes]
 
-# %% ../nbs/71_results.ipynb #85a46226
+# %% ../nbs/71_results.ipynb #6bf98269
 def to_markdown(frame, # Any frame
     digits:int=2, # Decimals of floats
     bold=(), # Columns whose best value is set in bold
@@ -265,8 +276,12 @@ def to_markdown(frame, # Any frame
     return '\n'.join('| ' + ' | '.join(r) + ' |' for r in rows) + (f'\n\n{markdown_escape(note)}' if note else '')
 
 
-def to_html(frame, digits:int=2, bold=(), within=('origin', 'dataset')) -> str:
-    "An HTML table; arguments as in `to_markdown`"
+def to_html(frame, # Any frame
+    digits:int=2, # Decimals of floats
+    bold=(), # Columns whose best value is set in bold
+    within=('origin', 'dataset'), # ... within groups of these columns
+    ) -> str:
+    "An HTML table; `frame.attrs['footnote']` follows it"
     head, body, right = _cells(frame, digits, bold, within, html.escape, '<b>{}</b>'.format)
     style = [' style="text-align:right"' if r else ' style="text-align:left"' for r in right]
     row = lambda cells, tag: '<tr>' + ''.join(f'<{tag}{s}>{c}</{tag}>' for c, s in zip(cells, style)) + '</tr>'
@@ -274,18 +289,21 @@ def to_html(frame, digits:int=2, bold=(), within=('origin', 'dataset')) -> str:
     foot = f'<p>{html.escape(note)}</p>' if note else ''
     return f"<table><thead>{row(head, 'th')}</thead><tbody>{''.join(row(r, 'td') for r in body)}</tbody></table>{foot}"
 
-# %% ../nbs/71_results.ipynb #9e70dc9d
+# %% ../nbs/71_results.ipynb #ab6cee06
 def to_latex(frame, # Any frame
     caption:str='', # Plain text, escaped
     label:str='', # For `\ref`
-    digits:int=2, bold=(), within=('origin', 'dataset'), # As in `to_markdown`
+    digits:int=2, # Decimals of floats
+    bold=(), # Columns whose best value is set in bold
+    within=('origin', 'dataset'), # ... within groups of these columns
     ) -> str:
     "A `table` environment with booktabs rules (`tabular` alone if there is neither caption nor label)"
     if not re.fullmatch(r'[\w:.-]*', label): raise ValueError(f"label={label!r}: use letters, digits and `:.-_` only")
     head, body, right = _cells(frame, digits, bold, within, latex_escape, r'\textbf{{{}}}'.format)
     note = frame.attrs.get('footnote')
-    lines = [r'\begin{tabular}{' + ''.join('r' if r else 'l' for r in right) + '}', r'\toprule', ' & '.join(head) + r' \\',
-             r'\midrule', *[' & '.join(r) + r' \\' for r in body], r'\bottomrule', r'\end{tabular}']
+    head, *body = [' & '.join(r) + r' \\' for r in (head, *body)]
+    align = ''.join('r' if r else 'l' for r in right)
+    lines = [rf'\begin{{tabular}}{{{align}}}', r'\toprule', head, r'\midrule', *body, r'\bottomrule', r'\end{tabular}']
     if note: caption = f'{caption} {note}'.strip()
     if not (caption or label): return '\n'.join(lines)
     lines = [r'\begin{table}[t]', r'\centering', *([rf'\caption{{{latex_escape(caption)}}}'] if caption else []),

@@ -8,11 +8,11 @@ __all__ = ['MIX', 'NOUNS', 'COLOUR_WORDS', 'CONFUSED', 'OPENINGS', 'HIDDEN', 'CL
            'upper_phrase', 'opening', 'clauses_for', 'word_clause', 'fillers_for', 'join_clauses', 'caption_with_facts',
            'caption', 'attribute_oracle', 'caption_oracle']
 
-# %% ../../nbs/03_data.captions.ipynb #6b0ae4fc
+# %% ../../nbs/03_data.captions.ipynb #dfdb03ca
 import random, re
 import numpy as np
-from ..core import check_choice, stream
-from .people import ATTRIBUTES, NEEDS, SLEEVES, Person, sample_people, sees
+from ..core import check_choice
+from .people import ATTRIBUTES, NEEDS, SLEEVES, Person, sees
 
 # %% ../../nbs/03_data.captions.ipynb #5d500872
 MIX = .13 # how often a choice comes from the other style

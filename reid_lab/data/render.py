@@ -16,7 +16,7 @@ import numpy as np
 from ..core import check_choice, stream
 from .people import PARTS, PALETTE, Person
 
-# %% ../../nbs/04_data.render.ipynb #dff833ff
+# %% ../../nbs/04_data.render.ipynb #97bb5519
 PATTERNS = ('plain', 'striped', 'plaid', 'dotted', 'denim', 'strands', 'ribbed') # index = code of a cloth
 DETAILS = ('none', 'torso', 'face', 'shoe') # index = code of what is painted on top
 
@@ -44,9 +44,10 @@ class Solids:
     def ball(self, c, r, up=(0., 1., 0.), side=(1., 0., 0.)): # Centre; radii (x, y, z)
         "An ellipsoid whose `y` axis points `up`"
         d = [u*r[1] for u in up]
-        self.rows.append([0., c[0]-d[0], c[1]-d[1], c[2]-d[2], c[0]+d[0], c[1]+d[1], c[2]+d[2], r[0], r[2], 0., 0., *side, *self.cloth])
+        self.rows.append([0., c[0]-d[0], c[1]-d[1], c[2]-d[2], c[0]+d[0], c[1]+d[1], c[2]+d[2], r[0], r[2], 0., 0.,
+                          *side, *self.cloth])
 
-# %% ../../nbs/04_data.render.ipynb #5fd8b7ae
+# %% ../../nbs/04_data.render.ipynb #26088d9d
 ACTIONS = ('standing', 'walking', 'running')
 ARMS = ('down', 'pockets', 'folded') # what free arms do while standing
 
@@ -82,10 +83,12 @@ def _arm_angles(shot, sign, task):
     if task == 'hold': return .10, .10, .85, -.05
     if task == 'carry': return .02, .17, .10, 0.
     if shot.action == 'running': return .75*sign*sin(shot.phase), .18, 1.5, -.3
-    if shot.action == 'walking': return -1.05*shot.stride*sign*sin(shot.phase), .13, .22 + .12*sign*sin(shot.phase + 2.5), 0.
-    return {'down': (.03, .13, .14, 0.), 'pockets': (-.22, .30, .62, -.25), 'folded': (.35, .12, 1.45, -1.05)}[shot.arms]
+    if shot.action == 'walking':
+        return -1.05*shot.stride*sign*sin(shot.phase), .13, .22 + .12*sign*sin(shot.phase + 2.5), 0.
+    return {'down': (.03, .13, .14, 0.), 'pockets': (-.22, .30, .62, -.25),
+            'folded': (.35, .12, 1.45, -1.05)}[shot.arms]
 
-# %% ../../nbs/04_data.render.ipynb #a07611b1
+# %% ../../nbs/04_data.render.ipynb #687696ed
 def _dir(forward, spread): # Angle from straight down towards +z; sideways component
     c = sqrt(max(1 - spread*spread, 1e-6))
     return spread, -cos(forward)*c, sin(forward)*c
@@ -140,19 +143,22 @@ class Skeleton:
     @staticmethod
     def tasks(person): # What the left and the right arm are busy with
         "`raise`, `hold`, `carry` or nothing, for each arm"
-        right = {'phone': 'raise', 'umbrella': 'raise', 'cup': 'hold', 'bottle': 'hold', 'book': 'hold', 'shopping bag': 'carry'}
+        right = {'phone': 'raise', 'umbrella': 'raise', 'cup': 'hold', 'bottle': 'hold', 'book': 'hold',
+                 'shopping bag': 'carry'}
         return 'carry' if person.bag == 'handbag' else '', right.get(person.held, '')
 
-# %% ../../nbs/04_data.render.ipynb #ee150289
+# %% ../../nbs/04_data.render.ipynb #cabdda3b
 def _shoes(b, sk, p, i):
     k, a, toe = sk.k, sk.ankle[i], sk.toe[i]
     toe = _unit(toe)
     foot = _step((a[0], a[1] - .045*k, a[2]), toe, .055*k)
     rgb, skin = p.rgb('shoes'), p.rgb('skin')
-    size = {'boots': (.047, .046), 'leather shoes': (.040, .036), 'sandals': (.041, .022), 'sneakers': (.046, .044)}[p.shoes]
+    size = {'boots': (.047, .046), 'leather shoes': (.040, .036), 'sandals': (.041, .022),
+            'sneakers': (.046, .044)}[p.shoes]
     if p.shoes == 'sandals':
         b.wear('skin', skin).ball(_step(foot, (0, 1, 0), .012*k), (.036*k, .030*k, .115*k), up=(0, toe[2], -toe[1]))
-        b.wear('shoes', rgb).ball(_step(foot, (0, -1, 0), .014*k), (size[0]*k, size[1]*k, .132*k), up=(0, toe[2], -toe[1]))
+        b.wear('shoes', rgb).ball(_step(foot, (0, -1, 0), .014*k), (size[0]*k, size[1]*k, .132*k),
+                                  up=(0, toe[2], -toe[1]))
         b.ball(_step(foot, toe, .03*k), (.041*k, .039*k, .020*k), up=(0, toe[2], -toe[1]))
     else:
         b.wear('shoes', rgb, detail='shoe' if p.shoes == 'sneakers' else 'none')
@@ -179,7 +185,8 @@ def _legs(b, sk, p, i):
     b.limb(knee, ankle if p.lower != 'leggings' else _step(ankle, (0, 1, 0), .03*k), joint*.97 + extra, low)
     if not extra:   # a bare calf
         mid = [n + .30*(a - n) for n, a in zip(knee, ankle)]
-        b.ball((mid[0], mid[1], mid[2] - .006*k), (calf, .115*k, calf), up=_unit([n - a for n, a in zip(knee, ankle)]))
+        b.ball((mid[0], mid[1], mid[2] - .006*k), (calf, .115*k, calf),
+               up=_unit([n - a for n, a in zip(knee, ankle)]))
     if p.lower == 'leggings': b.wear('skin', p.rgb('skin')).limb(_step(ankle, (0, 1, 0), .06*k), ankle, shin, shin)
     if p.lower == 'shorts':
         end = [h + .86*(n - h) for h, n in zip(hip, knee)]
@@ -196,15 +203,16 @@ def _lower(b, sk, p):
     b.limb((0, y(.93), 0), (0, y(1.06), 0), sk.hips*.97*k*w, sk.waist*1.02*k*w, flat=.68*sk.deep/w)
     if p.lower == 'skirt': b.limb((0, y(.52), 0), (0, y(1.02), 0), .235*k*w, sk.waist*1.04*k*w, flat=.80*sk.deep/w)
 
-# %% ../../nbs/04_data.render.ipynb #98241dec
+# %% ../../nbs/04_data.render.ipynb #0ef8f0c9
 GARMENTS = { # upper garment -> (looseness in metres, hem height of a person of 1.72 m, hem width factor)
     't-shirt': (.006, .90, 1.03), 'shirt': (.007, .88, 1.04), 'hoodie': (.018, .89, 1.0), 'sweater': (.013, .90, 1.0),
-    'jacket': (.019, .87, 1.02), 'coat': (.020, .50, 1.20), 'tank top': (.003, .92, 1.02), 'suit jacket': (.013, .80, 1.08),
-    'dress': (.004, .54, 1.55)}
+    'jacket': (.019, .87, 1.02), 'coat': (.020, .50, 1.20), 'tank top': (.003, .92, 1.02),
+    'suit jacket': (.013, .80, 1.08), 'dress': (.004, .54, 1.55)}
 
 
 def _upper_cloth(p):
-    pattern = {'striped': 'striped', 'plaid': 'plaid', 'dotted': 'dotted'}.get(p.pattern, 'ribbed' if p.upper == 'sweater' else 'plain')
+    pattern = p.pattern if p.pattern in ('striped', 'plaid',
+                                         'dotted') else 'ribbed' if p.upper == 'sweater' else 'plain'
     rgb2 = p.rgb('pattern') if pattern in ('striped', 'plaid', 'dotted') else None
     return dict(pattern=pattern, rgb2=rgb2, frequency=p.frequency)
 
@@ -222,10 +230,11 @@ def _trunk(b, sk, p):
     deep = flat*(1.16 if hem < .84 else 1.03)
     b.limb((0, y(top), 0), (0, y(1.095), 0), hips*(1.0 if hem < .84 else flare), waist, flat=deep)
     if hem < .84: b.limb((0, y(hem), 0), (0, y(.843), 0), hips*flare, hips*1.005, flat=deep*1.01)
-    if p.build == 'heavy': b.ball((0, y(1.06), .045*k), (waist*.92, .16*k, waist*flat*1.02))
+    if p.build == 'heavy': b.ball((0, y(1.06), .030*k), (waist*.90, .19*k, waist*flat*.98))
     bare = p.sleeve == 'none'
     if bare: b.wear('skin', p.rgb('skin'))
-    b.limb((0, y(1.385), -.006*k), (0, y(1.468), -.012*k), sk.shoulder_x + (.012*k if not bare else 0.), .058*k, flat=.56)
+    b.limb((0, y(1.385), -.006*k), (0, y(1.468), -.012*k), sk.shoulder_x + (.012*k if not bare else 0.), .058*k,
+           flat=.56)
 
 
 def _collar(b, sk, p):
@@ -233,11 +242,14 @@ def _collar(b, sk, p):
     if p.upper == 'hoodie':
         b.wear('upper', rgb, dim=.94).ball((0, y(1.435), -.085*k), (.105*k, .065*k, .062*k), up=(0, .94, .34))
         b.limb((0, y(1.425), -.02*k), (0, y(1.472), -.024*k), .098*k, .074*k)
-    if p.upper in ('jacket', 'coat'): b.wear('upper', rgb, dim=.93).limb((0, y(1.42), -.014*k), (0, y(1.476), -.026*k), .080*k, .070*k, hollow=1.)
+    if p.upper in ('jacket', 'coat'):
+        b.wear('upper', rgb, dim=.93).limb((0, y(1.42), -.014*k), (0, y(1.476), -.026*k), .080*k, .070*k, hollow=1.)
     if p.upper in ('shirt', 'suit jacket'):
-        b.wear('inner' if p.upper == 'suit jacket' else 'upper', p.rgb('inner') if p.upper == 'suit jacket' else rgb, dim=.97)
+        b.wear('inner' if p.upper == 'suit jacket' else 'upper', p.rgb('inner') if p.upper == 'suit jacket' else rgb,
+               dim=.97)
         b.limb((0, y(1.435), -.012*k), (0, y(1.478), -.018*k), .068*k, .061*k)
-    if p.upper == 'sweater': b.wear('upper', rgb, dim=.92).limb((0, y(1.45), -.01*k), (0, y(1.474), -.012*k), .070*k, .062*k)
+    if p.upper == 'sweater':
+        b.wear('upper', rgb, dim=.92).limb((0, y(1.45), -.01*k), (0, y(1.474), -.012*k), .070*k, .062*k)
 
 # %% ../../nbs/04_data.render.ipynb #0be1c432
 def _hand(b, sk, p, i):
@@ -270,14 +282,14 @@ def _arm(b, sk, p, i):
         b.ball((sh[0] - s*.010*k, sh[1] - .022*k, sh[2]), (r0 + .010*k, .062*k, r0 + .010*k))
     _hand(b, sk, p, i)
 
-# %% ../../nbs/04_data.render.ipynb #8f9af8a1
+# %% ../../nbs/04_data.render.ipynb #85ed5d30
 def _head(b, sk, p):
     k, at, skin, (c, s) = sk.k, sk.on_head, p.rgb('skin'), sk.look
     side = (c, 0., -s)
     b.wear('skin', skin, dim=.90).limb((0, sk.y(1.43), -.012*k), (0, sk.y(1.545), .0), .056*k, .050*k)
     b.wear('face', skin, detail='face')
     b.ball(at(0, .012, -.004), (.074*k, .106*k, .092*k), side=side)
-    b.ball(at(0, -.047, .010), (.057*k, .062*k, .062*k), side=side)
+    b.ball(at(0, -.047, .008), (.057*k, .062*k, .058*k), side=side)
     b.wear('face', skin, dim=1.03).ball(at(0, -.014, .092), (.013*k, .024*k, .016*k), side=side)
     b.wear('skin', skin, dim=.95)
     if p.hair in ('shaved', 'short', 'bun', 'ponytail'):
@@ -293,14 +305,18 @@ def _hair(b, sk, p):
     b.ball(at(0, .034 - (.01 if hat else 0), -.017), (.083*k, (.086 + top)*k, .090*k), side=side)   # the cap
     if p.hair == 'short': b.ball(at(0, -.005, -.032), (.077*k, .075*k, .068*k), side=side); return
     if p.hair in ('medium', 'long'):
-        for e in (1, -1): b.limb(at(e*.060, .045, -.012), at(e*.066, -.09 if p.hair == 'medium' else -.16, .0), .030*k, .026*k, flat=1.3, side=side)
+        for e in (1, -1):
+            b.limb(at(e*.060, .045, -.012), at(e*.066, -.09 if p.hair == 'medium' else -.16, .0), .030*k, .026*k,
+                   flat=1.3, side=side)
         low = -.10 if p.hair == 'medium' else -.27
-        b.limb(at(0, .05, -.035), at(0, low, -.055), .076*k, .070*k if p.hair == 'medium' else .085*k, flat=.62, side=side)
+        b.limb(at(0, .05, -.035), at(0, low, -.055), .076*k, .070*k if p.hair == 'medium' else .085*k, flat=.62,
+               side=side)
         b.ball(at(0, low, -.055), (.070*k if p.hair == 'medium' else .085*k, .03*k, .045*k), side=side)
     else: b.ball(at(0, .0, -.032), (.078*k, .078*k, .068*k), side=side)
     if p.hair == 'ponytail':
         b.ball(at(0, .055, -.108), (.026*k, .026*k, .026*k))
-        b.limb(at(0, .055, -.115), at(0, -.06, -.150), .026*k, .034*k); b.limb(at(0, -.06, -.150), at(0, -.19, -.135), .034*k, .012*k)
+        b.limb(at(0, .055, -.115), at(0, -.06, -.150), .026*k, .034*k)
+        b.limb(at(0, -.06, -.150), at(0, -.19, -.135), .034*k, .012*k)
     if p.hair == 'bun': b.ball(at(0, .095, -.078), (.048*k, .042*k, .045*k))
 
 
@@ -311,16 +327,18 @@ def _hat(b, sk, p):
     b.wear('hat', p.rgb('hat'))
     if p.hat == 'cap':
         b.ball(at(0, .052, -.010), (.088*k, .080*k, .100*k), side=side)
-        b.wear('hat', p.rgb('hat'), dim=.88).ball(at(0, .050, .105), (.068*k, .010*k, .075*k), up=(s*.18, .98, c*.18), side=side)
+        b.wear('hat', p.rgb('hat'), dim=.88).ball(at(0, .050, .105), (.068*k, .010*k, .075*k),
+                                                  up=(s*.18, .98, c*.18), side=side)
     if p.hat == 'beanie':
         b.ball(at(0, .060, -.010), (.089*k, .100*k, .101*k), side=side)
-        b.wear('hat', p.rgb('hat'), 'ribbed', dim=.9).limb(at(0, .028, -.008), at(0, .075, -.010), .090*k, .090*k, flat=1.14, side=side)
+        b.wear('hat', p.rgb('hat'), 'ribbed', dim=.9).limb(at(0, .028, -.008), at(0, .075, -.010), .090*k, .090*k,
+                                                           flat=1.14, side=side)
     if p.hat == 'sun hat':
         b.limb(at(0, .045, -.008), at(0, .135, -.010), .092*k, .070*k, flat=1.08, side=side)
         b.ball(at(0, .135, -.010), (.070*k, .016*k, .076*k), side=side)
         b.ball(at(0, .048, -.006), (.190*k, .016*k, .195*k), side=side)
 
-# %% ../../nbs/04_data.render.ipynb #0a6790fa
+# %% ../../nbs/04_data.render.ipynb #1de437bf
 def _bag(b, sk, p):
     if p.bag == 'none': return
     k, y, w, deep = sk.k, sk.y, sk.w, sk.chest*sk.k*.66*sk.deep
@@ -330,14 +348,17 @@ def _bag(b, sk, p):
         b.limb((0, y(1.02), z), (0, y(1.30), z), .145*k, .128*k, flat=.60)
         b.ball((0, y(1.30), z), (.128*k, .085*k, .077*k)); b.ball((0, y(1.025), z), (.143*k, .05*k, .085*k))
         b.wear('bag', rgb, dim=.86).ball((0, y(1.09), z - .075*k), (.105*k, .085*k, .05*k))
-        for s in (1, -1): b.wear('bag', rgb, dim=.92).limb((s*.095*k, y(1.33), z + .03*k), (s*.082*k, y(1.425), -.01*k), .020*k, .020*k)
+        for s in (1, -1):
+            b.wear('bag', rgb, dim=.92).limb((s*.095*k, y(1.33), z + .03*k), (s*.082*k, y(1.425), -.01*k), .020*k,
+                                             .020*k)
     if p.bag == 'shoulder bag':
         x = -(sk.hips*k*w + .065*k)
         b.limb((x, y(.80), .02*k), (x, y(.985), .02*k), .050*k, .040*k, flat=3.0)
         b.wear('bag', rgb, dim=.88).ball((x - .012*k, y(.945), .02*k), (.046*k, .065*k, .132*k))
     if p.bag == 'waist bag':
         z = sk.waist*k*.70*deep/(sk.chest*k*.66) + .075*k*w
-        b.ball((.02*k, y(.995), z), (.105*k, .052*k, .046*k)); b.wear('bag', rgb, dim=.85).ball((.02*k, y(.985), z + .032*k), (.075*k, .034*k, .025*k))
+        b.ball((.02*k, y(.995), z), (.105*k, .052*k, .046*k))
+        b.wear('bag', rgb, dim=.85).ball((.02*k, y(.985), z + .032*k), (.075*k, .034*k, .025*k))
     if p.bag == 'handbag':
         x, h, z = sk.wrist[0]; h -= .10*k
         b.limb((x, h - .25*k, z), (x, h - .05*k, z), .055*k, .040*k, flat=2.7)
@@ -350,12 +371,14 @@ def _held(b, sk, p):
     rgb = p.rgb('held'); b.wear('held', rgb)
     if p.held == 'phone': b.ball((x + .012*k, h + .035*k, z + .012*k), (.040*k, .078*k, .012*k), up=(0, .9, -.43))
     if p.held == 'bottle':
-        b.limb((x, h - .09*k, z + .015*k), (x, h + .09*k, z + .015*k), .034*k, .034*k); b.ball((x, h + .09*k, z + .015*k), (.034*k, .03*k, .034*k))
+        b.limb((x, h - .09*k, z + .015*k), (x, h + .09*k, z + .015*k), .034*k, .034*k)
+        b.ball((x, h + .09*k, z + .015*k), (.034*k, .03*k, .034*k))
         b.limb((x, h + .10*k, z + .015*k), (x, h + .15*k, z + .015*k), .015*k, .015*k)
     if p.held == 'cup':
         b.limb((x, h - .06*k, z + .015*k), (x, h + .07*k, z + .015*k), .030*k, .043*k)
         b.wear('held', rgb, dim=.8).ball((x, h + .075*k, z + .015*k), (.046*k, .013*k, .046*k))
-    if p.held == 'book': b.limb((x + .01*k, h - .11*k, z + .02*k), (x + .01*k, h + .12*k, z + .035*k), .085*k, .085*k, flat=.20)
+    if p.held == 'book':
+        b.limb((x + .01*k, h - .11*k, z + .02*k), (x + .01*k, h + .12*k, z + .035*k), .085*k, .085*k, flat=.20)
     if p.held == 'shopping bag':
         h -= .03*k; b.limb((x, h - .38*k, z), (x, h - .06*k, z), .068*k, .060*k, flat=2.3)
         for s in (1, -1): b.limb((x, h + .02*k, z), (x, h - .07*k, z + s*.06*k), .008*k, .008*k)
@@ -398,10 +421,11 @@ def _denim(u, v, f): return 0.*u, .97 + .06*_wave(v*60. + u*60.) + _where((u > -
 def _strands(u, v, f): return 0.*u, .90 + .20*_wave(u*75. + .6*_wave(v*9.))
 def _ribbed(u, v, f): return 0.*u, .96 + .08*_where(_wave(u*45.) < .5, 1., 0.)
 
-# %% ../../nbs/04_data.render.ipynb #6b3425c1
-PAINTS = ('cloth', 'skin', 'hair', 'inner', 'bag', 'glasses', 'lips', 'eye white', 'eye', 'sole', 'logo', 'stubble', 'neckline')
-_PAINT_PART = np.array([-1] + [PARTS.index(p) for p in ('skin', 'hair', 'inner', 'bag', 'glasses', 'face', 'face', 'face', 'shoes',
-                                                        'logo', 'hair', 'skin')])
+# %% ../../nbs/04_data.render.ipynb #ffd6736c
+PAINTS = ('cloth', 'skin', 'hair', 'inner', 'bag', 'glasses', 'lips', 'eye white', 'eye', 'sole', 'logo', 'stubble',
+          'neckline')
+_PAINT_PART = np.array([-1] + [PARTS.index(p) for p in (
+    'skin', 'hair', 'inner', 'bag', 'glasses', 'face', 'face', 'face', 'shoes', 'logo', 'hair', 'skin')])
 
 
 def _shoe(lx, ly, lz, opt): return _where(ly < -.38, 9, 0), 1. + 0.*lx
@@ -414,15 +438,18 @@ def _face(x, y, z, opt): # Metres from the middle of the head
     code = _where(front & (eye < 1.), _where(((ax - .030)/.0075)**2 < 1., 8, 7), 0)
     code = _where(front & (abs(y - .034) < .0048) & (ax > .014) & (ax < .046), 2, code)
     code = _where(front & (((x/.023)**2 + ((y + .062)/.0075)**2) < 1.), 6, code)
-    worn = (opt[8] > .5) & (front & ((lens < 1.) | ((abs(y - .018) < .004) & (ax < .03))) | ((abs(y - .018) < .005) & (z > -.01) & (ax > .045)))
+    worn = (opt[8] > .5) & (front & ((lens < 1.) | ((abs(y - .018) < .004) & (ax < .03)))
+                            | ((abs(y - .018) < .005) & (z > -.01) & (ax > .045)))
     code = _where(worn, 5, code)
     scalp = (y - .55*z > .030) | (z < -.030) & (y > -.045) | (y > .082)
     code = _where(scalp, _where(opt[9] > .5, 11, 2), code)
     return code, _where((code == 0) & (lens < 1.) & front, .95, 1.) + 0.*x
 
-# %% ../../nbs/04_data.render.ipynb #eef02c38
-_OPT = ('dy', 'scale', 'open', 'straps', 'cross', 'belt', 'kind', 'logo', 'glasses', 'stubble', 'neck', 'head_x', 'head_y', 'head_z', 'cos', 'sin')
-_KINDS = {'t-shirt': 0, 'tank top': 0, 'dress': 0, 'sweater': 0, 'shirt': 1, 'suit jacket': 2, 'jacket': 3, 'coat': 3, 'hoodie': 4}
+# %% ../../nbs/04_data.render.ipynb #703ce079
+_OPT = ('dy', 'scale', 'open', 'straps', 'cross', 'belt', 'kind', 'logo', 'glasses', 'stubble', 'neck', 'head_x',
+        'head_y', 'head_z', 'cos', 'sin')
+_KINDS = {'t-shirt': 0, 'tank top': 0, 'dress': 0, 'sweater': 0, 'shirt': 1, 'suit jacket': 2, 'jacket': 3,
+          'coat': 3, 'hoodie': 4}
 
 
 def _torso(x, y, z, opt): # Metres, person of 1.72 m
@@ -430,9 +457,11 @@ def _torso(x, y, z, opt): # Metres, person of 1.72 m
     gap = opt[2]*(.040 + .028*_where(y > 1.2, (y - 1.2)/.2, 0.))
     vee = (kind == 2.) & (ax < (y - 1.16)*.30)
     code = _where(front & (vee | (ax < gap)), 3, 0)
-    edge = front & (((kind >= 2.) & (kind < 4.) & (ax < gap + .014) & (ax > gap)) | ((kind == 2.) & (abs(ax - (y - 1.16)*.30) < .010)))
+    edge = front & (((kind >= 2.) & (kind < 4.) & (ax < gap + .014) & (ax > gap))
+                    | ((kind == 2.) & (abs(ax - (y - 1.16)*.30) < .010)))
     button = (kind > 0.) & (kind < 2.) & (x*x + (_wave(y*11.)/11. - .045)**2 < 7e-5)
-    seam = ((kind == 1.) & (abs(ax - .016) < .003)) | ((kind == 4.) & (y < 1.08) & (y > .95) & (abs(ax - .13 + .5*(y - .95)) < .006))
+    seam = ((kind == 1.) & (abs(ax - .016) < .003)) | ((kind == 4.) & (y < 1.08) & (y > .95)
+                                                       & (abs(ax - .13 + .5*(y - .95)) < .006))
     string = (kind == 4.) & (abs(ax - .028) < .0045) & (y > 1.27)
     pocket = (kind >= 2.) & (kind < 4.) & (abs(y - 1.0) < .006) & (ax > .07) & (ax < .15)
     g = _where(edge, .72, _where(front & (button | seam | pocket), .70, _where(front & string, 1.25, 1.)))
@@ -445,20 +474,21 @@ def _torso(x, y, z, opt): # Metres, person of 1.72 m
     code = _where((opt[4] > .5) & (abs(.83*(x - .09) - .55*(y - 1.40)) < .017) & (y > .86), 4, code)
     return _where((opt[5] > .5) & (abs(y - 1.0) < .017), 4, code), g + 0.*x
 
-# %% ../../nbs/04_data.render.ipynb #4194535e
+# %% ../../nbs/04_data.render.ipynb #3e950601
 def _paints(p): # -> (len(PAINTS), 3) sRGB of the painted details
     skin, hair = np.array(p.rgb('skin'), float), np.array(p.rgb('hair'), float)
     inner, bag, logo = (np.array(p.rgb(s) or (128, 128, 128), float) for s in ('inner', 'bag', 'pattern'))
     lips = skin*np.array([.82, .58, .58]) + (12 if p.gender == 'woman' else 0)*np.array([1., 0, 0])
-    return np.array([(0, 0, 0), skin, hair, inner, bag, (38, 38, 44), lips, (228, 226, 222), (42, 32, 28), (226, 226, 222), logo,
-                     .55*skin + .45*hair, skin])/255
+    return np.array([(0, 0, 0), skin, hair, inner, bag, (38, 38, 44), lips, (228, 226, 222), (42, 32, 28),
+                     (226, 226, 222), logo, .55*skin + .45*hair, skin])/255
 
 
 def _options(p, sk):
     loose = {'t-shirt': .0012, 'tank top': .0050, 'dress': .0036, 'sweater': .0003}.get(p.upper, 0.)
     logo = 0. if p.pattern != 'logo' else 1. + p.tint % 2
-    values = (sk.dy, sk.k, float(p.opened == 'yes'), p.bag == 'backpack', p.bag == 'shoulder bag', p.bag == 'waist bag',
-              _KINDS[p.upper], logo, p.glasses == 'yes', p.hair == 'shaved', loose, *sk.head, *sk.look)
+    bags = [p.bag == b for b in ('backpack', 'shoulder bag', 'waist bag')]
+    values = (sk.dy, sk.k, p.opened == 'yes', *bags, _KINDS[p.upper], logo, p.glasses == 'yes', p.hair == 'shaved',
+              loose, *sk.head, *sk.look)
     return np.array(values, float)
 
 # %% ../../nbs/04_data.render.ipynb #b63659ab
@@ -502,7 +532,7 @@ class Occluder:
     rgb:tuple = (96, 96, 92)
     seed:int = 0
 
-# %% ../../nbs/04_data.render.ipynb #8c8db2a6
+# %% ../../nbs/04_data.render.ipynb #79f07707
 _T = 256 # texels per side
 GROUNDS = ('asphalt', 'paving', 'slabs', 'crossing', 'cobbles', 'grass', 'planks')
 WALLS = ('plaster', 'bricks', 'windows', 'shop', 'fence', 'hedge', 'panels', 'street')
@@ -514,7 +544,8 @@ def _noise(seed, octaves=5, smooth=4): # -> (_T,_T) float, mean 0.5, repeating
     for o in range(octaves):
         n = smooth*2**o
         if n > _T: break
-        grid = rng.random((n, n)); grid = np.concatenate([grid, grid[:1]]); grid = np.concatenate([grid, grid[:, :1]], 1)
+        grid = rng.random((n, n))
+        grid = np.concatenate([grid, grid[:1]]); grid = np.concatenate([grid, grid[:, :1]], 1)
         x = np.arange(_T)*n/_T; i = x.astype(int); w = x - i; w = w*w*(3 - 2*w)
         rows = grid[i]*(1 - w)[:, None] + grid[i + 1]*w[:, None]
         out = out + (rows[:, i]*(1 - w) + rows[:, i + 1]*w)*.6**o; total += .6**o
@@ -525,7 +556,7 @@ def _muted(rng, light=(70, 190), chroma=7.): # A colour of stone, plaster or tar
     grey = rng.uniform(*light); warm = rng.normal(2, chroma)
     return np.clip(np.array([grey + warm, grey + .35*warm + rng.normal(0, 2), grey - .8*warm]), 12, 238)
 
-# %% ../../nbs/04_data.render.ipynb #39c1c587
+# %% ../../nbs/04_data.render.ipynb #c6bf193f
 def _bricks(rng, nx, ny, shift, joint, spread): # -> per-texel (tone (_T,_T), joint mask)
     v, u = np.mgrid[:_T, :_T]/_T
     row = np.floor(v*ny).astype(int); uu = u*nx + shift*(row % 2)
@@ -551,10 +582,11 @@ def ground_tile(style:str, # One of `GROUNDS`
     elif style == 'crossing': img = np.where((u*4 % 1 < .5)[..., None], img*.25 + 165 + 30*grain, img*.62)
     elif style == 'grass': img = np.array([92, 104, 62])*rng.uniform(.7, 1.1) + (n[..., None] - .5)*70 + grain*70
     elif style == 'planks':
-        tone, joint = _bricks(rng, 2, 24, .5, .07, 8); img = np.where(joint[..., None], img*.62, np.array([8, 0, -9]) + img*.9 + tone[..., None])
+        tone, joint = _bricks(rng, 2, 24, .5, .07, 8)
+        img = np.where(joint[..., None], img*.62, np.array([8, 0, -9]) + img*.9 + tone[..., None])
     return (np.clip(img + 26*grain, 4, 250)/255).astype(np.float32)
 
-# %% ../../nbs/04_data.render.ipynb #218eeac5
+# %% ../../nbs/04_data.render.ipynb #1ee30e19
 def _street(rng, v, n): # Something far away: sky glow, buildings, dark base
     img = np.where((v < .25)[..., None], _muted(rng, (150, 205), 4.), _muted(rng, (90, 150)))*np.ones((_T, _T, 1))
     for _ in range(9):
@@ -583,26 +615,32 @@ def wall_tile(style:str, # One of `WALLS`
         fu, fv = u*3 % 1, v*2.5 % 1
         pane = (fu > .22) & (fu < .78) & (fv > .18) & (fv < .80)
         frame = pane & ((fu < .26) | (fu > .74) | (fv < .23) | (abs(fu - .5) < .02))
-        img = np.where(frame[..., None], img*.35 + 120, np.where(pane[..., None], _muted(rng, (35, 80), 3.) + 40*(n[..., None] - .4), img))
+        glass = _muted(rng, (35, 80), 3.) + 40*(n[..., None] - .4)
+        img = np.where(frame[..., None], img*.35 + 120, np.where(pane[..., None], glass, img))
     elif style == 'shop':
         fu = u*2 % 1
         glass = (fu > .06) & (fu < .94) & (v > .42) & (v < .93)
-        img = np.where(glass[..., None], _muted(rng, (45, 95), 4.) + 95*(_noise(int(rng.integers(8)) + 24, 4, 8)[..., None] - .45), img)
+        inside = _muted(rng, (45, 95), 4.) + 95*(_noise(int(rng.integers(8)) + 24, 4, 8)[..., None] - .45)
+        img = np.where(glass[..., None], inside, img)
         img = np.where(((v > .30) & (v < .42))[..., None], _muted(rng, (60, 170), 14.), img)
-    elif style == 'fence': img = np.where(((u*24 % 1 < .22) & (v > .62) | (abs(v - .64) < .012))[..., None], base*.38, img)
-    elif style == 'hedge': img = np.where((v > rng.uniform(.3, .7) + .06*(n - .5))[..., None], np.array([66, 80, 50])*rng.uniform(.6, 1.1) + 90*(grain + .5*(n[..., None] - .5)), img)
+    elif style == 'fence':
+        img = np.where(((u*24 % 1 < .22) & (v > .62) | (abs(v - .64) < .012))[..., None], base*.38, img)
+    elif style == 'hedge':
+        leaves = np.array([66, 80, 50])*rng.uniform(.6, 1.1) + 90*(grain + .5*(n[..., None] - .5))
+        img = np.where((v > rng.uniform(.3, .7) + .06*(n - .5))[..., None], leaves, img)
     elif style == 'panels':
         tone, joint = _bricks(rng, 5, 4, 0., .03, 6); img = np.where(joint[..., None], img*.75, img + tone[..., None])
     elif style == 'street': img = _street(rng, v, n)
     img = img*(1 - .25*np.clip((v - .93)/.07, 0, 1))[..., None]   # dirt above the ground
     return (np.clip(img + 14*grain, 4, 250)/255).astype(np.float32)
 
-# %% ../../nbs/04_data.render.ipynb #a01ce329
+# %% ../../nbs/04_data.render.ipynb #fd43e7f3
 class View:
     "A camera in the frame of a person who is turned by `yaw`"
     def __init__(self, camera, yaw, target):
         e, d, c, s = camera.elevation, camera.distance, cos(yaw), sin(yaw)
-        self.world = np.array([[0, target + d*sin(e), d*cos(e)], [0, -sin(e), -cos(e)], [1, 0, 0], [0, cos(e), -sin(e)]], float) # C, f, r, u
+        self.world = np.array([[0, target + d*sin(e), d*cos(e)], [0, -sin(e), -cos(e)], [1, 0, 0],
+                               [0, cos(e), -sin(e)]], float) # C, f, r, u
         a, h = camera.light
         turn = np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]])
         self.own = self.world @ turn
@@ -610,7 +648,9 @@ class View:
         self.basis = np.array([*self.own.ravel(), *light, camera.ambient, 1 - camera.ambient, camera.texture])
 
 
-def _cross(a, b): return np.stack([a[:, 1]*b[:, 2] - a[:, 2]*b[:, 1], a[:, 2]*b[:, 0] - a[:, 0]*b[:, 2], a[:, 0]*b[:, 1] - a[:, 1]*b[:, 0]], 1)
+def _cross(a, b): # (P,3), (P,3) -> (P,3), faster than numpy's
+    (a0, a1, a2), (b0, b1, b2) = a.T, b.T
+    return np.stack([a1*b2 - a2*b1, a2*b0 - a0*b2, a0*b1 - a1*b0], 1)
 
 
 class Figure:
@@ -633,11 +673,13 @@ class Figure:
         par[:, 22:28] = rows[:, 19:25]*(1/255)
 
     def quadratics(self, own): # -> (P,16): A (6), B (3), C, y of the origin and of f, r, u, cone?, hollow?
-        rays = np.concatenate([np.broadcast_to(own[1:], (len(self.a), 3, 3)), (own[0] - self.centre)[:, None]], 1) @ self.inv.transpose(0, 2, 1)
+        directions = np.broadcast_to(own[1:], (len(self.a), 3, 3))
+        rays = np.concatenate([directions, (own[0] - self.centre)[:, None]], 1) @ self.inv.transpose(0, 2, 1)
         weighed = rays.copy(); weighed[:, :, 1] *= self.a[:, None]
         g, ys = rays @ weighed.transpose(0, 2, 1), rays[:, :, 1]   # (P,4,4) products of f, r, u, o; (P,4)
         c = np.empty((len(ys), 16))
-        c[:, 0], c[:, 1], c[:, 2], c[:, 3], c[:, 4], c[:, 5] = g[:, 0, 0], 2*g[:, 0, 1], 2*g[:, 0, 2], g[:, 1, 1], 2*g[:, 1, 2], g[:, 2, 2]
+        c[:, 0], c[:, 1], c[:, 2] = g[:, 0, 0], 2*g[:, 0, 1], 2*g[:, 0, 2]
+        c[:, 3], c[:, 4], c[:, 5] = g[:, 1, 1], 2*g[:, 1, 2], g[:, 2, 2]
         c[:, 6:9] = g[:, 3, :3] + .5*self.b[:, None]*ys[:, :3]
         c[:, 9] = g[:, 3, 3] + self.b*ys[:, 3] - 1
         c[:, 10], c[:, 11:14], c[:, 14], c[:, 15] = ys[:, 3], ys[:, :3], self.cone, self.rows[:, 10]
@@ -696,7 +738,7 @@ def _trace_numpy(quad, box, xs, ys):
             np.copyto(z, t, where=nearer); np.copyto(ids[i0:i1, j0:j1], n, where=nearer)
     return depth, ids
 
-# %% ../../nbs/04_data.render.ipynb #c6c554c2
+# %% ../../nbs/04_data.render.ipynb #4ac83574
 def _geometry(m, x, y, t, s): # parameters of the solid, ray, distance, basis -> local, body position, light factor
     dx, dy, dz = s[3] + x*s[6] + y*s[9], s[4] + x*s[7] + y*s[10], s[5] + x*s[8] + y*s[11]
     bx, by, bz = s[0] + t*dx, s[1] + t*dy, s[2] + t*dz
@@ -711,7 +753,8 @@ def _geometry(m, x, y, t, s): # parameters of the solid, ray, distance, basis ->
     return lx, ly, lz, bx, by, bz, light
 
 
-def _background(x, y, s, g): # ray, world basis, background numbers -> wall?, texel row and column (real numbers), brightness, share of the tile
+def _background(x, y, s, g): # s: basis of the world, g: numbers of `_scene`
+    "Wall?, texel row and column (real numbers), brightness, share of the tile against its mean colour"
     dx, dy, dz = s[3] + x*s[6] + y*s[9], s[4] + x*s[7] + y*s[10], s[5] + x*s[8] + y*s[11]
     tg = _where(dy < -1e-6, -s[1]/_where(dy < -1e-6, dy, -1.), 1e9)
     denom = dz - g[1]*dx
@@ -727,7 +770,7 @@ def _background(x, y, s, g): # ray, world basis, background numbers -> wall?, te
     blur = t*g[12]/_where(wall, .12, .12*abs(dy))   # texels per pixel against the size of what is painted
     return wall, v*256., u*256., shade, 1./(1. + blur*blur)
 
-# %% ../../nbs/04_data.render.ipynb #86dc9aa7
+# %% ../../nbs/04_data.render.ipynb #2a42d707
 _PATTERN_OF = (_plain, _striped, _plaid, _dotted, _denim, _strands, _ribbed)
 
 
@@ -737,7 +780,8 @@ def _face_at(bx, by, bz, opt):
     return _face(x*opt[14] - z*opt[15], y, x*opt[15] + z*opt[14], opt)
 
 
-_DETAIL_OF = (None, lambda lx, ly, lz, *a: _torso_at(*a), lambda lx, ly, lz, *a: _face_at(*a), lambda lx, ly, lz, bx, by, bz, opt: _shoe(lx, ly, lz, opt))
+_DETAIL_OF = (None, lambda lx, ly, lz, *a: _torso_at(*a), lambda lx, ly, lz, *a: _face_at(*a),
+              lambda lx, ly, lz, bx, by, bz, opt: _shoe(lx, ly, lz, opt))
 
 
 def _shade_numpy(depth, ids, xs, ys, par, paints, opt, basis, tile): # -> rgb (h,w,3), part (h,w) of the samples
@@ -765,7 +809,8 @@ def _shade_numpy(depth, ids, xs, ys, par, paints, opt, basis, tile): # -> rgb (h
     return rgb, part
 
 
-def _background_numpy(rgb, share, xs, ys, world, tiles, means, bg): # Adds what the uncovered share of each pixel shows
+def _background_numpy(rgb, share, xs, ys, world, tiles, means, bg):
+    "Add what the uncovered share of each pixel shows"
     i, j = np.nonzero(share < 1.)
     on_wall, row, col, shade, keep = _background(xs[j], ys[i], world, bg)
     for k in (0, 1):
@@ -778,7 +823,7 @@ def _background_numpy(rgb, share, xs, ys, world, tiles, means, bg): # Adds what 
         v = (t[r0, c0]*(1. - fc) + t[r0, c1]*fc)*(1. - fr) + (t[r1, c0]*(1. - fc) + t[r1, c1]*fc)*fr
         rgb[i[w], j[w]] += (v*kw + means[k]*(1. - kw))*(shade[w]*(1. - share[i[w], j[w]]))[:, None]
 
-# %% ../../nbs/04_data.render.ipynb #04eb3457
+# %% ../../nbs/04_data.render.ipynb #19f85589
 def _trace_loop(quad, box, xs, ys, depth, ids):
     for n in range(len(quad)):
         c = quad[n]
@@ -821,7 +866,8 @@ def _shade_loop(rgb, share, part, n, depth, ids, xs, ys, par, paints, opt, basis
             f = light*m[21]*(1. if code > 0 else g*h)*(1. + .22*basis[17]*(rough - .5))
             if i % n == n//2 and j % n == n//2: part[i//n, j//n] = paint_part[code] if code > 0 else int(m[20])
             share[i//n, j//n] += 1.
-            for c in range(3): rgb[i//n, j//n, c] += (paints[code, c] if code > 0 else m[22 + c]*(1 - mix) + m[25 + c]*mix)*f
+            for c in range(3):
+                rgb[i//n, j//n, c] += (paints[code, c] if code > 0 else m[22 + c]*(1 - mix) + m[25 + c]*mix)*f
 
 
 def _background_loop(rgb, share, xs, ys, world, ground, wall, means, bg):
@@ -834,10 +880,11 @@ def _background_loop(rgb, share, xs, ys, world, ground, wall, means, bg):
             fr, fc = row - r0, col - c0
             r0, r1, c0, c1 = r0 & 255, (r0 + 1) & 255, c0 & 255, (c0 + 1) & 255
             for c in range(3):
-                v = (t[r0, c0, c]*(1. - fc) + t[r0, c1, c]*fc)*(1. - fr) + (t[r1, c0, c]*(1. - fc) + t[r1, c1, c]*fc)*fr
+                top, low = t[r0, c0, c]*(1. - fc) + t[r0, c1, c]*fc, t[r1, c0, c]*(1. - fc) + t[r1, c1, c]*fc
+                v = top*(1. - fr) + low*fr
                 rgb[i, j, c] += (v*keep + means[k, c]*(1. - keep))*(shade*(1. - share[i, j]))
 
-# %% ../../nbs/04_data.render.ipynb #5de1642f
+# %% ../../nbs/04_data.render.ipynb #cd5377fb
 @lru_cache(maxsize=1)
 def _compiled(): # -> the three loops as machine code, or None without numba
     import importlib.util
@@ -847,20 +894,23 @@ def _compiled(): # -> the three loops as machine code, or None without numba
     overload(_where)(lambda c, a, b: lambda c, a, b: a if c else b)
     overload(_int)(lambda x: lambda x: int(np.floor(x)))
     overload(_pos)(lambda x: lambda x: x if x > 0. else 0.)
-    for f in (_wave, *_PATTERN_OF, _shoe, _face, _torso, _torso_at, _face_at, _roots, _near_ball, _near_cone, _near_hollow, _geometry, _background,
-              _pattern_at, _detail_at): register_jitable(f)
-    return tuple(njit(cache=True, nogil=True, error_model='numpy')(f) for f in (_trace_loop, _shade_loop, _background_loop))
+    for f in (_wave, *_PATTERN_OF, _shoe, _face, _torso, _torso_at, _face_at, _roots, _near_ball, _near_cone,
+              _near_hollow, _geometry, _background, _pattern_at, _detail_at): register_jitable(f)
+    return tuple(njit(cache=True, nogil=True, error_model='numpy')(f)
+                 for f in (_trace_loop, _shade_loop, _background_loop))
 
 
 def pick_backend(backend:str='auto') -> str: # 'numpy' or 'numba'
     "The backend that will be used; `auto` takes numba where it is installed"
     if check_choice('backend', backend, ('auto', 'numpy', 'numba')) == 'numpy': return 'numpy'
     if _compiled() is not None: return 'numba'
-    if backend == 'numba': raise ImportError("backend='numba' needs the package numba: pip install numba, or use backend='numpy'")
+    if backend == 'numba':
+        raise ImportError("backend='numba' needs the package numba: pip install numba, or use backend='numpy'")
     return 'numpy'
 
 
-def _pixels(fig, view, window, size, n, person, sk, backend, scene=None): # -> rgb (H,W,3) float 0..1, part (H,W) uint8
+def _pixels(fig, view, window, size, n, person, sk, backend, scene=None):
+    "Colours (H,W,3), 0 to 1, and parts (H,W) of a window of the image plane, `n` x `n` samples a pixel"
     (x0, x1, y0, y1), (h, w) = window, size
     grid = lambda m: (x0 + (np.arange(w*m) + .5)*((x1 - x0)/(w*m)), y1 - (np.arange(h*m) + .5)*((y1 - y0)/(h*m)))
     xs, ys = grid(n)
@@ -884,14 +934,14 @@ def _pixels(fig, view, window, size, n, person, sk, backend, scene=None): # -> r
     else: _background_numpy(rgb, share, *grid(1), view.world.ravel(), scene[:2], *scene[2:])
     return rgb, part
 
-# %% ../../nbs/04_data.render.ipynb #d8fd99f2
+# %% ../../nbs/04_data.render.ipynb #67b57bd0
 @lru_cache(maxsize=512)
 def _optics(n, resolution, blur): # -> (n,n) float32: reduce to `resolution*n` pixels, enlarge again, blur
     m = np.eye(n)
     if resolution < 1:
         k = max(4, round(n*resolution))
-        at = (np.arange(n) + .5)*k/n
-        down = np.clip(np.minimum(np.arange(1, k + 1)[:, None], (np.arange(n) + 1)*k/n) - np.maximum(np.arange(k)[:, None], np.arange(n)*k/n), 0, None)
+        at, edge, cell = (np.arange(n) + .5)*k/n, np.arange(n)*k/n, np.arange(k)[:, None]
+        down = np.clip(np.minimum(cell + 1, edge + k/n) - np.maximum(cell, edge), 0, None)
         up = np.clip(1 - np.abs(np.clip(at, .5, k - .5)[:, None] - (np.arange(k) + .5)), 0, None)
         m = (up/up.sum(1, keepdims=True)) @ (down/down.sum(1, keepdims=True))
     if blur > 0:
@@ -914,8 +964,9 @@ def develop(rgb, # (H,W,3) float 0..1: light on the sensor
         blur = isp.blur*h/128
         x = (_optics(h, isp.resolution, blur) @ x.reshape(h, -1)).reshape(h, w, 3).transpose(1, 0, 2).reshape(w, -1)
         x = np.ascontiguousarray((_optics(w, isp.resolution, blur*w*2/h) @ x).reshape(w, h, 3).transpose(1, 0, 2))
-    gain = np.exp(np.array([isp.exposure + isp.balance[0], isp.exposure, isp.exposure + isp.balance[1]]))
-    mix = (isp.saturation*np.eye(3) + (1 - isp.saturation)*np.array([[.299], [.587], [.114]]))*gain[:, None]   # balance, then saturation
+    gain, grey = np.exp([isp.exposure + b for b in (isp.balance[0], 0, isp.balance[1])]), np.array([[.299], [.587],
+            [.114]])
+    mix = gain[:, None]*(isp.saturation*np.eye(3) + (1 - isp.saturation)*grey)   # balance, then saturation
     x = np.clip(x.reshape(-1, 3) @ mix.astype(np.float32), 0, 1).reshape(h, w, 3)
     if isp.gamma != 1: x **= np.float32(isp.gamma)
     scale, haze = 255*isp.contrast*(1 - isp.haze), 255*.78*isp.haze
@@ -934,7 +985,7 @@ def _jpeg(x, quality):
     buf = io.BytesIO(); Image.fromarray(x).save(buf, 'JPEG', quality=int(quality))
     return np.asarray(Image.open(buf))
 
-# %% ../../nbs/04_data.render.ipynb #27d62594
+# %% ../../nbs/04_data.render.ipynb #6ca82bde
 def _crop(ext, shot, camera): # -> x0 x1 y0 y1 of the detector box on the image plane
     x0, x1, y0, y1 = ext[:, 0].min(), ext[:, 1].max(), ext[:, 2].min(), ext[:, 3].max()
     h, w, cx, cy = 1.05*(y1 - y0), 1.07*(x1 - x0), (x0 + x1)/2, (y0 + y1)/2
@@ -966,14 +1017,17 @@ def _occlude(rgb, parts, o): # In place
     y, x = (np.arange(h)[:, None] + .5)/h, (np.arange(w)[None] + .5)/w
     soft = lambda d, n: np.clip(d*n + .5, 0, 1)
     n = _noise(o.seed % 8, 6)[:h*2:2, :w*2:2] if 2*h <= _T else np.resize(_noise(o.seed % 8, 6), (h, w))
-    if o.kind == 'low': cover, tone = soft(y - (1 - o.at), h) + 0*x, .86 + .2*(y - (1 - o.at) < .02) + 0*x
-    elif o.kind == 'pole': cover, tone = soft(o.width/2 - abs(x - o.at), w) + 0*y, .65 + .5*np.sqrt(np.clip(1 - ((x - o.at - .1*o.width)/(o.width*.75))**2, 0, 1)) + 0*y
-    else: cover, tone = soft(o.at - (x if o.seed % 2 else 1 - x) + .05*(n - .5), w) + 0*y, .9 + 0*x + 0*y
+    flat = np.zeros((h, w))
+    if o.kind == 'low': cover, tone = soft(y - (1 - o.at), h) + flat, .86 + .2*(y - (1 - o.at) < .02) + flat
+    elif o.kind == 'pole':
+        cover = soft(o.width/2 - abs(x - o.at), w) + flat
+        tone = .65 + .5*np.sqrt(np.clip(1 - ((x - o.at - .1*o.width)/(o.width*.75))**2, 0, 1)) + flat
+    else: cover, tone = soft(o.at - (x if o.seed % 2 else 1 - x) + .05*(n - .5), w) + flat, .9 + flat
     cover, colour = cover[..., None], np.array(o.rgb)/255*(tone*(.8 + .4*n))[..., None]
     rgb[:] = rgb*(1 - cover) + colour*cover
     parts[cover[..., 0] > .5] = 0
 
-# %% ../../nbs/04_data.render.ipynb #d593a32e
+# %% ../../nbs/04_data.render.ipynb #837538ac
 def reference_areas(person:Person, # Who
     backend:str='auto', # 'numpy', 'numba' or 'auto'
     ) -> np.ndarray: # (len(PARTS),) square metres
@@ -982,7 +1036,8 @@ def reference_areas(person:Person, # Who
     solids, sk = build(person)
     fig, window, size = Figure(solids), (-.62/12, .62/12, -1./12, 1.25/12), (90, 50)
     for yaw in (0., np.pi) if person.bag == 'backpack' else (0.,):
-        part = _pixels(fig, View(Camera(elevation=.05, distance=12.), yaw, .5*person.height), window, size, 1, person, sk, backend)[1]
+        view = View(Camera(elevation=.05, distance=12.), yaw, .5*person.height)
+        part = _pixels(fig, view, window, size, 1, person, sk, backend)[1]
         areas = np.maximum(areas, np.bincount(part.ravel(), minlength=len(PARTS))*(1.24/50*2.25/90))
     return areas
 

@@ -7,11 +7,12 @@ __all__ = ['FILE', 'SPECIAL', 'THESAURUS', 'STOP_WORDS', 'EDA_OPS', 'clean_capti
            'load_tokenizer', 'quick_rng', 'eda_count', 'replace_synonyms', 'insert_synonyms', 'swap_words',
            'delete_words', 'eda', 'eda_batch', 'mask_words', 'mask_tokens']
 
-# %% ../../nbs/07_data.text.ipynb #ba2edfd0
+# %% ../../nbs/07_data.text.ipynb #724004e8
 import html, json, math, random, re, unicodedata
 from pathlib import Path
 import numpy as np
-from ..core import atomic_path, check_choice, stream
+from fastcore.basics import patch
+from ..core import atomic_path, check_choice
 
 # %% ../../nbs/07_data.text.ipynb #299799b3
 _WORDS = {'plain': re.compile('[0-9a-z]+'), 'letters': re.compile('[a-z]+')}
@@ -168,8 +169,9 @@ def _bert_engine(engine, lowercase):
     engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return engine
 
-# %% ../../nbs/07_data.text.ipynb #184ea429
-def _train_wordpiece(cls, captions, # Iterable of str
+# %% ../../nbs/07_data.text.ipynb #cf4fe99c
+@patch(cls_method=True)
+def train(cls:WordPiece, captions, # Iterable of str
     vocab_size:int=2000, # At most so many pieces, special ones included
     context_length:int=56, # Tokens per caption
     min_frequency:int=2, # A piece must occur so often
@@ -188,11 +190,9 @@ def _train_wordpiece(cls, captions, # Iterable of str
     index = engine.get_vocab()
     return cls(sorted(index, key=index.get), context_length, lowercase)
 
-
-WordPiece.train = classmethod(_train_wordpiece)
-
-# %% ../../nbs/07_data.text.ipynb #2be3a2a4
-def _save_wordpiece(self, folder): # Folder to write
+# %% ../../nbs/07_data.text.ipynb #05c42939
+@patch
+def save(self:WordPiece, folder): # Folder to write
     "Write `vocab.txt` and the settings"
     Path(folder).mkdir(parents=True, exist_ok=True)
     with atomic_path(Path(folder)/'vocab.txt') as p: p.write_text('\n'.join(self.vocab) + '\n', encoding='utf-8')
@@ -200,7 +200,8 @@ def _save_wordpiece(self, folder): # Folder to write
     with atomic_path(Path(folder)/FILE) as p: p.write_text(json.dumps(d))
 
 
-def _load_wordpiece(cls, folder, # Folder of a BERT model, or one that `save` wrote
+@patch(cls_method=True)
+def load(cls:WordPiece, folder, # Folder of a BERT model, or one that `save` wrote
     context_length:int=None, # Tokens per caption; default: as saved, else 56
     ):
     "Read a vocabulary from a local folder"
@@ -214,8 +215,6 @@ def _load_wordpiece(cls, folder, # Folder of a BERT model, or one that `save` wr
     vocab = [w.rstrip('\r') for w in (folder/'vocab.txt').read_text(encoding='utf-8').rstrip('\n').split('\n')]
     return cls(vocab, context_length or d.get('context_length', 56), d.get('lowercase', True))
 
-
-WordPiece.save, WordPiece.load = _save_wordpiece, classmethod(_load_wordpiece)
 
 
 def load_tokenizer(folder): # Folder that some tokenizer's `save` wrote
@@ -329,7 +328,7 @@ def eda_batch(texts, # list of str
     r = quick_rng(rng)
     return [eda(t, r, **kwargs) for t in texts]
 
-# %% ../../nbs/07_data.text.ipynb #c8209982
+# %% ../../nbs/07_data.text.ipynb #c0404803
 def mask_words(text:str, # A caption
     m:int, # How many content words (all, if there are fewer)
     rng, # `numpy.random.Generator`; the same stream gives nested choices
@@ -339,7 +338,7 @@ def mask_words(text:str, # A caption
     check_choice('how', how, ('unk', 'delete'))
     if m < 0: raise ValueError(f"m={m!r} must be 0 or more words")
     spans = [s.span() for s in re.finditer(r"[^\W_][\w'-]*", text) if s.group().lower() not in STOP_WORDS]
-    for a, b in sorted((spans[i] for i in rng.permutation(len(spans))[:m]), reverse=True):
+    for a, b in sorted((spans[i] for i in quick_rng(rng).sample(range(len(spans)), len(spans))[:m]), reverse=True):
         text = text[:a] + ('[UNK]' if how == 'unk' else '') + text[b:]
     return text if how == 'unk' else re.sub(r'\s+([.,;:!?]|$)', r'\1', ' '.join(text.split()))
 
