@@ -1,0 +1,102 @@
+"Figures: style, no leaking state, stable bytes, the right marks"
+import json
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+
+from reid_lab import figures as F
+
+
+@pytest.fixture(scope="module")
+def runs():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame([dict(variant=v, method=v, seed=s, n_masked=n, dataset=d, R1=40 + gain - 2*n + rng.normal())
+                         for v, gain in (("a_1", 0), ("b & $c$", 3)) for s in range(4) for n in range(3) for d in ("world", "world-2")])
+
+
+@pytest.fixture
+def strips():
+    images = np.random.default_rng(0).integers(0, 255, (6, 32, 16, 3)).astype(np.uint8)
+    order = np.array([[0, 2, 1, 3], [2, 0, 3, 5]])
+    return ["A man with a $5 hat_1 \\alpha & <b>bag</b> " * 9, "A woman."], dict(one=order, two=order[:, ::-1]), images, [0, 1], np.array([0, 0, 1, 1, 2, 2])
+
+
+def test_style_is_exact_and_leaves_no_trace():
+    matplotlib.rcParams["lines.linewidth"] = 7.7  # a user's own setting
+    before = dict(matplotlib.rcParams)
+    with F.paper_style("cvpr") as width:
+        assert width == 3.25 and matplotlib.rcParams["pdf.fonttype"] == 42 and matplotlib.rcParams["lines.linewidth"] < 2
+        assert 7 <= matplotlib.rcParams["xtick.labelsize"] <= matplotlib.rcParams["font.size"] <= 9
+    assert dict(matplotlib.rcParams) == before
+    matplotlib.rcParams["lines.linewidth"] = matplotlib.rcParamsDefault["lines.linewidth"]
+    with pytest.raises(ValueError, match="Did you mean 'ieee'"):
+        with F.paper_style("iee"): pass
+
+
+def test_no_pyplot_figure_is_left_open(runs):
+    code = "import sys, reid_lab.figures as F; F.curves(__import__('pandas').DataFrame(dict(x=[1, 2], y=[1, 2])), 'x', 'y').picture(); print('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("kind", ["curves", "masking", "bars", "strips"])
+def test_exports_are_stable_and_fonts_are_type_42(kind, runs, strips, tmp_path):
+    make = dict(curves=lambda: F.curves(runs, "n_masked", "R1", by="method"), masking=lambda: F.masking_curves(runs),
+                bars=lambda: F.bars_paired(runs[(runs.n_masked == 0) & (runs.dataset == "world")], "R1", "a_1"),
+                strips=lambda: F.retrieval_strips(*strips, k=3))[kind]
+    fig = make()
+    first = [p.read_bytes() for p in F.export(fig, "x", tmp_path, ("pdf", "png", "svg"))]
+    fig.picture()
+    assert first == [p.read_bytes() for p in F.export(fig, "x", tmp_path, ("pdf", "png", "svg"))]
+    assert first == [p.read_bytes() for p in F.export(make(), "x", tmp_path, ("pdf", "png", "svg"))]
+    assert b"/Type3" not in first[0] and b"CreationDate" not in first[0] and b"<text" in first[2]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.pdf", "x.png", "x.svg"]
+
+
+def test_export_stays_in_its_folder(runs, tmp_path):
+    fig = F.curves(runs, "n_masked", "R1")
+    with pytest.raises(ValueError, match="leaves"): F.export(fig, "../x", tmp_path/"a")
+    with pytest.raises(ValueError, match="pdf"): F.export(fig, "x", tmp_path, "jpg")
+
+
+def test_curves_average_over_seeds(runs):
+    frame = runs[runs.dataset == "world"]
+    ax = F.curves(frame, "n_masked", "R1", by="method").axes[0]
+    want = frame[frame.method == "a_1"].groupby("n_masked").R1.mean()
+    assert np.allclose(ax.lines[0].get_ydata(), want) and len(ax.collections) == 2
+    assert len({l.get_marker() for l in ax.lines}) == 2 and len({str(l.get_linestyle()) for l in ax.lines}) == 2
+
+
+def test_bars_show_what_paired_says(runs):
+    frame = runs[(runs.n_masked == 0) & (runs.dataset == "world")]
+    left, right = F.bars_paired(frame, "R1", "a_1").axes
+    p = F.paired(frame, "R1", "a_1", "b & $c$")
+    assert left.get_xlim()[0] == 0
+    assert right.lines[1].get_xdata().tolist() == [p.low, p.high] and right.lines[2].get_xdata()[0] == p.diff
+    assert (right.lines[2].get_markerfacecolor() == "white") == (p.verdict == "not resolved")
+
+
+def test_strips_mark_right_and_wrong(strips):
+    fig = F.retrieval_strips(*strips, k=3)
+    from matplotlib.patches import Rectangle
+    edges = [p for p in fig.axes[0].patches if isinstance(p, Rectangle) and p.get_linewidth() > 1]
+    want = [p == q for q, row in zip((0, 1), strips[1]["one"]) for order in (row, row[::-1]) for p in strips[4][order[:3]]]
+    assert [e.get_linestyle() == "-" or e.get_linestyle() == "solid" for e in edges] == want
+    with pytest.raises(ValueError, match="2 queries"): F.retrieval_strips(strips[0], strips[1], strips[2], [0], strips[4])
+
+
+def test_a_long_caption_is_cut_to_its_row(strips):
+    fig = F.retrieval_strips(*strips, k=3, column="ieee")
+    text = max((t.get_text() for t in fig.axes[0].texts), key=len)
+    assert text.endswith("…") and "$5" in text
+    assert max(map(len, F.wrap_text("word " * 40, 1.).split("\n"))) < 25
+
+
+def test_logs(tmp_path):
+    (tmp_path/"log.jsonl").write_text("".join(json.dumps(dict(step=i, loss=1/(i + 1))) + "\n" for i in range(5)) + '{"step": 5, "l')
+    assert len(F.read_log(tmp_path/"log.jsonl")) == 5
+    assert len(F.learning_curves(tmp_path/"log.jsonl", "loss").axes[0].lines) == 1
+    with pytest.raises(ValueError, match="Did you mean 'loss'"): F.learning_curves(tmp_path/"log.jsonl", "lost")

@@ -1,0 +1,49 @@
+"Published tables: what the papers print, and ours beside them without mixing"
+import pandas as pd
+import pytest
+
+from reid_lab.published import (PAPERS, compare, is_world, load_paper, published_figures, published_table,
+                                published_tables)
+from reid_lab.results import to_markdown
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_table_reads(paper):
+    for table, line in published_tables(paper).iterrows():
+        frame = published_table(paper, table)
+        assert len(frame) == line["rows"] and frame.attrs["caption"] == line["caption"]
+        values = frame[frame.attrs["metrics"]]
+        assert values.notna().any(axis=0).all() and values.notna().any(axis=1).mean() > .9  # some rows are printed as dashes
+    assert len(published_figures(paper)) == len(load_paper(paper)["figures"])
+
+
+def test_numbers_as_printed():
+    best = published_table("camel", "I").query("method == 'CAMeL (Finetuned)'").iloc[0]
+    assert (best.R1, best.R5, best.R10, best.mAP) == (77.24, 91.8, 95.16, 68.32)
+    dmg = published_table("dmg", "4").iloc[-1]
+    assert (dmg.mAP, dmg.R1, dmg.R5) == (64.39, 86.08, 96.78)  # printed as CMC
+    assert published_table("ufinebench", "3A").attrs["table"] == "3a"
+
+
+def test_errors_list_what_there_is():
+    with pytest.raises(ValueError, match="'camel', 'dmg', 'cfam', 'dart3', 'cfan'"): published_table("resnet", "I")
+    with pytest.raises(ValueError, match=r"\['I', 'II', 'III', 'IV', 'V', 'VI', 'VII'\]"): published_table("camel", "8")
+    with pytest.raises(ValueError, match="no 'dataset'"): compare(dict(R1=50.), "camel", "I")
+    with pytest.raises(ValueError, match="none of the table's metrics"): compare(dict(dataset="world", acc=1.), "camel", "I")
+
+
+def test_world_stands_apart_and_never_wins():
+    both = compare([dict(dataset="World-quick", R1=99., mAP=99.), dict(dataset="CUHK-PEDES", metrics=dict(R1=60., mAP=50.))], "camel", "I")
+    assert both.origin.drop_duplicates().tolist() == ["published", "ours", "ours (world)"]
+    assert "synthetic" in both.attrs["footnote"]
+    text = to_markdown(both, bold=["R1"])
+    assert "**77.24**" in text and "**99.00**" in text and "**60.00**" in text  # one best per section
+
+
+def test_compare_keeps_only_the_dataset_asked_for():
+    both = compare(pd.DataFrame([dict(dataset="RSTPReid", R1=60.)]), "camel", "VII", dataset="RSTPReid")
+    assert set(both.dataset) == {"RSTPReid"} and both.attrs["footnote"] == ""
+
+
+@pytest.mark.parametrize("name, synthetic", [("world", True), ("World:aerial", True), ("MSMT17", False), ("the world", False)])
+def test_is_world(name, synthetic): assert is_world(name) is synthetic
