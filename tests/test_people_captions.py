@@ -9,8 +9,10 @@ from hypothesis import given, settings, strategies as st
 from reid_lab.core import stream
 from reid_lab.data.captions import (CONFUSED, GRANULARITY, LADDER, STYLES, attribute_oracle, caption, caption_oracle,
                                     caption_with_facts, mentionable)
-from reid_lab.data.people import (ATTRIBUTES, COLOURS, HAIR, NEEDS, OPENABLE, PALETTE, PARTS, SKIN, SLEEVES, UNIFORM, WARDROBE,
-                                  change_accessories, differences, look_alike, name_colour, sample_people, shade, srgb_to_lab)
+from reid_lab.data.people import (ATTRIBUTES, COLOURS, HAIR, NEEDS, OPENABLE, PALETTE, PARTS, SKIN, SLEEVES, UNIFORM,
+                                  WARDROBE,
+                                  change_accessories, differences, look_alike, name_colour, sample_people, shade,
+                                  srgb_to_lab)
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +58,15 @@ def test_rendered_colours_agree_with_the_words(crowd):
 
 def test_values_are_words_of_the_tables(crowd):
     for p in crowd:
-        for slot in WARDROBE: assert getattr(p, slot) in WARDROBE[slot] or (slot, getattr(p, slot)) == ('lower', 'dress')
+        for slot in WARDROBE: assert getattr(p, slot) in WARDROBE[slot] or (slot, getattr(p, slot)) == ('lower',
+                                                                                                        'dress')
         for slot in COLOURS: assert getattr(p, slot) in PALETTE or getattr(p, slot) == 'none'
         assert p.sleeve in SLEEVES[p.upper]
         assert (p.upper == 'dress') == (p.lower == 'dress')
         assert p.upper in OPENABLE or (p.opened, p.inner_colour) == ('no', 'none')
         assert 1.45 <= p.height <= 2.05
-        for thing in ('hat', 'bag', 'held'): assert (getattr(p, thing) == 'none') == (getattr(p, f'{thing}_colour') == 'none')
+        for thing in ('hat', 'bag', 'held'): assert (getattr(p, thing) == 'none') == (getattr(p,
+                                                                                              f'{thing}_colour') == 'none')
         assert p.pattern_colour != p.upper_colour
     assert set(NEEDS) | {'gender', 'build'} == set(ATTRIBUTES) and set(NEEDS.values()) < set(PARTS)
 

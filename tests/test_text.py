@@ -1,0 +1,285 @@
+"""Tokenizers, cleaning, augmentation and masking."""
+import json
+import pickle
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from reid_lab.core import stream
+from reid_lab.data.captions import caption
+from reid_lab.data.people import sample_people
+from reid_lab.data.text import (EDA_OPS, STOP_WORDS, THESAURUS, ClipBPE, WordPiece, clean_caption, delete_words, eda,
+                                eda_batch,
+                                eda_count, insert_synonyms, load_tokenizer, mask_tokens, mask_words, quick_rng,
+                                replace_synonyms,
+                                swap_words)
+
+LONG = 'A woman in a red coat, ' + 'walking '*300
+ODD = 'A <b>woman</b> in a\nlong-sleeved &quot;red&quot; T-shirt 👕\u200b, it’s café!'
+
+
+@pytest.fixture(scope="module")
+def captions():
+    return [caption(p, rng=stream(0, 'test', p.pid), granularity=('coarse', 'medium', 'fine')[p.pid % 3])
+            for p in sample_people(240, seed=7)]
+
+
+@pytest.fixture(scope="module")
+def bert(captions): return WordPiece.train(captions, vocab_size=600)
+
+
+@pytest.fixture(scope="module")
+def clip(): return ClipBPE(77)
+
+
+@pytest.fixture(params=['bert', 'clip'])
+def tok(request):
+    t = request.getfixturevalue(request.param); t.reset_report()
+    return t
+
+
+# ---- tokenizers: one contract
+
+def test_contract(tok, captions):
+    ids = tok(captions)
+    assert ids.dtype == torch.int64 and ids.shape == (len(captions), tok.context_length)
+    assert (ids[:, 0] == tok.cls_id).all() and ids.max() < tok.vocab_size and ids.min() >= 0
+    for row, n in zip(ids, tok.lengths(ids)):
+        assert row[n - 1] == tok.sep_id and (row[n:] == tok.pad_id).all()
+    assert 0 <= tok.mask_id < tok.vocab_size and 0 <= tok.unk_id < tok.vocab_size
+    assert torch.equal(tok(captions[0]), ids[:1])   # one string is a list of one
+
+
+def test_truncation_keeps_the_end_and_is_counted(tok, captions):
+    ids = tok([LONG, 'a hat'])
+    assert ids[0, -1] == tok.sep_id and tok.truncated == 1
+    r = tok.report()
+    assert r['texts'] == 2 and r['truncated_share'] == .5 and r['longest'] > 300 and r['context_length'] == tok.context_length
+    tok.reset_report()
+    assert tok.report()['texts'] == tok.truncated == 0
+
+
+def test_round_trip(tok):
+    text = 'a woman in a red coat and black boots'
+    assert tok.decode(tok([text])[0]) == text
+
+
+def test_empty_and_odd_captions(tok):
+    ids = tok(['', '   ', ODD])
+    assert tok.lengths(ids)[:2].tolist() == [2, 2] and tok.empty == 2 and tok.decode(ids[0]) == ''
+    assert tok.lengths(ids)[2] > 8
+
+
+def test_special_strings_in_captions(tok):
+    ids = tok(['a [UNK] hat, [MASK]', 'a [SEP] <end_of_text> [CLS] <start_of_text> hat'])
+    assert (ids[0] == tok.unk_id).sum() >= 1 and (ids[0] == tok.mask_id).sum() >= 1
+    assert (ids[1] == tok.sep_id).sum() == 1 and (ids[1] == tok.cls_id).sum() == 1   # nobody ends a caption from inside
+
+
+def test_save_and_load(tok, captions, tmp_path):
+    tok.save(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert type(again) is type(tok) and torch.equal(again(captions), tok(captions)) and again.context_length == tok.context_length
+    shorter = type(tok).load(tmp_path, context_length=20)
+    assert shorter(captions).shape[1] == 20
+    assert torch.equal(pickle.loads(pickle.dumps(tok))(captions[:5]), tok(captions[:5]))   # loaders send it to workers
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60))
+def test_the_word_cache_changes_nothing(text):
+    for t in (_bert(), _clip()): assert t.ids(text) == t.encode(text)
+
+
+_made = {}
+def _clip(): return _made.setdefault('clip', ClipBPE(77))
+def _bert(): return _made.setdefault('bert', WordPiece.train(['a woman in a red coat, walking', 'a man with a blue bag (open)']*3, 200))
+
+
+def test_clip_equals_open_clip(captions):
+    import open_clip
+    texts = [*captions[:40], LONG, 'A café — 2 p.m. & more!', '!!! §']
+    assert torch.equal(ClipBPE(77)(texts), open_clip.tokenize(texts, 77))
+
+
+def test_wordpiece_equals_transformers(bert, captions, tmp_path):
+    transformers = pytest.importorskip('transformers')
+    bert.save(tmp_path)
+    other = transformers.BertTokenizer(vocab_file=str(tmp_path/'vocab.txt'), vocab={w: i for i, w in enumerate(bert.vocab)}, do_lower_case=True)
+    texts = [*captions[:40], LONG, 'A café — 2 p.m. & more!']
+    want = other(texts, padding='max_length', truncation=True, max_length=56, return_tensors='pt')['input_ids']
+    assert torch.equal(bert(texts), want)
+
+
+def test_training_is_the_same_in_another_process(captions, bert):
+    code = ("import sys, json; from reid_lab.data.text import WordPiece; "
+            "print(json.dumps(WordPiece.train(json.load(sys.stdin), vocab_size=600).vocab))")
+    out = subprocess.run([sys.executable, '-c', code], input=json.dumps(captions), capture_output=True, text=True, check=True).stdout
+    assert json.loads(out) == bert.vocab
+    assert WordPiece.train(captions, vocab_size=600).vocab == bert.vocab and bert.vocab_size <= 600
+
+
+def test_bert_folder(tmp_path, bert):
+    with pytest.raises(FileNotFoundError, match='vocab.txt'): WordPiece.load(tmp_path)
+    with pytest.raises(FileNotFoundError, match='reid_lab_tokenizer.json'): load_tokenizer(tmp_path)
+    (tmp_path/'vocab.txt').write_text('\n'.join(bert.vocab) + '\n')
+    (tmp_path/'tokenizer_config.json').write_text('{"do_lower_case": false}')
+    t = WordPiece.load(tmp_path)
+    assert not t.lowercase and t.context_length == 56 and t.vocab == bert.vocab
+    ClipBPE(77).save(tmp_path)
+    with pytest.raises(ValueError, match="holds a 'ClipBPE'"): WordPiece.load(tmp_path)
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match='context_length=2'): ClipBPE(2)
+    with pytest.raises(ValueError, match='vocab lacks'): WordPiece(['hat'])
+    with pytest.raises(ValueError, match='hold no words'): WordPiece.train([''])
+
+
+# ---- cleaning
+
+def test_clean_caption():
+    assert clean_caption(ODD) == 'A woman in a long-sleeved "red" T-shirt , it\'s café!'
+    assert clean_caption('A T-shirt, size 3.', 'plain') == 'a t shirt size 3' and clean_caption('A T-shirt, size 3.', 'letters') == 'a t shirt size'
+    assert clean_caption(LONG, max_words=56).count(' ') == 55
+    assert clean_caption('') == clean_caption('👕') == ''
+    with pytest.raises(TypeError, match='one string'): clean_caption(['a', 'b'])
+    with pytest.raises(ValueError, match="style='lower'"): clean_caption('a', 'lower')
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.text(max_size=80))
+def test_cleaning_is_idempotent_without_markup(text):
+    once = clean_caption(text.replace('<', '').replace('&', ''))
+    assert clean_caption(once) == once or '<' in once or '&' in once   # normalising may bring forth new markup
+    assert set(clean_caption(text, 'plain')) <= set('abcdefghijklmnopqrstuvwxyz0123456789 ')
+
+
+# ---- augmentation
+
+def test_eda_counts(oracles):
+    o = oracles['eda_counts']
+    assert [eda_count(n, o['inputs']['alpha']) for n in o['inputs']['lengths']] == o['expected']['n']
+
+
+WORDS = 'the man wears a black jacket and blue jeans with a black backpack near the street'.split()
+
+
+def test_synonyms_replace_all_occurrences_of_n_words():
+    for seed in range(20):
+        out = replace_synonyms(WORDS, 2, random.Random(seed))
+        changed = {a: b for a, b in zip(WORDS, out) if a != b}
+        assert len(out) == len(WORDS) and len(changed) == 2 and all(b in THESAURUS[a] for a, b in changed.items())
+        if 'black' in changed: assert 'black' not in out
+    assert replace_synonyms(['the', 'of'], 2, random.Random(0)) == ['the', 'of']
+
+
+def test_insertion_swap_deletion():
+    for seed in range(20):
+        r = random.Random(seed)
+        more = insert_synonyms(WORDS, 3, r)
+        rest = list(more)
+        for w in WORDS: rest.remove(w)
+        assert len(rest) == 3 and all(w in THESAURUS for w in rest)
+        assert sorted(swap_words(WORDS, 3, r)) == sorted(WORDS) and sum(a != b for a, b in zip(WORDS, swap_words(WORDS, 1, r))) in (0, 2)
+        assert 1 <= len(delete_words(WORDS, .9, r)) <= len(WORDS)
+    share = np.mean([len(delete_words(WORDS, .1, random.Random(s)))/len(WORDS) for s in range(400)])
+    assert abs(share - .9) < .01
+    assert insert_synonyms(['the', 'of'], 3, random.Random(0)) == ['the', 'of']
+    assert insert_synonyms([], 2, random.Random(0)) == swap_words([], 2, random.Random(0)) == delete_words([], .5, random.Random(0)) == []
+    assert swap_words(['hat'], 2, random.Random(0)) == ['hat'] == delete_words(['hat'], 1., random.Random(0))
+
+
+def test_eda_draws_each_operation_and_is_deterministic(captions):
+    assert eda_batch(captions, stream(0, 'e')) == eda_batch(captions, stream(0, 'e')) != eda_batch(captions, stream(1, 'e'))
+    text = ' '.join(WORDS)
+    delta = [len(eda(text, stream(i)).split()) - len(WORDS) for i in range(300)]
+    assert min(delta) < 0 and max(delta) == 1 and .15 < np.mean([d > 0 for d in delta]) < .35   # n = 1: one word more in a quarter
+    assert 'unk' in eda(text, stream(0), ops=('unk',)).split()
+    assert eda('', stream(0)) == eda('123', stream(0)) == ''
+    with pytest.raises(ValueError, match='ops'): eda('a hat', stream(0), ops=('shuffle',))
+    assert set(eda(LONG, stream(0), ops=('swap',)).split()) == set(clean_caption(LONG, 'letters').split())
+
+
+def test_thesaurus_is_symmetric():
+    assert all(w in THESAURUS[v] for w, vs in THESAURUS.items() for v in vs) and not set(THESAURUS) & STOP_WORDS
+    assert len(EDA_OPS) == 4
+
+
+# ---- masking words
+
+@pytest.mark.parametrize('how', ['unk', 'delete'])
+def test_mask_words(how):
+    text = 'A man, wearing a long-sleeved red shirt and jeans.'
+    previous = None
+    for m in range(8):
+        out = mask_words(text, m, stream(3, 'q'), how)
+        if how == 'unk':
+            assert out.count('[UNK]') == min(m, 6)   # man wearing long-sleeved red shirt jeans
+            kept = {w for w in ('man', 'wearing', 'long-sleeved', 'red', 'shirt', 'jeans') if w in out}
+        else:
+            kept = {w for w in ('man', 'wearing', 'long-sleeved', 'red', 'shirt', 'jeans') if w in out}
+            assert len(kept) == 6 - min(m, 6) and '  ' not in out and ' .' not in out
+        assert previous is None or kept <= previous   # nested
+        previous = kept
+    assert mask_words(text, 0, stream(0)) == text and mask_words('', 3, stream(0)) == ''
+    with pytest.raises(ValueError, match='m=-1'): mask_words(text, -1, stream(0))
+    with pytest.raises(ValueError, match='how='): mask_words(text, 1, stream(0), 'drop')
+
+
+# ---- masked language modelling
+
+def test_mask_tokens_counts_and_labels(tok, captions):
+    ids = tok(captions)
+    before = ids.clone()
+    for p, most in ((.25, 10), (.2, 10), (.25, 3)):
+        masked, labels = mask_tokens(ids, tok, stream(0, 'm'), p=p, max_masks=most)
+        at = labels >= 0
+        assert torch.equal(ids, before) and torch.equal(torch.where(at, labels, masked), ids)
+        assert at.sum(1).tolist() == [min(most, max(1, round(n*p))) for n in tok.lengths(ids).tolist()]
+        n = torch.as_tensor(tok.lengths(ids))[:, None]; pos = torch.arange(ids.shape[1])[None]
+        assert not (at & ((pos == 0) | (pos >= n - 1))).any()   # words only
+        assert not torch.isin(masked[at], torch.tensor([tok.cls_id, tok.sep_id])).any()
+    assert torch.equal(mask_tokens(ids, tok, stream(1))[0], mask_tokens(ids, tok, stream(1))[0])
+
+
+def test_mask_shares(tok, captions):
+    ids = tok(captions).repeat(10, 1)
+    masked, labels = mask_tokens(ids, tok, stream(2, 'm'))
+    at = labels >= 0
+    assert abs((masked[at] == tok.mask_id).float().mean() - .8) < .02 and abs((masked[at] == ids[at]).float().mean() - .1) < .02
+
+
+def test_pads_variant_counts_the_padded_length(bert):
+    ids = bert(['a hat', 'a red coat'])
+    _, labels = mask_tokens(ids, bert, stream(0), pads=True)
+    assert (labels >= 0).sum(1).tolist() == [10, 10] and (labels == bert.pad_id).any()
+
+
+def test_whole_words_stay_together(bert):
+    text = 'zigzagging quarterbacks'   # in pieces, since the vocabulary knows neither
+    ids = bert([text]*200); n = int(bert.lengths(ids)[0]); first = [i for i in range(1, n - 1) if bert.starts[ids[0, i]]]
+    assert len(first) == 2 and n > 8
+    _, labels = mask_tokens(ids, bert, stream(0), p=1., max_masks=n - 2, ngram=0.)
+    assert ((labels >= 0).sum(1) == n - 2).all()
+    _, labels = mask_tokens(ids, bert, stream(0), p=.01, ngram=0., whole_words=False)
+    starts = (labels >= 0).int().argmax(1)
+    assert starts.unique().numel() > 5   # single tokens anywhere
+    _, labels = mask_tokens(ids, bert, stream(0), p=.01, ngram=0.)
+    assert set((labels >= 0).int().argmax(1).tolist()) == set(first)   # a word is masked from its first piece
+
+
+def test_nothing_to_mask(tok):
+    ids = tok([''])
+    masked, labels = mask_tokens(ids, tok, stream(0))
+    assert torch.equal(masked, ids) and (labels == -100).all()
+
+
+def test_quick_rng():
+    r = random.Random(3)
+    assert quick_rng(r) is r and quick_rng(stream(0)).random() == quick_rng(stream(0)).random()
