@@ -266,7 +266,7 @@ class Log(Callback):
     def state_dict(self): return dict(rows=self.rows, sum={k: float(v) for k, v in self._sum.items()}, n=self._n)
     def load_state_dict(self, state): self.rows, self._sum, self._n = state['rows'], state['sum'], state['n']
 
-# %% ../nbs/40_learner.ipynb #340ff54b
+# %% ../nbs/40_learner.ipynb #98eb7074
 @contextmanager
 def eval_weights(learn):
     "The model in evaluation mode, holding the weights that the strategy would return now"
@@ -303,8 +303,9 @@ class Validate(Callback):
         if self.unit == 'step' and learn.step % self.every == 0: self._run(learn)
     def after_epoch(self, learn):
         if self.unit == 'epoch' and (learn.epoch % self.every == 0 or learn.step >= learn.n_steps): self._run(learn)
-    def after_fit(self, learn):
-        if self.select and self.best_state: learn.net.load_state_dict(self.best_state)
+    def after_fit(self, learn): # the final weights (slow, averaged) are a candidate too
+        self._run(learn)
+        if self.select: learn.net.load_state_dict(self.best_state)
     def state_dict(self): return dict(rows=self.rows, best=self.best, best_state=self.best_state)
     def load_state_dict(self, s): self.rows, self.best, self.best_state = s['rows'], s['best'], s['best_state']
 

@@ -7,8 +7,9 @@ __all__ = ['KINDS', 'SCENARIOS', 'DOMAINS', 'PRESETS', 'TASKS', 'VERSION', 'SHEE
            'make_camera', 'Group', 'Options', 'Wording', 'text_groups', 'reid_groups', 'aerial_groups', 'Item',
            'sample_shot', 'Plan', 'build_cache', 'Reader', 'World', 'contact_sheet']
 
-# %% ../../nbs/05_data.world.ipynb #4d1137ac
-import errno, hashlib, json, os, shutil, time
+# %% ../../nbs/05_data.world.ipynb #21b652c9
+import errno, hashlib, json, shutil, time
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +18,15 @@ import numpy as np
 import pandas as pd
 from ..core import Picture, atomic_path, cache_dir, check_choice, image_grid, progress, stream
 from .table import ReidTable
+from . import captions as captions_module, people as people_module, render as render_module
 from .people import ATTRIBUTES, PARTS, change_accessories, random_skew, sample_people
 from .captions import caption
 from .render import ISP, Camera, Occluder, Shot, pick_backend, reference_areas, render
 
-# %% ../../nbs/05_data.world.ipynb #b50d9297
+# %% ../../nbs/05_data.world.ipynb #b020756a
+def _r(x, digits=4): return round(float(x), digits)
+
+
 KINDS = { # kind of camera -> (elevation in radians, distance in metres, view)
     'ground': ((.03, .30), (5., 9.), 'ground'), 'steep': ((.35, .60), (6., 10.), 'ground'),
     'low drone': ((.55, .85), (9., 14.), 'aerial'), 'aerial': ((.75, 1.25), (11., 20.), 'aerial')}
@@ -34,10 +39,10 @@ def sensor(rng, # `numpy.random.Generator`
     "Draw what sensor and software of one camera do"
     s, n, u = severity, rng.normal(size=8), rng.random(4)
     if s == 0: return ISP(saturation=saturation)
-    return ISP(exposure=round(.42*s*n[0] - .08*s, 4), balance=(round(.16*s*n[1], 4), round(.18*s*n[2], 4)),
-               saturation=round(saturation*float(np.exp(.28*s*n[3] - .20*s)), 4), gamma=round(float(np.exp(.24*s*n[4])), 4),
-               contrast=round(float(np.exp(.18*s*n[5] - .14*s)), 4), haze=round(max(0., .16*s*n[6]), 4), blur=round(1.1*s*u[0], 4),
-               noise=round(10*s*u[1], 3), jpeg=int(96 - 62*s*u[2]), resolution=round(1 - .62*s*u[3], 4))
+    return ISP(exposure=_r(.42*s*n[0] - .08*s), balance=(_r(.16*s*n[1]), _r(.18*s*n[2])),
+               saturation=_r(saturation*np.exp(.28*s*n[3] - .20*s)), gamma=_r(np.exp(.24*s*n[4])),
+               contrast=_r(np.exp(.18*s*n[5] - .14*s)), haze=_r(max(0., .16*s*n[6])), blur=_r(1.1*s*u[0]),
+               noise=_r(10*s*u[1]), jpeg=int(96 - 62*s*u[2]), resolution=_r(1 - .62*s*u[3]))
 
 
 @dataclass(frozen=True)
@@ -59,9 +64,10 @@ class SiteCamera:
         d, isp = time - .5, self.camera.isp
         if not any(self.drift): return self.camera
         return replace(self.camera, isp=replace(isp, exposure=isp.exposure + d*self.drift[0],
-                                                balance=(isp.balance[0] + d*self.drift[1], isp.balance[1] + d*self.drift[2])))
+                                                balance=(isp.balance[0] + d*self.drift[1], isp.balance[1]
+                                                         + d*self.drift[2])))
 
-# %% ../../nbs/05_data.world.ipynb #32146c58
+# %% ../../nbs/05_data.world.ipynb #ae62e2b5
 @dataclass(frozen=True)
 class Scenario:
     "A kind of place"
@@ -73,10 +79,14 @@ class Scenario:
 
 
 SCENARIOS = {
-    'campus': Scenario(('paving', 'slabs', 'grass', 'planks', 'cobbles', 'asphalt'), ('bricks', 'windows', 'panels', 'hedge', 'plaster', 'fence'), .62, .05,
-                       (('bag', 'backpack', 2.2), ('upper', 'hoodie', 1.8), ('lower', 'jeans', 1.4), ('upper', 'suit jacket', .4))),
-    'street': Scenario(('asphalt', 'crossing', 'slabs', 'paving', 'cobbles'), ('shop', 'street', 'plaster', 'windows', 'fence', 'panels'), .78, .03,
-                       (('upper', 'coat', 1.6), ('upper', 'suit jacket', 1.8), ('bag', 'handbag', 1.4), ('held', 'shopping bag', 2.)))}
+    'campus': Scenario(('paving', 'slabs', 'grass', 'planks', 'cobbles', 'asphalt'),
+                       ('bricks', 'windows', 'panels', 'hedge', 'plaster', 'fence'), .62, .05,
+                       (('bag', 'backpack', 2.2), ('upper', 'hoodie', 1.8), ('lower', 'jeans', 1.4),
+                        ('upper', 'suit jacket', .4))),
+    'street': Scenario(('asphalt', 'crossing', 'slabs', 'paving', 'cobbles'),
+                       ('shop', 'street', 'plaster', 'windows', 'fence', 'panels'), .78, .03,
+                       (('upper', 'coat', 1.6), ('upper', 'suit jacket', 1.8), ('bag', 'handbag', 1.4),
+                        ('held', 'shopping bag', 2.)))}
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,7 @@ DOMAINS = {
     'generated': Domain(0., (.72, .86), 1.15, .5, 'generated', 1, .0),
     'real-like': Domain(.5, (.50, .80), 1., 1., 'real', 2, .10)}
 
-# %% ../../nbs/05_data.world.ipynb #02ced5c6
+# %% ../../nbs/05_data.world.ipynb #beaad334
 def make_camera(seed:int, # World seed
     cam:int, site:int, # Numbers in the table
     kind:str, # One of `KINDS`
@@ -105,18 +115,21 @@ def make_camera(seed:int, # World seed
     ) -> SiteCamera:
     "Draw one camera; its place, background and sensor come from separate streams"
     (lo, hi), (near, far), _ = KINDS[check_choice('kind', kind, KINDS)]
-    d, place = DOMAINS[check_choice('domain', domain, DOMAINS)], SCENARIOS[check_choice('scenario', scenario, SCENARIOS)]
+    d, place = DOMAINS[check_choice('domain', domain, DOMAINS)], SCENARIOS[check_choice('scenario', scenario,
+            SCENARIOS)]
     severity = d.severity if severity is None else severity
     rng, name = stream(seed, 'camera', domain, site, cam), (domain, site, cam)
-    camera = Camera(elevation=round(rng.uniform(lo, hi), 4), distance=round(rng.uniform(near, far), 3),
-                    light=(round(rng.uniform(-1.6, 1.6), 3), round(rng.uniform(.45, 1.3), 3)), ambient=round(rng.uniform(*d.ambient), 3),
-                    ground=str(rng.choice(place.grounds)), wall=str(rng.choice(place.walls)), wall_distance=round(rng.uniform(1.2, 6.), 3),
-                    wall_angle=round(rng.normal(0, .18), 3), texture=d.texture, seed=int(rng.integers(2**31)),
+    light = _r(rng.uniform(-1.6, 1.6)), _r(rng.uniform(.45, 1.3))
+    camera = Camera(elevation=_r(rng.uniform(lo, hi)), distance=_r(rng.uniform(near, far)), light=light,
+                    ambient=_r(rng.uniform(*d.ambient)), ground=str(rng.choice(place.grounds)),
+                    wall=str(rng.choice(place.walls)), wall_distance=_r(rng.uniform(1.2, 6.)),
+                    wall_angle=_r(rng.normal(0, .18)), texture=d.texture, seed=int(rng.integers(2**31)),
                     isp=sensor(stream(seed, 'sensor', *name), severity, d.saturation))
     drift = stream(seed, 'drift', *name).normal(size=3)*severity*(1., .18, .18)
-    return SiteCamera(cam, site, kind, scenario, domain, round(rng.uniform(-np.pi, np.pi), 4), tuple(float(round(v, 4)) for v in drift), camera)
+    yaw = _r(rng.uniform(-np.pi, np.pi))
+    return SiteCamera(cam, site, kind, scenario, domain, yaw, tuple(_r(v) for v in drift), camera)
 
-# %% ../../nbs/05_data.world.ipynb #85d3c022
+# %% ../../nbs/05_data.world.ipynb #63dfbb17
 @dataclass(frozen=True)
 class Group:
     "Some people, seen by some cameras"
@@ -130,7 +143,7 @@ class Group:
     first_site:int = 0
     kinds:tuple = ('ground', 'ground', 'steep') # kinds of camera, in turn
     people:str = '' # name of the population; default: the group's own
-    role:str = 'both' # both, query, gallery, or 'first': of each person and camera the first picture asks, the others are searched
+    role:str = 'both' # both, query, gallery, or 'first': the first picture by each camera asks, others are searched
 
 
 @dataclass(frozen=True)
@@ -157,7 +170,7 @@ class Wording:
     confusion:float = .05 # chance that a colour is named like its neighbour
     level:str = 'shot' # 'shot': what is visible; 'identity': what a witness knows of the person
 
-# %% ../../nbs/05_data.world.ipynb #262c56dd
+# %% ../../nbs/05_data.world.ipynb #cebdb4a0
 def text_groups(train, shots, val, test, tune, tune_shots, gen_cams, cams): # sizes -> groups of the text task
     "Generated training data and a real-like target, for retrieval by description"
     return (Group('train', 'generated', train, shots, gen_cams), Group('val', 'generated', val, shots, gen_cams),
@@ -173,31 +186,40 @@ def reid_groups(train, seen, unseen, test, per_cam): # sizes -> groups of the im
     return (Group('train', 'real-like', train, seen*per_cam, seen, kinds=kinds),
             Group('val', 'real-like', max(10, test//4), seen*2, seen, kinds=kinds, role='first'),
             Group('test', 'real-like', test, seen*2, seen, kinds=kinds, people='test', role='first'),
-            Group('test', 'real-like', test, unseen*2, unseen, first_cam=seen, kinds=kinds, people='test', role='first'))
+            Group('test', 'real-like', test, unseen*2, unseen, first_cam=seen, kinds=kinds, people='test',
+                  role='first'))
 
 
 def aerial_groups(train, aerial, ground, test, cams): # sizes -> groups of the aerial task
     "The same people from the ground and from drones"
     air = ('aerial', 'low drone', 'aerial')
-    return (Group('train', 'real-like', train, aerial, cams, kinds=air, people='train'), Group('train', 'real-like', train, ground, cams, first_cam=cams, people='train'),
-            Group('val', 'real-like', max(10, test//3), aerial, cams, kinds=air, people='val'), Group('val', 'real-like', max(10, test//3), ground, cams, first_cam=cams, people='val', role='query'),
-            Group('test', 'real-like', test, aerial, cams, kinds=air, people='test'), Group('test', 'real-like', test, ground, cams, first_cam=cams, people='test', role='query'))
+    return (Group('train', 'real-like', train, aerial, cams, kinds=air, people='train'),
+            Group('train', 'real-like', train, ground, cams, first_cam=cams, people='train'),
+            Group('val', 'real-like', max(10, test//3), aerial, cams, kinds=air, people='val'), Group('val',
+                    'real-like', max(10, test//3), ground, cams, first_cam=cams, people='val', role='query'),
+            Group('test', 'real-like', test, aerial, cams, kinds=air, people='test'), Group('test', 'real-like',
+                    test, ground, cams, first_cam=cams, people='test', role='query'))
 
 
 PRESETS = { # preset -> options and, per task, groups
-    'smoke': dict(options=Options(size=(64, 32)), text=text_groups(200, 2, 24, 50, 48, 4, 16, 6), reid=reid_groups(40, 3, 2, 30, 2),
+    'smoke': dict(options=Options(size=(64, 32)), text=text_groups(200, 2, 24, 50, 48, 4, 16, 6),
+                  reid=reid_groups(40, 3, 2, 30, 2),
                   aerial=aerial_groups(60, 2, 1, 30, 3)),
-    'quick': dict(options=Options(), text=text_groups(2600, 3, 150, 400, 800, 4, 64, 15), reid=reid_groups(400, 5, 4, 250, 2),
+    'quick': dict(options=Options(), text=text_groups(2600, 3, 150, 400, 800, 4, 64, 15),
+                  reid=reid_groups(400, 5, 4, 250, 2),
                   aerial=aerial_groups(800, 3, 2, 300, 6)),
-    'full': dict(options=Options(size=(384, 128), supersample=1), text=text_groups(20_000, 4, 500, 1000, 4000, 4, 200, 15),
+    'full': dict(options=Options(size=(384, 128), supersample=1),
+                 text=text_groups(20_000, 4, 500, 1000, 4000, 4, 200, 15),
                  reid=reid_groups(1500, 5, 10, 1000, 2), aerial=aerial_groups(3700, 8, 3, 1000, 8))}
 TASKS = ('text', 'reid', 'aerial')
 
-# %% ../../nbs/05_data.world.ipynb #e7e279b7
+# %% ../../nbs/05_data.world.ipynb #259888c4
 @dataclass(frozen=True)
 class Item:
     "One picture to be"
-    group:int; person:object; seen:object; camera:SiteCamera; shot:Shot; role:str; number:int # of the person's shots in this group
+    group:int
+    person:object
+    seen:object; camera:SiteCamera; shot:Shot; role:str; number:int # of the person's shots in this group
 
 
 def _muted_occluder(rng):
@@ -205,7 +227,7 @@ def _muted_occluder(rng):
     rgb = tuple(round(float(v)) for v in np.clip((grey + warm, grey + .4*warm, grey - .8*warm), 10, 230))
     kind = ('low', 'low', 'pole', 'side')[int(rng.integers(4))]
     at = {'low': (.10, .42), 'pole': (.15, .85), 'side': (.12, .38)}[kind]
-    return Occluder(kind, round(rng.uniform(*at), 3), round(rng.uniform(.08, .22), 3), rgb, int(rng.integers(64)))
+    return Occluder(kind, _r(rng.uniform(*at)), _r(rng.uniform(.08, .22)), rgb, int(rng.integers(64)))
 
 
 def sample_shot(rng, # `numpy.random.Generator` of this picture
@@ -218,13 +240,16 @@ def sample_shot(rng, # `numpy.random.Generator` of this picture
     prefers = camera.domain != 'generated' and r[1] > .2
     yaw = camera.yaw + rng.normal(0, .6) if prefers else rng.uniform(-np.pi, np.pi)
     jitter = rng.normal(size=4)*(.012, .010, .030, .050)
-    clip = lambda v, m: round(float(np.clip(v, -m, m)), 4)
-    return Shot(yaw=round(float((yaw + np.pi) % (2*np.pi) - np.pi), 4), action=action, phase=round(2*np.pi*r[2], 4),
-                stride=round(rng.uniform(.26, .52), 4), arms='down' if r[3] < .6 else 'pockets' if r[3] < .85 else 'folded', look=clip(rng.normal(0, .3), .8),
-                box=tuple(clip(v, m) for v, m in zip(jitter, (.03, .03, .08, .12))), offset=tuple(round(v, 4) for v in rng.random(3)),
-                occluder=_muted_occluder(rng) if r[4] < occluders else None, time=round(r[5], 4), seed=int(rng.integers(2**31)))
+    clip = lambda v, m: _r(np.clip(v, -m, m))
+    arms = 'down' if r[3] < .6 else 'pockets' if r[3] < .85 else 'folded'
+    return Shot(yaw=_r((yaw + np.pi) % (2*np.pi) - np.pi), action=action, phase=_r(2*np.pi*r[2]), arms=arms,
+                stride=_r(rng.uniform(.26, .52)), look=clip(rng.normal(0, .3), .8),
+                box=tuple(clip(v, m) for v, m in zip(jitter, (.03, .03, .08, .12))),
+                offset=tuple(_r(v) for v in rng.random(3)),
+                occluder=_muted_occluder(rng) if r[4] < occluders else None, time=_r(r[5]),
+                seed=int(rng.integers(2**31)))
 
-# %% ../../nbs/05_data.world.ipynb #40b95b8d
+# %% ../../nbs/05_data.world.ipynb #14d39c65
 def _site_skew(seed, scenario, site, strength):
     skew = random_skew(seed, site, strength) if strength else {}
     for slot, value, factor in SCENARIOS[scenario].skew:
@@ -244,9 +269,10 @@ class Plan:
     def camera(self, g, site, k):
         o, key = self.options, (g.domain, site, g.first_cam + k)
         if key not in self.cams:
-            severity = None if g.domain == 'generated' else o.severity
-            cam = make_camera(self.seed, len(self.cams), site, g.kinds[k % len(g.kinds)], g.domain,
-                              list(SCENARIOS)[k % 2] if g.domain == 'generated' and not o.scenario else self.scenario(site), severity)
+            clean = g.domain == 'generated'   # pictures of one place each: scenarios alternate between its cameras
+            scenario = list(SCENARIOS)[k % 2] if clean and not o.scenario else self.scenario(site)
+            cam = make_camera(self.seed, len(self.cams), site, g.kinds[k % len(g.kinds)], g.domain, scenario,
+                              None if clean else o.severity)
             self.cams[key] = replace(cam, drift=tuple(o.drift*d for d in cam.drift))
         return self.cams[key]
 
@@ -256,7 +282,8 @@ class Plan:
             seed, share, out = int(stream(self.seed, 'population', name).integers(2**31)), -(-g.ids//g.sites), []
             for s in range(g.first_site, g.first_site + g.sites):
                 skew = None if g.domain == 'generated' else _site_skew(self.seed, self.scenario(s), s, o.skew)
-                people = sample_people(min(share, g.ids - len(out)), seed, o.family_rate, o.uniform_rate, skew, site=s, pid=self.next_pid)
+                people = sample_people(min(share, g.ids - len(out)), seed, o.family_rate, o.uniform_rate, skew,
+                                       site=s, pid=self.next_pid)
                 self.next_pid += len(people); out += [(s, p) for p in people]
             self.people[name] = name, out
         return self.people[name]
@@ -273,11 +300,28 @@ class Plan:
                 role = g.role if g.role != 'first' else 'query' if k < g.cams else 'gallery'
                 yield Item(n, person, change_accessories(person, rng, o.changes), cam, shot, role, k)
 
-# %% ../../nbs/05_data.world.ipynb #66ae1001
-VERSION = 1 # of the pictures: part of the cache key
+# %% ../../nbs/05_data.world.ipynb #138844d4
+VERSION = 1 # of this notebook's part in the pictures
 
 
-def _write(f, data): f.write(data) # one place for tests to fill the disk
+def _write(f, data): f.write(data) # the one place where pictures meet the disk
+
+
+@contextmanager
+def _room(folder, need): # Bytes
+    "Turn a full disk into a message that helps"
+    try:
+        if shutil.disk_usage(folder).free < need: raise OSError(errno.ENOSPC, 'too little space left')
+        yield
+    except OSError as e:
+        if e.errno != errno.ENOSPC: raise
+        raise OSError(errno.ENOSPC,
+                      f"no space for the world cache in {str(folder)!r}: {need/2**20:.0f} MB are needed; "
+                      "free some, or pass cache=DIR (or set REID_LAB_CACHE) to use another disk") from e
+
+
+def _fingerprint(*modules): # A change of the code that draws makes another world
+    return hashlib.sha256(b''.join(Path(m.__file__).read_bytes() for m in modules)).hexdigest()[:16]
 
 
 def _render_chunk(items, options, backend): # -> images (n,H,W,3), fractions and pixels (n, parts)
@@ -286,7 +330,8 @@ def _render_chunk(items, options, backend): # -> images (n,H,W,3), fractions and
     last, reference = None, None
     for n, it in enumerate(items):
         if it.seen != last: last, reference = it.seen, reference_areas(it.seen, backend)
-        r = render(it.seen, it.camera.at(it.shot.time), it.shot, options.size, options.supersample, backend, reference)
+        r = render(it.seen, it.camera.at(it.shot.time), it.shot, options.size, options.supersample, backend,
+                   reference)
         images[n] = r.image
         for part, v in r.visible.items(): seen[n, :, PARTS.index(part)] = v['fraction'], v['pixels']
     return images, seen
@@ -311,33 +356,46 @@ def build_cache(folder, # Final folder
     for old in folder.parent.glob(f'.{folder.name}.*'):   # left by a build that was killed without notice
         if time.time() - old.stat().st_mtime > 86_400: shutil.rmtree(old, ignore_errors=True)
     try:
-        if shutil.disk_usage(folder.parent).free < need: raise OSError(errno.ENOSPC, 'too little space left')
-        with atomic_path(folder) as tmp:
-            tmp.mkdir()
-            seen = []
-            with open(tmp/'images.npy', 'wb') as f:
-                np.lib.format.write_array_header_1_0(f, dict(descr='|u1', fortran_order=False, shape=(n, *o.size, 3)))
-                bar = progress(_chunks(plan.items, o, pick_backend(backend), n_jobs), 'rendering, blocks of 32:', total=-(-n//32))
-                for images, visible in bar: _write(f, images.tobytes()); seen.append(visible)
-            with open(tmp/'visible.npy', 'wb') as f: np.save(f, np.concatenate(seen) if seen else np.zeros((0, 2, len(PARTS)), np.float32))
-            with open(tmp/'table.json', 'wb') as f: _write(f, json.dumps(_records(plan)).encode())
+        with _room(folder.parent, need), atomic_path(folder) as tmp: _write_world(tmp, plan, pick_backend(backend),
+                n_jobs)
     except OSError as e:
-        if e.errno == errno.ENOSPC:
-            raise OSError(errno.ENOSPC, f"no space for the world cache in {str(folder.parent)!r}: {need/2**20:.0f} MB are needed; "
-                          "free some, or pass cache=DIR (or set REID_LAB_CACHE) to use another disk") from e
-        if not (folder/'table.json').exists(): raise   # else: another build was first
+        if e.errno == errno.ENOSPC or _damaged(folder) is not False: raise   # else: another build was first
 
-# %% ../../nbs/05_data.world.ipynb #8acc7f26
+
+def _write_world(tmp, plan, backend, n_jobs):
+    tmp.mkdir()
+    n, o, seen = len(plan.items), plan.options, [np.zeros((0, 2, len(PARTS)), np.float32)]
+    with open(tmp/'images.npy', 'wb') as f:
+        np.lib.format.write_array_header_1_0(f, dict(descr='|u1', fortran_order=False, shape=(n, *o.size, 3)))
+        for images, visible in progress(_chunks(plan.items, o, backend, n_jobs), 'rendering, blocks of 32:',
+                                        -(-n//32)):
+            _write(f, images.tobytes()); seen.append(visible)
+    np.save(tmp/'visible.npy', np.concatenate(seen))
+    with open(tmp/'table.json', 'wb') as f: _write(f, json.dumps(_records(plan)).encode())
+
+
+def _damaged(folder): # True, False, or None if there is no such cache
+    if not folder.exists(): return None
+    try: n = len(np.load(folder/'images.npy', mmap_mode='r'))
+    except (OSError, ValueError): return True   # a file was removed or cut
+    if not ((folder/'visible.npy').exists() and (folder/'table.json').exists()): return True
+    return n != len(np.load(folder/'visible.npy', mmap_mode='r'))
+
+# %% ../../nbs/05_data.world.ipynb #2ccd0ff8
 def _facing(yaw): return 'front' if np.cos(yaw) > .5 else 'back' if np.cos(yaw) < -.5 else 'side'
 
 
 def _records(plan): # -> dict of lists
-    rows = dict(path=[], pid=[], cam=[], site=[], scenario=[], view=[], domain=[], split=[], role=[], attrs=[], facing=[], action=[], time=[], family=[])
+    columns = ('path', 'pid', 'cam', 'site', 'scenario', 'view', 'domain', 'split', 'role', 'attrs', 'facing',
+               'action',
+               'time', 'family', 'group')
+    rows = {c: [] for c in columns}
     for i, it in enumerate(plan.items):
-        g, c = plan.groups[it.group], it.camera
-        values = (f'{c.domain}/{g.split}/{it.person.pid:06d}_c{c.cam:03d}_{i:07d}.jpg', it.person.pid, c.cam, c.site, c.scenario, c.view, c.domain, g.split, it.role,
-                  [getattr(it.seen, a) for a in ATTRIBUTES], _facing(it.shot.yaw), it.shot.action, it.shot.time, it.person.family)
-        for column, v in zip(rows.values(), values): column.append(v)
+        split, c, p, s = plan.groups[it.group].split, it.camera, it.person, it.shot
+        path = f'{c.domain}/{split}/{p.pid:06d}_c{c.cam:03d}_{i:07d}.jpg'
+        values = (path, p.pid, c.cam, c.site, c.scenario, c.view, c.domain, split, it.role,
+                  [getattr(it.seen, a) for a in ATTRIBUTES], _facing(s.yaw), s.action, s.time, p.family, it.group)
+        for column, v in zip(columns, values): rows[column].append(v)
     return rows
 
 
@@ -351,7 +409,7 @@ class Reader:
         if self._images is None: self._images = np.load(self.folder/'images.npy', mmap_mode='r')
         return [np.array(self._images[int(p[-11:-4])]) for p in paths]
 
-# %% ../../nbs/05_data.world.ipynb #c427c446
+# %% ../../nbs/05_data.world.ipynb #bb7d1ddb
 class World:
     "A benchmark of rendered people; `table()` is what everything else uses"
     def __init__(self, preset:str='quick', # smoke, quick or full
@@ -367,6 +425,7 @@ class World:
         known = {f.name: kind for kind in (Options, Wording) for f in fields(kind)}
         for k in overrides: check_choice('option', k, known)
         self.options = replace(p['options'], **{k: v for k, v in overrides.items() if known[k] is Options})
+        self.options = replace(self.options, size=tuple(int(v) for v in self.options.size))
         self.wording = replace(Wording(), **{k: v for k, v in overrides.items() if known[k] is Wording})
         self.preset, self.seed, self.task, self.backend, self.n_jobs = preset, int(seed), task, backend, n_jobs
         self.cache = Path(cache).expanduser() if cache is not None else cache_dir('worlds')
@@ -378,7 +437,9 @@ class World:
     @property
     def key(self): # Of the pictures
         "Name of the cache folder: a hash of everything that decides a pixel"
-        spec = json.dumps([VERSION, self.seed, [asdict(g) for g in self.groups], asdict(self.options)], sort_keys=True)
+        spec = json.dumps([VERSION, repr((KINDS, SCENARIOS, DOMAINS)), _fingerprint(people_module, render_module),
+                           self.seed,
+                           [asdict(g) for g in self.groups], asdict(self.options)], sort_keys=True)
         return f'{self.preset}-{self.task}-{self.seed}-{hashlib.sha256(spec.encode()).hexdigest()[:12]}'
 
     @property
@@ -389,29 +450,26 @@ class World:
     def build(self) -> Path: # The folder
         "Render the world if it is not cached"
         if _damaged(self.folder): shutil.rmtree(self.folder)
-        if not self.folder.exists(): build_cache(self.folder, self.plan, self.backend, self.n_jobs)
+        if _damaged(self.folder) is None: build_cache(self.folder, self.plan, self.backend, self.n_jobs)
         return self.folder
 
     def __repr__(self):
-        return f"World({self.preset}, {self.task}, seed {self.seed}: {sum(g.ids*g.shots for g in self.groups)} images {self.options.size})"
-
-
-def _damaged(folder): # A cache folder that exists but is not whole (somebody removed or cut a file)
-    if not folder.exists(): return False
-    try: n = len(np.load(folder/'images.npy', mmap_mode='r'))
-    except (OSError, ValueError): return True
-    return not ((folder/'visible.npy').exists() and (folder/'table.json').exists()) or n != len(np.load(folder/'visible.npy', mmap_mode='r'))
+        n = sum(g.ids*g.shots for g in self.groups)
+        return f"World({self.preset}, {self.task}, seed {self.seed}: {n} images {self.options.size})"
 
 
 def _check_options(o, w, groups):
-    check_choice('granularity', w.granularity, ('coarse', 'medium', 'fine', 'mixed')); check_choice('level', w.level, ('shot', 'identity'))
+    check_choice('granularity', w.granularity, ('coarse', 'medium', 'fine', 'mixed'))
+    check_choice('level', w.level, ('shot', 'identity'))
     check_choice('style', w.style, ('', 'generated', 'real')); check_choice('scenario', o.scenario, ('', *SCENARIOS))
-    if len(o.size) != 2 or min(o.size) < 16: raise ValueError(f"size={o.size} must be (height, width), each at least 16 pixels")
-    if o.severity is not None and not 0 <= o.severity <= 2: raise ValueError(f"severity={o.severity} must be between 0 and 2")
+    if len(o.size) != 2 or min(o.size) < 16:
+        raise ValueError(f"size={o.size} must be (height, width), each at least 16 pixels")
+    if o.severity is not None and not 0 <= o.severity <= 2:
+        raise ValueError(f"severity={o.severity} must be between 0 and 2")
     for g in groups:
         if g.ids < 1 or g.shots < 1 or g.cams < 1: raise ValueError(f"{g}: ids, shots and cams must be at least 1")
 
-# %% ../../nbs/05_data.world.ipynb #3b9b67fb
+# %% ../../nbs/05_data.world.ipynb #5881bfbf
 def _captions(world, visible): # Areas (n, 2, parts) -> list of lists of str
     w, out = world.wording, []
     for i, it in enumerate(progress(world.plan.items, 'writing captions:')):
@@ -420,23 +478,27 @@ def _captions(world, visible): # Areas (n, 2, parts) -> list of lists of str
         said = []
         for n in range(w.per_image or d.captions):
             level = ('coarse', 'medium', 'fine')[int(rng.integers(3))] if w.granularity == 'mixed' else w.granularity
-            seen = None if w.level == 'identity' else {p: dict(fraction=float(visible[i, 0, k]), pixels=int(visible[i, 1, k])) for k, p in enumerate(PARTS) if k}
-            said.append(caption(it.person if w.level == 'identity' else it.seen, rng=rng, visible=seen, view=_facing(it.shot.yaw), granularity=level,
-                                style=w.style or d.style, aerial=c.view == 'aerial', confusion=w.confusion, action=it.shot.action))
+            who, seen = it.person, None
+            if w.level == 'shot': who, seen = it.seen, {p: dict(fraction=float(a), pixels=int(n)) for p, a, n in
+                                                        zip(PARTS[1:], visible[i, 0, 1:], visible[i, 1, 1:])}
+            said.append(caption(who, rng=rng, visible=seen, view=_facing(it.shot.yaw), granularity=level,
+                                style=w.style or d.style, aerial=c.view == 'aerial', confusion=w.confusion,
+                                action=it.shot.action))
         out.append(said)
     return out
 
 
 def _cached_captions(world, folder):
-    key = hashlib.sha256(json.dumps([VERSION, asdict(world.wording)], sort_keys=True).encode()).hexdigest()[:12]
-    path = folder/f'captions-{key}.json'
+    spec = json.dumps([VERSION, _fingerprint(captions_module), asdict(world.wording)], sort_keys=True)
+    path = folder/f'captions-{hashlib.sha256(spec.encode()).hexdigest()[:12]}.json'
     if not path.exists():
-        with atomic_path(path) as tmp: tmp.write_text(json.dumps(_captions(world, np.load(folder/'visible.npy'))))
+        text = json.dumps(_captions(world, np.load(folder/'visible.npy')))
+        with _room(folder, len(text)), atomic_path(path) as tmp: tmp.write_text(text)
     return json.loads(path.read_text())
 
-# %% ../../nbs/05_data.world.ipynb #b709e29d
+# %% ../../nbs/05_data.world.ipynb #01b6fb0e
 @patch
-def table(self:World) -> ReidTable: # All splits and domains; besides the usual columns: facing, action, time, family
+def table(self:World) -> ReidTable: # All splits and domains; also columns facing, action, time, family, group
     "Build or open the world and give its table"
     folder = self.build()
     frame = pd.DataFrame(json.loads((folder/'table.json').read_text()))
@@ -466,8 +528,9 @@ def visible(self:World) -> pd.DataFrame: # One row per picture, one column per p
     "Share of each part that is in view, 0 to 1"
     return pd.DataFrame(np.load(self.build()/'visible.npy')[:, 0, 1:], columns=list(PARTS[1:]))
 
-# %% ../../nbs/05_data.world.ipynb #800f8e09
-SHEET = (('generated', 'ground'), ('generated', 'steep'), ('real-like', 'ground'), ('real-like', 'ground'), ('real-like', 'steep'),
+# %% ../../nbs/05_data.world.ipynb #93c86dfb
+SHEET = (('generated', 'ground'), ('generated', 'steep'), ('real-like', 'ground'), ('real-like', 'ground'),
+         ('real-like', 'steep'),
          ('real-like', 'low drone'), ('real-like', 'aerial'))
 
 
