@@ -58,15 +58,15 @@ def test_rendered_colours_agree_with_the_words(crowd):
 
 def test_values_are_words_of_the_tables(crowd):
     for p in crowd:
-        for slot in WARDROBE: assert getattr(p, slot) in WARDROBE[slot] or (slot, getattr(p, slot)) == ('lower',
-                                                                                                        'dress')
+        for slot in WARDROBE:
+            assert getattr(p, slot) in WARDROBE[slot] or (slot, getattr(p, slot)) == ('lower', 'dress')
         for slot in COLOURS: assert getattr(p, slot) in PALETTE or getattr(p, slot) == 'none'
         assert p.sleeve in SLEEVES[p.upper]
         assert (p.upper == 'dress') == (p.lower == 'dress')
         assert p.upper in OPENABLE or (p.opened, p.inner_colour) == ('no', 'none')
         assert 1.45 <= p.height <= 2.05
-        for thing in ('hat', 'bag', 'held'): assert (getattr(p, thing) == 'none') == (getattr(p,
-                                                                                              f'{thing}_colour') == 'none')
+        for thing in ('hat', 'bag', 'held'):
+            assert (getattr(p, thing) == 'none') == (getattr(p, f'{thing}_colour') == 'none')
         assert p.pattern_colour != p.upper_colour
     assert set(NEEDS) | {'gender', 'build'} == set(ATTRIBUTES) and set(NEEDS.values()) < set(PARTS)
 
@@ -90,7 +90,8 @@ def test_families_resemble_and_strangers_do_not():
 
 
 def test_uniforms_are_shared_within_a_site_only():
-    sites = {s: [p for p in sample_people(300, seed=2, site=s, uniform_rate=.3, family_rate=.3) if p.uniform >= 0] for s in (0, 1)}
+    sites = {s: [p for p in sample_people(300, seed=2, site=s, uniform_rate=.3, family_rate=.3) if p.uniform >= 0]
+             for s in (0, 1)}
     outfits = {}
     for s, people in sites.items():
         for p in people: outfits.setdefault((s, p.uniform), set()).add(tuple(getattr(p, a) for a in UNIFORM))
@@ -99,9 +100,11 @@ def test_uniforms_are_shared_within_a_site_only():
 
 
 def test_skew_moves_the_population():
-    plain, red = (np.mean([p.upper_colour == 'red' for p in sample_people(400, skew=s)]) for s in (None, {'upper_colour': {'red': 10.}}))
+    plain, red = (np.mean([p.upper_colour == 'red' for p in sample_people(400, skew=s)])
+                  for s in (None, {'upper_colour': {'red': 10.}}))
     assert red > 3*plain
-    with pytest.raises(ValueError, match="skew\\['upper_colour'\\]='rouge'"): sample_people(3, skew={'upper_colour': {'rouge': 2.}})
+    with pytest.raises(ValueError, match="skew\\['upper_colour'\\]='rouge'"):
+        sample_people(3, skew={'upper_colour': {'rouge': 2.}})
     with pytest.raises(ValueError, match='uniform_rate'): sample_people(3, uniform_rate=-1)
 
 
@@ -122,7 +125,8 @@ def test_a_look_alike_is_never_the_same(crowd):
 @pytest.mark.parametrize('granularity', GRANULARITY)
 def test_mean_lengths(captions, style, granularity):
     n = [len(c.split()) for c in captions[style][granularity]]
-    assert abs(np.mean(n) - {'coarse': 23, 'medium': 37, 'fine': 80}[granularity]) < .1*{'coarse': 23, 'medium': 37, 'fine': 80}[granularity]
+    goal = {'coarse': 23, 'medium': 37, 'fine': 80}[granularity]
+    assert abs(np.mean(n) - goal) < .1*goal
 
 
 def test_grammar(captions, crowd):
@@ -141,7 +145,8 @@ def test_styles_share_words_but_not_phrasing(captions):
                                                     granularity=('coarse', 'medium', 'fine')[p.pid % 3]))}
     real = [w for g in GRANULARITY for c in captions['real'][g] for w in words(c)]
     assert np.mean([w not in seen for w in real]) < .01
-    gerunds = {s: np.mean([w.endswith('ing') for g in GRANULARITY for c in captions[s][g] for w in words(c)]) for s in STYLES}
+    gerunds = {s: np.mean([w.endswith('ing') for g in GRANULARITY for c in captions[s][g] for w in words(c)])
+               for s in STYLES}
     assert gerunds['generated'] > 1.5*gerunds['real']
 
 
@@ -174,7 +179,8 @@ def test_only_what_is_in_view_is_said(crowd):
     for p in crowd[:200]:
         _, facts = caption_with_facts(p, rng=stream(5, p.pid), granularity='fine', view='back')
         assert not {'glasses', 'opened', 'inner_colour'} & set(facts) and facts.get('pattern') != 'logo'
-        text, facts = caption_with_facts(p, rng=stream(6, p.pid), granularity='fine', visible={'lower': {'fraction': .8, 'pixels': 90}})
+        text, facts = caption_with_facts(p, rng=stream(6, p.pid), granularity='fine',
+                                         visible={'lower': {'fraction': .8, 'pixels': 90}})
         assert set(facts) <= {'gender', 'build', 'lower', 'lower_colour'}
     shoes = [np.mean(['shoes' in mentionable(p, aerial=a, rng=stream(7, p.pid)) for p in crowd]) for a in (False, True)]
     assert shoes[0] == 1 and shoes[1] < .3
@@ -185,7 +191,8 @@ def test_nothing_in_view_still_makes_a_sentence(crowd):
     assert text.endswith('.') and set(facts) <= {'gender', 'build'}
 
 
-@pytest.mark.parametrize('bad', [dict(granularity='finest'), dict(style='human'), dict(view='top'), dict(action='flying')])
+@pytest.mark.parametrize('bad', [dict(granularity='finest'), dict(style='human'), dict(view='top'),
+                                 dict(action='flying')])
 def test_unknown_choices(crowd, bad):
     with pytest.raises(ValueError, match=f"{next(iter(bad))}=.*choose one of"): caption(crowd[0], rng=stream(0), **bad)
 

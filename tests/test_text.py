@@ -59,7 +59,8 @@ def test_truncation_keeps_the_end_and_is_counted(tok, captions):
     ids = tok([LONG, 'a hat'])
     assert ids[0, -1] == tok.sep_id and tok.truncated == 1
     r = tok.report()
-    assert r['texts'] == 2 and r['truncated_share'] == .5 and r['longest'] > 300 and r['context_length'] == tok.context_length
+    assert r['texts'] == 2 and r['truncated_share'] == .5
+    assert r['longest'] > 300 and r['context_length'] == tok.context_length
     tok.reset_report()
     assert tok.report()['texts'] == tok.truncated == 0
 
@@ -84,7 +85,8 @@ def test_special_strings_in_captions(tok):
 def test_save_and_load(tok, captions, tmp_path):
     tok.save(tmp_path)
     again = load_tokenizer(tmp_path)
-    assert type(again) is type(tok) and torch.equal(again(captions), tok(captions)) and again.context_length == tok.context_length
+    assert type(again) is type(tok) and torch.equal(again(captions), tok(captions))
+    assert again.context_length == tok.context_length
     shorter = type(tok).load(tmp_path, context_length=20)
     assert shorter(captions).shape[1] == 20
     assert torch.equal(pickle.loads(pickle.dumps(tok))(captions[:5]), tok(captions[:5]))   # loaders send it to workers
@@ -98,7 +100,8 @@ def test_the_word_cache_changes_nothing(text):
 
 _made = {}
 def _clip(): return _made.setdefault('clip', ClipBPE(77))
-def _bert(): return _made.setdefault('bert', WordPiece.train(['a woman in a red coat, walking', 'a man with a blue bag (open)']*3, 200))
+def _bert(): return _made.setdefault('bert', WordPiece.train(['a woman in a red coat, walking',
+                                                              'a man with a blue bag (open)']*3, 200))
 
 
 def test_clip_equals_open_clip(captions):
@@ -110,7 +113,8 @@ def test_clip_equals_open_clip(captions):
 def test_wordpiece_equals_transformers(bert, captions, tmp_path):
     transformers = pytest.importorskip('transformers')
     bert.save(tmp_path)
-    other = transformers.BertTokenizer(vocab_file=str(tmp_path/'vocab.txt'), vocab={w: i for i, w in enumerate(bert.vocab)}, do_lower_case=True)
+    other = transformers.BertTokenizer(vocab_file=str(tmp_path/'vocab.txt'),
+                                       vocab={w: i for i, w in enumerate(bert.vocab)}, do_lower_case=True)
     texts = [*captions[:40], LONG, 'A café — 2 p.m. & more!']
     want = other(texts, padding='max_length', truncation=True, max_length=56, return_tensors='pt')['input_ids']
     assert torch.equal(bert(texts), want)
@@ -119,7 +123,8 @@ def test_wordpiece_equals_transformers(bert, captions, tmp_path):
 def test_training_is_the_same_in_another_process(captions, bert):
     code = ("import sys, json; from reid_lab.data.text import WordPiece; "
             "print(json.dumps(WordPiece.train(json.load(sys.stdin), vocab_size=600).vocab))")
-    out = subprocess.run([sys.executable, '-c', code], input=json.dumps(captions), capture_output=True, text=True, check=True).stdout
+    out = subprocess.run([sys.executable, '-c', code], input=json.dumps(captions), capture_output=True, text=True,
+                         check=True).stdout
     assert json.loads(out) == bert.vocab
     assert WordPiece.train(captions, vocab_size=600).vocab == bert.vocab and bert.vocab_size <= 600
 
@@ -145,7 +150,8 @@ def test_bad_arguments():
 
 def test_clean_caption():
     assert clean_caption(ODD) == 'A woman in a long-sleeved "red" T-shirt , it\'s café!'
-    assert clean_caption('A T-shirt, size 3.', 'plain') == 'a t shirt size 3' and clean_caption('A T-shirt, size 3.', 'letters') == 'a t shirt size'
+    assert clean_caption('A T-shirt, size 3.', 'plain') == 'a t shirt size 3'
+    assert clean_caption('A T-shirt, size 3.', 'letters') == 'a t shirt size'
     assert clean_caption(LONG, max_words=56).count(' ') == 55
     assert clean_caption('') == clean_caption('👕') == ''
     with pytest.raises(TypeError, match='one string'): clean_caption(['a', 'b'])
@@ -186,20 +192,23 @@ def test_insertion_swap_deletion():
         rest = list(more)
         for w in WORDS: rest.remove(w)
         assert len(rest) == 3 and all(w in THESAURUS for w in rest)
-        assert sorted(swap_words(WORDS, 3, r)) == sorted(WORDS) and sum(a != b for a, b in zip(WORDS, swap_words(WORDS, 1, r))) in (0, 2)
+        assert sorted(swap_words(WORDS, 3, r)) == sorted(WORDS)
+        assert sum(a != b for a, b in zip(WORDS, swap_words(WORDS, 1, r))) in (0, 2)
         assert 1 <= len(delete_words(WORDS, .9, r)) <= len(WORDS)
     share = np.mean([len(delete_words(WORDS, .1, random.Random(s)))/len(WORDS) for s in range(400)])
     assert abs(share - .9) < .01
     assert insert_synonyms(['the', 'of'], 3, random.Random(0)) == ['the', 'of']
-    assert insert_synonyms([], 2, random.Random(0)) == swap_words([], 2, random.Random(0)) == delete_words([], .5, random.Random(0)) == []
+    for f, n in ((insert_synonyms, 2), (swap_words, 2), (delete_words, .5)): assert f([], n, random.Random(0)) == []
     assert swap_words(['hat'], 2, random.Random(0)) == ['hat'] == delete_words(['hat'], 1., random.Random(0))
 
 
 def test_eda_draws_each_operation_and_is_deterministic(captions):
-    assert eda_batch(captions, stream(0, 'e')) == eda_batch(captions, stream(0, 'e')) != eda_batch(captions, stream(1, 'e'))
+    once = eda_batch(captions, stream(0, 'e'))
+    assert once == eda_batch(captions, stream(0, 'e')) != eda_batch(captions, stream(1, 'e'))
     text = ' '.join(WORDS)
     delta = [len(eda(text, stream(i)).split()) - len(WORDS) for i in range(300)]
-    assert min(delta) < 0 and max(delta) == 1 and .15 < np.mean([d > 0 for d in delta]) < .35   # n = 1: one word more in a quarter
+    assert min(delta) < 0 and max(delta) == 1
+    assert .15 < np.mean([d > 0 for d in delta]) < .35   # n = 1: one word more in a quarter
     assert 'unk' in eda(text, stream(0), ops=('unk',)).split()
     assert eda('', stream(0)) == eda('123', stream(0)) == ''
     with pytest.raises(ValueError, match='ops'): eda('a hat', stream(0), ops=('shuffle',))
@@ -252,7 +261,8 @@ def test_mask_shares(tok, captions):
     ids = tok(captions).repeat(10, 1)
     masked, labels = mask_tokens(ids, tok, stream(2, 'm'))
     at = labels >= 0
-    assert abs((masked[at] == tok.mask_id).float().mean() - .8) < .02 and abs((masked[at] == ids[at]).float().mean() - .1) < .02
+    assert abs((masked[at] == tok.mask_id).float().mean() - .8) < .02
+    assert abs((masked[at] == ids[at]).float().mean() - .1) < .02
 
 
 def test_pads_variant_counts_the_padded_length(bert):
@@ -263,7 +273,9 @@ def test_pads_variant_counts_the_padded_length(bert):
 
 def test_whole_words_stay_together(bert):
     text = 'zigzagging quarterbacks'   # in pieces, since the vocabulary knows neither
-    ids = bert([text]*200); n = int(bert.lengths(ids)[0]); first = [i for i in range(1, n - 1) if bert.starts[ids[0, i]]]
+    ids = bert([text]*200)
+    n = int(bert.lengths(ids)[0])
+    first = [i for i in range(1, n - 1) if bert.starts[ids[0, i]]]
     assert len(first) == 2 and n > 8
     _, labels = mask_tokens(ids, bert, stream(0), p=1., max_masks=n - 2, ngram=0.)
     assert ((labels >= 0).sum(1) == n - 2).all()
