@@ -16,11 +16,11 @@ import numpy as np
 from ..core import check_choice, stream
 from .people import PARTS, PALETTE, Person
 
-# %% ../../nbs/04_data.render.ipynb #97bb5519
+# %% ../../nbs/04_data.render.ipynb #72f77b4e
 PATTERNS = ('plain', 'striped', 'plaid', 'dotted', 'denim', 'strands', 'ribbed') # index = code of a cloth
 DETAILS = ('none', 'torso', 'face', 'shoe') # index = code of what is painted on top
 
-
+# %% ../../nbs/04_data.render.ipynb #73b7f62b
 class Solids:
     "A growing list of solids; `limb` and `ball` add one"
     def __init__(self): self.rows, self.cloth = [], None
@@ -29,25 +29,35 @@ class Solids:
         rgb, # (3,) sRGB 0..255
         pattern='plain', # One of `PATTERNS`
         rgb2=None, # Second colour of a pattern
-        frequency=1., detail='none', # One of `DETAILS`
+        frequency=1., # Of a pattern
+        detail='none', # One of `DETAILS`
         dim=1.): # Brightness factor
         "Set the cloth of the solids added next"
         rgb2 = rgb if rgb2 is None else rgb2
         self.cloth = [PARTS.index(part), PATTERNS.index(pattern), frequency, DETAILS.index(detail), dim, *rgb, *rgb2]
         return self
 
-    def limb(self, p, q, r0, r1, flat=1., side=(1., 0., 0.), hollow=0.): # From `p` (radius `r0`) to `q` (radius `r1`)
-        "A cone piece; `flat` = depth over width; `hollow` ones are seen from inside too"
+    def limb(self, p, # (3,) start
+        q, # (3,) end
+        r0, # Radius at the start
+        r1, # Radius at the end
+        flat=1., # Depth over width
+        side=(1., 0., 0.), # Direction of the width
+        hollow=0.): # 1: seen from inside too
+        "A cone piece"
         r, k = (r0 + r1)/2, (r1 - r0)/(r1 + r0)
         self.rows.append([1., *p, *q, r, r*flat, k, hollow, *side, *self.cloth])
 
-    def ball(self, c, r, up=(0., 1., 0.), side=(1., 0., 0.)): # Centre; radii (x, y, z)
-        "An ellipsoid whose `y` axis points `up`"
+    def ball(self, c, # (3,) centre
+        r, # (3,) radii
+        up=(0., 1., 0.), # Unit vector: direction of the second radius
+        side=(1., 0., 0.)): # Direction of the first radius
+        "An ellipsoid"
         d = [u*r[1] for u in up]
         self.rows.append([0., c[0]-d[0], c[1]-d[1], c[2]-d[2], c[0]+d[0], c[1]+d[1], c[2]+d[2], r[0], r[2], 0., 0.,
                           *side, *self.cloth])
 
-# %% ../../nbs/04_data.render.ipynb #26088d9d
+# %% ../../nbs/04_data.render.ipynb #0b36c21f
 ACTIONS = ('standing', 'walking', 'running')
 ARMS = ('down', 'pockets', 'folded') # what free arms do while standing
 
@@ -77,7 +87,7 @@ def _leg_angles(shot, limit):
         out.append((amp*swing + (.12*air if shot.action == 'running' else 0), .06 + lift*air*air))
     return out
 
-
+# %% ../../nbs/04_data.render.ipynb #030b85fe
 def _arm_angles(shot, sign, task):
     if task == 'raise': return .30, .12, 1.85, -.45    # forward swing, spread, elbow, inward
     if task == 'hold': return .10, .10, .85, -.05
@@ -88,7 +98,7 @@ def _arm_angles(shot, sign, task):
     return {'down': (.03, .13, .14, 0.), 'pockets': (-.22, .30, .62, -.25),
             'folded': (.35, .12, 1.45, -1.05)}[shot.arms]
 
-# %% ../../nbs/04_data.render.ipynb #687696ed
+# %% ../../nbs/04_data.render.ipynb #62a07966
 def _dir(forward, spread): # Angle from straight down towards +z; sideways component
     c = sqrt(max(1 - spread*spread, 1e-6))
     return spread, -cos(forward)*c, sin(forward)*c
@@ -101,10 +111,11 @@ def _unit(v):
 
 def _step(p, d, length): return p[0] + d[0]*length, p[1] + d[1]*length, p[2] + d[2]*length
 
-
+# %% ../../nbs/04_data.render.ipynb #a4538dd2
 class Skeleton:
     "Joints of `person` in `shot`, metres"
-    def __init__(self, person:Person, shot:Shot):
+    def __init__(self, person:Person, # Who
+        shot:Shot): # In which pose
         man, k = person.gender == 'man', person.height/1.72
         self.k, self.w = k, {'slim': .9, 'average': 1., 'heavy': 1.17}[person.build]
         self.deep = {'slim': .9, 'average': 1., 'heavy': 1.32}[person.build]
@@ -135,7 +146,9 @@ class Skeleton:
         "That height on this person in this pose"
         return height*self.k + self.dy
 
-    def on_head(self, x, y, z): # Offset from the middle of the head
+    def on_head(self, x, # Metres to the left of the middle of the head
+        y, # Above it
+        z): # Before it
         "A point that turns with the head"
         c, s = self.look; k = self.k
         return self.head[0] + k*(x*c + z*s), self.head[1] + k*y, self.head[2] + k*(z*c - x*s)
@@ -147,7 +160,7 @@ class Skeleton:
                  'shopping bag': 'carry'}
         return 'carry' if person.bag == 'handbag' else '', right.get(person.held, '')
 
-# %% ../../nbs/04_data.render.ipynb #cabdda3b
+# %% ../../nbs/04_data.render.ipynb #a612a0bd
 def _shoes(b, sk, p, i):
     k, a, toe = sk.k, sk.ankle[i], sk.toe[i]
     toe = _unit(toe)
@@ -168,7 +181,7 @@ def _shoes(b, sk, p, i):
         up = _unit([m - n for m, n in zip(sk.knee[i], a)])
         b.ball(a, [.048*k]*3); b.limb(_step(a, up, -.01*k), _step(a, up, .20*k), .047*k, .057*k)
 
-
+# %% ../../nbs/04_data.render.ipynb #34a0243f
 def _legs(b, sk, p, i):
     k, w, hip, knee, ankle = sk.k, sk.w, sk.hip[i], sk.knee[i], sk.ankle[i]
     extra = {'trousers': .016, 'jeans': .010, 'leggings': .002}.get(p.lower, 0.)*k
@@ -192,7 +205,7 @@ def _legs(b, sk, p, i):
         end = [h + .86*(n - h) for h, n in zip(hip, knee)]
         b.wear('lower', lower).limb(start, end, (thigh if not covered else .9*thigh) + .008*k, joint + .044*k)
 
-
+# %% ../../nbs/04_data.render.ipynb #d9dccf7a
 def _lower(b, sk, p):
     for i in (0, 1): _shoes(b, sk, p, i); _legs(b, sk, p, i)
     k, w, y = sk.k, sk.w, sk.y
@@ -203,7 +216,7 @@ def _lower(b, sk, p):
     b.limb((0, y(.93), 0), (0, y(1.06), 0), sk.hips*.97*k*w, sk.waist*1.02*k*w, flat=.68*sk.deep/w)
     if p.lower == 'skirt': b.limb((0, y(.52), 0), (0, y(1.02), 0), .235*k*w, sk.waist*1.04*k*w, flat=.80*sk.deep/w)
 
-# %% ../../nbs/04_data.render.ipynb #0ef8f0c9
+# %% ../../nbs/04_data.render.ipynb #6c5c76f0
 GARMENTS = { # upper garment -> (looseness in metres, hem height of a person of 1.72 m, hem width factor)
     't-shirt': (.006, .90, 1.03), 'shirt': (.007, .88, 1.04), 'hoodie': (.018, .89, 1.0), 'sweater': (.013, .90, 1.0),
     'jacket': (.019, .87, 1.02), 'coat': (.020, .50, 1.20), 'tank top': (.003, .92, 1.02),
@@ -216,7 +229,7 @@ def _upper_cloth(p):
     rgb2 = p.rgb('pattern') if pattern in ('striped', 'plaid', 'dotted') else None
     return dict(pattern=pattern, rgb2=rgb2, frequency=p.frequency)
 
-
+# %% ../../nbs/04_data.render.ipynb #36fd7388
 def _trunk(b, sk, p):
     k, w, y, (loose, hem, flare) = sk.k, sk.w, sk.y, GARMENTS[p.upper]
     flat, cloth, rgb = .66*sk.deep/w, _upper_cloth(p), p.rgb('upper')
@@ -236,7 +249,7 @@ def _trunk(b, sk, p):
     b.limb((0, y(1.385), -.006*k), (0, y(1.468), -.012*k), sk.shoulder_x + (.012*k if not bare else 0.), .058*k,
            flat=.56)
 
-
+# %% ../../nbs/04_data.render.ipynb #4fcb8b70
 def _collar(b, sk, p):
     k, y, rgb = sk.k, sk.y, p.rgb('upper')
     if p.upper == 'hoodie':
@@ -282,7 +295,7 @@ def _arm(b, sk, p, i):
         b.ball((sh[0] - s*.010*k, sh[1] - .022*k, sh[2]), (r0 + .010*k, .062*k, r0 + .010*k))
     _hand(b, sk, p, i)
 
-# %% ../../nbs/04_data.render.ipynb #85ed5d30
+# %% ../../nbs/04_data.render.ipynb #c72d5f85
 def _head(b, sk, p):
     k, at, skin, (c, s) = sk.k, sk.on_head, p.rgb('skin'), sk.look
     side = (c, 0., -s)
@@ -295,7 +308,7 @@ def _head(b, sk, p):
     if p.hair in ('shaved', 'short', 'bun', 'ponytail'):
         for e in (1, -1): b.ball(at(e*.073, -.008, -.004), (.010*k, .028*k, .018*k), side=side)
 
-
+# %% ../../nbs/04_data.render.ipynb #8ac98daa
 def _hair(b, sk, p):
     if p.hair == 'shaved': return
     k, at, (c, s), hat = sk.k, sk.on_head, sk.look, p.hat != 'none'
@@ -319,7 +332,7 @@ def _hair(b, sk, p):
         b.limb(at(0, -.06, -.150), at(0, -.19, -.135), .034*k, .012*k)
     if p.hair == 'bun': b.ball(at(0, .095, -.078), (.048*k, .042*k, .045*k))
 
-
+# %% ../../nbs/04_data.render.ipynb #63a260ee
 def _hat(b, sk, p):
     if p.hat == 'none': return
     k, at, (c, s) = sk.k, sk.on_head, sk.look
@@ -338,7 +351,7 @@ def _hat(b, sk, p):
         b.ball(at(0, .135, -.010), (.070*k, .016*k, .076*k), side=side)
         b.ball(at(0, .048, -.006), (.190*k, .016*k, .195*k), side=side)
 
-# %% ../../nbs/04_data.render.ipynb #1de437bf
+# %% ../../nbs/04_data.render.ipynb #b2af6e7d
 def _bag(b, sk, p):
     if p.bag == 'none': return
     k, y, w, deep = sk.k, sk.y, sk.w, sk.chest*sk.k*.66*sk.deep
@@ -364,7 +377,7 @@ def _bag(b, sk, p):
         b.limb((x, h - .25*k, z), (x, h - .05*k, z), .055*k, .040*k, flat=2.7)
         for s in (1, -1): b.limb((x, h + .01*k, z), (x, h - .06*k, z + s*.07*k), .010*k, .010*k)
 
-
+# %% ../../nbs/04_data.render.ipynb #2d567e89
 def _held(b, sk, p):
     if p.held == 'none': return
     k, d = sk.k, sk.fore[1]; x, h, z = _step(sk.wrist[1], d, .075*k)
@@ -491,7 +504,7 @@ def _options(p, sk):
               loose, *sk.head, *sk.look)
     return np.array(values, float)
 
-# %% ../../nbs/04_data.render.ipynb #b63659ab
+# %% ../../nbs/04_data.render.ipynb #986db273
 @dataclass(frozen=True)
 class ISP:
     "Deviations of one camera's sensor and software; the defaults change nothing"
@@ -522,7 +535,7 @@ class Camera:
     seed:int = 0 # of the background
     isp:ISP = ISP()
 
-
+# %% ../../nbs/04_data.render.ipynb #7e8dfbfb
 @dataclass(frozen=True)
 class Occluder:
     "Something between camera and person; fractions of the picture"
@@ -586,7 +599,7 @@ def ground_tile(style:str, # One of `GROUNDS`
         img = np.where(joint[..., None], img*.62, np.array([8, 0, -9]) + img*.9 + tone[..., None])
     return (np.clip(img + 26*grain, 4, 250)/255).astype(np.float32)
 
-# %% ../../nbs/04_data.render.ipynb #1ee30e19
+# %% ../../nbs/04_data.render.ipynb #e3c0ddcb
 def _street(rng, v, n): # Something far away: sky glow, buildings, dark base
     img = np.where((v < .25)[..., None], _muted(rng, (150, 205), 4.), _muted(rng, (90, 150)))*np.ones((_T, _T, 1))
     for _ in range(9):
@@ -597,7 +610,7 @@ def _street(rng, v, n): # Something far away: sky glow, buildings, dark base
     for axis in (0, 1): img = sum(np.roll(img, s, axis) for s in (-4, -2, 0, 2, 4))/5   # out of focus
     return img + (n[..., None] - .5)*25
 
-
+# %% ../../nbs/04_data.render.ipynb #cc45abff
 @lru_cache(maxsize=256)
 def wall_tile(style:str, # One of `WALLS`
     seed:int=0) -> np.ndarray: # (256,256,3) sRGB 0..1; 5 m wide, lowest row at the ground
@@ -634,10 +647,12 @@ def wall_tile(style:str, # One of `WALLS`
     img = img*(1 - .25*np.clip((v - .93)/.07, 0, 1))[..., None]   # dirt above the ground
     return (np.clip(img + 14*grain, 4, 250)/255).astype(np.float32)
 
-# %% ../../nbs/04_data.render.ipynb #fd43e7f3
+# %% ../../nbs/04_data.render.ipynb #5193153c
 class View:
     "A camera in the frame of a person who is turned by `yaw`"
-    def __init__(self, camera, yaw, target):
+    def __init__(self, camera, # `Camera`
+        yaw, # Of the person, radians
+        target): # Height of the point in the middle of the picture
         e, d, c, s = camera.elevation, camera.distance, cos(yaw), sin(yaw)
         self.world = np.array([[0, target + d*sin(e), d*cos(e)], [0, -sin(e), -cos(e)], [1, 0, 0],
                                [0, cos(e), -sin(e)]], float) # C, f, r, u
@@ -652,10 +667,10 @@ def _cross(a, b): # (P,3), (P,3) -> (P,3), faster than numpy's
     (a0, a1, a2), (b0, b1, b2) = a.T, b.T
     return np.stack([a1*b2 - a2*b1, a2*b0 - a0*b2, a0*b1 - a1*b0], 1)
 
-
+# %% ../../nbs/04_data.render.ipynb #7db42465
 class Figure:
     "The solids of one person as arrays: local frames `inv`, `axes` and the parameters `par` (P,28) that shading needs"
-    def __init__(self, solids):
+    def __init__(self, solids): # `Solids`
         rows = np.array(solids.rows)
         half = .5*(rows[:, 4:7] - rows[:, 1:4])
         ly = np.sqrt((half*half).sum(1, keepdims=True))
@@ -695,7 +710,7 @@ class Figure:
         lo, hi = (mid - reach).min(0), (mid + reach).max(0)
         return np.concatenate([lo[:, :1], hi[:, :1], lo[:, 1:], hi[:, 1:]], 1)
 
-# %% ../../nbs/04_data.render.ipynb #02dbe125
+# %% ../../nbs/04_data.render.ipynb #9099dfce
 def _roots(x, y, c): # -> middle of the two hits, half their distance
     A = ((c[0] + c[1]*x + c[3]*x*x) + (c[2]*y + c[5]*y*y)) + c[4]*x*y
     B = (c[6] + c[7]*x) + c[8]*y
@@ -726,7 +741,7 @@ def _pixel_box(ext, xs, ys): # Columns and rows that a solid may touch: j0 j1 i0
     n[:, 1::2] += 2
     return np.clip(n, 0, [len(xs)]*2 + [len(ys)]*2).astype(np.int64)
 
-
+# %% ../../nbs/04_data.render.ipynb #f45881e3
 def _trace_numpy(quad, box, xs, ys):
     depth, ids = np.full((len(ys), len(xs)), 1e9), np.full((len(ys), len(xs)), -1, np.int64)
     with np.errstate(invalid='ignore'):
@@ -770,7 +785,7 @@ def _background(x, y, s, g): # s: basis of the world, g: numbers of `_scene`
     blur = t*g[12]/_where(wall, .12, .12*abs(dy))   # texels per pixel against the size of what is painted
     return wall, v*256., u*256., shade, 1./(1. + blur*blur)
 
-# %% ../../nbs/04_data.render.ipynb #2a42d707
+# %% ../../nbs/04_data.render.ipynb #d337321f
 _PATTERN_OF = (_plain, _striped, _plaid, _dotted, _denim, _strands, _ribbed)
 
 
@@ -783,7 +798,7 @@ def _face_at(bx, by, bz, opt):
 _DETAIL_OF = (None, lambda lx, ly, lz, *a: _torso_at(*a), lambda lx, ly, lz, *a: _face_at(*a),
               lambda lx, ly, lz, bx, by, bz, opt: _shoe(lx, ly, lz, opt))
 
-
+# %% ../../nbs/04_data.render.ipynb #9a8f235f
 def _shade_numpy(depth, ids, xs, ys, par, paints, opt, basis, tile): # -> rgb (h,w,3), part (h,w) of the samples
     rgb, part = np.zeros((*ids.shape, 3)), np.zeros(ids.shape, np.uint8)
     i, j = np.nonzero(ids >= 0)
@@ -808,7 +823,7 @@ def _shade_numpy(depth, ids, xs, ys, par, paints, opt, basis, tile): # -> rgb (h
     part[i, j] = np.where(painted, _PAINT_PART[code], m[20])
     return rgb, part
 
-
+# %% ../../nbs/04_data.render.ipynb #437f8b71
 def _background_numpy(rgb, share, xs, ys, world, tiles, means, bg):
     "Add what the uncovered share of each pixel shows"
     i, j = np.nonzero(share < 1.)
@@ -823,7 +838,7 @@ def _background_numpy(rgb, share, xs, ys, world, tiles, means, bg):
         v = (t[r0, c0]*(1. - fc) + t[r0, c1]*fc)*(1. - fr) + (t[r1, c0]*(1. - fc) + t[r1, c1]*fc)*fr
         rgb[i[w], j[w]] += (v*kw + means[k]*(1. - kw))*(shade[w]*(1. - share[i[w], j[w]]))[:, None]
 
-# %% ../../nbs/04_data.render.ipynb #19f85589
+# %% ../../nbs/04_data.render.ipynb #0f984a8a
 def _trace_loop(quad, box, xs, ys, depth, ids):
     for n in range(len(quad)):
         c = quad[n]
@@ -851,7 +866,7 @@ def _detail_at(k, lx, ly, lz, bx, by, bz, opt):
     if k == 3: return _shoe(lx, ly, lz, opt)
     return 0, 1.
 
-
+# %% ../../nbs/04_data.render.ipynb #73186b1b
 def _shade_loop(rgb, share, part, n, depth, ids, xs, ys, par, paints, opt, basis, tile, paint_part):
     for i in range(len(ys)):
         for j in range(len(xs)):
@@ -869,7 +884,7 @@ def _shade_loop(rgb, share, part, n, depth, ids, xs, ys, par, paints, opt, basis
             for c in range(3):
                 rgb[i//n, j//n, c] += (paints[code, c] if code > 0 else m[22 + c]*(1 - mix) + m[25 + c]*mix)*f
 
-
+# %% ../../nbs/04_data.render.ipynb #64865591
 def _background_loop(rgb, share, xs, ys, world, ground, wall, means, bg):
     for i in range(len(ys)):
         for j in range(len(xs)):
@@ -884,7 +899,7 @@ def _background_loop(rgb, share, xs, ys, world, ground, wall, means, bg):
                 v = top*(1. - fr) + low*fr
                 rgb[i, j, c] += (v*keep + means[k, c]*(1. - keep))*(shade*(1. - share[i, j]))
 
-# %% ../../nbs/04_data.render.ipynb #cd5377fb
+# %% ../../nbs/04_data.render.ipynb #56b2f656
 @lru_cache(maxsize=1)
 def _compiled(): # -> the three loops as machine code, or None without numba
     import importlib.util
@@ -908,7 +923,7 @@ def pick_backend(backend:str='auto') -> str: # 'numpy' or 'numba'
         raise ImportError("backend='numba' needs the package numba: pip install numba, or use backend='numpy'")
     return 'numpy'
 
-
+# %% ../../nbs/04_data.render.ipynb #40ddc268
 def _pixels(fig, view, window, size, n, person, sk, backend, scene=None):
     "Colours (H,W,3), 0 to 1, and parts (H,W) of a window of the image plane, `n` x `n` samples a pixel"
     (x0, x1, y0, y1), (h, w) = window, size
@@ -934,7 +949,7 @@ def _pixels(fig, view, window, size, n, person, sk, backend, scene=None):
     else: _background_numpy(rgb, share, *grid(1), view.world.ravel(), scene[:2], *scene[2:])
     return rgb, part
 
-# %% ../../nbs/04_data.render.ipynb #67b57bd0
+# %% ../../nbs/04_data.render.ipynb #b6fc887c
 @lru_cache(maxsize=512)
 def _optics(n, resolution, blur): # -> (n,n) float32: reduce to `resolution*n` pixels, enlarge again, blur
     m = np.eye(n)
@@ -953,7 +968,7 @@ def _optics(n, resolution, blur): # -> (n,n) float32: reduce to `resolution*n` p
 @lru_cache(maxsize=1)
 def _grain(): return stream(0, 'grain').standard_normal(2**20, np.float32)   # sensor noise is cut from here
 
-
+# %% ../../nbs/04_data.render.ipynb #732f1b33
 def develop(rgb, # (H,W,3) float 0..1: light on the sensor
     isp:ISP, # What to do to it
     seed:int=0, # Of the noise
@@ -985,7 +1000,7 @@ def _jpeg(x, quality):
     buf = io.BytesIO(); Image.fromarray(x).save(buf, 'JPEG', quality=int(quality))
     return np.asarray(Image.open(buf))
 
-# %% ../../nbs/04_data.render.ipynb #6ca82bde
+# %% ../../nbs/04_data.render.ipynb #8f8b73de
 def _crop(ext, shot, camera): # -> x0 x1 y0 y1 of the detector box on the image plane
     x0, x1, y0, y1 = ext[:, 0].min(), ext[:, 1].max(), ext[:, 2].min(), ext[:, 3].max()
     h, w, cx, cy = 1.05*(y1 - y0), 1.07*(x1 - x0), (x0 + x1)/2, (y0 + y1)/2
@@ -1011,7 +1026,7 @@ def _scene(camera, shot, step): # -> ground tile, wall tile, their mean colours,
                    .05 + .3*reach*reach, -.8*sin(2*a)*reach, .62 - .3*camera.ambient, .96, .92 + .06*sin(h), step])
     return *_tiles(replace(camera, isp=ISP())), bg
 
-
+# %% ../../nbs/04_data.render.ipynb #e2ac29e2
 def _occlude(rgb, parts, o): # In place
     h, w = parts.shape
     y, x = (np.arange(h)[:, None] + .5)/h, (np.arange(w)[None] + .5)/w

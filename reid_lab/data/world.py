@@ -23,7 +23,7 @@ from .people import ATTRIBUTES, PARTS, change_accessories, random_skew, sample_p
 from .captions import caption
 from .render import ISP, Camera, Occluder, Shot, pick_backend, reference_areas, render
 
-# %% ../../nbs/05_data.world.ipynb #b020756a
+# %% ../../nbs/05_data.world.ipynb #c10b2b90
 def _r(x, digits=4): return round(float(x), digits)
 
 
@@ -44,7 +44,7 @@ def sensor(rng, # `numpy.random.Generator`
                contrast=_r(np.exp(.18*s*n[5] - .14*s)), haze=_r(max(0., .16*s*n[6])), blur=_r(1.1*s*u[0]),
                noise=_r(10*s*u[1]), jpeg=int(96 - 62*s*u[2]), resolution=_r(1 - .62*s*u[3]))
 
-
+# %% ../../nbs/05_data.world.ipynb #7f13926a
 @dataclass(frozen=True)
 class SiteCamera:
     "A camera of a site with its habits"
@@ -67,7 +67,7 @@ class SiteCamera:
                                                 balance=(isp.balance[0] + d*self.drift[1], isp.balance[1]
                                                          + d*self.drift[2])))
 
-# %% ../../nbs/05_data.world.ipynb #ae62e2b5
+# %% ../../nbs/05_data.world.ipynb #e31b1732
 @dataclass(frozen=True)
 class Scenario:
     "A kind of place"
@@ -88,7 +88,7 @@ SCENARIOS = {
                        (('upper', 'coat', 1.6), ('upper', 'suit jacket', 1.8), ('bag', 'handbag', 1.4),
                         ('held', 'shopping bag', 2.)))}
 
-
+# %% ../../nbs/05_data.world.ipynb #3699bce9
 @dataclass(frozen=True)
 class Domain:
     "A way in which pictures look and captions sound"
@@ -101,13 +101,14 @@ class Domain:
     occluders:float # share of pictures with something in front
 
 
-DOMAINS = {
+DOMAINS = { # name -> how it looks and sounds
     'generated': Domain(0., (.72, .86), 1.15, .5, 'generated', 1, .0),
     'real-like': Domain(.5, (.50, .80), 1., 1., 'real', 2, .10)}
 
-# %% ../../nbs/05_data.world.ipynb #beaad334
+# %% ../../nbs/05_data.world.ipynb #958d274e
 def make_camera(seed:int, # World seed
-    cam:int, site:int, # Numbers in the table
+    cam:int, # Number in the table
+    site:int, # Number in the table
     kind:str, # One of `KINDS`
     domain:str, # One of `DOMAINS`
     scenario:str, # One of `SCENARIOS`
@@ -129,7 +130,7 @@ def make_camera(seed:int, # World seed
     yaw = _r(rng.uniform(-np.pi, np.pi))
     return SiteCamera(cam, site, kind, scenario, domain, yaw, tuple(_r(v) for v in drift), camera)
 
-# %% ../../nbs/05_data.world.ipynb #63dfbb17
+# %% ../../nbs/05_data.world.ipynb #d90f5145
 @dataclass(frozen=True)
 class Group:
     "Some people, seen by some cameras"
@@ -160,7 +161,7 @@ class Options:
     skew:float = .6 # how different the populations of sites are (0: equal)
     drift:float = 1. # factor on the drift of cameras
 
-
+# %% ../../nbs/05_data.world.ipynb #e4bfbe9d
 @dataclass(frozen=True)
 class Wording:
     "How pictures are described; moves no pixel"
@@ -170,37 +171,49 @@ class Wording:
     confusion:float = .05 # chance that a colour is named like its neighbour
     level:str = 'shot' # 'shot': what is visible; 'identity': what a witness knows of the person
 
-# %% ../../nbs/05_data.world.ipynb #cebdb4a0
-def text_groups(train, shots, val, test, tune, tune_shots, gen_cams, cams): # sizes -> groups of the text task
+# %% ../../nbs/05_data.world.ipynb #34e6a910
+def text_groups(train, # People of the generated training split
+    shots, # Pictures of each
+    val, # People for validation, in either domain
+    test, # People for testing, in either domain
+    tune, # People of the real-like training split
+    tune_shots, # Pictures of a real-like test person (at most 3 in the other splits)
+    gen_cams, # Places of generated pictures
+    cams): # Real-like cameras, on three sites
     "Generated training data and a real-like target, for retrieval by description"
-    return (Group('train', 'generated', train, shots, gen_cams), Group('val', 'generated', val, shots, gen_cams),
-            Group('test', 'generated', test, shots, gen_cams),
-            Group('train', 'real-like', tune, min(3, tune_shots), cams//3, sites=3, first_site=1),
-            Group('val', 'real-like', val, min(3, tune_shots), cams//3, sites=3, first_site=1),
-            Group('test', 'real-like', test, tune_shots, cams//3, sites=3, first_site=1))
+    few = min(3, tune_shots)
+    clean = [Group(s, 'generated', n, shots, gen_cams) for s, n in (('train', train), ('val', val), ('test', test))]
+    real = [Group(s, 'real-like', n, k, cams//3, sites=3, first_site=1)
+            for s, n, k in (('train', tune, few), ('val', val, few), ('test', test, tune_shots))]
+    return *clean, *real
 
 
-def reid_groups(train, seen, unseen, test, per_cam): # sizes -> groups of the image task
-    "One site; people seen by known cameras (train, val, test) and by cameras that nobody trained on (site 2)"
-    kinds = ('ground', 'ground', 'steep')
-    return (Group('train', 'real-like', train, seen*per_cam, seen, kinds=kinds),
-            Group('val', 'real-like', max(10, test//4), seen*2, seen, kinds=kinds, role='first'),
-            Group('test', 'real-like', test, seen*2, seen, kinds=kinds, people='test', role='first'),
-            Group('test', 'real-like', test, unseen*2, unseen, first_cam=seen, kinds=kinds, people='test',
-                  role='first'))
+def reid_groups(train, # People
+    seen, # Cameras of the training split
+    unseen, # Further cameras of the same site, in the test split only
+    test, # People
+    per_cam): # Training pictures per person and camera
+    "One site; test people are seen by the cameras of the training split and by others"
+    def group(split, ids, cams, shots, **kw): return Group(split, 'real-like', ids, cams*shots, cams, **kw)
+    return (group('train', train, seen, per_cam), group('val', max(10, test//4), seen, 2, role='first'),
+            group('test', test, seen, 2, people='test', role='first'),
+            group('test', test, unseen, 2, first_cam=seen, people='test', role='first'))
 
-
-def aerial_groups(train, aerial, ground, test, cams): # sizes -> groups of the aerial task
+# %% ../../nbs/05_data.world.ipynb #b03323f9
+def aerial_groups(train, # People
+    aerial, # Pictures of each from the air
+    ground, # Pictures of each from the ground
+    test, # People
+    cams): # Of either kind
     "The same people from the ground and from drones"
-    air = ('aerial', 'low drone', 'aerial')
-    return (Group('train', 'real-like', train, aerial, cams, kinds=air, people='train'),
-            Group('train', 'real-like', train, ground, cams, first_cam=cams, people='train'),
-            Group('val', 'real-like', max(10, test//3), aerial, cams, kinds=air, people='val'), Group('val',
-                    'real-like', max(10, test//3), ground, cams, first_cam=cams, people='val', role='query'),
-            Group('test', 'real-like', test, aerial, cams, kinds=air, people='test'), Group('test', 'real-like',
-                    test, ground, cams, first_cam=cams, people='test', role='query'))
+    out = []
+    for split, ids in (('train', train), ('val', max(10, test//3)), ('test', test)):
+        out += [Group(split, 'real-like', ids, aerial, cams, kinds=('aerial', 'low drone', 'aerial'), people=split),
+                Group(split, 'real-like', ids, ground, cams, first_cam=cams, people=split,
+                      role='both' if split == 'train' else 'query')]
+    return tuple(out)
 
-
+# %% ../../nbs/05_data.world.ipynb #93eb34dc
 PRESETS = { # preset -> options and, per task, groups
     'smoke': dict(options=Options(size=(64, 32)), text=text_groups(200, 2, 24, 50, 48, 4, 16, 6),
                   reid=reid_groups(40, 3, 2, 30, 2),
@@ -213,7 +226,7 @@ PRESETS = { # preset -> options and, per task, groups
                  reid=reid_groups(1500, 5, 10, 1000, 2), aerial=aerial_groups(3700, 8, 3, 1000, 8))}
 TASKS = ('text', 'reid', 'aerial')
 
-# %% ../../nbs/05_data.world.ipynb #259888c4
+# %% ../../nbs/05_data.world.ipynb #1d7c73db
 @dataclass(frozen=True)
 class Item:
     "One picture to be"
@@ -229,7 +242,7 @@ def _muted_occluder(rng):
     at = {'low': (.10, .42), 'pole': (.15, .85), 'side': (.12, .38)}[kind]
     return Occluder(kind, _r(rng.uniform(*at)), _r(rng.uniform(.08, .22)), rgb, int(rng.integers(64)))
 
-
+# %% ../../nbs/05_data.world.ipynb #5409d2e7
 def sample_shot(rng, # `numpy.random.Generator` of this picture
     camera:SiteCamera, # Where
     occluders:float=0., # Chance of an `Occluder`
@@ -249,39 +262,41 @@ def sample_shot(rng, # `numpy.random.Generator` of this picture
                 occluder=_muted_occluder(rng) if r[4] < occluders else None, time=_r(r[5]),
                 seed=int(rng.integers(2**31)))
 
-# %% ../../nbs/05_data.world.ipynb #14d39c65
+# %% ../../nbs/05_data.world.ipynb #f71f95d0
 def _site_skew(seed, scenario, site, strength):
     skew = random_skew(seed, site, strength) if strength else {}
     for slot, value, factor in SCENARIOS[scenario].skew:
         skew.setdefault(slot, {}); skew[slot][value] = skew[slot].get(value, 1.)*factor
     return skew
 
-
+# %% ../../nbs/05_data.world.ipynb #a1a2f808
 class Plan:
     "The items of a world, made from groups"
-    def __init__(self, groups, options:Options, seed:int):
+    def __init__(self, groups, # Of `Group`
+        options:Options, # What decides pixels
+        seed:int): # Of the world
         self.groups, self.options, self.seed = groups, options, seed
         self.cams, self.sites, self.people, self.items, self.next_pid = {}, {}, {}, [], 0
         for n, g in enumerate(groups): self.items += self._items(n, g)
 
-    def scenario(self, site): return self.options.scenario or list(SCENARIOS)[site % 2]
+    def _scenario(self, site): return self.options.scenario or list(SCENARIOS)[site % 2]
 
-    def camera(self, g, site, k):
+    def _camera(self, g, site, k):
         o, key = self.options, (g.domain, site, g.first_cam + k)
         if key not in self.cams:
             clean = g.domain == 'generated'   # pictures of one place each: scenarios alternate between its cameras
-            scenario = list(SCENARIOS)[k % 2] if clean and not o.scenario else self.scenario(site)
+            scenario = list(SCENARIOS)[k % 2] if clean and not o.scenario else self._scenario(site)
             cam = make_camera(self.seed, len(self.cams), site, g.kinds[k % len(g.kinds)], g.domain, scenario,
                               None if clean else o.severity)
             self.cams[key] = replace(cam, drift=tuple(o.drift*d for d in cam.drift))
         return self.cams[key]
 
-    def population(self, n, g):
+    def _population(self, n, g):
         name, o = g.people or f'group {n}', self.options
         if name not in self.people:
             seed, share, out = int(stream(self.seed, 'population', name).integers(2**31)), -(-g.ids//g.sites), []
             for s in range(g.first_site, g.first_site + g.sites):
-                skew = None if g.domain == 'generated' else _site_skew(self.seed, self.scenario(s), s, o.skew)
+                skew = None if g.domain == 'generated' else _site_skew(self.seed, self._scenario(s), s, o.skew)
                 people = sample_people(min(share, g.ids - len(out)), seed, o.family_rate, o.uniform_rate, skew,
                                        site=s, pid=self.next_pid)
                 self.next_pid += len(people); out += [(s, p) for p in people]
@@ -289,18 +304,18 @@ class Plan:
         return self.people[name]
 
     def _items(self, n, g):
-        (name, people), o = self.population(n, g), self.options
+        (name, people), o = self._population(n, g), self.options
         rate = DOMAINS[g.domain].occluders if o.occluders is None else o.occluders
         for site, person in people:
             order = stream(self.seed, 'where', name, person.pid, g.first_cam).permutation(g.cams)
             for k in range(g.shots):
                 rng = stream(self.seed, 'shot', name, person.pid, g.first_cam, k)
-                cam = self.camera(g, site, int(order[k % g.cams]))
+                cam = self._camera(g, site, int(order[k % g.cams]))
                 shot = sample_shot(rng, cam, rate if g.domain != 'generated' else 0.)
                 role = g.role if g.role != 'first' else 'query' if k < g.cams else 'gallery'
                 yield Item(n, person, change_accessories(person, rng, o.changes), cam, shot, role, k)
 
-# %% ../../nbs/05_data.world.ipynb #138844d4
+# %% ../../nbs/05_data.world.ipynb #4f300277
 VERSION = 1 # of this notebook's part in the pictures
 
 
@@ -323,7 +338,7 @@ def _room(folder, need): # Bytes
 def _fingerprint(*modules): # A change of the code that draws makes another world
     return hashlib.sha256(b''.join(Path(m.__file__).read_bytes() for m in modules)).hexdigest()[:16]
 
-
+# %% ../../nbs/05_data.world.ipynb #b9ec2015
 def _render_chunk(items, options, backend): # -> images (n,H,W,3), fractions and pixels (n, parts)
     images = np.zeros((len(items), *options.size, 3), np.uint8)
     seen = np.zeros((len(items), 2, len(PARTS)), np.float32)
@@ -343,7 +358,7 @@ def _chunks(items, options, backend, n_jobs, size=32): # Rendered chunks in orde
     from joblib import Parallel, delayed
     return Parallel(n_jobs=n_jobs, return_as='generator')(delayed(_render_chunk)(p, options, backend) for p in parts)
 
-
+# %% ../../nbs/05_data.world.ipynb #afe0afe4
 def build_cache(folder, # Final folder
     plan, # `Plan`
     backend:str='auto', # See `render`
@@ -373,7 +388,7 @@ def _write_world(tmp, plan, backend, n_jobs):
     np.save(tmp/'visible.npy', np.concatenate(seen))
     with open(tmp/'table.json', 'wb') as f: _write(f, json.dumps(_records(plan)).encode())
 
-
+# %% ../../nbs/05_data.world.ipynb #2afe51d1
 def _damaged(folder): # True, False, or None if there is no such cache
     if not folder.exists(): return None
     try: n = len(np.load(folder/'images.npy', mmap_mode='r'))
@@ -381,7 +396,7 @@ def _damaged(folder): # True, False, or None if there is no such cache
     if not ((folder/'visible.npy').exists() and (folder/'table.json').exists()): return True
     return n != len(np.load(folder/'visible.npy', mmap_mode='r'))
 
-# %% ../../nbs/05_data.world.ipynb #2ccd0ff8
+# %% ../../nbs/05_data.world.ipynb #24bdabf7
 def _facing(yaw): return 'front' if np.cos(yaw) > .5 else 'back' if np.cos(yaw) < -.5 else 'side'
 
 
@@ -401,7 +416,8 @@ def _records(plan): # -> dict of lists
 
 class Reader:
     "Serves pictures of a cached world by path; cheap to pickle"
-    def __init__(self, folder): self.folder, self._images = Path(folder), None
+    def __init__(self, folder): # Of the cache
+        self.folder, self._images = Path(folder), None
 
     def __getstate__(self): return dict(folder=self.folder, _images=None)
 
@@ -409,7 +425,7 @@ class Reader:
         if self._images is None: self._images = np.load(self.folder/'images.npy', mmap_mode='r')
         return [np.array(self._images[int(p[-11:-4])]) for p in paths]
 
-# %% ../../nbs/05_data.world.ipynb #bb7d1ddb
+# %% ../../nbs/05_data.world.ipynb #0cd6b153
 class World:
     "A benchmark of rendered people; `table()` is what everything else uses"
     def __init__(self, preset:str='quick', # smoke, quick or full
@@ -457,7 +473,7 @@ class World:
         n = sum(g.ids*g.shots for g in self.groups)
         return f"World({self.preset}, {self.task}, seed {self.seed}: {n} images {self.options.size})"
 
-
+# %% ../../nbs/05_data.world.ipynb #84b331f4
 def _check_options(o, w, groups):
     check_choice('granularity', w.granularity, ('coarse', 'medium', 'fine', 'mixed'))
     check_choice('level', w.level, ('shot', 'identity'))
