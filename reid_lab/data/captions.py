@@ -333,10 +333,10 @@ def word_clause(s:Speaker, # Who speaks
         fill |= {f'{name}_gen': gerund, f'{name}_real': real}
     return s.one(forms).format(**fill), facts
 
-# %% ../../nbs/03_data.captions.ipynb #bd6e7938
+# %% ../../nbs/03_data.captions.ipynb #215c735d
 def fillers_for(s:Speaker, # Who speaks
     action:str, # One of `ACTIONS`
-    view:str, # One of `VIEWS`
+    view:str=None, # One of `VIEWS`; None: not said
     ) -> list: # of text
     "Clauses without facts, the action and the view first"
     doing, place = s.one(ACTIONS[action]), s.one(PLACES)
@@ -346,7 +346,8 @@ def fillers_for(s:Speaker, # Who speaks
     rest = [f for i in range(2) for f in FILLERS[i] if (i == (s.style == 'real')) != (s.rng.random() < MIX)]
     s.rng.shuffle(rest)
     if action == 'standing': rest = [f for f in rest if 'pace' not in f and 'going' not in f]
-    return [f.format(**s.pronouns) for f in (act, s.one(VIEWS[view]), *rest)]
+    seen = [s.one(VIEWS[view])] if view else []
+    return [f.format(**s.pronouns) for f in (act, *seen, *rest)]
 
 # %% ../../nbs/03_data.captions.ipynb #66f2b257
 def join_clauses(s:Speaker, # Who speaks
@@ -373,7 +374,7 @@ def join_clauses(s:Speaker, # Who speaks
     flush()
     return ' '.join(sentence(t) for t in done)
 
-# %% ../../nbs/03_data.captions.ipynb #3d8f94bc
+# %% ../../nbs/03_data.captions.ipynb #76e008f7
 def caption_with_facts(person:Person, # Whom to describe (as seen in this shot, or as an identity)
     *, rng, # `numpy.random.Generator`; its own stream, so that words never move pixels
     visible=None, # part -> fraction in view; None: an identity-level caption, everything may be said
@@ -399,7 +400,8 @@ def caption_with_facts(person:Person, # Whom to describe (as seen in this shot, 
         text, new = word_clause(s, name)
         if n + cost(text)/2 > target: break
         clauses.append(text); facts |= new; n += cost(text)
-    for i, text in enumerate(fillers_for(s, action, 'above' if aerial else view)):
+    from_where = 'above' if aerial else None if visible is None and view == 'front' else view   # a witness: no view
+    for i, text in enumerate(fillers_for(s, action, from_where)):
         if n + cost(text)/2 > target: break
         clauses.insert(0 if i == 0 and s.rng.random() < .5 else len(clauses), text); n += cost(text)
     return join_clauses(s, start, gerunds, clauses), facts
