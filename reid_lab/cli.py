@@ -112,7 +112,7 @@ def _metrics(a):
     else: print('\n'.join(f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()))
     return 0
 
-# %% ../nbs/91_cli.ipynb #92c6c5cb
+# %% ../nbs/91_cli.ipynb #948a154b
 def _add_runs(command):
     "`run` and `sweep`"
     # long: one line an option
@@ -120,7 +120,7 @@ def _add_runs(command):
     sweep = command('sweep', _sweep, 'run an experiment over a grid and seeds')
     for c in (run, sweep):
         c.add_argument('name', help='experiment (camel, run_camel) or path of a notebook')
-        c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE', help='parameter of the notebook; repeatable')
+        c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE', help='a parameter; repeatable')
         c.add_argument('--out', help='folder of the run or of the sweep (default: below runs/)')
     run.add_argument('--threads', type=int, help='threads of the kernel')
     run.add_argument('--timeout', type=int, help='seconds a cell may take')

@@ -96,7 +96,7 @@ def environment() -> dict: # Strings and numbers only
     return dict(reid_lab=__version__, python=platform.python_version(), **versions, platform=system, cpu=_cpu(),
                 cores=cores, threads=threads, gpu=gpu)
 
-# %% ../nbs/90_experiment.ipynb #3828e06e
+# %% ../nbs/90_experiment.ipynb #11b9ac21
 def _now(): return datetime.now(timezone.utc)
 
 
@@ -111,13 +111,14 @@ def run_folder(notebook:str, # What runs
     out_dir='', # A folder to use instead
     ) -> Path: # It exists
     "`out_dir`, or a fresh `runs/<name>-<time>-<hash>`"
-    if out_dir: folder = Path(out_dir).expanduser()
-    else:
-        stem = f"{Path(notebook).stem}-{_now():%Y%m%d-%H%M%S}-{params_hash(params)[:6]}"
-        base = project_root()/'runs'
-        folder = next(f for n in itertools.count() if not (f := base/(f'{stem}-{n}' if n else stem)).exists())
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder.resolve()
+    stem = f"{Path(notebook).stem}-{_now():%Y%m%d-%H%M%S}-{params_hash(params)[:6]}"
+    for n in itertools.count():
+        folder = Path(out_dir).expanduser() if out_dir else project_root()/'runs'/(f'{stem}-{n}' if n else stem)
+        try: folder.mkdir(parents=True, exist_ok=bool(out_dir))
+        except FileExistsError:
+            if out_dir: raise # a file of that name
+            continue # another run of the same second
+        return folder.resolve()
 
 
 def write_json(path, # File
@@ -162,7 +163,7 @@ class Run:
         self.status = f'failed: {kind.__name__}: {error}'
         self._write()
 
-# %% ../nbs/90_experiment.ipynb #c91376e4
+# %% ../nbs/90_experiment.ipynb #371432f9
 @patch
 def record(self:Run, metrics:dict, # Name to number
     dataset:str, # What was scored; `world...` if synthetic
@@ -195,10 +196,12 @@ def start_run(notebook:str, # What runs
     params, # `Params` or a dict
     out_dir='', # Folder; '' makes a new one under `runs/`
     results=None, # CSV; default `results/runs.csv`, but the run folder for `preset=smoke`, which proves nothing
+    resume:bool=False, # Keep the log of an earlier run in this folder and add to it
     ) -> Run:
     "Open a run; use it with `with`, or call `.finish()`"
     params = dict(params.as_dict() if isinstance(params, Params) else params)
     folder = run_folder(notebook, params, out_dir)
+    for name in () if resume else ('log.jsonl', 'results.csv'): (folder/name).unlink(missing_ok=True)
     smoke = params.get('preset') == 'smoke' and results is None and not os.environ.get('REID_LAB_RESULTS')
     return Run(folder, Path(notebook).stem, params, folder/'results.csv' if smoke else results_path(results))
 

@@ -44,7 +44,7 @@ def paper_style(column:str='cvpr', # Key of `WIDTHS`
         with rc_context({**small, **thin, **STYLE, 'font.size': size, 'axes.titlesize': size, 'axes.labelsize': size,
             'font.family': family, 'mathtext.fontset': 'stix' if font == 'serif' else 'dejavusans'}): yield width
 
-# %% ../nbs/72_figures.ipynb #1bd531f3
+# %% ../nbs/72_figures.ipynb #d3d9f57f
 def _settle(fig):
     "Let the layout engine place everything, then retire it: a second drawing would move things by fractions of a pixel"
     if fig.get_layout_engine() is None or isinstance(fig.get_layout_engine(), PlaceHolderLayoutEngine): return
@@ -61,7 +61,7 @@ class PaperFigure(Figure):
         out = io.BytesIO()
         with paper_style():
             _settle(self)
-            how = dict(format='jpeg', pil_kwargs=dict(quality=80)) if self.photo else dict(format='png')
+            how = dict(format='jpeg', pil_kwargs=dict(quality=74)) if self.photo else dict(format='png')
             self.savefig(out, dpi=dpi, **how)
         return out.getvalue()
 
@@ -302,7 +302,7 @@ def _canvas(width, height, photo=True):
     ax.set_autoscale_on(False)
     return fig, ax
 
-# %% ../nbs/72_figures.ipynb #7ee9efdf
+# %% ../nbs/72_figures.ipynb #b1663363
 def _pictures(images, idx):
     "Images of the gallery rows `idx`, from a callable or an array"
     return images(list(idx)) if callable(images) else [images[i] for i in idx]
@@ -316,7 +316,7 @@ def retrieval_strips(queries, # Captions, or query images (H,W,3) uint8
     k:int=10, # Results shown
     column:str='cvpr-full', # Key of `WIDTHS`
     width:float=None, # Inches, instead of the column's
-    caption_width:float=.26, # Share of the width for the queries
+    caption_width:float=.26, # Least share of the width for captions
     ) -> PaperFigure:
     "Queries and their first `k` results, one row a method, right and wrong marked"
     # long: one drawing whose parts share a layout
@@ -331,8 +331,9 @@ def retrieval_strips(queries, # Captions, or query images (H,W,3) uint8
     words = isinstance(queries[0], str)
     with paper_style(column, width, size=7) as w:
         gap, top, label = .035, .18, .16 if len(ranked) > 1 or '' not in ranked else 0.
-        left = w*caption_width if words else 0.
-        tw = (w - left - label - .03 - (k - 1 + (not words))*gap - .03)/(k + (not words))
+        left = w*caption_width if words else 0. # thumbnails share the rest
+        tw = min(.75, (w - left - label - .03 - (k - 1 + (not words))*gap - .03)/(k + (not words)))
+        if words: left = w - label - .06 - k*tw - (k - 1)*gap # few results: more room for the words
         th = tw*first.shape[0]/first.shape[1]
         x0 = left + label + .03 + (0 if words else tw + gap)
         block = len(ranked)*(th + gap) + .1

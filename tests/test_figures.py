@@ -46,7 +46,7 @@ def test_no_pyplot_figure_is_left_open(runs):
 def test_exports_are_stable_and_fonts_are_type_42(kind, runs, strips, tmp_path):
     make = dict(curves=lambda: F.curves(runs, "n_masked", "R1", by="method"), masking=lambda: F.masking_curves(runs),
                 bars=lambda: F.bars_paired(runs[(runs.n_masked == 0) & (runs.dataset == "world")], "R1", "a_1"),
-                strips=lambda: F.retrieval_strips(*strips, k=3))[kind]
+                strips=lambda: F.retrieval_strips(*strips, k=3, column="cvpr"))[kind]
     fig = make()
     first = [p.read_bytes() for p in F.export(fig, "x", tmp_path, ("pdf", "png", "svg"))]
     fig.picture()

@@ -1,0 +1,162 @@
+"Parameters, run folders, notebooks through papermill, sweeps"
+import json
+import os
+import subprocess
+import sys
+from typing import Literal, Optional
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from reid_lab import experiment as X
+from reid_lab.results import load_results
+
+
+class Demo(X.Params):
+    "Parameters of the tests"
+    preset: Literal["smoke", "quick"] = "quick"
+    lr: float = 1e-3
+    steps: int = 10
+    root: Optional[str] = None
+    k: Optional[int] = None
+    ks: tuple[int, ...] = (1, 5)
+    amp: bool = False
+
+
+def notebook(path, body="", parameters="preset = 'quick'\nseed: int | None = 0\nout_dir = ''", tags=("parameters",)):
+    cells = [new_code_cell(parameters, metadata=dict(tags=list(tags))), new_code_cell(body)]
+    nbformat.write(new_notebook(cells=cells), path)
+    return path
+
+
+RECORD = """from reid_lab.experiment import start_run
+with start_run('demo', dict(preset=preset, seed=seed), out_dir) as run:
+    run.record(dict(R1=40. + seed), dataset='world-smoke', selection='none')"""
+
+
+def train(gain, seed):
+    "A job of a sweep"
+    if gain == "die": os._exit(1)
+    if gain == "fail": raise ArithmeticError("no luck")
+    return [dict(split="val", R1=seed), dict(split="test", R1=seed + gain)]
+
+
+def quick_train(gain, seed): return dict(R1=gain + seed, threads=os.environ.get("OMP_NUM_THREADS"))
+
+
+@pytest.mark.parametrize("given, want", [(dict(lr="1e-4"), 1e-4), (dict(steps="1e3"), 1000), (dict(steps=7.0), 7), (dict(root="None"), None),
+                                         (dict(root="a/b"), "a/b"), (dict(k="none"), None), (dict(k="2e1"), 20), (dict(ks="1,10"), (1, 10)),
+                                         (dict(ks="[1, 2]"), (1, 2)), (dict(ks=[3]), (3,)), (dict(amp="True"), True), (dict(amp="0"), False)])
+def test_values_from_a_command_line(given, want):
+    value = getattr(Demo(**given), next(iter(given)))
+    assert value == want and type(value) is type(want)
+
+
+@pytest.mark.parametrize("given, message", [(dict(prest="smoke"), "Did you mean 'preset'"), (dict(preset="full"), "preset='full'"), (dict(steps="many"), "steps='many'"),
+                                            (dict(steps=1.5), "steps=1.5"), (dict(lr=None), "lr=None"), (dict(ks="1,x"), "ks"), (dict(amp="maybe"), "amp='maybe'")])
+def test_wrong_values_are_named(given, message):
+    with pytest.raises(ValueError, match=message): Demo(**given)
+
+
+def test_parameters_are_frozen():
+    with pytest.raises(ValueError, match="frozen"): Demo().lr = 2.
+
+
+def test_a_plain_papermill_typo_is_fatal_in_the_notebook():
+    assert Demo.from_notebook(dict(preset="smoke", _i="x", In=[], Demo=Demo)).preset == "smoke"
+    with pytest.raises(ValueError, match="prest"): Demo.from_notebook(dict(preset="quick", prest="smoke"))
+
+
+def test_parameters_cell(tmp_path):
+    assert X.notebook_parameters(notebook(tmp_path/"a.ipynb")) == dict(preset="quick", seed=0, out_dir="")
+    for bad, message in ((dict(tags=()), "0 cells tagged"), (dict(parameters="x = f()"), "'x' is not a literal")):
+        with pytest.raises(ValueError, match=message): X.notebook_parameters(notebook(tmp_path/"b.ipynb", **bad))
+
+
+def test_a_run_leaves_what_it_says(tmp_path):
+    with X.start_run("run_demo", dict(preset="quick", seed=3, lr=.1), tmp_path/"r", results=tmp_path/"runs.csv") as run:
+        run.log(step=0, loss=1.)
+        run.record(dict(R1=50.), dataset="world", variant="a", selection="val R1", images_seen=64, eps=.5)
+        run.record(dict(R1=51.), dataset="world", variant="b", seed=9)
+        assert not (tmp_path/"runs.csv").exists()  # only a finished run enters the results
+    frame = load_results(tmp_path/"runs.csv")
+    assert frame.seed.tolist() == [3, 9] and frame.parameters[0] == dict(preset="quick", seed=3, lr=.1, eps=.5)
+    assert frame.env[0]["python"] and frame.selection[0] == "val R1" and frame.wall_s[0] >= 0
+    saved = json.loads((tmp_path/"r"/"metrics.json").read_text())
+    assert saved["status"] == "finished" and [r["metrics"]["R1"] for r in saved["rows"]] == [50, 51]
+    assert run.finish() == [] and len(load_results(tmp_path/"runs.csv")) == 2
+
+
+def test_a_failed_run_keeps_its_numbers_but_adds_no_row(tmp_path):
+    with pytest.raises(RuntimeError), X.start_run("run_demo", {}, tmp_path/"r", results=tmp_path/"runs.csv") as run:
+        run.record(dict(R1=50.), dataset="world")
+        raise RuntimeError("loss is NaN")
+    saved = json.loads((tmp_path/"r"/"metrics.json").read_text())
+    assert saved["status"] == "failed: RuntimeError: loss is NaN" and saved["rows"][0]["metrics"] == dict(R1=50)
+    assert not (tmp_path/"runs.csv").exists()
+
+
+def test_a_folder_used_again_starts_a_new_log(tmp_path):
+    for _ in range(2): X.start_run("run_demo", {}, tmp_path).log(step=0)
+    assert len((tmp_path/"log.jsonl").read_text().splitlines()) == 1
+    X.start_run("run_demo", {}, tmp_path, resume=True).log(step=1)
+    assert len((tmp_path/"log.jsonl").read_text().splitlines()) == 2
+
+
+def test_smoke_runs_stay_out_of_the_results(tmp_path, monkeypatch):
+    monkeypatch.setenv("REID_LAB_HOME", str(tmp_path))
+    monkeypatch.delenv("REID_LAB_RESULTS", raising=False)
+    for preset in ("smoke", "quick"):
+        with X.start_run("run_demo", dict(preset=preset)) as run: run.record(dict(R1=1.), dataset="world")
+        assert run.folder.parent == tmp_path/"runs"
+    assert load_results(tmp_path/"results"/"runs.csv").preset.tolist() == ["quick"]
+    assert X.start_run("run_demo", {}).folder != X.start_run("run_demo", {}).folder
+
+
+def test_environment_names_no_host():
+    import platform
+    text = json.dumps(X.environment())
+    assert "python" in text and (len(platform.node()) < 4 or platform.node() not in text)
+    assert len(X.git_commit()) in (0, 10, 11)
+
+
+def test_running_a_notebook(tmp_path):
+    done = X.run_notebook(notebook(tmp_path/"n.ipynb", RECORD), tmp_path/"out", preset="smoke", params=dict(seed=2), threads=1)
+    assert done.rows == [dict(variant="", dataset="world-smoke", split="test", R1=42)]
+    assert done.path == tmp_path/"out"/"n.ipynb" and done.metrics["params"]["preset"] == "smoke"
+    with pytest.raises(ValueError, match="Did you mean 'preset'"): X.run_notebook(tmp_path/"n.ipynb", prest="smoke")
+
+
+def test_a_dead_kernel_is_called_out_of_memory(tmp_path):
+    with pytest.raises(RuntimeError, match="out of memory"): X.run_notebook(notebook(tmp_path/"n.ipynb", "import os; os._exit(9)"), tmp_path/"o")
+
+
+def test_sweep_resumes_and_collects_failures(tmp_path):
+    first = X.sweep(train, dict(gain=[1, "fail"]), seeds=(0, 1), n_jobs=1, folder=tmp_path)
+    assert first.status.tolist() == ["ok"]*4 + ["failed"]*2 and "no luck" in first.error.iloc[-1]
+    assert first[first.split == "test"].R1.tolist() == [1, 2]
+    kept = {f: f.stat().st_mtime_ns for f in tmp_path.iterdir() if '"ok"' in f.read_text()}
+    more = X.sweep(train, dict(gain=[1]), seeds=(0, 1, 2), n_jobs=1, folder=tmp_path)
+    assert more[more.split == "test"].R1.tolist() == [1, 2, 3] and all(f.stat().st_mtime_ns == t for f, t in kept.items())
+    X.sweep(train, dict(gain=[1]), seeds=(0,), n_jobs=1, folder=tmp_path, fresh=True)
+    assert sum(f.stat().st_mtime_ns == t for f, t in kept.items()) == len(kept) - 1
+
+
+def test_sweep_in_processes_survives_one_that_dies(tmp_path):
+    good = X.sweep(quick_train, dict(gain=[1, 2]), seeds=(0,), n_jobs=2, folder=tmp_path/"a")
+    assert good.R1.tolist() == [1, 2] and set(good.threads.astype(str)) == {"1"}
+    bad = X.sweep(train, [dict(gain="die")], seeds=(0,), n_jobs=2, folder=tmp_path/"b")
+    assert bad.status.tolist() == ["lost"] and "out of memory" in bad.error[0]
+
+
+def test_sweep_of_a_notebook_in_processes(tmp_path):
+    frame = X.sweep(notebook(tmp_path/"n.ipynb", RECORD), [{}], seeds=(1, 2), n_jobs=2, folder=tmp_path/"s", preset="smoke")
+    assert frame.R1.tolist() == [41, 42] and frame.status.tolist() == ["ok", "ok"]
+    with pytest.raises(ValueError, match="parameter='rl'"): X.sweep(tmp_path/"n.ipynb", dict(rl=[1]), folder=tmp_path/"s")
+
+
+def test_importing_the_package_is_cheap():
+    code = "import time, sys; t = time.perf_counter(); import reid_lab; print(time.perf_counter() - t, 'torch' in sys.modules, 'pandas' in sys.modules)"
+    took, torch, pandas = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert float(took) < .5 and torch == pandas == "False"
