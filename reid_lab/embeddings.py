@@ -173,45 +173,35 @@ def numpy(self:Embeddings) -> np.ndarray: # (N,D)
     "The vectors as an array"
     return self.emb.cpu().numpy()
 
-# %% ../nbs/09_embeddings.ipynb #21a7076f
-def _npz_save(e, path):
-    "Plain arrays, strings as fixed-width unicode"
-    extra = {f'column_{k}': v.astype(str) if v.dtype == object else v for k, v in e.columns.items()}
-    text = {k: np.asarray(getattr(e, k), str) for k in ('path', 'caption') if getattr(e, k) is not None}
-    ids = dict(pid=e.pid) | (dict(cam=e.cam) if e.cam is not None else {})
-    np.savez(path, emb=e.numpy(), meta=np.asarray(json.dumps(e.meta)), **ids, **text, **extra)
-
-
-def _tensors(e):
-    "What the two safetensors forms share"
-    return dict(emb=e.emb.cpu().contiguous(), pid=torch.from_numpy(e.pid)) | (
-        dict(cam=torch.from_numpy(e.cam)) if e.cam is not None else {})
-
-
+# %% ../nbs/09_embeddings.ipynb #501ee396
 def _table_json(e):
     "Everything but the numbers, as JSON"
     text = {k: getattr(e, k) for k in ('path', 'caption') if getattr(e, k) is not None}
     return json.dumps(dict(meta=e.meta, columns={k: v.tolist() for k, v in e.columns.items()}, **text), ensure_ascii=False, indent=0)
 
 
+def _arrays(e, table):
+    "Vectors and ids as arrays; with `table`, the rest as bytes of JSON"
+    out = dict(emb=np.ascontiguousarray(e.numpy()), pid=e.pid) | (dict(cam=e.cam) if e.cam is not None else {})
+    return out | (dict(table=np.frombuffer(_table_json(e).encode(), np.uint8)) if table else {})
+
+
 @patch
 def save(self:Embeddings, path, # Folder, or a name ending in `.safetensors` or `.npz`
     ) -> Path: # What was written
     "Write all of it, atomically; an existing file is replaced, an existing folder is refused"
-    from safetensors.torch import save_file
+    from safetensors.numpy import save_file
     path = Path(path).expanduser()
     if path.is_dir(): raise FileExistsError(f"{path} is an existing folder; choose a new name, or remove it first")
     with atomic_path(path) as tmp:
-        if path.suffix == '.npz': _npz_save(self, tmp)
-        elif path.suffix == '.safetensors':
-            table = torch.frombuffer(bytearray(_table_json(self).encode()), dtype=torch.uint8)
-            save_file(_tensors(self) | dict(table=table), tmp)
+        if path.suffix == '.npz': np.savez(tmp, **_arrays(self, True))
+        elif path.suffix == '.safetensors': save_file(_arrays(self, True), tmp)
         elif path.suffix: raise ValueError(f"path={str(path)!r}: use a folder name without a dot, `.safetensors` or `.npz`")
         else:
-            tmp.mkdir(); save_file(_tensors(self), tmp/'emb.safetensors'); (tmp/'table.json').write_text(_table_json(self), 'utf-8')
+            tmp.mkdir(); save_file(_arrays(self, False), tmp/'emb.safetensors'); (tmp/'table.json').write_text(_table_json(self), 'utf-8')
     return path
 
-# %% ../nbs/09_embeddings.ipynb #a2211ef4
+# %% ../nbs/09_embeddings.ipynb #b17cfbcb
 def _npz_read(path, keys):
     "Arrays of a `.npz`, without unpickling anything"
     try: z = np.load(path, allow_pickle=False)
@@ -219,12 +209,11 @@ def _npz_read(path, keys):
         raise ValueError(f"{path} is not a .npz file ({type(err).__name__}); write it with numpy.savez(path, emb=..., pid=..., cam=...)") from None
     if not hasattr(z, 'files'): raise ValueError(f"{path} holds one array; write emb, pid and cam together with numpy.savez")
     with z:
-        names = {k: keys.get(k, k) for k in (*FIELDS, 'meta')}
+        names = {k: keys.get(k, k) for k in (*FIELDS, 'table')}
         lost = [v for k, v in names.items() if v not in z.files and (k in ('emb', 'pid') or k in keys)]
         if lost: raise KeyError(f"{path} has no {lost}; it holds {z.files}. Map names with keys, such as keys=dict(emb='features', pid='labels')")
-        wanted = {k: v for k, v in names.items() if v in z.files} | {k: k for k in z.files if k.startswith('column_')}
         out = {}
-        for k, v in wanted.items():
+        for k, v in ((k, v) for k, v in names.items() if v in z.files):
             try: out[k] = z[v]
             except ValueError:
                 raise ValueError(f"{path}: {v!r} holds Python objects, which are not loaded because unpickling can run code; "
@@ -256,18 +245,16 @@ def load(cls:Embeddings, path, # Folder, `.safetensors` or `.npz`
     for k in keys: check_choice('keys', k, FIELDS)
     if not path.exists(): raise FileNotFoundError(f"{path} does not exist; pass a folder, a .safetensors or a .npz file")
     if path.suffix == '.npz':
-        d = _npz_read(path, keys)
-        meta = json.loads(str(d.pop('meta'))) if 'meta' in d else None
-        extra = {k[7:]: d.pop(k) for k in list(d) if k.startswith('column_')}
-        return cls(**{k: v.tolist() if v.dtype.kind == 'U' and k != 'pid' else v for k, v in d.items()}, meta=meta, columns=extra)
-    file = path/'emb.safetensors' if path.is_dir() else path
-    if not file.exists(): raise FileNotFoundError(f"{path} has no emb.safetensors; it is not a folder that Embeddings.save wrote")
-    try: t = load_file(file)
-    except SafetensorError as err: raise ValueError(f"{file} is damaged or not a safetensors file ({err})") from None
-    d = _read_labels(path) if path.is_dir() else json.loads(bytes(t.pop('table').numpy())) if 'table' in t else {}
-    t = {k: t[keys.get(k, k)] for k in ('emb', 'pid', 'cam') if keys.get(k, k) in t}
-    d = {**d, **t}
-    if 'emb' not in d or 'pid' not in d: raise KeyError(f"{path} needs emb and pid; it holds {sorted(d)}")
+        d = {k: v.tolist() if v.dtype.kind == 'U' and k != 'pid' else v for k, v in _npz_read(path, keys).items()}
+    else:
+        file = path/'emb.safetensors' if path.is_dir() else path
+        if not file.exists(): raise FileNotFoundError(f"{path} has no emb.safetensors; it is not a folder that Embeddings.save wrote")
+        try: t = load_file(file)
+        except SafetensorError as err: raise ValueError(f"{file} is damaged or not a safetensors file ({err})") from None
+        d = {k: t[keys.get(k, k)] for k in ('emb', 'pid', 'cam', 'table') if keys.get(k, k) in t}
+        d = (_read_labels(path) if path.is_dir() else {}) | d
+        if 'emb' not in d or 'pid' not in d: raise KeyError(f"{path} needs emb and pid; it holds {sorted(t)}. Map names with keys")
+    if 'table' in d: d |= json.loads(bytes(np.asarray(d.pop('table'), np.uint8)))
     return cls(**{k: v for k, v in d.items() if k in (*FIELDS, 'meta', 'columns')})
 
 # %% ../nbs/09_embeddings.ipynb #59f7bf4f

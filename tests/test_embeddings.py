@@ -1,0 +1,160 @@
+"""Embeddings: what is refused, what survives a round trip, and what models give."""
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from reid_lab.data.table import ReidTable
+from reid_lab.embeddings import Embeddings, embed_images, embed_texts
+
+
+def make(n=6, **kw):
+    rng = np.random.default_rng(0)
+    base = dict(emb=rng.normal(size=(n, 4)).astype("float32"), pid=np.arange(n) % 3, cam=np.arange(n) % 2,
+                path=[f"a/{i}.jpg" for i in range(n)], caption=[f"a man, n\u00ba {i} \U0001f600 <b>" for i in range(n)],
+                meta=dict(model="m", seed=3), columns=dict(view=["ground", "aerial"]*(n//2), severity=np.linspace(0, 1, n)))
+    return Embeddings(**base | kw)
+
+
+@pytest.mark.parametrize("name", ["folder", "one.safetensors", "plain.npz"])
+@pytest.mark.parametrize("bare", [False, True])
+def test_round_trip(tmp_path, name, bare):
+    e = Embeddings(torch.randn(5, 3, dtype=torch.float64), [1, 2, 3, -1, 2]) if bare else make()
+    back = Embeddings.load(e.save(tmp_path/name))
+    assert torch.equal(back.emb, e.emb) and back.emb.dtype == e.emb.dtype
+    pd.testing.assert_frame_equal(back.table(), e.table())
+    assert back.meta == e.meta and (back.cam is None) == bare and [p.name for p in tmp_path.iterdir()] == [name]
+
+
+def test_an_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
+    make().save(tmp_path/"x.npz"); before = (tmp_path/"x.npz").read_bytes()
+    def full(file, **kw):
+        file.write_bytes(b"PK half"); raise OSError(28, "No space left on device")
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="No space left"): make().save(tmp_path/"x.npz")
+    assert (tmp_path/"x.npz").read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["x.npz"]
+
+
+@pytest.mark.parametrize("kw, message", [
+    (dict(emb=np.zeros(6)), r"\(6,\); it must be \(N,D\)"),
+    (dict(emb=np.zeros((6, 0))), r"must be \(N,D\)"),
+    (dict(emb=np.zeros((6, 2), int)), "astype"),
+    (dict(emb=torch.zeros(6, 2).bool()), "floating point"),
+    (dict(emb=np.array([[0, np.inf]]*6)), "6 of 6 rows"),
+    (dict(pid=[0]*5), r"pid has shape \(5,\)"),
+    (dict(pid=list("abcdef")), "factorize"),
+    (dict(pid=[0, 1, 2, 3, 4, np.nan]), "must hold integers"),
+    (dict(pid=None), "pid=None"),
+    (dict(cam=[0, .5, 1, 1, 1, 1]), "cam has dtype"),
+    (dict(path=["x"]), "path has 1 entries"),
+    (dict(caption=[["a"]]*6), r"caption\[0\] is list"),
+    (dict(meta=[1]), "meta must be a dict"),
+    (dict(columns=dict(view=["g"])), r"columns\['view'\]"),
+    (dict(columns=dict(cam=[0]*6)), "argument of its own"),
+])
+def test_refused(kw, message):
+    with pytest.raises((TypeError, ValueError), match=message): make(**kw)
+
+
+def test_dtypes():
+    for given, kept in (("float16", torch.float32), ("float32", torch.float32), ("float64", torch.float64), (">f4", torch.float32)):
+        x = np.arange(8, dtype=given).reshape(2, 4)
+        e = Embeddings(x, [0, 1])
+        assert e.emb.dtype == kept and np.array_equal(e.numpy(), x.astype("f8"))
+    assert Embeddings(torch.ones(1, 2, dtype=torch.bfloat16), [0]).emb.dtype == torch.float32
+    assert Embeddings(np.ones((4, 4), "float32")[::-1, ::2], np.array([1., 2., 3., -1.])).pid.tolist() == [1, 2, 3, -1]
+
+
+def test_select_and_join():
+    e = make()
+    assert e[2].path == ["a/2.jpg"] and e[-2:].pid.tolist() == [1, 2] and len(e[e.cam == 1]) == 3
+    assert e[torch.tensor([3, 0])].caption == [e.caption[3], e.caption[0]] and len(e[[]]) == 0
+    assert e.where(view="aerial", severity=lambda s: s > .5).path == ["a/3.jpg", "a/5.jpg"]
+    both = Embeddings.concat([e[:2], e[2:]])
+    assert torch.equal(both.emb, e.emb) and both.meta == e.meta
+    pd.testing.assert_frame_equal(both.table(), e.table())
+    with pytest.raises(ValueError, match="dimensions"): Embeddings.concat([e, Embeddings(torch.zeros(1, 9), [0])])
+    with pytest.raises(ValueError, match="differ in"): Embeddings.concat([e, Embeddings(e.emb, e.pid, e.cam)])
+    with pytest.raises(IndexError): e[99]
+    with pytest.raises(IndexError, match="mask"): e[np.ones(3, bool)]
+    with pytest.raises(ValueError, match="'view'"): e.where(veiw="aerial")
+
+
+def test_foreign_files(tmp_path):
+    np.savez(tmp_path/"own.npz", features=np.eye(3, dtype="float32"), ids=[4, 5, 6])
+    assert Embeddings.load(tmp_path/"own.npz", keys=dict(emb="features", pid="ids")).pid.tolist() == [4, 5, 6]
+    with pytest.raises(KeyError, match="it holds"): Embeddings.load(tmp_path/"own.npz")
+    with pytest.raises(ValueError, match="keys='feat'"): Embeddings.load(tmp_path/"own.npz", keys=dict(feat="features"))
+    np.save(tmp_path/"one.npz", np.eye(3)); (tmp_path/"one.npz.npy").rename(tmp_path/"one.npz")
+    with pytest.raises(ValueError, match="holds one array"): Embeddings.load(tmp_path/"one.npz")
+    with pytest.raises(FileNotFoundError, match="does not exist"): Embeddings.load(tmp_path/"none.npz")
+    (tmp_path/"empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="no emb.safetensors"): Embeddings.load(tmp_path/"empty")
+
+
+def test_nothing_is_unpickled(tmp_path):
+    class Bomb:
+        def __reduce__(self): return (open, (str(tmp_path/"boom"), "w"))
+    np.savez(tmp_path/"bad.npz", emb=np.eye(2), pid=np.array([Bomb(), 1], object))
+    with pytest.raises(ValueError, match="unpickling"): Embeddings.load(tmp_path/"bad.npz")
+    (tmp_path/"p.npz").write_bytes(__import__("pickle").dumps([1]))
+    with pytest.raises(ValueError, match="not a .npz"): Embeddings.load(tmp_path/"p.npz")
+    assert not (tmp_path/"boom").exists()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json"])
+def test_folder_with_a_persons_own_table(tmp_path, suffix):
+    from safetensors.torch import save_file
+    save_file(dict(emb=torch.eye(3)), tmp_path/"emb.safetensors")
+    t = pd.DataFrame(dict(pid=[7, 8, 9], cam=[0, 1, 0], site=["x", "y", "x"]))
+    t.to_csv(tmp_path/"table.csv", index=False) if suffix == "csv" else t.to_json(tmp_path/"table.json", orient="records")
+    e = Embeddings.load(tmp_path)
+    assert e.pid.tolist() == [7, 8, 9] and e.where(site="y").cam.tolist() == [1]
+
+
+def test_html_is_escaped():
+    e = Embeddings(torch.eye(1), [0], caption=['<img src=x onerror="alert(1)">'], columns={"<i>": ["<script>"]})
+    assert "<img" not in e._repr_html_() and "<script" not in e._repr_html_() and "<i>" not in e._repr_html_()
+
+
+class Tiny(torch.nn.Module):
+    "Mean colour, and a count of colour words"
+    size, words = (4, 2), ["red", "green", "blue"]
+    def __init__(self):
+        super().__init__()
+        self.drop, self.one = torch.nn.Dropout(.5), torch.nn.Parameter(torch.ones(()))
+    def tokenizer(self, texts): return torch.tensor([[t.split().count(w) for w in self.words] for t in texts])
+    def encode_image(self, img):
+        assert img.dtype == torch.float32 and img.shape[1:] == (3, 4, 2) and 0 <= img.min() and img.max() <= 1
+        return torch.nn.functional.normalize(self.drop(img.mean((2, 3))*self.one), dim=1)
+    def encode_text(self, tokens): return torch.nn.functional.normalize(self.drop(tokens.float()), dim=1)
+
+
+@pytest.fixture
+def table():
+    rgb = np.eye(3, dtype=np.uint8)*255
+    frame = pd.DataFrame(dict(path=list("0123"), pid=[0, 1, 2, 0], cam=[0, 0, 1, 1], view=["ground", "aerial"]*2,
+                              captions=[["red"], ["green", "so green"], ["blue"], []]))
+    return ReidTable(frame, None, reader=lambda ps: [np.tile(rgb[int(p) % 3], (9, 5, 1)) for p in ps], name="flags")
+
+
+def test_embed(table):
+    m = Tiny().train()
+    a, b = embed_images(m, table, batch_size=3), embed_images(m, table, batch_size=1)
+    assert m.training and torch.equal(a.emb, b.emb) and not a.emb.requires_grad
+    assert a.path == list("0123") and a.cam.tolist() == [0, 0, 1, 1] and a.columns["view"].tolist() == ["ground", "aerial"]*2
+    t = embed_texts(m, table, batch_size=3)
+    assert t.cam is None and t.caption == ["red", "green", "so green", "blue"] and t.pid.tolist() == [0, 1, 1, 2]
+    assert (t.emb @ a.emb.T).argmax(1).tolist() == [0, 1, 1, 2]
+    assert torch.equal(embed_texts(m, table.text_queries("test")).emb, t.emb)
+
+
+def test_embed_says_what_a_model_did_wrong(table):
+    class Wrong(Tiny):
+        def encode_image(self, img): return img
+        def encode_text(self, tokens): return tokens.float()*torch.nan
+    with pytest.raises(ValueError, match="model.encode_image returned"): embed_images(Wrong(), table)
+    with pytest.raises(ValueError, match="NaN"): embed_texts(Wrong(), table)
+    with pytest.raises(ValueError, match="empty"): embed_images(Tiny(), table.where(split="train"))
+    with pytest.raises(ValueError, match="no caption"): embed_texts(Tiny(), table.take([3]))
+    with pytest.raises(ValueError, match="column='caption'"): embed_texts(Tiny(), pd.DataFrame(dict(text=["a"])))

@@ -1,0 +1,281 @@
+"""The metrics against a naive reference, published hand examples and bad input."""
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reid_lab.embeddings import Embeddings
+from reid_lab.metrics import (EmbeddingScores, MatrixScores, metrics_from_similarity, msd, retrieval_metrics, rsum,
+                              why_skipped)
+
+BACKENDS = ["torch", "numba"]
+KEYS = ("R1", "R5", "R10", "mAP", "mINP", "mSD")
+
+
+def naive(sim, q_pid, g_pid, q_cam=None, g_cam=None, trapezoid=False):
+    "Sort, walk down the list, apply the definitions; one dict per query, None without a match"
+    rows = []
+    for i in range(len(sim)):
+        order = sorted(range(sim.shape[1]), key=lambda j: (-sim[i, j], j))
+        kept = [j for j in order if g_pid[j] != -1 and not (q_cam is not None and g_pid[j] == q_pid[i] and g_cam[j] == q_cam[i])]
+        hit = [g_pid[j] == q_pid[i] for j in kept]
+        if q_pid[i] == -1 or not any(hit):
+            rows.append(None)
+            continue
+        s = [(float(sim[i, j]) + 1)/2 for j in kept]
+        found = ap = asp = mass = good = 0.
+        for r, (h, x) in enumerate(zip(hit, s), 1):
+            mass += x
+            if not h: continue
+            found += 1
+            good += x
+            ap += (found/r + ((found - 1)/(r - 1) if r > 1 else 1))/2 if trapezoid else found/r
+            asp += good/mass if mass else 0
+            last = r
+        rest = [x for h, x in zip(hit, s) if not h]
+        pnr = 1.
+        if rest and sum(rest): pnr = 1 - np.exp(-(good/found)/(sum(rest)/len(rest)))
+        elif rest: pnr = 1. if good else 0.
+        rows.append(dict(first=hit.index(True) + 1, AP=ap/found, INP=found/last, SD=pnr*asp/found, n_match=found))
+    return rows
+
+
+def summary(rows):
+    "Percent over the queries that count"
+    ok = [r for r in rows if r]
+    mean = lambda f: 100*float(np.mean([f(r) for r in ok]))
+    return {f"R{k}": mean(lambda r: r["first"] <= k) for k in (1, 5, 10)} | {
+        "m" + k: mean(lambda r: r[k]) for k in ("AP", "INP", "SD")} | {"n_skipped": len(rows) - len(ok)}
+
+
+@st.composite
+def problems(draw):
+    "Small problems, many of them full of ties, junk and people seen by one camera"
+    Q, G = draw(st.integers(1, 7)), draw(st.integers(1, 30))
+    ids, cams, levels = draw(st.integers(1, 5)), draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 4, 1000]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    dtype = draw(st.sampled_from(["float32", "float64"]))
+    sim = (rng.integers(0, levels + 1, (Q, G))/levels*2 - 1).astype(dtype)
+    low = -1 if draw(st.booleans()) else 0
+    q_pid, g_pid = rng.integers(low, ids, Q), rng.integers(low, ids, G)
+    with_cams = draw(st.booleans())
+    cam = (rng.integers(0, cams, Q), rng.integers(0, cams, G)) if with_cams else (None, None)
+    return sim, q_pid, g_pid, *cam
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(p=problems(), chunk=st.sampled_from([None, 1, 2, 5]), trapezoid=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_equals_the_naive_reference(backend, p, chunk, trapezoid):
+    rows = naive(*p, trapezoid=trapezoid)
+    kw = dict(chunk=chunk, backend=backend, ap="trapezoid" if trapezoid else "step")
+    if not any(rows):
+        with pytest.raises(ValueError, match="none of the"): metrics_from_similarity(*p, **kw)
+        return
+    got, want = metrics_from_similarity(*p, per_query=True, **kw), summary(rows)
+    for k in want: assert got[k] == pytest.approx(want[k], abs=1e-4), k
+    one = got["per_query"]
+    for i, r in enumerate(rows):
+        if r is None: assert np.isnan(one["AP"][i]) and one["n_match"][i] == 0
+        else:
+            assert one["first"][i] == r["first"] and one["n_match"][i] == r["n_match"]
+            for k in ("AP", "INP"): assert one[k][i] == pytest.approx(r[k], abs=1e-12)
+    assert sum(got["skipped"].values()) == got["n_skipped"] == rows.count(None)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_segments_of_the_compiled_loop(backend):
+    "Galleries longer than a segment, with ties across segment borders, cut-outs in every place and exact ranks"
+    rng = np.random.default_rng(0)
+    for G in (1023, 1024, 1025, 3000):
+        sim = (rng.integers(0, 9, (6, G))/8).astype("float32")
+        p = sim, rng.integers(0, 40, 6), rng.integers(-1, 40, G), rng.integers(0, 3, 6), rng.integers(0, 3, G)
+        got, want = metrics_from_similarity(*p, backend=backend, per_query=True), naive(*p)
+        for i, r in enumerate(want):
+            for k in ("first", "AP", "INP"): assert got["per_query"][k][i] == pytest.approx(r[k], abs=1e-12)
+            assert got["per_query"]["SD"][i] == pytest.approx(r["SD"], abs=1e-6)
+
+
+def test_backends_and_chunks_agree_on_real_valued_scores():
+    rng = np.random.default_rng(1)
+    p = rng.normal(size=(40, 2500)).astype("float32").clip(-1, 1), rng.integers(0, 50, 40), rng.integers(-1, 50, 2500)
+    base = metrics_from_similarity(*p, backend="torch")
+    for kw in (dict(backend="numba"), dict(backend="numba", chunk=7), dict(backend="torch", chunk=3)):
+        other = metrics_from_similarity(*p, **kw)
+        for k in KEYS: assert other[k] == pytest.approx(base[k], abs=1e-6)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert metrics_from_similarity(*p, backend="numba")["mAP"] == pytest.approx(base["mAP"], abs=1e-9)
+    finally: torch.set_num_threads(threads)
+
+
+def test_reid_oracle(oracles):
+    o = oracles["reid_cmc_map_minp"]; i, want = o["inputs"], o["expected"]
+    args = -np.array(i["dist"]), *(np.array(i[k]) for k in ("q_pid", "g_pid", "q_cam", "g_cam"))
+    got = metrics_from_similarity(*args, ks=(1, 2), cmc=5, per_query=True)
+    for k in ("R1", "R2", "mAP", "mINP"): assert got[k] == pytest.approx(want[k], abs=1e-4)
+    assert (got["n_query"], got["n_skipped"]) == (want["valid_queries"], 1)
+    assert metrics_from_similarity(*args, ap="trapezoid")["mAP"] == pytest.approx(want["mAP_trapezoid"], abs=1e-4)
+    valid = [q for q in want["per_query"] if q]
+    assert got["per_query"]["AP"][:2] == pytest.approx([q["AP"] for q in valid])
+    assert got["per_query"]["INP"][:2] == pytest.approx([q["INP"] for q in valid])
+    assert got["CMC"] == pytest.approx(100*np.mean([q["cmc"] for q in valid], 0))
+
+
+def test_text_to_image_oracle(oracles):
+    o = oracles["t2i_retrieval"]; i, want = o["inputs"], o["expected"]
+    got = metrics_from_similarity(np.array(i["sim"]), i["q_pid"], i["g_pid"], ks=(1, 2, 3), per_query=True)
+    for k in ("R1", "R2", "R3", "mAP", "mINP"): assert got[k] == pytest.approx(want[k], abs=1e-4)
+    assert got["per_query"]["AP"] == pytest.approx(want["AP"], abs=1e-5)
+    assert got["per_query"]["INP"] == pytest.approx(want["INP"], abs=1e-5)
+
+
+def test_rsum_oracle(oracles):
+    o = oracles["rsum"]
+    assert rsum(o["inputs"]) == pytest.approx(o["expected"]["RSum"])
+    m = metrics_from_similarity(np.eye(3), [0, 1, 2], [0, 1, 2])
+    assert m["RSum"] == rsum(m) == 300
+
+
+def test_msd_oracle(oracles):
+    o = oracles["msd"]; i, want = o["inputs"], o["expected"]
+    sim, q, g = (np.array(i[k]) for k in ("sim_cosine", "q_pid", "g_pid"))
+    perm = np.array(i["gallery_permutation_for_invariance_check"])
+    sd = metrics_from_similarity(sim, q, g, per_query=True)["per_query"]["SD"]
+    assert sd == pytest.approx(want["SD"], abs=2e-6)
+    assert msd(sim, q, g) == msd(sim[:, perm], q, g[perm]) == pytest.approx(want["mSD"], abs=1e-4)
+    assert msd(sim, q, g, legacy=True) == pytest.approx(want["released_calculator_mSD"], abs=1e-4)
+    assert msd(sim[:, perm], q, g[perm], legacy=True) == pytest.approx(want["released_calculator_mSD_after_gallery_permutation"], abs=1e-4)
+
+
+def test_sd_hand_example(oracles):
+    o = oracles["sd_hand_example"]; i, want = o["inputs"], o["expected"]
+    got = metrics_from_similarity(np.array([i["s_sorted"]]), [1], i["match"], span=(0., 1.))
+    assert got["mSD"] == pytest.approx(100*want["SD"], abs=1e-4) and got["mAP"] == pytest.approx(100*want["AP"], abs=1e-4)
+
+
+def test_sd_properties():
+    flat = metrics_from_similarity(np.full((4, 20), .3), np.arange(4), np.arange(20) % 4)
+    assert flat["mSD"] == pytest.approx(flat["mAP"]*(1 - np.exp(-1)))
+    assert metrics_from_similarity(np.full((1, 3), .3), [0], [0, 0, 0])["mSD"] == pytest.approx(100)  # nothing unmatched
+    assert metrics_from_similarity(np.array([[.5, -1.]]), [0], [0, 1])["mSD"] == pytest.approx(100)   # unmatched mass is zero
+    assert metrics_from_similarity(np.array([[-1., -1.]]), [0], [0, 1])["mSD"] == 0                   # no mass at all
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_gallery_order_does_not_matter_without_ties(seed):
+    rng = np.random.default_rng(seed)
+    sim = rng.permutation(300).reshape(6, 50)/300.  # all different
+    q, g, perm = np.arange(6) % 4, rng.integers(-1, 4, 50), rng.permutation(50)
+    if not np.isin(q, g).any(): return
+    a, b = metrics_from_similarity(sim, q, g), metrics_from_similarity(sim[:, perm], q, g[perm])
+    for k in KEYS: assert a[k] == pytest.approx(b[k], abs=1e-9)
+
+
+def test_one_match_and_all_match():
+    one = metrics_from_similarity(np.array([[.1, .9, .5]]), [7], [7, 1, 2])
+    assert (one["R1"], one["R5"]) == (0, 100) and one["mAP"] == pytest.approx(100/3) and one["mINP"] == pytest.approx(100/3)
+    every = metrics_from_similarity(np.random.default_rng(0).normal(size=(3, 400)).clip(-1, 1), [1]*3, [1]*400, backend="numba")
+    assert all(every[k] == pytest.approx(100) for k in KEYS)
+
+
+def embeddings(n, rng, ids=9, cams=3, dtype="float32"):
+    return Embeddings(rng.normal(size=(n, 8)).astype(dtype), np.arange(n) % ids, rng.integers(0, cams, n))
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+def test_embeddings_door(distance):
+    rng = np.random.default_rng(3)
+    q, g = embeddings(30, rng, dtype="float64"), embeddings(200, rng, dtype="float64")
+    a, b = q.numpy(), g.numpy()
+    if distance == "cosine": sim = (a/np.linalg.norm(a, axis=1)[:, None]) @ (b/np.linalg.norm(b, axis=1)[:, None]).T
+    else: sim = -np.linalg.norm(a[:, None] - b[None], axis=2)
+    want = summary(naive(sim, q.pid, g.pid, q.cam, g.cam))
+    got = retrieval_metrics(q, g, distance=distance)
+    for k in ("R1", "R5", "R10", "mAP", "mINP"): assert got[k] == pytest.approx(want[k], abs=1e-9)
+    if distance == "cosine": assert got["mSD"] == pytest.approx(want["mSD"], abs=1e-6)
+    else: assert np.isnan(got["mSD"])
+    assert retrieval_metrics(q, g, distance=distance, chunk=4)["mAP"] == pytest.approx(got["mAP"], abs=1e-9)
+
+
+def test_scale_of_vectors_and_integer_ties():
+    "Cosine ignores length; exact arithmetic (small integers) makes real ties, which go by index"
+    rng = np.random.default_rng(0)
+    q, g = embeddings(20, rng), embeddings(100, rng)
+    scaled = Embeddings(g.emb*torch.rand(100, 1).add(.5), g.pid, g.cam)
+    assert retrieval_metrics(q, scaled)["mAP"] == pytest.approx(retrieval_metrics(q, g)["mAP"], abs=1e-3)
+    a, b = rng.integers(-1, 2, (8, 4)).astype("float32"), rng.integers(-1, 2, (90, 4)).astype("float32")
+    a, b = (np.where((x == 0).all(1, keepdims=True), 1, x)*[1, 1, 1, 1] for x in (a, b))
+    sim = EmbeddingScores(torch.tensor(a), torch.tensor(b), "euclidean").block(0, 8).numpy().copy()
+    want = summary(naive(sim, np.arange(8) % 3, np.arange(90) % 3))
+    got = metrics_from_similarity(MatrixScores(sim), np.arange(8) % 3, np.arange(90) % 3)
+    for k in ("R1", "mAP", "mINP"): assert got[k] == pytest.approx(want[k], abs=1e-9)
+
+
+def test_own_npz(tmp_path):
+    "Features of any codebase, one .npz a side"
+    rng = np.random.default_rng(0)
+    q, g = embeddings(20, rng), embeddings(150, rng)
+    for name, e in (("q", q), ("g", g)): np.savez(tmp_path/f"{name}.npz", emb=e.numpy(), pid=e.pid, cam=e.cam)
+    got = retrieval_metrics(Embeddings.load(tmp_path/"q.npz"), Embeddings.load(tmp_path/"g.npz"))
+    sim = (q.unit().emb @ g.unit().emb.T).numpy()
+    want = summary(naive(sim, q.pid, g.pid, q.cam, g.cam))
+    for k in ("R1", "R5", "R10", "mAP", "mINP"): assert got[k] == pytest.approx(want[k], abs=1e-6)
+    assert got["mSD"] == pytest.approx(want["mSD"], abs=1e-3)
+
+
+def test_camera_rule_defaults():
+    rng = np.random.default_rng(0)
+    q, g = embeddings(30, rng), embeddings(120, rng)
+    texts = Embeddings(q.emb, q.pid)
+    assert retrieval_metrics(q, g) == retrieval_metrics(q, g, same_camera="drop")
+    assert retrieval_metrics(texts, g) == retrieval_metrics(q, g, same_camera="keep")
+    assert retrieval_metrics(q, g)["mAP"] != retrieval_metrics(texts, g)["mAP"]
+    with pytest.raises(ValueError, match="needs cameras, but q_cam is None"): retrieval_metrics(texts, g, same_camera="drop")
+
+
+def test_the_message_says_why_and_what_to_change():
+    rng = np.random.default_rng(0)
+    q, g = embeddings(9, rng, ids=3, cams=1), embeddings(30, rng, ids=3, cams=1)
+    with pytest.raises(ValueError, match="none of the 9 queries has a match.*9 are seen only by their own camera.*same_camera='keep'"):
+        retrieval_metrics(q, g)
+    with pytest.raises(ValueError, match="9 have an id that the gallery does not hold"):
+        retrieval_metrics(Embeddings(q.emb, q.pid + 100, q.cam), g)
+    with pytest.raises(ValueError, match="30 of 30 gallery images are junk"): retrieval_metrics(q, Embeddings(g.emb, g.pid*0 - 1))
+    mixed = np.array([0, 1, 2, -1, 50])
+    some = metrics_from_similarity(rng.uniform(size=(5, 30)), mixed, g.pid, per_query=True)
+    assert some["n_skipped"] == 2 and some["skipped"] == dict(junk=1, absent=1, same_camera=0)
+    assert why_skipped([0, 1], [0, 1, 1], [0, 0], [0, 0, 1]) == dict(junk=0, absent=0, same_camera=1)
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda s: metrics_from_similarity(s, [0, 1], [0, 1]), r"g_pid has shape \(2,\)"),
+    (lambda s: metrics_from_similarity(s, [.5, 1], [0, 1, 2]), "must hold integers"),
+    (lambda s: metrics_from_similarity(s*np.nan, [0, 1], [0, 1, 2]), "NaN or infinite"),
+    (lambda s: metrics_from_similarity(s[0], [0], [0]), r"must be \(Q,G\)"),
+    (lambda s: metrics_from_similarity(s, [0, 1], [0, 1, 2], ap="area"), "trapezoid"),
+    (lambda s: metrics_from_similarity(s, [0, 1], [0, 1, 2], backend="cuda"), "numba"),
+    (lambda s: metrics_from_similarity(s, [0, 1], [0, 1, 2], chunk=-1), "at least 1"),
+    (lambda s: metrics_from_similarity(s[:, :0], [0, 1], []), "nothing to rank"),
+    (lambda s: msd(s, [0, 1], [0, 1, 2], [0, 0], [0, 0, 0], legacy=True), "knows no cameras"),
+])
+def test_bad_input(call, message):
+    with pytest.raises((ValueError, TypeError), match=message): call(np.zeros((2, 3)))
+
+
+def test_no_matrix_is_held(monkeypatch):
+    "The largest block that is ever made is the asked-for chunk"
+    seen, real = [], EmbeddingScores.block
+    monkeypatch.setattr(EmbeddingScores, "block", lambda self, lo, hi: seen.append(hi - lo) or real(self, lo, hi))
+    rng = np.random.default_rng(0)
+    retrieval_metrics(embeddings(50, rng), embeddings(60, rng), chunk=8)
+    assert max(seen) == 8 and sum(seen) == 50
+
+
+def test_integer_and_half_and_tensor_inputs():
+    sim = torch.tensor([[2, 1, 0], [0, 1, 2]])
+    assert metrics_from_similarity(sim, torch.tensor([0, 1]), torch.tensor([0, 2, 1]))["R1"] == 100
+    assert metrics_from_similarity(sim.half()/2, [0, 1], [0, 2, 1])["R1"] == 100
