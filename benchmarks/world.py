@@ -1,0 +1,61 @@
+"""Speed of the World on one core: images per second by backend and size, and the time to open a cached world.
+
+    python benchmarks/world.py [--people 40] [--repeat 5]
+
+Times are those of the best of `--repeat` rounds (the machine may be shared); everything is included: pose, solids, rays,
+cloth, background, occluder, sensor, JPEG, part map and visible areas.
+"""
+import argparse
+import os
+import tempfile
+import time
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from reid_lab.data.render import pick_backend  # noqa: E402 - threads are set before numpy is imported
+from reid_lab.data.world import Options, Plan, World, _render_chunk, text_groups  # noqa: E402
+
+
+def best(f, repeat):
+    "Seconds of the fastest of `repeat` calls"
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        f()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def rendering(people, repeat):
+    "One line per backend and size"
+    print(f"{'backend':8} {'size':>9} {'samples':>7} {'ms/image':>9} {'images/s':>9}   aim at 128x64: numba < 3 ms, numpy < 6 ms")
+    for backend in dict.fromkeys(("numpy", pick_backend())):
+        for size, n in (((64, 32), 2), ((128, 64), 2), ((384, 128), 1)):
+            items = Plan(text_groups(people, 3, 1, 1, people, 3, 16, 6), Options(size=size, supersample=n), 0).items
+            _render_chunk(items, Options(size=size, supersample=n), backend)   # compile, paint the backgrounds
+            blocks = [items[i:i + 12] for i in range(0, len(items) - 11, 12)]
+            took = [best(lambda b=b: _render_chunk(b, Options(size=size, supersample=n), backend), repeat) for b in blocks]
+            ms = 1e3*sum(took)/(12*len(took))
+            print(f"{backend:8} {size[0]:>5}x{size[1]:<3} {n*n:>7} {ms:>9.2f} {1e3/ms:>9.0f}")
+
+
+def opening(people, repeat):
+    "Build and open a small world"
+    with tempfile.TemporaryDirectory() as cache:
+        w = World("quick", cache=cache, groups=text_groups(people, 3, 20, 20, 20, 3, 16, 6))
+        start = time.perf_counter()
+        n = len(w.table())
+        print(f"\nfirst table(): {time.perf_counter() - start:.1f} s for {n} images (plan, rendering, captions, writing)")
+        took = best(lambda: World("quick", cache=cache, groups=w.groups).table(), repeat)
+        t = w.table()
+        read = best(lambda: t.images(range(len(t))), repeat)
+        print(f"from cache:    {took*1e3:.0f} ms to open, {read*1e6/n:.0f} us to read a picture")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--people", type=int, default=12, help="people per domain")
+    parser.add_argument("--repeat", type=int, default=5, help="rounds; the best counts")
+    args = parser.parse_args()
+    rendering(args.people, args.repeat)
+    opening(10*args.people, args.repeat)
