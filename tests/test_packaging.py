@@ -99,3 +99,18 @@ def test_conda_environment_uses_the_same_pins():
 def test_licence_is_apache():
     text = (ROOT/"LICENSE").read_text()
     assert "Apache License" in text and "Version 2.0, January 2004" in text and "END OF TERMS AND CONDITIONS" in text
+
+
+NEWER = ("add_note", "tomllib", "ExceptionGroup", "StrEnum", "TaskGroup", "batched")
+
+
+def test_nothing_newer_than_the_oldest_supported_python(settings):
+    "Syntax and a few library names that Python 3.10 does not have"
+    version = tuple(int(v) for v in settings["min_python"].split("."))
+    stray = []
+    for path in (ROOT/"reid_lab").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), feature_version=version)):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else getattr(node, "module", "")
+            if name in NEWER: stray.append(f"{path.name}:{node.lineno} {name}")
+            if isinstance(node, ast.Import): stray += [f"{path.name}:{node.lineno} {a.name}" for a in node.names if a.name in NEWER]
+    assert not stray
