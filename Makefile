@@ -1,4 +1,4 @@
-# Two commands are enough on a machine with Python 3.10 or newer and pip:
+# Two commands are enough on a machine with Python 3.11 or newer and pip:
 #   make camel    set up .venv, run the main job on the embedded World, say where the results are
 #   make test     set up .venv, check the notebooks, run them, run the tests
 SHELL   := /bin/bash
@@ -6,8 +6,8 @@ VENV    ?= .venv
 PRESET  ?= quick
 ARGS    ?=
 WORKERS ?= 2
-PYTHON  ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3 python; do \
-             $$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && { command -v $$p; break; }; done)
+PYTHON  ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
 BIN     := $(abspath $(VENV))/bin
 # The stamp carries a checksum of what decides the installation, so only a change there installs again.
 STAMP   := $(VENV)/.installed-$(shell cat settings.ini setup.py | cksum | tr ' ' '-')
@@ -29,7 +29,7 @@ help:
 
 install: $(STAMP)
 $(STAMP): settings.ini setup.py
-	@test -n "$(PYTHON)" || { echo "No Python 3.10 or newer found; name one: make PYTHON=/path/to/python3"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer found; name one: make PYTHON=/path/to/python3"; exit 1; }
 	@test ! -e $@ || touch $@
 	@test -e $@ || { set -e; echo "Setting up $(VENV) with $(PYTHON) (half a minute with uv, two with pip)"; \
 	  rm -f $(VENV)/.installed-*; \

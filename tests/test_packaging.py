@@ -101,16 +101,18 @@ def test_licence_is_apache():
     assert "Apache License" in text and "Version 2.0, January 2004" in text and "END OF TERMS AND CONDITIONS" in text
 
 
-NEWER = ("add_note", "tomllib", "ExceptionGroup", "StrEnum", "TaskGroup", "batched")
+NEWER = dict(add_note=(3, 11), tomllib=(3, 11), ExceptionGroup=(3, 11), StrEnum=(3, 11), TaskGroup=(3, 11), batched=(3, 12), override=(3, 12))
 
 
 def test_nothing_newer_than_the_oldest_supported_python(settings):
-    "Syntax and a few library names that Python 3.10 does not have"
+    "Syntax and a few library names that the oldest Python does not have; Makefile and README name the same version"
     version = tuple(int(v) for v in settings["min_python"].split("."))
-    stray = []
+    newer, stray = {n for n, since in NEWER.items() if since > version}, []
     for path in (ROOT/"reid_lab").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), feature_version=version)):
-            name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else getattr(node, "module", "")
-            if name in NEWER: stray.append(f"{path.name}:{node.lineno} {name}")
-            if isinstance(node, ast.Import): stray += [f"{path.name}:{node.lineno} {a.name}" for a in node.names if a.name in NEWER]
+            names = [node.attr] if isinstance(node, ast.Attribute) else [node.id] if isinstance(node, ast.Name) else []
+            if isinstance(node, ast.Import): names = [a.name for a in node.names]
+            if isinstance(node, ast.ImportFrom): names = [node.module, *(a.name for a in node.names)]
+            stray += [f"{path.name}:{node.lineno} {n}" for n in names if n in newer]
     assert not stray
+    for name in ("Makefile", "README.md"): assert f"Python {settings['min_python']} or newer" in (ROOT/name).read_text(), name
