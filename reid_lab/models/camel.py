@@ -34,7 +34,7 @@ class WordHead(nn.Module):
     def forward(self, x, words): # (N,D), (V,D) -> (N,V)
         return nn.functional.linear(self.norm(nn.functional.gelu(self.dense(x))), words, self.bias)
 
-# %% ../../nbs/34_models.camel.ipynb #fd257cfa
+# %% ../../nbs/34_models.camel.ipynb #14299c28
 class CAMeL(nn.Module):
     "Text-to-image retrieval network of CAMeL (and of its parent APTM, without attributes)"
     supports_text_mix = supports_memory = True
@@ -46,7 +46,7 @@ class CAMeL(nn.Module):
         size=(224, 224), # Input height and width
         dim:int=256, # Joint embedding size D
         pool:str='mean', # Image tokens: `mean`, `token0`, `mix` or `meanmax`
-        text_pool:str='cls', # Text states: `cls` (paper) or `mean` over the words
+        text_pool:str='cls', # Text states, for the embedding and the matcher: `cls` (paper) or `mean` over the words
         tau:float=.07, # Initial temperature
         negatives:str='sample', # Matcher negatives: `sample` (paper), `top` (released fine-tuning), `argmax`
         eda_weight:float=.8, # Weight of the second caption view
@@ -77,16 +77,19 @@ class CAMeL(nn.Module):
             emb = lam*emb + (1 - lam)*self.text.embed(mix)
             mask = mask | (mix != self.text.pad_id)
         x = self.text.encode(emb, mask)
-        real = mask.unsqueeze(-1)
-        pooled = x[:, 0] if self.text_pool == 'cls' else (x*real).sum(1)/real.sum(1)
-        return unit_norm(self.txt_proj(pooled)), x, mask
+        return unit_norm(self.txt_proj(self.pool_text(x, mask))), x, mask
+
+    def pool_text(self, x, mask): # (B,L,D), (B,L) -> (B,D)
+        "One vector for a caption's states"
+        if self.text_pool == 'cls': return x[:, 0]
+        return (x*mask.unsqueeze(-1)).sum(1)/mask.sum(1, keepdim=True)
 
     def encode_image(self, img): return self.image_states(img)[0]
     def encode_text(self, tokens): return self.text_states(tokens)[0]
 
     def match_logit(self, txt, mask, img_tok): # (B,L,Dt), (B,L), (B,N,Dv) -> (B,2)
         "Matcher logits of caption states with image tokens, pair by pair"
-        return self.match(self.cross(txt, mask, img_tok)[:, 0])
+        return self.match(self.pool_text(self.cross(txt, mask, img_tok), mask))
 
 # %% ../../nbs/34_models.camel.ipynb #507a9974
 def pad_states(x, mask, length:int):

@@ -1,0 +1,156 @@
+"""The loop: exact resume after a kill, selection, guards, averages."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from reid_lab.learner import Average, Callback, Checkpoint, Learner, Log, NotFiniteLoss, Validate, load_state, save_state
+
+SCRIPT = """
+import sys, time, torch
+from reid_lab.learner import Checkpoint, Learner, Log, save_weights
+from reid_lab.meta.dual_speed import DualSpeed
+from reid_lab.meta.memory import ErrorMemory
+from reid_lab.meta.dual_speed import Task
+from reid_lab.models.zoo import create_model, sample_batch
+
+class Noise(Task):
+    "Draws from the step's own generator"
+    def __call__(self, batch, rng): return {**batch, 'img': batch['img']*float(rng.uniform(.5, 1.5))}
+
+class Loader:
+    def __len__(self): return 5
+    def epoch(self, e, start=0):
+        for i in range(start, 5):
+            if slow: time.sleep(.15)
+            yield sample_batch((32, 16), seed=100*e + i)
+
+folder, slow = sys.argv[1], sys.argv[2] == 'slow'
+torch.manual_seed(0)
+model = create_model('camel_tiny', vocab_size=60, size=(32, 16), dropout=.1)
+ck = Checkpoint(folder, every=1)
+learn = Learner(model, Loader(), DualSpeed([Noise()]*3, iters_per_task=2, order='random'), [Log(), ck], lr=1e-3, clip=1., device='cpu', seed=4)
+print('resumed' if ck.resume(learn) else 'fresh', learn.step, flush=True)
+learn.fit(epochs=4)
+save_weights(learn.net, folder + '/end.safetensors')
+print('done', learn.step, flush=True)
+"""
+
+
+def run_script(tmp_path, folder, mode):
+    path = tmp_path / "job.py"
+    path.write_text(SCRIPT)
+    env = dict(os.environ, OMP_NUM_THREADS="1")
+    return subprocess.Popen([sys.executable, str(path), str(folder), mode], stdout=subprocess.PIPE, text=True, env=env)
+
+
+def test_killed_and_resumed_equals_uninterrupted(tmp_path):
+    "SIGKILL at an arbitrary step, start again: the same weights bit for bit, with dropout, memory-free DualSpeed and random order"
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert run_script(tmp_path, whole, "fast").communicate(timeout=300)[0].startswith("fresh 0")
+    job = run_script(tmp_path, cut, "slow")
+    end = time.time() + 120
+    while len(list(cut.glob("step-*"))) == 0 or max(int(p.name[5:]) for p in cut.glob("step-*")) < 7:
+        assert time.time() < end and job.poll() is None, "the job did not get far enough to be killed"
+        time.sleep(.02)
+    os.kill(job.pid, signal.SIGKILL)
+    job.communicate()
+    out = run_script(tmp_path, cut, "fast").communicate(timeout=300)[0]
+    assert out.startswith("resumed") and out.strip().endswith("done 20")
+    a, b = (load_file(f / "end.safetensors") for f in (whole, cut))
+    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+class Blobs:
+    def __init__(self, n=6): self.n = n
+    def __len__(self): return self.n
+    def epoch(self, e, start=0):
+        for i in range(start, self.n):
+            g = torch.Generator().manual_seed(10 * e + i)
+            y = torch.randint(0, 2, (16,), generator=g)
+            yield dict(img=torch.randn(16, 2, generator=g) + 2 * y[:, None], pid=y, path=[f"{e}-{i}-{j}.jpg" for j in range(16)])
+
+
+class Net(torch.nn.Module):
+    def __init__(self, scale=1.):
+        super().__init__()
+        torch.manual_seed(0)
+        self.lin, self.scale = torch.nn.Linear(2, 2), scale
+    def forward(self, b): return dict(id_loss=torch.nn.functional.cross_entropy(self.lin(b["img"]) * self.scale, b["pid"]))
+
+
+def test_nan_names_loss_and_images():
+    with pytest.raises(NotFiniteLoss, match=r"id_loss is not finite in epoch 0, batch 0.*0-0-0\.jpg"):
+        Learner(Net(float("nan")), Blobs(), device="cpu").fit(steps=1)
+
+
+def test_nan_leaves_the_last_checkpoint_alone(tmp_path):
+    class Poison(Callback):
+        def after_step(self, learn):
+            if learn.step == 3: learn.net.scale = float("nan")
+    ck = Checkpoint(tmp_path, every=1)
+    with pytest.raises(NotFiniteLoss): Learner(Net(), Blobs(), callbacks=[ck, Poison()], device="cpu").fit(epochs=2)
+    learn = Learner(Net(), Blobs(), callbacks=[ck, Poison()], device="cpu")
+    assert ck.resume(learn) and learn.step == 3
+    assert all(p.isfinite().all() for p in learn.net.parameters())
+
+
+def test_steps_and_epochs_agree():
+    a = Learner(Net(), Blobs(), lr=.01, device="cpu").fit(epochs=2)
+    b = Learner(Net(), Blobs(), lr=.01, device="cpu").fit(steps=12)
+    assert torch.equal(a.net.lin.weight, b.net.lin.weight) and a.epoch == b.epoch == 2
+
+
+def test_fitting_in_two_calls_equals_one():
+    a = Learner(Net(), Blobs(), lr=.01, device="cpu").fit(steps=10)
+    b = Learner(Net(), Blobs(), lr=.01, device="cpu").fit(steps=6)
+    b.fit(steps=10)
+    assert torch.equal(a.net.lin.weight, b.net.lin.weight)
+
+
+def test_validation_keeps_the_best_and_never_trains_on_it():
+    scores = iter([10., 30., 20., 5.])
+    seen = []
+    def score(model):
+        assert not model.training
+        seen.append(model.lin.weight.clone())
+        return dict(mAP=next(scores))
+    learn = Learner(Net(), Blobs(), callbacks=[Validate(score)], lr=.05, device="cpu").fit(epochs=3)
+    assert torch.equal(learn.net.lin.weight, seen[1])
+
+
+def test_missing_metric_is_named():
+    with pytest.raises(KeyError, match="mAP"):
+        Learner(Net(), Blobs(), callbacks=[Validate(lambda m: dict(R1=1.))], device="cpu").fit(epochs=1)
+
+
+def test_log_lines_are_json_and_complete(tmp_path):
+    Learner(Net(), Blobs(), callbacks=[Log(tmp_path / "l.jsonl", every=4, quiet=True)], device="cpu").fit(steps=10)
+    rows = [json.loads(line) for line in (tmp_path / "l.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in rows] == [4, 8, 10] and rows[-1]["images"] == 160
+
+
+def test_state_needs_the_same_callbacks(tmp_path):
+    learn = Learner(Net(), Blobs(), callbacks=[Log(quiet=True)], device="cpu").fit(steps=2)
+    save_state(learn, tmp_path / "s")
+    with pytest.raises(ValueError, match="1 callbacks, this one has 0"): load_state(Learner(Net(), Blobs(), device="cpu"), tmp_path / "s")
+
+
+def test_swa_is_the_mean_of_its_snapshots():
+    kept = []
+    class Keep(Callback):
+        def after_epoch(self, learn): kept.append(learn.net.lin.weight.detach().clone())
+    learn = Learner(Net(), Blobs(), callbacks=[Keep(), Average(2, "swa")], lr=.05, device="cpu").fit(epochs=6)
+    assert torch.allclose(learn.net.lin.weight, torch.stack(kept[1::2]).mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_precision(precision):
+    learn = Learner(Net(), Blobs(), lr=.05, precision=precision, device="cpu").fit(epochs=1)
+    assert learn.net.lin.weight.dtype == torch.float32 and learn.net.lin.weight.isfinite().all()

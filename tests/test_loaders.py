@@ -1,0 +1,75 @@
+"""Batches depend on seed, epoch and number only; bad data is refused with a reason."""
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from reid_lab.data.loaders import AUGMENT, Batches, erase, pk_order, shuffle_order
+from reid_lab.data.table import ReidTable
+
+STORE = {f"{i}.jpg": np.random.default_rng(i).integers(0, 255, (16, 8, 3), dtype=np.uint8) for i in range(30)}
+
+
+def table(n=30, per=3, captions=2):
+    frame = pd.DataFrame(dict(path=[f"{i}.jpg" for i in range(n)], pid=np.arange(n) // per, cam=np.arange(n) % 2,
+                              captions=[[f"person {i // per} text {c}" for c in range(captions)] for i in range(n)]))
+    return ReidTable(frame, None, reader=lambda ps: [STORE[p] for p in ps])
+
+
+@pytest.mark.parametrize("augment", AUGMENT)
+@pytest.mark.parametrize("unit", ["image", "caption"])
+def test_same_batch_again(augment, unit):
+    a, b = (Batches(table(), 6, augment=augment, unit=unit, seed=5) for _ in range(2))
+    list(a.epoch(0))  # whatever was drawn before must not matter
+    x, y = a.batch(2, 1), b.batch(2, 1)
+    assert torch.equal(x["img"], y["img"]) and x["caption"] == y["caption"]
+    assert x["img"].dtype == torch.float32 and 0 <= x["img"].min() and x["img"].max() <= 1
+    assert not torch.equal(x["index"], Batches(table(), 6, unit=unit, seed=6).batch(2, 1)["index"])
+
+
+def test_an_epoch_is_every_sample_once():
+    loader = Batches(table(), 6, unit="caption")
+    seen = [c for b in loader.epoch(3) for c in b["caption"]]
+    assert sorted(seen) == sorted(c for cs in table().frame.captions for c in cs) and len(loader) == 10
+
+
+@given(st.lists(st.integers(1, 7), min_size=3, max_size=12), st.integers(2, 4), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_pk_batches(sizes, k, seed):
+    pid = np.repeat(np.arange(len(sizes)), sizes)
+    P = 3
+    for rows in pk_order(pid, P * k, np.random.default_rng(seed), k):
+        ids, counts = np.unique(pid[rows], return_counts=True)
+        assert len(ids) == P and (counts == k).all()
+
+
+def test_shuffle_drops_the_rest():
+    got = np.concatenate(shuffle_order(11, 4, np.random.default_rng(0)))
+    assert len(got) == 8 and len(set(got)) == 8
+
+
+def test_processes_share_a_batch_without_overlap():
+    parts = [Batches(table(), 5, rank=r, world=3).batch(0, 0)["index"].tolist() for r in range(3)]
+    whole = Batches(table(), 15).batch(0, 0)["index"].tolist()
+    assert sorted(sum(parts, [])) == sorted(whole)
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: Batches(table(), 64), r"batch_size=64 .*larger than the data \(30 samples\)"),
+    (lambda: Batches(table(), 6, sampler="pk", k=4), "multiple of k=4"),
+    (lambda: list(Batches(table(4, per=4), 4, sampler="pk", k=2).epoch(0)), "the data has 1"),
+    (lambda: Batches(table(captions=0), 6, tokenizer=str), "30 rows have no caption"),
+    (lambda: Batches(table(), 6, augment="heavy"), "augment='heavy'"),
+    (lambda: Batches(table(), 6, sampler="random"), "sampler='random'")])
+def test_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        loader = make()
+        loader.order(0)
+
+
+def test_erasing_leaves_the_rest_alone():
+    x = torch.rand(50, 3, 16, 8)
+    y = erase(x, torch.Generator().manual_seed(0), p=1.)
+    same = (x == y).all(1)
+    assert same.any() and (~same).any() and (same.float().mean((1, 2)) > .4).all()
