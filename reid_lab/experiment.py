@@ -163,7 +163,7 @@ class Run:
         self.status = f'failed: {kind.__name__}: {error}'
         self._write()
 
-# %% ../nbs/90_experiment.ipynb #371432f9
+# %% ../nbs/90_experiment.ipynb #70169cc4
 @patch
 def record(self:Run, metrics:dict, # Name to number
     dataset:str, # What was scored; `world...` if synthetic
@@ -194,13 +194,13 @@ def finish(self:Run) -> list: # The rows appended
 
 def start_run(notebook:str, # What runs
     params, # `Params` or a dict
-    out_dir='', # Folder; '' makes a new one under `runs/`
+    out_dir='', # Folder; default the parameter of that name, else a new one under `runs/`
     results=None, # CSV; default `results/runs.csv`, but the run folder for `preset=smoke`, which proves nothing
     resume:bool=False, # Keep the log of an earlier run in this folder and add to it
     ) -> Run:
     "Open a run; use it with `with`, or call `.finish()`"
     params = dict(params.as_dict() if isinstance(params, Params) else params)
-    folder = run_folder(notebook, params, out_dir)
+    folder = run_folder(notebook, params, out_dir or params.get('out_dir', ''))
     for name in () if resume else ('log.jsonl', 'results.csv'): (folder/name).unlink(missing_ok=True)
     smoke = params.get('preset') == 'smoke' and results is None and not os.environ.get('REID_LAB_RESULTS')
     return Run(folder, Path(notebook).stem, params, folder/'results.csv' if smoke else results_path(results))

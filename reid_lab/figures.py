@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WIDTHS', 'COLOURS', 'MARKERS', 'LINES', 'RIGHT', 'WRONG', 'STYLE', 'NO_DATE', 'paper_style', 'PaperFigure', 'export',
-           'curves', 'masking_curves', 'read_log', 'learning_curves', 'bars_paired', 'wrap_text', 'retrieval_strips']
+           'wrap_text', 'curves', 'masking_curves', 'read_log', 'learning_curves', 'bars_paired', 'retrieval_strips']
 
 # %% ../nbs/72_figures.ipynb #c435a727
 import io, json, math, re
@@ -98,6 +98,29 @@ def export(fig, # Any matplotlib figure
             fig.savefig(tmp, format=f, dpi=dpi, metadata=NO_DATE[f])
         paths.append(folder/f'{name}.{f}')
     return paths
+
+# %% ../nbs/72_figures.ipynb #3b8ac48c
+def wrap_text(text:str, # Any text
+    width:float, # Inches
+    size:float=7, # Points
+    max_lines:int=99, # More are cut, with an ellipsis
+    family:str='DejaVu Sans', # Font that will draw it
+    ) -> str: # Lines joined by newlines
+    "`text` wrapped to a width, by the font's metrics"
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+    font = FontProperties(family=family, size=size)
+    wide = lambda s: text_to_path.get_text_width_height_descent(s, font, ismath=False)[0]/72
+    lines = ['']
+    for word in str(text).split():
+        while wide(word) > width and len(word) > 4: # a word longer than the line
+            cut = max(1, int(len(word)*width/wide(word)) - 1)
+            lines += [word[:cut]]; word = word[cut:]
+        if wide(f'{lines[-1]} {word}') <= width: lines[-1] = f'{lines[-1]} {word}'.strip()
+        else: lines.append(word)
+    lines = [l for l in lines if l]
+    if len(lines) > max_lines: lines = [*lines[:max_lines - 1], lines[max_lines - 1].rstrip('.,;') + ' …']
+    return '\n'.join(lines)
 
 # %% ../nbs/72_figures.ipynb #69873317
 def _curve(ax, data, x, y, band, style, label):
@@ -205,7 +228,7 @@ def learning_curves(logs, # One log (see `read_log`), or a dict of name to log
         _legend(fig, axes)
     return fig
 
-# %% ../nbs/72_figures.ipynb #c7138c25
+# %% ../nbs/72_figures.ipynb #15e808a4
 def _arms(ax, frame, metric, names, column, by):
     "Horizontal bars of the means, seeds as dots"
     means = [frame[frame[column] == v][metric].mean() for v in names]
@@ -215,7 +238,8 @@ def _arms(ax, frame, metric, names, column, by):
         heights = [i + .18*(2*j/max(1, len(values) - 1) - 1) for j in range(len(values))]
         ax.plot(values, heights, 'o', color='#333333', ms=1.8, lw=0)
     ax.set_xlim(0, 1.06*max(frame[metric].max(), 1e-9)) # a bar starts at zero
-    ax.set_yticks(range(len(names)), names); ax.tick_params(axis='y', length=0); ax.invert_yaxis(); ax.grid(axis='x')
+    ax.set_yticks(range(len(names)), [wrap_text(v, 1.1, 7) for v in names])
+    ax.tick_params(axis='y', length=0); ax.invert_yaxis(); ax.grid(axis='x')
 
 
 def _differences(ax, pairs):
@@ -253,30 +277,7 @@ def bars_paired(frame, # One row a run
         right.set_xlabel(f"paired difference\n(95 % interval, n={'-'.join(map(str, n))})")
     return fig
 
-# %% ../nbs/72_figures.ipynb #3b8ac48c
-def wrap_text(text:str, # Any text
-    width:float, # Inches
-    size:float=7, # Points
-    max_lines:int=99, # More are cut, with an ellipsis
-    family:str='DejaVu Sans', # Font that will draw it
-    ) -> str: # Lines joined by newlines
-    "`text` wrapped to a width, by the font's metrics"
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-    font = FontProperties(family=family, size=size)
-    wide = lambda s: text_to_path.get_text_width_height_descent(s, font, ismath=False)[0]/72
-    lines = ['']
-    for word in str(text).split():
-        while wide(word) > width and len(word) > 4: # a word longer than the line
-            cut = max(1, int(len(word)*width/wide(word)) - 1)
-            lines += [word[:cut]]; word = word[cut:]
-        if wide(f'{lines[-1]} {word}') <= width: lines[-1] = f'{lines[-1]} {word}'.strip()
-        else: lines.append(word)
-    lines = [l for l in lines if l]
-    if len(lines) > max_lines: lines = [*lines[:max_lines - 1], lines[max_lines - 1].rstrip('.,;') + ' …']
-    return '\n'.join(lines)
-
-# %% ../nbs/72_figures.ipynb #10aa20b8
+# %% ../nbs/72_figures.ipynb #6aa2d869
 def _badge(ax, x, y, right, r=.055):
     "A tick or cross in a filled circle; `x, y` its centre in inches"
     from matplotlib.patches import Circle
@@ -295,6 +296,11 @@ def _thumb(ax, img, x, y, w, h, right=None):
     _badge(ax, x + w - .07, y + .07, right)
 
 
+def _side(ax, x, y, text):
+    "A method's name, upright beside its row"
+    ax.text(x, y, text, rotation=90, ha='center', va='center', size=6.5, parse_math=False, multialignment='center')
+
+
 def _canvas(width, height, photo=True):
     "A figure with one axes in inches, y downwards"
     fig = _figure(width, height, photo)
@@ -302,7 +308,7 @@ def _canvas(width, height, photo=True):
     ax.set_autoscale_on(False)
     return fig, ax
 
-# %% ../nbs/72_figures.ipynb #b1663363
+# %% ../nbs/72_figures.ipynb #e855a974
 def _pictures(images, idx):
     "Images of the gallery rows `idx`, from a callable or an array"
     return images(list(idx)) if callable(images) else [images[i] for i in idx]
@@ -328,9 +334,10 @@ def retrieval_strips(queries, # Captions, or query images (H,W,3) uint8
     k = min(k, *(len(row) for r in ranked.values() for row in r))
     shown = {m: [_pictures(images, row[:k]) for row in r] for m, r in ranked.items()}
     first = next(iter(shown.values()))[0][0]
-    words = isinstance(queries[0], str)
+    words, names = isinstance(queries[0], str), {m: wrap_text(m, .95, 6.5, 3) for m in ranked}
     with paper_style(column, width, size=7) as w:
-        gap, top, label = .035, .18, .16 if len(ranked) > 1 or '' not in ranked else 0.
+        gap, top = .035, .18
+        label = .12*max(m.count('\n') + 1 for m in names.values()) + .04 if any(names.values()) else 0.
         left = w*caption_width if words else 0. # thumbnails share the rest
         tw = min(.75, (w - left - label - .03 - (k - 1 + (not words))*gap - .03)/(k + (not words)))
         if words: left = w - label - .06 - k*tw - (k - 1)*gap # few results: more room for the words
@@ -349,7 +356,7 @@ def retrieval_strips(queries, # Captions, or query images (H,W,3) uint8
             else: _thumb(ax, query, .03 + label, y + (block - .1 - gap - th)/2, tw, th)
             for i, (m, rows) in enumerate(shown.items()):
                 yy = y + i*(th + gap)
-                ax.text(left + label/2, yy + th/2, m, rotation=90, ha='center', va='center', size=6.5, parse_math=False)
+                _side(ax, left + label/2, yy + th/2, names[m])
                 for j, img in enumerate(rows[q]):
                     _thumb(ax, img, at[j], yy, tw, th, bool(g_pid[ranked[m][q][j]] == q_pid[q]))
         _strip_key(ax, w, top + len(queries)*block + .05)
