@@ -65,7 +65,7 @@ class Plain:
     def state_dict(self): return {}
     def load_state_dict(self, state): "Nothing to restore"
 
-# %% ../nbs/40_learner.ipynb #59c21047
+# %% ../nbs/40_learner.ipynb #8c0dab3a
 class Learner:
     "Train `model` on `loader` with a `strategy`; see the methods below for saving and resuming"
     def __init__(self, model, loader, strategy=None, callbacks=(),
@@ -127,7 +127,7 @@ class Learner:
     def _one_epoch(self):
         "The rest of the current epoch"
         self.model.train()
-        began = time.perf_counter()
+        began, at, done = time.perf_counter(), self.step, False
         for batch in self.loader.epoch(self.epoch, self.number):
             out = self.strategy.step(self, to_device(batch, self.device))
             self.logs = {k: v for k, v in out.items() if k.endswith('_loss')}
@@ -136,7 +136,9 @@ class Learner:
             self('after_step')
             began = time.perf_counter()
             if self.stop or self.step >= self.n_steps: break
-        if self.number >= len(self.loader) or self.step >= self.n_steps:
+        else: done = True                       # epochs may differ in length (PK sampling)
+        if done and self.step == at and self.number == 0: raise ValueError("the loader gave no batch; is batch_size larger than the data?")
+        if done or self.number >= len(self.loader) or self.step >= self.n_steps:
             self.epoch += 1; self.number = 0
             self('after_epoch')
 
