@@ -866,25 +866,38 @@ def _detail_at(k, lx, ly, lz, bx, by, bz, opt):
     if k == 3: return _shoe(lx, ly, lz, opt)
     return 0, 1.
 
-# %% ../../nbs/04_data.render.ipynb #73186b1b
-def _shade_loop(rgb, share, part, n, depth, ids, xs, ys, par, paints, opt, basis, tile, paint_part):
-    for i in range(len(ys)):
-        for j in range(len(xs)):
-            p = ids[i, j]
-            if p < 0: continue
-            m = par[p]
-            lx, ly, lz, bx, by, bz, light = _geometry(m, xs[j], ys[i], depth[i, j], basis)
-            u, v = lx*m[14], ly*m[15] + m[16]
-            mix, g = _pattern_at(int(m[17]), u, v, m[18])
-            code, h = _detail_at(int(m[19]), lx, ly, lz, bx, by, bz, opt)
-            rough = tile[_int(v*110.) & 255, _int((u + .37*p)*110.) & 255]
-            f = light*m[21]*(1. if code > 0 else g*h)*(1. + .22*basis[17]*(rough - .5))
-            if i % n == n//2 and j % n == n//2: part[i//n, j//n] = paint_part[code] if code > 0 else int(m[20])
-            share[i//n, j//n] += 1.
-            for c in range(3):
-                rgb[i//n, j//n, c] += (paints[code, c] if code > 0 else m[22 + c]*(1 - mix) + m[25 + c]*mix)*f
+# %% ../../nbs/04_data.render.ipynb #3ca401c1
+def _row(a, i): # As a tuple: a view of an array would count references at every sample
+    return (a[i, 0], a[i, 1], a[i, 2], a[i, 3], a[i, 4], a[i, 5], a[i, 6], a[i, 7], a[i, 8], a[i, 9], a[i, 10],
+            a[i, 11],
+            a[i, 12], a[i, 13], a[i, 14], a[i, 15], a[i, 16], a[i, 17], a[i, 18], a[i, 19], a[i, 20], a[i, 21],
+            a[i, 22], a[i, 23], a[i, 24], a[i, 25], a[i, 26], a[i, 27])
 
-# %% ../../nbs/04_data.render.ipynb #64865591
+
+def _shade_loop(rgb, share, part, n, depth, ids, xs, ys, par, paints, opt, basis, tile, paint_part):
+    for row in range(len(rgb)):
+        for col in range(rgb.shape[1]):
+            red, green, blue, hits = 0., 0., 0., 0.
+            for a in range(n):
+                for b in range(n):
+                    i, j = row*n + a, col*n + b
+                    p = ids[i, j]
+                    if p < 0: continue
+                    m = _row(par, p)
+                    lx, ly, lz, bx, by, bz, light = _geometry(m, xs[j], ys[i], depth[i, j], basis)
+                    u, v = lx*m[14], ly*m[15] + m[16]
+                    mix, g = _pattern_at(int(m[17]), u, v, m[18])
+                    code, h = _detail_at(int(m[19]), lx, ly, lz, bx, by, bz, opt)
+                    rough = tile[_int(v*110.) & 255, _int((u + .37*p)*110.) & 255]
+                    f = light*m[21]*(1. if code > 0 else g*h)*(1. + .22*basis[17]*(rough - .5))
+                    if a == n//2 and b == n//2: part[row, col] = paint_part[code] if code > 0 else int(m[20])
+                    hits += 1.
+                    red += (paints[code, 0] if code > 0 else m[22]*(1 - mix) + m[25]*mix)*f
+                    green += (paints[code, 1] if code > 0 else m[23]*(1 - mix) + m[26]*mix)*f
+                    blue += (paints[code, 2] if code > 0 else m[24]*(1 - mix) + m[27]*mix)*f
+            rgb[row, col, 0], rgb[row, col, 1], rgb[row, col, 2], share[row, col] = red, green, blue, hits
+
+
 def _background_loop(rgb, share, xs, ys, world, ground, wall, means, bg):
     for i in range(len(ys)):
         for j in range(len(xs)):
@@ -899,7 +912,7 @@ def _background_loop(rgb, share, xs, ys, world, ground, wall, means, bg):
                 v = top*(1. - fr) + low*fr
                 rgb[i, j, c] += (v*keep + means[k, c]*(1. - keep))*(shade*(1. - share[i, j]))
 
-# %% ../../nbs/04_data.render.ipynb #56b2f656
+# %% ../../nbs/04_data.render.ipynb #e82462a6
 @lru_cache(maxsize=1)
 def _compiled(): # -> the three loops as machine code, or None without numba
     import importlib.util
@@ -910,7 +923,7 @@ def _compiled(): # -> the three loops as machine code, or None without numba
     overload(_int)(lambda x: lambda x: int(np.floor(x)))
     overload(_pos)(lambda x: lambda x: x if x > 0. else 0.)
     for f in (_wave, *_PATTERN_OF, _shoe, _face, _torso, _torso_at, _face_at, _roots, _near_ball, _near_cone,
-              _near_hollow, _geometry, _background, _pattern_at, _detail_at): register_jitable(f)
+              _near_hollow, _geometry, _background, _pattern_at, _detail_at, _row): register_jitable(f)
     return tuple(njit(cache=True, nogil=True, error_model='numpy')(f)
                  for f in (_trace_loop, _shade_loop, _background_loop))
 
@@ -949,36 +962,41 @@ def _pixels(fig, view, window, size, n, person, sk, backend, scene=None):
     else: _background_numpy(rgb, share, *grid(1), view.world.ravel(), scene[:2], *scene[2:])
     return rgb, part
 
-# %% ../../nbs/04_data.render.ipynb #b6fc887c
+# %% ../../nbs/04_data.render.ipynb #b9201329
 @lru_cache(maxsize=512)
-def _optics(n, resolution, blur): # -> (n,n) float32: reduce to `resolution*n` pixels, enlarge again, blur
-    m = np.eye(n)
-    if resolution < 1:
-        k = max(4, round(n*resolution))
-        at, edge, cell = (np.arange(n) + .5)*k/n, np.arange(n)*k/n, np.arange(k)[:, None]
-        down = np.clip(np.minimum(cell + 1, edge + k/n) - np.maximum(cell, edge), 0, None)
-        up = np.clip(1 - np.abs(np.clip(at, .5, k - .5)[:, None] - (np.arange(k) + .5)), 0, None)
-        m = (up/up.sum(1, keepdims=True)) @ (down/down.sum(1, keepdims=True))
-    if blur > 0:
-        g = np.exp(-.5*((np.arange(n)[:, None] - np.arange(n))/blur)**2)
-        m = (g/g.sum(1, keepdims=True)) @ m
-    return m.astype(np.float32)
+def _scaling(n, resolution): # -> (n,n) float32: reduce to `resolution*n` pixels and enlarge again
+    k = max(4, round(n*resolution))
+    at, edge, cell = (np.arange(n) + .5)*k/n, np.arange(n)*k/n, np.arange(k)[:, None]
+    down = np.clip(np.minimum(cell + 1, edge + k/n) - np.maximum(cell, edge), 0, None)
+    up = np.clip(1 - np.abs(np.clip(at, .5, k - .5)[:, None] - (np.arange(k) + .5)), 0, None)
+    return ((up/up.sum(1, keepdims=True)) @ (down/down.sum(1, keepdims=True))).astype(np.float32)
+
+
+def _blurred(x, sigma, axis): # Gaussian along one axis; edges are repeated
+    r = max(1, ceil(2.5*sigma))
+    g = np.exp(-.5*(np.arange(-r, r + 1)/sigma)**2)
+    g, n = (g/g.sum()).astype(np.float32), x.shape[axis]
+    wide = np.pad(x, [(r, r) if a == axis else (0, 0) for a in range(3)], 'edge')
+    parts = [wide[k:k + n] if axis == 0 else wide[:, k:k + n] for k in range(2*r + 1)]
+    out = parts[r]*g[r]
+    for k in range(r): out += (parts[k] + parts[-1 - k])*g[k]
+    return out
 
 
 @lru_cache(maxsize=1)
 def _grain(): return stream(0, 'grain').standard_normal(2**20, np.float32)   # sensor noise is cut from here
 
-# %% ../../nbs/04_data.render.ipynb #732f1b33
+# %% ../../nbs/04_data.render.ipynb #f69717ea
 def develop(rgb, # (H,W,3) float 0..1: light on the sensor
     isp:ISP, # What to do to it
     seed:int=0, # Of the noise
     ) -> np.ndarray: # (H,W,3) uint8
     "The picture that leaves the camera"
     x, (h, w) = rgb.astype(np.float32), rgb.shape[:2]
-    if isp.resolution < 1 or isp.blur > 0:
-        blur = isp.blur*h/128
-        x = (_optics(h, isp.resolution, blur) @ x.reshape(h, -1)).reshape(h, w, 3).transpose(1, 0, 2).reshape(w, -1)
-        x = np.ascontiguousarray((_optics(w, isp.resolution, blur*w*2/h) @ x).reshape(w, h, 3).transpose(1, 0, 2))
+    if isp.resolution < 1:
+        x = (_scaling(h, isp.resolution) @ x.reshape(h, -1)).reshape(h, w, 3)
+        x = np.matmul(_scaling(w, isp.resolution), x)
+    if isp.blur > .15: x = _blurred(_blurred(x, isp.blur*h/128, 0), isp.blur*w/64, 1)
     gain, grey = np.exp([isp.exposure + b for b in (isp.balance[0], 0, isp.balance[1])]), np.array([[.299], [.587],
             [.114]])
     mix = gain[:, None]*(isp.saturation*np.eye(3) + (1 - isp.saturation)*grey)   # balance, then saturation
