@@ -229,7 +229,7 @@ def _upper_cloth(p):
     rgb2 = p.rgb('pattern') if pattern in ('striped', 'plaid', 'dotted') else None
     return dict(pattern=pattern, rgb2=rgb2, frequency=p.frequency)
 
-# %% ../../nbs/04_data.render.ipynb #36fd7388
+# %% ../../nbs/04_data.render.ipynb #7a41968d
 def _trunk(b, sk, p):
     k, w, y, (loose, hem, flare) = sk.k, sk.w, sk.y, GARMENTS[p.upper]
     flat, cloth, rgb = .66*sk.deep/w, _upper_cloth(p), p.rgb('upper')
@@ -242,7 +242,7 @@ def _trunk(b, sk, p):
     top = max(hem, .84)
     deep = flat*(1.16 if hem < .84 else 1.03)
     b.limb((0, y(top), 0), (0, y(1.095), 0), hips*(1.0 if hem < .84 else flare), waist, flat=deep)
-    if hem < .84: b.limb((0, y(hem), 0), (0, y(.843), 0), hips*flare, hips*1.005, flat=deep*1.01)
+    if hem < .84: b.limb((0, y(hem), 0), (0, y(.87), 0), hips*flare, hips*.985, flat=deep*1.01)
     if p.build == 'heavy': b.ball((0, y(1.06), .030*k), (waist*.90, .19*k, waist*flat*.98))
     bare = p.sleeve == 'none'
     if bare: b.wear('skin', p.rgb('skin'))
