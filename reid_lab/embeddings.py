@@ -14,35 +14,41 @@ import torch
 from fastcore.basics import patch
 from .core import atomic_path, check_choice, pick_device, progress, unit_norm
 
-# %% ../nbs/09_embeddings.ipynb #f50b7691
+# %% ../nbs/09_embeddings.ipynb #65b843ee
 def _as_emb(emb):
     "`emb` as a finite (N,D) float tensor; halves become float32, float64 stays"
     x = emb.detach() if isinstance(emb, torch.Tensor) else np.asarray(emb)
     if isinstance(x, np.ndarray):
-        if x.dtype == np.float16 or (x.dtype.kind == 'f' and not x.dtype.isnative): x = x.astype('f4' if x.itemsize < 8 else 'f8')
+        if x.dtype == np.float16 or (x.dtype.kind == 'f' and not x.dtype.isnative):
+            x = x.astype('f4' if x.itemsize < 8 else 'f8')
         if x.dtype.kind != 'f' or x.itemsize > 8:
-            raise TypeError(f"emb has dtype {x.dtype}; embeddings are float16, float32 or float64: use emb.astype('float32')")
+            raise TypeError(f"emb has dtype {x.dtype}; embeddings are float16, float32 or float64: use "
+                            "emb.astype('float32')")
         x = torch.from_numpy(np.require(x, requirements='CW'))
     if not x.is_floating_point():
         raise TypeError(f"emb has dtype {x.dtype}; embeddings are floating point: use emb.float()")
-    if x.ndim != 2 or x.shape[1] == 0: raise ValueError(f"emb has shape {tuple(x.shape)}; it must be (N,D), one row per item")
+    if x.ndim != 2 or x.shape[1] == 0:
+        raise ValueError(f"emb has shape {tuple(x.shape)}; it must be (N,D), one row per item")
     if x.dtype in (torch.float16, torch.bfloat16): x = x.float()
     bad = ~torch.isfinite(x.sum(1))
     if bad.any(): bad = ~torch.isfinite(x).all(1)
     if bad.any():
-        raise ValueError(f"emb has NaN or infinite values in {int(bad.sum())} of {len(x)} rows (first: row {int(bad.nonzero()[0])}); "
+        raise ValueError(f"emb has NaN or infinite values in {int(bad.sum())} of {len(x)} rows (first: row "
+                         f"{int(bad.nonzero()[0])}); "
                          "find the images or the training step that made them, or drop these rows")
     return x
 
-
+# %% ../nbs/09_embeddings.ipynb #d2b12e14
 def _as_ids(name, ids, n):
     "`ids` as (N,) int64, or an error that says what to do"
     if ids is None: return None
     x = np.asarray(ids.cpu() if isinstance(ids, torch.Tensor) else ids)
-    if x.shape != (n,): raise ValueError(f"{name} has shape {x.shape}; emb has {n} rows, so {name} must have shape ({n},)")
+    if x.shape != (n,):
+        raise ValueError(f"{name} has shape {x.shape}; emb has {n} rows, so {name} must have shape ({n},)")
     if x.dtype.kind == 'f' and n and np.isfinite(x).all() and (x % 1 == 0).all(): x = x.astype(np.int64)
     if x.dtype.kind not in 'iu' and n:
-        raise TypeError(f"{name} has dtype {x.dtype} (first value {x[0]!r}); it must hold integers. Names become integers with "
+        raise TypeError(f"{name} has dtype {x.dtype} (first value {x[0]!r}); it must hold integers. "
+                        "Names become integers with "
                         "pandas.factorize over query and gallery together")
     return x.astype(np.int64)
 
@@ -54,11 +60,12 @@ def _as_text(name, values, n):
     if len(values) != n: raise ValueError(f"{name} has {len(values)} entries; emb has {n} rows, so {name} needs {n}")
     wrong = next((i for i, v in enumerate(values) if not isinstance(v, str)), None)
     if wrong is not None:
-        raise TypeError(f"{name}[{wrong}] is {type(values[wrong]).__name__}, not a string; one string per row (repeat a row for "
+        raise TypeError(f"{name}[{wrong}] is {type(values[wrong]).__name__}, not a string; "
+                        "one string per row (repeat a row for "
                         "each of its captions)")
     return [str(v) for v in values]
 
-# %% ../nbs/09_embeddings.ipynb #2e115b2e
+# %% ../nbs/09_embeddings.ipynb #fb6b16a8
 class Embeddings:
     "Vectors with their labels; indexes, joins, saves"
     def __init__(self, emb, # (N,D) float array or tensor
@@ -74,7 +81,8 @@ class Embeddings:
         if pid is None: raise ValueError("pid=None; every row needs a person id (use -1 for junk)")
         self.pid, self.cam = _as_ids('pid', pid, n), _as_ids('cam', cam, n)
         self.path, self.caption = _as_text('path', path, n), _as_text('caption', caption, n)
-        if meta is not None and not isinstance(meta, dict): raise TypeError(f"meta must be a dict, got {type(meta).__name__}")
+        if meta is not None and not isinstance(meta, dict):
+            raise TypeError(f"meta must be a dict, got {type(meta).__name__}")
         self.meta, self.columns = dict(meta or {}), {}
         for name, values in (columns or {}).items():
             if name in FIELDS: raise ValueError(f"columns[{name!r}] is an argument of its own: pass {name}=...")
@@ -89,13 +97,14 @@ class Embeddings:
     def device(self): return self.emb.device
 
     def __repr__(self):
+        ids = len(np.unique(self.pid[self.pid >= 0]))
         cams = f', {len(np.unique(self.cam))} cameras' if self.cam is not None else ''
-        return f"Embeddings({len(self)} x {self.dim}, {len(np.unique(self.pid[self.pid >= 0]))} ids{cams}, {self.emb.dtype})"
+        return f"Embeddings({len(self)} x {self.dim}, {ids} ids{cams}, {self.emb.dtype})"
 
-
+# %% ../nbs/09_embeddings.ipynb #f44923da
 FIELDS = ('emb', 'pid', 'cam', 'path', 'caption')
 
-# %% ../nbs/09_embeddings.ipynb #70cf55db
+# %% ../nbs/09_embeddings.ipynb #e36dcb0a
 def _positions(key, n):
     "`key` (number, slice, mask, positions) as an index array"
     if isinstance(key, torch.Tensor): key = key.cpu().numpy()
@@ -104,7 +113,8 @@ def _positions(key, n):
     if key.dtype == bool and key.shape != (n,): raise IndexError(f"mask of shape {key.shape} for {n} rows")
     if not key.size: return np.zeros(0, np.int64)
     if key.dtype != bool and key.dtype.kind not in 'iu':
-        raise TypeError(f"rows are chosen by integers, a slice or a mask, not by {key.dtype}; for columns use .table() or .where()")
+        raise TypeError(f"rows are chosen by integers, a slice or a mask, not by {key.dtype}; "
+                        "for columns use .table() or .where()")
     return np.arange(n)[key]
 
 
@@ -122,7 +132,7 @@ def table(self:Embeddings) -> pd.DataFrame: # pid, cam, path, caption and the fu
     have = {k: getattr(self, k) for k in FIELDS[1:] if getattr(self, k) is not None}
     return pd.DataFrame({**have, **self.columns}, index=range(len(self)))
 
-
+# %% ../nbs/09_embeddings.ipynb #edfaf1a4
 @patch
 def where(self:Embeddings, **conditions, # Column = value, several values, or a test of one value
     ) -> Embeddings:
@@ -131,10 +141,11 @@ def where(self:Embeddings, **conditions, # Column = value, several values, or a 
     for name, want in conditions.items():
         col = t[check_choice('column', name, t.columns)]
         several = isinstance(want, (list, tuple, set, range, np.ndarray))
-        keep &= (col.map(want).astype(bool) if callable(want) else col.isin(list(want) if several else [want])).to_numpy()
+        meets = col.map(want).astype(bool) if callable(want) else col.isin(list(want) if several else [want])
+        keep &= meets.to_numpy()
     return self[keep]
 
-# %% ../nbs/09_embeddings.ipynb #84a8b445
+# %% ../nbs/09_embeddings.ipynb #f45ece6f
 @patch(cls_method=True)
 def concat(cls:Embeddings, parts, # Embeddings of one dimension with the same columns
     ) -> Embeddings:
@@ -149,18 +160,20 @@ def concat(cls:Embeddings, parts, # Embeddings of one dimension with the same co
             raise ValueError(f"parts[{i}] and parts[0] differ in {odd}; give both these columns or drop them first")
     col = lambda k: None if getattr(first, k) is None else sum((list(getattr(p, k)) for p in parts), [])
     meta = {k: v for k, v in first.meta.items() if all(k in p.meta and p.meta[k] == v for p in parts)}
-    return cls(torch.cat([p.emb.to(first.emb) for p in parts]), col('pid'), col('cam'), col('path'), col('caption'), meta,
+    emb = torch.cat([p.emb.to(first.emb) for p in parts])
+    return cls(emb, col('pid'), col('cam'), col('path'), col('caption'), meta,
                {k: np.concatenate([p.columns[k] for p in parts]) for k in first.columns})
 
 
 @patch
-def to(self:Embeddings, device:str) -> Embeddings:
+def to(self:Embeddings, device:str, # Such as 'cuda:0'
+    ) -> Embeddings:
     "The same on another device (labels stay on the CPU)"
     new = self[:0]; new.emb = self.emb.to(device)
     for k in ('pid', 'cam', 'path', 'caption', 'columns'): setattr(new, k, getattr(self, k))
     return new
 
-
+# %% ../nbs/09_embeddings.ipynb #8602db8d
 @patch
 def unit(self:Embeddings) -> Embeddings:
     "Every vector scaled to length 1"
@@ -173,11 +186,12 @@ def numpy(self:Embeddings) -> np.ndarray: # (N,D)
     "The vectors as an array"
     return self.emb.cpu().numpy()
 
-# %% ../nbs/09_embeddings.ipynb #501ee396
+# %% ../nbs/09_embeddings.ipynb #411d14ae
 def _table_json(e):
     "Everything but the numbers, as JSON"
     text = {k: getattr(e, k) for k in ('path', 'caption') if getattr(e, k) is not None}
-    return json.dumps(dict(meta=e.meta, columns={k: v.tolist() for k, v in e.columns.items()}, **text), ensure_ascii=False, indent=0)
+    columns = {k: v.tolist() for k, v in e.columns.items()}
+    return json.dumps(dict(meta=e.meta, columns=columns, **text), ensure_ascii=False, indent=0)
 
 
 def _arrays(e, table):
@@ -185,7 +199,7 @@ def _arrays(e, table):
     out = dict(emb=np.ascontiguousarray(e.numpy()), pid=e.pid) | (dict(cam=e.cam) if e.cam is not None else {})
     return out | (dict(table=np.frombuffer(_table_json(e).encode(), np.uint8)) if table else {})
 
-
+# %% ../nbs/09_embeddings.ipynb #8425bdd9
 @patch
 def save(self:Embeddings, path, # Folder, or a name ending in `.safetensors` or `.npz`
     ) -> Path: # What was written
@@ -196,31 +210,38 @@ def save(self:Embeddings, path, # Folder, or a name ending in `.safetensors` or 
     with atomic_path(path) as tmp:
         if path.suffix == '.npz': np.savez(tmp, **_arrays(self, True))
         elif path.suffix == '.safetensors': save_file(_arrays(self, True), tmp)
-        elif path.suffix: raise ValueError(f"path={str(path)!r}: use a folder name without a dot, `.safetensors` or `.npz`")
+        elif path.suffix:
+            raise ValueError(f"path={str(path)!r}: use a folder name without a dot, `.safetensors` or `.npz`")
         else:
-            tmp.mkdir(); save_file(_arrays(self, False), tmp/'emb.safetensors'); (tmp/'table.json').write_text(_table_json(self), 'utf-8')
+            tmp.mkdir(); save_file(_arrays(self, False), tmp/'emb.safetensors')
+            (tmp/'table.json').write_text(_table_json(self), 'utf-8')
     return path
 
-# %% ../nbs/09_embeddings.ipynb #b17cfbcb
+# %% ../nbs/09_embeddings.ipynb #f34eec0a
 def _npz_read(path, keys):
     "Arrays of a `.npz`, without unpickling anything"
     try: z = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as err:
-        raise ValueError(f"{path} is not a .npz file ({type(err).__name__}); write it with numpy.savez(path, emb=..., pid=..., cam=...)") from None
-    if not hasattr(z, 'files'): raise ValueError(f"{path} holds one array; write emb, pid and cam together with numpy.savez")
+        raise ValueError(f"{path} is not a .npz file ({type(err).__name__}); "
+                         "write it with numpy.savez(path, emb=..., pid=..., cam=...)") from None
+    if not hasattr(z, 'files'):
+        raise ValueError(f"{path} holds one array; write emb, pid and cam together with numpy.savez")
     with z:
         names = {k: keys.get(k, k) for k in (*FIELDS, 'table')}
         lost = [v for k, v in names.items() if v not in z.files and (k in ('emb', 'pid') or k in keys)]
-        if lost: raise KeyError(f"{path} has no {lost}; it holds {z.files}. Map names with keys, such as keys=dict(emb='features', pid='labels')")
+        if lost:
+            raise KeyError(f"{path} has no {lost}; it holds {z.files}. "
+                           "Map names with keys, such as keys=dict(emb='features', pid='labels')")
         out = {}
         for k, v in ((k, v) for k, v in names.items() if v in z.files):
             try: out[k] = z[v]
             except ValueError:
-                raise ValueError(f"{path}: {v!r} holds Python objects, which are not loaded because unpickling can run code; "
+                raise ValueError(f"{path}: {v!r} holds Python objects, which are not loaded because unpickling "
+                                 "can run code; "
                                  "save it as numbers or as fixed-width strings, numpy.asarray(x, str)") from None
     return out
 
-
+# %% ../nbs/09_embeddings.ipynb #65c599f9
 def _read_labels(folder):
     "The table beside `emb.safetensors`: ours, or a person's own .json, .csv or .parquet with one row per vector"
     f = next((p for p in (folder/f'table.{s}' for s in ('json', 'csv', 'parquet')) if p.exists()), None)
@@ -233,7 +254,7 @@ def _read_labels(folder):
     own = {k: t[k].tolist() for k in FIELDS[1:] if k in t}
     return dict(meta={}, columns={k: t[k].tolist() for k in t if k not in FIELDS}, **own)
 
-
+# %% ../nbs/09_embeddings.ipynb #a14909bc
 @patch(cls_method=True)
 def load(cls:Embeddings, path, # Folder, `.safetensors` or `.npz`
     keys:dict=None, # For a `.npz` with other names: our name -> theirs, such as dict(emb='features')
@@ -243,17 +264,21 @@ def load(cls:Embeddings, path, # Folder, `.safetensors` or `.npz`
     from safetensors.torch import load_file
     path, keys = Path(path).expanduser(), keys or {}
     for k in keys: check_choice('keys', k, FIELDS)
-    if not path.exists(): raise FileNotFoundError(f"{path} does not exist; pass a folder, a .safetensors or a .npz file")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; pass a folder, a .safetensors or a .npz file")
     if path.suffix == '.npz':
         d = {k: v.tolist() if v.dtype.kind == 'U' and k != 'pid' else v for k, v in _npz_read(path, keys).items()}
     else:
         file = path/'emb.safetensors' if path.is_dir() else path
-        if not file.exists(): raise FileNotFoundError(f"{path} has no emb.safetensors; it is not a folder that Embeddings.save wrote")
+        if not file.exists():
+            raise FileNotFoundError(f"{path} has no emb.safetensors; it is not a folder that Embeddings.save wrote")
         try: t = load_file(file)
-        except SafetensorError as err: raise ValueError(f"{file} is damaged or not a safetensors file ({err})") from None
+        except SafetensorError as err:
+            raise ValueError(f"{file} is damaged or not a safetensors file ({err})") from None
         d = {k: t[keys.get(k, k)] for k in ('emb', 'pid', 'cam', 'table') if keys.get(k, k) in t}
         d = (_read_labels(path) if path.is_dir() else {}) | d
-        if 'emb' not in d or 'pid' not in d: raise KeyError(f"{path} needs emb and pid; it holds {sorted(t)}. Map names with keys")
+        if 'emb' not in d or 'pid' not in d:
+            raise KeyError(f"{path} needs emb and pid; it holds {sorted(t)}. Map names with keys")
     if 'table' in d: d |= json.loads(bytes(np.asarray(d.pop('table'), np.uint8)))
     return cls(**{k: v for k, v in d.items() if k in (*FIELDS, 'meta', 'columns')})
 
@@ -267,7 +292,7 @@ def _repr_html_(self:Embeddings):
                    for i, r in enumerate(t.itertuples(index=False)))
     return f'<p>{esc(repr(self))}</p><table><tr>{head}</tr>{rows}</table>'
 
-# %% ../nbs/09_embeddings.ipynb #6d3e606a
+# %% ../nbs/09_embeddings.ipynb #6283eb31
 def _checked(out, n, what):
     "What the model gave for a batch, or an error that names the model's method"
     if not isinstance(out, torch.Tensor) or out.ndim != 2 or len(out) != n:
@@ -290,7 +315,7 @@ def _run(model, batches, encode, what, device, label, quiet):
         if first is not None: model.train(training).to(home)
     return torch.cat(out).clone()
 
-
+# %% ../nbs/09_embeddings.ipynb #0001f835
 def embed_images(model, # Has `encode_image` and `size`
     table, # `ReidTable`
     batch_size:int=64, # Images at a time
@@ -309,7 +334,7 @@ def embed_images(model, # Has `encode_image` and `size`
     return Embeddings(emb, f.pid.to_numpy(), f.cam.to_numpy(), f.path.tolist(), columns=extra,
                       meta=dict(model=type(model).__name__, data=table.name, kind='image'))
 
-# %% ../nbs/09_embeddings.ipynb #2203c97e
+# %% ../nbs/09_embeddings.ipynb #f710502e
 def embed_texts(model, # Has `encode_text` and `tokenizer`
     texts, # Frame with `caption` and `pid` (`table.text_queries(split)`), or a `ReidTable`: all its captions
     batch_size:int=256, # Captions at a time
@@ -320,9 +345,11 @@ def embed_texts(model, # Has `encode_text` and `tokenizer`
     name = getattr(texts, 'name', '')
     f = texts if isinstance(texts, pd.DataFrame) else texts.text_queries(None)
     for c in ('caption', 'pid'): check_choice('column', c, f.columns, hint='Pass table.text_queries(split).')
-    if not len(f): raise ValueError("there is no caption to embed; check the split, or whether this dataset has captions")
+    if not len(f):
+        raise ValueError("there is no caption to embed; check the split, or whether this dataset has captions")
     encode = lambda caps, device: model.encode_text(model.tokenizer(caps).to(device))
     caps = f.caption.tolist()
-    emb = _run(model, [caps[i:i + batch_size] for i in range(0, len(caps), batch_size)], encode, 'encode_text', device, 'texts', quiet)
+    batches = [caps[i:i + batch_size] for i in range(0, len(caps), batch_size)]
+    emb = _run(model, batches, encode, 'encode_text', device, 'texts', quiet)
     return Embeddings(emb, f.pid.to_numpy(), path=f.path.tolist() if 'path' in f else None, caption=caps,
                       meta=dict(model=type(model).__name__, data=name if isinstance(name, str) else '', kind='text'))

@@ -6,20 +6,23 @@
 __all__ = ['Scores', 'MatrixScores', 'EmbeddingScores', 'why_skipped', 'metrics_from_similarity', 'retrieval_metrics', 'msd',
            'rsum']
 
-# %% ../nbs/10_metrics.ipynb #e5455d52
+# %% ../nbs/10_metrics.ipynb #e2e2bd1d
 import importlib.util
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 import numpy as np
 import torch
+import torch.nn.functional as F
 from .core import check_choice
 from .embeddings import Embeddings
 
-# %% ../nbs/10_metrics.ipynb #f3b777db
+# %% ../nbs/10_metrics.ipynb #a4d8d1f9
 class Scores:
     "A query x gallery table of scores, higher is better, made block by block"
     shape, span = (0, 0), (-1., 1.)  # span: what mSD maps to [0,1]
-    def block(self, lo:int, hi:int): # (hi-lo, G) tensor; the next call may overwrite it
+    def block(self, lo:int, # First query
+        hi:int, # One past the last
+        ): # (hi-lo, G) tensor; the next call may overwrite it
         "Scores of queries `lo` to `hi`"
         raise NotImplementedError
 
@@ -29,7 +32,8 @@ class MatrixScores(Scores):
     def __init__(self, sim, # (Q,G) floats, higher is better
         span=(-1., 1.), # The range that mSD maps to [0,1]
         ):
-        if len(getattr(sim, 'shape', ())) != 2: raise ValueError(f"sim has shape {getattr(sim, 'shape', None)}; it must be (Q,G)")
+        if len(getattr(sim, 'shape', ())) != 2:
+            raise ValueError(f"sim has shape {getattr(sim, 'shape', None)}; it must be (Q,G)")
         self.sim, self.shape, self.span = sim, tuple(sim.shape), span
 
     def block(self, lo, hi):
@@ -37,17 +41,18 @@ class MatrixScores(Scores):
         if not isinstance(b, torch.Tensor): b = torch.from_numpy(np.require(b, requirements='CW'))
         if b.dtype not in (torch.float32, torch.float64): b = b.float()
         if not torch.isfinite(b).all():
-            raise ValueError(f"sim has NaN or infinite values in rows {lo} to {hi}; to hide pairs use pid -1 or cameras, not -inf")
+            raise ValueError(f"sim has NaN or infinite values in rows {lo} to {hi}; "
+                             "to hide pairs use pid -1 or cameras, not -inf")
         return b.detach()
 
-# %% ../nbs/10_metrics.ipynb #4d94cafd
+# %% ../nbs/10_metrics.ipynb #0f0e8b04
 def _unit(x):
     "`x` with rows of length 1; `x` itself when they are"
     n = torch.linalg.vector_norm(x, dim=1)
     if bool(((n - 1).abs() < 1e-6).all()): return x
     return x/n.clamp(min=torch.finfo(x.dtype).tiny)[:, None]
 
-
+# %% ../nbs/10_metrics.ipynb #c7b68dc3
 class EmbeddingScores(Scores):
     "Cosine or (negative, order only) Euclidean scores of two sets of vectors"
     def __init__(self, q, # (Q,D) tensor
@@ -55,7 +60,8 @@ class EmbeddingScores(Scores):
         distance:str='cosine', # or 'euclidean'
         ):
         check_choice('distance', distance, ['cosine', 'euclidean'])
-        if q.shape[1] != g.shape[1]: raise ValueError(f"query vectors have {q.shape[1]} dimensions, gallery vectors {g.shape[1]}")
+        if q.shape[1] != g.shape[1]:
+            raise ValueError(f"query vectors have {q.shape[1]} dimensions, gallery vectors {g.shape[1]}")
         dtype = torch.promote_types(q.dtype, g.dtype)
         q, g = q.to(g.device, dtype), g.to(dtype)
         if distance == 'cosine': self.q, self.g, self.bias = _unit(q), _unit(g), None
@@ -89,9 +95,9 @@ class _Pairs:
         out = self.g_cam[col] == self.q_cam[lo + row] if self.drop else np.zeros(len(row), bool)
         return (row[~out], col[~out]), (row[out], col[out])
 
-# %% ../nbs/10_metrics.ipynb #2ae0e786
+# %% ../nbs/10_metrics.ipynb #af2fb3ca
 def _above(x, a, ties):
-    "How many of `x` exceed `a` (or equal it, if `ties`), and their sum; compiled by `_kernel`, branch-free so that it vectorises"
+    "How many of `x` exceed `a` (or equal it, if `ties`), and their sum; compiled by `_kernel`, branch-free for speed"
     n, s = x.dtype.type(0), x.dtype.type(0)
     if ties:
         for i in range(x.shape[0]):
@@ -108,7 +114,7 @@ def _total(x):
     for i in range(x.shape[0]): s += x[i]
     return s
 
-
+# %% ../nbs/10_metrics.ipynb #42748bbb
 def _count_rows(block, pos, pstart, out, ostart, count, total, rowsum, lo, hi):
     "Add to `count` and `total`, for each match, the images that beat it and their scores; compiled by `_kernel`"
     n = block.shape[1]
@@ -132,7 +138,7 @@ def _count_rows(block, pos, pstart, out, ostart, count, total, rowsum, lo, hi):
                 if row[o] < a[k] or (row[o] == a[k] and o > p[k]): break
                 count[s + k] -= 1; total[s + k] -= row[o]
 
-
+# %% ../nbs/10_metrics.ipynb #a8206923
 @lru_cache
 def _kernel():
     "`_count_rows` as machine code; compiled at the first call on a machine, then loaded"
@@ -155,7 +161,7 @@ def _count_numba(block, pos, pstart, out, ostart):
         with ThreadPoolExecutor(len(cuts) - 1) as pool: list(pool.map(work, cuts[:-1], cuts[1:]))
     return count, total, rowsum
 
-# %% ../nbs/10_metrics.ipynb #429ddb3d
+# %% ../nbs/10_metrics.ipynb #0429edfe
 def _bisect(x, i, row, a, j, start):
     "For items (score `x`, index `i`, row): how many matches of the row they beat, matches being sorted worst first"
     lo, hi = start[row], start[row + 1]
@@ -165,13 +171,14 @@ def _bisect(x, i, row, a, j, start):
         lo, hi = torch.where(beats, mid + 1, lo), torch.where(beats, hi, mid)
     return lo - start[row]
 
-
+# %% ../nbs/10_metrics.ipynb #cfb98764
 def _count_torch(block, pos, pstart, out, ostart, limit=2**21):
     "Counts of one block on its own device, `limit` scores at a time"
     n, parts = block.shape[1], []
     step = max(1, (limit if block.device.type == 'cpu' else 16*limit)//max(n, 1))
     for lo in range(0, len(block), step):
-        hi = min(lo + step, len(block)); b = block[lo:hi]; s, o = slice(pstart[lo], pstart[hi]), slice(ostart[lo], ostart[hi])
+        hi = min(lo + step, len(block)); b = block[lo:hi]
+        s, o = slice(pstart[lo], pstart[hi]), slice(ostart[lo], ostart[hi])
         t = lambda v: torch.as_tensor(v, device=block.device)
         start, j, ocol = t(pstart[lo:hi + 1] - pstart[lo]), t(pos[s]), t(out[o])
         orow = t(np.repeat(np.arange(hi - lo), np.diff(ostart[lo:hi + 1])))
@@ -186,13 +193,13 @@ def _count_torch(block, pos, pstart, out, ostart, limit=2**21):
         row, col = torch.cat([row, orow]), torch.cat([col, ocol]); x = b[row, col]
         place = _bisect(x, col, row, a, j, start) + start[row] + row  # a row with m matches has places 0..m
         size = len(a) + hi - lo
-        after = lambda w: torch.cat([torch.bincount(place, w, minlength=size).flip(0).cumsum(0).flip(0), sign.new_zeros(1)])
+        after = lambda w: F.pad(torch.bincount(place, w, minlength=size).flip(0).cumsum(0).flip(0), (0, 1))
         here, end = torch.arange(len(a), device=b.device) + mrow + 1, start[1:][mrow] + mrow + 1
         count, total = (v[here] - v[end] for v in (after(sign), after(sign*x.double())))
         parts.append((count.round().long() - 1, total - a.double(), rowsum))  # a match does not beat itself
     return tuple(torch.cat(p).cpu().numpy() for p in zip(*parts))
 
-# %% ../nbs/10_metrics.ipynb #b7e3488f
+# %% ../nbs/10_metrics.ipynb #9fe8eb90
 def _worst_first(row, col, val, n):
     "Matches, given in order of row and column, by row, rising score and falling column"
     row, col, val = row[::-1], col[::-1], val[::-1]
@@ -202,7 +209,7 @@ def _worst_first(row, col, val, n):
 
 
 def _ranks(block, pairs, lo, count):
-    "Matches of a block, worst first within a row: row, column, score, rank, sum of scores up to the rank; and the row sums"
+    "Matches of a block, worst first in a row: row, column, score, rank, sum of scores up to the rank; and row sums"
     (row, col), (orow, out) = pairs(lo, lo + len(block))
     t = lambda i: torch.as_tensor(i, device=block.device)
     val = block.numpy()[row, col] if block.device.type == 'cpu' else block[t(row), t(col)].cpu().numpy()
@@ -216,7 +223,7 @@ def _ratio(a, b):
     "a/b, 0 where both are 0, infinite where only b is"
     with np.errstate(divide='ignore', invalid='ignore'): return np.where((a == 0) & (b == 0), 0., a/b)
 
-
+# %% ../nbs/10_metrics.ipynb #199feb54
 def _block_metrics(block, pairs, lo, count, span, trapezoid):
     "Per query of a block: matches, first rank, AP, INP, SD"
     row, _, val, rank, upto, rowsum, n_out = _ranks(block, pairs, lo, count)
@@ -236,9 +243,11 @@ def _block_metrics(block, pairs, lo, count, span, trapezoid):
     pnr = np.where(n_rest > 0, 1 - np.exp(-_ratio(s_match/np.maximum(m, 1), rest)), 1.)
     return dict(n_match=m, first=first, AP=mean(ap), INP=m/last, SD=pnr*asp)
 
-# %% ../nbs/10_metrics.ipynb #4ae132d7
-def why_skipped(q_pid, g_pid, # Ids
-    q_cam=None, g_cam=None, # Cameras, if the camera rule is on
+# %% ../nbs/10_metrics.ipynb #70647e7b
+def why_skipped(q_pid, # (Q,) person ids
+    g_pid, # (G,) person ids
+    q_cam=None, # (Q,) cameras, if the camera rule is on
+    g_cam=None, # (G,) cameras
     ) -> dict: # Reason -> number of queries
     "Why queries have no match: junk themselves, id not in the gallery, or seen only by their own camera"
     q_pid, g_pid = np.asarray(q_pid), np.asarray(g_pid)
@@ -253,15 +262,17 @@ def why_skipped(q_pid, g_pid, # Ids
 
 def _no_match(why, n, g_pid):
     "The error for an evaluation in which no query has a match"
-    say = {'same_camera': "{} are seen only by their own camera, which same_camera='drop' leaves out: check the camera ids (all equal?) "
-                          "or pass same_camera='keep'",
-           'absent': "{} have an id that the gallery does not hold: number query and gallery ids together, from one table",
-           'junk': "{} are junk themselves (pid -1): give them their ids"}
+    say = dict(same_camera="{} are seen only by their own camera, which same_camera='drop' leaves out: check the "
+                           "camera ids (all equal?) or pass same_camera='keep'",
+               absent="{} have an id that the gallery does not hold: number query and gallery ids together, "
+                      "from one table",
+               junk="{} are junk themselves (pid -1): give them their ids")
     parts = [t.format(why[k]) for k, t in say.items() if why[k]]
-    left = f" {int((g_pid == -1).sum())} of {len(g_pid)} gallery images are junk (pid -1)." if (g_pid == -1).any() else ''
+    junk = int((g_pid == -1).sum())
+    left = f" {junk} of {len(g_pid)} gallery images are junk (pid -1)." if junk else ''
     return f"none of the {n} queries has a match in the gallery of {len(g_pid)}. {'; '.join(parts)}.{left}"
 
-# %% ../nbs/10_metrics.ipynb #060625d1
+# %% ../nbs/10_metrics.ipynb #04b04463
 def _ids_of(name, ids, n):
     "(n,) int64"
     ids = np.asarray(ids.cpu() if isinstance(ids, torch.Tensor) else ids)
@@ -288,10 +299,11 @@ def _counter(backend, scores, n_pair, device):
         backend = 'numba' if worth and importlib.util.find_spec('numba') else 'torch'
     return _count_numba if backend == 'numba' else _count_torch
 
-
+# %% ../nbs/10_metrics.ipynb #360601e1
 class _Columns(Scores):
     "Scores without the junk columns"
-    def __init__(self, scores, keep): self.s, self.keep, self.shape, self.span = scores, keep, (scores.shape[0], len(keep)), scores.span
+    def __init__(self, scores, keep):
+        self.s, self.keep, self.shape, self.span = scores, keep, (scores.shape[0], len(keep)), scores.span
     def block(self, lo, hi):
         b = self.s.block(lo, hi)
         return b.index_select(1, torch.as_tensor(self.keep, device=b.device))
@@ -301,7 +313,8 @@ def _prepare(sim, q_pid, g_pid, q_cam, g_cam, same_camera, span):
     "Checked arguments, junk columns removed: scores, pairs, ids and cameras"
     scores = sim if isinstance(sim, Scores) else MatrixScores(sim, span)
     Q, G = scores.shape
-    if not Q or not G: raise ValueError(f"{Q} queries and {G} gallery images: nothing to rank; check the split and the filters")
+    if not Q or not G:
+        raise ValueError(f"{Q} queries and {G} gallery images: nothing to rank; check the split and the filters")
     q_pid, g_pid = _ids_of('q_pid', q_pid, Q), _ids_of('g_pid', g_pid, G)
     drop = _rule(same_camera, q_cam, g_cam)
     q_cam, g_cam = (_ids_of('q_cam', q_cam, Q), _ids_of('g_cam', g_cam, G)) if drop else (None, None)
@@ -312,7 +325,7 @@ def _prepare(sim, q_pid, g_pid, q_cam, g_cam, same_camera, span):
     pairs = _Pairs(q_pid, g_pid[keep], q_cam, g_cam[keep] if drop else None, drop)
     return scores, pairs, why, lambda: ValueError(_no_match(why(), Q, g_pid))
 
-
+# %% ../nbs/10_metrics.ipynb #bc46c828
 def _blocks(scores, chunk):
     "(start, block) over all queries; blocks of about 64 MB on a CPU"
     Q, G = scores.shape
@@ -320,10 +333,12 @@ def _blocks(scores, chunk):
     if chunk < 1: raise ValueError(f"chunk={chunk}; it is the number of queries at a time, at least 1")
     for lo in range(0, Q, chunk): yield lo, scores.block(lo, min(lo + chunk, Q))
 
-# %% ../nbs/10_metrics.ipynb #3f45730b
+# %% ../nbs/10_metrics.ipynb #ece13c2d
 def metrics_from_similarity(sim, # (Q,G) array or tensor, higher is better, or a `Scores`
-    q_pid, g_pid, # (Q,), (G,) person ids; -1 is junk
-    q_cam=None, g_cam=None, # (Q,), (G,) cameras, or None
+    q_pid, # (Q,) person ids; -1 is junk
+    g_pid, # (G,) person ids; -1 is junk
+    q_cam=None, # (Q,) cameras, or None
+    g_cam=None, # (G,) cameras, or None
     *, same_camera:str=None, # 'drop' or 'keep' matches of the query's own camera; default: drop if cameras are given
     ks=(1, 5, 10), # Ranks of R@k
     ap:str='step', # 'step' is k/r_k; 'trapezoid' is the original Market-1501 code
@@ -349,11 +364,12 @@ def metrics_from_similarity(sim, # (Q,G) array or tensor, higher is better, or a
     out |= dict(RSum=recall(1) + recall(5) + recall(10), n_query=int(ok.sum()), n_skipped=int((~ok).sum()))
     if cmc: out['CMC'] = 100*np.bincount(np.minimum(first, cmc + 1), minlength=cmc + 2)[1:cmc + 1].cumsum()/len(first)
     if per_query:
-        out['per_query'] = {k: np.where(ok, v, np.nan) for k, v in one.items() if k != 'n_match'} | dict(n_match=one['n_match'])
+        n_match = one.pop('n_match')
+        out['per_query'] = {k: np.where(ok, v, np.nan) for k, v in one.items()} | dict(n_match=n_match)
         out['skipped'] = why()
     return out
 
-# %% ../nbs/10_metrics.ipynb #527a05f2
+# %% ../nbs/10_metrics.ipynb #670e1743
 def retrieval_metrics(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     *, same_camera:str=None, # 'drop' or 'keep' matches of the query's own camera; default: drop if both have cameras
@@ -365,29 +381,36 @@ def retrieval_metrics(q:Embeddings, # Queries
     ) -> dict: # R1 R5 R10 mAP mINP mSD RSum in percent, n_query, n_skipped
     "All retrieval metrics of two sets of embeddings"
     for name, e in (('q', q), ('g', g)):
-        if not isinstance(e, Embeddings): raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
+        if not isinstance(e, Embeddings):
+            raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
     if scores is None:
         if len(q) and (g.pid != -1).any() and (g.pid == -1).any(): g = g[g.pid != -1]
         scores = EmbeddingScores(q.emb, g.emb, distance)
-    elif scores.shape != (len(q), len(g)): raise ValueError(f"scores have shape {scores.shape}; q and g need ({len(q)}, {len(g)})")
-    return metrics_from_similarity(scores, q.pid, g.pid, q.cam, g.cam, same_camera=same_camera, ks=ks, chunk=chunk, **kw)
+    elif scores.shape != (len(q), len(g)):
+        raise ValueError(f"scores have shape {scores.shape}; q and g need ({len(q)}, {len(g)})")
+    kw |= dict(same_camera=same_camera, ks=ks, chunk=chunk)
+    return metrics_from_similarity(scores, q.pid, g.pid, q.cam, g.cam, **kw)
 
-# %% ../nbs/10_metrics.ipynb #e8615cf6
+# %% ../nbs/10_metrics.ipynb #dda3f728
 def msd(sim, # (Q,G) cosine similarities, or a `Scores`
-    q_pid, g_pid, # Ids
-    q_cam=None, g_cam=None, # Cameras, if same-camera matches are to be dropped
+    q_pid, # (Q,) person ids; -1 is junk
+    g_pid, # (G,) person ids; -1 is junk
+    q_cam=None, # (Q,) cameras, if same-camera matches are to be dropped
+    g_cam=None, # (G,) cameras
     *, legacy:bool=False, # The released calculator instead of the paper
     span=(-1., 1.), # Range of the similarities
     chunk:int=None, # Queries at a time
     ) -> float: # Percent
     "Mean similarity distribution (UFineBench, sec. 5)"
     if not legacy: return metrics_from_similarity(sim, q_pid, g_pid, q_cam, g_cam, span=span, chunk=chunk)['mSD']
-    if q_cam is not None or g_cam is not None: raise ValueError("legacy=True knows no cameras, like the released calculator; leave them out")
+    if q_cam is not None or g_cam is not None:
+        raise ValueError("legacy=True knows no cameras, like the released calculator; leave them out")
     scores, pairs, _, no_match = _prepare(sim, q_pid, g_pid, None, None, 'keep', span)
     sd = []
     for lo, block in _blocks(scores, chunk):
         row, _, _, rank, *_ = _ranks(block, pairs, lo, _count_torch)
-        s = (block.double().cpu().numpy() - scores.span[0])/(scores.span[1] - scores.span[0])  # gallery order, on purpose
+        low, high = scores.span
+        s = (block.double().cpu().numpy() - low)/(high - low)  # in gallery order, on purpose
         for i in np.unique(row):
             r = np.sort(rank[row == i]) - 1; hit = s[i, r]
             rest = (s[i].sum() - hit.sum())/max(len(s[i]) - len(r), 1)
@@ -396,7 +419,7 @@ def msd(sim, # (Q,G) cosine similarities, or a `Scores`
     if not sd: raise no_match()
     return float(100*np.mean(sd))
 
-
+# %% ../nbs/10_metrics.ipynb #992761cb
 def rsum(metrics:dict, # With R1, R5, R10
     ) -> float:
     "R@1 + R@5 + R@10, as text-to-image papers report"

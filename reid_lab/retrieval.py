@@ -14,7 +14,7 @@ from .core import check_choice
 from .embeddings import Embeddings
 from .metrics import EmbeddingScores, Scores, _blocks, _Pairs, _rule, _unit
 
-# %% ../nbs/11_retrieval.ipynb #dcfcf91d
+# %% ../nbs/11_retrieval.ipynb #a495fd67
 def _topk(block, k):
     "Values and columns of the k best per row, best first, ties by column"
     k = min(k, block.shape[1])
@@ -28,7 +28,7 @@ def _topk(block, k):
     v, o = block.gather(1, i).sort(dim=1, descending=True, stable=True)
     return v, i.gather(1, o)
 
-
+# %% ../nbs/11_retrieval.ipynb #003d5995
 def rank(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     k:int=10, # How many
@@ -52,7 +52,7 @@ def rank(q:Embeddings, # Queries
     pad = lambda x, fill: np.pad(np.concatenate(x), ((0, 0), (0, max(0, k - len(g)))), constant_values=fill)
     return pad(index, -1), pad(value, -np.inf)
 
-# %% ../nbs/11_retrieval.ipynb #c905ad45
+# %% ../nbs/11_retrieval.ipynb #6b0d477d
 @dataclass(frozen=True, eq=False)
 class RetrievalResult:
     "Ranked lists with the labels of both sides"
@@ -66,12 +66,15 @@ class RetrievalResult:
         if i.ndim != 2 or i.shape != s.shape or len(i) != len(self.q):
             raise ValueError(f"index {i.shape} and score {s.shape} must both be ({len(self.q)},k), one row per query")
         if i.size and (i.max() >= len(self.g) or i.min() < -1):
-            raise ValueError(f"index holds {i.min()} to {i.max()}; the gallery has positions 0 to {len(self.g) - 1} (-1 for none)")
+            raise ValueError(f"index holds {i.min()} to {i.max()}; "
+                             f"the gallery has positions 0 to {len(self.g) - 1} (-1 for none)")
         with np.errstate(invalid='ignore'):
             if (s[:, 1:] > s[:, :-1]).any(): raise ValueError("score must fall along each row, best image first")
 
     def __len__(self): return len(self.index)
-    def __repr__(self): return f"RetrievalResult({len(self)} queries, top {self.index.shape[1]} of {len(self.g)}, R1 {100*self.correct[:, 0].mean():.1f})"
+    def __repr__(self):
+        r1 = 100*self.correct[:, 0].mean()
+        return f"RetrievalResult({len(self)} queries, top {self.index.shape[1]} of {len(self.g)}, R1 {r1:.1f})"
 
     @property
     def correct(self): # (Q,k) bool
@@ -80,9 +83,9 @@ class RetrievalResult:
     def strip(self, i:int, # Query
         ) -> pd.DataFrame: # One row per image: rank, row, score, correct and the gallery's labels
         "One query's list"
-        j = self.index[i][self.index[i] >= 0]
-        t = self.g.table().iloc[j].assign(rank=range(1, len(j) + 1), row=j, score=self.score[i][:len(j)], correct=self.correct[i][:len(j)])
-        return t[['rank', 'row', 'score', 'correct', *self.g.table().columns]].reset_index(drop=True)
+        n = (self.index[i] >= 0).sum(); row, labels = self.index[i, :n], self.g.table()
+        own = dict(rank=range(1, n + 1), row=row, score=self.score[i, :n], correct=self.correct[i, :n])
+        return pd.concat([pd.DataFrame(own), labels.iloc[row].reset_index(drop=True)], axis=1)
 
     def failures(self, k:int=1, # Wrong if no right image is among the first k
         ) -> np.ndarray: # Queries, the most confident mistakes first
@@ -90,24 +93,27 @@ class RetrievalResult:
         bad = np.flatnonzero(~self.correct[:, :k].any(1))
         return bad[np.argsort(-self.score[bad, 0], kind='stable')]
 
-
-def retrieve(q:Embeddings, g:Embeddings, # Queries and gallery
+# %% ../nbs/11_retrieval.ipynb #a3d4e039
+def retrieve(q:Embeddings, # Queries
+    g:Embeddings, # Gallery
     k:int=10, # How many
     **kw, # As for `rank`
     ) -> RetrievalResult:
     "`rank`, with the labels"
     return RetrievalResult(*rank(q, g, k, **kw), q, g)
 
-# %% ../nbs/11_retrieval.ipynb #16b8c256
+# %% ../nbs/11_retrieval.ipynb #1202c172
 class ITMScores(Scores):
     "Cosine scores whose top k carry match logits; rows are made on demand, in float64 so that 0.002 cosine survives"
     def __init__(self, base:Scores, # Cosines
         index, # (Q,k) gallery positions that were matched
         logit, # (Q,k) their match logits
-        lowest:float, highest:float, # Range of all cosines
+        lowest:float, # Smallest of all cosines
+        highest:float, # Largest
         tie_weight:float=.002, # Weight of the cosine
         ):
-        self.base, self.index, self.shape, self.span, self.tie_weight = base, index, base.shape, (0., 1 + tie_weight), tie_weight
+        self.base, self.index, self.tie_weight = base, index, tie_weight
+        self.shape, self.span = base.shape, (0., 1 + tie_weight)
         self.low, self.width = lowest, (highest - lowest) or 1.
         l = torch.as_tensor(logit).double()
         self.logit, self.itm = l, (l - l.min())/((l.max() - l.min()) or 1.)
@@ -119,8 +125,9 @@ class ITMScores(Scores):
         best = out.gather(1, i) + itm
         return out.add_(rest).scatter_(1, i, best)
 
-
-def rerank_itm(q:Embeddings, g:Embeddings, # Captions and images
+# %% ../nbs/11_retrieval.ipynb #9f962663
+def rerank_itm(q:Embeddings, # Captions
+    g:Embeddings, # Images
     itm, # Function: (n,) query numbers, (n,) gallery numbers -> (n,) match logits
     *, k_test:int=128, # Images per query to match
     tie_weight:float=.002, # Weight of the cosine in the final score
@@ -139,12 +146,14 @@ def rerank_itm(q:Embeddings, g:Embeddings, # Captions and images
     for lo in range(0, n*k, pairs_per_call):
         s = slice(lo, lo + pairs_per_call)
         out = torch.as_tensor(itm(qi[s], gi[s])).detach().double().cpu()
-        if out.shape != qi[s].shape: raise ValueError(f"itm returned shape {tuple(out.shape)} for {len(qi[s])} pairs; one match logit per pair")
-        if not torch.isfinite(out).all(): raise ValueError(f"itm returned NaN or infinite logits (query {qi[s][~torch.isfinite(out).numpy()][0]})")
+        if out.shape != qi[s].shape:
+            raise ValueError(f"itm returned shape {tuple(out.shape)} for {len(qi[s])} pairs; one match logit per pair")
+        if not torch.isfinite(out).all():
+            raise ValueError(f"itm returned NaN or infinite logits (query {qi[s][~torch.isfinite(out).numpy()][0]})")
         logit.append(out)
     return ITMScores(base, index, torch.cat(logit).reshape(n, k), low, high, tie_weight)
 
-# %% ../nbs/11_retrieval.ipynb #4e04bb02
+# %% ../nbs/11_retrieval.ipynb #bcf021a0
 class _Squared:
     "Squared distances among the rows of `x`, block by block, divided by each row's maximum"
     def __init__(self, x): self.x, self.sq, self.top = x - x.mean(0), None, None
@@ -165,12 +174,13 @@ class _Squared:
         d = [(self.x[a] - self.x[b]).square().sum(1)/self.top[a] for a, b in zip(i.split(chunk), j.split(chunk))]
         return torch.cat(d).double().cpu().numpy()
 
-
+# %% ../nbs/11_retrieval.ipynb #a78511ce
 def _reciprocal(near, k, chunk=2048):
     "(N,k+1) mask of the first k+1 neighbours that have the row among their own first k+1"
     near = near[:, :k + 1]
-    return np.concatenate([(near[near[lo:lo + chunk]] == np.arange(lo, min(lo + chunk, len(near)))[:, None, None]).any(2)
-                           for lo in range(0, len(near), chunk)])
+    own = np.arange(len(near))[:, None, None]
+    slices = (slice(lo, lo + chunk) for lo in range(0, len(near), chunk))
+    return np.concatenate([(near[near[s]] == own[s]).any(2) for s in slices])
 
 
 def _expanded(near, k1, chunk=512):
@@ -188,11 +198,15 @@ def _expanded(near, k1, chunk=512):
         keys.append(np.unique(np.concatenate([row[r1]*n + own[r1, c1], row[r2]*n + sub[r2, c2, d2]])))
     return np.divmod(np.concatenate(keys), n)
 
-# %% ../nbs/11_retrieval.ipynb #2827fdb5
+# %% ../nbs/11_retrieval.ipynb #8380ac0c
 class KReciprocalScores(Scores):
     "Minus the mixed distance of queries and gallery; rows are made on demand"
     span = (-1., 0.)
-    def __init__(self, dist, V, n_query, lam):
+    def __init__(self, dist, # Squared distances of queries and gallery together
+        V, # (N,N) sparse rows of step 4
+        n_query:int, # Queries come first
+        lam:float, # Weight of the plain distance
+        ):
         self.dist, self.lam, self.V = dist, lam, V[:n_query]
         self.Vg = V[n_query:].tocsc()
         self.shape = (n_query, self.Vg.shape[0])
@@ -211,8 +225,9 @@ class KReciprocalScores(Scores):
         j = torch.from_numpy(np.stack([self._jaccard(i) for i in range(lo, hi)]))
         return -(d.double()*self.lam + j.to(d.device)*(1 - self.lam))
 
-
-def rerank_k_reciprocal(q:Embeddings, g:Embeddings, # Queries and gallery
+# %% ../nbs/11_retrieval.ipynb #16b385a0
+def rerank_k_reciprocal(q:Embeddings, # Queries
+    g:Embeddings, # Gallery
     k1:int=20, # Neighbours of the reciprocal sets
     k2:int=6, # Neighbours that a row is averaged over
     lam:float=.3, # Weight of the plain distance
@@ -222,7 +237,8 @@ def rerank_k_reciprocal(q:Embeddings, g:Embeddings, # Queries and gallery
     "k-reciprocal encoding with sparse rows (Zhong et al., CVPR 2017)"
     from scipy.sparse import csr_matrix
     check_choice('distance', distance, ['cosine', 'euclidean'])
-    if k1 < 1 or k2 < 1 or not 0 <= lam <= 1: raise ValueError(f"k1={k1}, k2={k2}, lam={lam}; needs k1 >= 1, k2 >= 1 and 0 <= lam <= 1")
+    if k1 < 1 or k2 < 1 or not 0 <= lam <= 1:
+        raise ValueError(f"k1={k1}, k2={k2}, lam={lam}; needs k1 >= 1, k2 >= 1 and 0 <= lam <= 1")
     x = torch.cat([q.emb.to(g.emb), g.emb]); n = len(x)
     dist = _Squared(_unit(x) if distance == 'cosine' else x)
     near = dist.scan(min(n, max(k1 + 1, k2)), chunk or max(16, min(n, 2**24//n)))
@@ -230,6 +246,6 @@ def rerank_k_reciprocal(q:Embeddings, g:Embeddings, # Queries and gallery
     V = csr_matrix((np.exp(-dist.pairs(row, col)), (row, col)), (n, n))
     V = csr_matrix((V.data/np.repeat(np.asarray(V.sum(1)).ravel(), np.diff(V.indptr)), V.indices, V.indptr), (n, n))
     if k2 > 1:
-        near = near[:, :k2]
-        V = csr_matrix((np.full(near.size, 1/near.shape[1]), (np.repeat(np.arange(n), near.shape[1]), near.ravel())), (n, n)) @ V
+        near = near[:, :k2]; k2 = near.shape[1]
+        V = csr_matrix((np.full(near.size, 1/k2), (np.repeat(np.arange(n), k2), near.ravel())), (n, n)) @ V
     return KReciprocalScores(dist, V.tocsr(), len(q), lam)

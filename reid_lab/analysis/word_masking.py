@@ -26,7 +26,7 @@ def masked_queries(frame:pd.DataFrame, # From `table.text_queries(split)`
     masked = [mask_words(c, m, random.Random(d), variant) or c for c, d in zip(frame.caption, draws)]
     return frame.assign(caption=masked)
 
-# %% ../../nbs/63_analysis.word_masking.ipynb #81da62e5
+# %% ../../nbs/63_analysis.word_masking.ipynb #cbcc9329
 def word_masking(model, # Has `encode_image`, `encode_text`, `tokenizer` and `size`
     table, # `ReidTable` with captions
     n_masked=range(6), # Numbers of words to mask
@@ -52,5 +52,5 @@ def word_masking(model, # Has `encode_image`, `encode_text`, `tokenizer` and `si
         rows.append(dict(n_masked=m, seed=seed, variant=variant) | {k: v for k, v in scores.items() if k in SCORES})
     return pd.DataFrame(rows)
 
-
+# %% ../../nbs/63_analysis.word_masking.ipynb #f6bd9c32
 SCORES = ('R1', 'R5', 'R10', 'mAP', 'mINP', 'mSD', 'RSum')

@@ -1,0 +1,57 @@
+"""Word masking: what is masked, and what the curve of a model that reads words looks like."""
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from reid_lab.analysis.word_masking import masked_queries, word_masking
+from reid_lab.data.table import ReidTable
+
+CAPTIONS = ["A man in a red coat.", "A woman with green boots and a blue bag."]
+
+
+def test_masked_words_are_nested_and_belong_to_the_caption():
+    f = pd.DataFrame(dict(caption=CAPTIONS, pid=[0, 1]))
+    assert masked_queries(f, 0).caption.tolist() == CAPTIONS
+    for seed in range(5):
+        left = [set(masked_queries(f, m, seed).caption[1].replace(".", "").split()) for m in range(4)]
+        for more, less in zip(left, left[1:]): assert less - {"[UNK]"} < more
+        for m in range(4): assert masked_queries(f, m, seed).caption[1].count("[UNK]") == m
+        assert masked_queries(f, 2, seed).caption[0] == masked_queries(f[:1], 2, seed).caption[0]
+        assert {"A", "with", "and", "a"} <= left[-1]  # stop words stay
+    assert len({masked_queries(f, 2, s).caption[1] for s in range(8)}) > 2
+    gone = masked_queries(f, 2, 0, "delete").caption[1]
+    assert "[UNK]" not in gone and len(gone.split()) == len(CAPTIONS[1].split()) - 2
+    assert masked_queries(pd.DataFrame(dict(caption=["red"])), 5, 0, "delete").caption[0] == "red"
+    with pytest.raises(ValueError, match="variant='mask'"): masked_queries(f, 1, 0, "mask")
+
+
+class Reader:
+    "Reads colours from words and pixels"
+    size, words = (2, 2), ["red", "green", "blue"]
+    def tokenizer(self, texts): return torch.tensor([[w in t for w in self.words] for t in texts]).long()
+    def encode_image(self, img): return torch.nn.functional.normalize(img.mean((2, 3)), dim=1)
+    def encode_text(self, tokens): return torch.nn.functional.normalize(tokens.float() + .01, dim=1)
+
+
+def table():
+    rgb = np.eye(3, dtype=np.uint8)*255
+    frame = pd.DataFrame(dict(path=list("012"), pid=[0, 1, 2], captions=[[f"a {c} coat"] for c in Reader.words]))
+    return ReidTable(frame, None, reader=lambda ps: [np.tile(rgb[int(p)], (2, 2, 1)) for p in ps], name="flags")
+
+
+def test_curve():
+    t = word_masking(Reader(), table(), n_masked=[0, 1, 2], seeds=range(4), quiet=True)
+    assert list(t.n_masked) == [0]*4 + [1]*4 + [2]*4 and list(t.seed) == list(range(4))*3
+    by = t.groupby("n_masked").R1.mean()
+    assert by[0] == 100 and by[2] == pytest.approx(100/3) and by[2] < by[1] < 100  # colour and coat both gone at 2
+    again = word_masking(Reader(), table(), n_masked=[0, 1, 2], seeds=range(4), quiet=True)
+    pd.testing.assert_frame_equal(t, again)
+
+
+def test_own_evaluation_is_called_once_for_the_whole_captions():
+    seen = []
+    def evaluate(frame): seen.append(frame.caption.tolist()); return dict(R1=float(len(seen)), n_query=3)
+    t = word_masking(Reader(), table(), n_masked=[0, 1], seeds=[0, 1], evaluate=evaluate, quiet=True)
+    assert len(seen) == 3 and t.R1.tolist() == [1, 1, 2, 3] and "n_query" not in t
+    with pytest.raises(ValueError, match="at least one of each"): word_masking(Reader(), table(), seeds=[])
