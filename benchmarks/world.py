@@ -1,9 +1,9 @@
 """Speed of the World on one core: images per second by backend and size, and the time to open a cached world.
 
-    python benchmarks/world.py [--people 40] [--repeat 5]
+    python benchmarks/world.py [--people 12] [--repeat 5]
 
-Times are those of the best of `--repeat` rounds (the machine may be shared); everything is included: pose, solids, rays,
-cloth, background, occluder, sensor, JPEG, part map and visible areas.
+Times are those of the best of `--repeat` rounds (the machine may be shared); everything is included: pose, solids,
+rays, cloth, background, occluder, sensor, JPEG, part map and visible areas.
 """
 import argparse
 import os
@@ -28,13 +28,15 @@ def best(f, repeat):
 
 def rendering(people, repeat):
     "One line per backend and size"
-    print(f"{'backend':8} {'size':>9} {'samples':>7} {'ms/image':>9} {'images/s':>9}   aim at 128x64: numba < 3 ms, numpy < 6 ms")
+    print("aim at 128x64: numba < 3 ms, numpy < 6 ms")
+    print(f"{'backend':8} {'size':>9} {'samples':>7} {'ms/image':>9} {'images/s':>9}")
     for backend in dict.fromkeys(("numpy", pick_backend())):
         for size, n in (((64, 32), 2), ((128, 64), 2), ((384, 128), 1)):
             items = Plan(text_groups(people, 3, 1, 1, people, 3, 16, 6), Options(size=size, supersample=n), 0).items
             _render_chunk(items, Options(size=size, supersample=n), backend)   # compile, paint the backgrounds
             blocks = [items[i:i + 12] for i in range(0, len(items) - 11, 12)]
-            took = [best(lambda b=b: _render_chunk(b, Options(size=size, supersample=n), backend), repeat) for b in blocks]
+            took = [best(lambda b=b: _render_chunk(b, Options(size=size, supersample=n), backend), repeat)
+                    for b in blocks]
             ms = 1e3*sum(took)/(12*len(took))
             print(f"{backend:8} {size[0]:>5}x{size[1]:<3} {n*n:>7} {ms:>9.2f} {1e3/ms:>9.0f}")
 
@@ -45,7 +47,8 @@ def opening(people, repeat):
         w = World("quick", cache=cache, groups=text_groups(people, 3, 20, 20, 20, 3, 16, 6))
         start = time.perf_counter()
         n = len(w.table())
-        print(f"\nfirst table(): {time.perf_counter() - start:.1f} s for {n} images (plan, rendering, captions, writing)")
+        took = time.perf_counter() - start
+        print(f"\nfirst table(): {took:.1f} s for {n} images (plan, rendering, captions, writing)")
         took = best(lambda: World("quick", cache=cache, groups=w.groups).table(), repeat)
         t = w.table()
         read = best(lambda: t.images(range(len(t))), repeat)

@@ -111,8 +111,10 @@ def test_neutral_sensor_changes_nothing():
     assert develop(rgb, ISP(jpeg=30)).shape == (16, 8, 3)
 
 
-@pytest.mark.parametrize("bad,word", [(dict(camera=Camera(wall="sea")), "wall"), (dict(camera=Camera(ground="lava")), "ground"),
-                                      (dict(shot=Shot(action="flying")), "action"), (dict(shot=Shot(arms="up")), "arms"),
+@pytest.mark.parametrize("bad,word", [(dict(camera=Camera(wall="sea")), "wall"),
+                                      (dict(camera=Camera(ground="lava")), "ground"),
+                                      (dict(shot=Shot(action="flying")), "action"),
+                                      (dict(shot=Shot(arms="up")), "arms"),
                                       (dict(backend="gpu"), "backend")])
 def test_unknown_names_are_refused(crowd, bad, word):
     with pytest.raises(ValueError, match=f"{word}=.*choose one of"): render(crowd[0], **bad)
@@ -138,7 +140,8 @@ def test_same_seed_same_bytes(tiny, tmp_path):
 
 def test_parallel_and_numpy_builds_give_the_same_pictures(tiny, tmp_path):
     plan = tiny.plan
-    with joblib.parallel_config(backend="threading"): build_cache(tmp_path/"two", plan, n_jobs=2)   # no process start-up
+    with joblib.parallel_config(backend="threading"):   # processes would take seconds to start
+        build_cache(tmp_path/"two", plan, n_jobs=2)
     build_cache(tmp_path/"numpy", plan, backend="numpy")
     want = (tiny.folder/"images.npy").read_bytes()
     assert (tmp_path/"two"/"images.npy").read_bytes() == want
@@ -149,7 +152,8 @@ def test_parallel_and_numpy_builds_give_the_same_pictures(tiny, tmp_path):
 def test_words_move_no_pixel(tiny):
     before = (tiny.folder/"images.npy").read_bytes()
     table = tiny.table()
-    for wording in (dict(granularity="fine"), dict(granularity="mixed", per_image=3), dict(level="identity", confusion=0.),
+    for wording in (dict(granularity="fine"), dict(granularity="mixed", per_image=3),
+                    dict(level="identity", confusion=0.),
                     dict(style="real")):
         w = World("smoke", seed=5, cache=tiny.cache, **TINY, **wording)
         assert w.folder == tiny.folder
@@ -235,7 +239,8 @@ def test_aerial_task_hides_lower_parts(tmp_path):
 
 
 @pytest.mark.parametrize("kw,message", [
-    (dict(preset="quik"), "Did you mean 'quick'"), (dict(severty=.3), "Did you mean 'severity'"), (dict(task="txt"), "task="),
+    (dict(preset="quik"), "Did you mean 'quick'"), (dict(severty=.3), "Did you mean 'severity'"),
+    (dict(task="txt"), "task="),
     (dict(severity=-1.), "between 0 and 2"), (dict(size=(8, 4)), "at least 16"), (dict(scenario="beach"), "scenario="),
     (dict(groups=(Group("train", "generated", 0, 1, 1),)), "at least 1")])
 def test_bad_options(kw, message):

@@ -7,14 +7,14 @@ __all__ = ['PATTERNS', 'DETAILS', 'ACTIONS', 'ARMS', 'GARMENTS', 'PAINTS', 'GROU
            'build', 'ISP', 'Camera', 'Occluder', 'ground_tile', 'wall_tile', 'View', 'Figure', 'pick_backend',
            'develop', 'reference_areas', 'Rendered', 'render']
 
-# %% ../../nbs/04_data.render.ipynb #c10cb85f
+# %% ../../nbs/04_data.render.ipynb #1b48d036
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, cos, floor, sin, sqrt
+from math import ceil, cos, sin, sqrt
 import io
 import numpy as np
 from ..core import check_choice, stream
-from .people import PARTS, PALETTE, Person
+from .people import PARTS, Person
 
 # %% ../../nbs/04_data.render.ipynb #72f77b4e
 PATTERNS = ('plain', 'striped', 'plaid', 'dotted', 'denim', 'strands', 'ribbed') # index = code of a cloth
