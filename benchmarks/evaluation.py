@@ -80,15 +80,16 @@ def main():
     a = p.parse_args()
     if a.worker: return worker(a.size[0], a.noise[0], a.repeat, a.backend)
     print(f"{'size':8}{'noise':>6}{'R1':>7}{'mAP':>7}{'product':>10}{'metrics':>10}{'ratio':>7}{'CPU ratio (min-max)':>22}"
-          f"{'peak MB':>9}{'compile':>9}")
+          f"{'peak MB':>9}{'first':>8}")
     for size in a.size:
         for noise in a.noise:
-            cmd = [sys.executable, __file__, "--worker", "--size", size, "--noise", str(noise), "--repeat", str(a.repeat), "--backend", a.backend]
+            cmd = [sys.executable, __file__, "--worker", "--size", size, "--noise", str(noise), "--repeat", str(a.repeat),
+                   "--backend", a.backend]
             r = json.loads(subprocess.run(cmd, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
             print(f"{size:8}{noise:6g}{r['R1']:7.1f}{r['mAP']:7.1f}{r['product']:9.2f}s{r['metrics']:9.2f}s{r['ratio']:7.2f}"
                   f"{r['ratio_cpu']:10.2f} ({r['spread'][0]:.2f}-{r['spread'][1]:.2f}){r['peak']:9.0f}{r['first']:8.1f}s", flush=True)
     print(f"threads {r['threads']}; peak memory includes Python, torch, numba and both sets of features; "
-          "compile is the first call of a process, once per machine")
+          "first: first call of a process, which imports numba and loads (or, once per machine, compiles) the counter")
 
 
 if __name__ == "__main__": main()

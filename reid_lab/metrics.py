@@ -6,13 +6,12 @@
 __all__ = ['Scores', 'MatrixScores', 'EmbeddingScores', 'why_skipped', 'metrics_from_similarity', 'retrieval_metrics', 'msd',
            'rsum']
 
-# %% ../nbs/10_metrics.ipynb #e2e2bd1d
+# %% ../nbs/10_metrics.ipynb #e5455d52
 import importlib.util
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 import numpy as np
 import torch
-import torch.nn.functional as F
 from .core import check_choice
 from .embeddings import Embeddings
 
@@ -171,7 +170,7 @@ def _bisect(x, i, row, a, j, start):
         lo, hi = torch.where(beats, mid + 1, lo), torch.where(beats, hi, mid)
     return lo - start[row]
 
-# %% ../nbs/10_metrics.ipynb #cfb98764
+# %% ../nbs/10_metrics.ipynb #ef80639d
 def _count_torch(block, pos, pstart, out, ostart, limit=2**21):
     "Counts of one block on its own device, `limit` scores at a time"
     n, parts = block.shape[1], []
@@ -186,17 +185,18 @@ def _count_torch(block, pos, pstart, out, ostart, limit=2**21):
         if not len(j):
             parts.append((j, j.double(), rowsum)); continue
         mrow = torch.repeat_interleave(torch.arange(hi - lo, device=b.device), start.diff())
-        a = b[mrow, j]
-        floor = b.new_full((hi - lo,), torch.inf); has = start.diff() > 0; floor[has] = a[start[:-1][has]]
-        row, col = (b >= floor[:, None]).nonzero(as_tuple=True)
-        sign = torch.cat([b.new_ones(len(row)), -b.new_ones(len(orow))]).double()
-        row, col = torch.cat([row, orow]), torch.cat([col, ocol]); x = b[row, col]
-        place = _bisect(x, col, row, a, j, start) + start[row] + row  # a row with m matches has places 0..m
-        size = len(a) + hi - lo
-        after = lambda w: F.pad(torch.bincount(place, w, minlength=size).flip(0).cumsum(0).flip(0), (0, 1))
-        here, end = torch.arange(len(a), device=b.device) + mrow + 1, start[1:][mrow] + mrow + 1
-        count, total = (v[here] - v[end] for v in (after(sign), after(sign*x.double())))
-        parts.append((count.round().long() - 1, total - a.double(), rowsum))  # a match does not beat itself
+        p, a, M = torch.arange(len(j), device=b.device) - start[mrow], b[mrow, j], int(start.diff().max())
+        T = b.new_full((hi - lo, M + 1), torch.inf); T[mrow, p] = a
+        place = torch.searchsorted(T, b)  # matches that are worse; where scores are equal, the index decides
+        row, col = (T.gather(1, place) == b).nonzero(as_tuple=True)
+        place[row, col] = _bisect(b[row, col], col, row, a, j, start)
+        oplace, x = _bisect(b[orow, ocol], ocol, orow, a, j, start), b.double()
+        place += torch.arange(0, (hi - lo)*(M + 1), M + 1, device=b.device)[:, None]
+        add = lambda w, left: (torch.bincount(place.flatten(), w, minlength=(hi - lo)*(M + 1)).reshape(-1, M + 1)
+                               .index_put_((orow, oplace), -left, accumulate=True))
+        beyond = lambda h: h.flip(1).cumsum(1).flip(1)[mrow, p + 1]
+        count, total = beyond(add(None, torch.ones_like(orow))), beyond(add(x.flatten(), x[orow, ocol]))
+        parts.append((count - 1, total - a.double(), rowsum))  # a match does not beat itself
     return tuple(torch.cat(p).cpu().numpy() for p in zip(*parts))
 
 # %% ../nbs/10_metrics.ipynb #9fe8eb90

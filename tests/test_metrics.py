@@ -275,6 +275,20 @@ def test_no_matrix_is_held(monkeypatch):
     assert max(seen) == 8 and sum(seen) == 50
 
 
+def test_without_numba(monkeypatch):
+    "A machine without numba gets the torch version, and the same numbers"
+    import reid_lab.metrics as module
+    rng = np.random.default_rng(0)
+    q, g = embeddings(700, rng), embeddings(30_000, rng, ids=400)
+    picked, real = [], module._counter
+    monkeypatch.setattr(module, "_counter", lambda *a: picked.append(real(*a)) or picked[-1])
+    a = retrieval_metrics(q, g)
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    b = retrieval_metrics(q, g)
+    assert picked == [module._count_numba, module._count_torch]
+    for k in KEYS: assert a[k] == pytest.approx(b[k], abs=1e-5)
+
+
 def test_integer_and_half_and_tensor_inputs():
     sim = torch.tensor([[2, 1, 0], [0, 1, 2]])
     assert metrics_from_similarity(sim, torch.tensor([0, 1]), torch.tensor([0, 2, 1]))["R1"] == 100
