@@ -38,7 +38,7 @@ def _as_emb(emb):
                          "find the images or the training step that made them, or drop these rows")
     return x
 
-# %% ../nbs/09_embeddings.ipynb #d2b12e14
+# %% ../nbs/09_embeddings.ipynb #8d38a647
 def _as_ids(name, ids, n):
     "`ids` as (N,) int64, or an error that says what to do"
     if ids is None: return None
@@ -47,7 +47,7 @@ def _as_ids(name, ids, n):
         raise ValueError(f"{name} has shape {x.shape}; emb has {n} rows, so {name} must have shape ({n},)")
     if x.dtype.kind == 'f' and n and np.isfinite(x).all() and (x % 1 == 0).all(): x = x.astype(np.int64)
     if x.dtype.kind not in 'iu' and n:
-        raise TypeError(f"{name} has dtype {x.dtype} (first value {x[0]!r}); it must hold integers. "
+        raise TypeError(f"{name} has dtype {x.dtype} (first value {x.tolist()[0]!r}); it must hold integers. "
                         "Names become integers with "
                         "pandas.factorize over query and gallery together")
     return x.astype(np.int64)
