@@ -1,4 +1,5 @@
-"""The loop: exact resume after a kill, selection, guards, averages."""
+"""The loop: exact resume after a kill or a full disk, selection, guards, averages."""
+import errno
 import json
 import os
 import signal
@@ -101,6 +102,25 @@ def test_nan_leaves_the_last_checkpoint_alone(tmp_path):
     assert all(p.isfinite().all() for p in learn.net.parameters())
 
 
+def test_full_disk_leaves_no_half_checkpoint(tmp_path, monkeypatch):
+    "The disk fills while step 4 is written: nothing of it remains, step 3 resumes, and ends where an uninterrupted run does"
+    whole = Learner(Net(), Blobs(), lr=.01, device="cpu").fit(epochs=2)
+    ck = Checkpoint(tmp_path, every=1)
+    real = torch.save
+    def full(obj, path):
+        if obj["counts"]["step"] < 4: return real(obj, path)
+        path.write_bytes(b"PK half of a state")
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space left") as e: Learner(Net(), Blobs(), callbacks=[ck], lr=.01, device="cpu").fit(epochs=2)
+    assert e.value.errno == errno.ENOSPC and "Checkpoint.after_step" in e.value.__notes__[0]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
+    monkeypatch.undo()
+    learn = Learner(Net(), Blobs(), callbacks=[ck], lr=.01, device="cpu")
+    assert ck.resume(learn) and (learn.step, learn.number) == (3, 3)
+    assert torch.equal(learn.fit(epochs=2).net.lin.weight, whole.net.lin.weight)
+
+
 def test_steps_and_epochs_agree():
     a = Learner(Net(), Blobs(), lr=.01, device="cpu").fit(epochs=2)
     b = Learner(Net(), Blobs(), lr=.01, device="cpu").fit(steps=12)
@@ -134,6 +154,36 @@ def test_log_lines_are_json_and_complete(tmp_path):
     Learner(Net(), Blobs(), callbacks=[Log(tmp_path / "l.jsonl", every=4, quiet=True)], device="cpu").fit(steps=10)
     rows = [json.loads(line) for line in (tmp_path / "l.jsonl").read_text().splitlines()]
     assert [r["step"] for r in rows] == [4, 8, 10] and rows[-1]["images"] == 160
+
+
+class Late(Blobs):
+    "Each batch arrives 20 ms late"
+    def epoch(self, e, start=0):
+        for batch in super().epoch(e, start):
+            time.sleep(.02)
+            yield batch
+
+
+def test_throughput_and_waiting_are_logged():
+    log = Log(every=3, quiet=True)
+    learn = Learner(Net(), Late(), callbacks=[log], device="cpu").fit(epochs=1)
+    a, b = log.rows
+    assert .06 <= a["wait_s"] <= b["wait_s"] - .06 and b["wait_s"] <= b["seconds"]
+    assert b["wait_s"] == round(learn.wait, 3)
+    assert b["images_per_s"] == pytest.approx((b["images"] - a["images"])/(b["seconds"] - a["seconds"]), rel=.05)
+    assert 0 < b["images_per_s"] <= 16/.02
+
+
+def test_wait_survives_a_restart_and_old_states_load(tmp_path):
+    learn = Learner(Net(), Late(), device="cpu").fit(epochs=1)
+    save_state(learn, tmp_path / "s")
+    again = load_state(Learner(Net(), Late(), device="cpu"), tmp_path / "s")
+    assert again.wait == learn.wait >= .12
+    state = torch.load(tmp_path / "s" / "state.pt", weights_only=True)
+    del state["counts"]["wait"]
+    torch.save(state, tmp_path / "s" / "state.pt")
+    old = load_state(Learner(Net(), Late(), device="cpu"), tmp_path / "s")
+    assert (old.wait, old.step) == (0, 6)
 
 
 def test_state_needs_the_same_callbacks(tmp_path):
