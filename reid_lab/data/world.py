@@ -425,7 +425,7 @@ class Reader:
         if self._images is None: self._images = np.load(self.folder/'images.npy', mmap_mode='r')
         return [np.array(self._images[int(p[-11:-4])]) for p in paths]
 
-# %% ../../nbs/05_data.world.ipynb #0cd6b153
+# %% ../../nbs/05_data.world.ipynb #9152d7bd
 class World:
     "A benchmark of rendered people; `table()` is what everything else uses"
     def __init__(self, preset:str='quick', # smoke, quick or full
@@ -433,7 +433,7 @@ class World:
         cache=None, # Folder (default: `worlds` in `cache_dir`)
         task:str='text', # text, reid or aerial
         backend:str='auto', # See `render`; does not change the pictures
-        n_jobs:int=1, # Processes for rendering
+        n_jobs:int=None, # Processes for rendering; default: one a core for large worlds, else 1
         groups=None, # Tuple of `Group` instead of the preset's
         **overrides): # Fields of `Options` and `Wording`
         p = PRESETS[check_choice('preset', preset, PRESETS)]
@@ -466,7 +466,10 @@ class World:
     def build(self) -> Path: # The folder
         "Render the world if it is not cached"
         if _damaged(self.folder): shutil.rmtree(self.folder)
-        if _damaged(self.folder) is None: build_cache(self.folder, self.plan, self.backend, self.n_jobs)
+        if _damaged(self.folder) is None:
+            from joblib import cpu_count
+            jobs = self.n_jobs or (cpu_count() if len(self.plan.items) > 2000 else 1)
+            build_cache(self.folder, self.plan, self.backend, jobs)
         return self.folder
 
     def __repr__(self):
