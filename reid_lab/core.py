@@ -25,21 +25,27 @@ def check_choice(name:str, # The argument, as the caller knows it
     guess = f" Did you mean {near[0]!r}?" if near else ''
     raise ValueError(f"{name}={value!r} is not known; choose one of {choices}.{guess}{' ' + hint if hint else ''}")
 
-# %% ../nbs/00_core.ipynb #64bbadc6
-def stream(seed:int, *names):
+# %% ../nbs/00_core.ipynb #ab445fca
+def stream(seed:int, # Of the experiment
+    *names, # Strings or integers that name the decision
+    ): # numpy.random.Generator
     "A `numpy.random.Generator` that depends on `seed` and on `names` (strings or integers) only"
     import numpy as np
     words = [int(seed) & 0xFFFFFFFF] + [zlib.crc32(repr(n).encode()) for n in names]
     return np.random.default_rng(np.random.SeedSequence(words))
 
-# %% ../nbs/00_core.ipynb #80a2c3e9
-def torch_stream(seed:int, *names, device='cpu'):
+# %% ../nbs/00_core.ipynb #90142392
+def torch_stream(seed:int, # Of the experiment
+    *names, # Strings or integers that name the decision
+    device='cpu', # Where numbers are drawn
+    ): # torch.Generator
     "A `torch.Generator` seeded like `stream`"
     import torch
     return torch.Generator(device).manual_seed(int(stream(seed, *names).integers(2**62)))
 
 
-def seed_everything(seed:int):
+def seed_everything(seed:int, # Any integer
+    ):
     "Seed Python, NumPy and torch (for code that draws from the global generators, such as dropout)"
     import random
     import numpy as np, torch
@@ -62,7 +68,7 @@ def pick_device(device:str='auto') -> str: # `cpu`, `cuda`, `cuda:1`, `mps`
     if device != 'auto': return str(torch.device(device))
     return 'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu'
 
-# %% ../nbs/00_core.ipynb #f203873a
+# %% ../nbs/00_core.ipynb #181ac734
 def project_root() -> Path: # Folder that holds `settings.ini`, or the current folder
     "Where `figures/`, `results/` and `runs/` live; `REID_LAB_HOME` overrides it"
     if os.environ.get('REID_LAB_HOME'): return Path(os.environ['REID_LAB_HOME']).expanduser().resolve()
@@ -72,14 +78,15 @@ def project_root() -> Path: # Folder that holds `settings.ini`, or the current f
     return Path.cwd()
 
 
-def cache_dir(*parts:str) -> Path: # An existing folder
+def cache_dir(*parts:str, # Folders below it
+    ) -> Path: # An existing folder
     "Folder for things that can be made again; `REID_LAB_CACHE`, else `~/.cache/reid_lab`"
-    base = os.environ.get('REID_LAB_CACHE') or Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser()/'reid_lab'
+    base = os.environ.get('REID_LAB_CACHE') or Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache')/'reid_lab'
     p = Path(base).expanduser().joinpath(*parts)
     p.mkdir(parents=True, exist_ok=True)
     return p
 
-# %% ../nbs/00_core.ipynb #49c31242
+# %% ../nbs/00_core.ipynb #03177254
 def safe_join(root, # Folder that must not be left
     rel, # Relative path, from a file that somebody else wrote
     ) -> Path: # Resolved path inside `root`
@@ -87,13 +94,15 @@ def safe_join(root, # Folder that must not be left
     root = Path(root).resolve()
     p = (root/str(rel)).resolve()
     if p != root and root not in p.parents:
-        raise ValueError(f"path {str(rel)!r} leaves the dataset folder {str(root)!r}; paths must be relative and inside it")
+        raise ValueError(f"path {str(rel)!r} leaves the dataset folder {str(root)!r}; "
+                         "paths must be relative and inside it")
     return p
 
-
+# %% ../nbs/00_core.ipynb #b89c298c
 @contextmanager
-def atomic_path(path): # Final file or folder name
-    "Yield a temporary name beside `path`; rename it to `path` if the block succeeds (an existing folder wins), else remove it"
+def atomic_path(path, # Final file or folder name
+    ): # Yields the temporary path
+    "A temporary name beside `path`, renamed to it if the block succeeds (an existing folder wins), else removed"
     import shutil
     path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
     tmp = Path(tempfile.mkdtemp(prefix=f'.{path.name}.', dir=path.parent))
@@ -102,7 +111,7 @@ def atomic_path(path): # Final file or folder name
         if not path.is_dir(): (tmp/path.name).replace(path)  # a folder that another process finished first stays
     finally: shutil.rmtree(tmp, ignore_errors=True)
 
-# %% ../nbs/00_core.ipynb #bc7ab9f5
+# %% ../nbs/00_core.ipynb #003cef87
 class progress:
     "Iterate and report, at most every `every` seconds; set `.note` inside the loop to add text"
     def __init__(self, items, # Anything iterable
@@ -126,7 +135,8 @@ class progress:
         of = f'/{self.total}' if self.total else ''
         left = f', {t/n*(self.total-n):.0f} s left' if n and self.total and not end else ''
         line = f"{self.label} {n}{of} ({t:.0f} s{left}) {self.note}".strip()
-        print(('\r\x1b[K' if self.tty else '') + line, end='' if self.tty and not end else '\n', file=self.file, flush=True)
+        if self.tty: line = '\r\x1b[K' + line
+        print(line, end='' if self.tty and not end else '\n', file=self.file, flush=True)
 
     def __iter__(self):
         start = said = time.monotonic(); n = 0
@@ -137,17 +147,20 @@ class progress:
                 self._say(n, now - start); said = now
         if said != start or self.tty: self._say(n, time.monotonic() - start, end=True)
 
-# %% ../nbs/00_core.ipynb #cb181ed8
+# %% ../nbs/00_core.ipynb #d5017663
 def unit_norm(x, # (..., D) tensor
-    eps:float=1e-12):
+    eps:float=1e-12, # Smallest length that is divided by
+    ): # (..., D)
     "`x` scaled to length 1 along its last axis"
     import torch.nn.functional as F
     return F.normalize(x, dim=-1, eps=eps)
 
-# %% ../nbs/00_core.ipynb #5de46f16
+# %% ../nbs/00_core.ipynb #8de453cb
 class Picture:
     "A PIL image that a notebook shows as JPEG, kept under `max_kb`"
-    def __init__(self, image, max_kb:int=60): self.image, self.max_kb = image.convert('RGB'), max_kb
+    def __init__(self, image, # PIL image
+        max_kb:int=60, # Size of the JPEG at most
+        ): self.image, self.max_kb = image.convert('RGB'), max_kb
 
     def _repr_jpeg_(self):
         import io
@@ -158,7 +171,7 @@ class Picture:
 
     def __repr__(self): return f"Picture({self.image.width}x{self.image.height})"
 
-
+# %% ../nbs/00_core.ipynb #0eb674fd
 def image_grid(images, # Sequence of (H,W,3) uint8 arrays or PIL images of one size
     ncol:int=8, # Columns
     titles=None, # Text under each image
@@ -169,7 +182,8 @@ def image_grid(images, # Sequence of (H,W,3) uint8 arrays or PIL images of one s
     "Thumbnails in rows"
     from PIL import Image, ImageDraw, ImageFont
     ims = [im if isinstance(im, Image.Image) else Image.fromarray(im) for im in images]
-    if scale != 1: ims = [im.resize((round(im.width*scale), round(im.height*scale)), Image.Resampling.BICUBIC) for im in ims]
+    scaled = lambda im: im.resize((round(im.width*scale), round(im.height*scale)), Image.Resampling.BICUBIC)
+    if scale != 1: ims = [scaled(im) for im in ims]
     w, h = ims[0].size
     font = ImageFont.load_default(10)
     th = 14*max(str(t).count('\n') + 1 for t in titles) if titles is not None else 0
