@@ -12,12 +12,13 @@ from .. import losses
 from ..core import unit_norm
 from .backbones import PixelNorm, ResTower, TokenPool
 
-# %% ../../nbs/31_models.bot.ipynb #ad05a911
+# %% ../../nbs/31_models.bot.ipynb #e1018bad
 class BoT(nn.Module):
     "Image ReID model: tower, pooling, BNNeck and a classifier over the training identities"
     def __init__(self, image:nn.Module, # Image tower: `(B,3,H,W)` -> `(B,N,image.width)`
         n_ids:int, # Training identities
-        size=(256, 128), pool:str='mean',
+        size=(256, 128), # Height and width of the crops
+        pool:str='mean', # See `TokenPool`
         margin:float=.3, # Triplet margin; None for the soft margin
         smoothing:float=.1, # Label smoothing
         ):
@@ -26,14 +27,17 @@ class BoT(nn.Module):
         self.neck, self.classify = nn.BatchNorm1d(image.width), nn.Linear(image.width, n_ids, bias=False)
         self.neck.bias.requires_grad_(False)
         nn.init.normal_(self.classify.weight, std=.001)
-        self.size, self.dim, self.margin, self.smoothing, self.tokenizer = tuple(size), image.width, margin, smoothing, None
+        self.size, self.dim, self.tokenizer = tuple(size), image.width, None
+        self.margin, self.smoothing = margin, smoothing
 
     def features(self, img): # (B,3,H,W) in [0,1] -> (B,D) before and (B,D) after the neck
         "Pooled feature and its batch-normalised version"
         f = self.pool(self.image(self.pixels(img)))
         return f, self.neck(f)
 
-    def encode_image(self, img): return unit_norm(self.features(img)[1])
+    def encode_image(self, img): # (B,3,H,W) in [0,1] -> (B,D) unit-norm
+        "Embedding for retrieval: the feature after the neck"
+        return unit_norm(self.features(img)[1])
 
     def forward(self, batch:dict) -> dict: # `id_loss`, `triplet_loss`
         "Losses of a PK batch; `label` numbers the training identities from 0"
@@ -41,8 +45,13 @@ class BoT(nn.Module):
         return dict(id_loss=losses.label_smoothing(self.classify(after), batch['label'], self.smoothing),
                     triplet_loss=losses.triplet(before, batch['pid'], margin=self.margin))
 
-# %% ../../nbs/31_models.bot.ipynb #6520eeb2
+# %% ../../nbs/31_models.bot.ipynb #bd7936cb
 def bot_tiny(n_ids:int, # Training identities
-    size=(128, 64), widths=(16, 32, 64, 128), norm:str='batch', pool:str='meanmax', **kw):
+    size=(128, 64), # Height and width of the crops
+    widths=(16, 32, 64, 128), # Stem and stages of the tower
+    norm:str='batch', # `batch` or `group`
+    pool:str='meanmax', # See `TokenPool`
+    **kw, # Other arguments of `BoT`
+    ) -> BoT:
     "BoT for two CPU cores and 128x64 crops (about 0.3 million parameters)"
     return BoT(ResTower(widths, norm), n_ids, size, pool, **kw)

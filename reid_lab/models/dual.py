@@ -12,23 +12,32 @@ from .. import losses
 from ..core import check_choice, unit_norm
 from .backbones import PixelNorm, ResTower, TextEncoder, TokenPool
 
-# %% ../../nbs/32_models.dual.ipynb #acca5190
+# %% ../../nbs/32_models.dual.ipynb #7014f480
 class DualEncoder(nn.Module):
     "Image tower and text encoder in one joint space"
-    def __init__(self, image:nn.Module, text:TextEncoder, size=(128, 64), dim:int=128, pool:str='meanmax',
+    def __init__(self, image:nn.Module, # Image tower: `(B,3,H,W)` -> `(B,N,image.width)`
+        text:TextEncoder, # Token states
+        size=(128, 64), # Height and width of the crops
+        dim:int=128, # Of the joint space
+        pool:str='meanmax', # Of image tokens; see `TokenPool`
         loss:str='itc', # `itc` or `sdm`
         tau:float=None, # Temperature; default: learnable from 0.07 (`itc`) or fixed 0.02 (`sdm`)
-        tokenizer=None):
+        tokenizer=None, # Kept for whoever encodes captions
+        ):
         super().__init__()
         self.pixels, self.image, self.text, self.pool = PixelNorm(), image, text, TokenPool(pool)
         self.img_proj, self.txt_proj = nn.Linear(image.width, dim), nn.Linear(text.width, dim)
         self.loss = check_choice('loss', loss, ('itc', 'sdm'))
-        self.tau = nn.Parameter(torch.tensor(float(tau or (.07 if loss == 'itc' else .02))), requires_grad=loss == 'itc')
+        tau = float(tau or (.07 if loss == 'itc' else .02))
+        self.tau = nn.Parameter(torch.tensor(tau), requires_grad=loss == 'itc')
         self.size, self.dim, self.tokenizer = tuple(size), dim, tokenizer
 
-    def encode_image(self, img): return unit_norm(self.img_proj(self.pool(self.image(self.pixels(img)))))
+    def encode_image(self, img): # (B,3,H,W) in [0,1] -> (B,D) unit-norm
+        "Embeddings of images"
+        return unit_norm(self.img_proj(self.pool(self.image(self.pixels(img)))))
 
-    def encode_text(self, tokens): # (B,L) -> (B,D): mean over real tokens
+    def encode_text(self, tokens): # (B,L) -> (B,D) unit-norm
+        "Embeddings of captions: the mean over real tokens"
         x, real = self.text(tokens), (tokens != self.text.pad_id).unsqueeze(-1)
         return unit_norm(self.txt_proj((x*real).sum(1)/real.sum(1).clamp(min=1)))
 
@@ -38,9 +47,17 @@ class DualEncoder(nn.Module):
         fn = losses.itc if self.loss == 'itc' else losses.sdm
         return {f'{self.loss}_loss': fn(img, txt, pid=batch['pid'], tau=self.tau.clamp(1e-3, .5))}
 
-# %% ../../nbs/32_models.dual.ipynb #a04babf3
-def dual_tiny(tokenizer=None, vocab_size:int=None, # Sizes are taken from the tokenizer when there is one
-    size=(128, 64), widths=(16, 32, 64, 128), norm:str='batch', text_width:int=96, layers:int=1, max_len:int=96, **kw):
+# %% ../../nbs/32_models.dual.ipynb #d8b2181f
+def dual_tiny(tokenizer=None, # Its vocabulary and length are used when given
+    vocab_size:int=None, # Needed without a tokenizer
+    size=(128, 64), # Height and width of the crops
+    widths=(16, 32, 64, 128), # Stem and stages of the image tower
+    norm:str='batch', # `batch` or `group`
+    text_width:int=96, # Width of the text encoder
+    layers:int=1, # Of the text encoder
+    max_len:int=96, # Text positions at least
+    **kw, # Other arguments of `DualEncoder`
+    ) -> DualEncoder:
     "Two towers for two CPU cores"
     if tokenizer is not None: vocab_size, max_len = tokenizer.vocab_size, max(max_len, tokenizer.context_length)
     if vocab_size is None: raise ValueError("dual_tiny needs a tokenizer or a vocab_size")

@@ -12,7 +12,7 @@ from .bot import bot_tiny
 from .camel import camel_base, camel_tiny
 from .dual import dual_tiny
 
-# %% ../../nbs/39_models.zoo.ipynb #1b1a0ee3
+# %% ../../nbs/39_models.zoo.ipynb #b25ce33c
 MODELS = dict(
     bot_tiny=bot_tiny,       # image ReID, identity + triplet
     camel_base=camel_base,   # the same at paper size, for a GPU (timm tower in place of SG-Former-S)
@@ -26,17 +26,24 @@ def list_models(kind:str='all', # `all`, `text` (reads captions), `image`, or `t
     "Registered models"
     check_choice('kind', kind, ('all', 'text', 'image', 'tiny'))
     image_only = {'bot_tiny'}
-    keep = dict(all=lambda m: True, text=lambda m: m not in image_only, image=image_only.__contains__, tiny=lambda m: m.endswith('_tiny'))
+    keep = dict(all=lambda m: True, text=lambda m: m not in image_only, image=image_only.__contains__,
+                tiny=lambda m: m.endswith('_tiny'))
     return sorted(filter(keep[kind], MODELS))
 
 
 def create_model(name:str, # One of `list_models()`
-    **kw): # Arguments of that model
+    **kw, # Arguments of that model
+    ): # nn.Module that keeps the contract below
     "A model by name"
     return MODELS[check_choice('name', name, MODELS)](**kw)
 
-# %% ../../nbs/39_models.zoo.ipynb #da43a566
-def sample_batch(size=(64, 32), n:int=8, vocab_size:int=60, length:int=10, seed:int=0) -> dict:
+# %% ../../nbs/39_models.zoo.ipynb #3aa072b7
+def sample_batch(size=(64, 32), # Height and width
+    n:int=8, # Samples, two of each person
+    vocab_size:int=60, # Tokens are 5 and above, after a 2 in front
+    length:int=10, # Tokens; the second half of the batch has two fewer
+    seed:int=0, # Of pixels and tokens
+    ) -> dict: # img, tokens, tokens_mlm, labels_mlm, pid, label, cam, index, caption, path
     "A random batch with everything that a loader provides"
     g = torch.Generator().manual_seed(seed)
     tokens = torch.randint(5, vocab_size, (n, length), generator=g)
@@ -44,14 +51,15 @@ def sample_batch(size=(64, 32), n:int=8, vocab_size:int=60, length:int=10, seed:
     labels = torch.full_like(tokens, -100); labels[:, 3] = tokens[:, 3]
     masked = tokens.clone(); masked[:, 3] = 4
     pid = torch.arange(n)//2
-    return dict(img=torch.rand(n, 3, *size, generator=g), tokens=tokens, tokens_mlm=masked, labels_mlm=labels, pid=pid, label=pid,
-                cam=torch.arange(n) % 2, index=torch.arange(n), caption=['a man in a red coat']*n, path=[f'{i}.jpg' for i in range(n)])
+    return dict(img=torch.rand(n, 3, *size, generator=g), tokens=tokens, tokens_mlm=masked, labels_mlm=labels,
+                pid=pid, label=pid, cam=torch.arange(n) % 2, index=torch.arange(n),
+                caption=['a man in a red coat']*n, path=[f'{i}.jpg' for i in range(n)])
 
-
+# %% ../../nbs/39_models.zoo.ipynb #4cec84cc
 def check_model(model, # Reads captions if it has `encode_text`
     batch:dict=None, # Default: `sample_batch(model.size)`
     text:bool=True, # Whether it encodes captions
-    ):
+    ) -> dict: # The losses
     "Raise `AssertionError` naming the part of the contract that `model` breaks"
     batch = batch or sample_batch(model.size)
     model.train(); model.zero_grad()
@@ -59,15 +67,21 @@ def check_model(model, # Reads captions if it has `encode_text`
     assert out, "forward() returned no key that ends in _loss"
     assert all(v.ndim == 0 and v.isfinite() for v in out.values()), f"losses must be finite scalars: {out}"
     sum(out.values()).backward()
-    dead = [n for n, p in model.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.isfinite().all())]
+    learned = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    dead = [n for n, p in learned if p.grad is None or not p.grad.isfinite().all()]
     assert not dead, f"no finite gradient reaches {dead[:5]}"
     model.eval()
-    with torch.no_grad():
-        enc = [('encode_image', model.encode_image, batch['img'])] + ([('encode_text', model.encode_text, batch['tokens'])] if text else [])
-        for name, fn, x in enc:
-            a, b = fn(x), fn(x)
-            assert a.shape == (len(x), model.dim), f"{name} gave {tuple(a.shape)}, expected {(len(x), model.dim)}"
-            assert torch.equal(a, b), f"{name} is not deterministic in eval mode"
-            assert torch.allclose(a.norm(dim=1), torch.ones(len(x)), atol=1e-4), f"{name} is not unit-norm"
-            assert torch.allclose(fn(x[:3]), a[:3], atol=1e-4), f"{name} of an image or caption depends on its batch"
+    _check_encoder(model, 'encode_image', batch['img'])
+    if text: _check_encoder(model, 'encode_text', batch['tokens'])
     return out
+
+
+@torch.no_grad()
+def _check_encoder(model, name, x):
+    "Shape, determinism, length and independence of the batch"
+    fn = getattr(model, name)
+    a, b = fn(x), fn(x)
+    assert a.shape == (len(x), model.dim), f"{name} gave {tuple(a.shape)}, expected {(len(x), model.dim)}"
+    assert torch.equal(a, b), f"{name} is not deterministic in eval mode"
+    assert torch.allclose(a.norm(dim=1), torch.ones(len(x)), atol=1e-4), f"{name} is not unit-norm"
+    assert torch.allclose(fn(x[:3]), a[:3], atol=1e-4), f"{name} of an image or caption depends on its batch"
