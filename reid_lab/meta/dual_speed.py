@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['Task', 'Scaled', 'TaskCycle', 'DualSpeed', 'ReleasedDualSpeed']
 
-# %% ../../nbs/42_meta.dual_speed.ipynb #1cc3a915
+# %% ../../nbs/42_meta.dual_speed.ipynb #ae26d381
 import torch
+from fastcore.basics import patch
 from ..core import check_choice, stream
 
-# %% ../../nbs/42_meta.dual_speed.ipynb #0f2dc7c8
+# %% ../../nbs/42_meta.dual_speed.ipynb #1852acaa
 class Task:
     "The identity task: the batch as it is"
     name = 'plain'
@@ -17,17 +18,19 @@ class Task:
         rng, # `numpy.random.Generator` of this step
         ) -> dict: # The batch to train on
         return batch
-    def after(self, out:dict): "Look at the model's outputs of this batch"
+
+    def after(self, out:dict): "Look at `out`, the model's outputs of this batch"
     def state_dict(self) -> dict: return {}
-    def load_state_dict(self, state): "Nothing to restore"
+    def load_state_dict(self, state): "Nothing to restore from `state`"
 
 
 class Scaled(Task):
-    "Brightness scaled by `factor`; a stand-in for a stylisation in the examples"
-    def __init__(self, factor): self.factor, self.name = factor, f'x{factor}'
+    "Brightness scaled; a stand-in for a stylisation in the examples"
+    def __init__(self, factor, # Of the pixels
+        ): self.factor, self.name = factor, f'x{factor}'
     def __call__(self, batch, rng): return {**batch, 'img': batch['img']*self.factor}
 
-# %% ../../nbs/42_meta.dual_speed.ipynb #50f7f18e
+# %% ../../nbs/42_meta.dual_speed.ipynb #32823956
 class TaskCycle:
     "One gradient step per batch, the tasks in turn"
     def __init__(self, tasks, # Sequence of `Task`
@@ -35,151 +38,219 @@ class TaskCycle:
         iters_per_task=1, # Batches per task before the next; None: a round of all tasks is one pass over the data
         ):
         if not tasks: raise ValueError("tasks is empty; give at least one Task")
-        if iters_per_task is not None and iters_per_task < 1: raise ValueError(f"iters_per_task={iters_per_task} must be at least 1, or None")
-        self.tasks, self.order, self.iters = list(tasks), check_choice('order', order, ('fixed', 'random')), iters_per_task
+        if iters_per_task is not None and iters_per_task < 1:
+            raise ValueError(f"iters_per_task={iters_per_task} must be at least 1, or None")
+        self.tasks, self.iters = list(tasks), iters_per_task
+        self.order = check_choice('order', order, ('fixed', 'random'))
         self.it = self.slot = self.round = 0
 
-    def before_fit(self, learn):
+    def before_fit(self, learn): # `Learner`
+        "Without `iters_per_task`, a round of all tasks is one pass over `learn.loader`"
         if self.iters is None: self.iters = max(1, len(learn.loader)//len(self.tasks))
 
-    def task(self, seed): # The task whose turn it is
-        n = len(self.tasks)
-        turn = stream(seed, 'task order', self.round).permutation(n) if self.order == 'random' else range(n)
-        return self.tasks[turn[self.slot]]
+    def end_task(self, params): "Nothing happens to `params` between tasks"
+    def finish(self, learn): "The weights of `learn` are final as they are"
+    def averaged(self, learn): "No other weights than those of `learn` to evaluate with"
 
-    def step(self, learn, batch):
-        "Train on one batch of the current task"
-        task = self.task(learn.seed)
-        out = learn.update(task(batch, stream(learn.seed, 'task', learn.step)))
-        task.after(out)
-        self.it += 1
-        if self.it == self.iters:
-            self.end_task(list(learn.net.parameters()))
-            self.it, self.slot = 0, self.slot + 1
-            if self.slot == len(self.tasks): self.slot, self.round = 0, self.round + 1
-        return out
+# %% ../../nbs/42_meta.dual_speed.ipynb #9e9c57ad
+@patch
+def task(self:TaskCycle, seed:int, # Of the training, for `order='random'`
+    ) -> Task:
+    "The task whose turn it is"
+    n = len(self.tasks)
+    turn = stream(seed, 'task order', self.round).permutation(n) if self.order == 'random' else range(n)
+    return self.tasks[turn[self.slot]]
 
-    def end_task(self, params): "Nothing happens between tasks"
-    def finish(self, learn): "The weights are final as they are"
-    def averaged(self, learn): return None
-    def state_dict(self): return dict(it=self.it, slot=self.slot, round=self.round, iters=self.iters, tasks=[t.state_dict() for t in self.tasks])
-    def load_state_dict(self, s):
-        self.it, self.slot, self.round, self.iters = s['it'], s['slot'], s['round'], s['iters']
-        for t, st in zip(self.tasks, s['tasks']): t.load_state_dict(st)
+# %% ../../nbs/42_meta.dual_speed.ipynb #3eefa6d8
+@patch
+def step(self:TaskCycle, learn, # `Learner`
+    batch:dict, # From the loader
+    ) -> dict: # The model's outputs
+    "Train on one batch of the current task"
+    task = self.task(learn.seed)
+    out = learn.update(task(batch, stream(learn.seed, 'task', learn.step)))
+    task.after(out)
+    self.it += 1
+    if self.it == self.iters:
+        self.end_task(list(learn.net.parameters()))
+        self.it, self.slot = 0, self.slot + 1
+        if self.slot == len(self.tasks): self.slot, self.round = 0, self.round + 1
+    return out
 
-# %% ../../nbs/42_meta.dual_speed.ipynb #8630373a
+
+@patch
+def state_dict(self:TaskCycle) -> dict:
+    "Counters, and the state of each task"
+    return dict(it=self.it, slot=self.slot, round=self.round, iters=self.iters,
+                tasks=[t.state_dict() for t in self.tasks])
+
+
+@patch
+def load_state_dict(self:TaskCycle, s:dict, # From `state_dict`
+    ):
+    "Continue from a saved state"
+    self.it, self.slot, self.round, self.iters = s['it'], s['slot'], s['round'], s['iters']
+    for t, st in zip(self.tasks, s['tasks']): t.load_state_dict(st)
+
+# %% ../../nbs/42_meta.dual_speed.ipynb #426f4dbc
+@torch.no_grad()
+def _copy(params, values):
+    "Overwrite parameters in place"
+    for p, v in zip(params, values): p.copy_(v)
+
+
 class DualSpeed(TaskCycle):
     "CAMeL's Algorithm 1; buffers (BatchNorm statistics, counters) are copied, not averaged"
-    def __init__(self, tasks, eps_fast:float=1., eps_slow:float=.5,
+    def __init__(self, tasks, # Sequence of `Task`
+        eps_fast:float=1., # Rate of eq. 4
+        eps_slow:float=.5, # Rate of eq. 5
         slow_every_tasks:int=6, # The paper's k; a multiple of the number of tasks
-        order:str='fixed', iters_per_task=None, # See `TaskCycle`
-        fast:bool=True, slow:bool=True, # Switch eq. 4, eq. 5
+        order:str='fixed', # See `TaskCycle`
+        iters_per_task=None, # See `TaskCycle`
+        fast:bool=True, # False leaves eq. 4 out
+        slow:bool=True, # False leaves eq. 5 out
         sequential:bool=True, # False: every task starts from the round's first weights (Reptile)
         final_slow_step:bool=False, # One more eq. 5 at the end, so that the last rounds are not lost
         ):
         super().__init__(tasks, order, iters_per_task)
         n = len(self.tasks)
         if slow_every_tasks < 1 or slow_every_tasks % n:
-            raise ValueError(f"slow_every_tasks={slow_every_tasks} must be a multiple of the {n} tasks (eq. 5 follows eq. 4); try {max(n, slow_every_tasks//n*n)}")
+            raise ValueError(f"slow_every_tasks={slow_every_tasks} must be a multiple of the {n} tasks "
+                             f"(eq. 5 follows eq. 4); try {max(n, slow_every_tasks//n*n)}")
         self.eps_fast, self.eps_slow, self.every = eps_fast, eps_slow, slow_every_tasks
         self.fast, self.slow, self.sequential, self.final = fast, slow, sequential, final_slow_step
         self.done, self.theta0, self.total, self.theta_slow = 0, None, None, None
 
-    def before_fit(self, learn):
-        super().before_fit(learn)
-        self.begin(list(learn.net.parameters()))
-
-    @torch.no_grad()
-    def begin(self, params): # list of tensors
-        "theta_0 <- theta, theta' <- theta"
-        self.theta0, self.theta_slow = [p.detach().clone() for p in params], [p.detach().clone() for p in params]
-        self.total = [torch.zeros_like(p) for p in params]
-
-    @torch.no_grad()
-    def end_task(self, params):
-        "Add this task's iterate; after the last task apply eq. 4 and, when due, eq. 5. Changes `params` in place"
-        for t, p in zip(self.total, params): t.add_(p)
-        self.done += 1
-        n = len(self.tasks)
-        if self.done % n:
-            if not self.sequential: _copy(params, self.theta0)
-            return
-        if self.fast:
-            for p, p0, t in zip(params, self.theta0, self.total): p.copy_(p0 + self.eps_fast*(t/n - p0))
-        if self.slow and self.done % self.every == 0: self.slow_step(params)
-        for p0, p, t in zip(self.theta0, params, self.total): p0.copy_(p); t.zero_()
-
-    @torch.no_grad()
-    def slow_step(self, params):
-        "Eq. 5: theta' <- theta' + eps_slow (theta_0 - theta'), theta_0 <- theta'"
-        for ps, p in zip(self.theta_slow, params): ps.lerp_(p, self.eps_slow)
-        _copy(params, self.theta_slow)
-
-    def finish(self, learn):
-        "Return theta' (or theta_0 when eq. 5 is off)"
-        params = list(learn.net.parameters())
-        if not self.slow: return
-        if self.final: self.slow_step(params)
-        _copy(params, self.theta_slow)
-
-# %% ../../nbs/42_meta.dual_speed.ipynb #56f8d707
+# %% ../../nbs/42_meta.dual_speed.ipynb #e7403924
+@patch
 @torch.no_grad()
-def _copy(params, values):
-    for p, v in zip(params, values): p.copy_(v)
+def begin(self:DualSpeed, params, # List of tensors
+    ):
+    "theta_0 <- theta, theta' <- theta"
+    self.theta0, self.theta_slow = [p.detach().clone() for p in params], [p.detach().clone() for p in params]
+    self.total = [torch.zeros_like(p) for p in params]
 
-# %% ../../nbs/42_meta.dual_speed.ipynb #fa60cb55
+
+@patch
+@torch.no_grad()
+def end_task(self:DualSpeed, params, # List of tensors, changed in place
+    ):
+    "Add this task's iterate; after the last task apply eq. 4 and, when due, eq. 5"
+    for t, p in zip(self.total, params): t.add_(p)
+    self.done += 1
+    n = len(self.tasks)
+    if self.done % n:
+        if not self.sequential: _copy(params, self.theta0)
+        return
+    if self.fast:
+        for p, p0, t in zip(params, self.theta0, self.total): p.copy_(p0 + self.eps_fast*(t/n - p0))
+    if self.slow and self.done % self.every == 0: self.slow_step(params)
+    for p0, p, t in zip(self.theta0, params, self.total): p0.copy_(p); t.zero_()
+
+
+@patch
+@torch.no_grad()
+def slow_step(self:DualSpeed, params, # List of tensors, changed in place
+    ):
+    "Eq. 5: theta' <- theta' + eps_slow (theta_0 - theta'), theta_0 <- theta'"
+    for ps, p in zip(self.theta_slow, params): ps.lerp_(p, self.eps_slow)
+    _copy(params, self.theta_slow)
+
+# %% ../../nbs/42_meta.dual_speed.ipynb #bfee7d42
+@patch
+def before_fit(self:DualSpeed, learn, # `Learner`
+    ):
+    "Both speeds start from the model's weights"
+    TaskCycle.before_fit(self, learn)
+    self.begin(list(learn.net.parameters()))
+
+
+@patch
+def finish(self:DualSpeed, learn, # `Learner`
+    ):
+    "Leave theta' in the model (theta_0 when eq. 5 is off)"
+    params = list(learn.net.parameters())
+    if not self.slow: return
+    if self.final: self.slow_step(params)
+    _copy(params, self.theta_slow)
+
+
 @torch.no_grad()
 def _slow_state(learn, theta): # Model state with the slow weights in it
     state = {k: v.detach().clone() for k, v in learn.net.state_dict().items()}
     for (name, _), v in zip(learn.net.named_parameters(), theta): state[name] = v.clone()
     return state
 
-# %% ../../nbs/42_meta.dual_speed.ipynb #c603d372
-from fastcore.basics import patch
-
+# %% ../../nbs/42_meta.dual_speed.ipynb #b62bb1c0
 @patch
-def averaged(self:DualSpeed, learn):
+def averaged(self:DualSpeed, learn, # `Learner`
+    ): # State dict, or None
     "State to evaluate with while training: the slow weights, once they have moved"
     return _slow_state(learn, self.theta_slow) if self.slow and self.done >= self.every else None
 
-@patch
-def state_dict(self:DualSpeed):
-    return dict(TaskCycle.state_dict(self), done=self.done, theta0=self.theta0, total=self.total, theta_slow=self.theta_slow)
 
 @patch
-def load_state_dict(self:DualSpeed, s):
+def state_dict(self:DualSpeed) -> dict:
+    "Counters, tasks and the three copies of the weights"
+    return dict(TaskCycle.state_dict(self), done=self.done, theta0=self.theta0, total=self.total,
+                theta_slow=self.theta_slow)
+
+
+@patch
+def load_state_dict(self:DualSpeed, s:dict, # From `state_dict`
+    ):
+    "Continue from a saved state"
     TaskCycle.load_state_dict(self, s)
     self.done, self.theta0, self.total, self.theta_slow = s['done'], s['theta0'], s['total'], s['theta_slow']
 
-# %% ../../nbs/42_meta.dual_speed.ipynb #e4e913bc
+# %% ../../nbs/42_meta.dual_speed.ipynb #c234d400
 class ReleasedDualSpeed(TaskCycle):
     "The variant in CAMeL's released code: parallel Reptile with a per-epoch Lookahead"
-    def __init__(self, tasks, meta_lr:float=.03, lookahead_steps:int=6, lookahead_alpha:float=.5):
+    def __init__(self, tasks, # Sequence of `Task`
+        meta_lr:float=.03, # Factor of the summed differences
+        lookahead_steps:int=6, # Optimiser steps between two moves of the slow weights
+        lookahead_alpha:float=.5, # Their rate
+        ):
         super().__init__(tasks)
-        self.meta_lr, self.k, self.alpha, self.slow, self.count, self.at_epoch = meta_lr, lookahead_steps, lookahead_alpha, None, 0, -1
+        self.meta_lr, self.k, self.alpha = meta_lr, lookahead_steps, lookahead_alpha
+        self.slow, self.count, self.at_epoch = None, 0, -1
 
     @torch.no_grad()
     def _lookahead(self, params, epoch):
+        "After every `k` optimiser steps: slow <- slow + alpha (w - slow), w <- slow"
         if epoch != self.at_epoch: self.slow, self.count, self.at_epoch = None, 0, epoch
         if self.slow is None: self.slow = [p.detach().clone() for p in params]
         self.count += 1
         if self.count % self.k: return
         for s, p in zip(self.slow, params): s.lerp_(p, self.alpha); p.copy_(s)
 
-    def step(self, learn, batch):
-        "All tasks from the same start, then one meta step"
-        params = list(learn.net.parameters())
-        start, diff = [p.detach().clone() for p in params], [torch.zeros_like(p) for p in params]
-        for i, task in enumerate(self.tasks):
-            _copy(params, start)
-            out = learn.update(task(batch, stream(learn.seed, 'task', learn.step, i)))
-            task.after(out)
-            self._lookahead(params, learn.epoch)
-            for d, p, s in zip(diff, params, start): d.add_(p.detach() - s)
-        _copy(params, [s + self.meta_lr*d for s, d in zip(start, diff)])
-        return out
+# %% ../../nbs/42_meta.dual_speed.ipynb #45a28a99
+@patch
+def step(self:ReleasedDualSpeed, learn, # `Learner`
+    batch:dict, # From the loader
+    ) -> dict: # The model's outputs for the last task
+    "All tasks from the same start, then one meta step"
+    params = list(learn.net.parameters())
+    start, diff = [p.detach().clone() for p in params], [torch.zeros_like(p) for p in params]
+    for i, task in enumerate(self.tasks):
+        _copy(params, start)
+        out = learn.update(task(batch, stream(learn.seed, 'task', learn.step, i)))
+        task.after(out)
+        self._lookahead(params, learn.epoch)
+        for d, p, s in zip(diff, params, start): d.add_(p.detach() - s)
+    _copy(params, [s + self.meta_lr*d for s, d in zip(start, diff)])
+    return out
 
-    def state_dict(self): return dict(super().state_dict(), slow=self.slow or [], count=self.count, at_epoch=self.at_epoch)
-    def load_state_dict(self, s):
-        super().load_state_dict(s)
-        self.slow, self.count, self.at_epoch = s['slow'] or None, s['count'], s['at_epoch']
+
+@patch
+def state_dict(self:ReleasedDualSpeed) -> dict:
+    "Counters, tasks and the Lookahead's weights"
+    return dict(TaskCycle.state_dict(self), slow=self.slow or [], count=self.count, at_epoch=self.at_epoch)
+
+
+@patch
+def load_state_dict(self:ReleasedDualSpeed, s:dict, # From `state_dict`
+    ):
+    "Continue from a saved state"
+    TaskCycle.load_state_dict(self, s)
+    self.slow, self.count, self.at_epoch = s['slow'] or None, s['count'], s['at_epoch']

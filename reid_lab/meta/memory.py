@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['capacity_for', 'ErrorMemory']
 
-# %% ../../nbs/41_meta.memory.ipynb #30ed02de
+# %% ../../nbs/41_meta.memory.ipynb #7c52fe21
 import math
 import torch
+from fastcore.basics import patch
 
 # %% ../../nbs/41_meta.memory.ipynb #e21d55a0
 def capacity_for(share:float, # Share of the samples of the two stylised tasks; the paper's best is 0.5
@@ -16,9 +17,9 @@ def capacity_for(share:float, # Share of the samples of the two stylised tasks; 
     if not 0 <= share <= 100: raise ValueError(f"share={share} must lie between 0 (no memory) and 100")
     return math.ceil(share*2*batch_size)
 
-# %% ../../nbs/41_meta.memory.ipynb #7a85fb0b
+# %% ../../nbs/41_meta.memory.ipynb #cb5dc017
 class ErrorMemory:
-    "FIFO queue of model states `img (M,D)`, `txt (M,D)`, `pid (M,)`, `img_tok (M,N,Dv)`, `txt_tok (M,L,Dt)`, `mask (M,L)`"
+    "FIFO queue of `img (M,D)`, `txt (M,D)`, `pid (M,)`, `img_tok (M,N,Dv)`, `txt_tok (M,L,Dt)` and `mask (M,L)`"
     def __init__(self, capacity:int, # Largest number of entries; 0 switches it off
         dtype=None, # `torch.float16` to halve the memory; None keeps the model's
         ):
@@ -28,22 +29,27 @@ class ErrorMemory:
     def __len__(self): return len(self.data['pid']) if self.data else 0
     def reset(self): self.data = {}
 
-    @torch.no_grad()
-    def push(self, entry:dict): # `memory_entry` of a model's output
-        "Append a batch, drop the oldest beyond the capacity"
-        if not self.capacity: return
-        new = {k: v.detach().to(self.dtype) if self.dtype and v.is_floating_point() else v.detach() for k, v in entry.items()}
-        if self.data:
-            length = max(new['mask'].shape[1], self.data['mask'].shape[1])
-            new = {k: torch.cat([_longer(self.data[k], k, length), _longer(v, k, length)]) for k, v in new.items()}
-        self.data = {k: v[-self.capacity:].clone() for k, v in new.items()}
-
-    def read(self): # None while empty
-        "The entries, or None"
+    def read(self): # dict of the entries, or None
+        "The entries, or None while there are none"
         return self.data or None
 
     def state_dict(self): return dict(self.data)
-    def load_state_dict(self, state): self.data = dict(state)
+    def load_state_dict(self, state): # From `state_dict`
+        self.data = dict(state)
+
+# %% ../../nbs/41_meta.memory.ipynb #2450e61e
+@patch
+@torch.no_grad()
+def push(self:ErrorMemory, entry:dict, # `memory_entry` of a model's output
+    ):
+    "Append a batch, drop the oldest beyond the capacity"
+    if not self.capacity: return
+    cast = lambda v: v.detach().to(self.dtype or v.dtype) if v.is_floating_point() else v.detach()
+    new = {k: cast(v) for k, v in entry.items()}
+    if self.data:
+        length = max(new['mask'].shape[1], self.data['mask'].shape[1])
+        new = {k: torch.cat([_longer(self.data[k], k, length), _longer(v, k, length)]) for k, v in new.items()}
+    self.data = {k: v[-self.capacity:].clone() for k, v in new.items()}
 
 
 def _longer(x, key, length):
