@@ -5,17 +5,18 @@
 # %% auto #0
 __all__ = ['illuminate', 'illuminate_released', 'blur', 'random_blur', 'draw_lambda', 'caption_views', 'StyleTask', 'style_tasks']
 
-# %% ../../nbs/44_meta.stylise.ipynb #8cf312a4
+# %% ../../nbs/44_meta.stylise.ipynb #4a164744
 import numpy as np
 import torch
 import torch.nn.functional as F
+from fastcore.basics import patch
 from ..core import check_choice
 from ..data.loaders import affine, jitter, tokenize, uniform
 from ..data.text import eda
 from .dual_speed import Task
 from .memory import ErrorMemory
 
-# %% ../../nbs/44_meta.stylise.ipynb #c639d6fa
+# %% ../../nbs/44_meta.stylise.ipynb #0fc9d4a6
 def illuminate(img, # (B,3,H,W) in [0,1]
     g, # torch.Generator
     strength:float=.4, # Brightness, contrast and saturation factors from 1-strength to 1+strength
@@ -24,14 +25,17 @@ def illuminate(img, # (B,3,H,W) in [0,1]
     return affine(jitter(img, g, strength, strength, strength), g, degrees=10, scale=(.8, 1.), p=.5)
 
 
-def illuminate_released(img, g, strength:float=.4):
+def illuminate_released(img, # (B,3,H,W) in [0,1]
+    g, # torch.Generator
+    strength:float=.4, # Half the range of the first draw
+    ): # (B,3,H,W) in [0,1]
     "T_a as in the released code: one saturation factor for the whole batch, nothing else"
     f = float(torch.empty(()).uniform_(1 - strength, 1 + strength, generator=g))
     factor = float(torch.empty(()).uniform_(max(0, 1 - f), 1 + f, generator=g))
     grey = (img*torch.tensor([.299, .587, .114]).view(1, 3, 1, 1)).sum(1, keepdim=True)
     return (grey + (img - grey)*factor).clamp(0, 1)
 
-# %% ../../nbs/44_meta.stylise.ipynb #55ec8e4c
+# %% ../../nbs/44_meta.stylise.ipynb #c092134b
 def blur(img, # (B,3,H,W)
     sigma, # (B,) standard deviation in pixels
     ): # (B,3,H,W)
@@ -44,18 +48,30 @@ def blur(img, # (B,3,H,W)
     return img
 
 
-def random_blur(img, g, low:float=.1, high:float=2.):
+def random_blur(img, # (B,3,H,W)
+    g, # torch.Generator
+    low:float=.1, # Smallest sigma, pixels
+    high:float=2., # Largest sigma, pixels
+    ): # (B,3,H,W)
     "T_b: a random blur for every image"
     return blur(img, uniform(len(img), low, high, g).view(-1))
 
-# %% ../../nbs/44_meta.stylise.ipynb #a2551309
-def draw_lambda(n:int, delta:float, rng): # -> (n,) float32
+# %% ../../nbs/44_meta.stylise.ipynb #539f1076
+def draw_lambda(n:int, # Samples
+    delta:float, # Both parameters of the Beta distribution; 1 is uniform
+    rng, # numpy Generator
+    ): # (n,) float32
     "Mixing weights from Beta(delta, delta); `delta=0` gives ones (no mixing)"
     if delta < 0: raise ValueError(f"delta={delta} must not be negative")
     return torch.from_numpy((rng.beta(delta, delta, n) if delta else np.ones(n)).astype(np.float32))
 
-
-def caption_views(batch, rng, tokenizer, delta:float, mix:str): # -> dict with tokens, and tokens_mix and lam for `embed`
+# %% ../../nbs/44_meta.stylise.ipynb #7f49a9ce
+def caption_views(batch:dict, # From the loader; its `caption` is read
+    rng, # numpy Generator
+    tokenizer, # `list[str] -> (B,L) LongTensor`
+    delta:float, # Beta parameter of the mixing weight
+    mix:str, # `embed`, `select` or `none`
+    ) -> dict: # tokens (B,L), lam (B,), and with `embed` tokens_mix (B,L)
     "Two augmentations of every caption, ready to be mixed"
     lam = draw_lambda(len(batch['caption']), delta, rng)
     a, b = ([eda(c, rng) for c in batch['caption']] for _ in range(2))
@@ -63,53 +79,78 @@ def caption_views(batch, rng, tokenizer, delta:float, mix:str): # -> dict with t
     if mix == 'select':
         a = [x if r < l else y for x, y, r, l in zip(a, b, rng.random(len(a)), lam.tolist())]
         return dict(tokens=tokenize(tokenizer, a), lam=lam)
-    both = tokenize(tokenizer, a + b)         # one call, so that both have the same length
+    both = tokenize(tokenizer, a + b) # one call, so that both have the same length
     return dict(tokens=both[:len(a)], tokens_mix=both[len(a):], lam=lam)
 
-# %% ../../nbs/44_meta.stylise.ipynb #ad458a94
+# %% ../../nbs/44_meta.stylise.ipynb #9722b9a0
 class StyleTask(Task):
     "One of CAMeL's tasks: `illumination`, `blur` or `memory`"
-    def __init__(self, name:str, tokenizer, memory:ErrorMemory=None, # Read and filled by the memory task
+    def __init__(self, name:str, # Which task
+        tokenizer, # For the changed captions
+        memory:ErrorMemory=None, # Read and filled by the memory task
         delta:float=1., # Beta parameter of the mixing weight
         mix:str='embed', # Captions: `embed`, `select` or `none`
         partner:str='aligned', # `aligned` or `shuffled`
         strength:float=.4, # Of the illumination
-        device='cpu'):
+        device='cpu', # Where the changed batch goes
+        ):
         self.name, self.kind = name, check_choice('name', name, ('illumination', 'blur', 'memory'))
-        check_choice('mix', mix, ('embed', 'select', 'none')); check_choice('partner', partner, ('aligned', 'shuffled'))
-        if partner == 'shuffled' and memory is None: raise ValueError("partner='shuffled' makes memory negatives only; it needs a memory")
-        self.tokenizer, self.memory, self.delta, self.mix, self.partner, self.strength = tokenizer, memory, delta, mix, partner, strength
-        self.device = device
+        self.mix = check_choice('mix', mix, ('embed', 'select', 'none'))
+        self.partner = check_choice('partner', partner, ('aligned', 'shuffled'))
+        if partner == 'shuffled' and memory is None:
+            raise ValueError("partner='shuffled' makes memory negatives only; it needs a memory")
+        self.memory = memory if name == 'memory' else None
+        self.tokenizer, self.delta, self.strength, self.device = tokenizer, delta, strength, device
 
-    def __call__(self, batch, rng):
-        "The batch in this task's style"
-        g = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        text = caption_views(batch, rng, self.tokenizer, self.delta, self.mix)
-        img, lam = batch['img'].cpu(), text['lam'].view(-1, 1, 1, 1)
-        if self.kind == 'illumination': img = illuminate(img, g, self.strength)
-        elif self.kind == 'blur': img = random_blur(img, g)
-        else: img = lam*illuminate(img, g, self.strength) + (1 - lam)*random_blur(img, g)
-        out = {**batch, **text, 'img': img}
-        if self.mix != 'embed': out.pop('lam')
-        if self.kind == 'memory' and self.memory is not None and self.memory.read(): out['memory'] = self.memory.read()
-        return {k: v.to(self.device) if isinstance(v, torch.Tensor) else v for k, v in out.items()}
+# %% ../../nbs/44_meta.stylise.ipynb #6cc78f5f
+@patch
+def __call__(self:StyleTask, batch:dict, # From the loader
+    rng, # numpy Generator
+    ) -> dict: # img, tokens, ... of the changed batch; `memory` when there is something to read
+    "The batch in this task's style"
+    g = torch.Generator().manual_seed(int(rng.integers(2**62)))
+    text = caption_views(batch, rng, self.tokenizer, self.delta, self.mix)
+    img, lam = batch['img'].cpu(), text['lam'].view(-1, 1, 1, 1)
+    if self.kind == 'illumination': img = illuminate(img, g, self.strength)
+    elif self.kind == 'blur': img = random_blur(img, g)
+    else: img = lam*illuminate(img, g, self.strength) + (1 - lam)*random_blur(img, g)
+    out = {**batch, **text, 'img': img}
+    if self.mix != 'embed': out.pop('lam')
+    if self.memory is not None and self.memory.read(): out['memory'] = self.memory.read()
+    return {k: v.to(self.device) if isinstance(v, torch.Tensor) else v for k, v in out.items()}
 
-    def after(self, out):
-        "Push this batch of mixed pairs into the memory"
-        if self.kind == 'memory' and self.memory is not None and 'memory_entry' in out: self.memory.push(self._partners(out['memory_entry']))
+# %% ../../nbs/44_meta.stylise.ipynb #df0c5c05
+@patch
+def after(self:StyleTask, out:dict, # The model's outputs
+    ):
+    "Push this batch of mixed pairs into the memory"
+    if self.memory is not None and 'memory_entry' in out: self.memory.push(self._partners(out['memory_entry']))
 
-    def _partners(self, entry):
-        "The pairs as they are, or images with the next person's captions as a new identity"
-        if self.partner == 'aligned': return entry
-        roll = lambda v: v.roll(1, 0)
-        return {**entry, 'txt': roll(entry['txt']), 'txt_tok': roll(entry['txt_tok']), 'mask': roll(entry['mask']),
-                'pid': -2 - torch.arange(len(entry['pid']), device=entry['pid'].device)}
 
-    def state_dict(self): return dict(memory=self.memory.state_dict()) if self.kind == 'memory' and self.memory is not None else {}
-    def load_state_dict(self, s):
-        if 'memory' in s: self.memory.load_state_dict(s['memory'])
+@patch
+def _partners(self:StyleTask, entry):
+    "The pairs as they are, or images with the next person's captions as a new identity"
+    if self.partner == 'aligned': return entry
+    rolled = {k: entry[k].roll(1, 0) for k in ('txt', 'txt_tok', 'mask')}
+    return {**entry, **rolled, 'pid': -2 - torch.arange(len(entry['pid']), device=entry['pid'].device)}
 
-# %% ../../nbs/44_meta.stylise.ipynb #50423e88
-def style_tasks(tokenizer, memory:ErrorMemory=None, **kw) -> list: # T_a, T_b, T_c
-    "The paper's three tasks in its order; `kw` as in `StyleTask`"
+
+@patch
+def state_dict(self:StyleTask) -> dict:
+    "What the memory holds"
+    return {} if self.memory is None else dict(memory=self.memory.state_dict())
+
+
+@patch
+def load_state_dict(self:StyleTask, s:dict, # From `state_dict`
+    ):
+    "Fill the memory again"
+    if 'memory' in s: self.memory.load_state_dict(s['memory'])
+
+# %% ../../nbs/44_meta.stylise.ipynb #baf8feff
+def style_tasks(tokenizer, # For the changed captions
+    memory:ErrorMemory=None, # Of the third task
+    **kw, # Other arguments of `StyleTask`
+    ) -> list: # T_a, T_b, T_c
+    "The paper's three tasks in its order"
     return [StyleTask(n, tokenizer, memory, **kw) for n in ('illumination', 'blur', 'memory')]

@@ -1,0 +1,109 @@
+"""Stylisation tasks: the same draw gives the same batch; who mixes captions, who uses the memory, who is whose partner."""
+import numpy as np
+import pytest
+import torch
+
+from reid_lab.data.text import WordPiece
+from reid_lab.meta.memory import ErrorMemory
+from reid_lab.meta.stylise import StyleTask, caption_views, style_tasks
+
+NAMES = ("illumination", "blur", "memory")
+CAPTIONS = ["a man in a red coat with a large black bag", "a woman wearing blue jeans and white shoes",
+            "a young person in a green shirt and grey trousers", "an old man who carries a brown umbrella"]
+TOK = WordPiece.train(CAPTIONS, vocab_size=200, context_length=24)
+BATCH = dict(img=torch.rand(4, 3, 16, 8, generator=torch.Generator().manual_seed(0)), caption=CAPTIONS, pid=torch.tensor([3, 3, 5, 9]))
+
+
+def styled(task, seed=0): return task(BATCH, np.random.default_rng(seed))
+
+
+def entry(pid=BATCH["pid"]):
+    n = len(pid)
+    number = torch.arange(float(n))
+    return dict(img=number[:, None], txt=number[:, None], pid=pid, img_tok=number.view(n, 1, 1), txt_tok=number.view(n, 1, 1).repeat(1, 5, 1),
+                mask=torch.arange(5) <= torch.arange(n)[:, None])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("mix", ["embed", "select", "none"])
+def test_a_draw_decides_everything(name, mix):
+    a, b = (styled(StyleTask(name, TOK, mix=mix), 4) for _ in range(2))
+    c = styled(StyleTask(name, TOK, mix=mix), 5)
+    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a if isinstance(a[k], torch.Tensor))
+    assert not torch.equal(a["img"], c["img"])
+    assert a["img"].shape == BATCH["img"].shape and 0 <= a["img"].min() and a["img"].max() <= 1
+    assert torch.equal(a["pid"], BATCH["pid"]) and a["caption"] == CAPTIONS
+
+
+def test_the_batch_itself_is_left_alone():
+    before = {k: v.clone() if isinstance(v, torch.Tensor) else list(v) for k, v in BATCH.items()}
+    for name in NAMES: styled(StyleTask(name, TOK))
+    assert BATCH.keys() == before.keys() and torch.equal(BATCH["img"], before["img"]) and BATCH["caption"] == before["caption"]
+
+
+def test_embed_gives_two_views_and_their_weight():
+    out = styled(StyleTask("blur", TOK))
+    assert out["tokens"].shape == out["tokens_mix"].shape and not torch.equal(out["tokens"], out["tokens_mix"])
+    assert out["lam"].shape == (4,) and ((0 <= out["lam"]) & (out["lam"] <= 1)).all()
+
+
+@pytest.mark.parametrize("mix", ["select", "none"])
+def test_other_mixes_give_one_view(mix): assert not {"tokens_mix", "lam"} & styled(StyleTask("blur", TOK, mix=mix)).keys()
+
+
+def test_selecting_takes_each_view_as_a_whole():
+    same = lambda row, views: [v for v, t in views.items() if t[:len(row)].tolist() == row.tolist()[:len(t)]]
+    chosen = set()
+    for seed in range(12):
+        both, one = (caption_views(BATCH, np.random.default_rng(seed), TOK, 1., mix) for mix in ("embed", "select"))
+        for i, row in enumerate(one["tokens"]):
+            found = same(row, dict(a=both["tokens"][i], b=both["tokens_mix"][i]))
+            assert found
+            if len(found) == 1: chosen.add(found[0])
+    assert chosen == {"a", "b"}
+
+
+def test_no_mixing_weight_takes_the_first_view():
+    "delta = 0 is lambda = 1: the memory task's image is the illumination task's, the caption the first"
+    light, mixed = (styled(StyleTask(n, TOK, delta=0.)) for n in ("illumination", "memory"))
+    assert torch.equal(light["img"], mixed["img"]) and torch.equal(mixed["lam"], torch.ones(4))
+
+
+def test_only_the_memory_task_reads_and_fills():
+    memory = ErrorMemory(6)
+    for task in style_tasks(TOK, memory)[:2]:
+        task.after(dict(memory_entry=entry()))
+        assert len(memory) == 0
+    last = style_tasks(TOK, memory)[2]
+    assert "memory" not in styled(last)  # nothing to read yet
+    last.after(dict(memory_entry=entry()))
+    assert len(memory) == 4
+    assert ["memory" in styled(t) for t in style_tasks(TOK, memory)] == [False, False, True]
+    assert styled(last)["memory"]["pid"].tolist() == BATCH["pid"].tolist()
+
+
+@pytest.mark.parametrize("pid", [[0, 1, 2, 3], [7, 7, 7, 7], [0, 10**6, 2, 2]])
+def test_shuffled_partners_belong_to_nobody(pid):
+    memory, pid = ErrorMemory(8), torch.tensor(pid)
+    task = StyleTask("memory", TOK, memory, partner="shuffled")
+    for _ in range(2): task.after(dict(memory_entry=entry(pid)))
+    kept = memory.read()
+    assert not set(kept["pid"].tolist()) & (set(pid.tolist()) | {-1}) and len(set(kept["pid"][:4].tolist())) == 4
+    assert torch.equal(kept["img"][:4, 0], torch.arange(4.))
+    assert (kept["txt"][:, 0] != kept["img"][:, 0]).all()  # no image keeps its own caption
+    assert torch.equal(kept["txt"][:, 0], kept["txt_tok"][:, 0, 0]) and torch.equal(kept["mask"].sum(1) - 1, kept["txt"][:, 0].long())
+
+
+def test_state_carries_the_memory():
+    memory, other = ErrorMemory(6), ErrorMemory(6)
+    a, b = StyleTask("memory", TOK, memory), StyleTask("memory", TOK, other)
+    a.after(dict(memory_entry=entry()))
+    b.load_state_dict(a.state_dict())
+    assert torch.equal(other.read()["txt"], memory.read()["txt"]) and StyleTask("blur", TOK, memory).state_dict() == {}
+
+
+@pytest.mark.parametrize("kw, message", [(dict(name="light"), "name='light'"), (dict(name="blur", mix="mean"), "mix='mean'"),
+                                         (dict(name="memory", partner="other"), "partner='other'"),
+                                         (dict(name="memory", partner="shuffled"), "needs a memory")])
+def test_bad_settings(kw, message):
+    with pytest.raises(ValueError, match=message): StyleTask(tokenizer=TOK, **kw)
