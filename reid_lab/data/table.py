@@ -189,15 +189,14 @@ def image(self:ReidTable, i:int, # Row
     "One image at its own size"
     return self.read([self.frame.path.iat[i]])[0]
 
-# %% ../../nbs/01_data.table.ipynb #ce359e57
+# %% ../../nbs/01_data.table.ipynb #543f8683
 @patch
 def images(self:ReidTable, rows=None, # Positions (default: all)
     size=None, # (H,W) to squash to; needed when sizes differ
     ) -> np.ndarray: # (N,H,W,3) uint8
     "Several images as one array"
     rows = range(len(self)) if rows is None else [int(i) for i in rows]
-    paths = [self.frame.path.iat[i] for i in rows]
-    ims = self.read(paths)
+    ims = self.read(self.frame.path.iloc[rows].tolist())
     if size is not None: ims = [resize_image(im, size) for im in ims]
     shapes = {im.shape for im in ims}
     if len(shapes) > 1:
