@@ -12,10 +12,10 @@ from .bot import bot_tiny
 from .camel import camel_base, camel_tiny
 from .dual import dual_tiny
 
-# %% ../../nbs/39_models.zoo.ipynb #b25ce33c
+# %% ../../nbs/39_models.zoo.ipynb #6db1dcdd
 MODELS = dict(
     bot_tiny=bot_tiny,       # image ReID, identity + triplet
-    camel_base=camel_base,   # the same at paper size, for a GPU (timm tower in place of SG-Former-S)
+    camel_base=camel_base,   # CAMeL at paper size, for a GPU (timm tower in place of SG-Former-S)
     camel_tiny=camel_tiny,   # text-to-image with matcher and masked words
     dual_tiny=dual_tiny,     # text-to-image, two towers
 )
