@@ -20,7 +20,7 @@ from . import __version__
 from .core import atomic_path, check_choice, project_root
 from .results import _plain, append_result, results_path
 
-# %% ../nbs/90_experiment.ipynb #771d06aa
+# %% ../nbs/90_experiment.ipynb #766d21b6
 def _from_string(value, annotation):
     "A string as its declared type wants it: None, a list, a whole number in scientific notation"
     if not isinstance(value, str): return value
@@ -28,7 +28,7 @@ def _from_string(value, annotation):
     kinds = {annotation, get_origin(annotation), *inner, *map(get_origin, inner)}
     if type(None) in kinds and (text in ('None', 'none', 'null') or (text == '' and str not in kinds)): return None
     if kinds & {list, tuple, dict}:
-        if text[:1] in '[({': return ast.literal_eval(text)
+        if text.startswith(('[', '(', '{')): return ast.literal_eval(text)
         return [t.strip() for t in text.split(',') if t.strip()]
     if int in kinds and not text.lstrip('+-').isdigit():
         try: return int(float(text)) if float(text).is_integer() else value

@@ -256,7 +256,7 @@ same she so some such t than that the their them then there these they this thos
 towards under underneath until up very was we well were what when where which while who whose why will with you
 your'''.split())
 
-# %% ../../nbs/07_data.text.ipynb #3b6984ed
+# %% ../../nbs/07_data.text.ipynb #663a3b6d
 def quick_rng(rng) -> random.Random: # `numpy.random.Generator`, or a `random.Random`, which is returned as it is
     "Python's generator, seeded by one draw from `rng`"
     return rng if isinstance(rng, random.Random) else random.Random(int(rng.integers(2**62)))
@@ -269,14 +269,20 @@ def eda_count(n_words:int, # Words in the caption
     return max(1, math.floor(alpha*n_words + 1e-9))
 
 
-def replace_synonyms(words, n, rng): # list of str, int, `random.Random`
+def replace_synonyms(words, # list of str
+    n, # Distinct words to replace
+    rng, # `random.Random`
+    ): # list of str
     "All occurrences of up to `n` distinct words replaced by a synonym each"
     able = sorted({w for w in words if w in THESAURUS})
     swap = {w: rng.choice(THESAURUS[w]) for w in rng.sample(able, min(n, len(able)))}
     return [swap.get(w, w) for w in words]
 
 
-def insert_synonyms(words, n, rng): # list of str, int, `random.Random`
+def insert_synonyms(words, # list of str
+    n, # Times
+    rng, # `random.Random`
+    ): # list of str
     "`n` times a synonym of a random word at a random place; gives up where ten words have none"
     words = list(words)
     for _ in range(n if words else 0):
@@ -285,7 +291,10 @@ def insert_synonyms(words, n, rng): # list of str, int, `random.Random`
     return words
 
 
-def swap_words(words, n, rng): # list of str, int, `random.Random`
+def swap_words(words, # list of str
+    n, # Times
+    rng, # `random.Random`
+    ): # list of str
     "`n` times two places exchanged"
     words = list(words)
     for _ in range(n if len(words) > 1 else 0):
@@ -294,7 +303,10 @@ def swap_words(words, n, rng): # list of str, int, `random.Random`
     return words
 
 
-def delete_words(words, p, rng): # list of str, float, `random.Random`
+def delete_words(words, # list of str
+    p, # Chance of each word
+    rng, # `random.Random`
+    ): # list of str
     "Each word dropped with probability `p`; one stays"
     return [w for w in words if rng.random() >= p] or ([rng.choice(words)] if words else [])
 
