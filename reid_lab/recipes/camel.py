@@ -7,12 +7,11 @@ __all__ = ['METHODS', 'TABLE_IV', 'PRESETS', 'Train', 'Meta', 'Preset', 'Arm', '
            'evaluate', 'masked_words', 'second_view', 'train_loader', 'make_strategy', 'phase', 'pretrain', 'finetune',
            'run_phases', 'run_arm', 'save_arm', 'load_arm']
 
-# %% ../../nbs/46_recipes.camel.ipynb #85e4b4d9
+# %% ../../nbs/46_recipes.camel.ipynb #d3670d81
 import copy, json, time
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
-import pandas as pd
 import torch
 from ..core import atomic_path, check_choice, pick_device, stream
 from ..data.datasets import load_dataset
