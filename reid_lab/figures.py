@@ -16,13 +16,13 @@ from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from .core import atomic_path, check_choice, project_root, safe_join
 from .results import paired
 
-# %% ../nbs/72_figures.ipynb #69d85097
+# %% ../nbs/72_figures.ipynb #da7a25c1
 WIDTHS = {'cvpr': 3.25, 'cvpr-full': 6.875, 'ieee': 3.5, 'ieee-full': 7.16, 'slide': 10.} # inches
 COLOURS = ('#0072b2', '#d55e00', '#009e73', '#b65c93', '#a87900', '#3d9bcf', '#333333') # safe without red and green
 MARKERS, LINES = 'osD^vP*', ('-', '--', '-.', ':', (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 RIGHT, WRONG = '#1b7f4d', '#b8352a'
 STYLE = {'pdf.fonttype': 42, 'ps.fonttype': 42, 'svg.fonttype': 'none', 'svg.hashsalt': 'reid_lab',
-    'axes.spines.top': False, 'axes.spines.right': False, 'axes.edgecolor': '#555555', 'axes.titleweight': 'medium',
+    'axes.spines.top': False, 'axes.spines.right': False, 'axes.edgecolor': '#555555', 'axes.titleweight': 'normal',
     'axes.axisbelow': True, 'grid.color': '#e3e3e3', 'figure.constrained_layout.w_pad': .05, 'lines.linewidth': 1.3,
     'lines.markersize': 3.6, 'xtick.major.size': 2.5, 'ytick.major.size': 2.5, 'legend.frameon': False,
     'legend.handlelength': 2.2}
