@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['MatchHead', 'WordHead', 'CAMeL', 'pad_states', 'with_memory', 'soften', 'camel_tiny', 'camel_base']
 
-# %% ../../nbs/34_models.camel.ipynb #d97bf737
+# %% ../../nbs/34_models.camel.ipynb #0ebe41b7
+import math
 import torch
 from torch import nn
 from fastcore.basics import patch
@@ -39,7 +40,7 @@ class WordHead(nn.Module):
     def forward(self, x, words): # (N,D), (V,D) -> (N,V)
         return nn.functional.linear(self.norm(nn.functional.gelu(self.dense(x))), words, self.bias)
 
-# %% ../../nbs/34_models.camel.ipynb #48bf58e9
+# %% ../../nbs/34_models.camel.ipynb #aeaf53f4
 class CAMeL(nn.Module):
     "Text-to-image retrieval network of CAMeL (and of its parent APTM, without attributes)"
     supports_text_mix = supports_memory = True
@@ -55,6 +56,7 @@ class CAMeL(nn.Module):
         tau:float=.07, # Initial temperature
         negatives:str='sample', # Matcher negatives: `sample` (paper), `top` (released fine-tuning), `argmax`
         hard_share:float=1., # Chance that a negative is drawn by hardness (paper: always), else evenly
+        match_share:float=1., # Share of the batch that ITM and MLM look at (paper: all); negatives come from all of it
         eda_weight:float=.8, # Weight of the second caption view
         tokenizer=None, # Kept so that the model can read plain captions
         ):
@@ -66,7 +68,7 @@ class CAMeL(nn.Module):
         self.tau = nn.Parameter(torch.tensor(float(tau)))
         self.size, self.dim, self.tokenizer = tuple(size), dim, tokenizer
         self.negatives = check_choice('negatives', negatives, ('sample', 'top', 'argmax'))
-        self.hard_share, self.eda_weight = hard_share, eda_weight
+        self.hard_share, self.match_share, self.eda_weight = hard_share, match_share, eda_weight
 
     @property
     def temperature(self): return self.tau.clamp(1e-3, .5)
@@ -129,18 +131,18 @@ def soften(weights, # (B,K) weights of the candidates, zero where a candidate is
     even = some/some.sum(1, keepdim=True).clamp(min=1)
     return hard_share*weights/weights.sum(1, keepdim=True).clamp(min=1e-12) + (1 - hard_share)*even
 
-# %% ../../nbs/34_models.camel.ipynb #51a395f3
+# %% ../../nbs/34_models.camel.ipynb #9422ad75
 def _itm_loss(model:CAMeL, img, img_tok, txt, txt_tok, mask, pid, memory):
     "Image-text matching with one sampled negative per image and per caption"
     extra = {} if memory is None else dict(neg_img=memory['img'], neg_txt=memory['txt'], neg_pid=memory['pid'])
     weights = losses.itm_weights(img, txt, model.temperature.detach(), pid, how=model.negatives, **extra)
-    n_txt, n_img = (losses.sample_negatives(soften(w, model.hard_share)) for w in weights)
+    B = math.ceil(model.match_share*len(img))
+    n_txt, n_img = (losses.sample_negatives(soften(w[:B], model.hard_share)) for w in weights)
     all_txt, all_mask, all_img = with_memory(txt_tok, mask, img_tok, memory)
     has_t, has_i = n_txt >= 0, n_img >= 0
-    B = len(img)
     logits = model.match_logit(torch.cat([all_txt[:B], all_txt[n_txt[has_t]], all_txt[:B][has_i]]),
                                torch.cat([all_mask[:B], all_mask[n_txt[has_t]], all_mask[:B][has_i]]),
-                               torch.cat([img_tok, img_tok[has_t], all_img[n_img[has_i]]]))
+                               torch.cat([img_tok[:B], img_tok[:B][has_t], all_img[n_img[has_i]]]))
     match = torch.zeros(len(logits), dtype=torch.long, device=img.device)
     match[:B] = 1
     return losses.itm(logits, match)
@@ -153,7 +155,7 @@ def _mlm_loss(model:CAMeL, tokens, labels, img_tok):
     keep = labels != -100
     return losses.mlm(model.words(x[keep], model.text.word.weight), labels[keep])
 
-# %% ../../nbs/34_models.camel.ipynb #3c142f98
+# %% ../../nbs/34_models.camel.ipynb #a8aebcf7
 @patch
 def forward(self:CAMeL, batch:dict) -> dict: # `itc_loss`, `itm_loss`, `mlm_loss`, and `memory_entry` (detached)
     "Losses of one batch (CAMeL, sec. III; equal weights)"
@@ -168,16 +170,18 @@ def forward(self:CAMeL, batch:dict) -> dict: # `itc_loss`, `itm_loss`, `mlm_loss
                       itm_loss=_itm_loss(self, img, img_tok, txt2, tok2, mask2, pid, memory))
         out = {k: out[k] + self.eda_weight*v for k, v in second.items()}
     if 'tokens_mlm' in batch:
-        out['mlm_loss'] = _mlm_loss(self, batch['tokens_mlm'], batch['labels_mlm'], img_tok)
+        some = slice(math.ceil(self.match_share*len(img)))
+        out['mlm_loss'] = _mlm_loss(self, batch['tokens_mlm'][some], batch['labels_mlm'][some], img_tok[some])
     entry = dict(img=img, txt=txt, pid=pid, img_tok=img_tok, txt_tok=txt_tok, mask=mask)
     return {**out, 'memory_entry': {k: v.detach() for k, v in entry.items()}}
 
-# %% ../../nbs/34_models.camel.ipynb #f00793e8
+# %% ../../nbs/34_models.camel.ipynb #bf0f1cce
 def camel_tiny(tokenizer=None, # Object with `vocab_size`, `pad_id`, `context_length`; sizes are taken from it
     vocab_size:int=None, # Used when there is no tokenizer
     widths=(16, 32, 64, 128), # Stem and stages of the image tower
     norm:str='batch', # Of the image tower; `group` has no running statistics
-    text_width:int=96, # Of both text halves
+    text_width:int=64, # Of both text halves
+    heads:int=2, # Of attention; fewer is faster
     layers:int=1, # Of each text half
     dropout:float=0., # In the text halves
     max_len:int=96, # Positions
@@ -187,9 +191,10 @@ def camel_tiny(tokenizer=None, # Object with `vocab_size`, `pad_id`, `context_le
     if tokenizer is not None:
         vocab_size, pad, max_len = tokenizer.vocab_size, tokenizer.pad_id, max(tokenizer.context_length, max_len)
     if vocab_size is None: raise ValueError("camel_tiny needs a tokenizer or a vocab_size")
-    sizes = dict(width=text_width, heads=4, layers=layers, ffn=2*text_width, dropout=dropout)
+    sizes = dict(width=text_width, heads=heads, layers=layers, ffn=2*text_width, dropout=dropout)
     image, text = ResTower(widths, norm), TextEncoder(vocab_size, max_len=max_len, pad_id=pad, **sizes)
-    tiny = dict(size=(128, 64), dim=128, pool='meanmax', text_pool='mean', hard_share=.5, eda_weight=0.)
+    tiny = dict(size=(128, 64), dim=128, pool='meanmax', text_pool='mean', hard_share=.5, match_share=.5,
+                eda_weight=0.)
     return CAMeL(image, text, CrossEncoder(img_width=image.width, **sizes), tokenizer=tokenizer, **{**tiny, **kw})
 
 # %% ../../nbs/34_models.camel.ipynb #3aed3d6a
