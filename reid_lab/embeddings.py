@@ -292,7 +292,7 @@ def _repr_html_(self:Embeddings):
                    for i, r in enumerate(t.itertuples(index=False)))
     return f'<p>{esc(repr(self))}</p><table><tr>{head}</tr>{rows}</table>'
 
-# %% ../nbs/09_embeddings.ipynb #6283eb31
+# %% ../nbs/09_embeddings.ipynb #f9883a01
 def _checked(out, n, what):
     "What the model gave for a batch, or an error that names the model's method"
     if not isinstance(out, torch.Tensor) or out.ndim != 2 or len(out) != n:
@@ -306,30 +306,33 @@ def _run(model, batches, encode, what, device, label, quiet):
     first = next(iter(model.parameters()), None) if isinstance(model, torch.nn.Module) else None
     home = first.device if first is not None else None
     device = pick_device(device) if device is not None else str(home or 'cpu')
-    training = getattr(model, 'training', False)
+    modes = [(m, m.training) for m in model.modules()] if isinstance(model, torch.nn.Module) else []
     if first is not None: model.eval().to(device)
     try:
         with torch.inference_mode():
             out = [_checked(encode(b, device), len(b), what) for b in progress(batches, label, quiet=quiet)]
     finally:
-        if first is not None: model.train(training).to(home)
+        if first is not None: model.to(home)
+        for m, mode in modes: m.training = mode
     return torch.cat(out).clone()
 
-# %% ../nbs/09_embeddings.ipynb #0001f835
+# %% ../nbs/09_embeddings.ipynb #bd9d0ee1
 def embed_images(model, # Has `encode_image` and `size`
     table, # `ReidTable`
     batch_size:int=64, # Images at a time
     device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
     quiet:bool=None, # No progress lines (default: quiet under CI)
+    encode:str='encode_image', # Method of the model; `raw_features` gives what test-time adaptation wants
     ) -> Embeddings: # One row per image, in the order of the table
     "Embed every image of a table"
     f = table.frame
     if not len(f): raise ValueError(f"table {table!r} is empty; check the split or the filter that made it")
-    def encode(rows, device):
+    if not hasattr(model, encode): raise AttributeError(f"{type(model).__name__} has no method {encode!r}")
+    def run(rows, device):
         x = torch.from_numpy(np.ascontiguousarray(table.images(rows, size=model.size)))
-        return model.encode_image(x.to(device).permute(0, 3, 1, 2).float()/255)
+        return getattr(model, encode)(x.to(device).permute(0, 3, 1, 2).float()/255)
     rows = [list(range(i, min(i + batch_size, len(f)))) for i in range(0, len(f), batch_size)]
-    emb = _run(model, rows, encode, 'encode_image', device, 'images', quiet)
+    emb = _run(model, rows, run, encode, device, 'images', quiet)
     extra = {c: f[c].to_numpy() for c in ('site', 'scenario', 'view', 'domain') if c in f}
     return Embeddings(emb, f.pid.to_numpy(), f.cam.to_numpy(), f.path.tolist(), columns=extra,
                       meta=dict(model=type(model).__name__, data=table.name, kind='image'))

@@ -163,7 +163,7 @@ class Run:
         self.status = f'failed: {kind.__name__}: {error}'
         self._write()
 
-# %% ../nbs/90_experiment.ipynb #70169cc4
+# %% ../nbs/90_experiment.ipynb #8bd39b14
 @patch
 def record(self:Run, metrics:dict, # Name to number
     dataset:str, # What was scored; `world...` if synthetic
@@ -182,13 +182,20 @@ def record(self:Run, metrics:dict, # Name to number
     self._write()
 
 
+def _shareable(value):
+    "Folders of this machine (comma-separated) by their last names only; anything else as it is"
+    if not isinstance(value, str): return value
+    return ','.join(Path(v).name if os.path.isabs(v) else v for v in value.split(','))
+
+
 @patch
 def finish(self:Run) -> list: # The rows appended
     "Close the run: write `metrics.json`, append one result row for each `record`"
     if self.status == 'finished': return []
     self.env, self.status = environment(), 'finished'
     common = {**self._write(), 'preset': self.params.get('preset', '')}
-    rows = [{**common, **r, 'parameters': {**self.params, **r['extra']}} for r in self.rows]
+    given = {k: _shareable(v) for k, v in self.params.items() if k != 'out_dir'}
+    rows = [{**common, **r, 'parameters': {**given, **r['extra']}} for r in self.rows]
     return [append_result({k: v for k, v in r.items() if k != 'extra'}, self.results) for r in rows]
 
 

@@ -144,7 +144,7 @@ def _legend(fig, axes, title=None):
     if len(axes) == 1: axes[0].legend(title=title, alignment='left')
     else: fig.legend(handles, labels, loc='outside upper center', ncols=min(len(labels), 4), title=title)
 
-# %% ../nbs/72_figures.ipynb #4d074084
+# %% ../nbs/72_figures.ipynb #97d28ea3
 def curves(frame, # Long frame, one row a run (or a logged step)
     x:str, # Column of the x axis
     y:str, # Column of the metric
@@ -157,6 +157,7 @@ def curves(frame, # Long frame, one row a run (or a logged step)
     width:float=None, # Inches, instead of the column's
     height:float=None, # Inches
     logx:bool=False, # Logarithmic x axis
+    of:str='seeds', # What the rows of one point differ in, for the legend
     ) -> PaperFigure:
     "Lines with seed bands, in one panel or several with a shared y axis"
     for name, c in dict(x=x, y=y, by=by, panel=panel).items():
@@ -177,10 +178,10 @@ def curves(frame, # Long frame, one row a run (or a logged step)
             if len(ticks) <= 8: ax.set_xticks(ticks, [f'{t:g}' for t in ticks]); ax.minorticks_off()
         axes[0].set_ylabel(ylabel or y)
         shown = {'sd': 'mean ± sd', 'se': 'mean ± se', 'range': 'mean, range', 'none': 'mean'}[band]
-        _legend(fig, axes, f'{shown} of {runs} seeds' if runs > 1 else None)
+        _legend(fig, axes, f'{shown} of {runs} {of}' if runs > 1 else None)
     return fig
 
-# %% ../nbs/72_figures.ipynb #bb6da82c
+# %% ../nbs/72_figures.ipynb #57667104
 def masking_curves(frame, # Rows with `n_masked`, `method`, `dataset` and the metric
     metric:str='R1', # Column
     column:str='cvpr-full', # Key of `WIDTHS`
@@ -189,7 +190,7 @@ def masking_curves(frame, # Rows with `n_masked`, `method`, `dataset` and the me
     many = 'dataset' in frame and frame['dataset'].nunique() > 1
     text = f"{re.sub(r'^R(?=[0-9])', 'R@', metric)} (%)"
     return curves(frame, 'n_masked', metric, 'method' if 'method' in frame else None, 'dataset' if many else None,
-                  **{'xlabel': 'masked words', 'ylabel': text, 'column': column, **kw})
+                  **{'xlabel': 'masked words', 'ylabel': text, 'column': column, 'of': 'draws of words', **kw})
 
 # %% ../nbs/72_figures.ipynb #edcf54f3
 def read_log(log): # Path of a JSONL file, a list of dicts, or a frame

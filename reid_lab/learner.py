@@ -284,7 +284,7 @@ class Checkpoint(Callback):
         load_state(learn, self.saved()[-1])
         return True
 
-# %% ../nbs/40_learner.ipynb #3751c096
+# %% ../nbs/40_learner.ipynb #60cb2ede
 class Log(Callback):
     "Mean losses every `every` steps, kept in `rows` and appended to `path` as JSON lines"
     def __init__(self, path=None, # File to append to (default: none)
@@ -305,8 +305,10 @@ class Log(Callback):
         "The rows and the sums of the row that is open"
         return dict(rows=self.rows, sum={k: float(v) for k, v in self._sum.items()}, n=self._n)
     def load_state_dict(self, state:dict):
-        "Go on with the rows in `state`"
+        "Go on with the rows in `state`; rows in the file that are later will be made again"
         self.rows, self._sum, self._n = state['rows'], state['sum'], state['n']
+        if not (self.path and self.path.exists()): return
+        with atomic_path(self.path) as tmp: tmp.write_text(''.join(json.dumps(r) + '\n' for r in self.rows))
 
 # %% ../nbs/40_learner.ipynb #6d4ed3e3
 @patch

@@ -88,6 +88,13 @@ def test_a_run_leaves_what_it_says(tmp_path):
     assert run.finish() == [] and len(load_results(tmp_path/"runs.csv")) == 2
 
 
+def test_result_rows_name_no_folder_of_the_machine(tmp_path):
+    given = dict(preset="quick", seed=0, data_root=f"{tmp_path/'cuhk'},{tmp_path/'icfg'}", out_dir=str(tmp_path/"r"))
+    with X.start_run("run_demo", given, results=tmp_path/"runs.csv") as run: run.record(dict(R1=50.), dataset="world")
+    assert load_results(tmp_path/"runs.csv").parameters[0] == dict(preset="quick", seed=0, data_root="cuhk,icfg")
+    assert json.loads((tmp_path/"r"/"metrics.json").read_text())["params"] == given
+
+
 def test_a_failed_run_keeps_its_numbers_but_adds_no_row(tmp_path):
     with pytest.raises(RuntimeError), X.start_run("run_demo", {}, tmp_path/"r", results=tmp_path/"runs.csv") as run:
         run.record(dict(R1=50.), dataset="world")

@@ -156,6 +156,20 @@ def test_log_lines_are_json_and_complete(tmp_path):
     assert [r["step"] for r in rows] == [4, 8, 10] and rows[-1]["images"] == 160
 
 
+def test_a_resumed_log_holds_no_step_twice(tmp_path):
+    "Killed at step 7 after a row at 6, resumed from step 4: the row is made again and stands once"
+    class Kill(Callback):
+        def after_step(self, learn):
+            if learn.step == 7: raise KeyboardInterrupt
+    def cbs(): return [Log(tmp_path/"l.jsonl", every=2, quiet=True), Checkpoint(tmp_path/"state", every=4)]
+    with pytest.raises(KeyboardInterrupt): Learner(Net(), Blobs(), callbacks=[*cbs(), Kill()], device="cpu").fit(epochs=2)
+    again = Learner(Net(), Blobs(), callbacks=[*cbs(), Callback()], device="cpu")
+    assert again.cbs[1].resume(again) and again.step == 4
+    again.fit(epochs=2)
+    rows = [json.loads(line) for line in (tmp_path/"l.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in rows] == [2, 4, 6, 8, 10, 12]
+
+
 class Late(Blobs):
     "Each batch arrives 20 ms late"
     def epoch(self, e, start=0):

@@ -710,7 +710,7 @@ class Figure:
         lo, hi = (mid - reach).min(0), (mid + reach).max(0)
         return np.concatenate([lo[:, :1], hi[:, :1], lo[:, 1:], hi[:, 1:]], 1)
 
-# %% ../../nbs/04_data.render.ipynb #9099dfce
+# %% ../../nbs/04_data.render.ipynb #36a1c743
 def _roots(x, y, c): # -> middle of the two hits, half their distance
     A = ((c[0] + c[1]*x + c[3]*x*x) + (c[2]*y + c[5]*y*y)) + c[4]*x*y
     B = (c[6] + c[7]*x) + c[8]*y
@@ -718,14 +718,16 @@ def _roots(x, y, c): # -> middle of the two hits, half their distance
     return -B*inv, np.sqrt(B*B - A*c[9])*abs(inv)
 
 
-def _near_ball(x, y, c):
-    mid, half = _roots(x, y, c)
-    return mid - half
+def _near_ball(x, y, c): # Of an ellipsoid A is positive: fewer operations than `_roots`
+    A = ((c[0] + c[1]*x + c[3]*x*x) + (c[2]*y + c[5]*y*y)) + c[4]*x*y
+    B = (-c[6] - c[7]*x) - c[8]*y
+    return (B - np.sqrt(B*B - A*c[9]))/A
 
 
-def _near_cone(x, y, c):
-    mid, half = _roots(x, y, c)
-    t = mid - half
+def _near_cone(x, y, c): # A may be negative: a ray along the axis
+    A = ((c[0] + c[1]*x + c[3]*x*x) + (c[2]*y + c[5]*y*y)) + c[4]*x*y
+    B = (-c[6] - c[7]*x) - c[8]*y
+    t = (B - np.copysign(np.sqrt(B*B - A*c[9]), A))/A
     return _where(abs(c[10] + t*((c[11] + c[12]*x) + c[13]*y)) <= 1., t, np.nan)
 
 
@@ -798,13 +800,14 @@ def _face_at(bx, by, bz, opt):
 _DETAIL_OF = (None, lambda lx, ly, lz, *a: _torso_at(*a), lambda lx, ly, lz, *a: _face_at(*a),
               lambda lx, ly, lz, bx, by, bz, opt: _shoe(lx, ly, lz, opt))
 
-# %% ../../nbs/04_data.render.ipynb #9a8f235f
-def _shade_numpy(depth, ids, xs, ys, par, paints, opt, basis, tile): # -> rgb (h,w,3), part (h,w) of the samples
-    rgb, part = np.zeros((*ids.shape, 3)), np.zeros(ids.shape, np.uint8)
-    i, j = np.nonzero(ids >= 0)
-    n = ids[i, j]
+# %% ../../nbs/04_data.render.ipynb #3adf9c79
+def _shade_numpy(s, depth, ids, xs, ys, par, paints, opt, basis, tile): # -> rgb, share, part of pixels of s x s samples
+    rows, cols = len(ys)//s, len(xs)//s
+    at = np.flatnonzero(ids >= 0)
+    n, i, j = ids.ravel()[at], at//len(xs), at % len(xs)
+    pixel = i//s*cols + j//s
     m = np.take(np.ascontiguousarray(par.T), n, 1)
-    lx, ly, lz, bx, by, bz, light = _geometry(m, xs[j], ys[i], depth[i, j], basis)
+    lx, ly, lz, bx, by, bz, light = _geometry(m, xs[j], ys[i], depth.ravel()[at], basis)
     u, v = lx*m[14], ly*m[15] + m[16]
     mix, g, code = np.zeros(len(n)), np.ones(len(n)), np.zeros(len(n), np.int64)
     patterns, details = par[:, 17].astype(int), par[:, 19].astype(int)
@@ -817,26 +820,31 @@ def _shade_numpy(depth, ids, xs, ys, par, paints, opt, basis, tile): # -> rgb (h
     rough = tile[_int(v*110.) & 255, _int((u + .37*n)*110.) & 255]
     painted = code > 0
     f = light*m[21]*np.where(painted, 1., g)*(1. + .22*basis[17]*(rough - .5))
-    colour = m[22:25]*(1 - mix) + m[25:28]*mix
+    colour, w = m[22:25], np.flatnonzero(mix)
+    colour[:, w] = colour[:, w]*(1 - mix[w]) + m[25:28][:, w]*mix[w]
     colour[:, painted] = paints.T[:, code[painted]]
-    rgb[i, j] = (colour*f).T
-    part[i, j] = np.where(painted, _PAINT_PART[code], m[20])
-    return rgb, part
+    rgb = np.stack([np.bincount(pixel, c*f, rows*cols) for c in colour], -1).reshape(rows, cols, 3)
+    share, part = np.bincount(pixel, minlength=rows*cols)*1., np.zeros(rows*cols, np.uint8)
+    middle = np.flatnonzero((i % s == s//2) & (j % s == s//2))
+    part[pixel[middle]] = np.where(painted[middle], _PAINT_PART[code[middle]], m[20][middle])
+    return rgb, share.reshape(rows, cols), part.reshape(rows, cols)
 
-# %% ../../nbs/04_data.render.ipynb #437f8b71
+# %% ../../nbs/04_data.render.ipynb #91a62eaf
 def _background_numpy(rgb, share, xs, ys, world, tiles, means, bg):
     "Add what the uncovered share of each pixel shows"
-    i, j = np.nonzero(share < 1.)
-    on_wall, row, col, shade, keep = _background(xs[j], ys[i], world, bg)
+    at, flat = np.flatnonzero(share < 1.), rgb.reshape(-1, 3)
+    on_wall, row, col, shade, keep = _background(xs[at % len(xs)], ys[at//len(xs)], world, bg)
+    shade = shade*(1. - share.ravel()[at])
     for k in (0, 1):
         w = np.flatnonzero(on_wall == k)
         if not len(w): continue
-        r, c, t = row[w], col[w], tiles[k]
+        r, c, t = row[w], col[w], tiles[k].reshape(-1, 3)
         r0, c0 = _int(r), _int(c)
         fr, fc, kw = (r - r0)[:, None], (c - c0)[:, None], keep[w][:, None]
-        r0, r1, c0, c1 = r0 & 255, (r0 + 1) & 255, c0 & 255, (c0 + 1) & 255
-        v = (t[r0, c0]*(1. - fc) + t[r0, c1]*fc)*(1. - fr) + (t[r1, c0]*(1. - fc) + t[r1, c1]*fc)*fr
-        rgb[i[w], j[w]] += (v*kw + means[k]*(1. - kw))*(shade[w]*(1. - share[i[w], j[w]]))[:, None]
+        r0, r1, c0, c1 = (r0 & 255)*_T, (r0 + 1 & 255)*_T, c0 & 255, c0 + 1 & 255
+        a, b, c, d = (t.take(i, 0) for i in (r0 + c0, r0 + c1, r1 + c0, r1 + c1))
+        v = (a*(1. - fc) + b*fc)*(1. - fr) + (c*(1. - fc) + d*fc)*fr
+        flat[at[w]] += (v*kw + means[k]*(1. - kw))*shade[w][:, None]
 
 # %% ../../nbs/04_data.render.ipynb #0f984a8a
 def _trace_loop(quad, box, xs, ys, depth, ids):
@@ -936,7 +944,7 @@ def pick_backend(backend:str='auto') -> str: # 'numpy' or 'numba'
         raise ImportError("backend='numba' needs the package numba: pip install numba, or use backend='numpy'")
     return 'numpy'
 
-# %% ../../nbs/04_data.render.ipynb #40ddc268
+# %% ../../nbs/04_data.render.ipynb #68807934
 def _pixels(fig, view, window, size, n, person, sk, backend, scene=None):
     "Colours (H,W,3), 0 to 1, and parts (H,W) of a window of the image plane, `n` x `n` samples a pixel"
     (x0, x1, y0, y1), (h, w) = window, size
@@ -952,10 +960,7 @@ def _pixels(fig, view, window, size, n, person, sk, backend, scene=None):
         shade(rgb, share, part, n, depth, ids, xs, ys, *rest, _PAINT_PART)
     else:
         depth, ids = _trace_numpy(quad, box, xs, ys)
-        samples, part = _shade_numpy(depth, ids, xs, ys, *rest)
-        at = [(a, b) for a in range(n) for b in range(n)]
-        rgb, share = sum(samples[a::n, b::n] for a, b in at), sum((ids[a::n, b::n] >= 0)*1. for a, b in at)
-        part = part[n//2::n, n//2::n].copy()
+        rgb, share, part = _shade_numpy(n, depth, ids, xs, ys, *rest)
     rgb *= 1/n**2; share *= 1/n**2
     if scene is None: return rgb, part
     if backend == 'numba': back(rgb, share, *grid(1), view.world.ravel(), *scene)

@@ -7,9 +7,9 @@ __all__ = ['METHODS', 'TABLE_IV', 'PRESETS', 'Train', 'Meta', 'Preset', 'Arm', '
            'evaluate', 'masked_words', 'second_view', 'train_loader', 'make_strategy', 'phase', 'pretrain', 'finetune',
            'run_phases', 'run_arm', 'save_arm', 'load_arm']
 
-# %% ../../nbs/46_recipes.camel.ipynb #d3670d81
+# %% ../../nbs/46_recipes.camel.ipynb #c65615a8
 import copy, json, time
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 import numpy as np
 import torch
@@ -28,26 +28,26 @@ from ..models.zoo import create_model
 from ..retrieval import rank, rerank_itm
 from ..schedules import lr_linear
 
-# %% ../../nbs/46_recipes.camel.ipynb #da40b956
+# %% ../../nbs/46_recipes.camel.ipynb #67be4e92
 METHODS = dict(
     base=dict(label='Baseline'),
     st=dict(label='+ ST', tasks=True),
     st_adsu=dict(label='+ ST + ADSU', tasks=True, slow=True, lr_mult=2.),
     st_cmml=dict(label='+ ST + CMML', tasks=True, fast=True, lr_mult=1.5),
-    camel=dict(label='CAMeL', tasks=True, fast=True, slow=True, lr_mult=3.),
+    camel=dict(label='CAMeL', tasks=True, fast=True, slow=True, lr_mult=2.5),
     st_ema=dict(label='+ ST + EMA (control)', tasks=True, ema=True),
     released=dict(label='released code', tasks=True, released=True),
 )
 TABLE_IV = ('base', 'st', 'st_adsu', 'st_cmml', 'camel')
 
-# %% ../../nbs/46_recipes.camel.ipynb #58a8d825
+# %% ../../nbs/46_recipes.camel.ipynb #5290aa01
 @dataclass(frozen=True)
 class Train:
     "Budget and optimiser of the two phases"
-    steps: int = 600            # pretraining batches
+    steps: int = 900            # pretraining batches
     ft_steps: int = 150         # fine-tuning batches; the first third stylised, as in the paper (10 of 30 epochs)
     batch_size: int = 64
-    lr: float = 1.5e-3          # pretraining, times the method's `lr_mult`
+    lr: float = 3e-3            # pretraining, times the method's `lr_mult` (see `Preset.lr_by_method`)
     ft_lr: float = 5e-4
     warmup: float = .1          # share of the steps
     weight_decay: float = .01
@@ -87,8 +87,9 @@ class Preset:
     val_every: int = 50         # fine-tuning batches between validations
     max_ids: int = 0            # people per split of a real dataset; 0: all
     device: str = 'cpu'
+    lr_by_method: bool = True   # multiply the pretraining rate by the method's `lr_mult` (the paper: no)
 
-# %% ../../nbs/46_recipes.camel.ipynb #859b1606
+# %% ../../nbs/46_recipes.camel.ipynb #4770cfab
 _GPU = dict(model='camel_base', device='auto', val_every=1000, headline='itm')
 PRESETS = dict(
     smoke=Preset('smoke', Train(steps=24, ft_steps=9, batch_size=16), (('size', (64, 32)),), vocab=500, k_test=8,
@@ -97,10 +98,10 @@ PRESETS = dict(
     full=Preset('full', Train(20_000, 6_000, 128, 3e-4, 1e-4, augment='light', swa=3),
                 (('tower', 'resnet50'), ('size', (384, 128))), vocab=3000, k_test=64, **_GPU),
     paper=Preset('full', Train(600_000, 30_000, 80, 1e-4, 2e-4, augment='camel', swa=3),
-                 (('tower', 'resnet50'), ('size', (224, 224))), vocab=30522, k_test=128, **_GPU),
+                 (('tower', 'resnet50'), ('size', (224, 224))), vocab=30522, k_test=128, lr_by_method=False, **_GPU),
 )
 
-# %% ../../nbs/46_recipes.camel.ipynb #bd8b38ae
+# %% ../../nbs/46_recipes.camel.ipynb #b3393f2a
 @dataclass(frozen=True)
 class Arm:
     "One training run of the protocol"
@@ -125,6 +126,16 @@ class Arm:
         return replace(p, train=replace(p.train, **dict(self.train)))
     @property
     def settings(self) -> Meta: return replace(Meta(), **dict(self.meta))
+
+    @property
+    def lr(self) -> float: # Peak rate of pretraining
+        return self.budget.train.lr*(self.on.get('lr_mult', 1.) if self.budget.lr_by_method else 1.)
+
+    def describe(self) -> dict:
+        "Model, budget and settings in one flat dict, for result rows"
+        p, tasks = self.budget, asdict(self.settings) if self.on.get('tasks') else {}
+        keep = ('model', 'words', 'vocab', 'k_test', 'headline')
+        return {**{k: getattr(p, k) for k in keep}, **dict(p.model_kw), **asdict(p.train), **tasks, 'lr': self.lr}
 
 # %% ../../nbs/46_recipes.camel.ipynb #50107857
 @dataclass(frozen=True)
@@ -256,7 +267,7 @@ def make_strategy(arm:Arm, # Method and settings
     if fast or slow: return DualSpeed(tasks, m.eps_fast, m.eps_slow, m.k, m.order, iters, fast, slow), []
     return TaskCycle(tasks, m.order, iters), [Average(1, 'ema', .98)] if on.get('ema') else []
 
-# %% ../../nbs/46_recipes.camel.ipynb #078875c9
+# %% ../../nbs/46_recipes.camel.ipynb #ba962b4e
 def phase(arm:Arm, # Budget and seed
     model, # Trained in place
     table, # `ReidTable` to train on
@@ -292,8 +303,7 @@ def pretrain(arm:Arm, # What to train
     p = arm.budget
     torch.manual_seed(arm.seed)
     model = create_model(p.model, tokenizer=data.tokenizer, **dict(p.model_kw))
-    lr = p.train.lr*arm.on.get('lr_mult', 1.)
-    learn = phase(arm, model, data.source, p.train.steps, lr, *make_strategy(arm, data.tokenizer), arm.seed, folder,
+    learn = phase(arm, model, data.source, p.train.steps, arm.lr, *make_strategy(arm, data.tokenizer), arm.seed, folder,
                   f'pretrain {arm.name}', quiet)
     return learn.net, learn
 
@@ -317,7 +327,7 @@ def finetune(arm:Arm, # What to train
                   f'fine-tune {arm.name}', quiet)
     return learn.net, rows + learn.cbs[0].rows, val.rows, images + learn.images
 
-# %% ../../nbs/46_recipes.camel.ipynb #177d88f1
+# %% ../../nbs/46_recipes.camel.ipynb #647cf7fb
 def run_phases(arm:Arm, # What to train
     data:CamelData, # Where from and where to
     finetuned:bool=True, # Also fine-tune
@@ -329,7 +339,8 @@ def run_phases(arm:Arm, # What to train
     began, k, where = time.perf_counter(), arm.budget.k_test, lambda n: folder and Path(folder)/n
     model, learn = pretrain(arm, data, where('pretrain'), quiet)
     models, logs = dict(pretrained=model), dict(pretrain=learn.cbs[0].rows)
-    row = dict(images_seen=learn.images, train_s=round(learn.seconds, 1))
+    weights = sum(x.numel() for x in model.parameters())
+    row = dict(weights=weights, images_seen=learn.images, train_s=round(learn.seconds, 1))
     evals = dict(indomain=evaluate(model, data.source, split, 0), zeroshot=evaluate(model, data.target, split, k))
     if finetuned:
         tuned, *rest = finetune(arm, copy.deepcopy(model), data, where('finetune'), quiet)

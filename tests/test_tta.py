@@ -1,0 +1,398 @@
+"""Test-time adaptation: vectors, properties, and a source model that is never changed."""
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import nn
+
+from reid_lab import tta as T
+from reid_lab.core import unit_norm
+from reid_lab.data.datasets import tiny_table
+from reid_lab.embeddings import Embeddings, embed_images
+from reid_lab.metrics import retrieval_metrics
+
+
+def features(seed=0, n=24, dim=6, cams=3, dtype=torch.float64):
+    rng = np.random.default_rng(seed)
+    who, cam = rng.normal(size=(n, dim)), np.arange(n) % cams
+    shift = rng.normal(size=(cams, dim))
+    z = torch.tensor(who + .5*rng.normal(size=who.shape) + shift[cam], dtype=dtype)
+    g = torch.tensor(np.repeat(who, 2, 0) + .5*rng.normal(size=(2*n, dim)) + shift[np.arange(2*n) % cams], dtype=dtype)
+    return (Embeddings(z, np.arange(n), cam),
+            Embeddings(g, np.repeat(np.arange(n), 2), np.arange(2*n) % cams))
+
+
+class Net(nn.Module):
+    "BatchNorm on the way to the feature, a neck and an unused LayerNorm beside it"
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.conv, self.bn = nn.Conv2d(3, 6, 3, 2, 1), nn.BatchNorm2d(6)
+        self.fc, self.ln, self.neck, self.head = nn.Linear(6, 8), nn.LayerNorm(8), nn.BatchNorm1d(8), nn.Linear(8, 4)
+        self.size, self.dim = (16, 8), 8
+
+    def raw_features(self, img): return self.ln(self.fc(self.bn(self.conv(img)).relu().mean((2, 3))))
+    def forward_tta(self, img): f = self.raw_features(img); return f, self.head(self.neck(f))
+    def encode_image(self, img): return unit_norm(self.raw_features(img))
+
+
+@pytest.fixture(scope="module")
+def scene():
+    table = tiny_table(16, 3)
+    net = Net()
+    net.train(); net.raw_features(torch.rand(32, 3, 16, 8)); net.neck(torch.randn(32, 8)); net.eval()
+    queries = table.where(cam=2)
+    return net, queries, embed_images(net, table.where(cam=[0, 1]), encode="raw_features", quiet=True)
+
+
+# ---- vectors
+
+@pytest.mark.parametrize("name", ["dart3_loss_euclidean", "dart3_loss_squared_euclidean", "dart3_loss_euclidean_tau100"])
+def test_dart3_vectors_with_gradients(oracles, name):
+    i, want = oracles[name]["inputs"], oracles[name]["expected"]
+    f64 = lambda x: torch.tensor(x, dtype=torch.float64)
+    M, S = f64(i["M_q"]).requires_grad_(), f64(i["Sigma_q"]).requires_grad_()
+    cam, G = torch.tensor(i["cam"]), f64(i["G_tilde"])
+    z = (f64(i["z"]) - M[cam])/S[cam]
+    delta = T.distances(z, G, i["squared"])
+    loss = T.dart3_loss(delta, i["tau"], i["k"])
+    loss.backward()
+    H = delta/i["tau"] + torch.logsumexp(-delta/i["tau"], 1, keepdim=True)
+    for got, key in ((z, "z_hat"), (delta, "delta"), (H, "H"), (loss, "loss"), (M.grad, "grad_M_q"), (S.grad, "grad_Sigma_q")):
+        torch.testing.assert_close(got.detach(), f64(want[key]), atol=1e-6, rtol=0)
+    for row, top in zip(H, want["topk_idx"]):   # the two nearest, in any order among equals
+        torch.testing.assert_close(row[top].sort().values, row.sort().values[:len(top)])
+
+
+def test_the_whole_method_takes_the_vector_s_step(oracles):
+    "One SGD step of DART3-LITE moves M and Sigma by lr times the gradients of the vector"
+    i, want = (oracles["dart3_loss_euclidean"][k] for k in ("inputs", "expected"))
+    f64 = lambda x: torch.tensor(x, dtype=torch.float64)
+    method = T.Dart3Lite(tau=i["tau"], k=i["k"], lr=1., optimiser="sgd", batch_size=2)
+    q = Embeddings(f64(i["z"]), [0, 1], i["cam"])
+    method.configure(T.FeatureStream(q), Embeddings(f64(i["z"]), [0, 1], i["cam"]))
+    method.reset()
+    method.g_tilde = f64(i["G_tilde"])
+    with torch.no_grad(): method.M[:2], method.S[:2] = f64(i["M_q"]), f64(i["Sigma_q"])
+    method._one_batch(np.arange(2))
+    torch.testing.assert_close(f64(i["M_q"]) - method.M[:2].detach(), f64(want["grad_M_q"]), atol=1e-6, rtol=0)
+    torch.testing.assert_close(f64(i["Sigma_q"]) - method.S[:2].detach(), f64(want["grad_Sigma_q"]), atol=1e-6, rtol=0)
+
+
+def test_camera_normalisation_vector(oracles):
+    i, want = (oracles["camera_normalisation"][k] for k in ("inputs", "expected"))
+    z, cam = torch.tensor(i["Z"], dtype=torch.float64), np.array(i["cam"])
+    for ddof, name in ((0, "population"), (1, "unbiased")):
+        s = T.CameraStats(z, cam, ddof=ddof)
+        for c in (0, 1):
+            np.testing.assert_allclose(s.mean[c], want[f"mu_cam{c}"], atol=1e-6)
+            np.testing.assert_allclose(s.std[c], want[f"sigma_cam{c}_{name}"], atol=1e-6)
+    np.testing.assert_allclose(T.CameraStats(z, cam).normalise(z, cam), want["Z_normalised_population"], atol=1e-6)
+    asks = np.array(i["is_query"], bool)
+    ids = np.arange(len(z))
+    q, g = Embeddings(z[asks], ids[asks], cam[asks]), Embeddings(z[~asks], ids[~asks], cam[~asks])
+    q_hat, g_hat = T.adapt_embeddings(T.CameraNorm(), q, g)   # pooled: queries and gallery of a camera together
+    np.testing.assert_allclose(q_hat.emb, np.array(want["Z_normalised_population"])[asks], atol=1e-6)
+    np.testing.assert_allclose(g_hat.emb, np.array(want["Z_normalised_population"])[~asks], atol=1e-6)
+
+
+def test_tent_and_temp_vectors(oracles):
+    f64 = lambda x: torch.tensor(x, dtype=torch.float64)
+    tent = oracles["tent_entropy"]
+    np.testing.assert_allclose(T.entropy(f64(tent["inputs"]["logits"])), tent["expected"]["entropy"], atol=1e-6)
+    i, want = (oracles["temp_reid_entropy"][k] for k in ("inputs", "expected"))
+    zq, zg = f64(i["zq"]), f64(i["zg"])
+    np.testing.assert_allclose(T.temp_loss(zq, zg, i["k"]), want["loss"], atol=1e-6)
+    per_query = [float(T.temp_loss(z[None], zg, i["k"])) for z in zq]
+    np.testing.assert_allclose(per_query, want["entropy"], atol=1e-6)
+
+
+@pytest.mark.parametrize("dim,counts", [(1280, (15360, 20480, 38400)), (768, (9216, 12288, 23040)), (3840, (46080, 61440, 115200))])
+def test_external_parameter_counts(dim, counts):
+    "The published table, and what LITE really collects"
+    assert tuple(T.external_parameters(dim, c) for c in (6, 8, 15)) == counts
+    q = Embeddings(torch.randn(30, dim), np.arange(30), np.arange(30) % 15)
+    lite = T.Dart3Lite(stats_from="query")
+    lite.configure(T.FeatureStream(q), q)
+    spare = 2*dim   # the entry for cameras without statistics
+    assert sum(p.numel() for p in lite.collect_params()) - spare == counts[2]
+
+
+# ---- properties
+
+def naive_loss(z, G, tau, k, squared):
+    "Algorithm 2 as printed: exponentials, a sum, a logarithm"
+    total = 0.
+    for zi in z:
+        d = [((zi - gj)**2).sum() if squared else ((zi - gj)**2).sum()**.5 for gj in G]
+        e = [np.exp(-x/tau) for x in d]
+        total += sum(sorted(-np.log(x/sum(e)) for x in e)[:k])
+    return total/len(z)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 5), st.integers(2, 9), st.booleans(), st.sampled_from([.7, 3., 100.]))
+def test_loss_equals_the_printed_algorithm(seed, b, n, squared, tau):
+    rng = np.random.default_rng(seed)
+    z, G = rng.normal(size=(b, 4)), rng.normal(size=(n, 4))
+    for k in {1, min(3, n), n}:
+        got = T.dart3_loss(T.distances(torch.tensor(z), torch.tensor(G), squared), tau, k)
+        np.testing.assert_allclose(got, naive_loss(z, G, tau, k, squared), rtol=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.floats(-50, 50), st.sampled_from([.5, 100.]))
+def test_the_loss_ignores_a_constant_in_the_distances_of_a_query(seed, shift, tau):
+    delta = torch.tensor(np.random.default_rng(seed).uniform(0, 60, (4, 9)))
+    moved = delta + torch.tensor([shift, 0., -shift, 2*shift])[:, None]
+    torch.testing.assert_close(T.dart3_loss(moved, tau), T.dart3_loss(delta, tau), rtol=1e-9, atol=1e-9)
+
+
+def test_all_neighbours_give_the_sum_of_all_H():
+    delta = torch.rand(3, 7, dtype=torch.float64)*9
+    H = -(-delta/2.).log_softmax(1)
+    for k in (7, 50): torch.testing.assert_close(T.dart3_loss(delta, 2., k), H.sum(1).mean())
+
+
+def test_far_galleries_do_not_underflow():
+    delta = torch.full((2, 5), 4000.) + torch.arange(5)
+    assert torch.isfinite(T.dart3_loss(delta, .01)) and torch.exp(-delta/.01).sum() == 0
+
+
+def test_the_gradient_is_finite_at_distance_zero():
+    z = torch.ones(2, 3, requires_grad=True)
+    T.dart3_loss(T.distances(z, torch.ones(4, 3)), 1.).backward()
+    assert torch.isfinite(z.grad).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_normalised_features_do_not_know_the_camera(seed):
+    "Invariant to a positive scale and a shift per camera and dimension (eq. 3 cancels exactly)"
+    rng = np.random.default_rng(seed)
+    z, cam = torch.tensor(rng.normal(size=(20, 4))), rng.permutation(np.arange(20) % 3)
+    scale, shift = torch.tensor(rng.uniform(.1, 5, (3, 4))), torch.tensor(rng.normal(0, 5, (3, 4)))
+    moved = z*scale[cam] + shift[cam]
+    torch.testing.assert_close(T.CameraStats(moved, cam).normalise(moved, cam), T.CameraStats(z, cam).normalise(z, cam))
+
+
+def test_adapted_order_does_not_know_the_camera_either():
+    q, g = features()
+    scale, shift = torch.rand(3, 6).double() + .5, torch.randn(3, 6).double()
+    move = lambda e: Embeddings(e.emb*scale[e.cam] + shift[e.cam], e.pid, e.cam)
+    for stats in T.SOURCES:
+        a, b = (T.adapt_embeddings(T.CameraNorm(stats), x, y)[0].emb for x, y in ((q, g), (move(q), move(g))))
+        torch.testing.assert_close(a, b)
+
+
+def test_one_episodic_step_as_printed_equals_norm():
+    q, g = features()
+    norm = T.adapt_embeddings(T.CameraNorm(), q, g)
+    same = T.adapt_embeddings(T.Dart3Lite(lr=.1, episodic=True, final_forward=False, batch_size=5), q, g)
+    for a, b in zip(norm, same): assert torch.equal(a.emb, b.emb)
+    other = T.adapt_embeddings(T.Dart3Lite(lr=.1, episodic=True, batch_size=5), q, g)
+    assert not torch.equal(other[0].emb, norm[0].emb) and torch.equal(other[1].emb, norm[1].emb)
+
+
+def test_episodic_batches_do_not_know_each_other():
+    q, g = features()
+    how = dict(lr=.1, steps=3, episodic=True, batch_size=8, stats_from="gallery")
+    whole = T.adapt_embeddings(T.Dart3Lite(**how), q, g)[0].emb
+    alone = T.adapt_embeddings(T.Dart3Lite(**how), q[8:16], g)[0].emb
+    torch.testing.assert_close(whole[8:16], alone)
+    carried = T.adapt_embeddings(T.Dart3Lite(**{**how, "episodic": False}), q, g)[0].emb
+    assert torch.equal(carried[:8], T.adapt_embeddings(T.Dart3Lite(**{**how, "episodic": False}), q[:8], g)[0].emb)
+    assert not torch.allclose(carried[8:16], alone)
+
+
+def test_adaptation_lowers_its_loss():
+    q, g = features(n=40)
+    lite = T.Dart3Lite(lr=.02, tau=1., batch_size=40, stats_from="query", first=4)
+    lite.configure(T.FeatureStream(q), g)
+    lite.reset()
+    losses = []
+    for _ in range(20):
+        losses.append(float(lite.loss(np.arange(40))[0].detach()))
+        lite._one_batch(np.arange(40))
+    assert losses[-1] < losses[0] - .05
+
+
+# ---- statistics: stated rules
+
+def test_a_camera_with_one_image():
+    z, cam = torch.randn(5, 3), [0, 0, 0, 0, 7]
+    s = T.CameraStats(z, cam)
+    assert torch.equal(s.std[1], torch.ones(3)) and torch.equal(s.mean[1], z[4])
+    assert torch.equal(T.CameraStats(z, cam, single="global").std[1], s.all_std)
+
+
+def test_an_unknown_camera_takes_the_statistics_of_all():
+    z, cam = torch.randn(6, 3), [0, 0, 0, 4, 4, 4]
+    s = T.CameraStats(z, cam)
+    for unknown in (-3, 2, 9): torch.testing.assert_close(s.normalise(z[:1], [unknown]), (z[:1] - z.mean(0))/z.std(0, correction=0))
+
+
+def test_a_constant_dimension_does_not_divide_by_zero():
+    z = torch.randn(6, 2); z[:, 1] = 5.
+    assert torch.isfinite(T.CameraStats(z, [0]*6).normalise(z, [0]*6)).all()
+
+
+def test_first_queries_of_each_camera_count():
+    q, g = features()
+    a = T.CameraNorm("query", first=2); a.configure(T.FeatureStream(q), g)
+    for c in range(3): torch.testing.assert_close(a.q_stats.mean[c], q[q.cam == c].emb[:2].mean(0))
+    torch.testing.assert_close(a.g_stats.mean, T.CameraStats(g.emb, g.cam).mean)
+
+
+def test_a_query_camera_that_the_gallery_lacks():
+    q, g = features()
+    gone = g[g.cam != 1]
+    for stats in T.SOURCES:
+        q_hat, _ = T.adapt_embeddings(T.CameraNorm(stats), q, gone)
+        assert torch.isfinite(q_hat.emb).all()
+    from_gallery = T.adapt_embeddings(T.CameraNorm("gallery"), q, gone)[0].emb[q.cam == 1]
+    rule = (q.emb[q.cam == 1] - gone.emb.mean(0))/gone.emb.std(0, correction=0)
+    torch.testing.assert_close(from_gallery, rule)
+
+
+# ---- the model
+
+ALL = dict(tent=T.Tent(lr=.1, batch_size=5), tent_feature=T.Tent(prediction="feature", lr=.1, batch_size=5),
+           tent_batch=T.Tent(lr=.1, bn_mode="batch", batch_size=5), bn_only=T.Tent(steps=0, bn_mode="batch", batch_size=5),
+           temp=T.Temp(k=5, lr=.1, batch_size=5), dart3=T.Dart3(lr=.1, batch_size=5), norm=T.CameraNorm(), none=T.NoAdapt(),
+           dart3_episodic=T.Dart3(lr=.1, steps=3, episodic=True, batch_size=5), lite=T.Dart3Lite(lr=.1, batch_size=5),
+           dart3_sgd=T.Dart3(lr=.1, optimiser="sgd", bn_mode="batch", batch_size=5))
+
+
+def photograph(net):
+    "Everything a user could miss: weights, buffers, switches, modes"
+    return ({k: v.clone() for k, v in net.state_dict().items()}, [p.requires_grad for p in net.parameters()],
+            [m.training for m in net.modules()], [(m.running_mean is None, m.track_running_stats) for m in (net.bn, net.neck)],
+            [p.grad is None for p in net.parameters()])
+
+
+def same(a, b): return all(torch.equal(a[0][k], b[0][k]) for k in a[0]) and a[1:] == b[1:] and a[0].keys() == b[0].keys()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_source_model_stays_as_it_was(scene, name):
+    net, table, g = scene
+    net.neck.train(); before = photograph(net)
+    q_hat, g_hat = T.adapt_images(ALL[name], net, table, g)
+    assert same(before, photograph(net)) and q_hat.emb.shape == (16, 8) and g_hat.emb.shape == g.emb.shape
+    assert torch.isfinite(q_hat.emb).all() and np.isfinite(retrieval_metrics(q_hat, g_hat, distance="euclidean")["mAP"])
+    again = T.adapt_images(ALL[name], net, table, g)
+    assert torch.equal(q_hat.emb, again[0].emb)   # nothing remembered from the first time
+    net.eval()
+
+
+@pytest.mark.parametrize("name", ["tent", "tent_batch", "temp", "dart3", "dart3_episodic"])
+def test_a_failure_in_the_middle_restores_the_model(scene, name, monkeypatch):
+    net, table, g = scene
+    before, method, calls = photograph(net), ALL[name], []
+    real = type(method).loss
+    def fails(self, rows):
+        calls.append(1)
+        if len(calls) == 2: raise RuntimeError("camera unplugged")
+        return real(self, rows)
+    monkeypatch.setattr(type(method), "loss", fails)
+    with pytest.raises(RuntimeError, match="unplugged"): T.adapt_images(method, net, table, g)
+    assert same(before, photograph(net)) and len(calls) == 2
+
+
+def test_keep_leaves_the_adapted_layers_and_nothing_else():
+    net, table = Net().eval(), tiny_table(12, 3)
+    g, before = embed_images(net, table.where(cam=[0, 1]), encode="raw_features", quiet=True), photograph(net)
+    method = T.Dart3(lr=.1, batch_size=6)
+    T.adapt_images(method, net, table.where(cam=2), g, keep=True)
+    after = photograph(net)
+    assert {k for k in before[0] if not torch.equal(before[0][k], after[0][k])} == set(method.layers) and before[1:] == after[1:]
+    saved = method.state_dict()
+    for k, p in net.named_parameters():
+        if k in saved: assert torch.equal(saved[k], p)
+
+
+def test_only_layers_that_matter_learn(scene):
+    net, table, g = scene
+    img = torch.rand(3, 3, 16, 8)
+    assert sorted(T.influential(net, img)) == ["bn.bias", "bn.weight", "ln.bias", "ln.weight"]
+    assert sorted(T.influential(net, img, ("bn",))) == ["bn.bias", "bn.weight"]
+    bare = nn.Module(); bare.fc, bare.neck = nn.Linear(2, 2), nn.BatchNorm1d(2); bare.raw_features = lambda x: bare.fc(x)
+    with pytest.raises(ValueError, match="reaches the test feature.*Dart3Lite"): T.influential(bare, torch.rand(2, 2))
+
+
+def test_batch_statistics_change_the_result_and_need_two_images(scene):
+    net, table, g = scene
+    a, b = (T.adapt_images(T.Tent(steps=0, bn_mode=m), net, table, g)[0].emb for m in ("eval", "batch"))
+    assert not torch.allclose(a, b)
+    net.train(); expected = unit_norm(net.raw_features(T.ImageStream(net, table).pixels(range(16)))).detach(); net.eval()
+    net.load_state_dict(Net().state_dict() | {k: v for k, v in net.state_dict().items() if "running" not in k})
+    torch.testing.assert_close(b, expected, atol=1e-5, rtol=1e-4)
+    with pytest.raises(ValueError, match="at least two images"): T.adapt_images(T.Tent(bn_mode="batch", batch_size=1), net, table, g)
+
+
+def test_a_single_leftover_joins_the_batch_before():
+    m = T.Tent(batch_size=5, bn_mode="batch"); m.stream = range(11)
+    assert [len(b) for b in m.batches()] == [5, 6]
+    m.bn_mode = "eval"
+    assert [len(b) for b in m.batches()] == [5, 5, 1]
+
+
+def test_grounding_images_steer_but_are_not_returned(scene):
+    net, table, g = scene
+    known = T.ImageStream(net, tiny_table(16, 3).where(cam=0))
+    with_, without = (T.adapt_images(T.Dart3(lr=.1, batch_size=5, **kw), net, table, g)[0].emb
+                      for kw in (dict(ground=known, n_ground=4), {}))
+    assert with_.shape == without.shape and not torch.allclose(with_, without)
+    f = T.FeatureStream(known.q)
+    assert T.adapt_embeddings(T.Dart3Lite(lr=.1, ground=f, n_ground=4), T.ImageStream(net, table).q, g)[0].emb.shape == with_.shape
+
+
+def test_state_can_be_read_and_is_reset(scene):
+    q, g = features()
+    lite = T.Dart3Lite(lr=.1, batch_size=8)
+    lite.configure(T.FeatureStream(q), g); start = lite.state_dict()
+    lite.run()
+    assert not torch.equal(lite.state_dict()["M"], start["M"])
+    lite.reset()
+    assert all(torch.equal(v, start[k]) for k, v in lite.state_dict().items())
+
+
+def test_the_features_given_are_not_changed():
+    q, g = features()
+    keep = q.emb.clone(), g.emb.clone()
+    for m in (T.CameraNorm(), T.Dart3Lite(lr=.5, steps=5), T.NoAdapt()): T.adapt_embeddings(m, q, g)
+    assert torch.equal(q.emb, keep[0]) and torch.equal(g.emb, keep[1])
+
+
+# ---- bad input
+
+@pytest.mark.parametrize("make,words", [
+    (lambda q, g: T.adapt_embeddings(T.Tent(), q, g), "Dart3Lite"),
+    (lambda q, g: T.adapt_embeddings(T.Dart3(), q, g), "cannot work on features alone"),
+    (lambda q, g: T.adapt_embeddings(T.CameraNorm(), Embeddings(q.emb, q.pid), g), "q has no camera numbers"),
+    (lambda q, g: T.adapt_embeddings(T.CameraNorm(), q, Embeddings(g.emb, g.pid)), "g has no camera numbers"),
+    (lambda q, g: T.adapt_embeddings(T.CameraNorm(), Embeddings(q.emb[:, :2], q.pid, q.cam), g), "2 dimensions"),
+    (lambda q, g: T.CameraNorm("queries"), "pooled"), (lambda q, g: T.Dart3(tau=0), "tau=0"), (lambda q, g: T.Dart3(k=0), "k=0"),
+    (lambda q, g: T.Dart3(n_ground=4), "needs ground"), (lambda q, g: T.Dart3(batch_size=0), "batch_size=0"),
+    (lambda q, g: T.Dart3(norm_kinds=("xn",)).configure(T.FeatureStream(q), g), "model"),
+    (lambda q, g: T.CameraStats(q.emb, q.cam[:3]), "3 entries"), (lambda q, g: T.make_method("dart"), "dart3"),
+    (lambda q, g: T.adapt_embeddings(T.Dart3Lite(tau=1e-310), q, g), "raise tau"),
+    (lambda q, g: T.ImageStream(nn.Linear(2, 2), None), "raw_features")])
+def test_bad_input_says_what_to_do(make, words):
+    with pytest.raises((ValueError, TypeError, FloatingPointError), match=words): make(*features())
+
+
+@pytest.mark.parametrize("name", T.METHODS)
+def test_every_method_keeps_the_contract(scene, name):
+    "Default arguments work; what cannot work without a model says so"
+    net, table, g = scene
+    method = T.make_method(name)
+    q_hat, g_hat = T.adapt_images(method, net, table, g)
+    assert len(q_hat) == len(table) and len(g_hat) == len(g) and q_hat.pid.tolist() == table.frame.pid.tolist()
+    assert all(callable(getattr(method, f)) for f in ("configure", "collect_params", "check", "adapt", "reset", "state_dict"))
+    if method.needs_model:
+        with pytest.raises(ValueError, match="cannot work on features alone"): T.adapt_embeddings(method, *features())
+    assert inspect.getdoc(type(method))
