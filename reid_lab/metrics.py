@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Scores', 'MatrixScores', 'EmbeddingScores', 'why_skipped', 'metrics_from_similarity', 'retrieval_metrics', 'msd',
-           'rsum']
+           'rsum', 'nmi', 'cluster', 'camera_nmi']
 
 # %% ../nbs/10_metrics.ipynb #e5455d52
 import importlib.util
@@ -424,3 +424,53 @@ def rsum(metrics:dict, # With R1, R5, R10
     ) -> float:
     "R@1 + R@5 + R@10, as text-to-image papers report"
     return metrics['R1'] + metrics['R5'] + metrics['R10']
+
+# %% ../nbs/10_metrics.ipynb #b09b498d
+def nmi(a, # (N,) labels of any kind
+    b, # (N,) labels
+    average:str='arithmetic', # Denominator: `arithmetic`, `geometric`, `max` or `min` of the two entropies
+    ) -> float: # 0..1
+    "Normalised mutual information of two labellings"
+    from sklearn.metrics import normalized_mutual_info_score
+    check_choice('average', average, ['arithmetic', 'geometric', 'max', 'min'])
+    return float(normalized_mutual_info_score(np.asarray(a), np.asarray(b), average_method=average))
+
+
+def cluster(emb, # (N,D) features
+    n_clusters:int, # For k-means
+    how:str='kmeans', # or `dbscan`
+    seed:int=0, # Of k-means
+    eps:float=None, # Radius for DBSCAN; default: the 0.16 % smallest distances reach it
+    ) -> np.ndarray: # (N,) labels; -1 is DBSCAN's noise
+    "Clusters of features by Euclidean distance"
+    from sklearn.cluster import DBSCAN, KMeans, MiniBatchKMeans
+    x = np.asarray(emb, np.float32)
+    if check_choice('how', how, ['kmeans', 'dbscan']) == 'kmeans':
+        n = min(int(n_clusters), len(x))
+        kind = KMeans if len(x)*n*x.shape[1] < 2e9 else MiniBatchKMeans
+        return kind(n, n_init=1, random_state=seed).fit(x).labels_
+    if eps is None:
+        some = x[np.random.default_rng(seed).permutation(len(x))[:2000]]
+        d = torch.pdist(torch.from_numpy(some))
+        eps = float(d.kthvalue(max(1, round(.0016*len(d)))).values)
+    return DBSCAN(eps=max(eps, 1e-12), min_samples=4).fit(x).labels_
+
+# %% ../nbs/10_metrics.ipynb #1dcdbdc0
+def camera_nmi(e:Embeddings, # With cameras; `pid` -1 (junk) is left out of the identity part
+    clusters:str='kmeans', # or `dbscan`
+    n_clusters:int=None, # Default: the number of people
+    seed:int=0, # Of the clustering
+    average:str='arithmetic', # See `nmi`
+    eps:float=None, # See `cluster`
+    ) -> dict: # camera, identity (NaN without ids), clusters, noise (share of images)
+    "NMI between clusters of features and cameras, and between clusters and people (DART3, Fig. 3)"
+    if e.cam is None: raise ValueError("e has no camera numbers; camera_nmi needs Embeddings(emb, pid, cam=...)")
+    known = e.pid >= 0
+    n = n_clusters or len(np.unique(e.pid[known]))
+    if clusters == 'kmeans' and not n: raise ValueError("no identities are known; say n_clusters=")
+    label = cluster(e.emb, n, clusters, seed, eps)
+    kept = label >= 0
+    who = known & kept
+    return dict(camera=nmi(label[kept], e.cam[kept], average), clusters=len(np.unique(label[kept])),
+                identity=nmi(label[who], e.pid[who], average) if who.any() else float('nan'),
+                noise=float(1 - kept.mean()))
