@@ -130,7 +130,7 @@ def make_camera(seed:int, # World seed
     yaw = _r(rng.uniform(-np.pi, np.pi))
     return SiteCamera(cam, site, kind, scenario, domain, yaw, tuple(_r(v) for v in drift), camera)
 
-# %% ../../nbs/05_data.world.ipynb #d90f5145
+# %% ../../nbs/05_data.world.ipynb #8b49de70
 @dataclass(frozen=True)
 class Group:
     "Some people, seen by some cameras"
@@ -145,6 +145,7 @@ class Group:
     kinds:tuple = ('ground', 'ground', 'steep') # kinds of camera, in turn
     people:str = '' # name of the population; default: the group's own
     role:str = 'both' # both, query, gallery, or 'first': the first picture by each camera asks, others are searched
+    choosy:float = 0. # 0: every camera sees everybody; larger: each sees mostly the darkly, or the lightly, dressed
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ class Wording:
     confusion:float = .05 # chance that a colour is named like its neighbour
     level:str = 'shot' # 'shot': what is visible; 'identity': what a witness knows of the person
 
-# %% ../../nbs/05_data.world.ipynb #34e6a910
+# %% ../../nbs/05_data.world.ipynb #14a9e81f
 def text_groups(train, # People of the generated training split
     shots, # Pictures of each
     val, # People for validation, in either domain
@@ -192,12 +193,13 @@ def reid_groups(train, # People
     seen, # Cameras of the training split
     unseen, # Further cameras of the same site, in the test split only
     test, # People
-    per_cam): # Training pictures per person and camera
+    per_cam, # Training pictures per person and camera
+    choosy=0.): # See `Group`, of the new cameras
     "One site; test people are seen by the cameras of the training split and by others"
     def group(split, ids, cams, shots, **kw): return Group(split, 'real-like', ids, cams*shots, cams, **kw)
     return (group('train', train, seen, per_cam), group('val', max(10, test//4), seen, 2, role='first'),
             group('test', test, seen, 2, people='test', role='first'),
-            group('test', test, unseen, 2, first_cam=seen, people='test', role='first'))
+            group('test', test, unseen, 2, first_cam=seen, people='test', role='first', choosy=choosy))
 
 # %% ../../nbs/05_data.world.ipynb #b03323f9
 def aerial_groups(train, # People
@@ -269,7 +271,16 @@ def _site_skew(seed, scenario, site, strength):
         skew.setdefault(slot, {}); skew[slot][value] = skew[slot].get(value, 1.)*factor
     return skew
 
-# %% ../../nbs/05_data.world.ipynb #a1a2f808
+# %% ../../nbs/05_data.world.ipynb #25e757b0
+def _passes(seed, person, camera, choosy):
+    "Whether a choosy camera sees this person at all: by how light the clothes are"
+    side = (-1, 1)[int(stream(seed, 'who passes', camera.cam).integers(2))]
+    worn = [person.rgb(part) for part in ('upper', 'lower') if person.rgb(part)]
+    light = np.mean([np.dot(rgb, (.299, .587, .114)) for rgb in worn])/255
+    chance = 1/(1 + np.exp(-choosy*side*(light - .4)/.2))
+    return bool(stream(seed, 'passes', person.pid, camera.cam).random() < chance)
+
+# %% ../../nbs/05_data.world.ipynb #d2fcf6ee
 class Plan:
     "The items of a world, made from groups"
     def __init__(self, groups, # Of `Group`
@@ -311,6 +322,7 @@ class Plan:
             for k in range(g.shots):
                 rng = stream(self.seed, 'shot', name, person.pid, g.first_cam, k)
                 cam = self._camera(g, site, int(order[k % g.cams]))
+                if g.choosy and not _passes(self.seed, person, cam, g.choosy): continue
                 shot = sample_shot(rng, cam, rate if g.domain != 'generated' else 0.)
                 role = g.role if g.role != 'first' else 'query' if k < g.cams else 'gallery'
                 yield Item(n, person, change_accessories(person, rng, o.changes), cam, shot, role, k)
