@@ -56,7 +56,7 @@ def test_dart3_vectors_with_gradients(oracles, name):
     M, S = f64(i["M_q"]).requires_grad_(), f64(i["Sigma_q"]).requires_grad_()
     cam, G = torch.tensor(i["cam"]), f64(i["G_tilde"])
     z = (f64(i["z"]) - M[cam])/S[cam]
-    delta = T.distances(z, G, i["squared"])
+    delta = T.distances(z, G, "squared" if i["squared"] else "euclidean")
     loss = T.dart3_loss(delta, i["tau"], i["k"])
     loss.backward()
     H = delta/i["tau"] + torch.logsumexp(-delta/i["tau"], 1, keepdim=True)
@@ -138,7 +138,7 @@ def test_loss_equals_the_printed_algorithm(seed, b, n, squared, tau):
     rng = np.random.default_rng(seed)
     z, G = rng.normal(size=(b, 4)), rng.normal(size=(n, 4))
     for k in {1, min(3, n), n}:
-        got = T.dart3_loss(T.distances(torch.tensor(z), torch.tensor(G), squared), tau, k)
+        got = T.dart3_loss(T.distances(torch.tensor(z), torch.tensor(G), "squared" if squared else "euclidean"), tau, k)
         np.testing.assert_allclose(got, naive_loss(z, G, tau, k, squared), rtol=1e-9)
 
 
@@ -148,6 +148,20 @@ def test_the_loss_ignores_a_constant_in_the_distances_of_a_query(seed, shift, ta
     delta = torch.tensor(np.random.default_rng(seed).uniform(0, 60, (4, 9)))
     moved = delta + torch.tensor([shift, 0., -shift, 2*shift])[:, None]
     torch.testing.assert_close(T.dart3_loss(moved, tau), T.dart3_loss(delta, tau), rtol=1e-9, atol=1e-9)
+
+
+def test_cosine_distance():
+    z, g = torch.randn(3, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
+    torch.testing.assert_close(T.distances(z, g, "cosine"), 1 - torch.nn.functional.cosine_similarity(z[:, None], g[None], dim=-1))
+
+
+def test_loss_alone_learns_only_the_model_s_layers(scene):
+    net, table, g = scene
+    m = T.Dart3(lr=.1, camera=False, batch_size=5)
+    q_hat, g_hat = T.adapt_images(m, net, table, g)
+    assert sorted(m.state_dict()) == ["bn.bias", "bn.weight", "ln.bias", "ln.weight"]
+    torch.testing.assert_close(g_hat.emb, unit_norm(g.emb))
+    with pytest.raises(ValueError, match="nothing to learn"): T.adapt_embeddings(T.Dart3Lite(camera=False), *features())
 
 
 def test_all_neighbours_give_the_sum_of_all_H():
@@ -263,6 +277,7 @@ ALL = dict(tent=T.Tent(lr=.1, batch_size=5), tent_feature=T.Tent(prediction="fea
            tent_batch=T.Tent(lr=.1, bn_mode="batch", batch_size=5), bn_only=T.Tent(steps=0, bn_mode="batch", batch_size=5),
            temp=T.Temp(k=5, lr=.1, batch_size=5), dart3=T.Dart3(lr=.1, batch_size=5), norm=T.CameraNorm(), none=T.NoAdapt(),
            dart3_episodic=T.Dart3(lr=.1, steps=3, episodic=True, batch_size=5), lite=T.Dart3Lite(lr=.1, batch_size=5),
+           dart3_cosine=T.Dart3(lr=.1, distance="cosine", batch_size=5), dart3_loss_only=T.Dart3(lr=.1, camera=False, batch_size=5),
            dart3_sgd=T.Dart3(lr=.1, optimiser="sgd", bn_mode="batch", batch_size=5))
 
 

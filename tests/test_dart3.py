@@ -1,0 +1,206 @@
+"""Protocols of DART3: who is trained on, who is asked, and that every study runs on the smallest World."""
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from reid_lab.data.datasets import export_world
+from reid_lab.embeddings import Embeddings
+from reid_lab.metrics import camera_nmi, nmi, retrieval_metrics
+from reid_lab.analysis.camera_bias import camera_share, error_vs_distance, per_camera, uncertainty, weighted_mean
+from reid_lab.analysis.maps import project, sample_rows
+from reid_lab.recipes import dart3 as D
+from reid_lab.recipes.reid import train_reid
+
+
+@pytest.fixture(scope="module")
+def table(): return D.world_table("smoke", 3)
+
+
+@pytest.fixture(scope="module")
+def source(table):
+    case = D.world_case("smoke", 3, table=table)
+    return D.Source(train_reid(case.train, "smoke", 3, quiet=True, steps=25)[0], case)
+
+
+# ---- cases
+
+def test_a_new_camera_is_never_trained_on(table):
+    case = D.world_case("smoke", 3, table=table)
+    assert set(case.train.frame.cam) == set(case.seen) and set(case.q.frame.cam) == set(case.cams)
+    assert not set(case.seen) & set(case.cams) and not set(case.train.frame.pid) & set(case.q.frame.pid)
+    assert set(case.g.frame.cam) == set(case.seen) | set(case.cams)
+
+
+def test_the_stream_is_a_day_or_a_shuffle(table):
+    assert D.world_case("smoke", 3, table=table).q.frame.time.is_monotonic_increasing
+    iid = D.world_case("smoke", 3, "iid")
+    assert not iid.q.frame.time.is_monotonic_increasing and not iid.q.frame.pid.is_monotonic_increasing
+    again = D.world_case("smoke", 3, "iid")
+    assert iid.q.frame.path.tolist() == again.q.frame.path.tolist()
+
+
+def test_choosy_cameras_see_different_people(table):
+    seen = {c: set(table.where(split="test", cam=c).frame.pid) for c in sorted(set(table.frame.cam))}
+    known = [seen[c] for c in (0, 1, 2)]
+    assert known[0] == known[1] == known[2] and all(seen[c] < known[0] for c in (3, 4))
+    assert D.world_table("smoke", 3, "iid").where(split="test").frame.groupby("cam").pid.nunique().nunique() == 1
+
+
+def test_training_on_all_cameras_changes_nothing_else(table):
+    more = D.world_table("smoke", 3, extra=True)
+    extra = D.every_camera(more)
+    assert set(extra.frame.cam) == set(table.frame.cam) and len(extra) <= len(table.where(split="train"))
+    assert not set(extra.frame.pid) & set(table.frame.pid)
+    rest = more.frame[~more.frame.path.isin(extra.frame.path)]
+    assert rest.path.tolist() == table.frame.path.tolist()
+    i = len(table) - 1
+    assert (more.image(i) == table.image(i)).all()
+
+
+@pytest.mark.parametrize("protocol", D.PROTOCOLS)
+def test_protocols(protocol):
+    case = D.make_case("smoke", 3, protocol=protocol)
+    unseen = set(case.cams) - set(case.seen)
+    assert bool(unseen) == (protocol == "camera") or protocol == "network"
+    assert len(case.q) and len(case.g) and repr(case)
+
+
+@pytest.mark.parametrize("dataset,setting", [("market1501", "market1501-5"), ("dukemtmc-reid", "dukemtmc-reid-5"), ("msmt17", "msmt17-5")])
+def test_settings_of_the_paper_on_folders(tmp_path, dataset, setting):
+    "The World written in the dataset's own layout, read back, split by the paper's cameras"
+    t = D.world_table("smoke", 3, "iid")
+    n = len(D.SEEN[setting][1])
+    moved = t.frame.assign(cam=(t.frame.cam + (2 if dataset == "msmt17" else 0)) if n else t.frame.cam)
+    from reid_lab.data.table import ReidTable
+    shifted = ReidTable(moved, t.root, t.reader, t.name).where(pid=lambda p: p >= 0, split=["train", "test"])
+    export_world(shifted, dataset, tmp_path/dataset, renumber=True)
+    known = tuple(c for c in D.SEEN[setting][1] if c in set(moved.cam))[:3]
+    case = D.new_camera(D.load_dataset(dataset, tmp_path/dataset), known)
+    assert set(case.train.frame.cam) <= set(known) and set(case.cams).isdisjoint(known)
+    whole = D.dataset_case(f"{dataset}->{dataset}", tmp_path/dataset)
+    assert len(whole.q) > len(case.q)
+
+
+def test_all_cameras_seen_is_an_error(table):
+    with pytest.raises(ValueError, match="leave at least one out"): D.new_camera(table, range(5))
+
+
+# ---- scores
+
+def test_scores_per_camera_add_up(source):
+    one = D.score_method(D.LINEUP["No adaptation"], source)
+    mean = D.over_cameras(one.assign(variant="x"))
+    whole = retrieval_metrics(source.q.unit(), source.g.unit())
+    for k in ("R1", "mAP", "mINP"): assert abs(mean[k].item() - whole[k]) < .3
+    assert one.n_query.sum() == whole["n_query"]
+
+
+def test_cameras_start_anew_unless_carried(source):
+    make = lambda: D.Dart3Lite(lr=.1, steps=3, batch_size=4)
+    apart, alone = D.score_method(make, source), D.score_method(make, source, cams=source.case.cams[1:])
+    assert apart.mAP.iloc[1] == alone.mAP.iloc[0]
+    carried = D.score_method(make, source, carry=True)
+    assert set(carried.cam) == set(apart.cam)
+
+
+@pytest.mark.parametrize("name", D.LINEUP)
+def test_every_method_of_the_lineup(source, name):
+    before = {k: v.clone() for k, v in source.model.state_dict().items()}
+    f = D.score_settings(source, [name])
+    assert f.mAP.between(0, 100).all() and (f.variant == name).all()
+    assert all(torch.equal(v, before[k]) for k, v in source.model.state_dict().items())
+
+
+@pytest.mark.parametrize("study", D.STUDIES)
+def test_every_setting_of_every_study_can_be_made(study):
+    labels = [D.label(s) for s in D.STUDIES[study]]
+    assert len(set(labels)) == len(labels)
+    for s in D.STUDIES[study]:
+        kw = {k: v for k, v in s.items() if k not in ("name", "n_ground")}
+        assert D.LINEUP[s["name"]](**kw) is not None
+
+
+def test_grounding_takes_images_of_known_cameras(source):
+    assert set(source.known().cam) <= set(source.case.seen)
+    f = D.score_settings(source, [dict(name="DART3-LITE", n_ground=8)])
+    assert f.mAP.notna().all()
+
+
+def test_a_run_keeps_what_the_notebook_reads(tmp_path):
+    rows = D.run_study([dict(name="No adaptation"), dict(name="DART3-LITE", lr=.05)], "smoke", 1, keep=tmp_path, train=dict(steps=5))
+    assert [r["variant"] for r in rows] == ["No adaptation", "DART3-LITE, lr=0.05"] and rows[1]["lr"] == .05
+    kept = tmp_path/"seed-1"
+    assert len(pd.read_csv(kept/"cameras.csv")) == 2*len(set(pd.read_csv(kept/"cameras.csv").cam))
+    assert len(Embeddings.load(kept/"queries")) and (kept/"model.safetensors").exists()
+    again = D.run_study([dict(name="No adaptation")], "smoke", 1, keep=tmp_path, train=dict(steps=5))   # resumes, same result
+    assert again[0]["mAP"] == rows[0]["mAP"]
+
+
+# ---- analyses
+
+def test_nmi_vector(oracles):
+    i, want = oracles["nmi"]["inputs"], oracles["nmi"]["expected"]
+    for how in ("arithmetic", "geometric", "max"): assert abs(nmi(i["clusters"], i["cameras"], how) - want[f"NMI_{how}"]) < 1e-6
+
+
+def test_weighted_mean_vector(oracles):
+    i, want = oracles["per_camera_weighted_mean"]["inputs"], oracles["per_camera_weighted_mean"]["expected"]
+    assert abs(weighted_mean(i["mAP"], i["n_queries"]) - want["weighted"]) < 1e-6
+
+
+def biased(seed=0, shift=0., n=30):
+    rng = np.random.default_rng(seed)
+    who, cam = np.repeat(np.arange(n), 4), np.tile(np.arange(4), n)
+    x = rng.normal(size=(n, 8))[who] + .2*rng.normal(size=(4*n, 8)) + shift*rng.normal(size=(4, 8))[cam]
+    return Embeddings(torch.tensor(x, dtype=torch.float32), who, cam)
+
+
+@pytest.mark.parametrize("how", ["kmeans", "dbscan"])
+def test_camera_nmi_sees_a_shift(how):
+    kw = dict(n_clusters=4) if how == "kmeans" else dict(eps=2.5)
+    low, high = (camera_nmi(biased(shift=s), how, **kw)["camera"] for s in (0., 8.))
+    assert high > .8 and low < .3
+    assert camera_nmi(biased(), "kmeans")["identity"] > .95
+    with pytest.raises(ValueError, match="no camera numbers"): camera_nmi(Embeddings(torch.rand(4, 2), [0]*4))
+    with pytest.raises(ValueError, match="n_clusters"): camera_nmi(Embeddings(torch.rand(4, 2), [-1]*4, [0, 0, 1, 1]))
+
+
+def test_camera_share_is_the_ratio_of_variances():
+    e = biased(shift=1.)
+    x = e.emb.double().numpy()
+    means = np.stack([x[e.cam == c].mean(0) for c in e.cam])
+    assert abs(camera_share(e) - ((means - x.mean(0))**2).sum()/((x - x.mean(0))**2).sum()) < 1e-9
+
+
+def test_uncertainty_skips_the_queries_own_camera():
+    e = biased(shift=1., n=6)
+    for kind in ("euclidean", "cosine"):
+        u = uncertainty(e, e, kind, chunk=5)
+        x = e.emb if kind == "euclidean" else torch.nn.functional.normalize(e.emb, dim=1)
+        for i in range(len(e)):
+            ok = ~((e.pid == e.pid[i]) & (e.cam == e.cam[i]))
+            d = torch.cdist(x[i:i + 1], x[ok])[0] if kind == "euclidean" else 1 - (x[ok] @ x[i])
+            assert abs(u[i] - float(d.min())) < 2e-3
+
+
+def test_error_bins_count_every_query():
+    e = biased(shift=2.)
+    for how in ("width", "quantile"):
+        f = error_vs_distance(e, e, bins=5, how=how, min_count=1)
+        assert f.n.sum() == len(e) and f.error.between(0, 100).all() and (f.high >= f.low).all()
+    assert error_vs_distance(e, e, bins=5, min_count=10**6).empty
+
+
+def test_per_camera_scores(oracles):
+    e = biased(shift=2.)
+    f = per_camera(e, e)
+    for c, r in f.set_index("cam").iterrows(): assert abs(r.mAP - retrieval_metrics(e.where(cam=c), e)["mAP"]) < 1e-6
+
+
+def test_maps_are_reproducible_and_hold_whole_people():
+    e = biased()
+    assert len(sample_rows(e, 21)) == 20
+    a, b = project(e, "pca", 40, seed=1), project(e, "pca", 40, seed=1)
+    pd.testing.assert_frame_equal(a, b)
+    assert a.pid.nunique() == 10 and {"x", "y", "cam", "row"} <= set(a)
