@@ -15,6 +15,7 @@ from reid_lab.data.datasets import DATASETS, LAYOUTS, MALS_ATTRIBUTES, doctor, e
 from reid_lab.data.table import ReidTable, TableError
 
 FROM_DISK = [name for name, d in DATASETS.items() if d.folder]
+TEXT = [name for name, spec in LAYOUTS.items() if "captions" in spec.keeps]  # image-only sets: see also test_image_sets
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,12 @@ def written(tmp_path_factory):
     return {name: export_world(small(name), name, base / name / DATASETS[spec.dataset].folder) for name, spec in LAYOUTS.items()}
 
 
-def small(layout): return tiny_table(n_ids=8, per_id=2, n_captions=1 if layout == "mals" else 2)
+def small(layout):
+    if layout in TEXT: return tiny_table(n_ids=8, per_id=2, n_captions=1 if layout == "mals" else 2)
+    t = tiny_table(8, 2, 0, roles=True)
+    f = t.frame.sort_values("role", key=lambda r: r.map({"both": 0, "query": 1, "gallery": 2}), kind="stable")
+    if not layout.startswith("msmt17"): f = f.assign(pid=f.pid + 1)[f.split != "val"]  # people from 1, no validation part
+    return ReidTable(f, None, t.reader, t.name)
 
 
 @pytest.fixture
@@ -120,7 +126,7 @@ def test_doctor_never_raises_over_the_state_of_a_folder(name, tmp_path):
         assert not report.ok and report.table is None and "REID_LAB_DATA" in str(report)
 
 
-@pytest.mark.parametrize("name", FROM_DISK)
+@pytest.mark.parametrize("name", [*D.TEXT_SETS, "mals"])
 @pytest.mark.parametrize("content, says", [
     ("", "the file is empty"), ("   \n", "the file is empty"), ("[{", "truncated"), ('[{"id": 1, "captio', "truncated"),
     ('{"images": []}', r"expected a list of records, found a dict with keys \['images'\]"), ("3", "found int"),
@@ -142,7 +148,7 @@ def test_world_loads_by_name():
     assert doctor("world", preset="smoke").ok
 
 
-@pytest.mark.parametrize("layout", list(LAYOUTS))
+@pytest.mark.parametrize("layout", TEXT)
 def test_world_survives_each_layout(layout, tmp_path):
     pytest.importorskip("reid_lab.data.world")
     w = load_dataset("world", preset="smoke").where(captions=len)
@@ -356,7 +362,8 @@ def test_export_refuses_what_would_be_lost(tmp_path):
     t = tiny_table()
     with pytest.raises(ValueError, match="layout='market' is not known"): export_world(t, "market", tmp_path / "x")
     silent = ReidTable(t.frame.assign(captions=[[]] * 12), None, t.reader)
-    for layout, spec in LAYOUTS.items():
+    for layout in TEXT:
+        spec = LAYOUTS[layout]
         if spec.needs_caption:
             with pytest.raises(TableError, match="without a caption"): export_world(silent, layout, tmp_path / layout)
         else: assert len(load_dataset(spec.dataset, export_world(silent, layout, tmp_path / layout))) == 12
