@@ -217,8 +217,8 @@ def save(self:Embeddings, path, # Folder, or a name ending in `.safetensors` or 
             (tmp/'table.json').write_text(_table_json(self), 'utf-8')
     return path
 
-# %% ../nbs/09_embeddings.ipynb #f34eec0a
-def _npz_read(path, keys):
+# %% ../nbs/09_embeddings.ipynb #16a767f5
+def _npz_read(path, keys, need=('pid',)):
     "Arrays of a `.npz`, without unpickling anything"
     try: z = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as err:
@@ -228,7 +228,7 @@ def _npz_read(path, keys):
         raise ValueError(f"{path} holds one array; write emb, pid and cam together with numpy.savez")
     with z:
         names = {k: keys.get(k, k) for k in (*FIELDS, 'table')}
-        lost = [v for k, v in names.items() if v not in z.files and (k in ('emb', 'pid') or k in keys)]
+        lost = [v for k, v in names.items() if v not in z.files and (k in ('emb', *need) or k in keys)]
         if lost:
             raise KeyError(f"{path} has no {lost}; it holds {z.files}. "
                            "Map names with keys, such as keys=dict(emb='features', pid='labels')")
@@ -254,20 +254,22 @@ def _read_labels(folder):
     own = {k: t[k].tolist() for k in FIELDS[1:] if k in t}
     return dict(meta={}, columns={k: t[k].tolist() for k in t if k not in FIELDS}, **own)
 
-# %% ../nbs/09_embeddings.ipynb #a14909bc
+# %% ../nbs/09_embeddings.ipynb #6ef18e56
 @patch(cls_method=True)
 def load(cls:Embeddings, path, # Folder, `.safetensors` or `.npz`
     keys:dict=None, # For a `.npz` with other names: our name -> theirs, such as dict(emb='features')
+    need=('pid',), # Labels that must be there, `pid` or `cam` or both; without `pid` every row gets -1
     ) -> Embeddings:
     "Read what `save` wrote, or features that another program saved"
     from safetensors import SafetensorError
     from safetensors.torch import load_file
     path, keys = Path(path).expanduser(), keys or {}
     for k in keys: check_choice('keys', k, FIELDS)
+    for k in need: check_choice('need', k, ('pid', 'cam'))
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; pass a folder, a .safetensors or a .npz file")
     if path.suffix == '.npz':
-        d = {k: v.tolist() if v.dtype.kind == 'U' and k != 'pid' else v for k, v in _npz_read(path, keys).items()}
+        d = {k: v.tolist() if v.dtype.kind == 'U' and k != 'pid' else v for k, v in _npz_read(path, keys, need).items()}
     else:
         file = path/'emb.safetensors' if path.is_dir() else path
         if not file.exists():
@@ -277,9 +279,10 @@ def load(cls:Embeddings, path, # Folder, `.safetensors` or `.npz`
             raise ValueError(f"{file} is damaged or not a safetensors file ({err})") from None
         d = {k: t[keys.get(k, k)] for k in ('emb', 'pid', 'cam', 'table') if keys.get(k, k) in t}
         d = (_read_labels(path) if path.is_dir() else {}) | d
-        if 'emb' not in d or 'pid' not in d:
-            raise KeyError(f"{path} needs emb and pid; it holds {sorted(t)}. Map names with keys")
+        lost = [keys.get(k, k) for k in FIELDS[:3] if k not in d and (k in ('emb', *need) or k in keys)]
+        if lost: raise KeyError(f"{path} has no {lost}; it holds {sorted(t)}. Map names with keys")
     if 'table' in d: d |= json.loads(bytes(np.asarray(d.pop('table'), np.uint8)))
+    if 'pid' not in d: d['pid'] = np.full(np.shape(d['emb'])[:1], -1)
     return cls(**{k: v for k, v in d.items() if k in (*FIELDS, 'meta', 'columns')})
 
 # %% ../nbs/09_embeddings.ipynb #59f7bf4f

@@ -3,6 +3,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 from reid_lab.data.table import ReidTable
 from reid_lab.embeddings import Embeddings, embed_images, embed_texts
@@ -90,6 +91,23 @@ def test_foreign_files(tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist"): Embeddings.load(tmp_path/"none.npz")
     (tmp_path/"empty").mkdir()
     with pytest.raises(FileNotFoundError, match="no emb.safetensors"): Embeddings.load(tmp_path/"empty")
+
+
+def test_people_may_be_optional(tmp_path):
+    e = Embeddings(torch.randn(4, 2), [1, 1, 2, 2], [0, 1, 0, 1])
+    arrays = dict(emb=e.numpy(), cam=e.cam)
+    np.savez(tmp_path/"x.npz", **arrays); save_file(arrays, tmp_path/"x.safetensors")
+    (tmp_path/"folder").mkdir(); save_file(arrays, tmp_path/"folder"/"emb.safetensors")
+    for name in ("x.npz", "x.safetensors", "folder"):
+        with pytest.raises(KeyError, match=r"has no \['pid'\]; it holds"): Embeddings.load(tmp_path/name)
+        back = Embeddings.load(tmp_path/name, need=("cam",))
+        assert back.pid.tolist() == [-1]*4 and back.cam.tolist() == [0, 1, 0, 1]
+        with pytest.raises(KeyError, match=r"has no \['who'\]"): Embeddings.load(tmp_path/name, dict(pid="who"), need=())
+        with pytest.raises(ValueError, match="choose one of"): Embeddings.load(tmp_path/name, need=("path",))
+    e.save(tmp_path/"full.npz")
+    assert Embeddings.load(tmp_path/"full.npz", need=()).pid.tolist() == [1, 1, 2, 2]
+    Embeddings(e.emb, e.pid).save(tmp_path/"texts.safetensors")
+    with pytest.raises(KeyError, match=r"has no \['cam'\]"): Embeddings.load(tmp_path/"texts.safetensors", need=("cam",))
 
 
 def test_nothing_is_unpickled(tmp_path):

@@ -201,6 +201,38 @@ def test_adapted_order_does_not_know_the_camera_either():
         torch.testing.assert_close(a, b)
 
 
+def scaled(pair, by): return [Embeddings(by*e.emb, e.pid, e.cam) for e in pair]
+
+
+@pytest.mark.parametrize("by", [2.**-20, 1024., 37.])
+def test_rescaled_lite_does_not_know_the_size_of_the_features(by):
+    pair, how = features(), dict(lr=.05, steps=3, batch_size=8)
+    a, b = (T.adapt_embeddings(T.Dart3Lite(**how, rescale=True), *p) for p in (pair, scaled(pair, by)))
+    for x, y in zip(a, b): torch.testing.assert_close(x.emb, y.emb)
+    c, d = (T.adapt_embeddings(T.Dart3Lite(**how), *p) for p in (pair, scaled(pair, by)))   # as in the paper: it does
+    assert not torch.allclose(c[0].emb, d[0].emb)
+    assert not torch.allclose(a[0].emb, T.adapt_embeddings(T.CameraNorm(), *pair)[0].emb)
+
+
+def test_rescaling_does_not_change_norm():
+    pair = features()
+    norm = T.adapt_embeddings(T.CameraNorm(), *pair)
+    lite = T.Dart3Lite(rescale=True, steps=0)
+    for a, b in zip(norm, T.adapt_embeddings(lite, *pair)): torch.testing.assert_close(a.emb, b.emb)
+    for a, b in zip(norm, T.adapt_embeddings(T.CameraNorm(), *scaled(pair, 1024.))): torch.testing.assert_close(a.emb, b.emb)
+    assert lite.size == pytest.approx(float(pair[1].emb.std(0, correction=0).mean())) and T.Dart3Lite().size == 1
+
+
+def test_rescaled_dart3_works_on_images_and_grounding(scene):
+    net, table, g = scene
+    known = T.ImageStream(net, tiny_table(16, 3).where(cam=0))
+    q_hat, _ = T.adapt_images(T.Dart3(steps=0, rescale=True), net, table, g)
+    torch.testing.assert_close(q_hat.emb, T.adapt_images(T.CameraNorm(), net, table, g)[0].emb, atol=1e-4, rtol=1e-4)
+    image = T.adapt_images(T.Dart3Lite(lr=.05, rescale=True, ground=known, n_ground=4), net, table, g)[0].emb
+    cached = T.Dart3Lite(lr=.05, rescale=True, ground=T.FeatureStream(known.q), n_ground=4)
+    torch.testing.assert_close(T.adapt_embeddings(cached, T.ImageStream(net, table).q, g)[0].emb, image, atol=1e-4, rtol=1e-4)
+
+
 def test_one_episodic_step_as_printed_equals_norm():
     q, g = features()
     norm = T.adapt_embeddings(T.CameraNorm(), q, g)
@@ -240,6 +272,13 @@ def test_a_camera_with_one_image():
     s = T.CameraStats(z, cam)
     assert torch.equal(s.std[1], torch.ones(3)) and torch.equal(s.mean[1], z[4])
     assert torch.equal(T.CameraStats(z, cam, single="global").std[1], s.all_std)
+
+
+def test_normalisation_without_cameras_is_one_standardisation():
+    q, g = features()
+    q_hat, g_hat = T.adapt_embeddings(T.CameraNorm(by_camera=False), q, g)
+    x = torch.cat([q.emb, g.emb])
+    torch.testing.assert_close(torch.cat([q_hat.emb, g_hat.emb]), (x - x.mean(0))/x.std(0, correction=0))
 
 
 def test_an_unknown_camera_takes_the_statistics_of_all():

@@ -15,7 +15,7 @@ from ..embeddings import Embeddings
 from ..metrics import retrieval_metrics
 from ..tta import TTA, CameraNorm, CameraStats, Dart3Lite, adapt_embeddings, distances
 
-# %% ../../nbs/61_analysis.camera_bias.ipynb #74899bec
+# %% ../../nbs/61_analysis.camera_bias.ipynb #b994ca7f
 def weighted_mean(values, # (C,) scores
     n, # (C,) queries
     ) -> float:
@@ -30,9 +30,10 @@ def per_camera(q:Embeddings, # Queries with cameras
     distance:str='cosine', # or `euclidean`, for adapted features
     cams=None, # Cameras to report; default: all of the queries
     keys=('R1', 'mAP', 'mINP'), # Metrics
+    found=None, # The `per_query` of `retrieval_metrics`, if it is there already
     ) -> pd.DataFrame: # cam, n_query, the metrics; attrs['mean'] holds the weighted means
     "Retrieval scores of each query camera against the whole gallery"
-    found = retrieval_metrics(q, g, distance=distance, per_query=True)['per_query']
+    if found is None: found = retrieval_metrics(q, g, distance=distance, per_query=True)['per_query']
     right = dict(R1=found['first'] <= 1, mAP=found['AP'], mINP=found['INP'])
     rows, ok = [], found['n_match'] > 0
     for k in keys: check_choice('keys', k, right)

@@ -11,7 +11,7 @@ import pandas as pd
 from ..core import check_choice, stream
 from ..embeddings import Embeddings
 
-# %% ../../nbs/60_analysis.maps.ipynb #5a63ca91
+# %% ../../nbs/60_analysis.maps.ipynb #8f68588b
 METHODS = ('umap', 'tsne', 'pca')
 
 
@@ -19,7 +19,7 @@ def sample_rows(e:Embeddings, # Features
     n:int, # At most so many images
     seed:int=0, # Which people
     ) -> np.ndarray: # Sorted positions
-    "Rows of whole people, drawn at random until `n` is reached; junk is left out"
+    "Rows of whole people, drawn at random until `n` is reached, without junk; of any rows where nobody is known"
     real = np.flatnonzero(e.pid >= 0)
     if not len(real): real = np.arange(len(e))
     if len(real) <= n: return real
@@ -28,7 +28,7 @@ def sample_rows(e:Embeddings, # Features
         own = real[e.pid[real] == pid]
         if keep and len(keep) + len(own) > n: break
         keep += own.tolist()
-    return np.sort(np.array(keep if len(keep) > n//2 else rng.permutation(real)[:n]))
+    return np.sort(np.array(keep if n//2 < len(keep) <= n else rng.permutation(real)[:n]))
 
 
 def project(e:Embeddings, # Features

@@ -1,0 +1,370 @@
+"""The camera-bias report: known answers, stated rules for odd input, escaping, and the figures."""
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from reid_lab import camera_figures as F
+from reid_lab.analysis import bias_report as B
+from reid_lab.analysis.camera_bias import camera_share, error_vs_distance, per_camera
+from reid_lab.analysis.maps import project, sample_rows
+from reid_lab.core import stream
+from reid_lab.embeddings import Embeddings
+from reid_lab.figures import export
+from reid_lab.metrics import camera_nmi, retrieval_metrics
+from reid_lab.tta import CameraNorm, Dart3Lite, adapt_embeddings
+
+
+def scene(bias=0., n=20, dim=8, cams=3, seed=0, scale=1.):
+    "Queries and gallery; cameras scale and shift every dimension"
+    rng = stream(seed, "scene")
+    who, shift, spread = rng.normal(size=(n, dim)), bias*rng.normal(size=(cams, dim)), np.exp(.4*bias*rng.normal(size=(cams, dim)))
+    def side():
+        z = np.concatenate([(who + .6*rng.normal(size=who.shape))*spread[c] + shift[c] for c in range(cams)])
+        return Embeddings(torch.tensor(scale*z, dtype=torch.float32), np.tile(np.arange(n), cams), np.repeat(np.arange(cams), n))
+    return side(), side()
+
+
+@pytest.fixture(scope="module")
+def strong(): return B.bias_report(*scene(2.), name="strong")   # 60 queries are one batch: DART3-LITE is Norm
+
+
+# ---- known answers
+
+def test_a_strong_shift_makes_norm_the_advice(strong):
+    s = strong.summary.set_index("method")
+    assert strong.advised == "Norm" and strong.advice[0].startswith("Norm helps: mAP +") and s.low["Norm"] > 10
+    assert s.mAP["Norm"] > s.mAP["Mean subtraction"] > s.mAP["No adaptation"] and s.gain[B.CONTROL] < s.low["Norm"]
+    assert s.camera_share["No adaptation"] > .4 and s.camera_share["Norm"] < 1e-6
+    assert s.nmi_camera["No adaptation"] > s.nmi_chance["No adaptation"] and s.nmi_identity["Norm"] > s.nmi_identity["No adaptation"]
+    assert not any("control" in a or B.CONTROL in a for a in strong.advice)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_bias_none_helps(seed):
+    r = B.bias_report(*scene(0., seed=seed), map_method="none")
+    assert r.advised is None and r.advice[0].startswith("None helps clearly") and "Nor does one ranked by cosine" in r.advice[-1]
+    s = r.summary.set_index("method")
+    assert s.nmi_camera["No adaptation"] <= s.nmi_chance["No adaptation"] + .02
+
+
+def test_the_numbers_are_those_of_the_library(strong):
+    q, g = scene(2.)
+    s = strong.summary.set_index("method")
+    plain, hat = retrieval_metrics(q, g, per_query=True), adapt_embeddings(CameraNorm(), q, g)
+    norm = retrieval_metrics(*hat, distance="euclidean", per_query=True)
+    assert s.mAP["No adaptation"] == pytest.approx(plain["mAP"]) and s.mAP["Norm"] == pytest.approx(norm["mAP"])
+    assert s.R1["Norm"] == pytest.approx(norm["R1"]) and s.mAP_cosine["Norm"] == pytest.approx(retrieval_metrics(*hat)["mAP"])
+    assert s.gain["Norm"] == pytest.approx(norm["mAP"] - plain["mAP"]) and s.low["Norm"] < s.gain["Norm"] < s.high["Norm"]
+    pd.testing.assert_frame_equal(strong.per_camera["Norm"], per_camera(*hat, distance="euclidean"))
+    lite = adapt_embeddings(Dart3Lite(lr=1e-2, steps=1, batch_size=64, rescale=True), q, g)
+    assert s.mAP["DART3-LITE"] == pytest.approx(retrieval_metrics(*lite, distance="euclidean")["mAP"])
+    both = Embeddings.concat([Embeddings(e.emb, e.pid, e.cam) for e in hat])
+    told = camera_nmi(both)
+    assert s.nmi_camera["Norm"] == pytest.approx(told["camera"]) and s.nmi_identity["Norm"] == pytest.approx(told["identity"])
+    assert s.camera_share["Norm"] == pytest.approx(camera_share(both))
+
+
+def test_rows_and_rankings_do_not_depend_on_the_scale_of_the_features(strong):
+    other = B.bias_report(*scene(2., scale=1024.), map_method="none")
+    for c in ("mAP", "R1", "gain", "low", "high"): np.testing.assert_allclose(other.summary[c], strong.summary[c], atol=1e-3)
+
+
+def test_euclidean_features_have_one_ranking():
+    r = B.bias_report(*scene(2.), distance="euclidean", map_method="none")
+    q, g = scene(2.)
+    assert r.summary.mAP[0] == pytest.approx(retrieval_metrics(q, g, distance="euclidean")["mAP"]) and r.summary.mAP_cosine.isna().all()
+    assert r.advised == "Norm" and r.ranked_by == "euclidean" and not any("cosine" in t for t in r.advice + r.notes)
+
+
+def test_a_method_may_help_under_cosine_only():
+    pid, low = np.arange(80), stream(0, "AP").uniform(.2, .6, 80)
+    AP = {m: low.copy() for m in (*B.METHODS, B.CONTROL)}
+    up = {m: low + (.1 if m == "Norm" else 0) for m in AP}
+    take, by, says = B._judged(AP, up, pid, "cosine", 6)
+    assert (take, by) == ("Norm", "cosine") and "ranked by cosine one does" in says[0]
+    assert B._judged(up, up, pid, "euclidean", 3)[:2] == ("Norm", "euclidean")
+    more = {m: v + (.05 if m == "Norm" else 0) for m, v in up.items()}
+    assert "gains more: +5.00" in B._judged(up, more, pid, "cosine", 6)[2][-1]
+
+
+def test_the_simplest_that_is_not_beaten_is_advised():
+    gains = {"Mean subtraction": (1., .5, 1.5), "Norm": (3., 2., 4.), "DART3-LITE": (3.1, 2., 4.), B.CONTROL: (.2, -.1, .5)}
+    def rival(a, b, of=gains):
+        d = of[b][0] - of[a][0]
+        return d, d - .5, d + .5
+    take, says = B.advise(gains, rival)
+    assert take == "Norm" and "DART3-LITE gains most" in says[1]
+    even = {**gains, B.CONTROL: (2.9, 2., 4.)}
+    take, says = B.advise(even, lambda a, b: rival(a, b, even))
+    assert "not the cameras" in " ".join(says)
+    take, says = B.advise({"Norm": (-2., -3., -1.), B.CONTROL: (-1.9, -3., -1.)}, rival)
+    assert take is None and "Norm lowers mAP" in says[1] and "lowers it too" in says[2]
+
+
+def test_the_bootstrap_draws_people():
+    d = stream(1, "gain").normal(.03, .2, 60)
+    one, many = B.paired_gain(d, range(60)), B.paired_gain(np.repeat(d, 5), np.repeat(range(60), 5))
+    np.testing.assert_allclose(one, many, atol=.5)
+    naive = B.paired_gain(np.repeat(d, 5), range(300))
+    assert naive[2] - naive[1] < .6*(many[2] - many[1])
+    sd = 100*d.std(ddof=1)/60**.5
+    np.testing.assert_allclose(one[1:], [100*d.mean() - 1.96*sd, 100*d.mean() + 1.96*sd], atol=.8)
+    assert B.paired_gain([.5, np.nan], [3, 4]) == (50., -np.inf, np.inf)
+    six = B.paired_gain(d, range(60), tests=6)
+    np.testing.assert_allclose(six[1:], [100*d.mean() - 2.638*sd, 100*d.mean() + 2.638*sd], atol=1.2)
+
+
+# ---- without gallery, without people
+
+def test_queries_alone_are_described():
+    q, _ = scene(2.)
+    r = B.bias_report(q)
+    s = r.summary.set_index("method")
+    assert list(s.index) == ["No adaptation", "Mean subtraction", "Norm", B.CONTROL] and s.mAP.isna().all() and not r.per_camera
+    assert s.nmi_identity.notna().all() and s.camera_share["Norm"] < 1e-6 < s.camera_share["No adaptation"]
+    assert r.advised is None and "Clusters tell the camera" in r.advice[1] and set(r.figures()) == {"map", "information"}
+    assert set(r.maps) == {"No adaptation", "Norm"} and (r.maps["Norm"].role == "query").all()
+    assert "mAP" not in r.to_text() and "gallery together" in r.to_text()
+
+
+def test_without_people_the_identity_part_is_missing():
+    q, g = scene(2.)
+    nobody = [Embeddings(e.emb, 0*e.pid - 1, e.cam) for e in (q, g)]
+    for r in (B.bias_report(nobody[0]), B.bias_report(*nobody), B.bias_report(q, nobody[1])):
+        assert r.summary.mAP.isna().all() and r.advised is None and "R@1" not in r.table()
+        assert json.dumps(r.to_dict(), allow_nan=False)
+    assert any("No person is known on both sides" in w for w in r.warnings) and r.summary.nmi_identity.notna().all()
+    r = B.bias_report(*nobody)
+    assert r.summary.nmi_identity.isna().all() and "NMI identity" not in r.table() and "DART3-LITE" in set(r.summary.method)
+
+
+def test_a_sample_of_unknown_people_keeps_its_size():
+    e = Embeddings(torch.randn(90, 3), np.full(90, -1), np.arange(90) % 3)
+    assert len(sample_rows(e, 20)) == 20 and len(set(sample_rows(e, 20))) == 20
+    crowd = Embeddings(e.emb, np.zeros(90, int), e.cam)     # one person with more images than the sample holds
+    assert len(sample_rows(crowd, 20)) == 20
+
+
+# ---- odd cameras: stated rules
+
+def test_a_camera_with_one_image():
+    q, g = scene(1.)
+    q.cam[0] = 9
+    r = B.bias_report(q, g, map_method="none")
+    assert any("Cameras with one image: 9." in w and "spread is taken as 1" in w for w in r.warnings)
+    assert r.cameras.set_index("cam").spread.isna()[9] and np.isfinite(r.summary.mAP).all()
+    hat = adapt_embeddings(CameraNorm(), q, g)[0].emb[0]
+    assert torch.equal(hat, torch.zeros_like(hat))          # minus its own mean, divided by 1
+
+
+def test_query_cameras_that_the_gallery_lacks():
+    q, g = scene(1.)
+    gone = g[g.cam != 2]
+    r = B.bias_report(q, gone, map_method="none")
+    assert any("gallery lacks: 2." in w for w in r.warnings) and np.isfinite(r.summary.mAP).all()
+    hat = adapt_embeddings(CameraNorm(), q, gone)[0].emb[q.cam == 2]
+    z = q.emb[q.cam == 2]
+    torch.testing.assert_close(hat, (z - z.mean(0))/z.std(0, correction=0))
+
+
+def test_few_images_and_few_people_are_warned_about():
+    q, g = scene(1., n=6)
+    w = " ".join(B.bias_report(q, g, map_method="none").warnings)
+    assert "fewer than 16 images: 0, 1, 2" in w and "Only 6 people" in w and "one batch" in w
+    q, g = scene(1., n=35)
+    assert B.bias_report(q, g, map_method="none").warnings == []
+    assert "fewer than 100 images" in B.camera_warnings(B.camera_facts(q, g), 100)[0]
+
+
+def test_queries_without_a_match_are_counted():
+    q, g = scene(1.)
+    q.pid[:3] = 777
+    q.pid[3] = -1
+    r = B.bias_report(q, g, map_method="none")
+    assert any("4 of 60 queries have no match" in w and "absent from the gallery: 3" in w and "junk: 1" in w for w in r.warnings)
+    assert r.per_camera["Norm"].n_query.sum() == 56
+
+
+def test_unit_features_are_noticed():
+    q, g = scene(1.)
+    assert any("length 1" in w for w in B.bias_report(q.unit(), g.unit(), map_method="none").warnings)
+
+
+def test_one_batch_and_one_step_equal_norm():
+    q, g = scene(1., n=20)
+    few = q[np.arange(0, 60, 2)]
+    r = B.bias_report(few, g, map_method="none")
+    s = r.summary.set_index("method")
+    assert s.mAP["DART3-LITE"] == s.mAP["Norm"] and any("returns what Norm does" in w for w in r.warnings)
+    more = B.bias_report(few, g, map_method="none", settings=dict(batch_size=8, lr=.2))
+    assert more.summary.set_index("method").mAP["DART3-LITE"] != s.mAP["Norm"] and not any("one batch" in w for w in more.warnings)
+    assert "batch_size=8" in " ".join(more.notes) and "lr=0.2" in " ".join(more.notes)
+
+
+def test_constant_features_and_identical_images_do_not_break():
+    q, g = scene(1.)
+    q.emb[:, 3], g.emb[:, 3] = 4., 4.
+    assert np.isfinite(B.bias_report(q, g, map_method="none").summary.drop(columns="method").iloc[1:]).all(axis=None)
+
+
+def test_further_columns_of_one_side_do_not_matter():
+    q, g = scene(1.)
+    r = B.bias_report(Embeddings(q.emb.double(), q.pid, q.cam, path=["x"]*len(q), columns=dict(view=["a"]*len(q))), g)
+    assert list(r.maps) == ["No adaptation", "Norm", "DART3-LITE"]
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda q, g: B.bias_report(q.emb, g), "wrap features in Embeddings"),
+    (lambda q, g: B.bias_report(q, g.emb), "g is Tensor"),
+    (lambda q, g: B.bias_report(Embeddings(q.emb, q.pid), g), "q has no camera numbers"),
+    (lambda q, g: B.bias_report(q, Embeddings(g.emb, g.pid)), "g has no camera numbers"),
+    (lambda q, g: B.bias_report(q.where(cam=1), g.where(cam=1)), "camera 1; with a single camera there is no bias to audit"),
+    (lambda q, g: B.bias_report(q.where(cam=1)), "single camera"),
+    (lambda q, g: B.bias_report(q[:0], g), "q has no rows"),
+    (lambda q, g: B.bias_report(q, Embeddings(g.emb[:, :3], g.pid, g.cam)), "q has 8 dimensions and g has 3"),
+    (lambda q, g: B.bias_report(q, Embeddings(g.emb, g.pid + 500, g.cam)), "match"),
+    (lambda q, g: B.bias_report(q, g, distance="cosin"), "Did you mean 'cosine'"),
+    (lambda q, g: B.bias_report(q, g, map_method="tsn"), "Did you mean 'tsne'"),
+    (lambda q, g: B.bias_report(q, g, settings=dict(steps=-1)), "steps=-1")])
+def test_bad_input(make, words):
+    with pytest.raises((ValueError, TypeError), match=words): make(*scene())
+
+
+def test_nan_wrong_shapes_and_missing_keys_are_load_s_errors(tmp_path):
+    z, pid, cam = np.ones((4, 2), np.float32), np.arange(4), np.arange(4) % 2
+    def load(**kw): np.savez(tmp_path/"x.npz", **kw); return Embeddings.load(tmp_path/"x.npz", need=("cam",))
+    assert load(emb=z, cam=cam).pid.tolist() == [-1]*4
+    for kw, words in ((dict(emb=z), r"no \['cam'\]"), (dict(cam=cam), r"no \['emb'\]"), (dict(emb=z*np.nan, cam=cam), "4 of 4 rows"),
+                      (dict(emb=z[0], cam=cam), "must be"), (dict(emb=z, cam=cam[:3]), r"shape \(4,\)"),
+                      (dict(emb=z, pid=pid[:2], cam=cam), "pid has shape")):
+        with pytest.raises((KeyError, ValueError), match=words): load(**kw)
+
+
+# ---- on paper
+
+def test_everything_is_escaped(tmp_path):
+    rude = "<script>alert(1)</script> & `x` | *y*"
+    q, g = scene(1.)
+    q = Embeddings(q.emb, q.pid, q.cam, path=[rude]*len(q), caption=[rude]*len(q), columns={rude: [rude]*len(q)}, meta={rude: rude})
+    r = B.bias_report(q, g, name=rude)
+    r.warnings.append(rude); r.advice.append(rude); r.notes.append(rude)
+    r.per_camera[rude] = r.per_camera["Norm"]
+    r.save(tmp_path/"r")
+    page, text = ((tmp_path/"r"/f"report.{s}").read_text() for s in ("html", "md"))
+    for written in (page, text, r._repr_html_()): assert "<script" not in written and "&lt;script&gt;" in written
+    assert r"\*y\*" in text and page.count("data:image/png;base64,") == 3 and "http" not in page
+
+
+def test_save_is_complete_and_all_or_nothing(strong, tmp_path, monkeypatch):
+    strong.save(tmp_path/"a")
+    names = sorted(str(p.relative_to(tmp_path/"a")) for p in (tmp_path/"a").rglob("*") if p.is_file())
+    assert names == sorted(["report.html", "report.md", "summary.csv", "per_camera.csv",
+                            *(f"figures/{n}.{s}" for n in ("map", "per_camera", "information") for s in ("pdf", "png"))])
+    back = pd.read_csv(tmp_path/"a"/"summary.csv")
+    assert list(back) == B.COLUMNS and back.mAP.tolist() == pytest.approx(strong.summary.mAP.tolist())
+    rows = pd.read_csv(tmp_path/"a"/"per_camera.csv")
+    assert len(rows) == 5*3 and {"method", "cam", "mAP", "n_query", "n_gallery", "shift"} <= set(rows)
+    for there in ("a", "report.txt"):
+        (tmp_path/"report.txt").write_text("x")
+        with pytest.raises(FileExistsError, match="exists"): strong.save(tmp_path/there)
+    def full(self, *a, **kw): raise OSError(28, "No space left on device")
+    monkeypatch.setattr(pd.DataFrame, "to_csv", full)
+    with pytest.raises(OSError, match="No space"): strong.save(tmp_path/"c")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "report.txt"]
+
+
+def test_the_report_shows_itself_and_is_json(strong):
+    assert "Norm helps" in repr(strong) and strong._repr_html_().count("<table>") == 2
+    d = json.loads(json.dumps(strong.to_dict(), allow_nan=False))
+    assert d["advised"] == "Norm" and d["summary"][0]["gain"] is None and d["per_camera"]["Norm"][2]["cam"] == 2
+    assert strong.table()["gain in mAP [95 %]"][0] == "" and "[" in strong.table()["gain in mAP [95 %]"][2]
+
+
+# ---- figures
+
+@pytest.fixture(scope="module")
+def maps():
+    q, g = scene(1., n=30, cams=4)
+    e = Embeddings.concat([Embeddings(x.emb, x.pid, x.cam, columns=dict(role=[r]*len(x))) for x, r in ((q, "query"), (g, "gallery"))])
+    return {"one": project(e, "pca"), "two": project(e, "pca")}
+
+
+def test_maps_draw_every_point_once(maps):
+    fig = F.camera_map(maps)
+    assert len(fig.axes) == 4
+    for ax in fig.axes: assert sum(len(c.get_offsets()) for c in ax.collections) == 240 and len(ax.collections) == 4
+    colours = lambda ax: {tuple(c) for s in ax.collections if len(s.get_offsets()) for c in s.get_facecolor().round(3)}
+    assert len(colours(fig.axes[0])) == 4 and len(colours(fig.axes[2])) == 13     # a dozen people and grey
+    assert [a.get_title() for a in fig.axes[:2]] == ["one", "two"] and len(fig.legends[0].texts) == 6
+    bare = F.camera_map(maps["one"].drop(columns="role"), by="pid", people=3)
+    assert len(bare.axes) == 1 and not bare.legends and bare.axes[0].get_ylabel() == "by person (3 of 30)"
+
+
+def test_more_cameras_than_colours(maps):
+    m = maps["one"].assign(cam=lambda f: np.arange(len(f)) % 20)
+    fig = F.camera_map(m.drop(columns="role"), by="cam")
+    assert len(fig.legends[0].texts) == 14 and fig.legends[0].texts[-1].get_text() == "7 more"
+    assert len(set(F.palette(14))) == 14 and F.palette(0) == []
+
+
+@pytest.mark.parametrize("seen", [(), (1,)])
+def test_bars_per_camera(seen):
+    f = pd.DataFrame(dict(cam=[0, 1, 2], n_query=[100, 300, 50], mAP=[40., 50., 44.]))
+    lacks = f.assign(mAP=[40., np.nan, 44.], n_query=[100, 0, 50])
+    fig = F.camera_bars({"a": f, "b": lacks}, seen=seen)
+    ax, = fig.axes
+    assert len(ax.patches) == 2*(3 + 1) and len({p.get_facecolor() for p in ax.patches}) == 2 + 2*bool(seen)
+    want = (4000 + 2200)/150 if seen else 47.111111
+    assert f"a ({want:.1f})" in [t.get_text() for t in fig.legends[0].texts] and f"b ({(4000 + 2200)/150:.1f})" in fig.legends[0].texts[1].get_text()
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0\n(100)", "1\n(300)", "2\n(50)", "mean"]
+    with pytest.raises(ValueError, match="Did you mean 'mAP'"): F.camera_bars(f, "mAPs")
+
+
+def test_error_curves_have_counts():
+    q, g = scene(1.)
+    frame = pd.concat([error_vs_distance(q, g, k, bins=4) for k in ("euclidean", "cosine", "entropy")])
+    fig = F.error_curves(frame)
+    assert [len(ax.patches) for ax in fig.axes] == frame.groupby("kind", sort=False).size().tolist()
+    for ax, (_, f) in zip(fig.axes, frame.groupby("kind", sort=False)):
+        assert np.allclose(ax.lines[0].get_ydata(), f.error) and max(p.get_height() for p in ax.patches) == .25
+    low, high = F.wilson([.1, 1.], [20, 5])
+    np.testing.assert_allclose([low[0], high[0], low[1], high[1]], [.0279, .3010, .5655, 1.], atol=1e-4)
+    with pytest.raises(ValueError, match="min_count"): F.error_curves(frame[:0])
+
+
+def test_nmi_bars():
+    f = pd.DataFrame(dict(method=["a", "b <$x$>"], camera=[.3, .1], identity=[.5, np.nan], chance=[.1, .12]))
+    fig = F.nmi_bars(f)
+    assert [len(ax.patches) for ax in fig.axes] == [2, 2] and len(fig.axes[0].texts) == 2 and len(fig.axes[1].texts) == 1
+    assert len(F.nmi_bars(f.drop(columns="identity")).axes) == 1
+    with pytest.raises(ValueError, match="camera"): F.nmi_bars(f.drop(columns="camera"))
+
+
+def test_figures_are_stable_and_leave_no_trace(strong, tmp_path):
+    import matplotlib
+    before = dict(matplotlib.rcParams)
+    for name, fig in strong.figures().items():
+        first, again = (export(f, name, tmp_path, ("pdf", "png")) and [(tmp_path/f"{name}.{s}").read_bytes() for s in ("pdf", "png")]
+                        for f in (fig, strong.figures()[name]))
+        assert first == again and b"/Type3" not in first[0]
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_nothing_overlaps(strong):
+    "Texts of a figure lie inside it, and tick labels of one axis do not touch"
+    for fig in strong.figures().values():
+        fig.picture()
+        r = FigureCanvasAgg(fig).get_renderer()
+        whole = fig.bbox
+        for ax in fig.axes:
+            boxes = [t.get_window_extent(r) for t in ax.get_xticklabels() if t.get_text() and t.get_visible()]
+            inside = [b for b in boxes if ax.bbox.x0 - 1 <= (b.x0 + b.x1)/2 <= ax.bbox.x1 + 1]
+            assert all(a.x1 <= b.x0 for a, b in zip(inside, inside[1:]))
+            for t in (ax.xaxis.label, ax.yaxis.label, ax.title, *ax.texts):
+                b = t.get_window_extent(r)
+                if t.get_text(): assert b.x0 >= -1 and b.y0 >= -1 and b.x1 <= whole.x1 + 1 and b.y1 <= whole.y1 + 1, t
