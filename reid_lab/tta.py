@@ -265,7 +265,7 @@ def adapt_images(method:TTA, # Any method
     q_hat, g_hat = method.adapt(stream, g, keep)
     return _like(stream.q, q_hat, method), _like(g, g_hat, method)
 
-# %% ../nbs/50_tta.ipynb #9efb252f
+# %% ../nbs/50_tta.ipynb #bbce3d82
 SOURCES = ('pooled', 'query', 'gallery')
 
 
@@ -286,23 +286,25 @@ class CameraNorm(TTA):
         single:str='one', # See `CameraStats`
         spread:bool=True, # Divide by the standard deviation
         unit:bool=False, # Unit-norm afterwards
+        by_camera:bool=True, # False: one mean and spread for all images, as a control
         ):
         check_choice('stats_from', stats_from, SOURCES); check_choice('single', single, ('one', 'global'))
         self.stats_from, self.first, self.how = stats_from, first, dict(ddof=ddof, single=single)
-        self.spread, self.unit = spread, unit
+        self.spread, self.unit, self.by_camera = spread, unit, by_camera
 
     def configure(self, stream, g):
         "Statistics of both sides, and the normalised gallery"
         super().configure(stream, g)
-        some = _first_of_each(stream.cam, self.first) if self.first else np.arange(len(stream))
-        emb, cam = self.source[some], stream.cam[some]
-        both = torch.cat([emb, self.gallery]), np.concatenate([cam, g.cam])
-        of = dict(pooled=both, query=(emb, cam), gallery=(self.gallery, g.cam))
+        q_cam, g_cam = (np.asarray(c) if self.by_camera else np.zeros(len(c), int) for c in (stream.cam, g.cam))
+        some = _first_of_each(q_cam, self.first) if self.first else np.arange(len(stream))
+        emb, cam = self.source[some], q_cam[some]
+        both = torch.cat([emb, self.gallery]), np.concatenate([cam, g_cam])
+        of = dict(pooled=both, query=(emb, cam), gallery=(self.gallery, g_cam))
         self.q_stats = CameraStats(*of[self.stats_from], **self.how)
         self.g_stats = CameraStats(*of['pooled' if self.stats_from == 'pooled' else 'gallery'], **self.how)
         self.reset()
-        self.g_tilde = self._scaled(self.gallery, *self.g_stats.table(), self.g_stats.rows(g.cam))
-        self.at = self.q_stats.rows(stream.cam)
+        self.g_tilde = self._scaled(self.gallery, *self.g_stats.table(), self.g_stats.rows(g_cam))
+        self.at = self.q_stats.rows(q_cam)
 
     def reset(self):
         "Statistics of the queries as measured"

@@ -139,7 +139,7 @@ def dataset_case(setting:str, # Key of `SEEN`, or `A->B` for two datasets (`A->A
     name, seen = SEEN[check_choice('setting', setting, SEEN, "or 'market1501->msmt17' for two datasets")]
     return new_camera(load_dataset(name, root), seen, setting, order, seed)
 
-# %% ../../nbs/65_recipes.dart3.ipynb #e550ba03
+# %% ../../nbs/65_recipes.dart3.ipynb #a6f449a6
 def _with(kind, **usual): return lambda **kw: kind(**{**usual, **kw})
 
 
@@ -151,6 +151,7 @@ LINEUP = {
     'DART3-LITE': _with(Dart3Lite, lr=1e-2, steps=5, batch_size=32),
     'DART3': _with(Dart3, lr=3e-3, steps=5, batch_size=32),
     'Mean only': _with(CameraNorm, spread=False),
+    'Standardised without cameras': _with(CameraNorm, by_camera=False),
     'BN statistics only': _with(Tent, steps=0, bn_mode='batch', norm_kinds=('bn',)),
     'TENT with BN statistics': _with(Tent, lr=1e-4, bn_mode='batch', norm_kinds=('bn',)),
     'DART3-LITE, paper rate': _with(Dart3Lite, lr=1e-4, batch_size=32),
