@@ -62,30 +62,44 @@ def line(name, seconds, n, base):
     print(f"{name:34} {1e3*seconds/n:>10.3f} {seconds/base:>12.1f} {memory():>10.2f}", flush=True)
 
 
-def main(dim, batch, repeat):
-    "Both tables"
-    print(f"torch threads: {torch.get_num_threads()}; {Q} x {G} x {dim} on features; after imports {memory():.2f} GB")
-    print(f"{'':34} {'ms/query':>10} {'x product':>12} {'peak GB':>10}")
+def head(name, base):
+    "Header of a table"
+    print(f"\n{name:34} {'ms/query':>10} {'x ' + base:>12} {'peak GB':>10}")
+
+
+def on_features(dim, batch, repeat):
+    "Methods that need features only"
     q, g = features(Q, dim, 0), features(G, dim, 1)
-    product = lambda: [distances(z, g.emb) for z in q.emb.split(batch)]
-    base = best(product, repeat)
+    head(f"features, {Q} x {G} x {dim}", "product")
+    base = best(lambda: [distances(z, g.emb) for z in q.emb.split(batch)], repeat)
     line("distances alone", base, Q, base)
-    for name, make in (("No adaptation", NoAdapt), ("Norm", CameraNorm), ("DART3-LITE", lambda: Dart3Lite(batch_size=batch)),
+    for name, make in (("No adaptation", NoAdapt), ("Norm", CameraNorm),
+                       ("DART3-LITE", lambda: Dart3Lite(batch_size=batch)),
                        ("DART3-LITE, episodic", lambda: Dart3Lite(batch_size=batch, episodic=True)),
                        ("DART3-LITE, 5 steps", lambda: Dart3Lite(batch_size=batch, steps=5))):
         line(name, best(lambda: make().adapt(FeatureStream(q), g), repeat), Q, base)
-    del q, g
+
+
+def with_model(batch, repeat, n=512):
+    "Methods that run the tiny model"
     from reid_lab.models.zoo import create_model
     torch.manual_seed(0)
     model = create_model("bot_tiny", n_ids=751).eval()
-    stream, g = Noise(model, 512), features(G, model.dim, 1)
-    print(f"\n{'with bot_tiny, 512 queries':34} {'ms/query':>10} {'x forward':>12} {'peak GB':>10}")
-    with torch.inference_mode(): base = best(lambda: [stream.features(r) for r in np.split(np.arange(512), 512//batch)], repeat)
-    line("forward pass alone", base, 512, base)
+    stream, g = Noise(model, n), features(G, model.dim, 1)
+    head(f"bot_tiny, {n} queries", "forward")
+    with torch.inference_mode(): base = best(lambda: [stream.features(r) for r in np.split(np.arange(n), n//batch)], repeat)
+    line("forward pass alone", base, n, base)
     for name, make in (("DART3-LITE (features cached)", lambda: Dart3Lite(batch_size=batch)),
                        ("DART3", lambda: Dart3(batch_size=batch)), ("TENT", lambda: Tent(batch_size=batch)),
                        ("TEMP", lambda: Temp(batch_size=batch))):
-        line(name, best(lambda: make().adapt(stream, g), repeat), 512, base)
+        line(name, best(lambda: make().adapt(stream, g), repeat), n, base)
+
+
+def main(dim, batch, repeat):
+    "Both tables"
+    print(f"torch threads: {torch.get_num_threads()}; memory after imports {memory():.2f} GB")
+    on_features(dim, batch, repeat)
+    with_model(batch, repeat)
 
 
 if __name__ == "__main__":
