@@ -107,6 +107,13 @@ def test_msmt_by_hand(version, tmp_path):
     assert merged["split"].value_counts().to_dict() == dict(train=3, test=5) and merged["pid"].tolist() == t["pid"].tolist()
 
 
+def test_an_empty_list_leaves_numbers_numbers(msmt):
+    "A val list without a line used to turn person ids into objects"
+    (msmt / "list_val.txt").write_text("")
+    t = load_dataset("msmt17", msmt)
+    assert t.frame.pid.dtype == t.frame.cam.dtype == np.int64 and "val" not in set(t.frame.split)
+
+
 def test_other_readers_agree(tmp_path):
     "The rules that loaders elsewhere use: search of `([-\\d]+)_c(\\d)`, and the third field of an MSMT17 name"
     t = ReidTable(tiny_table(12, 4, 0, roles=True).frame, None, tiny_table(12, 4).reader)

@@ -223,7 +223,7 @@ def _first_test_id(root, form):
     said = [i for p in files for i in re.findall(r'\s(\d+)\s*$', p.read_text(encoding='utf8', errors='replace'), re.M)]
     return max(map(int, said), default=-1) + 1
 
-# %% ../../nbs/05_data.image_sets.ipynb #4739c9aa
+# %% ../../nbs/05_data.image_sets.ipynb #0f69eac2
 def _read_part(root, folders, part, dataset, skip):
     "Rows of one part, and findings"
     form = IMAGE_SETS[dataset]
@@ -231,7 +231,7 @@ def _read_part(root, folders, part, dataset, skip):
     names, odd = _parse(paths, at, dataset)
     rows = [dict(path=p, pid=int(m['pid']) if ids is None else ids[i], cam=int(m['cam']) - 1)
             for i, (p, m) in enumerate(zip(paths, names)) if m]
-    f = pd.DataFrame(rows, columns=['path', 'pid', 'cam'])
+    f = pd.DataFrame(rows, columns=['path', 'pid', 'cam']).astype(dict(pid='int64', cam='int64'))   # also when empty
     if form.lists and PARTS[part][0] == 'test': f['pid'] += _first_test_id(root, form)
     return f.assign(split=PARTS[part][0], role=PARTS[part][1]), found + (odd if not skip else [])
 
