@@ -6,6 +6,8 @@ VENV    ?= .venv
 PRESET  ?= quick
 ARGS    ?=
 WORKERS ?= 2
+# JupyterLab refuses to run as root unless told; in a container there is often nobody else.
+LABFLAGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 PYTHON  ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
              $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
 BIN     := $(abspath $(VENV))/bin
@@ -56,7 +58,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -q tests
 
 lab: $(STAMP)
-	$(BIN)/python -m jupyterlab --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/nbs/index.ipynb
+	$(BIN)/python -m jupyterlab --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/nbs/index.ipynb $(LABFLAGS)
 
 export: $(STAMP)
 	$(BIN)/nbdev_export
