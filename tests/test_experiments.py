@@ -25,6 +25,7 @@ def own_results(tmp_path, monkeypatch):
 
 def smoke(name, study, tmp_path, **kw):
     "Run it; what every experiment leaves"
+    os.environ["REID_LAB_RESULTS"] = str(tmp_path / "runs.csv")   # own_results puts back what was there
     done = run_notebook(name, tmp_path / "run", preset="smoke", study=study, **kw)
     assert done.metrics["status"] == "finished" and done.metrics["params"]["study"] == study
     assert done.rows and all(0 <= r["R1"] <= 100 and 0 <= r["mAP"] <= 100 for r in done.rows)
@@ -59,6 +60,15 @@ def test_dart3(study, tmp_path):
     if study == "settings": assert set(pd.read_csv(tmp_path / "runs.csv").seed) == {1000}   # never on a test World
     seeds = {p.name for p in (done.folder / "models").iterdir()}
     assert len(seeds) == (2 if study == "ablation" else 1) and len(Embeddings.load(done.folder / "models" / min(seeds) / "queries"))
+
+
+def test_a_study_uses_the_models_of_another(tmp_path):
+    first, _ = smoke("run_dart3", "ablation", tmp_path / "a", models="")
+    before = {p: p.stat().st_mtime for p in first.folder.rglob("*.safetensors")}
+    again, _ = smoke("run_dart3", "distance", tmp_path / "b", models=str(first.folder))
+    score = lambda done, name: [r["mAP"] for r in done.rows if r["variant"] == name]
+    assert score(first, "DART3-LITE") == score(again, "DART3-LITE, distance=euclidean")
+    assert {p: p.stat().st_mtime for p in first.folder.rglob("*.safetensors")} == before and not list(again.folder.rglob("train"))
 
 
 @pytest.mark.parametrize("dataset", ["market1501-5", "msmt17-5", "dukemtmc-reid->dukemtmc-reid"])

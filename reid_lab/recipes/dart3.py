@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['SEEN', 'ORDERS', 'SCENES', 'LINEUP', 'PAPER', 'STUDIES', 'PROTOCOLS', 'Case', 'ordered', 'new_camera', 'new_network',
            'world_table', 'world_case', 'every_camera', 'dataset_case', 'label', 'Source', 'score_method',
-           'score_settings', 'over_cameras', 'make_case', 'run_study']
+           'score_settings', 'over_cameras', 'make_case', 'train_source', 'run_study']
 
-# %% ../../nbs/65_recipes.dart3.ipynb #50e67c0c
-import shutil, time
+# %% ../../nbs/65_recipes.dart3.ipynb #03c836be
+import hashlib, json, shutil, time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -19,9 +19,9 @@ from ..core import atomic_path, check_choice, stream
 from ..data.datasets import load_dataset
 from ..data.table import ReidTable
 from ..embeddings import Embeddings, embed_images
-from ..learner import save_weights
+from ..learner import load_weights, save_weights
 from ..metrics import camera_nmi, retrieval_metrics
-from .reid import train_reid
+from .reid import new_model, reid_settings, train_reid
 from ..tta import CameraNorm, Dart3, Dart3Lite, ImageStream, NoAdapt, Temp, Tent
 
 # %% ../../nbs/65_recipes.dart3.ipynb #8bd9fb1e
@@ -270,7 +270,7 @@ def over_cameras(frame:pd.DataFrame, # From `score_settings`; other columns than
     def one(f): return pd.Series({k: weighted_mean(f[k], f.n_query) for k in keys} | dict(n_query=f.n_query.sum()))
     return frame.groupby(list(by), sort=False)[[*keys, 'n_query']].apply(one).reset_index()
 
-# %% ../../nbs/65_recipes.dart3.ipynb #75556886
+# %% ../../nbs/65_recipes.dart3.ipynb #c2e25474
 PROTOCOLS = ('camera', 'network', 'source', 'all cameras')
 
 
@@ -295,7 +295,44 @@ def make_case(preset, # Size of the World
         return new_network(case.train, world_table(preset, seed + 500, scene, severity), order=order)
     return new_network(case.train, table.where(cam=list(case.seen)), f'{case.name}, source', order, seed)
 
+# %% ../../nbs/65_recipes.dart3.ipynb #c635d4c2
+def _trained_on(case, preset, seed, train):
+    "What decides the weights, as JSON holds it"
+    rows = case.train.frame
+    images = repr([Path(case.train.root).name, *zip(rows.path, rows.pid, rows.cam)])
+    digest = hashlib.sha256(images.encode()).hexdigest()[:16]
+    return json.loads(json.dumps(dict(asdict(reid_settings(preset, **train)), seed=seed, images=digest)))
 
+
+def train_source(case:Case, # What to train on, and what to embed
+    preset:str='quick', # Of training
+    seed:int=0, # Of training
+    folder=None, # Where weights and log are kept
+    models=None, # Folder of an earlier run with the same training; its weights are used
+    quiet:bool=True, # No progress lines
+    **train, # Fields of `ReidTrain` to change
+    ) -> tuple: # `Source`, and what the training cost: images_seen, train_s
+    "Train a source, or take one that was trained before"
+    want = _trained_on(case, preset, seed, train)
+    if models is None:
+        model, learn = train_reid(case.train, preset, seed, folder and Path(folder)/'train', quiet, **train)
+        cost = dict(images_seen=learn.images, train_s=round(learn.seconds, 1))
+    else:
+        about = Path(models)/'source.json'
+        if not about.exists(): raise FileNotFoundError(f"no source.json in {str(models)!r}; give an earlier `keep`")
+        had, cost = (json.loads(about.read_text())[k] for k in ('training', 'cost'))
+        other = {k: (had.get(k), v) for k, v in want.items() if had.get(k) != v}
+        if other:
+            raise ValueError(f"{str(models)!r} was trained otherwise (there, here): {other}; leave models out")
+        model = new_model(case.train, reid_settings(preset, **train))
+        load_weights(model, Path(models)/'model.safetensors').eval()
+    if folder:
+        save_weights(model, Path(folder)/'model.safetensors')
+        text = json.dumps(dict(training=want, cost=cost), indent=1)
+        with atomic_path(Path(folder)/'source.json') as tmp: tmp.write_text(text)
+    return Source(model, case), cost
+
+# %% ../../nbs/65_recipes.dart3.ipynb #659a581b
 def run_study(study:str='main', # Key of `STUDIES`, or a list of settings
     preset:str='quick', # Of World and training
     seed:int=0, # Of World and training
@@ -303,21 +340,21 @@ def run_study(study:str='main', # Key of `STUDIES`, or a list of settings
     nmi:bool=False, # See `score_method`
     quiet:bool=True, # No progress lines
     train:dict=None, # Fields of `ReidTrain` to change
+    models=None, # `keep` of an earlier study, whose weights are used again
     **where, # For `make_case`
     ) -> list: # One row a setting: variant, means over cameras, images seen, times
     "Train on the known cameras and score the settings of a study on the others"
     settings = STUDIES[check_choice('study', study, STUDIES)] if isinstance(study, str) else study
     case = make_case(preset, seed, **where)
     folder = keep and Path(keep)/f'seed-{seed}'
-    model, learn = train_reid(case.train, preset, seed, folder and folder/'train', quiet, **(train or {}))
-    source = Source(model, case)
+    models = models and Path(models)/f'seed-{seed}'
+    source, cost = train_source(case, preset, seed, folder, models, quiet, **(train or {}))
     frame = score_settings(source, settings, nmi=nmi)
     if folder:
-        save_weights(model, folder/'model.safetensors')
         for name, e in (('queries', source.q), ('gallery', source.g)):
             if (folder/name).exists(): shutil.rmtree(folder/name)
             e.save(folder/name)
         with atomic_path(folder/'cameras.csv') as tmp: frame.assign(seed=seed).to_csv(tmp, index=False)
-    about = dict(images_seen=learn.images, train_s=round(learn.seconds, 1), case=case.name)
+    about = dict(cost, case=case.name)
     keys = [dict(method=s['name'], **{k: v for k, v in s.items() if k != 'name'}) for s in settings]
     return [dict(r, **k, **about) for r, k in zip(over_cameras(frame).to_dict('records'), keys)]
