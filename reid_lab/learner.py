@@ -92,7 +92,7 @@ def to_device(batch:dict, # Tensors and anything else
     "Tensors of a batch on `device`; everything else as it is"
     return {k: v.to(device, non_blocking=True) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
 
-# %% ../nbs/40_learner.ipynb #ddb5084a
+# %% ../nbs/40_learner.ipynb #7c7cf50d
 class Learner:
     "Train `model` on `loader` with a `strategy`; see the methods below for saving and resuming"
     def __init__(self, model, # Module: batch -> dict with keys ending in `_loss`
@@ -107,12 +107,14 @@ class Learner:
         device:str='auto', # `auto`, `cpu`, `cuda`, `mps`
         precision:str='no', # `no`, `bf16`, `fp16`
         seed:int=0, # For everything drawn while training (dropout, negatives, tasks)
+        opt=None, # Function: model -> torch optimiser; then `lr`, `weight_decay` and `new_mult` are not used
         ):
         self.device, self.seed, self.clip = pick_device(device), seed, clip
         if self.device == 'cpu': torch.set_num_threads(sensible_threads())
         self.acc = accelerator(self.device, precision)
         self.loader, self.strategy, self.cbs = loader, strategy or Plain(), list(callbacks)
-        opt = torch.optim.AdamW(param_groups(model, lr, weight_decay, new_mult), betas=(.9, .98), eps=1e-8)
+        usual = lambda m: torch.optim.AdamW(param_groups(m, lr, weight_decay, new_mult), betas=(.9, .98), eps=1e-8)
+        opt = (opt or usual)(model)
         self.model, self.opt = self.acc.prepare(model.to(self.device), opt)
         self.sched = torch.optim.lr_scheduler.LambdaLR(self.opt.optimizer, schedule or (lambda step: 1.))
         self.epoch = self.number = self.step = self.images = 0

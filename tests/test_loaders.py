@@ -24,7 +24,8 @@ def test_same_batch_again(augment, unit):
     list(a.epoch(0))  # whatever was drawn before must not matter
     x, y = a.batch(2, 1), b.batch(2, 1)
     assert torch.equal(x["img"], y["img"]) and x["caption"] == y["caption"]
-    assert x["img"].dtype == torch.float32 and 0 <= x["img"].min() and x["img"].max() <= 1
+    assert x["img"].dtype == torch.float32
+    if augment != "transreid": assert 0 <= x["img"].min() and x["img"].max() <= 1   # whose noise is normal, not clipped
     assert not torch.equal(x["index"], Batches(table(), 6, unit=unit, seed=6).batch(2, 1)["index"])
 
 

@@ -1,0 +1,118 @@
+"""Training of image models: the papers' schedules and optimisers, augmentation, stage 1 of CLIP-ReID, resuming."""
+from dataclasses import replace
+
+import pytest
+import torch
+
+from reid_lab.data.loaders import bot, erase, pad_crop, transreid
+from reid_lab.data.world import World
+from reid_lab.models.zoo import create_model
+from reid_lab.recipes.reid import OWN, REID_PRESETS, ReidTrain, new_model, reid_optimiser, reid_schedule, reid_settings, train_reid
+
+SMALL = dict(model_kw=(("size", (64, 32)),), batch_size=16, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def people(): return World("smoke", task="reid").table()
+
+
+def paper(name): return reid_settings("paper", model=name)
+
+
+# ---- settings
+
+def test_a_model_brings_its_own_settings():
+    assert paper("transreid_b16").optimiser == "sgd" and paper("bot_r50") == REID_PRESETS["paper"]
+    assert reid_settings("paper", model="transreid_b16", lr=1.).lr == 1.
+    s = ReidTrain(steps=3)
+    assert reid_settings(s) == s and reid_settings(s, lr=.1).steps == 3
+    assert {p for p, _ in OWN} <= set(REID_PRESETS)
+
+
+# factors by hand: epoch -> factor
+@pytest.mark.parametrize("name,wanted", [
+    ("bot_r50", {0: .01, 5: .505, 10: 1., 39: 1., 40: .1, 69: .1, 70: .01, 119: .01}),
+    ("transreid_b16", {0: .01, 5: 1., 62.5: .501, 119: .002}),
+    ("clip_reid_b16", {0: .1, 5: .55, 10: 1., 29: 1., 30: .1, 50: .01, 59: .01})])
+def test_schedules_of_the_papers(name, wanted):
+    f = reid_schedule(paper(name), 2)   # two batches an epoch
+    for epoch, factor in wanted.items():
+        if epoch == int(epoch): assert f(2*epoch) == f(2*epoch + 1) == pytest.approx(factor, abs=2e-4)
+        else: assert (f(2*int(epoch)) + f(2*int(epoch) + 2))/2 == pytest.approx(factor, abs=2e-4)
+
+
+def test_a_schedule_by_steps():
+    f = reid_schedule(ReidTrain(steps=100), 7)
+    assert f(0) == 0 and f(5) == .5 and f(10) == 1 and f(55) == .5 and f(100) == 0
+
+
+@pytest.mark.parametrize("name,kind,lr", [("bot_r50", torch.optim.Adam, (3.5e-4, 3.5e-4)), ("transreid_b16", torch.optim.SGD, (8e-3, 16e-3)),
+                                          ("clip_reid_b16", torch.optim.Adam, (5e-6, 1e-5))])
+def test_optimisers_of_the_papers(name, kind, lr):
+    model = create_model(name.rsplit("_", 1)[0] + "_tiny", n_ids=4, size=(64, 32))
+    opt = reid_optimiser(model, paper(name))
+    assert type(opt) is kind and [g["lr"] for g in opt.param_groups] == pytest.approx(lr)
+    biases = {id(p) for n, p in model.named_parameters() if n.endswith("bias") and p.requires_grad}
+    assert {id(p) for p in opt.param_groups[1]["params"]} == biases
+    assert sum(len(g["params"]) for g in opt.param_groups) == sum(p.requires_grad for p in model.parameters())
+    if kind is torch.optim.SGD: assert opt.param_groups[0]["momentum"] == .9
+
+
+@pytest.mark.parametrize("kw,message", [(dict(optimiser="lion"), "optimiser='lion'"), (dict(schedule="step"), "schedule='step'"),
+                                        (dict(augment="heavy"), "augment='heavy'"), (dict(stepz=1), "Did you mean 'steps'")])
+def test_refused(people, kw, message):
+    with pytest.raises(ValueError, match=message): train_reid(people, "smoke", quiet=True, **kw)
+
+
+# ---- training
+
+@pytest.mark.parametrize("name", ["bot_r50", "transreid_b16", "clip_reid_b16"])
+def test_paper_recipes_run_on_tiny_models(people, name):
+    s = replace(paper(name), model=name.rsplit("_", 1)[0] + "_tiny", epochs=1, prompt_epochs=min(1, paper(name).prompt_epochs), **SMALL)
+    torch.manual_seed(0)
+    before = {k: v.clone() for k, v in new_model(people, s).state_dict().items()}
+    model, learn = train_reid(people, s, quiet=True)
+    assert learn.step == len(learn.loader) and all(torch.isfinite(v) for v in learn.logs.values())
+    after = model.state_dict()
+    changed = {k for k in after if not torch.equal(after[k], before[k])}
+    assert any("neck" in k for k in changed)
+    if name.startswith("clip"):   # stage 1 learned sentences, stage 2 left them and the text tower alone
+        assert {k for k in changed if k.startswith(("prompts", "text"))} >= {"prompts.learned", "texts"}
+        assert not any(p.requires_grad for n, p in model.named_parameters() if n.startswith(("prompts", "text")))
+
+
+def test_sentences_are_not_learned_again_on_resuming(people, tmp_path, monkeypatch):
+    import reid_lab.recipes.reid as R
+    s = ReidTrain("clip_reid_tiny", steps=50, prompt_epochs=1, **SMALL)
+    model, learn = train_reid(people, s, folder=tmp_path, quiet=True)
+    def never(*a, **k): raise AssertionError("stage 1 ran again")
+    monkeypatch.setattr(R, "learn_prompts", never)
+    again, _ = train_reid(people, s, folder=tmp_path, quiet=True)
+    assert torch.equal(model.texts, again.texts) and again.texts_ready and torch.equal(model.prompts.learned, again.prompts.learned)
+
+
+# ---- augmentation
+
+def test_pad_crop_moves_by_whole_pixels():
+    x = torch.arange(1., 1 + 4*3*12*8).reshape(4, 3, 12, 8)
+    y = pad_crop(x, torch.Generator().manual_seed(0), 3)
+    for a, b in zip(x, y):
+        places = [(i, j) for i in range(7) for j in range(7)
+                  if torch.equal(torch.nn.functional.pad(a, [3]*4)[:, i:i + 12, j:j + 8], b)]
+        assert len(places) == 1
+    assert torch.equal(pad_crop(x, torch.Generator(), 0), x)
+
+
+def test_noise_is_standard_normal_after_normalisation():
+    x = torch.zeros(64, 3, 64, 32)
+    y = erase(x, torch.Generator().manual_seed(0), p=1., fill="noise")
+    drawn = (y[y != 0] - .5)/.5
+    assert abs(drawn.mean()) < .02 and abs(drawn.std() - 1) < .02
+    with pytest.raises(ValueError, match="fill='salt'"): erase(x, torch.Generator(), fill="salt")
+
+
+@pytest.mark.parametrize("fn", [bot, transreid])
+def test_recipes_are_reproducible(fn):
+    x = torch.rand(8, 3, 64, 32)
+    a, b = (fn(x, torch.Generator().manual_seed(5)) for _ in range(2))
+    assert torch.equal(a, b) and a.shape == x.shape
