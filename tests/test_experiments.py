@@ -56,7 +56,7 @@ def test_dart3(study, tmp_path):
     assert {r["dataset"] for r in done.rows} == {"world-smoke-skew"}
     expected = dict(main="dart3_map_cam.pdf", ablation="dart3_ablation_skew_vs_norm.pdf", noise="dart3_noise_hits.pdf",
                     cameras="dart3_cameras_cameras.png")
-    assert expected.get(study, f"dart3_{study}.pdf") in figures
+    assert expected.get(study, f"dart3_{study}_skew.pdf") in figures
     if study == "settings": assert set(pd.read_csv(tmp_path / "runs.csv").seed) == {1000}   # never on a test World
     seeds = {p.name for p in (done.folder / "models").iterdir()}
     assert len(seeds) == (2 if study == "ablation" else 1) and len(Embeddings.load(done.folder / "models" / min(seeds) / "queries"))

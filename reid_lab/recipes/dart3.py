@@ -161,34 +161,33 @@ LINEUP = {
 }
 PAPER = tuple(LINEUP)[:6]   # the rest are controls
 
-# %% ../../nbs/65_recipes.dart3.ipynb #1fb34fc0
-def _grid(name, **values): # Every combination as a setting of one method
-    rows = [dict(name=name)]
+# %% ../../nbs/65_recipes.dart3.ipynb #ca3bebfb
+def _grid(*names, **values): # Every combination as settings of each method
+    rows = [dict(name=n) for n in names]
     for k, vs in values.items(): rows = [{**r, k: v} for r in rows for v in vs]
     return rows
 
 
-_ALL, _SIZES = [dict(name=n) for n in LINEUP], (2, 8, 16, 32, 64)
+_NORM, _SIZES = [dict(name='Norm')], (2, 8, 16, 32, 64)    # searches and sweeps are read against Norm
 STUDIES = dict(
-    main=_ALL,                                                     # Table 1, Figs. 3 and 9, with the controls
-    network=[dict(name=n) for n in PAPER],                         # Table 2: another network
-    source=[dict(name=n) for n in PAPER],                          # Table 3: the cameras trained on
+    main=_grid(*LINEUP),                                           # Table 1, Figs. 3 and 9, with the controls
+    network=_grid(*PAPER),                                         # Table 2: another network
+    source=_grid(*PAPER),                                          # Table 3: the cameras trained on
     ablation=[dict(name='No adaptation'), dict(name='Norm'), dict(name='DART3', camera=False), dict(name='DART3-LITE'),
               dict(name='DART3')],                                 # Table 4
-    batch=[dict(name=n) for n in ('No adaptation', 'Norm')] + [    # Table 5
-        r for n in ('TENT with BN statistics', 'TEMP', 'DART3', 'DART3-LITE') for r in _grid(n, batch_size=_SIZES)],
-    cameras=[dict(name=n) for n in PAPER],                         # Table 6: all cameras in training, as many images
-    distance=_grid('DART3', distance=('euclidean', 'squared', 'cosine')) + _grid(
-        'DART3-LITE', distance=('euclidean', 'squared', 'cosine')),  # Table 7
-    k_tau=_grid('DART3-LITE', k=(1, 3, 10, 50), tau=(.3, 1., 10., 100., 1000.)),     # Figs. 5a, 10a, b, d, e
-    steps=_grid('DART3', episodic=(False, True), steps=(1, 2, 5, 10)) + _grid(
+    batch=_grid('No adaptation', 'Norm') + _grid(                  # Table 5
+        'TENT with BN statistics', 'TEMP', 'DART3', 'DART3-LITE', batch_size=_SIZES),
+    cameras=_grid(*PAPER),                                         # Table 6: all cameras in training, as many images
+    distance=_NORM + _grid('DART3', 'DART3-LITE', distance=('euclidean', 'squared', 'cosine')),       # Table 7
+    k_tau=_NORM + _grid('DART3-LITE', k=(1, 3, 10, 50), tau=(.3, 1., 10., 100., 1000.)),     # Figs. 5a, 10a, b, d, e
+    steps=_NORM + _grid('DART3', episodic=(False, True), steps=(1, 2, 5, 10)) + _grid(
         'DART3-LITE', episodic=(False, True), steps=(1, 2, 5, 10, 20)),              # Figs. 5b, c, 10c, f
-    grounding=_grid('DART3', n_ground=(0, 8, 16, 32)) + _grid('DART3-LITE', n_ground=(0, 8, 16, 32)),  # Fig. 5d
-    samples=[r for n in ('Norm', 'DART3-LITE', 'DART3')            # Fig. 11: statistics from the first queries
-             for r in _grid(n, stats_from=('query',), first=(4, 8, 16, 32, 0))],
-    settings=_grid('DART3-LITE', episodic=(False, True), steps=(1, 5, 20), lr=(1e-4, 1e-3, 1e-2, 3e-2, 1e-1)) + _grid(
-        'DART3', episodic=(False, True), steps=(1, 5), lr=(1e-4, 1e-3, 3e-3, 1e-2)) + _grid(
-        'TEMP', lr=(1e-4, 3.5e-4, 1e-3, 3e-3, 1e-2)) + _grid('TENT', lr=(1e-4, 1e-3)),
+    grounding=_NORM + _grid('DART3', 'DART3-LITE', n_ground=(0, 8, 16, 32)),         # Fig. 5d
+    samples=_NORM + _grid(                                         # Fig. 11: statistics from the first queries
+        'Norm', 'DART3-LITE', 'DART3', stats_from=('query',), first=(4, 8, 16, 32, 0)),
+    settings=_NORM + _grid('DART3-LITE', episodic=(False, True), steps=(1, 5, 20), lr=(1e-4, 1e-3, 1e-2, 3e-2, 1e-1)
+        ) + _grid('DART3', episodic=(False, True), steps=(1, 5), lr=(1e-4, 1e-3, 3e-3, 1e-2)
+        ) + _grid('TEMP', lr=(1e-4, 3.5e-4, 1e-3, 3e-3, 1e-2)) + _grid('TENT', lr=(1e-4, 1e-3)),
 )
 
 
