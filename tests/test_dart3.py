@@ -7,10 +7,12 @@ import torch
 from reid_lab.data.datasets import export_world
 from reid_lab.embeddings import Embeddings
 from reid_lab.metrics import camera_nmi, nmi, retrieval_metrics
-from reid_lab.analysis.camera_bias import camera_share, error_vs_distance, per_camera, uncertainty, weighted_mean
+from reid_lab.analysis.camera_bias import (bias_noise, camera_share, error_auroc, error_vs_distance, noise_scores,
+                                             per_camera, uncertainty, weighted_mean)
 from reid_lab.analysis.maps import project, sample_rows
 from reid_lab.recipes import dart3 as D
 from reid_lab.recipes.reid import train_reid
+from reid_lab.tta import CameraNorm, adapt_embeddings
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +192,26 @@ def test_error_bins_count_every_query():
         f = error_vs_distance(e, e, bins=5, how=how, min_count=1)
         assert f.n.sum() == len(e) and f.error.between(0, 100).all() and (f.high >= f.low).all()
     assert error_vs_distance(e, e, bins=5, min_count=10**6).empty
+
+
+@pytest.mark.parametrize("kind", ["euclidean", "cosine", "entropy"])
+def test_error_auroc_counts_pairs(kind):
+    e = biased(shift=2.)
+    e.emb += 2*torch.randn(e.emb.shape, generator=torch.Generator().manual_seed(0))   # so that some are wrong
+    found = retrieval_metrics(e, e, per_query=True)["per_query"]
+    wrong, u = found["first"] > 1, uncertainty(e, e, kind)
+    assert wrong.any() and not wrong.all()
+    pairs = [(a > b) + .5*(a == b) for a in u[wrong] for b in u[~wrong]]
+    assert abs(error_auroc(e, e, kind) - np.mean(pairs)) < 1e-9
+
+
+def test_noise_in_the_statistics_costs_scores():
+    e = biased(shift=2.)
+    f = noise_scores(e, e, (0., .5, 3.)).groupby("sigma").mAP.mean()
+    exact = retrieval_metrics(*adapt_embeddings(CameraNorm(), e, e), distance="euclidean")["mAP"]
+    assert abs(f[0.] - exact) < 1e-4 and f[0.] > f[.5] > f[3.]
+    hits = bias_noise((0., .01, 1.))
+    assert abs(hits.hit_rate[1] - 68.27) < .5 and abs(hits.mean_error[2] - (2/np.pi)**.5) < .01 and hits.hit_rate[0] == 100
 
 
 def test_per_camera_scores(oracles):
