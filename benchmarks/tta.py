@@ -10,7 +10,6 @@ memory of the process so far. Aim: DART3-LITE under 5 ms per query at batch 64, 
 import argparse
 import os
 import resource
-import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
@@ -19,6 +18,8 @@ import torch  # noqa: E402
 
 from reid_lab.embeddings import Embeddings  # noqa: E402
 from reid_lab.tta import CameraNorm, Dart3, Dart3Lite, FeatureStream, NoAdapt, Temp, Tent, distances  # noqa: E402
+
+from timing import best  # noqa: E402
 
 Q, G, CAMS = 3368, 15913, 6
 
@@ -29,16 +30,6 @@ def features(n, dim, seed):
     cam = np.arange(n) % CAMS
     shift = torch.randn(CAMS, dim, generator=torch.Generator().manual_seed(99))
     return Embeddings(torch.randn(n, dim, generator=g) + shift[cam], np.arange(n) % 750, cam)
-
-
-def best(f, repeat):
-    "Seconds of the fastest of `repeat` calls"
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        f()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def memory(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/2**20   # GB

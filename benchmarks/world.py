@@ -15,15 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from reid_lab.data.render import pick_backend  # noqa: E402 - threads are set before numpy is imported
 from reid_lab.data.world import Options, Plan, World, _render_chunk, text_groups  # noqa: E402
 
-
-def best(f, repeat):
-    "Seconds of the fastest of `repeat` calls"
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        f()
-        times.append(time.perf_counter() - start)
-    return min(times)
+from timing import best  # noqa: E402
 
 
 def rendering(people, repeat):

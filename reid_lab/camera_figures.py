@@ -6,11 +6,12 @@
 __all__ = ['GREY', 'MAX_COLOURS', 'BY', 'NAMES', 'palette', 'camera_map', 'method_colours', 'camera_bars', 'wilson',
            'error_curves', 'nmi_bars']
 
-# %% ../nbs/73_camera_figures.ipynb #da9e6c72
+# %% ../nbs/73_camera_figures.ipynb #24c9768d
 import numpy as np
 import pandas as pd
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
+from .analysis.camera_bias import weighted_mean
 from .core import check_choice, stream
 from .figures import COLOURS, PaperFigure, _figure, paper_style, wrap_text
 
@@ -104,7 +105,7 @@ def _keys(cams, more, roles):
     if more and cams: out.append(dot(GREY, f'{more} more'))
     return out + ([dot('#555555', 'query', '^'), dot('#555555', 'gallery')] if roles else [])
 
-# %% ../nbs/73_camera_figures.ipynb #a7d86600
+# %% ../nbs/73_camera_figures.ipynb #4e83075d
 def method_colours(names, # Methods; the first is the reference
     ) -> dict: # Name -> colour
     "Grey for the first method, colours for the others"
@@ -115,7 +116,7 @@ def method_colours(names, # Methods; the first is the reference
 def _weighted(frame, metric, seen):
     "Mean over cameras that are not `seen`, weighted by queries"
     f = frame[~frame.cam.isin(seen) & frame[metric].notna() & (frame.n_query > 0)]
-    return float((f[metric]*f.n_query).sum()/f.n_query.sum()) if len(f) else float('nan')
+    return weighted_mean(f[metric], f.n_query) if len(f) else float('nan')
 
 
 def camera_bars(frames, # Dict of method to frame of `reid_lab.analysis.camera_bias.per_camera`

@@ -6,8 +6,8 @@
 __all__ = ['check_choice', 'stream', 'torch_stream', 'seed_everything', 'sensible_threads', 'pick_device', 'project_root',
            'cache_dir', 'safe_join', 'atomic_path', 'progress', 'unit_norm', 'Picture', 'image_grid']
 
-# %% ../nbs/00_core.ipynb #cbfbcfc2
-import os, re, sys, time, tempfile, zlib
+# %% ../nbs/00_core.ipynb #5918fb54
+import os, sys, time, tempfile, zlib
 from contextlib import contextmanager
 from pathlib import Path
 

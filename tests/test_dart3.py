@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from reid_lab.data.datasets import export_world
+from reid_lab.data.table import ReidTable
+from reid_lab.data.world import World, reid_groups
 from reid_lab.embeddings import Embeddings
 from reid_lab.metrics import camera_nmi, nmi, retrieval_metrics
 from reid_lab.analysis.camera_bias import (bias_noise, camera_share, error_auroc, error_vs_distance, noise_scores,
@@ -70,16 +72,13 @@ def test_protocols(protocol):
 
 @pytest.mark.parametrize("dataset,setting", [("market1501", "market1501-5"), ("dukemtmc-reid", "dukemtmc-reid-5"), ("msmt17", "msmt17-5")])
 def test_settings_of_the_paper_on_folders(tmp_path, dataset, setting):
-    "The World written in the dataset's own layout, read back, split by the paper's cameras"
-    t = D.world_table("smoke", 3, "iid")
-    n = len(D.SEEN[setting][1])
-    moved = t.frame.assign(cam=(t.frame.cam + (2 if dataset == "msmt17" else 0)) if n else t.frame.cam)
-    from reid_lab.data.table import ReidTable
-    shifted = ReidTable(moved, t.root, t.reader, t.name).where(pid=lambda p: p >= 0, split=["train", "test"])
-    export_world(shifted, dataset, tmp_path/dataset, renumber=True)
-    known = tuple(c for c in D.SEEN[setting][1] if c in set(moved.cam))[:3]
-    case = D.new_camera(D.load_dataset(dataset, tmp_path/dataset), known)
-    assert set(case.train.frame.cam) <= set(known) and set(case.cams).isdisjoint(known)
+    "The World written in the dataset's own layout, with cameras numbered as there, read back, split by the paper's cameras"
+    t = World("smoke", task="reid", groups=reid_groups(20, 5, 1, 20, 1)).table().where(split=["train", "test"])
+    known = D.SEEN[setting][1]
+    named = ReidTable(t.frame.assign(cam=t.frame.cam + known[0]), t.root, t.reader, t.name)
+    export_world(named, dataset, tmp_path/dataset, renumber=True)
+    case = D.dataset_case(setting, tmp_path/dataset)
+    assert set(case.train.frame.cam) == set(known) and case.cams == (known[-1] + 1,)
     whole = D.dataset_case(f"{dataset}->{dataset}", tmp_path/dataset)
     assert len(whole.q) > len(case.q)
 

@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 import torch
 
-from reid_lab.learner import Learner
 from reid_lab.meta.dual_speed import DualSpeed, Task, TaskCycle
 from reid_lab.meta.memory import ErrorMemory, capacity_for
 from reid_lab.meta.stylise import blur, draw_lambda, illuminate, random_blur

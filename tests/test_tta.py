@@ -220,7 +220,7 @@ def test_rescaling_does_not_change_norm():
     lite = T.Dart3Lite(rescale=True, steps=0)
     for a, b in zip(norm, T.adapt_embeddings(lite, *pair)): torch.testing.assert_close(a.emb, b.emb)
     for a, b in zip(norm, T.adapt_embeddings(T.CameraNorm(), *scaled(pair, 1024.))): torch.testing.assert_close(a.emb, b.emb)
-    assert lite.size == pytest.approx(float(pair[1].emb.std(0, correction=0).mean())) and T.Dart3Lite().size == 1
+    assert lite.divisor == pytest.approx(float(pair[1].emb.std(0, correction=0).mean())) and T.Dart3Lite().divisor == 1
 
 
 def test_rescaled_dart3_works_on_images_and_grounding(scene):
@@ -434,7 +434,8 @@ def test_the_features_given_are_not_changed():
     (lambda q, g: T.Dart3(norm_kinds=("xn",)).configure(T.FeatureStream(q), g), "model"),
     (lambda q, g: T.CameraStats(q.emb, q.cam[:3]), "3 entries"), (lambda q, g: T.make_method("dart"), "dart3"),
     (lambda q, g: T.adapt_embeddings(T.Dart3Lite(tau=1e-310), q, g), "raise tau"),
-    (lambda q, g: T.ImageStream(nn.Linear(2, 2), None), "raw_features")])
+    (lambda q, g: T.ImageStream(nn.Linear(2, 2), None), "raw_features"),
+    (lambda q, g: T.ImageStream(Net(), range(3), q), "source has .* features and table 3 rows")])
 def test_bad_input_says_what_to_do(make, words):
     with pytest.raises((ValueError, TypeError, FloatingPointError), match=words): make(*features())
 

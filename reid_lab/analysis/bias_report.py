@@ -23,15 +23,15 @@ from ..metrics import cluster, nmi, retrieval_metrics
 from ..results import markdown_escape, to_html, to_markdown
 from ..tta import CameraNorm, CameraStats, Dart3Lite, NoAdapt, adapt_embeddings
 
-# %% ../../nbs/74_analysis.bias_report.ipynb #c5b364b2
+# %% ../../nbs/74_analysis.bias_report.ipynb #2155450e
 METHODS = ('No adaptation', 'Mean subtraction', 'Norm', 'DART3-LITE')
 CONTROL = 'Norm without cameras'
 LITE = dict(lr=1e-2, steps=1, batch_size=64, rescale=True) # Arguments of `Dart3Lite` here
 
 
-def _bare(e, cam=None):
-    "Vectors, people and cameras (or one camera) only, on the CPU"
-    return Embeddings(e.emb.cpu(), e.pid, e.cam if cam is None else np.full(len(e), cam))
+def _bare(e):
+    "Vectors, people and cameras only, on the CPU"
+    return Embeddings(e.emb.cpu(), e.pid, e.cam)
 
 
 def adapted(q:Embeddings, # Raw queries
@@ -43,14 +43,12 @@ def adapted(q:Embeddings, # Raw queries
     other = g if g is not None else q # pooling a set with itself changes no mean and no spread
     ways = {METHODS[1]: CameraNorm(spread=False), METHODS[2]: CameraNorm()}
     if g is not None: ways[METHODS[3]] = Dart3Lite(**{**LITE, **(settings or {})})
+    ways[CONTROL] = CameraNorm(by_camera=False)
     out = adapt_embeddings(NoAdapt(), q, other) if distance == 'cosine' else (q, other)
     yield METHODS[0], out[0], out[1] if g is not None else None, distance
     for name, method in ways.items():
         out = adapt_embeddings(method, q, other)
         yield name, out[0], out[1] if g is not None else None, 'euclidean'
-    out = adapt_embeddings(CameraNorm(), _bare(q, 0), _bare(other, 0))
-    out = [Embeddings(hat.emb, e.pid, e.cam) for hat, e in zip(out, (q, other))]
-    yield CONTROL, out[0], out[1] if g is not None else None, 'euclidean'
 
 # %% ../../nbs/74_analysis.bias_report.ipynb #e34a7875
 def information(e:Embeddings, # Features with cameras

@@ -5,9 +5,8 @@
 # %% auto #0
 __all__ = ['bn_neck', 'id_head', 'BoT', 'bot_tiny', 'read_pretrained', 'load_backbone', 'keep_resolution', 'bot_r50']
 
-# %% ../../nbs/31_models.bot.ipynb #4ef9228f
+# %% ../../nbs/31_models.bot.ipynb #d91c6bf6
 from pathlib import Path
-import torch
 from torch import nn
 from fastcore.basics import patch
 from .. import losses
