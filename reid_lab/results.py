@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['COLUMNS', 'JSON_COLUMNS', 'TEX', 'results_path', 'append_result', 'load_results', 'pick', 'summarise', 'Paired',
-           'paired', 'paired_table', 'latex_escape', 'markdown_escape', 'to_markdown', 'to_html', 'to_latex']
+           'paired', 'relative_to', 'paired_table', 'latex_escape', 'markdown_escape', 'to_markdown', 'to_html',
+           'to_latex']
 
 # %% ../nbs/71_results.ipynb #376d8da3
 import csv, html, io, json, math, os, re
@@ -200,6 +201,21 @@ def paired(frame, # One row a run
     lone = len(arms[0]) + len(arms[1]) - 2*len(d)
     return Paired(metric, str(a), str(b), len(d), lone, *map(float, both), float(d.mean()),
                   float(d.std()) if len(d) > 1 else math.nan, *_intervals(d.to_numpy(float), level), level, tuple(d))
+
+# %% ../nbs/71_results.ipynb #76026cc6
+def relative_to(frame, # One row a run
+    metric:str, # Column
+    base, # The variant that counts as 0
+    by='seed', # What makes rows comparable: a column or several
+    column:str='variant', # Where `base` is
+    ): # Series: metric minus that of `base`
+    "What each row has more than the base variant of the same seed"
+    by = [by] if isinstance(by, str) else list(by)
+    for c in [metric, column, *by]: check_choice('column', c, list(frame.columns))
+    zero = frame[frame[column] == base]
+    if zero.empty: check_choice(column, base, sorted(set(frame[column].astype(str))))
+    if zero.duplicated(by).any(): raise ValueError(f"{base!r} has more than one row for the same {by}; select one run")
+    return frame[metric] - frame[by].merge(zero[[*by, metric]], 'left', by)[metric].to_numpy()
 
 # %% ../nbs/71_results.ipynb #7b96d5c4
 def paired_table(frame, # One row a run

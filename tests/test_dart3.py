@@ -117,6 +117,7 @@ def test_every_method_of_the_lineup(source, name):
 def test_every_setting_of_every_study_can_be_made(study):
     labels = [D.label(s) for s in D.STUDIES[study]]
     assert len(set(labels)) == len(labels)
+    assert [D.unlabel(t) for t in labels] == D.STUDIES[study]
     for s in D.STUDIES[study]:
         kw = {k: v for k, v in s.items() if k not in ("name", "n_ground")}
         assert D.LINEUP[s["name"]](**kw) is not None

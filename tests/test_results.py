@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reid_lab.results import (COLUMNS, append_result, load_results, paired, paired_table, pick, summarise, to_html, to_latex,
-                              to_markdown)
+from reid_lab.results import (COLUMNS, append_result, load_results, paired, paired_table, pick, relative_to, summarise,
+                              to_html, to_latex, to_markdown)
 
 
 def rows(values, **more):
@@ -68,6 +68,16 @@ def test_paired_equals_scipy():
     assert p.diff == pytest.approx(2.) and p.n == 5 and p.verdict == "higher"
     assert paired(rows(dict(a=a, b=b)), "R1", "b", "a").verdict == "lower"
     assert p.t_low < p.boot_low < p.diff < p.boot_high < p.t_high
+
+
+def test_relative_to_a_variant_of_the_same_seed():
+    f = rows(dict(a=[1., 2.], b=[5., 7.])).sample(frac=1, random_state=0)
+    f["over"] = relative_to(f, "R1", "a")
+    assert f.set_index(["variant", "seed"]).over.to_dict() == {("a", 0): 0, ("a", 1): 0, ("b", 0): 4, ("b", 1): 5}
+    alone = f[(f.variant == "b") | (f.seed == 0)]   # seed 1 has no row of `a`
+    assert relative_to(alone, "R1", "a").isna().tolist() == (alone.seed == 1).tolist()
+    with pytest.raises(ValueError, match="variant='c'"): relative_to(f, "R1", "c")
+    with pytest.raises(ValueError, match="more than one row"): relative_to(pd.concat([f, f]), "R1", "a")
 
 
 def test_the_interval_covers_as_often_as_it_says():

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['SEEN', 'ORDERS', 'SCENES', 'LINEUP', 'PAPER', 'STUDIES', 'PROTOCOLS', 'Case', 'ordered', 'new_camera', 'new_network',
-           'world_table', 'world_case', 'every_camera', 'dataset_case', 'label', 'Source', 'score_method',
+           'world_table', 'world_case', 'every_camera', 'dataset_case', 'label', 'unlabel', 'Source', 'score_method',
            'score_settings', 'over_cameras', 'make_case', 'train_source', 'run_study']
 
-# %% ../../nbs/65_recipes.dart3.ipynb #03c836be
-import hashlib, json, shutil, time
+# %% ../../nbs/65_recipes.dart3.ipynb #02e61d80
+import ast, hashlib, json, shutil, time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -161,7 +161,7 @@ LINEUP = {
 }
 PAPER = tuple(LINEUP)[:6]   # the rest are controls
 
-# %% ../../nbs/65_recipes.dart3.ipynb #ca3bebfb
+# %% ../../nbs/65_recipes.dart3.ipynb #c50ee858
 def _grid(*names, **values): # Every combination as settings of each method
     rows = [dict(name=n) for n in names]
     for k, vs in values.items(): rows = [{**r, k: v} for r in rows for v in vs]
@@ -195,6 +195,18 @@ def label(setting:dict, # Of a study
     ) -> str:
     "Name of a setting in tables"
     return ', '.join([setting['name'], *(f'{k}={v}' for k, v in setting.items() if k != 'name')])
+
+
+def unlabel(text:str, # From `label`, as result rows hold it
+    ) -> dict:
+    "The setting of a name"
+    name, *args = text.split(', ')
+    while args and '=' not in args[0]: name += f', {args.pop(0)}'
+    values = {k: v for k, v in (t.split('=', 1) for t in args)}
+    for k, v in values.items():
+        if v.isalpha() and v not in ('True', 'False', 'None'): continue # a word
+        values[k] = ast.literal_eval(v)
+    return dict(name=name, **values)
 
 # %% ../../nbs/65_recipes.dart3.ipynb #7b9f6929
 @dataclass
