@@ -122,7 +122,7 @@ def wrap_text(text:str, # Any text
     if len(lines) > max_lines: lines = [*lines[:max_lines - 1], lines[max_lines - 1].rstrip('.,;') + ' …']
     return '\n'.join(lines)
 
-# %% ../nbs/72_figures.ipynb #69873317
+# %% ../nbs/72_figures.ipynb #c888f491
 def _curve(ax, data, x, y, band, style, label):
     "Mean line and seed band of one group"
     groups = data.dropna(subset=[y]).groupby(x)[y]
@@ -141,10 +141,11 @@ def _legend(fig, axes, title=None):
     "One legend above all panels, or inside a single panel"
     handles, labels = axes[0].get_legend_handles_labels()
     if len(labels) < 2 and not title: return
+    if not labels: axes[0].legend(axes[0].get_lines()[:1], [title]); return # one line without a name
     if len(axes) == 1: axes[0].legend(title=title, alignment='left')
     else: fig.legend(handles, labels, loc='outside upper center', ncols=min(len(labels), 4), title=title)
 
-# %% ../nbs/72_figures.ipynb #97d28ea3
+# %% ../nbs/72_figures.ipynb #12be869c
 def curves(frame, # Long frame, one row a run (or a logged step)
     x:str, # Column of the x axis
     y:str, # Column of the metric
@@ -171,7 +172,7 @@ def curves(frame, # Long frame, one row a run (or a logged step)
             for i, v in enumerate(lines):
                 data = frame if p is None else frame[frame[panel] == p]
                 data = data if v is None else data[data[by] == v]
-                if len(data): runs = max(runs, _curve(ax, data, x, y, band, i, str(v)).max())
+                if len(data): runs = max(runs, _curve(ax, data, x, y, band, i, '' if v is None else str(v)).max())
             ax.set(xlabel=xlabel or x, title='' if p is None else str(p), **({'xscale': 'log'} if logx else {}))
             ax.grid(axis='y')
             ticks = sorted(frame[x].unique())
