@@ -1,0 +1,52 @@
+"""Learning rates of the tiny image models at preset quick, on a validation World; rows go to `reid_rates.csv`.
+
+    python benchmarks/reid_rates.py [--models transreid_tiny clip_reid_tiny] [--seed 1000]
+
+Each model trains on the known cameras and is scored on the new ones of the same validation World (the scores that
+DART3's methods start from, and those after Norm), so no test World is touched.
+"""
+import argparse
+import itertools
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pandas as pd  # noqa: E402 - threads are set before numpy is imported
+
+from reid_lab.recipes.dart3 import Source, over_cameras, score_settings, world_case  # noqa: E402
+from reid_lab.recipes.reid import train_reid  # noqa: E402
+
+GRID = dict(
+    bot_tiny=dict(lr=(1.5e-3,)),
+    transreid_tiny=dict(lr=(5e-4, 1e-3, 2e-3), triplet=(.1, 1.)),
+    clip_reid_tiny=dict(lr=(1e-3, 2e-3), triplet=(.1, 1.), prompt_epochs=(0, 10)))
+
+
+def one(case, model, lr, triplet=None, prompt_epochs=0):
+    "Train, then score"
+    kw = {} if triplet is None else dict(w_triplet=triplet)
+    net, learn = train_reid(case.train, "quick", 0, model=model, lr=lr, prompt_epochs=prompt_epochs,
+                            model_kw=tuple(kw.items()), quiet=True)
+    f = over_cameras(score_settings(Source(net, case), ("No adaptation", "Norm"))).set_index("variant")
+    return dict(R1=f.R1["No adaptation"], mAP=f.mAP["No adaptation"], mAP_norm=f.mAP["Norm"], seconds=round(learn.seconds),
+                **{k: round(float(v), 3) for k, v in learn.logs.items()})
+
+
+def main(models, seed):
+    "Every point of the grid, written as it is done"
+    case, out = world_case("quick", seed), Path(__file__).with_name("reid_rates.csv")
+    rows = []
+    for model in models:
+        for values in itertools.product(*GRID[model].values()):
+            point = dict(zip(GRID[model], values))
+            rows.append(dict(model=model, seed=seed, **point, **one(case, model, **point)))
+            print(rows[-1], flush=True)
+            pd.DataFrame(rows).round(3).to_csv(out, index=False)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=list(GRID), choices=list(GRID))
+    parser.add_argument("--seed", type=int, default=1000, help="of the validation World")
+    main(**vars(parser.parse_args()))
