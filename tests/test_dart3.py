@@ -123,6 +123,14 @@ def test_every_setting_of_every_study_can_be_made(study):
         assert D.LINEUP[s["name"]](**kw) is not None
 
 
+def test_batch_statistics_do_not_apply_without_batchnorm(table):
+    case = D.world_case("smoke", 3, table=table)
+    vit = D.Source(train_reid(case.train, "smoke", 3, quiet=True, steps=2, model="transreid_tiny")[0], case)
+    left = [n for n in D.LINEUP if not D.applies(dict(name=n), vit)]
+    assert left == ["BN statistics only", "TENT with BN statistics"]
+    assert D.score_settings(vit, ["TENT", "DART3"]).mAP.notna().all()   # LayerNorm learns
+
+
 def test_grounding_takes_images_of_known_cameras(source):
     assert set(source.known().cam) <= set(source.case.seen)
     f = D.score_settings(source, [dict(name="DART3-LITE", n_ground=8)])

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['SEEN', 'ORDERS', 'SCENES', 'LINEUP', 'PAPER', 'STUDIES', 'PRINTED', 'BIAS', 'PROTOCOLS', 'Case', 'ordered',
            'new_camera', 'new_network', 'world_table', 'world_case', 'every_camera', 'dataset_case', 'study_of',
-           'label', 'unlabel', 'Source', 'score_method', 'score_settings', 'over_cameras', 'make_case', 'train_source',
-           'run_study']
+           'label', 'unlabel', 'Source', 'applies', 'score_method', 'score_settings', 'over_cameras', 'make_case',
+           'train_source', 'run_study']
 
-# %% ../../nbs/65_recipes.dart3.ipynb #e93fc4ec
+# %% ../../nbs/65_recipes.dart3.ipynb #009fe732
 import ast, hashlib, json, shutil, time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +23,7 @@ from ..embeddings import Embeddings, embed_images
 from ..learner import load_weights, save_weights
 from ..metrics import camera_nmi, retrieval_metrics
 from .reid import new_model, reid_settings, train_reid
-from ..tta import CameraNorm, Dart3, Dart3Lite, ImageStream, NoAdapt, Temp, Tent
+from ..tta import CameraNorm, Dart3, Dart3Lite, ImageStream, NoAdapt, Temp, Tent, influential
 
 # %% ../../nbs/65_recipes.dart3.ipynb #8bd9fb1e
 SEEN = {'msmt17-5': ('msmt17', (2, 3, 4, 5, 6)), 'msmt17-10': ('msmt17', tuple(range(10))),
@@ -248,6 +248,17 @@ class Source:
         rows = np.sort(stream(0, 'ground').permutation(rows)[:n])
         return ImageStream(self.model, self.case.g.take(rows), self.g[rows])
 
+# %% ../../nbs/65_recipes.dart3.ipynb #64db9630
+def applies(setting:dict, # Of a study
+    source:Source, # Model and features
+    ) -> bool:
+    "Whether a setting can change this model's feature: BatchNorm statistics of the batch need a BatchNorm before it"
+    make = LINEUP[check_choice('method', setting['name'], LINEUP)]
+    method = make(**{k: v for k, v in setting.items() if k not in ('name', 'n_ground')})
+    if getattr(method, 'bn_mode', 'eval') != 'batch': return True
+    try: return bool(influential(source.model.eval(), source.stream().pixels([0, 1]), ('bn',)))
+    except ValueError: return False
+
 # %% ../../nbs/65_recipes.dart3.ipynb #bd0e7bdc
 BIAS = ('nmi_camera', 'nmi_identity', *(f'auroc_{k}' for k in UNCERTAINTIES))
 
@@ -367,7 +378,7 @@ def train_source(case:Case, # What to train on, and what to embed
         with atomic_path(Path(folder)/'source.json') as tmp: tmp.write_text(text)
     return Source(model, case), cost
 
-# %% ../../nbs/65_recipes.dart3.ipynb #46f39bb1
+# %% ../../nbs/65_recipes.dart3.ipynb #76dc5bbe
 def run_study(study:str='main', # Key of `STUDIES`, or a list of settings
     preset:str='quick', # Of World and training
     seed:int=0, # Of World and training
@@ -384,6 +395,7 @@ def run_study(study:str='main', # Key of `STUDIES`, or a list of settings
     folder = keep and Path(keep)/f'seed-{seed}'
     models = models and Path(models)/f'seed-{seed}'
     source, cost = train_source(case, preset, seed, folder, models, quiet, **(train or {}))
+    settings = [s for s in settings if applies(s, source)]
     frame = score_settings(source, settings, bias=bias)
     if folder:
         for name, e in (('queries', source.q), ('gallery', source.g)):
