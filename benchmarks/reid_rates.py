@@ -20,12 +20,14 @@ POINTS = [
     dict(model="bot_tiny", lr=1.5e-3),
     *[dict(model="transreid_tiny", lr=lr, triplet=w) for lr, w in ((5e-4, .1), (5e-4, 1.), (1e-3, 1.), (2e-3, 1.), (4e-3, 1.))],
     *[dict(model="clip_reid_tiny", lr=lr, triplet=w, prompt_epochs=n)
-      for lr, w, n in ((1e-3, .1, 0), (1e-3, 1., 0), (2e-3, 1., 0), (2e-3, 1., 10), (4e-3, 1., 0))]]
+      for lr, w, n in ((1e-3, .1, 0), (1e-3, 1., 0), (2e-3, 1., 0), (2e-3, 1., 10))],
+    *[dict(model="clip_reid_tiny", lr=2e-3, triplet=1., prompt_epochs=0, w_id=1., w_i2t=w) for w in (0., 1.)],
+    *[dict(model="clip_reid_tiny", lr=lr, triplet=1., prompt_epochs=10, w_id=1., w_i2t=1.) for lr in (1e-3, 2e-3, 4e-3)]]
 
 
-def one(case, model, lr, triplet=None, prompt_epochs=0):
+def one(case, model, lr, triplet=None, prompt_epochs=0, **kw):
     "Train, then score"
-    kw = {} if triplet is None else dict(w_triplet=triplet)
+    if triplet is not None: kw["w_triplet"] = triplet
     net, learn = train_reid(case.train, "quick", 0, model=model, lr=lr, prompt_epochs=prompt_epochs,
                             model_kw=tuple(kw.items()), quiet=True)
     f = over_cameras(score_settings(Source(net, case), ("No adaptation", "Norm"))).set_index("variant")

@@ -145,7 +145,7 @@ def _legend(fig, axes, title=None):
     if len(axes) == 1: axes[0].legend(title=title, alignment='left')
     else: fig.legend(handles, labels, loc='outside upper center', ncols=min(len(labels), 4), title=title)
 
-# %% ../nbs/72_figures.ipynb #12be869c
+# %% ../nbs/72_figures.ipynb #d32ab4be
 def curves(frame, # Long frame, one row a run (or a logged step)
     x:str, # Column of the x axis
     y:str, # Column of the metric
@@ -176,7 +176,8 @@ def curves(frame, # Long frame, one row a run (or a logged step)
             ax.set(xlabel=xlabel or x, title='' if p is None else str(p), **({'xscale': 'log'} if logx else {}))
             ax.grid(axis='y')
             ticks = sorted(frame[x].unique())
-            if len(ticks) <= 8: ax.set_xticks(ticks, [f'{t:g}' for t in ticks]); ax.minorticks_off()
+            room = sum(len(f'{t:g}') + 1 for t in ticks)*len(panels) < 12*w
+            if len(ticks) <= 8 and room: ax.set_xticks(ticks, [f'{t:g}' for t in ticks]); ax.minorticks_off()
         axes[0].set_ylabel(ylabel or y)
         shown = {'sd': 'mean ± sd', 'se': 'mean ± se', 'range': 'mean, range', 'none': 'mean'}[band]
         _legend(fig, axes, f'{shown} of {runs} {of}' if runs > 1 else None)
