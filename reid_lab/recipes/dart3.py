@@ -162,7 +162,7 @@ LINEUP = {
 }
 PAPER = tuple(LINEUP)[:6]   # the rest are controls
 
-# %% ../../nbs/65_recipes.dart3.ipynb #44852b9d
+# %% ../../nbs/65_recipes.dart3.ipynb #86446e8a
 def _grid(*names, **values): # Every combination as settings of each method
     rows = [dict(name=n) for n in names]
     for k, vs in values.items(): rows = [{**r, k: v} for r in rows for v in vs]
@@ -186,6 +186,7 @@ STUDIES = dict(
     grounding=_NORM + _grid('DART3', 'DART3-LITE', n_ground=(0, 8, 16, 32)),         # Fig. 5d
     samples=_NORM + _grid(                                         # Fig. 11: statistics from the first queries
         'Norm', 'DART3-LITE', 'DART3', stats_from=('query',), first=(4, 8, 16, 32, 0)),
+    rescaled=_NORM + _grid('DART3-LITE', 'DART3', rescale=(True,), steps=(1, 5), lr=(1e-4, 1e-3, 3e-3, 1e-2, 3e-2)),
     settings=_NORM + _grid('DART3-LITE', episodic=(False, True), steps=(1, 5, 20), lr=(1e-4, 1e-3, 1e-2, 3e-2, 1e-1)
         ) + _grid('DART3', episodic=(False, True), steps=(1, 5), lr=(1e-4, 1e-3, 3e-3, 1e-2)
         ) + _grid('TEMP', lr=(1e-4, 3.5e-4, 1e-3, 3e-3, 1e-2)) + _grid('TENT', lr=(1e-4, 1e-3)),

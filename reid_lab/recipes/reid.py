@@ -20,7 +20,7 @@ from ..models.clip_reid import cache_images, learn_prompts
 from ..models.zoo import create_model, list_models
 from ..schedules import lr_bot_warmup_multistep, lr_irra_cosine, lr_linear
 
-# %% ../../nbs/45_recipes.reid.ipynb #1cec993e
+# %% ../../nbs/45_recipes.reid.ipynb #8c4b2bec
 @dataclass(frozen=True)
 class ReidTrain:
     "Model, budget and optimiser"
@@ -50,7 +50,7 @@ REID_PRESETS = dict(
                     refresh=False, device='auto'))
 OWN = { # (preset, model): what differs from the preset for other models; `quick` by benchmarks/reid_rates.py
     ('quick', 'transreid_tiny'): dict(lr=2e-3, model_kw=(('w_triplet', 1.),)),
-    ('quick', 'clip_reid_tiny'): dict(lr=2e-3),
+    ('quick', 'clip_reid_tiny'): dict(lr=1e-3, model_kw=(('w_id', 1.),), prompt_epochs=10),
     ('paper', 'transreid_b16'): dict(optimiser='sgd', lr=8e-3, bias_mult=2., weight_decay=1e-4, schedule='transreid',
                                      augment='transreid'),
     ('paper', 'clip_reid_b16'): dict(epochs=60, lr=5e-6, bias_mult=2., weight_decay=1e-4, schedule='clip_reid',
