@@ -425,7 +425,7 @@ def rsum(metrics:dict, # With R1, R5, R10
     "R@1 + R@5 + R@10, as text-to-image papers report"
     return metrics['R1'] + metrics['R5'] + metrics['R10']
 
-# %% ../nbs/10_metrics.ipynb #b09b498d
+# %% ../nbs/10_metrics.ipynb #cda1c13d
 def nmi(a, # (N,) labels of any kind
     b, # (N,) labels
     average:str='arithmetic', # Denominator: `arithmetic`, `geometric`, `max` or `min` of the two entropies
@@ -444,7 +444,7 @@ def cluster(emb, # (N,D) features
     ) -> np.ndarray: # (N,) labels; -1 is DBSCAN's noise
     "Clusters of features by Euclidean distance"
     from sklearn.cluster import DBSCAN, KMeans, MiniBatchKMeans
-    x = np.asarray(emb, np.float32)
+    x = np.asarray(emb.cpu() if isinstance(emb, torch.Tensor) else emb, np.float32)
     if check_choice('how', how, ['kmeans', 'dbscan']) == 'kmeans':
         n = min(int(n_clusters), len(x))
         kind = KMeans if len(x)*n*x.shape[1] < 2e9 else MiniBatchKMeans

@@ -16,14 +16,14 @@ from .core import check_choice, stream, unit_norm
 from .embeddings import Embeddings, embed_images
 from .models.backbones import NORMS, norm_gradients, norm_layers, norm_parameters
 
-# %% ../nbs/50_tta.ipynb #56d15071
+# %% ../nbs/50_tta.ipynb #d4b0ab78
 class CameraStats:
     "Mean and standard deviation of the features of every camera"
     def __init__(self, emb, # (N,D) features
         cam, # (N,) camera numbers
         ddof:int=0, # 0: population (paper); 1: unbiased
         single:str='one', # `std` of a camera with one image: `one` or `global`
-        floor:float=1e-6, # Smallest `std`
+        floor:float=1e-6, # Dimensions that deviate less are constant and get `std` 1 [inference]
         ):
         check_choice('single', single, ('one', 'global')); check_choice('ddof', ddof, (0, 1))
         cam = np.asarray(cam)
@@ -34,8 +34,9 @@ class CameraStats:
         count = torch.bincount(code, minlength=n).to(emb)[:, None]
         total = lambda x: torch.zeros(n, x.shape[1], dtype=x.dtype, device=x.device).index_add_(0, code, x)
         self.count, self.mean = count[:, 0].long(), total(emb)/count
-        self.all_mean, self.all_std = emb.mean(0), emb.std(0, correction=0).clamp(min=floor)
-        std = (total((emb - self.mean[code])**2)/(count - ddof).clamp(min=1)).sqrt().clamp(min=floor)
+        varied = lambda std: torch.where(std < floor, torch.ones_like(std), std)
+        self.all_mean, self.all_std = emb.mean(0), varied(emb.std(0, correction=0))
+        std = varied((total((emb - self.mean[code])**2)/(count - ddof).clamp(min=1)).sqrt())
         alone = self.all_std if single == 'global' else torch.ones_like(self.all_std)
         self.std = torch.where(count > 1, std, alone)
 
@@ -157,7 +158,7 @@ def influential(model, # Has `raw_features`
     raise ValueError(f"no normalisation layer of kind {list(kinds)} of {type(model).__name__} reaches the test feature "
                      f"({len(named)} looked at); use other norm_kinds, a feature after the neck or Dart3Lite")
 
-# %% ../nbs/50_tta.ipynb #b7b2c7fc
+# %% ../nbs/50_tta.ipynb #fca2032e
 @contextmanager
 def guarded(model, # Module, or None: nothing to guard
     keep:bool=False, # Leave the adapted layers in place when all went well
@@ -168,7 +169,9 @@ def guarded(model, # Module, or None: nothing to guard
     state = [(t, t.detach().clone()) for m in layers for t in (*m.parameters(recurse=False), *m.buffers(recurse=False))]
     held = ('running_mean', 'running_var', 'num_batches_tracked', 'track_running_stats')
     stats = [(m, {k: getattr(m, k) for k in held}) for m in layers if isinstance(m, NORMS['bn'])]
-    wanted, modes = [(p, p.requires_grad) for p in model.parameters()], [(m, m.training) for m in model.modules()]
+    wanted = [(p, p.requires_grad, p.grad) for p in model.parameters()]
+    modes = [(m, m.training) for m in model.modules()]
+    for p, *_ in wanted: p.grad = None
     done = False
     try:
         yield
@@ -179,7 +182,7 @@ def guarded(model, # Module, or None: nothing to guard
         if not (done and keep):
             with torch.no_grad():
                 for t, old in state: t.copy_(old)
-        for p, on in wanted: p.requires_grad_(on); p.grad = None
+        for p, on, grad in wanted: p.requires_grad_(on); p.grad = grad
         for m, mode in modes: m.training = mode
 
 # %% ../nbs/50_tta.ipynb #4c1857ad
@@ -444,7 +447,7 @@ class Temp(Gradient):
 
     def gallery_out(self): return unit_norm(self.gallery)
 
-# %% ../nbs/50_tta.ipynb #c2680d97
+# %% ../nbs/50_tta.ipynb #26901ebd
 class Dart3(Gradient, CameraNorm):
     "Camera statistics of the queries, and normalisation layers, learn from the nearest gallery images"
     needs_model = True
@@ -464,8 +467,9 @@ class Dart3(Gradient, CameraNorm):
         CameraNorm.__init__(self, stats_from, first, ddof, single)
         Gradient.__init__(self, **kw)
         if tau <= 0 or k < 1: raise ValueError(f"tau={tau} must be positive and k={k} at least 1")
-        if n_ground and ground is None:
-            raise ValueError(f"n_ground={n_ground} needs ground, a stream of known cameras' images")
+        if bool(n_ground) != (ground is not None):
+            raise ValueError(f"n_ground={n_ground} needs ground, and the other way round: a stream of known cameras' "
+                             "images, and how many of them join each batch")
         self.tau, self.k, self.distance = tau, k, check_choice('distance', distance, DISTANCES)
         self.camera = camera
         self.ground, self.n_ground, self.seed, self.rescale = ground, n_ground, seed, rescale
@@ -475,9 +479,13 @@ class Dart3(Gradient, CameraNorm):
         if self.rescale: self.divisor = float(g.emb.std(0, correction=0).mean().clamp(min=1e-12))
         Gradient.configure(self, stream, g)
         CameraNorm.configure(self, stream, g)
-        if self.n_ground: self.ground_at = self.q_stats.rows(self.ground.cam)
+        if not self.n_ground: return
+        self.ground_at = self.q_stats.rows(self.ground.cam)
+        lost = sorted(set(np.asarray(self.ground.cam).tolist()) - set(self.q_stats.cams.tolist()))
+        if lost: raise ValueError(f"ground has cameras without statistics: {lost[:5]}; use stats_from='pooled'")
 
     def features(self, rows): return self.stream.features(rows)/self.divisor
+    def ground_features(self, rows): return self.ground.features(rows)/self.divisor
     def external(self): return dict(M=self.M, S=self.S) if self.camera else {} # Beside the model's own parameters
     def collect_params(self): return [*self.external().values(), *self.layers.values()]
     def state_dict(self): return {**{k: v.detach().clone() for k, v in self.external().items()}, **super().state_dict()}
@@ -491,14 +499,14 @@ class Dart3(Gradient, CameraNorm):
         self.rng = stream(self.seed, 'ground')
         Gradient.reset(self)
 
-# %% ../nbs/50_tta.ipynb #99c75294
+# %% ../nbs/50_tta.ipynb #11bca07c
 @patch
 def loss(self:Dart3, rows): # Scalar, (B,D)
     "The loss of Algorithm 2 over the batch and its grounding images; the normalised queries"
     z = self._scaled(self.features(rows), self.M, self.S, self.at[rows])
     if not self.n_ground: return dart3_loss(distances(z, self.g_tilde, self.distance), self.tau, self.k), z
     some = self.rng.choice(len(self.ground), min(self.n_ground, len(self.ground)), replace=False)
-    known = self._scaled(self.ground.features(some)/self.divisor, self.M, self.S, self.ground_at[some])
+    known = self._scaled(self.ground_features(some), self.M, self.S, self.ground_at[some])
     return dart3_loss(distances(torch.cat([z, known]), self.g_tilde, self.distance), self.tau, self.k), z
 
 
@@ -509,6 +517,7 @@ class Dart3Lite(Dart3):
         super().__init__(**{**kw, 'norm_kinds': ()})
 
     def features(self, rows): return self.source[torch.as_tensor(rows, device=self.source.device)]
+    def ground_features(self, rows): return self.ground.source_features().to(self.source)[rows]/self.divisor
 
 # %% ../nbs/50_tta.ipynb #96e1d499
 def external_parameters(dim:int, # Of the feature

@@ -79,6 +79,8 @@ def test_settings_of_the_paper_on_folders(tmp_path, dataset, setting):
     export_world(named, dataset, tmp_path/dataset, renumber=True)
     case = D.dataset_case(setting, tmp_path/dataset)
     assert set(case.train.frame.cam) == set(known) and case.cams == (known[-1] + 1,)
+    every = D.dataset_case(setting, tmp_path/dataset, every=True)
+    assert len(every.train) == len(case.train) and set(every.train.frame.cam) >= set(known) and len(every.q) == len(case.q)
     whole = D.dataset_case(f"{dataset}->{dataset}", tmp_path/dataset)
     assert len(whole.q) > len(case.q)
 
@@ -102,7 +104,7 @@ def test_cameras_start_anew_unless_carried(source):
     apart, alone = D.score_method(make, source), D.score_method(make, source, cams=source.case.cams[1:])
     assert apart.mAP.iloc[1] == alone.mAP.iloc[0]
     carried = D.score_method(make, source, carry=True)
-    assert set(carried.cam) == set(apart.cam)
+    assert set(carried.cam) == set(apart.cam) and carried.mAP.iloc[1] != apart.mAP.iloc[1]
 
 
 @pytest.mark.parametrize("name", D.LINEUP)
@@ -131,8 +133,39 @@ def test_batch_statistics_do_not_apply_without_batchnorm(table):
     assert D.score_settings(vit, ["TENT", "DART3"]).mAP.notna().all()   # LayerNorm learns
 
 
-def test_grounding_takes_images_of_known_cameras(source):
-    assert set(source.known().cam) <= set(source.case.seen)
+def test_cameras_without_a_match_are_left_out(source):
+    q = Embeddings(source.q.emb, np.where(source.q.cam == source.case.cams[0], 9999, source.q.pid), source.q.cam)
+    odd = D.Source(source.model, source.case, q, source.g)
+    assert D.score_method(D.LINEUP["Norm"], odd).cam.tolist() == list(source.case.cams[1:])
+    nobody = D.Source(source.model, source.case, Embeddings(q.emb, np.full(len(q), 9999), q.cam), source.g)
+    with pytest.raises(ValueError, match="no query has a match"): D.score_method(D.LINEUP["Norm"], nobody)
+
+
+def test_bias_is_measured_on_the_scored_cameras(source):
+    f = D.score_method(D.LINEUP["Norm"], source, bias=True)
+    parts = []   # each camera's queries pool their statistics with the gallery images of that camera
+    for c in source.case.cams:
+        q, g = adapt_embeddings(CameraNorm(), source.q.where(cam=c), source.g)
+        parts += [q, g.where(cam=c)]
+    both = Embeddings.concat([Embeddings(e.emb, e.pid, e.cam) for e in parts])
+    assert abs(f.nmi_camera.iloc[0] - camera_nmi(both)["camera"]) < 1e-9 and f.nmi_camera.nunique() == 1
+    assert abs(f.auroc_cosine.iloc[-1] - error_auroc(parts[-2], g, "cosine", "euclidean")) < 1e-9
+
+
+def test_a_dataset_goes_with_its_protocol():
+    for dataset, protocol in (("market1501-5", "source"), ("market1501->msmt17", "source"), ("msmt17->msmt17", "network"),
+                              ("market1501->msmt17", "all cameras")):
+        with pytest.raises(ValueError, match="protocol='" + protocol): D.make_case("smoke", 0, dataset, protocol=protocol)
+
+
+def test_settings_of_the_paper_by_model():
+    assert D.as_in_paper("transreid_b16")["DART3"] == dict(lr=1e-4, steps=1, batch_size=64, tau=200.)
+    assert D.as_in_paper("clip_reid_b16")["DART3-LITE"]["tau"] == 100.
+    for name, kw in D.as_in_paper("transreid_b16").items(): assert D.LINEUP[name](**kw)
+
+
+def test_grounding_takes_images_that_were_trained_on(source):
+    assert set(source.known().cam) <= set(source.case.seen) and set(source.known().table.frame.path) <= set(source.case.train.frame.path)
     f = D.score_settings(source, [dict(name="DART3-LITE", n_ground=8)])
     assert f.mAP.notna().all()
 
@@ -143,8 +176,19 @@ def test_a_run_keeps_what_the_notebook_reads(tmp_path):
     kept = tmp_path/"seed-1"
     assert len(pd.read_csv(kept/"cameras.csv")) == 2*len(set(pd.read_csv(kept/"cameras.csv").cam))
     assert len(Embeddings.load(kept/"queries")) and (kept/"model.safetensors").exists()
-    again = D.run_study([dict(name="No adaptation")], "smoke", 1, keep=tmp_path, train=dict(steps=5))   # resumes, same result
-    assert again[0]["mAP"] == rows[0]["mAP"]
+    with pytest.raises(ValueError, match="holds another training.*steps.*5, 6"):
+        D.run_study([dict(name="No adaptation")], "smoke", 1, keep=tmp_path, train=dict(steps=6))
+
+
+def test_a_training_goes_on_only_if_it_is_the_same(table, tmp_path):
+    rows = D.world_case("smoke", 3, table=table).train
+    model, learn = train_reid(rows, "smoke", 0, tmp_path, quiet=True, steps=50)
+    again, more = train_reid(rows, "smoke", 0, tmp_path, quiet=True, steps=50)   # found at its last step
+    assert more.images == learn.images and all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
+    for change in (dict(seed=1), dict(lr=.1)):
+        with pytest.raises(ValueError, match=f"another training.*{[*change][0]}"):
+            train_reid(rows, "smoke", **{**dict(seed=0, folder=tmp_path, quiet=True, steps=50), **change})
+    with pytest.raises(ValueError, match="another training.*images"): train_reid(rows.take(range(60)), "smoke", 0, tmp_path, quiet=True, steps=50)
 
 
 # ---- analyses

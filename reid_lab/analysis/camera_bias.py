@@ -55,7 +55,7 @@ def camera_share(e:Embeddings, # Features with cameras
     between = (stats.count[:, None]*(stats.mean - stats.all_mean)**2).sum()
     return float(between/total) if total > 0 else 0.
 
-# %% ../../nbs/61_analysis.camera_bias.ipynb #dd872cc6
+# %% ../../nbs/61_analysis.camera_bias.ipynb #8a92c5d5
 UNCERTAINTIES = ('euclidean', 'cosine', 'entropy')
 
 
@@ -74,12 +74,12 @@ def uncertainty(q:Embeddings, # Queries
         d = 1 - a[lo:lo + chunk] @ b.T if unit else distances(a[lo:lo + chunk], b)
         if q.cam is not None and real.cam is not None:
             same = (q.pid[lo:lo + chunk, None] == real.pid) & (q.cam[lo:lo + chunk, None] == real.cam)
-            d = d.masked_fill(torch.as_tensor(same), float('inf'))
+            d = d.masked_fill(torch.as_tensor(same, device=d.device), float('inf'))
         if kind == 'entropy':
             p = (-d/tau).log_softmax(1)
             out.append(-(p.exp()*p.nan_to_num(neginf=0.)).sum(1))
         else: out.append(d.min(1).values)
-    return torch.cat(out).numpy()
+    return torch.cat(out).cpu().numpy()
 
 
 def error_vs_distance(q:Embeddings, # Queries
@@ -117,7 +117,7 @@ def error_auroc(q:Embeddings, # Queries
     if n in (0, len(wrong)): return float('nan')
     return float((rank[wrong].sum() - n*(n + 1)/2)/(n*(len(wrong) - n)))
 
-# %% ../../nbs/61_analysis.camera_bias.ipynb #97de3067
+# %% ../../nbs/61_analysis.camera_bias.ipynb #e0f27854
 def bias_noise(sigmas=(0., .001, .003, .01, .03, .1), # Standard deviation of the noise
     tolerance:float=.01, # A hit is an estimate within it
     n:int=100_000, # Estimates that are drawn
@@ -140,7 +140,7 @@ def noise_scores(q:Embeddings, # Raw queries
         for s in sigmas:
             method.configure(FeatureStream(q), g)
             rng = stream(seed, 'noise scores')
-            draw = lambda: torch.as_tensor(rng.normal(size=method.S.shape), dtype=method.S.dtype)
+            draw = lambda: torch.as_tensor(rng.normal(size=method.S.shape)).to(method.S)
             method.M, method.S = method.M + s*method.S*draw(), method.S*(1 + s*draw()).clamp(min=.05)
             q_hat, g_hat = (Embeddings(x, e.pid, e.cam) for x, e in zip(method.run(), (q, g)))
             m = retrieval_metrics(q_hat, g_hat, distance='euclidean')

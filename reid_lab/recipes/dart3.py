@@ -4,25 +4,25 @@
 
 # %% auto #0
 __all__ = ['SEEN', 'ORDERS', 'SCENES', 'LINEUP', 'PAPER', 'STUDIES', 'PRINTED', 'BIAS', 'PROTOCOLS', 'Case', 'ordered',
-           'new_camera', 'new_network', 'world_table', 'world_case', 'every_camera', 'dataset_case', 'study_of',
-           'label', 'unlabel', 'Source', 'applies', 'score_method', 'score_settings', 'over_cameras', 'make_case',
-           'train_source', 'run_study']
+           'new_camera', 'new_network', 'world_table', 'world_case', 'every_camera', 'dataset_case', 'label', 'unlabel',
+           'study_of', 'Source', 'as_in_paper', 'applies', 'score_method', 'score_settings', 'over_cameras',
+           'make_case', 'train_source', 'run_study']
 
-# %% ../../nbs/65_recipes.dart3.ipynb #009fe732
-import ast, hashlib, json, shutil, time
+# %% ../../nbs/65_recipes.dart3.ipynb #dc3f36c8
+import ast, json, shutil, time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..analysis.camera_bias import UNCERTAINTIES, error_auroc, weighted_mean
-from ..core import atomic_path, check_choice, stream
+from ..analysis.camera_bias import UNCERTAINTIES, error_auroc, per_camera, weighted_mean
+from ..core import atomic_path, check_choice, pick_device, stream
 from ..data.datasets import load_dataset
 from ..data.table import ReidTable
 from ..embeddings import Embeddings, embed_images
 from ..learner import load_weights, save_weights
-from ..metrics import camera_nmi, retrieval_metrics
-from .reid import new_model, reid_settings, train_reid
+from ..metrics import camera_nmi
+from .reid import new_model, reid_settings, train_reid, training_key
 from ..tta import CameraNorm, Dart3, Dart3Lite, ImageStream, NoAdapt, Temp, Tent, influential
 
 # %% ../../nbs/65_recipes.dart3.ipynb #8bd9fb1e
@@ -58,7 +58,7 @@ def ordered(table:ReidTable, # Queries
         return table.take(np.argsort(table.frame.time.to_numpy(), kind='stable'))
     return table.take(stream(seed, 'stream').permutation(len(table)))
 
-# %% ../../nbs/65_recipes.dart3.ipynb #fc77782a
+# %% ../../nbs/65_recipes.dart3.ipynb #f5ae9e4e
 def new_camera(table:ReidTable, # With train and test splits
     seen, # Cameras of the network before
     name:str='', # For tables
@@ -66,13 +66,18 @@ def new_camera(table:ReidTable, # With train and test splits
     seed:int=0, # Of the order
     ) -> Case:
     "A new camera in an existing network: queries of the cameras that were not trained on, gallery of all"
-    cams = sorted(set(table.where(split='test').frame.cam))
+    cams = sorted(set(table.query('test').frame.cam))
     for c in seen: check_choice('seen camera', int(c), sorted(set(table.frame.cam)))
     unseen = tuple(int(c) for c in cams if c not in seen)
     if not unseen: raise ValueError(f"seen={tuple(seen)} are all cameras of {table!r}; leave at least one out")
     train = table.where(split='train', cam=list(seen), pid=lambda p: p >= 0)
     q = ordered(table.query('test').where(cam=list(unseen)), order, seed)
-    return Case(name or table.name, train, q, table.gallery('test'), unseen, tuple(int(c) for c in seen))
+    return Case(name or table.name, train, q, _without_junk(table), unseen, tuple(int(c) for c in seen))
+
+
+def _without_junk(table):
+    "The test gallery without junk (pid -1), which would count in statistics and losses but in no score"
+    return table.gallery('test').where(pid=lambda p: p >= 0)
 
 
 def new_network(source:ReidTable, # Trained on, all cameras
@@ -85,7 +90,7 @@ def new_network(source:ReidTable, # Trained on, all cameras
     q = ordered(target.query('test'), order, seed)
     train = source.where(split='train', pid=lambda p: p >= 0)
     cams = lambda t: tuple(int(c) for c in sorted(set(t.frame.cam)))
-    return Case(name or f'{source.name} -> {target.name}', train, q, target.gallery('test'), cams(q), cams(train))
+    return Case(name or f'{source.name} -> {target.name}', train, q, _without_junk(target), cams(q), cams(train))
 
 # %% ../../nbs/65_recipes.dart3.ipynb #957c4cc6
 SCENES = dict(iid=dict(drift=0., choosy=0., order='shuffled'), skew=dict(drift=1.5, choosy=1., order='time'))
@@ -125,20 +130,28 @@ def every_camera(table:ReidTable, # From `world_table(extra=True)`
     "Training people seen by every camera, one picture each: as many images as the known cameras have"
     return table.where(split='train', group=int(table.frame.group.max()))
 
-# %% ../../nbs/65_recipes.dart3.ipynb #14a2d4da
+# %% ../../nbs/65_recipes.dart3.ipynb #4586089c
 def dataset_case(setting:str, # Key of `SEEN`, or `A->B` for two datasets (`A->A`: source on source)
     root=None, # Folder that holds the datasets
     target_root=None, # Folder of the target, if it is another
     order:str='shuffled', # See `ordered`
     seed:int=0, # Of the order
+    every:bool=False, # Train on all cameras with as many images, drawn at random (the upper bound of Tables 1 and 6)
     ) -> Case:
     "A case from Market-1501, DukeMTMC-reID or MSMT17 on disk"
+    def load(name, root): return load_dataset(name, root, **(dict(merge_val=True) if name == 'msmt17' else {}))
     if '->' in setting:
         a, b = (s.strip() for s in setting.split('->'))
-        source = load_dataset(a, root)
-        return new_network(source, source if a == b else load_dataset(b, target_root or root), setting, order, seed)
+        source = load(a, root)
+        return new_network(source, source if a == b else load(b, target_root or root), setting, order, seed)
     name, seen = SEEN[check_choice('setting', setting, SEEN, "or 'market1501->msmt17' for two datasets")]
-    return new_camera(load_dataset(name, root), seen, setting, order, seed)
+    table = load(name, root)
+    case = new_camera(table, seen, setting, order, seed)
+    if not every: return case
+    train = table.where(split='train', pid=lambda p: p >= 0)
+    some = np.sort(stream(seed, 'every camera').permutation(len(train))[:len(case.train)])
+    cams = tuple(int(c) for c in sorted(set(train.frame.cam)))
+    return replace(case, name=f'{setting}, all cameras', train=train.take(some), seen=cams)
 
 # %% ../../nbs/65_recipes.dart3.ipynb #a6f449a6
 def _with(kind, **usual): return lambda **kw: kind(**{**usual, **kw})
@@ -162,7 +175,7 @@ LINEUP = {
 }
 PAPER = tuple(LINEUP)[:6]   # the rest are controls
 
-# %% ../../nbs/65_recipes.dart3.ipynb #86446e8a
+# %% ../../nbs/65_recipes.dart3.ipynb #962154f4
 def _grid(*names, **values): # Every combination as settings of each method
     rows = [dict(name=n) for n in names]
     for k, vs in values.items(): rows = [{**r, k: v} for r in rows for v in vs]
@@ -193,20 +206,6 @@ STUDIES = dict(
 )
 
 
-PRINTED = { # What the paper prints -> study
-    'table1': 'main', 'table2': 'network', 'table3': 'source', 'table4': 'ablation', 'table5': 'batch',
-    'table6': 'cameras', 'table7': 'distance', 'fig1': 'main', 'fig2': 'main', 'fig3': 'main', 'fig5a': 'k_tau',
-    'fig5b': 'steps', 'fig5c': 'steps', 'fig5d': 'grounding', 'fig6': 'main', 'fig7': 'main', 'fig8': 'noise',
-    'fig9': 'main', 'fig10': 'k_tau', 'fig11': 'samples'}
-
-
-def study_of(name:str, # Study, or what the paper prints: `table4`, `Fig. 5d`
-    ) -> str: # Key of `STUDIES`, or `noise`
-    "The study that repeats a table or figure"
-    plain = name.lower().replace('figure', 'fig').translate(dict.fromkeys(map(ord, ' ._')))
-    return PRINTED.get(plain) or check_choice('study', name, [*STUDIES, 'noise'], f'or one of {list(PRINTED)}.')
-
-
 def label(setting:dict, # Of a study
     ) -> str:
     "Name of a setting in tables"
@@ -224,7 +223,22 @@ def unlabel(text:str, # From `label`, as result rows hold it
         values[k] = ast.literal_eval(v)
     return dict(name=name, **values)
 
-# %% ../../nbs/65_recipes.dart3.ipynb #7b9f6929
+# %% ../../nbs/65_recipes.dart3.ipynb #b80662c5
+PRINTED = { # What the paper prints -> study
+    'table1': 'main', 'table2': 'network', 'table3': 'source', 'table4': 'ablation', 'table5': 'batch',
+    'table6': 'cameras', 'table7': 'distance', 'fig1': 'main', 'fig2': 'main', 'fig3': 'main', 'fig5a': 'k_tau',
+    'fig5b': 'steps', 'fig5c': 'steps', 'fig5d': 'grounding', 'fig6': 'main', 'fig7': 'main', 'fig8': 'noise',
+    'fig9': 'main', 'fig10': 'k_tau', 'fig10c': 'steps', 'fig10f': 'steps', 'fig11': 'samples',
+    **{f'fig10{c}': 'k_tau' for c in 'abde'}}
+
+
+def study_of(name:str, # Study, or what the paper prints: `table4`, `Fig. 5d`
+    ) -> str: # Key of `STUDIES`, or `noise`
+    "The study that repeats a table or figure"
+    plain = name.lower().replace('figure', 'fig').translate(dict.fromkeys(map(ord, ' ._')))
+    return PRINTED.get(plain) or check_choice('study', name, [*STUDIES, 'noise'], f'or one of {list(PRINTED)}.')
+
+# %% ../../nbs/65_recipes.dart3.ipynb #d79f95b9
 @dataclass
 class Source:
     "A trained model with the raw features of a case"
@@ -243,13 +257,20 @@ class Source:
         return ImageStream(self.model, self.case.q.take(rows), self.q[rows])
 
     def known(self, n=256):
-        "Images of known cameras, for grounding: some of the gallery"
-        rows = np.flatnonzero(np.isin(self.g.cam, self.case.seen) & (self.g.pid >= 0))
-        if not len(rows): raise ValueError('the gallery holds no image of a known camera, so nothing can ground')
-        rows = np.sort(stream(0, 'ground').permutation(rows)[:n])
-        return ImageStream(self.model, self.case.g.take(rows), self.g[rows])
+        "Images of known cameras, for grounding: some that were trained on (the paper: *source domain*)"
+        rows = np.sort(stream(0, 'ground').permutation(len(self.case.train))[:n])
+        return ImageStream(self.model, self.case.train.take(rows))
 
-# %% ../../nbs/65_recipes.dart3.ipynb #64db9630
+# %% ../../nbs/65_recipes.dart3.ipynb #7266cfb2
+def as_in_paper(model:str, # Key of the zoo
+    ) -> dict: # Method -> arguments
+    "Rate, steps, batch size and temperature of the paper (TEMP: of its released code), for presets `full` and `paper`"
+    ours = dict(lr=1e-4, steps=1, batch_size=64, tau=200. if model.startswith('transreid') else 100.)
+    same = {f'{n}, {k}': dict(tau=ours['tau']) for n in ('DART3', 'DART3-LITE') for k in ('paper rate', 'episodic')}
+    return {'DART3': ours, 'DART3-LITE': ours, 'TEMP': dict(lr=3.5e-4), 'TENT': dict(lr=1e-4), **same}
+
+
+
 def applies(setting:dict, # Of a study
     source:Source, # Model and features
     ) -> bool:
@@ -257,18 +278,11 @@ def applies(setting:dict, # Of a study
     make = LINEUP[check_choice('method', setting['name'], LINEUP)]
     method = make(**{k: v for k, v in setting.items() if k not in ('name', 'n_ground')})
     if getattr(method, 'bn_mode', 'eval') != 'batch': return True
-    try: return bool(influential(source.model.eval(), source.stream().pixels([0, 1]), ('bn',)))
+    try: return bool(influential(source.model.eval(), source.stream().pixels(range(min(2, len(source.q)))), ('bn',)))
     except ValueError: return False
 
-# %% ../../nbs/65_recipes.dart3.ipynb #bd0e7bdc
+# %% ../../nbs/65_recipes.dart3.ipynb #82083618
 BIAS = ('nmi_camera', 'nmi_identity', *(f'auroc_{k}' for k in UNCERTAINTIES))
-
-
-def _bias(q, g):
-    "NMI of clusters with cameras and people, and how well each uncertainty tells errors"
-    nmi = camera_nmi(Embeddings.concat([q, g]))
-    return {**{f'nmi_{k}': nmi[k] for k in ('camera', 'identity') if k in nmi},
-            **{f'auroc_{k}': error_auroc(q, g, k, 'euclidean') for k in UNCERTAINTIES}}
 
 
 def score_method(make:Callable, # Without arguments -> `TTA`
@@ -278,31 +292,34 @@ def score_method(make:Callable, # Without arguments -> `TTA`
     bias:bool=False, # Also NMI with cameras and people (slow for many people), and how uncertainty tells errors
     ) -> pd.DataFrame: # cam, n_query, R1, mAP, mINP, ms_per_query; with `bias` nmi_*, auroc_* of `BIAS`
     "Scores of one method, camera by camera"
-    cams = source.case.cams if cams is None else cams
-    parts = [source.stream()] if carry else [source.stream(c) for c in cams]
-    rows = []
-    for part in parts:
+    asked = lambda c: np.isin(source.q.pid[source.q.cam == c], source.g.pid[source.g.cam != c]).any()
+    cams = [c for c in (source.case.cams if cams is None else cams) if asked(c)] # others have nothing to score
+    if not cams: raise ValueError('no query has a match in the gallery from another camera')
+    rows, scored = [], []
+    for part in [source.stream()] if carry else [source.stream(c) for c in cams]:
         start = time.perf_counter()
-        q_hat, g_hat = make().adapt(part, source.g)
+        adapted = [x.cpu() for x in make().adapt(part, source.g)]
         ms = 1e3*(time.perf_counter() - start)/len(part)
-        q = Embeddings(q_hat, part.q.pid, part.q.cam)
-        g = Embeddings(g_hat, source.g.pid, source.g.cam)
-        for c in np.unique(q.cam):
-            m = retrieval_metrics(q.where(cam=int(c)), g, distance='euclidean')
-            scores = {k: m[k] for k in ('n_query', 'R1', 'mAP', 'mINP')}
-            rows.append(dict(cam=int(c), ms_per_query=ms, **scores, **(_bias(q.where(cam=int(c)), g) if bias else {})))
-    return pd.DataFrame(rows)
+        q, g = (Embeddings(x, e.pid, e.cam) for x, e in zip(adapted, (part.q, source.g)))
+        for r in per_camera(q, g, 'euclidean').to_dict('records'):
+            own = q.where(cam=r['cam'])
+            told = {f'auroc_{k}': error_auroc(own, g, k, 'euclidean') for k in UNCERTAINTIES} if bias else {}
+            rows.append(dict(r, ms_per_query=ms, **told))
+        scored += [q, g[np.isin(g.cam, q.cam)]]
+    nmi = camera_nmi(Embeddings.concat(scored)) if bias else {} # of the scored cameras' queries and gallery
+    return pd.DataFrame(rows).assign(**{f'nmi_{k}': nmi[k] for k in ('camera', 'identity') if k in nmi})
 
 
 def score_settings(source:Source, # Model and features
     settings, # Dicts with `name` (key of `LINEUP`) and arguments; or names
+    usual=None, # Method -> arguments that differ from those of `LINEUP`, see `as_in_paper`
     **kw, # For `score_method`
     ) -> pd.DataFrame: # As `score_method`, with the columns `variant` and `method`
     "Scores of several settings"
     frames = []
     for s in [dict(name=s) if isinstance(s, str) else s for s in settings]:
         make = LINEUP[check_choice('method', s['name'], LINEUP)]
-        args = {k: v for k, v in s.items() if k != 'name'}
+        args = {**(usual or {}).get(s['name'], {}), **{k: v for k, v in s.items() if k != 'name'}}
         if args.get('n_ground'): args['ground'] = source.known()
         frames.append(score_method(lambda: make(**args), source, **kw).assign(variant=label(s), method=s['name']))
     return pd.concat(frames, ignore_index=True)
@@ -317,7 +334,7 @@ def over_cameras(frame:pd.DataFrame, # From `score_settings`; other columns than
     def one(f): return pd.Series({k: mean(f, k) for k in keys} | dict(n_query=f.n_query.sum()))
     return frame.groupby(list(by), sort=False)[[*keys, 'n_query']].apply(one).reset_index()
 
-# %% ../../nbs/65_recipes.dart3.ipynb #c2e25474
+# %% ../../nbs/65_recipes.dart3.ipynb #a56a37e2
 PROTOCOLS = ('camera', 'network', 'source', 'all cameras')
 
 
@@ -331,7 +348,12 @@ def make_case(preset, # Size of the World
     ) -> Case:
     "The case of one run"
     check_choice('protocol', protocol, PROTOCOLS)
-    if dataset != 'world': return dataset_case(dataset, data_root, seed=seed)
+    if dataset != 'world':
+        a, two, b = (t.strip() for t in dataset.partition('->'))
+        kinds = ('camera', 'source' if a == b else 'network') if two else ('camera', 'all cameras')
+        check_choice('protocol', protocol, kinds, f'with dataset={dataset!r}; give `A->B` for a new network, `A->A` '
+                     f'for the source itself, one of {list(SEEN)} for new cameras.')
+        return dataset_case(dataset, data_root, seed=seed, every=protocol == 'all cameras')
     table = world_table(preset, seed, scene, severity, extra=protocol == 'all cameras')
     case, order = world_case(preset, seed, scene, severity, table), SCENES[scene]['order']
     if protocol == 'camera': return case
@@ -342,15 +364,7 @@ def make_case(preset, # Size of the World
         return new_network(case.train, world_table(preset, seed + 500, scene, severity), order=order)
     return new_network(case.train, table.where(cam=list(case.seen)), f'{case.name}, source', order, seed)
 
-# %% ../../nbs/65_recipes.dart3.ipynb #c635d4c2
-def _trained_on(case, preset, seed, train):
-    "What decides the weights, as JSON holds it"
-    rows = case.train.frame
-    images = repr([Path(case.train.root).name, *zip(rows.path, rows.pid, rows.cam)])
-    digest = hashlib.sha256(images.encode()).hexdigest()[:16]
-    return json.loads(json.dumps(dict(asdict(reid_settings(preset, **train)), seed=seed, images=digest)))
-
-
+# %% ../../nbs/65_recipes.dart3.ipynb #ccd58bf6
 def train_source(case:Case, # What to train on, and what to embed
     preset:str='quick', # Of training
     seed:int=0, # Of training
@@ -360,7 +374,7 @@ def train_source(case:Case, # What to train on, and what to embed
     **train, # Fields of `ReidTrain` to change
     ) -> tuple: # `Source`, and what the training cost: images_seen, train_s
     "Train a source, or take one that was trained before"
-    want = _trained_on(case, preset, seed, train)
+    want = training_key(reid_settings(preset, **train), seed, case.train)
     if models is None:
         model, learn = train_reid(case.train, preset, seed, folder and Path(folder)/'train', quiet, **train)
         cost = dict(images_seen=learn.images, train_s=round(learn.seconds, 1))
@@ -373,13 +387,14 @@ def train_source(case:Case, # What to train on, and what to embed
             raise ValueError(f"{str(models)!r} was trained otherwise (there, here): {other}; leave models out")
         model = new_model(case.train, reid_settings(preset, **train))
         load_weights(model, Path(models)/'model.safetensors').eval()
+        model.to(pick_device(reid_settings(preset, **train).device))
     if folder:
         save_weights(model, Path(folder)/'model.safetensors')
         text = json.dumps(dict(training=want, cost=cost), indent=1)
         with atomic_path(Path(folder)/'source.json') as tmp: tmp.write_text(text)
     return Source(model, case), cost
 
-# %% ../../nbs/65_recipes.dart3.ipynb #76dc5bbe
+# %% ../../nbs/65_recipes.dart3.ipynb #361d206d
 def run_study(study:str='main', # Key of `STUDIES`, or a list of settings
     preset:str='quick', # Of World and training
     seed:int=0, # Of World and training
@@ -396,8 +411,9 @@ def run_study(study:str='main', # Key of `STUDIES`, or a list of settings
     folder = keep and Path(keep)/f'seed-{seed}'
     models = models and Path(models)/f'seed-{seed}'
     source, cost = train_source(case, preset, seed, folder, models, quiet, **(train or {}))
-    settings = [s for s in settings if applies(s, source)]
-    frame = score_settings(source, settings, bias=bias)
+    settings, usual = [s for s in settings if applies(s, source)], {}
+    if preset in ('full', 'paper'): usual = as_in_paper(reid_settings(preset, **(train or {})).model)
+    frame = score_settings(source, settings, usual, bias=bias)
     if folder:
         for name, e in (('queries', source.q), ('gallery', source.g)):
             if (folder/name).exists(): shutil.rmtree(folder/name)

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['REID_PRESETS', 'OWN', 'REID_SCHEDULES', 'ReidTrain', 'reid_schedule', 'reid_optimiser', 'reid_settings', 'new_model',
-           'train_reid', 'evaluate_reid']
+           'training_key', 'train_reid', 'evaluate_reid']
 
-# %% ../../nbs/45_recipes.reid.ipynb #59921873
-from dataclasses import dataclass, fields, replace
+# %% ../../nbs/45_recipes.reid.ipynb #14eb8f3d
+import hashlib, json
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 import torch
-from ..core import check_choice, pick_device
+from ..core import atomic_path, check_choice, pick_device
 from ..data.loaders import Batches
 from ..data.table import ReidTable
 from ..embeddings import embed_images
@@ -107,7 +108,29 @@ def new_model(table:ReidTable, # Its `train` rows tell the number of identities
     if not len(rows): raise ValueError(f"{table!r} has no row of split 'train'")
     return create_model(s.model, n_ids=rows.frame.pid.nunique(), **dict(s.model_kw))
 
-# %% ../../nbs/45_recipes.reid.ipynb #2b544295
+# %% ../../nbs/45_recipes.reid.ipynb #b08ef096
+def training_key(s:ReidTrain, # Settings
+    seed:int, # Of everything drawn
+    rows:ReidTable, # Training images
+    ) -> dict: # As JSON holds it
+    "What decides the weights: settings, seed and a digest of the images"
+    f = rows.frame
+    images = repr([Path(rows.root or rows.name).name, *zip(f.path, f.pid, f.cam)])
+    digest = hashlib.sha256(images.encode()).hexdigest()[:16]
+    return json.loads(json.dumps(dict(asdict(s), seed=seed, images=digest)))
+
+
+def _same_training(path, s, seed, rows):
+    "A folder holds one training: write what it is, or refuse to go on with another"
+    want = training_key(s, seed, rows)
+    if not path.exists():
+        with atomic_path(path) as tmp: tmp.write_text(json.dumps(want, indent=1))
+        return
+    had = json.loads(path.read_text())
+    other = {k: (had.get(k), v) for k, v in want.items() if had.get(k) != v}
+    if other: raise ValueError(f"{str(path.parent)!r} holds another training (there, here): {other}; use a new folder")
+
+
 def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
     preset='quick', # Key of `REID_PRESETS`, or a `ReidTrain`
     seed:int=0, # Of initial weights, batches and everything drawn
@@ -121,6 +144,7 @@ def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
     model, rows = new_model(table, s), table.where(split='train')
     loader = Batches(rows, s.batch_size, model.size, seed=seed, sampler='pk', k=s.k, augment=s.augment)
     total = s.epochs*len(loader) or s.steps
+    if folder: _same_training(Path(folder)/'training.json', s, seed, rows)
     log = Log(folder and Path(folder)/'log.jsonl', max(1, total//20), f'{s.model}, seed {seed}', quiet)
     save = [Checkpoint(Path(folder)/'state', max(50, total//5), 1)] if folder else []
     if s.prompt_epochs and not (save and save[0].saved()):
