@@ -254,7 +254,7 @@ def adapt_images(method:TTA, # Any method
     q_hat, g_hat = method.adapt(stream, g, keep)
     return _like(stream.q, q_hat, method), _like(g, g_hat, method)
 
-# %% ../nbs/50_tta.ipynb #bbce3d82
+# %% ../nbs/50_tta.ipynb #43d5c150
 SOURCES = ('pooled', 'query', 'gallery')
 
 
@@ -291,13 +291,15 @@ class CameraNorm(TTA):
         of = dict(pooled=both, query=(emb, cam), gallery=(self.gallery, g_cam))
         self.q_stats = CameraStats(*of[self.stats_from], **self.how)
         self.g_stats = CameraStats(*of['pooled' if self.stats_from == 'pooled' else 'gallery'], **self.how)
+        new = np.setdiff1d(q_cam, self.q_stats.cams) # cameras without statistics: an entry each, from all images
+        self.extra, place = max(0, len(new) - 1), np.where(np.isin(q_cam, new), np.searchsorted(new, q_cam), 0)
         self.reset()
         self.g_tilde = self._scaled(self.gallery, *self.g_stats.table(), self.g_stats.rows(g_cam))
-        self.at = self.q_stats.rows(q_cam)
+        self.at = self.q_stats.rows(q_cam) + torch.as_tensor(place, device=self.source.device)
 
     def reset(self):
         "Statistics of the queries as measured"
-        self.M, self.S = (t.clone() for t in self.q_stats.table())
+        self.M, self.S = (torch.cat([t, t[-1:].repeat(self.extra, 1)]) for t in self.q_stats.table())
 
     def _scaled(self, z, mean, std, at): # -> (B,D)
         z = (z - mean[at])/(std[at] if self.spread else 1.)

@@ -281,6 +281,18 @@ def test_normalisation_without_cameras_is_one_standardisation():
     torch.testing.assert_close(torch.cat([q_hat.emb, g_hat.emb]), (x - x.mean(0))/x.std(0, correction=0))
 
 
+def test_unknown_cameras_learn_apart():
+    "With statistics of the gallery alone, each camera that it lacks gets an entry of its own, all starting the same"
+    g = torch.Generator().manual_seed(0)
+    q = Embeddings(torch.randn(12, 4, generator=g), np.arange(12), np.repeat([0, 7, 8], 4))
+    gallery = Embeddings(torch.randn(20, 4, generator=g), np.arange(20), np.repeat([0, 1], 10))
+    lite = T.Dart3Lite(stats_from="gallery", lr=.1, batch_size=4, steps=3)
+    lite.configure(T.FeatureStream(q), gallery)
+    assert lite.at.tolist() == [0]*4 + [2]*4 + [3]*4 and len(lite.M) == 4 and torch.equal(lite.M[2], lite.M[3])
+    lite.run()
+    assert not torch.equal(lite.M[2], lite.M[3]) and torch.equal(lite.M[1], lite.q_stats.mean[1])   # camera 1 asked nothing
+
+
 def test_an_unknown_camera_takes_the_statistics_of_all():
     z, cam = torch.randn(6, 3), [0, 0, 0, 4, 4, 4]
     s = T.CameraStats(z, cam)
