@@ -49,6 +49,7 @@ def main(models, seed):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=sorted({p["model"] for p in POINTS}))
+    names = sorted({p["model"] for p in POINTS})
+    parser.add_argument("--models", nargs="+", default=names, choices=names)
     parser.add_argument("--seed", type=int, default=1000, help="of the validation World")
     main(**vars(parser.parse_args()))
