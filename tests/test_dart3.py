@@ -4,9 +4,9 @@ import pandas as pd
 import pytest
 import torch
 
-from reid_lab.data.datasets import export_world
+from reid_lab.datasets import export_world
 from reid_lab.data.table import ReidTable
-from reid_lab.data.world import World, reid_groups
+from reid_lab.world.world import World, reid_groups
 from reid_lab.embeddings import Embeddings
 from reid_lab.metrics import camera_nmi, nmi, retrieval_metrics
 from reid_lab.analysis.camera_bias import (bias_noise, camera_share, error_auroc, error_vs_distance, noise_scores,

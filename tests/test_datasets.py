@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
 
-from reid_lab.data import datasets as D
-from reid_lab.data.datasets import DATASETS, LAYOUTS, MALS_ATTRIBUTES, doctor, export_world, load_dataset, tiny_table
+from reid_lab import datasets as D
+from reid_lab.datasets import DATASETS, LAYOUTS, MALS_ATTRIBUTES, doctor, export_world, load_dataset, tiny_table
 from reid_lab.data.table import ReidTable, TableError
 
 FROM_DISK = [name for name, d in DATASETS.items() if d.folder]
@@ -142,7 +142,7 @@ def test_annotation_of_the_wrong_shape(name, content, says, tmp_path):
 
 
 def test_world_loads_by_name():
-    pytest.importorskip("reid_lab.data.world")
+    pytest.importorskip("reid_lab.world.world")
     t = load_dataset("world", preset="smoke", seed=0)
     assert len(t) > 50 and len(t.text_queries("test")) > 0 and t.image(0).dtype == np.uint8
     assert doctor("world", preset="smoke").ok
@@ -150,7 +150,7 @@ def test_world_loads_by_name():
 
 @pytest.mark.parametrize("layout", TEXT)
 def test_world_survives_each_layout(layout, tmp_path):
-    pytest.importorskip("reid_lab.data.world")
+    pytest.importorskip("reid_lab.world.world")
     w = load_dataset("world", preset="smoke").where(captions=len)
     w = w.take(np.sort(np.random.default_rng(0).permutation(len(w))[:40]))
     spec = LAYOUTS[layout]
@@ -402,5 +402,5 @@ def test_interrupted_export_leaves_nothing(tmp_path, monkeypatch, exception):
 
 def test_import_is_light():
     import subprocess
-    code = "import sys, reid_lab.data.datasets; print([m for m in ('torch', 'transformers', 'matplotlib', 'sklearn') if m in sys.modules])"
+    code = "import sys, reid_lab.datasets; print([m for m in ('torch', 'transformers', 'matplotlib', 'sklearn') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

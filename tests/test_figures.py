@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reid_lab import figures as F
+from reid_lab.figures.base import base as F
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_style_is_exact_and_leaves_no_trace():
 
 
 def test_no_pyplot_figure_is_left_open(runs):
-    code = "import sys, reid_lab.figures as F; F.curves(__import__('pandas').DataFrame(dict(x=[1, 2], y=[1, 2])), 'x', 'y').picture(); print('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, reid_lab.figures.base as F; F.curves(__import__('pandas').DataFrame(dict(x=[1, 2], y=[1, 2])), 'x', 'y').picture(); print('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
 
-from reid_lab.data import datasets as D
-from reid_lab.data.datasets import DATASETS, LAYOUTS, doctor, export_world, load_dataset
+from reid_lab import datasets as D
+from reid_lab.datasets import DATASETS, LAYOUTS, doctor, export_world, load_dataset
 from reid_lab.data.image_sets import (IMAGE_SETS, PARTS, check_image_set, load_image_set, tiny_table, unfit_rows, write_images)
 from reid_lab.data.table import ReidTable, TableError
 
@@ -245,7 +245,7 @@ def test_writing_keeps_the_pixels(tmp_path):
 
 
 def test_a_rendered_world_of_this_task(tmp_path):
-    pytest.importorskip("reid_lab.data.world")
+    pytest.importorskip("reid_lab.world.world")
     w = load_dataset("world", preset="smoke", task="reid").where(split=["train", "test"])
     w = w.take(np.sort(np.random.default_rng(0).permutation(len(w))[:60]))
     for layout in ("market1501", "msmt17"):
