@@ -20,13 +20,15 @@ export TOKENIZERS_PARALLELISM = false
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install camel test check lab readme notebooks export clean
+.PHONY: help install camel test check lab readme notebooks export hooks clean
 help:
 	@echo "make camel [PRESET=smoke|quick|full] [ARGS='-p seed=1']   run the main job"
 	@echo "make test        lint, every notebook, every test"
 	@echo "make lab         JupyterLab on this folder"
 	@echo "make check       the lint alone"
 	@echo "make export      notebooks -> package;  make notebooks  run them and store outputs;  make readme"
+	@echo "make install     set up $(VENV) and do nothing else;  PYTHON=python3.12 names the interpreter"
+	@echo "make hooks       checks before each commit, in this clone (see CONTRIBUTING.md)"
 	@echo "make clean       remove what can be made again (keeps $(VENV), results, runs)"
 
 install: $(STAMP)
@@ -70,6 +72,13 @@ notebooks: $(STAMP)
 
 readme: $(STAMP)
 	$(BIN)/python tools/readme.py
+
+# nbdev's own hooks are the second choice because they also configure Jupyter for all other projects of the user.
+hooks:
+	@if command -v pre-commit >/dev/null; then pre-commit install; \
+	elif command -v nbdev_install_hooks >/dev/null; then \
+	  echo "pre-commit is not installed: using nbdev's hooks, which also write to ~/.jupyter, for every project"; nbdev_install_hooks; \
+	else echo "Neither pre-commit nor nbdev is installed; run: make install hooks"; exit 1; fi
 
 clean:
 	rm -rf build dist .pytest_cache .hypothesis _proc _docs
