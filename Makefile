@@ -73,9 +73,14 @@ notebooks: $(STAMP)
 readme: $(STAMP)
 	$(BIN)/python tools/readme.py
 
-# nbdev's own hooks are the second choice because they also configure Jupyter for all other projects of the user.
+# The checks of a commit and nbdev's merge of notebooks, for this clone only. nbdev's own hooks are the second choice, because
+# they also configure Jupyter for all other projects of the user.
 hooks:
-	@if command -v pre-commit >/dev/null; then pre-commit install; \
+	@if command -v pre-commit >/dev/null && command -v nbdev_merge >/dev/null; then set -e; \
+	  pre-commit install; \
+	  git config --local merge.nbdev-merge.name "notebooks cell by cell"; \
+	  git config --local merge.nbdev-merge.driver "'$$(command -v nbdev_merge)' %O %A %B %P"; \
+	  echo "notebooks are merged cell by cell in this clone"; \
 	elif command -v nbdev_install_hooks >/dev/null; then \
 	  echo "pre-commit is not installed: using nbdev's hooks, which also write to ~/.jupyter, for every project"; nbdev_install_hooks; \
 	else echo "Neither pre-commit nor nbdev is installed; run: make install hooks"; exit 1; fi

@@ -347,6 +347,39 @@ def test_an_unknown_check_is_refused(project):
     assert run.returncode == 2 and "choose from" in run.stdout
 
 
+def make_hooks(folder, programs):
+    "(run, what was called, git configuration) of `make hooks` in a new repository where only `programs` exist besides the system's"
+    shutil.copy(ROOT/"Makefile", folder)
+    for name in ("settings.ini", "setup.py"): shutil.copy(ROOT/name, folder)
+    (folder/"bin").mkdir()
+    for name in ("make", "git", "bash", "env", "id", "cksum", "cat", "tr"): (folder/"bin"/name).symlink_to(shutil.which(name))
+    for name in programs:
+        (folder/"bin"/name).write_text(f"#!{shutil.which('bash')}\necho {name} $* >> {folder/'called'}\n")
+        (folder/"bin"/name).chmod(0o755)
+    env = dict(PATH=str(folder/"bin"), HOME=str(folder))
+    subprocess.run(["git", "init", "-q"], cwd=folder, env=env, check=True)
+    run = subprocess.run(["make", "hooks"], cwd=folder, env=env, capture_output=True, text=True)
+    config = subprocess.run(["git", "config", "--local", "--list"], cwd=folder, env=env, capture_output=True, text=True).stdout
+    return run, (folder/"called").read_text().splitlines() if (folder/"called").exists() else [], config
+
+
+def test_make_hooks_prefers_what_stays_in_the_clone(tmp_path):
+    run, called, config = make_hooks(tmp_path, ["pre-commit", "nbdev_merge", "nbdev_install_hooks"])
+    assert run.returncode == 0 and called == ["pre-commit install"], run.stdout + run.stderr
+    driver = re.search(r"merge\.nbdev-merge\.driver='(.*)' %O %A %B %P", config)[1]
+    assert driver == str(tmp_path/"bin"/"nbdev_merge") and "merge=nbdev-merge" in read(".gitattributes")
+
+
+def test_make_hooks_warns_before_it_writes_elsewhere(tmp_path):
+    run, called, config = make_hooks(tmp_path, ["nbdev_merge", "nbdev_install_hooks"])
+    assert run.returncode == 0 and called == ["nbdev_install_hooks"] and "~/.jupyter" in run.stdout and "nbdev-merge" not in config
+
+
+def test_make_hooks_says_what_to_install(tmp_path):
+    run, called, _ = make_hooks(tmp_path, [])
+    assert run.returncode and not called and "make install hooks" in run.stdout
+
+
 # --- these tests can fail -------------------------------------------------------------------------------------------------
 
 def test_words_are_read_off_markdown():
