@@ -114,7 +114,8 @@ def ground_tile(style:str, # One of `GROUNDS`
 
 # %% ../../nbs/13_world.places.ipynb #e3c0ddcb
 def _street(rng, v, n): # Something far away: sky glow, buildings, dark base
-    img = np.where((v < .25)[..., None], _muted(rng, (150, 205), 4.), _muted(rng, (90, 150)))*np.ones((TEXELS, TEXELS, 1))
+    sky, ground = _muted(rng, (150, 205), 4.), _muted(rng, (90, 150))
+    img = np.where((v < .25)[..., None], sky, ground)*np.ones((TEXELS, TEXELS, 1))
     for _ in range(9):
         a, w, h = rng.random(), rng.uniform(.06, .22), rng.uniform(.30, .92)
         inside = ((np.arange(TEXELS)/TEXELS - a) % 1 < w)[None, :] & (v > 1 - h)

@@ -457,7 +457,8 @@ def _occlude(rgb, parts, o): # In place
     h, w = parts.shape
     y, x = (np.arange(h)[:, None] + .5)/h, (np.arange(w)[None] + .5)/w
     soft = lambda d, n: np.clip(d*n + .5, 0, 1)
-    n = texture_noise(o.seed % 8, 6)[:h*2:2, :w*2:2] if 2*h <= TEXELS else np.resize(texture_noise(o.seed % 8, 6), (h, w))
+    n = texture_noise(o.seed % 8, 6)
+    n = n[:h*2:2, :w*2:2] if 2*h <= TEXELS else np.resize(n, (h, w))
     flat = np.zeros((h, w))
     if o.kind == 'low': cover, tone = soft(y - (1 - o.at), h) + flat, .86 + .2*(y - (1 - o.at) < .02) + flat
     elif o.kind == 'pole':

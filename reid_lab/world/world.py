@@ -349,7 +349,7 @@ def _room(folder, need): # Bytes
                       "free some, or pass cache=DIR (or set REID_LAB_CACHE) to use another disk") from e
 
 
-def _fingerprint(*modules): # A change of the code that draws makes another world; comments, and so cell numbers, do not count
+def _fingerprint(*modules): # A change of the code that draws makes another world; comments do not count
     lines = [s.rstrip() for m in modules for s in Path(m.__file__).read_text('utf-8').splitlines()]
     kept = [s for s in lines if s and not s.lstrip().startswith(('#', 'from ', 'import '))]
     return hashlib.sha256('\n'.join(kept).encode()).hexdigest()[:16]
