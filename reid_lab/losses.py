@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['cosine', 'same_id', 'itc', 'itm_weights', 'sample_negatives', 'itm', 'mlm', 'sdm_per_sample', 'sdm', 'instance',
-           'label_smoothing', 'euclidean', 'triplet', 'weighted_triplet', 'center', 'circle']
+           'label_smoothing', 'euclidean', 'triplet', 'weighted_triplet', 'center', 'circle', 'supcon']
 
 # %% ../nbs/24_losses.ipynb #9b785900
 import torch
@@ -255,3 +255,17 @@ def circle(emb, # (B,D) embeddings
     lp = (-gamma*up*(s - 1 + m)).masked_fill(~pos, -torch.inf).logsumexp(1)
     ln = (gamma*down*(s - m)).masked_fill(~neg, -torch.inf).logsumexp(1)
     return _mean(F.softplus(ln + lp))
+
+# %% ../nbs/24_losses.ipynb #ff4e4c06
+def supcon(x, # (B,D) anchors, any scale
+    y, # (M,D) the other modality, any scale
+    pid, # (B,) identities of `x`
+    other=None, # (M,) identities of `y`; None: `pid`
+    tau:float=1., # Temperature
+    ): # scalar
+    "Supervised contrastive loss from `x` to `y` on dot products; anchors without a positive do not count"
+    same = same_id(pid, pid if other is None else other)
+    logp = F.log_softmax(x @ y.T/tau, 1).masked_fill(~same, 0.)
+    n = same.sum(1)
+    per = -logp.sum(1)/n.clamp(min=1)
+    return per.sum()/(n > 0).sum().clamp(min=1)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Scores', 'MatrixScores', 'EmbeddingScores', 'why_skipped', 'metrics_from_similarity', 'retrieval_metrics', 'msd',
-           'rsum', 'nmi', 'cluster', 'camera_nmi']
+           'rsum', 'nmi', 'cluster', 'camera_nmi', 'weighted_mean']
 
 # %% ../nbs/21_metrics.ipynb #e5455d52
 import importlib.util
@@ -474,3 +474,12 @@ def camera_nmi(e:Embeddings, # With cameras; `pid` -1 (junk) is left out of the 
     return dict(camera=nmi(label[kept], e.cam[kept], average), clusters=len(np.unique(label[kept])),
                 identity=nmi(label[who], e.pid[who], average) if who.any() else float('nan'),
                 noise=float(1 - kept.mean()))
+
+# %% ../nbs/21_metrics.ipynb #1a652033
+def weighted_mean(values, # (C,) scores
+    n, # (C,) queries
+    ) -> float:
+    "Mean of camera scores, weighted by queries"
+    values, n = np.asarray(values, float), np.asarray(n, float)
+    if not n.sum(): raise ValueError("no camera has a query with a match")
+    return float((values*n)[n > 0].sum()/n.sum())

@@ -8,7 +8,7 @@ import torch
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from reid_lab.figures.base import cameras as F
+from reid_lab.figures import cameras as F
 from reid_lab.analysis import bias_report as B
 from reid_lab.analysis.camera_bias import camera_share, error_vs_distance, per_camera
 from reid_lab.analysis.maps import project, sample_rows

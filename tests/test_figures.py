@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reid_lab.figures.base import base as F
+from reid_lab.figures import base as F
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,11 @@ import torch
 from torch import nn
 
 from reid_lab import losses
+from reid_lab.losses import supcon
 from reid_lab.learner import load_weights, save_weights
 from reid_lab.models.backbones import ResTower, norm_gradients
 from reid_lab.models.bot import BoT, bn_neck, id_head, keep_resolution, load_backbone, read_pretrained
-from reid_lab.models.clip_reid import CLIPReID, clip_model, learn_prompts, load_clip, prompt_loss, supcon
+from reid_lab.models.clip_reid import CLIPReID, clip_model, learn_prompts, load_clip, prompt_loss
 from reid_lab.models.transreid import TransReID, half_local, jigsaw, overlapping_vit, patch_grid, resize_positions, shift_shuffle
 from reid_lab.models.zoo import check_image_model, create_model, sample_batch
 

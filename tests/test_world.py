@@ -11,7 +11,9 @@ import pytest
 from reid_lab.core import stream
 from reid_lab.world import world as world_module
 from reid_lab.world.people import PARTS, name_colour, sample_people
-from reid_lab.world.render import (ACTIONS, ISP, Camera, Occluder, Shot, develop, pick_backend, reference_areas, render)
+from reid_lab.world.bodies import ACTIONS, Shot
+from reid_lab.world.places import ISP, Camera, Occluder, develop
+from reid_lab.world.render import pick_backend, reference_areas, render
 from reid_lab.world.world import (DOMAINS, KINDS, PRESETS, TASKS, Group, Options, Plan, World, build_cache, make_camera,
                                  sample_shot, text_groups)
 

@@ -30,11 +30,11 @@ def parse(pairs, nbs):
             if not NAME.match(name): sys.exit(f"{name!r} in {pair!r} is no notebook name such as 04_data.loaders; write OLD=NEW")
         if not (nbs/f"{old}.ipynb").exists(): sys.exit(f"there is no nbs/{old}.ipynb; see `ls nbs`")
         if old in moves: sys.exit(f"{old} is named twice")
-        moves[old] = new
+        if old != new: moves[old] = new
     for new in moves.values():
         if list(moves.values()).count(new) > 1: sys.exit(f"{new} is the new name of two notebooks")
         if (nbs/f"{new}.ipynb").exists() and new not in moves: sys.exit(f"nbs/{new}.ipynb exists; move it too, or choose another name")
-        twin = [p.stem for p in nbs.glob(f"{new[:2]}_*.ipynb") if p.stem not in moves and p.stem != new]
+        twin = [p.stem for p in nbs.glob(f"{new[:2]}_*.ipynb") if p.stem not in moves and p.stem not in (old, new)]
         if twin: sys.exit(f"number {new[:2]} belongs to {twin[0]}; move it too, or choose another number")
     return moves
 
@@ -56,7 +56,7 @@ def rewriter(moves, package):
         text = names.sub(lambda m: moves[m[1]], text)
         if not modules: return text
         text = members(text, modules, package)
-        text = dotted.sub(lambda m: f"{package}.{modules[m[1]]}", text)
+        text = dotted.sub(lambda m: f"{package}.{modules[m[1]]}", text).replace("\0", "")
         return files.sub(lambda m: paths[m[0]], text)
     return rewrite
 
@@ -74,7 +74,7 @@ def members(text, modules, package):
         for n, p in zip(new, parts):
             last, (was, *alias) = n.rpartition(".")[2], re.split(r"\s+as\s+", p)
             names.append(last if not alias and last == was else f"{last} as {alias[0] if alias else was}")
-        where = f"{package}.{areas.pop()}".rstrip(".")
+        where = f"{package}\0.{areas.pop()}".rstrip(".")  # marked, so that it is not rewritten a second time
         return f"{m[1]}from {where} import {', '.join(names)}"
     return re.sub(rf"^(\s*)from {package}(?:\.([\w.]+))? import ([\w ,]+?)$", one, text, flags=re.M)
 

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
-from ..analysis.camera_bias import weighted_mean
 from ..core import check_choice, stream
 from .base import COLOURS, PaperFigure, _figure, paper_style, wrap_text
+from ..metrics import weighted_mean
 
 # %% ../../nbs/63_figures.cameras.ipynb #656fd3ba
 GREY = '#b4bac0' # Whoever has no colour of its own

@@ -18,10 +18,12 @@ import numpy as np
 import pandas as pd
 from ..core import Picture, atomic_path, cache_dir, check_choice, image_grid, progress, stream
 from ..data.table import ReidTable
-from . import captions as captions_module, people as people_module, render as render_module
+from . import bodies, captions as wording, people as crowd, places, render as rays
 from .people import ATTRIBUTES, PARTS, change_accessories, random_skew, sample_people
 from .captions import caption
-from .render import ISP, Camera, Occluder, Shot, pick_backend, reference_areas, render
+from .bodies import Shot
+from .places import ISP, Camera, Occluder
+from .render import pick_backend, reference_areas, render
 
 # %% ../../nbs/15_world.world.ipynb #c10b2b90
 def _r(x, digits=4): return round(float(x), digits)
@@ -347,8 +349,10 @@ def _room(folder, need): # Bytes
                       "free some, or pass cache=DIR (or set REID_LAB_CACHE) to use another disk") from e
 
 
-def _fingerprint(*modules): # A change of the code that draws makes another world
-    return hashlib.sha256(b''.join(Path(m.__file__).read_bytes() for m in modules)).hexdigest()[:16]
+def _fingerprint(*modules): # A change of the code that draws makes another world; comments do not count
+    lines = [s.rstrip() for m in modules for s in Path(m.__file__).read_text('utf-8').splitlines()]
+    kept = [s for s in lines if s and not s.lstrip().startswith(('#', 'from ', 'import '))]
+    return hashlib.sha256('\n'.join(kept).encode()).hexdigest()[:16]
 
 # %% ../../nbs/15_world.world.ipynb #b9ec2015
 def _render_chunk(items, options, backend): # -> images (n,H,W,3), fractions and pixels (n, parts)
@@ -465,7 +469,7 @@ class World:
     @property
     def key(self): # Of the pictures
         "Name of the cache folder: a hash of everything that decides a pixel"
-        spec = json.dumps([VERSION, repr((KINDS, SCENARIOS, DOMAINS)), _fingerprint(people_module, render_module),
+        spec = json.dumps([VERSION, repr((KINDS, SCENARIOS, DOMAINS)), _fingerprint(crowd, bodies, places, rays),
                            self.seed,
                            [asdict(g) for g in self.groups], asdict(self.options)], sort_keys=True)
         return f'{self.preset}-{self.task}-{self.seed}-{hashlib.sha256(spec.encode()).hexdigest()[:12]}'
@@ -520,7 +524,7 @@ def _captions(world, visible): # Areas (n, 2, parts) -> list of lists of str
 
 
 def _cached_captions(world, folder):
-    spec = json.dumps([VERSION, _fingerprint(captions_module), asdict(world.wording)], sort_keys=True)
+    spec = json.dumps([VERSION, _fingerprint(wording), asdict(world.wording)], sort_keys=True)
     path = folder/f'captions-{hashlib.sha256(spec.encode()).hexdigest()[:12]}.json'
     if not path.exists():
         text = json.dumps(_captions(world, np.load(folder/'visible.npy')))
