@@ -1,4 +1,5 @@
 """BoT, TransReID and CLIP-ReID: parameter counts by our own arithmetic, naive references, weights from files, both stages."""
+import inspect
 import math
 
 import pytest
@@ -12,16 +13,17 @@ from reid_lab.models.backbones import ResTower, norm_gradients
 from reid_lab.models.bot import BoT, bn_neck, id_head, keep_resolution, load_backbone, read_pretrained
 from reid_lab.models.clip_reid import CLIPReID, clip_model, learn_prompts, load_clip, prompt_loss
 from reid_lab.models.transreid import TransReID, half_local, jigsaw, overlapping_vit, patch_grid, resize_positions, shift_shuffle
-from reid_lab.models.zoo import check_image_model, create_model, sample_batch
+from reid_lab.models.zoo import MODELS, check_image_model, create_model, list_models, sample_batch
 
 SIZE = (64, 32)
-IMAGE = ("bot", "transreid", "clip_reid")
+IMAGE = [MODELS[name].family for name in list_models(reads="images", size="tiny")]
 TINY_CLIP = dict(dim=48, vision=dict(width=64, layers=2, head_width=32, patch_size=16), text=dict(width=48, layers=2, heads=2))
 
 
-def tiny(name, **kw):
+def tiny(family, **kw):
     torch.manual_seed(0)
-    return create_model(f"{name}_tiny", n_ids=4, size=SIZE, **kw)
+    name, = list_models(reads="images", size="tiny", family=family)
+    return create_model(name, n_ids=4, size=SIZE, **kw)
 
 
 def count(m): return sum(p.numel() for p in m.parameters())
@@ -29,6 +31,9 @@ def count(m): return sum(p.numel() for p in m.parameters())
 
 def meta(name, **kw):
     with torch.device("meta"): return create_model(name, **kw)
+
+
+NECKED = [f for f in IMAGE if "feature" in inspect.signature(type(tiny(f)).__init__).parameters]  # before or after a BNNeck
 
 
 # --- size ---------------------------------------------------------------------------------------------------------------
@@ -93,14 +98,14 @@ def test_last_stride_of_either_library():
 
 # --- common contract ----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("name", IMAGE)
+@pytest.mark.parametrize("name", NECKED)
 @pytest.mark.parametrize("feature", ["before", "after"])
 def test_contract_with_either_feature(name, feature):
     out = check_image_model(tiny(name, feature=feature))
     assert out["norms_of_features"] > 3 and out["norms_of_logits"] > 3
 
 
-@pytest.mark.parametrize("name", IMAGE)
+@pytest.mark.parametrize("name", NECKED)
 def test_necks_move_the_feature_only_after_them(name):
     img = torch.rand(4, 3, *SIZE)
     for feature in ("before", "after"):
@@ -117,7 +122,7 @@ def test_test_time_adaptation_finds_what_it_needs(name):
     assert found and set(norm_gradients(model, model.raw_features(torch.rand(4, 3, *SIZE)))) <= set(found)
 
 
-@pytest.mark.parametrize("name", IMAGE)
+@pytest.mark.parametrize("name", NECKED)
 def test_one_image_in_training_mode(name):
     "The feature before the necks does not need them, whatever their mode"
     model = tiny(name, feature="before").train()
@@ -126,7 +131,7 @@ def test_one_image_in_training_mode(name):
     assert model.raw_features(torch.rand(1, 3, *SIZE)).shape == (1, model.dim)
 
 
-@pytest.mark.parametrize("name", IMAGE)
+@pytest.mark.parametrize("name", NECKED)
 def test_wrong_feature_is_named(name):
     with pytest.raises(ValueError, match="feature='neck'.*before"): tiny(name, feature="neck")
 
@@ -154,6 +159,9 @@ def test_neck_and_head():
     neck, head = bn_neck(8), id_head(8, 500)
     assert not neck.bias.requires_grad and neck.weight.requires_grad and head.bias is None
     assert abs(head.weight.std().item() - .001) < 1e-4
+
+
+def test_models_with_a_choice_of_feature(): assert {"bot", "transreid", "clip_reid"} <= set(NECKED) <= set(IMAGE)
 
 
 # --- TransReID ----------------------------------------------------------------------------------------------------------

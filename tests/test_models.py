@@ -1,19 +1,26 @@
 """Every registered model keeps the contract; paper-size parameter counts; strategies work with any of them."""
+from dataclasses import replace
+
 import pytest
 import torch
 
 from reid_lab.learner import Learner, Plain, load_weights, save_weights
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
 from reid_lab.models.backbones import CrossEncoder, TextEncoder, TextLayer
-from reid_lab.models.zoo import check_image_model, check_model, create_model, list_models, sample_batch
+from reid_lab.models.zoo import (KINDS, MODELS, NEEDS, TINY, ModelInfo, check_entry, create_model, describe_models, list_models, observed_facts,
+                                 sample_batch)
 
 SIZE = (64, 32)
 
 
-def build(name):
+def build(name, **kw):
     torch.manual_seed(0)
-    kw = dict(n_ids=4) if name in list_models("image") else dict(vocab_size=60)
-    return create_model(name, size=SIZE, **kw)
+    return create_model(name, size=SIZE, **{k: NEEDS[k] for k in MODELS[name].needs}, **kw)
+
+
+def change(monkeypatch, name, **facts):
+    "The registry with another record for `name`"
+    monkeypatch.setitem(MODELS, name, replace(MODELS[name], **facts))
 
 
 class OneBatch:
@@ -22,10 +29,71 @@ class OneBatch:
     def epoch(self, e, start=0): return iter([sample_batch(SIZE)][start:])
 
 
-@pytest.mark.parametrize("name", list_models("tiny"))
-def test_contract(name):
-    if name in list_models("image"): check_image_model(build(name))
-    else: check_model(build(name))
+# --- records ------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("name", list_models(size="tiny"))
+def test_contract_and_record(name): check_entry(name, SIZE)
+
+
+@pytest.mark.parametrize("name", list_models(size="paper"))
+def test_record_of_a_model_at_paper_size(name): check_entry(name, SIZE, contract=False)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_needs_are_what_the_constructor_cannot_do_without(name):
+    info = MODELS[name]
+    assert info.needs and info.paper and info.family
+    if info.size == "tiny":  # at paper size a vocabulary may have a default
+        with pytest.raises((TypeError, ValueError), match="|".join(info.needs)): create_model(name)
+    model = build(name) if info.size == "tiny" else None
+    if model is not None:
+        assert model.size == SIZE and getattr(model, "tokenizer", None) is (NEEDS["tokenizer"] if "tokenizer" in info.needs else None)
+
+
+@pytest.mark.parametrize("name, fact, wrong", [("dual_tiny", "reads", "images"), ("bot_tiny", "size", "paper"), ("bot_tiny", "itm", True),
+                                               ("camel_tiny", "itm", False), ("camel_tiny", "mlm", False), ("camel_tiny", "eda", True)])
+def test_a_wrong_record_is_found(monkeypatch, name, fact, wrong):
+    change(monkeypatch, name, **{fact: wrong})
+    with pytest.raises(AssertionError, match="raw_features" if fact == "reads" else f"{fact}.*{wrong}"): check_entry(name, SIZE)
+    with pytest.raises(AssertionError, match=f"{fact}.*{wrong}"): check_entry(name, SIZE, contract=False)
+
+
+def test_needs_that_the_constructor_does_not_take_are_found(monkeypatch):
+    change(monkeypatch, "bot_tiny", needs=("tokenizer",))
+    with pytest.raises(AssertionError, match="takes no argument"): check_entry("bot_tiny", SIZE)
+
+
+def test_a_second_caption_view_is_observed():
+    assert not observed_facts(build("camel_tiny"))["eda"] and observed_facts(build("camel_tiny", eda_weight=.8))["eda"]
+
+
+def test_models_are_listed_by_facts():
+    assert sorted(list_models(reads="images") + list_models(reads="captions")) == sorted(list_models(size="tiny") + list_models(size="paper")) == sorted(MODELS)
+    for kind, facts in KINDS.items(): assert list_models(kind) == list_models(**facts)
+    assert list_models(itm=True, size="tiny") == [n for n in list_models("tiny") if MODELS[n].itm] == list_models("tiny", itm=True)
+    assert describe_models().index.tolist() == list(MODELS)
+    for bad, message in ((dict(kind="img"), "kind='img'"), (dict(red="images"), "Did you mean 'reads'"), (dict(size="small"), "size='small'")):
+        with pytest.raises(ValueError, match=message): list_models(**bad)
+
+
+def test_a_name_says_nothing(monkeypatch):
+    "A model of any name is what its record says"
+    monkeypatch.setitem(MODELS, "zebra", MODELS["bot_tiny"])
+    assert "zebra" in list_models("image") and "zebra" not in list_models("text") and "zebra" in list_models("tiny")
+    check_entry("zebra", SIZE)
+
+
+@pytest.mark.parametrize("bad, message", [(dict(reads="text"), "reads='text'"), (dict(size="big"), "size='big'"), (dict(needs=("n_id",)), "Did you mean 'n_ids'")])
+def test_records_are_checked_when_made(bad, message):
+    good = dict(make=print, reads="images", size="tiny", family="x", paper="x", needs=("n_ids",))
+    with pytest.raises(ValueError, match=message): ModelInfo(**{**good, **bad})
+
+
+def test_tiny_models_leave_room_below_the_bound():
+    assert all(sum(p.numel() for p in build(n).parameters()) < TINY/2 for n in list_models("tiny"))
+
+
+# --- training -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", list_models("tiny"))
@@ -66,7 +134,7 @@ def test_text_side_has_the_papers_parameters():
     assert count(text) + count(cross) == 121_338_426 - 622_650
 
 
-@pytest.mark.parametrize("bad, message", [(dict(name="camel_tine"), "Did you mean"), (dict(name="bot_tiny"), "n_ids"), (dict(name="dual_tiny"), "vocab_size")])
+@pytest.mark.parametrize("bad, message", [(dict(name="camel_tine"), "Did you mean"), (dict(name="dual_tiny"), "vocab_size")])
 def test_bad_arguments(bad, message):
     with pytest.raises((ValueError, TypeError), match=message): create_model(**bad)
 
