@@ -33,7 +33,7 @@ LINEUP = {
     'Norm': _with(CameraNorm),
     'DART3-LITE': _with(Dart3Lite, lr=1e-2, steps=5, batch_size=32),
     'DART3': _with(Dart3, lr=3e-3, steps=5, batch_size=32),
-    'Mean only': _with(CameraNorm, spread=False),
+    'Mean only': _with(CameraNorm, std=False),
     'Standardised without cameras': _with(CameraNorm, by_camera=False),
     'BN statistics only': _with(Tent, steps=0, bn_mode='batch', norm_kinds=('bn',)),
     'TENT with BN statistics': _with(Tent, lr=1e-4, bn_mode='batch', norm_kinds=('bn',)),
