@@ -45,7 +45,7 @@ class Noise:
     def __len__(self): return len(self.cam)
     def pixels(self, rows): return self.img[torch.as_tensor(rows)]
     def features(self, rows): return self.model.raw_features(self.pixels(rows))
-    def source_features(self): return self.q.emb
+    def raw_features(self): return self.q.emb
 
 
 def line(name, seconds, n, base):

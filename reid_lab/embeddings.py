@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 from .core import atomic_path, check_choice, pick_device, progress, unit_norm
+from .data.loaders import to_pixels
 
 # %% ../nbs/20_embeddings.ipynb #65b843ee
 def _as_emb(emb):
@@ -175,10 +176,17 @@ def to(self:Embeddings, device:str, # Such as 'cuda:0'
 
 # %% ../nbs/20_embeddings.ipynb #8602db8d
 @patch
+def with_emb(self:Embeddings, emb, # (N,D) float array or tensor, one row for each of these rows
+    **meta, # Facts to add to `meta`
+    ) -> Embeddings:
+    "The same rows with other vectors"
+    return Embeddings(emb, self.pid, self.cam, self.path, self.caption, {**self.meta, **meta}, self.columns)
+
+
+@patch
 def unit(self:Embeddings) -> Embeddings:
     "Every vector scaled to length 1"
-    new = self.to(self.device); new.emb = unit_norm(self.emb)
-    return new
+    return self.with_emb(unit_norm(self.emb))
 
 
 @patch
@@ -332,8 +340,7 @@ def embed_images(model, # Has `encode_image` and `size`
     if not len(f): raise ValueError(f"table {table!r} is empty; check the split or the filter that made it")
     if not hasattr(model, encode): raise AttributeError(f"{type(model).__name__} has no method {encode!r}")
     def run(rows, device):
-        x = torch.from_numpy(np.ascontiguousarray(table.images(rows, size=model.size)))
-        return getattr(model, encode)(x.to(device).permute(0, 3, 1, 2).float()/255)
+        return getattr(model, encode)(to_pixels(table.images(rows, size=model.size), device))
     rows = [list(range(i, min(i + batch_size, len(f)))) for i in range(0, len(f), batch_size)]
     emb = _run(model, rows, run, encode, device, 'images', quiet)
     extra = {c: f[c].to_numpy() for c in ('site', 'scenario', 'view', 'domain') if c in f}

@@ -75,10 +75,11 @@ def test_the_whole_method_takes_the_vector_s_step(oracles):
     method.configure(T.FeatureStream(q), Embeddings(f64(i["z"]), [0, 1], i["cam"]))
     method.reset()
     method.g_tilde = f64(i["G_tilde"])
-    with torch.no_grad(): method.M[:2], method.S[:2] = f64(i["M_q"]), f64(i["Sigma_q"])
+    M, S = method.norm.M, method.norm.S
+    with torch.no_grad(): M[:2], S[:2] = f64(i["M_q"]), f64(i["Sigma_q"])
     method._one_batch(np.arange(2))
-    torch.testing.assert_close(f64(i["M_q"]) - method.M[:2].detach(), f64(want["grad_M_q"]), atol=1e-6, rtol=0)
-    torch.testing.assert_close(f64(i["Sigma_q"]) - method.S[:2].detach(), f64(want["grad_Sigma_q"]), atol=1e-6, rtol=0)
+    torch.testing.assert_close(f64(i["M_q"]) - M[:2].detach(), f64(want["grad_M_q"]), atol=1e-6, rtol=0)
+    torch.testing.assert_close(f64(i["Sigma_q"]) - S[:2].detach(), f64(want["grad_Sigma_q"]), atol=1e-6, rtol=0)
 
 
 def test_camera_normalisation_vector(oracles):
@@ -90,12 +91,12 @@ def test_camera_normalisation_vector(oracles):
             np.testing.assert_allclose(s.mean[c], want[f"mu_cam{c}"], atol=1e-6)
             np.testing.assert_allclose(s.std[c], want[f"sigma_cam{c}_{name}"], atol=1e-6)
     np.testing.assert_allclose(T.CameraStats(z, cam).normalise(z, cam), want["Z_normalised_population"], atol=1e-6)
-    asks = np.array(i["is_query"], bool)
+    queries = np.array(i["is_query"], bool)
     ids = np.arange(len(z))
-    q, g = Embeddings(z[asks], ids[asks], cam[asks]), Embeddings(z[~asks], ids[~asks], cam[~asks])
+    q, g = Embeddings(z[queries], ids[queries], cam[queries]), Embeddings(z[~queries], ids[~queries], cam[~queries])
     q_hat, g_hat = T.adapt_embeddings(T.CameraNorm(), q, g)   # pooled: queries and gallery of a camera together
-    np.testing.assert_allclose(q_hat.emb, np.array(want["Z_normalised_population"])[asks], atol=1e-6)
-    np.testing.assert_allclose(g_hat.emb, np.array(want["Z_normalised_population"])[~asks], atol=1e-6)
+    np.testing.assert_allclose(q_hat.emb, np.array(want["Z_normalised_population"])[queries], atol=1e-6)
+    np.testing.assert_allclose(g_hat.emb, np.array(want["Z_normalised_population"])[~queries], atol=1e-6)
 
 
 def test_tent_and_temp_vectors(oracles):
@@ -195,13 +196,13 @@ def test_normalised_features_do_not_know_the_camera(seed):
 def test_adapted_order_does_not_know_the_camera_either():
     q, g = features()
     scale, shift = torch.rand(3, 6).double() + .5, torch.randn(3, 6).double()
-    move = lambda e: Embeddings(e.emb*scale[e.cam] + shift[e.cam], e.pid, e.cam)
-    for stats in T.SOURCES:
+    move = lambda e: e.with_emb(e.emb*scale[e.cam] + shift[e.cam])
+    for stats in T.STATS_FROM:
         a, b = (T.adapt_embeddings(T.CameraNorm(stats), x, y)[0].emb for x, y in ((q, g), (move(q), move(g))))
         torch.testing.assert_close(a, b)
 
 
-def scaled(pair, by): return [Embeddings(by*e.emb, e.pid, e.cam) for e in pair]
+def scaled(pair, by): return [e.with_emb(by*e.emb) for e in pair]
 
 
 @pytest.mark.parametrize("by", [2.**-20, 1024., 37.])
@@ -288,9 +289,10 @@ def test_unknown_cameras_learn_apart():
     gallery = Embeddings(torch.randn(20, 4, generator=g), np.arange(20), np.repeat([0, 1], 10))
     lite = T.Dart3Lite(stats_from="gallery", lr=.1, batch_size=4, steps=3)
     lite.configure(T.FeatureStream(q), gallery)
-    assert lite.at.tolist() == [0]*4 + [2]*4 + [3]*4 and len(lite.M) == 4 and torch.equal(lite.M[2], lite.M[3])
+    norm = lite.norm
+    assert norm.at.tolist() == [0]*4 + [2]*4 + [3]*4 and len(norm.M) == 4 and torch.equal(norm.M[2], norm.M[3])
     lite.run()
-    assert not torch.equal(lite.M[2], lite.M[3]) and torch.equal(lite.M[1], lite.q_stats.mean[1])   # camera 1 asked nothing
+    assert not torch.equal(norm.M[2], norm.M[3]) and torch.equal(norm.M[1], norm.q_stats.mean[1])   # camera 1 has no query
 
 
 def test_an_unknown_camera_takes_the_statistics_of_all():
@@ -314,7 +316,7 @@ def test_first_queries_of_each_camera_count():
 def test_a_query_camera_that_the_gallery_lacks():
     q, g = features()
     gone = g[g.cam != 1]
-    for stats in T.SOURCES:
+    for stats in T.STATS_FROM:
         q_hat, _ = T.adapt_embeddings(T.CameraNorm(stats), q, gone)
         assert torch.isfinite(q_hat.emb).all()
     from_gallery = T.adapt_embeddings(T.CameraNorm("gallery"), q, gone)[0].emb[q.cam == 1]
@@ -447,19 +449,55 @@ def test_the_features_given_are_not_changed():
     (lambda q, g: T.Dart3Lite(ground=T.FeatureStream(q)), "other way round"),
     (lambda q, g: T.adapt_embeddings(T.Dart3Lite(ground=T.FeatureStream(g), n_ground=2, stats_from="query"), q.where(cam=int(q.cam[0])), g),
      "cameras without statistics"),
-    (lambda q, g: T.CameraStats(q.emb, q.cam[:3]), "3 entries"), (lambda q, g: T.make_method("dart"), "dart3"),
+    (lambda q, g: T.CameraStats(q.emb, q.cam[:3]), "3 entries"),
+    (lambda q, g: T.Dart3Lite(norm_kinds=("bn",)), "norm_kinds.*use Dart3"), (lambda q, g: T.Dart3Lite(bn_mode="batch"), "bn_mode"),
     (lambda q, g: T.adapt_embeddings(T.Dart3Lite(tau=1e-310), q, g), "raise tau"),
     (lambda q, g: T.ImageStream(nn.Linear(2, 2), None), "raw_features"),
-    (lambda q, g: T.ImageStream(Net(), range(3), q), "source has .* features and table 3 rows")])
+    (lambda q, g: T.ImageStream(Net(), range(3), q), "raw has .* features and table 3 rows")])
 def test_bad_input_says_what_to_do(make, words):
     with pytest.raises((ValueError, TypeError, FloatingPointError), match=words): make(*features())
 
 
-@pytest.mark.parametrize("name", T.METHODS)
+def test_gradient_methods_define_a_loss():
+    "What a subclass must bring is declared on the base class, and the error names it"
+    with pytest.raises(NotImplementedError, match=r"Gradient defines no loss\(rows\)"): T.Gradient().loss([0])
+    with pytest.raises(NotImplementedError): T.TTA().run()
+    q, g = features()
+    class Still(T.Gradient):
+        "Learns nothing"
+        def loss(self, rows): x = self.features(rows); return x.sum(), x
+    still = Still(); still.configure(T.FeatureStream(q), g)
+    torch.testing.assert_close(still.gallery_out(), unit_norm(g.emb))
+
+
+@pytest.mark.parametrize("kind", [T.Dart3, T.Dart3Lite])
+def test_dart3_has_a_camera_norm_and_configures_once(scene, kind, monkeypatch):
+    "One configure, one measurement, one reset and one copy of the features in an adaptation"
+    net, table, g = scene
+    calls = []
+    def count(cls, name):
+        real = getattr(cls, name)
+        def counted(self, *a, **kw): calls.append(f"{cls.__name__}.{name}"); return real(self, *a, **kw)
+        monkeypatch.setattr(cls, name, counted)
+    for cls, names in ((T.TTA, ["configure"]), (T.Gradient, ["configure", "reset"]), (T.CameraNorm, ["configure", "measure", "reset"]),
+                       (T.ImageStream, ["raw_features"])):
+        for name in names: count(cls, name)
+    method = kind(lr=.1, batch_size=5)
+    T.adapt_images(method, net, table, g)
+    assert sorted(calls) == ["CameraNorm.measure", "CameraNorm.reset", "Gradient.configure", "Gradient.reset", "ImageStream.raw_features",
+                             "TTA.configure"]
+    assert not isinstance(method, T.CameraNorm) and type(method.norm) is T.CameraNorm
+    assert list(method.external()) == ["M", "S"] and method.state_dict().keys() >= {"M", "S"}
+
+
+METHODS = dict(none=T.NoAdapt, norm=T.CameraNorm, tent=T.Tent, temp=T.Temp, dart3=T.Dart3, lite=T.Dart3Lite)
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_every_method_keeps_the_contract(scene, name):
     "Default arguments work; what cannot work without a model says so"
     net, table, g = scene
-    method = T.make_method(name)
+    method = METHODS[name]()
     q_hat, g_hat = T.adapt_images(method, net, table, g)
     assert len(q_hat) == len(table) and len(g_hat) == len(g) and q_hat.pid.tolist() == table.frame.pid.tolist()
     assert all(callable(getattr(method, f)) for f in ("configure", "collect_params", "check", "adapt", "reset", "state_dict"))

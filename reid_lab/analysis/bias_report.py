@@ -41,7 +41,7 @@ def adapted(q:Embeddings, # Raw queries
     ): # Yields name, queries, gallery (or None), distance that ranks them
     "Features under each method, one after the other"
     other = g if g is not None else q # pooling a set with itself changes no mean and no spread
-    ways = {METHODS[1]: CameraNorm(spread=False), METHODS[2]: CameraNorm()}
+    ways = {METHODS[1]: CameraNorm(std=False), METHODS[2]: CameraNorm()}
     if g is not None: ways[METHODS[3]] = Dart3Lite(**{**LITE, **(settings or {})})
     ways[CONTROL] = CameraNorm(by_camera=False)
     out = adapt_embeddings(NoAdapt(), q, other) if distance == 'cosine' else (q, other)

@@ -45,7 +45,7 @@ METHODS = {
     'Norm': Method(CameraNorm),
     'DART3-LITE': Method(Dart3Lite, dict(lr=1e-2, steps=5, batch_size=32)),
     'DART3': Method(Dart3, dict(lr=3e-3, steps=5, batch_size=32)),
-    'Mean only': _control(CameraNorm, spread=False),
+    'Mean only': _control(CameraNorm, std=False),
     'Standardised without cameras': _control(CameraNorm, by_camera=False),
     'BN statistics only': _control(Tent, steps=0, bn_mode='batch', norm_kinds=('bn',)),
     'TENT with BN statistics': _control(Tent, lr=1e-4, bn_mode='batch', norm_kinds=('bn',)),
