@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['SEEN', 'ORDERS', 'SCENES', 'PROTOCOLS', 'Case', 'ordered', 'new_camera', 'gallery_without_junk', 'new_network',
-           'world_table', 'world_case', 'every_camera', 'dataset_case', 'make_case']
+           'world_table', 'world_case', 'every_camera', 'known_cameras', 'dataset_case', 'make_case']
 
 # %% ../nbs/18_protocols.ipynb #a5aa5d82
 from dataclasses import dataclass, replace
+from inspect import signature
 import numpy as np
 from .core import check_choice, stream
 from .data.table import ReidTable
-from .datasets import load_dataset
+from .datasets import DATASETS, load_dataset, require
 from .world.world import PRESETS, World
 
 # %% ../nbs/18_protocols.ipynb #8bd9fb1e
@@ -120,20 +121,34 @@ def every_camera(table:ReidTable, # From `world_table(extra=True)`
     return table.where(split='train', group=int(table.frame.group.max()))
 
 # %% ../nbs/18_protocols.ipynb #4586089c
-def dataset_case(setting:str, # Key of `SEEN`, or `A->B` for two datasets (`A->A`: source on source)
+def known_cameras(setting:str, # Key of `SEEN`, or `A-N`: the first N cameras of dataset A
+    ) -> tuple: # Dataset, cameras from 0
+    "Which cameras of a dataset are trained on"
+    name, _, n = setting.rpartition('-')
+    if setting in SEEN: return SEEN[setting]
+    if name in DATASETS and n.isdecimal() and int(n): return name, tuple(range(int(n)))
+    near = f'{setting}-5' if setting in DATASETS else 'market1501-5'
+    check_choice('setting', setting, SEEN, f"Or name a dataset and how many of its cameras are known, such as {near}, or "
+                 "two datasets, such as market1501->msmt17.")
+
+
+def dataset_case(setting:str, # See `known_cameras`, or `A->B` for two datasets (`A->A`: source on source)
     root=None, # Folder that holds the datasets
     target_root=None, # Folder of the target, if it is another
     order:str='shuffled', # See `ordered`
     seed:int=0, # Of the order
     every:bool=False, # Train on all cameras with as many images, drawn at random (the upper bound of Tables 1 and 6)
     ) -> Case:
-    "A case from Market-1501, DukeMTMC-reID or MSMT17 on disk"
-    def load(name, root): return load_dataset(name, root, **(dict(merge_val=True) if name == 'msmt17' else {}))
+    "A case from one or two datasets on disk"
+    def load(name, root):
+        spec = require(name, 'a case of new cameras', cameras=True, image_queries=True)
+        merge = 'val' in spec.splits and 'merge_val' in signature(spec.load).parameters   # MSMT17, as in papers
+        return load_dataset(name, root, **(dict(merge_val=True) if merge else {}))
     if '->' in setting:
         a, b = (s.strip() for s in setting.split('->'))
         source = load(a, root)
         return new_network(source, source if a == b else load(b, target_root or root), setting, order, seed)
-    name, seen = SEEN[check_choice('setting', setting, SEEN, "or 'market1501->msmt17' for two datasets")]
+    name, seen = known_cameras(setting)
     table = load(name, root)
     case = new_camera(table, seen, setting, order, seed)
     if not every: return case

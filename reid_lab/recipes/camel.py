@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from ..core import atomic_path, check_choice, pick_device
-from ..data.loaders import Batches, tokenize
+from ..data.loaders import Batches, to_pixels, tokenize
 from ..data.text import WordPiece, eda, load_tokenizer, mask_tokens
 from ..datasets import load_dataset, require
 from ..embeddings import embed_images, embed_texts
@@ -201,7 +201,7 @@ def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, i
     ) -> CamelData:
     "Load both tables and learn or load the vocabulary"
     p = PRESETS[check_choice('preset', preset, PRESETS)]
-    for name in {dataset, source} - {'world'}: require(name, captions=True)
+    for name in (dataset, source): require(name, 'CAMeL', captions=True)
     if 'world' in (dataset, source): world = load_dataset('world', preset=p.world, seed=world_seed)
     src = world.where(domain='generated') if source == 'world' else load_dataset(source, source_root)
     tgt = world.where(domain='real-like') if dataset == 'world' else load_dataset(dataset, data_root)
@@ -224,10 +224,8 @@ class Matcher:
         self.model, self.captions, self.dev = model, list(captions), next(model.parameters()).device
         with torch.inference_mode():
             rows = np.array_split(np.arange(len(gallery)), -(-len(gallery)//64))
-            self.tok = torch.cat([model.image_states(self._pixels(gallery, r))[1] for r in rows])
-
-    def _pixels(self, gallery, rows):
-        return torch.from_numpy(gallery.images(rows, self.model.size)).to(self.dev).permute(0, 3, 1, 2).float()/255
+            img = lambda r: to_pixels(gallery.images(r, model.size), self.dev)
+            self.tok = torch.cat([model.image_states(img(r))[1] for r in rows])
 
     @torch.inference_mode()
     def __call__(self, q, g): # (P,) caption numbers, (P,) image numbers -> (P,) logits of `match`

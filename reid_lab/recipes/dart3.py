@@ -161,7 +161,7 @@ def score_method(make:Callable, # Without arguments -> `TTA`
         start = time.perf_counter()
         adapted = [x.cpu() for x in make().adapt(part, ev.g)]
         ms = 1e3*(time.perf_counter() - start)/len(part)
-        q, g = (Embeddings(x, e.pid, e.cam) for x, e in zip(adapted, (part.q, ev.g)))
+        q, g = (e.with_emb(x) for x, e in zip(adapted, (part.q, ev.g)))
         for r in per_camera(q, g, 'euclidean').to_dict('records'):
             own = q.where(cam=r['cam'])
             told = {f'auroc_{k}': error_auroc(own, g, k, 'euclidean') for k in UNCERTAINTIES} if bias else {}
