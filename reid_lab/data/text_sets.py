@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from ..core import check_choice
 from .image_sets import write_images
-from .table import Finding, ReidTable, TableError
+from .table import SPLITS, Finding, ReidTable, TableError
 
 # %% ../../nbs/06_data.text_sets.ipynb #ffa3815e
 def read_json(path, # Annotation file
@@ -43,7 +43,7 @@ _TEST = dict(  # kind of a value -> (test, words for it)
     id=(lambda v: isinstance(v, int) and not isinstance(v, bool) or isinstance(v, str) and v.isdecimal(),
         'a whole number'),
     name=(lambda v: isinstance(v, (str, int)) and not isinstance(v, bool), 'a number or a string'),
-    split=(lambda v: v in ('train', 'val', 'test'), "'train', 'val' or 'test'"),
+    split=(lambda v: v in SPLITS, "'train', 'val' or 'test'"),
     label=(lambda v: isinstance(v, list) and len(v) == 27 and {str(x) for x in v} <= {'-1', '0', '1'},
            'a list of 27 values in -1, 0, 1'))
 
@@ -84,7 +84,7 @@ class TextSet:
     name: str = '{pid:04d}_{row:06d}.jpg'  # Image path to write, from split, pid, cam and row
 
     @property
-    def processed(self) -> dict: return {s: f'{self.prefix}_{s}.json' for s in ('train', 'val', 'test')}
+    def processed(self) -> dict: return {s: f'{self.prefix}_{s}.json' for s in SPLITS}
 
 
 TEXT_SETS = {
