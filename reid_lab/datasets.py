@@ -42,7 +42,8 @@ class Dataset:
     @property
     def splits(self) -> tuple: # Those that `counts` names
         "The splits it is published with"
-        return tuple(s for s in SPLITS if self.counts is None or s in {k if k in SPLITS else 'test' for k in self.counts})
+        known = SPLITS if self.counts is None else [k if k in SPLITS else 'test' for k in self.counts]
+        return tuple(s for s in SPLITS if s in known)
 
 
 FACTS = ('captions', 'cameras', 'image_queries', 'splits')

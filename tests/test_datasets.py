@@ -2,6 +2,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ from PIL import Image
 
 from reid_lab import datasets as D
 from reid_lab.data.text_sets import MALS_ATTRIBUTES, TEXT_SETS, mals_labels
-from reid_lab.data.image_sets import tiny_table
-from reid_lab.datasets import DATASETS, LAYOUTS, doctor, export_world, load_dataset
-from reid_lab.data.table import ReidTable, TableError
+from reid_lab.data.image_sets import IMAGE_SETS, tiny_table
+from reid_lab.datasets import DATASETS, LAYOUTS, doctor, export_world, fits, list_datasets, load_dataset, require
+from reid_lab.data.table import SPLITS, ReidTable, TableError
+from reid_lab.world.world import TASKS
 
 FROM_DISK = [name for name, d in DATASETS.items() if d.folder]
 TEXT = [name for name, spec in LAYOUTS.items() if "captions" in spec.keeps]  # image-only sets: see also test_image_sets
@@ -40,7 +42,7 @@ def small(layout):
     if layout in TEXT: return tiny_table(n_ids=8, per_id=2, n_captions=1 if layout == "mals" else 2)
     t = tiny_table(8, 2, 0, roles=True)
     f = t.frame.sort_values("role", key=lambda r: r.map({"both": 0, "query": 1, "gallery": 2}), kind="stable")
-    if not layout.startswith("msmt17"): f = f.assign(pid=f.pid + 1)[f.split != "val"]  # people from 1, no validation part
+    if not IMAGE_SETS[LAYOUTS[layout].dataset].lists: f = f.assign(pid=f.pid + 1)[f.split != "val"]  # people from 1, no `val`
     return ReidTable(f, None, t.reader, t.name)
 
 
@@ -67,7 +69,54 @@ def test_entry_is_complete(name):
     d = DATASETS[name]
     assert d.title and d.layout and d.citation and callable(d.load)
     assert len(d.mean) == len(d.std) == 3 and all(0 < v < 1 for v in (*d.mean, *d.std))
-    if d.folder: assert d.annotations and d.counts and name in {spec.dataset for spec in LAYOUTS.values()}
+    if d.folder: assert d.annotations and d.counts
+    assert d.splits and set(d.splits) <= set(SPLITS) and (d.captions or d.image_queries)
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_facts_of_the_record_are_those_of_the_table(layout, written):
+    spec, table = DATASETS[LAYOUTS[layout].dataset], load_dataset(LAYOUTS[layout].dataset, written[layout])
+    assert spec.captions == bool(table["captions"].map(len).any()) and spec.cameras == (table["cam"].nunique() > 1)
+    assert spec.image_queries == (len(table.query()) > 0)
+    assert "registered" not in str(doctor(LAYOUTS[layout].dataset, written[layout]))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_facts_of_the_world(task):
+    spec, table = DATASETS["world"], load_dataset("world", preset="smoke", task=task)
+    assert D._check_facts(table, spec) == [] and spec.splits == SPLITS == tuple(s for s in SPLITS if (table["split"] == s).any())
+
+
+@pytest.mark.parametrize("fact", ["captions", "cameras", "image_queries"])
+def test_the_doctor_sees_a_wrong_record(fact, written, monkeypatch):
+    monkeypatch.setitem(DATASETS, "rstpreid", replace(DATASETS["rstpreid"], **{fact: not getattr(DATASETS["rstpreid"], fact)}))
+    report = doctor("rstpreid", written["rstpreid"])
+    assert f"{fact.replace('_', ' ')}: {fact != 'image_queries'}, registered: {fact == 'image_queries'}" in str(report)
+
+
+def test_splits_are_those_with_published_counts():
+    assert {n: d.splits for n, d in DATASETS.items() if d.splits != SPLITS} == {
+        "icfg-pedes": ("train", "test"), "mals": ("train",), "market1501": ("train", "test"), "dukemtmc-reid": ("train", "test")}
+
+
+def test_require_says_what_is_missing_and_what_fits():
+    dart3 = dict(cameras=True, image_queries=True)
+    assert require("Market1501", "DART3", **dart3) is DATASETS["market1501"] and fits("world", **dart3)
+    assert set(list_datasets(**dart3)) == {"world", *IMAGE_SETS} and set(list_datasets(captions=True)) == {"world", "mals", *TEXT_SETS}
+    with pytest.raises(ValueError) as e: require("cuhk-pedes", "DART3", **dart3)
+    assert str(e.value) == ("DART3 needs a dataset with cameras, image queries; 'cuhk-pedes' has no cameras, no image queries. "
+                            f"Registered datasets that fit: {', '.join(list_datasets(**dart3))}")
+    with pytest.raises(ValueError, match="CAMeL needs.*'market1501' has no captions.*fit: world, cuhk-pedes"): require("market1501", "CAMeL", captions=True)
+    with pytest.raises(ValueError, match="'mals' has no split 'test'"): require("mals", "a target", captions=True, splits=("train", "test"))
+    with pytest.raises(ValueError, match="that fit: none"): require("mals", "x", captions=False, splits=("val",), cameras=False)
+    with pytest.raises(ValueError, match="Did you mean 'cameras'"): require("world", "x", camera=True)
+    with pytest.raises(ValueError, match="Did you mean 'market1501'"): require("market1502", "x")
+
+
+def test_no_list_of_names_is_kept_beside_the_records():
+    assert {spec.dataset for spec in LAYOUTS.values()} <= set(DATASETS) and {*TEXT_SETS, *IMAGE_SETS} <= set(DATASETS)
+    assert {n for n, spec in LAYOUTS.items() if spec.dataset in TEXT_SETS} == {f"{n}{x}" for n in TEXT_SETS for x in ("", "-processed")}
+    assert D.describe_datasets().index.tolist() == list(DATASETS)
 
 
 @pytest.mark.parametrize("layout", list(LAYOUTS))

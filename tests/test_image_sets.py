@@ -15,7 +15,7 @@ from PIL import Image
 
 from reid_lab import datasets as D
 from reid_lab.datasets import DATASETS, LAYOUTS, doctor, export_world, load_dataset
-from reid_lab.data.image_sets import (IMAGE_SETS, PARTS, check_image_set, load_image_set, tiny_table, unfit_rows, write_images)
+from reid_lab.data.image_sets import (IMAGE_SETS, SUBSETS, check_image_set, load_image_set, tiny_table, unfit_rows, write_images)
 from reid_lab.data.table import ReidTable, TableError
 
 BOXES = dict(train="bounding_box_train", query="query", gallery="bounding_box_test")
@@ -126,7 +126,7 @@ def test_other_readers_agree(tmp_path):
         assert sorted(got) == sorted(want)
     for layout, d in (("msmt17", ("train", "test")), ("msmt17-v2", ("mask_train_v2", "mask_test_v2"))):
         root = export_world(t, layout, tmp_path / layout)
-        for part, (split, role) in PARTS.items():
+        for part, (split, role) in SUBSETS.items():
             lines = [line.split(" ") for line in (root / f"list_{part}.txt").read_text().splitlines()]
             assert all((root / d[split == "test"] / p).is_file() and p.split("/")[0] == f"{int(i):04d}" for p, i in lines)
             f = t.frame[(t.frame.split == split) & ((t.frame.role == role) | (split != "test"))]
@@ -147,10 +147,10 @@ def test_names_have_the_published_form(name, pattern, tmp_path):
 
 # ---- round trips
 
-@pytest.mark.parametrize("name, layout", [("market1501", "market1501"), ("dukemtmc-reid", "dukemtmc-reid"), ("msmt17", "msmt17")])
-def test_a_published_folder_comes_out_as_it_went_in(name, layout, tmp_path):
+@pytest.mark.parametrize("name", NAMES)
+def test_a_published_folder_comes_out_as_it_went_in(name, tmp_path):
     root = make(name, tmp_path / "in")
-    out = export_world(load_dataset(name, root), layout, tmp_path / "out")
+    out = export_world(load_dataset(name, root), name, tmp_path / "out")
     files = lambda d: {p.relative_to(d).as_posix(): p.read_bytes() for p in d.rglob("*") if p.is_file()}
     assert files(out) == files(root)
 
@@ -220,7 +220,7 @@ def test_names_that_collide_or_are_no_jpeg_are_made_anew(market, tmp_path):
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 8), st.sampled_from(["train", "query", "gallery"])), min_size=3, max_size=12),
-       st.sampled_from(sorted(set(LAYOUTS) & {"market1501", "dukemtmc-reid", "msmt17", "msmt17-v2"})))
+       st.sampled_from([name for name, spec in LAYOUTS.items() if spec.dataset in IMAGE_SETS]))
 def test_any_table_survives(items, layout):
     import tempfile
     items = [(p + 10 * (k == "train"), c, k) for p, c, k in items] + [(1, 0, "query"), (2, 1, "gallery"), (11, 2, "train")]
@@ -267,7 +267,7 @@ def test_rows_without_a_place_are_refused_with_a_remedy(name, tmp_path):
            (changed(two, role=["both"] * 6 + ["query", "gallery", "none"]), "role 'none'", "give them a role"),
            (changed(two, cam=[most] * 9), f"cameras outside 0..{most - 1}", rf"table.where\(cam=range\({most}\)\)"),
            (changed(two, cam=[-1] * 9), "do not fit the file name", "table.where")]
-    if name != "msmt17": bad.append((t, "no part for split val", "or call them train"))
+    if name != "msmt17": bad.append((t, "no subset for split val", "or call them train"))
     if name != "market1501": bad.append((changed(two, pid=two["pid"].tolist()[:8] + [-1]), "junk", "p >= 0"))
     for k, (table, what, remedy) in enumerate(bad):
         with pytest.raises(TableError, match=f"(?s){re.escape(what)}.*{remedy}"): export_world(table, name, tmp_path / str(k))
@@ -353,12 +353,12 @@ def test_missing_and_empty_parts(name, part, tmp_path):
         elif empty: gone.write_text("\n")
         else: gone.unlink()
         text, report = error(name, root), doctor(name, root)
-        assert gone.name in text and f"parts={others}" in text and ("is empty" in text or "no image in" in text) == empty
+        assert gone.name in text and f"subsets={others}" in text and ("is empty" in text or "no image in" in text) == empty
         assert "is missing" in text or empty
         assert not report.ok and gone.name in str(report)
-        t = load_dataset(name, root, parts=others)
+        t = load_dataset(name, root, subsets=others)
         assert len(t) > 0 and (part == "train" or len(t.where(split="test")) > 0)
-        assert doctor(name, root, parts=others).ok
+        assert doctor(name, root, subsets=others).ok
 
 
 def test_all_parts_that_are_missing_are_named_at_once(market):
@@ -367,7 +367,7 @@ def test_all_parts_that_are_missing_are_named_at_once(market):
 
 
 @pytest.mark.parametrize("kw, says", [
-    (dict(parts="val"), "parts='val'"), (dict(parts=["train", "tets"]), "Did you mean 'test'|parts='tets'"), (dict(merge_val=True), "needs the part val"),
+    (dict(subsets="val"), "subsets='val'"), (dict(subsets=["train", "tets"]), "Did you mean 'test'|subsets='tets'"), (dict(merge_val=True), "needs the subset val"),
     (dict(form="raw"), "option of market1501='form'"), (dict(dataset="msmt17"), "option of market1501='dataset'")])
 def test_options_are_checked(kw, says, market):
     with pytest.raises(ValueError, match=says): load_dataset("market1501", market, **kw)
@@ -431,12 +431,12 @@ def test_no_validation_list(msmt):
     assert len(load_dataset("msmt17", msmt)) == 7  # empty is fine
     (msmt / "list_val.txt").unlink()
     assert "'list_val.txt' is missing" in error("msmt17", msmt)
-    assert len(load_dataset("msmt17", msmt, parts=["train", "query", "gallery"])) == 7
+    assert len(load_dataset("msmt17", msmt, subsets=["train", "query", "gallery"])) == 7
 
 
 def test_test_ids_do_not_depend_on_the_parts_read(msmt):
     t = load_dataset("msmt17", msmt)
-    assert load_dataset("msmt17", msmt, parts=["query", "gallery"])["pid"].tolist() == t.where(split="test")["pid"].tolist()
+    assert load_dataset("msmt17", msmt, subsets=["query", "gallery"])["pid"].tolist() == t.where(split="test")["pid"].tolist()
 
 
 # ---- content
@@ -501,7 +501,7 @@ def published(name):
     out = []
     for part, (ids, images) in DATASETS[name].counts.items():
         ids, images = (np.atleast_1d(v)[0] if v is not None else 1041 for v in (ids, images))
-        split, role = PARTS[part]
+        split, role = SUBSETS[part]
         start = 2000 if split == "test" else 1
         pid = start + np.arange(images) % ids
         if name == "market1501" and part == "gallery":

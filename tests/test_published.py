@@ -1,10 +1,41 @@
 "Published tables: what the papers print, and ours beside them without mixing"
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
-from reid_lab.published import (PAPERS, compare, is_world, load_paper, published_figures, published_table,
+from reid_lab import published
+from reid_lab.published import (ALIASES, PAPERS, compare, is_world, load_paper, published_figures, published_table,
                                 published_tables)
 from reid_lab.results import to_markdown
+
+
+FOLDER = resources.files("reid_lab")/"resources"/"published"
+
+
+def test_the_papers_are_the_files():
+    assert {f"{k}.json" for k in PAPERS} == {f.name for f in FOLDER.iterdir() if f.name.endswith(".json")}
+    assert len(PAPERS) == len(set(PAPERS.values())) and all(load_paper(k)["key"] == k for k in PAPERS)
+    assert not set(ALIASES) & set(PAPERS) and {load_paper(a.upper())["key"] for a in ALIASES} <= set(PAPERS)
+
+
+def test_one_more_file_is_one_more_paper(tmp_path):
+    "Without an edit anywhere: in a copy of the package, `reid_lab published` lists and prints it"
+    ignore = shutil.ignore_patterns("__pycache__")
+    package = Path(shutil.copytree(Path(published.__file__).parent, tmp_path/"reid_lab", ignore=ignore))
+    paper = json.loads((FOLDER/"camel.json").read_text(encoding="utf-8")) | dict(key="sixth", paper="A sixth paper", aliases=["6th"])
+    (package/"resources"/"published"/"sixth.json").write_text(json.dumps(paper))
+    def said(*args):
+        run = subprocess.run([sys.executable, "-c", "import sys; from reid_lab.cli import main; sys.exit(main())", "published", *args], capture_output=True, text=True, cwd=tmp_path,
+                             env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=True)
+        return run.stdout
+    assert "sixth  A sixth paper" in said() and "77.24" in said("6th", "I") and "sixth" in said("--help")
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -26,7 +57,7 @@ def test_numbers_as_printed():
 
 
 def test_errors_list_what_there_is():
-    with pytest.raises(ValueError, match="'camel', 'dmg', 'cfam', 'dart3', 'cfan'"): published_table("resnet", "I")
+    with pytest.raises(ValueError, match=", ".join(map(repr, PAPERS))): published_table("resnet", "I")
     with pytest.raises(ValueError, match=r"\['I', 'II', 'III', 'IV', 'V', 'VI', 'VII'\]"): published_table("camel", "8")
     with pytest.raises(ValueError, match="no 'dataset'"): compare(dict(R1=50.), "camel", "I")
     with pytest.raises(ValueError, match="none of the table's metrics"): compare(dict(dataset="world", acc=1.), "camel", "I")
