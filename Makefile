@@ -68,9 +68,11 @@ export: $(STAMP)
 
 notebooks: $(STAMP)
 	$(BIN)/python tools/execute_nbs.py
+	$(BIN)/python tools/layout.py --quiet
 	$(BIN)/python tools/readme.py
 
 readme: $(STAMP)
+	$(BIN)/python tools/layout.py --quiet
 	$(BIN)/python tools/readme.py
 
 # The checks of a commit and nbdev's merge of notebooks, for this clone only. nbdev's own hooks are the second choice, because

@@ -14,7 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pandas as pd  # noqa: E402 - threads are set before numpy is imported
 
 from reid_lab.protocols import world_case  # noqa: E402
-from reid_lab.recipes.dart3 import Source, over_cameras, score_settings  # noqa: E402
+from reid_lab.recipes.dart3 import Evaluation, over_cameras, score_settings  # noqa: E402
 from reid_lab.recipes.reid import train_reid  # noqa: E402
 
 POINTS = [
@@ -29,11 +29,11 @@ POINTS = [
 def one(case, model, lr, triplet=None, prompt_epochs=0, **kw):
     "Train, then score"
     if triplet is not None: kw["w_triplet"] = triplet
-    net, learn = train_reid(case.train, "quick", 0, model=model, lr=lr, prompt_epochs=prompt_epochs,
-                            model_kw=tuple(kw.items()), quiet=True)
-    f = over_cameras(score_settings(Source(net, case), ("No adaptation", "Norm"))).set_index("variant")
-    return dict(R1=f.R1["No adaptation"], mAP=f.mAP["No adaptation"], mAP_norm=f.mAP["Norm"], seconds=round(learn.seconds),
-                **{k: round(float(v), 3) for k, v in learn.logs.items()})
+    done = train_reid(case.train, "quick", 0, model=model, lr=lr, prompt_epochs=prompt_epochs,
+                      model_kw=tuple(kw.items()), quiet=True)
+    f = over_cameras(score_settings(Evaluation(done.model, case), ("No adaptation", "Norm"))).set_index("variant")
+    return dict(R1=f.R1["No adaptation"], mAP=f.mAP["No adaptation"], mAP_norm=f.mAP["Norm"], seconds=round(done.seconds),
+                **{k: round(v, 3) for k, v in done.log[-1].items() if k.endswith("_loss")})
 
 
 def main(models, seed):

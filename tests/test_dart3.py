@@ -15,6 +15,7 @@ from reid_lab.analysis.maps import project, sample_rows
 from reid_lab import protocols as P
 from reid_lab.recipes import dart3 as D
 from reid_lab.recipes.reid import train_reid
+from reid_lab.recipes.study import settings_frame, with_settings
 from reid_lab.tta import CameraNorm, adapt_embeddings
 
 
@@ -25,7 +26,7 @@ def table(): return P.world_table("smoke", 3)
 @pytest.fixture(scope="module")
 def source(table):
     case = P.world_case("smoke", 3, table=table)
-    return D.Source(train_reid(case.train, "smoke", 3, quiet=True, steps=25)[0], case)
+    return D.Evaluation(train_reid(case.train, "smoke", 3, quiet=True, steps=25).model, case)
 
 
 # ---- cases
@@ -67,8 +68,9 @@ def test_training_on_all_cameras_changes_nothing_else(table):
 def test_protocols(protocol):
     case = P.make_case("smoke", 3, protocol=protocol)
     unseen = set(case.cams) - set(case.seen)
-    assert bool(unseen) == (protocol == "camera") or protocol == "network"
-    assert len(case.q) and len(case.g) and repr(case)
+    assert bool(unseen) == (protocol in ("camera", "network"))
+    assert set(case.train.frame.cam) == set(case.seen) and set(case.q.frame.cam) == set(case.cams)
+    assert not set(case.train.frame.pid) & set(case.q.frame.pid) and f"gallery {len(case.g)}" in repr(case)
 
 
 @pytest.mark.parametrize("dataset,setting", [("market1501", "market1501-5"), ("dukemtmc-reid", "dukemtmc-reid-5"), ("msmt17", "msmt17-5")])
@@ -93,23 +95,23 @@ def test_all_cameras_seen_is_an_error(table):
 # ---- scores
 
 def test_scores_per_camera_add_up(source):
-    one = D.score_method(D.LINEUP["No adaptation"], source)
+    one = D.score_method(D.METHODS["No adaptation"], source)
     mean = D.over_cameras(one.assign(variant="x"))
     whole = retrieval_metrics(source.q.unit(), source.g.unit())
     for k in ("R1", "mAP", "mINP"): assert abs(mean[k].item() - whole[k]) < .3
     assert one.n_query.sum() == whole["n_query"]
 
 
-def test_cameras_start_anew_unless_carried(source):
+def test_cameras_start_anew_unless_continual(source):
     make = lambda: D.Dart3Lite(lr=.1, steps=3, batch_size=4)
     apart, alone = D.score_method(make, source), D.score_method(make, source, cams=source.case.cams[1:])
     assert apart.mAP.iloc[1] == alone.mAP.iloc[0]
-    carried = D.score_method(make, source, carry=True)
-    assert set(carried.cam) == set(apart.cam) and carried.mAP.iloc[1] != apart.mAP.iloc[1]
+    continual = D.score_method(make, source, continual=True)
+    assert set(continual.cam) == set(apart.cam) and continual.mAP.iloc[1] != apart.mAP.iloc[1]
 
 
-@pytest.mark.parametrize("name", D.LINEUP)
-def test_every_method_of_the_lineup(source, name):
+@pytest.mark.parametrize("name", D.METHODS)
+def test_every_method(source, name):
     before = {k: v.clone() for k, v in source.model.state_dict().items()}
     f = D.score_settings(source, [name])
     assert f.mAP.between(0, 100).all() and (f.variant == name).all()
@@ -118,32 +120,42 @@ def test_every_method_of_the_lineup(source, name):
 
 @pytest.mark.parametrize("study", D.STUDIES)
 def test_every_setting_of_every_study_can_be_made(study):
-    labels = [D.label(s) for s in D.STUDIES[study]]
-    assert len(set(labels)) == len(labels)
-    assert [D.unlabel(t) for t in labels] == D.STUDIES[study]
-    for s in D.STUDIES[study]:
+    frame = settings_frame(D.STUDIES[study])
+    assert frame.variant.is_unique
+    for s in D.STUDIES[study].settings:
         kw = {k: v for k, v in s.items() if k not in ("name", "n_ground")}
-        assert D.LINEUP[s["name"]](**kw) is not None
+        made = D.METHODS[s["name"]](**kw)
+        shown = dict(vars(made), **vars(getattr(made, "norm", made)))
+        assert all(shown[k] == v for k, v in kw.items() if k in shown) and type(made) is D.METHODS[s["name"]].kind
+
+
+def test_rows_recorded_before_the_settings_were_columns():
+    "A row is completed from the study that made it; its label is not taken apart"
+    study = D.STUDIES["k_tau"]
+    rows = pd.DataFrame(dict(variant=["Norm", "DART3-LITE, k=3, tau=0.3"], seed=0, mAP=[50., 51.]))
+    full = with_settings(rows, study, base="Norm")
+    assert full.method.tolist() == ["Norm", "DART3-LITE"] and full.k[1] == 3 and full.tau[1] == .3 and full.over[1] == 1.
+    with pytest.raises(ValueError, match="is none of this study"): with_settings(rows.assign(variant="TENT"), study)
 
 
 def test_batch_statistics_do_not_apply_without_batchnorm(table):
     case = P.world_case("smoke", 3, table=table)
-    vit = D.Source(train_reid(case.train, "smoke", 3, quiet=True, steps=2, model="transreid_tiny")[0], case)
-    left = [n for n in D.LINEUP if not D.applies(dict(name=n), vit)]
+    vit = D.Evaluation(train_reid(case.train, "smoke", 3, quiet=True, steps=2, model="transreid_tiny").model, case)
+    left = [n for n in D.METHODS if not D.applies(dict(name=n), vit)]
     assert left == ["BN statistics only", "TENT with BN statistics"]
     assert D.score_settings(vit, ["TENT", "DART3"]).mAP.notna().all()   # LayerNorm learns
 
 
 def test_cameras_without_a_match_are_left_out(source):
     q = Embeddings(source.q.emb, np.where(source.q.cam == source.case.cams[0], 9999, source.q.pid), source.q.cam)
-    odd = D.Source(source.model, source.case, q, source.g)
-    assert D.score_method(D.LINEUP["Norm"], odd).cam.tolist() == list(source.case.cams[1:])
-    nobody = D.Source(source.model, source.case, Embeddings(q.emb, np.full(len(q), 9999), q.cam), source.g)
-    with pytest.raises(ValueError, match="no query has a match"): D.score_method(D.LINEUP["Norm"], nobody)
+    odd = D.Evaluation(source.model, source.case, q, source.g)
+    assert D.score_method(D.METHODS["Norm"], odd).cam.tolist() == list(source.case.cams[1:])
+    nobody = D.Evaluation(source.model, source.case, Embeddings(q.emb, np.full(len(q), 9999), q.cam), source.g)
+    with pytest.raises(ValueError, match="no query has a match"): D.score_method(D.METHODS["Norm"], nobody)
 
 
 def test_bias_is_measured_on_the_scored_cameras(source):
-    f = D.score_method(D.LINEUP["Norm"], source, bias=True)
+    f = D.score_method(D.METHODS["Norm"], source, bias=True)
     parts = []   # each camera's queries pool their statistics with the gallery images of that camera
     for c in source.case.cams:
         q, g = adapt_embeddings(CameraNorm(), source.q.where(cam=c), source.g)
@@ -162,7 +174,7 @@ def test_a_dataset_goes_with_its_protocol():
 def test_settings_of_the_paper_by_model():
     assert D.as_in_paper("transreid_b16")["DART3"] == dict(lr=1e-4, steps=1, batch_size=64, tau=200.)
     assert D.as_in_paper("clip_reid_b16")["DART3-LITE"]["tau"] == 100.
-    for name, kw in D.as_in_paper("transreid_b16").items(): assert D.LINEUP[name](**kw)
+    for name, kw in D.as_in_paper("transreid_b16").items(): assert D.METHODS[name](**kw)
 
 
 def test_grounding_takes_images_that_were_trained_on(source):
@@ -183,9 +195,10 @@ def test_a_run_keeps_what_the_notebook_reads(tmp_path):
 
 def test_a_training_goes_on_only_if_it_is_the_same(table, tmp_path):
     rows = P.world_case("smoke", 3, table=table).train
-    model, learn = train_reid(rows, "smoke", 0, tmp_path, quiet=True, steps=50)
-    again, more = train_reid(rows, "smoke", 0, tmp_path, quiet=True, steps=50)   # found at its last step
-    assert more.images == learn.images and all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
+    done = train_reid(rows, "smoke", 0, tmp_path, quiet=True, steps=50)
+    again = train_reid(rows, "smoke", 0, tmp_path, quiet=True, steps=50)   # found at its last step
+    assert again.images == done.images == 50*16
+    assert all(torch.equal(a, b) for a, b in zip(done.model.parameters(), again.model.parameters()))
     for change in (dict(seed=1), dict(lr=.1)):
         with pytest.raises(ValueError, match=f"another training.*{[*change][0]}"):
             train_reid(rows, "smoke", **{**dict(seed=0, folder=tmp_path, quiet=True, steps=50), **change})

@@ -13,9 +13,12 @@ from reid_lab.data.table import ReidTable
 from reid_lab.world.world import World, reid_groups
 from reid_lab.embeddings import Embeddings
 from reid_lab.experiment import notebooks, run_notebook
+from reid_lab.recipes import camel, dart3
+from reid_lab.recipes.study import settings_frame
 
 ROOT = Path(__file__).parents[1]
 CAMEL, DART3 = ["main", "ablation", "k", "transfer"], ["main", "ablation", "k_tau", "samples", "cameras", "noise", "settings"]
+assert set(CAMEL) < set(camel.STUDIES) and set(DART3) < set(dart3.STUDIES)
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +48,8 @@ def test_camel(study, tmp_path):
     assert {r["dataset"] for r in done.rows} == {"world (source)", "world-smoke"}
     assert {f"camel_{study}_training.pdf", f"camel_{study}_training.png"} <= figures
     if study == "main":
-        assert {"camel_main_strips.pdf", "camel_main_masking.pdf"} <= figures
-        q = Embeddings.load(done.folder / "arms" / "camel-0" / "finetuned-queries")
+        assert {"camel_main_ranked_lists.pdf", "camel_main_masking.pdf"} <= figures
+        q = Embeddings.load(done.folder / "models" / "camel-0" / "finetuned-queries")
         assert len(q) == 400 and q.caption is not None
 
 
@@ -57,6 +60,12 @@ def test_dart3(study, tmp_path):
     expected = dict(main="dart3_map_cam.pdf", ablation="dart3_ablation_skew_vs_norm.pdf", noise="dart3_noise_hits.pdf",
                     cameras="dart3_cameras_cameras.png")
     assert expected.get(study, f"dart3_{study}_skew.pdf") in figures
+    stored = pd.read_csv(tmp_path / "runs.csv")
+    known = settings_frame(dart3.STUDIES[study]).set_index("variant")
+    for r in stored.itertuples():   # settings are columns of the row
+        told = json.loads(r.parameters)
+        assert told["method"] == known.method[r.variant]
+        assert all(told[k] == v for k, v in known.loc[r.variant].dropna().items() if k != "method")
     if study == "settings": assert set(pd.read_csv(tmp_path / "runs.csv").seed) == {1000}   # never on a test World
     seeds = {p.name for p in (done.folder / "models").iterdir()}
     assert len(seeds) == (2 if study == "ablation" else 1) and len(Embeddings.load(done.folder / "models" / min(seeds) / "queries"))
@@ -68,7 +77,7 @@ def test_a_study_uses_the_models_of_another(tmp_path):
     again, _ = smoke("run_dart3", "distance", tmp_path / "b", models=str(first.folder))
     score = lambda done, name: [r["mAP"] for r in done.rows if r["variant"] == name]
     assert score(first, "DART3-LITE") == score(again, "DART3-LITE, distance=euclidean")
-    assert {p: p.stat().st_mtime for p in first.folder.rglob("*.safetensors")} == before and not list(again.folder.rglob("train"))
+    assert {p: p.stat().st_mtime for p in first.folder.rglob("*.safetensors")} == before and not list(again.folder.rglob("log.jsonl"))
 
 
 @pytest.mark.parametrize("dataset", ["market1501-5", "msmt17-5", "dukemtmc-reid->dukemtmc-reid"])
@@ -93,7 +102,9 @@ def test_cuhk_pedes_folder_from_the_command_line(tmp_path, private_cache):
     assert done.returncode == 0, done.stderr[-3000:]
     rows = json.loads((tmp_path / "run/metrics.json").read_text())["rows"]
     assert {r["dataset"] for r in rows} == {"world (source)", "cuhk-pedes"}
-    assert all(r["metrics"]["n_query"] > 0 if "n_query" in r["metrics"] else True for r in rows)
+    assert all(r["metrics"]["R1"] <= r["metrics"]["R5"] <= r["metrics"]["R10"] for r in rows)
+    tested = [r for r in rows if r["dataset"] == "cuhk-pedes"]
+    assert {r["extra"]["phase"] for r in tested} == {"zeroshot"} and len(tested) == len(camel.STUDIES["zero_shot"].settings)
 
 
 @pytest.mark.parametrize("bad, message", [(dict(preest="smoke"), "preest"), (dict(study="mian"), "main"), (dict(seed="one"), "seed")])

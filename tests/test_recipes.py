@@ -1,11 +1,14 @@
-"""The CAMeL protocol: settings, data, determinism, what is kept, an interrupted arm."""
+"""The CAMeL protocol: settings, data, determinism, what is kept, an interrupted run, and refusal of other data."""
 import numpy as np
 import pytest
 import torch
 
 from reid_lab.learner import Callback
-from reid_lab.recipes import camel
-from reid_lab.recipes.camel import METHODS, PRESETS, TABLE_IV, Arm, evaluate, load_data, make_strategy, pretrain
+from reid_lab.models.zoo import create_model, list_models
+from reid_lab.recipes import camel, training
+from reid_lab.recipes.camel import (PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, evaluate, load_data, load_run, make_strategy,
+                                    pretrain, run_variant)
+from reid_lab.recipes.study import find_study, settings_frame
 
 
 @pytest.fixture(scope="module")
@@ -13,12 +16,13 @@ def data(private_cache): return load_data("smoke")
 
 
 def test_table_iv_has_the_papers_five_rows():
-    assert [METHODS[m]["label"] for m in TABLE_IV] == ["Baseline", "+ ST", "+ ST + ADSU", "+ ST + CMML", "CAMeL"]
+    assert [VARIANTS[m].title for m in TABLE_IV] == ["Baseline", "+ ST", "+ ST + ADSU", "+ ST + CMML", "CAMeL"]
 
 
-@pytest.mark.parametrize("bad", [dict(method="camle"), dict(preset="quik"), dict(train=(("stepz", 1),)), dict(meta=(("kk", 1),))])
+@pytest.mark.parametrize("bad", [dict(variant="camle"), dict(preset="quik"), dict(train=(("stepz", 1),)), dict(meta=(("kk", 1),)),
+                                 dict(model="dual_tinny")])
 def test_misspelt_settings(bad):
-    with pytest.raises(ValueError, match="Did you mean"): Arm(**bad)
+    with pytest.raises(ValueError, match="Did you mean"): Config(**bad)
 
 
 def test_words_of_the_target_are_known(data):
@@ -35,40 +39,87 @@ def test_people_are_in_one_split_and_one_domain(data):
             for pid in rows.pid.unique(): assert seen.setdefault(pid, (t.frame.domain.iat[0], split)) == (rows.domain.iat[0], split)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains(method, data):
-    model, learn = pretrain(Arm(method, "smoke", train=(("steps", 4),)), data, quiet=True)
-    assert learn.step == 4 and all(p.isfinite().all() for p in model.parameters())
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_trains(variant, data):
+    done = pretrain(Config(variant, "smoke", train=(("steps", 4),)), data, quiet=True)
+    updates = 3 if VARIANTS[variant].released else 1   # of the released code for each batch
+    assert done.steps == 4 and done.images == 4*16*updates and all(p.isfinite().all() for p in done.model.parameters())
 
 
-def test_an_interrupted_arm_goes_on(data, tmp_path, monkeypatch):
-    "Stopped in the middle and started again, an arm ends with the same weights"
-    arm = Arm("camel", "smoke", train=(("steps", 12),))
-    whole, _ = pretrain(arm, data, tmp_path / "a", quiet=True)
-    real = camel.Checkpoint
-    monkeypatch.setattr(camel, "Checkpoint", lambda folder, every, keep: real(folder, 3, keep))
+@pytest.mark.parametrize("model", list_models("text", size="tiny"))
+@pytest.mark.parametrize("variant", ["base", "camel"])
+def test_any_model_that_reads_captions(model, variant, tmp_path):
+    row = run_variant(variant, "smoke", keep=tmp_path, model=model, train=dict(steps=4, ft_steps=3))
+    assert row["images_seen"] == 4*16 and 0 <= row["finetuned_mAP"] <= 100
+    folder, = tmp_path.iterdir()
+    assert type(load_run(folder)["finetuned"]) is type(create_model(model, vocab_size=60))
+
+
+def test_an_interrupted_run_goes_on(data, tmp_path, monkeypatch):
+    "Stopped in the middle and started again, a run ends with the same weights"
+    config = Config("camel", "smoke", train=(("steps", 12),))
+    whole = pretrain(config, data, tmp_path / "a", quiet=True)
+    real = training.Checkpoint
+    monkeypatch.setattr(training, "Checkpoint", lambda folder, every, keep: real(folder, 3, keep))
 
     class Stop(Callback):
         def after_step(self, learn):
             if learn.step == 8: raise KeyboardInterrupt
     strategy = camel.make_strategy
     monkeypatch.setattr(camel, "make_strategy", lambda *a: (strategy(*a)[0], [Stop()]))
-    with pytest.raises(KeyboardInterrupt): pretrain(arm, data, tmp_path / "b", quiet=True)
+    with pytest.raises(KeyboardInterrupt): pretrain(config, data, tmp_path / "b", quiet=True)
     monkeypatch.setattr(camel, "make_strategy", lambda *a: (strategy(*a)[0], [Callback()]))
-    again, learn = pretrain(arm, data, tmp_path / "b", quiet=True)
-    assert learn.step == 12
-    assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), again.state_dict().values()))
+    again = pretrain(config, data, tmp_path / "b", quiet=True)
+    assert again.steps == 12
+    assert all(torch.equal(a, b) for a, b in zip(whole.model.state_dict().values(), again.model.state_dict().values()))
+
+
+@pytest.mark.parametrize("change, named", [
+    (dict(variant="base"), "method"), (dict(train=(("steps", 5),)), "steps"), (dict(train=(("steps", 4), ("lr", .1))), "lr"),
+    (dict(train=(("steps", 4), ("batch_size", 8))), "batch_size"), (dict(meta=(("k", 3),)), "k"), (dict(seed=1), "seed"),
+    (dict(model="dual_tiny"), "model"), (dict(preset="quick"), "model_kw"), (dict(data=dict(world_seed=1)), "images"),
+    (dict(data=dict(scenario="street")), None)])
+def test_a_folder_refuses_another_training(data, tmp_path, change, named):
+    "Data, settings, seed, model and preset; the target's scenario does not touch pretraining"
+    config, other = Config("camel", "smoke", train=(("steps", 4),)), data
+    pretrain(config, data, tmp_path, quiet=True)
+    change = dict(change)
+    if "data" in change: other = load_data("smoke", **change.pop("data"))
+    if named is None: assert pretrain(config, other, tmp_path, quiet=True).steps == 4
+    else:
+        if change.get("preset"): change["train"] = tuple(vars(PRESETS["smoke"].train).items()) + (("steps", 4),)
+        with pytest.raises(ValueError, match=f"holds another training.*'{named}'"):
+            pretrain(Config(**{**dict(variant="camel", preset="smoke", train=(("steps", 4),)), **change}), other, tmp_path, quiet=True)
+
+
+def test_a_run_is_opened_at_its_own_size(tmp_path):
+    "The folder says which model it holds; the caller names no preset"
+    run_variant("base", "smoke", keep=tmp_path, train=dict(steps=2, ft_steps=2))
+    back = load_run(tmp_path / "base-0-steps=2-ft_steps=2", ["pretrained", "finetuned"])
+    assert back["finetuned"].size == back["pretrained"].size == (64, 32)
+    with pytest.raises(ValueError, match="models='tuned'"): load_run(tmp_path / "base-0-steps=2-ft_steps=2", ["tuned"])
+    with pytest.raises(ValueError, match="image queries|captions"): load_data("smoke", dataset="market1501")
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_setting_of_every_study_is_a_config(study):
+    frame = settings_frame(STUDIES[study], TITLES)
+    assert frame.variant.is_unique and len(frame) == len(STUDIES[study].settings)
+    for s in STUDIES[study].settings:
+        config = Config(s["name"], "smoke", meta=tuple(s.items())[1:])
+        assert all(config.describe()[k] == v for k, v in s.items() if k != "name")
+    for printed in STUDIES[study].printed: assert STUDIES[find_study(STUDIES, printed)].printed.count(printed) == 1
 
 
 def test_reranking_only_reorders_the_first(data):
     torch.manual_seed(0)
-    model = camel.create_model("camel_tiny", tokenizer=data.tokenizer, size=(64, 32))
+    model = create_model("camel_tiny", tokenizer=data.tokenizer, size=(64, 32))
     e = evaluate(model, data.target, "val", 4)
     for a, b in zip(e["itc_top"][:50], e["itm_top"][:50]):
         assert set(a[:4]) == set(b[:4]) and np.array_equal(a[4:], b[4:])
 
 
 def test_strategies_have_the_papers_order(data):
-    strategy, _ = make_strategy(Arm("camel", "smoke"), data.tokenizer)
+    strategy, _ = make_strategy(Config("camel", "smoke"), data.tokenizer)
     assert [t.name for t in strategy.tasks] == ["illumination", "blur", "memory"] and strategy.every == 6
     assert strategy.tasks[2].memory.capacity == PRESETS["smoke"].train.batch_size

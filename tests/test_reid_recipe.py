@@ -4,10 +4,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reid_lab.data.loaders import bot, erase, pad_crop, transreid
+from reid_lab.data.loaders import Batches, bot, erase, pad_crop, transreid
 from reid_lab.world.world import World
 from reid_lab.models.zoo import create_model
-from reid_lab.recipes.reid import OWN, REID_PRESETS, ReidTrain, new_model, reid_optimiser, reid_schedule, reid_settings, train_reid
+from reid_lab.recipes.reid import BY_MODEL, REID_PRESETS, ReidTrain, new_model, reid_optimiser, reid_schedule, reid_settings, train_reid
 
 SMALL = dict(model_kw=(("size", (64, 32)),), batch_size=16, device="cpu")
 
@@ -26,7 +26,7 @@ def test_a_model_brings_its_own_settings():
     assert reid_settings("paper", model="transreid_b16", lr=1.).lr == 1.
     s = ReidTrain(steps=3)
     assert reid_settings(s) == s and reid_settings(s, lr=.1).steps == 3
-    assert {p for p, _ in OWN} <= set(REID_PRESETS)
+    assert {p for p, _ in BY_MODEL} <= set(REID_PRESETS)
 
 
 # factors by hand: epoch -> factor
@@ -71,9 +71,11 @@ def test_paper_recipes_run_on_tiny_models(people, name):
     s = replace(paper(name), model=name.rsplit("_", 1)[0] + "_tiny", epochs=1, prompt_epochs=min(1, paper(name).prompt_epochs), **SMALL)
     torch.manual_seed(0)
     before = {k: v.clone() for k, v in new_model(people, s).state_dict().items()}
-    model, learn = train_reid(people, s, quiet=True)
-    assert learn.step == len(learn.loader) and all(torch.isfinite(v) for v in learn.logs.values())
-    after = model.state_dict()
+    done = train_reid(people, s, quiet=True)
+    an_epoch = len(Batches(people.where(split="train"), 16, (64, 32), seed=0, sampler="pk", k=s.k))
+    assert done.steps == an_epoch and done.images == 16*an_epoch
+    assert all(v == v and abs(v) < 1e6 for r in done.log for k, v in r.items() if k.endswith("_loss"))
+    after = done.model.state_dict()
     changed = {k for k in after if not torch.equal(after[k], before[k])}
     assert any("neck" in k for k in changed)
     if name.startswith("clip"):   # stage 1 learned sentences, stage 2 left them and the text tower alone
@@ -84,10 +86,10 @@ def test_paper_recipes_run_on_tiny_models(people, name):
 def test_sentences_are_not_learned_again_on_resuming(people, tmp_path, monkeypatch):
     import reid_lab.recipes.reid as R
     s = ReidTrain("clip_reid_tiny", steps=50, prompt_epochs=1, **SMALL)
-    model, learn = train_reid(people, s, folder=tmp_path, quiet=True)
+    model = train_reid(people, s, folder=tmp_path, quiet=True).model
     def never(*a, **k): raise AssertionError("stage 1 ran again")
     monkeypatch.setattr(R, "learn_prompts", never)
-    again, _ = train_reid(people, s, folder=tmp_path, quiet=True)
+    again = train_reid(people, s, folder=tmp_path, quiet=True).model
     assert torch.equal(model.texts, again.texts) and again.texts_ready and torch.equal(model.prompts.learned, again.prompts.learned)
 
 

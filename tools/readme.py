@@ -12,11 +12,11 @@ import re
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from layout import AREAS  # noqa: E402 - a sibling of this file
+
 ROOT = Path(__file__).resolve().parents[1]
 START, END = "<!-- map: made by tools/readme.py -->", "<!-- end of map -->"
-AREAS = (("Data: one table for every dataset, and the World", "0"), ("Retrieval and metrics", "1"), ("Losses and schedules", "2"),
-         ("Models", "3"), ("Training", "4"), ("Test-time adaptation", "5"), ("Analysis", "6"), ("Results and figures", "7"),
-         ("Widgets", "8"), ("Running experiments", "9"))
 IMAGES = {"image/png": "png", "image/jpeg": "jpg"}
 
 
@@ -43,10 +43,10 @@ def library_map(nbs):
     "Markdown tables of all notebooks, by area"
     head = "| notebook | what is in it |\n|---|---|"
     out = []
-    for name, digit in AREAS:
+    for digit, (name, *_) in AREAS.items():
         rows = [row(p, nbs) for p in sorted(nbs.glob(f"{digit}[0-9]_*.ipynb"))]
         if rows: out += [f"**{name}**", "\n".join([head, *rows])]
-    for name, folder in (("Tutorials", "tutorials"), ("Experiments, run by papermill or `reid_lab run`", "experiments")):
+    for name, folder in (("Documents", "docs"), ("Tutorials", "tutorials"), ("Experiments, run by papermill or `reid_lab run`", "experiments")):
         rows = [row(p, nbs) for p in sorted((nbs/folder).glob("[!_.]*.ipynb"))]
         if rows: out += [f"**{name}**", "\n".join([head, *rows])]
     return "\n\n".join(out)
