@@ -145,8 +145,8 @@ def sdm_per_sample(img, # (B,D) image embeddings
     pid=None, # (B,) identities
     tau=.02, # Temperature
     eps:float=1e-8, # Floor of the target distribution
-    image_id=None, # (B,) photograph ids, to tell the same photograph from the same person
-    factor:float=.3, # Target of another photograph of the same person, with `image_id`
+    image_id=None, # (B,) photograph ids, to distinguish the same photograph from the same identity
+    factor:float=.3, # Target of another photograph of the same identity, with `image_id`
     ): # (B,) image-to-text plus text-to-image divergence of each pair
     "SDM of each pair (IRRA, eq. 5 and 6)"
     y, sim = _pairs(img, txt, pid), cosine(img, txt)/tau
@@ -165,7 +165,7 @@ def sdm(img, # (B,D) image embeddings
     tau=.02, # Temperature
     eps:float=1e-8, # Floor of the target distribution
     image_id=None, # (B,) photograph ids
-    factor:float=.3, # Target of another photograph of the same person
+    factor:float=.3, # Target of another photograph of the same identity
     ): # scalar
     "Similarity distribution matching, mean over the batch of the sum of directions"
     return _mean(sdm_per_sample(img, txt, pid, tau, eps, image_id, factor))
@@ -182,7 +182,7 @@ def instance(img_logits, # (B,C) class scores of the images
 
 def label_smoothing(logits, # (B,C) class scores
     label, # (B,) class index
-    eps:float=.1, # Share of the target that is spread out
+    eps:float=.1, # Share of the target that is redistributed
     over:str='all', # 'all' classes (eps/C) or 'others' (eps/(C-1))
     ): # scalar
     "Cross-entropy with a softened target"
