@@ -20,7 +20,7 @@ from .bot import bn_neck, id_head, load_backbone, read_pretrained
 # %% ../../nbs/32_models.transreid.ipynb #3de50426
 def patch_grid(size, # (H,W) of the crops
     patch:int=16, # Side of a patch
-    stride:int=16, # From one patch to the next
+    stride:int=16, # Step between patches
     ) -> tuple: # Rows and columns
     "Grid of the patches that fit into a crop"
     if min(size) < patch: raise ValueError(f"size={tuple(size)} is smaller than one patch of {patch} pixels")
@@ -36,7 +36,7 @@ def resize_positions(pos, # (P+h*w,D) position embeddings, the grid last
         side = math.isqrt(len(pos))
         old = (side, side)
         if len(pos) not in (side*side, side*side + 1):
-            raise ValueError(f"{len(pos)} positions are not a square grid with or without CLS; say rows and columns")
+            raise ValueError(f"{len(pos)} positions are not a square grid with or without CLS; give rows and columns as old")
     n = len(pos) - old[0]*old[1]
     if n < 0: raise ValueError(f"old={tuple(old)} needs {old[0]*old[1]} positions, got {len(pos)}")
     if tuple(old) == tuple(grid): return pos
@@ -47,7 +47,7 @@ def resize_positions(pos, # (P+h*w,D) position embeddings, the grid last
 # %% ../../nbs/32_models.transreid.ipynb #9bdac9ad
 def shift_shuffle(tok, # (B,N,D) patches without CLS
     shift:int=5, # As configured in the paper's code: `shift - 1` patches move to the end
-    groups:int=2, # Rows that are dealt out column by column
+    groups:int=2, # Groups that are interleaved
     ): # (B,N',D), N' the next multiple of `groups`
     "Shift, then patch shuffle (TransReID, sec. 3.2)"
     x = torch.cat([tok[:, shift - 1:], tok[:, :shift - 1]], 1)
@@ -69,10 +69,10 @@ def jigsaw(tok, # (B,N,D) patches without CLS
 # %% ../../nbs/32_models.transreid.ipynb #f1cf0631
 def overlapping_vit(size=(256, 128), # Height and width of the crops
     patch:int=16, # Side of a patch
-    stride:int=12, # From one patch to the next
-    width:int=768, # Of the tokens
+    stride:int=12, # Step between patches
+    width:int=768, # Width of the tokens
     depth:int=12, # Blocks
-    heads:int=12, # Of each attention
+    heads:int=12, # Attention heads
     drop_path:float=.1, # Stochastic depth of the last block; it grows from 0
     pretrained=False, # False, True (downloads ViT-B/16 once), or a local file
     pretrained_grid=None, # (rows, columns) of the pretrained positions; None: a square
@@ -92,7 +92,7 @@ def overlapping_vit(size=(256, 128), # Height and width of the crops
 # %% ../../nbs/32_models.transreid.ipynb #5ff4d818
 class TransReID(nn.Module):
     "Image ReID model on a vision transformer with a global and (optionally) four local features"
-    def __init__(self, vit:nn.Module, # From `overlapping_vit`; its parts move into this model
+    def __init__(self, vit:nn.Module, # From `overlapping_vit`; its modules are reused
         n_ids:int, # Training identities
         size=(256, 128), # Height and width of the crops
         cams=None, # Camera ids with side information, or their number; None: without
@@ -123,7 +123,7 @@ class TransReID(nn.Module):
 @patch
 def side_information(self:TransReID, cam=None, # (B,) camera ids, or None
     ): # (B,1,D) or (1,1,D), or 0 without side information
-    "What is added to every token of an image"
+    "Side information added to every token of an image"
     if not self.cams: return 0.
     if cam is None: return self.side*self.side_embed.mean(0)[None, None]
     hit = cam[:, None] == torch.tensor(self.cams, device=cam.device)
@@ -178,7 +178,7 @@ def joined(features, # Global feature (B,D), then the local ones
 def raw_features(self:TransReID, img, # (B,3,H,W) in [0,1]
     cam=None, # (B,) camera ids, used with side information
     ): # (B,dim) of any length
-    "Test feature as it leaves the network"
+    "Test feature before normalisation"
     return joined(self.branches(img, cam) if self.feature == 'before' else self.features(img, cam)[1])
 
 
@@ -225,7 +225,7 @@ def forward(self:TransReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`
 # %% ../../nbs/32_models.transreid.ipynb #8e4cff9d
 def transreid_b16(n_ids:int, # Training identities
     size=(256, 128), # Height and width of the crops
-    stride:int=12, # 12 overlaps the patches, 16 does not
+    stride:int=12, # 12: overlapping patches, 16: disjoint
     pretrained=False, # ImageNet-21k weights: False, True (downloads once), or a local file
     **kw, # Other arguments of `TransReID`
     ) -> TransReID:
@@ -236,10 +236,10 @@ def transreid_b16(n_ids:int, # Training identities
 def transreid_tiny(n_ids:int, # Training identities
     size=(128, 64), # Height and width of the crops
     patch:int=16, # Side of a patch
-    stride:int=12, # From one patch to the next
-    width:int=96, # Of the tokens
+    stride:int=12, # Step between patches
+    width:int=96, # Width of the tokens
     depth:int=3, # Blocks; the last one exists twice
-    heads:int=3, # Of each attention
+    heads:int=3, # Attention heads
     w_triplet:float=.1, # Weight of the triplet loss; 1 in the paper, which starts from pretrained weights
     **kw, # Other arguments of `TransReID`
     ) -> TransReID:
