@@ -50,13 +50,13 @@ def peak_mb(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/(1024 i
 def worker(size, noise, repeat, backend):
     "One size and noise level; prints a JSON line"
     import torch
-    from reid_lab.metrics import EmbeddingScores, _blocks, retrieval_metrics
+    from reid_lab.metrics import EmbeddingScores, retrieval_metrics, score_blocks
     nq, ng, ids, cams = SIZES[size]
     q, g = features(nq, ids, cams, noise, 1), features(ng, ids, cams, noise, 2)
     before = peak_mb()
 
     def product():
-        for _ in _blocks(EmbeddingScores(q.emb, g.emb), None): pass
+        for _ in score_blocks(EmbeddingScores(q.emb, g.emb)): pass
 
     _, _, first = clocked(lambda: retrieval_metrics(q[:64], g, backend="numba" if backend == "auto" else backend))
     runs = []

@@ -12,10 +12,18 @@ import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from reid_lab.world.render import pick_backend  # noqa: E402 - threads are set before numpy is imported
-from reid_lab.world.world import Options, Plan, World, _render_chunk, text_groups  # noqa: E402
+from reid_lab.world.render import pick_backend, reference_areas, render  # noqa: E402 - threads are set before numpy is imported
+from reid_lab.world.world import Options, Plan, World, text_groups  # noqa: E402
 
 from timing import best  # noqa: E402
+
+
+def draw(items, options, backend):
+    "Planned images one after the other; areas of a person who comes again are not measured again, as in a World"
+    last, areas = None, None
+    for it in items:
+        if it.seen != last: last, areas = it.seen, reference_areas(it.seen, backend)
+        render(it.seen, it.camera.at(it.shot.time), it.shot, options.size, options.supersample, backend, areas)
 
 
 def rendering(people, repeat):
@@ -25,9 +33,9 @@ def rendering(people, repeat):
     for backend in dict.fromkeys(("numpy", pick_backend())):
         for size, n in (((64, 32), 2), ((128, 64), 2), ((384, 128), 1)):
             items = Plan(text_groups(people, 3, 1, 1, people, 3, 16, 6), Options(size=size, supersample=n), 0).items
-            _render_chunk(items, Options(size=size, supersample=n), backend)   # compile, paint the backgrounds
+            draw(items, Options(size=size, supersample=n), backend)   # compile, paint the backgrounds
             blocks = [items[i:i + 12] for i in range(0, len(items) - 11, 12)]
-            took = [best(lambda b=b: _render_chunk(b, Options(size=size, supersample=n), backend), repeat)
+            took = [best(lambda b=b: draw(b, Options(size=size, supersample=n), backend), repeat)
                     for b in blocks]
             ms = 1e3*sum(took)/(12*len(took))
             print(f"{backend:8} {size[0]:>5}x{size[1]:<3} {n*n:>7} {ms:>9.2f} {1e3/ms:>9.0f}")

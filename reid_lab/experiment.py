@@ -18,7 +18,7 @@ from fastcore.basics import patch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from . import __version__
 from .core import atomic_path, check_choice, project_root
-from .results import _plain, append_result, results_path
+from .results import append_result, json_values, results_path
 
 # %% ../nbs/95_experiment.ipynb #766d21b6
 def _from_string(value, annotation):
@@ -103,7 +103,7 @@ def _now(): return datetime.now(timezone.utc)
 def params_hash(params:dict, # JSON-like values
     *more) -> str: # Further things that make a difference -> 10 hexadecimal digits
     "A name for a set of parameters, the same in every process"
-    return hashlib.sha256(json.dumps([_plain(params), *more], sort_keys=True).encode()).hexdigest()[:10]
+    return hashlib.sha256(json.dumps([json_values(params), *more], sort_keys=True).encode()).hexdigest()[:10]
 
 
 def run_folder(notebook:str, # What runs
@@ -125,7 +125,7 @@ def write_json(path, # File
     data, # Dicts, lists, numbers, strings
     ) -> Path:
     "Write standard JSON, whole or not at all"
-    text = json.dumps(_plain(data), indent=1, allow_nan=False) + '\n'
+    text = json.dumps(json_values(data), indent=1, allow_nan=False) + '\n'
     with atomic_path(path) as tmp: tmp.write_text(text, encoding='utf-8')
     return Path(path)
 
@@ -142,7 +142,7 @@ class Run:
 
     def log(self, **values): # Anything JSON can hold
         "Add one line to `log.jsonl`"
-        with open(self.folder/'log.jsonl', 'a', encoding='utf-8') as f: f.write(json.dumps(_plain(values)) + '\n')
+        with open(self.folder/'log.jsonl', 'a', encoding='utf-8') as f: f.write(json.dumps(json_values(values)) + '\n')
 
     def _write(self):
         self.seconds = round((_now() - self.started).total_seconds(), 1)
@@ -177,7 +177,7 @@ def record(self:Run, metrics:dict, # Name to number
     check_choice('split', split, ['train', 'val', 'test'])
     if not metrics: raise ValueError('record: metrics is empty')
     seed = self.params.get('seed', '') if seed is None else seed
-    self.rows.append(_plain(dict(dataset=dataset, split=split, variant=variant, selection=selection,
+    self.rows.append(json_values(dict(dataset=dataset, split=split, variant=variant, selection=selection,
                                  images_seen=images_seen, seed=seed, extra=extra, metrics=metrics)))
     self._write()
 

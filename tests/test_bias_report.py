@@ -22,9 +22,9 @@ from reid_lab.tta import CameraNorm, Dart3Lite, adapt_embeddings
 def scene(bias=0., n=20, dim=8, cams=3, seed=0, scale=1.):
     "Queries and gallery; cameras scale and shift every dimension"
     rng = stream(seed, "scene")
-    who, shift, spread = rng.normal(size=(n, dim)), bias*rng.normal(size=(cams, dim)), np.exp(.4*bias*rng.normal(size=(cams, dim)))
+    who, shift, std = rng.normal(size=(n, dim)), bias*rng.normal(size=(cams, dim)), np.exp(.4*bias*rng.normal(size=(cams, dim)))
     def side():
-        z = np.concatenate([(who + .6*rng.normal(size=who.shape))*spread[c] + shift[c] for c in range(cams)])
+        z = np.concatenate([(who + .6*rng.normal(size=who.shape))*std[c] + shift[c] for c in range(cams)])
         return Embeddings(torch.tensor(scale*z, dtype=torch.float32), np.tile(np.arange(n), cams), np.repeat(np.arange(cams), n))
     return side(), side()
 
@@ -63,7 +63,7 @@ def test_the_numbers_are_those_of_the_library(strong):
     pd.testing.assert_frame_equal(strong.per_camera["Norm"], per_camera(*hat, distance="euclidean"))
     lite = adapt_embeddings(Dart3Lite(lr=1e-2, steps=1, batch_size=64, rescale=True), q, g)
     assert s.mAP["DART3-LITE"] == pytest.approx(retrieval_metrics(*lite, distance="euclidean")["mAP"])
-    both = Embeddings.concat([Embeddings(e.emb, e.pid, e.cam) for e in hat])
+    both = Embeddings.concat(hat)
     told = camera_nmi(both)
     assert s.nmi_camera["Norm"] == pytest.approx(told["camera"]) and s.nmi_identity["Norm"] == pytest.approx(told["identity"])
     assert s.camera_share["Norm"] == pytest.approx(camera_share(both))
@@ -83,13 +83,17 @@ def test_euclidean_features_have_one_ranking():
 
 def test_a_method_may_help_under_cosine_only():
     pid, low = np.arange(80), stream(0, "AP").uniform(.2, .6, 80)
-    AP = {m: low.copy() for m in (*B.METHODS, B.CONTROL)}
+    AP = {m: low.copy() for m in (*B.REMEDIES, B.CONTROL)}
     up = {m: low + (.1 if m == "Norm" else 0) for m in AP}
-    take, by, says = B._judged(AP, up, pid, "cosine", 6)
-    assert (take, by) == ("Norm", "cosine") and "ranked by cosine one does" in says[0]
-    assert B._judged(up, up, pid, "euclidean", 3)[:2] == ("Norm", "euclidean")
+    v = B.verdict_of(AP, up, pid, "cosine", 6)
+    assert (v.advised, v.distance, v.other.advised) == ("Norm", "cosine", None) and "ranked by cosine one does" in B.sentences(v)[0]
+    v = B.verdict_of(up, up, pid, "euclidean", 3)
+    assert (v.advised, v.distance, v.other, v.by_cosine) == ("Norm", "euclidean", None, None)
     more = {m: v + (.05 if m == "Norm" else 0) for m, v in up.items()}
-    assert "gains more: +5.00" in B._judged(up, more, pid, "cosine", 6)[2][-1]
+    v = B.verdict_of(up, more, pid, "cosine", 6)
+    assert v.by_cosine[0] == pytest.approx(5) and v.distance == "euclidean" and "gains more: +5.00" in B.sentences(v)[-1]
+    v = B.verdict_of(AP, AP, pid, "cosine", 6)
+    assert v.advised is None and B.sentences(v)[-1].startswith("Nor does one ranked by cosine: the best is ")
 
 
 def test_the_simplest_that_is_not_beaten_is_advised():
@@ -97,16 +101,19 @@ def test_the_simplest_that_is_not_beaten_is_advised():
     def rival(a, b, of=gains):
         d = of[b][0] - of[a][0]
         return d, d - .5, d + .5
-    take, says = B.advise(gains, rival)
-    assert take == "Norm" and "DART3-LITE gains most" in says[1]
+    v = B.decide(gains, rival)
+    assert (v.advised, v.best, v.control_similar) == ("Norm", "DART3-LITE", False) and v.rival[0] == pytest.approx(.1)
+    assert "DART3-LITE gains most" in B.sentences(v)[1] and v.lowering == []
+    with pytest.raises(AttributeError): v.advised = None     # frozen
     even = {**gains, B.CONTROL: (2.9, 2., 4.)}
-    take, says = B.advise(even, lambda a, b: rival(a, b, even))
-    assert "not the cameras" in " ".join(says)
-    take, says = B.advise({"Norm": (-2., -3., -1.), B.CONTROL: (-1.9, -3., -1.)}, rival)
-    assert take is None and "Norm lowers mAP" in says[1] and "lowers it too" in says[2]
+    v = B.decide(even, lambda a, b: rival(a, b, even))
+    assert v.control_similar and "not the cameras" in " ".join(B.sentences(v))
+    v = B.decide({"Norm": (-2., -3., -1.), B.CONTROL: (-1.9, -3., -1.)}, rival)
+    says = B.sentences(v)
+    assert v.advised is None and v.lowering == ["Norm"] and "Norm lowers mAP" in says[1] and "lowers it too" in says[2]
 
 
-def test_the_bootstrap_draws_people():
+def test_the_bootstrap_draws_identities():
     d = stream(1, "gain").normal(.03, .2, 60)
     one, many = B.paired_gain(d, range(60)), B.paired_gain(np.repeat(d, 5), np.repeat(range(60), 5))
     np.testing.assert_allclose(one, many, atol=.5)
@@ -127,7 +134,7 @@ def test_queries_alone_are_described():
     s = r.summary.set_index("method")
     assert list(s.index) == ["No adaptation", "Mean subtraction", "Norm", B.CONTROL] and s.mAP.isna().all() and not r.per_camera
     assert s.nmi_identity.notna().all() and s.camera_share["Norm"] < 1e-6 < s.camera_share["No adaptation"]
-    assert r.advised is None and "Clusters tell the camera" in r.advice[1] and set(r.figures()) == {"map", "information"}
+    assert r.advised is None and "Clusters and cameras are related" in r.advice[1] and set(r.figures()) == {"map", "nmi"}
     assert set(r.maps) == {"No adaptation", "Norm"} and (r.maps["Norm"].role == "query").all()
     assert "mAP" not in r.to_text() and "gallery together" in r.to_text()
 
@@ -156,8 +163,8 @@ def test_a_camera_with_one_image():
     q, g = scene(1.)
     q.cam[0] = 9
     r = B.bias_report(q, g, map_method="none")
-    assert any("Cameras with one image: 9." in w and "spread is taken as 1" in w for w in r.warnings)
-    assert r.cameras.set_index("cam").spread.isna()[9] and np.isfinite(r.summary.mAP).all()
+    assert any("Cameras with one image: 9." in w and "standard deviation is taken as 1" in w for w in r.warnings)
+    assert r.cameras.set_index("cam").std_ratio.isna()[9] and np.isfinite(r.summary.mAP).all()
     hat = adapt_embeddings(CameraNorm(), q, g)[0].emb[0]
     assert torch.equal(hat, torch.zeros_like(hat))          # minus its own mean, divided by 1
 
@@ -264,9 +271,9 @@ def test_save_is_complete_and_all_or_nothing(strong, tmp_path, monkeypatch):
     strong.save(tmp_path/"a")
     names = sorted(str(p.relative_to(tmp_path/"a")) for p in (tmp_path/"a").rglob("*") if p.is_file())
     assert names == sorted(["report.html", "report.md", "summary.csv", "per_camera.csv",
-                            *(f"figures/{n}.{s}" for n in ("map", "per_camera", "information") for s in ("pdf", "png"))])
+                            *(f"figures/{n}.{s}" for n in ("map", "per_camera", "nmi") for s in ("pdf", "png"))])
     back = pd.read_csv(tmp_path/"a"/"summary.csv")
-    assert list(back) == B.COLUMNS and back.mAP.tolist() == pytest.approx(strong.summary.mAP.tolist())
+    assert list(back) == B.SUMMARY_COLUMNS and back.mAP.tolist() == pytest.approx(strong.summary.mAP.tolist())
     rows = pd.read_csv(tmp_path/"a"/"per_camera.csv")
     assert len(rows) == 5*3 and {"method", "cam", "mAP", "n_query", "n_gallery", "shift"} <= set(rows)
     for there in ("a", "report.txt"):
@@ -301,8 +308,8 @@ def test_maps_draw_every_point_once(maps):
     colours = lambda ax: {tuple(c) for s in ax.collections if len(s.get_offsets()) for c in s.get_facecolor().round(3)}
     assert len(colours(fig.axes[0])) == 4 and len(colours(fig.axes[2])) == 13     # a dozen people and grey
     assert [a.get_title() for a in fig.axes[:2]] == ["one", "two"] and len(fig.legends[0].texts) == 6
-    bare = F.camera_map(maps["one"].drop(columns="role"), by="pid", people=3)
-    assert len(bare.axes) == 1 and not bare.legends and bare.axes[0].get_ylabel() == "by person (3 of 30)"
+    bare = F.camera_map(maps["one"].drop(columns="role"), by="pid", identities=3)
+    assert len(bare.axes) == 1 and not bare.legends and bare.axes[0].get_ylabel() == "by identity (3 of 30)"
 
 
 def test_more_cameras_than_colours(maps):
@@ -368,3 +375,29 @@ def test_nothing_overlaps(strong):
             for t in (ax.xaxis.label, ax.yaxis.label, ax.title, *ax.texts):
                 b = t.get_window_extent(r)
                 if t.get_text(): assert b.x0 >= -1 and b.y0 >= -1 and b.x1 <= whole.x1 + 1 and b.y1 <= whole.y1 + 1, t
+
+
+# ---- maps: each method takes its own library's options and refuses others
+
+@pytest.mark.parametrize("method, option", [("umap", dict(n_neighbors=4)), ("tsne", dict(perplexity=4)), ("pca", dict(whiten=True))])
+def test_every_map_takes_the_options_of_its_library(method, option):
+    e = Embeddings.concat(scene(1., n=8))
+    plain, changed, again = project(e, method), project(e, method, **option), project(e, method, **option)
+    assert np.isfinite(changed[["x", "y"]]).all(axis=None) and (changed.x == again.x).all() and not np.allclose(changed.x, plain.x)
+
+
+@pytest.mark.parametrize("method, option, words", [
+    ("pca", dict(perplexity=5), "option of pca='perplexity' is not known.*Its value was 5"),
+    ("umap", dict(perplexity=5), "option of umap='perplexity'"), ("tsne", dict(perplexty=5), "Did you mean 'perplexity'"),
+    ("tsne", dict(n_neighbors=5), "choose one of"), ("umap", dict(random_state=1), "random_state=1: project sets.*use seed"),
+    ("pca", dict(n_components=3), "two dimensions"), ("umap", dict(n_jobs=2), "n_jobs=2"), ("tnse", {}, "Did you mean 'tsne'")])
+def test_maps_refuse_other_options(method, option, words):
+    with pytest.raises(ValueError, match=words): project(scene(1.)[0], method, **option)
+
+
+def test_pca_is_the_singular_value_decomposition():
+    e = scene(2.)[0]
+    x = e.numpy() - e.numpy().mean(0)
+    _, _, v = np.linalg.svd(x, full_matrices=False)
+    v = v[:2]*np.sign(v[:2][np.arange(2), abs(v[:2]).argmax(1)])[:, None]
+    np.testing.assert_allclose(project(e, "pca")[["x", "y"]], x @ v.T, atol=1e-4)

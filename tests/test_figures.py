@@ -46,7 +46,7 @@ def test_no_pyplot_figure_is_left_open(runs):
 def test_exports_are_stable_and_fonts_are_type_42(kind, runs, strips, tmp_path):
     make = dict(curves=lambda: F.curves(runs, "n_masked", "R1", by="method"), masking=lambda: F.masking_curves(runs),
                 bars=lambda: F.bars_paired(runs[(runs.n_masked == 0) & (runs.dataset == "world")], "R1", "a_1"),
-                strips=lambda: F.retrieval_strips(*strips, k=3, column="cvpr"))[kind]
+                strips=lambda: F.ranked_lists(*strips, k=3, column="cvpr"))[kind]
     fig = make()
     first = [p.read_bytes() for p in F.export(fig, "x", tmp_path, ("pdf", "png", "svg"))]
     fig.picture()
@@ -80,16 +80,16 @@ def test_bars_show_what_paired_says(runs):
 
 
 def test_strips_mark_right_and_wrong(strips):
-    fig = F.retrieval_strips(*strips, k=3)
+    fig = F.ranked_lists(*strips, k=3)
     from matplotlib.patches import Rectangle
     edges = [p for p in fig.axes[0].patches if isinstance(p, Rectangle) and p.get_linewidth() > 1]
     want = [p == q for q, row in zip((0, 1), strips[1]["one"]) for order in (row, row[::-1]) for p in strips[4][order[:3]]]
     assert [e.get_linestyle() == "-" or e.get_linestyle() == "solid" for e in edges] == want
-    with pytest.raises(ValueError, match="2 queries"): F.retrieval_strips(strips[0], strips[1], strips[2], [0], strips[4])
+    with pytest.raises(ValueError, match="2 queries"): F.ranked_lists(strips[0], strips[1], strips[2], [0], strips[4])
 
 
 def test_a_long_caption_is_cut_to_its_row(strips):
-    fig = F.retrieval_strips(*strips, k=3, column="ieee")
+    fig = F.ranked_lists(*strips, k=3, column="ieee")
     text = max((t.get_text() for t in fig.axes[0].texts), key=len)
     assert text.endswith("…") and "$5" in text
     assert max(map(len, F.wrap_text("word " * 40, 1.).split("\n"))) < 25

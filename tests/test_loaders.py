@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from reid_lab.data.loaders import AUGMENT, Batches, erase, pk_order, shuffle_order
+from reid_lab.data.loaders import AUGMENT, Batches, erase, pk_order, shuffle_order, to_pixels
 from reid_lab.data.table import ReidTable
 
 STORE = {f"{i}.jpg": np.random.default_rng(i).integers(0, 255, (16, 8, 3), dtype=np.uint8) for i in range(30)}
@@ -74,3 +74,12 @@ def test_erasing_leaves_the_rest_alone():
     y = erase(x, torch.Generator().manual_seed(0), p=1.)
     same = (x == y).all(1)
     assert same.any() and (~same).any() and (same.float().mean((1, 2)) > .4).all()
+
+
+def test_pixels_are_the_bytes_over_255():
+    x = np.random.default_rng(0).integers(0, 256, (3, 8, 4, 3)).astype(np.uint8)
+    want = torch.from_numpy(x).permute(0, 3, 1, 2).float()/255
+    for given in (x, np.asfortranarray(x)): assert torch.equal(to_pixels(given), want)
+    assert to_pixels(x).stride() == want.stride()          # the layout that recorded scores were made with
+    for wrong in (x/255, x[0]):
+        with pytest.raises(ValueError, match=r"expected uint8 \(N,H,W,3\)"): to_pixels(wrong)

@@ -293,3 +293,10 @@ def test_integer_and_half_and_tensor_inputs():
     sim = torch.tensor([[2, 1, 0], [0, 1, 2]])
     assert metrics_from_similarity(sim, torch.tensor([0, 1]), torch.tensor([0, 2, 1]))["R1"] == 100
     assert metrics_from_similarity(sim.half()/2, [0, 1], [0, 2, 1])["R1"] == 100
+
+
+def test_what_does_not_apply_is_refused():
+    "A span belongs to a matrix; other scores have their own"
+    q = Embeddings(np.eye(4, dtype="float32"), np.arange(4))
+    with pytest.raises(ValueError, match="span of their own"): retrieval_metrics(q, q, span=(0., 1.))
+    with pytest.raises(TypeError, match="perquery"): retrieval_metrics(q, q, perquery=True)

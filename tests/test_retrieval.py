@@ -47,8 +47,8 @@ def test_result_agrees_with_the_metrics():
     assert len(r.failures()) == round(40*(1 - m["R1"]/100))
     s = r.score[r.failures(), 0]
     assert (np.diff(s) <= 0).all()
-    strip = r.strip(0)
-    assert strip["row"].tolist() == r.index[0].tolist() and strip["pid"].tolist() == g.pid[r.index[0]].tolist()
+    first = r.ranked_list(0)
+    assert first["row"].tolist() == r.index[0].tolist() and first["pid"].tolist() == g.pid[r.index[0]].tolist()
 
 
 @pytest.mark.parametrize("change, message", [

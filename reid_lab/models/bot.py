@@ -11,7 +11,7 @@ from torch import nn
 from fastcore.basics import patch
 from .. import losses
 from ..core import check_choice, unit_norm
-from .backbones import PixelNorm, ResTower, TimmTower, TokenPool, _read_weights
+from .backbones import PixelNorm, ResTower, TimmTower, TokenPool, read_weights
 
 # %% ../../nbs/31_models.bot.ipynb #739f74f7
 def bn_neck(width:int, # Of the feature
@@ -107,7 +107,7 @@ def read_pretrained(pretrained, # False, True (downloads once), or a local `.saf
     "Weights to start from; nothing is downloaded unless `pretrained` is True"
     if pretrained is False or pretrained is None: return None
     if pretrained is not True:
-        if Path(pretrained).is_file(): return _read_weights(pretrained)
+        if Path(pretrained).is_file(): return read_weights(pretrained)
         raise FileNotFoundError(f"pretrained={str(pretrained)!r} is not a file; pass True, False or a local file")
     import timm
     try: return timm.create_model(name, pretrained=True).state_dict()
@@ -141,10 +141,11 @@ def keep_resolution(net:nn.Module, # A timm or torchvision ResNet of bottlenecks
 def bot_r50(n_ids:int, # Training identities
     size=(256, 128), # Height and width of the crops
     pretrained=False, # ImageNet weights: False, True (downloads once), or a local file
+    pool:str='mean', # See `TokenPool`
     **kw, # Other arguments of `BoT`
     ) -> BoT:
     "BoT at paper size: ResNet-50 with last stride 1 and a 2048-d test feature"
     tower = TimmTower('resnet50', size)
     load_backbone(tower.net, read_pretrained(pretrained, 'resnet50.tv_in1k'))
     keep_resolution(tower.net)
-    return BoT(tower, n_ids, size, 'mean', **kw)
+    return BoT(tower, n_ids, size, pool, **kw)
