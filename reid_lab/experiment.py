@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['LOST', 'Params', 'git_commit', 'environment', 'params_hash', 'run_folder', 'write_json', 'Run', 'start_run',
-           'notebooks', 'find_notebook', 'notebook_parameters', 'parse_value', 'Finished', 'run_notebook',
-           'grid_points', 'sweep']
+           'notebooks', 'find_notebook', 'notebook_parameters', 'parse_value', 'parameter_notes', 'Experiment',
+           'read_experiment', 'experiments', 'Finished', 'run_notebook', 'grid_points', 'sweep']
 
 # %% ../nbs/95_experiment.ipynb #9fd0c294
-import ast, hashlib, itertools, json, os, platform, subprocess, sys, time, traceback
+import ast, hashlib, importlib, importlib.util, io, itertools, json, os, platform, subprocess, sys, time, tokenize
+import traceback
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib import metadata, resources
@@ -258,6 +259,62 @@ def parse_value(text:str, # From a command line
         return check_choice('value', text.lower(), ['true', 'false', '1', '0', 'yes', 'no']) in ('true', '1', 'yes')
     try: return ast.literal_eval(text)
     except (ValueError, SyntaxError): return text
+
+# %% ../nbs/95_experiment.ipynb #bd673a08
+def parameter_notes(path) -> dict: # Name -> text, of the parameters that have one
+    "The comment behind each assignment in the cell tagged `parameters`"
+    import nbformat
+    cells = [c for c in nbformat.read(path, 4).cells if 'parameters' in c.metadata.get('tags', [])]
+    source = '\n'.join(c.source for c in cells)
+    said = {t.start[0]: t.string.lstrip('# ') for t in tokenize.generate_tokens(io.StringIO(source).readline)
+            if t.type == tokenize.COMMENT}
+    targets = [(getattr(x, 'target', None) or next(iter(getattr(x, 'targets', [])), None), x.end_lineno)
+               for x in ast.parse(source).body]
+    return {t.id: said[line] for t, line in targets if isinstance(t, ast.Name) and line in said}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    "An experiment notebook, as its first cells describe it"
+    name:str # As `reid_lab run` takes it: `camel` for `run_camel.ipynb`
+    path:Path
+    title:str # First line of the notebook
+    about:str # The line below it
+    parameters:dict # Name -> default
+    notes:dict # Name -> what the comment behind it says
+
+    @property
+    def studies(self) -> dict:
+        "`STUDIES` of the recipe of the same name, empty if there is none"
+        module = f'reid_lab.recipes.{self.name}'
+        if importlib.util.find_spec(module) is None: return {}
+        return dict(vars(importlib.import_module(module)).get('STUDIES', {}))
+
+    def describe(self) -> str:
+        "Title, parameters with defaults and notes, and studies, as text"
+        width = max(len(f'{k} = {v!r}') for k, v in self.parameters.items())
+        lines = [f"  {f'{k} = {v!r}':{width}}  {self.notes.get(k, '')}".rstrip() for k, v in self.parameters.items()]
+        studies = [f"studies: {', '.join(self.studies)}"]*bool(self.studies)
+        return '\n'.join([f'{self.name}: {self.title}', self.about, 'parameters:', *lines, *studies])
+
+# %% ../nbs/95_experiment.ipynb #4b37f94a
+def read_experiment(path, # Of a notebook with a title cell and a parameters cell
+    ) -> Experiment:
+    "The record of one experiment notebook"
+    import nbformat
+    path = Path(path)
+    first = next(iter(nbformat.read(path, 4).cells), None)
+    lines = first.source.strip().split('\n') if first is not None and first.cell_type == 'markdown' else []
+    title = next((s.removeprefix('# ') for s in lines if s.startswith('# ')), path.stem)
+    about = next((s.removeprefix('> ') for s in lines if s.startswith('> ')), '')
+    name, given = path.stem.removeprefix('run_'), notebook_parameters(path)
+    return Experiment(name, path, title, about, given, parameter_notes(path))
+
+
+def experiments() -> dict: # Name -> `Experiment`
+    "The records of all experiment notebooks, see `notebooks`"
+    found = [read_experiment(p) for p in notebooks().values()]
+    return {x.name: x for x in found}
 
 # %% ../nbs/95_experiment.ipynb #11d36f32
 def _kernel_class(threads):

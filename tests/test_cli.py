@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reid_lab import __version__
-from reid_lab.cli import main, pairs, typed
+from reid_lab.cli import LISTS, main, pairs, typed
 from test_experiment import RECORD, notebook
 
 
@@ -52,6 +52,29 @@ def test_sweep(tmp_path, capsys):
     assert main(args) == 0 and main(args) == 0  # the second finds everything there
     assert "40.00" in capsys.readouterr().out
     assert main([*args, "--grid", "sed=1"]) == 2
+
+
+@pytest.mark.parametrize("what", LISTS)
+def test_lists_are_the_registries(what, capsys):
+    assert main(["list", what]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == list(LISTS[what]()) and names
+    assert main(["list", what, names[0]]) == 0 and capsys.readouterr().out.startswith(f"{names[0]}: ")
+    assert main(["list", what, names[0] + "x"]) == 2 and f"Did you mean '{names[0]}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command, what", [("run", "experiments"), ("sweep", "experiments"), ("doctor", "datasets"), ("world", "worlds"),
+                                           ("published", "papers"), ("metrics", "metrics")])
+def test_help_prints_the_registered_names(command, what, capsys):
+    with pytest.raises(SystemExit) as e: main([command, "--help"])
+    text = capsys.readouterr().out
+    assert e.value.code == 0 and f"\n{what}:\n" in text and all(f"\n  {name} " in text for name in LISTS[what]())
+
+
+def test_lists_follow_the_registry(monkeypatch, capsys):
+    from reid_lab.models.zoo import MODELS
+    monkeypatch.setitem(MODELS, "zebra", MODELS["bot_tiny"])
+    assert main(["list", "models"]) == 0 and "zebra" in capsys.readouterr().out
 
 
 def test_published(capsys):

@@ -1,4 +1,6 @@
 "Parameters, run folders, notebooks through papermill, sweeps"
+import importlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -7,7 +9,7 @@ from typing import Literal, Optional
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from reid_lab import experiment as X
 from reid_lab.results import load_results
@@ -72,6 +74,38 @@ def test_parameters_cell(tmp_path):
     assert X.notebook_parameters(notebook(tmp_path/"a.ipynb")) == dict(preset="quick", seed=0, out_dir="")
     for bad, message in ((dict(tags=()), "0 cells tagged"), (dict(parameters="x = f()"), "'x' is not a literal")):
         with pytest.raises(ValueError, match=message): X.notebook_parameters(notebook(tmp_path/"b.ipynb", **bad))
+
+
+def test_an_experiment_is_its_notebook(tmp_path):
+    cell = "preset = 'quick'      # smoke, quick\nlr: float = 1e-3\nname = '#1'  # of the run # or not\nsizes = (1,\n    2)  # two lines"
+    nb = nbformat.read(notebook(tmp_path/"run_new.ipynb", parameters=cell), 4)
+    x = X.read_experiment(tmp_path/"run_new.ipynb")
+    assert (x.name, x.title, x.about, x.studies) == ("new", "run_new", "", {})
+    assert x.parameters == dict(preset="quick", lr=1e-3, name="#1", sizes=(1, 2)) and x.notes == dict(preset="smoke, quick", name="of the run # or not", sizes="two lines")
+    nb.cells.insert(0, new_markdown_cell("# A title\n> And a line"))
+    nbformat.write(nb, tmp_path/"run_new.ipynb")
+    assert X.read_experiment(tmp_path/"run_new.ipynb").describe().splitlines()[:3] == ["new: A title", "And a line", "parameters:"]
+
+
+def test_a_new_notebook_needs_no_list(tmp_path, monkeypatch, capsys):
+    from reid_lab.cli import main
+    (tmp_path/"nbs"/"experiments").mkdir(parents=True); (tmp_path/"settings.ini").write_text("")
+    notebook(tmp_path/"nbs"/"experiments"/"run_new.ipynb"); notebook(tmp_path/"nbs"/"experiments"/"some_maps.ipynb")
+    monkeypatch.setenv("REID_LAB_HOME", str(tmp_path))
+    assert list(X.experiments()) == ["new", "some_maps"] and X.find_notebook("new") == X.experiments()["new"].path
+    with pytest.raises(SystemExit): main(["run", "--help"])
+    assert "some_maps" in capsys.readouterr().out
+    assert main(["list", "experiments", "new"]) == 0 and "preset = 'quick'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", X.experiments())
+def test_records_of_the_experiments(name):
+    x = X.experiments()[name]
+    assert X.find_notebook(name) == x.path and x.title != x.path.stem and x.about and x.parameters["preset"] == "quick"
+    assert set(x.notes) == set(x.parameters), "each parameter says behind it what it is"
+    recipe = importlib.util.find_spec(f"reid_lab.recipes.{name}")
+    studies = getattr(importlib.import_module(recipe.name), "STUDIES", None) if recipe else None
+    assert list(x.studies) == list(studies or ()) and (f"studies: {', '.join(x.studies)}" in x.describe()) == bool(studies)
 
 
 def test_a_run_leaves_what_it_says(tmp_path):
