@@ -128,8 +128,8 @@ def known_cameras(setting:str, # Key of `SEEN`, or `A-N`: the first N cameras of
     if setting in SEEN: return SEEN[setting]
     if name in DATASETS and n.isdecimal() and int(n): return name, tuple(range(int(n)))
     near = f'{setting}-5' if setting in DATASETS else 'market1501-5'
-    check_choice('setting', setting, SEEN, f"Or name a dataset and how many of its cameras are known, such as {near}, or "
-                 "two datasets, such as market1501->msmt17.")
+    check_choice('setting', setting, SEEN, "Or name a dataset and how many of its cameras are known, such as "
+                 f"{near}, or two datasets, such as market1501->msmt17.")
 
 
 def dataset_case(setting:str, # See `known_cameras`, or `A->B` for two datasets (`A->A`: source on source)

@@ -51,6 +51,15 @@ def test_the_page_and_the_drawing_are_up_to_date(layout, capsys):
     assert layout.main(["--check"]) == 0, capsys.readouterr().out
 
 
+def test_the_flow_names_notebooks_that_exist(layout):
+    there = {m.number for m in layout.modules()}
+    for text, (_, _, where) in layout.BOXES.items():
+        first, last = (where.split(" - ")*2)[:2] if " - " in where else (None, None)
+        named = where.split(", ") if first is None else [n for n in there if first <= n <= last]
+        assert named and set(named) <= there, text
+    assert {t for pair in layout.ARROWS for t in pair.split(" > ")} == set(layout.BOXES)
+
+
 # ---- small trees
 
 def notebook(cells): return json.dumps(dict(cells=cells, metadata={}, nbformat=4, nbformat_minor=5), indent=1)

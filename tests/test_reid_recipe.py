@@ -80,7 +80,7 @@ def test_paper_recipes_run_on_tiny_models(people, name):
     assert any("neck" in k for k in changed)
     if name.startswith("clip"):   # stage 1 learned sentences, stage 2 left them and the text tower alone
         assert {k for k in changed if k.startswith(("prompts", "text"))} >= {"prompts.learned", "texts"}
-        assert not any(p.requires_grad for n, p in model.named_parameters() if n.startswith(("prompts", "text")))
+        assert not any(p.requires_grad for n, p in done.model.named_parameters() if n.startswith(("prompts", "text")))
 
 
 def test_sentences_are_not_learned_again_on_resuming(people, tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """The layout of the library, measured from the imports of its modules: areas, sizes, and who imports whom.
 
-    python tools/layout.py           # print the table; write figures/layout.svg and the table of nbs/docs/00_architecture.ipynb
+    python tools/layout.py           # print the table; write figures/layout.svg, figures/flow.svg and the page's table
     python tools/layout.py --check   # exit code 1 if that would change anything, or if a lower number imports a higher one
 
 A decade of notebook numbers is an area. A module may import modules of lower numbers only, so the numbers are an order in which
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, FIGURE = "nbs/docs/00_architecture.ipynb", "figures/layout.svg"
+PAGE, FIGURE, FLOW = "nbs/docs/00_architecture.ipynb", "figures/layout.svg", "figures/flow.svg"
 START, END = "<!-- layout: made by tools/layout.py -->", "<!-- end of layout -->"
 AREAS = {  # decade -> (name, what it holds, what it may not hold)
     "0": ("Core and data", "checks, seeds, paths; `ReidTable`, tokenizers, batches, dataset layouts", "models, metrics"),
@@ -116,6 +116,39 @@ def draw(mods):
     return "\n".join([head, *out, note, "</svg>"]) + "\n"
 
 
+BOXES = {  # text -> (x, y, numbers of its notebooks)
+    "dataset folder": (0, 0, "05, 06, 17"), "World": (0, 60, "10 - 15"), "ReidTable": (160, 30, "01"),
+    "batches": (310, 30, "02, 03"), "model": (460, 0, "30 - 49"), "strategy, Learner": (460, 60, "50 - 53"),
+    "trained folder": (620, 30, "81"), "Embeddings": (160, 150, "20"), "adaptation": (310, 150, "56"),
+    "ranking, metrics": (460, 150, "21, 22"), "result rows": (620, 150, "61"),
+    "tables, figures": (780, 150, "60 - 63"), "analysis, views": (310, 220, "70 - 94")}
+ARROWS = ("dataset folder > ReidTable", "World > ReidTable", "ReidTable > batches", "batches > model",
+          "batches > strategy, Learner", "model > trained folder", "strategy, Learner > trained folder",
+          "Embeddings > adaptation", "adaptation > ranking, metrics", "ranking, metrics > result rows",
+          "result rows > tables, figures", "Embeddings > analysis, views", "analysis, views > tables, figures")
+
+
+def flow():
+    "The path of data through the library as an SVG text"
+    arrow = '<path d="{}" stroke="#555" fill="none" marker-end="url(#a)"/>'
+    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="-5 -22 920 292" width="920" font-family="sans-serif" font-size="12">',
+           '<rect x="-5" y="-22" width="920" height="292" fill="white"/>',
+           '<defs><marker id="a" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
+           '<path d="M0,0 L8,4 L0,8 z" fill="#555"/></marker></defs>',
+           '<rect x="150" y="-18" width="140" height="222" fill="#e8f1f7"/>']
+    for a, b in (pair.split(" > ") for pair in ARROWS):
+        (x1, y1, _), (x2, y2, _) = BOXES[a], BOXES[b]
+        out.append(arrow.format(f"M{x1 + 120},{y1 + 20} L{x2},{y2 + 20}"))
+    out.append(arrow.format("M680,70 L680,120 L220,120 L220,150"))   # a trained model makes Embeddings
+    for text, (x, y, where) in BOXES.items():
+        out.append(f'<rect x="{x}" y="{y}" width="120" height="40" rx="5" fill="white" stroke="#0b5c8a"/>'
+                   f'<text x="{x + 60}" y="{y + 17}" text-anchor="middle">{text}</text>'
+                   f'<text x="{x + 60}" y="{y + 32}" text-anchor="middle" font-size="9" fill="#666">{where}</text>')
+    for y, text in ((-6, "interface 1"), (200, "interface 2")):
+        out.append(f'<text x="220" y="{y}" text-anchor="middle" font-size="10" fill="#0b5c8a">{text}</text>')
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
 def page(root, mods):
     "The architecture notebook with its table renewed; None if there is no such notebook"
     path = root/PAGE
@@ -136,7 +169,7 @@ def main(args, root=ROOT):
     bad = upward(mods)
     for b in bad: print(f"upward: {b}; move a definition down, or give the notebook another number (tools/renumber.py)")
     same = lambda text, path: re.sub(r"\s", "", text) == re.sub(r"\s", "", path.read_text(encoding="utf-8")) if path.exists() else False
-    wanted = {FIGURE: draw(mods), PAGE: page(root, mods)}
+    wanted = {FIGURE: draw(mods), FLOW: flow(), PAGE: page(root, mods)}
     stale = [k for k, text in wanted.items() if text is not None and not same(text, root/k)]
     if "--check" in args:
         for k in stale: print(f"{k} is not up to date; run `make readme`")

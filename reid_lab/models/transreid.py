@@ -36,7 +36,8 @@ def resize_positions(pos, # (P+h*w,D) position embeddings, the grid last
         side = math.isqrt(len(pos))
         old = (side, side)
         if len(pos) not in (side*side, side*side + 1):
-            raise ValueError(f"{len(pos)} positions are not a square grid with or without CLS; give rows and columns as old")
+            raise ValueError(f"{len(pos)} positions are not a square grid with or without CLS; give rows and columns "
+                             "as old")
     n = len(pos) - old[0]*old[1]
     if n < 0: raise ValueError(f"old={tuple(old)} needs {old[0]*old[1]} positions, got {len(pos)}")
     if tuple(old) == tuple(grid): return pos
