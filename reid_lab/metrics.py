@@ -335,7 +335,7 @@ class _Columns(Scores):
 def _prepare(sim, q_pid, g_pid, q_cam, g_cam, same_camera, span):
     "Checked arguments, junk columns removed: scores, pairs, ids and cameras"
     if isinstance(sim, Scores) and span is not None:
-        raise ValueError(f"span={span} is for a matrix; these {type(sim).__name__} have a span of their own, {sim.span}")
+        raise ValueError(f"span={span} is for a matrix; {type(sim).__name__} have a span of their own, {sim.span}")
     scores = sim if isinstance(sim, Scores) else MatrixScores(sim, (-1., 1.) if span is None else span)
     Q, G = scores.shape
     if not Q or not G:
@@ -405,7 +405,8 @@ def retrieval_metrics(q:Embeddings, # Queries
         scores = EmbeddingScores(q.emb, g.emb, distance)
     elif scores.shape != (len(q), len(g)):
         raise ValueError(f"scores have shape {scores.shape}; q and g need ({len(q)}, {len(g)})")
-    return metrics_from_similarity(scores, q.pid, g.pid, q.cam, g.cam, same_camera=same_camera, ks=ks, chunk=chunk, **kw)
+    return metrics_from_similarity(scores, q.pid, g.pid, q.cam, g.cam, same_camera=same_camera, ks=ks, chunk=chunk,
+                                   **kw)
 
 # %% ../nbs/21_metrics.ipynb #dda3f728
 def msd(sim, # (Q,G) cosine similarities, or a `Scores`

@@ -187,7 +187,7 @@ def guarded(model, # Module, or None: nothing to guard
 
 # %% ../nbs/56_tta.ipynb #4c1857ad
 class TTA:
-    "Base of all methods: what a method must say and what it inherits"
+    "Base of all methods: what a method defines and what it inherits"
     needs_model, divisor = False, 1. # `divisor` of raw features
 
     def configure(self, stream, # `FeatureStream` or `ImageStream`
@@ -472,7 +472,7 @@ class Dart3(Gradient):
         k:int=3, # Nearest gallery images
         distance:str='euclidean', # One of `DISTANCES`; only the loss changes, ranking stays Euclidean (Table 7)
         camera:bool=True, # Normalise by camera; without, the loss alone adapts layers on unit-norm features (Table 4)
-        ground=None, # Stream of images of known cameras that steer
+        ground=None, # Stream of images of known cameras that enter the loss
         n_ground:int=0, # So many of them in each batch
         seed:int=0, # Of their choice
         stats_from:str='pooled', # See `CameraNorm`

@@ -142,15 +142,17 @@ def _one_ranking(v):
     gains, control = v.gains, f'{v.gains[CONTROL][0]:+.2f}'
     lowered = [f"{m} lowers mAP: {_points(gains[m])}." for m in v.lowering]
     if lowered and gains[CONTROL][2] < 0:
-        lowered.append(f"{CONTROL} lowers it too ({control}): the change of distance and of scale does, or a part of it.")
+        lowered.append(f"{CONTROL} lowers it too ({control}): the change of distance and of scale does, or a part of "
+                       "it.")
     if not v.advised:
         return ["None helps clearly: keep the features as they are. "
                 f"The best is {v.best}, mAP {_points(gains[v.best])}.", *lowered]
     out = [f"{v.advised} helps: mAP {_points(gains[v.advised])}."]
     if v.rival: out.append(f"{v.best} gains most, {_points(gains[v.best])}, but not clearly more than {v.advised}, "
                            f"which is simpler: {_points(v.rival)}.")
-    if v.control_similar: out.append(f"{CONTROL} gains about as much ({control}): it is the scale of the dimensions and "
-                                     "not the cameras that matters.")
+    if v.control_similar:
+        out.append(f"{CONTROL} gains about as much ({control}): it is the scale of the dimensions and not the cameras "
+                   "that matters.")
     return out + lowered
 
 
@@ -240,8 +242,8 @@ def feature_warnings(q:Embeddings, # Queries
     return out
 
 # %% ../../nbs/73_analysis.bias_report.ipynb #aa73be1c
-SUMMARY_COLUMNS = ['method', 'mAP', 'R1', 'gain', 'low', 'high', 'mAP_cosine', 'nmi_camera', 'nmi_chance', 'nmi_identity',
-           'camera_share'] # `gain` in mAP over no adaptation, from `low` to `high`; shares are 0..1
+SUMMARY_COLUMNS = ['method', 'mAP', 'R1', 'gain', 'low', 'high', 'mAP_cosine', 'nmi_camera', 'nmi_chance',
+                   'nmi_identity', 'camera_share'] # `gain` in mAP over no adaptation, from `low` to `high`; shares 0..1
 
 
 @dataclass
@@ -345,9 +347,10 @@ def _describe(summary):
     first, norm = (summary[summary.method == m].iloc[0] for m in (REMEDIES[0], REMEDIES[2]))
     out = [f"{first.camera_share:.1%} of the variance lies between cameras."]
     if first.nmi_camera > first.nmi_chance:
-        out.append(f"Clusters and cameras are related: NMI {first.nmi_camera:.3f}, against {first.nmi_chance:.3f} by chance; "
-                   f"{norm.nmi_camera:.3f} after Norm.")
-    else: out.append(f"Clusters and cameras are unrelated: NMI {first.nmi_camera:.3f}, {first.nmi_chance:.3f} by chance.")
+        out.append(f"Clusters and cameras are related: NMI {first.nmi_camera:.3f}, against {first.nmi_chance:.3f} by "
+                   f"chance; {norm.nmi_camera:.3f} after Norm.")
+    else:
+        out.append(f"Clusters and cameras are unrelated: NMI {first.nmi_camera:.3f}, {first.nmi_chance:.3f} by chance.")
     return out + ["Whether a method helps retrieval can only be measured on queries and a gallery with identities."]
 
 
@@ -363,8 +366,8 @@ def _notes(distance, lite, known, map_method):
                         "so rescale first divides all features by one number, the mean deviation of the gallery's "
                         "dimensions.")
     if known: out.append("Gains are differences of average precision on the same queries. Intervals come from a "
-                         "bootstrap over identities and hold together with 95 % (Bonferroni over methods and rankings). "
-                         "Queries without a match do not count.")
+                         "bootstrap over identities and hold together with 95 % (Bonferroni over methods and rankings)."
+                         " Queries without a match do not count.")
     return out + [
         "NMI: k-means clusters, as many as identities, against cameras and against identities. By chance: what "
         "shuffled cameras stay below in 19 of 20 cases.",

@@ -172,7 +172,8 @@ def curves(frame, # Long frame, one row a run (or a logged step)
     check_choice('band', band, ['sd', 'se', 'range', 'none'])
     lines, panels = (list(dict.fromkeys(frame[c])) if c else [None] for c in (by, panel))
     with paper_style(column, width) as w:
-        fig, runs = paper_figure(w, height or max(1.7, w/len(panels)*.68) + .4*(len(panels) > 1), layout='constrained'), 1
+        high, runs = height or max(1.7, w/len(panels)*.68) + .4*(len(panels) > 1), 1
+        fig = paper_figure(w, high, layout='constrained')
         axes = fig.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for ax, p in zip(axes, panels):
             for i, v in enumerate(lines):
