@@ -95,14 +95,16 @@ def test_the_doctor_sees_a_wrong_record(fact, written, monkeypatch):
 
 
 def test_splits_are_those_with_published_counts():
-    assert {n: d.splits for n, d in DATASETS.items() if d.splits != SPLITS} == {
-        "icfg-pedes": ("train", "test"), "mals": ("train",), "market1501": ("train", "test"), "dukemtmc-reid": ("train", "test")}
+    two = {"icfg-pedes", "market1501", "dukemtmc-reid"}
+    for n in {"world", "mals", *TEXT_SETS, *IMAGE_SETS}:
+        assert DATASETS[n].splits == (("train", "test") if n in two else ("train",) if n == "mals" else SPLITS), n
 
 
 def test_require_says_what_is_missing_and_what_fits():
     dart3 = dict(cameras=True, image_queries=True)
     assert require("Market1501", "DART3", **dart3) is DATASETS["market1501"] and fits("world", **dart3)
-    assert set(list_datasets(**dart3)) == {"world", *IMAGE_SETS} and set(list_datasets(captions=True)) == {"world", "mals", *TEXT_SETS}
+    assert set(list_datasets(**dart3)) >= {"world", *IMAGE_SETS} and not set(list_datasets(**dart3)) & {"mals", *TEXT_SETS}
+    assert set(list_datasets(captions=True)) >= {"world", "mals", *TEXT_SETS} and not set(list_datasets(captions=True)) & set(IMAGE_SETS)
     with pytest.raises(ValueError) as e: require("cuhk-pedes", "DART3", **dart3)
     assert str(e.value) == ("DART3 needs a dataset with cameras, image queries; 'cuhk-pedes' has no cameras, no image queries. "
                             f"Registered datasets that fit: {', '.join(list_datasets(**dart3))}")

@@ -1,0 +1,193 @@
+"""Tutorials 01 and 02 followed to the letter in a copy of the repository: what they print is what works"""
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.skipif(not (ROOT/"nbs"/"tutorials").is_dir(), reason="needs the source tree")
+FOLDERS = ("nbs", "reid_lab", "tests", "tools", "figures")
+FILES = ("settings.ini", "setup.py", "pyproject.toml", "pytest.ini", "README.md", "LICENSE")
+
+
+# --- reading a tutorial -----------------------------------------------------------------------------------------------
+
+def source(cell): return cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
+
+
+class Tutorial:
+    "The cells of a tutorial and the steps under `## Into the library`"
+    def __init__(self, name):
+        self.cells = json.loads((ROOT/"nbs"/"tutorials"/name).read_text(encoding="utf-8"))["cells"]
+        self.steps = next(source(c) for c in self.cells if "## Into the library" in source(c))
+        blocks = re.findall(r"^```(\w+)\n(.*?)\n```$", self.steps, re.M | re.S)
+        self.title = next(t for kind, t in blocks if kind == "markdown")
+        self.default_exp, self.last, self.imports = [t for kind, t in blocks if kind == "python"]
+        self.commands = next(t for kind, t in blocks if kind == "bash").splitlines()
+        self.notebook = re.search(r"Write `(nbs/\d\d_[\w.]+\.ipynb)`", self.steps)[1]
+        text = re.search(r"all cells of the sections (.*?) of this\s+tutorial", self.steps, re.S)[1]
+        self.sections = re.findall(r"\*([^*]+)\*", text)
+        target = re.search(r"^2\. In \[([\w.]+)\]", self.steps, re.M)[1]
+        self.registry = f"nbs/{target}.ipynb"
+
+    def record(self):
+        "The entry of the registry: what stands between the first and the last line of the cell tagged `record`"
+        cell, = [c for c in self.cells if "record" in c["metadata"].get("tags", [])]
+        first, *lines, last = source(cell).splitlines()
+        return first.split(".")[0], lines, (first, last)
+
+    def moved(self):
+        "The cells of the sections that move to the new notebook"
+        out, here = [], False
+        for cell in self.cells:
+            head = re.search(r"^## (.+)", source(cell), re.M) if cell["cell_type"] == "markdown" else None
+            if head: here = head[1].strip() in self.sections
+            if here: out.append(cell)
+        return out
+
+
+def new_cell(kind, text, n):
+    cell = dict(cell_type=kind, id=f"{n:08x}", metadata={}, source=text)
+    return cell if kind == "markdown" else dict(cell, execution_count=None, outputs=[])
+
+
+def exported(text):
+    "Whether a cell only imports or only defines what is not a helper of its demonstration"
+    body = ast.parse(text).body
+    return all(isinstance(s, (ast.Import, ast.ImportFrom)) for s in body) or all(
+        isinstance(s, (ast.FunctionDef, ast.ClassDef)) for s in body)
+
+
+def build(tutorial):
+    "The notebook that a tutorial asks for"
+    cells = [("markdown", tutorial.title), ("code", tutorial.default_exp)]
+    for c in tutorial.moved():
+        mark = "#| export\n" if c["cell_type"] == "code" and exported(source(c)) else ""
+        cells.append((c["cell_type"], mark + source(c)))
+    cells = [new_cell(kind, text, i) for i, (kind, text) in enumerate([*cells, ("code", tutorial.last)])]
+    return dict(cells=cells, metadata={}, nbformat=4, nbformat_minor=5)
+
+
+# --- the copy ---------------------------------------------------------------------------------------------------------
+
+class Copy:
+    "A copy of the source tree, and commands that run in it"
+    def __init__(self, root):
+        self.root = root
+        ignore = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", "_modidx.py.bak")
+        for name in FOLDERS: shutil.copytree(ROOT/name, root/name, ignore=ignore)
+        for name in FILES: shutil.copy(ROOT/name, root/name)
+        self.env = {**os.environ, "PYTHONPATH": str(root), "REID_LAB_HOME": str(root), "OMP_NUM_THREADS": "1"}
+
+    def python(self, *args):
+        args = [sys.executable, *map(str, args)]
+        run = subprocess.run(args, cwd=self.root, env=self.env, capture_output=True, text=True)
+        assert run.returncode == 0, f"{args}\n{run.stdout[-4000:]}\n{run.stderr[-4000:]}"
+        return run.stdout
+
+    def edit(self, path, change):
+        "Change the source of exactly one cell of a notebook"
+        nb = json.loads((self.root/path).read_text(encoding="utf-8"))
+        new = [change(source(c)) if c["cell_type"] == "code" else None for c in nb["cells"]]
+        (i, text), = [(i, t) for i, t in enumerate(new) if t is not None]
+        nb["cells"][i]["source"] = text
+        (self.root/path).write_text(json.dumps(nb, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def command(self, line, tests):
+        "A line of the tutorial's shell block; of all tests those that are given"
+        line = line.split("#")[0].strip()
+        if line == "make export":
+            self.python("-c", "import nbdev; from nbdev.clean import nbdev_clean; nbdev.nbdev_export(); nbdev_clean()")
+        elif line == "make readme": self.python("tools/readme.py")
+        elif line == "make test":
+            self.python("tools/check_nbs.py", "--quiet")
+            assert " passed" in self.python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+        else:
+            first, *args = line.split()
+            assert first == "python" and (self.root/args[0]).is_file(), f"no such command here: {line}"
+            self.python(*args)
+
+
+def follow(name, root, tests):
+    "Do what a tutorial says"
+    tutorial, copy = Tutorial(name), Copy(root)
+    assert not (copy.root/tutorial.notebook).exists(), f"{tutorial.notebook} is taken; name a free number"
+    text = json.dumps(build(tutorial), indent=1, ensure_ascii=False)
+    (copy.root/tutorial.notebook).write_text(text + "\n", encoding="utf-8")
+    registry, lines, _ = tutorial.record()
+    first_export = iter([True])
+    def add_import(t):
+        if re.match(r"#\| export\n(?:import|from) ", t) and next(first_export, False): return f"{t}\n{tutorial.imports}"
+    def add_record(t):
+        start = re.search(rf"^{registry} = (dict\(|{{)", t, re.M)
+        if start is None: return None
+        end, = [s.end_lineno for s in ast.parse(t).body
+                if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == registry]
+        rows = t.splitlines()
+        last = rows[end - 1]
+        assert last[-1] in ")}", last
+        head = last[:-1].rstrip()
+        rows[end - 1:end] = [*([head if head.endswith(",") else f"{head},"] if head else []), *lines, last[-1]]
+        return "\n".join(rows)
+    copy.edit(tutorial.registry, add_import)
+    copy.edit(tutorial.registry, add_record)
+    for line in tutorial.commands: copy.command(line, tests)
+    return tutorial, copy
+
+
+# --- the tests --------------------------------------------------------------------------------------------------------
+
+@pytest.mark.slow
+def test_add_a_model(tmp_path):
+    _, copy = follow("02_add_a_model.ipynb", tmp_path/"copy",
+                     ["tests/test_models.py", "tests/test_image_models.py", "-k", "stripes or listed or readme"])
+    said = copy.python("-c", """
+import reid_lab
+from reid_lab.models.zoo import MODELS, create_model, list_models
+print(reid_lab.__file__)
+print('stripes_tiny' in list_models('image'), 'stripes_tiny' in list_models('text'), MODELS['stripes_tiny'].size)
+print(create_model('stripes_tiny', n_ids=4).n_ids)
+from reid_lab.cli import main
+main(['list', 'models', 'stripes_tiny'])""").splitlines()
+    assert said[:3] == [str(copy.root/"reid_lab"/"__init__.py"), "True False tiny", "4"]
+    assert said[3] == "stripes_tiny: PCB, ECCV 2018; tiny, reads images; needs n_ids"
+    assert "34_models.stripes" in (copy.root/"README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_add_a_dataset(tmp_path):
+    tutorial, copy = follow("01_add_a_dataset.ipynb", tmp_path/"copy",
+                            ["tests/test_datasets.py", "-k", "harbour or kept_beside"])
+    small = next(source(c) for c in tutorial.moved() if "def small_harbour" in source(c))
+    copy.python("-c", f"from pathlib import Path\n{small}\nPath('harbour').mkdir(); small_harbour('harbour')")
+    said = copy.python("-c", """
+from reid_lab.datasets import list_datasets, load_dataset
+t = load_dataset('harbour', 'harbour', check='all')
+print(len(t), t['pid'].nunique(), t['cam'].nunique(), t['captions'].map(len).sum())
+print('harbour' in list_datasets(captions=True, cameras=True, image_queries=True))""").splitlines()
+    assert said == ["9 3 3 9", "True"]
+    cli = "import sys; from reid_lab.cli import main; sys.exit(main(sys.argv[1:]))"
+    doctor = copy.python("-c", cli, "doctor", "harbour", "--root", ".")
+    assert "0 error" in doctor and "train: 2 ids, 6 images, 6 captions; published: 10, 60, 60" in doctor
+    assert "registered:" not in doctor and "Harbour" in copy.python("-c", cli, "datasets")
+
+
+@pytest.mark.parametrize("name", ["01_add_a_dataset.ipynb", "02_add_a_model.ipynb"])
+def test_the_steps_can_be_read(name):
+    t = Tutorial(name)
+    registry, lines, (first, last) = t.record()
+    assert re.fullmatch(rf"{registry}\.update\(\{{?", first) and last in (")", "})") and lines
+    assert first in t.steps.replace("`", "") and registry in t.steps and t.title.count("\n") == 1
+    taken = {p.name[:2] for p in (ROOT/"nbs").glob("[0-9][0-9]_*.ipynb")}
+    number, free = Path(t.notebook).name[:2], re.search(r"The number is free \(([^)]*) are\)", t.steps)[1]
+    ranges = [(int(a), int(b or a)) for a, b in re.findall(r"(\d\d)(?: to (\d\d))?", free)]
+    numbers = {f"{n:02}" for a, b in ranges for n in range(a, b + 1)}
+    assert number in numbers and not numbers & taken, f"not free: {numbers & taken}"
+    heads = re.findall(r"^## (.+)", "\n".join(source(c) for c in t.cells if c["cell_type"] == "markdown"), re.M)
+    assert set(t.sections) <= set(heads) and len(t.sections) >= 2
