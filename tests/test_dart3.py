@@ -70,9 +70,10 @@ def test_protocols(protocol):
     assert len(case.q) and len(case.g) and repr(case)
 
 
-@pytest.mark.parametrize("dataset,setting", [("market1501", "market1501-5"), ("dukemtmc-reid", "dukemtmc-reid-5"), ("msmt17", "msmt17-5")])
+@pytest.mark.parametrize("dataset,setting",
+                         [("market1501", "market1501-5"), ("dukemtmc-reid", "dukemtmc-reid-5"), ("msmt17", "msmt17-5")])
 def test_settings_of_the_paper_on_folders(tmp_path, dataset, setting):
-    "The World written in the dataset's own layout, with cameras numbered as there, read back, split by the paper's cameras"
+    "The World in the dataset's own layout, with cameras numbered as there, read back, split by the paper's cameras"
     t = World("smoke", task="reid", groups=reid_groups(20, 5, 1, 20, 1)).table().where(split=["train", "test"])
     known = D.SEEN[setting][1]
     named = ReidTable(t.frame.assign(cam=t.frame.cam + known[0]), t.root, t.reader, t.name)
@@ -80,7 +81,8 @@ def test_settings_of_the_paper_on_folders(tmp_path, dataset, setting):
     case = D.dataset_case(setting, tmp_path/dataset)
     assert set(case.train.frame.cam) == set(known) and case.cams == (known[-1] + 1,)
     every = D.dataset_case(setting, tmp_path/dataset, every=True)
-    assert len(every.train) == len(case.train) and set(every.train.frame.cam) >= set(known) and len(every.q) == len(case.q)
+    assert len(every.train) == len(case.train) and set(every.train.frame.cam) >= set(known)
+    assert len(every.q) == len(case.q)
     whole = D.dataset_case(f"{dataset}->{dataset}", tmp_path/dataset)
     assert len(whole.q) > len(case.q)
 
@@ -153,9 +155,11 @@ def test_bias_is_measured_on_the_scored_cameras(source):
 
 
 def test_a_dataset_goes_with_its_protocol():
-    for dataset, protocol in (("market1501-5", "source"), ("market1501->msmt17", "source"), ("msmt17->msmt17", "network"),
+    for dataset, protocol in (("market1501-5", "source"), ("market1501->msmt17", "source"),
+                              ("msmt17->msmt17", "network"),
                               ("market1501->msmt17", "all cameras")):
-        with pytest.raises(ValueError, match="protocol='" + protocol): D.make_case("smoke", 0, dataset, protocol=protocol)
+        with pytest.raises(ValueError, match="protocol='" + protocol):
+            D.make_case("smoke", 0, dataset, protocol=protocol)
 
 
 def test_settings_of_the_paper_by_model():
@@ -165,13 +169,15 @@ def test_settings_of_the_paper_by_model():
 
 
 def test_grounding_takes_images_that_were_trained_on(source):
-    assert set(source.known().cam) <= set(source.case.seen) and set(source.known().table.frame.path) <= set(source.case.train.frame.path)
+    assert set(source.known().cam) <= set(source.case.seen)
+    assert set(source.known().table.frame.path) <= set(source.case.train.frame.path)
     f = D.score_settings(source, [dict(name="DART3-LITE", n_ground=8)])
     assert f.mAP.notna().all()
 
 
 def test_a_run_keeps_what_the_notebook_reads(tmp_path):
-    rows = D.run_study([dict(name="No adaptation"), dict(name="DART3-LITE", lr=.05)], "smoke", 1, keep=tmp_path, train=dict(steps=5))
+    rows = D.run_study([dict(name="No adaptation"), dict(name="DART3-LITE", lr=.05)], "smoke", 1, keep=tmp_path,
+                       train=dict(steps=5))
     assert [r["variant"] for r in rows] == ["No adaptation", "DART3-LITE, lr=0.05"] and rows[1]["lr"] == .05
     kept = tmp_path/"seed-1"
     assert len(pd.read_csv(kept/"cameras.csv")) == 2*len(set(pd.read_csv(kept/"cameras.csv").cam))
@@ -184,18 +190,21 @@ def test_a_training_goes_on_only_if_it_is_the_same(table, tmp_path):
     rows = D.world_case("smoke", 3, table=table).train
     model, learn = train_reid(rows, "smoke", 0, tmp_path, quiet=True, steps=50)
     again, more = train_reid(rows, "smoke", 0, tmp_path, quiet=True, steps=50)   # found at its last step
-    assert more.images == learn.images and all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
+    assert more.images == learn.images
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
     for change in (dict(seed=1), dict(lr=.1)):
         with pytest.raises(ValueError, match=f"another training.*{[*change][0]}"):
             train_reid(rows, "smoke", **{**dict(seed=0, folder=tmp_path, quiet=True, steps=50), **change})
-    with pytest.raises(ValueError, match="another training.*images"): train_reid(rows.take(range(60)), "smoke", 0, tmp_path, quiet=True, steps=50)
+    with pytest.raises(ValueError, match="another training.*images"):
+        train_reid(rows.take(range(60)), "smoke", 0, tmp_path, quiet=True, steps=50)
 
 
 # ---- analyses
 
 def test_nmi_vector(oracles):
     i, want = oracles["nmi"]["inputs"], oracles["nmi"]["expected"]
-    for how in ("arithmetic", "geometric", "max"): assert abs(nmi(i["clusters"], i["cameras"], how) - want[f"NMI_{how}"]) < 1e-6
+    for how in ("arithmetic", "geometric", "max"):
+        assert abs(nmi(i["clusters"], i["cameras"], how) - want[f"NMI_{how}"]) < 1e-6
 
 
 def test_weighted_mean_vector(oracles):
@@ -263,7 +272,8 @@ def test_noise_in_the_statistics_costs_scores():
     exact = retrieval_metrics(*adapt_embeddings(CameraNorm(), e, e), distance="euclidean")["mAP"]
     assert abs(f[0.] - exact) < 1e-4 and f[0.] > f[.5] > f[3.]
     hits = bias_noise((0., .01, 1.))
-    assert abs(hits.hit_rate[1] - 68.27) < .5 and abs(hits.mean_error[2] - (2/np.pi)**.5) < .01 and hits.hit_rate[0] == 100
+    assert abs(hits.hit_rate[1] - 68.27) < .5 and abs(hits.mean_error[2] - (2/np.pi)**.5) < .01
+    assert hits.hit_rate[0] == 100
 
 
 def test_per_camera_scores(oracles):

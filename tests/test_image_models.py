@@ -1,4 +1,4 @@
-"""BoT, TransReID and CLIP-ReID: parameter counts by our own arithmetic, naive references, weights from files, both stages."""
+"""BoT, TransReID and CLIP-ReID: parameter counts by our own arithmetic, naive references, weight files, both stages."""
 import math
 
 import pytest
@@ -10,12 +10,14 @@ from reid_lab.learner import load_weights, save_weights
 from reid_lab.models.backbones import ResTower, norm_gradients
 from reid_lab.models.bot import BoT, bn_neck, id_head, keep_resolution, load_backbone, read_pretrained
 from reid_lab.models.clip_reid import CLIPReID, clip_model, learn_prompts, load_clip, prompt_loss, supcon
-from reid_lab.models.transreid import TransReID, half_local, jigsaw, overlapping_vit, patch_grid, resize_positions, shift_shuffle
+from reid_lab.models.transreid import (TransReID, half_local, jigsaw, overlapping_vit, patch_grid, resize_positions,
+                                       shift_shuffle)
 from reid_lab.models.zoo import check_image_model, create_model, sample_batch
 
 SIZE = (64, 32)
 IMAGE = ("bot", "transreid", "clip_reid")
-TINY_CLIP = dict(dim=48, vision=dict(width=64, layers=2, head_width=32, patch_size=16), text=dict(width=48, layers=2, heads=2))
+TINY_CLIP = dict(dim=48, vision=dict(width=64, layers=2, head_width=32, patch_size=16),
+                 text=dict(width=48, layers=2, heads=2))
 
 
 def tiny(name, **kw):
@@ -30,7 +32,7 @@ def meta(name, **kw):
     with torch.device("meta"): return create_model(name, **kw)
 
 
-# --- size ---------------------------------------------------------------------------------------------------------------
+# --- size ------------------------------------------------------------------------------------------------------------
 
 def resnet50_parameters():
     "Convolutions without bias, a scale and a shift for each of their outputs"
@@ -38,7 +40,8 @@ def resnet50_parameters():
     total, cin = conv(3, 64, 7), 64
     for blocks, mid in ((3, 64), (4, 128), (6, 256), (3, 512)):
         for i in range(blocks):
-            total += conv(cin, mid, 1) + conv(mid, mid, 3) + conv(mid, 4*mid, 1) + (conv(cin, 4*mid, 1) if i == 0 else 0)
+            total += conv(cin, mid, 1) + conv(mid, mid, 3) + conv(mid, 4*mid, 1)
+            if i == 0: total += conv(cin, 4*mid, 1)
             cin = 4*mid
     return total
 
@@ -90,7 +93,7 @@ def test_last_stride_of_either_library():
         assert meta("bot_r50", n_ids=2).image(torch.rand(1, 3, 256, 128)).shape == (1, 128, 2048)
 
 
-# --- common contract ----------------------------------------------------------------------------------------------------
+# --- common contract -------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", IMAGE)
 @pytest.mark.parametrize("feature", ["before", "after"])
@@ -133,7 +136,8 @@ def test_wrong_feature_is_named(name):
 @pytest.mark.parametrize("broken, message", [
     (dict(raw_features=lambda img: torch.ones(len(img), 3)), "raw_features gave \\(8, 3\\), expected \\(8, 128\\)"),
     (dict(logits=lambda img: torch.rand(len(img), 4)), "logits is not deterministic"),
-    (dict(forward_tta=lambda img: (torch.zeros(len(img), 128), torch.zeros(len(img), 4))), "forward_tta gives other raw_features")])
+    (dict(forward_tta=lambda img: (torch.zeros(len(img), 128), torch.zeros(len(img), 4))),
+     "forward_tta gives other raw_features")])
 def test_conformance_check_can_fail(broken, message):
     model = tiny("bot")
     if "raw_features" in broken: model.encode_image = BoT.encode_image.__get__(tiny("bot").eval())
@@ -142,7 +146,8 @@ def test_conformance_check_can_fail(broken, message):
 
 
 def test_no_normalisation_layer_is_an_error():
-    model = tiny("bot", norm="group", feature="before")   # only the neck has a normalisation layer, and it comes too late
+    "Only the neck has a normalisation layer, and it comes too late"
+    model = tiny("bot", norm="group", feature="before")
     for name, m in list(model.named_modules()):
         if isinstance(m, nn.GroupNorm): model.set_submodule(name, nn.Identity())
     with pytest.raises(AssertionError, match="no scale or shift"): check_image_model(model)
@@ -155,7 +160,7 @@ def test_neck_and_head():
     assert abs(head.weight.std().item() - .001) < 1e-4
 
 
-# --- TransReID ----------------------------------------------------------------------------------------------------------
+# --- TransReID -------------------------------------------------------------------------------------------------------
 
 def naive_shuffle(patches, shift=5, groups=2):
     "Card by card: cut the pack, deal it into `groups` piles one after the other, pick one card from each pile in turn"
@@ -240,7 +245,8 @@ def test_positions_on_another_grid():
     assert new[0] == -5 and torch.allclose(new[1:].view(28, 7).diff(dim=1), torch.zeros(28, 6), atol=1e-5)
     assert (new[1:].view(28, 7)[:, 0].diff() >= 0).all()
     with pytest.raises(ValueError, match="not a square grid"): resize_positions(torch.zeros(129, 2), (21, 10))
-    with pytest.raises(ValueError, match="needs 200 positions"): resize_positions(torch.zeros(129, 2), (21, 10), old=(20, 10))
+    with pytest.raises(ValueError, match="needs 200 positions"):
+        resize_positions(torch.zeros(129, 2), (21, 10), old=(20, 10))
     with pytest.raises(ValueError, match="smaller than one patch"): patch_grid((8, 32))
 
 
@@ -259,9 +265,11 @@ def test_pretrained_vit_from_a_file(tmp_path):
 
 def test_weights_are_never_fetched_silently(tmp_path):
     assert read_pretrained(False, "resnet50.tv_in1k") is None
-    with pytest.raises(FileNotFoundError, match="pretrained='no.pt' is not a file"): read_pretrained("no.pt", "resnet50.tv_in1k")
+    with pytest.raises(FileNotFoundError, match="pretrained='no.pt' is not a file"):
+        read_pretrained("no.pt", "resnet50.tv_in1k")
     net = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="1 left over"): load_backbone(net, {**net.state_dict(), "other": torch.zeros(1)})
+    with pytest.raises(ValueError, match="1 left over"):
+        load_backbone(net, {**net.state_dict(), "other": torch.zeros(1)})
 
 
 def test_a_failed_download_names_the_way_out(monkeypatch):
@@ -270,12 +278,14 @@ def test_a_failed_download_names_the_way_out(monkeypatch):
     def offline(*a, **kw): raise RuntimeError("no network")
     monkeypatch.setattr(timm, "create_model", offline)
     monkeypatch.setattr(open_clip, "create_model", offline)
-    with pytest.raises(OSError, match="'resnet50.tv_in1k' could not be downloaded.*local file"): read_pretrained(True, "resnet50.tv_in1k")
+    with pytest.raises(OSError, match="'resnet50.tv_in1k' could not be downloaded.*local file"):
+        read_pretrained(True, "resnet50.tv_in1k")
     for tag in (True, "openai"):
-        with pytest.raises(OSError, match="'openai' could not be downloaded.*local file"): load_clip(clip_model(SIZE, **TINY_CLIP), tag)
+        with pytest.raises(OSError, match="'openai' could not be downloaded.*local file"):
+            load_clip(clip_model(SIZE, **TINY_CLIP), tag)
 
 
-# --- CLIP-ReID ----------------------------------------------------------------------------------------------------------
+# --- CLIP-ReID -------------------------------------------------------------------------------------------------------
 
 def test_supcon_against_a_loop():
     g = torch.Generator().manual_seed(0)
@@ -300,7 +310,8 @@ def test_f11_f12_fp_are_where_the_paper_takes_them():
     clip = clip_model(SIZE, **TINY_CLIP).eval()
     model, seen = CLIPReID(clip, 4, SIZE).eval(), {}
     img = torch.rand(2, 3, *SIZE)
-    hooks = [b.register_forward_hook(lambda m, i, o, k=k: seen.__setitem__(k, o)) for k, b in enumerate(clip.visual.transformer.resblocks)]
+    hooks = [b.register_forward_hook(lambda m, i, o, k=k: seen.__setitem__(k, o))
+             for k, b in enumerate(clip.visual.transformer.resblocks)]
     joint = clip.visual(model.pixels(img))
     for h in hooks: h.remove()
     f11, f12, fp = model.towers(img)
@@ -329,7 +340,8 @@ def test_stage_2_losses_against_loops():
     out = model(batch)
     f11, f12, fp = model.towers(batch["img"])
     ce = lambda s: losses.label_smoothing(s, batch["label"], .1)
-    assert torch.allclose(out["id_loss"], .25*(ce(model.heads[0](model.necks[0](f12))) + ce(model.heads[1](model.necks[1](fp)))))
+    assert torch.allclose(out["id_loss"],
+                          .25*(ce(model.heads[0](model.necks[0](f12))) + ce(model.heads[1](model.necks[1](fp)))))
     assert torch.allclose(out["triplet_loss"], sum(losses.triplet(f, batch["pid"], .3) for f in (f11, f12, fp)))
     texts = torch.cat([model.text(model.prompts(torch.tensor([i]))) for i in range(4)])
     assert torch.allclose(out["i2t_loss"], ce(fp @ texts.T), atol=1e-4)
@@ -351,7 +363,8 @@ def test_stage_1_changes_the_prompts_only_and_is_repeatable():
         runs.append(model.prompts.learned)
     assert torch.equal(*runs)
     for bad, n in ((label + 1, 20), (label[:5], 20), (label - 1, 20)):
-        with pytest.raises(ValueError, match="label must number 20 features from 0 to 3"): learn_prompts(model, features, bad)
+        with pytest.raises(ValueError, match="label must number 20 features from 0 to 3"):
+            learn_prompts(model, features, bad)
 
 
 def test_repeated_people_are_encoded_once_with_the_same_loss():
@@ -380,7 +393,8 @@ def test_clip_checkpoints_of_other_grids(tmp_path):
     with pytest.raises(ValueError, match="7 positions are not a square"): load_clip(model, tmp_path/"wide.pt")
     load_clip(model, tmp_path/"wide.pt", grid=(3, 2))
     pos = resize_positions(wide.visual.positional_embedding, (4, 2), (3, 2))
-    assert torch.equal(model.visual.positional_embedding, pos) and torch.equal(model.ln_final.weight, wide.ln_final.weight)
+    assert torch.equal(model.visual.positional_embedding, pos)
+    assert torch.equal(model.ln_final.weight, wide.ln_final.weight)
     same = clip_model((64, 32), stride=12, **TINY_CLIP)
     assert same.visual.grid_size == (5, 2) and same.visual(torch.rand(1, 3, 64, 32)).shape == (1, 48)
     with pytest.raises(ValueError, match="Did you mean 'openai'"): load_clip(model, "openaai")

@@ -43,7 +43,8 @@ def test_checkpoint_of_another_model_is_refused(tmp_path):
         load_weights(build("camel_tiny"), tmp_path / "m.safetensors")
 
 
-STRATEGIES = dict(plain=Plain, cycle=lambda: TaskCycle([Task(), Task(), Task()]), dual=lambda: DualSpeed([Task()] * 3, iters_per_task=1),
+STRATEGIES = dict(plain=Plain, cycle=lambda: TaskCycle([Task(), Task(), Task()]),
+                  dual=lambda: DualSpeed([Task()] * 3, iters_per_task=1),
                   released=lambda: ReleasedDualSpeed([Task()] * 2))
 
 
@@ -66,7 +67,9 @@ def test_text_side_has_the_papers_parameters():
     assert count(text) + count(cross) == 121_338_426 - 622_650
 
 
-@pytest.mark.parametrize("bad, message", [(dict(name="camel_tine"), "Did you mean"), (dict(name="bot_tiny"), "n_ids"), (dict(name="dual_tiny"), "vocab_size")])
+@pytest.mark.parametrize("bad, message",
+                         [(dict(name="camel_tine"), "Did you mean"), (dict(name="bot_tiny"), "n_ids"),
+                          (dict(name="dual_tiny"), "vocab_size")])
 def test_bad_arguments(bad, message):
     with pytest.raises((ValueError, TypeError), match=message): create_model(**bad)
 

@@ -16,7 +16,9 @@ def test_table_iv_has_the_papers_five_rows():
     assert [METHODS[m]["label"] for m in TABLE_IV] == ["Baseline", "+ ST", "+ ST + ADSU", "+ ST + CMML", "CAMeL"]
 
 
-@pytest.mark.parametrize("bad", [dict(method="camle"), dict(preset="quik"), dict(train=(("stepz", 1),)), dict(meta=(("kk", 1),))])
+@pytest.mark.parametrize("bad",
+                         [dict(method="camle"), dict(preset="quik"), dict(train=(("stepz", 1),)),
+                          dict(meta=(("kk", 1),))])
 def test_misspelt_settings(bad):
     with pytest.raises(ValueError, match="Did you mean"): Arm(**bad)
 
@@ -32,7 +34,8 @@ def test_people_are_in_one_split_and_one_domain(data):
     seen = {}
     for t in (data.source, data.target):
         for split, rows in t.frame.groupby("split"):
-            for pid in rows.pid.unique(): assert seen.setdefault(pid, (t.frame.domain.iat[0], split)) == (rows.domain.iat[0], split)
+            for pid in rows.pid.unique():
+                assert seen.setdefault(pid, (t.frame.domain.iat[0], split)) == (rows.domain.iat[0], split)
 
 
 @pytest.mark.parametrize("method", METHODS)

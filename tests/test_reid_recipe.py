@@ -7,7 +7,8 @@ import torch
 from reid_lab.data.loaders import bot, erase, pad_crop, transreid
 from reid_lab.data.world import World
 from reid_lab.models.zoo import create_model
-from reid_lab.recipes.reid import OWN, REID_PRESETS, ReidTrain, new_model, reid_optimiser, reid_schedule, reid_settings, train_reid
+from reid_lab.recipes.reid import (OWN, REID_PRESETS, ReidTrain, new_model, reid_optimiser, reid_schedule,
+                                   reid_settings, train_reid)
 
 SMALL = dict(model_kw=(("size", (64, 32)),), batch_size=16, device="cpu")
 
@@ -46,7 +47,8 @@ def test_a_schedule_by_steps():
     assert f(0) == 0 and f(5) == .5 and f(10) == 1 and f(55) == .5 and f(100) == 0
 
 
-@pytest.mark.parametrize("name,kind,lr", [("bot_r50", torch.optim.Adam, (3.5e-4, 3.5e-4)), ("transreid_b16", torch.optim.SGD, (8e-3, 16e-3)),
+@pytest.mark.parametrize("name,kind,lr", [("bot_r50", torch.optim.Adam, (3.5e-4, 3.5e-4)),
+                                          ("transreid_b16", torch.optim.SGD, (8e-3, 16e-3)),
                                           ("clip_reid_b16", torch.optim.Adam, (5e-6, 1e-5))])
 def test_optimisers_of_the_papers(name, kind, lr):
     model = create_model(name.rsplit("_", 1)[0] + "_tiny", n_ids=4, size=(64, 32))
@@ -58,8 +60,10 @@ def test_optimisers_of_the_papers(name, kind, lr):
     if kind is torch.optim.SGD: assert opt.param_groups[0]["momentum"] == .9
 
 
-@pytest.mark.parametrize("kw,message", [(dict(optimiser="lion"), "optimiser='lion'"), (dict(schedule="step"), "schedule='step'"),
-                                        (dict(augment="heavy"), "augment='heavy'"), (dict(stepz=1), "Did you mean 'steps'")])
+@pytest.mark.parametrize("kw,message", [(dict(optimiser="lion"), "optimiser='lion'"),
+                                        (dict(schedule="step"), "schedule='step'"),
+                                        (dict(augment="heavy"), "augment='heavy'"),
+                                        (dict(stepz=1), "Did you mean 'steps'")])
 def test_refused(people, kw, message):
     with pytest.raises(ValueError, match=message): train_reid(people, "smoke", quiet=True, **kw)
 
@@ -68,7 +72,8 @@ def test_refused(people, kw, message):
 
 @pytest.mark.parametrize("name", ["bot_r50", "transreid_b16", "clip_reid_b16"])
 def test_paper_recipes_run_on_tiny_models(people, name):
-    s = replace(paper(name), model=name.rsplit("_", 1)[0] + "_tiny", epochs=1, prompt_epochs=min(1, paper(name).prompt_epochs), **SMALL)
+    s = replace(paper(name), model=name.rsplit("_", 1)[0] + "_tiny", epochs=1,
+                prompt_epochs=min(1, paper(name).prompt_epochs), **SMALL)
     torch.manual_seed(0)
     before = {k: v.clone() for k, v in new_model(people, s).state_dict().items()}
     model, learn = train_reid(people, s, quiet=True)
@@ -88,7 +93,8 @@ def test_sentences_are_not_learned_again_on_resuming(people, tmp_path, monkeypat
     def never(*a, **k): raise AssertionError("stage 1 ran again")
     monkeypatch.setattr(R, "learn_prompts", never)
     again, _ = train_reid(people, s, folder=tmp_path, quiet=True)
-    assert torch.equal(model.texts, again.texts) and again.texts_ready and torch.equal(model.prompts.learned, again.prompts.learned)
+    assert torch.equal(model.texts, again.texts) and again.texts_ready
+    assert torch.equal(model.prompts.learned, again.prompts.learned)
 
 
 # ---- augmentation
