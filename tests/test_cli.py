@@ -27,9 +27,12 @@ def test_wrong_calls_exit_with_2(args, capsys):
     assert e.value.code == 2 and "usage" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("items", [["preset"], ["=x"], ["a b=1"], ["seed=1", "seed=2"]])
-def test_bad_pairs(items):
-    with pytest.raises(ValueError): pairs(items)
+@pytest.mark.parametrize("items, message", [
+    (["preset"], "'preset' is not name=value"), (["=x"], "'=x' is not name=value"), (["a b=1"], "'a b=1' is not name="),
+    (["seed=1", "seed=2"], r"\['seed'\] given more than once")])
+def test_pairs(items, message):
+    assert pairs(["preset=smoke", "root=a=b", "x="]) == dict(preset="smoke", root="a=b", x="")
+    with pytest.raises(ValueError, match=message): pairs(items)
 
 
 def test_values_take_the_type_of_the_default(tmp_path):
@@ -114,11 +117,11 @@ def test_bias_as_json_and_without_people(features, capsys):
 
 @pytest.mark.parametrize("change, words", [
     (dict(cam=None), r"has no \['cam'\]; it holds"), (dict(emb=None), r"has no \['emb'\]"),
-                                           (dict(emb="nan"), "NaN or infinite values in 1 of 24"),
+    (dict(emb="nan"), "NaN or infinite values in 1 of 24"),
     (dict(emb="int"), "has dtype int64"), (dict(emb="flat"), r"must be \(N,D\)"),
-                                           (dict(cam="one"), "single camera there is no bias"),
-    (dict(cam="short"), r"cam has shape \(3,\)"), (dict(pid="text"), "factorize"), (dict(pid="other"), "match"),
-                                           (dict(emb="thin"), "did one model make both")])
+    (dict(cam="one"), "single camera there is no bias"),
+    (dict(cam="short"), r"cam has shape \(3,\)"), (dict(pid="text"), "factorize"),
+    (dict(pid="other"), "has a match in the"), (dict(emb="thin"), "did one model make both")])
 def test_bias_says_in_one_line_what_is_wrong(features, capsys, change, words):
     d, e = features
     bad = dict(e)
@@ -127,8 +130,7 @@ def test_bias_says_in_one_line_what_is_wrong(features, capsys, change, words):
         elif v == "nan": bad[k] = e[k].copy(); bad[k][3, 1] = np.nan
         else:
             bad[k] = {"int": e["emb"].astype(int), "flat": e["emb"][0], "thin": e["emb"][:, :2], "one": 0*e["cam"],
-                      "short": e["cam"][:3],
-                        "text": np.array(["x"]*24), "other": e["pid"] + 100}[v]
+                      "short": e["cam"][:3], "text": np.array(["x"]*24), "other": e["pid"] + 100}[v]
     np.savez(d/"bad.npz", **bad)
     good = "bad.npz" if change == dict(cam="one") else "q.npz"
     assert main(["bias", str(d/good), str(d/"bad.npz"), "--out", str(d/"out")]) == 2

@@ -62,12 +62,23 @@ def test_training_on_all_cameras_changes_nothing_else(table):
     assert (more.image(i) == table.image(i)).all()
 
 
+KNOWN, NEW = {0, 1, 2}, {3, 4}     # cameras of the smoke World
+CAMERAS = {                        # protocol -> cameras of training, queries and gallery
+    "camera": (KNOWN, NEW, KNOWN | NEW), "all cameras": (KNOWN | NEW, NEW, KNOWN | NEW),
+    "network": (KNOWN, KNOWN | NEW, KNOWN | NEW), "source": (KNOWN, KNOWN, KNOWN)}
+
+
 @pytest.mark.parametrize("protocol", D.PROTOCOLS)
 def test_protocols(protocol):
+    "Who trains, who is asked and who is searched; another network is another World"
     case = D.make_case("smoke", 3, protocol=protocol)
-    unseen = set(case.cams) - set(case.seen)
-    assert bool(unseen) == (protocol == "camera") or protocol == "network"
-    assert len(case.q) and len(case.g) and repr(case)
+    train, q, g = (t.frame for t in (case.train, case.q, case.g))
+    assert (set(train.cam), set(q.cam), set(g.cam)) == CAMERAS[protocol]
+    assert (set(case.seen), set(case.cams)) == CAMERAS[protocol][:2]
+    assert set(train.pid).isdisjoint(q.pid) and set(q.pid) <= set(g.pid) and len(train) == 240
+    assert (case.q.root == case.train.root) == (protocol != "network") and case.q.root == case.g.root
+    said = f"240 training images of cameras {list(case.seen)}; {len(q)} queries of cameras {list(case.cams)}"
+    assert repr(case) == f"{case.name}: {said}; gallery {len(g)}" and "smoke" in case.name
 
 
 @pytest.mark.parametrize("dataset,setting",
@@ -113,7 +124,8 @@ def test_cameras_start_anew_unless_carried(source):
 def test_every_method_of_the_lineup(source, name):
     before = {k: v.clone() for k, v in source.model.state_dict().items()}
     f = D.score_settings(source, [name])
-    assert f.mAP.between(0, 100).all() and (f.variant == name).all()
+    assert f.cam.tolist() == list(source.case.cams) and f.variant.tolist() == f.method.tolist() == [name]*len(f)
+    assert f.mAP.between(0, 100).all() and f.n_query.gt(0).all()
     assert all(torch.equal(v, before[k]) for k, v in source.model.state_dict().items())
 
 
@@ -123,8 +135,17 @@ def test_every_setting_of_every_study_can_be_made(study):
     assert len(set(labels)) == len(labels)
     assert [D.unlabel(t) for t in labels] == D.STUDIES[study]
     for s in D.STUDIES[study]:
-        kw = {k: v for k, v in s.items() if k not in ("name", "n_ground")}
-        assert D.LINEUP[s["name"]](**kw) is not None
+        kw = {k: v for k, v in s.items() if k != "name"}
+        if kw.get("n_ground"): kw["ground"] = "a stream"
+        method = D.LINEUP[s["name"]](**kw)
+        assert type(method).__name__ == KINDS[s["name"]] and {k: getattr(method, k) for k in kw} == kw
+
+
+KINDS = {"No adaptation": "NoAdapt", "Norm": "CameraNorm", "Mean only": "CameraNorm", "TEMP": "Temp",
+         "Standardised without cameras": "CameraNorm", "BN statistics only": "Tent",
+         **{f"TENT{more}": "Tent" for more in ("", " with BN statistics")},
+         **{f"{name}{more}": kind for name, kind in (("DART3", "Dart3"), ("DART3-LITE", "Dart3Lite"))
+            for more in ("", ", paper rate", ", episodic")}}
 
 
 def test_batch_statistics_do_not_apply_without_batchnorm(table):
@@ -165,14 +186,20 @@ def test_a_dataset_goes_with_its_protocol():
 def test_settings_of_the_paper_by_model():
     assert D.as_in_paper("transreid_b16")["DART3"] == dict(lr=1e-4, steps=1, batch_size=64, tau=200.)
     assert D.as_in_paper("clip_reid_b16")["DART3-LITE"]["tau"] == 100.
-    for name, kw in D.as_in_paper("transreid_b16").items(): assert D.LINEUP[name](**kw)
+    assert D.as_in_paper("bot_r50")["TEMP"] == dict(lr=3.5e-4)
+    for name, kw in D.as_in_paper("transreid_b16").items():
+        method = D.LINEUP[name](**kw)
+        assert {k: getattr(method, k) for k in kw} == kw
 
 
-def test_grounding_takes_images_that_were_trained_on(source):
-    assert set(source.known().cam) <= set(source.case.seen)
-    assert set(source.known().table.frame.path) <= set(source.case.train.frame.path)
-    f = D.score_settings(source, [dict(name="DART3-LITE", n_ground=8)])
-    assert f.mAP.notna().all()
+def test_grounding_takes_images_that_were_trained_on(source, monkeypatch):
+    known = source.known(30)
+    assert len(set(known.table.frame.path)) == 30 and set(known.table.frame.path) <= set(source.case.train.frame.path)
+    given, lite = [], D.LINEUP["DART3-LITE"]
+    monkeypatch.setitem(D.LINEUP, "DART3-LITE", lambda **kw: given.append(kw) or lite(**kw))
+    f = D.score_settings(source, [dict(name="DART3-LITE", n_ground=8), dict(name="DART3-LITE")])
+    assert f.mAP.notna().all() and given[-1] == {} and given[0]["n_ground"] == 8
+    assert given[0]["ground"].table.frame.path.tolist() == source.known().table.frame.path.tolist()
 
 
 def test_a_run_keeps_what_the_notebook_reads(tmp_path):

@@ -179,6 +179,6 @@ def test_embed_says_what_a_model_did_wrong(table):
         def encode_text(self, tokens): return tokens.float()*torch.nan
     with pytest.raises(ValueError, match="model.encode_image returned"): embed_images(Wrong(), table)
     with pytest.raises(ValueError, match="NaN"): embed_texts(Wrong(), table)
-    with pytest.raises(ValueError, match="empty"): embed_images(Tiny(), table.where(split="train"))
+    with pytest.raises(ValueError, match="is empty; check the split"): embed_images(Tiny(), table.where(split="train"))
     with pytest.raises(ValueError, match="no caption"): embed_texts(Tiny(), table.take([3]))
     with pytest.raises(ValueError, match="column='caption'"): embed_texts(Tiny(), pd.DataFrame(dict(text=["a"])))

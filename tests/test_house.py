@@ -258,9 +258,9 @@ VACUOUS = ["True", "1", "'x'", "(f(x), 'message')", "x == 1 or True", "x == 1 if
 WEAK = ["isinstance(x, int)", "callable(f)", "hasattr(x, 'a')", "x is not None", "isinstance(x, int) and x is not None",
         "x == 1 or callable(f)", "all(isinstance(x, int) for x in xs)", "issubclass(A, B)", "f(x) is not None",
         "all([callable(f) for f in fs])"]
-TELLING = ["x == 1", "f(x)", "not x", "isinstance(x, int) and x > 1", "x is None", "report.ok", "x in y", "f(x) == f(x)",
-           "all(x > 1 for x in xs)", "x > 0 if c else x < 0", "a < b < c", "not hasattr(x, 'a')", "len(x) > 0", "x != y",
-           "xs[0]", "(x == 1) | True"]
+TELLING = ["x == 1", "f(x)", "not x", "isinstance(x, int) and x > 1", "x is None", "report.ok", "x in y", "xs[0]",
+           "all(x > 1 for x in xs)", "x > 0 if c else x < 0", "a < b < c", "not hasattr(x, 'a')", "len(x) > 0",
+           "x != y", "f(x) == f(x)"]
 
 
 @pytest.mark.parametrize("source", [*VACUOUS, *WEAK, *TELLING, "x", "x and y", "x == 1 or y", "False"])
@@ -292,7 +292,8 @@ BAD_SCRIPTS = {
     "no-assert ": SCRIPT + "def test_x():\n    ok = len('a') == 1\n    assert ok\n",
 }
 GOOD_SCRIPTS = [
-    "def test_x(): assert isinstance(1, int) and 1 + x == 2", "def test_x(): close(1, 1)", "def test_x(): check_model(1)",
+    "def test_x(): close(1, 1)", "def test_x(): check_model(1)",
+    "def test_x(): assert isinstance(1, int) and 1 + x == 2",
     "def both(a): close(a, a)\n\n\ndef test_x(): both(1)", "def test_x(): np.testing.assert_allclose(1, 1)",
     "def test_x():\n    with pytest.raises(ValueError): int('x')",
     "def test_x():\n    if len('a') == 2: pytest.fail('no')",

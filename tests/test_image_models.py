@@ -13,6 +13,7 @@ from reid_lab.models.clip_reid import CLIPReID, clip_model, learn_prompts, load_
 from reid_lab.models.transreid import (TransReID, half_local, jigsaw, overlapping_vit, patch_grid, resize_positions,
                                        shift_shuffle)
 from reid_lab.models.zoo import check_image_model, create_model, sample_batch
+from reid_lab.tta import influential
 
 SIZE = (64, 32)
 IMAGE = ("bot", "transreid", "clip_reid")
@@ -112,11 +113,20 @@ def test_necks_move_the_feature_only_after_them(name):
 
 
 @pytest.mark.parametrize("name", IMAGE)
-def test_test_time_adaptation_finds_what_it_needs(name):
-    tta = pytest.importorskip("reid_lab.tta")
-    model = tiny(name).eval()
-    found = tta.influential(model, torch.rand(4, 3, *SIZE))
-    assert found and set(norm_gradients(model, model.raw_features(torch.rand(4, 3, *SIZE)))) <= set(found)
+@pytest.mark.parametrize("feature", ["before", "after"])
+def test_test_time_adaptation_finds_what_it_needs(name, feature):
+    "Scales and shifts that move the feature when they are moved, one by one, and no others"
+    model, img, moves = tiny(name, feature=feature).eval(), torch.rand(4, 3, *SIZE), set()
+    norms = [n for n, m in model.named_modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm))]
+    with torch.no_grad():
+        still = model.raw_features(img)
+        for n, p in model.named_parameters():
+            if n.rpartition(".")[0] not in norms: continue
+            kept = p.clone()
+            p += torch.randn_like(p)
+            if not torch.equal(model.raw_features(img), still): moves.add(n)
+            p.copy_(kept)
+    assert set(influential(model, img)) == moves and len(moves) > 3
 
 
 @pytest.mark.parametrize("name", IMAGE)

@@ -151,7 +151,7 @@ def test_validation_keeps_the_best_and_never_trains_on_it():
 
 
 def test_missing_metric_is_named():
-    with pytest.raises(KeyError, match="mAP"):
+    with pytest.raises(KeyError, match="key='mAP' is not among them"):
         Learner(Net(), Blobs(), callbacks=[Validate(lambda m: dict(R1=1.))], device="cpu").fit(epochs=1)
 
 
@@ -223,5 +223,13 @@ def test_swa_is_the_mean_of_its_snapshots():
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_precision(precision):
-    learn = Learner(Net(), Blobs(), lr=.05, precision=precision, device="cpu").fit(epochs=1)
+    "Products in bfloat16 if asked, weights in float32 always"
+    class Watched(Net):
+        def forward(self, b):
+            self.seen = self.lin(b["img"]).dtype
+            return super().forward(b)
+    before = Net().lin.weight.detach()
+    learn = Learner(Watched(), Blobs(), lr=.05, precision=precision, device="cpu").fit(epochs=1)
+    assert learn.net.seen == dict(no=torch.float32, bf16=torch.bfloat16)[precision]
     assert learn.net.lin.weight.dtype == torch.float32 and learn.net.lin.weight.isfinite().all()
+    assert not torch.equal(learn.net.lin.weight, before)

@@ -356,5 +356,6 @@ def test_errors_name_the_argument():
     a = torch.randn(4, 3)
     with pytest.raises(ValueError, match="pair up row by row, got 4 and 3"): L.itc(a, a[:3])
     with pytest.raises(ValueError, match="pid has 2 entries for a batch of 4"): L.sdm(a, a, torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="argmax"): L.itm_weights(a, a, how="hardest")
-    with pytest.raises(ValueError, match="half_sum"): L.center(a, torch.zeros(4, dtype=torch.long), a, scale="half")
+    with pytest.raises(ValueError, match="how='hardest' is not known"): L.itm_weights(a, a, how="hardest")
+    with pytest.raises(ValueError, match="scale='half' is not known"):
+        L.center(a, torch.zeros(4, dtype=torch.long), a, scale="half")

@@ -40,8 +40,15 @@ def test_people_are_in_one_split_and_one_domain(data):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains(method, data):
-    model, learn = pretrain(Arm(method, "smoke", train=(("steps", 4),)), data, quiet=True)
-    assert learn.step == 4 and all(p.isfinite().all() for p in model.parameters())
+    "Six steps are two rounds of three tasks: the first that a slow weight update ends"
+    arm = Arm(method, "smoke", train=(("steps", 6),))
+    torch.manual_seed(arm.seed)
+    start = camel.create_model(arm.budget.model, tokenizer=data.tokenizer, **dict(arm.budget.model_kw))
+    model, learn = pretrain(arm, data, quiet=True)
+    assert learn.step == 6 and learn.images == 6*16*(3 if method == "released" else 1)   # which trains on each task
+    assert all(p.isfinite().all() for p in model.parameters())
+    pairs = zip(model.named_parameters(), start.parameters(), strict=True)
+    assert [k for (k, a), b in pairs if torch.equal(a, b)] == []
 
 
 def test_an_interrupted_arm_goes_on(data, tmp_path, monkeypatch):

@@ -49,7 +49,8 @@ def test_damage_is_named_and_does_not_spread(tmp_path):
     assert load_results(path).R1.tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("row, message", [(dict(metrics=dict(R1=1.)), "dataset"), (dict(dataset="world"), "metrics"),
+@pytest.mark.parametrize("row, message", [(dict(metrics=dict(R1=1.)), "needs 'dataset'"),
+                                          (dict(dataset="world"), "needs 'metrics'"),
                                           (dict(dataset="world", metric=dict(R1=1.)), "Did you mean 'metrics'")])
 def test_a_bad_row_is_refused_and_nothing_is_written(tmp_path, row, message):
     with pytest.raises(ValueError, match=message): append_result(row, tmp_path/"r.csv")

@@ -1,6 +1,4 @@
 """Test-time adaptation: vectors, properties, and a source model that is never changed."""
-import inspect
-
 import numpy as np
 import pytest
 import torch
@@ -459,31 +457,45 @@ def test_the_features_given_are_not_changed():
     (lambda q, g: T.adapt_embeddings(T.CameraNorm(), Embeddings(q.emb, q.pid), g), "q has no camera numbers"),
     (lambda q, g: T.adapt_embeddings(T.CameraNorm(), q, Embeddings(g.emb, g.pid)), "g has no camera numbers"),
     (lambda q, g: T.adapt_embeddings(T.CameraNorm(), Embeddings(q.emb[:, :2], q.pid, q.cam), g), "2 dimensions"),
-    (lambda q, g: T.CameraNorm("queries"), "pooled"), (lambda q, g: T.Dart3(tau=0), "tau=0"),
-                                        (lambda q, g: T.Dart3(k=0), "k=0"),
+    (lambda q, g: T.CameraNorm("queries"), "stats_from='queries'"), (lambda q, g: T.Dart3(tau=0), "tau=0"),
+    (lambda q, g: T.Dart3(k=0), "k=0"),
     (lambda q, g: T.Dart3(n_ground=4), "needs ground"), (lambda q, g: T.Dart3(batch_size=0), "batch_size=0"),
     (lambda q, g: T.norm_layers(Net(), ("xn",)), "norm_kinds='xn'"),
     (lambda q, g: T.Dart3Lite(ground=T.FeatureStream(q)), "other way round"),
     (lambda q, g: T.adapt_embeddings(T.Dart3Lite(ground=T.FeatureStream(g), n_ground=2, stats_from="query"),
                                      q.where(cam=int(q.cam[0])), g),
      "cameras without statistics"),
-    (lambda q, g: T.CameraStats(q.emb, q.cam[:3]), "3 entries"), (lambda q, g: T.make_method("dart"), "dart3"),
+    (lambda q, g: T.CameraStats(q.emb, q.cam[:3]), "3 entries"),
+    (lambda q, g: T.make_method("dart"), "Did you mean 'dart3'"),
     (lambda q, g: T.adapt_embeddings(T.Dart3Lite(tau=1e-310), q, g), "raise tau"),
-    (lambda q, g: T.ImageStream(nn.Linear(2, 2), None), "raw_features"),
+    (lambda q, g: T.ImageStream(nn.Linear(2, 2), None), "Linear has no raw_features"),
     (lambda q, g: T.ImageStream(Net(), range(3), q), "source has .* features and table 3 rows")])
 def test_bad_input_says_what_to_do(make, words):
     with pytest.raises((ValueError, TypeError, FloatingPointError), match=words): make(*features())
 
 
+LAYERS = {"bn.weight", "bn.bias", "ln.weight", "ln.bias"}
+LEARNED = dict(noadapt=set(), norm=set(), tent=LAYERS, temp=LAYERS, dart3=LAYERS | {"M", "S"}, dart3_lite={"M", "S"})
+
+
 @pytest.mark.parametrize("name", T.METHODS)
 def test_every_method_keeps_the_contract(scene, name):
-    "Default arguments work; what cannot work without a model says so"
+    "Default arguments work; what learns has a state that moves and is reset; what needs a model says so"
     net, table, g = scene
     method = T.make_method(name)
     q_hat, g_hat = T.adapt_images(method, net, table, g)
     assert len(q_hat) == len(table) and len(g_hat) == len(g) and q_hat.pid.tolist() == table.frame.pid.tolist()
-    assert all(callable(getattr(method, f))
-               for f in ("configure", "collect_params", "check", "adapt", "reset", "state_dict"))
+    with T.guarded(net):
+        method.configure(T.ImageStream(net, table), g)
+        method.check()
+        start = method.state_dict()
+        assert set(start) == LEARNED[name] and len(method.collect_params()) == len(start)
+        torch.testing.assert_close(method.run()[0].detach(), q_hat.emb)
+        learned = method.state_dict()
+        assert {k for k in start if not torch.equal(start[k], learned[k])} == LEARNED[name]
+        method.reset()
+        assert all(torch.equal(start[k], v) for k, v in method.state_dict().items())
     if method.needs_model:
         with pytest.raises(ValueError, match="cannot work on features alone"): T.adapt_embeddings(method, *features())
-    assert inspect.getdoc(type(method))
+    else: assert [len(e) for e in T.adapt_embeddings(method, *features())] == [24, 48]
+    assert method.needs_model == (name in ("tent", "temp", "dart3")) and type(method).__doc__
