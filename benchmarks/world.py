@@ -12,8 +12,8 @@ import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from reid_lab.data.render import pick_backend  # noqa: E402 - threads are set before numpy is imported
-from reid_lab.data.world import Options, Plan, World, _render_chunk, text_groups  # noqa: E402
+from reid_lab.world.render import pick_backend  # noqa: E402 - threads are set before numpy is imported
+from reid_lab.world.world import Options, Plan, World, _render_chunk, text_groups  # noqa: E402
 
 from timing import best  # noqa: E402
 

@@ -8,13 +8,13 @@ import torch
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from reid_lab import camera_figures as F
+from reid_lab.figures import cameras as F
 from reid_lab.analysis import bias_report as B
 from reid_lab.analysis.camera_bias import camera_share, error_vs_distance, per_camera
 from reid_lab.analysis.maps import project, sample_rows
 from reid_lab.core import stream
 from reid_lab.embeddings import Embeddings
-from reid_lab.figures import export
+from reid_lab.figures.base import export
 from reid_lab.metrics import camera_nmi, retrieval_metrics
 from reid_lab.tta import CameraNorm, Dart3Lite, adapt_embeddings
 

@@ -4,9 +4,9 @@ import pandas as pd
 import pytest
 import torch
 
-from reid_lab.data.datasets import export_world
+from reid_lab.datasets import export_world
 from reid_lab.data.table import ReidTable
-from reid_lab.data.world import World, reid_groups
+from reid_lab.world.world import World, reid_groups
 from reid_lab.embeddings import Embeddings
 from reid_lab.metrics import camera_nmi, nmi, retrieval_metrics
 from reid_lab.analysis.camera_bias import (bias_noise, camera_share, error_auroc, error_vs_distance, noise_scores,
@@ -18,29 +18,29 @@ from reid_lab.tta import CameraNorm, adapt_embeddings
 
 
 @pytest.fixture(scope="module")
-def table(): return D.world_table("smoke", 3)
+def table(): return P.world_table("smoke", 3)
 
 
 @pytest.fixture(scope="module")
 def source(table):
-    case = D.world_case("smoke", 3, table=table)
+    case = P.world_case("smoke", 3, table=table)
     return D.Source(train_reid(case.train, "smoke", 3, quiet=True, steps=25)[0], case)
 
 
 # ---- cases
 
 def test_a_new_camera_is_never_trained_on(table):
-    case = D.world_case("smoke", 3, table=table)
+    case = P.world_case("smoke", 3, table=table)
     assert set(case.train.frame.cam) == set(case.seen) and set(case.q.frame.cam) == set(case.cams)
     assert not set(case.seen) & set(case.cams) and not set(case.train.frame.pid) & set(case.q.frame.pid)
     assert set(case.g.frame.cam) == set(case.seen) | set(case.cams)
 
 
 def test_the_stream_is_a_day_or_a_shuffle(table):
-    assert D.world_case("smoke", 3, table=table).q.frame.time.is_monotonic_increasing
-    iid = D.world_case("smoke", 3, "iid")
+    assert P.world_case("smoke", 3, table=table).q.frame.time.is_monotonic_increasing
+    iid = P.world_case("smoke", 3, "iid")
     assert not iid.q.frame.time.is_monotonic_increasing and not iid.q.frame.pid.is_monotonic_increasing
-    again = D.world_case("smoke", 3, "iid")
+    again = P.world_case("smoke", 3, "iid")
     assert iid.q.frame.path.tolist() == again.q.frame.path.tolist()
 
 
@@ -48,12 +48,12 @@ def test_choosy_cameras_see_different_people(table):
     seen = {c: set(table.where(split="test", cam=c).frame.pid) for c in sorted(set(table.frame.cam))}
     known = [seen[c] for c in (0, 1, 2)]
     assert known[0] == known[1] == known[2] and all(seen[c] < known[0] for c in (3, 4))
-    assert D.world_table("smoke", 3, "iid").where(split="test").frame.groupby("cam").pid.nunique().nunique() == 1
+    assert P.world_table("smoke", 3, "iid").where(split="test").frame.groupby("cam").pid.nunique().nunique() == 1
 
 
 def test_training_on_all_cameras_changes_nothing_else(table):
-    more = D.world_table("smoke", 3, extra=True)
-    extra = D.every_camera(more)
+    more = P.world_table("smoke", 3, extra=True)
+    extra = P.every_camera(more)
     assert set(extra.frame.cam) == set(table.frame.cam) and len(extra) <= len(table.where(split="train"))
     assert not set(extra.frame.pid) & set(table.frame.pid)
     rest = more.frame[~more.frame.path.isin(extra.frame.path)]
@@ -68,10 +68,10 @@ CAMERAS = {                        # protocol -> cameras of training, queries an
     "network": (KNOWN, KNOWN | NEW, KNOWN | NEW), "source": (KNOWN, KNOWN, KNOWN)}
 
 
-@pytest.mark.parametrize("protocol", D.PROTOCOLS)
+@pytest.mark.parametrize("protocol", P.PROTOCOLS)
 def test_protocols(protocol):
     "Who trains, who is asked and who is searched; another network is another World"
-    case = D.make_case("smoke", 3, protocol=protocol)
+    case = P.make_case("smoke", 3, protocol=protocol)
     train, q, g = (t.frame for t in (case.train, case.q, case.g))
     assert (set(train.cam), set(q.cam), set(g.cam)) == CAMERAS[protocol]
     assert (set(case.seen), set(case.cams)) == CAMERAS[protocol][:2]
@@ -86,20 +86,20 @@ def test_protocols(protocol):
 def test_settings_of_the_paper_on_folders(tmp_path, dataset, setting):
     "The World in the dataset's own layout, with cameras numbered as there, read back, split by the paper's cameras"
     t = World("smoke", task="reid", groups=reid_groups(20, 5, 1, 20, 1)).table().where(split=["train", "test"])
-    known = D.SEEN[setting][1]
+    known = P.SEEN[setting][1]
     named = ReidTable(t.frame.assign(cam=t.frame.cam + known[0]), t.root, t.reader, t.name)
     export_world(named, dataset, tmp_path/dataset, renumber=True)
-    case = D.dataset_case(setting, tmp_path/dataset)
+    case = P.dataset_case(setting, tmp_path/dataset)
     assert set(case.train.frame.cam) == set(known) and case.cams == (known[-1] + 1,)
-    every = D.dataset_case(setting, tmp_path/dataset, every=True)
+    every = P.dataset_case(setting, tmp_path/dataset, every=True)
     assert len(every.train) == len(case.train) and set(every.train.frame.cam) >= set(known)
     assert len(every.q) == len(case.q)
-    whole = D.dataset_case(f"{dataset}->{dataset}", tmp_path/dataset)
+    whole = P.dataset_case(f"{dataset}->{dataset}", tmp_path/dataset)
     assert len(whole.q) > len(case.q)
 
 
 def test_all_cameras_seen_is_an_error(table):
-    with pytest.raises(ValueError, match="leave at least one out"): D.new_camera(table, range(5))
+    with pytest.raises(ValueError, match="leave at least one out"): P.new_camera(table, range(5))
 
 
 # ---- scores
@@ -149,7 +149,7 @@ KINDS = {"No adaptation": "NoAdapt", "Norm": "CameraNorm", "Mean only": "CameraN
 
 
 def test_batch_statistics_do_not_apply_without_batchnorm(table):
-    case = D.world_case("smoke", 3, table=table)
+    case = P.world_case("smoke", 3, table=table)
     vit = D.Source(train_reid(case.train, "smoke", 3, quiet=True, steps=2, model="transreid_tiny")[0], case)
     left = [n for n in D.LINEUP if not D.applies(dict(name=n), vit)]
     assert left == ["BN statistics only", "TENT with BN statistics"]
@@ -180,7 +180,7 @@ def test_a_dataset_goes_with_its_protocol():
                               ("msmt17->msmt17", "network"),
                               ("market1501->msmt17", "all cameras")):
         with pytest.raises(ValueError, match="protocol='" + protocol):
-            D.make_case("smoke", 0, dataset, protocol=protocol)
+            P.make_case("smoke", 0, dataset, protocol=protocol)
 
 
 def test_settings_of_the_paper_by_model():
@@ -214,7 +214,7 @@ def test_a_run_keeps_what_the_notebook_reads(tmp_path):
 
 
 def test_a_training_goes_on_only_if_it_is_the_same(table, tmp_path):
-    rows = D.world_case("smoke", 3, table=table).train
+    rows = P.world_case("smoke", 3, table=table).train
     model, learn = train_reid(rows, "smoke", 0, tmp_path, quiet=True, steps=50)
     again, more = train_reid(rows, "smoke", 0, tmp_path, quiet=True, steps=50)   # found at its last step
     assert more.images == learn.images

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
 
-from reid_lab.data import datasets as D
-from reid_lab.data.datasets import DATASETS, LAYOUTS, MALS_ATTRIBUTES, doctor, export_world, load_dataset, tiny_table
+from reid_lab import datasets as D
+from reid_lab.datasets import DATASETS, LAYOUTS, MALS_ATTRIBUTES, doctor, export_world, load_dataset, tiny_table
 from reid_lab.data.table import ReidTable, TableError
 
 FROM_DISK = [name for name, d in DATASETS.items() if d.folder]
@@ -133,14 +133,14 @@ def test_doctor_never_raises_over_the_state_of_a_folder(name, tmp_path):
         assert not report.ok and report.table is None and "REID_LAB_DATA" in str(report)
 
 
-@pytest.mark.parametrize("name", [*D.TEXT_SETS, "mals"])
+@pytest.mark.parametrize("name", [*TEXT_SETS, "mals"])
 @pytest.mark.parametrize("content, says", [
     ("", "the file is empty"), ("   \n", "the file is empty"), ("[{", "truncated"), ('[{"id": 1, "captio', "truncated"),
     ('{"images": []}', r"expected a list of records, found a dict with keys \['images'\]"), ("3", "found int"),
     ("[1, 2]", "a record is a int, not a dict"), ("[{}]", "key '.*' is missing"), ("<html>", "no valid JSON"),
     ("[]", "lists no image|the table is empty")])
 def test_annotation_of_the_wrong_shape(name, content, says, tmp_path):
-    form = D.TEXT_SETS.get(name)
+    form = TEXT_SETS.get(name)
     path = tmp_path / (form.annotations[0] if form else "gene_attrs/g_4x_attrs.json")
     path.parent.mkdir(exist_ok=True); path.write_text(content)
     with pytest.raises(TableError, match=says): load_dataset(name, tmp_path)
@@ -254,11 +254,11 @@ def test_mals_chunks_labels_and_identities(tmp_path):
 def test_mals_labels_of_a_world_person():
     a = dict(gender="woman", hair="bun", hat="none", bag="handbag", sleeve="short", upper="dress",
              upper_colour="burgundy", lower="trousers", lower_colour="black")
-    got = dict(zip(MALS_ATTRIBUTES, D.mals_labels(a)))
+    got = dict(zip(MALS_ATTRIBUTES, mals_labels(a)))
     asked = ("gender", "age", "hair", "hat", "backpack", "handbag", "bag", "sleeve")
     assert [got[k] for k in asked] == [0, -1, 1, 1, 1, 0, 0, 1]
     assert got["lower_type"] == 0 and got["upper_red"] == 0 and got["upper_black"] == 1 and got["lower_black"] == -1
-    assert D.mals_labels(None) == [-1] * 27
+    assert mals_labels(None) == [-1] * 27
 
 
 @pytest.mark.parametrize("kw, says", [
@@ -429,7 +429,7 @@ def test_interrupted_export_leaves_nothing(tmp_path, monkeypatch, exception):
 
 def test_import_is_light():
     import subprocess
-    code = ("import sys, reid_lab.data.datasets; "
+    code = ("import sys, reid_lab.datasets; "
             "print([m for m in ('torch', 'transformers', 'matplotlib', 'sklearn') if m in sys.modules])")
     assert subprocess.run([sys.executable, "-c",
                            code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

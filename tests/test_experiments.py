@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from reid_lab.data.datasets import export_world, load_dataset
+from reid_lab.datasets import export_world, load_dataset
 from reid_lab.data.table import ReidTable
-from reid_lab.data.world import World, reid_groups
+from reid_lab.world.world import World, reid_groups
 from reid_lab.embeddings import Embeddings
 from reid_lab.experiment import notebooks, run_notebook
 

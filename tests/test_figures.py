@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reid_lab import figures as F
+from reid_lab.figures import base as F
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_style_is_exact_and_leaves_no_trace():
 
 
 def test_no_pyplot_figure_is_left_open(runs):
-    code = ("import sys, pandas as pd, reid_lab.figures as F; "
+    code = ("import sys, pandas as pd, reid_lab.figures.base as F; "
             "F.curves(pd.DataFrame(dict(x=[1, 2], y=[1, 2])), 'x', 'y').picture(); "
             "print('matplotlib.pyplot' in sys.modules)")
     assert subprocess.run([sys.executable, "-c",

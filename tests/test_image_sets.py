@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
 
-from reid_lab.data import datasets as D
-from reid_lab.data.datasets import DATASETS, LAYOUTS, doctor, export_world, load_dataset
+from reid_lab import datasets as D
+from reid_lab.datasets import DATASETS, LAYOUTS, doctor, export_world, load_dataset
 from reid_lab.data.image_sets import (IMAGE_SETS, PARTS, check_image_set, load_image_set, tiny_table, unfit_rows,
                                       write_images)
 from reid_lab.data.table import ReidTable, TableError

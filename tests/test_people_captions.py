@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from reid_lab.core import stream
-from reid_lab.data.captions import (CONFUSED, GRANULARITY, LADDER, STYLES, attribute_oracle, caption, caption_oracle,
+from reid_lab.world.captions import (CONFUSED, GRANULARITY, LADDER, STYLES, attribute_oracle, caption, caption_oracle,
                                     caption_with_facts, mentionable)
-from reid_lab.data.people import (ATTRIBUTES, COLOURS, HAIR, NEEDS, OPENABLE, PALETTE, PARTS, SKIN, SLEEVES, UNIFORM,
+from reid_lab.world.people import (ATTRIBUTES, COLOURS, HAIR, NEEDS, OPENABLE, PALETTE, PARTS, SKIN, SLEEVES, UNIFORM,
                                   WARDROBE,
                                   change_accessories, differences, look_alike, name_colour, sample_people, shade,
                                   srgb_to_lab)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from reid_lab.data.loaders import bot, erase, pad_crop, transreid
-from reid_lab.data.world import World
+from reid_lab.world.world import World
 from reid_lab.models.zoo import create_model
 from reid_lab.recipes.reid import (OWN, REID_PRESETS, ReidTrain, new_model, reid_optimiser, reid_schedule,
                                    reid_settings, train_reid)

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from reid_lab.core import stream
-from reid_lab.data.captions import caption
-from reid_lab.data.people import sample_people
+from reid_lab.world.captions import caption
+from reid_lab.world.people import sample_people
 from reid_lab.data.text import (EDA_OPS, STOP_WORDS, THESAURUS, ClipBPE, WordPiece, clean_caption, delete_words, eda,
                                 eda_batch,
                                 eda_count, insert_synonyms, load_tokenizer, mask_tokens, mask_words, quick_rng,

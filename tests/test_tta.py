@@ -7,7 +7,7 @@ from torch import nn
 
 from reid_lab import tta as T
 from reid_lab.core import unit_norm
-from reid_lab.data.datasets import tiny_table
+from reid_lab.datasets import tiny_table
 from reid_lab.embeddings import Embeddings, embed_images
 from reid_lab.metrics import retrieval_metrics
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from reid_lab.core import stream
-from reid_lab.data import world as world_module
-from reid_lab.data.people import PARTS, name_colour, sample_people
-from reid_lab.data.render import (ACTIONS, ISP, Camera, Occluder, Shot, develop, pick_backend, reference_areas, render)
-from reid_lab.data.world import (DOMAINS, KINDS, PRESETS, TASKS, Group, Options, Plan, World, build_cache, make_camera,
+from reid_lab.world import world as world_module
+from reid_lab.world.people import PARTS, name_colour, sample_people
+from reid_lab.world.render import (ACTIONS, ISP, Camera, Occluder, Shot, develop, pick_backend, reference_areas, render)
+from reid_lab.world.world import (DOMAINS, KINDS, PRESETS, TASKS, Group, Options, Plan, World, build_cache, make_camera,
                                  sample_shot, text_groups)
 
 FEW = text_groups(6, 2, 3, 4, 4, 3, 3, 3)

@@ -1,6 +1,6 @@
 """Run library notebooks in place and store tidy outputs (no widget state, no paths of this machine, no timings).
 
-    python tools/execute_nbs.py nbs/10_metrics.ipynb [more ...]     # default: every library notebook, in order
+    python tools/execute_nbs.py nbs/21_metrics.ipynb [more ...]     # default: every library notebook, in order
 """
 import os
 import re
