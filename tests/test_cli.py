@@ -20,7 +20,7 @@ def test_version_and_start_up():
 
 
 @pytest.mark.parametrize("args", [[], ["nothing"], ["run"], ["metrics", "q.npz"], ["bias"],
-                                  ["bias", "q.npz", "--map", "x"],
+                                  ["bias", "q.npz", "--map", "x"], ["metrics", "q.npz", "g.npz", "--distance", "x"],
                                   ["sweep", "x", "--seeds", "a"]])
 def test_wrong_calls_exit_with_2(args, capsys):
     with pytest.raises(SystemExit) as e: main(args)
@@ -58,6 +58,7 @@ def test_sweep(tmp_path, capsys):
     assert main(args) == 0 and main(args) == 0  # the second finds everything there
     assert "40.00" in capsys.readouterr().out
     assert main([*args, "--grid", "sed=1"]) == 2
+    assert main([*args, "--grid", "seed=1", "-p", "seed=2"]) == 2 and "give it once" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("what", LISTS)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reid_lab.results import (COLUMNS, append_result, load_results, paired, paired_table, pick, relative_to, summarise,
+from reid_lab.results import (RESULT_COLUMNS, append_result, load_results, paired, paired_table, pick, relative_to, summarise,
                               to_html, to_latex, to_markdown)
 
 
@@ -36,7 +36,7 @@ def test_values_survive_the_file(tmp_path):
     back = load_results(tmp_path/"r.csv").iloc[0]
     assert back.variant == row["variant"] and back.parameters == row["parameters"] and back.R1 == 1.5
     assert math.isnan(back.gap)
-    assert list(COLUMNS) == (tmp_path/"r.csv").read_text().splitlines()[0].split(",")
+    assert list(RESULT_COLUMNS) == (tmp_path/"r.csv").read_text().splitlines()[0].split(",")
 
 
 def test_damage_is_named_and_does_not_spread(tmp_path):

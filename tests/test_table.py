@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
 
-from reid_lab.data.table import COLUMNS, Finding, Parts, ReidTable, TableError, join_tables, read_image, resize_image
+from reid_lab.data.table import COLUMNS, Finding, JoinedReader, ReidTable, TableError, join_tables, read_image, resize_image
 
 
 def pixels(*names, size=(16, 8)):
@@ -263,7 +263,7 @@ def test_junk_stays_junk_when_joined():
 
 
 def test_joined_reader_names_a_stranger():
-    with pytest.raises(ValueError, match="belongs to none"): Parts(dict(a=table()))(["b/x.png"])
+    with pytest.raises(ValueError, match="belongs to none"): JoinedReader(dict(a=table()))(["b/x.png"])
 
 
 # ---- your own images
