@@ -517,7 +517,7 @@ def test_cameras_and_queries_that_are_odd_are_warnings(market):
     report = doctor("market1501", market)
     assert report.ok and "cameras [7] beyond the 6" in str(report)
     assert "1 of 3 queries have no match under another camera" in str(report)
-    assert "3 images of the people asked for, 1 distractors, 1 junk" in str(report)
+    assert "3 images of the query identities, 1 distractors, 1 junk" in str(report)
 
 
 def test_junk_never_changes_a_score(market):
@@ -557,7 +557,7 @@ def test_published_counts_are_recognised(name):
     less = D._check_counts(t[1:], counts)
     assert less[0].level == "warn" and "published: " in less[0].what
     if name == "market1501":
-        assert "13115 images of the people asked for, 2798 distractors, 3819 junk" in str(check_image_set(t, name)[0])
+        assert "13115 images of the query identities, 2798 distractors, 3819 junk" in str(check_image_set(t, name)[0])
         assert all(f.level == "ok" for f in D._check_counts(t[(t["pid"] >= 0).to_numpy()], counts))
     if name == "msmt17":
         merged = ReidTable(t.frame.assign(split=t["split"].replace("val", "train")), "nowhere")
