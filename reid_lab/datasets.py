@@ -54,7 +54,8 @@ def _load_world(root=None, preset='quick', seed=0, **options):
     from reid_lab.world.world import World
     for k in options: check_choice('option of world', k, inspect.signature(World).parameters)
     if root is not None and 'cache' in options:
-        raise ValueError(f"root={str(root)!r} and cache={str(options['cache'])!r} both name the cache of the World; give one")
+        raise ValueError(f"root={str(root)!r} and cache={str(options['cache'])!r} both name the cache of the World; "
+                         "give one")
     return World(preset, seed, **({} if root is None else dict(cache=root)), **options).table()
 
 

@@ -76,8 +76,8 @@ def append_result(row:dict, # Keys among `RESULT_COLUMNS`; `dataset` and `metric
     with _locked(path) as f:
         f.seek(0); head = f.readline()
         if head and head.decode().strip() != ','.join(RESULT_COLUMNS):
-            raise ValueError(f"{path.name}: header is {head.decode().strip()!r}, expected {','.join(RESULT_COLUMNS)!r}; "
-                             "move the file away or migrate its columns")
+            raise ValueError(f"{path.name}: header is {head.decode().strip()!r}, expected "
+                             f"{','.join(RESULT_COLUMNS)!r}; move the file away or migrate its columns")
         text = '' if head else _line(RESULT_COLUMNS)
         if head: f.seek(-1, os.SEEK_END); text = '' if f.read(1) == b'\n' else '\n'
         f.write((text + _line(cells)).encode())

@@ -12,7 +12,8 @@ import pandas as pd
 import torch
 from .core import check_choice
 from .embeddings import Embeddings
-from .metrics import DISTANCES, EmbeddingScores, IdentityPairs, Scores, drops_same_camera, score_blocks, unit_rows
+from .metrics import (DISTANCES, EmbeddingScores, IdentityPairs, Scores, drops_same_camera, score_blocks,
+                              unit_rows)
 
 # %% ../nbs/22_retrieval.ipynb #a495fd67
 def _topk(block, k):
