@@ -19,8 +19,10 @@ SCORES = ["indomain_R1", "indomain_mAP", "zeroshot_R1", "zeroshot_mAP"]
 
 def main(jobs, steps, out):
     "Run the grid and print it, best rate first"
-    grid = [dict(method=m, train=dict(steps=steps, lr=rate/VARIANTS[m].lr_mult)) for m, rs in RATES.items() for rate in rs]
-    frame = sweep(run_variant, grid, n_jobs=jobs, folder="runs/camel-rates", preset="quick", finetuned=False, world_seed=1000)
+    grid = [dict(method=m, train=dict(steps=steps, lr=rate/VARIANTS[m].lr_mult))
+            for m, rs in RATES.items() for rate in rs]
+    frame = sweep(run_variant, grid, n_jobs=jobs, folder="runs/camel-rates", preset="quick", finetuned=False,
+                  world_seed=1000)
     frame["lr"] = [t["lr"]*VARIANTS[m].lr_mult for t, m in zip(frame.train, frame.method)]
     table = frame[["method", "lr", *SCORES]].sort_values(["method", "zeroshot_mAP"], ascending=[True, False]).round(4)
     print(table.to_string(index=False))

@@ -2,10 +2,11 @@
 
     python benchmarks/evaluation.py [--size market msmt17] [--noise 2 3 1000] [--repeat 3] [--backend auto]
 
-Every size and noise level runs in a fresh process, so that its peak memory is its own. Per repeat, the bare chunked product
-and the full evaluation (all metrics, camera rule) run one after the other, each on the clock of the process (CPU seconds,
-which a busy machine does not stretch) and on the wall; the ratio is taken within a repeat, and the median is printed. Features
-are made: one centre per person plus noise. Low noise is a good model, 1000 is chance, the worst case for the counting.
+Every size and noise level runs in a fresh process, so that its peak memory is its own. Per repeat, the bare chunked
+product and the full evaluation (all metrics, camera rule) run one after the other, each on the clock of the process
+(CPU seconds, which a busy machine does not stretch) and on the wall; the ratio is taken within a repeat, and the median
+is printed. Features are made: one centre per person plus noise. Low noise is a good model, 1000 is chance, the worst
+case for the counting.
 """
 import argparse
 import json
@@ -65,7 +66,8 @@ def worker(size, noise, repeat, backend):
         m, ec, ew = clocked(lambda: retrieval_metrics(q, g, backend=backend))
         runs.append(dict(product=pw, product_cpu=pc, metrics=ew, metrics_cpu=ec, ratio=ew/pw, ratio_cpu=ec/pc))
     med = {k: statistics.median(r[k] for r in runs) for k in runs[0]}
-    print(json.dumps(dict(size=size, noise=noise, first=first, before=before, peak=peak_mb(), threads=torch.get_num_threads(),
+    print(json.dumps(dict(size=size, noise=noise, first=first, before=before, peak=peak_mb(),
+                          threads=torch.get_num_threads(),
                           spread=[min(r["ratio_cpu"] for r in runs), max(r["ratio_cpu"] for r in runs)], **med,
                           **{k: round(m[k], 2) for k in ("R1", "mAP", "mINP", "mSD")})))
 
@@ -79,15 +81,16 @@ def main():
     p.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
     if a.worker: return worker(a.size[0], a.noise[0], a.repeat, a.backend)
-    print(f"{'size':8}{'noise':>6}{'R1':>7}{'mAP':>7}{'product':>10}{'metrics':>10}{'ratio':>7}{'CPU ratio (min-max)':>22}"
-          f"{'peak MB':>9}{'first':>8}")
+    print(f"{'size':8}{'noise':>6}{'R1':>7}{'mAP':>7}{'product':>10}{'metrics':>10}{'ratio':>7}"
+          f"{'CPU ratio (min-max)':>22}{'peak MB':>9}{'first':>8}")
     for size in a.size:
         for noise in a.noise:
-            cmd = [sys.executable, __file__, "--worker", "--size", size, "--noise", str(noise), "--repeat", str(a.repeat),
-                   "--backend", a.backend]
+            cmd = [sys.executable, __file__, "--worker", "--size", size, "--noise", str(noise),
+                   "--repeat", str(a.repeat), "--backend", a.backend]
             r = json.loads(subprocess.run(cmd, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-            print(f"{size:8}{noise:6g}{r['R1']:7.1f}{r['mAP']:7.1f}{r['product']:9.2f}s{r['metrics']:9.2f}s{r['ratio']:7.2f}"
-                  f"{r['ratio_cpu']:10.2f} ({r['spread'][0]:.2f}-{r['spread'][1]:.2f}){r['peak']:9.0f}{r['first']:8.1f}s", flush=True)
+            print(f"{size:8}{noise:6g}{r['R1']:7.1f}{r['mAP']:7.1f}{r['product']:9.2f}s{r['metrics']:9.2f}s"
+                  f"{r['ratio']:7.2f}{r['ratio_cpu']:10.2f} ({r['spread'][0]:.2f}-{r['spread'][1]:.2f})"
+                  f"{r['peak']:9.0f}{r['first']:8.1f}s", flush=True)
     print(f"threads {r['threads']}; peak memory includes Python, torch, numba and both sets of features; "
           "first: first call of a process, which imports numba and loads (or, once per machine, compiles) the counter")
 

@@ -19,11 +19,13 @@ from reid_lab.recipes.reid import train_reid  # noqa: E402
 
 POINTS = [
     dict(model="bot_tiny", lr=1.5e-3),
-    *[dict(model="transreid_tiny", lr=lr, triplet=w) for lr, w in ((5e-4, .1), (5e-4, 1.), (1e-3, 1.), (2e-3, 1.), (4e-3, 1.))],
+    *[dict(model="transreid_tiny", lr=lr, triplet=w)
+      for lr, w in ((5e-4, .1), (5e-4, 1.), (1e-3, 1.), (2e-3, 1.), (4e-3, 1.))],
     *[dict(model="clip_reid_tiny", lr=lr, triplet=w, prompt_epochs=n)
       for lr, w, n in ((1e-3, .1, 0), (1e-3, 1., 0), (2e-3, 1., 0), (2e-3, 1., 10))],
     *[dict(model="clip_reid_tiny", lr=2e-3, triplet=1., prompt_epochs=0, w_id=1., w_i2t=w) for w in (0., 1.)],
-    *[dict(model="clip_reid_tiny", lr=lr, triplet=1., prompt_epochs=10, w_id=1., w_i2t=1.) for lr in (1e-3, 2e-3, 4e-3)]]
+    *[dict(model="clip_reid_tiny", lr=lr, triplet=1., prompt_epochs=10, w_id=1., w_i2t=1.)
+      for lr in (1e-3, 2e-3, 4e-3)]]
 
 
 def one(case, model, lr, triplet=None, prompt_epochs=0, **kw):
@@ -32,7 +34,8 @@ def one(case, model, lr, triplet=None, prompt_epochs=0, **kw):
     done = train_reid(case.train, "quick", 0, model=model, lr=lr, prompt_epochs=prompt_epochs,
                       model_kw=tuple(kw.items()), quiet=True)
     f = over_cameras(score_settings(Evaluation(done.model, case), ("No adaptation", "Norm"))).set_index("variant")
-    return dict(R1=f.R1["No adaptation"], mAP=f.mAP["No adaptation"], mAP_norm=f.mAP["Norm"], seconds=round(done.seconds),
+    return dict(R1=f.R1["No adaptation"], mAP=f.mAP["No adaptation"], mAP_norm=f.mAP["Norm"],
+                seconds=round(done.seconds),
                 **{k: round(v, 3) for k, v in done.log[-1].items() if k.endswith("_loss")})
 
 

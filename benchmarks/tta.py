@@ -2,8 +2,8 @@
 
     python benchmarks/tta.py [--dim 1280] [--batch 64] [--repeat 3]
 
-Features: 3,368 queries and 15,913 gallery images from 6 cameras, random, of `--dim` numbers. Model: `bot_tiny` on 128x64
-crops of noise, 512 queries, the same gallery size at its own 128 numbers. Prints milliseconds per query (best of
+Features: 3,368 queries and 15,913 gallery images from 6 cameras, random, of `--dim` numbers. Model: `bot_tiny` on
+128x64 crops of noise, 512 queries, the same gallery size at its own 128 numbers. Prints milliseconds per query (best of
 `--repeat`), the ratio to the bare distance product of all queries with the gallery in the same run, and the highest
 memory of the process so far. Aim: DART3-LITE under 5 ms per query at batch 64, and under 1.5 GB.
 """
@@ -78,7 +78,8 @@ def with_model(batch, repeat, n=512):
     model = create_model("bot_tiny", n_ids=751).eval()
     stream, g = Noise(model, n), features(G, model.dim, 1)
     head(f"bot_tiny, {n} queries", "forward")
-    with torch.inference_mode(): base = best(lambda: [stream.features(r) for r in np.split(np.arange(n), n//batch)], repeat)
+    with torch.inference_mode():
+        base = best(lambda: [stream.features(r) for r in np.split(np.arange(n), n//batch)], repeat)
     line("forward pass alone", base, n, base)
     for name, make in (("DART3-LITE (features cached)", lambda: Dart3Lite(batch_size=batch)),
                        ("DART3", lambda: Dart3(batch_size=batch)), ("TENT", lambda: Tent(batch_size=batch)),

@@ -12,7 +12,7 @@ import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from reid_lab.world.render import pick_backend, reference_areas, render  # noqa: E402 - threads are set before numpy is imported
+from reid_lab.world.render import pick_backend, reference_areas, render  # noqa: E402 - threads come before numpy
 from reid_lab.world.world import Options, Plan, World, text_groups  # noqa: E402
 
 from timing import best  # noqa: E402

@@ -22,10 +22,12 @@ from reid_lab.tta import CameraNorm, Dart3Lite, adapt_embeddings
 def scene(bias=0., n=20, dim=8, cams=3, seed=0, scale=1.):
     "Queries and gallery; cameras scale and shift every dimension"
     rng = stream(seed, "scene")
-    who, shift, std = rng.normal(size=(n, dim)), bias*rng.normal(size=(cams, dim)), np.exp(.4*bias*rng.normal(size=(cams, dim)))
+    who, shift, std = (rng.normal(size=(n, dim)), bias*rng.normal(size=(cams, dim)),
+                       np.exp(.4*bias*rng.normal(size=(cams, dim))))
     def side():
         z = np.concatenate([(who + .6*rng.normal(size=who.shape))*std[c] + shift[c] for c in range(cams)])
-        return Embeddings(torch.tensor(scale*z, dtype=torch.float32), np.tile(np.arange(n), cams), np.repeat(np.arange(cams), n))
+        return Embeddings(torch.tensor(scale*z, dtype=torch.float32), np.tile(np.arange(n), cams),
+                          np.repeat(np.arange(cams), n))
     return side(), side()
 
 
@@ -93,12 +95,14 @@ def test_a_method_may_help_under_cosine_only():
     AP = {m: low.copy() for m in (*B.REMEDIES, B.CONTROL)}
     up = {m: low + (.1 if m == "Norm" else 0) for m in AP}
     v = B.verdict_of(AP, up, pid, "cosine", 6)
-    assert (v.advised, v.distance, v.other.advised) == ("Norm", "cosine", None) and "ranked by cosine one does" in B.sentences(v)[0]
+    assert (v.advised, v.distance, v.other.advised) == ("Norm", "cosine", None)
+    assert "ranked by cosine one does" in B.sentences(v)[0]
     v = B.verdict_of(up, up, pid, "euclidean", 3)
     assert (v.advised, v.distance, v.other, v.by_cosine) == ("Norm", "euclidean", None, None)
     more = {m: v + (.05 if m == "Norm" else 0) for m, v in up.items()}
     v = B.verdict_of(up, more, pid, "cosine", 6)
-    assert v.by_cosine[0] == pytest.approx(5) and v.distance == "euclidean" and "gains more: +5.00" in B.sentences(v)[-1]
+    assert v.by_cosine[0] == pytest.approx(5) and v.distance == "euclidean"
+    assert "gains more: +5.00" in B.sentences(v)[-1]
     v = B.verdict_of(AP, AP, pid, "cosine", 6)
     assert v.advised is None and B.sentences(v)[-1].startswith("Nor does one ranked by cosine: the best is ")
 
@@ -143,7 +147,8 @@ def test_queries_alone_are_described():
     assert list(s.index) == ["No adaptation", "Mean subtraction", "Norm", B.CONTROL] and s.mAP.isna().all()
     assert not r.per_camera
     assert s.nmi_identity.notna().all() and s.camera_share["Norm"] < 1e-6 < s.camera_share["No adaptation"]
-    assert r.advised is None and "Clusters and cameras are related" in r.advice[1] and set(r.figures()) == {"map", "nmi"}
+    assert r.advised is None and "Clusters and cameras are related" in r.advice[1]
+    assert set(r.figures()) == {"map", "nmi"}
     assert set(r.maps) == {"No adaptation", "Norm"} and (r.maps["Norm"].role == "query").all()
     assert "mAP" not in r.to_text() and "gallery together" in r.to_text()
 
@@ -398,18 +403,22 @@ def test_nothing_overlaps(strong):
 
 # ---- maps: each method takes its own library's options and refuses others
 
-@pytest.mark.parametrize("method, option", [("umap", dict(n_neighbors=4)), ("tsne", dict(perplexity=4)), ("pca", dict(whiten=True))])
+@pytest.mark.parametrize("method, option", [("umap", dict(n_neighbors=4)), ("tsne", dict(perplexity=4)),
+                                            ("pca", dict(whiten=True))])
 def test_every_map_takes_the_options_of_its_library(method, option):
     e = Embeddings.concat(scene(1., n=8))
     plain, changed, again = project(e, method), project(e, method, **option), project(e, method, **option)
-    assert np.isfinite(changed[["x", "y"]]).all(axis=None) and (changed.x == again.x).all() and not np.allclose(changed.x, plain.x)
+    assert np.isfinite(changed[["x", "y"]]).all(axis=None) and (changed.x == again.x).all()
+    assert not np.allclose(changed.x, plain.x)
 
 
 @pytest.mark.parametrize("method, option, words", [
     ("pca", dict(perplexity=5), "option of pca='perplexity' is not known.*Its value was 5"),
-    ("umap", dict(perplexity=5), "option of umap='perplexity'"), ("tsne", dict(perplexty=5), "Did you mean 'perplexity'"),
-    ("tsne", dict(n_neighbors=5), "choose one of"), ("umap", dict(random_state=1), "random_state=1: project sets.*use seed"),
-    ("pca", dict(n_components=3), "two dimensions"), ("umap", dict(n_jobs=2), "n_jobs=2"), ("tnse", {}, "Did you mean 'tsne'")])
+    ("umap", dict(perplexity=5), "option of umap='perplexity'"),
+    ("tsne", dict(perplexty=5), "Did you mean 'perplexity'"), ("tsne", dict(n_neighbors=5), "choose one of"),
+    ("umap", dict(random_state=1), "random_state=1: project sets.*use seed"),
+    ("pca", dict(n_components=3), "two dimensions"), ("umap", dict(n_jobs=2), "n_jobs=2"),
+    ("tnse", {}, "Did you mean 'tsne'")])
 def test_maps_refuse_other_options(method, option, words):
     with pytest.raises(ValueError, match=words): project(scene(1.)[0], method, **option)
 

@@ -70,8 +70,8 @@ def test_lists_are_the_registries(what, capsys):
     assert main(["list", what, names[0] + "x"]) == 2 and f"Did you mean '{names[0]}'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command, what", [("run", "experiments"), ("sweep", "experiments"), ("doctor", "datasets"), ("world", "worlds"),
-                                           ("published", "papers"), ("metrics", "metrics")])
+@pytest.mark.parametrize("command, what", [("run", "experiments"), ("sweep", "experiments"), ("doctor", "datasets"),
+                                           ("world", "worlds"), ("published", "papers"), ("metrics", "metrics")])
 def test_help_prints_the_registered_names(command, what, capsys):
     with pytest.raises(SystemExit) as e: main([command, "--help"])
     text = capsys.readouterr().out

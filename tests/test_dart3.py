@@ -84,7 +84,8 @@ def test_settings_of_the_paper_on_folders(tmp_path, dataset, setting):
     case = P.dataset_case(setting, tmp_path/dataset)
     assert set(case.train.frame.cam) == set(known) and case.cams == (known[-1] + 1,)
     every = P.dataset_case(setting, tmp_path/dataset, every=True)
-    assert len(every.train) == len(case.train) and set(every.train.frame.cam) >= set(known) and len(every.q) == len(case.q)
+    assert len(every.train) == len(case.train) and set(every.train.frame.cam) >= set(known)
+    assert len(every.q) == len(case.q)
     whole = P.dataset_case(f"{dataset}->{dataset}", tmp_path/dataset)
     assert len(whole.q) > len(case.q)
 
@@ -136,7 +137,8 @@ def test_rows_recorded_before_the_settings_were_columns():
     study = D.STUDIES["k_tau"]
     rows = pd.DataFrame(dict(variant=["Norm", "DART3-LITE, k=3, tau=0.3"], seed=0, mAP=[50., 51.]))
     full = with_settings(rows, study, base="Norm")
-    assert full.method.tolist() == ["Norm", "DART3-LITE"] and full.k[1] == 3 and full.tau[1] == .3 and full.over[1] == 1.
+    assert full.method.tolist() == ["Norm", "DART3-LITE"]
+    assert full.k[1] == 3 and full.tau[1] == .3 and full.over[1] == 1.
     with pytest.raises(ValueError, match="is none of this study"): with_settings(rows.assign(variant="TENT"), study)
 
 
@@ -171,7 +173,8 @@ def test_a_dataset_goes_with_its_protocol():
     for dataset, protocol in (("market1501-5", "source"), ("market1501->msmt17", "source"),
                               ("msmt17->msmt17", "network"),
                               ("market1501->msmt17", "all cameras")):
-        with pytest.raises(ValueError, match="protocol='" + protocol): P.make_case("smoke", 0, dataset, protocol=protocol)
+        with pytest.raises(ValueError, match="protocol='" + protocol):
+            P.make_case("smoke", 0, dataset, protocol=protocol)
 
 
 def test_settings_of_the_paper_by_model():

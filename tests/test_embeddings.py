@@ -185,8 +185,10 @@ def test_embed_says_what_a_model_did_wrong(table):
 
 
 def test_with_emb_keeps_the_labels_and_adds_facts():
-    e = Embeddings(np.eye(3), [1, 2, -1], [0, 1, 1], ["a", "b", "c"], ["x", "y", "z"], dict(model="m"), dict(view=["u", "v", "w"]))
+    e = Embeddings(np.eye(3), [1, 2, -1], [0, 1, 1], ["a", "b", "c"], ["x", "y", "z"], dict(model="m"),
+                   dict(view=["u", "v", "w"]))
     new = e.with_emb(2*e.emb[:, :2], adapted="Norm")
-    assert new.emb.tolist() == [[2, 0], [0, 2], [0, 0]] and new.meta == dict(model="m", adapted="Norm") and e.meta == dict(model="m")
+    assert new.emb.tolist() == [[2, 0], [0, 2], [0, 0]]
+    assert new.meta == dict(model="m", adapted="Norm") and e.meta == dict(model="m")
     pd.testing.assert_frame_equal(new.table(), e.table())
     with pytest.raises(ValueError, match="emb has 2 rows"): e.with_emb(e.emb[:2])

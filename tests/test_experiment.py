@@ -85,14 +85,17 @@ def test_parameters_cell(tmp_path):
 
 
 def test_an_experiment_is_its_notebook(tmp_path):
-    cell = "preset = 'quick'      # smoke, quick\nlr: float = 1e-3\nname = '#1'  # of the run # or not\nsizes = (1,\n    2)  # two lines"
+    cell = ("preset = 'quick'      # smoke, quick\nlr: float = 1e-3\nname = '#1'  # of the run # or not\n"
+            "sizes = (1,\n    2)  # two lines")
     nb = nbformat.read(notebook(tmp_path/"run_new.ipynb", parameters=cell), 4)
     x = X.read_experiment(tmp_path/"run_new.ipynb")
     assert (x.name, x.title, x.about, x.studies) == ("new", "run_new", "", {})
-    assert x.parameters == dict(preset="quick", lr=1e-3, name="#1", sizes=(1, 2)) and x.notes == dict(preset="smoke, quick", name="of the run # or not", sizes="two lines")
+    assert x.parameters == dict(preset="quick", lr=1e-3, name="#1", sizes=(1, 2))
+    assert x.notes == dict(preset="smoke, quick", name="of the run # or not", sizes="two lines")
     nb.cells.insert(0, new_markdown_cell("# A title\n> And a line"))
     nbformat.write(nb, tmp_path/"run_new.ipynb")
-    assert X.read_experiment(tmp_path/"run_new.ipynb").describe().splitlines()[:3] == ["new: A title", "And a line", "parameters:"]
+    assert X.read_experiment(tmp_path/"run_new.ipynb").describe().splitlines()[:3] == [
+        "new: A title", "And a line", "parameters:"]
 
 
 def test_a_new_notebook_needs_no_list(tmp_path, monkeypatch, capsys):
@@ -113,7 +116,8 @@ def test_records_of_the_experiments(name):
     assert set(x.notes) == set(x.parameters), "each parameter says behind it what it is"
     recipe = importlib.util.find_spec(f"reid_lab.recipes.{name}")
     studies = getattr(importlib.import_module(recipe.name), "STUDIES", None) if recipe else None
-    assert list(x.studies) == list(studies or ()) and (f"studies: {', '.join(x.studies)}" in x.describe()) == bool(studies)
+    assert list(x.studies) == list(studies or ())
+    assert (f"studies: {', '.join(x.studies)}" in x.describe()) == bool(studies)
 
 
 def test_a_run_leaves_what_it_says(tmp_path):

@@ -36,10 +36,11 @@ def meta(name, **kw):
     with torch.device("meta"): return create_model(name, **kw)
 
 
-NECKED = [f for f in IMAGE if "feature" in inspect.signature(type(tiny(f)).__init__).parameters]  # before or after a BNNeck
+# before or after a BNNeck
+NECKED = [f for f in IMAGE if "feature" in inspect.signature(type(tiny(f)).__init__).parameters]
 
 
-# --- size ---------------------------------------------------------------------------------------------------------------
+# --- size -------------------------------------------------------------------------------------------------------------
 
 def resnet50_parameters():
     "Convolutions without bias, a scale and a shift for each of their outputs"
@@ -179,7 +180,7 @@ def test_neck_and_head():
 def test_models_with_a_choice_of_feature(): assert {"bot", "transreid", "clip_reid"} <= set(NECKED) <= set(IMAGE)
 
 
-# --- TransReID ----------------------------------------------------------------------------------------------------------
+# --- TransReID --------------------------------------------------------------------------------------------------------
 
 def naive_shuffle(patches, shift=5, groups=2):
     "Card by card: cut the pack, deal it into `groups` piles one after the other, pick one card from each pile in turn"

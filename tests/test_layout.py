@@ -1,4 +1,4 @@
-"""The layout that tools/layout.py measures, and the renumbering of tools/renumber.py, on this tree and on small ones."""
+"The layout that tools/layout.py measures, and the renumbering of tools/renumber.py, on this tree and on small ones."
 import importlib.util
 import json
 import sys
@@ -35,7 +35,8 @@ def test_no_lower_number_imports_a_higher_one(layout): assert layout.upward(layo
 def test_every_module_is_measured(layout):
     "Each exported module belongs to a numbered notebook, and the numbers are unique"
     mods = layout.modules()
-    files = {p.relative_to(ROOT/"reid_lab").with_suffix("").as_posix().replace("/", ".") for p in (ROOT/"reid_lab").rglob("*.py")}
+    files = {p.relative_to(ROOT/"reid_lab").with_suffix("").as_posix().replace("/", ".")
+             for p in (ROOT/"reid_lab").rglob("*.py")}
     assert {m.name for m in mods} == {f for f in files if not f.endswith(("__init__", "_modidx"))}
     assert len({m.number for m in mods}) == len(mods) and {m.area for m in mods} <= set(layout.AREAS)
 
@@ -65,7 +66,8 @@ def test_the_flow_names_notebooks_that_exist(layout):
 def notebook(cells): return json.dumps(dict(cells=cells, metadata={}, nbformat=4, nbformat_minor=5), indent=1)
 
 
-def code(text): return dict(cell_type="code", metadata={}, source=text.splitlines(keepends=True), outputs=[], execution_count=None)
+def code(text):
+    return dict(cell_type="code", metadata={}, source=text.splitlines(keepends=True), outputs=[], execution_count=None)
 
 
 def text(t): return dict(cell_type="markdown", metadata={}, source=t.splitlines(keepends=True))
@@ -77,16 +79,19 @@ def tree(tmp_path):
     (tmp_path/"nbs"/"tutorials").mkdir(parents=True)
     (tmp_path/"reid_lab"/"tools").mkdir(parents=True)
     (tmp_path/"tests").mkdir()
-    (tmp_path/"nbs"/"10_base.ipynb").write_text(notebook([text("# Base\n> Base"), code("#| default_exp base"), code("#| export\nx = 1")]))
+    (tmp_path/"nbs"/"10_base.ipynb").write_text(notebook([
+        text("# Base\n> Base"), code("#| default_exp base"), code("#| export\nx = 1")]))
     (tmp_path/"nbs"/"21_tools.cut.ipynb").write_text(notebook([
         text("# Cut\n> After [10_base](10_base.ipynb)"), code("#| default_exp tools.cut"),
         code("#| export\nfrom reid_lab.base import x\nfrom reid_lab import base as b")]))
     (tmp_path/"nbs"/"tutorials"/"00_tour.ipynb").write_text(notebook([
-        text("See [21_tools.cut](../21_tools.cut.ipynb) and `10_base`, not 110_base."), code("from reid_lab.tools import cut as c")]))
+        text("See [21_tools.cut](../21_tools.cut.ipynb) and `10_base`, not 110_base."),
+        code("from reid_lab.tools import cut as c")]))
     (tmp_path/"reid_lab"/"base.py").write_text("x = 1\n")
     (tmp_path/"reid_lab"/"tools"/"__init__.py").write_text("")
     (tmp_path/"reid_lab"/"tools"/"cut.py").write_text("from ..base import x\n")
-    (tmp_path/"tests"/"test_cut.py").write_text("from reid_lab.tools.cut import x\nimport reid_lab.base\nPATH = 'reid_lab/tools/cut.py'\n")
+    (tmp_path/"tests"/"test_cut.py").write_text(
+        "from reid_lab.tools.cut import x\nimport reid_lab.base\nPATH = 'reid_lab/tools/cut.py'\n")
     (tmp_path/"README.md").write_text("[21_tools.cut](nbs/21_tools.cut.ipynb)\n")
     return tmp_path
 
@@ -117,11 +122,14 @@ def read(tree):
 def test_a_notebook_moves_with_its_module_links_and_imports(renumber, tree, capsys):
     assert renumber.main(["21_tools.cut=35_models.cut"], tree) == 0
     now = read(tree)
-    assert "nbs/35_models.cut.ipynb" in now and "nbs/21_tools.cut.ipynb" not in now and "reid_lab/tools/cut.py" not in now
+    assert "nbs/35_models.cut.ipynb" in now
+    assert "nbs/21_tools.cut.ipynb" not in now and "reid_lab/tools/cut.py" not in now
     assert "default_exp models.cut" in now["nbs/35_models.cut.ipynb"] and not any("21_tools" in t for t in now.values())
     tour = now["nbs/tutorials/00_tour.ipynb"]
-    assert "[35_models.cut](../35_models.cut.ipynb)" in tour and "from reid_lab.models import cut as c" in tour and "110_base" in tour
-    assert now["tests/test_cut.py"] == "from reid_lab.models.cut import x\nimport reid_lab.base\nPATH = 'reid_lab/models/cut.py'\n"
+    assert "[35_models.cut](../35_models.cut.ipynb)" in tour
+    assert "from reid_lab.models import cut as c" in tour and "110_base" in tour
+    assert now["tests/test_cut.py"] == ("from reid_lab.models.cut import x\nimport reid_lab.base\n"
+                                        "PATH = 'reid_lab/models/cut.py'\n")
     assert "make export readme" in capsys.readouterr().out
 
 
@@ -146,7 +154,8 @@ def test_a_dry_run_changes_nothing(renumber, tree, capsys):
 
 
 @pytest.mark.parametrize("pair, message", [
-    ("base=11_base", "is no notebook name"), ("10_base", "write OLD=NEW"), ("12_gone=13_gone", "there is no nbs/12_gone.ipynb"),
+    ("base=11_base", "is no notebook name"), ("10_base", "write OLD=NEW"),
+    ("12_gone=13_gone", "there is no nbs/12_gone.ipynb"),
     ("10_base=21_base", "number 21 belongs to 21_tools.cut"), ("10_base=21_tools.cut", "exists; move it too")])
 def test_what_cannot_be_renumbered(renumber, tree, pair, message):
     before = read(tree)

@@ -81,7 +81,7 @@ def test_erasing_leaves_the_rest_alone():
 def test_pixels_are_the_bytes_over_255():
     x = np.random.default_rng(0).integers(0, 256, (3, 8, 4, 3)).astype(np.uint8)
     want = torch.from_numpy(x).permute(0, 3, 1, 2).float()/255
-    for given in (x, np.asfortranarray(x)): assert torch.equal(to_pixels(given), want)
+    for batch in (x, np.asfortranarray(x)): assert torch.equal(to_pixels(batch), want)
     assert to_pixels(x).stride() == want.stride()          # the layout that recorded scores were made with
     for wrong in (x/255, x[0]):
         with pytest.raises(ValueError, match=r"expected uint8 \(N,H,W,3\)"): to_pixels(wrong)

@@ -7,8 +7,8 @@ import torch
 from reid_lab.learner import Learner, Plain, load_weights, save_weights
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
 from reid_lab.models.backbones import CrossEncoder, TextEncoder, TextLayer
-from reid_lab.models.zoo import (KINDS, MODELS, NEEDS, TINY, ModelInfo, check_entry, create_model, describe_models, list_models, observed_facts,
-                                 sample_batch)
+from reid_lab.models.zoo import (KINDS, MODELS, NEEDS, TINY, ModelInfo, check_entry, create_model, describe_models,
+                                 list_models, observed_facts, sample_batch)
 
 SIZE = (64, 32)
 
@@ -29,7 +29,7 @@ class OneBatch:
     def epoch(self, e, start=0): return iter([sample_batch(SIZE)][start:])
 
 
-# --- records ------------------------------------------------------------------------------------------------------------
+# --- records ----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", list_models(size="tiny"))
 def test_contract_and_record(name): check_entry(name, SIZE)
@@ -47,14 +47,17 @@ def test_needs_are_what_the_constructor_cannot_do_without(name):
         with pytest.raises((TypeError, ValueError), match="|".join(info.needs)): create_model(name)
     model = build(name) if info.size == "tiny" else None
     if model is not None:
-        assert model.size == SIZE and getattr(model, "tokenizer", None) is (NEEDS["tokenizer"] if "tokenizer" in info.needs else None)
+        assert model.size == SIZE
+        assert getattr(model, "tokenizer", None) is (NEEDS["tokenizer"] if "tokenizer" in info.needs else None)
 
 
-@pytest.mark.parametrize("name, fact, wrong", [("dual_tiny", "reads", "images"), ("bot_tiny", "size", "paper"), ("bot_tiny", "itm", True),
-                                               ("camel_tiny", "itm", False), ("camel_tiny", "mlm", False), ("camel_tiny", "eda", True)])
+@pytest.mark.parametrize("name, fact, wrong", [
+    ("dual_tiny", "reads", "images"), ("bot_tiny", "size", "paper"), ("bot_tiny", "itm", True),
+    ("camel_tiny", "itm", False), ("camel_tiny", "mlm", False), ("camel_tiny", "eda", True)])
 def test_a_wrong_record_is_found(monkeypatch, name, fact, wrong):
     change(monkeypatch, name, **{fact: wrong})
-    with pytest.raises(AssertionError, match="raw_features" if fact == "reads" else f"{fact}.*{wrong}"): check_entry(name, SIZE)
+    with pytest.raises(AssertionError, match="raw_features" if fact == "reads" else f"{fact}.*{wrong}"):
+        check_entry(name, SIZE)
     with pytest.raises(AssertionError, match=f"{fact}.*{wrong}"): check_entry(name, SIZE, contract=False)
 
 
@@ -68,11 +71,14 @@ def test_a_second_caption_view_is_observed():
 
 
 def test_models_are_listed_by_facts():
-    assert sorted(list_models(reads="images") + list_models(reads="captions")) == sorted(list_models(size="tiny") + list_models(size="paper")) == sorted(MODELS)
+    assert (sorted(list_models(reads="images") + list_models(reads="captions"))
+            == sorted(list_models(size="tiny") + list_models(size="paper")) == sorted(MODELS))
     for kind, facts in KINDS.items(): assert list_models(kind) == list_models(**facts)
-    assert list_models(itm=True, size="tiny") == [n for n in list_models("tiny") if MODELS[n].itm] == list_models("tiny", itm=True)
+    assert (list_models(itm=True, size="tiny") == [n for n in list_models("tiny") if MODELS[n].itm]
+            == list_models("tiny", itm=True))
     assert describe_models().index.tolist() == list(MODELS)
-    for bad, message in ((dict(kind="img"), "kind='img'"), (dict(red="images"), "Did you mean 'reads'"), (dict(size="small"), "size='small'")):
+    for bad, message in ((dict(kind="img"), "kind='img'"), (dict(red="images"), "Did you mean 'reads'"),
+                         (dict(size="small"), "size='small'")):
         with pytest.raises(ValueError, match=message): list_models(**bad)
 
 
@@ -83,7 +89,8 @@ def test_a_name_says_nothing(monkeypatch):
     check_entry("zebra", SIZE)
 
 
-@pytest.mark.parametrize("bad, message", [(dict(reads="text"), "reads='text'"), (dict(size="big"), "size='big'"), (dict(needs=("n_id",)), "Did you mean 'n_ids'")])
+@pytest.mark.parametrize("bad, message", [(dict(reads="text"), "reads='text'"), (dict(size="big"), "size='big'"),
+                                          (dict(needs=("n_id",)), "Did you mean 'n_ids'")])
 def test_records_are_checked_when_made(bad, message):
     good = dict(make=print, reads="images", size="tiny", family="x", paper="x", needs=("n_ids",))
     with pytest.raises(ValueError, match=message): ModelInfo(**{**good, **bad})
@@ -93,7 +100,7 @@ def test_tiny_models_leave_room_below_the_bound():
     assert all(sum(p.numel() for p in build(n).parameters()) < TINY/2 for n in list_models("tiny"))
 
 
-# --- training -----------------------------------------------------------------------------------------------------------
+# --- training ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", list_models("tiny"))

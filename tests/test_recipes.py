@@ -6,8 +6,8 @@ import torch
 from reid_lab.learner import Callback
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.recipes import camel, training
-from reid_lab.recipes.camel import (PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, evaluate, load_data, load_run, make_strategy,
-                                    pretrain, run_variant)
+from reid_lab.recipes.camel import (PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, evaluate, load_data, load_run,
+                                    make_strategy, pretrain, run_variant)
 from reid_lab.recipes.study import find_study, settings_frame
 
 
@@ -82,8 +82,9 @@ def test_an_interrupted_run_goes_on(data, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("change, named", [
-    (dict(variant="base"), "method"), (dict(train=(("steps", 5),)), "steps"), (dict(train=(("steps", 4), ("lr", .1))), "lr"),
-    (dict(train=(("steps", 4), ("batch_size", 8))), "batch_size"), (dict(meta=(("k", 3),)), "k"), (dict(seed=1), "seed"),
+    (dict(variant="base"), "method"), (dict(train=(("steps", 5),)), "steps"),
+    (dict(train=(("steps", 4), ("lr", .1))), "lr"), (dict(train=(("steps", 4), ("batch_size", 8))), "batch_size"),
+    (dict(meta=(("k", 3),)), "k"), (dict(seed=1), "seed"),
     (dict(model="dual_tiny"), "model"), (dict(preset="quick"), "model_kw"), (dict(data=dict(world_seed=1)), "images"),
     (dict(data=dict(scenario="street")), None)])
 def test_a_folder_refuses_another_training(data, tmp_path, change, named):
@@ -96,7 +97,8 @@ def test_a_folder_refuses_another_training(data, tmp_path, change, named):
     else:
         if change.get("preset"): change["train"] = tuple(vars(PRESETS["smoke"].train).items()) + (("steps", 4),)
         with pytest.raises(ValueError, match=f"holds another training.*'{named}'"):
-            pretrain(Config(**{**dict(variant="camel", preset="smoke", train=(("steps", 4),)), **change}), other, tmp_path, quiet=True)
+            pretrain(Config(**{**dict(variant="camel", preset="smoke", train=(("steps", 4),)), **change}), other,
+                     tmp_path, quiet=True)
 
 
 def test_a_run_is_opened_at_its_own_size(tmp_path):

@@ -7,7 +7,8 @@ import torch
 from reid_lab.data.loaders import Batches, bot, erase, pad_crop, transreid
 from reid_lab.world.world import World
 from reid_lab.models.zoo import create_model
-from reid_lab.recipes.reid import BY_MODEL, REID_PRESETS, ReidTrain, new_model, reid_optimiser, reid_schedule, reid_settings, train_reid
+from reid_lab.recipes.reid import (BY_MODEL, REID_PRESETS, ReidTrain, new_model, reid_optimiser, reid_schedule,
+                                   reid_settings, train_reid)
 
 SMALL = dict(model_kw=(("size", (64, 32)),), batch_size=16, device="cpu")
 

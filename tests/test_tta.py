@@ -296,7 +296,8 @@ def test_unknown_cameras_learn_apart():
     norm = lite.norm
     assert norm.at.tolist() == [0]*4 + [2]*4 + [3]*4 and len(norm.M) == 4 and torch.equal(norm.M[2], norm.M[3])
     lite.run()
-    assert not torch.equal(norm.M[2], norm.M[3]) and torch.equal(norm.M[1], norm.q_stats.mean[1])   # camera 1 has no query
+    assert not torch.equal(norm.M[2], norm.M[3])
+    assert torch.equal(norm.M[1], norm.q_stats.mean[1])   # camera 1 has no query
 
 
 def test_an_unknown_camera_takes_the_statistics_of_all():
@@ -467,7 +468,8 @@ def test_the_features_given_are_not_changed():
                                      q.where(cam=int(q.cam[0])), g),
      "cameras without statistics"),
     (lambda q, g: T.CameraStats(q.emb, q.cam[:3]), "3 entries"),
-    (lambda q, g: T.Dart3Lite(norm_kinds=("bn",)), "norm_kinds.*use Dart3"), (lambda q, g: T.Dart3Lite(bn_mode="batch"), "bn_mode"),
+    (lambda q, g: T.Dart3Lite(norm_kinds=("bn",)), "norm_kinds.*use Dart3"),
+    (lambda q, g: T.Dart3Lite(bn_mode="batch"), "bn_mode"),
     (lambda q, g: T.adapt_embeddings(T.Dart3Lite(tau=1e-310), q, g), "raise tau"),
     (lambda q, g: T.ImageStream(nn.Linear(2, 2), None), "raw_features"),
     (lambda q, g: T.ImageStream(Net(), range(3), q), "raw has .* features and table 3 rows")])
@@ -496,13 +498,13 @@ def test_dart3_has_a_camera_norm_and_configures_once(scene, kind, monkeypatch):
         real = getattr(cls, name)
         def counted(self, *a, **kw): calls.append(f"{cls.__name__}.{name}"); return real(self, *a, **kw)
         monkeypatch.setattr(cls, name, counted)
-    for cls, names in ((T.TTA, ["configure"]), (T.Gradient, ["configure", "reset"]), (T.CameraNorm, ["configure", "measure", "reset"]),
-                       (T.ImageStream, ["raw_features"])):
+    for cls, names in ((T.TTA, ["configure"]), (T.Gradient, ["configure", "reset"]),
+                       (T.CameraNorm, ["configure", "measure", "reset"]), (T.ImageStream, ["raw_features"])):
         for name in names: count(cls, name)
     method = kind(lr=.1, batch_size=5)
     T.adapt_images(method, net, table, g)
-    assert sorted(calls) == ["CameraNorm.measure", "CameraNorm.reset", "Gradient.configure", "Gradient.reset", "ImageStream.raw_features",
-                             "TTA.configure"]
+    assert sorted(calls) == ["CameraNorm.measure", "CameraNorm.reset", "Gradient.configure", "Gradient.reset",
+                             "ImageStream.raw_features", "TTA.configure"]
     assert not isinstance(method, T.CameraNorm) and type(method.norm) is T.CameraNorm
     assert list(method.external()) == ["M", "S"] and method.state_dict().keys() >= {"M", "S"}
 

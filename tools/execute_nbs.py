@@ -60,7 +60,8 @@ def execute(path):
     nb = nbformat.read(path, 4)
     runnable = nbformat.v4.new_notebook(metadata=nb.metadata)
     runnable.cells = [c for c in nb.cells if c.cell_type != "code" or not skip(c)]
-    client = NotebookClient(runnable, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}})
+    client = NotebookClient(runnable, timeout=600, kernel_name="python3",
+                            resources={"metadata": {"path": str(path.parent)}})
     client.execute()
     tmp = path.with_suffix(".ipynb.tmp")
     nbformat.write(tidy(nb), tmp)
@@ -69,7 +70,8 @@ def execute(path):
 
 
 def main(args):
-    for key, value in dict(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", IN_TEST="1").items():
+    for key, value in dict(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false",
+                           IN_TEST="1").items():
         os.environ.setdefault(key, value)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     failed = 0

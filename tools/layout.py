@@ -1,10 +1,10 @@
 """The layout of the library, measured from the imports of its modules: areas, sizes, and who imports whom.
 
     python tools/layout.py           # print the table; write figures/layout.svg, figures/flow.svg and the page's table
-    python tools/layout.py --check   # exit code 1 if that would change anything, or if a lower number imports a higher one
+    python tools/layout.py --check   # exit code 1 if that would change anything or a lower number imports a higher one
 
-A decade of notebook numbers is an area. A module may import modules of lower numbers only, so the numbers are an order in which
-the library can be read and tested, and no circle can arise.
+A decade of notebook numbers is an area. A module may import modules of lower numbers only, so the numbers are an order
+in which the library can be read and tested, and no circle can arise.
 """
 import ast
 import json
@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE, FIGURE, FLOW = "nbs/docs/00_architecture.ipynb", "figures/layout.svg", "figures/flow.svg"
 START, END = "<!-- layout: made by tools/layout.py -->", "<!-- end of layout -->"
 AREAS = {  # decade -> (name, what it holds, what it may not hold)
-    "0": ("Core and data", "checks, seeds, paths; `ReidTable`, tokenizers, batches, dataset layouts", "models, metrics"),
+    "0": ("Core and data", "checks, seeds, paths; `ReidTable`, tokenizers, batches, dataset layouts",
+          "models, metrics"),
     "1": ("World and datasets", "the rendered benchmark, the registry of datasets, protocols", "training"),
     "2": ("Features and losses", "`Embeddings`, metrics, ranking, losses, schedules", "models, state"),
     "3": ("Image models", "backbones, BoT, TransReID, CLIP-ReID", "training"),
@@ -62,14 +63,16 @@ def modules(root=ROOT, package="reid_lab"):
         path = root/package/f"{name.replace('.', '/')}.py"
         if path.exists(): found.append((path, Module(number, name, len(path.read_text(encoding="utf-8").splitlines()))))
     known = {m.name for _, m in found}
-    for path, m in found: m.imports = {n.removeprefix(f"{package}.") for n in imported(path, root, package)} & known - {m.name}
+    for path, m in found:
+        m.imports = {n.removeprefix(f"{package}.") for n in imported(path, root, package)} & known - {m.name}
     return [m for _, m in found]
 
 
 def upward(mods):
     "Imports of the same or a higher number, in words"
     number = {m.name: m.number for m in mods}
-    return [f"{m.number}_{m.name} imports {number[n]}_{n}" for m in mods for n in sorted(m.imports) if number[n] >= m.number]
+    return [f"{m.number}_{m.name} imports {number[n]}_{n}"
+            for m in mods for n in sorted(m.imports) if number[n] >= m.number]
 
 
 def table(mods):
@@ -81,12 +84,14 @@ def table(mods):
         if not own: continue
         uses = sorted({area_of[n] for m in own for n in m.imports} - {a})
         free = 10 - len({m.number for m in own})
-        rows.append(f"| {a}x | {name} | {', '.join(f'{m.number[1]} `{m.name}`' for m in own)} | {sum(m.lines for m in own)} "
-                    f"({100*sum(m.lines for m in own)/total:.0f} %) | {', '.join(f'{u}x' for u in uses) or 'none'} | {free} | {holds} | {never} |")
-    head = "| decade | area | modules | lines | imports | free numbers | holds | never |\n|---|---|---|---|---|---|---|---|"
-    return "\n".join([head, *rows, "", f"{len(mods)} modules, {total} lines, {sum(len(m.imports) for m in mods)} imports between "
-                      f"modules, {len(upward(mods))} of them upward. Largest module: `{max(mods, key=lambda m: m.lines).name}`, "
-                      f"{max(m.lines for m in mods)} lines."])
+        rows.append(f"| {a}x | {name} | {', '.join(f'{m.number[1]} `{m.name}`' for m in own)} "
+                    f"| {sum(m.lines for m in own)} ({100*sum(m.lines for m in own)/total:.0f} %) "
+                    f"| {', '.join(f'{u}x' for u in uses) or 'none'} | {free} | {holds} | {never} |")
+    head = ("| decade | area | modules | lines | imports | free numbers | holds | never |\n"
+            "|---|---|---|---|---|---|---|---|")
+    return "\n".join([head, *rows, "", f"{len(mods)} modules, {total} lines, {sum(len(m.imports) for m in mods)} "
+                      f"imports between modules, {len(upward(mods))} of them upward. Largest module: "
+                      f"`{max(mods, key=lambda m: m.lines).name}`, {max(m.lines for m in mods)} lines."])
 
 
 def draw(mods):
@@ -101,7 +106,8 @@ def draw(mods):
         y, x = top + rows[0]*cell, left + rows[0]*cell
         out.append(f'<rect x="0" y="{y}" width="{left + n*cell}" height="{len(rows)*cell}" fill="{shade(k)}"/>')
         out.append(f'<rect x="{x}" y="{y}" width="{len(rows)*cell}" height="{len(rows)*cell}" fill="#c9d6df"/>')
-        out.append(f'<text x="{left + n*cell + 8}" y="{y + len(rows)*cell/2 + 4}" font-weight="bold">{AREAS[a][0]}</text>')
+        out.append(f'<text x="{left + n*cell + 8}" y="{y + len(rows)*cell/2 + 4}" font-weight="bold">'
+                   f'{AREAS[a][0]}</text>')
     for i, m in enumerate(mods):
         y, x = top + i*cell + 10, left + i*cell + 9
         out.append(f'<text x="{left - 6}" y="{y}" text-anchor="end">{m.number} {m.name}</text>')
@@ -110,9 +116,10 @@ def draw(mods):
             j = at[name]
             colour = "#0b5c8a" if mods[j].number < m.number else "#d55e00"
             out.append(f'<circle cx="{left + j*cell + 6.5}" cy="{y - 3.5}" r="3.6" fill="{colour}"/>')
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" width="{w}" height="{h}" font-family="sans-serif" font-size="10">'
-            f'<rect width="{w}" height="{h}" fill="white"/>')
-    note = f'<text x="{left}" y="{h - 10}" fill="#555">A dot: the row imports the column. An upward import would lie right of the diagonal.</text>'
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" width="{w}" height="{h}" '
+            f'font-family="sans-serif" font-size="10"><rect width="{w}" height="{h}" fill="white"/>')
+    note = (f'<text x="{left}" y="{h - 10}" fill="#555">A dot: the row imports the column. An upward import would lie '
+            'right of the diagonal.</text>')
     return "\n".join([head, *out, note, "</svg>"]) + "\n"
 
 
@@ -131,7 +138,8 @@ ARROWS = ("dataset folder > ReidTable", "World > ReidTable", "ReidTable > batche
 def flow():
     "The path of data through the library as an SVG text"
     arrow = '<path d="{}" stroke="#555" fill="none" marker-end="url(#a)"/>'
-    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="-5 -22 920 292" width="920" font-family="sans-serif" font-size="12">',
+    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="-5 -22 920 292" width="920" '
+           'font-family="sans-serif" font-size="12">',
            '<rect x="-5" y="-22" width="920" height="292" fill="white"/>',
            '<defs><marker id="a" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
            '<path d="M0,0 L8,4 L0,8 z" fill="#555"/></marker></defs>',
@@ -168,7 +176,8 @@ def main(args, root=ROOT):
     mods = modules(root)
     bad = upward(mods)
     for b in bad: print(f"upward: {b}; move a definition down, or give the notebook another number (tools/renumber.py)")
-    same = lambda text, path: re.sub(r"\s", "", text) == re.sub(r"\s", "", path.read_text(encoding="utf-8")) if path.exists() else False
+    same = lambda text, path: (re.sub(r"\s", "", text) == re.sub(r"\s", "", path.read_text(encoding="utf-8"))
+                               if path.exists() else False)
     wanted = {FIGURE: draw(mods), FLOW: flow(), PAGE: page(root, mods)}
     stale = [k for k, text in wanted.items() if text is not None and not same(text, root/k)]
     if "--check" in args:

@@ -4,7 +4,8 @@
     python tools/readme.py --check   # exit code 1 if that would change anything
 
 The map is a table of all notebooks, made from their title cells; it replaces what stands between the two markers in
-`nbs/index.ipynb`. Cells with `#| hide` and the title's `>` line are treated as nbdev would; outputs are taken as stored.
+`nbs/index.ipynb`. Cells with `#| hide` and the title's `>` line are treated as nbdev would; outputs are taken as
+stored.
 """
 import base64
 import json
@@ -36,7 +37,8 @@ def row(path, nbs):
     "One line of the map"
     name, one = title(path)
     rel = path.relative_to(nbs).as_posix()
-    return f"| [{rel.removesuffix('.ipynb')}]({rel}) | {name}: {one[:1].lower() + one[1:] if one[1:2].islower() else one} |"
+    return (f"| [{rel.removesuffix('.ipynb')}]({rel}) "
+            f"| {name}: {one[:1].lower() + one[1:] if one[1:2].islower() else one} |")
 
 
 def library_map(nbs):
@@ -46,7 +48,8 @@ def library_map(nbs):
     for digit, (name, *_) in AREAS.items():
         rows = [row(p, nbs) for p in sorted(nbs.glob(f"{digit}[0-9]_*.ipynb"))]
         if rows: out += [f"**{name}**", "\n".join([head, *rows])]
-    for name, folder in (("Documents", "docs"), ("Tutorials", "tutorials"), ("Experiments, run by papermill or `reid_lab run`", "experiments")):
+    for name, folder in (("Documents", "docs"), ("Tutorials", "tutorials"),
+                         ("Experiments, run by papermill or `reid_lab run`", "experiments")):
         rows = [row(p, nbs) for p in sorted((nbs/folder).glob("[!_.]*.ipynb"))]
         if rows: out += [f"**{name}**", "\n".join([head, *rows])]
     return "\n\n".join(out)
@@ -59,7 +62,8 @@ def refresh(nb, nbs):
         text = source(cell)
         if cell["cell_type"] == "markdown" and START in text and END in text:
             before, after = text.split(START)[0], text.split(END)[1]
-            cell["source"] = (before + START + "\n\n" + library_map(nbs) + "\n\n" + END + after).splitlines(keepends=True)
+            cell["source"] = (before + START + "\n\n" + library_map(nbs) + "\n\n"
+                              + END + after).splitlines(keepends=True)
             n += 1
     return n
 
@@ -76,7 +80,8 @@ def links(text):
 def output_text(out, name, files):
     "Markdown for one stored output; pictures are added to `files`"
     if out["output_type"] == "stream": return "    " + "".join(out["text"]).rstrip().replace("\n", "\n    ")
-    data = {k: v if isinstance(v, str) else "".join(v) for k, v in out.get("data", {}).items() if not k.endswith("json")}
+    data = {k: v if isinstance(v, str) else "".join(v)
+            for k, v in out.get("data", {}).items() if not k.endswith("json")}
     for kind, ext in IMAGES.items():
         if kind in data:
             files[f"figures/{name}.{ext}"] = base64.b64decode(data[kind])
@@ -95,7 +100,8 @@ def readme(nb):
         if re.search(r"^#\|\s*hide\b", text, re.M) or "nbdev_export" in text: continue
         code = "\n".join(s for s in text.splitlines() if not s.startswith("#|")).strip()
         if code: out.append(f"```python\n{code}\n```")
-        out += [t for j, o in enumerate(cell.get("outputs", [])) if (t := output_text(o, f"readme_{i}_{j}", files)).strip()]
+        out += [t for j, o in enumerate(cell.get("outputs", []))
+                if (t := output_text(o, f"readme_{i}_{j}", files)).strip()]
     note = "<!-- Made from nbs/index.ipynb by `make readme`; edit the notebook. -->"
     return "\n\n".join([note, *out]) + "\n", files
 
@@ -125,7 +131,8 @@ def main(args):
     stale = [name for name, new in wanted.items() if not same(ROOT/name, new)]
     extra = [p for p in (ROOT/"figures").glob("readme_*") if f"figures/{p.name}" not in wanted]
     if "--check" in args:
-        for name in [*stale, *(f"figures/{p.name}" for p in extra)]: print(f"{name} is not up to date; run `make readme`")
+        for name in [*stale, *(f"figures/{p.name}" for p in extra)]:
+            print(f"{name} is not up to date; run `make readme`")
         return int(bool(stale or extra))
     for p in extra: p.unlink()
     for name in stale:

@@ -3,9 +3,10 @@
     python tools/renumber.py 07_data.text=02_data.text 04_data.render=14_world.render     # one or several
     python tools/renumber.py --dry 20_losses=24_losses                                    # say what would change
 
-For each OLD=NEW the notebook is renamed, its `default_exp` follows the new name, and all references are rewritten at once
-(so numbers can be exchanged): links and names of notebooks in prose, imports and dotted names of modules in notebooks,
-tests, benchmarks, tools and documents. The old exported module is deleted. Run `make export readme` afterwards.
+For each OLD=NEW the notebook is renamed, its `default_exp` follows the new name, and all references are rewritten at
+once (so numbers can be exchanged): links and names of notebooks in prose, imports and dotted names of modules in
+notebooks, tests, benchmarks, tools and documents. The old exported module is deleted. Run `make export readme`
+afterwards.
 """
 import ast
 import json
@@ -17,8 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = re.compile(r"(\d\d)_([a-z][\w]*(?:\.[a-z][\w]*)*)$")
-TEXTS = ("*.md", "*.py", "*.ini", "*.cff", "Makefile", ".ci/run", "tests/**/*.py", "tools/*.py", "tools/*.md", "benchmarks/*.py",
-         "results/*.md", ".github/**/*")
+TEXTS = ("*.md", "*.py", "*.ini", "*.cff", "Makefile", ".ci/run", "tests/**/*.py", "tools/*.py", "tools/*.md",
+         "benchmarks/*.py", "results/*.md", ".github/**/*")
 
 
 def parse(pairs, nbs):
@@ -27,13 +28,15 @@ def parse(pairs, nbs):
     for pair in pairs:
         old, _, new = pair.partition("=")
         for name in (old, new):
-            if not NAME.match(name): sys.exit(f"{name!r} in {pair!r} is no notebook name such as 04_data.loaders; write OLD=NEW")
+            if not NAME.match(name):
+                sys.exit(f"{name!r} in {pair!r} is no notebook name such as 04_data.loaders; write OLD=NEW")
         if not (nbs/f"{old}.ipynb").exists(): sys.exit(f"there is no nbs/{old}.ipynb; see `ls nbs`")
         if old in moves: sys.exit(f"{old} is named twice")
         if old != new: moves[old] = new
     for new in moves.values():
         if list(moves.values()).count(new) > 1: sys.exit(f"{new} is the new name of two notebooks")
-        if (nbs/f"{new}.ipynb").exists() and new not in moves: sys.exit(f"nbs/{new}.ipynb exists; move it too, or choose another name")
+        if (nbs/f"{new}.ipynb").exists() and new not in moves:
+            sys.exit(f"nbs/{new}.ipynb exists; move it too, or choose another name")
         twin = [p.stem for p in nbs.glob(f"{new[:2]}_*.ipynb") if p.stem not in moves and p.stem not in (old, new)]
         if twin: sys.exit(f"number {new[:2]} belongs to {twin[0]}; move it too, or choose another number")
     return moves
@@ -48,7 +51,8 @@ def rewriter(moves, package):
     "A function that rewrites all references in a text"
     names = re.compile(r"(?<![\w.])(" + "|".join(map(re.escape, moves)) + r")(?=\.ipynb\b|(?![\w.]*\w))")
     modules = {module(o): module(n) for o, n in moves.items() if module(o) != module(n)}
-    dotted = re.compile(rf"\b{package}\.(" + "|".join(map(re.escape, sorted(modules, key=len, reverse=True))) + r")\b(?!\.py)")
+    dotted = re.compile(rf"\b{package}\.(" + "|".join(map(re.escape, sorted(modules, key=len, reverse=True)))
+                        + r")\b(?!\.py)")
     paths = {f"{package}/{o.replace('.', '/')}.py": f"{package}/{n.replace('.', '/')}.py" for o, n in modules.items()}
     files = re.compile("|".join(map(re.escape, paths)))
 
@@ -69,7 +73,8 @@ def members(text, modules, package):
         new = [modules.get(area + re.split(r"\s+as\s+", p)[0], area + re.split(r"\s+as\s+", p)[0]) for p in parts]
         areas = {n.rpartition(".")[0] for n in new}
         if all(n == area + re.split(r"\s+as\s+", p)[0] for n, p in zip(new, parts)): return m[0]
-        if len(areas) > 1: raise SystemExit(f"{m[0]!r} would import from {sorted(areas)}; split this line by hand, then run again")
+        if len(areas) > 1:
+            raise SystemExit(f"{m[0]!r} would import from {sorted(areas)}; split this line by hand, then run again")
         names = []
         for n, p in zip(new, parts):
             last, (was, *alias) = n.rpartition(".")[2], re.split(r"\s+as\s+", p)
@@ -118,12 +123,14 @@ def plan(root, moves, package="reid_lab"):
             default_exp(raw, moves[path.stem])
             new_path = nbs/f"{moves[path.stem]}.ipynb"
             gone.append(path)
-            if module(path.stem) != module(moves[path.stem]): gone.append(root/package/f"{module(path.stem).replace('.', '/')}.py")
+            if module(path.stem) != module(moves[path.stem]):
+                gone.append(root/package/f"{module(path.stem).replace('.', '/')}.py")
         new = (json.dumps(raw, indent=1, ensure_ascii=False) + "\n").encode()
         if new_path != path or raw != json.loads(old): out[new_path] = new
     for path in sorted({p for t in TEXTS for p in root.glob(t) if p.is_file() and ".venv" not in p.parts}):
         text = path.read_text(encoding="utf-8")
-        if path.name not in ("CHANGELOG.md", "renumber.py", "test_renumber.py") and rewrite(text) != text: out[path] = rewrite(text).encode()
+        if path.name not in ("CHANGELOG.md", "renumber.py", "test_renumber.py") and rewrite(text) != text:
+            out[path] = rewrite(text).encode()
     return out, [p for p in gone if p not in out]
 
 
