@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Literal, Optional
 
 import nbformat
@@ -174,7 +175,7 @@ def test_environment_names_no_host_user_or_folder(monkeypatch):
     monkeypatch.setattr(platform, "uname", lambda: told)
     monkeypatch.setattr(platform, "_platform_cache", {})
     monkeypatch.setattr(socket, "gethostname", lambda: host)
-    monkeypatch.setattr(os, "uname", lambda: told)
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(sysname=u.system, nodename=host, machine=u.machine))
     for name in ("USER", "LOGNAME", "USERNAME"): monkeypatch.setenv(name, user)
     monkeypatch.setenv("HOME", f"/{user}")
     assert platform.node() == host and getpass.getuser() == user     # the disguise works

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reid_lab.results import (RESULT_COLUMNS, append_result, load_results, paired, paired_table, pick, relative_to, summarise,
-                              to_html, to_latex, to_markdown)
+from reid_lab.results import (RESULT_COLUMNS, append_result, load_results, paired, paired_table, pick, relative_to,
+                              summarise, to_html, to_latex, to_markdown)
 
 
 def rows(values, **more):

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
 
-from reid_lab.data.table import COLUMNS, Finding, JoinedReader, ReidTable, TableError, join_tables, read_image, resize_image
+from reid_lab.data.table import (COLUMNS, Finding, JoinedReader, ReidTable, TableError, join_tables, read_image,
+                                 resize_image)
 
 
 def pixels(*names, size=(16, 8)):
