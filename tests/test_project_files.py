@@ -261,7 +261,7 @@ HOOK_NB = [("markdown", "# Sums\n> Adding things"), ("code", "#| default_exp sum
            ("code", "#| export\nimport math"), ("markdown", "## Add"),
            ("code", '#| export\ndef add(a:int, # One number\n    ) -> int: # Twice that\n'
                     '    "Add a number to itself"\n    return a + a'),
-           ("code", "assert add(2) == 4\nadd(2)"), ("code", "#| hide\nimport nbdev; nbdev.nbdev_export()")]
+           ("code", "assert add(2) == 4"), ("code", "#| hide\nimport nbdev; nbdev.nbdev_export()")]
 
 
 def notebook(cells, **meta):
