@@ -258,7 +258,7 @@ def test_hooks_call_what_exists():
 
 
 HOOK_NB = [("markdown", "# Sums\n> Adding things"), ("code", "#| default_exp sums"),
-           ("code", "#| export\nimport math"), ("markdown", "## Add"),
+           ("markdown", "## Add"),
            ("code", '#| export\ndef add(a:int, # One number\n    ) -> int: # Twice that\n'
                     '    "Add a number to itself"\n    return a + a'),
            ("code", "assert add(2) == 4"), ("code", "#| hide\nimport nbdev; nbdev.nbdev_export()")]
