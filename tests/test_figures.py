@@ -1,4 +1,5 @@
 "Figures: style, no leaking state, stable bytes, the right marks"
+import io
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from reid_lab.figures import base as F
 
@@ -46,6 +48,19 @@ def test_no_pyplot_figure_is_left_open(runs):
             "print('matplotlib.pyplot' in sys.modules)")
     assert subprocess.run([sys.executable, "-c",
                            code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
+def test_a_notebook_shows_a_small_picture_in_the_colours_drawn(runs):
+    drawn, shown = io.BytesIO(), F.curves(runs, "n_masked", "R1", by="method")
+    first = shown.picture()
+    assert first == shown.picture() == F.curves(runs, "n_masked", "R1", by="method").picture()
+    with F.paper_style(): shown.savefig(drawn, dpi=110, format="png")
+    assert len(first) < .5*len(drawn.getvalue())
+    few, all_ = (np.asarray(Image.open(f).convert("RGB")).astype(int) for f in (io.BytesIO(first), drawn))
+    assert few.shape == all_.shape and (few[(all_ == 255).all(2)] == 255).all()  # white stays white
+    flat, times = np.unique(all_.reshape(-1, 3), axis=0, return_counts=True)
+    for colour in flat[np.argsort(-times)[:12]]:  # bands, bars, lines: not the rims of letters
+        assert np.abs(few[(all_ == colour).all(2)] - colour).max() <= 4
 
 
 @pytest.mark.parametrize("kind", ["curves", "masking", "bars", "strips"])

@@ -14,6 +14,7 @@ from pathlib import Path
 from matplotlib import rc_context, rcdefaults
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
+from PIL import Image
 from ..core import atomic_path, check_choice, project_root, safe_join
 from ..results import paired
 
@@ -57,14 +58,16 @@ class PaperFigure(Figure):
     "A figure that shows itself in a notebook and belongs to no global list"
     photo = False # Show as JPEG
 
-    def picture(self, dpi:int=110) -> bytes: # PNG, or JPEG if `photo`
+    def picture(self, dpi:int=110) -> bytes: # PNG of at most 256 colours, or JPEG if `photo`
         "The encoded image a notebook shows"
-        out = io.BytesIO()
+        out, small = io.BytesIO(), io.BytesIO()
         with paper_style():
             _settle(self)
-            how = dict(format='jpeg', pil_kwargs=dict(quality=74)) if self.photo else dict(format='png')
+            how = dict(format='jpeg', pil_kwargs=dict(quality=74, optimize=True)) if self.photo else dict(format='png')
             self.savefig(out, dpi=dpi, **how)
-        return out.getvalue()
+        if self.photo: return out.getvalue()
+        Image.open(out).convert('RGB').quantize(256, kmeans=1).save(small, 'PNG', optimize=True)
+        return small.getvalue()
 
     def _ipython_display_(self):
         from IPython.display import display
