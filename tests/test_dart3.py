@@ -26,7 +26,7 @@ def table(): return P.world_table("smoke", 3)
 @pytest.fixture(scope="module")
 def source(table):
     case = P.world_case("smoke", 3, table=table)
-    return D.Source(train_reid(case.train, "smoke", 3, quiet=True, steps=25)[0], case)
+    return D.Evaluation(train_reid(case.train, "smoke", 3, quiet=True, steps=25).model, case)
 
 
 # ---- cases
@@ -126,10 +126,15 @@ def test_every_setting_of_every_study_can_be_made(study):
     frame = settings_frame(D.STUDIES[study])
     assert frame.variant.is_unique
     for s in D.STUDIES[study].settings:
-        kw = {k: v for k, v in s.items() if k not in ("name", "n_ground")}
-        made = D.METHODS[s["name"]](**kw)
-        shown = dict(vars(made), **vars(getattr(made, "norm", made)))
-        assert all(shown[k] == v for k, v in kw.items() if k in shown) and type(made) is D.METHODS[s["name"]].kind
+        kw = {k: v for k, v in s.items() if k != "name"}
+        if kw.get("n_ground"): kw["ground"] = "a stream"
+        method = D.METHODS[s["name"]](**kw)
+        norm = getattr(method, "norm", method)   # of DART3, which holds one
+        assert {k: getattr(method, k, getattr(norm, k, None)) for k in kw} == kw
+        assert type(method) is D.METHODS[s["name"]].kind and method.needs_model == (s["name"] in NEED_A_MODEL)
+
+
+NEED_A_MODEL = {n for n in D.METHODS if n.startswith(("TENT", "TEMP", "BN")) or n.partition(",")[0] == "DART3"}
 
 
 def test_rows_recorded_before_the_settings_were_columns():
@@ -180,14 +185,17 @@ def test_a_dataset_goes_with_its_protocol():
 def test_settings_of_the_paper_by_model():
     assert D.as_in_paper("transreid_b16")["DART3"] == dict(lr=1e-4, steps=1, batch_size=64, tau=200.)
     assert D.as_in_paper("clip_reid_b16")["DART3-LITE"]["tau"] == 100.
-    for name, kw in D.as_in_paper("transreid_b16").items(): assert D.METHODS[name](**kw)
+    assert D.as_in_paper("bot_r50")["TEMP"] == dict(lr=3.5e-4)
+    for name, kw in D.as_in_paper("transreid_b16").items():
+        method = D.METHODS[name](**kw)
+        assert {k: getattr(method, k) for k in kw} == kw
 
 
 def test_grounding_takes_images_that_were_trained_on(source, monkeypatch):
     known = source.known(30)
     assert len(set(known.table.frame.path)) == 30 and set(known.table.frame.path) <= set(source.case.train.frame.path)
-    given, lite = [], D.LINEUP["DART3-LITE"]
-    monkeypatch.setitem(D.LINEUP, "DART3-LITE", lambda **kw: given.append(kw) or lite(**kw))
+    given, lite = [], D.METHODS["DART3-LITE"]
+    monkeypatch.setitem(D.METHODS, "DART3-LITE", lambda **kw: given.append(kw) or lite(**kw))
     f = D.score_settings(source, [dict(name="DART3-LITE", n_ground=8), dict(name="DART3-LITE")])
     assert f.mAP.notna().all() and given[-1] == {} and given[0]["n_ground"] == 8
     assert given[0]["ground"].table.frame.path.tolist() == source.known().table.frame.path.tolist()

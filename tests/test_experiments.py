@@ -75,6 +75,16 @@ def test_dart3(study, tmp_path):
     assert len(Embeddings.load(done.folder / "models" / min(seeds) / "queries"))
 
 
+@pytest.mark.parametrize("name, study, model, left_out", [("run_camel", "zero_shot", "dual_tiny", None),
+                                                          ("run_dart3", "Table 5", "transreid_tiny", "BN statistics")])
+def test_another_registered_model(name, study, model, left_out, tmp_path):
+    "A model without an ITM head, and one without BatchNorm, to which some settings do not apply"
+    done = run_notebook(name, tmp_path / "run", preset="smoke", study=study, model=model)
+    rows = pd.read_csv(tmp_path / "runs.csv")
+    assert done.metrics["status"] == "finished" and {json.loads(p)["model"] for p in rows.parameters} == {model}
+    assert not left_out or not rows.variant.str.contains(left_out).any()
+
+
 def test_a_study_uses_the_models_of_another(tmp_path):
     first, _ = smoke("run_dart3", "ablation", tmp_path / "a", models="")
     before = {p: p.stat().st_mtime for p in first.folder.rglob("*.safetensors")}

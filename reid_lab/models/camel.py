@@ -95,10 +95,8 @@ class CAMeL(nn.Module):
         if self.text_pool == 'cls': return x[:, 0]
         return (x*mask.unsqueeze(-1)).sum(1)/mask.sum(1, keepdim=True)
 
-    def encode_image(self, img): # (B,3,H,W) -> (B,D)
-        return self.image_states(img)[0]
-    def encode_text(self, tokens): # (B,L) -> (B,D)
-        return self.text_states(tokens)[0]
+    def encode_image(self, img): return self.image_states(img)[0] # (B,3,H,W) -> (B,D)
+    def encode_text(self, tokens): return self.text_states(tokens)[0] # (B,L) -> (B,D)
 
     def match_logit(self, txt, mask, img_tok): # (B,L,Dt), (B,L), (B,N,Dv) -> (B,2)
         "ITM logits of caption states `txt` (with `mask`) and image tokens `img_tok`, pair by pair"

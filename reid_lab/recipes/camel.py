@@ -201,7 +201,8 @@ def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, i
     ) -> CamelData:
     "Load both tables and learn or load the vocabulary"
     p = PRESETS[check_choice('preset', preset, PRESETS)]
-    for name in (dataset, source): require(name, 'CAMeL', captions=True)
+    require(dataset, 'a target of CAMeL', captions=True, splits=('train', 'test'))
+    require(source, 'the source of CAMeL', captions=True)
     if 'world' in (dataset, source): world = load_dataset('world', preset=p.world, seed=world_seed)
     src = world.where(domain='generated') if source == 'world' else load_dataset(source, source_root)
     tgt = world.where(domain='real-like') if dataset == 'world' else load_dataset(dataset, data_root)
