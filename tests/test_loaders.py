@@ -61,7 +61,7 @@ def test_processes_share_a_batch_without_overlap():
 @pytest.mark.parametrize("make, message", [
     (lambda: Batches(table(), 64), r"batch_size=64 .*larger than the data \(30 samples\)"),
     (lambda: Batches(table(), 6, sampler="pk", k=4), "multiple of k=4"),
-    (lambda: list(Batches(table(4, per=4), 4, sampler="pk", k=2).epoch(0)), "the data has 1"),
+    (lambda: list(Batches(table(4, per=4), 4, sampler="pk", k=2).epoch(0)), "does not fit data with 1"),
     (lambda: Batches(table(captions=0), 6, tokenizer=str), "30 rows have no caption"),
     (lambda: Batches(table(), 6, augment="heavy"), "augment='heavy'"),
     (lambda: Batches(table(), 6, sampler="random"), "sampler='random'")])

@@ -115,7 +115,8 @@ def find_study(studies:dict, # Name -> `Study`
     "The study of a name"
     printed = {_plain(p): k for k, s in reversed(studies.items()) for p in s.printed}
     if name in studies: return name
-    return printed.get(_plain(name)) or check_choice('study', name, studies, f'Or name what the paper prints: one of {sorted(printed)}.')
+    hint = f'Or name what the paper prints: one of {sorted(printed)}.'
+    return printed.get(_plain(name)) or check_choice('study', name, studies, hint)
 
 
 def study_table(studies:dict, # Name -> `Study`
