@@ -36,7 +36,7 @@ class Dataset:
     layout: str = ''  # What the folder looks like
     citation: str = ''  # Whose data it is
     also: tuple = ()  # Other names of its folder
-    shared: tuple = ()  # Pairs of splits that share people by design
+    shared: tuple = ()  # Pairs of splits that share identities by design
     check: Callable = None  # `check(table, files=True)` -> findings; default: those on files, captions and numbering
 
     @property
@@ -53,6 +53,9 @@ def _load_world(root=None, preset='quick', seed=0, **options):
     "The rendered World; `root` is the folder of its cache"
     from reid_lab.world.world import World
     for k in options: check_choice('option of world', k, inspect.signature(World).parameters)
+    if root is not None and 'cache' in options:
+        raise ValueError(f"root={str(root)!r} and cache={str(options['cache'])!r} both name the cache of the World; "
+                         "give one")
     return World(preset, seed, **({} if root is None else dict(cache=root)), **options).table()
 
 
@@ -213,8 +216,8 @@ def load_dataset(name:str, # Key of `DATASETS`
     root=None, # Its folder or the one above; default: REID_LAB_DATA, then ~/.reid_lab.toml
     check:str='sample', # Decode a `sample` of the images, `all` or `none`
     drop_bad:bool=False, # Leave out missing images and blank captions
-    val:float=0., # Share (or number) of training people to move to `val`
-    val_seed:int=0, # Which people
+    val:float=0., # Share (or number) of training identities to move to `val`
+    val_seed:int=0, # Which identities
     **options, # For this dataset's loader, such as `form`, `chunks`, `preset`, `seed`
     ) -> ReidTable:
     "A checked table of dataset `name`"
@@ -269,7 +272,7 @@ LAYOUTS = {
 
 # %% ../nbs/17_datasets.ipynb #e2d94300
 def _renumber(table):
-    "The same rows with people 0..P-1, those of train first, then val, then test"
+    "The same rows with identities 0..P-1, those of train first, then val, then test"
     order = table.frame.split.map({'train': 0, 'val': 1, 'test': 2}).sort_values(kind='stable').index
     pid = table.take(order).relabel('seen').frame.pid.set_axis(order)
     return ReidTable(table.frame.assign(pid=pid), table.root, table.reader, table.name)
@@ -278,7 +281,7 @@ def _renumber(table):
 def export_world(table:ReidTable, # What to write: the World's table or any other
     layout:str, # Key of `LAYOUTS`
     dest, # Folder to make; must not exist, or be empty
-    renumber:bool=False, # Number the people 0..P-1, training first, as the benchmarks do
+    renumber:bool=False, # Number the identities 0..P-1, training first, as the benchmarks do
     ) -> Path: # `dest`
     "Write `table` as a dataset folder; an interrupted export leaves nothing under the name"
     spec, dest = LAYOUTS[check_choice('layout', layout, LAYOUTS)], Path(dest).expanduser()
@@ -383,7 +386,7 @@ def _check_facts(table, spec):
 
 
 def _check_ids(table):
-    "Findings on the numbering of the training people"
+    "Findings on the numbering of the training identities"
     ids = np.unique(table['pid'][table['split'] == 'train'])
     if np.array_equal(ids, np.arange(len(ids))): return []
     return [Finding('warn', f'training ids are not 0..{len(ids) - 1}', '', 'table.relabel() before training')]

@@ -91,9 +91,9 @@ def world_table(preset:str='quick', # Size of the World
     seed:int=0, # Of the World; 1000 and up are for choosing settings
     scene:str='skew', # Key of `SCENES`
     severity:float=.4, # Of the cameras' differences
-    extra:bool=False, # Add training people who are seen by every camera, see `every_camera`
+    extra:bool=False, # Add training identities that are seen by every camera, see `every_camera`
     ) -> ReidTable:
-    "People, five known and four new cameras (fewer at `smoke`)"
+    "Identities under five known and four new cameras (fewer at `smoke`)"
     s = SCENES[check_choice('scene', scene, SCENES)]
     groups = [replace(g, choosy=s['choosy']) if g.first_cam else g
               for g in PRESETS[check_choice('preset', preset, PRESETS)]['reid']]
@@ -117,7 +117,7 @@ def world_case(preset:str='quick', # Size of the World
 # %% ../nbs/18_protocols.ipynb #5d006cae
 def every_camera(table:ReidTable, # From `world_table(extra=True)`
     ) -> ReidTable:
-    "Training people seen by every camera, one picture each: as many images as the known cameras have"
+    "Training identities seen by every camera, one image each: as many images as the known cameras have"
     return table.where(split='train', group=int(table.frame.group.max()))
 
 # %% ../nbs/18_protocols.ipynb #4586089c

@@ -12,7 +12,8 @@ import pandas as pd
 import torch
 from .core import check_choice
 from .embeddings import Embeddings
-from .metrics import EmbeddingScores, IdentityPairs, Scores, drops_same_camera, score_blocks, unit_rows
+from .metrics import (DISTANCES, EmbeddingScores, IdentityPairs, Scores, drops_same_camera, score_blocks,
+                              unit_rows)
 
 # %% ../nbs/22_retrieval.ipynb #a495fd67
 def _topk(block, k):
@@ -236,7 +237,7 @@ def rerank_k_reciprocal(q:Embeddings, # Queries
     ) -> KReciprocalScores: # Pass it on as `scores=`
     "k-reciprocal encoding with sparse rows (Zhong et al., CVPR 2017)"
     from scipy.sparse import csr_matrix
-    check_choice('distance', distance, ['cosine', 'euclidean'])
+    check_choice('distance', distance, DISTANCES)
     if k1 < 1 or k2 < 1 or not 0 <= lam <= 1:
         raise ValueError(f"k1={k1}, k2={k2}, lam={lam}; needs k1 >= 1, k2 >= 1 and 0 <= lam <= 1")
     x = torch.cat([q.emb.to(g.emb), g.emb]); n = len(x)

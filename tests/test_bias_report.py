@@ -40,14 +40,16 @@ def test_a_strong_shift_makes_norm_the_advice(strong):
     assert strong.advised == "Norm" and strong.advice[0].startswith("Norm helps: mAP +") and s.low["Norm"] > 10
     assert s.mAP["Norm"] > s.mAP["Mean subtraction"] > s.mAP["No adaptation"] and s.gain[B.CONTROL] < s.low["Norm"]
     assert s.camera_share["No adaptation"] > .4 and s.camera_share["Norm"] < 1e-6
-    assert s.nmi_camera["No adaptation"] > s.nmi_chance["No adaptation"] and s.nmi_identity["Norm"] > s.nmi_identity["No adaptation"]
+    assert s.nmi_camera["No adaptation"] > s.nmi_chance["No adaptation"]
+    assert s.nmi_identity["Norm"] > s.nmi_identity["No adaptation"]
     assert not any("control" in a or B.CONTROL in a for a in strong.advice)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_without_bias_none_helps(seed):
     r = B.bias_report(*scene(0., seed=seed), map_method="none")
-    assert r.advised is None and r.advice[0].startswith("None helps clearly") and "Nor does one ranked by cosine" in r.advice[-1]
+    assert r.advised is None and r.advice[0].startswith("None helps clearly")
+    assert "Nor does one ranked by cosine" in r.advice[-1]
     s = r.summary.set_index("method")
     assert s.nmi_camera["No adaptation"] <= s.nmi_chance["No adaptation"] + .02
 
@@ -58,26 +60,31 @@ def test_the_numbers_are_those_of_the_library(strong):
     plain, hat = retrieval_metrics(q, g, per_query=True), adapt_embeddings(CameraNorm(), q, g)
     norm = retrieval_metrics(*hat, distance="euclidean", per_query=True)
     assert s.mAP["No adaptation"] == pytest.approx(plain["mAP"]) and s.mAP["Norm"] == pytest.approx(norm["mAP"])
-    assert s.R1["Norm"] == pytest.approx(norm["R1"]) and s.mAP_cosine["Norm"] == pytest.approx(retrieval_metrics(*hat)["mAP"])
-    assert s.gain["Norm"] == pytest.approx(norm["mAP"] - plain["mAP"]) and s.low["Norm"] < s.gain["Norm"] < s.high["Norm"]
+    assert s.R1["Norm"] == pytest.approx(norm["R1"])
+    assert s.mAP_cosine["Norm"] == pytest.approx(retrieval_metrics(*hat)["mAP"])
+    assert s.gain["Norm"] == pytest.approx(norm["mAP"] - plain["mAP"])
+    assert s.low["Norm"] < s.gain["Norm"] < s.high["Norm"]
     pd.testing.assert_frame_equal(strong.per_camera["Norm"], per_camera(*hat, distance="euclidean"))
     lite = adapt_embeddings(Dart3Lite(lr=1e-2, steps=1, batch_size=64, rescale=True), q, g)
     assert s.mAP["DART3-LITE"] == pytest.approx(retrieval_metrics(*lite, distance="euclidean")["mAP"])
     both = Embeddings.concat(hat)
     told = camera_nmi(both)
-    assert s.nmi_camera["Norm"] == pytest.approx(told["camera"]) and s.nmi_identity["Norm"] == pytest.approx(told["identity"])
+    assert s.nmi_camera["Norm"] == pytest.approx(told["camera"])
+    assert s.nmi_identity["Norm"] == pytest.approx(told["identity"])
     assert s.camera_share["Norm"] == pytest.approx(camera_share(both))
 
 
 def test_rows_and_rankings_do_not_depend_on_the_scale_of_the_features(strong):
     other = B.bias_report(*scene(2., scale=1024.), map_method="none")
-    for c in ("mAP", "R1", "gain", "low", "high"): np.testing.assert_allclose(other.summary[c], strong.summary[c], atol=1e-3)
+    for c in ("mAP", "R1", "gain", "low", "high"):
+        np.testing.assert_allclose(other.summary[c], strong.summary[c], atol=1e-3)
 
 
 def test_euclidean_features_have_one_ranking():
     r = B.bias_report(*scene(2.), distance="euclidean", map_method="none")
     q, g = scene(2.)
-    assert r.summary.mAP[0] == pytest.approx(retrieval_metrics(q, g, distance="euclidean")["mAP"]) and r.summary.mAP_cosine.isna().all()
+    assert r.summary.mAP[0] == pytest.approx(retrieval_metrics(q, g, distance="euclidean")["mAP"])
+    assert r.summary.mAP_cosine.isna().all()
     assert r.advised == "Norm" and r.ranked_by == "euclidean" and not any("cosine" in t for t in r.advice + r.notes)
 
 
@@ -97,7 +104,8 @@ def test_a_method_may_help_under_cosine_only():
 
 
 def test_the_simplest_that_is_not_beaten_is_advised():
-    gains = {"Mean subtraction": (1., .5, 1.5), "Norm": (3., 2., 4.), "DART3-LITE": (3.1, 2., 4.), B.CONTROL: (.2, -.1, .5)}
+    gains = {"Mean subtraction": (1., .5, 1.5), "Norm": (3., 2., 4.), "DART3-LITE": (3.1, 2., 4.),
+             B.CONTROL: (.2, -.1, .5)}
     def rival(a, b, of=gains):
         d = of[b][0] - of[a][0]
         return d, d - .5, d + .5
@@ -132,7 +140,8 @@ def test_queries_alone_are_described():
     q, _ = scene(2.)
     r = B.bias_report(q)
     s = r.summary.set_index("method")
-    assert list(s.index) == ["No adaptation", "Mean subtraction", "Norm", B.CONTROL] and s.mAP.isna().all() and not r.per_camera
+    assert list(s.index) == ["No adaptation", "Mean subtraction", "Norm", B.CONTROL] and s.mAP.isna().all()
+    assert not r.per_camera
     assert s.nmi_identity.notna().all() and s.camera_share["Norm"] < 1e-6 < s.camera_share["No adaptation"]
     assert r.advised is None and "Clusters and cameras are related" in r.advice[1] and set(r.figures()) == {"map", "nmi"}
     assert set(r.maps) == {"No adaptation", "Norm"} and (r.maps["Norm"].role == "query").all()
@@ -147,7 +156,8 @@ def test_without_people_the_identity_part_is_missing():
         assert json.dumps(r.to_dict(), allow_nan=False)
     assert any("No person is known on both sides" in w for w in r.warnings) and r.summary.nmi_identity.notna().all()
     r = B.bias_report(*nobody)
-    assert r.summary.nmi_identity.isna().all() and "NMI identity" not in r.table() and "DART3-LITE" in set(r.summary.method)
+    assert r.summary.nmi_identity.isna().all() and "NMI identity" not in r.table()
+    assert "DART3-LITE" in set(r.summary.method)
 
 
 def test_a_sample_of_unknown_people_keeps_its_size():
@@ -193,7 +203,8 @@ def test_queries_without_a_match_are_counted():
     q.pid[:3] = 777
     q.pid[3] = -1
     r = B.bias_report(q, g, map_method="none")
-    assert any("4 of 60 queries have no match" in w and "absent from the gallery: 3" in w and "junk: 1" in w for w in r.warnings)
+    assert any("4 of 60 queries have no match" in w and "absent from the gallery: 3" in w and "junk: 1" in w
+               for w in r.warnings)
     assert r.per_camera["Norm"].n_query.sum() == 56
 
 
@@ -209,7 +220,8 @@ def test_one_batch_and_one_step_equal_norm():
     s = r.summary.set_index("method")
     assert s.mAP["DART3-LITE"] == s.mAP["Norm"] and any("returns what Norm does" in w for w in r.warnings)
     more = B.bias_report(few, g, map_method="none", settings=dict(batch_size=8, lr=.2))
-    assert more.summary.set_index("method").mAP["DART3-LITE"] != s.mAP["Norm"] and not any("one batch" in w for w in more.warnings)
+    assert more.summary.set_index("method").mAP["DART3-LITE"] != s.mAP["Norm"]
+    assert not any("one batch" in w for w in more.warnings)
     assert "batch_size=8" in " ".join(more.notes) and "lr=0.2" in " ".join(more.notes)
 
 
@@ -230,11 +242,12 @@ def test_further_columns_of_one_side_do_not_matter():
     (lambda q, g: B.bias_report(q, g.emb), "g is Tensor"),
     (lambda q, g: B.bias_report(Embeddings(q.emb, q.pid), g), "q has no camera numbers"),
     (lambda q, g: B.bias_report(q, Embeddings(g.emb, g.pid)), "g has no camera numbers"),
-    (lambda q, g: B.bias_report(q.where(cam=1), g.where(cam=1)), "camera 1; with a single camera there is no bias to audit"),
+    (lambda q, g: B.bias_report(q.where(cam=1), g.where(cam=1)),
+     "camera 1; with a single camera there is no bias to audit"),
     (lambda q, g: B.bias_report(q.where(cam=1)), "single camera"),
     (lambda q, g: B.bias_report(q[:0], g), "q has no rows"),
     (lambda q, g: B.bias_report(q, Embeddings(g.emb[:, :3], g.pid, g.cam)), "q has 8 dimensions and g has 3"),
-    (lambda q, g: B.bias_report(q, Embeddings(g.emb, g.pid + 500, g.cam)), "match"),
+    (lambda q, g: B.bias_report(q, Embeddings(g.emb, g.pid + 500, g.cam)), "none of the 60 queries has a match"),
     (lambda q, g: B.bias_report(q, g, distance="cosin"), "Did you mean 'cosine'"),
     (lambda q, g: B.bias_report(q, g, map_method="tsn"), "Did you mean 'tsne'"),
     (lambda q, g: B.bias_report(q, g, settings=dict(steps=-1)), "steps=-1")])
@@ -246,7 +259,8 @@ def test_nan_wrong_shapes_and_missing_keys_are_load_s_errors(tmp_path):
     z, pid, cam = np.ones((4, 2), np.float32), np.arange(4), np.arange(4) % 2
     def load(**kw): np.savez(tmp_path/"x.npz", **kw); return Embeddings.load(tmp_path/"x.npz", need=("cam",))
     assert load(emb=z, cam=cam).pid.tolist() == [-1]*4
-    for kw, words in ((dict(emb=z), r"no \['cam'\]"), (dict(cam=cam), r"no \['emb'\]"), (dict(emb=z*np.nan, cam=cam), "4 of 4 rows"),
+    for kw, words in ((dict(emb=z), r"no \['cam'\]"), (dict(cam=cam), r"no \['emb'\]"),
+                      (dict(emb=z*np.nan, cam=cam), "4 of 4 rows"),
                       (dict(emb=z[0], cam=cam), "must be"), (dict(emb=z, cam=cam[:3]), r"shape \(4,\)"),
                       (dict(emb=z, pid=pid[:2], cam=cam), "pid has shape")):
         with pytest.raises((KeyError, ValueError), match=words): load(**kw)
@@ -257,7 +271,8 @@ def test_nan_wrong_shapes_and_missing_keys_are_load_s_errors(tmp_path):
 def test_everything_is_escaped(tmp_path):
     rude = "<script>alert(1)</script> & `x` | *y*"
     q, g = scene(1.)
-    q = Embeddings(q.emb, q.pid, q.cam, path=[rude]*len(q), caption=[rude]*len(q), columns={rude: [rude]*len(q)}, meta={rude: rude})
+    q = Embeddings(q.emb, q.pid, q.cam, path=[rude]*len(q), caption=[rude]*len(q), columns={rude: [rude]*len(q)},
+                   meta={rude: rude})
     r = B.bias_report(q, g, name=rude)
     r.warnings.append(rude); r.advice.append(rude); r.notes.append(rude)
     r.per_camera[rude] = r.per_camera["Norm"]
@@ -278,7 +293,7 @@ def test_save_is_complete_and_all_or_nothing(strong, tmp_path, monkeypatch):
     assert len(rows) == 5*3 and {"method", "cam", "mAP", "n_query", "n_gallery", "shift"} <= set(rows)
     for there in ("a", "report.txt"):
         (tmp_path/"report.txt").write_text("x")
-        with pytest.raises(FileExistsError, match="exists"): strong.save(tmp_path/there)
+        with pytest.raises(FileExistsError, match=f"{there} exists; choose"): strong.save(tmp_path/there)
     def full(self, *a, **kw): raise OSError(28, "No space left on device")
     monkeypatch.setattr(pd.DataFrame, "to_csv", full)
     with pytest.raises(OSError, match="No space"): strong.save(tmp_path/"c")
@@ -297,7 +312,8 @@ def test_the_report_shows_itself_and_is_json(strong):
 @pytest.fixture(scope="module")
 def maps():
     q, g = scene(1., n=30, cams=4)
-    e = Embeddings.concat([Embeddings(x.emb, x.pid, x.cam, columns=dict(role=[r]*len(x))) for x, r in ((q, "query"), (g, "gallery"))])
+    e = Embeddings.concat([Embeddings(x.emb, x.pid, x.cam, columns=dict(role=[r]*len(x)))
+                           for x, r in ((q, "query"), (g, "gallery"))])
     return {"one": project(e, "pca"), "two": project(e, "pca")}
 
 
@@ -327,7 +343,8 @@ def test_bars_per_camera(seen):
     ax, = fig.axes
     assert len(ax.patches) == 2*(3 + 1) and len({p.get_facecolor() for p in ax.patches}) == 2 + 2*bool(seen)
     want = (4000 + 2200)/150 if seen else 47.111111
-    assert f"a ({want:.1f})" in [t.get_text() for t in fig.legends[0].texts] and f"b ({(4000 + 2200)/150:.1f})" in fig.legends[0].texts[1].get_text()
+    assert f"a ({want:.1f})" in [t.get_text() for t in fig.legends[0].texts]
+    assert f"b ({(4000 + 2200)/150:.1f})" in fig.legends[0].texts[1].get_text()
     assert [t.get_text() for t in ax.get_xticklabels()] == ["0\n(100)", "1\n(300)", "2\n(50)", "mean"]
     with pytest.raises(ValueError, match="Did you mean 'mAP'"): F.camera_bars(f, "mAPs")
 
@@ -347,16 +364,18 @@ def test_error_curves_have_counts():
 def test_nmi_bars():
     f = pd.DataFrame(dict(method=["a", "b <$x$>"], camera=[.3, .1], identity=[.5, np.nan], chance=[.1, .12]))
     fig = F.nmi_bars(f)
-    assert [len(ax.patches) for ax in fig.axes] == [2, 2] and len(fig.axes[0].texts) == 2 and len(fig.axes[1].texts) == 1
+    assert [len(ax.patches) for ax in fig.axes] == [2, 2] and len(fig.axes[0].texts) == 2
+    assert len(fig.axes[1].texts) == 1
     assert len(F.nmi_bars(f.drop(columns="identity")).axes) == 1
-    with pytest.raises(ValueError, match="camera"): F.nmi_bars(f.drop(columns="camera"))
+    with pytest.raises(ValueError, match="column='camera' is not known"): F.nmi_bars(f.drop(columns="camera"))
 
 
 def test_figures_are_stable_and_leave_no_trace(strong, tmp_path):
     import matplotlib
     before = dict(matplotlib.rcParams)
     for name, fig in strong.figures().items():
-        first, again = (export(f, name, tmp_path, ("pdf", "png")) and [(tmp_path/f"{name}.{s}").read_bytes() for s in ("pdf", "png")]
+        first, again = (export(f, name, tmp_path, ("pdf", "png"))
+                        and [(tmp_path/f"{name}.{s}").read_bytes() for s in ("pdf", "png")]
                         for f in (fig, strong.figures()[name]))
         assert first == again and b"/Type3" not in first[0]
     assert dict(matplotlib.rcParams) == before

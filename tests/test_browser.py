@@ -1,6 +1,7 @@
 """The index opens and runs in JupyterLab, in a real browser.
 
-Chromium comes from the system (`apt-get install chromium`), its driver from the `playwright` package; nothing is downloaded.
+Chromium comes from the system (`apt-get install chromium`), its driver from the `playwright` package; nothing is
+downloaded.
 """
 import json
 import os
@@ -18,10 +19,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-CHROMIUM = os.environ.get("BROWSER_PATH") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = os.environ.get("BROWSER_PATH") or next(filter(None, map(shutil.which, NAMES)), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update",
          "--disable-sync", "--disable-dev-shm-usage"]
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine (apt-get install chromium)")]
+pytestmark = [pytest.mark.browser,
+              pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine (apt-get install chromium)")]
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +35,25 @@ def lab(tmp_path_factory):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    env = dict(os.environ, IN_TEST="1", OMP_NUM_THREADS="1", REID_LAB_CACHE=os.environ.get("REID_LAB_CACHE") or str(home/"cache"))
-    for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR"):
+    env = dict(os.environ, IN_TEST="1", OMP_NUM_THREADS="1",
+               REID_LAB_CACHE=os.environ.get("REID_LAB_CACHE") or str(home/"cache"))
+    for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR",
+                 "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR"):
         env[name] = str(home/name.lower())
     news = home/"jupyterlab_settings_dir"/"@jupyterlab"/"apputils-extension"
     news.mkdir(parents=True)
     (news/"notification.jupyterlab-settings").write_text(json.dumps(dict(fetchNews="false", checkForUpdates=False)))
     log = (home/"log.txt").open("w")
     server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0",
-         f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={ROOT}", "--allow-root", "--expose-app-in-browser", "--LabApp.news_url=None",
-         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"], env=env, stdout=log, stderr=log, start_new_session=True)
+        [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
+         "--ServerApp.port_retries=0",
+         f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={ROOT}", "--allow-root", "--expose-app-in-browser",
+         "--LabApp.news_url=None",
+         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"], env=env, stdout=log, stderr=log,
+                              start_new_session=True)
     try:
-        wait(lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/api?token={token}", timeout=2), server, home/"log.txt")
+        wait(lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/api?token={token}", timeout=2), server,
+             home/"log.txt")
         yield f"http://127.0.0.1:{port}", token
     finally:
         stop(server)
@@ -82,7 +92,8 @@ def test_index_runs_in_the_browser(lab, tmp_path):
         panel = "window.jupyterapp?.shell?.currentWidget"
         page.wait_for_function(f"{panel}?.context?.sessionContext?.session?.kernel?.status === 'idle'", timeout=90_000)
         page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')", None)
-        outputs = page.evaluate(f"""() => Array.from({panel}.content.model.cells).filter(c => c.type === 'code').map(c => c.outputs.toJSON())""")
+        outputs = page.evaluate(f"() => Array.from({panel}.content.model.cells).filter(c => c.type === 'code')"
+                                ".map(c => c.outputs.toJSON())")
         page.screenshot(path=str(tmp_path/"index.png"))
         browser.close()
     errors = [o for cell in outputs for o in cell if o["output_type"] == "error"]

@@ -13,26 +13,32 @@ from test_experiment import RECORD, notebook
 
 
 def test_version_and_start_up():
-    code = "import sys, reid_lab.cli as c\ntry: c.main(['--version'])\nexcept SystemExit: print(sorted({'torch', 'pandas', 'matplotlib', 'pydantic'} & set(sys.modules)))"
+    code = ("import sys, reid_lab.cli as c\ntry: c.main(['--version'])\n"
+            "except SystemExit: print(sorted({'torch', 'pandas', 'matplotlib', 'pydantic'} & set(sys.modules)))")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == f"reid_lab {__version__}\n[]\n"
 
 
-@pytest.mark.parametrize("args", [[], ["nothing"], ["run"], ["metrics", "q.npz"], ["bias"], ["bias", "q.npz", "--map", "x"],
+@pytest.mark.parametrize("args", [[], ["nothing"], ["run"], ["metrics", "q.npz"], ["bias"],
+                                  ["bias", "q.npz", "--map", "x"], ["metrics", "q.npz", "g.npz", "--distance", "x"],
                                   ["sweep", "x", "--seeds", "a"]])
 def test_wrong_calls_exit_with_2(args, capsys):
     with pytest.raises(SystemExit) as e: main(args)
     assert e.value.code == 2 and "usage" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("items", [["preset"], ["=x"], ["a b=1"], ["seed=1", "seed=2"]])
-def test_bad_pairs(items):
-    with pytest.raises(ValueError): pairs(items)
+@pytest.mark.parametrize("items, message", [
+    (["preset"], "'preset' is not name=value"), (["=x"], "'=x' is not name=value"), (["a b=1"], "'a b=1' is not name="),
+    (["seed=1", "seed=2"], r"\['seed'\] given more than once")])
+def test_pairs(items, message):
+    assert pairs(["preset=smoke", "root=a=b", "x="]) == dict(preset="smoke", root="a=b", x="")
+    with pytest.raises(ValueError, match=message): pairs(items)
 
 
 def test_values_take_the_type_of_the_default(tmp_path):
     nb = notebook(tmp_path/"n.ipynb", parameters="name = ''\nseed = 0\nlr = 1.\non = True\nk = None")
-    assert typed(dict(name="007", seed="7", lr="1e-4", on="no", k="[1]"), nb) == dict(name="007", seed=7, lr=1e-4, on=False, k=[1])
+    given = dict(name="007", seed="7", lr="1e-4", on="no", k="[1]")
+    assert typed(given, nb) == dict(name="007", seed=7, lr=1e-4, on=False, k=[1])
 
 
 def test_run(tmp_path, capsys):
@@ -52,6 +58,7 @@ def test_sweep(tmp_path, capsys):
     assert main(args) == 0 and main(args) == 0  # the second finds everything there
     assert "40.00" in capsys.readouterr().out
     assert main([*args, "--grid", "sed=1"]) == 2
+    assert main([*args, "--grid", "seed=1", "-p", "seed=2"]) == 2 and "give it once" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("what", LISTS)
@@ -110,8 +117,10 @@ def test_bias_prints_and_writes(features, capsys):
     d, _ = features
     assert main(["bias", str(d/"q.npz"), str(d/"g.npz"), "--out", str(d/"new"/"report")]) == 0
     out = capsys.readouterr().out
-    assert "No adaptation" in out and "helps: mAP +" in out and "Warning: Cameras with fewer" not in out and "report: " in out
-    assert sorted(p.name for p in (d/"new"/"report").iterdir()) == ["figures", "per_camera.csv", "report.html", "report.md", "summary.csv"]
+    assert "No adaptation" in out and "helps: mAP +" in out and "Warning: Cameras with fewer" not in out
+    assert "report: " in out
+    assert sorted(p.name for p in (d/"new"/"report").iterdir()) == ["figures", "per_camera.csv", "report.html",
+                                                                    "report.md", "summary.csv"]
     assert "q.npz and g.npz" in (d/"new"/"report"/"report.html").read_text()
     assert main(["bias", str(d/"q.npz"), "--out", str(d/"new"/"report")]) == 2
     assert "exists; choose a new name" in capsys.readouterr().err
@@ -123,29 +132,35 @@ def test_bias_as_json_and_without_people(features, capsys):
     keys = ["--key", "emb=features", "cam=camera"]
     assert main(["bias", str(d/"theirs.npz"), *keys, "--json", "--distance", "euclidean", "--map", "none"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["advised"] is None and found["summary"][0]["mAP"] is None and found["summary"][0]["nmi_identity"] is None
+    assert found["advised"] is None and found["summary"][0]["mAP"] is None
+    assert found["summary"][0]["nmi_identity"] is None
     assert found["summary"][0]["camera_share"] > .3 and [c["n_query"] for c in found["cameras"]] == [12, 12]
     assert main(["bias", str(d/"theirs.npz"), str(d/"theirs.npz"), *keys]) == 0
     assert "No person is known on both sides" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("change, words", [
-    (dict(cam=None), r"has no \['cam'\]; it holds"), (dict(emb=None), r"has no \['emb'\]"), (dict(emb="nan"), "NaN or infinite values in 1 of 24"),
-    (dict(emb="int"), "has dtype int64"), (dict(emb="flat"), r"must be \(N,D\)"), (dict(cam="one"), "single camera there is no bias"),
-    (dict(cam="short"), r"cam has shape \(3,\)"), (dict(pid="text"), "factorize"), (dict(pid="other"), "match"), (dict(emb="thin"), "did one model make both")])
+    (dict(cam=None), r"has no \['cam'\]; it holds"), (dict(emb=None), r"has no \['emb'\]"),
+    (dict(emb="nan"), "NaN or infinite values in 1 of 24"),
+    (dict(emb="int"), "has dtype int64"), (dict(emb="flat"), r"must be \(N,D\)"),
+    (dict(cam="one"), "single camera there is no bias"),
+    (dict(cam="short"), r"cam has shape \(3,\)"), (dict(pid="text"), "factorize"),
+    (dict(pid="other"), "has a match in the"), (dict(emb="thin"), "did one model make both")])
 def test_bias_says_in_one_line_what_is_wrong(features, capsys, change, words):
     d, e = features
     bad = dict(e)
     for k, v in change.items():
         if v is None: del bad[k]
         elif v == "nan": bad[k] = e[k].copy(); bad[k][3, 1] = np.nan
-        else: bad[k] = {"int": e["emb"].astype(int), "flat": e["emb"][0], "thin": e["emb"][:, :2], "one": 0*e["cam"], "short": e["cam"][:3],
-                        "text": np.array(["x"]*24), "other": e["pid"] + 100}[v]
+        else:
+            bad[k] = {"int": e["emb"].astype(int), "flat": e["emb"][0], "thin": e["emb"][:, :2], "one": 0*e["cam"],
+                      "short": e["cam"][:3], "text": np.array(["x"]*24), "other": e["pid"] + 100}[v]
     np.savez(d/"bad.npz", **bad)
     good = "bad.npz" if change == dict(cam="one") else "q.npz"
     assert main(["bias", str(d/good), str(d/"bad.npz"), "--out", str(d/"out")]) == 2
     out, err = capsys.readouterr()
-    assert not out and err.count("\n") == 1 and re.match("reid_lab bias: ", err) and re.search(words, err) and not (d/"out").exists()
+    assert not out and err.count("\n") == 1 and re.match("reid_lab bias: ", err) and re.search(words, err)
+    assert not (d/"out").exists()
 
 
 def test_doctor_and_datasets(tmp_path, capsys):

@@ -13,7 +13,8 @@ def make(n=6, **kw):
     rng = np.random.default_rng(0)
     base = dict(emb=rng.normal(size=(n, 4)).astype("float32"), pid=np.arange(n) % 3, cam=np.arange(n) % 2,
                 path=[f"a/{i}.jpg" for i in range(n)], caption=[f"a man, n\u00ba {i} \U0001f600 <b>" for i in range(n)],
-                meta=dict(model="m", seed=3), columns=dict(view=["ground", "aerial"]*(n//2), severity=np.linspace(0, 1, n)))
+                meta=dict(model="m", seed=3),
+                columns=dict(view=["ground", "aerial"]*(n//2), severity=np.linspace(0, 1, n)))
     return Embeddings(**base | kw)
 
 
@@ -58,7 +59,8 @@ def test_refused(kw, message):
 
 
 def test_dtypes():
-    for given, kept in (("float16", torch.float32), ("float32", torch.float32), ("float64", torch.float64), (">f4", torch.float32)):
+    for given, kept in (("float16", torch.float32), ("float32", torch.float32), ("float64", torch.float64),
+                        (">f4", torch.float32)):
         x = np.arange(8, dtype=given).reshape(2, 4)
         e = Embeddings(x, [0, 1])
         assert e.emb.dtype == kept and np.array_equal(e.numpy(), x.astype("f8"))
@@ -102,12 +104,14 @@ def test_people_may_be_optional(tmp_path):
         with pytest.raises(KeyError, match=r"has no \['pid'\]; it holds"): Embeddings.load(tmp_path/name)
         back = Embeddings.load(tmp_path/name, need=("cam",))
         assert back.pid.tolist() == [-1]*4 and back.cam.tolist() == [0, 1, 0, 1]
-        with pytest.raises(KeyError, match=r"has no \['who'\]"): Embeddings.load(tmp_path/name, dict(pid="who"), need=())
+        with pytest.raises(KeyError, match=r"has no \['who'\]"):
+            Embeddings.load(tmp_path/name, dict(pid="who"), need=())
         with pytest.raises(ValueError, match="choose one of"): Embeddings.load(tmp_path/name, need=("path",))
     e.save(tmp_path/"full.npz")
     assert Embeddings.load(tmp_path/"full.npz", need=()).pid.tolist() == [1, 1, 2, 2]
     Embeddings(e.emb, e.pid).save(tmp_path/"texts.safetensors")
-    with pytest.raises(KeyError, match=r"has no \['cam'\]"): Embeddings.load(tmp_path/"texts.safetensors", need=("cam",))
+    with pytest.raises(KeyError, match=r"has no \['cam'\]"):
+        Embeddings.load(tmp_path/"texts.safetensors", need=("cam",))
 
 
 def test_nothing_is_unpickled(tmp_path):
@@ -125,7 +129,8 @@ def test_folder_with_a_persons_own_table(tmp_path, suffix):
     from safetensors.torch import save_file
     save_file(dict(emb=torch.eye(3)), tmp_path/"emb.safetensors")
     t = pd.DataFrame(dict(pid=[7, 8, 9], cam=[0, 1, 0], site=["x", "y", "x"]))
-    t.to_csv(tmp_path/"table.csv", index=False) if suffix == "csv" else t.to_json(tmp_path/"table.json", orient="records")
+    if suffix == "csv": t.to_csv(tmp_path/"table.csv", index=False)
+    else: t.to_json(tmp_path/"table.json", orient="records")
     e = Embeddings.load(tmp_path)
     assert e.pid.tolist() == [7, 8, 9] and e.where(site="y").cam.tolist() == [1]
 
@@ -160,7 +165,8 @@ def test_embed(table):
     m = Tiny().train()
     a, b = embed_images(m, table, batch_size=3), embed_images(m, table, batch_size=1)
     assert m.training and torch.equal(a.emb, b.emb) and not a.emb.requires_grad
-    assert a.path == list("0123") and a.cam.tolist() == [0, 0, 1, 1] and a.columns["view"].tolist() == ["ground", "aerial"]*2
+    assert a.path == list("0123") and a.cam.tolist() == [0, 0, 1, 1]
+    assert a.columns["view"].tolist() == ["ground", "aerial"]*2
     t = embed_texts(m, table, batch_size=3)
     assert t.cam is None and t.caption == ["red", "green", "so green", "blue"] and t.pid.tolist() == [0, 1, 1, 2]
     assert (t.emb @ a.emb.T).argmax(1).tolist() == [0, 1, 1, 2]
@@ -173,7 +179,7 @@ def test_embed_says_what_a_model_did_wrong(table):
         def encode_text(self, tokens): return tokens.float()*torch.nan
     with pytest.raises(ValueError, match="model.encode_image returned"): embed_images(Wrong(), table)
     with pytest.raises(ValueError, match="NaN"): embed_texts(Wrong(), table)
-    with pytest.raises(ValueError, match="empty"): embed_images(Tiny(), table.where(split="train"))
+    with pytest.raises(ValueError, match="is empty; check the split"): embed_images(Tiny(), table.where(split="train"))
     with pytest.raises(ValueError, match="no caption"): embed_texts(Tiny(), table.take([3]))
     with pytest.raises(ValueError, match="column='caption'"): embed_texts(Tiny(), pd.DataFrame(dict(text=["a"])))
 

@@ -1,4 +1,4 @@
-"""BoT, TransReID and CLIP-ReID: parameter counts by our own arithmetic, naive references, weights from files, both stages."""
+"""BoT, TransReID and CLIP-ReID: parameter counts by our own arithmetic, naive references, weight files, both stages."""
 import inspect
 import math
 
@@ -12,12 +12,15 @@ from reid_lab.learner import load_weights, save_weights
 from reid_lab.models.backbones import ResTower, norm_gradients
 from reid_lab.models.bot import BoT, bn_neck, id_head, keep_resolution, load_backbone, read_pretrained
 from reid_lab.models.clip_reid import CLIPReID, clip_model, learn_prompts, load_clip, prompt_loss
-from reid_lab.models.transreid import TransReID, half_local, jigsaw, overlapping_vit, patch_grid, resize_positions, shift_shuffle
+from reid_lab.models.transreid import (TransReID, half_local, jigsaw, overlapping_vit, patch_grid, resize_positions,
+                                       shift_shuffle)
 from reid_lab.models.zoo import MODELS, check_image_model, create_model, list_models, sample_batch
+from reid_lab.tta import influential
 
 SIZE = (64, 32)
 IMAGE = [MODELS[name].family for name in list_models(reads="images", size="tiny")]
-TINY_CLIP = dict(dim=48, vision=dict(width=64, layers=2, head_width=32, patch_size=16), text=dict(width=48, layers=2, heads=2))
+TINY_CLIP = dict(dim=48, vision=dict(width=64, layers=2, head_width=32, patch_size=16),
+                 text=dict(width=48, layers=2, heads=2))
 
 
 def tiny(family, **kw):
@@ -44,7 +47,8 @@ def resnet50_parameters():
     total, cin = conv(3, 64, 7), 64
     for blocks, mid in ((3, 64), (4, 128), (6, 256), (3, 512)):
         for i in range(blocks):
-            total += conv(cin, mid, 1) + conv(mid, mid, 3) + conv(mid, 4*mid, 1) + (conv(cin, 4*mid, 1) if i == 0 else 0)
+            total += conv(cin, mid, 1) + conv(mid, mid, 3) + conv(mid, 4*mid, 1)
+            if i == 0: total += conv(cin, 4*mid, 1)
             cin = 4*mid
     return total
 
@@ -96,7 +100,7 @@ def test_last_stride_of_either_library():
         assert meta("bot_r50", n_ids=2).image(torch.rand(1, 3, 256, 128)).shape == (1, 128, 2048)
 
 
-# --- common contract ----------------------------------------------------------------------------------------------------
+# --- common contract -------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", NECKED)
 @pytest.mark.parametrize("feature", ["before", "after"])
@@ -115,11 +119,20 @@ def test_necks_move_the_feature_only_after_them(name):
 
 
 @pytest.mark.parametrize("name", IMAGE)
-def test_test_time_adaptation_finds_what_it_needs(name):
-    tta = pytest.importorskip("reid_lab.tta")
-    model = tiny(name).eval()
-    found = tta.influential(model, torch.rand(4, 3, *SIZE))
-    assert found and set(norm_gradients(model, model.raw_features(torch.rand(4, 3, *SIZE)))) <= set(found)
+@pytest.mark.parametrize("feature", ["before", "after"])
+def test_test_time_adaptation_finds_what_it_needs(name, feature):
+    "Scales and shifts that move the feature when they are moved, one by one, and no others"
+    model, img, moves = tiny(name, feature=feature).eval(), torch.rand(4, 3, *SIZE), set()
+    norms = [n for n, m in model.named_modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm))]
+    with torch.no_grad():
+        still = model.raw_features(img)
+        for n, p in model.named_parameters():
+            if n.rpartition(".")[0] not in norms: continue
+            kept = p.clone()
+            p += torch.randn_like(p)
+            if not torch.equal(model.raw_features(img), still): moves.add(n)
+            p.copy_(kept)
+    assert set(influential(model, img)) == moves and len(moves) > 3
 
 
 @pytest.mark.parametrize("name", NECKED)
@@ -139,7 +152,8 @@ def test_wrong_feature_is_named(name):
 @pytest.mark.parametrize("broken, message", [
     (dict(raw_features=lambda img: torch.ones(len(img), 3)), "raw_features gave \\(8, 3\\), expected \\(8, 128\\)"),
     (dict(logits=lambda img: torch.rand(len(img), 4)), "logits is not deterministic"),
-    (dict(forward_tta=lambda img: (torch.zeros(len(img), 128), torch.zeros(len(img), 4))), "forward_tta gives other raw_features")])
+    (dict(forward_tta=lambda img: (torch.zeros(len(img), 128), torch.zeros(len(img), 4))),
+     "forward_tta gives other raw_features")])
 def test_conformance_check_can_fail(broken, message):
     model = tiny("bot")
     if "raw_features" in broken: model.encode_image = BoT.encode_image.__get__(tiny("bot").eval())
@@ -148,7 +162,8 @@ def test_conformance_check_can_fail(broken, message):
 
 
 def test_no_normalisation_layer_is_an_error():
-    model = tiny("bot", norm="group", feature="before")   # only the neck has a normalisation layer, and it comes too late
+    "Only the neck has a normalisation layer, and it comes too late"
+    model = tiny("bot", norm="group", feature="before")
     for name, m in list(model.named_modules()):
         if isinstance(m, nn.GroupNorm): model.set_submodule(name, nn.Identity())
     with pytest.raises(AssertionError, match="no scale or shift"): check_image_model(model)
@@ -249,7 +264,8 @@ def test_positions_on_another_grid():
     assert new[0] == -5 and torch.allclose(new[1:].view(28, 7).diff(dim=1), torch.zeros(28, 6), atol=1e-5)
     assert (new[1:].view(28, 7)[:, 0].diff() >= 0).all()
     with pytest.raises(ValueError, match="not a square grid"): resize_positions(torch.zeros(129, 2), (21, 10))
-    with pytest.raises(ValueError, match="needs 200 positions"): resize_positions(torch.zeros(129, 2), (21, 10), old=(20, 10))
+    with pytest.raises(ValueError, match="needs 200 positions"):
+        resize_positions(torch.zeros(129, 2), (21, 10), old=(20, 10))
     with pytest.raises(ValueError, match="smaller than one patch"): patch_grid((8, 32))
 
 
@@ -268,9 +284,11 @@ def test_pretrained_vit_from_a_file(tmp_path):
 
 def test_weights_are_never_fetched_silently(tmp_path):
     assert read_pretrained(False, "resnet50.tv_in1k") is None
-    with pytest.raises(FileNotFoundError, match="pretrained='no.pt' is not a file"): read_pretrained("no.pt", "resnet50.tv_in1k")
+    with pytest.raises(FileNotFoundError, match="pretrained='no.pt' is not a file"):
+        read_pretrained("no.pt", "resnet50.tv_in1k")
     net = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="1 left over"): load_backbone(net, {**net.state_dict(), "other": torch.zeros(1)})
+    with pytest.raises(ValueError, match="1 left over"):
+        load_backbone(net, {**net.state_dict(), "other": torch.zeros(1)})
 
 
 def test_a_failed_download_names_the_way_out(monkeypatch):
@@ -279,12 +297,14 @@ def test_a_failed_download_names_the_way_out(monkeypatch):
     def offline(*a, **kw): raise RuntimeError("no network")
     monkeypatch.setattr(timm, "create_model", offline)
     monkeypatch.setattr(open_clip, "create_model", offline)
-    with pytest.raises(OSError, match="'resnet50.tv_in1k' could not be downloaded.*local file"): read_pretrained(True, "resnet50.tv_in1k")
+    with pytest.raises(OSError, match="'resnet50.tv_in1k' could not be downloaded.*local file"):
+        read_pretrained(True, "resnet50.tv_in1k")
     for tag in (True, "openai"):
-        with pytest.raises(OSError, match="'openai' could not be downloaded.*local file"): load_clip(clip_model(SIZE, **TINY_CLIP), tag)
+        with pytest.raises(OSError, match="'openai' could not be downloaded.*local file"):
+            load_clip(clip_model(SIZE, **TINY_CLIP), tag)
 
 
-# --- CLIP-ReID ----------------------------------------------------------------------------------------------------------
+# --- CLIP-ReID -------------------------------------------------------------------------------------------------------
 
 def test_supcon_against_a_loop():
     g = torch.Generator().manual_seed(0)
@@ -309,7 +329,8 @@ def test_f11_f12_fp_are_where_the_paper_takes_them():
     clip = clip_model(SIZE, **TINY_CLIP).eval()
     model, seen = CLIPReID(clip, 4, SIZE).eval(), {}
     img = torch.rand(2, 3, *SIZE)
-    hooks = [b.register_forward_hook(lambda m, i, o, k=k: seen.__setitem__(k, o)) for k, b in enumerate(clip.visual.transformer.resblocks)]
+    hooks = [b.register_forward_hook(lambda m, i, o, k=k: seen.__setitem__(k, o))
+             for k, b in enumerate(clip.visual.transformer.resblocks)]
     joint = clip.visual(model.pixels(img))
     for h in hooks: h.remove()
     f11, f12, fp = model.towers(img)
@@ -338,7 +359,8 @@ def test_stage_2_losses_against_loops():
     out = model(batch)
     f11, f12, fp = model.towers(batch["img"])
     ce = lambda s: losses.label_smoothing(s, batch["label"], .1)
-    assert torch.allclose(out["id_loss"], .25*(ce(model.heads[0](model.necks[0](f12))) + ce(model.heads[1](model.necks[1](fp)))))
+    assert torch.allclose(out["id_loss"],
+                          .25*(ce(model.heads[0](model.necks[0](f12))) + ce(model.heads[1](model.necks[1](fp)))))
     assert torch.allclose(out["triplet_loss"], sum(losses.triplet(f, batch["pid"], .3) for f in (f11, f12, fp)))
     texts = torch.cat([model.text(model.prompts(torch.tensor([i]))) for i in range(4)])
     assert torch.allclose(out["i2t_loss"], ce(fp @ texts.T), atol=1e-4)
@@ -360,7 +382,8 @@ def test_stage_1_changes_the_prompts_only_and_is_repeatable():
         runs.append(model.prompts.learned)
     assert torch.equal(*runs)
     for bad, n in ((label + 1, 20), (label[:5], 20), (label - 1, 20)):
-        with pytest.raises(ValueError, match="label must number 20 features from 0 to 3"): learn_prompts(model, features, bad)
+        with pytest.raises(ValueError, match="label must number 20 features from 0 to 3"):
+            learn_prompts(model, features, bad)
 
 
 def test_repeated_people_are_encoded_once_with_the_same_loss():
@@ -389,7 +412,8 @@ def test_clip_checkpoints_of_other_grids(tmp_path):
     with pytest.raises(ValueError, match="7 positions are not a square"): load_clip(model, tmp_path/"wide.pt")
     load_clip(model, tmp_path/"wide.pt", grid=(3, 2))
     pos = resize_positions(wide.visual.positional_embedding, (4, 2), (3, 2))
-    assert torch.equal(model.visual.positional_embedding, pos) and torch.equal(model.ln_final.weight, wide.ln_final.weight)
+    assert torch.equal(model.visual.positional_embedding, pos)
+    assert torch.equal(model.ln_final.weight, wide.ln_final.weight)
     same = clip_model((64, 32), stride=12, **TINY_CLIP)
     assert same.visual.grid_size == (5, 2) and same.visual(torch.rand(1, 3, 64, 32)).shape == (1, 48)
     with pytest.raises(ValueError, match="Did you mean 'openai'"): load_clip(model, "openaai")

@@ -40,7 +40,9 @@ def test_an_epoch_is_every_sample_once():
 def test_pk_batches(sizes, k, seed):
     pid = np.repeat(np.arange(len(sizes)), sizes)
     P = 3
-    for rows in pk_order(pid, P * k, np.random.default_rng(seed), k):
+    batches = pk_order(pid, P * k, np.random.default_rng(seed), k)
+    assert 1 <= len(batches) <= len(sizes) * (1 + max(sizes) // k) // P
+    for rows in batches:
         ids, counts = np.unique(pid[rows], return_counts=True)
         assert len(ids) == P and (counts == k).all()
 

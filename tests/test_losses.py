@@ -19,7 +19,8 @@ def pair(o, name):
     return t64(i["V"]), t64(i["T"]), torch.tensor(i["pid"]) if "pid" in i else None
 
 
-def close(a, b, tol=TOL): assert torch.allclose(torch.as_tensor(a, dtype=torch.float64), t64(b), atol=tol, rtol=0), (a, b)
+def close(a, b, tol=TOL):
+    assert torch.allclose(torch.as_tensor(a, dtype=torch.float64), t64(b), atol=tol, rtol=0), (a, b)
 
 
 def naive_cos(a, b): return sum(x*y for x, y in zip(a, b))/math.sqrt(sum(x*x for x in a))/math.sqrt(sum(x*x for x in b))
@@ -134,10 +135,12 @@ def naive_itc_direction(A, B, pid, tau, extra=(), extra_pid=()):
 def test_itc_naive(batch):
     img, txt, pid = batch
     ids = pid.tolist()
-    want = (naive_itc_direction(img.tolist(), txt.tolist(), ids, .07) + naive_itc_direction(txt.tolist(), img.tolist(), ids, .07))/2
+    want = (naive_itc_direction(img.tolist(), txt.tolist(), ids, .07)
+            + naive_itc_direction(txt.tolist(), img.tolist(), ids, .07))/2
     close(L.itc(img, txt, .07, pid), want)
     each = list(range(7))
-    want = (naive_itc_direction(img.tolist(), txt.tolist(), each, .1) + naive_itc_direction(txt.tolist(), img.tolist(), each, .1))/2
+    want = (naive_itc_direction(img.tolist(), txt.tolist(), each, .1)
+            + naive_itc_direction(txt.tolist(), img.tolist(), each, .1))/2
     close(L.itc(img, txt, .1), want)
 
 
@@ -214,8 +217,8 @@ def test_circle_naive(batch):
         p = [naive_cos(x[i], x[j]) for j in range(7) if ids[j] == ids[i] and j != i]
         n = [naive_cos(x[i], x[j]) for j in range(7) if ids[j] != ids[i]]
         if not p or not n: continue
-        total = sum(math.exp(g*max(0, s + m)*(s - m)) for s in n)*sum(math.exp(-g*max(0, 1 + m - s)*(s - 1 + m)) for s in p)
-        terms.append(math.log1p(total))
+        near = sum(math.exp(g*max(0, s + m)*(s - m)) for s in n)
+        terms.append(math.log1p(near*sum(math.exp(-g*max(0, 1 + m - s)*(s - 1 + m)) for s in p)))
     close(L.circle(X, pid, m, g), sum(terms)/len(terms))
 
 
@@ -334,7 +337,8 @@ def test_gradients_agree_with_finite_differences(batch):
 def test_empty_heads_cost_nothing():
     x = torch.randn(0, 2, requires_grad=True)
     for loss in (L.itm(x, torch.zeros(0)), L.instance(x, x, torch.zeros(0, dtype=torch.long)),
-                 L.label_smoothing(x, torch.zeros(0, dtype=torch.long)), L.center(x, torch.zeros(0, dtype=torch.long), torch.ones(3, 2))):
+                 L.label_smoothing(x, torch.zeros(0, dtype=torch.long)),
+                 L.center(x, torch.zeros(0, dtype=torch.long), torch.ones(3, 2))):
         loss.backward()
         assert loss.item() == 0
     w = torch.randn(2, 3, 4, requires_grad=True)
@@ -352,5 +356,6 @@ def test_errors_name_the_argument():
     a = torch.randn(4, 3)
     with pytest.raises(ValueError, match="pair up row by row, got 4 and 3"): L.itc(a, a[:3])
     with pytest.raises(ValueError, match="pid has 2 entries for a batch of 4"): L.sdm(a, a, torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="argmax"): L.itm_weights(a, a, how="hardest")
-    with pytest.raises(ValueError, match="half_sum"): L.center(a, torch.zeros(4, dtype=torch.long), a, scale="half")
+    with pytest.raises(ValueError, match="how='hardest' is not known"): L.itm_weights(a, a, how="hardest")
+    with pytest.raises(ValueError, match="scale='half' is not known"):
+        L.center(a, torch.zeros(4, dtype=torch.long), a, scale="half")

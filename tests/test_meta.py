@@ -12,7 +12,8 @@ from reid_lab.meta.stylise import blur, draw_lambda, illuminate, random_blur
 def test_algorithm_1_trace(oracles, name, sequential):
     i, expected = oracles["camel_algorithm1"]["inputs"], oracles["camel_algorithm1"]["expected"][name]
     n = len(i["task_deltas_per_meta_epoch"][0])
-    ds = DualSpeed([Task()] * n, i["eps_fast"], i["eps_slow"], slow_every_tasks=n * i["slow_every_meta_epochs"], sequential=sequential)
+    ds = DualSpeed([Task()] * n, i["eps_fast"], i["eps_slow"], slow_every_tasks=n * i["slow_every_meta_epochs"],
+                   sequential=sequential)
     w = [torch.full((1,), i["theta"], dtype=torch.float64)]
     ds.begin(w)
     for deltas, row in zip(i["task_deltas_per_meta_epoch"], expected):
@@ -48,11 +49,12 @@ def test_against_the_listing(seed):
     ds.begin(w)
     for row in deltas:
         for d in row: w[0] += d; ds.end_task(w)
-    assert (w[0].item(), ds.theta_slow[0].item()) == pytest.approx(naive_algorithm_1(0., deltas, ef, es, n * k), abs=1e-9)
+    want = naive_algorithm_1(0., deltas, ef, es, n * k)
+    assert (w[0].item(), ds.theta_slow[0].item()) == pytest.approx(want, abs=1e-9)
 
 
 def test_rates_that_mean_plain_training():
-    "eps_slow = 1 after every round and no eq. 4 is training with the tasks in turn; k = N and eps_slow = 1 is eq. 4 alone"
+    "eps_slow = 1 after every round without eq. 4: training with the tasks in turn; k = N and eps_slow = 1: eq. 4 alone"
     deltas = np.random.default_rng(0).normal(size=(4, 3))
     def end(**kw):
         ds, w = DualSpeed([Task()] * 3, slow_every_tasks=3, **kw), [torch.zeros(1, dtype=torch.float64)]
@@ -64,30 +66,31 @@ def test_rates_that_mean_plain_training():
     assert end(eps_slow=1.) == pytest.approx(end(slow=False))
 
 
-@pytest.mark.parametrize("kw, message", [(dict(slow_every_tasks=5), "multiple of the 3 tasks"), (dict(order="any"), "order='any'"), (dict(iters_per_task=0), "at least 1")])
+@pytest.mark.parametrize("kw, message",
+                         [(dict(slow_every_tasks=5), "multiple of the 3 tasks"), (dict(order="any"), "order='any'"),
+                          (dict(iters_per_task=0), "at least 1")])
 def test_bad_settings(kw, message):
     with pytest.raises(ValueError, match=message): DualSpeed([Task()] * 3, **kw)
 
 
 def test_random_order_is_the_same_again_and_covers_all():
-    a, b = (TaskCycle([Task(), Task(), Task()], order="random") for _ in range(2))
-    def orders(c):
-        out = []
-        for c.round in range(6): out.append([id(c.task(3)) and c.tasks.index(c.task(3)) for c.slot in range(3)])
+    def orders(seed, order="random"):
+        "Which task has its turn, slot by slot, in six rounds"
+        cycle, out = TaskCycle([Task(), Task(), Task()], order=order), []
+        for cycle.round in range(6):
+            turns = []
+            for cycle.slot in range(3): turns.append(cycle.tasks.index(cycle.task(seed)))
+            out.append(turns)
         return out
-    for t in (a, b): t.tasks = [Scale(1), Scale(2), Scale(3)]
-    first, second = orders(a), orders(b)
-    assert first == second and len({tuple(o) for o in first}) > 1
-
-
-class Scale(Task):
-    def __init__(self, f): self.f = f
+    assert orders(3) == orders(3) != orders(4) and len({tuple(o) for o in orders(3)}) > 1
+    assert all(sorted(o) == [0, 1, 2] for o in orders(3)) and orders(3, "fixed") == [[0, 1, 2]]*6
 
 
 def test_memory_is_first_in_first_out():
     mem = ErrorMemory(capacity_for(.5, 4))
     for i in range(5):
-        mem.push(dict(img=torch.full((2, 3), float(i)), txt=torch.zeros(2, 3), pid=torch.tensor([2*i, 2*i + 1]), img_tok=torch.zeros(2, 1, 3),
+        mem.push(dict(img=torch.full((2, 3), float(i)), txt=torch.zeros(2, 3), pid=torch.tensor([2*i, 2*i + 1]),
+                      img_tok=torch.zeros(2, 1, 3),
                       txt_tok=torch.zeros(2, i + 1, 3), mask=torch.ones(2, i + 1, dtype=torch.bool)))
     assert len(mem) == 4 and mem.read()["pid"].tolist() == [6, 7, 8, 9]
     assert mem.read()["mask"].sum(1).tolist() == [4, 4, 5, 5]

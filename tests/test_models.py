@@ -111,7 +111,8 @@ def test_checkpoint_of_another_model_is_refused(tmp_path):
         load_weights(build("camel_tiny"), tmp_path / "m.safetensors")
 
 
-STRATEGIES = dict(plain=Plain, cycle=lambda: TaskCycle([Task(), Task(), Task()]), dual=lambda: DualSpeed([Task()] * 3, iters_per_task=1),
+STRATEGIES = dict(plain=Plain, cycle=lambda: TaskCycle([Task(), Task(), Task()]),
+                  dual=lambda: DualSpeed([Task()] * 3, iters_per_task=1),
                   released=lambda: ReleasedDualSpeed([Task()] * 2))
 
 
@@ -134,7 +135,9 @@ def test_text_side_has_the_papers_parameters():
     assert count(text) + count(cross) == 121_338_426 - 622_650
 
 
-@pytest.mark.parametrize("bad, message", [(dict(name="camel_tine"), "Did you mean"), (dict(name="dual_tiny"), "vocab_size")])
+@pytest.mark.parametrize("bad, message",
+                         [(dict(name="camel_tine"), "Did you mean"), (dict(name="bot_tiny"), "missing .*'n_ids'"),
+                          (dict(name="dual_tiny"), "needs a tokenizer or a vocab_size")])
 def test_bad_arguments(bad, message):
     with pytest.raises((ValueError, TypeError), match=message): create_model(**bad)
 
@@ -143,8 +146,8 @@ def test_one_identity_gives_finite_losses():
     batch = sample_batch(SIZE)
     batch["pid"] = batch["label"] = torch.zeros(8, dtype=torch.long)
     for name in list_models("tiny"):
-        out = build(name)(batch)
-        assert all(v.isfinite() for k, v in out.items() if k.endswith("_loss")), name
+        losses = {k: v for k, v in build(name)(batch).items() if k.endswith("_loss")}
+        assert losses and all(v.isfinite() for v in losses.values()), (name, losses)
 
 
 def test_memory_negatives_are_used():

@@ -105,7 +105,7 @@ def test_skew_moves_the_population():
     assert red > 3*plain
     with pytest.raises(ValueError, match="skew\\['upper_colour'\\]='rouge'"):
         sample_people(3, skew={'upper_colour': {'rouge': 2.}})
-    with pytest.raises(ValueError, match='uniform_rate'): sample_people(3, uniform_rate=-1)
+    with pytest.raises(ValueError, match='uniform_rate=-1 must be a share'): sample_people(3, uniform_rate=-1)
 
 
 def test_accessories_change_and_nothing_else(crowd):

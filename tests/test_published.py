@@ -45,7 +45,8 @@ def test_every_table_reads(paper):
         frame = published_table(paper, table)
         assert len(frame) == line["rows"] and frame.attrs["caption"] == line["caption"]
         values = frame[frame.attrs["metrics"]]
-        assert values.notna().any(axis=0).all() and values.notna().any(axis=1).mean() > .9  # some rows are printed as dashes
+        assert values.notna().any(axis=0).all()
+        assert values.notna().any(axis=1).mean() > .9  # some rows are printed as dashes
     assert len(published_figures(paper)) == len(load_paper(paper)["figures"])
 
 
@@ -61,11 +62,13 @@ def test_errors_list_what_there_is():
     with pytest.raises(ValueError, match=", ".join(map(repr, PAPERS))): published_table("resnet", "I")
     with pytest.raises(ValueError, match=r"\['I', 'II', 'III', 'IV', 'V', 'VI', 'VII'\]"): published_table("camel", "8")
     with pytest.raises(ValueError, match="no 'dataset'"): compare(dict(R1=50.), "camel", "I")
-    with pytest.raises(ValueError, match="none of the table's metrics"): compare(dict(dataset="world", acc=1.), "camel", "I")
+    with pytest.raises(ValueError, match="none of the table's metrics"):
+        compare(dict(dataset="world", acc=1.), "camel", "I")
 
 
 def test_world_stands_apart_and_never_wins():
-    both = compare([dict(dataset="World-quick", R1=99., mAP=99.), dict(dataset="CUHK-PEDES", metrics=dict(R1=60., mAP=50.))], "camel", "I")
+    both = compare([dict(dataset="World-quick", R1=99., mAP=99.),
+                    dict(dataset="CUHK-PEDES", metrics=dict(R1=60., mAP=50.))], "camel", "I")
     assert both.origin.drop_duplicates().tolist() == ["published", "ours", "ours (world)"]
     assert "synthetic" in both.attrs["footnote"]
     text = to_markdown(both, bold=["R1"])
@@ -77,5 +80,6 @@ def test_compare_keeps_only_the_dataset_asked_for():
     assert set(both.dataset) == {"RSTPReid"} and both.attrs["footnote"] == ""
 
 
-@pytest.mark.parametrize("name, synthetic", [("world", True), ("World:aerial", True), ("MSMT17", False), ("the world", False)])
+@pytest.mark.parametrize("name, synthetic",
+                         [("world", True), ("World:aerial", True), ("MSMT17", False), ("the world", False)])
 def test_is_world(name, synthetic): assert is_world(name) is synthetic

@@ -40,7 +40,8 @@ def test_the_two_commands_and_a_picture_are_there(text):
 
 
 def test_the_map_names_every_notebook(text):
-    names = [p.relative_to(ROOT/"nbs").as_posix() for p in (ROOT/"nbs").rglob("*.ipynb") if p.name[0] not in "_." and ".ipynb_checkpoints" not in p.parts]
+    names = [p.relative_to(ROOT/"nbs").as_posix() for p in (ROOT/"nbs").rglob("*.ipynb")
+             if p.name[0] not in "_." and ".ipynb_checkpoints" not in p.parts]
     assert len(names) > 10
     missing = [n for n in names if n != "index.ipynb" and f"(nbs/{n})" not in text]
     assert not missing
@@ -51,27 +52,34 @@ def make(folder, cells):
     (folder/"nbs").mkdir()
     one = {"cells": [{"cell_type": "markdown", "metadata": {}, "source": ["# Sums\n", "> Adding things"]}]}
     (folder/"nbs"/"10_sums.ipynb").write_text(json.dumps(one))
-    (folder/"nbs"/"index.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    (folder/"nbs"/"index.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4,
+                                                        "nbformat_minor": 5}))
 
 
 def md(source): return {"cell_type": "markdown", "metadata": {}, "source": source}
 
 
-def code(source, *outputs): return {"cell_type": "code", "metadata": {}, "source": source, "outputs": list(outputs), "execution_count": None}
+def code(source, *outputs):
+    return {"cell_type": "code", "metadata": {}, "source": source, "outputs": list(outputs), "execution_count": None}
 
 
 def test_cells_become_markdown(tool, tmp_path):
     picture = {"output_type": "display_data", "data": {"image/png": "aGk=", "text/plain": "<Figure>"}}
-    table = {"output_type": "execute_result", "data": {"text/html": ["<style>p</style><table></table>"], "text/plain": "x"}}
-    make(tmp_path, [md("# T\n> one"), md(f"see [a](../figures/a.jpg), [b](10_sums.ipynb), [c](https://x.org)\n{tool.START}\nold\n{tool.END}"),
-                    code("#| hide\nsecret = 1"), code("#| eval: true\nprint(1)", {"output_type": "stream", "name": "stdout", "text": "1\n2\n"}),
+    table = {"output_type": "execute_result",
+             "data": {"text/html": ["<style>p</style><table></table>"], "text/plain": "x"}}
+    make(tmp_path, [md("# T\n> one"),
+                    md("see [a](../figures/a.jpg), [b](10_sums.ipynb), [c](https://x.org)\n"
+                       f"{tool.START}\nold\n{tool.END}"),
+                    code("#| hide\nsecret = 1"),
+                    code("#| eval: true\nprint(1)", {"output_type": "stream", "name": "stdout", "text": "1\n2\n"}),
                     code("plot()", picture, table)])
     files = tool.build(tmp_path)
     out = files["README.md"].decode()
     assert "[a](figures/a.jpg), [b](nbs/10_sums.ipynb), [c](https://x.org)" in out
     assert "old" not in out and "| [10_sums](nbs/10_sums.ipynb) | Sums: adding things |" in out
     assert "secret" not in out and "```python\nprint(1)\n```\n\n    1\n    2\n" in out
-    assert files["figures/readme_4_0.png"] == b"hi" and "![readme_4_0](figures/readme_4_0.png)" in out and "<table></table>" in out and "<style>" not in out
+    assert files["figures/readme_4_0.png"] == b"hi" and "![readme_4_0](figures/readme_4_0.png)" in out
+    assert "<table></table>" in out and "<style>" not in out
 
 
 def test_a_stale_readme_is_noticed(tool, tmp_path, monkeypatch, capsys):

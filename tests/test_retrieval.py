@@ -33,10 +33,12 @@ def test_rank_is_the_order_of_the_definition():
 def test_rank_leaves_a_given_matrix_alone():
     sim = np.random.default_rng(0).normal(size=(4, 9)).astype("float32"); before = sim.copy()
     q, g = people(4, 0), people(9, 1)
-    rank(q, g, 3, scores=MatrixScores(sim)); again = rerank_itm(q, g, lambda i, j: sim[i, j], k_test=3, scores=MatrixScores(sim))
+    rank(q, g, 3, scores=MatrixScores(sim))
+    again = rerank_itm(q, g, lambda i, j: sim[i, j], k_test=3, scores=MatrixScores(sim))
     again.block(0, 4)
     assert np.array_equal(sim, before)
-    s64 = sim.astype("float64"); rerank_itm(q, g, lambda i, j: s64[i, j], k_test=3, scores=MatrixScores(s64)).block(0, 4)
+    s64 = sim.astype("float64")
+    rerank_itm(q, g, lambda i, j: s64[i, j], k_test=3, scores=MatrixScores(s64)).block(0, 4)
     assert np.array_equal(s64, before.astype("float64"))
 
 
@@ -96,7 +98,8 @@ def test_itm_in_pieces_is_itm_at_once():
 
 def test_itm_refuses_bad_heads():
     q, g = people(3, 0), people(9, 1)
-    with pytest.raises(ValueError, match="one match logit per pair"): rerank_itm(q, g, lambda a, b: np.zeros((len(a), 2)))
+    with pytest.raises(ValueError, match="one match logit per pair"):
+        rerank_itm(q, g, lambda a, b: np.zeros((len(a), 2)))
     with pytest.raises(ValueError, match="NaN or infinite logits .query 0"): rerank_itm(q, g, lambda a, b: a*np.nan)
 
 

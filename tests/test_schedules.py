@@ -6,7 +6,8 @@ from reid_lab import schedules as S
 CASES = {
     "lr_linear_factor": lambda i, e: S.lr_linear(e, i["num_training_steps"], i["num_warmup_steps"]),
     "lr_aptm_step_factor": lambda i, e: S.lr_step(e, i["num_training_steps"], i["num_warmup_steps"]),
-    "lr_irra_cosine": lambda i, e: S.lr_irra_cosine(e, i["total_epochs"], i["warmup_epochs"], i["warmup_factor"], i["target_lr"]),
+    "lr_irra_cosine": lambda i, e: S.lr_irra_cosine(e, i["total_epochs"], i["warmup_epochs"], i["warmup_factor"],
+                                                    i["target_lr"]),
     "lr_bot_warmup_multistep": lambda i, e: i["base"]/1e-4*S.lr_bot_warmup_multistep(
         e, tuple(i["steps"]), i["gamma"], i["warmup_epochs"], i["warmup_factor"]),
 }
@@ -19,7 +20,8 @@ def test_vectors(oracles, name):
     for at, value in expected.items(): assert CASES[name](inputs, int(at)) == pytest.approx(value, abs=1e-6), (name, at)
 
 
-@pytest.mark.parametrize("f", [lambda s: S.lr_linear(s, 50, 5), lambda s: S.lr_step(s, 50, 5), lambda s: S.lr_irra_cosine(s, 50, 5),
+@pytest.mark.parametrize("f", [lambda s: S.lr_linear(s, 50, 5), lambda s: S.lr_step(s, 50, 5),
+                               lambda s: S.lr_irra_cosine(s, 50, 5),
                                lambda s: S.lr_bot_warmup_multistep(s, (20, 30), warmup=5)])
 def test_rises_then_never_rises_again(f):
     y = [f(s) for s in range(60)]
@@ -27,5 +29,6 @@ def test_rises_then_never_rises_again(f):
 
 
 def test_warmup_of_nothing_starts_full():
-    assert S.lr_linear(0, 10) == S.lr_step(0, 10) == S.lr_irra_cosine(0, warmup=0) == S.lr_bot_warmup_multistep(0, warmup=0) == 1
+    for start in (S.lr_linear(0, 10), S.lr_step(0, 10), S.lr_irra_cosine(0, warmup=0)): assert start == 1
+    assert S.lr_bot_warmup_multistep(0, warmup=0) == 1
     assert S.lr_linear(3, 3, 3) == 0 and S.lr_irra_cosine(7, 5, 5) == 0

@@ -1,4 +1,4 @@
-"""Stylisation tasks: the same draw gives the same batch; who mixes captions, who uses the memory, who is whose partner."""
+"""Stylisation tasks: one draw gives one batch; who mixes captions, who uses the memory, who is whose partner."""
 import numpy as np
 import pytest
 import torch
@@ -11,7 +11,8 @@ NAMES = ("illumination", "blur", "memory")
 CAPTIONS = ["a man in a red coat with a large black bag", "a woman wearing blue jeans and white shoes",
             "a young person in a green shirt and grey trousers", "an old man who carries a brown umbrella"]
 TOK = WordPiece.train(CAPTIONS, vocab_size=200, context_length=24)
-BATCH = dict(img=torch.rand(4, 3, 16, 8, generator=torch.Generator().manual_seed(0)), caption=CAPTIONS, pid=torch.tensor([3, 3, 5, 9]))
+BATCH = dict(img=torch.rand(4, 3, 16, 8, generator=torch.Generator().manual_seed(0)), caption=CAPTIONS,
+             pid=torch.tensor([3, 3, 5, 9]))
 
 
 def styled(task, seed=0): return task(BATCH, np.random.default_rng(seed))
@@ -20,7 +21,8 @@ def styled(task, seed=0): return task(BATCH, np.random.default_rng(seed))
 def entry(pid=BATCH["pid"]):
     n = len(pid)
     number = torch.arange(float(n))
-    return dict(img=number[:, None], txt=number[:, None], pid=pid, img_tok=number.view(n, 1, 1), txt_tok=number.view(n, 1, 1).repeat(1, 5, 1),
+    return dict(img=number[:, None], txt=number[:, None], pid=pid, img_tok=number.view(n, 1, 1),
+                txt_tok=number.view(n, 1, 1).repeat(1, 5, 1),
                 mask=torch.arange(5) <= torch.arange(n)[:, None])
 
 
@@ -38,7 +40,8 @@ def test_a_draw_decides_everything(name, mix):
 def test_the_batch_itself_is_left_alone():
     before = {k: v.clone() if isinstance(v, torch.Tensor) else list(v) for k, v in BATCH.items()}
     for name in NAMES: styled(StyleTask(name, TOK))
-    assert BATCH.keys() == before.keys() and torch.equal(BATCH["img"], before["img"]) and BATCH["caption"] == before["caption"]
+    assert BATCH.keys() == before.keys() and torch.equal(BATCH["img"], before["img"])
+    assert BATCH["caption"] == before["caption"]
 
 
 def test_embed_gives_two_views_and_their_weight():
@@ -48,7 +51,8 @@ def test_embed_gives_two_views_and_their_weight():
 
 
 @pytest.mark.parametrize("mix", ["select", "none"])
-def test_other_mixes_give_one_view(mix): assert not {"tokens_mix", "lam"} & styled(StyleTask("blur", TOK, mix=mix)).keys()
+def test_other_mixes_give_one_view(mix):
+    assert not {"tokens_mix", "lam"} & styled(StyleTask("blur", TOK, mix=mix)).keys()
 
 
 def test_selecting_takes_each_view_as_a_whole():
@@ -91,7 +95,8 @@ def test_shuffled_partners_belong_to_nobody(pid):
     assert not set(kept["pid"].tolist()) & (set(pid.tolist()) | {-1}) and len(set(kept["pid"][:4].tolist())) == 4
     assert torch.equal(kept["img"][:4, 0], torch.arange(4.))
     assert (kept["txt"][:, 0] != kept["img"][:, 0]).all()  # no image keeps its own caption
-    assert torch.equal(kept["txt"][:, 0], kept["txt_tok"][:, 0, 0]) and torch.equal(kept["mask"].sum(1) - 1, kept["txt"][:, 0].long())
+    assert torch.equal(kept["txt"][:, 0], kept["txt_tok"][:, 0, 0])
+    assert torch.equal(kept["mask"].sum(1) - 1, kept["txt"][:, 0].long())
 
 
 def test_state_carries_the_memory():
@@ -102,7 +107,8 @@ def test_state_carries_the_memory():
     assert torch.equal(other.read()["txt"], memory.read()["txt"]) and StyleTask("blur", TOK, memory).state_dict() == {}
 
 
-@pytest.mark.parametrize("kw, message", [(dict(name="light"), "name='light'"), (dict(name="blur", mix="mean"), "mix='mean'"),
+@pytest.mark.parametrize("kw, message", [(dict(name="light"), "name='light'"),
+                                         (dict(name="blur", mix="mean"), "mix='mean'"),
                                          (dict(name="memory", partner="other"), "partner='other'"),
                                          (dict(name="memory", partner="shuffled"), "needs a memory")])
 def test_bad_settings(kw, message):

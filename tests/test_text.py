@@ -105,7 +105,7 @@ def test_clip_equals_open_clip(captions):
 
 
 def test_wordpiece_equals_transformers(bert, captions, tmp_path):
-    transformers = pytest.importorskip('transformers')
+    import transformers
     bert.save(tmp_path)
     other = transformers.BertTokenizer(vocab_file=str(tmp_path/'vocab.txt'),
                                        vocab={w: i for i, w in enumerate(bert.vocab)}, do_lower_case=True)
@@ -124,7 +124,7 @@ def test_training_is_the_same_in_another_process(captions, bert):
 
 
 def test_bert_folder(tmp_path, bert):
-    with pytest.raises(FileNotFoundError, match='vocab.txt'): WordPiece.load(tmp_path)
+    with pytest.raises(FileNotFoundError, match='holds no vocab.txt'): WordPiece.load(tmp_path)
     with pytest.raises(FileNotFoundError, match='reid_lab_tokenizer.json'): load_tokenizer(tmp_path)
     (tmp_path/'vocab.txt').write_text('\n'.join(bert.vocab) + '\n')
     (tmp_path/'tokenizer_config.json').write_text('{"do_lower_case": false}')
@@ -205,7 +205,7 @@ def test_eda_draws_each_operation_and_is_deterministic(captions):
     assert .15 < np.mean([d > 0 for d in delta]) < .35   # n = 1: one word more in a quarter
     assert 'unk' in eda(text, stream(0), ops=('unk',)).split()
     assert eda('', stream(0)) == eda('123', stream(0)) == ''
-    with pytest.raises(ValueError, match='ops'): eda('a hat', stream(0), ops=('shuffle',))
+    with pytest.raises(ValueError, match="ops='shuffle' is not known"): eda('a hat', stream(0), ops=('shuffle',))
     assert set(eda(LONG, stream(0), ops=('swap',)).split()) == set(clean_caption(LONG, 'letters').split())
 
 
@@ -232,7 +232,7 @@ def test_mask_words(how):
         previous = kept
     assert mask_words(text, 0, stream(0)) == text and mask_words('', 3, stream(0)) == ''
     with pytest.raises(ValueError, match='m=-1'): mask_words(text, -1, stream(0))
-    with pytest.raises(ValueError, match='how='): mask_words(text, 1, stream(0), 'drop')
+    with pytest.raises(ValueError, match="how='drop' is not known"): mask_words(text, 1, stream(0), 'drop')
 
 
 # ---- masked language modelling

@@ -1,6 +1,4 @@
 """Test-time adaptation: vectors, properties, and a source model that is never changed."""
-import inspect
-
 import numpy as np
 import pytest
 import torch
@@ -49,7 +47,8 @@ def scene():
 
 # ---- vectors
 
-@pytest.mark.parametrize("name", ["dart3_loss_euclidean", "dart3_loss_squared_euclidean", "dart3_loss_euclidean_tau100"])
+@pytest.mark.parametrize("name",
+                         ["dart3_loss_euclidean", "dart3_loss_squared_euclidean", "dart3_loss_euclidean_tau100"])
 def test_dart3_vectors_with_gradients(oracles, name):
     i, want = oracles[name]["inputs"], oracles[name]["expected"]
     f64 = lambda x: torch.tensor(x, dtype=torch.float64)
@@ -60,7 +59,8 @@ def test_dart3_vectors_with_gradients(oracles, name):
     loss = T.dart3_loss(delta, i["tau"], i["k"])
     loss.backward()
     H = delta/i["tau"] + torch.logsumexp(-delta/i["tau"], 1, keepdim=True)
-    for got, key in ((z, "z_hat"), (delta, "delta"), (H, "H"), (loss, "loss"), (M.grad, "grad_M_q"), (S.grad, "grad_Sigma_q")):
+    for got, key in ((z, "z_hat"), (delta, "delta"), (H, "H"), (loss, "loss"), (M.grad, "grad_M_q"),
+                     (S.grad, "grad_Sigma_q")):
         torch.testing.assert_close(got.detach(), f64(want[key]), atol=1e-6, rtol=0)
     for row, top in zip(H, want["topk_idx"]):   # the two nearest, in any order among equals
         torch.testing.assert_close(row[top].sort().values, row.sort().values[:len(top)])
@@ -110,7 +110,8 @@ def test_tent_and_temp_vectors(oracles):
     np.testing.assert_allclose(per_query, want["entropy"], atol=1e-6)
 
 
-@pytest.mark.parametrize("dim,counts", [(1280, (15360, 20480, 38400)), (768, (9216, 12288, 23040)), (3840, (46080, 61440, 115200))])
+@pytest.mark.parametrize("dim,counts",
+                         [(1280, (15360, 20480, 38400)), (768, (9216, 12288, 23040)), (3840, (46080, 61440, 115200))])
 def test_external_parameter_counts(dim, counts):
     "The published table, and what LITE really collects"
     assert tuple(T.external_parameters(dim, c) for c in (6, 8, 15)) == counts
@@ -153,7 +154,8 @@ def test_the_loss_ignores_a_constant_in_the_distances_of_a_query(seed, shift, ta
 
 def test_cosine_distance():
     z, g = torch.randn(3, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
-    torch.testing.assert_close(T.distances(z, g, "cosine"), 1 - torch.nn.functional.cosine_similarity(z[:, None], g[None], dim=-1))
+    torch.testing.assert_close(T.distances(z, g, "cosine"),
+                               1 - torch.nn.functional.cosine_similarity(z[:, None], g[None], dim=-1))
 
 
 def test_loss_alone_learns_only_the_model_s_layers(scene):
@@ -220,7 +222,8 @@ def test_rescaling_does_not_change_norm():
     norm = T.adapt_embeddings(T.CameraNorm(), *pair)
     lite = T.Dart3Lite(rescale=True, steps=0)
     for a, b in zip(norm, T.adapt_embeddings(lite, *pair)): torch.testing.assert_close(a.emb, b.emb)
-    for a, b in zip(norm, T.adapt_embeddings(T.CameraNorm(), *scaled(pair, 1024.))): torch.testing.assert_close(a.emb, b.emb)
+    for a, b in zip(norm, T.adapt_embeddings(T.CameraNorm(), *scaled(pair, 1024.))):
+        torch.testing.assert_close(a.emb, b.emb)
     assert lite.divisor == pytest.approx(float(pair[1].emb.std(0, correction=0).mean())) and T.Dart3Lite().divisor == 1
 
 
@@ -231,7 +234,8 @@ def test_rescaled_dart3_works_on_images_and_grounding(scene):
     torch.testing.assert_close(q_hat.emb, T.adapt_images(T.CameraNorm(), net, table, g)[0].emb, atol=1e-4, rtol=1e-4)
     image = T.adapt_images(T.Dart3Lite(lr=.05, rescale=True, ground=known, n_ground=4), net, table, g)[0].emb
     cached = T.Dart3Lite(lr=.05, rescale=True, ground=T.FeatureStream(known.q), n_ground=4)
-    torch.testing.assert_close(T.adapt_embeddings(cached, T.ImageStream(net, table).q, g)[0].emb, image, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(T.adapt_embeddings(cached, T.ImageStream(net, table).q, g)[0].emb, image, atol=1e-4,
+                               rtol=1e-4)
 
 
 def test_one_episodic_step_as_printed_equals_norm():
@@ -298,7 +302,8 @@ def test_unknown_cameras_learn_apart():
 def test_an_unknown_camera_takes_the_statistics_of_all():
     z, cam = torch.randn(6, 3), [0, 0, 0, 4, 4, 4]
     s = T.CameraStats(z, cam)
-    for unknown in (-3, 2, 9): torch.testing.assert_close(s.normalise(z[:1], [unknown]), (z[:1] - z.mean(0))/z.std(0, correction=0))
+    for unknown in (-3, 2, 9):
+        torch.testing.assert_close(s.normalise(z[:1], [unknown]), (z[:1] - z.mean(0))/z.std(0, correction=0))
 
 
 def test_a_constant_dimension_does_not_divide_by_zero():
@@ -327,21 +332,26 @@ def test_a_query_camera_that_the_gallery_lacks():
 # ---- the model
 
 ALL = dict(tent=T.Tent(lr=.1, batch_size=5), tent_feature=T.Tent(prediction="feature", lr=.1, batch_size=5),
-           tent_batch=T.Tent(lr=.1, bn_mode="batch", batch_size=5), bn_only=T.Tent(steps=0, bn_mode="batch", batch_size=5),
-           temp=T.Temp(k=5, lr=.1, batch_size=5), dart3=T.Dart3(lr=.1, batch_size=5), norm=T.CameraNorm(), none=T.NoAdapt(),
+           tent_batch=T.Tent(lr=.1, bn_mode="batch", batch_size=5),
+           bn_only=T.Tent(steps=0, bn_mode="batch", batch_size=5),
+           temp=T.Temp(k=5, lr=.1, batch_size=5), dart3=T.Dart3(lr=.1, batch_size=5), norm=T.CameraNorm(),
+           none=T.NoAdapt(),
            dart3_episodic=T.Dart3(lr=.1, steps=3, episodic=True, batch_size=5), lite=T.Dart3Lite(lr=.1, batch_size=5),
-           dart3_cosine=T.Dart3(lr=.1, distance="cosine", batch_size=5), dart3_loss_only=T.Dart3(lr=.1, camera=False, batch_size=5),
+           dart3_cosine=T.Dart3(lr=.1, distance="cosine", batch_size=5),
+           dart3_loss_only=T.Dart3(lr=.1, camera=False, batch_size=5),
            dart3_sgd=T.Dart3(lr=.1, optimiser="sgd", bn_mode="batch", batch_size=5))
 
 
 def photograph(net):
     "Everything a user could miss: weights, buffers, switches, modes"
     return ({k: v.clone() for k, v in net.state_dict().items()}, [p.requires_grad for p in net.parameters()],
-            [m.training for m in net.modules()], [(m.running_mean is None, m.track_running_stats) for m in (net.bn, net.neck)],
+            [m.training for m in net.modules()],
+            [(m.running_mean is None, m.track_running_stats) for m in (net.bn, net.neck)],
             [p.grad is None for p in net.parameters()])
 
 
-def same(a, b): return all(torch.equal(a[0][k], b[0][k]) for k in a[0]) and a[1:] == b[1:] and a[0].keys() == b[0].keys()
+def same(a, b):
+    return all(torch.equal(a[0][k], b[0][k]) for k in a[0]) and a[1:] == b[1:] and a[0].keys() == b[0].keys()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -376,7 +386,8 @@ def test_keep_leaves_the_adapted_layers_and_nothing_else():
     method = T.Dart3(lr=.1, batch_size=6)
     T.adapt_images(method, net, table.where(cam=2), g, keep=True)
     after = photograph(net)
-    assert {k for k in before[0] if not torch.equal(before[0][k], after[0][k])} == set(method.layers) and before[1:] == after[1:]
+    assert {k for k in before[0] if not torch.equal(before[0][k], after[0][k])} == set(method.layers)
+    assert before[1:] == after[1:]
     saved = method.state_dict()
     for k, p in net.named_parameters():
         if k in saved: assert torch.equal(saved[k], p)
@@ -387,7 +398,8 @@ def test_only_layers_that_matter_learn(scene):
     img = torch.rand(3, 3, 16, 8)
     assert sorted(T.influential(net, img)) == ["bn.bias", "bn.weight", "ln.bias", "ln.weight"]
     assert sorted(T.influential(net, img, ("bn",))) == ["bn.bias", "bn.weight"]
-    bare = nn.Module(); bare.fc, bare.neck = nn.Linear(2, 2), nn.BatchNorm1d(2); bare.raw_features = lambda x: bare.fc(x)
+    bare = nn.Module(); bare.fc, bare.neck = nn.Linear(2, 2), nn.BatchNorm1d(2)
+    bare.raw_features = lambda x: bare.fc(x)
     with pytest.raises(ValueError, match="reaches the test feature.*Dart3Lite"): T.influential(bare, torch.rand(2, 2))
 
 
@@ -395,10 +407,12 @@ def test_batch_statistics_change_the_result_and_need_two_images(scene):
     net, table, g = scene
     a, b = (T.adapt_images(T.Tent(steps=0, bn_mode=m), net, table, g)[0].emb for m in ("eval", "batch"))
     assert not torch.allclose(a, b)
-    net.train(); expected = unit_norm(net.raw_features(T.ImageStream(net, table).pixels(range(16)))).detach(); net.eval()
+    net.train(); expected = unit_norm(net.raw_features(T.ImageStream(net, table).pixels(range(16)))).detach()
+    net.eval()
     net.load_state_dict(Net().state_dict() | {k: v for k, v in net.state_dict().items() if "running" not in k})
     torch.testing.assert_close(b, expected, atol=1e-5, rtol=1e-4)
-    with pytest.raises(ValueError, match="at least two images"): T.adapt_images(T.Tent(bn_mode="batch", batch_size=1), net, table, g)
+    with pytest.raises(ValueError, match="at least two images"):
+        T.adapt_images(T.Tent(bn_mode="batch", batch_size=1), net, table, g)
 
 
 def test_a_single_leftover_joins_the_batch_before():
@@ -415,7 +429,8 @@ def test_grounding_images_steer_but_are_not_returned(scene):
                       for kw in (dict(ground=known, n_ground=4), {}))
     assert with_.shape == without.shape and not torch.allclose(with_, without)
     f = T.FeatureStream(known.q)
-    assert T.adapt_embeddings(T.Dart3Lite(lr=.1, ground=f, n_ground=4), T.ImageStream(net, table).q, g)[0].emb.shape == with_.shape
+    assert T.adapt_embeddings(T.Dart3Lite(lr=.1, ground=f,
+                                          n_ground=4), T.ImageStream(net, table).q, g)[0].emb.shape == with_.shape
 
 
 def test_state_can_be_read_and_is_reset(scene):
@@ -443,11 +458,13 @@ def test_the_features_given_are_not_changed():
     (lambda q, g: T.adapt_embeddings(T.CameraNorm(), Embeddings(q.emb, q.pid), g), "q has no camera numbers"),
     (lambda q, g: T.adapt_embeddings(T.CameraNorm(), q, Embeddings(g.emb, g.pid)), "g has no camera numbers"),
     (lambda q, g: T.adapt_embeddings(T.CameraNorm(), Embeddings(q.emb[:, :2], q.pid, q.cam), g), "2 dimensions"),
-    (lambda q, g: T.CameraNorm("queries"), "pooled"), (lambda q, g: T.Dart3(tau=0), "tau=0"), (lambda q, g: T.Dart3(k=0), "k=0"),
+    (lambda q, g: T.CameraNorm("queries"), "stats_from='queries'"), (lambda q, g: T.Dart3(tau=0), "tau=0"),
+    (lambda q, g: T.Dart3(k=0), "k=0"),
     (lambda q, g: T.Dart3(n_ground=4), "needs ground"), (lambda q, g: T.Dart3(batch_size=0), "batch_size=0"),
     (lambda q, g: T.norm_layers(Net(), ("xn",)), "norm_kinds='xn'"),
     (lambda q, g: T.Dart3Lite(ground=T.FeatureStream(q)), "other way round"),
-    (lambda q, g: T.adapt_embeddings(T.Dart3Lite(ground=T.FeatureStream(g), n_ground=2, stats_from="query"), q.where(cam=int(q.cam[0])), g),
+    (lambda q, g: T.adapt_embeddings(T.Dart3Lite(ground=T.FeatureStream(g), n_ground=2, stats_from="query"),
+                                     q.where(cam=int(q.cam[0])), g),
      "cameras without statistics"),
     (lambda q, g: T.CameraStats(q.emb, q.cam[:3]), "3 entries"),
     (lambda q, g: T.Dart3Lite(norm_kinds=("bn",)), "norm_kinds.*use Dart3"), (lambda q, g: T.Dart3Lite(bn_mode="batch"), "bn_mode"),
@@ -491,16 +508,28 @@ def test_dart3_has_a_camera_norm_and_configures_once(scene, kind, monkeypatch):
 
 
 METHODS = dict(none=T.NoAdapt, norm=T.CameraNorm, tent=T.Tent, temp=T.Temp, dart3=T.Dart3, lite=T.Dart3Lite)
+LAYERS = {"bn.weight", "bn.bias", "ln.weight", "ln.bias"}
+LEARNED = dict(none=set(), norm=set(), tent=LAYERS, temp=LAYERS, dart3=LAYERS | {"M", "S"}, lite={"M", "S"})
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_keeps_the_contract(scene, name):
-    "Default arguments work; what cannot work without a model says so"
+    "Default arguments work; what learns has a state that moves and is reset; what needs a model says so"
     net, table, g = scene
     method = METHODS[name]()
     q_hat, g_hat = T.adapt_images(method, net, table, g)
     assert len(q_hat) == len(table) and len(g_hat) == len(g) and q_hat.pid.tolist() == table.frame.pid.tolist()
-    assert all(callable(getattr(method, f)) for f in ("configure", "collect_params", "check", "adapt", "reset", "state_dict"))
+    with T.guarded(net):
+        method.configure(T.ImageStream(net, table), g)
+        method.check()
+        start = method.state_dict()
+        assert set(start) == LEARNED[name] and len(method.collect_params()) == len(start)
+        torch.testing.assert_close(method.run()[0].detach(), q_hat.emb)
+        learned = method.state_dict()
+        assert {k for k in start if not torch.equal(start[k], learned[k])} == LEARNED[name]
+        method.reset()
+        assert all(torch.equal(start[k], v) for k, v in method.state_dict().items())
     if method.needs_model:
         with pytest.raises(ValueError, match="cannot work on features alone"): T.adapt_embeddings(method, *features())
-    assert inspect.getdoc(type(method))
+    else: assert [len(e) for e in T.adapt_embeddings(method, *features())] == [24, 48]
+    assert method.needs_model == (name in ("tent", "temp", "dart3")) and type(method).__doc__

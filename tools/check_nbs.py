@@ -1,11 +1,11 @@
-"""House rules that a program can check, over the JSON of the notebooks and the syntax tree of their code.
+"""House rules that a program can check, over the JSON of notebooks and the syntax trees of their code and of scripts.
 
-    python tools/check_nbs.py                 # every notebook under nbs/, every module under reid_lab/
-    python tools/check_nbs.py nbs/10_*.ipynb  # some notebooks
+    python tools/check_nbs.py                 # notebooks under nbs/, modules under reid_lab/, scripts in SCRIPTS
+    python tools/check_nbs.py nbs/10_*.ipynb  # some notebooks or scripts
     python tools/check_nbs.py --quiet         # errors only
 
-Each finding names the notebook, the cell (counted from 1), the rule and what to do. Errors end with exit code 1; warnings
-are advice. Which kind a rule is stands in `RULES`.
+Each finding names the file, the cell of a notebook (counted from 1) or the line of a script, the rule and what to do.
+Errors end with exit code 1; warnings are advice. Which kind a rule is stands in `RULES`.
 """
 import ast
 import io
@@ -21,28 +21,29 @@ ROOT = Path(__file__).resolve().parents[1]
 
 RULES = {  # rule -> (severity, remedy)
     "json": ("error", "the file is not a notebook; `nbdev_fix FILE` repairs one with merge markers"),
-    "syntax": ("error", "the cell does not parse; correct it"),
+    "syntax": ("error", "this does not parse; correct it"),
     "merge": ("error", "finish the merge; no line may start with a merge marker"),
     "title": ("error", "make the first cell markdown with exactly `# Title` and `> one line` of at most 90 characters"),
     "default-exp": ("error", "give a numbered notebook exactly one `#| default_exp module`, in its second cell"),
     "name": ("error", "call the file NN_module.ipynb after its `default_exp`, NN being two digits"),
     "order": ("error", "import only from notebooks with lower numbers, or renumber"),
+    "number": ("error", "give each notebook of a folder a number of its own"),
     "export-length": ("error", "split the cell, or say why not in its second line: `# long: reason`"),
     "export-lengths": ("warning", "aim at 25 lines or fewer in nine of ten exported cells"),
-    "demo-length": ("error", "shorten the demonstration to 25 lines, or move a part into the library"),
+    "demo-length": ("error", "shorten it to 15 lines, move a part into the library, or say why not: `# long: reason`"),
     "line-length": ("error", "break the line at 120 characters"),
     "docstring": ("error", "give every public function and class a docstring of one line"),
     "docments": ("error", "put each parameter on a line of its own with a trailing comment"),
     "docments-method": ("warning", "put each parameter on a line of its own with a trailing comment"),
-    "hidden-share": ("error", "show more: at most 25 % of the code cells may be hidden"),
+    "hidden-share": ("error", "show more: at most 15 % of the code cells may be hidden (two always may)"),
     "hidden": ("error", "hide only imports, cells under `## Edge cases` and the export call"),
     "star": ("error", "import names explicitly; only `from fastcore.test import *` may star, hidden"),
-    "import-cell": ("error", "put imports into exported cells of their own: documentation tools run every cell that imports"),
+    "import-cell": ("error", "put imports into exported cells of their own: documentation tools run cells that import"),
     "except": ("error", "name the exceptions that can happen, or re-raise"),
     "swallow": ("warning", "say in a comment why the exception does not matter, or handle it"),
     "dead-code": ("error", "delete code that is commented out"),
-    "output-size": ("error", "keep a cell's outputs under 120 KB: smaller figures, JPEG for photographs"),
-    "notebook-size": ("error", "keep a library notebook under 700 KB"),
+    "output-size": ("error", "keep a cell's outputs under 60 KB: smaller figures, JPEG for photographs"),
+    "notebook-size": ("error", "keep a library notebook under 250 KB"),
     "output-error": ("error", "the stored run failed; correct the cell and run the notebook again"),
     "output-path": ("error", "print no absolute paths of a machine"),
     "source-path": ("error", "write no absolute paths of a machine"),
@@ -51,12 +52,22 @@ RULES = {  # rule -> (severity, remedy)
     "last-cell": ("error", "end a library notebook with a hidden `import nbdev; nbdev.nbdev_export()`"),
     "parameters": ("error", "give an experiment one cell tagged `parameters` with at most 14 plain scalar assignments"),
     "experiment-output": ("error", "store experiments without outputs (`jupyter nbconvert --clear-output --inplace`)"),
-    "used": ("error", "use every public function and class in a visible cell of its own notebook"),
+    "used": ("error", "call every public function and class in a visible cell of its notebook; naming it is no use"),
+    "constant": ("warning", "read every public constant in a visible cell of its notebook, or start its name with _"),
+    "asserted": ("error", "assert a value in at least half of the visible demonstrations"),
+    "weak-assert": ("error", "assert a value, not only a type or that something is there"),
+    "vacuous": ("error", "an assertion that cannot fail checks nothing: assert what may be wrong"),
+    "no-assert": ("error", "let every test assert a value, expect an error or call a helper that does"),
+    "raises": ("error", "expect a named exception: any failure at all satisfies this one"),
+    "module-docstring": ("error", "say in a docstring at the top what the file is for"),
     "orphan": ("error", "the module names no existing notebook: delete it, or restore the notebook and export"),
     "prose": ("warning", "one markdown cell for every three code cells"),
     "eval-false": ("error", "at most 3 % of the code cells may be `eval: false`, each saying why in a comment"),
 }
-MAX = dict(export=60, export_aim=25, demo=25, line=120, hidden=.25, cell_kb=120, nb_kb=700, params=14, title=90)
+MAX = dict(export=60, export_aim=25, demo=15, line=120, hidden=.15, hidden_free=2, cell_kb=60, nb_kb=250, params=14,
+           title=90)
+MIN = dict(asserted=.5)
+SCRIPTS = ("tests", "benchmarks", "tools")
 MACHINE = re.compile(r"(?<![\w./-])/(?:work|root|tmp|home|Users)/[\w.-]+")
 MARKER = re.compile(r"^`{0,2}(?:<{7}|>{7})(?: |$|`)", re.M)
 
@@ -68,13 +79,15 @@ class Finding:
     where: str
     cell: int = 0
     text: str = ""
+    line: int = 0
 
     @property
     def error(self): return RULES[self.rule][0] == "error"
 
     def __str__(self):
-        at = f"{self.where}, cell {self.cell}" if self.cell else self.where
-        return f"{'ERROR' if self.error else 'warn '} {at} [{self.rule}] {self.text}{': ' if self.text else ''}{RULES[self.rule][1]}"
+        at = self.where + (f", cell {self.cell}" if self.cell else f":{self.line}" if self.line else "")
+        said = f"{self.text}: {RULES[self.rule][1]}" if self.text else RULES[self.rule][1]
+        return f"{'ERROR' if self.error else 'warn '} {at} [{self.rule}] {said}"
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -98,7 +111,7 @@ class Cell:
     def plain(self):
         "Python without cell magics and shell lines"
         if self.source.lstrip().startswith("%%"): return ""
-        return "\n".join("pass" if re.match(r"[%!]", s) else re.sub(r"^(\s*)[%!].*", r"\1pass", s) for s in self.source.splitlines())
+        return "\n".join(re.sub(r"^(\s*)[%!].*", r"\1pass", s) for s in self.source.splitlines())
 
     def tree(self): return ast.parse(self.plain)
 
@@ -133,7 +146,8 @@ def public_defs(tree):
         if node.name.startswith("_") and not (patched and node.name == "__init__"): continue
         (methods if patched else tops).append(node)
         if isinstance(node, ast.ClassDef):
-            methods += [m for m in node.body if isinstance(m, ast.FunctionDef) and (m.name == "__init__" or not m.name.startswith("_"))]
+            methods += [m for m in node.body if isinstance(m, ast.FunctionDef)
+                        and (m.name == "__init__" or not m.name.startswith("_"))]
     return tops, methods
 
 
@@ -145,17 +159,92 @@ def comments(source):
     return out
 
 
+# --- what an assertion says -------------------------------------------------------------------------------------------
+
+TYPES = {"isinstance", "issubclass", "callable", "hasattr"}
+FASTCORE = {"test_eq", "test_ne", "test_is", "test_close", "test_fail", "test_eq_type", "test_stdout", "test_warns",
+            "test_shuffled"}
+LITERAL = (ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp, ast.BinOp, ast.Compare, ast.expr_context,
+           ast.unaryop, ast.operator, ast.cmpop)
+
+
+def last_name(node):
+    "`c` of `c`, `a.b.c` and `a.b.c(x)`; of anything else nothing"
+    if isinstance(node, ast.Call): node = node.func
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def over(call):
+    "What `all(x for ...)` or `any([...])` asks of each element"
+    inner = call.args[0] if last_name(call) in ("all", "any") and len(call.args) == 1 else None
+    return inner.elt if isinstance(inner, (ast.GeneratorExp, ast.ListComp)) else None
+
+
+def vacuous(test):
+    "True if an assertion of this expression cannot fail"
+    if isinstance(test, (ast.Lambda, ast.GeneratorExp)): return True
+    if isinstance(test, (ast.Tuple, ast.List, ast.Set)): return bool(test.elts)
+    if isinstance(test, ast.Dict): return bool(test.keys)
+    if isinstance(test, ast.BoolOp): return (any if isinstance(test.op, ast.Or) else all)(map(vacuous, test.values))
+    if isinstance(test, ast.IfExp): return vacuous(test.body) or vacuous(test.orelse)
+    if isinstance(test, ast.Call) and over(test): return vacuous(over(test))
+    if isinstance(test, ast.Constant): return bool(test.value)     # `assert False` always fails
+    if all(isinstance(n, LITERAL) for n in ast.walk(test)): return True
+    if not isinstance(test, ast.Compare) or len(test.ops) > 1: return False
+    left, op, right = test.left, test.ops[0], test.comparators[0]
+    if last_name(left) == "len" and ast.unparse(right) == "0": return isinstance(op, ast.GtE)
+    same = ast.dump(left) == ast.dump(right) and not any(isinstance(n, ast.Call) for n in ast.walk(left))
+    return same and isinstance(op, (ast.Eq, ast.Is, ast.LtE, ast.GtE))
+
+
+def weak(test):
+    "True if an assertion of this expression only asks for a type, or that something is there"
+    if isinstance(test, ast.BoolOp): return (any if isinstance(test.op, ast.Or) else all)(map(weak, test.values))
+    if isinstance(test, ast.Call): return last_name(test) in TYPES or bool(over(test)) and weak(over(test))
+    if not isinstance(test, ast.Compare): return False
+    return isinstance(test.ops[-1], ast.IsNot) and ast.unparse(test.comparators[-1]) == "None"
+
+
+def telling(test):
+    "True if an assertion of this expression pins a value down"
+    if isinstance(test, ast.BoolOp): return (all if isinstance(test.op, ast.Or) else any)(map(telling, test.values))
+    return not (vacuous(test) or weak(test) or isinstance(test, ast.Name))
+
+
+def checks(tree, helpers=()):
+    "True if something in `tree` asserts a value: a statement, a function of a test library, or one of `helpers`"
+    for n in ast.walk(tree):
+        if isinstance(n, ast.Assert) and telling(n.test): return True
+        if isinstance(n, ast.Call) and asserting(last_name(n), helpers): return True
+    return False
+
+
+def asserting(name, helpers=()):
+    "True for the name of a function that fails when something is wrong"
+    return name in FASTCORE or name in helpers or name.startswith("assert_") or name in ("raises", "warns")
+
+
+def check_asserts(where, tree):
+    "Assertions that cannot fail, and those that only ask for a type; `where(rule, line, text)` makes the finding"
+    for n in ast.walk(tree):
+        if not isinstance(n, ast.Assert): continue
+        if vacuous(n.test): yield where("vacuous", n.lineno, f"`{ast.unparse(n.test)[:60]}`")
+        elif weak(n.test): yield where("weak-assert", n.lineno, f"`{ast.unparse(n.test)[:60]}`")
+
+
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 def check_shape(nb):
     "Title, module name, place of the export call, prose, hidden cells"
     first = nb.cells[0] if nb.cells else None
     title = first.source.strip().split("\n") if first and first.kind == "markdown" else []
-    if len(title) != 2 or not re.match(r"# \S", title[0]) or not re.match(r"> \S", title[1]) or len(title[1]) - 2 > MAX["title"]:
-        yield nb.found("title", first, f"{len(title[1]) - 2} characters" if len(title) == 2 and len(title[1]) > 92 else "")
+    size = len(title[1]) - 2 if len(title) == 2 else 0
+    if not size or not re.match(r"# \S", title[0]) or not re.match(r"> \S", title[1]) or size > MAX["title"]:
+        yield nb.found("title", first, f"{size} characters" if size > MAX["title"] else "")
     if nb.numbered:
         name = re.match(r"(\d\d)_(.+)\.ipynb$", nb.path.name)
-        if len(nb.default_exp) != 1 or nb.default_exp[0][0].n != 2: yield nb.found("default-exp", text=f"{len(nb.default_exp)} found")
+        if len(nb.default_exp) != 1 or nb.default_exp[0][0].n != 2:
+            yield nb.found("default-exp", text=f"{len(nb.default_exp)} found")
         if not name or (nb.module and name[2] != nb.module): yield nb.found("name", text=f"default_exp {nb.module}")
         last = nb.cells[-1]
         if not (last.hidden and "nbdev_export()" in last.source): yield nb.found("last-cell", last)
@@ -170,69 +259,87 @@ def check_shape(nb):
 def check_hidden(nb):
     "What may be hidden, and how much"
     hidden = [c for c in nb.code if c.hidden and "nbdev_export" not in c.source]
-    if len(hidden) > max(2, MAX["hidden"]*len(nb.code)): yield nb.found("hidden-share", text=f"{len(hidden)} of {len(nb.code)}")
+    if len(hidden) > max(MAX["hidden_free"], MAX["hidden"]*len(nb.code)):
+        yield nb.found("hidden-share", text=f"{len(hidden)} of {len(nb.code)}, {len(hidden)/len(nb.code):.0%}")
     edge = False
     for c in nb.cells:
         if c.kind == "markdown":
-            for head in re.findall(r"^#{1,3} +(.+)", c.source, re.M): edge = head.strip().lower().startswith("edge cases")
+            for head in re.findall(r"^#{1,3} +(.+)", c.source, re.M):
+                edge = head.strip().lower().startswith("edge cases")
         elif c.hidden and not edge and "nbdev_export" not in c.source:
             if not all(isinstance(s, (ast.Import, ast.ImportFrom)) for s in c.tree().body): yield nb.found("hidden", c)
 
 
 def check_code(nb):
-    "Lengths, imports, exceptions, dead code"
+    "Lengths, imports, exceptions, dead code, assertions"
     long_ok = 0
     for c in nb.code:
-        for i, line in enumerate(c.source.splitlines(), 1):
-            if len(line) > MAX["line"]: yield nb.found("line-length", c, f"line {i} has {len(line)}")
-        n = len(c.lines)
+        n, tree = len(c.lines), c.tree()
         if c.exported:
             long_ok += n <= MAX["export_aim"]
             reason = any(re.match(r"#\s*long:\s*\S", s) for s in c.source.splitlines()[:2])
-            if n > MAX["export"] and not reason: yield nb.found("export-length", c, f"{n} lines, at most {MAX['export']}")
+            if n > MAX["export"] and not reason: yield nb.found("export-length", c, f"{n} lines of {MAX['export']}")
         elif n > MAX["demo"] and not c.hidden and not nb.experiment and not re.search(r"^# long: \S", c.source, re.M):
             yield nb.found("demo-length", c, f"{n} lines")
-        tree = c.tree()
         yield from check_imports(nb, c, tree)
-        yield from check_excepts(nb, c, tree)
-        for i, text in dead_code(c.plain): yield nb.found("dead-code", c, f"line {i} `{text[:50]}`")
+        where = lambda rule, i, text, c=c: nb.found(rule, c, f"line {i} {text}".strip())
+        yield from check_text(where, c.source, c.plain)
+        yield from check_excepts(where, tree, silent=c.exported)
+        if not c.exported: yield from check_asserts(where, tree)
         if re.search(r"(?<![\w./-])/(?:work|root)/", c.source): yield nb.found("source-path", c)
-    exported = sum(c.exported for c in nb.code)
-    if exported and long_ok < .9*exported: yield nb.found("export-lengths", text=f"{exported - long_ok} of {exported} are longer")
+    n = sum(c.exported for c in nb.code)
+    if n and long_ok < .9*n: yield nb.found("export-lengths", text=f"{n - long_ok} of {n} are longer")
 
 
 def check_imports(nb, c, tree):
     "Star imports, and cells that import and do"
     imports = [s for s in tree.body if isinstance(s, (ast.Import, ast.ImportFrom))]
-    for s in ast.walk(tree):
-        if isinstance(s, ast.ImportFrom) and any(a.name == "*" for a in s.names):
-            if s.module != "fastcore.test" or not c.hidden: yield nb.found("star", c, f"from {s.module} import *")
-    rest = [s for s in tree.body if s not in imports and not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    for s in stars(tree):
+        if s.module != "fastcore.test" or not c.hidden: yield nb.found("star", c, f"from {s.module} import *")
+    rest = [s for s in tree.body if s not in imports and not is_text(s)]
     if c.exported and imports and rest: yield nb.found("import-cell", c)
 
 
-def check_excepts(nb, c, tree):
-    "Bare, blanket and silent handlers"
+def is_text(s): return isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)
+
+
+def stars(tree):
+    "Imports of everything"
+    return [s for s in ast.walk(tree) if isinstance(s, ast.ImportFrom) and any(a.name == "*" for a in s.names)]
+
+
+def check_text(where, source, plain):
+    "Long lines and code that is commented out"
+    for i, line in enumerate(source.splitlines(), 1):
+        if len(line) > MAX["line"]: yield where("line-length", i, f"has {len(line)}")
+    for i, text in dead_code(plain): yield where("dead-code", i, f"`{text[:50]}`")
+
+
+def check_excepts(where, tree, silent=False):
+    "Bare and blanket handlers, and where `silent` those that do nothing"
     for h in (x for x in ast.walk(tree) if isinstance(x, ast.ExceptHandler)):
-        names = {n.id for n in ast.walk(h.type) if isinstance(n, ast.Name)} if h.type else {"(bare)"}
+        names = {last_name(n) for n in ast.walk(h.type) if last_name(n)} if h.type else {"(bare)"}
         raises = any(isinstance(x, ast.Raise) for x in ast.walk(h))
-        if names & {"(bare)", "Exception", "BaseException"} and not raises: yield nb.found("except", c, f"except {' '.join(sorted(names))}")
-        elif c.exported and len(h.body) == 1 and isinstance(h.body[0], ast.Pass): yield nb.found("swallow", c, f"line {h.lineno}")
+        if names & {"(bare)", "Exception", "BaseException"} and not raises:
+            yield where("except", h.lineno, f"except {' '.join(sorted(names))}")
+        elif silent and len(h.body) == 1 and isinstance(h.body[0], ast.Pass): yield where("swallow", h.lineno, "")
 
 
-CODE = (ast.Assign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.Return, ast.Delete, ast.Assert, ast.Raise, ast.For, ast.If, ast.While,
-        ast.With, ast.FunctionDef, ast.ClassDef)
+CODE = (ast.Assign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.Return, ast.Delete, ast.Assert, ast.Raise, ast.For,
+        ast.If, ast.While, ast.With, ast.FunctionDef, ast.ClassDef)
 
 
 def dead_code(source):
-    "(line, text) of comments of their own that parse as statements; a lone word or a note such as `shape: (B,D)` does not"
-    for i, line in enumerate(source.splitlines(), 1):
-        m = re.match(r"\s*#(?!\||!)\s*(.+)", line)
-        if not m: continue
+    "(line, text) of comments of their own that parse as statements; a lone word or `shape: (B,D)` does not"
+    lines = source.splitlines()
+    for i, comment in comments(source).items():
+        m = re.match(r"#(?!\||!)\s*(.+)", comment)
+        if not m or not lines[i - 1].lstrip().startswith("#"): continue
         text = m[1].strip()
         try: body = ast.parse(text + (" pass" if text.endswith(":") else "")).body
         except (SyntaxError, ValueError): continue
-        if any(isinstance(s, CODE) or isinstance(s, ast.Expr) and isinstance(s.value, ast.Call) for s in body): yield i, text
+        calls = [s for s in body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]
+        if calls or any(isinstance(s, CODE) for s in body): yield i, text
 
 
 def check_docs(nb):
@@ -243,11 +350,13 @@ def check_docs(nb):
         notes = comments(c.plain)
         for node in tops + methods:
             doc = ast.get_docstring(node)
-            if node.name != "__init__" and node in tops and not doc: yield nb.found("docstring", c, f"`{node.name}` has none")
-            if doc and "\n" in doc.strip(): yield nb.found("docstring", c, f"that of `{node.name}` has {len(doc.splitlines())} lines")
+            name, lines = f"`{node.name}`", len((doc or "").strip().splitlines())
+            if node.name != "__init__" and node in tops and not doc: yield nb.found("docstring", c, f"{name} has none")
+            if lines > 1: yield nb.found("docstring", c, f"that of {name} has {lines} lines")
             if isinstance(node, ast.ClassDef): continue
             missing, strict = undocumented(node, notes), node in tops or node.name == "__init__"
-            if missing: yield nb.found("docments" if strict else "docments-method", c, f"`{node.name}` lacks {', '.join(missing)}")
+            rule = "docments" if strict else "docments-method"
+            if missing: yield nb.found(rule, c, f"{name} lacks {', '.join(missing)}")
 
 
 def undocumented(node, notes):
@@ -263,19 +372,66 @@ def undocumented(node, notes):
     return [m for m in missing if not re.search(rf"`[^`]*\b{re.escape(m)}\b[^`]*`", doc)]
 
 
+def demos(nb): return [c for c in nb.code if not c.exported and not c.hidden]
+
+
+def used_names(tree):
+    "(names that are called, names that are read) in a cell; a type check, an import and `f.__doc__` use nothing"
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    called = {n.func.id for n in calls if isinstance(n.func, ast.Name)}     # a method of that name is another thing
+    idle = {id(x) for n in calls if last_name(n) in TYPES for a in n.args for x in ast.walk(a)}
+    idle |= {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr.startswith("__")}
+    for n in ast.walk(tree):
+        called |= {last_name(d) for d in [*getattr(n, "decorator_list", ()), *getattr(n, "bases", ())]}
+        if isinstance(n, ast.Call) and last_name(n) in HANDS: called |= {last_name(a) for a in n.args}
+        if isinstance(n, (ast.For, ast.comprehension)) and {last_name(t) for t in ast.walk(n.target)} & called:
+            called |= {last_name(x) for x in ast.walk(n.iter)}      # for f in (one, two): f(x)
+    read = {last_name(n) for n in ast.walk(tree) if isinstance(n, (ast.Name, ast.Attribute))
+            and isinstance(n.ctx, ast.Load) and id(n) not in idle}
+    return called, read
+
+
+HANDS = {"map", "filter", "partial", "test_fail", "interact", "raises"}     # they call the function that they are given
+
+
+def has_values(cls):
+    "True for dataclasses, enumerations and exceptions: what a reader does with them is read them"
+    kinds = {last_name(d) for d in cls.decorator_list} | {last_name(b) for b in cls.bases}
+    ends = ("dataclass", "Error", "Exception", "Warning", "Enum", "Tuple", "Dict")
+    return any(k.endswith(ends) for k in kinds)
+
+
 def check_used(nb):
-    "Each public function or class appears in a visible cell that is not exported"
-    seen = set()
-    for c in nb.code:
-        if c.exported or c.hidden: continue
-        for n in ast.walk(c.tree()):
-            if isinstance(n, ast.Name): seen.add(n.id)
-            elif isinstance(n, ast.Attribute): seen.add(n.attr)
-            elif isinstance(n, ast.alias): seen.add(n.name.split(".")[-1])
-    for c in nb.code:
-        if not c.exported: continue
-        for node in public_defs(c.tree())[0]:
-            if node.name not in seen: yield nb.found("used", c, f"`{node.name}`")
+    "Each public function and class is called, or made by a function that is, in a visible cell; constants are read"
+    pairs = [used_names(c.tree()) for c in demos(nb)]
+    called, read = (set().union(*(p[i] for p in pairs)) for i in (0, 1))
+    exported = [(c, n) for c in nb.code if c.exported for n in c.tree().body]
+    for _, top in exported:
+        for n in ast.walk(top):      # what a called function returns, and what a called class is built on, is used
+            if isinstance(n, ast.FunctionDef) and n.returns and n.name in called | read:
+                called |= set(re.findall(r"\w+", ast.unparse(n.returns)))
+    for _, n in reversed(exported):
+        if isinstance(n, ast.ClassDef) and n.name in called: called |= {last_name(b) for b in n.bases}
+    for c, n in exported:
+        if n in public_defs(ast.Module([n], []))[0]:
+            if n.name not in called and not (isinstance(n, ast.ClassDef) and has_values(n) and n.name in read):
+                yield nb.found("used", c, f"`{n.name}`")
+        elif isinstance(n, (ast.Assign, ast.AnnAssign)):
+            for name in sorted(constants(n) - read): yield nb.found("constant", c, f"`{name}`")
+
+
+def constants(node):
+    "Public names in capitals that an assignment makes"
+    names = (x for t in getattr(node, "targets", None) or [node.target] for x in ast.walk(t))
+    return {x.id for x in names if isinstance(x, ast.Name) and re.fullmatch(r"[A-Z][A-Z0-9_]*", x.id)}
+
+
+def check_asserted(nb):
+    "Half of the demonstrations assert a value"
+    trees = [c.tree() for c in demos(nb) if c.evaluated]
+    trees = [t for t in trees if not all(isinstance(s, (ast.Import, ast.ImportFrom)) for s in t.body)]
+    n = sum(map(checks, trees))
+    if n < MIN["asserted"]*len(trees): yield nb.found("asserted", text=f"{n} of {len(trees)}")
 
 
 def check_outputs(nb):
@@ -293,8 +449,8 @@ def check_outputs(nb):
         for out in c.outputs:
             if out["output_type"] == "error": yield nb.found("output-error", c, out.get("ename", ""))
             if "application/vnd.jupyter.widget-view+json" in out.get("data", {}): yield nb.found("widget-state", c)
-            texts = [out.get("text", ""), *[v for k, v in out.get("data", {}).items() if k.startswith("text/") or k.endswith("xml")]]
-            for t in texts:
+            data = out.get("data", {})
+            for t in [out.get("text", ""), *(v for k, v in data.items() if k.startswith("text/") or k.endswith("xml"))]:
                 m = MACHINE.search(t if isinstance(t, str) else "".join(t))
                 if m: yield nb.found("output-path", c, m[0])
 
@@ -332,6 +488,15 @@ def check_order(nbs, package):
                         yield nb.found("order", c, f"{number[nb.module]} imports {name} ({low})")
 
 
+def check_numbers(nbs):
+    "No two notebooks of a folder carry the same number"
+    first = {}
+    for nb in nbs:
+        m = re.match(r"\d\d", nb.path.name)
+        if m and (other := first.setdefault((nb.path.parent, m[0]), nb)) is not nb:
+            yield nb.found("number", text=f"{m[0]} is that of {other.path.name}")
+
+
 def check_modules(root, package):
     "Every module names a notebook that exists"
     for path in sorted((root/package).rglob("*.py")):
@@ -361,6 +526,57 @@ def check_notebook(nb):
         yield from check_hidden(nb)
         yield from check_docs(nb)
         yield from check_used(nb)
+        yield from check_asserted(nb)
+
+
+# --- scripts ----------------------------------------------------------------------------------------------------------
+
+def check_script(path, root):
+    "All rules for a Python file that is not made from a notebook"
+    source, name = path.read_text(encoding="utf-8"), path.relative_to(root).as_posix()
+    where = lambda rule, line, text="": Finding(rule, name, text=text, line=line)
+    try: tree = ast.parse(source)
+    except SyntaxError as e: yield where("syntax", e.lineno, e.msg); return
+    if not ast.get_docstring(tree): yield where("module-docstring", 1)
+    yield from check_text(where, source, source)
+    yield from check_excepts(where, tree)
+    for s in stars(tree): yield where("star", s.lineno, f"from {s.module} import *")
+    for i, line in enumerate(source.splitlines(), 1):
+        if m := MACHINE.search(line): yield where("source-path", i, m[0])
+    yield from (f for f in check_asserts(where, tree) if f.rule == "vacuous")
+    for n in ast.walk(tree):
+        if isinstance(n, ast.Call) and last_name(n) == "raises": yield from check_raises(where, n)
+    if path.name.startswith("test_"): yield from check_tests(where, tree)
+
+
+def check_raises(where, call):
+    "`pytest.raises` of any exception, or with a pattern that any message matches"
+    kinds = {last_name(x) for a in [*call.args[:1], *(k.value for k in call.keywords if k.arg == "expected_exception")]
+             for x in ast.walk(a)}
+    if kinds & {"Exception", "BaseException"}: yield where("raises", call.lineno, " ".join(sorted(kinds - {""})))
+    for k in call.keywords:
+        if k.arg == "match" and isinstance(k.value, ast.Constant) and re.search(k.value.value, ""):
+            yield where("raises", call.lineno, f"match={k.value.value!r}")
+
+
+def check_tests(where, tree):
+    "Each test asserts a value, itself or through a helper of its file or one called check_, assert_ or test_ something"
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    helpers, known = {"fail"}, 0
+    while len(helpers) > known:
+        known = len(helpers)
+        helpers |= {f.name for f in functions if checks(f, helpers)}
+    for f in functions:
+        if not f.name.startswith("test"): continue
+        calls = {last_name(n) for n in ast.walk(f) if isinstance(n, ast.Call)}
+        if checks(f, helpers - {f.name}) or any(re.match("(check|assert|test)_", c) for c in calls): continue
+        any_weak = any(isinstance(n, ast.Assert) and weak(n.test) for n in ast.walk(f))
+        yield where("weak-assert" if any_weak else "no-assert", f.lineno, f"`{f.name}`")
+
+
+def scripts(root):
+    "The Python files of `SCRIPTS`"
+    return sorted(p for folder in SCRIPTS for p in (root/folder).glob("*.py"))
 
 
 def notebooks(root):
@@ -378,7 +594,10 @@ def check(root=ROOT, paths=None, package="reid_lab"):
     wanted = {Path(p).resolve() for p in paths or []}
     for nb in loaded:
         if not wanted or nb.path.resolve() in wanted: out += list(check_notebook(nb))
-    out += [f for f in check_order(loaded, package) if not wanted or (root/f.where).resolve() in wanted]
+    whole = [*check_order(loaded, package), *check_numbers(loaded)]
+    out += [f for f in whole if not wanted or (root/f.where).resolve() in wanted]
+    for path in scripts(root):
+        if not wanted or path.resolve() in wanted: out += list(check_script(path, root))
     if not wanted: out += list(check_modules(root, package))
     return out
 
@@ -390,7 +609,7 @@ def main(args):
     for f in found:
         if f.error or not quiet: print(f)
     n = Counter(f.error for f in found)
-    print(f"{n[True]} errors, {n[False]} warnings in {len(notebooks(ROOT))} notebooks")
+    print(f"{n[True]} errors, {n[False]} warnings in {len(notebooks(ROOT))} notebooks and {len(scripts(ROOT))} scripts")
     return int(n[True] > 0)
 
 

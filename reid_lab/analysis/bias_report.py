@@ -20,7 +20,7 @@ from ..figures.cameras import camera_bars, camera_map, nmi_bars
 from ..core import atomic_path, check_choice, stream
 from ..embeddings import Embeddings
 from ..figures.base import export
-from ..metrics import cluster, nmi, retrieval_metrics
+from ..metrics import DISTANCES, cluster, nmi, retrieval_metrics
 from ..results import markdown_escape, to_html, to_markdown
 from ..tta import CameraNorm, CameraStats, Dart3Lite, NoAdapt, adapt_embeddings
 
@@ -313,7 +313,7 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
     ) -> BiasReport:
     "Audit features for camera bias"
     # long: one table filled method by method
-    check_choice('distance', distance, ('cosine', 'euclidean')); check_choice('map_method', map_method, (*MAPS, 'none'))
+    check_choice('distance', distance, DISTANCES); check_choice('map_method', map_method, (*MAPS, 'none'))
     q, g = _checked(q, g)
     known = g is not None and (q.pid >= 0).any() and (g.pid >= 0).any()
     rows, AP, same, cams, maps, skipped = [], {}, {}, {}, {}, None

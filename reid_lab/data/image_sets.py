@@ -16,11 +16,11 @@ from ..core import check_choice, safe_join, stream
 from .table import IMAGE_SUFFIXES, Finding, ReidTable, TableError
 
 # %% ../../nbs/05_data.image_sets.ipynb #8e63a5c6
-def tiny_table(n_ids:int=4, # People; the last quarter is `test`, the quarter before `val`
+def tiny_table(n_ids:int=4, # Identities; the last quarter is `test`, the quarter before `val`
     per_id:int=3, # Images each, one a camera
     n_captions:int=2, # Captions an image
     seed:int=0, # Names the colours
-    roles:bool=False, # The first camera of `test` asks and the others are searched (default: all are searched)
+    roles:bool=False, # In `test`, the first camera gives queries and the others the gallery (default: gallery only)
     ) -> ReidTable:
     "Coloured blocks with captions"
     rows, pixels, q = [], {}, n_ids//4
@@ -60,7 +60,7 @@ class ImageSet:
     folders: dict  # Version -> subset (of `SUBSETS`) -> folder of the images
     pattern: str  # Start of a base name, with the groups pid and cam
     example: str  # Such a name
-    name: str  # Image path to write, from who (the id), cam (from 1), number (of the person's images) and row
+    name: str  # Image path to write, from who (the id), cam (from 1), number (of the identity's images) and row
     cameras: int  # In the benchmark
     most: int  # Cameras that a name can tell apart
     background: bool = False  # Id -1 is junk and id 0 a distractor
@@ -129,8 +129,8 @@ def unfit_rows(table:ReidTable, # To be written
 def _ids(f, form):
     "(N,) ids as the layout counts them"
     if not form.lists:
-        somebody = (f.pid == 0) & ((f.split != 'test') | f.role.isin(['query', 'both']))
-        return np.where(f.pid < 0, f.pid, f.pid + int(somebody.any()))
+        real_0 = (f.pid == 0) & ((f.split != 'test') | f.role.isin(['query', 'both']))
+        return np.where(f.pid < 0, f.pid, f.pid + int(real_0.any()))
     test = (f.split == 'test').to_numpy()
     new = [np.searchsorted(np.unique(f.pid[rows]), f.pid) for rows in (~test, test)]
     return np.where(test, new[1], new[0])
@@ -289,7 +289,7 @@ def _gallery_findings(table):
     cams = g.groupby('pid').cam.agg(set)
     alone = sum(not cams.get(p, set()) - {c} for p, c in zip(q.pid, q.cam))
     others = (~asked & ~junk).sum()
-    text = f'gallery: {asked.sum()} images of the people asked for, {others} distractors, {junk.sum()} junk'
+    text = f'gallery: {asked.sum()} images of the query identities, {others} distractors, {junk.sum()} junk'
     lone = Finding('warn', f'{alone} of {len(q)} queries have no match under another camera', '',
                    'evaluation skips them')
     return [Finding('ok', text)] + [lone]*bool(alone)

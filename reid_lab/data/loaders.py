@@ -198,7 +198,7 @@ def shuffle_order(n:int, # Samples
 
 # %% ../../nbs/03_data.loaders.ipynb #850be0d2
 def _k_groups(own, rng, k): # list of (k,)
-    "One person's samples in random groups of `k`; the last is filled up with repeats"
+    "One identity's samples in random groups of `k`; the last is filled up with repeats"
     own = rng.permutation(own)
     if len(own) % k: own = np.concatenate([own, rng.choice(own, -len(own) % k)])
     return own.reshape(-1, k)
@@ -207,15 +207,15 @@ def _k_groups(own, rng, k): # list of (k,)
 def pk_order(pid, # (N,) identity of each sample
     batch_size:int, # Samples a batch, a multiple of `k`
     rng, # numpy Generator
-    k:int=4, # Images a person
+    k:int=4, # Images an identity
     ) -> list: # Arrays of sample numbers
-    "Batches of `batch_size/k` people with `k` images each; about one pass over the data"
+    "Batches of `batch_size/k` identities with `k` images each; about one pass over the data"
     pid = np.asarray(pid); ids = np.unique(pid)
     P = batch_size//k
-    if batch_size % k: raise ValueError(f"batch_size={batch_size} must be a multiple of k={k} images a person")
+    if batch_size % k: raise ValueError(f"batch_size={batch_size} must be a multiple of k={k} images an identity")
     if len(ids) < max(P, 2):
-        raise ValueError(f"a batch of {P} people was asked for but the data has {len(ids)}; "
-                         f"use batch_size <= {len(ids)*k} and at least 2 people")
+        raise ValueError(f"a batch of {P} identities does not fit data with {len(ids)}; "
+                         f"use batch_size <= {len(ids)*k} and at least 2 identities")
     groups = [(i, rows) for i in ids for rows in _k_groups(np.flatnonzero(pid == i), rng, k)]
     queue, out = [groups[j] for j in rng.permutation(len(groups))], []
     while True:
@@ -238,14 +238,14 @@ def tokenize(tokenizer, # `list[str] -> (B,L) LongTensor`, with a `pad_id`
 # %% ../../nbs/03_data.loaders.ipynb #3807a907
 class Batches:
     "Reproducible batches of a `ReidTable`: `len(loader)`, `loader.batch(e, i)`, `loader.epoch(e, start)`"
-    def __init__(self, table:ReidTable, # Images, people and captions
+    def __init__(self, table:ReidTable, # Images, identities and captions
         batch_size:int, # Samples a batch and process
         size=None, # (H,W) of the images; None: their own size
         tokenizer=None, # Adds `tokens` when given
         seed:int=0, # Of order, caption choice and augmentation
         unit:str='image', # `image` (one random caption each) or `caption` (every caption is a sample)
         sampler:str='shuffle', # `shuffle` or `pk`
-        k:int=4, # Images a person, for `pk`
+        k:int=4, # Images an identity, for `pk`
         augment=None, # Name in `AUGMENT` or a function `(img, generator) -> img`
         extras=(), # Functions `(batch, rng)` that change the batch
         workers:int=0, # Processes that prepare batches ahead

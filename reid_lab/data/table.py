@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'ROLES', 'VIEWS', 'COLUMNS', 'IMAGE_SUFFIXES', 'read_image', 'resize_image', 'ReidTable', 'Finding',
-           'TableError', 'Parts', 'join_tables']
+           'TableError', 'JoinedReader', 'join_tables']
 
 # %% ../../nbs/01_data.table.ipynb #bd1b5330
 import html, json, os, re
@@ -404,7 +404,7 @@ def split_val(self:ReidTable, ids:float=.1, # Identities to move: a share below 
     return self._with(f.assign(split=f.split.mask(moved, 'val')))
 
 # %% ../../nbs/01_data.table.ipynb #5d0177d9
-class Parts:
+class JoinedReader:
     "Reader of a joined table: `prefix/path` is read by the table called `prefix`"
     def __init__(self, tables:dict, # Prefix -> `ReidTable`
         ): self.tables = tables
@@ -433,7 +433,7 @@ def join_tables(tables:Sequence, # At least one `ReidTable`
         for c in start: f[c] = f[c].where(f[c] < 0, f[c] + start[c])
         start = {c: max(start[c], int(f[c].max()) + 1 if len(f) else 0) for c in start}
         frames.append(f)
-    return ReidTable(pd.concat(frames, ignore_index=True), None, Parts(parts), name or '+'.join(parts))
+    return ReidTable(pd.concat(frames, ignore_index=True), None, JoinedReader(parts), name or '+'.join(parts))
 
 
 @patch

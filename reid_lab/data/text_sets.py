@@ -79,7 +79,7 @@ class TextSet:
     annotations: tuple  # Names under which the annotation file is met; the first is written
     prefix: str  # Start of the processed files' names
     image_key: str = 'file_path'  # Key of the image path
-    first_id: int = 0  # Smallest person id in the file
+    first_id: int = 0  # Smallest id in the file
     camera: str = ''  # Regular expression with the camera number in a base name
     name: str = '{pid:04d}_{row:06d}.jpg'  # Image path to write, from split, pid, cam and row
 
@@ -243,7 +243,7 @@ def load_mals(root, # Dataset folder
     chunks=None, # Names of the chunks to read, such as `['4x']` (default: all)
     attrs:bool=True, # Keep the 27 attributes
     ) -> ReidTable: # Not validated yet
-    "MALS: every image is a training image and its own person"
+    "MALS: every image is a training image and an identity of its own"
     files, rows, seen = _chunks(root), [], {}
     for c in chunks or []: check_choice('chunks', c, files)
     for c in chunks or files:
