@@ -163,7 +163,8 @@ def _published(a):
     if not a.paper: print(listing('papers'))
     elif not a.table:
         _show(pub.published_tables(a.paper).reset_index(), a.format)
-        print(); _show(pub.published_figures(a.paper).reset_index(), a.format)
+        figures = pub.published_figures(a.paper).reset_index()
+        if len(figures): print(); _show(figures, a.format)
     else:
         frame = pub.published_table(a.paper, a.table)
         about = frame.attrs

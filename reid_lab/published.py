@@ -48,7 +48,8 @@ def published_figures(paper:str # Key of `PAPERS`
     ): # DataFrame indexed by figure number, column `shows`
     "Index of the figures of one paper: what each shows and what makes it"
     import pandas as pd
-    return pd.DataFrame(load_paper(paper)['figures']).rename(columns={'id': 'figure'}).set_index('figure')
+    rows = [dict(figure=f['id'], shows=f['shows']) for f in load_paper(paper)['figures']]
+    return pd.DataFrame(rows, columns=['figure', 'shows']).set_index('figure')
 
 # %% ../nbs/60_published.ipynb #f199d3de
 def _table(paper, table):

@@ -30,7 +30,7 @@ def test_one_more_file_is_one_more_paper(tmp_path):
     ignore = shutil.ignore_patterns("__pycache__")
     package = Path(shutil.copytree(Path(published.__file__).parent, tmp_path/"reid_lab", ignore=ignore))
     paper = (json.loads((FOLDER/"camel.json").read_text(encoding="utf-8"))
-             | dict(key="sixth", paper="A sixth paper", aliases=["6th"]))
+             | dict(key="sixth", paper="A sixth paper", aliases=["6th"], figures=[]))
     (package/"resources"/"published"/"sixth.json").write_text(json.dumps(paper))
     def said(*args):
         run = subprocess.run([sys.executable, "-c", "import sys; from reid_lab.cli import main; sys.exit(main())",
@@ -38,6 +38,7 @@ def test_one_more_file_is_one_more_paper(tmp_path):
                              env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=True)
         return run.stdout
     assert "sixth  A sixth paper" in said() and "77.24" in said("6th", "I") and "sixth" in said("--help")
+    assert "Text-to-image retrieval on CUHK-PEDES" in said("sixth")   # its index; a paper may have no figures
 
 
 @pytest.mark.parametrize("paper", PAPERS)

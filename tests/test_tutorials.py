@@ -1,5 +1,6 @@
-"""Tutorials 01 and 02 followed to the letter in a copy of the repository: what they print is what works"""
+"""Tutorials 01 to 03 followed to the letter in a copy of the repository: what they print is what works"""
 import ast
+import hashlib
 import json
 import os
 import re
@@ -14,6 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.skipif(not (ROOT/"nbs"/"tutorials").is_dir(), reason="needs the source tree")
 FOLDERS = ("nbs", "reid_lab", "tests", "tools", "figures")
 FILES = ("settings.ini", "setup.py", "pyproject.toml", "pytest.ini", "README.md", "LICENSE")
+GENERATED = {"reid_lab/_modidx.py", "nbs/index.ipynb", "README.md", "nbs/docs/00_architecture.ipynb",
+             "figures/layout.svg"}
+FENCE = re.compile(r"^```(\w+)\n(.*?)\n```$", re.M | re.S)
 
 
 # --- reading a tutorial -----------------------------------------------------------------------------------------------
@@ -21,12 +25,19 @@ FILES = ("settings.ini", "setup.py", "pyproject.toml", "pytest.ini", "README.md"
 def source(cell): return cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
 
 
+def record(cells):
+    "The entry of the registry: what stands between the first and the last line of the cell tagged `record`"
+    cell, = [c for c in cells if "record" in c["metadata"].get("tags", [])]
+    first, *lines, last = source(cell).splitlines()
+    return first.split(".")[0], lines, (first, last)
+
+
 class Tutorial:
     "The cells of a tutorial and the steps under `## Into the library`"
     def __init__(self, name):
         self.cells = json.loads((ROOT/"nbs"/"tutorials"/name).read_text(encoding="utf-8"))["cells"]
         self.steps = next(source(c) for c in self.cells if "## Into the library" in source(c))
-        blocks = re.findall(r"^```(\w+)\n(.*?)\n```$", self.steps, re.M | re.S)
+        blocks = FENCE.findall(self.steps)
         self.title = next(t for kind, t in blocks if kind == "markdown")
         self.default_exp, self.last, self.imports = [t for kind, t in blocks if kind == "python"]
         self.commands = next(t for kind, t in blocks if kind == "bash").splitlines()
@@ -36,11 +47,7 @@ class Tutorial:
         target = re.search(r"^2\. In \[([\w.]+)\]", self.steps, re.M)[1]
         self.registry = f"nbs/{target}.ipynb"
 
-    def record(self):
-        "The entry of the registry: what stands between the first and the last line of the cell tagged `record`"
-        cell, = [c for c in self.cells if "record" in c["metadata"].get("tags", [])]
-        first, *lines, last = source(cell).splitlines()
-        return first.split(".")[0], lines, (first, last)
+    def record(self): return record(self.cells)
 
     def moved(self):
         "The cells of the sections that move to the new notebook"
@@ -57,11 +64,14 @@ def new_cell(kind, text, n):
     return cell if kind == "markdown" else dict(cell, execution_count=None, outputs=[])
 
 
+def constant(s): return isinstance(s, ast.Assign) and all(isinstance(t, ast.Name) and t.id.isupper() for t in s.targets)
+
+
 def exported(text):
-    "Whether a cell only imports or only defines what is not a helper of its demonstration"
+    "Whether a cell only imports, or only defines what is not a helper of its demonstration"
     body = ast.parse(text).body
     return all(isinstance(s, (ast.Import, ast.ImportFrom)) for s in body) or all(
-        isinstance(s, (ast.FunctionDef, ast.ClassDef)) for s in body)
+        isinstance(s, (ast.FunctionDef, ast.ClassDef)) or constant(s) for s in body)
 
 
 def build(tutorial):
@@ -70,8 +80,39 @@ def build(tutorial):
     for c in tutorial.moved():
         mark = "#| export\n" if c["cell_type"] == "code" and exported(source(c)) else ""
         cells.append((c["cell_type"], mark + source(c)))
-    cells = [new_cell(kind, text, i) for i, (kind, text) in enumerate([*cells, ("code", tutorial.last)])]
+    return notebook([*cells, ("code", tutorial.last)])
+
+
+def notebook(cells):
+    "A notebook of (kind, text) pairs; the cell that assigns `preset` first is papermill's"
+    cells = [new_cell(kind, text, i) for i, (kind, text) in enumerate(cells)]
+    for c in cells:
+        if c["source"].startswith("preset ="): c["metadata"]["tags"] = ["parameters"]
     return dict(cells=cells, metadata={}, nbformat=4, nbformat_minor=5)
+
+
+class PaperTutorial:
+    "The files and commands of a tutorial whose sections are whole files"
+    def __init__(self, name):
+        self.cells = json.loads((ROOT/"nbs"/"tutorials"/name).read_text(encoding="utf-8"))["cells"]
+        self.files, self.edits, here = {}, {}, None
+        for cell in self.cells:
+            text, prose = source(cell), cell["cell_type"] == "markdown"
+            blocks = FENCE.findall(text) if prose else []
+            head = re.search(r"^## (?:(File|Edit): (\S+)|.*)", FENCE.sub("", text), re.M) if prose else None
+            if head: here = self.files.setdefault(head[2], []) if head[1] == "File" else None
+            if head and head[1] == "Edit": self.edits[head[2]], = [t for kind, t in blocks if kind == "python"]
+            if here is None: pass
+            elif blocks: here += [("markdown" if kind == "markdown" else "code", t) for kind, t in blocks]
+            elif prose: here.append(("markdown", text))
+            else: here.append(("code", ("#| export\n" if exported(text) else "") + text))
+        blocks = [b for c in self.cells for b in FENCE.findall(source(c))]
+        self.commands, = [t.splitlines() for kind, t in blocks if kind == "bash"]
+
+    def table(self, first):
+        "Files that the table of the opening names in rows that begin with `first`"
+        rows = [line for line in source(self.cells[1]).splitlines() if line.startswith(f"| {first} |")]
+        return {f for r in rows for f in re.findall(r"`([\w./]+/[\w.]+)`", r.split("|")[2])}
 
 
 # --- the copy ---------------------------------------------------------------------------------------------------------
@@ -91,6 +132,18 @@ class Copy:
         assert run.returncode == 0, f"{args}\n{run.stdout[-4000:]}\n{run.stderr[-4000:]}"
         return run.stdout
 
+    def snapshot(self):
+        "Digest of every file"
+        files = [p for p in self.root.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+        return {p.relative_to(self.root).as_posix(): hashlib.sha256(p.read_bytes()).digest() for p in files}
+
+    def write(self, path, cells):
+        "A new file: the cells of a notebook, or the only text of anything else"
+        assert not (self.root/path).exists(), f"{path} is there already; name a free number"
+        if path.endswith(".ipynb"): text = json.dumps(notebook(cells), indent=1, ensure_ascii=False)
+        else: (_, text), = cells
+        (self.root/path).write_text(text + "\n", encoding="utf-8")
+
     def edit(self, path, change):
         "Change the source of exactly one cell of a notebook"
         nb = json.loads((self.root/path).read_text(encoding="utf-8"))
@@ -104,9 +157,10 @@ class Copy:
         line = line.split("#")[0].strip()
         if line == "make export":
             self.python("-c", "import nbdev; from nbdev.clean import nbdev_clean; nbdev.nbdev_export(); nbdev_clean()")
-        elif line == "make readme": self.python("tools/readme.py")
+        elif line == "make readme": self.python("tools/layout.py", "--quiet"), self.python("tools/readme.py")
         elif line == "make test":
-            self.python("tools/check_nbs.py", "--quiet")
+            added = (found := lint(self.root)) and found - lint(ROOT)
+            assert not added, "\n".join(sorted(added))
             assert " passed" in self.python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
         else:
             first, *args = line.split()
@@ -114,16 +168,18 @@ class Copy:
             self.python(*args)
 
 
-def follow(name, root, tests):
-    "Do what a tutorial says"
-    tutorial, copy = Tutorial(name), Copy(root)
-    assert not (copy.root/tutorial.notebook).exists(), f"{tutorial.notebook} is taken; name a free number"
-    text = json.dumps(build(tutorial), indent=1, ensure_ascii=False)
-    (copy.root/tutorial.notebook).write_text(text + "\n", encoding="utf-8")
-    registry, lines, _ = tutorial.record()
+def lint(root):
+    "Errors of the house rules in a tree"
+    run = subprocess.run([sys.executable, "tools/check_nbs.py", "--quiet"], cwd=root, capture_output=True, text=True)
+    assert "errors" in run.stdout, run.stderr
+    return {line for line in run.stdout.splitlines() if line.startswith("ERROR")}
+
+
+def register(copy, path, imports, registry, lines):
+    "Add an import and a record to the notebook of a registry"
     first_export = iter([True])
     def add_import(t):
-        if re.match(r"#\| export\n(?:import|from) ", t) and next(first_export, False): return f"{t}\n{tutorial.imports}"
+        if re.match(r"#\| export\n(?:import|from) ", t) and next(first_export, False): return f"{t}\n{imports}"
     def add_record(t):
         start = re.search(rf"^{registry} = (dict\(|{{)", t, re.M)
         if start is None: return None
@@ -135,8 +191,18 @@ def follow(name, root, tests):
         head = last[:-1].rstrip()
         rows[end - 1:end] = [*([head if head.endswith(",") else f"{head},"] if head else []), *lines, last[-1]]
         return "\n".join(rows)
-    copy.edit(tutorial.registry, add_import)
-    copy.edit(tutorial.registry, add_record)
+    copy.edit(path, add_import)
+    copy.edit(path, add_record)
+
+
+def follow(name, root, tests):
+    "Do what a tutorial says"
+    tutorial, copy = Tutorial(name), Copy(root)
+    assert not (copy.root/tutorial.notebook).exists(), f"{tutorial.notebook} is taken; name a free number"
+    text = json.dumps(build(tutorial), indent=1, ensure_ascii=False)
+    (copy.root/tutorial.notebook).write_text(text + "\n", encoding="utf-8")
+    registry, lines, _ = tutorial.record()
+    register(copy, tutorial.registry, tutorial.imports, registry, lines)
     for line in tutorial.commands: copy.command(line, tests)
     return tutorial, copy
 
@@ -178,6 +244,27 @@ print('harbour' in list_datasets(captions=True, cameras=True, image_queries=True
     assert "registered:" not in doctor and "Harbour" in copy.python("-c", cli, "datasets")
 
 
+@pytest.mark.slow
+def test_add_a_paper(tmp_path):
+    page, copy = PaperTutorial("03_add_a_paper.ipynb"), Copy(tmp_path/"copy")
+    before = copy.snapshot()
+    for path, cells in page.files.items(): copy.write(path, cells)
+    registry, lines, _ = record(page.cells)
+    for path, imports in page.edits.items(): register(copy, path, imports, registry, lines)
+    tests = [f"tests/test_{n}.py" for n in ("cmpm", "models", "published", "layout", "readme", "experiments")]
+    chosen = "cmpm or left_out or lower_number or every_module or up_to_date"
+    for line in page.commands: copy.command(line, [*tests, "-k", chosen])
+    after = copy.snapshot()
+    new, edited = after.keys() - before.keys(), {p for p in before if after.get(p) != before[p]}
+    assert new == page.table("new") and len(new) <= 7, sorted(new)
+    assert edited - GENERATED == page.table("edited") and len(edited - GENERATED) <= 2, sorted(edited - GENERATED)
+    said = copy.python("-c", """
+from reid_lab.cli import main
+from reid_lab.published import published_table
+print(published_table('cmpm', 'cited').R1.tolist(), main(['list', 'experiments']))""")
+    assert "\n  cmpm   CMPM: two losses on the same towers. CMPM against ITC" in said and "[49.37, 43.51] 0\n" in said
+
+
 @pytest.mark.parametrize("name", ["01_add_a_dataset.ipynb", "02_add_a_model.ipynb"])
 def test_the_steps_can_be_read(name):
     t = Tutorial(name)
@@ -191,3 +278,19 @@ def test_the_steps_can_be_read(name):
     assert number in numbers and not numbers & taken, f"not free: {numbers & taken}"
     heads = re.findall(r"^## (.+)", "\n".join(source(c) for c in t.cells if c["cell_type"] == "markdown"), re.M)
     assert set(t.sections) <= set(heads) and len(t.sections) >= 2
+
+
+def test_the_files_of_a_paper_can_be_read():
+    page = PaperTutorial("03_add_a_paper.ipynb")
+    exports = {f"reid_lab/{m}.py" for m in ("models/cmpm", "recipes/cmpm", "models/zoo")}
+    assert set(page.files) == page.table("new") - exports and set(page.edits) == page.table("edited") - exports
+    assert len(page.table("new")) == 7 and len(page.table("edited")) == 2
+    assert not [f for f in page.table("new") if (ROOT/f).exists()]
+    taken = {p.name[:2] for p in (ROOT/"nbs").glob("[0-9][0-9]_*.ipynb")}
+    for first, last in (("42", "48"), ("85", "89")):
+        text = "\n".join(map(source, page.cells))
+        free = {str(n) for n in range(int(first), int(last) + 1)}
+        assert re.search(rf"{first} is free \({first}\s+to\s+{last} are\)", text) and not free & taken
+    kinds = {path: [kind for kind, _ in cells] for path, cells in page.files.items()}
+    assert all(k[0] == "markdown" for f, k in kinds.items() if f.endswith(".ipynb"))
+    assert [k for f, k in kinds.items() if not f.endswith(".ipynb")] == [["code"], ["code"]]
