@@ -110,7 +110,8 @@ def test_citation_agrees_with_the_settings(settings):
 def test_citation_names_the_papers_as_their_numbers_do():
     "The five core papers, and no paper whose numbers are not stored"
     titles = {r["title"] for r in yaml.safe_load(read("CITATION.cff"))["references"]}
-    stored = {p.stem: json.loads(p.read_text("utf-8"))["paper"] for p in (ROOT/"reid_lab"/"resources"/"published").glob("*.json")}
+    files = (ROOT/"reid_lab"/"resources"/"published").glob("*.json")
+    stored = {p.stem: json.loads(p.read_text("utf-8"))["paper"] for p in files}
     assert {stored[p] for p in PAPERS} <= titles <= set(stored.values())
 
 
