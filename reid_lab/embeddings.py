@@ -251,7 +251,7 @@ def _npz_read(path, keys, need=('pid',)):
 
 # %% ../nbs/20_embeddings.ipynb #65c599f9
 def _read_labels(folder):
-    "The table beside `emb.safetensors`: ours, or a person's own .json, .csv or .parquet with one row per vector"
+    "The table beside `emb.safetensors`: ours, or a user's own .json, .csv or .parquet with one row per vector"
     f = next((p for p in (folder/f'table.{s}' for s in ('json', 'csv', 'parquet')) if p.exists()), None)
     if f is None: return {}
     if f.suffix == '.json':

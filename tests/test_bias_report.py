@@ -159,7 +159,7 @@ def test_without_people_the_identity_part_is_missing():
     for r in (B.bias_report(nobody[0]), B.bias_report(*nobody), B.bias_report(q, nobody[1])):
         assert r.summary.mAP.isna().all() and r.advised is None and "R@1" not in r.table()
         assert json.dumps(r.to_dict(), allow_nan=False)
-    assert any("No person is known on both sides" in w for w in r.warnings) and r.summary.nmi_identity.notna().all()
+    assert any("No identity is known on both sides" in w for w in r.warnings) and r.summary.nmi_identity.notna().all()
     r = B.bias_report(*nobody)
     assert r.summary.nmi_identity.isna().all() and "NMI identity" not in r.table()
     assert "DART3-LITE" in set(r.summary.method)

@@ -136,7 +136,7 @@ def test_bias_as_json_and_without_people(features, capsys):
     assert found["summary"][0]["nmi_identity"] is None
     assert found["summary"][0]["camera_share"] > .3 and [c["n_query"] for c in found["cameras"]] == [12, 12]
     assert main(["bias", str(d/"theirs.npz"), str(d/"theirs.npz"), *keys]) == 0
-    assert "No person is known on both sides" in capsys.readouterr().out
+    assert "No identity is known on both sides" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("change, words", [

@@ -236,7 +236,8 @@ def feature_warnings(q:Embeddings, # Queries
         words = dict(junk='junk', absent='absent from the gallery', same_camera='only under their own camera')
         out.append(f"{sum(lost.values())} of {len(q)} queries have no match and do not count ("
                    + ', '.join(f'{words[k]}: {v}' for k, v in lost.items()) + ').')
-    if 0 < identities < 30: out.append(f"Only {identities} people have a match: the intervals are too narrow to trust.")
+    if 0 < identities < 30:
+        out.append(f"Only {identities} identities have a match: the intervals are too narrow to trust.")
     if len(q) <= batch: out.append(f"With {len(q)} queries DART3-LITE has one batch of up to {batch} and one step, "
                                    "and returns what Norm does.")
     return out
@@ -335,7 +336,7 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
     one_batch = g is not None and lite['steps'] == 1 and not lite.get('final_forward', lite.get('episodic'))
     warn = (camera_warnings(facts, few, g is not None)
             + feature_warnings(q, identities, skipped, lite['batch_size'] if one_batch else 0))
-    if g is not None and not known: warn.append("No person is known on both sides, so retrieval cannot be scored.")
+    if g is not None and not known: warn.append("No identity is known on both sides, so retrieval cannot be scored.")
     found = verdict_of(AP, same, q.pid, distance, tests) if known else None
     says = sentences(found) if known else _describe(summary)
     notes = _notes(distance, lite if g is not None else None, known, map_method)
@@ -373,8 +374,8 @@ def _notes(distance, lite, known, map_method):
         "shuffled cameras stay below in 19 of 20 cases.",
         "Between cameras: the share of the variance between the cameras' means, which is 0 after subtraction of just "
         "these means. Shift: how far a camera's mean lies from the mean of all, in standard deviations.",
-        "If cameras see different people, their means differ without any bias, and normalising removes part of what "
-        "tells identities apart."] + ([f"The map ({map_method}) is an illustration; its distances mean little."]
+        "If cameras see different identities, their means differ without any bias, and normalising removes part of "
+        "what tells identities apart."] + ([f"The map ({map_method}) is an illustration; its distances mean little."]
                               if map_method != 'none' else [])
 
 # %% ../../nbs/73_analysis.bias_report.ipynb #364064e6
