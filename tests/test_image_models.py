@@ -119,11 +119,11 @@ def test_necks_move_the_feature_only_after_them(name):
         assert any(n.startswith("neck") for n in reached) == (feature == "after")
 
 
-@pytest.mark.parametrize("name", IMAGE)
-@pytest.mark.parametrize("feature", ["before", "after"])
-def test_test_time_adaptation_finds_what_it_needs(name, feature):
+@pytest.mark.parametrize("name, kw", [*((f, {}) for f in IMAGE), *((f, dict(feature="after")) for f in NECKED),
+                                      *((f, dict(feature="before")) for f in NECKED)])
+def test_test_time_adaptation_finds_what_it_needs(name, kw):
     "Scales and shifts that move the feature when they are moved, one by one, and no others"
-    model, img, moves = tiny(name, feature=feature).eval(), torch.rand(4, 3, *SIZE), set()
+    model, img, moves = tiny(name, **kw).eval(), torch.rand(4, 3, *SIZE), set()
     norms = [n for n, m in model.named_modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm))]
     with torch.no_grad():
         still = model.raw_features(img)
