@@ -83,18 +83,18 @@ def test_paper_recipes_run_on_tiny_models(people, name):
     after = done.model.state_dict()
     changed = {k for k in after if not torch.equal(after[k], before[k])}
     assert any("neck" in k for k in changed)
-    if name.startswith("clip"):   # stage 1 learned sentences, stage 2 left them and the text tower alone
+    if name.startswith("clip"):   # stage 1 learned prompts, stage 2 left them and the text tower alone
         assert {k for k in changed if k.startswith(("prompts", "text"))} >= {"prompts.learned", "texts"}
         assert not any(p.requires_grad for n, p in done.model.named_parameters() if n.startswith(("prompts", "text")))
 
 
-def test_sentences_are_not_learned_again_on_resuming(people, tmp_path, monkeypatch):
+def test_prompts_are_not_learned_again_on_resuming(people, tmp_path, monkeypatch):
     import reid_lab.recipes.reid as R
     s = ReidTrain("clip_reid_tiny", steps=50, prompt_epochs=1, **SMALL)
     model = train_reid(people, s, folder=tmp_path, quiet=True).model
     def never(*a, **k): raise AssertionError("stage 1 ran again")
     monkeypatch.setattr(R, "learn_prompts", never)
-    again, _ = train_reid(people, s, folder=tmp_path, quiet=True)
+    again = train_reid(people, s, folder=tmp_path, quiet=True).model
     assert torch.equal(model.texts, again.texts) and again.texts_ready
     assert torch.equal(model.prompts.learned, again.prompts.learned)
 
