@@ -138,7 +138,7 @@ def test_the_bootstrap_draws_identities():
     np.testing.assert_allclose(six[1:], [100*d.mean() - 2.638*sd, 100*d.mean() + 2.638*sd], atol=1.2)
 
 
-# ---- without gallery, without people
+# ---- without gallery, without identities
 
 def test_queries_alone_are_described():
     q, _ = scene(2.)
@@ -153,7 +153,7 @@ def test_queries_alone_are_described():
     assert "mAP" not in r.to_text() and "gallery together" in r.to_text()
 
 
-def test_without_people_the_identity_part_is_missing():
+def test_without_identities_that_part_is_missing():
     q, g = scene(2.)
     nobody = [Embeddings(e.emb, 0*e.pid - 1, e.cam) for e in (q, g)]
     for r in (B.bias_report(nobody[0]), B.bias_report(*nobody), B.bias_report(q, nobody[1])):
@@ -165,7 +165,7 @@ def test_without_people_the_identity_part_is_missing():
     assert "DART3-LITE" in set(r.summary.method)
 
 
-def test_a_sample_of_unknown_people_keeps_its_size():
+def test_a_sample_of_unknown_identities_keeps_its_size():
     e = Embeddings(torch.randn(90, 3), np.full(90, -1), np.arange(90) % 3)
     assert len(sample_rows(e, 20)) == 20 and len(set(sample_rows(e, 20))) == 20
     crowd = Embeddings(e.emb, np.zeros(90, int), e.cam)     # one person with more images than the sample holds
@@ -194,10 +194,10 @@ def test_query_cameras_that_the_gallery_lacks():
     torch.testing.assert_close(hat, (z - z.mean(0))/z.std(0, correction=0))
 
 
-def test_few_images_and_few_people_are_warned_about():
+def test_few_images_and_few_identities_are_warned_about():
     q, g = scene(1., n=6)
     w = " ".join(B.bias_report(q, g, map_method="none").warnings)
-    assert "fewer than 16 images: 0, 1, 2" in w and "Only 6 people" in w and "one batch" in w
+    assert "fewer than 16 images: 0, 1, 2" in w and "Only 6 identities" in w and "one batch" in w
     q, g = scene(1., n=35)
     assert B.bias_report(q, g, map_method="none").warnings == []
     assert "fewer than 100 images" in B.camera_warnings(B.camera_facts(q, g), 100)[0]
