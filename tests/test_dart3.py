@@ -134,7 +134,7 @@ def test_every_setting_of_every_study_can_be_made(study):
         assert type(method) is D.METHODS[s["name"]].kind and method.needs_model == (s["name"] in NEED_A_MODEL)
 
 
-NEED_A_MODEL = {n for n in D.METHODS if n.startswith(("TENT", "TEMP", "BN")) or n.partition(",")[0] == "DART3"}
+NEED_A_MODEL = {n for n, m in D.METHODS.items() if m.kind in (D.Tent, D.Temp, D.Dart3)}
 
 
 def test_rows_recorded_before_the_settings_were_columns():

@@ -6,7 +6,7 @@ import torch
 
 from reid_lab.data.loaders import Batches, bot, erase, pad_crop, transreid
 from reid_lab.world.world import World
-from reid_lab.models.zoo import create_model
+from reid_lab.models.zoo import MODELS, create_model, list_models
 from reid_lab.recipes.reid import (BY_MODEL, REID_PRESETS, ReidTrain, new_model, reid_optimiser, reid_schedule,
                                    reid_settings, train_reid)
 
@@ -18,6 +18,9 @@ def people(): return World("smoke", task="reid").table()
 
 
 def paper(name): return reid_settings("paper", model=name)
+
+
+def tiny(name): return list_models("tiny", family=MODELS[name].family)[0]
 
 
 # ---- settings
@@ -51,7 +54,7 @@ def test_a_schedule_by_steps():
                                           ("transreid_b16", torch.optim.SGD, (8e-3, 16e-3)),
                                           ("clip_reid_b16", torch.optim.Adam, (5e-6, 1e-5))])
 def test_optimisers_of_the_papers(name, kind, lr):
-    model = create_model(name.rsplit("_", 1)[0] + "_tiny", n_ids=4, size=(64, 32))
+    model = create_model(tiny(name), n_ids=4, size=(64, 32))
     opt = reid_optimiser(model, paper(name))
     assert type(opt) is kind and [g["lr"] for g in opt.param_groups] == pytest.approx(lr)
     biases = {id(p) for n, p in model.named_parameters() if n.endswith("bias") and p.requires_grad}
@@ -72,7 +75,7 @@ def test_refused(people, kw, message):
 
 @pytest.mark.parametrize("name", ["bot_r50", "transreid_b16", "clip_reid_b16"])
 def test_paper_recipes_run_on_tiny_models(people, name):
-    s = replace(paper(name), model=name.rsplit("_", 1)[0] + "_tiny", epochs=1,
+    s = replace(paper(name), model=tiny(name), epochs=1,
                 prompt_epochs=min(1, paper(name).prompt_epochs), **SMALL)
     torch.manual_seed(0)
     before = {k: v.clone() for k, v in new_model(people, s).state_dict().items()}
