@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['check_choice', 'stream', 'torch_stream', 'seed_everything', 'sensible_threads', 'pick_device', 'project_root',
-           'cache_dir', 'safe_join', 'atomic_path', 'progress', 'unit_norm', 'Picture', 'image_grid']
+           'cache_dir', 'safe_join', 'locked', 'sweep_remains', 'atomic_path', 'progress', 'unit_norm', 'Picture',
+           'image_grid']
 
 # %% ../nbs/00_core.ipynb #5918fb54
-import os, sys, time, tempfile, zlib
+import glob, os, sys, time, tempfile, zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -100,16 +101,82 @@ def safe_join(root, # Folder that the result must lie in
 
 # %% ../nbs/00_core.ipynb #b89c298c
 @contextmanager
+def locked(path, # Lock file; made if need be, never removed
+    wait:bool=True, # Wait for the other process; False: an error
+    what:str='', # What is locked, for that error
+    ):
+    "Let one process at a time into the block (no lock where the system has no `fcntl`)"
+    try: import fcntl
+    except ModuleNotFoundError: fcntl = None # Windows
+    path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, 'a+') as f:
+        try:
+            if fcntl: fcntl.flock(f, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            f.seek(0)
+            raise RuntimeError(f"{what or str(path.parent)} is in use by process {f.read().strip() or 'unknown'}; "
+                               "wait until it ends, or choose another folder") from None
+        f.seek(0); f.truncate(); f.write(str(os.getpid())); f.flush()
+        yield
+
+# %% ../nbs/00_core.ipynb #e9a833b4
+def _workspace(path):
+    "A new hidden folder beside `path` with a lock that its maker holds -> folder and lock"
+    while True:
+        tmp = Path(tempfile.mkdtemp(prefix=f'.{path.name}.', dir=path.parent))
+        lock = locked(tmp/'.lock', wait=False)
+        try: lock.__enter__()
+        except (RuntimeError, FileNotFoundError): continue # swept between the two lines
+        if (tmp/'.lock').exists(): return tmp, lock
+        lock.__exit__(None, None, None)
+
+
+def sweep_remains(path, # A file or folder that `atomic_path` writes
+    ) -> int: # How many were found
+    "Remove what killed writers of `path` left; a replacement that was complete is finished"
+    import shutil
+    path, n = Path(path), 0
+    for tmp in path.parent.glob(f'.{glob.escape(path.name)}.????????'):
+        if not (tmp/'.lock').exists(): continue
+        try:
+            with locked(tmp/'.lock', wait=False):
+                done = (tmp/'.old').exists() and (tmp/path.name).exists()
+                if done and not path.exists(): (tmp/path.name).rename(path)
+                shutil.rmtree(tmp, ignore_errors=True); n += 1
+        except (RuntimeError, FileNotFoundError): continue # its writer is alive, or another process swept it
+    return n
+
+
+def _sync(path, below=True):
+    "Wait until the disk holds a file, or a folder with all that is below it"
+    if os.name != 'posix': return
+    for p in [path, *(path.rglob('*') if below and path.is_dir() else ())]:
+        fd = os.open(p, os.O_RDONLY)
+        try: os.fsync(fd)
+        finally: os.close(fd)
+
+# %% ../nbs/00_core.ipynb #367cd9b5
+@contextmanager
 def atomic_path(path, # Final file or folder name
+    replace:bool=False, # Replace an existing folder (files always are); False: the folder that is there stays
+    sync:bool=True, # Wait until the disk holds it, so that it survives a loss of power
     ): # Yields the temporary path
-    "A temporary name beside `path`, renamed to it if the block succeeds (an existing folder is kept), else removed"
+    "A temporary name beside `path`, renamed to it if the block succeeds, else removed"
     import shutil
     path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
-    tmp = Path(tempfile.mkdtemp(prefix=f'.{path.name}.', dir=path.parent))
+    sweep_remains(path)
+    tmp, lock = _workspace(path)
+    new = tmp/path.name
     try:
-        yield tmp/path.name
-        if not path.is_dir(): (tmp/path.name).replace(path)  # a folder that another process finished first stays
-    finally: shutil.rmtree(tmp, ignore_errors=True)
+        yield new
+        if sync: _sync(new)
+        if path.is_dir() and new.is_dir():
+            if replace: path.rename(tmp/'.old'); new.rename(path)
+        else: new.replace(path)
+        if sync: _sync(path.parent, below=False)
+    finally:
+        shutil.rmtree(tmp, ignore_errors=True)
+        lock.__exit__(None, None, None)
 
 # %% ../nbs/00_core.ipynb #003cef87
 class progress:

@@ -576,7 +576,7 @@ def check_tests(where, tree):
 
 def scripts(root):
     "The Python files of `SCRIPTS`"
-    return sorted(p for folder in SCRIPTS for p in (root/folder).glob("*.py"))
+    return sorted(p for folder in SCRIPTS for p in (root/folder).rglob("*.py"))
 
 
 def notebooks(root):
