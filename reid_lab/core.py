@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['check_choice', 'stream', 'torch_stream', 'seed_everything', 'sensible_threads', 'pick_device', 'project_root',
-           'cache_dir', 'safe_join', 'locked', 'sweep_remains', 'atomic_path', 'progress', 'unit_norm', 'Picture',
-           'image_grid']
+           'cache_dir', 'safe_join', 'locked', 'sweep_remains', 'atomic_path', 'file_sum', 'read_sums', 'write_sums',
+           'failed_sums', 'progress', 'unit_norm', 'Picture', 'image_grid']
 
 # %% ../nbs/00_core.ipynb #5918fb54
-import glob, os, sys, time, tempfile, zlib
+import glob, json, os, sys, time, tempfile, zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -223,6 +223,52 @@ def atomic_path(path, # Final file or folder name
     finally:
         _finish(tmp, path)
         lock.__exit__(None, None, None)
+
+
+# %% ../nbs/00_core.ipynb #081bed8a
+_SUMS = 'sums.json'
+
+
+def file_sum(path, # A file
+    ) -> list: # Bytes and CRC-32
+    "Size and checksum of a file"
+    crc = 0
+    with open(path, 'rb') as f:
+        while block := f.read(2**22): crc = zlib.crc32(block, crc)
+    return [Path(path).stat().st_size, crc]
+
+
+def read_sums(folder, # That `write_sums` was called for
+    ) -> dict: # Name -> [bytes, CRC-32]; empty if nothing legible was recorded
+    "What was recorded about the files of a folder"
+    try: sums = json.loads((Path(folder)/_SUMS).read_text(encoding='utf-8'))
+    except (OSError, ValueError): return {}
+    if not isinstance(sums, dict): return {}
+    return {k: v for k, v in sums.items() if isinstance(v, list) and len(v) == 2}
+
+
+def write_sums(folder, # With the files
+    *names, # Of files in it; none: all
+    ):
+    "Record size and checksum of files in `sums.json`, beside what it holds about others"
+    folder = Path(folder)
+    names = names or sorted(p.name for p in folder.iterdir() if p.is_file() and p.name != _SUMS)
+    sums = {**read_sums(folder), **{n: file_sum(folder/n) for n in names}}
+    with atomic_path(folder/_SUMS) as tmp: tmp.write_text(json.dumps(sums), encoding='utf-8')
+
+
+def failed_sums(folder, # That `write_sums` was called for
+    quick=(), # Files of which the size is enough
+    ) -> dict: # Name -> what is wrong
+    "The recorded files that are missing or have changed"
+    out = {}
+    for name, (size, crc) in read_sums(folder).items():
+        path = Path(folder)/name
+        now = path.stat().st_size if path.is_file() else None
+        if now is None: out[name] = 'is missing'
+        elif now != size: out[name] = f'has {now} bytes instead of {size}'
+        elif name not in quick and file_sum(path)[1] != crc: out[name] = 'has other contents than were written'
+    return out
 
 
 # %% ../nbs/00_core.ipynb #003cef87
