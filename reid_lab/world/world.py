@@ -411,10 +411,8 @@ def build_cache(folder, # Final folder
     "Render all items of `plan` into `folder`, all or nothing"
     folder, o, n = Path(folder), plan.options, len(plan.items)
     need = n*o.size[0]*o.size[1]*3 + n*1500
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    sweep_remains(folder.parent, below=True)   # of interrupted builds
-    with _room(folder.parent, need), atomic_path(folder) as tmp:
-        _write_world(tmp, plan, pick_backend(backend), n_jobs)
+    folder.parent.mkdir(parents=True, exist_ok=True); sweep_remains(folder.parent, below=True)
+    with _room(folder.parent, need), atomic_path(folder) as tmp: _write_world(tmp, plan, pick_backend(backend), n_jobs)
 
 
 def _write_world(tmp, plan, backend, n_jobs):
@@ -501,8 +499,7 @@ def build(self:World, deep:bool=False, # Also compare the checksum of the images
     with locked(folder.with_name(f'.{folder.name}.lock')):
         wrong = _damage(folder, deep) # another process may have mended it meanwhile
         if wrong:
-            warnings.warn(f"the World cache {str(folder)!r} is damaged and made again: "
-                          + ', '.join(f'{f} {v}' for f, v in wrong.items()), stacklevel=3)
+            warnings.warn(f"the World cache {str(folder)!r} is damaged and made again: {wrong}", stacklevel=3)
         if wrong and set(wrong) == {'table.json'}:
             with atomic_path(folder/'table.json') as tmp: tmp.write_text(json.dumps(_records(self.plan)))
             write_sums(folder, 'table.json')
