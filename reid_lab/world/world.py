@@ -411,7 +411,7 @@ def build_cache(folder, # Final folder
     "Render all items of `plan` into `folder`, all or nothing"
     folder, o, n = Path(folder), plan.options, len(plan.items)
     need = n*o.size[0]*o.size[1]*3 + n*1500
-    folder.parent.mkdir(parents=True, exist_ok=True); sweep_remains(folder.parent, below=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with _room(folder.parent, need), atomic_path(folder) as tmp: _write_world(tmp, plan, pick_backend(backend), n_jobs)
 
 
@@ -495,11 +495,11 @@ def build(self:World, deep:bool=False, # Also compare the checksum of the images
     ) -> Path: # The folder
     "Render the world if it is not cached; a damaged cache is made again"
     folder = self.folder
+    for place in (self.cache, folder): sweep_remains(place, below=True) # of killed builds, of any World
     if _damage(folder, deep) == {}: return folder
     with locked(folder.with_name(f'.{folder.name}.lock')):
         wrong = _damage(folder, deep) # another process may have mended it meanwhile
-        if wrong:
-            warnings.warn(f"the World cache {str(folder)!r} is damaged and made again: {wrong}", stacklevel=3)
+        if wrong: warnings.warn(f"the World cache {str(folder)!r} is damaged and made again: {wrong}", stacklevel=3)
         if wrong and set(wrong) == {'table.json'}:
             with atomic_path(folder/'table.json') as tmp: tmp.write_text(json.dumps(_records(self.plan)))
             write_sums(folder, 'table.json')
@@ -539,10 +539,10 @@ def _cached_captions(world, folder):
     with locked(folder.with_name(f'.{folder.name}.lock')):
         if whole(): return json.loads(path.read_text()) # of another process
         if path.exists(): warnings.warn(f"{str(path)!r} is damaged and written again", stacklevel=4)
-        text = json.dumps(_captions(world, np.load(folder/'visible.npy')))
+        said = _captions(world, np.load(folder/'visible.npy')); text = json.dumps(said)
         with _room(folder, len(text)), atomic_path(path) as tmp: tmp.write_text(text)
         write_sums(folder, path.name)
-    return json.loads(text)
+    return said
 
 # %% ../../nbs/15_world.world.ipynb #01b6fb0e
 @patch
