@@ -308,6 +308,7 @@ def test_two_builders_at_once(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("harm", ["cut", "remove"])
+@pytest.mark.filterwarnings("ignore:the World cache")
 def test_a_damaged_cache_is_built_again(tiny, tmp_path, harm):
     w = World("smoke", seed=5, cache=tmp_path, **TINY)
     path = w.build()/"images.npy"

@@ -38,7 +38,8 @@ class Net(torch.nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.lin, self.drop = torch.nn.Linear(width, 2), torch.nn.Dropout(.2)
-    def forward(self, b): return dict(id_loss=torch.nn.functional.cross_entropy(self.lin(self.drop(b["img"])), b["pid"]))
+    def forward(self, b):
+        return dict(id_loss=torch.nn.functional.cross_entropy(self.lin(self.drop(b["img"])), b["pid"]))
 
 
 def _learner(folder, checkpoint=(), **kw):
@@ -381,7 +382,7 @@ FAULTS = [
                  _damaged_is_replaced, "whole"),
     interruption("trained folder: killed before the first state", "a try dies with rows in its log", "rows stand once",
                  _no_state_yet, "6 rows"),
-    interruption("trained folder: all states damaged", "no state can be loaded", "what precedes the steps is done again",
+    interruption("trained folder: all states damaged", "no state can be loaded", "what comes before is done again",
                  _prepare_again, "'state.pt' is missing", "training starts anew"),
     interruption("trained folder: killed before it is finished", "weights are there, done.json is not",
                  "loading says so, saving again works", _finish_dies, "no finished training", "done.json"),
@@ -405,7 +406,7 @@ FAULTS = [
 
     bad("weights: a torch file", "a .pth is given", _weights(b"PK\3\4 archive/data.pkl"), "w.safetensors",
         "a zip archive, such as torch.save", "expected a safetensors file", "copy or train it again"),
-    bad("weights: a pickle", "an old .pth is given", _weights(b"\x80\2}q"), "a Python pickle", "expected a safetensors"),
+    bad("weights: a pickle", "an old .pth is given", _weights(b"\x80\2}q"), "a Python pickle", "expected"),
     bad("weights: an empty file", "0 bytes", _weights(b""), "w.safetensors' is empty", "expected a safetensors file"),
     bad("weights: a web page", "a download page was saved", _weights(b"<!doctype html>"), "a web page", "expected"),
     bad("weights: JSON", "a JSON file is given", _weights(b'{"lr": 1}'), "JSON text", "expected a safetensors file"),
