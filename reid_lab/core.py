@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['check_choice', 'stream', 'torch_stream', 'seed_everything', 'sensible_threads', 'pick_device', 'project_root',
-           'cache_dir', 'safe_join', 'locked', 'sweep_remains', 'atomic_path', 'progress', 'unit_norm', 'Picture',
-           'image_grid']
+           'cache_dir', 'safe_join', 'locked', 'sweep_remains', 'atomic_path', 'file_sum', 'read_sums', 'write_sums',
+           'failed_sums', 'progress', 'unit_norm', 'Picture', 'image_grid']
 
 # %% ../nbs/00_core.ipynb #5918fb54
-import glob, os, sys, time, tempfile, zlib
+import glob, json, os, sys, time, tempfile, zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -100,24 +100,45 @@ def safe_join(root, # Folder that the result must lie in
     return p
 
 # %% ../nbs/00_core.ipynb #b89c298c
+def _flock(f, wait):
+    "Lock an open file, unless the system or the disk has no such locks"
+    import errno
+    try: import fcntl
+    except ModuleNotFoundError: return # Windows
+    try: fcntl.flock(f, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError: raise
+    except OSError as e:
+        if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP): raise
+
+
+def _same(f, path):
+    "Whether an open file still has this name"
+    try: return os.path.samestat(os.fstat(f.fileno()), os.stat(path))
+    except (FileNotFoundError, NotADirectoryError): return False
+
+
 @contextmanager
-def locked(path, # Lock file; made if need be, never removed
+def locked(path, # Lock file; made if need be, removed at the end
     wait:bool=True, # Wait for the other process; False: an error
     what:str='', # What is locked, for that error
     ):
-    "Let one process at a time into the block (no lock where the system has no `fcntl`)"
-    try: import fcntl
-    except ModuleNotFoundError: fcntl = None # Windows
-    path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, 'a+') as f:
-        try:
-            if fcntl: fcntl.flock(f, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            f.seek(0)
-            raise RuntimeError(f"{what or str(path.parent)} is in use by process {f.read().strip() or 'unknown'}; "
-                               "wait until it ends, or choose another folder") from None
-        f.seek(0); f.truncate(); f.write(str(os.getpid())); f.flush()
-        yield
+    "Let one process at a time into the block (no lock where the system has none)"
+    path = Path(path)
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, 'a+') as f:
+            try: _flock(f, wait)
+            except BlockingIOError:
+                f.seek(0)
+                raise RuntimeError(f"{what or str(path.parent)} is in use by process {f.read().strip() or 'unknown'}; "
+                                   "wait until it ends, or choose another folder") from None
+            if not _same(f, path): continue # the holder before us removed it: others lock a new file of this name
+            f.seek(0); f.truncate(); f.write(str(os.getpid())); f.flush()
+            try: yield
+            finally:
+                if _same(f, path): path.unlink(missing_ok=True)
+            return
+
 
 # %% ../nbs/00_core.ipynb #e9a833b4
 def _workspace(path):
@@ -127,42 +148,69 @@ def _workspace(path):
         lock = locked(tmp/'.lock', wait=False)
         try: lock.__enter__()
         except (RuntimeError, FileNotFoundError): continue # swept between the two lines
-        if (tmp/'.lock').exists(): return tmp, lock
-        lock.__exit__(None, None, None)
+        return tmp, lock
+
+
+def _finish(tmp, path):
+    "Complete a replacement that ended between its two renames, then remove the workspace, its lock last"
+    import shutil
+    if (tmp/'.old').exists() and (tmp/path.name).exists() and not path.exists(): (tmp/path.name).rename(path)
+    for p in sorted(tmp.iterdir()):
+        if p.name == '.lock': continue
+        if p.is_dir() and not p.is_symlink(): shutil.rmtree(p, ignore_errors=True)
+        else: p.unlink(missing_ok=True)
+    shutil.rmtree(tmp, ignore_errors=True)
 
 
 def sweep_remains(path, # A file or folder that `atomic_path` writes
+    below:bool=False, # Of everything in the folder `path`, whatever its name
     ) -> int: # How many were found
     "Remove what killed writers of `path` left; a replacement that was complete is finished"
-    import shutil
     path, n = Path(path), 0
-    for tmp in path.parent.glob(f'.{glob.escape(path.name)}.????????'):
-        if not (tmp/'.lock').exists(): continue
+    for tmp in (path.glob('.*.????????') if below else path.parent.glob(f'.{glob.escape(path.name)}.????????')):
         try:
-            with locked(tmp/'.lock', wait=False):
-                done = (tmp/'.old').exists() and (tmp/path.name).exists()
-                if done and not path.exists(): (tmp/path.name).rename(path)
-                shutil.rmtree(tmp, ignore_errors=True); n += 1
-        except (RuntimeError, FileNotFoundError): continue # its writer is alive, or another process swept it
+            if not (tmp/'.lock').exists():
+                tmp.rmdir(); n += 1 # killed before it had a lock: empty
+                continue
+            with locked(tmp/'.lock', wait=False): _finish(tmp, tmp.parent/tmp.name[1:-9])
+            n += 1
+        except (RuntimeError, OSError): continue # its writer is alive, it is no remains, or another process swept it
     return n
 
 
+# %% ../nbs/00_core.ipynb #367cd9b5
 def _sync(path, below=True):
     "Wait until the disk holds a file, or a folder with all that is below it"
+    import errno
     if os.name != 'posix': return
     for p in [path, *(path.rglob('*') if below and path.is_dir() else ())]:
+        if not (p.is_dir() or p.is_file()) or p.is_symlink(): continue
         fd = os.open(p, os.O_RDONLY)
         try: os.fsync(fd)
+        except OSError as e:
+            if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP): raise # some network disks cannot sync a folder
         finally: os.close(fd)
 
-# %% ../nbs/00_core.ipynb #367cd9b5
+
+def _install(new, path, old, replace):
+    "Give a written file or folder its name; a folder that is there is moved to `old`, or stays"
+    while True:
+        if new.is_dir() and path.is_dir():
+            if not replace: return
+            try: path.rename(old)
+            except FileNotFoundError: pass # another writer moved it
+        try: return new.replace(path)
+        except OSError:
+            if not (new.is_dir() and path.is_dir()): raise
+            old = old.with_name(old.name + '-') # another writer was faster: replace its folder too, or leave it
+
+
 @contextmanager
 def atomic_path(path, # Final file or folder name
     replace:bool=False, # Replace an existing folder (files always are); False: the folder that is there stays
     sync:bool=True, # Wait until the disk holds it, so that it survives a loss of power
     ): # Yields the temporary path
     "A temporary name beside `path`, renamed to it if the block succeeds, else removed"
-    import shutil
     path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
     sweep_remains(path)
     tmp, lock = _workspace(path)
@@ -170,13 +218,58 @@ def atomic_path(path, # Final file or folder name
     try:
         yield new
         if sync: _sync(new)
-        if path.is_dir() and new.is_dir():
-            if replace: path.rename(tmp/'.old'); new.rename(path)
-        else: new.replace(path)
+        _install(new, path, tmp/'.old', replace)
         if sync: _sync(path.parent, below=False)
     finally:
-        shutil.rmtree(tmp, ignore_errors=True)
+        _finish(tmp, path)
         lock.__exit__(None, None, None)
+
+
+# %% ../nbs/00_core.ipynb #081bed8a
+_SUMS = 'sums.json'
+
+
+def file_sum(path, # A file
+    ) -> list: # Bytes and CRC-32
+    "Size and checksum of a file"
+    crc = 0
+    with open(path, 'rb') as f:
+        while block := f.read(2**22): crc = zlib.crc32(block, crc)
+    return [Path(path).stat().st_size, crc]
+
+
+def read_sums(folder, # That `write_sums` was called for
+    ) -> dict: # Name -> [bytes, CRC-32]; empty if nothing legible was recorded
+    "What was recorded about the files of a folder"
+    try: sums = json.loads((Path(folder)/_SUMS).read_text(encoding='utf-8'))
+    except (OSError, ValueError): return {}
+    if not isinstance(sums, dict): return {}
+    return {k: v for k, v in sums.items() if isinstance(v, list) and len(v) == 2}
+
+
+def write_sums(folder, # With the files
+    *names, # Of files in it; none: all
+    ):
+    "Record size and checksum of files in `sums.json`, beside what it holds about others"
+    folder = Path(folder)
+    names = names or sorted(p.name for p in folder.iterdir() if p.is_file() and p.name != _SUMS)
+    sums = {**read_sums(folder), **{n: file_sum(folder/n) for n in names}}
+    with atomic_path(folder/_SUMS) as tmp: tmp.write_text(json.dumps(sums), encoding='utf-8')
+
+
+def failed_sums(folder, # That `write_sums` was called for
+    quick=(), # Files of which the size is enough
+    ) -> dict: # Name -> what is wrong
+    "The recorded files that are missing or have changed"
+    out = {}
+    for name, (size, crc) in read_sums(folder).items():
+        path = Path(folder)/name
+        now = path.stat().st_size if path.is_file() else None
+        if now is None: out[name] = 'is missing'
+        elif now != size: out[name] = f'has {now} bytes instead of {size}'
+        elif name not in quick and file_sum(path)[1] != crc: out[name] = 'has other contents than were written'
+    return out
+
 
 # %% ../nbs/00_core.ipynb #003cef87
 class progress:

@@ -208,22 +208,37 @@ def _arrays(e, table):
     return out | (dict(table=np.frombuffer(_table_json(e).encode(), np.uint8)) if table else {})
 
 # %% ../nbs/20_embeddings.ipynb #8425bdd9
+def _refuse_foreign(path):
+    "An existing folder is replaced only if it holds what `save` writes and nothing else"
+    if not path.is_dir(): return
+    there, ours = {p.name for p in path.iterdir()}, {'emb.safetensors', 'table.json'}
+    if not there: return
+    if there == ours: # another program's table.json has other first words
+        with open(path/'table.json', 'rb') as f: head = f.read(16)
+        if not head or b'"meta"' in head: return
+    odd = sorted(there - ours)[:3] or sorted(there)
+    raise FileExistsError(f"{path} is an existing folder that Embeddings.save did not write (it holds {odd}); "
+                          "choose a new name, or remove it first")
+
+
 @patch
 def save(self:Embeddings, path, # Folder, or a name ending in `.safetensors` or `.npz`
     ) -> Path: # What was written
-    "Write all of it, atomically; an existing file is replaced, an existing folder is refused"
+    "Write all of it, atomically; a file, or a folder of Embeddings, is replaced, another folder is refused"
     from safetensors.numpy import save_file
     path = Path(path).expanduser()
-    if path.is_dir(): raise FileExistsError(f"{path} is an existing folder; choose a new name, or remove it first")
-    with atomic_path(path) as tmp:
+    if path.suffix not in ('', '.npz', '.safetensors'):
+        raise ValueError(f"path={str(path)!r}: use a folder name without a dot, `.safetensors` or `.npz`")
+    _refuse_foreign(path)
+    if path.suffix and path.is_dir(): raise FileExistsError(f"{path} is a folder; choose another file name")
+    with atomic_path(path, replace=True) as tmp:
         if path.suffix == '.npz': np.savez(tmp, **_arrays(self, True))
-        elif path.suffix == '.safetensors': save_file(_arrays(self, True), tmp)
-        elif path.suffix:
-            raise ValueError(f"path={str(path)!r}: use a folder name without a dot, `.safetensors` or `.npz`")
+        elif path.suffix: save_file(_arrays(self, True), tmp)
         else:
             tmp.mkdir(); save_file(_arrays(self, False), tmp/'emb.safetensors')
             (tmp/'table.json').write_text(_table_json(self), 'utf-8')
     return path
+
 
 # %% ../nbs/20_embeddings.ipynb #16a767f5
 def _npz_read(path, keys, need=('pid',)):

@@ -4,16 +4,19 @@
 
 # %% auto #0
 __all__ = ['param_groups', 'NotFiniteLoss', 'guard', 'Callback', 'Plain', 'accelerator', 'to_device', 'Learner', 'fingerprint',
-           'save_weights', 'load_weights', 'save_state', 'load_state', 'Checkpoint', 'Log', 'eval_weights', 'Validate',
-           'refresh_batchnorm', 'Average']
+           'save_weights', 'DamagedFile', 'load_weights', 'save_state', 'load_state', 'Checkpoint', 'Log',
+           'eval_weights', 'Validate', 'refresh_batchnorm', 'Average']
 
 # %% ../nbs/50_learner.ipynb #41fd2ca3
-import json, time, hashlib
+import hashlib, json, math, pickle, random, time, warnings, zlib
 from contextlib import contextmanager
 from pathlib import Path
+import numpy as np
 import torch
 from fastcore.basics import patch
-from .core import atomic_path, pick_device, sensible_threads, progress, check_choice
+from .core import (atomic_path, check_choice, failed_sums, pick_device, progress, sensible_threads,
+                           sweep_remains, write_sums)
+
 
 # %% ../nbs/50_learner.ipynb #aa9c0c4a
 def param_groups(model, # Module; may name randomly initialised parts in `new_parts`
@@ -54,6 +57,7 @@ class Callback:
     "Override any of the events; state that must survive a restart belongs in `state_dict`"
     def before_fit(self, learn): "Once, before the first step of this call of `learn.fit`"
     def after_step(self, learn): "After each training step; its losses are in `learn.logs`"
+    def after_all(self, learn): "After all callbacks have seen a step, whatever their order: what `Checkpoint` saves"
     def after_epoch(self, learn): "After each pass over `learn.loader`"
     def after_fit(self, learn): "Once, after the strategy has set the final weights of `learn.net`"
     def state_dict(self) -> dict: return {} # Tensors, numbers, strings, and lists or dicts of them
@@ -155,13 +159,13 @@ def _one_epoch(self:Learner):
     "The rest of the current epoch"
     self.model.train()
     began, at, done = time.perf_counter(), self.step, False
-    for batch in self.loader.epoch(self.epoch, self.number):
+    for batch in self.loader.epoch(self.epoch, self.number) if self.step < self.n_steps else ():
         self.wait += time.perf_counter() - began
         out = self.strategy.step(self, to_device(batch, self.device))
         self.logs = {k: v for k, v in out.items() if k.endswith('_loss')}
         self.number += 1; self.step += 1
         self.seconds += time.perf_counter() - began
-        self('after_step')
+        self('after_step'); self('after_all')
         began = time.perf_counter()
         if self.stop or self.step >= self.n_steps: break
     else: done = True
@@ -182,7 +186,8 @@ def fit(self:Learner,
     if not self._began: self.strategy.before_fit(self); self._began = True
     self.n_epochs, self.n_steps = epochs, steps if steps is not None else epochs*len(self.loader)
     self('before_fit')
-    while self.step < self.n_steps and not self.stop: self._one_epoch()
+    open_epoch = lambda: self.step == self.n_steps and self.number # of a state that was saved at the last step
+    while not self.stop and (self.step < self.n_steps or open_epoch()): self._one_epoch()
     if not self.stop:
         self.strategy.finish(self)
         self('after_fit')
@@ -196,31 +201,77 @@ def fingerprint(model, # Module
     return hashlib.sha1(text.encode()).hexdigest()[:12]
 
 # %% ../nbs/50_learner.ipynb #991d14e1
+def _checksum(state):
+    "CRC-32 of all tensors of a state, in the order of their names"
+    crc = 0
+    for k in sorted(state): crc = zlib.crc32(state[k].contiguous().reshape(-1).view(torch.uint8).numpy(), crc)
+    return str(crc)
+
+
 def save_weights(model, # Module
     path, # File to write
     **meta):
-    "Weights as one safetensors file, with `meta` (strings) in its header; written atomically"
+    "Weights as one safetensors file, with a checksum and `meta` (strings) in its header; written atomically"
     from safetensors.torch import save_file
     state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
-    meta = {'model': type(model).__name__, 'fingerprint': fingerprint(model), **{k: str(v) for k, v in meta.items()}}
+    meta = {'model': type(model).__name__, 'fingerprint': fingerprint(model), 'crc32': _checksum(state),
+            **{k: str(v) for k, v in meta.items()}}
     with atomic_path(path) as tmp: save_file(state, tmp, metadata=meta)
 
 # %% ../nbs/50_learner.ipynb #54ecd63c
+class DamagedFile(ValueError):
+    "A file is truncated, changed, empty or of another kind than expected"
+
+
+def _looks_like(path):
+    "What a file that cannot be read seems to be"
+    with open(path, 'rb') as f: head = f.read(16)
+    kinds = {b'PK': 'a zip archive, such as torch.save and numpy.savez write', b'\x80': 'a Python pickle',
+             b'<': 'a web page', b'{': 'JSON text', b'version https': 'a Git LFS pointer', b'\x1f\x8b': 'a gzip file'}
+    other = 'truncated or of another kind' if head else 'empty'
+    return next((v for k, v in kinds.items() if head.startswith(k)), other)
+
+
+def _read_weights(path):
+    "Tensors and header of a file that `save_weights` or another program wrote"
+    from safetensors import SafetensorError, safe_open
+    if path.is_dir(): raise ValueError(f"{str(path)!r} is a folder; give the .safetensors file in it")
+    if not path.is_file(): raise FileNotFoundError(f"no checkpoint at {path.name!r} in {str(path.parent)!r}")
+    try:
+        with safe_open(path, 'pt') as f: state, meta = {k: f.get_tensor(k) for k in f.keys()}, f.metadata() or {}
+    except (SafetensorError, OSError) as e:
+        raise DamagedFile(f"{str(path)!r} is {_looks_like(path)}; expected a safetensors file that save_weights wrote. "
+                          f"Give that file, or copy or train it again ({e})") from e
+    if 'crc32' in meta and meta['crc32'] != _checksum(state):
+        raise DamagedFile(f"{str(path)!r} holds other weights than were written (the checksum in its header differs); "
+                          "copy or train it again")
+    return state, meta
+
+
+# %% ../nbs/50_learner.ipynb #0a35645b
 def load_weights(model, # Module with the same parameters
     path, # File written by `save_weights`
     ): # `model`
     "Load a file written by `save_weights`; a checkpoint of another model is refused with the first differences"
-    from safetensors import safe_open
-    path = Path(path)
-    if not path.is_file(): raise FileNotFoundError(f"no checkpoint at {path.name!r} in {str(path.parent)!r}")
-    with safe_open(path, 'pt') as f: state, meta = {k: f.get_tensor(k) for k in f.keys()}, f.metadata() or {}
-    diff = _differences(state, model.state_dict())
-    if diff:
-        raise ValueError(f"the checkpoint holds a {meta.get('model', 'model of unknown class')}, not this "
-            f"{type(model).__name__}: {len(diff)} differences, first {diff[:3]}. "
-            "Create the model with the settings it was trained with, or pass the right file.")
-    model.load_state_dict(state)
+    model.load_state_dict(_weights_for(model, Path(path)))
     return model
+
+
+def _weights_for(model, path):
+    "The weights in a file, after all checks"
+    state, meta = _read_weights(path)
+    mine, trained = model.state_dict(), dict(model.named_parameters())
+    diff = _differences(state, mine)
+    if diff:
+        raise ValueError(f"the checkpoint {str(path)!r} holds a {meta.get('model', 'model of unknown class')}, not "
+            f"this {type(model).__name__}: {len(diff)} differences, first {diff[:3]}. "
+            "Create the model with the settings it was trained with, or pass the right file.")
+    finite = lambda x: not x.is_floating_point() or bool(x.isfinite().all())
+    bad = [k for k, v in state.items() if not finite(v) and (k in trained or finite(mine[k]))]
+    if bad:
+        raise DamagedFile(f"{str(path)!r} holds NaN or infinite weights in {bad[0]!r} ({len(bad)} of {len(state)} "
+                          "tensors); use an earlier file, or train again with a lower lr")
+    return state
 
 
 def _differences(state, mine):
@@ -229,40 +280,101 @@ def _differences(state, mine):
         + [f"{k}: {tuple(state[k].shape)} in the file, {tuple(mine[k].shape)} in the model"
            for k in mine if k in state and state[k].shape != mine[k].shape])
 
+
 # %% ../nbs/50_learner.ipynb #851da00b
+def _storable(x, where):
+    "A state of tensors, numbers and strings, without NumPy scalars; anything else could not be loaded again"
+    if isinstance(x, np.generic): return x.item()
+    if isinstance(x, dict): return type(x)((k, _storable(v, f'{where}[{k!r}]')) for k, v in x.items())
+    if type(x) in (list, tuple): return type(x)(_storable(v, f'{where}[{i}]') for i, v in enumerate(x))
+    if isinstance(x, torch.Tensor) or type(x) in (int, float, bool, str, bytes, type(None)): return x
+    raise TypeError(f"{where} is {type(x).__name__}; a state holds tensors, numbers, strings, lists and dicts of them")
+
+
+def _settings(learn):
+    "What a resumed training must share with the one that was saved"
+    groups = [{k: v for k, v in g.items() if k not in ('params', 'lr')} for g in learn.opt.param_groups]
+    names = dict.fromkeys(k for g in groups for k in g)
+    return dict(strategy=type(learn.strategy).__name__, seed=learn.seed, clip=learn.clip, batches=len(learn.loader),
+                precision=learn.acc.mixed_precision, **{k: [g.get(k) for g in groups] for k in names})
+
+
+# %% ../nbs/50_learner.ipynb #20c9533c
+def _rng():
+    "The global random states: torch, NumPy and Python"
+    name, keys, *rest = np.random.get_state()
+    return dict(cpu=torch.get_rng_state(), cuda=torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+                numpy=(name, keys.tolist(), *rest), python=random.getstate())
+
+
 def save_state(learn, # `Learner`
-    folder, # Folder to write
+    folder, # Folder to write; a state that is there is replaced
     ):
     "Write the complete training state as one folder"
-    with atomic_path(folder) as tmp:
+    counts = {k: getattr(learn, k) for k in ('epoch', 'number', 'step', 'images', 'seconds', 'wait')}
+    cbs = [_storable(cb.state_dict(), f'the state of callback {type(cb).__name__}') for cb in learn.cbs]
+    state = dict(opt=learn.opt.state_dict(), sched=_storable(learn.sched.state_dict(), 'the schedule'), cbs=cbs,
+                 strategy=_storable(learn.strategy.state_dict(), 'the state of the strategy'),
+                 scaler=learn.acc.scaler.state_dict() if learn.acc.scaler else {}, rng=_rng(), counts=counts,
+                 settings=_storable(_settings(learn), 'settings'), names=[type(cb).__name__ for cb in learn.cbs])
+    with atomic_path(folder, replace=True) as tmp:
         tmp.mkdir()
         save_weights(learn.net, tmp/'model.safetensors')
-        rng = dict(cpu=torch.get_rng_state(), cuda=torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])
-        state = dict(opt=learn.opt.state_dict(), sched=learn.sched.state_dict(), strategy=learn.strategy.state_dict(),
-            cbs=[cb.state_dict() for cb in learn.cbs], rng=rng,
-            counts={k: getattr(learn, k) for k in ('epoch', 'number', 'step', 'images', 'seconds', 'wait')})
         torch.save(state, tmp/'state.pt')
+        write_sums(tmp)
+
 
 # %% ../nbs/50_learner.ipynb #137c3d4c
-def load_state(learn, # `Learner` made with the same arguments
-    folder, # Folder written by `save_state`
-    ): # `learn`
-    "Restore the training state from `folder`"
-    folder = Path(folder)
-    load_weights(learn.net, folder/'model.safetensors')
-    state = torch.load(folder/'state.pt', weights_only=True, map_location=learn.device)
+def _read_state(folder, model, device='cpu'):
+    "Weights and the rest of a state, after all checks of its files"
+    lost = [f'{n!r} is missing' for n in ('model.safetensors', 'state.pt') if not (folder/n).is_file()]
+    bad = [f'{k!r} {v}' for k, v in failed_sums(folder).items()]
+    if lost or bad: raise DamagedFile(f"the state in {str(folder)!r} is damaged: {', '.join(lost or bad)}; "
+                                      "load another state, or train again")
+    weights = _weights_for(model, folder/'model.safetensors')
+    try: return weights, torch.load(folder/'state.pt', weights_only=True, map_location=device)
+    except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as e:
+        raise DamagedFile(f"{str(folder/'state.pt')!r} is {_looks_like(folder/'state.pt')}; expected what save_state "
+                          f"writes. Load another state, or train again ({str(e).splitlines()[0]})") from e
+
+
+def _refuse_others(learn, state, folder):
+    "Refuse a state of other callbacks, settings or another schedule"
     if len(state['cbs']) != len(learn.cbs):
         raise ValueError(f"the saved run had {len(state['cbs'])} callbacks, this one has {len(learn.cbs)}; "
             "use the same list")
+    names, there, here = [type(cb).__name__ for cb in learn.cbs], state.get('settings', {}), _settings(learn)
+    pairs = zip(state.get('names', names), names, state['cbs'], learn.cbs)
+    diff = {k: (there[k], here[k]) for k in there if k in here and there[k] != here[k]}
+    diff |= {f'callback {i}': (a, b) for i, (a, b, s, cb) in enumerate(pairs) if a != b and (s or cb.state_dict())}
+    sched, at = learn.sched, state['sched']['last_epoch']
+    rates = [base*f(at) for base, f in zip(sched.base_lrs, sched.lr_lambdas)]
+    if not diff and not all(math.isclose(a, b) for a, b in zip(state['sched']['_last_lr'], rates)):
+        diff['rate by the schedule'] = state['sched']['_last_lr'], rates
+    if diff: raise ValueError(f"{str(folder)!r} was saved with other settings (there, here): {diff}; make the Learner "
+                              "with the same arguments, or start from the weights alone with load_weights")
+
+
+# %% ../nbs/50_learner.ipynb #306bbfee
+def load_state(learn, # `Learner` made with the same arguments
+    folder, # Folder written by `save_state`
+    ): # `learn`
+    "Restore the training state from `folder`; of another training or damaged, it is refused and `learn` unchanged"
+    weights, state = _read_state(Path(folder), learn.net, learn.device)
+    _refuse_others(learn, state, folder)
+    learn.net.load_state_dict(weights)
     learn.opt.load_state_dict(state['opt']); learn.sched.load_state_dict(state['sched'])
     learn.strategy.load_state_dict(state['strategy'])
     for cb, s in zip(learn.cbs, state['cbs']): cb.load_state_dict(s)
     for k, v in state['counts'].items(): setattr(learn, k, v)
-    torch.set_rng_state(state['rng']['cpu'].cpu())
-    if state['rng']['cuda'] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([s.cpu() for s in state['rng']['cuda']])
+    rng = state['rng']
+    torch.set_rng_state(rng['cpu'].cpu())
+    if rng['cuda'] and torch.cuda.is_available(): torch.cuda.set_rng_state_all([s.cpu() for s in rng['cuda']])
+    if 'numpy' in rng: np.random.set_state(rng['numpy']); random.setstate(rng['python'])
+    if state.get('scaler') and learn.acc.scaler: learn.acc.scaler.load_state_dict(state['scaler'])
     learn._began = True
     return learn
+
 
 # %% ../nbs/50_learner.ipynb #ec5b63b5
 class Checkpoint(Callback):
@@ -270,21 +382,61 @@ class Checkpoint(Callback):
     def __init__(self, folder, # Parent folder of the states
         every:int=200, # Steps
         keep:int=2, # States to keep
-        ): self.folder, self.every, self.keep = Path(folder), every, keep
-    def saved(self) -> list: return sorted(p for p in self.folder.glob('step-*') if p.is_dir()) # Oldest first
+        ):
+        for name, n in dict(every=every, keep=keep).items():
+            if n < 1: raise ValueError(f"{name}={n} must be at least 1")
+        self.folder, self.every, self.keep, self._looked = Path(folder), every, keep, False
 
-    def after_step(self, learn):
+    def saved(self) -> list: # Oldest first
+        return sorted((p for p in self.folder.glob('step-*') if p.is_dir() and p.name[5:].isdigit()), key=_step_of)
+
+    def before_fit(self, learn):
+        "Refuse the states of another training, which a later `resume` would take for those of `learn`"
+        newer = [p for p in self.saved() if _step_of(p) > learn.step]
+        if newer and not self._looked:
+            raise ValueError(f"{str(self.folder)!r} holds states up to step {_step_of(newer[-1])}, this training is at "
+                             f"step {learn.step}; call resume(learn) before fit, or give another folder")
+
+    def after_all(self, learn):
         "Save `learn` every `every` steps"
         if learn.step % self.every or not learn.acc.is_main_process: return
         import shutil
         save_state(learn, self.folder/f'step-{learn.step:08d}')
-        for old in self.saved()[:-self.keep]: shutil.rmtree(old)
+        for old in [p for p in self.saved() if _step_of(p) <= learn.step][:-self.keep]: shutil.rmtree(old)
 
-    def resume(self, learn) -> bool: # Whether a state was found
-        "Load the newest state into `learn`, if there is one"
-        if not self.saved(): return False
-        load_state(learn, self.saved()[-1])
-        return True
+
+def _step_of(path): return int(path.name[5:])
+
+
+# %% ../nbs/50_learner.ipynb #ea9e54cf
+@patch
+def _first_whole(self:Checkpoint, use):
+    "What `use` returns for the newest state that is not damaged; None without one"
+    states = self.saved()[::-1]
+    for p, older in zip(states, [*states[1:], None]):
+        try: return use(p)
+        except DamagedFile as e:
+            then = f'goes on from {older.name}' if older else 'starts anew'
+            warnings.warn(f"{p.name} is left out and training {then}: {e}", stacklevel=3)
+
+
+@patch
+def resume(self:Checkpoint, learn, # `Learner` made with the same arguments
+    ) -> bool: # Whether a state was loaded
+    "Load the newest state into `learn`, if there is one that is not damaged"
+    self._looked = True
+    if learn.acc.is_main_process: sweep_remains(self.folder, below=True)
+    return self._first_whole(lambda p: load_state(learn, p)) is not None
+
+
+@patch
+def can_resume(self:Checkpoint, model, # Of the training
+    ) -> bool: # Whether `resume` would load a state
+    "Look for a state that is not damaged, without loading it"
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore') # `resume` warns
+        return self._first_whole(lambda p: _read_state(p, model)) is not None
+
 
 # %% ../nbs/50_learner.ipynb #60cb2ede
 class Log(Callback):
@@ -389,7 +541,7 @@ def _run(self:Validate, learn):
         m = self.score(model)
         if self.key not in m: raise KeyError(f"score() returned {sorted(m)}; key={self.key!r} is not among them")
         if self.best is None or m[self.key] > self.best:
-            self.best = m[self.key]
+            self.best = float(m[self.key])
             self.best_state = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
     self.rows.append(dict(step=learn.step, images=learn.images, **{k: float(v) for k, v in m.items()}))
 

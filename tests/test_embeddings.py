@@ -37,6 +37,19 @@ def test_an_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
     assert (tmp_path/"x.npz").read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["x.npz"]
 
 
+def test_a_folder_is_replaced_only_if_save_wrote_it(tmp_path):
+    make().save(tmp_path/"q")
+    make(2).save(tmp_path/"q")
+    assert len(Embeddings.load(tmp_path/"q")) == 2 and [p.name for p in tmp_path.iterdir()] == ["q"]
+    (tmp_path/"empty").mkdir()
+    assert len(Embeddings.load(make(4).save(tmp_path/"empty"))) == 4
+    (tmp_path/"q"/"notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"did not write \(it holds \['notes.txt'\]\)"): make().save(tmp_path/"q")
+    assert len(Embeddings.load(tmp_path/"q")) == 2 and (tmp_path/"q"/"notes.txt").read_text() == "mine"
+    (tmp_path/"x.npz").mkdir()
+    with pytest.raises(FileExistsError): make().save(tmp_path/"x.npz")
+
+
 @pytest.mark.parametrize("kw, message", [
     (dict(emb=np.zeros(6)), r"\(6,\); it must be \(N,D\)"),
     (dict(emb=np.zeros((6, 0))), r"must be \(N,D\)"),

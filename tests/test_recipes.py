@@ -6,8 +6,8 @@ import torch
 from reid_lab.learner import Callback
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.recipes import camel, training
-from reid_lab.recipes.camel import (PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, evaluate, load_data, load_run,
-                                    make_strategy, pretrain, run_variant)
+from reid_lab.recipes.camel import (PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, evaluate, finetune, load_data,
+                                    load_run, make_strategy, pretrain, run_variant)
 from reid_lab.recipes.study import find_study, settings_frame
 
 
@@ -67,7 +67,7 @@ def test_an_interrupted_run_goes_on(data, tmp_path, monkeypatch):
     config = Config("camel", "smoke", train=(("steps", 12),))
     whole = pretrain(config, data, tmp_path / "a", quiet=True)
     real = training.Checkpoint
-    monkeypatch.setattr(training, "Checkpoint", lambda folder, every, keep: real(folder, 3, keep))
+    monkeypatch.setattr(training, "Checkpoint", lambda folder, every: real(folder, 3))
 
     class Stop(Callback):
         def after_step(self, learn):
@@ -99,6 +99,31 @@ def test_a_folder_refuses_another_training(data, tmp_path, change, named):
         with pytest.raises(ValueError, match=f"holds another training.*'{named}'"):
             pretrain(Config(**{**dict(variant="camel", preset="smoke", train=(("steps", 4),)), **change}), other,
                      tmp_path, quiet=True)
+
+
+def test_fine_tuning_refuses_another_target_and_another_start(data, tmp_path):
+    "What is tuned, on what, from which weights, with which settings: each difference is named"
+    def run(variant="camel", other=data, **train):
+        config = Config(variant, "smoke", train=tuple(dict(steps=2, ft_steps=6, **train).items()))
+        start = pretrain(config, data, quiet=True)
+        return finetune(config, start, other, tmp_path, quiet=True)
+    run()
+    for kw, named in ((dict(other=load_data("smoke", scenario="street")), "images"), (dict(ft_lr=.1), "ft_lr"),
+                      (dict(variant="st"), "method"), (dict(lr=.1), "after")):
+        with pytest.raises(ValueError, match=f"holds another training.*'{named}'"): run(**kw)
+
+
+def test_a_run_folder_refuses_other_scores(tmp_path):
+    "Zero-shot on another target or split would replace the Embeddings of the first"
+    def run(**kw): return run_variant("base", "smoke", keep=tmp_path, finetuned=False, train=dict(steps=2), **kw)
+    first = run()
+    for kw, named in ((dict(split="val"), "split"), (dict(scenario="street"), "target")):
+        with pytest.raises(ValueError, match=f"holds another training.*'{named}'"): run(**kw)
+    assert load_run(tmp_path/"base-0-steps=2", ["pretrained"])["row"] == first
+    again = run()
+    timeless = lambda row: {k: v for k, v in row.items() if not k.endswith("_s")}
+    assert timeless(again) == timeless(first)
+    assert [p for p in tmp_path.rglob(".*")] == []
 
 
 def test_a_run_is_opened_at_its_own_size(tmp_path):

@@ -304,10 +304,11 @@ def test_two_builders_at_once(tiny, tmp_path):
     assert [m.result() for m in made] == [len(tiny.table())]*2
     assert [f.name for f in tmp_path.iterdir()] == [tiny.key]
     built, alone = folder_bytes(tmp_path/tiny.key), folder_bytes(tiny.folder)
-    assert len(built) == 4 and all(alone[name] == data for name, data in built.items())
+    assert len(built) == 5 and all(alone[name] == data for name, data in built.items())
 
 
 @pytest.mark.parametrize("harm", ["cut", "remove"])
+@pytest.mark.filterwarnings("ignore:the World cache")
 def test_a_damaged_cache_is_built_again(tiny, tmp_path, harm):
     w = World("smoke", seed=5, cache=tmp_path, **TINY)
     path = w.build()/"images.npy"

@@ -321,7 +321,8 @@ def epoch(self:Batches, e:int, # Epoch
     todo = range(start, len(self.order(e)))
     if not self.workers: return (self.batch(e, i) for i in todo)
     view = _Epoch(self, e)
-    return iter(torch.utils.data.DataLoader(view, batch_size=None, sampler=todo, num_workers=self.workers))
+    own = torch_stream(self.seed, 'workers', e) # else each epoch begun or resumed would draw from the global generator
+    return iter(torch.utils.data.DataLoader(view, None, sampler=todo, num_workers=self.workers, generator=own))
 
 
 class _Epoch(torch.utils.data.Dataset):

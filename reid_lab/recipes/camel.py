@@ -9,12 +9,12 @@ __all__ = ['VARIANTS', 'TABLE_IV', 'TITLES', 'PRESETS', 'PHASES', 'STUDIES', 'Va
            'load_run']
 
 # %% ../../nbs/83_recipes.camel.ipynb #7f740a0e
-import copy, hashlib, json, shutil, time
+import copy, hashlib, json, time
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 import numpy as np
 import torch
-from ..core import atomic_path, check_choice, pick_device
+from ..core import atomic_path, check_choice, locked, pick_device
 from ..data.loaders import Batches, to_pixels, tokenize
 from ..data.text import WordPiece, eda, load_tokenizer, mask_tokens
 from ..datasets import load_dataset, require
@@ -26,7 +26,7 @@ from ..meta.stylise import style_tasks
 from ..metrics import retrieval_metrics
 from ..models.zoo import MODELS, list_models
 from .study import Axes, Study, grid
-from .training import Trained, fit, load_trained, model_of, training_key
+from .training import Trained, claim, digest, fit, load_trained, model_of, read_record, training_key
 from ..retrieval import rank, rerank_itm
 from ..schedules import lr_linear
 
@@ -415,8 +415,11 @@ def run_variant(method:str='camel', # Key of `VARIANTS`
     "`run_phases` from names and numbers, for sweeps"
     config = Config(method, preset, seed, tuple((train or {}).items()), tuple((meta or {}).items()), model)
     data, folder = load_data(preset, **source), keep and Path(keep)/config.name
-    done = run_phases(config, data, finetuned, split, folder, quiet)
-    if folder: save_run(done, data, folder)
+    if not folder: return run_phases(config, data, finetuned, split, quiet=quiet)['row']
+    with locked(folder/'.lock', False, f'the run folder {str(folder)!r}'):
+        claim(folder, dict(target=digest(data.target, captions=True), split=split), 'scored.json')
+        done = run_phases(config, data, finetuned, split, folder, quiet)
+        save_run(done, data, folder)
     return done['row']
 
 # %% ../../nbs/83_recipes.camel.ipynb #4522463e
@@ -428,9 +431,7 @@ def save_run(done:dict, # From `run_phases` with this folder
     folder = Path(folder)
     data.tokenizer.save(folder/'tokenizer')
     for name, e in done['evals'].items():
-        for part, emb in (('queries', e['q']), ('gallery', e['g'])):
-            shutil.rmtree(folder/f'{name}-{part}', ignore_errors=True)
-            emb.save(folder/f'{name}-{part}')
+        for part, emb in (('queries', e['q']), ('gallery', e['g'])): emb.save(folder/f'{name}-{part}')
     top = {n: e['top'].tolist() for n, e in done['evals'].items()}
     text = json.dumps(dict(row=done['row'], logs=done['logs'], top=top))
     with atomic_path(folder/'run.json') as tmp: tmp.write_text(text)
@@ -441,7 +442,10 @@ def load_run(folder, # That `save_run` wrote
     ) -> dict: # row, logs, top and the models asked for
     "A run that was kept; its trained folders say which model and size they hold"
     folder, places = Path(folder), dict(pretrained='pretrain', finetuned='finetune/plain')
-    out, tok = json.loads((folder/'run.json').read_text()), load_tokenizer(folder/'tokenizer')
+    if not (folder/'run.json').exists():
+        raise FileNotFoundError(f"no finished run in {str(folder)!r} (it needs run.json); run it to its end, which "
+                                "goes on from what is there, or give another folder")
+    out, tok = read_record(folder/'run.json', 'row', 'logs', 'top'), load_tokenizer(folder/'tokenizer')
     for name in models:
         place = places[check_choice('models', name, places)]
         out[name] = load_trained(folder/place, tokenizer=tok).model

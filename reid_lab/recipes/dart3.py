@@ -7,21 +7,22 @@ __all__ = ['METHODS', 'PAPER', 'STUDIES', 'BIAS', 'Method', 'Evaluation', 'as_in
            'score_settings', 'over_cameras', 'trained_on', 'run_study']
 
 # %% ../../nbs/84_recipes.dart3.ipynb #261d2b47
-import shutil, time
+import json, time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..analysis.camera_bias import UNCERTAINTIES, error_auroc, per_camera
-from ..core import atomic_path, check_choice, pick_device, stream
+from ..core import atomic_path, check_choice, locked, pick_device, stream
 from ..embeddings import Embeddings, embed_images
 from ..metrics import camera_nmi, weighted_mean
 from ..models.zoo import MODELS
 from ..protocols import Case, make_case
 from .reid import reid_key, reid_settings, train_reid
 from .study import Axes, Study, grid, label
-from .training import Trained, load_trained
+from .training import Trained, claim, digest, load_trained
 from ..tta import CameraNorm, Dart3, Dart3Lite, ImageStream, NoAdapt, Temp, Tent, influential
 
 # %% ../../nbs/84_recipes.dart3.ipynb #d2e872aa
@@ -213,6 +214,12 @@ def trained_on(case:Case, # Its training images
     return done
 
 # %% ../../nbs/84_recipes.dart3.ipynb #abd47939
+def _scored(case, settings, bias):
+    "What the scores of a study folder depend on, beside the training"
+    key = dict(queries=digest(case.q), gallery=digest(case.g), settings=list(settings), bias=bias)
+    return json.loads(json.dumps(key))
+
+
 def run_study(study='main', # Key of `STUDIES`, or a list of settings
     preset:str='quick', # Of World and training
     seed:int=0, # Of World and training
@@ -227,15 +234,15 @@ def run_study(study='main', # Key of `STUDIES`, or a list of settings
     settings = STUDIES[check_choice('study', study, STUDIES)].settings if isinstance(study, str) else study
     case = make_case(preset, seed, **where)
     folder, models = (f and Path(f)/f'seed-{seed}' for f in (keep, models))
-    done = trained_on(case, preset, seed, folder, models, quiet, **(train or {}))
-    ev, usual = Evaluation(done.model, case), {}
-    settings = [s for s in settings if applies(s, ev)]
-    if preset in ('full', 'paper'): usual = as_in_paper(reid_settings(preset, **(train or {})).model)
-    frame = score_settings(ev, settings, usual, bias=bias)
-    if folder:
-        for name, e in (('queries', ev.q), ('gallery', ev.g)):
-            shutil.rmtree(folder/name, ignore_errors=True)
-            e.save(folder/name)
-        with atomic_path(folder/'cameras.csv') as tmp: frame.assign(seed=seed).to_csv(tmp, index=False)
+    with locked(folder/'.study', False, f'the study folder {str(folder)!r}') if folder else nullcontext():
+        if folder: claim(folder, _scored(case, settings, bias), 'scored.json')
+        done = trained_on(case, preset, seed, folder, models, quiet, **(train or {}))
+        ev, usual = Evaluation(done.model, case), {}
+        settings = [s for s in settings if applies(s, ev)]
+        if preset in ('full', 'paper'): usual = as_in_paper(reid_settings(preset, **(train or {})).model)
+        frame = score_settings(ev, settings, usual, bias=bias)
+        if folder:
+            for name, e in (('queries', ev.q), ('gallery', ev.g)): e.save(folder/name)
+            with atomic_path(folder/'cameras.csv') as tmp: frame.assign(seed=seed).to_csv(tmp, index=False)
     keys = [{k: v for k, v in s.items() if k != 'name'} | dict(method=s['name']) for s in settings]
     return [{**r, **k, **done.cost, 'case': case.name} for r, k in zip(over_cameras(frame).to_dict('records'), keys)]

@@ -1,0 +1,222 @@
+"""Forty trainings, killed at random moments and started again, end bit for bit as if nothing had happened."""
+import json
+import os
+import pathlib
+import random
+import shutil
+import sys
+import traceback
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+
+from reid_lab.data.loaders import Batches
+from reid_lab.data.table import ReidTable
+from reid_lab.learner import Average, Callback, Checkpoint, Learner, Log, Plain, Validate
+from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
+from reid_lab.meta.memory import ErrorMemory
+
+CASES, STEPS, DIED = 40, 11, 137
+
+
+class Blobs:
+    "Two classes; epochs differ in length, as those of PK batches do"
+    def __len__(self): return 4
+    def epoch(self, e, start=0):
+        for i in range(start, 4 + (0, 1, -1)[e % 3]):
+            g = torch.Generator().manual_seed(10*e + i)
+            y = torch.randint(0, 2, (8,), generator=g)
+            yield dict(img=torch.randn(8, 3, generator=g) + 2*y[:, None], pid=y)
+
+
+class Net(torch.nn.Module):
+    "BatchNorm, dropout (global generator) and, where a task gives it one, a memory"
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.bn, self.drop = torch.nn.Linear(3, 6), torch.nn.BatchNorm1d(6), torch.nn.Dropout(.3)
+        self.b = torch.nn.Linear(6, 2)
+
+    def forward(self, batch):
+        h = self.drop(self.bn(self.a(batch["img"])).relu())
+        out = dict(id_loss=torch.nn.functional.cross_entropy(self.b(h), batch["pid"]))
+        if "memory" in batch: out["memory_loss"] = .1*(h @ batch["memory"]["img"].T).square().mean()
+        return {**out, "memory_entry": dict(img=h.detach(), pid=batch["pid"], mask=torch.ones(len(h), 3))}
+
+
+class Noise(Task):
+    "Draws from the step's own generator"
+    def __call__(self, batch, rng): return {**batch, "img": batch["img"]*float(rng.uniform(.5, 1.5))}
+
+
+class Remember(Noise):
+    "Noise with a memory of past samples"
+    def __init__(self): self.memory = ErrorMemory(11)
+    def __call__(self, batch, rng):
+        memory = dict(memory=self.memory.read()) if len(self.memory) else {}
+        return {**super().__call__(batch, rng), **memory}
+    def after(self, out): self.memory.push(out["memory_entry"])
+    def state_dict(self): return dict(memory=self.memory.state_dict())
+    def load_state_dict(self, state): self.memory.load_state_dict(state["memory"])
+
+
+def tasks(): return [Task(), Noise(), Remember()]
+
+
+STRATEGIES = [
+    Plain, lambda: TaskCycle(tasks(), iters_per_task=1), lambda: TaskCycle(tasks(), "random", 2),
+    lambda: TaskCycle(tasks()), lambda: DualSpeed(tasks(), iters_per_task=1),
+    lambda: DualSpeed(tasks(), .5, .3, 3, "random", 1), lambda: DualSpeed(tasks(), iters_per_task=1, fast=False),
+    lambda: DualSpeed(tasks(), slow_every_tasks=3, iters_per_task=1, slow=False, sequential=False),
+    lambda: DualSpeed(tasks(), slow_every_tasks=3, iters_per_task=1, final_slow_step=True),
+    lambda: ReleasedDualSpeed(tasks())]
+
+
+class Clock:
+    "Moments at which the process may die"
+    def __init__(self, die_at): self.now, self.die_at = 0, die_at
+    def __call__(self, *args, **kw):
+        self.now += 1
+        if self.now == self.die_at: os._exit(DIED)
+
+    def around(self, owner, name, halve=False):
+        "Moments before and after a function, and, for a function that writes a file, in the middle"
+        true = getattr(owner, name)
+
+        def timed(*args, **kw):
+            self()
+            out = true(*args, **kw)
+            if halve and self.now + 1 == self.die_at: os.truncate(args[1], os.path.getsize(args[1])//2)
+            self()
+            return out
+        setattr(owner, name, timed)
+
+    def everywhere(self):
+        os.fsync = self # also faster
+        for owner, name in ((Learner, "update"), (pathlib.Path, "rename"), (pathlib.Path, "replace"),
+                            (pathlib.Path, "unlink"), (pathlib.Path, "mkdir"), (shutil, "rmtree")):
+            self.around(owner, name)
+        for owner, name in ((torch, "save"), (safetensors.torch, "save_file")): self.around(owner, name, halve=True)
+
+
+class Tick(Callback):
+    "A moment between two callbacks"
+    def __init__(self, clock):
+        for event in ("before_fit", "after_step", "after_all", "after_epoch", "after_fit"): setattr(self, event, clock)
+
+
+def score(model):
+    g = torch.Generator().manual_seed(7)
+    x, y = torch.randn(16, 3, generator=g), torch.randint(0, 2, (16,), generator=g)
+    return dict(mAP=-float(model(dict(img=x + 2*y[:, None], pid=y))["id_loss"].detach()))
+
+
+def train(case, folder, clock):
+    "One training, as a script would start it again -> everything that must not depend on kills"
+    rng = random.Random(case)
+    log, checkpoint = Log(folder/"log.jsonl", 3, quiet=True), Checkpoint(folder/"state", every=1)
+    named = dict(log=log, ema=Average(rng.choice([1, 2]), "ema", .7), swa=Average(1, "swa"),
+                 steps=Validate(score, every=2, unit="step", select=case % 2), epochs=Validate(score, select=case % 3),
+                 checkpoint=checkpoint)
+    cbs = [named[k] for k in rng.sample(sorted(named), len(named))]
+    cbs = [c for cb in cbs for c in (Tick(clock), cb)] + [Tick(clock)]
+    learn = Learner(Net(), Blobs(), STRATEGIES[case % len(STRATEGIES)](), cbs, lr=.03, clip=1., device="cpu", seed=case,
+                    schedule=lambda s: min(1., (s + 1)/4)*max(.1, 1 - s/40))
+    checkpoint.resume(learn)
+    learn.fit(steps=STEPS)
+    timeless = lambda r: {k: v for k, v in r.items() if k not in ("seconds", "images_per_s", "wait_s")}
+    return dict(weights=learn.net.state_dict(), opt=learn.opt.state_dict(), sched=learn.sched.state_dict(),
+                strategy=learn.strategy.state_dict(), rng=torch.get_rng_state(),
+                counts=[learn.epoch, learn.number, learn.step, learn.images],
+                log=[timeless(r) for r in log.rows],
+                file=[timeless(json.loads(line)) for line in log.path.read_text().splitlines()],
+                **{k: named[k].state_dict() for k in ("ema", "swa", "steps", "epochs")})
+
+
+def start(case, folder, die_at=0):
+    "Train in a copy of this process that dies at some moment -> whether it reached the end"
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            warnings.simplefilter("ignore")
+            save, clock = torch.save, Clock(die_at)
+            clock.everywhere()
+            done = train(case, folder, clock)
+            save(dict(done=done, moments=clock.now), folder/"done.pt")
+            os._exit(0)
+        finally:
+            traceback.print_exc()
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (0, DIED), f"training {case} ended with {code}"
+    return code == 0
+
+
+def same(a, b):
+    "Equality of nested states, bit by bit"
+    if isinstance(a, torch.Tensor): return torch.equal(a, b) and a.dtype == b.dtype
+    if isinstance(a, dict): return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def killed_and_resumed(case, folder):
+    "Kill a training up to four times, sometimes damage its newest state, and compare -> names of what differs"
+    whole, cut, rng = folder/"whole", folder/"cut", random.Random(1000 + case)
+    for f in (whole, cut): f.mkdir(parents=True)
+    assert start(case, whole)
+    true = torch.load(whole/"done.pt", weights_only=False)
+    left, kills = true["moments"], 0
+    while kills < 4 and not start(case, cut, rng.randint(1, left)):
+        kills += 1
+        states = Checkpoint(cut/"state").saved()
+        if states and rng.random() < .3: os.truncate(states[-1]/rng.choice(["state.pt", "model.safetensors"]), 40)
+        left = max(2, left*2//3)
+    if not (cut/"done.pt").exists(): assert start(case, cut)
+    got = torch.load(cut/"done.pt", weights_only=False)["done"]
+    hidden = [p.name for p in cut.rglob(".*")]
+    return kills, [k for k in true["done"] if not same(true["done"][k], got[k])] + hidden
+
+
+def test_forty_trainings_survive_kills_bit_for_bit(tmp_path):
+    Learner(Net(), Blobs(), device="cpu").fit(steps=1) # imports, before the copies
+    wrong, kills = {}, 0
+    for case in range(CASES):
+        n, differs = killed_and_resumed(case, tmp_path/str(case))
+        kills += n
+        if differs: wrong[case] = differs
+    print(f"{CASES - len(wrong)} of {CASES} trainings are exact after {kills} kills")
+    assert wrong == {} and kills >= CASES
+
+
+class Fading(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.lin, self.drop = torch.nn.Linear(6, 4), torch.nn.Dropout(.5)
+    def forward(self, b):
+        x = self.drop(b["img"].mean((2, 3)).repeat(1, 2))
+        return dict(id_loss=torch.nn.functional.cross_entropy(self.lin(x), b["label"]))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_worker_processes_change_nothing(tmp_path, workers):
+    "Stopped in the middle of an epoch and resumed with workers, dropout draws what it drew without them"
+    images = np.random.default_rng(0).integers(0, 255, (12, 8, 4, 3), dtype=np.uint8)
+    frame = pd.DataFrame(dict(path=[f"{i:02d}.jpg" for i in range(12)], pid=np.arange(12) % 4, cam=0, split="train"))
+    table = ReidTable(frame, None, lambda paths: [images[int(p[:2])] for p in paths])
+
+    def train(workers, folder=None, stop=0):
+        class Stop(Callback):
+            def after_step(self, learn): learn.stop = learn.step == stop
+        save = [Checkpoint(folder, every=1)] if folder else []
+        learn = Learner(Fading(), Batches(table, 3, workers=workers), callbacks=[*save, Stop()], lr=.1, device="cpu")
+        for s in save: s.resume(learn)
+        return learn.fit(steps=7).net.lin.weight
+    train(workers, tmp_path, stop=2)
+    assert torch.equal(train(workers, tmp_path), train(0))
