@@ -545,7 +545,7 @@ def loss(self:Dart3, rows): # Scalar, (B,D)
 class Dart3Lite(Dart3):
     "DART3 without the model: only the camera statistics learn"
     needs_model = False
-    def __init__(self, **kw): # For `Dart3`; `norm_kinds`, `bn_mode` and `frozen` are about layers, which LITE has none of
+    def __init__(self, **kw): # For `Dart3`, without what is about layers: `norm_kinds`, `bn_mode`, `frozen`
         if layers := {'norm_kinds', 'bn_mode', 'frozen'} & set(kw):
             raise TypeError(f"Dart3Lite adapts no layers and takes no {sorted(layers)}; use Dart3 with a model")
         super().__init__(**kw, norm_kinds=())

@@ -211,8 +211,10 @@ def test_a_model_that_takes_cameras_gets_each_images_own(table):
 
 def test_a_model_names_the_interpolation_of_its_test_images():
     noise = np.random.default_rng(0).integers(0, 256, (3, 9, 5, 3), dtype=np.uint8)
-    t = ReidTable(pd.DataFrame(dict(path=list("012"), pid=[0, 1, 2])), None, reader=lambda ps: [noise[int(p)] for p in ps])
+    frame = pd.DataFrame(dict(path=list("012"), pid=[0, 1, 2]))
+    t = ReidTable(frame, None, reader=lambda ps: [noise[int(p)] for p in ps])
     plain, soft = Tiny(), Tiny()
     soft.resample = "bilinear"
-    got = [embed_images(m, t, resample=r).emb for m, r in ((plain, None), (soft, None), (plain, "bilinear"), (soft, "bicubic"))]
+    ways = ((plain, None), (soft, None), (plain, "bilinear"), (soft, "bicubic"))
+    got = [embed_images(m, t, resample=r).emb for m, r in ways]
     assert torch.equal(got[0], got[3]) and torch.equal(got[1], got[2]) and not torch.equal(got[0], got[1])

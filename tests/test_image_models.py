@@ -248,8 +248,10 @@ def test_side_information():
     assert torch.equal(off, plain) and not torch.allclose(base, off, atol=1e-4)
     model.side = 3.
     with torch.no_grad():   # an unknown camera gets the mean, image by image
-        mixed, own, mean = model.tokens(img, torch.tensor([3, 5])), model.tokens(img, torch.tensor([3, 3])), model.tokens(img)
-    assert torch.allclose(mixed, torch.stack([own[0], mean[1]]), atol=1e-5) and not torch.allclose(own[1], mean[1], atol=1e-3)
+        mixed, own = (model.tokens(img, torch.tensor(c)) for c in ([3, 5], [3, 3]))
+        mean = model.tokens(img)
+    assert torch.allclose(mixed, torch.stack([own[0], mean[1]]), atol=1e-5)
+    assert not torch.allclose(own[1], mean[1], atol=1e-3)
     with pytest.raises(ValueError, match="cam has 3 entries for 2 images"): model.tokens(img, torch.tensor([3, 3, 7]))
     batch = {**sample_batch(SIZE), "cam": torch.tensor([7, 3]*4)}
     model.train()

@@ -101,7 +101,8 @@ def one_rectangle(rng, size, area, ratio, aspect, tries):
     H, W = size
     for _ in range(tries):
         part = rng.uniform(*area)*H*W
-        shape = rng.uniform(1/ratio, ratio) if aspect == "even" else math.exp(rng.uniform(-math.log(ratio), math.log(ratio)))
+        low, high = (1/ratio, ratio) if aspect == "even" else (-math.log(ratio), math.log(ratio))
+        shape = rng.uniform(low, high) if aspect == "even" else math.exp(rng.uniform(low, high))
         h, w = int(round(math.sqrt(part*shape))), int(round(math.sqrt(part/shape)))
         if h < H and w < W: return rng.randint(0, H - h), rng.randint(0, W - w), h, w
 
@@ -117,7 +118,7 @@ def test_rectangles_are_distributed_as_in_the_released_programs(aspect, tries, a
     assert abs(missed - lost) < .035 and (lost > .1) == (tries == 1)
     want, got = want[want[:, 2] > 0], got[got[:, 2] > 0]
     assert (got[:, :2] >= 0).all() and (got[:, :2] + got[:, 2:] <= size).all() and (got[:, 2:] < size).all()
-    parts = lambda r: [r[:, 2]*r[:, 3], np.log(r[:, 2]/r[:, 3]), r[:, 0]/(size[0] - r[:, 2]), r[:, 1]/(size[1] - r[:, 3])]
+    parts = lambda r: [r[:, 2]*r[:, 3], np.log(r[:, 2]/r[:, 3]), *(r[:, k]/(size[k] - r[:, 2 + k]) for k in (0, 1))]
     for a, b in zip(parts(want), parts(got)):   # largest distance of the two distributions; 0.035 has p = 0.001 here
         at = np.sort(np.concatenate([a, b]))
         steps = [np.searchsorted(np.sort(x), at, side="right")/len(x) for x in (a, b)]
@@ -140,7 +141,8 @@ def test_the_first_draw_that_fits_is_taken():
     part, shape = (torch.empty(n, tries).uniform_(a, b, generator=g) for a, b in ((.1, .4), (.25, 4.)))
     h, w = [], []
     for i in range(n):
-        sides = [(round(math.sqrt(p*H*W*s)), round(math.sqrt(p*H*W/s))) for p, s in zip(part[i].tolist(), shape[i].tolist())]
+        draws = zip(part[i].tolist(), shape[i].tolist())
+        sides = [(round(math.sqrt(p*H*W*s)), round(math.sqrt(p*H*W/s))) for p, s in draws]
         first = next(((a, b) for a, b in sides if a < H and b < W), (0, 0))
         h.append(first[0]); w.append(first[1])
     assert got[2].tolist() == h and got[3].tolist() == w

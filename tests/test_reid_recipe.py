@@ -138,11 +138,12 @@ def test_interpolation_of_the_papers_and_of_the_world():
     ways = lambda *a, **k: (lambda s: (s.resample, s.test_resample))(reid_settings(*a, **k))
     assert ways("paper", model="bot_r50") == ways("full") == ("bilinear", "bilinear")
     for name in ("transreid_b16", "clip_reid_b16"): assert ways("paper", model=name) == ("bicubic", "bilinear")
-    for preset in ("smoke", "quick"): assert ways(preset) == ways(preset, model="transreid_tiny") == ("bicubic", "bicubic")
+    for preset in ("smoke", "quick"):
+        assert ways(preset) == ways(preset, model="transreid_tiny") == ("bicubic", "bicubic")
 
 
 def test_interpolation_is_part_of_the_training(people, tmp_path):
-    s = replace(ReidTrain("bot_tiny", steps=2, **SMALL), model_kw=(("size", (48, 40)),), test_resample="bilinear")
+    s = ReidTrain("bot_tiny", steps=2, test_resample="bilinear", **{**SMALL, "model_kw": (("size", (48, 40)),)})
     done = train_reid(people, s, folder=tmp_path, quiet=True)
     back = load_trained(tmp_path)
     assert done.key["test_resample"] == "bilinear" and done.key["resample"] == "bicubic"
@@ -151,7 +152,8 @@ def test_interpolation_is_part_of_the_training(people, tmp_path):
     assert evaluate_reid(back.model, people) == want != evaluate_reid(back.model, people, resample="bicubic")
     with pytest.raises(ValueError, match="'resample': \\('bicubic', 'bilinear'\\)"):
         train_reid(people, replace(s, resample="bilinear"), folder=tmp_path, quiet=True)
-    with pytest.raises(ValueError, match="test_resample='lanczos'"): train_reid(people, s, test_resample="lanczos", quiet=True)
+    with pytest.raises(ValueError, match="test_resample='lanczos'"):
+        train_reid(people, s, test_resample="lanczos", quiet=True)
 
 
 def test_evaluation_tells_a_model_the_cameras(people, tmp_path):
@@ -159,8 +161,10 @@ def test_evaluation_tells_a_model_the_cameras(people, tmp_path):
     model = train_reid(people, s, folder=tmp_path, quiet=True).model
     with torch.no_grad(): model.side_embed.mul_(30)     # far apart, as after a long training
     own, mean = evaluate_reid(model, people), evaluate_reid(model, people, cameras=False)
-    q, g = ([t.frame, torch.cat([model.encode_image(to_pixels(t.images([i], model.size)), torch.tensor([c]))
-                                 for i, c in enumerate(t.frame.cam)]).detach()] for t in (people.query("val"), people.gallery("val")))
-    want = retrieval_metrics(*(Embeddings(emb, f.pid, f.cam) for f, emb in (q, g)))
+    def one_by_one(t):
+        img = to_pixels(t.images(size=model.size))
+        emb = [model.encode_image(x[None], torch.tensor([c])).detach() for x, c in zip(img, t.frame.cam)]
+        return Embeddings(torch.cat(emb), t.frame.pid, t.frame.cam)
+    want = retrieval_metrics(one_by_one(people.query("val")), one_by_one(people.gallery("val")))
     assert own["mAP"] == pytest.approx(want["mAP"], abs=.05) and abs(own["mAP"] - mean["mAP"]) > .1
     assert load_trained(tmp_path).model.cams == (0, 1, 2)

@@ -16,7 +16,7 @@ from ..core import atomic_path, check_choice
 
 # %% ../../nbs/02_data.text.ipynb #299799b3
 _WORDS = {'plain': re.compile('[0-9a-z]+'), 'letters': re.compile('[a-z]+')}
-_QUOTES = dict.fromkeys(map(ord, "\u2018\u2019\u02bc\u00b4\u2032"), "'") | dict.fromkeys(map(ord, '\u201c\u201d'), '"')
+_QUOTES = {**dict.fromkeys(map(ord, '\u2018\u2019\u02bc\u00b4\u2032'), "'"), 0x201c: '"', 0x201d: '"'}
 _BASE = str.maketrans(dict(ß='ss', æ='ae', œ='oe', ø='o', ł='l', đ='d', ð='d', þ='th', ı='i')) # no accent to split off
 _NOT_TEXT = ('So', 'Sk', 'Cf', 'Cs', 'Co', 'Cn') # Unicode categories: emoji and other symbols, invisible, unassigned
 

@@ -157,5 +157,6 @@ def evaluate_reid(model, # Has `encode_image` and `size`
     **how, # `cameras` and `resample`, see `embed_images`
     ) -> dict: # Metrics
     "Image-to-image retrieval with the same-camera rule"
-    q, g = (embed_images(model, t, device=device, quiet=True, **how) for t in (table.query(split), table.gallery(split)))
+    q, g = (embed_images(model, t, device=device, quiet=True, **how)
+            for t in (table.query(split), table.gallery(split)))
     return retrieval_metrics(q, g)

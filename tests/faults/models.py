@@ -81,8 +81,8 @@ class _Stop(T.Temp):
 
 def _everything(model):
     "Weights, buffers, gradients wanted and the mode of each module"
-    return ({k: v.clone() for k, v in model.state_dict().items()}, [(p.requires_grad, p.grad) for p in model.parameters()],
-            [m.training for m in model.modules()])
+    return ({k: v.clone() for k, v in model.state_dict().items()},
+            [(p.requires_grad, p.grad) for p in model.parameters()], [m.training for m in model.modules()])
 
 
 def _same(a, b): return all(torch.equal(v, b[0][k]) for k, v in a[0].items()) and a[1:] == b[1:]
@@ -114,7 +114,8 @@ def _embedding_stops(tmp):
         return table.reader(paths)
 
     frame = table.frame.assign(path=[*table.frame.path[:-1], "stop"])
-    return _stopped(lambda: embed_images(model, ReidTable(frame, None, stops), batch_size=16, quiet=True), model, before)
+    odd = ReidTable(frame, None, stops)
+    return _stopped(lambda: embed_images(model, odd, batch_size=16, quiet=True), model, before)
 
 
 FAULTS = [
@@ -168,7 +169,8 @@ FAULTS = [
     bad("augmentation: ratio below one", "ratio=.3, the smallest instead of the largest",
         lambda tmp: L.erase(IMG, torch.Generator(), ratio=.3), "ratio=0.3", "1 or more"),
     bad("augmentation: share above one", "p=50", lambda tmp: L.erase(IMG, torch.Generator(), p=50), "p=50", "0 to 1"),
-    bad("augmentation: no draws", "tries=-1", lambda tmp: L.erase(IMG, torch.Generator(), tries=-1), "tries=-1", "0 or more"),
+    bad("augmentation: no draws", "tries=-1", lambda tmp: L.erase(IMG, torch.Generator(), tries=-1),
+        "tries=-1", "0 or more"),
     bad("augmentation: unknown way to draw", "aspect='uniform'",
         lambda tmp: L.rectangles(4, (8, 4), torch.Generator(), aspect="uniform"), "aspect='uniform'", "'even'"),
     bad("augmentation: unknown colour", "fill='mean'", lambda tmp: L.erase(IMG, torch.Generator(), fill="mean"),
@@ -196,7 +198,8 @@ FAULTS = [
     bad("adaptation: a batch of one", "batch statistics of single images",
         lambda tmp: _adapt(T.Tent(bn_mode="batch", batch_size=1)), "at least two images in a batch"),
     bad("adaptation: temperature 0", "tau=0", lambda tmp: T.Dart3Lite(tau=0), "tau=0 must be positive"),
-    bad("adaptation: grounding without images", "n_ground=8 alone", lambda tmp: T.Dart3(n_ground=8), "n_ground=8 needs ground"),
+    bad("adaptation: grounding without images", "n_ground=8 alone", lambda tmp: T.Dart3(n_ground=8),
+        "n_ground=8 needs ground"),
     bad("adaptation: grounding cameras without statistics", "statistics of the queries only", _ground,
         "ground has cameras without statistics: [1]", "stats_from='pooled'"),
     bad("adaptation: the loss is not finite", "a rate of 1e30",
@@ -210,13 +213,16 @@ FAULTS = [
         "Did you mean 'letters'"),
     bad("captions: unknown operation", "ops=('shuffle',)", lambda tmp: eda("a man", stream(0), ops=("shuffle",)),
         "ops='shuffle'", "swap"),
-    bad("captions: fewer than no words", "m=-1", lambda tmp: mask_words("a man", -1, stream(0)), "m=-1", "0 or more words"),
-    bad("captions: unknown masking", "how='drop'", lambda tmp: mask_words("a man", 1, stream(0), "drop"), "how='drop'", "delete"),
+    bad("captions: fewer than no words", "m=-1", lambda tmp: mask_words("a man", -1, stream(0)),
+        "m=-1", "0 or more words"),
+    bad("captions: unknown masking", "how='drop'", lambda tmp: mask_words("a man", 1, stream(0), "drop"),
+        "how='drop'", "delete"),
     # interruptions
     interruption("adaptation: Ctrl-C between updates", "an adaptation is stopped in its third batch, with keep=True",
                  "weights, statistics, requires_grad and modes are as before", _adaptation_stops, "Ctrl-C at batch 3"),
     interruption("adaptation: Ctrl-C with batch statistics", "the same while BatchNorm has no running statistics",
-                 "running statistics are back", lambda tmp: _adaptation_stops(tmp, bn_mode="batch"), "Ctrl-C at batch 3"),
+                 "running statistics are back", lambda tmp: _adaptation_stops(tmp, bn_mode="batch"),
+                 "Ctrl-C at batch 3"),
     interruption("images: Ctrl-C while embedding", "the third batch of images does not come",
                  "the model is in the mode it was in", _embedding_stops, "Ctrl-C at batch 3"),
 ]
