@@ -45,6 +45,7 @@ class Noise:
     def __len__(self): return len(self.cam)
     def pixels(self, rows): return self.img[torch.as_tensor(rows)]
     def features(self, rows): return self.model.raw_features(self.pixels(rows))
+    def scored(self, rows): return self.model.forward_tta(self.pixels(rows))
     def raw_features(self): return self.q.emb
 
 

@@ -30,6 +30,7 @@ class Case:
     g: ReidTable                # gallery of all cameras
     cams: tuple                 # cameras whose queries are scored
     seen: tuple = ()            # known cameras
+    same: bool = True           # camera numbers of queries and gallery mean the training's cameras
 
     def __repr__(self):
         n = f'{len(self.train)} training images of cameras {list(self.seen)}'
@@ -76,12 +77,14 @@ def new_network(source:ReidTable, # Trained on, all cameras
     name:str='', # For tables
     order:str='shuffled', # See `ordered`
     seed:int=0, # Of the order
+    same:bool=None, # Whether a camera number means the same camera in both; default: only in the same table
     ) -> Case:
     "A new network, or (with the same table twice) source on source"
     q = ordered(target.query('test'), order, seed)
     train = source.where(split='train', pid=lambda p: p >= 0)
     cams = lambda t: tuple(int(c) for c in sorted(set(t.frame.cam)))
-    return Case(name or f'{source.name} -> {target.name}', train, q, gallery_without_junk(target), cams(q), cams(train))
+    return Case(name or f'{source.name} -> {target.name}', train, q, gallery_without_junk(target), cams(q), cams(train),
+                source is target if same is None else same)
 
 # %% ../nbs/18_protocols.ipynb #957c4cc6
 SCENES = dict(iid=dict(drift=0., choosy=0., order='shuffled'), skew=dict(drift=1.5, choosy=1., order='time'))
@@ -185,4 +188,4 @@ def make_case(preset, # Size of the World
         return replace(case, name=f'{case.name}, all cameras', train=every_camera(table), seen=every)
     if protocol == 'network':
         return new_network(case.train, world_table(preset, seed + 500, scene, severity), order=order)
-    return new_network(case.train, table.where(cam=list(case.seen)), f'{case.name}, source', order, seed)
+    return new_network(case.train, table.where(cam=list(case.seen)), f'{case.name}, source', order, seed, same=True)

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 from .core import check_choice, stream, unit_norm
-from .data.loaders import to_pixels
-from .embeddings import Embeddings, embed_images
+from .embeddings import Embeddings, embed_images, encode_images, image_pixels
 from .models.backbones import NORMS, norm_gradients, norm_layers, norm_parameters
 
 # %% ../nbs/56_tta.ipynb #d4b0ab78
@@ -127,6 +126,8 @@ class ImageStream:
     def __init__(self, model, # Has `raw_features(img) -> (B,D)` and `size`; `forward_tta(img)` adds logits for TENT
         table, # `ReidTable` of the queries, with cameras
         raw=None, # Embeddings of raw features of the same rows, if known
+        cameras:bool=True, # See `embed_images`
+        resample:str=None, # See `embed_images`
         ):
         if not hasattr(model, 'raw_features'):
             raise TypeError(f"{type(model).__name__} has no raw_features(img); adapting a model needs un-normalised "
@@ -134,13 +135,17 @@ class ImageStream:
         if raw is not None and len(raw) != len(table):
             raise ValueError(f"raw has {len(raw)} features and table {len(table)} rows; give one a row")
         self.model, self.table, self.cam = model, table, table.frame.cam.to_numpy()
-        self.q = raw if raw is not None else embed_images(model, table, encode='raw_features', quiet=True)
+        self.how = dict(cameras=cameras, resample=resample)
+        self.q = raw if raw is not None else embed_images(model, table, encode='raw_features', quiet=True, **self.how)
         self.device = next(model.parameters()).device
 
     def __len__(self): return len(self.cam)
     def pixels(self, rows): # -> (B,3,H,W) in [0,1]
-        return to_pixels(self.table.images(rows, size=self.model.size), self.device)
-    def features(self, rows): return self.model.raw_features(self.pixels(rows))
+        return image_pixels(self.model, self.table, rows, self.device, self.how['resample'])
+    def _encode(self, rows, method):
+        return encode_images(self.model, self.pixels(rows), self.cam[rows] if self.how['cameras'] else None, method)
+    def features(self, rows): return self._encode(rows, 'raw_features') # (B,D)
+    def scored(self, rows): return self._encode(rows, 'forward_tta') # (B,D), (B,n_ids) for TENT
     def raw_features(self): return self.q.emb.to(self.device)
 
 # %% ../nbs/56_tta.ipynb #b826b10a
@@ -242,9 +247,10 @@ def adapt_images(method:TTA, # Any method
     g:Embeddings, # Raw gallery features (`embed_images(model, gallery, encode='raw_features')`)
     raw=None, # Raw features of the queries, if known
     keep:bool=False, # Leave the adapted layers in the model
+    **how, # `cameras` and `resample` as `g` was made with, see `embed_images`
     ) -> tuple: # Embeddings of queries and gallery, to be ranked by Euclidean distance
     "Adapt a model to its queries"
-    stream = ImageStream(model, table, raw)
+    stream = ImageStream(model, table, raw, **how)
     pairs = zip((stream.q, g), method.adapt(stream, g, keep))
     return tuple(e.with_emb(x.cpu(), adapted=type(method).__name__) for e, x in pairs)
 
@@ -333,6 +339,7 @@ class Gradient(TTA):
         optimiser:str='adam', # `adam` or `sgd` [inference: the paper names none]
         norm_kinds=('bn', 'ln'), # Normalisation layers that learn
         bn_mode:str='eval', # `eval`: running statistics; `batch`: those of the batch (TENT's official recipe)
+        frozen:bool=False, # Adapt layers' parameters with `requires_grad=False` too, such as a BNNeck's shift
         ):
         if steps < 0 or batch_size < 1:
             raise ValueError(f"steps={steps} and batch_size={batch_size} must be at least 0 and 1")
@@ -340,6 +347,7 @@ class Gradient(TTA):
         self.final_forward = episodic if final_forward is None else final_forward
         self.optimiser = check_choice('optimiser', optimiser, ('adam', 'sgd'))
         self.norm_kinds, self.bn_mode = tuple(norm_kinds), check_choice('bn_mode', bn_mode, ('eval', 'batch'))
+        self.frozen = frozen
 
     def features(self, rows): return self.stream.features(rows) # (B,D) of the queries `rows`, with gradients
     def loss(self, rows): # Scalar, (B,D)
@@ -358,8 +366,13 @@ def configure(self:Gradient, stream, g):
     self.layers, model = {}, stream.model
     if model is None or not self.norm_kinds: return
     model.eval()
+    fixed = set() if self.frozen else {n for n, p in norm_parameters(model).items() if not p.requires_grad}
     for p in model.parameters(): p.requires_grad_(False)
-    self.layers = influential(model, stream.pixels(list(range(min(4, len(stream))))), self.norm_kinds)
+    layers = influential(model, stream.pixels(list(range(min(4, len(stream))))), self.norm_kinds)
+    self.layers = {n: p for n, p in layers.items() if n not in fixed}
+    if not self.layers:
+        raise ValueError(f"requires_grad is False for all {len(layers)} parameters of the normalisation layers that "
+                         f"{type(self).__name__} adapts; use frozen=True to adapt them, or model.requires_grad_(True)")
     for p in self.layers.values(): p.requires_grad_(True)
     if self.bn_mode == 'batch':
         for m in norm_layers(model, ('bn',)).values():
@@ -442,7 +455,7 @@ class Tent(Gradient):
     def loss(self, rows): # Scalar, (B,D)
         "Mean entropy, unit-norm features"
         if self.prediction == 'feature': f = logits = self.features(rows)
-        else: f, logits = self.stream.model.forward_tta(self.stream.pixels(rows))
+        else: f, logits = self.stream.scored(rows)
         return entropy(logits).mean(), unit_norm(f)
 
 
@@ -480,8 +493,9 @@ class Dart3(Gradient):
         ddof:int=0, # See `CameraStats`
         single:str='one', # See `CameraStats`
         rescale:bool=False, # Divide raw features by the mean deviation of the gallery's dimensions [inference]
+        frozen:bool=True, # See `Gradient`; the paper adapts all normalisation parameters [inference]
         **kw): # For `Gradient`
-        super().__init__(**kw)
+        super().__init__(frozen=frozen, **kw)
         self.norm = CameraNorm(stats_from, first, ddof, single) # its `M` and `S` are what learns
         if tau <= 0 or k < 1: raise ValueError(f"tau={tau} must be positive and k={k} at least 1")
         if bool(n_ground) != (ground is not None):
@@ -531,8 +545,8 @@ def loss(self:Dart3, rows): # Scalar, (B,D)
 class Dart3Lite(Dart3):
     "DART3 without the model: only the camera statistics learn"
     needs_model = False
-    def __init__(self, **kw): # For `Dart3`; `norm_kinds` and `bn_mode` are about layers, which LITE has none of
-        if layers := {'norm_kinds', 'bn_mode'} & set(kw):
+    def __init__(self, **kw): # For `Dart3`, without what is about layers: `norm_kinds`, `bn_mode`, `frozen`
+        if layers := {'norm_kinds', 'bn_mode', 'frozen'} & set(kw):
             raise TypeError(f"Dart3Lite adapts no layers and takes no {sorted(layers)}; use Dart3 with a model")
         super().__init__(**kw, norm_kinds=())
 

@@ -314,3 +314,22 @@ def test_maps_are_reproducible_and_hold_whole_people():
     a, b = project(e, "pca", 40, seed=1), project(e, "pca", 40, seed=1)
     pd.testing.assert_frame_equal(a, b)
     assert a.pid.nunique() == 10 and {"x", "y", "cam", "row"} <= set(a)
+
+
+def test_cameras_are_told_in_their_own_network_only():
+    case, far = P.make_case("smoke", 3), P.make_case("smoke", 3, protocol="network")
+    home = P.make_case("smoke", 3, protocol="source")
+    assert (case.same, home.same, far.same) == (True, True, False)
+    known = case.seen
+    model = train_reid(case.train, "smoke", 3, quiet=True, steps=2, model="transreid_tiny",
+                       model_kw=(("size", (64, 32)), ("cams", known))).model
+    for c in (case, home, far):
+        ev = D.Evaluation(model, c)
+        mean = D.Evaluation(model, D.Case(c.name, c.train, c.q, c.g, c.cams, c.seen, same=False))
+        moved = (ev.g.emb - mean.g.emb).norm(dim=1) > 1e-3
+        told = np.isin(ev.g.cam, known) & c.same
+        assert moved.numpy().tolist() == told.tolist() and (told.any() or c is far)
+        stream = ev.stream()
+        with torch.no_grad():
+            for s in (stream, ev.known(8) if c.same else stream):
+                assert torch.allclose(s.features(np.arange(4)), s.raw_features()[:4], atol=1e-5)

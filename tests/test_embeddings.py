@@ -6,7 +6,7 @@ import torch
 from safetensors.numpy import save_file
 
 from reid_lab.data.table import ReidTable
-from reid_lab.embeddings import Embeddings, embed_images, embed_texts
+from reid_lab.embeddings import Embeddings, embed_images, embed_texts, encode_images, image_pixels
 
 
 def make(n=6, **kw):
@@ -205,3 +205,29 @@ def test_with_emb_keeps_the_labels_and_adds_facts():
     assert new.meta == dict(model="m", adapted="Norm") and e.meta == dict(model="m")
     pd.testing.assert_frame_equal(new.table(), e.table())
     with pytest.raises(ValueError, match="emb has 2 rows"): e.with_emb(e.emb[:2])
+
+
+class Cameras(Tiny):
+    "`Tiny` that writes each image's camera into its features"
+    def encode_image(self, img, cam=None):
+        return img.mean((2, 3)) + (0 if cam is None else cam[:, None].float())
+
+
+def test_a_model_that_takes_cameras_gets_each_images_own(table):
+    told, untold = (embed_images(Cameras(), table, batch_size=3, cameras=c).emb for c in (True, False))
+    assert torch.allclose(told - untold, torch.tensor([0., 0, 1, 1])[:, None].expand(4, 3))
+    assert torch.equal(embed_images(Cameras(), table, batch_size=3).emb, told)
+    img = image_pixels(Cameras(), table, [2, 0])
+    assert torch.equal(encode_images(Cameras(), img, [1, 0]), told[[2, 0]])
+    assert torch.equal(encode_images(Tiny().eval(), img, [1, 0]), Tiny().eval().encode_image(img))
+
+
+def test_a_model_names_the_interpolation_of_its_test_images():
+    noise = np.random.default_rng(0).integers(0, 256, (3, 9, 5, 3), dtype=np.uint8)
+    frame = pd.DataFrame(dict(path=list("012"), pid=[0, 1, 2]))
+    t = ReidTable(frame, None, reader=lambda ps: [noise[int(p)] for p in ps])
+    plain, soft = Tiny(), Tiny()
+    soft.resample = "bilinear"
+    ways = ((plain, None), (soft, None), (plain, "bilinear"), (soft, "bicubic"))
+    got = [embed_images(m, t, resample=r).emb for m, r in ways]
+    assert torch.equal(got[0], got[3]) and torch.equal(got[1], got[2]) and not torch.equal(got[0], got[1])

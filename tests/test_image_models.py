@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from reid_lab import losses
+from reid_lab.data.loaders import to_pixels
+from reid_lab.embeddings import embed_images
 from reid_lab.losses import supcon
 from reid_lab.learner import load_weights, save_weights
 from reid_lab.models.backbones import ResTower, norm_gradients
@@ -244,15 +246,39 @@ def test_side_information():
         off = model.tokens(img, torch.tensor([7, 7]))
         plain = model.tokens(img)
     assert torch.equal(off, plain) and not torch.allclose(base, off, atol=1e-4)
-    with pytest.raises(ValueError, match="cam=5 has no side information; the model knows \\[7, 3\\]"):
-        model.tokens(img, torch.tensor([3, 5]))
-    batch = {**sample_batch(SIZE), "cam": torch.tensor([7, 3]*4)}
     model.side = 3.
+    with torch.no_grad():   # an unknown camera gets the mean, image by image
+        mixed, own = (model.tokens(img, torch.tensor(c)) for c in ([3, 5], [3, 3]))
+        mean = model.tokens(img)
+    assert torch.allclose(mixed, torch.stack([own[0], mean[1]]), atol=1e-5)
+    assert not torch.allclose(own[1], mean[1], atol=1e-3)
+    with pytest.raises(ValueError, match="cam has 3 entries for 2 images"): model.tokens(img, torch.tensor([3, 3, 7]))
+    batch = {**sample_batch(SIZE), "cam": torch.tensor([7, 3]*4)}
     model.train()
     sum(model(batch).values()).backward()
     assert model.side_embed.grad.abs().sum() > 0
     assert not hasattr(tiny("transreid"), "side_embed")
-    with pytest.raises(ValueError, match="cam=0 has no side"): model(sample_batch(SIZE))
+    with pytest.raises(ValueError, match="cam=0 has no side information; the model knows \\[7, 3\\]"):
+        model(sample_batch(SIZE))
+    for wrong in ([3, 3], -2):
+        with pytest.raises(ValueError, match="cams="): tiny("transreid", cams=wrong)
+
+
+def test_features_are_those_of_each_images_own_camera():
+    from reid_lab.data.image_sets import tiny_table
+    torch.manual_seed(0)
+    model, table = tiny("transreid", cams=[0, 2]).eval(), tiny_table(4, 3)     # camera 1 is unknown
+    for encode in ("encode_image", "raw_features"):
+        got = embed_images(model, table, batch_size=5, quiet=True, encode=encode)
+        with torch.no_grad():
+            img = to_pixels(table.images(size=model.size))
+            want = torch.cat([getattr(model, encode)(x[None], torch.tensor([c]) if c != 1 else None)
+                              for x, c in zip(img, got.cam)])
+            mean = getattr(model, encode)(img)
+        assert torch.allclose(got.emb, want, atol=1e-5)
+        apart = (got.emb - mean).norm(dim=1)
+        assert (apart[got.cam == 1] < 1e-4).all() and (apart[got.cam != 1] > 1e-2).all()
+        assert torch.allclose(embed_images(model, table, quiet=True, encode=encode, cameras=False).emb, mean, atol=1e-5)
 
 
 def test_positions_on_another_grid():

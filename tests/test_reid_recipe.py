@@ -4,11 +4,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reid_lab.data.loaders import Batches, bot, erase, pad_crop, transreid
+from reid_lab.data.loaders import Batches, bot, erase, pad_crop, to_pixels, transreid
+from reid_lab.embeddings import Embeddings
+from reid_lab.metrics import retrieval_metrics
 from reid_lab.world.world import World
 from reid_lab.models.zoo import MODELS, create_model, list_models
-from reid_lab.recipes.reid import (BY_MODEL, REID_PRESETS, ReidTrain, new_model, reid_optimiser, reid_schedule,
-                                   reid_settings, train_reid)
+from reid_lab.recipes.reid import (BY_MODEL, REID_PRESETS, ReidTrain, evaluate_reid, new_model, reid_optimiser,
+                                   reid_schedule, reid_settings, train_reid)
+from reid_lab.recipes.training import load_trained
 
 SMALL = dict(model_kw=(("size", (64, 32)),), batch_size=16, device="cpu")
 
@@ -127,3 +130,41 @@ def test_recipes_are_reproducible(fn):
     x = torch.rand(8, 3, 64, 32)
     a, b = (fn(x, torch.Generator().manual_seed(5)) for _ in range(2))
     assert torch.equal(a, b) and a.shape == x.shape
+
+
+# ---- test images
+
+def test_interpolation_of_the_papers_and_of_the_world():
+    ways = lambda *a, **k: (lambda s: (s.resample, s.test_resample))(reid_settings(*a, **k))
+    assert ways("paper", model="bot_r50") == ways("full") == ("bilinear", "bilinear")
+    for name in ("transreid_b16", "clip_reid_b16"): assert ways("paper", model=name) == ("bicubic", "bilinear")
+    for preset in ("smoke", "quick"):
+        assert ways(preset) == ways(preset, model="transreid_tiny") == ("bicubic", "bicubic")
+
+
+def test_interpolation_is_part_of_the_training(people, tmp_path):
+    s = ReidTrain("bot_tiny", steps=2, test_resample="bilinear", **{**SMALL, "model_kw": (("size", (48, 40)),)})
+    done = train_reid(people, s, folder=tmp_path, quiet=True)
+    back = load_trained(tmp_path)
+    assert done.key["test_resample"] == "bilinear" and done.key["resample"] == "bicubic"
+    assert done.model.resample == back.model.resample == "bilinear"
+    want = evaluate_reid(done.model, people, resample="bilinear")
+    assert evaluate_reid(back.model, people) == want != evaluate_reid(back.model, people, resample="bicubic")
+    with pytest.raises(ValueError, match="'resample': \\('bicubic', 'bilinear'\\)"):
+        train_reid(people, replace(s, resample="bilinear"), folder=tmp_path, quiet=True)
+    with pytest.raises(ValueError, match="test_resample='lanczos'"):
+        train_reid(people, s, test_resample="lanczos", quiet=True)
+
+
+def test_evaluation_tells_a_model_the_cameras(people, tmp_path):
+    s = ReidTrain("transreid_tiny", steps=2, **{**SMALL, "model_kw": (("size", (64, 32)), ("cams", (0, 1, 2)))})
+    model = train_reid(people, s, folder=tmp_path, quiet=True).model
+    with torch.no_grad(): model.side_embed.mul_(30)     # far apart, as after a long training
+    own, mean = evaluate_reid(model, people), evaluate_reid(model, people, cameras=False)
+    def one_by_one(t):
+        img = to_pixels(t.images(size=model.size))
+        emb = [model.encode_image(x[None], torch.tensor([c])).detach() for x, c in zip(img, t.frame.cam)]
+        return Embeddings(torch.cat(emb), t.frame.pid, t.frame.cam)
+    want = retrieval_metrics(one_by_one(people.query("val")), one_by_one(people.gallery("val")))
+    assert own["mAP"] == pytest.approx(want["mAP"], abs=.05) and abs(own["mAP"] - mean["mAP"]) > .1
+    assert load_trained(tmp_path).model.cams == (0, 1, 2)

@@ -113,6 +113,8 @@ def test_resize_is_pillow_bicubic():
     im = np.random.default_rng(0).integers(0, 256, (20, 10, 3), dtype=np.uint8)
     want = np.asarray(Image.fromarray(im).resize((5, 12), Image.Resampling.BICUBIC))
     assert np.array_equal(resize_image(im, (12, 5)), want) and resize_image(im, (20, 10)) is im
+    soft = np.asarray(Image.fromarray(im).resize((5, 12), Image.Resampling.BILINEAR))
+    assert np.array_equal(resize_image(im, (12, 5), "bilinear"), soft) and (soft != want).any()
 
 
 @pytest.mark.parametrize("content", [b"", b"not an image", b"\xff\xd8\xff\xe0 cut"])
@@ -333,3 +335,13 @@ def test_summary_groups():
     assert s.loc[("test", "a"), "images"] == 2 and s.loc[("train", "b"), "captions"] == 4
     assert table().summary().index.tolist() == ["train", "test"]
     assert table().summary().loc["test", "words/caption"] == 2.0
+
+
+def test_a_table_resizes_as_asked():
+    noise = np.random.default_rng(0).integers(0, 256, (3, 16, 8, 3), dtype=np.uint8)
+    t = ReidTable(pd.DataFrame(dict(path=list("012"), pid=[0, 1, 2])), None, lambda ps: [noise[int(p)] for p in ps])
+    sharp, soft = t.images(size=(5, 3)), t.images(size=(5, 3), resample="bilinear")
+    assert np.array_equal(sharp, t.images(size=(5, 3), resample="bicubic")) and (sharp != soft).any()
+    assert np.array_equal(soft[2], resize_image(t.image(2), (5, 3), "bilinear"))
+    with pytest.raises(ValueError, match="resample='linear'.*Did you mean 'bilinear'"):
+        t.images(size=(5, 3), resample="linear")

@@ -146,6 +146,10 @@ def test_clean_caption():
     assert clean_caption(ODD) == 'A woman in a long-sleeved "red" T-shirt , it\'s café!'
     assert clean_caption('A T-shirt, size 3.', 'plain') == 'a t shirt size 3'
     assert clean_caption('A T-shirt, size 3.', 'letters') == 'a t shirt size'
+    assert clean_caption("The man's caf\u00e9, the boys' fa\u00e7ade", 'letters') == 'the mans cafe the boys facade'
+    for quote in "'\u2018\u2019\u02bc\u00b4": assert clean_caption(f'a man{quote}s hat', 'letters') == 'a mans hat'
+    assert clean_caption("a man\u2019s caf\u00e9, cafe\u0301", 'plain') == 'a man s cafe cafe'
+    assert clean_caption('Stra\u00dfe \u00d8re c\u0153ur \u0141ódź 2\u00bd', 'plain') == 'strasse ore coeur lodz 21 2'
     assert clean_caption(LONG, max_words=56).count(' ') == 55
     assert clean_caption('') == clean_caption('👕') == ''
     with pytest.raises(TypeError, match='one string'): clean_caption(['a', 'b'])
@@ -289,3 +293,21 @@ def test_nothing_to_mask(tok):
 def test_quick_rng():
     r = random.Random(3)
     assert quick_rng(r) is r and quick_rng(stream(0)).random() == quick_rng(stream(0)).random()
+
+
+@pytest.mark.parametrize('text,words', [
+    ('1.80m tall', ['1.80m', 'tall']), ('woman\u2019s hat', ['woman\u2019s', 'hat']),
+    ("woman's hat", ["woman's", 'hat']),
+    ("a 'red' hat", ['red', 'hat']), ('caf\u00e9', ['caf\u00e9']), ('cafe\u0301 hat', ['cafe\u0301', 'hat']),
+    ('T\u2011shirt', ['T\u2011shirt']), ('black--white', ['black', 'white']),
+    ('5,000 dots. Red', ['5,000', 'dots', 'Red']),
+    ('p.m. hat.', ['p.m', 'hat']), ('red,blue', ['red', 'blue']), ('long-sleeved-', ['long-sleeved'])])
+def test_masked_words_are_what_a_reader_sees(text, words):
+    for m in range(len(words) + 1):
+        out = mask_words(text, m, stream(1, 'q'))
+        assert out.count('[UNK]') == m
+        gone = [w for w in words if w not in out]
+        assert len(gone) == m
+    want = text
+    for w in words: want = want.replace(w, '[UNK]', 1)
+    assert mask_words(text, 99, stream(1, 'q')) == want

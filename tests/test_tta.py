@@ -535,3 +535,96 @@ def test_every_method_keeps_the_contract(scene, name):
         with pytest.raises(ValueError, match="cannot work on features alone"): T.adapt_embeddings(method, *features())
     else: assert [len(e) for e in T.adapt_embeddings(method, *features())] == [24, 48]
     assert method.needs_model == (name in ("tent", "temp", "dart3")) and type(method).__doc__
+
+
+# ---- side information
+
+@pytest.fixture(scope="module")
+def sided():
+    from reid_lab.models.zoo import create_model
+    torch.manual_seed(0)
+    return create_model("transreid_tiny", n_ids=4, size=(32, 32), cams=(0, 2)).eval(), tiny_table(8, 3)
+
+
+@pytest.mark.parametrize("method", [T.Tent(), T.Temp(k=4), T.Dart3(), T.Dart3(camera=False)],
+                         ids=lambda m: type(m).__name__)
+def test_adaptation_sees_each_query_with_its_own_camera(sided, method):
+    model, table = sided
+    g = embed_images(model, table.where(cam=0), encode="raw_features", quiet=True)
+    queries = table.where(cam=[1, 2])
+    with torch.no_grad():
+        stream = T.ImageStream(model, queries)
+        cam = torch.tensor([c if c != 1 else -5 for c in queries.frame.cam])   # camera 1 is unknown: the mean
+        own = model.raw_features(stream.pixels(range(len(queries))), cam)
+        rows = np.array([3, 9, 0])
+        for x in (stream.features(rows), stream.raw_features()[rows], stream.scored(rows)[0]):
+            assert torch.allclose(x, own[rows], atol=1e-5)
+        assert torch.allclose(stream.scored(rows)[1], model.logits(stream.pixels(rows), cam[rows]), atol=1e-5)
+        blind = T.ImageStream(model, queries, cameras=False)
+        assert (blind.raw_features() - own).norm(dim=1)[(cam == 2).numpy()].min() > 1e-2
+    method.lr = 0.
+    got, _ = T.adapt_images(method, model, queries, g)
+    bare, _ = T.adapt_images(method, model, queries, g, cameras=False)
+    want = method.normalise(own, method.norm.at) if isinstance(method, T.Dart3) and method.camera else unit_norm(own)
+    if not (isinstance(method, T.Dart3) and method.camera): assert torch.allclose(got.emb, want.detach(), atol=1e-4)
+    assert not torch.allclose(got.emb, bare.emb, atol=1e-3)
+
+
+def test_grounding_images_have_their_cameras(sided):
+    model, table = sided
+    ground = T.ImageStream(model, table.where(cam=[0, 2]))
+    method = T.Dart3(ground=ground, n_ground=4, lr=0.)
+    g = embed_images(model, table.where(cam=[0, 2]), encode="raw_features", quiet=True)
+    T.adapt_images(method, model, table.where(cam=1), g)
+    rows = np.array([1, 5])
+    cam = torch.as_tensor(ground.cam[rows])
+    with torch.no_grad(): want = model.raw_features(ground.pixels(rows), cam)
+    assert torch.allclose(method.ground_features(rows), want, atol=1e-5)
+
+
+# ---- what training kept fixed
+
+class After(Net):
+    "`Net` with the feature after its neck, whose shift training kept at 0"
+    def __init__(self):
+        super().__init__()
+        self.neck.bias.requires_grad_(False)
+
+    def raw_features(self, img): return self.neck(super().raw_features(img))
+
+
+@pytest.mark.parametrize("make,shift", [(lambda **kw: T.Temp(k=4, **kw), False),
+                                        (lambda **kw: T.Tent("feature", **kw), False), (T.Dart3, True)],
+                         ids=["TEMP", "TENT", "DART3"])
+def test_a_frozen_shift_learns_only_when_asked(scene, make, shift):
+    _, queries, _ = scene
+    net = After().eval()
+    g = embed_images(net, tiny_table(16, 3).where(cam=[0, 1]), encode="raw_features", quiet=True)
+    for kw, wanted in ((dict(), shift), (dict(frozen=True), True), (dict(frozen=False), False)):
+        method = make(lr=1e-2, batch_size=8, **kw)
+        T.adapt_images(method, net, queries, g, keep=True)
+        assert {"neck.weight", "bn.bias", "ln.weight"} <= set(method.layers)
+        assert ("neck.bias" in method.layers) == wanted
+        assert bool(net.neck.bias.any()) == wanted and not net.neck.bias.requires_grad
+        net = After().eval()
+
+
+def test_tents_official_layers(scene):
+    _, queries, _ = scene
+    net = After().eval()
+    g = embed_images(net, queries, encode="raw_features", quiet=True)
+    method = T.Tent("feature", norm_kinds=("bn2d",), bn_mode="batch", batch_size=8)
+    T.adapt_images(method, net, queries, g)
+    assert set(method.layers) == {"bn.weight", "bn.bias"}
+
+
+def test_a_model_frozen_as_a_whole_is_no_silent_start(scene):
+    _, queries, _ = scene
+    net = After().eval().requires_grad_(False)
+    g = embed_images(net, queries, encode="raw_features", quiet=True)
+    with pytest.raises(ValueError, match="requires_grad is False for all 6 parameters.*frozen=True"):
+        T.adapt_images(T.Temp(k=4), net, queries, g)
+    assert not any(p.requires_grad for p in net.parameters())
+    method = T.Temp(k=4, frozen=True)
+    T.adapt_images(method, net, queries, g)
+    assert len(method.layers) == 6 and not any(p.requires_grad for p in net.parameters())

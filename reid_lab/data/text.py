@@ -16,6 +16,8 @@ from ..core import atomic_path, check_choice
 
 # %% ../../nbs/02_data.text.ipynb #299799b3
 _WORDS = {'plain': re.compile('[0-9a-z]+'), 'letters': re.compile('[a-z]+')}
+_QUOTES = {**dict.fromkeys(map(ord, '\u2018\u2019\u02bc\u00b4\u2032'), "'"), 0x201c: '"', 0x201d: '"'}
+_BASE = str.maketrans(dict(ß='ss', æ='ae', œ='oe', ø='o', ł='l', đ='d', ð='d', þ='th', ı='i')) # no accent to split off
 _NOT_TEXT = ('So', 'Sk', 'Cf', 'Cs', 'Co', 'Cn') # Unicode categories: emoji and other symbols, invisible, unassigned
 
 
@@ -29,11 +31,19 @@ def clean_caption(text:str, # Raw caption
         raise TypeError(f"text={text!r} is {type(text).__name__}, not str; a caption is one string")
     if '<' in text or '&' in text: text = re.sub(r'<[^<>]{0,200}>', ' ', html.unescape(text))
     if not text.isascii():
-        text = unicodedata.normalize('NFKC', text).translate({0x2018: "'", 0x2019: "'", 0x201c: '"', 0x201d: '"'})
+        text = unicodedata.normalize('NFKC', text.translate(_QUOTES)).translate(_QUOTES)
         text = ''.join(' ' if unicodedata.category(c) in _NOT_TEXT else c for c in text)
     if not text.isprintable(): text = ''.join(c if c.isprintable() else ' ' for c in text)
-    if style != 'keep': text = ' '.join(_WORDS[style].findall(text.lower()))
+    if style != 'keep': text = ' '.join(_WORDS[style].findall(_plain(text, style)))
     return ' '.join(text.split()[:max_words])
+
+
+def _plain(text, style):
+    "Lower case without accents and, for `letters`, without apostrophes"
+    text = text.lower()
+    if not text.isascii():
+        text = ''.join(c for c in unicodedata.normalize('NFKD', text.translate(_BASE)) if not unicodedata.combining(c))
+    return text.replace("'", '') if style == 'letters' else text
 
 # %% ../../nbs/02_data.text.ipynb #2421df2b
 FILE = 'reid_lab_tokenizer.json'   # written by `save`, read by `load_tokenizer`
@@ -341,6 +351,11 @@ def eda_batch(texts, # list of str
     return [eda(t, r, **kwargs) for t in texts]
 
 # %% ../../nbs/02_data.text.ipynb #c0404803
+_PART = r"[^\W_](?:\w|[\u0300-\u036f\u00ad])*"    # with accents of their own, and soft hyphens
+_JOINT = r"(?:['\u2019\u02bc\u2010\u2011-]|(?<=\d)[.,:](?=\d)|(?<=\b[^\W\d_])[.](?=[^\W\d_]\b))"
+_WORD = re.compile(f'{_PART}(?:{_JOINT}{_PART})*')
+
+
 def mask_words(text:str, # A caption
     m:int, # Number of content words (all, if there are fewer)
     rng, # `numpy.random.Generator`; the same stream gives nested choices
@@ -349,7 +364,7 @@ def mask_words(text:str, # A caption
     "`text` without `m` random content words"
     check_choice('how', how, ('unk', 'delete'))
     if m < 0: raise ValueError(f"m={m!r} must be 0 or more words")
-    spans = [s.span() for s in re.finditer(r"[^\W_][\w'-]*", text) if s.group().lower() not in STOP_WORDS]
+    spans = [s.span() for s in _WORD.finditer(text) if s.group().lower() not in STOP_WORDS]
     for a, b in sorted((spans[i] for i in quick_rng(rng).sample(range(len(spans)), len(spans))[:m]), reverse=True):
         text = text[:a] + ('[UNK]' if how == 'unk' else '') + text[b:]
     return text if how == 'unk' else re.sub(r'\s+([.,;:!?]|$)', r'\1', ' '.join(text.split()))

@@ -255,7 +255,7 @@ class CrossEncoder(nn.Module):
         return txt
 
 # %% ../../nbs/30_models.backbones.ipynb #90834689
-NORMS = dict(bn=nn.modules.batchnorm._BatchNorm, ln=(nn.LayerNorm, nn.GroupNorm))
+NORMS = dict(bn=nn.modules.batchnorm._BatchNorm, bn2d=nn.BatchNorm2d, ln=(nn.LayerNorm, nn.GroupNorm))
 
 
 def norm_layers(model, # Module

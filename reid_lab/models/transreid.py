@@ -113,25 +113,40 @@ class TransReID(nn.Module):
         self.global_branch, self.local_branch = last, copy.deepcopy(last) if parts else None
         self.necks = nn.ModuleList([bn_neck(width) for _ in range(1 + parts)])
         self.heads = nn.ModuleList([id_head(width, n_ids) for _ in range(1 + parts)])
-        self.cams = tuple(range(cams) if isinstance(cams, int) else cams or ())
+        self.cams = _camera_ids(cams)
         if self.cams: self.side_embed = nn.Parameter(nn.init.trunc_normal_(torch.empty(len(self.cams), width), std=.02))
         self.side, self.parts, self.shift, self.groups = side, parts, shift, groups
         self.size, self.dim, self.n_ids, self.tokenizer = tuple(size), width*(1 + parts), n_ids, None
         self.margin, self.smoothing, self.w_triplet = margin, smoothing, w_triplet
         self.feature = check_choice('feature', feature, ('before', 'after'))
 
+
+def _camera_ids(cams): # -> tuple of int
+    "Ids of the cameras with side information"
+    if isinstance(cams, int) and cams < 0: raise ValueError(f"cams={cams} must be a number of cameras, or their ids")
+    ids = tuple(int(c) for c in (range(cams) if isinstance(cams, int) else () if cams is None else cams))
+    if len(set(ids)) < len(ids): raise ValueError(f"cams={list(ids)} names a camera twice; give each id once")
+    return ids
+
 # %% ../../nbs/32_models.transreid.ipynb #277fe43c
+@patch
+def camera_rows(self:TransReID, cam, # (B,) camera ids
+    ): # (B,) rows of `side_embed`; -1 for a camera without side information
+    "Where the side information of each image is"
+    cam = torch.as_tensor(cam, device=self.side_embed.device)
+    hit = cam[:, None] == torch.tensor(self.cams, device=cam.device)
+    return torch.where(hit.any(1), hit.int().argmax(1), -1)
+
+
 @patch
 def side_information(self:TransReID, cam=None, # (B,) camera ids, or None
     ): # (B,1,D) or (1,1,D), or 0 without side information
-    "Side information added to every token of an image"
+    "Side information added to every token of an image; for unknown cameras the mean over the known ones"
     if not self.cams: return 0.
-    if cam is None: return self.side*self.side_embed.mean(0)[None, None]
-    hit = cam[:, None] == torch.tensor(self.cams, device=cam.device)
-    if not hit.any(1).all():
-        raise ValueError(f"cam={int(cam[~hit.any(1)][0])} has no side information; the model knows {list(self.cams)}. "
-                         "Pass cam=None for cameras that training did not see, or train with cams=None")
-    return self.side*self.side_embed[hit.int().argmax(1)][:, None]
+    mean = self.side_embed.mean(0)
+    if cam is None: return self.side*mean[None, None]
+    at = self.camera_rows(cam)
+    return self.side*torch.where(at[:, None] < 0, mean, self.side_embed[at])[:, None]
 
 
 @patch
@@ -139,6 +154,8 @@ def tokens(self:TransReID, img, # (B,3,H,W) in [0,1]
     cam=None, # (B,) camera ids, used with side information
     ): # (B,1+N,D)
     "CLS and patches after the trunk"
+    if self.cams and cam is not None and len(cam) != len(img):
+        raise ValueError(f"cam has {len(cam)} entries for {len(img)} images; give each image its camera, or None")
     x = self.patches(self.pixels(img))
     x = torch.cat([self.cls.expand(len(x), -1, -1), x], 1) + self.pos
     return self.blocks(x + self.side_information(cam))
@@ -216,8 +233,17 @@ def half_local(values, # Loss of the global feature, then of each local one
 
 
 @patch
+def check_cameras(self:TransReID, cam): # (B,) camera ids of training images
+    "Raise if a camera has no side information to learn"
+    lost = sorted(set(torch.as_tensor(cam).tolist()) - set(self.cams))
+    if lost: raise ValueError(f"cam={lost[0]} has no side information; the model knows {list(self.cams)}. Name every "
+                              "training camera in cams, or train with cams=None")
+
+
+@patch
 def forward(self:TransReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`
     "Losses of a PK `batch`; its `label` numbers the training identities from 0"
+    if self.cams: self.check_cameras(batch['cam'])
     before, after = self.features(batch['img'], batch['cam'] if self.cams else None)
     ids = [losses.label_smoothing(h(f), batch['label'], self.smoothing) for h, f in zip(self.heads, after)]
     triplets = [losses.triplet(f, batch['pid'], self.margin) for f in before]

@@ -112,13 +112,13 @@ class Evaluation:
     g: Embeddings = None        # Raw features of the gallery
 
     def __post_init__(self):
-        embed = lambda t: embed_images(self.model, t, encode='raw_features', quiet=True)
+        embed = lambda t: embed_images(self.model, t, encode='raw_features', quiet=True, cameras=self.case.same)
         self.q, self.g = self.q or embed(self.case.q), self.g or embed(self.case.g)
 
     def stream(self, cam=None): # Of one camera, or of all
         "Queries as a stream of images with their raw features"
         rows = np.arange(len(self.q)) if cam is None else np.flatnonzero(self.q.cam == cam)
-        return ImageStream(self.model, self.case.q.take(rows), self.q[rows])
+        return ImageStream(self.model, self.case.q.take(rows), self.q[rows], self.case.same)
 
     def known(self, n=256):
         "Images of known cameras, for grounding: some that were trained on (the paper: *source domain*)"

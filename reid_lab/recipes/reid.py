@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 import torch
 from ..core import check_choice, pick_device
 from ..data.loaders import Batches
-from ..data.table import ReidTable
+from ..data.table import RESAMPLING, ReidTable
 from ..embeddings import embed_images
 from ..learner import param_groups
 from ..metrics import retrieval_metrics
@@ -37,6 +37,8 @@ class ReidTrain:
     schedule: str = 'linear'    # key of `REID_SCHEDULES`
     clip: float = 5.            # gradient norm; 0: none
     augment: str = 'light'      # key of `AUGMENT`
+    resample: str = 'bicubic'   # interpolation of training images: bicubic or bilinear
+    test_resample: str = 'bicubic'  # and of test images
     prompt_epochs: int = 0      # stage 1 of CLIP-ReID
     refresh: bool = True        # estimate BatchNorm statistics anew at the end
     device: str = 'cpu'
@@ -45,16 +47,17 @@ class ReidTrain:
 REID_PRESETS = dict(
     smoke=ReidTrain(model_kw=(('size', (64, 32)),), steps=30, batch_size=16),
     quick=ReidTrain(),
-    full=ReidTrain('bot_r50', (('size', (256, 128)),), 12_000, lr=3.5e-4, device='auto'),
+    full=ReidTrain('bot_r50', (('size', (256, 128)),), 12_000, lr=3.5e-4, resample='bilinear',
+                   test_resample='bilinear', device='auto'),
     paper=ReidTrain('bot_r50', epochs=120, optimiser='adam', lr=3.5e-4, schedule='bot', clip=0., augment='bot',
-                    refresh=False, device='auto'))
+                    resample='bilinear', test_resample='bilinear', refresh=False, device='auto'))
 BY_MODEL = { # (preset, model): what differs from the preset for other models; `quick` by benchmarks/reid_rates.py
     ('quick', 'transreid_tiny'): dict(lr=2e-3, model_kw=(('w_triplet', 1.),)),
     ('quick', 'clip_reid_tiny'): dict(lr=1e-3, model_kw=(('w_id', 1.),), prompt_epochs=10),
     ('paper', 'transreid_b16'): dict(optimiser='sgd', lr=8e-3, bias_mult=2., weight_decay=1e-4, schedule='transreid',
-                                     augment='transreid'),
+                                     augment='transreid', resample='bicubic'),
     ('paper', 'clip_reid_b16'): dict(epochs=60, lr=5e-6, bias_mult=2., weight_decay=1e-4, schedule='clip_reid',
-                                     augment='transreid', prompt_epochs=120),
+                                     augment='transreid', resample='bicubic', prompt_epochs=120),
 }
 
 # %% ../../nbs/82_recipes.reid.ipynb #3ccf290c
@@ -119,7 +122,9 @@ def new_model(table:ReidTable, # Its `train` rows tell the number of identities
     s:ReidTrain, # Settings
     ): # Module
     "The untrained model of some settings"
-    return create_model(s.model, n_ids=_n_ids(table), **dict(s.model_kw))
+    model = create_model(s.model, n_ids=_n_ids(table), **dict(s.model_kw))
+    model.resample = check_choice('test_resample', s.test_resample, RESAMPLING)
+    return model
 
 # %% ../../nbs/82_recipes.reid.ipynb #b08ef096
 def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
@@ -134,7 +139,8 @@ def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
     key = reid_key(table, s, seed)
     torch.manual_seed(seed)
     model, rows = new_model(table, s), table.where(split='train')
-    loader = Batches(rows, s.batch_size, model.size, seed=seed, sampler='pk', k=s.k, augment=s.augment)
+    loader = Batches(rows, s.batch_size, model.size, seed=seed, sampler='pk', k=s.k, augment=s.augment,
+                     resample=s.resample)
     def stage_1(model):
         model.to(pick_device(s.device))
         learn_prompts(model, *cache_images(model, rows, quiet=quiet), s.prompt_epochs, seed=seed, quiet=quiet)
@@ -148,7 +154,9 @@ def evaluate_reid(model, # Has `encode_image` and `size`
     table:ReidTable, # With queries and a gallery
     split:str='val', # Which
     device:str=None, # Where to compute; default: where the model is
+    **how, # `cameras` and `resample`, see `embed_images`
     ) -> dict: # Metrics
     "Image-to-image retrieval with the same-camera rule"
-    q, g = (embed_images(model, t, device=device, quiet=True) for t in (table.query(split), table.gallery(split)))
+    q, g = (embed_images(model, t, device=device, quiet=True, **how)
+            for t in (table.query(split), table.gallery(split)))
     return retrieval_metrics(q, g)

@@ -147,7 +147,9 @@ def model_of(key:dict, # With `model` and `model_kw`
     "The untrained model that a key describes"
     kw = {k: tuple(v) if isinstance(v, list) else v for k, v in key['model_kw'].items()}
     kw.pop('pretrained', None)   # the folder's own weights follow
-    return create_model(key['model'], **kw, **more)
+    model = create_model(key['model'], **kw, **more)
+    if 'test_resample' in key: model.resample = key['test_resample']   # how its test images are resized
+    return model
 
 
 def load_trained(folder, # That `fit` finished
