@@ -62,7 +62,7 @@ def as_ids(name:str, # Of the argument, for the message
     if isinstance(ids, torch.Tensor): ids = ids.detach().cpu() if ids.dtype != torch.bfloat16 else ids.tolist()
     if np.ma.is_masked(ids): raise ValueError(f"{name} has masked values; fill them first: {name}.filled(-1) is junk")
     try: x = np.asarray(ids)
-    except ValueError: raise TypeError(f"{name} is a list of lists of different lengths; it must hold integers") from None
+    except ValueError: raise TypeError(f"{name} holds lists of different lengths; it must hold integers") from None
     if x.shape != (n,):
         raise ValueError(f"{name} has shape {x.shape}; {rows.format(n=n)}, so {name} must have shape ({n},)")
     odd, wide = _wrong_id(x) if n else (None, None)
@@ -71,8 +71,8 @@ def as_ids(name:str, # Of the argument, for the message
                         "Names become integers with pandas.factorize over query and gallery together")
     if wide is not None:
         why = f"{x.dtype} rounds such numbers" if x.dtype.kind == 'f' else "64 bits with a sign cannot hold it"
-        raise ValueError(f"{name}[{wide}] is {x.tolist()[wide]!r}: {why}, and different ids could become one. Number them "
-                         "anew with pandas.factorize over query and gallery together")
+        raise ValueError(f"{name}[{wide}] is {x.tolist()[wide]!r}: {why}, and different ids could become one. "
+                         "Number them anew with pandas.factorize over query and gallery together")
     return x.astype(np.int64)
 
 # %% ../nbs/20_embeddings.ipynb #7879943e
@@ -82,8 +82,8 @@ def _writable(name, values):
         if not isinstance(v, str) or v.isascii(): continue
         try: v.encode()
         except UnicodeEncodeError as err:
-            raise ValueError(f"{name}[{i}] is {ascii(v)}: its character {err.start} is half of a pair (a lone surrogate), "
-                             "which cannot be saved or shown; rename the file, or replace it with "
+            raise ValueError(f"{name}[{i}] is {ascii(v)}: its character {err.start} is half of a pair (a lone "
+                             "surrogate), which cannot be saved or shown; rename the file, or replace it with "
                              "v.encode('utf-8', 'replace').decode()") from None
 
 
