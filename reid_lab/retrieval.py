@@ -76,8 +76,8 @@ def rank(q:Embeddings, # Queries
         index.append(torch.where(v == -torch.inf, -1, i).cpu().numpy()); value.append(v.cpu().numpy())
     pad = lambda x, fill: np.pad(np.concatenate(x), ((0, 0), (0, max(0, k - len(g)))), constant_values=fill)
     index, none = pad(index, -1), int(sum((i[:, 0] == -1).sum() for i in index))
-    if none: warnings.warn(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1) or of the query's "
-                           "own person and camera; same_camera='keep' lists the latter", stacklevel=2)
+    if none: warnings.warn(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1) or of the "
+                           "query's own person and camera; same_camera='keep' lists the latter", stacklevel=2)
     return index, pad(value, -np.inf)
 
 # %% ../nbs/22_retrieval.ipynb #6b0d477d
@@ -167,7 +167,7 @@ def rerank_itm(q:Embeddings, # Captions
     chunk:int=None, # Queries at a time in the first stage
     ) -> ITMScores: # Pass it on as `scores=`
     "Match the best `k_test` of every query and order by the match"
-    _both(q, g, scores)
+    if scores is None: _both(q, g, None)
     if k_test < 1 or pairs_per_call < 1:
         raise ValueError(f"k_test={k_test}, pairs_per_call={pairs_per_call}; both count pairs and are at least 1")
     base = scores or EmbeddingScores(q.emb, g.emb)
