@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_choice', 'stream', 'torch_stream', 'seed_everything', 'sensible_threads', 'pick_device', 'project_root',
            'cache_dir', 'safe_join', 'locked', 'sweep_remains', 'atomic_path', 'file_sum', 'read_sums', 'write_sums',
-           'failed_sums', 'progress', 'unit_norm', 'Picture', 'image_grid']
+           'failed_sums', 'progress', 'unit_norm', 'common_scale', 'Picture', 'image_grid']
 
 # %% ../nbs/00_core.ipynb #5918fb54
 import glob, json, os, sys, time, tempfile, zlib
@@ -309,11 +309,25 @@ class progress:
 
 # %% ../nbs/00_core.ipynb #d5017663
 def unit_norm(x, # (..., D) tensor
-    eps:float=1e-12, # Lower bound of the divisor
+    eps:float=1e-12, # Lower bound of the divisor, after scaling
     ): # (..., D)
-    "`x` scaled to length 1 along its last axis"
-    import torch.nn.functional as F
-    return F.normalize(x, dim=-1, eps=eps)
+    "`x` scaled to length 1 along its last axis, whatever its scale; zeros stay zeros"
+    import torch, torch.nn.functional as F
+    top, tiny = x.detach().abs().amax(-1, keepdim=True), torch.finfo(x.dtype).tiny
+    scale = (torch.frexp(top).mantissa/top).nan_to_num(1.).clamp(tiny, 1/tiny)  # brings the largest to [0.5,1)
+    return F.normalize(x*scale, dim=-1, eps=max(eps, tiny))
+
+
+def common_scale(*xs, # Tensors of floats
+    low:float=2**-30, # Smallest largest value that is left alone
+    high:float=2**30, # Largest one
+    ) -> float: # 1 for ordinary values
+    "The power of two that brings the largest of all values to [0.5,1), so that squares stay in range"
+    import math
+    import torch
+    top = max(max(-float(lo), float(hi)) for lo, hi in (x.detach().aminmax() for x in xs if x.numel()))
+    most = min(-math.frexp(torch.finfo(x.dtype).tiny)[1] for x in xs)
+    return 1. if top == 0 or low <= top <= high else 2.**-min(max(math.frexp(top)[1], -most), most)
 
 # %% ../nbs/00_core.ipynb #8de453cb
 class Picture:

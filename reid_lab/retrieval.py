@@ -6,11 +6,12 @@
 __all__ = ['rank', 'RetrievalResult', 'retrieve', 'ITMScores', 'rerank_itm', 'KReciprocalScores', 'rerank_k_reciprocal']
 
 # %% ../nbs/22_retrieval.ipynb #81a659a8
+import warnings
 from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from .core import check_choice
+from .core import check_choice, common_scale
 from .embeddings import Embeddings
 from .metrics import (DISTANCES, EmbeddingScores, IdentityPairs, Scores, drops_same_camera, score_blocks,
                               unit_rows)
@@ -30,18 +31,41 @@ def _topk(block, k):
     return v, i.gather(1, o)
 
 # %% ../nbs/22_retrieval.ipynb #003d5995
+def _both(q, g, scores):
+    "An error unless queries, gallery and scores fit together"
+    for name, e in (('q', q), ('g', g)):
+        if not isinstance(e, Embeddings):
+            raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
+        if not len(e): raise ValueError(f"{name} has no rows: nothing to rank; check the split and the filters")
+    if scores is None and q.dim != g.dim:
+        raise ValueError(f"q has {q.dim} dimensions and g has {g.dim}; did one model make both?")
+    if scores is not None and tuple(scores.shape) != (len(q), len(g)):
+        raise ValueError(f"scores have shape {tuple(scores.shape)}; q and g need ({len(q)}, {len(g)})")
+
+
+def _drops(same_camera, q, g):
+    "Whether the camera rule is on; by default not where it would leave nothing to find"
+    drop = drops_same_camera(same_camera, q.cam, g.cam)
+    if not drop or same_camera is not None: return drop
+    several = lambda a, b: len(np.unique(np.concatenate([a, b]))) > 1
+    return several(q.cam, g.cam) and several(q.pid, g.pid)
+
+
 def rank(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     k:int=10, # How many
-    *, same_camera:str=None, # 'drop' or 'keep' the query's own camera; default: drop if both have cameras
+    *, same_camera:str=None, # 'drop' or 'keep' the query's own camera; default: drop if there are several cameras
     distance:str='cosine', # or 'euclidean'
     scores:Scores=None, # Other scores of the same queries and gallery (a re-ranking)
     chunk:int=None, # Queries at a time
     ): # (index, score), both (Q,k) arrays; index -1 and score -inf where fewer than k images are left
     "The k best gallery images of every query, best first"
-    if k < 1: raise ValueError(f"k={k}; it is the number of images per query, at least one")
+    _both(q, g, scores)
+    if not isinstance(k, (int, np.integer)) or k < 1:
+        raise ValueError(f"k={k!r}; it is the number of images per query, at least one")
     scores = scores or EmbeddingScores(q.emb, g.emb, distance)
-    drop, junk = drops_same_camera(same_camera, q.cam, g.cam), torch.from_numpy(np.flatnonzero(g.pid == -1))
+    labelled = (g.pid != -1).any()
+    drop, junk = _drops(same_camera, q, g), torch.from_numpy(np.flatnonzero((g.pid == -1) & labelled))
     pairs, index, value = IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop), [], []
     for lo, block in score_blocks(scores, chunk):
         _, (row, col) = pairs(lo, lo + len(block))
@@ -51,7 +75,10 @@ def rank(q:Embeddings, # Queries
         v, i = _topk(block, k)
         index.append(torch.where(v == -torch.inf, -1, i).cpu().numpy()); value.append(v.cpu().numpy())
     pad = lambda x, fill: np.pad(np.concatenate(x), ((0, 0), (0, max(0, k - len(g)))), constant_values=fill)
-    return pad(index, -1), pad(value, -np.inf)
+    index, none = pad(index, -1), int(sum((i[:, 0] == -1).sum() for i in index))
+    if none: warnings.warn(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1) or of the "
+                           "query's own person and camera; same_camera='keep' lists the latter", stacklevel=2)
+    return index, pad(value, -np.inf)
 
 # %% ../nbs/22_retrieval.ipynb #6b0d477d
 @dataclass(frozen=True, eq=False)
@@ -74,12 +101,14 @@ class RetrievalResult:
 
     def __len__(self): return len(self.index)
     def __repr__(self):
-        r1 = 100*self.correct[:, 0].mean()
-        return f"RetrievalResult({len(self)} queries, top {self.index.shape[1]} of {len(self.g)}, R1 {r1:.1f})"
+        known = self.q.pid != -1
+        r1 = f'R1 {100*self.correct[known, 0].mean():.1f}' if known.any() else 'no labels'
+        return f"RetrievalResult({len(self)} queries, top {self.index.shape[1]} of {len(self.g)}, {r1})"
 
     @property
-    def correct(self): # (Q,k) bool
-        return (self.g.pid[self.index] == self.q.pid[:, None]) & (self.index >= 0)
+    def correct(self): # (Q,k) bool; False where the query has no label
+        who = self.q.pid[:, None]
+        return (self.g.pid[self.index] == who) & (self.index >= 0) & (who != -1)
 
     def ranked_list(self, i:int, # Query
         ) -> pd.DataFrame: # One row per image: rank, row, score, correct and the gallery's labels
@@ -90,8 +119,9 @@ class RetrievalResult:
 
     def failures(self, k:int=1, # Wrong if no right image is among the first k
         ) -> np.ndarray: # Queries, the most confident mistakes first
-        "Queries without a right image in the first k"
-        bad = np.flatnonzero(~self.correct[:, :k].any(1))
+        "Queries with a label and without a right image in the first k"
+        if k < 1: raise ValueError(f"k={k}; it is the number of images that are looked at, at least one")
+        bad = np.flatnonzero(~self.correct[:, :k].any(1) & (self.q.pid != -1))
         return bad[np.argsort(-self.score[bad, 0], kind='stable')]
 
 # %% ../nbs/22_retrieval.ipynb #a3d4e039
@@ -116,8 +146,8 @@ class ITMScores(Scores):
         self.base, self.index, self.tie_weight = base, index, tie_weight
         self.shape, self.span = base.shape, (0., 1 + tie_weight)
         self.low, self.width = lowest, (highest - lowest) or 1.
-        l = torch.as_tensor(logit).double()
-        self.logit, self.itm = l, (l - l.min())/((l.max() - l.min()) or 1.)
+        l = torch.as_tensor(logit).double(); l = l*common_scale(l)
+        self.logit, self.itm = torch.as_tensor(logit).double(), (l - l.min())/((l.max() - l.min()) or 1.)
 
     def block(self, lo, hi):
         out = self.base.block(lo, hi).to(torch.float64, copy=True).sub_(self.low).mul_(self.tie_weight/self.width)
@@ -137,6 +167,9 @@ def rerank_itm(q:Embeddings, # Captions
     chunk:int=None, # Queries at a time in the first stage
     ) -> ITMScores: # Pass it on as `scores=`
     "Match the best `k_test` of every query and order by the match"
+    if scores is None: _both(q, g, None)
+    if k_test < 1 or pairs_per_call < 1:
+        raise ValueError(f"k_test={k_test}, pairs_per_call={pairs_per_call}; both count pairs and are at least 1")
     base = scores or EmbeddingScores(q.emb, g.emb)
     low, high, index, logit = np.inf, -np.inf, [], []
     for _, block in score_blocks(base, chunk):
@@ -157,7 +190,9 @@ def rerank_itm(q:Embeddings, # Captions
 # %% ../nbs/22_retrieval.ipynb #bcf021a0
 class _Squared:
     "Squared distances among the rows of `x`, block by block, divided by each row's maximum"
-    def __init__(self, x): self.x, self.sq, self.top = x - x.mean(0), None, None
+    def __init__(self, x):
+        if (k := common_scale(x)) != 1: x = x*k
+        self.x, self.sq, self.top = x - x.mean(0), None, None
     def raw(self, lo, hi, to=slice(None)):
         if self.sq is None: self.sq = self.x.square().sum(1)
         return (self.sq[lo:hi, None] + self.sq[to] - 2*self.x[lo:hi] @ self.x[to].T).clamp(min=0)
@@ -237,10 +272,10 @@ def rerank_k_reciprocal(q:Embeddings, # Queries
     ) -> KReciprocalScores: # Pass it on as `scores=`
     "k-reciprocal encoding with sparse rows (Zhong et al., CVPR 2017)"
     from scipy.sparse import csr_matrix
-    check_choice('distance', distance, DISTANCES)
+    check_choice('distance', distance, DISTANCES); _both(q, g, None)
     if k1 < 1 or k2 < 1 or not 0 <= lam <= 1:
         raise ValueError(f"k1={k1}, k2={k2}, lam={lam}; needs k1 >= 1, k2 >= 1 and 0 <= lam <= 1")
-    x = torch.cat([q.emb.to(g.emb), g.emb]); n = len(x)
+    x = Embeddings.concat([Embeddings(e.emb, e.pid) for e in (g[:0], q, g)]).emb; n = len(x)
     dist = _Squared(unit_rows(x) if distance == 'cosine' else x)
     near = dist.scan(min(n, max(k1 + 1, k2)), chunk or max(16, min(n, 2**24//n)))
     row, col = _expanded(near, min(k1, n - 1))

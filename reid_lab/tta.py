@@ -8,12 +8,13 @@ __all__ = ['LOSS_DISTANCES', 'STATS_FROM', 'CameraStats', 'distances', 'dart3_lo
            'Gradient', 'Tent', 'Temp', 'Dart3', 'Dart3Lite', 'external_parameters']
 
 # %% ../nbs/56_tta.ipynb #b7436400
+import warnings
 from contextlib import contextmanager
 import numpy as np
 import torch
 from fastcore.basics import patch
-from .core import check_choice, stream, unit_norm
-from .embeddings import Embeddings, embed_images, encode_images, image_pixels
+from .core import check_choice, common_scale, stream, unit_norm
+from .embeddings import Embeddings, as_ids, embed_images, encode_images, image_pixels
 from .models.backbones import NORMS, norm_gradients, norm_layers, norm_parameters
 
 # %% ../nbs/56_tta.ipynb #d4b0ab78
@@ -26,9 +27,10 @@ class CameraStats:
         floor:float=1e-6, # Dimensions that deviate less are constant and get `std` 1 [inference]
         ):
         check_choice('single', single, ('one', 'global')); check_choice('ddof', ddof, (0, 1))
-        cam = np.asarray(cam)
         if len(cam) != len(emb) or not len(cam):
             raise ValueError(f"cam has {len(cam)} entries for {len(emb)} features; give one camera number per feature")
+        cam, unit = as_ids('cam', cam, len(emb)), common_scale(emb, low=2**-10)
+        emb = emb*unit
         self.cams, code = np.unique(cam, return_inverse=True)
         code, n = torch.as_tensor(code, device=emb.device), len(self.cams)
         count = torch.bincount(code, minlength=n).to(emb)[:, None]
@@ -39,6 +41,7 @@ class CameraStats:
         std = varied((total((emb - self.mean[code])**2)/(count - ddof).clamp(min=1)).sqrt())
         alone = self.all_std if single == 'global' else torch.ones_like(self.all_std)
         self.std = torch.where(count > 1, std, alone)
+        for k in ('mean', 'std', 'all_mean', 'all_std'): setattr(self, k, getattr(self, k)/unit)
 
 # %% ../nbs/56_tta.ipynb #f37f1e30
 @patch
@@ -109,6 +112,7 @@ class FeatureStream:
     model = None
     def __init__(self, q:Embeddings): # With cameras
         _need_cameras('q', q)
+        if not len(q): raise ValueError("q has no rows: nothing to adapt; check the split and the filters")
         self.q, self.emb, self.cam = q, q.emb, q.cam
 
     def __len__(self): return len(self.cam)
@@ -117,6 +121,8 @@ class FeatureStream:
 
 
 def _need_cameras(name, e):
+    if not isinstance(e, Embeddings):
+        raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
     if e.cam is None:
         raise ValueError(f"{name} has no camera numbers; adaptation needs them: Embeddings(emb, pid, cam=...)")
 
@@ -202,10 +208,14 @@ class TTA:
             raise ValueError(f"{type(self).__name__} adapts a model and cannot work on features alone; without a model "
                              "use NoAdapt, CameraNorm or Dart3Lite, with adapt_images(method, model, table, g)")
         _need_cameras('g', g)
+        if not len(g): raise ValueError("g has no rows: nothing to adapt to; check the split and the filters")
         if stream.q.dim != g.dim:
             raise ValueError(f"q has {stream.q.dim} dimensions and g has {g.dim}; did one model make both?")
         self.stream, self.g, self.raw = stream, g, stream.raw_features()
         self.gallery = g.emb.to(self.raw)
+        if not torch.isfinite(self.gallery).all():
+            raise ValueError(f"g has {g.emb.dtype} values that {self.raw.dtype}, the type of q, cannot hold; give both "
+                             "one type or scale both by the same number")
         if self.divisor != 1: self.raw, self.gallery = self.raw/self.divisor, self.gallery/self.divisor
 
     def collect_params(self) -> list: return [] # Tensors that learn
@@ -232,11 +242,18 @@ class NoAdapt(TTA):
     def run(self): return unit_norm(self.raw), unit_norm(self.gallery)
 
 # %% ../nbs/56_tta.ipynb #9c5f3e39
+def _is_method(method):
+    if not isinstance(method, TTA):
+        what = f"the class {method.__name__}" if isinstance(method, type) else type(method).__name__
+        raise TypeError(f"method is {what}, not a method with its settings: use NoAdapt(), CameraNorm() or Dart3Lite()")
+
+
 def adapt_embeddings(method:TTA, # `NoAdapt()`, `CameraNorm()` or `Dart3Lite(...)`
     q:Embeddings, # Raw query features with cameras
     g:Embeddings, # Raw gallery features with cameras
     ) -> tuple: # Embeddings of queries and gallery, to be ranked by Euclidean distance
     "Adapt features that any code has made"
+    _is_method(method)
     pairs = zip((q, g), method.adapt(FeatureStream(q), g))
     return tuple(e.with_emb(x.cpu(), adapted=type(method).__name__) for e, x in pairs)
 
@@ -250,6 +267,7 @@ def adapt_images(method:TTA, # Any method
     **how, # `cameras` and `resample` as `g` was made with, see `embed_images`
     ) -> tuple: # Embeddings of queries and gallery, to be ranked by Euclidean distance
     "Adapt a model to its queries"
+    _is_method(method)
     stream = ImageStream(model, table, raw, **how)
     pairs = zip((stream.q, g), method.adapt(stream, g, keep))
     return tuple(e.with_emb(x.cpu(), adapted=type(method).__name__) for e, x in pairs)
@@ -278,6 +296,7 @@ class CameraNorm(TTA):
         by_camera:bool=True, # False: one mean and standard deviation for all images, as a control
         ):
         check_choice('stats_from', stats_from, STATS_FROM); check_choice('single', single, ('one', 'global'))
+        if first < 0: raise ValueError(f"first={first}; it is a number of queries of each camera, or 0 for all")
         self.stats_from, self.first, self.how = stats_from, first, dict(ddof=ddof, single=single)
         self.std, self.unit, self.by_camera = std, unit, by_camera
 
@@ -507,10 +526,13 @@ class Dart3(Gradient):
 
     def configure(self, stream, g):
         "Measured statistics become parameters"
-        if self.rescale: self.divisor = float(g.emb.std(0, correction=0).mean().clamp(min=1e-12))
+        if self.rescale:
+            k = common_scale(g.emb)
+            self.divisor = float((g.emb*k).std(0, correction=0).mean().clamp(min=1e-12).double()/k)
         super().configure(stream, g)
         self.norm.measure(self.raw, stream.cam, self.gallery, g.cam)
         self.g_tilde = self.norm.g_tilde if self.camera else unit_norm(self.gallery)
+        self._compare_rate()
         if not self.n_ground: return
         self.ground_at = self.norm.q_stats.rows(self.ground.cam)
         lost = sorted(set(np.asarray(self.ground.cam).tolist()) - set(self.norm.q_stats.cams.tolist()))
@@ -530,6 +552,16 @@ class Dart3(Gradient):
         for t in self.external().values(): t.requires_grad_(True)
         self.rng = stream(self.seed, 'ground')
         super().reset()
+
+# %% ../nbs/56_tta.ipynb #a66df57c
+@patch
+def _compare_rate(self:Dart3):
+    "Say if a step is far from the size of what it changes"
+    size = float(self.norm.S.median())
+    if self.camera and self.lr and not 1e-7*size < self.lr < size:
+        fate = 'are lost' if self.lr >= size else 'stay as they are'
+        warnings.warn(f"lr={self.lr} is a length in feature space, and the features deviate by {size:.3g}: the camera "
+                      f"statistics {fate}; use rescale=True or another lr", stacklevel=5)
 
 # %% ../nbs/56_tta.ipynb #11bca07c
 @patch

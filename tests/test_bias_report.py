@@ -429,3 +429,14 @@ def test_pca_is_the_singular_value_decomposition():
     _, _, v = np.linalg.svd(x, full_matrices=False)
     v = v[:2]*np.sign(v[:2][np.arange(2), abs(v[:2]).argmax(1)])[:, None]
     np.testing.assert_allclose(project(e, "pca")[["x", "y"]], x @ v.T, atol=1e-4)
+
+
+def test_one_label_for_all_is_no_identity():
+    "pid 0 throughout, as some export unlabelled features: clusters are not one, and the report says what it means"
+    rng = np.random.default_rng(0); cam = np.arange(80) % 2
+    e = Embeddings((rng.normal(size=(80, 5)) + 4*cam[:, None]).astype("f4"), np.zeros(80, int), cam)
+    none = B.bias_report(Embeddings(e.emb, e.pid - 1, cam), map_method="none")
+    alone = B.bias_report(e, map_method="none")
+    assert alone.summary.nmi_camera[0] == none.summary.nmi_camera[0] > .2 and np.isnan(alone.summary.nmi_identity).all()
+    both = B.bias_report(e[:20], e[20:], map_method="none")
+    assert any("every query and every image has pid 0" in w for w in both.warnings)

@@ -1,12 +1,15 @@
 """Embeddings: what is refused, what survives a round trip, and what models give."""
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from safetensors.numpy import save_file
 
+from reid_lab.core import unit_norm
 from reid_lab.data.table import ReidTable
-from reid_lab.embeddings import Embeddings, embed_images, embed_texts, encode_images, image_pixels
+from reid_lab.embeddings import Embeddings, as_ids, embed_images, embed_texts, encode_images, image_pixels
 
 
 def make(n=6, **kw):
@@ -231,3 +234,48 @@ def test_a_model_names_the_interpolation_of_its_test_images():
     ways = ((plain, None), (soft, None), (plain, "bilinear"), (soft, "bicubic"))
     got = [embed_images(m, t, resample=r).emb for m, r in ways]
     assert torch.equal(got[0], got[3]) and torch.equal(got[1], got[2]) and not torch.equal(got[0], got[1])
+
+
+@pytest.mark.parametrize("ids, want", [
+    (np.array([0, 2**63 - 1], "u8"), [0, 2**63 - 1]), (np.array([1, 2], object), [1, 2]),
+    ([2.**53 - 1, -1.], [2**53 - 1, -1]),
+    (torch.tensor([3, 4], dtype=torch.int16), [3, 4]), (pd.Series([5, 6], index=[9, 8]), [5, 6]),
+    (np.array([1, 2], ">i4"), [1, 2]), ([-2**63, 2**63 - 1], [-2**63, 2**63 - 1])])
+def test_ids_survive(ids, want):
+    assert as_ids("pid", ids, 2).tolist() == want and as_ids("pid", ids, 2).dtype == np.int64
+
+
+def test_every_text_that_is_taken_can_be_saved_and_shown(tmp_path):
+    "Any character but half of one, in every place"
+    odd = ["\u00e9\U0001f600\x00\u2028", "</td>\n", "\ufffd", "'\""]
+    e = Embeddings(torch.eye(4), [0]*4, path=odd, caption=odd, columns={odd[0]: odd}, meta={odd[0]: odd[1]})
+    back = Embeddings.load(e.save(tmp_path/"x.npz"))
+    assert back.path == odd and back.columns[odd[0]].tolist() == odd and back.meta == e.meta
+    assert e._repr_html_().encode() and json.dumps(e.meta, ensure_ascii=False).encode()
+    for kw in (dict(path=["\udc80"]*4), dict(caption=["a", "b", "c", "\ud800"]), dict(columns={"\udc80": [1]*4}),
+               dict(columns=dict(a=["\udc80"]*4)), dict(columns=dict(a=np.array([1, 2, 3, "\udc80"], object))),
+               dict(meta={"a": "\udc80"}), dict(meta={"\udc80": 1})):
+        with pytest.raises(ValueError, match="lone surrogate") as err: Embeddings(torch.eye(4), [0]*4, **kw)
+        assert str(err.value).encode()
+
+
+def test_join_takes_the_widest_type():
+    a, b = Embeddings(torch.ones(1, 2), [0]), Embeddings(torch.full((1, 2), 1e200, dtype=torch.float64), [1])
+    assert Embeddings.concat([a, b]).emb.tolist() == [[1, 1], [1e200, 1e200]]
+
+
+@pytest.mark.parametrize("dtype, scale", [("float32", 1e-40), ("float32", 1e-25), ("float32", 1e25), ("float32", 1e37),
+                                          ("float64", 1e-300), ("float64", 1e300)])
+def test_unit_length_at_any_scale(dtype, scale):
+    x = torch.tensor([[3., -4.], [0., 0.], [1e-2, 0.]], dtype=torch.float64)
+    got = Embeddings((x*scale).to(getattr(torch, dtype)), [0, 1, 2])
+    np.testing.assert_allclose(got.unit().numpy(), [[.6, -.8], [0, 0], [1, 0]], atol=1e-4)
+
+
+def test_unit_length_rounds_as_torch_does_and_has_its_gradient():
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        x = torch.randn(50, 33, generator=torch.Generator().manual_seed(0)).to(dtype)
+        a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+        u, v = unit_norm(a), torch.nn.functional.normalize(b, dim=-1)
+        (u*x.flip(0)).sum().backward(); (v*x.flip(0)).sum().backward()
+        assert torch.equal(u, v) and torch.equal(a.grad, b.grad)

@@ -1,13 +1,16 @@
 """The metrics against a naive reference, published hand examples and bad input."""
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from reid_lab import ties as closed
 from reid_lab.embeddings import Embeddings
-from reid_lab.metrics import (EmbeddingScores, MatrixScores, metrics_from_similarity, msd, retrieval_metrics, rsum,
-                              why_skipped)
+from reid_lab.metrics import (DISTANCES, EmbeddingScores, MatrixScores, cluster, metrics_from_similarity, msd,
+                              retrieval_metrics, rsum, why_skipped)
 
 BACKENDS = ["torch", "numba"]
 KEYS = ("R1", "R5", "R10", "mAP", "mINP", "mSD")
@@ -308,3 +311,137 @@ def test_what_does_not_apply_is_refused():
     q = Embeddings(np.eye(4, dtype="float32"), np.arange(4))
     with pytest.raises(ValueError, match="span of their own"): retrieval_metrics(q, q, span=(0., 1.))
     with pytest.raises(TypeError, match="perquery"): retrieval_metrics(q, q, perquery=True)
+
+
+def reorder(p, o):
+    "The same problem with the gallery in another order"
+    sim, q_pid, g_pid, q_cam, g_cam = p
+    return sim[:, o], q_pid, g_pid[o], q_cam, g_cam[o] if g_cam is not None else None
+
+
+@given(p=problems(), backend=st.sampled_from(BACKENDS), trapezoid=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_expected_ties_are_the_mean_over_every_order(p, backend, trapezoid):
+    "All orders of a small gallery, scored as listed, against the closed forms"
+    p = reorder(p, np.arange(min(5, p[0].shape[1]))); G = p[0].shape[1]
+    kw = dict(per_query=True, cmc=G, backend=backend, ap="trapezoid" if trapezoid else "step")
+    assume(any(naive(*p)))
+    got = metrics_from_similarity(*p, ties="expected", **kw)
+    every = [metrics_from_similarity(*reorder(p, list(o)), ties="order", **kw) for o in permutations(range(G))]
+    for k in (*KEYS, "RSum"): assert got[k] == pytest.approx(np.mean([m[k] for m in every]), abs=1e-4), k
+    assert got["CMC"] == pytest.approx(np.mean([m["CMC"] for m in every], 0), abs=1e-6)
+    for k in ("first", "AP", "INP", "SD"):
+        mean = np.mean([m["per_query"][k] for m in every], 0)
+        assert got["per_query"][k] == pytest.approx(mean, abs=1e-6, nan_ok=True)
+
+
+@given(p=problems(), seed=st.integers(0, 2**32 - 1), backend=st.sampled_from(BACKENDS),
+       chunk=st.sampled_from([None, 2]))
+@settings(max_examples=60, deadline=None)
+def test_expected_ties_do_not_depend_on_the_order_of_the_gallery(p, seed, backend, chunk):
+    assume(any(naive(*p)))
+    other = reorder(p, np.random.default_rng(seed).permutation(p[0].shape[1]))
+    kw = dict(ties="expected", cmc=7, backend=backend, chunk=chunk)
+    a, b = metrics_from_similarity(*p, **kw), metrics_from_similarity(*other, **kw)
+    assert a.pop("CMC") == pytest.approx(b.pop("CMC"), abs=1e-9)
+    assert a == pytest.approx(b, abs=1e-4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_expected_ties_of_a_large_group(backend):
+    "Constant features of 3,000 images: chance, against drawn orders; and no ties, no difference"
+    rng = np.random.default_rng(0); g = np.arange(3000) % 300
+    flat = metrics_from_similarity(np.zeros((2, 3000), "f4"), [0, 7], g, ties="expected", backend=backend)
+    assert flat["R1"] == pytest.approx(100/300) and flat["tied"] == 100
+    drawn = [metrics_from_similarity(rng.random((50, 3000)), [7]*50, g, ties="order") for _ in range(20)]
+    for k in ("R5", "R10", "mAP", "mINP"):
+        values = [m[k] for m in drawn]
+        assert abs(flat[k] - np.mean(values)) < 4*np.std(values)/20**.5, k
+    p = rng.permutation(5*900).reshape(5, 900)/4500., np.arange(5), np.arange(900) % 30
+    a, b = (metrics_from_similarity(*p, ties=t, backend=backend) for t in (None, "expected"))
+    assert b.pop("tied") == 0 and a == pytest.approx(b, abs=1e-5)
+
+
+def test_closed_forms_keep_their_digits():
+    "Against plain sums, from no image before the group to many, and for groups of many images"
+    for b in (0., 1., 99., 101., 1e4, 1e7, 1e12):
+        for n in (1, 2, 17, 5000):
+            p = np.arange(1, n + 1); c = .3
+            assert closed.harmonic(b, n) == pytest.approx(np.sum(1/(b + p)), rel=1e-11)
+            want = np.mean((b/3 + 1 + c*(p - 1))/(b + p))
+            assert closed.group_mean(b/3, b, n, c) == pytest.approx(want, rel=1e-9)
+    many = closed.hit_chance(10, *(np.array([v]) for v in (3, 80_000, 20)))
+    assert many == pytest.approx(1 - np.prod([(79_980 - i)/(80_000 - i) for i in range(7)]), rel=1e-6)
+
+
+def warns(call):
+    import warnings
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always"); call()
+    return [str(w.message) for w in seen]
+
+
+def test_ties_are_said_with_their_share_and_others_are_not():
+    rng = np.random.default_rng(0); q, g = np.arange(40) % 8, np.arange(400) % 8
+    assert not warns(lambda: metrics_from_similarity(rng.random((40, 400)), q, g))
+    coarse = rng.integers(0, 20, (40, 400)); said = warns(lambda: metrics_from_similarity(coarse, q, g))
+    assert len(said) == 1 and "about 100 %" in said[0]
+    assert not warns(lambda: metrics_from_similarity(coarse, q, g, ties="order"))
+    assert not warns(lambda: metrics_from_similarity(coarse, q, g, ties="expected"))
+    half = rng.random((40, 400)); half[::2] = 0
+    said = warns(lambda: metrics_from_similarity(half, q, g))
+    assert len(said) == 1 and 40 <= int(said[0].split()[1]) <= 60
+    twins = rng.random((40, 50)).repeat(8, 1)   # equal images, but of one person
+    assert not warns(lambda: metrics_from_similarity(twins, q, np.arange(50).repeat(8) % 8))
+    assert set(metrics_from_similarity(half, q, g)) == set(metrics_from_similarity(rng.random((40, 400)), q, g))
+
+
+@given(power=st.floats(-30, 30), seed=st.integers(0, 50), distance=st.sampled_from(DISTANCES),
+       dtype=st.sampled_from(["float32", "float64"]))
+@settings(max_examples=60, deadline=None)
+def test_metrics_do_not_depend_on_the_scale_of_the_features(power, seed, distance, dtype):
+    "From 1e-30 to 1e30; by a power of two to the bit, by any other number but for rounding"
+    rng = np.random.default_rng(seed); q, g = embeddings(20, rng, dtype="float64"), embeddings(80, rng, dtype="float64")
+    q, g = (e.with_emb(e.emb.to(getattr(torch, dtype))) for e in (q, g))
+    want = retrieval_metrics(q, g, distance=distance)
+    by = lambda s: retrieval_metrics(q.with_emb(q.emb*s), g.with_emb(g.emb*s), distance=distance)
+    np.testing.assert_equal(by(2.**round(power/np.log10(2))), want)
+    assert by(10.**power) == pytest.approx(want, abs=1e-3, nan_ok=True)
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("dtype, scale", [("float32", 1e-42), ("float32", 1e-25), ("float32", 1e25), ("float32", 1e37),
+                                          ("float64", 1e-300), ("float64", 1e300), ("float16", 1e-4), ("float16", 1e4)])
+def test_extreme_scales(distance, dtype, scale):
+    rng = np.random.default_rng(0); q, g = embeddings(30, rng, dtype="float64"), embeddings(200, rng, dtype="float64")
+    kind = getattr(torch, dtype); want = retrieval_metrics(q, g, distance=distance)
+    got = retrieval_metrics(*(e.with_emb((e.emb*scale).to(kind)) for e in (q, g)), distance=distance)
+    coarse = scale == 1e-42 or dtype == "float16"   # few digits are left
+    for k in ("R1", "R10", "mAP"): assert got[k] == pytest.approx(want[k], abs=.5 if coarse else .01)
+
+
+def test_a_row_of_another_scale_ranks_by_its_direction():
+    rng = np.random.default_rng(0); q, g = embeddings(30, rng), embeddings(200, rng)
+    scale = torch.tensor([1e-25, 1., 1e25, 1e-40, 1e37]*40)[:, None]
+    assert retrieval_metrics(q, g.with_emb(g.emb*scale))["mAP"] == pytest.approx(retrieval_metrics(q, g)["mAP"], abs=.5)
+
+
+def test_wide_integers_are_not_rounded():
+    sim = 2**40 + np.arange(30).reshape(2, 15)
+    assert metrics_from_similarity(sim, [14, 0], np.arange(15))["mAP"] == pytest.approx(100*(1 + 1/15)/2)
+
+
+def test_clusters_at_any_scale():
+    x = np.concatenate([np.random.default_rng(0).normal(size=(20, 3)) + 9*i for i in range(3)])
+    want = cluster(x, 3)
+    for s in (1e-30, 1e30, 1e200): assert (cluster(x*s, 3) == want).all()
+    assert (cluster(x*1e25, 3, "dbscan", eps=None) == cluster(x, 3, "dbscan", eps=None)).all()
+
+
+def test_unlabelled_features_are_told_what_is_missing():
+    rng = np.random.default_rng(0); q, g = embeddings(9, rng), embeddings(30, rng)
+    bare = lambda e, pid: Embeddings(e.emb, np.full(len(e), pid), e.cam)
+    for a, b in ((bare(q, -1), bare(g, -1)), (bare(q, -1), g)):
+        with pytest.raises(ValueError, match="scoring needs ids, `rank` and `retrieve` do not"): retrieval_metrics(a, b)
+    said = warns(lambda: retrieval_metrics(bare(q, 0), bare(g, 0)))
+    assert any("every query and every image has pid 0" in w for w in said)

@@ -145,3 +145,55 @@ def test_k_reciprocal_helps_and_survives_tiny_galleries():
     for kw in (dict(k1=0), dict(k2=0), dict(lam=2)):
         with pytest.raises(ValueError, match="needs k1 >= 1"): rerank_k_reciprocal(q, g, **kw)
     with pytest.raises(ValueError, match="distance='l2'"): rerank_k_reciprocal(q, g, distance="l2")
+
+
+def labelled(e, pid=None, cam=None):
+    "The same vectors with one label for all"
+    every = lambda own, one: own if one is None else np.full(len(e), one)
+    return Embeddings(e.emb, every(e.pid, pid), every(e.cam, cam))
+
+
+@pytest.mark.parametrize("pid, cam", [(-1, None), (-1, 0), (0, 0), (0, None), (None, 0)])
+def test_retrieval_needs_no_labels(pid, cam):
+    "No person, one person or one camera known: the lists are those of the features"
+    q, g = people(20, 0), people(80, 1); want = rank(q, g, 8, same_camera="keep")
+    got = rank(*(labelled(e, pid, cam) for e in (q, g)), 8)
+    assert (got[0] == want[0]).all() and (got[1] == want[1]).all()
+    known = rank(labelled(q, pid, cam), g, 8)[0]   # a gallery with labels and its junk
+    junk = Embeddings(g.emb, np.where(np.arange(80) < 40, -1, g.pid), g.cam)
+    assert (rank(labelled(q, -1), junk, 8)[0] >= 40).all() and (known >= 0).all()
+
+
+def test_ranked_lists_of_unlabelled_queries_claim_nothing():
+    q, g = people(20, 0), people(80, 1)
+    r = retrieve(labelled(q, -1), labelled(g, -1), k=5)
+    assert not r.correct.any() and len(r.failures()) == 0 and "no labels" in repr(r) and len(r.ranked_list(3)) == 5
+    half = Embeddings(q.emb, np.where(np.arange(20) < 10, -1, q.pid), q.cam); whole = retrieve(q, g)
+    r = retrieve(half, g)
+    assert set(r.failures()) == {i for i in whole.failures() if i >= 10}
+    assert f"R1 {100*whole.correct[10:, 0].mean():.1f}" in repr(r)
+
+
+def test_an_empty_list_is_said():
+    q, g = labelled(people(6, 0), 0, 0), labelled(people(9, 1), 0, 0)
+    with pytest.warns(UserWarning, match="6 of 6 queries have an empty list.*same_camera='keep'"):
+        assert (rank(q, g, 3, same_camera="drop")[0] == -1).all()
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+@pytest.mark.parametrize("scale, dtype", [(1e-25, "float32"), (1e25, "float32"), (1e-200, "float64"),
+                                          (1e200, "float64")])
+def test_re_ranking_at_any_scale(distance, scale, dtype):
+    q, g = (e.with_emb(e.emb.to(getattr(torch, dtype))) for e in (people(20, 0), people(80, 1)))
+    far = [e.with_emb(e.emb*scale) for e in (q, g)]
+    want, got = (rerank_k_reciprocal(*e, distance=distance).block(0, 20) for e in ((q, g), far))
+    torch.testing.assert_close(got, want, atol=1e-4, rtol=0)
+    logits = lambda s: rerank_itm(q, g, lambda i, j: s*np.sin(i + 3.*j), k_test=9).block(0, 20)
+    torch.testing.assert_close(logits(1e300), logits(1.)); torch.testing.assert_close(logits(1e-300), logits(1.))
+
+
+def test_queries_of_a_wider_type_are_not_cut():
+    q, g = people(10, 0), people(40, 1)
+    wide = q.with_emb(q.emb.double()*1e200)
+    assert rerank_k_reciprocal(wide, g).block(0, 10).isfinite().all()
+    assert (rank(wide, g, 5)[0] == rank(q, g, 5)[0]).all()

@@ -628,3 +628,32 @@ def test_a_model_frozen_as_a_whole_is_no_silent_start(scene):
     method = T.Temp(k=4, frozen=True)
     T.adapt_images(method, net, queries, g)
     assert len(method.layers) == 6 and not any(p.requires_grad for p in net.parameters())
+
+
+@pytest.mark.parametrize("dtype, scale", [("float32", 1e-30), ("float32", 1e-8), ("float32", 1e25), ("float64", 1e-200),
+                                          ("float64", 1e200)])
+def test_features_of_any_scale(dtype, scale):
+    "Statistics, the methods on features, and what the analyses say of them"
+    from reid_lab.analysis.camera_bias import UNCERTAINTIES, camera_share, error_auroc
+    from reid_lab.analysis.maps import project
+    rng = np.random.default_rng(0); pid, cam = np.arange(90) % 15, rng.integers(0, 3, 90)
+    x = rng.normal(size=(15, 6))[pid] + rng.normal(size=(90, 6))*.7 + cam[:, None]
+    one, far = (Embeddings(torch.tensor(x*s, dtype=getattr(torch, dtype)), pid, cam) for s in (1., scale))
+    a, b = (T.CameraStats(e.emb, cam) for e in (one, far))
+    torch.testing.assert_close(b.normalise(far.emb, cam), a.normalise(one.emb, cam), rtol=1e-3, atol=1e-3)
+    for method in (T.NoAdapt(), T.CameraNorm(), T.CameraNorm(std=False), T.CameraNorm(unit=True),
+                   T.Dart3Lite(rescale=True, lr=1e-2, batch_size=8)):
+        hat = (T.adapt_embeddings(method, e[:30], e[30:]) for e in (one, far))
+        want, got = (retrieval_metrics(*e, distance="euclidean") for e in hat)
+        assert got["mAP"] == pytest.approx(want["mAP"], abs=.2), method
+    assert camera_share(far) == pytest.approx(camera_share(one), rel=1e-3)
+    for kind in UNCERTAINTIES:
+        assert error_auroc(far, far, kind, tau=scale) == pytest.approx(error_auroc(one, one, kind), abs=.01)
+    flat = lambda e: np.abs(project(e, "pca")[["x", "y"]].to_numpy())
+    np.testing.assert_allclose(flat(far)/flat(far).max(), flat(one)/flat(one).max(), atol=1e-3)
+
+
+def test_uncertainty_needs_no_labels():
+    from reid_lab.analysis.camera_bias import uncertainty
+    q, g = Embeddings(torch.eye(3), [-1]*3), Embeddings(torch.eye(3)*2, [-1]*3)
+    np.testing.assert_allclose(uncertainty(q, g), [1, 1, 1])

@@ -8,7 +8,7 @@ __all__ = ['REMEDIES', 'CONTROL', 'LITE', 'SUMMARY_COLUMNS', 'PAGE', 'CAPTIONS',
            'BiasReport', 'bias_report']
 
 # %% ../../nbs/73_analysis.bias_report.ipynb #bc092e14
-import base64, html, json
+import base64, html, json, warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 import numpy as np
@@ -58,12 +58,12 @@ def nmi_with_chance(e:Embeddings, # Features with cameras
     shuffles:int=20, # Of the cameras, for `chance`
     ) -> dict: # camera, chance, identity (NaN without identities)
     "NMI of clusters with cameras and with identities"
-    known = e.pid >= 0
-    n = n_clusters or len(np.unique(e.pid[known])) or max(2, round(len(e)**.5))
+    known, ids = e.pid >= 0, len(np.unique(e.pid[e.pid >= 0]))
+    n = n_clusters or (ids if ids > 1 else max(2, round(len(e)**.5)))  # one identity says nothing
     label, rng = cluster(e.emb, n, 'kmeans', seed), stream(seed, 'chance')
     chance = [nmi(label, rng.permutation(e.cam)) for _ in range(shuffles)]
     return dict(camera=nmi(label, e.cam), chance=float(np.quantile(chance, .95)),
-                identity=nmi(label[known], e.pid[known]) if known.any() else float('nan'))
+                identity=nmi(label[known], e.pid[known]) if ids > 1 else float('nan'))
 
 # %% ../../nbs/73_analysis.bias_report.ipynb #06dd51bc
 def paired_gain(diff, # (Q,) differences in average precision, 0..1; NaN where a query has no match
@@ -169,8 +169,10 @@ def sentences(v:Verdict, # From `verdict_of` or `decide`
     return out
 
 # %% ../../nbs/73_analysis.bias_report.ipynb #ee30311e
-def _checked(q, g):
-    "Both sides reduced to vectors, identities and cameras, or an error"
+def _checked(q, g, **numbers):
+    "Both sides reduced to vectors, identities and cameras, or an error; `numbers` are at least 2"
+    for k, v in numbers.items():
+        if v is not None and v < 2: raise ValueError(f"{k}={v}; it is at least 2")
     for name, e in (('q', q), ('g', g)):
         if name == 'g' and e is None: continue
         if not isinstance(e, Embeddings):
@@ -184,6 +186,13 @@ def _checked(q, g):
     if len(cams) < 2:
         raise ValueError(f"all images come from camera {cams[0]}; with a single camera there is no bias to audit")
     return _bare(q), _bare(g) if g is not None else None
+
+
+def _heard(f, *args):
+    "What `f` returns, and what it warned of (zeros, ties), as sentences for the report"
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter('always')
+        return f(*args), [f'{w.message}.' for w in heard]
 
 
 def camera_facts(q:Embeddings, # Queries
@@ -315,14 +324,15 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
     "Audit features for camera bias"
     # long: one table filled method by method
     check_choice('distance', distance, DISTANCES); check_choice('map_method', map_method, (*MAPS, 'none'))
-    q, g = _checked(q, g)
+    q, g = _checked(q, g, map_images=map_images, nmi_images=nmi_images, n_clusters=n_clusters)
     known = g is not None and (q.pid >= 0).any() and (g.pid >= 0).any()
-    rows, AP, same, cams, maps, skipped = [], {}, {}, {}, {}, None
+    rows, AP, same, cams, maps, skipped, said = [], {}, {}, {}, {}, None, []
     tests = len(REMEDIES[1:])*(2 if distance == 'cosine' else 1)
     for method, a, b, how in adapted(q, g, distance, settings):
         row, every = dict(method=method), [_role(a, 'query')] + ([_role(b, 'gallery')] if b is not None else [])
         if known:
-            scored = _scored(a, b, how, distance, AP.get(REMEDIES[0]), tests)
+            scored, heard = _heard(_scored, a, b, how, distance, AP.get(REMEDIES[0]), tests)
+            if method == REMEDIES[0]: said = heard
             scores, AP[method], same[method], cams[method], skipped = scored
             row |= scores
         every = Embeddings.concat(every)
@@ -335,7 +345,7 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
     identities = len(np.unique(q.pid[np.isfinite(AP[REMEDIES[0]])])) if known else 0
     one_batch = g is not None and lite['steps'] == 1 and not lite.get('final_forward', lite.get('episodic'))
     warn = (camera_warnings(facts, few, g is not None)
-            + feature_warnings(q, identities, skipped, lite['batch_size'] if one_batch else 0))
+            + feature_warnings(q, identities, skipped, lite['batch_size'] if one_batch else 0) + said)
     if g is not None and not known: warn.append("No identity is known on both sides, so retrieval cannot be scored.")
     found = verdict_of(AP, same, q.pid, distance, tests) if known else None
     says = sentences(found) if known else _describe(summary)

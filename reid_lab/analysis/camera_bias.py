@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy.stats import rankdata
-from ..core import check_choice, stream, unit_norm
+from ..core import check_choice, common_scale, stream, unit_norm
 from ..embeddings import Embeddings
 from ..metrics import retrieval_metrics, weighted_mean
 from ..tta import CameraNorm, CameraStats, FeatureStream, distances
@@ -25,6 +25,7 @@ def per_camera(q:Embeddings, # Queries with cameras
     found=None, # The `per_query` of `retrieval_metrics`, if it is there already
     ) -> pd.DataFrame: # cam, n_query, the metrics; attrs['mean'] holds the weighted means
     "Retrieval scores of each query camera against the whole gallery"
+    if q.cam is None: raise ValueError("q has no camera numbers; per_camera needs Embeddings(emb, pid, cam=...)")
     if found is None: found = retrieval_metrics(q, g, distance=distance, per_query=True)['per_query']
     right = dict(R1=found['first'] <= 1, mAP=found['AP'], mINP=found['INP'])
     rows, ok = [], found['n_match'] > 0
@@ -41,7 +42,8 @@ def per_camera(q:Embeddings, # Queries with cameras
 def camera_share(e:Embeddings, # Features with cameras
     ) -> float: # 0..1
     "Share of the features' variance that lies between the means of the cameras"
-    x = e.emb.double()
+    if e.cam is None: raise ValueError("e has no camera numbers; camera_share needs Embeddings(emb, pid, cam=...)")
+    x = e.emb.double()*common_scale(e.emb)
     stats, total = CameraStats(x, e.cam), ((x - x.mean(0))**2).sum()
     between = (stats.count[:, None]*(stats.mean - stats.all_mean)**2).sum()
     return float(between/total) if total > 0 else 0.
@@ -58,11 +60,11 @@ def uncertainty(q:Embeddings, # Queries
     ) -> np.ndarray: # (Q,)
     "Uncertainty of the nearest results of each query; same-id images of its own camera do not count"
     check_choice('uncertainty', kind, UNCERTAINTIES)
-    real = g[g.pid != -1]
-    unit = kind == 'cosine'
-    a, b, out = (unit_norm(q.emb) if unit else q.emb), (unit_norm(real.emb) if unit else real.emb), []
+    real = g[g.pid != -1] if (g.pid != -1).any() else g
+    unit, size = kind == 'cosine', common_scale(q.emb, g.emb, low=2**-10)
+    a, b, out = *((unit_norm(e.emb) if unit else e.emb*size for e in (q, real))), []
     for lo in range(0, len(q), chunk):
-        d = 1 - a[lo:lo + chunk] @ b.T if unit else distances(a[lo:lo + chunk], b)
+        d = 1 - a[lo:lo + chunk] @ b.T if unit else distances(a[lo:lo + chunk], b)/size
         if q.cam is not None and real.cam is not None:
             same = (q.pid[lo:lo + chunk, None] == real.pid) & (q.cam[lo:lo + chunk, None] == real.cam)
             d = d.masked_fill(torch.as_tensor(same, device=d.device), float('inf'))

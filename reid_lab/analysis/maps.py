@@ -9,7 +9,7 @@ __all__ = ['MAPS', 'FIXED', 'sample_rows', 'map_options', 'project']
 import inspect
 import numpy as np
 import pandas as pd
-from ..core import check_choice, stream
+from ..core import check_choice, common_scale, stream
 from ..embeddings import Embeddings
 
 # %% ../../nbs/70_analysis.maps.ipynb #8f68588b
@@ -63,7 +63,8 @@ def project(e:Embeddings, # Features
         check_choice(f'option of {method}', k, names, f'Its value was {v!r}.')
     rows = sample_rows(e, n, seed)
     if len(rows) < 5: raise ValueError(f"{len(rows)} images; a map needs at least 5")
-    x = np.asarray(e.emb[rows].cpu(), np.float32)
+    x = e.emb[rows].cpu()
+    x = np.asarray(x*common_scale(x), np.float32)
     usual = dict(umap=dict(n_neighbors=min(15, len(x) - 1), min_dist=.1, n_jobs=1), pca=dict(svd_solver='full'),
                  tsne=dict(perplexity=min(30., (len(x) - 1)/3), init='pca'))[method]
     fit = kind(n_components=2, random_state=seed, **{**usual, **options})
