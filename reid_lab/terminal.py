@@ -236,7 +236,8 @@ def _paint(self:Display, failed=False):
         if now - self._line >= self.every: self._line = now; lines = [*new, log_line(self.what, now, self.start)]
         if lines: self._write('\n'.join(lines) + '\n')
         return
-    lines = [] if self._stop.is_set() else block(self.what, now, shutil.get_terminal_size((100, 24)).columns, self.signs)
+    width = shutil.get_terminal_size((100, 24)).columns
+    lines = [] if self._stop.is_set() else block(self.what, now, width, self.signs)
     if not new and lines == self._shown: return
     up = f'\x1b[{self._height}A' if self._height else ''
     self._write('\r' + up + ''.join(f'{line}\x1b[K\n' for line in [*new, *lines]) + '\x1b[J')
