@@ -232,15 +232,17 @@ class progress:
         usual = 0.5 if os.environ.get('REID_LAB_PROGRESS') else 0.2 if self.tty else 10
         self.every = every if every is not None else usual
         self.quiet = quiet if quiet is not None else any(os.environ.get(k) for k in ('CI', 'REID_LAB_QUIET'))
-        self.start()
+        self._first, self._lines = 0, 0
+        self._start = self._said = time.monotonic()
 
     def __len__(self): return self.total
 
     def start(self, n:int=0, # Items done before, by an interrupted run
         ):
-        "Start the clock"
-        self._first, self._start = n, time.monotonic()
-        self._said, self._lines = self._start, 0
+        "Start the clock, and say so to whoever follows"
+        self._first, self._lines = n, 0
+        self._start = self._said = time.monotonic()
+        report(self.label, n, self.total)
         return self
 
     def update(self, n:int, # Items done
@@ -263,7 +265,6 @@ class progress:
 
     def __iter__(self):
         self.start(); n = 0
-        report(self.label, n, self.total)
         try:
             for n, item in enumerate(self.items, 1):
                 yield item

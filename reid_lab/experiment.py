@@ -557,13 +557,17 @@ def _held(source, folder, params, fresh, own):
         before = os.environ.get('REID_LAB_RUN')
         os.environ['REID_LAB_RUN'] = str(folder)
         try: yield
-        except BaseException as e: mark_ended(folder, _ending(e)); raise
+        except BaseException as e:
+            mark_ended(folder, _ending(e))
+            if not isinstance(e, Exception):
+                e.add_note(f'what is done is kept, and continued with out_dir={_near(folder)!r}')
+            raise
         finally:
             if before is None: del os.environ['REID_LAB_RUN']
             else: os.environ['REID_LAB_RUN'] = before
     mark_ended(folder, 'not finished: the notebook ended without `run.finish()`')
 
-
+# %% ../nbs/95_experiment.ipynb #c0ac51f0
 def run_notebook(name, /, # Experiment (`camel`, `run_camel`) or path of a notebook
     out=None, # Run folder: new, empty, or that of the same run, interrupted; default a new one under `runs/`
     params:dict=None, # Parameters of the notebook
@@ -582,9 +586,9 @@ def run_notebook(name, /, # Experiment (`camel`, `run_camel`) or path of a noteb
     if out: check_folder(out, source.stem, {**defaults, **params}, fresh)
     folder = run_folder(source.stem, params, out)
     if 'out_dir' in defaults: params = {**params, 'out_dir': str(folder)}
+    report(read_experiment(source).title, run=_near(folder))
     path, known = folder/source.name, earlier_run(folder)
     with _held(source, folder, {**defaults, **params}, fresh, bool(out)):
-        report(read_experiment(source).title, run=_near(folder))
         _execute(source, path, params, threads or sensible_threads(), timeout)
         report('', end=True, cell=0, where=folder.name)
     found = earlier_run(folder)
@@ -710,7 +714,7 @@ def _run_all(job, name, todo, n_jobs):
         with parallel_config(**context):
             work = (delayed(_one_job)(job, name, p, f, os.getpid()) for p, f in todo)
             done = Parallel(return_as='generator_unordered', batch_size=1)(work)
-            for _ in progress(done, f'sweep {name}', total=len(todo)): pass
+            for _ in progress(done, 'runs', total=len(todo)): pass
     except TerminatedWorkerError as e: # what it took down is reported as lost
         print(f'sweep {name}: a process died ({type(e).__name__}); its runs are marked lost', file=sys.stderr)
     except BaseException:

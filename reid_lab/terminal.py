@@ -125,9 +125,10 @@ def block(what:Activity, # What is going on
     ) -> list: # Lines
     "The running section and its tasks, for a terminal"
     of = f'cell {what.cell} of {what.cells}' if what.cells else ''
-    lines = [f'  {signs.now} {what.section or what.title or "Starting":<34} {clock(now - what.since):>8}   {of}']
+    head = what.section or ('Starting the kernel' if what.folder else what.title or 'Starting')
+    lines = [f'  {signs.now} {_cut(head, 34):<34} {clock(now - what.since):>8}   {of}']
     shown = [t for t in what.tasks if now - t.since >= 1]
-    name, long = min(30, max([12, *(len(t.label) for t in shown)])), 20 if width >= 90 else 10 if width >= 70 else 0
+    name, long = (26, 20) if width >= 90 else (20, 10) if width >= 70 else (20, 0)
     for t in shown[:most]:
         count, spent, note = task_parts(t, now)
         lines.append(f'      {_cut(t.label, name):<{name}} {bar(t.n, t.total, signs, long):<{long}} {count:>9}  '
@@ -160,7 +161,8 @@ class Display:
         self.tty = getattr(self.file, 'isatty', lambda: False)() and os.environ.get('TERM') != 'dumb'
         utf = (getattr(self.file, 'encoding', None) or 'ascii').lower().replace('-', '').startswith('utf')
         self.signs = Signs() if utf else ASCII
-        self.what, self._shown, self._height, self._heads = Activity(title, sections), None, 0, 0
+        self.what, self._shown, self._height = Activity(title, sections), None, 0
+        self._headed, self._listed = False, 0
 
     def __enter__(self):
         if self.quiet: return self
@@ -184,6 +186,7 @@ class Display:
         self.what.tasks = []
         self.what.close(time.time())
         self._paint(failed=kind is not None)
+        if self._headed and kind is None: self._write('\n')
         if self.tty: self._write('\x1b[?25h')
 
 # %% ../nbs/94_terminal.ipynb #7dcc8b02
@@ -215,14 +218,15 @@ def _write(self:Display, text):
 
 @patch
 def _heading(self:Display, failed=False):
-    "Lines that stay: title, folder, finished sections"
+    "Lines that stay: title, folder, sections that took time"
     what, new = self.what, []
-    if what.folder and not self._heads: new += [what.title, what.folder, '']; self._heads = 1
-    for i in range(self._heads - 1 if self._heads else 0, len(what.done) if self._heads else 0):
-        name, seconds = what.done[i]
+    if not what.folder: return new
+    if not self._headed: new += [what.title, what.folder, '']; self._headed = True
+    for i, (name, seconds) in list(enumerate(what.done))[self._listed:]:
         bad = failed and i == len(what.done) - 1
-        new.append(f'  {self.signs.failed if bad else self.signs.done} {name:<34} {clock(seconds):>8}')
-        self._heads += 1
+        sign = self.signs.failed if bad else self.signs.done
+        if bad or seconds >= .5: new.append(f'  {sign} {_cut(name, 34):<34} {clock(seconds):>8}')
+    self._listed = len(what.done)
     return new
 
 
@@ -237,7 +241,8 @@ def _paint(self:Display, failed=False):
         if lines: self._write('\n'.join(lines) + '\n')
         return
     width = shutil.get_terminal_size((100, 24)).columns
-    lines = [] if self._stop.is_set() else block(self.what, now, width, self.signs)
+    begun = self.what.sections or now - self.start >= 1 # what takes no time shows nothing
+    lines = block(self.what, now, width, self.signs) if begun and not self._stop.is_set() else []
     if not new and lines == self._shown: return
     up = f'\x1b[{self._height}A' if self._height else ''
     self._write('\r' + up + ''.join(f'{line}\x1b[K\n' for line in [*new, *lines]) + '\x1b[J')
