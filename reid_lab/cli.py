@@ -100,13 +100,13 @@ def _run(a):
 
 
 def _sweep(a):
-    from reid_lab.experiment import sweep
     from reid_lab.terminal import Display
-    grid = {k: [typed({k: t}, a.name)[k] for t in v.split(',')] for k, v in pairs(a.grid).items()}
-    fixed = {k: [v] for k, v in typed(pairs(a.param), a.name).items()}
-    if twice := sorted(set(fixed) & set(grid)):
-        raise ValueError(f"{twice[0]} is given by --grid and by -p; give it once")
     with _stoppable(), Display(f'sweep {a.name}', sections=False):
+        from reid_lab.experiment import sweep
+        grid = {k: [typed({k: t}, a.name)[k] for t in v.split(',')] for k, v in pairs(a.grid).items()}
+        fixed = {k: [v] for k, v in typed(pairs(a.param), a.name).items()}
+        if twice := sorted(set(fixed) & set(grid)):
+            raise ValueError(f"{twice[0]} is given by --grid and by -p; give it once")
         frame = sweep(a.name, {**fixed, **grid}, a.seeds, a.jobs, a.out, a.fresh)
     _show(frame)
     bad = int((frame.status != 'ok').sum())

@@ -717,9 +717,10 @@ def _run_all(job, name, todo, n_jobs):
             for _ in progress(done, 'runs', total=len(todo)): pass
     except TerminatedWorkerError as e: # what it took down is reported as lost
         print(f'sweep {name}: a process died ({type(e).__name__}); its runs are marked lost', file=sys.stderr)
-    except BaseException:
+    except BaseException as e:
         if n_jobs != 1: get_reusable_executor(max_workers=n_jobs).shutdown(wait=True, kill_workers=True)
         for _, f in todo: mark_ended(f.with_suffix(''), 'interrupted')
+        if not isinstance(e, Exception): e.add_note('the same call runs what is missing')
         raise
 
 

@@ -195,7 +195,8 @@ def test_a_clone_that_was_moved_is_installed_again(place):
     assert "Setting up" in make((other, *place[1:]), "install")[0]
 
 
-@pytest.mark.parametrize("active, used", [(dict(CONDA_DEFAULT_ENV="reid"), True), (dict(CONDA_DEFAULT_ENV="base"), False)])
+@pytest.mark.parametrize("active, used", [(dict(CONDA_DEFAULT_ENV="reid"), True),
+                                          (dict(CONDA_DEFAULT_ENV="base"), False)])
 def test_an_active_conda_environment_is_used(place, active, used, tmp_path):
     conda = tmp_path/"conda envs"/"reid"
     (conda/"bin").mkdir(parents=True)
