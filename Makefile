@@ -1,18 +1,28 @@
 # Two commands are enough on a machine with Python 3.11 or newer and pip:
 #   make camel    set up .venv, run the main job on the embedded World, say where the results are
 #   make test     set up .venv, check the notebooks, run them, run the tests
+# Paths may hold spaces: they are quoted in the shell, and no target or prerequisite is a path.
 SHELL   := /bin/bash
-VENV    ?= .venv
+NEW     := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+# An active conda environment with a new enough Python is used as it is, unless it is the base or PYTHON names another.
+ifeq ($(origin PYTHON),undefined)
+CONDA   := $(shell test -n "$$CONDA_PREFIX" -a "$$CONDA_DEFAULT_ENV" != base -a ! -d "$$CONDA_PREFIX/condabin" && \
+             "$$CONDA_PREFIX/bin/python" $(NEW) && echo "$$CONDA_PREFIX")
+endif
+VENV    ?= $(or $(CONDA),.venv)
 PRESET  ?= quick
 ARGS    ?=
 WORKERS ?= 2
+# make TORCH=cpu: the build of torch without CUDA, which saves about 5 GB; on Linux it has an index of its own.
+TORCH   ?=
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # JupyterLab refuses to run as root unless told; in a container there is often nobody else.
 LABFLAGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
-PYTHON  ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
-             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
-BIN     := $(abspath $(VENV))/bin
-# The stamp carries a checksum of what decides the installation, so only a change there installs again.
-STAMP   := $(VENV)/.installed-$(shell cat settings.ini setup.py | cksum | tr ' ' '-')
+PYTHON  ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do $$p $(NEW) && { command -v $$p; break; }; done)
+BIN     := $(if $(filter /%,$(firstword $(VENV))),$(VENV),$(CURDIR)/$(VENV))/bin
+RUN     := "$(BIN)/python"
+# The stamp carries a checksum of what decides the installation and of where the clone is, so only a change there installs again.
+STAMP   := $(VENV)/.installed-$(shell { cat settings.ini setup.py; pwd; } | cksum | tr ' ' '-')
 
 # Without byte code every process compiles torch again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,53 +37,58 @@ help:
 	@echo "make lab         JupyterLab on this folder"
 	@echo "make check       the lint alone"
 	@echo "make export      notebooks -> package;  make notebooks  run them and store outputs;  make readme"
-	@echo "make install     set up $(VENV) and do nothing else;  PYTHON=python3.12 names the interpreter"
+	@echo "make install     set up $(VENV) and do nothing else;  PYTHON=python3.12 names the interpreter, TORCH=cpu the small torch"
 	@echo "make hooks       checks before each commit, in this clone (see CONTRIBUTING.md)"
 	@echo "make clean       remove what can be made again (keeps $(VENV), results, runs)"
 
-install: $(STAMP)
-$(STAMP): settings.ini setup.py
-	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer found; name one: make PYTHON=/path/to/python3"; exit 1; }
-	@test ! -e $@ || touch $@
-	@test -e $@ || { set -e; echo "Setting up $(VENV) with $(PYTHON) (half a minute with uv, two with pip)"; \
-	  rm -f $(VENV)/.installed-*; \
-	  $(PYTHON) -m venv $(VENV); \
-	  if $(BIN)/python -m pip install -q uv && $(BIN)/uv pip install -q --python $(BIN)/python --compile-bytecode -e '.[dev]'; \
-	  then :; else echo "uv did not do it, using pip"; $(BIN)/python -m pip install -q -e '.[dev]'; fi; \
-	  $(BIN)/python -m pip check; \
-	  touch $@; }
+install:
+	@test ! -e "$(STAMP)" || exit 0; set -e; \
+	if test -n "$(CONDA)" -a "$(VENV)" = "$(CONDA)"; then echo "Installing into the active conda environment $(VENV)"; \
+	else test -n "$(PYTHON)" || { echo "No Python 3.11 or newer found; name one: make PYTHON=/path/to/python3"; exit 1; }; \
+	  echo "Setting up $(VENV) with $(PYTHON) (half a minute with uv, two with pip)"; \
+	  "$(PYTHON)" -m venv "$(VENV)"; fi; \
+	rm -f "$(VENV)"/.installed-*; \
+	if test "$(TORCH)" = cpu; then \
+	  $(RUN) -m pip install -q --retries 1 --timeout 15 --index-url "$(TORCH_INDEX)" \
+	    $$(sed -n 's/^requirements = //p' settings.ini | tr ' ' '\n' | grep -E '^torch(vision)?[>=]') 2>/dev/null \
+	  || echo "No CPU build of torch at $(TORCH_INDEX): going on with the ordinary one; TORCH_INDEX names another index"; fi; \
+	if test "$(VENV)" != "$(CONDA)" && $(RUN) -m pip install -q uv && \
+	  $(RUN) -m uv pip install -q --python $(RUN) --compile-bytecode -e '.[dev]'; \
+	then :; else echo "installing with pip"; $(RUN) -m pip install -q -e '.[dev]'; fi; \
+	$(RUN) -m pip check; \
+	touch "$(STAMP)"
 
 camel: export HF_HUB_OFFLINE = 1
-camel: $(STAMP)
-	$(BIN)/reid_lab run camel -p preset=$(PRESET) $(ARGS)
+camel: install
+	$(RUN) -m reid_lab run camel -p preset=$(PRESET) $(ARGS)
 
-check: $(STAMP)
-	$(BIN)/python tools/check_nbs.py
+check: install
+	$(RUN) tools/check_nbs.py
 
 # pytest comes last: its closing line is the verdict.
 test: export HF_HUB_OFFLINE = 1
 test: export OMP_NUM_THREADS = 1
 test: export MPLBACKEND = Agg
-test: $(STAMP)
-	$(BIN)/python tools/check_nbs.py --quiet
-	$(BIN)/nbdev_test --n_workers $(WORKERS) --timing --skip_folder_re '^[_.]|^experiments$$'
-	$(BIN)/python -m pytest -q tests
+test: install
+	$(RUN) tools/check_nbs.py --quiet
+	$(RUN) "$(BIN)/nbdev_test" --n_workers $(WORKERS) --timing --skip_folder_re '^[_.]|^experiments$$'
+	$(RUN) -m pytest -q tests
 
-lab: $(STAMP)
-	$(BIN)/python -m jupyterlab --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/nbs/index.ipynb $(LABFLAGS)
+lab: install
+	$(RUN) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/nbs/index.ipynb $(LABFLAGS)
 
-export: $(STAMP)
-	$(BIN)/nbdev_export
-	$(BIN)/nbdev_clean
+export: install
+	$(RUN) "$(BIN)/nbdev_export"
+	$(RUN) "$(BIN)/nbdev_clean"
 
-notebooks: $(STAMP)
-	$(BIN)/python tools/execute_nbs.py
-	$(BIN)/python tools/layout.py --quiet
-	$(BIN)/python tools/readme.py
+notebooks: install
+	$(RUN) tools/execute_nbs.py
+	$(RUN) tools/layout.py --quiet
+	$(RUN) tools/readme.py
 
-readme: $(STAMP)
-	$(BIN)/python tools/layout.py --quiet
-	$(BIN)/python tools/readme.py
+readme: install
+	$(RUN) tools/layout.py --quiet
+	$(RUN) tools/readme.py
 
 # The checks of a commit and nbdev's merge of notebooks, for this clone only. nbdev's own hooks are the second choice, because
 # they also configure Jupyter for all other projects of the user.
@@ -89,4 +104,4 @@ hooks:
 
 clean:
 	rm -rf build dist .pytest_cache .hypothesis _proc _docs
-	find nbs reid_lab tests tools -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
+	find nbs reid_lab tests tools \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

@@ -447,12 +447,11 @@ class Log(Callback):
         quiet:bool=None, # Whether to suppress progress; see `progress`
         ):
         self.path, self.every, self.label = path and Path(path), every, label
-        self.rows, self._sum, self._n, self._said, self.quiet = [], {}, 0, time.monotonic(), quiet
+        self.rows, self._sum, self._n, self.quiet = [], {}, 0, quiet
 
     def before_fit(self, learn):
         "Start the clocks from the totals of `learn`"
-        self._bar = progress(range(learn.n_steps), self.label, quiet=self.quiet)
-        self._said = self._start = time.monotonic()
+        self._bar = progress(range(learn.n_steps), self.label, quiet=self.quiet).start(learn.step)
         self._from = learn.images, learn.seconds
 
     def state_dict(self) -> dict:
@@ -485,10 +484,8 @@ def after_step(self:Log, learn):
     for k, v in learn.logs.items(): self._sum[k] = self._sum.get(k, 0) + v
     self._n += 1
     if learn.step % self.every == 0 or learn.step == learn.n_steps: self._row(learn)
-    if time.monotonic() - self._said > self._bar.every and self.rows:
-        self._said = time.monotonic()
-        self._bar.note = ' '.join(f"{k} {v:.3f}" for k, v in self.rows[-1].items() if k.endswith('_loss'))
-        self._bar._say(learn.step, self._said - self._start)
+    if self.rows: self._bar.note = ' '.join(f"{k} {v:.3f}" for k, v in self.rows[-1].items() if k.endswith('_loss'))
+    self._bar.update(learn.step, end=learn.step >= learn.n_steps)
 
 # %% ../nbs/50_learner.ipynb #2da16dd4
 @contextmanager

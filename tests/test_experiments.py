@@ -143,11 +143,18 @@ def test_a_misspelt_parameter_is_refused_before_the_notebook_runs(name, tmp_path
 
 @pytest.mark.parametrize("bad, message", [
     (dict(study="mian"), r"study='mian' is not known; choose one of \['main', .*Did you mean 'main'"),
-    (dict(seed="one"), r"Params has invalid values\n  seed='one': Input should be a valid integer")])
+    (dict(methods="bas"), r"methods?=.*'bas'")])
 @pytest.mark.parametrize("name", ["camel", "dart3"])
 def test_bad_parameters_are_fatal(name, bad, message, tmp_path):
     with pytest.raises(PapermillExecutionError) as e: run_notebook(name, tmp_path / "run", preset="smoke", **bad)
     assert e.value.ename == "ValueError" and re.search(message, e.value.evalue)
+
+
+@pytest.mark.parametrize("name", ["camel", "dart3"])
+def test_a_value_of_another_kind_is_refused_before_the_notebook_runs(name, tmp_path):
+    with pytest.raises(ValueError, match="parameter seed='one' must be a whole number"):
+        run_notebook(name, tmp_path / "run", preset="smoke", seed="one")
+    assert not (tmp_path / "run").exists()
 
 
 def test_missing_folder_says_what_to_do(tmp_path):

@@ -1,6 +1,7 @@
 "What a user without a checkout gets: `pip install .` gives a working library and command, and importing it is cheap"
 import ast
 import configparser
+import os
 import re
 import shutil
 import subprocess
@@ -127,3 +128,127 @@ def test_nothing_newer_than_the_oldest_supported_python(settings):
     assert not stray
     for name in ("Makefile", "README.md"):
         assert f"Python {settings['min_python']} or newer" in (ROOT/name).read_text(), name
+
+
+# --- make -------------------------------------------------------------------------------------------------------------
+
+STUB = """#!/bin/bash
+# Stands for an interpreter: writes each call, one argument a line; makes environments of copies of itself
+{ echo "== $0"; printf '%s\\n' "$@"; } >> "$STUB_LOG"
+case "$*" in
+"-c "*) exit 0 ;;
+"-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;;
+*--index-url*) exit "${NO_INDEX:-0}" ;;
+esac
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    "A folder with a space and an accent that holds what `make` reads, a stub interpreter, and a log of its calls"
+    if not shutil.which("make"): pytest.skip("make is not installed")
+    folder = tmp_path/"a b é"/"reid lab"
+    folder.mkdir(parents=True)
+    for name in ("Makefile", "settings.ini", "setup.py"): shutil.copy(ROOT/name, folder)
+    python = tmp_path/"a b é"/"my python"
+    python.write_text(STUB); python.chmod(0o755)
+    return folder, python, tmp_path/"calls"
+
+
+def make(place, *args, python=True, **env):
+    "Call make in the folder -> what it printed, and the calls of stub interpreters as (interpreter, arguments)"
+    folder, stub, log = place
+    gone = ("MAKEFLAGS", "MAKELEVEL", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHON", "VENV")
+    env = {k: v for k, v in os.environ.items() if k not in gone} | dict(STUB_LOG=str(log)) | env
+    log.unlink(missing_ok=True)
+    done = subprocess.run(["make", *args, *([f"PYTHON={stub}"] if python else [])], cwd=folder, env=env,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    calls = [c.split("\n") for c in (log.read_text() if log.exists() else "").split("== ")[1:]]
+    return done.stdout, [(c[0], c[1:-1]) for c in calls]
+
+
+def test_make_works_in_a_folder_with_a_space(place):
+    folder, stub, _ = place
+    said, calls = make(place, "install")
+    assert "Setting up .venv" in said and (str(stub), ["-m", "venv", ".venv"]) in calls
+    assert (str(folder/".venv/bin/python"), ["-m", "pip", "check"]) in calls
+    said, calls = make(place, "camel", "PRESET=smoke")
+    assert "Setting up" not in said, "the second call finds the environment"
+    assert calls[-1] == (str(folder/".venv/bin/python"), ["-m", "reid_lab", "run", "camel", "-p", "preset=smoke"])
+    assert make(place, "test")[1][-1][1] == ["-m", "pytest", "-q", "tests"]
+    assert (str(folder/".venv/bin/python"), [str(folder/".venv/bin/nbdev_export")]) in make(place, "export")[1]
+
+
+@pytest.mark.parametrize("name", ["my env", "é/env"])
+def test_the_environment_may_be_elsewhere(place, name, tmp_path):
+    where = tmp_path/name
+    make(place, "install", f"VENV={where}")
+    _, calls = make(place, "check", f"VENV={where}")
+    assert calls[-1] == (str(where/"bin/python"), ["tools/check_nbs.py"])
+
+
+def test_a_clone_that_was_moved_is_installed_again(place):
+    make(place, "install")
+    other = place[0].with_name("moved")
+    place[0].rename(other)
+    assert "Setting up" in make((other, *place[1:]), "install")[0]
+
+
+@pytest.mark.parametrize("active, used", [(dict(CONDA_DEFAULT_ENV="reid"), True),
+                                          (dict(CONDA_DEFAULT_ENV="base"), False)])
+def test_an_active_conda_environment_is_used(place, active, used, tmp_path):
+    conda = tmp_path/"conda envs"/"reid"
+    (conda/"bin").mkdir(parents=True)
+    (conda/"bin"/"python").write_text(STUB); (conda/"bin"/"python").chmod(0o755)
+    said, calls = make(place, "-n", "install", python=False, CONDA_PREFIX=str(conda), **active)
+    assert (str(conda) in said) == used
+    if not used: return
+    said, calls = make(place, "install", python=False, CONDA_PREFIX=str(conda), **active)
+    assert f"active conda environment {conda}" in said and not (place[0]/".venv").exists()
+    assert not [a for _, a in calls if "venv" in a or "uv" in a]
+    assert (str(conda/"bin/python"), ["-m", "pip", "install", "-q", "-e", ".[dev]"]) in calls
+    (conda/"condabin").mkdir()      # the base under another name
+    assert str(conda) not in make(place, "-n", "install", python=False, CONDA_PREFIX=str(conda), **active)[0]
+
+
+def test_the_cpu_build_of_torch(place, settings):
+    pins = [r for r in settings["requirements"].split() if r.startswith(("torch>", "torchvision>"))]
+    assert len(pins) == 2
+    said, calls = make(place, "install", "TORCH=cpu", "TORCH_INDEX=https://index.test/cpu")
+    asked = [a for _, a in calls if "--index-url" in a]
+    assert len(asked) == 1 and "https://index.test/cpu" in asked[0] and set(pins) <= set(asked[0])
+    assert "No CPU build" not in said and not [a for _, a in make(place, "install", "TORCH=cpu")[1] if "pip" in a]
+    shutil.rmtree(place[0]/".venv")
+    said, calls = make(place, "install", "TORCH=cpu", NO_INDEX="1")
+    assert "No CPU build of torch at https://download.pytorch.org/whl/cpu: going on with the ordinary one" in said
+    assert calls[-1][1] == ["-m", "pip", "check"]
+
+
+# --- python -m, and a home elsewhere ----------------------------------------------------------------------------------
+
+def test_python_m_reid_lab():
+    run = subprocess.run([sys.executable, "-m", "reid_lab", "--version"], capture_output=True, text=True, cwd=ROOT)
+    assert run.stdout.startswith("reid_lab ") and run.returncode == 0
+
+
+def test_a_home_outside_the_checkout(tmp_path):
+    "`REID_LAB_HOME` says where runs and results are; experiments and the commit are still those of the code"
+    code = ("from reid_lab.experiment import experiments, git_commit, run_folder\n"
+            "print(sorted(experiments()), bool(git_commit()), run_folder('run_x', {}).parent)")
+    env = dict(os.environ, REID_LAB_HOME=str(tmp_path/"home é"), PYTHONPATH=str(ROOT))
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert "'camel', 'dart3'" in run.stdout and run.stdout.strip().endswith(str(tmp_path/"home é"/"runs")), run.stderr
+    assert (" True " in run.stdout) == (ROOT/".git").exists()
+
+
+def test_papermill_reads_the_parameters(caplog):
+    "Its own parser warns of lines with two equal signs, also in comments"
+    import nbformat
+    from papermill.translators import papermill_translators
+    for path in (ROOT/"nbs"/"experiments").glob("*.ipynb"):
+        cells = nbformat.read(path, 4).cells
+        (cell,) = [c for c in cells if "parameters" in c.metadata.get("tags", [])]
+        found = papermill_translators.find_translator("python3", "python").inspect(cell)
+        assert len(found) == len(cell.source.strip().splitlines()), path.name
+    assert [r.message for r in caplog.records if "Unable to parse" in r.message] == []

@@ -160,7 +160,7 @@ def test_the_interpreter_can_be_chosen_by_the_environment(tmp_path):
     env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE") and k != "MFLAGS"} | dict(PYTHON="python9.9")
     run = subprocess.run(["make", "-n", f"VENV={tmp_path/'venv'}", "install"], cwd=ROOT, capture_output=True,
                          text=True, env=env)
-    assert run.returncode == 0 and "python9.9 -m venv" in run.stdout, run.stdout + run.stderr
+    assert run.returncode == 0 and '"python9.9" -m venv' in run.stdout, run.stdout + run.stderr
 
 
 # --- guides -----------------------------------------------------------------------------------------------------------

@@ -500,7 +500,7 @@ def check_numbers(nbs):
 def check_modules(root, package):
     "Every module names a notebook that exists"
     for path in sorted((root/package).rglob("*.py")):
-        if path.name in ("__init__.py", "_modidx.py"): continue
+        if path.name in ("__init__.py", "__main__.py", "_modidx.py"): continue
         m = re.search(r"File to edit: (\S+?\.ipynb)", path.read_text(encoding="utf-8")[:500])
         where = path.relative_to(root).as_posix()
         if not m: yield Finding("orphan", where, text="no `File to edit` line")

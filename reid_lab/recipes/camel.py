@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 import numpy as np
 import torch
-from ..core import atomic_path, check_choice, locked, pick_device
+from ..core import atomic_path, check_choice, locked, phase, pick_device
 from ..data.loaders import Batches, to_pixels, tokenize
 from ..data.text import WordPiece, eda, load_tokenizer, mask_tokens
 from ..datasets import load_dataset, require
@@ -386,13 +386,14 @@ def run_phases(config:Config, # What to train
     start = pretrain(config, data, where('pretrain'), quiet)
     models, logs = dict(pretrained=start.model), dict(pretrain=start.log)
     row = dict(weights=sum(x.numel() for x in start.model.parameters()), **start.cost)
-    evals = dict(indomain=evaluate(start.model, data.source, split, 0),
-                 zeroshot=evaluate(start.model, data.target, split, k))
+    with phase(f'test {config.name}'):
+        evals = dict(indomain=evaluate(start.model, data.source, split, 0),
+                     zeroshot=evaluate(start.model, data.target, split, k))
     if finetuned:
         copied = replace(start, model=copy.deepcopy(start.model))
         tuned, logs['val'] = finetune(config, copied, data, where('finetune'), quiet)
         logs['finetune'], row['images_seen_ft'], models['finetuned'] = tuned.log, tuned.images, tuned.model
-        evals['finetuned'] = evaluate(tuned.model, data.target, split, k)
+        with phase(f'test {config.name}, fine-tuned'): evals['finetuned'] = evaluate(tuned.model, data.target, split, k)
     for name, e in evals.items():
         main = config.budget.headline if config.budget.headline in e else 'itc'
         row.update({f'{name}_{m}': v for m, v in e[main].items()})

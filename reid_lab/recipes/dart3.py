@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..analysis.camera_bias import UNCERTAINTIES, error_auroc, per_camera
-from ..core import atomic_path, check_choice, locked, pick_device, stream
+from ..core import atomic_path, check_choice, locked, phase, pick_device, progress, stream
 from ..embeddings import Embeddings, embed_images
 from ..metrics import camera_nmi, weighted_mean
 from ..models.zoo import MODELS
@@ -180,7 +180,8 @@ def score_settings(ev:Evaluation, # Model and raw features
     ) -> pd.DataFrame: # As `score_method`, with the columns `variant` and `method`
     "Scores of several settings"
     frames = []
-    for s in [dict(name=s) if isinstance(s, str) else s for s in settings]:
+    settings = [dict(name=s) if isinstance(s, str) else s for s in settings]
+    for s in progress(settings, 'methods', quiet=True):
         make = METHODS[check_choice('method', s['name'], METHODS)]
         args = {**(usual or {}).get(s['name'], {}), **{k: v for k, v in s.items() if k != 'name'}}
         if args.get('n_ground'): args['ground'] = ev.known()
@@ -237,7 +238,7 @@ def run_study(study='main', # Key of `STUDIES`, or a list of settings
     with locked(folder/'.study', False, f'the study folder {str(folder)!r}') if folder else nullcontext():
         if folder: claim(folder, _scored(case, settings, bias), 'scored.json')
         done = trained_on(case, preset, seed, folder, models, quiet, **(train or {}))
-        ev, usual = Evaluation(done.model, case), {}
+        with phase(f'features, seed {seed}'): ev, usual = Evaluation(done.model, case), {}
         settings = [s for s in settings if applies(s, ev)]
         if preset in ('full', 'paper'): usual = as_in_paper(reid_settings(preset, **(train or {})).model)
         frame = score_settings(ev, settings, usual, bias=bias)

@@ -83,6 +83,7 @@ class Study:
         asked:int=0, # The user's number; 0: the study's own
         ) -> int:
         "Repetitions of a run"
+        if asked < 0: raise ValueError(f"seeds={asked} must be a number of seeds, or 0 for what the study needs")
         return asked or (1 if preset == 'smoke' else self.seeds)
 
     def first_seed(self, seed:int, # The user's

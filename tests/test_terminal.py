@@ -1,0 +1,134 @@
+"""Sessions in a terminal: what somebody who waits for a run sees, in a clone whose path has a space and an accent"""
+import importlib.util
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reid_lab.terminal import Display
+
+ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.skipif(os.name != "posix" or not (ROOT/"Makefile").exists(),
+                                reason="needs a terminal and the tree")
+
+
+@pytest.fixture(scope="module")
+def terminal():
+    "tools/terminal.py as a module"
+    spec = importlib.util.spec_from_file_location("terminal_tool", ROOT/"tools"/"terminal.py")
+    module = sys.modules["terminal_tool"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def git(folder, *args):
+    how = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false", "-c", "core.quotepath=false"]
+    return subprocess.run(["git", "-C", str(folder), *how, *args], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    "A committed copy of the tree in `a b é/reid lab`, with an environment that holds a Python and nothing else"
+    if not shutil.which("git") or not shutil.which("make"): pytest.skip("needs git and make")
+    folder = tmp_path_factory.mktemp("clones")/"a b é"/"reid lab"
+    names = ("Makefile", "settings.ini", "setup.py", "pyproject.toml", ".gitignore", "README.md", "results", "nbs",
+             "reid_lab")
+    for name in names:
+        folder.mkdir(parents=True, exist_ok=True)
+        if (ROOT/name).is_file(): shutil.copy(ROOT/name, folder)
+        else: shutil.copytree(ROOT/name, folder/name, ignore=shutil.ignore_patterns("__pycache__"))
+    git(folder, "init", "-q"); git(folder, "add", "."); git(folder, "commit", "-qm", "one")
+    python = folder/".venv"/"bin"/"python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}" exec "{sys.executable}" "$@"\n'); python.chmod(0o755)
+    sums = subprocess.run("{ cat settings.ini setup.py; pwd; } | cksum | tr ' ' '-'", shell=True, cwd=folder,
+                          capture_output=True, text=True).stdout.strip()
+    (folder/".venv"/f".installed-{sums}").touch()
+    return folder
+
+
+@pytest.fixture
+def env(private_cache, tmp_path):
+    gone = ("CI", "REID_LAB_QUIET", "REID_LAB_RESULTS", "REID_LAB_HOME", "PYTHONPATH", "MAKEFLAGS", "MAKELEVEL",
+            "CONDA_PREFIX")
+    env = {k: v for k, v in os.environ.items() if k not in gone}
+    return dict(env, TERM="xterm-256color", REID_LAB_CACHE=str(private_cache), OMP_NUM_THREADS="1", LC_ALL="C.UTF-8",
+                IPYTHONDIR=str(tmp_path/"ipython"))
+
+
+def kernels(folder):
+    "Kernels whose working folder is below a folder: what an interrupted run may leave"
+    found = []
+    for p in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(folder) in os.readlink(p/"cwd") and b"python" in (p/"cmdline").read_bytes(): found.append(p.name)
+        except OSError: continue
+    return found
+
+
+@pytest.mark.parametrize("name", ["camel", "dart3"])
+def test_a_run_is_never_silent(name, clone, terminal, env):
+    run = [str(clone/".venv/bin/python"), "-m", "reid_lab", "run", name, "-p", "preset=smoke"]
+    command = ["make", "camel", "PRESET=smoke"] if name == "camel" else run
+    done = terminal.record(command, cwd=clone, env=env)
+    screen = done.screen()
+    assert done.code == 0, done.text[-3000:]
+    assert done.gap()[0] < 5, done.gap()
+    assert done.warnings() == []
+    run = next((clone/"runs").glob(f"run_{name}-*"))
+    shown = f"runs/{run.name}"
+    assert done.first(shown) < done.first("Setting up") < done.first("Training") < float("inf")
+    assert " left" in done.text and "loss" not in screen
+    last = screen[[s.startswith("finished in ") for s in screen].index(True):]
+    assert f"notebook: {shown}/run_{name}.ipynb" in last and f"tables:   {shown}/table.csv" in last
+    assert f"figures:  {shown}/figures" in last
+    assert sum("✓" in s for s in screen) >= 4 and not [s for s in screen if "●" in s or "\x1b" in s]
+    assert json.loads((run/"metrics.json").read_text())["status"] == "finished"
+    nb = json.loads((run/f"run_{name}.ipynb").read_text())
+    said = "".join("".join(o.get("text", "")) for c in nb["cells"] for o in c.get("outputs", []))
+    assert not re.search(r"\d s left", said), "progress belongs to the terminal, not to the notebook"
+    assert git(clone, "status", "--porcelain") == ""
+
+
+def test_ctrl_c_is_one_line(clone, terminal, env):
+    out = clone/"runs"/"stopped"
+    command = [str(clone/".venv/bin/python"), "-m", "reid_lab", "run", "camel", "-p", "preset=smoke", "--out", str(out)]
+    done = terminal.record(command, cwd=clone, env=env, interrupt="The data")
+    screen = [s for s in done.screen() if s]
+    assert done.code == 130 and done.warnings() == []
+    assert screen[-1] == "reid_lab run: interrupted; what is done is kept, and continued with --out runs/stopped"
+    assert sum("interrupt" in s.lower() for s in screen) == 1 and done.text.count("\x1b[?25h") == 1
+    assert json.loads((out/"metrics.json").read_text())["status"] == "interrupted"
+    assert kernels(clone) == []
+    assert git(clone, "status", "--porcelain") == ""
+
+
+def test_a_log_has_lines_and_no_control_characters():
+    import time
+    from reid_lab.core import progress, report
+    log = io.StringIO()
+    with Display(file=log, quiet=False, every=.2):
+        report("Title", run="runs/a")
+        for _ in progress(range(4), "pretrain", every=0): time.sleep(.15)
+    lines = log.getvalue().splitlines()
+    assert lines[:2] == ["Title", "runs/a"] and "\x1b" not in log.getvalue()
+    assert sum("pretrain" in s and s.startswith("[0:0") for s in lines) >= 2
+
+
+def test_a_pipe_that_closes_ends_quietly(env):
+    command = f'"{sys.executable}" -m reid_lab published camel I --format markdown | head -n 1'
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, cwd=ROOT,
+                          env=dict(env, PYTHONPATH=str(ROOT)))
+    assert done.stdout.count("\n") == 1 and done.stderr == "" and done.returncode in (0, 141)
+
+
+def test_the_recorder_sees_what_a_terminal_shows(terminal, env):
+    code = "import time; print('a\\nb', flush=True); time.sleep(.5); print('\\x1b[1Ac\\x1b[K\\nd')"
+    done = terminal.record([sys.executable, "-c", code], env=env)
+    assert done.screen() == ["a", "c", "d", ""] and done.gap()[0] > .3 and done.code == 0
