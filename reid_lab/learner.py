@@ -132,14 +132,18 @@ class Learner:
 
 # %% ../nbs/50_learner.ipynb #5707a82c
 @patch
-def update(self:Learner, batch:dict) -> dict: # The model's outputs, losses detached
+def update(self:Learner, batch:dict, # From the loader or a task
+    advance:bool=True, # False: the schedule stays, for strategies with several updates a batch
+    ) -> dict: # The model's outputs, losses detached
     "One forward, backward and optimiser step on `batch`"
     with self.acc.autocast(): out = self.model(batch)
     losses = {k: v for k, v in out.items() if k.endswith('_loss')}
     guard(losses, batch, self.epoch, self.number)
     self.acc.backward(sum(losses.values()))
     if self.clip: self.acc.clip_grad_norm_(self.model.parameters(), self.clip)
-    self.opt.step(); self.sched.step(); self.opt.zero_grad()
+    self.opt.step()
+    if advance: self.sched.step()
+    self.opt.zero_grad()
     self.images += len(batch['img'])
     return {**out, **{k: v.detach() for k, v in losses.items()}}
 

@@ -413,6 +413,26 @@ def test_stage_1_changes_the_prompts_only_and_is_repeatable():
             learn_prompts(model, features, bad)
 
 
+@pytest.mark.parametrize("form, factors", [("paper", [1/35, 1]), ("released", [(1 + 1/350)/2, 1/350])])
+def test_rates_of_stage_1(form, factors, monkeypatch):
+    "Two epochs with one of warm-up; the program's are epochs 1 and 2 of a cosine from epoch 0"
+    rates, step = [], torch.optim.Adam.step
+    def spy(self, *a, **kw):
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *a, **kw)
+    monkeypatch.setattr(torch.optim.Adam, "step", spy)
+    learn_prompts(tiny("clip_reid"), torch.randn(8, 64), torch.arange(8) % 4, 2, 8, lr=.01, quiet=True, form=form)
+    assert rates == pytest.approx([.01*f for f in factors])
+
+
+@pytest.mark.parametrize("kw, message", [(dict(form="code"), "form='code'"), (dict(epochs=0), "epochs=0")])
+def test_a_refused_stage_1_leaves_the_model_alone(kw, message):
+    model = tiny("clip_reid")
+    with pytest.raises(ValueError, match=message):
+        learn_prompts(model, torch.randn(8, 64), torch.arange(8) % 4, quiet=True, **kw)
+    assert not model.prompts.learned.requires_grad
+
+
 def test_repeated_people_are_encoded_once_with_the_same_loss():
     model = tiny("clip_reid")
     features, label = torch.randn(6, 64), torch.tensor([3, 0, 3, 1, 3, 0])

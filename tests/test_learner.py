@@ -234,3 +234,15 @@ def test_precision(precision):
     assert learn.net.seen == dict(no=torch.float32, bf16=torch.bfloat16)[precision]
     assert learn.net.lin.weight.dtype == torch.float32 and learn.net.lin.weight.isfinite().all()
     assert not torch.equal(learn.net.lin.weight, before)
+
+
+def test_an_update_may_leave_the_schedule_where_it_is():
+    "Strategies with several updates a batch step the schedule once"
+    model = torch.nn.Linear(2, 1)
+    model.forward = lambda b: dict(x_loss=torch.nn.functional.linear(b["img"], model.weight).sum())
+    learn = Learner(model, [], lr=1., device="cpu", schedule=lambda s: 1/(1 + s))
+    before = model.weight.detach().clone()
+    learn.update(dict(img=torch.ones(3, 2)), advance=False)
+    assert learn.sched.get_last_lr()[0] == 1 and not torch.equal(model.weight, before) and learn.images == 3
+    learn.update(dict(img=torch.ones(3, 2)))
+    assert learn.sched.get_last_lr()[0] == .5

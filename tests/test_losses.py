@@ -262,6 +262,64 @@ def test_top_variant_drops_likely_positives_and_keeps_the_heaviest():
     assert (L.itm_weights(same, same, how="top")[0] > 0).sum(1).tolist() == [2, 2, 2]
 
 
+def naive_top(sim_row, same_row, tau, drop_cos, top, eps=1e-5):
+    "Which candidates of one row remain, one by one"
+    p = [math.exp(x) for x in naive_logsoftmax([s/tau for s in sim_row])]
+    left = [j for j, y in enumerate(same_row) if not y]
+    kept = [j for j in left if drop_cos is None or sim_row[j] < drop_cos] or left
+    kept = sorted(kept, key=lambda j: -p[j])[:top]
+    return [p[j] + eps if j in kept else 0. for j in range(len(p))]
+
+
+@pytest.mark.parametrize("drop_cos, top", [(.9, 12), (.5, 2), (.2, 3), (None, 2), (.3, None), (None, None), (-.99, 1)])
+def test_top_variant_naive(batch, drop_cos, top):
+    img, txt, pid = batch
+    same = (pid[:, None] == pid[None]).tolist()
+    for w, a, b in zip(L.itm_weights(img, txt, .07, pid, "top", drop_cos=drop_cos, top=top), (img, txt), (txt, img)):
+        for i, row in enumerate(w.tolist()):
+            sim = [naive_cos(a.tolist()[i], y) for y in b.tolist()]
+            want = naive_top(sim, same[i], .07, drop_cos, top)
+            assert row == pytest.approx(want, abs=1e-6)
+    if drop_cos is top is None:
+        plain = L.itm_weights(img, txt, .07, pid)
+        assert all(torch.equal(x, y) for x, y in zip(plain, L.itm_weights(img, txt, .07, pid, "top", drop_cos=None,
+                                                                         top=None)))
+
+
+@pytest.mark.parametrize("kw, message", [(dict(top=0), "top=0"), (dict(drop_cos=-1.), "drop_cos=-1.0"),
+                                         (dict(drop_cos=math.nan), "drop_cos=nan"), (dict(how="hard"), "how='hard'")])
+def test_bad_rules_of_negatives(kw, message):
+    with pytest.raises(ValueError, match=message): L.itm_weights(torch.eye(3), torch.eye(3), **{"how": "top", **kw})
+
+
+def test_memory_itc_naive(batch):
+    img, txt, _ = batch
+    mem, lam = torch.randn(7, 5, dtype=torch.float64), torch.rand(7, dtype=torch.float64)
+    unit = lambda v: [x/math.sqrt(sum(y*y for y in v)) for x in v]
+    own, old = [unit(t) for t in txt.tolist()], [unit(m) for m in mem.tolist()]
+    keys = own + [[w*x + (1 - w)*y for x, y in zip(t, m)] for t, m, w in zip(own, old, lam.tolist())]
+    want = -sum(naive_logsoftmax([naive_cos(v, k)/.07 for k in keys])[i] for i, v in enumerate(img.tolist()))/7
+    loss = L.memory_itc(img, txt, mem, lam)
+    close(loss, want)
+    loss.backward()
+    assert img.grad.abs().sum() > 0 and txt.grad is None
+
+
+@pytest.mark.parametrize("top", [1, 3, 64])
+def test_hard_keys_are_among_the_most_similar_of_others(batch, top):
+    img, _, pid = batch
+    keys, who = torch.randn(9, 5, dtype=torch.float64), torch.arange(9) % 4
+    same = pid[:, None] == who[None]
+    drawn = torch.stack([L.hard_keys(img, keys, same, top, torch.Generator().manual_seed(s)) for s in range(40)])
+    for i in range(7):
+        others = [j for j in range(9) if not same[i, j]]
+        best = sorted(range(9), key=lambda j: -(naive_cos(img.tolist()[i], keys.tolist()[j]) if j in others else -9))
+        assert set(drawn[:, i].tolist()) <= set(best[:min(top, len(others))])
+        if top == 3: assert len(set(drawn[:, i].tolist())) == min(3, len(others))
+    assert 0 <= L.hard_keys(img, keys, torch.ones(7, 9, dtype=torch.bool), top).min()   # nobody else: any key
+    with pytest.raises(ValueError, match="keys is empty"): L.hard_keys(img, keys[:0], same[:, :0])
+
+
 def test_memory_candidates_are_drawn_but_never_of_the_same_identity(batch):
     img, txt, pid = batch
     mem, mp = torch.randn(3, 5, dtype=torch.float64), torch.tensor([pid[0].item(), 8, 9])

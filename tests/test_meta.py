@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 import torch
 
-from reid_lab.meta.dual_speed import DualSpeed, Task, TaskCycle
-from reid_lab.meta.memory import ErrorMemory, capacity_for
+from reid_lab.learner import Callback, Learner, load_state, save_state
+from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
+from reid_lab.meta.memory import ContrastMemory, ErrorMemory, capacity_for
 from reid_lab.meta.stylise import blur, draw_lambda, illuminate, random_blur
 
 
@@ -70,6 +71,158 @@ def test_rates_that_mean_plain_training():
                          [(dict(slow_every_tasks=5), "multiple of the 3 tasks"), (dict(order="any"), "order='any'"),
                           (dict(iters_per_task=0), "at least 1")])
 def test_bad_settings(kw, message):
+    with pytest.raises(ValueError, match=message): DualSpeed([Task()] * 3, **kw)
+
+
+# --- the released program ---------------------------------------------------------------------------------------------
+
+FACTORS, TARGETS = (.5, 1., 3.), [1., -2., .5, 4., 2., -1., 3., .25]
+
+
+class Scaled(Task):
+    "The target times a factor"
+    def __init__(self, factor): self.factor = factor
+    def __call__(self, batch, rng): return {**batch, "pid": batch["pid"]*self.factor}
+
+
+class Parabola(torch.nn.Module):
+    "One weight that should equal the target, and a running mean of the targets"
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+        self.register_buffer("seen", torch.zeros(1, dtype=torch.float64))
+        self.asked = []
+
+    def forward(self, batch):
+        self.asked.append(batch.get("contrast"))
+        self.seen.mul_(.9).add_(.1*batch["pid"])
+        entry = dict(img=batch["pid"][:, None], txt=batch["pid"][:, None], pid=batch["pid"].long())
+        return dict(square_loss=((self.w - batch["pid"])**2).sum(), memory_entry=entry)
+
+
+class StopAt(Callback):
+    "End the training in the middle"
+    def __init__(self, step): self.at = step
+    def after_step(self, learn): learn.stop = learn.step == self.at
+
+
+class Targets:
+    "One target a batch, four batches a pass"
+    def __len__(self): return 4
+    def epoch(self, e, start=0):
+        for i in range(start, 4):
+            y = torch.tensor([TARGETS[(4*e + i) % 8]], dtype=torch.float64)
+            yield dict(img=y, pid=y)
+
+
+def released_learner(steps=8, **kw):
+    return Learner(Parabola(), Targets(), ReleasedDualSpeed([Scaled(f) for f in FACTORS], **kw), device="cpu",
+                   schedule=lambda s: 1 - s/10, opt=lambda m: torch.optim.SGD(m.parameters(), lr=.1)), steps
+
+
+def naive_released(steps, meta_lr, k, alpha, slow_from="creation", meta_epochs=99, epoch_steps=4):
+    "The program on one weight, line by line"
+    w = seen = None
+    w, seen, slow, count = 1., 0., None, 0
+    for b in range(steps):
+        rate, y = .1*(1 - b/10), TARGETS[b % 8]
+        if b % epoch_steps == 0: slow, count = (w if slow_from == "creation" else None), 0
+        in_tasks, start, old = b//epoch_steps < meta_epochs, w, seen
+        total = moved = 0.
+        for f in FACTORS if in_tasks else (1.,):
+            v = start - rate*2*(start - f*y)
+            count += 1
+            if slow is None: slow = v
+            elif (count if slow_from == "creation" else count - 1) % k == 0: slow = v = slow + alpha*(v - slow)
+            total, moved, last = total + v - start, moved + .9*old + .1*f*y - old, v
+        w = start + meta_lr*total if in_tasks else last
+        seen = old + meta_lr*moved if in_tasks else .9*old + .1*y
+    return w, seen
+
+
+@pytest.mark.parametrize("slow_from", ["creation", "first step"])
+@pytest.mark.parametrize("kw", [dict(), dict(epoch_steps=3), dict(meta_epochs=1), dict(meta_epochs=0, epoch_steps=5),
+                                dict(k=2, alpha=.8), dict(k=1, meta_lr=.5)])
+def test_released_program_line_by_line(kw, slow_from):
+    "Weights and running statistics: one start for all tasks, one rate a batch, a new Lookahead every epoch"
+    kw = dict(dict(meta_lr=.3, k=6, alpha=.5), **kw, slow_from=slow_from)
+    ours = {dict(k="lookahead_steps", alpha="lookahead_alpha").get(n, n): v for n, v in kw.items()}
+    learn, steps = released_learner(**ours)
+    learn.fit(steps=steps)
+    assert (learn.net.w.item(), learn.net.seen.item()) == pytest.approx(naive_released(steps, **kw), abs=1e-12)
+
+
+def test_one_step_of_the_schedule_a_batch():
+    learn, steps = released_learner(meta_epochs=1)
+    learn.fit(steps=steps)
+    assert learn.images == 4*3 + 4 and learn.sched.last_epoch == steps == learn.step
+    assert learn.sched.get_last_lr() == pytest.approx([.1*.2])
+
+
+def test_tasks_are_told_the_epoch():
+    seen = []
+    class Spy(Task):
+        def __call__(self, batch, rng): seen.append(batch["epoch"]); return batch
+    learn = Learner(Parabola(), Targets(), ReleasedDualSpeed([Spy()], epoch_steps=3), lr=.1, device="cpu")
+    learn.fit(steps=8)
+    assert seen == [0, 0, 0, 1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("stop", [2, 5, 7])
+@pytest.mark.parametrize("slow_from", ["creation", "first step"])
+def test_released_program_resumes(tmp_path, stop, slow_from):
+    kw = dict(meta_epochs=1, epoch_steps=3, slow_from=slow_from)
+    memory = lambda: ContrastMemory(4, torch.float64, start=1, wait=0, every=1)
+    whole, steps = released_learner(memory=memory(), **kw)
+    whole.fit(steps=steps)
+    half, _ = released_learner(memory=memory(), **kw)
+    half.cbs.append(StopAt(stop))
+    half.fit(steps=steps)
+    save_state(half, tmp_path / "state")
+    again, _ = released_learner(memory=memory(), **kw)
+    again.cbs.append(Callback())
+    load_state(again, tmp_path / "state").fit(steps=steps)
+    assert torch.equal(whole.net.w, again.net.w) and torch.equal(whole.net.seen, again.net.seen)
+    a, b = (x.strategy.memory.read() for x in (whole, again))
+    assert torch.equal(a["txt"], b["txt"])
+
+
+def test_memory_term_is_asked_for_when_due():
+    "Ordinary steps only, from its epoch on, after the wait, every second step; emptied with each epoch"
+    learn, _ = released_learner(meta_epochs=1, epoch_steps=6,
+                                memory=ContrastMemory(3, torch.float64, start=2, wait=2, every=2, ramp=2, weight=.2))
+    learn.fit(steps=24)
+    asked = learn.net.asked[5*3 + 3:]          # after the first epoch's tasks
+    due = [i + 6 for i, a in enumerate(asked) if a]
+    assert due == [14, 16, 20, 22]
+    given = [a for a in asked if a]
+    assert [a["weight"] for a in given] == pytest.approx([.1, .1, .2, .2])
+    assert [None if a["txt"] is None else len(a["txt"]) for a in given] == [None, 1, None, 1]
+
+
+@pytest.mark.parametrize("epoch, weight", [(11, 0), (12, .025), (13, .05), (17, .15), (18, .15), (29, .15)])
+def test_weight_of_the_memory_term(epoch, weight): assert ContrastMemory().weight_at(epoch) == pytest.approx(weight)
+
+
+def test_memory_term_never_meets_the_tasks():
+    "The program's settings: tasks until epoch 9, the term from epoch 12 and step 500"
+    memory, rd = ContrastMemory(), ReleasedDualSpeed([Task()], meta_epochs=10)
+    assert not any(memory.ask(e, i) for e in range(rd.meta_epochs) for i in range(600))
+    assert not any(memory.ask(e, i) for e in range(30) for i in range(243))      # CUHK-PEDES on four GPUs
+    assert memory.capacity == 560 and memory.dtype == torch.float16
+
+
+@pytest.mark.parametrize("kw, message", [
+    (dict(meta_lr=-1.), "meta_lr=-1.0"), (dict(lookahead_steps=0), "lookahead_steps=0"),
+    (dict(slow_from="start"), "slow_from='start'"), (dict(meta_epochs=-1), "meta_epochs=-1"),
+    (dict(epoch_steps=0), "epoch_steps=0")])
+def test_bad_settings_of_the_released_program(kw, message):
+    with pytest.raises(ValueError, match=message): ReleasedDualSpeed([Task()], **kw)
+
+
+@pytest.mark.parametrize("kw, message", [(dict(eps_slow=1.5), "eps_slow=1.5"),
+                                         (dict(eps_fast=float("nan")), "eps_fast=nan")])
+def test_bad_rates(kw, message):
     with pytest.raises(ValueError, match=message): DualSpeed([Task()] * 3, **kw)
 
 

@@ -7,7 +7,7 @@ from reid_lab.learner import Callback
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.recipes import camel, training
 from reid_lab.recipes.camel import (PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, evaluate, finetune, load_data,
-                                    load_run, make_strategy, pretrain, run_variant)
+                                    load_run, make_strategy, pretrain, run_variant, train_loader)
 from reid_lab.recipes.study import find_study, settings_frame
 
 
@@ -51,6 +51,63 @@ def test_every_variant_trains(variant, data):
     assert done.steps == 6 and done.images == 6*16*updates and all(p.isfinite().all() for p in done.model.parameters())
     pairs = zip(done.model.named_parameters(), start.parameters(), strict=True)
     assert [k for (k, a), b in pairs if torch.equal(a, b)] == []
+
+
+def test_the_released_program_by_name(data):
+    "What the variant sets, field by field; every field can be set back, and the paper's variants have none of it"
+    config = Config("released", "smoke")
+    t, m = config.budget.train, config.settings
+    assert (t.schedule, t.eda_first, t.mlm_p, t.mlm_pads, t.clip, t.swa) == ("step", True, .2, True, 0, 0)
+    assert (t.negatives, t.ft_negatives, t.drop_cos, t.top) == ("", "top", .9, 12)
+    assert (config.eps_fast(), config.eps_fast(True), m.eps_slow, m.k, m.delta, m.mix) == (.03, .1, .5, 6, .6, "none")
+    for finetuning, rate in ((False, .03), (True, .1)):
+        rd, _ = make_strategy(config, data.tokenizer, 900, finetuning)
+        assert [x.name for x in rd.tasks] == ["blur", "illumination", "mixup"] and rd.meta_lr == rate
+        assert (rd.meta_epochs, rd.epoch_steps, rd.k, rd.alpha, rd.slow_from) == (10, 30, 6, .5, "creation")
+        assert rd.memory.capacity == 560
+    back = Config("released", "smoke", train=(("schedule", "linear"), ("clip", 5.)), meta=(("eps_fast", 1.),))
+    assert (back.budget.train.schedule, back.budget.train.clip, back.eps_fast(True)) == ("linear", 5., .1)
+    for name in ("base", *TABLE_IV):
+        t, m = Config(name, "smoke").budget.train, Config(name, "smoke").settings
+        assert (t.schedule, t.eda_first, t.mlm_pads, t.negatives, t.ft_negatives) == ("linear", False, False, "", "")
+        assert (m.eps_fast, m.ft_eps_fast) == (1., 0.)
+
+
+def test_released_captions(data):
+    "The augmented view comes first and is masked, the clean one second; padding may be masked"
+    loader = train_loader(Config("released", "smoke"), data.source, data.tokenizer, (64, 32), 0)
+    plain = train_loader(Config("camel", "smoke"), data.source, data.tokenizer, (64, 32), 0)
+    masked = 0
+    for i in range(3):
+        a, b = loader.batch(0, i), plain.batch(0, i)
+        assert a["caption"] == b["caption"] and torch.equal(a["tokens_eda"], b["tokens"])
+        assert "tokens_eda" not in b                      # the tiny model has no second view by default
+        shown = a["labels_mlm"] != -100
+        assert torch.equal(a["labels_mlm"][shown], a["tokens"][shown])
+        masked += (a["tokens"][shown] == data.tokenizer.pad_id).sum().item()
+        assert ((b["labels_mlm"] == data.tokenizer.pad_id).sum()) == 0
+    assert masked > 0
+
+
+def test_released_finetuning_is_one_training(tmp_path):
+    row = run_variant("released", "smoke", keep=tmp_path, train=dict(steps=30, ft_steps=30))
+    assert row["images_seen"] == row["images_seen_ft"] == (10*3 + 20)*16      # tasks in 10 of 30 epochs
+    folder = tmp_path / "released-0-steps=30-ft_steps=30"
+    assert [p.name for p in sorted((folder / "finetune").iterdir())] == ["plain"]
+    assert load_run(folder)["finetuned"].size == (64, 32)
+
+
+def test_negatives_reach_the_model(data, monkeypatch):
+    "Rule, cosine and number come from the settings, in either phase"
+    from reid_lab import losses
+    asked, rule = [], losses.itm_weights
+    def spy(*a, how="sample", drop_cos=.9, top=12, **kw):
+        asked.append((how, drop_cos, top))
+        return rule(*a, how=how, drop_cos=drop_cos, top=top, **kw)
+    monkeypatch.setattr(losses, "itm_weights", spy)
+    settings = (("steps", 2), ("ft_steps", 2), ("ft_negatives", "top"), ("drop_cos", .8), ("top", 3))
+    camel.run_phases(Config("base", "smoke", train=settings), data, quiet=True)
+    assert list(dict.fromkeys(asked)) == [("sample", .9, 12), ("top", .8, 3)]
 
 
 @pytest.mark.parametrize("model", list_models("text", size="tiny"))

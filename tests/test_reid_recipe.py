@@ -67,11 +67,28 @@ def test_optimisers_of_the_papers(name, kind, lr):
 
 
 @pytest.mark.parametrize("kw,message", [(dict(optimiser="lion"), "optimiser='lion'"),
-                                        (dict(schedule="step"), "schedule='step'"),
+                                        (dict(schedule="step"), "schedule='step'"), (dict(form="code"), "form='code'"),
                                         (dict(augment="heavy"), "augment='heavy'"),
                                         (dict(stepz=1), "Did you mean 'steps'")])
 def test_refused(people, kw, message):
     with pytest.raises(ValueError, match=message): train_reid(people, "smoke", quiet=True, **kw)
+
+
+BY_HAND = dict(bot_r50={0: .109, 38: 1, 39: .1, 69: .01}, clip_reid_b16={0: .19, 28: 1, 29: .1, 49: .01},
+               transreid_b16={0: .208, 3: .802, 4: .995731, 59: .501, 119: .002})
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_released_schedules(name):
+    "Factors at the start of an epoch, worked out by hand; the paper's form is the default"
+    s, per_epoch = paper(name), 7
+    assert s.form == "paper"
+    plain, released = (reid_schedule(replace(s, form=f), per_epoch) for f in ("paper", "released"))
+    for e, factor in BY_HAND[name].items():
+        for step in (e*per_epoch, e*per_epoch + per_epoch - 1): assert released(step) == pytest.approx(factor, abs=1e-6)
+    if name != "transreid_b16":
+        assert all(released(e*per_epoch) == pytest.approx(plain((e + 1)*per_epoch)) for e in range(s.epochs - 1))
+    else: assert plain(5*per_epoch) == 1 > released(5*per_epoch)
 
 
 # ---- training

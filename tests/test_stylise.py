@@ -5,7 +5,8 @@ import torch
 
 from reid_lab.data.text import WordPiece
 from reid_lab.meta.memory import ErrorMemory
-from reid_lab.meta.stylise import StyleTask, caption_views, style_tasks
+from reid_lab.meta.stylise import (MEAN, STD, ReleasedTask, StyleTask, blur_released, caption_views,
+                                   illuminate_released, mixup_released, released_tasks, style_tasks)
 
 NAMES = ("illumination", "blur", "memory")
 CAPTIONS = ["a man in a red coat with a large black bag", "a woman wearing blue jeans and white shoes",
@@ -113,3 +114,79 @@ def test_state_carries_the_memory():
                                          (dict(name="memory", partner="shuffled"), "needs a memory")])
 def test_bad_settings(kw, message):
     with pytest.raises(ValueError, match=message): StyleTask(tokenizer=TOK, **kw)
+
+
+# --- the released program's tasks -------------------------------------------------------------------------------------
+
+def test_released_order():
+    assert [t.name for t in released_tasks()] == ["blur", "illumination", "mixup"]
+
+
+def naive_saturation(pixel, factor):
+    "A pixel of three channels: normalised, jittered, clipped to [0,1], and back"
+    x = [(v - m)/s for v, m, s in zip(pixel, MEAN, STD)]
+    grey = .2989*x[0] + .587*x[1] + .114*x[2]
+    return [m + s*min(1., max(0., grey + factor*(v - grey))) for v, m, s in zip(x, MEAN, STD)]
+
+
+@pytest.mark.parametrize("low, high", [(.8, 1.2), (.6, 1.4)])
+def test_illumination_is_one_factor_on_clipped_normalised_pixels(low, high):
+    img, factors = BATCH["img"], []
+    for seed in range(200):
+        g = torch.Generator().manual_seed(seed)
+        out = illuminate_released(img, g, low, high)
+        g = torch.Generator().manual_seed(seed)
+        f = torch.empty(()).uniform_(low, high, generator=g).item()
+        factor = torch.empty(()).uniform_(max(0, 1 - f), 1 + f, generator=g).item()
+        factors.append(factor)
+        if seed < 3:
+            for i, y, x in ((0, 3, 2), (3, 15, 7), (2, 0, 0)):
+                want = naive_saturation(img[i, :, y, x].tolist(), factor)
+                assert out[i, :, y, x].tolist() == pytest.approx(want, abs=1e-5)
+    assert max(0, 1 - high) <= min(factors) < .2 and 1.8 < max(factors) <= 1 + high
+    assert (out >= torch.tensor(MEAN).view(3, 1, 1) - 1e-6).all()
+
+
+def test_illumination_widens_after_three_epochs(monkeypatch):
+    from reid_lab.meta import stylise
+    asked, task = [], ReleasedTask("illumination")
+    monkeypatch.setattr(stylise, "illuminate_released", lambda img, g, low, high, *a: asked.append((low, high)) or img)
+    for epoch in (0, 2, 3, 9): task({**BATCH, "epoch": epoch}, np.random.default_rng(0))
+    task(BATCH, np.random.default_rng(0))           # without an epoch: the later range
+    assert asked == [(.8, 1.2)]*2 + [(.6, 1.4)]*3
+
+
+def test_blur_has_one_sigma_for_the_batch():
+    x = torch.zeros(3, 3, 11, 11); x[..., 5, 5] = 1
+    out = blur_released(x, torch.Generator().manual_seed(3))
+    assert torch.allclose(out[0], out[1], atol=1e-7) and torch.allclose(out[0], out[2], atol=1e-7)
+    sigma = torch.empty(()).uniform_(.1, 2., generator=torch.Generator().manual_seed(3))
+    k = torch.exp(-torch.arange(-2, 3.)**2/(2*sigma**2)); k /= k.sum()
+    assert torch.allclose(out[0, 0, 3:8, 3:8], k[:, None]*k[None], atol=1e-6)
+
+
+def test_mixup_takes_one_weight_and_other_rows():
+    img = torch.eye(5).view(5, 1, 1, 5).repeat(1, 3, 2, 1)
+    weights = []
+    for seed in range(300):
+        rows = mixup_released(img, np.random.default_rng(seed))[:, 0, 0]
+        assert torch.allclose(rows.sum(1), torch.ones(5), atol=1e-6)
+        mixed = [r for i, r in enumerate(rows) if r[i] < .999]
+        weights += [r.max().item() for r in mixed[:1]]
+        assert len({round(r[r > 1e-6].max().item(), 4) for r in mixed}) <= 1       # one lambda for all
+    assert 0 < np.mean([w > .9 for w in weights]) < .8 and min(weights) >= .5      # Beta(.6, .6) favours the ends
+
+
+@pytest.mark.parametrize("name", ["blur", "illumination", "mixup"])
+def test_released_tasks_change_images_only(name):
+    a, b = (ReleasedTask(name)({**BATCH, "epoch": 1}, np.random.default_rng(4)) for _ in range(2))
+    assert torch.equal(a["img"], b["img"]) and not torch.equal(a["img"], BATCH["img"])
+    assert {k: v for k, v in a.items() if k not in ("img", "epoch")}.keys() == BATCH.keys() - {"img"}
+    assert torch.equal(a["pid"], BATCH["pid"]) and a["caption"] == CAPTIONS
+
+
+@pytest.mark.parametrize("kw, message", [(dict(name="memory"), "name='memory'"),
+                                         (dict(name="mixup", delta=-1), "delta=-1"),
+                                         (dict(name="blur", later=(2, 1)), r"later=\(2, 1\)")])
+def test_bad_released_tasks(kw, message):
+    with pytest.raises(ValueError, match=message): ReleasedTask(**kw)

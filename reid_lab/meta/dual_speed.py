@@ -32,6 +32,8 @@ class TaskCycle:
         iters_per_task=1, # Batches per task before the next; None: a round of all tasks is one pass over the data
         ):
         if not tasks: raise ValueError("tasks is empty; give at least one Task")
+        for i, t in enumerate(tasks):
+            if not isinstance(t, Task): raise TypeError(f"tasks[{i}] is a {type(t).__name__}; give a Task")
         if iters_per_task is not None and iters_per_task < 1:
             raise ValueError(f"iters_per_task={iters_per_task} must be at least 1, or None")
         self.tasks, self.iters = list(tasks), iters_per_task
@@ -111,6 +113,8 @@ class DualSpeed(TaskCycle):
         if slow_every_tasks < 1 or slow_every_tasks % n:
             raise ValueError(f"slow_every_tasks={slow_every_tasks} must be a multiple of the {n} tasks "
                              f"(eq. 5 follows eq. 4); try {max(n, slow_every_tasks//n*n)}")
+        for name, v, top in (('eps_fast', eps_fast, float('inf')), ('eps_slow', eps_slow, 1)):
+            if not 0 <= v <= top: raise ValueError(f"{name}={v} must lie between 0 (no update) and {top}")
         self.eps_fast, self.eps_slow, self.every = eps_fast, eps_slow, slow_every_tasks
         self.fast, self.slow, self.sequential, self.final = fast, slow, sequential, final_slow_step
         self.done, self.theta0, self.total, self.theta_slow = 0, None, None, None
@@ -197,49 +201,98 @@ def load_state_dict(self:DualSpeed, s:dict, # From `state_dict`
     TaskCycle.load_state_dict(self, s)
     self.done, self.theta0, self.total, self.theta_slow = s['done'], s['theta0'], s['total'], s['theta_slow']
 
-# %% ../../nbs/52_meta.dual_speed.ipynb #c234d400
+# %% ../../nbs/52_meta.dual_speed.ipynb #7adfce52
 class ReleasedDualSpeed(TaskCycle):
-    "The variant in CAMeL's released code: parallel Reptile with a per-epoch Lookahead"
-    def __init__(self, tasks, # Sequence of `Task`
+    "The program released with CAMeL: parallel tasks, their summed differences, a Lookahead made anew in every epoch"
+    def __init__(self, tasks, # Sequence of `Task`; their batches hold `epoch`
         meta_lr:float=.03, # Factor of the summed differences
-        lookahead_steps:int=6, # Optimiser steps between updates of the slow weights
-        lookahead_alpha:float=.5, # Rate of these updates
+        lookahead_steps:int=6, # Optimiser steps between two moves of the Lookahead
+        lookahead_alpha:float=.5, # Rate of these moves
+        slow_from:str='creation', # Slow copy: weights when the Lookahead is made, or after its `first step`
+        meta_epochs:int=None, # Epochs with tasks, then ordinary steps; None: all
+        epoch_steps:int=None, # Batches that count as one epoch; None: a pass over the loader
+        memory=None, # `ContrastMemory`, for its term in ordinary steps
         ):
         super().__init__(tasks)
+        for name, v, low in (('meta_lr', meta_lr, 0), ('lookahead_steps', lookahead_steps, 1),
+                             ('lookahead_alpha', lookahead_alpha, 0), ('meta_epochs', meta_epochs, 0),
+                             ('epoch_steps', epoch_steps, 1)):
+            if v is not None and not v >= low: raise ValueError(f"{name}={v} must be at least {low}")
         self.meta_lr, self.k, self.alpha = meta_lr, lookahead_steps, lookahead_alpha
+        self.slow_from = check_choice('slow_from', slow_from, ('creation', 'first step'))
+        self.meta_epochs, self.epoch_steps, self.memory = meta_epochs, epoch_steps, memory
         self.slow, self.count, self.at_epoch = None, 0, -1
 
-    @torch.no_grad()
-    def _lookahead(self, params, epoch):
-        "After every `k` optimiser steps: slow <- slow + alpha (w - slow), w <- slow"
-        if epoch != self.at_epoch: self.slow, self.count, self.at_epoch = None, 0, epoch
-        if self.slow is None: self.slow = [p.detach().clone() for p in params]
-        self.count += 1
-        if self.count % self.k: return
+    def where(self, learn) -> tuple: # Epoch, step in it
+        "The next batch of `learn`"
+        return divmod(learn.step, self.epoch_steps) if self.epoch_steps else (learn.epoch, learn.number)
+
+# %% ../../nbs/52_meta.dual_speed.ipynb #78d918bf
+@patch
+def new_epoch(self:ReleasedDualSpeed, params, # List of tensors
+    epoch:int, # Its number
+    ):
+    "Make the Lookahead anew and empty the memory"
+    self.count, self.at_epoch = 0, epoch
+    self.slow = [p.detach().clone() for p in params] if self.slow_from == 'creation' else None
+    if self.memory is not None: self.memory.reset()
+
+
+@patch
+@torch.no_grad()
+def lookahead(self:ReleasedDualSpeed, params, # List of tensors, changed in place
+    ):
+    "After an optimiser step: move the slow copy and return to it, if that is due"
+    self.count += 1
+    if self.slow is None: self.slow = [p.detach().clone() for p in params]
+    elif (self.count - (self.slow_from == 'first step')) % self.k == 0:
         for s, p in zip(self.slow, params): s.lerp_(p, self.alpha); p.copy_(s)
 
-# %% ../../nbs/52_meta.dual_speed.ipynb #45a28a99
+# %% ../../nbs/52_meta.dual_speed.ipynb #d0360b5f
 @patch
 def step(self:ReleasedDualSpeed, learn, # `Learner`
     batch:dict, # From the loader
-    ) -> dict: # The model's outputs for the last task
-    "All tasks from the same start, then one meta step"
-    params = list(learn.net.parameters())
-    start, diff = [p.detach().clone() for p in params], [torch.zeros_like(p) for p in params]
-    for i, task in enumerate(self.tasks):
-        _copy(params, start)
-        out = learn.update(task(batch, stream(learn.seed, 'task', learn.step, i)))
-        task.after(out)
-        self._lookahead(params, learn.epoch)
-        for d, p, s in zip(diff, params, start): d.add_(p.detach() - s)
-    _copy(params, [s + self.meta_lr*d for s, d in zip(start, diff)])
+    ) -> dict: # The model's outputs for the last update
+    "All tasks from the same start and their sum, or an ordinary update; then one step of the schedule"
+    params, (epoch, number) = list(learn.net.parameters()), self.where(learn)
+    if epoch != self.at_epoch: self.new_epoch(params, epoch)
+    if self.meta_epochs is None or epoch < self.meta_epochs: out = self._tasks(learn, batch, params, epoch)
+    else: out = self._ordinary(learn, batch, params, epoch, number)
+    learn.sched.step()
     return out
 
 
 @patch
+def _tasks(self:ReleasedDualSpeed, learn, batch, params, epoch):
+    "One update of every task from the same state, then the state moves by the sum of the differences"
+    state = [v for v in learn.net.state_dict().values() if v.is_floating_point()]   # weights and running statistics
+    start, diff = [v.clone() for v in state], [torch.zeros_like(v) for v in state]
+    for i, task in enumerate(self.tasks):
+        _copy(state, start)
+        styled = task({**batch, 'epoch': epoch}, stream(learn.seed, 'task', learn.step, i))
+        out = learn.update(styled, advance=False)
+        task.after(out)
+        self.lookahead(params)
+        for d, v, s in zip(diff, state, start): d.add_(v - s)
+    _copy(state, [s + self.meta_lr*d for s, d in zip(start, diff)])
+    return out
+
+
+@patch
+def _ordinary(self:ReleasedDualSpeed, learn, batch, params, epoch, number):
+    "One update, with the memory's term when it is due"
+    ask = None if self.memory is None else self.memory.ask(epoch, number)
+    out = learn.update({**batch, 'contrast': ask} if ask else batch, advance=False)
+    if ask and 'memory_entry' in out: self.memory.push(out['memory_entry'])
+    self.lookahead(params)
+    return out
+
+# %% ../../nbs/52_meta.dual_speed.ipynb #82fbeb63
+@patch
 def state_dict(self:ReleasedDualSpeed) -> dict:
-    "Counters, tasks and the Lookahead's weights"
-    return dict(TaskCycle.state_dict(self), slow=self.slow or [], count=self.count, at_epoch=self.at_epoch)
+    "Counters, tasks, the Lookahead's weights and the memory"
+    return dict(TaskCycle.state_dict(self), slow=self.slow or [], count=self.count, at_epoch=self.at_epoch,
+                memory={} if self.memory is None else self.memory.state_dict())
 
 
 @patch
@@ -248,3 +301,4 @@ def load_state_dict(self:ReleasedDualSpeed, s:dict, # From `state_dict`
     "Continue from a saved state"
     TaskCycle.load_state_dict(self, s)
     self.slow, self.count, self.at_epoch = s['slow'] or None, s['count'], s['at_epoch']
+    if self.memory is not None: self.memory.load_state_dict(s['memory'])

@@ -57,6 +57,8 @@ class CAMeL(nn.Module):
         text_pool:str='cls', # Text states, for the embedding and the ITM head: `cls` (paper) or `mean` over the words
         tau:float=.07, # Initial temperature
         negatives:str='sample', # ITM negatives: `sample` (paper), `top` (released fine-tuning), `argmax`
+        drop_cos:float=.9, # `top`: pairs with at least this cosine are no negatives; None: all are
+        top:int=12, # `top`: negatives that remain for a draw; None: all
         hard_share:float=1., # Probability of drawing a negative by hardness (paper: 1), else uniformly
         match_share:float=1., # Share of the batch used by ITM and MLM (paper: all); negatives come from all of it
         eda_weight:float=.8, # Weight of the second caption view
@@ -69,7 +71,7 @@ class CAMeL(nn.Module):
         self.match, self.words = ITMHead(cross.width), MLMHead(cross.width, text.word.num_embeddings)
         self.tau = nn.Parameter(torch.tensor(float(tau)))
         self.size, self.dim, self.tokenizer = tuple(size), dim, tokenizer
-        self.negatives = check_choice('negatives', negatives, ('sample', 'top', 'argmax'))
+        self.set_negatives(negatives, drop_cos, top)
         self.hard_share, self.match_share, self.eda_weight = hard_share, match_share, eda_weight
 
     @property
@@ -98,9 +100,22 @@ class CAMeL(nn.Module):
     def encode_image(self, img): return self.image_states(img)[0] # (B,3,H,W) -> (B,D)
     def encode_text(self, tokens): return self.text_states(tokens)[0] # (B,L) -> (B,D)
 
-    def match_logit(self, txt, mask, img_tok): # (B,L,Dt), (B,L), (B,N,Dv) -> (B,2)
-        "ITM logits of caption states `txt` (with `mask`) and image tokens `img_tok`, pair by pair"
-        return self.match(self.pool_text(self.cross(txt, mask, img_tok), mask))
+# %% ../../nbs/41_models.camel.ipynb #da79381b
+@patch
+def set_negatives(self:CAMeL,
+    negatives:str='sample', # ITM negatives: `sample` (paper), `top` (released fine-tuning), `argmax`
+    drop_cos:float=.9, # `top`: pairs with at least this cosine are no negatives; None: all are
+    top:int=12, # `top`: negatives that remain for a draw; None: all
+    ):
+    "Change the rule of ITM negatives, between two phases of training"
+    losses.check_negatives(check_choice('negatives', negatives, ('sample', 'top', 'argmax')), drop_cos, top)
+    self.negatives, self.drop_cos, self.top = negatives, drop_cos, top
+
+
+@patch
+def match_logit(self:CAMeL, txt, mask, img_tok): # (B,L,Dt), (B,L), (B,N,Dv) -> (B,2)
+    "ITM logits of caption states `txt` (with `mask`) and image tokens `img_tok`, pair by pair"
+    return self.match(self.pool_text(self.cross(txt, mask, img_tok), mask))
 
 # %% ../../nbs/41_models.camel.ipynb #d975c1dc
 def pad_states(x, # (B,L,D) text states
@@ -137,7 +152,8 @@ def soften(weights, # (B,K) weights of the candidates, zero for positives
 def _itm_loss(model:CAMeL, img, img_tok, txt, txt_tok, mask, pid, memory):
     "Image-text matching with one sampled negative per image and per caption"
     extra = {} if memory is None else dict(neg_img=memory['img'], neg_txt=memory['txt'], neg_pid=memory['pid'])
-    weights = losses.itm_weights(img, txt, model.temperature.detach(), pid, how=model.negatives, **extra)
+    rule = dict(how=model.negatives, drop_cos=model.drop_cos, top=model.top)
+    weights = losses.itm_weights(img, txt, model.temperature.detach(), pid, **rule, **extra)
     B = math.ceil(model.match_share*len(img))
     n_txt, n_img = (losses.sample_negatives(soften(w[:B], model.hard_share)) for w in weights)
     all_txt, all_mask, all_img = with_memory(txt_tok, mask, img_tok, memory)
@@ -157,9 +173,17 @@ def _mlm_loss(model:CAMeL, tokens, labels, img_tok):
     keep = labels != -100
     return losses.mlm(model.words(x[keep], model.text.word.weight), labels[keep])
 
+
+def _contrast_loss(img, txt, pid, ask):
+    "The released program's memory term, as a `ContrastMemory` asks for it; an empty memory stands for the batch itself"
+    keys = txt.detach() if ask['txt'] is None else ask['txt'].to(txt)
+    drawn = losses.hard_keys(img, keys, losses.same_id(pid, pid if ask['txt'] is None else ask['pid']), ask['top'])
+    lam = torch.distributions.Beta(ask['delta'], ask['delta']).sample((len(img),))
+    return ask['weight']*losses.memory_itc(img, txt, keys[drawn], lam, ask['tau'])
+
 # %% ../../nbs/41_models.camel.ipynb #a8aebcf7
 @patch
-def forward(self:CAMeL, batch:dict) -> dict: # `itc_loss`, `itm_loss`, `mlm_loss`, and `memory_entry` (detached)
+def forward(self:CAMeL, batch:dict) -> dict: # `itc_loss`, `itm_loss`, `mlm_loss`, ..., `memory_entry` (detached)
     "Losses of one batch (CAMeL, sec. III; equal weights)"
     pid, memory = batch['pid'], batch.get('memory')
     img, img_tok = self.image_states(batch['img'])
@@ -174,6 +198,7 @@ def forward(self:CAMeL, batch:dict) -> dict: # `itc_loss`, `itm_loss`, `mlm_loss
     if 'tokens_mlm' in batch:
         some = slice(math.ceil(self.match_share*len(img)))
         out['mlm_loss'] = _mlm_loss(self, batch['tokens_mlm'][some], batch['labels_mlm'][some], img_tok[some])
+    if 'contrast' in batch: out['contrast_loss'] = _contrast_loss(img, txt, pid, batch['contrast'])
     entry = dict(img=img, txt=txt, pid=pid, img_tok=img_tok, txt_tok=txt_tok, mask=mask)
     return {**out, 'memory_entry': {k: v.detach() for k, v in entry.items()}}
 

@@ -17,7 +17,7 @@ from ..core import check_choice, progress, torch_stream, unit_norm
 from .backbones import PixelNorm
 from .bot import bn_neck, id_head
 from .transreid import patch_grid, resize_positions
-from ..schedules import lr_irra_cosine
+from ..schedules import FORMS, lr_irra_cosine
 
 # %% ../../nbs/33_models.clip_reid.ipynb #3f934bfe
 def restride(visual:nn.Module, # An `open_clip` vision transformer; changed in place
@@ -222,8 +222,11 @@ def learn_prompts(model:CLIPReID, # Model of which only the prompts change
     weight_decay:float=1e-4, # Weight decay of Adam
     seed:int=0, # Seed of the order
     quiet:bool=None, # Whether to suppress progress
+    form:str='paper', # Of the schedule, see `lr_irra_cosine`: `paper` or `released`
     ) -> list: # Mean loss of each epoch
     "Stage 1 of CLIP-ReID"
+    check_choice('form', form, FORMS)
+    if epochs < 1: raise ValueError(f"epochs={epochs} must be at least 1; leave stage 1 out instead")
     home, label = model.texts.device, torch.as_tensor(label)
     if len(label) != len(features) or label.min() < 0 or label.max() >= model.n_ids:
         raise ValueError(f"label must number {len(features)} features from 0 to {model.n_ids - 1}, got {len(label)} "
@@ -231,7 +234,7 @@ def learn_prompts(model:CLIPReID, # Model of which only the prompts change
     g, words, out = torch_stream(seed, 'prompts'), model.prompts.learned.requires_grad_(True), []
     opt = torch.optim.Adam([words], lr=lr, weight_decay=weight_decay)
     for e in (bar := progress(range(epochs), 'prompts', quiet=quiet)):
-        opt.param_groups[0]['lr'] = lr*lr_irra_cosine(e, epochs, min(5, epochs//2), start=1/35, end=1/350)
+        opt.param_groups[0]['lr'] = lr*lr_irra_cosine(e, epochs, min(5, epochs//2), 1/35, 1/350, form)
         total = 0.
         for rows in torch.randperm(len(label), generator=g).split(batch_size):
             loss = prompt_loss(model, features[rows].to(home), label[rows].to(home))

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['VARIANTS', 'TABLE_IV', 'TITLES', 'PRESETS', 'PHASES', 'STUDIES', 'Variant', 'Train', 'Meta', 'Preset', 'Config',
            'CamelData', 'load_data', 'Matcher', 'evaluate', 'masked_words', 'second_view', 'train_loader',
-           'make_strategy', 'phase_key', 'train_phase', 'pretrain', 'finetune', 'run_phases', 'run_variant', 'save_run',
-           'load_run']
+           'released_strategy', 'make_strategy', 'set_negatives', 'phase_key', 'train_phase', 'pretrain', 'finetune',
+           'run_phases', 'run_variant', 'save_run', 'load_run']
 
 # %% ../../nbs/83_recipes.camel.ipynb #7f740a0e
 import copy, hashlib, json, time
@@ -21,14 +21,15 @@ from ..datasets import load_dataset, require
 from ..embeddings import embed_images, embed_texts
 from ..learner import Average, Plain, Validate
 from ..meta.dual_speed import DualSpeed, ReleasedDualSpeed, TaskCycle
-from ..meta.memory import ErrorMemory, capacity_for
-from ..meta.stylise import style_tasks
+from ..losses import check_negatives
+from ..meta.memory import ContrastMemory, ErrorMemory, capacity_for
+from ..meta.stylise import released_tasks, style_tasks
 from ..metrics import retrieval_metrics
 from ..models.zoo import MODELS, list_models
 from .study import Axes, Study, grid
 from .training import Trained, claim, digest, fit, load_trained, model_of, read_record, training_key
 from ..retrieval import rank, rerank_itm
-from ..schedules import lr_linear
+from ..schedules import lr_linear, lr_step
 
 # %% ../../nbs/83_recipes.camel.ipynb #4d9d21d5
 @dataclass(frozen=True)
@@ -39,8 +40,10 @@ class Variant:
     fast: bool = False      # eq. 4
     slow: bool = False      # eq. 5
     ema: bool = False       # an average of the weights that knows nothing of tasks
-    released: bool = False  # the step of the published code
+    released: bool = False  # tasks, step and memory of the released program
     lr_mult: float = 1.     # rate of the World presets over the baseline's
+    train: tuple = ()       # (field, value) pairs of `Train` that belong to it
+    meta: tuple = ()        # the same for `Meta`
 
 
 VARIANTS = dict(
@@ -50,7 +53,10 @@ VARIANTS = dict(
     st_cmml=Variant('+ ST + CMML', tasks=True, fast=True, lr_mult=1.5),
     camel=Variant('CAMeL', tasks=True, fast=True, slow=True, lr_mult=2.5),
     st_ema=Variant('+ ST + EMA (control)', tasks=True, ema=True),
-    released=Variant('released code', tasks=True, released=True))
+    released=Variant('released program', tasks=True, released=True,
+        train=(('schedule', 'step'), ('eda_first', True), ('mlm_p', .2), ('mlm_pads', True), ('ft_negatives', 'top'),
+               ('clip', 0.), ('swa', 0)),
+        meta=(('eps_fast', .03), ('ft_eps_fast', .1), ('delta', .6), ('mix', 'none'))))
 TABLE_IV = ('base', 'st', 'st_adsu', 'st_cmml', 'camel')
 TITLES = {k: v.title for k, v in VARIANTS.items()}
 
@@ -70,6 +76,13 @@ class Train:
     augment: str = 'plain'      # key of `AUGMENT`
     mlm_p: float = .25          # share of words masked; 0 switches MLM off
     swa: int = 1                # fine-tuning epochs between SWA snapshots (3 in the paper); 0 switches SWA off
+    schedule: str = 'linear'    # `linear` (paper), or `step`: cut at 40 % and 70 % of the steps (released program)
+    eda_first: bool = False     # the augmented caption is the first view, and masked; the clean one second (released)
+    mlm_pads: bool = False      # padding counts as words and may be masked (released)
+    negatives: str = ''         # of ITM, see `CAMeL`: `sample` (paper), `top` or `argmax`; empty: the model's own
+    ft_negatives: str = ''      # the same while fine-tuning (released: `top`); empty: as before
+    drop_cos: float = .9        # `top`: pairs with at least this cosine are no negatives
+    top: int = 12               # `top`: candidates that remain
 
 
 @dataclass(frozen=True)
@@ -77,7 +90,7 @@ class Meta:
     "Stylisation tasks and Algorithm 1"
     eps_fast: float = 1.
     eps_slow: float = .5
-    k: int = 6                  # slow step every k tasks
+    k: int = 6                  # slow step every k tasks; released: Lookahead every k optimiser steps
     order: str = 'fixed'        # of the tasks, or `random`
     iters_per_task: int = 1     # 0: a round of tasks is one pass over the data
     memory: float = .5          # capacity as a share of the samples of two tasks
@@ -85,6 +98,9 @@ class Meta:
     partner: str = 'aligned'
     delta: float = 1.           # Beta parameter of the mixing weight
     strength: float = .4        # of the illumination
+    ft_eps_fast: float = 0.     # `eps_fast` while fine-tuning; 0: the same (released: .03, then .1)
+    slow_from: str = 'creation' # released: see `ReleasedDualSpeed`
+    contrast: int = 560         # released: entries of its memory; 0: none
 
 
 @dataclass(frozen=True)
@@ -131,6 +147,9 @@ class Config:
         if self.model: check_choice('model', self.model, list_models('text'), 'CAMeL trains models that read captions.')
         for name, cls in (('train', Train), ('meta', Meta)):
             for k, _ in getattr(self, name): check_choice(name, k, [f.name for f in fields(cls)])
+        t = self.budget.train
+        check_choice('schedule', t.schedule, ('linear', 'step'))
+        for how in (t.negatives, t.ft_negatives): check_negatives(how or 'sample', t.drop_cos, t.top)
 
     @property
     def name(self) -> str: # Of the folder
@@ -141,11 +160,15 @@ class Config:
     @property
     def budget(self) -> Preset:
         p = PRESETS[self.preset]
-        p = replace(p, train=replace(p.train, **dict(self.train)))
+        p = replace(p, train=replace(p.train, **{**dict(self.on.train), **dict(self.train)}))
         if self.model in ('', p.model): return p
         return replace(p, model=self.model, model_kw=tuple((k, v) for k, v in p.model_kw if k == 'size'))
     @property
-    def settings(self) -> Meta: return replace(Meta(), **dict(self.meta))
+    def settings(self) -> Meta: return replace(Meta(), **{**dict(self.on.meta), **dict(self.meta)})
+
+    def eps_fast(self, finetuning:bool=False) -> float: # In one of the two trainings; a rate of its own for the second
+        m = self.settings
+        return m.ft_eps_fast if finetuning and m.ft_eps_fast else m.eps_fast
 
     @property
     def lr(self) -> float: # Peak rate of pretraining
@@ -258,18 +281,23 @@ def evaluate(model, # Trained model
 def masked_words(tokenizer, # Of the model
     p:float=.25, # Share of words
     max_masks:int=10, # At most so many a caption
+    pads:bool=False, # Count and mask padding too (released program)
     ):
     "An extra for `Batches` that adds `tokens_mlm` and `labels_mlm`"
     def extra(batch, rng):
-        found = mask_tokens(batch['tokens'], tokenizer, rng, p=p, max_masks=max_masks)
+        found = mask_tokens(batch['tokens'], tokenizer, rng, p=p, max_masks=max_masks, pads=pads)
         batch['tokens_mlm'], batch['labels_mlm'] = found
     return extra
 
 
-def second_view(tokenizer # Of the model
+def second_view(tokenizer, # Of the model
+    first:bool=False, # The augmented view is the first, the clean one the second (released program)
     ):
     "An extra for `Batches` that adds an augmented view of every caption, `tokens_eda`"
-    def extra(batch, rng): batch['tokens_eda'] = tokenize(tokenizer, [eda(c, rng) for c in batch['caption']])
+    def extra(batch, rng):
+        view = tokenize(tokenizer, [eda(c, rng) for c in batch['caption']])
+        if first: batch['tokens_eda'], batch['tokens'] = batch['tokens'], view
+        else: batch['tokens_eda'] = view
     return extra
 
 
@@ -281,25 +309,53 @@ def train_loader(config:Config, # Budget and model
     ) -> Batches:
     "Batches of one phase: every caption is a sample; the model's record says what else it reads"
     t, reads = config.budget.train, MODELS[config.budget.model]
-    extras = [masked_words(tokenizer, t.mlm_p)] if t.mlm_p and reads.mlm else []
-    if reads.eda: extras.append(second_view(tokenizer))
+    extras = [masked_words(tokenizer, t.mlm_p, pads=t.mlm_pads)] if t.mlm_p and reads.mlm else []
+    if t.eda_first: extras.insert(0, second_view(tokenizer, True))   # before words are masked
+    elif reads.eda: extras.append(second_view(tokenizer))
     rows = table.where(split='train')
     return Batches(rows, t.batch_size, size, tokenizer, seed, 'caption', augment=t.augment, extras=extras)
 
 # %% ../../nbs/83_recipes.camel.ipynb #44cba262
+def released_strategy(config:Config, # Settings of the released program
+    steps:int, # Batches of the training; a thirtieth is an epoch of the program
+    finetuning:bool=False, # The second training
+    ) -> ReleasedDualSpeed:
+    "The released program's step: tasks in 10 of its 30 epochs, then ordinary steps; its memory"
+    m, rate = config.settings, config.eps_fast(finetuning)
+    tasks = released_tasks(delta=m.delta, device=pick_device(config.budget.device))
+    return ReleasedDualSpeed(tasks, rate, m.k, m.eps_slow, m.slow_from, meta_epochs=10, epoch_steps=max(1, steps//30),
+                             memory=ContrastMemory(m.contrast))
+
+
 def make_strategy(config:Config, # Variant and settings
     tokenizer, # For the tasks' captions
+    steps:int=0, # Batches of the training, for the released program; 0: those of pretraining
+    finetuning:bool=False, # The second training
     ): # A strategy and a list of callbacks
     "The training strategy of a variant"
     on, m, device = config.on, config.settings, config.budget.device
     if not on.tasks: return Plain(), []
+    if on.released: return released_strategy(config, steps or config.budget.train.steps, finetuning), []
     memory = ErrorMemory(capacity_for(m.memory, config.budget.train.batch_size))
     how = dict(mix=m.mix, partner=m.partner, delta=m.delta, strength=m.strength, device=pick_device(device))
     tasks = style_tasks(tokenizer, memory, **how)
-    if on.released: return ReleasedDualSpeed(tasks), []
-    iters, fast, slow = m.iters_per_task or None, on.fast, on.slow
-    if fast or slow: return DualSpeed(tasks, m.eps_fast, m.eps_slow, m.k, m.order, iters, fast, slow), []
+    iters, fast, slow, rate = m.iters_per_task or None, on.fast, on.slow, config.eps_fast(finetuning)
+    if fast or slow: return DualSpeed(tasks, rate, m.eps_slow, m.k, m.order, iters, fast, slow), []
     return TaskCycle(tasks, m.order, iters), [Average(1, 'ema', .98)] if on.ema else []
+
+# %% ../../nbs/83_recipes.camel.ipynb #458c0c70
+def set_negatives(config:Config, # Its `Train` may name a rule
+    model, # Changed in place
+    finetuning:bool=False, # The second training
+    ):
+    "Give a model the rule of ITM negatives that a training asks for; without one it keeps its own"
+    t = config.budget.train
+    how = (finetuning and t.ft_negatives) or t.negatives
+    if not how: return
+    if hasattr(model, 'set_negatives'): model.set_negatives(how, t.drop_cos, t.top)
+    elif {'negatives', 'ft_negatives'} & {k for k, v in config.train if v}:
+        raise ValueError(f"negatives={how!r} needs a model with an ITM head, and {config.budget.model} has none; "
+                         "leave it out")
 
 # %% ../../nbs/83_recipes.camel.ipynb #a85ccdf8
 def phase_key(config:Config, # Variant, model and budget
@@ -326,14 +382,17 @@ def train_phase(config:Config, # Variant, model and budget
     seed:int=0, # Of this phase
     folder=None, # A trained folder
     after:dict=None, # Key of the phase before
+    finetuning:bool=False, # The second training: its own ITM negatives
     **kw, # `label` and `quiet` of `fit`
     ) -> Trained:
-    "One phase of training with warm-up and linear decay"
+    "One phase of training with warm-up and decay"
+    set_negatives(config, model, finetuning)
+    shape = dict(linear=lr_linear, step=lr_step)[config.budget.train.schedule]
     t, warm = config.budget.train, max(1, round(config.budget.train.warmup*steps))
     key = phase_key(config, data, table, after, steps=steps, peak_lr=lr, phase_seed=seed)
     loader = train_loader(config, table, data.tokenizer, model.size, seed)
     return fit(model, loader, steps, folder, key, strategy=strategy, callbacks=callbacks, lr=lr, clip=t.clip,
-               weight_decay=t.weight_decay, new_mult=t.new_mult, schedule=lambda s: lr_linear(s, steps, warm),
+               weight_decay=t.weight_decay, new_mult=t.new_mult, schedule=lambda s: shape(s, steps, warm),
                device=config.budget.device, seed=seed, **kw)
 
 
@@ -359,15 +418,17 @@ def finetune(config:Config, # What to train
     ) -> tuple: # Trained (log and images of both parts), validation rows
     "Stylisation tasks first, then plain steps; best weights by the target's val mAP"
     t, where = config.budget.train, lambda n: folder and Path(folder)/n
-    first, how = t.ft_steps//3 if config.on.tasks else 0, dict(label=f'fine-tune {config.name}', quiet=quiet)
+    on, how = config.on, dict(label=f'fine-tune {config.name}', quiet=quiet, finetuning=True)
+    first = t.ft_steps//3 if on.tasks and not on.released else 0
+    last = make_strategy(config, data.tokenizer, t.ft_steps, True)[0] if on.released else Plain()
     styled = start
     if first:
-        strategy, callbacks = make_strategy(config, data.tokenizer)
+        strategy, callbacks = make_strategy(config, data.tokenizer, first, True)
         styled = train_phase(config, start.model, data, data.target, first, t.ft_lr, strategy, callbacks,
                              config.seed + 1, where('stylised'), start.key, **how)
     val = Validate(lambda m: evaluate(m, data.target, 'val', 0)['itc'], 'mAP', config.budget.val_every, 'step')
     callbacks = [Average(t.swa, 'swa'), val] if t.swa else [val]
-    done = train_phase(config, styled.model, data, data.target, t.ft_steps - first, t.ft_lr, Plain(), callbacks,
+    done = train_phase(config, styled.model, data, data.target, t.ft_steps - first, t.ft_lr, last, callbacks,
                        config.seed + 2, where('plain'), styled.key, **how)
     if not first: return done, val.rows
     return replace(done, log=styled.log + done.log, images=styled.images + done.images), val.rows

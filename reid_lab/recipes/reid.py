@@ -18,7 +18,7 @@ from ..metrics import retrieval_metrics
 from ..models.clip_reid import cache_images, learn_prompts
 from ..models.zoo import create_model, list_models
 from .training import Trained, fit, training_key
-from ..schedules import lr_bot_warmup_multistep, lr_irra_cosine, lr_linear
+from ..schedules import FORMS, lr_bot_warmup_multistep, lr_irra_cosine, lr_linear
 
 # %% ../../nbs/82_recipes.reid.ipynb #8c4b2bec
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class ReidTrain:
     bias_mult: float = 1.       # rate of biases over `lr`, for adam and sgd
     weight_decay: float = 5e-4
     schedule: str = 'linear'    # key of `REID_SCHEDULES`
+    form: str = 'paper'         # of the schedules of both stages: `paper`, or `released`: as the program runs them
     clip: float = 5.            # gradient norm; 0: none
     augment: str = 'light'      # key of `AUGMENT`
     resample: str = 'bicubic'   # interpolation of training images: bicubic or bilinear
@@ -62,10 +63,10 @@ BY_MODEL = { # (preset, model): what differs from the preset for other models; `
 
 # %% ../../nbs/82_recipes.reid.ipynb #3ccf290c
 REID_SCHEDULES = dict( # Factor of the rate; epochs are stretched to the length of the training
-    linear=lambda step, total, epoch: lr_linear(step, total, max(1, round(.1*total))),
-    bot=lambda step, total, epoch: lr_bot_warmup_multistep(120*epoch, (40, 70), warmup=10, start=.01),
-    transreid=lambda step, total, epoch: lr_irra_cosine(120*epoch, 120, 5, start=.01, end=.002),
-    clip_reid=lambda step, total, epoch: lr_bot_warmup_multistep(60*epoch, (30, 50), warmup=10, start=.1))
+    linear=lambda step, total, epoch, form: lr_linear(step, total, max(1, round(.1*total))),
+    bot=lambda step, total, epoch, form: lr_bot_warmup_multistep(120*epoch, (40, 70), .1, 10, .01, form),
+    transreid=lambda step, total, epoch, form: lr_irra_cosine(120*epoch, 120, 5, .01, .002, form),
+    clip_reid=lambda step, total, epoch, form: lr_bot_warmup_multistep(60*epoch, (30, 50), .1, 10, .1, form))
 
 
 def reid_schedule(s:ReidTrain, # Settings
@@ -73,8 +74,8 @@ def reid_schedule(s:ReidTrain, # Settings
     ): # Function: step -> factor of the rate
     "The schedule of a training"
     shape = REID_SCHEDULES[check_choice('schedule', s.schedule, REID_SCHEDULES)]
-    total = s.epochs*per_epoch or s.steps
-    return lambda step: shape(step, total, step//per_epoch*per_epoch/total)
+    form, total = check_choice('form', s.form, FORMS), s.epochs*per_epoch or s.steps
+    return lambda step: shape(step, total, step//per_epoch*per_epoch/total, form)
 
 # %% ../../nbs/82_recipes.reid.ipynb #987c95cd
 def reid_optimiser(model, # Module
@@ -142,8 +143,8 @@ def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
     loader = Batches(rows, s.batch_size, model.size, seed=seed, sampler='pk', k=s.k, augment=s.augment,
                      resample=s.resample)
     def stage_1(model):
-        model.to(pick_device(s.device))
-        learn_prompts(model, *cache_images(model, rows, quiet=quiet), s.prompt_epochs, seed=seed, quiet=quiet)
+        seen = cache_images(model.to(pick_device(s.device)), rows, quiet=quiet)
+        learn_prompts(model, *seen, s.prompt_epochs, seed=seed, quiet=quiet, form=s.form)
     return fit(model, loader, s.epochs*len(loader) or s.steps, folder, key, label=f'{s.model}, seed {seed}', rows=20,
                saves=5, quiet=quiet, refresh=s.refresh, prepare=stage_1 if s.prompt_epochs else None,
                schedule=reid_schedule(s, len(loader)), clip=s.clip or None, device=s.device, seed=seed,
