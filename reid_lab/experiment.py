@@ -19,7 +19,7 @@ from fastcore.basics import patch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from . import __version__
 from .core import atomic_path, check_choice, project_root
-from .results import append_result, json_values, results_path
+from .results import append_results, json_values, metric_values, results_path
 
 # %% ../nbs/95_experiment.ipynb #766d21b6
 def _from_string(value, annotation):
@@ -173,10 +173,10 @@ def record(self:Run, metrics:dict, # Name to number
     selection:str='', # How the checkpoint was chosen: `val R1`, `last epoch`, `none`
     images_seen:int=0, # Training images, with repeats
     seed:int=None, # Default: the parameter of that name
-    **extra): # Further parameters of this row alone
+    **extra): # Further parameters of this row alone, and `test_set` (`reid_lab.published.scored_on`)
     "Score something; may be called many times"
     check_choice('split', split, ['train', 'val', 'test'])
-    if not metrics: raise ValueError('record: metrics is empty')
+    metrics = metric_values(metrics)
     seed = self.params.get('seed', '') if seed is None else seed
     self.rows.append(json_values(dict(dataset=dataset, split=split, variant=variant, selection=selection,
                                  images_seen=images_seen, seed=seed, extra=extra, metrics=metrics)))
@@ -197,13 +197,13 @@ def finish(self:Run) -> list: # The rows appended
     common = {**self._write(), 'preset': self.params.get('preset', '')}
     given = {k: _shareable(v) for k, v in self.params.items() if k != 'out_dir'}
     rows = [{**common, **r, 'parameters': {**given, **r['extra']}} for r in self.rows]
-    return [append_result({k: v for k, v in r.items() if k != 'extra'}, self.results) for r in rows]
+    return append_results([{k: v for k, v in r.items() if k != 'extra'} for r in rows], self.results)
 
 
 def start_run(notebook:str, # What runs
     params, # `Params` or a dict
     out_dir='', # Folder; default the parameter of that name, else a new one under `runs/`
-    results=None, # CSV; default `results/runs.csv`, but the run folder for `preset=smoke`, which proves nothing
+    results=None, # CSV; default the user's own store, but the run folder for `preset=smoke`, which proves nothing
     resume:bool=False, # Keep the log of an earlier run in this folder and add to it
     ) -> Run:
     "Open a run; use it with `with`, or call `.finish()`"

@@ -65,7 +65,7 @@ def metric_values(metrics, # Name -> number, or an array of one number
         out[k] = value
     return out
 
-# %% ../nbs/61_results.ipynb #498e25f4
+# %% ../nbs/61_results.ipynb #a9ccf490
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 
@@ -85,7 +85,7 @@ def sheet_text(value): # A cell that was written by `sheet_safe`
     "The cell without the apostrophe that `sheet_safe` put there"
     return value[1:] if isinstance(value, str) and value[:1] == "'" and _FORMULA.match(value) else value
 
-# %% ../nbs/61_results.ipynb #cf762f33
+# %% ../nbs/61_results.ipynb #87c61dbf
 @contextmanager
 def _locked(path, mode='a+b', alone=True):
     "The open file, other processes waiting (readers among themselves do not); no lock where the system has no `fcntl`"
@@ -125,7 +125,7 @@ def _records(text):
         yield i + 1, end, cells
         i = j + 1
 
-# %% ../nbs/61_results.ipynb #3c85f596
+# %% ../nbs/61_results.ipynb #ff6e770c
 def _whole(f, size):
     "Where the last whole record of an open file ends"
     f.seek(max(0, size - 2**16)); tail = f.read().decode(errors='replace').split('\n')
@@ -220,8 +220,8 @@ def _rows(path):
     "The rows of a results file, torn ones left out"
     import warnings
     if not path.exists():
-        where = "load_results('measured') reads our measurements" if path == results_path() else 'see `STORES`'
-        raise FileNotFoundError(f"no results at {path}; a run appends its rows to {results_path()}, and {where}")
+        raise FileNotFoundError(f"no results at {path}; runs append to the store 'own' ({results_path()}), and our "
+                                "measurements are the store 'measured'")
     with _locked(path, 'rb', alone=False) as f: text = f.read().decode('utf-8-sig', 'replace')
     found, rows, torn = list(_records(text)), [], []
     head = [c for _, _, c in found[:1] if c]
@@ -297,7 +297,7 @@ def publish(runs, # Name or folder of a run, or several
     have = [_which(r) for r in _rows(results_path(target))] if results_path(target).exists() else []
     why = {'have preset=smoke, which shows only that the code runs': lambda i, r: r['preset'] == 'smoke',
            'name no commit': lambda i, r: not r['commit'].strip('+'),
-           'were made with changed files (+ behind the commit; dirty=True takes them)':
+           'were made with changed files (a + behind the commit; `dirty` takes them)':
                lambda i, r: r['commit'].endswith('+') and not dirty,
            f'are in {results_path(target).name} already': lambda i, r: _which(r) in have,
            'are there twice': lambda i, r: _which(r) in map(_which, chosen[:i])}
