@@ -183,7 +183,7 @@ def _checked(row):
 def append_results(rows, # Dicts with keys among `RESULT_COLUMNS`; `dataset` and `metrics` are required
     path=None, # See `results_path`
     ) -> list: # The rows as written, all columns filled
-    "Append rows, all or none; safe with other processes appending to the same file"
+    "Append rows in one write, cut back if it fails; safe with other processes appending to the same file"
     path, rows = results_path(path), [_checked(r) for r in rows]
     out = io.StringIO(); csv.writer(out, lineterminator='\n').writerows(cells for _, cells in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -224,9 +224,9 @@ def _rows(path):
                                 "measurements are the store 'measured'")
     with _locked(path, 'rb', alone=False) as f: text = f.read().decode('utf-8-sig', 'replace')
     found, rows, torn = list(_records(text)), [], []
-    head = [c for _, _, c in found[:1] if c]
+    head = ','.join(found[0][2] or [text.split('\n')[0][:200]]) if found else ''
     if text and not ','.join(RESULT_COLUMNS).startswith(text.strip()):
-        check_choice('header', ','.join(*head) or text.split('\n')[0][:200], [','.join(RESULT_COLUMNS)], f"in {path}")
+        check_choice('header', head, [','.join(RESULT_COLUMNS)], f"in {path}")
     for line, end, cells in found[1:]:
         if cells is None: torn.append(line)
         try: rows += [_row(cells)] if cells else []

@@ -48,7 +48,10 @@ def tidy(nb):
                     value = re.sub(r" at 0x[0-9a-f]+", "", value).replace(home, ".")
                     data[key] = value
             if out.output_type in ("display_data", "execute_result") and not data: continue
-            kept.append(out)
+            last = kept[-1] if kept else out
+            if last is not out and out.output_type == last.output_type == "stream" and out.name == last.name:
+                last.text += out.text   # one print may arrive in two parts
+            else: kept.append(out)
         cell.outputs = kept
     nb.metadata.pop("widgets", None)
     nb.metadata = {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"},
@@ -85,8 +88,8 @@ def said(nb):
 def moved(stored, again):
     """What a run says otherwise than the stored outputs, as texts.
 
-    On the same kind of processor with the same number of threads (printed by notebooks that train) numbers must agree to
-    the last digit; elsewhere scores of trained models within a quarter, and wording is not compared.
+    On the same kind of processor with the same number of threads (printed by notebooks that train) numbers must agree
+    to the last digit; elsewhere scores of trained models within a quarter, and wording is not compared.
     """
     old, new = list(said(stored)), list(said(again))
     if len(old) != len(new): return [f"{len(new)} outputs, stored are {len(old)}"]
