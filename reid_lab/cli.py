@@ -264,6 +264,31 @@ def _bias(a):
     if a.out and not a.json: print(f'report: {a.out}')
     return 0
 
+# %% ../nbs/96_cli.ipynb #d1c0de02
+def _results(a):
+    from reid_lab.experiment import parse_value
+    from reid_lab.results import load_results, publish, results_path, run_table
+    where = {k: parse_value(v, None) for k, v in pairs(a.where).items()}
+    if a.action == 'list':
+        known = load_results(a.store, **where)
+        _show(run_table(known[known.run.isin(a.runs)] if a.runs else known))
+        return 0
+    rows = publish(a.runs, a.store, dirty=a.dirty, **where)
+    names = lambda c: ', '.join(dict.fromkeys(str(r[c]) for r in rows))
+    print(f"added {len(rows)} rows to {results_path('measured')}: runs {names('run')}; datasets {names('dataset')}; "
+          f"seeds {names('seed')}; commits {names('commit')}")
+    return 0
+
+
+def _add_results(command):
+    "`results`"
+    c = command('results', _results, 'list the runs of a store, or add rows of a run to our measurements')
+    c.add_argument('action', nargs='?', choices=('list', 'publish'), default='list', help='default: list')
+    c.add_argument('runs', nargs='*', metavar='RUN', help='names of runs, or their folders')
+    c.add_argument('--store', default='own', help='own (default), measured, or a CSV file')
+    c.add_argument('--where', action='append', metavar='NAME=VALUE', help='only these rows: a column or parameter')
+    c.add_argument('--dirty', action='store_true', help='also rows made with changed files')
+
 # %% ../nbs/96_cli.ipynb #b52c4e6f
 def _add_runs(command):
     "`run` and `sweep`"
@@ -358,7 +383,7 @@ def parser() -> argparse.ArgumentParser:
         c = sub.add_parser(name, help=text, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
         c.set_defaults(do=do); c.ending = ending
         return c
-    for add in (_add_runs, _add_data, _add_numbers): add(command)
+    for add in (_add_runs, _add_data, _add_numbers, _add_results): add(command)
     return p
 
 # %% ../nbs/96_cli.ipynb #c7a6eca5

@@ -21,7 +21,7 @@ from fastcore.basics import patch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from . import __version__
 from .core import atomic_path, check_choice, checkout, locked, project_root, report
-from .results import append_result, json_values, results_path
+from .results import append_results, json_values, metric_values, results_path
 
 # %% ../nbs/95_experiment.ipynb #766d21b6
 def _from_string(value, annotation):
@@ -238,13 +238,6 @@ class Run:
         if _OPEN.get(str(self.folder)) is self: del _OPEN[str(self.folder)]
 
 # %% ../nbs/95_experiment.ipynb #8bd39b14
-def _check_number(name, x):
-    "A metric is one number, which may be NaN"
-    if hasattr(x, 'item') and getattr(x, 'ndim', 0) == 0: x = x.item()
-    if isinstance(x, numbers.Real) and not math.isinf(x): return
-    raise ValueError(f"record: metrics[{name!r}]={x!r} is not a finite number; NaN stands for what cannot be computed")
-
-
 @patch
 def record(self:Run, metrics:dict, # Name to number
     dataset:str, # What was scored; `world...` if synthetic
@@ -253,11 +246,10 @@ def record(self:Run, metrics:dict, # Name to number
     selection:str='', # How the checkpoint was chosen: `val R1`, `last epoch`, `none`
     images_seen:int=0, # Training images, with repeats
     seed:int=None, # Default: the parameter of that name
-    **extra): # Further parameters of this row alone
+    **extra): # Further parameters of this row alone, and `test_set` (`reid_lab.published.scored_on`)
     "Score something; may be called many times"
     check_choice('split', split, ['train', 'val', 'test'])
-    if not metrics: raise ValueError('record: metrics is empty')
-    for name, x in metrics.items(): _check_number(name, x)
+    metrics = metric_values(metrics)
     seed = self.params.get('seed', '') if seed is None else seed
     row = json_values(dict(dataset=dataset, split=split, variant=variant, selection=selection,
                            images_seen=images_seen, seed=seed, extra=extra, metrics=metrics))
@@ -282,7 +274,7 @@ def finish(self:Run) -> list: # The rows appended
     common = {**self._write(), 'preset': self.params.get('preset', '')}
     given = {k: _shareable(v) for k, v in self.params.items() if k != 'out_dir'}
     rows = [{**common, **r, 'parameters': {**given, **r['extra']}} for r in self.rows]
-    try: rows = [append_result({k: v for k, v in r.items() if k != 'extra'}, self.results) for r in rows]
+    try: rows = append_results([{k: v for k, v in r.items() if k != 'extra'} for r in rows], self.results)
     except BaseException as e:
         self.end(f'failed: its rows could not be added to the results: {type(e).__name__}: {e}'); raise
     self.end('finished')
@@ -305,7 +297,7 @@ def _claim(notebook, params, out_dir, resume):
 def start_run(notebook:str, # What runs
     params, # `Params` or a dict
     out_dir='', # Folder; default the parameter of that name, else a new one under `runs/`
-    results=None, # CSV; default `results/runs.csv`, but the run folder for `preset=smoke`, which proves nothing
+    results=None, # CSV; default the user's own store, but the run folder for `preset=smoke`, which proves nothing
     resume:bool=False, # Keep the log of an earlier run in this folder and add to it
     ) -> Run:
     "Open a run; use it with `with`, or call `.finish()`"

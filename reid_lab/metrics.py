@@ -574,7 +574,7 @@ def camera_nmi(e:Embeddings, # With cameras; `pid` -1 (junk) is left out of the 
     seed:int=0, # Of the clustering
     average:str='arithmetic', # See `nmi`
     eps:float=None, # See `cluster`
-    ) -> dict: # camera, identity (NaN without ids), clusters, noise (share of images)
+    ) -> dict: # camera and identity (NaN where there are not two to tell apart), clusters, noise (share of images)
     "NMI between clusters of features and cameras, and between clusters and identities (DART3, Fig. 3)"
     if e.cam is None: raise ValueError("e has no camera numbers; camera_nmi needs Embeddings(emb, pid, cam=...)")
     known = e.pid >= 0
@@ -583,8 +583,8 @@ def camera_nmi(e:Embeddings, # With cameras; `pid` -1 (junk) is left out of the 
     label = cluster(e.emb, n, clusters, seed, eps)
     kept = label >= 0
     who = known & kept
-    return dict(camera=nmi(label[kept], e.cam[kept], average), clusters=len(np.unique(label[kept])),
-                identity=nmi(label[who], e.pid[who], average) if who.any() else float('nan'),
+    def score(truth, on): return nmi(label[on], truth[on], average) if len(np.unique(truth[on])) > 1 else float('nan')
+    return dict(camera=score(e.cam, kept), identity=score(e.pid, who), clusters=len(np.unique(label[kept])),
                 noise=float(1 - kept.mean()))
 
 # %% ../nbs/21_metrics.ipynb #1a652033

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['PAPERS', 'ALIASES', 'METRIC_NAMES', 'WORLD_NOTE', 'load_paper', 'published_tables', 'published_figures',
-           'published_table', 'is_world', 'compare']
+           'published_table', 'scored_on', 'benchmark', 'comparable', 'is_world', 'compare']
 
 # %% ../nbs/60_published.ipynb #5d98a202
-import json
+import json, re
 from functools import lru_cache
 from importlib import resources
 from .core import check_choice
@@ -76,6 +76,66 @@ def published_table(paper:str, # Key of `PAPERS`
                        notes=notes, metrics=metrics)
     return frame
 
+# %% ../nbs/60_published.ipynb #b1c0de02
+def scored_on(queries, # Query images (`ReidTable`), or captions (frame of `text_queries`)
+    gallery, # `ReidTable`
+    ) -> dict: # query, gallery -> ids, images, captions, cams
+    "What a score was computed on, for the entry `test_set` of a result row"
+    def count(rows):
+        f = getattr(rows, 'frame', rows)
+        texts = len(f) if 'caption' in f else int(f.captions.map(len).sum()) if 'captions' in f else 0
+        images = int(f.path.nunique()) if 'caption' in f else len(f)
+        return dict(ids=int(f.pid[f.pid >= 0].nunique()), images=images, captions=texts, cams=int(f.cam.nunique()))
+    return dict(query=count(queries), gallery=count(gallery))
+
+# %% ../nbs/60_published.ipynb #b1c0de05
+def _plain(name): return re.sub(r'[^a-z0-9]', '', str(name).lower())
+
+
+def benchmark(name:str, # Of a dataset, in a run or in print: `cuhk-pedes`, `market1501-5`, `MSMT17 (5 unseen cameras)`
+    ) -> tuple: # Key of `DATASETS` (or the plain name of another dataset), and the printed number of unseen cameras
+    "What a score was computed on: dataset, and `1 unseen camera`, `new cameras` or nothing"
+    from reid_lab.datasets import DATASETS
+    base, _, part = str(name).split('->')[-1].strip().partition(' (')
+    known = {_plain(x): k for k, d in DATASETS.items() for x in (k, d.title)} | {'dukemtmc': 'dukemtmc-reid'}
+    cut, _, n = base.rpartition('-')
+    if _plain(base) not in known and n.isdigit() and _plain(cut) in known: return known[_plain(cut)], 'new cameras'
+    return known.get(_plain(base), _plain(base)), part.rstrip(')')
+
+
+def _published_counts(key):
+    "Query and gallery of a registered dataset as published: dicts of count -> the numbers that are right"
+    from reid_lab.datasets import DATASETS
+    counts = DATASETS[key].counts or {} if key in DATASETS else {}
+    as_set = lambda v: {v} if isinstance(v, int) else set(v)
+    if 'query' in counts:
+        return {side: dict(zip(('ids', 'images'), map(as_set, counts[side]))) for side in ('query', 'gallery')}
+    if 'test' not in counts: return {}
+    ids, images, captions = map(as_set, counts['test'])
+    return dict(query=dict(ids=ids, captions=captions), gallery=dict(ids=ids, images=images))
+
+
+def comparable(dataset:str, # As the row names it
+    test_set, # From `scored_on`; or `published`, if it is known to be the whole one
+    printed:str='', # Dataset or target as the paper names it; default: the whole dataset
+    ) -> str: # Why a row is not comparable; '' if it is
+    "Was the published test set scored?"
+    (key, part), (_, want) = benchmark(dataset), benchmark(printed or dataset)
+    n_cams, counts = re.match(r'([0-9]+) unseen', want), _published_counts(key)
+    if bool(part) != bool(n_cams) and printed: return f"{'new cameras only' if part else 'all cameras'} were scored"
+    if isinstance(test_set, str) and test_set == 'published': return ''
+    if not isinstance(test_set, dict): return "its test set is not recorded (test_set of the row, see `scored_on`)"
+    if part and n_cams and test_set['query'].get('cams') != int(n_cams[1]):
+        return f"other cameras were scored than the {want}"
+    if not counts: return f"the published numbers of {dataset} are not known here"
+    for side in ('gallery',) if part else ('query', 'gallery'):
+        for what, right in counts[side].items():
+            got = test_set[side].get(what)
+            if what == 'ids' and side == 'gallery': right = right | counts['query']['ids']  # without distractors
+            if got in right: continue
+            return f"the {side} has {got:,} {what}, published: {' or '.join(f'{r:,}' for r in sorted(right))}"
+    return ''
+
 # %% ../nbs/60_published.ipynb #8ac0ee95
 WORLD_NOTE = ("Scores on `world` datasets are synthetic: they say whether the method runs and in which direction it "
               "moves, and are not to be ranked with scores on real datasets.")
@@ -97,26 +157,46 @@ def _ours(ours, metrics):
             raise ValueError(f"ours[{i}] has no 'dataset'; name it, so that World scores are told apart")
         if not set(metrics) & set(r):
             raise ValueError(f"ours[{i}] has none of the table's metrics {metrics}; it has {sorted(r)}")
-    return pd.DataFrame([{'method': 'ours', **r} for r in rows])
+    kept = [r['parameters'] if isinstance(r.get('parameters'), dict) else {} for r in rows]     # of `load_results`
+    source = [dict(source=d.split('->')[0].strip()) if '->' in (d := str(r['dataset'])) else {} for r in rows]
+    return pd.DataFrame([{'method': r.get('variant', 'ours'), 'test_set': p.get('test_set'), **a, **r}
+                         for r, p, a in zip(rows, kept, source)])
+
+
+def _beside(row, printed):
+    "The printed name of a row's dataset, or None, and the reason if it may not stand there"
+    same = [d for d in printed if benchmark(d)[0] == benchmark(row.dataset)[0]]
+    if not same: return None, f"{row.dataset} is not in this table"
+    why = {d: comparable(row.dataset, row.test_set, d) for d in same}
+    fits = [d for d in same if not why[d]]
+    return (fits[0], '') if fits else (None, f"{row.dataset}: {why[same[0]]}")
 
 # %% ../nbs/60_published.ipynb #81788dd1
-def compare(ours, # Our result: a dict with `dataset` and metrics in percent, a list of those, or a frame
+def compare(ours, # Our results: a dict with `dataset`, `test_set` and metrics in percent, a list of those, or a frame
     paper:str, # Key of `PAPERS`
     table, # Id as printed
     dataset:str=None, # Keep only the published rows of this dataset (or target)
-    ): # DataFrame: origin, method, dataset, setting, metrics; `.attrs['footnote']` when World rows are among them
-    "Our scores under a published table, in sections: published, ours, ours (world)"
+    ): # DataFrame: origin, method, dataset, setting, metrics; `.attrs['footnote']` says what was left out, and of World
+    "Our scores under a published table, in sections: published, ours (on the same test set), ours (world)"
     import pandas as pd
     theirs = published_table(paper, table)
     attrs, metrics = theirs.attrs, theirs.attrs['metrics']
-    where = theirs.reindex(columns=['dataset', 'target']).bfill(axis=1)['dataset']
-    theirs = theirs.assign(dataset=where.fillna(''))
+    theirs = theirs.reindex(columns=list(dict.fromkeys([*theirs, 'dataset', 'target'])))
+    exact = theirs.target.astype(object).fillna(theirs.dataset).fillna('')
+    theirs = theirs.assign(dataset=theirs.dataset.astype(object).fillna(theirs.target).fillna(''))
     if dataset is not None:
-        theirs = theirs[theirs.dataset == check_choice('dataset', dataset, list(dict.fromkeys(theirs.dataset)))]
-    mine = _ours(ours, metrics)
-    section = ['ours (world)' if is_world(d) else 'ours' for d in mine.dataset]
-    parts = [theirs.assign(origin='published'), mine.assign(origin=section).sort_values('origin', kind='stable')]
+        keep = theirs.dataset == check_choice('dataset', dataset, list(dict.fromkeys(theirs.dataset)))
+        theirs, exact = theirs[keep], exact[keep]
+    named, mine = dict(zip(exact, theirs.dataset)), _ours(ours, metrics)
+    world = mine.dataset.map(is_world)
+    found = [(r.dataset, '') if is_world(r.dataset) else _beside(r, named) for r in mine.itertuples()]
+    out = [f'{m} ({why})' for m, (d, why) in zip(mine.method, found) if d is None]
+    section = world.map({True: 'ours (world)', False: 'ours'})
+    mine = mine.assign(dataset=[named.get(d, d) for d, _ in found], origin=section)
+    mine = mine[[d is not None for d, _ in found]].sort_values('origin', kind='stable')
     cols = ['origin', 'method', 'dataset', *[c for c in ('source', 'setting') if c in theirs], *metrics]
-    out = pd.concat([p.reindex(columns=cols).astype({m: float for m in metrics}) for p in parts], ignore_index=True)
-    out.attrs = {**attrs, 'footnote': WORLD_NOTE if 'ours (world)' in section else ''}
-    return out
+    parts = [p for p in (theirs.assign(origin='published'), mine) if len(p)]
+    both = pd.concat([p.reindex(columns=cols).astype({m: float for m in metrics}) for p in parts], ignore_index=True)
+    notes = [f"Not beside the published rows: {'; '.join(out)}."] if out else []
+    both.attrs = {**attrs, 'footnote': ' '.join(notes + [WORLD_NOTE]*bool(world.any()))}
+    return both

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from reid_lab import published
-from reid_lab.published import (ALIASES, PAPERS, compare, is_world, load_paper, published_figures, published_table,
-                                published_tables)
+from reid_lab.published import (ALIASES, PAPERS, comparable, compare, is_world, load_paper, published_figures,
+                                published_table, published_tables, scored_on)
 from reid_lab.results import to_markdown
 
 
@@ -70,7 +70,8 @@ def test_errors_list_what_there_is():
 
 def test_world_stands_apart_and_never_wins():
     both = compare([dict(dataset="World-quick", R1=99., mAP=99.),
-                    dict(dataset="CUHK-PEDES", metrics=dict(R1=60., mAP=50.))], "camel", "I")
+                    dict(dataset="CUHK-PEDES", test_set="published", metrics=dict(R1=60., mAP=50.))],
+                   "camel", "I")
     assert both.origin.drop_duplicates().tolist() == ["published", "ours", "ours (world)"]
     assert "synthetic" in both.attrs["footnote"]
     text = to_markdown(both, bold=["R1"])
@@ -78,10 +79,71 @@ def test_world_stands_apart_and_never_wins():
 
 
 def test_compare_keeps_only_the_dataset_asked_for():
-    both = compare(pd.DataFrame([dict(dataset="RSTPReid", R1=60.)]), "camel", "VII", dataset="RSTPReid")
+    mine = pd.DataFrame([dict(dataset="RSTPReid", test_set="published", R1=60.)])
+    both = compare(mine, "camel", "VII", dataset="RSTPReid")
     assert set(both.dataset) == {"RSTPReid"} and both.attrs["footnote"] == ""
 
 
 @pytest.mark.parametrize("name, synthetic",
                          [("world", True), ("World:aerial", True), ("MSMT17", False), ("the world", False)])
 def test_is_world(name, synthetic): assert is_world(name) is synthetic
+
+
+# --- only the published test set stands beside published numbers ------------------------------------------------------
+
+def sides(q, g, cams=2):
+    return dict(query=dict(zip(("ids", "images", "captions"), q), cams=cams),
+                gallery=dict(zip(("ids", "images", "captions"), g), cams=cams))
+
+
+CUHK = sides((1000, 3074, 6156), (1000, 3074, 6156))
+FEW = sides((30, 92, 184), (30, 92, 184))
+
+
+def test_a_subset_is_not_set_beside_printed_rows():
+    rows = [dict(method=m, dataset="cuhk-pedes", test_set=t, R1=r)
+            for m, t, r in (("whole", CUHK, 60.), ("few", FEW, 99.))]
+    both = compare([*rows, dict(method="old", dataset="cuhk-pedes", R1=98.)], "camel", "I")
+    assert both[both.origin == "ours"].method.tolist() == ["whole"] and 99 not in both.R1.tolist()
+    note = both.attrs["footnote"]
+    assert "few (cuhk-pedes: the query has 30 ids, published: 1,000)" in note
+    assert "old (cuhk-pedes: its test set is not recorded" in note
+
+
+@pytest.mark.parametrize("table, shown", [("I", True), ("II", False), ("III", False), ("IV", True), ("VI", False)])
+def test_a_row_stands_under_its_own_dataset_only(table, shown):
+    both = compare(dict(method="ours", dataset="cuhk-pedes", test_set=CUHK, R1=60., mAP=50.), "camel", table)
+    mine = both[both.origin != "published"]
+    assert mine.dataset.tolist() == ["CUHK-PEDES"]*shown
+    assert ("is not in this table" in both.attrs["footnote"]) is not shown
+
+
+def test_protocols_of_new_cameras_are_told_apart():
+    whole = sides((750, 3368), (751, 15913), 6)
+    assert comparable("market1501", whole) == "" and comparable("market1501->market1501", whole, "Market-1501") == ""
+    one = sides((200, 700), (750, 15913), 1)
+    assert comparable("market1501-5", one, "Market-1501 (1 unseen camera)") == ""
+    assert "new cameras only" in comparable("market1501-5", one, "Market-1501")
+    assert "all cameras" in comparable("market1501", whole, "Market-1501 (1 unseen camera)")
+    assert "other cameras" in comparable("msmt17-10", sides((3060, 900), (3060, 82161), 4), "MSMT17 (5 unseen cameras)")
+    few = sides((20, 99), (20, 300), 1)
+    assert "the gallery has 20 ids" in comparable("market1501-5", few, "Market-1501 (1 unseen camera)")
+    both = compare(dict(dataset="market1501-5", test_set=one, R1=60., mAP=50.), "dart3", "1")
+    assert both[both.origin == "ours"].dataset.tolist() == ["Market-1501"]
+
+
+def test_rows_of_the_store_bring_their_test_set(tmp_path):
+    from reid_lab.results import append_result, load_results
+    for name, t in (("whole", CUHK), ("few", FEW)):
+        append_result(dict(dataset="cuhk-pedes", variant=name, parameters=dict(test_set=t), metrics=dict(R1=60.)),
+                      tmp_path/"r.csv")
+    both = compare(load_results(tmp_path/"r.csv"), "camel", "I")
+    assert both[both.origin == "ours"].method.tolist() == ["whole"]
+
+
+def test_the_counts_are_those_of_the_table():
+    frame = pd.DataFrame(dict(pid=[0, 0, 1, -1], cam=[0, 1, 1, 1], path=list("abcd"),
+                              captions=[["x"], ["y", "z"], [], []]))
+    texts = pd.DataFrame(dict(caption=list("xyz"), pid=[0, 0, 0], cam=[0, 1, 1], path=list("abb")))
+    assert scored_on(texts, frame) == dict(query=dict(ids=1, images=2, captions=3, cams=2),
+                                           gallery=dict(ids=2, images=4, captions=3, cams=2))

@@ -3,13 +3,17 @@ import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from reid_lab.results import (RESULT_COLUMNS, append_result, load_results, paired, paired_table, pick, relative_to,
-                              summarise, to_html, to_latex, to_markdown)
+from reid_lab.results import (RESULT_COLUMNS, append_result, append_results, load_results, paired, paired_table, pick,
+                              publish, read_csv, relative_to, results_path, run_table, summarise, to_csv, to_html,
+                              to_latex, to_markdown)
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def rows(values, **more):
@@ -39,14 +43,174 @@ def test_values_survive_the_file(tmp_path):
     assert list(RESULT_COLUMNS) == (tmp_path/"r.csv").read_text().splitlines()[0].split(",")
 
 
-def test_damage_is_named_and_does_not_spread(tmp_path):
+def test_a_torn_row_is_left_out_and_the_next_append_moves_it(tmp_path):
+    "In front of it and behind it every row stays, byte for byte"
+    path = tmp_path/"r.csv"
+    append_result(dict(dataset="world", variant="two\nlines", metrics=dict(R1=1.)), path)
+    good = path.read_bytes()
+    for torn in (b"torn,row", b'run,"an open quote\nand a second line', b'a,b,"{""lr"": 0.1', "é".encode()[:1]):
+        path.write_bytes(good + torn)
+        with pytest.warns(UserWarning, match=r"r\.csv: the row that begins at line 4 is torn"):
+            assert load_results(path).R1.tolist() == [1]
+        append_result(dict(dataset="world", metrics=dict(R1=2.)), path)
+        assert path.read_bytes().startswith(good) and load_results(path).R1.tolist() == [1, 2]
+        assert (tmp_path/"r.csv.torn").read_bytes().endswith(torn + b"\n")
+
+
+def test_a_torn_row_in_the_middle_hides_no_other(tmp_path):
+    "As earlier versions left it: the next row on a line of its own"
     path = tmp_path/"r.csv"
     append_result(dict(dataset="world", metrics=dict(R1=1.)), path)
-    path.write_bytes(path.read_bytes() + b"torn,row")
-    append_result(dict(dataset="world", metrics=dict(R1=2.)), path)
-    with pytest.raises(ValueError, match="line 3: damaged"): load_results(path)
-    path.write_text("\n".join(l for l in path.read_text().splitlines() if l != "torn,row") + "\n")
-    assert load_results(path).R1.tolist() == [1, 2]
+    one = path.read_bytes().splitlines(keepends=True)[1]
+    path.write_bytes(path.read_bytes() + b'torn,"row, {""x\n' + one*2 + b"again,torn\n" + one)
+    with pytest.warns(UserWarning, match="line 3, 6 is torn"): assert len(load_results(path)) == 4
+
+
+def test_a_damaged_row_is_named_by_its_first_line(tmp_path):
+    path = tmp_path/"r.csv"
+    for variant in ("a", "b\nb\nb"): append_result(dict(dataset="world", variant=variant, metrics=dict(R1=1.)), path)
+    path.write_text(path.read_text()[:-10] + "NULL\"\"}\"\n")
+    with pytest.raises(ValueError, match="the row that begins at line 3 is damaged.*All other rows can stay"):
+        load_results(path)
+
+
+def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    from reid_lab import results
+    path = tmp_path/"r.csv"
+    append_result(dict(dataset="world", metrics=dict(R1=1.)), path)
+    good = path.read_bytes()
+    def full(f, data):
+        f.write(data[:20])
+        raise OSError(28, "No space left on device")
+    with monkeypatch.context() as m, pytest.raises(OSError, match="No space") as e:
+        m.setattr(results, "_write", full)
+        append_result(dict(dataset="world", metrics=dict(R1=2.)), path)
+    assert "nothing was added to r.csv" in e.value.__notes__ and path.read_bytes() == good
+
+
+def test_a_wrong_row_of_several_stops_all_of_them(tmp_path):
+    rows = [dict(dataset="world", metrics=dict(R1=1.)), dict(dataset="world", metrics=dict(R1=math.inf))]
+    with pytest.raises(ValueError, match="metric 'R1' is inf"): append_results(rows, tmp_path/"r.csv")
+    assert not (tmp_path/"r.csv").exists() and append_results(rows[:1]*2, tmp_path/"r.csv")
+    assert len(load_results(tmp_path/"r.csv")) == 2
+
+
+def test_cells_of_any_size_and_any_text_come_back(tmp_path):
+    long = dict(note="x, \"y\"\n"*40_000)     # csv's own limit is 131,072 characters
+    for variant in ("=1+2", "+ ST", "'=quoted", "-1.5", "tab\t", "\tx", "@a", ""):
+        append_result(dict(dataset="world", variant=variant, seed=-1, parameters=long, metrics=dict(R1=-2.)),
+                      tmp_path/"r")
+    back = load_results(tmp_path/"r")
+    assert back.variant.tolist() == ["=1+2", "+ ST", "'=quoted", "-1.5", "tab\t", "\tx", "@a", ""]
+    assert back.parameters[0] == long and set(back.seed) == {-1} and set(back.R1) == {-2}
+    import csv
+    limit = csv.field_size_limit(10**7)
+    with open(tmp_path/"r", newline="") as f: cells = [c for r in csv.reader(f) for c in r]
+    csv.field_size_limit(limit)
+    assert not [c for c in cells if c[:1] in "=+@\t" and c]      # nothing that a spreadsheet runs
+
+
+def test_undefined_metrics_are_null_and_come_back_as_nan(tmp_path):
+    append_result(dict(dataset="world", metrics=dict(R1=math.nan, mAP=None, n=np.int64(3))), tmp_path/"r.csv")
+    assert '""R1"": null' in (tmp_path/"r.csv").read_text()
+    row = load_results(tmp_path/"r.csv").iloc[0]
+    assert math.isnan(row.R1) and math.isnan(row.mAP) and row.n == 3
+    assert summarise(load_results(tmp_path/"r.csv"), ["R1", "n"]).R1.tolist() == [""]
+
+
+# --- two stores -------------------------------------------------------------------------------------------------------
+
+def test_a_run_appends_to_the_users_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("REID_LAB_HOME", str(tmp_path))
+    monkeypatch.delenv("REID_LAB_RESULTS", raising=False)
+    with pytest.raises(FileNotFoundError, match="measurements are the store 'measured'"): load_results()
+    append_result(dict(dataset="world", metrics=dict(R1=1.)))
+    assert (tmp_path/"runs"/"results.csv").exists() and not (tmp_path/"results").exists()
+    assert len(load_results()) == len(load_results("own")) == 1
+    monkeypatch.setenv("REID_LAB_RESULTS", str(tmp_path/"mine.csv"))
+    append_result(dict(dataset="world", metrics=dict(R1=1.)))
+    assert len(load_results()) == 1 and (tmp_path/"mine.csv").exists()
+    assert results_path("measured") == tmp_path/"results"/"runs.csv"
+
+
+def measured(path, **more):
+    row = dict(run="a", time="2026-01-01T00:00:00Z", commit="0123456789", preset="quick", split="test", seed=0,
+               dataset="world-quick", metrics=dict(R1=1., gap=math.nan))
+    append_result(row | more, path)
+
+
+def test_rows_of_named_runs_are_published(tmp_path):
+    own, to = tmp_path/"own.csv", tmp_path/"to.csv"
+    for run in "ab":
+        for variant in ("base", "+ ST"): measured(own, run=run, variant=variant)
+    assert len(publish("b", own, to, variant="+ ST")) == 1 and len(publish(tmp_path/"runs"/"a", own, to)) == 2
+    assert load_results(to).variant.tolist() == ["+ ST", "base", "+ ST"]
+    assert run_table(load_results(to))[["run", "rows"]].values.tolist() == [["b", 1], ["a", 2]]
+
+
+@pytest.mark.parametrize("more, message", [(dict(preset="smoke"), "preset=smoke"), (dict(commit="abc+"), "changed files"),
+                                           (dict(commit=""), "name no commit"), (dict(), "already")])
+def test_what_is_not_published(tmp_path, more, message):
+    own, to = tmp_path/"own.csv", tmp_path/"to.csv"
+    measured(own, **more), measured(own, variant="another")
+    measured(to, run="a" if not more else "z")
+    with pytest.raises(ValueError, match=f"1 of 2 rows .*{message}.*Nothing was added"): publish("a", own, to)
+    assert len(load_results(to)) == 1
+    if "commit" in more and more["commit"]: assert len(publish("a", own, to, dirty=True)) == 2
+
+
+def test_published_from_the_command_line(tmp_path, monkeypatch, capsys):
+    from reid_lab.cli import main
+    monkeypatch.setenv("REID_LAB_HOME", str(tmp_path))
+    monkeypatch.delenv("REID_LAB_RESULTS", raising=False)
+    measured(None, seed=3)
+    assert main(["results"]) == 0 and "world-quick" in capsys.readouterr().out
+    assert main(["results", "publish", "a", "--where", "seed=3"]) == 0
+    assert "added 1 rows to" in capsys.readouterr().out and len(load_results("measured")) == 1
+    assert main(["results", "publish", "a"]) == 2 and "already" in capsys.readouterr().err
+    assert main(["results", "publish"]) == 2 and "no run is named" in capsys.readouterr().err
+
+
+def real_rows():
+    "What a user's run on a real dataset would have added: the same variants, seeds 0 and 5 to 8"
+    return [dict(run="mine", notebook="run_camel", variant="Baseline, zeroshot", preset="quick", seed=s, split="test",
+                 dataset="cuhk-pedes", commit="33e811b5bf", metrics=dict(R1=70., mAP=60.), images_seen=57600,
+                 parameters=dict(study="ablation", phase="zeroshot", world_seed=0, source="world", model="camel_tiny",
+                                 steps=900, ft_steps=150, headline="itc")) for s in (0, 5, 6, 7, 8)]
+
+
+@pytest.mark.skipif(not (ROOT/"results"/"runs.csv").exists(), reason="needs the source tree")
+def test_no_other_rows_enter_the_measured_notebook(tmp_path, monkeypatch):
+    "25 World rows and 5 of a real dataset gave n = 6, and a mean of both"
+    import shutil
+    (tmp_path/"results").mkdir()
+    shutil.copy(ROOT/"results"/"runs.csv", tmp_path/"results"/"runs.csv")
+    rows = load_results(tmp_path/"results"/"runs.csv", notebook="run_camel", study="ablation", phase="zeroshot")
+    before = summarise(rows, "mAP", by="variant")
+    append_results(real_rows(), tmp_path/"results"/"runs.csv")
+    mixed = load_results(tmp_path/"results"/"runs.csv", notebook="run_camel", study="ablation", phase="zeroshot")
+    with pytest.raises(ValueError, match="would mix 2 values of 'dataset'"): summarise(mixed, "mAP", by="variant")
+    monkeypatch.setenv("REID_LAB_HOME", str(tmp_path))
+    page = json.loads((ROOT/"nbs"/"tutorials"/"10_measured_camel.ipynb").read_text(encoding="utf-8"))
+    code = ["".join(c["source"]) for c in page["cells"] if c["cell_type"] == "code"]
+    space = {}
+    for cell in code[:3]: exec(cell, space)
+    after = summarise(space["phase"]("zeroshot"), "mAP", by="variant")
+    assert after.n.tolist() == before.n.tolist() == [5]*6 and after.mAP.tolist() == before.mAP.tolist()
+
+
+@pytest.mark.parametrize("column", ["dataset", "split", "preset"])
+def test_rows_of_two_kinds_are_neither_averaged_nor_paired(column):
+    frame = rows(dict(a=[1., 2.], b=[3., 4.])).assign(dataset="world", split="test", preset="quick")
+    other = frame[frame.variant == "b"].assign(**{column: "x", "seed": [0, 1]})
+    message = f"would mix 2 values of {column!r}"
+    with pytest.raises(ValueError, match=message): summarise(pd.concat([frame, other]), "R1", by="variant")
+    both = pd.concat([frame[frame.variant == "a"], other], ignore_index=True)
+    with pytest.raises(ValueError, match=message): paired(both, "R1", "a", "b")
+    with pytest.raises(ValueError, match=message): relative_to(both, "R1", "a")
+    assert len(summarise(pd.concat([frame, other]), "R1", by=("variant", column))) == 3
+    told = paired(both.assign(variant="v"), "R1", {column: frame[column].iat[0]}, {column: "x"})
+    assert told.diff == 2     # asked for by name
 
 
 @pytest.mark.parametrize("row, message", [(dict(metrics=dict(R1=1.)), "needs 'dataset'"),
@@ -138,3 +302,18 @@ def test_pick_without_parameters_column():
     frame = rows(dict(a=[1.], b=[2.]))
     assert pick(frame, variant="b").R1.tolist() == [2.]
     assert json.dumps(frame.attrs) == "{}"
+
+
+def test_names_of_columns_are_any_values():
+    frame = pd.DataFrame([[1., "=a"], [2., "b"]], columns=[3, ("x", "<y>")])
+    assert ">3</th>" in to_html(frame, bold=[3]) and "&lt;y&gt;" in to_html(frame)
+    assert to_markdown(frame).startswith("| 3 |") and to_latex(frame).splitlines()[2].startswith("3 &")
+
+
+def test_a_table_for_a_spreadsheet_comes_back(tmp_path):
+    frame = pd.DataFrame({"=x": ["=1+2", "+ ST", "-", "@a", "plain", None], "gain": [-1., 2., 3., -4., 5., 6.]})
+    text = to_csv(frame, tmp_path/"t.csv").read_text()
+    assert "\n'=1+2,-1.0\n'+ ST,2.0\n" in text and text.startswith("'=x,")
+    back = read_csv(tmp_path/"t.csv")
+    assert list(back) == list(frame) and back["=x"].tolist()[:5] == frame["=x"].tolist()[:5] and back["=x"].isna()[5]
+    assert back.gain.tolist() == frame.gain.tolist()

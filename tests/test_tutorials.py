@@ -294,3 +294,34 @@ def test_the_files_of_a_paper_can_be_read():
     kinds = {path: [kind for kind, _ in cells] for path, cells in page.files.items()}
     assert all(k[0] == "markdown" for f, k in kinds.items() if f.endswith(".ipynb"))
     assert [k for f, k in kinds.items() if not f.endswith(".ipynb")] == [["code"], ["code"]]
+
+
+# --- stored outputs ---------------------------------------------------------------------------------------------------
+
+sys.path.insert(0, str(ROOT/"tools"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((ROOT/"nbs"/"tutorials").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_stored_scores_are_those_of_a_run(path, monkeypatch):
+    "What a tutorial shows is what it prints today, with the thread that it sets itself"
+    import nbformat
+    from execute_nbs import moved, run
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.delenv("REID_LAB_THREADS", raising=False)
+    found = moved(nbformat.read(path, 4), run(path))
+    assert not found, "\n".join(found)
+
+
+def test_a_moved_number_is_found():
+    import nbformat
+    from execute_nbs import moved
+    def page(text): return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(
+        "score()", outputs=[nbformat.v4.new_output("stream", text=text)])])
+    told = "trained {'R1': 40.0, 'mAP': 40.9}\n12 pairs a second\n1 thread, AVX512"
+    assert moved(page(told), page(told.replace("12 pairs", "99 pairs"))) == []
+    assert "35.2, stored: 40.9" in moved(page(told), page(told.replace("40.9", "35.2")))[0]
+    assert "failed" in moved(page(told), page(told.replace("trained", "failed")))[0]
+    other = told.replace("AVX512", "AVX2")      # rounds in another way
+    assert moved(page(told), page(other.replace("40.9", "35.2"))) == []
+    assert len(moved(page(told), page(other.replace("40.9", "2.1")))) == 1

@@ -1,6 +1,7 @@
 """Run library notebooks in place and store tidy outputs (no widget state, no paths of this machine, no timings).
 
     python tools/execute_nbs.py nbs/21_metrics.ipynb [more ...]     # default: every library notebook, in order
+    python tools/execute_nbs.py --check nbs/tutorials/00_tour.ipynb  # store nothing; say which numbers have moved
 """
 import os
 import re
@@ -47,7 +48,10 @@ def tidy(nb):
                     value = re.sub(r" at 0x[0-9a-f]+", "", value).replace(home, ".")
                     data[key] = value
             if out.output_type in ("display_data", "execute_result") and not data: continue
-            kept.append(out)
+            last = kept[-1] if kept else out
+            if last is not out and out.output_type == last.output_type == "stream" and out.name == last.name:
+                last.text += out.text   # one print may arrive in two parts
+            else: kept.append(out)
         cell.outputs = kept
     nb.metadata.pop("widgets", None)
     nb.metadata = {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"},
@@ -55,16 +59,59 @@ def tidy(nb):
     return nb
 
 
-def execute(path):
-    "Execute one notebook, cells in order, honouring nbdev's `eval: false`"
+def run(path):
+    "A notebook executed, cells in order, honouring nbdev's `eval: false`"
     nb = nbformat.read(path, 4)
     runnable = nbformat.v4.new_notebook(metadata=nb.metadata)
     runnable.cells = [c for c in nb.cells if c.cell_type != "code" or not skip(c)]
     client = NotebookClient(runnable, timeout=600, kernel_name="python3",
                             resources={"metadata": {"path": str(path.parent)}})
     client.execute()
+    return tidy(nb)
+
+
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?")
+TIMES = re.compile(r"seconds?\b|\bms per query|times the product")      # lines that differ in every run
+PROCESSOR = re.compile(r"^\d+ threads?, .+$", re.M)                    # what training on a CPU depends on
+
+
+def said(nb):
+    "Texts of the outputs of a notebook, cell by cell, without lines about time"
+    for number, cell in enumerate(nb.cells):
+        for out in cell.get("outputs", ()):
+            data = out.get("data", {})
+            text = out.get("text") or data.get("text/markdown") or data.get("text/plain", "")
+            lines = ("".join(text) if isinstance(text, list) else text).splitlines()
+            yield number, "\n".join(line for line in lines if not TIMES.search(line))
+
+
+def moved(stored, again):
+    """What a run says otherwise than the stored outputs, as texts.
+
+    On the same kind of processor with the same number of threads (printed by notebooks that train) numbers must agree
+    to the last digit; elsewhere scores of trained models within a quarter, and wording is not compared.
+    """
+    old, new = list(said(stored)), list(said(again))
+    if len(old) != len(new): return [f"{len(new)} outputs, stored are {len(old)}"]
+    same = [PROCESSOR.findall(text) for _, text in old] == [PROCESSOR.findall(text) for _, text in new]
+    found = []
+    for (cell, a), (_, b) in zip(old, new):
+        a, b = (PROCESSOR.sub("", t) for t in (a, b))
+        if NUMBER.sub("#", a).split() != NUMBER.sub("#", b).split():
+            if same: found.append(f"cell {cell}: {b[:200]!r}, stored: {a[:200]!r}")
+            continue
+        for x, y in zip(NUMBER.findall(a), NUMBER.findall(b)):
+            digit = 10.**-len(x.partition(".")[2].partition("e")[0]) if "." in x else 0.
+            far = 1.01*digit if same else .2 + .25*max(abs(float(x)), abs(float(y)))
+            if abs(float(x) - float(y)) > far: found.append(f"cell {cell}: {y}, stored: {x}, in {a[:120]!r}")
+    return found
+
+
+def execute(path):
+    "Execute one notebook and store its outputs"
+    nb = run(path)
     tmp = path.with_suffix(".ipynb.tmp")
-    nbformat.write(tidy(nb), tmp)
+    nbformat.write(nb, tmp)
     os.replace(tmp, path)
     return sum(len(nbformat.v4.writes(nbformat.v4.new_notebook(cells=[c]))) for c in nb.cells)
 
@@ -74,10 +121,14 @@ def main(args):
     for key, value in dict(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", IN_TEST="1", **quiet).items():
         os.environ.setdefault(key, value)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    failed = 0
-    for path in [Path(a).resolve() for a in args] or library_notebooks():
+    failed, check = 0, "--check" in args
+    for path in [Path(a).resolve() for a in args if a != "--check"] or library_notebooks():
         try:
-            print(f"ok      {path.relative_to(ROOT)}  {execute(path) // 1024} KB", flush=True)
+            if check:
+                found = moved(nbformat.read(path, 4), run(path))
+                failed += bool(found)
+                print(f"{'MOVED' if found else 'ok':7} {path.relative_to(ROOT)}", *found, sep="\n    ", flush=True)
+            else: print(f"ok      {path.relative_to(ROOT)}  {execute(path) // 1024} KB", flush=True)
         except CellExecutionError as e:
             failed += 1
             print(f"FAILED  {path.relative_to(ROOT)}\n{str(e)[-3000:]}", flush=True)

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['WIDTHS', 'COLOURS', 'MARKERS', 'LINES', 'RIGHT', 'WRONG', 'STYLE', 'NO_DATE', 'paper_style', 'PaperFigure',
-           'paper_figure', 'export', 'wrap_text', 'curves', 'masking_curves', 'read_log', 'learning_curves',
-           'bars_paired', 'ranked_lists']
+           'paper_figure', 'file_name', 'export', 'wrap_text', 'literal', 'curves', 'masking_curves', 'read_log',
+           'learning_curves', 'bars_paired', 'ranked_lists']
 
 # %% ../../nbs/62_figures.base.ipynb #c435a727
-import io, json, math, re
+import io, json, math, re, zlib
 from contextlib import contextmanager
 from pathlib import Path
 from matplotlib import rc_context, rcdefaults
@@ -91,14 +91,22 @@ NO_DATE = {'pdf': {'CreationDate': None, 'Producer': None, 'Creator': None}, 'pn
            'svg': {'Date': None, 'Creator': None}} # format -> metadata left out
 
 
+def file_name(text:str, # Any text; `/` separates folders
+    ) -> str:
+    "`text` as a name that every system takes and LaTeX can include"
+    plain = re.sub(r'[^\w/.,;+=@() -]+', '-', str(text))
+    safe = '/'.join(p if p in ('.', '..') else p.strip(' .')[:100] for p in plain.split('/')) # `..` is refused later
+    return safe if safe == text else f'{safe}-{zlib.crc32(str(text).encode(errors="replace")):08x}'
+
+
 def export(fig, # Any matplotlib figure
-    name:str, # File name without ending; may hold a subfolder
+    name:str, # File name without ending, see `file_name`; may hold a subfolder
     folder='figures', # Relative to the project's root
     formats=('pdf', 'png'), # Among `pdf`, `png`, `svg`
     dpi:int=300, # Of PNG, and of photographs inside PDF
     ) -> list: # Paths written
     "Write `fig` to `folder/name.format`, each file whole or not at all"
-    folder = Path(folder).expanduser()
+    folder, name = Path(folder).expanduser(), file_name(name)
     folder, paths = folder if folder.is_absolute() else project_root()/folder, []
     for f in [formats] if isinstance(formats, str) else formats:
         check_choice('format', f, NO_DATE)
@@ -131,6 +139,12 @@ def wrap_text(text:str, # Any text
     if len(lines) > max_lines: lines = [*lines[:max_lines - 1], lines[max_lines - 1].rstrip('.,;') + ' …']
     return '\n'.join(lines)
 
+# %% ../../nbs/62_figures.base.ipynb #c1c0de02
+def literal(text) -> str: # What matplotlib draws as the same text
+    "Text without mathematics (`$`) and without a meaning for legends (a leading `_`)"
+    text = str(text).replace('$', r'\$')
+    return f'\u200a{text}' if text.startswith('_') else text # a hair space
+
 # %% ../../nbs/62_figures.base.ipynb #c888f491
 def _curve(ax, data, x, y, band, style, label):
     "Mean line and seed band of one group"
@@ -138,7 +152,7 @@ def _curve(ax, data, x, y, band, style, label):
     mean, n, sd = groups.mean(), groups.size(), groups.std().fillna(0)
     colour, marker, line = COLOURS[style % 7], MARKERS[style % 7], LINES[style % 7]
     if len(mean) > 30: marker = ''
-    ax.plot(mean.index, mean, color=colour, marker=marker, ls=line, label=label, clip_on=False)
+    ax.plot(mean.index, mean, color=colour, marker=marker, ls=line, label=literal(label), clip_on=False)
     if n.max() < 2 or band == 'none': return n
     half = sd if band == 'sd' else sd/n**.5
     low, high = (groups.min(), groups.max()) if band == 'range' else (mean - half, mean + half)
@@ -183,12 +197,13 @@ def curves(frame, # Long frame, one row a run (or a logged step)
                 data = frame if p is None else frame[frame[panel] == p]
                 data = data if v is None else data[data[by] == v]
                 if len(data): runs = max(runs, _curve(ax, data, x, y, band, i, '' if v is None else str(v)).max())
-            ax.set(xlabel=xlabel or x, title='' if p is None else str(p), **({'xscale': 'log'} if logx else {}))
+            title = '' if p is None else literal(p)
+            ax.set(xlabel=xlabel or literal(x), title=title, **({'xscale': 'log'} if logx else {}))
             ax.grid(axis='y')
             ticks = sorted(frame[x].unique())
             room = sum(len(f'{t:g}') + 1 for t in ticks)*len(panels) < 12*w
             if len(ticks) <= 8 and room: ax.set_xticks(ticks, [f'{t:g}' for t in ticks]); ax.minorticks_off()
-        axes[0].set_ylabel(ylabel or y)
+        axes[0].set_ylabel(ylabel or literal(y))
         shown = {'sd': 'mean ± sd', 'se': 'mean ± se', 'range': 'mean, range', 'none': 'mean'}[band]
         _legend(fig, axes, f'{shown} of {runs} {of}' if runs > 1 else None)
     return fig
@@ -200,7 +215,7 @@ def masking_curves(frame, # Rows with `n_masked`, `method`, `dataset` and the me
     **kw) -> PaperFigure: # More for `curves`
     "A metric against the number of masked words, one line a method, one panel a dataset"
     many = 'dataset' in frame and frame['dataset'].nunique() > 1
-    text = f"{re.sub(r'^R(?=[0-9])', 'R@', metric)} (%)"
+    text = literal(f"{re.sub(r'^R(?=[0-9])', 'R@', metric)} (%)")
     usual = dict(by='method' if 'method' in frame else None, panel='dataset' if many else None, column=column)
     return curves(frame, 'n_masked', metric, **{**usual, 'xlabel': 'masked words', 'ylabel': text,
                                                 'of': 'draws of words', **kw})
@@ -211,7 +226,9 @@ def read_log(log): # Path of a JSONL file, a list of dicts, or a frame
     import pandas as pd
     if not isinstance(log, (str, Path)): return pd.DataFrame(log)
     lines = Path(log).read_text(encoding='utf-8').split('\n')
-    return pd.DataFrame([json.loads(l) for l in lines[:-1] if l.strip()])
+    frame = pd.DataFrame([json.loads(l) for l in lines[:-1] if l.strip()])
+    inf = {'inf': math.inf, '-inf': -math.inf} # as `json_values` writes them
+    return frame.apply(lambda s: pd.to_numeric(s.replace(inf)) if s.isin(list(inf)).any() else s)
 
 
 def learning_curves(logs, # One log (see `read_log`), or a dict of name to log
@@ -237,8 +254,8 @@ def learning_curves(logs, # One log (see `read_log`), or a dict of name to log
                 window = smooth if len(f) > 3*smooth else 1
                 if window > 1: ax.plot(f[x], f[m], color=COLOURS[i % 7], alpha=.25, lw=.7)
                 mean = f[m].rolling(window, min_periods=1).mean()
-                ax.plot(f[x], mean, color=COLOURS[i % 7], ls=LINES[i % 7], label=name, **few)
-            ax.set(xlabel=x, title=m); ax.grid(axis='y')
+                ax.plot(f[x], mean, color=COLOURS[i % 7], ls=LINES[i % 7], label=literal(name), **few)
+            ax.set(xlabel=literal(x), title=literal(m)); ax.grid(axis='y')
         _legend(fig, axes)
     return fig
 
@@ -252,7 +269,7 @@ def _means(ax, frame, metric, names, column, by):
         heights = [i + .18*(2*j/max(1, len(values) - 1) - 1) for j in range(len(values))]
         ax.plot(values, heights, 'o', color='#333333', ms=1.8, lw=0)
     ax.set_xlim(0, 1.06*max(frame[metric].max(), 1e-9)) # a bar starts at zero
-    ax.set_yticks(range(len(names)), [wrap_text(v, 1.1, 7) for v in names])
+    ax.set_yticks(range(len(names)), [literal(wrap_text(v, 1.1, 7)) for v in names])
     ax.tick_params(axis='y', length=0); ax.invert_yaxis(); ax.grid(axis='x')
 
 
@@ -280,7 +297,7 @@ def bars_paired(frame, # One row a run
     ) -> PaperFigure:
     "Ablation: means with seeds, beside paired differences to `base` with 95 % intervals"
     others = [v for v in dict.fromkeys(frame[column_name]) if v != base] if others is None else list(others)
-    pairs, label = [paired(frame, metric, base, v, by, column_name) for v in others], label or metric
+    pairs, label = [paired(frame, metric, base, v, by, column_name) for v in others], label or literal(metric)
     with paper_style(column, width) as w:
         fig = paper_figure(w, height or .7 + .25*(len(others) + 1), layout='constrained')
         left, right = fig.subplots(1, 2, sharey=True, width_ratios=[.9, 1.1])

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
 from ..core import check_choice, stream
-from .base import COLOURS, PaperFigure, paper_figure, paper_style, wrap_text
+from .base import COLOURS, PaperFigure, literal, paper_figure, paper_style, wrap_text
 from ..metrics import weighted_mean
 
 # %% ../../nbs/63_figures.cameras.ipynb #656fd3ba
@@ -88,7 +88,7 @@ def camera_map(maps, # Frame of `reid_lab.analysis.maps.project`, or a dict of n
         high = (side + .1)*len(by) + .2*any(maps) + (.08 + .16*-(-len(keys)//per_line) if keys else 0.)
         fig = paper_figure(w, high, layout='constrained')
         axes = fig.subplots(len(by), len(maps), squeeze=False)
-        for ax, name in zip(axes[0], maps): ax.set_title(wrap_text(name, side, 8, 2))
+        for ax, name in zip(axes[0], maps): ax.set_title(literal(wrap_text(name, side, 8, 2)))
         for row, b in zip(axes, by):
             for ax, frame in zip(row, maps.values()): _points(ax, frame, b, groups[b], size); _box(ax, frame)
             who = f"by identity ({len(groups['pid'])} of {n})" if n else 'identities unknown'
@@ -139,13 +139,13 @@ def camera_bars(frames, # Dict of method to frame of `reid_lab.analysis.camera_b
         ax = fig.subplots()
         for j, (name, f) in enumerate(frames.items()):
             mean, off = _weighted(f, metric, seen), bar*(j - (len(frames) - 1)/2)
-            text = name if np.isnan(mean) else f'{name} ({mean:.1f})'.strip()
+            text = literal(name if np.isnan(mean) else f'{name} ({mean:.1f})'.strip())
             for pale in (False, True):
                 some = f[f.cam.isin(seen) == pale]
                 ax.bar(some.cam.map(at) + off, some[metric], bar, color=colours[name], alpha=.35 if pale else 1)
             ax.bar([len(cams) + .5 + off], [mean], bar, color=colours[name], label=text)
         _under(ax, cams, seen, next(iter(frames.values())), w)
-        ax.set_ylabel(label or f'{metric} (%)')
+        ax.set_ylabel(label or literal(f'{metric} (%)'))
         ncols = 2 if w < 5 else 4
         if any(frames): fig.legend(loc='outside upper center', ncols=ncols, handlelength=1., columnspacing=1.2)
     return fig
@@ -200,18 +200,20 @@ def error_curves(frame, # Rows of `reid_lab.analysis.camera_bias.error_vs_distan
         axes = fig.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
         for i, (ax, kind) in enumerate(zip(axes, kinds)):
             _error_panel(ax, frame[frame.kind == kind], i)
-            ax.set(xlabel=UNCERTAINTY_NAMES.get(kind, kind)); ax.grid(axis='y'); ax.locator_params(axis='x', nbins=4)
+            ax.set(xlabel=UNCERTAINTY_NAMES.get(kind, literal(kind)))
+            ax.grid(axis='y'); ax.locator_params(axis='x', nbins=4)
         axes[0].set(ylabel='errors at rank 1 (%)', ylim=(0, None))
     return fig
 
 # %% ../../nbs/63_figures.cameras.ipynb #a19bd156
 def _nmi_panel(ax, frame, key, colours, title):
     "Bars of one column, values behind them"
-    y, top = np.arange(len(frame)), max(1e-3, np.nanmax([*frame[key], *frame.get('chance', [0])]))
+    y, top = np.arange(len(frame)), max(1e-3, np.nanmax([0, *frame[key], *frame.get('chance', [0])]))
     ax.barh(y, frame[key], .68, color=[colours[m] for m in frame.method])
     for i, v in enumerate(frame[key]):
         past = frame.chance.iloc[i] if key == 'camera' and 'chance' in frame and np.isfinite(v) else 0.
         if np.isfinite(v): ax.text(max(v, past) + .03*top, i, f'{v:.3f}', va='center', size=6.5)
+    if not np.isfinite(frame[key]).any(): ax.text(.5, .5, 'not defined', ha='center', transform=ax.transAxes, size=6.5)
     ax.set(title=title, xlim=(0, 1.3*top)); ax.locator_params(axis='x', nbins=3)
     ax.tick_params(axis='y', length=0); ax.grid(axis='x')
 
@@ -233,5 +235,6 @@ def nmi_bars(frame, # Rows with `method`, `camera` and perhaps `identity` and `c
             y = np.arange(len(frame))
             axes[0].vlines(frame.chance, y - .34, y + .34, color='black', lw=1.)
             axes[0].set_xlabel('black tick: by chance', size=6.5)
-        axes[0].set_yticks(range(len(frame)), [wrap_text(m, .95, 7, 2) for m in frame.method]); axes[0].invert_yaxis()
+        axes[0].set_yticks(range(len(frame)), [literal(wrap_text(m, .95, 7, 2)) for m in frame.method])
+        axes[0].invert_yaxis()
     return fig
