@@ -126,6 +126,23 @@ def _records(text):
         i = j + 1
 
 # %% ../nbs/61_results.ipynb #ff6e770c
+def _row(cells):
+    "The row of a whole record"
+    row = dict(zip(RESULT_COLUMNS, map(sheet_text, cells)))
+    row |= {c: json.loads(row[c]) for c in JSON_COLUMNS}
+    for c in JSON_COLUMNS:
+        if not isinstance(row[c], dict): raise ValueError(f"{c} is no JSON object")
+    metric_values({k: math.nan if v is None else v for k, v in row['metrics'].items()})
+    return row
+
+
+def _cut(text, end, cells):
+    "Whether the last record was cut inside its last cell (a doubled quote may be cut in two)"
+    if end < len(text) or text.endswith('\n') or cells == list(RESULT_COLUMNS): return False
+    try: return not _row(cells)
+    except ValueError: return True
+
+
 def _whole(f, size):
     "Where the last whole record of an open file ends"
     f.seek(max(0, size - 2**16)); tail = f.read().decode(errors='replace').split('\n')
@@ -134,7 +151,7 @@ def _whole(f, size):
             return size
     f.seek(0); text, good = f.read().decode(errors='surrogateescape'), 0
     for _, end, cells in _records(text):
-        if cells: good = end
+        if cells and not _cut(text, end, cells): good = end
     return len(text[:good].encode(errors='surrogateescape'))
 
 
@@ -206,16 +223,6 @@ def append_result(row:dict, # See `append_results`
     return append_results([row], path)[0]
 
 # %% ../nbs/61_results.ipynb #96253028
-def _row(cells):
-    "The row of a whole record"
-    row = dict(zip(RESULT_COLUMNS, map(sheet_text, cells)))
-    row |= {c: json.loads(row[c]) for c in JSON_COLUMNS}
-    for c in JSON_COLUMNS:
-        if not isinstance(row[c], dict): raise ValueError(f"{c} is no JSON object")
-    metric_values({k: math.nan if v is None else v for k, v in row['metrics'].items()})
-    return row
-
-
 def _rows(path):
     "The rows of a results file, torn ones left out"
     import warnings
@@ -228,7 +235,7 @@ def _rows(path):
     if text and not ','.join(RESULT_COLUMNS).startswith(text.strip()):
         check_choice('header', head, [','.join(RESULT_COLUMNS)], f"in {path}")
     for line, end, cells in found[1:]:
-        if cells is None: torn.append(line)
+        if cells is None or (cells and _cut(text, end, cells)): torn.append(line); continue
         try: rows += [_row(cells)] if cells else []
         except ValueError as e:
             raise ValueError(f"{path}: the row that begins at line {line} is damaged ({e}); correct it there, or take "

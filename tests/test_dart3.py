@@ -251,6 +251,9 @@ def test_camera_nmi_sees_a_shift(how):
     low, high = (camera_nmi(biased(shift=s), how, **kw)["camera"] for s in (0., 8.))
     assert high > .8 and low < .3
     assert camera_nmi(biased(), "kmeans")["identity"] > .95
+    alone = biased()
+    alone = camera_nmi(alone[alone.cam == 0])
+    assert np.isnan(alone["camera"]) and alone["identity"] > .5     # one camera has nothing to be told apart from
     with pytest.raises(ValueError, match="no camera numbers"): camera_nmi(Embeddings(torch.rand(4, 2), [0]*4))
     with pytest.raises(ValueError, match="n_clusters"): camera_nmi(Embeddings(torch.rand(4, 2), [-1]*4, [0, 0, 1, 1]))
 

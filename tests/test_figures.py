@@ -124,3 +124,65 @@ def test_logs(tmp_path):
     assert len(F.read_log(tmp_path/"log.jsonl")) == 5
     assert len(F.learning_curves(tmp_path/"log.jsonl", "loss").axes[0].lines) == 1
     with pytest.raises(ValueError, match="Did you mean 'loss'"): F.learning_curves(tmp_path/"log.jsonl", "lost")
+
+
+# --- names are text ---------------------------------------------------------------------------------------------------
+
+ODD = ["_private", "$x$ of 50%", "a_b^2 $", r"\alpha $\beta$", "100% & #1 ~{}"]
+
+
+def drawn(fig):
+    "All texts of a figure, those that are read as mathematics apart"
+    from matplotlib.cbook import is_math_text
+    from matplotlib.text import Text
+    fig.picture()
+    texts = [t.get_text() for t in fig.findobj(Text) if t.get_text()]
+    shown = [t.replace(r"\$", "$").strip("\u200a") for t in texts]
+    return shown, [t for t in fig.findobj(Text) if t.get_parse_math() and t.get_text() and is_math_text(t.get_text())
+                   and "mathdefault" not in t.get_text()]
+
+
+def test_odd_names_are_drawn_as_they_are():
+    frame = pd.DataFrame([dict(variant=v, seed=s, R1=40. + i + s, x=s, panel=p) for i, v in enumerate(ODD)
+                          for s in range(3) for p in ("$p$ 5%", "_q")])
+    one = frame[frame.panel == "_q"]
+    for fig in (F.curves(frame, "x", "R1", by="variant", panel="panel"), F.bars_paired(one, "R1", ODD[0], width=9.),
+                F.learning_curves({v: [{"step": 1, "$loss$_1": 1.}, {"step": 2, "$loss$_1": 2.}] for v in ODD},
+                                  "$loss$_1")):
+        shown, maths = drawn(fig)
+        assert not maths, maths
+        assert set(ODD) <= {t.replace("\n", " ") for t in shown}
+    shown, _ = drawn(F.curves(frame, "x", "R1", by="variant", panel="panel"))
+    assert {"$p$ 5%", "_q"} <= set(shown)
+
+
+def test_odd_names_in_figures_of_cameras():
+    from reid_lab.figures.cameras import camera_bars, camera_map, nmi_bars
+    points = pd.DataFrame(dict(x=[0., 1, 2], y=[0., 1, 2], cam=[0, 1, 2], pid=[0, 1, 2]))
+    cams = pd.DataFrame(dict(cam=[0, 1], n_query=[3, 4], mAP=[40., 50.]))
+    nmi = pd.DataFrame(dict(method=ODD, camera=.1, identity=.5))
+    for fig in (camera_map({v: points for v in ODD}, width=20.), camera_bars({v: cams for v in ODD}, width=20.),
+                nmi_bars(nmi, width=20.)):
+        shown, maths = drawn(fig)
+        assert not maths and all(any(v in t for t in shown) for v in ODD)
+
+
+def test_a_blank_nmi_is_drawn_as_blank():
+    from reid_lab.figures.cameras import nmi_bars
+    fig = nmi_bars(pd.DataFrame(dict(method=["a", "b"], camera=[np.nan, np.nan], identity=[.5, .6])))
+    assert "not defined" in drawn(fig)[0] and "0.000" not in drawn(fig)[0]
+
+
+@pytest.mark.parametrize("name", ["$x$", "50%", "a:b", "a\\b", "a\nb", "what?", "q*", "<i>", "x.", "é"*150])
+def test_files_have_names_that_every_system_takes(name, tmp_path):
+    path, = F.export(F.paper_figure(1., 1.), name, tmp_path, "png")
+    assert path.exists() and not set(path.name) & set('$%:\\\n?*<>|"~#{}') and len(path.name) < 130
+    other, = F.export(F.paper_figure(1., 1.), f"{name}%", tmp_path, "png")
+    assert other != path, "two names never share a file"
+
+
+def test_infinite_losses_of_a_log_are_numbers(tmp_path):
+    from reid_lab.results import json_values
+    rows = [dict(step=s, loss=v) for s, v in enumerate((1., np.inf, np.nan))]
+    (tmp_path/"log.jsonl").write_text("".join(json.dumps(json_values(r), allow_nan=False) + "\n" for r in rows))
+    assert F.read_log(tmp_path/"log.jsonl").loss.tolist()[:2] == [1., np.inf]

@@ -57,6 +57,22 @@ def test_a_torn_row_is_left_out_and_the_next_append_moves_it(tmp_path):
         assert (tmp_path/"r.csv.torn").read_bytes().endswith(torn + b"\n")
 
 
+def test_a_row_torn_at_any_byte_is_mended(tmp_path):
+    "Also between the two quotes of a doubled one, where what is left looks like a cell"
+    path = tmp_path/"r.csv"
+    for seed in (1, 2):
+        append_result(dict(dataset="world", seed=seed, parameters=dict(a="x"), metrics=dict(R1=1.)), path)
+    text = path.read_bytes()
+    start = text[:-1].rindex(b"\n") + 1
+    for cut in range(start + 1, len(text) - 1):
+        path.write_bytes(text[:cut])
+        append_result(dict(dataset="world", seed=3, metrics=dict(R1=1.)), path)
+        assert load_results(path).seed.tolist() == [1, 3] and path.read_bytes().startswith(text[:start]), cut
+    path.write_bytes(text[:-1])     # only its newline is missing: a whole row
+    append_result(dict(dataset="world", seed=3, metrics=dict(R1=1.)), path)
+    assert load_results(path).seed.tolist() == [1, 2, 3]
+
+
 def test_a_torn_row_in_the_middle_hides_no_other(tmp_path):
     "As earlier versions left it: the next row on a line of its own"
     path = tmp_path/"r.csv"
@@ -148,8 +164,9 @@ def test_rows_of_named_runs_are_published(tmp_path):
     assert run_table(load_results(to))[["run", "rows"]].values.tolist() == [["b", 1], ["a", 2]]
 
 
-@pytest.mark.parametrize("more, message", [(dict(preset="smoke"), "preset=smoke"), (dict(commit="abc+"), "changed files"),
-                                           (dict(commit=""), "name no commit"), (dict(), "already")])
+@pytest.mark.parametrize("more, message", [
+    (dict(preset="smoke"), "preset=smoke"), (dict(commit="abc+"), "changed files"), (dict(commit=""), "name no commit"),
+    (dict(), "already")])
 def test_what_is_not_published(tmp_path, more, message):
     own, to = tmp_path/"own.csv", tmp_path/"to.csv"
     measured(own, **more), measured(own, variant="another")

@@ -83,7 +83,8 @@ BAD = [
     bad("results: no such file", "nothing was run", lambda tmp: load_results(tmp/"r.csv"), "no results at",
         "store 'measured'", error=FileNotFoundError),
     bad("results: another table", "a CSV of something else",
-        lambda tmp: load_results((tmp/"r.csv").write_text("a,b\n1,2\n") and tmp/"r.csv"), "header='a,b'", "run,time,commit"),
+        lambda tmp: load_results((tmp/"r.csv").write_text("a,b\n1,2\n") and tmp/"r.csv"), "header='a,b'",
+        "run,time,commit"),
     bad("results: append to another table", "a CSV of something else",
         lambda tmp: (tmp/"r.csv").write_text("a,b\n1,2\n") and _add(tmp), "header is 'a,b'", "move the file away"),
     bad("results: a damaged row", "a metric was edited to a list", _damaged, "begins at line 2", "metric 'R1' is [1]",
@@ -97,26 +98,30 @@ BAD = [
         "would mix 2 values of 'dataset'"),
     bad("results: differences over two splits", "val and test",
         lambda tmp: relative_to(_frame().assign(split=["val", "val", "test", "test"]), "R1", "a"), "'split'", "val"),
-    bad("results: two rows of a seed", "a run was repeated", lambda tmp: paired(pd.concat([_frame()]*2), "R1", "a", "b"),
+    bad("results: two rows of a seed", "a run was repeated",
+        lambda tmp: paired(pd.concat([_frame()]*2), "R1", "a", "b"),
         "more than one row", "pick"),
     bad("results: no common seed", "other seeds", lambda tmp: paired(_frame().assign(seed=range(4)), "R1", "a", "b"),
         "share no ['seed']"),
     bad("results: an unknown baseline", "base='c'", lambda tmp: paired_table(_frame(), "R1", "c"), "variant='c'"),
     bad("publish: a smoke run", "preset=smoke", lambda tmp: _published(tmp, preset="smoke"), "preset=smoke",
         "Nothing was added"),
-    bad("publish: changed files", "commit with a +", lambda tmp: _published(tmp, commit="0123+"), "changed files", "dirty"),
+    bad("publish: changed files", "commit with a +", lambda tmp: _published(tmp, commit="0123+"), "changed files",
+        "dirty"),
     bad("publish: no commit", "a run outside a checkout", lambda tmp: _published(tmp, commit=""), "name no commit"),
     bad("publish: twice", "the same rows again", _twice, "are in to.csv already"),
     bad("publish: a run that is not there", "publish('b')",
         lambda tmp: _published(tmp) and publish("b", tmp/"own.csv", tmp/"to.csv"), "run='b'", "['a']"),
-    bad("publish: no run named", "publish([])", lambda tmp: _published(tmp) and publish([], tmp/"own.csv"), "no run is named"),
+    bad("publish: no run named", "publish([])", lambda tmp: _published(tmp) and publish([], tmp/"own.csv"),
+        "no run is named"),
     bad("cli: results of a file that is not there", "--store none.csv",
         lambda tmp: refused("results", "--store", tmp/"none.csv"), "no results at", "reid_lab results"),
     bad("cli: publish a smoke run", "results publish",
         lambda tmp: (append_result(_row(preset="smoke"), tmp/"o.csv"),
                      refused("results", "publish", "a", "--store", tmp/"o.csv")), "preset=smoke", "Nothing was added"),
     bad("published: a table that is not there", "Table IX", lambda tmp: published_table("camel", "IX"), "table='IX'"),
-    bad("published: no dataset", "compare(R1=40)", lambda tmp: compare(dict(R1=40.), "camel", "I"), "ours[0]", "'dataset'"),
+    bad("published: no dataset", "compare(R1=40)", lambda tmp: compare(dict(R1=40.), "camel", "I"), "ours[0]",
+        "'dataset'"),
     bad("published: no metric of the table", "compare(acc=40)",
         lambda tmp: compare(dict(dataset="world", acc=40.), "camel", "I"), "none of the table's metrics", "acc"),
     bad("published: a dataset of another table", "dataset='MSMT17'",
@@ -126,7 +131,8 @@ BAD = [
     bad("table: bold of no column", "bold=['R2']", lambda tmp: to_markdown(_frame(), bold=["R2"]), "bold='R2'"),
     bad("figure: a name that leaves the folder", "export('../x')",
         lambda tmp: export(paper_figure(1, 1), "../x", tmp), "leaves the dataset folder"),
-    bad("figure: an unknown format", "gif", lambda tmp: export(paper_figure(1, 1), "x", tmp, "gif"), "format='gif'", "pdf"),
+    bad("figure: an unknown format", "gif", lambda tmp: export(paper_figure(1, 1), "x", tmp, "gif"), "format='gif'",
+        "pdf"),
     bad("figure: an unknown column", "x='sed'", lambda tmp: curves(_frame(), "sed", "R1"), "x='sed'", "'seed'"),
     bad("figure: an unknown log column", "metrics='los'", lambda tmp: learning_curves([dict(step=1, loss=1.)], "los"),
         "log column='los'", "loss"),
@@ -253,7 +259,8 @@ def _killed_while_publishing(tmp):
         finally: os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == DIED
     with warned() as said: left = publish("a", tmp/"own.csv", tmp/"r.csv", variant=["b", "c"])
-    assert len(left) == 2 and load_results(tmp/"r.csv").variant.tolist() == ["", "a", "b", "c"] and (tmp/"r.csv").read_bytes().startswith(good)
+    assert len(left) == 2 and load_results(tmp/"r.csv").variant.tolist() == ["", "a", "b", "c"]
+    assert (tmp/"r.csv").read_bytes().startswith(good)
     return said[0]
 
 
