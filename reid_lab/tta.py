@@ -558,7 +558,7 @@ class Dart3(Gradient):
 def _compare_rate(self:Dart3):
     "Say if a step is far from the size of what it changes"
     size = float(self.norm.S.median())
-    if self.camera and self.lr and not 1e-7*size < self.lr < size:
+    if self.camera and self.lr and self.optimiser == 'adam' and not 1e-7*size < self.lr < size:
         fate = 'are lost' if self.lr >= size else 'stay as they are'
         warnings.warn(f"lr={self.lr} is a length in feature space, and the features deviate by {size:.3g}: the camera "
                       f"statistics {fate}; use rescale=True or another lr", stacklevel=5)
