@@ -154,9 +154,10 @@ def earlier_run(folder, # A run folder, or any other
 
 
 def _given(path):
-    "Parameters with which papermill ran a notebook, None if it did not"
-    try: return json.loads(Path(path).read_text(encoding='utf-8'))['metadata']['papermill']['parameters']
+    "Parameters with which papermill ran a notebook, defaults included; None if it did not"
+    try: given = json.loads(Path(path).read_text(encoding='utf-8'))['metadata']['papermill']['parameters']
     except (OSError, ValueError, KeyError, TypeError): return None
+    return {**notebook_parameters(path), **given}
 
 
 def check_folder(folder, # Where a run is to write; it need not exist

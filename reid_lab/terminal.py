@@ -46,7 +46,7 @@ class Activity:
         if 'run' in said:
             if own: self.title, self.folder = said['label'], said['run']
         elif 'cell' in said and not own:
-            self._task(dict(said, label=said['where'], n=said['cell'], note=said['label']))
+            self._task(dict(said, label=said['where'], n=max(0, said['cell'] - 1), note=said['label']))
         elif 'cell' in said:
             if said['label'] != self.section: self.close(said['time']); self.section = said['label']
             self.cell, self.cells = said['cell'], said['total']

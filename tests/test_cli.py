@@ -19,6 +19,28 @@ def test_version_and_start_up():
     assert out == f"reid_lab {__version__}\n[]\n"
 
 
+def test_arguments_are_read_without_loading_the_library():
+    "Otherwise the terminal stays empty for seconds"
+    code = ("import sys; from reid_lab.cli import parser\n"
+            "for a in (['bias', 'q.npz'], ['metrics', 'q.npz', 'g.npz'], ['run', 'camel'], ['sweep', 'camel']): "
+            "parser().parse_args(a)\nimport reid_lab.terminal\n"
+            "print(sorted({'torch', 'numpy', 'pandas', 'papermill', 'pydantic'} & set(sys.modules)))")
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out == "[]\n"
+
+
+def test_json_is_standard(tmp_path, capsys):
+    "What cannot be computed is null, not NaN"
+    emb = np.eye(4, dtype=np.float32)
+    np.savez(tmp_path/"q.npz", emb=emb, pid=np.arange(4), cam=np.zeros(4, int))
+    args = ["metrics", str(tmp_path/"q.npz"), str(tmp_path/"q.npz"), "--same-camera", "keep", "--json"]
+    assert main(args) == 0
+    def refuse(word): raise ValueError(word)
+    assert json.loads(capsys.readouterr().out, parse_constant=refuse)["R1"] == 100
+    from reid_lab.cli import _json
+    assert json.loads(_json(dict(a=float("nan"), b=[np.float32(1)])), parse_constant=refuse) == dict(a=None, b=[1.])
+
+
 @pytest.mark.parametrize("args", [[], ["nothing"], ["run"], ["metrics", "q.npz"], ["bias"],
                                   ["bias", "q.npz", "--map", "x"], ["metrics", "q.npz", "g.npz", "--distance", "x"],
                                   ["sweep", "x", "--seeds", "a"]])

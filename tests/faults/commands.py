@@ -28,6 +28,15 @@ def _run_of(tmp, status="finished", notebook="demo"):
     return folder
 
 
+def _interrupted(tmp, **given):
+    "A folder that an interrupted run of the notebook left, with the parameters that papermill was given"
+    folder = _run_of(tmp, "interrupted")
+    nb = nbformat.read(_notebook(tmp), 4)
+    nb.metadata["papermill"] = dict(parameters=given)
+    nbformat.write(nb, folder/"demo.ipynb")
+    return folder
+
+
 def _features(tmp, **change):
     "Two feature files; `change` replaces arrays of the queries"
     for name, more in (("q", change), ("g", {})):
@@ -185,6 +194,11 @@ FAULTS = [
         lambda tmp: _run(tmp, "--out", _run_of(tmp)), "holds a finished run", "run again with --fresh"),
     bad("command: --out with another experiment", "`run a --out runs/b`",
         lambda tmp: _run(tmp, "--out", _run_of(tmp, "interrupted", "run_other")), "a run of run_other, not of demo"),
+    bad("command: --out with another seed", "an interrupted run, continued with `-p seed=1`",
+        lambda tmp: _run(tmp, "-p", "seed=1", "--out", _interrupted(tmp)), "a run with other parameters (there, here)",
+        "{'seed': (0, 1)}"),
+    bad("command: --out with another rate", "it was given `lr=1`, and now is not",
+        lambda tmp: _run(tmp, "--out", _interrupted(tmp, lr=1.)), "{'lr': (1.0, 0.001)}"),
     bad("command: a notebook that fails", "an error in a cell", lambda tmp: _run(tmp, "--out", tmp/"o", body="1/0"),
         "failed in cell", "ZeroDivisionError: division by zero"),
     bad("command: sweep with --grid and -p", "the same name in both", lambda tmp: refused("sweep", _notebook(tmp),
