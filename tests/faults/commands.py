@@ -127,7 +127,7 @@ def _a_process_that_ends(tmp):
 
 def _killed_run(tmp):
     "A run that was killed is continued in its folder; the lock is free"
-    killed(lambda: X.start_run("run_demo", {}, tmp/"r").log(step=0), "reid_lab.experiment.Run.log")
+    killed(lambda: X.start_run("run_demo", {}, tmp/"r").log(step=0), "reid_lab.runs.Run.log")
     assert _status(tmp/"r") == "running"
     X.start_run("run_demo", {}, tmp/"r", results=tmp/"runs.csv").finish()
     return _status(tmp/"r")
