@@ -45,21 +45,15 @@ def _stoppable():
         for n, old in before.items(): signal.signal(n, old)
 
 
-def _near(path):
-    "A path as seen from the current folder, if it is below"
-    rel = os.path.relpath(path)
-    return str(path) if rel.startswith('..') else rel
-
-
 def _places(done):
     "Where the results of a run are, a line each"
     from reid_lab.results import results_path
-    from reid_lab.terminal import clock
+    from reid_lab.terminal import clock, near_path
     own = done.folder/'results.csv'
     rows = own if own.exists() else results_path()
     places = dict(notebook=done.path, tables=done.folder/'table.csv', figures=done.folder/'figures',
                   rows=rows if done.rows else done.folder/'none')
-    lines = [f'{k + ":":9} {_near(p)}' for k, p in places.items() if p.exists()]
+    lines = [f'{k + ":":9} {near_path(p)}' for k, p in places.items() if p.exists()]
     seconds = done.metrics.get('wall_s')
     return '\n'.join([f'\nfinished in {clock(seconds)}']*bool(seconds) + lines)
 

@@ -135,7 +135,7 @@ FAULTS = [
         "the class CameraNorm", "CameraNorm()", error=TypeError),
     bad("adaptation: an array", "q is an array", lambda tmp: adapt_embeddings(NoAdapt(), Q.numpy(), G),
         "q is ndarray", "wrap features", error=TypeError),
-    bad("adaptation: no cameras", "g has no cam", lambda tmp: adapt_embeddings(CameraNorm(), Q, _with(G, cam=None)),
+    bad("adaptation: gallery without cameras", "g has no cam", lambda tmp: adapt_embeddings(CameraNorm(), Q, _with(G, cam=None)),
         "g has no camera numbers"),
     bad("adaptation: no queries", "q has no rows", lambda tmp: adapt_embeddings(CameraNorm(), Q[:0], G),
         "q has no rows"),
