@@ -7,7 +7,7 @@ __all__ = ['MADE', 'Params', 'notebook_parameters', 'parse_value', 'check_type',
            'run_folder', 'write_json', 'earlier_run', 'check_folder', 'Run', 'start_run', 'mark_ended']
 
 # %% ../nbs/93_runs.ipynb #edad77b5
-import ast, atexit, hashlib, itertools, json, math, numbers, os, platform, subprocess, sys, weakref
+import ast, atexit, hashlib, itertools, json, numbers, os, platform, subprocess, sys, weakref
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib import metadata
