@@ -179,7 +179,7 @@ def _features(path, key, need=('pid',)):
     "Embeddings of a file; wrong types are the caller's mistake"
     from reid_lab.embeddings import Embeddings
     try: return Embeddings.load(path, pairs(key), need)
-    except TypeError as e: raise ValueError(f'{path}: {e}') from e
+    except TypeError as e: raise ValueError(str(e)) from e
 
 
 def _metrics(a):

@@ -8,7 +8,7 @@ __all__ = ['FILE_KINDS', 'check_choice', 'stream', 'torch_stream', 'seed_everyth
            'atomic_path', 'progress', 'unit_norm', 'Picture', 'image_grid']
 
 # %% ../nbs/00_core.ipynb #5918fb54
-import glob, os, stat, sys, time, tempfile, zlib
+import glob, os, stat, sys, time, tempfile, zipfile, zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -135,8 +135,9 @@ def _content_kind(head, path):
     "The kind of a regular file from its first bytes"
     if found := next((k for start, k in _STARTS if head.startswith(start)), None): return found
     if head[:4] == b'PK\3\4':
-        with open(path, 'rb') as f: head = f.read(2**12)
-        return 'torch' if b'data.pkl' in head or b'constants.pkl' in head else 'npz' if b'.npy' in head else 'zip'
+        try: names = repr(zipfile.ZipFile(path).namelist())
+        except (zipfile.BadZipFile, ValueError, LookupError, NotImplementedError): names = repr(head) # cut short
+        return 'torch' if 'data.pkl' in names or 'constants.pkl' in names else 'npz' if '.npy' in names else 'zip'
     text = head.lstrip(b'\xef\xbb\xbf \t\r\n').lower()
     if text.startswith((b'<!doctype', b'<html', b'<head', b'<?xml', b'<script', b'<body')): return 'html'
     if not head.strip(b'\0'): return 'zeros'

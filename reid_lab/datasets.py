@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from .core import FILE_KINDS, atomic_path, check_choice
-from .data.files import KINDS, decode_findings, decode_images, file_findings, look_at_files
+from .core import atomic_path, check_choice
+from .data.files import decode_findings, decode_images, file_findings, look_at_files
 from .data.image_sets import (IMAGE_SETS, check_image_set, load_image_set, unfit_rows, write_image_set)
 from .data.table import SPLITS, Finding, ReidTable, TableError
 from .data.text_sets import TEXT_SETS, load_mals, load_text_set, write_mals, write_text_set
@@ -203,8 +203,7 @@ def _drop_bad(table, check):
     gone = ~np.isin(kind, ['', 'outside', 'path']) # links and paths that leave the root are refused, not dropped
     blank = int(f.captions.map(len).sum()) - sum(map(len, said))
     if blank or gone.any():
-        words = {k: v[0] for k, v in (FILE_KINDS | KINDS).items()} | dict(undecodable='cannot be decoded')
-        why = '; '.join(f'{(kind == k).sum()} {words[k]}' for k in dict.fromkeys(kind[gone]))
+        why = ', '.join(f'{(kind == k).sum()} {k}' for k in dict.fromkeys(kind[gone]))
         warnings.warn(f"{table.name}: dropped {gone.sum()} of {len(f)} images{f' ({why})' if why else ''} and {blank} "
                       "blank captions; scores are not comparable with published ones", stacklevel=3)
     new = ReidTable(f.assign(captions=said), table.root, table.reader, table.name, table.follow_links)

@@ -372,7 +372,7 @@ def test_missing_folder_is_named_and_can_be_dropped(cuhk):
     assert "train_query: some files are missing, 1 of 8" in report
     assert "train_query: some files are missing, 1 of 8" in error("cuhk-pedes", cuhk)
     edit(cuhk, lambda rs: rs[5]["captions"].append(" "))
-    with pytest.warns(UserWarning, match=r"dropped 5 of 16 images \(5 does not exist\) and 1 blank"):
+    with pytest.warns(UserWarning, match=r"dropped 5 of 16 images \(5 missing\) and 1 blank"):
         t = load_dataset("cuhk-pedes", cuhk, drop_bad=True)
     assert len(t) == 11 and not t.findings("all")
 

@@ -120,7 +120,7 @@ def test_nothing_is_unpickled(tmp_path):
     np.savez(tmp_path/"bad.npz", emb=np.eye(2), pid=np.array([Bomb(), 1], object))
     with pytest.raises(ValueError, match="unpickling"): Embeddings.load(tmp_path/"bad.npz")
     (tmp_path/"p.npz").write_bytes(__import__("pickle").dumps([1]))
-    with pytest.raises(ValueError, match="not a .npz"): Embeddings.load(tmp_path/"p.npz")
+    with pytest.raises(ValueError, match="is a Python pickle; expected a .npz file"): Embeddings.load(tmp_path/"p.npz")
     assert not (tmp_path/"boom").exists()
 
 

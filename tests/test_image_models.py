@@ -10,7 +10,8 @@ from reid_lab import losses
 from reid_lab.losses import supcon
 from reid_lab.learner import load_weights, save_weights
 from reid_lab.models.backbones import ResTower, norm_gradients
-from reid_lab.models.bot import BoT, bn_neck, id_head, keep_resolution, load_backbone, read_pretrained
+from reid_lab.models.bot import BoT, bn_neck, id_head, keep_resolution
+from reid_lab.models.weights import load_pretrained, load_weights
 from reid_lab.models.clip_reid import CLIPReID, clip_model, learn_prompts, load_clip, prompt_loss
 from reid_lab.models.transreid import (TransReID, half_local, jigsaw, overlapping_vit, patch_grid, resize_positions,
                                        shift_shuffle)
@@ -279,17 +280,17 @@ def test_pretrained_vit_from_a_file(tmp_path):
     assert torch.equal(vit.blocks[1].mlp.fc1.weight, source.blocks[1].mlp.fc1.weight)
     assert torch.allclose(vit.pos_embed[0], resize_positions(source.pos_embed[0], (5, 2)))
     TransReID(vit, 4, (64, 32)).raw_features(torch.rand(1, 3, 64, 32))
-    with pytest.raises(ValueError, match="do not fit: .* missing"):
+    with pytest.raises(ValueError, match="cannot be loaded into VisionTransformer: .* missing"):
         overlapping_vit((64, 32), stride=12, pretrained=tmp_path/"vit.pt", width=24, depth=3, heads=2)
 
 
 def test_weights_are_never_fetched_silently(tmp_path):
-    assert read_pretrained(False, "resnet50.tv_in1k") is None
-    with pytest.raises(FileNotFoundError, match="pretrained='no.pt' is not a file"):
-        read_pretrained("no.pt", "resnet50.tv_in1k")
     net = nn.Linear(2, 2)
+    assert load_pretrained(net, False, "resnet50.tv_in1k") is None
+    with pytest.raises(FileNotFoundError, match="pretrained='no.pt' is not a file"):
+        load_pretrained(net, "no.pt", "resnet50.tv_in1k")
     with pytest.raises(ValueError, match="1 left over"):
-        load_backbone(net, {**net.state_dict(), "other": torch.zeros(1)})
+        load_weights(net, {**net.state_dict(), "other": torch.zeros(1)})
 
 
 def test_a_failed_download_names_the_way_out(monkeypatch):
@@ -299,7 +300,7 @@ def test_a_failed_download_names_the_way_out(monkeypatch):
     monkeypatch.setattr(timm, "create_model", offline)
     monkeypatch.setattr(open_clip, "create_model", offline)
     with pytest.raises(OSError, match="'resnet50.tv_in1k' could not be downloaded.*local file"):
-        read_pretrained(True, "resnet50.tv_in1k")
+        load_pretrained(nn.Linear(2, 2), True, "resnet50.tv_in1k")
     for tag in (True, "openai"):
         with pytest.raises(OSError, match="'openai' could not be downloaded.*local file"):
             load_clip(clip_model(SIZE, **TINY_CLIP), tag)

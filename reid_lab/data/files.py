@@ -59,8 +59,8 @@ def look_at_files(table:ReidTable, # Whose image files are meant
 # %% ../../nbs/04_data.files.ipynb #42fe8b72
 SMALLEST_SIDE, LONGEST_SHAPE = 8, 10 # pixels; one side over the other
 KINDS = { # further kinds -> (in words, remedy), as in `FILE_KINDS`
-    'outside': ('lies behind a link that leaves the root', 'copy what the links lead to, or allow them: follow_links=True '
-                '(--follow-links)'),
+    'outside': ('lies behind a link that leaves the root', 'copy what the links lead to, or allow them: '
+                'follow_links=True (--follow-links)'),
     'damaged': ('begins like an image and has a damaged header', 'copy or download it again'),
     'large': (f'has more than {MAX_PIXELS:,} pixels', 'shrink it, or give the table a reader of your own')}
 
