@@ -198,7 +198,8 @@ def _bias(a):
         raise FileExistsError(f'{a.out} exists; choose a new name, or remove it first')
     q, g = (_features(p, a.key, ('cam',)) if p else None for p in (a.query, a.gallery))
     name = ' and '.join(Path(p).name for p in (a.query, a.gallery) if p)
-    report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none', seed=a.seed, name=name)
+    report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none', seed=a.seed, name=name,
+                         file=sys.stderr)
     if a.out: report.save(a.out)
     print(json.dumps(report.to_dict()) if a.json else report)
     if a.out and not a.json: print(f'report: {a.out}')

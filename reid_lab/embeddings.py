@@ -254,7 +254,8 @@ def _npz_read(path, keys, need=('pid',)):
     write = "write it with numpy.savez(path, emb=..., pid=..., cam=...)"
     if kind not in ('npz', 'zip'): raise wrong_file(path, 'a .npz file', write)
     def damaged(err):
-        return ValueError(f"{path} is a damaged .npz file ({str(err) or type(err).__name__}); copy it again, or {write}")
+        why = str(err) or type(err).__name__
+        return ValueError(f"{path} is a damaged .npz file ({why}); copy it again, or {write}")
     try: _npz_check(path); z = np.load(path, allow_pickle=False)
     except BROKEN as err: raise damaged(err) from None
     with z:

@@ -41,10 +41,13 @@ def per_camera(q:Embeddings, # Queries with cameras
 def camera_share(e:Embeddings, # Features with cameras
     ) -> float: # 0..1
     "Share of the features' variance that lies between the means of the cameras"
-    x = e.emb.double()
-    stats, total = CameraStats(x, e.cam), ((x - x.mean(0))**2).sum()
-    between = (stats.count[:, None]*(stats.mean - stats.all_mean)**2).sum()
-    return float(between/total) if total > 0 else 0.
+    _, code, count = np.unique(e.cam, return_inverse=True, return_counts=True)
+    code, count, parts = torch.as_tensor(code), torch.as_tensor(count)[:, None], e.emb.cpu().split(2**13)
+    sums, total, at = torch.zeros(len(count), e.dim, dtype=torch.float64), 0., 0
+    for x in parts: sums.index_add_(0, code[at:at + len(x)], x.double()); at += len(x)
+    mean = sums.sum(0)/len(e)
+    for x in parts: total += float(((x.double() - mean)**2).sum())
+    return float((count*(sums/count - mean)**2).sum())/total if total > 0 else 0.
 
 # %% ../../nbs/71_analysis.camera_bias.ipynb #8a92c5d5
 UNCERTAINTIES = ('euclidean', 'cosine', 'entropy')

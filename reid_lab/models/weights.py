@@ -41,8 +41,8 @@ def _load_torch(path):
     try: return torch.load(path, map_location='cpu', weights_only=True)
     except pickle.UnpicklingError:
         raise ValueError(f"{str(path)!r} holds Python objects besides tensors (or a TorchScript program), or is "
-                         f"damaged, and is not executed; expected {WANTED}: torch.save(model.state_dict(), path) where it was "
-                         "made") from None
+                         f"damaged, and is not executed; expected {WANTED}: torch.save(model.state_dict(), path) "
+                         "where it was made") from None
     except (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError) as e:
         raise wrong_file(path, 'a torch file', damaged=('torch', 'pickle')) from e
 
