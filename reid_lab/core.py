@@ -117,6 +117,7 @@ FILE_KINDS = { # kind -> (in words, remedy)
     'html': ('is an HTML page', 'a download page was saved in its place: download the file itself'),
     'zeros': ('holds only zero bytes', 'its copy was interrupted: copy or download it again'),
     'gzip': ('is a gzip archive', 'unpack it first'), 'tar': ('is a tar archive', 'unpack it first'),
+    'script': ('is a TorchScript program, not run here', 'save its model.state_dict() with torch.save instead'),
     'torch': ('is a torch file', 'name it .pt or .pth'), 'zip': ('is a zip archive', 'unpack it first'),
     'npz': ('is a NumPy .npz archive', 'name it .npz'), 'npy': ('is a single NumPy array', 'name it .npy'),
     'pickle': ('is a Python pickle', 'save numbers or tensors only'),
@@ -137,7 +138,8 @@ def _content_kind(head, path):
     if head[:4] == b'PK\3\4':
         try: names = repr(zipfile.ZipFile(path).namelist())
         except (zipfile.BadZipFile, ValueError, LookupError, NotImplementedError): names = repr(head) # cut short
-        return 'torch' if 'data.pkl' in names or 'constants.pkl' in names else 'npz' if '.npy' in names else 'zip'
+        if 'constants.pkl' in names: return 'script'
+        return 'torch' if 'data.pkl' in names else 'npz' if '.npy' in names else 'zip'
     text = head.lstrip(b'\xef\xbb\xbf \t\r\n').lower()
     if text.startswith((b'<!doctype', b'<html', b'<head', b'<?xml', b'<script', b'<body')): return 'html'
     if not head.strip(b'\0'): return 'zeros'

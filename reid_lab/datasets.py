@@ -224,7 +224,7 @@ def _file_checks(table, spec, check, n, headers=False, quiet=None):
     seen = look_at_files(table, headers, quiet)
     told = ['missing']*any('do not exist' in f.what for f in files)
     bad, n = decode_images(table, check, n, np.flatnonzero(seen.kind == ''), quiet)
-    return files + file_findings(table, seen, told) + decode_findings(table, bad, n)
+    return files + file_findings(table, seen, told) + decode_findings(table, bad, n, check)
 
 
 def load_dataset(name:str, # Key of `DATASETS`

@@ -429,3 +429,39 @@ def test_pca_is_the_singular_value_decomposition():
     _, _, v = np.linalg.svd(x, full_matrices=False)
     v = v[:2]*np.sign(v[:2][np.arange(2), abs(v[:2]).argmax(1)])[:, None]
     np.testing.assert_allclose(project(e, "pca")[["x", "y"]], x @ v.T, atol=1e-4)
+
+
+def test_a_sample_of_rows_is_that_of_the_naive_form():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        e = Embeddings(rng.normal(size=(200, 3)), rng.integers(-1, 30, 200))
+        real, keep, draw = np.flatnonzero(e.pid >= 0), [], stream(seed, "map")
+        for pid in draw.permutation(np.unique(e.pid[real])):
+            own = np.flatnonzero(e.pid == pid)
+            if keep and len(keep) + len(own) > 60: break
+            keep += own.tolist()
+        assert sample_rows(e, 60, seed).tolist() == sorted(keep)
+
+
+def test_the_report_says_how_far_it_is_and_what_it_sampled(capsys):
+    rng = np.random.default_rng(0)
+    e = Embeddings(rng.normal(size=(120, 8)).astype("f4"), rng.integers(0, 12, 120), rng.integers(0, 3, 120))
+    out = __import__("io").StringIO()
+    out.isatty = lambda: True
+    r = B.bias_report(e, map_method="none", nmi_images=60, quiet=False, file=out)
+    lines = out.getvalue().split("\r")
+    assert "camera bias of 120 features, step 16/16" in lines[-1] and capsys.readouterr().out == ""
+    assert any("images (whole identities)" in n and "of 120" in n for n in r.notes)
+    assert not any("whole identities" in n for n in B.bias_report(e, map_method="none", quiet=True).notes)
+
+
+def test_without_a_gallery_norm_is_that_of_the_set_pooled_with_itself():
+    rng = np.random.default_rng(0)
+    e = Embeddings(rng.normal(size=(20_000, 6)).astype("f4") + 3, rng.integers(0, 12, 20_000),
+                   rng.integers(0, 3, 20_000))
+    got = {name: a for name, a, *_ in B.adapted(e)}
+    for name, method in (("Norm", CameraNorm()), ("Mean subtraction", CameraNorm(std=False))):
+        assert torch.allclose(got[name].emb, adapt_embeddings(method, e, e)[0].emb, atol=1e-4)
+    x, per = e.emb.double().numpy(), [e.emb.double().numpy()[e.cam == c] for c in range(3)]
+    between = sum(len(p)*((p.mean(0) - x.mean(0))**2).sum() for p in per)/((x - x.mean(0))**2).sum()
+    assert abs(camera_share(e) - between) < 1e-12

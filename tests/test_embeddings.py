@@ -3,6 +3,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 from safetensors.numpy import save_file
 
 from reid_lab.data.table import ReidTable
@@ -192,3 +193,17 @@ def test_with_emb_keeps_the_labels_and_adds_facts():
     assert new.meta == dict(model="m", adapted="Norm") and e.meta == dict(model="m")
     pd.testing.assert_frame_equal(new.table(), e.table())
     with pytest.raises(ValueError, match="emb has 2 rows"): e.with_emb(e.emb[:2])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(["q.npz", "z.npz", "q.safetensors"]), st.floats(.1, 1),
+       st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=8))
+def test_mutated_feature_files_raise_one_documented_error_with_their_name(tmp_path_factory, name, keep, changes):
+    path = tmp_path_factory.getbasetemp()/name
+    if name == "z.npz": np.savez_compressed(path, emb=np.zeros((40, 30)) + .5, pid=np.arange(40))
+    else: make().save(path)
+    data = bytearray(path.read_bytes())
+    for at, value in changes: data[int(at*(len(data) - 1))] = value
+    path.write_bytes(data[:int(len(data)*keep)] if keep < .6 else data)
+    try: Embeddings.load(path)
+    except (ValueError, TypeError, KeyError) as e: assert name in str(e)

@@ -144,10 +144,11 @@ def decode_images(table:ReidTable, # Whose images are decoded
 def decode_findings(table:ReidTable, # As given to `decode_images`
     bad:dict, # From `decode_images`
     n:int, # Images decoded
+    check:str='sample', # As given to `decode_images`
     ) -> list: # of `Finding`
     "What was decoded, and what was not"
-    all_of = '' if n == len(table) else '; --all decodes every one (in Python check=\'all\')'
-    out = [Finding('ok', f'decoded {n} of {len(table)} images{all_of}')]
+    more = '; --all decodes every one (in Python check=\'all\')' if check != 'all' else ', all whose file is sound'
+    out = [Finding('ok', f"decoded {n} of {len(table)} images{more if n < len(table) else ''}")]
     if not bad: return out
     rows = list(bad)
     return [Finding('error', f'{len(bad)} of {n} images decoded cannot be read: {bad[rows[0]]}', _at(table, rows),

@@ -126,7 +126,7 @@ def wrap_text(text:str, # Any text
         return word[:n]
     lines = ['']
     for word in str(text).split():
-        while len(lines) <= max_lines and len(word) > 4 and wide(part := head(word)) > width: # longer than the line
+        while len(lines) < max_lines + 2 and len(word) > 4 and wide(part := head(word)) > width: # longer than the line
             cut = max(1, int(len(part)*width/wide(part)) - 1)
             lines += [word[:cut]]; word = word[cut:]
         if len(lines) > max_lines + 1: break # more are not shown

@@ -12,7 +12,7 @@ from torch import nn
 import torch.nn.functional as F
 from fastcore.basics import patch
 from ..core import check_choice
-from .weights import load_weights
+from .weights import load_network
 
 # %% ../../nbs/30_models.backbones.ipynb #ab662cc4
 class PixelNorm(nn.Module):
@@ -85,13 +85,13 @@ class TimmTower(nn.Module):
     "A `timm` model without its head as an image tower; feature maps and token sequences both become `(B,N,width)`"
     def __init__(self, name:str='resnet50', # A timm architecture
         size=(224, 224), # Input height and width
-        weights=None, # Local `.safetensors` or state-dict file, see `load_weights`; None starts from random weights
+        weights=None, # Local `.safetensors` or state-dict file, see `load_network`; None starts from random weights
         ):
         import timm
         super().__init__()
         kw = dict(img_size=size) if name.startswith(('vit', 'swin', 'deit')) else {}
         self.net = timm.create_model(name, pretrained=False, num_classes=0, global_pool='', **kw)
-        self.loaded = None if weights is None else load_weights(self.net, weights)
+        self.loaded = None if weights is None else load_network(self.net, weights)
         self.width = self.net.num_features
 
     def forward(self, img): # (B,3,H,W) -> (B,N,D)

@@ -16,7 +16,7 @@ from ..core import check_choice, file_kind, progress, torch_stream, unit_norm
 from .backbones import PixelNorm
 from .bot import bn_neck, id_head
 from .transreid import patch_grid, resize_positions
-from .weights import load_weights
+from .weights import load_network
 from ..schedules import lr_irra_cosine
 
 # %% ../../nbs/33_models.clip_reid.ipynb #3f934bfe
@@ -67,7 +67,7 @@ def load_clip(model:nn.Module, # From `clip_model`; changed in place
             raise OSError(f"the CLIP weights {pretrained!r} could not be downloaded ({type(e).__name__}); download "
                           "them elsewhere and pass the local file as pretrained") from e
     fit = {'visual.positional_embedding': lambda p: resize_positions(p, model.visual.grid_size, grid)}
-    load_weights(model, weights, CLIP_EXTRAS, change=fit)
+    load_network(model, weights, CLIP_EXTRAS, change=fit)
     return model
 
 # %% ../../nbs/33_models.clip_reid.ipynb #9dfc67fc
