@@ -3,7 +3,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+import hypothesis
+from hypothesis import settings, strategies as st
 from safetensors.numpy import save_file
 
 from reid_lab.data.table import ReidTable
@@ -196,7 +197,7 @@ def test_with_emb_keeps_the_labels_and_adds_facts():
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(["q.npz", "z.npz", "q.safetensors"]), st.floats(.1, 1),
+@hypothesis.given(st.sampled_from(["q.npz", "z.npz", "q.safetensors"]), st.floats(.1, 1),
        st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=8))
 def test_mutated_feature_files_raise_one_documented_error_with_their_name(tmp_path_factory, name, keep, changes):
     path = tmp_path_factory.getbasetemp()/name

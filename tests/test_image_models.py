@@ -462,7 +462,8 @@ def test_what_is_not_used_is_reported_and_the_network_is_untouched_by_a_failure(
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=8), st.floats(.1, 1), st.booleans())
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=8), st.floats(.1, 1),
+       st.booleans())
 def test_mutated_weight_files_raise_one_line_or_load_finite_tensors(tmp_path_factory, changes, keep, safe):
     path = tmp_path_factory.getbasetemp()/("w.safetensors" if safe else "w.pth")
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))

@@ -78,7 +78,8 @@ def _unreadable(path, error):
     if kind == 'missing': return f"{name} does not exist; check the dataset root or drop the row"
     if kind != 'image':
         what, remedy = FILE_KINDS[kind]
-        return f"{name} cannot be read: it {what}; {remedy}, replace it or drop the row"
+        more = '' if remedy == 'give another file' else f'{remedy}, '
+        return f"{name} cannot be read: it {what}; {more}replace it or drop the row"
     return f"{name} cannot be read ({type(error).__name__}): it is damaged or cut short; replace it or drop the row"
 
 
