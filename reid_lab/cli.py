@@ -174,7 +174,8 @@ def _list(a):
 # %% ../nbs/96_cli.ipynb #9648e364
 def _doctor(a):
     from reid_lab.datasets import doctor
-    report = doctor(a.name, a.root)
+    links = dict(follow_links=True) if a.follow_links else {}
+    report = doctor(a.name, a.root, check='all' if a.all else 'sample', **links)
     print(report)
     return 0 if report.ok else 1
 
@@ -216,7 +217,7 @@ def _features(path, key, need=('pid',)):
     "Embeddings of a file; wrong types are the caller's mistake"
     from reid_lab.embeddings import Embeddings
     try: return Embeddings.load(path, pairs(key), need)
-    except TypeError as e: raise ValueError(f'{path}: {e}') from e
+    except TypeError as e: raise ValueError(str(e)) from e
 
 
 def _json(values):
@@ -309,6 +310,8 @@ def _add_data(command):
     c = command('doctor', _doctor, 'say what a dataset folder holds and lacks', 'datasets')
     c.add_argument('name', help='dataset, see below')
     c.add_argument('--root', help="the dataset's folder or the one above")
+    c.add_argument('--all', action='store_true', help='decode every image, not a sample')
+    c.add_argument('--follow-links', action='store_true', help='allow links that lead out of the folder')
     command('datasets', _layout_of_datasets, 'print layout and source of the datasets that can be loaded')
     c = command('list', _list, 'list what is registered: ' + ', '.join(LISTS))
     c.add_argument('what', choices=tuple(LISTS), help='a kind of thing')

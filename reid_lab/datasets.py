@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from .core import atomic_path, check_choice, safe_join
+from .core import atomic_path, check_choice
+from .data.files import decode_findings, decode_images, file_findings, look_at_files
 from .data.image_sets import (IMAGE_SETS, check_image_set, load_image_set, unfit_rows, write_image_set)
 from .data.table import SPLITS, Finding, ReidTable, TableError
 from .data.text_sets import TEXT_SETS, load_mals, load_text_set, write_mals, write_text_set
@@ -192,17 +193,21 @@ def find_root(name:str, # Key of `DATASETS`
          more + f" and looks like {' or '.join(like)}"*bool(like))
 
 # %% ../nbs/17_datasets.ipynb #cd234e66
-def _drop_bad(table):
-    "Without blank captions and rows whose file is missing; warns with the numbers"
+def _drop_bad(table, check):
+    "Without blank captions and images that cannot be read (`check='all'`: decoded); warns with the numbers"
     f = table.frame
     said = [[c for c in cs if c.strip()] for cs in f.captions]
-    there = lambda p: table.reader is not None or ('\0' not in p and os.path.isfile(safe_join(table.root, p)))
-    gone = ~f.path.map(there).to_numpy(dtype=bool)
+    kind = look_at_files(table, headers=True).kind.to_numpy(dtype=object)
+    bad = decode_images(table, 'all', rows=np.flatnonzero(kind == ''))[0] if check == 'all' else {}
+    kind[list(bad)] = 'undecodable'
+    gone = ~np.isin(kind, ['', 'outside', 'path']) # links and paths that leave the root are refused, not dropped
     blank = int(f.captions.map(len).sum()) - sum(map(len, said))
     if blank or gone.any():
-        warnings.warn(f"{table.name}: dropped {gone.sum()} of {len(f)} images (file missing) and {blank} blank "
-                      "captions; scores are not comparable with published ones", stacklevel=3)
-    return ReidTable(f.assign(captions=said), table.root, table.reader, table.name).take(~gone)
+        why = ', '.join(f'{(kind == k).sum()} {k}' for k in dict.fromkeys(kind[gone]))
+        warnings.warn(f"{table.name}: dropped {gone.sum()} of {len(f)} images{f' ({why})' if why else ''} and {blank} "
+                      "blank captions; scores are not comparable with published ones", stacklevel=3)
+    new = ReidTable(f.assign(captions=said), table.root, table.reader, table.name, table.follow_links)
+    return new.take(~gone)
 
 
 def _check_options(name, options):
@@ -212,21 +217,31 @@ def _check_options(name, options):
     for k in options: check_choice(f'option of {name}', k, [p for p in taken if p not in ('root', 'dataset')])
 
 # %% ../nbs/17_datasets.ipynb #fc5fe8af
+def _file_checks(table, spec, check, n, headers=False, quiet=None):
+    "Findings on files, as far as `check` goes; those on images that can be read are the last"
+    files = spec.check(table, files=check != 'none') if spec.check else []
+    if check_choice('check', check, ['sample', 'all', 'none']) == 'none': return files
+    seen = look_at_files(table, headers, quiet)
+    told = ['missing']*any('do not exist' in f.what for f in files)
+    bad, n = decode_images(table, check, n, np.flatnonzero(seen.kind == ''), quiet)
+    return files + file_findings(table, seen, told) + decode_findings(table, bad, n, check)
+
+
 def load_dataset(name:str, # Key of `DATASETS`
     root=None, # Its folder or the one above; default: REID_LAB_DATA, then ~/.reid_lab.toml
-    check:str='sample', # Decode a `sample` of the images, `all` or `none`
-    drop_bad:bool=False, # Leave out missing images and blank captions
+    check:str='sample', # Look at every file and decode a `sample` of the images, or `all`; or `none`
+    drop_bad:bool=False, # Leave out blank captions and images whose file is missing, empty or no image
     val:float=0., # Share (or number) of training identities to move to `val`
     val_seed:int=0, # Which identities
-    **options, # For this dataset's loader, such as `form`, `chunks`, `preset`, `seed`
+    **options, # For this dataset's loader, such as `form`, `chunks`, `follow_links`, `preset`, `seed`
     ) -> ReidTable:
     "A checked table of dataset `name`"
     name = _key(name); spec = DATASETS[name]
     _check_options(name, options)
     table = spec.load(find_root(name, root) if spec.folder else root, **options)
-    if drop_bad: table = _drop_bad(table)
-    found = spec.check(table, files=check != 'none') if spec.check else []
-    found = [f for f in found if f.level == 'error'] + table.findings(check, shared=spec.shared)
+    if drop_bad: table = _drop_bad(table, check)
+    found = table.findings('none', shared=spec.shared) + _file_checks(table, spec, check, 32)*bool(len(table))
+    found = [f for f in found if f.level == 'error']
     if found: raise TableError(table.name, found)
     return table.split_val(val, val_seed) if val else table
 
@@ -359,22 +374,6 @@ def _check_texts(table):
     return [*out, Finding('ok', text + f'{np.mean(words > 56):.1%} over 56 words')]
 
 # %% ../nbs/17_datasets.ipynb #63c8f8ea
-def _check_files(table, most=60_000):
-    "Findings on files that are not there, by folder"
-    if table.reader is not None: return []
-    paths = table['path'].iloc[::max(1, len(table)//most)].tolist()
-    paths = [p for p in paths if '..' not in p.split('/') and not os.path.isabs(p)]
-    f = pd.DataFrame(dict(folder=[p.split('/')[0] if '/' in p else '.' for p in paths],
-                          gone=[not os.path.isfile(table.root/p) for p in paths]))
-    out = []
-    for folder, g in f.groupby('folder').gone:
-        if not g.any(): continue
-        part = 'some files are' if os.path.isdir(table.root/folder) else 'the whole folder is'
-        out.append(Finding('error', f'{folder}: {part} missing, {g.sum()} of {len(g)} images', str(table.root/folder),
-                           'ask the authors for this part, or load with drop_bad=True'))
-    return out or [Finding('ok', f'all {len(paths)} image files looked for exist', str(table.root))]
-
-
 def _check_facts(table, spec):
     "Findings on facts of the record that the folder does not bear out"
     f = table.frame
@@ -395,11 +394,13 @@ def _check_ids(table):
 def doctor(name:str, # Key of `DATASETS`
     root=None, # As for `load_dataset`
     n:int=64, # Images to decode
-    **options, # For the dataset's loader
+    check:str='sample', # Decode `n` images or `all`; every file is looked at in any case
+    quiet:bool=None, # Whether to suppress progress
+    **options, # For the dataset's loader, such as `follow_links`
     ) -> Report:
     "What is in a dataset folder, what is missing, and what to do about it; changes nothing"
     name = _key(name); spec, found = DATASETS[name], []
-    _check_options(name, options)
+    _check_options(name, options); check_choice('check', check, ['sample', 'all'])
     try:
         if spec.folder:
             root = find_root(name, root)
@@ -411,9 +412,7 @@ def doctor(name:str, # Key of `DATASETS`
         return Report(name, (*found, Finding('error', 'the annotation lists no image', str(root), 'copy it again')))
     if spec.counts: found += _check_counts(table, spec.counts)
     found += _check_facts(table, spec)
-    files = spec.check(table) if spec.check else _check_files(table)
-    found += files if spec.check else files + _check_texts(table) + _check_ids(table)
-    bad = table.findings('sample', n, spec.shared)
-    if any(f.level == 'error' for f in files): bad = [f for f in bad if 'does not exist' not in f.what]
-    sound = [Finding('ok', f'splits, ids, captions and paths are consistent; {min(n, len(table))} images decoded')]
-    return Report(name, (*found, *(bad or sound)), table)
+    if not spec.check: found += _check_texts(table) + _check_ids(table)
+    bad = table.findings('none', shared=spec.shared)
+    found += bad or [Finding('ok', 'splits, ids, captions and paths are consistent')]
+    return Report(name, (*found, *_file_checks(table, spec, check, n, headers=True, quiet=quiet)), table)

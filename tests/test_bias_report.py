@@ -440,3 +440,39 @@ def test_one_label_for_all_is_no_identity():
     assert alone.summary.nmi_camera[0] == none.summary.nmi_camera[0] > .2 and np.isnan(alone.summary.nmi_identity).all()
     both = B.bias_report(e[:20], e[20:], map_method="none")
     assert any("every query and every image has pid 0" in w for w in both.warnings)
+
+
+def test_a_sample_of_rows_is_that_of_the_naive_form():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        e = Embeddings(rng.normal(size=(200, 3)), rng.integers(-1, 30, 200))
+        real, keep, draw = np.flatnonzero(e.pid >= 0), [], stream(seed, "map")
+        for pid in draw.permutation(np.unique(e.pid[real])):
+            own = np.flatnonzero(e.pid == pid)
+            if keep and len(keep) + len(own) > 60: break
+            keep += own.tolist()
+        assert sample_rows(e, 60, seed).tolist() == sorted(keep)
+
+
+def test_the_report_says_how_far_it_is_and_what_it_sampled(capsys):
+    rng = np.random.default_rng(0)
+    e = Embeddings(rng.normal(size=(120, 8)).astype("f4"), rng.integers(0, 12, 120), rng.integers(0, 3, 120))
+    out = __import__("io").StringIO()
+    out.isatty = lambda: True
+    r = B.bias_report(e, map_method="none", nmi_images=60, quiet=False, file=out)
+    lines = out.getvalue().split("\r")
+    assert "camera bias of 120 features, step 16/16" in lines[-1] and capsys.readouterr().out == ""
+    assert any("images (whole identities)" in n and "of 120" in n for n in r.notes)
+    assert not any("whole identities" in n for n in B.bias_report(e, map_method="none", quiet=True).notes)
+
+
+def test_without_a_gallery_norm_is_that_of_the_set_pooled_with_itself():
+    rng = np.random.default_rng(0)
+    e = Embeddings(rng.normal(size=(20_000, 6)).astype("f4") + 3, rng.integers(0, 12, 20_000),
+                   rng.integers(0, 3, 20_000))
+    got = {name: a for name, a, *_ in B.adapted(e)}
+    for name, method in (("Norm", CameraNorm()), ("Mean subtraction", CameraNorm(std=False))):
+        assert torch.allclose(got[name].emb, adapt_embeddings(method, e, e)[0].emb, atol=1e-4)
+    x, per = e.emb.double().numpy(), [e.emb.double().numpy()[e.cam == c] for c in range(3)]
+    between = sum(len(p)*((p.mean(0) - x.mean(0))**2).sum() for p in per)/((x - x.mean(0))**2).sum()
+    assert abs(camera_share(e) - between) < 1e-12

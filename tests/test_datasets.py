@@ -331,7 +331,7 @@ def test_mals_labels_of_a_world_person():
     (dict(name="cuhk-pedez"), "Did you mean 'cuhk-pedes'"),
     (dict(name="cuhk-pedes", preset="quick"), "option of cuhk-pedes='preset'"),
     (dict(name="cuhk-pedes", dataset="rstpreid"), "option of cuhk-pedes='dataset'"),
-    (dict(name="cuhk-pedes", check="some"), "images='some'"), (dict(name="mals", chunks=["9x"]), "chunks='9x'")])
+    (dict(name="cuhk-pedes", check="some"), "check='some'"), (dict(name="mals", chunks=["9x"]), "chunks='9x'")])
 def test_options_are_checked(kw, says, written):
     root = written.get(kw["name"], written["cuhk-pedes"])
     with pytest.raises(ValueError, match=says): load_dataset(root=root, **kw)
@@ -370,9 +370,9 @@ def test_missing_folder_is_named_and_can_be_dropped(cuhk):
     report = str(doctor("cuhk-pedes", cuhk))
     assert "val_query: the whole folder is missing, 4 of 4" in report
     assert "train_query: some files are missing, 1 of 8" in report
-    assert "does not exist" in error("cuhk-pedes", cuhk)
+    assert "train_query: some files are missing, 1 of 8" in error("cuhk-pedes", cuhk)
     edit(cuhk, lambda rs: rs[5]["captions"].append(" "))
-    with pytest.warns(UserWarning, match=r"dropped 5 of 16 images \(file missing\) and 1 blank"):
+    with pytest.warns(UserWarning, match=r"dropped 5 of 16 images \(5 missing\) and 1 blank"):
         t = load_dataset("cuhk-pedes", cuhk, drop_bad=True)
     assert len(t) == 11 and not t.findings("all")
 
@@ -404,9 +404,9 @@ def test_paths_that_leave_the_folder_are_refused(cuhk, path):
 
 
 @pytest.mark.parametrize("path, says", [
-    ("a\0b.jpg", "1 of 16 images looked at: embedded null byte [row 0"), ("", "empty path [row 0"),
-    ("x" * 5000 + ".jpg", "1 of 16 images looked at"), (".", "IsADirectoryError"),
-    ("train_query", "imgs/train_query' cannot be read"),
+    ("a\0b.jpg", ".: some files are missing, 1 of 1"), ("", "empty path [row 0"),
+    ("x" * 5000 + ".jpg", "some files are missing, 1 of 1"), (".", "1 of 16 image files is a folder"),
+    ("train_query", "1 of 16 image files is a folder [row 0 ('train_query')"),
     ("\U0001f600.jpg", ".: some files are missing, 1 of 1"), ("a\nb.jpg", ".: some files are missing, 1 of 1"),
     ("~/x.jpg", "~: the whole folder is missing, 1 of 1")])
 def test_paths_that_are_no_image_file(cuhk, path, says):
@@ -499,3 +499,60 @@ def test_import_is_light():
             "print([m for m in ('torch', 'transformers', 'matplotlib', 'sklearn') if m in sys.modules])")
     assert subprocess.run([sys.executable, "-c",
                            code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+# ---- files that are there and wrong
+
+@pytest.fixture
+def linked(cuhk, tmp_path):
+    "A dataset with one image, and one folder of images, behind links that leave it"
+    first = sorted((cuhk / "imgs/train_query").iterdir())[0]
+    first.rename(tmp_path / "far.jpg")
+    first.symlink_to(tmp_path / "far.jpg")
+    (cuhk / "imgs/val_query").rename(tmp_path / "val")
+    (cuhk / "imgs/val_query").symlink_to(tmp_path / "val")
+    return cuhk
+
+
+def test_links_are_refused_and_followed_on_request(linked):
+    from reid_lab.cli import main
+    text = error("cuhk-pedes", linked)
+    assert "5 of 16 image files: each lies behind a link that leaves the root" in text and "follow_links=True" in text
+    t = load_dataset("cuhk-pedes", linked, check="all", follow_links=True)
+    assert len(t) == 16 and t.follow_links and t.where(split="val").images(size=(8, 4)).shape == (4, 8, 4, 3)
+    assert not doctor("cuhk-pedes", linked).ok and doctor("cuhk-pedes", linked, follow_links=True).ok
+    assert main(["doctor", "cuhk-pedes", "--root", str(linked)]) == 1
+    assert main(["doctor", "cuhk-pedes", "--root", str(linked), "--follow-links", "--all"]) == 0
+    with pytest.raises(TableError, match="leaves the root"): load_dataset("cuhk-pedes", linked, drop_bad=True)
+    assert len(load_dataset("cuhk-pedes", linked, drop_bad=True, follow_links=True)) == 16
+
+
+def test_drop_bad_drops_what_it_says(cuhk):
+    images = sorted((cuhk / "imgs").rglob("*.jpg"))
+    images[0].unlink()
+    images[1].write_bytes(b"")
+    images[2].write_text("<html>")
+    images[3].write_bytes(images[3].read_bytes()[:-40])
+    words = r"dropped 4 of 16 images \(1 missing, 1 empty, 1 html, 1 undecodable\)"
+    with pytest.warns(UserWarning, match=words) as seen:
+        t = load_dataset("cuhk-pedes", cuhk, check="all", drop_bad=True)
+    assert len(t) == 12 and not t.findings("all") and len(seen) == 1
+    gone = {p.name for p in images[:4]}
+    assert not gone & {Path(p).name for p in t["path"]}
+    with pytest.warns(UserWarning, match=r"dropped 3 of 16"), pytest.raises(TableError, match="cannot be read"):
+        load_dataset("cuhk-pedes", cuhk, drop_bad=True)   # 13 images, all in the sample: the cut one is found
+
+
+def test_the_doctor_finds_one_file_among_many_and_says_what_it_did_not_look_at(tmp_path):
+    root = export_world(tiny_table(60, 5), "cuhk-pedes", tmp_path / "many")
+    images = sorted((root / "imgs").rglob("*.jpg"))
+    images[7].write_bytes(b""); images[150].write_text("<html>")
+    images[222].write_bytes(images[222].read_bytes()[:-40])
+    Image.new("RGB", (1, 128)).save(images[100]); Image.new("RGB", (3, 2)).save(images[101])
+    report = str(doctor("cuhk-pedes", root, n=3))
+    for words in ("1 of 300 image files is empty", "1 of 300 image files is an HTML page", images[150].name,
+                  "2 degenerate crops", "1 x 128", "3 x 2", "decoded 3 of 300 images; --all decodes every one"):
+        assert words in report
+    assert "cut short" not in report
+    report = str(doctor("cuhk-pedes", root, check="all"))
+    assert "cut short" in report and images[222].name in report and "decoded 298 of 300 images, all whose" in report

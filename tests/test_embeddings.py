@@ -5,6 +5,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import hypothesis
+from hypothesis import settings, strategies as st
 from safetensors.numpy import save_file
 
 from reid_lab.core import unit_norm
@@ -136,7 +138,7 @@ def test_nothing_is_unpickled(tmp_path):
     np.savez(tmp_path/"bad.npz", emb=np.eye(2), pid=np.array([Bomb(), 1], object))
     with pytest.raises(ValueError, match="unpickling"): Embeddings.load(tmp_path/"bad.npz")
     (tmp_path/"p.npz").write_bytes(__import__("pickle").dumps([1]))
-    with pytest.raises(ValueError, match="not a .npz"): Embeddings.load(tmp_path/"p.npz")
+    with pytest.raises(ValueError, match="is a Python pickle; expected a .npz file"): Embeddings.load(tmp_path/"p.npz")
     assert not (tmp_path/"boom").exists()
 
 
@@ -279,3 +281,17 @@ def test_unit_length_rounds_as_torch_does_and_has_its_gradient():
         u, v = unit_norm(a), torch.nn.functional.normalize(b, dim=-1)
         (u*x.flip(0)).sum().backward(); (v*x.flip(0)).sum().backward()
         assert torch.equal(u, v) and torch.equal(a.grad, b.grad)
+
+
+@settings(max_examples=300, deadline=None)
+@hypothesis.given(st.sampled_from(["q.npz", "z.npz", "q.safetensors"]), st.floats(.1, 1),
+       st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=8))
+def test_mutated_feature_files_raise_one_documented_error_with_their_name(tmp_path_factory, name, keep, changes):
+    path = tmp_path_factory.getbasetemp()/name
+    if name == "z.npz": np.savez_compressed(path, emb=np.zeros((40, 30)) + .5, pid=np.arange(40))
+    else: make().save(path)
+    data = bytearray(path.read_bytes())
+    for at, value in changes: data[int(at*(len(data) - 1))] = value
+    path.write_bytes(data[:int(len(data)*keep)] if keep < .6 else data)
+    try: Embeddings.load(path)
+    except (ValueError, TypeError, KeyError) as e: assert name in str(e)

@@ -186,3 +186,34 @@ def test_infinite_losses_of_a_log_are_numbers(tmp_path):
     rows = [dict(step=s, loss=v) for s, v in enumerate((1., np.inf, np.nan))]
     (tmp_path/"log.jsonl").write_text("".join(json.dumps(json_values(r), allow_nan=False) + "\n" for r in rows))
     assert F.read_log(tmp_path/"log.jsonl").loss.tolist()[:2] == [1., np.inf]
+
+
+def wrap_naive(text, width, max_lines):
+    "Lines as they were cut before, measuring the whole rest of a word each time (quadratic)"
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+    font = FontProperties(family="DejaVu Sans", size=7)
+    def wide(s): return text_to_path.get_text_width_height_descent(s, font, ismath=False)[0]/72
+    lines = [""]
+    for word in text.split():
+        while wide(word) > width and len(word) > 4:
+            cut = max(1, int(len(word)*width/wide(word)) - 1)
+            lines += [word[:cut]]; word = word[cut:]
+        if wide(f"{lines[-1]} {word}") <= width: lines[-1] = f"{lines[-1]} {word}".strip()
+        else: lines.append(word)
+    lines = [x for x in lines if x]
+    if len(lines) > max_lines: lines = [*lines[:max_lines - 1], lines[max_lines - 1].rstrip(".,;") + " …"]
+    return "\n".join(lines)
+
+
+def test_lines_are_cut_as_before_and_in_linear_time():
+    import time
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        words = ["".join(rng.choice(list("iiillmWW.,e"), rng.integers(1, 60))) for _ in range(rng.integers(1, 12))]
+        width, most = rng.choice([.3, 1., 3.]), int(rng.integers(1, 9))
+        assert F.wrap_text(" ".join(words), width, 7, most) == wrap_naive(" ".join(words), width, most)
+    start = time.process_time()
+    assert F.wrap_text("W"*200_000, 1., 7, 4).endswith("…")
+    assert time.process_time() - start < 1
+    assert "".join(F.wrap_text("ab"*2_000, 1., 7, 4_000).split("\n")) == "ab"*2_000

@@ -1,9 +1,12 @@
 """BoT, TransReID and CLIP-ReID: parameter counts by our own arithmetic, naive references, weight files, both stages."""
 import inspect
 import math
+import warnings
 
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
+from safetensors.torch import save_file
 from torch import nn
 
 from reid_lab import losses
@@ -11,8 +14,9 @@ from reid_lab.data.loaders import to_pixels
 from reid_lab.embeddings import embed_images
 from reid_lab.losses import supcon
 from reid_lab.learner import load_weights, save_weights
-from reid_lab.models.backbones import ResTower, norm_gradients
-from reid_lab.models.bot import BoT, bn_neck, id_head, keep_resolution, load_backbone, read_pretrained
+from reid_lab.models.backbones import ResTower, TimmTower, norm_gradients
+from reid_lab.models.bot import BoT, bn_neck, id_head, keep_resolution
+from reid_lab.models.weights import load_network, load_pretrained, read_weights
 from reid_lab.models.clip_reid import CLIPReID, clip_model, learn_prompts, load_clip, prompt_loss
 from reid_lab.models.transreid import (TransReID, half_local, jigsaw, overlapping_vit, patch_grid, resize_positions,
                                        shift_shuffle)
@@ -305,17 +309,17 @@ def test_pretrained_vit_from_a_file(tmp_path):
     assert torch.equal(vit.blocks[1].mlp.fc1.weight, source.blocks[1].mlp.fc1.weight)
     assert torch.allclose(vit.pos_embed[0], resize_positions(source.pos_embed[0], (5, 2)))
     TransReID(vit, 4, (64, 32)).raw_features(torch.rand(1, 3, 64, 32))
-    with pytest.raises(ValueError, match="do not fit: .* missing"):
+    with pytest.raises(ValueError, match="cannot be loaded into VisionTransformer: .* missing"):
         overlapping_vit((64, 32), stride=12, pretrained=tmp_path/"vit.pt", width=24, depth=3, heads=2)
 
 
 def test_weights_are_never_fetched_silently(tmp_path):
-    assert read_pretrained(False, "resnet50.tv_in1k") is None
-    with pytest.raises(FileNotFoundError, match="pretrained='no.pt' is not a file"):
-        read_pretrained("no.pt", "resnet50.tv_in1k")
     net = nn.Linear(2, 2)
+    assert load_pretrained(net, False, "resnet50.tv_in1k") is None
+    with pytest.raises(FileNotFoundError, match="pretrained='no.pt' is not a file"):
+        load_pretrained(net, "no.pt", "resnet50.tv_in1k")
     with pytest.raises(ValueError, match="1 left over"):
-        load_backbone(net, {**net.state_dict(), "other": torch.zeros(1)})
+        load_network(net, {**net.state_dict(), "other": torch.zeros(1)})
 
 
 def test_a_failed_download_names_the_way_out(monkeypatch):
@@ -325,7 +329,7 @@ def test_a_failed_download_names_the_way_out(monkeypatch):
     monkeypatch.setattr(timm, "create_model", offline)
     monkeypatch.setattr(open_clip, "create_model", offline)
     with pytest.raises(OSError, match="'resnet50.tv_in1k' could not be downloaded.*local file"):
-        read_pretrained(True, "resnet50.tv_in1k")
+        load_pretrained(nn.Linear(2, 2), True, "resnet50.tv_in1k")
     for tag in (True, "openai"):
         with pytest.raises(OSError, match="'openai' could not be downloaded.*local file"):
             load_clip(clip_model(SIZE, **TINY_CLIP), tag)
@@ -471,3 +475,49 @@ def test_bot_takes_any_tower():
     before, after = model.features(torch.rand(2, 3, *SIZE))
     raw, scores = model.forward_tta(torch.rand(2, 3, *SIZE))
     assert raw.shape == before.shape == after.shape == (2, 32) and scores.shape == (2, 3)
+
+
+# --- weights of other programs ---------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("wrap", [
+    lambda s: s, lambda s: {"state_dict": s, "best": torch.tensor(.9)}, lambda s: {"epoch": 3, "model": s},
+    lambda s: {f"module.{k}": v for k, v in s.items()}, lambda s: {"model": {"state_dict": s}},
+    lambda s: {"state_dict": {f"module.base.{k}": v for k, v in s.items()}}])
+def test_a_tower_loads_wrapped_weights_in_full(tmp_path, wrap):
+    torch.manual_seed(0)
+    source = TimmTower("resnet10t", (64, 32))
+    state = {**source.net.state_dict(), "fc.weight": torch.zeros(1000, 512), "fc.bias": torch.zeros(1000)}
+    torch.save(wrap(state), tmp_path/"w.pth")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tower = TimmTower("resnet10t", (64, 32), weights=tmp_path/"w.pth")
+    assert all(torch.equal(v, source.net.state_dict()[k]) for k, v in tower.net.state_dict().items())
+    assert tower.loaded.matched == tower.loaded.total and len(tower.loaded.head) == 2 and not tower.loaded.unused
+
+
+def test_what_is_not_used_is_reported_and_the_network_is_untouched_by_a_failure(tmp_path):
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    other = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(2, 2)).state_dict()
+    with pytest.raises(ValueError, match="4 of 4 tensors match, 2 left over"): load_network(net, other)
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    with pytest.warns(UserWarning, match="4 of 4 tensors loaded; prefix 'img.' removed; not used: text.w"):
+        load_network(net, {**{f"img.{k}": v for k, v in before.items()}, "text.w": torch.ones(2)})
+    with pytest.warns(UserWarning, match="not used: 2.weight, 2.bias"):
+        assert load_network(net, other, least=.5).matched == 4
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=8), st.floats(.1, 1),
+       st.booleans())
+def test_mutated_weight_files_raise_one_line_or_load_finite_tensors(tmp_path_factory, changes, keep, safe):
+    path = tmp_path_factory.getbasetemp()/("w.safetensors" if safe else "w.pth")
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    if safe: save_file(net.state_dict(), path)
+    else: torch.save(net.state_dict(), path)
+    data = bytearray(path.read_bytes())
+    for at, value in changes: data[int(at*(len(data) - 1))] = value
+    path.write_bytes(data[:int(len(data)*keep)] if keep < .6 else data)
+    try: state = read_weights(path)
+    except ValueError as e: assert path.name in str(e) and "\n" not in str(e)
+    else: assert all(v.isfinite().all() for v in state.values() if v.is_floating_point())

@@ -17,7 +17,7 @@ from fastcore.basics import patch
 from .camera_bias import camera_share, per_camera
 from .maps import MAPS, project, sample_rows
 from ..figures.cameras import camera_bars, camera_map, nmi_bars
-from ..core import atomic_path, check_choice, stream
+from ..core import atomic_path, check_choice, progress, stream
 from ..embeddings import Embeddings
 from ..figures.base import export
 from ..metrics import DISTANCES, cluster, nmi, retrieval_metrics
@@ -41,10 +41,10 @@ def adapted(q:Embeddings, # Raw queries
     settings:dict=None, # Arguments of `Dart3Lite`, over `LITE`
     ): # Yields name, queries, gallery (or None), distance that ranks them
     "Features under each method, one after the other"
-    other = g if g is not None else q # pooling a set with itself changes no mean and no standard deviation
-    ways = {REMEDIES[1]: CameraNorm(std=False), REMEDIES[2]: CameraNorm()}
+    other, of = (g, 'pooled') if g is not None else (q[:1], 'query') # without a gallery, one image in its place
+    ways = {REMEDIES[1]: CameraNorm(of, std=False), REMEDIES[2]: CameraNorm(of)}
     if g is not None: ways[REMEDIES[3]] = Dart3Lite(**{**LITE, **(settings or {})})
-    ways[CONTROL] = CameraNorm(by_camera=False)
+    ways[CONTROL] = CameraNorm(of, by_camera=False)
     out = adapt_embeddings(NoAdapt(), q, other) if distance == 'cosine' else (q, other)
     yield REMEDIES[0], out[0], out[1] if g is not None else None, distance
     for name, method in ways.items():
@@ -292,7 +292,7 @@ def table(self:BiasReport) -> pd.DataFrame: # Texts
     out['between cameras'] = [f'{v:.1%}' for v in s.camera_share]
     return out
 
-# %% ../../nbs/73_analysis.bias_report.ipynb #1c60871f
+# %% ../../nbs/73_analysis.bias_report.ipynb #9512d671
 def _scored(q, g, how, distance, base, tests):
     "Metrics of one method, average precisions ranked by `how` and by `distance`, and the table per camera"
     m = retrieval_metrics(q, g, distance=how, per_query=True)
@@ -304,11 +304,19 @@ def _scored(q, g, how, distance, base, tests):
     return row, AP, AP_same, per_camera(q, g, found=m['per_query']), m['skipped']
 
 
+def _reporter(images, methods, quiet, file):
+    "A function that says how far the report is, after each of the four steps of a method"
+    bar = progress(range(4*methods), f'camera bias of {images:,} features, step', quiet=quiet, file=file)
+    steps = iter(bar); next(steps)
+    def done(what): bar.note = what; next(steps, None)
+    return done
+
+
 def _role(e, role):
     "With a column that says which side an image is on"
     return Embeddings(e.emb, e.pid, e.cam, columns=dict(role=np.full(len(e), role)))
 
-
+# %% ../../nbs/73_analysis.bias_report.ipynb #1c60871f
 def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unknown
     g:Embeddings=None, # Raw gallery features with cameras
     *, distance:str='cosine', # `cosine` or `euclidean`: how the features rank as they are
@@ -320,6 +328,8 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
     few:int=16, # Cameras with fewer images are warned about
     seed:int=0, # Of samples and clusters
     name:str='', # Of the data, for the heading
+    quiet:bool=None, # Whether to suppress progress
+    file=None, # Where progress goes (default: stdout)
     ) -> BiasReport:
     "Audit features for camera bias"
     # long: one table filled method by method
@@ -328,18 +338,24 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
     known = g is not None and (q.pid >= 0).any() and (g.pid >= 0).any()
     rows, AP, same, cams, maps, skipped, said = [], {}, {}, {}, {}, None, []
     tests = len(REMEDIES[1:])*(2 if distance == 'cosine' else 1)
+    done = _reporter(len(q) + (len(g) if g is not None else 0), 4 + (g is not None), quiet, file)
     for method, a, b, how in adapted(q, g, distance, settings):
         row, every = dict(method=method), [_role(a, 'query')] + ([_role(b, 'gallery')] if b is not None else [])
+        done(f'{method}: adapted')
         if known:
             scored, heard = _heard(_scored, a, b, how, distance, AP.get(REMEDIES[0]), tests)
             if method == REMEDIES[0]: said = heard
             scores, AP[method], same[method], cams[method], skipped = scored
             row |= scores
-        every = Embeddings.concat(every)
-        told = nmi_with_chance(every[sample_rows(every, nmi_images, seed)], n_clusters, seed)
+        done(f'{method}: ranked')
+        every = Embeddings.concat(every) if b is not None else every[0]
+        some = sample_rows(every, nmi_images, seed)
+        told = nmi_with_chance(every[some], n_clusters, seed)
+        done(f'{method}: clustered')
         rows.append(row | {f'nmi_{k}': v for k, v in told.items()} | dict(camera_share=camera_share(every)))
         if map_method != 'none' and method in (REMEDIES[0], *REMEDIES[2:]) and len(every) >= 5:
             maps[method] = project(every, map_method, map_images, seed)
+        done(f'{method}: done')
     summary = pd.DataFrame(rows).reindex(columns=SUMMARY_COLUMNS)
     facts, lite = camera_facts(q, g), {**LITE, **(settings or {})}
     identities = len(np.unique(q.pid[np.isfinite(AP[REMEDIES[0]])])) if known else 0
@@ -349,7 +365,7 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
     if g is not None and not known: warn.append("No identity is known on both sides, so retrieval cannot be scored.")
     found = verdict_of(AP, same, q.pid, distance, tests) if known else None
     says = sentences(found) if known else _describe(summary)
-    notes = _notes(distance, lite if g is not None else None, known, map_method)
+    notes = _notes(distance, lite if g is not None else None, known, map_method, len(some), len(every))
     return BiasReport(summary, facts, says, warn, notes, found, cams, maps, name)
 
 # %% ../../nbs/73_analysis.bias_report.ipynb #18eb2052
@@ -365,7 +381,7 @@ def _describe(summary):
     return out + ["Whether a method helps retrieval can only be measured on queries and a gallery with identities."]
 
 
-def _notes(distance, lite, known, map_method):
+def _notes(distance, lite, known, map_method, some, all_of):
     "How it was measured"
     out = [f"No adaptation ranks by {distance} distance, all others by Euclidean distance, as in the paper of DART3"
            + (" (in a column of its own: by cosine)" if distance == 'cosine' and known else '')
@@ -380,8 +396,9 @@ def _notes(distance, lite, known, map_method):
                          "bootstrap over identities and hold together with 95 % (Bonferroni over methods and rankings)."
                          " Queries without a match do not count.")
     return out + [
-        "NMI: k-means clusters, as many as identities, against cameras and against identities. By chance: what "
-        "shuffled cameras stay below in 19 of 20 cases.",
+        "NMI: k-means clusters, as many as identities, against cameras and against identities"
+        + (f", on {some:,} of {all_of:,} images (whole identities)" if some < all_of else '')
+        + ". By chance: what shuffled cameras stay below in 19 of 20 cases.",
         "Between cameras: the share of the variance between the cameras' means, which is 0 after subtraction of just "
         "these means. Shift: how far a camera's mean lies from the mean of all, in standard deviations.",
         "If cameras see different identities, their means differ without any bias, and normalising removes part of "

@@ -43,10 +43,14 @@ def camera_share(e:Embeddings, # Features with cameras
     ) -> float: # 0..1
     "Share of the features' variance that lies between the means of the cameras"
     if e.cam is None: raise ValueError("e has no camera numbers; camera_share needs Embeddings(emb, pid, cam=...)")
-    x = e.emb.double()*common_scale(e.emb)
-    stats, total = CameraStats(x, e.cam), ((x - x.mean(0))**2).sum()
-    between = (stats.count[:, None]*(stats.mean - stats.all_mean)**2).sum()
-    return float(between/total) if total > 0 else 0.
+    _, code, count = np.unique(e.cam, return_inverse=True, return_counts=True)
+    code, count, scale = torch.as_tensor(code), torch.as_tensor(count)[:, None], float(common_scale(e.emb))
+    parts, wide = e.emb.cpu().split(2**13), lambda x: x.double()*scale
+    sums, total, at = torch.zeros(len(count), e.dim, dtype=torch.float64), 0., 0
+    for x in parts: sums.index_add_(0, code[at:at + len(x)], wide(x)); at += len(x)
+    mean = sums.sum(0)/len(e)
+    for x in parts: total += float(((wide(x) - mean)**2).sum())
+    return float((count*(sums/count - mean)**2).sum())/total if total > 0 else 0.
 
 # %% ../../nbs/71_analysis.camera_bias.ipynb #8a92c5d5
 UNCERTAINTIES = ('euclidean', 'cosine', 'entropy')

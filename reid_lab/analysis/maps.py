@@ -24,9 +24,11 @@ def sample_rows(e:Embeddings, # Features
     real = np.flatnonzero(e.pid >= 0)
     if not len(real): real = np.arange(len(e))
     if len(real) <= n: return real
-    rng, keep = stream(seed, 'map'), []
-    for pid in rng.permutation(np.unique(e.pid[real])):
-        own = real[e.pid[real] == pid]
+    rng, keep, order = stream(seed, 'map'), [], real[np.argsort(e.pid[real], kind='stable')]
+    ids, start = np.unique(e.pid[order], return_index=True)
+    rows = np.split(order, start[1:])
+    for i in rng.permutation(len(ids)):
+        own = rows[i]
         if keep and len(keep) + len(own) > n: break
         keep += own.tolist()
     return np.sort(np.array(keep if n//2 < len(keep) <= n else rng.permutation(real)[:n]))

@@ -244,6 +244,7 @@ def load_image_set(root, # Dataset folder
     merge_val:bool=False, # MSMT17: count the validation list as training, as most papers do
     junk:bool=True, # Keep junk (pid -1) in the gallery of Market-1501, where no metric scores it
     skip:bool=False, # Pass over file names that do not parse
+    follow_links:bool=False, # Read images behind links that lead out of the folder
     ) -> ReidTable: # Not validated yet
     "Market-1501, DukeMTMC-reID or MSMT17; cameras from 0"
     form, root = IMAGE_SETS[check_choice('dataset', dataset, IMAGE_SETS)], Path(root).expanduser()
@@ -258,7 +259,7 @@ def load_image_set(root, # Dataset folder
     if any(found): raise TableError(dataset, [f for fs in found for f in fs])
     f = pd.concat(frames, ignore_index=True)
     if merge_val: f['split'] = f.split.replace('val', 'train')
-    return ReidTable(f if junk else f[f.pid >= 0], root, name=dataset)
+    return ReidTable(f if junk else f[f.pid >= 0], root, name=dataset, follow_links=follow_links)
 
 # %% ../../nbs/05_data.image_sets.ipynb #514d3617
 def _not_there(table, form):

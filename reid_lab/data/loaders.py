@@ -8,6 +8,8 @@ __all__ = ['ASPECTS', 'AUGMENT', 'to_pixels', 'pick', 'uniform', 'flip', 'jitter
            'tokenize', 'Batches']
 
 # %% ../../nbs/03_data.loaders.ipynb #5167f922
+import heapq
+from collections import deque
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -269,6 +271,20 @@ def _k_groups(own, rng, k): # list of (k,)
     return own.reshape(-1, k)
 
 # %% ../../nbs/03_data.loaders.ipynb #b2ecc9cb
+def _different(queue, P): # list of (P*k,)
+    "Batches of the first `P` groups in `queue` with different identities, while there are so many"
+    waiting = {}
+    for at, (who, _) in enumerate(queue): waiting.setdefault(who, deque()).append(at)
+    first, out = [(own.popleft(), who) for who, own in waiting.items()], []
+    heapq.heapify(first) # the next group of each identity, in the order of the queue
+    while len(first) >= P:
+        taken = [heapq.heappop(first) for _ in range(P)]
+        out.append(np.concatenate([queue[at][1] for at, _ in taken]))
+        for _, who in taken:
+            if waiting[who]: heapq.heappush(first, (waiting[who].popleft(), who))
+    return out
+
+
 def pk_order(pid, # (N,) identity of each sample
     batch_size:int, # Samples a batch, a multiple of `k`
     rng, # numpy Generator
@@ -277,19 +293,15 @@ def pk_order(pid, # (N,) identity of each sample
     "Batches of `batch_size/k` identities with `k` images each; about one pass over the data"
     pid = np.asarray(pid); ids = np.unique(pid)
     P = batch_size//k
-    if batch_size % k: raise ValueError(f"batch_size={batch_size} must be a multiple of k={k} images an identity")
+    if batch_size % k or P < 1:
+        raise ValueError(f"batch_size={batch_size} must be a multiple of k={k} images an identity")
     if len(ids) < max(P, 2):
         raise ValueError(f"a batch of {P} identities does not fit data with {len(ids)}; "
                          f"use batch_size <= {len(ids)*k} and at least 2 identities")
-    groups = [(i, rows) for i in ids for rows in _k_groups(np.flatnonzero(pid == i), rng, k)]
-    queue, out = [groups[j] for j in rng.permutation(len(groups))], []
-    while True:
-        taken, rest, seen = [], [], set()
-        for who, rows in queue:
-            if who in seen or len(taken) == P: rest.append((who, rows))
-            else: taken.append(rows); seen.add(who)
-        if len(taken) < P: return out
-        out.append(np.concatenate(taken)); queue = rest
+    order, start = np.argsort(pid, kind='stable'), np.searchsorted(np.sort(pid), ids)
+    groups = [(i, rows) for i, own in enumerate(np.split(order, start[1:])) for rows in _k_groups(own, rng, k)]
+    queue = [groups[j] for j in rng.permutation(len(groups))]
+    return _different(queue, P)
 
 # %% ../../nbs/03_data.loaders.ipynb #4bcf9d69
 def tokenize(tokenizer, # `list[str] -> (B,L) LongTensor`, with a `pad_id`

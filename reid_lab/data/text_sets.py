@@ -167,6 +167,7 @@ def _read_processed(root, form):
 def load_text_set(root, # Dataset folder
     dataset:str, # Key of `TEXT_SETS`
     form:str='auto', # The `raw` annotation, the `processed` files, or whichever is there
+    follow_links:bool=False, # Read images behind links that lead out of their folder
     ) -> ReidTable: # Not validated yet
     "CUHK-PEDES, ICFG-PEDES or RSTPReid; every image is in the gallery of its split"
     check_choice('form', form, ['auto', 'raw', 'processed'])
@@ -180,7 +181,7 @@ def load_text_set(root, # Dataset folder
     if len(f) and f.pid.min() >= spec.first_id: f['pid'] -= spec.first_id
     cams = [re.search(spec.camera, Path(p).name) for p in f.path] if spec.camera else [None]
     if all(cams): f['cam'] = [int(m[1]) for m in cams]
-    return ReidTable(f, find_images(root, f.path.tolist()), name=dataset)
+    return ReidTable(f, find_images(root, f.path.tolist()), name=dataset, follow_links=follow_links)
 
 # %% ../../nbs/06_data.text_sets.ipynb #2215234b
 MALS_ATTRIBUTES = {  # name -> (meaning of 0, meaning of 1), in file order
@@ -242,6 +243,7 @@ def _chunks(root):
 def load_mals(root, # Dataset folder
     chunks=None, # Names of the chunks to read, such as `['4x']` (default: all)
     attrs:bool=True, # Keep the 27 attributes
+    follow_links:bool=False, # Read images behind links that lead out of their folder
     ) -> ReidTable: # Not validated yet
     "MALS: every image is a training image and an identity of its own"
     files, rows, seen = _chunks(root), [], {}
@@ -255,4 +257,5 @@ def load_mals(root, # Dataset folder
     f = pd.DataFrame(rows, columns=['path', 'captions', 'attrs', 'chunk'])
     f = f.assign(path=_tidy_paths(f.path.tolist(), 'MALS'), pid=np.arange(len(f)), split='train', role='gallery',
                  domain='generated')
-    return ReidTable(f, find_images(root, f.path.tolist(), ('.', 'gene_crop', 'imgs')), name='mals')
+    folder = find_images(root, f.path.tolist(), ('.', 'gene_crop', 'imgs'))
+    return ReidTable(f, folder, name='mals', follow_links=follow_links)

@@ -10,6 +10,7 @@ __all__ = ['WIDTHS', 'COLOURS', 'MARKERS', 'LINES', 'RIGHT', 'WRONG', 'STYLE', '
 # %% ../../nbs/62_figures.base.ipynb #c435a727
 import io, json, math, re, zlib
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from matplotlib import rc_context, rcdefaults
 from matplotlib.figure import Figure
@@ -127,12 +128,16 @@ def wrap_text(text:str, # Any text
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
     font = FontProperties(family=family, size=size)
-    wide = lambda s: text_to_path.get_text_width_height_descent(s, font, ismath=False)[0]/72
+    wide = lru_cache(64)(lambda s: text_to_path.get_text_width_height_descent(s, font, ismath=False)[0]/72)
+    def head(word, n=128): # enough of a long word to fill a line, so that cutting it takes time in proportion
+        while n < len(word) and wide(word[:n]) <= width: n *= 2
+        return word[:n]
     lines = ['']
     for word in str(text).split():
-        while wide(word) > width and len(word) > 4: # a word longer than the line
-            cut = max(1, int(len(word)*width/wide(word)) - 1)
+        while len(lines) < max_lines + 2 and len(word) > 4 and wide(part := head(word)) > width: # longer than the line
+            cut = max(1, int(len(part)*width/wide(part)) - 1)
             lines += [word[:cut]]; word = word[cut:]
+        if len(lines) > max_lines + 1: break # more are not shown
         if wide(f'{lines[-1]} {word}') <= width: lines[-1] = f'{lines[-1]} {word}'.strip()
         else: lines.append(word)
     lines = [l for l in lines if l]

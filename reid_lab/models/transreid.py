@@ -15,7 +15,8 @@ from fastcore.basics import patch
 from .. import losses
 from ..core import check_choice, unit_norm
 from .backbones import PixelNorm
-from .bot import bn_neck, id_head, load_backbone, read_pretrained
+from .bot import bn_neck, id_head
+from .weights import load_pretrained
 
 # %% ../../nbs/32_models.transreid.ipynb #3de50426
 def patch_grid(size, # (H,W) of the crops
@@ -85,10 +86,9 @@ def overlapping_vit(size=(256, 128), # Height and width of the crops
                             num_classes=0, global_pool='', drop_path_rate=drop_path)
     vit.patch_embed.proj.stride = (stride, stride)
     vit.pos_embed = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1 + grid[0]*grid[1], width), std=.02))
-    state = read_pretrained(pretrained, 'vit_base_patch16_224.orig_in21k_ft_in1k')
-    if state is not None and 'pos_embed' in state:
-        state['pos_embed'] = resize_positions(state['pos_embed'][0], grid, pretrained_grid)[None]
-    return load_backbone(vit, state)
+    fit = dict(pos_embed=lambda p: resize_positions(p[0], grid, pretrained_grid)[None])
+    load_pretrained(vit, pretrained, 'vit_base_patch16_224.orig_in21k_ft_in1k', change=fit)
+    return vit
 
 # %% ../../nbs/32_models.transreid.ipynb #5ff4d818
 class TransReID(nn.Module):
