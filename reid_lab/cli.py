@@ -329,11 +329,13 @@ def _one_of(text, choices):
 
 
 def _map(text):
+    if text == 'pca': return text # the default; no need to load the library
     from reid_lab.analysis.maps import MAPS
     return _one_of(text, (*MAPS, 'none'))
 
 
 def _distance(text):
+    if text == 'cosine': return text
     from reid_lab.metrics import DISTANCES
     return _one_of(text, DISTANCES)
 
