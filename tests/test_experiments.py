@@ -128,6 +128,12 @@ def test_cuhk_pedes_folder_from_the_command_line(tmp_path, private_cache):
     assert done.returncode == 0, done.stderr[-3000:]
     rows = json.loads((tmp_path / "run/metrics.json").read_text())["rows"]
     assert sorted(r["dataset"] for r in rows) == ["cuhk-pedes"]*2 + ["world (source)"]*2   # two methods
+    ours = {json.dumps(r["extra"]["test_set"]) for r in rows if r["dataset"] == "cuhk-pedes"}
+    assert json.loads(*ours)["gallery"]["ids"] == 30     # at smoke, of 1,000: not to be set beside printed scores
+    page = (tmp_path / "out.ipynb").read_text()
+    said = [f"Table {t}: Not beside the published rows" for t in ("I", "II", "III")]
+    assert all(t in page for t in said) and "the query has 30 ids, published: 1,000" in page
+    assert "cuhk-pedes is not in this table" in page and "**Table I" not in page
     captions = load_dataset("cuhk-pedes", tmp_path / "data").text_queries("test")
     asked = Embeddings.load(tmp_path / "run" / "models" / "camel-0" / "zeroshot-queries")
     assert asked.caption == captions[captions.pid.isin(asked.pid)].caption.tolist() and len(asked) == 240
