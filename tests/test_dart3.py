@@ -208,8 +208,13 @@ def test_a_run_keeps_what_the_notebook_reads(tmp_path):
     kept = tmp_path/"seed-1"
     assert len(pd.read_csv(kept/"cameras.csv")) == 2*len(set(pd.read_csv(kept/"cameras.csv").cam))
     assert len(Embeddings.load(kept/"queries")) and (kept/"model.safetensors").exists()
+    again = dict(keep=tmp_path, train=dict(steps=5))
+    with pytest.raises(ValueError, match="holds other scores.*'settings'"):
+        D.run_study([dict(name="No adaptation")], "smoke", 1, **again)
+    settings = [dict(name="No adaptation"), dict(name="DART3-LITE", lr=.05)]
     with pytest.raises(ValueError, match="holds another training.*steps.*5, 6"):
-        D.run_study([dict(name="No adaptation")], "smoke", 1, keep=tmp_path, train=dict(steps=6))
+        D.run_study(settings, "smoke", 1, keep=tmp_path, train=dict(steps=6))
+    assert D.run_study(settings, "smoke", 1, **again)[1]["mAP"] == rows[1]["mAP"]
 
 
 def test_a_training_goes_on_only_if_it_is_the_same(table, tmp_path):

@@ -175,7 +175,7 @@ def test_a_run_folder_refuses_other_scores(tmp_path):
     def run(**kw): return run_variant("base", "smoke", keep=tmp_path, finetuned=False, train=dict(steps=2), **kw)
     first = run()
     for kw, named in ((dict(split="val"), "split"), (dict(scenario="street"), "target")):
-        with pytest.raises(ValueError, match=f"holds another training.*'{named}'"): run(**kw)
+        with pytest.raises(ValueError, match=f"holds other scores.*'{named}'"): run(**kw)
     assert load_run(tmp_path/"base-0-steps=2", ["pretrained"])["row"] == first
     again = run()
     timeless = lambda row: {k: v for k, v in row.items() if not k.endswith("_s")}

@@ -65,11 +65,11 @@ def claim(folder, # Made if need be
     key:dict, # From `training_key`
     name:str=TRAINING, # Of the record
     ):
-    "Write what a folder holds, or refuse the folder of another training"
-    path = Path(folder)/name
+    "Write what a folder holds, or refuse the folder of another training (or, by another `name`, of other scores)"
+    path, what = Path(folder)/name, 'another training' if name == TRAINING else 'other scores'
     if path.exists():
         other = differences(read_record(path), key)
-        if other: raise ValueError(f"{str(folder)!r} holds another training (there, here): {other}; use a new folder")
+        if other: raise ValueError(f"{str(folder)!r} holds {what} (there, here): {other}; use a new folder")
         return
     left = [n for n in (WEIGHTS, DONE, 'state') if name == TRAINING and (path.parent/n).exists()]
     if left:
