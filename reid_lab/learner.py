@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 from .core import (atomic_path, check_choice, failed_sums, pick_device, progress, sensible_threads,
-                           sweep_remains, write_sums)
+                           sweep_remains, write_sums, wrong_file)
 
 
 # %% ../nbs/50_learner.ipynb #aa9c0c4a
@@ -227,15 +227,6 @@ class DamagedFile(ValueError):
     "A file is truncated, changed, empty or of another kind than expected"
 
 
-def _looks_like(path):
-    "What a file that cannot be read seems to be"
-    with open(path, 'rb') as f: head = f.read(16)
-    kinds = {b'PK': 'a zip archive, such as torch.save and numpy.savez write', b'\x80': 'a Python pickle',
-             b'<': 'a web page', b'{': 'JSON text', b'version https': 'a Git LFS pointer', b'\x1f\x8b': 'a gzip file'}
-    other = 'truncated or of another kind' if head else 'empty'
-    return next((v for k, v in kinds.items() if head.startswith(k)), other)
-
-
 def _read_weights(path):
     "Tensors and header of a file that `save_weights` or another program wrote"
     from safetensors import SafetensorError, safe_open
@@ -244,8 +235,9 @@ def _read_weights(path):
     try:
         with safe_open(path, 'pt') as f: state, meta = {k: f.get_tensor(k) for k in f.keys()}, f.metadata() or {}
     except (SafetensorError, OSError) as e:
-        raise DamagedFile(f"{str(path)!r} is {_looks_like(path)}; expected a safetensors file that save_weights wrote. "
-                          f"Give that file, or copy or train it again ({e})") from e
+        why = wrong_file(path, 'a safetensors file that save_weights wrote', damaged=('safetensors',),
+                         remedy='give that file, or copy or train it again')
+        raise DamagedFile(f"{why} ({e})") from e
     if 'crc32' in meta and meta['crc32'] != _checksum(state):
         raise DamagedFile(f"{str(path)!r} holds other weights than were written (the checksum in its header differs); "
                           "copy or train it again")
@@ -338,8 +330,9 @@ def _read_state(folder, model, device='cpu'):
     weights = _weights_for(model, folder/'model.safetensors')
     try: return weights, torch.load(folder/'state.pt', weights_only=True, map_location=device)
     except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as e:
-        raise DamagedFile(f"{str(folder/'state.pt')!r} is {_looks_like(folder/'state.pt')}; expected what save_state "
-                          f"writes. Load another state, or train again ({str(e).splitlines()[0]})") from e
+        why = wrong_file(folder/'state.pt', 'a state that save_state wrote', damaged=('torch',),
+                         remedy='load another state, or train again')
+        raise DamagedFile(f"{why} ({str(e).splitlines()[0]})") from e
 
 
 def _refuse_others(learn, state, folder):

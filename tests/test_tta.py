@@ -6,6 +6,7 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 
 from reid_lab import tta as T
+from reid_lab.camera_stats import CameraStats
 from reid_lab.core import unit_norm
 from reid_lab.data.image_sets import tiny_table
 from reid_lab.embeddings import Embeddings, embed_images
@@ -86,11 +87,11 @@ def test_camera_normalisation_vector(oracles):
     i, want = (oracles["camera_normalisation"][k] for k in ("inputs", "expected"))
     z, cam = torch.tensor(i["Z"], dtype=torch.float64), np.array(i["cam"])
     for ddof, name in ((0, "population"), (1, "unbiased")):
-        s = T.CameraStats(z, cam, ddof=ddof)
+        s = CameraStats(z, cam, ddof=ddof)
         for c in (0, 1):
             np.testing.assert_allclose(s.mean[c], want[f"mu_cam{c}"], atol=1e-6)
             np.testing.assert_allclose(s.std[c], want[f"sigma_cam{c}_{name}"], atol=1e-6)
-    np.testing.assert_allclose(T.CameraStats(z, cam).normalise(z, cam), want["Z_normalised_population"], atol=1e-6)
+    np.testing.assert_allclose(CameraStats(z, cam).normalise(z, cam), want["Z_normalised_population"], atol=1e-6)
     queries = np.array(i["is_query"], bool)
     ids = np.arange(len(z))
     q, g = Embeddings(z[queries], ids[queries], cam[queries]), Embeddings(z[~queries], ids[~queries], cam[~queries])
@@ -192,7 +193,7 @@ def test_normalised_features_do_not_know_the_camera(seed):
     z, cam = torch.tensor(rng.normal(size=(20, 4))), rng.permutation(np.arange(20) % 3)
     scale, shift = torch.tensor(rng.uniform(.1, 5, (3, 4))), torch.tensor(rng.normal(0, 5, (3, 4)))
     moved = z*scale[cam] + shift[cam]
-    torch.testing.assert_close(T.CameraStats(moved, cam).normalise(moved, cam), T.CameraStats(z, cam).normalise(z, cam))
+    torch.testing.assert_close(CameraStats(moved, cam).normalise(moved, cam), CameraStats(z, cam).normalise(z, cam))
 
 
 def test_adapted_order_does_not_know_the_camera_either():
@@ -274,9 +275,9 @@ def test_adaptation_lowers_its_loss():
 
 def test_a_camera_with_one_image():
     z, cam = torch.randn(5, 3), [0, 0, 0, 0, 7]
-    s = T.CameraStats(z, cam)
+    s = CameraStats(z, cam)
     assert torch.equal(s.std[1], torch.ones(3)) and torch.equal(s.mean[1], z[4])
-    assert torch.equal(T.CameraStats(z, cam, single="global").std[1], s.all_std)
+    assert torch.equal(CameraStats(z, cam, single="global").std[1], s.all_std)
 
 
 def test_normalisation_without_cameras_is_one_standardisation():
@@ -302,21 +303,21 @@ def test_unknown_cameras_learn_apart():
 
 def test_an_unknown_camera_takes_the_statistics_of_all():
     z, cam = torch.randn(6, 3), [0, 0, 0, 4, 4, 4]
-    s = T.CameraStats(z, cam)
+    s = CameraStats(z, cam)
     for unknown in (-3, 2, 9):
         torch.testing.assert_close(s.normalise(z[:1], [unknown]), (z[:1] - z.mean(0))/z.std(0, correction=0))
 
 
 def test_a_constant_dimension_does_not_divide_by_zero():
     z = torch.randn(6, 2); z[:, 1] = 5.
-    assert torch.isfinite(T.CameraStats(z, [0]*6).normalise(z, [0]*6)).all()
+    assert torch.isfinite(CameraStats(z, [0]*6).normalise(z, [0]*6)).all()
 
 
 def test_first_queries_of_each_camera_count():
     q, g = features()
     a = T.CameraNorm("query", first=2); a.configure(T.FeatureStream(q), g)
     for c in range(3): torch.testing.assert_close(a.q_stats.mean[c], q[q.cam == c].emb[:2].mean(0))
-    torch.testing.assert_close(a.g_stats.mean, T.CameraStats(g.emb, g.cam).mean)
+    torch.testing.assert_close(a.g_stats.mean, CameraStats(g.emb, g.cam).mean)
 
 
 def test_a_query_camera_that_the_gallery_lacks():
@@ -467,7 +468,7 @@ def test_the_features_given_are_not_changed():
     (lambda q, g: T.adapt_embeddings(T.Dart3Lite(ground=T.FeatureStream(g), n_ground=2, stats_from="query"),
                                      q.where(cam=int(q.cam[0])), g),
      "cameras without statistics"),
-    (lambda q, g: T.CameraStats(q.emb, q.cam[:3]), "3 entries"),
+    (lambda q, g: CameraStats(q.emb, q.cam[:3]), "3 entries"),
     (lambda q, g: T.Dart3Lite(norm_kinds=("bn",)), "norm_kinds.*use Dart3"),
     (lambda q, g: T.Dart3Lite(bn_mode="batch"), "bn_mode"),
     (lambda q, g: T.adapt_embeddings(T.Dart3Lite(tau=1e-310), q, g), "raise tau"),
@@ -639,7 +640,7 @@ def test_features_of_any_scale(dtype, scale):
     rng = np.random.default_rng(0); pid, cam = np.arange(90) % 15, rng.integers(0, 3, 90)
     x = rng.normal(size=(15, 6))[pid] + rng.normal(size=(90, 6))*.7 + cam[:, None]
     one, far = (Embeddings(torch.tensor(x*s, dtype=getattr(torch, dtype)), pid, cam) for s in (1., scale))
-    a, b = (T.CameraStats(e.emb, cam) for e in (one, far))
+    a, b = (CameraStats(e.emb, cam) for e in (one, far))
     torch.testing.assert_close(b.normalise(far.emb, cam), a.normalise(one.emb, cam), rtol=1e-3, atol=1e-3)
     for method in (T.NoAdapt(), T.CameraNorm(), T.CameraNorm(std=False), T.CameraNorm(unit=True),
                    T.Dart3Lite(rescale=True, lr=1e-2, batch_size=8)):

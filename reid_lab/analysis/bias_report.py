@@ -22,7 +22,8 @@ from ..embeddings import Embeddings
 from ..figures.base import export
 from ..metrics import DISTANCES, cluster, nmi, retrieval_metrics
 from ..results import markdown_escape, to_html, to_markdown
-from ..tta import CameraNorm, CameraStats, Dart3Lite, NoAdapt, adapt_embeddings
+from ..camera_stats import CameraStats
+from ..tta import CameraNorm, Dart3Lite, NoAdapt, adapt_embeddings
 
 # %% ../../nbs/73_analysis.bias_report.ipynb #2155450e
 REMEDIES = ('No adaptation', 'Mean subtraction', 'Norm', 'DART3-LITE')

@@ -14,7 +14,8 @@ from scipy.stats import rankdata
 from ..core import check_choice, common_scale, stream, unit_norm
 from ..embeddings import Embeddings
 from ..metrics import retrieval_metrics, weighted_mean
-from ..tta import CameraNorm, CameraStats, FeatureStream, distances
+from ..camera_stats import CameraStats
+from ..tta import CameraNorm, FeatureStream, distances
 
 # %% ../../nbs/71_analysis.camera_bias.ipynb #b994ca7f
 def per_camera(q:Embeddings, # Queries with cameras

@@ -438,8 +438,7 @@ def relabel(self:ReidTable, order:str='sorted', # `sorted` ids, or as `seen` in 
     ) -> ReidTable:
     "Number the identities 0..P-1 (junk stays -1); the old number is kept as `raw_pid`"
     check_choice('order', order, ['sorted', 'seen'])
-    pid = self.frame.pid
-    ids = pd.unique(pid[pid >= 0])
+    pid, ids = self.frame.pid, pd.unique(self.frame.pid[self.frame.pid >= 0])
     new = {p: i for i, p in enumerate(np.sort(ids) if order == 'sorted' else ids)} | {-1: -1}
     return self._with(self.frame.assign(pid=pid.map(new).astype('int64'), raw_pid=self.frame.get('raw_pid', pid)))
 
@@ -528,8 +527,7 @@ IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff')
 def _number(values):
     "Integers as they are; anything else numbered in sorted order"
     if all(re.fullmatch(r'-?\d+', str(v)) for v in values): return [int(v) for v in values]
-    code = {v: i for i, v in enumerate(sorted(set(values)))}
-    return [code[v] for v in values]
+    return np.unique(values, return_inverse=True)[1].tolist()
 
 
 def _walk(root, folder, follow):

@@ -8,7 +8,8 @@ from reid_lab.analysis.camera_bias import camera_share, per_camera
 from reid_lab.embeddings import Embeddings
 from reid_lab.metrics import MatrixScores, camera_nmi, metrics_from_similarity, msd, retrieval_metrics
 from reid_lab.retrieval import RetrievalResult, rank, rerank_itm, rerank_k_reciprocal, retrieve
-from reid_lab.tta import CameraNorm, CameraStats, Dart3, Dart3Lite, NoAdapt, Tent, adapt_embeddings
+from reid_lab.camera_stats import CameraStats
+from reid_lab.tta import CameraNorm, Dart3, Dart3Lite, NoAdapt, Tent, adapt_embeddings
 
 RNG = np.random.default_rng(0)
 Q = Embeddings(RNG.normal(size=(6, 4)).astype("f4"), [0, 0, 1, 1, 2, 2], [0, 1]*3)
