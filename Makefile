@@ -71,7 +71,7 @@ test: export OMP_NUM_THREADS = 1
 test: export MPLBACKEND = Agg
 test: install
 	$(RUN) tools/check_nbs.py --quiet
-	$(RUN) "$(BIN)/nbdev_test" --n_workers $(WORKERS) --timing --skip_folder_re '^[_.]|^experiments$$'
+	$(RUN) "$(BIN)/nbdev_test" --n_workers $(WORKERS) --timing --skip_folder_re '^[_.]|^experiments$$|^tutorials$$'
 	$(RUN) -m pytest -q tests
 
 lab: install
