@@ -351,15 +351,16 @@ def write_sums(folder, # With the files
 
 def failed_sums(folder, # That `write_sums` was called for
     quick=(), # Files of which the size is enough
+    sums:dict=None, # What was recorded; default: what `read_sums` finds now
     ) -> dict: # Name -> what is wrong
     "The recorded files that are missing or have changed"
     out = {}
-    for name, (size, crc) in read_sums(folder).items():
+    for name, (size, crc) in (read_sums(folder) if sums is None else sums).items():
         path = Path(folder)/name
-        now = path.stat().st_size if path.is_file() else None
-        if now is None: out[name] = 'is missing'
-        elif now != size: out[name] = f'has {now} bytes instead of {size}'
-        elif name not in quick and file_sum(path)[1] != crc: out[name] = 'has other contents than were written'
+        try: now = [path.stat().st_size, crc] if name in quick or path.stat().st_size != size else file_sum(path)
+        except OSError: out[name] = 'is missing'; continue # also if another process removes it meanwhile
+        if now[0] != size: out[name] = f'has {now[0]} bytes instead of {size}'
+        elif now[1] != crc: out[name] = 'has other contents than were written'
     return out
 
 

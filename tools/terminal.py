@@ -11,6 +11,7 @@ import os
 import re
 import select
 import shlex
+import signal
 import struct
 import subprocess
 import sys
@@ -77,7 +78,10 @@ def record(command, cwd=None, env=None, interrupt=None, timeout=1200, size=(30, 
     import termios
     main, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
-    own = lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0))   # so that Ctrl-C is a signal to the command
+    def own():
+        "A terminal of the command's own, whose Ctrl-C is a signal to it, also if this process ignores that signal"
+        os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     start, out = time.monotonic(), Recording()
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode   # a character may come in two parts
     child = subprocess.Popen(command, cwd=cwd, env=env, stdin=side, stdout=side, stderr=side, preexec_fn=own)

@@ -485,9 +485,9 @@ FILES = ('images.npy', 'visible.npy', 'table.json')
 
 
 def _damage(folder, deep=False): # File -> what is wrong; None if there is no such cache
-    if not folder.exists(): return None
-    unknown = {f: 'has no checksum' for f in FILES if f not in read_sums(folder)}
-    return unknown or {f: v for f, v in failed_sums(folder, () if deep else FILES[:1]).items() if f in FILES}
+    if not (sums := read_sums(folder)) and not folder.exists(): return None # read once: it may be removed meanwhile
+    if unknown := {f: 'has no checksum' for f in FILES if f not in sums}: return unknown
+    return failed_sums(folder, () if deep else FILES[:1], {f: sums[f] for f in FILES})
 
 
 @patch

@@ -3,6 +3,7 @@ import functools
 import os
 import shutil
 import tempfile
+import traceback
 from pathlib import Path
 from unittest import mock
 
@@ -106,7 +107,9 @@ def _four(folder):
                 with warned() as said: t = _world(folder).table()
                 if t.frame.equals(_built()[1]) and (np.stack(t.images(range(len(t)))) == _built()[2]).all():
                     code = 10 + len(said)
-            finally: os._exit(code)
+            finally:
+                traceback.print_exc()
+                os._exit(code)
         pids.append(pid)
     gate.touch()
     codes = sorted(os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]) for p in pids)
