@@ -1,5 +1,6 @@
-"""The comparison page: every parameter that it names exists, and every row is complete."""
-import dataclasses
+"""The page on papers and released programs: every row is complete, every switch it names exists"""
+import ast
+import functools
 import importlib
 import inspect
 import json
@@ -8,76 +9,152 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[1]/"nbs"/"docs"/"01_released_programs.ipynb"
-HEAD = ["what", "paper", "released program", "default here", "switch"]
-SECTIONS = ("Losses and negatives", "Tasks and meta-learning (CAMeL)", "Schedules", "Images and augmentation",
-            "Backbones", "Evaluation and metrics", "Adaptation", "Text")
+PAGE = Path(__file__).resolve().parents[1]/"nbs"/"docs"/"01_released_programs.ipynb"
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree")
+COLUMNS = ["what", "paper", "released program", "default here", "switch"]
+SECTIONS = ["Losses and negatives", "Tasks and meta-learning (CAMeL)", "Schedules", "Images and augmentation",
+            "Backbones", "Evaluation and metrics", "Adaptation", "Text"]
 
 
-def sections() -> dict:
-    "Heading -> rows of its table"
-    found = {}
-    for cell in json.loads(PAGE.read_text(encoding="utf-8"))["cells"]:
-        text = "".join(cell["source"])
-        if cell["cell_type"] != "markdown" or not text.startswith("## "): continue
-        lines = [x for x in text.splitlines() if x.startswith("|")]
-        found[text.splitlines()[0][3:].strip()] = [[c.strip() for c in x.strip("|").split("|")] for x in lines]
-    return found
+# --- reading the page -------------------------------------------------------------------------------------------------
+
+def markdown():
+    "All text of the page"
+    cells = json.loads(PAGE.read_text(encoding="utf-8"))["cells"]
+    return "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
 
 
-def parameters(symbol) -> set:
-    "Names that a call of `symbol` takes"
-    if inspect.isclass(symbol) and dataclasses.is_dataclass(symbol): return {f.name for f in dataclasses.fields(symbol)}
-    names, rest = set(), True
-    for one in symbol.__mro__ if inspect.isclass(symbol) else (symbol,):  # **kw of a class go to its base
-        if not rest or one is object: break
-        call = vars(one).get("__init__") if inspect.isclass(one) else one
-        if call is None: continue
-        taken = inspect.signature(call).parameters.values()
-        names |= {p.name for p in taken}
-        rest = any(p.kind is p.VAR_KEYWORD for p in taken)
+def sections(text):
+    "Section -> rows of its tables, each a list of cells; the two lines above the rows included"
+    parts = re.split(r"^## (.+)$", text, flags=re.M)
+    return {name: [[c.strip() for c in line.strip().strip("|").split("|")]
+                   for line in body.splitlines() if line.startswith("|")]
+            for name, body in zip(parts[1::2], parts[2::2])}
+
+
+def place(node):
+    "Dotted name of a name or an attribute, as a list"
+    if isinstance(node, ast.Name): return [node.id]
+    if isinstance(node, ast.Attribute): return [*place(node.value), node.attr]
+    raise ValueError(f"{ast.unparse(node)} is no dotted name")
+
+
+@functools.cache
+def find(path):
+    "(object, its module) of a dotted name relative to the package"
+    names = path.split(".")
+    for n in range(len(names) - 1, 0, -1):
+        try: module = importlib.import_module(".".join(["reid_lab", *names[:n]]))
+        except ModuleNotFoundError as e:
+            if not e.name.startswith("reid_lab"): raise
+            continue
+        return functools.reduce(getattr, names[n:], module), module
+    raise ValueError(f"{path} begins with no module")
+
+
+def parameters(thing):
+    "Names that a call takes; of a class with `**kw`, those of its bases too"
+    found = inspect.signature(thing).parameters
+    names = {k for k, p in found.items() if p.kind is not p.VAR_KEYWORD}
+    if inspect.isclass(thing) and len(found) > len(names):
+        for base in thing.__mro__[1:-1]: names |= set(inspect.signature(base).parameters)
     return names
 
 
-def unresolved(text) -> list:
-    "What `module.symbol(parameter=)` and `module.symbol['key']` in back-ticks name and does not exist"
-    lost = []
-    for quoted in re.findall(r"`([^`]+)`", text):
-        m = re.fullmatch(r"([\w.]+?)(?:\((.*)\)|\[['\"](.+)['\"]\])?", quoted)
-        if m is None: lost.append(quoted); continue
-        path, call, key = m.groups()
-        parts, owner = path.split("."), None
-        for n in range(len(parts), 0, -1):
-            try: owner = importlib.import_module(".".join(["reid_lab", *parts[:n]]))
-            except ModuleNotFoundError: continue
-            break
-        for part in parts[n:] if owner else (): owner = getattr(owner, part, None)
-        if owner is None or owner is importlib.import_module("reid_lab"): lost.append(quoted); continue
-        if key and key not in owner: lost.append(quoted)
-        named = re.findall(r"(?:^|,)\s*(\w+)\s*=", re.sub(r"\([^()]*\)", "", call or ""))
-        if call and not set(named) <= parameters(owner): lost.append(quoted)
-    return lost
+def problem(switch):
+    "What is wrong with one switch, or nothing"
+    try:
+        node = ast.parse(re.sub(r"=(?=\s*[,)])", "=...", switch), mode="eval").body
+        named = node.func if isinstance(node, ast.Call) else node.value if isinstance(node, ast.Subscript) else node
+        thing, module = find(".".join(place(named)))
+    except (SyntaxError, ValueError, AttributeError) as e: return f"{switch}: {e}"
+    if isinstance(node, ast.Subscript):
+        return None if ast.literal_eval(node.slice) in thing else f"{switch}: no such entry"
+    if not isinstance(node, ast.Call): return None
+    if node.args: return f"{switch}: name the parameters"
+    lost = sorted({k.arg for k in node.keywords} - parameters(thing))
+    if lost: return f"{switch}: takes no {lost}"
+    for value in (k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)):
+        text = re.escape(value) if isinstance(value, str) else ""     # in quotes, or a key of `dict(...)`
+        if not re.search(f"['\"`]{text}['\"`]|\\b{text}=", inspect.getsource(module)):
+            return f"{switch}: {module.__name__} knows no {value!r}"
+    return None
 
 
-def test_the_page_has_its_sections():
-    found = sections()
-    assert list(found) == list(SECTIONS)
-    for name, rows in found.items():
-        assert rows[0] == HEAD and len(rows) >= 6, name
-        assert all(len(r) == 5 and all(r) for r in rows), [r for r in rows if len(r) != 5 or not all(r)]
+def switches(cell): return re.findall(r"`([^`]+)`", cell)
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_every_switch_exists(section):
-    rows = sections()[section][2:]
-    assert not [(r[0], x) for r in rows for x in unresolved(r[4])]
-    without = [r[0] for r in rows if "`" not in r[4] and "not offered" not in r[4]]
-    assert not without, f"neither a parameter nor a reason: {without}"
+def problems(text, least=4):
+    "All that is wrong with the tables of a text"
+    out = []
+    for name, head in sections(text).items():
+        if head[:1] != [COLUMNS] or not all(re.fullmatch("-+", c) for c in head[1]):
+            out.append(f"{name}: columns {head[:1]}")
+        rows = head[2:]
+        if len(rows) < least: out.append(f"{name}: {len(rows)} rows")
+        for row in rows:
+            at = f"{name}, {row[0]}"
+            if len(row) != len(COLUMNS) or not all(row): out.append(f"{at}: {len(row)} cells or an empty one"); continue
+            found = switches(row[4])
+            why = re.search(r"not offered([:,] \w+.*)?", row[4])
+            if why and not why[1]: out.append(f"{at}: not offered, but why?")
+            if not found and not why: out.append(f"{at}: neither a switch nor 'not offered: reason'")
+            out += [f"{at}: {p}" for p in map(problem, found) if p]
+    return out
 
 
-@pytest.mark.parametrize("text, lost", [
-    ("`data.loaders.erase(aspect='log', ratio=1/.3)`", 0), ("`recipes.camel.VARIANTS['released']`", 0),
-    ("`data.loaders.erase(aspects='log')`", 1), ("`recipes.camel.VARIANTS['relased']`", 1), ("`losses.no_such`", 1),
-    ("`tta.Tent(norm_kinds=(), frozen=True)` and `tta.Temp(fozen=True)`", 1)])
-def test_a_misspelt_switch_is_found(text, lost):
-    assert len(unresolved(text)) == lost
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+def test_the_page_has_its_sections_and_every_switch_exists():
+    found = sections(markdown())
+    assert list(found) == SECTIONS
+    assert sum(len(rows) - 2 for rows in found.values()) >= 100
+    assert problems(markdown()) == []
+
+
+def test_no_row_comes_twice_and_inference_is_explained():
+    text = markdown()
+    for name, rows in sections(text).items():
+        what = [r[0] for r in rows[2:]]
+        assert len(set(what)) == len(what), name
+    assert re.search(r"\*\*\[I\]\*\* marks an inference", text)
+
+
+# --- the check itself -------------------------------------------------------------------------------------------------
+
+GOOD = ["`metrics.metrics_from_similarity(ties='expected')`", "`recipes.camel.Train(schedule='step', warmup=)`",
+        "`data.loaders.AUGMENT['bot_released']`", "`tta.Tent(norm_kinds=)`", "not offered: no source asks for it",
+        "`models.backbones.PixelNorm.set_stats(mean=, std=)`", "`meta.dual_speed.ReleasedDualSpeed`"]
+BAD = {"`metrics.metrics_of_similarity(ties=)`": "no attribute 'metrics_of_similarity'",
+       "`metrix.msd(legacy=)`": "begins with no module",
+       "`metrics.msd(legacies=)`": "takes no ['legacies']",
+       "`recipes.camel.Train(schedules=)`": "takes no ['schedules']",
+       "`tta.Tent(norm_kind=)`": "takes no ['norm_kind']",
+       "`schedules.lr_irra_cosine(form='relesed')`": "knows no 'relesed'",
+       "`data.loaders.AUGMENT['bot_relesed']`": "no such entry",
+       "`models.backbones.PixelNorm.set_stat(mean=)`": "no attribute 'set_stat'",
+       "not offered": "but why?",
+       "the same": "neither a switch",
+       "`metrics`": "begins with no module",
+       "": "an empty one"}
+
+
+def page(switch): return "\n".join(["## Part", "", "| " + " | ".join(COLUMNS) + " |", "|---|---|---|---|---|",
+                                    f"| ties | not stated | by order | by order | {switch} |"])
+
+
+@pytest.mark.parametrize("switch", GOOD)
+def test_a_switch_that_exists_passes(switch): assert problems(page(switch), least=1) == []
+
+
+@pytest.mark.parametrize("switch", BAD)
+def test_a_misspelt_switch_is_found(switch):
+    found = problems(page(switch), least=1)
+    assert len(found) == 1 and BAD[switch] in found[0]
+
+
+def test_too_few_rows_and_other_columns_are_found():
+    assert problems(page(GOOD[0])) == ["Part: 1 rows"]
+    assert "columns" in problems(page(GOOD[0]).replace("| what |", "| which |"), least=1)[0]
+    short = page(GOOD[0]).replace("| by order | by order |", "| by order |")
+    assert "4 cells" in problems(short, least=1)[0]
