@@ -1,6 +1,8 @@
-"""Shared fixtures: a private cache, quiet progress, one thread, and the test vectors."""
+"""Shared fixtures: a private cache, quiet progress, one thread, the programs of tools/, and the test vectors."""
+import importlib.util
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,29 @@ def private_cache(tmp_path_factory):
     yield Path(folder)
     if old is None: os.environ.pop("REID_LAB_CACHE")
     else: os.environ["REID_LAB_CACHE"] = old
+
+
+@pytest.fixture(scope="session")
+def tool():
+    "A program of tools/ as a module of its own: `tool('check_nbs')`"
+    def load(name):
+        path = Path(__file__).resolve().parents[1]/"tools"/f"{name}.py"
+        spec = importlib.util.spec_from_file_location(f"tool_{name}", path)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    return load
+
+
+@pytest.fixture
+def outside_make():
+    """Environment variables without those of a `make` that runs the tests and of an environment of its user.
+
+    Make exports what its command line sets (`make VENV=... test`), so an inner `make` would use the outer one's folder.
+    """
+    gone = ("VENV", "PYTHON", "PRESET", "ARGS", "WORKERS", "TORCH", "TORCH_INDEX", "LABFLAGS", "CONDA_PREFIX",
+            "CONDA_DEFAULT_ENV")
+    return {k: v for k, v in os.environ.items() if not k.startswith("MAKE") and k not in ("MFLAGS", *gone)}
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 "The notebooks and scripts keep the house rules, and the lint that says so can fail"
 import ast
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,13 +12,9 @@ pytestmark = pytest.mark.skipif(not (ROOT/"nbs").is_dir(), reason="needs the sou
 
 
 @pytest.fixture(scope="module")
-def lint():
+def lint(tool):
     "tools/check_nbs.py as a module"
-    spec = importlib.util.spec_from_file_location("check_nbs", ROOT/"tools"/"check_nbs.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["check_nbs"] = module
-    spec.loader.exec_module(module)
-    return module
+    return tool("check_nbs")
 
 
 @pytest.fixture(scope="module")

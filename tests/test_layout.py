@@ -1,7 +1,5 @@
 "The layout that tools/layout.py measures, and the renumbering of tools/renumber.py, on this tree and on small ones."
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,21 +8,12 @@ ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.skipif(not (ROOT/"nbs").is_dir(), reason="needs the source tree")
 
 
-def tool(name):
-    "A program of tools/ as a module"
-    spec = importlib.util.spec_from_file_location(name, ROOT/"tools"/f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module")
+def layout(tool): return tool("layout")
 
 
 @pytest.fixture(scope="module")
-def layout(): return tool("layout")
-
-
-@pytest.fixture(scope="module")
-def renumber(): return tool("renumber")
+def renumber(tool): return tool("renumber")
 
 
 # ---- this tree

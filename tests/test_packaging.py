@@ -144,7 +144,7 @@ esac
 
 
 @pytest.fixture
-def place(tmp_path):
+def place(tmp_path, outside_make):
     "A folder with a space and an accent that holds what `make` reads, a stub interpreter, and a log of its calls"
     if not shutil.which("make"): pytest.skip("make is not installed")
     folder = tmp_path/"a b é"/"reid lab"
@@ -152,14 +152,13 @@ def place(tmp_path):
     for name in ("Makefile", "settings.ini", "setup.py"): shutil.copy(ROOT/name, folder)
     python = tmp_path/"a b é"/"my python"
     python.write_text(STUB); python.chmod(0o755)
-    return folder, python, tmp_path/"calls"
+    return folder, python, tmp_path/"calls", outside_make
 
 
 def make(place, *args, python=True, **env):
     "Call make in the folder -> what it printed, and the calls of stub interpreters as (interpreter, arguments)"
-    folder, stub, log = place
-    gone = ("MAKEFLAGS", "MAKELEVEL", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHON", "VENV")
-    env = {k: v for k, v in os.environ.items() if k not in gone} | dict(STUB_LOG=str(log)) | env
+    folder, stub, log, outside = place
+    env = outside | dict(STUB_LOG=str(log)) | env
     log.unlink(missing_ok=True)
     done = subprocess.run(["make", *args, *([f"PYTHON={stub}"] if python else [])], cwd=folder, env=env,
                           capture_output=True, text=True)
@@ -169,7 +168,7 @@ def make(place, *args, python=True, **env):
 
 
 def test_make_works_in_a_folder_with_a_space(place):
-    folder, stub, _ = place
+    folder, stub, *_ = place
     said, calls = make(place, "install")
     assert "Setting up .venv" in said and (str(stub), ["-m", "venv", ".venv"]) in calls
     assert (str(folder/".venv/bin/python"), ["-m", "pip", "check"]) in calls

@@ -1,6 +1,5 @@
 "The files around the library agree: citation, workflow, hooks, contributing guide, changelog, templates"
 import configparser
-import importlib.util
 import json
 import os
 import re
@@ -29,12 +28,9 @@ def settings():
 
 
 @pytest.fixture(scope="module")
-def lint():
+def lint(tool):
     "tools/check_nbs.py as a module of its own"
-    spec = importlib.util.spec_from_file_location("check_nbs_for_files", ROOT/"tools"/"check_nbs.py")
-    module = sys.modules["check_nbs_for_files"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool("check_nbs")
 
 
 # --- what is read off a text ------------------------------------------------------------------------------------------
@@ -154,12 +150,11 @@ def test_actions_are_pinned_by_major_version(job):
     assert "secrets." not in read(".github/workflows/ci.yml") and not [u for u in used if "upload" in u]
 
 
-def test_the_interpreter_can_be_chosen_by_the_environment(tmp_path):
+def test_the_interpreter_can_be_chosen_by_the_environment(tmp_path, outside_make):
     "What .ci/run relies on: it leaves PYTHON alone, and the Makefile uses it"
     assert not re.search(r"\b(unset|export)\b.*\bPYTHON\b", read(".ci/run"))
-    env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE") and k != "MFLAGS"} | dict(PYTHON="python9.9")
     run = subprocess.run(["make", "-n", f"VENV={tmp_path/'venv'}", "install"], cwd=ROOT, capture_output=True,
-                         text=True, env=env)
+                         text=True, env=outside_make | dict(PYTHON="python9.9"))
     assert run.returncode == 0 and '"python9.9" -m venv' in run.stdout, run.stdout + run.stderr
 
 

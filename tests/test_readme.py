@@ -1,8 +1,6 @@
 "README.md is what tools/readme.py makes of nbs/index.ipynb, and says what it must"
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,21 +10,17 @@ pytestmark = pytest.mark.skipif(not (ROOT/"nbs"/"index.ipynb").exists(), reason=
 
 
 @pytest.fixture(scope="module")
-def tool():
+def readme(tool):
     "tools/readme.py as a module"
-    spec = importlib.util.spec_from_file_location("readme_tool", ROOT/"tools"/"readme.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["readme_tool"] = module
-    spec.loader.exec_module(module)
-    return module
+    return tool("readme")
 
 
 @pytest.fixture(scope="module")
 def text(): return (ROOT/"README.md").read_text(encoding="utf-8")
 
 
-def test_readme_and_map_are_up_to_date(tool, capsys):
-    assert tool.main(["--check"]) == 0, capsys.readouterr().out
+def test_readme_and_map_are_up_to_date(readme, capsys):
+    assert readme.main(["--check"]) == 0, capsys.readouterr().out
 
 
 def test_every_local_link_leads_somewhere(text):
@@ -63,17 +57,17 @@ def code(source, *outputs):
     return {"cell_type": "code", "metadata": {}, "source": source, "outputs": list(outputs), "execution_count": None}
 
 
-def test_cells_become_markdown(tool, tmp_path):
+def test_cells_become_markdown(readme, tmp_path):
     picture = {"output_type": "display_data", "data": {"image/png": "aGk=", "text/plain": "<Figure>"}}
     table = {"output_type": "execute_result",
              "data": {"text/html": ["<style>p</style><table></table>"], "text/plain": "x"}}
     make(tmp_path, [md("# T\n> one"),
                     md("see [a](../figures/a.jpg), [b](10_sums.ipynb), [c](https://x.org)\n"
-                       f"{tool.START}\nold\n{tool.END}"),
+                       f"{readme.START}\nold\n{readme.END}"),
                     code("#| hide\nsecret = 1"),
                     code("#| eval: true\nprint(1)", {"output_type": "stream", "name": "stdout", "text": "1\n2\n"}),
                     code("plot()", picture, table)])
-    files = tool.build(tmp_path)
+    files = readme.build(tmp_path)
     out = files["README.md"].decode()
     assert "[a](figures/a.jpg), [b](nbs/10_sums.ipynb), [c](https://x.org)" in out
     assert "old" not in out and "| [10_sums](nbs/10_sums.ipynb) | Sums: adding things |" in out
@@ -82,15 +76,15 @@ def test_cells_become_markdown(tool, tmp_path):
     assert "<table></table>" in out and "<style>" not in out
 
 
-def test_a_stale_readme_is_noticed(tool, tmp_path, monkeypatch, capsys):
-    make(tmp_path, [md("# T\n> one"), md(f"{tool.START}\n{tool.END}")])
-    monkeypatch.setattr(tool, "ROOT", tmp_path)
-    assert tool.main(["--check"]) == 1 and "README.md is not up to date" in capsys.readouterr().out
-    assert tool.main([]) == 0 and tool.main(["--check"]) == 0
+def test_a_stale_readme_is_noticed(readme, tmp_path, monkeypatch, capsys):
+    make(tmp_path, [md("# T\n> one"), md(f"{readme.START}\n{readme.END}")])
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    assert readme.main(["--check"]) == 1 and "README.md is not up to date" in capsys.readouterr().out
+    assert readme.main([]) == 0 and readme.main(["--check"]) == 0
     (tmp_path/"README.md").write_text("edited by hand")
-    assert tool.main(["--check"]) == 1
+    assert readme.main(["--check"]) == 1
 
 
-def test_an_index_without_markers_is_refused(tool, tmp_path):
+def test_an_index_without_markers_is_refused(readme, tmp_path):
     make(tmp_path, [md("# T\n> one")])
-    with pytest.raises(SystemExit, match="needs one markdown cell"): tool.build(tmp_path)
+    with pytest.raises(SystemExit, match="needs one markdown cell"): readme.build(tmp_path)

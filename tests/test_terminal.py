@@ -1,5 +1,4 @@
 """Sessions in a terminal: what somebody who waits for a run sees, in a clone whose path has a space and an accent"""
-import importlib.util
 import io
 import json
 import os
@@ -19,12 +18,9 @@ pytestmark = pytest.mark.skipif(os.name != "posix" or not (ROOT/"Makefile").exis
 
 
 @pytest.fixture(scope="module")
-def terminal():
+def terminal(tool):
     "tools/terminal.py as a module"
-    spec = importlib.util.spec_from_file_location("terminal_tool", ROOT/"tools"/"terminal.py")
-    module = sys.modules["terminal_tool"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool("terminal")
 
 
 def git(folder, *args):
@@ -54,10 +50,9 @@ def clone(tmp_path_factory):
 
 
 @pytest.fixture
-def env(private_cache, tmp_path):
-    gone = ("CI", "REID_LAB_QUIET", "REID_LAB_RESULTS", "REID_LAB_HOME", "PYTHONPATH", "MAKEFLAGS", "MAKELEVEL",
-            "CONDA_PREFIX")
-    env = {k: v for k, v in os.environ.items() if k not in gone}
+def env(private_cache, tmp_path, outside_make):
+    gone = ("CI", "REID_LAB_QUIET", "REID_LAB_RESULTS", "REID_LAB_HOME", "PYTHONPATH")
+    env = {k: v for k, v in outside_make.items() if k not in gone}
     return dict(env, TERM="xterm-256color", REID_LAB_CACHE=str(private_cache), OMP_NUM_THREADS="1", LC_ALL="C.UTF-8",
                 IPYTHONDIR=str(tmp_path/"ipython"))
 

@@ -53,6 +53,22 @@ def warned():
     texts += [str(w.message) for w in seen]
 
 
+def cut(path: Path):
+    "Half of a file is gone"
+    os.truncate(path, path.stat().st_size//2)
+
+
+def empty(path: Path):
+    "A file lost its content"
+    path.write_bytes(b"")
+
+
+def flip(path: Path):
+    "One bit near the end is another"
+    data = bytearray(path.read_bytes()); data[-9] ^= 8
+    path.write_bytes(data)
+
+
 def cli(*argv) -> tuple:
     "Run the command line in this process: exit code, standard output, standard error"
     from reid_lab.cli import main

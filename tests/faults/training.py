@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from fault import bad, clutter, interruption, killed, warned
+from fault import bad, clutter, cut, empty, flip, interruption, killed, warned
 
 from reid_lab.core import atomic_path, locked
 from reid_lab.data.text import WordPiece
@@ -103,13 +103,6 @@ def _harmed(file, harm):
         harm(_newest(folder, file))
         return _exact(folder)
     return check
-
-
-def cut(path): os.truncate(path, path.stat().st_size//2)
-def empty(path): path.write_bytes(b"")
-def flip(path):
-    data = bytearray(path.read_bytes()); data[-5] ^= 4
-    path.write_bytes(data)
 
 
 def _poisoned(folder):

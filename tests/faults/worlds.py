@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from fault import bad, clutter, interruption, killed, warned
+from fault import bad, clutter, cut, empty, flip, interruption, killed, warned
 
 from reid_lab.world import world as module
 from reid_lab.world.world import World, text_groups
@@ -78,13 +78,6 @@ def _harmed(harm, deep=False):
 def _on(name, do):
     def harm(folder): do(next(folder.glob(name)))
     return harm
-
-
-def cut(path): os.truncate(path, path.stat().st_size//2)
-def empty(path): path.write_bytes(b"")
-def flip(path):
-    data = bytearray(path.read_bytes()); data[-9] ^= 8
-    path.write_bytes(data)
 
 
 def _table_alone(folder):
