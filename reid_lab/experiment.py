@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from .core import check_choice, checkout, locked, project_root, report
+from .core import check_choice, checkout, project_root, report
+from .files import locked
 from .runs import (MADE, Params, Run, check_folder, check_type, earlier_run, environment, git_commit,
                            mark_ended, notebook_parameters, params_hash, parse_value, run_folder, start_run, write_json)
 from .terminal import near_path

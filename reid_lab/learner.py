@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from fastcore.basics import patch
-from .core import (atomic_path, check_choice, failed_sums, pick_device, progress, sensible_threads,
-                           sweep_remains, write_sums, wrong_file)
+from .core import check_choice, pick_device, progress, sensible_threads
+from .files import atomic_path, failed_sums, sweep_remains, write_sums, wrong_file
 
 
 # %% ../nbs/50_learner.ipynb #aa9c0c4a

@@ -13,7 +13,8 @@ import csv, html, io, json, math, os, re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from .core import atomic_path, check_choice, project_root, stream
+from .core import check_choice, project_root, stream
+from .files import atomic_path
 
 # %% ../nbs/61_results.ipynb #0c2b288c
 RESULT_COLUMNS = { # column -> meaning; results/README.md says the same

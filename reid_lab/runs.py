@@ -16,7 +16,8 @@ from typing import get_args, get_origin
 from fastcore.basics import patch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from . import __version__
-from .core import atomic_path, check_choice, checkout, locked, project_root
+from .core import check_choice, checkout, project_root
+from .files import atomic_path, locked
 from .results import append_results, json_values, metric_values, results_path
 
 # %% ../nbs/93_runs.ipynb #766d21b6

@@ -3,10 +3,11 @@ import numpy as np
 import pytest
 import torch
 
+from reid_lab.data.loaders import IMAGENET_MEAN, IMAGENET_STD
 from reid_lab.data.text import WordPiece
 from reid_lab.meta.memory import ErrorMemory
-from reid_lab.meta.stylise import (MEAN, STD, ReleasedTask, StyleTask, blur_released, caption_views,
-                                   illuminate_released, mixup_released, released_tasks, style_tasks)
+from reid_lab.meta.stylise import (ReleasedTask, StyleTask, blur_released, caption_views, illuminate_released,
+                                   mixup_released, released_tasks, style_tasks)
 
 NAMES = ("illumination", "blur", "memory")
 CAPTIONS = ["a man in a red coat with a large black bag", "a woman wearing blue jeans and white shoes",
@@ -124,9 +125,9 @@ def test_released_order():
 
 def naive_saturation(pixel, factor):
     "A pixel of three channels: normalised, jittered, clipped to [0,1], and back"
-    x = [(v - m)/s for v, m, s in zip(pixel, MEAN, STD)]
+    x = [(v - m)/s for v, m, s in zip(pixel, IMAGENET_MEAN, IMAGENET_STD)]
     grey = .2989*x[0] + .587*x[1] + .114*x[2]
-    return [m + s*min(1., max(0., grey + factor*(v - grey))) for v, m, s in zip(x, MEAN, STD)]
+    return [m + s*min(1., max(0., grey + factor*(v - grey))) for v, m, s in zip(x, IMAGENET_MEAN, IMAGENET_STD)]
 
 
 @pytest.mark.parametrize("low, high", [(.8, 1.2), (.6, 1.4)])
@@ -144,7 +145,7 @@ def test_illumination_is_one_factor_on_clipped_normalised_pixels(low, high):
                 want = naive_saturation(img[i, :, y, x].tolist(), factor)
                 assert out[i, :, y, x].tolist() == pytest.approx(want, abs=1e-5)
     assert max(0, 1 - high) <= min(factors) < .2 and 1.8 < max(factors) <= 1 + high
-    assert (out >= torch.tensor(MEAN).view(3, 1, 1) - 1e-6).all()
+    assert (out >= torch.tensor(IMAGENET_MEAN).view(3, 1, 1) - 1e-6).all()
 
 
 def test_illumination_widens_after_three_epochs(monkeypatch):

@@ -298,24 +298,21 @@ def test_the_files_of_a_paper_can_be_read():
 
 # --- stored outputs ---------------------------------------------------------------------------------------------------
 
-sys.path.insert(0, str(ROOT/"tools"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((ROOT/"nbs"/"tutorials").glob("*.ipynb")), ids=lambda p: p.stem)
-def test_stored_scores_are_those_of_a_run(path, monkeypatch):
+def test_stored_scores_are_those_of_a_run(path, monkeypatch, tool):
     "What a tutorial shows is what it prints today, with the thread that it sets itself"
     import nbformat
-    from execute_nbs import moved, run
+    execute_nbs = tool("execute_nbs")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.delenv("REID_LAB_THREADS", raising=False)
-    found = moved(nbformat.read(path, 4), run(path))
+    found = execute_nbs.moved(nbformat.read(path, 4), execute_nbs.run(path))
     assert not found, "\n".join(found)
 
 
-def test_a_moved_number_is_found():
+def test_a_moved_number_is_found(tool):
     import nbformat
-    from execute_nbs import moved
+    moved = tool("execute_nbs").moved
     def page(text): return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(
         "score()", outputs=[nbformat.v4.new_output("stream", text=text)])])
     told = "trained {'R1': 40.0, 'mAP': 40.9}\n12 pairs a second\n1 thread, AVX512"

@@ -3,14 +3,17 @@
     python tools/execute_nbs.py nbs/22_metrics.ipynb [more ...]     # default: every library notebook, in order
     python tools/execute_nbs.py --check nbs/tutorials/00_tour.ipynb  # store nothing; say which numbers have moved
 """
+import argparse
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from traitlets.config import Config
 
 ROOT = Path(__file__).resolve().parents[1]
 NOISE = re.compile(r"Kernel is running over TCP|FutureWarning|UserWarning|DeprecationWarning|^\s*warnings\.warn")
@@ -64,9 +67,13 @@ def run(path):
     nb = nbformat.read(path, 4)
     runnable = nbformat.v4.new_notebook(metadata=nb.metadata)
     runnable.cells = [c for c in nb.cells if c.cell_type != "code" or not skip(c)]
-    client = NotebookClient(runnable, timeout=600, kernel_name="python3",
-                            resources={"metadata": {"path": str(path.parent)}})
-    client.execute()
+    with tempfile.TemporaryDirectory() as d:
+        # socket files instead of ports, where there are such: nobody else can connect, and the kernel does not warn
+        local = dict(transport="ipc", ip=f"{d}/socket", connection_file=f"{d}/kernel.json")
+        config = Config(KernelManager=local if os.name == "posix" else {})
+        client = NotebookClient(runnable, timeout=600, kernel_name="python3", config=config,
+                                resources={"metadata": {"path": str(path.parent)}})
+        client.execute()
     return tidy(nb)
 
 
@@ -116,15 +123,19 @@ def execute(path):
     return sum(len(nbformat.v4.writes(nbformat.v4.new_notebook(cells=[c]))) for c in nb.cells)
 
 
-def main(args):
+def main(argv=None):
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--check", action="store_true", help="store nothing; say which numbers have moved")
+    p.add_argument("notebooks", nargs="*", type=Path, help="default: those of the library")
+    args = p.parse_args(argv)
     quiet = dict(TOKENIZERS_PARALLELISM="false", REID_LAB_QUIET="1")   # progress lines are not results
     for key, value in dict(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", IN_TEST="1", **quiet).items():
         os.environ.setdefault(key, value)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    failed, check = 0, "--check" in args
-    for path in [Path(a).resolve() for a in args if a != "--check"] or library_notebooks():
+    failed = 0
+    for path in [a.resolve() for a in args.notebooks] or library_notebooks():
         try:
-            if check:
+            if args.check:
                 found = moved(nbformat.read(path, 4), run(path))
                 failed += bool(found)
                 print(f"{'MOVED' if found else 'ok':7} {path.relative_to(ROOT)}", *found, sep="\n    ", flush=True)
@@ -135,4 +146,4 @@ def main(args):
     return failed > 0
 
 
-if __name__ == "__main__": sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__": sys.exit(main())

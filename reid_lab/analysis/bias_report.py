@@ -17,7 +17,8 @@ from fastcore.basics import patch
 from .camera_bias import camera_share, per_camera
 from .maps import MAPS, project, sample_rows
 from ..figures.cameras import camera_bars, camera_map, nmi_bars
-from ..core import atomic_path, check_choice, progress, stream
+from ..core import check_choice, progress, stream
+from ..files import atomic_path
 from ..embeddings import Embeddings
 from ..figures.base import export
 from ..metrics import DISTANCES, cluster, nmi, retrieval_metrics

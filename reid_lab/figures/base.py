@@ -16,7 +16,8 @@ from matplotlib import rc_context, rcdefaults
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from PIL import Image
-from ..core import atomic_path, check_choice, project_root, safe_join
+from ..core import check_choice, project_root
+from ..files import atomic_path, safe_join
 from ..results import paired
 
 # %% ../../nbs/62_figures.base.ipynb #da7a25c1

@@ -12,14 +12,15 @@ from torch import nn
 import torch.nn.functional as F
 from fastcore.basics import patch
 from ..core import check_choice
+from ..data.loaders import IMAGENET_MEAN, IMAGENET_STD
 from .weights import load_network
 
 # %% ../../nbs/30_models.backbones.ipynb #ab662cc4
 class PixelNorm(nn.Module):
     "`(img - mean)/std` per channel, with the statistics kept as buffers"
     def __init__(self,
-        mean=(0.485, 0.456, 0.406), # Channel means of `[0,1]` pixels
-        std=(0.229, 0.224, 0.225), # Channel standard deviations
+        mean=IMAGENET_MEAN, # Channel means of `[0,1]` pixels
+        std=IMAGENET_STD, # Channel standard deviations
         ):
         super().__init__()
         self.register_buffer('mean', torch.tensor(mean).view(1, 3, 1, 1), persistent=True)

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from fastcore.basics import patch
 from .. import losses
-from ..core import check_choice, file_kind, progress, torch_stream, unit_norm
+from ..core import check_choice, progress, torch_stream, unit_norm
+from ..files import file_kind
 from .backbones import PixelNorm
 from .bot import bn_neck, id_head
 from .transreid import patch_grid, resize_positions

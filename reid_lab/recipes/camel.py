@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 import numpy as np
 import torch
-from ..core import atomic_path, check_choice, locked, phase, pick_device
+from ..core import check_choice, phase, pick_device
+from ..files import atomic_path, locked
 from ..data.loaders import Batches, to_pixels, tokenize
 from ..data.text import WordPiece, eda, load_tokenizer, mask_tokens
 from ..datasets import load_dataset, require

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..analysis.camera_bias import UNCERTAINTIES, error_auroc, per_camera
-from ..core import atomic_path, check_choice, locked, phase, pick_device, progress, stream
+from ..core import check_choice, phase, pick_device, progress, stream
+from ..files import atomic_path, locked
 from ..embeddings import Embeddings, embed_images
 from ..metrics import camera_nmi, weighted_mean
 from ..models.zoo import MODELS

@@ -11,7 +11,7 @@ import hashlib, json
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from ..core import atomic_path, locked
+from ..files import atomic_path, locked
 from ..learner import Checkpoint, Learner, Log, load_weights, refresh_batchnorm, save_weights
 from ..models.zoo import create_model
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from fastcore.basics import patch
 import numpy as np
 import pandas as pd
-from ..core import (Picture, atomic_path, cache_dir, check_choice, failed_sums, image_grid, locked, progress,
-                           read_sums, stream, sweep_remains, write_sums)
+from ..core import Picture, cache_dir, check_choice, image_grid, progress, stream
+from ..files import atomic_path, failed_sums, locked, read_sums, sweep_remains, write_sums
 from ..data.table import ReidTable
 from . import bodies, captions as wording, people as crowd, places, render as rays
 from .people import ATTRIBUTES, PARTS, change_accessories, random_skew, sample_people

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from reid_lab.analysis.bias_report import bias_report
-from reid_lab.core import wrong_file
+from reid_lab.files import wrong_file
 from reid_lab.data.loaders import pk_order
 from reid_lab.embeddings import Embeddings
 from reid_lab.models.clip_reid import load_clip
@@ -117,7 +117,7 @@ def _jit(path):
 def _features_die(tmp):
     Embeddings(**ARRAYS).save(tmp/"q.npz")
     new = Embeddings(ARRAYS["emb"][:2], [7, 8])
-    killed(lambda: new.save(tmp/"q.npz"), "reid_lab.core._sync")
+    killed(lambda: new.save(tmp/"q.npz"), "reid_lab.files._sync")
     assert len(Embeddings.load(tmp/"q.npz")) == 4
     new.save(tmp/"q.npz")
     assert not clutter(tmp)

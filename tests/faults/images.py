@@ -9,8 +9,8 @@ import pandas as pd
 from fault import bad, cli, clutter, interruption, killed, refused, warned
 from PIL import Image
 
-from reid_lab.core import safe_join
-from reid_lab.data.files import decode_images, file_findings, look_at_files
+from reid_lab.files import safe_join
+from reid_lab.data.checks import decode_images, file_findings, look_at_files
 from reid_lab.data.image_sets import tiny_table
 from reid_lab.data.table import ReidTable, TableError, image_header, read_image
 from reid_lab.data.text_sets import read_json
@@ -133,7 +133,7 @@ def _annotation(text):
 
 def _export_dies(tmp):
     write = lambda: export_world(tiny_table().where(split=["train", "test"]), "icfg-pedes", tmp/"icfg")
-    killed(write, "reid_lab.core._sync")
+    killed(write, "reid_lab.files._sync")
     assert not (tmp/"icfg").exists() and clutter(tmp)
     write()
     assert not clutter(tmp)
@@ -143,7 +143,7 @@ def _export_dies(tmp):
 def _table_dies(tmp):
     table = tiny_table()
     table.take(slice(0, 3)).save(tmp/"t.csv")
-    killed(lambda: table.save(tmp/"t.csv"), "reid_lab.core._sync")
+    killed(lambda: table.save(tmp/"t.csv"), "reid_lab.files._sync")
     assert len(ReidTable.load(tmp/"t.csv", tmp)) == 3
     table.save(tmp/"t.csv")
     assert not clutter(tmp)

@@ -287,7 +287,7 @@ def _figure_dies(tmp):
     fig = paper_figure(1, 1)
     export(fig, "a", tmp, "png")
     old = (tmp/"a.png").read_bytes()
-    killed(lambda: export(fig, "a", tmp, "png", dpi=50), "reid_lab.core._sync")
+    killed(lambda: export(fig, "a", tmp, "png", dpi=50), "reid_lab.files._sync")
     assert (tmp/"a.png").read_bytes() == old
     return "old file"
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from fault import bad, clutter, cut, empty, flip, interruption, killed, warned
 
-from reid_lab.core import atomic_path, locked
+from reid_lab.files import atomic_path, locked
 from reid_lab.data.text import WordPiece
 from reid_lab.embeddings import Embeddings
 from reid_lab.learner import (Average, Callback, Checkpoint, Learner, Log, Plain, Validate, load_state, load_weights,
@@ -178,7 +178,7 @@ def _sweeper_dies(folder):
     "Killed while it removes the remains of a killed writer: the next one removes them"
     def write():
         with atomic_path(folder/"x", replace=True) as tmp: tmp.mkdir(); (tmp/"a").write_text("new")
-    killed(write, "reid_lab.core._sync")
+    killed(write, "reid_lab.files._sync")
     killed(write, "os.rmdir")
     write()
     assert (folder/"x"/"a").read_text() == "new" and not clutter(folder)
@@ -265,7 +265,7 @@ INTERRUPTIONS = [
     ("in the weights of a later state", _dies("safetensors.torch.save_file", 4, True)),
     ("in the optimiser's state", _dies("torch.save", 3)),
     ("before the checksums of a state", _dies("reid_lab.learner.write_sums", 3)),
-    ("before a state is on the disk", _dies("reid_lab.core._sync", 5)),
+    ("before a state is on the disk", _dies("reid_lab.files._sync", 5)),
     ("before a state has its name", _dies("pathlib.Path.replace", 9)),
     ("while an old state is deleted", _dies("os.rmdir", 9)),
     ("before the callbacks see a step", _dies("reid_lab.learner.Learner.__call__", 4)),
@@ -388,12 +388,12 @@ FAULTS = [
     *(interruption(f"embeddings: killed {when}", f"a saved folder is replaced by a writer that dies {when}",
                    "it can be loaded, and saved again", check, "3 rows") for when, check in (
         ("in the vectors", _embeddings_die("safetensors.numpy.save_file")),
-        ("before the new folder is on the disk", _embeddings_die("reid_lab.core._sync")),
+        ("before the new folder is on the disk", _embeddings_die("reid_lab.files._sync")),
         ("between two renames", _embeddings_die("pathlib.Path.rename", after=True)))),
     *(interruption(f"run: killed {when}", f"a run is kept by a process that dies {when}", "it is kept by the next",
                    check, "kept") for when, check in (
         ("in its tokenizer", _run_dies("reid_lab.data.text.atomic_path")),
-        ("in its first Embeddings", _run_dies("reid_lab.core._sync", 5)),
+        ("in its first Embeddings", _run_dies("reid_lab.files._sync", 5)),
         ("between two names of its Embeddings", _run_dies("pathlib.Path.rename", 2, True)),
         ("in run.json", _run_dies("reid_lab.recipes.camel.atomic_path")))),
 

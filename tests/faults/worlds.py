@@ -62,7 +62,7 @@ def _dies(at, nth=1, after=False, harm=None):
 
 def _other_world(folder):
     "Remains of a killed build are removed when any World is built"
-    killed(lambda: World("smoke", seed=6, cache=folder, n_jobs=1, **TINY).table(), "reid_lab.core._sync")
+    killed(lambda: World("smoke", seed=6, cache=folder, n_jobs=1, **TINY).table(), "reid_lab.files._sync")
     assert len(clutter(folder)) >= 2
     return str(_right(folder) == "")
 
@@ -129,11 +129,11 @@ FAULTS = [
         ("while rendering", _dies("reid_lab.world.world._write")),
         ("before the visible areas", _dies("numpy.save")),
         ("before the checksums", _dies("reid_lab.world.world.write_sums")),
-        ("before it is on the disk", _dies("reid_lab.core._sync", 2)),
+        ("before it is on the disk", _dies("reid_lab.files._sync", 2)),
         ("before it has its name", _dies("pathlib.Path.replace", 2)),
         ("before the captions", _dies("reid_lab.world.world._captions")),
-        ("when it has its name", _dies("reid_lab.core._sync", 4)),
-        ("in the captions", _dies("reid_lab.core._sync", 5)),
+        ("when it has its name", _dies("reid_lab.files._sync", 4)),
+        ("in the captions", _dies("reid_lab.files._sync", 5)),
         ("before the checksum of the captions", _dies("reid_lab.world.world.write_sums", 2)),
         ("when the damaged cache is removed", _dies("shutil.rmtree", after=True, harm=REPAIR)),
         ("while it is made again", _dies("reid_lab.world.world._write", harm=REPAIR)))),
