@@ -6,7 +6,7 @@
 __all__ = ['FORMATS', 'LISTS', 'OPTIONS', 'pairs', 'typed', 'listing', 'parser', 'as_options', 'main']
 
 # %% ../nbs/96_cli.ipynb #f7b7b7c8
-import argparse, json, os, re, signal, sys
+import argparse, json, os, re, signal, sys, warnings
 from contextlib import contextmanager
 from . import __version__
 
@@ -50,9 +50,8 @@ def _places(done):
     from reid_lab.results import results_path
     from reid_lab.terminal import clock, near_path
     own = done.folder/'results.csv'
-    rows = own if own.exists() else results_path()
-    places = dict(notebook=done.path, tables=done.folder/'table.csv', figures=done.folder/'figures',
-                  rows=rows if done.rows else done.folder/'none')
+    places = dict(notebook=done.path, tables=done.folder/'table.csv', figures=done.folder/'figures')
+    if done.rows: places['rows'] = own if own.exists() else results_path()
     lines = [f'{k + ":":9} {near_path(p)}' for k, p in places.items() if p.exists()]
     seconds = done.metrics.get('wall_s')
     return '\n'.join([f'\nfinished in {clock(seconds)}']*bool(seconds) + lines)
@@ -191,8 +190,9 @@ def _world(a):
     with Display('the World', sections=False):
         from reid_lab.world.world import World
         world = World(a.preset, seed=a.seed, task=a.task, cache=a.cache)
+        images = world.table()
     print(world)
-    print(world.table().summary().to_string())
+    print(images.summary().to_string())
     print(f'kept in {world.folder}')
     return 0
 
@@ -233,7 +233,7 @@ def _metrics(a):
         with phase('reading features'): q, g = (_features(p, a.key) for p in (a.query, a.gallery))
         from reid_lab.metrics import retrieval_metrics
         with phase('scoring'):
-            found = retrieval_metrics(q, g, same_camera=a.same_camera, ks=tuple(a.ks), distance=a.distance)
+            found = retrieval_metrics(q, g, same_camera=a.same_camera, ks=tuple(a.ks), distance=a.distance, ties=a.ties)
     if a.json: print(_json(found))
     else: print('\n'.join(f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()))
     return 0
@@ -351,6 +351,8 @@ def _add_numbers(command):
     c.add_argument('gallery', help='likewise')
     c.add_argument('--same-camera', choices=('drop', 'keep'), default='drop', help='results that share id and camera')
     c.add_argument('--distance', type=_distance, default='cosine', help='that ranks')
+    c.add_argument('--ties', choices=('order', 'expected'), help='equal scores: order of the gallery (default; says so if '
+                   'they are many), or the mean over all orders')
     c.add_argument('--ks', type=int, nargs='+', default=[1, 5, 10], help='ranks (default: 1 5 10)')
     b = command('bias', _bias, 'audit feature files (emb, cam and perhaps pid) for camera bias')
     b.add_argument('query', help='.npz, .safetensors or a folder')
@@ -407,10 +409,8 @@ def _say(a, text):
     print(f"reid_lab {a.command}: {as_options(str(text), known)}", file=sys.stderr)
 
 
-def main(argv=None, # Arguments; default: those of the process
-    ) -> int: # Exit code
-    "Entry point of `reid_lab`"
-    a = parser().parse_args(argv)
+def _exit_code(a):
+    "Run a command; its errors become one line"
     try:
         code = a.do(a)
         sys.stdout.flush()
@@ -427,3 +427,13 @@ def main(argv=None, # Arguments; default: those of the process
     except (KeyboardInterrupt, SystemExit) as e: # the latter from `_stoppable`
         _say(a, '; '.join(['interrupted', *getattr(e, '__notes__', ())]))
         return 130 if isinstance(e, KeyboardInterrupt) else e.code
+
+
+def main(argv=None, # Arguments; default: those of the process
+    ) -> int: # Exit code
+    "Entry point of `reid_lab`"
+    a = parser().parse_args(argv)
+    with warnings.catch_warnings(record=True) as noticed:
+        code = _exit_code(a)
+    for text in dict.fromkeys(str(w.message) for w in noticed): _say(a, text)
+    return code

@@ -9,6 +9,7 @@ import pytest
 
 from reid_lab import __version__
 from reid_lab.cli import LISTS, main, pairs, typed
+from reid_lab.embeddings import Embeddings
 from test_experiment import RECORD, notebook
 
 
@@ -196,3 +197,16 @@ def test_world(private_cache, capsys):
     assert main(["world", "--preset", "smoke"]) == 0  # into the session's cache, which other tests use too
     out = capsys.readouterr().out
     assert "train" in out and str(private_cache) in out
+
+
+def test_warnings_of_the_library_are_lines_of_the_command(tmp_path, capsys):
+    "Tied scores, said once, after the scores, with the option instead of the keyword"
+    same = Embeddings(np.ones((6, 4), np.float32), np.arange(6)//2, np.arange(6) % 2)
+    same.save(tmp_path/"same.npz")
+    assert main(["metrics", str(tmp_path/"same.npz"), str(tmp_path/"same.npz")]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("reid_lab metrics: about 100 % of the matches") and said.err.count("\n") == 1
+    assert "--ties expected takes" in said.err and "ties=" not in said.err and said.out.startswith("R1 ")
+    assert main(["metrics", str(tmp_path/"same.npz"), str(tmp_path/"same.npz"), "--ties", "expected"]) == 0
+    said = capsys.readouterr()
+    assert said.err == "" and f"R1         {100/5:.2f}" in said.out      # one right of five, in any order
