@@ -28,7 +28,8 @@ def typed(texts:dict, # From `pairs`
     ) -> dict: # Parameters
     "Texts read as the types of the notebook's defaults, so that a name `007` stays a name"
     from reid_lab.core import check_choice
-    from reid_lab.experiment import find_notebook, notebook_parameters, parse_value
+    from reid_lab.experiment import find_notebook
+    from reid_lab.runs import notebook_parameters, parse_value
     defaults = notebook_parameters(find_notebook(name))
     for k in texts: check_choice('parameter', k, defaults)
     return {k: parse_value(v, defaults[k]) for k, v in texts.items()}
@@ -233,7 +234,8 @@ def _metrics(a):
         with phase('reading features'): q, g = (_features(p, a.key) for p in (a.query, a.gallery))
         from reid_lab.metrics import retrieval_metrics
         with phase('scoring'):
-            found = retrieval_metrics(q, g, same_camera=a.same_camera, ks=tuple(a.ks), distance=a.distance, ties=a.ties)
+            found = retrieval_metrics(q, g, same_camera=a.same_camera, ks=tuple(a.ks), distance=a.distance,
+                                      ties=a.ties)
     if a.json: print(_json(found))
     else: print('\n'.join(f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()))
     return 0
@@ -261,8 +263,8 @@ def _bias(a):
 
 # %% ../nbs/96_cli.ipynb #d1c0de02
 def _results(a):
-    from reid_lab.experiment import parse_value
     from reid_lab.results import load_results, publish, results_path, run_table
+    from reid_lab.runs import parse_value
     where = {k: parse_value(v, None) for k, v in pairs(a.where).items()}
     if a.action == 'list':
         known = load_results(a.store, **where)
@@ -351,8 +353,8 @@ def _add_numbers(command):
     c.add_argument('gallery', help='likewise')
     c.add_argument('--same-camera', choices=('drop', 'keep'), default='drop', help='results that share id and camera')
     c.add_argument('--distance', type=_distance, default='cosine', help='that ranks')
-    c.add_argument('--ties', choices=('order', 'expected'), help='equal scores: order of the gallery (default; says so if '
-                   'they are many), or the mean over all orders')
+    c.add_argument('--ties', choices=('order', 'expected'), help='equal scores: in the order of the gallery (default; '
+                   'it is said if they are many), or the mean over all orders')
     c.add_argument('--ks', type=int, nargs='+', default=[1, 5, 10], help='ranks (default: 1 5 10)')
     b = command('bias', _bias, 'audit feature files (emb, cam and perhaps pid) for camera bias')
     b.add_argument('query', help='.npz, .safetensors or a folder')

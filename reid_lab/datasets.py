@@ -9,17 +9,17 @@ __all__ = ['FACTS', 'DATASETS', 'LAYOUTS', 'Dataset', 'list_datasets', 'fits', '
 # %% ../nbs/17_datasets.ipynb #8cf44d2b
 import html, inspect, os, re, warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 import numpy as np
 import pandas as pd
 from .core import check_choice
-from .files import atomic_path
 from .data.checks import decode_findings, decode_images, file_findings, look_at_files
 from .data.image_sets import (IMAGE_SETS, check_image_set, load_image_set, unfit_rows, write_image_set)
 from .data.table import SPLITS, Finding, ReidTable, TableError
 from .data.text_sets import TEXT_SETS, load_mals, load_text_set, write_mals, write_text_set
+from .files import atomic_path
 
 # %% ../nbs/17_datasets.ipynb #fb15bae3
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 from .core import check_choice, pick_device, progress, unit_norm
-from .files import BROKEN, atomic_path, file_kind, wrong_file
 from .data.loaders import to_pixels
+from .files import BROKEN, atomic_path, file_kind, wrong_file
 
 # %% ../nbs/20_embeddings.ipynb #65b843ee
 def _as_emb(emb):

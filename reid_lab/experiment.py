@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LOST', 'notebooks', 'find_notebook', 'parameter_notes', 'Experiment', 'read_experiment', 'experiments', 'Finished',
-           'run_notebook', 'grid_points', 'sweep']
+           'run_notebook', 'grid_points', 'sweep', 'Params', 'Run', 'start_run']
 
 # %% ../nbs/95_experiment.ipynb #9fd0c294
 import ast, hashlib, importlib, importlib.util, io, itertools, json, math, os, shutil, signal, sys, tempfile
@@ -16,8 +16,11 @@ from pathlib import Path
 from .core import check_choice, checkout, project_root, report
 from .files import locked
 from .runs import (MADE, Params, Run, check_folder, check_type, earlier_run, environment, git_commit,
-                           mark_ended, notebook_parameters, params_hash, parse_value, run_folder, start_run, write_json)
+                           mark_ended, notebook_parameters, params_hash, run_folder, start_run, write_json)
 from .terminal import near_path
+
+# %% ../nbs/95_experiment.ipynb #a163e834
+_all_ = ['Params', 'Run', 'start_run'] # of `reid_lab.runs`: what an experiment notebook needs besides `sweep`
 
 # %% ../nbs/95_experiment.ipynb #a5b364ee
 def notebooks() -> dict: # Name -> path

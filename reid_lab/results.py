@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from .core import check_choice, project_root, stream
-from .files import atomic_path
+from .files import atomic_path, locked
 
 # %% ../nbs/61_results.ipynb #0c2b288c
 RESULT_COLUMNS = { # column -> meaning; results/README.md says the same
@@ -290,6 +290,22 @@ def run_table(frame, # From `load_results`
 def _which(row): return tuple(str(row[c]) for c in ('run', 'time', 'variant', 'dataset', 'split', 'seed'))
 
 
+def _add(names, chosen, path, dirty):
+    "Append rows that nothing speaks against to a store"
+    have = {_which(r) for r in _rows(path)} if path.exists() else set()
+    why = {'have preset=smoke, which shows only that the code runs': lambda i, r: r['preset'] == 'smoke',
+           'name no commit': lambda i, r: not r['commit'].strip('+'),
+           'were made with changed files (a + behind the commit; `dirty` takes them)':
+               lambda i, r: r['commit'].endswith('+') and not dirty,
+           f'are in {path.name} already': lambda i, r: _which(r) in have,
+           'are there twice': lambda i, r: _which(r) in map(_which, chosen[:i])}
+    bad = {text: n for text, no in why.items() if (n := sum(map(no, range(len(chosen)), chosen)))}
+    if bad or not chosen:
+        said = '; '.join(f'{n} of {len(chosen)} rows {text}' for text, n in bad.items()) or 'no row fits'
+        raise ValueError(f"run={', '.join(names)} is not published: {said}. Nothing was added")
+    return append_results(chosen, path)
+
+
 def publish(runs, # Name or folder of a run, or several
     source=None, # Store that holds them, see `results_path`
     target='measured', # Store that they are added to
@@ -302,18 +318,8 @@ def publish(runs, # Name or folder of a run, or several
     if not names: raise ValueError(f"no run is named; known: {list(dict.fromkeys(r['run'] for r in rows))}")
     for r in names: check_choice('run', r, list(dict.fromkeys(x['run'] for x in rows)), f"in {results_path(source)}")
     chosen = [rows[i] for i in pick(load_results(source), run=names, **where).index]
-    have = [_which(r) for r in _rows(results_path(target))] if results_path(target).exists() else []
-    why = {'have preset=smoke, which shows only that the code runs': lambda i, r: r['preset'] == 'smoke',
-           'name no commit': lambda i, r: not r['commit'].strip('+'),
-           'were made with changed files (a + behind the commit; `dirty` takes them)':
-               lambda i, r: r['commit'].endswith('+') and not dirty,
-           f'are in {results_path(target).name} already': lambda i, r: _which(r) in have,
-           'are there twice': lambda i, r: _which(r) in map(_which, chosen[:i])}
-    bad = {text: n for text, no in why.items() if (n := sum(map(no, range(len(chosen)), chosen)))}
-    if bad or not chosen:
-        said = '; '.join(f'{n} of {len(chosen)} rows {text}' for text, n in bad.items()) or 'no row fits'
-        raise ValueError(f"run={', '.join(names)} is not published: {said}. Nothing was added")
-    return append_results(chosen, target)
+    path = results_path(target)
+    with locked(path.with_name(f'.{path.name}.publish')): return _add(names, chosen, path, dirty)
 
 # %% ../nbs/61_results.ipynb #62e5c74d
 ONE_OF = ('dataset', 'split', 'preset') # Columns whose values are never averaged or paired

@@ -18,11 +18,11 @@ from .camera_bias import camera_share, per_camera
 from .maps import MAPS, project, sample_rows
 from ..figures.cameras import camera_bars, camera_map, nmi_bars
 from ..core import check_choice, progress, stream
-from ..files import atomic_path
 from ..embeddings import Embeddings
 from ..figures.base import export
+from ..files import atomic_path
 from ..metrics import DISTANCES, cluster, nmi, retrieval_metrics
-from ..results import markdown_escape, to_html, to_markdown
+from ..results import markdown_escape, to_csv, to_html, to_markdown
 from ..camera_stats import CameraStats
 from ..tta import CameraNorm, Dart3Lite, NoAdapt, adapt_embeddings
 
@@ -501,9 +501,9 @@ def save(self:BiasReport, folder, # A new folder
         tmp.mkdir()
         (tmp/'report.html').write_text(self.to_page(figures), 'utf-8')
         (tmp/'report.md').write_text(self.to_text(figures), 'utf-8')
-        self.summary.to_csv(tmp/'summary.csv', index=False)
+        to_csv(self.summary, tmp/'summary.csv')
         scored = [f.assign(method=m) for m, f in self.per_camera.items()]
         every = pd.concat(scored).merge(self.cameras.drop(columns='n_query'), 'left', 'cam') if scored else self.cameras
-        every.to_csv(tmp/'per_camera.csv', index=False)
+        to_csv(every, tmp/'per_camera.csv')
         for name, fig in figures.items(): export(fig, name, tmp/'figures')
     return folder

@@ -14,7 +14,6 @@ from scipy.stats import rankdata
 from ..core import check_choice, common_scale, stream, unit_norm
 from ..embeddings import Embeddings
 from ..metrics import retrieval_metrics, weighted_mean
-from ..camera_stats import CameraStats
 from ..tta import CameraNorm, FeatureStream, distances
 
 # %% ../../nbs/71_analysis.camera_bias.ipynb #b994ca7f

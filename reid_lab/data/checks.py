@@ -10,8 +10,8 @@ import os, stat
 import numpy as np
 import pandas as pd
 from ..core import check_choice, progress, stream
-from ..files import FILE_KINDS, file_kind
 from .table import MAX_PIXELS, Finding, ReidTable, image_header
+from ..files import FILE_KINDS, file_kind
 
 # %% ../../nbs/05_data.checks.ipynb #b16ec6c4
 def _inside(root, path):

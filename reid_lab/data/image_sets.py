@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core import check_choice, stream
-from ..files import safe_join
 from .table import IMAGE_SUFFIXES, Finding, ReidTable, TableError
+from ..files import safe_join
 
 # %% ../../nbs/06_data.image_sets.ipynb #8e63a5c6
 def tiny_table(n_ids:int=4, # Identities; the last quarter is `test`, the quarter before `val`

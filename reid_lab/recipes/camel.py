@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from ..core import check_choice, phase, pick_device
-from ..files import atomic_path, locked
-from ..data.loaders import Batches, to_pixels, tokenize
+from ..data.loaders import Batches, tokenize
 from ..data.text import WordPiece, eda, load_tokenizer, mask_tokens
 from ..datasets import load_dataset, require
-from ..embeddings import embed_images, embed_texts
+from ..embeddings import embed_images, embed_texts, image_pixels
+from ..files import atomic_path, locked
 from ..learner import Average, Plain, Validate
 from ..meta.dual_speed import DualSpeed, ReleasedDualSpeed, TaskCycle
 from ..losses import check_negatives
@@ -249,8 +249,8 @@ class Matcher:
         self.model, self.captions, self.dev = model, list(captions), next(model.parameters()).device
         with torch.inference_mode():
             rows = np.array_split(np.arange(len(gallery)), -(-len(gallery)//64))
-            img = lambda r: to_pixels(gallery.images(r, model.size), self.dev)
-            self.tok = torch.cat([model.image_states(img(r))[1] for r in rows])
+            img = (image_pixels(model, gallery, r, self.dev) for r in rows)
+            self.tok = torch.cat([model.image_states(x)[1] for x in img])
 
     @torch.inference_mode()
     def __call__(self, q, g): # (P,) caption numbers, (P,) image numbers -> (P,) logits of `match`

@@ -16,14 +16,15 @@ import numpy as np
 import pandas as pd
 from ..analysis.camera_bias import UNCERTAINTIES, error_auroc, per_camera
 from ..core import check_choice, phase, pick_device, progress, stream
-from ..files import atomic_path, locked
 from ..embeddings import Embeddings, embed_images
+from ..files import locked
 from ..metrics import camera_nmi, weighted_mean
 from ..models.zoo import MODELS
 from ..protocols import Case, make_case
 from .reid import reid_key, reid_settings, train_reid
 from .study import Axes, Study, grid, label
 from .training import Trained, claim, digest, load_trained
+from ..results import to_csv
 from ..tta import CameraNorm, Dart3, Dart3Lite, ImageStream, NoAdapt, Temp, Tent, influential
 
 # %% ../../nbs/84_recipes.dart3.ipynb #d2e872aa
@@ -245,6 +246,6 @@ def run_study(study='main', # Key of `STUDIES`, or a list of settings
         frame = score_settings(ev, settings, usual, bias=bias)
         if folder:
             for name, e in (('queries', ev.q), ('gallery', ev.g)): e.save(folder/name)
-            with atomic_path(folder/'cameras.csv') as tmp: frame.assign(seed=seed).to_csv(tmp, index=False)
+            to_csv(frame.assign(seed=seed), folder/'cameras.csv')
     keys = [{k: v for k, v in s.items() if k != 'name'} | dict(method=s['name']) for s in settings]
     return [{**r, **k, **done.cost, 'case': case.name} for r, k in zip(over_cameras(frame).to_dict('records'), keys)]

@@ -17,8 +17,8 @@ from fastcore.basics import patch
 import numpy as np
 import pandas as pd
 from ..core import Picture, cache_dir, check_choice, image_grid, progress, stream
-from ..files import atomic_path, failed_sums, locked, read_sums, sweep_remains, write_sums
 from ..data.table import ReidTable
+from ..files import atomic_path, failed_sums, locked, read_sums, sweep_remains, write_sums
 from . import bodies, captions as wording, people as crowd, places, render as rays
 from .people import ATTRIBUTES, PARTS, change_accessories, random_skew, sample_people
 from .captions import caption
