@@ -47,7 +47,7 @@ def test_the_batch_itself_is_left_alone():
 
 
 def test_embed_gives_two_views_and_their_weight():
-    out = styled(StyleTask("blur", TOK))
+    out = styled(StyleTask("blur", TOK, mix="embed"))
     assert out["tokens"].shape == out["tokens_mix"].shape and not torch.equal(out["tokens"], out["tokens_mix"])
     assert out["lam"].shape == (4,) and ((0 <= out["lam"]) & (out["lam"] <= 1)).all()
 
@@ -71,7 +71,7 @@ def test_selecting_takes_each_view_as_a_whole():
 
 def test_no_mixing_weight_takes_the_first_view():
     "delta = 0 is lambda = 1: the memory task's image is the illumination task's, the caption the first"
-    light, mixed = (styled(StyleTask(n, TOK, delta=0.)) for n in ("illumination", "memory"))
+    light, mixed = (styled(StyleTask(n, TOK, delta=0., mix="embed")) for n in ("illumination", "memory"))
     assert torch.equal(light["img"], mixed["img"]) and torch.equal(mixed["lam"], torch.ones(4))
 
 

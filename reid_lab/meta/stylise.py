@@ -80,13 +80,13 @@ class StyleTask(Task):
         tokenizer, # For the augmented captions
         memory:ErrorMemory=None, # Memory of the memory task
         delta:float=1., # Beta parameter of the mixing weight
-        mix:str='embed', # Captions: `embed`, `select` or `none`
+        mix:str='select', # Captions: `select`, `embed` or `none`
         partner:str='aligned', # `aligned` or `shuffled`
         strength:float=.4, # Strength of the illumination
         device='cpu', # Device of the stylised batch
         ):
         self.name, self.kind = name, check_choice('name', name, ('illumination', 'blur', 'memory'))
-        self.mix = check_choice('mix', mix, ('embed', 'select', 'none'))
+        self.mix = check_choice('mix', mix, ('select', 'embed', 'none'))
         self.partner = check_choice('partner', partner, ('aligned', 'shuffled'))
         if partner == 'shuffled' and memory is None:
             raise ValueError("partner='shuffled' makes memory negatives only; it needs a memory")

@@ -95,7 +95,7 @@ class Meta:
     order: str = 'fixed'        # of the tasks, or `random`
     iters_per_task: int = 1     # 0: a round of tasks is one pass over the data
     memory: float = .5          # capacity as a share of the samples of two tasks
-    mix: str = 'embed'          # captions; see `StyleTask`
+    mix: str = 'select'         # captions; see `StyleTask`
     partner: str = 'aligned'
     delta: float = 1.           # Beta parameter of the mixing weight
     strength: float = .4        # of the illumination
@@ -113,6 +113,7 @@ class Preset:
     model: str = 'camel_tiny'   # key of the zoo
     words: int = 56             # context length
     vocab: int = 1200
+    clean: str = 'letters'      # form of every caption, as the augmentation makes them; see `clean_caption`
     k_test: int = 16            # images per caption that the matcher reads; 128 in the paper
     headline: str = 'itc'       # what the main columns report: embeddings (`itc`) or matcher (`itm`, the paper)
     val_every: int = 50         # fine-tuning batches between validations
@@ -129,7 +130,8 @@ PRESETS = dict(
     full=Preset('full', Train(20_000, 6_000, 128, 3e-4, 1e-4, augment='light', swa=3),
                 (('tower', 'resnet50'), ('size', (384, 128))), vocab=3000, k_test=64, **_GPU),
     paper=Preset('full', Train(600_000, 30_000, 80, 1e-4, 2e-4, augment='camel', swa=3),
-                 (('tower', 'resnet50'), ('size', (224, 224))), vocab=30522, k_test=128, lr_by_method=False, **_GPU),
+                 (('tower', 'resnet50'), ('size', (224, 224))), vocab=30522, clean='plain', k_test=128,
+                 lr_by_method=False, **_GPU),
 )
 
 # %% ../../nbs/83_recipes.camel.ipynb #d6dcfde8
@@ -178,7 +180,7 @@ class Config:
     def describe(self) -> dict:
         "Variant, model, budget and settings in one flat dict, for result rows"
         p, tasks = self.budget, asdict(self.settings) if self.on.tasks else {}
-        keep = {k: getattr(p, k) for k in ('model', 'words', 'vocab', 'k_test', 'headline')}
+        keep = {k: getattr(p, k) for k in ('model', 'words', 'vocab', 'clean', 'k_test', 'headline')}
         return {'method': self.variant, **keep, **dict(p.model_kw), **asdict(p.train), **tasks, 'lr': self.lr}
 
 # %% ../../nbs/83_recipes.camel.ipynb #ff6f09dc
@@ -235,9 +237,9 @@ def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, i
     if scenario:
         here = tgt.frame.scenario == check_choice('scenario', scenario, sorted(set(tgt.frame.scenario)))
         tgt = tgt.take((here | (tgt.frame.split == 'test')).to_numpy())
-    if vocab_dir: return CamelData(src, tgt, WordPiece.load(vocab_dir, context_length=p.words))
+    if vocab_dir: return CamelData(src, tgt, WordPiece.load(vocab_dir, p.words, p.clean))
     words = [c for cs in src.where(split='train').frame.captions for c in cs]
-    return CamelData(src, tgt, WordPiece.train(words, vocab_size=p.vocab, context_length=p.words))
+    return CamelData(src, tgt, WordPiece.train(words, p.vocab, p.words, clean=p.clean))
 
 # %% ../../nbs/83_recipes.camel.ipynb #3b897ee8
 class Matcher:
@@ -367,7 +369,7 @@ def phase_key(config:Config, # Variant, model and budget
     ) -> dict:
     "What decides the weights of a phase"
     p, short = config.budget, lambda x: hashlib.sha256(repr(x).encode()).hexdigest()[:12]
-    settings = {**config.describe(), 'model_kw': dict(p.model_kw), 'tokens': short((data.tokenizer.vocab, p.words))}
+    settings = {**config.describe(), 'model_kw': dict(p.model_kw), 'tokens': short((data.tokenizer.vocab, p.words, p.clean))}
     if after: settings['after'] = short(sorted(after.items()))
     return training_key({**settings, **phase}, config.seed, table.where(split='train'), captions=True)
 
