@@ -369,7 +369,8 @@ def phase_key(config:Config, # Variant, model and budget
     ) -> dict:
     "What decides the weights of a phase"
     p, short = config.budget, lambda x: hashlib.sha256(repr(x).encode()).hexdigest()[:12]
-    settings = {**config.describe(), 'model_kw': dict(p.model_kw), 'tokens': short((data.tokenizer.vocab, p.words, p.clean))}
+    tokens = short((data.tokenizer.vocab, p.words, p.clean))
+    settings = {**config.describe(), 'model_kw': dict(p.model_kw), 'tokens': tokens}
     if after: settings['after'] = short(sorted(after.items()))
     return training_key({**settings, **phase}, config.seed, table.where(split='train'), captions=True)
 
