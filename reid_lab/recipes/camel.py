@@ -26,6 +26,7 @@ from ..losses import check_negatives
 from ..meta.memory import ContrastMemory, ErrorMemory, capacity_for
 from ..meta.stylise import released_tasks, style_tasks
 from ..metrics import retrieval_metrics
+from ..models.shipped import WEIGHTS, card_for, check_unseen, shipped_tokenizer, start_from, start_key
 from ..models.zoo import MODELS, list_models
 from .study import Axes, Study, grid
 from .training import Trained, claim, digest, fit, load_trained, model_of, read_record, training_key
@@ -111,6 +112,7 @@ class Preset:
     train: Train
     model_kw: tuple = ()        # (name, value) pairs
     model: str = 'camel_tiny'   # key of the zoo
+    weights: str = 'none'       # where pretraining starts: `world` (shipped weights) or `none` (random numbers)
     words: int = 56             # context length
     vocab: int = 1200
     clean: str = 'letters'      # form of every caption, as the augmentation makes them; see `clean_caption`
@@ -144,10 +146,12 @@ class Config:
     train: tuple = ()           # (field, value) pairs that replace those of the preset's `Train`
     meta: tuple = ()            # the same for `Meta`
     model: str = ''             # key of the zoo; empty: the preset's
+    weights: str = ''           # `world` or `none`; empty: the preset's
 
     def __post_init__(self):
         check_choice('variant', self.variant, VARIANTS); check_choice('preset', self.preset, PRESETS)
         if self.model: check_choice('model', self.model, list_models('text'), 'CAMeL trains models that read captions.')
+        if self.weights: check_choice('weights', self.weights, WEIGHTS)
         for name, cls in (('train', Train), ('meta', Meta)):
             for k, _ in getattr(self, name): check_choice(name, k, [f.name for f in fields(cls)])
         t = self.budget.train
@@ -156,14 +160,16 @@ class Config:
 
     @property
     def name(self) -> str: # Of the folder
-        more = [f'{k}={v}' for k, v in (*self.train, *self.meta)]
+        start = [('weights', self.weights)]*bool(self.weights)
+        more = [f'{k}={v}' for k, v in (*self.train, *self.meta, *start)]
         return '-'.join([self.variant, str(self.seed), *([self.model] if self.model else []), *more])
     @property
     def on(self) -> Variant: return VARIANTS[self.variant]
     @property
     def budget(self) -> Preset:
         p = PRESETS[self.preset]
-        p = replace(p, train=replace(p.train, **{**dict(self.on.train), **dict(self.train)}))
+        p = replace(p, train=replace(p.train, **{**dict(self.on.train), **dict(self.train)}),
+                    weights=self.weights or p.weights)
         if self.model in ('', p.model): return p
         return replace(p, model=self.model, model_kw=tuple((k, v) for k, v in p.model_kw if k == 'size'))
     @property
@@ -180,7 +186,7 @@ class Config:
     def describe(self) -> dict:
         "Variant, model, budget and settings in one flat dict, for result rows"
         p, tasks = self.budget, asdict(self.settings) if self.on.tasks else {}
-        keep = {k: getattr(p, k) for k in ('model', 'words', 'vocab', 'clean', 'k_test', 'headline')}
+        keep = {k: getattr(p, k) for k in ('model', 'weights', 'words', 'vocab', 'clean', 'k_test', 'headline')}
         return {'method': self.variant, **keep, **dict(p.model_kw), **asdict(p.train), **tasks, 'lr': self.lr}
 
 # %% ../../nbs/83_recipes.camel.ipynb #ff6f09dc
@@ -216,6 +222,14 @@ def _few_ids(table, n):
     return table.take(np.array([p in kept[s] for s, p in zip(table.frame.split, table.frame.pid)]))
 
 
+def _shipped_words(model, world_seed, vocab_dir):
+    "The tokenizer of shipped weights, for a World that they have not seen"
+    if vocab_dir: raise ValueError(f"vocab_dir={str(vocab_dir)!r}, but weights='world' bring a tokenizer; give one")
+    card = card_for(model)[0]
+    check_unseen(card, world_seed)
+    return shipped_tokenizer(card)
+
+
 def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, identities per split
     dataset:str='world', # Target: the World, or a dataset with captions
     data_root=None, # Folder of the target
@@ -224,6 +238,8 @@ def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, i
     world_seed:int=0, # Another World; 1000 and up are for choosing settings
     vocab_dir=None, # Folder with BERT's `vocab.txt`; default: words of the source captions
     scenario:str='', # Fine-tune in one scenario of the target only (transfer); '' is everywhere
+    weights:str='', # Shipped weights bring their tokenizer: `world` or `none`; '' is the preset's
+    model:str='', # Whose weights; '' is the preset's model
     ) -> CamelData:
     "Load both tables and learn or load the vocabulary"
     p = PRESETS[check_choice('preset', preset, PRESETS)]
@@ -237,6 +253,8 @@ def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, i
     if scenario:
         here = tgt.frame.scenario == check_choice('scenario', scenario, sorted(set(tgt.frame.scenario)))
         tgt = tgt.take((here | (tgt.frame.split == 'test')).to_numpy())
+    if (weights or p.weights) == 'world':
+        return CamelData(src, tgt, _shipped_words(model or p.model, world_seed, vocab_dir))
     if vocab_dir: return CamelData(src, tgt, WordPiece.load(vocab_dir, p.words, p.clean))
     words = [c for cs in src.where(split='train').frame.captions for c in cs]
     return CamelData(src, tgt, WordPiece.train(words, p.vocab, p.words, clean=p.clean))
@@ -370,7 +388,7 @@ def phase_key(config:Config, # Variant, model and budget
     "What decides the weights of a phase"
     p, short = config.budget, lambda x: hashlib.sha256(repr(x).encode()).hexdigest()[:12]
     tokens = short((data.tokenizer.vocab, p.words, p.clean))
-    settings = {**config.describe(), 'model_kw': dict(p.model_kw), 'tokens': tokens}
+    settings = {**config.describe(), 'model_kw': dict(p.model_kw), 'tokens': tokens, **start_key(p.model, p.weights)}
     if after: settings['after'] = short(sorted(after.items()))
     return training_key({**settings, **phase}, config.seed, table.where(split='train'), captions=True)
 
@@ -409,6 +427,7 @@ def pretrain(config:Config, # What to train
     p = config.budget
     torch.manual_seed(config.seed)
     model = model_of(dict(model=p.model, model_kw=dict(p.model_kw)), tokenizer=data.tokenizer)
+    if p.weights == 'world': start_from(model, p.model)
     strategy, callbacks = make_strategy(config, data.tokenizer)
     return train_phase(config, model, data, data.source, p.train.steps, config.lr, strategy, callbacks, config.seed,
                        folder, label=f'pretrain {config.name}', quiet=quiet)
@@ -450,7 +469,7 @@ def run_phases(config:Config, # What to train
     k = config.budget.k_test if MODELS[config.budget.model].itm else 0
     start = pretrain(config, data, where('pretrain'), quiet)
     models, logs = dict(pretrained=start.model), dict(pretrain=start.log)
-    row = dict(weights=sum(x.numel() for x in start.model.parameters()), **start.cost)
+    row = dict(n_params=sum(x.numel() for x in start.model.parameters()), **start.cost)
     with phase(f'test {config.name}'):
         evals = dict(indomain=evaluate(start.model, data.source, split, 0),
                      zeroshot=evaluate(start.model, data.target, split, k))
@@ -476,11 +495,13 @@ def run_variant(method:str='camel', # Key of `VARIANTS`
     train:dict=None, # Overrides of `Train` fields
     meta:dict=None, # Overrides of `Meta` fields
     model:str='', # Key of the zoo; empty: the preset's
+    weights:str='', # `world` or `none`; empty: the preset's
     quiet:bool=True, # No progress lines
     **source) -> dict: # As for `load_data` -> numbers only
     "`run_phases` from names and numbers, for sweeps"
-    config = Config(method, preset, seed, tuple((train or {}).items()), tuple((meta or {}).items()), model)
-    data, folder = load_data(preset, **source), keep and Path(keep)/config.name
+    config = Config(method, preset, seed, tuple((train or {}).items()), tuple((meta or {}).items()), model, weights)
+    data = load_data(preset, weights=weights, model=model, **source)
+    folder = keep and Path(keep)/config.name
     if not folder: return run_phases(config, data, finetuned, split, quiet=quiet)['row']
     with locked(folder/'.lock', False, f'the run folder {str(folder)!r}'):
         claim(folder, dict(target=digest(data.target, captions=True), split=split), 'scored.json')

@@ -16,6 +16,7 @@ from ..embeddings import embed_images
 from ..learner import param_groups
 from ..metrics import retrieval_metrics
 from ..models.clip_reid import cache_images, learn_prompts
+from ..models.shipped import WEIGHTS, start_from, start_key
 from ..models.zoo import create_model, list_models
 from .training import Trained, fit, training_key
 from ..schedules import FORMS, lr_bot_warmup_multistep, lr_irra_cosine, lr_linear
@@ -26,6 +27,7 @@ class ReidTrain:
     "Model, budget and optimiser"
     model: str = 'bot_tiny'     # key of the zoo, an image model
     model_kw: tuple = ()        # (name, value) pairs
+    weights: str = 'none'       # where it starts: `world` (shipped weights) or `none` (random numbers)
     steps: int = 500            # batches
     epochs: int = 0             # or passes over the images; 0: `steps` counts
     batch_size: int = 64
@@ -115,7 +117,7 @@ def reid_key(table:ReidTable, # Its `train` rows are trained on
     seed:int=0, # Of everything drawn
     ) -> dict: # For `reid_lab.recipes.training.fit`
     "What decides the weights of a training: settings, model with its identities, seed, images"
-    settings = dict(asdict(s), model_kw=dict(s.model_kw, n_ids=_n_ids(table)))
+    settings = dict(asdict(s), model_kw=dict(s.model_kw, n_ids=_n_ids(table)), **start_key(s.model, s.weights))
     return training_key(settings, seed, table.where(split='train'))
 
 
@@ -124,6 +126,7 @@ def new_model(table:ReidTable, # Its `train` rows tell the number of identities
     ): # Module
     "The untrained model of some settings"
     model = create_model(s.model, n_ids=_n_ids(table), **dict(s.model_kw))
+    if check_choice('weights', s.weights, WEIGHTS) == 'world': start_from(model, s.model)
     model.resample = check_choice('test_resample', s.test_resample, RESAMPLING)
     return model
 
