@@ -15,7 +15,6 @@ from ..models.zoo import MODELS
 from .camel import CamelData, Config, evaluate, pretrain
 from .reid import evaluate_reid, reid_settings, train_reid
 from .training import Trained
-from ..runs import git_commit
 from ..world.world import World
 
 # %% ../../nbs/85_recipes.starts.ipynb #c81a9630
@@ -38,8 +37,8 @@ class Start:
     def __post_init__(self):
         out = [s for s in (*self.seeds, self.held_out) if not FIRST <= s <= LAST]
         if out or self.held_out in self.seeds:
-            raise ValueError(f"seeds={self.seeds}, held_out={self.held_out}: World seeds of starting points lie between "
-                             f"{FIRST} and {LAST}, where no experiment looks, and the held-out World is another one")
+            raise ValueError(f"seeds={self.seeds}, held_out={self.held_out}: World seeds of starting points lie "
+                             f"between {FIRST} and {LAST}, and the held-out World is another one")
 
 
 STARTS = dict(
@@ -75,7 +74,8 @@ def _train_captions(name, start, preset, folder, quiet):
     config = Config('base', preset, FIRST, tuple(how.items()), model=name, weights='none')
     done = pretrain(config, CamelData(table, table, tok), folder, quiet)
     scores = evaluate(done.model, start_world(start, start.held_out, preset), 'test', 0)['itc']
-    return done, dict(config.budget.model_kw), scores, dict(vocab=tok.vocab, context_length=start.words, clean='letters')
+    words = dict(vocab=tok.vocab, context_length=start.words, clean=tok.clean)
+    return done, dict(config.budget.model_kw), scores, words
 
 
 def _train_images(name, start, preset, folder, quiet):
@@ -89,6 +89,7 @@ def _train_images(name, start, preset, folder, quiet):
 def train_start(name:str, # Key of `STARTS`, which is the model's in the zoo
     preset:str='quick', # Of Worlds and model
     folder=None, # A trained folder, resumed if the training was stopped
+    commit:str='', # Of the code, for the card
     quiet:bool=None, # No progress lines
     **changes, # Fields of `Start`
     ) -> tuple: # Trained, Card
@@ -98,5 +99,6 @@ def train_start(name:str, # Key of `STARTS`, which is the model's in the zoo
     done, kw, scores, words = train(name, start, preset, folder, quiet)
     worlds = tuple((preset, start.task, s) for s in start.seeds)
     keep = {k: round(v, 2) for k, v in scores.items() if k in ('R1', 'mAP')}
-    return done, Card(name, kw, worlds, f'reid_lab run starts -p model={name} -p preset={preset}', git_commit() or '', FIRST,
-                      done.steps, done.images, round(done.seconds, 1), keep, ('classify.',), words)
+    command = f'reid_lab run starts -p model={name} -p preset={preset}'
+    return done, Card(name, kw, worlds, command, commit, FIRST, done.steps, done.images, round(done.seconds, 1), keep,
+                      ('classify.',), words)
