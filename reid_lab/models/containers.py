@@ -37,6 +37,11 @@ def unwrapped(x, # What a file holds, or a state dict
     raise ValueError(f"{str(path)!r} holds no named tensors ({said}); expected {WANTED}: save model.state_dict()")
 
 # %% ../../nbs/27_models.containers.ipynb #d1f7cd42
+_STORAGES = dict(FloatStorage=torch.float32, HalfStorage=torch.float16, BFloat16Storage=torch.bfloat16,
+                 DoubleStorage=torch.float64, LongStorage=torch.int64, IntStorage=torch.int32, ShortStorage=torch.int16,
+                 CharStorage=torch.int8, ByteStorage=torch.uint8, BoolStorage=torch.bool)
+
+
 class _Module(dict):
     "A module of a TorchScript archive: its attributes by name"
     def __setstate__(self, state): self.update(state if isinstance(state, dict) else {})
@@ -55,7 +60,7 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module, name):
         if module.startswith('__torch__'): return _Module
-        if module == 'torch' and name.endswith('Storage'): return getattr(torch, name).dtype
+        if module == 'torch' and name in _STORAGES: return _STORAGES[name]
         if (module, name) == ('collections', 'OrderedDict'): return OrderedDict
         if module == 'torch.jit._pickle' and name.startswith('build_'): return list
         if (module, name) == ('torch._utils', '_rebuild_tensor_v2'): return _rebuilt
