@@ -36,7 +36,7 @@ def randomised(net):
     return net.eval()
 
 
-# --- the released modules, stated again --------------------------------------------------------------------------------
+# --- the released modules, stated again -------------------------------------------------------------------------------
 
 class Bottleneck(nn.Module):
     def __init__(self, cin, mid, stride):
@@ -125,7 +125,8 @@ class Patches(nn.Module):
 class ReleasedViT(nn.Module):
     def __init__(self, n_patches, stride, cams=0, classes=10):
         super().__init__()
-        self.cls_token, self.pos_embed = nn.Parameter(torch.zeros(1, 1, W)), nn.Parameter(torch.zeros(1, n_patches + 1, W))
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, W))
+        self.pos_embed = nn.Parameter(torch.zeros(1, n_patches + 1, W))
         self.patch_embed, self.norm = Patches(W, stride), nn.LayerNorm(W, 1e-6)
         self.blocks, self.fc = nn.ModuleList([ViTBlock(W, HEADS) for _ in range(DEPTH)]), nn.Linear(W, classes)
         if cams: self.sie_embed = nn.Parameter(torch.zeros(cams, 1, W))
@@ -193,8 +194,10 @@ class Blocks(nn.Module):
 class ClipVision(nn.Module):
     def __init__(self, n_patches, stride, dim):
         super().__init__()
-        self.class_embedding, self.positional_embedding = nn.Parameter(torch.zeros(W)), nn.Parameter(torch.zeros(n_patches + 1, W))
-        self.conv1, self.ln_pre, self.ln_post = nn.Conv2d(3, W, 16, stride, bias=False), nn.LayerNorm(W), nn.LayerNorm(W)
+        self.class_embedding = nn.Parameter(torch.zeros(W))
+        self.positional_embedding = nn.Parameter(torch.zeros(n_patches + 1, W))
+        self.conv1 = nn.Conv2d(3, W, 16, stride, bias=False)
+        self.ln_pre, self.ln_post = nn.LayerNorm(W), nn.LayerNorm(W)
         self.transformer, self.proj = Blocks(W, HEADS, DEPTH), nn.Parameter(torch.zeros(W, dim))
 
     def forward(self, x, cv=None):
@@ -210,14 +213,16 @@ class Texts(nn.Module):
     def __init__(self, dim):
         super().__init__()
         self.transformer, self.ln_final = Blocks(dim, HEADS, 2), nn.LayerNorm(dim)
-        self.positional_embedding, self.text_projection = nn.Parameter(torch.zeros(77, dim)), nn.Parameter(torch.zeros(dim, dim))
+        self.positional_embedding = nn.Parameter(torch.zeros(77, dim))
+        self.text_projection = nn.Parameter(torch.zeros(dim, dim))
 
 
 class Learner(nn.Module):
     def __init__(self, n_ids, dim):
         super().__init__()
         self.cls_ctx = nn.Parameter(torch.zeros(n_ids, 4, dim))
-        self.register_buffer("token_prefix", torch.zeros(1, 5, dim)); self.register_buffer("token_suffix", torch.zeros(1, 68, dim))
+        self.register_buffer("token_prefix", torch.zeros(1, 5, dim))
+        self.register_buffer("token_suffix", torch.zeros(1, 68, dim))
 
 
 class ReleasedCLIPReID(nn.Module):
@@ -235,7 +240,8 @@ class ReleasedCLIPReID(nn.Module):
 
     def text(self, label): # with the words of the prompts, 77 positions, features at the end token
         p, t = self.prompt_learner, self.text_encoder
-        x = torch.cat([p.token_prefix.expand(len(label), -1, -1), p.cls_ctx[label], p.token_suffix.expand(len(label), -1, -1)], 1)
+        prefix, suffix = (v.expand(len(label), -1, -1) for v in (p.token_prefix, p.token_suffix))
+        x = torch.cat([prefix, p.cls_ctx[label], suffix], 1)
         x = (x + t.positional_embedding).transpose(0, 1)
         for block in t.transformer.resblocks: x = block(x, torch.full((77, 77), -torch.inf).triu(1))
         return t.ln_final(x[5 + 4 + 2]) @ t.text_projection
@@ -257,7 +263,7 @@ def explained(loaded, path):
     return loaded.matched + len(loaded.misfit) + len(loaded.left) + joined == len(read_weights(path))
 
 
-# --- whole checkpoints --------------------------------------------------------------------------------------------------
+# --- whole checkpoints ------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("wrap", WRAPS)
 def test_released_bot(tmp_path, wrap):
@@ -266,13 +272,15 @@ def test_released_bot(tmp_path, wrap):
     assert identify(path).name == "bot"
     model = bot_r50(n_ids=5, size=SIZE, weights=path).eval()
     with torch.no_grad(): ours, theirs = model.encode_image(IMG), F.normalize(released(IMG), dim=1)
-    assert (ours - theirs).abs().max() < 1e-5 and (theirs[0] - theirs[1]).abs().max() > .01
+    assert (ours - theirs).abs().max() < 1e-5 and (theirs[0] - theirs[1]).norm() > .01
     assert model.image.net.act1.linear
-    assert explained(model.loaded, path) and not model.loaded.missing and torch.equal(model.classify.weight, released.classifier.weight)
-    assert model.loaded.layout == LAYOUTS["bot"].about and ("base.conv1.weight", "image.net.conv1.weight") in model.loaded.renamed
+    assert explained(model.loaded, path)
+    assert not model.loaded.missing and torch.equal(model.classify.weight, released.classifier.weight)
+    assert model.loaded.layout == LAYOUTS["bot"].about
+    assert ("base.conv1.weight", "image.net.conv1.weight") in model.loaded.renamed
     if wrap == "bare":
         relu = bot_r50(n_ids=5, size=SIZE, weights=path, stem="relu").eval()
-        assert (relu.encode_image(IMG) - theirs).abs().max() > 1e-3
+        assert (relu.encode_image(IMG) - theirs).norm() > 1e-3
 
 
 def test_the_switch_of_the_stem_travels_with_the_weights(tmp_path):
@@ -365,7 +373,7 @@ def test_cameras_of_clip_reid():
     assert model.side_embed.grad.abs().sum() > 0
 
 
-# --- towers -------------------------------------------------------------------------------------------------------------
+# --- towers -----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", ["resnet50-0676ba61.pth", "model.safetensors"])
 def test_resnet50_of_torchvision_and_timm(tmp_path, name):
@@ -373,7 +381,8 @@ def test_resnet50_of_torchvision_and_timm(tmp_path, name):
     if name.endswith("pth"): torch.save(source.state_dict(), tmp_path/name)
     else:
         save_file(source.state_dict(), tmp_path/name)
-        (tmp_path/"config.json").write_text(json.dumps(dict(architecture="resnet50", pretrained_cfg=dict(mean=[.4]*3, std=[.2]*3))))
+        (tmp_path/"config.json").write_text(json.dumps(dict(architecture="resnet50",
+                                                            pretrained_cfg=dict(mean=[.4]*3, std=[.2]*3))))
     where = tmp_path/name if name.endswith("pth") else tmp_path
     tower = TimmTower("resnet50", SIZE, weights=where).eval()
     with torch.no_grad(): assert (tower(IMG).mean(1) - source(IMG)).abs().max() < 1e-5*source(IMG).abs().max()
@@ -383,12 +392,14 @@ def test_resnet50_of_torchvision_and_timm(tmp_path, name):
     want = [.4]*3 if name == "model.safetensors" else [.485, .456, .406]
     assert torch.allclose(base.pixels.mean.flatten(), torch.tensor(want))
     model = bot_r50(n_ids=3, size=SIZE, weights=where)
-    assert torch.equal(model.image.net.layer4[2].conv3.weight, source.layer4[2].conv3.weight) and not model.image.net.act1.linear
+    assert torch.equal(model.image.net.layer4[2].conv3.weight, source.layer4[2].conv3.weight)
+    assert not model.image.net.act1.linear
 
 
 def test_vit_of_hugging_face(tmp_path):
     from transformers import ViTConfig, ViTForImageClassification
-    cfg = ViTConfig(hidden_size=W, num_hidden_layers=DEPTH, num_attention_heads=HEADS, intermediate_size=4*W, image_size=64,
+    cfg = ViTConfig(hidden_size=W, num_hidden_layers=DEPTH, num_attention_heads=HEADS, intermediate_size=4*W,
+                    image_size=64,
                     layer_norm_eps=1e-6)
     theirs = randomised(ViTForImageClassification(cfg))
     theirs.save_pretrained(tmp_path/"vit")
@@ -411,7 +422,8 @@ class OpenAI(nn.Module):
         self.transformer, self.ln_final = texts.transformer, texts.ln_final
         self.positional_embedding, self.text_projection = texts.positional_embedding, texts.text_projection
         self.token_embedding, self.logit_scale = nn.Embedding(49408, 16), nn.Parameter(torch.zeros(()))
-        for k, v in (("input_resolution", 64), ("context_length", 77), ("vocab_size", 49408)): self.register_buffer(k, torch.tensor(v))
+        for k, v in (("input_resolution", 64), ("context_length", 77), ("vocab_size", 49408)):
+            self.register_buffer(k, torch.tensor(v))
 
     def forward(self, img): return self.visual(img)[1] + 0*self.token_embedding.weight.sum()
 
@@ -427,7 +439,8 @@ def test_openais_archive(tmp_path):
     assert found.state["visual.proj"].dtype == torch.float16
     clip = load_clip(tiny_clip((64, 64)), tmp_path/"ViT-B-16.pt").eval()
     with torch.no_grad(): assert (clip.encode_image(img) - source(img)).abs().max() < 1e-5
-    assert {k for k, _ in clip.loaded.left} == {"input_resolution", "context_length", "vocab_size"} and explained(clip.loaded, tmp_path/"ViT-B-16.pt")
+    assert {k for k, _ in clip.loaded.left} == {"input_resolution", "context_length", "vocab_size"}
+    assert explained(clip.loaded, tmp_path/"ViT-B-16.pt")
     with pytest.raises(ValueError, match="trained with quick_gelu, the model has act='gelu'"):
         load_clip(tiny_clip((64, 64), act="gelu"), tmp_path/"ViT-B-16.pt", act="gelu")
 
@@ -435,9 +448,11 @@ def test_openais_archive(tmp_path):
 def test_clip_of_open_clip_and_hugging_face(tmp_path):
     from transformers import CLIPConfig, CLIPModel
     sizes = dict(num_attention_heads=HEADS, projection_dim=16)
-    cfg = CLIPConfig(projection_dim=16, text_config=dict(hidden_size=16, intermediate_size=64, num_hidden_layers=2, vocab_size=49408,
+    cfg = CLIPConfig(projection_dim=16, text_config=dict(hidden_size=16, intermediate_size=64, num_hidden_layers=2,
+                                                         vocab_size=49408,
                                                          eos_token_id=49407, **sizes),
-                     vision_config=dict(hidden_size=W, intermediate_size=4*W, num_hidden_layers=DEPTH, image_size=64, patch_size=16, **sizes))
+                     vision_config=dict(hidden_size=W, intermediate_size=4*W, num_hidden_layers=DEPTH, image_size=64,
+                                        patch_size=16, **sizes))
     theirs = randomised(CLIPModel(cfg))
     theirs.save_pretrained(tmp_path/"clip")
     img, tok = torch.rand(2, 3, 64, 64), torch.zeros(2, 77, dtype=torch.long)
@@ -462,10 +477,11 @@ def test_clip_of_open_clip_and_hugging_face(tmp_path):
 def test_bert_becomes_both_text_halves(tmp_path, old):
     "Without images the two halves are BERT itself; the head for masked words too"
     from transformers import BertConfig, BertForMaskedLM
-    theirs = randomised(BertForMaskedLM(BertConfig(hidden_size=W, num_attention_heads=HEADS, intermediate_size=64, vocab_size=50,
+    theirs = randomised(BertForMaskedLM(BertConfig(hidden_size=W, num_attention_heads=HEADS, intermediate_size=64,
+                                                   vocab_size=50,
                                                    num_hidden_layers=4, max_position_embeddings=20)))
     theirs.save_pretrained(tmp_path)
-    if old:                                                        # names of the first checkpoints, with all their heads
+    if old:  # names of the first checkpoints, with all their heads
         state = {k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v
                  for k, v in read_weights(tmp_path).items()}
         save_file(state | {"bert.pooler.dense.bias": torch.ones(2), "cls.seq_relationship.bias": torch.ones(2),
@@ -496,7 +512,7 @@ def test_frozen_towers_of_open_clip(tmp_path):
     source = open_clip.create_model("tiny-clip").eval()
     torch.save(source.state_dict(), tmp_path/"w.pt")
     model, img = module.frozen("tiny-clip", tmp_path/"w.pt"), torch.rand(2, 3, 64, 64)
-    mean, std = torch.tensor(open_clip.OPENAI_DATASET_MEAN).view(3, 1, 1), torch.tensor(open_clip.OPENAI_DATASET_STD).view(3, 1, 1)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD))
     with torch.no_grad(): want = F.normalize(source.encode_image((img - mean)/std), dim=1)
     assert (model.encode_image(img) - want).abs().max() < 1e-5
     assert {why for _, why in model.loaded.left} == {"no part of the image tower"}
@@ -506,7 +522,7 @@ def test_frozen_towers_of_open_clip(tmp_path):
         frozen("resnet10t", tmp_path/"w.pt")
 
 
-# --- records ------------------------------------------------------------------------------------------------------------
+# --- records ----------------------------------------------------------------------------------------------------------
 
 def test_layouts_name_models_of_the_zoo():
     assert {m for x in LAYOUTS.values() for m in x.fits} <= set(MODELS)
@@ -528,10 +544,12 @@ def test_recognition(keys, name):
 def test_incomplete_parts_are_an_error():
     bert = {"embeddings.cls_token": torch.ones(1), "encoder.layer.0.attention.attention.query.weight": torch.ones(2, 2),
             "encoder.layer.0.attention.attention.value.weight": torch.ones(2, 2)}
-    with pytest.raises(ValueError, match=r"of 'blocks.0.attn.qkv.weight' the parts \[0, 2\]"): translate(bert, identify(bert))
+    with pytest.raises(ValueError, match=r"of 'blocks.0.attn.qkv.weight' the parts \[0, 2\]"): translate(bert,
+                                                                                                         identify(bert))
 
 
 def test_nothing_is_taken_by_the_end_of_a_name():
     net = nn.Sequential(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="left over"):
-        load_network(net, {"0.weight": torch.ones(2, 2), "0.bias": torch.ones(2), "other.0.gate": torch.ones(2)}, prefix="")
+        load_network(net, {"0.weight": torch.ones(2, 2), "0.bias": torch.ones(2), "other.0.gate": torch.ones(2)},
+                     prefix="")
