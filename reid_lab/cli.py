@@ -293,7 +293,8 @@ def _weights(a):
         found = inspect_weights(a.file)
         print(_json(found) if a.json else weights_text(found))
         return 0
-    if not (a.target and a.model): raise ValueError('convert needs a file to write and --model, see `reid_lab list models`')
+    if not (a.target and a.model):
+        raise ValueError('convert needs a file to write and --model (see `reid_lab list models`)')
     from reid_lab.runs import parse_value
     card = convert_weights(a.file, a.target, a.model, **{k: parse_value(v, None) for k, v in pairs(a.param).items()})
     end = f'written: {a.target}, for create_model({a.model!r}, weights=...)'

@@ -16,7 +16,7 @@ from reid_lab.losses import supcon
 from reid_lab.learner import load_weights, save_weights
 from reid_lab.models.backbones import ResTower, TimmTower, norm_gradients
 from reid_lab.models.bot import BoT, bn_neck, id_head, keep_resolution
-from reid_lab.models.containers import read_weights
+from reid_lab.models.layouts import read_weights
 from reid_lab.models.weights import begin, load_network, published
 from reid_lab.models.clip_reid import CLIPReID, clip_model, learn_prompts, load_clip, prompt_loss
 from reid_lab.models.transreid import (TransReID, half_local, jigsaw, overlapping_vit, patch_grid, resize_positions,

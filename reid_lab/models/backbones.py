@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['NORMS', 'PixelNorm', 'norm2d', 'ResBlock', 'ResTower', 'tower_kinds', 'fit_positions', 'TimmTower', 'TokenPool',
-           'Attention', 'TextLayer', 'init_text', 'TextEncoder', 'CrossEncoder', 'load_bert', 'norm_layers',
-           'norm_parameters', 'norm_gradients']
+           'Attention', 'TextLayer', 'init_text', 'TextEncoder', 'CrossEncoder', 'bert_start', 'load_bert',
+           'norm_layers', 'norm_parameters', 'norm_gradients']
 
 # %% ../../nbs/30_models.backbones.ipynb #553002f7
 import math
@@ -307,13 +307,19 @@ def _bert_parts(start, n_text, n_cross, words):
     return state, left
 
 
+def bert_start(weights, # See `load_bert`
+    ): # `Start`, or None
+    "Read the weights of BERT"
+    return begin(weights, ('bert',), 'BERT of Hugging Face, a folder with config.json and model.safetensors')
+
+
 def load_bert(text:TextEncoder, # Takes embeddings and the first layers; changed in place
     weights, # None or 'none', a Hugging Face folder of BERT, or its weights file
     cross:CrossEncoder=None, # Takes the following layers, apart from cross-attention
     words:nn.Module=None, # MLM head with `dense`, `norm` and `bias`
     ): # `Loaded`, or None without weights
     "Start the text side from BERT"
-    start = begin(weights, ('bert',), 'BERT of Hugging Face, a folder with config.json and model.safetensors')
+    start = bert_start(weights)
     if start is None: return None
     _check_bert(text, start)
     parts = {k: m for k, m in dict(text=text, cross=cross, words=words).items() if m is not None}

@@ -12,9 +12,8 @@ from torch import nn
 from fastcore.basics import patch
 from ..core import unit_norm, check_choice
 from .. import losses
-from .backbones import (CrossEncoder, PixelNorm, ResTower, TextEncoder, TimmTower, TokenPool, init_text,
-                                       load_bert,
-                                       tower_kinds)
+from .backbones import (CrossEncoder, PixelNorm, ResTower, TextEncoder, TimmTower, TokenPool,
+                                       bert_start, init_text, load_bert, tower_kinds)
 from .weights import begin, load_network, published
 
 # %% ../../nbs/41_models.camel.ipynb #01e140bd
@@ -239,7 +238,7 @@ def camel_base(tokenizer=None, # Source of vocabulary size and padding id
     "CAMeL with BERT-base halves and a timm image tower"
     pad = 0
     if tokenizer is not None: vocab_size, pad = tokenizer.vocab_size, tokenizer.pad_id
-    image = TimmTower(tower, size)
+    bert, image = bert_start(text_weights), TimmTower(tower, size)
     takes = (*tower_kinds(image.net), 'camel_base')
     start = begin(weights, takes, f"weights of timm's {tower}", dict(imagenet=published(tower)))
     whole = start is not None and start.gives == 'camel_base'
@@ -249,5 +248,5 @@ def camel_base(tokenizer=None, # Source of vocabulary size and padding id
     model = CAMeL(image, text, cross, size, tokenizer=tokenizer, **kw)
     if image.stats: model.pixels.set_stats(*image.stats)
     model.loaded = load_network(model, start) if whole else image.loaded
-    model.text_loaded = load_bert(text, text_weights, cross, model.words)
+    model.text_loaded = load_bert(text, bert, cross, model.words)
     return model

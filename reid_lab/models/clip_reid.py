@@ -312,6 +312,9 @@ def forward(self:CLIPReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`, `i2
                 i2t_loss=self.weights['i2t']*ce(fp @ self.texts.T))
 
 # %% ../../nbs/33_models.clip_reid.ipynb #bc21310b
+_WHOLE = ('clip', 'clip_reid', 'clip_reid_b16'), f'{_CLIP}, or a released CLIP-ReID (ViT)'
+
+
 def start_clip_reid(clip:nn.Module, # From `clip_model`
     n_ids:int, # Training identities
     size, # Height and width of the crops
@@ -321,7 +324,7 @@ def start_clip_reid(clip:nn.Module, # From `clip_model`
     **kw, # Other arguments of `CLIPReID`
     ) -> CLIPReID:
     "A CLIP-ReID that starts from weights"
-    start = clip_start(weights, ('clip', 'clip_reid', 'clip_reid_b16'), f'{_CLIP}, or a released CLIP-ReID (ViT)', act)
+    start = clip_start(weights, *_WHOLE, act)
     whole, own = start is not None and start.gives.startswith('clip_reid'), clip.visual.grid_size
     if not whole: load_clip(clip, start, grid, act)
     model = CLIPReID(clip, n_ids, size, **kw)
@@ -343,7 +346,8 @@ def clip_reid_b16(n_ids:int, # Training identities
     **kw, # Other arguments of `CLIPReID`
     ) -> CLIPReID:
     "CLIP-ReID at paper size: CLIP ViT-B/16, 1,280-d test feature"
-    return start_clip_reid(clip_model(size, stride, act=act), n_ids, size, weights, grid, act, **kw)
+    start = clip_start(weights, *_WHOLE, act) # wrong weights are refused before the network is built
+    return start_clip_reid(clip_model(size, stride, act=act), n_ids, size, start, grid, act, **kw)
 
 
 def clip_reid_tiny(n_ids:int, # Training identities

@@ -12,8 +12,7 @@ import torch
 from .. import __version__
 from ..core import check_choice
 from ..files import atomic_path
-from .containers import open_weights
-from .layouts import OURS, identify, peeled, translate
+from .layouts import OURS, identify, open_weights, peeled, translate
 from .zoo import MODELS, create_model
 
 # %% ../../nbs/54_models.convert.ipynb #3ee922ba
@@ -103,7 +102,8 @@ def convert_weights(path, # A file or folder, see `open_weights`
         with torch.random.fork_rng(), warnings.catch_warnings():
             warnings.simplefilter('ignore') # the report says it all
             torch.manual_seed(seed)
-            nets.append(create_model(model, **{'text_weights' if text else 'weights': path}, **kw))
+            try: nets.append(create_model(model, **{'text_weights' if text else 'weights': path}, **kw))
+            except TypeError as e: raise ValueError(f'{model} cannot be built with {kw}: {e}') from None
     one, two = (net.state_dict() for net in nets)
     state = {k: v.contiguous() for k, v in one.items() if torch.equal(v, two[k])}
     loaded = nets[0].text_loaded if text else nets[0].loaded

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['GRIDS', 'patch_grid', 'resize_positions', 'shift_shuffle', 'jigsaw', 'overlapping_vit', 'Sided', 'TransReID',
-           'joined', 'half_local', 'person_grid', 'start_transreid', 'transreid_b16', 'transreid_tiny']
+           'joined', 'half_local', 'person_grid', 'transreid_start', 'start_transreid', 'transreid_b16',
+           'transreid_tiny']
 
 # %% ../../nbs/32_models.transreid.ipynb #abd04da3
 import copy, math
@@ -16,7 +17,7 @@ from .. import losses
 from ..core import check_choice, unit_norm
 from .backbones import PixelNorm
 from .bot import bn_neck, id_head
-from .weights import Start, begin, load_network, published
+from .weights import begin, load_network, published
 
 # %% ../../nbs/32_models.transreid.ipynb #3de50426
 def patch_grid(size, # (H,W) of the crops
@@ -275,6 +276,14 @@ def person_grid(n:int, # Positions without CLS
     return tuple(own) if n == own[0]*own[1] else GRIDS.get(n)
 
 
+def transreid_start(weights, # See `start_transreid`
+    ): # `Start`, or None
+    "Read the weights of a TransReID"
+    wanted = 'a vision transformer of timm or Hugging Face, or a released TransReID'
+    return begin(weights, ('vit', 'transreid', 'transreid_b16'), wanted,
+                 dict(imagenet21k=published('vit_base_patch16_224.orig_in21k_ft_in1k')))
+
+
 def start_transreid(vit:nn.Module, # From `overlapping_vit`
     n_ids:int, # Training identities
     size, # Height and width of the crops
@@ -283,10 +292,7 @@ def start_transreid(vit:nn.Module, # From `overlapping_vit`
     **kw, # Other arguments of `TransReID`
     ) -> TransReID:
     "A TransReID that starts from weights"
-    wanted = 'a vision transformer of timm or Hugging Face, or a released TransReID'
-    start = begin(weights, ('vit', 'transreid', 'transreid_b16'), wanted,
-                  dict(imagenet21k=published('vit_base_patch16_224.orig_in21k_ft_in1k')))
-    proj = vit.patch_embed.proj
+    start, proj = transreid_start(weights), vit.patch_embed.proj
     own = patch_grid(size, proj.kernel_size[0], proj.stride[0])
     fit = lambda p: resize_positions(p[0], own, grid)[None]
     whole = lambda p: resize_positions(p[0], own, grid or person_grid(p.shape[1] - 1, own))[None]
@@ -310,7 +316,8 @@ def transreid_b16(n_ids:int, # Training identities
     **kw, # Other arguments of `TransReID`
     ) -> TransReID:
     "TransReID at paper size: ViT-B/16, 3,840-d test feature"
-    return start_transreid(overlapping_vit(size, stride=stride), n_ids, size, weights, grid, **kw)
+    start = transreid_start(weights) # wrong weights are refused before the network is built
+    return start_transreid(overlapping_vit(size, stride=stride), n_ids, size, start, grid, **kw)
 
 # %% ../../nbs/32_models.transreid.ipynb #072fc916
 def transreid_tiny(n_ids:int, # Training identities

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from torch import nn
 from ..files import file_kind
-from .containers import open_weights, unwrapped
-from .layouts import OURS, identify, peeled, translate
+from .layouts import OURS, identify, open_weights, peeled, translate, unwrapped
 
 # %% ../../nbs/29_models.weights.ipynb #9d29b4d2
 NONE = (None, False, 'none') # values of `weights` that start from random numbers
@@ -66,7 +65,8 @@ def begin(weights, # None or 'none', a key of `names`, a local file or folder, o
     if weights is None or isinstance(weights, (bool, str)) and weights in NONE: return None
     if isinstance(weights, Start): return weights
     if weights is True: raise ValueError(f"weights=True is unknown; pass 'none', {[*(names or ())]}, a file or folder")
-    name, state, config, card = _source(weights, wanted, names or {})
+    try: name, state, config, card = _source(weights, wanted, names or {})
+    except ValueError as e: raise ValueError(f'{e}; needed here: {wanted}') from None
     layout = OURS if card.get('zoo') else identify(state)
     gives = card['zoo'] if layout is OURS else layout.gives if layout else ''
     if layout and gives not in accepts:

@@ -15,7 +15,7 @@ from reid_lab.files import wrong_file
 from reid_lab.data.loaders import pk_order
 from reid_lab.embeddings import Embeddings
 from reid_lab.models.clip_reid import load_clip
-from reid_lab.models.containers import read_weights
+from reid_lab.models.layouts import read_weights
 from reid_lab.models.weights import begin, load_network
 
 ARRAYS = dict(emb=np.eye(4, 3, dtype="f4") + .1, pid=np.arange(4), cam=np.array([0, 1, 0, 1]))
