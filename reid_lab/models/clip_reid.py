@@ -18,7 +18,7 @@ from ..files import file_kind
 from .backbones import PixelNorm
 from .bot import bn_neck, id_head
 from .transreid import Sided, patch_grid, person_grid, resize_positions
-from .weights import NONE, Start, begin, load_network
+from .weights import NONE, Start, begin, check_config, load_network
 from ..schedules import FORMS, lr_irra_cosine
 
 # %% ../../nbs/33_models.clip_reid.ipynb #3f934bfe
@@ -104,6 +104,8 @@ def load_clip(model:nn.Module, # From `clip_model`; changed in place
     "Load CLIP weights, position embeddings resized to the grid of `model`"
     start = clip_start(weights, act=act)
     fit = {'visual.positional_embedding': lambda p: resize_positions(p, model.visual.grid_size, grid)}
+    for part, blocks in (('vision_config', model.visual.transformer), ('text_config', model.transformer)):
+        check_config(start, part, num_attention_heads=blocks.resblocks[0].attn.num_heads)
     model.loaded = start and load_network(model, start, change=fit)
     return model
 

@@ -7,7 +7,7 @@ __all__ = ['WRAPPERS', 'WANTED', 'FOLDERS', 'OURS', 'LAYOUTS', 'unwrapped', 'rea
            'read_weights', 'Layout', 'Translated', 'translate', 'peeled', 'identify']
 
 # %% ../../nbs/28_models.layouts.ipynb #f30d6d50
-import argparse, io, json, pickle, re, zipfile
+import argparse, io, json, math, pickle, re, zipfile
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +50,7 @@ class _Module(dict):
 
 def _rebuilt(storage, offset, size, stride, *rest):
     "A tensor of a pickle from its storage"
+    if math.prod(size) > len(storage): raise ValueError('a tensor is larger than its storage')
     return torch.as_strided(storage, size, stride, offset).clone()
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from fastcore.basics import patch
 from .. import losses
 from ..core import check_choice, unit_norm
-from .backbones import PixelNorm
+from .backbones import PixelNorm, check_vit
 from .bot import bn_neck, id_head
 from .weights import begin, load_network, published
 
@@ -297,6 +297,7 @@ def start_transreid(vit:nn.Module, # From `overlapping_vit`
     fit = lambda p: resize_positions(p[0], own, grid)[None]
     whole = lambda p: resize_positions(p[0], own, grid or person_grid(p.shape[1] - 1, own))[None]
     tower = start is not None and not start.gives.startswith('transreid')
+    if tower: check_vit(vit, start)
     loaded = load_network(vit, start, change=dict(pos_embed=fit)) if tower else None
     model = TransReID(vit, n_ids, size, **kw)
     model.check_side(start)

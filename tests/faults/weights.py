@@ -1,6 +1,9 @@
 """Weights of other programs: wrong files for every tower, other architectures, missing parts, the commands."""
+import io
 import json
+import pickle
 import zipfile
+from collections import OrderedDict
 
 import torch
 from fault import bad, cut, refused
@@ -83,6 +86,27 @@ def _released(**more):
             if not k.startswith("pixels.")} | more
 
 
+def _vit(): return overlapping_vit((64, 64), stride=16, width=32, depth=2, heads=2).state_dict()
+
+
+def _bomb(tmp):
+    "A TorchScript archive with a tensor that claims a terabyte of one stored number"
+    class Storage: pass
+
+    class Big:
+        def __reduce__(self): return torch._utils._rebuild_tensor_v2, (Storage(), 0, (10**12,), (0,), False,
+                                                                       OrderedDict())
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, x):
+            return ("storage", torch.FloatStorage, "0", "cpu", 1) if isinstance(x, Storage) else None
+
+    data = io.BytesIO(); Pickler(data, 2).dump({"w": Big()})
+    with zipfile.ZipFile(tmp/"clip.pt", "w") as z:
+        z.writestr("a/data.pkl", data.getvalue()); z.writestr("a/constants.pkl", b""); z.writestr("a/data/0", bytes(4))
+    return open_weights(tmp/"clip.pt")
+
+
 def _evil(tmp):
     "A TorchScript archive whose pickle calls a function"
     with zipfile.ZipFile(tmp/"clip.pt", "w") as z:
@@ -154,6 +178,8 @@ FAULTS = [
     # archives
     bad("weights: a program that calls", "a TorchScript archive whose pickle runs a command", _evil, "posix.system",
         "unpickling can run code"),
+    bad("weights: a tensor larger than its storage", "a TorchScript archive of a terabyte", _bomb,
+        "clip.pt' is damaged"),
     bad("weights: arrays of NumPy", "features instead of weights",
         lambda t: (__import__("numpy").savez(t/"w.npz", a=[1]),
         TOWERS["bot"][0](t/"w.npz")), "is a NumPy .npz archive", "give the weights of the model"),
@@ -187,7 +213,10 @@ FAULTS = [
         "pass act='gelu'"),
     bad("weights: BERT of other heads", "four heads for two", lambda t: _text(t, num_attention_heads=4),
         "num_attention_heads=4",
-        "the text encoder 2"),
+        "the network here 2"),
+    bad("weights: a ViT of other heads", "four heads for two",
+        lambda t: _transreid(_folder(t, dict(num_attention_heads=4), _vit())),
+        "num_attention_heads=4 in its config", "the network here 2"),
     bad("weights: BERT of other activation", "ReLU", lambda t: _text(t, hidden_act="relu"), "hidden_act='relu'"),
     bad("weights: BERT of another vocabulary", "30 words for 40", lambda t: _text(t, vocab=40),
         "word.weight (30, 16) instead of (40, 16)"),
