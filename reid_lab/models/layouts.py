@@ -263,8 +263,8 @@ _HEAD = 'classifier of the pretraining'
 _POSITIONS = (r'.*position_ids$', 'numbers of positions, not weights')
 _TORCHVISION = Layout('resnet50', 'a ResNet-50 of torchvision or timm', 'resnet50',
     keys=(r'conv1\.weight', r'bn1\.running_mean', r'layer3\.5\.conv3\.weight', r'layer4\.2\.conv3\.weight'),
-    lacks=(r'layer3\.6\..*',), leave=((r'fc\.', _HEAD),), fits=('bot_r50',
-                                                                'camel_base'), pixels='mean and deviation of ImageNet')
+    lacks=(r'layer3\.6\..*',), leave=((r'fc\.', _HEAD),), fits=('bot_r50', 'camel_base'),
+    pixels='mean and deviation of ImageNet')
 _TIMM_VIT = Layout('timm_vit', 'a vision transformer of timm', 'vit',
     keys=(r'cls_token', r'pos_embed', r'patch_embed\.proj\.weight', r'blocks\.0\.attn\.qkv\.weight'),
     leave=((r'(head|head_dist|pre_logits|fc)\.', _HEAD),), fits=('transreid_b16', 'camel_base'),
@@ -275,8 +275,8 @@ _HF_VIT = Layout('hf_vit', 'a vision transformer of Hugging Face', 'vit',
     rename=((r'^vit\.', ''), (r'^embeddings\.(cls_token)$', r'\1'), (r'^embeddings\.position_embeddings$', 'pos_embed'),
             (r'^embeddings\.patch_embeddings\.projection', 'patch_embed.proj'), (r'^layernorm\.', 'norm.'),
             (r'^encoder\.layer\.', 'blocks.'), (r'layernorm_before', 'norm1'), (r'layernorm_after', 'norm2'),
-            (r'attention\.attention\.query\.(\w+)$', r'attn.qkv.\1#0'), (r'attention\.attention\.key\.(\w+)$',
-                                                                         r'attn.qkv.\1#1'),
+            (r'attention\.attention\.query\.(\w+)$', r'attn.qkv.\1#0'),
+            (r'attention\.attention\.key\.(\w+)$', r'attn.qkv.\1#1'),
             (r'attention\.attention\.value\.(\w+)$', r'attn.qkv.\1#2'), (r'attention\.output\.dense', 'attn.proj'),
             (r'intermediate\.dense', 'mlp.fc1'), (r'output\.dense', 'mlp.fc2')),
     fits=('transreid_b16', 'camel_base'), pixels='mean and deviation 0.5')
@@ -287,7 +287,7 @@ _NUMBERS = (r'(input_resolution|context_length|vocab_size|attn_mask)$', 'a numbe
 _OPENAI = Layout('openai_clip', "OpenAI's CLIP", **_CLIP, leave=(_NUMBERS,),
     keys=(r'visual\.class_embedding', r'token_embedding\.weight', r'input_resolution'))
 _OPEN_CLIP = Layout('open_clip', 'CLIP under the names of open_clip', **_CLIP, leave=(_NUMBERS,),
-                    lacks=(r'input_resolution',),
+    lacks=(r'input_resolution',),
     keys=(r'visual\.class_embedding', r'visual\.transformer\.resblocks\.0\..*', r'token_embedding\.weight'))
 _BLOCK = ((r'self_attn\.q_proj\.(\w+)$', r'attn.in_proj_\1#0'), (r'self_attn\.k_proj\.(\w+)$', r'attn.in_proj_\1#1'),
           (r'self_attn\.v_proj\.(\w+)$', r'attn.in_proj_\1#2'), (r'self_attn\.out_proj', 'attn.out_proj'),
@@ -302,8 +302,8 @@ _HF_CLIP = Layout('hf_clip', 'CLIP of Hugging Face', **_CLIP, leave=(_POSITIONS,
             (r'^vision_model\.embeddings\.patch_embedding', 'visual.conv1'),
             (r'^vision_model\.embeddings\.position_embedding\.weight', 'visual.positional_embedding'),
             (r'^vision_model\.pre_layrnorm', 'visual.ln_pre'), (r'^vision_model\.post_layernorm', 'visual.ln_post'),
-            (r'^visual_projection\.weight', 'visual.proj^T'), (r'^vision_model\.encoder\.layers',
-                                                               'visual.transformer.resblocks'),
+            (r'^visual_projection\.weight', 'visual.proj^T'),
+            (r'^vision_model\.encoder\.layers', 'visual.transformer.resblocks'),
             (r'^text_model\.encoder\.layers', 'transformer.resblocks'), *_BLOCK))
 
 # %% ../../nbs/28_models.layouts.ipynb #916a7f3f
@@ -312,18 +312,17 @@ _BERT = Layout('hf_bert', 'BERT of Hugging Face', 'bert',
           r'(bert\.)?encoder\.layer\.0\.attention\.self\.query\.weight',
           r'(bert\.)?embeddings\.token_type_embeddings\.weight'),
     leave=((r'(bert\.)?pooler\.', 'a layer behind CLS'), (r'cls\.seq_relationship\.', 'head for the next sentence'),
-           (r'cls\.predictions\.decoder\.', 'tied to the word embeddings'), (r'(classifier|qa_outputs)\.',
-                                                                             _HEAD), _POSITIONS),
+           (r'cls\.predictions\.decoder\.', 'tied to the word embeddings'),
+           (r'(classifier|qa_outputs)\.', _HEAD), _POSITIONS),
     rename=((r'^bert\.', ''), (r'LayerNorm\.gamma$', 'LayerNorm.weight'), (r'LayerNorm\.beta$', 'LayerNorm.bias'),
             (r'^embeddings\.word_embeddings', 'word'), (r'^embeddings\.position_embeddings', 'pos'),
-            (r'^embeddings\.token_type_embeddings', 'kind'), (r'^embeddings\.LayerNorm',
-                                                              'norm'), (r'^encoder\.layer\.', 'layers.'),
-            (r'attention\.self\.query', 'attn.q'), (r'attention\.self\.key', 'attn.k'), (r'attention\.self\.value',
-                                                                                         'attn.v'),
+            (r'^embeddings\.token_type_embeddings', 'kind'), (r'^embeddings\.LayerNorm', 'norm'),
+            (r'^encoder\.layer\.', 'layers.'), (r'attention\.self\.query', 'attn.q'),
+            (r'attention\.self\.key', 'attn.k'), (r'attention\.self\.value', 'attn.v'),
             (r'attention\.output\.dense', 'attn.out'), (r'attention\.output\.LayerNorm', 'attn.norm'),
             (r'intermediate\.dense', 'up'), (r'output\.dense', 'down'), (r'output\.LayerNorm', 'norm'),
-            (r'^cls\.predictions\.transform\.dense', 'words.dense'), (r'^cls\.predictions\.transform\.LayerNorm',
-                                                                      'words.norm'),
+            (r'^cls\.predictions\.transform\.dense', 'words.dense'),
+            (r'^cls\.predictions\.transform\.LayerNorm', 'words.norm'),
             (r'^cls\.predictions\.bias', 'words.bias')), fits=('camel_base',))
 
 # %% ../../nbs/28_models.layouts.ipynb #b783e9ea
@@ -333,42 +332,40 @@ _TRANS = ((r'^base\.cls_token$', 'cls'), (r'^base\.pos_embed$', 'pos'), (r'^base
           (r'^classifier\.', 'heads.0.'), (r'^classifier_(\d)\.', r'heads.\1.'))
 _HALF = dict(pixels='mean and deviation 0.5')
 _TRANSREID = Layout('transreid', 'a released TransReID with its jigsaw branch', 'transreid', **_HALF,
-                    fits=('transreid_b16',),
-    keys=(r'base\.cls_token', r'b1\.0\.attn\.qkv\.weight', r'b2\.0\.attn\.qkv\.weight', r'bottleneck_1\.weight'),
+    fits=('transreid_b16',), keys=(r'base\.cls_token', r'b1\.0\.attn\.qkv\.weight', r'b2\.0\.attn\.qkv\.weight',
+                                   r'bottleneck_1\.weight'),
     leave=((r'base\.fc\.', _HEAD), (r'base\.blocks\.LAST\.', _COPIED), (r'base\.norm\.', _COPIED)),
     rename=((r'^base\.blocks\.', 'blocks.'), (r'^b1\.', 'global_branch.'), (r'^b2\.', 'local_branch.'), *_TRANS))
 _TRANSREID_PLAIN = Layout('transreid_plain', 'a released TransReID without jigsaw branch', 'transreid', **_HALF,
-    fits=('transreid_b16',), keys=(r'base\.cls_token', r'base\.blocks\.0\..*',
-                                   r'bottleneck\.weight'), lacks=(r'b1\.0\..*',),
-    leave=((r'base\.fc\.', _HEAD),),
+    fits=('transreid_b16',), keys=(r'base\.cls_token', r'base\.blocks\.0\..*', r'bottleneck\.weight'),
+    lacks=(r'b1\.0\..*',), leave=((r'base\.fc\.', _HEAD),),
     rename=((r'^base\.blocks\.LAST\.', 'global_branch.0.'), (r'^base\.norm\.', 'global_branch.1.'),
             (r'^base\.blocks\.', 'blocks.'), *_TRANS))
 _BOT = Layout('bot', 'a released BoT (its stem has no ReLU)', 'bot', fits=('bot_r50',), pixels=_TORCHVISION.pixels,
-    keys=(r'base\.conv1\.weight', r'base\.layer4\.0\.conv1\.weight',
-          r'bottleneck\.running_mean'), lacks=(r'bottleneck_1\..*',),
+    keys=(r'base\.conv1\.weight', r'base\.layer4\.0\.conv1\.weight', r'bottleneck\.running_mean'),
+    lacks=(r'bottleneck_1\..*',),
     rename=((r'^base\.', 'image.net.'), (r'^bottleneck\.', 'neck.'), (r'^classifier\.', 'classify.')))
 _CLIP_REID = Layout('clip_reid', 'a released CLIP-ReID (ViT)', 'clip_reid', **_HALF, fits=('clip_reid_b16',),
     keys=(r'image_encoder\.class_embedding', r'prompt_learner\.cls_ctx', r'bottleneck_proj\.weight'),
     rename=((r'^image_encoder\.', 'visual.'), (r'^text_encoder\.transformer\.', 'text.transformer.'),
             (r'^text_encoder\.positional_embedding', 'text.pos'), (r'^text_encoder\.ln_final', 'text.norm'),
             (r'^text_encoder\.text_projection', 'text.proj'), (r'^cv_embed$', 'side_embed'),
-            (r'^prompt_learner\.cls_ctx', 'prompts.learned'), (r'^prompt_learner\.token_(prefix|suffix)',
-                                                               r'prompts.\1^0'),
+            (r'^prompt_learner\.cls_ctx', 'prompts.learned'),
+            (r'^prompt_learner\.token_(prefix|suffix)', r'prompts.\1^0'),
             (r'^bottleneck\.', 'necks.0.'), (r'^bottleneck_proj\.', 'necks.1.'), (r'^classifier\.', 'heads.0.'),
             (r'^classifier_proj\.', 'heads.1.')))
 
 # %% ../../nbs/28_models.layouts.ipynb #a4fe2844
 _CLIP_REID_R50 = Layout('clip_reid_r50', 'a released CLIP-ReID (ResNet-50)', '',
     keys=(r'image_encoder\.attnpool\..*', r'prompt_learner\.cls_ctx'))
-_RDE = Layout('rde', 'a released RDE', '', keys=(r'base_model\.visual\.class_embedding',
-                                                 r'(visul|texual)_emb_layer\..*'))
+_RDE = Layout('rde', 'a released RDE', '',
+    keys=(r'base_model\.visual\.class_embedding', r'(visul|texual)_emb_layer\..*'))
 _IRRA = Layout('irra', "a released IRRA, or a program of its line", '', keys=(r'base_model\.visual\.class_embedding',))
 _APTM = Layout('aptm', 'a released APTM or CAMeL', '',
     keys=(r'vision_encoder\..*', r'text_encoder\..*', r'itm_head\..*', r'vision_proj\.weight'))
 OURS = Layout('reid_lab', 'weights of this library', 'ours', keys=()) # known by its card, see `identify`
 LAYOUTS = {x.name: x for x in (_RDE, _IRRA, _APTM, _CLIP_REID, _CLIP_REID_R50, _TRANSREID, _TRANSREID_PLAIN, _BOT,
-                               _HF_CLIP,
-                               _HF_VIT, _BERT, _OPENAI, _OPEN_CLIP, _TIMM_VIT, _TORCHVISION)}
+                               _HF_CLIP, _HF_VIT, _BERT, _OPENAI, _OPEN_CLIP, _TIMM_VIT, _TORCHVISION)}
 
 # %% ../../nbs/28_models.layouts.ipynb #93926e3c
 def peeled(state:dict, # Name -> tensor

@@ -89,8 +89,8 @@ def check_config(start, # `Start`, or None
     theirs = theirs.get(part, {}) if part else theirs
     for k, v in mine.items():
         if theirs.get(k, v) != v:
-            raise ValueError(f"{start.name} has {k}={theirs[k]!r} in its config, the network here {v!r}; build the network "
-                             "alike, or take other weights")
+            raise ValueError(f"{start.name} has {k}={theirs[k]!r} in its config, the network here {v!r}; build the "
+                             "network alike, or take other weights")
 
 # %% ../../nbs/29_models.weights.ipynb #32d63467
 HEADS = ('fc.', 'head.', 'head_dist.', 'classifier.')
