@@ -296,6 +296,7 @@ def test_heads_of_other_identities_are_left_out_and_named(tmp_path):
     with pytest.warns(UserWarning, match=r"classify.weight \(5, 2048\) instead of \(7, 2048\)"):
         model = bot_r50(n_ids=7, size=SIZE, weights=path)
     assert model.loaded.missing == ("classify.weight",) and "left out: 1" in model.loaded.report()
+    assert "order of a Python set" in model.loaded.report()
 
 
 @pytest.mark.parametrize("wrap", WRAPS)

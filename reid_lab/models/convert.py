@@ -41,8 +41,8 @@ def inspect_weights(path, # A file or folder, see `open_weights`
     out = dict(file=w.path.name, kind=w.kind, tensors=len(state), numbers=sum(v.numel() for v in state.values()),
                types=sorted({str(v.dtype).removeprefix('torch.') for v in state.values()}),
                layout=layout.name if layout else '', about=layout.about if layout else 'a layout that is not known',
-               fits=list(layout.fits) if layout else [], pixels=layout.pixels if layout else '', arguments={}, left={},
-               renamed=0, first=[*state][:3], card=w.card)
+               fits=list(layout.fits) if layout else [], pixels=layout.pixels if layout else '',
+               note=layout.note if layout else '', arguments={}, left={}, renamed=0, first=[*state][:3], card=w.card)
     if layout is OURS: out |= dict(fits=[w.card['zoo']], arguments=json.loads(w.card.get('arguments', '{}')))
     if layout in (None, OURS) or not layout.gives: return out
     t = translate(next(s for _, s in peeled(state) if layout.matches(s)), layout)
@@ -65,6 +65,7 @@ def weights_text(found:dict, # From `inspect_weights`
     else: lines.append('fits        ' + ('no model of this zoo takes it yet' if found['layout'] else
                        f"perhaps a timm tower of the same names; it begins with {', '.join(found['first'])}"))
     if found['pixels']: lines.append(f"pixels      {found['pixels']}")
+    if found['note']: lines.append(f"note        {found['note']}")
     if found['renamed']: lines.append(f"renamed     {found['renamed']} tensors")
     lines += [f'left out    {few(names)}: {why}' for why, names in found['left'].items()]
     lines += [f'{k:11} {v}' for k, v in found['card'].items() if k in ('source', 'sha256', 'layout')]

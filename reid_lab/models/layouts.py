@@ -204,6 +204,7 @@ class Layout:
     leave:tuple = () # (expression, why such tensors are left out)
     fits:tuple = () # Models of the zoo that take it
     pixels:str = '' # Preprocessing that it was trained with
+    note:str = '' # What else must be known
 
     def matches(self, names): # Names of tensors -> bool
         "Whether all of `keys` and none of `lacks` occur among the `names`"
@@ -330,7 +331,8 @@ _COPIED = 'not run by the released program: b1 and b2 are its trained copies'
 _TRANS = ((r'^base\.cls_token$', 'cls'), (r'^base\.pos_embed$', 'pos'), (r'^base\.patch_embed\.', 'patches.'),
           (r'^base\.sie_embed$', 'side_embed^1'), (r'^bottleneck\.', 'necks.0.'), (r'^bottleneck_(\d)\.', r'necks.\1.'),
           (r'^classifier\.', 'heads.0.'), (r'^classifier_(\d)\.', r'heads.\1.'))
-_HALF = dict(pixels='mean and deviation 0.5')
+_ORDER = dict(note="classifiers and prompts are in the order of a Python set; the identity of a row is not known")
+_HALF = dict(pixels='mean and deviation 0.5', **_ORDER)
 _TRANSREID = Layout('transreid', 'a released TransReID with its jigsaw branch', 'transreid', **_HALF,
     fits=('transreid_b16',), keys=(r'base\.cls_token', r'b1\.0\.attn\.qkv\.weight', r'b2\.0\.attn\.qkv\.weight',
                                    r'bottleneck_1\.weight'),
@@ -341,7 +343,8 @@ _TRANSREID_PLAIN = Layout('transreid_plain', 'a released TransReID without jigsa
     lacks=(r'b1\.0\..*',), leave=((r'base\.fc\.', _HEAD),),
     rename=((r'^base\.blocks\.LAST\.', 'global_branch.0.'), (r'^base\.norm\.', 'global_branch.1.'),
             (r'^base\.blocks\.', 'blocks.'), *_TRANS))
-_BOT = Layout('bot', 'a released BoT (its stem has no ReLU)', 'bot', fits=('bot_r50',), pixels=_TORCHVISION.pixels,
+_BOT = Layout('bot', 'a released BoT (its stem has no ReLU)', 'bot', fits=('bot_r50',), **_ORDER,
+    pixels=_TORCHVISION.pixels,
     keys=(r'base\.conv1\.weight', r'base\.layer4\.0\.conv1\.weight', r'bottleneck\.running_mean'),
     lacks=(r'bottleneck_1\..*',),
     rename=((r'^base\.', 'image.net.'), (r'^bottleneck\.', 'neck.'), (r'^classifier\.', 'classify.')))

@@ -112,6 +112,7 @@ class Loaded:
     resized:tuple = () # Tensors that were changed to fit, such as positions of another grid
     left:tuple = () # (their name, why it is left out)
     kept:tuple = () # Tensors of the network that no file of this layout holds
+    note:str = '' # What else must be known of this layout
 
     def __str__(self):
         parts = [f'{self.matched} of {self.total} tensors loaded']
@@ -136,7 +137,7 @@ class Loaded:
         groups['kept, as no such file holds them'] = self.kept
         for what, names in groups.items():
             if names: lines.append(f'{what}: {len(names)} ({", ".join(names[:3])}{", ..."*(len(names) > 3)})')
-        return '\n'.join(lines)
+        return '\n'.join(lines + [f'note: {self.note}']*bool(self.note))
 
 # %% ../../nbs/29_models.weights.ipynb #6de6e386
 def find_prefix(state:dict, # Name -> tensor
@@ -224,8 +225,7 @@ def load_network(net:nn.Module, # Takes the weights; changed in place
     net.load_state_dict(f['fits'], strict=False)
     out = Loaded(len(f['fits']), total, prefix, tuple(f['heads']), (*(f['inside'] if least < 1 else ()), *f['outside']),
                  tuple(f['missing']), tuple(f['misfit']), name.strip("'"), resized=resized, kept=tuple(f['kept']))
-    if start: out = replace(out, layout=start.layout.about if start.layout else '',
-                            renamed=tuple(start.renamed.items()),
-                            left=tuple(start.left.items()))
+    if start: out = replace(out, renamed=tuple(start.renamed.items()), left=tuple(start.left.items()))
+    if start and start.layout: out = replace(out, layout=start.layout.about, note=start.layout.note)
     if out.unused or out.missing or out.misfit: warnings.warn(f'{name}: {out}', stacklevel=2)
     return out
