@@ -286,6 +286,32 @@ def _add_results(command):
     c.add_argument('--where', action='append', metavar='NAME=VALUE', help='only these rows: a column or parameter')
     c.add_argument('--dirty', action='store_true', help='also rows made with changed files')
 
+# %% ../nbs/96_cli.ipynb #b9bd7857
+def _weights(a):
+    from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
+    if a.action == 'inspect':
+        found = inspect_weights(a.file)
+        print(_json(found) if a.json else weights_text(found))
+        return 0
+    if not (a.target and a.model):
+        raise ValueError('convert needs a file to write and --model (see `reid_lab list models`)')
+    from reid_lab.runs import parse_value
+    card = convert_weights(a.file, a.target, a.model, **{k: parse_value(v, None) for k, v in pairs(a.param).items()})
+    end = f'written: {a.target}, for create_model({a.model!r}, weights=...)'
+    print(_json(card) if a.json else f"{card['report']}\n{end}")
+    return 0
+
+
+def _add_weights(command):
+    "`weights`"
+    c = command('weights', _weights, 'say what a file of weights is, or convert it for a model', 'models')
+    c.add_argument('action', choices=('inspect', 'convert'), help='what to do')
+    c.add_argument('file', help='weights file, or a folder with config.json and model.safetensors')
+    c.add_argument('target', nargs='?', metavar='OUT', help='convert: the .safetensors file to write')
+    c.add_argument('--model', help='convert: model of the zoo, see below')
+    c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE', help='convert: argument of the model')
+    c.add_argument('--json', action='store_true', help='print JSON')
+
 # %% ../nbs/96_cli.ipynb #b52c4e6f
 def _add_runs(command):
     "`run` and `sweep`"
@@ -386,7 +412,7 @@ def parser() -> argparse.ArgumentParser:
         c = sub.add_parser(name, help=text, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
         c.set_defaults(do=do); c.ending = ending
         return c
-    for add in (_add_runs, _add_data, _add_numbers, _add_results): add(command)
+    for add in (_add_runs, _add_data, _add_numbers, _add_results, _add_weights): add(command)
     return p
 
 # %% ../nbs/96_cli.ipynb #c7a6eca5

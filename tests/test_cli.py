@@ -210,3 +210,27 @@ def test_warnings_of_the_library_are_lines_of_the_command(tmp_path, capsys):
     assert main(["metrics", str(tmp_path/"same.npz"), str(tmp_path/"same.npz"), "--ties", "expected"]) == 0
     said = capsys.readouterr()
     assert said.err == "" and f"R1         {100/5:.2f}" in said.out      # one right of five, in any order
+
+
+def test_weights_are_inspected_and_converted(tmp_path, capsys):
+    import timm
+    import torch
+    from reid_lab.models.bot import bot_r50
+    torch.manual_seed(3)
+    state = timm.create_model("resnet50", num_classes=5).state_dict()
+    torch.save({"state_dict": {f"module.{k}": v for k, v in state.items()}}, tmp_path/"r50.pth")
+    assert main(["weights", "inspect", str(tmp_path/"r50.pth")]) == 0
+    out = capsys.readouterr().out
+    assert "a ResNet-50 of torchvision or timm" in out and "fits        bot_r50" in out
+    assert "left out    2 (fc.weight, fc.bias): classifier of the pretraining" in out
+    assert main(["weights", "inspect", str(tmp_path/"r50.pth"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["layout"] == "resnet50" and found["tensors"] == len(state) and found["arguments"] == {}
+    args = ["--model", "bot_r50", "-p", "size=(64, 32)", "-p", "n_ids=3"]
+    assert main(["weights", "convert", str(tmp_path/"r50.pth"), str(tmp_path/"b.safetensors"), *args]) == 0
+    assert "taken: 318 of 318 tensors" in capsys.readouterr().out
+    model = bot_r50(n_ids=7, size=(64, 32), weights=tmp_path/"b.safetensors")
+    assert torch.equal(model.image.net.layer4[2].conv3.weight, state["layer4.2.conv3.weight"])
+    assert main(["weights", "inspect", str(tmp_path/"b.safetensors")]) == 0
+    out = capsys.readouterr().out
+    assert "weights of this library" in out and "source      r50.pth" in out and "n_ids=3" in out

@@ -16,10 +16,11 @@ from reid_lab.losses import supcon
 from reid_lab.learner import load_weights, save_weights
 from reid_lab.models.backbones import ResTower, TimmTower, norm_gradients
 from reid_lab.models.bot import BoT, bn_neck, id_head, keep_resolution
-from reid_lab.models.weights import load_network, load_pretrained, read_weights
+from reid_lab.models.layouts import read_weights
+from reid_lab.models.weights import begin, load_network, published
 from reid_lab.models.clip_reid import CLIPReID, clip_model, learn_prompts, load_clip, prompt_loss
 from reid_lab.models.transreid import (TransReID, half_local, jigsaw, overlapping_vit, patch_grid, resize_positions,
-                                       shift_shuffle)
+                                       shift_shuffle, start_transreid)
 from reid_lab.models.zoo import MODELS, check_image_model, create_model, list_models, sample_batch
 from reid_lab.tta import influential
 
@@ -300,24 +301,29 @@ def test_positions_on_another_grid():
     with pytest.raises(ValueError, match="smaller than one patch"): patch_grid((8, 32))
 
 
-def test_pretrained_vit_from_a_file(tmp_path):
+def test_a_vit_from_a_file(tmp_path):
     kw = dict(width=24, depth=2, heads=2)
     source = overlapping_vit((64, 64), stride=16, **kw)          # 4 x 4, a square
     state = {**source.state_dict(), "head.weight": torch.zeros(3, 24)}
     torch.save(state, tmp_path/"vit.pt")
-    vit = overlapping_vit((64, 32), stride=12, pretrained=tmp_path/"vit.pt", **kw)
-    assert torch.equal(vit.blocks[1].mlp.fc1.weight, source.blocks[1].mlp.fc1.weight)
-    assert torch.allclose(vit.pos_embed[0], resize_positions(source.pos_embed[0], (5, 2)))
-    TransReID(vit, 4, (64, 32)).raw_features(torch.rand(1, 3, 64, 32))
+    vit = overlapping_vit((64, 32), stride=12, **kw)
+    model = start_transreid(vit, 4, (64, 32), tmp_path/"vit.pt")
+    for branch in (model.global_branch, model.local_branch):
+        assert torch.equal(branch[0].mlp.fc1.weight, source.blocks[1].mlp.fc1.weight)
+    assert torch.allclose(model.pos[0], resize_positions(source.pos_embed[0], (5, 2)))
+    assert model.loaded.left == (("head.weight", "classifier of the pretraining"),) and len(model.loaded.resized) == 1
+    model.raw_features(torch.rand(1, 3, 64, 32))
     with pytest.raises(ValueError, match="cannot be loaded into VisionTransformer: .* missing"):
-        overlapping_vit((64, 32), stride=12, pretrained=tmp_path/"vit.pt", width=24, depth=3, heads=2)
+        start_transreid(overlapping_vit((64, 32), width=24, depth=3, heads=2), 4, (64, 32), tmp_path/"vit.pt")
 
 
 def test_weights_are_never_fetched_silently(tmp_path):
+    def never(): raise AssertionError("downloaded")
+    for none in (None, False, "none"): assert begin(none, (), "", dict(imagenet=never)) is None
+    with pytest.raises(FileNotFoundError, match="weights='no.pt' is not a file or folder; pass 'none', 'imagenet'"):
+        begin("no.pt", (), "a net", dict(imagenet=never))
+    with pytest.raises(ValueError, match="weights=True"): begin(True, (), "a net")
     net = nn.Linear(2, 2)
-    assert load_pretrained(net, False, "resnet50.tv_in1k") is None
-    with pytest.raises(FileNotFoundError, match="pretrained='no.pt' is not a file"):
-        load_pretrained(net, "no.pt", "resnet50.tv_in1k")
     with pytest.raises(ValueError, match="1 left over"):
         load_network(net, {**net.state_dict(), "other": torch.zeros(1)})
 
@@ -329,10 +335,9 @@ def test_a_failed_download_names_the_way_out(monkeypatch):
     monkeypatch.setattr(timm, "create_model", offline)
     monkeypatch.setattr(open_clip, "create_model", offline)
     with pytest.raises(OSError, match="'resnet50.tv_in1k' could not be downloaded.*local file"):
-        load_pretrained(nn.Linear(2, 2), True, "resnet50.tv_in1k")
-    for tag in (True, "openai"):
-        with pytest.raises(OSError, match="'openai' could not be downloaded.*local file"):
-            load_clip(clip_model(SIZE, **TINY_CLIP), tag)
+        begin("imagenet", (), "a net", dict(imagenet=published("resnet50.tv_in1k")))
+    with pytest.raises(OSError, match="'openai' could not be downloaded.*local file"):
+        load_clip(clip_model(SIZE, **TINY_CLIP), "openai")
 
 
 # --- CLIP-ReID -------------------------------------------------------------------------------------------------------

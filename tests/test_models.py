@@ -35,6 +35,12 @@ class OneBatch:
 def test_contract_and_record(name): check_entry(name, SIZE)
 
 
+@pytest.mark.parametrize("name", list_models(trains=False))
+def test_a_control_embeds_and_is_not_trained(name):
+    assert check_entry(name, SIZE) == {} and name not in list_models("image")
+    with pytest.raises(RuntimeError, match="not trained"): build(name)({})
+
+
 @pytest.mark.parametrize("name", list_models(size="paper"))
 def test_record_of_a_model_at_paper_size(name): check_entry(name, SIZE, contract=False)
 

@@ -12,7 +12,9 @@ from torch import nn
 from fastcore.basics import patch
 from ..core import unit_norm, check_choice
 from .. import losses
-from .backbones import PixelNorm, ResTower, TimmTower, TokenPool, TextEncoder, CrossEncoder, init_text
+from .backbones import (CrossEncoder, PixelNorm, ResTower, TextEncoder, TimmTower, TokenPool,
+                                       bert_start, init_text, load_bert, tower_kinds)
+from .weights import begin, load_network, published
 
 # %% ../../nbs/41_models.camel.ipynb #01e140bd
 class ITMHead(nn.Module):
@@ -228,14 +230,23 @@ def camel_tiny(tokenizer=None, # Object with `vocab_size`, `pad_id`, `context_le
 def camel_base(tokenizer=None, # Source of vocabulary size and padding id
     vocab_size:int=30522, # Used when there is no tokenizer
     tower:str='resnet50', # A timm architecture
-    tower_weights=None, # Local weight file of the tower
+    weights=None, # None or 'none'; 'imagenet' (downloads once); weights of the tower, as a local file or folder
+    text_weights=None, # None or 'none'; a Hugging Face folder of BERT
     size=(224, 224), # Input height and width
     dropout:float=.1, # Dropout of text and cross encoder
     **kw): # Other arguments of `CAMeL`
     "CAMeL with BERT-base halves and a timm image tower"
     pad = 0
     if tokenizer is not None: vocab_size, pad = tokenizer.vocab_size, tokenizer.pad_id
-    image = TimmTower(tower, size, tower_weights)
+    bert, image = bert_start(text_weights), TimmTower(tower, size)
+    takes = (*tower_kinds(image.net), 'camel_base')
+    start = begin(weights, takes, f"weights of timm's {tower}", dict(imagenet=published(tower)))
+    whole = start is not None and start.gives == 'camel_base'
+    if not whole: image.start(start)
     text = TextEncoder(vocab_size, pad_id=pad, dropout=dropout)
     cross = CrossEncoder(img_width=image.width, dropout=dropout)
-    return CAMeL(image, text, cross, size, tokenizer=tokenizer, **kw)
+    model = CAMeL(image, text, cross, size, tokenizer=tokenizer, **kw)
+    if image.stats: model.pixels.set_stats(*image.stats)
+    model.loaded = load_network(model, start) if whole else image.loaded
+    model.text_loaded = load_bert(text, bert, cross, model.words)
+    return model

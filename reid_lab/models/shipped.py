@@ -15,7 +15,7 @@ import torch
 from ..core import check_choice
 from ..data.text import WordPiece
 from ..files import BROKEN, atomic_path, file_sum, wrong_file
-from .weights import read_weights
+from .layouts import read_weights
 
 # %% ../../nbs/48_models.shipped.ipynb #9411c7b8
 FOLDER = resources.files('reid_lab')/'resources'/'weights' # of the files

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['READS', 'SIZES', 'TINY', 'NEEDS', 'MODELS', 'KINDS', 'ModelInfo', 'list_models', 'create_model', 'describe_models',
-           'sample_batch', 'check_model', 'check_image_model', 'observed_facts', 'check_entry']
+           'sample_batch', 'check_model', 'check_image_model', 'check_control', 'observed_facts', 'check_entry']
 
 # %% ../../nbs/49_models.zoo.ipynb #73c51028
 import inspect
@@ -19,11 +19,13 @@ from .bot import bot_r50, bot_tiny
 from .camel import camel_base, camel_tiny
 from .clip_reid import clip_reid_b16, clip_reid_tiny
 from .dual import dual_tiny
+from .frozen import frozen
 from .transreid import transreid_b16, transreid_tiny
 
 # %% ../../nbs/49_models.zoo.ipynb #80432657
 READS, SIZES, TINY = ('images', 'captions'), ('tiny', 'paper'), 2_000_000
-NEEDS = dict(n_ids=4, tokenizer=SimpleNamespace(vocab_size=60, pad_id=0, context_length=12)) # argument -> for checks
+NEEDS = dict(n_ids=4, tokenizer=SimpleNamespace(vocab_size=60, pad_id=0, context_length=12), tower='resnet10t',
+             weights='none') # argument -> for checks
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class ModelInfo:
     itm: bool = False  # Has an ITM head: `image_states`, `text_states`, `match_logit`, so that re-ranking is possible
     mlm: bool = False  # Trains on masked words: `tokens_mlm` and `labels_mlm` of a batch
     eda: bool = False  # By default trains on a second view of each caption: `tokens_eda` of a batch
+    trains: bool = True  # Has losses; False: a control that only embeds images
 
     def __post_init__(self):
         check_choice('reads', self.reads, READS); check_choice('size', self.size, SIZES)
@@ -54,10 +57,13 @@ MODELS = dict(
     clip_reid_b16=ModelInfo(clip_reid_b16, 'images', 'paper', 'clip_reid', 'CLIP-ReID, AAAI 2023', ('n_ids',)),
     clip_reid_tiny=ModelInfo(clip_reid_tiny, 'images', 'tiny', 'clip_reid', 'CLIP-ReID, AAAI 2023', ('n_ids',)),
     dual_tiny=ModelInfo(dual_tiny, 'captions', 'tiny', 'dual', 'two towers, a baseline', ('tokenizer',)),
+    frozen=ModelInfo(frozen, 'images', 'paper', 'frozen', 'an image tower as published, zero-shot control',
+                     ('tower', 'weights'),
+        trains=False),
     transreid_b16=ModelInfo(transreid_b16, 'images', 'paper', 'transreid', 'TransReID, ICCV 2021', ('n_ids',)),
     transreid_tiny=ModelInfo(transreid_tiny, 'images', 'tiny', 'transreid', 'TransReID, ICCV 2021', ('n_ids',)),
 )
-KINDS = dict(all={}, text=dict(reads='captions'), image=dict(reads='images'), tiny=dict(size='tiny'))
+KINDS = dict(all={}, text=dict(reads='captions'), image=dict(reads='images', trains=True), tiny=dict(size='tiny'))
 
 
 def list_models(kind:str='all', # Key of `KINDS`, short for some facts
@@ -159,6 +165,20 @@ def _check_raw(model, img):
     for name, a, b in zip(('raw_features', 'logits'), (raw, scores), model.forward_tta(img)):
         assert torch.allclose(a, b, atol=1e-5), f"forward_tta gives other {name} than {name} itself"
 
+# %% ../../nbs/49_models.zoo.ipynb #a3727a27
+def check_control(model, # Embeds images
+    batch:dict=None, # Default: `sample_batch(model.size)`
+    ) -> dict: # Empty: there are no losses
+    "Raise `AssertionError` naming what is broken in a model that is not trained"
+    batch = batch or sample_batch(model.size)
+    learned = [n for n, p in model.named_parameters() if p.requires_grad]
+    assert not learned, f"{learned[:3]} can be trained"
+    try: model(batch)
+    except RuntimeError as e: assert 'not trained' in str(e), str(e)
+    else: raise AssertionError("forward() returned losses, but the record says that the model is not trained")
+    _check_encoder(model.eval(), 'encode_image', batch['img'])
+    return {}
+
 # %% ../../nbs/49_models.zoo.ipynb #ae9ccd08
 class _Spy(dict):
     "A batch that remembers which of its keys were read"
@@ -179,19 +199,19 @@ def _matches(model, batch):
 @torch.no_grad()
 def observed_facts(model, # Any model of the contract
     batch:dict=None, # Default: `sample_batch(model.size)`
-    ) -> dict: # `reads`, `size`, `itm`, `mlm`, `eda`
+    ) -> dict: # `reads`, `size`, `itm`, `mlm`, `eda`, `trains`
     "What a model does, in the terms of `ModelInfo`"
-    batch = batch or sample_batch(model.size)
+    batch, trains = batch or sample_batch(model.size), getattr(model, 'trains', True)
     spy = _Spy(batch, tokens_eda=batch['tokens'].flip(0))
-    model.eval()(spy)
-    return dict(reads='captions' if 'tokens' in spy.read else 'images', itm=_matches(model, batch),
+    if trains: model.eval()(spy)
+    return dict(trains=trains, reads='captions' if 'tokens' in spy.read else 'images', itm=_matches(model, batch),
                 size='tiny' if sum(p.numel() for p in model.parameters()) <= TINY else 'paper',
                 mlm='tokens_mlm' in spy.read, eda='tokens_eda' in spy.read)
 
 # %% ../../nbs/49_models.zoo.ipynb #c4299bb9
 def check_entry(name:str, # Key of `MODELS`
     size=(64, 32), # Of the images, (H,W)
-    contract:bool=True, # Also run `check_model` or `check_image_model`
+    contract:bool=True, # Also run `check_model`, `check_image_model` or `check_control`
     ) -> dict: # What these return
     "Build a registered model; raise `AssertionError` where contract or record do not hold"
     info = MODELS[check_choice('name', name, MODELS)]
@@ -199,7 +219,8 @@ def check_entry(name:str, # Key of `MODELS`
     lacks = [k for k in info.needs if k not in taken]
     assert not lacks, f"{name} takes no argument {lacks}; its record says it needs {info.needs}"
     model = create_model(name, size=size, **{k: NEEDS[k] for k in info.needs})
-    out = (check_image_model if info.reads == 'images' else check_model)(model) if contract else {}
+    check = check_control if not info.trains else check_image_model if info.reads == 'images' else check_model
+    out = check(model) if contract else {}
     wrong = {k: (getattr(info, k), v) for k, v in observed_facts(model).items() if getattr(info, k) != v}
     assert not wrong, f"the record of {name} says one thing and the model does another (record, model): {wrong}"
     return out

@@ -146,7 +146,7 @@ def model_of(key:dict, # With `model` and `model_kw`
     ): # Module
     "The untrained model that a key describes"
     kw = {k: tuple(v) if isinstance(v, list) else v for k, v in key['model_kw'].items()}
-    kw.pop('pretrained', None)   # the folder's own weights follow
+    for k in ('weights', 'text_weights', 'pretrained'): kw.pop(k, None)   # the folder's own weights follow
     model = create_model(key['model'], **kw, **more)
     if 'test_resample' in key: model.resample = key['test_resample']   # how its test images are resized
     return model

@@ -15,7 +15,8 @@ from reid_lab.files import wrong_file
 from reid_lab.data.loaders import pk_order
 from reid_lab.embeddings import Embeddings
 from reid_lab.models.clip_reid import load_clip
-from reid_lab.models.weights import load_pretrained, load_network, read_weights
+from reid_lab.models.layouts import read_weights
+from reid_lab.models.weights import begin, load_network
 
 ARRAYS = dict(emb=np.eye(4, 3, dtype="f4") + .1, pid=np.arange(4), cam=np.array([0, 1, 0, 1]))
 
@@ -196,8 +197,8 @@ FAULTS = [
         "is an HTML page; expected a .npz file"),
     bad("weights: missing", "no such file", lambda t: read_weights(t/"w.pth"), "does not exist; expected weights",
         error=FileNotFoundError),
-    bad("weights: pretrained is no file", "a misspelt path", lambda t: load_pretrained(_net(), "w.pht", "resnet50"),
-        "pretrained='w.pht' is not a file", error=FileNotFoundError),
+    bad("weights: pretrained is no file", "a misspelt path", lambda t: begin("w.pht", (), "a net"),
+        "weights='w.pht' is not a file", error=FileNotFoundError),
     bad("weights: empty", "0 bytes", _weights(_contents(b"")), "w.pth' is empty (0 bytes); expected weights"),
     bad("weights: web page", "HTML", _weights(_contents(b"<!doctype html>")), "is an HTML page; expected weights"),
     bad("weights: Git LFS pointer", "a pointer", _weights(_contents(b"version https://git-lfs.github.com/spec/v1")),
@@ -216,7 +217,8 @@ FAULTS = [
         "unpack it"),
     bad("weights: Python objects", "a pickled model", _holds({"model": _Code()}), "Python objects besides tensors",
         "which are not loaded", "model.state_dict()"),
-    bad("weights: TorchScript", "a program", _weights(_jit), "is a TorchScript program, not run here"),
+    bad("weights: TorchScript", "a program with other tensors; it is not run", _weights(_jit), "0 of 6 tensors match",
+        "same architecture"),
     bad("weights: no tensors", "settings only", _holds({"epoch": 3, "args": {"lr": 1.}}), "holds no named tensors",
         "'epoch'"),
     bad("weights: a list", "tensors without names", _holds([torch.ones(2)]), "holds no named tensors (list)"),

@@ -127,7 +127,7 @@ FAULTS = [
     bad("models: unknown test feature", "feature='neck'", lambda tmp: create_model("bot_tiny", n_ids=4, feature="neck"),
         "feature='neck'", "'after'"),
     bad("models: weights that are no file", "a misspelt path of pretrained weights",
-        lambda tmp: create_model("bot_r50", n_ids=4, pretrained=str(tmp/"r50.pth")), "r50.pth", "is not a file",
+        lambda tmp: create_model("bot_r50", n_ids=4, weights=str(tmp/"r50.pth")), "r50.pth", "is not a file",
         error=FileNotFoundError),
     bad("models: labels beyond the identities", "prompts for labels that the model lacks",
         lambda tmp: learn_prompts(_model("clip_reid_tiny"), torch.rand(3, 64), [0, 1, 4], epochs=1, quiet=True),

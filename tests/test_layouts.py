@@ -1,0 +1,555 @@
+"""Checkpoints of other programs: built here from an independent statement of their modules, loaded, and compared."""
+import argparse
+import json
+import math
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import nn
+
+from reid_lab.models.backbones import CrossEncoder, TextEncoder, TimmTower, load_bert
+from reid_lab.models.bot import bot_r50
+from reid_lab.models.camel import MLMHead, camel_base
+from reid_lab.models.clip_reid import CLIPReID, clip_model, load_clip, start_clip_reid
+from reid_lab.models.frozen import frozen
+from reid_lab.models.layouts import LAYOUTS, identify, open_weights, read_weights, translate
+from reid_lab.models.transreid import overlapping_vit, start_transreid
+from reid_lab.models.weights import load_network
+from reid_lab.models.zoo import MODELS
+
+SIZE, W, DEPTH, HEADS = (64, 32), 32, 3, 2
+IMG = torch.rand(3, 3, *SIZE, generator=torch.Generator().manual_seed(0))
+
+
+def randomised(net):
+    "Random numbers in every tensor, running statistics too, so that no two places are exchangeable"
+    g = torch.Generator().manual_seed(1)
+    for k, v in net.state_dict().items():
+        if not v.is_floating_point(): continue
+        noise = torch.randn(v.shape, generator=g)
+        scale = 1/math.sqrt(v[0].numel()) if v.ndim > 1 else .1
+        v.copy_(1 + .2*noise.tanh() if k.endswith("running_var") else scale*noise + (v.ndim == 1 and "weight" in k))
+    return net.eval()
+
+
+# --- the released modules, stated again -------------------------------------------------------------------------------
+
+class Bottleneck(nn.Module):
+    def __init__(self, cin, mid, stride):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(cin, mid, 1, bias=False), nn.BatchNorm2d(mid)
+        self.conv2, self.bn2 = nn.Conv2d(mid, mid, 3, stride, 1, bias=False), nn.BatchNorm2d(mid)
+        self.conv3, self.bn3 = nn.Conv2d(mid, 4*mid, 1, bias=False), nn.BatchNorm2d(4*mid)
+        self.downsample = None
+        if cin != 4*mid:
+            self.downsample = nn.Sequential(nn.Conv2d(cin, 4*mid, 1, stride, bias=False), nn.BatchNorm2d(4*mid))
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = self.bn3(self.conv3(F.relu(self.bn2(self.conv2(y)))))
+        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class ResNet(nn.Module):
+    "ResNet-50 with `last` stride in the last stage; the released BoT has no ReLU in its stem"
+    def __init__(self, last, relu, classes=0):
+        super().__init__()
+        self.conv1, self.bn1, self.relu = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), relu
+        cin = 64
+        for i, (n, mid, stride) in enumerate(((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, last)), 1):
+            blocks = []
+            for j in range(n): blocks.append(Bottleneck(cin, mid, stride if j == 0 else 1)); cin = 4*mid
+            setattr(self, f"layer{i}", nn.Sequential(*blocks))
+        if classes: self.fc = nn.Linear(2048, classes)
+
+    def forward(self, x):
+        x = self.bn1(self.conv1(x))
+        x = F.max_pool2d(F.relu(x) if self.relu else x, 3, 2, 1)
+        return self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
+
+
+class ReleasedBoT(nn.Module):
+    def __init__(self, n_ids):
+        super().__init__()
+        self.base, self.bottleneck = ResNet(1, relu=False), nn.BatchNorm1d(2048)
+        self.classifier = nn.Linear(2048, n_ids, bias=False)
+
+    def forward(self, img):
+        mean, std = torch.tensor([.485, .456, .406]).view(3, 1, 1), torch.tensor([.229, .224, .225]).view(3, 1, 1)
+        return self.bottleneck(self.base((img - mean)/std))
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, self.qkv, self.proj = heads, nn.Linear(width, 3*width), nn.Linear(width, width)
+
+    def forward(self, x):
+        B, N, D = x.shape
+        q, k, v = self.qkv(x).view(B, N, 3, self.heads, D//self.heads).permute(2, 0, 3, 1, 4)
+        w = (q @ k.transpose(-1, -2)/math.sqrt(D//self.heads)).softmax(-1)
+        return self.proj((w @ v).transpose(1, 2).reshape(B, N, D))
+
+
+class Mlp(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(width, 4*width), nn.Linear(4*width, width)
+
+    def forward(self, x): return self.fc2(F.gelu(self.fc1(x)))
+
+
+class ViTBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.norm1, self.attn = nn.LayerNorm(width, 1e-6), SelfAttention(width, heads)
+        self.norm2, self.mlp = nn.LayerNorm(width, 1e-6), Mlp(width)
+
+    def forward(self, x):
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Patches(nn.Module):
+    def __init__(self, width, stride):
+        super().__init__()
+        self.proj = nn.Conv2d(3, width, 16, stride)
+
+    def forward(self, img): return self.proj(img).flatten(2).transpose(1, 2)
+
+
+class ReleasedViT(nn.Module):
+    def __init__(self, n_patches, stride, cams=0, classes=10):
+        super().__init__()
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, W))
+        self.pos_embed = nn.Parameter(torch.zeros(1, n_patches + 1, W))
+        self.patch_embed, self.norm = Patches(W, stride), nn.LayerNorm(W, 1e-6)
+        self.blocks, self.fc = nn.ModuleList([ViTBlock(W, HEADS) for _ in range(DEPTH)]), nn.Linear(W, classes)
+        if cams: self.sie_embed = nn.Parameter(torch.zeros(cams, 1, W))
+
+    def forward(self, img, cam, last):
+        x = self.patch_embed((img - .5)/.5)
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1) + self.pos_embed
+        if hasattr(self, "sie_embed"): x = x + 3.*self.sie_embed[cam]
+        for block in self.blocks[:None if last else -1]: x = block(x)
+        return self.norm(x) if last else x
+
+
+class ReleasedTransReID(nn.Module):
+    "With the jigsaw branch: parts of the shuffled patches one after the other, as the released program runs them"
+    def __init__(self, n_ids, n_patches, stride, cams=0):
+        super().__init__()
+        self.base = ReleasedViT(n_patches, stride, cams)
+        self.b1 = nn.Sequential(ViTBlock(W, HEADS), nn.LayerNorm(W, 1e-6))
+        self.b2 = nn.Sequential(ViTBlock(W, HEADS), nn.LayerNorm(W, 1e-6))
+        for i in ("", "_1", "_2", "_3", "_4"):
+            setattr(self, f"bottleneck{i}", nn.BatchNorm1d(W))
+            setattr(self, f"classifier{i}", nn.Linear(W, n_ids, bias=False))
+
+    def forward(self, img, cam=None):
+        x = self.base(img, cam, last=False)
+        cls, n = x[:, :1], x.shape[1] - 1
+        y = torch.cat([x[:, 5:], x[:, 1:5]], 1)
+        if n % 2: y = torch.cat([y, y[:, -2:-1]], 1)
+        y = y.view(len(y), 2, -1, W).transpose(1, 2).reshape(len(y), -1, W)
+        local = [self.b2(torch.cat([cls, y[:, i*(n//4):(i + 1)*(n//4)]], 1))[:, 0]/4 for i in range(4)]
+        return torch.cat([self.b1(x)[:, 0], *local], 1)
+
+
+class ReleasedPlain(nn.Module):
+    def __init__(self, n_ids, n_patches, stride, cams=0):
+        super().__init__()
+        self.base, self.bottleneck = ReleasedViT(n_patches, stride, cams), nn.BatchNorm1d(W)
+        self.classifier = nn.Linear(W, n_ids, bias=False)
+
+    def forward(self, img, cam=None): return self.base(img, cam, last=True)[:, 0]
+
+
+class Quick(nn.Module):
+    def forward(self, x): return x*torch.sigmoid(1.702*x)
+
+
+class ClipBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.attn, self.ln_1, self.ln_2 = nn.MultiheadAttention(width, heads), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mlp = nn.ModuleDict(dict(c_fc=nn.Linear(width, 4*width), c_proj=nn.Linear(4*width, width)))
+
+    def forward(self, x, mask=None): # (L,B,D)
+        y = self.ln_1(x)
+        x = x + self.attn(y, y, y, need_weights=False, attn_mask=mask)[0]
+        return x + self.mlp["c_proj"](Quick()(self.mlp["c_fc"](self.ln_2(x))))
+
+
+class Blocks(nn.Module):
+    def __init__(self, width, heads, n):
+        super().__init__()
+        self.resblocks = nn.Sequential(*[ClipBlock(width, heads) for _ in range(n)])
+
+
+class ClipVision(nn.Module):
+    def __init__(self, n_patches, stride, dim):
+        super().__init__()
+        self.class_embedding = nn.Parameter(torch.zeros(W))
+        self.positional_embedding = nn.Parameter(torch.zeros(n_patches + 1, W))
+        self.conv1 = nn.Conv2d(3, W, 16, stride, bias=False)
+        self.ln_pre, self.ln_post = nn.LayerNorm(W), nn.LayerNorm(W)
+        self.transformer, self.proj = Blocks(W, HEADS, DEPTH), nn.Parameter(torch.zeros(W, dim))
+
+    def forward(self, x, cv=None):
+        x = self.conv1(x).flatten(2).transpose(1, 2)
+        cls = self.class_embedding.expand(len(x), 1, -1)
+        if cv is not None: cls = cls + cv[:, None]
+        x = self.ln_pre(torch.cat([cls, x], 1) + self.positional_embedding).transpose(0, 1)
+        x = self.ln_post(self.transformer.resblocks(x)[0])
+        return x, x @ self.proj
+
+
+class Texts(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.transformer, self.ln_final = Blocks(dim, HEADS, 2), nn.LayerNorm(dim)
+        self.positional_embedding = nn.Parameter(torch.zeros(77, dim))
+        self.text_projection = nn.Parameter(torch.zeros(dim, dim))
+
+
+class Learner(nn.Module):
+    def __init__(self, n_ids, dim):
+        super().__init__()
+        self.cls_ctx = nn.Parameter(torch.zeros(n_ids, 4, dim))
+        self.register_buffer("token_prefix", torch.zeros(1, 5, dim))
+        self.register_buffer("token_suffix", torch.zeros(1, 68, dim))
+
+
+class ReleasedCLIPReID(nn.Module):
+    def __init__(self, n_ids, n_patches, stride, cams=0, dim=16):
+        super().__init__()
+        self.image_encoder, self.text_encoder = ClipVision(n_patches, stride, dim), Texts(dim)
+        self.prompt_learner = Learner(n_ids, dim)
+        self.classifier, self.classifier_proj = nn.Linear(W, n_ids, bias=False), nn.Linear(dim, n_ids, bias=False)
+        self.bottleneck, self.bottleneck_proj = nn.BatchNorm1d(W), nn.BatchNorm1d(dim)
+        if cams: self.cv_embed = nn.Parameter(torch.zeros(cams, W))
+
+    def forward(self, img, cam=None):
+        cv = 1.*self.cv_embed[cam] if hasattr(self, "cv_embed") else None
+        return torch.cat(self.image_encoder((img - .5)/.5, cv), 1)
+
+    def text(self, label): # with the words of the prompts, 77 positions, features at the end token
+        p, t = self.prompt_learner, self.text_encoder
+        prefix, suffix = (v.expand(len(label), -1, -1) for v in (p.token_prefix, p.token_suffix))
+        x = torch.cat([prefix, p.cls_ctx[label], suffix], 1)
+        x = (x + t.positional_embedding).transpose(0, 1)
+        for block in t.transformer.resblocks: x = block(x, torch.full((77, 77), -torch.inf).triu(1))
+        return t.ln_final(x[5 + 4 + 2]) @ t.text_projection
+
+
+WRAPS = dict(bare=lambda s: s, parallel=lambda s: {f"module.{k}": v for k, v in s.items()},
+             wrapped=lambda s: dict(model=s, epoch=60, args=argparse.Namespace(lr=.1)))
+
+
+def saved(net, path, wrap="bare"):
+    torch.save(WRAPS[wrap](net.state_dict()), path)
+    return path
+
+
+def explained(loaded, path):
+    "Every tensor of the file is taken or left out with a reason (three may become one)"
+    assert not loaded.unused and not loaded.head, str(loaded)
+    joined = len(loaded.renamed) - len({ours for _, ours in loaded.renamed})
+    return loaded.matched + len(loaded.misfit) + len(loaded.left) + joined == len(read_weights(path))
+
+
+# --- whole checkpoints ------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_released_bot(tmp_path, wrap):
+    released = randomised(ReleasedBoT(n_ids=5))
+    path = saved(released, tmp_path/"resnet50_model_120.pth", wrap)
+    assert identify(path).name == "bot"
+    model = bot_r50(n_ids=5, size=SIZE, weights=path).eval()
+    with torch.no_grad(): ours, theirs = model.encode_image(IMG), F.normalize(released(IMG), dim=1)
+    assert (ours - theirs).abs().max() < 1e-5 and (theirs[0] - theirs[1]).norm() > .01
+    assert model.image.net.act1.linear
+    assert explained(model.loaded, path)
+    assert not model.loaded.missing and torch.equal(model.classify.weight, released.classifier.weight)
+    assert model.loaded.layout == LAYOUTS["bot"].about
+    assert ("base.conv1.weight", "image.net.conv1.weight") in model.loaded.renamed
+    if wrap == "bare":
+        relu = bot_r50(n_ids=5, size=SIZE, weights=path, stem="relu").eval()
+        assert (relu.encode_image(IMG) - theirs).norm() > 1e-3
+
+
+def test_the_switch_of_the_stem_travels_with_the_weights(tmp_path):
+    from reid_lab.learner import load_weights, save_weights
+    linear, other = bot_r50(n_ids=3, size=SIZE, stem="linear").eval(), bot_r50(n_ids=3, size=SIZE).eval()
+    save_weights(linear, tmp_path/"m.safetensors")
+    assert not other.image.net.act1.linear
+    load_weights(other, tmp_path/"m.safetensors")
+    assert other.image.net.act1.linear and torch.equal(other.encode_image(IMG), linear.encode_image(IMG))
+
+
+def test_heads_of_other_identities_are_left_out_and_named(tmp_path):
+    path = saved(randomised(ReleasedBoT(n_ids=5)), tmp_path/"r.pth")
+    with pytest.warns(UserWarning, match=r"classify.weight \(5, 2048\) instead of \(7, 2048\)"):
+        model = bot_r50(n_ids=7, size=SIZE, weights=path)
+    assert model.loaded.missing == ("classify.weight",) and "left out: 1" in model.loaded.report()
+    assert "order of a Python set" in model.loaded.report()
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize("stride, n, cams, kind", [(16, 8, 0, ReleasedTransReID), (12, 10, 6, ReleasedTransReID),
+                                                   (16, 8, 6, ReleasedPlain), (12, 10, 0, ReleasedPlain)])
+def test_released_transreid(tmp_path, wrap, stride, n, cams, kind):
+    released, jigsaw = randomised(kind(5, n, stride, cams)), kind is ReleasedTransReID
+    path = saved(released, tmp_path/"transformer_120.pth", wrap)
+    assert identify(path).name == ("transreid" if jigsaw else "transreid_plain")
+    vit = overlapping_vit(SIZE, stride=stride, width=W, depth=DEPTH, heads=HEADS)
+    model = start_transreid(vit, 5, SIZE, path, cams=cams or None, parts=4*jigsaw).eval()
+    cam = torch.tensor([5, 0, 2])
+    with torch.no_grad(): ours, theirs = model.raw_features(IMG, cam), released(IMG, cam)
+    assert (ours - theirs).abs().max() < 1e-5 and explained(model.loaded, path) and not model.loaded.missing
+    left = {k.split(".")[1] for k, _ in model.loaded.left}
+    assert left == ({"fc", "blocks", "norm"} if jigsaw else {"fc"})
+    assert torch.equal(model.heads[-1].weight, getattr(released, "classifier_4" if jigsaw else "classifier").weight)
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize("stride, n, cams", [(16, 8, 0), (12, 10, 6)])
+def test_released_clip_reid(tmp_path, wrap, stride, n, cams):
+    released = randomised(ReleasedCLIPReID(5, n, stride, cams))
+    path = saved(released, tmp_path/"ViT-B-16_60.pth", wrap)
+    assert identify(path).name == "clip_reid"
+    model = start_clip_reid(tiny_clip(SIZE, stride), 5, SIZE, path, cams=cams or None).eval()
+    cam, label = torch.tensor([5, 0, 2]), torch.tensor([4, 1])
+    with torch.no_grad(): ours, theirs = model.raw_features(IMG, cam), released(IMG, cam)
+    assert (ours - theirs).abs().max() < 1e-5 and explained(model.loaded, path) and not model.loaded.missing
+    with torch.no_grad(): assert (model.text(model.prompts(label)) - released.text(label)).abs().max() < 1e-5
+    assert torch.equal(model.heads[1].weight, released.classifier_proj.weight)
+    assert model.loaded.resized == ("prompts.suffix (68, 16) -> (3, 16)",)
+
+
+def tiny_clip(size, stride=16, **kw):
+    return clip_model(size, stride, 16, dict(width=W, layers=DEPTH, head_width=W//HEADS, patch_size=16),
+                      dict(width=16, layers=2, heads=HEADS), **kw)
+
+
+def test_positions_of_a_released_checkpoint_come_from_a_grid_of_persons(tmp_path):
+    from reid_lab.models.transreid import resize_positions
+    released = randomised(ReleasedPlain(5, 128, 16))                       # 16 x 8 of 256 x 128 crops
+    vit = overlapping_vit(SIZE, stride=16, width=W, depth=DEPTH, heads=HEADS)
+    model = start_transreid(vit, 5, SIZE, released.state_dict(), parts=0)
+    assert torch.equal(model.pos[0], resize_positions(released.base.pos_embed[0], (4, 2), (16, 8)))
+    assert model.loaded.resized == ("pos (1, 129, 32) -> (1, 9, 32)",)
+
+
+def test_side_information_needs_its_cameras(tmp_path):
+    six = randomised(ReleasedCLIPReID(5, 8, 16, 6)).state_dict()
+    for cams in (None, 4):
+        with pytest.raises(ValueError, match="side information for 6 cameras, .*pass cams=6"):
+            start_clip_reid(tiny_clip(SIZE), 5, SIZE, six, cams=cams)
+    with pytest.raises(ValueError, match="side information for 2 cameras"):
+        start_transreid(overlapping_vit(SIZE, stride=16, width=W, depth=DEPTH, heads=HEADS), 5, SIZE,
+                        ReleasedPlain(5, 8, 16, 2).state_dict(), parts=0)
+    with pytest.raises(ValueError, match="without jigsaw branch; pass parts=0"):
+        start_transreid(overlapping_vit(SIZE, stride=16, width=W, depth=DEPTH, heads=HEADS), 5, SIZE,
+                        ReleasedPlain(5, 8, 16).state_dict())
+
+
+def test_cameras_of_clip_reid():
+    "Training needs known cameras, an unknown one is tested with the mean, and stage 1 does without"
+    from reid_lab.models.zoo import sample_batch
+    model = CLIPReID(tiny_clip(SIZE), 4, SIZE, cams=(7, 9)).eval()
+    one, two, odd = (model.raw_features(IMG, torch.full((3,), c)) for c in (7, 9, 1))
+    assert (one - two).abs().max() > 1e-4 and torch.equal(odd, model.raw_features(IMG))
+    plain = CLIPReID(tiny_clip(SIZE), 4, SIZE).eval()
+    plain.load_state_dict({k: v for k, v in model.state_dict().items() if k != "side_embed"})
+    assert torch.equal(model.joint_features(IMG), plain.joint_features(IMG))
+    batch = sample_batch(SIZE)
+    with pytest.raises(ValueError, match="cam=0 has no side information"): model(batch)
+    sum(model({**batch, "cam": batch["cam"]*2 + 7}).values()).backward()
+    assert model.side_embed.grad.abs().sum() > 0
+
+
+# --- towers -----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("name", ["resnet50-0676ba61.pth", "model.safetensors"])
+def test_resnet50_of_torchvision_and_timm(tmp_path, name):
+    source = randomised(ResNet(2, relu=True, classes=7))
+    if name.endswith("pth"): torch.save(source.state_dict(), tmp_path/name)
+    else:
+        save_file(source.state_dict(), tmp_path/name)
+        (tmp_path/"config.json").write_text(json.dumps(dict(architecture="resnet50",
+                                                            pretrained_cfg=dict(mean=[.4]*3, std=[.2]*3))))
+    where = tmp_path/name if name.endswith("pth") else tmp_path
+    tower = TimmTower("resnet50", SIZE, weights=where).eval()
+    with torch.no_grad(): assert (tower(IMG).mean(1) - source(IMG)).abs().max() < 1e-5*source(IMG).abs().max()
+    assert dict(tower.loaded.left) == {f"fc.{k}": "classifier of the pretraining" for k in ("weight", "bias")}
+    assert explained(tower.loaded, where)
+    base = camel_base(vocab_size=40, weights=where)
+    want = [.4]*3 if name == "model.safetensors" else [.485, .456, .406]
+    assert torch.allclose(base.pixels.mean.flatten(), torch.tensor(want))
+    model = bot_r50(n_ids=3, size=SIZE, weights=where)
+    assert torch.equal(model.image.net.layer4[2].conv3.weight, source.layer4[2].conv3.weight)
+    assert not model.image.net.act1.linear
+
+
+@pytest.mark.parametrize("eps, near", [(1e-6, 1e-5), (1e-12, 1e-4)])  # of LayerNorm: ours and timm's, Hugging Face's
+def test_vit_of_hugging_face(tmp_path, eps, near):
+    from transformers import ViTConfig, ViTForImageClassification
+    cfg = ViTConfig(hidden_size=W, num_hidden_layers=DEPTH, num_attention_heads=HEADS, intermediate_size=4*W,
+                    image_size=64, layer_norm_eps=eps)
+    theirs = randomised(ViTForImageClassification(cfg))
+    theirs.save_pretrained(tmp_path/"vit")
+    assert identify(tmp_path/"vit").name == "hf_vit"
+    vit = overlapping_vit((64, 64), stride=16, width=W, depth=DEPTH, heads=HEADS)
+    model = start_transreid(vit, 4, (64, 64), tmp_path/"vit", parts=0).eval()
+    img = torch.rand(2, 3, 64, 64)
+    with torch.no_grad(): want = theirs.vit(pixel_values=(img - .5)/.5).last_hidden_state[:, 0]
+    assert (model.raw_features(img) - want).abs().max() < near and explained(model.loaded, tmp_path/"vit")
+    assert {k for k, _ in model.loaded.left} == {"classifier.weight", "classifier.bias"}
+    small = start_transreid(overlapping_vit(SIZE, width=W, depth=DEPTH, heads=HEADS), 4, SIZE, tmp_path/"vit")
+    assert small.loaded.resized == ("pos_embed (1, 17, 32) -> (1, 11, 32)",)
+
+
+class OpenAI(nn.Module):
+    "The module in OpenAI's archive: half precision, and three numbers as buffers"
+    def __init__(self, n_patches):
+        super().__init__()
+        self.visual, texts = ClipVision(n_patches, 16, 16), Texts(16)
+        self.transformer, self.ln_final = texts.transformer, texts.ln_final
+        self.positional_embedding, self.text_projection = texts.positional_embedding, texts.text_projection
+        self.token_embedding, self.logit_scale = nn.Embedding(49408, 16), nn.Parameter(torch.zeros(()))
+        for k, v in (("input_resolution", 64), ("context_length", 77), ("vocab_size", 49408)):
+            self.register_buffer(k, torch.tensor(v))
+
+    def forward(self, img): return self.visual(img)[1] + 0*self.token_embedding.weight.sum()
+
+
+def test_openais_archive(tmp_path):
+    source, img = randomised(OpenAI(16)).half().float(), torch.rand(2, 3, 64, 64)   # numbers that half precision holds
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(source, img, check_trace=False).half().save(str(tmp_path/"ViT-B-16.pt"))
+    source.float()
+    found = open_weights(tmp_path/"ViT-B-16.pt")
+    assert found.kind == "TorchScript archive" and identify(found).name == "openai_clip"
+    assert found.state["visual.proj"].dtype == torch.float16
+    clip = load_clip(tiny_clip((64, 64)), tmp_path/"ViT-B-16.pt").eval()
+    with torch.no_grad(): assert (clip.encode_image(img) - source(img)).abs().max() < 1e-5
+    assert {k for k, _ in clip.loaded.left} == {"input_resolution", "context_length", "vocab_size"}
+    assert explained(clip.loaded, tmp_path/"ViT-B-16.pt")
+    with pytest.raises(ValueError, match="trained with quick_gelu, the model has act='gelu'"):
+        load_clip(tiny_clip((64, 64), act="gelu"), tmp_path/"ViT-B-16.pt", act="gelu")
+
+
+def test_clip_of_open_clip_and_hugging_face(tmp_path):
+    from transformers import CLIPConfig, CLIPModel
+    sizes = dict(num_attention_heads=HEADS, projection_dim=16)
+    cfg = CLIPConfig(projection_dim=16, text_config=dict(hidden_size=16, intermediate_size=64, num_hidden_layers=2,
+                                                         vocab_size=49408,
+                                                         eos_token_id=49407, **sizes),
+                     vision_config=dict(hidden_size=W, intermediate_size=4*W, num_hidden_layers=DEPTH, image_size=64,
+                                        patch_size=16, **sizes))
+    theirs = randomised(CLIPModel(cfg))
+    theirs.save_pretrained(tmp_path/"clip")
+    img, tok = torch.rand(2, 3, 64, 64), torch.zeros(2, 77, dtype=torch.long)
+    tok[:, 0], tok[:, 1:4], tok[:, 4] = 49406, torch.randint(1, 1000, (2, 3)), 49407
+    clip = load_clip(tiny_clip((64, 64)), tmp_path/"clip").eval()
+    with torch.no_grad():
+        out = theirs(input_ids=tok, pixel_values=img)
+        for ours, want in ((clip.encode_image(img), out.image_embeds), (clip.encode_text(tok), out.text_embeds)):
+            assert (F.normalize(ours, dim=1) - want).abs().max() < 1e-5
+    assert identify(tmp_path/"clip").name == "hf_clip" and explained(clip.loaded, tmp_path/"clip")
+    folder = tmp_path/"open"; folder.mkdir()
+    save_file(clip.state_dict(), folder/"open_clip_model.safetensors")
+    (folder/"open_clip_config.json").write_text(json.dumps(dict(model_cfg=dict(quick_gelu=True), preprocess_cfg={})))
+    again = load_clip(tiny_clip((64, 64)), folder)
+    assert again.loaded.layout == LAYOUTS["open_clip"].about and torch.equal(again.visual.proj, clip.visual.proj)
+    (folder/"open_clip_config.json").write_text(json.dumps(dict(model_cfg={}, preprocess_cfg={})))
+    with pytest.raises(ValueError, match="trained with gelu, the model has act='quick_gelu'; pass act='gelu'"):
+        load_clip(tiny_clip((64, 64)), folder)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_bert_becomes_both_text_halves(tmp_path, old):
+    "Without images the two halves are BERT itself; the head for masked words too"
+    from transformers import BertConfig, BertForMaskedLM
+    theirs = randomised(BertForMaskedLM(BertConfig(hidden_size=W, num_attention_heads=HEADS, intermediate_size=64,
+                                                   vocab_size=50,
+                                                   num_hidden_layers=4, max_position_embeddings=20)))
+    theirs.save_pretrained(tmp_path)
+    if old:  # names of the first checkpoints, with all their heads
+        state = {k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v
+                 for k, v in read_weights(tmp_path).items()}
+        save_file(state | {"bert.pooler.dense.bias": torch.ones(2), "cls.seq_relationship.bias": torch.ones(2),
+                           "cls.predictions.decoder.weight": torch.ones(2)}, tmp_path/"model.safetensors")
+    text, cross = TextEncoder(50, W, HEADS, 2, 64, 20, dropout=0.), CrossEncoder(W, HEADS, 2, 64, 24, dropout=0.)
+    words, tok = MLMHead(W, 50), torch.randint(1, 50, (3, 9))
+    done = load_bert(text, tmp_path, cross, words)
+    assert explained(done, tmp_path) and len(done.left) == 3*old and not done.missing and len(done.kept) == 20
+    for layer in cross.layers: layer.cross = None
+    with torch.no_grad():
+        mask = tok != 0
+        ours = words(cross(text(tok), mask, None), text.word.weight)
+        assert (ours - theirs(input_ids=tok, attention_mask=mask.long()).logits).abs().max() < 1e-5
+    one = load_bert(TextEncoder(50, W, HEADS, 1, 64, 20), tmp_path)
+    assert {why for _, why in one.left} >= {"beyond the 1 layers here", "head for masked words"}
+    with pytest.warns(UserWarning, match="not found: words.bias"):
+        bare = {k: v for k, v in read_weights(tmp_path).items() if not k.startswith("cls.")}
+        load_bert(text, bare, words=words)
+
+
+def test_frozen_towers_of_open_clip(tmp_path):
+    import open_clip
+    import reid_lab.models.frozen as module
+    small = dict(embed_dim=16, vision_cfg=dict(image_size=64, layers=2, width=W, head_width=16, patch_size=16),
+                 text_cfg=dict(context_length=77, vocab_size=60, width=16, heads=2, layers=1))
+    (tmp_path/"cfg").mkdir(); (tmp_path/"cfg"/"tiny-clip.json").write_text(json.dumps(small))
+    open_clip.add_model_config(tmp_path/"cfg")
+    source = open_clip.create_model("tiny-clip").eval()
+    torch.save(source.state_dict(), tmp_path/"w.pt")
+    model, img = module.frozen("tiny-clip", tmp_path/"w.pt"), torch.rand(2, 3, 64, 64)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD))
+    with torch.no_grad(): want = F.normalize(source.encode_image((img - mean)/std), dim=1)
+    assert (model.encode_image(img) - want).abs().max() < 1e-5
+    assert {why for _, why in model.loaded.left} == {"no part of the image tower"}
+    crops = frozen("tiny-clip", tmp_path/"w.pt", size=SIZE)
+    assert crops.encode_image(IMG).shape == (3, 16) and crops.loaded.resized
+    with pytest.raises(ValueError, match="names of open_clip; expected weights of timm's resnet10t"):
+        frozen("resnet10t", tmp_path/"w.pt")
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+def test_layouts_name_models_of_the_zoo():
+    assert {m for x in LAYOUTS.values() for m in x.fits} <= set(MODELS)
+    assert all(bool(x.gives) == bool(x.fits) for x in LAYOUTS.values())
+
+
+@pytest.mark.parametrize("keys, name", [
+    (["base_model.visual.class_embedding", "cross_attn.in_proj_weight", "mlm_head.fc.weight"], "irra"),
+    (["base_model.visual.class_embedding", "visul_emb_layer.fc.weight", "texual_emb_layer.fc.weight"], "rde"),
+    (["vision_encoder.norm.weight", "text_encoder.bert.x", "itm_head.0.weight", "vision_proj.weight", "temp"], "aptm"),
+    (["image_encoder.attnpool.c_proj.weight", "prompt_learner.cls_ctx", "classifier.weight"], "clip_reid_r50"),
+    (["fc.weight", "fc.bias"], None), (["encoder.layers.0.weight"], None)])
+def test_recognition(keys, name):
+    for wrap in ("", "module."):
+        found = identify({wrap + k: torch.zeros(1) for k in keys})
+        assert (found and found.name) == name and (name is None or not found.fits)
+
+
+def test_incomplete_parts_are_an_error():
+    bert = {"embeddings.cls_token": torch.ones(1), "encoder.layer.0.attention.attention.query.weight": torch.ones(2, 2),
+            "encoder.layer.0.attention.attention.value.weight": torch.ones(2, 2)}
+    with pytest.raises(ValueError, match=r"of 'blocks.0.attn.qkv.weight' the parts \[0, 2\]"): translate(bert,
+                                                                                                         identify(bert))
+
+
+def test_nothing_is_taken_by_the_end_of_a_name():
+    net = nn.Sequential(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="left over"):
+        load_network(net, {"0.weight": torch.ones(2, 2), "0.bias": torch.ones(2), "other.0.gate": torch.ones(2)},
+                     prefix="")
