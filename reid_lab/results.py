@@ -290,8 +290,8 @@ def run_table(frame, # From `load_results`
 def _which(row): return tuple(str(row[c]) for c in ('run', 'time', 'variant', 'dataset', 'split', 'seed'))
 
 
-def _add(names, chosen, path, dirty):
-    "Append rows that nothing speaks against to a store"
+def _append_checked(names, chosen, path, dirty):
+    "Append the rows of named runs to a store, or refuse them all and say why"
     have = {_which(r) for r in _rows(path)} if path.exists() else set()
     why = {'have preset=smoke, which shows only that the code runs': lambda i, r: r['preset'] == 'smoke',
            'name no commit': lambda i, r: not r['commit'].strip('+'),
@@ -319,7 +319,7 @@ def publish(runs, # Name or folder of a run, or several
     for r in names: check_choice('run', r, list(dict.fromkeys(x['run'] for x in rows)), f"in {results_path(source)}")
     chosen = [rows[i] for i in pick(load_results(source), run=names, **where).index]
     path = results_path(target)
-    with locked(path.with_name(f'.{path.name}.publish')): return _add(names, chosen, path, dirty)
+    with locked(path.with_name(f'.{path.name}.publish')): return _append_checked(names, chosen, path, dirty)
 
 # %% ../nbs/61_results.ipynb #62e5c74d
 ONE_OF = ('dataset', 'split', 'preset') # Columns whose values are never averaged or paired

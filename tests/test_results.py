@@ -3,12 +3,14 @@ import json
 import math
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from reid_lab.files import locked
 from reid_lab.results import (RESULT_COLUMNS, append_result, append_results, load_results, paired, paired_table, pick,
                               publish, read_csv, relative_to, results_path, run_table, summarise, to_csv, to_html,
                               to_latex, to_markdown)
@@ -174,6 +176,18 @@ def test_what_is_not_published(tmp_path, more, message):
     with pytest.raises(ValueError, match=f"1 of 2 rows .*{message}.*Nothing was added"): publish("a", own, to)
     assert len(load_results(to)) == 1
     if "commit" in more and more["commit"]: assert len(publish("a", own, to, dirty=True)) == 2
+
+
+def test_one_process_publishes_at_a_time(tmp_path):
+    "Two that look for duplicates at once would both add the rows"
+    own, to = tmp_path/"own.csv", tmp_path/"to.csv"
+    measured(own)
+    with locked(tmp_path/".to.csv.publish"):
+        other = threading.Thread(target=publish, args=("a", own, to))
+        other.start(); other.join(.3)
+        assert other.is_alive() and not to.exists()
+    other.join(20)
+    assert len(load_results(to)) == 1
 
 
 def test_published_from_the_command_line(tmp_path, monkeypatch, capsys):
