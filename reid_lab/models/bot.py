@@ -12,7 +12,7 @@ from fastcore.basics import patch
 from .. import losses
 from ..core import check_choice, unit_norm
 from .backbones import PixelNorm, ResTower, TimmTower, TokenPool
-from .weights import begin, load_network, published
+from .weights import begin, load_network, published, start_own
 
 # %% ../../nbs/31_models.bot.ipynb #739f74f7
 def bn_neck(width:int, # Of the feature
@@ -96,10 +96,11 @@ def bot_tiny(n_ids:int, # Training identities
     widths=(16, 32, 64, 128), # Stem and stages of the tower
     norm:str='batch', # `batch` or `group`
     pool:str='meanmax', # See `TokenPool`
+    weights=None, # None or 'none', 'world' (shipped), or a file of this library
     **kw, # Other arguments of `BoT`
     ) -> BoT:
     "BoT for two CPU cores and 128x64 crops (about 0.3 million parameters)"
-    return BoT(ResTower(widths, norm), n_ids, size, pool, **kw)
+    return start_own(BoT(ResTower(widths, norm), n_ids, size, pool, **kw), 'bot_tiny', weights)
 
 # %% ../../nbs/31_models.bot.ipynb #3cc398ec
 STEMS = ('relu', 'linear')

@@ -14,7 +14,7 @@ from ..core import unit_norm, check_choice
 from .. import losses
 from .backbones import (CrossEncoder, PixelNorm, ResTower, TextEncoder, TimmTower, TokenPool,
                                        bert_start, init_text, load_bert, tower_kinds)
-from .weights import begin, load_network, published
+from .weights import begin, load_network, published, start_own
 
 # %% ../../nbs/41_models.camel.ipynb #01e140bd
 class ITMHead(nn.Module):
@@ -214,6 +214,7 @@ def camel_tiny(tokenizer=None, # Object with `vocab_size`, `pad_id`, `context_le
     layers:int=1, # Layers of text and of cross encoder
     dropout:float=0., # Dropout of text and cross encoder
     max_len:int=96, # Text positions
+    weights=None, # None or 'none', 'world' (shipped, with the tokenizer of its card), or a file of this library
     **kw): # Arguments of `CAMeL`
     "CAMeL for two CPU cores and 128x64 crops"
     pad = 0
@@ -224,7 +225,8 @@ def camel_tiny(tokenizer=None, # Object with `vocab_size`, `pad_id`, `context_le
     image, text = ResTower(widths, norm), TextEncoder(vocab_size, max_len=max_len, pad_id=pad, **sizes)
     tiny = dict(size=(128, 64), dim=128, pool='meanmax', text_pool='mean', hard_share=.5, match_share=.5,
                 eda_weight=0.)
-    return CAMeL(image, text, CrossEncoder(img_width=image.width, **sizes), tokenizer=tokenizer, **{**tiny, **kw})
+    model = CAMeL(image, text, CrossEncoder(img_width=image.width, **sizes), tokenizer=tokenizer, **{**tiny, **kw})
+    return start_own(model, 'camel_tiny', weights)
 
 # %% ../../nbs/41_models.camel.ipynb #3aed3d6a
 def camel_base(tokenizer=None, # Source of vocabulary size and padding id

@@ -11,6 +11,7 @@ from torch import nn
 from .. import losses
 from ..core import check_choice, unit_norm
 from .backbones import PixelNorm, ResTower, TextEncoder, TokenPool
+from .weights import start_own
 
 # %% ../../nbs/40_models.dual.ipynb #7014f480
 class TwoTowers(nn.Module):
@@ -69,6 +70,7 @@ def dual_tiny(tokenizer=None, # Source of vocabulary size and length, if given
     layers:int=1, # Layers of the text encoder
     max_len:int=96, # Text positions at least
     make=DualEncoder, # Class of the model, a `TwoTowers`
+    weights=None, # None or 'none', or a file of this library
     **kw, # Other arguments of that class
     ) -> TwoTowers:
     "Dual encoder for two CPU cores"
@@ -76,4 +78,4 @@ def dual_tiny(tokenizer=None, # Source of vocabulary size and length, if given
     if vocab_size is None: raise ValueError("the text encoder needs a tokenizer or a vocab_size")
     pad = 0 if tokenizer is None else tokenizer.pad_id
     text = TextEncoder(vocab_size, text_width, 4, layers, 2*text_width, max_len, pad, dropout=0.)
-    return make(ResTower(widths, norm), text, size=size, tokenizer=tokenizer, **kw)
+    return start_own(make(ResTower(widths, norm), text, size=size, tokenizer=tokenizer, **kw), 'dual_tiny', weights)

@@ -17,7 +17,7 @@ from .. import losses
 from ..core import check_choice, unit_norm
 from .backbones import PixelNorm, check_vit
 from .bot import bn_neck, id_head
-from .weights import begin, load_network, published
+from .weights import begin, load_network, published, start_own
 
 # %% ../../nbs/32_models.transreid.ipynb #3de50426
 def patch_grid(size, # (H,W) of the crops
@@ -329,8 +329,10 @@ def transreid_tiny(n_ids:int, # Training identities
     depth:int=3, # Blocks; the last one exists twice
     heads:int=3, # Attention heads
     w_triplet:float=.1, # Weight of the triplet loss; 1 in the paper, which starts from pretrained weights
+    weights=None, # None or 'none', 'world' (shipped), or a file of this library
     **kw, # Other arguments of `TransReID`
     ) -> TransReID:
     "TransReID for two CPU cores (about 0.5 million parameters)"
     vit = overlapping_vit(size, patch, stride, width, depth, heads, drop_path=0.)
-    return TransReID(vit, n_ids, size, w_triplet=w_triplet, **kw)
+    model = TransReID(vit, n_ids, size, w_triplet=w_triplet, **kw)
+    return start_own(model, 'transreid_tiny', weights, ('heads.', 'side_embed'))

@@ -41,6 +41,7 @@ class ModelInfo:
     mlm: bool = False  # Trains on masked words: `tokens_mlm` and `labels_mlm` of a batch
     eda: bool = False  # By default trains on a second view of each caption: `tokens_eda` of a batch
     trains: bool = True  # Has losses; False: a control that only embeds images
+    starts: str = ''  # Weights that the paper starts from, for `weights`; a training that begins otherwise must say so
 
     def __post_init__(self):
         check_choice('reads', self.reads, READS); check_choice('size', self.size, SIZES)
@@ -48,19 +49,24 @@ class ModelInfo:
 
 # %% ../../nbs/49_models.zoo.ipynb #eaa5002c
 MODELS = dict(
-    bot_r50=ModelInfo(bot_r50, 'images', 'paper', 'bot', 'BoT, CVPRW 2019', ('n_ids',)),
+    bot_r50=ModelInfo(bot_r50, 'images', 'paper', 'bot', 'BoT, CVPRW 2019', ('n_ids',),
+        starts='a ResNet-50 trained on ImageNet (resnet50-0676ba61.pth of torchvision)'),
     bot_tiny=ModelInfo(bot_tiny, 'images', 'tiny', 'bot', 'BoT, CVPRW 2019', ('n_ids',)),
     camel_base=ModelInfo(camel_base, 'captions', 'paper', 'camel', 'CAMeL, IEEE TIFS 2025', ('tokenizer',),
-        itm=True, mlm=True, eda=True),  # a timm tower in place of SG-Former-S
+        itm=True, mlm=True, eda=True,  # a timm tower in place of SG-Former-S
+        starts='the tower trained on ImageNet (resnet50.tv_in1k of timm) and the folder of bert-base-uncased, both '
+               'with a comma between'),
     camel_tiny=ModelInfo(camel_tiny, 'captions', 'tiny', 'camel', 'CAMeL, IEEE TIFS 2025', ('tokenizer',),
         itm=True, mlm=True),
-    clip_reid_b16=ModelInfo(clip_reid_b16, 'images', 'paper', 'clip_reid', 'CLIP-ReID, AAAI 2023', ('n_ids',)),
+    clip_reid_b16=ModelInfo(clip_reid_b16, 'images', 'paper', 'clip_reid', 'CLIP-ReID, AAAI 2023', ('n_ids',),
+        starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
     clip_reid_tiny=ModelInfo(clip_reid_tiny, 'images', 'tiny', 'clip_reid', 'CLIP-ReID, AAAI 2023', ('n_ids',)),
     dual_tiny=ModelInfo(dual_tiny, 'captions', 'tiny', 'dual', 'two towers, a baseline', ('tokenizer',)),
     frozen=ModelInfo(frozen, 'images', 'paper', 'frozen', 'an image tower as published, zero-shot control',
                      ('tower', 'weights'),
         trains=False),
-    transreid_b16=ModelInfo(transreid_b16, 'images', 'paper', 'transreid', 'TransReID, ICCV 2021', ('n_ids',)),
+    transreid_b16=ModelInfo(transreid_b16, 'images', 'paper', 'transreid', 'TransReID, ICCV 2021', ('n_ids',),
+        starts='a ViT-B/16 trained on ImageNet-21k and ImageNet (vit_base_patch16_224.orig_in21k_ft_in1k of timm)'),
     transreid_tiny=ModelInfo(transreid_tiny, 'images', 'tiny', 'transreid', 'TransReID, ICCV 2021', ('n_ids',)),
 )
 KINDS = dict(all={}, text=dict(reads='captions'), image=dict(reads='images', trains=True), tiny=dict(size='tiny'))

@@ -11,6 +11,7 @@ __all__ = ['VARIANTS', 'TABLE_IV', 'TITLES', 'PRESETS', 'PHASES', 'STUDIES', 'Va
 # %% ../../nbs/83_recipes.camel.ipynb #7f740a0e
 import copy, hashlib, json, time
 from dataclasses import asdict, dataclass, fields, replace
+from inspect import signature
 from pathlib import Path
 import numpy as np
 import torch
@@ -26,10 +27,12 @@ from ..losses import check_negatives
 from ..meta.memory import ContrastMemory, ErrorMemory, capacity_for
 from ..meta.stylise import released_tasks, style_tasks
 from ..metrics import retrieval_metrics
-from ..models.shipped import WEIGHTS, card_for, check_unseen, shipped_tokenizer, start_from, start_key
+from ..models.shipped import WORLD, card_for, check_unseen, read_card, shipped_tokenizer
+from ..models.weights import start_key
 from ..models.zoo import MODELS, list_models
 from .study import Axes, Study, grid
-from .training import Trained, claim, digest, fit, load_trained, model_of, read_record, training_key
+from .training import (Trained, claim, digest, fit, load_trained, model_of, read_record, start_of,
+                                       training_key)
 from ..retrieval import rank, rerank_itm
 from ..schedules import lr_linear, lr_step
 
@@ -112,7 +115,7 @@ class Preset:
     train: Train
     model_kw: tuple = ()        # (name, value) pairs
     model: str = 'camel_tiny'   # key of the zoo
-    weights: str = 'none'       # where pretraining starts: `world` (shipped weights) or `none` (random numbers)
+    weights: str = ''           # where pretraining starts, see `start_of`; text weights may follow after a comma
     words: int = 56             # context length
     vocab: int = 1200
     clean: str = 'letters'      # form of every caption, as the augmentation makes them; see `clean_caption`
@@ -127,7 +130,7 @@ class Preset:
 _GPU = dict(model='camel_base', device='auto', val_every=1000, headline='itm')
 PRESETS = dict(
     smoke=Preset('smoke', Train(steps=24, ft_steps=9, batch_size=16), (('size', (64, 32)),), vocab=500, k_test=8,
-                 val_every=6, max_ids=30),
+                 val_every=6, max_ids=30, weights='none'),
     quick=Preset('quick', Train()),
     full=Preset('full', Train(20_000, 6_000, 128, 3e-4, 1e-4, augment='light', swa=3),
                 (('tower', 'resnet50'), ('size', (384, 128))), vocab=3000, k_test=64, **_GPU),
@@ -137,6 +140,10 @@ PRESETS = dict(
 )
 
 # %% ../../nbs/83_recipes.camel.ipynb #d6dcfde8
+def _two(weights): return [w.strip() for w in (weights.split(',') + [''])[:2]] # of the model, of its text encoder
+def _short(weights): return ','.join(Path(w).name for w in weights.split(',')) # without the way to it
+
+
 @dataclass(frozen=True)
 class Config:
     "One training run of the protocol"
@@ -146,12 +153,11 @@ class Config:
     train: tuple = ()           # (field, value) pairs that replace those of the preset's `Train`
     meta: tuple = ()            # the same for `Meta`
     model: str = ''             # key of the zoo; empty: the preset's
-    weights: str = ''           # `world` or `none`; empty: the preset's
+    weights: str = ''           # in place of the preset's
 
     def __post_init__(self):
         check_choice('variant', self.variant, VARIANTS); check_choice('preset', self.preset, PRESETS)
         if self.model: check_choice('model', self.model, list_models('text'), 'CAMeL trains models that read captions.')
-        if self.weights: check_choice('weights', self.weights, WEIGHTS)
         for name, cls in (('train', Train), ('meta', Meta)):
             for k, _ in getattr(self, name): check_choice(name, k, [f.name for f in fields(cls)])
         t = self.budget.train
@@ -160,7 +166,7 @@ class Config:
 
     @property
     def name(self) -> str: # Of the folder
-        start = [('weights', self.weights)]*bool(self.weights)
+        start = [('weights', _short(self.weights))]*bool(self.weights)
         more = [f'{k}={v}' for k, v in (*self.train, *self.meta, *start)]
         return '-'.join([self.variant, str(self.seed), *([self.model] if self.model else []), *more])
     @property
@@ -172,6 +178,15 @@ class Config:
                     weights=self.weights or p.weights)
         if self.model in ('', p.model): return p
         return replace(p, model=self.model, model_kw=tuple((k, v) for k, v in p.model_kw if k == 'size'))
+    @property
+    def start(self) -> dict: # Weights as the constructor takes them
+        image, text = _two(self.budget.weights)
+        found = dict(weights=start_of(self.budget.model, image))
+        if text and 'text_weights' not in signature(MODELS[self.budget.model].make).parameters:
+            raise ValueError(f"weights={self.budget.weights!r}: {self.budget.model} takes no weights of a text encoder; "
+                             "leave out what follows the comma")
+        return {**found, 'text_weights': text} if text else found
+
     @property
     def settings(self) -> Meta: return replace(Meta(), **{**dict(self.on.meta), **dict(self.meta)})
 
@@ -186,8 +201,8 @@ class Config:
     def describe(self) -> dict:
         "Variant, model, budget and settings in one flat dict, for result rows"
         p, tasks = self.budget, asdict(self.settings) if self.on.tasks else {}
-        keep = {k: getattr(p, k) for k in ('model', 'weights', 'words', 'vocab', 'clean', 'k_test', 'headline')}
-        return {'method': self.variant, **keep, **dict(p.model_kw), **asdict(p.train), **tasks, 'lr': self.lr}
+        keep = {k: getattr(p, k) for k in ('model', 'words', 'vocab', 'clean', 'k_test', 'headline')}
+        return {'method': self.variant, **keep, 'weights': ','.join(map(_short, self.start.values())), **dict(p.model_kw), **asdict(p.train), **tasks, 'lr': self.lr}
 
 # %% ../../nbs/83_recipes.camel.ipynb #ff6f09dc
 PHASES = ('indomain', 'zeroshot', 'finetuned')   # held-out part of the source; the target before and after tuning
@@ -222,12 +237,12 @@ def _few_ids(table, n):
     return table.take(np.array([p in kept[s] for s, p in zip(table.frame.split, table.frame.pid)]))
 
 
-def _shipped_words(model, world_seed, vocab_dir):
-    "The tokenizer of shipped weights, for a World that they have not seen"
-    if vocab_dir: raise ValueError(f"vocab_dir={str(vocab_dir)!r}, but weights='world' bring a tokenizer; give one")
-    card = card_for(model)[0]
-    check_unseen(card, world_seed)
-    return shipped_tokenizer(card)
+def _words_of(weights, model):
+    "The tokenizer that belongs to weights of this library, or None"
+    if weights == WORLD: return shipped_tokenizer(card_for(model))
+    if not weights.endswith('.safetensors') or not Path(weights).is_file(): return None
+    try: return shipped_tokenizer(card) if (card := read_card(weights)).tokenizer else None
+    except ValueError: return None # another program's file
 
 
 def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, identities per split
@@ -238,14 +253,18 @@ def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, i
     world_seed:int=0, # Another World; 1000 and up are for choosing settings
     vocab_dir=None, # Folder with BERT's `vocab.txt`; default: words of the source captions
     scenario:str='', # Fine-tune in one scenario of the target only (transfer); '' is everywhere
-    weights:str='', # Shipped weights bring their tokenizer: `world` or `none`; '' is the preset's
+    weights:str='', # As in `Config`: they may bring a tokenizer; '' is the preset's
     model:str='', # Whose weights; '' is the preset's model
     ) -> CamelData:
     "Load both tables and learn or load the vocabulary"
     p = PRESETS[check_choice('preset', preset, PRESETS)]
     require(dataset, 'a target of CAMeL', captions=True, splits=('train', 'test'))
     require(source, 'the source of CAMeL', captions=True)
-    if 'world' in (dataset, source): world = load_dataset('world', preset=p.world, seed=world_seed)
+    start = Config(preset=preset, model=model, weights=weights).start
+    words, vocab_dir = _words_of(start['weights'], model or p.model), vocab_dir or start.get('text_weights')
+    if WORLD in (dataset, source):
+        if start['weights'] == WORLD: check_unseen(card_for(model or p.model), world_seed)
+        world = load_dataset('world', preset=p.world, seed=world_seed)
     src = world.where(domain='generated') if source == 'world' else load_dataset(source, source_root)
     tgt = world.where(domain='real-like') if dataset == 'world' else load_dataset(dataset, data_root)
     if dataset != 'world' and p.max_ids: tgt = _few_ids(tgt, p.max_ids)
@@ -253,8 +272,9 @@ def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, i
     if scenario:
         here = tgt.frame.scenario == check_choice('scenario', scenario, sorted(set(tgt.frame.scenario)))
         tgt = tgt.take((here | (tgt.frame.split == 'test')).to_numpy())
-    if (weights or p.weights) == 'world':
-        return CamelData(src, tgt, _shipped_words(model or p.model, world_seed, vocab_dir))
+    if vocab_dir and words: raise ValueError(f"vocab_dir={str(vocab_dir)!r}, but weights={start['weights']!r} bring "
+                                             "their own tokenizer; give one of them")
+    if words: return CamelData(src, tgt, words)
     if vocab_dir: return CamelData(src, tgt, WordPiece.load(vocab_dir, p.words, p.clean))
     words = [c for cs in src.where(split='train').frame.captions for c in cs]
     return CamelData(src, tgt, WordPiece.train(words, p.vocab, p.words, clean=p.clean))
@@ -387,8 +407,9 @@ def phase_key(config:Config, # Variant, model and budget
     ) -> dict:
     "What decides the weights of a phase"
     p, short = config.budget, lambda x: hashlib.sha256(repr(x).encode()).hexdigest()[:12]
-    tokens = short((data.tokenizer.vocab, p.words, p.clean))
-    settings = {**config.describe(), 'model_kw': dict(p.model_kw), 'tokens': tokens, **start_key(p.model, p.weights)}
+    tokens = short((data.tokenizer.vocab, data.tokenizer.context_length, data.tokenizer.clean))
+    files = {k: start_key(w, p.model) for k, w in config.start.items()}
+    settings = {**config.describe(), 'model_kw': dict(p.model_kw), 'tokens': tokens, 'files': files}
     if after: settings['after'] = short(sorted(after.items()))
     return training_key({**settings, **phase}, config.seed, table.where(split='train'), captions=True)
 
@@ -426,8 +447,7 @@ def pretrain(config:Config, # What to train
     "Train a new model on the source"
     p = config.budget
     torch.manual_seed(config.seed)
-    model = model_of(dict(model=p.model, model_kw=dict(p.model_kw)), tokenizer=data.tokenizer)
-    if p.weights == 'world': start_from(model, p.model)
+    model = model_of(dict(model=p.model, model_kw=dict(p.model_kw)), tokenizer=data.tokenizer, **config.start)
     strategy, callbacks = make_strategy(config, data.tokenizer)
     return train_phase(config, model, data, data.source, p.train.steps, config.lr, strategy, callbacks, config.seed,
                        folder, label=f'pretrain {config.name}', quiet=quiet)
@@ -495,7 +515,7 @@ def run_variant(method:str='camel', # Key of `VARIANTS`
     train:dict=None, # Overrides of `Train` fields
     meta:dict=None, # Overrides of `Meta` fields
     model:str='', # Key of the zoo; empty: the preset's
-    weights:str='', # `world` or `none`; empty: the preset's
+    weights:str='', # In place of the preset's
     quiet:bool=True, # No progress lines
     **source) -> dict: # As for `load_data` -> numbers only
     "`run_phases` from names and numbers, for sweeps"

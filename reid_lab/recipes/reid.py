@@ -8,6 +8,7 @@ __all__ = ['REID_PRESETS', 'BY_MODEL', 'REID_SCHEDULES', 'ReidTrain', 'reid_sche
 
 # %% ../../nbs/82_recipes.reid.ipynb #14eb8f3d
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 import torch
 from ..core import check_choice, pick_device
 from ..data.loaders import Batches
@@ -16,9 +17,9 @@ from ..embeddings import embed_images
 from ..learner import param_groups
 from ..metrics import retrieval_metrics
 from ..models.clip_reid import cache_images, learn_prompts
-from ..models.shipped import WEIGHTS, start_from, start_key
+from ..models.weights import start_key
 from ..models.zoo import create_model, list_models
-from .training import Trained, fit, training_key
+from .training import Trained, fit, start_of, training_key
 from ..schedules import FORMS, lr_bot_warmup_multistep, lr_irra_cosine, lr_linear
 
 # %% ../../nbs/82_recipes.reid.ipynb #8c4b2bec
@@ -27,7 +28,7 @@ class ReidTrain:
     "Model, budget and optimiser"
     model: str = 'bot_tiny'     # key of the zoo, an image model
     model_kw: tuple = ()        # (name, value) pairs
-    weights: str = 'none'       # where it starts: `world` (shipped weights) or `none` (random numbers)
+    weights: str = ''           # where it starts, see `start_of`: `world`, `none`, a name, a file or a folder
     steps: int = 500            # batches
     epochs: int = 0             # or passes over the images; 0: `steps` counts
     batch_size: int = 64
@@ -46,9 +47,12 @@ class ReidTrain:
     refresh: bool = True        # estimate BatchNorm statistics anew at the end
     device: str = 'cpu'
 
+    @property
+    def start(self) -> str: return start_of(self.model, self.weights) # For the constructor
+
 
 REID_PRESETS = dict(
-    smoke=ReidTrain(model_kw=(('size', (64, 32)),), steps=30, batch_size=16),
+    smoke=ReidTrain(model_kw=(('size', (64, 32)),), weights='none', steps=30, batch_size=16),
     quick=ReidTrain(),
     full=ReidTrain('bot_r50', (('size', (256, 128)),), 12_000, lr=3.5e-4, resample='bilinear',
                    test_resample='bilinear', device='auto'),
@@ -117,7 +121,8 @@ def reid_key(table:ReidTable, # Its `train` rows are trained on
     seed:int=0, # Of everything drawn
     ) -> dict: # For `reid_lab.recipes.training.fit`
     "What decides the weights of a training: settings, model with its identities, seed, images"
-    settings = dict(asdict(s), model_kw=dict(s.model_kw, n_ids=_n_ids(table)), **start_key(s.model, s.weights))
+    settings = dict(asdict(s), model_kw=dict(s.model_kw, n_ids=_n_ids(table)), weights=Path(s.start).name,
+                    **start_key(s.start, s.model))
     return training_key(settings, seed, table.where(split='train'))
 
 
@@ -125,8 +130,7 @@ def new_model(table:ReidTable, # Its `train` rows tell the number of identities
     s:ReidTrain, # Settings
     ): # Module
     "The untrained model of some settings"
-    model = create_model(s.model, n_ids=_n_ids(table), **dict(s.model_kw))
-    if check_choice('weights', s.weights, WEIGHTS) == 'world': start_from(model, s.model)
+    model = create_model(s.model, n_ids=_n_ids(table), **dict(s.model_kw, weights=s.start))
     model.resample = check_choice('test_resample', s.test_resample, RESAMPLING)
     return model
 
