@@ -24,7 +24,7 @@ setup(
                  "Topic :: Scientific/Engineering :: Artificial Intelligence"],
     packages=[p for p in find_packages(include=["reid_lab", "reid_lab.*"]) if p != notebooks] + [notebooks],
     package_dir={notebooks: "nbs/experiments"},
-    package_data={"reid_lab": ["resources/*", "resources/published/*"], notebooks: ["*.ipynb"]},
+    package_data={"reid_lab": ["resources/*", "resources/published/*", "resources/weights/*"], notebooks: ["*.ipynb"]},
     include_package_data=True, zip_safe=False, python_requires=">=" + cfg["min_python"],
     install_requires=cfg["requirements"].split(), extras_require={"dev": cfg["dev_requirements"].split()},
     entry_points={"console_scripts": cfg["console_scripts"].split(), "nbdev": [f"{cfg['lib_name']}={cfg['lib_name']}._modidx:d"]},
