@@ -545,6 +545,7 @@ def refresh_batchnorm(model, # Module, changed in place
     loader, # Has `epoch(e, start)`
     n:int=20, # Batches
     device='cpu', # Device of `model`
+    view=None, # Function (batch, its number) -> batch, for images that are changed before the model trains on them
     ):
     "Estimate BatchNorm statistics from `n` batches; without effect on models without BatchNorm"
     norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
@@ -555,7 +556,7 @@ def refresh_batchnorm(model, # Module, changed in place
     state = torch.get_rng_state()
     for i, batch in enumerate(loader.epoch(0, 0)):
         if i >= n: break
-        model(to_device(batch, device))
+        model(to_device(view(batch, i) if view else batch, device))
     torch.set_rng_state(state)
     for m, mom in zip(norms, momenta): m.momentum = mom
     model.train(was)

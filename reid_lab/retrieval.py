@@ -156,6 +156,10 @@ class ITMScores(Scores):
         best = out.gather(1, i) + itm
         return out.add_(rest).scatter_(1, i, best)
 
+    def weighted(self, tie_weight): # Of the cosine -> ITMScores of the same pairs
+        "The same logits with another weight of the cosine"
+        return ITMScores(self.base, self.index, self.logit, self.low, self.low + self.width, tie_weight)
+
 # %% ../nbs/23_retrieval.ipynb #9f962663
 def rerank_itm(q:Embeddings, # Captions
     g:Embeddings, # Images

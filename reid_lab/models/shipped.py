@@ -59,7 +59,7 @@ def read_card(path, # File that `save_shipped` wrote
     from safetensors import SafetensorError, safe_open
     try:
         with safe_open(path, 'pt') as f: said = json.loads((f.metadata() or {})['card'])
-        tuples = {k: tuple(map(tuple, said[k])) if k == 'worlds' else tuple(said[k]) for k in ('worlds', 'heads', 'fits')}
+        tuples = {k: tuple(said[k]) for k in ('heads', 'fits')} | dict(worlds=tuple(map(tuple, said['worlds'])))
         kw = {k: tuple(v) if isinstance(v, list) else v for k, v in said['model_kw'].items()}
         return Card(**{**said, **tuples, 'model_kw': kw})
     except (SafetensorError, *BROKEN) as e:

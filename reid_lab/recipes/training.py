@@ -82,7 +82,7 @@ def claim(folder, # Made if need be
 
 # %% ../../nbs/81_recipes.training.ipynb #fcc2c549
 def start_of(model:str, # Key of the zoo
-    weights:str='', # `world`, `none`, published weights by name, a file or a folder; empty: what the paper's place takes
+    weights:str='', # `world`, `none`, published weights by name, a file or a folder; empty: where the paper starts
     ) -> str: # For the constructor
     "What a training starts from, or an error if that was left open and there is nothing to take"
     if weights in NONE: return 'none'
@@ -135,6 +135,7 @@ def fit(model, # Trained in place
     saves:int=10, # States that are written in all, at least 50 steps apart
     quiet:bool=None, # No progress lines
     refresh:bool=True, # Estimate BatchNorm statistics anew at the end
+    view=None, # On which view of the batches, see `refresh_batchnorm`
     prepare=None, # Function of the model, called before the first step (not when resuming)
     **learner, # Further arguments of `Learner`
     ) -> Trained:
@@ -148,7 +149,7 @@ def fit(model, # Trained in place
         learn = Learner(model, loader, strategy, [log, *save, *callbacks], **learner)
         if save and not save[0].resume(learn): file.unlink(missing_ok=True) # rows of a try that saved no state
         learn.fit(steps=steps)
-        if refresh: refresh_batchnorm(learn.net, loader, device=learn.device)
+        if refresh: refresh_batchnorm(learn.net, loader, device=learn.device, view=view)
         done = Trained(learn.net.eval(), log.rows, learn.step, learn.images, learn.seconds, key or {})
         if folder: done.save(folder)
     return done

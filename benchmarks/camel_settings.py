@@ -1,0 +1,67 @@
+"""Settings of the CAMeL variants on validation Worlds: the search behind `lr`, `lr_mult`, `ft_lr` and `Meta` of the recipe.
+
+    python benchmarks/camel_settings.py rates       # peak rate of each method
+    python benchmarks/camel_settings.py tasks       # strength, mixing, eq. 4 and 5, BatchNorm statistics
+    python benchmarks/camel_settings.py tuning      # rate of fine-tuning
+
+World and training seeds 1000, 1001 and 1002 (never used for results), from the weights that come with the package. Runs are
+kept in `runs/camel-settings`, so a second call goes on where the first stopped. The tables stand in
+`benchmarks/camel_settings.csv`.
+"""
+import argparse
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pandas as pd  # noqa: E402 - threads are set before numpy is imported
+
+from reid_lab.experiment import sweep  # noqa: E402
+from reid_lab.recipes.camel import VARIANTS, run_variant  # noqa: E402
+
+SEEDS = (1000, 1001, 1002)
+RATES = dict(base=(5e-4, 1e-3, 2e-3), st=(1e-3, 2e-3, 4e-3), camel=(2e-3, 4e-3, 8e-3))
+TASKS = (dict(), dict(strength=.2), dict(strength=.6), dict(mix="embed"), dict(mix="none"), dict(refresh="plain"),
+         dict(k=3), dict(k=15), dict(eps_fast=.5))
+TUNING = (2.5e-4, 5e-4, 1e-3, 2e-3)
+SCORES = ["indomain_mAP", "zeroshot_R1", "zeroshot_mAP", "zeroshot_itm_mAP", "zeroshot_fused_mAP"]
+
+
+def points(stage):
+    "What a stage compares: method, settings of training, settings of the tasks, whether it is fine-tuned"
+    if stage == "rates":
+        return [dict(method=m, train=dict(lr=r/VARIANTS[m].lr_mult)) for m, rates in RATES.items() for r in rates]
+    if stage == "tuning":
+        return [dict(method=m, train=dict(ft_lr=r)) for m in ("base", "st", "camel") for r in TUNING]
+    return [dict(method=m, meta=t) for m in ("st", "camel") for t in TASKS if m == "camel" or not {"k", "eps_fast"} & {*t}]
+
+
+def main(stage, jobs, weights, out):
+    "Run one stage, print means over Worlds, best zero-shot mAP first, and add the table to a file"
+    tuned, frames = stage == "tuning", []
+    for seed in SEEDS:
+        frames.append(sweep(run_variant, points(stage), seeds=[seed], n_jobs=jobs, preset="quick", finetuned=tuned,
+                            folder=f"runs/camel-settings/{stage}-{seed}", world_seed=seed, weights=weights))
+    frame = pd.concat(frames)
+    failed = frame[frame.status != "ok"]
+    if len(failed): raise SystemExit(f"{len(failed)} runs failed; the first: {failed.error.iat[0]}")
+    for c in ("train", "meta"):
+        frame[c] = [", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in d.items())
+                    if isinstance(d, dict) else "" for d in frame.get(c, [None]*len(frame))]
+    if stage == "rates": frame["train"] = [f"lr={r:g}" for m, rs in RATES.items() for r in rs]*len(SEEDS)
+    scores = ["finetuned_R1", "finetuned_mAP", "finetuned_fused_mAP"] if tuned else SCORES
+    table = frame.groupby(["method", "train", "meta"], sort=False)[[*scores, "train_s"]].mean().round(2).reset_index()
+    table = table.sort_values(["method", scores[-2 if tuned else 2]], ascending=[True, False])
+    print(table.to_string(index=False))
+    if out:
+        known = pd.read_csv(out) if Path(out).exists() else pd.DataFrame(columns=["stage"])
+        pd.concat([known[known.stage != stage], table.assign(stage=stage)]).to_csv(out, index=False)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=("rates", "tasks", "tuning"))
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--weights", default="world", help="where the runs start")
+    parser.add_argument("--out", default="", help="CSV that the table is added to")
+    main(**vars(parser.parse_args()))
