@@ -1,11 +1,11 @@
-"""Settings of the CAMeL variants on validation Worlds: the search behind `lr`, `lr_mult`, `ft_lr` and `Meta` of the recipe.
+"""Settings of the CAMeL variants on validation Worlds: the search behind `lr`, `lr_mult`, `ft_lr` and `Meta`.
 
     python benchmarks/camel_settings.py rates       # peak rate of each method
     python benchmarks/camel_settings.py tasks       # strength, mixing, eq. 4 and 5, BatchNorm statistics
     python benchmarks/camel_settings.py tuning      # rate of fine-tuning
 
-World and training seeds 1000, 1001 and 1002 (never used for results), from the weights that come with the package. Runs are
-kept in `runs/camel-settings`, so a second call goes on where the first stopped. The tables stand in
+World and training seeds 1000, 1001 and 1002 (never used for results), from the weights that come with the package.
+Runs are kept in `runs/camel-settings`, so a second call goes on where the first stopped. The tables stand in
 `benchmarks/camel_settings.csv`.
 """
 import argparse
@@ -33,7 +33,8 @@ def points(stage):
         return [dict(method=m, train=dict(lr=r/VARIANTS[m].lr_mult)) for m, rates in RATES.items() for r in rates]
     if stage == "tuning":
         return [dict(method=m, train=dict(ft_lr=r)) for m in ("base", "st", "camel") for r in TUNING]
-    return [dict(method=m, meta=t) for m in ("st", "camel") for t in TASKS if m == "camel" or not {"k", "eps_fast"} & {*t}]
+    meta = {"k", "eps_fast"} # of Algorithm 1, which `st` leaves out
+    return [dict(method=m, meta=t) for m in ("st", "camel") for t in TASKS if m == "camel" or not meta & {*t}]
 
 
 def main(stage, jobs, weights, out):
