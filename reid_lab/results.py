@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['RESULT_COLUMNS', 'JSON_COLUMNS', 'NUMBER_COLUMNS', 'STORES', 'ONE_OF', 'TEX', 'results_path', 'json_values',
            'metric_values', 'sheet_safe', 'sheet_text', 'append_results', 'append_result', 'load_results', 'pick',
-           'run_table', 'publish', 'summarise', 'Paired', 'paired', 'relative_to', 'paired_table', 'latex_escape',
-           'markdown_escape', 'to_markdown', 'to_html', 'to_latex', 'to_csv', 'read_csv']
+           'run_table', 'publish', 'summarise', 'Paired', 'paired', 'smallest_effect', 'relative_to', 'paired_table',
+           'latex_escape', 'markdown_escape', 'to_markdown', 'to_html', 'to_latex', 'to_csv', 'read_csv']
 
 # %% ../nbs/61_results.ipynb #376d8da3
 import csv, html, io, json, math, os, re
@@ -422,6 +422,18 @@ def paired(frame, # One row a run
     lone = len(sides[0]) + len(sides[1]) - 2*len(d)
     return Paired(metric, str(a), str(b), len(d), lone, *map(float, both), float(d.mean()),
                   float(d.std()) if len(d) > 1 else math.nan, *_intervals(d.to_numpy(float), level), level, tuple(d))
+
+# %% ../nbs/61_results.ipynb #cf57c5ee
+def smallest_effect(n:int, # Pairs
+    sd:float=1., # Standard deviation of the differences; 1: the answer is in units of it
+    level:float=.95, # Of the interval
+    power:float=.8, # Share of repetitions in which the difference is found
+    ) -> float: # Infinite for a single pair
+    "The smallest mean difference that a paired comparison would resolve (Student's t)"
+    from scipy import stats
+    if n < 2: return math.inf
+    q = stats.t.ppf([.5 + level/2, power], n - 1)
+    return float(q.sum()*sd/math.sqrt(n))
 
 # %% ../nbs/61_results.ipynb #76026cc6
 def relative_to(frame, # One row a run

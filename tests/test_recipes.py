@@ -6,7 +6,7 @@ import torch
 from reid_lab.learner import Callback
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.recipes import camel, training
-from reid_lab.recipes.camel import (PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, evaluate, finetune, load_data,
+from reid_lab.recipes.camel import (PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, finetune, load_data,
                                     load_run, make_strategy, pretrain, run_variant, train_loader)
 from reid_lab.recipes.study import find_study, settings_frame
 

@@ -8,12 +8,13 @@ __all__ = ['FIRST', 'LAST', 'STARTS', 'STUDIES', 'Start', 'start_world', 'start_
 # %% ../../nbs/85_recipes.starts.ipynb #b1ea9f4f
 from dataclasses import dataclass, replace
 from pathlib import Path
+from ..analysis.text_scores import evaluate
 from ..core import check_choice
 from ..data.table import ReidTable, join_tables
 from ..data.text import WordPiece
 from ..models.shipped import Card, save_shipped
 from ..models.zoo import MODELS
-from .camel import CamelData, Config, evaluate, pretrain
+from .camel import CamelData, Config, pretrain
 from .reid import evaluate_reid, reid_settings, train_reid
 from .study import Study, grid
 from .training import Trained
