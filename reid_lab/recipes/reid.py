@@ -54,7 +54,7 @@ class ReidTrain:
 REID_PRESETS = dict(
     smoke=ReidTrain(model_kw=(('size', (64, 32)),), weights='none', steps=30, batch_size=16),
     quick=ReidTrain(),
-    full=ReidTrain('bot_r50', (('size', (256, 128)),), 12_000, lr=3.5e-4, resample='bilinear',
+    full=ReidTrain('bot_r50', (('size', (256, 128)),), steps=12_000, lr=3.5e-4, resample='bilinear',
                    test_resample='bilinear', device='auto'),
     paper=ReidTrain('bot_r50', epochs=120, optimiser='adam', lr=3.5e-4, schedule='bot', clip=0., augment='bot',
                     resample='bilinear', test_resample='bilinear', refresh=False, device='auto'))
