@@ -20,6 +20,8 @@ class Matcher:
         gallery, # `ReidTable` of the images
         captions, # All captions
         ):
+        if not hasattr(model, 'match_logit'):
+            raise ValueError(f"{type(model).__name__} has no ITM head, so no pair can be matched; use k_test=0")
         self.model, self.captions, self.dev = model, list(captions), next(model.parameters()).device
         with torch.inference_mode():
             rows = np.array_split(np.arange(len(gallery)), -(-len(gallery)//64))

@@ -1,0 +1,74 @@
+"""Starting points: weights that come with the package, cards, Worlds that were seen, recipes that need a file."""
+import json
+
+import torch
+from fault import bad, cut, refused
+from safetensors.torch import save_file
+
+from reid_lab.models.shipped import Card, card_for, check_unseen, read_card, save_shipped
+from reid_lab.models.zoo import create_model
+from reid_lab.recipes.camel import Config, load_data
+from reid_lab.recipes.reid import reid_settings
+from reid_lab.recipes.starts import Start, run_start, train_start
+from reid_lab.recipes.training import start_of
+
+CARD = Card("bot_tiny", dict(size=(64, 32)), (("smoke", "reid", 500),), "a command", "abc", 0, 1, 16, 1.)
+
+
+def _file(folder, card=CARD):
+    "A file with a card"
+    return save_shipped(torch.nn.ModuleDict(dict(classify=torch.nn.Linear(2, 3))), card, folder/"w.safetensors")
+
+
+def _header(folder, **header):
+    "A file of tensors with another header"
+    save_file(dict(w=torch.ones(2)), folder/"w.safetensors", metadata=header)
+    return folder/"w.safetensors"
+
+
+def _damaged(folder):
+    cut(path := _file(folder))
+    return path
+
+
+FAULTS = [
+    bad("starts: a paper size without its file", "weights=''", lambda t: start_of("bot_r50"), "bot_r50",
+        "resnet50-0676ba61.pth", "weights='none'"),
+    bad("starts: a ViT without its file", "preset paper", lambda t: reid_settings("paper", model="transreid_b16").start,
+        "ImageNet-21k", "pass the file as weights"),
+    bad("starts: CLIP-ReID without its file", "preset full", lambda t: reid_settings("full", model="clip_reid_b16").start,
+        "ViT-B-16.pt"),
+    bad("starts: CAMeL without its files", "preset paper", lambda t: load_data("paper"), "camel_base",
+        "bert-base-uncased", "with a comma between"),
+    bad("starts: text weights for a tiny model", "weights='none,bert'", lambda t: Config(weights="none,bert").start,
+        "camel_tiny takes no weights of a text encoder", "comma"),
+    bad("starts: a World that was seen", "seed 500", lambda t: check_unseen(CARD, 500), "world_seed=500",
+        "choose another World"),
+    bad("starts: Worlds of experiments", "World 0 among them", lambda t: Start((0, 500), 10, 1e-3), "worlds=(0, 500)",
+        "between 500 and 999"),
+    bad("starts: the held-out World is trained on", "999 in both", lambda t: Start((999,), 10, 1e-3), "held_out=999"),
+    bad("starts: no such start", "camel_tny", lambda t: train_start("camel_tny", "smoke"), "name='camel_tny'",
+        "Did you mean 'camel_tiny'?"),
+    bad("starts: no such setting", "stepz=3", lambda t: run_start("bot_tiny", "smoke", stepz=3), "stepz", error=TypeError),
+    bad("starts: no such preset", "preset=smke", lambda t: run_start("bot_tiny", "smke"), "smke", "smoke"),
+    bad("starts: none come with the package", "dual_tiny from the World",
+        lambda t: create_model("dual_tiny", vocab_size=60, weights="world"), "none of this model come with the package"),
+    bad("starts: no card of this model", "the tokenizer of dual_tiny", lambda t: card_for("dual_tiny"), "dual_tiny",
+        "weights='none' starts from random numbers"),
+    bad("cards: a file without one", "weights of another program", lambda t: read_card(_header(t)),
+        "weights with a card"),
+    bad("cards: no JSON", "an edited header", lambda t: read_card(_header(t, card="{")), "weights with a card"),
+    bad("cards: fields are missing", "a card of another version",
+        lambda t: read_card(_header(t, card=json.dumps(dict(model="bot_tiny")))), "weights with a card"),
+    bad("cards: cut short", "half of the file", lambda t: read_card(_damaged(t)), "w.safetensors"),
+    bad("starts: weights of another model", "bot_tiny's file for TransReID",
+        lambda t: create_model("transreid_tiny", n_ids=3, weights=_file(t)), "(bot_tiny)", "expected weights of transreid_tiny"),
+    bad("starts: a file cut short", "half of the file", lambda t: create_model("bot_tiny", n_ids=3, weights=_damaged(t)),
+        "w.safetensors", "needed here: weights of bot_tiny"),
+    bad("starts: tensors are missing", "a file of one layer", lambda t: create_model("bot_tiny", n_ids=3,
+        weights=_file(t)), "cannot be loaded into BoT", "missing"),
+    bad("starts: no such file", "a misspelt path", lambda t: create_model("camel_tiny", vocab_size=60, weights=t/"x.pth"),
+        "x.pth", "is not a file or folder", error=FileNotFoundError),
+    bad("run starts: no such study", "camel_big", lambda t: refused("run", "starts", "-p", "preset=smoke", "-p",
+        "study=camel_big"), "study='camel_big'", "camel_tiny"),
+]
