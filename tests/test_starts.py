@@ -103,7 +103,8 @@ def test_a_shipped_file(path):
     known = STARTS[card.model]
     assert path.stem == card.model and card.seeds == set(known.worlds) and known.held_out not in card.seeds
     assert card.steps == known.steps and card.commit and not card.commit.endswith("+") and card.images > 1e5
-    assert card.fits == known.fits and card.command.startswith(f"reid_lab run starts -p study={card.model} -p preset=quick")
+    assert card.command.startswith(f"reid_lab run starts -p study={card.model} -p preset=quick")
+    assert card.fits == known.fits
     for model in (card.model, *card.fits):
         net = create_model(model, weights="world", **arguments(model, card) if MODELS[model].reads == "captions"
                            else dict(n_ids=3))
