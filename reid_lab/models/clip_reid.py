@@ -131,8 +131,9 @@ def load_clip(model:nn.Module, # From `clip_model`; changed in place
     ) -> nn.Module: # `model`, with the report as `model.loaded`
     "Load CLIP weights, position embeddings resized to the grid and the context of `model`"
     start = clip_start(weights, act=act)
-    fit = {'visual.positional_embedding': lambda p: resize_positions(p, model.visual.grid_size, grid),
-           'positional_embedding': lambda p: resize_text_positions(p, len(model.positional_embedding), longer)}
+    length = len(model.positional_embedding)
+    fit = {'visual.positional_embedding': lambda p: resize_positions(p.float(), model.visual.grid_size, grid),
+           'positional_embedding': lambda p: resize_text_positions(p.float(), length, longer)}
     for part, blocks in (('vision_config', model.visual.transformer), ('text_config', model.transformer)):
         check_config(start, part, num_attention_heads=blocks.resblocks[0].attn.num_heads)
     model.loaded = start and load_network(model, start, change=fit, own=('pixels.',))
@@ -379,12 +380,14 @@ def start_clip_reid(clip:nn.Module, # From `clip_model`
     if not whole: load_clip(clip, start, grid, act)
     model = CLIPReID(clip, n_ids, size, **kw)
     model.check_side(start)
-    if whole and start.layout is OURS: model.fit_shapes(start.state)
+    model.loaded = None if whole else clip.loaded
+    if not whole: return model
+    rest = ('heads.', 'prompts.learned', 'side_embed', 'texts')
     fit = {'visual.positional_embedding': lambda p: resize_positions(p, own, grid or person_grid(len(p) - 1, own)),
            'prompts.suffix': lambda p: p[:len(model.prompts.suffix)]}  # the rest is padding behind the end token
-    rest = ('heads.', 'prompts.learned', 'side_embed')
-    model.loaded = load_network(model, start, own=('pixels.', 'texts'), optional=rest,
-                                change=fit) if whole else clip.loaded
+    if start.layout is OURS: model.fit_shapes(start.state, rest)
+    model.loaded = load_network(model, start, own=('pixels.', 'texts'), optional=rest, change=fit)
+    if model.loaded.misfit: model.texts_ready.fill_(False) # of other identities
     return model
 
 
@@ -412,9 +415,11 @@ def start_tokenizer(start, # `Start`, or None
     tokenizer=None, # Given by the caller
     ): # The one given, else that of the weights' card, else None
     "The tokenizer of weights; one that differs from their card is refused"
-    try: said = json.loads(start.card.get('card', '{}')).get('tokenizer') if start else None
-    except (ValueError, AttributeError) as e: raise ValueError(f"{start.name} has a card that is no JSON object") from e
-    theirs = WordPiece(**said) if said else None
+    try:
+        said = json.loads(start.card.get('card', '{}')).get('tokenizer') if start else None
+        theirs = WordPiece(**said) if said else None
+    except (ValueError, TypeError, AttributeError) as e:
+        raise ValueError(f"{start.name} has a card that cannot be read ({e}); save it again, see `Card`") from e
     if tokenizer is None or theirs is None: return theirs if tokenizer is None else tokenizer
     other = [k for k in ('vocab', 'clean', 'lowercase') if getattr(tokenizer, k, None) != getattr(theirs, k)]
     if other: raise ValueError(f"{start.name} was trained with another tokenizer (its {', '.join(other)} differs); "
@@ -456,10 +461,13 @@ def tiny_towers(size=(128, 64), # Height and width of the crops
 
 
 @patch
-def fit_shapes(self:CLIPReID, state): # state dict
+def fit_shapes(self:CLIPReID, state, # state dict
+    but=(), # Beginnings of names that may differ in shape
+    ):
     "Give fixed words and text positions the numbers of rows of `state`, if nothing else differs in shape"
     free, mine = ('prompts.prefix', 'prompts.suffix', 'text.pos'), self.state_dict()
-    if any(state[k].shape != v.shape for k, v in mine.items() if k in state and k not in free): return
+    same = [k for k in mine if k in state and not k.startswith((*free, *but))]
+    if any(state[k].shape != mine[k].shape for k in same): return
     for k in free:
         (part, name), new = k.split('.'), state.get(k)
         if new is None or new.ndim != 2 or new.shape[1:] != mine[k].shape[1:]: continue
