@@ -256,6 +256,7 @@ def load_weights(model, # Module with the same parameters
 def _weights_for(model, path):
     "The weights in a file, after all checks"
     state, meta = _read_weights(path)
+    if hasattr(model, 'fit_shapes'): model.fit_shapes(state) # of tables whose length follows from a tokenizer
     mine, trained = model.state_dict(), dict(model.named_parameters())
     diff = _differences(state, mine)
     if diff:

@@ -17,6 +17,7 @@ from ..core import check_choice, unit_norm
 from .backbones import norm_gradients
 from .bot import bot_r50, bot_tiny
 from .camel import camel_base, camel_tiny
+from .clip import clip_b16, clip_tiny
 from .clip_reid import clip_reid_b16, clip_reid_tiny
 from .dual import dual_tiny
 from .frozen import frozen
@@ -58,9 +59,12 @@ MODELS = dict(
                'with a comma between'),
     camel_tiny=ModelInfo(camel_tiny, 'captions', 'tiny', 'camel', 'CAMeL, IEEE TIFS 2025', ('tokenizer',),
         itm=True, mlm=True),
+    clip_b16=ModelInfo(clip_b16, 'captions', 'paper', 'clip', 'CLIP, ICML 2021', ('tokenizer',),
+        starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
     clip_reid_b16=ModelInfo(clip_reid_b16, 'images', 'paper', 'clip_reid', 'CLIP-ReID, AAAI 2023', ('n_ids',),
         starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
     clip_reid_tiny=ModelInfo(clip_reid_tiny, 'images', 'tiny', 'clip_reid', 'CLIP-ReID, AAAI 2023', ('n_ids',)),
+    clip_tiny=ModelInfo(clip_tiny, 'captions', 'tiny', 'clip', 'CLIP, ICML 2021', ('tokenizer',)),
     dual_tiny=ModelInfo(dual_tiny, 'captions', 'tiny', 'dual', 'two towers, a baseline', ('tokenizer',)),
     frozen=ModelInfo(frozen, 'images', 'paper', 'frozen', 'an image tower as published, zero-shot control',
                      ('tower', 'weights'),

@@ -50,6 +50,8 @@ class Start:
 STARTS = dict(
     camel_tiny=Start(tuple(range(500, 504)), 3000, 3e-3, domain='generated'),
     bot_tiny=Start(tuple(range(500, 506)), 3000, 1.5e-3, task='reid'),
+    clip_tiny=Start(tuple(range(500, 506)), 4000, 1e-3, options=(('granularity', 'mixed'),), words=168, heads=(),
+                    fits=('clip_reid_tiny',)),
     transreid_tiny=Start(tuple(range(500, 506)), 3000, 2e-3, task='reid', heads=('heads.',)))
 STUDIES = {name: Study(f'the start of {name}', tuple(grid(name)), seeds=3) for name in STARTS}
 
