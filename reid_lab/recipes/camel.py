@@ -55,7 +55,7 @@ VARIANTS = dict(
     st=Variant('+ ST', tasks=True),
     st_adsu=Variant('+ ST + ADSU', tasks=True, slow=True, lr_mult=2.),
     st_cmml=Variant('+ ST + CMML', tasks=True, fast=True, lr_mult=1.5),
-    camel=Variant('CAMeL', tasks=True, fast=True, slow=True, lr_mult=2.5),
+    camel=Variant('CAMeL', tasks=True, fast=True, slow=True, lr_mult=3.),
     st_ema=Variant('+ ST + EMA (control)', tasks=True, ema=True),
     released=Variant('released program', tasks=True, released=True,
         train=(('schedule', 'step'), ('eda_first', True), ('mlm_p', .2), ('mlm_pads', True), ('ft_negatives', 'top'),
@@ -68,10 +68,10 @@ TITLES = {k: v.title for k, v in VARIANTS.items()}
 @dataclass(frozen=True)
 class Train:
     "Budget and optimiser of the two phases"
-    steps: int = 900            # pretraining batches
+    steps: int = 300            # pretraining batches
     ft_steps: int = 150         # fine-tuning batches; the first third stylised, as in the paper (10 of 30 epochs)
     batch_size: int = 64
-    lr: float = 3e-3            # pretraining, times the method's `lr_mult` (see `Preset.lr_by_method`)
+    lr: float = 1e-3            # pretraining, times the method's `lr_mult` (see `Preset.lr_by_method`)
     ft_lr: float = 5e-4
     warmup: float = .1          # share of the steps
     weight_decay: float = .01
