@@ -357,6 +357,14 @@ _CLIP_REID = Layout('clip_reid', 'a released CLIP-ReID (ViT)', 'clip_reid', **_H
             (r'^prompt_learner\.token_(prefix|suffix)', r'prompts.\1^0'),
             (r'^bottleneck\.', 'necks.0.'), (r'^bottleneck_proj\.', 'necks.1.'), (r'^classifier\.', 'heads.0.'),
             (r'^classifier_proj\.', 'heads.1.')))
+_NECK = r'heads\.(bottleneck\.0|bnneck)\.'
+_FASTREID = Layout('fastreid', "a ResNet-50 of FastReID (tower 'fastreid_r50')", 'fastreid', fits=('frozen',),
+    keys=(r'backbone\.conv1\.weight', r'backbone\.layer4\.2\.conv3\.weight', _NECK + 'running_mean'),
+    lacks=(r'backbone\.layer3\.6\..*', r'backbone\..*\.(IN|se)\..*', r'backbone\.NL_.*', r'backbone\..*\.conv4\..*'),
+    leave=((r'heads\.(weight|classifier\..*)$', 'classifier of its training identities'),
+           (r'pixel_(mean|std)$', "pixels of ImageNet, as in the tower")),
+    rename=((r'^backbone\.', 'net.'), (f'^{_NECK}', 'neck.'), (r'^heads\.pool_layer\.p$', 'p')),
+    pixels=_TORCHVISION.pixels, note='pooled by a power mean (GeM) if the file holds its exponent, else by the mean')
 
 # %% ../../nbs/27_models.layouts.ipynb #a4fe2844
 _CLIP_REID_R50 = Layout('clip_reid_r50', 'a released CLIP-ReID (ResNet-50)', '',
@@ -366,8 +374,15 @@ _RDE = Layout('rde', 'a released RDE', '',
 _IRRA = Layout('irra', "a released IRRA, or a program of its line", '', keys=(r'base_model\.visual\.class_embedding',))
 _APTM = Layout('aptm', 'a released APTM or CAMeL', '',
     keys=(r'vision_encoder\..*', r'text_encoder\..*', r'itm_head\..*', r'vision_proj\.weight'))
+_OSNET = Layout('osnet', 'an OSNet', '', note="no kept and light package builds it; embed images with its own program "
+    "and read the features as Embeddings",
+    keys=(r'conv1\.conv\.weight', r'conv2\.0\.gate\.fc1\.weight', r'conv5\.conv\.weight'))
+_FASTREID_OTHER = Layout('fastreid_other', 'a released FastReID of another form than its plain ResNet-50', '',
+    note="IBN, non-local and SE blocks, other depths and other heads are other networks than tower='fastreid_r50'",
+    keys=(r'backbone\..*', r'heads\..*', r'heads\.(weight|classifier\.weight|bottleneck\..*|bnneck\..*)'))
 OURS = Layout('reid_lab', 'weights of this library', 'ours', keys=()) # known by its card, see `identify`
 LAYOUTS = {x.name: x for x in (_RDE, _IRRA, _APTM, _CLIP_REID, _CLIP_REID_R50, _TRANSREID, _TRANSREID_PLAIN, _BOT,
+                               _FASTREID, _FASTREID_OTHER, _OSNET,
                                _HF_CLIP, _HF_VIT, _BERT, _OPENAI, _OPEN_CLIP, _TIMM_VIT, _TORCHVISION)}
 
 # %% ../../nbs/27_models.layouts.ipynb #93926e3c
