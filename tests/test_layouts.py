@@ -577,11 +577,13 @@ def test_other_networks_of_fastreid_are_refused(name):
 def test_osnet_is_recognised_and_said_not_to_be_taken(tmp_path):
     "Names as in its published files, with the container of their training program"
     names = ["conv1.conv.weight", "conv1.bn.weight", "conv2.0.conv1.conv.weight", "conv2.0.conv2a.conv1.weight",
-             "conv2.0.gate.fc1.weight", "conv2.0.gate.fc1.bias", "conv5.conv.weight", "fc.0.weight", "classifier.weight"]
+             "conv2.0.gate.fc1.weight", "conv2.0.gate.fc1.bias", "conv5.conv.weight", "fc.0.weight",
+             "classifier.weight"]
     state = {f"module.{k}": torch.ones(2) for k in names}
     torch.save(dict(state_dict=state, epoch=60), tmp_path/"osnet_x1_0.pth")
     found = inspect_weights(tmp_path/"osnet_x1_0.pth")
-    assert (found["layout"], found["fits"]) == ("osnet", []) and "read the features as Embeddings" in weights_text(found)
+    assert (found["layout"], found["fits"]) == ("osnet", [])
+    assert "read the features as Embeddings" in weights_text(found)
     with pytest.raises(ValueError, match="holds an OSNet; .*no model of this zoo takes it yet"):
         frozen("resnet50", tmp_path/"osnet_x1_0.pth")
 
@@ -606,7 +608,8 @@ def test_a_frozen_pair_is_both_towers_as_open_clip_runs_them(tmp_path, wrap):
         for ours, want in ((pair.encode_image(img), source.encode_image((img - mean)/std)),
                            (pair.encode_text(tokens), source.encode_text(tokens))):
             assert (ours - F.normalize(want, dim=1)).abs().max() < 1e-5
-    assert explained(pair.loaded, path) and not pair.loaded.missing and not any(p.requires_grad for p in pair.parameters())
+    assert explained(pair.loaded, path) and not pair.loaded.missing
+    assert not any(p.requires_grad for p in pair.parameters())
     crops = frozen_pair(SMALL, path, size=SIZE)
     assert crops.encode_image(IMG).shape == (3, 16) and len(crops.loaded.resized) == 1
     torch.save(crops.tower.state_dict(), tmp_path/"crops.pt")

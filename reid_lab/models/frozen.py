@@ -134,7 +134,8 @@ def _clip_tower(name, size, weights):
     rest = {k: 'no part of the image tower' for k in start.state if not k.startswith('visual.')}
     own = {k.removeprefix('visual.'): v for k, v in start.state.items() if k.startswith('visual.')}
     start = replace(start, state=own, left=start.left | rest)
-    return visual, size or visual.image_size, pixels, load_network(visual, start, change=_clip_positions(visual), prefix='')
+    loaded = load_network(visual, start, change=_clip_positions(visual), prefix='')
+    return visual, size or visual.image_size, pixels, loaded
 
 # %% ../../nbs/42_models.frozen.ipynb #e5f4f1b6
 class FastReID(nn.Module):
@@ -157,7 +158,8 @@ def _fastreid_tower(name, size, weights):
     "FastReID's ResNet-50, likewise"
     start = begin(weights, ('fastreid',), "a released ResNet-50 of FastReID")
     net = FastReID(gem=bool(start) and 'p' in start.state)
-    return net, size or (256, 128), net.net.pretrained_cfg | dict(interpolation='bicubic'), start and load_network(net, start)
+    pixels = net.net.pretrained_cfg | dict(interpolation='bicubic')
+    return net, size or (256, 128), pixels, start and load_network(net, start)
 
 # %% ../../nbs/42_models.frozen.ipynb #830f4eee
 TOWERS = dict(fastreid_r50=_fastreid_tower) # beside those of timm and open_clip: name -> function that builds it

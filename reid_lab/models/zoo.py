@@ -61,8 +61,8 @@ MODELS = dict(
     dual_tiny=ModelInfo(dual_tiny, 'captions', 'tiny', 'dual', 'two towers, a baseline', ('tokenizer',)),
     frozen=ModelInfo(frozen, 'images', 'paper', 'frozen', 'an image tower as published, zero-shot control',
                      ('tower', 'weights'), trains=False),
-    frozen_pair=ModelInfo(frozen_pair, 'captions', 'paper', 'frozen', 'image and text tower as published, zero-shot control',
-                          ('pair', 'weights'), trains=False),
+    frozen_pair=ModelInfo(frozen_pair, 'captions', 'paper', 'frozen',
+                          'image and text tower as published, zero-shot control', ('pair', 'weights'), trains=False),
     transreid_b16=ModelInfo(transreid_b16, 'images', 'paper', 'transreid', 'TransReID, ICCV 2021', ('n_ids',)),
     transreid_tiny=ModelInfo(transreid_tiny, 'images', 'tiny', 'transreid', 'TransReID, ICCV 2021', ('n_ids',)),
 )

@@ -157,7 +157,7 @@ def applicable(settings, # Of a study
     if kept := [s for s in settings if applies(s, ev)]: return kept
     can = [n for n in METHODS if applies(dict(name=n), ev)]
     raise ValueError(f"methods={list(dict.fromkeys(s['name'] for s in settings))} do not apply to "
-                     f"{type(ev.model).__name__}, which lacks the classifier or BatchNorm that they need; choose of {can}")
+                     f"{type(ev.model).__name__}, which lacks the classifier or BatchNorm they need; choose of {can}")
 
 # %% ../../nbs/84_recipes.dart3.ipynb #9ae5e6d8
 BIAS = ('nmi_camera', 'nmi_identity', *(f'auroc_{k}' for k in UNCERTAINTIES))
@@ -199,7 +199,8 @@ def score_settings(ev:Evaluation, # Model and raw features
     for s in progress(settings, 'methods', quiet=True):
         make = METHODS[check_choice('method', s['name'], METHODS)]
         all_layers = s['name'] == 'TEMP' and not getattr(ev.model, 'trains', True)
-        args = {**(dict(frozen=True) if all_layers else {}), **(usual or {}).get(s['name'], {}), **{k: v for k, v in s.items() if k != 'name'}}
+        args = dict(frozen=True) if all_layers else {}
+        args |= {**(usual or {}).get(s['name'], {}), **{k: v for k, v in s.items() if k != 'name'}}
         if args.get('n_ground'): args['ground'] = ev.known()
         frames.append(score_method(lambda: make(**args), ev, **kw).assign(variant=label(s), method=s['name']))
     return pd.concat(frames, ignore_index=True)
@@ -224,7 +225,8 @@ def source_settings(preset:str='quick', # Key of `REID_PRESETS`
     train = dict(model=name) if name else {}
     s = reid_settings(preset, **train)
     trains = MODELS[s.model].trains
-    if not (trains or weights): raise ValueError(f"model={model!r} is not trained; weights='' must name its file or folder")
+    if not (trains or weights):
+        raise ValueError(f"model={model!r} is not trained; weights='' must name its file or folder")
     if trains and weights in WEIGHTS: return dict(train, weights=weights)
     if not weights: return train
     kw = s.model_kw if trains or preset == 'smoke' else () # a tower's own size
