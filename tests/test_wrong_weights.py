@@ -112,3 +112,17 @@ def test_a_missing_file_is_one_line(model, argument, more, tmp_path):
     with pytest.raises((FileNotFoundError, ValueError), match="is not a file or folder|local file or folder") as e:
         create_model(model, **{**needs, "size": SIZE, **more, argument: str(tmp_path/"gone.pth")})
     assert "\n" not in str(e.value) and "gone.pth" in str(e.value)
+
+
+def test_a_home_folder_is_found(tmp_path, monkeypatch):
+    "`~` is the same folder for what is looked at, read and remembered"
+    import timm
+
+    from reid_lab.files import file_sum
+    from reid_lab.recipes.dart3 import source_settings
+    from reid_lab.recipes.reid import control_key, reid_settings
+    monkeypatch.setenv("HOME", str(tmp_path))
+    _saved(tmp_path, timm.create_model("test_vit", num_classes=0).state_dict(), "vit.pth")
+    assert create_model("frozen", tower="test_vit", weights="~/vit.pth").loaded.matched > 10
+    s = reid_settings("smoke", **source_settings("smoke", "frozen:test_vit", "~/vit.pth"))
+    assert control_key(s)["start"] == file_sum(tmp_path/"vit.pth")

@@ -9,10 +9,11 @@ __all__ = ['TOWERS', 'CONTROLS', 'clip_pixels', 'Frozen', 'FastReID', 'frozen', 
 # %% ../../nbs/42_models.frozen.ipynb #83dd6e6c
 import logging, math
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 import torch
 from torch import nn
-from ..core import check_choice, unit_norm
+from ..core import unit_norm
 from ..data.table import RESAMPLING
 from ..data.text import ClipBPE
 from .backbones import PixelNorm, fit_positions, tower_kinds
@@ -171,6 +172,15 @@ def _checked(weights):
     raise ValueError("weights=None: a zero-shot control needs the tower's weights; pass a file, a folder or 'none'")
 
 
+def _check_name(argument, name, lists='', more=()):
+    "Raise if neither open_clip nor `more` has a model of this name; they are too many to be listed"
+    import open_clip
+    if name in (known := [*open_clip.list_models(), *more]): return
+    near = ''.join(f' Did you mean {n!r}?' for n in get_close_matches(str(name), known, 1))
+    raise ValueError(f"{argument}={name!r} is not known.{near} Choose one of {lists}open_clip.list_models()"
+                     + f", or {[*TOWERS]}"*bool(more))
+
+
 def _pair(size): return (size, size) if isinstance(size, int) else size and tuple(size)
 
 
@@ -179,9 +189,9 @@ def frozen(tower:str, # A model of timm or open_clip, or a key of `TOWERS`
     size=None, # Height and width of the input; None: what the tower was made for
     ) -> Frozen:
     "A zero-shot control: an image tower as it was published"
-    import open_clip, timm
-    build = TOWERS.get(tower) or (_timm_tower if timm.is_model(tower) else _clip_tower)
-    if build is _clip_tower: check_choice('tower', tower, [*TOWERS, *timm.list_models(), *open_clip.list_models()])
+    import timm
+    build = TOWERS.get(tower) or (_timm_tower if timm.is_model(str(tower)) else _clip_tower)
+    if build is _clip_tower: _check_name('tower', tower, 'timm.list_models() or ', [*timm.list_models(), *TOWERS])
     net, size, pixels, loaded = build(tower, _pair(size), _checked(weights))
     model = Frozen(net, _pair(size), pixels['mean'], pixels['std'], pixels['interpolation'])
     model.loaded = loaded
@@ -244,13 +254,13 @@ def frozen_pair(pair, # A model of open_clip, by name or by a configuration such
     size=None, # Height and width of the input; None: what the image tower was made for
     ) -> FrozenPair:
     "A zero-shot control of text-to-image search: both towers as they were published"
-    import open_clip
-    if not isinstance(pair, dict): check_choice('pair', pair, open_clip.list_models())
-    model, start, pixels = _clip(pair, _pair(size), _checked(weights))
-    change = _clip_positions(model.visual, 'visual.')
-    loaded = start and load_network(model, start, change=change)
+    if not isinstance(pair, dict): _check_name('pair', pair)
+    elif lost := [k for k in ('embed_dim', 'vision_cfg', 'text_cfg') if k not in pair]:
+        raise ValueError(f"pair is a configuration without {lost}; pass all of model_cfg of open_clip_config.json")
     local = isinstance(weights, (str, Path)) and Path(weights).expanduser().is_dir()
-    tokenizer = clip_tokenizer(pair, Path(weights).expanduser() if local else None)
+    tokenizer = clip_tokenizer(pair, Path(weights).expanduser() if local else None) # before the weights are read
+    model, start, pixels = _clip(pair, _pair(size), _checked(weights))
+    loaded = start and load_network(model, start, change=_clip_positions(model.visual, 'visual.'))
     size = _pair(size) or _pair(model.visual.image_size)
     out = FrozenPair(model, tokenizer, size, pixels['mean'], pixels['std'], pixels['interpolation'])
     out.loaded = loaded

@@ -10,6 +10,7 @@ import json, warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from torch import nn
 from ..files import file_kind
 from .layouts import OURS, identify, open_weights, peeled, translate, unwrapped
@@ -47,8 +48,10 @@ def published(name:str, # A timm model with its tag
 def _source(weights, wanted, names):
     "Name, state dict, config and card of what `weights` stands for"
     if isinstance(weights, dict): return 'the weights', unwrapped(weights), {}, {}
+    if not isinstance(weights, (str, Path)):
+        raise TypeError(f"weights is {type(weights).__name__}; pass 'none', a file, a folder or a state dict: {wanted}")
     if weights in names: return repr(weights), names[weights](), {}, {}
-    if file_kind(weights) == 'missing':
+    if not weights or file_kind(Path(weights).expanduser()) == 'missing':
         known = ''.join(f', {n!r} (downloads once)' for n in names)
         raise FileNotFoundError(f"weights={str(weights)!r} is not a file or folder; pass 'none'{known}, or a local "
                                 f"file or folder: {wanted}")
