@@ -446,14 +446,14 @@ def test_every_batch_draws_other_grounding_images_and_every_run_the_same(scene, 
             return super().ground_features(rows)
 
     known, drawn = T.ImageStream(net, tiny_table(16, 3).where(cam=0)), []
-    method = Noted(lr=.1, batch_size=4, episodic=episodic, final_forward=False, ground=known, n_ground=4)
+    method = Noted(lr=.01, batch_size=4, episodic=episodic, final_forward=False, ground=known, n_ground=4)
     queries = T.ImageStream(net, table)
     with T.guarded(net):
         method.configure(queries, g); runs = [method.run()[0] for _ in range(2)]
     n = len(method.batches())
     assert len(drawn) == 2*n and n > 3 and drawn[:n] == drawn[n:] and torch.equal(*runs)
     assert len(set(drawn[:n])) > n//2
-    again = Noted(lr=.1, batch_size=4, episodic=episodic, final_forward=False, ground=known, n_ground=4)
+    again = Noted(lr=.01, batch_size=4, episodic=episodic, final_forward=False, ground=known, n_ground=4)
     drawn.clear(); assert torch.equal(again.adapt(queries, g)[0], runs[0])
 
 

@@ -57,7 +57,8 @@ FAULTS = [
         lambda t: frozen_pair(SMALL, "published"), "weights='published' is not a file or folder",
         error=FileNotFoundError),
     bad("control: weights of another pair", "another width", lambda t: frozen_pair(
-        dict(SMALL, embed_dim=8), frozen_pair(SMALL, "none").tower.state_dict()), "instead of", "of this configuration"),
+        dict(SMALL, embed_dim=8), frozen_pair(SMALL, "none").tower.state_dict()), "instead of",
+        "of this configuration"),
     bad("control: a number as weights", "weights=3", lambda t: frozen("resnet10t", 3), "weights is int",
         "a state dict", error=TypeError),
     bad("control: a list as weights", "several files", lambda t: frozen("resnet10t", ["a.pth", "b.pth"]),
