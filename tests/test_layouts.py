@@ -559,7 +559,8 @@ def test_fastreids_resnet50(tmp_path, wrap, gem, old):
     assert (ours - theirs).abs().max() < 1e-5 and (theirs[0] - theirs[1]).norm() > .01
     assert explained(model.loaded, path) and not model.loaded.missing and not model.loaded.misfit
     left = {k for k, _ in model.loaded.left}
-    assert left == ({"heads.classifier.weight", "pixel_mean", "pixel_std"} if old else {"heads.weight"})
+    old_left = {"heads.classifier.weight", "pixel_mean", "pixel_std", "heads.bnneck.num_batches_tracked"}
+    assert left == (old_left if old else {"heads.weight"})
     assert inspect_weights(path)["arguments"] == dict(tower="fastreid_r50")
     assert frozen("fastreid_r50", path).size == (256, 128)
 
@@ -610,6 +611,11 @@ def test_a_frozen_pair_is_both_towers_as_open_clip_runs_them(tmp_path, wrap):
             assert (ours - F.normalize(want, dim=1)).abs().max() < 1e-5
     assert explained(pair.loaded, path) and not pair.loaded.missing
     assert not any(p.requires_grad for p in pair.parameters())
+    archive = source.state_dict() | {"input_resolution": torch.tensor(64)}   # as OpenAI's, which has QuickGELU
+    with pytest.raises(ValueError, match="trained with quick_gelu.*set quick_gelu=True in the configuration"):
+        frozen_pair(SMALL, archive)
+    quick = frozen_pair(dict(SMALL, quick_gelu=True), archive)
+    assert (quick.encode_text(tokens) - pair.encode_text(tokens)).abs().max() > 1e-4
     crops = frozen_pair(SMALL, path, size=SIZE)
     assert crops.encode_image(IMG).shape == (3, 16) and len(crops.loaded.resized) == 1
     torch.save(crops.tower.state_dict(), tmp_path/"crops.pt")

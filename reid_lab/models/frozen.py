@@ -89,7 +89,8 @@ def _random_clip(name, size):
     if isinstance(name, dict):
         cfg = {k: dict(v) if isinstance(v, dict) else v for k, v in name.items() if k != 'custom_text'}
         if size: cfg['vision_cfg']['image_size'] = size
-        return (open_clip.CustomTextCLIP if name.get('custom_text') else open_clip.CLIP)(**cfg)
+        custom = name.get('custom_text') or 'hf_model_name' in name['text_cfg']
+        return (open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**cfg)
     root, weights_follow = logging.getLogger(), lambda record: 'initialized randomly' not in record.getMessage()
     root.addFilter(weights_follow)
     try: return open_clip.create_model(name, pretrained_text=False, **dict(force_image_size=size) if size else {})
@@ -107,8 +108,9 @@ def _clip(name, size, weights):
     model, act = _random_clip(name, size), 'quick_gelu' if cfg.get('quick_gelu') else 'gelu'
     said = 'model of this configuration' if isinstance(name, dict) else name
     start = begin(weights, ('clip',), f"weights of open_clip's {said}")
-    other = said.removesuffix('-quickgelu') + '-quickgelu'*(act == 'gelu')
-    if start: clip_act(start, act, f'take the tower {other!r}')
+    other = f"take the tower {said.removesuffix('-quickgelu') + '-quickgelu'*(act == 'gelu')!r}"
+    if isinstance(name, dict): other = f"set quick_gelu={act == 'gelu'} in the configuration"
+    if start: clip_act(start, act, other)
     how = start.config.get('preprocess_cfg', {}).get('interpolation', 'bicubic') if start else 'bicubic'
     return model, start, dict(clip_pixels(said, start), interpolation=how)
 

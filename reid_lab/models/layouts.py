@@ -372,7 +372,8 @@ _FASTREID = Layout('fastreid', "a ResNet-50 of FastReID (tower 'fastreid_r50')",
     keys=(r'backbone\.conv1\.weight', r'backbone\.layer4\.2\.conv3\.weight', _NECK + 'running_mean'),
     lacks=(r'backbone\.layer3\.6\..*', r'backbone\..*\.(IN|se)\..*', r'backbone\.NL_.*', r'backbone\..*\.conv4\..*'),
     leave=((r'heads\.(weight|classifier\..*)$', 'classifier of its training identities'),
-           (r'pixel_(mean|std)$', "pixels of ImageNet, as in the tower")),
+           (r'pixel_(mean|std)$', "pixels of ImageNet, as in the tower"),
+           (r'heads\.bnneck\.num_batches_tracked$', 'a counter of the training')),
     rename=((r'^backbone\.', 'net.'), (f'^{_NECK}', 'neck.'), (r'^heads\.pool_layer\.p$', 'p')),
     pixels=_TORCHVISION.pixels, note='pooled by a power mean (GeM) if the file holds its exponent, else by the mean')
 
