@@ -487,6 +487,7 @@ class Dart3(Gradient):
         self.norm.measure(self.raw, stream.cam, self.gallery, g.cam)
         self.g_tilde = self.norm.g_tilde if self.camera else unit_norm(self.gallery)
         self._compare_rate()
+        self._draw_anew()
         if not self.n_ground: return
         self.ground_at = self.norm.q_stats.rows(self.ground.cam)
         lost = sorted(set(np.asarray(self.ground.cam).tolist()) - set(self.norm.q_stats.cams.tolist()))
@@ -504,10 +505,22 @@ class Dart3(Gradient):
         "Statistics as measured, layers as found, a new optimiser"
         self.norm.reset()
         for t in self.external().values(): t.requires_grad_(True)
-        self.rng = stream(self.seed, 'ground')
         super().reset()
 
 # %% ../nbs/56_tta.ipynb #a66df57c
+@patch
+def _draw_anew(self:Dart3):
+    "Start the sequence of grounding images"
+    self.rng = stream(self.seed, 'ground')
+
+
+@patch
+def run(self:Dart3): # (Q,D), (G,D)
+    "All batches; grounding images are drawn in the same sequence each time"
+    self._draw_anew()
+    return Gradient.run(self)
+
+
 @patch
 def _compare_rate(self:Dart3):
     "Say if a step is far from the size of what it changes"

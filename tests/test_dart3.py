@@ -1,4 +1,6 @@
 """Protocols of DART3: who is trained on, who is asked, and that every study runs on the smallest World."""
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ from reid_lab.datasets import export_world
 from reid_lab.data.table import ReidTable
 from reid_lab.world.world import World, reid_groups
 from reid_lab.embeddings import Embeddings
+from reid_lab.files import file_sum
 from reid_lab.metrics import camera_nmi, nmi, retrieval_metrics
 from reid_lab.analysis.camera_bias import (bias_noise, camera_share, error_auroc, error_vs_distance, noise_scores,
                                              per_camera, uncertainty, weighted_mean)
@@ -153,6 +156,75 @@ def test_batch_statistics_do_not_apply_without_batchnorm(table):
     left = [n for n in D.METHODS if not D.applies(dict(name=n), vit)]
     assert left == ["BN statistics only", "TENT with BN statistics"]
     assert D.score_settings(vit, ["TENT", "DART3"]).mAP.notna().all()   # LayerNorm learns
+
+
+@pytest.fixture(scope="module")
+def tower(tmp_path_factory):
+    "A file of a small ViT"
+    import timm
+    torch.manual_seed(4)
+    path = tmp_path_factory.mktemp("tower")/"vit.pth"
+    torch.save(timm.create_model("test_vit", num_classes=0).state_dict(), path)
+    return path
+
+
+def test_a_control_is_a_source_that_saw_no_image(tower, tmp_path):
+    train = D.source_settings("smoke", "frozen:test_vit", str(tower))
+    rows = D.run_study("main", "smoke", 3, keep=tmp_path/"run", train=train)
+    assert {r["images_seen"] for r in rows} == {0} and {r["train_s"] for r in rows} == {0}
+    left = [n for n in D.METHODS if n not in {r["variant"] for r in rows}]
+    assert left == ["TENT", "BN statistics only", "TENT with BN statistics"]
+    by = {r["variant"]: r["mAP"] for r in rows}
+    assert by["TEMP"] != by["No adaptation"] != by["DART3"]
+    kept = tmp_path/"run"/"seed-3"
+    key = json.loads((kept/"training.json").read_text())
+    assert key["model_kw"] == dict(size=[64, 32], tower="test_vit", weights="vit.pth") and key["steps"] == 0
+    assert key["start"] == file_sum(tower) and not (kept/"model.safetensors").exists()
+    again = D.run_study([dict(name="No adaptation")], "smoke", 3, train=train, models=tmp_path/"run")
+    assert again[0]["mAP"] == by["No adaptation"] and again[0]["images_seen"] == 0
+
+
+def test_a_control_of_other_weights_is_another_source(tower, tmp_path):
+    case = P.world_case("smoke", 3)
+    done = D.trained_on(case, "smoke", 3, tmp_path/"a", **D.source_settings("smoke", "frozen:test_vit", str(tower)))
+    assert (done.steps, done.images, done.log, done.cost) == (0, 0, [], dict(images_seen=0, train_s=0.))
+    other = tmp_path/"vit.pth"
+    torch.save({k: 2*v for k, v in torch.load(tower).items()}, other)
+    with pytest.raises(ValueError, match="holds another training.*'start'"):
+        D.trained_on(case, "smoke", 3, tmp_path/"a", **D.source_settings("smoke", "frozen:test_vit", str(other)))
+    elsewhere = tmp_path/"b"/"vit.pth"; elsewhere.parent.mkdir(); elsewhere.write_bytes(tower.read_bytes())
+    moved = D.source_settings("smoke", "frozen:test_vit", str(elsewhere))
+    assert D.trained_on(case, "smoke", 5, tmp_path/"a", **moved).key == done.key   # the same file, wherever it lies
+    random = D.reid_settings("smoke", **D.source_settings("smoke", "frozen:test_vit", "none"))
+    one, two = (D.reid_key(case.train, random, seed) for seed in (0, 1))
+    assert one != two   # random numbers follow the seed
+
+
+@pytest.mark.parametrize("model, weights, message", [
+    ("frozen:test_vit", "", "is not trained; weights='' must name its file or folder"),
+    ("frozen", "w.pth", "a control is named with its tower"), ("frozen:", "w.pth", "a control is named with its tower"),
+    ("frozen_pair:ViT-B-16", "w.pth", "model='frozen_pair'"), ("camel_tiny", "", "model='camel_tiny'"),
+    ("bot_tiny:resnet50", "", "other models without ':'")])
+def test_sources_that_cannot_be(model, weights, message):
+    with pytest.raises(ValueError, match=message) as e: D.source_settings("smoke", model, weights)
+    assert "\n" not in str(e.value)
+
+
+def test_weights_of_a_source():
+    assert D.source_settings() == {}
+    with pytest.raises(ValueError, match="bot_r50 .* starts from"): D.source_settings("full")
+    assert D.source_settings("full", weights="none") == dict(weights="none")
+    assert D.source_settings("full", "transreid_b16", "v.pth") == dict(model="transreid_b16", weights="v.pth")
+    full = D.source_settings("full", "frozen:ViT-B-16", "v.pth")   # at the tower's own size
+    assert full == dict(model="frozen", weights="v.pth", model_kw=(("tower", "ViT-B-16"),))
+    with pytest.raises(ValueError, match=r"needs tower; model_kw lacks \['tower'\]"):
+        train_reid(P.world_case("smoke", 3).train, "smoke", model="frozen")
+
+
+def test_methods_that_a_control_cannot_take_are_refused_with_the_others(tower):
+    train = D.source_settings("smoke", "frozen:test_vit", str(tower))
+    with pytest.raises(ValueError, match=r"methods=\['TENT'\] do not apply.*of \['No adaptation', 'TEMP'"):
+        D.run_study([dict(name="TENT")], "smoke", 3, train=train)
 
 
 def test_cameras_without_a_match_are_left_out(source):

@@ -91,6 +91,17 @@ def test_another_registered_model(name, study, model, left_out, tmp_path):
     assert not left_out or not rows.variant.str.contains(left_out).any()
 
 
+def test_a_frozen_tower_is_a_control(tmp_path):
+    import timm, torch
+    torch.save(timm.create_model("test_vit", num_classes=0).state_dict(), tmp_path/"vit.pth")
+    done = run_notebook("run_dart3", tmp_path / "run", preset="smoke", study="ablation", model="frozen:test_vit",
+                        weights=str(tmp_path / "vit.pth"), seeds=1)
+    rows = pd.read_csv(tmp_path / "runs.csv")
+    assert done.metrics["status"] == "finished" and set(rows.images_seen) == {0}
+    assert set(rows.selection) == {"none"} and {json.loads(p)["model"] for p in rows.parameters} == {"frozen:test_vit"}
+    assert not list(done.folder.rglob("model.safetensors"))
+
+
 def test_a_study_uses_the_models_of_another(tmp_path):
     first, _ = smoke("run_dart3", "ablation", tmp_path / "a", models="")
     before = {p: p.stat().st_mtime for p in first.folder.rglob("*.safetensors")}

@@ -14,8 +14,9 @@ from reid_lab.models.backbones import CrossEncoder, TextEncoder, TimmTower, load
 from reid_lab.models.bot import bot_r50
 from reid_lab.models.camel import MLMHead, camel_base
 from reid_lab.models.clip_reid import CLIPReID, clip_model, load_clip, start_clip_reid
-from reid_lab.models.frozen import frozen
+from reid_lab.models.frozen import FrozenPair, clip_tokenizer, frozen, frozen_pair, named_tower
 from reid_lab.models.layouts import LAYOUTS, identify, open_weights, read_weights, translate
+from reid_lab.models.convert import inspect_weights, weights_text
 from reid_lab.models.transreid import overlapping_vit, start_transreid
 from reid_lab.models.weights import load_network
 from reid_lab.models.zoo import MODELS
@@ -520,6 +521,164 @@ def test_frozen_towers_of_open_clip(tmp_path):
     assert crops.encode_image(IMG).shape == (3, 16) and crops.loaded.resized
     with pytest.raises(ValueError, match="names of open_clip; expected weights of timm's resnet10t"):
         frozen("resnet10t", tmp_path/"w.pt")
+
+
+class ReleasedFastReID(nn.Module):
+    "Backbone, pooling, BNNeck and the classifier's weight; the stem's pooling pads nothing"
+    def __init__(self, n_ids, gem, old):
+        super().__init__()
+        self.backbone, self.heads = ResNet(1, relu=True), nn.Module()
+        self.heads.pool_layer, self.gem = nn.Module(), gem
+        if gem: self.heads.pool_layer.p = nn.Parameter(torch.ones(1)*3)
+        if old:
+            self.heads.bnneck, self.heads.classifier = nn.BatchNorm1d(2048), nn.Linear(2048, n_ids, bias=False)
+            self.register_buffer("pixel_mean", torch.zeros(1, 3, 1, 1))
+            self.register_buffer("pixel_std", torch.ones(1, 3, 1, 1))
+        else:
+            self.heads.bottleneck = nn.Sequential(nn.BatchNorm2d(2048))
+            self.heads.weight = nn.Parameter(torch.zeros(n_ids, 2048))
+
+    def forward(self, img):
+        mean, std = torch.tensor([123.675, 116.28, 103.53]), torch.tensor([58.395, 57.12, 57.375])
+        b, x = self.backbone, (255*img - mean.view(3, 1, 1))/std.view(3, 1, 1)
+        x = F.max_pool2d(F.relu(b.bn1(b.conv1(x))), 3, 2, ceil_mode=True)
+        x = b.layer4(b.layer3(b.layer2(b.layer1(x))))
+        if self.gem: x = F.adaptive_avg_pool2d(x.clamp(min=1e-6).pow(self.heads.pool_layer.p), 1)
+        x = x.pow(1/self.heads.pool_layer.p) if self.gem else x.mean((2, 3), keepdim=True)
+        return self.heads.bnneck(x[..., 0, 0]) if hasattr(self.heads, "bnneck") else self.heads.bottleneck(x)[..., 0, 0]
+
+
+@pytest.mark.parametrize("wrap, gem, old", [("bare", False, False), ("wrapped", True, False), ("parallel", True, True)])
+def test_fastreids_resnet50(tmp_path, wrap, gem, old):
+    released = randomised(ReleasedFastReID(5, gem, old))
+    if gem: released.heads.pool_layer.p.data.fill_(2.5)
+    path = saved(released, tmp_path/"market_bot_R50.pth", wrap)
+    assert identify(path).name == "fastreid"
+    model = frozen("fastreid_r50", path, size=SIZE)
+    with torch.no_grad(): ours, theirs = model.encode_image(IMG), F.normalize(released(IMG), dim=1)
+    assert (ours - theirs).abs().max() < 1e-5 and (theirs[0] - theirs[1]).norm() > .01
+    assert explained(model.loaded, path) and not model.loaded.missing and not model.loaded.misfit
+    left = {k for k, _ in model.loaded.left}
+    old_left = {"heads.classifier.weight", "pixel_mean", "pixel_std", "heads.bnneck.num_batches_tracked"}
+    assert left == (old_left if old else {"heads.weight"})
+    assert inspect_weights(path)["arguments"] == dict(tower="fastreid_r50")
+    assert frozen("fastreid_r50", path).size == (256, 128)
+
+
+@pytest.mark.parametrize("name", ["backbone.layer1.0.bn1.IN.weight", "backbone.NL_2.0.theta.weight",
+                                  "backbone.layer1.0.se.fc.0.weight", "backbone.layer3.6.conv1.weight"])
+def test_other_networks_of_fastreid_are_refused(name):
+    state = ReleasedFastReID(5, False, False).state_dict() | {name: torch.ones(2)}
+    assert identify(state).name == "fastreid_other"
+    with pytest.raises(ValueError, match="FastReID of another form.*expected a released ResNet-50 of FastReID") as e:
+        frozen("fastreid_r50", state)
+    assert "\n" not in str(e.value)
+
+
+def test_osnet_is_recognised_and_said_not_to_be_taken(tmp_path):
+    "Names as in its published files, with the container of their training program"
+    names = ["conv1.conv.weight", "conv1.bn.weight", "conv2.0.conv1.conv.weight", "conv2.0.conv2a.conv1.weight",
+             "conv2.0.gate.fc1.weight", "conv2.0.gate.fc1.bias", "conv5.conv.weight", "fc.0.weight",
+             "classifier.weight"]
+    state = {f"module.{k}": torch.ones(2) for k in names}
+    torch.save(dict(state_dict=state, epoch=60), tmp_path/"osnet_x1_0.pth")
+    found = inspect_weights(tmp_path/"osnet_x1_0.pth")
+    assert (found["layout"], found["fits"]) == ("osnet", [])
+    assert "read the features as Embeddings" in weights_text(found)
+    with pytest.raises(ValueError, match="holds an OSNet; .*no model of this zoo takes it yet"):
+        frozen("resnet50", tmp_path/"osnet_x1_0.pth")
+
+
+# --- pairs of towers --------------------------------------------------------------------------------------------------
+
+SMALL = dict(embed_dim=16, vision_cfg=dict(image_size=64, layers=2, width=W, head_width=16, patch_size=16),
+             text_cfg=dict(context_length=77, vocab_size=49408, width=16, heads=2, layers=1))
+CAPTIONS = ["A man in a red coat.", "a woman, with a black bag"]
+
+
+@pytest.mark.parametrize("wrap", ["bare", "parallel", "wrapped"])
+def test_a_frozen_pair_is_both_towers_as_open_clip_runs_them(tmp_path, wrap):
+    import open_clip
+    source = randomised(open_clip.CLIP(**SMALL))
+    path, img = saved(source, tmp_path/"w.pt", wrap), torch.rand(2, 3, 64, 64)
+    pair = frozen_pair(SMALL, path)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD))
+    tokens = open_clip.get_tokenizer("ViT-B-32")(CAPTIONS)
+    assert torch.equal(pair.tokenizer(CAPTIONS), tokens)
+    with torch.no_grad():
+        for ours, want in ((pair.encode_image(img), source.encode_image((img - mean)/std)),
+                           (pair.encode_text(tokens), source.encode_text(tokens))):
+            assert (ours - F.normalize(want, dim=1)).abs().max() < 1e-5
+    assert explained(pair.loaded, path) and not pair.loaded.missing
+    assert not any(p.requires_grad for p in pair.parameters())
+    archive = source.state_dict() | {"input_resolution": torch.tensor(64)}   # as OpenAI's, which has QuickGELU
+    with pytest.raises(ValueError, match="trained with quick_gelu.*set quick_gelu=True in the configuration"):
+        frozen_pair(SMALL, archive)
+    quick = frozen_pair(dict(SMALL, quick_gelu=True), archive)
+    assert (quick.encode_text(tokens) - pair.encode_text(tokens)).abs().max() > 1e-4
+    crops = frozen_pair(SMALL, path, size=SIZE)
+    assert crops.encode_image(IMG).shape == (3, 16) and len(crops.loaded.resized) == 1
+    torch.save(crops.tower.state_dict(), tmp_path/"crops.pt")
+    again = frozen_pair(SMALL, tmp_path/"crops.pt", size=SIZE)
+    assert not again.loaded.resized and torch.equal(again.encode_image(IMG), crops.encode_image(IMG))
+
+
+def test_siglips_pair_takes_timms_trunk_and_the_tokenizer_beside_its_weights(tmp_path):
+    "A SigLIP: a ViT of timm, a text tower of its own, sigmoid bias, and words of Hugging Face in the weights' folder"
+    import open_clip
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    text = dict(context_length=8, vocab_size=20, hf_tokenizer_name="nobody/siglip", width=16, heads=2, layers=1,
+                tokenizer_kwargs=dict(clean="canonicalize"), no_causal_mask=True, proj_bias=True, pool_type="last",
+                norm_kwargs=dict(eps=1e-6))
+    cfg = dict(embed_dim=64, init_logit_bias=-10, custom_text=True, text_cfg=text,
+               vision_cfg=dict(image_size=160, timm_model_name="test_vit", timm_model_pretrained=False, timm_pool="map",
+                               timm_proj="none"))
+    source = randomised(open_clip.CustomTextCLIP(**{k: dict(v) if isinstance(v, dict) else v for k, v in cfg.items()
+                                                    if k != "custom_text"}))
+    save_file(source.state_dict(), tmp_path/"open_clip_model.safetensors")
+    how = dict(mean=[.5]*3, std=[.5]*3, interpolation="bilinear")
+    (tmp_path/"open_clip_config.json").write_text(json.dumps(dict(model_cfg=cfg, preprocess_cfg=how)))
+    with pytest.raises(ValueError, match="tokenizer 'nobody/siglip' of Hugging Face, which is not on this machine; put "
+                       "its tokenizer.json and tokenizer_config.json beside the weights"): frozen_pair(cfg, tmp_path)
+    vocab = {w: i for i, w in enumerate(["<pad>", "</s>", "<unk>", *"a man in red coat woman with black bag".split()])}
+    engine = Tokenizer(models.WordLevel(vocab, "<unk>")); engine.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=engine, pad_token="<pad>", eos_token="</s>",
+                            unk_token="<unk>").save_pretrained(tmp_path)
+    pair, img = frozen_pair(cfg, tmp_path), torch.rand(2, 3, 160, 160)
+    tokens = pair.tokenizer(CAPTIONS)
+    assert tokens.tolist() == [[3, 4, 5, 3, 6, 7, 0, 0], [3, 8, 9, 3, 10, 11, 0, 0]]
+    assert pair.tokenizer.pad_id == 0 and pair.resample == "bilinear"
+    with torch.no_grad():
+        for ours, want in ((pair.encode_image(img), source.encode_image((img - .5)/.5)),
+                           (pair.encode_text(tokens), source.encode_text(tokens))):
+            assert (ours - F.normalize(want, dim=1)).abs().max() < 1e-5
+    assert frozen_pair(cfg, tmp_path, size=(96, 64)).encode_image(torch.rand(1, 3, 96, 64)).shape == (1, 64)
+    few = dict(cfg, text_cfg=dict(text, vocab_size=5))
+    with pytest.raises(ValueError, match="the tokenizer has 12 words and the text tower 5"):
+        FrozenPair(open_clip.CustomTextCLIP(**{k: v for k, v in few.items() if k != "custom_text"}),
+                   clip_tokenizer(few, tmp_path), (160, 160), [.5]*3, [.5]*3)
+    (tmp_path/"tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match="'nobody/siglip' of Hugging Face, which cannot be read"):
+        clip_tokenizer(cfg, tmp_path)
+
+
+def test_a_frozen_pair_is_scored_as_camel_is(tmp_path):
+    from reid_lab.recipes.camel import evaluate, load_data
+    torch.manual_seed(0)
+    table = load_data("smoke").target
+    pair = frozen_pair(SMALL, "none", size=SIZE)
+    out = evaluate(pair, table, "test", k_test=0)
+    queries = table.text_queries("test")
+    assert 0 <= out["itc"]["mAP"] <= 100 and len(out["q"]) == len(queries) and out["q"].dim == 16 and "itm" not in out
+    with torch.no_grad(): one = pair.encode_text(pair.tokenizer(queries.caption.tolist()[:3]))
+    assert torch.allclose(out["q"].emb[:3], one, atol=1e-6)
+
+
+def test_names_of_controls():
+    assert named_tower("frozen:vit_small_patch16_224.dino") == ("frozen", dict(tower="vit_small_patch16_224.dino"))
+    for name in ("frozen", "frozen:", "frozen_pair", "bot_tiny:x"):
+        with pytest.raises(ValueError, match="a control is named with its tower"): named_tower(name)
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

@@ -435,6 +435,28 @@ def test_grounding_images_steer_but_are_not_returned(scene):
                                           n_ground=4), T.ImageStream(net, table).q, g)[0].emb.shape == with_.shape
 
 
+@pytest.mark.parametrize("kind", [T.Dart3, T.Dart3Lite])
+@pytest.mark.parametrize("episodic", [True, False])
+def test_every_batch_draws_other_grounding_images_and_every_run_the_same(scene, kind, episodic):
+    net, table, g = scene
+
+    class Noted(kind):
+        def ground_features(self, rows):
+            drawn.append(tuple(sorted(rows.tolist())))
+            return super().ground_features(rows)
+
+    known, drawn = T.ImageStream(net, tiny_table(16, 3).where(cam=0)), []
+    method = Noted(lr=.01, batch_size=4, episodic=episodic, final_forward=False, ground=known, n_ground=4)
+    queries = T.ImageStream(net, table)
+    with T.guarded(net):
+        method.configure(queries, g); runs = [method.run()[0] for _ in range(2)]
+    n = len(method.batches())
+    assert len(drawn) == 2*n and n > 3 and drawn[:n] == drawn[n:] and torch.equal(*runs)
+    assert len(set(drawn[:n])) > n//2
+    again = Noted(lr=.01, batch_size=4, episodic=episodic, final_forward=False, ground=known, n_ground=4)
+    drawn.clear(); assert torch.equal(again.adapt(queries, g)[0], runs[0])
+
+
 def test_state_can_be_read_and_is_reset(scene):
     q, g = features()
     lite = T.Dart3Lite(lr=.1, batch_size=8)

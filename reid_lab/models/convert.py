@@ -23,6 +23,7 @@ def arguments(state:dict, # Under our names, see `translate`
     gives:str, # See `Layout.gives`
     ) -> dict: # Name -> value
     "Arguments of a constructor that follow from the shapes of a whole checkpoint"
+    if gives == 'fastreid': return dict(tower='fastreid_r50')
     if gives == 'bert': return dict(vocab_size=len(state['word.weight']))
     if gives not in ('bot', 'transreid', 'clip_reid'): return {}
     rows = lambda *names: next((len(state[k]) for k in names if k in state), None)
@@ -59,7 +60,7 @@ def weights_text(found:dict, # From `inspect_weights`
              f"container   {found['kind']}, {found['tensors']} tensors, {found['numbers']:,} numbers, "
              f"{', '.join(found['types'])}"]
     if found['fits']:
-        args = ''.join(f', {k}={v}' for k, v in found['arguments'].items())
+        args = ''.join(f', {k}={v!r}' for k, v in found['arguments'].items())
         name = 'text_weights' if found['layout'] == 'hf_bert' else 'weights'
         lines += [f"fits        {m}: create_model({m!r}, {name}='{found['file']}'{args})" for m in found['fits']]
     else: lines.append('fits        ' + ('no model of this zoo takes it yet' if found['layout'] else

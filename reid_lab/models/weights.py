@@ -50,11 +50,13 @@ def published(name:str, # A timm model with its tag
 def _source(weights, wanted, names):
     "Name, state dict, config and card of what `weights` stands for"
     if isinstance(weights, dict): return 'the weights', unwrapped(weights), {}, {}
+    if not isinstance(weights, (str, Path)):
+        raise TypeError(f"weights is {type(weights).__name__}; pass 'none', a file, a folder or a state dict: {wanted}")
     if callable(names.get(weights)): return repr(weights), names[weights](), {}, {}
     if weights == WORLD and WORLD not in names: raise ValueError("weights='world': none of this model come with the "
                                                                  "package; pass 'none', or a file or folder")
     weights = names.get(weights, weights)
-    if file_kind(weights) == 'missing':
+    if not weights or file_kind(Path(weights).expanduser()) == 'missing':
         known = ''.join(f', {n!r}' + ' (downloads once)'*callable(p) for n, p in names.items())
         raise FileNotFoundError(f"weights={str(weights)!r} is not a file or folder; pass 'none'{known}, or a local "
                                 f"file or folder: {wanted}")

@@ -20,12 +20,14 @@ from .camel import camel_base, camel_tiny
 from .clip import clip_b16, clip_tiny
 from .clip_reid import clip_reid_b16, clip_reid_tiny
 from .dual import dual_tiny
-from .frozen import frozen
+from .frozen import frozen, frozen_pair
 from .transreid import transreid_b16, transreid_tiny
 
 # %% ../../nbs/49_models.zoo.ipynb #80432657
 READS, SIZES, TINY = ('images', 'captions'), ('tiny', 'paper'), 2_000_000
 NEEDS = dict(n_ids=4, tokenizer=SimpleNamespace(vocab_size=60, pad_id=0, context_length=12), tower='resnet10t',
+             pair=dict(embed_dim=32, vision_cfg=dict(image_size=64, layers=1, width=64, head_width=32, patch_size=16),
+                       text_cfg=dict(context_length=20, vocab_size=49408, width=64, heads=2, layers=1)),
              weights='none') # argument -> for checks
 
 
@@ -41,7 +43,7 @@ class ModelInfo:
     itm: bool = False  # Has an ITM head: `image_states`, `text_states`, `match_logit`, so that re-ranking is possible
     mlm: bool = False  # Trains on masked words: `tokens_mlm` and `labels_mlm` of a batch
     eda: bool = False  # By default trains on a second view of each caption: `tokens_eda` of a batch
-    trains: bool = True  # Has losses; False: a control that only embeds images
+    trains: bool = True  # Has losses; False: a control that only embeds
     starts: str = ''  # Weights that the paper starts from, for `weights`; a training that begins otherwise must say so
 
     def __post_init__(self):
@@ -67,13 +69,16 @@ MODELS = dict(
     clip_tiny=ModelInfo(clip_tiny, 'captions', 'tiny', 'clip', 'CLIP, ICML 2021', ('tokenizer',)),
     dual_tiny=ModelInfo(dual_tiny, 'captions', 'tiny', 'dual', 'two towers, a baseline', ('tokenizer',)),
     frozen=ModelInfo(frozen, 'images', 'paper', 'frozen', 'an image tower as published, zero-shot control',
-                     ('tower', 'weights'),
-        trains=False),
+                     ('tower', 'weights'), trains=False, starts='the published weights of its tower'),
+    frozen_pair=ModelInfo(frozen_pair, 'captions', 'paper', 'frozen',
+                          'image and text tower as published, zero-shot control', ('pair', 'weights'), trains=False,
+                          starts='the published weights of its towers'),
     transreid_b16=ModelInfo(transreid_b16, 'images', 'paper', 'transreid', 'TransReID, ICCV 2021', ('n_ids',),
         starts='a ViT-B/16 trained on ImageNet-21k and ImageNet (vit_base_patch16_224.orig_in21k_ft_in1k of timm)'),
     transreid_tiny=ModelInfo(transreid_tiny, 'images', 'tiny', 'transreid', 'TransReID, ICCV 2021', ('n_ids',)),
 )
-KINDS = dict(all={}, text=dict(reads='captions'), image=dict(reads='images', trains=True), tiny=dict(size='tiny'))
+KINDS = dict(all={}, text=dict(reads='captions', trains=True), image=dict(reads='images', trains=True),
+             tiny=dict(size='tiny'), control=dict(trains=False))
 
 
 def list_models(kind:str='all', # Key of `KINDS`, short for some facts
@@ -176,7 +181,7 @@ def _check_raw(model, img):
         assert torch.allclose(a, b, atol=1e-5), f"forward_tta gives other {name} than {name} itself"
 
 # %% ../../nbs/49_models.zoo.ipynb #a3727a27
-def check_control(model, # Embeds images
+def check_control(model, # Embeds images; and captions, if it has `encode_text`
     batch:dict=None, # Default: `sample_batch(model.size)`
     ) -> dict: # Empty: there are no losses
     "Raise `AssertionError` naming what is broken in a model that is not trained"
@@ -187,6 +192,11 @@ def check_control(model, # Embeds images
     except RuntimeError as e: assert 'not trained' in str(e), str(e)
     else: raise AssertionError("forward() returned losses, but the record says that the model is not trained")
     _check_encoder(model.eval(), 'encode_image', batch['img'])
+    if not hasattr(model, 'encode_text'): return {}
+    tokens = model.tokenizer(batch['caption'])
+    _check_encoder(model, 'encode_text', tokens)
+    told = model.encode_text(model.tokenizer(['a woman with a black bag']))[0]
+    assert not torch.allclose(told, model.encode_text(tokens[:1])[0], atol=1e-4), "encode_text ignores the caption"
     return {}
 
 # %% ../../nbs/49_models.zoo.ipynb #ae9ccd08
@@ -214,7 +224,8 @@ def observed_facts(model, # Any model of the contract
     batch, trains = batch or sample_batch(model.size), getattr(model, 'trains', True)
     spy = _Spy(batch, tokens_eda=batch['tokens'].flip(0))
     if trains: model.eval()(spy)
-    return dict(trains=trains, reads='captions' if 'tokens' in spy.read else 'images', itm=_matches(model, batch),
+    reads = 'captions' if 'tokens' in spy.read or not trains and hasattr(model, 'encode_text') else 'images'
+    return dict(trains=trains, reads=reads, itm=_matches(model, batch),
                 size='tiny' if sum(p.numel() for p in model.parameters()) <= TINY else 'paper',
                 mlm='tokens_mlm' in spy.read, eda='tokens_eda' in spy.read)
 
