@@ -555,9 +555,7 @@ def refresh_batchnorm(model, # Module, changed in place
     for m in norms: m.reset_running_stats(); m.momentum = None
     model.train()
     state = torch.get_rng_state()
-    for i, batch in enumerate(loader.epoch(0, 0)):
-        if i >= n: break
-        model(to_device(view(batch, i) if view else batch, device))
+    for i, batch in zip(range(n), loader.epoch(0, 0)): model(to_device(view(batch, i) if view else batch, device))
     torch.set_rng_state(state)
     for m, mom in zip(norms, momenta): m.momentum = mom
     model.train(was)

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 import torch
 
+from reid_lab.analysis.text_scores import evaluate
 from reid_lab.learner import Callback
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.recipes import camel, training

@@ -22,7 +22,7 @@ AREAS = {  # decade -> (name, what it holds, what it may not hold)
           "models, metrics"),
     "1": ("World and datasets", "the rendered benchmark, the registry of datasets, protocols", "training"),
     "2": ("Features and losses", "`Embeddings`, metrics, ranking, losses, schedules", "models, state"),
-    "3": ("Image models", "backbones, BoT, TransReID, CLIP-ReID", "training"),
+    "3": ("Weights and image models", "where networks start, backbones, BoT, TransReID, CLIP-ReID", "training"),
     "4": ("Text-to-image models, registry", "two towers, CAMeL, the registry of all models", "training"),
     "5": ("Training and adaptation", "the loop, meta-learning, test-time adaptation", "the papers' protocols"),
     "6": ("Results and figures", "published numbers, result rows, paper figures", "computing metrics"),
