@@ -179,7 +179,7 @@ def test_a_control_is_a_source_that_saw_no_image(tower, tmp_path):
     kept = tmp_path/"run"/"seed-3"
     key = json.loads((kept/"training.json").read_text())
     assert key["model_kw"] == dict(size=[64, 32], tower="test_vit") and (key["weights"], key["steps"]) == ("vit.pth", 0)
-    assert key["start"] == file_sum(tower) and not (kept/"model.safetensors").exists()
+    assert key["start"] == {"vit.pth": file_sum(tower)} and not (kept/"model.safetensors").exists()
     again = D.run_study([dict(name="No adaptation")], "smoke", 3, train=train, models=tmp_path/"run")
     assert again[0]["mAP"] == by["No adaptation"] and again[0]["images_seen"] == 0
 

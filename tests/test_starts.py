@@ -198,3 +198,11 @@ def test_a_folder_without_files_ships_nothing(tmp_path, monkeypatch):
     assert shipped() == {} and start_of("bot_tiny") == "none"
     with pytest.raises(ValueError, match="none of this model come with the package"):
         create_model("bot_tiny", n_ids=3, weights="world")
+
+
+def test_a_pair_of_frozen_towers_is_scored_without_training():
+    "The zero-shot control of text-to-image search"
+    row = run_variant("camel", "smoke", model="frozen_pair:ViT-S-32-alt", weights="none")
+    assert row["images_seen"] == 0 and "zeroshot_mAP" in row and "finetuned_mAP" not in row
+    with pytest.raises(ValueError, match="is not trained; weights='' must name"):
+        run_variant("base", "smoke", model="frozen_pair:ViT-S-32-alt")

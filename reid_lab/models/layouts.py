@@ -293,7 +293,7 @@ _HF_VIT = Layout('hf_vit', 'a vision transformer of Hugging Face', 'vit',
     fits=('transreid_b16', 'camel_base'), pixels='mean and deviation 0.5')
 
 # %% ../../nbs/30_models.layouts.ipynb #cca8c5c3
-_CLIP = dict(gives='clip', fits=('clip_reid_b16',), pixels='mean and deviation of CLIP; CLIP-ReID uses 0.5')
+_CLIP = dict(gives='clip', fits=('clip_b16', 'clip_reid_b16'), pixels='mean and deviation of CLIP; CLIP-ReID uses 0.5')
 _NUMBERS = (r'(input_resolution|context_length|vocab_size|attn_mask)$', 'a number or mask of the program')
 _OPENAI = Layout('openai_clip', "OpenAI's CLIP", **_CLIP, leave=(_NUMBERS,),
     keys=(r'visual\.class_embedding', r'token_embedding\.weight', r'input_resolution'))

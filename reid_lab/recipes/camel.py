@@ -27,9 +27,10 @@ from ..meta.dual_speed import DualSpeed, ReleasedDualSpeed, TaskCycle
 from ..losses import check_negatives
 from ..meta.memory import ContrastMemory, ErrorMemory, capacity_for
 from ..meta.stylise import released_tasks, style_tasks
+from ..models.frozen import named_tower
 from ..models.shipped import WORLD, card_for, check_unseen, read_card, shipped_tokenizer
 from ..models.weights import start_key
-from ..models.zoo import MODELS, list_models
+from ..models.zoo import MODELS, create_model, list_models
 from .study import Axes, Study, grid
 from .training import (Trained, claim, digest, fit, load_trained, model_of, read_record, start_of,
                                        training_key)
@@ -157,7 +158,9 @@ class Config:
 
     def __post_init__(self):
         check_choice('variant', self.variant, VARIANTS); check_choice('preset', self.preset, PRESETS)
-        if self.model: check_choice('model', self.model, list_models('text'), 'CAMeL trains models that read captions.')
+        key = named_tower(self.model)[0]
+        if key not in ('', 'frozen_pair'):
+            check_choice('model', key, list_models('text'), "A control is 'frozen_pair:TOWER'; others read captions.")
         for name, cls in (('train', Train), ('meta', Meta)):
             for k, _ in getattr(self, name): check_choice(name, k, [f.name for f in fields(cls)])
         t = self.budget.train
@@ -169,7 +172,7 @@ class Config:
     def name(self) -> str: # Of the folder
         start = [('weights', _short(self.weights))]*bool(self.weights)
         more = [f'{k}={v}' for k, v in (*self.train, *self.meta, *start)]
-        return '-'.join([self.variant, str(self.seed), *([self.model] if self.model else []), *more])
+        return '-'.join([self.variant, str(self.seed), *([self.model.replace(':', '-')]*bool(self.model)), *more])
     @property
     def on(self) -> Variant: return VARIANTS[self.variant]
     @property
@@ -178,17 +181,13 @@ class Config:
         p = replace(p, train=replace(p.train, **{**dict(self.on.train), **dict(self.train)}),
                     weights=self.weights or p.weights)
         if self.model in ('', p.model): return p
-        return replace(p, model=self.model, model_kw=tuple((k, v) for k, v in p.model_kw if k == 'size'))
+        key, tower = named_tower(self.model)
+        size = [(k, v) for k, v in p.model_kw if k == 'size' and (not tower or self.preset == 'smoke')] # else its own
+        return replace(p, model=key, model_kw=(*size, *tower.items()))
     @property
     def settings(self) -> Meta: return replace(Meta(), **{**dict(self.on.meta), **dict(self.meta)})
     @property
-    def start(self) -> dict: # Weights as the constructor takes them
-        image, text = _two(self.budget.weights)
-        found = dict(weights=start_of(self.budget.model, image))
-        if text and 'text_weights' not in signature(MODELS[self.budget.model].make).parameters:
-            raise ValueError(f"weights={self.budget.weights!r}: {self.budget.model} takes no weights of a text encoder;"
-                             " leave out what follows the comma")
-        return {**found, 'text_weights': text} if text else found
+    def trains(self) -> bool: return MODELS[self.budget.model].trains # False: a control
 
     def eps_fast(self, finetuning:bool=False) -> float: # In one of the two trainings; a rate of its own for the second
         m = self.settings
@@ -202,6 +201,18 @@ class Config:
     def ft_lr(self) -> float: return self.budget.train.ft_lr*self._mult # Peak rate of the stylised part of fine-tuning
 
 # %% ../../nbs/83_recipes.camel.ipynb #a2c415ee
+@patch(as_prop=True)
+def start(self:Config) -> dict: # Weights as the constructor takes them
+    image, text = _two(self.budget.weights)
+    if not (self.weights or self.trains):
+        raise ValueError(f"model={self.model!r} is not trained; weights='' must name its file or folder")
+    found = dict(weights=start_of(self.budget.model, image))
+    if text and 'text_weights' not in signature(MODELS[self.budget.model].make).parameters:
+        raise ValueError(f"weights={self.budget.weights!r}: {self.budget.model} takes no weights of a text encoder;"
+                         " leave out what follows the comma")
+    return {**found, 'text_weights': text} if text else found
+
+
 @patch
 def describe(self:Config) -> dict:
     "Variant, model, budget and settings in one flat dict, for result rows"
@@ -414,9 +425,11 @@ def pretrain(config:Config, # What to train
     folder=None, # A trained folder
     quiet:bool=None, # No progress lines
     ) -> Trained:
-    "Train a new model on the source"
+    "Train a new model on the source; a control is taken as it is"
     p = config.budget
     torch.manual_seed(config.seed)
+    if not config.trains:
+        return Trained(create_model(p.model, **dict(p.model_kw), **config.start).eval(), [], 0, 0, 0.)
     model = model_of(dict(model=p.model, model_kw=dict(p.model_kw)), tokenizer=data.tokenizer, **config.start)
     strategy, callbacks = make_strategy(config, data.tokenizer)
     return train_phase(config, model, data, data.source, p.train.steps, config.lr, strategy, callbacks, config.seed,
@@ -469,7 +482,7 @@ def run_phases(config:Config, # What to train
     scored = lambda model, tuned_on: evaluate(model, data.target, split, k, fusion=_fusion(model, tuned_on, k))
     with phase(f'test {config.name}'):
         evals = dict(indomain=evaluate(start.model, data.source, split, 0), zeroshot=scored(start.model, data.source))
-    if finetuned:
+    if finetuned and config.trains:
         copied = replace(start, model=copy.deepcopy(start.model))
         tuned, logs['val'] = finetune(config, copied, data, where('finetune'), quiet)
         logs['finetune'], row['images_seen_ft'], models['finetuned'] = tuned.log, tuned.images, tuned.model

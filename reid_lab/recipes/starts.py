@@ -34,6 +34,7 @@ class Start:
     task: str = 'text'      # of the Worlds
     domain: str = ''        # of the images; empty: all
     options: tuple = ()     # (name, value) pairs of the Worlds
+    model_kw: tuple = ()    # (name, value) pairs of the model that differ from its quick settings
     vocab: int = 1200       # pieces of the tokenizer
     words: int = 56         # context length
     heads: tuple = ('classify.',)   # left out of the file: what belongs to the identities that were trained on
@@ -52,7 +53,8 @@ STARTS = dict(
     bot_tiny=Start(tuple(range(500, 506)), 3000, 1.5e-3, task='reid'),
     clip_tiny=Start(tuple(range(500, 506)), 4000, 1e-3, options=(('granularity', 'mixed'),), words=168, heads=(),
                     fits=('clip_reid_tiny',)),
-    transreid_tiny=Start(tuple(range(500, 506)), 3000, 2e-3, task='reid', heads=('heads.',)))
+    transreid_tiny=Start(tuple(range(500, 506)), 3000, 2e-3, task='reid', heads=('heads.',),
+                         model_kw=(('w_triplet', .1),)))
 STUDIES = {name: Study(f'the start of {name}', tuple(grid(name)), seeds=3) for name in STARTS}
 
 # %% ../../nbs/85_recipes.starts.ipynb #0a42702b
@@ -97,8 +99,9 @@ def _train_captions(name, start, preset, seed, folder, quiet):
 def _train_images(name, start, preset, seed, folder, quiet):
     "An image model and its arguments"
     how = dict(model=name, steps=start.steps, lr=start.lr, augment=start.augment, weights='none')
-    done = train_reid(start_table(start, preset), preset, seed, folder, quiet, **how)
-    return done, dict(reid_settings(preset, **how).model_kw), {}
+    kw = dict(reid_settings(preset, **how).model_kw) | dict(start.model_kw)
+    done = train_reid(start_table(start, preset), preset, seed, folder, quiet, model_kw=tuple(kw.items()), **how)
+    return done, kw, {}
 
 
 def train_start(name:str, # Key of `STARTS`, which is the model's in the zoo
