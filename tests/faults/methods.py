@@ -96,7 +96,7 @@ FAULTS = [
         _config(train=(("ft_negatives", "hard"),)),
         "'hard'", "sample", "top"),
     bad("camel: a model without captions", "model='bot_tiny'", _config(model="bot_tiny"), "model='bot_tiny'",
-        "models that read captions"),
+        "others read captions"),
     bad("camel: negatives of a model without a matcher", "two towers with ITM negatives", _two_towers,
         "negatives='top'", "needs a model with an ITM head", "leave it out"),
     bad("camel: a memory of negative size", "meta=dict(contrast=-1)",
