@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['VARIANTS', 'TABLE_IV', 'TITLES', 'PRESETS', 'PHASES', 'STUDIES', 'Variant', 'Train', 'Meta', 'Preset', 'Config',
-           'CamelData', 'load_data', 'masked_words', 'second_view', 'train_loader', 'released_strategy',
-           'make_strategy', 'set_negatives', 'phase_key', 'train_phase', 'pretrain', 'finetune', 'run_phases',
-           'run_variant', 'save_run', 'load_run']
+           'run_arguments', 'CamelData', 'load_data', 'masked_words', 'second_view', 'train_loader',
+           'released_strategy', 'make_strategy', 'set_negatives', 'phase_key', 'train_phase', 'pretrain', 'finetune',
+           'run_phases', 'run_variant', 'save_run', 'load_run']
 
 # %% ../../nbs/83_recipes.camel.ipynb #7f740a0e
 import copy, hashlib, json, time
@@ -236,9 +236,22 @@ STUDIES = dict(
     order=Study('order of the tasks', tuple(grid('camel', order=('fixed', 'random'))), ('Table V',), seeds=3),
     k=Study('tasks between slow steps', tuple(grid('camel', k=(3, 6, 15, 30))), ('Table VI',), seeds=3,
             axes=Axes('k', 'tasks between slow steps', by='phase')),
+    budget=Study('batches of pretraining, with and without a start', tuple(
+            dict(name=m, weights=w, lr=lr, steps=n) for w, lr in (('world', Train.lr), ('none', 3*Train.lr))
+            for n in (300, 900, 2700) for m in ('base', 'st', 'camel')), seeds=3, run=(('finetuned', False),),
+            axes=Axes('steps', 'pretraining batches', by='method', panel='weights')),
     transfer=Study('fine-tuned in one domain, tested in another', tuple(grid('camel')), ('Table VII',),
                    shows=('transfer',)),
     masking=Study('captions with masked words', _THREE, ('Fig. 5', 'Fig. 6'), shows=(*_LISTS, 'masked words')))
+
+
+def run_arguments(setting:dict, # Of a study
+    ) -> dict: # method, train, meta, weights
+    "A setting as arguments of `run_variant`: fields of `Train`, of `Meta`, and where it starts"
+    more = {k: v for k, v in setting.items() if k not in ('name', 'weights')}
+    train = {k: v for k, v in more.items() if k in {f.name for f in fields(Train)}}
+    return dict(method=setting['name'], train=train, meta={k: v for k, v in more.items() if k not in train},
+                weights=setting.get('weights', ''))
 
 # %% ../../nbs/83_recipes.camel.ipynb #26ac2b88
 @dataclass(frozen=True)
