@@ -262,7 +262,8 @@ def test_add_a_paper(tmp_path):
 from reid_lab.cli import main
 from reid_lab.published import published_table
 print(published_table('cmpm', 'cited').R1.tolist(), main(['list', 'experiments']))""")
-    assert "\n  cmpm   CMPM: two losses on the same towers. CMPM against ITC" in said and "[49.37, 43.51] 0\n" in said
+    assert re.search(r"\n  cmpm +CMPM: two losses on the same towers\. CMPM against ITC", said)
+    assert "[49.37, 43.51] 0\n" in said
 
 
 @pytest.mark.parametrize("name", ["01_add_a_dataset.ipynb", "02_add_a_model.ipynb"])
@@ -287,7 +288,7 @@ def test_the_files_of_a_paper_can_be_read():
     assert len(page.table("new")) == 7 and len(page.table("edited")) == 2
     assert not [f for f in page.table("new") if (ROOT/f).exists()]
     taken = {p.name[:2] for p in (ROOT/"nbs").glob("[0-9][0-9]_*.ipynb")}
-    for first, last in (("42", "48"), ("85", "89")):
+    for first, last in (("44", "48"), ("86", "89")):
         text = "\n".join(map(source, page.cells))
         free = {str(n) for n in range(int(first), int(last) + 1)}
         assert re.search(rf"{first} is free \({first}\s+to\s+{last} are\)", text) and not free & taken
