@@ -6,18 +6,25 @@
 __all__ = ['FIRST', 'LAST', 'STARTS', 'STUDIES', 'Start', 'start_world', 'start_table', 'score_start', 'train_start', 'run_start']
 
 # %% ../../nbs/85_recipes.starts.ipynb #b1ea9f4f
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+import torch
+from torch import nn
 from ..analysis.text_scores import evaluate
 from ..core import check_choice
 from ..data.table import ReidTable, join_tables
+from ..data.loaders import Batches
 from ..data.text import WordPiece
+from ..models.backbones import TextEncoder
+from ..models.dual import DualEncoder
 from ..models.shipped import Card, save_shipped
-from ..models.zoo import MODELS
+from ..models.transreid import TransReID, overlapping_vit
+from ..models.zoo import MODELS, create_model
 from .camel import CamelData, Config, pretrain
 from .reid import evaluate_reid, reid_settings, train_reid
 from .study import Study, grid
-from .training import Trained
+from .training import Trained, fit, training_key
+from ..schedules import lr_linear
 from ..world.world import World
 
 # %% ../../nbs/85_recipes.starts.ipynb #c81a9630
@@ -34,7 +41,6 @@ class Start:
     task: str = 'text'      # of the Worlds
     domain: str = ''        # of the images; empty: all
     options: tuple = ()     # (name, value) pairs of the Worlds
-    model_kw: tuple = ()    # (name, value) pairs of the model that differ from its quick settings
     vocab: int = 1200       # pieces of the tokenizer
     words: int = 56         # context length
     heads: tuple = ('classify.',)   # left out of the file: what belongs to the identities that were trained on
@@ -53,8 +59,7 @@ STARTS = dict(
     bot_tiny=Start(tuple(range(500, 506)), 3000, 1.5e-3, task='reid'),
     clip_tiny=Start(tuple(range(500, 506)), 4000, 1e-3, options=(('granularity', 'mixed'),), words=168, heads=(),
                     fits=('clip_reid_tiny',)),
-    transreid_tiny=Start(tuple(range(500, 506)), 3000, 2e-3, task='reid', heads=('heads.',),
-                         model_kw=(('w_triplet', .1),)))
+    transreid_tiny=Start(tuple(range(500, 506)), 4000, 1e-3, heads=('heads.',)))
 STUDIES = {name: Study(f'the start of {name}', tuple(grid(name)), seeds=3) for name in STARTS}
 
 # %% ../../nbs/85_recipes.starts.ipynb #0a42702b
@@ -81,15 +86,25 @@ def score_start(model, # In evaluation mode
     preset:str='quick', # Of the World
     ) -> dict: # R1, mAP
     "Retrieval on the held-out World: by captions if the model reads them, else by images"
-    table = start_world(start, start.held_out, preset)
+    task = start if model.tokenizer else replace(start, task='reid', domain='', options=())
+    table = start_world(task, start.held_out, preset)
     scores = evaluate(model, table, 'test', 0)['itc'] if model.tokenizer else evaluate_reid(model, table, 'test')
     return {k: scores[k] for k in ('R1', 'mAP')}
 
 
+def _size(preset): return {k: v for k, v in reid_settings(preset).model_kw if k == 'size'} # of the images
+
+
+def _captioned(start, preset):
+    "The images of a start, and a tokenizer of their captions"
+    table = start_table(start, preset)
+    words = [c for cs in table.frame.captions for c in cs]
+    return table, WordPiece.train(words, start.vocab, start.words, clean='letters')
+
+
 def _train_captions(name, start, preset, seed, folder, quiet):
     "A model for captions, its arguments and its tokenizer"
-    table = start_table(start, preset)
-    tok = WordPiece.train([c for cs in table.frame.captions for c in cs], start.vocab, start.words, clean='letters')
+    table, tok = _captioned(start, preset)
     how = dict(steps=start.steps, lr=start.lr, augment=start.augment)
     config = Config('base', preset, seed, tuple(how.items()), model=name, weights='none')
     done = pretrain(config, CamelData(table, table, tok), folder, quiet)
@@ -99,11 +114,35 @@ def _train_captions(name, start, preset, seed, folder, quiet):
 def _train_images(name, start, preset, seed, folder, quiet):
     "An image model and its arguments"
     how = dict(model=name, steps=start.steps, lr=start.lr, augment=start.augment, weights='none')
-    kw = dict(reid_settings(preset, **how).model_kw) | dict(start.model_kw)
-    done = train_reid(start_table(start, preset), preset, seed, folder, quiet, model_kw=tuple(kw.items()), **how)
-    return done, kw, {}
+    done = train_reid(start_table(start, preset), preset, seed, folder, quiet, **how)
+    return done, _size(preset), {}
+
+# %% ../../nbs/85_recipes.starts.ipynb #f6d02d10
+class _Tokens(nn.Module):
+    "A vision transformer as the image tower of two towers"
+    def __init__(self, vit):
+        super().__init__()
+        self.vit, self.width = vit, vit.embed_dim
+
+    def forward(self, x): return self.vit.forward_features(x) # (B,3,H,W) -> (B,1+N,D)
 
 
+def _train_vit(name, start, preset, seed, folder, quiet):
+    "A TransReID whose transformer was trained against captions, and its arguments"
+    (table, tok), size = _captioned(start, preset), _size(preset).get('size', (128, 64))
+    batch = 16 if preset == 'smoke' else 64
+    torch.manual_seed(seed)
+    vit = overlapping_vit(size, width=96, depth=3, heads=3, drop_path=0.)
+    text = TextEncoder(tok.vocab_size, 96, 4, 1, 192, start.words, tok.pad_id, dropout=0.)
+    pair = DualEncoder(_Tokens(vit), text, size=size, pool='token0', tokenizer=tok)
+    pair.pixels.set_stats((.5,)*3, (.5,)*3)     # as TransReID normalises them
+    loader = Batches(table, batch, size, tok, seed, 'caption', augment=start.augment)
+    key = training_key(dict(asdict(start), model=name, model_kw=dict(size=size), batch_size=batch), seed, table, True)
+    done = fit(pair, loader, start.steps, folder, key, lr=start.lr, clip=5., seed=seed, label=f'{name}, seed {seed}',
+               quiet=quiet, schedule=lambda s: lr_linear(s, start.steps, max(1, start.steps//10)), device='cpu')
+    return replace(done, model=TransReID(vit, 2, size, w_triplet=.1).eval()), _size(preset), {}
+
+# %% ../../nbs/85_recipes.starts.ipynb #b2532856
 def train_start(name:str, # Key of `STARTS`, which is the model's in the zoo
     preset:str='quick', # Of Worlds and model
     seed:int=FIRST, # Of everything drawn while training
@@ -114,7 +153,8 @@ def train_start(name:str, # Key of `STARTS`, which is the model's in the zoo
     ) -> tuple: # Trained, Card
     "Train a starting point"
     start = replace(STARTS[check_choice('name', name, STARTS)], **changes)
-    train = _train_captions if MODELS[name].reads == 'captions' else _train_images
+    train = _train_images if start.task == 'reid' else _train_vit
+    if MODELS[name].reads == 'captions': train = _train_captions
     done, kw, words = train(name, start, preset, seed, folder, quiet)
     worlds = tuple((preset, start.task, s) for s in start.worlds)
     scores = {k: round(v, 2) for k, v in score_start(done.model, start, preset).items()}
