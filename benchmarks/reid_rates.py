@@ -1,6 +1,6 @@
 """Learning rates of the tiny image models at preset quick, on a validation World; rows go to `reid_rates.csv`.
 
-    python benchmarks/reid_rates.py [--models transreid_tiny clip_reid_tiny] [--seed 1000]
+    python benchmarks/reid_rates.py [--models transreid_tiny clip_reid_tiny] [--weights world] [--seed 1000]
 
 Each model trains on the known cameras and is scored on the new ones of the same validation World (the scores that
 DART3's methods start from, and those after Norm), so no test World is touched.
@@ -26,12 +26,17 @@ POINTS = [
     *[dict(model="clip_reid_tiny", lr=2e-3, triplet=1., prompt_epochs=0, w_id=1., w_i2t=w) for w in (0., 1.)],
     *[dict(model="clip_reid_tiny", lr=lr, triplet=1., prompt_epochs=10, w_id=1., w_i2t=1.)
       for lr in (1e-3, 2e-3, 4e-3)]]
+POINTS = [dict(p, weights="none") for p in POINTS] + [dict(p, weights="world") for p in [
+    *[dict(model="bot_tiny", lr=lr) for lr in (2.5e-4, 5e-4, 1.5e-3)],
+    *[dict(model="transreid_tiny", lr=lr, triplet=w) for lr in (2.5e-4, 5e-4, 1e-3, 2e-3) for w in (.1, 1.)],
+    *[dict(model="clip_reid_tiny", lr=lr, triplet=1., prompt_epochs=n, w_id=w, w_i2t=1.)
+      for lr in (2.5e-4, 5e-4, 1e-3) for n, w in ((10, 1.), (10, .25), (0, .25))]]]
 
 
-def one(case, model, lr, triplet=None, prompt_epochs=0, **kw):
+def one(case, model, lr, weights, triplet=None, prompt_epochs=0, **kw):
     "Train, then score"
     if triplet is not None: kw["w_triplet"] = triplet
-    done = train_reid(case.train, "quick", 0, model=model, lr=lr, prompt_epochs=prompt_epochs,
+    done = train_reid(case.train, "quick", 0, model=model, lr=lr, prompt_epochs=prompt_epochs, weights=weights,
                       model_kw=tuple(kw.items()), quiet=True)
     f = over_cameras(score_settings(Evaluation(done.model, case), ("No adaptation", "Norm"))).set_index("variant")
     return dict(R1=f.R1["No adaptation"], mAP=f.mAP["No adaptation"], mAP_norm=f.mAP["Norm"],
@@ -39,13 +44,13 @@ def one(case, model, lr, triplet=None, prompt_epochs=0, **kw):
                 **{k: round(v, 3) for k, v in done.log[-1].items() if k.endswith("_loss")})
 
 
-def main(models, seed):
+def main(models, weights, seed):
     "Every point that the file does not have yet, written as it is done"
     case, out = world_case("quick", seed), Path(__file__).with_name("reid_rates.csv")
     rows = pd.read_csv(out).to_dict("records") if out.exists() else []
     for point in POINTS:
         here = dict(point, seed=seed)
-        if point["model"] not in models or any(all(r.get(k) == v for k, v in here.items()) for r in rows): continue
+        if point["model"] not in models or point["weights"] not in weights or any(all(r.get(k) == v for k, v in here.items()) for r in rows): continue
         rows.append({**here, **one(case, **point)})
         print(rows[-1], flush=True)
         pd.DataFrame(rows).round(4).to_csv(out, index=False)
@@ -55,5 +60,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = sorted({p["model"] for p in POINTS})
     parser.add_argument("--models", nargs="+", default=names, choices=names)
+    parser.add_argument("--weights", nargs="+", default=["none", "world"], choices=["none", "world"], help="starts")
     parser.add_argument("--seed", type=int, default=1000, help="of the validation World")
     main(**vars(parser.parse_args()))
