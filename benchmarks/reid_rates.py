@@ -50,7 +50,8 @@ def main(models, weights, seed):
     rows = pd.read_csv(out).to_dict("records") if out.exists() else []
     for point in POINTS:
         here = dict(point, seed=seed)
-        if point["model"] not in models or point["weights"] not in weights or any(all(r.get(k) == v for k, v in here.items()) for r in rows): continue
+        if point["model"] not in models or point["weights"] not in weights: continue
+        if any(all(r.get(k) == v for k, v in here.items()) for r in rows): continue
         rows.append({**here, **one(case, **point)})
         print(rows[-1], flush=True)
         pd.DataFrame(rows).round(4).to_csv(out, index=False)
