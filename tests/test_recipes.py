@@ -8,7 +8,7 @@ from reid_lab.learner import Callback
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.recipes import camel, training
 from reid_lab.recipes.camel import (PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, finetune, load_data,
-                                    load_run, make_strategy, pretrain, run_variant, train_loader)
+                                    load_run, make_strategy, pretrain, run_arguments, run_variant, train_loader)
 from reid_lab.recipes.study import find_study, settings_frame
 
 
@@ -153,7 +153,8 @@ def test_a_folder_refuses_another_training(data, tmp_path, change, named):
     if "data" in change: other = load_data("smoke", **change.pop("data"))
     if named is None: assert pretrain(config, other, tmp_path, quiet=True).steps == 4
     else:
-        if change.get("preset"): change["train"] = tuple(vars(PRESETS["smoke"].train).items()) + (("steps", 4),)
+        if change.get("preset"):
+            change |= dict(train=tuple(vars(PRESETS["smoke"].train).items()) + (("steps", 4),), weights="none")
         with pytest.raises(ValueError, match=f"holds another training.*'{named}'"):
             pretrain(Config(**{**dict(variant="camel", preset="smoke", train=(("steps", 4),)), **change}), other,
                      tmp_path, quiet=True)
@@ -198,8 +199,11 @@ def test_every_setting_of_every_study_is_a_config(study):
     frame = settings_frame(STUDIES[study], TITLES)
     assert frame.variant.is_unique and len(frame) == len(STUDIES[study].settings)
     for s in STUDIES[study].settings:
-        config = Config(s["name"], "smoke", meta=tuple(s.items())[1:])
-        assert all(config.describe()[k] == v for k, v in s.items() if k != "name")
+        a = run_arguments(s)
+        how = {k: tuple(a[k].items()) for k in ("train", "meta")}
+        config = Config(a["method"], "smoke", weights=a["weights"], **how)
+        assert all(config.describe()[k] == v for k, v in s.items() if k not in ("name", "lr"))
+        assert config.budget.train.lr == s.get("lr", PRESETS["smoke"].train.lr)
     for printed in STUDIES[study].printed: assert STUDIES[find_study(STUDIES, printed)].printed.count(printed) == 1
 
 

@@ -223,7 +223,7 @@ from reid_lab.cli import main
 main(['list', 'models', 'stripes_tiny'])""").splitlines()
     assert said[:3] == [str(copy.root/"reid_lab"/"__init__.py"), "True False tiny", "4"]
     assert said[3] == "stripes_tiny: PCB, ECCV 2018; tiny, reads images; needs n_ids"
-    assert "34_models.stripes" in (copy.root/"README.md").read_text(encoding="utf-8")
+    assert "37_models.stripes" in (copy.root/"README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -53,11 +53,11 @@ class Variant:
 
 VARIANTS = dict(
     base=Variant('Baseline'),
-    st=Variant('+ ST', tasks=True),
-    st_adsu=Variant('+ ST + ADSU', tasks=True, slow=True, lr_mult=2.),
-    st_cmml=Variant('+ ST + CMML', tasks=True, fast=True, lr_mult=1.5),
-    camel=Variant('CAMeL', tasks=True, fast=True, slow=True, lr_mult=3.),
-    st_ema=Variant('+ ST + EMA (control)', tasks=True, ema=True),
+    st=Variant('+ ST', tasks=True, lr_mult=2.),
+    st_adsu=Variant('+ ST + ADSU', tasks=True, slow=True, lr_mult=4.),
+    st_cmml=Variant('+ ST + CMML', tasks=True, fast=True, lr_mult=3.),
+    camel=Variant('CAMeL', tasks=True, fast=True, slow=True, lr_mult=6.),
+    st_ema=Variant('+ ST + EMA (control)', tasks=True, ema=True, lr_mult=2.),
     released=Variant('released program', tasks=True, released=True,
         train=(('schedule', 'step'), ('eda_first', True), ('mlm_p', .2), ('mlm_pads', True), ('ft_negatives', 'top'),
                ('clip', 0.), ('swa', 0)),

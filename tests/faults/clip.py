@@ -75,7 +75,7 @@ FAULTS = [
     bad("clip: weights=True", "a switch in place of weights", lambda t: clip_reid_tiny(3, weights=True),
         "weights=True is unknown"),
     bad("clip: clip_tiny for ViT-B/16", "a file of the tiny one for the published size", lambda t: clip_b16(
-        size=SIZE, weights=_shipped(t), **SMALL), "cannot be loaded into CLIPPair", "CLIP of OpenAI"),
+        size=SIZE, weights=_shipped(t), **SMALL), "(clip_tiny)", "CLIP of OpenAI", "it fits clip_tiny"),
     bad("clip: no vocabulary", "neither tokenizer nor vocab_size nor weights", lambda t: clip_tiny(),
         "needs a tokenizer or a vocab_size"),
     # tokenizers

@@ -83,7 +83,7 @@ FAULTS = [
         "is not trained", error=RuntimeError),
     bad("control: CAMeL trains a pair", "model='frozen_pair'",
         lambda t: __import__("reid_lab.recipes.camel", fromlist="Config").Config(model="frozen_pair"),
-        "model='frozen_pair'", "camel_tiny"),
+        "model='frozen_pair'", "named with its tower"),
     # FastReID, OSNet
     *[bad(f"FastReID: {what}", f"{key} beside a ResNet-50",
           lambda t, key=key: frozen("fastreid_r50", _fastreid(**{key: W})),

@@ -249,8 +249,8 @@ FAULTS = [
         "bot_r50"), "must end in .safetensors"),
     bad("weights convert: another architecture", "a ViT for BoT", lambda t: refused("weights", "convert", _file(t, VIT),
         t/"x.safetensors", "--model", "bot_r50"), "holds a vision transformer of timm", "it fits transreid_b16"),
-    bad("weights convert: a model that takes none", "--model bot_tiny", lambda t: refused("weights", "convert",
-        _file(t, {"w": W}), t/"x.safetensors", "--model", "bot_tiny"), "--model bot_tiny", "bot_r50"),
+    bad("weights convert: a model that takes none", "--model frozen", lambda t: refused("weights", "convert",
+        _file(t, {"w": W}), t/"x.safetensors", "--model", "frozen"), "--model frozen", "bot_r50"),
     bad("weights convert: an unknown argument", "-p siez=3", lambda t: refused("weights", "convert",
         _bert(t), t/"x.safetensors", "--model", "bot_r50", "-p", "siez"), "'siez' is not name=value"),
 ]
