@@ -206,3 +206,9 @@ def test_a_pair_of_frozen_towers_is_scored_without_training():
     assert row["images_seen"] == 0 and "zeroshot_mAP" in row and "finetuned_mAP" not in row
     with pytest.raises(ValueError, match="is not trained; weights='' must name"):
         run_variant("base", "smoke", model="frozen_pair:ViT-S-32-alt")
+
+
+def test_positions_are_resized_to_another_size():
+    "The ViT's start is of 128x64 crops; at 64x32 its positions are interpolated, and the report says so"
+    net = create_model("transreid_tiny", n_ids=3, size=(64, 32), weights="world")
+    assert any("pos" in r and "51" in r and "11" in r for r in net.loaded.resized) and net.loaded.missing == ()

@@ -335,4 +335,7 @@ def transreid_tiny(n_ids:int, # Training identities
     "TransReID for two CPU cores (about 0.5 million parameters)"
     vit = overlapping_vit(size, patch, stride, width, depth, heads, drop_path=0.)
     model = TransReID(vit, n_ids, size, w_triplet=w_triplet, **kw)
-    return start_own(model, 'transreid_tiny', weights, ('heads.', 'side_embed'))
+    grids = [patch_grid(s, patch, stride) for s in (size, (128, 64), (64, 32))] # of ours that are known
+    known = {a*b: (a, b) for a, b in reversed(grids)}
+    fit = lambda p: resize_positions(p[0], grids[0], known.get(p.shape[1] - 1))[None]
+    return start_own(model, 'transreid_tiny', weights, ('heads.', 'side_embed'), dict(pos=fit))

@@ -243,10 +243,11 @@ def start_own(net:nn.Module, # New; changed in place
     model:str, # Its key in the zoo
     weights=None, # None or 'none', 'world', or a file of this library
     optional=('classify.',), # See `load_network`
+    change=None, # See `load_network`
     ) -> nn.Module: # `net`, with the report as `net.loaded`
     "Start a network from weights of the same model"
     start = begin(weights, (model,), f'weights of {model} that this library wrote', world_names(model))
-    net.loaded = start and load_network(net, start, optional=optional)
+    net.loaded = start and load_network(net, start, optional=optional, change=change)
     return net
 
 
