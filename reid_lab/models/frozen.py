@@ -18,11 +18,11 @@ from ..data.table import RESAMPLING
 from ..data.text import ClipBPE
 from .backbones import PixelNorm, fit_positions, tower_kinds
 from .bot import keep_resolution
-from .clip_reid import clip_act
+from .clip_reid import PIXELS, clip_act
 from .weights import begin, load_network, published
 
 # %% ../../nbs/42_models.frozen.ipynb #e232ca9b
-_DEFAULT = dict(mean=(.48145466, .4578275, .40821073), std=(.26862954, .26130258, .27577711)) # of CLIP
+_DEFAULT = dict(zip(('mean', 'std'), PIXELS['clip'])) # if nothing else is stated
 
 
 def clip_pixels(name:str, # Model of open_clip
