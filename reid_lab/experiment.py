@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LOST', 'notebooks', 'find_notebook', 'parameter_notes', 'Experiment', 'read_experiment', 'experiments', 'Finished',
-           'run_notebook', 'grid_points', 'sweep', 'Params', 'Run', 'start_run']
+           'run_notebook', 'grid_points', 'n_processes', 'sweep', 'Params', 'Run', 'start_run']
 
 # %% ../nbs/95_experiment.ipynb #9fd0c294
 import ast, hashlib, importlib, importlib.util, io, itertools, json, math, os, shutil, signal, sys, tempfile
@@ -377,11 +377,19 @@ def _run_all(job, name, todo, n_jobs):
         raise
 
 
+def n_processes(n:int, # Runs
+    cores:int=None, # Default: of this machine
+    ) -> int:
+    "One a core. Fewer than two runs a core begin together, so that no core waits while another does a second one"
+    cores = cores or environment()['cores']
+    return n if n < 2*cores else cores
+
+
 def sweep(job, # Notebook name, or a function of the parameters that returns metrics, or a list of them
     grid, # See `grid_points`
     /,
     seeds=(0,), # Seeds, passed as `seed`
-    n_jobs:int=None, # Processes; default one a core. 1 runs here, without processes
+    n_jobs:int=None, # Processes; default: see `n_processes`. 1 runs here, without processes
     folder=None, # Where outcomes are kept; default `runs/sweep-<job>`
     fresh:bool=False, # Run again what is there already
     **fixed): # Parameters of every run
@@ -396,5 +404,5 @@ def sweep(job, # Notebook name, or a function of the parameters that returns met
     paths = [folder.resolve()/f'{params_hash(p, name, source)}.json' for p in points]
     with locked(folder/'.lock', wait=False, what=f'sweep folder {str(folder)!r}'):
         todo = _todo(points, paths, fresh)
-        if todo: _run_all(job, name, todo, n_jobs or environment()['cores'])
+        if todo: _run_all(job, name, todo, n_jobs or n_processes(len(todo)))
         return _sweep_frame(points, paths)

@@ -175,9 +175,9 @@ def test_worlds_that_were_seen_are_refused(seed):
     load_data("smoke", weights="none", world_seed=seed)
 
 
+@pytest.mark.parametrize("made", [n for n in STARTS if MODELS[n].reads == "captions"], indirect=True)
 def test_text_weights_bring_their_tokenizer(made, tmp_path):
     name, _, file = made
-    if MODELS[name].reads != "captions": pytest.skip("reads no captions")
     data = load_data("smoke", weights=str(file), model=name)
     assert data.tokenizer.vocab == read_card(file).tokenizer["vocab"]
     config = Config("base", "smoke", model=name, weights=str(file))

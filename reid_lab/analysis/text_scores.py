@@ -33,7 +33,8 @@ class Matcher:
         who, at = np.unique(q, return_inverse=True)
         tokens = tokenize(self.model.tokenizer, [self.captions[j] for j in who]).to(self.dev)
         _, x, mask = self.model.text_states(tokens)
-        return self.model.match_logit(x[at], mask[at], self.tok[torch.as_tensor(g)])[:, 1].float().cpu()
+        found = self.model.match_logit(x, mask, self.tok[torch.as_tensor(g)], torch.as_tensor(at, device=self.dev))
+        return found[:, 1].float().cpu()
 
 # %% ../../nbs/74_analysis.text_scores.ipynb #ef3b6177
 def evaluate(model, # Trained model

@@ -27,16 +27,20 @@ def illuminate(img, # (B,3,H,W) in [0,1]
     return affine(jitter(img, g, strength, strength, strength), g, degrees=10, scale=(.8, 1.), p=.5)
 
 # %% ../../nbs/53_meta.stylise.ipynb #c092134b
+def _banded(k, n): # (B,5), pixels -> (B,1,n,n)
+    "Matrices that convolve `n` pixels with the kernels `k`; the outermost pixel is repeated beyond the border"
+    at = (torch.arange(n)[:, None] + torch.arange(-2, 3)).clamp(0, n - 1)
+    taps = F.one_hot(at, n).to(k)                                            # (n,5,n)
+    return torch.einsum('bk,nkm->bnm', k, taps).unsqueeze(1)
+
+
 def blur(img, # (B,3,H,W)
     sigma, # (B,) standard deviation in pixels
     ): # (B,3,H,W)
     "5x5 Gaussian blur with one sigma per image (CAMeL, eq. 1)"
     k = torch.exp(-torch.arange(-2, 3)**2/(2*sigma.view(-1, 1)**2))
-    k = (k/k.sum(1, keepdim=True)).to(img).view(-1, 5, 1, 1, 1)
-    for dim in (2, 3):
-        wide = F.pad(img, (0, 0, 2, 2) if dim == 2 else (2, 2, 0, 0), mode='replicate')
-        img = sum(k[:, i]*wide.narrow(dim, i, img.shape[dim]) for i in range(5))
-    return img
+    k = (k/k.sum(1, keepdim=True)).to(img)
+    return _banded(k, img.shape[2]) @ img @ _banded(k, img.shape[3]).mT
 
 
 def random_blur(img, # (B,3,H,W)
@@ -61,17 +65,14 @@ def caption_views(batch:dict, # From the loader; its `caption` is read
     rng, # numpy Generator
     tokenizer, # `list[str] -> (B,L) LongTensor`
     delta:float, # Beta parameter of the mixing weight
-    mix:str, # `embed`, `select` or `none`
+    mix:str, # `select` or `embed`
     ) -> dict: # tokens (B,L), lam (B,), and with `embed` tokens_mix (B,L)
     "Two augmentations of every caption, ready to be mixed"
     lam = draw_lambda(len(batch['caption']), delta, rng)
-    a, b = ([eda(c, rng) for c in batch['caption']] for _ in range(2))
-    if mix == 'none': return dict(tokens=tokenize(tokenizer, a), lam=lam)
-    if mix == 'select':
-        a = [x if r < l else y for x, y, r, l in zip(a, b, rng.random(len(a)), lam.tolist())]
-        return dict(tokens=tokenize(tokenizer, a), lam=lam)
-    both = tokenize(tokenizer, a + b) # one call, so that both have the same length
-    return dict(tokens=both[:len(a)], tokens_mix=both[len(a):], lam=lam)
+    views = lambda: [eda(c, rng) for c in batch['caption']]
+    if mix == 'select': return dict(tokens=tokenize(tokenizer, views()), lam=lam) # distributed as a choice of two views
+    both = tokenize(tokenizer, views() + views()) # one call, so that both have the same length
+    return dict(tokens=both[:len(lam)], tokens_mix=both[len(lam):], lam=lam)
 
 # %% ../../nbs/53_meta.stylise.ipynb #9722b9a0
 class StyleTask(Task):
@@ -80,13 +81,13 @@ class StyleTask(Task):
         tokenizer, # For the augmented captions
         memory:ErrorMemory=None, # Memory of the memory task
         delta:float=1., # Beta parameter of the mixing weight
-        mix:str='select', # Captions: `select`, `embed` or `none`
+        mix:str='select', # Captions: `select` or `embed`
         partner:str='aligned', # `aligned` or `shuffled`
         strength:float=.4, # Strength of the illumination
         device='cpu', # Device of the stylised batch
         ):
         self.name, self.kind = name, check_choice('name', name, ('illumination', 'blur', 'memory'))
-        self.mix = check_choice('mix', mix, ('select', 'embed', 'none'))
+        self.mix = check_choice('mix', mix, ('select', 'embed'))
         self.partner = check_choice('partner', partner, ('aligned', 'shuffled'))
         if partner == 'shuffled' and memory is None:
             raise ValueError("partner='shuffled' makes memory negatives only; it needs a memory")

@@ -115,9 +115,10 @@ def set_negatives(self:CAMeL,
 
 
 @patch
-def match_logit(self:CAMeL, txt, mask, img_tok): # (B,L,Dt), (B,L), (B,N,Dv) -> (B,2)
-    "ITM logits of caption states `txt` (with `mask`) and image tokens `img_tok`, pair by pair"
-    return self.match(self.pool_text(self.cross(txt, mask, img_tok), mask))
+def match_logit(self:CAMeL, txt, mask, img_tok, of=None): # (B,L,Dt), (B,L), (P,N,Dv), (P,) -> (P,2)
+    "ITM logits of caption states `txt` (with `mask`) and image tokens, pair by pair, or of caption `of[i]` and image i"
+    x = self.cross(txt, mask, img_tok, of)
+    return self.match(self.pool_text(x, mask if of is None else mask[of]))
 
 # %% ../../nbs/41_models.camel.ipynb #d975c1dc
 def pad_states(x, # (B,L,D) text states

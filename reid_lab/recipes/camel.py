@@ -61,7 +61,7 @@ VARIANTS = dict(
     released=Variant('released program', tasks=True, released=True,
         train=(('schedule', 'step'), ('eda_first', True), ('mlm_p', .2), ('mlm_pads', True), ('ft_negatives', 'top'),
                ('clip', 0.), ('swa', 0)),
-        meta=(('eps_fast', .03), ('ft_eps_fast', .1), ('delta', .6), ('mix', 'none'))))
+        meta=(('eps_fast', .03), ('ft_eps_fast', .1), ('delta', .6))))
 TABLE_IV = ('base', 'st', 'st_adsu', 'st_cmml', 'camel')
 TITLES = {k: v.title for k, v in VARIANTS.items()}
 
