@@ -20,11 +20,11 @@ from reid_lab.experiment import sweep  # noqa: E402
 from reid_lab.recipes.camel import VARIANTS, run_variant  # noqa: E402
 
 SEEDS = (1000, 1001, 1002)
-RATES = dict(base=(1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3), st=(1e-3, 2e-3, 4e-3, 8e-3), camel=(2e-3, 4e-3, 8e-3, 16e-3),
-             st_adsu=(2e-3, 4e-3, 8e-3, 16e-3), st_cmml=(1e-3, 2e-3, 4e-3, 8e-3))
+RATES = dict(base=(2.5e-4, 5e-4, 1e-3), st=(1e-3, 2e-3, 4e-3), camel=(4e-3, 8e-3, 16e-3), st_adsu=(2e-3, 4e-3, 8e-3),
+             st_cmml=(2e-3, 4e-3, 8e-3))
 TASKS = (dict(), dict(strength=.2), dict(strength=.6), dict(mix="embed"), dict(refresh="plain"),
          dict(k=3), dict(k=15), dict(eps_fast=.5))
-TUNING = (2.5e-4, 5e-4, 1e-3, 2e-3)
+TUNING = (5e-4, 1e-3, 2e-3)
 SCORES = ["indomain_mAP", "zeroshot_R1", "zeroshot_mAP", "zeroshot_itm_mAP", "zeroshot_fused_mAP"]
 
 
@@ -40,17 +40,16 @@ def points(stage):
 
 def main(stage, jobs, weights, out):
     "Run one stage, print means over Worlds, best zero-shot mAP first, and add the table to a file"
-    tuned, frames = stage == "tuning", []
-    for seed in SEEDS:
-        frames.append(sweep(run_variant, points(stage), seeds=[seed], n_jobs=jobs, preset="quick", finetuned=tuned,
-                            folder=f"runs/camel-settings/{stage}-{seed}", world_seed=seed, weights=weights))
-    frame = pd.concat(frames)
+    tuned = stage == "tuning"
+    frame = sweep(run_variant, points(stage), seeds=SEEDS, n_jobs=jobs, preset="quick", finetuned=tuned,
+                  folder=f"runs/camel-settings/{stage}", weights=weights)
     failed = frame[frame.status != "ok"]
     if len(failed): raise SystemExit(f"{len(failed)} runs failed; the first: {failed.error.iat[0]}")
+    if stage == "rates": # of the method, not of `Train`
+        frame["train"] = [dict(lr=t["lr"]*VARIANTS[m].lr_mult) for t, m in zip(frame.train, frame.method)]
     for c in ("train", "meta"):
         frame[c] = [", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in d.items())
                     if isinstance(d, dict) else "" for d in frame.get(c, [None]*len(frame))]
-    if stage == "rates": frame["train"] = [f"lr={r:g}" for m, rs in RATES.items() for r in rs]*len(SEEDS)
     scores = ["finetuned_R1", "finetuned_mAP", "finetuned_fused_mAP"] if tuned else SCORES
     table = frame.groupby(["method", "train", "meta"], sort=False)[[*scores, "train_s"]].mean().round(2).reset_index()
     table = table.sort_values(["method", scores[-2 if tuned else 2]], ascending=[True, False])

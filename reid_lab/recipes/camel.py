@@ -69,8 +69,8 @@ TITLES = {k: v.title for k, v in VARIANTS.items()}
 @dataclass(frozen=True)
 class Train:
     "Budget and optimiser of the two phases"
-    steps: int = 300            # pretraining batches
-    ft_steps: int = 150         # fine-tuning batches; the first third stylised, as in the paper (10 of 30 epochs)
+    steps: int = 200            # pretraining batches
+    ft_steps: int = 100         # fine-tuning batches; the first third stylised, as in the paper (10 of 30 epochs)
     batch_size: int = 64
     lr: float = 1e-3            # pretraining, times the method's `lr_mult` (see `Preset.lr_by_method`)
     ft_lr: float = 5e-4
@@ -122,7 +122,7 @@ class Preset:
     clean: str = 'letters'      # form of every caption, as the augmentation makes them; see `clean_caption`
     k_test: int = 16            # images per caption that the matcher reads; 128 in the paper
     headline: str = 'itc'       # what the main columns report: embeddings (`itc`) or matcher (`itm`, the paper)
-    val_every: int = 50         # fine-tuning batches between validations
+    val_every: int = 25         # fine-tuning batches between validations
     max_ids: int = 0            # people per split of a real dataset; 0: all
     device: str = 'cpu'
     lr_by_method: bool = True   # multiply the pretraining rate by the method's `lr_mult` (the paper: no)
