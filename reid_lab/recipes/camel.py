@@ -6,7 +6,7 @@
 __all__ = ['VARIANTS', 'TABLE_IV', 'TITLES', 'PRESETS', 'PHASES', 'STUDIES', 'Variant', 'Train', 'Meta', 'Preset', 'Config',
            'run_arguments', 'CamelData', 'load_data', 'masked_words', 'second_view', 'train_loader',
            'released_strategy', 'make_strategy', 'set_negatives', 'phase_key', 'train_phase', 'pretrain', 'finetune',
-           'run_phases', 'run_variant', 'save_run', 'load_run']
+           'run_phases', 'run_variant', 'save_run', 'load_run', 'run_masking']
 
 # %% ../../nbs/83_recipes.camel.ipynb #7f740a0e
 import copy, hashlib, json, time
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 from ..analysis.text_scores import choose_fusion, evaluate
+from ..analysis.word_masking import word_masking
 from ..core import check_choice, phase, pick_device, stream
 from ..data.loaders import Batches, tokenize
 from ..data.text import WordPiece, eda, load_tokenizer, mask_tokens
@@ -563,3 +564,14 @@ def load_run(folder, # That `save_run` wrote
         place = places[check_choice('models', name, places)]
         out[name] = load_trained(folder/place, tokenizer=tok).model
     return {**out, 'top': {k: np.array(v) for k, v in out['top'].items()}}
+
+# %% ../../nbs/83_recipes.camel.ipynb #e8012578
+def run_masking(run, # Folder of a run that was fine-tuned
+    draws:int=3, # Choices of the words to mask
+    seed:int=0, # Of the first choice
+    split:str='test', # What is searched
+    **data) -> list: # As for `load_data` -> rows of `word_masking`
+    "How a fine-tuned run searches with masked words, for sweeps"
+    model, target = load_run(run)['finetuned'], load_data(**data).target
+    rows = word_masking(model, target, range(6), range(seed, seed + draws), split=split, quiet=True)
+    return rows.to_dict('records')
