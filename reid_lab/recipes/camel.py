@@ -59,6 +59,7 @@ VARIANTS = dict(
     st_cmml=Variant('+ ST + CMML', tasks=True, fast=True, lr_mult=3.),
     camel=Variant('CAMeL', tasks=True, fast=True, slow=True, lr_mult=6.),
     st_ema=Variant('+ ST + EMA (control)', tasks=True, ema=True, lr_mult=2.),
+    start=Variant('Start alone (control)', train=(('steps', 0),)),
     released=Variant('released program', tasks=True, released=True,
         train=(('schedule', 'step'), ('eda_first', True), ('mlm_p', .2), ('mlm_pads', True), ('ft_negatives', 'top'),
                ('clip', 0.), ('swa', 0)),
@@ -231,7 +232,7 @@ STUDIES = dict(
                shows=(*_LISTS, 'masked words')),
     zero_shot=Study('without fine-tuning', _THREE, ('Table I', 'Table II', 'Table III'), shows=_LISTS,
                     run=(('finetuned', False),)),
-    ablation=Study('ingredients one by one', tuple(grid(*TABLE_IV, 'st_ema')), ('Table IV',), seeds=10),
+    ablation=Study('ingredients one by one', tuple(grid(*TABLE_IV, 'st_ema', 'start')), ('Table IV',), seeds=10),
     memory=Study('capacity of the error memory', tuple(grid('camel', memory=(.05, .1, .2, .3, .5, 1.))), ('Fig. 4',),
                  seeds=3, axes=Axes('memory', 'memory capacity (share of the stylised samples)', by='phase')),
     order=Study('order of the tasks', tuple(grid('camel', order=('fixed', 'random'))), ('Table V',), seeds=3),
@@ -430,7 +431,8 @@ def train_phase(config:Config, # Variant, model and budget
     tasks = getattr(strategy, 'tasks', None) if config.settings.refresh == 'stylised' else None
     view = lambda batch, i: tasks[i % len(tasks)](batch, stream(seed, 'refresh', i)) if tasks else batch
     return fit(model, loader, steps, folder, key, strategy=strategy, callbacks=callbacks, lr=lr, clip=t.clip, view=view,
-               weight_decay=t.weight_decay, new_mult=t.new_mult, schedule=lambda s: shape(s, steps, warm),
+               weight_decay=t.weight_decay, new_mult=t.new_mult, schedule=lambda s: shape(s, max(1, steps), warm),
+               refresh=steps > 0, # weights that were not trained keep their statistics
                device=config.budget.device, seed=seed, **kw)
 
 
