@@ -22,7 +22,7 @@ from reid_lab.recipes.camel import VARIANTS, run_variant  # noqa: E402
 SEEDS = (1000, 1001, 1002)
 RATES = dict(base=(2.5e-4, 5e-4, 1e-3), st=(1e-3, 2e-3, 4e-3), camel=(4e-3, 8e-3, 16e-3), st_adsu=(2e-3, 4e-3, 8e-3),
              st_cmml=(2e-3, 4e-3, 8e-3))
-TASKS = (dict(), dict(strength=.2), dict(strength=.6), dict(mix="embed"), dict(refresh="plain"),
+TASKS = (dict(), dict(strength=.2), dict(strength=.6), dict(strength=.8), dict(mix="embed"), dict(refresh="plain"),
          dict(k=3), dict(k=15), dict(eps_fast=.5))
 TUNING = (5e-4, 1e-3, 2e-3)
 SCORES = ["indomain_mAP", "zeroshot_R1", "zeroshot_mAP", "zeroshot_itm_mAP", "zeroshot_fused_mAP"]
