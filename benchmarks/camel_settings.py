@@ -1,5 +1,6 @@
 """Settings of the CAMeL variants on validation Worlds: the search behind `lr`, `lr_mult`, `ft_lr` and `Meta`.
 
+    python benchmarks/camel_settings.py start       # the weights that all methods begin with, not trained
     python benchmarks/camel_settings.py rates       # peak rate of each method
     python benchmarks/camel_settings.py tasks       # strength, mixing, eq. 4 and 5, BatchNorm statistics
     python benchmarks/camel_settings.py tuning      # rate of fine-tuning
@@ -30,6 +31,7 @@ SCORES = ["indomain_mAP", "zeroshot_R1", "zeroshot_mAP", "zeroshot_itm_mAP", "ze
 
 def points(stage):
     "What a stage compares: method, settings of training, settings of the tasks, whether it is fine-tuned"
+    if stage == "start": return [dict(method="start")]
     if stage == "rates":
         return [dict(method=m, train=dict(lr=r/VARIANTS[m].lr_mult)) for m, rates in RATES.items() for r in rates]
     if stage == "tuning":
@@ -51,7 +53,7 @@ def main(stage, jobs, weights, out):
         frame[c] = [", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in d.items())
                     if isinstance(d, dict) else "" for d in frame.get(c, [None]*len(frame))]
     scores = ["finetuned_R1", "finetuned_mAP", "finetuned_fused_mAP"] if tuned else SCORES
-    table = frame.groupby(["method", "train", "meta"], sort=False)[[*scores, "train_s"]].mean().round(2).reset_index()
+    table = frame.groupby(["method", "train", "meta"], sort=False)[scores].mean().round(2).reset_index()
     table = table.sort_values(["method", scores[-2 if tuned else 2]], ascending=[True, False])
     print(table.to_string(index=False))
     if out:
@@ -61,7 +63,7 @@ def main(stage, jobs, weights, out):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("rates", "tasks", "tuning"))
+    parser.add_argument("stage", choices=("start", "rates", "tasks", "tuning"))
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--weights", default="world", help="where the runs start")
     parser.add_argument("--out", default="", help="CSV that the table is added to")

@@ -218,10 +218,10 @@ class TextLayer(nn.Module):
     def forward(self, x, # (B,L,D)
         mask=None, # (B,L) True at real tokens
         img_tok=None, # (B,N,Dv), for cross-attention
-        of=None, # (P,) which of the B texts belongs to each of P images; None: one image a text
+        text_of=None, # (P,) which of the B texts belongs to each of P images; None: one image a text
         ): # (B,L,D), or (P,L,D)
         x = self.attn(x, mask=mask) # reads no image, so once per text
-        if of is not None: x = x[of]
+        if text_of is not None: x = x[text_of]
         if self.cross is not None: x = self.cross(x, img_tok)
         return self.norm(x + F.dropout(self.down(F.gelu(self.up(x))), self.p, self.training))
 
@@ -289,11 +289,11 @@ class CrossEncoder(nn.Module):
     def forward(self, txt, # (B,L,D) text states
         mask, # (B,L) True at real tokens
         img_tok, # (B,N,Dv) image tokens
-        of=None, # (P,) which of the B texts belongs to each of P images; None: one image a text
+        text_of=None, # (P,) which of the B texts belongs to each of P images; None: one image a text
         ): # (B,L,D), or (P,L,D)
         for layer in self.layers:
-            txt = layer(txt, mask, img_tok, of)
-            if of is not None: mask, of = mask[of], None
+            txt = layer(txt, mask, img_tok, text_of)
+            if text_of is not None: mask, text_of = mask[text_of], None
         return txt
 
 # %% ../../nbs/33_models.backbones.ipynb #4ab84c29

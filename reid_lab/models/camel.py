@@ -115,10 +115,10 @@ def set_negatives(self:CAMeL,
 
 
 @patch
-def match_logit(self:CAMeL, txt, mask, img_tok, of=None): # (B,L,Dt), (B,L), (P,N,Dv), (P,) -> (P,2)
-    "ITM logits of caption states `txt` (with `mask`) and image tokens, pair by pair, or of caption `of[i]` and image i"
-    x = self.cross(txt, mask, img_tok, of)
-    return self.match(self.pool_text(x, mask if of is None else mask[of]))
+def match_logit(self:CAMeL, txt, mask, img_tok, text_of=None): # (B,L,Dt), (B,L), (P,N,Dv), (P,) -> (P,2)
+    "ITM logits of caption states `txt` (with `mask`) and image tokens: row by row, or image i and text `text_of[i]`"
+    x = self.cross(txt, mask, img_tok, text_of)
+    return self.match(self.pool_text(x, mask if text_of is None else mask[text_of]))
 
 # %% ../../nbs/41_models.camel.ipynb #d975c1dc
 def pad_states(x, # (B,L,D) text states

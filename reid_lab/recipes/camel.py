@@ -104,13 +104,13 @@ class Meta:
     mix: str = 'select'         # captions; see `StyleTask`
     partner: str = 'aligned'
     delta: float = 1.           # Beta parameter of the mixing weight
-    strength: float = .4        # of the illumination
+    strength: float = .6        # of the illumination; the paper has no range, the released program .4
     ft_eps_fast: float = 0.     # `eps_fast` while fine-tuning; 0: the same (released: .03, then .1)
     refresh: str = 'stylised'   # BatchNorm statistics at the end are those of `stylised` or of `plain` images
     slow_from: str = 'creation' # released: see `ReleasedDualSpeed`
     contrast: int = 560         # released: entries of its memory; 0: none
 
-
+# %% ../../nbs/83_recipes.camel.ipynb #4770cfab
 @dataclass(frozen=True)
 class Preset:
     "Model, evaluation and budget that belong together"
@@ -128,8 +128,9 @@ class Preset:
     max_ids: int = 0            # people per split of a real dataset; 0: all
     device: str = 'cpu'
     lr_by_method: bool = True   # multiply the pretraining rate by the method's `lr_mult` (the paper: no)
+    meta: tuple = ()            # (field, value) pairs that replace those of `Meta`
 
-# %% ../../nbs/83_recipes.camel.ipynb #4770cfab
+
 _GPU = dict(model='camel_base', device='auto', val_every=1000, headline='itm')
 PRESETS = dict(
     smoke=Preset('smoke', Train(steps=24, ft_steps=9, batch_size=16), (('size', (64, 32)),), vocab=500, k_test=8,
@@ -139,7 +140,7 @@ PRESETS = dict(
                 (('tower', 'resnet50'), ('size', (384, 128))), vocab=3000, k_test=64, **_GPU),
     paper=Preset('full', Train(600_000, 30_000, 80, 1e-4, 2e-4, augment='camel', swa=3),
                  (('tower', 'resnet50'), ('size', (224, 224))), vocab=30522, clean='plain', k_test=128,
-                 lr_by_method=False, **_GPU),
+                 lr_by_method=False, meta=(('strength', .4),), **_GPU),
 )
 
 # %% ../../nbs/83_recipes.camel.ipynb #d6dcfde8
@@ -187,7 +188,8 @@ class Config:
         size = [(k, v) for k, v in p.model_kw if k == 'size' and (not tower or self.preset == 'smoke')] # else its own
         return replace(p, model=key, model_kw=(*size, *tower.items()))
     @property
-    def settings(self) -> Meta: return replace(Meta(), **{**dict(self.on.meta), **dict(self.meta)})
+    def settings(self) -> Meta:
+        return replace(Meta(), **{**dict(self.budget.meta), **dict(self.on.meta), **dict(self.meta)})
     @property
     def trains(self) -> bool: return MODELS[self.budget.model].trains # False: a control
 
