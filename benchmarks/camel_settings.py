@@ -1,4 +1,4 @@
-"""Settings of the CAMeL variants on validation Worlds: the search behind `lr`, `lr_mult`, `ft_lr` and `Meta`.
+"""Settings of the CAMeL variants on validation Worlds: the search behind `lr`, `ft_lr`, their multipliers and `Meta`.
 
     python benchmarks/camel_settings.py start       # the weights that all methods begin with, not trained
     python benchmarks/camel_settings.py rates       # peak rate of each method
@@ -25,17 +25,17 @@ RATES = dict(base=(2.5e-4, 5e-4, 1e-3), st=(1e-3, 2e-3, 4e-3), camel=(4e-3, 8e-3
              st_cmml=(2e-3, 4e-3, 8e-3))
 TASKS = (dict(), dict(strength=.2), dict(strength=.6), dict(strength=.8), dict(mix="embed"), dict(refresh="plain"),
          dict(k=3), dict(k=15), dict(eps_fast=.5))
-TUNING = (5e-4, 1e-3, 2e-3)
+TUNING = dict(base=(5e-4, 1e-3, 2e-3, 4e-3), st=(5e-4, 1e-3, 2e-3), camel=(5e-4, 1e-3, 2e-3))
+RATE = dict(rates=("lr", "lr_mult", RATES), tuning=("ft_lr", "ft_mult", TUNING))
 SCORES = ["indomain_mAP", "zeroshot_R1", "zeroshot_mAP", "zeroshot_itm_mAP", "zeroshot_fused_mAP"]
 
 
 def points(stage):
     "What a stage compares: method, settings of training, settings of the tasks, whether it is fine-tuned"
     if stage == "start": return [dict(method="start")]
-    if stage == "rates":
-        return [dict(method=m, train=dict(lr=r/VARIANTS[m].lr_mult)) for m, rates in RATES.items() for r in rates]
-    if stage == "tuning":
-        return [dict(method=m, train=dict(ft_lr=r)) for m in ("base", "st", "camel") for r in TUNING]
+    if stage in RATE:
+        rate, mult, grid = RATE[stage]
+        return [dict(method=m, train={rate: r/getattr(VARIANTS[m], mult)}) for m, rates in grid.items() for r in rates]
     meta = {"k", "eps_fast"} # of Algorithm 1, which `st` leaves out
     return [dict(method=m, meta=t) for m in ("st", "camel") for t in TASKS if m == "camel" or not meta & {*t}]
 
@@ -47,8 +47,9 @@ def main(stage, jobs, weights, out):
                   folder=f"runs/camel-settings/{stage}", weights=weights)
     failed = frame[frame.status != "ok"]
     if len(failed): raise SystemExit(f"{len(failed)} runs failed; the first: {failed.error.iat[0]}")
-    if stage == "rates": # of the method, not of `Train`
-        frame["train"] = [dict(lr=t["lr"]*VARIANTS[m].lr_mult) for t, m in zip(frame.train, frame.method)]
+    if stage in RATE: # of the method, not of `Train`
+        rate, mult, _ = RATE[stage]
+        frame["train"] = [{rate: t[rate]*getattr(VARIANTS[m], mult)} for t, m in zip(frame.train, frame.method)]
     for c in ("train", "meta"):
         frame[c] = [", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in d.items())
                     if isinstance(d, dict) else "" for d in frame.get(c, [None]*len(frame))]

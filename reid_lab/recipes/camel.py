@@ -48,18 +48,19 @@ class Variant:
     ema: bool = False       # an average of the weights that knows nothing of tasks
     released: bool = False  # tasks, step and memory of the released program
     lr_mult: float = 1.     # its rate over that of the preset, where the preset says `lr_by_method`
+    ft_mult: float = 1.     # the same for plain fine-tuning
     train: tuple = ()       # (field, value) pairs of `Train` that belong to it
     meta: tuple = ()        # the same for `Meta`
 
 
 VARIANTS = dict(
-    base=Variant('Baseline', lr_mult=.25),
+    base=Variant('Baseline', lr_mult=.25, ft_mult=2.),
     st=Variant('+ ST', tasks=True, lr_mult=2.),
     st_adsu=Variant('+ ST + ADSU', tasks=True, slow=True, lr_mult=8.),
     st_cmml=Variant('+ ST + CMML', tasks=True, fast=True, lr_mult=4.),
     camel=Variant('CAMeL', tasks=True, fast=True, slow=True, lr_mult=8.),
     st_ema=Variant('+ ST + EMA (control)', tasks=True, ema=True, lr_mult=2.),
-    start=Variant('Start alone (control)', train=(('steps', 0),)),
+    start=Variant('Start alone (control)', ft_mult=2., train=(('steps', 0),)),
     released=Variant('released program', tasks=True, released=True,
         train=(('schedule', 'step'), ('eda_first', True), ('mlm_p', .2), ('mlm_pads', True), ('ft_negatives', 'top'),
                ('clip', 0.), ('swa', 0)),
@@ -75,7 +76,7 @@ class Train:
     ft_steps: int = 100         # fine-tuning batches; the first third stylised, as in the paper (10 of 30 epochs)
     batch_size: int = 64
     lr: float = 1e-3            # pretraining, times the method's `lr_mult` (see `Preset.lr_by_method`)
-    ft_lr: float = 5e-4
+    ft_lr: float = 1e-3         # fine-tuning: of the stylised part times `lr_mult`, of the plain one times `ft_mult`
     warmup: float = .1          # share of the steps
     weight_decay: float = .01
     clip: float = 5.            # gradient norm
@@ -198,11 +199,10 @@ class Config:
         return m.ft_eps_fast if finetuning and m.ft_eps_fast else m.eps_fast
 
     @property
-    def _mult(self): return self.on.lr_mult if self.budget.lr_by_method else 1.
-    @property
-    def lr(self) -> float: return self.budget.train.lr*self._mult # Peak rate of pretraining
-    @property
-    def ft_lr(self) -> float: return self.budget.train.ft_lr*self._mult # Peak rate of the stylised part of fine-tuning
+    def rates(self) -> dict: # Peak rates of pretraining (lr), of the stylised and of the plain part of fine-tuning
+        t, by = self.budget.train, self.budget.lr_by_method
+        mult, plain = (self.on.lr_mult, self.on.ft_mult) if by else (1., 1.)
+        return dict(lr=t.lr*mult, styled_ft_lr=t.ft_lr*mult, ft_lr=t.ft_lr*plain)
 
 # %% ../../nbs/83_recipes.camel.ipynb #a2c415ee
 @patch(as_prop=True)
@@ -224,7 +224,7 @@ def describe(self:Config) -> dict:
     keep = {k: getattr(p, k) for k in ('model', 'words', 'vocab', 'clean', 'k_test', 'headline')}
     start = ','.join(map(_short, self.start.values()))
     return {'method': self.variant, **keep, 'weights': start, **dict(p.model_kw), **asdict(p.train), **tasks,
-            'lr': self.lr}
+            **self.rates}
 
 # %% ../../nbs/83_recipes.camel.ipynb #ff6f09dc
 PHASES = ('zeroshot', 'finetuned', 'indomain')   # the target before and after tuning; held-out part of the source
@@ -452,8 +452,8 @@ def pretrain(config:Config, # What to train
         return Trained(create_model(p.model, **dict(p.model_kw), **config.start).eval(), [], 0, 0, 0.)
     model = model_of(dict(model=p.model, model_kw=dict(p.model_kw)), tokenizer=data.tokenizer, **config.start)
     strategy, callbacks = make_strategy(config, data.tokenizer)
-    return train_phase(config, model, data, data.source, p.train.steps, config.lr, strategy, callbacks, config.seed,
-                       folder, label=f'pretrain {config.name}', quiet=quiet)
+    return train_phase(config, model, data, data.source, p.train.steps, config.rates['lr'], strategy, callbacks,
+                       config.seed, folder, label=f'pretrain {config.name}', quiet=quiet)
 
 # %% ../../nbs/83_recipes.camel.ipynb #cf19f9c0
 def finetune(config:Config, # What to train
@@ -464,17 +464,17 @@ def finetune(config:Config, # What to train
     ) -> tuple: # Trained (log and images of both parts), validation rows
     "Stylisation tasks first, then plain steps; best weights by the target's val mAP"
     t, where = config.budget.train, lambda n: folder and Path(folder)/n
-    on, how = config.on, dict(label=f'fine-tune {config.name}', quiet=quiet, finetuning=True)
+    on, rates, how = config.on, config.rates, dict(label=f'fine-tune {config.name}', quiet=quiet, finetuning=True)
     first = t.ft_steps//3 if on.tasks and not on.released else 0
     last = make_strategy(config, data.tokenizer, t.ft_steps, True)[0] if on.released else Plain()
     styled = start
     if first:
         strategy, callbacks = make_strategy(config, data.tokenizer, first, True)
-        styled = train_phase(config, start.model, data, data.target, first, config.ft_lr, strategy, callbacks,
+        styled = train_phase(config, start.model, data, data.target, first, rates['styled_ft_lr'], strategy, callbacks,
                              config.seed + 1, where('stylised'), start.key, **how)
     val = Validate(lambda m: evaluate(m, data.target, 'val', 0)['itc'], 'mAP', config.budget.val_every, 'step')
     callbacks = [Average(t.swa, 'swa'), val] if t.swa else [val]
-    done = train_phase(config, styled.model, data, data.target, t.ft_steps - first, t.ft_lr, last, callbacks,
+    done = train_phase(config, styled.model, data, data.target, t.ft_steps - first, rates['ft_lr'], last, callbacks,
                        config.seed + 2, where('plain'), styled.key, **how)
     if not first: return done, val.rows
     return replace(done, log=styled.log + done.log, images=styled.images + done.images), val.rows
