@@ -23,6 +23,7 @@ from reid_lab.recipes.camel import VARIANTS, run_variant  # noqa: E402
 SEEDS = (1000, 1001, 1002)
 RATES = dict(base=(2.5e-4, 5e-4, 1e-3), st=(1e-3, 2e-3, 4e-3), camel=(4e-3, 8e-3, 16e-3), st_adsu=(2e-3, 4e-3, 8e-3),
              st_cmml=(2e-3, 4e-3, 8e-3))
+FIRST = dict(strength=.4) # before `tasks` had shown that .6 is better: `rates` and `tasks` were searched with it
 TASKS = (dict(), dict(strength=.2), dict(strength=.6), dict(strength=.8), dict(mix="embed"), dict(refresh="plain"),
          dict(k=3), dict(k=15), dict(eps_fast=.5))
 TUNING = dict(base=(5e-4, 1e-3, 2e-3, 4e-3), st=(5e-4, 1e-3, 2e-3), camel=(5e-4, 1e-3, 2e-3))
@@ -35,9 +36,11 @@ def points(stage):
     if stage == "start": return [dict(method="start")]
     if stage in RATE:
         rate, mult, grid = RATE[stage]
-        return [dict(method=m, train={rate: r/getattr(VARIANTS[m], mult)}) for m, rates in grid.items() for r in rates]
+        meta = dict(meta=FIRST) if stage == "rates" else {}
+        return [dict(method=m, train={rate: r/getattr(VARIANTS[m], mult)}, **meta)
+                for m, rates in grid.items() for r in rates]
     meta = {"k", "eps_fast"} # of Algorithm 1, which `st` leaves out
-    return [dict(method=m, meta=t) for m in ("st", "camel") for t in TASKS if m == "camel" or not meta & {*t}]
+    return [dict(method=m, meta={**FIRST, **t}) for m in ("st", "camel") for t in TASKS if m == "camel" or not meta & {*t}]
 
 
 def main(stage, jobs, weights, out):
