@@ -40,7 +40,8 @@ def points(stage):
         return [dict(method=m, train={rate: r/getattr(VARIANTS[m], mult)}, **meta)
                 for m, rates in grid.items() for r in rates]
     meta = {"k", "eps_fast"} # of Algorithm 1, which `st` leaves out
-    return [dict(method=m, meta={**FIRST, **t}) for m in ("st", "camel") for t in TASKS if m == "camel" or not meta & {*t}]
+    return [dict(method=m, meta={**FIRST, **t}) for m in ("st", "camel") for t in TASKS
+            if m == "camel" or not meta & {*t}]
 
 
 def main(stage, jobs, weights, out):
