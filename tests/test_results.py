@@ -226,8 +226,8 @@ def test_no_other_rows_enter_the_measured_notebook(tmp_path, monkeypatch):
     code = ["".join(c["source"]) for c in page["cells"] if c["cell_type"] == "code"]
     space = {}
     for cell in code[:3]: exec(cell, space)
-    after = summarise(space["phase"]("zeroshot"), "mAP", by="variant")
-    assert after.n.tolist() == before.n.tolist() == [5]*6 and after.mAP.tolist() == before.mAP.tolist()
+    after = summarise(space["zero"], "mAP", by="variant")
+    assert after.n.tolist() == before.n.tolist() == [10]*7 and after.mAP.tolist() == before.mAP.tolist()
 
 
 @pytest.mark.parametrize("column", ["dataset", "split", "preset"])
