@@ -28,7 +28,7 @@ POINTS = [
       for lr in (1e-3, 2e-3, 4e-3)]]
 POINTS = [dict(p, weights="none") for p in POINTS] + [dict(p, weights="world") for p in [
     *[dict(model="bot_tiny", lr=lr) for lr in (2.5e-4, 5e-4, 1.5e-3)],
-    *[dict(model="transreid_tiny", lr=lr, triplet=1.) for lr in (1.5e-4, 3e-4, 1e-3, 2e-3)],
+    *[dict(model="transreid_tiny", lr=lr, triplet=1.) for lr in (1.5e-4, 3e-4, 1e-3, 2e-3, 4e-3)],
     *[dict(model="clip_reid_tiny", lr=lr, triplet=1., prompt_epochs=10, w_id=w, w_i2t=1.)
       for lr, w in ((2.5e-4, 1.), (5e-4, 1.), (1e-3, 1.), (2e-3, 1.), (4e-3, 1.), (5e-4, .25))]]]
 
