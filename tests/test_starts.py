@@ -1,4 +1,5 @@
 """Starting points: what a training begins with, files that come with the package, and Worlds that they have seen."""
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,3 +213,11 @@ def test_positions_are_resized_to_another_size():
     "The ViT's start is of 128x64 crops; at 64x32 its positions are interpolated, and the report says so"
     net = create_model("transreid_tiny", n_ids=3, size=(64, 32), weights="world")
     assert any("pos" in r and "51" in r and "11" in r for r in net.loaded.resized) and net.loaded.missing == ()
+
+
+def test_the_rate_of_a_start_is_the_one_that_is_written_there(made):
+    "The baseline's own factor quartered that of `camel_tiny` once, and its command no longer gave the shipped file"
+    name, _, file = made
+    log = [json.loads(line) for line in (file.parent/"trained"/"log.jsonl").read_text().splitlines()]
+    falling = (SHORT["steps"] - log[0]["step"])/(SHORT["steps"] - max(1, round(.1*SHORT["steps"])))
+    assert log[0]["lr"] == pytest.approx(STARTS[name].lr*falling, rel=.02)

@@ -20,7 +20,7 @@ from ..models.dual import DualEncoder
 from ..models.shipped import Card, save_shipped
 from ..models.transreid import TransReID, overlapping_vit
 from ..models.zoo import MODELS, create_model
-from .camel import CamelData, Config, pretrain
+from .camel import CamelData, Config, VARIANTS, pretrain
 from .reid import evaluate_reid, reid_settings, train_reid
 from .study import Study, grid
 from .training import Trained, fit, training_key
@@ -105,7 +105,8 @@ def _captioned(start, preset):
 def _train_captions(name, start, preset, seed, folder, quiet):
     "A model for captions, its arguments and its tokenizer"
     table, tok = _captioned(start, preset)
-    how = dict(steps=start.steps, lr=start.lr, augment=start.augment)
+    lr = start.lr/VARIANTS['base'].lr_mult   # which `Config` multiplies again: `start.lr` is the peak rate itself
+    how = dict(steps=start.steps, lr=lr, augment=start.augment)
     config = Config('base', preset, seed, tuple(how.items()), model=name, weights='none')
     done = pretrain(config, CamelData(table, table, tok), folder, quiet)
     return done, dict(config.budget.model_kw), dict(vocab=tok.vocab, context_length=start.words, clean=tok.clean)
