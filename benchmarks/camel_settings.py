@@ -37,7 +37,7 @@ def points(stage):
     if stage in RATE:
         rate, mult, grid = RATE[stage]
         meta = dict(meta=FIRST) if stage == "rates" else {}
-        return [dict(method=m, train={rate: r/getattr(VARIANTS[m], mult)}, **meta)
+        return [dict(method=m, train={rate: VARIANTS[m].rate_for(r, mult)}, **meta)
                 for m, rates in grid.items() for r in rates]
     meta = {"k", "eps_fast"} # of Algorithm 1, which `st` leaves out
     return [dict(method=m, meta={**FIRST, **t}) for m in ("st", "camel") for t in TASKS

@@ -52,6 +52,12 @@ class Variant:
     train: tuple = ()       # (field, value) pairs of `Train` that belong to it
     meta: tuple = ()        # the same for `Meta`
 
+    def rate_for(self, peak:float, # Learning rate that training shall reach
+        mult:str='lr_mult', # Factor that `Config` multiplies by: `lr_mult`, or `ft_mult` for `ft_lr`
+        ) -> float: # What to give as `lr` or `ft_lr`
+        "Divide by the factor that a run multiplies by again"
+        return peak/getattr(self, mult)
+
 
 VARIANTS = dict(
     base=Variant('Baseline', lr_mult=.25, ft_mult=2.),
@@ -230,7 +236,7 @@ def describe(self:Config) -> dict:
 PHASES = ('zeroshot', 'finetuned', 'indomain')   # the target before and after tuning; held-out part of the source
 _THREE, _LISTS = tuple(grid('base', 'st', 'camel')), ('ranked lists',)
 _SCRATCH = dict(base=3e-3, st=3e-3, camel=6e-3)  # peak rates from random numbers; `lr_mult` is for the shipped start
-_rate = lambda m, w: dict(lr=round(_SCRATCH[m]/VARIANTS[m].lr_mult, 6)) if w == 'none' else {}
+_rate = lambda m, w: dict(lr=round(VARIANTS[m].rate_for(_SCRATCH[m]), 6)) if w == 'none' else {}
 STUDIES = dict(
     main=Study('pretrained and fine-tuned against the baseline', _THREE, ('Table I', 'Table II', 'Table III', 'Fig. 3'),
                shows=(*_LISTS, 'masked words')),

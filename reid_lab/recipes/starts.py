@@ -105,7 +105,7 @@ def _captioned(start, preset):
 def _train_captions(name, start, preset, seed, folder, quiet):
     "A model for captions, its arguments and its tokenizer"
     table, tok = _captioned(start, preset)
-    lr = start.lr/VARIANTS['base'].lr_mult   # which `Config` multiplies again: `start.lr` is the peak rate itself
+    lr = VARIANTS['base'].rate_for(start.lr)
     how = dict(steps=start.steps, lr=lr, augment=start.augment)
     config = Config('base', preset, seed, tuple(how.items()), model=name, weights='none')
     done = pretrain(config, CamelData(table, table, tok), folder, quiet)
