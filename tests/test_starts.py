@@ -1,17 +1,20 @@
 """Starting points: what a training begins with, files that come with the package, and Worlds that they have seen."""
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from reid_lab import protocols as P
 from reid_lab.embeddings import embed_images
 from reid_lab.models import shipped as files
 from reid_lab.models.shipped import FOLDER, read_card, shipped, shipped_tokenizer
 from reid_lab.models.weights import start_key
 from reid_lab.models.zoo import MODELS, create_model, list_models
 from reid_lab.recipes.camel import Config, load_data, phase_key, run_variant
+from reid_lab.recipes.dart3 import run_study
 from reid_lab.recipes.reid import REID_PRESETS, ReidTrain, new_model, reid_key, reid_settings, train_reid
 from reid_lab.recipes.starts import FIRST, LAST, STARTS, Start, run_start, start_table, start_world
 from reid_lab.recipes.study import FIRST_VALIDATION_SEED
@@ -174,6 +177,21 @@ def test_worlds_that_were_seen_are_refused(seed):
     with pytest.raises(ValueError, match=f"world_seed={seed} was trained on already"):
         load_data("smoke", weights="world", world_seed=seed)
     load_data("smoke", weights="none", world_seed=seed)
+
+
+@pytest.mark.parametrize("protocol", P.PROTOCOLS)
+def test_no_network_of_a_case_was_seen_by_a_start(protocol):
+    seen = set().union(*(card.seeds for card, _ in shipped().values()))
+    assert not seen & {w for s in (*range(500), *range(1000, 1500)) for w in P.case_seeds(s, protocol)}
+    case = P.make_case("smoke", 0, protocol=protocol)
+    told = {int(s) for s in re.findall(r"seed (\d+)", f"{case.name} {case.q.name} {case.g.name} {case.train.name}")}
+    assert told == set(P.case_seeds(0, protocol))
+
+
+def test_a_new_network_that_was_seen_is_refused(monkeypatch):
+    monkeypatch.setattr(P, "OTHER_NETWORK", 500)
+    with pytest.raises(ValueError, match="world_seed=500 was trained on already"):
+        run_study([dict(name="none")], "smoke", 0, protocol="network", train=dict(model="bot_tiny", weights="world"))
 
 
 @pytest.mark.parametrize("made", [n for n in STARTS if MODELS[n].reads == "captions"], indirect=True)

@@ -22,7 +22,7 @@ from ..metrics import camera_nmi, weighted_mean
 from ..models.frozen import named_tower
 from ..models.shipped import WORLD, card_for, check_unseen
 from ..models.zoo import MODELS
-from ..protocols import Case, make_case
+from ..protocols import Case, case_seeds, make_case
 from .reid import reid_key, reid_settings, train_reid
 from .study import Axes, Study, grid, label
 from .training import Trained, claim, digest, load_trained
@@ -266,7 +266,8 @@ def run_study(study='main', # Key of `STUDIES`, or a list of settings
     "Train on the known cameras and score the settings of a study on the others"
     settings = STUDIES[check_choice('study', study, STUDIES)].settings if isinstance(study, str) else study
     s = reid_settings(preset, **(train or {}))
-    if s.start == WORLD and where.get('dataset', 'world') == 'world': check_unseen(card_for(s.model), seed)
+    if s.start == WORLD and where.get('dataset', 'world') == 'world':
+        for world in case_seeds(seed, where.get('protocol', 'camera')): check_unseen(card_for(s.model), world)
     case = make_case(preset, seed, **where)
     folder, models = (f and Path(f)/f'seed-{seed}' for f in (keep, models))
     with locked(folder/'.study', False, f'the study folder {str(folder)!r}') if folder else nullcontext():
