@@ -196,5 +196,6 @@ def make_case(preset, # Size of the World
         every = tuple(sorted(set(table.frame.cam)))
         return replace(case, name=f'{case.name}, all cameras', train=every_camera(table), seen=every)
     if protocol == 'network':
-        return new_network(case.train, world_table(preset, case_seeds(seed, protocol)[-1], scene, severity), order=order)
+        other = world_table(preset, case_seeds(seed, protocol)[-1], scene, severity)
+        return new_network(case.train, other, order=order)
     return new_network(case.train, table.where(cam=list(case.seen)), f'{case.name}, source', order, seed, same=True)
