@@ -3,6 +3,8 @@
     python benchmarks/camel_settings.py start       # the weights that all methods begin with, not trained
     python benchmarks/camel_settings.py rates       # peak rate of each method
     python benchmarks/camel_settings.py tasks       # strength, mixing, eq. 4 and 5, BatchNorm statistics
+    python benchmarks/camel_settings.py text        # how the tasks augment captions
+    python benchmarks/camel_settings.py steps       # batches of pretraining
     python benchmarks/camel_settings.py tuning      # rate of fine-tuning
 
 World and training seeds 1000, 1001 and 1002 (never used for results), from the weights that come with the package.
@@ -26,6 +28,8 @@ RATES = dict(base=(2.5e-4, 5e-4, 1e-3), st=(1e-3, 2e-3, 4e-3), camel=(4e-3, 8e-3
 FIRST = dict(strength=.4) # before `tasks` had shown that .6 is better: `rates` and `tasks` were searched with it
 TASKS = (dict(), dict(strength=.2), dict(strength=.6), dict(strength=.8), dict(mix="embed"), dict(refresh="plain"),
          dict(k=3), dict(k=15), dict(eps_fast=.5))
+TEXT = (dict(), dict(eda_alpha=0.), dict(eda_alpha=.05), dict(eda_alpha=.2), dict(eda_ops="swap delete"))
+STEPS = (100, 200, 400)
 TUNING = dict(base=(5e-4, 1e-3, 2e-3, 4e-3), st=(5e-4, 1e-3, 2e-3), camel=(5e-4, 1e-3, 2e-3))
 RATE = dict(rates=("lr", "lr_mult", RATES), tuning=("ft_lr", "ft_mult", TUNING))
 SCORES = ["indomain_mAP", "zeroshot_R1", "zeroshot_mAP", "zeroshot_itm_mAP", "zeroshot_fused_mAP"]
@@ -39,6 +43,8 @@ def points(stage):
         meta = dict(meta=FIRST) if stage == "rates" else {}
         return [dict(method=m, train={rate: VARIANTS[m].rate_for(r, mult)}, **meta)
                 for m, rates in grid.items() for r in rates]
+    if stage == "text": return [dict(method=m, meta=t) for m in ("st", "camel") for t in TEXT]
+    if stage == "steps": return [dict(method=m, train=dict(steps=n)) for m in ("base", "st", "camel") for n in STEPS]
     meta = {"k", "eps_fast"} # of Algorithm 1, which `st` leaves out
     return [dict(method=m, meta={**FIRST, **t}) for m in ("st", "camel") for t in TASKS
             if m == "camel" or not meta & {*t}]
@@ -68,7 +74,7 @@ def main(stage, jobs, weights, out):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("start", "rates", "tasks", "tuning"))
+    parser.add_argument("stage", choices=("start", "rates", "tasks", "text", "steps", "tuning"))
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--weights", default="world", help="where the runs start")
     parser.add_argument("--out", default="", help="CSV that the table is added to")

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMS', 'FILE', 'SPECIAL', 'THESAURUS', 'STOP_WORDS', 'EDA_OPS', 'clean_caption', 'Tokenizer', 'ClipBPE', 'WordPiece',
            'load_tokenizer', 'quick_rng', 'eda_count', 'replace_synonyms', 'insert_synonyms', 'swap_words',
-           'delete_words', 'eda', 'eda_batch', 'mask_words', 'mask_tokens']
+           'delete_words', 'check_ops', 'eda', 'eda_batch', 'mask_words', 'mask_tokens']
 
 # %% ../../nbs/03_data.text.ipynb #724004e8
 import html, json, math, random, re, unicodedata
@@ -339,13 +339,22 @@ def delete_words(words, # list of str
 EDA_OPS = ('synonym', 'insert', 'swap', 'delete')
 
 
+def check_ops(ops, # Operations of `eda`
+    ) -> tuple:
+    "At least one, all of them known (`unk` also)"
+    ops = tuple(ops.split()) if isinstance(ops, str) else tuple(ops)
+    for op in ops: check_choice('ops', op, (*EDA_OPS, 'unk'))
+    if not ops: raise ValueError(f"ops=() changes no word; name some of {EDA_OPS}, or set alpha=0")
+    return ops
+
+
 def eda(text:str, # A caption
     rng, # `numpy.random.Generator`
     alpha:float=.1, # Share of words changed (or probability of deletion)
     ops=EDA_OPS, # Candidate operations; one is drawn
     ) -> str: # Lower case, letters only
     "One random augmentation of a caption"
-    for op in ops: check_choice('ops', op, (*EDA_OPS, 'unk'))
+    ops = check_ops(ops)
     r, words = quick_rng(rng), clean_caption(text, 'letters').split()
     op, n = r.choice(ops), eda_count(len(words), alpha)
     if op == 'synonym': words = replace_synonyms(words, n, r)

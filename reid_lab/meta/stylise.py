@@ -14,7 +14,7 @@ import torchvision.transforms.v2.functional as TV
 from fastcore.basics import patch
 from ..core import check_choice
 from ..data.loaders import IMAGENET_MEAN, IMAGENET_STD, affine, jitter, tokenize, uniform
-from ..data.text import eda
+from ..data.text import EDA_OPS, check_ops, clean_caption, eda
 from .dual_speed import Task
 from .memory import ErrorMemory
 
@@ -66,10 +66,13 @@ def caption_views(batch:dict, # From the loader; its `caption` is read
     tokenizer, # `list[str] -> (B,L) LongTensor`
     delta:float, # Beta parameter of the mixing weight
     mix:str, # `select` or `embed`
+    alpha:float=.1, # Share of words that an augmentation changes; 0: captions as they are
+    ops=EDA_OPS, # See `eda`
     ) -> dict: # tokens (B,L), lam (B,), and with `embed` tokens_mix (B,L)
     "Two augmentations of every caption, ready to be mixed"
     lam = draw_lambda(len(batch['caption']), delta, rng)
-    views = lambda: [eda(c, rng) for c in batch['caption']]
+    change = lambda c: eda(c, rng, alpha, ops) if alpha else clean_caption(c, 'letters')
+    views = lambda: [change(c) for c in batch['caption']]
     if mix == 'select': return dict(tokens=tokenize(tokenizer, views()), lam=lam) # distributed as a choice of two views
     both = tokenize(tokenizer, views() + views()) # one call, so that both have the same length
     return dict(tokens=both[:len(lam)], tokens_mix=both[len(lam):], lam=lam)
@@ -84,6 +87,8 @@ class StyleTask(Task):
         mix:str='select', # Captions: `select` or `embed`
         partner:str='aligned', # `aligned` or `shuffled`
         strength:float=.4, # Strength of the illumination
+        alpha:float=.1, # Of the captions, see `caption_views`
+        ops=EDA_OPS, # The same
         device='cpu', # Device of the stylised batch
         ):
         self.name, self.kind = name, check_choice('name', name, ('illumination', 'blur', 'memory'))
@@ -93,6 +98,7 @@ class StyleTask(Task):
             raise ValueError("partner='shuffled' makes memory negatives only; it needs a memory")
         self.memory = memory if name == 'memory' else None
         self.tokenizer, self.delta, self.strength, self.device = tokenizer, delta, strength, device
+        self.words = dict(alpha=alpha, ops=check_ops(ops))
 
 # %% ../../nbs/53_meta.stylise.ipynb #6cc78f5f
 @patch
@@ -101,7 +107,7 @@ def __call__(self:StyleTask, batch:dict, # From the loader
     ) -> dict: # img, tokens, ... of the stylised batch; `memory` if it has entries
     "The stylised batch"
     g = torch.Generator().manual_seed(int(rng.integers(2**62)))
-    text = caption_views(batch, rng, self.tokenizer, self.delta, self.mix)
+    text = caption_views(batch, rng, self.tokenizer, self.delta, self.mix, **self.words)
     img, lam = batch['img'].cpu(), text['lam'].view(-1, 1, 1, 1)
     if self.kind == 'illumination': img = illuminate(img, g, self.strength)
     elif self.kind == 'blur': img = random_blur(img, g)

@@ -20,7 +20,7 @@ from ..analysis.text_scores import choose_fusion, evaluate
 from ..analysis.word_masking import word_masking
 from ..core import check_choice, phase, pick_device, stream
 from ..data.loaders import Batches, tokenize
-from ..data.text import WordPiece, eda, load_tokenizer, mask_tokens
+from ..data.text import EDA_OPS, WordPiece, eda, load_tokenizer, mask_tokens
 from ..datasets import load_dataset, require
 from ..files import atomic_path, locked
 from ..learner import Average, Plain, Validate
@@ -109,6 +109,8 @@ class Meta:
     iters_per_task: int = 1     # 0: a round of tasks is one pass over the data
     memory: float = .5          # capacity as a share of the samples of two tasks
     mix: str = 'select'         # captions; see `StyleTask`
+    eda_alpha: float = .1       # share of words that an augmentation changes; 0: none
+    eda_ops: str = ' '.join(EDA_OPS) # what it may do to them, see `eda`
     partner: str = 'aligned'
     delta: float = 1.           # Beta parameter of the mixing weight
     strength: float = .6        # of the illumination; the paper has no range, the released program .4
@@ -382,7 +384,8 @@ def make_strategy(config:Config, # Variant and settings
     if not on.tasks: return Plain(), []
     if on.released: return released_strategy(config, steps or config.budget.train.steps, finetuning), []
     memory = ErrorMemory(capacity_for(m.memory, config.budget.train.batch_size))
-    how = dict(mix=m.mix, partner=m.partner, delta=m.delta, strength=m.strength, device=pick_device(device))
+    how = dict(mix=m.mix, partner=m.partner, delta=m.delta, strength=m.strength, alpha=m.eda_alpha, ops=m.eda_ops,
+               device=pick_device(device))
     tasks = style_tasks(tokenizer, memory, **how)
     iters, fast, slow, rate = m.iters_per_task or None, on.fast, on.slow, config.eps_fast(finetuning)
     if fast or slow: return DualSpeed(tasks, rate, m.eps_slow, m.k, m.order, iters, fast, slow), []
