@@ -339,7 +339,7 @@ def delete_words(words, # list of str
 EDA_OPS = ('synonym', 'insert', 'swap', 'delete')
 
 
-def check_ops(ops, # Operations of `eda`
+def check_ops(ops, # Operations of `eda`: their names, or one text with spaces between them
     ) -> tuple:
     "At least one, all of them known (`unk` also)"
     ops = tuple(ops.split()) if isinstance(ops, str) else tuple(ops)
@@ -350,12 +350,13 @@ def check_ops(ops, # Operations of `eda`
 
 def eda(text:str, # A caption
     rng, # `numpy.random.Generator`
-    alpha:float=.1, # Share of words changed (or probability of deletion)
+    alpha:float=.1, # Share of words changed (or probability of deletion); 0 changes none
     ops=EDA_OPS, # Candidate operations; one is drawn
     ) -> str: # Lower case, letters only
     "One random augmentation of a caption"
-    ops = check_ops(ops)
-    r, words = quick_rng(rng), clean_caption(text, 'letters').split()
+    ops, words = check_ops(ops), clean_caption(text, 'letters').split()
+    if not alpha: return ' '.join(words)
+    r = quick_rng(rng)
     op, n = r.choice(ops), eda_count(len(words), alpha)
     if op == 'synonym': words = replace_synonyms(words, n, r)
     elif op == 'insert': words = insert_synonyms(words, n, r)

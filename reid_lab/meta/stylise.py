@@ -14,7 +14,7 @@ import torchvision.transforms.v2.functional as TV
 from fastcore.basics import patch
 from ..core import check_choice
 from ..data.loaders import IMAGENET_MEAN, IMAGENET_STD, affine, jitter, tokenize, uniform
-from ..data.text import EDA_OPS, check_ops, clean_caption, eda
+from ..data.text import EDA_OPS, check_ops, eda
 from .dual_speed import Task
 from .memory import ErrorMemory
 
@@ -71,8 +71,7 @@ def caption_views(batch:dict, # From the loader; its `caption` is read
     ) -> dict: # tokens (B,L), lam (B,), and with `embed` tokens_mix (B,L)
     "Two augmentations of every caption, ready to be mixed"
     lam = draw_lambda(len(batch['caption']), delta, rng)
-    change = lambda c: eda(c, rng, alpha, ops) if alpha else clean_caption(c, 'letters')
-    views = lambda: [change(c) for c in batch['caption']]
+    views = lambda: [eda(c, rng, alpha, ops) for c in batch['caption']]
     if mix == 'select': return dict(tokens=tokenize(tokenizer, views()), lam=lam) # distributed as a choice of two views
     both = tokenize(tokenizer, views() + views()) # one call, so that both have the same length
     return dict(tokens=both[:len(lam)], tokens_mix=both[len(lam):], lam=lam)
@@ -98,6 +97,7 @@ class StyleTask(Task):
             raise ValueError("partner='shuffled' makes memory negatives only; it needs a memory")
         self.memory = memory if name == 'memory' else None
         self.tokenizer, self.delta, self.strength, self.device = tokenizer, delta, strength, device
+        if not 0 <= alpha <= 1: raise ValueError(f"alpha={alpha} is a share of the words, from 0 (none) to 1")
         self.words = dict(alpha=alpha, ops=check_ops(ops))
 
 # %% ../../nbs/53_meta.stylise.ipynb #6cc78f5f
