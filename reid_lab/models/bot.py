@@ -58,11 +58,12 @@ class BoT(nn.Module):
         f = self.pooled(img)
         return f, self.neck(f)
 
-    def forward(self, batch:dict) -> dict: # `id_loss`, `triplet_loss`
+    def forward(self, batch:dict) -> dict: # `id_loss`, `triplet_loss`; `emb` (B,D), the test feature of any length
         "Losses of a PK batch; `label` numbers the training identities from 0"
         before, after = self.features(batch['img'])
         return dict(id_loss=losses.label_smoothing(self.classify(after), batch['label'], self.smoothing),
-                    triplet_loss=losses.triplet(before, batch['pid'], margin=self.margin))
+                    triplet_loss=losses.triplet(before, batch['pid'], margin=self.margin),
+                    emb=after if self.feature == 'after' else before)
 
 # %% ../../nbs/34_models.bot.ipynb #1cb88c4e
 @patch
