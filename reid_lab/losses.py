@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['cosine', 'same_id', 'terms', 'itc', 'check_negatives', 'itm_weights', 'sample_negatives', 'itm', 'hard_keys',
            'memory_itc', 'mlm', 'sdm_per_sample', 'sdm', 'instance', 'label_smoothing', 'euclidean', 'triplet',
-           'weighted_triplet', 'center', 'circle', 'supcon']
+           'weighted_triplet', 'center', 'circle', 'supcon', 'meta_discrimination']
 
 # %% ../nbs/24_losses.ipynb #9b785900
 import torch
@@ -314,3 +314,23 @@ def supcon(x, # (B,D) anchors, any scale
     n = same.sum(1)
     per = -logp.sum(1)/n.clamp(min=1)
     return per.sum()/(n > 0).sum().clamp(min=1)
+
+# %% ../nbs/24_losses.ipynb #869eab2d
+def meta_discrimination(query, # (Q,D) features of the query cameras, any scale
+    q_pid, # (Q,) their identities
+    support, # (S,D) features of the support cameras, any scale
+    s_pid, # (S,) their identities, among them every one of the queries
+    scale:float=1., # Factor of the cosines; 1 in the paper
+    ): # scalar
+    "Cross-entropy of queries among the support centres of the identities in the batch"
+    if not len(query): return _mean(query)
+    for name, pid, x in (('q_pid', q_pid, query), ('s_pid', s_pid, support)):
+        if len(pid) != len(x): raise ValueError(f"{name} has {len(pid)} entries for {len(x)} features; give one each")
+    ids, row = s_pid.unique(return_inverse=True)
+    same = same_id(q_pid, ids)
+    if lost := q_pid[~same.any(1)].unique().tolist():
+        raise ValueError(f"q_pid has identities without support: {lost[:5]}; draw queries and support of one batch "
+                         "from the same identities")
+    total = torch.zeros(len(ids), support.shape[1], dtype=support.dtype, device=support.device)
+    centers = total.index_add(0, row, support)/row.bincount(minlength=len(ids))[:, None]
+    return _mean(F.cross_entropy(scale*cosine(query, centers), same.int().argmax(1), reduction='none'))

@@ -16,6 +16,7 @@ import torch
 from ..core import check_choice, unit_norm
 from ..losses import terms
 from .backbones import norm_gradients
+from .agw import agw_r50, agw_tiny
 from .bot import bot_r50, bot_tiny
 from .camel import camel_base, camel_tiny
 from .clip import clip_b16, clip_tiny
@@ -53,6 +54,9 @@ class ModelInfo:
 
 # %% ../../nbs/49_models.zoo.ipynb #eaa5002c
 MODELS = dict(
+    agw_r50=ModelInfo(agw_r50, 'images', 'paper', 'agw', 'AGW, TPAMI 2021', ('n_ids',),
+        starts='a ResNet-50 trained on ImageNet (resnet50-0676ba61.pth of torchvision)'),
+    agw_tiny=ModelInfo(agw_tiny, 'images', 'tiny', 'agw', 'AGW, TPAMI 2021', ('n_ids',)),
     bot_r50=ModelInfo(bot_r50, 'images', 'paper', 'bot', 'BoT, CVPRW 2019', ('n_ids',),
         starts='a ResNet-50 trained on ImageNet (resnet50-0676ba61.pth of torchvision)'),
     bot_tiny=ModelInfo(bot_tiny, 'images', 'tiny', 'bot', 'BoT, CVPRW 2019', ('n_ids',)),

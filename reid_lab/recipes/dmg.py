@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['METHODS', 'TITLES', 'STEPS', 'DMG_PRESETS', 'KEYS', 'WORLD_ARGS', 'STUDIES', 'Method', 'how_of', 'method_settings',
-           'load_abc', 'tests_of', 'score_tests', 'sort_setting', 'train_method', 'run_method']
+           'load_abc', 'test_sets', 'score_tests', 'sort_setting', 'train_method', 'run_folder', 'run_method']
 
 # %% ../../nbs/86_recipes.dmg.ipynb #6b58d376
-import inspect
+import inspect, re
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -42,24 +42,24 @@ class Method:
     tower: str = ''             # family of the model, if it is another than the preset's
     lr_mult: float = 1.         # peak rate over the preset's, at quick and smoke
     cameras: bool = False       # statistics of each test camera are estimated
-    published: str = ''         # row of Tables 4 and 6
+    published: tuple = ()       # names of its rows in Tables 4 and 6
 
 
 METHODS = {
-    'bot': Method('BoT', published='BoT'),
-    'softmax': Method('Softmax', loss=(('metric', 'none'),), published='Softmax'),
-    'center': Method('BoT + center', loss=(('center', 5e-4),), published='Center'),
-    'circle': Method('BoT + circle', loss=(('metric', 'circle'),), published='Circle'),
-    'agw': Method('AGW', tower='agw', published='AGW'),
+    'bot': Method('BoT', published=('BoT', 'BoT (baseline)')),
+    'softmax': Method('Softmax', loss=(('metric', 'none'),), published=('Softmax',)),
+    'center': Method('BoT + center', loss=(('center', 5e-4),), published=('Center Loss',)),
+    'circle': Method('BoT + circle', loss=(('metric', 'circle'),), published=('Circle Loss',)),
+    'agw': Method('AGW', tower='agw', published=('AGW',)),
     'bot_double': Method('BoT, 2x images', batches=2),
     'bot_long': Method('BoT, 2x steps', epochs=2),
     'halves': Method('BoT on both halves', 'halves', (('virtual', False), ('md', 0.)), 2),
-    'md': Method('+ meta-discrimination', 'halves', (('virtual', False),), 2, published='Meta-discrimination'),
-    'mg': Method('+ meta-generalisation', 'halves', (('md', 0.),), 2, published='Meta-generalization'),
-    'dmg': Method('DMG-Net', 'halves', (), 2, published='DMG-Net'),
-    'mldg': Method('MLDG', 'halves', (('md', 0.), ('support', 1.), ('second_order', True)), 2, published='MLDG'),
-    'reptile': Method('Reptile', 'domains', batches=2, published='Reptile'),
-    'cbn': Method('CBN', 'cameras', batches=2, cameras=True, published='CBN')}
+    'md': Method('+ meta-discrimination', 'halves', (('virtual', False),), 2, published=('BoT + meta-discrimination',)),
+    'mg': Method('+ meta-generalisation', 'halves', (('md', 0.),), 2, published=('BoT + meta-generalization',)),
+    'dmg': Method('DMG-Net', 'halves', (), 2, published=('DMG-Net',)),
+    'mldg': Method('MLDG', 'halves', (('md', 0.), ('support', 1.), ('second_order', True)), 2),
+    'reptile': Method('Reptile', 'domains', batches=2),
+    'cbn': Method('CBN', 'cameras', batches=2, cameras=True, published=('CBN',))}
 TITLES = {k: m.title for k, m in METHODS.items()}
 
 # %% ../../nbs/86_recipes.dmg.ipynb #7551891f
@@ -123,7 +123,7 @@ def load_abc(preset:str='quick', # Size of the World
     return pick_queries(table, seed) if table.where(split='test')['role'].eq('both').any() else table
 
 
-def tests_of(table:ReidTable, # From `load_abc`
+def test_sets(table:ReidTable, # From `load_abc`
     ) -> dict: # subset -> (queries, gallery)
     "The tests that a table holds"
     return {s: abc_case(table, s) for s in ('test-a', 'test-b', 'test-c') if s in set(table['subset'])}
@@ -177,6 +177,13 @@ def train_method(table:ReidTable, # Its `train` rows are used
     return train_reid(table, s, seed, folder, quiet, how_of(name, s.k, **step))
 
 # %% ../../nbs/86_recipes.dmg.ipynb #aa26cc7d
+def run_folder(setting:dict, # See `sort_setting`
+    seed:int, # Of the run
+    ) -> str:
+    "The folder name of a run"
+    return re.sub(r'[^\w=.+]+', '-', f'{label(setting)}-{seed}').strip('-')
+
+
 def run_method(setting:dict, # See `sort_setting`
     preset:str='quick', # Key of `DMG_PRESETS`
     seed:int=0, # Of World and training
@@ -193,7 +200,7 @@ def run_method(setting:dict, # See `sort_setting`
     if not manifest and s.start == WORLD: check_unseen(card_for(s.model), seed)
     with phase(f'images, seed {seed}'): table = load_abc(preset, seed, manifest, root, **world)
     tests = {k: v for k in subsets for v in [abc_case(table, k)]}
-    folder = keep and Path(keep)/f'{label(setting)}-{seed}'.replace(' ', '').replace('/', '-').replace(',', '-')
+    folder = keep and Path(keep)/run_folder(setting, seed)
     if folder: claim(folder, dict(tests={k: [digest(t) for t in v] for k, v in tests.items()}), 'scored.json')
     done = train_method(table, setting, preset, seed, folder and folder/'model', quiet, **(train or {}))
     found = score_tests(done.model, tests, METHODS[name].cameras, folder)
