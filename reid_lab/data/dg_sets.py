@@ -29,7 +29,7 @@ class Part:
     role: str = 'both'  # Of its images
     first: int = 0  # Added to the ids of the file names
 
-
+# %% ../../nbs/08_data.dg_sets.ipynb #7778faa8
 @dataclass(frozen=True)
 class DGSet:
     "What tells one set of mixed-dataset generalisation from another"
@@ -45,14 +45,16 @@ class DGSet:
     shared: int = 0  # Ids above it are of another person in each folder: unused in the first, distractors in the second
     background: bool = False  # Id 0 is a distractor
     distractors: int = 0  # As published
+    files: tuple = ()  # That tell the set, if the names of its folders do not
 
     @property
-    def annotations(self) -> tuple: return tuple(p.folder for p in self.parts)
+    def annotations(self) -> tuple: # One of these files (or patterns) is there
+        return self.files or tuple(p.folder for p in self.parts)
 
     @property
     def roles(self) -> set: return {p.role for p in self.parts}
 
-# %% ../../nbs/08_data.dg_sets.ipynb #7778faa8
+# %% ../../nbs/08_data.dg_sets.ipynb #22c610ad
 DG_SETS = {
     'viper': DGSet('VIPeR', ('viper',), 'test', (Part('cam_a', 0), Part('cam_b', 1)),
         r'(?P<pid>\d{1,4})_', '000_45.bmp', '{pid:03d}_00.bmp', cameras=2, single=True),
@@ -62,7 +64,8 @@ DG_SETS = {
         distractors=549),
     'grid': DGSet('underground_reid', ('GRID', 'grid'), 'test', (Part('probe', role='query'),
         Part('gallery', role='gallery')), r'(?P<pid>\d{4})_(?P<cam>\d)_', '0001_1_25004_107_32_106_221.jpeg',
-        '{pid:04d}_{cam}_{row:05d}.jpeg', cameras=8, single=True, background=True, distractors=775),
+        '{pid:04d}_{cam}_{row:05d}.jpeg', cameras=8, single=True, background=True, distractors=775,
+        files=('probe', 'features_and_partitions.mat')),
     'ilids': DGSet('i-LIDS_Pedestrian', ('i-LIDS', 'ilids'), 'test', (Part('Persons'),),
         r'(?P<pid>\d{4})\d{3}\.', '0001001.jpg', '{pid:04d}{number:03d}.jpg', cameras=0),
     'cuhk02': DGSet('cuhk02', ('CUHK02',), 'train',
@@ -70,11 +73,12 @@ DG_SETS = {
         r'(?P<pid>\d{1,4})_', '001_045.png', '{pid:03d}_{number:03d}.png', cameras=10),
     'cuhk03': DGSet('cuhk03', ('CUHK03',), '', (Part('images_detected'), Part('images_labeled')),
         r'(?P<pair>[1-9])_(?P<pid>\d{3})_(?P<cam>\d)_\d{2}\.\w+$', '1_001_1_01.png',
-        '{pair}_{pid:03d}_{cam}_{number:02d}.png', cameras=2),
+        '{pair}_{pid:03d}_{cam}_{number:02d}.png', cameras=2, files=('cuhk03_new_protocol_config_*.mat',
+        'cuhk03_testsets.json', 'images_detected', 'images_labeled', 'cuhk-03.mat', 'cuhk03_release/cuhk-03.mat')),
     'cuhk-sysu': DGSet('CUHK-SYSU', ('cuhk_sysu', 'CUHK_SYSU', 'cuhk-sysu'), 'train', (Part('cropped_images', 0),),
         r'p(?P<pid>\d+)_s\d+_\d+\.', 'p11422_s16929_1.jpg', 'p{pid}_s{row}_{number}.jpg', cameras=1)}
 
-# %% ../../nbs/08_data.dg_sets.ipynb #22c610ad
+# %% ../../nbs/08_data.dg_sets.ipynb #04764179
 def _two_cameras(f):
     "Rows of the two cameras that share most identities, called 0 and 1"
     seen = pd.crosstab(f.pid, f.cam).to_numpy() > 0
@@ -84,7 +88,7 @@ def _two_cameras(f):
     f = f[f.cam.isin(cams)]
     return f.assign(cam=(f.cam == cams[1]).astype('int64'))
 
-
+# %% ../../nbs/08_data.dg_sets.ipynb #bfc9038b
 def _probe_and_gallery(f, form, nobody):
     "One image per identity asks, one of another camera is searched; `nobody` (mask) and who has no such pair never ask"
     people = f[~nobody]
@@ -97,7 +101,7 @@ def _probe_and_gallery(f, form, nobody):
     probes = people.drop_duplicates('pid').index
     return f[nobody | f.index.isin(probes) | f.index.isin(away.index)]
 
-# %% ../../nbs/08_data.dg_sets.ipynb #b1a116bb
+# %% ../../nbs/08_data.dg_sets.ipynb #12caea48
 def _nobody(f):
     "Mask of the images whose identity never asks, if any does"
     asks = f.role.isin(['query', 'both'])
@@ -121,7 +125,7 @@ def dg_rows(table:ReidTable, # Any table
     if not form.cameras: f = f.assign(cam=f.groupby('pid').cumcount())
     return table._with(f.assign(cam=0) if form.cameras == 1 else f)
 
-# %% ../../nbs/08_data.dg_sets.ipynb #bfc9038b
+# %% ../../nbs/08_data.dg_sets.ipynb #b7f192ec
 def _some(items, limit=3):
     "The first few, and how many more"
     items = [str(i) for i in items]
@@ -138,18 +142,18 @@ def _spelt(root, folder):
         out = out/(name if name in found else found[0])
     return out.as_posix()
 
-
+# %% ../../nbs/08_data.dg_sets.ipynb #aa6935aa
 def _images(root, part, form):
     "Paths of the images in the folder of a part, and findings"
     here = _spelt(root, part.folder)
     names = sorted(os.listdir(root/here)) if here else []
     paths = [f'{here}/{n}' for n in names if n[0] != '.' and Path(n).suffix.lower() in IMAGE_SUFFIXES]
-    if paths: return paths, []
+    if paths or (here and part.first): return paths, []   # a pair of cameras may be empty, not missing
     what = f'the folder {part.folder!r} is missing' if here is None else f'no image in the folder {here!r}'
     holds = f'{str(root/(here or ""))!r} holds {(names if here else sorted(os.listdir(root)))[:8]}'
     return [], [Finding('error', what, holds, f'copy it again: {part.folder}/{form.example}')]
 
-# %% ../../nbs/08_data.dg_sets.ipynb #12caea48
+# %% ../../nbs/08_data.dg_sets.ipynb #d8e5a6f6
 def _parsed(paths, part, form, skip):
     "Rows of the images whose names parse, and findings"
     found, rows = [re.match(form.pattern, p.rpartition('/')[2]) for p in paths], []
@@ -169,7 +173,7 @@ def _parsed(paths, part, form, skip):
                                     _some(far), f'the camera is that of {form.example}: rename these files'))
     return f, out
 
-
+# %% ../../nbs/08_data.dg_sets.ipynb #3ce4cd3f
 def _twice(paths, form):
     "A finding on base names that occur twice, whatever their ending"
     key = lambda p: p.rpartition('.')[0].lower() if form.parts[0].cam is not None else Path(p).stem.lower()
@@ -179,14 +183,14 @@ def _twice(paths, form):
     what = f'{len(double)} base names occur twice'
     return [Finding('error', what, _some(double), 'keep one of each')]*bool(double)
 
-# %% ../../nbs/08_data.dg_sets.ipynb #b199098d
+
 def _checked_root(root, form):
     "The folder as a path, or an error that says what it should hold"
     root = Path(root).expanduser()
     if root.is_dir(): return root
     raise ValueError(f'root={str(root)!r} is no folder; give the one that holds {list(form.annotations)}')
 
-
+# %% ../../nbs/08_data.dg_sets.ipynb #d79daad3
 def load_dg_set(root, # Folder of the set
     dataset:str, # Key of `DG_SETS`
     skip:bool=False, # Pass over file names that do not parse
@@ -204,12 +208,14 @@ def load_dg_set(root, # Folder of the set
         frames.append(f); found += missing + odd
     f = pd.concat(frames, ignore_index=True)
     found += _twice(f.path, form)
+    if not (len(f) or found):
+        found = [Finding('error', f'no image in the folders {_some(form.annotations)}', str(root), 'copy them again')]
     if found: raise TableError(dataset, found)
     if form.shared: f = f[(f.cam > 0) | (f.pid <= form.shared)]
     if not form.cameras: f['cam'] = f.groupby('pid').cumcount()
     return ReidTable(f, root, name=dataset, follow_links=follow_links)
 
-# %% ../../nbs/08_data.dg_sets.ipynb #aa6935aa
+# %% ../../nbs/08_data.dg_sets.ipynb #001fed17
 def _mat(path, fields, remedy):
     "Arrays of a MATLAB file, or a `TableError` that names the file"
     from scipy.io import loadmat
@@ -223,12 +229,25 @@ def _mat(path, fields, remedy):
     return [m[k] for k in fields]
 
 
+def _text(x):
+    "The text in a MATLAB cell"
+    while isinstance(x, np.ndarray): x = x.flat[0]
+    return str(x)
+
+
 def _numbers(x):
     "Whole numbers in a MATLAB cell; of a record those in its third field, or its last"
     while x.dtype == object or x.dtype.names: x = x[x.dtype.names[:3][-1]] if x.dtype.names else x.flat[0]
     return x.ravel().astype(np.int64)
 
 
+def _save_mat(path, **arrays):
+    "A MATLAB file, with the same bytes for the same arrays"
+    from scipy.io import savemat
+    savemat(path, arrays)
+    with open(path, 'r+b') as f: f.write(b'MATLAB 5.0 MAT-file'.ljust(116))   # without the date
+
+# %% ../../nbs/08_data.dg_sets.ipynb #fbf8a33d
 def grid_partitions(root, # Folder of GRID
     ) -> list: # of (125,) sorted training ids, one array per partition
     "The training ids of the published partitions of GRID"
@@ -242,23 +261,23 @@ def grid_partitions(root, # Folder of GRID
     raise TableError(path.name, [Finding('error', what, str(path), remedy)])
 
 
-def _write_partitions(path, ids, n=10):
-    "`features_and_partitions.mat` with `n` random halves of `ids`"
-    from scipy.io import savemat
-    cells = np.empty((1, n), object)
-    for k in range(n):
-        mixed = stream(0, 'grid', k).permutation(ids)
-        train, test = np.sort(mixed[:len(ids)//2]), np.sort(mixed[len(ids)//2:])
+def _write_partitions(path, ids, halves=(), n=10):
+    "`features_and_partitions.mat` with `halves` of training ids, or `n` random halves of `ids`"
+    halves = halves or [np.sort(stream(0, 'grid', k).permutation(ids)[:len(ids)//2]) for k in range(n)]
+    cells = np.empty((1, len(halves)), object)
+    for k, train in enumerate(halves):
+        test = np.setdiff1d(ids, train)
         cells[0, k] = dict(probe=test, gallery=test, train=train)
-    savemat(path, dict(trainIdxAll=cells))
+    _save_mat(path, trainIdxAll=cells)
 
-# %% ../../nbs/08_data.dg_sets.ipynb #3ce4cd3f
+# %% ../../nbs/08_data.dg_sets.ipynb #4e368865
 def extract_cuhk03(mat, # `cuhk-03.mat` of the authors
     dest, # Folder to write into
     ) -> Path: # `dest`
     "Images of CUHK03 as PNG files `pair_id_view_number.png`, and the classic test sets"
     try: import h5py
-    except ImportError: raise ImportError('extract_cuhk03 reads an HDF5 file and needs h5py: pip install h5py') from None
+    except ImportError:
+        raise ImportError('extract_cuhk03 reads an HDF5 file and needs h5py: pip install h5py') from None
     from PIL import Image
     dest = Path(dest).expanduser()
     with h5py.File(mat, 'r') as h:
@@ -274,42 +293,42 @@ def extract_cuhk03(mat, # `cuhk-03.mat` of the authors
     (dest/'cuhk03_testsets.json').write_text(json.dumps(tests), encoding='utf8')
     return dest
 
-# %% ../../nbs/08_data.dg_sets.ipynb #b490cfbc
+# %% ../../nbs/08_data.dg_sets.ipynb #1060b110
 _CUHK03 = ['filelist', 'labels', 'camId', 'train_idx', 'query_idx', 'gallery_idx']
 
 
+def _read_config(path, remedy):
+    "Names, ids, cameras and three arrays of indices from 0"
+    def stop(what): raise TableError('cuhk03', [Finding('error', f'{path.name!r}: {what}', str(path), remedy)])
+    names, *numbers = _mat(path, _CUHK03, remedy)
+    try: names, numbers = [_text(n) for n in names.flat], [_numbers(x) for x in numbers]
+    except BROKEN: stop(f'{_CUHK03} are not lists of names and numbers')
+    (ids, views), index = numbers[:2], [x - 1 for x in numbers[2:]]
+    if not len(names) == len(ids) == len(views): stop(f'{len(names)} names, {len(ids)} labels, {len(views)} cameras')
+    every = np.concatenate(index)
+    if len(every) and not (0 <= every.min() and every.max() < len(names)): stop(f'an index outside 1..{len(names)}')
+    return names, ids, views, index
+
+# %% ../../nbs/08_data.dg_sets.ipynb #4b453572
 def _new_protocol(root, labels, here):
     "Rows of the new protocol and findings"
     path, form = root/f'cuhk03_new_protocol_config_{labels}.mat', DG_SETS['cuhk03']
-    remedy = 'copy it from the repository of its authors (person-re-ranking, CUHK03)'
-    def stop(what): raise TableError('cuhk03', [Finding('error', f'{path.name!r}: {what}', str(path), remedy)])
-    names, *numbers = _mat(path, _CUHK03, remedy)
-    try: names, numbers = [str(_text(n)) for n in names.flat], [_numbers(x) for x in numbers]
-    except BROKEN: stop(f'{_CUHK03} are not lists of names and numbers')
-    (ids, views), (train, query, gallery) = numbers[:2], [x - 1 for x in numbers[2:]]
-    if not len(names) == len(ids) == len(views): stop(f'{len(names)} names, {len(ids)} labels, {len(views)} cameras')
-    every = np.concatenate([train, query, gallery])
-    if len(every) and not (0 <= every.min() and every.max() < len(names)): stop(f'an index outside 1..{len(names)}')
+    remedy = "copy it from the repository of the protocol's authors (person-re-ranking), or pass protocol='classic'"
+    names, ids, views, (train, query, gallery) = _read_config(path, remedy)
     f, found = _parsed([f'{here}/{n}' for n in names], form.parts[0], form, False)
     found += _twice(f.path, form)
+    wrong = [n for n, c, v in zip(names, f.cam + 1, views) if c != v] if not found else []
+    what = f"'camId' of {len(wrong)} images is not the camera in the name"
+    if wrong: found.append(Finding('error', what, _some(wrong), remedy))
     if found: return f, [replace(x, what=f'{path.name}: {x.what}') for x in found]
-    wrong = [n for n, c, v in zip(names, f.cam + 1, views) if c != v]
-    what = f"{path.name}: 'camId' of {len(wrong)} images is not the camera in the name"
-    found = [Finding('error', what, _some(wrong), remedy)]*bool(wrong)
-    part = lambda rows, **kw: f.assign(pid=ids).iloc[np.unique(rows)].sort_values('path').assign(**kw)
-    both = np.intersect1d(query, gallery)
+    f, both = f.assign(pid=ids), np.intersect1d(query, gallery)
+    part = lambda rows, **kw: f.iloc[np.unique(rows)].sort_values('path').assign(**kw)
     sides = [part(train, split='train'), part(both, split='test', role='both'),
              part(np.setdiff1d(query, both), split='test', role='query'),
              part(np.setdiff1d(gallery, both), split='test', role='gallery')]
-    return pd.concat(sides, ignore_index=True), found
+    return pd.concat(sides, ignore_index=True), []
 
-
-def _text(x):
-    "The text in a MATLAB cell"
-    while isinstance(x, np.ndarray): x = x.flat[0]
-    return x
-
-# %% ../../nbs/08_data.dg_sets.ipynb #0f8610cf
+# %% ../../nbs/08_data.dg_sets.ipynb #cb6de50c
 def _classic_protocol(root, part, split_id, skip, remedy):
     "Rows of one classic split and findings"
     path, form = root/'cuhk03_testsets.json', DG_SETS['cuhk03']
@@ -324,7 +343,7 @@ def _classic_protocol(root, part, split_id, skip, remedy):
         ['split', 'path'], key=lambda x: x != 'train' if x.name == 'split' else x, ignore_index=True)
     return f, found + odd + _twice(f.path, form)
 
-
+# %% ../../nbs/08_data.dg_sets.ipynb #26edc2e8
 def load_cuhk03(root, # Folder with `images_detected`, `images_labeled` and the `.mat` files of the new protocol
     labels:str='detected', # Boxes by a detector, or by hand: `labeled`
     protocol:str='new', # `new` (767 and 700 identities), or `classic`
@@ -348,7 +367,7 @@ def load_cuhk03(root, # Folder with `images_detected`, `images_labeled` and the 
     if found: raise TableError('cuhk03', found)
     return ReidTable(f, root, name='cuhk03', follow_links=follow_links)
 
-# %% ../../nbs/08_data.dg_sets.ipynb #d67525f3
+# %% ../../nbs/08_data.dg_sets.ipynb #c4260831
 def _ids(f, form):
     "(N,) ids in file names"
     pid, count = f.pid.to_numpy(), lambda x: np.unique(x, return_inverse=True)[1].reshape(-1) + 1
@@ -367,7 +386,7 @@ def _ids(f, form):
     if '{pair}' in form.name: return (count(pid) - 1) % 999 + 1
     return pid + int(form.background and ((pid == 0) & (f.role != 'gallery').to_numpy()).any())
 
-# %% ../../nbs/08_data.dg_sets.ipynb #fbf8a33d
+# %% ../../nbs/08_data.dg_sets.ipynb #05897bed
 def _outside(f, form):
     "Masks of rows without a place on disk: what, rows"
     test = f.split == 'test'
@@ -391,7 +410,7 @@ def _outside(f, form):
     most = dict(re.findall(r'{(number):0(\d)d}', form.name)).get('number')
     if most: yield f'more than {"9"*int(most)} images of an identity', f.groupby('pid').cumcount() + 2 > 10**int(most)
 
-
+# %% ../../nbs/08_data.dg_sets.ipynb #007cf714
 def unfit_dg_rows(table:ReidTable, # To be written
     dataset:str, # Key of `DG_SETS`
     ) -> list: # of `Finding`
@@ -404,7 +423,7 @@ def unfit_dg_rows(table:ReidTable, # To be written
     return [Finding('error', what, f'{rows.sum()} rows: ' + _some(f'row {i} ({f.path[i]!r})' for i in f.index[rows]),
                     f'dg_rows(table, {dataset!r}) takes the rows that fit') for what, rows in rules if rows.any()]
 
-# %% ../../nbs/08_data.dg_sets.ipynb #4e368865
+# %% ../../nbs/08_data.dg_sets.ipynb #fee80f09
 def _kept(f, form, parts, ids):
     "The base names of `f` if all of them say what is so, else None"
     names = f.path.str.rpartition('/')[2]
@@ -415,7 +434,7 @@ def _kept(f, form, parts, ids):
     one = len({*zip(said, f.pid)}) == len(set(said)) == f.pid.nunique() if '{pair}' in form.name else said == [*ids]
     return list(names) if one and cams == [*f.cam] and len({*zip(parts, names)}) == len(f) else None
 
-
+# %% ../../nbs/08_data.dg_sets.ipynb #927d2675
 def _paths(f, form, labels):
     "Path of each row's file"
     sides = {p.role if form.background else p.cam: p for p in form.parts}
@@ -426,23 +445,22 @@ def _paths(f, form, labels):
             for row, (i, c, n, d) in enumerate(zip(ids, f.cam, number, dense))]
     return [f'{d}/{n}' for d, n in zip(parts, _kept(f, form, parts, ids) or made)]
 
-# %% ../../nbs/08_data.dg_sets.ipynb #5e6d5006
+# %% ../../nbs/08_data.dg_sets.ipynb #10a9611c
 def _write_cuhk03(root, f, paths, labels):
     "The `.mat` file of the new protocol, and the test identities as the one classic test set"
-    from scipy.io import savemat
     order = np.argsort(paths); f, names = f.iloc[order], [paths[i].rpartition('/')[2] for i in order]
     cells = np.empty((len(names), 1), object)
     cells[:, 0] = names
     index = lambda rows: np.flatnonzero(rows)[:, None] + 1.
     test = f.split == 'test'
-    savemat(root/f'cuhk03_new_protocol_config_{labels}.mat', dict(
+    _save_mat(root/f'cuhk03_new_protocol_config_{labels}.mat',
         filelist=cells, labels=f.pid.to_numpy(float)[:, None], camId=f.cam.to_numpy(float)[:, None] + 1,
         train_idx=index(~test), query_idx=index(test & f.role.isin(['query', 'both'])),
-        gallery_idx=index(test & f.role.isin(['gallery', 'both']))))
+        gallery_idx=index(test & f.role.isin(['gallery', 'both'])))
     pairs = sorted({tuple(int(x) for x in n.split('_')[:2]) for n, t in zip(names, test) if t})
     (root/'cuhk03_testsets.json').write_text(json.dumps([pairs]), encoding='utf8')
 
-
+# %% ../../nbs/08_data.dg_sets.ipynb #ddbf3ad0
 def write_dg_set(table:ReidTable, # Any table without `unfit_dg_rows`
     folder, # Dataset folder, existing
     dataset:str, # Key of `DG_SETS`
@@ -453,15 +471,18 @@ def write_dg_set(table:ReidTable, # Any table without `unfit_dg_rows`
     check_choice('labels', labels, ['detected', 'labeled'])
     f = table.frame
     paths = _paths(f, form, labels)
-    for p in form.annotations if dataset != 'cuhk03' else [f'images_{labels}']:
+    for p in [p.folder for p in form.parts] if dataset != 'cuhk03' else [f'images_{labels}']:
         safe_join(root, p).mkdir(parents=True, exist_ok=True)
     write_images(table, root, paths)
     if dataset == 'cuhk03': _write_cuhk03(root, f, paths, labels)
     if dataset == 'grid':
-        ids = _ids(f, form)[(f.role == 'query').to_numpy()]
-        _write_partitions(root/'features_and_partitions.mat', np.unique(ids))
+        new, file = _ids(f, form), 'features_and_partitions.mat'
+        ids = np.unique(new[(f.role == 'query').to_numpy()])
+        same = table.reader is None and (table.root/file).is_file() and np.array_equal(new, f.pid)
+        halves = [np.intersect1d(h, ids) for h in grid_partitions(table.root)] if same else []
+        _write_partitions(root/file, ids, halves if all(map(len, halves)) else ())
 
-# %% ../../nbs/08_data.dg_sets.ipynb #4b453572
+# %% ../../nbs/08_data.dg_sets.ipynb #f316bdf6
 def _alone(table, form):
     "A finding on identities under one camera alone"
     f = table.frame
@@ -474,7 +495,7 @@ def _alone(table, form):
     return [Finding('warn', f'{len(alone)} of {len(asks)} {who} have no match under another camera', _some(alone),
                     'copy the other images of these identities again')]*bool(alone)
 
-
+# %% ../../nbs/08_data.dg_sets.ipynb #4adac040
 def _distractors(table, form):
     "Findings on the gallery, and on its distractors against the published number"
     if form.split == 'train': return []
@@ -499,7 +520,7 @@ def _partitions(table):
     return out + [Finding('warn', f'{name}: {len(lost)} training ids without a probe image', _some(lost),
                           'copy the folder probe again')]*bool(lost)
 
-# %% ../../nbs/08_data.dg_sets.ipynb #ba9aa7ff
+# %% ../../nbs/08_data.dg_sets.ipynb #e167f361
 def check_dg_set(table:ReidTable, # As `load_dg_set` returned it
     dataset:str, # Key of `DG_SETS`
     files:bool=True, # Look for the partitions of GRID on disk
