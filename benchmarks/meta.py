@@ -2,7 +2,8 @@
 
     python benchmarks/meta.py [--model bot_tiny] [--images 128] [--repeat 8] [--device cpu]
 
-Every variant trains on `--images` random crops a step (16 identities in two camera halves). Prints seconds per step (best of
+Every variant trains on `--images` random crops a step (16 identities
+                                                        in two camera halves). Prints seconds per step (best of
 `--repeat`), the ratio to BoT in the same run, and the peak memory over that of the process before the steps: allocated memory on a GPU,
 resident memory of a fresh process on a CPU.
 """
@@ -44,7 +45,8 @@ def measure(name, model, images, repeat, device):
     net = create_model(model, n_ids=100)
     half = torch.arange(16).repeat_interleave(images//32)
     pid = torch.cat([half, half])
-    batch = dict(img=torch.rand(images, 3, *net.size), pid=pid, label=pid, cam=torch.arange(images) % 4 + 4*(torch.arange(images) >= images//2))
+    batch = dict(img=torch.rand(images, 3, *net.size), pid=pid, label=pid,
+                 cam=torch.arange(images) % 4 + 4*(torch.arange(images) >= images//2))
     learn = Learner(net, Same(batch), VARIANTS[name](), lr=1e-4, clip=5., device=device)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/2**10
     gpu = device != "cpu"

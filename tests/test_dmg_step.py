@@ -12,7 +12,8 @@ from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
 from reid_lab.learner import Learner, Log
 from reid_lab.losses import meta_discrimination, terms
-from reid_lab.meta.dmg import CameraHalves, DMGStep, DomainRuns, group_rates, halves, split_cameras, two_sides, virtual_weights
+from reid_lab.meta.dmg import (CameraHalves, DMGStep, DomainRuns, group_rates, halves, split_cameras, two_sides,
+                               virtual_weights)
 from reid_lab.meta.dual_speed import DualSpeed, Task
 from reid_lab.models.zoo import MODELS, create_model, list_models, sample_batch
 
@@ -81,7 +82,8 @@ def test_two_sides_against_loops(frame, seed):
     support = split_cameras(cam, np.random.default_rng(seed))
     found = two_sides(pid, support)
     for i in np.unique(pid):
-        a, b = [r for r in range(len(pid)) if pid[r] == i and support[r]], [r for r in range(len(pid)) if pid[r] == i and not support[r]]
+        own = [r for r in range(len(pid)) if pid[r] == i]
+        a, b = [r for r in own if support[r]], [r for r in own if not support[r]]
         if a and b: assert found[i][0].tolist() == a and found[i][1].tolist() == b
         else: assert i not in found
     with_virtual = two_sides(pid, support, cam, np.random.default_rng(seed))
@@ -93,7 +95,8 @@ def test_two_sides_against_loops(frame, seed):
 def people(n=12, cams=4, each=2):
     rows = [dict(path=f"{i}/{c}/{j}", pid=i, cam=c, split="train", captions=[], site=c//2)
             for i in range(n) for c in range(cams) for j in range(each)]
-    pixels = lambda paths: [np.full((*SIZE, 3), (int(p.split("/")[0])*17 + int(p.split("/")[1])*5) % 256, np.uint8) for p in paths]
+    grey = lambda pid, cam, shot: np.full((*SIZE, 3), (17*int(pid) + 5*int(cam)) % 256, np.uint8)
+    pixels = lambda paths: [grey(*p.split("/")) for p in paths]
     return ReidTable(pd.DataFrame(rows), None, pixels, "people")
 
 
@@ -115,7 +118,8 @@ def test_identities_are_drawn_without_replacement():
 
 
 @pytest.mark.parametrize("change, batch, message", [
-    (dict(), 8*40, "12 of 12 identities have images in both halves of the 4 cameras.*a batch needs 80: use batch_size <= 48"),
+    (dict(), 8*40,
+     "12 of 12 identities have images in both halves of the 4 cameras.*a batch needs 80: use batch_size <= 48"),
     (dict(cam=0), 16, "0 of 12 identities.*seen by one camera \\(12\\) take part with virtual_cams=True"),
     (dict(), 18, "batch_size=18 must hold 2 halves of k=2")])
 def test_too_few_people(change, batch, message):
@@ -136,9 +140,11 @@ def test_runs_of_one_domain():
     frame = people(n=8, cams=4).frame
     batches = DomainRuns("site", k=2, run=3)(frame, 8, np.random.default_rng(0))
     site = frame.site.to_numpy()
-    assert len(batches) % 3 == 0 and all(len(set(site[np.concatenate(batches[i:i + 3])])) == 1 for i in range(0, len(batches), 3))
+    runs = [np.concatenate(batches[i:i + 3]) for i in range(0, len(batches), 3)]
+    assert len(batches) % 3 == 0 and all(len(set(site[r])) == 1 for r in runs)
     assert {s for b in batches for s in site[b]} == {0, 1}
-    with pytest.raises(ValueError, match="site 0: a batch of 16 identities does not fit"): DomainRuns("site", k=2)(frame, 32, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="site 0: a batch of 16 identities does not fit"):
+        DomainRuns("site", k=2)(frame, 32, np.random.default_rng(0))
 
 
 # --- the virtual step -------------------------------------------------------------------------------------------------
@@ -174,14 +180,21 @@ class Small(torch.nn.Module):
 def meta_batch(seed=0, n=8):
     g = torch.Generator().manual_seed(seed)
     pid = torch.arange(n//2) % 4
-    return dict(img=torch.randn(n, 6, generator=g, dtype=torch.float64), pid=torch.cat([pid, pid]), path=[str(i) for i in range(n)])
+    return dict(img=torch.randn(n, 6, generator=g, dtype=torch.float64), pid=torch.cat([pid, pid]),
+                path=[str(i) for i in range(n)])
+
+
+class Same:
+    "One batch again and again"
+    def __init__(self, batch): self.batch = batch
+    def __len__(self): return 1
+    def epoch(self, e, start=0): return iter([self.batch])
 
 
 def learner(how, net=None, lr=.1, opt=None):
     net = net or Small()
     make = opt or (lambda m: torch.optim.SGD(m.parameters(), lr))
-    return Learner(net, type("L", (), dict(__len__=lambda s: 1, epoch=lambda s, e, start=0: iter([meta_batch(e)])))(), how,
-                   opt=make, schedule=lambda step: 1., clip=None)
+    return Learner(net, Same(meta_batch()), how, opt=make, schedule=lambda step: 1., clip=None)
 
 
 def objective(theta, batch, inner, md, support=0., scale=1., md_params="theta"):
@@ -249,7 +262,8 @@ def test_both_orders_agree_for_a_small_inner_rate():
 @pytest.mark.parametrize("rate", [None, .05])
 def test_the_inner_rate_is_that_of_each_group(rate):
     net = Small()
-    groups = lambda m: [dict(params=[*m.a.parameters()], lr=.2), dict(params=[*m.bn.parameters(), *m.b.parameters()], lr=.4)]
+    groups = lambda m: [dict(params=[*m.a.parameters()], lr=.2),
+                        dict(params=[*m.bn.parameters(), *m.b.parameters()], lr=.4)]
     learn, how = learner(DMGStep(), net, opt=lambda m: torch.optim.SGD(groups(m))), DMGStep(inner_lr=rate, md=0.)
     batch = meta_batch()
     rates = group_rates(learn.opt, net.named_parameters())
@@ -263,7 +277,8 @@ def test_the_inner_rate_is_that_of_each_group(rate):
 
 
 def state_of(learn):
-    opt = [v.clone() for s in learn.opt.state_dict()["state"].values() for v in s.values() if isinstance(v, torch.Tensor)]
+    values = [v for s in learn.opt.state_dict()["state"].values() for v in s.values()]
+    opt = [v.clone() for v in values if isinstance(v, torch.Tensor)]
     return [torch.get_rng_state(), *(v.clone() for v in learn.net.state_dict().values()), *opt]
 
 
@@ -277,7 +292,7 @@ def test_the_virtual_step_leaves_no_trace(name, second):
     net = create_model(name, size=SIZE, n_ids=4)
     batch = sample_batch(SIZE)
     batch = {k: torch.cat([v[::2], v[1::2]]) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
-    learn = Learner(net, type("L", (), dict(__len__=lambda s: 1, epoch=lambda s, e, start=0: iter([batch])))(), DMGStep(), clip=5.)
+    learn = Learner(net, Same(batch), DMGStep(), clip=5.)
     learn.fit(steps=1)                                                     # an optimiser state to compare
     net.train()
     s, q = halves(batch)
@@ -293,7 +308,8 @@ def test_the_virtual_step_leaves_no_trace(name, second):
 def test_every_image_model_learns_with_the_step(name):
     torch.manual_seed(0)
     net = create_model(name, size=SIZE, n_ids=12)
-    learn = Learner(net, Batches(people(), 16, SIZE, sampler=CameraHalves(2)), DMGStep(), [log := Log(every=1, quiet=True)], lr=1e-3, clip=5.)
+    learn = Learner(net, Batches(people(), 16, SIZE, sampler=CameraHalves(2)), DMGStep(),
+                    [log := Log(every=1, quiet=True)], lr=1e-3, clip=5.)
     before = {k: v.clone() for k, v in net.state_dict().items()}
     learn.fit(steps=2)
     assert learn.images == 32 and {"id_loss", "triplet_loss", "md_loss"} <= set(log.rows[0])
@@ -341,15 +357,17 @@ def test_reptile_moves_a_part_of_the_way():
     for _ in range(2): torch.manual_seed(0); nets.append(make())
     loader = Batches(table, 8, SIZE, sampler=DomainRuns("site", 2, 3))
     kw = dict(lr=1e-3, clip=5., schedule=lambda step: 1.)
-    Learner(nets[0], loader, DualSpeed([Task()], eps_fast=.4, slow_every_tasks=1, iters_per_task=3, slow=False), **kw).fit(steps=3)
+    Learner(nets[0], loader, DualSpeed([Task()], eps_fast=.4, slow_every_tasks=1, iters_per_task=3, slow=False),
+            **kw).fit(steps=3)
     plain = {n: p.detach().clone() for n, p in nets[1].named_parameters()}
     Learner(nets[1], loader, **kw).fit(steps=3)
     for (n, p), (_, there) in zip(nets[0].named_parameters(), nets[1].named_parameters()):
         assert torch.allclose(p, plain[n] + .4*(there - plain[n]), atol=1e-6), n
 
 
-@pytest.mark.parametrize("kw, message", [(dict(md=-1), "md=-1"), (dict(inner_lr=-.1), "inner_lr=-0.1"), (dict(scale=float("nan")), "scale=nan"),
-                                         (dict(statistics="none"), "statistics='none'"), (dict(md_params="phi"), "md_params='phi'")])
+@pytest.mark.parametrize("kw, message", [
+    (dict(md=-1), "md=-1"), (dict(inner_lr=-.1), "inner_lr=-0.1"), (dict(scale=float("nan")), "scale=nan"),
+    (dict(statistics="none"), "statistics='none'"), (dict(md_params="phi"), "md_params='phi'")])
 def test_wrong_settings(kw, message):
     with pytest.raises(ValueError, match=message): DMGStep(**kw)
 

@@ -170,7 +170,8 @@ def test_conformance_check_can_fail(broken, message):
 
 
 @pytest.mark.parametrize("change, message", [(lambda out: out.pop("emb"), "forward\\(\\) returns no emb"),
-                                             (lambda out: out.update(emb=2*out["emb"]), "emb is not what raw_features gives")])
+                                             (lambda out: out.update(emb=2*out["emb"]),
+                                              "emb is not what raw_features gives")])
 def test_training_outputs_hold_the_test_feature(change, message):
     model = tiny("bot")
     plain = model.forward

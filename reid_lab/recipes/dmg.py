@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['METHODS', 'TITLES', 'STEPS', 'DMG_PRESETS', 'KEYS', 'WORLD_ARGS', 'STUDIES', 'Method', 'how_of', 'method_settings',
-           'load_abc', 'test_sets', 'score_tests', 'sort_setting', 'train_method', 'run_folder', 'run_method']
+           'load_abc', 'subset_cases', 'score_tests', 'sort_setting', 'train_method', 'run_folder', 'run_method']
 
 # %% ../../nbs/86_recipes.dmg.ipynb #6b58d376
 import inspect, re
@@ -123,7 +123,7 @@ def load_abc(preset:str='quick', # Size of the World
     return pick_queries(table, seed) if table.where(split='test')['role'].eq('both').any() else table
 
 
-def test_sets(table:ReidTable, # From `load_abc`
+def subset_cases(table:ReidTable, # From `load_abc`
     ) -> dict: # subset -> (queries, gallery)
     "The tests that a table holds"
     return {s: abc_case(table, s) for s in ('test-a', 'test-b', 'test-c') if s in set(table['subset'])}
