@@ -134,13 +134,14 @@ def target_cases(table:ReidTable, # All images of the target
     partitions=None, # GRID: its own splits, a list of training pids each
     ) -> list: # of `TargetCase`
     "The ranking tasks of a target: each split, each direction"
+    if partitions is not None and (name != 'grid' or splits is not None):
+        raise ValueError(f"partitions= are those of GRID, instead of splits=; for {name!r} give splits=")
+    table = table.take(np.argsort(table['path'].to_numpy(str), kind='stable'))   # the order of rows does not matter
     ids = _divided(table, check_choice('name', name, TARGETS))
     if len(ids) < 2:
-        raise ValueError(f"{table!r} has {len(ids)} identities with a query and a match as {name} needs them (GRID: roles "
-                         "query and gallery; i-LIDS: two images; else both cameras); check the table or the name")
-    if partitions is not None:
-        if name != 'grid' or splits is not None: raise ValueError("partitions= are those of GRID; else give splits=")
-        splits = _given(partitions, ids)
+        raise ValueError(f"{table!r} has {len(ids)} identities with a query and a match as {name} needs them (GRID: "
+                         "roles query and gallery; i-LIDS: two images; else both cameras); check the table or the name")
+    if partitions is not None: splits = _given(partitions, ids)
     if splits is None: splits = dg_splits(name) if len(ids) == _IDS[name] else make_splits(name, ids=len(ids))
     out = []
     for k, s in enumerate(splits):
@@ -225,7 +226,8 @@ MANIFEST = dict(path='path', pid='pid', camid='cam', site='site', scenario='scen
 SUBSETS = {'train': 'train', 'val': 'val', 'test-a': 'test', 'test-b': 'test', 'test-c': 'test'} # -> split
 
 
-def _outside(p): return not p.strip() or os.path.isabs(p) or re.match(r'[A-Za-z]:|[\\/]', p) or '..' in re.split(r'[\\/]', p)
+def _outside(p):
+    return not p.strip() or os.path.isabs(p) or re.match(r'[A-Za-z]:|[\\/]', p) or '..' in re.split(r'[\\/]', p)
 
 
 _FORM = dict( # column -> (what is wrong, choices, remedy)
@@ -262,7 +264,7 @@ def _form_findings(file, head, rows):
         bad = [(i, r[k]) for i, r in rows if odd(r[k])]
         if not bad: continue
         (line, value), n = bad[0], len(bad)
-        wrong.append(found(f'{c}={value!r} is not {choices}', f'line {line}, column {c}; {n} rows', remedy))
+        wrong.append(found(f'{c}={value!r} is not {choices}', f'line {line}, column {c}; {n} row(s)', remedy))
     return wrong
 
 # %% ../nbs/19_dg_protocols.ipynb #7f6b57c8
@@ -332,8 +334,9 @@ def _broken(f, scenarios):
     part = {s: f.subset == s for s in SUBSETS}
     has = lambda c, *subsets: set(f[c][np.logical_or.reduce([part[s] for s in subsets])])
     home, first = {c: has(c, 'train') for c in ('site', 'cam', 'scenario')}, f.scenario[part['train']]
-    market = {scenarios[0]} if scenarios else set(first[:1])
-    mall = {scenarios[1]} if scenarios else set(f.scenario[part['test-c'] & ~f.scenario.isin(market)][:1])
+    away = f.scenario[part['test-c']]
+    market = {scenarios[0]} if scenarios else set(first.mode()[:1])
+    mall = {scenarios[1]} if scenarios else set(away[~away.isin(market)].mode()[:1])
     other = mall or f'another than {_few(market)}'
     several = lambda key, c, rows: rows & f[key].map(f[rows].groupby(key)[c].nunique()).gt(1)
     everyone = pd.Series(True, f.index)
@@ -379,11 +382,11 @@ def check_manifest(table:ReidTable, # With the column subset
     out = []
     for rule, column, mask, choices in rules:
         if not (mask := mask.to_numpy(bool)).any(): continue
-        (at, n), value = _at(table, mask), f[column][mask].iat[0]
+        (at, n), value = _at(table, mask), f[column][mask].tolist()[0]
         name = next((k for k, v in MANIFEST.items() if v == column), column)
         said = _few(choices) if isinstance(choices, set) else choices
         out.append(Finding('error', f'{rule}: {name}={value!r} of {f.subset[mask].iat[0]}; choices: {said}',
-                           f'{at}, column {name}; {n} rows', f'{RULES[rule]}: correct these rows or move them'))
+                           f'{at}, column {name}; {n} row(s)', f'{RULES[rule]}: correct these rows or move them'))
     return out + _advice(table)
 
 
@@ -394,7 +397,8 @@ def _advice(table):
     for s, g in part.items():
         lacks = [r for r in ('query', 'gallery') if not g.role.isin([r, 'both']).any()]
         if not s.startswith('test') or not lacks: continue
-        out.append(Finding('warn', f"roles: {s} has no {' and no '.join(lacks)} image", table.name, 'pick_queries(table)'))
+        said = f"roles: {s} has no {' and no '.join(lacks)} image"
+        out.append(Finding('warn', said, table.name, 'pick_queries(table)'))
     if 'test-a' in part and not set(part['test-a'].cam) & set(part['train'].cam):
         out.append(Finding('warn', 'cameras of test-a: none is a camera of train', table.name, 'number cameras alike'))
     return out + _totals_findings(table)
@@ -476,7 +480,7 @@ def pick_queries(table:ReidTable, # Any; training rows stay as they are
 class ABC:
     "Size of the World's subsets"
     sites: tuple                # of train (also val and A), of B, of C
-    cams: int                   # per site
+    cams: int                   # cameras per site
     cams_per_id: int            # neighbouring ones that an identity passes
     ids: tuple                  # per site, of train, val, test-a, test-b, test-c
     shots: int = 2              # images of an identity in a camera
@@ -543,7 +547,7 @@ def abc_case(table:ReidTable, # With the column subset
     ) -> tuple: # Queries, gallery
     "Queries and gallery of one subset, without junk"
     check_choice('subset', subset, [s for s in SUBSETS if s != 'train'])
-    t = table.where(subset=lambda s: s == subset, pid=lambda p: p >= 0)
+    t = table.where(subset=subset, pid=lambda p: p >= 0)
     if t['role'].eq('both').any() or not len(t):
         raise ValueError(f"{subset}: {len(t)} images, some of role 'both' or none at all; draw queries first: "
                          "pick_queries(table)")
