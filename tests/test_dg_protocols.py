@@ -12,10 +12,10 @@ from PIL import Image
 
 from reid_lab.data.table import ReidTable, TableError
 from reid_lab.datasets import DATASETS, export_world
-from reid_lab.dg_protocols import (ABC_SIZES, MANIFEST, MIXED, RULES, SUBSETS, TARGETS, abc_case, abc_worlds,
-                                   average_splits, check_manifest, dg_splits, load_manifest, load_mixed, make_splits,
-                                   mixed_table, nobody, pick_queries, subset_stats, target_cases, transfer_cases,
-                                   world_abc, write_manifest)
+from reid_lab.dg_protocols import (ABC_SIZES, ABC_SUBSETS, MANIFEST, MANIFEST_RULES, MIXED, TARGETS, abc_case,
+                                   abc_worlds, average_splits, check_manifest, dg_splits, load_manifest, load_mixed,
+                                   make_splits, mixed_table, nobody, pick_queries, subset_stats, target_cases,
+                                   transfer_cases, world_abc, write_manifest)
 from reid_lab.metrics import metrics_from_similarity
 from reid_lab.published import load_paper
 from reid_lab.world.world import World
@@ -276,10 +276,10 @@ def test_sources_are_read_from_disk_with_the_validation_part_of_msmt17(tmp_path)
 
 def manifest(**changes):
     "A small table that keeps all rules; `changes` are {(subset, column): value} over the subset's first image"
-    subsets = np.repeat(list(SUBSETS), 4)     # two identities of two images each
+    subsets = np.repeat(list(ABC_SUBSETS), 4)     # two identities of two images each
     site = np.repeat([0, 0, 0, 1, 2], 4)
     t = table(np.repeat(np.arange(1, 11), 2), np.tile([0, 1], 10) + 10*site, "made.csv", site=site, subset=subsets,
-              scenario=np.where(subsets == "test-c", "mall", "market"), split=[SUBSETS[s] for s in subsets],
+              scenario=np.where(subsets == "test-c", "mall", "market"), split=[ABC_SUBSETS[s] for s in subsets],
               role=np.where(subsets == "train", "both", np.tile(["query", "gallery"], 10)))
     f = t.frame.copy()
     for (subset, column), value in changes.get("at", {}).items():
@@ -316,7 +316,7 @@ BROKEN = {  # rule -> changes, rules that then also break
     "roles": (dict(all={("test-b", "role"): "gallery"}), set())}
 
 
-@pytest.mark.parametrize("rule", [r for r in RULES if r != "totals"])
+@pytest.mark.parametrize("rule", [r for r in MANIFEST_RULES if r != "totals"])
 def test_each_rule_is_found_by_name(rule):
     changes, also = BROKEN[rule]
     found = check_manifest(manifest(**changes))
@@ -438,7 +438,7 @@ def person30k():
                                        scenario="mall" if s == "test-c" else "market")))
         pid += ids; cam0 += max(cams, 3749 if s != "test-b" else cams); site0 += sites
     f = pd.concat(parts, ignore_index=True)
-    return ReidTable(f.assign(path="x.png", split=f.subset.map(SUBSETS), role="both"), None, colours, "30k")
+    return ReidTable(f.assign(path="x.png", split=f.subset.map(ABC_SUBSETS), role="both"), None, colours, "30k")
 
 
 def test_totals_are_compared_at_full_size_only():
@@ -498,7 +498,7 @@ def test_the_world_keeps_the_rules(abc):
     assert check_manifest(abc, ("campus", "street")) == [] and abc.findings() == []
     size, f = ABC_SIZES["smoke"], abc.frame
     sites = [size.sites[0]]*3 + [*size.sites[1:]]
-    ids = dict(zip(SUBSETS, np.multiply(size.ids, sites)))
+    ids = dict(zip(ABC_SUBSETS, np.multiply(size.ids, sites)))
     assert f.groupby("subset").pid.nunique().to_dict() == ids and f.pid.min() == 1
     assert (f.groupby("pid").cam.nunique() == size.cams_per_id).all()
     assert (f.groupby(["pid", "cam"]).size() == size.shots).all()
