@@ -2,10 +2,9 @@
 
     python benchmarks/meta.py [--model bot_tiny] [--images 128] [--repeat 8] [--device cpu]
 
-Every variant trains on `--images` random crops a step (16 identities
-                                                        in two camera halves). Prints seconds per step (best of
-`--repeat`), the ratio to BoT in the same run, and the peak memory over that of the process before the steps: allocated memory on a GPU,
-resident memory of a fresh process on a CPU.
+Every variant trains on `--images` random crops a step (16 identities in two camera halves). Prints seconds per step (best
+of `--repeat`), the ratio to BoT in the same run, and the peak memory over that of the process before the steps:
+allocated memory on a GPU, resident memory of a fresh process on a CPU.
 """
 import argparse
 import os
@@ -27,7 +26,8 @@ from timing import best  # noqa: E402
 VARIANTS = {
     "BoT": Plain, "CBN": CBNStep, "both halves + md": lambda: DMGStep(False), "mg, first order": lambda: DMGStep(md=0.),
     "mg, second order": lambda: DMGStep(md=0., second_order=True), "DMG-Net, first order": DMGStep,
-    "DMG-Net, second order": lambda: DMGStep(second_order=True), "DMG-Net, md at theta'": lambda: DMGStep(md_params="theta_prime"),
+    "DMG-Net, second order": lambda: DMGStep(second_order=True),
+    "DMG-Net, md at theta'": lambda: DMGStep(md_params="theta_prime"),
     "MLDG": lambda: DMGStep(md=0., support=1., second_order=True)}
 
 
@@ -69,8 +69,10 @@ def main():
     ap.add_argument("--repeat", type=int, default=8)
     ap.add_argument("--device", default="cpu")
     a = ap.parse_args()
-    if a.images % 32 or a.images < 64: ap.error(f"--images {a.images} must be a multiple of 32 from 64: 16 identities in two halves")
-    print(f"{a.model}, {a.images} images a step, {a.device}\n\n{'variant':24} {'s/step':>8} {'x BoT':>7} {'MiB':>8} {'x BoT':>7}")
+    if a.images % 32 or a.images < 64:
+        ap.error(f"--images {a.images} must be a multiple of 32 from 64: 16 identities in two halves")
+    print(f"{a.model}, {a.images} images a step, {a.device}\n")
+    print(f"{'variant':24} {'s/step':>8} {'x BoT':>7} {'MiB':>8} {'x BoT':>7}")
     base = None
     for name in VARIANTS:
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:     # a peak of its own
