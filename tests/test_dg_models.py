@@ -128,7 +128,8 @@ def test_the_default_bot_is_what_it_was():
     net, b = bot(), batch()
     assert not any("center" in k for k in net.state_dict())
     before, after = net.features(b["img"])
-    want = dict(id_loss=L.label_smoothing(net.classify(after), b["label"], .1), triplet_loss=L.triplet(before, b["pid"]))
+    want = dict(id_loss=L.label_smoothing(net.classify(after), b["label"], .1),
+                triplet_loss=L.triplet(before, b["pid"]))
     out = net(b)
     assert [*out] == [*want] and all(torch.equal(out[k], want[k]) for k in want)
 
@@ -253,7 +254,8 @@ def test_gem_vector(oracles):
     assert power_mean(tok, o["inputs"]["p"], o["inputs"]["eps"]).item() == pytest.approx(o["expected"]["gem"], abs=1e-6)
     pool = TokenPool("gem").double()
     assert pool(tok).item() == pytest.approx(o["expected"]["gem"], abs=1e-6)
-    assert power_mean(tok + 1, 1.).item() == pytest.approx(2.5) and power_mean(tok, 200.).item() == pytest.approx(3, .01)
+    assert power_mean(tok + 1, 1.).item() == pytest.approx(2.5)
+    assert power_mean(tok, 200.).item() == pytest.approx(3, .01)
     pool(torch.zeros(1, 4, 1).double()).sum().backward()
     assert pool.p.grad.isfinite().all()
 
@@ -304,12 +306,13 @@ def test_agw_is_its_parts():
 def test_agw_tiny_starts_from_bot_tiny(recwarn):
     net, source = agw_tiny(3, weights="world"), bot_tiny(3, weights="world")
     at = {k: v for k, v in net.state_dict().items() if k in source.state_dict() and not k.startswith("classify")}
-    assert all(torch.equal(v, source.state_dict()[k]) for k, v in at.items()) and len(at) == len(source.state_dict()) - 1
+    assert all(torch.equal(v, source.state_dict()[k]) for k, v in at.items())
+    assert len(at) == len(source.state_dict()) - 1
     new = [k for k in net.state_dict() if k not in source.state_dict() and not k.endswith("num_batches_tracked")]
     assert sorted(net.loaded.kept) == sorted([*new, "classify.weight"])
     assert net.loaded.missing == net.loaded.unused == net.loaded.misfit == () and not len(recwarn)
     assert start_of("agw_tiny") == "world" and "pool.p" in new and "nl0" in net.loaded.report()
-    with pytest.raises(ValueError, match="of another shape|tensors match"): agw_tiny(3, widths=(8, 8, 8, 8), weights="world")
+    with pytest.raises(ValueError, match="of another shape"): agw_tiny(3, widths=(8, 8, 8, 8), weights="world")
 
 
 def test_a_file_of_agw_must_have_its_parts(tmp_path):
@@ -331,7 +334,8 @@ def test_a_file_of_agw_must_have_its_parts(tmp_path):
 def test_agw_r50_parameters_and_start():
     block = lambda C: 3*(C*C//2 + C//2) + C*C//2 + C + 2*C
     with torch.device("meta"): net, base = agw_r50(7), bot_r50(7)
-    assert sum(p.numel() for p in net.parameters()) - sum(p.numel() for p in base.parameters()) == 2*block(512) + 3*block(1024) + 1
+    count = lambda m: sum(p.numel() for p in m.parameters())
+    assert count(net) - count(base) == 2*block(512) + 3*block(1024) + 1
     torch.manual_seed(0)
     source = bot_r50(3, (32, 32))
     net = agw_r50(3, (32, 32), weights={k: v for k, v in source.image.net.state_dict().items() if k != "act1.linear"})
@@ -386,7 +390,8 @@ def test_the_whole_model_by_loops():
     ref = deepcopy(net)
     with camera_batchnorm(net, b["cam"]), torch.no_grad(): got = net.features(b["img"])[1]
     with torch.no_grad():
-        for c in (2, 4, 9): assert torch.allclose(got[b["cam"] == c], ref.features(b["img"][b["cam"] == c])[1], atol=1e-4)
+        for own in (b["cam"] == c for c in (2, 4, 9)):
+            assert torch.allclose(got[own], ref.features(b["img"][own])[1], atol=1e-4)
 
 
 def test_one_camera_is_ordinary_batchnorm_and_running_statistics_follow_the_batch():
@@ -456,7 +461,8 @@ def test_a_strategy_under_cbn():
 
 def test_statistics_merge_as_if_measured_at_once():
     g = torch.Generator().manual_seed(0)
-    x, cam = 3 + torch.randn(11, 2, 3, generator=g, dtype=torch.float64), torch.tensor([1, 8, 8, 1, 8, 5, 1, 8, 5, 5, 8])
+    x = 3 + torch.randn(11, 2, 3, generator=g, dtype=torch.float64)
+    cam = torch.tensor([1, 8, 8, 1, 8, 5, 1, 8, 5, 5, 8])
     norms = CameraNorms()
     for part in (slice(0, 2), slice(2, 7), slice(7, 11)):
         cams, group = cam[part].unique(return_inverse=True)
@@ -470,7 +476,8 @@ def test_statistics_merge_as_if_measured_at_once():
     again = CameraNorms(); again.load_state_dict(norms.state_dict())
     assert all(torch.equal(a, b) for a, b in zip(norms.lookup("bn", [5, 1, 2]), again.lookup("bn", [5, 1, 2])))
     again.add("bn", torch.tensor([2]), *camera_moments(x[:3], torch.zeros(3, dtype=torch.long), 1))   # goes on
-    assert again.cams.tolist() == [1, 2, 5, 8] and not torch.equal(again.lookup("bn", [2])[0], norms.lookup("bn", [2])[0])
+    assert again.cams.tolist() == [1, 2, 5, 8]
+    assert not torch.equal(again.lookup("bn", [2])[0], norms.lookup("bn", [2])[0])
 
 
 def test_a_camera_with_one_image_has_no_variance_of_its_own():
@@ -514,8 +521,10 @@ def test_embed_images_tells_the_camera(crops):
 def test_a_new_camera_with_less_contrast_is_undone(crops):
     "Statistics of a camera that was never trained on remove a scale of its (normalised) pixels"
     net = bot().eval()
-    for m in norm_layers(net, ("bn",)).values(): nn.init.normal_(m.bias)     # without shifts the net is homogeneous
     img = next(camera_batches(net, crops, per_camera=8))["img"]
+    for m in norm_layers(net, ("bn",)).values(): nn.init.normal_(m.bias)     # without shifts the net is homogeneous
+    with torch.no_grad(): [net.train().raw_features(img) for _ in range(30)]
+    net.eval()
     tint = net.pixels.mean + .3*(img - net.pixels.mean)
     both = lambda x, c: dict(img=x, cam=torch.full((len(x),), c))
     stats = estimate_camera_stats(net, [both(img, 0), both(tint, 99)])
