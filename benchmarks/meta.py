@@ -2,8 +2,8 @@
 
     python benchmarks/meta.py [--model bot_tiny] [--images 128] [--repeat 8] [--device cpu]
 
-Every variant trains on `--images` random crops a step (16 identities in two camera halves). Prints seconds per step (best
-of `--repeat`), the ratio to BoT in the same run, and the peak memory over that of the process before the steps:
+Every variant trains on `--images` random crops a step (16 identities in two camera halves). Prints seconds per step
+(best of `--repeat`), the ratio to BoT in the same run, and the peak memory over that of the process before the steps:
 allocated memory on a GPU, resident memory of a fresh process on a CPU.
 """
 import argparse

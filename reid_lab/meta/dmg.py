@@ -99,7 +99,8 @@ def _sides(self:CameraHalves, frame, P, rng):
     remedies = [f'use batch_size <= {2*self.k*most}']*(most > 1) + ['let the people who are seen by one camera '
                 f'({single}) take part with virtual_cams=True']*(single > 0) + ['train on more cameras']
     raise ValueError(f"{most} of {frame.pid.nunique()} identities have images in both halves of the "
-                     f"{frame.cam.nunique()} cameras (best of {self.tries} splits), a batch needs {P}: {', or '.join(remedies)}")
+                     f"{frame.cam.nunique()} cameras (best of {self.tries} splits), a batch needs {P}: "
+                     + ', or '.join(remedies))
 
 
 @patch

@@ -67,7 +67,7 @@ class BoT(nn.Module):
         f = self.pooled(img)
         return f, self.neck(f)
 
-    def forward(self, batch:dict) -> dict: # `id_loss`, that of `metric`, with centres `center_loss`; `emb`, the test feature
+    def forward(self, batch:dict) -> dict: # `id_loss`, that of `metric`, perhaps `center_loss`; `emb`, the test feature
         "Losses of a PK batch; `label` numbers the training identities from 0"
         before, after = self.features(batch['img'])
         return dict(id_loss=losses.label_smoothing(self.classify(after), batch['label'], self.smoothing),
