@@ -34,7 +34,7 @@ def test_modules_are_small_and_decades_have_room(layout):
     mods = layout.modules()
     assert max(m.lines for m in mods) < 600
     free = {a: 10 - sum(m.area == a for m in mods) for a in layout.AREAS}
-    assert min(free.values()) >= 2, free
+    assert min(free.values()) >= 1, free
 
 
 def test_the_page_and_the_drawing_are_up_to_date(layout, capsys):

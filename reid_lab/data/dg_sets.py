@@ -121,7 +121,7 @@ def dg_rows(table:ReidTable, # Any table
     if form.single: f = f[~f.duplicated(['pid', 'cam']) | (_nobody(f) & form.background)]
     if form.roles != {'both'}: f = _probe_and_gallery(f, form, _nobody(f))
     elif form.split: f = f.assign(role='both')
-    else: f = f[f.role.ne('none') | f.split.eq('train')]
+    else: f = f.assign(role=f.role.mask(f.split == 'train', 'both'))[f.role.ne('none') | f.split.eq('train')]
     if not form.cameras: f = f.assign(cam=f.groupby('pid').cumcount())
     return table._with(f.assign(cam=0) if form.cameras == 1 else f)
 
@@ -179,7 +179,8 @@ def _twice(paths, form):
     key = lambda p: p.rpartition('.')[0].lower() if form.parts[0].cam is not None else Path(p).stem.lower()
     first, double = {}, []
     for p in paths:
-        if first.setdefault(key(p), p) != p: double.append(f'{first[key(p)]} and {p}')
+        if (k := key(p)) in first: double.append(f'{first[k]} and {p}')
+        first.setdefault(k, p)
     what = f'{len(double)} base names occur twice'
     return [Finding('error', what, _some(double), 'keep one of each')]*bool(double)
 
