@@ -108,9 +108,16 @@ def _nobody(f):
     return ~f.pid.isin(f.pid[asks]) & asks.any()
 
 
+def _unused(f, form):
+    "Folders that would hold no image, of those that must"
+    side = lambda p: p.role if form.background else p.cam
+    seen = set(f.role if form.background else f.cam)
+    return [p.folder for p in form.parts if len(form.parts) == 2 and form.split and side(p) not in seen]
+
+# %% ../../nbs/08_data.dg_sets.ipynb #67e35708
 def dg_rows(table:ReidTable, # Any table
     dataset:str, # Key of `DG_SETS`
-    ) -> ReidTable: # Without `unfit_dg_rows`
+    ) -> ReidTable: # Without `unfit_dg_rows`, maybe without rows
     "The rows that fit the layout of `dataset`, with its cameras, roles and splits"
     form, f = DG_SETS[check_choice('dataset', dataset, DG_SETS)], table.frame
     f = f[(f.pid >= 0) & f.split.isin([form.split] if form.split else ['train', 'test'])]
@@ -121,11 +128,12 @@ def dg_rows(table:ReidTable, # Any table
     if form.single: f = f[~f.duplicated(['pid', 'cam']) | (_nobody(f) & form.background)]
     if form.roles != {'both'}: f = _probe_and_gallery(f, form, _nobody(f))
     elif form.split: f = f.assign(role='both')
-    else: f = f[f.role.ne('none') | f.split.eq('train')]
+    else: f = f.assign(role=f.role.mask(f.split == 'train', 'both'))[f.role.ne('none') | f.split.eq('train')]
     if not form.cameras: f = f.assign(cam=f.groupby('pid').cumcount())
-    return table._with(f.assign(cam=0) if form.cameras == 1 else f)
+    if form.cameras == 1: f = f.assign(cam=0)
+    return table._with(f.iloc[:0] if _unused(f, form) else f)
 
-# %% ../../nbs/08_data.dg_sets.ipynb #b7f192ec
+# %% ../../nbs/08_data.dg_sets.ipynb #aa6935aa
 def _some(items, limit=3):
     "The first few, and how many more"
     items = [str(i) for i in items]
@@ -142,7 +150,7 @@ def _spelt(root, folder):
         out = out/(name if name in found else found[0])
     return out.as_posix()
 
-# %% ../../nbs/08_data.dg_sets.ipynb #aa6935aa
+# %% ../../nbs/08_data.dg_sets.ipynb #c832693c
 def _images(root, part, form):
     "Paths of the images in the folder of a part, and findings"
     here = _spelt(root, part.folder)
@@ -153,7 +161,7 @@ def _images(root, part, form):
     holds = f'{str(root/(here or ""))!r} holds {(names if here else sorted(os.listdir(root)))[:8]}'
     return [], [Finding('error', what, holds, f'copy it again: {part.folder}/{form.example}')]
 
-# %% ../../nbs/08_data.dg_sets.ipynb #d8e5a6f6
+# %% ../../nbs/08_data.dg_sets.ipynb #3ce4cd3f
 def _parsed(paths, part, form, skip):
     "Rows of the images whose names parse, and findings"
     found, rows = [re.match(form.pattern, p.rpartition('/')[2]) for p in paths], []
@@ -173,13 +181,14 @@ def _parsed(paths, part, form, skip):
                                     _some(far), f'the camera is that of {form.example}: rename these files'))
     return f, out
 
-# %% ../../nbs/08_data.dg_sets.ipynb #3ce4cd3f
+# %% ../../nbs/08_data.dg_sets.ipynb #14f7b0ef
 def _twice(paths, form):
     "A finding on base names that occur twice, whatever their ending"
     key = lambda p: p.rpartition('.')[0].lower() if form.parts[0].cam is not None else Path(p).stem.lower()
     first, double = {}, []
     for p in paths:
-        if first.setdefault(key(p), p) != p: double.append(f'{first[key(p)]} and {p}')
+        if (k := key(p)) in first: double.append(f'{first[k]} and {p}')
+        first.setdefault(k, p)
     what = f'{len(double)} base names occur twice'
     return [Finding('error', what, _some(double), 'keep one of each')]*bool(double)
 
@@ -190,7 +199,7 @@ def _checked_root(root, form):
     if root.is_dir(): return root
     raise ValueError(f'root={str(root)!r} is no folder; give the one that holds {list(form.annotations)}')
 
-# %% ../../nbs/08_data.dg_sets.ipynb #d79daad3
+# %% ../../nbs/08_data.dg_sets.ipynb #b490cfbc
 def load_dg_set(root, # Folder of the set
     dataset:str, # Key of `DG_SETS`
     skip:bool=False, # Pass over file names that do not parse
@@ -215,7 +224,7 @@ def load_dg_set(root, # Folder of the set
     if not form.cameras: f['cam'] = f.groupby('pid').cumcount()
     return ReidTable(f, root, name=dataset, follow_links=follow_links)
 
-# %% ../../nbs/08_data.dg_sets.ipynb #001fed17
+# %% ../../nbs/08_data.dg_sets.ipynb #fbf8a33d
 def _mat(path, fields, remedy):
     "Arrays of a MATLAB file, or a `TableError` that names the file"
     from scipy.io import loadmat
@@ -247,7 +256,7 @@ def _save_mat(path, **arrays):
     savemat(path, arrays)
     with open(path, 'r+b') as f: f.write(b'MATLAB 5.0 MAT-file'.ljust(116))   # without the date
 
-# %% ../../nbs/08_data.dg_sets.ipynb #fbf8a33d
+# %% ../../nbs/08_data.dg_sets.ipynb #dffc71af
 def grid_partitions(root, # Folder of GRID
     ) -> list: # of (125,) sorted training ids, one array per partition
     "The training ids of the published partitions of GRID"
@@ -270,7 +279,7 @@ def _write_partitions(path, ids, halves=(), n=10):
         cells[0, k] = dict(probe=test, gallery=test, train=train)
     _save_mat(path, trainIdxAll=cells)
 
-# %% ../../nbs/08_data.dg_sets.ipynb #4e368865
+# %% ../../nbs/08_data.dg_sets.ipynb #dd5db362
 def extract_cuhk03(mat, # `cuhk-03.mat` of the authors
     dest, # Folder to write into
     ) -> Path: # `dest`
@@ -293,7 +302,7 @@ def extract_cuhk03(mat, # `cuhk-03.mat` of the authors
     (dest/'cuhk03_testsets.json').write_text(json.dumps(tests), encoding='utf8')
     return dest
 
-# %% ../../nbs/08_data.dg_sets.ipynb #1060b110
+# %% ../../nbs/08_data.dg_sets.ipynb #ba9aa7ff
 _CUHK03 = ['filelist', 'labels', 'camId', 'train_idx', 'query_idx', 'gallery_idx']
 
 
@@ -309,7 +318,7 @@ def _read_config(path, remedy):
     if len(every) and not (0 <= every.min() and every.max() < len(names)): stop(f'an index outside 1..{len(names)}')
     return names, ids, views, index
 
-# %% ../../nbs/08_data.dg_sets.ipynb #4b453572
+# %% ../../nbs/08_data.dg_sets.ipynb #cb6de50c
 def _new_protocol(root, labels, here):
     "Rows of the new protocol and findings"
     path, form = root/f'cuhk03_new_protocol_config_{labels}.mat', DG_SETS['cuhk03']
@@ -328,7 +337,7 @@ def _new_protocol(root, labels, here):
              part(np.setdiff1d(gallery, both), split='test', role='gallery')]
     return pd.concat(sides, ignore_index=True), []
 
-# %% ../../nbs/08_data.dg_sets.ipynb #cb6de50c
+# %% ../../nbs/08_data.dg_sets.ipynb #d345098e
 def _classic_protocol(root, part, split_id, skip, remedy):
     "Rows of one classic split and findings"
     path, form = root/'cuhk03_testsets.json', DG_SETS['cuhk03']
@@ -343,7 +352,7 @@ def _classic_protocol(root, part, split_id, skip, remedy):
         ['split', 'path'], key=lambda x: x != 'train' if x.name == 'split' else x, ignore_index=True)
     return f, found + odd + _twice(f.path, form)
 
-# %% ../../nbs/08_data.dg_sets.ipynb #26edc2e8
+# %% ../../nbs/08_data.dg_sets.ipynb #c4260831
 def load_cuhk03(root, # Folder with `images_detected`, `images_labeled` and the `.mat` files of the new protocol
     labels:str='detected', # Boxes by a detector, or by hand: `labeled`
     protocol:str='new', # `new` (767 and 700 identities), or `classic`
@@ -367,7 +376,7 @@ def load_cuhk03(root, # Folder with `images_detected`, `images_labeled` and the 
     if found: raise TableError('cuhk03', found)
     return ReidTable(f, root, name='cuhk03', follow_links=follow_links)
 
-# %% ../../nbs/08_data.dg_sets.ipynb #c4260831
+# %% ../../nbs/08_data.dg_sets.ipynb #f46bedd8
 def _ids(f, form):
     "(N,) ids in file names"
     pid, count = f.pid.to_numpy(), lambda x: np.unique(x, return_inverse=True)[1].reshape(-1) + 1
@@ -386,7 +395,7 @@ def _ids(f, form):
     if '{pair}' in form.name: return (count(pid) - 1) % 999 + 1
     return pid + int(form.background and ((pid == 0) & (f.role != 'gallery').to_numpy()).any())
 
-# %% ../../nbs/08_data.dg_sets.ipynb #05897bed
+# %% ../../nbs/08_data.dg_sets.ipynb #8ebc6132
 def _outside(f, form):
     "Masks of rows without a place on disk: what, rows"
     test = f.split == 'test'
@@ -410,7 +419,7 @@ def _outside(f, form):
     most = dict(re.findall(r'{(number):0(\d)d}', form.name)).get('number')
     if most: yield f'more than {"9"*int(most)} images of an identity', f.groupby('pid').cumcount() + 2 > 10**int(most)
 
-# %% ../../nbs/08_data.dg_sets.ipynb #007cf714
+# %% ../../nbs/08_data.dg_sets.ipynb #4a30254c
 def unfit_dg_rows(table:ReidTable, # To be written
     dataset:str, # Key of `DG_SETS`
     ) -> list: # of `Finding`
@@ -420,10 +429,13 @@ def unfit_dg_rows(table:ReidTable, # To be written
     rules = [('junk (pid -1) has no place in this layout', f.pid < 0),
              (f"the layout has images of {' and '.join(splits)} only", ~f.split.isin(splits)),
              *((f'{what} have no place in this layout', rows) for what, rows in _outside(f, form))]
-    return [Finding('error', what, f'{rows.sum()} rows: ' + _some(f'row {i} ({f.path[i]!r})' for i in f.index[rows]),
-                    f'dg_rows(table, {dataset!r}) takes the rows that fit') for what, rows in rules if rows.any()]
+    out = [Finding('error', f'no image for the folder {d!r}', f'{len(f)} rows', 'add images of that side')
+           for d in _unused(f, form)]
+    at = lambda rows: f'{rows.sum()} rows: ' + _some(f'row {i} ({f.path[i]!r})' for i in f.index[rows])
+    return out + [Finding('error', what, at(rows), f'dg_rows(table, {dataset!r}) takes the rows that fit')
+                  for what, rows in rules if rows.any()]
 
-# %% ../../nbs/08_data.dg_sets.ipynb #fee80f09
+# %% ../../nbs/08_data.dg_sets.ipynb #10a9611c
 def _kept(f, form, parts, ids):
     "The base names of `f` if all of them say what is so, else None"
     names = f.path.str.rpartition('/')[2]
@@ -434,7 +446,7 @@ def _kept(f, form, parts, ids):
     one = len({*zip(said, f.pid)}) == len(set(said)) == f.pid.nunique() if '{pair}' in form.name else said == [*ids]
     return list(names) if one and cams == [*f.cam] and len({*zip(parts, names)}) == len(f) else None
 
-# %% ../../nbs/08_data.dg_sets.ipynb #927d2675
+# %% ../../nbs/08_data.dg_sets.ipynb #ddbf3ad0
 def _paths(f, form, labels):
     "Path of each row's file"
     sides = {p.role if form.background else p.cam: p for p in form.parts}
@@ -445,7 +457,7 @@ def _paths(f, form, labels):
             for row, (i, c, n, d) in enumerate(zip(ids, f.cam, number, dense))]
     return [f'{d}/{n}' for d, n in zip(parts, _kept(f, form, parts, ids) or made)]
 
-# %% ../../nbs/08_data.dg_sets.ipynb #10a9611c
+# %% ../../nbs/08_data.dg_sets.ipynb #eb229780
 def _write_cuhk03(root, f, paths, labels):
     "The `.mat` file of the new protocol, and the test identities as the one classic test set"
     order = np.argsort(paths); f, names = f.iloc[order], [paths[i].rpartition('/')[2] for i in order]
@@ -460,7 +472,7 @@ def _write_cuhk03(root, f, paths, labels):
     pairs = sorted({tuple(int(x) for x in n.split('_')[:2]) for n, t in zip(names, test) if t})
     (root/'cuhk03_testsets.json').write_text(json.dumps([pairs]), encoding='utf8')
 
-# %% ../../nbs/08_data.dg_sets.ipynb #ddbf3ad0
+# %% ../../nbs/08_data.dg_sets.ipynb #d686d6b9
 def write_dg_set(table:ReidTable, # Any table without `unfit_dg_rows`
     folder, # Dataset folder, existing
     dataset:str, # Key of `DG_SETS`
@@ -482,7 +494,7 @@ def write_dg_set(table:ReidTable, # Any table without `unfit_dg_rows`
         halves = [np.intersect1d(h, ids) for h in grid_partitions(table.root)] if same else []
         _write_partitions(root/file, ids, halves if all(map(len, halves)) else ())
 
-# %% ../../nbs/08_data.dg_sets.ipynb #f316bdf6
+# %% ../../nbs/08_data.dg_sets.ipynb #e167f361
 def _alone(table, form):
     "A finding on identities under one camera alone"
     f = table.frame
@@ -495,7 +507,7 @@ def _alone(table, form):
     return [Finding('warn', f'{len(alone)} of {len(asks)} {who} have no match under another camera', _some(alone),
                     'copy the other images of these identities again')]*bool(alone)
 
-# %% ../../nbs/08_data.dg_sets.ipynb #4adac040
+# %% ../../nbs/08_data.dg_sets.ipynb #d124deb9
 def _distractors(table, form):
     "Findings on the gallery, and on its distractors against the published number"
     if form.split == 'train': return []
@@ -520,7 +532,7 @@ def _partitions(table):
     return out + [Finding('warn', f'{name}: {len(lost)} training ids without a probe image', _some(lost),
                           'copy the folder probe again')]*bool(lost)
 
-# %% ../../nbs/08_data.dg_sets.ipynb #e167f361
+# %% ../../nbs/08_data.dg_sets.ipynb #05e0b95f
 def check_dg_set(table:ReidTable, # As `load_dg_set` returned it
     dataset:str, # Key of `DG_SETS`
     files:bool=True, # Look for the partitions of GRID on disk
