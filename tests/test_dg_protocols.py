@@ -138,6 +138,11 @@ def test_ilids_draws_each_image_of_an_identity_and_never_the_same_twice():
     assert len(used) == 4 and all(len(v) == 6 for v in used.values())     # all ordered pairs of three images
 
 
+def test_ilids_without_camera_numbers_keeps_its_matches():
+    t = table([1, 1, 2, 2], [0, 0, 0, 0])
+    for c in target_cases(t, "ilids"): assert (c.q["cam"].tolist(), c.g["cam"].tolist()) == ([0], [1])
+
+
 def test_two_images_per_camera_are_one_shot():
     t = table([1, 1, 1, 2, 2, 3, 3], [0, 0, 1, 0, 1, 0, 1])
     case = target_cases(t, "viper", [dict(test=[0, 1, 2])])[0]
@@ -326,6 +331,12 @@ def test_each_rule_is_found_by_name(rule):
     assert one.level == ("warn" if rule in ("roles", "cameras of test-a") else "error")
 
 
+@pytest.mark.parametrize("subset, what", [("test-a", "site=9 of test-a"), ("train", "site=9 of train")])
+def test_test_a_has_all_sites_of_train_and_no_other(subset, what):
+    found, = check_manifest(manifest(at={(subset, "site"): 9, (subset, "cam"): 90}))
+    assert found.what.startswith(f"sites of test-a: {what};") and found.where.endswith("column site; 1 row(s)")
+
+
 def test_a_finding_names_line_column_value_and_choices(tmp_path):
     path = write_manifest(manifest(), tmp_path/"m.csv")
     lines = path.read_text().splitlines()
@@ -479,6 +490,14 @@ def test_drawn_queries_have_matches_and_at_most_one_image_a_camera(rows, seed):
         else: assert asks     # an identity of two cameras is never lost
 
 
+@pytest.mark.parametrize("cams, queries",
+                         [([0, 1], 1), ([0, 1, 2], 2), ([0, 0, 1], 1), ([0, 0, 1, 1], 2), ([0, 0, 0], 0)])
+def test_one_of_single_images_becomes_the_match(cams, queries):
+    for seed in range(8):
+        drawn = pick_queries(table([4]*len(cams), cams), seed)
+        assert len(drawn.where(role="query")) == queries
+
+
 def test_queries_depend_on_the_seed_and_not_on_the_order_of_rows():
     t = table(np.repeat(range(1, 9), 8), np.tile([0, 0, 0, 0, 1, 1, 1, 1], 8))
     asked = lambda x, seed: set(pick_queries(x, seed).where(role="query")["path"])
@@ -525,6 +544,7 @@ def test_test_a_is_seen_by_the_very_cameras_of_train_and_c_by_steeper_and_strang
     assert {c.scenario for c in away} == {"street"}
     assert {c.scenario for c in seen("train") | seen("test-b")} == {"campus"}
     assert (near.options.severity, far.options.severity) == (.4, .9)
+    assert not {c.site for c in away} & {it.camera.site for it in near.plan.items}
     kinds = Counter((c.site, c.kind) for c in seen("train"))
     assert kinds == {(0, "ground"): 3, (0, "steep"): 1, (1, "ground"): 3, (1, "steep"): 1}
 
