@@ -91,7 +91,8 @@ def test_dmg(study, tmp_path):
     subsets = {"val", "test-b"} if chooses else {"test-a", "test-b", "test-c"}
     assert {r["dataset"] for r in done.rows} == {f"world-smoke-abc {s}" for s in subsets}
     stored = pd.read_csv(tmp_path / "runs.csv")
-    assert set(stored.seed) == ({1000} if chooses else {0, 1} if study == "main" else {0})  # settings: validation Worlds
+    seeds = {1000} if chooses else {0, 1} if study == "main" else {0}     # settings: a validation World
+    assert set(stored.seed) == seeds
     known = settings_frame(dmg.STUDIES[study], dmg.TITLES).set_index("variant")
     for r in stored.itertuples():   # settings are columns of the row
         told = json.loads(r.parameters)
@@ -99,7 +100,8 @@ def test_dmg(study, tmp_path):
         assert r.variant.lstrip("'") == f"{told['setting']}, {told['subset']}"
         assert all(told[k] == v for k, v in known.loc[told["setting"]].dropna().items() if k != "method")
     if study == "main":
-        assert {"dmg_main_ranked_lists.pdf", "dmg_main_test-b_vs_bot.png", "dmg_main_test-c_vs_bot_2x_images.pdf"} <= figures
+        assert {"dmg_main_ranked_lists.pdf", "dmg_main_test-b_vs_bot.png",
+                "dmg_main_test-c_vs_bot_2x_images.pdf"} <= figures
         images = stored.groupby(stored.parameters.map(lambda p: json.loads(p)["method"])).images_seen.max()
         assert images["dmg"] == images["bot_double"] == 2*images["bot"]
     else: assert f"dmg_{study}_curve.pdf" in figures
