@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 from .core import check_choice
 from .data.checks import decode_findings, decode_images, file_findings, look_at_files
-from .data.image_sets import (IMAGE_SETS, check_image_set, load_image_set, unfit_rows, write_image_set)
+from .data.dg_sets import DG_SETS, check_dg_set, load_cuhk03, load_dg_set, unfit_dg_rows, write_dg_set
+from .data.image_sets import IMAGE_SETS, check_image_set, load_image_set, unfit_rows, write_image_set
 from .data.table import SPLITS, Finding, ReidTable, TableError
 from .data.text_sets import TEXT_SETS, load_mals, load_text_set, write_mals, write_text_set
 from .files import atomic_path
@@ -31,7 +32,7 @@ class Dataset:
     annotations: tuple = ()  # One of these files (or patterns) must be there
     captions: bool = False  # Images have captions
     cameras: bool = False  # Images have camera numbers
-    image_queries: bool = False  # Some test images are queries; else captions are the only ones
+    image_queries: bool = False  # Some test images are queries; else captions are, or there is no test
     counts: dict = None  # split, `query` or `gallery` -> (ids, images) or (ids, images, captions)
     mean: tuple = (.5, .5, .5)  # Pixel mean in [0,1], red green blue
     std: tuple = (.5, .5, .5)  # Pixel standard deviation
@@ -40,6 +41,8 @@ class Dataset:
     also: tuple = ()  # Other names of its folder
     shared: tuple = ()  # Pairs of splits that share identities by design
     check: Callable = None  # `check(table, files=True)` -> findings; default: those on files, captions and numbering
+    counts_of: Callable = None  # `counts_of(**options)` -> counts, where the loader's options change them
+    index_cameras: bool = False  # The column cam counts the images of an identity
 
     @property
     def splits(self) -> tuple: # Those that `counts` names
@@ -74,6 +77,22 @@ def _image_set(dataset, **rest):
     return dict(load=partial(load_image_set, dataset=dataset), folder=form.folder, also=form.also,
                 cameras=True, image_queries=True, annotations=form.annotations,
                 check=partial(check_image_set, dataset=dataset), **rest)
+
+
+def _dg_set(dataset, **rest):
+    "The entries that a set of mixed-dataset generalisation takes from its `DGSet`"
+    form = DG_SETS[dataset]
+    entries = dict(load=partial(load_dg_set, dataset=dataset), folder=form.folder, also=form.also,
+                   cameras=form.cameras > 1, image_queries=form.split != 'train', annotations=form.annotations,
+                   check=partial(check_dg_set, dataset=dataset), index_cameras=not form.cameras)
+    return entries | rest
+
+
+def _cuhk03_counts(labels='detected', protocol='new', **rest):
+    "Published counts of CUHK03; the number of images of a classic split depends on the split"
+    if protocol == 'classic': return dict(train=(1367, None), query=(100, None), gallery=(100, None))
+    train, gallery = (7365, 5332) if labels == 'detected' else (7368, 5328)
+    return dict(train=(767, train), query=(700, 1400), gallery=(700, gallery))
 
 # %% ../nbs/17_datasets.ipynb #b1489cbf
 DATASETS = {
@@ -112,7 +131,29 @@ DATASETS = {
         counts=dict(train=(1041, (30248, 32621)), val=(None, (2373, 0)),  # apart, or val merged into train
                     query=(3060, 11659), gallery=(3060, 82161)),
         layout='MSMT17_V1/list_{train,val,query,gallery}.txt + {train,test}/... (V2: {mask_train_v2,mask_test_v2}/...)',
-        citation='Wei et al., Person Transfer GAN to Bridge Domain Gap for Person Re-Identification, CVPR 2018')}
+        citation='Wei et al., Person Transfer GAN to Bridge Domain Gap for Person Re-Identification, CVPR 2018'),
+    'viper': Dataset('VIPeR', **_dg_set('viper'), counts=dict(test=(632, 1264)),
+        layout='VIPeR/{cam_a,cam_b}/000_45.bmp',
+        citation='Gray et al., Evaluating Appearance Models for Recognition, Reacquisition and Tracking, PETS 2007'),
+    'prid2011': Dataset('PRID-2011', **_dg_set('prid2011'), counts=dict(query=(200, 200), gallery=(749, 749)),
+        layout='prid_2011/single_shot/{cam_a,cam_b}/person_0001.png',
+        citation='Hirzer et al., Person Re-Identification by Descriptive and Discriminative Classification, SCIA 2011'),
+    'grid': Dataset('GRID', **_dg_set('grid'), counts=dict(query=(250, 250), gallery=(251, 1025)),  # id 0 counts
+        layout='underground_reid/{probe,gallery}/0001_1_25004_107_32_106_221.jpeg + features_and_partitions.mat',
+        citation='Loy et al., Multi-Camera Activity Correlation Analysis, CVPR 2009'),
+    'ilids': Dataset('i-LIDS', **_dg_set('ilids'), counts=dict(test=(119, 476)),
+        layout='i-LIDS_Pedestrian/Persons/0001001.jpg',
+        citation='Zheng et al., Associating Groups of People, BMVC 2009'),
+    'cuhk02': Dataset('CUHK02', **_dg_set('cuhk02'), counts=dict(train=(1816, 7264)),
+        layout='cuhk02/Dataset/{P1,P2,P3,P4,P5}/{cam1,cam2}/001_045.png',
+        citation='Li and Wang, Locally Aligned Feature Transforms across Views, CVPR 2013'),
+    'cuhk03': Dataset('CUHK03', **_dg_set('cuhk03', load=load_cuhk03), counts=_cuhk03_counts(),
+        counts_of=_cuhk03_counts,
+        layout='cuhk03/cuhk03_new_protocol_config_{detected,labeled}.mat + images_{detected,labeled}/1_001_1_01.png',
+        citation='Li et al., DeepReID, CVPR 2014; new protocol: Zhong et al., Re-ranking Person Re-ID, 2017'),
+    'cuhk-sysu': Dataset('CUHK-SYSU', **_dg_set('cuhk-sysu'), counts=dict(train=(11934, 34574)),
+        layout='CUHK-SYSU/cropped_images/p11422_s16929_1.jpg',
+        citation='Xiao et al., Joint Detection and Identification Feature Learning for Person Search, CVPR 2017')}
 
 # %% ../nbs/17_datasets.ipynb #f9d4fb5f
 def _key(name): return check_choice('name', str(name).lower().replace('_', '-'), DATASETS)
@@ -214,8 +255,10 @@ def _drop_bad(table, check):
 def _check_options(name, options):
     "Options that a dataset's loader does not take are an error here, with the list of those it does"
     taken = inspect.signature(DATASETS[name].load).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in taken.values()): return
-    for k in options: check_choice(f'option of {name}', k, [p for p in taken if p not in ('root', 'dataset')])
+    more = any(p.kind is p.VAR_KEYWORD for p in taken.values())   # the loader checks those
+    known = [p for p in taken if p not in ('root', 'dataset')]
+    for k in options:
+        if k in taken or not more: check_choice(f'option of {name}', k, known)
 
 # %% ../nbs/17_datasets.ipynb #fc5fe8af
 def _file_checks(table, spec, check, n, headers=False, quiet=None):
@@ -281,10 +324,17 @@ def _image_layouts(dataset, form):
     return {f'{dataset}-{v}' if i else dataset: layout(v) for i, v in enumerate(form.folders)}
 
 
+def _dg_layout(dataset, form):
+    "The layout of a set of mixed-dataset generalisation; roles come back where they are folders or lists"
+    keeps = ('pid', *['cam']*(form.cameras > 1), 'split', *['role']*(form.roles != {'both'} or dataset == 'cuhk03'))
+    return Layout(partial(write_dg_set, dataset=dataset), dataset, keeps, unfit=partial(unfit_dg_rows, dataset=dataset))
+
+
 LAYOUTS = {
     **{layout: x for name, form in TEXT_SETS.items() for layout, x in _text_layouts(name, form).items()},
     'mals': Layout(write_mals, 'mals', ('captions', 'attrs'), True),  # one caption an image; attributes in MALS terms
-    **{layout: x for name, form in IMAGE_SETS.items() for layout, x in _image_layouts(name, form).items()}}
+    **{layout: x for name, form in IMAGE_SETS.items() for layout, x in _image_layouts(name, form).items()},
+    **{name: _dg_layout(name, form) for name, form in DG_SETS.items()}}
 
 # %% ../nbs/17_datasets.ipynb #e2d94300
 def _renumber(table):
@@ -378,8 +428,8 @@ def _check_texts(table):
 def _check_facts(table, spec):
     "Findings on facts of the record that the folder does not bear out"
     f = table.frame
-    seen = dict(captions=bool(f.captions.map(len).any()), cameras=bool(f.cam.nunique() > 1),
-                image_queries=len(table.query()) > 0)
+    seen = dict(captions=bool(f.captions.map(len).any()),
+                cameras=bool(f.cam.nunique() > 1) and not spec.index_cameras, image_queries=len(table.query()) > 0)
     wrong = [f"{k.replace('_', ' ')}: {v}, registered: {getattr(spec, k)}" for k, v in seen.items()
              if v != getattr(spec, k)]
     return [Finding('warn', '; '.join(wrong), '', 'a part of the set, or a wrong record in DATASETS')]*bool(wrong)
@@ -411,7 +461,7 @@ def doctor(name:str, # Key of `DATASETS`
     except TableError as e: return Report(name, (*found, *e.findings))
     if not len(table):
         return Report(name, (*found, Finding('error', 'the annotation lists no image', str(root), 'copy it again')))
-    if spec.counts: found += _check_counts(table, spec.counts)
+    if spec.counts: found += _check_counts(table, spec.counts_of(**options) if spec.counts_of else spec.counts)
     found += _check_facts(table, spec)
     if not spec.check: found += _check_texts(table) + _check_ids(table)
     bad = table.findings('none', shared=spec.shared)

@@ -16,6 +16,7 @@ import torch
 from fastcore.basics import patch
 from .core import check_choice, pick_device, progress, sensible_threads
 from .files import atomic_path, failed_sums, sweep_remains, write_sums, wrong_file
+from .losses import terms
 
 
 # %% ../nbs/50_learner.ipynb #aa9c0c4a
@@ -134,10 +135,11 @@ class Learner:
 @patch
 def update(self:Learner, batch:dict, # From the loader or a task
     advance:bool=True, # False: the schedule stays, for strategies with several updates a batch
-    ) -> dict: # The model's outputs, losses detached
+    forward=None, # Function: batch -> outputs; default: the model
+    ) -> dict: # The outputs, losses detached
     "One forward, backward and optimiser step on `batch`"
-    with self.acc.autocast(): out = self.model(batch)
-    losses = {k: v for k, v in out.items() if k.endswith('_loss')}
+    with self.acc.autocast(): out = (forward or self.model)(batch)
+    losses = terms(out)
     guard(losses, batch, self.epoch, self.number)
     self.acc.backward(sum(losses.values()))
     if self.clip: self.acc.clip_grad_norm_(self.model.parameters(), self.clip)
@@ -166,7 +168,7 @@ def _one_epoch(self:Learner):
     for batch in self.loader.epoch(self.epoch, self.number) if self.step < self.n_steps else ():
         self.wait += time.perf_counter() - began
         out = self.strategy.step(self, to_device(batch, self.device))
-        self.logs = {k: v for k, v in out.items() if k.endswith('_loss')}
+        self.logs = terms(out)
         self.number += 1; self.step += 1
         self.seconds += time.perf_counter() - began
         self('after_step'); self('after_all')
@@ -291,9 +293,8 @@ def _storable(x, where):
 def _settings(learn):
     "What a resumed training must share with the one that was saved"
     groups = [{k: v for k, v in g.items() if k not in ('params', 'lr')} for g in learn.opt.param_groups]
-    names = dict.fromkeys(k for g in groups for k in g)
     return dict(strategy=type(learn.strategy).__name__, seed=learn.seed, clip=learn.clip, batches=len(learn.loader),
-                precision=learn.acc.mixed_precision, **{k: [g.get(k) for g in groups] for k in names})
+                precision=learn.acc.mixed_precision, **{k: [g.get(k) for g in groups] for h in groups for k in h})
 
 
 # %% ../nbs/50_learner.ipynb #20c9533c

@@ -11,17 +11,19 @@ import pytest
 from papermill.exceptions import PapermillExecutionError
 
 from reid_lab.datasets import export_world, load_dataset
+from reid_lab.dg_protocols import write_manifest
 from reid_lab.data.table import ReidTable
 from reid_lab.world.world import World, reid_groups
 from reid_lab.embeddings import Embeddings
 from reid_lab.experiment import experiments, git_commit, run_notebook
-from reid_lab.recipes import camel, dart3
+from reid_lab.recipes import camel, dart3, dmg
 from reid_lab.recipes.study import settings_frame
 
 ROOT = Path(__file__).parents[1]
 CAMEL = ["main", "ablation", "k", "transfer"]
 DART3 = ["main", "ablation", "k_tau", "samples", "cameras", "noise", "settings"]
-assert set(CAMEL) < set(camel.STUDIES) and set(DART3) < set(dart3.STUDIES)
+DMG = ["main", "inner", "support"]
+assert set(CAMEL) < set(camel.STUDIES) and set(DART3) < set(dart3.STUDIES) and set(DMG) < set(dmg.STUDIES)
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +49,8 @@ def smoke(name, study, tmp_path, **kw):
 def test_no_experiment_is_left_out(tmp_path):
     "An experiment without a test of its own here runs its first study"
     found = experiments()
-    assert {"camel", "dart3"} <= set(found)
-    for name in set(found) - {"camel", "dart3"}:
+    assert {"camel", "dart3", "dmg"} <= set(found)
+    for name in set(found) - {"camel", "dart3", "dmg"}:
         smoke(f"run_{name}", next(iter(found[name].studies)), tmp_path / name)
 
 
@@ -80,6 +82,42 @@ def test_dart3(study, tmp_path):
     seeds = {p.name for p in (done.folder / "models").iterdir()}
     assert len(seeds) == (2 if study == "ablation" else 1)
     assert len(Embeddings.load(done.folder / "models" / min(seeds) / "queries"))
+
+
+@pytest.mark.parametrize("study", DMG)
+def test_dmg(study, tmp_path):
+    chooses = dmg.STUDIES[study].chooses
+    done, figures = smoke("run_dmg", study, tmp_path, **(dict(seeds=2) if study == "main" else {}))
+    subsets = {"val", "test-b"} if chooses else {"test-a", "test-b", "test-c"}
+    assert {r["dataset"] for r in done.rows} == {f"world-smoke-abc {s}" for s in subsets}
+    stored = pd.read_csv(tmp_path / "runs.csv")
+    seeds = {1000} if chooses else {0, 1} if study == "main" else {0}     # settings: a validation World
+    assert set(stored.seed) == seeds
+    known = settings_frame(dmg.STUDIES[study], dmg.TITLES).set_index("variant")
+    for r in stored.itertuples():   # settings are columns of the row
+        told = json.loads(r.parameters)
+        assert told["method"] == known.method[told["setting"]]
+        assert r.variant.lstrip("'") == f"{told['setting']}, {told['subset']}"
+        assert all(told[k] == v for k, v in known.loc[told["setting"]].dropna().items() if k != "method")
+    if study == "main":
+        assert {"dmg_main_ranked_lists.pdf", "dmg_main_test-b_vs_bot.png",
+                "dmg_main_test-c_vs_bot_2x_images.pdf"} <= figures
+        images = stored.groupby(stored.parameters.map(lambda p: json.loads(p)["method"])).images_seen.max()
+        assert images["dmg"] == images["bot_double"] == 2*images["bot"]
+    else: assert f"dmg_{study}_curve.pdf" in figures
+
+
+def test_dmg_with_a_manifest(tmp_path, private_cache):
+    "Own images: files, and one CSV that says who, where and for what"
+    from PIL import Image
+    table = dmg.load_abc("smoke", 0)
+    names = [f"{i:05d}.png" for i in range(len(table))]
+    (tmp_path / "images").mkdir()
+    for i, n in enumerate(names): Image.fromarray(table.image(i)).save(tmp_path / "images" / n)
+    write_manifest(table._with(table.frame.assign(path=names)), tmp_path / "people.csv")
+    done, _ = smoke("run_dmg", "support", tmp_path, manifest=str(tmp_path / "people.csv"),
+                    data_root=str(tmp_path / "images"), methods="mg")
+    assert {r["dataset"] for r in done.rows} == {"people test-a", "people test-b", "people test-c"}
 
 
 @pytest.mark.parametrize("name, study, model, left_out", [("run_camel", "zero_shot", "dual_tiny", None),

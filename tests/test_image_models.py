@@ -12,7 +12,7 @@ from torch import nn
 from reid_lab import losses
 from reid_lab.data.loaders import to_pixels
 from reid_lab.embeddings import embed_images
-from reid_lab.losses import supcon
+from reid_lab.losses import supcon, terms
 from reid_lab.learner import load_weights, save_weights
 from reid_lab.models.backbones import ResTower, TimmTower, norm_gradients
 from reid_lab.models.bot import BoT, bn_neck, id_head, keep_resolution
@@ -169,6 +169,20 @@ def test_conformance_check_can_fail(broken, message):
     with pytest.raises(AssertionError, match=message): check_image_model(model)
 
 
+@pytest.mark.parametrize("change, message", [(lambda out: out.pop("emb"), "forward\\(\\) returns no emb"),
+                                             (lambda out: out.update(emb=2*out["emb"]),
+                                              "emb is not what raw_features gives")])
+def test_training_outputs_hold_the_test_feature(change, message):
+    model = tiny("bot")
+    plain = model.forward
+    def other(batch):
+        out = plain(batch)
+        change(out)
+        return out
+    model.forward = other
+    with pytest.raises(AssertionError, match=message): check_image_model(model)
+
+
 def test_no_normalisation_layer_is_an_error():
     "Only the neck has a normalisation layer, and it comes too late"
     model = tiny("bot", norm="group", feature="before")
@@ -237,7 +251,7 @@ def test_transreid_losses_against_loops():
 def test_branches_start_equal_and_part():
     model = tiny("transreid")
     out = model(sample_batch(SIZE))
-    sum(out.values()).backward()
+    sum(terms(out).values()).backward()
     a, b = (next(m[0].mlp.parameters()) for m in (model.global_branch, model.local_branch))
     assert torch.equal(a, b) and not torch.equal(a.grad, b.grad)
 
@@ -260,7 +274,7 @@ def test_side_information():
     with pytest.raises(ValueError, match="cam has 3 entries for 2 images"): model.tokens(img, torch.tensor([3, 3, 7]))
     batch = {**sample_batch(SIZE), "cam": torch.tensor([7, 3]*4)}
     model.train()
-    sum(model(batch).values()).backward()
+    sum(terms(model(batch)).values()).backward()
     assert model.side_embed.grad.abs().sum() > 0
     assert not hasattr(tiny("transreid"), "side_embed")
     with pytest.raises(ValueError, match="cam=0 has no side information; the model knows \\[7, 3\\]"):
@@ -401,7 +415,7 @@ def test_stage_2_losses_against_loops():
     texts = torch.cat([model.text(model.prompts(torch.tensor([i]))) for i in range(4)])
     assert torch.allclose(out["i2t_loss"], ce(fp @ texts.T), atol=1e-4)
     off = tiny("clip_reid", w_id=0., w_triplet=0., w_i2t=0.)(batch)
-    assert all(v == 0 for v in off.values())
+    assert all(v == 0 for v in terms(off).values())
 
 
 def test_stage_1_changes_the_prompts_only_and_is_repeatable():

@@ -17,6 +17,7 @@ import torch
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
 from reid_lab.learner import Average, Callback, Checkpoint, Learner, Log, Plain, Validate
+from reid_lab.meta.dmg import DMGStep
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
 from reid_lab.meta.memory import ErrorMemory
 
@@ -24,12 +25,12 @@ CASES, STEPS, DIED = 40, 11, 137
 
 
 class Blobs:
-    "Two classes; epochs differ in length, as those of PK batches do"
+    "Two classes in either half; epochs differ in length, as those of PK batches do"
     def __len__(self): return 4
     def epoch(self, e, start=0):
         for i in range(start, 4 + (0, 1, -1)[e % 3]):
             g = torch.Generator().manual_seed(10*e + i)
-            y = torch.randint(0, 2, (8,), generator=g)
+            y = torch.cat([torch.randperm(4, generator=g) % 2 for _ in range(2)])
             yield dict(img=torch.randn(8, 3, generator=g) + 2*y[:, None], pid=y)
 
 
@@ -45,7 +46,7 @@ class Net(torch.nn.Module):
         h = self.drop(self.bn(self.a(batch["img"])).relu())
         out = dict(id_loss=torch.nn.functional.cross_entropy(self.b(h), batch["pid"]))
         if "memory" in batch: out["memory_loss"] = .1*(h @ batch["memory"]["img"].T).square().mean()
-        return {**out, "memory_entry": dict(img=h.detach(), pid=batch["pid"], mask=torch.ones(len(h), 3))}
+        return {**out, "emb": h, "memory_entry": dict(img=h.detach(), pid=batch["pid"], mask=torch.ones(len(h), 3))}
 
 
 class Noise(Task):
@@ -73,7 +74,7 @@ STRATEGIES = [
     lambda: DualSpeed(tasks(), .5, .3, 3, "random", 1), lambda: DualSpeed(tasks(), iters_per_task=1, fast=False),
     lambda: DualSpeed(tasks(), slow_every_tasks=3, iters_per_task=1, slow=False, sequential=False),
     lambda: DualSpeed(tasks(), slow_every_tasks=3, iters_per_task=1, final_slow_step=True),
-    lambda: ReleasedDualSpeed(tasks())]
+    lambda: ReleasedDualSpeed(tasks()), DMGStep, lambda: DMGStep(support=.5, second_order=True)]
 
 
 class Clock:

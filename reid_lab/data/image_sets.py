@@ -41,13 +41,15 @@ def write_images(table:ReidTable, # One row an image
     names, # Relative path of each row's file
     quality:int=92, # Of the JPEG compression
     ):
-    "Every image as a JPEG file `folder/name`"
+    "Every image as a file `folder/name`: BMP or PNG if the name says so, else JPEG"
     from PIL import Image
+    kind = lambda p: dict(bmp='BMP', png='PNG', jpg='JPEG', jpeg='JPEG').get(p.lower().rpartition('.')[2], '')
     for i, name in enumerate(names):
         out, path, image = safe_join(folder, name), table.frame.path.iat[i], table.image(i)
         out.parent.mkdir(parents=True, exist_ok=True)
-        if table.reader is None and path.lower().endswith(('.jpg', '.jpeg')): shutil.copyfile(table.root/path, out)
-        else: Image.fromarray(image).save(out, 'JPEG', quality=quality)
+        if table.reader is None and kind(path) and kind(path) == (kind(name) or 'JPEG'):
+            shutil.copyfile(table.root/path, out)
+        else: Image.fromarray(image).save(out, kind(name) or 'JPEG', quality=quality)
 
 # %% ../../nbs/06_data.image_sets.ipynb #ed475154
 SUBSETS = dict(train=('train', 'both'), val=('val', 'both'), query=('test', 'query'), gallery=('test', 'gallery'))

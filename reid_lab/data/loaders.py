@@ -321,7 +321,7 @@ class Batches:
         tokenizer=None, # Adds `tokens` when given
         seed:int=0, # Of order, caption choice and augmentation
         unit:str='image', # `image` (one random caption each) or `caption` (every caption is a sample)
-        sampler:str='shuffle', # `shuffle` or `pk`
+        sampler='shuffle', # `shuffle`, `pk`, or a function `(frame, batch_size, rng) -> rows of each batch`
         k:int=4, # Images an identity, for `pk`
         augment=None, # Name in `AUGMENT` or a function `(img, generator) -> img`
         extras=(), # Functions `(batch, rng)` that change the batch
@@ -330,7 +330,8 @@ class Batches:
         world:int=1, # Processes that share each batch
         resample:str='bicubic', # How images are resized, see `reid_lab.data.table.resize_image`
         ):
-        check_choice('unit', unit, ('image', 'caption')); check_choice('sampler', sampler, ('shuffle', 'pk'))
+        check_choice('unit', unit, ('image', 'caption'))
+        if not callable(sampler): check_choice('sampler', sampler, ('shuffle', 'pk'))
         self.resample = check_choice('resample', resample, RESAMPLING)
         if isinstance(augment, str): augment = AUGMENT[check_choice('augment', augment, AUGMENT)]
         self.table, self.B, self.size, self.tokenizer, self.seed = table, batch_size, size, tokenizer, seed
@@ -343,7 +344,7 @@ class Batches:
         self.label = np.unique(self.pid, return_inverse=True)[1]
         self.n_ids = int(self.label.max()) + 1
 
-    def __len__(self): return len(self.order(0)) if self.sampler == 'pk' else len(self.rows)//(self.B*self.world)
+    def __len__(self): return len(self.rows)//(self.B*self.world) if self.sampler == 'shuffle' else len(self.order(0))
 
 # %% ../../nbs/04_data.loaders.ipynb #ba710f28
 @patch
@@ -368,8 +369,10 @@ def order(self:Batches, e:int, # Epoch
     "Which samples are in each batch of epoch `e`"
     if e not in self._orders:
         rng, full = stream(self.seed, 'order', e), self.B*self.world
-        self._orders = {e: shuffle_order(len(self.rows), full, rng) if self.sampler == 'shuffle' else
-                        pk_order(self.pid[self.rows], full, rng, self.k)}
+        if self.sampler == 'shuffle': own = shuffle_order(len(self.rows), full, rng)
+        elif self.sampler == 'pk': own = pk_order(self.pid[self.rows], full, rng, self.k)
+        else: own = self.sampler(self.table.frame.iloc[self.rows], full, rng)
+        self._orders = {e: own}
     return self._orders[e]
 
 # %% ../../nbs/04_data.loaders.ipynb #a8a4fed9

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['NORMS', 'PixelNorm', 'norm2d', 'ResBlock', 'ResTower', 'tower_kinds', 'fit_positions', 'check_vit', 'TimmTower',
-           'TokenPool', 'Attention', 'TextLayer', 'init_text', 'TextEncoder', 'CrossEncoder', 'bert_start', 'load_bert',
-           'norm_layers', 'norm_parameters', 'norm_gradients']
+           'power_mean', 'TokenPool', 'Attention', 'TextLayer', 'init_text', 'TextEncoder', 'CrossEncoder',
+           'bert_start', 'load_bert', 'norm_layers', 'norm_parameters', 'norm_gradients']
 
 # %% ../../nbs/33_models.backbones.ipynb #553002f7
 import math
@@ -144,17 +144,27 @@ class TimmTower(nn.Module):
         return x.flatten(1, 2) if x.shape[-1] == self.width else x.flatten(2).transpose(1, 2)
 
 # %% ../../nbs/33_models.backbones.ipynb #a281af18
+def power_mean(tok, # (B,N,D)
+    p, # Exponent: 1 is the mean, infinity the maximum
+    floor:float=1e-6, # Smaller values count as this
+    ): # (B,D)
+    "Generalised mean of tokens (GeM)"
+    return tok.clamp(min=floor).pow(p).mean(1).pow(1/p)
+
+
 class TokenPool(nn.Module):
-    "Pool tokens `(B,N,D)` to `(B,D)` by `mean`, `token0`, `mix` or `meanmax`"
+    "Pool tokens `(B,N,D)` to `(B,D)` by `mean`, `token0`, `mix`, `meanmax` or `gem`"
     def __init__(self, kind:str='mean', # `mix` is (1-g) token0 + g mean with g learnable, from released CAMeL code
         ):
         super().__init__()
-        self.kind = check_choice('pool', kind, ('mean', 'token0', 'mix', 'meanmax'))
+        self.kind = check_choice('pool', kind, ('mean', 'token0', 'mix', 'meanmax', 'gem'))
         if kind == 'mix': self.gate = nn.Parameter(torch.tensor(-4.))
+        if kind == 'gem': self.p = nn.Parameter(torch.tensor([3.]))
 
     def forward(self, tok): # (B,N,D) -> (B,D)
         if self.kind == 'token0': return tok[:, 0]
         if self.kind == 'meanmax': return tok.mean(1) + tok.amax(1)
+        if self.kind == 'gem': return power_mean(tok, self.p)
         if self.kind == 'mix':
             g = self.gate.sigmoid()
             return (1 - g)*tok[:, 0] + g*tok.mean(1)

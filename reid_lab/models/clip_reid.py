@@ -351,17 +351,19 @@ def learn_prompts(model:CLIPReID, # Model of which only the prompts change
 
 # %% ../../nbs/36_models.clip_reid.ipynb #f8e5153a
 @patch
-def forward(self:CLIPReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`, `i2t_loss`
+def forward(self:CLIPReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`, `i2t_loss`; `emb`, the test feature
     "Stage-2 losses of a PK `batch`; its `label` numbers the training identities from 0"
     if not self.texts_ready: self.text_cache()
     if self.cams: self.check_cameras(batch['cam'])
     f11, f12, fp = self.towers(batch['img'], batch['cam'] if self.cams else None)
     ce = lambda scores: losses.label_smoothing(scores, batch['label'], self.smoothing)
     triplet = lambda f: losses.triplet(f, batch['pid'], self.margin)
-    ids = [ce(head(neck(f))) for head, neck, f in zip(self.heads, self.necks, (f12, fp))]
+    after = [neck(f) for neck, f in zip(self.necks, (f12, fp))]
+    ids = [ce(head(f)) for head, f in zip(self.heads, after)]
     return dict(id_loss=self.weights['id']*sum(ids),
                 triplet_loss=self.weights['triplet']*(triplet(f11) + triplet(f12) + triplet(fp)),
-                i2t_loss=self.weights['i2t']*ce(fp @ self.texts.T))
+                i2t_loss=self.weights['i2t']*ce(fp @ self.texts.T),
+                emb=torch.cat(after if self.feature == 'after' else [f12, fp], 1))
 
 # %% ../../nbs/36_models.clip_reid.ipynb #bc21310b
 _WHOLE = ('clip', 'clip_b16', 'clip_reid', 'clip_reid_b16'), f'{_CLIP}, or a released CLIP-ReID (ViT)'

@@ -274,7 +274,7 @@ _HEAD = 'classifier of the pretraining'
 _POSITIONS = (r'.*position_ids$', 'numbers of positions, not weights')
 _TORCHVISION = Layout('resnet50', 'a ResNet-50 of torchvision or timm', 'resnet50',
     keys=(r'conv1\.weight', r'bn1\.running_mean', r'layer3\.5\.conv3\.weight', r'layer4\.2\.conv3\.weight'),
-    lacks=(r'layer3\.6\..*',), leave=((r'fc\.', _HEAD),), fits=('bot_r50', 'camel_base'),
+    lacks=(r'layer3\.6\..*',), leave=((r'fc\.', _HEAD),), fits=('bot_r50', 'agw_r50', 'camel_base'),
     pixels='mean and deviation of ImageNet')
 _TIMM_VIT = Layout('timm_vit', 'a vision transformer of timm', 'vit',
     keys=(r'cls_token', r'pos_embed', r'patch_embed\.proj\.weight', r'blocks\.0\.attn\.qkv\.weight'),
@@ -353,7 +353,7 @@ _TRANSREID_PLAIN = Layout('transreid_plain', 'a released TransReID without jigsa
     lacks=(r'b1\.0\..*',), leave=((r'base\.fc\.', _HEAD),),
     rename=((r'^base\.blocks\.LAST\.', 'global_branch.0.'), (r'^base\.norm\.', 'global_branch.1.'),
             (r'^base\.blocks\.', 'blocks.'), *_TRANS))
-_BOT = Layout('bot', 'a released BoT (its stem has no ReLU)', 'bot', fits=('bot_r50',), **_ORDER,
+_BOT = Layout('bot', 'a released BoT (its stem has no ReLU)', 'bot', fits=('bot_r50', 'agw_r50'), **_ORDER,
     pixels=_TORCHVISION.pixels,
     keys=(r'base\.conv1\.weight', r'base\.layer4\.0\.conv1\.weight', r'bottleneck\.running_mean'),
     lacks=(r'bottleneck_1\..*',),

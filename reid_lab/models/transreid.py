@@ -257,13 +257,14 @@ def half_local(values, # Loss of the global feature, then of each local one
 
 
 @patch
-def forward(self:TransReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`
+def forward(self:TransReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`; `emb` (B,dim), the test feature
     "Losses of a PK `batch`; its `label` numbers the training identities from 0"
     if self.cams: self.check_cameras(batch['cam'])
     before, after = self.features(batch['img'], batch['cam'] if self.cams else None)
     ids = [losses.label_smoothing(h(f), batch['label'], self.smoothing) for h, f in zip(self.heads, after)]
     triplets = [losses.triplet(f, batch['pid'], self.margin) for f in before]
-    return dict(id_loss=half_local(ids), triplet_loss=self.w_triplet*half_local(triplets))
+    return dict(id_loss=half_local(ids), triplet_loss=self.w_triplet*half_local(triplets),
+                emb=joined(after if self.feature == 'after' else before))
 
 # %% ../../nbs/35_models.transreid.ipynb #8e4cff9d
 GRIDS = {a*b: (a, b) for a, b in (patch_grid(size, stride=s) for size in ((256, 128), (384, 128)) for s in (16, 12))}

@@ -244,10 +244,15 @@ def start_own(net:nn.Module, # New; changed in place
     weights=None, # None or 'none', 'world', or a file of this library
     optional=('classify.',), # See `load_network`
     change=None, # See `load_network`
+    lacks=None, # Model whose weights fit -> prefixes of names in `net` that they need not hold
     ) -> nn.Module: # `net`, with the report as `net.loaded`
-    "Start a network from weights of the same model"
-    start = begin(weights, (model,), f'weights of {model} that this library wrote', world_names(model))
-    net.loaded = start and load_network(net, start, optional=optional, change=change)
+    "Start a network from weights of the same model, or of one that lacks certain parts"
+    lacks, fits = lacks or {}, tuple(dict.fromkeys((model, *(lacks or {}))))
+    start = begin(weights, fits, f"weights of {' or '.join(fits)} that this library wrote", world_names(model))
+    net.loaded = start
+    if start is None: return net
+    own = lacks.get(start.gives, () if start.gives else [k for ks in lacks.values() for k in ks]) # '' if not known
+    net.loaded = load_network(net, start, optional=optional, change=change, own=own)
     return net
 
 

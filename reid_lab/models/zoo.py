@@ -14,7 +14,9 @@ from types import SimpleNamespace
 import pandas as pd
 import torch
 from ..core import check_choice, unit_norm
+from ..losses import terms
 from .backbones import norm_gradients
+from .agw import agw_r50, agw_tiny
 from .bot import bot_r50, bot_tiny
 from .camel import camel_base, camel_tiny
 from .clip import clip_b16, clip_tiny
@@ -52,6 +54,9 @@ class ModelInfo:
 
 # %% ../../nbs/49_models.zoo.ipynb #eaa5002c
 MODELS = dict(
+    agw_r50=ModelInfo(agw_r50, 'images', 'paper', 'agw', 'AGW, TPAMI 2021', ('n_ids',),
+        starts='a ResNet-50 trained on ImageNet (resnet50-0676ba61.pth of torchvision)'),
+    agw_tiny=ModelInfo(agw_tiny, 'images', 'tiny', 'agw', 'AGW, TPAMI 2021', ('n_ids',)),
     bot_r50=ModelInfo(bot_r50, 'images', 'paper', 'bot', 'BoT, CVPRW 2019', ('n_ids',),
         starts='a ResNet-50 trained on ImageNet (resnet50-0676ba61.pth of torchvision)'),
     bot_tiny=ModelInfo(bot_tiny, 'images', 'tiny', 'bot', 'BoT, CVPRW 2019', ('n_ids',)),
@@ -130,7 +135,7 @@ def check_model(model, # Reads captions if it has `encode_text`
     "Raise `AssertionError` naming the part of the contract that `model` breaks"
     batch = batch or sample_batch(model.size)
     model.train(); model.zero_grad()
-    out = {k: v for k, v in model(batch).items() if k.endswith('_loss')}
+    out = terms(model(batch))
     assert out, "forward() returned no key that ends in _loss"
     assert all(v.ndim == 0 and v.isfinite() for v in out.values()), f"losses must be finite scalars: {out}"
     sum(out.values()).backward()
@@ -163,6 +168,7 @@ def check_image_model(model, # Reads images; has `n_ids`
     lacks = [k for k in ('raw_features', 'logits', 'forward_tta', 'n_ids') if not hasattr(model, k)]
     assert not lacks, f"the model has no {', '.join(lacks)}"
     _check_raw(model, img)
+    _check_emb(model, batch)
     features, scores = (len(norm_gradients(model, f(img))) for f in (model.raw_features, model.logits))
     assert features, "no scale or shift of a BatchNorm or LayerNorm moves raw_features"
     return {**out, 'norms_of_features': features, 'norms_of_logits': scores}
@@ -179,6 +185,14 @@ def _check_raw(model, img):
         "encode_image is not raw_features scaled to length 1"
     for name, a, b in zip(('raw_features', 'logits'), (raw, scores), model.forward_tta(img)):
         assert torch.allclose(a, b, atol=1e-5), f"forward_tta gives other {name} than {name} itself"
+
+
+@torch.no_grad()
+def _check_emb(model, batch):
+    "The training outputs hold the feature that is tested"
+    emb = model(batch).get('emb')
+    assert emb is not None, "forward() returns no emb, the test feature, which losses between features need"
+    assert torch.allclose(emb, model.raw_features(batch['img']), atol=1e-5), "emb is not what raw_features gives"
 
 # %% ../../nbs/49_models.zoo.ipynb #a3727a27
 def check_control(model, # Embeds images; and captions, if it has `encode_text`
