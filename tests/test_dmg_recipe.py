@@ -1,39 +1,41 @@
 """DMG-Net's recipe: every method trains, settings reach what they name, tests are scored as the protocol says."""
 import json
+from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
-from reid_lab.data.image_sets import write_images
-from reid_lab.dg_protocols import abc_case, world_abc, write_manifest
+from reid_lab.dg_cases import KEYS, load_case, score_test
+from reid_lab.dg_protocols import TARGETS, world_abc, write_manifest
 from reid_lab.embeddings import embed_images
 from reid_lab.meta.dmg import CameraHalves, DMGStep, DomainRuns
-from reid_lab.metrics import retrieval_metrics
-from reid_lab.models.zoo import create_model
+from reid_lab.models.zoo import create_model, list_models
 from reid_lab.published import published_table
-from reid_lab.recipes.dmg import (DMG_PRESETS, KEYS, METHODS, STUDIES, TITLES, how_of, load_abc, method_settings,
-                                  run_folder,
-                                  run_method, score_tests, sort_setting, subset_cases, train_method)
+from reid_lab.recipes.dmg import (DMG_PRESETS, METHODS, STUDIES, TITLES, how_of, method_settings, run_folder,
+                                  run_method,
+                                  score_case, sort_setting, train_method)
 from reid_lab.recipes.reid import reid_key
 from reid_lab.recipes.study import label
 
 
+TRAINED = [n for n in METHODS if n != "none"]
+
+
 @pytest.fixture(scope="module")
-def table(): return world_abc("smoke", 0)
+def case(): return load_case("world", "smoke", 0)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_trains(name, table):
-    done = train_method(table, dict(name=name, steps=3), "smoke")
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_method_trains(name, case):
+    done = train_method(case.train, dict(name=name, steps=3), "smoke")
     s = method_settings(name, "smoke", steps=3)
     assert done.steps == 3 and done.images == 3*s.batch_size and all(np.isfinite(v) for r in done.log for v
                                                                      in r.values())
     with torch.no_grad(): assert done.model.encode_image(torch.rand(2, 3, 64, 32)).shape == (2, done.model.dim)
 
 
-def test_the_objective_of_each_method(table):
+def test_the_objective_of_each_method(case):
     "The terms that are logged are those that the method names"
     want = dict(bot={"id_loss", "triplet_loss"}, softmax={"id_loss"}, center={"id_loss", "triplet_loss", "center_loss"},
                 circle={"id_loss", "circle_loss"}, agw={"id_loss", "weighted_loss"}, md={"id_loss", "triplet_loss",
@@ -41,26 +43,27 @@ def test_the_objective_of_each_method(table):
                 mg={"id_loss", "triplet_loss"}, dmg={"id_loss", "triplet_loss", "md_loss"},
                 mldg={"id_loss", "triplet_loss", "support_loss"})
     for name, terms in want.items():
-        log = train_method(table, dict(name=name, steps=2), "smoke").log
+        log = train_method(case.train, dict(name=name, steps=2), "smoke").log
         assert {k for k in log[-1] if k.endswith("_loss")} == terms, name
 
 
-def test_keys_tell_methods_apart(table):
+def test_keys_tell_methods_apart(case):
     "No two methods could be taken for each other in one folder"
-    key = lambda n, **kw: json.dumps(reid_key(table, method_settings(n, "smoke"), 0, how_of(n, **kw)), sort_keys=True)
-    keys = [key(n) for n in METHODS] + [key("dmg", second_order=True), key("dmg", inner_lr=.1),
+    key = lambda n, **kw: json.dumps(reid_key(case.train, method_settings(n, "smoke"), 0, how_of(n, **kw)),
+                                     sort_keys=True)
+    keys = [key(n) for n in TRAINED] + [key("dmg", second_order=True), key("dmg", inner_lr=.1),
                                         key("dmg", virtual_cams=True)]
     assert len(set(keys)) == len(keys)
 
 
 def test_equal_steps_and_equal_images():
-    images = {n: (s := method_settings(n)).steps*s.batch_size for n in METHODS}
+    images = {n: (s := method_settings(n)).steps*s.batch_size for n in TRAINED}
     assert {images[n] for n in ("bot_double", "bot_long", "halves", "md", "mg", "dmg")} == {2*images["bot"]}
     assert method_settings("dmg").steps == method_settings("bot").steps
     paper = method_settings("dmg", "paper")
     assert (paper.batch_size, paper.epochs, paper.lr, paper.optimiser, paper.schedule) == (128, 120, 3.5e-4, "adam",
                                                                                            "bot")
-    assert all(method_settings(n, "paper").lr == 3.5e-4 for n in METHODS)       # rates of their own are of the World
+    assert all(method_settings(n, "paper").lr == 3.5e-4 for n in TRAINED)       # rates of their own are of the World
 
 
 def test_settings_reach_what_they_name():
@@ -83,7 +86,10 @@ def test_settings_reach_what_they_name():
     (lambda: sort_setting(dict(name="dmg", inner_rate=1.)), "Did you mean 'inner_lr'"),
     (lambda: method_settings("dmg", "quik"), "Did you mean 'quick'"), (lambda: method_settings("dmg", stepz=1),
                                                                        "Did you mean 'steps'"),
-    (lambda: load_abc("smoke", manifest="a.csv", cams=3), "\\['cams'\\] describe the World"),
+    (lambda: run_method(dict(name="bot", cams=3), "smoke", dataset="mixed world"), "\\['cams'\\] describe the World"),
+    (lambda: method_settings("dmg", "smoke", model="frozen"), "method='none' goes with a control"),
+    (lambda: method_settings("none", "smoke"), "model='bot_tiny' is trained"),
+    (lambda: run_method(dict(name="bot"), "quick", seed=0, dataset="mixed wrld"), "Did you mean 'mixed world'"),
     (lambda: run_method(dict(name="bot"), "quick", seed=503), "was trained on already")])
 def test_wrong_settings(bad, message):
     with pytest.raises(ValueError, match=message): bad()
@@ -100,64 +106,93 @@ def test_studies():
     assert {p for m in METHODS.values() for p in m.published} == methods - {"DFLNet"}
 
 
-def test_scores_are_those_of_the_protocol(table):
+def test_scores_are_those_of_the_protocol(case):
     torch.manual_seed(0)
     model = create_model("bot_tiny", n_ids=4, size=(64, 32)).eval()
-    found = score_tests(model, subset_cases(table))
-    for subset, (q, g) in subset_cases(table).items():
-        assert (q["subset"] == subset).all() and not set(q["path"]) & set(g["path"])
+    found = score_case(model, case)
+    for name, test in case.tests.items():
+        q, g = test.tasks[0].q, test.tasks[0].g
+        assert not set(q["path"]) & set(g["path"]) and len(test.images) == len(q) + len(g)
         a, b = (embed_images(model, t, quiet=True) for t in (q, g))
-        sim = a.emb @ b.emb.T
-        hits = []
+        sim, hits = a.emb @ b.emb.T, []
         for i in range(len(a)):     # one query at a time: the same person under the same camera does not count
             keep = ~((b.pid == a.pid[i]) & (b.cam == a.cam[i]))
             hits.append(b.pid[keep][sim[i][torch.from_numpy(keep)].argmax()] == a.pid[i])
-        assert found[subset]["R1"] == pytest.approx(100*np.mean(hits)) and found[subset]["n_query"] == len(q)
-    assert not set(table.where(split="train")["pid"]) & {p for q, g in subset_cases(table).values() for p in g["pid"]}
+        assert found[name]["R1"] == pytest.approx(100*np.mean(hits)) and found[name]["n_query"] == len(q)
+    assert not set(case.train["pid"]) & {p for t in case.tests.values() for p in t.images["pid"]}
 
 
-def test_statistics_of_test_cameras_use_no_queries(table):
+def test_statistics_of_test_cameras_use_no_queries(case):
     "CBN estimates from gallery images, so that a query's score does not depend on other queries"
     torch.manual_seed(0)
     model = create_model("bot_tiny", n_ids=4, size=(64, 32)).eval()
-    q, g = subset_cases(table)["test-b"]
-    half = q.take(np.arange(0, len(q), 2))
-    whole, part = (score_tests(model, {"test-b": (t, g)}, cameras=True)["test-b"] for t in (q, half))
-    assert part["n_query"] < whole["n_query"]
-    common = score_tests(model, {"test-b": (q, g)})["test-b"]
-    assert common["mAP"] != whole["mAP"]
+    test = case.tests["test-b"]
+    half = replace(test.tasks[0], q=test.tasks[0].q.take(np.arange(0, len(test.tasks[0].q), 2)))
+    whole, part = (score_case(model, replace(case, tests=dict(t=replace(test, tasks=(k,)))), True)["t"]
+                   for k in (test.tasks[0], half))
+    by_query = {}
+    for name, k in (("whole", test.tasks[0]), ("half", half)):
+        one = [replace(k, q=k.q.take([i])) for i in (0, len(k.q) - 1)]
+        by_query[name] = [score_case(model, replace(case, tests=dict(t=replace(test, tasks=(o,)))), True)["t"]["mAP"]
+                          for o in one]
+    assert part["n_query"] < whole["n_query"] and by_query["whole"][0] == by_query["half"][0]
+    assert score_test(model, test)[0]["mAP"] != whole["mAP"]
 
 
-def test_a_run_goes_on_and_keeps_what_the_figures_read(table, tmp_path):
+def test_a_run_goes_on_and_keeps_what_the_figures_read(tmp_path):
     setting = dict(name="dmg", steps=3)
     first = run_method(setting, "smoke", keep=tmp_path)
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("model.safetensors")}
     again = run_method(setting, "smoke", keep=tmp_path)
     assert [{k: r[k] for k in KEYS} for r in first] == [{k: r[k] for k in KEYS} for r in again] and len(before) >= 1
-    assert {r["subset"] for r in first} == {"test-a", "test-b", "test-c"} and first[0]["variant"] == "DMG-Net, steps=3"
-    folder = tmp_path / run_folder(setting, 0)
-    assert {p.name for p in folder.iterdir()} >= {f"{s}-{x}" for s in ("test-a", "test-b",
-                                                                       "test-c") for x in ("queries", "gallery")}
-    with pytest.raises(ValueError, match="steps"): run_method(dict(name="dmg", steps=3), "smoke", keep=tmp_path,
-                                                              train=dict(lr=.5))
+    assert {r["test"] for r in first} == {"test-a", "test-b", "test-c"} and first[0]["variant"] == "DMG-Net, steps=3"
+    kept = {p.name for p in (tmp_path / run_folder(setting, 0)).iterdir()}
+    assert kept >= {f"{s}-{x}" for s in ("test-a", "test-b", "test-c") for x in ("queries", "gallery")}
+    with pytest.raises(ValueError, match="lr"): run_method(setting, "smoke", keep=tmp_path, train=dict(lr=.5))
 
 
-def test_own_images_from_a_manifest(table, tmp_path):
-    "The World written as files with a manifest gives the scores of the table that it was read from"
-    some = table.where(subset=["train", "test-b"])
-    names = [f"{i:05d}.png" for i in range(len(some))]
+def write_world(table, folder):
+    "Images as files beside a manifest"
     from PIL import Image
-    (tmp_path / "images").mkdir()
-    for i, n in enumerate(names): Image.fromarray(some.image(i)).save(tmp_path / "images" / n)
-    listed = some._with(some.frame.assign(path=[f"images/{n}" for n in names]))
-    write_manifest(listed, tmp_path / "people.csv")
-    rows = run_method(dict(name="md", steps=3), "smoke", manifest=str(tmp_path / "people.csv"), root=str(tmp_path),
-                      subsets=("test-b",))
-    own = run_method(dict(name="md", steps=3), "smoke", subsets=("test-b",))
-    assert rows[0]["n_query"] == own[0]["n_query"] and abs(rows[0]["mAP"] - own[0]["mAP"]) < 8
-    assert set(subset_cases(load_abc(manifest=str(tmp_path / "people.csv"), root=str(tmp_path)))) == {"test-b"}
-    with pytest.raises(ValueError, match="test-a"): abc_case(load_abc(manifest=str(tmp_path / "people.csv"),
-                                                                      root=str(tmp_path)), "test-a")
+    names = [f"images/{i:05d}.png" for i in range(len(table))]
+    (folder / "images").mkdir(parents=True)
+    for i, n in enumerate(names): Image.fromarray(table.image(i)).save(folder / n)
+    write_manifest(table._with(table.frame.assign(path=names)), folder / "people.csv")
+    return str(folder / "people.csv")
+
+
+def test_own_images_from_a_manifest(case, tmp_path):
+    "The World written as files with a manifest gives the tests of the table that it was read from"
+    some = world_abc("smoke", 0).where(subset=["train", "test-b"])
+    path = write_world(some, tmp_path)
+    own, theirs = load_case(path, root=str(tmp_path)), case.tests["test-b"]
+    assert set(own.tests) == {"test-b"} and len(own.train) == len(case.train)
+    assert sorted(own.tests["test-b"].tasks[0].q["pid"]) == sorted(theirs.tasks[0].q["pid"])
+    rows = run_method(dict(name="md", steps=3), "smoke", dataset=path, root=str(tmp_path))
+    assert rows[0]["n_query"] == len(theirs.tasks[0].q) and 0 < rows[0]["mAP"] < 100
+    with pytest.raises(ValueError, match="test-a"): load_case(path, root=str(tmp_path), subsets=["test-a"])
+
+
+def test_joined_and_single_sets():
+    mixed = run_method(dict(name="dmg", steps=3), "smoke", dataset="mixed world")
+    assert [r["test"] for r in mixed] == [*TARGETS] and {r["splits"] for r in mixed} == {10}
+    single = run_method(dict(name="bot", steps=3, dataset="world-1->world-2, world-1"), "smoke")
+    assert [r["test"] for r in single] == ["world-2", "world-1"] and {r["splits"] for r in single} == {1}
+
+
+def test_worlds_of_every_case_are_checked_against_the_start():
+    "A case whose second World is that of the shipped weights is refused"
+    for dataset, seed in (("world", 500), ("mixed world", 500), ("world-1->world-2", 501)):
+        with pytest.raises(ValueError, match="was trained on already"):
+            run_method(dict(name="bot"), "quick", seed=seed, dataset=dataset)
+    with pytest.raises(ValueError, match="was trained on already"):
+        run_method(dict(name="bot"), "quick", seed=502 - 2000 + 2000, dataset="world-1->world-1")
+
+
+@pytest.mark.parametrize("name", list_models("tiny", reads="images"))
+def test_any_image_model(name, case):
+    row, = (r for r in run_method(dict(name="dmg", steps=2), "smoke", train=dict(model=name)) if r["test"] == "test-a")
+    assert row["model"] == name and row["images_seen"] == 2*method_settings("dmg", "smoke").batch_size
 
 
 def test_presets_hold_together():

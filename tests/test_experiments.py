@@ -11,7 +11,7 @@ import pytest
 from papermill.exceptions import PapermillExecutionError
 
 from reid_lab.datasets import export_world, load_dataset
-from reid_lab.dg_protocols import write_manifest
+from reid_lab.dg_protocols import TARGETS, world_abc, write_manifest
 from reid_lab.data.table import ReidTable
 from reid_lab.world.world import World, reid_groups
 from reid_lab.embeddings import Embeddings
@@ -22,7 +22,7 @@ from reid_lab.recipes.study import settings_frame
 ROOT = Path(__file__).parents[1]
 CAMEL = ["main", "ablation", "k", "transfer"]
 DART3 = ["main", "ablation", "k_tau", "samples", "cameras", "noise", "settings"]
-DMG = ["main", "inner", "support"]
+DMG = ["main", "inner", "transfer", "mixed"]
 assert set(CAMEL) < set(camel.STUDIES) and set(DART3) < set(dart3.STUDIES) and set(DMG) < set(dmg.STUDIES)
 
 
@@ -88,36 +88,45 @@ def test_dart3(study, tmp_path):
 def test_dmg(study, tmp_path):
     chooses = dmg.STUDIES[study].chooses
     done, figures = smoke("run_dmg", study, tmp_path, **(dict(seeds=2) if study == "main" else {}))
-    subsets = {"val", "test-b"} if chooses else {"test-a", "test-b", "test-c"}
-    assert {r["dataset"] for r in done.rows} == {f"world-smoke-abc {s}" for s in subsets}
+    tests = {"inner": ["val", "test-b"], "main": ["test-a", "test-b", "test-c"], "mixed": list(TARGETS),
+             "transfer": ["world-1", "world-2", "world-3"]}[study]
+    assert {r["dataset"] for r in done.rows} == {f"world-smoke {t}" for t in tests}
     stored = pd.read_csv(tmp_path / "runs.csv")
     seeds = {1000} if chooses else {0, 1} if study == "main" else {0}     # settings: a validation World
-    assert set(stored.seed) == seeds
+    assert set(stored.seed) == seeds and len(stored) == len(seeds)*len(tests)*len(dmg.STUDIES[study].settings)
     known = settings_frame(dmg.STUDIES[study], dmg.TITLES).set_index("variant")
     for r in stored.itertuples():   # settings are columns of the row
         told = json.loads(r.parameters)
         assert told["method"] == known.method[told["setting"]]
-        assert r.variant.lstrip("'") == f"{told['setting']}, {told['subset']}"
-        assert all(told[k] == v for k, v in known.loc[told["setting"]].dropna().items() if k != "method")
+        assert r.variant.lstrip("'") == f"{told['setting']}, {told['test']}"
+        own = known.loc[told["setting"]].dropna().drop(["method", "dataset"], errors="ignore")
+        assert all(told[k] == v for k, v in own.items())
     if study == "main":
         assert {"dmg_main_ranked_lists.pdf", "dmg_main_test-b_vs_bot.png",
                 "dmg_main_test-c_vs_bot_2x_images.pdf"} <= figures
         images = stored.groupby(stored.parameters.map(lambda p: json.loads(p)["method"])).images_seen.max()
         assert images["dmg"] == images["bot_double"] == 2*images["bot"]
-    else: assert f"dmg_{study}_curve.pdf" in figures
+    if study == "inner": assert "dmg_inner_curve.pdf" in figures
+    if study == "transfer": assert pd.read_csv(done.folder / "matrix.csv").shape == (3, 4)
 
 
-def test_dmg_with_a_manifest(tmp_path, private_cache):
-    "Own images: files, and one CSV that says who, where and for what"
+def test_dmg_with_a_manifest_and_a_control(tmp_path, private_cache):
+    "Own images: files, and one CSV that says who, where and for what; then a tower that is not trained"
+    import timm, torch
     from PIL import Image
-    table = dmg.load_abc("smoke", 0)
+    table = world_abc("smoke", 0)
     names = [f"{i:05d}.png" for i in range(len(table))]
     (tmp_path / "images").mkdir()
     for i, n in enumerate(names): Image.fromarray(table.image(i)).save(tmp_path / "images" / n)
     write_manifest(table._with(table.frame.assign(path=names)), tmp_path / "people.csv")
-    done, _ = smoke("run_dmg", "support", tmp_path, manifest=str(tmp_path / "people.csv"),
-                    data_root=str(tmp_path / "images"), methods="mg")
+    own = dict(dataset=str(tmp_path / "people.csv"), data_root=str(tmp_path / "images"))
+    done, _ = smoke("run_dmg", "support", tmp_path / "a", methods="mg", **own)
     assert {r["dataset"] for r in done.rows} == {"people test-a", "people test-b", "people test-c"}
+    torch.save(timm.create_model("test_vit", num_classes=0).state_dict(), tmp_path/"vit.pth")
+    done = run_notebook("run_dmg", tmp_path / "b", preset="smoke", study="main", model="frozen:test_vit",
+                        weights=str(tmp_path / "vit.pth"), seeds=1, **own)
+    assert done.metrics["status"] == "finished" and {r["images_seen"] for r in done.rows} == {0}
+    assert {r["selection"] for r in done.rows} == {"none"} and len(done.rows) == 3
 
 
 @pytest.mark.parametrize("name, study, model, left_out", [("run_camel", "zero_shot", "dual_tiny", None),
