@@ -13,8 +13,7 @@ from reid_lab.meta.dmg import CameraHalves, DMGStep, DomainRuns
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.published import published_table
 from reid_lab.recipes.dmg import (DMG_PRESETS, METHODS, STUDIES, TITLES, how_of, method_settings, run_folder,
-                                  run_method,
-                                  score_case, sort_setting, train_method)
+                                  run_method, score_case, sort_setting, train_method)
 from reid_lab.recipes.reid import reid_key
 from reid_lab.recipes.study import label
 
