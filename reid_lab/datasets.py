@@ -95,6 +95,7 @@ def _cuhk03_counts(labels='detected', protocol='new', **rest):
     return dict(train=(767, train), query=(700, 1400), gallery=(700, gallery))
 
 # %% ../nbs/17_datasets.ipynb #b1489cbf
+# long: one record a dataset
 DATASETS = {
     'world': Dataset('World', _load_world, captions=True, cameras=True, image_queries=True,
         mean=(.42, .41, .39), std=(.21, .19, .19),  # of the smoke preset
