@@ -26,12 +26,12 @@ from .world.world import Group, World
 SET_SEEDS = 2000    # between the Worlds of one case
 WORLD_SETS = {'world-1': dict(scenario='campus', severity=.4), 'world-2': dict(scenario='street', severity=.4),
               'world-3': dict(scenario='street', severity=.9)}
-_TARGET = 'target'  # the World of the small targets, after those of the sets
+_OWN = (*WORLD_SETS, *TARGETS)   # each has a World of its own
 
 
 @dataclass(frozen=True)
 class SetSize:
-    "Size of one of `WORLD_SETS` and of the World of the targets"
+    "Size of one of `WORLD_SETS` and of a target"
     train: int              # identities
     test: int
     cams: int
@@ -43,12 +43,11 @@ SET_SIZES = dict(smoke=SetSize(16, 10, 4, 12, 6), quick=SetSize(150, 60, 6, 80, 
                  full=SetSize(600, 300, 8, 400, 300))
 
 
-def set_seed(name:str, # Key of `WORLD_SETS`, or `target`
+def set_seed(name:str, # Key of `WORLD_SETS`, or one of `TARGETS`
     seed:int, # Of the case
     ) -> int: # Of its World
     "The World of a set"
-    names = [*WORLD_SETS, _TARGET]
-    return seed + SET_SEEDS*names.index(check_choice('name', name, names))
+    return seed + SET_SEEDS*_OWN.index(check_choice('name', name, _OWN))
 
 
 def world_set(name:str, # Key of `WORLD_SETS`
@@ -69,12 +68,12 @@ def world_target(name:str, # One of `TARGETS`
     seed:int=0, # Of the case
     ) -> ReidTable: # In the form of the target
     "People under two cameras, and more under the second, as one of the small sets has them"
-    s = SET_SIZES[check_choice('preset', preset, SET_SIZES)]
+    s, name = SET_SIZES[check_choice('preset', preset, SET_SIZES)], check_choice('name', name, TARGETS)
     groups = [Group('test', 'real-like', s.pairs, 4, 2), Group('test', 'real-like', s.others, 1, 1, first_cam=1)]
-    world = World(preset, set_seed(_TARGET, seed), task='reid', groups=groups, severity=.6).table()
+    world = World(preset, set_seed(name, seed), task='reid', groups=groups, severity=.6).table()
     second = world.where(group=1)['cam'].iloc[0]    # the camera of the others
     world = world._with(world.frame.assign(cam=(world['cam'] == second).astype('int64')))
-    table = dg_rows(world, check_choice('name', name, TARGETS))
+    table = dg_rows(world, name)
     table.name = name
     return table
 
@@ -183,7 +182,7 @@ def case_worlds(dataset:str, # See `load_case`
     ) -> tuple: # World seeds
     "The Worlds that weights must not have seen"
     kind = case_kind(dataset)
-    if kind == 'mixed': return tuple(set_seed(n, seed) for n in (*WORLD_SETS, _TARGET))*(dataset == 'mixed world')
+    if kind == 'mixed': return tuple(set_seed(n, seed) for n in _OWN)*(dataset == 'mixed world')
     if kind == 'transfer': return tuple(set_seed(n, seed) for n in WORLD_SETS if n in dataset)
     return (seed,)*(kind == 'world')
 
