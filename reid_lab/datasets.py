@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FACTS', 'DATASETS', 'LAYOUTS', 'Dataset', 'list_datasets', 'fits', 'require', 'describe_datasets', 'find_root',
-           'load_dataset', 'no_junk', 'Layout', 'export_world', 'Report', 'doctor']
+           'load_dataset', 'load_as_in_papers', 'no_junk', 'Layout', 'export_world', 'Report', 'doctor']
 
 # %% ../nbs/17_datasets.ipynb #8cf44d2b
 import html, inspect, os, re, warnings
@@ -289,6 +289,18 @@ def load_dataset(name:str, # Key of `DATASETS`
     found = [f for f in found if f.level == 'error']
     if found: raise TableError(table.name, found)
     return table.split_val(val, val_seed) if val else table
+
+# %% ../nbs/17_datasets.ipynb #ba0409ad
+def load_as_in_papers(name:str, # Key of `DATASETS`
+    root=None, # See `load_dataset`
+    use:str='training', # What it is for, in the words of the error
+    check:str='sample', # See `load_dataset`
+    **facts, # What the use needs, see `require`
+    ) -> ReidTable:
+    "A dataset with the facts that a use needs; a published validation split counts as training where papers do so"
+    spec = require(name, use, **facts)
+    merge = 'val' in spec.splits and 'merge_val' in inspect.signature(spec.load).parameters
+    return load_dataset(name, root, check, **(dict(merge_val=True) if merge else {}))
 
 # %% ../nbs/17_datasets.ipynb #73b13846
 def no_junk(table:ReidTable, # To be written

@@ -13,13 +13,12 @@ import csv, json, os, re
 from collections import Counter
 from dataclasses import dataclass, replace
 from importlib import resources
-from inspect import signature
 from pathlib import Path
 import numpy as np
 import pandas as pd
 from .core import check_choice, stream
 from .data.table import COLUMNS, ROLES, Finding, ReidTable, TableError, join_tables
-from .datasets import load_dataset, require
+from .datasets import load_as_in_papers
 from .files import BROKEN, atomic_path, file_kind, safe_join, wrong_file
 from .protocols import new_network
 from .world.world import Group, World
@@ -205,13 +204,6 @@ def mixed_table(tables, # Several `ReidTable`
     return join_tables([_source(t, n, splits) for t, n in zip(tables, names)], '+'.join(names))
 
 # %% ../nbs/19_dg_protocols.ipynb #e0e32250
-def _published(name, root, check):
-    "A source as papers train on it: the validation identities of MSMT17 belong to its training split"
-    spec = require(name, 'joined training')
-    merge = 'val' in spec.splits and 'merge_val' in signature(spec.load).parameters
-    return load_dataset(name, root, check, **(dict(merge_val=True) if merge else {}))
-
-
 def load_mixed(setting='A', # Key of `MIXED`, or names of datasets
     root=None, # Folder that holds the datasets
     splits:str='all', # See `mixed_table`
@@ -219,7 +211,7 @@ def load_mixed(setting='A', # Key of `MIXED`, or names of datasets
     ) -> ReidTable:
     "The joined training set of a published setting, from disk"
     names = MIXED[check_choice('setting', setting, MIXED)] if isinstance(setting, str) else tuple(setting)
-    return mixed_table([_published(n, root, check) for n in names], names, splits)
+    return mixed_table([load_as_in_papers(n, root, 'joined training', check) for n in names], names, splits)
 
 # %% ../nbs/19_dg_protocols.ipynb #59f020ad
 MANIFEST = dict(path='path', pid='pid', camid='cam', site='site', scenario='scenario', subset='subset', role='role')

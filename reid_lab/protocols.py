@@ -9,11 +9,11 @@ __all__ = ['SEEN', 'ORDERS', 'SCENES', 'PROTOCOLS', 'OTHER_NETWORK', 'Case', 'or
 
 # %% ../nbs/18_protocols.ipynb #a5aa5d82
 from dataclasses import dataclass, replace
-from inspect import signature
+from functools import partial
 import numpy as np
 from .core import check_choice, stream
 from .data.table import ReidTable
-from .datasets import DATASETS, load_dataset, require
+from .datasets import DATASETS, load_as_in_papers
 from .world.world import PRESETS, World
 
 # %% ../nbs/18_protocols.ipynb #8bd9fb1e
@@ -144,10 +144,7 @@ def dataset_case(setting:str, # See `known_cameras`, or `A->B` for two datasets 
     every:bool=False, # Train on all cameras with as many images, drawn at random (the upper bound of Tables 1 and 6)
     ) -> Case:
     "A case from one or two datasets on disk"
-    def load(name, root):
-        spec = require(name, 'a case of new cameras', cameras=True, image_queries=True)
-        merge = 'val' in spec.splits and 'merge_val' in signature(spec.load).parameters   # MSMT17, as in papers
-        return load_dataset(name, root, **(dict(merge_val=True) if merge else {}))
+    load = partial(load_as_in_papers, use='a case of new cameras', cameras=True, image_queries=True)
     if '->' in setting:
         a, b = (s.strip() for s in setting.split('->'))
         source = load(a, root)

@@ -53,3 +53,14 @@ def outside_make():
 def oracles():
     "Test vectors worked out by hand or from public reference implementations (float64, 6 decimals)"
     return json.loads((Path(__file__).parent / "data" / "oracles.json").read_text())
+
+
+@pytest.fixture
+def no_user_settings(monkeypatch, tmp_path):
+    "The machine's own data and settings must not decide a test; gives the home folder in their place"
+    monkeypatch.delenv("REID_LAB_DATA", raising=False)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    return home

@@ -20,17 +20,10 @@ from reid_lab.datasets import DATASETS, LAYOUTS, doctor, export_world, fits, lis
 from reid_lab.data.table import SPLITS, ReidTable, TableError
 from reid_lab.world.world import TASKS
 
+pytestmark = pytest.mark.usefixtures("no_user_settings")
+
 FROM_DISK = [name for name, d in DATASETS.items() if d.folder]
 TEXT = [name for name, spec in LAYOUTS.items() if "captions" in spec.keeps]  # image-only sets: see also test_image_sets
-
-
-@pytest.fixture(autouse=True)
-def no_user_settings(monkeypatch, tmp_path):
-    "The machine's own data and settings must not decide a test"
-    monkeypatch.delenv("REID_LAB_DATA", raising=False)
-    home = tmp_path / "home"; home.mkdir()
-    monkeypatch.setenv("HOME", str(home)); monkeypatch.setenv("USERPROFILE", str(home))
-    return home
 
 
 @pytest.fixture(scope="module")

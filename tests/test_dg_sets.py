@@ -22,18 +22,12 @@ from reid_lab.data.image_sets import tiny_table
 from reid_lab.data.table import ReidTable, TableError
 from reid_lab.datasets import DATASETS, LAYOUTS, doctor, export_world, list_datasets, load_dataset
 
+pytestmark = pytest.mark.usefixtures("no_user_settings")
+
 NAMES = list(DG_SETS)
 TESTED, TRAINED = ["viper", "prid2011", "grid", "ilids"], ["cuhk02", "cuhk-sysu"]
 PAIRS03 = (843, 440, 77, 58, 49)  # identities of CUHK03 under each pair of cameras
 KINDS = dict(bmp="BMP", png="PNG", jpg="JPEG", jpeg="JPEG")
-
-
-@pytest.fixture(autouse=True)
-def no_user_settings(monkeypatch, tmp_path):
-    "The machine's own data and settings must not decide a test"
-    monkeypatch.delenv("REID_LAB_DATA", raising=False)
-    (tmp_path / "home").mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / "home")); monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
 
 
 def error(name, folder, **kw):

@@ -19,6 +19,8 @@ from reid_lab.data.image_sets import (IMAGE_SETS, SUBSETS, check_image_set, load
                                       write_images)
 from reid_lab.data.table import ReidTable, TableError
 
+pytestmark = pytest.mark.usefixtures("no_user_settings")
+
 BOXES = dict(train="bounding_box_train", query="query", gallery="bounding_box_test")
 MARKET = ["bounding_box_train/0002_c1s1_000451_03.jpg", "bounding_box_train/0002_c6s4_000476_02.jpg",
           "bounding_box_train/0007_c2s3_070952_01.jpg", "query/0001_c1s1_001051_00.jpg",
@@ -34,14 +36,6 @@ LISTS = dict(train=[("0000/0000_000_01_0303morning_0015_0.jpg", 0), ("0001/0001_
              gallery=[("0000/0000_003_06_0303noon_0113_0.jpg", 0), ("0001/0001_001_09_0303noon_0002_0.jpg", 1),
                       ("0002/0002_009_15_0303noon_0113_0.jpg", 2)])
 NAMES = list(IMAGE_SETS)
-
-
-@pytest.fixture(autouse=True)
-def no_user_settings(monkeypatch, tmp_path):
-    "The machine's own data and settings must not decide a test"
-    monkeypatch.delenv("REID_LAB_DATA", raising=False)
-    (tmp_path / "home").mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / "home")); monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
 
 
 def picture(path):

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core import check_choice, stream
-from .image_sets import write_images
+from .image_sets import first_few, write_images
 from .table import IMAGE_SUFFIXES, Finding, ReidTable, TableError
 from ..files import BROKEN, safe_join
 
@@ -134,12 +134,6 @@ def dg_rows(table:ReidTable, # Any table
     return table._with(f.iloc[:0] if _unused(f, form) else f)
 
 # %% ../../nbs/08_data.dg_sets.ipynb #aa6935aa
-def _some(items, limit=3):
-    "The first few, and how many more"
-    items = [str(i) for i in items]
-    return ', '.join(items[:limit]) + (f' and {len(items) - limit} more' if len(items) > limit else '')
-
-
 def _spelt(root, folder):
     "`folder` as it is spelt below `root`, upper or lower case, or None"
     out = Path()
@@ -176,9 +170,9 @@ def _parsed(paths, part, form, skip):
     far = f.path[~f.cam.between(0, max(form.cameras, 1) - 1)]
     if odd and not skip:
         out.append(Finding('error', f'{len(odd)} of {len(paths)} file names do not parse (expected such as '
-                           f'{form.example})', _some(odd), 'move these files away, or pass skip=True'))
+                           f'{form.example})', first_few(odd), 'move these files away, or pass skip=True'))
     if len(far): out.append(Finding('error', f'{len(far)} file names with a camera outside 1..{form.cameras}',
-                                    _some(far), f'the camera is that of {form.example}: rename these files'))
+                                    first_few(far), f'the camera is that of {form.example}: rename these files'))
     return f, out
 
 # %% ../../nbs/08_data.dg_sets.ipynb #14f7b0ef
@@ -190,7 +184,7 @@ def _twice(paths, form):
         if (k := key(p)) in first: double.append(f'{first[k]} and {p}')
         first.setdefault(k, p)
     what = f'{len(double)} base names occur twice'
-    return [Finding('error', what, _some(double), 'keep one of each')]*bool(double)
+    return [Finding('error', what, first_few(double), 'keep one of each')]*bool(double)
 
 
 def _checked_root(root, form):
@@ -218,7 +212,8 @@ def load_dg_set(root, # Folder of the set
     f = pd.concat(frames, ignore_index=True)
     found += _twice(f.path, form)
     if not (len(f) or found):
-        found = [Finding('error', f'no image in the folders {_some(form.annotations)}', str(root), 'copy them again')]
+        what = f'no image in the folders {first_few(form.annotations)}'
+        found = [Finding('error', what, str(root), 'copy them again')]
     if found: raise TableError(dataset, found)
     if form.shared: f = f[(f.cam > 0) | (f.pid <= form.shared)]
     if not form.cameras: f['cam'] = f.groupby('pid').cumcount()
@@ -328,7 +323,7 @@ def _new_protocol(root, labels, here):
     found += _twice(f.path, form)
     wrong = [n for n, c, v in zip(names, f.cam + 1, views) if c != v] if not found else []
     what = f"'camId' of {len(wrong)} images is not the camera in the name"
-    if wrong: found.append(Finding('error', what, _some(wrong), remedy))
+    if wrong: found.append(Finding('error', what, first_few(wrong), remedy))
     if found: return f, [replace(x, what=f'{path.name}: {x.what}') for x in found]
     f, both = f.assign(pid=ids), np.intersect1d(query, gallery)
     part = lambda rows, **kw: f.iloc[np.unique(rows)].sort_values('path').assign(**kw)
@@ -431,7 +426,7 @@ def unfit_dg_rows(table:ReidTable, # To be written
              *((f'{what} have no place in this layout', rows) for what, rows in _outside(f, form))]
     out = [Finding('error', f'no image for the folder {d!r}', f'{len(f)} rows', 'add images of that side')
            for d in _unused(f, form)]
-    at = lambda rows: f'{rows.sum()} rows: ' + _some(f'row {i} ({f.path[i]!r})' for i in f.index[rows])
+    at = lambda rows: f'{rows.sum()} rows: ' + first_few(f'row {i} ({f.path[i]!r})' for i in f.index[rows])
     return out + [Finding('error', what, at(rows), f'dg_rows(table, {dataset!r}) takes the rows that fit')
                   for what, rows in rules if rows.any()]
 
@@ -504,7 +499,7 @@ def _alone(table, form):
     cams = found.groupby('pid').cam.agg(set)
     alone = [p for p, i, c in zip(asks.path, asks.pid, asks.cam) if not cams.get(i, set()) - {c}]
     who = 'training images' if form.split == 'train' else 'queries'
-    return [Finding('warn', f'{len(alone)} of {len(asks)} {who} have no match under another camera', _some(alone),
+    return [Finding('warn', f'{len(alone)} of {len(asks)} {who} have no match under another camera', first_few(alone),
                     'copy the other images of these identities again')]*bool(alone)
 
 # %% ../../nbs/08_data.dg_sets.ipynb #d124deb9
@@ -516,7 +511,7 @@ def _distractors(table, form):
     n = int((~asked).sum())
     text = f'gallery: {asked.sum()} images of the query identities, {n} distractors'
     if n == form.distractors: return [Finding('ok', f'{text}, as published')]
-    return [Finding('warn', f'{text}; published: {form.distractors} distractors', _some(g.path[~asked]),
+    return [Finding('warn', f'{text}; published: {form.distractors} distractors', first_few(g.path[~asked]),
                     'a subset or another version: scores differ')]
 
 
@@ -528,8 +523,8 @@ def _partitions(table):
     lost = sorted({int(p) for i in ids for p in i} - probes)
     sizes = sorted({len(i) for i in ids})
     out = [Finding('ok' if (len(ids), sizes) == (10, [125]) else 'warn',
-                   f"{name}: {len(ids)} partitions of {_some(sizes)} training ids; published: 10 of 125")]
-    return out + [Finding('warn', f'{name}: {len(lost)} training ids without a probe image', _some(lost),
+                   f"{name}: {len(ids)} partitions of {first_few(sizes)} training ids; published: 10 of 125")]
+    return out + [Finding('warn', f'{name}: {len(lost)} training ids without a probe image', first_few(lost),
                           'copy the folder probe again')]*bool(lost)
 
 # %% ../../nbs/08_data.dg_sets.ipynb #05e0b95f
@@ -541,12 +536,13 @@ def check_dg_set(table:ReidTable, # As `load_dg_set` returned it
     form, f = DG_SETS[check_choice('dataset', dataset, DG_SETS)], table.frame
     nobody = (f.pid == 0) if form.background else (f.pid > form.shared) if form.shared else f.pid < 0
     asks, out = f.path[nobody & (f.role != 'gallery')], []
-    if len(asks): out.append(Finding('error', 'distractors among the queries', _some(asks), 'move them to the gallery'))
+    if len(asks):
+        out.append(Finding('error', 'distractors among the queries', first_few(asks), 'move them to the gallery'))
     if form.single:
         side = f.path.str.rpartition('/')[0]
         again = f.assign(side=side).duplicated(['pid', 'side'], keep=False) & ~(nobody & form.background)
         if again.any():
             what = f'{again.sum()} images of identities with several in one folder; the protocol has one'
-            out.append(Finding('error', what, _some(f.path[again]), 'keep one of each'))
+            out.append(Finding('error', what, first_few(f.path[again]), 'keep one of each'))
     out += _partitions(table) if dataset == 'grid' and files and table.reader is None else []
     return out + _alone(table, form) + _distractors(table, form)

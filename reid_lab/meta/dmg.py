@@ -6,7 +6,6 @@
 __all__ = ['split_cameras', 'two_sides', 'CameraHalves', 'virtual_weights', 'halves', 'DMGStep', 'group_rates', 'DomainRuns']
 
 # %% ../../nbs/57_meta.dmg.ipynb #172d87b4
-from contextlib import nullcontext
 import numpy as np
 import torch
 from fastcore.basics import patch

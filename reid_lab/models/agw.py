@@ -7,7 +7,6 @@ __all__ = ['NonLocal', 'with_nonlocal', 'agw_tiny', 'agw_r50']
 
 # %% ../../nbs/37_models.agw.ipynb #a0894239
 from collections import OrderedDict
-import torch
 from torch import nn
 from .backbones import ResTower
 from .bot import OF_IDS, BoT, begin_r50, load_r50, r50_tower
