@@ -121,6 +121,7 @@ def dg_rows(table:ReidTable, # Any table
     "The rows that fit the layout of `dataset`, with its cameras, roles and splits"
     form, f = DG_SETS[check_choice('dataset', dataset, DG_SETS)], table.frame
     f = f[(f.pid >= 0) & f.split.isin([form.split] if form.split else ['train', 'test'])]
+    if form.roles == {'both'} and not form.split: f = f[f.role.ne('none') | f.split.eq('train')]
     if form.roles == {'both'} and form.split == 'test': f = f[~_nobody(f)]
     if form.cameras == 2 and len(f): f = _two_cameras(f)
     if form.cameras > 2: f = f[f.cam < form.cameras]
@@ -128,7 +129,7 @@ def dg_rows(table:ReidTable, # Any table
     if form.single: f = f[~f.duplicated(['pid', 'cam']) | (_nobody(f) & form.background)]
     if form.roles != {'both'}: f = _probe_and_gallery(f, form, _nobody(f))
     elif form.split: f = f.assign(role='both')
-    else: f = f.assign(role=f.role.mask(f.split == 'train', 'both'))[f.role.ne('none') | f.split.eq('train')]
+    else: f = f.assign(role=f.role.mask(f.split == 'train', 'both'))
     if not form.cameras: f = f.assign(cam=f.groupby('pid').cumcount())
     if form.cameras == 1: f = f.assign(cam=0)
     return table._with(f.iloc[:0] if _unused(f, form) else f)
