@@ -258,7 +258,7 @@ TABLES = st.lists(st.tuples(st.integers(-1, 9), st.integers(0, 5), st.sampled_fr
 
 
 @settings(max_examples=60, deadline=None)
-@example([(7, 0, "test", "query"), (7, 4, "test", "none")], "cuhk03", True)   # an image without a role chose the cameras
+@example([(7, 0, "test", "query"), (7, 4, "test", "none")], "cuhk03", True)   # an image without a role chose cameras
 @given(TABLES, st.sampled_from(NAMES), st.booleans())
 def test_what_fits_comes_back(items, name, choose):
     "Any table: `dg_rows` fits and is its own result, and whatever has no finding survives the disk"
