@@ -14,11 +14,11 @@ from reid_lab.models.zoo import create_model, list_models
 from reid_lab.published import published_table
 from reid_lab.recipes.dmg import (DMG_PRESETS, METHODS, STUDIES, TITLES, method_settings, run_folder, run_method,
                                   scheme_of, score_case, sort_setting, train_method)
-from reid_lab.recipes.reid import reid_key
+from reid_lab.recipes.reid import new_model, reid_key
 from reid_lab.recipes.study import label
 
 
-TRAINED = [n for n in METHODS if n != "none"]
+TRAINED = [n for n in METHODS if n not in ("none", "start")]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,31 @@ def test_equal_steps_and_equal_images():
     assert all(method_settings(n, "paper").lr == 3.5e-4 for n in TRAINED)       # rates of their own are of the World
 
 
+def test_the_start_alone_is_not_trained(case, tmp_path):
+    "Its scores are those of the weights that every method begins with, and the same again from the folder"
+    setting = dict(name="start")
+    done = train_method(case.train, setting, "smoke", 3)
+    torch.manual_seed(3)
+    first = new_model(case.train, method_settings("start", "smoke"))
+    assert all(torch.equal(v, done.model.state_dict()[k]) for k, v in first.state_dict().items())
+    assert done.cost == dict(images_seen=0, train_s=0.)
+    a, b = (run_method(setting, "smoke", 3, keep=tmp_path) for _ in range(2))
+    assert [r["mAP"] for r in a] == [r["mAP"] for r in b]
+    paper = method_settings("start", "paper", weights="none")
+    assert paper.steps == paper.epochs == 0
+
+
+def test_rates_by_method_and_start():
+    "A method's own rate is that of the start, only where rates were searched, and never of a rate that was given"
+    for name in TRAINED:
+        m, base = METHODS[name], method_settings("bot").lr / METHODS["bot"].lr_mult
+        assert method_settings(name).lr == pytest.approx(base*m.lr_mult)
+        assert method_settings(name, weights="none").lr == pytest.approx(base*m.scratch_mult)
+        assert method_settings(name, lr=.01).lr == .01
+    other = method_settings("dmg", model="clip_reid_tiny")      # brings its own settings of that preset
+    assert (other.prompt_epochs, dict(other.model_kw)["w_id"], other.steps) == (10, 1., 300)
+
+
 def test_settings_reach_what_they_name():
     scheme = scheme_of("dmg", 2, second_order=True, inner_lr=.5, virtual_cams=True, tries=3)
     step = scheme.strategy()
@@ -88,6 +113,7 @@ def test_settings_reach_what_they_name():
     (lambda: run_method(dict(name="bot", cams=3), "smoke", dataset="mixed world"), "\\['cams'\\] describe the World"),
     (lambda: method_settings("dmg", "smoke", model="frozen"), "method='none' goes with a control"),
     (lambda: method_settings("none", "smoke"), "model='bot_tiny' is trained"),
+    (lambda: method_settings("start", "smoke", steps=5), "steps=5, but method='start' is not trained"),
     (lambda: run_method(dict(name="bot"), "quick", seed=0, dataset="mixed wrld"), "Did you mean 'mixed world'"),
     (lambda: run_method(dict(name="bot"), "quick", seed=503), "was trained on already")])
 def test_wrong_settings(bad, message):

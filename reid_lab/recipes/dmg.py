@@ -33,10 +33,11 @@ class Method:
     step: str = 'plain'         # key of `STEPS`
     usual: tuple = ()           # (argument, value) of the step
     batches: int = 1            # images of a step over those of the preset
-    epochs: int = 1             # steps over those of the preset
+    epochs: int = 1             # steps over those of the preset; 0: the start alone
     loss: tuple = ()            # (argument, value) of the model
     tower: str = ''             # family of the model, if it is another than the preset's
-    lr_mult: float = 1.         # peak rate over the preset's, at quick and smoke
+    lr_mult: float = 1.         # peak rate over the preset's, from a start, at quick and smoke
+    scratch_mult: float = 1.    # the same, from random numbers
     cameras: bool = False       # statistics of each test camera are estimated
     published: tuple = ()       # names of its rows in Tables 4 and 6
 
@@ -56,6 +57,7 @@ METHODS = {
     'mldg': Method('MLDG', 'halves', (('md', 0.), ('support', 1.), ('second_order', True)), 2),
     'reptile': Method('Reptile', 'domains', batches=2),
     'cbn': Method('CBN', 'cameras', batches=2, cameras=True, published=('CBN',)),
+    'start': Method('Start alone (control)', epochs=0),
     'none': Method('No training (control)')}
 TITLES = {k: m.title for k, m in METHODS.items()}
 
@@ -90,9 +92,8 @@ def scheme_of(method:str, # Key of `METHODS`
     return STEPS[m.step](k, **{**dict(m.usual), **settings})
 
 # %% ../../nbs/86_recipes.dmg.ipynb #5deea8bf
-DMG_PRESETS = dict(smoke=replace(REID_PRESETS['smoke'], steps=12), quick=replace(REID_PRESETS['quick'], steps=300),
-                   full=REID_PRESETS['full'], paper=REID_PRESETS['paper'])
-_BY_METHOD = ('smoke', 'quick')     # presets at which methods have rates of their own
+DMG_PRESETS = tuple(REID_PRESETS)
+_OWN_STEPS = dict(smoke=12, quick=300)      # presets of the World: fewer batches, and rates by method
 
 
 def method_settings(method:str='dmg', # Key of `METHODS`
@@ -100,14 +101,18 @@ def method_settings(method:str='dmg', # Key of `METHODS`
     **changes, # Fields of `ReidTrain`; a given `lr`, `steps` or `batch_size` is taken as it is
     ) -> ReidTrain:
     "What a method trains with"
-    m, base = METHODS[check_choice('method', method, METHODS)], DMG_PRESETS[check_choice('preset', preset, DMG_PRESETS)]
-    s = replace(base, batch_size=base.batch_size*m.batches, steps=base.steps*m.epochs, epochs=base.epochs*m.epochs,
-                lr=base.lr*(m.lr_mult if preset in _BY_METHOD else 1.))
-    s = reid_settings(s, **changes)
+    m = METHODS[check_choice('method', method, METHODS)]
+    s = reid_settings(check_choice('preset', preset, DMG_PRESETS), **changes)
     if MODELS[s.model].trains == (method == 'none'):
         raise ValueError(f"model={s.model!r} is {'trained' if method == 'none' else 'not trained'}; method='none' goes "
                          "with a control such as model='frozen', the other methods with a model that is trained")
     if method == 'none': return s
+    if not m.epochs and (given := [k for k in ('steps', 'epochs') if changes.get(k)]):
+        raise ValueError(f"{given[0]}={changes[given[0]]}, but method={method!r} is not trained; give steps to another")
+    rate = (m.scratch_mult if s.start == 'none' else m.lr_mult) if preset in _OWN_STEPS else 1.
+    own = dict(batch_size=s.batch_size*m.batches, steps=_OWN_STEPS.get(preset, s.steps)*m.epochs,
+               epochs=s.epochs*m.epochs, lr=s.lr*rate)
+    s = replace(s, **{k: v for k, v in own.items() if k not in changes})
     if m.tower and MODELS[s.model].family != m.tower:
         s = replace(s, model=next(n for n, r in MODELS.items() if r.family == m.tower
                                   and r.size == MODELS[s.model].size))
@@ -192,7 +197,8 @@ def run_method(setting:dict, # See `sort_setting`
             for k, m in found.items()]
 
 # %% ../../nbs/86_recipes.dmg.ipynb #1e92b268
-_MAIN = ('bot', 'bot_double', 'md', 'mg', 'dmg')
+_PARTS = ('bot', 'bot_double', 'halves', 'md', 'mg', 'dmg')
+_MAIN = ('start', 'bot', 'bot_long', *_PARTS[1:])   # equal steps and equal images
 _ALL = ('softmax', 'bot', 'center', 'circle', 'agw', 'bot_double', 'cbn', 'mldg', 'reptile', 'md', 'mg', 'dmg')
 _PAIR = ('bot_double', 'mg', 'dmg')     # what a regime compares
 
@@ -203,27 +209,28 @@ def _axis(text, x): return Axes(x, text, 'method', 'test')
 _SETS = tuple(f'{a}->world-1, world-2, world-3' for a in ('world-1', 'world-2', 'world-3'))
 _INNER = (0., 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 STUDIES = dict(
-    main=Study('parts of DMG-Net', tuple(grid(*_MAIN)), ('Table 2', 'Table 6', 'Fig. 1', 'Fig. 4'), 5,
+    main=Study('parts of DMG-Net at equal steps and images', tuple(grid(*_MAIN)), ('Table 2', 'Table 6', 'Fig. 1', 'Fig. 4'), 5,
                shows=('lists',)),
     methods=Study('baselines', tuple(grid(*_ALL)), ('Table 4',), 5),
     transfer=Study('direct transfer between sets', tuple(grid('bot', dataset=_SETS)), ('Table 1', 'Table 3'), 3,
                    shows=('matrix',)),
     mixed=Study('joined sets, four small targets', tuple(grid('bot', 'bot_double', 'dmg')), ('Table 5',), 3,
                 run=(('dataset', 'mixed world'),)),
-    images=Study('equal steps and equal images', tuple(grid('bot', 'bot_double', 'bot_long', 'halves', 'dmg')),
-                 seeds=5),
+    scratch=Study('the same from random numbers', tuple(grid(*_MAIN[1:], weights=('none',))), seeds=5),
     inner=Study('rate of the virtual step', (*grid('halves', 'bot_double'), *grid('mg', inner_lr=_INNER),
                 *grid('mg', inner_lr=(1e-3, 1e-2, 3e-2), second_order=(True,))), seeds=2, chooses=True,
                 axes=_axis('rate of the virtual step', 'inner_lr')),
-    rates=Study('peak rates', tuple(grid(*_MAIN, 'halves', lr=(3e-4, 7e-4, 1.5e-3, 3e-3))), seeds=2, chooses=True,
+    rates=Study('peak rates', tuple(grid(*_PARTS, lr=(3e-4, 7e-4, 1.5e-3, 3e-3))), seeds=2, chooses=True,
                 axes=_axis('peak rate', 'lr')),
+    scratch_rates=Study('peak rates from random numbers', tuple(grid(*_PARTS, weights=('none',), lr=(
+        1.5e-3, 3e-3, 6e-3))), seeds=2, chooses=True, axes=_axis('peak rate', 'lr')),
     steps=Study('longer training', tuple(grid(*_PAIR, steps=(100, 300, 900))), seeds=3, axes=_axis('steps', 'steps')),
+    scratch_steps=Study('longer training from random numbers', tuple(grid(*_PAIR, weights=('none',), steps=(
+        100, 300, 900))), seeds=3, axes=_axis('steps', 'steps')),
     cameras=Study('cameras of a site', tuple(grid(*_PAIR, cams=(4, 6, 12), cams_per_id=(4,))), seeds=3,
                   axes=_axis('cameras of a site', 'cams')),
     people=Study('people of a site', tuple(grid(*_PAIR, ids=tuple((n, 6, 20, 25, 25) for n in (15, 60)))), seeds=3),
     shift=Study('difference between cameras', tuple(grid(*_PAIR, severity=((.2, .9), (.4, .9), (.9, .9)))), seeds=3),
-    scratch=Study('from random numbers', tuple(grid(*_PAIR, weights=('none',), steps=(300, 900))), seeds=3,
-                  axes=_axis('steps', 'steps')),
     support=Study('the support loss in the objective', tuple(grid('mg', 'dmg', support=(0., .5, 1.))), seeds=3,
                   axes=_axis('weight of the support loss', 'support')),
     order=Study('second order', (*grid('bot_double'), *grid('mg', 'dmg', second_order=(False, True))), seeds=3))

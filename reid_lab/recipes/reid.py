@@ -39,7 +39,7 @@ class ReidTrain:
     model: str = 'bot_tiny'     # key of the zoo, an image model
     model_kw: tuple = ()        # (name, value) pairs
     weights: str = ''           # where it starts, see `start_of`: `world`, `none`, a name, a file or a folder
-    steps: int = 500            # batches
+    steps: int = 500            # batches; 0: the start alone
     epochs: int = 0             # or passes over the images; 0: `steps` counts
     batch_size: int = 64
     k: int = 4                  # images per person
@@ -179,6 +179,7 @@ def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
     torch.manual_seed(seed)
     if not MODELS[s.model].trains: return _untrained(new_model(table, s), s, key, folder)
     model, rows = new_model(table, s), table.where(split='train')
+    if not (s.steps or s.epochs): return _untrained(model, s, key, folder)
     loader = Batches(rows, s.batch_size, model.size, seed=seed, sampler=scheme.sampler, k=s.k, augment=s.augment,
                      resample=s.resample)
     def stage_1(model):
