@@ -217,9 +217,8 @@ STUDIES = dict(
     mixed=Study('joined sets, four small targets', tuple(grid('bot', 'bot_double', 'dmg')), ('Table 5',), 3,
                 run=(('dataset', 'mixed world'),)),
     scratch=Study('the same from random numbers', tuple(grid(*_MAIN[1:], weights=('none',))), seeds=5),
-    inner=Study('rate of the virtual step', (*grid('halves', 'bot_double'), *grid('mg', inner_lr=_INNER),
-                *grid('mg', inner_lr=(1e-3, 3e-3, 5e-3), second_order=(True,))), seeds=2, chooses=True,
-                axes=_axis('rate of the virtual step', 'inner_lr')),
+    inner=Study('rate of the virtual step', (*grid('halves', 'bot_double'), *grid('mg', inner_lr=_INNER)), seeds=2,
+                chooses=True, axes=_axis('rate of the virtual step', 'inner_lr')),
     rates=Study('peak rates', tuple(grid(*_PARTS, lr=(3e-4, 7e-4, 1.5e-3, 3e-3))), seeds=2, chooses=True,
                 axes=_axis('peak rate', 'lr')),
     scratch_rates=Study('peak rates from random numbers', tuple(grid(*_PARTS, weights=('none',), lr=(
@@ -233,4 +232,5 @@ STUDIES = dict(
     shift=Study('difference between cameras', tuple(grid(*_PAIR, severity=((.2, .9), (.4, .9), (.9, .9)))), seeds=3),
     support=Study('the support loss in the objective', tuple(grid('mg', 'dmg', support=(0., .5, 1.))), seeds=3,
                   axes=_axis('weight of the support loss', 'support')),
-    order=Study('second order', (*grid('bot_double'), *grid('mg', 'dmg', second_order=(False, True))), seeds=3))
+    order=Study('second order', tuple(grid('mg', second_order=(False, True), inner_lr=(1e-3, 5e-3))), seeds=3,
+                axes=Axes('inner_lr', 'rate of the virtual step', 'second_order', 'test')))
