@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['WIDTHS', 'COLOURS', 'MARKERS', 'LINES', 'RIGHT', 'WRONG', 'STYLE', 'NO_DATE', 'paper_style', 'PaperFigure',
            'paper_figure', 'file_name', 'export', 'wrap_text', 'literal', 'curves', 'masking_curves', 'read_log',
-           'learning_curves', 'bars_paired', 'ranked_lists']
+           'learning_curves', 'bars_paired', 'heat_map', 'ranked_lists']
 
 # %% ../../nbs/62_figures.base.ipynb #c435a727
 import io, json, math, re, zlib
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+import numpy as np
 from matplotlib import rc_context, rcdefaults
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
@@ -312,6 +313,36 @@ def bars_paired(frame, # One row a run
         n = sorted({p.n for p in pairs})
         left.set_xlabel(label)
         right.set_xlabel(f"paired difference\n(95 % interval, n={'-'.join(map(str, n))})")
+    return fig
+
+# %% ../../nbs/62_figures.base.ipynb #48302b27
+def heat_map(matrix, # DataFrame: rows, columns and numbers
+    label:str='', # Text of the numbers
+    xlabel:str='tested on', # Text of the columns
+    ylabel:str='trained on', # Text of the rows
+    digits:int=1, # Decimals
+    column:str='cvpr', # Key of `WIDTHS`
+    width:float=None, # Inches, instead of the column's
+    height:float=None, # Inches
+    ) -> PaperFigure:
+    "Numbers on coloured cells, the best of each column in bold; an empty cell was not measured"
+    values = matrix.to_numpy(float)
+    if values.ndim != 2 or not values.size or not np.isfinite(values).any():
+        raise ValueError(f"matrix of {values.shape} holds no number; give one row a training set, one column a test")
+    with paper_style(column, width) as w:
+        fig = paper_figure(w, height or .8 + .3*len(matrix), layout='constrained')
+        ax = fig.subplots()
+        low, high = np.nanmin(values), np.nanmax(values)
+        image = ax.imshow(values, cmap='Blues', aspect='auto', vmin=low - .25*(high - low), vmax=high + 1e-9)
+        for r, c in zip(*np.nonzero(np.isfinite(values))):
+            best = values[r, c] == np.nanmax(values[:, c])
+            ax.text(c, r, f'{values[r, c]:.{digits}f}', ha='center', va='center', weight='bold' if best else 'normal',
+                    color='white' if image.norm(values[r, c]) > .6 else '#222222')
+        ax.set_xticks(range(matrix.shape[1]), [literal(wrap_text(str(v), 1., 7)) for v in matrix.columns])
+        ax.set_yticks(range(matrix.shape[0]), [literal(wrap_text(str(v), 1.1, 7)) for v in matrix.index])
+        ax.set(xlabel=xlabel, ylabel=ylabel, title=literal(label))
+        ax.tick_params(length=0); ax.grid(False)
+        for side in ax.spines.values(): side.set_visible(False)
     return fig
 
 # %% ../../nbs/62_figures.base.ipynb #6aa2d869
