@@ -30,9 +30,11 @@ beside, next to | pavement, sidewalk"""
 _THINGS = """short pants, shorts, skirt, dress, dress shoes, leather shoes, ankle boots, boots, sandals, shoes,
 shirt, top, jacket, coat, overcoat, school bag, shoulder bag, satchel, messenger bag, shopping bag, plastic bag,
 bag, umbrella, water bottle, bottle, coffee cup, paper cup, cup, notebook, book, baseball cap, cap, woollen hat,
-hat, hair, ponytail, bun, logo, print, emblem, stripes, checks, dots, socks, belt, scarf, gloves, watch"""
+hat, hair, ponytail, bun, logo, print, emblem, stripes, checks, dots, socks, belt, scarf, gloves, watch, loafers,
+slippers, heels, open shoes, windbreaker, frock, blouse, cardigan, polo shirt, vest, suit, uniform, sunglasses,
+headphones, earphones, helmet, suitcase, necklace, bracelet, earrings"""
 _COLOURS = """black, white, red, green, blue, yellow, orange, pink, brown, beige, khaki, cream, olive, army green,
-olive green, blond, fair, golden, silver"""
+olive green, blond, fair, golden, silver, sand-coloured"""
 _phrases = lambda text: [' '.join(p.split()) for p in text.split(',')]
 SAME = {g[0]: tuple(g) for g in map(_phrases, _SAME.split('|'))} # first phrase -> all phrases that mean the same
 _FIRST = {p: k for k, g in SAME.items() for p in g}
@@ -62,7 +64,7 @@ def facts_said(text:str, # A caption
 _FRAMES = ('the picture shows {}', 'in the picture there is {}', 'here one sees {}', 'a photo of {}') # of a noun phrase
 _SHOWN = ('as the picture shows, {}', 'it can be seen that {}', 'in this picture, {}') # of a sentence
 _FRAMED = re.compile(r"(?:the|this|a) (?:image|picture|photo|photograph) (?:shows|depicts|of) |in the picture there is "
-                     r"|here one sees |there is (?=an? )|the person is (?=an? )", re.I)
+                     r"|here one sees |in the picture: |there is (?=an? )|the person is (?=an? )", re.I)
 _SHOWING = re.compile('|'.join(f.format('') for f in _SHOWN), re.I)
 _FINITE = frozenset("""is are was has have wears wear carries holds walks stands runs seems looks appears can does
 do shows comes consists sits goes falls fall reaches reach hangs reveals rests completes who which that put
@@ -154,8 +156,8 @@ class RuleRewriter:
         rng, text = quick_rng(stream(self.seed, 'rewrite', caption)), caption
         for _ in range(8):
             text = self._once(caption, rng)
-            if text != caption: break
-        return text
+            if text != caption: return text
+        return f'In the picture: {_lower(caption.strip())}'
 
 # %% ../../nbs/16_data.cross_set.ipynb #b3566f53
 PROMPT = ("Describe the same person again in other words and in another order; the text may have any length. "
@@ -222,6 +224,7 @@ def local_rewriter(path, # Folder of a text-generation model of `transformers`
 def _rewriters(rewrite, seed):
     "Name -> function"
     if rewrite is None: return {'rules': RuleRewriter(seed)}
+    if isinstance(rewrite, str): rewrite = {'rewrite': rewrite} # a name is no function
     if not isinstance(rewrite, dict):
         ways = [rewrite] if callable(rewrite) else list(rewrite)
         rewrite = {getattr(w, 'name', None) or getattr(w, '__name__', type(w).__name__): w for w in ways}
