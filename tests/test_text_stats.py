@@ -94,7 +94,9 @@ def test_histograms_hold_every_caption():
     left, right = fig.axes
     shares = [p.get_data().values for p in left.patches]
     assert shares[0][:2].tolist() == [50, 25] and [s.sum() for s in shares] == [100, 100, 0]
-    assert left.patches[0].get_data().edges[1] == 5 and left.get_xlim()[1] >= 40
+    assert left.patches[0].get_data().edges[1] == 5 and left.get_xlim()[0] == 0 and left.get_xlim()[1] >= 40
+    far = text_histograms({"x": ["a " * 40, "a " * 47]}, words=5).axes[0]
+    assert far.get_xlim() == (40, 55) and far.patches[0].get_data().values.sum() == 100
     assert [p.get_data().values.sum() for p in right.patches] == [100, 100, 0]
     assert len(fig.legends) == 1 and fig.picture()[:4] == b"\x89PNG"
 

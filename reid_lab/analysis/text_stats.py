@@ -90,12 +90,13 @@ def stats_table(sources, # Name -> what `text_stats` takes
 # %% ../../nbs/75_analysis.text_stats.ipynb #82e09941
 def _steps(ax, values, width, names, label):
     "One outline a dataset, in percent of its captions"
-    top = max([v.max() for v in values if len(v)], default=0)
-    edges = np.arange(0, top + 2*width, width)
+    every = np.concatenate([*values, [0] if not any(map(len, values)) else []])
+    edges = np.arange(0, every.max() + 2*width, width)
+    left = edges[int(every.min()//width)] if every.min() > every.max()/3 else 0 # no empty third
     for i, (v, name) in enumerate(zip(values, names)):
         share = 100*np.histogram(v, edges)[0]/max(len(v), 1)
         ax.stairs(share, edges, color=COLOURS[i % 7], ls=LINES[i % 7], lw=1.2, label=literal(name))
-    ax.set(xlabel=label, xlim=(0, edges[-1]), ylim=(0, None)); ax.grid(axis='y')
+    ax.set(xlabel=label, xlim=(left, edges[-1]), ylim=(0, None)); ax.grid(axis='y')
 
 
 def text_histograms(sources, # Name -> what `text_stats` takes

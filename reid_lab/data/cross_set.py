@@ -25,7 +25,7 @@ denim jeans, denims | leggings, tights | sneakers, trainers, sports shoes, runni
 handbag, purse | waist bag, belt bag | phone, mobile phone, smartphone | beanie, knit cap | sun hat, brimmed hat |
 glasses, spectacles | grey, gray | dark grey, dark gray, charcoal | navy, navy blue, dark blue | light blue, sky
 blue, pale blue | turquoise, teal | burgundy, maroon, dark red | purple, violet | striped, stripy | plaid, checked,
-chequered | dotted, polka-dot, spotted | strolling, walking | holding, gripping | holds, grips | near, close to |
+chequered | dotted, polka-dot, spotted | strolling, walking | near, close to |
 beside, next to | pavement, sidewalk"""
 _THINGS = """short pants, shorts, skirt, dress, dress shoes, leather shoes, ankle boots, boots, sandals, shoes,
 shirt, top, jacket, coat, overcoat, school bag, shoulder bag, satchel, messenger bag, shopping bag, plastic bag,
@@ -146,8 +146,8 @@ class RuleRewriter:
         rng.shuffle(more)
         out = [_reframe(opening, rng)]
         for s in more[:len(more) - round(self.shorten*len(more))]:
-            join = len(out) > 1 and len((out[-1] + s).split()) < 22 and rng.random() < .35 and s[:1] != _lower(s)[:1]
-            if join and not re.search(r'[!?]$', out[-1]): out[-1] += ', and ' + _lower(s)
+            short = len(out) > 1 and len((out[-1] + s).split()) < 22 and not re.search(r', and |[!?]$', out[-1])
+            if short and rng.random() < .35 and s[:1] != _lower(s)[:1]: out[-1] += ', and ' + _lower(s)
             else: out.append(s)
         return _exchange(' '.join(map(_sentence, out)), rng, self.synonyms)
 
