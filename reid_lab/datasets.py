@@ -15,11 +15,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from .core import check_choice
+from .data.cross_set import cross_set_notes, load_cross_set, write_cross_set
 from .data.checks import decode_findings, decode_images, file_findings, look_at_files
 from .data.dg_sets import DG_SETS, check_dg_set, load_cuhk03, load_dg_set, unfit_dg_rows, write_dg_set
 from .data.image_sets import IMAGE_SETS, check_image_set, load_image_set, unfit_rows, write_image_set
 from .data.table import SPLITS, Finding, ReidTable, TableError
-from .data.text_sets import TEXT_SETS, load_mals, load_text_set, write_mals, write_text_set
+from .data.text_sets import (TEXT_SETS, annotation_files, load_mals, load_text_set, write_mals,
+                                     write_text_set)
 from .files import atomic_path
 
 # %% ../nbs/17_datasets.ipynb #fb15bae3
@@ -43,6 +45,8 @@ class Dataset:
     check: Callable = None  # `check(table, files=True)` -> findings; default: those on files, captions and numbering
     counts_of: Callable = None  # `counts_of(**options)` -> counts, where the loader's options change them
     index_cameras: bool = False  # The column cam counts the images of an identity
+    files: Callable = None  # `files(folder)` -> annotation files in it; default: those that `annotations` match
+    notes: Callable = None  # `notes(table)` -> what the doctor finds besides
 
     @property
     def splits(self) -> tuple: # Those that `counts` names
@@ -67,8 +71,10 @@ def _load_world(root=None, preset='quick', seed=0, **options):
 def _text_set(dataset, **rest):
     "The entries that a text-to-image benchmark takes from its `TextSet`"
     form = TEXT_SETS[dataset]
-    return dict(load=partial(load_text_set, dataset=dataset), folder=form.folder, captions=True,
-                cameras=bool(form.camera), annotations=(*form.annotations, *form.processed.values()), **rest)
+    entries = dict(load=partial(load_text_set, dataset=dataset), folder=form.folder, captions=True,
+                   cameras=bool(form.camera), annotations=(*form.annotations, *form.processed.values()),
+                   files=partial(annotation_files, dataset=dataset) if form.any_name else None)
+    return entries | rest
 
 
 def _image_set(dataset, **rest):
@@ -96,6 +102,7 @@ def _cuhk03_counts(labels='detected', protocol='new', **rest):
 
 # %% ../nbs/17_datasets.ipynb #b1489cbf
 # long: one record a dataset
+_CLIP = dict(mean=(.48145466, .4578275, .40821073), std=(.26862954, .26130258, .27577711))  # own ones not published
 DATASETS = {
     'world': Dataset('World', _load_world, captions=True, cameras=True, image_queries=True,
         mean=(.42, .41, .39), std=(.21, .19, .19),  # of the smoke preset
@@ -115,6 +122,14 @@ DATASETS = {
         mean=(.27722597, .26065794, .3036557), std=(.2609547, .2508087, .25293276),
         layout='RSTPReid/data_captions.json + imgs/*.jpg',
         citation='Zhu et al., DSSL: Deep Surroundings-person Separation Learning, ACM MM 2021'),
+    'ufine6926': Dataset('UFine6926', **_text_set('ufine6926'),
+        counts=dict(train=(4926, 18577, 37154), test=(2000, 7629, 15258)), **_CLIP,
+        layout='UFine6926/UFine6926.json (or any other name) + images/1.jpg',
+        citation='Zuo et al., UFineBench: Towards Text-based Person Retrieval with Ultra-fine Granularity, CVPR 2024'),
+    'ufine3c': Dataset('UFine3C', **_text_set('ufine3c', load=load_cross_set, notes=cross_set_notes),
+        counts=dict(test=(2250, 7446, 37939)), **_CLIP,
+        layout='UFine3C/UFine3C.json (or any other name) + images/1.jpg',
+        citation='Zuo et al., UFineBench: Towards Text-based Person Retrieval with Ultra-fine Granularity, CVPR 2024'),
     'mals': Dataset('MALS', load_mals, 'MALS', ('gene_attrs/g_*_attrs.json',), captions=True,
         counts=dict(train=(1510330, 1510330, 1510330)),
         mean=(.4416847, .41812873, .4237452), std=(.3088255, .29743394, .301009),
@@ -208,8 +223,14 @@ def _config_root(path:Path):
     return m and m[2]
 
 
+def _found(folder, spec):
+    "Annotations of a dataset in `folder`"
+    return spec.files(folder) if spec.files else [p for a in spec.annotations for p in sorted(folder.glob(a))]
+
+
 def _holds(folder, spec):
     "Whether one of the annotations of a dataset is in `folder`"
+    if spec.files: return bool(spec.files(folder))
     return any(next(folder.glob(a), None) for a in spec.annotations)
 
 # %% ../nbs/17_datasets.ipynb #63f69616
@@ -321,12 +342,20 @@ class Layout:
     unfit: Callable = no_junk  # `unfit(table)` -> findings on rows that have no place
 
 # %% ../nbs/17_datasets.ipynb #be1838ab
+def _test_only(table):
+    "A test set has no place for other splits, nor for junk"
+    n = int((table['split'] != 'test').sum())
+    here = Finding('error', 'this layout is a test set', f"{n} rows of other splits", "table.where(split='test')")
+    return no_junk(table) + [here]*bool(n)
+
+
 def _text_layouts(dataset, form):
-    "A benchmark's own layout and the processed one"
+    "A benchmark's own layout and, where there is one, the processed one"
     write = partial(write_text_set, dataset=dataset)
     keeps = ('pid', *['cam']*bool(form.camera), 'split', 'captions')
-    return {dataset: Layout(write, dataset, keeps),
-            f'{dataset}-processed': Layout(partial(write, processed=True), dataset, keeps, needs_caption=True)}
+    own = {dataset: Layout(write, dataset, keeps)}
+    if not form.processed: return own
+    return own | {f'{dataset}-processed': Layout(partial(write, processed=True), dataset, keeps, needs_caption=True)}
 
 
 def _image_layouts(dataset, form):
@@ -345,6 +374,7 @@ def _dg_layout(dataset, form):
 
 LAYOUTS = {
     **{layout: x for name, form in TEXT_SETS.items() for layout, x in _text_layouts(name, form).items()},
+    'ufine3c': Layout(write_cross_set, 'ufine3c', ('pid', 'split', 'captions', 'source'), unfit=_test_only),
     'mals': Layout(write_mals, 'mals', ('captions', 'attrs'), True),  # one caption an image; attributes in MALS terms
     **{layout: x for name, form in IMAGE_SETS.items() for layout, x in _image_layouts(name, form).items()},
     **{name: _dg_layout(name, form) for name, form in DG_SETS.items()}}
@@ -468,7 +498,7 @@ def doctor(name:str, # Key of `DATASETS`
     try:
         if spec.folder:
             root = find_root(name, root)
-            used = [p.name for a in spec.annotations for p in sorted(root.glob(a))]
+            used = [p.name for p in _found(root, spec)]
             found.append(Finding('ok', f"found {', '.join(used[:4] + ['...'][:len(used) > 4])}", str(root)))
         table = spec.load(root, **options)
     except TableError as e: return Report(name, (*found, *e.findings))
@@ -477,6 +507,7 @@ def doctor(name:str, # Key of `DATASETS`
     if spec.counts: found += _check_counts(table, spec.counts_of(**options) if spec.counts_of else spec.counts)
     found += _check_facts(table, spec)
     if not spec.check: found += _check_texts(table) + _check_ids(table)
+    if spec.notes: found += spec.notes(table)
     bad = table.findings('none', shared=spec.shared)
     found += bad or [Finding('ok', 'splits, ids, captions and paths are consistent')]
     return Report(name, (*found, *_file_checks(table, spec, check, n, headers=True, quiet=quiet)), table)

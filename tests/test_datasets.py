@@ -35,6 +35,9 @@ def written(tmp_path_factory):
 
 
 def small(layout):
+    if layout == "ufine3c":  # test only, and a column of its own
+        t = tiny_table(n_ids=8, per_id=2).where(split="test")
+        return t._with(t.frame.assign(source=["A"] * 2 + ["B"] * 2))
     if layout in TEXT: return tiny_table(n_ids=8, per_id=2, n_captions=1 if layout == "mals" else 2)
     t = tiny_table(8, 2, 0, roles=True)
     if layout in DG_SETS:  # in the order of the folders
@@ -112,9 +115,10 @@ def test_the_doctor_sees_a_wrong_record(fact, written, monkeypatch):
 
 
 def test_splits_are_those_with_published_counts():
-    two = {"icfg-pedes", "market1501", "dukemtmc-reid"}
+    two = {"icfg-pedes", "ufine6926", "market1501", "dukemtmc-reid"}
+    one = {"mals": ("train",), "ufine3c": ("test",)}
     for n in {"world", "mals", *TEXT_SETS, *IMAGE_SETS}:
-        assert DATASETS[n].splits == (("train", "test") if n in two else ("train",) if n == "mals" else SPLITS), n
+        assert DATASETS[n].splits == (("train", "test") if n in two else one.get(n, SPLITS)), n
 
 
 def test_require_says_what_is_missing_and_what_fits():
@@ -141,7 +145,8 @@ def test_no_list_of_names_is_kept_beside_the_records():
     assert {spec.dataset for spec in LAYOUTS.values()} <= set(DATASETS)
     assert {*TEXT_SETS, *IMAGE_SETS, *DG_SETS} <= set(DATASETS)
     assert {n for n, spec in LAYOUTS.items() if spec.dataset in TEXT_SETS} == {
-        f"{n}{x}" for n in TEXT_SETS for x in ("", "-processed")}
+        f"{n}{x}" for n, form in TEXT_SETS.items() for x in ("", "-processed")[:1 + bool(form.prefix)]}
+    assert {n for n, form in TEXT_SETS.items() if not form.prefix} == {"ufine6926", "ufine3c"}
     assert D.describe_datasets().index.tolist() == list(DATASETS)
 
 
@@ -229,8 +234,11 @@ def test_world_loads_by_name():
 @pytest.mark.parametrize("layout", TEXT)
 def test_world_survives_each_layout(layout, tmp_path):
     w = load_dataset("world", preset="smoke").where(captions=len)
-    w = w.take(np.sort(np.random.default_rng(0).permutation(len(w))[:40]))
     spec = LAYOUTS[layout]
+    if layout == "ufine3c":
+        with pytest.raises(TableError, match="this layout is a test set"): export_world(w, layout, tmp_path / "w")
+        w = w.where(split="test")
+    w = w.take(np.sort(np.random.default_rng(0).permutation(len(w))[:40]))
     got = load_dataset(spec.dataset, export_world(w, layout, tmp_path / "w"), check="all")
     key = lambda t, first: sorted(zip(t["split"] if "split" in spec.keeps else t["cam"] * 0,
                                       t["captions"].map(lambda c: c[:1] if first else c)), key=str)
@@ -458,7 +466,7 @@ def test_export_refuses_what_would_be_lost(tmp_path):
     t = tiny_table()
     with pytest.raises(ValueError, match="layout='market' is not known"): export_world(t, "market", tmp_path / "x")
     silent = ReidTable(t.frame.assign(captions=[[]] * 12), None, t.reader)
-    for layout in TEXT:
+    for layout in set(TEXT) - {"ufine3c"}:
         spec = LAYOUTS[layout]
         if spec.needs_caption:
             with pytest.raises(TableError, match="without a caption"): export_world(silent, layout, tmp_path / layout)

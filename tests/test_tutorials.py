@@ -273,7 +273,7 @@ def test_the_steps_can_be_read(name):
     assert re.fullmatch(rf"{registry}\.update\(\{{?", first) and last in (")", "})") and lines
     assert first in t.steps.replace("`", "") and registry in t.steps and t.title.count("\n") == 1
     taken = {p.name[:2] for p in (ROOT/"nbs").glob("[0-9][0-9]_*.ipynb")}
-    number, free = Path(t.notebook).name[:2], re.search(r"The number is free \(([^)]*) are\)", t.steps)[1]
+    number, free = Path(t.notebook).name[:2], re.search(r"The number is free \(([^)]*) (?:are|is)\)", t.steps)[1]
     ranges = [(int(a), int(b or a)) for a, b in re.findall(r"(\d\d)(?: to (\d\d))?", free)]
     numbers = {f"{n:02}" for a, b in ranges for n in range(a, b + 1)}
     assert number in numbers and not numbers & taken, f"not free: {numbers & taken}"

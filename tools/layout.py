@@ -20,7 +20,7 @@ START, END = "<!-- layout: made by tools/layout.py -->", "<!-- end of layout -->
 AREAS = {  # decade -> (name, what it holds, what it may not hold)
     "0": ("Core and data", "checks, seeds, paths; `ReidTable`, tokenizers, batches, dataset layouts",
           "models, metrics"),
-    "1": ("World and datasets", "the rendered benchmark, the registry of datasets, protocols", "training"),
+    "1": ("World and datasets", "the rendered benchmark, cross sets, the registry of datasets, protocols", "training"),
     "2": ("Features and losses", "`Embeddings`, metrics, ranking, losses, schedules", "models, state"),
     "3": ("Weights and image models", "where networks start, backbones, BoT, TransReID, CLIP-ReID", "training"),
     "4": ("Text-to-image models, registry", "two towers, CAMeL, the registry of all models", "training"),
