@@ -19,7 +19,8 @@ from reid_lab.models.zoo import sample_batch
 SIZE, BIG, DIM, VOCAB, N_IDS = (64, 32), (384, 128), 64, 49408, 7
 SMALL = dict(dim=DIM, vision=dict(width=64, layers=2, head_width=32, patch_size=16),
              text=dict(width=32, layers=2, heads=2))
-WORDS = ["a man in a red coat with a black bag", "a tall woman in blue jeans", "a man with a hat", "a boy in white shoes"]
+WORDS = ["a man in a red coat with a black bag", "a tall woman in blue jeans", "a man with a hat",
+         "a boy in white shoes"]
 TOWERS = {"visual", "transformer", "token_embedding", "positional_embedding", "ln_final", "text_projection"}
 
 
@@ -52,7 +53,8 @@ class Released(nn.Module):
         del self.base_model.logit_scale
         self.classifier = nn.Linear(DIM, N_IDS)
         self.cross_attn = nn.MultiheadAttention(DIM, 1, batch_first=True)
-        self.cross_modal_transformer = nn.ModuleDict(dict(resblocks=nn.Sequential(*[Block(DIM, 1) for _ in range(layers)])))
+        blocks = nn.Sequential(*[Block(DIM, 1) for _ in range(layers)])
+        self.cross_modal_transformer = nn.ModuleDict(dict(resblocks=blocks))
         self.ln_pre_t, self.ln_pre_i, self.ln_post = nn.LayerNorm(DIM), nn.LayerNorm(DIM), nn.LayerNorm(DIM)
         self.mlm_head = nn.ModuleDict(dict(dense=nn.Linear(DIM, DIM), ln=nn.LayerNorm(DIM), fc=nn.Linear(DIM, VOCAB)))
 
@@ -162,7 +164,8 @@ def test_positions_of_other_crops_come_from_24_by_8(released, path):
     assert model.loaded.resized == ("visual.positional_embedding (193, 64) -> (129, 64)",)
 
 
-@pytest.mark.parametrize("gone, named", [("mlm_head.fc.bias", "irr.mlm_head.fc.bias"), ("ln_post.weight", "irr.ln_post.weight"),
+@pytest.mark.parametrize("gone, named", [("mlm_head.fc.bias", "irr.mlm_head.fc.bias"),
+                                         ("ln_post.weight", "irr.ln_post.weight"),
                                          ("base_model.visual.proj", "visual.proj"),
                                          ("cross_modal_transformer.resblocks.3.attn.in_proj_bias",
                                           "irr.cross_modal_transformer.resblocks.3.attn.in_proj_bias")])
@@ -187,7 +190,8 @@ def test_a_suffix_takes_no_place(released):
 
 
 def test_other_layers_identities_and_losses(released, path):
-    with pytest.raises(ValueError, match="left over .first .'irr.cross_modal_transformer.resblocks.2"): load(path, layers=2)
+    extra = "left over .first .'irr.cross_modal_transformer.resblocks.2"
+    with pytest.raises(ValueError, match=extra): load(path, layers=2)
     with pytest.warns(UserWarning, match=r"classify.weight \(7, 64\) instead of \(9, 64\)"): model = load(path, n_ids=9)
     assert torch.equal(model.irr.mlm_head.fc.weight, released.mlm_head["fc"].weight)
     plain = load(path, "sdm", None)
@@ -242,9 +246,11 @@ def build(losses="sdm+id+irr", **kw):
 def make_batch(pid=(7, 8, 7, 9)):
     tok, pid = pieces(), torch.tensor(pid)
     tokens = tok(WORDS)
-    masked, labels = mask_tokens(tokens, tok, np.random.default_rng(0), p=.15, max_masks=24, ngram=0., whole_words=False)
-    return dict(img=torch.rand(4, 3, *SIZE, generator=torch.Generator().manual_seed(1)), tokens=tokens, tokens_mlm=masked,
-                labels_mlm=labels, pid=pid, label=pid.unique(return_inverse=True)[1])
+    rng, how = np.random.default_rng(0), dict(p=.15, max_masks=24, ngram=0., whole_words=False)
+    masked, labels = mask_tokens(tokens, tok, rng, **how)
+    img = torch.rand(4, 3, *SIZE, generator=torch.Generator().manual_seed(1))
+    return dict(img=img, tokens=tokens, tokens_mlm=masked, labels_mlm=labels, pid=pid,
+                label=pid.unique(return_inverse=True)[1])
 
 
 @pytest.mark.parametrize("names", ["itc", "sdm", "id", "irr", "sdm+id", "sdm+irr", "itc+sdm+id+irr"])
@@ -275,6 +281,16 @@ def test_terms_are_their_formulas():
     assert torch.allclose(2*double, build("sdm+id").eval()(batch)["id_loss"])
 
 
+def test_the_released_program_aligns_masked_captions():
+    "It masks in the array of the clean caption; the words that are predicted are the same"
+    batch = make_batch()
+    plain, released = build().eval()(batch), build(mask_text=True).eval()(batch)
+    assert torch.equal(plain["irr_loss"], released["irr_loss"])
+    masked = build().eval()({**batch, "tokens": batch["tokens_mlm"]})
+    for k in ("sdm_loss", "id_loss"):
+        assert torch.equal(released[k], masked[k]) and not torch.equal(plain[k], masked[k])
+
+
 def test_embeddings_are_those_of_the_towers_alone():
     model, batch = build().eval(), make_batch()
     bare = strip(model)
@@ -300,7 +316,8 @@ def test_masked_words_are_learnt_from_the_image():
     torch.manual_seed(0)
     irr = ImplicitReasoning(32, 11, layers=2)
     words, regions = torch.zeros(2, 3, 32), torch.randn(2, 5, 32)      # the captions are the same, the images are not
-    batch = dict(tokens_mlm=torch.zeros(2, 3, dtype=torch.long), labels_mlm=torch.tensor([[-100, 4, -100], [-100, 9, -100]]))
+    labels = torch.tensor([[-100, 4, -100], [-100, 9, -100]])
+    batch = dict(tokens_mlm=torch.zeros(2, 3, dtype=torch.long), labels_mlm=labels)
     opt = torch.optim.Adam(irr.parameters(), 3e-3)
     for _ in range(30): opt.zero_grad(); irr_loss(irr, batch, words, regions).backward(); opt.step()
     assert irr(words, regions)[:, 1].argmax(-1).tolist() == [4, 9] and irr_loss(irr, batch, words, regions) < .1
@@ -322,7 +339,8 @@ def test_new_parts_have_their_own_rate():
     model = build()
     rate = {id(p): g["lr"] for g in param_groups(model, lr=1e-5, new_mult=5.) for p in g["params"]}
     for k, p in model.named_parameters():
-        if p.requires_grad: assert rate[id(p)] == pytest.approx(5e-5 if k.startswith(("irr.", "classify.")) else 1e-5), k
+        new = k.startswith(("irr.", "classify."))
+        if p.requires_grad: assert rate[id(p)] == pytest.approx(5e-5 if new else 1e-5), k
 
 
 class Three:

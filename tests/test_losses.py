@@ -295,7 +295,7 @@ def test_the_hardest_is_found_where_weights_of_the_softmax_are_equal():
 
 def test_pair_losses_naive():
     g = torch.Generator().manual_seed(0)
-    logits, scores = torch.randn(6, generator=g, dtype=torch.float64), torch.randn(6, 4, generator=g, dtype=torch.float64)
+    logits, scores = (torch.randn(*n, generator=g, dtype=torch.float64) for n in ((6,), (6, 4)))
     match, label = torch.tensor([True, True, False, False, False, True]), torch.tensor([0, 2, 1, 0, 2, 1])
     p = [1/(1 + math.exp(-x)) for x in logits.tolist()]
     close(L.pair_match(logits, match), -sum(math.log(q if y else 1 - q) for q, y in zip(p, match.tolist()))/6)

@@ -33,7 +33,8 @@ def arguments(state:dict, # Under our names, see `translate`
     if gives == 'transreid' and 'local_branch.0.norm1.weight' not in state: found['parts'] = 0
     if gives == 'irra': # which losses it was trained with, beside SDM, and how many layers read its masked words
         blocks = {k.split('.')[3] for k in state if k.startswith('irr.cross_modal_transformer.resblocks.')}
-        found |= dict(losses='sdm' + '+id'*('classify.weight' in state) + '+irr'*bool(blocks), layers=len(blocks) or None)
+        losses = ['sdm'] + ['id']*('classify.weight' in state) + ['irr']*bool(blocks)
+        found |= dict(losses='+'.join(losses), layers=len(blocks) or None)
     return {k: v for k, v in found.items() if v is not None}
 
 

@@ -28,10 +28,11 @@ class IRRA(CLIPPair):
         losses='sdm+id+irr', # Names in `LOSSES` with `+` between them, or a list
         tau:float=.02, # Temperature of SDM
         layers:int=4, # Of the cross-modal transformer
+        mask_text:bool=False, # All losses read the masked captions (released program), where a batch has them
         loss_weights=None, # dict of loss -> weight, where it is not 1
         ):
         super().__init__(clip, size, tokenizer)
-        self.losses, self.tau, self.n_ids = loss_names(losses, LOSSES), tau, n_ids
+        self.losses, self.tau, self.mask_text = loss_names(losses, LOSSES), tau, mask_text
         self.loss_weights = {k: 1. for k in self.losses} | dict(loss_weights or {})
         loss_names(list(self.loss_weights), self.losses)
         self.logit_scale.requires_grad_('itc' in self.losses)
@@ -47,11 +48,15 @@ class IRRA(CLIPPair):
 def forward(self:IRRA, batch:dict) -> dict: # One `..._loss` for each of `losses`
     "Losses of one batch (IRRA, eq. 11)"
     on, out = self.losses, {}
-    (img, regions), txt = self.image_tokens(batch['img']), self.text_features(batch['tokens'])
+    tokens = batch.get('tokens_mlm', batch['tokens']) if self.mask_text else batch['tokens']
+    (img, regions), (txt, words, _) = self.image_tokens(batch['img']), self.text_tokens(tokens)
     if 'itc' in on: out['itc_loss'] = losses.itc(img, txt, self.temperature)
     if 'sdm' in on: out['sdm_loss'] = losses.sdm(img, txt, batch['pid'], self.tau)
     if 'id' in on: out['id_loss'] = losses.instance(self.classify(img), self.classify(txt), batch['label'])
-    if 'irr' in on: out['irr_loss'] = irr_loss(self.irr, batch, self.text_tokens(masked_caption(batch))[1], regions)
+    if 'irr' in on:
+        masked = masked_caption(batch)
+        states = words if masked is tokens else self.text_tokens(masked)[1]
+        out['irr_loss'] = irr_loss(self.irr, batch, states, regions)
     return {k: v*self.loss_weights[k.removesuffix('_loss')] for k, v in out.items()}
 
 # %% ../../nbs/46_models.irra.ipynb #f24f3313

@@ -92,6 +92,8 @@ MODELS = dict(
         starts='a ViT-B/16 trained on ImageNet-21k and ImageNet (vit_base_patch16_224.orig_in21k_ft_in1k of timm)'),
     transreid_tiny=ModelInfo(transreid_tiny, 'images', 'tiny', 'transreid', 'TransReID, ICCV 2021', ('n_ids',)),
 )
+
+# %% ../../nbs/49_models.zoo.ipynb #99e8eb3a
 KINDS = dict(all={}, text=dict(reads='captions', trains=True), image=dict(reads='images', trains=True),
              tiny=dict(size='tiny'), control=dict(trains=False))
 
