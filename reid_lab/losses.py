@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['cosine', 'same_id', 'terms', 'itc', 'check_negatives', 'itm_weights', 'sample_negatives', 'itm', 'hard_keys',
-           'memory_itc', 'mlm', 'sdm_per_sample', 'sdm', 'instance', 'label_smoothing', 'euclidean', 'triplet',
+           'memory_itc', 'mlm', 'sdm_per_sample', 'sdm', 'instance', 'label_smoothing', 'hardest', 'hard_pairs',
+           'pair_match', 'pair_identity', 'granules', 'granularity_similarity', 'euclidean', 'triplet',
            'weighted_triplet', 'center', 'circle', 'supcon', 'meta_discrimination']
 
 # %% ../nbs/24_losses.ipynb #9b785900
@@ -236,6 +237,65 @@ def label_smoothing(logits, # (B,C) class scores
     true = logp.gather(1, label[:, None])[:, 0]
     if over == 'all': return -_mean((1 - eps)*true + eps/C*logp.sum(1))
     return -_mean((1 - eps)*true + eps/max(C - 1, 1)*(logp.sum(1) - true))
+
+# %% ../nbs/24_losses.ipynb #96aabf6b
+@torch.no_grad()
+def hardest(sim, # (B,K) similarities
+    same, # (B,K) bool, True where a candidate is of the row's identity
+    ): # (B,) long, column of the most similar candidate of another identity, -1 where there is none
+    "The hardest negative of each row; of equal ones the first"
+    if not sim.numel(): return torch.full((len(sim),), -1, device=sim.device)
+    return torch.where(same.all(1), -1, sim.masked_fill(same, -torch.inf).argmax(1))
+
+
+@torch.no_grad()
+def hard_pairs(sim, # (B,B) similarity of image i and caption j
+    pid=None, # (B,) identities; None: every row its own
+    ): # (P,) image rows, (P,) caption rows, (P,) True for true pairs; P is 3B, or less where a row has no negative
+    "The B true pairs, each image with its hardest caption, and each caption with its hardest image (CFAM, sec. 4.2)"
+    if sim.ndim != 2 or len(sim) != sim.shape[1]: raise ValueError(f"sim must be (B,B), got {tuple(sim.shape)}")
+    same, rows = same_id(pid, n=len(sim), device=sim.device), torch.arange(len(sim), device=sim.device)
+    txt, img = hardest(sim, same), hardest(sim.T, same.T)
+    has_t, has_i = txt >= 0, img >= 0
+    return (torch.cat([rows, rows[has_t], img[has_i]]), torch.cat([rows, txt[has_t], rows[has_i]]),
+            torch.arange(len(rows) + int(has_t.sum() + has_i.sum()), device=sim.device) < len(rows))
+
+# %% ../nbs/24_losses.ipynb #25182c92
+def pair_match(logits, # (P,) outputs of a matcher
+    match, # (P,) True for true pairs
+    ): # scalar
+    "Binary cross-entropy of matching pairs (CFAM, eq. 5)"
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return _mean(F.binary_cross_entropy_with_logits(logits, match.to(logits), reduction='none'))
+
+
+def pair_identity(logits, # (P,M+1) class scores of pairs
+    label, # (P,) identity of each pair's image, from 0 to M-1
+    match, # (P,) True for true pairs
+    ): # scalar
+    "Cross-entropy of pairs over M identities and the class M of all unmatched pairs (CFAM, eq. 8, as a mean)"
+    unmatched = logits.shape[1] - 1
+    if len(label) and not 0 <= int(label.min()) <= int(label.max()) < unmatched:
+        raise ValueError(f"label reaches from {int(label.min())} to {int(label.max())}, the classifier has {unmatched} "
+                         "identities from 0 and a class for unmatched pairs; pass n_ids of the training data")
+    return _mean(F.cross_entropy(logits, torch.where(match, label, unmatched), reduction='none'))
+
+# %% ../nbs/24_losses.ipynb #d9cd168a
+def granules(x, # (B,K,D) K vectors of any scale
+    ): # (B,K*D)
+    "K vectors at length 1, end to end: their cosine is the mean of the K cosines"
+    kind = torch.promote_types(x.dtype, torch.float32)
+    with torch.autocast(x.device.type, enabled=False): return unit_norm(x.to(kind)).flatten(1)
+
+
+def granularity_similarity(img, # (B,K,D) granules of images
+    txt, # (M,K,D) granules of captions
+    ): # (B,M)
+    "Mean cosine of corresponding granules (CFAM, eq. 4)"
+    if img.shape[1:] != txt.shape[1:] or img.ndim != 3:
+        got = f"{tuple(img.shape)} and {tuple(txt.shape)}"
+        raise ValueError(f"img and txt need (B,K,D) and (M,K,D) granules, got {got}")
+    return cosine(granules(img), granules(txt))
 
 # %% ../nbs/24_losses.ipynb #442abd59
 def euclidean(a, # (N,D) embeddings

@@ -248,6 +248,88 @@ def test_center_and_smoothing_naive(batch):
     close(L.label_smoothing(X, pid, .1), F.cross_entropy(X, pid, label_smoothing=.1).item())
 
 
+# --- hard pairs and granules (CFAM) -----------------------------------------------------------------------------------
+
+def test_hardest_are_the_argmax_of_the_vector(oracles):
+    o = oracles["itm_hard_negative_weights"]
+    V, T, pid = pair(oracles, "itm_hard_negative_weights")
+    i, t, match = L.hard_pairs(L.cosine(V, T), pid)
+    assert i[:4].tolist() == t[:4].tolist() == [0, 1, 2, 3] and match.tolist() == [True]*4 + [False]*8
+    assert t[4:8].tolist() == o["expected"]["argmax_text_for_image"] and i[4:8].tolist() == [0, 1, 2, 3]
+    assert i[8:].tolist() == o["expected"]["argmax_image_for_text"] and t[8:].tolist() == [0, 1, 2, 3]
+
+
+def naive_hard(S, ids):
+    "Pairs one by one, (image, caption, match)"
+    n = range(len(ids))
+    pairs = [(i, i, True) for i in n]
+    for row, flip in ((S, False), ([[S[i][j] for i in n] for j in n], True)):
+        for i in n:
+            others = [j for j in n if ids[j] != ids[i]]
+            if others:
+                j = max(others, key=lambda j: row[i][j])
+                pairs.append((j, i, False) if flip else (i, j, False))
+    return pairs
+
+
+def test_hard_pairs_naive(batch):
+    img, txt, pid = batch
+    S = L.cosine(img, txt)
+    for ids in (pid, torch.tensor([1]*6 + [2]), torch.ones(7, dtype=torch.long), torch.arange(7)):
+        got = [x.tolist() for x in L.hard_pairs(S, ids)]
+        assert list(zip(*got)) == naive_hard(S.tolist(), ids.tolist())
+    assert [x.tolist() for x in L.hard_pairs(S)] == [x.tolist() for x in L.hard_pairs(S, torch.arange(7))]
+    assert not any(x.requires_grad for x in L.hard_pairs(S, pid))
+    assert [len(x) for x in L.hard_pairs(S[:0, :0], pid[:0])] == [0, 0, 0]
+    with pytest.raises(ValueError, match="must be .B,B."): L.hard_pairs(S[:3], pid[:3])
+    with pytest.raises(ValueError, match="pid has 6 entries"): L.hard_pairs(S, pid[:6])
+
+
+def test_the_hardest_is_found_where_weights_of_the_softmax_are_equal():
+    "Similarities far below the positive: 1e-5 hides their differences, in float32, from the weights"
+    S = torch.tensor([[1., -.9, -.8]])
+    same = torch.tensor([[True, False, False]])
+    w = (F.softmax(S/.02, 1) + 1e-5).masked_fill(same, 0)
+    assert w[0, 1] == w[0, 2] and L.hardest(S, same).tolist() == [2]
+
+
+def test_pair_losses_naive():
+    g = torch.Generator().manual_seed(0)
+    logits, scores = (torch.randn(*n, generator=g, dtype=torch.float64) for n in ((6,), (6, 4)))
+    match, label = torch.tensor([True, True, False, False, False, True]), torch.tensor([0, 2, 1, 0, 2, 1])
+    p = [1/(1 + math.exp(-x)) for x in logits.tolist()]
+    close(L.pair_match(logits, match), -sum(math.log(q if y else 1 - q) for q, y in zip(p, match.tolist()))/6)
+    each = [-naive_logsoftmax(row)[c if y else 3] for row, c, y in zip(scores.tolist(), label.tolist(), match.tolist())]
+    close(L.pair_identity(scores, label, match), sum(each)/6)
+    assert L.pair_match(torch.tensor([60., -60.]), torch.tensor([False, True])) == 60    # from logits: no infinity
+    for bad in (label + 1, label - 1):
+        with pytest.raises(ValueError, match="3 identities from 0"): L.pair_identity(scores, bad, match)
+    empty = scores[:0].clone().requires_grad_()
+    loss = L.pair_identity(empty, label[:0], match[:0]) + L.pair_match(empty[:, 0], match[:0])
+    loss.backward()
+    assert loss == 0 and empty.grad.shape == (0, 4)
+
+
+def test_granularity_similarity_naive():
+    g = torch.Generator().manual_seed(0)
+    V, W = (torch.randn(n, 3, 5, generator=g, dtype=torch.float64, requires_grad=True) for n in (4, 6))
+    want = [[sum(naive_cos(v[k], w[k]) for k in range(3))/3 for w in W.tolist()] for v in V.tolist()]
+    close(L.granularity_similarity(V, W), want)
+    close(L.cosine(L.granules(V), L.granules(W)), want)
+    close(L.granularity_similarity(3*V, .1*W), want)                     # the scale of no granule matters
+    L.sdm(L.granules(V), L.granules(W[:4]), torch.tensor([0, 0, 1, 2])).backward()
+    assert V.grad.isfinite().all() and W.grad[4:].abs().sum() == 0
+    by_hand = torch.tensor([[[1., 0], [0, 2]]]), torch.tensor([[[3., 0], [1, 0]]])
+    assert L.granularity_similarity(*by_hand).item() == pytest.approx(.5)
+    for bad in (W[:, :2], W[..., :4], W[0]):
+        with pytest.raises(ValueError, match="need .B,K,D."): L.granularity_similarity(V, bad)
+
+
+def test_granules_keep_their_precision_under_autocast():
+    x = torch.randn(3, 2, 8)
+    with torch.autocast("cpu", torch.bfloat16): assert L.granules(x.bfloat16()).dtype == torch.float32
+
+
 # --- sampling -------------------------------------------------------------------------------------------------------
 
 def test_top_variant_drops_likely_positives_and_keeps_the_heaviest():

@@ -123,7 +123,7 @@ def test_negatives_reach_the_model(data, monkeypatch):
     assert list(dict.fromkeys(asked)) == [("sample", .9, 12), ("top", .8, 3)]
 
 
-@pytest.mark.parametrize("model", list_models("text", size="tiny"))
+@pytest.mark.parametrize("model", list_models("text", size="tiny", needs=("tokenizer",)))
 @pytest.mark.parametrize("variant", ["base", "camel"])
 def test_any_model_that_reads_captions(model, variant, tmp_path):
     row = run_variant(variant, "smoke", keep=tmp_path, model=model, train=dict(steps=4, ft_steps=3))

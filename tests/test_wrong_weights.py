@@ -12,7 +12,7 @@ from torch import nn
 from reid_lab.models.zoo import MODELS, NEEDS, create_model
 
 W, SIZE = torch.ones(2), (64, 32)
-IRRA = {"base_model.visual.class_embedding": W, "cross_attn.in_proj_weight": W}
+RDE = {"base_model.visual.class_embedding": W, "visul_emb_layer.fc.weight": W}  # no model here takes it
 TAKES = [(n, a) for n, m in MODELS.items() for a in inspect.signature(m.make).parameters if a.endswith("weights")]
 MORE = dict(camel_base=[dict(tower="resnet10t")],  # a small tower; every kind of tower of a control
             frozen=[dict(tower="resnet10t"), dict(tower="test_vit"), dict(tower="fastreid_r50")])
@@ -47,9 +47,9 @@ def _safetensors(folder, state):
 
 
 WRONG = dict(  # what is given -> (makes it, what the message says it is)
-    another_program=(lambda t: _saved(t, {"model": IRRA}), "holds a released IRRA"),
-    another_program_safe=(lambda t: _safetensors(t, {f"module.{k}": v.clone() for k, v in IRRA.items()}),
-                          "holds a released IRRA"),
+    another_program=(lambda t: _saved(t, {"model": RDE}), "holds a released RDE"),
+    another_program_safe=(lambda t: _safetensors(t, {f"module.{k}": v.clone() for k, v in RDE.items()}),
+                          "holds a released RDE"),
     no_known_program=(lambda t: _saved(t, {"state_dict": {"enc.0.w": W, "enc.1.w": W}}),
                       r"0 of \d+ tensors match|holds no table"),
     wrapped_twice=(lambda t: _saved(t, {"ema": {"student": {"conv1.weight": W}}}),
@@ -61,7 +61,7 @@ WRONG = dict(  # what is given -> (makes it, what the message says it is)
     truncated=(lambda t: _cut(_saved(t, {"w": torch.rand(2000)})), "is damaged"),
     truncated_safe=(lambda t: _cut(_safetensors(t, {"w": torch.rand(2000)})), "is damaged"),
     pickled_class=(lambda t: _saved(t, Net(2, 2)), "holds Python objects besides tensors"),
-    pickled_class_in_a_dict=(lambda t: _saved(t, {"model": IRRA, "net": Net(2, 2)}),
+    pickled_class_in_a_dict=(lambda t: _saved(t, {"model": RDE, "net": Net(2, 2)}),
                              "holds Python objects besides tensors"),
     not_finite=(lambda t: _saved(t, {"w": W*torch.nan}), "holds NaN or infinite values in 1 of 1 tensors"),
     empty_file=(lambda t: _written(t, b""), r"is empty \(0 bytes\)"),
@@ -89,7 +89,7 @@ def _message(model, argument, more, weights):
 @cache
 def _wanted(model, argument, more):
     "What a model says it expects, from its message about the weights of another program"
-    return re.search("expected (.+?)(: it fits|: no model)", _message(model, argument, dict(more), IRRA))[1]
+    return re.search("expected (.+?)(: it fits|: no model)", _message(model, argument, dict(more), RDE))[1]
 
 
 def test_every_model_that_takes_weights_is_here():

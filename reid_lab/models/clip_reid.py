@@ -84,14 +84,14 @@ CLIP_NAME = 'ViT-B-16-quickgelu'
 _CLIP = "CLIP of OpenAI, open_clip or Hugging Face"
 
 
-def _tags(weights):
+def _tags(weights, arch):
     "Published sets of open_clip -> function that downloads them"
     import open_clip
-    tags = open_clip.list_pretrained_tags_by_model(CLIP_NAME)
+    tags = open_clip.list_pretrained_tags_by_model(arch)
     if file_kind(weights) == 'missing': check_choice('weights', weights, tags, hint='Or pass a local file or folder.')
 
     def fetch(tag):
-        try: return open_clip.create_model(CLIP_NAME, pretrained=tag).state_dict()
+        try: return open_clip.create_model(arch, pretrained=tag).state_dict()
         except (OSError, RuntimeError) as e:
             raise OSError(f"the CLIP weights {tag!r} could not be downloaded ({type(e).__name__}); download them "
                           "elsewhere and pass the local file as weights") from e
@@ -105,7 +105,7 @@ def clip_act(start, # `Start` of CLIP weights
     "Raise if the weights were trained with another activation, as far as they or their config say so"
     theirs = start.config.get('vision_config', {}).get('hidden_act', act)
     if 'model_cfg' in start.config: theirs = ACTS[not start.config['model_cfg'].get('quick_gelu')]
-    elif start.layout and start.layout.name == 'openai_clip': theirs = 'quick_gelu'
+    elif start.layout and start.layout.name in ('openai_clip', 'irra'): theirs = 'quick_gelu'
     elif start.layout is OURS: theirs = json.loads(start.card.get('arguments', '{}')).get('act', 'quick_gelu')
     if theirs == act: return
     remedy = remedy or f'pass act={theirs!r}'
@@ -116,19 +116,22 @@ def clip_start(weights, # None or 'none', a local file or folder, or a tag of `o
     accepts=('clip',), # See `begin`
     wanted:str=_CLIP, # The same in words
     act:str='quick_gelu', # Activation of the model
+    arch:str=CLIP_NAME, # Name in `open_clip` under which tags are looked up
     ): # `Start`, or None
     "Read CLIP weights; those trained with another activation are refused"
     plain = isinstance(weights, (dict, Start, bool)) or weights in NONE
-    start = begin(weights, accepts, wanted, {} if plain else _tags(weights))
+    start = begin(weights, accepts, wanted, {} if plain else _tags(weights, arch))
     if start is not None: clip_act(start, act)
     return start
 
-
+# %% ../../nbs/36_models.clip_reid.ipynb #6576afe2
 def load_clip(model:nn.Module, # From `clip_model`; changed in place
     weights=None, # See `clip_start`
     grid=None, # (rows, columns) of the checkpoint's positions; None: a square
     act:str='quick_gelu', # Activation of `model`
     longer:str='all', # See `resize_text_positions`
+    own=(), # Beginnings of names in `model` that the weights need not hold
+    optional=(), # Beginnings of names in `model` that may be missing or of another shape, with a warning
     ) -> nn.Module: # `model`, with the report as `model.loaded`
     "Load CLIP weights, position embeddings resized to the grid and the context of `model`"
     start = clip_start(weights, act=act)
@@ -137,7 +140,7 @@ def load_clip(model:nn.Module, # From `clip_model`; changed in place
            'positional_embedding': lambda p: resize_text_positions(p.float(), length, longer)}
     for part, blocks in (('vision_config', model.visual.transformer), ('text_config', model.transformer)):
         check_config(start, part, num_attention_heads=blocks.resblocks[0].attn.num_heads)
-    model.loaded = start and load_network(model, start, change=fit, own=('pixels.',))
+    model.loaded = start and load_network(model, start, change=fit, own=('pixels.', *own), optional=optional)
     return model
 
 # %% ../../nbs/36_models.clip_reid.ipynb #9dfc67fc

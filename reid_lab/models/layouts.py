@@ -367,6 +367,10 @@ _CLIP_REID = Layout('clip_reid', 'a released CLIP-ReID (ViT)', 'clip_reid', **_H
             (r'^prompt_learner\.token_(prefix|suffix)', r'prompts.\1^0'),
             (r'^bottleneck\.', 'necks.0.'), (r'^bottleneck_proj\.', 'necks.1.'), (r'^classifier\.', 'heads.0.'),
             (r'^classifier_proj\.', 'heads.1.')))
+_IRRA = Layout('irra', 'a released IRRA, or a program of its line', 'irra', fits=('irra_b16',),
+    keys=(r'base_model\.visual\.class_embedding',), pixels='mean and deviation of CLIP',
+    rename=((r'^base_model\.', ''), (r'^classifier\.', 'classify.'),
+            (r'^(cross_attn|cross_modal_transformer|ln_pre_t|ln_pre_i|ln_post|mlm_head)\.', r'irr.\1.')))
 _NECK = r'heads\.(bottleneck\.0|bnneck)\.'
 _FASTREID = Layout('fastreid', "a ResNet-50 of FastReID (tower 'fastreid_r50')", 'fastreid', fits=('frozen',),
     keys=(r'backbone\.conv1\.weight', r'backbone\.layer4\.2\.conv3\.weight', _NECK + 'running_mean'),
@@ -382,7 +386,6 @@ _CLIP_REID_R50 = Layout('clip_reid_r50', 'a released CLIP-ReID (ResNet-50)', '',
     keys=(r'image_encoder\.attnpool\..*', r'prompt_learner\.cls_ctx'))
 _RDE = Layout('rde', 'a released RDE', '',
     keys=(r'base_model\.visual\.class_embedding', r'(visul|texual)_emb_layer\..*'))
-_IRRA = Layout('irra', "a released IRRA, or a program of its line", '', keys=(r'base_model\.visual\.class_embedding',))
 _APTM = Layout('aptm', 'a released APTM or CAMeL', '',
     keys=(r'vision_encoder\..*', r'text_encoder\..*', r'itm_head\..*', r'vision_proj\.weight'))
 _OSNET = Layout('osnet', 'an OSNet', '', note="no kept and light package builds it; embed images with its own program "

@@ -66,7 +66,8 @@ def read_card(path, # File that `save_shipped` wrote
         raise wrong_file(path, 'weights with a card, as `save_shipped` writes', damaged=('safetensors',)) from e
 
 
-ALSO = dict(bot_tiny=('agw_tiny',)) # models made after the file was written that may start from it too
+ALSO = dict(bot_tiny=('agw_tiny',), # models made after the file was written that may start from it too
+            clip_tiny=('cfam_tiny', 'irra_tiny'))
 
 
 def shipped(folder=None, # Of the files; default: that of the package

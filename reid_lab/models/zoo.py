@@ -19,10 +19,12 @@ from .backbones import norm_gradients
 from .agw import agw_r50, agw_tiny
 from .bot import bot_r50, bot_tiny
 from .camel import camel_base, camel_tiny
+from .cfam import cfam_b16, cfam_l14, cfam_tiny
 from .clip import clip_b16, clip_tiny
 from .clip_reid import clip_reid_b16, clip_reid_tiny
 from .dual import dual_tiny
 from .frozen import frozen, frozen_pair
+from .irra import irra_b16, irra_tiny
 from .transreid import transreid_b16, transreid_tiny
 
 # %% ../../nbs/49_models.zoo.ipynb #80432657
@@ -66,6 +68,11 @@ MODELS = dict(
                'with a comma between'),
     camel_tiny=ModelInfo(camel_tiny, 'captions', 'tiny', 'camel', 'CAMeL, IEEE TIFS 2025', ('tokenizer',),
         itm=True, mlm=True),
+    cfam_b16=ModelInfo(cfam_b16, 'captions', 'paper', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'), mlm=True,
+        starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
+    cfam_l14=ModelInfo(cfam_l14, 'captions', 'paper', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'), mlm=True,
+        starts='CLIP ViT-L/14 of OpenAI (ViT-L-14.pt)'),
+    cfam_tiny=ModelInfo(cfam_tiny, 'captions', 'tiny', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'), mlm=True),
     clip_b16=ModelInfo(clip_b16, 'captions', 'paper', 'clip', 'CLIP, ICML 2021', ('tokenizer',),
         starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
     clip_reid_b16=ModelInfo(clip_reid_b16, 'images', 'paper', 'clip_reid', 'CLIP-ReID, AAAI 2023', ('n_ids',),
@@ -78,10 +85,15 @@ MODELS = dict(
     frozen_pair=ModelInfo(frozen_pair, 'captions', 'paper', 'frozen',
                           'image and text tower as published, zero-shot control', ('pair', 'weights'), trains=False,
                           starts='the published weights of its towers'),
+    irra_b16=ModelInfo(irra_b16, 'captions', 'paper', 'irra', 'IRRA, CVPR 2023', ('tokenizer', 'n_ids'), mlm=True,
+        starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
+    irra_tiny=ModelInfo(irra_tiny, 'captions', 'tiny', 'irra', 'IRRA, CVPR 2023', ('tokenizer', 'n_ids'), mlm=True),
     transreid_b16=ModelInfo(transreid_b16, 'images', 'paper', 'transreid', 'TransReID, ICCV 2021', ('n_ids',),
         starts='a ViT-B/16 trained on ImageNet-21k and ImageNet (vit_base_patch16_224.orig_in21k_ft_in1k of timm)'),
     transreid_tiny=ModelInfo(transreid_tiny, 'images', 'tiny', 'transreid', 'TransReID, ICCV 2021', ('n_ids',)),
 )
+
+# %% ../../nbs/49_models.zoo.ipynb #99e8eb3a
 KINDS = dict(all={}, text=dict(reads='captions', trains=True), image=dict(reads='images', trains=True),
              tiny=dict(size='tiny'), control=dict(trains=False))
 

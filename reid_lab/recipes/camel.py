@@ -172,7 +172,8 @@ class Config:
         check_choice('variant', self.variant, VARIANTS); check_choice('preset', self.preset, PRESETS)
         key = named_tower(self.model)[0]
         if key not in ('', 'frozen_pair'):
-            check_choice('model', key, list_models('text'), "A control is 'frozen_pair:TOWER'; others read captions.")
+            check_choice('model', key, list_models('text', needs=('tokenizer',)),
+                         "A control is 'frozen_pair:TOWER'; others read captions and need no number of identities.")
         for name, cls in (('train', Train), ('meta', Meta)):
             for k, _ in getattr(self, name): check_choice(name, k, [f.name for f in fields(cls)])
         t = self.budget.train
