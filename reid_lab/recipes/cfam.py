@@ -70,8 +70,9 @@ def method_settings(setting:dict, # See `sort_setting`
     rate = m.lr_mult if preset in ('smoke', 'quick') else 1.
     own = dict(lr=s.lr*rate, steps=s.steps*m.steps, epochs=s.epochs*m.steps)
     s = replace(s, **{k: v for k, v in own.items() if k not in changes})
-    if m.family != MODELS[s.model].family and 'model' not in changes:
-        s = replace(s, model=next(n for n, r in MODELS.items() if r.family == m.family and r.size == MODELS[s.model].size))
+    info = MODELS[s.model]
+    if m.family != info.family and 'model' not in changes:
+        s = replace(s, model=next(n for n, r in MODELS.items() if (r.family, r.size) == (m.family, info.size)))
     given = {**({'losses': m.losses} if m.losses else {}), **model}
     if given and MODELS[s.model].family != 'cfam':
         if model: raise ValueError(f"{sorted(model)} are arguments of CFAM, and {s.model!r} is none; leave them out")
@@ -102,7 +103,8 @@ def run_method(setting:dict, # See `sort_setting`
     if s.start == WORLD and any(text_setting(n).world for n in (on, *tests)): check_unseen(card_for(s.model), seed)
     with phase(f'images, seed {seed}'): case = text_case(on, tests, preset, seed, root)
     folder = keep and Path(keep)/run_folder(setting, seed)
-    if folder: claim(folder, {k: digest(t.where(split='test'), captions=True) for k, t in case.tests.items()}, 'scored.json')
+    searched = {k: digest(t.where(split='test'), captions=True) for k, t in case.tests.items()}
+    if folder: claim(folder, searched, 'scored.json')
     done = train_text(case.train, s, seed, folder and folder/'model', quiet)
     found = score_text(done.model, case.tests, keep=folder)
     rest = {k: v for k, v in setting.items() if k not in ('name', 'train')}
@@ -111,19 +113,23 @@ def run_method(setting:dict, # See `sort_setting`
 
 # %% ../../nbs/89_recipes.cfam.ipynb #56d075fb
 _LEVELS = ('coarse', 'medium', 'fine')
+_ALL = (*_LEVELS, 'mixed', 'fine/generated', 'fine//generated')
+_ON = lambda *tests: (('tests', tests),)    # what is searched
+
+
 STUDIES = dict(
-    main=Study('coarse or fine captions in training', (*grid('start'), *grid('cfam', 'itc', train=('coarse', 'fine'))),
-               ('Table 1', 'Table 10', 'Fig. 1', 'Fig. 4'), 5, run=(('tests', _LEVELS),), shows=('lists', 'matrix')),
-    losses=Study('losses one by one', (*grid('start'), *grid(*TABLE_8, 'gs_irr', 'irra', train=('fine',))), ('Table 8',), 5,
-                 run=(('tests', _LEVELS),)),
-    decoder=Study('decoder', (*grid('cfam', shared=(True, False), depth=(1, 2, 3, 4)), *grid('cfam', queries=(8, 16, 20)),
-                              *grid('cfam', wiring=('cross-first',))), ('Table 9',), 3, run=(('tests', _LEVELS),)),
-    settings=Study('train in one setting, search every other', tuple(grid('cfam', train=(
-        *_LEVELS, 'mixed', 'fine/generated', 'fine//generated'))), ('Table 2', 'Table 3', 'Table 4'), 3,
-        run=(('tests', (*_LEVELS, 'mixed', 'fine/generated', 'fine//generated')),), shows=('matrix',)),
-    rates=Study('peak rates', tuple(grid('itc', 'gs', 'gs_ls', 'gs_ls_m', 'cfam', 'irra', lr=(2.5e-4, 5e-4, 1e-3, 2e-3))),
-                seeds=2, chooses=True, run=(('tests', ('coarse', 'fine')),), axes=Axes('lr', 'peak rate', 'method', 'test')),
+    main=Study('coarse or fine captions in training', (*grid('start'), *grid('itc', 'cfam', train=('coarse', 'fine'))),
+               ('Table 1', 'Table 10', 'Fig. 1', 'Fig. 4'), 5, run=_ON(*_LEVELS), shows=('lists', 'matrix')),
+    losses=Study('losses one by one', (*grid('start'), *grid(*TABLE_8, 'gs_irr', 'irra', train=('fine',))),
+                 ('Table 8',), 5, run=_ON(*_LEVELS)),
+    decoder=Study('decoder', (*grid('cfam', shared=(True, False), depth=(1, 2, 3, 4)),
+                              *grid('cfam', queries=(8, 16, 20)), *grid('cfam', wiring=('cross-first',))),
+                  ('Table 9',), 3, run=_ON(*_LEVELS)),
+    settings=Study('train in one setting, search every other', tuple(grid('cfam', train=_ALL)),
+                   ('Table 2', 'Table 3', 'Table 4'), 3, run=_ON(*_ALL), shows=('matrix',)),
+    rates=Study('peak rates', tuple(grid(*TABLE_8, 'gs_irr', 'irra', lr=(2.5e-4, 5e-4, 1e-3, 2e-3))), seeds=2,
+                chooses=True, run=_ON('coarse', 'fine'), axes=Axes('lr', 'peak rate', 'method', 'test')),
     negatives=Study('similarity that chooses the negatives', tuple(grid('cfam', hard_by=('global', 'local'))), seeds=3,
-                    run=(('tests', _LEVELS),)),
+                    run=_ON(*_LEVELS)),
     steps=Study('longer training', tuple(grid('itc', 'cfam', steps=(100, 200, 600))), seeds=3,
-                run=(('tests', ('coarse', 'fine')),), axes=Axes('steps', 'steps', 'method', 'test')))
+                run=_ON('coarse', 'fine'), axes=Axes('steps', 'steps', 'method', 'test')))

@@ -7,7 +7,7 @@ __all__ = ['TEXT_PRESETS', 'TextTrain', 'text_settings', 'text_tokenizer', 'text
            'new_text_model', 'text_key', 'train_text', 'load_text', 'score_text']
 
 # %% ../../nbs/88_recipes.text.ipynb #5857135c
-import hashlib, inspect
+import hashlib
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 import torch
@@ -66,8 +66,8 @@ def text_settings(preset='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`
     s = preset if isinstance(preset, TextTrain) else TEXT_PRESETS[check_choice('preset', preset, TEXT_PRESETS)]
     s = replace(s, **changes)
     check_choice('model', s.model, list_models('text'), 'It has to read captions.')
-    check_choice('optimiser', s.optimiser, ('adamw', 'adam')); check_choice('schedule', s.schedule, ('linear', 'cosine'))
-    check_choice('augment', s.augment, AUGMENT)
+    known = dict(optimiser=('adamw', 'adam'), schedule=('linear', 'cosine'), augment=AUGMENT)
+    for k, choices in known.items(): check_choice(k, getattr(s, k), choices)
     if not 0 <= s.mask < 1: raise ValueError(f"mask={s.mask} must be a share of the tokens, from 0 to below 1")
     return s
 
@@ -116,15 +116,19 @@ def masked_tokens(tokenizer, # Of the model
     return extra
 
 
-def _n_ids(table): return int(table.where(split='train').frame.pid.nunique())
+def _own(table, s):
+    "What the record of a model says that the data tell"
+    n = int(table.where(split='train').frame.pid.nunique())
+    if not n: raise ValueError(f"{table!r} has no row of split 'train'")
+    return dict(n_ids=n) if 'n_ids' in MODELS[s.model].needs else {}
 
 
 def new_text_model(table:ReidTable, # Its `train` rows tell identities and words
     s:TextTrain, # Settings
     ): # Module
     "The untrained model of some settings"
-    own = dict(n_ids=_n_ids(table)) if 'n_ids' in inspect.signature(MODELS[s.model].build).parameters else {}
-    return create_model(s.model, tokenizer=text_tokenizer(table, s), **own, **dict(s.model_kw, weights=s.start))
+    kw = dict(_own(table, s), tokenizer=text_tokenizer(table, s), **dict(s.model_kw, weights=s.start))
+    return create_model(s.model, **kw)
 
 
 def text_key(table:ReidTable, # Its `train` rows are trained on
@@ -134,12 +138,11 @@ def text_key(table:ReidTable, # Its `train` rows are trained on
     ) -> dict: # For `reid_lab.recipes.training.fit`
     "What decides the weights of a training: settings, tokenizer, identities, seed, images and captions"
     vocab = hashlib.sha256(repr((tokenizer.vocab, tokenizer.context_length)).encode()).hexdigest()[:12]
-    own = dict(n_ids=_n_ids(table)) if 'n_ids' in inspect.signature(MODELS[s.model].build).parameters else {}
-    settings = dict(asdict(s), model_kw=dict(s.model_kw, **own), weights=Path(s.start).name, tokens=vocab,
+    settings = dict(asdict(s), model_kw=dict(s.model_kw, **_own(table, s)), weights=Path(s.start).name, tokens=vocab,
                     **start_key(s.start, s.model))
     return training_key(settings, seed, table.where(split='train'), captions=True)
 
-
+# %% ../../nbs/88_recipes.text.ipynb #db13bf29
 def train_text(table:ReidTable, # Its `train` rows, without junk, are used
     preset='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`
     seed:int=0, # Of initial weights, batches and everything drawn
@@ -181,5 +184,6 @@ def score_text(model, # Trained
         found = evaluate(model, table, split, 0)
         out[name] = found['itc']
         if keep:
-            for part in 'qg': found[part].save(Path(keep)/f"{name.replace('/', '-')}-{dict(q='queries', g='gallery')[part]}")
+            for side, e in dict(queries=found['q'], gallery=found['g']).items():
+                e.save(Path(keep)/f"{name.replace('/', '-')}-{side}")
     return out
