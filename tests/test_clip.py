@@ -141,6 +141,19 @@ def test_padding_has_no_influence():
         model.encode_text(F.pad(long, (0, 1)))
 
 
+def test_without_gradients_columns_of_padding_are_not_computed(monkeypatch):
+    "Embedding reads the captions of a batch up to the longest; the features are those of the whole width"
+    tok, seen = pieces(), []
+    model, plain = tiny(tok), CLIPPair.text_hidden
+    monkeypatch.setattr(CLIPPair, "text_hidden", lambda self, t: (seen.append(t.shape[1]), plain(self, t))[1])
+    for words in (WORDS, WORDS[:1], WORDS[2:]):
+        tokens = tok(words)
+        whole = model.encode_text(tokens).detach()
+        with torch.no_grad(): short = model.encode_text(tokens)
+        assert seen[-2:] == [48, int(tok.lengths(tokens).max())] and (whole - short).abs().max() < 1e-6
+    with torch.no_grad(): assert model.encode_text(tokens[:0]).shape == (0, model.dim)
+
+
 def test_the_loss_is_itc_at_a_learnt_temperature():
     model, batch = tiny(), sample_batch(SIZE, vocab_size=60)
     out = model(batch)

@@ -77,8 +77,9 @@ def image_features(self:CLIPPair, img): # (B,3,H,W) in [0,1] -> (B,E) of any len
 @patch
 def text_features(self:CLIPPair, tokens): # (B,L) -> (B,E) of any length
     "Features of captions in the joint space: the end token"
-    rows = torch.arange(len(tokens), device=tokens.device)
-    return self.text_hidden(tokens)[rows, end_positions(tokens, self.end_id, self.pad_id)] @ self.text_projection
+    rows, ends = torch.arange(len(tokens), device=tokens.device), end_positions(tokens, self.end_id, self.pad_id)
+    if not torch.is_grad_enabled() and len(tokens): tokens = tokens[:, :ends.max() + 1]    # nothing reads what follows
+    return self.text_hidden(tokens)[rows, ends] @ self.text_projection
 
 
 @patch
