@@ -119,14 +119,14 @@ _ON = lambda *tests: (('tests', tests),)    # what is searched
 
 STUDIES = dict(
     main=Study('coarse or fine captions in training', (*grid('start'), *grid('itc', 'cfam', train=('coarse', 'fine'))),
-               ('Table 1', 'Table 10', 'Fig. 1', 'Fig. 4'), 5, run=_ON(*_LEVELS), shows=('lists', 'matrix')),
+               ('Table 1', 'Table 10', 'Fig. 1', 'Fig. 4', 'Fig. 6', 'Fig. 8'), 5, run=_ON(*_LEVELS), shows=('lists', 'matrix')),
     losses=Study('losses one by one', (*grid('start'), *grid(*TABLE_8, 'gs_irr', 'irra', train=('fine',))),
                  ('Table 8',), 5, run=_ON(*_LEVELS)),
     decoder=Study('decoder', (*grid('cfam', shared=(True, False), depth=(1, 2, 3, 4)),
                               *grid('cfam', queries=(8, 16, 20)), *grid('cfam', wiring=('cross-first',))),
                   ('Table 9',), 3, run=_ON(*_LEVELS)),
     settings=Study('train in one setting, search every other', tuple(grid('cfam', train=_ALL)),
-                   ('Table 2', 'Table 3', 'Table 4'), 3, run=_ON(*_ALL), shows=('matrix',)),
+                   ('Table 2', 'Table 3a', 'Table 3b', 'Table 4'), 3, run=_ON(*_ALL), shows=('matrix',)),
     rates=Study('peak rates', tuple(grid(*TABLE_8, 'gs_irr', 'irra', lr=(2.5e-4, 5e-4, 1e-3, 2e-3))), seeds=2,
                 chooses=True, run=_ON('coarse', 'fine'), axes=Axes('lr', 'peak rate', 'method', 'test')),
     negatives=Study('similarity that chooses the negatives', tuple(grid('cfam', hard_by=('global', 'local'))), seeds=3,
