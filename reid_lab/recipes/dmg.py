@@ -222,7 +222,7 @@ STUDIES = dict(
     rates=Study('peak rates', tuple(grid(*_PARTS, lr=(3e-4, 7e-4, 1.5e-3, 3e-3))), seeds=2, chooses=True,
                 axes=_axis('peak rate', 'lr')),
     scratch_rates=Study('peak rates from random numbers', tuple(grid(*_PARTS, weights=('none',), lr=(
-        1.5e-3, 3e-3, 6e-3))), seeds=2, chooses=True, axes=_axis('peak rate', 'lr')),
+        1.5e-3, 3e-3, 6e-3, 1.2e-2))), seeds=2, chooses=True, axes=_axis('peak rate', 'lr')),
     steps=Study('longer training', tuple(grid(*_PAIR, steps=(100, 300, 900))), seeds=3, axes=_axis('steps', 'steps')),
     scratch_steps=Study('longer training from random numbers', tuple(grid(*_PAIR, weights=('none',), steps=(
         100, 300, 900))), seeds=3, axes=_axis('steps', 'steps')),
@@ -230,6 +230,9 @@ STUDIES = dict(
                   axes=_axis('cameras of a site', 'cams')),
     people=Study('people of a site', tuple(grid(*_PAIR, ids=tuple((n, 6, 20, 25, 25) for n in (15, 60)))), seeds=3),
     shift=Study('difference between cameras', tuple(grid(*_PAIR, severity=((.2, .9), (.4, .9), (.9, .9)))), seeds=3),
+    scale=Study('scale of the cosines in the meta-discrimination loss', (*grid('halves', weights=('none',)), *grid(
+        'md', 'dmg', weights=('none',), scale=(1., 4., 16.))), seeds=2, chooses=True,
+        axes=_axis('scale of the cosines', 'scale')),
     support=Study('the support loss in the objective', tuple(grid('mg', 'dmg', support=(0., .5, 1.))), seeds=3,
                   axes=_axis('weight of the support loss', 'support')),
     order=Study('second order', tuple(grid('mg', second_order=(False, True), inner_lr=(1e-3, 5e-3))), seeds=3,
