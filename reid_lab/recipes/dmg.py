@@ -222,7 +222,7 @@ STUDIES = dict(
     rates=Study('peak rates', tuple(grid(*_PARTS, lr=(3e-4, 7e-4, 1.5e-3, 3e-3))), seeds=2, chooses=True,
                 axes=_axis('peak rate', 'lr')),
     scratch_rates=Study('peak rates from random numbers', tuple(grid(*_PARTS, weights=('none',), lr=(
-        1.5e-3, 3e-3, 6e-3, 1.2e-2))), seeds=2, chooses=True, axes=_axis('peak rate', 'lr')),
+        1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2))), seeds=2, chooses=True, axes=_axis('peak rate', 'lr')),
     steps=Study('longer training', tuple(grid(*_PAIR, steps=(100, 300, 900))), seeds=3, axes=_axis('steps', 'steps')),
     scratch_steps=Study('longer training from random numbers', tuple(grid(*_PAIR, weights=('none',), steps=(
         100, 300, 900))), seeds=3, axes=_axis('steps', 'steps')),
