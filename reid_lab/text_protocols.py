@@ -32,7 +32,7 @@ class TextSetting:
 def text_setting(name:str, # granularity/style/domain, or a dataset
     ) -> TextSetting:
     "What the name of a setting stands for"
-    if name in DATASETS and name != 'world': return TextSetting(dataset=name)
+    if name != 'world' and name in DATASETS and DATASETS[name].captions: return TextSetting(dataset=name)
     level, style, domain, *more = [*name.split('/'), '', '', ''][:max(3, name.count('/') + 1)]
     if more: raise ValueError(f"setting={name!r} has more than granularity/style/domain; leave {'/'.join(more)!r} out")
     check_choice('setting', level, [*LEVELS, *(d for d in DATASETS if d != 'world' and DATASETS[d].captions)],

@@ -16,14 +16,16 @@ from reid_lab.data.table import ReidTable
 from reid_lab.world.world import World, reid_groups
 from reid_lab.embeddings import Embeddings
 from reid_lab.experiment import experiments, git_commit, run_notebook
-from reid_lab.recipes import camel, dart3, dmg
+from reid_lab.recipes import camel, cfam, dart3, dmg
 from reid_lab.recipes.study import settings_frame
 
 ROOT = Path(__file__).parents[1]
 CAMEL = ["main", "ablation", "k", "transfer"]
 DART3 = ["main", "ablation", "k_tau", "samples", "cameras", "noise", "settings"]
 DMG = ["main", "inner", "scratch_rates", "shift", "transfer", "mixed"]
-assert set(CAMEL) < set(camel.STUDIES) and set(DART3) < set(dart3.STUDIES) and set(DMG) < set(dmg.STUDIES)
+CFAM = ["main", "rates"]
+assert set(CFAM) < set(cfam.STUDIES) and set(CAMEL) < set(camel.STUDIES)
+assert set(DART3) < set(dart3.STUDIES) and set(DMG) < set(dmg.STUDIES)
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,7 @@ def smoke(name, study, tmp_path, **kw):
     stored = pd.read_csv(tmp_path / "runs.csv")
     assert len(stored) == len(done.rows) and (stored.preset == "smoke").all()
     assert stored.commit.notna().all() or not git_commit()   # a copy without git has none
-    trained = ~stored.variant.str.contains("Start alone.*(?:zeroshot|indomain|test-)") # these have seen nothing here
+    trained = ~stored.variant.str.contains("Start alone.*(?:zeroshot|indomain|test-|coarse|medium|fine$)") # these have seen nothing here
     assert ((stored.images_seen > 0) == trained).all() and set(stored.selection) <= {"last step", "val mAP", "none"}
     figures = done.folder / "figures"
     return done, {p.name for p in figures.iterdir()} if figures.exists() else set()
@@ -49,8 +51,8 @@ def smoke(name, study, tmp_path, **kw):
 def test_no_experiment_is_left_out(tmp_path):
     "An experiment without a test of its own here runs its first study"
     found = experiments()
-    assert {"camel", "dart3", "dmg"} <= set(found)
-    for name in set(found) - {"camel", "dart3", "dmg"}:
+    assert {"camel", "cfam", "dart3", "dmg"} <= set(found)
+    for name in set(found) - {"camel", "cfam", "dart3", "dmg"}:
         smoke(f"run_{name}", next(iter(found[name].studies)), tmp_path / name)
 
 
@@ -108,6 +110,25 @@ def test_dmg(study, tmp_path):
         assert images["dmg"] == images["bot_double"] == 2*images["bot"]
     if study == "inner": assert "dmg_inner_curve.pdf" in figures
     if study == "transfer": assert pd.read_csv(done.folder / "matrix.csv").shape == (3, 4)
+
+
+@pytest.mark.parametrize("study", CFAM)
+def test_cfam(study, tmp_path):
+    kw = dict(methods="cfam") if study == "rates" else dict(seeds=2)
+    done, figures = smoke("run_cfam", study, tmp_path, **kw)
+    tests, stored = dict(cfam.STUDIES[study].run)["tests"], pd.read_csv(tmp_path / "runs.csv")
+    assert set(stored.dataset) == {f"world-smoke {t}" for t in tests}
+    assert set(stored.seed) == ({1000} if study == "rates" else {0, 1})
+    told = stored.parameters.map(json.loads)
+    assert len(stored) == len(tests)*(4 if study == "rates" else 2*len(cfam.STUDIES[study].settings))
+    assert all(t["losses"] == "gs+ls+m+cid" for t in told if "losses" in t)
+    if study == "rates":
+        assert {t["lr"] for t in told} == {2.5e-4, 5e-4, 1e-3, 2e-3} and "cfam_rates_curve.pdf" in figures
+    else:
+        assert {t["trained_on"] for t in told} == {"", "coarse", "fine"}
+        assert {"cfam_main_matrix_cfam_mSD.pdf", "cfam_main_ranked_lists.pdf", "cfam_main_captions.png"} <= figures
+        matrix = pd.read_csv(done.folder / "matrix_cfam_mAP.csv")
+        assert list(matrix.columns) == ["train", *tests] and list(matrix.train) == ["coarse", "fine"]
 
 
 def test_dmg_with_a_manifest_and_a_control(tmp_path, private_cache):

@@ -84,7 +84,7 @@ def run_folder(setting:dict, # See `sort_setting`
     seed:int, # Of the run
     ) -> str:
     "The folder name of a run"
-    return re.sub(r'[^\w=.+]+', '-', f'{label(setting)}-{seed}').strip('-')
+    return re.sub(r'[^\w=.+]+', '-', f'{label(setting)}-{seed}'.replace('/', '_')).strip('-')
 
 
 def run_method(setting:dict, # See `sort_setting`
@@ -119,7 +119,8 @@ _ON = lambda *tests: (('tests', tests),)    # what is searched
 
 STUDIES = dict(
     main=Study('coarse or fine captions in training', (*grid('start'), *grid('itc', 'cfam', train=('coarse', 'fine'))),
-               ('Table 1', 'Table 10', 'Fig. 1', 'Fig. 4', 'Fig. 6', 'Fig. 8'), 5, run=_ON(*_LEVELS), shows=('lists', 'matrix')),
+               ('Table 1', 'Table 10', 'Fig. 1', 'Fig. 4', 'Fig. 6', 'Fig. 8'), 5, run=_ON(*_LEVELS),
+               shows=('lists', 'matrix')),
     losses=Study('losses one by one', (*grid('start'), *grid(*TABLE_8, 'gs_irr', 'irra', train=('fine',))),
                  ('Table 8',), 5, run=_ON(*_LEVELS)),
     decoder=Study('decoder', (*grid('cfam', shared=(True, False), depth=(1, 2, 3, 4)),

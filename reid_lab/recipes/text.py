@@ -195,5 +195,5 @@ def score_text(model, # Trained
         out[name] = found['itc']
         if keep:
             for side, e in dict(queries=found['q'], gallery=found['g']).items():
-                e.save(Path(keep)/f"{name.replace('/', '-')}-{side}")
+                e.save(Path(keep)/f"{name.replace('/', '_')}-{side}")
     return out

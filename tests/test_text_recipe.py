@@ -1,0 +1,179 @@
+"""Training for captions: settings, batches, optimiser and scores; CFAM's studies reach what they name."""
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from reid_lab.data.loaders import Batches
+from reid_lab.embeddings import embed_images, embed_texts
+from reid_lab.metrics import retrieval_metrics
+from reid_lab.models.zoo import MODELS, list_models
+from reid_lab.recipes import cfam
+from reid_lab.recipes.cfam import METHODS, STUDIES, TABLE_8, TITLES, method_settings, run_method, sort_setting
+from reid_lab.recipes.study import label
+from reid_lab.recipes.text import (TEXT_PRESETS, load_text, masked_tokens, new_text_model, score_text, text_key,
+                                   text_optimiser, text_settings, text_tokenizer, train_text, without_padding)
+from reid_lab.text_protocols import LEVELS, both_ways, load_setting, text_case, text_setting, transfer_matrix
+
+
+@pytest.fixture(scope="module")
+def fine(): return load_setting("fine", "smoke")
+
+
+# --- settings of captions ---------------------------------------------------------------------------------------------
+
+def test_levels_and_styles_share_images_and_differ_in_words():
+    tables = {n: load_setting(n, "smoke") for n in (*LEVELS, "fine/generated")}
+    paths = [t["path"].tolist() for t in tables.values()]
+    assert all(p == paths[0] for p in paths)
+    said = {n: t["captions"].tolist() for n, t in tables.items()}
+    assert len({json.dumps(s) for s in said.values()}) == len(said)
+    words = {n: np.mean([len(c.split()) for cs in s for c in cs]) for n, s in said.items()}
+    assert words["coarse"] < words["medium"] < words["fine"] and words["coarse"] < words["mixed"] < words["fine"]
+    other = load_setting("fine//generated", "smoke")
+    assert set(other["domain"]) == {"generated"} and not {*other["path"]} & {*paths[0]}
+
+
+@pytest.mark.parametrize("bad, message", [
+    (lambda: text_setting("fien"), "Did you mean 'fine'"),
+    (lambda: text_setting("fine/real/real-like/more"), "more than"),
+    (lambda: text_setting("fine/reel"), "style='reel'"), (lambda: text_setting("fine//real"), "domain='real'"),
+    (lambda: text_setting("market1501"), "setting='market1501'"), (lambda: text_case("fine", []), "tests=\\[\\]"),
+    (lambda: load_setting("fine", "quik"), "Did you mean 'quick'"),
+    (lambda: text_settings(steps=1, stepz=2), "Did you mean 'steps'"), (lambda: text_settings(mask=1.), "mask=1.0"),
+    (lambda: text_settings(model="bot_tiny"), "has to read captions"),
+    (lambda: text_settings(optimiser="sgd"), "optimiser='sgd'"),
+    (lambda: text_settings("smoke", augment="x"), "augment"),
+    (lambda: sort_setting(dict(name="cfam", querys=3)), "Did you mean 'queries'"),
+    (lambda: sort_setting(dict(name="cfm")), "name='cfm'"),
+    (lambda: method_settings(dict(name="start", steps=4)), "method='start' is not trained"),
+    (lambda: method_settings(dict(name="irra", queries=4)), "arguments of CFAM"),
+    (lambda: run_method(dict(name="cfam"), "quick", seed=501), "was trained on already")])
+def test_wrong_settings(bad, message):
+    with pytest.raises((ValueError, KeyError), match=message): bad()
+
+
+def test_matrix_and_directions():
+    import pandas as pd
+    rows = pd.DataFrame([dict(train=a, test=b, seed=s, R1=10*i + j + 100*s) for s in (0, 1)
+                         for i, a in enumerate("xy") for j, b in enumerate("xyz")])
+    m = transfer_matrix(rows)
+    assert list(m.index) == ["x", "y"] and list(m.columns) == ["x", "y", "z"]
+    assert m.loc["y", "z"] == 50 + 12 and transfer_matrix(rows[rows.test != "x"]).shape == (2, 2)
+    two = both_ways(rows, "x", "y")
+    assert set(two.variant) == {"x -> y", "y -> x"} and len(two) == 4
+    with pytest.raises(ValueError, match="b='z'"): both_ways(rows, "x", "z")        # nothing is trained on z
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("name", [n for n in list_models("tiny", reads="captions")
+                                  if set(MODELS[n].needs) <= {"tokenizer", "n_ids"}])
+def test_any_model_that_reads_captions(name, fine):
+    kw = (("size", (64, 32)),)
+    done = train_text(fine, "smoke", quiet=True, model=name, model_kw=kw, steps=3)
+    assert done.images == 48 and all(np.isfinite(v) for r in done.log for v in r.values())
+    scores = score_text(done.model, dict(fine=fine))["fine"]
+    assert scores["n_query"] == len(fine.text_queries("test")) and 0 <= scores["mSD"] <= 100
+
+
+def test_batches_end_with_their_longest_caption_and_are_masked(fine):
+    s = text_settings("smoke")
+    tok = text_tokenizer(fine, s)
+    train = fine.where(split="train")
+    plain = Batches(train, 16, (64, 32), tok, 0, "caption").batch(0, 1)
+    extras = [without_padding(tok), masked_tokens(tok)]
+    batch = Batches(train, 16, (64, 32), tok, 0, "caption", extras=extras).batch(0, 1)
+    n = tok.lengths(plain["tokens"])
+    assert batch["tokens"].shape == (16, n.max()) and torch.equal(batch["tokens"], plain["tokens"][:, :n.max()])
+    hidden, ids = batch["labels_mlm"] != -100, batch["tokens"]
+    assert torch.equal(batch["tokens_mlm"][~hidden], ids[~hidden])
+    assert torch.equal(batch["labels_mlm"][hidden], ids[hidden])
+    assert not np.isin(ids[hidden].numpy(), tok.special).any()                       # words only
+    assert (hidden.sum(1).numpy() == np.maximum(1, np.round(.15*n))).all()
+    left_out = train_text(fine, "smoke", quiet=True, mask=0., steps=2)               # works without masks too
+    assert "gs_loss" in left_out.log[-1]
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", "adam"])
+def test_every_parameter_has_its_rate(optimiser, fine):
+    s = text_settings("smoke", optimiser=optimiser, lr=1e-3, new_mult=5., bias_mult=2.)
+    model = new_text_model(fine, s)
+    opt, rate = text_optimiser(model, s), {}
+    for g in opt.param_groups: rate |= {id(p): g["lr"] for p in g["params"]}
+    assert len(rate) == sum(p.requires_grad for p in model.parameters())
+    for n, p in model.named_parameters():
+        if not p.requires_grad: continue
+        want = 1e-3*(5. if n.startswith(tuple(model.new_parts)) else 1.)
+        want *= 2. if optimiser == "adam" and n.endswith("bias") else 1.
+        assert rate[id(p)] == pytest.approx(want), n
+
+
+def test_keys_tell_trainings_apart(fine):
+    def key(table=fine, seed=0, **kw):
+        s = text_settings("smoke", **kw)
+        return json.dumps(text_key(table, s, seed, text_tokenizer(table, s)), sort_keys=True)
+    keys = [key(), key(load_setting("coarse", "smoke")), key(seed=1), key(mask=0.), key(lr=1e-4), key(vocab=300),
+            key(model_kw=(("losses", "gs"),)), key(model="irra_tiny")]
+    assert len(set(keys)) == len(keys) and key() == keys[0]
+
+
+def test_a_trained_folder_is_read_again(fine, tmp_path):
+    done = train_text(fine, "smoke", folder=tmp_path / "a", steps=4, quiet=True)
+    again = load_text(tmp_path / "a")
+    q = fine.text_queries("test").head(9)
+    assert torch.equal(embed_texts(done.model, q).emb, embed_texts(again.model, q).emb)
+    (tmp_path / "a" / "tokenizer").rename(tmp_path / "gone")
+    with pytest.raises((FileNotFoundError, ValueError), match="tokenizer"): load_text(tmp_path / "a")
+
+
+def test_scores_are_those_of_the_split(fine):
+    model = new_text_model(fine, text_settings("smoke")).eval()
+    q, g = embed_texts(model, fine.text_queries("val")), embed_images(model, fine.gallery("val"))
+    want = retrieval_metrics(q, g, same_camera="keep")
+    found = score_text(model, dict(a=fine), "val")["a"]
+    assert {k: found[k] for k in ("R1", "mAP", "mSD")} == {k: want[k] for k in ("R1", "mAP", "mSD")}
+
+
+# --- CFAM's studies ---------------------------------------------------------------------------------------------------
+
+def test_every_method_logs_its_losses(fine):
+    for name, m in METHODS.items():
+        if not m.steps: continue
+        s = method_settings(dict(name=name, steps=2), "smoke")
+        terms = {k for k in train_text(fine, s, quiet=True).log[-1] if k.endswith("_loss")}
+        if m.losses: assert terms == {f"{k}_loss" for k in m.losses.split("+")}, name
+        else: assert len(terms) >= 3, name
+
+
+def test_equal_pairs_and_the_rows_of_table_8():
+    pairs = {n: (s := method_settings(dict(name=n))).steps*s.batch_size for n, m in METHODS.items() if m.steps}
+    assert len(set(pairs.values())) == 1
+    losses = [METHODS[n].losses for n in TABLE_8]
+    assert losses[0] == "itc" and all(b.startswith(a) for a, b in zip(losses[1:], losses[2:]))
+    assert all(method_settings(dict(name=n), "paper").lr == 1e-5 for n in METHODS)
+    assert method_settings(dict(name="irra"), "paper").model == "irra_b16"
+    assert set(TEXT_PRESETS) == {"smoke", "quick", "full", "paper"}
+
+
+def test_studies_name_what_there_is():
+    printed = [p for s in STUDIES.values() for p in s.printed]
+    assert len(printed) == len(set(printed)) and {"Table 2", "Table 8", "Table 9", "Table 10"} <= set(printed)
+    for study in STUDIES.values():
+        names = [label(s, TITLES) for s in study.settings]
+        assert len(set(names)) == len(names) and len({cfam.run_folder(s, 0) for s in study.settings}) == len(names)
+        for t in dict(study.run)["tests"]: text_setting(t)
+        for s in study.settings:
+            if s.get("train"): text_setting(s["train"])
+
+
+def test_a_run_goes_on_and_keeps_what_the_figures_read(tmp_path):
+    setting = dict(name="gs", train="coarse", steps=3)
+    a, b = (run_method(setting, "smoke", tests=("coarse", "fine/generated"), keep=tmp_path) for _ in range(2))
+    assert [r["mAP"] for r in a] == [r["mAP"] for r in b] and [r["test"] for r in a] == ["coarse", "fine/generated"]
+    kept = {p.name for p in (tmp_path / cfam.run_folder(setting, 0)).iterdir()}
+    assert kept >= {f"{t}-{x}" for t in ("coarse", "fine_generated") for x in ("queries", "gallery")}
+    with pytest.raises(ValueError, match="other scores"): run_method(setting, "smoke", tests=("fine",), keep=tmp_path)
+    start = run_method(dict(name="start"), "smoke", tests=("fine",))
+    assert start[0]["images_seen"] == 0
