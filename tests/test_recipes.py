@@ -132,6 +132,13 @@ def test_any_model_that_reads_captions(model, variant, tmp_path):
     assert type(load_run(folder)["finetuned"]) is type(create_model(model, vocab_size=60))
 
 
+@pytest.mark.parametrize("model", ["cfam_tiny", "irra_b16"])
+def test_models_that_classify_identities_are_refused(model):
+    "Two trainings on different people have no common classifier"
+    with pytest.raises(ValueError, match=f"model='{model}' is not known.*need no number of identities"):
+        Config(preset="smoke", model=model)
+
+
 def test_an_interrupted_run_goes_on(data, tmp_path, monkeypatch):
     "Stopped in the middle and started again, a run ends with the same weights"
     config = Config("camel", "smoke", train=(("steps", 12),))
