@@ -217,3 +217,16 @@ def test_lines_are_cut_as_before_and_in_linear_time():
     assert F.wrap_text("W"*200_000, 1., 7, 4).endswith("…")
     assert time.process_time() - start < 1
     assert "".join(F.wrap_text("ab"*2_000, 1., 7, 4_000).split("\n")) == "ab"*2_000
+
+
+@pytest.mark.parametrize("values", [(.0015, .003, .006, .012, .024), (1, 2), (100, 300, 900, 2700, 8100, 24300, 72900)])
+def test_texts_of_ticks_do_not_overlap(values):
+    "Every value has a tick on a logarithmic axis; where panels are narrow, only some have a text"
+    rows = pd.DataFrame([dict(x=v, y=i, part=p) for i, v in enumerate(values) for p in "abc"])
+    fig = F.curves(rows, "x", "y", panel="part", logx=True, column="cvpr-full")
+    fig.canvas.draw()
+    for ax in fig.axes:
+        ticks = ax.xaxis.get_major_ticks()
+        assert [t.get_loc() for t in ticks] == list(values) and ticks[0].label1.get_text() == f"{values[0]:g}"
+        boxes = [t.label1.get_window_extent() for t in ticks if t.label1.get_text()]
+        assert all(a.x1 < b.x0 for a, b in zip(boxes, boxes[1:]))

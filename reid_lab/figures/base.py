@@ -176,6 +176,15 @@ def _legend(fig, axes, title=None):
     else: fig.legend(handles, labels, loc='outside upper center', ncols=min(len(labels), 4), title=title)
 
 # %% ../../nbs/62_figures.base.ipynb #d32ab4be
+def _value_ticks(ax, values, room):
+    "A tick at each of few values; where their texts need more than `room` characters, only some have one"
+    texts = [f'{v:g}' for v in values]
+    if len(texts) > 8: return
+    for step in range(1, len(texts) + 1):
+        if sum(len(t) + 1 for t in texts[::step]) < room: break
+    ax.set_xticks(values, [t if i % step == 0 else '' for i, t in enumerate(texts)]); ax.minorticks_off()
+
+
 def curves(frame, # Long frame, one row a run (or a logged step)
     x:str, # Column of the x axis
     y:str, # Column of the metric
@@ -207,9 +216,7 @@ def curves(frame, # Long frame, one row a run (or a logged step)
             title = '' if p is None else literal(p)
             ax.set(xlabel=xlabel or literal(x), title=title, **({'xscale': 'log'} if logx else {}))
             ax.grid(axis='y')
-            ticks = sorted(frame[x].unique())
-            room = sum(len(f'{t:g}') + 1 for t in ticks)*len(panels) < 12*w
-            if len(ticks) <= 8 and room: ax.set_xticks(ticks, [f'{t:g}' for t in ticks]); ax.minorticks_off()
+            _value_ticks(ax, sorted(frame[x].unique()), 12*w/len(panels))
         axes[0].set_ylabel(ylabel or literal(y))
         shown = {'sd': 'mean ± sd', 'se': 'mean ± se', 'range': 'mean, range', 'none': 'mean'}[band]
         _legend(fig, axes, f'{shown} of {runs} {of}' if runs > 1 else None)
