@@ -46,7 +46,7 @@ class IRRA(CLIPPair):
 # %% ../../nbs/46_models.irra.ipynb #bcf9fa26
 @patch
 def forward(self:IRRA, batch:dict) -> dict: # One `..._loss` for each of `losses`
-    "Losses of one batch (IRRA, eq. 11)"
+    "Losses of one batch: SDM, identities, masked words"
     on, out = self.losses, {}
     tokens = batch.get('tokens_mlm', batch['tokens']) if self.mask_text else batch['tokens']
     (img, regions), (txt, words, _) = self.image_tokens(batch['img']), self.text_tokens(tokens)
