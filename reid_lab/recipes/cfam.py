@@ -121,6 +121,9 @@ STUDIES = dict(
     main=Study('coarse or fine captions in training', (*grid('start'), *grid('itc', 'cfam', train=('coarse', 'fine'))),
                ('Table 1', 'Table 10', 'Fig. 1', 'Fig. 4', 'Fig. 6', 'Fig. 8'), 5, run=_ON(*_LEVELS),
                shows=('lists', 'matrix')),
+    scratch=Study('the same from random numbers, on the generated images, of which there are more', tuple(grid(
+        'itc', 'cfam', train=('coarse//generated', 'fine//generated'), weights=('none',), steps=(800,))), seeds=5,
+        run=_ON(*(f'{x}//generated' for x in _LEVELS)), shows=('matrix',)),
     losses=Study('losses one by one', (*grid('start'), *grid(*TABLE_8, 'gs_irr', 'irra', train=('fine',))),
                  ('Table 8',), 5, run=_ON(*_LEVELS)),
     decoder=Study('decoder', (*grid('cfam', shared=(True, False), depth=(1, 2, 3, 4)),
