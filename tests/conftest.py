@@ -64,3 +64,18 @@ def no_user_settings(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("USERPROFILE", str(home))
     return home
+
+
+@pytest.fixture
+def whole_and_resumed(tmp_path):
+    "Weights after five steps in a row, and after two steps, a checkpoint and three more"
+    from reid_lab.learner import Checkpoint, Learner
+    def train(make, loader, **learner):
+        whole = Learner(make(), loader, **learner).fit(steps=5).net.state_dict()
+        Learner(make(), loader, callbacks=[Checkpoint(tmp_path, 2)], **learner).fit(steps=2)
+        saved = Checkpoint(tmp_path, 2)
+        again = Learner(make(), loader, callbacks=[saved], **learner)
+        saved.resume(again)
+        assert again.step == 2
+        return whole, again.fit(steps=5).net.state_dict()
+    return train

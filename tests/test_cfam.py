@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from reid_lab import losses
 from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
-from reid_lab.learner import Checkpoint, Learner, load_weights, param_groups, save_weights
+from reid_lab.learner import load_weights, param_groups, save_weights
 from reid_lab.models.cfam import (CFAM, HARD_BY, L14, LOSSES, WIRINGS, GranularityDecoder, GranuleBlock, Matcher,
                                   PairIdentity, cfam_b16, cfam_l14, cfam_tiny)
 from reid_lab.models.clip import CLIPPair, clip_tiny, end_positions, strip
@@ -397,17 +397,10 @@ class Three:
 
 
 @pytest.mark.parametrize("names", [ALL + "+irr", "itc"])
-def test_a_resumed_training_ends_with_the_same_bits(names, tmp_path):
+def test_a_resumed_training_ends_with_the_same_bits(names, whole_and_resumed):
     def make():
         torch.manual_seed(0)
         return cfam_tiny(4, vocab_size=60, losses=names, size=SIZE, max_len=12)
-    kw = dict(lr=1e-3, new_mult=5., device="cpu", seed=3)
-    whole = Learner(make(), Three(), **kw).fit(steps=5).net.state_dict()
-    Learner(make(), Three(), callbacks=[Checkpoint(tmp_path, 2)], **kw).fit(steps=2)
-    saved = Checkpoint(tmp_path, 2)
-    again = Learner(make(), Three(), callbacks=[saved], **kw)
-    saved.resume(again)
-    assert again.step == 2
-    again.fit(steps=5)
-    assert all(torch.equal(a, b) for a, b in zip(whole.values(), again.net.state_dict().values()))
-    assert any(not torch.equal(a, b) for a, b in zip(whole.values(), make().state_dict().values()))
+    whole, again = whole_and_resumed(make, Three(), lr=1e-3, new_mult=5., device="cpu", seed=3)
+    assert all(torch.equal(v, again[k]) for k, v in whole.items())
+    assert any(not torch.equal(v, make().state_dict()[k]) for k, v in whole.items())

@@ -12,10 +12,10 @@ from reid_lab.embeddings import embed_images
 from reid_lab.meta.dmg import CameraHalves, DMGStep, DomainRuns
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.published import published_table
-from reid_lab.recipes.dmg import (DMG_PRESETS, METHODS, STUDIES, TITLES, method_settings, run_folder, run_method,
+from reid_lab.recipes.dmg import (DMG_PRESETS, METHODS, STUDIES, TITLES, method_settings, run_method,
                                   scheme_of, score_case, sort_setting, train_method)
 from reid_lab.recipes.reid import new_model, reid_key
-from reid_lab.recipes.study import label
+from reid_lab.recipes.study import label, setting_folder
 
 
 TRAINED = [n for n in METHODS if n not in ("none", "start")]
@@ -125,7 +125,7 @@ def test_studies():
     assert {"Table 4", "Table 6"} <= set(printed) and len(printed) == len(set(printed))
     for study in STUDIES.values():
         names = [label(s, TITLES) for s in study.settings]
-        assert len(set(names)) == len(names) and len({run_folder(s, 0) for s in study.settings}) == len(names)
+        assert len(set(names)) == len(names) and len({setting_folder(s, 0) for s in study.settings}) == len(names)
         for s in study.settings: sort_setting(s)
     methods = {m for t in ("4", "6") for m in published_table("dmg", t).method}
     assert {p for m in METHODS.values() for p in m.published} == methods - {"DFLNet"}
@@ -171,7 +171,7 @@ def test_a_run_goes_on_and_keeps_what_the_figures_read(tmp_path):
     again = run_method(setting, "smoke", keep=tmp_path)
     assert [{k: r[k] for k in KEYS} for r in first] == [{k: r[k] for k in KEYS} for r in again] and len(before) >= 1
     assert {r["test"] for r in first} == {"test-a", "test-b", "test-c"} and first[0]["variant"] == "DMG-Net, steps=3"
-    kept = {p.name for p in (tmp_path / run_folder(setting, 0)).iterdir()}
+    kept = {p.name for p in (tmp_path / setting_folder(setting, 0)).iterdir()}
     assert kept >= {f"{s}-{x}" for s in ("test-a", "test-b", "test-c") for x in ("queries", "gallery")}
     with pytest.raises(ValueError, match="lr"): run_method(setting, "smoke", keep=tmp_path, train=dict(lr=.5))
 

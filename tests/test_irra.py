@@ -9,7 +9,7 @@ from torch import nn
 
 from reid_lab import losses
 from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
-from reid_lab.learner import Checkpoint, Learner, param_groups
+from reid_lab.learner import param_groups
 from reid_lab.models.clip import CLIPPair, ImplicitReasoning, irr_loss, masked_caption, strip
 from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
 from reid_lab.models.irra import IRRA, LOSSES, irra_b16, irra_tiny
@@ -349,17 +349,10 @@ class Three:
     def epoch(self, e, start=0): return (sample_batch(SIZE, seed=10*e + i) for i in range(start, 3))
 
 
-def test_a_resumed_training_ends_with_the_same_bits(tmp_path):
+def test_a_resumed_training_ends_with_the_same_bits(whole_and_resumed):
     def make():
         torch.manual_seed(0)
         return irra_tiny(4, vocab_size=60, size=SIZE, max_len=12)
-    kw = dict(lr=1e-3, new_mult=5., device="cpu", seed=3)
-    whole = Learner(make(), Three(), **kw).fit(steps=5).net.state_dict()
-    Learner(make(), Three(), callbacks=[Checkpoint(tmp_path, 2)], **kw).fit(steps=2)
-    saved = Checkpoint(tmp_path, 2)
-    again = Learner(make(), Three(), callbacks=[saved], **kw)
-    saved.resume(again)
-    assert again.step == 2
-    again.fit(steps=5)
-    assert all(torch.equal(a, b) for a, b in zip(whole.values(), again.net.state_dict().values()))
-    assert any(not torch.equal(a, b) for a, b in zip(whole.values(), make().state_dict().values()))
+    whole, again = whole_and_resumed(make, Three(), lr=1e-3, new_mult=5., device="cpu", seed=3)
+    assert all(torch.equal(v, again[k]) for k, v in whole.items())
+    assert any(not torch.equal(v, make().state_dict()[k]) for k, v in whole.items())

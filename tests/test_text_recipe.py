@@ -9,11 +9,10 @@ from reid_lab.data.loaders import Batches
 from reid_lab.embeddings import embed_images, embed_texts
 from reid_lab.metrics import retrieval_metrics
 from reid_lab.models.zoo import MODELS, list_models
-from reid_lab.recipes import cfam
 from reid_lab.recipes.cfam import METHODS, STUDIES, TABLE_8, TITLES, method_settings, run_method, sort_setting
-from reid_lab.recipes.study import label
+from reid_lab.recipes.study import label, setting_folder
 from reid_lab.recipes.text import (TEXT_PRESETS, load_text, masked_tokens, new_text_model, score_text, text_key,
-                                   text_optimiser, text_settings, text_tokenizer, train_text, without_padding)
+                                   text_optimiser, text_settings, text_tokenizer, train_text)
 from reid_lab.text_protocols import LEVELS, both_ways, load_setting, text_case, text_setting, transfer_matrix
 
 
@@ -83,7 +82,7 @@ def test_batches_end_with_their_longest_caption_and_are_masked(fine):
     tok = text_tokenizer(fine, s)
     train = fine.where(split="train")
     plain = Batches(train, 16, (64, 32), tok, 0, "caption").batch(0, 1)
-    extras = [without_padding(tok), masked_tokens(tok)]
+    extras = [masked_tokens(tok)]
     batch = Batches(train, 16, (64, 32), tok, 0, "caption", extras=extras).batch(0, 1)
     n = tok.lengths(plain["tokens"])
     assert batch["tokens"].shape == (16, n.max()) and torch.equal(batch["tokens"], plain["tokens"][:, :n.max()])
@@ -124,6 +123,10 @@ def test_a_trained_folder_is_read_again(fine, tmp_path):
     again = load_text(tmp_path / "a")
     q = fine.text_queries("test").head(9)
     assert torch.equal(embed_texts(done.model, q).emb, embed_texts(again.model, q).emb)
+    files = {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()}
+    with pytest.raises(ValueError, match="holds another training"):     # refused before anything is written
+        train_text(fine, "smoke", folder=tmp_path / "a", steps=4, vocab=300, quiet=True)
+    assert files == {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()}
     (tmp_path / "a" / "tokenizer").rename(tmp_path / "gone")
     with pytest.raises((FileNotFoundError, ValueError), match="tokenizer"): load_text(tmp_path / "a")
 
@@ -162,7 +165,7 @@ def test_studies_name_what_there_is():
     assert len(printed) == len(set(printed)) and {"Table 2", "Table 8", "Table 9", "Table 10"} <= set(printed)
     for study in STUDIES.values():
         names = [label(s, TITLES) for s in study.settings]
-        assert len(set(names)) == len(names) and len({cfam.run_folder(s, 0) for s in study.settings}) == len(names)
+        assert len(set(names)) == len(names) and len({setting_folder(s, 0) for s in study.settings}) == len(names)
         for t in dict(study.run)["tests"]: text_setting(t)
         for s in study.settings:
             if s.get("train"): text_setting(s["train"])
@@ -172,7 +175,7 @@ def test_a_run_goes_on_and_keeps_what_the_figures_read(tmp_path):
     setting = dict(name="gs", train="coarse", steps=3)
     a, b = (run_method(setting, "smoke", tests=("coarse", "fine/generated"), keep=tmp_path) for _ in range(2))
     assert [r["mAP"] for r in a] == [r["mAP"] for r in b] and [r["test"] for r in a] == ["coarse", "fine/generated"]
-    kept = {p.name for p in (tmp_path / cfam.run_folder(setting, 0)).iterdir()}
+    kept = {p.name for p in (tmp_path / setting_folder(setting, 0)).iterdir()}
     assert kept >= {f"{t}-{x}" for t in ("coarse", "fine_generated") for x in ("queries", "gallery")}
     with pytest.raises(ValueError, match="other scores"): run_method(setting, "smoke", tests=("fine",), keep=tmp_path)
     start = run_method(dict(name="start"), "smoke", tests=("fine",))

@@ -14,9 +14,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core import check_choice, progress, stream
+from .image_sets import first_few
 from .table import COLUMNS, Finding, ReidTable, TableError, join_tables
 from .text import STOP_WORDS, clean_caption, quick_rng
 from .text_sets import load_text_set, read_json, write_text_set
+from ..files import atomic_path
 
 # %% ../../nbs/16_data.cross_set.ipynb #c700e1da
 _SAME = """man, guy, gentleman | woman, lady | t-shirt, tee shirt, tee | hoodie, hooded sweatshirt, hooded top |
@@ -253,9 +255,7 @@ def rewrite_captions(captions, # Captions of one image
 # %% ../../nbs/16_data.cross_set.ipynb #52e1c5e0
 def _rows_of(f, bad):
     "The first of the rows in a mask"
-    at = np.flatnonzero(np.asarray(bad, bool))
-    more = f' and {len(at) - 3} more' if len(at) > 3 else ''
-    return ', '.join(f'row {i} ({f.path.iat[i]!r})' for i in at[:3]) + more
+    return first_few(f'row {i} ({f.path.iat[i]!r})' for i in np.flatnonzero(np.asarray(bad, bool)))
 
 
 def _source_findings(f, n_ids, level):
@@ -390,7 +390,7 @@ def write_cross_set(table:ReidTable, # A cross set, or any table of test rows
     if 'provenance' not in table.frame: return
     names = [r['file_path'] for r in read_json(Path(folder)/'UFine3C.json')]
     lines = [json.dumps(dict(file_path=n, provenance=p)) for n, p in zip(names, table['provenance'])]
-    (Path(folder)/PROVENANCE).write_text('[' + ',\n'.join(lines) + ']\n', encoding='utf8')
+    with atomic_path(Path(folder)/PROVENANCE) as tmp: tmp.write_text('[' + ',\n'.join(lines) + ']\n', encoding='utf8')
 
 
 def load_cross_set(root, # Dataset folder

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ASPECTS', 'IMAGENET_MEAN', 'IMAGENET_STD', 'AUGMENT', 'to_pixels', 'pick', 'uniform', 'flip', 'jitter', 'affine',
            'rectangles', 'erase', 'pad_crop', 'plain', 'light', 'bot', 'bot_released', 'transreid', 'rand_augment',
-           'camel', 'shuffle_order', 'pk_order', 'tokenize', 'Batches']
+           'camel', 'shuffle_order', 'pk_order', 'tokenize', 'Batches', 'masked_words']
 
 # %% ../../nbs/04_data.loaders.ipynb #5167f922
 import heapq
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from fastcore.basics import patch
 from ..core import check_choice, stream, torch_stream
 from .table import RESAMPLING, ReidTable
+from .text import mask_tokens
 
 # %% ../../nbs/04_data.loaders.ipynb #7c0e4a12
 def to_pixels(images, # (N,H,W,3) uint8 array
@@ -412,3 +413,15 @@ class _Epoch(torch.utils.data.Dataset):
     def __init__(self, loader, e): self.loader, self.e = loader, e
     def __len__(self): return len(self.loader.order(self.e))
     def __getitem__(self, i): return self.loader.batch(self.e, i)
+
+# %% ../../nbs/04_data.loaders.ipynb #9fee76c6
+def masked_words(tokenizer, # Of the model
+    p:float=.25, # Share of words
+    max_masks:int=10, # At most so many a caption
+    **how, # `pads`, `ngram` and `whole_words` of `mask_tokens`
+    ):
+    "An extra for `Batches` that adds `tokens_mlm` and `labels_mlm`"
+    def extra(batch, rng):
+        found = mask_tokens(batch['tokens'], tokenizer, rng, p=p, max_masks=max_masks, **how)
+        batch['tokens_mlm'], batch['labels_mlm'] = found
+    return extra

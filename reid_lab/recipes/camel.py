@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['VARIANTS', 'TABLE_IV', 'TITLES', 'PRESETS', 'PHASES', 'STUDIES', 'Variant', 'Train', 'Meta', 'Preset', 'Config',
-           'run_arguments', 'CamelData', 'load_data', 'masked_words', 'second_view', 'train_loader',
-           'released_strategy', 'make_strategy', 'set_negatives', 'phase_key', 'train_phase', 'pretrain', 'finetune',
-           'run_phases', 'run_variant', 'save_run', 'load_run', 'run_masking']
+           'run_arguments', 'CamelData', 'load_data', 'second_view', 'train_loader', 'released_strategy',
+           'make_strategy', 'set_negatives', 'phase_key', 'train_phase', 'pretrain', 'finetune', 'run_phases',
+           'run_variant', 'save_run', 'load_run', 'run_masking']
 
 # %% ../../nbs/83_recipes.camel.ipynb #7f740a0e
 import copy, hashlib, json, time
@@ -19,8 +19,8 @@ from fastcore.basics import patch
 from ..analysis.text_scores import choose_fusion, evaluate
 from ..analysis.word_masking import word_masking
 from ..core import check_choice, phase, pick_device, stream
-from ..data.loaders import Batches, tokenize
-from ..data.text import EDA_OPS, WordPiece, eda, load_tokenizer, mask_tokens
+from ..data.loaders import Batches, masked_words, tokenize
+from ..data.text import EDA_OPS, WordPiece, eda, load_tokenizer
 from ..datasets import load_dataset, require
 from ..files import atomic_path, locked
 from ..learner import Average, Plain, Validate
@@ -326,18 +326,6 @@ def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, i
     return CamelData(src, tgt, WordPiece.train(words, p.vocab, p.words, clean=p.clean))
 
 # %% ../../nbs/83_recipes.camel.ipynb #0421d242
-def masked_words(tokenizer, # Of the model
-    p:float=.25, # Share of words
-    max_masks:int=10, # At most so many a caption
-    pads:bool=False, # Count and mask padding too (released program)
-    ):
-    "An extra for `Batches` that adds `tokens_mlm` and `labels_mlm`"
-    def extra(batch, rng):
-        found = mask_tokens(batch['tokens'], tokenizer, rng, p=p, max_masks=max_masks, pads=pads)
-        batch['tokens_mlm'], batch['labels_mlm'] = found
-    return extra
-
-
 def second_view(tokenizer, # Of the model
     first:bool=False, # The augmented view is the first, the clean one the second (released program)
     ):

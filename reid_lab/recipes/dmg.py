@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['METHODS', 'TITLES', 'STEPS', 'DMG_PRESETS', 'WORLD_ARGS', 'STUDIES', 'Method', 'scheme_of', 'method_settings',
-           'score_case', 'sort_setting', 'train_method', 'run_folder', 'run_method']
+           'score_case', 'sort_setting', 'train_method', 'run_method']
 
 # %% ../../nbs/86_recipes.dmg.ipynb #6b58d376
-import inspect, re
+import inspect
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from ..meta.dual_speed import DualSpeed, Task
 from ..models.shipped import WORLD, card_for, check_unseen
 from ..models.zoo import MODELS
 from .reid import REID_PRESETS, ReidTrain, Scheme, reid_settings, train_reid
-from .study import Axes, Study, grid, label
+from .study import Axes, Study, grid, label, setting_folder
 from .training import Trained, claim, digest
 
 # %% ../../nbs/86_recipes.dmg.ipynb #2102833e
@@ -166,13 +166,6 @@ def train_method(table:ReidTable, # Its `train` rows are used
     return train_reid(table, s, seed, folder, quiet, scheme_of(name, s.k, **step))
 
 # %% ../../nbs/86_recipes.dmg.ipynb #c564b8bf
-def run_folder(setting:dict, # See `sort_setting`
-    seed:int, # Of the run
-    ) -> str:
-    "The folder name of a run"
-    return re.sub(r'[^\w=.+]+', '-', f'{label(setting)}-{seed}').strip('-')
-
-
 def run_method(setting:dict, # See `sort_setting`
     preset:str='quick', # Key of `DMG_PRESETS`
     seed:int=0, # Of Worlds and training
@@ -189,7 +182,7 @@ def run_method(setting:dict, # See `sort_setting`
     if s.start == WORLD:
         for world in case_worlds(where['dataset'], seed): check_unseen(card_for(s.model), world)
     with phase(f'images, seed {seed}'): case = load_case(preset=preset, seed=seed, root=root, subsets=subsets, **where)
-    folder = keep and Path(keep)/run_folder(setting, seed)
+    folder = keep and Path(keep)/setting_folder(setting, seed)
     if folder: claim(folder, dict(tests={k: [digest(t.images), len(t.tasks)] for k, t in case.tests.items()}),
                      'scored.json')
     done = train_method(case.train, setting, preset, seed, folder and folder/'model', quiet, **(train or {}))
