@@ -195,7 +195,7 @@ def run_method(setting:dict, # See `sort_setting`
 _PARTS = ('bot', 'bot_double', 'halves', 'md', 'mg', 'dmg')
 _MAIN = ('start', 'bot', 'bot_long', *_PARTS[1:])   # equal steps and equal images
 _ALL = ('softmax', 'bot', 'center', 'circle', 'agw', 'bot_double', 'cbn', 'mldg', 'reptile', 'md', 'mg', 'dmg')
-_PAIR = ('bot_double', 'mg', 'dmg')     # what a regime compares
+_TRIO = ('bot_double', 'md', 'dmg')     # what a regime compares
 
 
 def _axis(text, x): return Axes(x, text, 'method', 'test')
@@ -218,17 +218,13 @@ STUDIES = dict(
                 axes=_axis('peak rate', 'lr')),
     scratch_rates=Study('peak rates from random numbers', tuple(grid(*_PARTS, weights=('none',), lr=(
         1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2))), seeds=2, chooses=True, axes=_axis('peak rate', 'lr')),
-    steps=Study('longer training', tuple(grid(*_PAIR, steps=(100, 300, 900))), seeds=3, axes=_axis('steps', 'steps')),
-    scratch_steps=Study('longer training from random numbers', tuple(grid(*_PAIR, weights=('none',), steps=(
-        100, 300, 900))), seeds=3, axes=_axis('steps', 'steps')),
-    cameras=Study('cameras of a site', tuple(grid(*_PAIR, cams=(4, 6, 12), cams_per_id=(4,))), seeds=3,
-                  axes=_axis('cameras of a site', 'cams')),
-    people=Study('people of a site', tuple(grid(*_PAIR, ids=tuple((n, 6, 20, 25, 25) for n in (15, 60)))), seeds=3),
-    shift=Study('difference between cameras', tuple(grid(*_PAIR, severity=((.2, .9), (.4, .9), (.9, .9)))), seeds=3),
+    regimes=Study('more cameras, fewer people, larger shift, second order', (
+        *grid(*_TRIO, weights=('none',), cams=(12,)), *grid(*_TRIO, weights=('none',), ids=((15, 6, 20, 25, 25),)),
+        *grid(*_TRIO, weights=('none',), severity=((.9, .9),)),
+        *grid('mg', 'dmg', weights=('none',), second_order=(True,))), seeds=3),
+    longer=Study('three times the steps', tuple(grid(*_TRIO, weights=('none',), steps=(900,))), seeds=3),
     scale=Study('scale of the cosines in the meta-discrimination loss', (*grid('halves', weights=('none',)), *grid(
         'md', 'dmg', weights=('none',), scale=(1., 4., 16.))), seeds=2, chooses=True,
         axes=_axis('scale of the cosines', 'scale')),
     support=Study('the support loss in the objective', tuple(grid('mg', 'dmg', support=(0., .5, 1.))), seeds=3,
-                  axes=_axis('weight of the support loss', 'support')),
-    order=Study('second order', tuple(grid('mg', second_order=(False, True), inner_lr=(1e-3, 5e-3))), seeds=3,
-                axes=Axes('inner_lr', 'rate of the virtual step', 'second_order', 'test')))
+                  axes=_axis('weight of the support loss', 'support')))
