@@ -36,8 +36,8 @@ class Method:
     epochs: int = 1             # steps over those of the preset; 0: the start alone
     loss: tuple = ()            # (argument, value) of the model
     tower: str = ''             # family of the model, if it is another than the preset's
-    lr_mult: float = 1.         # peak rate over the preset's, from a start, at quick and smoke
-    scratch_mult: float = 8.    # the same, from random numbers; where it was not searched, that of BoT
+    lr_mult: float = .2         # peak rate over the preset's, from a start, at quick and smoke
+    scratch_mult: float = 8.    # the same, from random numbers; where these were not searched, those of BoT
     cameras: bool = False       # statistics of each test camera are estimated
     published: tuple = ()       # names of its rows in Tables 4 and 6
 
@@ -51,11 +51,11 @@ METHODS = {
     'bot_double': Method('BoT, 2x images', batches=2),
     'bot_long': Method('BoT, 2x steps', epochs=2),
     'halves': Method('BoT on both halves', 'halves', (('virtual', False), ('md', 0.)), 2),
-    'md': Method('+ meta-discrimination', 'halves', (('virtual', False),), 2, scratch_mult=4.,
+    'md': Method('+ meta-discrimination', 'halves', (('virtual', False),), 2, lr_mult=1/15, scratch_mult=4.,
                  published=('BoT + meta-discrimination',)),
-    'mg': Method('+ meta-generalisation', 'halves', (('md', 0.),), 2, scratch_mult=4.,
+    'mg': Method('+ meta-generalisation', 'halves', (('md', 0.),), 2, lr_mult=1/15, scratch_mult=4.,
                  published=('BoT + meta-generalization',)),
-    'dmg': Method('DMG-Net', 'halves', (), 2, published=('DMG-Net',)),
+    'dmg': Method('DMG-Net', 'halves', (), 2, lr_mult=1/15, published=('DMG-Net',)),
     'mldg': Method('MLDG', 'halves', (('md', 0.), ('support', 1.), ('second_order', True)), 2),
     'reptile': Method('Reptile', 'domains', batches=2),
     'cbn': Method('CBN', 'cameras', batches=2, cameras=True, published=('CBN',)),
