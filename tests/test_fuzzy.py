@@ -13,7 +13,8 @@ FORMS = ["paper", "released"]
 
 
 def t64(x): return torch.tensor(x, dtype=torch.float64)
-def close(a, b, tol=2e-6): assert torch.allclose(torch.as_tensor(a, dtype=torch.float64), t64(b), atol=tol, rtol=0), (a, b)
+def close(a, b, tol=2e-6):
+    assert torch.allclose(torch.as_tensor(a, dtype=torch.float64), t64(b), atol=tol, rtol=0), (a, b)
 
 
 def cos(a, b):
@@ -62,7 +63,8 @@ def naive_fta(Qa, Qt, A, T, sa, st_, pid, form, tau=.02):
         S = [[weigh(lambda m, n, k: ma[m][k]*mt[n][k], Qa, Qt, m, n) for n in range(B)] for m in range(B)]
         back = flip(S)
     else:
-        ma, mt = ([[naive_released_mu(q, c, s) for c, s in zip(C, W)] for q in Q] for Q, C, W in ((Qa, A, sa), (Qt, T, st_)))
+        ma, mt = ([[naive_released_mu(q, c, s) for c, s in zip(C, W)] for q in Q]
+                  for Q, C, W in ((Qa, A, sa), (Qt, T, st_)))
         joint = lambda m, n, k: ma[m][n][k]*mt[m][n][k]
         S, back = ([[weigh(joint, X, Y, m, n) for n in range(B)] for m in range(B)] for X, Y in ((Qa, Qt), (Qt, Qa)))
     return sum(naive_kl(S, pid, tau) + naive_kl(back, pid, tau))/2/B
@@ -113,7 +115,8 @@ def test_released_membership_is_flat(oracles):
     assert (got - o["expected"]["exp(-1/2)"]).abs().max() < 3e-4
     assert max(map(abs, np.array(o["expected"]["random_token"]) - o["expected"]["exp(-1/2)"])) < 3e-4
     c = torch.full((1, D), D**-.5, dtype=torch.float64)      # every unit vector has sum r = 1: nearly the same value
-    close(Z.token_membership(c[:, None], c, sigma, "released"), [[o["expected"]["token_identical_to_class_token"]]], 4e-6)
+    want = o["expected"]["token_identical_to_class_token"]
+    close(Z.token_membership(c[:, None], c, sigma, "released"), [[want]], 4e-6)
 
 
 # --- plain loops ------------------------------------------------------------------------------------------------------
@@ -125,7 +128,8 @@ def test_fta_naive(seed, form):
     for tau in (.02, .2):
         got, want = Z.fta(*x, pid, tau, membership=form), naive_fta(*(v.tolist() for v in x), pid.tolist(), form, tau)
         assert got.item() == pytest.approx(want, rel=1e-9)
-    assert Z.fta(*x, pid, membership=form, reduce="sum").item() == pytest.approx(5*Z.fta(*x, pid, membership=form).item())
+    total = Z.fta(*x, pid, membership=form, reduce="sum").item()
+    assert total == pytest.approx(5*Z.fta(*x, pid, membership=form).item())
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -145,7 +149,8 @@ def test_cda_naive(seed, has):
     direct = naive_sdm(T.tolist(), A.tolist(), pid.tolist())
     at = [i for i in range(5) if own[i]]
     sub = lambda x: [x.tolist()[i] for i in at]
-    bridge = [a + b for a, b in zip(naive_sdm(sub(T), sub(G), sub(pid)), naive_sdm(sub(G), sub(A), sub(pid)))] if at else []
+    legs = [naive_sdm(sub(x), sub(y), sub(pid)) for x, y in ((T, G), (G, A))] if at else [[], []]
+    bridge = [a + b for a, b in zip(*legs)]
     alpha = [1/(1 + math.exp(-k*(cos(T[i].tolist(), A[i].tolist()) - cos(T[i].tolist(), G[i].tolist())))) for i in at]
     want = dict(alpha=[1.]*5, bridge=[0.]*5, direct=direct)
     for n, i in enumerate(at): want["alpha"][i], want["bridge"][i] = alpha[n], bridge[n]
@@ -171,7 +176,8 @@ def test_without_ground_images_cda_is_sdm():
     (_, _, T, A, _, _), pid = draw(2)
     want = losses.sdm(T, A, pid)
     none = torch.zeros(5, dtype=torch.bool)
-    for got in (Z.cda(T, A, None, pid), Z.cda(T, A, torch.full_like(A, torch.nan), pid, none), Z.cda(T, A, None, pid, none),
+    nothing = torch.full_like(A, torch.nan)
+    for got in (Z.cda(T, A, None, pid), Z.cda(T, A, nothing, pid, none), Z.cda(T, A, None, pid, none),
                 Z.cda(T, A, None, pid, alpha=0.)):
         assert torch.equal(got, want)
     got, plain = ([x.clone().requires_grad_() for x in (T, A)] for _ in range(2))
@@ -218,7 +224,8 @@ def test_gradients_against_finite_differences(form):
     x, pid = draw(5, B=3, K=2, D=3, form=form)
     x = [v.requires_grad_() for v in x]
     assert torch.autograd.gradcheck(lambda *v: Z.fta(*v, pid[:3], .5, membership=form), x, eps=1e-6, atol=1e-5)
-    assert torch.autograd.gradcheck(lambda t, a, g: Z.cda_terms(t, a, g, pid[:3], k=4., tau=.5)["alpha"], x[2:4] + x[2:3])
+    share = lambda t, a, g: Z.cda_terms(t, a, g, pid[:3], k=4., tau=.5)["alpha"]
+    assert torch.autograd.gradcheck(share, x[2:4] + x[2:3])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -312,7 +319,8 @@ def test_one_identity_has_an_even_target():
     (lambda x: Z.paired_cosine(x[2], x[3][:1]), r"\(5, 4\) and \(1, 4\)"),
     (lambda x: Z.fta(*x, reduce="none"), "reduce='none'"),
     (lambda x: Z.fta(*x, torch.arange(3)), "pid has 3 entries for a batch of 5"),
-    (lambda x: Z.cda(x[2], x[3], None, None, torch.ones(5, dtype=torch.bool)), "5 bridges for 5 samples and ground=None"),
+    (lambda x: Z.cda(x[2], x[3], None, None, torch.ones(5, dtype=torch.bool)),
+     "5 bridges for 5 samples and ground=None"),
     (lambda x: Z.cda(x[2], x[3], x[3], None, torch.ones(4, dtype=torch.bool)), r"has is \(4,\)")])
 def test_wrong_arguments(call, message):
     with pytest.raises(ValueError, match=message): call(draw(0)[0])
