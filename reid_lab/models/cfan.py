@@ -16,7 +16,7 @@ from .clip import CLIPPair, clip_pair, clip_tiny, loss_names
 
 # %% ../../nbs/47_models.cfan.ipynb #e56d30b4
 class CrossFormer(nn.Module):
-    "K learnable queries that read tokens of either modality (CFAN, eq. 7)"
+    "K learnable queries that read tokens of either modality (CFAN, eq. 6 and 7)"
     def __init__(self, dim:int, # Width of the tokens
         queries:int=4, # K
         layers:int=4, # Blocks of self-attention
@@ -119,8 +119,8 @@ def views(self:CFAN, batch:dict): # -> (B,E), (B,1+N,E), (B,E) or None, (B,) boo
     if bridge is None or self.align in (None, 'direct'): return *self.image_tokens(img), None, None
     if has is None: has = torch.ones(len(img), dtype=torch.bool, device=img.device)
     if bridge.shape != img.shape or has.shape != img.shape[:1] or has.dtype != torch.bool:
-        raise ValueError(f"img_bridge {tuple(bridge.shape)} and has_bridge {tuple(has.shape)} of {has.dtype} do not fit "
-                         f"img {tuple(img.shape)}; give one image and one bool a sample")
+        raise ValueError(f"img_bridge {tuple(bridge.shape)} and has_bridge {tuple(has.shape)} of {has.dtype} do not "
+                         f"fit img {tuple(img.shape)}; give one image and one bool a sample")
     x, tokens = self.image_tokens(torch.cat([img, bridge[has]]))
     ground = torch.zeros_like(x[:len(img)]).index_put((has.nonzero()[:, 0],), x[len(img):])
     return x[:len(img)], tokens[:len(img)], ground, has
@@ -150,7 +150,7 @@ def fuzzy_parts(self:CFAN, anchor, # (B,E) global features
 
 @patch
 def forward(self:CFAN, batch:dict) -> dict: # One `..._loss` for each of `losses`
-    "Losses of one batch (CFAN, eq. 14)"
+    "Losses of one batch: alignment and FTA"
     (img, regions, ground, has), (txt, words, real), out = self.views(batch), self.captions_of(batch), {}
     pid = batch['pid']
     if self.align: out[f'{self.align}_loss'] = fuzzy.cda(txt, img, ground, pid, has, k=self.k, tau=self.tau,
