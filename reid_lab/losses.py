@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['cosine', 'same_id', 'terms', 'itc', 'check_negatives', 'itm_weights', 'sample_negatives', 'itm', 'hard_keys',
-           'memory_itc', 'mlm', 'sdm_per_sample', 'sdm', 'instance', 'label_smoothing', 'hardest', 'hard_pairs',
-           'pair_match', 'pair_identity', 'granules', 'granularity_similarity', 'euclidean', 'triplet',
+           'memory_itc', 'mlm', 'sdm_rows', 'sdm_per_sample', 'sdm', 'instance', 'label_smoothing', 'hardest',
+           'hard_pairs', 'pair_match', 'pair_identity', 'granules', 'granularity_similarity', 'euclidean', 'triplet',
            'weighted_triplet', 'center', 'circle', 'supcon', 'meta_discrimination']
 
 # %% ../nbs/24_losses.ipynb #9b785900
@@ -186,6 +186,17 @@ def mlm(logits, # (B,L,V) token scores
     return _mean(F.cross_entropy(logits[keep], labels[keep], reduction='none'))
 
 # %% ../nbs/24_losses.ipynb #28bd958b
+def sdm_rows(sim, # (N,M) similarities of any kind
+    positive, # (N,M) bool, True where two belong together, or weights
+    tau:float=.02, # Temperature
+    eps:float=1e-8, # Floor of the target distribution
+    ): # (N,)
+    "Divergence of each row's softmax(sim/tau) from its positives (IRRA, eq. 5): one direction of SDM"
+    y = positive.to(sim)
+    logq, logp = (y/y.sum(1, keepdim=True) + eps).log(), F.log_softmax(sim/tau, 1)
+    return (logp.exp()*(logp - logq)).sum(1)
+
+
 def sdm_per_sample(img, # (B,D) image embeddings
     txt, # (B,D) text embeddings
     pid=None, # (B,) identities
@@ -195,14 +206,10 @@ def sdm_per_sample(img, # (B,D) image embeddings
     factor:float=.3, # Target of another photograph of the same identity, with `image_id`
     ): # (B,) image-to-text plus text-to-image divergence of each pair
     "SDM of each pair (IRRA, eq. 5 and 6)"
-    y, sim = _pairs(img, txt, pid), cosine(img, txt)/tau
+    y, sim = _pairs(img, txt, pid), cosine(img, txt)
     y = y.to(sim)
     if image_id is not None: y = torch.where(same_id(image_id, n=len(img)), y, factor*y)
-    logq = (y/y.sum(1, keepdim=True) + eps).log()
-    def kl(s):
-        logp = F.log_softmax(s, 1)
-        return (logp.exp()*(logp - logq)).sum(1)
-    return kl(sim) + kl(sim.T)
+    return sdm_rows(sim, y, tau, eps) + sdm_rows(sim.T, y, tau, eps)
 
 
 def sdm(img, # (B,D) image embeddings

@@ -67,7 +67,7 @@ def read_card(path, # File that `save_shipped` wrote
 
 
 ALSO = dict(bot_tiny=('agw_tiny',), # models made after the file was written that may start from it too
-            clip_tiny=('cfam_tiny', 'irra_tiny'))
+            clip_tiny=('cfam_tiny', 'cfan_tiny', 'irra_tiny'))
 
 
 def shipped(folder=None, # Of the files; default: that of the package

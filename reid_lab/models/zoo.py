@@ -20,6 +20,7 @@ from .agw import agw_r50, agw_tiny
 from .bot import bot_r50, bot_tiny
 from .camel import camel_base, camel_tiny
 from .cfam import cfam_b16, cfam_l14, cfam_tiny
+from .cfan import cfan_b16, cfan_tiny
 from .clip import clip_b16, clip_tiny
 from .clip_reid import clip_reid_b16, clip_reid_tiny
 from .dual import dual_tiny
@@ -73,6 +74,9 @@ MODELS = dict(
     cfam_l14=ModelInfo(cfam_l14, 'captions', 'paper', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'), mlm=True,
         starts='CLIP ViT-L/14 of OpenAI (ViT-L-14.pt)'),
     cfam_tiny=ModelInfo(cfam_tiny, 'captions', 'tiny', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'), mlm=True),
+    cfan_b16=ModelInfo(cfan_b16, 'captions', 'paper', 'cfan', 'CFAN, CVPR 2026', ('tokenizer',), mlm=True,
+        starts='CLIP ViT-B/16 trained further on pedestrians with captions (HAM)'),
+    cfan_tiny=ModelInfo(cfan_tiny, 'captions', 'tiny', 'cfan', 'CFAN, CVPR 2026', ('tokenizer',), mlm=True),
     clip_b16=ModelInfo(clip_b16, 'captions', 'paper', 'clip', 'CLIP, ICML 2021', ('tokenizer',),
         starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
     clip_reid_b16=ModelInfo(clip_reid_b16, 'images', 'paper', 'clip_reid', 'CLIP-ReID, AAAI 2023', ('n_ids',),
