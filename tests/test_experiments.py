@@ -52,8 +52,9 @@ def smoke(name, study, tmp_path, **kw):
 def test_no_experiment_is_left_out(tmp_path):
     "An experiment without a test of its own here runs its first study"
     found = experiments()
-    assert {"camel", "cfam", "dart3", "dmg"} <= set(found)
-    for name in set(found) - {"camel", "cfam", "dart3", "dmg"}:
+    tested = {"camel", "cfam", "dart3", "dmg", "text_granularity"}
+    assert tested <= set(found)
+    for name in set(found) - tested:
         smoke(f"run_{name}", next(iter(found[name].studies)), tmp_path / name)
 
 
@@ -127,9 +128,58 @@ def test_cfam(study, tmp_path):
         assert {t["lr"] for t in told} == {2.5e-4, 5e-4, 1e-3, 2e-3} and "cfam_rates_curve.pdf" in figures
     else:
         assert {t["trained_on"] for t in told} == {"", "coarse", "fine"}
-        assert {"cfam_main_matrix_cfam_mSD.pdf", "cfam_main_ranked_lists.pdf", "cfam_main_captions.png"} <= figures
+        names = ("matrix_cfam_mSD", "ranked_lists", "captions", "scores", "board", "toy")
+        assert {f"cfam_main_{n}.{x}" for n in names for x in ("pdf", "png")} <= figures
+        assert not list(done.folder.glob("beside_table_*"))         # World scores are not put beside published ones
+        each = pd.read_csv(done.folder / "models" / "cfam-train=fine-1" / "coarse-scores.csv")
+        row = next(r for r in done.metrics["rows"] if (r["seed"], r["variant"]) == (1, "CFAM, train=fine, coarse"))
+        assert len(each) == row["extra"]["n_query"] and 100*each.SD.mean() == pytest.approx(row["metrics"]["mSD"])
         matrix = pd.read_csv(done.folder / "matrix_cfam_mAP.csv")
         assert list(matrix.columns) == ["train", *tests] and list(matrix.train) == ["coarse", "fine"]
+
+
+def test_cfam_on_folders(tmp_path):
+    "Tables 3, 5 and 8 on folders in the layouts of the published sets; a folder that is missing is named"
+    for layout, g in (("cuhk-pedes", "coarse"), ("ufine6926", "fine")):
+        table = World("smoke", granularity=g).table().where(domain="real-like")
+        export_world(table.where(split=["train", "test"]), layout, tmp_path / "data" / layout, renumber=True)
+    own = dict(data_root=str(tmp_path / "data"), methods="cfam")
+    done, figures = smoke("run_cfam", "within", tmp_path / "a", dataset="cuhk-pedes", seeds=2, **own)
+    assert {r["dataset"] for r in done.rows} == {"cuhk-pedes"} and len(done.rows) == 2
+    beside = pd.read_csv(done.folder / "beside_table_5.csv")
+    assert set(beside.origin) == {"published"} and set(beside.dataset) == {"CUHK-PEDES"}    # fewer captions: not beside
+    assert {"cfam_within_board.pdf", "cfam_within_ranked_lists.pdf", "cfam_within_captions.pdf"} <= figures
+    case = "cuhk-pedes, ufine6926->ufine6926, cuhk-pedes"
+    done, figures = smoke("run_cfam", "settings", tmp_path / "b", dataset=case, seeds=2, **own)
+    assert {(r["extra"]["trained_on"], r["extra"]["test"]) for r in done.metrics["rows"]} == {
+        (a, b) for a in ("cuhk-pedes", "ufine6926") for b in ("cuhk-pedes", "ufine6926")}
+    assert pd.read_csv(done.folder / "matrix_cfam_R1.csv").shape == (2, 3)
+    assert len(pd.read_csv(done.folder / "both_ways_cfam.csv")) == 3
+    rates = run_notebook("run_cfam", tmp_path / "c", preset="smoke", study="rates", dataset="cuhk-pedes", **own)
+    assert {r["split"] for r in rates.rows} == {"val"}              # rates are not chosen on the test split
+    with pytest.raises(PapermillExecutionError, match="expected ICFG-PEDES"):
+        run_notebook("run_cfam", tmp_path / "d", preset="smoke", study="table6", dataset="icfg-pedes", **own)
+
+
+def test_text_granularity(tmp_path):
+    "Matrix, both ways, truncation and figures; every training sees the same number of pairs"
+    done = run_notebook("text_granularity", tmp_path / "run", preset="smoke", seeds=2)
+    levels = ["coarse", "medium", "fine", "mixed"]
+    assert done.metrics["status"] == "finished" and len(done.rows) == 2*4*4
+    assert {r["dataset"] for r in done.rows} == {f"world-smoke {t}" for t in levels}
+    assert len({r["images_seen"] for r in done.metrics["rows"]}) == 1
+    matrix = pd.read_csv(done.folder / "matrix_cfam_mSD.csv")
+    assert list(matrix.train) == levels and list(matrix.columns) == ["train", *levels]
+    gaps, cell = pd.read_csv(done.folder / "both_ways.csv"), matrix.set_index("train")
+    assert len(gaps) == 6*3 and gaps.resolves.gt(0).all()
+    row = gaps[(gaps.base == "coarse -> fine") & (gaps.metric == "mSD")].iloc[0]
+    assert row.variant == "fine -> coarse"
+    assert row["diff"] == pytest.approx(cell.coarse["fine"] - cell.fine["coarse"], abs=1e-6)
+    cut = pd.read_csv(done.folder / "truncation.csv")
+    assert set(cut.tokenizer) == {"of the model", "CLIP"} and set(cut.context) == {56, 77, 168}
+    figures = {p.stem for p in (done.folder / "figures").iterdir()}
+    names = ("matrix_cfam_R1", "captions", "lists_coarse", "scores_mixed", "granularities_words", "coarse")
+    assert {f"granularity_{n}" for n in names} <= figures
 
 
 def test_dmg_with_a_manifest_and_a_control(tmp_path, private_cache):

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from reid_lab.data.loaders import Batches
+from reid_lab.data.text import ClipBPE
 from reid_lab.embeddings import embed_images, embed_texts
+from reid_lab.learner import Callback
 from reid_lab.metrics import retrieval_metrics
 from reid_lab.models.zoo import MODELS, list_models
 from reid_lab.recipes.cfam import METHODS, STUDIES, TABLE_8, TITLES, method_settings, run_method, sort_setting
@@ -105,7 +107,7 @@ def test_every_parameter_has_its_rate(optimiser, fine):
     for n, p in model.named_parameters():
         if not p.requires_grad: continue
         want = 1e-3*(5. if n.startswith(tuple(model.new_parts)) else 1.)
-        want *= 2. if optimiser == "adam" and n.endswith("bias") else 1.
+        if optimiser == "adam" and n.endswith("bias") and want == 1e-3: want *= 2.   # new parts have one rate
         assert rate[id(p)] == pytest.approx(want), n
 
 
@@ -139,6 +141,85 @@ def test_scores_are_those_of_the_split(fine):
     assert {k: found[k] for k in ("R1", "mAP", "mSD")} == {k: want[k] for k in ("R1", "mAP", "mSD")}
 
 
+SMALL = dict(dim=32, vision=dict(width=64, layers=1, head_width=32, patch_size=16),
+             text=dict(width=32, layers=1, heads=2))
+
+
+@pytest.mark.parametrize("model", ["cfam_b16", "irra_b16", "clip_b16"])
+def test_clips_own_tokenizer_trains_and_is_loaded(model, fine, tmp_path):
+    "Published sizes read CLIP's tokens, which have no list of pieces"
+    own = dict(cfam_b16=dict(towers=SMALL, hidden=32, heads=2), irra_b16=dict(towers=SMALL), clip_b16=SMALL)
+    kw = dict(size=(64, 32), **own[model])
+    done = train_text(fine, "smoke", folder=tmp_path, quiet=True, model=model, model_kw=tuple(kw.items()), steps=2)
+    again, q = load_text(tmp_path), fine.text_queries("test").head(4)
+    assert torch.equal(embed_texts(done.model, q).emb, embed_texts(again.model, q).emb)
+    assert again.model.tokenizer.context_length == (168 if model == "cfam_b16" else 77)
+    s = text_settings("smoke", model=model, model_kw=tuple(kw.items()))
+    one, two = (text_key(fine, s, 0, ClipBPE(n))["tokens"] for n in (77, 168))
+    assert one != two
+
+
+def test_given_batches_go_before_the_epochs_of_a_preset():
+    assert (text_settings("paper").steps, text_settings("paper").epochs) == (200, 60)
+    for s in (text_settings("paper", steps=600), method_settings(dict(name="cfam", steps=600), "paper")):
+        assert (s.steps, s.epochs) == (600, 0)
+    assert text_settings("paper", steps=7, epochs=3).epochs == 3        # both are said: the caller's choice
+    assert not text_settings("paper", steps=0).epochs
+
+
+def test_a_training_that_was_stopped_ends_with_the_same_bits(fine, tmp_path, monkeypatch):
+    "Masks, augmentation, schedule and optimiser go on where the last state was written"
+    from reid_lab.recipes import text as module
+    how = dict(quiet=True, steps=60, batch_size=8, seed=2, model_kw=(("losses", "gs+ls+m+cid+irr"), ("size", (64, 32))))
+    whole, real = train_text(fine, "smoke", **how), module.fit
+
+    class Stop(Callback):
+        def after_step(self, learn):
+            if learn.step == 57: raise KeyboardInterrupt
+    monkeypatch.setattr(module, "fit", lambda *a, **kw: real(*a, callbacks=[Stop()], **kw))
+    with pytest.raises(KeyboardInterrupt): train_text(fine, "smoke", folder=tmp_path, **how)
+    monkeypatch.setattr(module, "fit", lambda *a, **kw: real(*a, callbacks=[Callback()], **kw))
+    again = train_text(fine, "smoke", folder=tmp_path, **how)
+    assert again.steps == 60 and again.images == whole.images
+    assert all(torch.equal(v, again.model.state_dict()[k]) for k, v in whole.model.state_dict().items())
+
+
+def test_methods_see_the_same_batches(fine, monkeypatch):
+    "Paired by seed: images, captions, masks and the initial towers are those of every other method"
+    from reid_lab.recipes import text as module
+    seen = {}
+    class Kept(Exception): pass
+    def fit(model, loader, *a, **kw):
+        seen[name] = ([loader.batch(0, i) for i in (0, 2)], {k: v for k, v in model.state_dict().items()
+                                                             if not k.startswith(tuple(model.new_parts))})
+        raise Kept
+    monkeypatch.setattr(module, "fit", fit)
+    for name in METHODS:
+        if not METHODS[name].steps: continue
+        with pytest.raises(Kept): train_text(fine, method_settings(dict(name=name), "smoke"), 3, quiet=True)
+    (first, towers), *rest = seen.values()
+    assert len(rest) > 5
+    for batches, weights in rest:
+        for a, b in zip(first, batches):
+            assert all(torch.equal(a[k], b[k]) for k in ("img", "tokens", "tokens_mlm", "label"))
+            assert a["caption"] == b["caption"]
+        assert weights.keys() == towers.keys() and all(torch.equal(weights[k], towers[k]) for k in towers)
+
+
+def test_no_caption_or_person_of_a_test_is_trained_on():
+    "In no pair of settings of the transfer matrix, whatever style, granularity and domain"
+    names = dict(STUDIES["settings"].run)["tests"]
+    tables = {n: load_setting(n, "smoke") for n in names}
+    for a in names:
+        train = tables[a].where(split="train")
+        for b in names:
+            test = tables[b].where(split="test")
+            assert not {*train["pid"]} & {*test["pid"]} and not {*train["path"]} & {*test["path"]}, (a, b)
+    tok = text_tokenizer(tables["fine"], text_settings("smoke"))
+    only = tables["fine"].where(split="train")
+    assert tok.vocab == text_tokenizer(only, text_settings("smoke")).vocab      # learned from the training captions
+
+
 # --- CFAM's studies ---------------------------------------------------------------------------------------------------
 
 def test_every_method_logs_its_losses(fine):
@@ -158,6 +239,20 @@ def test_equal_pairs_and_the_rows_of_table_8():
     assert all(method_settings(dict(name=n), "paper").lr == 1e-5 for n in METHODS)
     assert method_settings(dict(name="irra"), "paper").model == "irra_b16"
     assert set(TEXT_PRESETS) == {"smoke", "quick", "full", "paper"}
+
+
+def test_a_model_is_never_trained_under_the_name_of_another():
+    "`model=` chooses the size; the family is that of the method"
+    assert method_settings(dict(name="irra"), model="cfam_b16").model == "irra_b16"
+    assert method_settings(dict(name="cfam"), model="irra_tiny", lr=1e-3).model == "cfam_tiny"
+    assert method_settings(dict(name="cfam"), model="cfam_l14").model == "cfam_l14"
+    with pytest.raises(ValueError, match="model='cfam_l14'.*irra"): method_settings(dict(name="irra"), model="cfam_l14")
+    for model in ("clip_tiny", "camel_tiny"):
+        with pytest.raises(ValueError, match=f"model='{model}'.*train_text"):
+            method_settings(dict(name="itc"), model=model)
+    for name, m in METHODS.items():
+        s = method_settings(dict(name=name), "paper", model="cfam_b16")
+        assert (s.model.split("_")[0], dict(s.model_kw).get("losses", "")) == (m.family, m.losses)
 
 
 def test_studies_name_what_there_is():

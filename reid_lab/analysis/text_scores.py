@@ -44,12 +44,14 @@ def evaluate(model, # Trained model
     device:str=None, # Where to compute; default: where the model is
     queries=None, # Frame of captions in place of the split's own
     fusion=(), # Weights of the cosine beside the match, see `choose_fusion`
+    per_query:bool=False, # Add `per_query` and `skipped` to `itc`, see `metrics_from_similarity`
     ) -> dict: # metrics `itc`, `itm` and by weight `fused`, first ten images `itc_top`, `itm_top`, Embeddings `q`, `g`
     "Text-to-image retrieval on one split"
     gallery = table.gallery(split)
     q = embed_texts(model, table.text_queries(split) if queries is None else queries, device=device)
     g = embed_images(model, gallery, device=device)
-    out = dict(q=q, g=g, itc=retrieval_metrics(q, g, same_camera='keep'), itc_top=rank(q, g, 10, same_camera='keep')[0])
+    found = retrieval_metrics(q, g, same_camera='keep', per_query=per_query)
+    out = dict(q=q, g=g, itc=found, itc_top=rank(q, g, 10, same_camera='keep')[0])
     if not k_test: return out
     model.eval()
     scores = rerank_itm(q, g, Matcher(model, gallery, q.caption), k_test=min(k_test, len(g)))

@@ -13,7 +13,8 @@ from itertools import chain
 import numpy as np
 import pandas as pd
 from ..core import check_choice
-from ..figures.base import COLOURS, LINES, PaperFigure, literal, paper_figure, paper_style
+from ..figures.base import PaperFigure, paper_figure, paper_style
+from ..figures.captions import outlines
 from ..published import published_table
 
 # %% ../../nbs/75_analysis.text_stats.ipynb #a6485808
@@ -88,17 +89,6 @@ def stats_table(sources, # Name -> what `text_stats` takes
     return both[['origin', 'captions', *STATS]].astype({'captions': 'Int64'})
 
 # %% ../../nbs/75_analysis.text_stats.ipynb #82e09941
-def _steps(ax, values, width, names, label):
-    "One outline a dataset, in percent of its captions"
-    every = np.concatenate([*values, [0] if not any(map(len, values)) else []])
-    edges = np.arange(0, every.max() + 2*width, width)
-    left = edges[int(every.min()//width)] if every.min() > every.max()/3 else 0 # no empty third
-    for i, (v, name) in enumerate(zip(values, names)):
-        share = 100*np.histogram(v, edges)[0]/max(len(v), 1)
-        ax.stairs(share, edges, color=COLOURS[i % 7], ls=LINES[i % 7], lw=1.2, label=literal(name))
-    ax.set(xlabel=label, xlim=(left, edges[-1]), ylim=(0, None)); ax.grid(axis='y')
-
-
 def text_histograms(sources, # Name -> what `text_stats` takes
     column:str='cvpr-full', # Key of `WIDTHS`
     width:float=None, # Inches, instead of the column's
@@ -111,8 +101,8 @@ def text_histograms(sources, # Name -> what `text_stats` takes
     with paper_style(column, width) as w:
         fig = paper_figure(w, height, layout='constrained')
         left, right = fig.subplots(1, 2)
-        _steps(left, [c.words for c in counts.values()], words, counts, 'words per caption')
-        _steps(right, [c.entropy for c in counts.values()], bits, counts, 'entropy of a caption (bits)')
+        outlines(left, [c.words for c in counts.values()], words, counts, 'words per caption')
+        outlines(right, [c.entropy for c in counts.values()], bits, counts, 'entropy of a caption (bits)')
         left.set_ylabel('captions (%)')
         handles, labels = left.get_legend_handles_labels()
         fig.legend(handles, labels, loc='outside upper center', ncols=min(len(labels), 4))

@@ -398,6 +398,7 @@ def ranked_lists(queries, # Captions, or query images (H,W,3) uint8
     column:str='cvpr-full', # Key of `WIDTHS`
     width:float=None, # Inches, instead of the column's
     caption_width:float=.26, # Least share of the width for captions
+    notes=None, # Dict of method name -> (Q,) short texts, shown behind the name
     ) -> PaperFigure:
     "Queries and their first `k` results, one row a method, right and wrong marked"
     # long: one drawing whose parts share a layout
@@ -412,7 +413,8 @@ def ranked_lists(queries, # Captions, or query images (H,W,3) uint8
     words, names = isinstance(queries[0], str), {m: wrap_text(m, .95, 6.5, 3) for m in ranked}
     with paper_style(column, width, size=7) as w:
         gap, top = .035, .18
-        label = .12*max(m.count('\n') + 1 for m in names.values()) + .04 if any(names.values()) else 0.
+        lines = max(m.count('\n') + 1 for m in names.values()) + bool(notes)
+        label = .12*lines + .04 if any(names.values()) or notes else 0.
         left = w*caption_width if words else 0. # thumbnails share the rest
         tw = min(.75, (w - left - label - .03 - (k - 1 + (not words))*gap - .03)/(k + (not words)))
         if words: left = w - label - .06 - k*tw - (k - 1)*gap # few results: more room for the words
@@ -431,7 +433,7 @@ def ranked_lists(queries, # Captions, or query images (H,W,3) uint8
             else: _thumb(ax, query, .03 + label, y + (block - .1 - gap - th)/2, tw, th)
             for i, (m, rows) in enumerate(shown.items()):
                 yy = y + i*(th + gap)
-                _side(ax, left + label/2, yy + th/2, names[m])
+                _side(ax, left + label/2, yy + th/2, names[m] + (f'\n{notes[m][q]}' if notes else ''))
                 for j, img in enumerate(rows[q]):
                     _thumb(ax, img, at[j], yy, tw, th, bool(g_pid[ranked[m][q][j]] == q_pid[q]))
         _list_key(ax, w, top + len(queries)*block + .05)

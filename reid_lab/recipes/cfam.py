@@ -11,6 +11,7 @@ from pathlib import Path
 from ..core import check_choice, phase
 from ..models.shipped import WORLD, card_for, check_unseen
 from ..models.zoo import MODELS
+from ..published import scored_on
 from .study import Axes, Study, grid, label, setting_folder
 from .text import TextTrain, score_text, text_settings, train_text
 from .training import Trained, claim, digest
@@ -54,6 +55,16 @@ def sort_setting(setting:dict, # With `name`, a key of `METHODS`
     return setting['name'], setting.get('train', ''), of(MODEL_ARGS), of(_TRAIN)
 
 
+def _of_family(model, family):
+    "The model of a family that has the towers of another: `irra_b16` for `cfam_b16`"
+    if MODELS[model].family == family: return model
+    known = {m.family for m in METHODS.values()}
+    other = f"{family}_{model.rpartition('_')[2]}"
+    if MODELS[model].family in known and other in MODELS: return other
+    raise ValueError(f"model={model!r} has no counterpart in the family {family!r} of this method; use one of "
+                     f"{[n for n, r in MODELS.items() if r.family in known]}, or train it with train_text")
+
+
 def method_settings(setting:dict, # See `sort_setting`
     preset:str='quick', # Key of `TEXT_PRESETS`
     **changes, # Fields of `TextTrain`; a given `lr` or `steps` is taken as it is
@@ -67,13 +78,10 @@ def method_settings(setting:dict, # See `sort_setting`
     rate = m.lr_mult if preset in ('smoke', 'quick') else 1.
     own = dict(lr=s.lr*rate, steps=s.steps*m.steps, epochs=s.epochs*m.steps)
     s = replace(s, **{k: v for k, v in own.items() if k not in changes})
-    info = MODELS[s.model]
-    if m.family != info.family and 'model' not in changes:
-        s = replace(s, model=next(n for n, r in MODELS.items() if (r.family, r.size) == (m.family, info.size)))
+    s = replace(s, model=_of_family(s.model, m.family))
     given = {**({'losses': m.losses} if m.losses else {}), **model}
-    if given and MODELS[s.model].family != 'cfam':
-        if model: raise ValueError(f"{sorted(model)} are arguments of CFAM, and {s.model!r} is none; leave them out")
-        given = {}
+    if model and m.family != 'cfam':
+        raise ValueError(f"{sorted(model)} are arguments of CFAM, and {s.model!r} is none; leave them out")
     return replace(s, model_kw=(*[(k, v) for k, v in s.model_kw if k not in given], *given.items()))
 
 # %% ../../nbs/89_recipes.cfam.ipynb #3c400aee
@@ -85,21 +93,24 @@ def run_method(setting:dict, # See `sort_setting`
     keep=None, # Folder in which the run gets its own
     root=None, # Folder of the datasets
     train:dict=None, # Fields of `TextTrain`
+    split:str='test', # What is searched of datasets on disk; `val` while choosing
     quiet:bool=True, # No progress lines
     ) -> list: # One row a searched setting
     "Train with one method on one setting and search all others"
     name, on, _, _ = sort_setting(setting)
     s, on = method_settings(setting, preset, **(train or {})), on or train_on
     if s.start == WORLD and any(text_setting(n).world for n in (on, *tests)): check_unseen(card_for(s.model), seed)
-    with phase(f'images, seed {seed}'): case = text_case(on, tests, preset, seed, root)
+    with phase(f'images, seed {seed}'): case = text_case(on, tests, preset, seed, root, split)
     folder = keep and Path(keep)/setting_folder(setting, seed)
-    searched = {k: digest(t.where(split='test'), captions=True) for k, t in case.tests.items()}
+    searched = {k: digest(t.where(split=case.splits[k]), captions=True) for k, t in case.tests.items()}
     if folder: claim(folder, searched, 'scored.json')
     done = train_text(case.train, s, seed, folder and folder/'model', quiet)
-    found = score_text(done.model, case.tests, keep=folder)
+    found = score_text(done.model, case.tests, case.splits, folder)
     rest = {k: v for k, v in setting.items() if k not in ('name', 'train')}
-    return [dict(variant=label(setting, TITLES), method=name, train=on, test=k, **m, **rest, **done.cost, model=s.model)
-            for k, m in found.items()]
+    told = {k: dict(split=x, test_set=scored_on(case.tests[k].text_queries(x), case.tests[k].gallery(x)))
+            for k, x in case.splits.items()}
+    return [dict(variant=label(setting, TITLES), method=name, train=on, test=k, **told[k], **m, **rest, **done.cost,
+                 model=s.model) for k, m in found.items()]
 
 # %% ../../nbs/89_recipes.cfam.ipynb #56d075fb
 _LEVELS = LEVELS[:3]
@@ -109,7 +120,7 @@ _ON = lambda *tests: (('tests', tests),)    # what is searched
 
 STUDIES = dict(
     main=Study('coarse or fine captions in training', (*grid('start'), *grid('itc', 'cfam', train=('coarse', 'fine'))),
-               ('Table 1', 'Table 10', 'Fig. 1', 'Fig. 4', 'Fig. 6', 'Fig. 8'), 5, run=_ON(*_LEVELS),
+               ('Table 1', 'Table 10', *(f'Fig. {i}' for i in (1, 2, 4, 5, 6, 7, 8))), 5, run=_ON(*_LEVELS),
                shows=('lists', 'matrix')),
     scratch=Study('the same from random numbers, on the generated images, of which there are more', tuple(grid(
         'itc', 'cfam', train=('coarse//generated', 'fine//generated'), weights=('none',), steps=(800,))), seeds=5,
@@ -120,7 +131,9 @@ STUDIES = dict(
                               *grid('cfam', queries=(8, 16, 20)), *grid('cfam', wiring=('cross-first',))),
                   ('Table 9',), 3, run=_ON(*_LEVELS)),
     settings=Study('train in one setting, search every other', tuple(grid('cfam', train=_ALL)),
-                   ('Table 2', 'Table 3a', 'Table 3b', 'Table 4'), 3, run=_ON(*_ALL), shows=('matrix',)),
+                   ('Table 2', 'Table 3a', 'Table 3b', 'Table 4', 'Fig. 9'), 3, run=_ON(*_ALL), shows=('matrix',)),
+    within=Study('train and search one set', tuple(grid('itc', 'irra', 'cfam', train=('fine',))),
+                 ('Table 5', 'Table 6', 'Table 7'), 3, run=_ON('fine'), shows=('lists',)),
     rates=Study('peak rates', tuple(grid(*TABLE_8, 'gs_irr', 'irra', lr=(2.5e-4, 5e-4, 1e-3, 2e-3))), seeds=2,
                 chooses=True, run=_ON('coarse', 'fine'), axes=Axes('lr', 'peak rate', 'method', 'test')),
     negatives=Study('similarity that chooses the negatives', tuple(grid('cfam', hard_by=('global', 'local'))), seeds=3,

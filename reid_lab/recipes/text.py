@@ -4,22 +4,25 @@
 
 # %% auto #0
 __all__ = ['TEXT_PRESETS', 'TextTrain', 'text_settings', 'text_tokenizer', 'text_optimiser', 'text_schedule', 'masked_tokens',
-           'new_text_model', 'text_key', 'train_text', 'load_text', 'score_text']
+           'new_text_model', 'text_key', 'train_text', 'load_text', 'score_text', 'search_path', 'load_search']
 
 # %% ../../nbs/88_recipes.text.ipynb #5857135c
 import hashlib
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+import pandas as pd
 import torch
 from ..analysis.text_scores import evaluate
 from ..core import check_choice, pick_device
 from ..data.loaders import AUGMENT, Batches, masked_words
 from ..data.table import ReidTable
 from ..data.text import WordPiece, load_tokenizer
+from ..embeddings import Embeddings
 from ..learner import param_groups
 from ..models.weights import start_key
 from ..models.zoo import MODELS, create_model, list_models
 from .training import Trained, claim, fit, load_trained, start_of, training_key
+from ..results import read_csv, to_csv
 from ..schedules import lr_irra_cosine, lr_linear
 
 # %% ../../nbs/88_recipes.text.ipynb #69a05f71
@@ -35,7 +38,7 @@ class TextTrain:
     optimiser: str = 'adamw'    # adamw or adam
     lr: float = 5e-4
     new_mult: float = 5.        # rate of parts that no weights are for, over `lr`
-    bias_mult: float = 1.       # rate of biases over `lr`, for adam
+    bias_mult: float = 1.       # rate of the other biases over `lr`, for adam
     weight_decay: float = .01
     eps: float = 1e-8           # of the optimiser
     schedule: str = 'linear'    # linear, or `cosine`: IRRA's, with five of sixty epochs of warm-up
@@ -59,11 +62,12 @@ TEXT_PRESETS = dict(
 
 
 def text_settings(preset='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`
-    **changes, # Fields of `TextTrain`
+    **changes, # Fields of `TextTrain`; `steps` replaces the `epochs` of a preset
     ) -> TextTrain:
     "The settings of a preset with changes"
     for k in changes: check_choice('setting', k, [f.name for f in fields(TextTrain)])
     s = preset if isinstance(preset, TextTrain) else TEXT_PRESETS[check_choice('preset', preset, TEXT_PRESETS)]
+    if 'steps' in changes: changes = dict(epochs=0) | changes       # batches that the caller names go first
     s = replace(s, **changes)
     check_choice('model', s.model, list_models('text'), 'It has to read captions.')
     known = dict(optimiser=('adamw', 'adam'), schedule=('linear', 'cosine'), augment=AUGMENT)
@@ -91,7 +95,8 @@ def text_optimiser(model, # Module; names randomly initialised parts in `new_par
     new, groups = tuple(getattr(model, 'new_parts', ())), {}
     for n, p in model.named_parameters():
         if p.requires_grad: groups.setdefault((bool(new) and n.startswith(new), n.endswith('bias')), []).append(p)
-    return torch.optim.Adam([dict(params=ps, lr=s.lr*(s.new_mult if fresh else 1.)*(s.bias_mult if bias else 1.),
+    mult = lambda fresh, bias: s.new_mult if fresh else s.bias_mult if bias else 1.
+    return torch.optim.Adam([dict(params=ps, lr=s.lr*mult(fresh, bias),
                                   weight_decay=0. if bias else s.weight_decay)
                              for (fresh, bias), ps in sorted(groups.items())], eps=s.eps)
 
@@ -133,7 +138,8 @@ def text_key(table:ReidTable, # Its `train` rows are trained on
     tokenizer=None, # Of the model
     ) -> dict: # For `reid_lab.recipes.training.fit`
     "What decides the weights of a training: settings, tokenizer, identities, seed, images and captions"
-    vocab = hashlib.sha256(repr((tokenizer.vocab, tokenizer.context_length)).encode()).hexdigest()[:12]
+    words = getattr(tokenizer, 'vocab', type(tokenizer).__name__)   # CLIP's pieces are part of open_clip
+    vocab = hashlib.sha256(repr((words, tokenizer.context_length)).encode()).hexdigest()[:12]
     settings = dict(asdict(s), model_kw=dict(s.model_kw, **_own(table, s)), weights=Path(s.start).name, tokens=vocab,
                     **start_key(s.start, s.model))
     return training_key(settings, seed, table.where(split='train'), captions=True)
@@ -174,16 +180,33 @@ def load_text(folder, # A trained folder of `train_text`
 
 # %% ../../nbs/88_recipes.text.ipynb #b6dbd102
 def score_text(model, # Trained
-    tests:dict, # Setting -> table with a `test` split, see `text_case`
-    split:str='test', # What is searched; `val` while choosing settings
-    keep=None, # Folder for the Embeddings of each test
+    tests:dict, # Setting -> table, see `text_case`
+    split='test', # What is searched, of all, or a dict of setting -> split; `val` while choosing settings
+    keep=None, # Folder for Embeddings and scores of every query, see `load_search`
     ) -> dict: # setting -> R1 R5 R10 mAP mINP mSD, n_query
     "Text-to-image retrieval in every setting"
     out = {}
     for name, table in tests.items():
-        found = evaluate(model, table, split, 0)
+        found = evaluate(model, table, split if isinstance(split, str) else split[name], 0, per_query=True)
+        one, _ = found['itc'].pop('per_query'), found['itc'].pop('skipped')
         out[name] = found['itc']
         if keep:
-            for side, e in dict(queries=found['q'], gallery=found['g']).items():
-                e.save(Path(keep)/f"{name.replace('/', '_')}-{side}")
+            for side, e in dict(queries=found['q'], gallery=found['g']).items(): e.save(search_path(keep, name, side))
+            to_csv(pd.DataFrame(dict(pid=found['q'].pid, **one)), search_path(keep, name, 'scores.csv'))
     return out
+
+
+def search_path(folder, # Of a run
+    test:str, # Setting that was searched
+    what:str, # `queries`, `gallery` or `scores.csv`
+    ) -> Path:
+    "Where a search of `score_text` is kept"
+    return Path(folder)/f"{test.replace('/', '_')}-{what}"
+
+
+def load_search(folder, # That `score_text` kept, or of a run
+    test:str, # Setting that was searched
+    ) -> tuple: # Embeddings of captions and of images; frame with a row a caption: pid, first, AP, INP, SD, n_match
+    "A kept search"
+    q, g = (Embeddings.load(search_path(folder, test, x)) for x in ('queries', 'gallery'))
+    return q, g, read_csv(search_path(folder, test, 'scores.csv'))
