@@ -91,6 +91,14 @@ def test_curves_average_over_seeds(runs):
     assert len({l.get_marker() for l in ax.lines}) == 2 and len({str(l.get_linestyle()) for l in ax.lines}) == 2
 
 
+@pytest.mark.parametrize("sharey", [True, False])
+def test_panels_share_their_axis_if_told(runs, sharey):
+    low = runs[runs.dataset == "world"]
+    frame = pd.concat([low.assign(test="a"), low.assign(test="b", R1=low.R1 + 500)])
+    a, b = (ax.get_ylim() for ax in F.curves(frame, "n_masked", "R1", panel="test", sharey=sharey).axes)
+    assert (a == b) == sharey and (sharey or b[0] > a[1])
+
+
 def test_bars_show_what_paired_says(runs):
     frame = runs[(runs.n_masked == 0) & (runs.dataset == "world")]
     left, right = F.bars_paired(frame, "R1", "a_1").axes

@@ -198,8 +198,9 @@ def curves(frame, # Long frame, one row a run (or a logged step)
     height:float=None, # Inches
     logx:bool=False, # Logarithmic x axis
     of:str='seeds', # What the rows of one point differ in, for the legend
+    sharey:bool=True, # One y axis for all panels; False where their levels are far apart
     ) -> PaperFigure:
-    "Lines with seed bands, in one panel or several with a shared y axis"
+    "Lines with seed bands, in one panel or several"
     for name, c in dict(x=x, y=y, by=by, panel=panel).items():
         if c is not None: check_choice(name, c, list(frame.columns))
     check_choice('band', band, ['sd', 'se', 'range', 'none'])
@@ -207,7 +208,7 @@ def curves(frame, # Long frame, one row a run (or a logged step)
     with paper_style(column, width) as w:
         high, runs = height or max(1.7, w/len(panels)*.68) + .4*(len(panels) > 1), 1
         fig = paper_figure(w, high, layout='constrained')
-        axes = fig.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        axes = fig.subplots(1, len(panels), sharey=sharey, squeeze=False)[0]
         for ax, p in zip(axes, panels):
             for i, v in enumerate(lines):
                 data = frame if p is None else frame[frame[panel] == p]
