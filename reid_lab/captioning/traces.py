@@ -4,13 +4,16 @@
 
 # %% auto #0
 __all__ = ['Text', 'ABSENT', 'OPS', 'TraceError', 'Record', 'Attribute', 'Perception', 'DraftStep', 'Draft', 'usable',
-           'Correction', 'with_article', 'apply_corrections', 'Refined', 'refine', 'CaptionRecord', 'marked_pieces',
-           'record_html', 'read_state', 'read_records', 'RecordFile']
+           'Correction', 'with_article', 'apply_corrections', 'Refined', 'refine', 'CaptionRecord', 'Photo',
+           'Captioner', 'check_captioner', 'digest', 'marked_pieces', 'record_html', 'read_state', 'read_records',
+           'RecordFile']
 
 # %% ../../nbs/76_captioning.traces.ipynb #9dcd3c86
-import html, json, re
+import hashlib, html, json, os, re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, runtime_checkable
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ..files import locked
 
@@ -70,7 +73,7 @@ class Attribute(Record):
     confidence:float = Field(ge=0, le=1)
     visible:bool # False: nothing can be said
 
-
+# %% ../../nbs/76_captioning.traces.ipynb #87e058fe
 class Perception(Record):
     "T1: the attributes of an image"
     image_id:Text # of its contents
@@ -86,7 +89,7 @@ class Perception(Record):
         if twice: raise ValueError(f'attributes: {twice} given more than once')
         return self
 
-# %% ../../nbs/76_captioning.traces.ipynb #3bc96e22
+# %% ../../nbs/76_captioning.traces.ipynb #4839a1a3
 class DraftStep(Record):
     "What became of one attribute in the draft"
     attribute:Text
@@ -101,7 +104,7 @@ class DraftStep(Record):
         if not self.used and self.phrase: raise ValueError(f'{self.attribute} is not used, but has a phrase')
         return self
 
-
+# %% ../../nbs/76_captioning.traces.ipynb #d1ca5864
 class Draft(Record):
     "T2: the first caption, and how it came about"
     S_init:Text
@@ -117,7 +120,7 @@ class Draft(Record):
                 raise ValueError(f'trace_gen[{i}]: phrase {s.phrase!r} is not in S_init')
         return self
 
-# %% ../../nbs/76_captioning.traces.ipynb #4839a1a3
+# %% ../../nbs/76_captioning.traces.ipynb #1255c249
 def usable(perception:Perception, # T1
     threshold:float=.5, # Least confidence
     ) -> tuple: # Attributes to say, and a `DraftStep` for each of the others
@@ -131,7 +134,7 @@ def usable(perception:Perception, # T1
         else: use.append(a)
     return use, left
 
-# %% ../../nbs/76_captioning.traces.ipynb #9cecc599
+# %% ../../nbs/76_captioning.traces.ipynb #6ac9c472
 OPS = ('keep', 'edit', 'add', 'drop')
 
 
@@ -147,13 +150,15 @@ class Correction(Record):
 
     @model_validator(mode='after')
     def _check(self):
-        kind = {(True, True): 'keep' if self.before == self.after else 'edit', (False, True): 'add', (True, False): 'drop'}
-        if self.op != kind.get((bool(self.before), bool(self.after))): raise ValueError(f"op {self.op!r} does not go from {self.before!r} to {self.after!r}")
+        same = 'keep' if self.before == self.after else 'edit'
+        kinds = {(True, True): same, (False, True): 'add', (True, False): 'drop'}
+        if self.op != kinds.get((bool(self.before), bool(self.after))):
+            raise ValueError(f"op {self.op!r} does not go from {self.before!r} to {self.after!r}")
         if not 0 <= self.span[0] <= self.span[1] or self.span[1] - self.span[0] != len(self.before):
             raise ValueError(f"span {list(self.span)} is not that of from={self.before!r}")
         return self
 
-# %% ../../nbs/76_captioning.traces.ipynb #c3a95832
+# %% ../../nbs/76_captioning.traces.ipynb #9572a969
 def with_article(text:str, # A caption
     places=None, # Pairs (start, end) that changed; None: everywhere
     ) -> str:
@@ -163,7 +168,7 @@ def with_article(text:str, # A caption
         return m[1] + 'n'*bool(re.match(r'[aeio]|u(?!ni|se)', m[2], re.I)) + ' '
     return re.sub(r'\b([Aa])n? (?=([A-Za-z]\w*))', put, text)
 
-
+# %% ../../nbs/76_captioning.traces.ipynb #b48e23e7
 def apply_corrections(text:str, # S_init
     corrections, # `Correction`s, in any order
     ) -> str: # S_refined
@@ -178,7 +183,7 @@ def apply_corrections(text:str, # S_init
         out, at = out + c.after, c.span[1]
     return with_article(out + text[at:], changed).strip()
 
-# %% ../../nbs/76_captioning.traces.ipynb #9572a969
+# %% ../../nbs/76_captioning.traces.ipynb #4efa4b64
 class Refined(Record):
     "T3: the caption after the audit, and what was corrected"
     S_refined:Text
@@ -197,7 +202,25 @@ def refine(draft:Draft, # T2
     if not text: raise TraceError('the corrections leave no text; a caption says something')
     return Refined(S_refined=text, trace_corr=made)
 
-# %% ../../nbs/76_captioning.traces.ipynb #8aacc40d
+# %% ../../nbs/76_captioning.traces.ipynb #d1ff048a
+def _agree(r):
+    "An error if the states of a record contradict each other"
+    states = [s is not None for s in (r.T1, r.T2, r.T3)]
+    if states != sorted(states, reverse=True): raise ValueError('a state without the one before it')
+    if r.status == 'ok' and not all(states): raise ValueError('status ok needs T1, T2 and T3')
+    if (r.status == 'rejected') != bool(r.reason.strip()):
+        raise ValueError(f'status {r.status!r} with reason {r.reason!r}; a rejection has a reason')
+    if r.T2:
+        known = {a.name for a in r.T1.attributes}
+        odd = [s.attribute for s in r.T2.trace_gen if s.attribute not in known]
+        if odd: raise ValueError(f'T2.trace_gen: {odd[0]!r} was not perceived; T1 has {sorted(known)[:8]}')
+    if r.T3:
+        try: want = apply_corrections(r.T2.S_init, r.T3.trace_corr)
+        except TraceError as e: raise ValueError(f'T3.trace_corr: {e}') from None
+        if want != r.T3.S_refined:
+            raise ValueError(f'T3.S_refined is not what trace_corr makes of S_init: {want!r}')
+
+# %% ../../nbs/76_captioning.traces.ipynb #6339dbf3
 class CaptionRecord(Record):
     "All that is known about the caption of one image"
     image:Annotated[str, Field(pattern=r'^[^\x00]*\S[^\x00]*$')] # its path
@@ -212,20 +235,7 @@ class CaptionRecord(Record):
 
     @model_validator(mode='after')
     def _check(self):
-        states = [s is not None for s in (self.T1, self.T2, self.T3)]
-        if states != sorted(states, reverse=True): raise ValueError('a state without the one before it')
-        if self.status == 'ok' and not all(states): raise ValueError('status ok needs T1, T2 and T3')
-        if (self.status == 'rejected') != bool(self.reason.strip()):
-            raise ValueError(f'status {self.status!r} with reason {self.reason!r}; a rejection has a reason')
-        if self.T2:
-            known = {a.name for a in self.T1.attributes}
-            odd = [s.attribute for s in self.T2.trace_gen if s.attribute not in known]
-            if odd: raise ValueError(f'T2.trace_gen: {odd[0]!r} was not perceived; T1 has {sorted(known)[:8]}')
-        if self.T3:
-            try: want = apply_corrections(self.T2.S_init, self.T3.trace_corr)
-            except TraceError as e: raise ValueError(f'T3.trace_corr: {e}') from None
-            if want != self.T3.S_refined:
-                raise ValueError(f'T3.S_refined is not what trace_corr makes of S_init: {want!r}')
+        _agree(self)
         return self
 
     @property
@@ -235,7 +245,55 @@ class CaptionRecord(Record):
 
     def _repr_html_(self): return record_html(self)
 
-# %% ../../nbs/76_captioning.traces.ipynb #d1ff048a
+# %% ../../nbs/76_captioning.traces.ipynb #c70e3cdb
+@dataclass(frozen=True, eq=False)
+class Photo:
+    "An image in hand"
+    image:str # path in its table or folder
+    pid:int
+    pixels:np.ndarray # (H,W,3) uint8
+    digest:str # SHA-256 of its contents
+
+
+@runtime_checkable
+class Captioner(Protocol):
+    "What captions images"
+    name:str # of the model
+    prompt_hash:str # of the questions
+
+    def settings(self, photo) -> dict: "All that answers about `photo` depend on, besides its contents; JSON"
+    def perceive(self, photo, # `Photo`
+        attempt=0) -> dict: # times it was asked before
+        "`attributes`: dicts with the keys of `Attribute`"
+
+    def compose(self, attributes, # list of `Attribute`
+        attempt=0) -> dict: # times it was asked before
+        "`S_init` and `trace_gen`"
+
+    def audit(self, photo, # `Photo`
+        text, # S_init
+        attempt=0) -> dict: # times it was asked before
+        "`corrections`: dicts with the keys of `Correction`"
+
+
+def check_captioner(backend, # Anything
+    ) -> Captioner: # The same
+    "`backend`, or an error that names what it lacks"
+    lacks = [k for k in ('name', 'prompt_hash', 'settings', 'perceive', 'compose', 'audit') if not hasattr(backend, k)]
+    if lacks or isinstance(backend, type):
+        raise TypeError(f"backend={backend!r} has no {', '.join(lacks) or 'state: call the class'}; give a Captioner "
+                        "such as RuleCaptioner or local_captioner")
+    return backend
+
+# %% ../../nbs/76_captioning.traces.ipynb #0815eb60
+def digest(value, # Bytes, array, text, or what JSON can hold
+    ) -> str: # SHA-256, hexadecimal
+    "A name of contents"
+    if isinstance(value, np.ndarray): value = repr((value.shape, value.dtype.str)).encode() + value.tobytes()
+    if not isinstance(value, bytes): value = json.dumps(value, sort_keys=True, ensure_ascii=True).encode()
+    return hashlib.sha256(value).hexdigest()
+
+# %% ../../nbs/76_captioning.traces.ipynb #67c424f1
 def marked_pieces(record:CaptionRecord, # With T2
     ) -> list: # of (op, text): the draft in pieces; an edit is `('drop', old)`, `('new', new)`
     "The draft and its corrections in reading order"
@@ -246,7 +304,7 @@ def marked_pieces(record:CaptionRecord, # With T2
         at = c.span[1]
     return [(op, t) for op, t in [*out, ('keep', text[at:])] if t]
 
-
+# %% ../../nbs/76_captioning.traces.ipynb #62dfaeda
 def record_html(record:CaptionRecord, # Any
     ) -> str:
     "Attributes, the draft with corrections marked, and the reasons"
@@ -264,7 +322,7 @@ def record_html(record:CaptionRecord, # Any
                   for c in (record.T3.trace_corr if record.T3 else ()) if c.op != 'keep')
     return f'{head}<p>{body}</p><ul>{why}</ul>'
 
-# %% ../../nbs/76_captioning.traces.ipynb #7466414a
+# %% ../../nbs/76_captioning.traces.ipynb #80c19286
 def _pairs(items):
     "A dict of JSON's pairs; a key that comes twice is an error"
     out = dict(items)
@@ -285,7 +343,7 @@ def read_state(kind, # A class of this notebook
     try: return kind(**data)
     except TraceError as e: raise TraceError(f'{at}{e}') from None
 
-
+# %% ../../nbs/76_captioning.traces.ipynb #c0f0f553
 def read_records(path, # File that `RecordFile` wrote
     ) -> list: # of `CaptionRecord`, the last of each key
     "The records of a file; an unfinished last line is left out"
@@ -298,14 +356,13 @@ def read_records(path, # File that `RecordFile` wrote
         found.pop(r.key, None); found[r.key] = r
     return list(found.values())
 
-# %% ../../nbs/76_captioning.traces.ipynb #c70e3cdb
+# %% ../../nbs/76_captioning.traces.ipynb #720b2ca6
 class RecordFile:
     "Appends records to a file, one writer at a time; use it with `with`"
     def __init__(self, path): # File, new or of an earlier run
         self.path = Path(path)
 
     def __enter__(self):
-        import os
         self.path.parent.mkdir(parents=True, exist_ok=True)
         what = f'caption file {str(self.path)!r}'
         self._lock = locked(self.path.with_name(f'.{self.path.name}.lock'), wait=False, what=what)
@@ -324,7 +381,6 @@ class RecordFile:
 
     def add(self, record:CaptionRecord): # To append
         "Write one line, and wait until the disk holds it"
-        import os
         self._file.write((json.dumps(record.as_dict(), ensure_ascii=False) + '\n').encode())
         self._file.flush(); os.fsync(self._file.fileno())
         self.records[record.key] = record
