@@ -14,7 +14,7 @@ from reid_lab.data.table import ReidTable, TableError
 from reid_lab.datasets import DATASETS, export_world
 from reid_lab.dg_protocols import (ABC_SIZES, ABC_SUBSETS, MANIFEST, MANIFEST_RULES, MIXED, TARGETS, abc_case,
                                    abc_worlds, average_splits, check_manifest, dg_splits, load_manifest, load_mixed,
-                                   make_splits, mixed_table, nobody, pick_queries, subset_stats, target_cases,
+                                   make_splits, mixed_table, no_identity, pick_queries, subset_stats, target_cases,
                                    transfer_cases, world_abc, write_manifest)
 from reid_lab.metrics import metrics_from_similarity
 from reid_lab.published import load_paper
@@ -112,7 +112,7 @@ def test_no_case_shares_an_image_and_every_query_has_a_match(name, ids, others, 
     for c in cases:
         assert len(c.q) == len(set(c.q["pid"])) == (ids + 1)//2
         assert not set(c.q["path"]) & set(c.g["path"])
-        assert set(c.q["role"]) == {"query"} and set(c.g["role"]) == {"gallery"} and not nobody(c.q).any()
+        assert set(c.q["role"]) == {"query"} and set(c.g["role"]) == {"gallery"} and not no_identity(c.q).any()
         match = Counter(zip(c.g["pid"]))
         assert all(match[(p,)] == 1 for p in c.q["pid"])     # single shot
         of_cam = {p: k for p, k in zip(c.g["pid"], c.g["cam"])}
@@ -166,11 +166,12 @@ def test_splits_of_another_size_are_refused_with_the_remedy():
     with pytest.raises(ValueError, match="ids=1 cannot be halved"): make_splits("viper", ids=1)
 
 
-def test_nobody_is_junk_and_distractors_only():
-    assert nobody(table([-1, 0, 1], [0]*3, role="gallery")).tolist() == [True, True, False]
-    assert nobody(table([-1, 0, 0, 1], [0]*4, role=["none", "gallery", "query", "both"])).tolist() == [True] + [False]*3
-    assert nobody(table([0, 1], [0]*2, role="gallery", split="train")).tolist() == [False]*2
-    assert nobody(table([], [])).tolist() == []
+def test_no_identity_is_junk_and_distractors_only():
+    assert no_identity(table([-1, 0, 1], [0]*3, role="gallery")).tolist() == [True, True, False]
+    mixed = table([-1, 0, 0, 1], [0]*4, role=["none", "gallery", "query", "both"])
+    assert no_identity(mixed).tolist() == [True] + [False]*3
+    assert no_identity(table([0, 1], [0]*2, role="gallery", split="train")).tolist() == [False]*2
+    assert no_identity(table([], [])).tolist() == []
 
 
 # ---- averages
@@ -220,7 +221,7 @@ def test_offsets_never_collide_and_nobody_trains(sources):
                     split=["train" if p > 0 and tr else "test" for p, _, tr in s] + ["train"])
               for k, s in enumerate(sources)]
     mixed = mixed_table(tables).frame
-    assert len(mixed) == sum((~nobody(t)).sum() for t in tables)
+    assert len(mixed) == sum((~no_identity(t)).sum() for t in tables)
     owner = mixed.groupby("pid").dataset.nunique()
     assert owner.max() == 1 and mixed.groupby("cam").dataset.nunique().max() == 1
     assert sorted(set(mixed.pid)) == list(range(mixed.pid.nunique()))     # running totals, no gaps
@@ -483,7 +484,7 @@ def test_drawn_queries_have_matches_and_at_most_one_image_a_camera(rows, seed):
     q, g = test[test.role == "query"], test[test.role == "gallery"]
     assert not q.duplicated(["pid", "cam"]).any() and not q.pid.isin([-1]).any()
     for pid, cam in zip(q.pid, q.cam): assert ((g.pid == pid) & (g.cam != cam)).any()
-    for pid, person in test[~nobody(t.take(np.flatnonzero(out.split != "train")))].groupby("pid"):
+    for pid, person in test[~no_identity(t.take(np.flatnonzero(out.split != "train")))].groupby("pid"):
         asks = set(q.cam[q.pid == pid])
         if person.cam.nunique() == 1: assert not asks
         elif (person.groupby("cam").size() > 1).all(): assert asks == set(person.cam)
@@ -621,7 +622,7 @@ def test_statistics_equal_the_plain_loops(rows):
     t = table([p for p, _, _ in rows], [c for _, c, _ in rows], split=[s for _, _, s in rows], role="gallery",
               site=[c//2 for _, c, _ in rows], scenario=["xy"[c//2] for _, c, _ in rows])
     out = subset_stats(t)
-    off = nobody(t)
+    off = no_identity(t)
     for s in [*dict.fromkeys(["train", "val", "test"]), "all"]:
         at = [i for i, r in enumerate(rows) if s in (r[2], "all")]
         if not at and s != "all": assert s not in out.index; continue

@@ -22,7 +22,7 @@ from reid_lab.recipes.study import settings_frame
 ROOT = Path(__file__).parents[1]
 CAMEL = ["main", "ablation", "k", "transfer"]
 DART3 = ["main", "ablation", "k_tau", "samples", "cameras", "noise", "settings"]
-DMG = ["main", "inner", "scratch_rates", "shift", "transfer", "mixed"]
+DMG = ["main", "inner", "scratch_rates", "regimes", "transfer", "mixed"]
 CFAM = ["main", "rates"]
 assert set(CFAM) < set(cfam.STUDIES) and set(CAMEL) < set(camel.STUDIES)
 assert set(DART3) < set(dart3.STUDIES) and set(DMG) < set(dmg.STUDIES)

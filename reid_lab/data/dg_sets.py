@@ -89,9 +89,9 @@ def _two_cameras(f):
     return f.assign(cam=(f.cam == cams[1]).astype('int64'))
 
 # %% ../../nbs/08_data.dg_sets.ipynb #bfc9038b
-def _probe_and_gallery(f, form, nobody):
-    "One image per identity asks, one of another camera is searched; `nobody` (mask) and who has no such pair never ask"
-    people = f[~nobody]
+def _probe_and_gallery(f, form, no_identity):
+    "One image per identity asks, one of another camera is searched; `no_identity` (mask) and the others never ask"
+    people = f[~no_identity]
     first = people.groupby('pid').cam.transform('first')
     away = people[people.cam != first].drop_duplicates('pid')
     pair, asks = f.pid.isin(away.pid), ~f.index.isin(away.index)
@@ -99,10 +99,10 @@ def _probe_and_gallery(f, form, nobody):
     up = int((people.pid == 0).any())   # a person 0 moves up
     f = f.assign(role=np.where(asks & pair, 'query', 'gallery'), pid=np.where(pair, f.pid + up, 0))
     probes = people.drop_duplicates('pid').index
-    return f[nobody | f.index.isin(probes) | f.index.isin(away.index)]
+    return f[no_identity | f.index.isin(probes) | f.index.isin(away.index)]
 
 # %% ../../nbs/08_data.dg_sets.ipynb #12caea48
-def _nobody(f):
+def _no_identity(f):
     "Mask of the images whose identity never asks, if any does"
     asks = f.role.isin(['query', 'both'])
     return ~f.pid.isin(f.pid[asks]) & asks.any()
@@ -122,12 +122,12 @@ def dg_rows(table:ReidTable, # Any table
     form, f = DG_SETS[check_choice('dataset', dataset, DG_SETS)], table.frame
     f = f[(f.pid >= 0) & f.split.isin([form.split] if form.split else ['train', 'test'])]
     if form.roles == {'both'} and not form.split: f = f[f.role.ne('none') | f.split.eq('train')]
-    if form.roles == {'both'} and form.split == 'test': f = f[~_nobody(f)]
+    if form.roles == {'both'} and form.split == 'test': f = f[~_no_identity(f)]
     if form.cameras == 2 and len(f): f = _two_cameras(f)
     if form.cameras > 2: f = f[f.cam < form.cameras]
     if dataset == 'cuhk02': f = f[f.cam//2 == f.groupby('pid').cam.transform(lambda c: (c//2).mode().iat[0])]
-    if form.single: f = f[~f.duplicated(['pid', 'cam']) | (_nobody(f) & form.background)]
-    if form.roles != {'both'}: f = _probe_and_gallery(f, form, _nobody(f))
+    if form.single: f = f[~f.duplicated(['pid', 'cam']) | (_no_identity(f) & form.background)]
+    if form.roles != {'both'}: f = _probe_and_gallery(f, form, _no_identity(f))
     elif form.split: f = f.assign(role='both')
     else: f = f.assign(role=f.role.mask(f.split == 'train', 'both'))
     if not form.cameras: f = f.assign(cam=f.groupby('pid').cumcount())
@@ -399,7 +399,7 @@ def _outside(f, form):
         yield f'cameras outside 0..{form.cameras - 1}', ~f.cam.between(0, form.cameras - 1)
     yield "test images with role 'none'", test & (f.role == 'none')
     if form.roles != {'both'}: yield 'images that are query and gallery', f.role == 'both'
-    elif form.split == 'test': yield 'gallery images of identities that never ask', _nobody(f)
+    elif form.split == 'test': yield 'gallery images of identities that never ask', _no_identity(f)
     if form.shared:
         yield 'queries outside camera 0, or gallery images outside camera 1', (f.role == 'query') != (f.cam == 0)
         yield f'more than {form.shared} query identities', f.pid[f.role == 'query'].rank(method='dense').reindex(
@@ -535,13 +535,13 @@ def check_dg_set(table:ReidTable, # As `load_dg_set` returned it
     ) -> list: # of `Finding`
     "Findings that are special to these sets, in addition to `ReidTable.findings`"
     form, f = DG_SETS[check_choice('dataset', dataset, DG_SETS)], table.frame
-    nobody = (f.pid == 0) if form.background else (f.pid > form.shared) if form.shared else f.pid < 0
-    asks, out = f.path[nobody & (f.role != 'gallery')], []
+    no_identity = (f.pid == 0) if form.background else (f.pid > form.shared) if form.shared else f.pid < 0
+    asks, out = f.path[no_identity & (f.role != 'gallery')], []
     if len(asks):
         out.append(Finding('error', 'distractors among the queries', first_few(asks), 'move them to the gallery'))
     if form.single:
         side = f.path.str.rpartition('/')[0]
-        again = f.assign(side=side).duplicated(['pid', 'side'], keep=False) & ~(nobody & form.background)
+        again = f.assign(side=side).duplicated(['pid', 'side'], keep=False) & ~(no_identity & form.background)
         if again.any():
             what = f'{again.sum()} images of identities with several in one folder; the protocol has one'
             out.append(Finding('error', what, first_few(f.path[again]), 'keep one of each'))
