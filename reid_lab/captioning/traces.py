@@ -196,6 +196,7 @@ def refine(draft:Draft, # T2
     "The state after an audit"
     made = []
     for i, c in enumerate(corrections):
+        if not isinstance(c, (Correction, dict)): raise TraceError(f'trace_corr[{i}]={str(c)[:40]!r} is no object')
         try: made.append(c if isinstance(c, Correction) else Correction(**c))
         except TraceError as e: raise TraceError(f'trace_corr[{i}]: {e}') from None
     text = apply_corrections(draft.S_init, made)
@@ -344,16 +345,21 @@ def read_state(kind, # A class of this notebook
     except TraceError as e: raise TraceError(f'{at}{e}') from None
 
 # %% ../../nbs/76_captioning.traces.ipynb #c0f0f553
+_START = b'{"image": ' # of every line
+
+
 def read_records(path, # File that `RecordFile` wrote
-    ) -> list: # of `CaptionRecord`, the last of each key
+    ) -> list: # of `CaptionRecord`, the last of each key and image
     "The records of a file; an unfinished last line is left out"
     path, found = Path(path), {}
-    try: *lines, _ = path.read_bytes().decode('utf-8').split('\n')
-    except UnicodeDecodeError as e:
-        raise TraceError(f"{str(path)!r}: byte {e.start} is no UTF-8 text; restore the file") from None
+    *lines, rest = path.read_bytes().split(b'\n')
+    if not _START.startswith(rest[:len(_START)]):
+        raise TraceError(f"{str(path)!r} line {len(lines) + 1} is not a part of a record; choose another file")
     for n, line in enumerate(lines, 1):
-        r = read_state(CaptionRecord, line, f'{str(path)!r} line {n}')
-        found.pop(r.key, None); found[r.key] = r
+        at = f'{str(path)!r} line {n}'
+        try: r = read_state(CaptionRecord, line.decode('utf-8'), at)
+        except UnicodeDecodeError as e: raise TraceError(f'{at}: byte {e.start} is no UTF-8 text') from None
+        found.pop((r.key, r.image), None); found[r.key, r.image] = r
     return list(found.values())
 
 # %% ../../nbs/76_captioning.traces.ipynb #720b2ca6
@@ -363,15 +369,15 @@ class RecordFile:
         self.path = Path(path)
 
     def __enter__(self):
+        if self.path.is_dir(): raise IsADirectoryError(f"path={str(self.path)!r} is a folder; name a file in it")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         what = f'caption file {str(self.path)!r}'
         self._lock = locked(self.path.with_name(f'.{self.path.name}.lock'), wait=False, what=what)
         self._lock.__enter__()
         try:
             self._file = open(self.path, 'a+b'); self._file.seek(0)
-            whole = self._file.read().rfind(b'\n') + 1
-            self._file.truncate(whole); os.fsync(self._file.fileno())
-            self.records = {r.key: r for r in read_records(self.path)}
+            self.records = {(r.key, r.image): r for r in read_records(self.path)} # an error leaves the file as it is
+            self._file.truncate(self._file.read().rfind(b'\n') + 1); os.fsync(self._file.fileno())
         except BaseException: self.__exit__(); raise
         return self
 
@@ -383,4 +389,4 @@ class RecordFile:
         "Write one line, and wait until the disk holds it"
         self._file.write((json.dumps(record.as_dict(), ensure_ascii=False) + '\n').encode())
         self._file.flush(); os.fsync(self._file.fileno())
-        self.records[record.key] = record
+        self.records[record.key, record.image] = record
