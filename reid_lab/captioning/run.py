@@ -195,7 +195,7 @@ def record_summary(records, # `CaptionRecord`s
 
 
 def coverage_table(records, # `CaptionRecord`s
-    ) -> pd.DataFrame: # One row an attribute: visible and said in percent of images, confidence
+    ) -> pd.DataFrame: # One row an attribute: visible (also as absent) and said in percent of images, confidence
     "How often each attribute is visible and is said in the draft, and how sure the model is"
     records, rows = [r for r in records if r.T2], {}
     for r in records:
@@ -253,6 +253,7 @@ def _lay(pieces, width, size):
     "Words of marked pieces with their line and place: (op, word, line, x, width)"
     out, x, line, space = [], 0., 0, _wide('a a', size) - _wide('aa', size)
     for op, text in pieces:
+        if op == 'new': x += space # beside what it replaces
         for word in text.replace('\n', ' ').split(' '):
             w = _wide(word, size) if word else 0.
             if x and x + w > width: x, line = 0., line + 1
@@ -283,7 +284,7 @@ def marked_examples(records, # `CaptionRecord`s with drafts
     notes=None, # Text below each caption, or None
     column:str='cvpr-full', # Key of `WIDTHS`
     width:float=None, # Inches, instead of the column's
-    thumb:float=.55, # Inches of an image's width
+    thumb:float=.4, # Inches of an image's width
     ) -> PaperFigure:
     "Images beside their drafts, with the corrections of the audit marked"
     records, notes = list(records), list(notes) if notes is not None else ['']*len(records)
