@@ -52,7 +52,7 @@ def smoke(name, study, tmp_path, **kw):
 def test_no_experiment_is_left_out(tmp_path):
     "An experiment without a test of its own here runs its first study"
     found = experiments()
-    tested = {"camel", "cfam", "dart3", "dmg", "text_granularity"}
+    tested = {"camel", "caption_cot", "cfam", "dart3", "dmg", "text_granularity"}
     assert tested <= set(found)
     for name in set(found) - tested:
         smoke(f"run_{name}", next(iter(found[name].studies)), tmp_path / name)
@@ -180,6 +180,45 @@ def test_text_granularity(tmp_path):
     figures = {p.stem for p in (done.folder / "figures").iterdir()}
     names = ("matrix_cfam_R1", "captions", "lists_coarse", "scores_mixed", "granularities_words", "coarse")
     assert {f"granularity_{n}" for n in names} <= figures
+
+
+def test_caption_cot_from_the_command_line(tmp_path):
+    "By papermill alone: error rates before and after as rows, tables, figures and records"
+    cmd = [sys.executable, "-m", "papermill", str(ROOT / "nbs/experiments/caption_cot.ipynb"),
+           str(tmp_path / "out.ipynb"), "-p", "preset", "smoke", "-p", "out_dir", str(tmp_path / "run"),
+           "--no-progress-bar", "-k", "python3"]
+    done = subprocess.run(cmd, capture_output=True, text=True, cwd=tmp_path,
+                          env=dict(os.environ, IPYTHONDIR=str(tmp_path / "ipython")))
+    assert done.returncode == 0, done.stderr[-3000:]
+    metrics, stored = json.loads((tmp_path / "run/metrics.json").read_text()), pd.read_csv(tmp_path / "runs.csv")
+    assert metrics["status"] == "finished" and len(stored) == len(metrics["rows"]) == 8     # two Worlds, four rows each
+    rows = pd.DataFrame([{**r["metrics"], **r["extra"], "seed": r["seed"], "variant": r["variant"]}
+                         for r in metrics["rows"]]).set_index(["variant", "seed"])
+    before, after = rows.loc["draft"], rows.loc["refined, auditor's errors x 0.2"]
+    assert (after.omission < before.omission).all() and (rows.n_images == 12).all()
+    assert set(stored.dataset) == {"world-smoke aerial"} and set(stored.images_seen) == {0}
+    figures = {p.name for p in (tmp_path / "run/figures").iterdir()}
+    for name in ("errors", "auditors", "lengths", "examples", "similarity"):
+        assert {f"caption_cot_{name}.pdf", f"caption_cot_{name}.png"} <= figures
+    for name in ("errors", "attributes", "edits", "lengths", "similarity"):
+        assert len(pd.read_csv(tmp_path / "run" / f"{name}.csv"))
+    assert len(list((tmp_path / "run/records").glob("*.jsonl"))) == 4
+
+
+def test_caption_cot_of_a_folder(tmp_path):
+    "Own images and a local model: random words are rejected, which ends the run well and leaves the records"
+    from PIL import Image
+    from test_captioning import build_model
+    from reid_lab.captioning.traces import read_records
+    from reid_lab.data.image_sets import tiny_table
+    (tmp_path / "images").mkdir(); build_model(tmp_path / "vlm")
+    for i, im in enumerate(tiny_table(2, 1).images()): Image.fromarray(im).save(tmp_path / "images" / f"{i}.png")
+    own = dict(images=str(tmp_path / "images"), model=str(tmp_path / "vlm"), records=str(tmp_path / "c.jsonl"))
+    done = run_notebook("caption_cot", tmp_path / "run", preset="smoke", retries=1, **own)
+    assert done.metrics["status"] == "finished" and done.rows == []
+    assert [(r.status, r.n_retries) for r in read_records(tmp_path / "c.jsonl")] == [("rejected", 1)]*2
+    with pytest.raises(PapermillExecutionError, match="need each other"):
+        run_notebook("caption_cot", tmp_path / "b", preset="smoke", images=str(tmp_path / "images"))
 
 
 def test_dmg_with_a_manifest_and_a_control(tmp_path, private_cache):
