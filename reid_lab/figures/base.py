@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WIDTHS', 'COLOURS', 'MARKERS', 'LINES', 'RIGHT', 'WRONG', 'STYLE', 'NO_DATE', 'paper_style', 'PaperFigure',
            'paper_figure', 'file_name', 'export', 'wrap_text', 'literal', 'curves', 'masking_curves', 'read_log',
-           'learning_curves', 'bars_paired', 'heat_map', 'ranked_lists']
+           'learning_curves', 'bars_paired', 'heat_map', 'thumbnail', 'inch_canvas', 'ranked_lists']
 
 # %% ../../nbs/62_figures.base.ipynb #c435a727
 import io, json, math, re, zlib
@@ -362,8 +362,15 @@ def _badge(ax, x, y, right, r=.055):
     for s in strokes: ax.plot([x + r*a for a, b in s], [y + r*b for a, b in s], color='white', lw=.9, zorder=6)
 
 
-def _thumb(ax, img, x, y, w, h, right=None):
-    "One image at `x, y` (its top left corner), with border and badge when `right` is known"
+def thumbnail(ax, # From `inch_canvas`
+    img, # (H,W,3) uint8
+    x:float, # Left edge, inches
+    y:float, # Upper edge, inches
+    w:float, # Width, inches
+    h:float, # Height, inches
+    right:bool=None, # Match or not; None: neither
+    ):
+    "One image, with border and badge when `right` is known"
     from matplotlib.patches import Rectangle
     ax.imshow(img, extent=(x, x + w, y + h, y), aspect='auto', zorder=1)
     if right is None: return ax.add_patch(Rectangle((x, y), w, h, fill=False, ec='#777777', lw=.5))
@@ -377,7 +384,10 @@ def _side(ax, x, y, text):
     ax.text(x, y, text, rotation=90, ha='center', va='center', size=6.5, parse_math=False, multialignment='center')
 
 
-def _canvas(width, height, photo=True):
+def inch_canvas(width:float, # Inches
+    height:float, # Inches
+    photo:bool=True, # It holds pixels, see `paper_figure`
+    ): # Figure, axes without ticks
     "A figure with one axes in inches, y downwards"
     fig = paper_figure(width, height, photo)
     ax = fig.add_axes((0, 0, 1, 1)); ax.set(xlim=(0, width), ylim=(height, 0)); ax.axis('off')
@@ -422,7 +432,7 @@ def ranked_lists(queries, # Captions, or query images (H,W,3) uint8
         th = tw*first.shape[0]/first.shape[1]
         x0 = left + label + .03 + (0 if words else tw + gap)
         block = len(ranked)*(th + gap) + .1
-        fig, ax = _canvas(w, top + len(queries)*block + .16)
+        fig, ax = inch_canvas(w, top + len(queries)*block + .16)
         at = [x0 + j*(tw + gap) for j in range(k)]
         for j in range(k): ax.text(at[j] + tw/2, top - .05, j + 1, ha='center', va='bottom', size=6, color='#555555')
         for q, query in enumerate(queries):
@@ -431,12 +441,12 @@ def ranked_lists(queries, # Captions, or query images (H,W,3) uint8
             if words:
                 lines = max(2, int((block - .1)/(7*1.22/72)))
                 ax.text(.03, y, wrap_text(query, left - .1, 7, lines), va='top', linespacing=1.15, parse_math=False)
-            else: _thumb(ax, query, .03 + label, y + (block - .1 - gap - th)/2, tw, th)
+            else: thumbnail(ax, query, .03 + label, y + (block - .1 - gap - th)/2, tw, th)
             for i, (m, rows) in enumerate(shown.items()):
                 yy = y + i*(th + gap)
                 _side(ax, left + label/2, yy + th/2, names[m] + (f'\n{notes[m][q]}' if notes else ''))
                 for j, img in enumerate(rows[q]):
-                    _thumb(ax, img, at[j], yy, tw, th, bool(g_pid[ranked[m][q][j]] == q_pid[q]))
+                    thumbnail(ax, img, at[j], yy, tw, th, bool(g_pid[ranked[m][q][j]] == q_pid[q]))
         _list_key(ax, w, top + len(queries)*block + .05)
     return fig
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from ..core import check_choice
 from ..embeddings import Embeddings
-from .base import (COLOURS, LINES, RIGHT, WRONG, PaperFigure, _canvas, _thumb, literal,
+from .base import (COLOURS, LINES, RIGHT, WRONG, PaperFigure, inch_canvas, thumbnail, literal,
                                    paper_figure, paper_style, ranked_lists, wrap_text)
 from ..metrics import metrics_from_similarity, retrieval_metrics
 from ..retrieval import rank
@@ -38,10 +38,11 @@ def caption_board(rows, # (images, texts) a row: a list of (H,W,3) uint8 arrays,
     if not len(rows): raise ValueError("rows is empty; give at least one row of images and texts")
     with paper_style(column, width, size=7) as w:
         parts = [_row(i, t, w, image_height, max_lines) for i, t in rows]
-        fig, ax = _canvas(w, sum(p[-1] + .12 for p in parts) + .06)
+        fig, ax = inch_canvas(w, sum(p[-1] + .12 for p in parts) + .06)
         y = .06
         for (images, _), (wide, left, said, high) in zip(rows, parts):
-            for j, im in enumerate(images): _thumb(ax, im, .03 + j*(wide + .04), y, wide, wide*im.shape[0]/im.shape[1])
+            for j, im in enumerate(images):
+                thumbnail(ax, im, .03 + j*(wide + .04), y, wide, wide*im.shape[0]/im.shape[1])
             at = y
             for heading, text in said:
                 if heading: ax.text(left, at, heading, va='top', weight='bold', parse_math=False); at += _LINE
@@ -60,7 +61,7 @@ def score_strips(lists:dict, # Name -> (similarities from 0 to 1, falling; wheth
     with paper_style(column, width, size=7) as w:
         longest = max(len(s) for s, _ in lists.values())
         side, left = min(.42, (w - 1.55)/longest), .7
-        fig, ax = _canvas(w, .2 + len(lists)*.34, photo=False)
+        fig, ax = inch_canvas(w, .2 + len(lists)*.34, photo=False)
         for r, (name, (sims, match)) in enumerate(lists.items()):
             y, m = .16 + r*.34, list_scores(sims, match)
             ax.text(.03, y + .13, name, va='center', parse_math=False)
