@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from reid_lab.datasets import export_world, load_dataset
+from reid_lab.datasets import DATASETS, export_world, load_dataset
 from reid_lab.dg_protocols import TARGETS, world_abc, write_manifest
 from reid_lab.data.table import ReidTable
 from reid_lab.world.world import World, reid_groups
@@ -140,9 +140,9 @@ def test_cfam(study, tmp_path):
 
 def test_cfam_on_folders(tmp_path):
     "Tables 3, 5 and 8 on folders in the layouts of the published sets; a folder that is missing is named"
-    for layout, g in (("cuhk-pedes", "coarse"), ("ufine6926", "fine")):
-        table = World("smoke", granularity=g).table().where(domain="real-like")
-        export_world(table.where(split=["train", "test"]), layout, tmp_path / "data" / layout, renumber=True)
+    for name, g in (("cuhk-pedes", "coarse"), ("ufine6926", "fine")):
+        table = World("smoke", granularity=g).table().where(domain="real-like", split=["train", "test"])
+        export_world(table, name, tmp_path / "data" / DATASETS[name].folder, renumber=True)
     own = dict(data_root=str(tmp_path / "data"), methods="cfam")
     done, figures = smoke("run_cfam", "within", tmp_path / "a", dataset="cuhk-pedes", seeds=2, **own)
     assert {r["dataset"] for r in done.rows} == {"cuhk-pedes"} and len(done.rows) == 2
