@@ -16,12 +16,14 @@ from reid_lab import datasets as D
 from reid_lab.data.text_sets import MALS_ATTRIBUTES, TEXT_SETS, mals_labels
 from reid_lab.data.dg_sets import DG_SETS, dg_rows
 from reid_lab.data.image_sets import IMAGE_SETS, tiny_table
+from reid_lab.data.aerial import aerial_table
 from reid_lab.datasets import DATASETS, LAYOUTS, doctor, export_world, fits, list_datasets, load_dataset, require
 from reid_lab.data.table import SPLITS, ReidTable, TableError
 from reid_lab.world.world import TASKS
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
 
+AERIAL = ["aeri-pedes", "tbapr"]  # see also test_aerial
 FROM_DISK = [name for name, d in DATASETS.items() if d.folder]
 TEXT = [name for name, spec in LAYOUTS.items() if "captions" in spec.keeps]  # image-only sets: see also test_image_sets
 
@@ -38,6 +40,7 @@ def small(layout):
     if layout == "ufine3c":  # test only, and a column of its own
         t = tiny_table(n_ids=8, per_id=2).where(split="test")
         return t._with(t.frame.assign(source=["A"] * 2 + ["B"] * 2))
+    if layout in AERIAL: return aerial_table()
     if layout in TEXT: return tiny_table(n_ids=8, per_id=2, n_captions=1 if layout == "mals" else 2)
     t = tiny_table(8, 2, 0, roles=True)
     if layout in DG_SETS:  # in the order of the folders
@@ -87,7 +90,8 @@ def test_entry_is_complete(name):
 
 def test_datasets_that_can_be_written():
     "All of image_sets, dg_sets and text_sets; a dataset that is only read has no layout"
-    assert {spec.dataset for spec in LAYOUTS.values()} == {"mals", *IMAGE_SETS, *DG_SETS, *TEXT_SETS} < set(DATASETS)
+    known = {"mals", *AERIAL, *IMAGE_SETS, *DG_SETS, *TEXT_SETS}
+    assert {spec.dataset for spec in LAYOUTS.values()} == known < set(DATASETS)
 
 
 @pytest.mark.parametrize("layout", list(LAYOUTS))
