@@ -34,7 +34,7 @@ def test_modules_are_small_and_decades_have_room(layout):
     mods = layout.modules()
     assert max(m.lines for m in mods) < 600
     free = {a: 10 - sum(m.area == a for m in mods) for a in layout.AREAS}
-    free["1"] += free.pop("0")   # data and World share room: what 17_datasets imports fits below 10 as well
+    free["1"] += free.pop("0")   # data and World share room: what 18_datasets imports fits below 10 as well
     assert min(free.values()) >= 1, free
 
 

@@ -124,7 +124,7 @@ def draw(mods):
 
 
 BOXES = {  # text -> (x, y, numbers of its notebooks)
-    "dataset folder": (0, 0, "05, 06, 17"), "World": (0, 60, "10 - 15"), "ReidTable": (160, 30, "01"),
+    "dataset folder": (0, 0, "05, 06, 18"), "World": (0, 60, "10 - 15"), "ReidTable": (160, 30, "01"),
     "batches": (310, 30, "02, 03"), "model": (460, 0, "30 - 49"), "strategy, Learner": (460, 60, "50 - 53"),
     "trained folder": (620, 30, "81"), "Embeddings": (160, 150, "20"), "adaptation": (310, 150, "56"),
     "ranking, metrics": (460, 150, "21, 22"), "result rows": (620, 150, "61"),
