@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from reid_lab.datasets import export_world, load_dataset
+from reid_lab.datasets import DATASETS, export_world, load_dataset
 from reid_lab.dg_protocols import TARGETS, world_abc, write_manifest
 from reid_lab.data.table import ReidTable
 from reid_lab.world.world import World, reid_groups
@@ -140,9 +140,9 @@ def test_cfam(study, tmp_path):
 
 def test_cfam_on_folders(tmp_path):
     "Tables 3, 5 and 8 on folders in the layouts of the published sets; a folder that is missing is named"
-    for layout, g in (("cuhk-pedes", "coarse"), ("ufine6926", "fine")):
-        table = World("smoke", granularity=g).table().where(domain="real-like")
-        export_world(table.where(split=["train", "test"]), layout, tmp_path / "data" / layout, renumber=True)
+    for name, g in (("cuhk-pedes", "coarse"), ("ufine6926", "fine")):
+        table = World("smoke", granularity=g).table().where(domain="real-like", split=["train", "test"])
+        export_world(table, name, tmp_path / "data" / DATASETS[name].folder, renumber=True)
     own = dict(data_root=str(tmp_path / "data"), methods="cfam")
     done, figures = smoke("run_cfam", "within", tmp_path / "a", dataset="cuhk-pedes", seeds=2, **own)
     assert {r["dataset"] for r in done.rows} == {"cuhk-pedes"} and len(done.rows) == 2
@@ -155,8 +155,9 @@ def test_cfam_on_folders(tmp_path):
         (a, b) for a in ("cuhk-pedes", "ufine6926") for b in ("cuhk-pedes", "ufine6926")}
     assert pd.read_csv(done.folder / "matrix_cfam_R1.csv").shape == (2, 3)
     assert len(pd.read_csv(done.folder / "both_ways_cfam.csv")) == 3
-    rates = run_notebook("run_cfam", tmp_path / "c", preset="smoke", study="rates", dataset="cuhk-pedes", **own)
-    assert {r["split"] for r in rates.rows} == {"val"}              # rates are not chosen on the test split
+    chosen = cfam.run_method(dict(name="gs", steps=2), "smoke", train_on="cuhk-pedes", tests=("cuhk-pedes",),
+                             root=tmp_path / "data", split="val")       # rates are not chosen on the test split
+    assert chosen[0]["split"] == "val" and 0 < chosen[0]["n_query"] < done.metrics["rows"][0]["extra"]["n_query"]
     with pytest.raises(PapermillExecutionError, match="expected ICFG-PEDES"):
         run_notebook("run_cfam", tmp_path / "d", preset="smoke", study="table6", dataset="icfg-pedes", **own)
 
