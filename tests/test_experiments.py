@@ -155,8 +155,9 @@ def test_cfam_on_folders(tmp_path):
         (a, b) for a in ("cuhk-pedes", "ufine6926") for b in ("cuhk-pedes", "ufine6926")}
     assert pd.read_csv(done.folder / "matrix_cfam_R1.csv").shape == (2, 3)
     assert len(pd.read_csv(done.folder / "both_ways_cfam.csv")) == 3
-    rates = run_notebook("run_cfam", tmp_path / "c", preset="smoke", study="rates", dataset="cuhk-pedes", **own)
-    assert {r["split"] for r in rates.rows} == {"val"}              # rates are not chosen on the test split
+    chosen = cfam.run_method(dict(name="gs", steps=2), "smoke", train_on="cuhk-pedes", tests=("cuhk-pedes",),
+                             root=tmp_path / "data", split="val")       # rates are not chosen on the test split
+    assert chosen[0]["split"] == "val" and 0 < chosen[0]["n_query"] < done.metrics["rows"][0]["extra"]["n_query"]
     with pytest.raises(PapermillExecutionError, match="expected ICFG-PEDES"):
         run_notebook("run_cfam", tmp_path / "d", preset="smoke", study="table6", dataset="icfg-pedes", **own)
 

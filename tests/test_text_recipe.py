@@ -275,3 +275,19 @@ def test_a_run_goes_on_and_keeps_what_the_figures_read(tmp_path):
     with pytest.raises(ValueError, match="other scores"): run_method(setting, "smoke", tests=("fine",), keep=tmp_path)
     start = run_method(dict(name="start"), "smoke", tests=("fine",))
     assert start[0]["images_seen"] == 0
+
+
+def test_a_row_stands_beside_tables_of_its_training_and_test_set_only():
+    "Trained on ICFG-PEDES and searched with CUHK-PEDES: a row of Table 3b, not of Tables 5 and 8; World rows: none"
+    import pandas as pd
+    from reid_lab.recipes.text_report import beside_paper
+    whole = dict(ids=1000, images=3074, captions=6156, cams=0)
+    row = dict(variant="CFAM", model="cfam_b16", split="test", test_set=dict(query=whole, gallery=whole), R1=1., R5=2.,
+               R10=3., mAP=1., mINP=1., mSD=1.)
+    at = lambda a, b: pd.DataFrame([dict(row, train=a, test=b)])
+    tables = ("2", "3a", "3b", "4", "5", "8")
+    ours = lambda found: {t: (f.origin == "ours").sum() for t, f in found.items()}
+    assert ours(beside_paper(at("icfg-pedes", "cuhk-pedes"), tables)) == {"3b": 1}
+    assert ours(beside_paper(at("ufine6926", "cuhk-pedes"), tables)) == {"3a": 1, "3b": 1}
+    assert ours(beside_paper(at("cuhk-pedes", "cuhk-pedes"), tables)) == {"5": 1, "8": 1}
+    assert beside_paper(at("fine", "fine"), tables) == {}

@@ -60,7 +60,7 @@ def score_strips(lists:dict, # Name -> (similarities from 0 to 1, falling; wheth
     from matplotlib.patches import Rectangle
     with paper_style(column, width, size=7) as w:
         longest = max(len(s) for s, _ in lists.values())
-        side, left = min(.42, (w - 1.55)/longest), .7
+        left = .7; side = min(.42, (w - left - 1.1)/longest) # room for the scores
         fig, ax = inch_canvas(w, .2 + len(lists)*.34, photo=False)
         for r, (name, (sims, match)) in enumerate(lists.items()):
             y, m = .16 + r*.34, list_scores(sims, match)

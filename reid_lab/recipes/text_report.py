@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from ..core import check_choice
 from ..figures.base import export, heat_map
-from ..published import benchmark, compare
+from ..published import benchmark, compare, published_table
 from .cfam import METHODS, TITLES, method_settings
 from .study import label
 from ..results import paired_table, smallest_effect, to_csv
@@ -112,9 +112,21 @@ def beside_paper(runs:pd.DataFrame, # Rows of `run_method`
     groups = real.groupby(['variant', 'train', 'test'], sort=False) if len(real) else ()
     ours = [dict(f[keys].mean(), method=f'{v} ({f.model.iat[0]})', dataset=t if on == t else f'{on}->{t}',
                  test_set=f.test_set.iat[0]) for (v, on, t), f in groups]
-    searched, out = {benchmark(r['dataset'])[0] for r in ours}, {}
-    for t in tables if ours else ():
-        both = compare(ours, paper, t)
-        note, keep = both.attrs['footnote'], [benchmark(d)[0] in searched for d in both.dataset]
-        if any(keep): out[t] = both[keep].reset_index(drop=True); out[t].attrs['footnote'] = note
+    out = {}
+    for t in tables:
+        printed = _ways(published_table(paper, t))      # a model of another training set is no row of this table
+        mine = [r for r in ours if (_key(r['dataset'].split('->')[0]), _key(r['dataset'])) in printed]
+        if not mine: continue
+        both, searched = compare(mine, paper, t), {_key(r['dataset']) for r in mine}
+        note, keep = both.attrs['footnote'], [_key(d) in searched for d in both.dataset]
+        out[t] = both[keep].reset_index(drop=True); out[t].attrs['footnote'] = note
     return out
+
+
+def _key(name): return benchmark(name)[0] # of the dataset that is searched
+
+
+def _ways(table):
+    "What a published table was trained on and searched with"
+    to = table.target if 'target' in table else table.dataset
+    return {(_key(a), _key(b)) for a, b in zip(table.source if 'source' in table else to, to)}
