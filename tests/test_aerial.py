@@ -307,8 +307,22 @@ def test_the_lowest_aerial_image_of_the_person():
     b, f, rng = Bridges(t, "aerial"), t.frame, np.random.default_rng(0)
     for i in np.flatnonzero((f.view == "aerial") & (f.split == "train")):
         j = b.choose(f.path[i], "", rng)
-        others = f[(f.pid == f.pid[i]) & (f.view == "aerial") & (f.index != i)]
-        assert j == others.elevation.idxmin()
+        own = f[(f.pid == f.pid[i]) & (f.view == "aerial")]
+        lowest = own.elevation.idxmin()
+        assert j == (lowest if lowest != i else -1)     # never from higher up
+
+
+def test_a_record_of_another_split_is_refused(aeri):
+    edit(aeri / "train_caption.json", put(2, "split", "test"))
+    said = error("aeri-pedes", aeri)
+    assert "split='test' in a file of split 'train'" in said and "train_caption.json row 2" in said
+
+
+def test_a_ground_image_that_was_dropped_is_no_bridge():
+    t = cross_view(world_like())
+    kept = t.take(np.flatnonzero(t["view"] != "ground"))
+    b = batches(kept, Bridges(kept, "pair"), n=8).batch(0, 0)
+    assert not b["has_bridge"].any()
 
 
 def test_samples_without_a_bridge():

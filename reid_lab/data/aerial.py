@@ -96,15 +96,24 @@ def load_aeri(root, # Dataset folder
     if train.is_file() and form == 'sampled':
         for i, r in enumerate(read_records(train, _TRAIN)):
             at, pid, ground = f'{train.name} row {i}', int(r['pid']), tidy(r['ground_img'] or '')
+            _of_split(at, r, 'train')
             rows.add(at, tidy(r['aerial_img']), pid, 'aerial', 'train', r['caption'], ground)
             if ground: rows.add(at, ground, pid, 'ground', 'train')
     for path, key, split in ((train, 'id', 'train'), (test, 'pid', 'test')):
         if not path.is_file() or path == train and form == 'sampled': continue
         for i, r in enumerate(read_records(path, {key: 'id', **_IDENTITY})):
             at, pid = f'{path.name} row {i}', int(r[key])
+            _of_split(at, r, split)
             rows.deal(at, r['captions'], [*map(tidy, r['file_paths'])], pid, split)
             for p in r['ground_file_paths']: rows.add(at, tidy(p), pid, 'ground', split)
     return ReidTable(_apart(rows.frame()), root, name='aeri-pedes', follow_links=follow_links)
+
+
+def _of_split(at, record, split):
+    "Refuse a record that says it belongs to another split"
+    if record.get('split', split) != split:
+        what = f"split={record['split']!r} in a file of split {split!r}"
+        raise TableError('aeri-pedes', [Finding('error', what, at, 'move the record or mend it')])
 
 
 def _apart(f):
@@ -335,13 +344,14 @@ class Bridges:
         f, i = self.table.frame, self.row[path]
         if self.source == 'none': return -1
         if self.source == 'pair':
-            found = [g for g, c in zip(f.grounds.iat[i], f.captions.iat[i]) if c == caption and g]
+            found = [g for g, c in zip(f.grounds.iat[i], f.captions.iat[i]) if c == caption and g in self.row]
             return self.row[found[rng.integers(len(found))]] if found else -1
         view = 'aerial' if self.source == 'aerial' else 'ground'
         rows = [j for j in self.own.get((f.split.iat[i], f.pid.iat[i], view), []) if j != i]
-        if not rows: return -1
-        if view == 'aerial' and 'elevation' in f: return min(rows, key=lambda j: f.elevation.iat[j])
-        return rows[rng.integers(len(rows))]
+        if view == 'aerial' and 'elevation' in f:       # from lower down, or none
+            height = f.elevation.iat
+            rows = sorted([j for j in rows if height[j] < height[i]], key=height.__getitem__)[:1]
+        return rows[rng.integers(len(rows))] if rows else -1
 
     def __call__(self, batch, rng): # adds img_bridge (B,3,H,W) and has_bridge (B,)
         if self.source == 'none': return
