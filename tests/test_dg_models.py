@@ -134,18 +134,30 @@ def test_the_default_bot_is_what_it_was():
     assert [*out] == [*want] and all(torch.equal(out[k], want[k]) for k in want)
 
 
+@pytest.mark.parametrize("place", [None, "before", "after"])
 @pytest.mark.parametrize("metric", METRICS)
-def test_metric(metric):
-    net, b = bot(metric=metric), batch()
-    out, f = L.terms(net(b)), net.pooled(b["img"])
+def test_metric(metric, place):
+    net, b = bot(metric=metric, metric_at=place), batch()
+    before, after = net.features(b["img"])
+    assert not torch.allclose(before, after)
+    usual = dict(triplet="before", weighted="before", circle="after", none="before")[metric]
+    f = dict(before=before, after=after)[place or usual]
     want = dict(triplet=dict(triplet_loss=L.triplet(f, b["pid"])), circle=dict(circle_loss=L.circle(f, b["pid"])),
                 weighted=dict(weighted_loss=L.weighted_triplet(f, b["pid"])), none={})[metric]
+    out = L.terms(net(b))
     assert out.keys() - {"id_loss"} == want.keys() and all(torch.allclose(out[k], v) for k, v in want.items())
     check_image_model(net)
 
 
+def test_centres_are_of_features_before_the_neck():
+    net, b = bot(metric="circle", center=.1).eval(), batch()
+    before = net.pooled(b["img"])
+    assert torch.allclose(net(b)["center_loss"], .1*L.center(before, b["label"], net.centers))
+
+
 def test_bad_switches():
     with pytest.raises(ValueError, match="metric='triplets'.*Did you mean 'triplet'"): bot(metric="triplets")
+    with pytest.raises(ValueError, match="metric_at='behind'.*before.*after"): bot(metric_at="behind")
     with pytest.raises(ValueError, match="center=-1"): bot(center=-1)
 
 
