@@ -146,7 +146,7 @@ def update(self:Learner, batch:dict, # From the loader or a task
     self.opt.step()
     if advance: self.sched.step()
     self.opt.zero_grad()
-    self.images += len(batch['img'])
+    self.images += batch.get('n_images', len(batch['img'])) # with those beside `img`, such as the bridges of CFAN
     return {**out, **{k: v.detach() for k, v in losses.items()}}
 
 # %% ../nbs/50_learner.ipynb #71e7a82d

@@ -1,5 +1,6 @@
 """CFAN: sizes against open_clip, switches, bridges, formulas, towers without the rest, resuming."""
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ import torch.nn.functional as F
 from reid_lab import fuzzy, losses
 from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
 from reid_lab.learner import load_weights, param_groups, save_weights
-from reid_lab.models.cfan import ALPHA, CFAN, LOSSES, CrossFormer, cfan_b16, cfan_tiny, released_groups, sigma_mlp
+from reid_lab.models.cfan import ALPHA, CFAN, LOSSES, RELEASED_RATES, CrossFormer, cfan_b16, cfan_tiny, sigma_mlp
 from reid_lab.models.clip import CLIPPair, clip_tiny, strip
 from reid_lab.models.zoo import sample_batch
+from reid_lab.recipes.text import text_optimiser, text_settings
 
 SIZE = (64, 32)
 WORDS = ["a man in a red coat with a black bag", "a tall woman in blue jeans", "a man with a hat",
@@ -365,14 +367,17 @@ def test_the_shipped_clip_starts_it():
 # --- training ---------------------------------------------------------------------------------------------------------
 
 def test_rates():
+    "Of the released program, by the optimiser of the recipe; and those of the paper"
     model = build()
-    rate = {id(p): (g["lr"], g["weight_decay"]) for g in released_groups(model) for p in g["params"]}
-    want = {"crossformer": 2.5e-5}
+    s = text_settings("paper", model="cfan_tiny", lr=5e-6, new_mult=1., bias_mult=1.)
+    groups = text_optimiser(model, replace(s, part_mult=RELEASED_RATES, decay_bias=True)).param_groups
+    rate = {id(p): (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}
     for k, p in model.named_parameters():
         if not p.requires_grad: continue
-        lr = 2.5e-4 if k == "crossformer.queries" else want.get(prefix(k), 5e-6)
+        lr = 2.5e-4 if k == "crossformer.queries" else 2.5e-5 if prefix(k) == "crossformer" else 5e-6
         assert rate[id(p)] == pytest.approx((lr, 4e-5)), k
     assert len(rate) == sum(p.requires_grad for p in model.parameters())
+    assert {g["lr"] for g in text_optimiser(model, s).param_groups} == {5e-6}
     ours = {id(p): g["lr"] for g in param_groups(model, lr=1e-5, new_mult=5.) for p in g["params"]}
     assert ours[id(model.crossformer.queries)] == ours[id(model.sigma[0][0].weight)] == pytest.approx(5e-5)
     assert ours[id(model.text_projection)] == pytest.approx(1e-5)

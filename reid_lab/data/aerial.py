@@ -353,7 +353,7 @@ class Bridges:
             rows = sorted([j for j in rows if height[j] < height[i]], key=height.__getitem__)[:1]
         return rows[rng.integers(len(rows))] if rows else -1
 
-    def __call__(self, batch, rng): # adds img_bridge (B,3,H,W) and has_bridge (B,)
+    def __call__(self, batch, rng): # adds img_bridge (B,3,H,W), has_bridge (B,) and n_images, both kinds
         if self.source == 'none': return
         import torch
         from reid_lab.data.loaders import to_pixels
@@ -363,4 +363,4 @@ class Bridges:
         if has.any():
             img = to_pixels(self.table.images(rows[has], self.size or tuple(out.shape[2:]))).contiguous()
             out[torch.from_numpy(has)] = self.augment(img, g) if self.augment is not None else img
-        batch['img_bridge'], batch['has_bridge'] = out, torch.from_numpy(has)
+        batch.update(img_bridge=out, has_bridge=torch.from_numpy(has), n_images=len(out) + int(has.sum()))

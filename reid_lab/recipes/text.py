@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['TEXT_PRESETS', 'TextTrain', 'text_settings', 'text_tokenizer', 'text_optimiser', 'text_schedule', 'masked_tokens',
-           'new_text_model', 'text_key', 'train_text', 'load_text', 'score_text', 'search_path', 'load_search']
+           'new_text_model', 'text_key', 'captioned', 'train_text', 'load_text', 'score_text', 'search_path',
+           'load_search']
 
 # %% ../../nbs/88_recipes.text.ipynb #5857135c
 import hashlib
@@ -14,6 +15,7 @@ import pandas as pd
 import torch
 from ..analysis.text_scores import evaluate
 from ..core import check_choice, pick_device
+from ..data.aerial import SOURCES, Bridges
 from ..data.loaders import AUGMENT, Batches, masked_words
 from ..data.table import ReidTable
 from ..data.text import WordPiece, load_tokenizer
@@ -39,12 +41,15 @@ class TextTrain:
     lr: float = 5e-4
     new_mult: float = 5.        # rate of parts that no weights are for, over `lr`
     bias_mult: float = 1.       # rate of the other biases over `lr`, for adam
+    part_mult: tuple = ()       # (beginning of a name, rate over `lr`), the first that fits; for adam, before the others
     weight_decay: float = .01
+    decay_bias: bool = False    # of biases too, for adam
     eps: float = 1e-8           # of the optimiser
     schedule: str = 'linear'    # linear, or `cosine`: IRRA's, with five of sixty epochs of warm-up
     clip: float = 5.            # gradient norm; 0: none
     augment: str = 'light'      # key of `AUGMENT`
     mask: float = .15           # share of tokens that are masked or replaced; 0: none
+    bridge: str = 'none'        # source of the images on the way to aerial ones, key of `SOURCES`
     words: int = 168            # context length of a tokenizer that is learned from the captions
     vocab: int = 1200           # and its pieces
     device: str = 'cpu'
@@ -70,8 +75,10 @@ def text_settings(preset='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`
     if 'steps' in changes: changes = dict(epochs=0) | changes       # batches that the caller names go first
     s = replace(s, **changes)
     check_choice('model', s.model, list_models('text'), 'It has to read captions.')
-    known = dict(optimiser=('adamw', 'adam'), schedule=('linear', 'cosine'), augment=AUGMENT)
+    known = dict(optimiser=('adamw', 'adam'), schedule=('linear', 'cosine'), augment=AUGMENT, bridge=SOURCES)
     for k, choices in known.items(): check_choice(k, getattr(s, k), choices)
+    if s.optimiser != 'adam' and (s.part_mult or s.decay_bias):
+        raise ValueError(f"part_mult and decay_bias are for optimiser='adam', not for {s.optimiser!r}")
     if not 0 <= s.mask < 1: raise ValueError(f"mask={s.mask} must be a share of the tokens, from 0 to below 1")
     return s
 
@@ -94,11 +101,12 @@ def text_optimiser(model, # Module; names randomly initialised parts in `new_par
         return torch.optim.AdamW(param_groups(model, s.lr, s.weight_decay, s.new_mult), betas=(.9, .98), eps=s.eps)
     new, groups = tuple(getattr(model, 'new_parts', ())), {}
     for n, p in model.named_parameters():
-        if p.requires_grad: groups.setdefault((bool(new) and n.startswith(new), n.endswith('bias')), []).append(p)
-    mult = lambda fresh, bias: s.new_mult if fresh else s.bias_mult if bias else 1.
-    return torch.optim.Adam([dict(params=ps, lr=s.lr*mult(fresh, bias),
-                                  weight_decay=0. if bias else s.weight_decay)
-                             for (fresh, bias), ps in sorted(groups.items())], eps=s.eps)
+        if not p.requires_grad: continue
+        bias, usual = n.endswith('bias'), s.new_mult if new and n.startswith(new) else None
+        mult = next((m for part, m in s.part_mult if n.startswith(part)), usual or (s.bias_mult if bias else 1.))
+        groups.setdefault((mult, 0. if bias and not s.decay_bias else s.weight_decay), []).append(p)
+    return torch.optim.Adam([dict(params=ps, lr=s.lr*m, weight_decay=w) for (m, w), ps in sorted(groups.items())],
+                            eps=s.eps)
 
 
 def text_schedule(s:TextTrain, # Settings
@@ -145,11 +153,19 @@ def text_key(table:ReidTable, # Its `train` rows are trained on
     return training_key(settings, seed, table.where(split='train'), captions=True)
 
 # %% ../../nbs/88_recipes.text.ipynb #db13bf29
+def captioned(table:ReidTable, # Any split
+    ) -> ReidTable:
+    "The images of `train`; of an aerial set those with captions, the others are bridges"
+    train = table.where(split='train')
+    return train.where(captions=lambda cs: [len(c) > 0 for c in cs]) if 'grounds' in train.frame else train
+
+
 def train_text(table:ReidTable, # Its `train` rows, without junk, are used
     preset='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`
     seed:int=0, # Of initial weights, batches and everything drawn
     folder=None, # A trained folder, see `reid_lab.recipes.training.fit`
     quiet:bool=None, # No progress lines
+    callbacks=(), # See `Learner`
     **changes, # Fields of `TextTrain`
     ) -> Trained:
     "Train a text-image model"
@@ -164,11 +180,11 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
         if folder: start.save(folder)
         return start
     extras = [masked_tokens(tok, s.mask)] if s.mask else []
-    loader = Batches(table.where(split='train'), s.batch_size, model.size, tok, seed, 'caption', augment=s.augment,
-                     extras=extras)
+    if s.bridge != 'none': extras.append(Bridges(table.where(split='train'), s.bridge, model.size, s.augment))
+    loader = Batches(captioned(table), s.batch_size, model.size, tok, seed, 'caption', augment=s.augment, extras=extras)
     steps = s.epochs*len(loader) or s.steps
     return fit(model, loader, steps, folder, key, label=f'{s.model}, seed {seed}', rows=20, saves=5, quiet=quiet,
-               refresh=False, schedule=text_schedule(s, steps, len(loader)), clip=s.clip or None, device=s.device,
+               refresh=False, callbacks=callbacks, schedule=text_schedule(s, steps, len(loader)), clip=s.clip or None, device=s.device,
                seed=seed, opt=lambda m: text_optimiser(m, s))
 
 
