@@ -10,13 +10,14 @@ import pandas as pd
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
+from reid_lab.data.aerial import cross_view
 from reid_lab.datasets import DATASETS, export_world, load_dataset
 from reid_lab.dg_protocols import TARGETS, world_abc, write_manifest
 from reid_lab.data.table import ReidTable
 from reid_lab.world.world import World, reid_groups
 from reid_lab.embeddings import Embeddings
 from reid_lab.experiment import experiments, git_commit, run_notebook
-from reid_lab.recipes import camel, cfam, dart3, dmg
+from reid_lab.recipes import camel, cfam, cfan, dart3, dmg
 from reid_lab.recipes.study import settings_frame
 
 ROOT = Path(__file__).parents[1]
@@ -24,8 +25,9 @@ CAMEL = ["main", "ablation", "k", "transfer"]
 DART3 = ["main", "ablation", "k_tau", "samples", "cameras", "noise", "settings"]
 DMG = ["main", "inner", "scratch_rates", "regimes", "transfer", "mixed"]
 CFAM = ["main", "rates"]
+CFAN = ["main", "rates", "bridges", "queries"]
 assert set(CFAM) < set(cfam.STUDIES) and set(CAMEL) < set(camel.STUDIES)
-assert set(DART3) < set(dart3.STUDIES) and set(DMG) < set(dmg.STUDIES)
+assert set(DART3) < set(dart3.STUDIES) and set(DMG) < set(dmg.STUDIES) and set(CFAN) < set(cfan.STUDIES)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +44,7 @@ def smoke(name, study, tmp_path, **kw):
     stored = pd.read_csv(tmp_path / "runs.csv")
     assert len(stored) == len(done.rows) and (stored.preset == "smoke").all()
     assert stored.commit.notna().all() or not git_commit()   # a copy without git has none
-    untrained = "Start alone.*(?:zeroshot|indomain|test-|coarse|medium|fine$)"    # these have seen nothing here
+    untrained = "Start alone.*(?:zeroshot|indomain|test-|coarse|medium|fine$|world-smoke-aerial)"    # these have seen nothing here
     trained = ~stored.variant.str.contains(untrained)
     assert ((stored.images_seen > 0) == trained).all() and set(stored.selection) <= {"last step", "val mAP", "none"}
     figures = done.folder / "figures"
@@ -52,7 +54,7 @@ def smoke(name, study, tmp_path, **kw):
 def test_no_experiment_is_left_out(tmp_path):
     "An experiment without a test of its own here runs its first study"
     found = experiments()
-    tested = {"camel", "caption_cot", "cfam", "dart3", "dmg", "text_granularity"}
+    tested = {"camel", "caption_cot", "cfam", "cfan", "dart3", "dmg", "text_granularity"}
     assert tested <= set(found)
     for name in set(found) - tested:
         smoke(f"run_{name}", next(iter(found[name].studies)), tmp_path / name)
@@ -112,6 +114,39 @@ def test_dmg(study, tmp_path):
         assert images["dmg"] == images["bot_double"] == 2*images["bot"]
     if study == "inner": assert "dmg_inner_curve.pdf" in figures
     if study == "transfer": assert pd.read_csv(done.folder / "matrix.csv").shape == (3, 4)
+
+
+@pytest.mark.parametrize("study", CFAN)
+def test_cfan(study, tmp_path):
+    kw = dict(methods="cfan") if study == "rates" else dict(seeds=2) if study == "bridges" else {}
+    done, figures = smoke("run_cfan", study, tmp_path, **kw)
+    stored, known = pd.read_csv(tmp_path / "runs.csv"), cfan.STUDIES[study]
+    assert set(stored.dataset) == {"world-smoke-aerial"}
+    assert set(stored.seed) == ({1000} if study == "rates" else {0, 1} if study == "bridges" else {0})
+    told = stored.parameters.map(json.loads)
+    assert len(stored) == (4 if study == "rates" else len(known.settings)*stored.seed.nunique())
+    assert all(0 < t["gate_alpha"] < 1 for t in told if t["method"] in ("cda", "cfan"))
+    assert all(abs(t["sight_image_before"]) <= 1 for t in told if "fta" in cfan.METHODS[t["method"]].losses)
+    images = {t["method"]: n for t, n in zip(told, stored.images_seen)}
+    if study == "main":
+        assert images["start"] == 0 and images["direct"] < images["cfan"] <= images["direct_long"] == 2*images["direct"]
+        names = ("triplets", "gate", "similarity_0", "similarity_6")
+        assert {f"cfan_main_{n}.{x}" for n in names for x in ("pdf", "png")} <= figures
+    if known.axes: assert f"cfan_{study}_curve_RSum.pdf" in figures
+    if study == "bridges":
+        assert images["alone"] < images["aerial"] < images["cfan"] and "cfan_bridges_paired.pdf" in figures
+    assert not list(done.folder.glob("beside_table_*"))
+
+
+def test_cfan_beside_the_paper(tmp_path):
+    "A real set is searched; its published rows are shown, and why ours are not below them"
+    table = cross_view(World("smoke", 3, task="aerial").table()).where(split=["train", "test"])
+    export_world(table, "aeri-pedes", tmp_path / "AERI-PEDES")
+    done, _ = smoke("run_cfan", "ground", tmp_path / "a", dataset="aeri-pedes", data_root=str(tmp_path))
+    f = pd.read_csv(done.folder / "beside_table_2.csv")
+    assert {*f.dataset} == {"AERI-PEDES"} and {*f.origin} == {"published"}      # fewer captions: not beside
+    assert "Not beside the published rows: CFAN" in (done.folder / "run_cfan.ipynb").read_text()
+    assert {r["dataset"] for r in done.rows} == {"aeri-pedes"} and len(done.rows) == 2
 
 
 @pytest.mark.parametrize("study", CFAM)

@@ -176,7 +176,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(fine, tmp_path, mon
     class Stop(Callback):
         def after_step(self, learn):
             if learn.step == 57: raise KeyboardInterrupt
-    monkeypatch.setattr(module, "fit", lambda *a, **kw: real(*a, callbacks=[Stop()], **kw))
+    monkeypatch.setattr(module, "fit", lambda *a, **kw: real(*a, **{**kw, "callbacks": [Stop()]}))
     with pytest.raises(KeyboardInterrupt): train_text(fine, "smoke", folder=tmp_path, **how)
     monkeypatch.setattr(module, "fit", lambda *a, **kw: real(*a, callbacks=[Callback()], **kw))
     again = train_text(fine, "smoke", folder=tmp_path, **how)

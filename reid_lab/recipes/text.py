@@ -41,7 +41,7 @@ class TextTrain:
     lr: float = 5e-4
     new_mult: float = 5.        # rate of parts that no weights are for, over `lr`
     bias_mult: float = 1.       # rate of the other biases over `lr`, for adam
-    part_mult: tuple = ()       # (beginning of a name, rate over `lr`), the first that fits; for adam, before the others
+    part_mult: tuple = ()       # (beginning of a name, rate over `lr`), the first that fits; for adam
     weight_decay: float = .01
     decay_bias: bool = False    # of biases too, for adam
     eps: float = 1e-8           # of the optimiser
@@ -184,8 +184,8 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
     loader = Batches(captioned(table), s.batch_size, model.size, tok, seed, 'caption', augment=s.augment, extras=extras)
     steps = s.epochs*len(loader) or s.steps
     return fit(model, loader, steps, folder, key, label=f'{s.model}, seed {seed}', rows=20, saves=5, quiet=quiet,
-               refresh=False, callbacks=callbacks, schedule=text_schedule(s, steps, len(loader)), clip=s.clip or None, device=s.device,
-               seed=seed, opt=lambda m: text_optimiser(m, s))
+               refresh=False, callbacks=callbacks, schedule=text_schedule(s, steps, len(loader)),
+               clip=s.clip or None, device=s.device, seed=seed, opt=lambda m: text_optimiser(m, s))
 
 
 def load_text(folder, # A trained folder of `train_text`

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from ..core import check_choice
 from ..figures.base import export, heat_map
-from ..published import benchmark, compare, published_table
+from ..published import benchmark, compare, is_world, published_table
 from .cfam import METHODS, TITLES, method_settings
 from .study import label
 from ..results import paired_table, smallest_effect, to_csv
@@ -53,22 +53,25 @@ def tested_on(test:str, # Setting
     preset:str, # Of the World
     ) -> str: # For the column `dataset` of a result row
     "What was searched"
-    return f'world-{preset} {test}' if text_setting(test).world else test
+    return f'world-{preset} {test}' if not is_world(test) and text_setting(test).world else test
 
 
 def stored_row(row:dict, # Of `run_method`, with `seed`
     settings, # Of the run
     preset:str, # Of the run
     train:dict=None, # Fields of `TextTrain`
+    titles:dict=TITLES, # Of the recipe
+    settings_of=method_settings, # Function of the recipe: setting, preset, fields -> `TextTrain`
+    keys=KEYS, # Metrics
     ) -> dict: # Arguments of `Run.record`
     "The result row of one search"
-    names = {label(s, TITLES): s for s in settings}
+    names = {label(s, titles): s for s in settings}
     one = names[check_choice('variant', row['variant'], names)]
-    s, seen = method_settings(one, preset, **(train or {})), int(row['images_seen'])
+    s, seen = settings_of(one, preset, **(train or {})), int(row['images_seen'])
     own = {k: v for k, v in one.items() if k not in ('name', 'train')}
     told = dict(lr=s.lr, steps=s.steps, epochs=s.epochs, batch_size=s.batch_size, weights=Path(s.start).name,
                 model=s.model)
-    return dict(metrics={k: row[k] for k in KEYS}, dataset=tested_on(row['test'], preset), split=row['split'],
+    return dict(metrics={k: row[k] for k in keys}, dataset=tested_on(row['test'], preset), split=row['split'],
                 variant=f"{row['variant']}, {row['test']}", selection='last step' if seen else 'none', images_seen=seen,
                 seed=int(row['seed']), train_s=row['train_s'], method=row['method'], setting=row['variant'],
                 test=row['test'], trained_on=row['train'] if seen else '', n_query=int(row['n_query']),
@@ -104,11 +107,12 @@ def transfer_gap(rows:pd.DataFrame, # Of one method
 def beside_paper(runs:pd.DataFrame, # Rows of `run_method`
     tables, # Ids as printed
     paper:str='cfam', # Key of `PAPERS`
+    keys=[k for k in KEYS if k != 'mINP'], # Metrics that it prints
     ) -> dict: # Table -> frame of `compare`, for tables with a dataset of the run
     "Means over seeds below the published rows of the same datasets; World rows and validation splits are left out"
-    real = runs[[not text_setting(t).world for t in runs.test]]
+    real = runs[[not (is_world(t) or text_setting(t).world) for t in runs.test]]
     real = real[real.split == 'test'] if len(real) else real
-    keys = [k for k in KEYS if k != 'mINP']
+    keys = list(keys)
     groups = real.groupby(['variant', 'train', 'test'], sort=False) if len(real) else ()
     ours = [dict(f[keys].mean(), method=f'{v} ({f.model.iat[0]})', dataset=t if on == t else f'{on}->{t}',
                  test_set=f.test_set.iat[0]) for (v, on, t), f in groups]
