@@ -331,6 +331,21 @@ def test_a_model_that_answers_well(taught_model, no_network, tmp_path):
     assert len(keys) == 4
 
 
+def test_another_model_audits(taught_model, no_network, tmp_path):
+    "The second answers the audit only, and the record is another one than without it"
+    writer, table = V.local_captioner(taught_model, Words.prompts, max_new_tokens=300, device="cpu"), photo_of()
+
+    class Calm(Echo):
+        heard = []
+        def audit(self, photo, text, attempt=0): self.heard.append(text); return dict(corrections=[])
+        def perceive(self, photo, attempt=0): raise AssertionError("the writer perceives")
+        compose = perceive
+    r = C.caption_image(table, T.WithAuditor(writer, Calm()))
+    assert (r.status, r.caption, Calm.heard) == ("ok", "A person in a t-shirt.", ["A person in a t-shirt."])
+    assert r.T1.model == "tiny-taught, audited by echo" and r.key != C.caption_image(table, writer).key
+    with pytest.raises(TypeError, match="has no name"): T.WithAuditor(writer, "gpt")
+
+
 def test_code_of_a_folder_does_not_run(random_model, tmp_path):
     import shutil
     folder = tmp_path/"vlm"; shutil.copytree(random_model, folder)

@@ -44,7 +44,7 @@ def smoke(name, study, tmp_path, **kw):
     stored = pd.read_csv(tmp_path / "runs.csv")
     assert len(stored) == len(done.rows) and (stored.preset == "smoke").all()
     assert stored.commit.notna().all() or not git_commit()   # a copy without git has none
-    untrained = "Start alone.*(?:zeroshot|indomain|test-|coarse|medium|fine$|world-smoke-aerial)"    # these have seen nothing here
+    untrained = "Start alone.*(?:zeroshot|indomain|test-|coarse|medium|fine$|aerial$)"    # these have seen nothing here
     trained = ~stored.variant.str.contains(untrained)
     assert ((stored.images_seen > 0) == trained).all() and set(stored.selection) <= {"last step", "val mAP", "none"}
     figures = done.folder / "figures"
@@ -253,8 +253,12 @@ def test_caption_cot_of_a_folder(tmp_path):
     done = run_notebook("caption_cot", tmp_path / "run", preset="smoke", retries=1, **own)
     assert done.metrics["status"] == "finished" and done.rows == []
     assert [(r.status, r.n_retries) for r in read_records(tmp_path / "c.jsonl")] == [("rejected", 1)]*2
-    with pytest.raises(PapermillExecutionError, match="need each other"):
-        run_notebook("caption_cot", tmp_path / "b", preset="smoke", images=str(tmp_path / "images"))
+    two = run_notebook("caption_cot", tmp_path / "two", preset="smoke", retries=0,
+                       **{**own, "auditor": own["model"], "records": str(tmp_path / "d.jsonl")})
+    assert two.metrics["status"] == "finished" and len(read_records(tmp_path / "d.jsonl")) == 2
+    for kw, says in ((dict(images=own["images"]), "need each other"), (dict(auditor=own["model"]), "give model")):
+        with pytest.raises(PapermillExecutionError, match=says):
+            run_notebook("caption_cot", tmp_path / says[:4], preset="smoke", **kw)
 
 
 def test_dmg_with_a_manifest_and_a_control(tmp_path, private_cache):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['caption_key', 'caption_image', 'image_table', 'caption_images', 'with_captions', 'record_summary', 'coverage_table',
-           'edit_table', 'caption_texts', 'length_table', 'marked_examples', 'pair_similarity', 'similarity_histogram',
-           'measure_audit', 'error_bars']
+           'edit_table', 'caption_texts', 'length_table', 'marked_examples', 'pair_similarity', 'measure_audit',
+           'error_bars']
 
 # %% ../../nbs/76_captioning.run.ipynb #ea03f07e
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from ..core import progress
 from ..data.checks import file_findings, look_at_files
 from ..data.table import IMAGE_SUFFIXES, ReidTable, TableError, read_image
 from ..embeddings import embed_images, embed_texts
-from ..figures.base import COLOURS, LINES, RIGHT, WRONG, PaperFigure, literal, paper_figure, paper_style
+from ..figures.base import COLOURS, RIGHT, WRONG, PaperFigure, literal, paper_figure, paper_style
 from ..files import safe_join
 from ..published import published_table
 from ..world.world import World
@@ -326,30 +326,6 @@ def pair_similarity(model, # With `encode_image`, `encode_text`, `tokenizer`
     b = embed_texts(model, texts, device=device, quiet=quiet).unit().emb
     out[rows] = (a*b).sum(1).numpy()
     return out
-
-
-def similarity_histogram(values, # Name -> cosines; NaN is left out
-    bins:int=24, # Over the range of all
-    column:str='cvpr', # Key of `WIDTHS`
-    width:float=None, # Inches, instead of the column's
-    height:float=2.2, # Inches
-    ) -> PaperFigure:
-    "Shares of pairs by cosine, with the mean of each set"
-    values = {k: np.asarray(v, float)[np.isfinite(v)] for k, v in values.items()}
-    every = np.concatenate(list(values.values()) or [np.zeros(0)])
-    if not len(every): raise ValueError("values hold no cosine; were all images rejected?")
-    low, high = every.min(), max(every.max(), every.min() + 1e-6)
-    with paper_style(column, width) as w:
-        fig = paper_figure(w, height, layout='constrained')
-        ax = fig.subplots()
-        for i, (name, v) in enumerate(values.items()):
-            if not len(v): continue
-            share, edges = np.histogram(v, np.linspace(low, high, bins + 1))
-            style = dict(color=COLOURS[i % 7], ls=LINES[i % 7], lw=1.1)
-            ax.stairs(100*share/len(v), edges, label=f'{literal(name)} ({v.mean():.2f})', **style)
-        ax.set(xlabel='cosine of image and caption', ylabel='pairs (%)', ylim=(0, None)); ax.grid(axis='y')
-        fig.legend(loc='outside upper center', ncols=2)
-    return fig
 
 # %% ../../nbs/76_captioning.run.ipynb #d93cf42e
 def measure_audit(seeds, # Of Worlds and of errors

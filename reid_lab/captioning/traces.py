@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Text', 'ABSENT', 'OPS', 'TraceError', 'Record', 'Attribute', 'Perception', 'DraftStep', 'Draft', 'usable',
            'Correction', 'with_article', 'apply_corrections', 'Refined', 'refine', 'CaptionRecord', 'Photo',
-           'Captioner', 'check_captioner', 'digest', 'marked_pieces', 'record_html', 'read_state', 'read_records',
-           'RecordFile']
+           'Captioner', 'check_captioner', 'digest', 'WithAuditor', 'marked_pieces', 'record_html', 'read_state',
+           'read_records', 'RecordFile']
 
 # %% ../../nbs/65_captioning.traces.ipynb #9dcd3c86
 import hashlib, html, json, os, re
@@ -293,6 +293,24 @@ def digest(value, # Bytes, array, text, or what JSON can hold
     if isinstance(value, np.ndarray): value = repr((value.shape, value.dtype.str)).encode() + value.tobytes()
     if not isinstance(value, bytes): value = json.dumps(value, sort_keys=True, ensure_ascii=True).encode()
     return hashlib.sha256(value).hexdigest()
+
+# %% ../../nbs/65_captioning.traces.ipynb #7ec8510d
+class WithAuditor:
+    "A `Captioner` that writes with one and audits with another"
+    def __init__(self, writer, # `Captioner`: perceives and composes
+        auditor, # `Captioner`: audits
+        ):
+        self.writer, self.auditor = check_captioner(writer), check_captioner(auditor)
+        self.name = f'{writer.name}, audited by {auditor.name}'
+        self.prompt_hash = digest([writer.prompt_hash, auditor.prompt_hash])
+
+    def settings(self, photo): # -> dict
+        "Those of both"
+        return dict(writer=self.writer.settings(photo), auditor=self.auditor.settings(photo))
+
+    def perceive(self, photo, attempt=0): return self.writer.perceive(photo, attempt) # -> dict
+    def compose(self, attributes, attempt=0): return self.writer.compose(attributes, attempt) # -> dict
+    def audit(self, photo, text, attempt=0): return self.auditor.audit(photo, text, attempt) # -> dict
 
 # %% ../../nbs/65_captioning.traces.ipynb #67c424f1
 def marked_pieces(record:CaptionRecord, # With T2

@@ -97,9 +97,8 @@ def outlines(ax, # Axes to draw on
     ):
     "One outline an array, in percent of its numbers"
     every = np.concatenate([*values, [0] if not any(map(len, values)) else []])
-    first = int(min(0, every.min()//width))
-    edges = width*np.arange(first, every.max()//width + 3)
-    left = edges[int(every.min()//width) - first] if every.min() > every.max()/3 else edges[0] # no empty third
+    edges = np.arange(0, every.max() + 2*width, width)
+    left = edges[int(every.min()//width)] if every.min() > every.max()/3 else 0 # no empty third
     for i, (v, name) in enumerate(zip(values, names)):
         share = 100*np.histogram(v, edges)[0]/max(len(v), 1)
         ax.stairs(share, edges, color=COLOURS[i % 7], ls=LINES[i % 7], lw=1.2, label=literal(name))
@@ -127,21 +126,29 @@ def score_histograms(frames:dict, # Name -> frame with one row a query, see `rei
         fig.legend(handles, labels, loc='outside upper center', ncols=min(len(labels), 3))
     return fig
 
-
-def value_histograms(groups:dict, # Name -> numbers
-    label:str, # Of the x axis
-    bin_width:float=.05, # Of a bin
+# %% ../../nbs/64_figures.captions.ipynb #3a3a6d8d
+def value_histograms(values:dict, # Name -> numbers; NaN is left out
+    label:str='cosine of image and caption', # Of the x axis
+    bins:int=24, # Over the range of all
+    unit:str='pairs', # What is counted
     column:str='cvpr', # Key of `WIDTHS`
-    height:float=2.1, # Inches
+    width:float=None, # Inches, instead of the column's
+    height:float=2.2, # Inches
     ) -> PaperFigure:
-    "Shares of groups by value"
-    with paper_style(column) as w:
+    "Shares by value, with the mean of each set"
+    values = {k: np.asarray(v, float)[np.isfinite(v)] for k, v in values.items()}
+    every = np.concatenate(list(values.values()) or [np.zeros(0)])
+    if not len(every): raise ValueError("values hold no number; were all images rejected?")
+    edges = np.linspace(every.min(), max(every.max(), every.min() + 1e-6), bins + 1)
+    with paper_style(column, width) as w:
         fig = paper_figure(w, height, layout='constrained')
         ax = fig.subplots()
-        outlines(ax, [np.asarray(v, float) for v in groups.values()], bin_width, groups, label)
-        ax.set_ylabel('share (%)')
-        fits = sum(map(len, groups)) + 6*len(groups) < 18*w
-        fig.legend(*ax.get_legend_handles_labels(), loc='outside upper center', ncols=len(groups) if fits else 1)
+        for i, (name, v) in enumerate(values.items()):
+            if not len(v): continue
+            share, style = np.histogram(v, edges)[0], dict(color=COLOURS[i % 7], ls=LINES[i % 7], lw=1.1)
+            ax.stairs(100*share/len(v), edges, label=f'{literal(name)} ({v.mean():.2f})', **style)
+        ax.set(xlabel=label, ylabel=f'{unit} (%)', ylim=(0, None)); ax.grid(axis='y')
+        fig.legend(loc='outside upper center', ncols=2 if max(map(len, values)) < 8*w else 1)
     return fig
 
 # %% ../../nbs/64_figures.captions.ipynb #63f389ce
