@@ -364,6 +364,24 @@ def test_the_shipped_clip_starts_it():
     assert torch.equal(model.eval().encode_image(img), bare.eval().encode_image(img))
 
 
+def test_towers_of_a_released_irra_start_it(tmp_path):
+    "Only the towers of a file of that line are taken, whatever else it holds, and they embed as they did there"
+    from test_irra import SMALL as TOY, BIG, N_IDS, container, Released
+    from reid_lab.models.irra import irra_b16
+    torch.manual_seed(0)
+    net = Released().eval()
+    file = tmp_path/"best.pth"
+    torch.save(container(net), file)
+    kw = dict(towers=TOY, size=BIG)
+    irra, ours = irra_b16(N_IDS, weights=file, **kw).eval(), cfan_b16(weights=file, **kw).eval()
+    assert {prefix(k) for k, _ in ours.loaded.left} == {"irr", "classify"} and not ours.loaded.missing
+    img = torch.rand(2, 3, *BIG)
+    assert torch.equal(ours.encode_image(img), irra.encode_image(img))
+    assert torch.equal(ours.encode_text(ours.tokenizer(WORDS)), irra.encode_text(irra.tokenizer(WORDS)))
+    state = {k: v for k, v in container(net)["model"].items() if k != "base_model.visual.proj"}
+    with pytest.raises(ValueError, match="visual.proj"): cfan_b16(weights=dict(model=state), **kw)
+
+
 # --- training ---------------------------------------------------------------------------------------------------------
 
 def test_rates():
