@@ -160,7 +160,7 @@ def test_cfam(study, tmp_path):
     assert len(stored) == len(tests)*(4 if study == "rates" else 2*len(cfam.STUDIES[study].settings))
     assert all(t["losses"] == "gs+ls+m+cid" for t in told if "losses" in t)
     if study == "rates":
-        assert {t["lr"] for t in told} == {2.5e-4, 5e-4, 1e-3, 2e-3} and "cfam_rates_curve.pdf" in figures
+        assert {t["lr"] for t in told} == {6.25e-5, 1.25e-4, 2.5e-4, 5e-4} and "cfam_rates_curve.pdf" in figures
     else:
         assert {t["trained_on"] for t in told} == {"", "coarse", "fine"}
         names = ("matrix_cfam_mSD", "ranked_lists", "captions", "scores", "board", "toy")

@@ -134,7 +134,7 @@ STUDIES = dict(
                    ('Table 2', 'Table 3a', 'Table 3b', 'Table 4', 'Fig. 9'), 3, run=_ON(*_ALL), shows=('matrix',)),
     within=Study('train and search one set', tuple(grid('itc', 'irra', 'cfam', train=('fine',))),
                  ('Table 5', 'Table 6', 'Table 7'), 3, run=_ON('fine'), shows=('lists',)),
-    rates=Study('peak rates', tuple(grid(*TABLE_8, 'gs_irr', 'irra', lr=(2.5e-4, 5e-4, 1e-3, 2e-3))), seeds=2,
+    rates=Study('peak rates', tuple(grid(*TABLE_8, 'gs_irr', 'irra', lr=(6.25e-5, 1.25e-4, 2.5e-4, 5e-4))), seeds=2,
                 chooses=True, run=_ON('coarse', 'fine'), axes=Axes('lr', 'peak rate', 'method', 'test')),
     negatives=Study('similarity that chooses the negatives', tuple(grid('cfam', hard_by=('global', 'local'))), seeds=3,
                     run=_ON(*_LEVELS)),

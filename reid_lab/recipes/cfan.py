@@ -287,5 +287,5 @@ STUDIES = dict(
                                             *grid('cfan', mask_padding=(False,))), seeds=3, shows=('sight',)),
     longer=Study('longer training', tuple(grid('direct', 'bridge', 'cfan', steps=(150, 600, 1200))), seeds=3,
                  axes=Axes('steps', 'steps')),
-    rates=Study('peak rates', tuple(grid('direct', 'bridge', 'cda', 'fta', 'cfan', lr=(2.5e-4, 5e-4, 1e-3, 2e-3))),
+    rates=Study('peak rates', tuple(grid('direct', 'bridge', 'cda', 'fta', 'cfan', lr=(1.25e-4, 2.5e-4, 5e-4, 1e-3))),
                 seeds=2, chooses=True, axes=Axes('lr', 'peak rate')))
