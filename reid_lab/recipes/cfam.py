@@ -25,7 +25,8 @@ class Method:
     losses: str = ''            # of CFAM, see `models.cfam`; empty: the model has its own
     family: str = 'cfam'        # of the model
     steps: int = 1              # batches over those of the preset; 0: the start alone
-    lr_mult: float = 1.         # peak rate over the preset's, at quick and smoke
+    lr_mult: float = 1.         # peak rate over the preset's, from a start, at quick and smoke
+    scratch_mult: float = 1.    # the same, from random numbers
 
 
 METHODS = {
@@ -75,7 +76,7 @@ def method_settings(setting:dict, # See `sort_setting`
     s = text_settings(preset, **changes)
     if not m.steps and changes.get('steps'):
         raise ValueError(f"steps={changes['steps']}, but method={name!r} is not trained; give steps to another")
-    rate = m.lr_mult if preset in ('smoke', 'quick') else 1.
+    rate = (m.scratch_mult if s.start == 'none' else m.lr_mult) if preset in ('smoke', 'quick') else 1.
     own = dict(lr=s.lr*rate, steps=s.steps*m.steps, epochs=s.epochs*m.steps)
     s = replace(s, **{k: v for k, v in own.items() if k not in changes})
     s = replace(s, model=_of_family(s.model, m.family))
@@ -136,6 +137,10 @@ STUDIES = dict(
                  ('Table 5', 'Table 6', 'Table 7'), 3, run=_ON('fine'), shows=('lists',)),
     rates=Study('peak rates', tuple(grid(*TABLE_8, 'gs_irr', 'irra', lr=(6.25e-5, 1.25e-4, 2.5e-4, 5e-4))), seeds=2,
                 chooses=True, run=_ON('coarse', 'fine'), axes=Axes('lr', 'peak rate', 'method', 'test')),
+    scratch_rates=Study('peak rates from random numbers', tuple(grid(
+        'itc', 'cfam', train=('fine//generated',), weights=('none',), steps=(800,), lr=(5e-4, 1e-3, 2e-3, 4e-3))),
+        seeds=2, chooses=True, run=_ON(*(f'{x}//generated' for x in ('coarse', 'fine'))),
+        axes=Axes('lr', 'peak rate', 'method', 'test')),
     negatives=Study('similarity that chooses the negatives', tuple(grid('cfam', hard_by=('global', 'local'))), seeds=3,
                     run=_ON(*_LEVELS)),
     steps=Study('longer training', tuple(grid('itc', 'cfam', steps=(100, 200, 600))), seeds=3,

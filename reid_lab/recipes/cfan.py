@@ -38,7 +38,8 @@ class Method:
     steps: int = 1              # batches over those of the preset; 0: the start alone
     model: tuple = ()           # (argument, value) of the model
     train: tuple = ()           # (field, value) of `TextTrain`, where the preset has the paper's optimiser
-    lr_mult: float = 1.         # peak rate over the preset's, at quick and smoke
+    lr_mult: float = 1.         # peak rate over the preset's, from a start, at quick and smoke
+    scratch_mult: float = 1.    # the same, from random numbers
 
 
 METHODS = {
@@ -67,6 +68,11 @@ MODEL_ARGS = ('losses', 'queries', 'depth', 'k', 'alpha', 'detach_alpha', 'membe
               'mask_padding', 'mask_text', 'shared_sigma')
 
 
+def _rate(m, s, preset):
+    if preset not in ('smoke', 'quick'): return 1.
+    return m.scratch_mult if s.start == 'none' else m.lr_mult
+
+
 def method_settings(setting:dict, # With `name`, a key of `METHODS`; the rest are `MODEL_ARGS` or fields of `TextTrain`
     preset:str='quick', # Key of `CFAN_PRESETS`
     **changes, # Fields of `TextTrain`; a given `lr` or `steps` is taken as it is
@@ -80,7 +86,7 @@ def method_settings(setting:dict, # With `name`, a key of `METHODS`; the rest ar
     if not m.steps and changes.get('steps'):
         raise ValueError(f"steps={changes['steps']}, but {setting['name']!r} is not trained; give steps to another")
     usual = dict(m.train if s.optimiser == 'adam' else (), bridge=m.bridge, steps=s.steps*m.steps,
-                 epochs=s.epochs*m.steps, lr=s.lr*(m.lr_mult if preset in ('smoke', 'quick') else 1.))
+                 epochs=s.epochs*m.steps, lr=s.lr*_rate(m, s, preset))
     model = dict(s.model_kw, losses=m.losses, **dict(m.model)) | {k: v for k, v in own.items() if k in MODEL_ARGS}
     usual = {k: v for k, v in usual.items() if k not in changes}
     return text_settings(replace(s, **usual, model_kw=tuple(model.items())))
@@ -287,5 +293,10 @@ STUDIES = dict(
                                             *grid('cfan', mask_padding=(False,))), seeds=3, shows=('sight',)),
     longer=Study('longer training', tuple(grid('direct', 'bridge', 'cfan', steps=(150, 600, 1200))), seeds=3,
                  axes=Axes('steps', 'steps')),
+    scratch=Study('the same from random numbers', tuple(grid('direct', 'direct_long', 'bridge', 'cda', 'fta', 'cfan',
+                                                             weights=('none',), steps=(600,))), seeds=5),
+    scratch_rates=Study('peak rates from random numbers', tuple(grid(
+        'direct', 'bridge', 'cfan', weights=('none',), steps=(600,), lr=(5e-4, 1e-3, 2e-3, 4e-3))),
+        seeds=2, chooses=True, axes=Axes('lr', 'peak rate')),
     rates=Study('peak rates', tuple(grid('direct', 'bridge', 'cda', 'fta', 'cfan', lr=(1.25e-4, 2.5e-4, 5e-4, 1e-3))),
                 seeds=2, chooses=True, axes=Axes('lr', 'peak rate')))
