@@ -14,7 +14,7 @@ from ..models.zoo import MODELS
 from ..published import scored_on
 from .study import Axes, Study, grid, label, setting_folder
 from .text import TextTrain, score_text, text_settings, train_text
-from .training import Trained, claim, digest
+from .training import Trained, claim, digest, random_start
 from ..text_protocols import LEVELS, text_case, text_setting
 
 # %% ../../nbs/89_recipes.cfam.ipynb #17b25ba0
@@ -25,7 +25,7 @@ class Method:
     losses: str = ''            # of CFAM, see `models.cfam`; empty: the model has its own
     family: str = 'cfam'        # of the model
     steps: int = 1              # batches over those of the preset; 0: the start alone
-    lr_mult: float = 1.         # peak rate over the preset's, from a start, at quick and smoke
+    lr_mult: float = .25        # peak rate over the preset's, from a start, at quick and smoke
     scratch_mult: float = 1.    # the same, from random numbers
 
 
@@ -76,7 +76,7 @@ def method_settings(setting:dict, # See `sort_setting`
     s = text_settings(preset, **changes)
     if not m.steps and changes.get('steps'):
         raise ValueError(f"steps={changes['steps']}, but method={name!r} is not trained; give steps to another")
-    rate = (m.scratch_mult if s.start == 'none' else m.lr_mult) if preset in ('smoke', 'quick') else 1.
+    rate = (m.scratch_mult if random_start(s.model, s.weights) else m.lr_mult) if preset in ('smoke', 'quick') else 1.
     own = dict(lr=s.lr*rate, steps=s.steps*m.steps, epochs=s.epochs*m.steps)
     s = replace(s, **{k: v for k, v in own.items() if k not in changes})
     s = replace(s, model=_of_family(s.model, m.family))

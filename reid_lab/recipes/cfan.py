@@ -24,7 +24,7 @@ from ..models.shipped import WORLD, card_for, check_unseen
 from ..published import scored_on
 from .study import Axes, Study, grid, label, setting_folder
 from .text import TextTrain, captioned, new_text_model, score_text, text_settings, train_text
-from .training import claim, digest
+from .training import claim, digest, random_start
 from ..results import to_csv
 from ..world.world import PRESETS, World
 
@@ -70,7 +70,7 @@ MODEL_ARGS = ('losses', 'queries', 'depth', 'k', 'alpha', 'detach_alpha', 'membe
 
 def _rate(m, s, preset):
     if preset not in ('smoke', 'quick'): return 1.
-    return m.scratch_mult if s.start == 'none' else m.lr_mult
+    return m.scratch_mult if random_start(s.model, s.weights) else m.lr_mult
 
 
 def method_settings(setting:dict, # With `name`, a key of `METHODS`; the rest are `MODEL_ARGS` or fields of `TextTrain`

@@ -23,7 +23,7 @@ from ..models.shipped import WORLD, card_for, check_unseen
 from ..models.zoo import MODELS
 from .reid import REID_PRESETS, ReidTrain, Scheme, reid_settings, train_reid
 from .study import Axes, Study, grid, label, setting_folder
-from .training import Trained, claim, digest
+from .training import Trained, claim, digest, random_start
 
 # %% ../../nbs/86_recipes.dmg.ipynb #2102833e
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def method_settings(method:str='dmg', # Key of `METHODS`
     if method == 'none': return s
     if not m.epochs and (given := [k for k in ('steps', 'epochs') if changes.get(k)]):
         raise ValueError(f"{given[0]}={changes[given[0]]}, but method={method!r} is not trained; give steps to another")
-    rate = (m.scratch_mult if s.start == 'none' else m.lr_mult) if preset in _OWN_STEPS else 1.
+    rate = (m.scratch_mult if random_start(s.model, s.weights) else m.lr_mult) if preset in _OWN_STEPS else 1.
     own = dict(batch_size=s.batch_size*m.batches, steps=_OWN_STEPS.get(preset, s.steps)*m.epochs,
                epochs=s.epochs*m.epochs, lr=s.lr*rate)
     s = replace(s, **{k: v for k, v in own.items() if k not in changes})
