@@ -108,6 +108,14 @@ def test_bars_show_what_paired_says(runs):
     assert (right.lines[2].get_markerfacecolor() == "white") == (p.verdict == "not resolved")
 
 
+def test_bars_without_a_spread_have_no_interval(runs):
+    frame = runs[(runs.n_masked == 0) & (runs.dataset == "world") & (runs.method == "a_1")].assign(variant="a")
+    frame = pd.concat([frame, frame.assign(variant="same"), frame.assign(variant="all higher", R1=frame.R1 + 1)])
+    right = F.bars_paired(frame, "R1", "a", column_name="variant").axes[1]
+    assert [l.get_xdata()[0] for l in right.lines[1:]] == pytest.approx([0, 1])
+    assert {l.get_markerfacecolor() for l in right.lines[1:]} == {"white"}
+
+
 def test_strips_mark_right_and_wrong(strips):
     fig = F.ranked_lists(*strips, k=3)
     from matplotlib.patches import Rectangle

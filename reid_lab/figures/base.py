@@ -292,10 +292,10 @@ def _differences(ax, pairs):
     "Mean difference and interval of each comparison; row 0 is the baseline"
     ax.axvline(0, color='#555555', lw=.8)
     for i, p in enumerate(pairs, 1):
-        colour = {'not resolved': '#777777', 'higher': COLOURS[0], 'lower': COLOURS[1]}[p.verdict]
+        sure = p.verdict in ('higher', 'lower')
+        colour = {'higher': COLOURS[0], 'lower': COLOURS[1]}.get(p.verdict, '#777777')
         if math.isfinite(p.low): ax.plot([p.low, p.high], [i, i], color=colour, lw=1.4, solid_capstyle='butt')
-        fill = 'white' if p.verdict == 'not resolved' else colour
-        ax.plot([p.diff], [i], 'o', color=colour, mfc=fill, ms=4.5, mew=1.1)
+        ax.plot([p.diff], [i], 'o', color=colour, mfc=colour if sure else 'white', ms=4.5, mew=1.1)
     ax.grid(axis='x'); ax.tick_params(axis='y', length=0)
 
 # %% ../../nbs/62_figures.base.ipynb #3728d725
