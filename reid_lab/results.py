@@ -386,7 +386,7 @@ class Paired:
                 f"{self.level:.0%} interval {t}, bootstrap {boot}: {self.verdict}")
 
 # %% ../nbs/61_results.ipynb #6a551dc9
-ROUNDING = 2e-7 # Of a score, relative: a smaller difference, or spread of differences, counts as 0 (float32's step: 1.2e-7)
+ROUNDING = 2e-7 # Of a score: a smaller difference, or spread of differences, counts as 0 (float32's step: 1.2e-7)
 
 
 def _differences(a, b):
