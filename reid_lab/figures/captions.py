@@ -162,7 +162,7 @@ def lists_beside(queries, # Captions
         heads = {m: wrap_text(m, span - .45, 6.5, 2) for m in ranked}
         most = max(h.count('\n') for h in heads.values())
         heads, high = {m: '\n'*(most - h.count('\n')) + h for m, h in heads.items()}, th + _HEAD*(most + 1) + .08
-        said = [wrap_text(q, .96*w - .06, 7, max_lines) for q in queries]
+        said = [wrap_text(q, .93*w - .04, 7, max_lines) for q in queries] # hinted text is wider
         tall = [(t.count('\n') + 1)*_LINE + .05 + rows*high + .08 for t in said]
         fig, ax = inch_canvas(w, .03 + sum(tall) + .14)
         for q, text in enumerate(said):
