@@ -177,9 +177,11 @@ def test_cfam_trained_on_several_folders(tmp_path):
         (a, "ufine3c") for a in ("icfg-pedes", "rstpreid", "ufine6926")} and len(done.rows) == 3
     assert {r["dataset"] for r in done.rows} == {"ufine3c"} and {r["extra"]["test_set"]["gallery"]["ids"]
                                                                   for r in done.metrics["rows"]} == {6}
-    assert [p.name for p in done.folder.glob("beside_table_*")] == ["beside_table_2.csv"]
-    beside = pd.read_csv(done.folder / "beside_table_2.csv")
-    assert set(beside.dataset) == {"UFine3C"} and {"ICFG-PEDES", "RSTPReid", "UFine6926"} <= set(beside.source)
+    beside = {p.stem.rpartition("_")[2]: pd.read_csv(p) for p in done.folder.glob("beside_table_*")}
+    assert set(beside) == {"2", "4"} and all(set(f.dataset) == {"UFine3C"} for f in beside.values())
+    assert {"ICFG-PEDES", "RSTPReid", "UFine6926"} <= set(beside["2"].source) and set(beside["4"].source) == {"UFine6926"}
+    page = (done.folder / "run_cfam.ipynb").read_text(encoding="utf-8")     # a part of a test set: named, not beside
+    assert page.count("Not beside the published rows: ") == 2 and "published: 2,250" in page
     matrix = pd.read_csv(done.folder / "matrix_cfam_R1.csv")
     assert list(matrix.columns) == ["train", "ufine3c"] and "cfam_settings_matrix_cfam_R1.pdf" in figures
 
