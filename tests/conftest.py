@@ -67,6 +67,16 @@ def no_user_settings(monkeypatch, tmp_path):
 
 
 @pytest.fixture
+def three_batches():
+    "A loader of three batches an epoch, from a function that makes one from a seed"
+    class Three:
+        def __init__(self, batch): self.batch = batch
+        def __len__(self): return 3
+        def epoch(self, e, start=0): return (self.batch(10*e + i) for i in range(start, 3))
+    return Three
+
+
+@pytest.fixture
 def whole_and_resumed(tmp_path):
     "Weights after five steps in a row, and after two steps, a checkpoint and three more"
     from reid_lab.learner import Checkpoint, Learner

@@ -93,13 +93,14 @@ def test_euclidean_features_have_one_ranking():
 def test_a_method_may_help_under_cosine_only():
     pid, low = np.arange(80), stream(0, "AP").uniform(.2, .6, 80)
     AP = {m: low.copy() for m in (*B.REMEDIES, B.CONTROL)}
-    up = {m: low + (.1 if m == "Norm" else 0) for m in AP}
+    gain = stream(0, "gain").uniform(.5, 1.5, 80)
+    up = {m: low + (.1*gain if m == "Norm" else 0) for m in AP}
     v = B.verdict_of(AP, up, pid, "cosine", 6)
     assert (v.advised, v.distance, v.other.advised) == ("Norm", "cosine", None)
     assert "ranked by cosine one does" in B.sentences(v)[0]
     v = B.verdict_of(up, up, pid, "euclidean", 3)
     assert (v.advised, v.distance, v.other, v.by_cosine) == ("Norm", "euclidean", None, None)
-    more = {m: v + (.05 if m == "Norm" else 0) for m, v in up.items()}
+    more = {m: v + (.05*gain/gain.mean() if m == "Norm" else 0) for m, v in up.items()}
     v = B.verdict_of(up, more, pid, "cosine", 6)
     assert v.by_cosine[0] == pytest.approx(5) and v.distance == "euclidean"
     assert "gains more: +5.00" in B.sentences(v)[-1]
@@ -134,6 +135,11 @@ def test_the_bootstrap_draws_identities():
     sd = 100*d.std(ddof=1)/60**.5
     np.testing.assert_allclose(one[1:], [100*d.mean() - 1.96*sd, 100*d.mean() + 1.96*sd], atol=.8)
     assert B.paired_gain([.5, np.nan], [3, 4]) == (50., -np.inf, np.inf)
+    for same in (.25, 0.):      # all identities gain the same: a spread that was not seen is no certainty
+        assert B.paired_gain([same]*5, [0, 1, 1, 2, 2]) == (100*same, -np.inf, np.inf)
+    v = B.verdict_of({m: np.full(4, .5 if m == "Norm" else .25) for m in (*B.REMEDIES, B.CONTROL)}, {}, range(4),
+                     "euclidean")
+    assert v.advised is None and "+25.00 (no interval" in B.sentences(v)[0]
     six = B.paired_gain(d, range(60), tests=6)
     np.testing.assert_allclose(six[1:], [100*d.mean() - 2.638*sd, 100*d.mean() + 2.638*sd], atol=1.2)
 

@@ -11,6 +11,7 @@ import pytest
 from papermill.exceptions import PapermillExecutionError
 
 from reid_lab.data.aerial import cross_view
+from reid_lab.data.cross_set import build_cross_set
 from reid_lab.datasets import DATASETS, export_world, load_dataset
 from reid_lab.dg_protocols import TARGETS, world_abc, write_manifest
 from reid_lab.data.table import ReidTable
@@ -195,6 +196,29 @@ def test_cfam_on_folders(tmp_path):
     assert chosen[0]["split"] == "val" and 0 < chosen[0]["n_query"] < done.metrics["rows"][0]["extra"]["n_query"]
     with pytest.raises(PapermillExecutionError, match="expected ICFG-PEDES"):
         run_notebook("run_cfam", tmp_path / "d", preset="smoke", study="table6", dataset="icfg-pedes", **own)
+
+
+def test_cfam_trained_on_several_folders(tmp_path):
+    "Table 2: four layouts on disk, three trainings, one cross set that all are searched with"
+    table = World("smoke", granularity="fine").table().where(domain="real-like", split=["train", "test"])
+    data, test = tmp_path / "data", table.where(split="test")
+    for name in ("icfg-pedes", "rstpreid", "ufine6926"):
+        export_world(table, name, data / DATASETS[name].folder, renumber=True)
+    halves = {k: test.take((test["pid"] % 2 == i).to_numpy()) for i, k in enumerate("AB")}
+    export_world(build_cross_set(halves, n_ids=3), "ufine3c", data / DATASETS["ufine3c"].folder)
+    done, figures = smoke("run_cfam", "settings", tmp_path, dataset="icfg-pedes, rstpreid, ufine6926->ufine3c",
+                          methods="cfam", data_root=str(data))
+    assert {(r["extra"]["trained_on"], r["extra"]["test"]) for r in done.metrics["rows"]} == {
+        (a, "ufine3c") for a in ("icfg-pedes", "rstpreid", "ufine6926")} and len(done.rows) == 3
+    assert {r["dataset"] for r in done.rows} == {"ufine3c"} and {r["extra"]["test_set"]["gallery"]["ids"]
+                                                                  for r in done.metrics["rows"]} == {6}
+    beside = {p.stem.rpartition("_")[2]: pd.read_csv(p) for p in done.folder.glob("beside_table_*")}
+    assert set(beside) == {"2", "4"} and all(set(f.dataset) == {"UFine3C"} for f in beside.values())
+    assert {"ICFG-PEDES", "RSTPReid", "UFine6926"} <= set(beside["2"].source) and set(beside["4"].source) == {"UFine6926"}
+    page = (done.folder / "run_cfam.ipynb").read_text(encoding="utf-8")     # a part of a test set: named, not beside
+    assert page.count("Not beside the published rows: ") == 2 and "published: 2,250" in page
+    matrix = pd.read_csv(done.folder / "matrix_cfam_R1.csv")
+    assert list(matrix.columns) == ["train", "ufine3c"] and "cfam_settings_matrix_cfam_R1.pdf" in figures
 
 
 def test_text_granularity(tmp_path):

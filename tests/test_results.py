@@ -12,8 +12,8 @@ import pytest
 
 from reid_lab.files import locked
 from reid_lab.results import (RESULT_COLUMNS, append_result, append_results, load_results, paired, paired_table, pick,
-                              publish, read_csv, relative_to, results_path, run_table, summarise, to_csv, to_html,
-                              to_latex, to_markdown)
+                              publish, read_csv, relative_to, results_path, run_table, smallest_effect, summarise,
+                              to_csv, to_html, to_latex, to_markdown)
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -302,6 +302,35 @@ def test_unpaired_and_single():
         paired(pd.concat([rows(dict(a=[1.], b=[2.]))]*2), "R1", "a", "b")
     apart = pd.concat([rows(dict(a=[1.])), rows(dict(b=[2.])).assign(seed=7)])
     with pytest.raises(ValueError, match="share no"): paired(apart, "R1", "a", "b")
+
+
+@pytest.mark.parametrize("a, b, verdict", [
+    ([40.], [41.5], "not resolved"), ([40.], [40.], "not resolved"),            # one pair
+    ([40., 42.], [41.5, 43.5], "not resolved"), ([40., 42., 39.], [37., 39., 36.], "not resolved"),
+    ([40., 42.], [40., 42.], "equal"), ([0., 0., 0.], [0., 0., 0.], "equal"),
+    ([.1, .2], [.1 + .3, .2 + .3], "not resolved"),                             # 0.30000000000000004 and 0.3
+    ([40., 42.], [40 + 4e-14, 42 - 1e-14], "equal"), ([40., 42.], [40 - 1e-6, 42.], "equal"),
+    ([40., 42.], [41 + 2e-6, 43.], "not resolved")])                            # what float32 rounds
+def test_a_spread_that_was_not_seen_is_no_certainty(a, b, verdict):
+    "Two seeds with equal differences had an interval of width zero and were called higher"
+    for way in (dict(a=a, b=b), dict(a=b, b=a)):
+        p = paired(rows(way), "R1", "a", "b")
+        assert p.verdict == verdict and (p.t_low, p.boot_low, p.t_high, p.boot_high) == (-math.inf,)*2 + (math.inf,)*2
+        assert math.isnan(p.sd) if len(a) == 1 else p.sd == 0
+        assert p.diff == (0 if verdict == "equal" else pytest.approx(np.subtract(way["b"], way["a"]).mean()))
+        assert smallest_effect(p.n, p.sd) == math.inf and str(p).endswith(verdict)
+    table = paired_table(rows(dict(a=a, b=b)), "R1", "a")
+    assert table.verdict.tolist() == [verdict] and table.low.tolist() == [-math.inf] and "-inf" in to_markdown(table)
+
+
+def test_a_small_spread_is_taken_at_its_word():
+    "A thousandth of a point is above what rounding does, in one pair or between pairs"
+    p = paired(rows(dict(a=[40., 42., 41.], b=[40.5, 42.501, 41.499])), "R1", "a", "b")
+    assert p.verdict == "higher" and 0 < p.high - p.low < .01 and 0 < smallest_effect(3, p.sd) < .01
+    p = paired(rows(dict(a=[40., 42., 41.], b=[40., 42., 41.001])), "R1", "a", "b")
+    assert p.verdict == "not resolved" and p.sd > 0 and math.isfinite(p.low)
+    tiny = paired(rows(dict(a=[1e-9, 2e-9, 3e-9], b=[2e-9, 4e-9, 3.5e-9])), "R1", "a", "b")     # relative, not absolute
+    assert tiny.sd > 0 and tiny.verdict == "not resolved" and math.isfinite(tiny.low)
 
 
 def test_bonferroni_is_wider():

@@ -288,3 +288,27 @@ def test_a_row_stands_beside_tables_of_its_training_and_test_set_only():
     assert ours(beside_paper(at("ufine6926", "cuhk-pedes"), tables)) == {"3a": 1, "3b": 1}
     assert ours(beside_paper(at("cuhk-pedes", "cuhk-pedes"), tables)) == {"5": 1, "8": 1}
     assert beside_paper(at("fine", "fine"), tables) == {}
+
+
+@pytest.mark.parametrize("on, to, tables", [
+    ("icfg-pedes", "icfg-pedes", {"6"}), ("rstpreid", "rstpreid", {"7"}), ("ufine6926", "ufine6926", {"4"}),
+    ("cuhk-pedes", "ufine3c", {"2"}), ("ufine6926", "ufine3c", {"2", "4"}), ("ufine6926", "icfg-pedes", {"3a", "3b"}),
+    ("rstpreid", "ufine6926", {"3a"}), ("ufine3c", "ufine3c", set())])
+def test_every_dataset_stands_beside_its_own_rows(on, to, tables):
+    "Whole test sets of each folder; a part of one is left out of the rows and named in the footnote"
+    import pandas as pd
+    from reid_lab.datasets import DATASETS
+    from reid_lab.recipes.text_report import beside_paper
+    ids, images, captions = DATASETS[to].counts["test"]
+    whole = dict(ids=ids, images=images, captions=captions, cams=0)
+    row = dict(variant="CFAM", model="cfam_b16", split="test", train=on, test=to, R1=1., R5=2., R10=3., mAP=1., mINP=1.,
+               mSD=1., test_set=dict(query=whole, gallery=whole))
+    every = ("2", "3a", "3b", "4", "5", "6", "7", "8", "9")
+    found = beside_paper(pd.DataFrame([row]), every)
+    assert set(found) == tables
+    for f in found.values():
+        assert set(f.dataset) == {DATASETS[to].title} and f.origin.tolist()[-1] == "ours" and f.R1.iat[-1] == 1.
+        assert (f.origin == "published").sum() == len(f) - 1 > 0
+    part = dict(row, test_set=dict(query=whole, gallery=whole | dict(images=images - 1)))
+    for f in beside_paper(pd.DataFrame([part]), every).values():
+        assert set(f.origin) == {"published"} and f"published: {images:,}" in f.attrs["footnote"]

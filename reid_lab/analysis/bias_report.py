@@ -74,12 +74,12 @@ def paired_gain(diff, # (Q,) differences in average precision, 0..1; NaN where a
     draws:int=4000, # Of the bootstrap
     seed:int=0, # Of the bootstrap
     ) -> tuple: # Mean, low, high in percent points
-    "Mean difference over queries and its interval, from a bootstrap over identities"
+    "Mean difference over queries and its interval, from a bootstrap over identities; infinite if these do not differ"
     ok = np.isfinite(diff)
     who, at = np.unique(np.asarray(pid)[ok], return_inverse=True)
     total, n = np.bincount(at, np.asarray(diff)[ok]), np.bincount(at)
     mean = 100*float(total.sum()/n.sum())
-    if len(who) < 2: return mean, -np.inf, np.inf
+    if len(who) < 2 or np.ptp(total/n) < 1e-9: return mean, -np.inf, np.inf # a spread that was not seen
     rng, means, block = stream(seed, 'people', len(who)), [], max(1, 10**6//len(who))
     for lo in range(0, draws, block):
         some = rng.integers(len(who), size=(min(block, draws - lo), len(who)))
@@ -136,7 +136,10 @@ def verdict_of(AP:dict, # Method -> (Q,) average precisions; adapted features ra
     return replace(first, other=second, by_cosine=gain(same[take], AP[take]) if take else None)
 
 # %% ../../nbs/73_analysis.bias_report.ipynb #7c0e7306
-def _points(gain): return '{:+.2f} (95 % interval {:+.2f} to {:+.2f})'.format(*gain)
+def _points(gain):
+    "Mean and interval; infinite limits are none"
+    return '{:+.2f} (95 % interval {:+.2f} to {:+.2f})'.format(*gain) if np.isfinite(gain[1]) else \
+        f'{gain[0]:+.2f} (no interval: the same for all identities, or only one)'
 
 
 def _one_ranking(v):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WIDTHS', 'COLOURS', 'MARKERS', 'LINES', 'RIGHT', 'WRONG', 'STYLE', 'NO_DATE', 'paper_style', 'PaperFigure',
            'paper_figure', 'file_name', 'export', 'wrap_text', 'literal', 'curves', 'masking_curves', 'read_log',
-           'learning_curves', 'bars_paired', 'heat_map', 'thumbnail', 'inch_canvas', 'ranked_lists']
+           'learning_curves', 'bars_paired', 'heat_map', 'thumbnail', 'inch_canvas', 'list_key', 'ranked_lists']
 
 # %% ../../nbs/62_figures.base.ipynb #c435a727
 import io, json, math, re, zlib
@@ -292,10 +292,10 @@ def _differences(ax, pairs):
     "Mean difference and interval of each comparison; row 0 is the baseline"
     ax.axvline(0, color='#555555', lw=.8)
     for i, p in enumerate(pairs, 1):
-        colour = {'not resolved': '#777777', 'higher': COLOURS[0], 'lower': COLOURS[1]}[p.verdict]
+        sure = p.verdict in ('higher', 'lower')
+        colour = {'higher': COLOURS[0], 'lower': COLOURS[1]}.get(p.verdict, '#777777')
         if math.isfinite(p.low): ax.plot([p.low, p.high], [i, i], color=colour, lw=1.4, solid_capstyle='butt')
-        fill = 'white' if p.verdict == 'not resolved' else colour
-        ax.plot([p.diff], [i], 'o', color=colour, mfc=fill, ms=4.5, mew=1.1)
+        ax.plot([p.diff], [i], 'o', color=colour, mfc=colour if sure else 'white', ms=4.5, mew=1.1)
     ax.grid(axis='x'); ax.tick_params(axis='y', length=0)
 
 # %% ../../nbs/62_figures.base.ipynb #3728d725
@@ -394,6 +394,15 @@ def inch_canvas(width:float, # Inches
     ax.set_autoscale_on(False)
     return fig, ax
 
+
+def list_key(ax, # From `inch_canvas`
+    w:float, # Its width, inches
+    y:float, # Inches
+    ):
+    "What ticks and crosses mean, at the lower right"
+    for x, right, text in ((w - 2.05, True, 'same person'), (w - 1.05, False, 'another person')):
+        _badge(ax, x, y, right); ax.text(x + .1, y, text, va='center', size=6.5)
+
 # %% ../../nbs/62_figures.base.ipynb #e855a974
 def _gallery_images(images, idx):
     "Images of the gallery rows `idx`, from a callable or an array"
@@ -447,11 +456,5 @@ def ranked_lists(queries, # Captions, or query images (H,W,3) uint8
                 _side(ax, left + label/2, yy + th/2, names[m] + (f'\n{notes[m][q]}' if notes else ''))
                 for j, img in enumerate(rows[q]):
                     thumbnail(ax, img, at[j], yy, tw, th, bool(g_pid[ranked[m][q][j]] == q_pid[q]))
-        _list_key(ax, w, top + len(queries)*block + .05)
+        list_key(ax, w, top + len(queries)*block + .05)
     return fig
-
-
-def _list_key(ax, w, y):
-    "What ticks and crosses mean, at the lower right"
-    for x, right, text in ((w - 2.05, True, 'same person'), (w - 1.05, False, 'another person')):
-        _badge(ax, x, y, right); ax.text(x + .1, y, text, va='center', size=6.5)

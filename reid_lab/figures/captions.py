@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOY', 'caption_board', 'score_strips', 'list_scores', 'outlines', 'score_histograms', 'value_histograms',
-           'caption_lists']
+           'lists_beside', 'caption_lists']
 
 # %% ../../nbs/64_figures.captions.ipynb #25eabde5
 import numpy as np
@@ -12,7 +12,7 @@ import pandas as pd
 from ..core import check_choice
 from ..embeddings import Embeddings
 from .base import (COLOURS, LINES, RIGHT, WRONG, PaperFigure, inch_canvas, thumbnail, literal,
-                                   paper_figure, paper_style, ranked_lists, wrap_text)
+                                   list_key, paper_figure, paper_style, wrap_text)
 from ..metrics import metrics_from_similarity, retrieval_metrics
 from ..retrieval import rank
 
@@ -151,12 +151,62 @@ def value_histograms(values:dict, # Name -> numbers; NaN is left out
         fig.legend(loc='outside upper center', ncols=2 if max(map(len, values)) < 8*w else 1)
     return fig
 
+# %% ../../nbs/64_figures.captions.ipynb #6cb171ac
+def _one_list(ax, x, y, head, note, images, right, tw, th):
+    "A heading, a note at its end, and images in a row, right and wrong marked"
+    for line in head.split('\n'): y += _HEAD; ax.text(x, y - .2*_HEAD, line, size=6.5, parse_math=False)
+    ax.text(x + len(images)*(tw + _GAP) - _GAP, y - .2*_HEAD, note, ha='right', size=6.5, parse_math=False)
+    y += .02
+    for j, (img, ok) in enumerate(zip(images, right)): thumbnail(ax, img, x + j*(tw + _GAP), y, tw, th, bool(ok))
+
+
+_GAP, _HEAD = .03, 6.5*1.2/72   # inches: between images, a line of a heading
+
+
+def lists_beside(queries, # Captions
+    ranked:dict, # Name -> (Q,>=k) gallery rows, best first
+    images, # Gallery images: array (N,H,W,3), or a function of a list of rows
+    q_pid, # (Q,) identities
+    g_pid, # (N,) identities
+    notes:dict, # Name -> (Q,) short texts, beside the names
+    k:int=6, # Results shown
+    max_lines:int=3, # Of a caption; more are cut, with an ellipsis
+    column:str='cvpr-full', # Key of `WIDTHS`
+    width:float=None, # Inches, instead of the column's
+    ) -> PaperFigure:
+    "Captions, and below each the first results of all models side by side"
+    k = min(k, *(len(row) for r in ranked.values() for row in r))
+    of = images if callable(images) else lambda rows: [images[r] for r in rows]
+    shown = {m: [of(list(row[:k])) for row in r] for m, r in ranked.items()}
+    first = next(iter(shown.values()))[0][0]
+    with paper_style(column, width, size=7) as w:
+        rows = -(-len(ranked)//max(1, int(w/1.6))) # of lists below a caption
+        across = -(-len(ranked)//rows)
+        pitch = (w - .06 + .14)/across
+        tw = min(.36, (pitch - .14 + _GAP)/k - _GAP)
+        th, span = tw*first.shape[0]/first.shape[1], k*(tw + _GAP)
+        heads = {m: wrap_text(m, span - .45, 6.5, 2) for m in ranked}
+        most = max(h.count('\n') for h in heads.values())
+        heads, high = {m: '\n'*(most - h.count('\n')) + h for m, h in heads.items()}, th + _HEAD*(most + 1) + .08
+        said = [wrap_text(q, .93*w - .04, 7, max_lines) for q in queries] # hinted text is wider
+        tall = [(t.count('\n') + 1)*_LINE + .05 + rows*high + .08 for t in said]
+        fig, ax = inch_canvas(w, .03 + sum(tall) + .14)
+        for q, text in enumerate(said):
+            y = .03 + sum(tall[:q])
+            if q: ax.plot([0, w], [y - .05]*2, color='#dddddd', lw=.5)
+            ax.text(.03, y, text, va='top', linespacing=1.15, parse_math=False)
+            for i, m in enumerate(ranked):
+                at = .03 + i%across*pitch, y + tall[q] - .08 - (rows - i//across)*high
+                _one_list(ax, *at, heads[m], notes[m][q], shown[m][q], g_pid[ranked[m][q][:k]] == q_pid[q], tw, th)
+        list_key(ax, w, sum(tall) + .09)
+    return fig
+
 # %% ../../nbs/64_figures.captions.ipynb #63f389ce
 def caption_lists(runs:dict, # Name -> (Embeddings of captions, of images, ...), the same rows in each
     images, # Gallery images: array (N,H,W,3), or a function of a list of rows
-    n:int=4, # Captions
-    k:int=10, # Results shown
-    **kw, # More for `ranked_lists`
+    n:int=3, # Captions
+    k:int=6, # Results shown
+    **kw, # More for `lists_beside`
     ) -> PaperFigure:
     "Ranked lists of several models, with the SD of each"
     tops, sd = {}, {}
@@ -168,5 +218,5 @@ def caption_lists(runs:dict, # Name -> (Embeddings of captions, of images, ...),
     pool = differ if len(differ) >= n else np.arange(len(q))
     chosen = pool[np.linspace(0, len(pool) - 1, min(n, len(pool))).astype(int)]
     notes = {m: [f'SD {s:.2f}' for s in v[chosen]] for m, v in sd.items()}
-    return ranked_lists([q.caption[i] for i in chosen], {m: t[chosen] for m, t in tops.items()}, images, q.pid[chosen],
-                        g.pid, k, notes=notes, **kw)
+    return lists_beside([q.caption[i] for i in chosen], {m: t[chosen] for m, t in tops.items()}, images, q.pid[chosen],
+                        g.pid, notes, k, **kw)
