@@ -430,9 +430,11 @@ def ranked_lists(queries, # Captions, or query images (H,W,3) uint8
     k = min(k, *(len(row) for r in ranked.values() for row in r))
     shown = {m: [_gallery_images(images, row[:k]) for row in r] for m, r in ranked.items()}
     first = next(iter(shown.values()))[0][0]
-    words, names = isinstance(queries[0], str), {m: wrap_text(m, .95, 6.5, 3) for m in ranked}
+    words = isinstance(queries[0], str)
     with paper_style(column, width, size=7) as w:
         gap, top = .035, .18
+        row = min(.75, w*(1 - caption_width*words)*.9/(k + (not words)))*first.shape[0]/first.shape[1] # about
+        names = {m: wrap_text(m, min(.95, max(.4, .95*row)), 6.5, 3) for m in ranked}
         lines = max(m.count('\n') + 1 for m in names.values()) + bool(notes)
         label = .12*lines + .04 if any(names.values()) or notes else 0.
         left = w*caption_width if words else 0. # thumbnails share the rest
