@@ -95,7 +95,8 @@ def perturbation_curve(score, # (n,3,H,W) -> (n,); row r belongs to image r % B
         stages = [torch.where((rank < n)[:, None], then, first) for n in counts[at:at + per]]
         got = torch.as_tensor(score(torch.cat(stages))).detach().float().cpu()
         if got.shape != (len(stages)*len(img),):
-            raise ValueError(f"score gave {tuple(got.shape)} for {len(stages)*len(img)} images; expected one number each")
+            raise ValueError(f"score gave {tuple(got.shape)} for {len(stages)*len(img)} images; expected one number "
+                             "each")
         out.append(got.view(len(stages), -1))
     return torch.cat(out).T.double().numpy()
 
@@ -160,8 +161,8 @@ def mean_interval(values, # (N,) numbers; NaN is left out
     ) -> dict: # mean, low, high, n (values), groups
     "Mean of the groups' means with the wider of a bootstrap and a t interval"
     from scipy import stats
-    f = pd.DataFrame(dict(v=np.asarray(values, float), g=np.arange(len(values)) if groups is None else np.asarray(groups)))
-    f = f.dropna(subset=['v'])
+    groups = np.arange(len(values)) if groups is None else np.asarray(groups)
+    f = pd.DataFrame(dict(v=np.asarray(values, float), g=groups)).dropna(subset=['v'])
     m = f.groupby('g', sort=True).v.mean().to_numpy()
     mean, k = (float(m.mean()) if len(m) else np.nan), len(m)
     if k < 2: return dict(mean=mean, low=-np.inf, high=np.inf, n=len(f), groups=k)
