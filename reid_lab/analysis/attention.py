@@ -247,7 +247,7 @@ def recorded(layers): # Attention modules; yields a list of (B,heads,L,N), one a
     finally:
         for h in handles: h.remove()
 
-
+# %% ../../nbs/78_analysis.attention.ipynb #4eaeea11
 @torch.no_grad()
 def rollout_matrix(weights, # list of (B,heads,N,N), first block first
     residual:float=.5, # Share of the residual way
@@ -279,7 +279,7 @@ def rollout(model, # With a vision transformer
     grid = row[:, place.prefix:].unflatten(1, place.grid(img.shape[2:]))
     return unit_map(fit_map(grid, img.shape[2:]))
 
-# %% ../../nbs/78_analysis.attention.ipynb #5c8d1bcc
+# %% ../../nbs/78_analysis.attention.ipynb #73d11024
 def _in_sight(m, args, out, seen):
     "The output of a cross-attention again, through weights that are kept"
     x, kv, *mask = args
@@ -311,7 +311,7 @@ def _irra_attention(model, img, tokens, layer, how):
         model.irr(model.text_tokens(tokens)[1], model.image_tokens(img)[1])
     return seen[0].mean(1)[..., 1:] # without CLS
 
-
+# %% ../../nbs/78_analysis.attention.ipynb #008194a8
 def cross_maps(model, # With a cross encoder: CAMeL; or with `irr`: IRRA, CFAM
     img, # (B,3,H,W) in [0,1]
     texts, # B captions
@@ -344,7 +344,7 @@ def map_grid(model, # Any model of the zoo
     finally: handle.remove()
     return out[0]
 
-# %% ../../nbs/78_analysis.attention.ipynb #008194a8
+# %% ../../nbs/78_analysis.attention.ipynb #d491b128
 def _query_layers(model):
     "Decoder of images, decoder of captions, and the cross-attentions of each"
     if hasattr(model, 'crossformer'): c = model.crossformer; return (c, [c.cross_attn]), (c, [c.cross_attn])
@@ -386,7 +386,7 @@ def query_word_maps(model, # CFAM or CFAN
     share = of_txt/np.maximum(of_txt.sum(1, keepdims=True), 1e-12)        # of each query in a token
     return np.einsum('bkl,bkhw->blhw', share, of_img)
 
-# %% ../../nbs/78_analysis.attention.ipynb #d491b128
+# %% ../../nbs/78_analysis.attention.ipynb #641bd0cf
 def text_score(model, # Reads captions
     to, # (D,) vector: the embedding of an image
     match_img=None, # (1,3,H,W): score the log-odds of a cross encoder with this image instead; `to` is not used
@@ -414,7 +414,7 @@ def word_occlusion(score, # list of str -> (n,), see `text_score`
     got = torch.as_tensor(score([text, *(without_words(text, [i], variant) for i in range(n))])).float().cpu()
     return (got[0] - got[1:]).double().numpy()
 
-# %% ../../nbs/78_analysis.attention.ipynb #96f4e1db
+# %% ../../nbs/78_analysis.attention.ipynb #cf0cf790
 def _word_table(model):
     "The word embedding of a text tower"
     for path in ('text.word', 'token_embedding', 'tower.token_embedding'):
@@ -467,7 +467,7 @@ def word_values(tokenizer, # See `token_words`
     "Sum of the values of the tokens of each word, one a word that the tokenizer reads"
     return np.array([float(np.sum(np.asarray(values)[t])) for _, t in token_words(tokenizer, text)])
 
-# %% ../../nbs/78_analysis.attention.ipynb #255676fb
+# %% ../../nbs/78_analysis.attention.ipynb #c1d4c88d
 def _chosen(maps, cells, tokenizer):
     "Mean map of the tokens of the words of each row"
     out = []
@@ -519,7 +519,7 @@ def map_methods(model, # Any model of the zoo
     has |= {'cross-gradcam': pairs, 'cross-attention': pairs or hasattr(model, 'irr')}
     return [m for m in METHODS if has.get(m, True) and (text or m not in (*OF_PAIRS, 'queries'))]
 
-# %% ../../nbs/78_analysis.attention.ipynb #c1d4c88d
+# %% ../../nbs/78_analysis.attention.ipynb #c2f3a2f9
 def map_scores(model, # Any model of the zoo
     table, # `ReidTable` of a World
     world, # The World
@@ -546,7 +546,7 @@ def map_scores(model, # Any model of the zoo
         img = to_pixels(table.images(list(some.row), model.size)).to(device)
         mask, person = (np.stack([_resized(m, model.size) for m in some[c]]) for c in ('mask', 'person'))
         known = dict(path=some.path.to_numpy(), pid=some.pid.to_numpy(), part=some.part.to_numpy(), world=world.seed,
-                     chance=chance_level(mask), chance_person=chance_level(mask, person))
+                     chance=chance_level(mask), chance_person=chance_level(mask, person if words else None))
         for method in methods:
             score = part_score(model, some, table, method in OF_PAIRS and hasattr(model, 'match_logit'), target)
             heat = METHODS[method](model, score, img, some)
@@ -565,7 +565,7 @@ def _gains(score, img, heat, mode, n, seed, kw):
     f = against_random(score, img, heat, mode, n, seed, **kw)
     return {f'{mode}_{k}': f[k].to_numpy() for k in ('area', 'random', 'gain', 'beats')}
 
-
+# %% ../../nbs/78_analysis.attention.ipynb #1eff5b04
 def map_table(scores:pd.DataFrame, # From `map_scores`, of one model or several
     groups:str='pid', # Column of what is sampled: `pid` (persons), `world` or `path` (images)
     by=('model', 'method'), # A row for each; also `part`

@@ -40,7 +40,7 @@ def unit_map(heat, # (B,H,W)
 
 def overlay(img, # (3,H,W) in [0,1]
     heat, # (h,w), see `fit_map`
-    strength:float=.55, # Weight of the hottest colour
+    strength:float=.75, # Weight of the hottest colour
     ) -> np.ndarray: # (H,W,3) uint8
     "An image under its heat map: the hotter, the brighter its colour"
     import matplotlib
