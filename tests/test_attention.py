@@ -43,7 +43,7 @@ def hooks(model): return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) f
 def bare(model): return {k: (p.requires_grad, p.grad is None) for k, p in model.named_parameters()}
 
 
-# --- every tower of the zoo -------------------------------------------------------------------------------------------
+# --- every tower of the zoo ------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", NAMES)
 def test_grad_cam_of_every_model(name, img):
@@ -121,7 +121,7 @@ def test_unknown_towers_are_named_with_the_remedy():
     with pytest.raises(TypeError, match="nothing to roll out"): A.rollout(tiny("bot_tiny"), torch.rand(1, 3, *SIZE))
 
 
-# --- naive references --------------------------------------------------------------------------------------------------
+# --- naive references ------------------------------------------------------------------------------------------------
 
 def naive_cam(model, place, score, x, method, grid=None):
     "One image: gradient by torch, the rest in loops"
@@ -243,7 +243,7 @@ def test_query_maps(name, kw, img):
         assert np.allclose(of_img.reshape(theirs.shape), theirs, atol=1e-6)
 
 
-# --- planted truths ------------------------------------------------------------------------------------------------------
+# --- planted truths --------------------------------------------------------------------------------------------------
 
 class Planted(nn.Module):
     "Embeds the brightness of one region; channel 0 of its map holds that region, channel 1 the rest"
@@ -292,7 +292,7 @@ def test_occlusion_against_a_loop(img):
         assert np.abs(got[0] - fall/count).max() < 1e-3
 
 
-# --- words -----------------------------------------------------------------------------------------------------------------
+# --- words -----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", TEXT + ["frozen_pair"])
 @pytest.mark.parametrize("plain", A.PLAIN)
@@ -359,7 +359,7 @@ def test_tokens_of_words(tok, text):
         if at and max(at) < tok.context_length - 2: assert [row[i] for i in at] == tok.ids(w)
 
 
-# --- faithfulness ------------------------------------------------------------------------------------------------------------
+# --- faithfulness ----------------------------------------------------------------------------------------------------
 
 def naive_curve(score, img, heat, mode, steps, patch, plain):
     "One image whose map has no ties; units in a list"
@@ -473,12 +473,13 @@ def test_word_curves_against_a_loop(mode):
     assert Fa.word_curve(score, text, saliency, mode, steps=3).tolist() == want
 
 
-# --- the table ---------------------------------------------------------------------------------------------------------------
+# --- the table -------------------------------------------------------------------------------------------------------
 
 def test_table_of_maps():
+    own = dict(pointing=[1, 1, 1, 1, 0, 1, 0, 0], mass=[.6, .7, .6, .65, *[.2]*4],
+               deletion_gain=[.1, .12, .11, .1, .1, -.1, .2, -.2], deletion_beats=[1, 1, 1, 1, .5, 0, 1, 0.])
     f = pd.DataFrame(dict(model="m", method=["a"]*4 + ["b"]*4, pid=[1, 1, 2, 3]*2, world=0, part="upper",
-                          chance=.2, chance_person=.5, pointing=[1, 1, 1, 1, 0, 1, 0, 0], mass=[.6, .7, .6, .65, *[.2]*4],
-                          deletion_gain=[.1, .12, .11, .1, .1, -.1, .2, -.2], deletion_beats=[1, 1, 1, 1, .5, 0, 1, 0.]))
+                          chance=.2, chance_person=.5, **own))
     t = A.map_table(f).set_index("method")
     assert (t.n == 4).all() and (t.groups == 3).all() and t.pointing.tolist() == [1, .25]
     assert math.isclose(t.point_person["b"], np.mean([.5, 0, 0]) - .5)
@@ -506,5 +507,6 @@ def test_scores_of_maps_on_a_world(tmp_path):
     g = A.map_scores(bot, table, world, name="bot", modes=(), **kw)
     assert set(g.part) == {"person"} and set(g.method) == set(A.map_methods(bot)) and "deletion_gain" not in g
     pairs = person_pairs(table, world)
-    assert (table["pid"].iloc[pairs.other].to_numpy() == pairs.pid.to_numpy()).all() and (pairs.other != pairs.row).all()
+    assert (table["pid"].iloc[pairs.other].to_numpy() == pairs.pid.to_numpy()).all()
+    assert (pairs.other != pairs.row).all()
     assert len(A.map_table(pd.concat([f, g]))) == 3 + len(A.map_methods(bot))
