@@ -25,8 +25,9 @@ AREAS = {  # decade -> (name, what it holds, what it may not hold)
     "3": ("Weights and image models", "where networks start, backbones, BoT, TransReID, CLIP-ReID", "training"),
     "4": ("Text-to-image models, registry", "two towers, CAMeL, the registry of all models", "training"),
     "5": ("Training and adaptation", "the loop, meta-learning, test-time adaptation", "the papers' protocols"),
-    "6": ("Results and figures", "published numbers, result rows, paper figures, caption writers", "computing metrics"),
-    "7": ("Analysis", "maps, camera bias, word masking, the bias report, visibility, captioning", "widgets"),
+    "6": ("Results and figures", "published numbers, result rows, paper figures, caption writers, faithfulness",
+          "computing metrics"),
+    "7": ("Analysis", "maps, camera bias, word masking, the bias report, visibility, attention, captioning", "widgets"),
     "8": ("Recipes", "studies, trained folders, what each paper trains and measures", "drawing"),
     "9": ("Widgets and running", "interactive views, parameters, runs, sweeps, command line", "methods"),
 }
