@@ -27,6 +27,7 @@ class Method:
     steps: int = 1              # batches over those of the preset; 0: the start alone
     lr_mult: float = .25        # peak rate over the preset's, from a start, at quick and smoke
     scratch_mult: float = 1.    # the same, from random numbers
+    mask: float = 0.            # share of masked tokens that a loss needs, where the preset has none
 
 
 METHODS = {
@@ -36,8 +37,8 @@ METHODS = {
     'gs_ls': Method('+ local SDM', 'gs+ls'),
     'gs_ls_m': Method('+ matcher', 'gs+ls+m'),
     'cfam': Method('CFAM', 'gs+ls+m+cid'),
-    'gs_irr': Method('global SDM + masked words', 'gs+irr'),
-    'irra': Method('IRRA', family='irra')}
+    'gs_irr': Method('global SDM + masked words', 'gs+irr', mask=.15),
+    'irra': Method('IRRA', family='irra', mask=.15)}
 TITLES = {k: m.title for k, m in METHODS.items()}
 TABLE_8 = ('itc', 'gs', 'gs_ls', 'gs_ls_m', 'cfam')
 
@@ -77,10 +78,11 @@ def method_settings(setting:dict, # See `sort_setting`
     if not m.steps and changes.get('steps'):
         raise ValueError(f"steps={changes['steps']}, but method={name!r} is not trained; give steps to another")
     rate = (m.scratch_mult if random_start(s.model, s.weights) else m.lr_mult) if preset in ('smoke', 'quick') else 1.
-    own = dict(lr=s.lr*rate, steps=s.steps*m.steps, epochs=s.epochs*m.steps)
+    own = dict(lr=s.lr*rate, steps=s.steps*m.steps, epochs=s.epochs*m.steps, mask=s.mask or m.mask)
+    clean = {} if s.mask or not m.mask else dict(mask_text=False)       # what is aligned is as in other methods
     s = replace(s, **{k: v for k, v in own.items() if k not in changes})
     s = replace(s, model=_of_family(s.model, m.family))
-    given = {**({'losses': m.losses} if m.losses else {}), **model}
+    given = {**({'losses': m.losses} if m.losses else {}), **clean, **model}
     if model and m.family != 'cfam':
         raise ValueError(f"{sorted(model)} are arguments of CFAM, and {s.model!r} is none; leave them out")
     return replace(s, model_kw=(*[(k, v) for k, v in s.model_kw if k not in given], *given.items()))
@@ -141,6 +143,8 @@ STUDIES = dict(
         'itc', 'cfam', train=('fine//generated',), weights=('none',), steps=(800,), lr=(5e-4, 1e-3, 2e-3, 4e-3))),
         seeds=2, chooses=True, run=_ON(*(f'{x}//generated' for x in ('coarse', 'fine'))),
         axes=Axes('lr', 'peak rate', 'method', 'test')),
+    masks=Study('masked captions in training', tuple(grid('itc', 'gs', 'cfam', mask=(0., .15))), seeds=3,
+                run=_ON(*_LEVELS)),
     negatives=Study('similarity that chooses the negatives', tuple(grid('cfam', hard_by=('global', 'local'))), seeds=3,
                     run=_ON(*_LEVELS)),
     steps=Study('longer training', tuple(grid('itc', 'cfam', steps=(100, 200, 600))), seeds=3,

@@ -57,7 +57,7 @@ METHODS = {
 TITLES = {k: m.title for k, m in METHODS.items()}
 
 # %% ../../nbs/91_recipes.cfan.ipynb #652f40bc
-_QUICK = TextTrain(model='cfan_tiny', steps=300)
+_QUICK = TextTrain(model='cfan_tiny', steps=300, mask=0.)
 CFAN_PRESETS = dict(
     smoke=replace(_QUICK, model_kw=(('size', (64, 32)),), weights='none', steps=24, batch_size=16, vocab=500, words=77),
     quick=_QUICK,

@@ -60,7 +60,7 @@ class TextTrain:
 
 TEXT_PRESETS = dict(
     smoke=TextTrain(model_kw=(('size', (64, 32)),), weights='none', steps=24, batch_size=16, vocab=500),
-    quick=TextTrain(),
+    quick=TextTrain(mask=0.),
     full=TextTrain('cfam_b16', steps=12_000, lr=1e-5, device='auto'),
     paper=TextTrain('cfam_b16', epochs=60, optimiser='adam', lr=1e-5, bias_mult=2., weight_decay=4e-5, eps=1e-3,
                     schedule='cosine', clip=0., augment='bot', device='auto'))
@@ -179,6 +179,8 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
         start = Trained(model.eval().to(pick_device(s.device)), [], 0, 0, 0., key)
         if folder: start.save(folder)
         return start
+    if 'irr' in getattr(model, 'losses', ()) and not s.mask:
+        raise ValueError("mask=0, but losses has 'irr', which predicts masked words; give mask=.15, or leave 'irr' out")
     extras = [masked_tokens(tok, s.mask)] if s.mask else []
     if s.bridge != 'none': extras.append(Bridges(table.where(split='train'), s.bridge, model.size, s.augment))
     loader = Batches(captioned(table), s.batch_size, model.size, tok, seed, 'caption', augment=s.augment, extras=extras)
