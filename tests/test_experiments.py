@@ -210,8 +210,8 @@ def test_cfam_trained_on_several_folders(tmp_path):
                           methods="cfam", data_root=str(data))
     assert {(r["extra"]["trained_on"], r["extra"]["test"]) for r in done.metrics["rows"]} == {
         (a, "ufine3c") for a in ("icfg-pedes", "rstpreid", "ufine6926")} and len(done.rows) == 3
-    assert {r["dataset"] for r in done.rows} == {"ufine3c"} and {r["extra"]["test_set"]["gallery"]["ids"]
-                                                                  for r in done.metrics["rows"]} == {6}
+    assert {r["dataset"] for r in done.rows} == {"ufine3c"}
+    assert {r["extra"]["test_set"]["gallery"]["ids"] for r in done.metrics["rows"]} == {6}
     beside = {p.stem.rpartition("_")[2]: pd.read_csv(p) for p in done.folder.glob("beside_table_*")}
     assert set(beside) == {"2", "4"} and all(set(f.dataset) == {"UFine3C"} for f in beside.values())
     assert {"ICFG-PEDES", "RSTPReid", "UFine6926"} <= set(beside["2"].source)
