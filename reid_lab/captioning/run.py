@@ -366,6 +366,7 @@ def error_bars(frame, # From `measure_audit`, of one factor
         for i, stage in enumerate(stages):
             v = frame[frame.stage == stage][[*KINDS]]
             half = stats.t.ppf(.975, len(v) - 1)*v.std()/len(v)**.5 if len(v) > 1 else None
+            if half is not None: half = half.where(half > 0)        # seeds that agree give no interval
             at = np.arange(len(KINDS)) + (i - (len(stages) - 1)/2)*wide
             ax.bar(at, v.mean(), wide*.92, yerr=half, label=stage, color=COLOURS[i % 7], ecolor='#333333',
                    error_kw=dict(lw=.8, capsize=2))
