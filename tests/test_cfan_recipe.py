@@ -10,7 +10,7 @@ from reid_lab.datasets import DATASETS, export_world
 from reid_lab.learner import Callback
 from reid_lab.models.cfan import RELEASED_RATES
 from reid_lab.recipes.cfan import (CFAN_PRESETS, METHODS, STUDIES, TITLES, GateLog, aerial_case, gate_batches,
-                                   gate_values, method_settings, pair_similarities, run_method, sight_rows,
+                                   gate_values, method_settings, triplet_similarities, run_method, sight_rows,
                                    triplet_rows)
 from reid_lab.recipes.study import label
 from reid_lab.recipes.text import captioned, new_text_model, text_key, train_text
@@ -160,7 +160,8 @@ def test_looking_at_the_gate_does_not_change_a_training(case):
 def test_similarities_of_pairs(case):
     s = method_settings(dict(name="direct"), "smoke")
     model = new_text_model(case.table, s).eval()
-    found, f = pair_similarities(model, case, 5), triplets(case.table.where(split="train")).drop_duplicates("pid")[:5]
+    found = triplet_similarities(model, case, 5)
+    f = triplets(case.table.where(split="train")).drop_duplicates("pid")[:5]
     row = dict(zip(case.table["path"], range(len(case.table))))
     img = torch.stack([torch.from_numpy(case.table.images([row[p]], model.size)[0].copy()).permute(2, 0, 1)/255.
                        for p in f.aerial])

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['METHODS', 'TITLES', 'CFAN_PRESETS', 'MODEL_ARGS', 'STUDIES', 'Method', 'method_settings', 'AerialCase', 'aerial_case',
-           'triplet_rows', 'pair_similarities', 'GateLog', 'gate_values', 'gate_batches', 'sight_rows', 'run_method']
+           'triplet_rows', 'triplet_similarities', 'GateLog', 'gate_values', 'gate_batches', 'sight_rows', 'run_method']
 
 # %% ../../nbs/91_recipes.cfan.ipynb #664e1dd5
 from dataclasses import dataclass, fields, replace
@@ -142,7 +142,7 @@ def triplet_rows(case:AerialCase, # Its training triplets
     return out
 
 
-def pair_similarities(model, # Has `encode_image` and `encode_text`
+def triplet_similarities(model, # Has `encode_image` and `encode_text`
     case:AerialCase, # Its training triplets
     n:int=200, # Triplets
     ) -> dict: # Name -> cosines

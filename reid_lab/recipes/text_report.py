@@ -107,14 +107,13 @@ def transfer_gap(rows:pd.DataFrame, # Of one method
 def beside_paper(runs:pd.DataFrame, # Rows of `run_method`
     tables, # Ids as printed
     paper:str='cfam', # Key of `PAPERS`
-    keys=[k for k in KEYS if k != 'mINP'], # Metrics that it prints
+    keys=('R1', 'R5', 'R10', 'mAP', 'mSD'), # Metrics that it prints
     ) -> dict: # Table -> frame of `compare`, for tables with a dataset of the run
     "Means over seeds below the published rows of the same datasets; World rows and validation splits are left out"
     real = runs[[not (is_world(t) or text_setting(t).world) for t in runs.test]]
     real = real[real.split == 'test'] if len(real) else real
-    keys = list(keys)
     groups = real.groupby(['variant', 'train', 'test'], sort=False) if len(real) else ()
-    ours = [dict(f[keys].mean(), method=f'{v} ({f.model.iat[0]})', dataset=t if on == t else f'{on}->{t}',
+    ours = [dict(f[[*keys]].mean(), method=f'{v} ({f.model.iat[0]})', dataset=t if on == t else f'{on}->{t}',
                  test_set=f.test_set.iat[0]) for (v, on, t), f in groups]
     out = {}
     for t in tables:
