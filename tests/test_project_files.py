@@ -280,7 +280,7 @@ def hook(tmp_path_factory):
         (root/name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT/name, root/name)
     for name in ("nbs", "tests", "benchmarks", "reid_lab"): (root/name).mkdir()
-    (root/"nbs"/"10_sums.ipynb").write_text(notebook(HOOK_NB))
+    (root/"nbs"/"100_sums.ipynb").write_text(notebook(HOOK_NB))
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     env |= dict(PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", VENV="none",
                 HOME=str(root.parent), IN_TEST="")
@@ -315,7 +315,7 @@ def test_hooks_pass_on_a_good_project(project):
 def test_export_hook_finds_a_stale_module(project):
     root, check = project
     changed = [(k, s.replace("a + a", "2*a")) for k, s in HOOK_NB]
-    (root/"nbs"/"10_sums.ipynb").write_text(notebook(changed))
+    (root/"nbs"/"100_sums.ipynb").write_text(notebook(changed))
     run = check("export")
     assert run.returncode == 1 and "reid_lab/sums.py" in run.stdout and "2*a" in (root/"reid_lab"/"sums.py").read_text()
     assert check("export").returncode == 0
@@ -330,10 +330,10 @@ def test_export_hook_finds_a_module_that_git_does_not_know(project):
 
 def test_clean_hook_finds_metadata_and_keeps_tags(project):
     root, check = project
-    path = root/"nbs"/"10_sums.ipynb"
+    path = root/"nbs"/"100_sums.ipynb"
     path.write_text(notebook(HOOK_NB, collapsed=True, tags=["parameters"]))
     run = check("clean")
-    assert run.returncode == 1 and "nbs/10_sums.ipynb" in run.stdout
+    assert run.returncode == 1 and "nbs/100_sums.ipynb" in run.stdout
     assert "'nbdev_clean' changed these files" in run.stdout
     meta = [c["metadata"] for c in json.loads(path.read_text())["cells"]]
     assert {json.dumps(m) for m in meta} == {'{"tags": ["parameters"]}'}
@@ -341,7 +341,7 @@ def test_clean_hook_finds_metadata_and_keeps_tags(project):
 
 def test_lint_hook_finds_a_broken_rule(project):
     root, check = project
-    (root/"nbs"/"10_sums.ipynb").write_text(notebook([("markdown", "# Sums"), *HOOK_NB[1:]]))
+    (root/"nbs"/"100_sums.ipynb").write_text(notebook([("markdown", "# Sums"), *HOOK_NB[1:]]))
     run = check("lint")
     assert run.returncode == 1 and "[title]" in run.stdout
 

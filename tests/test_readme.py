@@ -45,7 +45,7 @@ def make(folder, cells):
     "A project with one notebook besides the index"
     (folder/"nbs").mkdir()
     one = {"cells": [{"cell_type": "markdown", "metadata": {}, "source": ["# Sums\n", "> Adding things"]}]}
-    (folder/"nbs"/"10_sums.ipynb").write_text(json.dumps(one))
+    (folder/"nbs"/"100_sums.ipynb").write_text(json.dumps(one))
     (folder/"nbs"/"index.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4,
                                                         "nbformat_minor": 5}))
 
@@ -62,15 +62,15 @@ def test_cells_become_markdown(readme, tmp_path):
     table = {"output_type": "execute_result",
              "data": {"text/html": ["<style>p</style><table></table>"], "text/plain": "x"}}
     make(tmp_path, [md("# T\n> one"),
-                    md("see [a](../figures/a.jpg), [b](10_sums.ipynb), [c](https://x.org)\n"
+                    md("see [a](../figures/a.jpg), [b](100_sums.ipynb), [c](https://x.org)\n"
                        f"{readme.START}\nold\n{readme.END}"),
                     code("#| hide\nsecret = 1"),
                     code("#| eval: true\nprint(1)", {"output_type": "stream", "name": "stdout", "text": "1\n2\n"}),
                     code("plot()", picture, table)])
     files = readme.build(tmp_path)
     out = files["README.md"].decode()
-    assert "[a](figures/a.jpg), [b](nbs/10_sums.ipynb), [c](https://x.org)" in out
-    assert "old" not in out and "| [10_sums](nbs/10_sums.ipynb) | Sums: adding things |" in out
+    assert "[a](figures/a.jpg), [b](nbs/100_sums.ipynb), [c](https://x.org)" in out
+    assert "old" not in out and "| [100_sums](nbs/100_sums.ipynb) | Sums: adding things |" in out
     assert "secret" not in out and "```python\nprint(1)\n```\n\n    1\n    2\n" in out
     assert files["figures/readme_4_0.png"] == b"hi" and "![readme_4_0](figures/readme_4_0.png)" in out
     assert "<table></table>" in out and "<style>" not in out

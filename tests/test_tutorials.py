@@ -41,7 +41,7 @@ class Tutorial:
         self.title = next(t for kind, t in blocks if kind == "markdown")
         self.default_exp, self.last, self.imports = [t for kind, t in blocks if kind == "python"]
         self.commands = next(t for kind, t in blocks if kind == "bash").splitlines()
-        self.notebook = re.search(r"Write `(nbs/\d\d_[\w.]+\.ipynb)`", self.steps)[1]
+        self.notebook = re.search(r"Write `(nbs/\d{3}_[\w.]+\.ipynb)`", self.steps)[1]
         text = re.search(r"all cells of the sections (.*?) of this\s+tutorial", self.steps, re.S)[1]
         self.sections = re.findall(r"\*([^*]+)\*", text)
         target = re.search(r"^2\. In \[([\w.]+)\]", self.steps, re.M)[1]
@@ -223,7 +223,7 @@ from reid_lab.cli import main
 main(['list', 'models', 'stripes_tiny'])""").splitlines()
     assert said[:3] == [str(copy.root/"reid_lab"/"__init__.py"), "True False tiny", "4"]
     assert said[3] == "stripes_tiny: PCB, ECCV 2018; tiny, reads images; needs n_ids"
-    assert "38_models.stripes" in (copy.root/"README.md").read_text(encoding="utf-8")
+    assert "380_models.stripes" in (copy.root/"README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -266,17 +266,23 @@ print(published_table('cmpm', 'cited').R1.tolist(), main(['list', 'experiments']
     assert "[49.37, 43.51] 0\n" in said
 
 
+def free_numbers(said, taken):
+    "The numbers of `161 to 179 are`, none of them taken, and those next to them taken"
+    first, last = map(int, re.fullmatch(r"(\d{3})\s+to\s+(\d{3})\s+are", said).groups())
+    free = {f"{n:03}" for n in range(first, last + 1)}
+    assert not free & taken and {f"{first - 1:03}", f"{last + 1:03}"} & taken, said
+    return free
+
+
 @pytest.mark.parametrize("name", ["01_add_a_dataset.ipynb", "02_add_a_model.ipynb"])
 def test_the_steps_can_be_read(name):
     t = Tutorial(name)
     registry, lines, (first, last) = t.record()
     assert re.fullmatch(rf"{registry}\.update\(\{{?", first) and last in (")", "})") and lines
     assert first in t.steps.replace("`", "") and registry in t.steps and t.title.count("\n") == 1
-    taken = {p.name[:2] for p in (ROOT/"nbs").glob("[0-9][0-9]_*.ipynb")}
+    taken = {p.name[:3] for p in (ROOT/"nbs").glob("[0-9][0-9][0-9]_*.ipynb")}
     number, free = Path(t.notebook).name[:2], re.search(r"The number is free \(([^)]*) (?:are|is)\)", t.steps)[1]
-    ranges = [(int(a), int(b or a)) for a, b in re.findall(r"(\d\d)(?: to (\d\d))?", free)]
-    numbers = {f"{n:02}" for a, b in ranges for n in range(a, b + 1)}
-    assert number in numbers and not numbers & taken, f"not free: {numbers & taken}"
+    assert number in free_numbers(free, taken)
     heads = re.findall(r"^## (.+)", "\n".join(source(c) for c in t.cells if c["cell_type"] == "markdown"), re.M)
     assert set(t.sections) <= set(heads) and len(t.sections) >= 2
 
@@ -287,11 +293,10 @@ def test_the_files_of_a_paper_can_be_read():
     assert set(page.files) == page.table("new") - exports and set(page.edits) == page.table("edited") - exports
     assert len(page.table("new")) == 7 and len(page.table("edited")) == 2
     assert not [f for f in page.table("new") if (ROOT/f).exists()]
-    taken = {p.name[:2] for p in (ROOT/"nbs").glob("[0-9][0-9]_*.ipynb")}
-    said = re.findall(r"(\d\d) is free \(([^)]*)\)", "\n".join(map(source, page.cells)))
-    assert [n for n, _ in said] == ["48", "87"]
-    for n, others in said:      # the free numbers of the ten, as the page names them
-        assert {*re.findall(r"\d\d", others)} == {f"{n[0]}{i}" for i in range(10)} - taken
+    taken = {p.name[:3] for p in (ROOT/"nbs").glob("[0-9][0-9][0-9]_*.ipynb")}
+    said = re.findall(r"(\d{3}) is free \(([^)]*)\)", "\n".join(map(source, page.cells)))
+    assert [n for n, _ in said] == ["480", "870"]
+    for n, others in said: assert n in free_numbers(others, taken)
     kinds = {path: [kind for kind, _ in cells] for path, cells in page.files.items()}
     assert all(k[0] == "markdown" for f, k in kinds.items() if f.endswith(".ipynb"))
     assert [k for f, k in kinds.items() if not f.endswith(".ipynb")] == [["code"], ["code"]]

@@ -1,7 +1,7 @@
 """House rules that a program can check, over the JSON of notebooks and the syntax trees of their code and of scripts.
 
     python tools/check_nbs.py                 # notebooks under nbs/, modules under reid_lab/, scripts in SCRIPTS
-    python tools/check_nbs.py nbs/10_*.ipynb  # some notebooks or scripts
+    python tools/check_nbs.py nbs/10?_*.ipynb  # some notebooks or scripts
     python tools/check_nbs.py --quiet         # errors only
 
 Each finding names the file, the cell of a notebook (counted from 1) or the line of a script, the rule and what to do.
@@ -25,7 +25,7 @@ RULES = {  # rule -> (severity, remedy)
     "merge": ("error", "finish the merge; no line may start with a merge marker"),
     "title": ("error", "make the first cell markdown with exactly `# Title` and `> one line` of at most 90 characters"),
     "default-exp": ("error", "give a numbered notebook exactly one `#| default_exp module`, in its second cell"),
-    "name": ("error", "call the file NN_module.ipynb after its `default_exp`, NN being two digits"),
+    "name": ("error", "call the file NNN_module.ipynb after its `default_exp`, NNN being three digits"),
     "order": ("error", "import only from notebooks with lower numbers, or renumber"),
     "number": ("error", "give each notebook of a folder a number of its own"),
     "export-length": ("error", "split the cell, or say why not in its second line: `# long: reason`"),
@@ -242,7 +242,7 @@ def check_shape(nb):
     if not size or not re.match(r"# \S", title[0]) or not re.match(r"> \S", title[1]) or size > MAX["title"]:
         yield nb.found("title", first, f"{size} characters" if size > MAX["title"] else "")
     if nb.numbered:
-        name = re.match(r"(\d\d)_(.+)\.ipynb$", nb.path.name)
+        name = re.match(r"(\d{3})_(.+)\.ipynb$", nb.path.name)
         if len(nb.default_exp) != 1 or nb.default_exp[0][0].n != 2:
             yield nb.found("default-exp", text=f"{len(nb.default_exp)} found")
         if not name or (nb.module and name[2] != nb.module): yield nb.found("name", text=f"default_exp {nb.module}")
@@ -474,7 +474,7 @@ def plain_assignment(s):
 
 def check_order(nbs, package):
     "Exported code imports only from notebooks with lower numbers"
-    number = {nb.module: nb.path.name[:2] for nb in nbs if nb.numbered and nb.module}
+    number = {nb.module: nb.path.name[:3] for nb in nbs if nb.numbered and nb.module}
     for nb in (n for n in nbs if n.numbered and n.module):
         for c in nb.code:
             if not c.exported: continue
@@ -492,7 +492,7 @@ def check_numbers(nbs):
     "No two notebooks of a folder carry the same number"
     first = {}
     for nb in nbs:
-        m = re.match(r"\d\d", nb.path.name)
+        m = re.match(r"\d+", nb.path.name)
         if m and (other := first.setdefault((nb.path.parent, m[0]), nb)) is not nb:
             yield nb.found("number", text=f"{m[0]} is that of {other.path.name}")
 

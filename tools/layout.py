@@ -3,7 +3,7 @@
     python tools/layout.py           # print the table; write figures/layout.svg, figures/flow.svg and the page's table
     python tools/layout.py --check   # exit code 1 if that would change anything or a lower number imports a higher one
 
-A decade of notebook numbers is an area. A module may import modules of lower numbers only, so the numbers are an order
+A hundred of notebook numbers is an area. A module may import modules of lower numbers only, so the numbers are an order
 in which the library can be read and tested, and no circle can arise.
 """
 import ast
@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, FIGURE, FLOW = "nbs/docs/00_architecture.ipynb", "figures/layout.svg", "figures/flow.svg"
 START, END = "<!-- layout: made by tools/layout.py -->", "<!-- end of layout -->"
-AREAS = {  # decade -> (name, what it holds, what it may not hold)
+AREAS = {  # hundreds -> (name, what it holds, what it may not hold)
     "0": ("Core and data", "checks, seeds, paths; `ReidTable`, tokenizers, batches, dataset layouts",
           "models, metrics"),
     "1": ("World and datasets", "the rendered benchmark, cross sets, the registry of datasets, protocols", "training"),
@@ -25,9 +25,10 @@ AREAS = {  # decade -> (name, what it holds, what it may not hold)
     "3": ("Weights and image models", "where networks start, backbones, BoT, TransReID, CLIP-ReID", "training"),
     "4": ("Text-to-image models, registry", "two towers, CAMeL, the registry of all models", "training"),
     "5": ("Training and adaptation", "the loop, meta-learning, test-time adaptation", "the papers' protocols"),
-    "6": ("Results and figures", "published numbers, result rows, paper figures, caption writers, faithfulness",
+    "6": ("Results and figures", "published numbers, result rows, paper figures, caption writers",
           "computing metrics"),
-    "7": ("Analysis", "maps, camera bias, word masking, the bias report, visibility, attention, captioning", "widgets"),
+    "7": ("Analysis", "maps, camera bias, word masking, the bias report, captioning, visibility, attention and its "
+          "faithfulness", "widgets"),
     "8": ("Recipes", "studies, trained folders, what each paper trains and measures", "drawing"),
     "9": ("Widgets and running", "interactive views, parameters, runs, sweeps, command line", "methods"),
 }
@@ -59,7 +60,7 @@ def imported(path, root, package):
 def modules(root=ROOT, package="reid_lab"):
     "Every numbered notebook, lowest first"
     found = []
-    for nb in sorted((root/"nbs").glob("[0-9][0-9]_*.ipynb")):
+    for nb in sorted((root/"nbs").glob("[0-9][0-9][0-9]_*.ipynb")):
         number, name = nb.stem.split("_", 1)
         path = root/package/f"{name.replace('.', '/')}.py"
         if path.exists(): found.append((path, Module(number, name, len(path.read_text(encoding="utf-8").splitlines()))))
@@ -84,12 +85,11 @@ def table(mods):
         own = [m for m in mods if m.area == a]
         if not own: continue
         uses = sorted({area_of[n] for m in own for n in m.imports} - {a})
-        free = 10 - len({m.number for m in own})
-        rows.append(f"| {a}x | {name} | {', '.join(f'{m.number[1]} `{m.name}`' for m in own)} "
+        rows.append(f"| {a}xx | {name} | {', '.join(f'{m.number[1:]} `{m.name}`' for m in own)} "
                     f"| {sum(m.lines for m in own)} ({100*sum(m.lines for m in own)/total:.0f} %) "
-                    f"| {', '.join(f'{u}x' for u in uses) or 'none'} | {free} | {holds} | {never} |")
-    head = ("| decade | area | modules | lines | imports | free numbers | holds | never |\n"
-            "|---|---|---|---|---|---|---|---|")
+                    f"| {', '.join(f'{u}xx' for u in uses) or 'none'} | {holds} | {never} |")
+    head = ("| numbers | area | modules | lines | imports | holds | never |\n"
+            "|---|---|---|---|---|---|---|")
     return "\n".join([head, *rows, "", f"{len(mods)} modules, {total} lines, {sum(len(m.imports) for m in mods)} "
                       f"imports between modules, {len(upward(mods))} of them upward. Largest module: "
                       f"`{max(mods, key=lambda m: m.lines).name}`, {max(m.lines for m in mods)} lines."])
@@ -125,11 +125,11 @@ def draw(mods):
 
 
 BOXES = {  # text -> (x, y, numbers of its notebooks)
-    "dataset folder": (0, 0, "05, 06, 18"), "World": (0, 60, "10 - 15"), "ReidTable": (160, 30, "01"),
-    "batches": (310, 30, "02, 03"), "model": (460, 0, "30 - 49"), "strategy, Learner": (460, 60, "50 - 53"),
-    "trained folder": (620, 30, "81"), "Embeddings": (160, 150, "20"), "adaptation": (310, 150, "56"),
-    "ranking, metrics": (460, 150, "21, 22"), "result rows": (620, 150, "61"),
-    "tables, figures": (780, 150, "60 - 63"), "analysis, views": (310, 220, "70 - 94")}
+    "dataset folder": (0, 0, "060 - 090, 180"), "World": (0, 60, "100 - 150"), "ReidTable": (160, 30, "020"),
+    "batches": (310, 30, "030, 040"), "model": (460, 0, "300 - 490"), "strategy, Learner": (460, 60, "500 - 530"),
+    "trained folder": (620, 30, "810"), "Embeddings": (160, 150, "200"), "adaptation": (310, 150, "560"),
+    "ranking, metrics": (460, 150, "220, 230"), "result rows": (620, 150, "610"),
+    "tables, figures": (780, 150, "600 - 640"), "analysis, views": (310, 220, "700 - 780")}
 ARROWS = ("dataset folder > ReidTable", "World > ReidTable", "ReidTable > batches", "batches > model",
           "batches > strategy, Learner", "model > trained folder", "strategy, Learner > trained folder",
           "Embeddings > adaptation", "adaptation > ranking, metrics", "ranking, metrics > result rows",

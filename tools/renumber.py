@@ -1,7 +1,7 @@
 """Give notebooks other numbers or module names, and everything that refers to them.
 
-    python tools/renumber.py 07_data.text=02_data.text 04_data.render=14_world.render     # one or several
-    python tools/renumber.py --dry 20_losses=24_losses                                    # say what would change
+    python tools/renumber.py 070_data.text=020_data.text 045_data.render=140_world.render     # one or several
+    python tools/renumber.py --dry 200_losses=240_losses                                    # say what would change
 
 For each OLD=NEW the notebook is renamed, its `default_exp` follows the new name, and all references are rewritten at
 once (so numbers can be exchanged): links and names of notebooks in prose, imports and dotted names of modules in
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-NAME = re.compile(r"(\d\d)_([a-z][\w]*(?:\.[a-z][\w]*)*)$")
+NAME = re.compile(r"(\d{3})_([a-z][\w]*(?:\.[a-z][\w]*)*)$")
 TEXTS = ("*.md", "*.py", "*.ini", "*.cff", "Makefile", ".ci/run", "tests/**/*.py", "tools/*.py", "tools/*.md",
          "benchmarks/*.py", "results/*.md", ".github/**/*")
 
@@ -29,7 +29,7 @@ def parse(pairs, nbs):
         old, _, new = pair.partition("=")
         for name in (old, new):
             if not NAME.match(name):
-                sys.exit(f"{name!r} in {pair!r} is no notebook name such as 04_data.loaders; write OLD=NEW")
+                sys.exit(f"{name!r} in {pair!r} is no notebook name such as 040_data.loaders; write OLD=NEW")
         if not (nbs/f"{old}.ipynb").exists(): sys.exit(f"there is no nbs/{old}.ipynb; see `ls nbs`")
         if old in moves: sys.exit(f"{old} is named twice")
         if old != new: moves[old] = new
@@ -37,13 +37,13 @@ def parse(pairs, nbs):
         if list(moves.values()).count(new) > 1: sys.exit(f"{new} is the new name of two notebooks")
         if (nbs/f"{new}.ipynb").exists() and new not in moves:
             sys.exit(f"nbs/{new}.ipynb exists; move it too, or choose another name")
-        twin = [p.stem for p in nbs.glob(f"{new[:2]}_*.ipynb") if p.stem not in moves and p.stem not in (old, new)]
-        if twin: sys.exit(f"number {new[:2]} belongs to {twin[0]}; move it too, or choose another number")
+        twin = [p.stem for p in nbs.glob(f"{new[:3]}_*.ipynb") if p.stem not in moves and p.stem not in (old, new)]
+        if twin: sys.exit(f"number {new[:3]} belongs to {twin[0]}; move it too, or choose another number")
     return moves
 
 
 def module(name):
-    "`data.text` of `07_data.text`"
+    "`data.text` of `070_data.text`"
     return NAME.match(name)[2]
 
 
