@@ -13,8 +13,8 @@ from reid_lab.metrics import retrieval_metrics
 from reid_lab.models.zoo import MODELS, list_models
 from reid_lab.recipes.cfam import METHODS, STUDIES, TABLE_8, TITLES, method_settings, run_method, sort_setting
 from reid_lab.recipes.study import label, setting_folder
-from reid_lab.recipes.text import (TEXT_PRESETS, load_text, masked_tokens, new_text_model, score_text, text_key,
-                                   text_optimiser, text_settings, text_tokenizer, train_text)
+from reid_lab.recipes.text import (TEXT_PRESETS, load_text, loss_gradients, masked_tokens, new_text_model, score_text,
+                                   text_batches, text_key, text_optimiser, text_settings, text_tokenizer, train_text)
 from reid_lab.text_protocols import LEVELS, both_ways, load_setting, text_case, text_setting, transfer_matrix
 
 
@@ -226,6 +226,40 @@ def test_every_method_logs_its_losses(fine):
         terms = {k for k in train_text(fine, s, quiet=True).log[-1] if k.endswith("_loss")}
         if m.losses: assert terms == {f"{k}_loss" for k in m.losses.split("+")}, name
         else: assert len(terms) >= 3, name
+
+
+def test_gradients_of_losses_are_those_of_backward_at_the_towers(fine):
+    "Each loss alone through `backward`; weights scale norms and leave directions; the new parts are left out"
+    s = method_settings(dict(name="cfam"), "smoke")
+    torch.manual_seed(0)
+    model = new_text_model(fine, s)
+    batch = text_batches(fine, s, model).batch(0, 0)
+    found = loss_gradients(model, batch)
+    assert list(found.index) == ["gs", "ls", "m", "cid"] and found.share.max() == 1
+    for k in found.index:
+        model.zero_grad()
+        (one := model.train()(batch)[f"{k}_loss"]).backward()
+        norm = sum(p.grad.square().sum() for n, p in model.named_parameters()
+                   if p.grad is not None and not n.startswith(model.new_parts)).sqrt().item()
+        assert found.value[k] == pytest.approx(one.item(), rel=1e-5) and found.norm[k] == pytest.approx(norm, rel=1e-3)
+    model.zero_grad()
+    model.loss_weights = dict(m=10., cid=10.)
+    heavy = loss_gradients(model, batch)
+    assert np.allclose(heavy.norm/found.norm, [1, 1, 10, 10], rtol=1e-3) and np.allclose(heavy.cosine, found.cosine, atol=1e-3)
+    with pytest.raises(ValueError, match="trains nothing"): loss_gradients(NoLoss(), batch)
+
+
+class NoLoss(torch.nn.Module):
+    def forward(self, batch): return {}
+
+
+def test_the_weight_of_the_pair_losses_reaches_the_model(fine):
+    s = method_settings(dict(name="cfam", pair_weight=100.), "smoke")
+    model = new_text_model(fine, s)
+    assert model.loss_weights == dict(m=100., cid=100.)
+    assert not new_text_model(fine, method_settings(dict(name="cfam"), "smoke")).loss_weights
+    with pytest.raises(ValueError, match="pair_weight"): method_settings(dict(name="irra", pair_weight=2.), "smoke")
+    with pytest.raises(ValueError, match="pair_weight=2.0.*none"): method_settings(dict(name="gs", pair_weight=2.), "smoke")
 
 
 def test_equal_pairs_and_the_rows_of_table_8():

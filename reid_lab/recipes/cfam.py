@@ -43,7 +43,8 @@ TITLES = {k: m.title for k, m in METHODS.items()}
 TABLE_8 = ('itc', 'gs', 'gs_ls', 'gs_ls_m', 'cfam')
 
 # %% ../../nbs/890_recipes.cfam.ipynb #b6cf0494
-MODEL_ARGS = ('losses', 'queries', 'depth', 'hidden', 'heads', 'wiring', 'shared', 'hard_by', 'tau', 'mask_text')
+MODEL_ARGS = ('losses', 'queries', 'depth', 'hidden', 'heads', 'wiring', 'shared', 'hard_by', 'tau', 'mask_text',
+              'pair_weight')    # the last: of matcher and identity loss
 _TRAIN = tuple(f.name for f in fields(TextTrain))
 
 
@@ -67,6 +68,12 @@ def _of_family(model, family):
                      f"{[n for n, r in MODELS.items() if r.family in known]}, or train it with train_text")
 
 
+def _pair_weights(losses, w):
+    own = tuple((k, w) for k in ('m', 'cid') if k in losses.split('+'))
+    if own: return own
+    raise ValueError(f"pair_weight={w} is the weight of the losses 'm' and 'cid', and losses={losses!r} has none of them")
+
+
 def method_settings(setting:dict, # See `sort_setting`
     preset:str='quick', # Key of `TEXT_PRESETS`
     **changes, # Fields of `TextTrain`; a given `lr` or `steps` is taken as it is
@@ -85,6 +92,7 @@ def method_settings(setting:dict, # See `sort_setting`
     given = {**({'losses': m.losses} if m.losses else {}), **clean, **model}
     if model and m.family != 'cfam':
         raise ValueError(f"{sorted(model)} are arguments of CFAM, and {s.model!r} is none; leave them out")
+    if (w := given.pop('pair_weight', None)) is not None: given['loss_weights'] = _pair_weights(given['losses'], w)
     return replace(s, model_kw=(*[(k, v) for k, v in s.model_kw if k not in given], *given.items()))
 
 # %% ../../nbs/890_recipes.cfam.ipynb #3c400aee
@@ -129,7 +137,10 @@ STUDIES = dict(
         'itc', 'cfam', train=('coarse//generated', 'fine//generated'), weights=('none',), steps=(800,))), seeds=5,
         run=_ON(*(f'{x}//generated' for x in _LEVELS)), shows=('matrix',)),
     losses=Study('losses one by one', (*grid('start'), *grid(*TABLE_8, 'gs_irr', 'irra', train=('fine',))),
-                 ('Table 8',), 5, run=_ON(*_LEVELS)),
+                 ('Table 8',), 5, run=_ON(*_LEVELS), shows=('gradients',)),
+    pair_weight=Study('weight of matcher and identity loss', tuple(grid(
+        'cfam', pair_weight=(0., 1., 10., 100., 1000.))), seeds=3, chooses=True, run=_ON(*_LEVELS),
+        axes=Axes('pair_weight', 'weight of matcher and identity loss', 'method', 'test'), shows=('gradients',)),
     decoder=Study('decoder', (*grid('cfam', shared=(True, False), depth=(1, 2, 3, 4)),
                               *grid('cfam', queries=(8, 16, 20)), *grid('cfam', wiring=('cross-first',))),
                   ('Table 9',), 3, run=_ON(*_LEVELS)),

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['TEXT_PRESETS', 'TextTrain', 'text_settings', 'text_tokenizer', 'text_optimiser', 'text_schedule', 'masked_tokens',
-           'new_text_model', 'text_key', 'captioned', 'train_text', 'load_text', 'score_text', 'search_path',
-           'load_search']
+           'new_text_model', 'text_key', 'captioned', 'text_batches', 'train_text', 'load_text', 'loss_gradients',
+           'score_text', 'search_path', 'load_search']
 
 # %% ../../nbs/880_recipes.text.ipynb #5857135c
-import hashlib
+import copy, hashlib
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 import pandas as pd
@@ -160,6 +160,18 @@ def captioned(table:ReidTable, # Any split
     return train.where(captions=lambda cs: [len(c) > 0 for c in cs]) if 'grounds' in train.frame else train
 
 
+def text_batches(table:ReidTable, # Its `train` rows, without junk, are used
+    s:TextTrain, # Settings
+    model, # Says the size of the images, has the tokenizer
+    seed:int=0, # Of the order and everything drawn
+    ) -> Batches:
+    "What a training sees"
+    extras = [masked_tokens(model.tokenizer, s.mask)] if s.mask else []
+    if s.bridge != 'none': extras.append(Bridges(table.where(split='train'), s.bridge, model.size, s.augment))
+    return Batches(captioned(table), s.batch_size, model.size, model.tokenizer, seed, 'caption', augment=s.augment,
+                   extras=extras)
+
+
 def train_text(table:ReidTable, # Its `train` rows, without junk, are used
     preset='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`
     seed:int=0, # Of initial weights, batches and everything drawn
@@ -181,9 +193,7 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
         return start
     if 'irr' in getattr(model, 'losses', ()) and not s.mask:
         raise ValueError("mask=0, but losses has 'irr', which predicts masked words; give mask=.15, or leave 'irr' out")
-    extras = [masked_tokens(tok, s.mask)] if s.mask else []
-    if s.bridge != 'none': extras.append(Bridges(table.where(split='train'), s.bridge, model.size, s.augment))
-    loader = Batches(captioned(table), s.batch_size, model.size, tok, seed, 'caption', augment=s.augment, extras=extras)
+    loader = text_batches(table, s, model, seed)
     steps = s.epochs*len(loader) or s.steps
     return fit(model, loader, steps, folder, key, label=f'{s.model}, seed {seed}', rows=20, saves=5, quiet=quiet,
                refresh=False, callbacks=callbacks, schedule=text_schedule(s, steps, len(loader)),
@@ -195,6 +205,23 @@ def load_text(folder, # A trained folder of `train_text`
     ) -> Trained:
     "A finished training from its folder"
     return load_trained(folder, device=device, tokenizer=load_tokenizer(Path(folder)/'tokenizer'))
+
+# %% ../../nbs/880_recipes.text.ipynb #d1e288c5
+def loss_gradients(model, # `model(batch)` gives one `..._loss` for each loss; its copy is used
+    batch:dict, # Of `text_batches`
+    ) -> pd.DataFrame: # Index: loss; its value, `norm` of its gradient, `share` of the largest, cosine with the first
+    "Gradients of each loss at the parameters that a start has values for (all but `new_parts`)"
+    net, new = copy.deepcopy(model).train(), tuple(getattr(model, 'new_parts', ()))
+    own = [p for n, p in net.named_parameters() if p.requires_grad and not (new and n.startswith(new))]
+    found = {k.removesuffix('_loss'): v for k, v in net(batch).items() if k.endswith('_loss')}
+    if not found: raise ValueError(f"{type(model).__name__} gives no `..._loss` for this batch; it trains nothing here")
+    def gradient(v): return torch.cat([g.flatten() for g in torch.autograd.grad(
+        v, own, retain_graph=True, allow_unused=True, materialize_grads=True)])
+    grads = {k: gradient(v) for k, v in found.items()}
+    norm, first = {k: g.norm().item() for k, g in grads.items()}, next(iter(grads.values()))
+    most = max(norm.values()) or 1.
+    return pd.DataFrame({k: dict(value=found[k].item(), norm=norm[k], share=norm[k]/most,
+                                 cosine=torch.cosine_similarity(g, first, dim=0).item()) for k, g in grads.items()}).T
 
 # %% ../../nbs/880_recipes.text.ipynb #b6dbd102
 def score_text(model, # Trained
