@@ -245,7 +245,8 @@ def test_gradients_of_losses_are_those_of_backward_at_the_towers(fine):
     model.zero_grad()
     model.loss_weights = dict(m=10., cid=10.)
     heavy = loss_gradients(model, batch)
-    assert np.allclose(heavy.norm/found.norm, [1, 1, 10, 10], rtol=1e-3) and np.allclose(heavy.cosine, found.cosine, atol=1e-3)
+    assert np.allclose(heavy.norm/found.norm, [1, 1, 10, 10], rtol=1e-3)
+    assert np.allclose(heavy.cosine, found.cosine, atol=1e-3)
     with pytest.raises(ValueError, match="trains nothing"): loss_gradients(NoLoss(), batch)
 
 
@@ -259,7 +260,8 @@ def test_the_weight_of_the_pair_losses_reaches_the_model(fine):
     assert model.loss_weights == dict(m=100., cid=100.)
     assert not new_text_model(fine, method_settings(dict(name="cfam"), "smoke")).loss_weights
     with pytest.raises(ValueError, match="pair_weight"): method_settings(dict(name="irra", pair_weight=2.), "smoke")
-    with pytest.raises(ValueError, match="pair_weight=2.0.*none"): method_settings(dict(name="gs", pair_weight=2.), "smoke")
+    with pytest.raises(ValueError, match="pair_weight=2.0.*none"):
+        method_settings(dict(name="gs", pair_weight=2.), "smoke")
 
 
 def test_equal_pairs_and_the_rows_of_table_8():
