@@ -37,7 +37,7 @@ class Method:
     loss: tuple = ()            # (argument, value) of the model
     tower: str = ''             # family of the model, if it is another than the preset's
     lr_mult: float = .2         # peak rate over the preset's, from a start, at quick and smoke
-    scratch_mult: float = 8.    # the same, from random numbers; where these were not searched, those of BoT
+    scratch_mult: float = 8.    # the same, from random numbers; searched for the parts of DMG-Net; else that of BoT
     cameras: bool = False       # statistics of each test camera are estimated
     published: tuple = ()       # names of its rows in Tables 4 and 6
 
@@ -47,7 +47,7 @@ METHODS = {
     'softmax': Method('Softmax', loss=(('metric', 'none'),), published=('Softmax',)),
     'center': Method('BoT + center', loss=(('center', 5e-4),), published=('Center Loss',)),
     'circle': Method('BoT + circle', loss=(('metric', 'circle'),), published=('Circle Loss',)),
-    'agw': Method('AGW', tower='agw', published=('AGW',)),
+    'agw': Method('AGW', tower='agw', lr_mult=2/3, published=('AGW',)),
     'bot_double': Method('BoT, 2x images', batches=2),
     'bot_long': Method('BoT, 2x steps', epochs=2),
     'halves': Method('BoT on both halves', 'halves', (('virtual', False), ('md', 0.)), 2),
@@ -57,8 +57,8 @@ METHODS = {
                  published=('BoT + meta-generalization',)),
     'dmg': Method('DMG-Net', 'halves', (), 2, lr_mult=1/15, published=('DMG-Net',)),
     'mldg': Method('MLDG', 'halves', (('md', 0.), ('support', 1.), ('second_order', True)), 2),
-    'reptile': Method('Reptile', 'domains', batches=2),
-    'cbn': Method('CBN', 'cameras', batches=2, cameras=True, published=('CBN',)),
+    'reptile': Method('Reptile', 'domains', batches=2, lr_mult=2/3),
+    'cbn': Method('CBN', 'cameras', batches=2, lr_mult=2/3, cameras=True, published=('CBN',)),
     'start': Method('Start alone (control)', epochs=0),
     'none': Method('No training (control)')}
 TITLES = {k: m.title for k, m in METHODS.items()}
