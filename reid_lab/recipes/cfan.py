@@ -298,5 +298,6 @@ STUDIES = dict(
     scratch_rates=Study('peak rates from random numbers', tuple(grid(
         'direct', 'bridge', 'cfan', weights=('none',), steps=(600,), lr=(5e-4, 1e-3, 2e-3, 4e-3))),
         seeds=2, chooses=True, axes=Axes('lr', 'peak rate')),
-    rates=Study('peak rates', tuple(grid('direct', 'bridge', 'cda', 'fta', 'cfan', lr=(6.25e-5, 1.25e-4, 2.5e-4, 5e-4))),
-                seeds=2, chooses=True, axes=Axes('lr', 'peak rate')))
+    rates=Study('peak rates', tuple(grid(
+        'direct', 'bridge', 'cda', 'fta', 'cfan', lr=(6.25e-5, 1.25e-4, 2.5e-4, 5e-4))), seeds=2, chooses=True,
+        axes=Axes('lr', 'peak rate')))
