@@ -71,7 +71,7 @@ def _of_family(model, family):
 def _pair_weights(losses, w):
     own = tuple((k, w) for k in ('m', 'cid') if k in losses.split('+'))
     if own: return own
-    raise ValueError(f"pair_weight={w} is the weight of the losses 'm' and 'cid', and losses={losses!r} has none of them")
+    raise ValueError(f"pair_weight={w} is the weight of 'm' and 'cid', and losses={losses!r} has none of them")
 
 
 def method_settings(setting:dict, # See `sort_setting`
