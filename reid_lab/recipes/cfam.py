@@ -34,9 +34,9 @@ METHODS = {
     'start': Method('Start alone (control)', 'gs', steps=0),
     'itc': Method('CLIP, InfoNCE', 'itc'),
     'gs': Method('+ global SDM', 'gs'),
-    'gs_ls': Method('+ local SDM', 'gs+ls'),
-    'gs_ls_m': Method('+ matcher', 'gs+ls+m'),
-    'cfam': Method('CFAM', 'gs+ls+m+cid'),
+    'gs_ls': Method('+ local SDM', 'gs+ls', lr_mult=.5),
+    'gs_ls_m': Method('+ matcher', 'gs+ls+m', lr_mult=.5),
+    'cfam': Method('CFAM', 'gs+ls+m+cid', lr_mult=.5),
     'gs_irr': Method('global SDM + masked words', 'gs+irr', mask=.15),
     'irra': Method('IRRA', family='irra', mask=.15)}
 TITLES = {k: m.title for k, m in METHODS.items()}
