@@ -223,7 +223,7 @@ def test_occlusion_is_what_the_occluder_hides(world):
 
 def test_facts_reach_the_table_and_the_figure(world):
     table = world.table()
-    rng, row = np.random.default_rng(0), np.arange(len(table))
+    rng = np.random.default_rng(0)
     g = Embeddings(rng.normal(size=(len(table), 8)), table["pid"], table["cam"], list(table["path"]))
     queries = table.text_queries("test")
     q = Embeddings(rng.normal(size=(len(queries), 8)), queries.pid, path=queries.path.tolist(),

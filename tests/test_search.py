@@ -210,7 +210,8 @@ def test_verification_is_that_of_all_pairs(distance, rate):
     same = q.pid[:, None] == known.pid
     hidden = same & (q.cam[:, None] == known.cam)
     s = np.sort(sim[~same])[::-1]; k = math.floor(rate*len(s))
-    assert (s >= t.value).sum() == k and s[k] < t.value <= s[k - 1] and t.n == len(s)
+    assert (s >= t.value).sum() == k and s[k] < t.value <= s[k - 1]
+    assert (t.n, t.reached) == (len(s), pytest.approx(k/len(s)))
     r = S.verification_rates(q, g, t, distance=distance, chunk=11)
     assert r["FMR"] == pytest.approx(100*k/len(s)) and r["different"] == len(s)
     kept = sim[same & ~hidden]
@@ -227,6 +228,16 @@ def test_verification_with_ties_and_both_signs():
         t = S.verification_threshold(q, g, rate, same_camera="keep")
         k = math.floor(rate*len(s))
         assert (s >= t.value).sum() <= k < (s >= s[k]).sum() and t.value == np.nextafter(s[k], np.float32(np.inf))
+
+
+def test_scores_that_share_their_upper_bits():
+    turn = lambda a, pid: Embeddings(np.stack([np.cos(a), np.sin(a)], 1).astype("f4"), pid)
+    rng = np.random.default_rng(0)
+    q, g = turn(.05*rng.random(20), range(20)), turn(.05*rng.random(20), range(20, 40))
+    s = S.comparable(q, g).block(0, 20).clone().double().numpy()
+    for rate in (.1, .5, .8):
+        t = S.verification_threshold(q, g, rate)
+        assert t.reached == pytest.approx((s >= t.value).mean()) and 0 <= rate - t.reached < .02
 
 
 def test_keys_keep_the_order_of_floats():
