@@ -5,7 +5,7 @@ import torch
 
 from reid_lab.embeddings import Embeddings
 from reid_lab.metrics import EmbeddingScores, MatrixScores, metrics_from_similarity, retrieval_metrics
-from reid_lab.retrieval import RetrievalResult, rank, rerank_itm, rerank_k_reciprocal, retrieve
+from reid_lab.retrieval import RetrievalResult, rank, rerank_itm, rerank_k_reciprocal, retrieve, rivals
 
 
 def people(n, seed, ids=10, cams=3, dim=8):
@@ -197,3 +197,36 @@ def test_queries_of_a_wider_type_are_not_cut():
     wide = q.with_emb(q.emb.double()*1e200)
     assert rerank_k_reciprocal(wide, g).block(0, 10).isfinite().all()
     assert (rank(wide, g, 5)[0] == rank(q, g, 5)[0]).all()
+
+
+@pytest.mark.parametrize("same_camera", ["drop", "keep"])
+def test_rivals_are_those_of_the_definition(same_camera):
+    rng = np.random.default_rng(5)
+    for trial in range(20):
+        Q, G = 6, int(rng.integers(2, 40))
+        sim = (rng.integers(0, 5, (Q, G))/4).astype("float32")
+        q = Embeddings(np.zeros((Q, 1)), rng.integers(-1, 4, Q), rng.integers(0, 2, Q))
+        g = Embeddings(np.zeros((G, 1)), rng.integers(-1, 4, G), rng.integers(0, 2, G))
+        if (g.pid == -1).all(): continue
+        got = rivals(q, g, same_camera=same_camera, scores=MatrixScores(sim), chunk=int(rng.integers(1, 6)))
+        for i, row in got.iterrows():
+            own = (g.pid == q.pid[i]) & (q.pid[i] != -1)
+            hidden = own & (g.cam == q.cam[i]) if same_camera == "drop" else np.zeros(G, bool)
+            right, wrong = np.flatnonzero(own & ~hidden), np.flatnonzero(~own & (g.pid != -1))
+            if len(right):
+                best = right[np.argsort(-sim[i, right], kind="stable")][0]
+                assert (row.right, row.right_score) == (best, sim[i, best])
+                assert row["first"] == 1 + (sim[i, wrong] >= sim[i, best]).sum()
+            else: assert (row.right, row.right_score, row["first"]) == (-1, -np.inf, 0)
+            if len(wrong):
+                best = wrong[np.argsort(-sim[i, wrong], kind="stable")][0]
+                assert (row.wrong, row.wrong_score) == (best, sim[i, best])
+            else: assert (row.wrong, row.wrong_score) == (-1, -np.inf)
+
+
+def test_rivals_of_an_unlabelled_gallery_are_everybody():
+    q, g = labelled(people(4, 0), -1), labelled(people(9, 1), -1)
+    near, best = rivals(q, g), rank(q, g, 1)
+    assert (near.right == -1).all() and (near.wrong == best[0][:, 0]).all()
+    assert np.allclose(near.wrong_score, best[1][:, 0])
+    with pytest.raises(ValueError, match="g has no rows"): rivals(q, g[:0])

@@ -28,7 +28,7 @@ AREAS = {  # hundreds -> (name, what it holds, what it may not hold)
     "6": ("Results and figures", "published numbers, result rows, paper figures, caption writers",
           "computing metrics"),
     "7": ("Analysis", "maps, camera bias, word masking, the bias report, captioning, visibility, attention and its "
-          "faithfulness", "widgets"),
+          "faithfulness, failures and tags, search", "widgets"),
     "8": ("Recipes", "studies, trained folders, what each paper trains and measures", "drawing"),
     "9": ("Widgets and running", "interactive views, parameters, runs, sweeps, command line", "methods"),
 }
