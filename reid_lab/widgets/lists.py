@@ -6,6 +6,7 @@
 __all__ = ['NO_QUERY', 'NO_RESULT', 'RankedList', 'summary']
 
 # %% ../../nbs/904_widgets.lists.ipynb #441b50bf
+from fastcore.basics import patch
 from traitlets import Int, Unicode
 from ..figures.views import list_card, message_card
 from .scene import Scene, SceneView
@@ -71,7 +72,8 @@ def _drawn(view): # -> dicts for `list_card`
                              chosen=it['row'] in view.selection.gallery) for it in items[lo:lo + view.k]]
 
 
-def _draw(self):
+@patch
+def draw(self:RankedList):
     "Query and page of results"
     s, query = self.scene, self.selection.query
     if query is None: return message_card(NO_QUERY, self.title)
@@ -80,6 +82,3 @@ def _draw(self):
     head |= dict(text=s.q.caption[query]) if s.q.caption is not None else dict(image=s.q_thumb.image(query))
     title = f'{self.title}: query {query} of {len(s.q)}, {summary(items)}'
     return list_card(head, page, title, NO_RESULT if not items else '', per_line=max(4, min(10, self.k)))
-
-
-RankedList.draw = _draw

@@ -13,7 +13,7 @@ from numbers import Integral
 from pathlib import Path
 from fastcore.basics import patch
 from PIL import Image
-from traitlets import Any, HasTraits, Unicode, observe, validate
+from traitlets import Any, HasTraits, TraitError, Unicode, observe, validate
 from ..core import check_choice
 from ..figures.base import PaperFigure
 from ..files import atomic_path
@@ -202,10 +202,14 @@ class View(HasTraits):
         return {k: getattr(self, k) for k in self.traits(ui=True)}
 
     def set(self, **state): # Of the view's own traits
-        "Set several values"
+        "Set several values: all of them, or none and an error"
         for k in state: check_choice(f'state of {type(self).__name__}', k, list(self.traits(ui=True)))
-        with self.hold_trait_notifications():
+        before = self.state()
+        try:
             for k, v in state.items(): setattr(self, k, v)
+        except (TraitError, ValueError, TypeError):
+            for k, v in before.items(): setattr(self, k, v)
+            raise
 
     def __repr__(self): return f"{type(self).__name__}: {self.content(self.selection.query)['label']}"
 
@@ -256,7 +260,7 @@ def heard(self:View, message): # dict: `select`, `ui`, `shown` or `need`
         if 'select' in message: self.selection.set(**message['select'])
         if 'ui' in message: self.set(**message['ui'])
         if 'need' in message: self._front.send(dict(library=self.library), [_packed(self.library)])
-    except (ValueError, TypeError, LookupError) as e: self.say(str(e))
+    except (TraitError, ValueError, TypeError, LookupError) as e: self.say(str(e))
 
 
 @patch
@@ -340,7 +344,8 @@ def page_html(views, # Of one selection
     return f"""<!doctype html>
 <html lang="en" data-theme="{theme}"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(title or views[0].title)}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(title or views[0].title)}</title>
 <style>{front_file('view.css')}{front_file('page.css')}</style></head>
 <body><h1>{html.escape(title)}</h1><main>
 {body}

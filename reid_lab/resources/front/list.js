@@ -58,7 +58,7 @@ function render({ model, el }) {
       "aria-selected": String(chosen.includes(item.row)), title: `gallery row ${item.row}${item.name ? `: ${item.name}` : ""}`,
       onclick: (event) => { at = i; choose(item.row, event.ctrlKey || event.metaKey || event.shiftKey); } },
       picture(item.thumb, alt), item.right === null ? null : h("span", { class: "rl-badge", "aria-hidden": "true" }, item.right ? "✓" : "✕"),
-      h("span", { class: "rl-line" }, h("b", {}, item.rank), h("span", {}, item.score.toFixed(3))), h("small", {}, `${who}${seen}`));
+      h("span", { class: "rl-line" }, h("b", {}, item.rank), h("span", {}, item.score.toFixed(3))), h("small", {}, h("span", {}, item.pid < 0 ? "id ?" : `id ${item.pid}`), item.cam === null ? null : h("span", {}, `cam ${item.cam}`)));
   };
 
   const query = (q) => {
@@ -90,6 +90,7 @@ function render({ model, el }) {
     foot.replaceChildren(
       h("span", {}, h("span", { class: "rl-badge rl-ok" }, "✓"), "same person"), h("span", {}, h("span", { class: "rl-badge rl-no" }, "✕"), "another person"),
       h("span", {}, "← → move · Enter select · ↑ ↓ query · Page ↑ ↓ turn"));
+    root.style.setProperty("--rl-k", k);
     root.onkeydown = (event) => keys(event, root);
     if (focused) root.querySelector(`[data-at="${at}"]`)?.focus({ preventScroll: true });
   });
