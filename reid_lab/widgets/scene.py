@@ -30,7 +30,7 @@ class Thumbnails:
             raise ValueError(f"images has {len(images)} rows for {n} embeddings; give the table that was embedded")
         self.images, self.n, self.names, self.height, self.root, self._made = images, n, names, height, root, {}
         if isinstance(images, ReidTable): self.names = images.frame.path.tolist()
-        elif names is None and self._files: self.names = [str(p) for p in images]
+        elif self._files: self.names = [str(p) for p in images]
 
     @property
     def _files(self):

@@ -288,10 +288,10 @@ def picture(self:View, dpi:int=100, # Pixels an inch
     return _small_png(Image.open(io.BytesIO(fig.picture(dpi))))
 
 
-def _small_png(image):
+def _small_png(image, colours=96):
     "Thumbnails take most of a picture, and hardly change with few colours"
     out = io.BytesIO()
-    image.convert('RGB').quantize(96, kmeans=1).save(out, 'PNG', optimize=True)
+    image.convert('RGB').quantize(colours, kmeans=1).save(out, 'PNG', optimize=True)
     return out.getvalue()
 
 
@@ -385,13 +385,15 @@ class Board(View):
     def front(self):
         "The live front ends in a box that wraps"
         from ipywidgets import Box, Layout
-        if self._front is None: self._front = Box([v.front() for v in self.views], layout=Layout(flex_flow='row wrap'))
+        if self._front is None:
+            self._front = Box([v.front() for v in self.views], layout=Layout(flex_flow='row wrap'))
+            for v in self.views: v.front().layout = Layout(flex='1 1 440px', min_width='0', max_width='960px')
         return self._front
 
-    def picture(self, dpi:int=100, # Pixels an inch
+    def picture(self, dpi:int=92, # Pixels an inch
         ) -> bytes: # PNG
         "The pictures of the views, one below the other"
         parts = [Image.open(io.BytesIO(v.picture(dpi))).convert('RGB') for v in self.views]
         out = Image.new('RGB', (max(p.width for p in parts), sum(p.height + 6 for p in parts) - 6), 'white')
         for i, p in enumerate(parts): out.paste(p, (0, sum(a.height + 6 for a in parts[:i])))
-        return _small_png(out)
+        return _small_png(out, 160)

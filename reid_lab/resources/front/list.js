@@ -75,7 +75,7 @@ function render({ model, el }) {
     if (Math.floor(at / k) !== page) at = page * k;
     const focused = root.contains(root.ownerDocument.activeElement) && root.ownerDocument.activeElement.dataset.at !== undefined;
     const items = (now.items ?? []).slice(page * k, page * k + k), n = (now.items ?? []).length;
-    head.replaceChildren(
+    fill(head,
       h("span", { class: "rl-title" }, title || "Ranked list"),
       h("span", { class: "rl-group" }, button("previous query", "‹", () => step(-1)),
         h("span", {}, chosen.query === null ? "no query" : `query ${chosen.query}`), button("next query", "›", () => step(1)),
@@ -84,10 +84,10 @@ function render({ model, el }) {
       n > k ? h("span", { class: "rl-group rl-push" }, button("previous page", "‹", () => turn(page - 1), page === 0),
         h("span", {}, `${page * k + 1}–${Math.min(n, page * k + k)} of ${n}`),
         button("next page", "›", () => turn(page + 1), page + 1 >= pages())) : null);
-    body.replaceChildren(...(now.query ? [query(now.query)] : []), now.message ? h("p", { class: "rl-message" }, now.message)
+    fill(body, now.query ? query(now.query) : null, now.message ? h("p", { class: "rl-message" }, now.message)
       : h("ol", { role: "listbox", "aria-label": "results, best first", "aria-multiselectable": "true" },
         items.map((item, i) => one(item, page * k + i, chosen.gallery, chosen.camera))));
-    foot.replaceChildren(
+    fill(foot,
       h("span", {}, h("span", { class: "rl-badge rl-ok" }, "✓"), "same person"), h("span", {}, h("span", { class: "rl-badge rl-no" }, "✕"), "another person"),
       h("span", {}, "← → move · Enter select · ↑ ↓ query · Page ↑ ↓ turn"));
     root.style.setProperty("--rl-k", k);

@@ -4,7 +4,7 @@ function unpack(text, kind) {
 }
 
 function render({ model, el }) {
-  let points = null, plotted = null, plotly = null, marks = null;
+  let points = null, plotted = null, plotly = null;
   const webgl = Boolean(document.createElement("canvas").getContext("webgl"));
   const plot = h("div", { class: "rl-plot" }), tip = h("div", { class: "rl-tip", hidden: true });
 
@@ -30,28 +30,40 @@ function render({ model, el }) {
     const paint = (ids) => ids.map((i) => colours[group.codes[i]]);
     const pick = (query) => all.filter((i) => on(i) && points.query[i] === query);
     const off = all.filter((i) => !on(i)), gallery = pick(0), queries = pick(1);
-    const size = all.length > 6000 ? 4 : all.length > 1500 ? 5.5 : 7;
+    const size = all.length > 6000 ? 4 : all.length > 1500 ? 5 : 6;
     return [trace(off, { size: size - 1, color: "#8a939c", opacity: 0.13 }, { hoverinfo: "skip" }),
       trace(gallery, { size, color: paint(gallery), opacity: 0.75 }),
-      trace(queries, { size: size + 3, color: paint(queries), symbol: "triangle-up", opacity: 0.95, line: { width: 0 } })];
+      trace(queries, { size: size + 2.5, color: paint(queries), symbol: "triangle-up", opacity: 0.95, line: { width: 0 } })];
   };
 
-  const above = () => { // the query, its neighbours, what is chosen
-    const { at, near } = model.get("now"), { gallery } = model.get("select"), style = getComputedStyle(el.firstChild);
-    const ink = style.getPropertyValue("--rl-ink").trim() || "#222", accent = style.color;
-    const line = near && at ? near.flatMap((n) => [at, n, { x: null, y: null }]) : [];
-    const ring = (list, marker) => ({ type: "scatter", mode: "markers", hoverinfo: "skip", showlegend: false,
-      x: list.map((p) => p.x), y: list.map((p) => p.y), marker });
-    const where = new Map(); // gallery row -> point
-    if (gallery.length) points.row.forEach((r, i) => { if (!points.query[i]) where.set(r, i); });
-    const chosen = gallery.map((r) => (near ?? []).find((n) => n.row === r) ?? (where.has(r)
-      ? { x: points.x[where.get(r)], y: points.y[where.get(r)] } : null)).filter(Boolean);
-    return [{ type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false, x: line.map((p) => p.x), y: line.map((p) => p.y),
-      line: { color: accent, width: 0.8 }, opacity: 0.45 },
-    ring((near ?? []).filter((n) => n.right !== false), { size: 12, symbol: "circle-open", color: accent, line: { width: 1.6 } }),
-    ring((near ?? []).filter((n) => n.right === false), { size: 10, symbol: "x-thin", color: accent, line: { width: 1.8, color: accent } }),
-    ring(chosen, { size: 19, symbol: "circle-open", color: "#d55e00", line: { width: 2.6 } }),
-    ring(at ? [at] : [], { size: 17, symbol: "triangle-up", color: accent, line: { width: 2, color: "#ffffff" } })];
+  // The query, its neighbours and what is chosen: an SVG above the points, so that a step redraws no point.
+  const svg = (tag, attrs) => {
+    const node = document.createElementNS(plot.querySelector("svg").namespaceURI, tag);
+    Object.entries(attrs).forEach(([key, value]) => node.setAttribute(key, value));
+    return node;
+  };
+  let over = null;
+  const above = () => {
+    const { xaxis, yaxis, _size: edge } = plot._fullLayout ?? {};
+    if (!xaxis) return;
+    const { at, near } = model.get("now"), { gallery } = model.get("select"), where = new Map(); // gallery row -> point
+    const place = (p) => [xaxis.l2p(p.x) + edge.l, yaxis.l2p(p.y) + edge.t];
+    if (gallery.length) points.row.forEach((r, i) => { if (!points.query[i]) where.set(r, { x: points.x[i], y: points.y[i] }); });
+    const drawn = [], path = (d, kind) => drawn.push(svg("path", { d, class: kind }));
+    const ring = ([x, y], r, kind) => drawn.push(svg("circle", { cx: x, cy: y, r, class: kind }));
+    for (const n of near ?? []) {
+      const [x, y] = place(n);
+      if (at) path(`M${place(at)}L${[x, y]}`, "rl-line");
+      if (n.right === false) path(`M${[x - 4, y - 4]}l8,8m0,-8l-8,8`, "rl-near");
+      else ring([x, y], 6, "rl-near");
+    }
+    for (const r of gallery) {
+      const p = (near ?? []).find((n) => n.row === r) ?? where.get(r);
+      if (p) ring(place(p), 10, "rl-chosen");
+    }
+    if (at) { const [x, y] = place(at); path(`M${[x, y - 10]}l9,16h-18z`, "rl-at"); }
+    over ??= plot.parentNode.insertBefore(svg("svg", { class: "rl-over", "aria-hidden": "true" }), tip);
+    over.replaceChildren(...drawn);
   };
 
   const step = (by) => {
@@ -93,11 +105,11 @@ function render({ model, el }) {
         onclick: (event) => select(model, { camera: event.shiftKey && active[0] !== null ? [active[0], values[i]]
           : camera === values[i] || (Array.isArray(camera) && camera.includes(values[i])) ? null : values[i] }) }, inside);
     };
-    foot.replaceChildren(...names.map(one), h("span", { class: "rl-mute" }, "▲ query  ● gallery  ○ near, right  ✕ near, wrong"));
+    fill(foot, ...names.map(one), h("span", { class: "rl-mute" }, "▲ query  ● gallery  ○ near, right  ✕ near, wrong"));
   };
 
   const layout = () => ({ margin: { l: 4, r: 4, t: 4, b: 4 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    xaxis: { visible: false }, yaxis: { visible: false, scaleanchor: "x" }, dragmode: "pan", hovermode: "closest", hoverdistance: 8, uirevision: 1 });
+    xaxis: { visible: false }, yaxis: { visible: false }, dragmode: "pan", hovermode: "closest", hoverdistance: 8, uirevision: 1 });
 
   const busy = { now: Promise.resolve() };
   const redraw = async (all) => {
@@ -105,26 +117,22 @@ function render({ model, el }) {
     if (!plot.isConnected) return;
     if (all || !plotted) {
       plotted = base();
-      marks = plotted.length;
-      await plotly.react(plot, [...plotted, ...above()], layout(), { displaylogo: false, responsive: true, scrollZoom: true,
+      await plotly.react(plot, plotted, layout(), { displaylogo: false, responsive: true, scrollZoom: true,
         modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage"] });
       if (!plot.dataset.wired) {
         plot.dataset.wired = "1";
         plot.on("plotly_click", clicked);
         plot.on("plotly_hover", hover);
+        plot.on("plotly_afterplot", above);
+        plot.on("plotly_relayouting", above);
         plot.on("plotly_unhover", () => { tip.hidden = true; });
       }
-    } else {
-      const now = above();
-      await plotly.restyle(plot, { x: now.map((t) => t.x), y: now.map((t) => t.y) }, now.map((_, i) => marks + i));
     }
+    above();
     el.firstChild.dataset.marks = JSON.stringify({ query: model.get("select").query, near: (model.get("now").near ?? []).length,
       on: plotted[1].x.length + plotted[2].x.length, chosen: model.get("select").gallery.length, colour: model.get("ui").colour });
   };
   let drawn = {};
-
-  const theme = new MutationObserver(() => { drawn = {}; busy.now = busy.now.then(() => redraw(true)); });
-  theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
 
   const stop = card(model, el, "map", ({ head, body, foot, root }, changed) => {
     if (changed.has("fixed")) { points = read(); drawn = {}; }
@@ -132,12 +140,12 @@ function render({ model, el }) {
     if (!points.groups[ui.colour]) return;
     const choice = h("select", { "aria-label": "colour by", onchange: (event) => setState(model, { colour: event.target.value }) },
       Object.keys(points.groups).map((name) => h("option", { value: name, selected: name === ui.colour }, name)));
-    head.replaceChildren(h("span", { class: "rl-title" }, ui.title), h("label", { class: "rl-group" }, "colour", choice),
+    fill(head, h("span", { class: "rl-title" }, ui.title), h("label", { class: "rl-group" }, "colour", choice),
       h("span", { class: "rl-group" }, button("previous query", "‹", () => step(-1)),
         h("span", {}, chosen.query === null ? "no query" : `query ${chosen.query}`), button("next query", "›", () => step(1))),
       h("span", { class: "rl-mute" }, now.summary ?? ""),
       chosen.camera === null ? null : h("span", { class: "rl-push" }, button("show all cameras", "show all cameras", () => select(model, { camera: null }))));
-    if (!plot.parentNode) body.replaceChildren(plot, tip);
+    if (!plot.parentNode) fill(body, plot, tip);
     keys(foot);
     root.onkeydown = (event) => {
       const acts = { ArrowDown: () => step(1), ArrowUp: () => step(-1), Escape: () => select(model, { gallery: [], camera: null }) };
@@ -151,5 +159,5 @@ function render({ model, el }) {
     drawn = want;
     busy.now = busy.now.then(() => redraw(all));
   });
-  return () => { theme.disconnect(); stop(); if (plotly) plotly.purge(plot); };
+  return () => { stop(); if (plotly) plotly.purge(plot); };
 }

@@ -8,7 +8,12 @@ function h(tag, attrs = {}, ...kids) {
     if (key.startsWith("on")) el.addEventListener(key.slice(2), value);
     else el.setAttribute(key, value === true ? "" : value);
   }
-  el.append(...kids.flat(9).filter((kid) => kid !== null && kid !== undefined && kid !== "")
+  return fill(el, ...kids);
+}
+
+// Replace what an element holds; nothing is left out, not written.
+function fill(el, ...kids) {
+  el.replaceChildren(...kids.flat(9).filter((kid) => kid !== null && kid !== undefined && kid !== "")
     .map((kid) => (kid instanceof Node ? kid : String(kid))));
   return el;
 }
