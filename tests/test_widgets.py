@@ -1,4 +1,4 @@
-"""Contracts of every interactive view: what it must do with nothing, with odd labels, with hostile text, and when saved"""
+"""Contracts of every interactive view: with nothing selected, odd labels, hostile text, and when it is saved"""
 import base64
 import gc
 import json
@@ -90,8 +90,8 @@ def test_state_can_be_set_and_is_checked(make):
     with pytest.raises(ValueError, match="choose one of"): make(make_scene(), size=3)
     view.heard(dict(ui=dict(title="from the browser"), select=dict(query=7)))
     assert (view.title, view.selection.query) == ("from the browser", 7)
-    for wrong in (dict(select=dict(query=99)), dict(select=dict(camera=77)), dict(ui=dict(title=3)), dict(ui=dict(a=1))):
-        view.heard(wrong)
+    for select in (dict(query=99), dict(camera=77)): view.heard(dict(select=select))
+    for ui in (dict(title=3), dict(a=1)): view.heard(dict(ui=ui))
     assert (view.title, view.selection.query, view.selection.camera) == ("from the browser", 7, None)
 
 
@@ -181,8 +181,8 @@ def test_boards_share_one_selection():
 
 def test_selection_refuses_and_stays():
     sel = Selection(3, 5, [0, 2], n_words=[4, 0, 2], query=0, words=[3])
-    for wrong in (dict(query=3), dict(query=True), dict(gallery=[5]), dict(camera=1), dict(camera=(0, 1)), dict(words=[4]),
-                  dict(query=1, words=[0]), dict(query=2, gallery=[1], camera="all")):
+    for wrong in (dict(query=3), dict(query=True), dict(gallery=[5]), dict(camera=1), dict(camera=(0, 1)),
+                  dict(words=[4]), dict(query=1, words=[0]), dict(query=2, gallery=[1], camera="all")):
         with pytest.raises((ValueError, TypeError), match="choose|one of|remain|words|integers"): sel.set(**wrong)
         assert sel.state() == dict(query=0, gallery=[], camera=None, words=[3]), wrong
     sel.query = np.int64(2)
@@ -200,7 +200,8 @@ rng = np.random.default_rng(0); n = 5000
 pid, cam = np.arange(n) % 250, np.arange(n) % 6
 e = Embeddings((rng.normal(size=(250, 32))[pid] + rng.normal(size=(n, 32))).astype("float32"), pid, cam)
 colour = rng.integers(40, 220, (250, 3))
-paint = lambda rows: [np.clip(colour[pid[r]] + rng.integers(-25, 25, (64, 32, 3)), 0, 255).astype("uint8") for r in rows]
+crop = lambda r: np.clip(colour[pid[r]] + rng.integers(-25, 25, (64, 32, 3)), 0, 255).astype("uint8")
+paint = lambda rows: [crop(r) for r in rows]
 scene = Scene(e[:500], e[500:], lambda rows: paint([r + 500 for r in rows]), paint, query=1)
 points = FeatureMap(scene, project_pair(e[:500], e[500:], "pca", n=n))
 # %%
