@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,18 @@ pytestmark = [pytest.mark.browser,
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    "(address, token) of a JupyterLab that knows nothing of the user's settings"
-    home, token = tmp_path_factory.mktemp("jupyter"), secrets.token_hex(8)
+    "(address, token) of a JupyterLab on this tree"
+    with serve(ROOT, tmp_path_factory.mktemp("jupyter")) as found: yield found
+
+
+@contextmanager
+def serve(root, home, **env):
+    "(address, token) of a JupyterLab on the folder `root` that knows nothing of the user's settings"
+    token = secrets.token_hex(8)
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    env = dict(os.environ, IN_TEST="1", OMP_NUM_THREADS="1",
+    env = dict(os.environ, IN_TEST="1", OMP_NUM_THREADS="1", **env,
                REID_LAB_CACHE=os.environ.get("REID_LAB_CACHE") or str(home/"cache"))
     for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR",
                  "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR"):
@@ -47,7 +54,7 @@ def lab(tmp_path_factory):
     server = subprocess.Popen(
         [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
          "--ServerApp.port_retries=0",
-         f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={ROOT}", "--allow-root", "--expose-app-in-browser",
+         f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={root}", "--allow-root", "--expose-app-in-browser",
          "--LabApp.news_url=None",
          "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"], env=env, stdout=log, stderr=log,
                               start_new_session=True)

@@ -46,7 +46,7 @@ def library_map(nbs):
     head = "| notebook | what is in it |\n|---|---|"
     out = []
     for digit, (name, *_) in AREAS.items():
-        rows = [row(p, nbs) for p in sorted(nbs.glob(f"{digit}[0-9]_*.ipynb"))]
+        rows = [row(p, nbs) for p in sorted(nbs.glob(f"{digit}[0-9][0-9]_*.ipynb"))]
         if rows: out += [f"**{name}**", "\n".join([head, *rows])]
     for name, folder in (("Documents", "docs"), ("Tutorials", "tutorials"),
                          ("Experiments, run by papermill or `reid_lab run`", "experiments")):

@@ -1,0 +1,228 @@
+"""Contracts of every interactive view: with nothing selected, odd labels, hostile text, and when it is saved"""
+import base64
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+
+from reid_lab.analysis.maps import project_pair
+from reid_lab.embeddings import Embeddings
+from reid_lab.widgets.lists import RankedList
+from reid_lab.widgets.maps import FeatureMap
+from reid_lab.widgets.scene import Scene, SceneView
+from reid_lab.widgets.view import Board, Selection, View, mime_bundle, page_html
+
+ROOT = Path(__file__).resolve().parents[1]
+EVIL = "</script><img src=x onerror=alert(1)>"
+VIEWS = {"list": (RankedList, RankedList),
+         "map": (FeatureMap, lambda scene, **kw: FeatureMap(scene, project_pair(scene.q, scene.g, "pca"), **kw))}
+LABELS = {  # what may be odd about identities and cameras -> (pid, cam) of 60 rows
+    "ordinary": (np.arange(60) % 12, np.arange(60) % 5), "one camera": (np.arange(60) % 12, np.zeros(60, int)),
+    "one identity": (np.zeros(60, int), np.arange(60) % 5), "one of each": (np.zeros(60, int), np.zeros(60, int)),
+    "unknown identities": (np.full(60, -1), np.arange(60) % 5), "no cameras": (np.arange(60) % 12, None),
+    "some junk": (np.arange(60) % 13 - 1, np.arange(60) % 5)}
+
+
+def embedded(labels="ordinary", n=60):
+    pid, cam = LABELS[labels]
+    emb = np.random.default_rng(0).normal(size=(n, 8)).astype("float32") + np.eye(n, 8)
+    return Embeddings(emb, pid, cam, path=[f"folder/{i}.jpg" for i in range(n)])
+
+
+def make_scene(labels="ordinary", **kw):
+    e = embedded(labels)
+    return Scene(e[:20], e[20:], **kw)
+
+
+@pytest.fixture(params=VIEWS)
+def make(request): return VIEWS[request.param][1]
+
+
+def subclasses(cls): return {s for c in cls.__subclasses__() for s in (c, *subclasses(c))}
+
+
+def test_every_view_is_under_contract():
+    ours = {c for c in subclasses(View) if c.__module__.startswith("reid_lab.widgets.")}
+    assert ours - {SceneView, Board} == {cls for cls, _ in VIEWS.values()}
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_odd_labels_give_a_picture_and_words(make, labels):
+    view = make(make_scene(labels))
+    pictures = set()
+    for query in (None, 3):
+        view.selection.query = query
+        content = view.content(query)
+        json.dumps(content, allow_nan=False)
+        assert content["label"] and repr(view).endswith(content["label"])
+        pictures.add(view.picture())
+    assert len(pictures) == 2 and all(p.startswith(b"\x89PNG") and len(p) < 60_000 for p in pictures)
+
+
+def test_the_picture_stands_alone_where_nobody_is_live(make):
+    view = make(make_scene(query=1))
+    bundle = mime_bundle(view)
+    assert set(bundle) == {"text/plain", "image/png"} and base64.b64decode(bundle["image/png"]) == view.picture()
+    assert view._front is None, "no widget may be made"
+
+
+def test_the_widget_stands_beside_the_picture_where_somebody_is(make, monkeypatch):
+    monkeypatch.setenv("REID_LAB_WIDGETS", "on")
+    view = make(make_scene(query=1))
+    bundle = mime_bundle(view)
+    assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == view.front().model_id
+    assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
+    assert len(json.dumps([view.front().now, view.front().fixed])) < 100_000
+    view.front().close()
+
+
+def test_state_can_be_set_and_is_checked(make):
+    view = make(make_scene(query=1), title="one")
+    before = view.picture()
+    view.title = "another"
+    assert view.picture() != before and view.state()["title"] == "another"
+    with pytest.raises(ValueError, match="Did you mean 'title'"): view.set(titel="x")
+    with pytest.raises(ValueError, match="choose one of"): make(make_scene(), size=3)
+    view.heard(dict(ui=dict(title="from the browser"), select=dict(query=7)))
+    assert (view.title, view.selection.query) == ("from the browser", 7)
+    for select in (dict(query=99), dict(camera=77)): view.heard(dict(select=select))
+    for ui in (dict(title=3), dict(a=1)): view.heard(dict(ui=ui))
+    assert (view.title, view.selection.query, view.selection.camera) == ("from the browser", 7, None)
+
+
+def test_a_change_of_the_selection_reaches_all_views_once():
+    scene = make_scene(query=1)
+    views, told = [make(scene) for _, make in VIEWS.values()], []
+    for view in views:
+        view.front()
+        view.heard(dict(shown=1))
+        view._front.observe(lambda change: told.append(change["new"]["label"]), "now")
+    views[0].heard(dict(select=dict(query=4)))
+    assert len(told) == len(views) and all("query 4" in t for t in told)
+    assert all(v.front().select["query"] == 4 for v in views)
+    scene.scores = -scene.ranker.scores.block(0, 20).clone()
+    assert len(told) == 2*len(views), "another ranking is told too"
+    views[0].selection.gallery = (2,)
+    assert len(told) == 2*len(views) and all(v.front().select["gallery"] == [2] for v in views)
+    for view in views: view.front().close()
+
+
+def test_views_that_are_gone_are_not_told():
+    scene, told = make_scene(query=1), []
+    class Told(RankedList):
+        def _selected(self, new): told.append(new)
+    view = Told(scene)
+    scene.selection.query = 2
+    del view
+    gc.collect()
+    scene.selection.query = 3
+    assert told == [dict(query=2)]
+
+
+def test_hostile_text_stays_text(make):
+    e = embedded()
+    text = Embeddings(e.emb[:20], e.pid[:20], caption=[f"a man {EVIL} in red"]*20)
+    gallery = Embeddings(e.emb[20:], e.pid[20:], e.cam[20:], path=[f"{EVIL}{i}.jpg" for i in range(40)],
+                         columns=dict(site=np.array([EVIL]*40)))
+    view = make(Scene(text, gallery, query=3), title=EVIL)
+    page = page_html([view], title=EVIL, queries=[3])
+    assert "<img" not in page and "&lt;img" in page and "\\u003cimg" in page
+    assert page.count("</script>") == page.count("<script") and view.picture().startswith(b"\x89PNG")
+
+
+def test_front_ends_write_text_only():
+    for path in (ROOT/"reid_lab"/"resources"/"front").glob("*.js"):
+        text = path.read_text(encoding="utf-8")
+        found = [w for w in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "http:", "https:")
+                 if w in text]
+        assert not found, (path.name, found)
+
+
+def test_a_lost_image_is_a_box_with_its_name(tmp_path):
+    from PIL import Image
+    files = [tmp_path/f"crop{i}.png" for i in range(40)]
+    for f in files: Image.new("RGB", (32, 64), "red").save(f)
+    e = embedded()
+    view = RankedList(Scene(e[:20], e[20:], files, query=0))
+    first, second = (it["row"] for it in view.content(0)["items"][:2])
+    files[first].unlink()
+    files[second].write_text("<html>")
+    view = RankedList(Scene(e[:20], e[20:], files, query=0))
+    thumbs = [it["thumb"] for it in view.content(0)["items"][:3]]
+    assert thumbs[0] == dict(missing=f"crop{first}.png") and thumbs[1] == dict(missing=f"crop{second}.png")
+    assert thumbs[2]["uri"].startswith("data:image/jpeg;base64,") and view.picture().startswith(b"\x89PNG")
+
+
+def test_a_page_needs_nothing_else(make, tmp_path):
+    view = make(make_scene(query=1))
+    page = view.to_html(tmp_path/"page.html", queries=range(3)).read_text(encoding="utf-8")
+    ours = page.split('<script type="text/plain"')[0]
+    assert "default-src 'none'" in page and "http:" not in ours and "https:" not in ours
+    assert not [a for a in ('src="', 'href="', "@import", "url(") if a in ours]
+    assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
+    with pytest.raises(ValueError, match="theme='blue'"): view.to_html(tmp_path/"other.html", theme="blue")
+    assert not (tmp_path/"other.html").exists()
+
+
+def test_boards_share_one_selection():
+    scene = make_scene(query=1)
+    board = Board(*(make(scene) for _, make in VIEWS.values()))
+    before = board.picture()
+    scene.selection.query = 2
+    assert board.picture() != before and repr(board).count("query 2") == 2
+    with pytest.raises(ValueError, match=r"views\[1\] has another selection"):
+        Board(RankedList(scene), RankedList(make_scene()))
+
+
+def test_selection_refuses_and_stays():
+    sel = Selection(3, 5, [0, 2], n_words=[4, 0, 2], query=0, words=[3])
+    for wrong in (dict(query=3), dict(query=True), dict(gallery=[5]), dict(camera=1), dict(camera=(0, 1)),
+                  dict(words=[4]), dict(query=1, words=[0]), dict(query=2, gallery=[1], camera="all")):
+        with pytest.raises((ValueError, TypeError), match="choose|one of|remain|words|integers"): sel.set(**wrong)
+        assert sel.state() == dict(query=0, gallery=[], camera=None, words=[3]), wrong
+    sel.query = np.int64(2)
+    assert sel.state() == dict(query=2, gallery=[], camera=None, words=[])
+
+
+CELLS = """import numpy as np
+from reid_lab.embeddings import Embeddings
+from reid_lab.analysis.maps import project_pair
+from reid_lab.widgets.scene import Scene
+from reid_lab.widgets.lists import RankedList
+from reid_lab.widgets.maps import FeatureMap
+from reid_lab.widgets.view import Board
+rng = np.random.default_rng(0); n = 5000
+pid, cam = np.arange(n) % 250, np.arange(n) % 6
+e = Embeddings((rng.normal(size=(250, 32))[pid] + rng.normal(size=(n, 32))).astype("float32"), pid, cam)
+colour = rng.integers(40, 220, (250, 3))
+crop = lambda r: np.clip(colour[pid[r]] + rng.integers(-25, 25, (64, 32, 3)), 0, 255).astype("uint8")
+paint = lambda rows: [crop(r) for r in rows]
+scene = Scene(e[:500], e[500:], lambda rows: paint([r + 500 for r in rows]), paint, query=1)
+points = FeatureMap(scene, project_pair(e[:500], e[500:], "pca", n=n))
+# %%
+Board(points, RankedList(scene))
+""".split("# %%\n")
+
+
+def write_notebook(path):
+    cells = [nbformat.v4.new_code_cell(c) for c in CELLS]
+    kernel = dict(name="python3", display_name="python3", language="python")
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=dict(kernelspec=kernel)), path)
+    return path
+
+
+def test_a_plain_papermill_run_stores_a_picture_and_no_widget(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    out = tmp_path/"out.ipynb"
+    subprocess.run([sys.executable, "-m", "papermill", "-k", "python3", "--no-progress-bar",
+                    str(write_notebook(tmp_path/"in.ipynb")), str(out)], check=True, capture_output=True, timeout=600)
+    nb = nbformat.read(out, 4)
+    (shown,) = nb.cells[1].outputs
+    assert "widgets" not in nb.metadata and set(shown.data) == {"text/plain", "image/png"}
+    assert base64.b64decode(shown.data["image/png"]).startswith(b"\x89PNG") and out.stat().st_size < 300_000
+    print(f"saved notebook: {out.stat().st_size/1000:.0f} kB")

@@ -1,0 +1,115 @@
+"""Views in a real browser: JupyterLab with a kernel, and a page without one"""
+import json
+
+import pytest
+from test_browser import CHROMIUM, FLAGS, serve
+from test_widgets import ROOT, VIEWS, make_scene, write_notebook
+
+from reid_lab.widgets.view import Board
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the dev extra is not installed")
+pytestmark = [pytest.mark.browser,
+              pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine (apt-get install chromium)")]
+WEBGL = ["--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]    # drawn by the processor
+PANEL = "window.jupyterapp?.shell?.currentWidget"
+ANSWER = """async () => {
+  const list = document.querySelector(".rl-list"), map = document.querySelector(".rl-map"), old = list.dataset.drawn;
+  const marks = map.dataset.marks, start = performance.now();
+  list.querySelector('button[aria-label="next query"]').click();
+  const seen = () => list.dataset.drawn !== old && list.querySelector("figure") && map.dataset.marks !== marks;
+  while (!seen() && performance.now() - start < 30000) await new Promise(requestAnimationFrame);
+  return performance.now() - start;
+}"""
+POINT = """() => {
+  const plot = document.querySelector(".rl-plot"), layout = plot._fullLayout, trace = plot.data[2];
+  const box = plot.getBoundingClientRect();
+  const place = (i) => [layout.xaxis.l2p(trace.x[i]) + layout._size.l, layout.yaxis.l2p(trace.y[i]) + layout._size.t];
+  const apart = (a, b) => Math.hypot(a[0] - b[0], a[1] - b[1]);
+  const far = (i) => Math.min(...trace.x.map((_, j) => j === i ? 1e9 : apart(place(i), place(j))));
+  const best = [...trace.x.keys()].slice(0, 200).reduce((a, b) => far(b) > far(a) ? b : a);
+  return place(best).map((v, d) => v + (d ? box.top : box.left));
+}"""
+
+
+def opened(p, **kw):
+    browser = p.chromium.launch(executable_path=CHROMIUM, args=[f for f in FLAGS if f != "--disable-gpu"] + WEBGL)
+    page, broken = browser.new_page(viewport=dict(width=1280, height=1000), **kw), []
+    page.on("pageerror", lambda e: broken.append(str(e)))
+    page.set_default_timeout(150_000)
+    return browser, page, broken
+
+
+def marks(page): return json.loads(page.evaluate("document.querySelector('.rl-map').dataset.marks"))
+
+
+def wait_for_mark(page, test):
+    page.wait_for_function(f"JSON.parse(document.querySelector('.rl-map').dataset.marks).{test}")
+
+
+def head(page): return page.evaluate("document.querySelector('.rl-list .rl-head').textContent")
+
+
+def test_map_and_list_follow_each_other_in_jupyterlab(tmp_path, capsys):
+    notebook = write_notebook(tmp_path/"views.ipynb")
+    home = tmp_path/"home"
+    home.mkdir()
+    with serve(tmp_path, home, PYTHONPATH=str(ROOT)) as (address, token), playwright.sync_playwright() as p:
+        browser, page, broken = opened(p)
+        page.goto(f"{address}/lab/tree/views.ipynb?token={token}&reset", wait_until="domcontentloaded")
+        page.wait_for_function(f"{PANEL}?.context?.sessionContext?.session?.kernel?.status === 'idle'")
+        page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')", None)
+        page.wait_for_selector(".rl-map[data-marks]")
+        page.wait_for_selector(".rl-list[data-drawn]")
+        times = [page.evaluate(ANSWER) for _ in range(4)]
+        assert marks(page)["query"] == 5 and "query 5" in head(page)
+        page.focus(".rl-list")
+        for key in ("ArrowRight", "Enter"): page.keyboard.press(key)
+        wait_for_mark(page, "chosen === 1")
+        x, y = page.evaluate(POINT)
+        page.mouse.move(x - 2, y)
+        page.mouse.move(x, y)
+        page.wait_for_selector(".rl-tip:not([hidden])")
+        page.screenshot(path=str(tmp_path/"light.png"))
+        page.mouse.click(x, y)
+        page.wait_for_function("!document.querySelector('.rl-list .rl-head').textContent.includes('query 5')")
+        assert f"query {marks(page)['query']}o" in head(page).replace("›", "")
+        page.click(".rl-map button.rl-key")
+        wait_for_mark(page, "on < 1000")
+        page.select_option(".rl-map select", "correctness")
+        wait_for_mark(page, "colour === 'correctness'")
+        page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})", None)
+        page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
+        page.wait_for_timeout(6000)     # the theme's splash goes away
+        page.evaluate("document.querySelector('.rl-map').scrollIntoView()")
+        page.screenshot(path=str(tmp_path/"dark.png"))
+        page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+        page.wait_for_timeout(1500)
+        browser.close()
+    saved = json.loads(notebook.read_text())
+    with capsys.disabled():
+        later = ", ".join(f"{t:.0f}" for t in times[1:])
+        print(f"\n    5,000 points: first answer {times[0]:.0f} ms, then {later} ms; "
+              f"saved notebook {notebook.stat().st_size/1000:.0f} kB")
+    assert not broken and "widgets" not in saved["metadata"] and notebook.stat().st_size < 300_000
+    assert "image/png" in saved["cells"][1]["outputs"][0]["data"]
+
+
+def test_a_page_without_a_kernel(tmp_path):
+    scene = make_scene(query=1)
+    board = Board(*(make(scene) for _, make in VIEWS.values()))
+    path = board.to_html(tmp_path/"board.html", title="Both", theme="dark")
+    with playwright.sync_playwright() as p:
+        browser, page, broken = opened(p)
+        asked = []
+        page.on("request", lambda r: asked.append(r.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector(".rl-map[data-marks]")
+        before = head(page)
+        page.focus(".rl-list")
+        page.keyboard.press("ArrowDown")
+        wait_for_mark(page, "query === 2")
+        assert "query 2" in head(page) != before and "null" not in page.inner_text("main")
+        dark = page.evaluate("getComputedStyle(document.querySelector('.rl-list')).backgroundColor")
+        browser.close()
+    asked = [a for a in asked if a[:5] not in ("data:", "blob:")]
+    assert not broken and asked == [path.as_uri()] and dark == "rgb(21, 24, 28)"
