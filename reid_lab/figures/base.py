@@ -299,6 +299,14 @@ def _differences(ax, pairs):
     ax.grid(axis='x'); ax.tick_params(axis='y', length=0)
 
 # %% ../../nbs/620_figures.base.ipynb #3728d725
+def _difference_label(pairs, base, label, width):
+    "Relative to what, in which unit, over how many pairs, and, where there is room, what a hollow mark says"
+    n = '-'.join(map(str, sorted({p.n for p in pairs})))
+    first = literal(wrap_text(f'paired difference to {base}', width, 8, 2))
+    told = f"({'points, ' if '%' in label else ''}95 % interval, n={n}{'; hollow: not resolved' if width > 2 else ''})"
+    return f'{first}\n{wrap_text(told, width, 8, 2)}'
+
+
 def bars_paired(frame, # One row a run
     metric:str, # Column
     base, # The baseline's value of `column_name`
@@ -314,13 +322,14 @@ def bars_paired(frame, # One row a run
     others = [v for v in dict.fromkeys(frame[column_name]) if v != base] if others is None else list(others)
     pairs, label = [paired(frame, metric, base, v, by, column_name) for v in others], label or literal(metric)
     with paper_style(column, width) as w:
-        fig = paper_figure(w, height or .7 + .25*(len(others) + 1), layout='constrained')
+        told, label = _difference_label(pairs, base, label, .55*(w - 1.1)), wrap_text(label, .45*(w - 1.1), 8, 3)
+        lines = 1 + max(told.count('\n'), label.count('\n'))
+        fig = paper_figure(w, height or .57 + .13*lines + .25*(len(others) + 1), layout='constrained')
         left, right = fig.subplots(1, 2, sharey=True, width_ratios=[.9, 1.1])
         _means(left, frame, metric, [base, *others], column_name, by)
         _differences(right, pairs)
-        n = sorted({p.n for p in pairs})
         left.set_xlabel(label)
-        right.set_xlabel(f"paired difference\n(95 % interval, n={'-'.join(map(str, n))})")
+        right.set_xlabel(told)
     return fig
 
 # %% ../../nbs/620_figures.base.ipynb #48302b27

@@ -85,11 +85,12 @@ def matrix_figures(runs:pd.DataFrame, # Rows of `run_method`; what is not traine
     ) -> list: # `PaperFigure`, exported to `figures` of the folder
     "Trained on one setting, searched with another: means over seeds"
     figures, rows = [], runs[runs.images_seen > 0]
+    where = 'World, ' if all(text_setting(t).world for t in rows.test) else ''
     for m in dict.fromkeys(rows.method):
         for key in metrics:
             f = transfer_matrix(rows[rows.method == m], key)
             to_csv(f.reset_index(), Path(folder)/f'matrix_{m}_{key}.csv')
-            figures.append(heat_map(f, f"{TITLES[m]}, {key.replace('R1', 'R@1')} (%)"))
+            figures.append(heat_map(f, f"{where}{TITLES[m]}, {key.replace('R1', 'R@1')} (%)"))
             export(figures[-1], f'{prefix}_matrix_{m}_{key}', Path(folder)/'figures')
     return figures
 
