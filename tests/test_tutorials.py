@@ -267,8 +267,8 @@ print(published_table('cmpm', 'cited').R1.tolist(), main(['list', 'experiments']
 
 
 def free_numbers(said, taken):
-    "The numbers of `161 to 179 are`, none of them taken, and those next to them taken"
-    first, last = map(int, re.fullmatch(r"(\d{3})\s+to\s+(\d{3})\s+are", said).groups())
+    "The numbers of `161 to 179`, none of them taken, and those next to them taken"
+    first, last = map(int, re.match(r"(\d{3})\s+to\s+(\d{3})\b", said).groups())
     free = {f"{n:03}" for n in range(first, last + 1)}
     assert not free & taken and {f"{first - 1:03}", f"{last + 1:03}"} & taken, said
     return free
