@@ -52,6 +52,12 @@ def _drops(same_camera, q, g):
     return several(q.cam, g.cam) and several(q.pid, g.pid)
 
 
+def _pairs(q, g, drop):
+    "Pairs of one person and pairs that the camera rule hides, by blocks; gallery rows without an identity among others"
+    junk = np.flatnonzero((g.pid == -1) & (g.pid != -1).any())
+    return IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop), torch.from_numpy(junk)
+
+
 def rank(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     k:int=10, # How many
@@ -65,9 +71,7 @@ def rank(q:Embeddings, # Queries
     if not isinstance(k, (int, np.integer)) or k < 1:
         raise ValueError(f"k={k!r}; it is the number of images per query, at least one")
     scores = scores or EmbeddingScores(q.emb, g.emb, distance)
-    labelled = (g.pid != -1).any()
-    drop, junk = _drops(same_camera, q, g), torch.from_numpy(np.flatnonzero((g.pid == -1) & labelled))
-    pairs, index, value = IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop), [], []
+    (pairs, junk), index, value = _pairs(q, g, _drops(same_camera, q, g)), [], []
     for lo, block in score_blocks(scores, chunk):
         _, (row, col) = pairs(lo, lo + len(block))
         if len(row) or len(junk):
@@ -92,8 +96,7 @@ class Ranker:
         ):
         _both(q, g, scores)
         self.scores = scores or EmbeddingScores(q.emb, g.emb, distance)
-        self.pairs = IdentityPairs(q.pid, g.pid, q.cam, g.cam, _drops(same_camera, q, g))
-        self.junk = torch.from_numpy(np.flatnonzero((g.pid == -1) & (g.pid != -1).any()))
+        self.pairs, self.junk = _pairs(q, g, _drops(same_camera, q, g))
 
     def __call__(self, i:int, # Query
         k:int=10, # How many
@@ -179,8 +182,7 @@ def rivals(q:Embeddings, # Queries
     "The best image of each query's own person and of anybody else; junk and what the camera rule hides do not count"
     _both(q, g, scores)
     scores = scores or EmbeddingScores(q.emb, g.emb, distance)
-    junk = torch.from_numpy(np.flatnonzero((g.pid == -1) & (g.pid != -1).any()))
-    pairs = IdentityPairs(q.pid, g.pid, q.cam, g.cam, drops_same_camera(same_camera, q.cam, g.cam))
+    pairs, junk = _pairs(q, g, drops_same_camera(same_camera, q.cam, g.cam))
     out = {k: np.full(len(q), v) for k, v in dict(right=-1, right_score=-np.inf, wrong=-1, wrong_score=-np.inf,
                                                   first=0).items()}
     for lo, block in score_blocks(scores, chunk):
