@@ -128,6 +128,28 @@ def _end_group(folder):
     except (ProcessLookupError, PermissionError): return # none is left
 
 
+@contextmanager
+def _tasks_end_first():
+    "Let a signal end the client's tasks before it raises: one left pending would complain later of a dead kernel"
+    import asyncio
+    from jupyter_core.utils import ensure_event_loop
+    def stop(number, frame):
+        if not loop.is_running(): return before[number](number, frame)
+        asked.append(number)
+        loop.call_soon_threadsafe(lambda: [t.cancel() for t in asyncio.all_tasks(loop)])
+    try: inside = bool(asyncio.get_running_loop()) # of a notebook, whose tasks are not ours
+    except RuntimeError: inside = False
+    main = threading.current_thread() is threading.main_thread()
+    ours = [getattr(signal, n) for n in ('SIGINT', 'SIGTERM', 'SIGHUP') if hasattr(signal, n) and main and not inside]
+    before, asked, loop = {n: signal.getsignal(n) for n in ours}, [], None if inside else ensure_event_loop()
+    before = {n: old for n, old in before.items() if callable(old)}
+    for n in before: signal.signal(n, stop)
+    try: yield
+    finally:
+        for n, old in before.items(): signal.signal(n, old)
+        if asked: before[asked[0]](asked[0], None) # raises
+
+
 @dataclass(frozen=True)
 class Finished:
     "What `run_notebook` returns"
@@ -171,7 +193,7 @@ def _execute(source, path, params, threads, timeout, attempts=3):
     quiet = logging.getLogger('papermill'); level = quiet.level; quiet.setLevel(logging.CRITICAL)
     tmp = Path(tempfile.mkdtemp(prefix='kernel-'))
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _tasks_end_first():
             warnings.simplefilter('ignore')
             how = dict(kernel_manager_class=_kernel_class(threads, tmp), execution_timeout=timeout, progress_bar=False)
             pm.execute_notebook(str(source), str(path), params, kernel_name='python3', language='python',
