@@ -128,6 +128,20 @@ def _end_group(folder):
     except (ProcessLookupError, PermissionError): return # none is left
 
 
+@dataclass(frozen=True)
+class Finished:
+    "What `run_notebook` returns"
+    path:Path # The executed notebook
+    folder:Path # Its run folder
+    metrics:dict # `metrics.json`, empty if the notebook wrote none
+
+    @property
+    def rows(self) -> list:
+        "One dict a scored thing: variant, dataset, split and the metrics"
+        keys = ('variant', 'dataset', 'split')
+        return [{**{k: r[k] for k in keys}, **r['metrics']} for r in self.metrics.get('rows', [])]
+
+# %% ../nbs/950_experiment.ipynb #1c017ef7
 @contextmanager
 def _tasks_end_first():
     "Let a signal end the client's tasks before it raises: one left pending would complain later of a dead kernel"
@@ -148,20 +162,6 @@ def _tasks_end_first():
     finally:
         for n, old in before.items(): signal.signal(n, old)
         if asked: before[asked[0]](asked[0], None) # raises
-
-
-@dataclass(frozen=True)
-class Finished:
-    "What `run_notebook` returns"
-    path:Path # The executed notebook
-    folder:Path # Its run folder
-    metrics:dict # `metrics.json`, empty if the notebook wrote none
-
-    @property
-    def rows(self) -> list:
-        "One dict a scored thing: variant, dataset, split and the metrics"
-        keys = ('variant', 'dataset', 'split')
-        return [{**{k: r[k] for k in keys}, **r['metrics']} for r in self.metrics.get('rows', [])]
 
 # %% ../nbs/950_experiment.ipynb #42938f08
 def _sections(nb):
