@@ -201,18 +201,22 @@ def check_folder(folder, # Where a run is to write; it need not exist
     "Refuse a folder with files of others, or with another or a finished run; an interrupted run may be continued"
     folder, name = Path(folder).expanduser(), Path(notebook).stem
     there = [p.name for p in folder.iterdir() if not p.name.startswith('.')] if folder.is_dir() else []
+    own = folder/f'{name}.ipynb'
+    given = _given(own) if own.exists() else None
+    begun = bool(given and given.get('out_dir')) and Path(given['out_dir']).resolve() == folder.resolve() # by a run
     had, where = earlier_run(folder), f'out_dir={str(folder)!r} holds'
     def refuse(what): raise FileExistsError(f'{where} {what}')
     if not had:
-        others = sorted(n for n in there if params is not None or not n.endswith('.ipynb')) # papermill's comes first
+        others = sorted(n for n in there if not (begun and n == own.name)
+                        and (params is not None or not n.endswith('.ipynb'))) # papermill's comes first
         if others: refuse(f'files that no run made: {others[:5]}; name a new or an empty folder')
-        return
-    if had['notebook'] != name: refuse(f"a run of {had['notebook']}, not of {name}; name a new folder")
-    was = _given(folder/f'{name}.ipynb') if params is not None and not fresh else None
+        if not begun: return
+    elif had['notebook'] != name: refuse(f"a run of {had['notebook']}, not of {name}; name a new folder")
+    was = given if params is not None and not fresh else None
     skip = ('out_dir', 'n_jobs')
     other = {k: (was[k], params.get(k)) for k in was or () if k not in skip and k in params and was[k] != params[k]}
     if other: refuse(f'a run with other parameters (there, here): {other}; name a new folder')
-    if had['status'] == 'finished' and not fresh:
+    if had.get('status') == 'finished' and not fresh:
         refuse('a finished run; name a new folder, or run again with fresh=True')
 
 # %% ../nbs/930_runs.ipynb #5b5a648c

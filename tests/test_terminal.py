@@ -12,6 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from reid_lab.runs import check_folder
 from reid_lab.terminal import Display
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -134,7 +135,7 @@ def test_ctrl_c_is_one_line(clone, terminal, env):
 
 def test_ctrl_c_is_one_line_where_a_kernel_takes_long_to_end(tmp_path, terminal, env):
     "The notebook client then notices that the kernel is dead, and must not complain of it"
-    cells = [nbformat.v4.new_code_cell("preset = 'smoke'", metadata=dict(tags=["parameters"])),
+    cells = [nbformat.v4.new_code_cell("preset = 'smoke'\nout_dir = ''", metadata=dict(tags=["parameters"])),
              nbformat.v4.new_markdown_cell("## Waiting"), nbformat.v4.new_code_cell(STUBBORN)]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path/"wait.ipynb")
     out = tmp_path/"out"
@@ -144,6 +145,12 @@ def test_ctrl_c_is_one_line_where_a_kernel_takes_long_to_end(tmp_path, terminal,
     assert done.code == 130 and done.warnings() == []
     assert screen[-1] == "reid_lab run: interrupted; what is done is kept, and continued with --out out"
     assert kernels(tmp_path) == []
+    assert [p.name for p in out.iterdir() if p.name[0] != "."] == ["wait.ipynb"]
+    check_folder(out, "wait", dict(preset="smoke", out_dir=str(out)))  # may be continued, as the line says
+    with pytest.raises(FileExistsError, match="a run with other parameters"):
+        check_folder(out, "wait", dict(preset="quick", out_dir=str(out)))
+    shutil.copy(out/"wait.ipynb", tmp_path/"wait.ipynb")
+    with pytest.raises(FileExistsError, match="files that no run made"): check_folder(tmp_path, "wait", {})
 
 
 def test_a_log_has_lines_and_no_control_characters():
