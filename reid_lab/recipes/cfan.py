@@ -38,7 +38,7 @@ class Method:
     steps: int = 1              # batches over those of the preset; 0: the start alone
     model: tuple = ()           # (argument, value) of the model
     train: tuple = ()           # (field, value) of `TextTrain`, where the preset has the paper's optimiser
-    lr_mult: float = 1.         # peak rate over the preset's, from a start, at quick and smoke
+    lr_mult: float = .5         # peak rate over the preset's, from a start, at quick and smoke
     scratch_mult: float = 1.    # the same, from random numbers
 
 
