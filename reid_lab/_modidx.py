@@ -3375,4 +3375,5 @@ d = { 'settings': { 'branch': 'main',
                                       'reid_lab.world.world.reid_groups': ('world.world.html#reid_groups', 'reid_lab/world/world.py'),
                                       'reid_lab.world.world.sample_shot': ('world.world.html#sample_shot', 'reid_lab/world/world.py'),
                                       'reid_lab.world.world.sensor': ('world.world.html#sensor', 'reid_lab/world/world.py'),
+                                      'reid_lab.world.world.sheet_images': ('world.world.html#sheet_images', 'reid_lab/world/world.py'),
                                       'reid_lab.world.world.text_groups': ('world.world.html#text_groups', 'reid_lab/world/world.py')}}}

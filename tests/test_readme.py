@@ -62,13 +62,15 @@ def test_cells_become_markdown(readme, tmp_path):
     table = {"output_type": "execute_result",
              "data": {"text/html": ["<style>p</style><table></table>"], "text/plain": "x"}}
     make(tmp_path, [md("# T\n> one"),
-                    md("see [a](../figures/a.jpg), [b](100_sums.ipynb), [c](https://x.org)\n"
+                    md('<img src="../figures/b.jpg" width="9">\n'
+                       "see [a](../figures/a.jpg), [b](100_sums.ipynb), [c](https://x.org)\n"
                        f"{readme.START}\nold\n{readme.END}"),
                     code("#| hide\nsecret = 1"),
                     code("#| eval: true\nprint(1)", {"output_type": "stream", "name": "stdout", "text": "1\n2\n"}),
                     code("plot()", picture, table)])
     files = readme.build(tmp_path)
     out = files["README.md"].decode()
+    assert '<img src="figures/b.jpg" width="9">' in out
     assert "[a](figures/a.jpg), [b](nbs/100_sums.ipynb), [c](https://x.org)" in out
     assert "old" not in out and "| [100_sums](nbs/100_sums.ipynb) | Sums: adding things |" in out
     assert "secret" not in out and "```python\nprint(1)\n```\n\n    1\n    2\n" in out

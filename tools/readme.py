@@ -74,6 +74,7 @@ def links(text):
         target = m[2]
         if re.match(r"[a-z]+:|#|/", target): return m[0]
         return f"{m[1]}({target[3:] if target.startswith('../') else 'nbs/' + target})"
+    text = text.replace('<img src="../', '<img src="')
     return re.sub(r"(\[[^\]\n]*\])\(([^)\s]+)\)", move, text)
 
 

@@ -91,7 +91,7 @@ def paper_figure(width:float, # Inches
 
 # %% ../../nbs/620_figures.base.ipynb #b68abd90
 NO_DATE = {'pdf': {'CreationDate': None, 'Producer': None, 'Creator': None}, 'png': {'Software': None},
-           'svg': {'Date': None, 'Creator': None}} # format -> metadata left out
+           'svg': {'Date': None, 'Creator': None}, 'jpg': None} # format -> metadata left out
 
 
 def file_name(text:str, # Any text; `/` separates folders
@@ -105,8 +105,8 @@ def file_name(text:str, # Any text; `/` separates folders
 def export(fig, # Any matplotlib figure
     name:str, # File name without ending, see `file_name`; may hold a subfolder
     folder='figures', # Relative to the project's root
-    formats=('pdf', 'png'), # Among `pdf`, `png`, `svg`
-    dpi:int=300, # Of PNG, and of photographs inside PDF
+    formats=('pdf', 'png'), # Among `pdf`, `png`, `svg`, `jpg`
+    dpi:int=300, # Of PNG and JPEG, and of photographs inside PDF
     ) -> list: # Paths written
     "Write `fig` to `folder/name.format`, each file whole or not at all"
     folder, name = Path(folder).expanduser(), file_name(name)
@@ -115,7 +115,8 @@ def export(fig, # Any matplotlib figure
         check_choice('format', f, NO_DATE)
         with atomic_path(safe_join(folder, f'{name}.{f}')) as tmp, paper_style():
             _settle(fig)
-            fig.savefig(tmp, format=f, dpi=dpi, metadata=NO_DATE[f])
+            small = dict(pil_kwargs=dict(quality=80, optimize=True)) if f == 'jpg' else {}
+            fig.savefig(tmp, format=f, dpi=dpi, metadata=NO_DATE[f], **small)
         paths.append(folder/f'{name}.{f}')
     return paths
 

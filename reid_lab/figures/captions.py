@@ -34,13 +34,18 @@ def caption_board(rows, # (images, texts) a row: a list of (H,W,3) uint8 arrays,
     width:float=None, # Inches, instead of the column's
     image_height:float=.95, # Inches
     max_lines:int=9, # Of a text; more are cut, with an ellipsis
+    heads=(), # Texts above the images of the first row; of two lines at most
     ) -> PaperFigure:
     "Images with what is said of them"
     if not len(rows): raise ValueError("rows is empty; give at least one row of images and texts")
     with paper_style(column, width, size=7) as w:
         parts = [_row(i, t, w, image_height, max_lines) for i, t in rows]
-        fig, ax = inch_canvas(w, sum(p[-1] + .12 for p in parts) + .06)
-        y = .06
+        top = .06 + (2*_LINE if len(heads) else 0)
+        fig, ax = inch_canvas(w, sum(p[-1] + .12 for p in parts) + top)
+        for j, text in enumerate(heads):
+            at = .03 + j*(parts[0][0] + .04) + parts[0][0]/2
+            ax.text(at, top - .03, text.replace(' ', '\n', 1), ha='center', size=6, parse_math=False)
+        y = top
         for (images, _), (wide, left, said, high) in zip(rows, parts):
             for j, im in enumerate(images):
                 thumbnail(ax, im, .03 + j*(wide + .04), y, wide, wide*im.shape[0]/im.shape[1])

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KINDS', 'SCENARIOS', 'DOMAINS', 'PRESETS', 'TASKS', 'VERSION', 'FILES', 'SHEET', 'sensor', 'SiteCamera', 'Scenario',
            'Domain', 'make_camera', 'Group', 'Options', 'Wording', 'text_groups', 'reid_groups', 'aerial_groups',
-           'Item', 'sample_shot', 'Plan', 'Reader', 'build_cache', 'World', 'contact_sheet']
+           'Item', 'sample_shot', 'Plan', 'Reader', 'build_cache', 'World', 'sheet_images', 'contact_sheet']
 
 # %% ../../nbs/150_world.world.ipynb #21b652c9
 import errno, hashlib, json, shutil, warnings
@@ -581,19 +581,28 @@ SHEET = (('generated', 'ground'), ('generated', 'steep'), ('real-like', 'ground'
          ('real-like', 'steep'), ('real-like', 'low drone'), ('real-like', 'aerial'))
 
 
-def contact_sheet(seed:int=0, # World seed
-    n:int=13, # Identities
+def sheet_images(people, # list of `Person`
+    seed:int=0, # Of the cameras and shots
     rows=SHEET, # (domain, kind of camera) per row
     size=(128, 64), # (H, W)
     severity=None, # One number per row, or None for that of the domain
-    people=None, # list of `Person` instead of the first `n` families
-    ) -> Picture:
-    "Identities in columns, cameras in rows"
-    crowd, out = people or sample_people(3*n, seed)[::3], []
+    ) -> list: # One list a row, of an image (H,W,3) a person
+    "The same people under one camera after the other"
+    out = []
     for r, (domain, kind) in enumerate(rows):
-        for i, p in enumerate(crowd):
+        out.append([])
+        for i, p in enumerate(people):
             one = r if domain != 'generated' else 100*r + i   # each generated image has its own background
             cam = make_camera(seed, one, r, kind, domain, list(SCENARIOS)[one % 2], severity[r] if severity else None)
             shot = sample_shot(stream(seed, 'sheet', r, i), cam, DOMAINS[domain].occluders)
-            out.append(render(p, cam.at(shot.time), shot, size).image)
-    return image_grid(out, ncol=len(crowd))
+            out[-1].append(render(p, cam.at(shot.time), shot, size).image)
+    return out
+
+
+def contact_sheet(seed:int=0, # World seed
+    n:int=13, # Identities
+    people=None, # list of `Person` instead of the first `n` families
+    **kwargs) -> Picture: # Arguments of `sheet_images`
+    "Identities in columns, cameras in rows"
+    crowd = people or sample_people(3*n, seed)[::3]
+    return image_grid([im for row in sheet_images(crowd, seed, **kwargs) for im in row], ncol=len(crowd))
