@@ -356,7 +356,10 @@ def heat_map(matrix, # DataFrame: rows, columns and numbers
             best = values[r, c] == np.nanmax(values[:, c])
             ax.text(c, r, f'{values[r, c]:.{digits}f}', ha='center', va='center', weight='bold' if best else 'normal',
                     color='white' if image.norm(values[r, c]) > .6 else '#222222')
-        ax.set_xticks(range(matrix.shape[1]), [literal(wrap_text(str(v), 1., 7)) for v in matrix.columns])
+        names, cell = [wrap_text(str(v), 1., 7) for v in matrix.columns], (w - 1.3)/matrix.shape[1] # inches, about
+        long = max(len(line) for n in names for line in n.split('\n'))*.062 > cell
+        ax.set_xticks(range(matrix.shape[1]), [literal(n) for n in names],
+                      **(dict(rotation=30, ha='right', rotation_mode='anchor') if long else {}))
         ax.set_yticks(range(matrix.shape[0]), [literal(wrap_text(str(v), 1.1, 7)) for v in matrix.index])
         ax.set(xlabel=xlabel, ylabel=ylabel, title=literal(label))
         ax.tick_params(length=0); ax.grid(False)

@@ -153,7 +153,7 @@ def value_histograms(values:dict, # Name -> numbers; NaN is left out
             share, style = np.histogram(v, edges)[0], dict(color=COLOURS[i % 7], ls=LINES[i % 7], lw=1.1)
             ax.stairs(100*share/len(v), edges, label=f'{literal(name)} ({v.mean():.2f})', **style)
         ax.set(xlabel=label, ylabel=f'{unit} (%)', ylim=(0, None)); ax.grid(axis='y')
-        fig.legend(loc='outside upper center', ncols=2 if max(map(len, values)) < 8*w else 1)
+        fig.legend(loc='outside upper center', ncols=2 if max(map(len, values)) < 8*w - 12 else 1)
     return fig
 
 # %% ../../nbs/640_figures.captions.ipynb #6cb171ac
