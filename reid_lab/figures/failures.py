@@ -36,7 +36,7 @@ def failure_card(rows, # Dicts: head, said, reasons [(text, strong)], mark, wron
         words = any(r['query'].get('text') is not None for r in rows)
         tw, th, top = .42, .84, .44 + .13*bool(message)
         left, first = .26, (.26*w if words else .4)
-        at = [left + first + .1, left + first + .2 + tw, left + first + .4 + 2*tw]
+        at = [left + first + .1, left + first + .24 + tw, left + first + .44 + 2*tw]
         fig, ax = inch_canvas(w, top + len(rows)*(th + .12) + .02)
         ax.text(.03, .1, title, va='center', weight='bold', size=7.5, parse_math=False)
         if message: ax.text(.03, .24, message, va='center', size=6.5, color='#555555', parse_math=False)
@@ -49,7 +49,7 @@ def failure_card(rows, # Dicts: head, said, reasons [(text, strong)], mark, wron
             sign, colour = MARK_SIGNS[r.get('mark', '')]
             ax.text(.12, y + th/2, sign, size=11, ha='center', va='center', color=colour)
             if q.get('text') is None: image_or_name(ax, q.get('image'), q.get('name'), left, y, tw, th)
-            else: ax.text(left, y, wrap_text(q['text'], first, 6.5, 6), size=6.5, va='top', linespacing=1.15,
+            else: ax.text(left, y, wrap_text(q['text'], first - .06, 6.5, 6), size=6.5, va='top', linespacing=1.15,
                           parse_math=False)
             for x, side in zip(at, ('wrong', 'right')):
                 image_or_name(ax, r[side].get('image'), r[side].get('name'), x, y, tw, th, side == 'right')

@@ -88,7 +88,7 @@ def list_card(query:dict, # `image` or `text`; `name`, `note`
         if message: ax.text((left + w)/2, .26 + th/2, wrap_text(message, w - left - .4, 7, 5), **style)
         for i, r in enumerate(results):
             _result(ax, r, left + .03 + i % per_line*(tw + gap), .26 + i//per_line*(th + .34), tw, th)
-        list_key(ax, w, .26 + lines*(th + .34) + .03)
+        if any(r['right'] is not None for r in results): list_key(ax, w, .26 + lines*(th + .34) + .03)
     return fig
 
 # %% ../../nbs/645_figures.views.ipynb #c5403eb1
