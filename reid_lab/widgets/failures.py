@@ -16,6 +16,7 @@ from ..core import check_choice
 from ..figures.base import export as export_figure
 from ..figures.failures import failure_card
 from ..figures.views import message_card
+from ..files import BROKEN
 from .scene import Scene, SceneView
 
 # %% ../../nbs/920_widgets.failures.ipynb #3ebca289
@@ -58,16 +59,36 @@ def measure(self:FailureBrowser):
     s = self.scene
     if self.ranking is s.ranker: return
     self.ranking, self.trouble = s.ranker, ''
-    try:
-        self.search = Searched(s.q, s.g, **self.facts, **s.how())
-        self.search._seen = self._seen # what images look like does not depend on the ranking
-        f = failure_table(self.search, self.reasons)
-        rates = reason_table(f, self.reasons)
+    try: f, rates = self._reasons(self.facts)
     except ValueError as e:
         self.search, self.trouble, f = None, str(e), pd.DataFrame(dict(query=[], key=[], failed=[]))
-        rates = pd.DataFrame(dict(reason=[], verdict=[]))
-    self.frame, self.rates = f, rates[rates.verdict != 'unknown'].reset_index(drop=True)
+        rates = pd.DataFrame(dict(reason=[], verdict=[], known=[]))
+    self.frame, self.rates = f, rates[rates.known > 0].reset_index(drop=True)
     self._place = {int(n): i for i, n in enumerate(f['query'])}
+
+
+@patch
+def _reasons(self:FailureBrowser, facts):
+    "Table and rates; if an image is lost, without reasons that need images"
+    known = facts | dict(read=_told(facts['read'])) if facts.get('read') else facts
+    self.search, self.lost = Searched(self.scene.q, self.scene.g, **known, **self.scene.how()), ''
+    self.search._seen = self._seen # what images look like does not depend on the ranking
+    try: f = failure_table(self.search, self.reasons)
+    except _Lost as e:
+        out = self._reasons({k: v for k, v in facts.items() if k != 'read'})
+        self.lost = f'colours and sharpness were not measured: {e}'
+        return out
+    return f, reason_table(f, self.reasons)
+
+
+class _Lost(Exception): pass
+
+
+def _told(read): # A reader whose errors can be told from others
+    def inner(paths):
+        try: return read(paths)
+        except BROKEN as e: raise _Lost(str(e)) from e
+    return inner
 
 
 @patch
@@ -157,7 +178,7 @@ def content(self:FailureBrowser, query):
     if self.trouble:
         at = '' if query is None else f' of query {query}'
         return dict(label=f'Failures{at}: nothing was measured', message=self.trouble, marks={})
-    said = f"{int(self.frame.failed.sum())} of {len(self.frame)} queries fail"
+    said = f"{int(self.frame.failed.sum())} of {len(self.frame)} queries fail{'; ' + self.lost if self.lost else ''}"
     marks = {int(q): m for q in self._marked() if (m := self.mark_of(q))}
     if query is None: return dict(label=f'Failures: {said}, no query selected', summary=said, marks=marks)
     if query not in self._place:
