@@ -276,14 +276,17 @@ def test_failure_browser_of_a_run_from_the_command_line(tmp_path):
         e.save(tmp_path / "old" / "models" / {"query": "queries"}.get(part, part))
         (tmp_path / "images" / part).mkdir(parents=True)
         for i in range(1, len(t)): Image.fromarray(t.image(i)).save(tmp_path / "images" / part / f"{i}.png")
-    cmd = [sys.executable, "-m", "papermill", str(ROOT / "nbs/experiments/failure_browser.ipynb"), str(tmp_path / "out.ipynb"),
-           "-p", "preset", "smoke", "-p", "run", str(tmp_path / "old"), "-p", "images", str(tmp_path / "images"),
+    cmd = [sys.executable, "-m", "papermill", str(ROOT / "nbs/experiments/failure_browser.ipynb"),
+           str(tmp_path / "out.ipynb"), "-p", "preset", "smoke", "-p", "run", str(tmp_path / "old"),
+           "-p", "images", str(tmp_path / "images"),
            "-p", "out_dir", str(tmp_path / "run"), "--no-progress-bar", "-k", "python3"]
-    done = subprocess.run(cmd, capture_output=True, text=True, cwd=tmp_path, env=dict(os.environ, IPYTHONDIR=str(tmp_path / "ipython")))
+    done = subprocess.run(cmd, capture_output=True, text=True, cwd=tmp_path,
+                          env=dict(os.environ, IPYTHONDIR=str(tmp_path / "ipython")))
     assert done.returncode == 0, done.stderr[-3000:]
     saved = (tmp_path / "out.ipynb").read_text()
-    assert len(saved) < 300_000 and "widget-view" not in saved and '"widgets"' not in saved and saved.count('"image/png"') >= 2
-    assert (tmp_path / "run" / "failures.html").exists() and "same camera" in set(pd.read_csv(tmp_path / "run" / "reasons.csv").reason)
+    assert len(saved) < 300_000 and "widget-view" not in saved and '"widgets"' not in saved
+    assert saved.count('"image/png"') >= 2 and (tmp_path / "run" / "failures.html").exists()
+    assert "same camera" in set(pd.read_csv(tmp_path / "run" / "reasons.csv").reason)
 
 
 def test_caption_cot_from_the_command_line(tmp_path):

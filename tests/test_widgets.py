@@ -266,10 +266,12 @@ def test_a_point_under_the_mouse_shows_its_image(tmp_path):
     text = Embeddings(e.emb[:20], e.pid[:20], caption=[EVIL]*20)
     view, sent = VIEWS["map"][1](Scene(text, e[20:], files, query=0)), []
     view.front().send = sent.append
-    for asked in (["gallery", 3], ["gallery", 0], ["query", 2], ["gallery", 40], ["query", -1], ["both", 1]): view.heard(dict(image=asked))
+    for asked in (["gallery", 3], ["gallery", 0], ["query", 2], ["gallery", 40], ["query", -1], ["both", 1]):
+        view.heard(dict(image=asked))
     images, said = [m for m in sent if "image" in m], [m["said"] for m in sent if "said" in m]
     assert [m["of"] for m in images] == ["gallery 3", "gallery 0", "query 2"] and len(said) == 3
-    assert images[0]["image"]["thumb"]["uri"].startswith("data:") and images[1]["image"]["thumb"] == dict(missing="crop0.png")
+    assert images[0]["image"]["thumb"]["uri"].startswith("data:")
+    assert images[1]["image"]["thumb"] == dict(missing="crop0.png")
     assert images[2]["image"] == dict(caption=EVIL)
     view.front().close()
 
@@ -278,12 +280,14 @@ def test_a_search_page_says_what_it_cannot_do():
     scene = make_scene(query=1)
     page = SearchPage(scene, threshold=Threshold(2., .1, .1, 40, 12, gallery=40))
     assert page.content(1)["present"] is False and "calibrated" not in page.content(1)["said"]
-    assert "searches without the person" in page.content(1)["said"] and all(not i["accepted"] for i in page.content(1)["items"])
+    assert "searches without the person" in page.content(1)["said"]
+    assert not any(i["accepted"] for i in page.content(1)["items"])
     page.heard(dict(ui=dict(question="a man")))
     assert "No model was given" in page.content(1)["message"] and "no answer" in repr(page)
     scene.selection.query = 5
     assert page.question == "" and "query 5" in repr(page)
-    assert "threshold is one for pairs" in SearchPage(scene, threshold=Threshold(.1, .1, .1, 9, 9, "fmr")).content(1)["message"]
+    pairs = SearchPage(scene, threshold=Threshold(.1, .1, .1, 9, 9, "fmr"))
+    assert "threshold is one for pairs" in pairs.content(1)["message"]
 
 
 def test_selection_refuses_and_stays():

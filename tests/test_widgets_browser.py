@@ -166,8 +166,9 @@ def test_failures_and_search_in_jupyterlab(tmp_path):
         for kind in ("failures", "list", "search"): page.wait_for_selector(f".rl-{kind}[data-drawn]")
         page.wait_for_selector(".rl-map[data-marks]")
         every, some = rows(page), 0
-        for name in page.eval_on_selector_all(".rl-failures select[aria-label=reason] option", "all => all.map(o => o.value)")[1:]:
-            page.select_option(".rl-failures select[aria-label=reason]", name)
+        choice = ".rl-failures select[aria-label=reason]"
+        for name in page.eval_on_selector_all(f"{choice} option", "all => all.map(o => o.value)")[1:]:
+            page.select_option(choice, name)
             page.wait_for_timeout(700)
             if 1 < (some := rows(page)) < every: break
         assert 1 < some < every
@@ -195,7 +196,8 @@ def test_failures_and_search_in_jupyterlab(tmp_path):
         page.fill(".rl-ask", "a woman in a red dress " + EVIL)
         page.keyboard.press("Enter")
         page.wait_for_function("old => document.querySelector('.rl-search ol').innerText !== old", arg=before)
-        assert "not present" in page.inner_text(".rl-search .rl-verdict") and page.locator(".rl-search .rl-item").count() == 10
+        assert "not present" in page.inner_text(".rl-search .rl-verdict")
+        assert page.locator(".rl-search .rl-item").count() == 10
         page.click('.rl-search button:has-text("select all")')
         wait_for_mark(page, "chosen === 10")
         page.evaluate("document.querySelector('.rl-search').scrollIntoView()")
@@ -224,7 +226,8 @@ pid = np.arange(n) % 5000
 centre = rng.normal(size=(5000, 32)).astype("float32")
 e = Embeddings(centre[pid] + rng.normal(size=(n, 32)).astype("float32"), pid, np.arange(n) % 6)
 q, g = e[:1000], e[1000:]
-frame = lambda e, role: pd.DataFrame(e.numpy()[:, :2], columns=["x", "y"]).assign(role=role, row=np.arange(len(e)), cam=e.cam, pid=e.pid)
+place = lambda e: pd.DataFrame(e.numpy()[:, :2], columns=["x", "y"])
+frame = lambda e, role: place(e).assign(role=role, row=np.arange(len(e)), cam=e.cam, pid=e.pid)
 scene = Scene(q, g, query=1)
 points = FeatureMap(scene, pd.concat([frame(q, "query"), frame(g, "gallery")]), most=n)
 # %%
@@ -247,5 +250,6 @@ def test_a_hundred_thousand_points_in_jupyterlab(tmp_path, capsys):
         found = marks(page)
         browser.close()
     with capsys.disabled():
-        print(f"\n    100,000 points: first answer {times[0]:.0f} ms, then {', '.join(f'{t:.0f}' for t in times[1:])} ms")
+        later = ", ".join(f"{t:.0f}" for t in times[1:])
+        print(f"\n    100,000 points: first answer {times[0]:.0f} ms, then {later} ms")
     assert not broken and found["query"] == 5 and found["on"] == 100_000 and max(times) < 30_000

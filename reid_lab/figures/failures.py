@@ -40,8 +40,8 @@ def failure_card(rows, # Dicts: head, said, reasons [(text, strong)], mark, wron
         fig, ax = inch_canvas(w, top + len(rows)*(th + .12) + .02)
         ax.text(.03, .1, title, va='center', weight='bold', size=7.5, parse_math=False)
         if message: ax.text(.03, .24, message, va='center', size=6.5, color='#555555', parse_math=False)
-        names = zip((left, *at), ('query', 'best wrong', 'best right', 'reasons that hold (% of failures | of successes)'))
-        for x, name in names: ax.text(x, top - .1, name, size=6, color='#555555', va='center')
+        names = 'query', 'best wrong', 'best right', 'reasons that hold (% of failures | of successes)'
+        for x, name in zip((left, *at), names): ax.text(x, top - .1, name, size=6, color='#555555', va='center')
         for i, r in enumerate(rows):
             y, q = top + i*(th + .12), r['query']
             band = Rectangle((0, y - .04), w, th + .08, fc='#dcebf5', ec=COLOURS[0], lw=.6)

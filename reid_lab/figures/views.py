@@ -48,7 +48,7 @@ def image_or_name(ax, # From `inch_canvas`
                 color='#555555', parse_math=False)
     if pale: ax.add_patch(Rectangle((x - .02, y - .02), w + .04, h + .04, fc='white', ec='none', alpha=.6, zorder=8))
 
-
+# %% ../../nbs/645_figures.views.ipynb #b645f001
 def _result(ax, r, x, y, w, h):
     "One result with its two lines"
     band = Rectangle((x - .025, y - .03), w + .05, h + .3, fc='#bcd9ee', ec=COLOURS[0], lw=.8)

@@ -20,7 +20,8 @@ from ..files import BROKEN
 from .scene import Scene, SceneView
 
 # %% ../../nbs/920_widgets.failures.ipynb #3ebca289
-SHOW = {'failures': 'failures', 'all': 'all queries', 'open': 'failures without a mark', 'tick': 'ticked', 'cross': 'crossed'}
+SHOW = {'failures': 'failures', 'all': 'all queries', 'open': 'failures without a mark', 'tick': 'ticked',
+        'cross': 'crossed'}
 NO_ROW = 'No query is left: {}. Choose another filter.'
 
 
@@ -130,7 +131,8 @@ def rows(self:FailureBrowser, show=None, reason=None) -> pd.DataFrame: # Default
     check_choice('show', show, SHOW)
     f = self.frame
     own = pd.Series([self.mark_of(q) for q in f['query']], f.index, dtype=object)
-    keep = {'all': own == own, 'failures': f.failed == True, 'open': (f.failed == True) & (own == '')}.get(show, own == show)
+    failed = f.failed.astype(bool)
+    keep = {'all': own == own, 'failures': failed, 'open': failed & (own == '')}.get(show, own == show)
     if reason: keep &= f[f'{reason} holds'].fillna(False).astype(bool)
     return f[keep]
 
@@ -154,7 +156,8 @@ def _percent(v): return None if v != v else round(float(v), 1)
 def side(self:FailureBrowser, row, score): # Of the gallery
     "A gallery image as it is shown"
     s = self.scene
-    return dict(row=int(row), score=float(score), pid=int(s.g.pid[row]), cam=s.cams('g', row), thumb=s.g_thumb(int(row)))
+    row = int(row)
+    return dict(row=row, score=float(score), pid=int(s.g.pid[row]), cam=s.cams('g', row), thumb=s.g_thumb(row))
 
 
 @patch
@@ -185,8 +188,8 @@ def content(self:FailureBrowser, query):
         message = f'Query {query} has no right image in the gallery, so that it can neither fail nor succeed.'
         return dict(label=f'Failures: query {query}, not counted', summary=said, marks=marks, message=message)
     one = self.one(query)
-    holding = [r['name'] for r in one['reasons'] if r['holds']]
-    label = f"Failures: query {query}, first right image at rank {one['first']}, reasons: {', '.join(holding) or 'none'}"
+    holding = ', '.join(r['name'] for r in one['reasons'] if r['holds']) or 'none'
+    label = f"Failures: query {query}, first right image at rank {one['first']}, reasons: {holding}"
     return dict(label=label, summary=said, marks=marks, one=one)
 
 
@@ -200,8 +203,8 @@ def fixed(self:FailureBrowser):
     s, f, names = self.scene, self.frame.head(self.most), self.rates.reason.tolist()
     short = lambda t: t if len(t) < 110 else t[:108] + '…'
     holds = [f[f'{n} holds'].fillna(False).astype(bool).to_numpy() for n in names]
-    rows = [dict(q=int(q), pid=int(s.q.pid[q]), cam=s.cams('q', q), first=int(n), AP=round(100*float(a), 1), failed=bool(b),
-                 text=short(s.q.caption[q]) if s.q.caption is not None else None,
+    rows = [dict(q=int(q), pid=int(s.q.pid[q]), cam=s.cams('q', q), first=int(n), AP=round(100*float(a), 1),
+                 failed=bool(b), text=short(s.q.caption[q]) if s.q.caption is not None else None,
                  why=[j for j, h in enumerate(holds) if h[i]])
             for i, (q, n, a, b) in enumerate(zip(f['query'], f['first'], f.AP, f.failed))] if len(f) else []
     rates = [dict(name=r.reason, failures=_percent(r.failures), successes=_percent(r.successes), verdict=r.verdict,
@@ -236,17 +239,20 @@ def _drawn(view, f):
     s, out = view.scene, []
     for q in map(int, f['query']):
         one, text = view.one(q), None if s.q.caption is None else s.q.caption[q]
-        why = [(f"{r['name']}: {r['value']:.3g} {r['unit']} · {_share(r['failures'])} | {_share(r['successes'])}",
+        why = [(f"{r['name']}{_measured(r)} · {_share(r['failures'])} | {_share(r['successes'])}",
                 r['verdict'] == 'more often') for r in one['reasons'] if r['holds']]
         image = lambda r: dict(image=s.g_thumb.image(r), name=s.g_thumb.name(r))
         query = dict(text=text) if text is not None else dict(image=s.q_thumb.image(q), name=s.q_thumb.name(q))
         out.append(dict(head=f"query {q} · {view.who('q', q)}", reasons=why, mark=one['note']['mark'], query=query,
-                        said=f"first right image at rank {one['first']} · AP {one['AP']:.0f} %", right=image(one['right']['row']),
-                        wrong=image(one['wrong']['row']), chosen=q == view.selection.query))
+                        said=f"first right image at rank {one['first']} · AP {one['AP']:.0f} %",
+                        right=image(one['right']['row']), wrong=image(one['wrong']['row']), chosen=q == view.selection.query))
     return out
 
 
 def _share(v): return 'unknown' if v is None else f'{v:.0f} %'
+
+
+def _measured(r): return '' if r['unit'] == '0 or 1' else f": {r['value']:.3g} {r['unit']}"
 
 
 @patch

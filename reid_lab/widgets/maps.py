@@ -166,7 +166,7 @@ def draw(self:FeatureMap) -> PaperFigure:
 
 
 @patch
-def hovered(self:FeatureMap, role, row): # query or gallery, and its row -> dict: thumb, or caption; empty if there is neither
+def hovered(self:FeatureMap, role, row): # query or gallery, its row -> dict: thumb or caption, or neither
     "What is shown of the point under the mouse, beside its labels"
     check_choice('role', role, ('query', 'gallery'))
     s, thumbs = self.scene, self.scene.q_thumb if role == 'query' else self.scene.g_thumb

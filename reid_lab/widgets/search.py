@@ -56,7 +56,8 @@ def asked(self:SearchPage): # -> Embeddings of one row, pixels or None
     "The question, embedded; an error says what is wrong with it"
     text = self.question.strip()
     if self.model is None:
-        raise ValueError('No model was given, so that only the queries of the scene can be searched: SearchPage(scene, model).')
+        raise ValueError('No model was given, so that only the queries of the scene can be searched; '
+                         'give SearchPage(scene, model) that which embedded the gallery.')
     check_choice('asks', self.asks, self.reads(), f'{type(self.model).__name__} reads nothing else.')
     if self._last[0] != (text, self.asks):
         pixels = read_image(safe_join(self.folder, text)) if self.asks == 'crop' else None
@@ -77,8 +78,8 @@ def answer(self:SearchPage, query): # Row, or None -> `Answer`, or None if nothi
 def items(self:SearchPage, answer): # -> list of dicts, best first
     "What was found"
     s, t = self.scene, answer.threshold
-    return [dict(row=int(r), rank=i, score=float(v), accepted=None if t is None else bool(v >= t.value), pid=int(s.g.pid[r]),
-                 cam=s.cams('g', r), name=s.g_thumb.name(r))
+    return [dict(row=int(r), rank=i, score=float(v), accepted=None if t is None else bool(v >= t.value),
+                 pid=int(s.g.pid[r]), cam=s.cams('g', r), name=s.g_thumb.name(r))
             for i, (r, v) in enumerate(zip(answer.result.index[0], answer.result.score[0]), 1)]
 
 
@@ -128,13 +129,14 @@ def draw(self:SearchPage):
     out, text = self.found(query), self.question.strip()
     if 'message' in out: return message_card(out['message'], f"{self.title}, {out['what']}")
     results = [it | dict(image=s.g_thumb.image(it['row']), note=self.who('g', it['row']), right=None,
-                         dim=it['accepted'] is False, chosen=it['row'] in self.selection.gallery) for it in out['items']]
+                         dim=it['accepted'] is False, chosen=it['row'] in self.selection.gallery)
+               for it in out['items']]
     if text and self.asks == 'crop': head = dict(image=self.asked()[1], name=text, note=Path(text).name)
     elif text: head = dict(text=text, note='asked')
     elif s.q.caption is not None: head = dict(text=s.q.caption[query], note=self.who('q', query))
     else: head = dict(image=s.q_thumb.image(query), name=s.q_thumb.name(query), note=self.who('q', query))
     best, t, at = results[0]['score'], self.threshold, '' if text else f' (query {query})'
     verdict = f'best score {best:.3f}, no threshold' if t is None else (
-        f"{'present' if out['present'] else 'not present'}: best score {best:.3f}, threshold {t.value:.3f}, calibrated for "
-        f'{100*t.target:.2g} % false alarms')
+        f"{'present' if out['present'] else 'not present'}: best score {best:.3f}, threshold {t.value:.3f}, "
+        f'calibrated for {100*t.target:.2g} % false alarms')
     return list_card(head, results, f'{self.title}{at}: {verdict}', per_line=max(4, min(10, self.k)))
