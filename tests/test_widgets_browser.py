@@ -142,7 +142,8 @@ queries = table.text_queries("test")
 queries.loc[0, "caption"] += EVIL
 q, g = embed_texts(model, queries, quiet=True), embed_images(model, table, quiet=True)
 scene = Scene(q, g, table, same_camera="keep")
-browser = FailureBrowser(scene, dict(read=table.read, tokenizer=model.tokenizer), tags="tags.json", by="ann", show="all")
+facts = dict(read=table.read, tokenizer=model.tokenizer)
+browser = FailureBrowser(scene, facts, tags="tags.json", by="ann", show="all")
 # %%
 Board(browser, RankedList(scene), FeatureMap(scene, project_pair(q, g, "pca")),
       SearchPage(scene, model, Threshold(2., .1, .1, 40, 12, gallery=len(g), model="")))

@@ -245,7 +245,8 @@ def _drawn(view, f):
         query = dict(text=text) if text is not None else dict(image=s.q_thumb.image(q), name=s.q_thumb.name(q))
         out.append(dict(head=f"query {q} · {view.who('q', q)}", reasons=why, mark=one['note']['mark'], query=query,
                         said=f"first right image at rank {one['first']} · AP {one['AP']:.0f} %",
-                        right=image(one['right']['row']), wrong=image(one['wrong']['row']), chosen=q == view.selection.query))
+                        right=image(one['right']['row']), wrong=image(one['wrong']['row']),
+                        chosen=q == view.selection.query))
     return out
 
 
