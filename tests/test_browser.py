@@ -67,7 +67,7 @@ def serve(root, home, **env):
         log.close()
 
 
-def wait(call, server, log, seconds=60):
+def wait(call, server, log, seconds=180):
     "Until the server answers"
     end = time.monotonic() + seconds
     while time.monotonic() < end:

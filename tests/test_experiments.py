@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from papermill.exceptions import PapermillExecutionError
@@ -55,7 +56,7 @@ def smoke(name, study, tmp_path, **kw):
 def test_no_experiment_is_left_out(tmp_path):
     "An experiment without a test of its own here runs its first study"
     found = experiments()
-    tested = {"camel", "caption_cot", "cfam", "cfan", "dart3", "dmg", "text_granularity"}
+    tested = {"camel", "caption_cot", "cfam", "cfan", "dart3", "dmg", "failure_browser", "text_granularity"}
     assert tested <= set(found)
     for name in set(found) - tested:
         smoke(f"run_{name}", next(iter(found[name].studies)), tmp_path / name)
@@ -241,6 +242,51 @@ def test_text_granularity(tmp_path):
     figures = {p.stem for p in (done.folder / "figures").iterdir()}
     names = ("matrix_cfam_R1", "captions", "lists_coarse", "scores_mixed", "granularities_words", "coarse")
     assert {f"granularity_{n}" for n in names} <= figures
+
+
+@pytest.mark.parametrize("queries", ["text", "images"])
+def test_failure_browser(queries, tmp_path):
+    "Table of reasons, figures, and pages without a kernel; the saved notebook holds pictures and no widget"
+    done = run_notebook("failure_browser", tmp_path / "run", preset="smoke", queries=queries)
+    assert done.metrics["status"] == "finished" and [r["dataset"] for r in done.rows] == ["world-smoke"]
+    reasons, worst = pd.read_csv(done.folder / "reasons.csv"), pd.read_csv(done.folder / "failures.csv")
+    assert {"similar colours" if queries == "text" else "same colours", "occluded"} <= set(reasons.reason)
+    assert worst.AP.is_monotonic_increasing and 0 < worst.failed.mean() < 1
+    assert 100*(1 - worst.failed.mean()) == pytest.approx(done.rows[0]["R1"], abs=1e-3)
+    names = {p.name for p in (done.folder / "figures").iterdir()}
+    assert {f"failure_browser_{n}.{x}" for n in ("failures", "search") for x in ("pdf", "png")} <= names
+    for page in ("failures.html", "search.html"):
+        text = (done.folder / page).read_text(encoding="utf-8")
+        assert "https:" not in text.split('<script type="text/plain"')[0] and "data:image/jpeg" in text
+    saved = json.loads(done.path.read_text())
+    shown = [o["data"] for c in saved["cells"] for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
+    assert len(shown) >= 2 and done.path.stat().st_size < 300_000 and "widgets" not in saved["metadata"]
+    assert not any("application/vnd.jupyter.widget-view+json" in d for d in shown)
+
+
+def test_failure_browser_of_a_run_from_the_command_line(tmp_path):
+    "Plain papermill, Embeddings that a run kept, images in a folder of which one is lost"
+    from PIL import Image
+    table = World("smoke", seed=3, task="reid").table()
+    rng = np.random.default_rng(0)
+    for part in ("query", "gallery"):
+        t = getattr(table, part)("test")
+        emb = np.eye(500)[t.frame.pid % 500, :40] + rng.normal(size=(len(t), 40))
+        e = Embeddings(emb.astype("f4"), t.frame.pid, t.frame.cam, path=[f"{part}/{i}.png" for i in range(len(t))])
+        e.save(tmp_path / "old" / "models" / {"query": "queries"}.get(part, part))
+        (tmp_path / "images" / part).mkdir(parents=True)
+        for i in range(1, len(t)): Image.fromarray(t.image(i)).save(tmp_path / "images" / part / f"{i}.png")
+    cmd = [sys.executable, "-m", "papermill", str(ROOT / "nbs/experiments/failure_browser.ipynb"),
+           str(tmp_path / "out.ipynb"), "-p", "preset", "smoke", "-p", "run", str(tmp_path / "old"),
+           "-p", "images", str(tmp_path / "images"),
+           "-p", "out_dir", str(tmp_path / "run"), "--no-progress-bar", "-k", "python3"]
+    done = subprocess.run(cmd, capture_output=True, text=True, cwd=tmp_path,
+                          env=dict(os.environ, IPYTHONDIR=str(tmp_path / "ipython")))
+    assert done.returncode == 0, done.stderr[-3000:]
+    saved = (tmp_path / "out.ipynb").read_text()
+    assert len(saved) < 300_000 and "widget-view" not in saved and '"widgets"' not in saved
+    assert saved.count('"image/png"') >= 2 and (tmp_path / "run" / "failures.html").exists()
+    assert "same camera" in set(pd.read_csv(tmp_path / "run" / "reasons.csv").reason)
 
 
 def test_caption_cot_from_the_command_line(tmp_path):

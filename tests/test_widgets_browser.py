@@ -3,8 +3,9 @@ import json
 
 import pytest
 from test_browser import CHROMIUM, FLAGS, serve
-from test_widgets import ROOT, VIEWS, make_scene, write_notebook
+from test_widgets import EVIL, ROOT, VIEWS, make_scene, write_notebook
 
+from reid_lab.analysis.tags import read_tags
 from reid_lab.widgets.view import Board
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the dev extra is not installed")
@@ -84,7 +85,15 @@ def test_map_and_list_follow_each_other_in_jupyterlab(tmp_path, capsys):
         page.screenshot(path=str(tmp_path/"dark.png"))
         page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
         page.wait_for_timeout(1500)
+        assert page.locator(".rl-list").count() == 1, "saving leaves the live view as it is"
+        page.evaluate(f"{PANEL}.context.sessionContext.shutdown()")
+        page.goto("about:blank")
+        page.goto(f"{address}/lab/tree/views.ipynb?token={token}&reset", wait_until="domcontentloaded")
+        page.wait_for_selector(".jp-OutputArea-output img")
+        page.wait_for_timeout(3000)     # a widget is looked for during two seconds
+        reopened = page.inner_text(".jp-Notebook")
         browser.close()
+    assert "model not found" not in reopened and "Loading widget" not in reopened
     saved = json.loads(notebook.read_text())
     with capsys.disabled():
         later = ", ".join(f"{t:.0f}" for t in times[1:])
@@ -113,3 +122,135 @@ def test_a_page_without_a_kernel(tmp_path):
         browser.close()
     asked = [a for a in asked if a[:5] not in ("data:", "blob:")]
     assert not broken and asked == [path.as_uri()] and dark == "rgb(21, 24, 28)"
+
+
+FAILURES = """from reid_lab.analysis.failures import world_facts
+from reid_lab.analysis.maps import project_pair
+from reid_lab.analysis.search import Threshold
+from reid_lab.embeddings import embed_images, embed_texts
+from reid_lab.models.zoo import create_model
+from reid_lab.widgets.failures import FailureBrowser
+from reid_lab.widgets.lists import RankedList
+from reid_lab.widgets.maps import FeatureMap
+from reid_lab.widgets.scene import Scene
+from reid_lab.widgets.search import SearchPage
+from reid_lab.widgets.view import Board
+from reid_lab.world.world import Group, World
+world = World("smoke", seed=3, task="text", groups=[Group("test", "real-like", 12, 3, 3)])
+table, model = world.table(), create_model("clip_tiny", weights="world").eval()
+queries = table.text_queries("test")
+queries.loc[0, "caption"] += EVIL
+q, g = embed_texts(model, queries, quiet=True), embed_images(model, table, quiet=True)
+scene = Scene(q, g, table, same_camera="keep")
+facts = dict(read=table.read, tokenizer=model.tokenizer)
+browser = FailureBrowser(scene, facts, tags="tags.json", by="ann", show="all")
+# %%
+Board(browser, RankedList(scene), FeatureMap(scene, project_pair(q, g, "pca")),
+      SearchPage(scene, model, Threshold(2., .1, .1, 40, 12, gallery=len(g), model="")))
+""".replace("EVIL", repr(EVIL)).split("# %%\n")
+
+
+def rows(page): return int(page.evaluate("document.querySelector('.rl-failures').dataset.shown"))
+
+
+def test_failures_and_search_in_jupyterlab(tmp_path):
+    "Filter by reason, choose, tick and comment by keyboard; ask a sentence; list and map follow, the file holds it"
+    write_notebook(tmp_path/"views.ipynb", FAILURES)
+    home, tags = tmp_path/"home", tmp_path/"tags.json"
+    home.mkdir()
+    with serve(tmp_path, home, PYTHONPATH=str(ROOT)) as (address, token), playwright.sync_playwright() as p:
+        browser, page, broken = opened(p)
+        page.on("dialog", lambda d: broken.append("a script of a caption ran"))
+        page.goto(f"{address}/lab/tree/views.ipynb?token={token}&reset", wait_until="domcontentloaded")
+        page.wait_for_function(f"{PANEL}?.context?.sessionContext?.session?.kernel?.status === 'idle'")
+        page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')", None)
+        for kind in ("failures", "list", "search"): page.wait_for_selector(f".rl-{kind}[data-drawn]")
+        page.wait_for_selector(".rl-map[data-marks]")
+        every, some = rows(page), 0
+        choice = ".rl-failures select[aria-label=reason]"
+        for name in page.eval_on_selector_all(f"{choice} option", "all => all.map(o => o.value)")[1:]:
+            page.select_option(choice, name)
+            page.wait_for_timeout(700)
+            if 1 < (some := rows(page)) < every: break
+        assert 1 < some < every
+        page.click(".rl-row >> nth=0")
+        page.wait_for_selector(".rl-three img")
+        first = marks(page)["query"]
+        assert f"query {first}" in head(page) and page.get_attribute(".rl-row >> nth=0", "aria-selected") == "true"
+        page.focus(".rl-failures")
+        page.keyboard.press("t")
+        page.wait_for_selector(".rl-row .rl-sign.rl-tick")
+        page.keyboard.press("c")
+        page.keyboard.type("both wear red")
+        page.keyboard.press("Enter")
+        page.wait_for_function("document.querySelector('.rl-failures .rl-said').textContent.includes('tags.json')")
+        page.wait_for_timeout(1500)
+        page.screenshot(path=str(tmp_path/"failures-light.png"))
+        page.focus(".rl-failures")
+        page.keyboard.press("ArrowDown")
+        wait_for_mark(page, f"query !== {first}")
+        page.keyboard.press("x")
+        page.wait_for_selector(".rl-row .rl-sign.rl-cross")
+        second = marks(page)["query"]
+        assert f"query {second}" in head(page)
+        before = page.inner_text(".rl-search ol")
+        page.fill(".rl-ask", "a woman in a red dress " + EVIL)
+        page.keyboard.press("Enter")
+        page.wait_for_function("old => document.querySelector('.rl-search ol').innerText !== old", arg=before)
+        assert "not present" in page.inner_text(".rl-search .rl-verdict")
+        assert page.locator(".rl-search .rl-item").count() == 10
+        page.click('.rl-search button:has-text("select all")')
+        wait_for_mark(page, "chosen === 10")
+        page.evaluate("document.querySelector('.rl-search').scrollIntoView()")
+        page.screenshot(path=str(tmp_path/"search-light.png"))
+        page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})", None)
+        page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
+        page.wait_for_timeout(6000)     # the theme's splash goes away
+        page.screenshot(path=str(tmp_path/"search-dark.png"))
+        page.evaluate("document.querySelector('.rl-failures').scrollIntoView()")
+        page.wait_for_timeout(500)
+        page.screenshot(path=str(tmp_path/"failures-dark.png"))
+        browser.close()
+    kept = read_tags(tags)
+    assert not broken and kept.mark.tolist() == ["tick", "cross"] and kept.comment[0] == "both wear red"
+
+
+MANY = """import numpy as np
+import pandas as pd
+from reid_lab.embeddings import Embeddings
+from reid_lab.widgets.lists import RankedList
+from reid_lab.widgets.maps import FeatureMap
+from reid_lab.widgets.scene import Scene
+from reid_lab.widgets.view import Board
+rng, n = np.random.default_rng(0), 100_000
+pid = np.arange(n) % 5000
+centre = rng.normal(size=(5000, 32)).astype("float32")
+e = Embeddings(centre[pid] + rng.normal(size=(n, 32)).astype("float32"), pid, np.arange(n) % 6)
+q, g = e[:1000], e[1000:]
+place = lambda e: pd.DataFrame(e.numpy()[:, :2], columns=["x", "y"])
+frame = lambda e, role: place(e).assign(role=role, row=np.arange(len(e)), cam=e.cam, pid=e.pid)
+scene = Scene(q, g, query=1)
+points = FeatureMap(scene, pd.concat([frame(q, "query"), frame(g, "gallery")]), most=n)
+# %%
+Board(points, RankedList(scene))
+""".split("# %%\n")
+
+
+def test_a_hundred_thousand_points_in_jupyterlab(tmp_path, capsys):
+    write_notebook(tmp_path/"views.ipynb", MANY)
+    home = tmp_path/"home"
+    home.mkdir()
+    with serve(tmp_path, home, PYTHONPATH=str(ROOT)) as (address, token), playwright.sync_playwright() as p:
+        browser, page, broken = opened(p)
+        page.goto(f"{address}/lab/tree/views.ipynb?token={token}&reset", wait_until="domcontentloaded")
+        page.wait_for_function(f"{PANEL}?.context?.sessionContext?.session?.kernel?.status === 'idle'")
+        page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')", None)
+        page.wait_for_selector(".rl-map[data-marks]")
+        page.wait_for_selector(".rl-list[data-drawn]")
+        times = [page.evaluate(ANSWER) for _ in range(4)]
+        found = marks(page)
+        browser.close()
+    with capsys.disabled():
+        later = ", ".join(f"{t:.0f}" for t in times[1:])
+        print(f"\n    100,000 points: first answer {times[0]:.0f} ms, then {later} ms")
+    assert not broken and found["query"] == 5 and found["on"] == 100_000 and max(times) < 30_000

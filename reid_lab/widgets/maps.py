@@ -166,6 +166,25 @@ def draw(self:FeatureMap) -> PaperFigure:
 
 
 @patch
+def hovered(self:FeatureMap, role, row): # query or gallery, its row -> dict: thumb or caption, or neither
+    "What is shown of the point under the mouse, beside its labels"
+    check_choice('role', role, ('query', 'gallery'))
+    s, thumbs = self.scene, self.scene.q_thumb if role == 'query' else self.scene.g_thumb
+    check_choice('row', row, range(thumbs.n))
+    if role == 'query' and s.q.caption is not None: return dict(caption=s.q.caption[row])
+    return {} if thumbs.images is None else dict(thumb=thumbs(row))
+
+
+@patch
+def heard(self:FeatureMap, message): # dict: as for a `View`, or `image`: role and row of a point
+    "Take what the front end sends, and send the image of a point that it asks for"
+    SceneView.heard(self, message)
+    if 'image' not in message or self._front is None: return
+    try: self._front.send(dict(image=self.hovered(*message['image']), of='{} {}'.format(*message['image'])))
+    except (ValueError, TypeError, LookupError) as e: self.say(str(e))
+
+
+@patch
 def refresh(self:FeatureMap):
     "After a change of the ranking correctness has changed too"
     if self._front is not None and self._ranking is not self.scene.ranker: self._front.fixed = self.fixed()

@@ -97,11 +97,16 @@ class Scene(HasTraits):
     def _tell(self, change):
         self.ranker = self._own if self.scores is None else self._given
         self._followers = [f for f in self._followers if f() is not None]
-        for f in self._followers: f()()
+        for f in list(self._followers):
+            if (told := f()) is not None: told() # it may have gone while others were told
 
     def follow(self, f): # Bound method without arguments
         "Call `f` when the ranking has changed; held weakly"
         self._followers.append(weakref.WeakMethod(f))
+
+    def how(self): # -> dict
+        "What the ranking is made with: same_camera, distance and scores, for functions that rank"
+        return dict(self._kw, scores=self.scores)
 
     def right(self, query, rows): # -> list of True, False, or None where an identity is unknown
         "Which gallery rows show the person of a query"

@@ -93,7 +93,8 @@ class Selection(HasTraits):
                 new, self._new, rounds = self._new, {}, rounds - 1
                 if rounds < 0: raise RuntimeError(f"followers set {sorted(new)} in a circle; one of them must stop")
                 self._followers = [f for f in self._followers if f() is not None]
-                for f in list(self._followers): f()(new)
+                for f in list(self._followers):
+                    if (told := f()) is not None: told(new) # it may have gone while others were told
         finally: self._busy, self._new = 0, {}
 
     def words_of(self, query): # Row, or None -> int

@@ -85,11 +85,28 @@ function render({ model, el }) {
     }
   };
 
+  // What is under the mouse: words at once, its image or caption when the kernel has sent it (a page without a kernel has words only).
+  const images = new Map();
+  let under = null;
+  const showTip = () => {
+    const own = images.get(under.of);
+    fill(tip, own?.thumb ? picture(own.thumb, under.of) : null, own?.caption ? h("q", {}, own.caption) : null, under.text);
+  };
+  const arrived = (message) => {
+    if (message.image === undefined) return;
+    images.set(message.of, message.image);
+    if (under?.of === message.of && !tip.hidden) showTip();
+  };
+  model.on("msg:custom", arrived);
+
   const hover = ({ points: [point], event }) => {
     const i = point?.customdata;
     if (i === undefined || i === null) return;
     const place = plot.getBoundingClientRect(), pid = points.pid[i], cam = points.cam[i];
-    tip.textContent = `${points.query[i] ? "query" : "gallery"} ${points.row[i]} · ${pid < 0 ? "id unknown" : `id ${pid}`}${cam < 0 ? "" : ` · cam ${cam}`}`;
+    under = { of: `${points.query[i] ? "query" : "gallery"} ${points.row[i]}` };
+    under.text = `${under.of} · ${pid < 0 ? "id unknown" : `id ${pid}`}${cam < 0 ? "" : ` · cam ${cam}`}`;
+    if (!images.has(under.of)) model.send({ image: [points.query[i] ? "query" : "gallery", points.row[i]] });
+    showTip();
     Object.assign(tip.style, { left: `${event.clientX - place.left}px`, top: `${event.clientY - place.top}px` });
     tip.hidden = false;
   };
@@ -159,5 +176,5 @@ function render({ model, el }) {
     drawn = want;
     busy.now = busy.now.then(() => redraw(all));
   });
-  return () => { stop(); if (plotly) plotly.purge(plot); };
+  return () => { stop(); model.off("msg:custom", arrived); if (plotly) plotly.purge(plot); };
 }

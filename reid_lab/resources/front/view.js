@@ -18,6 +18,21 @@ function fill(el, ...kids) {
   return el;
 }
 
+// JupyterLab says "model not found" where a saved widget has no kernel, though a picture stands beside it. So what it saves
+// holds the picture alone; what it shows stays as it is.
+function savePicture(model) {
+  const notebook = model.widget_manager?.context?.model, widget = "application/vnd.jupyter.widget-view+json";
+  if (!notebook?.toJSON || notebook.reidLab) return;
+  const whole = notebook.toJSON;
+  notebook.reidLab = true;
+  notebook.toJSON = (...args) => {
+    const saved = whole.apply(notebook, args);
+    for (const { data } of (saved?.cells ?? []).flatMap((cell) => cell.outputs ?? []))
+      if (data?.["image/png"]) delete data[widget];
+    return saved;
+  };
+}
+
 // The card of a view: `draw(what)` is called for every set of changes, once a frame; gives what anywidget's render returns.
 function card(model, el, kind, draw) {
   const parts = {
@@ -27,6 +42,7 @@ function card(model, el, kind, draw) {
   const root = h("section", { class: `rl rl-${kind}`, tabindex: "0", "data-lm-suppress-shortcuts": "true" }, // keys are ours, not Lab's
     parts.head, parts.body, parts.foot, parts.said);
   el.replaceChildren(root);
+  savePicture(model);
   let waiting = null;
   const update = (name) => {
     if (waiting) { waiting.add(name); return; }

@@ -1,0 +1,78 @@
+// Search page: a sentence or a crop against the gallery. Enter asks; without a kernel, stored queries are found by their words.
+function render({ model, el }) {
+  const field = h("input", { type: "search", class: "rl-ask", "aria-label": "question" });
+  const known = h("datalist", { id: `rl-${Math.random().toString(36).slice(2)}` });
+  field.setAttribute("list", known.id);
+
+  const live = () => model.get("fixed").queries === undefined;
+  const ask = () => {
+    const text = field.value.trim(), { captions, queries, reads } = model.get("fixed");
+    note.textContent = "";
+    if (live() && reads.length) { setState(model, { question: text }); return; }
+    const own = queries ?? Object.keys(captions).map(Number);
+    const found = own.find((q) => (captions[q] ?? `query ${q}`).toLowerCase().includes(text.toLowerCase()));
+    if (found !== undefined) select(model, { query: found });
+    else note.textContent = `${live() ? "No model was given" : "This page has no kernel"}: it answers the queries that it holds.`;
+  };
+  const note = h("span", { class: "rl-mute", role: "status" });
+
+  const step = (by) => {
+    const { query } = model.get("select"), { queries, n_query } = model.get("fixed"), n = queries ? queries.length : n_query;
+    if (!n) return;
+    const here = query === null ? (by > 0 ? -1 : 0) : queries ? queries.indexOf(query) : query, next = (here + by + n) % n;
+    if (live() && model.get("ui").question) setState(model, { question: "" });
+    select(model, { query: queries ? queries[next] : next });
+  };
+
+  const choose = (row, add) => {
+    const chosen = model.get("select").gallery, rest = add ? chosen.filter((r) => r !== row) : [];
+    select(model, { gallery: chosen.includes(row) && (add || chosen.length === 1) ? rest : [...rest, row] });
+  };
+
+  const one = (item, chosen) => {
+    const who = [item.pid < 0 ? "id ?" : `id ${item.pid}`, item.cam === null ? null : `cam ${item.cam}`].filter((x) => x !== null);
+    const state = item.accepted === null ? "" : item.accepted ? ", above the threshold" : ", below the threshold";
+    const alt = `rank ${item.rank}, score ${item.score.toFixed(3)}${state}, ${who.join(", ")}`;
+    return h("li", { class: `rl-item ${item.accepted === false ? "rl-below" : ""}`, role: "option", tabindex: "0", "aria-label": alt, "data-row": item.row,
+      "aria-selected": String(chosen.includes(item.row)), title: `gallery row ${item.row}${item.name ? `: ${item.name}` : ""}`,
+      onclick: (event) => choose(item.row, event.ctrlKey || event.metaKey || event.shiftKey) },
+      picture(item.thumb, alt), h("span", { class: "rl-line" }, h("b", {}, item.rank), h("span", {}, item.score.toFixed(3))),
+      h("small", {}, who.map((w) => h("span", {}, w))));
+  };
+
+  return card(model, el, "search", ({ head, body, foot, root }, changed) => {
+    const now = model.get("now"), ui = model.get("ui"), fixed = model.get("fixed"), chosen = model.get("select");
+    if (changed.has("fixed")) fill(known, Object.values(fixed.captions).slice(0, 300).map((text) => h("option", { value: text })));
+    if (root.ownerDocument.activeElement !== field || changed.has("ui")) field.value = ui.question || now.asked || "";
+    const crop = ui.asks === "crop";
+    field.placeholder = crop ? "path of an image" : fixed.reads.includes("sentence") || !live() ? "what the person looks like" : "no model that reads text";
+    const kinds = live() && fixed.reads.length > 1 ? h("select", { "aria-label": "kind of question", onchange: (event) => setState(model, { asks: event.target.value, question: "" }) },
+      fixed.reads.map((kind) => h("option", { value: kind, selected: kind === ui.asks }, kind))) : null;
+    const step_ = fixed.n_query ? h("span", { class: "rl-group" }, button("previous query", "‹", () => step(-1)),
+      h("span", {}, chosen.query === null ? "no query" : `query ${chosen.query}`), button("next query", "›", () => step(1))) : null;
+    if (!field.parentNode) {
+      fill(head, h("span", { class: "rl-title" }), h("span", { class: "rl-group rl-form" }), h("span", { class: "rl-more" }), note);
+      head.children[1].append(field, known);
+    }
+    head.children[0].textContent = ui.title;
+    fill(head.children[2], kinds, button("search", "search", ask), " ", step_);
+    const verdict = now.present === null || now.present === undefined ? null
+      : h("p", { class: `rl-verdict ${now.present ? "rl-ok" : "rl-no"}` }, h("b", {}, now.present ? "✓ present" : "✕ not present"), ` ${now.said}`);
+    const asked = now.crop ? h("figure", { class: "rl-query" }, picture(now.crop, now.asked || "query"), h("figcaption", {}, now.who ?? "")) : null;
+    fill(body, verdict ?? (now.said ? h("p", { class: "rl-verdict" }, now.said) : null), h("div", { class: "rl-found" }, asked, now.message ? h("p", { class: "rl-message" }, now.message)
+      : h("ol", { role: "listbox", "aria-label": "images found, best first", "aria-multiselectable": "true" }, (now.items ?? []).map((item) => one(item, chosen.gallery)))));
+    fill(foot, h("span", {}, "Enter asks · ↑ ↓ query · click selects"),
+      (now.items ?? []).length ? button("select the images that were found in all views", "select all", () => select(model, { gallery: now.items.map((i) => i.row) })) : null);
+    root.style.setProperty("--rl-k", ui.k);
+    root.onkeydown = (event) => {
+      const inField = event.target === field, item = event.target.closest?.(".rl-item");
+      const acts = { Enter: () => (inField ? ask() : item && choose(Number(item.dataset.row), event.ctrlKey || event.shiftKey)) };
+      if (!inField) Object.assign(acts, { ArrowDown: () => step(1), ArrowUp: () => step(-1), ArrowRight: () => item?.nextElementSibling?.focus(),
+        ArrowLeft: () => item?.previousElementSibling?.focus(), "/": () => field.focus(), Escape: () => select(model, { gallery: [] }) });
+      if (!acts[event.key] || event.target.closest("button, select")) return;
+      event.preventDefault();
+      event.stopPropagation();
+      acts[event.key]();
+    };
+  });
+}
