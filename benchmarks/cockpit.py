@@ -4,9 +4,9 @@
 
 Random features with a shift per camera. `adaptation` is the re-run alone (features of all cameras), `first camera` the
 time until the first camera has its features, average precisions and neighbours, `with scores` all cameras with them,
-`answer` all that the views draw, NMI and places on the map included. Settings have changed before each round; what does
-not depend on them is there, as in a notebook. Best and median of `--repeat`; a busy machine shows in the median. Limits:
-adaptation 1.5 s, first camera 0.3 s, on two cores. `autograd` is `adapt_embeddings(Dart3Lite(...))` on the same features.
+`answer` all that views draw, with NMI and places on the map. Settings have changed before each round; what does not
+depend on them is there, as in a notebook. Best and median of `--repeat`; a busy machine shows in the median. Limits:
+adaptation 1.5 s, first camera 0.3 s, on two cores. `autograd` is `adapt_embeddings(Dart3Lite(...))` on the same.
 """
 import argparse
 import os

@@ -87,10 +87,11 @@ class LiteBench:
             for step in range(max(1, s['steps'])):
                 z = (x - M)/S
                 delta = self.distances(z)
-                if step == s['steps'] - 1 and last or not s['steps']: break # an update after the last forward pass is lost
+                if step == s['steps'] - 1 and last or not s['steps']: break # what is learned after it is lost
                 dz = lite_gradient(z, self.gallery, delta, s['tau'], s['k'], self._array('weights', len(z)))
                 M.grad, S.grad = -(dz/S).sum(0), -(dz*z/S).sum(0)
-                if not torch.isfinite(S.grad).all(): raise FloatingPointError("the gradient is not finite; lower lr or raise tau")
+                if not torch.isfinite(S.grad).all():
+                    raise FloatingPointError("the gradient is not finite; lower lr or raise tau")
                 learn.step()
             yield rows[lo:lo + n], z, delta
 
@@ -122,7 +123,8 @@ class CameraPairs:
 
     @property
     def ratio(self): # (Cq,Cg)
-        with np.errstate(divide='ignore', invalid='ignore'): return np.where(self.chance > 0, self.share/self.chance, np.nan)
+        with np.errstate(divide='ignore', invalid='ignore'):
+            return np.where(self.chance > 0, self.share/self.chance, np.nan)
 
     @property
     def own(self): # Share of neighbours from the query's own camera, and by chance: means over cameras
@@ -147,7 +149,8 @@ def camera_pairs(q:Embeddings, # Queries with cameras
     ) -> CameraPairs:
     "Count the cameras of neighbours"
     for name, e in (('q', q), ('g', g)):
-        if e.cam is None: raise ValueError(f"{name} has no camera numbers; camera_pairs needs Embeddings(emb, pid, cam=...)")
+        if e.cam is None:
+            raise ValueError(f"{name} has no camera numbers; camera_pairs needs Embeddings(emb, pid, cam=...)")
     mine, theirs = np.unique(q.cam), np.unique(g.cam)
     several = lambda a, b: len(np.unique(np.concatenate([a, b]))) > 1
     may = _reachable(q, g, theirs, several(q.cam, g.cam) and several(q.pid, g.pid)) # as `rank` decides
@@ -180,7 +183,8 @@ class Reruns:
         ):
         self.q, self.g, self._made = q, g, {}
         for name, e in (('q', q), ('g', g)):
-            if e.cam is None: raise ValueError(f"{name} has no camera numbers; adaptation needs Embeddings(emb, pid, cam=...)")
+            if e.cam is None:
+                raise ValueError(f"{name} has no camera numbers; adaptation needs Embeddings(emb, pid, cam=...)")
 
     @property
     def bench(self): # `LiteBench`
@@ -198,7 +202,8 @@ class Reruns:
 
     def gallery(self, method:str): # One of `COCKPIT_METHODS` -> (G,D)
         "The gallery that adapted queries are ranked against by Euclidean distance"
-        return self.bench.gallery if check_choice('method', method, COCKPIT_METHODS) == LITE_NAME else self.fixed(method)[1]
+        check_choice('method', method, COCKPIT_METHODS)
+        return self.bench.gallery if method == LITE_NAME else self.fixed(method)[1]
 
     def run(self, method:str=LITE_NAME, # One of `COCKPIT_METHODS`
         k_near:int=10, # Nearest gallery images in a step
@@ -208,7 +213,8 @@ class Reruns:
         cams, count = np.unique(self.q.cam, return_counts=True)
         for c in cams[np.argsort(count, kind='stable')]:
             rows = np.flatnonzero(self.q.cam == c)
-            parts = self.bench.camera(rows, **settings) if method == LITE_NAME else self._plain(rows, *self.fixed(method))
+            learns = method == LITE_NAME
+            parts = self.bench.camera(rows, **settings) if learns else self._plain(rows, *self.fixed(method))
             yield CameraStep(int(c), rows, *self._scored(parts, k_near))
 
 # %% ../../nbs/735_analysis.cockpit.ipynb #4be79cf8

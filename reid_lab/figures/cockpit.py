@@ -35,10 +35,12 @@ def pair_matrix(share, # (Cq,Cg) of the neighbours, 0..1, NaN for none
         room = (w - .7)/len(gallery) > .3
         for r, c in zip(*np.nonzero(np.isfinite(share))) if room else ():
             dark = abs(shade[r, c]) > 2.2
-            ax.text(c, r, f'{100*share[r, c]:.0f}', ha='center', va='center', size=7, color='white' if dark else '#222222')
-        for r, c in chosen: ax.add_patch(Rectangle((c - .5, r - .5), 1, 1, fc='none', ec='#111111', lw=1.6, clip_on=False))
+            style = dict(ha='center', va='center', size=7, color='white' if dark else '#222222')
+            ax.text(c, r, f'{100*share[r, c]:.0f}', **style)
+        line = dict(fc='none', ec='#111111', lw=1.6, clip_on=False)
+        for r, c in chosen: ax.add_patch(Rectangle((c - .5, r - .5), 1, 1, **line))
         if own: _own_counts(ax, *own)
-        for side, names in ((ax.xaxis, gallery), (ax.yaxis, query)): side.set_ticks(range(len(names)), [str(n) for n in names])
+        for side, names in ((ax.xaxis, gallery), (ax.yaxis, query)): side.set_ticks(range(len(names)), map(str, names))
         ax.set(xlabel='camera of the neighbours', ylabel='camera of the query')
         ax.set_title(literal(title), loc='left', size=7.5, weight='bold')
         ax.tick_params(length=0); ax.grid(False)
@@ -64,13 +66,15 @@ def _camera_bars(ax, before, after, names, chosen, query):
     for i, c in enumerate(before.cam):
         if c in chosen: ax.axhspan(i - .48, i + .48, color='#bcd9ee', zorder=0)
         if query is None or c != query['cam']: continue
+        mark = dict(marker='D', ms=4, color='#222222', mec='white', mew=.6, clip_on=False)
         for off, v in ((-.2, query['before']), (.2, query['after'])):
-            if v is not None: ax.plot(100*v, i + off, marker='D', ms=4, color='#222222', mec='white', mew=.6, clip_on=False)
+            if v is not None: ax.plot(100*v, i + off, **mark)
     none = not np.isfinite(before.mAP).any() and not np.isfinite(after.mAP).any()
     if none: ax.text(.5, .5, 'not defined: no query has\na match that is known', ha='center', va='center',
                      transform=ax.transAxes, size=7, color='#555555')
     ax.set_yticks(y, [f'cam {c} ({n})' for c, n in zip(before.cam, before.n_query)])
-    ax.set(xlim=(0, 110), xlabel='mAP (%)', ylim=(len(y) - .5, -.5)); ax.set_xticks([0, 25, 50, 75, 100])
+    ax.set(xlim=(0, 110), xlabel='mAP (%)' + '; diamonds: the query'*bool(query), ylim=(len(y) - .5, -.5))
+    ax.set_xticks([0, 25, 50, 75, 100])
     ax.tick_params(axis='y', length=0); ax.grid(axis='x')
 
 
@@ -79,7 +83,9 @@ def _nmi_bars(ax, nmi, names):
     for i, key in enumerate(('camera', 'identity')):
         for off, name, colour in ((-.2, names[0], '#9aa3ab'), (.2, names[1], COLOURS[0])):
             v = (nmi.get(name) or {}).get(key)
-            if v is None or not np.isfinite(v): ax.text(.02, i + off, 'not defined', va='center', size=6, color='#555555'); continue
+            if v is None or not np.isfinite(v):
+                ax.text(.02, i + off, 'not defined', va='center', size=6, color='#555555')
+                continue
             ax.barh(i + off, v, .38, color=colour)
             past = nmi[name]['chance'] if key == 'camera' else 0
             ax.text(max(v, past) + .02, i + off, f'{v:.3f}', va='center', size=6)

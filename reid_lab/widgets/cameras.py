@@ -10,8 +10,8 @@ import time
 import numpy as np
 import torch
 from fastcore.basics import patch
-from traitlets import Float, Int, TraitError, Unicode, link, observe, validate
-from ..analysis.cockpit import (COCKPIT_METHODS, DEFAULTS, LITE_NAME, RANGES, Reruns, SharedMap, bias_nmi, camera_pairs,
+from traitlets import Float, Int, Unicode, link, observe, validate
+from ..analysis.cockpit import (COCKPIT_METHODS, DEFAULTS, LITE_NAME, Reruns, SharedMap, bias_nmi, camera_pairs,
                                        camera_rows, lite_settings, query_scores)
 from ..analysis.bias_report import REMEDIES
 from ..analysis.maps import project_pair
@@ -34,7 +34,8 @@ def no_cameras(q, g): # Embeddings -> sentence, or ''
     for name, e in (('queries', q), ('gallery', g)):
         if e.cam is None: return f'The {name} have no camera numbers: Embeddings(emb, pid, cam=...) has them.'
     cams = np.unique(np.concatenate([q.cam, g.cam]))
-    return f'All images come from camera {cams[0]}: with a single camera there is nothing to compare.' if len(cams) < 2 else ''
+    if len(cams) > 1: return ''
+    return f'All images come from camera {cams[0]}: with a single camera there is nothing to compare.'
 
 
 class AdaptedScene(Scene):
@@ -157,23 +158,26 @@ class PairMatrix(SceneView):
         out = dict(n_query=len(self.scene.q))
         if self.why(): return out | dict(message=self.why(), query=[], gallery=[])
         p = self.pairs()
-        return out | dict(query=p.query, gallery=p.gallery, share=_numbers(p.share), ratio=_numbers(p.ratio, 2), right=_numbers(p.right))
+        return out | dict(query=p.query, gallery=p.gallery, share=_numbers(p.share), ratio=_numbers(p.ratio, 2),
+                          right=_numbers(p.right))
 
     def content(self, query):
         name = 'no query selected' if query is None else f'query {query}'
         if self.why(): return dict(label=f'{self.title}, {name}: {self.why()}')
         own, chance = self.pairs().own
-        said = f'own camera {own:.0%} of neighbours, {chance:.0%} by chance' if own == own else 'no camera is on both sides'
+        said = 'no camera is on both sides'
+        if own == own: said = f'own camera {own:.0%} of neighbours, {chance:.0%} by chance'
         if query is None: return dict(label=f'{self.title}, {name}: {said}', summary=said)
         row, counts = self.counts(query)
         mine = ', '.join(f'{n} of camera {c}' for c, n in zip(np.unique(self.scene.g.cam), counts) if n)
-        return dict(label=f'{self.title}, {name} of camera {self.scene.q.cam[query]}: neighbours {mine}; {said}', summary=said, row=row, own=counts)
+        label = f'{self.title}, {name} of camera {self.scene.q.cam[query]}: neighbours {mine}; {said}'
+        return dict(label=label, summary=said, row=row, own=counts)
 
     def counts(self, query): # Row -> its row in the matrix, neighbours from each camera of the gallery
         "Cameras of the neighbours of one query"
-        near, cams = self.near()[query], np.unique(self.scene.g.cam)
+        near, mine, cams = self.near()[query], self.scene.q.cam, np.unique(self.scene.g.cam)
         at = np.searchsorted(cams, self.scene.g.cam[near[near >= 0]])
-        return int(np.searchsorted(np.unique(self.scene.q.cam), self.scene.q.cam[query])), np.bincount(at, minlength=len(cams)).tolist()
+        return int(np.searchsorted(np.unique(mine), mine[query])), np.bincount(at, minlength=len(cams)).tolist()
 
 # %% ../../nbs/910_widgets.cameras.ipynb #0e51f099
 @patch
@@ -278,11 +282,12 @@ def fixed(self:CameraBars):
     new, old = s.found(), s.before()
     rows = [camera_rows(s.q, f['AP']) for f in (old, new)]
     number = lambda v, d=2: round(float(v), d) if v is not None and np.isfinite(v) else None
-    cams = [dict(cam=int(a.cam), n=int(a.n_query), before=number(a.mAP), after=number(b.mAP), done=int(a.cam) in new['done'])
-            for a, b in zip(rows[0].itertuples(), rows[1].itertuples())]
-    nmi = {side: f['nmi'] and {k: number(v, 4) for k, v in f['nmi'].items()} for side, f in (('before', old), ('after', new))}
-    return dict(cams=cams, nmi=nmi, names=[REMEDIES[0], new['method']], methods=list(COCKPIT_METHODS), learns=[LITE_NAME],
-                status=self.status(), run=number(new['seconds'], 3))
+    cams = [dict(cam=int(a.cam), n=int(a.n_query), before=number(a.mAP), after=number(b.mAP),
+                 done=int(a.cam) in new['done']) for a, b in zip(rows[0].itertuples(), rows[1].itertuples())]
+    digits = lambda nmi: nmi and {k: number(v, 4) for k, v in nmi.items()}
+    return dict(cams=cams, nmi=dict(before=digits(old['nmi']), after=digits(new['nmi'])), methods=list(COCKPIT_METHODS),
+                names=[REMEDIES[0], new['method']], learns=[LITE_NAME], status=self.status(),
+                run=number(new['seconds'], 3))
 
 
 @patch
@@ -303,8 +308,9 @@ def content(self:CameraBars, query):
     if query is None: return dict(label=f'{self.title}, {name}: {said}', summary=said, query=None)
     one = [round(float(a[query]), 4) if np.isfinite(a[query]) else None for a in AP]
     both = 'no match' if None in one else f'AP {one[0]:.2f} → {one[1]:.2f}'
-    return dict(label=f'{self.title}, {name} of camera {s.q.cam[query]}: {both}; {said}', summary=f'{said} · {name}: {both}',
-                query=dict(cam=int(s.q.cam[query]), before=one[0], after=one[1]))
+    query = dict(cam=int(s.q.cam[query]), before=one[0], after=one[1])
+    label = f"{self.title}, {name} of camera {query['cam']}: {both}; {said}"
+    return dict(label=label, summary=f'{said} · {name}: {both}', query=query)
 
 
 @patch
@@ -315,8 +321,9 @@ def draw(self:CameraBars) -> PaperFigure:
     now, rows = self.content(query), [camera_rows(s.q, f['AP']) for f in (s.before(), s.found())]
     names = REMEDIES[0], s.method if s.method != REMEDIES[0] else f'{s.method} (again)'
     how = ', '.join(f'{t}={getattr(self, t):g}' for t in list(CONTROLS)[1:]) if s.method == LITE_NAME else s.method
-    return camera_card(*rows, dict(zip(names, (s.before()['nmi'], s.found()['nmi']))), names, camera if isinstance(camera, tuple) else [camera],
-                       now['query'], f"{self.title} ({how}): {now['summary']}")
+    nmi = dict(zip(names, (s.before()['nmi'], s.found()['nmi'])))
+    return camera_card(*rows, nmi, names, camera if isinstance(camera, tuple) else [camera], now['query'],
+                       f"{self.title} ({how}): {now['summary']}")
 
 
 @patch
@@ -336,7 +343,8 @@ def cockpit(scene:Scene, # Raw features of queries and gallery, with cameras
     "Maps, scores per camera and camera pairs, before and after adaptation"
     after = AdaptedScene(scene, how, n, seed)
     bars = CameraBars(after, title=title, **settings)
-    if after.why: return Board(bars, FeatureMap(scene, project_pair(scene.q, scene.g, how, n, seed), title='Before'), title=title)
+    if after.why: # bars and matrix would say the same
+        return Board(bars, FeatureMap(scene, project_pair(scene.q, scene.g, how, n, seed), title='Before'), title=title)
     maps = [FeatureMap(scene, after.shared.frame(after.shared.start(REMEDIES[0])), title='Before'),
             AdaptedMap(after, after.frame(), title='After')]
     link((maps[0], 'colour'), (maps[1], 'colour'))
