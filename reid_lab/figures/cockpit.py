@@ -113,5 +113,6 @@ def camera_card(before, # Frame: cam, n_query, mAP (NaN if not defined)
         _nmi_bars(right, nmi, names)
         for name, colour in zip(names, ('#9aa3ab', COLOURS[0])): right.barh([9], [0], color=colour, label=literal(name))
         fig.legend(*right.get_legend_handles_labels(), loc='outside lower center', ncols=2, handlelength=1.)
-        fig.suptitle(literal(wrap_text(title, w - .2, 7.5, 2)), x=.01, ha='left', size=7.5, weight='bold')
+        head = wrap_text(title, .82*w, 7.5, 2) # bold is wider
+        fig.suptitle(literal(head), x=.01, ha='left', size=7.5, weight='bold')
     return fig

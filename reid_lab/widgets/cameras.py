@@ -161,23 +161,27 @@ class PairMatrix(SceneView):
         return out | dict(query=p.query, gallery=p.gallery, share=_numbers(p.share), ratio=_numbers(p.ratio, 2),
                           right=_numbers(p.right))
 
-    def content(self, query):
-        name = 'no query selected' if query is None else f'query {query}'
-        if self.why(): return dict(label=f'{self.title}, {name}: {self.why()}')
-        own, chance = self.pairs().own
-        said = 'no camera is on both sides'
-        if own == own: said = f'own camera {own:.0%} of neighbours, {chance:.0%} by chance'
-        if query is None: return dict(label=f'{self.title}, {name}: {said}', summary=said)
-        row, counts = self.counts(query)
-        mine = ', '.join(f'{n} of camera {c}' for c, n in zip(np.unique(self.scene.g.cam), counts) if n)
-        label = f'{self.title}, {name} of camera {self.scene.q.cam[query]}: neighbours {mine}; {said}'
-        return dict(label=label, summary=said, row=row, own=counts)
+# %% ../../nbs/910_widgets.cameras.ipynb #f37a58e9
+@patch
+def content(self:PairMatrix, query):
+    name = 'no query selected' if query is None else f'query {query}'
+    if self.why(): return dict(label=f'{self.title}, {name}: {self.why()}')
+    own, chance = self.pairs().own
+    said = 'no camera is on both sides'
+    if own == own: said = f'own camera {own:.0%} of neighbours, {chance:.0%} by chance'
+    if query is None: return dict(label=f'{self.title}, {name}: {said}', summary=said)
+    row, counts = self.counts(query)
+    mine = ', '.join(f'{n} of camera {c}' for c, n in zip(np.unique(self.scene.g.cam), counts) if n)
+    label = f'{self.title}, {name} of camera {self.scene.q.cam[query]}: neighbours {mine}; {said}'
+    return dict(label=label, summary=said, row=row, own=counts)
 
-    def counts(self, query): # Row -> its row in the matrix, neighbours from each camera of the gallery
-        "Cameras of the neighbours of one query"
-        near, mine, cams = self.near()[query], self.scene.q.cam, np.unique(self.scene.g.cam)
-        at = np.searchsorted(cams, self.scene.g.cam[near[near >= 0]])
-        return int(np.searchsorted(np.unique(mine), mine[query])), np.bincount(at, minlength=len(cams)).tolist()
+
+@patch
+def counts(self:PairMatrix, query): # Row -> its row in the matrix, neighbours from each camera of the gallery
+    "Cameras of the neighbours of one query"
+    near, mine, cams = self.near()[query], self.scene.q.cam, np.unique(self.scene.g.cam)
+    at = np.searchsorted(cams, self.scene.g.cam[near[near >= 0]])
+    return int(np.searchsorted(np.unique(mine), mine[query])), np.bincount(at, minlength=len(cams)).tolist()
 
 # %% ../../nbs/910_widgets.cameras.ipynb #0e51f099
 @patch
@@ -295,7 +299,17 @@ def status(self:CameraBars): # -> str
     "How far the run is, or how long it took"
     f, n = self.scene.found(), len(np.unique(self.scene.q.cam))
     if f['seconds'] is None: return f"{len(f['done'])} of {n} cameras"
-    return f"{n} cameras in {f['seconds']:.1f} s" if self._front is not None and self._shown else f'{n} cameras'
+    timed = f" in {f['seconds']:.1f} s" if self._front is not None and self._shown else ''
+    return f'{n} cameras{timed}{self.note()}'
+
+
+@patch
+def note(self:CameraBars): # -> str
+    "Said where DART3-LITE has nothing to learn from: what one batch has learned is lost (Algorithm 2)"
+    method, settings = self.scene._wanted
+    most = np.unique(self.scene.q.cam, return_counts=True)[1].max()
+    one = method == LITE_NAME and (settings['steps'] == 0 or settings['steps'] == 1 and most <= settings['batch_size'])
+    return ' · learns nothing (at most one batch and one step a camera): the same as Norm' if one else ''
 
 
 @patch
@@ -323,7 +337,7 @@ def draw(self:CameraBars) -> PaperFigure:
     how = ', '.join(f'{t}={getattr(self, t):g}' for t in list(CONTROLS)[1:]) if s.method == LITE_NAME else s.method
     nmi = dict(zip(names, (s.before()['nmi'], s.found()['nmi'])))
     return camera_card(*rows, nmi, names, camera if isinstance(camera, tuple) else [camera], now['query'],
-                       f"{self.title} ({how}): {now['summary']}")
+                       f"{self.title} ({how}): {now['summary']}{self.note()}")
 
 
 @patch
@@ -348,6 +362,10 @@ def cockpit(scene:Scene, # Raw features of queries and gallery, with cameras
     maps = [FeatureMap(scene, after.shared.frame(after.shared.start(REMEDIES[0])), title='Before'),
             AdaptedMap(after, after.frame(), title='After')]
     link((maps[0], 'colour'), (maps[1], 'colour'))
+    low, high = (np.concatenate([f(m.frame[['x', 'y']].to_numpy(), 0)[None] for m in maps]) for f in (np.min, np.max))
+    low, high = low.min(0), high.max(0)
+    edge = .05*(high - low) + 1e-6
+    for m in maps: m.limits = [float(v) for i in (0, 1) for v in (low[i] - edge[i], high[i] + edge[i])]
     pairs = [PairMatrix(scene, title='Pairs before'), PairMatrix(after, title='Pairs after')]
     lists = [RankedList(after, k=6, depth=12)] if (scene.g_thumb.images is not None if lists is None else lists) else []
     return Board(bars, *lists, *maps, *pairs, title=title)

@@ -51,6 +51,7 @@ def _pack(values, kind): return base64.b64encode(np.ascontiguousarray(values, ki
 class FeatureMap(SceneView):
     "Queries and gallery in two dimensions"
     kind, library = 'map', 'plotly'
+    limits = None # (x0, x1, y0, y1) of both axes, for maps that share a layout
     title = Unicode('Map of features', help='heading').tag(ui=True)
     colour = Unicode('camera', help='key of `COLOUR_BY`').tag(ui=True)
     neighbours = Int(10, min=0, max=200, help='marked gallery images').tag(ui=True)
@@ -126,8 +127,8 @@ def fixed(self:FeatureMap):
     f = self.frame.iloc[self.drawn]
     ids = lambda c: f[c].to_numpy() if c in f else np.full(len(f), -1)
     groups = {n: self.groups(n) for n in self.choices()}
-    return dict(n_query=len(self.scene.q), x=_pack(f.x, '<f4'), y=_pack(f.y, '<f4'), row=_pack(f.row, '<i4'),
-                query=_pack(f.role == 'query', 'u1'), pid=_pack(ids('pid'), '<i4'), cam=_pack(ids('cam'), '<i4'),
+    return dict(n_query=len(self.scene.q), limits=self.limits,
+                x=_pack(f.x, '<f4'), y=_pack(f.y, '<f4'), row=_pack(f.row, '<i4'), query=_pack(f.role == 'query', 'u1'), pid=_pack(ids('pid'), '<i4'), cam=_pack(ids('cam'), '<i4'),
                 groups={n: g | dict(codes=_pack(g['codes'], '<i2')) for n, g in groups.items()})
 
 
@@ -171,7 +172,7 @@ def draw(self:FeatureMap) -> PaperFigure:
     chosen = [(self.frame.x[i], self.frame.y[i]) for i in spots]
     colours = np.array(g['colours'], object)[g['codes']] if len(f) else []
     return selection_map(f.x, f.y, colours, f.role == 'query', dict(zip(g['names'], g['colours'])), _passes(self), at,
-                         near, chosen, f"{self.title}: {now['summary']}", width=4.6)
+                         near, chosen, self.limits, f"{self.title}: {now['summary']}", width=4.6)
 
 
 @patch
