@@ -368,4 +368,4 @@ def cockpit(scene:Scene, # Raw features of queries and gallery, with cameras
     for m in maps: m.limits = [float(v) for i in (0, 1) for v in (low[i] - edge[i], high[i] + edge[i])]
     pairs = [PairMatrix(scene, title='Pairs before'), PairMatrix(after, title='Pairs after')]
     lists = [RankedList(after, k=6, depth=12)] if (scene.g_thumb.images is not None if lists is None else lists) else []
-    return Board(bars, *lists, *maps, *pairs, title=title)
+    return Board(bars, *maps, *pairs, *lists, title=title)

@@ -10,7 +10,7 @@ function render({ model, el }) {
   const tint = (ratio) => { // factors of two; three of them are the strongest colour
     if (ratio === null) return "transparent";
     const power = ratio > 0 ? Math.max(-3, Math.min(3, Math.log2(ratio))) : -3;
-    return `color-mix(in srgb, ${power > 0 ? "#e8710a" : "#2a86c8"} ${Math.round(Math.abs(power) * 22)}%, var(--rl-bg))`;
+    return `color-mix(in srgb, ${power > 0 ? "#e8710a" : "#2a86c8"} ${Math.round(Math.abs(power) * 26)}%, var(--rl-bg))`;
   };
 
   const keys = (event, root) => {
