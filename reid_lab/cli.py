@@ -240,7 +240,7 @@ def _metrics(a):
     else: print('\n'.join(f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()))
     return 0
 
-
+# %% ../nbs/960_cli.ipynb #6757c5c9
 def _bias(a):
     from pathlib import Path
     from reid_lab.core import phase
@@ -403,8 +403,8 @@ def _add_numbers(command):
     b.add_argument('query', help='.npz, .safetensors or a folder')
     b.add_argument('gallery', nargs='?', help='likewise; without it retrieval is not scored')
     b.add_argument('--out', help='new folder for the report, with figures and tables')
-    b.add_argument('--open', action='store_true', help='write an interactive page (cockpit.html in the folder of --out, '
-                   'else camera_bias.html here) and show it in a browser')
+    b.add_argument('--open', action='store_true', help='write an interactive page (cockpit.html in the '
+                   'folder of --out, else camera_bias.html here) and show it in a browser')
     b.add_argument('--distance', type=_distance, default='cosine', help='of the features as they are')
     b.add_argument('--map', type=_map, default='pca', help='map in the report (--out): pca, another method, or none')
     b.add_argument('--seed', type=int, default=0, help='of samples and clusters')

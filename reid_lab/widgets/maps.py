@@ -128,7 +128,8 @@ def fixed(self:FeatureMap):
     ids = lambda c: f[c].to_numpy() if c in f else np.full(len(f), -1)
     groups = {n: self.groups(n) for n in self.choices()}
     return dict(n_query=len(self.scene.q), limits=self.limits,
-                x=_pack(f.x, '<f4'), y=_pack(f.y, '<f4'), row=_pack(f.row, '<i4'), query=_pack(f.role == 'query', 'u1'), pid=_pack(ids('pid'), '<i4'), cam=_pack(ids('cam'), '<i4'),
+                x=_pack(f.x, '<f4'), y=_pack(f.y, '<f4'), row=_pack(f.row, '<i4'), query=_pack(f.role == 'query', 'u1'),
+                pid=_pack(ids('pid'), '<i4'), cam=_pack(ids('cam'), '<i4'),
                 groups={n: g | dict(codes=_pack(g['codes'], '<i2')) for n, g in groups.items()})
 
 
