@@ -122,7 +122,7 @@ def cockpit_is_drawn(page):
 
 def test_the_cockpit_in_jupyterlab(tmp_path, capsys):
     "A slider runs the adaptation again, a click on a pair of cameras filters; every linked view follows"
-    notebook = write_notebook(tmp_path/"cockpit.ipynb", COCKPIT)
+    write_notebook(tmp_path/"cockpit.ipynb", COCKPIT)
     home = tmp_path/"home"
     home.mkdir()
     with serve(tmp_path, home, PYTHONPATH=str(ROOT)) as (address, token), playwright.sync_playwright() as p:

@@ -209,7 +209,8 @@ class Reruns:
         k_near:int=10, # Nearest gallery images in a step
         **settings): # Of DART3-LITE, see `lite_settings`; yields `CameraStep`s
         "Adapt and score one camera after the other"
-        settings, g = lite_settings(**settings), self.gallery(method)
+        settings = lite_settings(**settings)
+        check_choice('method', method, COCKPIT_METHODS)
         cams, count = np.unique(self.q.cam, return_counts=True)
         for c in cams[np.argsort(count, kind='stable')]:
             rows = np.flatnonzero(self.q.cam == c)
