@@ -240,13 +240,16 @@ def _metrics(a):
     else: print('\n'.join(f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()))
     return 0
 
-
+# %% ../nbs/960_cli.ipynb #6757c5c9
 def _bias(a):
     from pathlib import Path
     from reid_lab.core import phase
     from reid_lab.terminal import Display
-    if a.out and Path(a.out).expanduser().exists():
-        raise FileExistsError(f'{a.out} exists; choose a new name, or remove it first')
+    page = Path(a.out or '.').expanduser()/('cockpit.html' if a.out else 'camera_bias.html')
+    if a.open and not a.gallery: raise ValueError('--open shows queries in a gallery; give both files')
+    for path in (a.out, page if a.open else None):
+        if path and Path(path).expanduser().exists():
+            raise FileExistsError(f'{path} exists; choose a new name, or remove it first')
     name = ' and '.join(Path(p).name for p in (a.query, a.gallery) if p)
     with _stoppable(), Display('bias report', sections=False):
         with phase('reading features'):
@@ -257,9 +260,23 @@ def _bias(a):
                                  name=name)
         if a.out:
             with phase('drawing and writing the report'): report.save(a.out)
+        if a.open:
+            with phase('writing the page'): _cockpit(a, q, g, name, page)
     print(_json(report.to_dict()) if a.json else report)
     if a.out and not a.json: print(f'report: {a.out}')
+    if a.open and not a.json: print(f'page: {page}')
+    if a.open and sys.stdout.isatty(): # somebody is there
+        import webbrowser
+        webbrowser.open(page.resolve().as_uri())
     return 0
+
+
+def _cockpit(a, q, g, name, page):
+    "The page of maps, scores per camera and camera pairs, which needs no kernel"
+    from reid_lab.widgets.cameras import cockpit
+    from reid_lab.widgets.scene import Scene
+    title, how = f'Camera bias of {name}', 'pca' if a.map == 'none' else a.map
+    cockpit(Scene(q, g, distance=a.distance), how, seed=a.seed, title=title).to_html(page, title=title)
 
 # %% ../nbs/960_cli.ipynb #d1c0de02
 def _results(a):
@@ -386,6 +403,8 @@ def _add_numbers(command):
     b.add_argument('query', help='.npz, .safetensors or a folder')
     b.add_argument('gallery', nargs='?', help='likewise; without it retrieval is not scored')
     b.add_argument('--out', help='new folder for the report, with figures and tables')
+    b.add_argument('--open', action='store_true', help='write an interactive page (cockpit.html in the '
+                   'folder of --out, else camera_bias.html here) and show it in a browser')
     b.add_argument('--distance', type=_distance, default='cosine', help='of the features as they are')
     b.add_argument('--map', type=_map, default='pca', help='map in the report (--out): pca, another method, or none')
     b.add_argument('--seed', type=int, default=0, help='of samples and clusters')

@@ -149,6 +149,21 @@ def test_bias_prints_and_writes(features, capsys):
     assert "exists; choose a new name" in capsys.readouterr().err
 
 
+def test_bias_opens_a_page(features, capsys, monkeypatch):
+    d, e = features
+    monkeypatch.chdir(d)
+    assert main(["bias", "q.npz", "g.npz", "--open"]) == 0
+    assert "page: camera_bias.html" in capsys.readouterr().out
+    page = (d/"camera_bias.html").read_text(encoding="utf-8")
+    assert page.count('<div id="view-') == 5 and "default-src 'none'" in page and "q.npz and g.npz" in page
+    for args, words in ((["g.npz"], "exists; choose a new name"), ([], "give both files")):
+        assert main(["bias", "q.npz", *args, "--open"]) == 2
+        assert words in capsys.readouterr().err
+    np.savez(d/"unknown.npz", emb=e["emb"], cam=e["cam"])
+    assert main(["bias", "unknown.npz", "unknown.npz", "--open", "--out", "shown"]) == 0
+    assert "mAP is not defined" in (d/"shown"/"cockpit.html").read_text(encoding="utf-8")
+
+
 def test_bias_as_json_and_without_people(features, capsys):
     d, e = features
     np.savez(d/"theirs.npz", features=e["emb"], camera=e["cam"])

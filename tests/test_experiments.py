@@ -56,7 +56,8 @@ def smoke(name, study, tmp_path, **kw):
 def test_no_experiment_is_left_out(tmp_path):
     "An experiment without a test of its own here runs its first study"
     found = experiments()
-    tested = {"camel", "caption_cot", "cfam", "cfan", "dart3", "dmg", "failure_browser", "text_granularity"}
+    tested = {"camel", "camera_bias", "caption_cot", "cfam", "cfan",
+              "dart3", "dmg", "failure_browser", "text_granularity"}
     assert tested <= set(found)
     for name in set(found) - tested:
         smoke(f"run_{name}", next(iter(found[name].studies)), tmp_path / name)
@@ -287,6 +288,46 @@ def test_failure_browser_of_a_run_from_the_command_line(tmp_path):
     assert len(saved) < 300_000 and "widget-view" not in saved and '"widgets"' not in saved
     assert saved.count('"image/png"') >= 2 and (tmp_path / "run" / "failures.html").exists()
     assert "same camera" in set(pd.read_csv(tmp_path / "run" / "reasons.csv").reason)
+
+
+def test_camera_bias_from_the_command_line(tmp_path):
+    "By papermill alone: a picture of the cockpit, a page, figures and a row for each method; then from files"
+    cmd = [sys.executable, "-m", "papermill", str(ROOT / "nbs/experiments/camera_bias.ipynb"),
+           str(tmp_path / "out.ipynb"), "-p", "preset", "smoke", "-p", "out_dir", str(tmp_path / "run"),
+           "--no-progress-bar", "-k", "python3"]
+    done = subprocess.run(cmd, capture_output=True, text=True, cwd=tmp_path,
+                          env=dict(os.environ, IPYTHONDIR=str(tmp_path / "ipython")))
+    assert done.returncode == 0, done.stderr[-3000:]
+    metrics = json.loads((tmp_path / "run/metrics.json").read_text())
+    assert metrics["status"] == "finished" and [r["variant"] for r in metrics["rows"]] == [
+        "No adaptation", "Mean subtraction", "Norm", "DART3-LITE", "Norm without cameras"]
+    assert all(0 < r["metrics"]["mAP"] <= 100 and r["dataset"].startswith("world") for r in metrics["rows"])
+    figures = {p.name for p in (tmp_path / "run/figures").iterdir()}
+    assert {f"camera_bias_{n}.pdf" for n in ("scores", "map", "pairs_before", "pairs_after", "sweep")} <= figures
+    assert (tmp_path / "run/cockpit.html").read_text(encoding="utf-8").count('<div id="view-') == 5
+    nb, text = json.loads((tmp_path / "out.ipynb").read_text()), (tmp_path / "out.ipynb").read_text()
+    shown = [o["data"] for c in nb["cells"] for o in c.get("outputs", []) if "data" in o]
+    shown = [d for d in shown if "CameraBars" in "".join(d.get("text/plain", ""))]
+    assert len(shown) == 1 and set(shown[0]) == {"text/plain", "image/png"} and "widgets" not in nb["metadata"]
+    assert len(text) < 300_000 and "widget-view" not in text
+
+
+def test_camera_bias_of_files(tmp_path):
+    "Features of a run and of any program; one camera is a sentence, not a traceback"
+    rng, pid, cam = np.random.default_rng(0), np.arange(60) % 12, np.arange(60) % 3
+    emb = rng.normal(size=(12, 8))[pid] + rng.normal(size=(3, 8))[cam] + rng.normal(size=(60, 8))
+    e = Embeddings(emb.astype("float32"), pid, cam)
+    folder = tmp_path / "earlier" / "models" / "seed-0"
+    for name, part in (("queries", e[:20]), ("gallery", e[20:])): part.save(folder / name)
+    done = run_notebook("camera_bias", tmp_path / "a", preset="smoke", run=str(tmp_path / "earlier"))
+    assert done.metrics["status"] == "finished" and len(done.rows) == 5
+    for name, part in (("q", e[:20]), ("g", e[20:])):
+        np.savez(tmp_path / f"{name}.npz", emb=part.emb.numpy(), cam=0*part.cam)
+    own = dict(query=str(tmp_path / "q.npz"), gallery=str(tmp_path / "g.npz"))
+    one = run_notebook("camera_bias", tmp_path / "b", preset="smoke", **own)
+    assert one.metrics["status"] == "finished" and one.rows == [] and "single camera" in one.path.read_text()
+    with pytest.raises(PapermillExecutionError, match="need each other"):
+        run_notebook("camera_bias", tmp_path / "c", preset="smoke", query=own["query"])
 
 
 def test_caption_cot_from_the_command_line(tmp_path):

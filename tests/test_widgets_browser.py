@@ -3,9 +3,10 @@ import json
 
 import pytest
 from test_browser import CHROMIUM, FLAGS, serve
-from test_widgets import EVIL, ROOT, VIEWS, make_scene, write_notebook
+from test_widgets import COCKPIT, EVIL, ROOT, VIEWS, make_scene, write_notebook
 
 from reid_lab.analysis.tags import read_tags
+from reid_lab.widgets.cameras import cockpit
 from reid_lab.widgets.view import Board
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the dev extra is not installed")
@@ -101,6 +102,99 @@ def test_map_and_list_follow_each_other_in_jupyterlab(tmp_path, capsys):
               f"saved notebook {notebook.stat().st_size/1000:.0f} kB")
     assert not broken and "widgets" not in saved["metadata"] and notebook.stat().st_size < 300_000
     assert "image/png" in saved["cells"][1]["outputs"][0]["data"]
+
+
+MOVE = """async ([name, position]) => {
+  const bars = document.querySelector(".rl-cameras"), state = () => JSON.parse(bars.dataset.cockpit);
+  const slider = bars.querySelector(`input[aria-label="${name}"]`), old = state(), start = performance.now();
+  slider.value = position;
+  slider.dispatchEvent(new Event("input"));
+  slider.dispatchEvent(new Event("change"));
+  const until = async (done) => {
+    while (!done(state()) && performance.now() - start < 120000) await new Promise(requestAnimationFrame);
+    return performance.now() - start;
+  };
+  const first = await until((s) => s.run !== old.run);
+  return [first, await until((s) => s.run !== old.run && s.run !== null)];
+}"""
+DRAWN = """() => {
+  const read = (name, key) => [...document.querySelectorAll(name)].map((e) => JSON.parse(e.dataset[key]));
+  return { bars: read(".rl-cameras", "cockpit")[0], maps: read(".rl-map", "marks"), pairs: read(".rl-pairs", "cells"),
+    places: [...document.querySelectorAll(".rl-plot")].map((p) => p.data[2].x.reduce((a, b) => a + Math.abs(b), 0)) };
+}"""
+
+
+def cockpit_is_drawn(page):
+    for kind, n in (("cameras[data-cockpit]", 1), ("map[data-marks]", 2), ("pairs[data-cells]", 2)):
+        page.wait_for_function(f"document.querySelectorAll('.rl-{kind}').length === {n}")
+
+
+def test_the_cockpit_in_jupyterlab(tmp_path, capsys):
+    "A slider runs the adaptation again, a click on a pair of cameras filters; every linked view follows"
+    write_notebook(tmp_path/"cockpit.ipynb", COCKPIT)
+    home = tmp_path/"home"
+    home.mkdir()
+    with serve(tmp_path, home, PYTHONPATH=str(ROOT)) as (address, token), playwright.sync_playwright() as p:
+        browser, page, broken = opened(p)
+        page.goto(f"{address}/lab/tree/cockpit.ipynb?token={token}&reset", wait_until="domcontentloaded")
+        page.wait_for_function(f"{PANEL}?.context?.sessionContext?.session?.kernel?.status === 'idle'")
+        page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')", None)
+        cockpit_is_drawn(page)
+        before = page.evaluate(DRAWN)
+        times = [page.evaluate(MOVE, how) for how in (["tau", 10], ["rate", 27])]
+        page.wait_for_timeout(1500)
+        moved = page.evaluate(DRAWN)
+        assert moved["bars"]["after"] != before["bars"]["after"] and moved["bars"]["nmi"] != before["bars"]["nmi"]
+        assert moved["places"][0] == before["places"][0] and moved["places"][1] != before["places"][1]
+        same = [a["share"] == b["share"] for a, b in zip(moved["pairs"], before["pairs"])]
+        assert same == [True, False]
+        page.screenshot(path=str(tmp_path/"light.png"), full_page=True)
+        page.click(".rl-pairs >> nth=1 >> [data-at='0,2']")
+        page.wait_for_function("[...document.querySelectorAll('.rl-pairs')]"
+                               ".every((e) => JSON.parse(e.dataset.cells).camera?.[1] === 2)")
+        page.wait_for_timeout(1500)
+        paired = page.evaluate(DRAWN)
+        assert all(a["on"] < b["on"] for a, b in zip(paired["maps"], moved["maps"]))
+        assert paired["bars"]["camera"] == [0, 2]
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Enter")
+        told = "JSON.parse(document.querySelector('.rl-cameras').dataset.cockpit)"
+        page.wait_for_function(f"{told}.camera?.[1] === 3")
+        page.select_option(".rl-cameras select", "Norm")
+        page.wait_for_function(f"{told}.method === 'Norm'")
+        page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})", None)
+        page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
+        page.wait_for_timeout(6000)     # the theme's splash goes away
+        page.evaluate("document.querySelector('.rl-cameras').scrollIntoView()")
+        page.screenshot(path=str(tmp_path/"dark.png"))
+        page.evaluate("document.querySelector('.rl-pairs').scrollIntoView()")
+        page.screenshot(path=str(tmp_path/"dark_pairs.png"))
+        browser.close()
+    with capsys.disabled():
+        for (first, all_of), name in zip(times, ("tau", "rate")):
+            print(f"\n    {name} moved, 600 queries x 2,400: first camera {first:.0f} ms, all {all_of:.0f} ms", end="")
+        print()
+    assert not broken
+
+
+def test_the_cockpit_without_a_kernel(tmp_path):
+    "The page of `reid_lab bias --open`: a click on a pair filters both maps, and sliders are off"
+    path = cockpit(make_scene(query=1), n=60).to_html(tmp_path/"cockpit.html", title="Cockpit")
+    with playwright.sync_playwright() as p:
+        browser, page, broken = opened(p)
+        page.goto(path.as_uri())
+        cockpit_is_drawn(page)
+        old = page.evaluate(DRAWN)
+        page.screenshot(path=str(tmp_path/"light.png"), full_page=True)
+        page.click(".rl-pairs >> nth=0 >> [data-at='1,0']")
+        page.wait_for_function("JSON.parse(document.querySelectorAll('.rl-map')[1].dataset.marks).on < 60")
+        new = page.evaluate(DRAWN)
+        assert all(a["on"] < b["on"] for a, b in zip(new["maps"], old["maps"])) and new["bars"]["camera"] == [1, 0]
+        assert page.locator(".rl-cameras input:enabled, .rl-cameras select:enabled").count() == 0
+        page.evaluate("document.documentElement.dataset.theme = 'dark'")
+        page.screenshot(path=str(tmp_path/"dark.png"), full_page=True)
+        browser.close()
+    assert not broken
 
 
 def test_a_page_without_a_kernel(tmp_path):

@@ -118,6 +118,7 @@ def selection_map(x, # (N,) places
     at=None, # Place (x, y) of the query
     near=(), # (x, y, right or None) of its neighbours
     chosen=(), # Places (x, y)
+    limits=None, # (x0, x1, y0, y1), the same for maps that share a layout
     title:str='', # Above the map
     column:str='cvpr', # Key of `reid_lab.figures.base.WIDTHS`
     width:float=None, # Inches, instead of the column's
@@ -137,6 +138,7 @@ def selection_map(x, # (N,) places
         _scatter(ax, x[on], y[on], colours[on], query[on], 5 if len(x) > 1500 else 9)
         _marks(ax, at, near, chosen)
         ax.set(xticks=[], yticks=[]); ax.margins(.03)
+        if limits is not None: ax.set(xlim=limits[:2], ylim=limits[2:])
         for side in ax.spines.values(): side.set(visible=True, color='#cccccc')
         ax.set_title(literal(title), loc='left', size=7.5, weight='bold')
         fig.legend(handles=handles, loc='outside lower center', ncols=cols, handlelength=.8, columnspacing=.9,

@@ -285,14 +285,14 @@ def picture(self:View, dpi:int=100, # Pixels an inch
     ) -> bytes: # PNG of at most 96 colours
     "The picture that stands beside the live view"
     fig = self.draw()
-    fig.photo = False
-    return _small_png(Image.open(io.BytesIO(fig.picture(dpi))))
+    thumbnails, fig.photo = fig.photo, False
+    return _small_png(Image.open(io.BytesIO(fig.picture(dpi))), marks=not thumbnails)
 
 
-def _small_png(image, colours=96):
-    "Thumbnails take most of a picture, and hardly change with few colours"
-    out = io.BytesIO()
-    image.convert('RGB').quantize(colours, kmeans=1).save(out, 'PNG', optimize=True)
+def _small_png(image, colours=96, marks=False):
+    "Thumbnails take most of a picture, and hardly change with few colours; small marks keep theirs"
+    out, how = io.BytesIO(), Image.Quantize.MAXCOVERAGE if marks else Image.Quantize.MEDIANCUT
+    image.convert('RGB').quantize(colours, method=how, kmeans=1).save(out, 'PNG', optimize=True)
     return out.getvalue()
 
 
@@ -393,8 +393,11 @@ class Board(View):
 
     def picture(self, dpi:int=92, # Pixels an inch
         ) -> bytes: # PNG
-        "The pictures of the views, one below the other"
-        parts = [Image.open(io.BytesIO(v.picture(dpi))).convert('RGB') for v in self.views]
-        out = Image.new('RGB', (max(p.width for p in parts), sum(p.height + 6 for p in parts) - 6), 'white')
-        for i, p in enumerate(parts): out.paste(p, (0, sum(a.height + 6 for a in parts[:i])))
-        return _small_png(out, 160)
+        "The pictures of the views, one below the other, or side by side where two fit"
+        places, right, top, low = [], 0, 0, 0
+        for p in (Image.open(io.BytesIO(v.picture(dpi))).convert('RGB') for v in self.views):
+            if right + p.width > 960: right, top = 0, low
+            places.append((p, right, top)); right, low = right + p.width + 6, max(low, top + p.height + 6)
+        out = Image.new('RGB', (max(x + p.width for p, x, _ in places), low - 6), 'white')
+        for p, *at in places: out.paste(p, tuple(at))
+        return _small_png(out, 256, marks=True)

@@ -125,8 +125,13 @@ function render({ model, el }) {
     fill(foot, ...names.map(one), h("span", { class: "rl-mute" }, "▲ query  ● gallery  ○ near, right  ✕ near, wrong"));
   };
 
+  const axis = (i) => { // maps that share a layout have the same limits
+    const { limits } = model.get("fixed");
+    return limits ? { visible: false, range: limits.slice(2 * i, 2 * i + 2) } : { visible: false };
+  };
+
   const layout = () => ({ margin: { l: 4, r: 4, t: 4, b: 4 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    xaxis: { visible: false }, yaxis: { visible: false }, dragmode: "pan", hovermode: "closest", hoverdistance: 8, uirevision: 1 });
+    xaxis: axis(0), yaxis: axis(1), dragmode: "pan", hovermode: "closest", hoverdistance: 8, uirevision: 1 });
 
   const busy = { now: Promise.resolve() };
   const redraw = async (all) => {
