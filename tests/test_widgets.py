@@ -11,15 +11,21 @@ import numpy as np
 import pytest
 
 from reid_lab.analysis.maps import project_pair
+from reid_lab.data.text import WordPiece
 from reid_lab.embeddings import Embeddings
+from reid_lab.models.zoo import create_model
+from reid_lab.widgets.attention import AttentionView
 from reid_lab.widgets.lists import RankedList
 from reid_lab.widgets.maps import FeatureMap
 from reid_lab.widgets.scene import Scene, SceneView
 from reid_lab.widgets.view import Board, Selection, View, mime_bundle, page_html
+from reid_lab.widgets.words import WordLab
 
 ROOT = Path(__file__).resolve().parents[1]
 EVIL = "</script><img src=x onerror=alert(1)>"
-VIEWS = {"list": (RankedList, RankedList),
+MODEL = create_model("clip_tiny", tokenizer=WordPiece.train(["a man in red"]*3, vocab_size=60, context_length=16), size=(64, 32))
+VIEWS = {"list": (RankedList, RankedList), "words": (WordLab, WordLab),
+         "attention": (AttentionView, lambda scene, **kw: AttentionView(scene, MODEL, n=2, **kw)),
          "map": (FeatureMap, lambda scene, **kw: FeatureMap(scene, project_pair(scene.q, scene.g, "pca"), **kw))}
 LABELS = {  # what may be odd about identities and cameras -> (pid, cam) of 60 rows
     "ordinary": (np.arange(60) % 12, np.arange(60) % 5), "one camera": (np.arange(60) % 12, np.zeros(60, int)),
@@ -106,9 +112,11 @@ def test_a_change_of_the_selection_reaches_all_views_once():
     assert len(told) == len(views) and all("query 4" in t for t in told)
     assert all(v.front().select["query"] == 4 for v in views)
     scene.scores = -scene.ranker.scores.block(0, 20).clone()
-    assert len(told) == 2*len(views), "another ranking is told too"
+    ranked = [v for v in views if not isinstance(v, WordLab)]   # which says the same of any image
+    assert len(told) == len(views) + len(ranked), "another ranking is told too"
     views[0].selection.gallery = (2,)
-    assert len(told) == 2*len(views) and all(v.front().select["gallery"] == [2] for v in views)
+    maps = [v for v in views if "gallery" in v.follows]
+    assert len(told) == len(views) + len(ranked) + len(maps) and all(v.front().select["gallery"] == [2] for v in views)
     for view in views: view.front().close()
 
 
@@ -174,7 +182,7 @@ def test_boards_share_one_selection():
     board = Board(*(make(scene) for _, make in VIEWS.values()))
     before = board.picture()
     scene.selection.query = 2
-    assert board.picture() != before and repr(board).count("query 2") == 2
+    assert board.picture() != before and repr(board).count("query 2") == len(VIEWS)
     with pytest.raises(ValueError, match=r"views\[1\] has another selection"):
         Board(RankedList(scene), RankedList(make_scene()))
 

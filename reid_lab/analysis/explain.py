@@ -10,8 +10,8 @@ __all__ = ['SALIENCY', 'read_positions', 'telling', 'one_methods', 'one_map', 'm
 import numpy as np
 import pandas as pd
 import torch
-from .attention import (METHODS, OF_PAIRS, integrated_gradients, map_methods, part_score, score_of, text_score,
-                                         word_occlusion, word_values)
+from .attention import (METHODS, OF_PAIRS, integrated_gradients, map_methods, part_score, score_of,
+                                         text_score, word_occlusion, word_values)
 from .faithfulness import MODES, area, fit_map, perturbation_curve, random_maps, words_against_random
 from .visibility import read_words
 from ..core import check_choice
@@ -33,7 +33,8 @@ def telling(text:str, # A caption
     ) -> list: # Positions of words between spaces
     "Words that are neither stop words nor masked"
     plain = [''.join(c for c in w.lower() if c.isalnum() or c in "'-").strip("'-") for w in text.split()]
-    return [i for i, (p, w) in enumerate(zip(plain, text.split())) if p and p not in STOP_WORDS and w not in ('[UNK]', '[MASK]')]
+    return [i for i, (p, w) in enumerate(zip(plain, text.split()))
+            if p and p not in STOP_WORDS and w not in ('[UNK]', '[MASK]')]
 
 # %% ../../nbs/786_analysis.explain.ipynb #5e06d8e0
 def one_methods(model, # Any model of the zoo
@@ -53,7 +54,8 @@ def _target(model, method, text, at, other):
     cells = pd.DataFrame(dict(caption=[said], words=[gone]))
     match = method in OF_PAIRS and hasattr(model, 'match_logit')
     whole = at is None or not gone or len(gone) == len(said.split())
-    return (score_of(model, **{'match' if match else 'text': [said]}) if whole else part_score(model, cells, None, match)), cells
+    if not whole: return part_score(model, cells, None, match), cells
+    return score_of(model, **{'match' if match else 'text': [said]}), cells
 
 
 def one_map(model, # Any model of the zoo
@@ -88,8 +90,9 @@ def map_evidence(score, # Of `one_map`
         curves = perturbation_curve(score, img.expand(n + 1, -1, -1, -1), maps, mode, steps, patch, batch=64, seed=seed)
         areas = area(curves)
         better = (areas[0] - areas[1:])*(1 if mode == 'insertion' else -1)
-        out[mode] = dict(own=curves[0], low=curves[1:].min(0), mean=curves[1:].mean(0), high=curves[1:].max(0), area=areas[0],
-                         random=areas[1:].mean(), beats=float(np.where(np.abs(better) < 1e-9, .5, better > 0).mean()), n=n)
+        rest, beats = curves[1:], np.where(np.abs(better) < 1e-9, .5, better > 0).mean()
+        out[mode] = dict(own=curves[0], low=rest.min(0), mean=rest.mean(0), high=rest.max(0), area=areas[0],
+                         random=areas[1:].mean(), beats=float(beats), n=n)
     return out
 
 

@@ -77,17 +77,19 @@ def word_effects(model, # Has `encode_image`, `encode_text`, `tokenizer` and `si
     ) -> pd.DataFrame: # Rows of `masked_copies` with margin, hit, rank (with the thing) and the effects on each
     "What each word or kind of word adds to the search with its caption"
     texts = table.text_queries(split)
-    if n is not None and n < len(texts): texts = texts.iloc[np.sort(stream(seed, 'captions').permutation(len(texts))[:n])]
-    texts = texts.reset_index(drop=True)
+    drawn = np.sort(stream(seed, 'captions').permutation(len(texts))[:n])
+    texts = texts.iloc[drawn].reset_index(drop=True)
     g = gallery if gallery is not None else embed_images(model, table.gallery(split), device=device, quiet=quiet)
     copies = masked_copies(texts, units, variant)
-    q = embed_texts(model, pd.concat([texts[['caption', 'pid']], copies[['caption', 'pid']]]), device=device, quiet=quiet)
+    both = pd.concat([f[['caption', 'pid']] for f in (texts, copies)])
+    q = embed_texts(model, both, device=device, quiet=quiet)
     r = rivals(q, g, same_camera='keep', scores=score(q) if score else None)
-    f = pd.DataFrame(dict(margin=r.right_score - r.wrong_score, rank=r['first'].astype(float), hit=100.*(r['first'] == 1)))
+    first = r['first']
+    f = pd.DataFrame(dict(margin=r.right_score - r.wrong_score, rank=first.astype(float), hit=100.*(first == 1)))
     f[(r['first'] == 0).to_numpy() | ~np.isfinite(f.margin)] = np.nan # no right image, or no other
     whole, less = f.iloc[copies['query']].reset_index(drop=True), f.iloc[len(texts):].reset_index(drop=True)
-    effects = dict(effect=whole.margin - less.margin, hit_effect=whole.hit - less.hit, rank_effect=less['rank'] - whole['rank'])
-    return copies.join(whole).assign(**effects)
+    return copies.join(whole).assign(effect=whole.margin - less.margin, hit_effect=whole.hit - less.hit,
+                                     rank_effect=less['rank'] - whole['rank'])
 
 # %% ../../nbs/778_analysis.word_effects.ipynb #4cba27e6
 def effect_table(effects:pd.DataFrame, # From `word_effects`
@@ -103,7 +105,8 @@ def effect_table(effects:pd.DataFrame, # From `word_effects`
         m, h = mean_interval(f.effect, f.pid, level), mean_interval(f.hit_effect, f.pid, level)
         says = 'helps' if m['low'] > 0 else 'harms' if m['high'] < 0 else ''
         out.append({by: key} | dict(captions=f['query'].nunique(), persons=m['groups'], effect=m['mean'], low=m['low'],
-                                    high=m['high'], hit_effect=h['mean'], hit_low=h['low'], hit_high=h['high'], helps=says))
+                                    high=m['high'], hit_effect=h['mean'], hit_low=h['low'], hit_high=h['high'],
+                                    helps=says))
     columns = [by, *'captions persons effect low high hit_effect hit_low hit_high helps'.split()]
     return pd.DataFrame(out, columns=columns).sort_values('effect', ascending=False, ignore_index=True)
 

@@ -9,15 +9,20 @@ __all__ = ['word_card', 'map_card', 'effect_dots', 'map_dots']
 import numpy as np
 import pandas as pd
 from matplotlib.patches import FancyBboxPatch, Rectangle
-from .base import COLOURS, MARKERS, PaperFigure, inch_canvas, literal, paper_figure, paper_style, wrap_text
+from .base import (COLOURS, MARKERS, PaperFigure, inch_canvas, literal, paper_figure, paper_style,
+                                   wrap_text)
 from .views import _image
 
 # %% ../../nbs/646_figures.explain.ipynb #7e16dc22
+_HARM = dict(fc='white', ec=COLOURS[1], lw=.4, ls=(0, (2, 1)))
+
+
 def _wide(text, size):
     "Width of a text in inches"
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
-    return text_to_path.get_text_width_height_descent(text, FontProperties(family='DejaVu Sans', size=size), ismath=False)[0]/72
+    font = FontProperties(family='DejaVu Sans', size=size)
+    return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]/72
 
 
 def _flow(texts, width, size):
@@ -37,15 +42,15 @@ def _chips(ax, words, x, y, width, size=7.5):
     for c, (dx, line, wide) in zip(words, places):
         left, at = x + dx, y + .34*line
         on = c.get('chosen')
-        ax.add_patch(FancyBboxPatch((left + .02, at + .02), wide - .04, .17, boxstyle='round,pad=.02', lw=1.2 if on else .5,
-                                    fc='#bcd9ee' if on else '#f2f4f6', ec=COLOURS[0] if on else '#cccccc'))
-        ax.text(left + wide/2, at + .105, wrap_text(c['text'], wide - .05, size, 1), size=size, ha='center', va='center', parse_math=False,
-                color='#999999' if c.get('gone') or c.get('stop') else '#222222')
+        look = dict(fc='#bcd9ee', ec=COLOURS[0], lw=1.2) if on else dict(fc='#f2f4f6', ec='#cccccc', lw=.5)
+        ax.add_patch(FancyBboxPatch((left + .02, at + .02), wide - .04, .17, boxstyle='round,pad=.02', **look))
+        ax.text(left + wide/2, at + .105, wrap_text(c['text'], wide - .05, size, 1), size=size, ha='center',
+                va='center', parse_math=False, color='#999999' if c.get('gone') or c.get('stop') else '#222222')
         if c.get('gone'): ax.plot([left + .03, left + wide - .03], [at + .105]*2, color='#b8352a', lw=1)
         if c.get('value') is None: continue
         long, good = (wide - .06)*abs(c['value'])/top, c['value'] >= 0
-        ax.add_patch(Rectangle((left + .03 if good else left + wide - .03 - long, at + .23), long, .04, lw=.4 if not good else 0,
-                               fc=COLOURS[0] if good else 'white', ec=COLOURS[1], ls='-' if good else (0, (2, 1))))
+        look = dict(fc=COLOURS[0], lw=0) if good else _HARM
+        ax.add_patch(Rectangle((left + .03 if good else left + wide - .03 - long, at + .23), long, .04, **look))
     return .34*(places[-1][1] + 1 if places else 0)
 
 
@@ -65,10 +70,9 @@ def word_card(words, # Dicts: text, and perhaps value (number), gone, stop, chos
         if said: ax.text(.03, .22, said, va='top', color='#555555', linespacing=1.2, parse_math=False)
         _chips(ax, words, .03, head, w - .06)
         y = head + .34*lines + .09
-        ax.add_patch(Rectangle((.05, y - .02), .2, .04, fc=COLOURS[0], lw=0)); ax.text(.3, y, 'helps', size=6.5, va='center')
-        ax.add_patch(Rectangle((.75, y - .02), .2, .04, fc='white', ec=COLOURS[1], lw=.4, ls=(0, (2, 1))))
-        ax.text(1., y, 'harms', size=6.5, va='center')
-        ax.plot([1.5, 1.7], [y, y], color='#b8352a', lw=1); ax.text(1.75, y, 'masked', size=6.5, va='center')
+        ax.add_patch(Rectangle((.05, y - .02), .2, .04, fc=COLOURS[0], lw=0))
+        ax.add_patch(Rectangle((.75, y - .02), .2, .04, **_HARM)); ax.plot([1.5, 1.7], [y, y], color='#b8352a', lw=1)
+        for x, t in ((.3, 'helps'), (1., 'harms'), (1.75, 'masked')): ax.text(x, y, t, size=6.5, va='center')
     return fig
 
 # %% ../../nbs/646_figures.explain.ipynb #ebf4eaf1
@@ -82,11 +86,12 @@ def _curve(fig, box, curve, w, high):
         ax.fill_between(at, one['low'], one['high'], color='#9aa3ab', alpha=.3, lw=0)
         ax.plot(at, one['own'], color=c, ls=ls, lw=1.2, label=mode)
     ax.set_xlabel('share of the image', size=6, labelpad=1); ax.set_ylabel('score', size=6, labelpad=1)
-    ax.tick_params(labelsize=5.5, pad=1); ax.set_xticks([0, .5, 1]); ax.legend(fontsize=5.5, handlelength=1.6, borderpad=.1)
+    ax.tick_params(labelsize=5.5, pad=1); ax.set_xticks([0, .5, 1])
+    ax.legend(fontsize=5.5, handlelength=1.6, borderpad=.1)
     return ax
 
 
-def map_card(panels, # Dicts: image and over (H,W,3) or None, name, head, verdict, believed, curve (mode -> own, low, high)
+def map_card(panels, # Dicts: image, over (H,W,3) or None; name, head, verdict, believed, curve (mode -> own, low, high)
     words=(), # See `word_card`
     title:str='', # Above all
     column:str='cvpr-full', # Key of `reid_lab.figures.base.WIDTHS`
@@ -107,11 +112,13 @@ def map_card(panels, # Dicts: image and over (H,W,3) or None, name, head, verdic
             _image(ax, p.get('image'), p.get('name'), x, y, tw, th)
             if p.get('over') is None: continue
             _image(ax, p['over'], '', x + tw + .06, y, tw, th)
-            if not p.get('believed', True):
-                ax.add_patch(Rectangle((x + tw + .04, y - .02), tw + .04, th + .04, fc='none', ec='#b8352a', lw=1.2, ls=(0, (3, 2))))
-            if p.get('curve'): _curve(fig, (x + 2*tw + .48, y + .02, max(.6, each - 2*tw - .66), th - .3), p['curve'], w, high)
-            ax.text(x, y + th + .04, wrap_text(p.get('verdict', ''), each - .1, 6.5, 2), size=6.5, va='top', parse_math=False,
-                    color='#222222' if p.get('believed', True) else '#b8352a')
+            doubt, said = not p.get('believed', True), wrap_text(p.get('verdict', ''), each - .1, 6.5, 2)
+            frame = dict(fc='none', ec='#b8352a', lw=1.2, ls=(0, (3, 2)))
+            if doubt: ax.add_patch(Rectangle((x + tw + .04, y - .02), tw + .04, th + .04, **frame))
+            box = x + 2*tw + .56, y + .02, max(.6, each - 2*tw - .74), th - .3
+            if p.get('curve'): _curve(fig, box, p['curve'], w, high)
+            colour = '#b8352a' if doubt else '#222222'
+            ax.text(x, y + th + .04, said, size=6.5, va='top', parse_math=False, color=colour)
     return fig
 
 # %% ../../nbs/646_figures.explain.ipynb #da4ffd00
@@ -166,13 +173,15 @@ def map_dots(table:pd.DataFrame, # From `map_table`
         models = list(dict.fromkeys(table.model[::-1]))
         for i, r in table.iterrows():
             c = COLOURS[models.index(r.model) % 7]
-            if np.isfinite(r.point_person_low): left.plot([100*r.point_person_low, 100*r.point_person_high], [i, i], color=c, lw=1.1)
+            ends = [100*r.point_person_low, 100*r.point_person_high]
+            if np.isfinite(ends[0]): left.plot(ends, [i, i], color=c, lw=1.1)
             left.plot([100*r.point_person], [i], 'o', color=c, mfc=c if r.points else 'white', ms=4, mew=1)
             right.plot([100*r.deletion_beats], [i], 'o', color=c, mfc=c if r.deletes else 'white', ms=4, mew=1)
             if i and table.model[i - 1] != r.model:
                 for ax in (left, right): ax.axhline(i - .5, color='#dddddd', lw=.6)
         left.set_yticks(range(len(table)), [literal(f'{r.model}  {r.method}') for r in table.itertuples()])
         left.axvline(0, color='#555555', lw=.8); right.axvline(50, color='#555555', lw=.8); right.set_xlim(-3, 103)
-        left.set_xlabel('World: pointing above chance\n(points, 95 % interval; full: above 0)'); right.set_xlabel('World: random maps beaten (%);\nfull: interval above chance')
+        left.set_xlabel('World: pointing above chance\n(points, 95 % interval; full: above 0)')
+        right.set_xlabel('World: random maps beaten (%);\nfull: interval above chance')
         for ax in (left, right): ax.grid(axis='x'); ax.tick_params(axis='y', length=0)
     return fig

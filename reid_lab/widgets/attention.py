@@ -44,7 +44,7 @@ class AttentionView(SceneView):
         **state): # Values of the traits
         words = scene.q.caption is not None
         if words and not hasattr(model, 'encode_text'):
-            raise TypeError(f"model is a {type(model).__name__}, which reads no captions; give the one that embedded the queries")
+            raise TypeError(f"model is a {type(model).__name__}, which reads no captions; give the one of the queries")
         self.model, self.trust, self.n, self._made = model, trust or {}, n, {}
         self.methods = one_methods(model, words)
         super().__init__(scene, **state)
@@ -76,7 +76,7 @@ class AttentionView(SceneView):
         thumb = getattr(self.scene, f'{side}_thumb').image(row)
         if thumb is None: return None
         img = resize_image(thumb, self.model.size, getattr(self.model, 'resample', 'bicubic'))
-        return to_pixels(img[None]).to(next(self.model.parameters()).device)
+        return to_pixels(np.array(img)[None]).to(next(self.model.parameters()).device)
 
 # %% ../../nbs/916_widgets.attention.ipynb #f4ab92a2
 @patch
@@ -112,14 +112,14 @@ def panel(self:AttentionView, query, row, side, word): # -> dict
     "One image, its map and its evidence, for the front end"
     s, own = self.scene, row if side == 'g' else query
     head = f"{'gallery row' if side == 'g' else 'query'} {own} · {self.who(side, own)}"
-    out = dict(head=head, side=side, row=own, thumb=getattr(s, f'{side}_thumb')(own), trust=self.trust.get(self.method, ''))
+    out = dict(head=head, side=side, row=own, thumb=getattr(s, f'{side}_thumb')(own))
     made = self.explained(query, row, side, word)
     if made is None: return out | dict(verdict='', trust='')
     heat, found, _ = made
     small = (unit_map(fit_map(heat, (32, 16)))[0]*255).round().astype(np.uint8)
     believed, told = verdict(found['deletion']['beats'], found['deletion']['n'])
     curve = {m: {k: [round(float(v), 5) for v in f[k]] for k in ('own', 'low', 'high')} for m, f in found.items()}
-    return out | dict(believed=believed, verdict=told, curve=curve,
+    return out | dict(believed=believed, verdict=told, curve=curve, trust=self.trust.get(self.method, ''),
                       heat=dict(w=16, h=32, data=base64.b64encode(small.tobytes()).decode()))
 
 # %% ../../nbs/916_widgets.attention.ipynb #625d56a7
@@ -156,10 +156,12 @@ def about(self:AttentionView, query, word): # Row, word or -1 -> dict
     what = 'the caption' if not text or self._place(query, word) is None else self.scene.q.caption[query].split()[word]
     if 'heat' not in panels[0]:
         lost = next((p for p in panels if 'missing' in p['thumb']), panels[0])
-        out['message'] = f"No map: the image of {lost['head']} cannot be read ({lost['thumb'].get('missing', 'no image')})."
+        gone = lost['thumb'].get('missing', 'no image')
+        out['message'] = f"No map: the image of {lost['head']} cannot be read ({gone})."
         return out | dict(label=f'{name} on gallery row {row}: no map')
     if text: panels[0]['head'] += f' · {what}'
-    return out | dict(label=f"{name} on gallery row {row}, {self.method} of {what if text else 'the other image'}: {panels[0]['verdict']}")
+    told = f"{self.method} of {what if text else 'the other image'}: {panels[0]['verdict']}"
+    return out | dict(label=f'{name} on gallery row {row}, {told}')
 
 
 @patch
@@ -185,13 +187,15 @@ def draw(self:AttentionView):
     panels = []
     for p in now['panels']:
         thumb = getattr(self.scene, f"{p['side']}_thumb")
-        one = p | dict(image=thumb.image(p['row']), name=thumb.name(p['row']), curve=None)
+        one = p | dict(image=thumb.image(p['row']), name=thumb.name(p['row']), curve=None,
+                       verdict='; '.join(t for t in (p['verdict'], p['trust']) if t))
         if 'heat' in p:
             heat, found, img = self.explained(query, self.row(query), p['side'], self.word)
             one |= dict(over=overlay(img[0], heat), curve=found)
         panels.append(one)
     words = [w | dict(chosen=i == self.word) for i, w in enumerate(now['words'])]
-    return map_card(panels, words, f'{self.title}: query {query}, {self.method}' + (f". {now['message']}" if 'message' in now else ''))
+    lost = f". {now['message']}" if 'message' in now else ''
+    return map_card(panels, words, f'{self.title}: query {query}, {self.method}{lost}')
 
 # %% ../../nbs/916_widgets.attention.ipynb #2ce7ddef
 def trust_lines(table:pd.DataFrame, # From `reid_lab.analysis.attention.map_table`
@@ -201,6 +205,7 @@ def trust_lines(table:pd.DataFrame, # From `reid_lab.analysis.attention.map_tabl
     out = {}
     for r in table[table.model == model].itertuples():
         good = 'believed' if r.points and r.deletes else 'not believed'
-        out[r.method] = (f'over {r.n} parts of Worlds: hottest point on the part {100*r.pointing:.0f} % (chance {100*r.chance_person:.0f} %), '
-                         f'deletion beats {100*r.deletion_beats:.0f} % of random maps: {good}')
+        point = f'hottest point on the part {100*r.pointing:.0f} % (chance {100*r.chance_person:.0f} %)'
+        delete = f'deletion beats {100*r.deletion_beats:.0f} % of random maps'
+        out[r.method] = f'over {r.n} parts of Worlds: {point}, {delete}: {good}'
     return out
