@@ -260,14 +260,16 @@ def test_word_masking(tmp_path):
     clip = from_package("clip_tiny")
     Trained(clip, [], 0, 0, 0., dict(model="clip_tiny", model_kw={})).save(tmp_path / "mine")
     clip.tokenizer.save(tmp_path / "mine" / "tokenizer")
-    done = run_notebook("word_masking", tmp_path / "run", preset="smoke", models=f"clip_tiny,{tmp_path/'mine'}", masked=3)
+    models = f"clip_tiny,{tmp_path / 'mine'}"
+    done = run_notebook("word_masking", tmp_path / "run", preset="smoke", models=models, masked=3)
     assert done.metrics["status"] == "finished" and len(done.rows) == 2*3
     by = {r["variant"]: r["mAP"] for r in done.rows}
     for m in range(3): assert by[f"mine, {m} words masked"] == by[f"clip_tiny, {m} words masked"]   # the same weights
     assert by["mine, 2 words masked"] < by["mine, 0 words masked"]
     kinds = pd.read_csv(done.folder / "kinds-0.csv").set_index("kind")
     assert kinds.effect["upper colour"] > 0 and (kinds.low <= kinds.effect).all()
-    assert {f"word_masking_{n}.pdf" for n in ("curves", "lists", "kinds")} <= {p.name for p in (done.folder/"figures").iterdir()}
+    figures = {p.name for p in (done.folder / "figures").iterdir()}
+    assert {f"word_masking_{n}.pdf" for n in ("curves", "lists", "kinds")} <= figures
     page = (done.folder / "words.html").read_text(encoding="utf-8")
     assert '"0/1":' in page and "default-src 'none'" in page and len(saved(done)) >= 3
 

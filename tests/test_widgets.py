@@ -23,7 +23,8 @@ from reid_lab.widgets.words import WordLab
 
 ROOT = Path(__file__).resolve().parents[1]
 EVIL = "</script><img src=x onerror=alert(1)>"
-MODEL = create_model("clip_tiny", tokenizer=WordPiece.train(["a man in red"]*3, vocab_size=60, context_length=16), size=(64, 32))
+TOK = WordPiece.train(["a man in red"]*3, vocab_size=60, context_length=16)
+MODEL = create_model("clip_tiny", tokenizer=TOK, size=(64, 32))
 VIEWS = {"list": (RankedList, RankedList), "words": (WordLab, WordLab),
          "attention": (AttentionView, lambda scene, **kw: AttentionView(scene, MODEL, n=2, **kw)),
          "map": (FeatureMap, lambda scene, **kw: FeatureMap(scene, project_pair(scene.q, scene.g, "pca"), **kw))}

@@ -106,7 +106,8 @@ table = World('smoke', seed=3, task='text', groups=[Group('test', 'real-like', 1
 model, gallery = from_package('clip_tiny'), table.gallery('test')
 texts = table.text_queries('test')
 texts.loc[0, 'caption'] = 'A man in blue jeans <img src=x onerror=alert(1)> and a red jacket'
-scene = TextScene(model, embed_texts(model, texts, quiet=True), embed_images(model, gallery, quiet=True), gallery, query=0)
+q, g = embed_texts(model, texts, quiet=True), embed_images(model, gallery, quiet=True)
+scene = TextScene(model, q, g, gallery, query=0)
 """, "Board(WordLab(scene), RankedList(scene), AttentionView(scene, model, method='gradcam'))"]
 MASK = """async (at) => {
   const list = document.querySelector(".rl-list"), map = document.querySelector(".rl-attention");
@@ -154,7 +155,8 @@ def test_a_word_re_ranks_the_list_and_changes_the_map(tmp_path, capsys):
         page.wait_for_function("!document.querySelector('.rl-words .rl-gone')")
         page.fill(".rl-own", "a woman with a green bag")
         page.keyboard.press("Enter")
-        page.wait_for_function("document.querySelector('.rl-list blockquote').textContent === 'a woman with a green bag'")
+        said = "document.querySelector('.rl-list blockquote').textContent"
+        page.wait_for_function(f"{said} === 'a woman with a green bag'")
         page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})", None)
         page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
         page.wait_for_timeout(6000)

@@ -302,20 +302,7 @@ def _small_png(image, colours=96):
 @patch
 def _repr_mimebundle_(self:View, include=None, exclude=None): return mime_bundle(self)
 
-# %% ../../nbs/900_widgets.view.ipynb #4b987272
-def _json(value):
-    "JSON that can stand inside a script element"
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(',', ':'))
-    return text.replace('<', '\\u003c').replace('\u2028', '\\u2028').replace('\u2029', '\\u2029')
-
-
-def _images_once(text): # -> text, JSON of the images
-    "Number the images of a page, which occur in the lists of many queries"
-    found = {}
-    number = lambda m: f'"uri":"#{found.setdefault(m[1], len(found))}"'
-    return re.sub(r'"uri":"(data:[^"]+)"', number, text), _json(list(found))
-
-
+# %% ../../nbs/900_widgets.view.ipynb #f83074de
 @contextmanager
 def _as_if(sel, **values): # Of the traits
     "Other values for a moment, of which no follower is told"
@@ -338,6 +325,19 @@ def pages(self:View, queries, # Rows
         for w in range(sel.words_of(q)) if masks else ():
             with _as_if(sel, query=q, words=(w,)): out[f'{q}/{w}'] = self.content(q)
     return out
+
+# %% ../../nbs/900_widgets.view.ipynb #4b987272
+def _json(value):
+    "JSON that can stand inside a script element"
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(',', ':'))
+    return text.replace('<', '\\u003c').replace('\u2028', '\\u2028').replace('\u2029', '\\u2029')
+
+
+def _images_once(text): # -> text, JSON of the images
+    "Number the images of a page, which occur in the lists of many queries"
+    found = {}
+    number = lambda m: f'"uri":"#{found.setdefault(m[1], len(found))}"'
+    return re.sub(r'"uri":"(data:[^"]+)"', number, text), _json(list(found))
 
 
 def _page_view(view, queries, masks):

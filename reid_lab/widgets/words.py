@@ -78,21 +78,6 @@ class TextScene(Scene):
     @observe('variant')
     def _otherwise(self, change): self._tell(None)
 
-    def _embed(self, texts):
-        return embed_texts(self.model, pd.DataFrame(dict(caption=texts, pid=-1)), quiet=True).emb
-
-    def said(self, query):
-        words = self.selection.words if query == self.selection.query else ()
-        return without_words(self.q.caption[query], words, self.variant) if words else self.q.caption[query]
-
-    def cosines(self, texts): # Captions, of which none need be a query -> (n,G)
-        "Scores of captions"
-        if len(self._vectors) > 5000: self._vectors.clear()
-        new = [t for t in dict.fromkeys(texts) if t not in self._vectors]
-        if new: self._vectors.update(zip(new, self._embed(new)))
-        g = self._own.scores.base.g
-        return unit_rows(torch.stack([self._vectors[t] for t in texts]).to(g)) @ g.T
-
     @observe('text')
     def _typed(self, change):
         if self.text == self.q.caption[self.own]: return
@@ -103,7 +88,27 @@ class TextScene(Scene):
         self._tell(None)
         self.selection.query = self.own
 
-# %% ../../nbs/914_widgets.words.ipynb #6748f867
+    def _embed(self, texts):
+        return embed_texts(self.model, pd.DataFrame(dict(caption=texts, pid=-1)), quiet=True).emb
+
+# %% ../../nbs/914_widgets.words.ipynb #fa2f65d8
+@patch
+def said(self:TextScene, query): # Row -> str
+    "The caption as it is searched"
+    words = self.selection.words if query == self.selection.query else ()
+    return without_words(self.q.caption[query], words, self.variant) if words else self.q.caption[query]
+
+
+@patch
+def cosines(self:TextScene, texts): # Captions, of which none need be a query -> (n,G)
+    "Scores of captions"
+    if len(self._vectors) > 5000: self._vectors.clear()
+    new = [t for t in dict.fromkeys(texts) if t not in self._vectors]
+    if new: self._vectors.update(zip(new, self._embed(new)))
+    g = self._own.scores.base.g
+    return unit_rows(torch.stack([self._vectors[t] for t in texts]).to(g)) @ g.T
+
+# %% ../../nbs/914_widgets.words.ipynb #b80c38de
 NO_QUERY = 'No caption is selected. Step through the captions, or type one.'
 NO_WORDS = 'The queries are images, which have no words. TextScene(model, q, g) searches with captions.'
 NO_IMAGE = 'No gallery image is left for this query.'
@@ -136,7 +141,7 @@ class WordLab(SceneView):
 
     def fixed(self): return dict(n_query=len(self.scene.q), own=getattr(self.scene, 'own', None))
 
-# %% ../../nbs/914_widgets.words.ipynb #b80c38de
+# %% ../../nbs/914_widgets.words.ipynb #b41c053d
 def _margins(sim, right, left):
     "Best right score, margin to the best other and rank of the first right image, of each row"
     best = np.where(right, sim, -np.inf).max(1)
@@ -162,7 +167,7 @@ def effects(self:WordLab, query): # Row -> dict, or None where no image is left
     return dict(known=known, whole=one(0), now=one(1), alone=[round(float(margin[0] - m), 4) for m in margin[2:]],
                 ranks=rank[2:].tolist())
 
-# %% ../../nbs/914_widgets.words.ipynb #b41c053d
+# %% ../../nbs/914_widgets.words.ipynb #d04d534b
 @patch
 def content(self:WordLab, query):
     s, name = self.scene, f'Words of query {query}'
