@@ -103,6 +103,7 @@ def verdict(beats:float, # Share of random ones that are beaten
     ) -> tuple: # Whether to believe, a line
     "What a comparison with random ones says, in words"
     sure = (1 + n*(1 - beats))/(n + 1) <= level + 1e-9
+    if 1/(n + 1) > level + 1e-9: return False, f'{n} {what} are too few to tell'
     told = f'deletion beats {beats*n:g} of {n} {what}'
     return bool(sure), told if sure else f'not better than random: {told}'
 

@@ -83,7 +83,7 @@ function render({ model, el }) {
           h("span", {}, w.text), h("i", { class: w.value < 0 ? "rl-harm" : "", style: `width:${(100 * Math.abs(w.value ?? 0) / top).toFixed(1)}%` })))) : null,
       now.words_verdict ? h("p", { class: `rl-verdict ${now.words_believed ? "" : "rl-not"}` }, now.words_verdict) : null,
       h("div", { class: "rl-panels" }, (now.panels ?? []).map((p) => panel(p, strength))));
-    fill(foot, words.length ? h("span", {}, "click a word: what it adds · ← → words · Esc whole caption") : null, h("span", {}, now.about ?? ""));
+    fill(foot, words.length ? h("span", {}, "click a word: what it adds · ← → words · Esc whole caption") : h("span", {}, now.about ?? ""));
     root.onkeydown = (event) => keys(event, root);
     if (focused !== null) (root.querySelector(`[data-at="${focused}"]`) ?? root.querySelector(`[aria-label="${CSS.escape(focused)}"]`))?.focus({ preventScroll: true });
   });
