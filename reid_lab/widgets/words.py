@@ -43,7 +43,7 @@ class _Masked(Scores):
             if lo <= i < hi: out[i - lo] = s.cosines([s.said(i)])[0].to(out)
         return out
 
-
+# %% ../../nbs/914_widgets.words.ipynb #fb6c6da9
 class TextScene(Scene):
     "A scene of captions, of which words can be masked, and a caption of one's own as the last query"
     text = Unicode(OWN, help='caption of the last query')
