@@ -18,6 +18,7 @@ from reid_lab.data.table import ReidTable
 from reid_lab.world.world import World, reid_groups
 from reid_lab.embeddings import Embeddings
 from reid_lab.experiment import experiments, git_commit, run_notebook
+from reid_lab.models.shipped import card_for
 from reid_lab.recipes import camel, cfam, cfan, dart3, dmg
 from reid_lab.recipes.study import settings_frame
 
@@ -275,7 +276,7 @@ def test_word_masking(tmp_path):
 
 
 def test_attention_maps(tmp_path):
-    "Every method of every model against the truth, chance and random maps; own methods; another run goes on from there"
+    "Every method of every model against the truth, chance and random maps"
     kw = dict(preset="smoke", methods="gradcam,rollout,centre", steps=3)
     done = run_notebook("attention_maps", tmp_path / "run", **kw)
     assert done.metrics["status"] == "finished"
@@ -288,7 +289,8 @@ def test_attention_maps(tmp_path):
     assert row["pointing"] == pytest.approx(100*scores[scores.method == "gradcam"].pointing.mean())
     assert {f"attention_maps_{n}.pdf" for n in ("table", 0, 1)} <= {p.name for p in (done.folder / "figures").iterdir()}
     assert '"0@' in (done.folder / "maps.html").read_text(encoding="utf-8") and len(saved(done)) >= 3
-    for bad, says in ((dict(methods="grad"), "methods='grad'"), (dict(world_seed=0), "trained on already")):
+    seen = min(card_for("clip_tiny").seeds)
+    for bad, says in ((dict(methods="grad"), "methods='grad'"), (dict(world_seed=seen), "trained on already")):
         with pytest.raises(PapermillExecutionError, match=says):
             run_notebook("attention_maps", tmp_path / says[:5], preset="smoke", **bad)
 
