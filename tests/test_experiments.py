@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
+from reid_lab.models.shipped import card_for
 from reid_lab.data.aerial import cross_view
 from reid_lab.data.cross_set import build_cross_set
 from reid_lab.datasets import DATASETS, export_world, load_dataset
@@ -56,8 +57,8 @@ def smoke(name, study, tmp_path, **kw):
 def test_no_experiment_is_left_out(tmp_path):
     "An experiment without a test of its own here runs its first study"
     found = experiments()
-    tested = {"camel", "camera_bias", "caption_cot", "cfam", "cfan",
-              "dart3", "dmg", "failure_browser", "text_granularity"}
+    tested = {"attention_maps", "camel", "camera_bias", "caption_cot", "cfam", "cfan", "dart3", "dmg", "failure_browser",
+              "text_granularity", "word_masking"}
     assert tested <= set(found)
     for name in set(found) - tested:
         smoke(f"run_{name}", next(iter(found[name].studies)), tmp_path / name)
@@ -494,3 +495,53 @@ def test_missing_folder_says_what_to_do(tmp_path):
     assert e.value.ename == "TableError" and f"'{nowhere}' is no folder" in e.value.evalue
     for way in ("pass root=", "set REID_LAB_DATA", ".reid_lab.toml", "RSTPReid/data_captions.json"):
         assert way in e.value.evalue
+
+
+def saved(done):
+    "A run's notebook: small, with pictures and without widgets, so that it can be read without a kernel"
+    nb = json.loads((done.folder / f"{done.metrics['notebook']}.ipynb").read_text())
+    size = (done.folder / f"{done.metrics['notebook']}.ipynb").stat().st_size
+    data = [o.get("data", {}) for c in nb["cells"] for o in c.get("outputs", [])]
+    assert size < 300_000 and "widgets" not in nb["metadata"] and not any("widget-view" in k for d in data for k in d)
+    return [d for d in data if "image/png" in d]
+
+
+def test_word_masking(tmp_path):
+    "Curves, lists, kinds of words and the laboratory; a folder of a trained model serves as well as a name"
+    from reid_lab.recipes.ready import from_package
+    from reid_lab.recipes.training import Trained
+    clip = from_package("clip_tiny")
+    Trained(clip, [], 0, 0, 0., dict(model="clip_tiny", model_kw={})).save(tmp_path / "mine")
+    clip.tokenizer.save(tmp_path / "mine" / "tokenizer")
+    models = f"clip_tiny,{tmp_path / 'mine'}"
+    done = run_notebook("word_masking", tmp_path / "run", preset="smoke", models=models, masked=3)
+    assert done.metrics["status"] == "finished" and len(done.rows) == 2*3
+    by = {r["variant"]: r["mAP"] for r in done.rows}
+    for m in range(3): assert by[f"mine, {m} words masked"] == by[f"clip_tiny, {m} words masked"]   # the same weights
+    assert by["mine, 2 words masked"] < by["mine, 0 words masked"]
+    kinds = pd.read_csv(done.folder / "kinds-0.csv").set_index("kind")
+    assert kinds.effect["upper colour"] > 0 and (kinds.low <= kinds.effect).all()
+    figures = {p.name for p in (done.folder / "figures").iterdir()}
+    assert {f"word_masking_{n}.pdf" for n in ("curves", "lists", "kinds")} <= figures
+    page = (done.folder / "words.html").read_text(encoding="utf-8")
+    assert '"0/1":' in page and "default-src 'none'" in page and len(saved(done)) >= 3
+
+
+def test_attention_maps(tmp_path):
+    "Every method of every model against the truth, chance and random maps"
+    kw = dict(preset="smoke", methods="gradcam,rollout,centre", steps=3)
+    done = run_notebook("attention_maps", tmp_path / "run", **kw)
+    assert done.metrics["status"] == "finished"
+    assert {r["variant"] for r in done.rows} == {"clip_tiny, gradcam", "clip_tiny, rollout", "clip_tiny, centre",
+                                                 "bot_tiny, gradcam", "bot_tiny, centre"}
+    table = pd.read_csv(done.folder / "maps.csv")
+    assert (table.believed == (table.points & table.deletes)).all() and table.pointing.between(0, 1).all()
+    scores = pd.read_csv(done.folder / "scores" / "0-701.csv")
+    row = next(r for r in done.rows if r["variant"] == "clip_tiny, gradcam")
+    assert row["pointing"] == pytest.approx(100*scores[scores.method == "gradcam"].pointing.mean())
+    assert {f"attention_maps_{n}.pdf" for n in ("table", 0, 1)} <= {p.name for p in (done.folder / "figures").iterdir()}
+    assert '"0@' in (done.folder / "maps.html").read_text(encoding="utf-8") and len(saved(done)) >= 3
+    seen = min(card_for("clip_tiny").seeds)
+    for bad, says in ((dict(methods="grad"), "methods='grad'"), (dict(world_seed=seen), "trained on already")):
+        with pytest.raises(PapermillExecutionError, match=says):
+            run_notebook("attention_maps", tmp_path / says[:5], preset="smoke", **bad)

@@ -1,6 +1,7 @@
 """Views in a real browser: JupyterLab with a kernel, and a page without one"""
 import json
 
+import nbformat
 import pytest
 from test_browser import CHROMIUM, FLAGS, serve
 from test_widgets import COCKPIT, EVIL, ROOT, VIEWS, make_scene, write_notebook
@@ -348,3 +349,101 @@ def test_a_hundred_thousand_points_in_jupyterlab(tmp_path, capsys):
         later = ", ".join(f"{t:.0f}" for t in times[1:])
         print(f"\n    100,000 points: first answer {times[0]:.0f} ms, then {later} ms")
     assert not broken and found["query"] == 5 and found["on"] == 100_000 and max(times) < 30_000
+
+
+LAB = ["""from reid_lab.embeddings import embed_images, embed_texts
+from reid_lab.recipes.ready import from_package
+from reid_lab.widgets.attention import AttentionView
+from reid_lab.widgets.lists import RankedList
+from reid_lab.widgets.view import Board
+from reid_lab.widgets.words import TextScene, WordLab
+from reid_lab.world.world import Group, World
+table = World('smoke', seed=3, task='text', groups=[Group('test', 'real-like', 10, 3, 3)]).table()
+model, gallery = from_package('clip_tiny'), table.gallery('test')
+texts = table.text_queries('test')
+texts.loc[0, 'caption'] = 'A man in blue jeans <img src=x onerror=alert(1)> and a red jacket'
+q, g = embed_texts(model, texts, quiet=True), embed_images(model, gallery, quiet=True)
+scene = TextScene(model, q, g, gallery, query=0)
+""", "Board(WordLab(scene), RankedList(scene), AttentionView(scene, model, method='gradcam'))"]
+MASK = """async (at) => {
+  const list = document.querySelector(".rl-list"), map = document.querySelector(".rl-attention");
+  const old = [list.textContent, map.dataset.drawn], start = performance.now();
+  document.querySelector(`.rl-words [data-at="${at}"]`).click();
+  const wait = async (seen) => {
+    while (!seen() && performance.now() - start < 60000) await new Promise(requestAnimationFrame);
+    return performance.now() - start;
+  };
+  return [await wait(() => list.textContent !== old[0]), await wait(() => map.dataset.drawn !== old[1])];
+}"""
+
+
+def heat(page): return page.evaluate("document.querySelector('.rl-heat').dataset.sum")
+
+
+def test_a_word_re_ranks_the_list_and_changes_the_map(tmp_path, capsys):
+    cells = [nbformat.v4.new_code_cell(c) for c in LAB]
+    kernel = dict(name="python3", display_name="python3", language="python")
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=dict(kernelspec=kernel)), tmp_path/"words.ipynb")
+    home = tmp_path/"home"
+    home.mkdir()
+    with serve(tmp_path, home, PYTHONPATH=str(ROOT)) as (address, token), playwright.sync_playwright() as p:
+        browser, page, broken = opened(p)
+        page.goto(f"{address}/lab/tree/words.ipynb?token={token}&reset", wait_until="domcontentloaded")
+        page.wait_for_function(f"{PANEL}?.context?.sessionContext?.session?.kernel?.status === 'idle'")
+        page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')", None)
+        page.wait_for_selector(".rl-words .rl-word")
+        page.wait_for_selector(".rl-heat[data-sum]")
+        text = page.inner_text(".rl-words .rl-said-words")
+        assert "<img" in text and not page.evaluate("document.querySelector('img[src=x]')")
+        first, times = heat(page), [page.evaluate(MASK, at) for at in (3, 4, 10)]
+        assert heat(page) != first and "[UNK]" in page.inner_text(".rl-list blockquote")
+        assert page.locator(".rl-words .rl-gone").count() == 3 and "3 of" in page.inner_text(".rl-words .rl-sum")
+        page.screenshot(path=str(tmp_path/"words-light.png"))
+        before = heat(page)
+        page.click('.rl-attention [data-at="11"]')              # explain one word
+        page.wait_for_function(f"document.querySelector('.rl-heat').dataset.sum !== '{before}'")
+        assert "jacket" in page.inner_text(".rl-attention figcaption")
+        before = heat(page)
+        page.click('.rl-list li:nth-child(4)')                  # and on another image
+        page.wait_for_function(f"document.querySelector('.rl-heat').dataset.sum !== '{before}'")
+        page.focus(".rl-words .rl-word")
+        page.keyboard.press("Escape")
+        page.wait_for_function("!document.querySelector('.rl-words .rl-gone')")
+        page.fill(".rl-own", "a woman with a green bag")
+        page.keyboard.press("Enter")
+        said = "document.querySelector('.rl-list blockquote').textContent"
+        page.wait_for_function(f"{said} === 'a woman with a green bag'")
+        page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})", None)
+        page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
+        page.wait_for_timeout(6000)
+        page.evaluate("document.querySelector('.rl-words').scrollIntoView()")
+        page.screenshot(path=str(tmp_path/"words-dark.png"))
+        browser.close()
+    with capsys.disabled():
+        print("\n    a word goes: list after " + ", ".join(f"{a:.0f}" for a, _ in times) + " ms, map after " +
+              ", ".join(f"{b:.0f}" for _, b in times) + " ms")
+    assert not broken
+
+
+def test_a_page_of_words_without_a_kernel(tmp_path):
+    exec(LAB[0], space := {})
+    exec(f"board = {LAB[1]}", space)
+    path = space["board"].to_html(tmp_path/"words.html", title="Words", theme="dark", queries=[0, 1])
+    with playwright.sync_playwright() as p:
+        browser, page, broken = opened(p)
+        page.goto(path.as_uri())
+        page.wait_for_selector(".rl-heat[data-sum]")
+        whole = page.inner_text(".rl-list ol")
+        page.click('.rl-words [data-at="10"]')
+        page.wait_for_function("document.querySelector('.rl-list blockquote').textContent.includes('[UNK]')")
+        assert page.inner_text(".rl-list ol") != whole
+        page.click('.rl-words [data-at="3"]')                   # one word at a time
+        page.wait_for_function("document.querySelectorAll('.rl-words .rl-gone').length === 1")
+        page.keyboard.press("Escape")
+        before = heat(page)
+        page.click('.rl-attention [data-at="10"]')
+        page.wait_for_function(f"document.querySelector('.rl-heat').dataset.sum !== '{before}'")
+        page.screenshot(path=str(tmp_path/"page.png"), full_page=True)
+        assert "<img" in page.inner_text(".rl-words") and not page.evaluate("document.querySelector('img[src=x]')")
+        browser.close()
+    assert not broken

@@ -29,9 +29,9 @@ class RankedList(SceneView):
 
     def query(self, query): # Row -> dict
         "The query as it is shown"
-        s, text = self.scene, self.scene.q.caption
+        s, text = self.scene, self.scene.said(query)
         cam, thumb = s.cams('q', query), None if text is not None else s.q_thumb(query)
-        return dict(row=query, pid=int(s.q.pid[query]), cam=cam, text=text[query] if text else None, thumb=thumb)
+        return dict(row=query, pid=int(s.q.pid[query]), cam=cam, text=text, thumb=thumb)
 
     def results(self, query): # Row -> list of dicts, best first
         "The first `depth` results"
@@ -79,6 +79,6 @@ def draw(self:RankedList):
     if query is None: return message_card(NO_QUERY, self.title)
     items, page = _drawn(self)
     head = dict(note=self.who('q', query), name=s.q_thumb.name(query))
-    head |= dict(text=s.q.caption[query]) if s.q.caption is not None else dict(image=s.q_thumb.image(query))
+    head |= dict(text=s.said(query)) if s.q.caption is not None else dict(image=s.q_thumb.image(query))
     title = f'{self.title}: query {query} of {len(s.q)}, {summary(items)}'
     return list_card(head, page, title, NO_RESULT if not items else '', per_line=max(4, min(10, self.k)))

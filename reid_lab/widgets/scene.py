@@ -113,6 +113,10 @@ class Scene(HasTraits):
         who = self.q.pid[query]
         return [None if who == -1 or p == -1 else bool(p == who) for p in self.g.pid[rows]]
 
+    def said(self, query): # Row -> str, or None where queries are images
+        "The caption of a query as it is searched"
+        return None if self.q.caption is None else self.q.caption[query]
+
     def cams(self, side, row): # 'q' or 'g' -> int, or None
         "Camera of a query or of a gallery image"
         e = getattr(self, side)

@@ -7,6 +7,7 @@ __all__ = ['NAMES', 'Selection', 'live', 'front_file', 'View', 'mime_bundle', 'p
 
 # %% ../../nbs/900_widgets.view.ipynb #0a6d7f17
 import base64, gzip, html, inspect, io, json, os, re, weakref
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import resources
 from numbers import Integral
@@ -176,6 +177,9 @@ class View(HasTraits):
     kind = ''           # its front end is `resources/front/KIND.js`, unless
     front_end = ''      # it is a short text
     library = ''        # JavaScript that the front end asks for: `plotly`
+    follows = {'query', 'words'} # changes of the selection after which `content` is made anew
+    toggles = False     # words are taken away here: a page holds what each single one changes
+    most_pages = 200    # queries on a page, if none are named
     title = Unicode('', help='heading').tag(ui=True)
 
     def __init__(self, selection:Selection, # Shared with other views
@@ -243,7 +247,7 @@ def _selected(self:View, new):
     if self._front is None or not self._shown: return
     with self._front.hold_sync():
         self._front.select = self.selection.state()
-        if {'query', 'words'} & new.keys(): self._front.now = self.content(self.selection.query)
+        if self.follows & new.keys(): self._front.now = self.content(self.selection.query)
 
 
 @patch
@@ -299,6 +303,30 @@ def _small_png(image, colours=96, marks=False):
 @patch
 def _repr_mimebundle_(self:View, include=None, exclude=None): return mime_bundle(self)
 
+# %% ../../nbs/900_widgets.view.ipynb #f83074de
+@contextmanager
+def _as_if(sel, **values): # Of the traits
+    "Other values for a moment, of which no follower is told"
+    before, busy = sel.state(), sel._busy
+    sel._busy = busy + 1
+    try: yield sel.set(**values)
+    finally:
+        sel.set(**before); sel._busy = busy
+        if not busy: sel._new = {}
+
+
+@patch
+def pages(self:View, queries, # Rows
+    masks:bool=False, # Also without each word of their captions
+    ) -> dict: # `none`, `query` or `query/word` -> content
+    "What is drawn without a kernel"
+    sel, out = self.selection, {'none': self.content(None)}
+    for q in queries:
+        with _as_if(sel, query=q, words=()): out[str(q)] = self.content(q)
+        for w in range(sel.words_of(q)) if masks else ():
+            with _as_if(sel, query=q, words=(w,)): out[f'{q}/{w}'] = self.content(q)
+    return out
+
 # %% ../../nbs/900_widgets.view.ipynb #4b987272
 def _json(value):
     "JSON that can stand inside a script element"
@@ -313,17 +341,17 @@ def _images_once(text): # -> text, JSON of the images
     return re.sub(r'"uri":"(data:[^"]+)"', number, text), _json(list(found))
 
 
-def _page_view(view, queries):
+def _page_view(view, queries, masks):
     "One view of a page, as JavaScript"
-    pages = {'none': view.content(None), **{str(q): view.content(q) for q in queries}}
-    data = dict(kind=view.kind, ui=view.state(), pages=pages, fixed={**view.fixed(), 'queries': list(queries)})
+    data = dict(kind=view.kind, ui=view.state(), pages=view.pages(queries, masks),
+                fixed={**view.fixed(), 'queries': list(queries)})
     return f'Object.assign({_json(data)}, {{ render: (() => {{ {_module(view)}\nreturn render; }})() }})'
 
 
 def page_html(views, # Of one selection
     title:str='', # Heading of the page
     queries=None, # Rows; default: the first `most`, and the selected one
-    most:int=200, # Queries at most, if `queries` is not given
+    most:int=None, # Queries at most, if `queries` is not given; default: what the views allow
     theme:str='auto', # `auto`: that of the system; `light`, `dark`
     ) -> str:
     "Views as one page that works without a kernel and without a network"
@@ -332,15 +360,16 @@ def page_html(views, # Of one selection
     for i, v in enumerate(views):
         if v.selection is not sel: raise ValueError(f"views[{i}] has another selection than views[0]; give them one")
     own = set() if sel.query is None else {sel.query}
+    most = min(v.most_pages for v in views) if most is None else most
     rows = sorted({*range(min(most, sel.n_query)), *own} if queries is None else {*map(int, queries), *own})
-    libraries = sorted({v.library for v in views if v.library})
+    libraries, masks = sorted({v.library for v in views if v.library}), any(v.toggles for v in views)
     packed = ''.join(f'<script type="text/plain" id="lib-{n}">{base64.b64encode(_packed(n)).decode()}</script>\n'
                      for n in libraries)
     find = ','.join(f'"{n}": () => document.getElementById("lib-{n}").textContent' for n in libraries)
     policy = ("default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline'" +
               (" 'unsafe-eval'" if libraries else ''))
     body = '\n'.join(f'<div id="view-{i}"></div>' for i in range(len(views)))
-    drawn, images = _images_once(','.join(_page_view(v, rows) for v in views))
+    drawn, images = _images_once(','.join(_page_view(v, rows, masks) for v in views))
     run = f"globalThis.reidLab = {{ images: {images} }};\nstartPage([{drawn}], {_json(sel.state())}, {{{find}}});"
     return f"""<!doctype html>
 <html lang="en" data-theme="{theme}"><head><meta charset="utf-8">

@@ -5,7 +5,11 @@ function startPage(views, start, libraries) {
     const listeners = {};
     const own = { fixed: view.fixed, ui: { ...view.ui } };
     const fire = (name, ...args) => [...(listeners[name] ?? [])].forEach((f) => f(...args));
-    const now = () => view.pages[chosen.query ?? "none"] ?? { label: view.kind, message: `Query ${chosen.query} is not on this page.` };
+    const now = () => { // without one word, of one word, or of the query as a whole
+      const q = String(chosen.query ?? "none"), keys = [chosen.words.length === 1 ? `${q}/${chosen.words[0]}` : "", `${q}@${own.ui.word}`, q];
+      const key = keys.find((k) => k in view.pages);
+      return key === undefined ? { label: view.kind, message: `Query ${q} is not on this page.` } : view.pages[key];
+    };
     return {
       fire,
       get: (name) => (name === "select" ? { ...chosen } : name === "now" ? now() : own[name]),
@@ -17,7 +21,11 @@ function startPage(views, start, libraries) {
           Object.assign(chosen, message.select);
           models.forEach((m) => { m.fire("change:select"); m.fire("change:now"); });
         }
-        if (message.ui) { Object.assign(own.ui, message.ui); fire("change:ui"); }
+        if (message.ui) {
+          Object.assign(own.ui, message.ui);
+          fire("change:ui");
+          if ("word" in message.ui) fire("change:now");
+        }
         if (message.need) {
           const bytes = Uint8Array.from(atob(libraries[message.need]()), (c) => c.charCodeAt(0));
           queueMicrotask(() => fire("msg:custom", { library: message.need }, [bytes]));
