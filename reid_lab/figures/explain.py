@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from .base import (COLOURS, MARKERS, PaperFigure, inch_canvas, literal, paper_figure, paper_style,
                                    wrap_text)
-from .views import _image
+from .views import image_or_name
 
 # %% ../../nbs/646_figures.explain.ipynb #7e16dc22
 _HARM = dict(fc='white', ec=COLOURS[1], lw=.4, ls=(0, (2, 1)))
@@ -109,9 +109,9 @@ def map_card(panels, # Dicts: image, over (H,W,3) or None; name, head, verdict, 
         for i, p in enumerate(panels):
             x, y = .03 + i*each, head + .16
             ax.text(x, y - .08, wrap_text(p['head'], each - .1, 6.5, 1), size=6.5, va='center', parse_math=False)
-            _image(ax, p.get('image'), p.get('name'), x, y, tw, th)
+            image_or_name(ax, p.get('image'), p.get('name'), x, y, tw, th)
             if p.get('over') is None: continue
-            _image(ax, p['over'], '', x + tw + .06, y, tw, th)
+            image_or_name(ax, p['over'], '', x + tw + .06, y, tw, th)
             doubt, said = not p.get('believed', True), wrap_text(p.get('verdict', ''), each - .1, 6.5, 2)
             frame = dict(fc='none', ec='#b8352a', lw=1.2, ls=(0, (3, 2)))
             if doubt: ax.add_patch(Rectangle((x + tw + .04, y - .02), tw + .04, th + .04, **frame))

@@ -96,7 +96,7 @@ def firsts(scene:Scene # Queries, gallery and ranking
     "The first result of every query"
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # empty lists are shown as such
-        return rank(scene.q, scene.g, 1, scores=scene.ranker.scores, **scene.how)[0][:, 0]
+        return rank(scene.q, scene.g, 1, **{**scene.how(), 'scores': scene.ranker.scores})[0][:, 0]
 
 
 @patch

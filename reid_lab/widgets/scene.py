@@ -78,8 +78,8 @@ class Scene(HasTraits):
         distance:str='cosine', # Of the embeddings, or 'euclidean'
         scores=None, # Value of the trait
         **start): # Values of the selection
-        self.q, self.g, self.how, self._followers = q, g, dict(same_camera=same_camera, distance=distance), []
-        self._own = self.ranker = Ranker(q, g, **self.how)
+        self.q, self.g, self._kw, self._followers = q, g, dict(same_camera=same_camera, distance=distance), []
+        self._own = self.ranker = Ranker(q, g, **self._kw)
         cams = [] if g.cam is None else np.unique(g.cam).tolist() + ([] if q.cam is None else np.unique(q.cam).tolist())
         said = [len(c.split()) for c in q.caption] if q.caption is not None else 0
         self.selection = Selection(len(q), len(g), cams, said, **start)
@@ -90,7 +90,7 @@ class Scene(HasTraits):
     def _fits(self, proposal):
         if proposal.value is None: return None
         new = proposal.value if isinstance(proposal.value, Scores) else MatrixScores(proposal.value)
-        self._given = Ranker(self.q, self.g, **self.how, scores=new)
+        self._given = Ranker(self.q, self.g, **self._kw, scores=new)
         return new
 
     @observe('scores')
