@@ -17,7 +17,8 @@ IMPORT_NAMES = {"open_clip_torch": "open_clip", "scikit-learn": "sklearn", "pill
                 "grad-cam": "pytorch_grad_cam", "umap-learn": "umap"}
 WITH_THEM = {"IPython": "ipykernel", "nbclient": "papermill", "timm": "open_clip_torch",
              "huggingface_hub": "transformers", "packaging": "transformers",
-             "tornado": "ipykernel", "jupyter_client": "ipykernel", "yaml": "papermill", "joblib": "joblib",
+             "tornado": "ipykernel", "jupyter_client": "ipykernel", "jupyter_core": "ipykernel",
+             "yaml": "papermill", "joblib": "joblib",
              "traitlets": "ipywidgets"}
 HEAVY = ("torch", "torchvision", "transformers", "open_clip", "pandas", "matplotlib", "plotly", "sklearn", "scipy",
          "numba", "IPython", "papermill")

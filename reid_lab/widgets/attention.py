@@ -21,7 +21,7 @@ from ..data.table import resize_image
 from ..figures.explain import map_card
 from ..figures.views import message_card
 from .scene import Scene, SceneView
-from .view import View, _as_if
+from .view import View, as_if
 
 # %% ../../nbs/916_widgets.attention.ipynb #9d0f24d4
 NO_QUERY = 'No query is selected. Select one in another view.'
@@ -82,7 +82,7 @@ class AttentionView(SceneView):
 @patch
 def explained(self:AttentionView, query, row, side, word): # Side that is explained; word: -1 for the whole
     "Heat, evidence and image, or None if an image cannot be read"
-    s, text = self.scene, self.scene.said(query)
+    text = self.scene.said(query)
     key = (side, row, query, text, self.method, word)
     if key in self._made: return self._made[key]
     if len(self._made) > 300: self._made.clear()
@@ -173,7 +173,7 @@ def pages(self:AttentionView, queries, masks=False):
     "As for other views, and each telling word"
     out = View.pages(self, queries)
     for q in queries if self.scene.q.caption is not None else ():
-        with _as_if(self.selection, query=q, words=()):
+        with as_if(self.selection, query=q, words=()):
             for w in telling(self.scene.q.caption[q]): out[f'{q}@{w}'] = self.about(q, w)
     return out
 
