@@ -203,7 +203,8 @@ def check_folder(folder, # Where a run is to write; it need not exist
     there = [p.name for p in folder.iterdir() if not p.name.startswith('.')] if folder.is_dir() else []
     own = folder/f'{name}.ipynb'
     given = _given(own) if own.exists() else None
-    begun = bool(given and given.get('out_dir')) and Path(given['out_dir']).resolve() == folder.resolve() # by a run
+    # a notebook whose parameters name this very folder was written by a run that did not reach its record
+    begun = bool(given and given.get('out_dir')) and Path(given['out_dir']).resolve() == folder.resolve()
     had, where = earlier_run(folder), f'out_dir={str(folder)!r} holds'
     def refuse(what): raise FileExistsError(f'{where} {what}')
     if not had:

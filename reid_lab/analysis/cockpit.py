@@ -18,8 +18,8 @@ from .maps import MAPS, project, sample_rows
 from ..core import check_choice
 from ..embeddings import Embeddings
 from ..metrics import IdentityPairs, MatrixScores, Scores, drops_same_camera, retrieval_metrics
-from ..retrieval import rank
-from ..tta import CameraNorm, Dart3Lite, FeatureStream, NoAdapt
+from ..retrieval import hides_own_camera, rank
+from ..tta import CameraNorm, Dart3Lite, FeatureStream, NoAdapt, distances
 
 # %% ../../nbs/735_analysis.cockpit.ipynb #361bf829
 LITE_NAME = REMEDIES[3]
@@ -152,8 +152,7 @@ def camera_pairs(q:Embeddings, # Queries with cameras
         if e.cam is None:
             raise ValueError(f"{name} has no camera numbers; camera_pairs needs Embeddings(emb, pid, cam=...)")
     mine, theirs = np.unique(q.cam), np.unique(g.cam)
-    several = lambda a, b: len(np.unique(np.concatenate([a, b]))) > 1
-    may = _reachable(q, g, theirs, several(q.cam, g.cam) and several(q.pid, g.pid)) # as `rank` decides
+    may = _reachable(q, g, theirs, hides_own_camera(q, g))
     row, col = np.nonzero(near >= 0)
     a, b = np.searchsorted(mine, q.cam[row]), np.searchsorted(theirs, g.cam[near[row, col]])
     who, found = q.pid[row], g.pid[near[row, col]]
@@ -219,14 +218,11 @@ class Reruns:
             yield CameraStep(int(c), rows, *self._scored(parts, k_near))
 
 # %% ../../nbs/735_analysis.cockpit.ipynb #4be79cf8
-def _euclidean(z, g): return (z.square().sum(1, keepdim=True) + g.square().sum(1) - 2*z @ g.T).clamp(min=0).sqrt()
-
-
 @patch
 def _plain(self:Reruns, rows, q, g):
     "A camera of a method that does not learn, in blocks"
     for part in np.array_split(rows, max(1, len(rows)*len(g)//2**24)):
-        yield part, q[torch.as_tensor(part)], _euclidean(q[torch.as_tensor(part)], g)
+        yield part, q[torch.as_tensor(part)], distances(q[torch.as_tensor(part)], g)
 
 
 @patch

@@ -9,7 +9,6 @@ __all__ = ['caption_key', 'caption_image', 'image_table', 'caption_images', 'wit
 
 # %% ../../nbs/760_captioning.run.ipynb #ea03f07e
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import count
 from pathlib import Path
 import numpy as np
@@ -22,7 +21,7 @@ from ..core import progress
 from ..data.checks import file_findings, look_at_files
 from ..data.table import IMAGE_SUFFIXES, ReidTable, TableError, read_image
 from ..embeddings import embed_images, embed_texts
-from ..figures.base import COLOURS, RIGHT, WRONG, PaperFigure, literal, paper_figure, paper_style
+from ..figures.base import COLOURS, RIGHT, WRONG, PaperFigure, literal, paper_figure, paper_style, text_width
 from ..files import safe_join
 from ..published import published_table
 from ..world.world import World
@@ -240,22 +239,13 @@ def length_table(records, # `CaptionRecord`s
     return both.astype(dict(captions='Int64'))
 
 # %% ../../nbs/760_captioning.run.ipynb #084bf33f
-@lru_cache(4096)
-def _wide(text, size):
-    "Inches of a text"
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-    font = FontProperties(family='DejaVu Sans', size=size)
-    return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]/72
-
-
 def _lay(pieces, width, size):
     "Words of marked pieces with their line and place: (op, word, line, x, width)"
-    out, x, line, space = [], 0., 0, _wide('a a', size) - _wide('aa', size)
+    out, x, line, space = [], 0., 0, text_width('a a', size) - text_width('aa', size)
     for op, text in pieces:
         if op == 'new': x += space # beside what it replaces
         for word in text.replace('\n', ' ').split(' '):
-            w = _wide(word, size) if word else 0.
+            w = text_width(word, size) if word else 0.
             if x and x + w > width: x, line = 0., line + 1
             if word: out.append((op, word, line, x, w))
             x += w + space

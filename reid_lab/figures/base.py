@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['WIDTHS', 'COLOURS', 'MARKERS', 'LINES', 'RIGHT', 'WRONG', 'STYLE', 'NO_DATE', 'paper_style', 'PaperFigure',
-           'paper_figure', 'file_name', 'export', 'wrap_text', 'literal', 'curves', 'masking_curves', 'read_log',
-           'learning_curves', 'bars_paired', 'heat_map', 'thumbnail', 'inch_canvas', 'list_key', 'ranked_lists']
+           'paper_figure', 'file_name', 'export', 'text_width', 'wrap_text', 'literal', 'curves', 'masking_curves',
+           'read_log', 'learning_curves', 'bars_paired', 'heat_map', 'thumbnail', 'inch_canvas', 'list_key',
+           'ranked_lists']
 
 # %% ../../nbs/620_figures.base.ipynb #c435a727
 import io, json, math, re, zlib
@@ -121,6 +122,18 @@ def export(fig, # Any matplotlib figure
     return paths
 
 # %% ../../nbs/620_figures.base.ipynb #3b8ac48c
+@lru_cache(4096)
+def text_width(text:str, # One line
+    size:float=7, # Points
+    family:str='DejaVu Sans', # Font that will draw it
+    ) -> float: # Inches
+    "How wide a text is, by the font's metrics"
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+    font = FontProperties(family=family, size=size)
+    return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]/72
+
+
 def wrap_text(text:str, # Any text
     width:float, # Inches
     size:float=7, # Points
@@ -128,10 +141,7 @@ def wrap_text(text:str, # Any text
     family:str='DejaVu Sans', # Font that will draw it
     ) -> str: # Lines joined by newlines
     "`text` wrapped to a width, by the font's metrics"
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-    font = FontProperties(family=family, size=size)
-    wide = lru_cache(64)(lambda s: text_to_path.get_text_width_height_descent(s, font, ismath=False)[0]/72)
+    wide = lambda s: text_width(s, size, family)
     def head(word, n=128): # enough of a long word to fill a line, so that cutting it takes time in proportion
         while n < len(word) and wide(word[:n]) <= width: n *= 2
         return word[:n]

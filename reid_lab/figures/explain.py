@@ -10,26 +10,18 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from .base import (COLOURS, MARKERS, PaperFigure, inch_canvas, literal, paper_figure, paper_style,
-                                   wrap_text)
+                                   text_width, wrap_text)
 from .views import image_or_name
 
 # %% ../../nbs/646_figures.explain.ipynb #7e16dc22
 _HARM = dict(fc='white', ec=COLOURS[1], lw=.4, ls=(0, (2, 1)))
 
 
-def _wide(text, size):
-    "Width of a text in inches"
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-    font = FontProperties(family='DejaVu Sans', size=size)
-    return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]/72
-
-
 def _flow(texts, width, size):
     "Place of each text in lines: x, line, width"
     x, line, out = 0., 0, []
     for t in texts:
-        wide = min(_wide(t, size) + .1, width)
+        wide = min(text_width(t, size) + .1, width)
         if x and x + wide > width: x, line = 0., line + 1
         out.append((x, line, wide)); x += wide + .05
     return out

@@ -98,18 +98,11 @@ def _run(self:AdaptedScene, method, settings):
         emb[step.rows], AP[step.rows], near[step.rows] = step.emb.cpu(), step.AP, step.near
         self.shared.moved(xy, step, g)
         self.state['done'].append(step.cam)
-        if old: self._say()
+        if old: self.tell()
         self.state['first'] = self.state['first'] or time.perf_counter() - start
     self.state['seconds'] = time.perf_counter() - start
     self.state['nmi'] = bias_nmi(emb, g, self.runs, self.shared, self.seed)
     self.scores = EmbeddingScores(emb, g, 'euclidean') # tells the views
-
-
-@patch
-def _say(self:AdaptedScene):
-    "Tell the views"
-    for f in [f() for f in self._followers]:
-        if f is not None: f()
 
 
 @patch
@@ -200,10 +193,7 @@ def draw(self:PairMatrix) -> PaperFigure:
 
 
 @patch
-def refresh(self:PairMatrix):
-    "After a change of the ranking the matrix has changed too"
-    if self._front is not None and self._shown: self._front.fixed = self.fixed()
-    SceneView.refresh(self)
+def version(self:PairMatrix): return object() # a run changes it camera by camera
 
 # %% ../../nbs/910_widgets.cameras.ipynb #0b5aa1eb
 class AdaptedMap(FeatureMap):
@@ -212,8 +202,9 @@ class AdaptedMap(FeatureMap):
         "Places and correctness have changed"
         s = self.scene
         if isinstance(s, AdaptedScene): self.frame = s.frame()
-        if self._front is not None and self._shown: self._front.fixed = self.fixed()
         SceneView.refresh(self)
+
+    def version(self): return object() # a run changes it camera by camera
 
     def fixed(self): return self._moved(FeatureMap.fixed)
 
@@ -344,10 +335,7 @@ def draw(self:CameraBars) -> PaperFigure:
 
 
 @patch
-def refresh(self:CameraBars):
-    "After a run everything has changed"
-    if self._front is not None and self._shown: self._front.fixed = self.fixed()
-    SceneView.refresh(self)
+def version(self:CameraBars): return object() # a run changes it camera by camera
 
 # %% ../../nbs/910_widgets.cameras.ipynb #9f920b94
 def cockpit(scene:Scene, # Raw features of queries and gallery, with cameras

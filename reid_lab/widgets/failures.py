@@ -215,12 +215,13 @@ def fixed(self:FailureBrowser):
 @patch
 def refresh(self:FailureBrowser):
     "After a change of the ranking everything is measured anew"
-    old = self.ranking
     self.measure()
-    if self._front is not None and self.ranking is not old:
-        if self.reason not in self.rates.reason.tolist(): self.reason = ''
-        self._front.fixed = self.fixed()
+    if self.reason not in self.rates.reason.tolist(): self.reason = ''
     SceneView.refresh(self)
+
+
+@patch
+def version(self:FailureBrowser): return self.ranking
 
 
 @patch

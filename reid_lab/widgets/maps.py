@@ -196,7 +196,4 @@ def heard(self:FeatureMap, message): # dict: as for a `View`, or `image`: role a
 
 
 @patch
-def refresh(self:FeatureMap):
-    "After a change of the ranking correctness has changed too"
-    if self._front is not None and self._ranking is not self.scene.ranker: self._front.fixed = self.fixed()
-    SceneView.refresh(self)
+def version(self:FeatureMap): return self.scene.ranker # after a change of the ranking correctness has changed too

@@ -8,6 +8,7 @@ __all__ = ['Thumbnails', 'Scene', 'SceneView']
 # %% ../../nbs/902_widgets.scene.ipynb #874e2429
 import base64, inspect, io, weakref
 from pathlib import Path
+from fastcore.basics import patch
 import numpy as np
 from traitlets import Any, HasTraits, observe, validate
 from ..data.table import ReidTable, read_image
@@ -94,8 +95,12 @@ class Scene(HasTraits):
         return new
 
     @observe('scores')
-    def _tell(self, change):
+    def _scored(self, change):
         self.ranker = self._own if self.scores is None else self._given
+        self.tell()
+
+    def tell(self):
+        "Say that the ranking has changed"
         self._followers = [f for f in self._followers if f() is not None]
         for f in list(self._followers):
             if (told := f()) is not None: told() # it may have gone while others were told
@@ -108,21 +113,27 @@ class Scene(HasTraits):
         "What the ranking is made with: same_camera, distance and scores, for functions that rank"
         return dict(self._kw, scores=self.scores)
 
-    def right(self, query, rows): # -> list of True, False, or None where an identity is unknown
-        "Which gallery rows show the person of a query"
-        who = self.q.pid[query]
-        return [None if who == -1 or p == -1 else bool(p == who) for p in self.g.pid[rows]]
-
-    def said(self, query): # Row -> str, or None where queries are images
-        "The caption of a query as it is searched"
-        return None if self.q.caption is None else self.q.caption[query]
-
-    def cams(self, side, row): # 'q' or 'g' -> int, or None
-        "Camera of a query or of a gallery image"
-        e = getattr(self, side)
-        return None if e.cam is None else int(e.cam[row])
-
     def __repr__(self): return f"Scene({len(self.q)} queries, {len(self.g)} gallery images, {self.selection})"
+
+# %% ../../nbs/902_widgets.scene.ipynb #822b3587
+@patch
+def right(self:Scene, query, rows): # -> list of True, False, or None where an identity is unknown
+    "Which gallery rows show the person of a query"
+    who = self.q.pid[query]
+    return [None if who == -1 or p == -1 else bool(p == who) for p in self.g.pid[rows]]
+
+
+@patch
+def said(self:Scene, query): # Row -> str, or None where queries are images
+    "The caption of a query as it is searched"
+    return None if self.q.caption is None else self.q.caption[query]
+
+
+@patch
+def cams(self:Scene, side, row): # 'q' or 'g' -> int, or None
+    "Camera of a query or of a gallery image"
+    cam = getattr(self, side).cam
+    return None if cam is None else int(cam[row])
 
 # %% ../../nbs/902_widgets.scene.ipynb #8e5d2c9c
 class SceneView(View):

@@ -6,7 +6,7 @@
 __all__ = ['NAMES', 'Selection', 'live', 'front_file', 'View', 'mime_bundle', 'as_if', 'page_html', 'Board']
 
 # %% ../../nbs/900_widgets.view.ipynb #0a6d7f17
-import base64, gzip, html, inspect, io, json, os, re, weakref
+import asyncio, base64, gzip, html, inspect, io, json, os, re, weakref
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import resources
@@ -179,12 +179,13 @@ class View(HasTraits):
     library = ''        # JavaScript that the front end asks for: `plotly`
     follows = {'query', 'words'} # changes of the selection after which `content` is made anew
     toggles = False     # words are taken away here: a page holds what each single one changes
+    slow = False        # `content` takes longer than other views should wait: see `stages`
     most_pages = 200    # queries on a page, if none are named
     title = Unicode('', help='heading').tag(ui=True)
 
     def __init__(self, selection:Selection, # Shared with other views
         **state): # Values of the view's own traits, see `state`
-        self.selection, self._front, self._shown = selection, None, 0
+        self.selection, self._front, self._shown, self._stages = selection, None, 0, None
         super().__init__()
         self.set(**state)
         selection.follow(self._selected)
@@ -194,9 +195,17 @@ class View(HasTraits):
         "What the front end draws for a query"
         raise NotImplementedError
 
+    def stages(self, query): # Row, or None -> contents one after the other, the last that of `content`; None: not ready
+        "What a live front end draws: for a slow view first what is ready at once, and between two stages others answer"
+        yield self.content(query)
+
     def draw(self) -> PaperFigure:
         "The picture of what is selected now"
         raise NotImplementedError
+
+    def version(self):
+        "An object that is another one when `fixed` has changed and must be sent again"
+        return None
 
     def fixed(self) -> dict: # Values that JSON can hold
         "What the front end needs once"
@@ -223,6 +232,7 @@ class View(HasTraits):
 def front(self:View): # anywidget
     "The live front end, made at the first call"
     if self._front is None:
+        self._sent = self.version()
         self._front = _widget_class(self.kind, _module(self))(fixed=self.fixed(), **self._parts())
         self._front.on_msg(lambda _, message, buffers: self.heard(message))
     return self._front
@@ -239,7 +249,9 @@ def refresh(self:View):
     "Send everything that may have changed, if the view is on a screen"
     if self._front is None or not self._shown: return
     with self._front.hold_sync():
-        for k, v in self._parts().items(): setattr(self._front, k, v)
+        if (new := self.version()) is not self._sent: self._front.fixed, self._sent = self.fixed(), new
+        self._front.select, self._front.ui = self.selection.state(), self.state()
+        self._show()
 
 
 @patch
@@ -247,14 +259,38 @@ def _selected(self:View, new):
     if self._front is None or not self._shown: return
     with self._front.hold_sync():
         self._front.select = self.selection.state()
-        if self.follows & new.keys(): self._front.now = self.content(self.selection.query)
+        if self.follows & new.keys(): self._show()
 
 
 @patch
 def _changed(self:View, change):
     if self._front is not None: self._front.ui = self.state()
 
+# %% ../../nbs/900_widgets.view.ipynb #661f70bc
+@patch
+def _show(self:View):
+    self._stages = self.stages(self.selection.query)
+    if self.slow: _later(self._go_on, self._stages)
+    else: self._go_on(self._stages)
 
+
+@patch
+def _go_on(self:View, stages):
+    "Take a step, and leave the next to when nothing else waits; those of an earlier selection end"
+    if stages is not self._stages or not self._shown: return
+    try: new = next(stages)
+    except StopIteration: return
+    except (TraitError, ValueError, TypeError, LookupError) as e: return self.say(str(e))
+    if new is not None: self._front.now = new
+    if self.slow: _later(self._go_on, stages)
+
+
+def _later(f, *args, seconds=.005):
+    "Call `f` when the kernel has answered what waits; at once where no kernel runs"
+    try: asyncio.get_running_loop().call_later(seconds, f, *args)
+    except RuntimeError: f(*args)
+
+# %% ../../nbs/900_widgets.view.ipynb #cdfd5273
 @patch
 def heard(self:View, message): # dict: `select`, `ui`, `shown` or `need`
     "Take what the front end sends; what is not possible is said in the view, not raised"

@@ -76,7 +76,7 @@ class TextScene(Scene):
     def _known(self, proposal): return check_choice('variant', proposal.value, VARIANTS)
 
     @observe('variant')
-    def _otherwise(self, change): self._tell(None)
+    def _otherwise(self, change): self.tell()
 
     @observe('text')
     def _typed(self, change):
@@ -85,7 +85,7 @@ class TextScene(Scene):
         self.q.caption[self.own] = self.text
         self.q.emb[self.own] = self._embed([self.text])[0].to(self.q.emb)
         self.selection.n_words[self.own] = len(self.text.split())
-        self._tell(None)
+        self.tell()
         self.selection.query = self.own
 
     def _embed(self, texts):
