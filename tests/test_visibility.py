@@ -202,6 +202,17 @@ def test_a_model_whose_memberships_are_the_visibility(knows, world, table, pairs
     assert set(got.index) == {"image", "caption"} and got.n.min() > 50
     assert np.allclose(got.within, want, atol=.25 if knows == "nothing" else 1e-9)
     assert np.allclose(got.pooled, want, atol=.2 if knows == "nothing" else 1e-9)
+    if knows != "nothing": assert np.allclose(got.own, got.own_seen, atol=1e-9) and got.own.between(.01, .99).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_shares_within_groups_naive(seed):
+    rng = np.random.default_rng(seed)
+    v, g = rng.normal(size=60), rng.integers(7, size=60)
+    means = {k: np.mean([a for a, b in zip(v, g) if b == k]) for k in set(g.tolist())}
+    inner = sum((a - means[b])**2 for a, b in zip(v, g.tolist()))
+    assert np.isclose(V.share_within(v, g), inner/sum((a - v.mean())**2 for a in v))
+    assert np.isclose(V.share_within(g.astype(float), g), 0) and np.isclose(V.share_within(v, np.zeros(60)), 1)
 
 
 def test_sight_is_that_of_the_model(world, table, pairs, tok):

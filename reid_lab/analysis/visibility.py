@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['with_elevation', 'attribute_visibility', 'word_parts', 'token_parts', 'token_visibility', 'read_words', 'token_words',
-           'seen_by_queries', 'patch_visibility', 'membership_sight', 'rank_correlation', 'sight_correlation',
-           'named_parts', 'person_pairs']
+           'seen_by_queries', 'patch_visibility', 'membership_sight', 'rank_correlation', 'share_within',
+           'sight_correlation', 'named_parts', 'person_pairs']
 
 # %% ../../nbs/770_analysis.visibility.ipynb #911b8a3b
 import re
@@ -214,16 +214,27 @@ def rank_correlation(a, # (N,) numbers
     return float(np.corrcoef(f.a, f.b)[0, 1])
 
 
+def share_within(values, # (N,) numbers
+    groups, # (N,) labels, e.g. of images
+    ) -> float: # 0: equal within each group, 1: groups have equal means; NaN if all values are equal
+    "Share of the variance that lies within groups"
+    f = pd.DataFrame(dict(v=np.asarray(values, float), g=np.asarray(groups))).dropna()
+    own = f.v - f.groupby('g').v.transform('mean')
+    every = ((f.v - f.v.mean())**2).sum()
+    return float((own**2).sum()/every) if every > 0 else float('nan')
+
+
 def sight_correlation(found:pd.DataFrame, # From `membership_sight`
-    ) -> pd.DataFrame: # One row a side: within (mean over queries), pooled, n, membership (mean), spread
-    "Do memberships follow visibility?"
+    ) -> pd.DataFrame: # One row a side: within (mean over queries), pooled, n, membership (mean), spread, own, own_seen
+    "Do memberships follow visibility? `own`, `own_seen`: shares of the variance of both within images, between queries"
     out = {}
     for side, g in found.groupby('side', sort=False):
         within = [rank_correlation(q.membership, q.visibility) for _, q in g.groupby('query')]
         known = [w for w in within if not np.isnan(w)]
         pooled = rank_correlation(g.membership, g.visibility)
         out[side] = dict(within=np.mean(known) if known else np.nan, pooled=pooled, n=int(g.visibility.notna().sum()),
-                         membership=g.membership.mean(), spread=g.membership.std())
+                         membership=g.membership.mean(), spread=g.membership.std(),
+                         own=share_within(g.membership, g.path), own_seen=share_within(g.visibility, g.path))
     return pd.DataFrame(out).T
 
 # %% ../../nbs/770_analysis.visibility.ipynb #5debf797

@@ -241,7 +241,7 @@ def _told_of(model, case, gate, before, folder):
     sight = pd.concat([before, sight_rows(model, case, 'after')], ignore_index=True)
     if folder: to_csv(sight, folder/'sight.csv')
     return out | {f'sight_{r.side}_{r.stage}': r.within for r in sight.itertuples()} | {
-        f'spread_{r.side}_{r.stage}': r.spread for r in sight.itertuples()}
+        f'{k}_{r.side}_{r.stage}': getattr(r, k) for r in sight.itertuples() for k in ('spread', 'own', 'own_seen')}
 
 # %% ../../nbs/894_recipes.cfan.ipynb #aa250695
 def run_method(setting:dict, # See `method_settings`
