@@ -28,6 +28,7 @@ COLOURS = ('#0072b2', '#d55e00', '#009e73', '#b65c93', '#a87900', '#3d9bcf', '#3
 MARKERS, LINES = 'osD^vP*', ('-', '--', '-.', ':', (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 RIGHT, WRONG = '#1b7f4d', '#b8352a'
 STYLE = {'pdf.fonttype': 42, 'ps.fonttype': 42, 'svg.fonttype': 'none', 'svg.hashsalt': 'reid_lab',
+    'text.hinting': 'none', # lines are as long at 100 dots an inch as `text_width` says
     'axes.spines.top': False, 'axes.spines.right': False, 'axes.edgecolor': '#555555', 'axes.titleweight': 'normal',
     'axes.axisbelow': True, 'grid.color': '#e3e3e3', 'figure.constrained_layout.w_pad': .05, 'lines.linewidth': 1.3,
     'lines.markersize': 3.6, 'xtick.major.size': 2.5, 'ytick.major.size': 2.5, 'legend.frameon': False,

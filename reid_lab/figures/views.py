@@ -129,8 +129,9 @@ def selection_map(x, # (N,) places
     dot = lambda c, text, marker='o': Line2D([], [], ls='', marker=marker, color=c, ms=4, mew=0, label=literal(text))
     with paper_style(column, width) as w:
         handles = [dot(c, n) for n, c in keys.items()] + [dot('#555555', 'query', '^')]
-        cols = max(2, int(w/.85))
-        fig = paper_figure(w, .72*w + .22*bool(title) + .15*-(-len(handles)//cols) + .1, layout='constrained')
+        rows = -(-len(handles)//max(2, int(w/.85)))
+        cols = -(-len(handles)//rows)
+        fig = paper_figure(w, .72*w + .22*bool(title) + .15*rows + .1, layout='constrained')
         ax = fig.subplots()
         order = np.random.default_rng(0).permutation(len(x)) # no group hides the others
         off, on = order[~on[order]], order[on[order]]
