@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['WIDTHS', 'COLOURS', 'MARKERS', 'LINES', 'RIGHT', 'WRONG', 'STYLE', 'NO_DATE', 'paper_style', 'PaperFigure',
            'paper_figure', 'file_name', 'export', 'text_width', 'wrap_text', 'literal', 'curves', 'masking_curves',
-           'read_log', 'learning_curves', 'bars_paired', 'heat_map', 'thumbnail', 'inch_canvas', 'list_key',
-           'ranked_lists']
+           'read_log', 'loss_name', 'learning_curves', 'bars_paired', 'heat_map', 'thumbnail', 'inch_canvas',
+           'list_key', 'ranked_lists']
 
 # %% ../../nbs/620_figures.base.ipynb #c435a727
 import io, json, math, re, zlib
@@ -172,20 +172,33 @@ def _curve(ax, data, x, y, band, style, label):
     colour, marker, line = COLOURS[style % 7], MARKERS[style % 7], LINES[style % 7]
     if len(mean) > 30: marker = ''
     ax.plot(mean.index, mean, color=colour, marker=marker, ls=line, label=literal(label), clip_on=False)
-    if n.max() < 2 or band == 'none': return n
+    if n.max() < 2 or band == 'none': return
+    if band == 'points': return ax.plot(data[x], data[y], 'o', color=colour, ms=1.8, alpha=.8, clip_on=False)
     half = sd if band == 'sd' else sd/n**.5
     low, high = (groups.min(), groups.max()) if band == 'range' else (mean - half, mean + half)
     ax.fill_between(mean.index, low, high, color=colour, alpha=.16, lw=0)
-    return n
+
+
+def _covers(legend, ax):
+    "Whether a legend lies on a line"
+    ax.figure.draw_without_rendering()
+    box = legend.get_window_extent().padded(2)
+    return any(l.get_path().transformed(l.get_transform()).intersects_bbox(box, filled=False) for l in ax.lines)
 
 
 def _legend(fig, axes, title=None):
-    "One legend above all panels, or inside a single panel"
+    "One legend above all panels, or inside a single panel where it covers no line"
     handles, labels = axes[0].get_legend_handles_labels()
     if len(labels) < 2 and not title: return
     if not labels: axes[0].legend(axes[0].get_lines()[:1], [title]); return # one line without a name
-    if len(axes) == 1: axes[0].legend(title=title, alignment='left')
-    else: fig.legend(handles, labels, loc='outside upper center', ncols=min(len(labels), 4), title=title)
+    if len(axes) == 1:
+        inside = axes[0].legend(title=title, alignment='left')
+        if not _covers(inside, axes[0]): return
+        inside.remove()
+    wide = .062*max(map(len, labels)) + .5 # inches, about
+    n = max(1, min(len(labels), 4, int(fig.get_figwidth()/wide)))
+    fig.legend(handles, labels, loc='outside upper center', ncols=n, title=title)
+
 
 # %% ../../nbs/620_figures.base.ipynb #d32ab4be
 def _value_ticks(ax, values, room):
@@ -202,7 +215,7 @@ def curves(frame, # Long frame, one row a run (or a logged step)
     y:str, # Column of the metric
     by:str=None, # Column: one line a value
     panel:str=None, # Column: one panel a value
-    band:str='sd', # Over seeds: `sd`, `se`, `range` or `none`
+    band:str='sd', # Over seeds: `sd`, `se`, `range`, `points` or `none`; two seeds have points, not a deviation
     xlabel:str=None, # Text of the x axis
     ylabel:str=None, # Text of the y axis
     column:str='cvpr', # Key of `WIDTHS`
@@ -211,29 +224,35 @@ def curves(frame, # Long frame, one row a run (or a logged step)
     logx:bool=False, # Logarithmic x axis
     of:str='seeds', # What the rows of one point differ in, for the legend
     sharey:bool=True, # One y axis for all panels; False where their levels are far apart
+    zero:bool=False, # The y axis starts at 0, where a level is read and not a difference
     ) -> PaperFigure:
     "Lines with seed bands, in one panel or several"
     for name, c in dict(x=x, y=y, by=by, panel=panel).items():
         if c is not None: check_choice(name, c, list(frame.columns))
-    check_choice('band', band, ['sd', 'se', 'range', 'none'])
+    check_choice('band', band, ['sd', 'se', 'range', 'points', 'none'])
     lines, panels = (list(dict.fromkeys(frame[c])) if c else [None] for c in (by, panel))
+    same = frame.dropna(subset=[y]).groupby(list(dict.fromkeys(c for c in (panel, by, x) if c))).size()
+    runs = same.max() if len(same) else 0
+    if band in ('sd', 'se') and runs < 3: band = 'points'
     with paper_style(column, width) as w:
-        high, runs = height or max(1.7, w/len(panels)*.68) + .4*(len(panels) > 1), 1
+        high = height or min(3.2, max(1.7, w/len(panels)*.68)) + .4*(len(panels) > 1)
         fig = paper_figure(w, high, layout='constrained')
         axes = fig.subplots(1, len(panels), sharey=sharey, squeeze=False)[0]
         for ax, p in zip(axes, panels):
             for i, v in enumerate(lines):
                 data = frame if p is None else frame[frame[panel] == p]
                 data = data if v is None else data[data[by] == v]
-                if len(data): runs = max(runs, _curve(ax, data, x, y, band, i, '' if v is None else str(v)).max())
+                if len(data): _curve(ax, data, x, y, band, i, '' if v is None else str(v))
             title = '' if p is None else literal(p)
             ax.set(xlabel=xlabel or literal(x), title=title, **({'xscale': 'log'} if logx else {}))
             ax.grid(axis='y')
+            if zero: ax.set_ylim(0, 1.06*max(frame[y].max(), 1e-9))
             _value_ticks(ax, sorted(frame[x].unique()), 12*w/len(panels))
         axes[0].set_ylabel(ylabel or literal(y))
-        shown = {'sd': 'mean ± sd', 'se': 'mean ± se', 'range': 'mean, range', 'none': 'mean'}[band]
-        _legend(fig, axes, f'{shown} of {runs} {of}' if runs > 1 else None)
+        shown = dict(sd='mean ± sd of', se='mean ± se of', range='mean, range of', none='mean of', points='mean; dots:')
+        _legend(fig, axes, f'{shown[band]} {runs} {of}' if runs > 1 else None)
     return fig
+
 
 # %% ../../nbs/620_figures.base.ipynb #57667104
 def masking_curves(frame, # Rows with `n_masked`, `method`, `dataset` and the metric
@@ -245,7 +264,7 @@ def masking_curves(frame, # Rows with `n_masked`, `method`, `dataset` and the me
     text = literal(f"{re.sub(r'^R(?=[0-9])', 'R@', metric)} (%)")
     usual = dict(by='method' if 'method' in frame else None, panel='dataset' if many else None, column=column)
     return curves(frame, 'n_masked', metric, **{**usual, 'xlabel': 'masked words', 'ylabel': text,
-                                                'of': 'draws of words', **kw})
+                                                'of': 'draws of words', 'zero': True, **kw})
 
 # %% ../../nbs/620_figures.base.ipynb #edcf54f3
 def read_log(log): # Path of a JSONL file, a list of dicts, or a frame
@@ -258,6 +277,17 @@ def read_log(log): # Path of a JSONL file, a list of dicts, or a frame
     return frame.apply(lambda s: pd.to_numeric(s.replace(inf)) if s.isin(list(inf)).any() else s)
 
 
+def loss_name(key:str, # Column of a log, such as `itc_loss`
+    ) -> str: # `ITC loss`
+    "A loss as papers write it; other columns as they are"
+    name, _, loss = str(key).rpartition('_')
+    if loss != 'loss' or not name: return str(key)
+    return ' '.join([w if w in _WORDS else w.upper() for w in name.split('_')] + ['loss'])
+
+
+_WORDS = {'triplet', 'center', 'circle', 'prompt', 'support', 'weighted', 'contrast', 'global', 'local'}
+
+
 def learning_curves(logs, # One log (see `read_log`), or a dict of name to log
     metrics, # Columns to draw, one panel each
     x:str='step', # Column of the x axis
@@ -265,6 +295,7 @@ def learning_curves(logs, # One log (see `read_log`), or a dict of name to log
     column:str='cvpr-full', # Key of `WIDTHS`
     width:float=None, # Inches, instead of the column's
     height:float=None, # Inches
+    ylabel:str=None, # Text of the y axis, such as the data set
     ) -> PaperFigure:
     "Logged quantities against steps, one panel each, one line a run"
     logs = {n: read_log(log) for n, log in (logs if isinstance(logs, dict) else {'': logs}).items()}
@@ -282,28 +313,30 @@ def learning_curves(logs, # One log (see `read_log`), or a dict of name to log
                 if window > 1: ax.plot(f[x], f[m], color=COLOURS[i % 7], alpha=.25, lw=.7)
                 mean = f[m].rolling(window, min_periods=1).mean()
                 ax.plot(f[x], mean, color=COLOURS[i % 7], ls=LINES[i % 7], label=literal(name), **few)
-            ax.set(xlabel=literal(x), title=literal(m)); ax.grid(axis='y')
+            ax.set(xlabel=literal(x), title=literal(loss_name(m))); ax.grid(axis='y')
+        axes[0].set_ylabel(ylabel or '')
         _legend(fig, axes)
     return fig
 
 # %% ../../nbs/620_figures.base.ipynb #15e808a4
-def _means(ax, frame, metric, names, column, by):
-    "Horizontal bars of the means, seeds as dots"
+def _means(ax, frame, metric, names, column, by, at, heads):
+    "Horizontal bars of the means at the heights `at`, seeds as dots; `heads` are lines of text: height -> text"
     means = [frame[frame[column] == v][metric].mean() for v in names]
-    ax.barh(range(len(names)), means, color=['#9aa3ab'] + ['#a9cbe0']*(len(names) - 1), height=.62)
-    for i, v in enumerate(names):
+    ax.barh(at, means, color=['#9aa3ab'] + ['#a9cbe0']*(len(names) - 1), height=.62)
+    for i, v in zip(at, names):
         values = frame[frame[column] == v].sort_values(by)[metric].to_numpy()
         heights = [i + .18*(2*j/max(1, len(values) - 1) - 1) for j in range(len(values))]
         ax.plot(values, heights, 'o', color='#333333', ms=1.8, lw=0)
     ax.set_xlim(0, 1.06*max(frame[metric].max(), 1e-9)) # a bar starts at zero
-    ax.set_yticks(range(len(names)), [literal(wrap_text(v, 1.1, 7)) for v in names])
+    ax.set_yticks([*at, *heads], [*(literal(wrap_text(v, 1.1, 7)) for v in names), *heads.values()])
+    for tick in ax.get_yticklabels()[len(names):]: tick.set(style='italic', color='#555555')
     ax.tick_params(axis='y', length=0); ax.invert_yaxis(); ax.grid(axis='x')
 
 
-def _differences(ax, pairs):
-    "Mean difference and interval of each comparison; row 0 is the baseline"
+def _differences(ax, pairs, at):
+    "Mean difference and interval of each comparison at its height"
     ax.axvline(0, color='#555555', lw=.8)
-    for i, p in enumerate(pairs, 1):
+    for i, p in zip(at, pairs):
         sure = p.verdict in ('higher', 'lower')
         colour = {'higher': COLOURS[0], 'lower': COLOURS[1]}.get(p.verdict, '#777777')
         if math.isfinite(p.low): ax.plot([p.low, p.high], [i, i], color=colour, lw=1.4, solid_capstyle='butt')
@@ -312,11 +345,24 @@ def _differences(ax, pairs):
 
 # %% ../../nbs/620_figures.base.ipynb #3728d725
 def _difference_label(pairs, base, label, width):
-    "Relative to what, in which unit, over how many pairs, and, where there is room, what a hollow mark says"
+    "Relative to what, in which unit, over how many pairs"
     n = '-'.join(map(str, sorted({p.n for p in pairs})))
     first = literal(wrap_text(f'paired difference to {base}', width, 8, 2))
-    told = f"({'points, ' if '%' in label else ''}95 % interval, n={n}{'; hollow: not resolved' if width > 2 else ''})"
-    return f'{first}\n{wrap_text(told, width, 8, 2)}'
+    told = wrap_text(f"({'points, ' if '%' in label else ''}95 % interval, n={n})", width, 8, 2)
+    return f'{first}\n{told}'
+
+
+def _mark_key(fig, pairs, by):
+    "What the marks mean, below both panels; only those that occur"
+    from matplotlib.lines import Line2D
+    mark = lambda text, colour, face=None, ms=4.5: Line2D([], [], ls='', marker='o', color=colour, mfc=face or colour,
+                                                          ms=ms, mew=1.1 if ms > 2 else 0, label=text)
+    found = {p.verdict for p in pairs}
+    keys = [mark('one seed' if by == 'seed' else 'one run', '#333333', ms=1.8)]
+    keys += [mark(v, c) for v, c in (('higher', COLOURS[0]), ('lower', COLOURS[1])) if v in found]
+    if found - {'higher', 'lower'}: keys.append(mark('not resolved', '#777777', 'white'))
+    fig.legend(handles=keys, loc='outside lower center', ncols=len(keys), handlelength=.8, columnspacing=1.2,
+               handletextpad=.3, borderpad=.1)
 
 
 def bars_paired(frame, # One row a run
@@ -326,23 +372,30 @@ def bars_paired(frame, # One row a run
     by='seed', # Column or columns that make a pair
     column_name:str='variant', # Where `base` and `others` are looked up
     label:str=None, # Text of the metric
+    controls=(), # Those of `others` that stand below the methods, under a heading
     column:str='cvpr', # Key of `WIDTHS`
     width:float=None, # Inches, instead of the column's
     height:float=None, # Inches
     ) -> PaperFigure:
     "Ablation: means with seeds, beside paired differences to `base` with 95 % intervals"
     others = [v for v in dict.fromkeys(frame[column_name]) if v != base] if others is None else list(others)
+    last = [v for v in others if v in set(controls)]
+    others = [v for v in others if v not in last] + last
+    heads = {len(others) + 1 - len(last): 'controls'} if last else {}
+    at = [i for i in range(len(others) + 1 + len(heads)) if i not in heads]
     pairs, label = [paired(frame, metric, base, v, by, column_name) for v in others], label or literal(metric)
     with paper_style(column, width) as w:
         told, label = _difference_label(pairs, base, label, .55*(w - 1.1)), wrap_text(label, .45*(w - 1.1), 8, 3)
         lines = 1 + max(told.count('\n'), label.count('\n'))
-        fig = paper_figure(w, height or .57 + .13*lines + .25*(len(others) + 1), layout='constrained')
+        fig = paper_figure(w, height or .74 + .13*lines + .25*(at[-1] + 1), layout='constrained')
         left, right = fig.subplots(1, 2, sharey=True, width_ratios=[.9, 1.1])
-        _means(left, frame, metric, [base, *others], column_name, by)
-        _differences(right, pairs)
+        _means(left, frame, metric, [base, *others], column_name, by, at, heads)
+        _differences(right, pairs, at[1:])
         left.set_xlabel(label)
         right.set_xlabel(told)
+        _mark_key(fig, pairs, by)
     return fig
+
 
 # %% ../../nbs/620_figures.base.ipynb #48302b27
 def heat_map(matrix, # DataFrame: rows, columns and numbers

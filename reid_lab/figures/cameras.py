@@ -190,6 +190,7 @@ def error_curves(frame, # Rows of `reid_lab.analysis.camera_bias.error_vs_distan
     column:str='cvpr', # Key of `reid_lab.figures.base.WIDTHS`
     width:float=None, # Inches, instead of the column's
     height:float=None, # Inches
+    label:str='errors at rank 1 (%)', # Text of the y axis
     ) -> PaperFigure:
     "Error rate against each uncertainty, with the number of queries of each bin"
     for c in ('kind', 'low', 'high', 'centre', 'n', 'error'): check_choice('column', c, list(frame.columns))
@@ -202,7 +203,7 @@ def error_curves(frame, # Rows of `reid_lab.analysis.camera_bias.error_vs_distan
             _error_panel(ax, frame[frame.kind == kind], i)
             ax.set(xlabel=UNCERTAINTY_NAMES.get(kind, literal(kind)))
             ax.grid(axis='y'); ax.locator_params(axis='x', nbins=4)
-        axes[0].set(ylabel='errors at rank 1 (%)', ylim=(0, None))
+        axes[0].set(ylabel=label, ylim=(0, None))
     return fig
 
 # %% ../../nbs/630_figures.cameras.ipynb #a19bd156
@@ -222,13 +223,14 @@ def nmi_bars(frame, # Rows with `method`, `camera` and perhaps `identity` and `c
     column:str='cvpr', # Key of `reid_lab.figures.base.WIDTHS`
     width:float=None, # Inches, instead of the column's
     height:float=None, # Inches
+    label:str='', # Text below both panels, such as the data set
     ) -> PaperFigure:
     "NMI of clusters with cameras and with identities, one bar a method"
     for c in ('method', 'camera'): check_choice('column', c, list(frame.columns))
     panels = [('camera', 'NMI with cameras ↓')]
     if 'identity' in frame and frame.identity.notna().any(): panels.append(('identity', 'NMI with identities ↑'))
     with paper_style(column, width) as w:
-        fig = paper_figure(w, height or .62 + .2*len(frame), layout='constrained')
+        fig = paper_figure(w, height or .62 + .2*len(frame) + .15*bool(label), layout='constrained')
         axes = fig.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for ax, (key, title) in zip(axes, panels): _nmi_panel(ax, frame, key, method_colours(frame.method), title)
         if 'chance' in frame:
@@ -237,4 +239,5 @@ def nmi_bars(frame, # Rows with `method`, `camera` and perhaps `identity` and `c
             axes[0].set_xlabel('black tick: by chance', size=6.5)
         axes[0].set_yticks(range(len(frame)), [literal(wrap_text(m, .95, 7, 2)) for m in frame.method])
         axes[0].invert_yaxis()
+        if label: fig.supxlabel(literal(label), size=8)
     return fig

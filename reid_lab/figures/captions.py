@@ -21,7 +21,8 @@ def _row(images, texts, w, high, max_lines):
     "Sizes and wrapped texts of one row: width of an image, left edge of the text, (heading, lines), height"
     wide = min(high*images[0].shape[1]/images[0].shape[0], .9*w/len(images)) if len(images) else 0.
     left = .03 + len(images)*(wide + .04) + .06
-    said = [(h, wrap_text(t, w - left - .05, 7, max_lines) if t else '') for h, t in texts]
+    room = .93*(w - left) - .05 # hinted text is wider
+    said = [(h, wrap_text(t, room, 7, max_lines) if t else '') for h, t in texts]
     lines = sum(bool(h) + (t.count('\n') + 1 if t else 0) for h, t in said) + .45*max(0, len(said) - 1)
     return wide, left, said, max(high if len(images) else 0., lines*_LINE)
 
@@ -116,6 +117,7 @@ def score_histograms(frames:dict, # Name -> frame with one row a query, see `rei
     column:str='cvpr-full', # Key of `WIDTHS`
     width:float=None, # Inches, instead of the column's
     height:float=2.1, # Inches
+    where:str='', # Data set, for the axes
     ) -> PaperFigure:
     "Shares of queries by their own score"
     for m in metrics:
@@ -124,7 +126,8 @@ def score_histograms(frames:dict, # Name -> frame with one row a query, see `rei
         fig = paper_figure(w, height, layout='constrained')
         axes = fig.subplots(1, len(metrics), squeeze=False)[0]
         for ax, m in zip(axes, metrics):
-            outlines(ax, [f[m].dropna().to_numpy() for f in frames.values()], 1/bins, frames, f'{m} of a query')
+            values, text = [f[m].dropna().to_numpy() for f in frames.values()], f'{where} {m} of a query'.strip()
+            outlines(ax, values, 1/bins, frames, text)
             ax.set_xlim(0, 1 + 1/bins)
         axes[0].set_ylabel('queries (%)')
         handles, labels = axes[0].get_legend_handles_labels()
