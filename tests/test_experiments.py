@@ -526,3 +526,13 @@ def test_attention_maps(tmp_path):
     for bad, says in ((dict(methods="grad"), "methods='grad'"), (dict(world_seed=seen), "trained on already")):
         with pytest.raises(PapermillExecutionError, match=says):
             run_notebook("attention_maps", tmp_path / says[:5], preset="smoke", **bad)
+
+
+@pytest.mark.parametrize("name, parameters, view", [
+    ("attention_maps", dict(methods="gradcam,centre", steps=3), "AttentionView"),
+    ("failure_browser", {}, "FailureBrowser"), ("word_masking", dict(masked=2), "WordLab")])
+def test_a_notebook_of_the_plain_papermill_command_is_read_without_a_kernel(name, parameters, view, tmp_path):
+    "`camera_bias` has a test of its own"
+    shown = saved(by_papermill(name, tmp_path, **parameters))
+    views = [d for d in shown if view in "".join(d["text/plain"])]
+    assert len(shown) >= 2 and views and all(set(d) == {"text/plain", "image/png"} for d in views)
