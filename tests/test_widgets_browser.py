@@ -1,7 +1,7 @@
 """Views in a real browser: JupyterLab with a kernel, and a page without one"""
 import json
+from contextlib import contextmanager
 
-import nbformat
 import pytest
 from test_browser import CHROMIUM, FLAGS, serve
 from test_widgets import COCKPIT, EVIL, ROOT, VIEWS, make_scene, write_notebook
@@ -23,14 +23,14 @@ ANSWER = """async () => {
   while (!seen() && performance.now() - start < 30000) await new Promise(requestAnimationFrame);
   return performance.now() - start;
 }"""
-POINT = """() => {
+POINT = """(nth) => {
   const plot = document.querySelector(".rl-plot"), layout = plot._fullLayout, trace = plot.data[2];
   const box = plot.getBoundingClientRect();
   const place = (i) => [layout.xaxis.l2p(trace.x[i]) + layout._size.l, layout.yaxis.l2p(trace.y[i]) + layout._size.t];
   const apart = (a, b) => Math.hypot(a[0] - b[0], a[1] - b[1]);
   const far = (i) => Math.min(...trace.x.map((_, j) => j === i ? 1e9 : apart(place(i), place(j))));
-  const best = [...trace.x.keys()].slice(0, 200).reduce((a, b) => far(b) > far(a) ? b : a);
-  return place(best).map((v, d) => v + (d ? box.top : box.left));
+  const apartest = [...trace.x.keys()].slice(0, 200).sort((a, b) => far(b) - far(a));
+  return place(apartest[nth ?? 0]).map((v, d) => v + (d ? box.top : box.left));
 }"""
 
 
@@ -38,8 +38,44 @@ def opened(p, **kw):
     browser = p.chromium.launch(executable_path=CHROMIUM, args=[f for f in FLAGS if f != "--disable-gpu"] + WEBGL)
     page, broken = browser.new_page(viewport=dict(width=1280, height=1000), **kw), []
     page.on("pageerror", lambda e: broken.append(str(e)))
+    page.on("dialog", lambda d: (broken.append("a script of a caption ran") if d.type == "alert" else None, d.accept()))
     page.set_default_timeout(150_000)
     return browser, page, broken
+
+
+def execute(page, command, **kw): page.evaluate("a => window.jupyterapp.commands.execute(...a)", [command, kw])
+
+
+def wait_for_kernel(page):
+    page.wait_for_function(f"{PANEL}?.context?.sessionContext?.session?.kernel?.status === 'idle'")
+
+
+@contextmanager
+def lab_page(notebook, **env):
+    "The notebook in a JupyterLab on its folder, told to run all cells; and the list of the page's errors"
+    home = notebook.parent/"home"
+    home.mkdir()
+    with serve(notebook.parent, home, PYTHONPATH=str(ROOT), **env) as (address, token), playwright.sync_playwright() as p:
+        browser, page, broken = opened(p)
+        page.goto(f"{address}/lab/tree/{notebook.name}?token={token}&reset", wait_until="domcontentloaded")
+        wait_for_kernel(page)
+        execute(page, "notebook:run-all-cells")
+        yield page, broken
+        browser.close()
+
+
+def dark(page):
+    "The other theme of JupyterLab"
+    execute(page, "apputils:change-theme", theme="JupyterLab Dark")
+    page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
+    page.wait_for_timeout(500)
+    page.wait_for_selector("#jupyterlab-splash", state="detached")
+
+
+def shoot(page, path, first):
+    "A screenshot from the first view of this kind on"
+    page.evaluate(f"document.querySelector('.rl-{first}').scrollIntoView()")
+    page.screenshot(path=str(path))
 
 
 def marks(page): return json.loads(page.evaluate("document.querySelector('.rl-map').dataset.marks"))
@@ -54,13 +90,7 @@ def head(page): return page.evaluate("document.querySelector('.rl-list .rl-head'
 
 def test_map_and_list_follow_each_other_in_jupyterlab(tmp_path, capsys):
     notebook = write_notebook(tmp_path/"views.ipynb")
-    home = tmp_path/"home"
-    home.mkdir()
-    with serve(tmp_path, home, PYTHONPATH=str(ROOT)) as (address, token), playwright.sync_playwright() as p:
-        browser, page, broken = opened(p)
-        page.goto(f"{address}/lab/tree/views.ipynb?token={token}&reset", wait_until="domcontentloaded")
-        page.wait_for_function(f"{PANEL}?.context?.sessionContext?.session?.kernel?.status === 'idle'")
-        page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')", None)
+    with lab_page(notebook) as (page, broken):
         page.wait_for_selector(".rl-map[data-marks]")
         page.wait_for_selector(".rl-list[data-drawn]")
         times = [page.evaluate(ANSWER) for _ in range(4)]
@@ -80,21 +110,18 @@ def test_map_and_list_follow_each_other_in_jupyterlab(tmp_path, capsys):
         wait_for_mark(page, "on < 1000")
         page.select_option(".rl-map select", "correctness")
         wait_for_mark(page, "colour === 'correctness'")
-        page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})", None)
-        page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
-        page.wait_for_timeout(6000)     # the theme's splash goes away
-        page.evaluate("document.querySelector('.rl-map').scrollIntoView()")
-        page.screenshot(path=str(tmp_path/"dark.png"))
-        page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+        dark(page)
+        shoot(page, tmp_path/"dark.png", "map")
+        execute(page, "docmanager:save")
         page.wait_for_timeout(1500)
         assert page.locator(".rl-list").count() == 1, "saving leaves the live view as it is"
         page.evaluate(f"{PANEL}.context.sessionContext.shutdown()")
+        address = page.url
         page.goto("about:blank")
-        page.goto(f"{address}/lab/tree/views.ipynb?token={token}&reset", wait_until="domcontentloaded")
+        page.goto(f"{address}?reset", wait_until="domcontentloaded")
         page.wait_for_selector(".jp-OutputArea-output img")
         page.wait_for_timeout(3000)     # a widget is looked for during two seconds
         reopened = page.inner_text(".jp-Notebook")
-        browser.close()
     assert "model not found" not in reopened and "Loading widget" not in reopened
     saved = json.loads(notebook.read_text())
     with capsys.disabled():
@@ -132,14 +159,7 @@ def cockpit_is_drawn(page):
 
 def test_the_cockpit_in_jupyterlab(tmp_path, capsys):
     "A slider runs the adaptation again, a click on a pair of cameras filters; every linked view follows"
-    write_notebook(tmp_path/"cockpit.ipynb", COCKPIT)
-    home = tmp_path/"home"
-    home.mkdir()
-    with serve(tmp_path, home, PYTHONPATH=str(ROOT)) as (address, token), playwright.sync_playwright() as p:
-        browser, page, broken = opened(p)
-        page.goto(f"{address}/lab/tree/cockpit.ipynb?token={token}&reset", wait_until="domcontentloaded")
-        page.wait_for_function(f"{PANEL}?.context?.sessionContext?.session?.kernel?.status === 'idle'")
-        page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')", None)
+    with lab_page(write_notebook(tmp_path/"cockpit.ipynb", COCKPIT)) as (page, broken):
         cockpit_is_drawn(page)
         before = page.evaluate(DRAWN)
         times = [page.evaluate(MOVE, how) for how in (["tau", 10], ["rate", 27])]
@@ -163,14 +183,9 @@ def test_the_cockpit_in_jupyterlab(tmp_path, capsys):
         page.wait_for_function(f"{told}.camera?.[1] === 3")
         page.select_option(".rl-cameras select", "Norm")
         page.wait_for_function(f"{told}.method === 'Norm'")
-        page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})", None)
-        page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
-        page.wait_for_timeout(6000)     # the theme's splash goes away
-        page.evaluate("document.querySelector('.rl-cameras').scrollIntoView()")
-        page.screenshot(path=str(tmp_path/"dark.png"))
-        page.evaluate("document.querySelector('.rl-pairs').scrollIntoView()")
-        page.screenshot(path=str(tmp_path/"dark_pairs.png"))
-        browser.close()
+        dark(page)
+        shoot(page, tmp_path/"dark.png", "cameras")
+        shoot(page, tmp_path/"dark_pairs.png", "pairs")
     with capsys.disabled():
         for (first, all_of), name in zip(times, ("tau", "rate")):
             print(f"\n    {name} moved, 600 queries x 2,400: first camera {first:.0f} ms, all {all_of:.0f} ms", end="")
@@ -250,15 +265,8 @@ def rows(page): return int(page.evaluate("document.querySelector('.rl-failures')
 
 def test_failures_and_search_in_jupyterlab(tmp_path):
     "Filter by reason, choose, tick and comment by keyboard; ask a sentence; list and map follow, the file holds it"
-    write_notebook(tmp_path/"views.ipynb", FAILURES)
-    home, tags = tmp_path/"home", tmp_path/"tags.json"
-    home.mkdir()
-    with serve(tmp_path, home, PYTHONPATH=str(ROOT)) as (address, token), playwright.sync_playwright() as p:
-        browser, page, broken = opened(p)
-        page.on("dialog", lambda d: broken.append("a script of a caption ran"))
-        page.goto(f"{address}/lab/tree/views.ipynb?token={token}&reset", wait_until="domcontentloaded")
-        page.wait_for_function(f"{PANEL}?.context?.sessionContext?.session?.kernel?.status === 'idle'")
-        page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')", None)
+    tags = tmp_path/"tags.json"
+    with lab_page(write_notebook(tmp_path/"views.ipynb", FAILURES)) as (page, broken):
         for kind in ("failures", "list", "search"): page.wait_for_selector(f".rl-{kind}[data-drawn]")
         page.wait_for_selector(".rl-map[data-marks]")
         every, some = rows(page), 0
@@ -296,16 +304,11 @@ def test_failures_and_search_in_jupyterlab(tmp_path):
         assert page.locator(".rl-search .rl-item").count() == 10
         page.click('.rl-search button:has-text("select all")')
         wait_for_mark(page, "chosen === 10")
-        page.evaluate("document.querySelector('.rl-search').scrollIntoView()")
-        page.screenshot(path=str(tmp_path/"search-light.png"))
-        page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})", None)
-        page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
-        page.wait_for_timeout(6000)     # the theme's splash goes away
+        shoot(page, tmp_path/"search-light.png", "search")
+        dark(page)
         page.screenshot(path=str(tmp_path/"search-dark.png"))
-        page.evaluate("document.querySelector('.rl-failures').scrollIntoView()")
         page.wait_for_timeout(500)
-        page.screenshot(path=str(tmp_path/"failures-dark.png"))
-        browser.close()
+        shoot(page, tmp_path/"failures-dark.png", "failures")
     kept = read_tags(tags)
     assert not broken and kept.mark.tolist() == ["tick", "cross"] and kept.comment[0] == "both wear red"
 
@@ -332,19 +335,11 @@ Board(points, RankedList(scene))
 
 
 def test_a_hundred_thousand_points_in_jupyterlab(tmp_path, capsys):
-    write_notebook(tmp_path/"views.ipynb", MANY)
-    home = tmp_path/"home"
-    home.mkdir()
-    with serve(tmp_path, home, PYTHONPATH=str(ROOT)) as (address, token), playwright.sync_playwright() as p:
-        browser, page, broken = opened(p)
-        page.goto(f"{address}/lab/tree/views.ipynb?token={token}&reset", wait_until="domcontentloaded")
-        page.wait_for_function(f"{PANEL}?.context?.sessionContext?.session?.kernel?.status === 'idle'")
-        page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')", None)
+    with lab_page(write_notebook(tmp_path/"views.ipynb", MANY)) as (page, broken):
         page.wait_for_selector(".rl-map[data-marks]")
         page.wait_for_selector(".rl-list[data-drawn]")
         times = [page.evaluate(ANSWER) for _ in range(4)]
         found = marks(page)
-        browser.close()
     with capsys.disabled():
         later = ", ".join(f"{t:.0f}" for t in times[1:])
         print(f"\n    100,000 points: first answer {times[0]:.0f} ms, then {later} ms")
@@ -381,16 +376,7 @@ def heat(page): return page.evaluate("document.querySelector('.rl-heat').dataset
 
 
 def test_a_word_re_ranks_the_list_and_changes_the_map(tmp_path, capsys):
-    cells = [nbformat.v4.new_code_cell(c) for c in LAB]
-    kernel = dict(name="python3", display_name="python3", language="python")
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=dict(kernelspec=kernel)), tmp_path/"words.ipynb")
-    home = tmp_path/"home"
-    home.mkdir()
-    with serve(tmp_path, home, PYTHONPATH=str(ROOT)) as (address, token), playwright.sync_playwright() as p:
-        browser, page, broken = opened(p)
-        page.goto(f"{address}/lab/tree/words.ipynb?token={token}&reset", wait_until="domcontentloaded")
-        page.wait_for_function(f"{PANEL}?.context?.sessionContext?.session?.kernel?.status === 'idle'")
-        page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')", None)
+    with lab_page(write_notebook(tmp_path/"words.ipynb", LAB)) as (page, broken):
         page.wait_for_selector(".rl-words .rl-word")
         page.wait_for_selector(".rl-heat[data-sum]")
         text = page.inner_text(".rl-words .rl-said-words")
@@ -413,12 +399,8 @@ def test_a_word_re_ranks_the_list_and_changes_the_map(tmp_path, capsys):
         page.keyboard.press("Enter")
         said = "document.querySelector('.rl-list blockquote').textContent"
         page.wait_for_function(f"{said} === 'a woman with a green bag'")
-        page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})", None)
-        page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
-        page.wait_for_timeout(6000)
-        page.evaluate("document.querySelector('.rl-words').scrollIntoView()")
-        page.screenshot(path=str(tmp_path/"words-dark.png"))
-        browser.close()
+        dark(page)
+        shoot(page, tmp_path/"words-dark.png", "words")
     with capsys.disabled():
         print("\n    a word goes: list after " + ", ".join(f"{a:.0f}" for a, _ in times) + " ms, map after " +
               ", ".join(f"{b:.0f}" for _, b in times) + " ms")
