@@ -244,9 +244,10 @@ def test_a_lost_image_and_hostile_text_in_maps_and_words(clip, tmp_path):
 
 
 def test_trust_is_said_as_it_was_measured():
-    row = dict(model="m", method="gradcam", n=500, pointing=.3, chance_person=.2, deletion_beats=.4, points=True,
-               deletes=False)
-    rows = [row, row | dict(method="occlusion", deletes=True), row | dict(model="other")]
+    row = dict(model="m", method="gradcam", n=500, pointing=.3, chance_person=.2, deletion_beats=.4, beyond=False,
+               believed=False)
+    rows = [row, row | dict(method="occlusion", beyond=True, believed=True), row | dict(model="other")]
     told = trust_lines(pd.DataFrame(rows), "m")
     assert set(told) == {"gradcam", "occlusion"}
-    assert told["gradcam"].endswith("40 % of random maps: not believed") and told["occlusion"].endswith(": believed")
+    assert told["gradcam"].endswith("40 % of random maps, no better than a blob in the centre: not believed")
+    assert told["occlusion"].endswith("40 % of random maps: believed")

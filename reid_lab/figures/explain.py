@@ -152,7 +152,7 @@ def effect_dots(tables:dict, # Model -> from `reid_lab.analysis.word_effects.eff
     return fig
 
 # %% ../../nbs/646_figures.explain.ipynb #b836d692
-def map_dots(table:pd.DataFrame, # From `map_table`
+def map_dots(table:pd.DataFrame, # From `reid_lab.analysis.explain.trust_table`
     column:str='cvpr-full', # Key of `reid_lab.figures.base.WIDTHS`
     width:float=None, # Inches, instead of the column's
     ) -> PaperFigure:
@@ -165,15 +165,16 @@ def map_dots(table:pd.DataFrame, # From `map_table`
         models = list(dict.fromkeys(table.model[::-1]))
         for i, r in table.iterrows():
             c = COLOURS[models.index(r.model) % 7]
-            ends = [100*r.point_person_low, 100*r.point_person_high]
+            ends = [100*r.point_low, 100*r.point_high]
             if np.isfinite(ends[0]): left.plot(ends, [i, i], color=c, lw=1.1)
-            left.plot([100*r.point_person], [i], 'o', color=c, mfc=c if r.points else 'white', ms=4, mew=1)
+            left.plot([100*r.point], [i], 'o', color=c, mfc=c if r.points else 'white', ms=4, mew=1)
             right.plot([100*r.deletion_beats], [i], 'o', color=c, mfc=c if r.deletes else 'white', ms=4, mew=1)
             if i and table.model[i - 1] != r.model:
                 for ax in (left, right): ax.axhline(i - .5, color='#dddddd', lw=.6)
         left.set_yticks(range(len(table)), [literal(f'{r.model}  {r.method}') for r in table.itertuples()])
+        for text, good in zip(left.get_yticklabels(), table.believed): text.set_weight('bold' if good else 'normal')
         left.axvline(0, color='#555555', lw=.8); right.axvline(50, color='#555555', lw=.8); right.set_xlim(-3, 103)
-        left.set_xlabel('World: pointing above chance\n(points, 95 % interval; full: above 0)')
+        left.set_xlabel('World: pointing above chance\n(points, 95 % interval; full: above 0)\nbold: believed, also better than the centre')
         right.set_xlabel('World: random maps beaten (%);\nfull: interval above chance')
         for ax in (left, right): ax.grid(axis='x'); ax.tick_params(axis='y', length=0)
     return fig

@@ -238,14 +238,15 @@ def draw(self:AttentionView):
     return map_card(panels, words, f'{self.title}: query {query}, {self.method}{lost}')
 
 # %% ../../nbs/916_widgets.attention.ipynb #41b672c8
-def trust_lines(table:pd.DataFrame, # From `reid_lab.analysis.attention.map_table`
+def trust_lines(table:pd.DataFrame, # From `measured_maps` or `trust_table`
     model:str, # Name in the table
     ) -> dict: # Method -> line
     "What the measurement over many images says of each method"
     out = {}
     for r in table[table.model == model].itertuples():
-        good = 'believed' if r.points and r.deletes else 'not believed'
+        blob = '' if r.beyond else ', no better than a blob in the centre'
+        good = 'believed' if r.believed else 'not believed'
         point = f'hottest point on the part {100*r.pointing:.0f} % (chance {100*r.chance_person:.0f} %)'
         delete = f'deletion beats {100*r.deletion_beats:.0f} % of random maps'
-        out[r.method] = f'over {r.n} parts of Worlds: {point}, {delete}: {good}'
+        out[r.method] = f'over {r.n} parts of Worlds: {point}, {delete}{blob}: {good}'
     return out
