@@ -2,6 +2,7 @@
 import base64
 import gc
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import nbformat
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from reid_lab.analysis.maps import project_pair
 from reid_lab.analysis.search import Threshold
@@ -53,9 +55,20 @@ def embedded(labels="ordinary", n=60):
     return Embeddings(emb, pid, cam, path=[f"folder/{i}.jpg" for i in range(n)])
 
 
-def make_scene(labels="ordinary", **kw):
+def make_scene(labels="ordinary", *images, captions=None, **kw):
+    "Of 20 queries and 40 gallery images, or of 20 captions"
     e = embedded(labels)
-    return Scene(e[:20], e[20:], **kw)
+    text = Embeddings(e.emb[:20], e.pid[:20], None if e.cam is None else e.cam[:20], caption=captions)
+    return Scene(text if captions else e[:20], e[20:], *images, **kw)
+
+
+ONE = "seen only by their own camera|single camera"
+SAID = {"one camera": dict(failures=ONE, cameras=ONE, pairs=ONE),
+        "one of each": dict(failures=ONE, cameras=ONE, pairs=ONE),
+        "one identity": dict(failures="nobody but the queries' own persons", cameras="AP 1.00 → 1.00"),
+        "unknown identities": dict(list="identity unknown", failures="pid -1", cameras="mAP is not defined",
+                                   attention="id unknown", map="query 3, 10 neighbours$"),
+        "no cameras": dict(cameras="have no camera numbers", pairs="have no camera numbers")}
 
 
 @pytest.fixture(params=VIEWS)
@@ -81,6 +94,24 @@ def test_odd_labels_give_a_picture_and_words(make, labels):
         assert content["label"] and repr(view).endswith(content["label"])
         pictures.add(view.picture())
     assert len(pictures) == 2 and all(p.startswith(b"\x89PNG") and len(p) < 60_000 for p in pictures)
+
+
+@pytest.mark.filterwarnings("ignore:every query and every image has pid 0")
+@pytest.mark.parametrize("captions", [None, ["a man in red"]*20], ids=["images", "captions"])
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_says_what_it_cannot_show(name, labels, captions):
+    "Nothing selected, one camera, one identity, identities or cameras unknown"
+    scene = make_scene(labels, captions=captions)
+    view, cams = VIEWS[name][1](scene), scene.selection.cameras
+    says = lambda: " ".join(str(view.content(scene.selection.query).get(k, "")) for k in ("message", "said", "label"))
+    assert re.search("no query selected|nothing (was measured|asked)", says())
+    for selected in (dict(query=3), dict(gallery=[2, 5]), dict(camera=cams[0] if cams else None), dict(gallery=[])):
+        scene.selection.set(**selected)
+        assert re.search(SAID.get(labels, {}).get(name, "."), says()), says()
+    assert view.picture().startswith(b"\x89PNG")
+    scene.selection.set(query=None, camera=None)
+    assert re.search("no query selected|nothing (was measured|asked)", says())
 
 
 def test_the_picture_stands_alone_where_nobody_is_live(make):
@@ -177,6 +208,27 @@ def test_a_lost_image_is_a_box_with_its_name(tmp_path):
     thumbs = [it["thumb"] for it in view.content(0)["items"][:3]]
     assert thumbs[0] == dict(missing=f"crop{first}.png") and thumbs[1] == dict(missing=f"crop{second}.png")
     assert thumbs[2]["uri"].startswith("data:image/jpeg;base64,") and view.picture().startswith(b"\x89PNG")
+
+
+def lost_files(folder):
+    "20 queries and 40 gallery images, all of which are deleted after the scene was made"
+    from PIL import Image
+    files = [folder/f"crop{i}.png" for i in range(60)]
+    for f in files: Image.new("RGB", (32, 64), "red").save(f)
+    scene = make_scene("ordinary", files[20:], files[:20], query=0)
+    for f in files: f.unlink()
+    return scene
+
+
+@pytest.mark.parametrize("name, place", [("list", "items"), ("search", "items"), ("failures", "one"),
+                                         ("attention", "panels")])
+def test_a_lost_image_is_named_in_every_view(name, place, tmp_path):
+    view = VIEWS[name][1](lost_files(tmp_path))
+    content = view.content(0)
+    first = view.scene.ranker(0, 1)[0][0]
+    assert f'{{"missing": "crop{20 + first}.png"}}' in json.dumps(content[place]) and "uri" not in json.dumps(content)
+    drawn = [t.get_text() for t in view.draw().findobj(Text)]
+    assert any(f"crop{20 + first}" in t.replace("\n", "") for t in drawn) and view.picture().startswith(b"\x89PNG")
 
 
 def test_a_page_needs_nothing_else(make, tmp_path):

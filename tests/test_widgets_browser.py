@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 from test_browser import CHROMIUM, FLAGS, serve
-from test_widgets import COCKPIT, EVIL, ROOT, VIEWS, make_scene, write_notebook
+from test_widgets import COCKPIT, EVIL, LABELS, ROOT, VIEWS, lost_files, make_scene, write_notebook
 
 from reid_lab.analysis.tags import read_tags
 from reid_lab.widgets.cameras import cockpit
@@ -55,7 +55,8 @@ def lab_page(notebook, **env):
     "The notebook in a JupyterLab on its folder, told to run all cells; and the list of the page's errors"
     home = notebook.parent/"home"
     home.mkdir()
-    with serve(notebook.parent, home, PYTHONPATH=str(ROOT), **env) as (address, token), playwright.sync_playwright() as p:
+    env["PYTHONPATH"] = str(ROOT)
+    with serve(notebook.parent, home, **env) as (address, token), playwright.sync_playwright() as p:
         browser, page, broken = opened(p)
         page.goto(f"{address}/lab/tree/{notebook.name}?token={token}&reset", wait_until="domcontentloaded")
         wait_for_kernel(page)
@@ -76,6 +77,17 @@ def shoot(page, path, first):
     "A screenshot from the first view of this kind on"
     page.evaluate(f"document.querySelector('.rl-{first}').scrollIntoView()")
     page.screenshot(path=str(path))
+
+
+def style(page, selector, name): return page.locator(selector).first.evaluate("(e, k) => getComputedStyle(e)[k]", name)
+
+
+def inside(page, selector, outer, wide=0):
+    "Whether an element is drawn within the one that holds it"
+    return page.locator(selector).first.evaluate("""(e, [outer, wide]) => {
+      const a = e.getBoundingClientRect(), b = e.closest(outer).getBoundingClientRect();
+      return a.left >= b.left && a.right <= b.right && a.top >= b.top && a.bottom <= b.bottom && a.width >= wide; }""",
+                                                 [outer, wide])
 
 
 def marks(page): return json.loads(page.evaluate("document.querySelector('.rl-map').dataset.marks"))
@@ -177,6 +189,7 @@ def test_the_cockpit_in_jupyterlab(tmp_path, capsys):
         paired = page.evaluate(DRAWN)
         assert all(a["on"] < b["on"] for a, b in zip(paired["maps"], moved["maps"]))
         assert paired["bars"]["camera"] == [0, 2]
+        assert style(page, ".rl-cell.rl-row", "padding") == style(page, ".rl-cell:not(.rl-row)", "padding")
         page.keyboard.press("ArrowRight")
         page.keyboard.press("Enter")
         told = "JSON.parse(document.querySelector('.rl-cameras').dataset.cockpit)"
@@ -234,6 +247,29 @@ def test_a_page_without_a_kernel(tmp_path):
     assert not broken and asked == [path.as_uri()] and dark == "rgb(21, 24, 28)"
 
 
+def test_pages_of_odd_labels_and_of_lost_images(tmp_path):
+    "Every view draws or says why not, with nothing selected and with a query; an image that is lost is its name"
+    every = lambda scene: Board(*(make(scene) for _, make in VIEWS.values()))
+    pages = {name: every(make_scene(name)).to_html(tmp_path/f"{i}.html", queries=[3]) for i, name in enumerate(LABELS)}
+    pages["lost"] = every(lost_files(tmp_path)).to_html(tmp_path/"lost.html", queries=[0])
+    with playwright.sync_playwright() as p:
+        browser, page, broken = opened(p)
+        for name, path in pages.items():
+            page.goto(path.as_uri())
+            page.wait_for_function(f"document.querySelectorAll('.rl[data-drawn]').length === {len(VIEWS)}")
+            if name != "lost":
+                assert page.locator(".rl-list .rl-message").count() == 1, name
+                page.click(".rl-list button[aria-label='next query']")
+            page.wait_for_selector(".rl-list .rl-item")
+            said = page.eval_on_selector_all(".rl .rl-body", "all => all.map(e => e.innerText.trim() || e.innerHTML)")
+            assert all(said) and "undefined" not in " ".join(said) and "NaN" not in page.inner_text("main"), name
+            assert not broken, (name, broken)
+            page.screenshot(path=str(tmp_path/f"{path.stem}.png"), full_page=True)
+        for kind in ("list", "search", "failures", "attention"):
+            assert "crop" in page.locator(f".rl-{kind} .rl-none").first.inner_text(), kind
+        browser.close()
+
+
 FAILURES = """from reid_lab.analysis.failures import world_facts
 from reid_lab.analysis.maps import project_pair
 from reid_lab.analysis.search import Threshold
@@ -249,7 +285,7 @@ from reid_lab.world.world import Group, World
 world = World("smoke", seed=3, task="text", groups=[Group("test", "real-like", 12, 3, 3)])
 table, model = world.table(), create_model("clip_tiny", weights="world").eval()
 queries = table.text_queries("test")
-queries.loc[0, "caption"] += EVIL
+queries["caption"] += EVIL
 q, g = embed_texts(model, queries, quiet=True), embed_images(model, table, quiet=True)
 scene = Scene(q, g, table, same_camera="keep")
 facts = dict(read=table.read, tokenizer=model.tokenizer)
@@ -283,12 +319,20 @@ def test_failures_and_search_in_jupyterlab(tmp_path):
         page.focus(".rl-failures")
         page.keyboard.press("t")
         page.wait_for_selector(".rl-row .rl-sign.rl-tick")
+        assert inside(page, ".rl-act.rl-tick", ".rl-note") and inside(page, ".rl-sign.rl-tick", ".rl-row", wide=10)
         page.keyboard.press("c")
         page.keyboard.type("both wear red")
         page.keyboard.press("Enter")
         page.wait_for_function("document.querySelector('.rl-failures .rl-said').textContent.includes('tags.json')")
         page.wait_for_timeout(1500)
         page.screenshot(path=str(tmp_path/"failures-light.png"))
+        page.evaluate("document.querySelector('.rl-plot').scrollIntoView({block: 'center'})")
+        page.wait_for_timeout(500)
+        x, y = page.evaluate(POINT)
+        page.mouse.move(x - 2, y)
+        page.mouse.move(x, y)
+        page.wait_for_selector(".rl-tip:not([hidden]) q")
+        assert "<img" in page.inner_text(".rl-tip q") and not page.evaluate("document.querySelector('img[src=x]')")
         page.focus(".rl-failures")
         page.keyboard.press("ArrowDown")
         wait_for_mark(page, f"query !== {first}")
@@ -302,6 +346,7 @@ def test_failures_and_search_in_jupyterlab(tmp_path):
         page.wait_for_function("old => document.querySelector('.rl-search ol').innerText !== old", arg=before)
         assert "not present" in page.inner_text(".rl-search .rl-verdict")
         assert page.locator(".rl-search .rl-item").count() == 10
+        assert style(page, ".rl-search .rl-more", "backgroundColor") == "rgba(0, 0, 0, 0)"
         page.click('.rl-search button:has-text("select all")')
         wait_for_mark(page, "chosen === 10")
         shoot(page, tmp_path/"search-light.png", "search")

@@ -25,11 +25,12 @@ function render({ model, el }) {
     if (!live) controls.append(h("span", { class: "rl-mute" }, "as written; a running notebook changes them"));
   };
 
+  const past = (end, mark) => (mark > end - 3 && mark < end + 15 ? Math.max(end, mark) : end); // a number is beside the query's mark, not below it
   const bar = (kind, percent, text, mark, tick) => h("div", { class: `rl-track rl-${kind}` },
     percent === null ? null : h("div", { class: "rl-bar", style: `width:${Math.max(0, Math.min(100, percent))}%` }),
     tick === undefined || tick === null ? null : h("div", { class: "rl-tick", style: `left:${tick}%` }),
     mark === undefined || mark === null ? null : h("div", { class: "rl-mark", style: `left:${mark}%` }),
-    h("span", { class: "rl-value", style: `left:${Math.max(percent ?? 0, tick ?? 0)}%` }, text));
+    h("span", { class: "rl-value", style: `left:${past(Math.max(percent ?? 0, tick ?? 0), mark)}%` }, text));
 
   const number = (v, digits) => (v === null ? "not defined" : v.toFixed(digits));
   const percent = (v) => (v === null || v === undefined ? null : 100 * v);

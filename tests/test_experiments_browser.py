@@ -1,0 +1,113 @@
+"""Experiments with interactive views: all cells of each run in JupyterLab, in a real browser, and the views follow"""
+import json
+import re
+from contextlib import contextmanager
+
+import nbformat
+import pytest
+from test_experiments import saved
+from test_widgets import ROOT
+from test_widgets_browser import PANEL, POINT, cockpit_is_drawn, dark, execute, lab_page, pytestmark, shoot
+
+LOOK = """() => {
+  const all = (selector, read) => [...document.querySelectorAll(selector)].map(read);
+  const [before, after] = all(".rl-plot", (e) => e.data?.[2].x.reduce((a, b) => a + Math.abs(b), 0));
+  return { before, after,
+    bars: all(".rl-cameras .rl-col:first-child .rl-after .rl-bar", (e) => e.style.width),
+    nmi: all(".rl-cameras .rl-col:last-child .rl-after .rl-value", (e) => e.textContent),
+    shown: all(".rl-map", (e) => JSON.parse(e.dataset.marks).on), marks: all(".rl-over", (e) => e.innerHTML),
+    pairs: all(".rl-pairs .rl-grid", (e) => e.innerHTML),
+    list: all(".rl-list .rl-body", (e) => e.innerText + [...e.querySelectorAll("img")].map((i) => i.src.slice(-60))),
+    words: all(".rl-words .rl-said-words", (e) => e.innerHTML), heat: all(".rl-heat", (e) => e.toDataURL()),
+    failure: all(".rl-one", (e) => e.innerText), found: all(".rl-search ol", (e) => e.innerText) };
+}"""
+OTHER = f"""([old, parts]) => {{
+  const now = ({LOOK})();
+  return parts.every((p) => JSON.stringify(now[p]) !== JSON.stringify(old[p]));
+}}"""
+SLIDE = """([name, position]) => {
+  const slider = document.querySelector(`.rl-cameras input[aria-label="${name}"]`);
+  slider.value = position;
+  for (const kind of ["input", "change"]) slider.dispatchEvent(new Event(kind));
+}"""
+
+
+def follow(page, act, *parts):
+    "What is drawn before and after an act: all these parts change"
+    from playwright.sync_api import TimeoutError
+    old = page.evaluate(LOOK)
+    act()
+    try: page.wait_for_function(OTHER, arg=[old, parts])
+    except TimeoutError:
+        now = page.evaluate(LOOK)
+        pytest.fail(f"drawn as before: {[p for p in parts if now[p] == old[p]]} of {parts}")
+    page.wait_for_timeout(500)
+    return old, page.evaluate(LOOK)
+
+
+@contextmanager
+def experiment(name, folder, *kinds, **parameters):
+    "A copy of the notebook at preset=smoke, all cells run; then views of these kinds in both themes, and what is saved"
+    nb, path = nbformat.read(ROOT/"nbs"/"experiments"/f"{name}.ipynb", 4), folder/f"{name}.ipynb"
+    cell = next(c for c in nb.cells if "parameters" in c.metadata.get("tags", []))
+    for key, value in dict(preset="smoke", out_dir=str(folder/"run"), **parameters).items():
+        cell.source, n = re.subn(rf"(?m)^{key} = .*$", lambda m: f"{key} = {value!r}", cell.source)
+        assert n == 1, f"{name} has no parameter {key}"
+    nb.metadata.kernelspec = dict(name="python3", display_name="python3", language="python")
+    nbformat.write(nb, path)
+    with lab_page(path, REID_LAB_RESULTS=str(folder/"runs.csv")) as (page, broken):
+        assert json.loads((folder/"run"/"metrics.json").read_text())["status"] == "finished"
+        yield page
+        for kind in kinds: shoot(page, folder/f"{name}-{kind}-light.png", kind)
+        dark(page)
+        for kind in kinds: shoot(page, folder/f"{name}-{kind}-dark.png", kind)
+        execute(page, "docmanager:save")
+        page.wait_for_function(f"!{PANEL}.context.model.dirty")
+    ours = "CameraBars|WordLab|FailureBrowser|AttentionView"
+    views = [d for d in saved(path) if re.search(ours, str(d["text/plain"]))]
+    assert not broken and views and all(set(d) == {"text/plain", "image/png"} for d in views)
+
+
+def test_a_slider_of_camera_bias(tmp_path):
+    with experiment("camera_bias", tmp_path, "cameras", "map", "pairs", steps=5, rate=.1) as page:
+        cockpit_is_drawn(page)
+        old, new = follow(page, lambda: page.evaluate(SLIDE, ["tau", 10]), "bars", "nmi", "after", "pairs")
+        assert new["before"] == old["before"] and new["pairs"][0] == old["pairs"][0]
+        old, new = follow(page, lambda: page.click(".rl-pairs >> nth=1 >> [data-at='0,1']"), "shown", "pairs")
+        assert all(b < a for a, b in zip(old["shown"], new["shown"]))
+
+
+def test_a_word_of_word_masking(tmp_path):
+    with experiment("word_masking", tmp_path, "words", "list", "attention", masked=2) as page:
+        for kind in ("words .rl-word", "list[data-drawn]", "heat[data-sum]"): page.wait_for_selector(f".rl-{kind}")
+        word = ".rl-words .rl-word:not(.rl-gone):not(.rl-stop) >> nth=0"
+        follow(page, lambda: page.click(word), "words", "list", "heat")
+        assert page.locator(".rl-words .rl-gone").count() == 2
+
+
+def test_a_failure_and_a_point_of_failure_browser(tmp_path):
+    with experiment("failure_browser", tmp_path, "failures", "list", "map", "search") as page:
+        for kind in ("failures[data-drawn]", "map[data-marks]", "search[data-drawn]"):
+            page.wait_for_selector(f".rl-{kind}")
+        follow(page, lambda: page.click(".rl-row >> nth=2"), "failure", "list", "marks", "found")
+        page.evaluate("document.querySelector('.rl-plot').scrollIntoView({block: 'center'})")
+        page.wait_for_timeout(500)
+
+        def point(n):
+            x, y = page.evaluate(POINT, n)
+            page.mouse.move(x - 2, y)
+            page.mouse.move(x, y)
+            page.mouse.click(x, y)
+        point(0)
+        page.wait_for_timeout(1500)
+        follow(page, lambda: point(1), "failure", "list", "marks", "found")
+
+
+def test_a_method_a_word_and_an_image_of_attention_maps(tmp_path):
+    with experiment("attention_maps", tmp_path, "list", "attention", methods="gradcam,rollout,centre", steps=3) as page:
+        page.wait_for_function("document.querySelectorAll('.rl-heat[data-sum]').length >= 3")
+        method = ".rl-attention >> nth=0 >> select[aria-label='method of the map']"
+        follow(page, lambda: page.select_option(method, "rollout"), "heat")
+        follow(page, lambda: page.select_option(method, "gradcam"), "heat")
+        follow(page, lambda: page.click(".rl-attention .rl-word:not(.rl-stop) >> nth=0"), "heat")
+        follow(page, lambda: page.click(".rl-list >> nth=0 >> li:nth-child(3)"), "heat")
