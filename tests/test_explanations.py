@@ -249,5 +249,5 @@ def test_trust_is_said_as_it_was_measured():
     rows = [row, row | dict(method="occlusion", beyond=True, believed=True), row | dict(model="other")]
     told = trust_lines(pd.DataFrame(rows), "m")
     assert set(told) == {"gradcam", "occlusion"}
-    assert told["gradcam"].endswith("40 % of random maps, no better than a blob in the centre: not believed")
+    assert told["gradcam"].endswith("40 % of random maps, not shown to beat a blob in the centre: not believed")
     assert told["occlusion"].endswith("40 % of random maps: believed")

@@ -148,7 +148,7 @@ def trust_table(scores:pd.DataFrame, # Of `reid_lab.analysis.attention.map_score
         row |= {k: f[k].mean() for k in keep if k != 'deletion_gain'}
         found = dict(point=f.pointing - f.chance_person, delete=f.deletion_gain)
         if method != 'centre' and (model, 'centre') in of:
-            found['over_centre'] = f.deletion_gain - of[model, 'centre'].deletion_gain
+            found['over_centre'] = f.deletion_beats - of[model, 'centre'].deletion_beats
         row |= dict(over_centre=np.nan, over_centre_low=-np.inf)
         for k, v in found.items():
             i = mean_interval(v.to_numpy())
@@ -158,7 +158,8 @@ def trust_table(scores:pd.DataFrame, # Of `reid_lab.analysis.attention.map_score
     return pd.DataFrame(out)
 
 
-TRUST = ('model', 'method', 'n', 'pointing', 'chance_person', 'deletion_beats', 'points', 'deletes', 'beyond', 'believed')
+TRUST = ('model', 'method', 'n', 'pointing', 'chance_person', 'deletion_beats', 'points', 'deletes', 'beyond',
+         'believed')
 
 
 def measured_maps() -> pd.DataFrame: # Columns `TRUST`: parts, shares 0..1, and whether intervals lie above chance

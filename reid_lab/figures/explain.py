@@ -172,9 +172,11 @@ def map_dots(table:pd.DataFrame, # From `reid_lab.analysis.explain.trust_table`
             if i and table.model[i - 1] != r.model:
                 for ax in (left, right): ax.axhline(i - .5, color='#dddddd', lw=.6)
         left.set_yticks(range(len(table)), [literal(f'{r.model}  {r.method}') for r in table.itertuples()])
-        for text, good in zip(left.get_yticklabels(), table.believed): text.set_weight('bold' if good else 'normal')
+        for text, good in zip(left.get_yticklabels(), table.believed):
+            if good: text.set_weight('bold')
         left.axvline(0, color='#555555', lw=.8); right.axvline(50, color='#555555', lw=.8); right.set_xlim(-3, 103)
-        left.set_xlabel('World: pointing above chance\n(points, 95 % interval; full: above 0)\nbold: believed, also better than the centre')
+        left.set_xlabel('World: pointing above chance\n(points, 95 % interval; full: above 0)\n'
+                        'bold: believed, also better than the centre')
         right.set_xlabel('World: random maps beaten (%);\nfull: interval above chance')
         for ax in (left, right): ax.grid(axis='x'); ax.tick_params(axis='y', length=0)
     return fig

@@ -244,7 +244,7 @@ def trust_lines(table:pd.DataFrame, # From `measured_maps` or `trust_table`
     "What the measurement over many images says of each method"
     out = {}
     for r in table[table.model == model].itertuples():
-        blob = '' if r.beyond else ', no better than a blob in the centre'
+        blob = '' if r.beyond else ', not shown to beat a blob in the centre'
         good = 'believed' if r.believed else 'not believed'
         point = f'hottest point on the part {100*r.pointing:.0f} % (chance {100*r.chance_person:.0f} %)'
         delete = f'deletion beats {100*r.deletion_beats:.0f} % of random maps'
