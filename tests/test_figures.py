@@ -275,3 +275,71 @@ def test_texts_of_ticks_do_not_overlap(values):
         assert [t.get_loc() for t in ticks] == list(values) and ticks[0].label1.get_text() == f"{values[0]:g}"
         boxes = [t.label1.get_window_extent() for t in ticks if t.label1.get_text()]
         assert all(a.x1 < b.x0 for a, b in zip(boxes, boxes[1:]))
+
+
+# --- keys, levels and sizes -------------------------------------------------------------------------------------------
+
+def test_keys_name_only_the_marks_that_occur(runs):
+    frame = runs[(runs.n_masked == 0) & (runs.dataset == "world")]
+    high = pd.concat([frame[frame.method == "a_1"], frame[frame.method == "a_1"].assign(
+        variant="up", R1=lambda f: f.R1 + 5 + .1*f.seed)])
+    fig = F.bars_paired(high, "R1", "a_1", label="R@1 (%), World")
+    assert [t.get_text() for t in fig.legends[0].texts] == ["one seed", "higher"]
+    assert "points, 95" in " ".join(fig.axes[1].get_xlabel().split())
+
+
+def test_controls_stand_below_the_methods(runs):
+    one = runs[(runs.n_masked == 0) & (runs.dataset == "world") & (runs.method == "a_1")]
+    frame = pd.concat([one.assign(variant=v, R1=one.R1 + i*one.seed) for i, v in enumerate(("a", "control", "b", "c"))])
+    fig = F.bars_paired(frame, "R1", "a", controls=["control", "not measured"])
+    left, right = fig.axes
+    at = dict(zip([t.get_text() for t in left.get_yticklabels()], left.get_yticks()))
+    assert at == {"a": 0, "b": 1, "c": 2, "controls": 3, "control": 4}
+    p = F.paired(frame, "R1", "a", "control", column="variant")
+    dot = [l for l in right.lines if len(l.get_xdata()) == 1 and l.get_ydata()[0] == at["control"]]
+    assert dot[0].get_xdata()[0] == p.diff
+
+
+def test_two_seeds_are_points_and_a_level_starts_at_zero(runs):
+    frame = runs[(runs.dataset == "world") & (runs.seed < 2)]
+    ax = F.curves(frame, "n_masked", "R1", by="method").axes[0]
+    assert not ax.collections and ax.get_legend().get_title().get_text() == "mean; dots: 2 seeds"
+    assert sorted(ax.lines[1].get_ydata()) == sorted(frame[frame.method == "a_1"].R1) and ax.get_ylim()[0] > 0
+    assert F.curves(frame, "n_masked", "R1", zero=True).axes[0].get_ylim()[0] == 0
+    assert F.masking_curves(frame).axes[0].get_ylim()[0] == 0
+
+
+def test_a_legend_covers_no_line():
+    cross = pd.DataFrame([dict(x=x, y=y, line=f"line {i}") for i in range(6) for x, y in ((0, i), (1, 5 - i))])
+    fig = F.curves(cross, "x", "y", by="line")
+    fig.draw_without_rendering()
+    box = fig.legends[0].get_window_extent()
+    assert fig.axes[0].get_legend() is None and box.y0 >= fig.axes[0].get_window_extent().y1
+    flat = F.curves(cross[cross.line < "line 2"].assign(y=0), "x", "y", by="line")
+    assert flat.axes[0].get_legend() is not None
+
+
+@pytest.mark.parametrize("kind", ["captions", "images", "beside", "people"])
+def test_strips_fit_half_a_page_and_one_megabyte(kind, tmp_path):
+    "Two queries, two methods, ten results; crops with the detail and the noise of photographs"
+    from reid_lab.figures.captions import people_sheet
+    rng = np.random.default_rng(0)
+    coarse = rng.integers(0, 255, (30, 32, 16, 3)).astype(np.uint8)
+    coarse = [Image.fromarray(c).resize((128, 256)) for c in coarse]
+    images = (np.stack(coarse) + rng.normal(0, 4, (30, 256, 128, 3))).clip(0, 255).astype(np.uint8)
+    order, pid = np.arange(20).reshape(2, 10), np.arange(30) % 7
+    ranked, said = dict(before=order, adapted=order[::-1]), ["A man in a red coat with a grey bag. " * 4]*2
+    fig = dict(captions=lambda: F.ranked_lists(said, ranked, images, [0, 1], pid),
+               images=lambda: F.ranked_lists(list(images[:2]), ranked, images, [0, 1], pid),
+               beside=lambda: lists_beside(said, ranked, images, [0, 1], pid, {m: ["SD 0.1"]*2 for m in ranked}),
+               people=lambda: people_sheet(images[:28].reshape(4, 7, 256, 128, 3), said[:1]*7))[kind]()
+    assert fig.get_figheight() < 4.5, "half of a page of 9 inches"
+    for path in F.export(fig, kind, tmp_path, ("pdf", "png"), dpi=300):
+        assert path.stat().st_size < 2**20, (path.name, path.stat().st_size)
+
+
+def test_losses_are_named_as_in_papers():
+    fig = F.learning_curves([dict(step=i, itc_loss=1., triplet_loss=2.) for i in range(3)],
+                            ["itc_loss", "triplet_loss"], ylabel="World")
+    assert [ax.get_title() for ax in fig.axes] == ["ITC loss", "triplet loss"]
+    assert fig.axes[0].get_ylabel() == "World"

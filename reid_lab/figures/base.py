@@ -10,7 +10,7 @@ __all__ = ['WIDTHS', 'COLOURS', 'MARKERS', 'LINES', 'RIGHT', 'WRONG', 'STYLE', '
 
 # %% ../../nbs/620_figures.base.ipynb #c435a727
 import io, json, math, re, zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 import numpy as np
@@ -104,11 +104,28 @@ def file_name(text:str, # Any text; `/` separates folders
     return safe if safe == text else f'{safe}-{zlib.crc32(str(text).encode(errors="replace")):08x}'
 
 
+@contextmanager
+def _light(fig, dpi):
+    "Photographs inside a PDF with `dpi` and at most 64 colours each, which PDF holds in a byte a pixel"
+    axes = fig.axes if getattr(fig, 'photo', False) else ()
+    images = [im for ax in axes for im in ax.images if np.ndim(im.get_array()) == 3]
+    kept = [(im, im.get_array(), im.get_interpolation()) for im in images]
+    for im, pixels, _ in kept:
+        box = im.get_window_extent()
+        size = [max(1, round(side*dpi/fig.dpi)) for side in (box.width, box.height)]
+        small = Image.fromarray(np.asarray(pixels, np.uint8)).resize(size, Image.Resampling.LANCZOS)
+        im.set_data(np.asarray(small.quantize(64, dither=0).convert('RGB'))); im.set_interpolation('none')
+    try: yield
+    finally:
+        for im, pixels, how in kept: im.set_data(pixels); im.set_interpolation(how)
+
+
 def export(fig, # Any matplotlib figure
     name:str, # File name without ending, see `file_name`; may hold a subfolder
     folder='figures', # Relative to the project's root
     formats=('pdf', 'png'), # Among `pdf`, `png`, `svg`, `jpg`
-    dpi:int=300, # Of PNG and JPEG, and of photographs inside PDF
+    dpi:int=300, # Of PNG and JPEG
+    photo_dpi:int=200, # Of photographs inside PDF
     ) -> list: # Paths written
     "Write `fig` to `folder/name.format`, each file whole or not at all"
     folder, name = Path(folder).expanduser(), file_name(name)
@@ -118,7 +135,12 @@ def export(fig, # Any matplotlib figure
         with atomic_path(safe_join(folder, f'{name}.{f}')) as tmp, paper_style():
             _settle(fig)
             small = dict(pil_kwargs=dict(quality=80, optimize=True)) if f == 'jpg' else {}
-            fig.savefig(tmp, format=f, dpi=dpi, metadata=NO_DATE[f], **small)
+            with _light(fig, photo_dpi) if f == 'pdf' else nullcontext():
+                fig.savefig(tmp, format=f, dpi=dpi, metadata=NO_DATE[f], **small)
+            if f == 'png' and getattr(fig, 'photo', False):
+                drawn = Image.open(tmp).convert('RGB')
+                few = drawn.resize([s//4 + 1 for s in drawn.size], Image.Resampling.NEAREST).quantize(256, kmeans=1)
+                drawn.quantize(palette=few, dither=0).save(tmp, 'PNG', optimize=True, dpi=(dpi, dpi))
         paths.append(folder/f'{name}.{f}')
     return paths
 
@@ -496,6 +518,7 @@ def ranked_lists(queries, # Captions, or query images (H,W,3) uint8
     width:float=None, # Inches, instead of the column's
     caption_width:float=.26, # Least share of the width for captions
     notes=None, # Dict of method name -> (Q,) short texts, shown behind the name
+    max_height:float=4.4, # Inches, half a page; images shrink to fit, to .45 inches at least
     ) -> PaperFigure:
     "Queries and their first `k` results, one row a method, right and wrong marked"
     # long: one drawing whose parts share a layout
@@ -516,8 +539,11 @@ def ranked_lists(queries, # Captions, or query images (H,W,3) uint8
         label = .12*lines + .04 if any(names.values()) or notes else 0.
         left = w*caption_width if words else 0. # thumbnails share the rest
         tw = min(.75, (w - left - label - .03 - (k - 1 + (not words))*gap - .03)/(k + (not words)))
+        high = ((max_height - top - .16)/len(queries) - .1)/len(ranked) - gap # of an image that fits
+        tw = min(tw, max(high, .45)*first.shape[1]/first.shape[0])
         if words: left = w - label - .06 - k*tw - (k - 1)*gap # few results: more room for the words
         th = tw*first.shape[0]/first.shape[1]
+        if not words: w = min(w, max(2.2, label + .06 + (k + 1)*(tw + gap))) # nothing to the right
         x0 = left + label + .03 + (0 if words else tw + gap)
         block = len(ranked)*(th + gap) + .1
         fig, ax = inch_canvas(w, top + len(queries)*block + .16)
