@@ -157,7 +157,7 @@ def test_lists_of_several_models_stand_side_by_side(strips, names, column):
 
 
 def test_a_long_caption_is_cut_to_its_row(strips):
-    fig = F.ranked_lists(*strips, k=3, column="ieee")
+    fig = F.ranked_lists(*strips, k=3, column="ieee", max_height=9)
     text = max((t.get_text() for t in fig.axes[0].texts), key=len)
     assert text.endswith("…") and "$5" in text
     assert max(map(len, F.wrap_text("word " * 40, 1.).split("\n"))) < 25

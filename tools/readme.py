@@ -8,13 +8,10 @@ The map is a table of all notebooks, made from their title cells; it replaces wh
 stored.
 """
 import base64
-import io
 import json
 import re
 import sys
 from pathlib import Path
-
-from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from layout import AREAS  # noqa: E402 - a sibling of this file
@@ -89,9 +86,7 @@ def output_text(out, name, files):
     for kind, ext in IMAGES.items():
         if kind in data:
             files[f"figures/{name}.{ext}"] = base64.b64decode(data[kind])
-            wide = Image.open(io.BytesIO(files[f"figures/{name}.{ext}"])).width
-            if wide <= 1000: return f"![{name}](figures/{name}.{ext})"
-            return f'<img src="figures/{name}.{ext}" width="{wide//2}" alt="{name}">'  # two pixels a point
+            return f"![{name}](figures/{name}.{ext})"
     if "text/markdown" in data: return links(data["text/markdown"]).strip()
     if "text/html" in data: return re.sub(r"<style.*?</style>", "", data["text/html"], flags=re.S).strip()
     return "    " + data.get("text/plain", "").rstrip().replace("\n", "\n    ")
