@@ -57,7 +57,12 @@ def experiment(name, folder, *kinds, **parameters):
     nbformat.write(nb, path)
     with lab_page(path, REID_LAB_RESULTS=str(folder/"runs.csv")) as (page, broken):
         assert json.loads((folder/"run"/"metrics.json").read_text())["status"] == "finished"
-        yield page
+        page.wait_for_selector(f".rl-{kinds[0]}[data-drawn]", state="attached")
+        shoot(page, folder/"first.png", kinds[0])
+        try: yield page
+        except BaseException:
+            page.screenshot(path=str(folder/"failed.png"))
+            raise
         for kind in kinds: shoot(page, folder/f"{name}-{kind}-light.png", kind)
         dark(page)
         for kind in kinds: shoot(page, folder/f"{name}-{kind}-dark.png", kind)
@@ -71,6 +76,8 @@ def experiment(name, folder, *kinds, **parameters):
 def test_a_slider_of_camera_bias(tmp_path):
     with experiment("camera_bias", tmp_path, "cameras", "map", "pairs", steps=5, rate=.1) as page:
         cockpit_is_drawn(page)
+        method = "JSON.parse(document.querySelector('.rl-cameras').dataset.cockpit).method"
+        assert page.evaluate(method) == page.input_value(".rl-cameras select"), "later cells leave the cockpit as it was"
         old, new = follow(page, lambda: page.evaluate(SLIDE, ["tau", 10]), "bars", "nmi", "after", "pairs")
         assert new["before"] == old["before"] and new["pairs"][0] == old["pairs"][0]
         old, new = follow(page, lambda: page.click(".rl-pairs >> nth=1 >> [data-at='0,1']"), "shown", "pairs")
