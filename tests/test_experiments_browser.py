@@ -77,7 +77,7 @@ def test_a_slider_of_camera_bias(tmp_path):
     with experiment("camera_bias", tmp_path, "cameras", "map", "pairs", steps=5, rate=.1) as page:
         cockpit_is_drawn(page)
         method = "JSON.parse(document.querySelector('.rl-cameras').dataset.cockpit).method"
-        assert page.evaluate(method) == page.input_value(".rl-cameras select"), "later cells leave the cockpit as it was"
+        assert page.evaluate(method) == page.input_value(".rl-cameras select"), "later cells leave it as it was"
         old, new = follow(page, lambda: page.evaluate(SLIDE, ["tau", 10]), "bars", "nmi", "after", "pairs")
         assert new["before"] == old["before"] and new["pairs"][0] == old["pairs"][0]
         old, new = follow(page, lambda: page.click(".rl-pairs >> nth=1 >> [data-at='0,1']"), "shown", "pairs")
