@@ -142,8 +142,7 @@ def naive_cam(model, place, score, x, method, grid=None):
             for j in range(act.shape[2]):
                 if method == "gradcam": out[i, j] += grad[c].mean()*act[c, i, j]
                 if method == "hirescam": out[i, j] += grad[c, i, j]*act[c, i, j]
-    if np.abs(out).max() < 1e-5*np.abs(grad*act).sum(0).max():
-        pytest.skip("read before a LayerNorm, where gradient times activation is 0: the map is rounding")
+    assert np.abs(out).max() > 1e-3*np.abs(grad*act).sum(0).max() # read before a LayerNorm it would be rounding
     out = np.maximum(out, 0)
     out = (out - out.min())/(1e-7 + (out - out.min()).max())
     big = Fa.fit_map(out, SIZE)[0]

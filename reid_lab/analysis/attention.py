@@ -50,7 +50,8 @@ def _square(proj): return proj.kernel_size[0], proj.stride[0]
 
 def _transreid_place(t):
     blocks = (*(b.attn for b in t.blocks), t.global_branch[0].attn)
-    return Place(t.blocks, t.cls.shape[-1], 1, _square(t.patches.proj), blocks) # before the branches: both read it
+    last = t.global_branch[0].norm1 # before it, gradient times activation sums to 0 over the channels
+    return Place(last, t.cls.shape[-1], 1, _square(t.patches.proj), blocks) # the map is of the global feature
 
 
 def _clip_place(v):

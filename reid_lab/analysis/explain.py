@@ -11,8 +11,8 @@ from importlib import resources
 import numpy as np
 import pandas as pd
 import torch
-from .attention import (METHODS, OF_PAIRS, integrated_gradients, map_methods, part_score, score_of,
-                                         text_score, word_occlusion, word_values)
+from .attention import (METHODS, OF_PAIRS, integrated_gradients, map_methods, map_table, part_score,
+                                         score_of, text_score, word_occlusion, word_values)
 from .faithfulness import (MODES, area, fit_map, mean_interval, perturbation_curve, random_maps,
                                             words_against_random)
 from .visibility import read_words
@@ -115,7 +115,7 @@ def map_evidence(score, # Of `one_map`
     n:int=19, # Random maps
     **kw) -> dict: # More for `evidence_steps`; mode -> own, low, mean, high (steps+1,), area, random, beats (share), n
     "Curves of one map beside those of random maps"
-    doing = evidence_steps(score, img, heat, modes, n, **{'per': 10} | kw)
+    doing = evidence_steps(score, img, heat, modes, n, **kw)
     while True:
         try: next(doing)
         except StopIteration as done: return done.value
@@ -135,27 +135,19 @@ def verdict(beats:float, # Share of random ones that are beaten
 # %% ../../nbs/786_analysis.explain.ipynb #e821531e
 def trust_table(scores:pd.DataFrame, # Of `reid_lab.analysis.attention.map_scores`, or means of Worlds with `parts`
     groups:str='world', # What is sampled: `world`, or `pid` (persons)
-    ) -> pd.DataFrame: # A row for each model and method: columns of `measured_maps`, and intervals (_low, _high)
+    ) -> pd.DataFrame: # Of `map_table`, with over_centre (_low, _high), beyond and believed
     "Which maps may be believed"
-    keep, out = ['pointing', 'chance_person', 'deletion_gain', 'deletion_beats'], []
-    of = scores.world.astype(str) + ('' if groups == 'world' else ' ' + scores[groups].astype(str))
-    counted = scores.assign(_of=of, n=scores.parts if 'parts' in scores else 1)
-    each = counted.groupby(['model', 'method', '_of'], sort=False)[keep].mean()
-    n = counted.groupby(['model', 'method'], sort=False).n.sum()
-    of = {key: f.droplevel([0, 1]) for key, f in each.groupby(level=[0, 1], sort=False)}
-    for (model, method), f in of.items():
-        row = dict(model=model, method=method, n=int(n[model, method]))
-        row |= {k: f[k].mean() for k in keep if k != 'deletion_gain'}
-        found = dict(point=f.pointing - f.chance_person, delete=f.deletion_gain)
-        if method != 'centre' and (model, 'centre') in of:
-            found['over_centre'] = f.deletion_beats - of[model, 'centre'].deletion_beats
-        row |= dict(over_centre=np.nan, over_centre_low=-np.inf)
-        for k, v in found.items():
-            i = mean_interval(v.to_numpy())
-            row |= {k: i['mean'], f'{k}_low': i['low'], f'{k}_high': i['high']}
-        row |= dict(points=row['point_low'] > 0, deletes=row['delete_low'] > 0, beyond=row['over_centre_low'] > 0)
-        out.append(row | dict(believed=row['points'] and row['deletes'] and row['beyond']))
-    return pd.DataFrame(out)
+    table = map_table(scores, groups)
+    if 'parts' in scores: table['n'] = scores.groupby(['model', 'method'], sort=False).parts.sum().to_numpy()
+    beats = scores.groupby(['model', 'method', *dict.fromkeys(['world', groups])], sort=False).deletion_beats.mean()
+    beats = {key: b.droplevel([0, 1]) for key, b in beats.groupby(level=[0, 1])}
+    for i, r in table.iterrows():
+        over = dict(mean=np.nan, low=-np.inf, high=np.inf)
+        if r.method != 'centre' and (r.model, 'centre') in beats:
+            over = mean_interval((beats[r.model, r.method] - beats[r.model, 'centre']).to_numpy())
+        table.loc[i, ['over_centre', 'over_centre_low', 'over_centre_high']] = over['mean'], over['low'], over['high']
+    table['beyond'] = table.over_centre_low > 0
+    return table.assign(believed=table.points & table.deletes & table.beyond)
 
 
 TRUST = ('model', 'method', 'n', 'pointing', 'chance_person', 'deletion_beats', 'points', 'deletes', 'beyond',

@@ -361,6 +361,6 @@ def error_bars(frame, # From `measure_audit`, of one factor
             ax.bar(at, v.mean(), wide*.92, yerr=half, label=stage, color=COLOURS[i % 7], ecolor='#333333',
                    error_kw=dict(lw=.8, capsize=2))
         names = ['left out\n(of visible)', 'made up\n(of said)', 'wrong value\n(of said)']
-        ax.set(xticks=range(len(KINDS)), xticklabels=names, ylabel='errors (%)', ylim=(0, None))
+        ax.set(xticks=range(len(KINDS)), xticklabels=names, ylabel='World, errors (%)', ylim=(0, None))
         ax.grid(axis='y'); fig.legend(loc='outside upper center', ncols=len(stages))
     return fig

@@ -221,7 +221,6 @@ def _legend(fig, axes, title=None):
     n = max(1, min(len(labels), 4, int(fig.get_figwidth()/wide)))
     fig.legend(handles, labels, loc='outside upper center', ncols=n, title=title)
 
-
 # %% ../../nbs/620_figures.base.ipynb #d32ab4be
 def _value_ticks(ax, values, room):
     "A tick at each of few values; where their texts need more than `room` characters, only some have one"
@@ -274,7 +273,6 @@ def curves(frame, # Long frame, one row a run (or a logged step)
         shown = dict(sd='mean ± sd of', se='mean ± se of', range='mean, range of', none='mean of', points='mean; dots:')
         _legend(fig, axes, f'{shown[band]} {runs} {of}' if runs > 1 else None)
     return fig
-
 
 # %% ../../nbs/620_figures.base.ipynb #57667104
 def masking_curves(frame, # Rows with `n_masked`, `method`, `dataset` and the metric
@@ -417,7 +415,6 @@ def bars_paired(frame, # One row a run
         right.set_xlabel(told)
         _mark_key(fig, pairs, by)
     return fig
-
 
 # %% ../../nbs/620_figures.base.ipynb #48302b27
 def heat_map(matrix, # DataFrame: rows, columns and numbers

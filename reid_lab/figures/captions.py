@@ -21,8 +21,7 @@ def _row(images, texts, w, high, max_lines):
     "Sizes and wrapped texts of one row: width of an image, left edge of the text, (heading, lines), height"
     wide = min(high*images[0].shape[1]/images[0].shape[0], .9*w/len(images)) if len(images) else 0.
     left = .03 + len(images)*(wide + .04) + .06
-    room = .93*(w - left) - .05 # hinted text is wider
-    said = [(h, wrap_text(t, room, 7, max_lines) if t else '') for h, t in texts]
+    said = [(h, wrap_text(t, w - left - .05, 7, max_lines) if t else '') for h, t in texts]
     lines = sum(bool(h) + (t.count('\n') + 1 if t else 0) for h, t in said) + .45*max(0, len(said) - 1)
     return wide, left, said, max(high if len(images) else 0., lines*_LINE)
 
@@ -74,7 +73,7 @@ def people_sheet(rows, # One list a row, of an image (H,W,3) a person
     with paper_style(column, width, size=6) as w:
         left, high = .62*bool(len(heads)) + .03, image_height
         pitch = (w - left)/len(captions)
-        said = [wrap_text(c, .93*(pitch - .06), 6, max_lines) for c in captions]
+        said = [wrap_text(c, pitch - .06, 6, max_lines) for c in captions]
         top = .03 + len(rows)*(high + .03)
         fig, ax = inch_canvas(w, top + .05 + (max(t.count('\n') for t in said) + 1)*6/7*_LINE + .03)
         for r, row in enumerate(rows):

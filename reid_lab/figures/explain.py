@@ -165,9 +165,9 @@ def map_dots(table:pd.DataFrame, # From `reid_lab.analysis.explain.trust_table`
         models = list(dict.fromkeys(table.model[::-1]))
         for i, r in table.iterrows():
             c = COLOURS[models.index(r.model) % 7]
-            ends = [100*r.point_low, 100*r.point_high]
+            ends = [100*r.point_person_low, 100*r.point_person_high]
             if np.isfinite(ends[0]): left.plot(ends, [i, i], color=c, lw=1.1)
-            left.plot([100*r.point], [i], 'o', color=c, mfc=c if r.points else 'white', ms=4, mew=1)
+            left.plot([100*r.point_person], [i], 'o', color=c, mfc=c if r.points else 'white', ms=4, mew=1)
             right.plot([100*r.deletion_beats], [i], 'o', color=c, mfc=c if r.deletes else 'white', ms=4, mew=1)
             if i and table.model[i - 1] != r.model:
                 for ax in (left, right): ax.axhline(i - .5, color='#dddddd', lw=.6)

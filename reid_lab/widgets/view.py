@@ -276,7 +276,7 @@ def _show(self:View):
 
 @patch
 def _go_on(self:View, stages):
-    "Take a step, and leave the next to when nothing else waits; those of an earlier selection end"
+    "Show a stage, and leave the next to when nothing else waits; those of an earlier selection end"
     if stages is not self._stages or not self._shown: return
     try: new = next(stages)
     except StopIteration: return
