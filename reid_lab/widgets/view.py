@@ -466,4 +466,4 @@ class Board(View):
             places.append((p, right, top)); right, low = right + p.width + 6, max(low, top + p.height + 6)
         out = Image.new('RGB', (max(x + p.width for p, x, _ in places), low - 6), 'white')
         for p, *at in places: out.paste(p, tuple(at))
-        return _small_png(out, 256, marks=True)
+        return _small_png(out, 128, marks=True)
