@@ -17,9 +17,9 @@ LOOK = """() => {
     nmi: all(".rl-cameras .rl-col:last-child .rl-after .rl-value", (e) => e.textContent),
     shown: all(".rl-map", (e) => JSON.parse(e.dataset.marks).on), marks: all(".rl-over", (e) => e.innerHTML),
     pairs: all(".rl-pairs .rl-grid", (e) => e.innerHTML),
-    list: all(".rl-list .rl-body", (e) => e.innerText + [...e.querySelectorAll("img")].map((i) => i.src.slice(-60))),
+    list: all(".rl-list .rl-body", (e) => e.textContent + [...e.querySelectorAll("img")].map((i) => i.src.slice(-60))),
     words: all(".rl-words .rl-said-words", (e) => e.innerHTML), heat: all(".rl-heat", (e) => e.toDataURL()),
-    failure: all(".rl-one", (e) => e.innerText), found: all(".rl-search ol", (e) => e.innerText) };
+    failure: all(".rl-one", (e) => e.textContent), found: all(".rl-search ol", (e) => e.textContent) };
 }"""
 OTHER = f"""([old, parts]) => {{
   const now = ({LOOK})();
@@ -40,7 +40,8 @@ def follow(page, act, *parts):
     try: page.wait_for_function(OTHER, arg=[old, parts])
     except TimeoutError:
         now = page.evaluate(LOOK)
-        pytest.fail(f"drawn as before: {[p for p in parts if now[p] == old[p]]} of {parts}")
+        same = {p: str(now[p])[:400] for p in parts if now[p] == old[p]}
+        pytest.fail(f"drawn as before: {same} of {parts}")
     page.wait_for_timeout(500)
     return old, page.evaluate(LOOK)
 
