@@ -391,6 +391,56 @@ def test_a_hundred_thousand_points_in_jupyterlab(tmp_path, capsys):
     assert not broken and found["query"] == 5 and found["on"] == 100_000 and max(times) < 30_000
 
 
+SCATTER = """import numpy as np
+import pandas as pd
+from reid_lab.embeddings import Embeddings
+from reid_lab.widgets.lists import RankedList
+from reid_lab.widgets.scatter import ScatterMap
+from reid_lab.widgets.scene import Scene
+from reid_lab.widgets.view import Board
+rng, n = np.random.default_rng(0), 100_000
+pid = np.arange(n) % 5000
+e = Embeddings(rng.normal(size=(n, 32)).astype("float32"), pid, np.arange(n) % 6)
+angle, radius = rng.uniform(0, 2*np.pi, n), np.r_[1, 1, 1, 1, rng.uniform(.3, 1, n - 4)]
+angle[:4], radius[7] = np.arange(4)*np.pi/2, 0 # query 7 stands alone in the centre
+xy = pd.DataFrame(dict(x=radius*np.cos(angle), y=radius*np.sin(angle), cam=e.cam, pid=e.pid))
+q, g = e[:1000], e[1000:]
+rows = xy.assign(role=["query"]*1000 + ["gallery"]*(n - 1000), row=[*range(1000), *range(n - 1000)])
+scene = Scene(q, g, query=1)
+# %%
+Board(ScatterMap(scene, rows), RankedList(scene))
+""".split("# %%\n")
+
+
+def test_all_points_with_jupyter_scatter(tmp_path, capsys):
+    "A click on a point moves the list, and a step in the list the marks; an answer within half a second"
+    with lab_page(write_notebook(tmp_path/"views.ipynb", SCATTER)) as (page, broken):
+        page.wait_for_selector(".rl-list[data-drawn]")
+        canvas = page.locator(".jp-OutputArea-output canvas").first
+        canvas.wait_for()
+        said = "document.querySelector('.jp-OutputArea-output .widget-html-content').textContent"
+        page.wait_for_function(f"{said}.includes('100,000 images: query 1,')")
+        page.wait_for_timeout(3000)
+        box = canvas.bounding_box()
+        page.mouse.move(box["x"] + box["width"]/2 - 3, box["y"] + box["height"]/2)
+        page.mouse.move(box["x"] + box["width"]/2, box["y"] + box["height"]/2)
+        page.wait_for_timeout(500)
+        page.screenshot(path=str(tmp_path/"before.png"))
+        page.mouse.click(box["x"] + box["width"]/2, box["y"] + box["height"]/2)
+        page.wait_for_function(f"{said}.includes('query 7,')")
+        page.wait_for_selector(".rl-list >> text=query 7")
+        times = [page.evaluate(f"""async (k) => {{
+            const start = performance.now(), list = document.querySelector(".rl-list");
+            list.querySelector("button[aria-label='next query'], .rl-next").click();
+            while (!{said}.includes(`query ${{k}},`)) await new Promise(requestAnimationFrame);
+            return performance.now() - start; }}""", k) for k in (8, 9, 10)]
+        shoot(page, tmp_path/"scatter-light.png", "list")
+        page.evaluate("document.querySelector('.jp-OutputArea-output canvas').scrollIntoView()")
+        page.screenshot(path=str(tmp_path/"scatter.png"))
+    with capsys.disabled(): print("\n    100,000 points, jupyter-scatter: " + ", ".join(f"{t:.0f} ms" for t in times))
+    assert not broken and max(times) < 30_000
+
+
 LAB = ["""from reid_lab.embeddings import embed_images, embed_texts
 from reid_lab.recipes.ready import from_package
 from reid_lab.widgets.attention import AttentionView
