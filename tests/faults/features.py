@@ -23,7 +23,8 @@ class _Table:
     "What `embed_images` needs of a table"
     name = "t"
 
-    def __init__(self, **columns): self.frame = pd.DataFrame(dict(pid=[0, 1], cam=[0, 1], path=["a", "b"]) | columns)
+    def __init__(self, **columns): self.frame = pd.DataFrame(dict(pid=[0, 1], cam=[0, 1], path=["a", "b"]) | columns,
+                                                           dtype=object) # pyarrow's strings refuse lone surrogates
 
 
 def _no_half_state(tmp):

@@ -41,7 +41,7 @@ def _said(name, does, call, *words):
 
 def _killed_while_scoring(tmp):
     "A process dies between two blocks; another one scores as if nothing had been"
-    want = retrieval_metrics(Q, G)
+    want = retrieval_metrics(Q, G, chunk=2)
     killed(lambda: retrieval_metrics(Q, G, chunk=2), "reid_lab.metrics.EmbeddingScores.block", nth=2)
     assert retrieval_metrics(Q, G, chunk=2) == want
     return "the same scores"
