@@ -474,6 +474,7 @@ def test_a_word_re_ranks_the_list_and_changes_the_map(tmp_path, capsys):
     with lab_page(write_notebook(tmp_path/"words.ipynb", LAB)) as (page, broken):
         page.wait_for_selector(".rl-words .rl-word")
         page.wait_for_selector(".rl-heat[data-sum]")
+        page.wait_for_timeout(2000)                             # its evidence has been measured by now
         text = page.inner_text(".rl-words .rl-said-words")
         assert "<img" in text and not page.evaluate("document.querySelector('img[src=x]')")
         first, times = heat(page), [page.evaluate(MASK, at) for at in (3, 4, 10)]

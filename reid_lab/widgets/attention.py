@@ -201,9 +201,10 @@ def _proven(self:AttentionView, query, word):
 
 @patch
 def stages(self:AttentionView, query):
-    "The map at once, its evidence when it is measured"
+    "The map at once, its evidence when it is measured, which begins when nobody clicks on"
     word = self.word
     yield self.about(query, word)
+    yield .4
     for _ in self.measure(query, word): yield None
     yield self.about(query, word)
 

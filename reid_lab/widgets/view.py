@@ -195,8 +195,8 @@ class View(HasTraits):
         "What the front end draws for a query"
         raise NotImplementedError
 
-    def stages(self, query): # Row, or None -> contents one after the other, the last that of `content`; None: not ready
-        "What a live front end draws: for a slow view first what is ready at once, and between two stages others answer"
+    def stages(self, query): # Row, or None -> contents one after the other, the last that of `content`
+        "What a slow view draws, first what is ready at once; None: not ready, a number: seconds in which others go first"
         yield self.content(query)
 
     def draw(self) -> PaperFigure:
@@ -281,8 +281,9 @@ def _go_on(self:View, stages):
     try: new = next(stages)
     except StopIteration: return
     except (TraitError, ValueError, TypeError, LookupError) as e: return self.say(str(e))
-    if new is not None: self._front.now = new
-    if self.slow: _later(self._go_on, stages)
+    wait = new if isinstance(new, float) else .005
+    if new is not None and new is not wait: self._front.now = new
+    if self.slow: _later(self._go_on, stages, seconds=wait)
 
 
 def _later(f, *args, seconds=.005):
