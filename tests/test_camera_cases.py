@@ -94,15 +94,16 @@ def test_a_camera_that_cannot_be_scored_at_all(world):
 
 @pytest.mark.parametrize("seen, words", [
     ("0,9", r"seen=0,9: 'mine' has no camera 9; choose of \[0, 1, 2, 3, 4\] and leave at least one out"),
-    ("0,1,2,3,4", "are all cameras of 'mine' with queries .* leave at least one"), ("", "seen is empty; name the cameras"),
+    ("0,1,2,3,4", "are all cameras of 'mine' with queries .* leave at least one"),
+    ("", "seen is empty; name the cameras"),
     ("zero", "seen='zero' is no list of camera numbers; write them with commas"), ("1,1", "names a camera twice"),
-    ("3,4", r"no training image of 'mine' is of these cameras; those in its split 'train' are \[0, 1, 2\]")])
+    ("3,4", r"no training image of 'mine' is of these cameras; .* 'train' are \[0, 1, 2\]")])
 def test_cameras_that_are_no_case(world, seen, words):
     with pytest.raises(ValueError, match=words): C.own_cameras(changed(world), seen)
 
 
 def test_tables_that_are_no_case(world, folders):
-    for columns, words in ((dict(cam=0), "'mine' has one camera, 0, for all .*or no camera labels.*correct the column cam"),
+    for columns, words in ((dict(cam=0), "'mine' has one camera, 0, for all .*or no camera labels.*the column cam"),
                            (dict(role="gallery"), "no query in its split 'test'; set role")):
         with pytest.raises(ValueError, match=words): C.own_cameras(changed(world, **columns), "0")
     bare = folders/"bare.csv"
