@@ -276,6 +276,18 @@ def test_who_is_scored_is_explained(strong):
     assert "20 of 20 halves advise the same as all" in strong.checks[1] and len(strong.held_out) == 20
 
 
+def test_the_map_says_whose_points_have_a_colour(strong):
+    text = strong.to_text()
+    assert "12 of the 20 people in the map have a colour, those seen under most cameras; all others are grey" in text
+    assert "The map holds 120 of 120 images." in text
+    some = B.bias_report(*scene(1., n=20), map_images=30, splits=0, open_images=0)
+    assert "5 of the 5 people" in some.to_text()
+    assert "30 of 120 images (whole people, drawn at random)" in some.to_text()
+    q, _ = scene(1.)
+    nobody = B.bias_report(Embeddings(q.emb, 0*q.pid - 1, q.cam))
+    assert "no identity is known. The map holds 60 of 60 images." in nobody.to_text()
+
+
 def test_the_comparisons_are_counted(strong):
     text = " ".join(strong.notes)
     assert "That makes 7 comparisons" in text and "Simplest first: No adaptation by cosine; No" in text
