@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 import numpy as np  # noqa: E402 - threads are set before numpy is imported
 import torch  # noqa: E402
 
-from reid_lab.analysis.bias_report import LITE  # noqa: E402
+from reid_lab.analysis.remedies import LITE  # noqa: E402
 from reid_lab.analysis.cockpit import LITE_NAME, Reruns, SharedMap, bias_nmi  # noqa: E402
 from reid_lab.embeddings import Embeddings  # noqa: E402
 from reid_lab.tta import Dart3Lite, adapt_embeddings  # noqa: E402

@@ -236,9 +236,29 @@ def _metrics(a):
         with phase('scoring'):
             found = retrieval_metrics(q, g, same_camera=a.same_camera, ks=tuple(a.ks), distance=a.distance,
                                       ties=a.ties)
-    if a.json: print(_json(found))
-    else: print('\n'.join(f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()))
+        told = None
+        if a.open_set is not None:
+            with phase('open set'): told = _open_rates(a, q, g)
+    if a.json: print(_json(found | ({} if told is None else dict(open_set=told.rates.to_dict('records'),
+                                                                 open_set_warnings=told.warnings))))
+    else:
+        print('\n'.join(f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()))
+        if told is not None: print('', *_open_lines(told), sep='\n')
     return 0
+
+
+def _open_rates(a, q, g):
+    "Open-set rates of two feature files"
+    from reid_lab.analysis.open_set import RATES, open_set_of
+    return open_set_of(q, g, a.open_set or RATES, same_camera=a.same_camera, distance=a.distance)
+
+
+def _open_lines(told):
+    "They as text"
+    head = ('open set: searches whose person is missed (FNIR) at a rate of false alarms (FPIR), threshold of one half '
+            'of the people, told on the other')
+    return [head, *([told.table().to_string(index=False)] if len(told.rates) else []),
+            *(f'Warning: {w}' for w in told.warnings)]
 
 # %% ../nbs/960_cli.ipynb #6757c5c9
 def _bias(a):
@@ -399,6 +419,8 @@ def _add_numbers(command):
     c.add_argument('--ties', choices=('order', 'expected'), help='equal scores: in the order of the gallery (default; '
                    'it is said if they are many), or the mean over all orders')
     c.add_argument('--ks', type=int, nargs='+', default=[1, 5, 10], help='ranks (default: 1 5 10)')
+    c.add_argument('--open-set', type=float, nargs='*', metavar='FPIR', help='also the share of searches whose person '
+                   'is missed at these rates of false alarms (default: .01 .1), per camera, with intervals over people')
     b = command('bias', _bias, 'audit feature files (emb, cam and perhaps pid) for camera bias')
     b.add_argument('query', help='.npz, .safetensors or a folder')
     b.add_argument('gallery', nargs='?', help='likewise; without it retrieval is not scored')
@@ -435,7 +457,8 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 # %% ../nbs/960_cli.ipynb #c7a6eca5
-OPTIONS = dict(keys='key', out_dir='out', n_jobs='jobs') # argument of the library -> option of the same meaning
+# argument of the library -> option of the same meaning
+OPTIONS = dict(keys='key', out_dir='out', n_jobs='jobs', rates='open_set')
 
 
 def as_options(text:str, # An error of the library

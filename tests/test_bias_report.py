@@ -10,6 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from reid_lab.figures import cameras as F
 from reid_lab.analysis import bias_report as B
+from reid_lab.analysis import bias_verdict as V
+from reid_lab.analysis import remedies as R
 from reid_lab.analysis.camera_bias import camera_share, error_vs_distance, per_camera
 from reid_lab.analysis.maps import project, sample_rows
 from reid_lab.core import stream
@@ -17,6 +19,8 @@ from reid_lab.embeddings import Embeddings
 from reid_lab.figures.base import export
 from reid_lab.metrics import camera_nmi, retrieval_metrics
 from reid_lab.tta import CameraNorm, Dart3Lite, adapt_embeddings
+
+COS, EUC = "cosine", "euclidean"
 
 
 def scene(bias=0., n=20, dim=8, cams=3, seed=0, scale=1.):
@@ -37,9 +41,16 @@ def strong(): return B.bias_report(*scene(2.), name="strong")   # 60 queries are
 
 # ---- known answers
 
+def rows(report, distance=COS):
+    "One row a method under one distance"
+    return report.summary[report.summary.distance == distance].set_index("method")
+
+
 def test_a_strong_shift_makes_norm_the_advice(strong):
-    s = strong.summary.set_index("method")
-    assert strong.advised == "Norm" and strong.advice[0].startswith("Norm helps: mAP +") and s.low["Norm"] > 10
+    s = rows(strong)
+    assert (strong.advised, strong.ranked_by) == ("Norm", COS)
+    assert s.advised["Norm"] and strong.summary.advised.sum() == 1
+    assert strong.advice[0].startswith(f"Norm by cosine helps: mAP {s.mAP['Norm']:.1f}, +") and s.low["Norm"] > 10
     assert s.mAP["Norm"] > s.mAP["Mean subtraction"] > s.mAP["No adaptation"] and s.gain[B.CONTROL] < s.low["Norm"]
     assert s.camera_share["No adaptation"] > .4 and s.camera_share["Norm"] < 1e-6
     assert s.nmi_camera["No adaptation"] > s.nmi_chance["No adaptation"]
@@ -50,27 +61,29 @@ def test_a_strong_shift_makes_norm_the_advice(strong):
 @pytest.mark.parametrize("seed", range(3))
 def test_without_bias_none_helps(seed):
     r = B.bias_report(*scene(0., seed=seed), map_method="none")
-    assert r.advised is None and r.advice[0].startswith("None helps clearly")
-    assert "Nor does one ranked by cosine" in r.advice[-1]
-    s = r.summary.set_index("method")
+    assert r.advised is None and r.ranked_by == COS and r.advice[0].startswith("None helps clearly: keep the features")
+    s = rows(r)
+    assert s.advised["No adaptation"] and r.summary.advised.sum() == 1
     assert s.nmi_camera["No adaptation"] <= s.nmi_chance["No adaptation"] + .02
 
 
 def test_the_numbers_are_those_of_the_library(strong):
     q, g = scene(2.)
-    s = strong.summary.set_index("method")
     plain, hat = retrieval_metrics(q, g, per_query=True), adapt_embeddings(CameraNorm(), q, g)
-    norm = retrieval_metrics(*hat, distance="euclidean", per_query=True)
-    assert s.mAP["No adaptation"] == pytest.approx(plain["mAP"]) and s.mAP["Norm"] == pytest.approx(norm["mAP"])
-    assert s.R1["Norm"] == pytest.approx(norm["R1"])
-    assert s.mAP_cosine["Norm"] == pytest.approx(retrieval_metrics(*hat)["mAP"])
-    assert s.gain["Norm"] == pytest.approx(norm["mAP"] - plain["mAP"])
-    assert s.low["Norm"] < s.gain["Norm"] < s.high["Norm"]
-    pd.testing.assert_frame_equal(strong.per_camera["Norm"], per_camera(*hat, distance="euclidean"))
     lite = adapt_embeddings(Dart3Lite(lr=1e-2, steps=1, batch_size=64, rescale=True), q, g)
-    assert s.mAP["DART3-LITE"] == pytest.approx(retrieval_metrics(*lite, distance="euclidean")["mAP"])
+    for d in (COS, EUC):
+        s = rows(strong, d)
+        norm = retrieval_metrics(*hat, distance=d, per_query=True)
+        assert s.mAP["No adaptation"] == pytest.approx(retrieval_metrics(q, g, distance=d)["mAP"])
+        assert s.mAP["Norm"] == pytest.approx(norm["mAP"]) and s.R1["Norm"] == pytest.approx(norm["R1"])
+        assert s.gain["Norm"] == pytest.approx(norm["mAP"] - plain["mAP"])       # over the features as they are
+        assert s.low["Norm"] < s.gain["Norm"] < s.high["Norm"]
+        f = strong.per_camera[(strong.per_camera.method == "Norm") & (strong.per_camera.distance == d)]
+        pd.testing.assert_frame_equal(f.drop(columns=["method", "distance"]).reset_index(drop=True),
+                                      per_camera(*hat, distance=d))
+        assert s.mAP["DART3-LITE"] == pytest.approx(retrieval_metrics(*lite, distance=d)["mAP"])
     both = Embeddings.concat(hat)
-    told = camera_nmi(both)
+    told, s = camera_nmi(both), rows(strong)
     assert s.nmi_camera["Norm"] == pytest.approx(told["camera"])
     assert s.nmi_identity["Norm"] == pytest.approx(told["identity"])
     assert s.camera_share["Norm"] == pytest.approx(camera_share(both))
@@ -78,70 +91,248 @@ def test_the_numbers_are_those_of_the_library(strong):
 
 def test_rows_and_rankings_do_not_depend_on_the_scale_of_the_features(strong):
     other = B.bias_report(*scene(2., scale=1024.), map_method="none")
+    assert other.summary[["method", "distance"]].equals(strong.summary[["method", "distance"]])
     for c in ("mAP", "R1", "gain", "low", "high"):
         np.testing.assert_allclose(other.summary[c], strong.summary[c], atol=1e-3)
 
 
-def test_euclidean_features_have_one_ranking():
-    r = B.bias_report(*scene(2.), distance="euclidean", map_method="none")
-    q, g = scene(2.)
-    assert r.summary.mAP[0] == pytest.approx(retrieval_metrics(q, g, distance="euclidean")["mAP"])
-    assert r.summary.mAP_cosine.isna().all()
-    assert r.advised == "Norm" and r.ranked_by == "euclidean" and not any("cosine" in t for t in r.advice + r.notes)
+def test_euclidean_features_are_ranked_by_both_distances_too():
+    r = B.bias_report(*scene(2.), distance=EUC, map_method="none")
+    assert r.verdict.first == ("No adaptation", EUC) and list(r.summary.distance[:2]) == [EUC, COS]
+    assert np.isnan(r.summary.gain[0]) and r.summary.gain[1:].notna().all()
+    assert r.advised == "Norm" and "over no adaptation by Euclidean distance" in r.advice[0]
 
 
-def test_a_method_may_help_under_cosine_only():
-    pid, low = np.arange(80), stream(0, "AP").uniform(.2, .6, 80)
-    AP = {m: low.copy() for m in (*B.REMEDIES, B.CONTROL)}
-    gain = stream(0, "gain").uniform(.5, 1.5, 80)
-    up = {m: low + (.1*gain if m == "Norm" else 0) for m in AP}
-    v = B.verdict_of(AP, up, pid, "cosine", 6)
-    assert (v.advised, v.distance, v.other.advised) == ("Norm", "cosine", None)
-    assert "ranked by cosine one does" in B.sentences(v)[0]
-    v = B.verdict_of(up, up, pid, "euclidean", 3)
-    assert (v.advised, v.distance, v.other, v.by_cosine) == ("Norm", "euclidean", None, None)
-    more = {m: v + (.05*gain/gain.mean() if m == "Norm" else 0) for m, v in up.items()}
-    v = B.verdict_of(up, more, pid, "cosine", 6)
-    assert v.by_cosine[0] == pytest.approx(5) and v.distance == "euclidean"
-    assert "gains more: +5.00" in B.sentences(v)[-1]
-    v = B.verdict_of(AP, AP, pid, "cosine", 6)
-    assert v.advised is None and B.sentences(v)[-1].startswith("Nor does one ranked by cosine: the best is ")
+# ---- one pass for both distances, gradients in closed form
+
+@pytest.mark.parametrize("move", [lambda x: x, lambda x: x + 40, lambda x: 1e-25*x, lambda x: 1e20*x + 1e20,
+                                  lambda x: x*torch.logspace(-8, 0, len(x))[:, None].to(x), lambda x: x.half().float()])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_both_distances_are_those_of_two_passes(move, dtype):
+    q, g = (e.with_emb(move(e.emb.to(dtype))) for e in scene(1.))
+    found, skipped = R.both_scores(q, g)
+    for d in (COS, EUC):
+        want = retrieval_metrics(q, g, distance=d, per_query=True)
+        np.testing.assert_allclose(found[d]["AP"], want["per_query"]["AP"], atol=2e-2)
+        assert abs(found[d]["AP"].mean() - want["per_query"]["AP"].mean()) < 2e-4 and skipped == want["skipped"]
 
 
-def test_the_simplest_that_is_not_beaten_is_advised():
-    gains = {"Mean subtraction": (1., .5, 1.5), "Norm": (3., 2., 4.), "DART3-LITE": (3.1, 2., 4.),
-             B.CONTROL: (.2, -.1, .5)}
-    def rival(a, b, of=gains):
-        d = of[b][0] - of[a][0]
-        return d, d - .5, d + .5
-    v = B.decide(gains, rival)
-    assert (v.advised, v.best, v.control_similar) == ("Norm", "DART3-LITE", False) and v.rival[0] == pytest.approx(.1)
-    assert "DART3-LITE gains most" in B.sentences(v)[1] and v.lowering == []
+def test_both_distances_with_junk_zeros_and_lost_queries():
+    q, g = scene(1.)
+    q.pid[:3], q.pid[3], g.pid[:5] = 777, -1, -1
+    q.emb[6], g.emb[9] = 0., 0.
+    with pytest.warns(UserWarning, match="1 query vectors are all zeros"): found, skipped = R.both_scores(q, g)
+    assert skipped["absent"] >= 3 and skipped["junk"] == 1 and np.isnan(found[COS]["AP"][:4]).all()
+    with pytest.warns(UserWarning, match="all zeros"): want = retrieval_metrics(q, g, per_query=True)
+    np.testing.assert_allclose(found[COS]["AP"], want["per_query"]["AP"], atol=1e-6)
+    blocks = R.BothDistances(q.emb, g.emb)
+    whole = blocks.block(0, 2*len(q)).clone()
+    for lo, hi in ((0, 1), (1, 2), (3, 8), (2, 9)): torch.testing.assert_close(blocks.block(lo, hi), whole[lo:hi])
+    assert (whole[13] == 0).all()   # a query of zeros has no cosine
+    with pytest.raises(ValueError, match="8 dimensions, gallery vectors 3"): R.BothDistances(q.emb, g.emb[:, :3])
+
+
+@pytest.mark.parametrize("kw", [dict(), dict(steps=3, tau=20., k=5), dict(episodic=True), dict(steps=0),
+                                dict(steps=2, final_forward=True), dict(optimiser="sgd")])
+def test_the_closed_form_is_dart3_lite(kw):
+    pair = [e.with_emb(e.emb.double()) for e in scene(1.)]
+    how = {**dict(lr=1e-2, batch_size=16, rescale=True), **kw}
+    a, b = (adapt_embeddings(kind(**how), *pair)[0].emb for kind in (R.ClosedLite, Dart3Lite))
+    torch.testing.assert_close(a, b, atol=1e-9, rtol=0)
+    assert kw.get("steps") == 0 or not torch.equal(a, adapt_embeddings(CameraNorm(), *pair)[0].emb)
+
+
+def test_settings_without_a_closed_form_are_taken_as_they_are():
+    r = B.bias_report(*scene(1.), map_method="none", settings=dict(distance="cosine", batch_size=16), splits=0)
+    lite = adapt_embeddings(Dart3Lite(**{**R.LITE, "distance": "cosine", "batch_size": 16}), *scene(1.))
+    assert rows(r, EUC).mAP["DART3-LITE"] == pytest.approx(retrieval_metrics(*lite, distance=EUC)["mAP"])
+
+
+# ---- the rule
+
+def pairs(mAP, half=1.5):
+    "A function for `decide` in which all intervals have one width"
+    return lambda a, b: (mAP[a] - mAP[b], mAP[a] - mAP[b] - half, mAP[a] - mAP[b] + half)
+
+
+WAYS = V.rankings(methods=(*B.REMEDIES, B.CONTROL))
+
+
+def test_simpler_comes_first():
+    assert WAYS[:3] == [("No adaptation", COS), ("No adaptation", EUC), ("Mean subtraction", COS)]
+    assert V.rankings(EUC)[0] == ("No adaptation", EUC) and WAYS[-2:] == [(B.CONTROL, COS), (B.CONTROL, EUC)]
+
+
+@pytest.mark.parametrize("mAP, advised, steps", [
+    ((88, 87, 91.1, 79, 91.3, 80.4, 91.4, 80.4, 88, 80), ("Mean subtraction", COS), 1),  # Euclidean LITE is no advice
+    ((50, 50, 50, 50, 51, 51, 51.4, 51.4, 50, 50), None, 0),
+    ((50, 53, 50, 50, 50, 50, 50, 50, 50, 50), ("No adaptation", EUC), 1),
+    ((50, 49, 52, 47, 53, 48, 55, 51, 50, 50), ("DART3-LITE", COS), 2),  # Norm is not clearly better than the mean
+    ((50, 49, 52, 47, 54, 48, 55, 51, 50, 50), ("Norm", COS), 2)])
+def test_the_simplest_that_no_other_clearly_beats_is_advised(mAP, advised, steps):
+    mAP = dict(zip(WAYS, map(float, mAP)))
+    v = V.decide(mAP, pairs(mAP), mAP)
+    assert v.advised == advised and len(v.steps) == steps and v.tests == 7 and v.take == (advised or WAYS[0])
+    at = WAYS.index(v.take)
+    assert all(pairs(mAP)(w, v.take)[1] <= 0 for w in WAYS[at + 1:8])  # nothing more complicated clearly beats it
     with pytest.raises(AttributeError): v.advised = None     # frozen
-    even = {**gains, B.CONTROL: (2.9, 2., 4.)}
-    v = B.decide(even, lambda a, b: rival(a, b, even))
-    assert v.control_similar and "not the cameras" in " ".join(B.sentences(v))
-    v = B.decide({"Norm": (-2., -3., -1.), B.CONTROL: (-1.9, -3., -1.)}, rival)
-    says = B.sentences(v)
-    assert v.advised is None and v.lowering == ["Norm"] and "Norm lowers mAP" in says[1] and "lowers it too" in says[2]
+    says = V.sentences(v)
+    if advised:
+        assert says[0].startswith(f"{V.in_words(advised)} helps: mAP {mAP[advised]:.1f}, +")
+        assert f"({mAP[WAYS[0]]:.1f})" in says[0]
+    else: assert says[0].startswith("None helps clearly: keep the features as they are, ranked by cosine (mAP 50.0)")
+
+
+def test_where_none_differs_few_reports_advise_one():
+    advised = 0
+    for seed in range(80):
+        rng = np.random.default_rng(seed)
+        base = rng.uniform(size=40)
+        AP = {w: np.clip(base + .1*rng.standard_t(3, size=40), 0, 1) for w in WAYS}
+        advised += V.verdict_of(R.PairedScores(AP, range(40), draws=2000)).advised is not None
+    assert advised <= 4     # 5 % of 80; the seven comparisons hold together
+
+
+def test_sentences_say_control_rival_and_what_lowers():
+    mAP = dict(zip(WAYS, (50., 50, 52, 47, 52.2, 48, 53., 51, 51.8, 46)))
+    v = V.decide(mAP, pairs(mAP), mAP)
+    text = " ".join(V.sentences(v))
+    assert v.advised == ("Mean subtraction", COS) and v.best == ("DART3-LITE", COS) and v.rival[0] == pytest.approx(1)
+    assert "gains most, +3.00" in text and "not clearly more than Mean subtraction by cosine, which is simpler" in text
+    assert v.control_similar and "not the cameras that matters" in text
+    assert v.lowering == [("Mean subtraction", EUC), ("Norm", EUC)]
+    assert f"{B.CONTROL} by Euclidean distance lowers it too" in text
+    assert "By Euclidean distance instead, Mean subtraction has mAP 47.0, -3.00" in text
 
 
 def test_the_bootstrap_draws_identities():
     d = stream(1, "gain").normal(.03, .2, 60)
-    one, many = B.paired_gain(d, range(60)), B.paired_gain(np.repeat(d, 5), np.repeat(range(60), 5))
+    one, many = R.paired_gain(d, range(60)), R.paired_gain(np.repeat(d, 5), np.repeat(range(60), 5))
     np.testing.assert_allclose(one, many, atol=.5)
-    naive = B.paired_gain(np.repeat(d, 5), range(300))
+    naive = R.paired_gain(np.repeat(d, 5), range(300))
     assert naive[2] - naive[1] < .6*(many[2] - many[1])
     sd = 100*d.std(ddof=1)/60**.5
     np.testing.assert_allclose(one[1:], [100*d.mean() - 1.96*sd, 100*d.mean() + 1.96*sd], atol=.8)
-    assert B.paired_gain([.5, np.nan], [3, 4]) == (50., -np.inf, np.inf)
+    assert R.paired_gain([.5, np.nan], [3, 4]) == (50., -np.inf, np.inf)
     for same in (.25, 0.):      # all identities gain the same: a spread that was not seen is no certainty
-        assert B.paired_gain([same]*5, [0, 1, 1, 2, 2]) == (100*same, -np.inf, np.inf)
-    v = B.verdict_of({m: np.full(4, .5 if m == "Norm" else .25) for m in (*B.REMEDIES, B.CONTROL)}, {}, range(4),
-                     "euclidean")
-    assert v.advised is None and "+25.00 (no interval" in B.sentences(v)[0]
-    six = B.paired_gain(d, range(60), tests=6)
+        assert R.paired_gain([same]*5, [0, 1, 1, 2, 2]) == (100*same, -np.inf, np.inf)
+    v = V.verdict_of(R.PairedScores({w: np.full(4, .5 if w[0] == "Norm" else .25) for w in WAYS}, range(4)))
+    assert v.advised is None and "+25.00 (no interval" in V.sentences(v)[0]
+    six = R.paired_gain(d, range(60), tests=6)
     np.testing.assert_allclose(six[1:], [100*d.mean() - 2.638*sd, 100*d.mean() + 2.638*sd], atol=1.2)
+
+
+def test_all_pairs_of_rankings_share_their_draws():
+    AP = {k: stream(i, "AP").uniform(size=90) for i, k in enumerate("abc")}
+    pid = np.arange(90) % 23
+    for k in AP: AP[k][5] = np.nan
+    paired = R.PairedScores(AP, pid)
+    for new, old in ("ab", "bc", "ca"):
+        np.testing.assert_allclose(paired.gain(new, old, 3), R.paired_gain(AP[new] - AP[old], pid, 3), atol=1e-9)
+    some = paired.of([1, 2, 3])
+    np.testing.assert_allclose(some.gain("a", "b"), R.paired_gain((AP["a"] - AP["b"])[np.isin(pid, [1, 2, 3])],
+                                                                  pid[np.isin(pid, [1, 2, 3])]), atol=1e-9)
+    assert len(R._drawn(np.ones((7, 2)), np.ones(7), 50, 0)) == 50
+
+
+# ---- on other people
+
+def test_halves_are_of_people_and_do_not_depend_on_order():
+    pid = stream(0, "pid").integers(0, 41, 300)
+    h = R.half_of(pid, 3)
+    assert all(len(set(h[pid == p])) == 1 for p in set(pid)) and (R.half_of(pid[::-1], 3) == h[::-1]).all()
+    n = [len(set(pid[h == k])) for k in (0, 1)]
+    assert abs(n[0] - n[1]) <= 1 and (R.half_of(pid, 4) != h).any()
+
+
+def test_an_advice_that_rests_on_a_few_people_does_not_hold():
+    pid, base = np.arange(80), stream(0, "AP").uniform(.2, .4, 80)
+    noise = stream(1, "AP").normal(0, .01, (len(WAYS), 80))
+    real = {w: base + noise[i] + (.1 if w == ("Norm", COS) else 0.) for i, w in enumerate(WAYS)}
+    f = V.held_out(R.PairedScores(real, pid), splits=3)
+    assert f.same.all() and (f.low > 0).all() and len(f) == 6 and (f.people == 40).all()
+    assert "6 of 6 halves advise the same as all; on the other half" in V.held_out_sentence(f, None, 80)
+    half = .2*(R.half_of(pid, 0) == 0)
+    lucky = {w: base + noise[i] + (half if w == ("Norm", COS) else 0.) for i, w in enumerate(WAYS)}
+    f = V.held_out(R.PairedScores(lucky, pid), splits=1).set_index("advises")
+    assert f.method[0] == "Norm" and not f.low[0] > 0       # what half 0 advised gains nothing on half 1
+    assert f["first"][1] and not f.same[1] and "1 of 2 halves advise the same" in V.held_out_sentence(f, None, 80)
+    pd.testing.assert_frame_equal(V.held_out(R.PairedScores(lucky, pid), splits=2),
+                                  V.held_out(R.PairedScores(lucky, pid), splits=2))
+
+
+def test_who_is_scored_is_explained(strong):
+    q, g = scene(1., n=30)
+    q, g = q[q.pid < 24], g[g.pid >= 4]                          # 0..3 absent, 24..29 without a query
+    one = (g.pid >= 20) & (g.pid < 24)
+    g, q = g[~one | (g.cam == 0)], q[~((q.pid >= 20) & (q.cam > 0))]      # 20..23 under camera 0 only
+    r = B.bias_report(q, g, map_method="none", open_images=0)
+    assert ("16 of 30 people are scored: those with a query and a gallery image under another camera. The other 14 "
+            "cannot be: 6 without a query; 4 with a query but no image in the gallery; 4 with gallery images only "
+            "under the cameras of their queries, which do not count.") in r.checks[0]
+    assert "not checked on other people: 16 are scored" in r.checks[1] and r.held_out is None
+    assert any("Only 16 people are scored" in w for w in r.warnings) and r.open_set is None
+    assert strong.checks[0].startswith("20 of 20 people are scored") and "The other" not in strong.checks[0]
+    assert "20 of 20 halves advise the same as all" in strong.checks[1] and len(strong.held_out) == 20
+
+
+def test_the_map_says_whose_points_have_a_colour(strong):
+    text = strong.to_text()
+    assert "12 of the 20 people in the map have a colour, those seen under most cameras; all others are grey" in text
+    assert "The map holds 120 of 120 images." in text
+    some = B.bias_report(*scene(1., n=20), map_images=30, splits=0, open_images=0)
+    assert "5 of the 5 people" in some.to_text()
+    assert "30 of 120 images (whole people, drawn at random)" in some.to_text()
+    q, _ = scene(1.)
+    nobody = B.bias_report(Embeddings(q.emb, 0*q.pid - 1, q.cam))
+    assert "no identity is known. The map holds 60 of 60 images." in nobody.to_text()
+
+
+def test_the_comparisons_are_counted(strong):
+    text = " ".join(strong.notes)
+    assert "That makes 7 comparisons" in text and "Simplest first: No adaptation by cosine; No" in text
+    two = B.bias_report(*scene(2., cams=3), map_method="none", splits=0)
+    assert two.held_out is None and len(two.checks) == 1
+
+
+def test_the_figure_of_cameras_shows_the_advice(strong):
+    fig = strong.figures()["per_camera"]
+    names = [t.get_text() for t in fig.legends[0].texts]
+    s = rows(strong)
+    assert names == [f"{m}{', advised' if m == 'Norm' else ''} ({s.mAP[m]:.1f})" for m in B.REMEDIES]
+    assert fig.axes[0].get_ylabel() == "mAP (%), cosine" and "ranked by cosine" in strong.to_text()
+    r = B.BiasReport(**{**vars(strong)})
+    mAP = dict(zip(WAYS, (50., 49, 50, 60, 50, 50, 50, 50, 50, 50)))
+    r.verdict = V.decide(mAP, pairs(mAP), mAP)
+    names = [t.get_text() for t in r.figures()["per_camera"].legends[0].texts]
+    assert names[0].startswith("No adaptation by cosine (") and names[1].startswith("Mean subtraction, advised (")
+    assert f"{rows(strong, EUC).mAP['Mean subtraction']:.1f}" in names[1]
+    assert list(r.camera_table())[-1] == "mAP, DART3-LITE"
+    mAP = dict(zip(WAYS, (50., 60, 50, 50, 50, 50, 50, 50, 50, 50)))
+    r.verdict = V.decide(mAP, pairs(mAP), mAP)
+    assert [*r._shown()][:2] == ["No adaptation by cosine", "No adaptation, advised"]
+
+
+# ---- open set
+
+def test_the_open_set_is_told_before_and_after(strong):
+    f = strong.open_set.rates
+    assert set(f.ranking) == {"before", "after"} and set(f.group) == {"all", "cam 0", "cam 1", "cam 2"}
+    assert set(f.FPIR_asked) == {.1}                    # 1 % needs a hundred searches in each half
+    assert any(w.startswith("Open set: FPIR 1 % is not told: half of the people have 30") for w in strong.warnings)
+    at = f[f.group == "all"].set_index("ranking")
+    assert at.change["after"] == pytest.approx(at.FNIR["after"] - at.FNIR["before"]) and at.change["after"] < 0
+    for text in (repr(strong), strong._repr_html_(), strong.to_text()): assert "Open set: who is missed" in text
+    calm = B.bias_report(*scene(0.), map_method="none")
+    assert set(calm.open_set.rates.ranking) == {""} and "before" not in calm.open_set.table().to_string()
+
+
+def test_an_open_set_of_few_or_of_nobody_else_is_said():
+    q, g = scene(1., n=8)
+    r = B.bias_report(q[q.pid < 2], g, map_method="none")
+    assert r.open_set is None and any("Open set: 2 people have queries; halves need" in w for w in r.warnings)
+    sampled = B.bias_report(*scene(1., n=30), map_method="none", open_images=45)
+    assert any("searched" in n and "45 of 90 queries (whole people)" in n for n in sampled.notes)
 
 
 # ---- without gallery, without identities
@@ -151,11 +342,11 @@ def test_queries_alone_are_described():
     r = B.bias_report(q)
     s = r.summary.set_index("method")
     assert list(s.index) == ["No adaptation", "Mean subtraction", "Norm", B.CONTROL] and s.mAP.isna().all()
-    assert not r.per_camera
+    assert r.per_camera is None and (r.ranked_by, r.open_set, r.checks) == (None, None, [])
     assert s.nmi_identity.notna().all() and s.camera_share["Norm"] < 1e-6 < s.camera_share["No adaptation"]
     assert r.advised is None and "Clusters and cameras are related" in r.advice[1]
     assert set(r.figures()) == {"map", "nmi"}
-    assert set(r.maps) == {"No adaptation", "Norm"} and (r.maps["Norm"].role == "query").all()
+    assert set(r.maps) == {"No adaptation", "Mean subtraction", "Norm"} and (r.maps["Norm"].role == "query").all()
     assert "mAP" not in r.to_text() and "gallery together" in r.to_text()
 
 
@@ -203,9 +394,10 @@ def test_query_cameras_that_the_gallery_lacks():
 def test_few_images_and_few_identities_are_warned_about():
     q, g = scene(1., n=6)
     w = " ".join(B.bias_report(q, g, map_method="none").warnings)
-    assert "fewer than 16 images: 0, 1, 2" in w and "Only 6 identities" in w and "one batch" in w
+    assert "fewer than 16 images: 0, 1, 2" in w and "Only 6 people are scored" in w and "one batch" in w
     q, g = scene(1., n=35)
-    assert B.bias_report(q, g, map_method="none").warnings == []
+    told = B.bias_report(q, g, map_method="none").warnings
+    assert all(w.startswith("Open set: ") for w in told)
     assert "fewer than 100 images" in B.camera_warnings(B.camera_facts(q, g), 100)[0]
 
 
@@ -216,7 +408,8 @@ def test_queries_without_a_match_are_counted():
     r = B.bias_report(q, g, map_method="none")
     assert any("4 of 60 queries have no match" in w and "absent from the gallery: 3" in w and "junk: 1" in w
                for w in r.warnings)
-    assert r.per_camera["Norm"].n_query.sum() == 56
+    f = r.per_camera[r.per_camera.method == "Norm"]
+    assert f.groupby("distance").n_query.sum().tolist() == [56, 56]
 
 
 def test_unit_features_are_noticed():
@@ -228,10 +421,10 @@ def test_one_batch_and_one_step_equal_norm():
     q, g = scene(1., n=20)
     few = q[np.arange(0, 60, 2)]
     r = B.bias_report(few, g, map_method="none")
-    s = r.summary.set_index("method")
+    s = rows(r)
     assert s.mAP["DART3-LITE"] == s.mAP["Norm"] and any("returns what Norm does" in w for w in r.warnings)
     more = B.bias_report(few, g, map_method="none", settings=dict(batch_size=8, lr=.2))
-    assert more.summary.set_index("method").mAP["DART3-LITE"] != s.mAP["Norm"]
+    assert rows(more).mAP["DART3-LITE"] != s.mAP["Norm"]
     assert not any("one batch" in w for w in more.warnings)
     assert "batch_size=8" in " ".join(more.notes) and "lr=0.2" in " ".join(more.notes)
 
@@ -239,13 +432,13 @@ def test_one_batch_and_one_step_equal_norm():
 def test_constant_features_and_identical_images_do_not_break():
     q, g = scene(1.)
     q.emb[:, 3], g.emb[:, 3] = 4., 4.
-    assert np.isfinite(B.bias_report(q, g, map_method="none").summary.drop(columns="method").iloc[1:]).all(axis=None)
+    assert np.isfinite(B.bias_report(q, g, map_method="none").summary.select_dtypes("number").iloc[1:]).all(axis=None)
 
 
 def test_further_columns_of_one_side_do_not_matter():
     q, g = scene(1.)
     r = B.bias_report(Embeddings(q.emb.double(), q.pid, q.cam, path=["x"]*len(q), columns=dict(view=["a"]*len(q))), g)
-    assert list(r.maps) == ["No adaptation", "Norm", "DART3-LITE"]
+    assert list(r.maps) == list(B.REMEDIES)
 
 
 @pytest.mark.parametrize("make, words", [
@@ -286,7 +479,7 @@ def test_everything_is_escaped(tmp_path):
                    meta={rude: rude})
     r = B.bias_report(q, g, name=rude)
     r.warnings.append(rude); r.advice.append(rude); r.notes.append(rude)
-    r.per_camera[rude] = r.per_camera["Norm"]
+    r.checks.append(rude); r.open_set.rates.loc[r.open_set.rates.group == "cam 0", "group"] = rude
     r.save(tmp_path/"r")
     page, text = ((tmp_path/"r"/f"report.{s}").read_text() for s in ("html", "md"))
     for written in (page, text, r._repr_html_()): assert "<script" not in written and "&lt;script&gt;" in written
@@ -296,12 +489,12 @@ def test_everything_is_escaped(tmp_path):
 def test_save_is_complete_and_all_or_nothing(strong, tmp_path, monkeypatch):
     strong.save(tmp_path/"a")
     names = sorted(str(p.relative_to(tmp_path/"a")) for p in (tmp_path/"a").rglob("*") if p.is_file())
-    assert names == sorted(["report.html", "report.md", "summary.csv", "per_camera.csv",
+    assert names == sorted(["report.html", "report.md", "summary.csv", "per_camera.csv", "open_set.csv", "held_out.csv",
                             *(f"figures/{n}.{s}" for n in ("map", "per_camera", "nmi") for s in ("pdf", "png"))])
     back = pd.read_csv(tmp_path/"a"/"summary.csv")
     assert list(back) == B.SUMMARY_COLUMNS and back.mAP.tolist() == pytest.approx(strong.summary.mAP.tolist())
-    rows = pd.read_csv(tmp_path/"a"/"per_camera.csv")
-    assert len(rows) == 5*3 and {"method", "cam", "mAP", "n_query", "n_gallery", "shift"} <= set(rows)
+    f = pd.read_csv(tmp_path/"a"/"per_camera.csv")
+    assert len(f) == 5*2*3 and {"method", "distance", "cam", "mAP", "n_query", "n_gallery", "shift"} <= set(f)
     for there in ("a", "report.txt"):
         (tmp_path/"report.txt").write_text("x")
         with pytest.raises(FileExistsError, match=f"{there} exists; choose"): strong.save(tmp_path/there)
@@ -312,9 +505,10 @@ def test_save_is_complete_and_all_or_nothing(strong, tmp_path, monkeypatch):
 
 
 def test_the_report_shows_itself_and_is_json(strong):
-    assert "Norm helps" in repr(strong) and strong._repr_html_().count("<table>") == 2
+    assert "Norm by cosine helps" in repr(strong) and strong._repr_html_().count("<table>") == 3
     d = json.loads(json.dumps(strong.to_dict(), allow_nan=False))
-    assert d["advised"] == "Norm" and d["summary"][0]["gain"] is None and d["per_camera"]["Norm"][2]["cam"] == 2
+    assert d["advised"] == "Norm" and d["summary"][0]["gain"] is None
+    assert d["ranked_by"] == COS and len(d["per_camera"]) == 30 and len(d["held_out"]) == 20 and len(d["open_set"]) == 8
     assert strong.table()["gain in mAP [95 %]"][0] == "" and "[" in strong.table()["gain in mAP [95 %]"][2]
 
 

@@ -125,6 +125,28 @@ def test_metrics_of_own_features(tmp_path, capsys):
     assert re.match("reid_lab metrics: .*", capsys.readouterr().err)
 
 
+def test_metrics_of_an_open_set(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    who, pid = rng.normal(size=(60, 24)), np.tile(np.arange(60), 4)
+    for name in ("q", "g"):
+        np.savez(tmp_path/f"{name}.npz", emb=np.float32(who[pid] + .5*rng.normal(size=(240, 24))), pid=pid,
+                 cam=np.repeat([0, 1, 2, 3], 60))
+    files = [str(tmp_path/"q.npz"), str(tmp_path/"g.npz")]
+    assert main(["metrics", *files, "--open-set"]) == 0
+    out = capsys.readouterr().out
+    assert "FNIR % [95 %]" in out and "10 %     all" in out and "cam 3" in out and "1 %     all" in out
+    assert "Warning: Too few people for FPIR 1 %: a threshold rests on 30" in out
+    assert main(["metrics", *files, "--open-set", ".05", ".2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {(r["FPIR_asked"], r["group"]): r for r in found["open_set"]}
+    assert len(rows) == 10 and rows[.05, "all"]["FNIR_low"] <= rows[.05, "all"]["FNIR"] <= rows[.05, "all"]["FNIR_high"]
+    assert rows[.2, "all"]["FNIR"] <= rows[.05, "all"]["FNIR"] and found["mAP"] > 50
+    assert rows[.2, "cam 1"]["present"] == 60
+    assert main(["metrics", *files, "--open-set", "5"]) == 2
+    assert "--open-set 5.0 must lie between 0 and 1" in capsys.readouterr().err
+    assert main(["metrics", *files, "--json"]) == 0 and "open_set" not in json.loads(capsys.readouterr().out)
+
+
 @pytest.fixture
 def features(tmp_path):
     "Files of 12 people under two cameras, the second shifted"
@@ -140,10 +162,11 @@ def test_bias_prints_and_writes(features, capsys):
     d, _ = features
     assert main(["bias", str(d/"q.npz"), str(d/"g.npz"), "--out", str(d/"new"/"report")]) == 0
     out = capsys.readouterr().out
-    assert "No adaptation" in out and "helps: mAP +" in out and "Warning: Cameras with fewer" not in out
+    assert "No adaptation" in out and "helps: mAP " in out and "Warning: Cameras with fewer" not in out
+    assert "12 of 12 people are scored" in out
     assert "report: " in out
-    assert sorted(p.name for p in (d/"new"/"report").iterdir()) == ["figures", "per_camera.csv", "report.html",
-                                                                    "report.md", "summary.csv"]
+    assert sorted(p.name for p in (d/"new"/"report").iterdir()) == ["figures", "open_set.csv", "per_camera.csv",
+                                                                    "report.html", "report.md", "summary.csv"]
     assert "q.npz and g.npz" in (d/"new"/"report"/"report.html").read_text()
     assert main(["bias", str(d/"q.npz"), "--out", str(d/"new"/"report")]) == 2
     assert "exists; choose a new name" in capsys.readouterr().err

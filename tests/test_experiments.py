@@ -436,6 +436,23 @@ def test_dart3_on_folders(dataset, asked, tmp_path, private_cache):
     assert set(Embeddings.load(done.folder / "models" / "seed-0" / "queries").cam) == asked
 
 
+@pytest.mark.parametrize("layout", ["manifest", "market1501"])
+def test_dart3_on_own_cameras(layout, tmp_path, private_cache):
+    "Any table with the cameras that are trained on; what cannot be scored is printed"
+    f = World("smoke", task="reid", groups=reid_groups(20, 4, 1, 20, 1)).table().where(split=["train", "test"])
+    role = f.frame.role.where((f.frame.cam != 3) | (f.frame.split == "train"), "gallery")   # camera 3 asks nothing
+    table = ReidTable(f.frame.assign(role=role, scenario="street", subset=f.frame.split.replace("test", "test-a")),
+                      f.root, f.reader)
+    if layout == "manifest":
+        where = dict(dataset=str(write_manifest(table, tmp_path / "mine.csv", images=True)))
+    else: where = dict(dataset=layout, data_root=str(export_world(table, layout, tmp_path / layout, renumber=True)))
+    done, _ = smoke("run_dart3", "ablation", tmp_path, seen="0,2", **where)
+    assert {r["dataset"] for r in done.rows} == {f"{'mine' if layout == 'manifest' else layout} seen 0,2"}
+    kept = Embeddings.load(done.folder / "models" / "seed-0" / "queries")
+    assert set(kept.cam) == {1, 4} and pd.read_csv(done.folder / "case.csv").cam.tolist() == [1, 4]
+    assert "Cameras [3] were not trained on and have no query" in done.path.read_text()
+
+
 def test_cuhk_pedes_folder_from_the_command_line(tmp_path, private_cache):
     "The command of the README on a folder in the dataset's original layout, with real JPEG files"
     world = load_dataset("world", preset="smoke").where(domain="real-like")

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 from scipy.stats import norm
-from .bias_report import paired_gain
+from .remedies import paired_gain
 from .text_stats import token_lengths
 from ..core import check_choice, stream
 from ..data.table import ReidTable, resize_image

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 from fastcore.basics import patch
-from .bias_report import paired_gain
+from .remedies import paired_gain
 from ..core import check_choice, common_scale, stream
 from ..data.loaders import to_pixels
 from ..data.table import read_image, resize_image

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..analysis.camera_bias import UNCERTAINTIES, error_auroc, per_camera
+from ..camera_cases import camera_case
 from ..core import check_choice, phase, pick_device, progress, stream
 from ..embeddings import Embeddings, embed_images
 from ..files import locked
@@ -22,7 +23,7 @@ from ..metrics import camera_nmi, weighted_mean
 from ..models.frozen import named_tower
 from ..models.shipped import WORLD, card_for, check_unseen
 from ..models.zoo import MODELS
-from ..protocols import Case, case_seeds, make_case
+from ..protocols import Case, case_seeds
 from .reid import reid_key, reid_settings, train_reid
 from .study import Axes, Study, grid, label
 from .training import Trained, claim, digest, load_trained
@@ -261,14 +262,14 @@ def run_study(study='main', # Key of `STUDIES`, or a list of settings
     quiet:bool=True, # No progress lines
     train:dict=None, # Fields of `ReidTrain` to change
     models=None, # `keep` of an earlier study, whose weights are used again
-    **where, # For `make_case`
+    **where, # For `camera_case`: dataset, data_root, seen, protocol and the World's
     ) -> list: # One row a setting: variant, method, settings, means over cameras, images seen, times
     "Train on the known cameras and score the settings of a study on the others"
     settings = STUDIES[check_choice('study', study, STUDIES)].settings if isinstance(study, str) else study
     s = reid_settings(preset, **(train or {}))
     if s.start == WORLD and where.get('dataset', 'world') == 'world':
         for world in case_seeds(seed, where.get('protocol', 'camera')): check_unseen(card_for(s.model), world)
-    case = make_case(preset, seed, **where)
+    case = camera_case(preset, seed, **where)
     folder, models = (f and Path(f)/f'seed-{seed}' for f in (keep, models))
     with locked(folder/'.study', False, f'the study folder {str(folder)!r}') if folder else nullcontext():
         if folder: claim(folder, _scored(case, settings, bias), 'scored.json')

@@ -13,7 +13,7 @@ from fastcore.basics import patch
 from traitlets import Float, Int, Unicode, link, observe, validate
 from ..analysis.cockpit import (COCKPIT_METHODS, DEFAULTS, LITE_NAME, Reruns, SharedMap, bias_nmi, camera_pairs,
                                        camera_rows, lite_settings, query_scores)
-from ..analysis.bias_report import REMEDIES
+from ..analysis.remedies import REMEDIES
 from ..analysis.maps import project_pair
 from ..core import check_choice
 from ..embeddings import Embeddings
