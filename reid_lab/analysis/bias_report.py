@@ -384,7 +384,7 @@ def figures(self:BiasReport) -> dict: # Name -> `PaperFigure`
     out['nmi'] = nmi_bars(ours.rename(columns=names))
     return out
 
-# %% ../../nbs/788_analysis.bias_report.ipynb #fd66b874
+# %% ../../nbs/788_analysis.bias_report.ipynb #e6fec4ba
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">
 <meta name="viewport" content="width=device-width"><title>{title}</title><style>
 body{{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}}
@@ -418,7 +418,7 @@ def _captions(self:BiasReport):
                 per_camera=f'mAP of each query camera{by}; in brackets the mean over queries.',
                 nmi='NMI of clusters of features with cameras and with identities.')
 
-# %% ../../nbs/788_analysis.bias_report.ipynb #4816f711
+# %% ../../nbs/788_analysis.bias_report.ipynb #5d655300
 @patch
 def camera_table(self:BiasReport) -> pd.DataFrame: # One row a camera
     "Facts and mAP of every camera, of the rankings in the figure"

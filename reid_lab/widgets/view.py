@@ -196,7 +196,7 @@ class View(HasTraits):
         raise NotImplementedError
 
     def stages(self, query): # Row, or None -> contents one after the other, the last that of `content`
-        "What a slow view draws, first what is ready at once; None: not ready, a number: seconds in which others go first"
+        "What a slow view draws, first what is ready at once; None: not ready, a number: seconds to wait for others"
         yield self.content(query)
 
     def draw(self) -> PaperFigure:
