@@ -219,6 +219,16 @@ class Picture:
             if buf.tell() <= self.max_kb*1024: break
         return buf.getvalue()
 
+    def save(self, path, # The suffix says the format, such as .png or .jpg
+        ) -> Path:
+        "Write the image at its own size, whole or not at all"
+        path = Path(path).expanduser()
+        tmp = path.with_name(f'.{os.getpid()}.{path.name}')
+        check_choice('suffix', path.suffix.lower(), ('.png', '.jpg', '.jpeg', '.webp', '.tif', '.tiff', '.bmp'))
+        try: self.image.save(tmp); os.replace(tmp, path)
+        finally: tmp.unlink(missing_ok=True)
+        return path
+
     def __repr__(self): return f"Picture({self.image.width}x{self.image.height})"
 
 # %% ../nbs/000_core.ipynb #0eb674fd

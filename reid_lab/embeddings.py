@@ -427,7 +427,7 @@ def image_pixels(model, # Has `size`, and `resample` unless its images are resiz
     table, # `ReidTable`
     rows, # Positions in it
     device='cpu', # Where the pixels are wanted
-    resample:str=None, # Interpolation, see `reid_lab.data.table.resize_image`; None: the model's
+    resample:str=None, # Interpolation, see `reid_lab.data.images.resize_image`; None: the model's
     ): # (B,3,H,W) in [0,1]
     "Images of a table as a model is tested with"
     how = resample or getattr(model, 'resample', 'bicubic')
@@ -454,34 +454,42 @@ def embed_images(model, # Has `encode_image` and `size`
     encode:str='encode_image', # Method of the model; `raw_features` gives what test-time adaptation wants
     cameras:bool=True, # Tell a model that takes cameras the camera of each image; False: numbers of another network
     resample:str=None, # Interpolation; None: the model's, see `image_pixels`
-    ) -> Embeddings: # One row per image, in the order of the table
+    ) -> Embeddings: # One row per image, in the order of the table; without cameras if the table knows none
     "Embed every image of a table"
     f = table.frame
     if not len(f): raise ValueError(f"table {table!r} is empty; check the split or the filter that made it")
     if batch_size < 1: raise ValueError(f"batch_size={batch_size}; it is the number of images at a time, at least 1")
     as_ids('pid', f.pid, len(f)); as_ids('cam', f.cam, len(f)); _as_text('path', f.path, len(f))  # before the work
     if not hasattr(model, encode): raise AttributeError(f"{type(model).__name__} has no method {encode!r}")
-    cam = f.cam.to_numpy(np.int64)
+    cam = f.cam.to_numpy(np.int64) if (f.cam != -1).any() else None
     def run(rows, device):
         img = image_pixels(model, table, rows, device, resample)
-        return encode_images(model, img, cam[rows] if cameras else None, encode)
+        return encode_images(model, img, cam[rows] if cameras and cam is not None else None, encode)
     rows = [list(range(i, min(i + batch_size, len(f)))) for i in range(0, len(f), batch_size)]
     emb = _run(model, rows, run, encode, device, 'images', quiet)
     extra = {c: f[c].to_numpy() for c in ('site', 'scenario', 'view', 'domain') if c in f}
-    return Embeddings(emb, f.pid.to_numpy(), f.cam.to_numpy(), f.path.tolist(), columns=extra,
+    return Embeddings(emb, f.pid.to_numpy(), cam, f.path.tolist(), columns=extra,
                       meta=dict(model=type(model).__name__, data=table.name, kind='image'))
 
 # %% ../nbs/200_embeddings.ipynb #f710502e
+def _captions(texts):
+    "Captions as a frame with the column `pid`: -1 where nobody says whose they are"
+    if isinstance(texts, str): texts = [texts]
+    if hasattr(texts, 'text_queries'): return texts.text_queries(None)
+    if not isinstance(texts, pd.DataFrame): return pd.DataFrame(dict(caption=list(texts), pid=-1))
+    check_choice('column', 'caption', texts.columns, hint='Pass sentences, or table.text_queries(split).')
+    return texts if 'pid' in texts else texts.assign(pid=-1)
+
+
 def embed_texts(model, # Has `encode_text` and `tokenizer`
-    texts, # Frame with `caption` and `pid` (`table.text_queries(split)`), or a `ReidTable`: all its captions
+    texts, # Sentences (list of str); a frame with `caption` and maybe `pid` and `path`; a `ReidTable`: all its captions
     batch_size:int=256, # Captions at a time
     device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
     quiet:bool=None, # No progress lines (default: quiet under CI)
     ) -> Embeddings: # One row per caption; without cameras, because a description is not bound to one
     "Embed captions"
     name = getattr(texts, 'name', '')
-    f = texts if isinstance(texts, pd.DataFrame) else texts.text_queries(None)
-    for c in ('caption', 'pid'): check_choice('column', c, f.columns, hint='Pass table.text_queries(split).')
+    f = _captions(texts)
     if not len(f):
         raise ValueError("there is no caption to embed; check the split, or whether this dataset has captions")
     if batch_size < 1: raise ValueError(f"batch_size={batch_size}; it is the number of captions at a time, at least 1")

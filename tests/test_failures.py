@@ -9,7 +9,7 @@ import pytest
 
 from reid_lab.analysis import failures as F, tags as T
 from reid_lab.core import stream
-from reid_lab.data.table import resize_image
+from reid_lab.data.images import resize_image
 from reid_lab.embeddings import Embeddings
 from reid_lab.metrics import EmbeddingScores, retrieval_metrics
 from reid_lab.world.people import srgb_to_lab

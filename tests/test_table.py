@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
 
-from reid_lab.data.table import (COLUMNS, Finding, JoinedReader, ReidTable, TableError, image_header,
-                                 join_tables, read_image, resize_image)
+from reid_lab.data.images import image_header, read_image, resize_image
+from reid_lab.data.table import COLUMNS, Finding, JoinedReader, ReidTable, TableError, join_tables
 
 
 def pixels(*names, size=(16, 8)):

@@ -17,7 +17,8 @@ from scipy.stats import norm
 from .remedies import paired_gain
 from .text_stats import token_lengths
 from ..core import check_choice, stream
-from ..data.table import ReidTable, resize_image
+from ..data.images import resize_image
+from ..data.table import ReidTable
 from ..embeddings import Embeddings
 from ..figures.base import PaperFigure, ranked_lists
 from ..figures.cameras import wilson

@@ -18,7 +18,7 @@ from fastcore.basics import patch
 from .remedies import paired_gain
 from ..core import check_choice, common_scale, stream
 from ..data.loaders import to_pixels
-from ..data.table import read_image, resize_image
+from ..data.images import read_image, resize_image
 from ..embeddings import Embeddings, embed_texts, encode_images
 from ..figures.cameras import wilson
 from ..files import BROKEN, atomic_path, wrong_file
@@ -322,7 +322,7 @@ def ask(model, # Reads images, and captions if a sentence is asked
     if words[0]:
         if not hasattr(model, 'encode_text'): raise TypeError(f"{type(model).__name__} reads no text; give an image")
         if not all(w.strip() for w in items): raise ValueError("a sentence is empty; say what the person looks like")
-        return embed_texts(model, pd.DataFrame(dict(caption=items, pid=-1)), quiet=True)
+        return embed_texts(model, items, quiet=True)
     for i, w in enumerate(items):
         if not isinstance(w, Path) and not (getattr(w, 'ndim', 0) == 3 and w.shape[2] == 3 and w.dtype == np.uint8):
             raise TypeError(f"question {i} is {type(w).__name__}; give text, a pathlib.Path of an image, or an array "

@@ -19,7 +19,8 @@ from .traces import (OPS, CaptionRecord, Draft, Perception, Photo, RecordFile, T
                                         check_captioner, digest, marked_pieces, refine, usable)
 from ..core import progress
 from ..data.checks import file_findings, look_at_files
-from ..data.table import IMAGE_SUFFIXES, ReidTable, TableError, read_image
+from ..data.images import IMAGE_SUFFIXES, read_image
+from ..data.table import ReidTable, TableError
 from ..embeddings import embed_images, embed_texts
 from ..figures.base import COLOURS, RIGHT, WRONG, PaperFigure, literal, paper_figure, paper_style, text_width
 from ..files import safe_join

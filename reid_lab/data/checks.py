@@ -10,7 +10,8 @@ import os, stat
 import numpy as np
 import pandas as pd
 from ..core import check_choice, progress, stream
-from .table import MAX_PIXELS, Finding, ReidTable, image_header
+from .images import image_header, MAX_PIXELS
+from .table import Finding, ReidTable
 from ..files import FILE_KINDS, file_kind
 
 # %% ../../nbs/050_data.checks.ipynb #b16ec6c4

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 from ..core import check_choice, stream
 from .image_sets import first_few, write_images
-from .table import IMAGE_SUFFIXES, Finding, ReidTable, TableError
+from .images import IMAGE_SUFFIXES
+from .table import Finding, ReidTable, TableError
 from ..files import BROKEN, safe_join
 
 # %% ../../nbs/080_data.dg_sets.ipynb #4f6b0344

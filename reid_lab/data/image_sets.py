@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core import check_choice, stream
-from .table import IMAGE_SUFFIXES, Finding, ReidTable, TableError
+from .images import IMAGE_SUFFIXES
+from .table import Finding, ReidTable, TableError
 from ..files import safe_join
 
 # %% ../../nbs/060_data.image_sets.ipynb #8e63a5c6

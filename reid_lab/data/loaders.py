@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
 from ..core import check_choice, stream, torch_stream
-from .table import RESAMPLING, ReidTable
+from .images import RESAMPLING
+from .table import ReidTable
 from .text import mask_tokens
 
 # %% ../../nbs/040_data.loaders.ipynb #7c0e4a12
@@ -329,7 +330,7 @@ class Batches:
         workers:int=0, # Processes that prepare batches ahead
         rank:int=0, # Number of this process, in training on several devices
         world:int=1, # Processes that share each batch
-        resample:str='bicubic', # How images are resized, see `reid_lab.data.table.resize_image`
+        resample:str='bicubic', # How images are resized, see `reid_lab.data.images.resize_image`
         ):
         check_choice('unit', unit, ('image', 'caption'))
         if not callable(sampler): check_choice('sampler', sampler, ('shuffle', 'pk'))

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from ..core import unit_norm
-from ..data.table import RESAMPLING
+from ..data.images import RESAMPLING
 from ..data.text import ClipBPE
 from .backbones import PixelNorm, fit_positions, tower_kinds
 from .bot import keep_resolution

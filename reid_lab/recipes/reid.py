@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 from ..core import check_choice, pick_device
 from ..data.loaders import Batches
-from ..data.table import RESAMPLING, ReidTable
+from ..data.images import RESAMPLING
+from ..data.table import ReidTable
 from ..embeddings import embed_images
 from ..learner import param_groups
 from ..metrics import retrieval_metrics

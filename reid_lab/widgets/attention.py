@@ -17,7 +17,7 @@ from ..analysis.explain import (SALIENCY, evidence_steps, one_map, one_methods, 
 from ..analysis.faithfulness import fit_map, overlay, unit_map
 from ..core import check_choice
 from ..data.loaders import to_pixels
-from ..data.table import resize_image
+from ..data.images import resize_image
 from ..figures.explain import map_card
 from ..figures.views import message_card
 from .scene import Scene, SceneView

@@ -11,7 +11,8 @@ from pathlib import Path
 from fastcore.basics import patch
 import numpy as np
 from traitlets import Any, HasTraits, observe, validate
-from ..data.table import ReidTable, read_image
+from ..data.images import read_image
+from ..data.table import ReidTable
 from ..embeddings import Embeddings
 from ..files import BROKEN, safe_join
 from ..metrics import MatrixScores, Scores

@@ -12,7 +12,7 @@ from fastcore.basics import patch
 from traitlets import Int, Unicode, validate
 from ..analysis.search import Threshold, ask, find
 from ..core import check_choice
-from ..data.table import read_image
+from ..data.images import read_image
 from ..figures.views import list_card, message_card
 from ..files import BROKEN, safe_join
 from .scene import Scene, SceneView

@@ -12,7 +12,8 @@ from PIL import Image
 from reid_lab.files import safe_join
 from reid_lab.data.checks import decode_images, file_findings, look_at_files
 from reid_lab.data.image_sets import tiny_table
-from reid_lab.data.table import ReidTable, TableError, image_header, read_image
+from reid_lab.data.images import image_header, read_image
+from reid_lab.data.table import ReidTable, TableError
 from reid_lab.data.text_sets import read_json
 from reid_lab.datasets import doctor, export_world, load_dataset
 

@@ -9,7 +9,8 @@ from reid_lab import tta as T
 from reid_lab.core import stream
 from reid_lab.data import loaders as L
 from reid_lab.data.image_sets import tiny_table
-from reid_lab.data.table import ReidTable, resize_image
+from reid_lab.data.images import resize_image
+from reid_lab.data.table import ReidTable
 from reid_lab.data.text import clean_caption, eda, mask_words
 from reid_lab.embeddings import Embeddings, embed_images, encode_images
 from reid_lab.models.clip_reid import learn_prompts
