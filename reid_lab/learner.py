@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['param_groups', 'NotFiniteLoss', 'guard', 'Callback', 'Plain', 'accelerator', 'to_device', 'Learner', 'fingerprint',
-           'save_weights', 'DamagedFile', 'load_weights', 'save_state', 'load_state', 'Checkpoint', 'Log',
+           'checksum', 'save_weights', 'DamagedFile', 'load_weights', 'save_state', 'load_state', 'Checkpoint', 'Log',
            'eval_weights', 'Validate', 'refresh_batchnorm', 'Average']
 
 # %% ../nbs/500_learner.ipynb #41fd2ca3
@@ -207,7 +207,8 @@ def fingerprint(model, # Module
     return hashlib.sha1(text.encode()).hexdigest()[:12]
 
 # %% ../nbs/500_learner.ipynb #991d14e1
-def _checksum(state):
+def checksum(state, # Name -> tensor on the CPU, from `state_dict`
+    ) -> str: # Decimal number
     "CRC-32 of all tensors of a state, in the order of their names"
     crc = 0
     for k in sorted(state): crc = zlib.crc32(state[k].contiguous().reshape(-1).view(torch.uint8).numpy(), crc)
@@ -220,7 +221,7 @@ def save_weights(model, # Module
     "Weights as one safetensors file, with a checksum and `meta` (strings) in its header; written atomically"
     from safetensors.torch import save_file
     state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
-    meta = {'model': type(model).__name__, 'fingerprint': fingerprint(model), 'crc32': _checksum(state),
+    meta = {'model': type(model).__name__, 'fingerprint': fingerprint(model), 'crc32': checksum(state),
             **{k: str(v) for k, v in meta.items()}}
     with atomic_path(path) as tmp: save_file(state, tmp, metadata=meta)
 
@@ -240,7 +241,7 @@ def _read_weights(path):
         why = wrong_file(path, 'a safetensors file that save_weights wrote', damaged=('safetensors',),
                          remedy='give that file, or copy or train it again')
         raise DamagedFile(f"{why} ({e})") from e
-    if 'crc32' in meta and meta['crc32'] != _checksum(state):
+    if 'crc32' in meta and meta['crc32'] != checksum(state):
         raise DamagedFile(f"{str(path)!r} holds other weights than were written (the checksum in its header differs); "
                           "copy or train it again")
     return state, meta
