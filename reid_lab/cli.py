@@ -9,6 +9,7 @@ __all__ = ['FORMATS', 'LISTS', 'OPTIONS', 'pairs', 'typed', 'listing', 'parser',
 import argparse, json, os, re, signal, sys, warnings
 from contextlib import contextmanager
 from . import __version__
+from .crop_commands import add_crops
 
 # %% ../nbs/960_cli.ipynb #45c16631
 def pairs(items, # `name=value` texts
@@ -136,6 +137,12 @@ def _worlds():
     return {k: f"crops {'x'.join(map(str, p['options'].size))}; tasks {', '.join(TASKS)}" for k, p in PRESETS.items()}
 
 
+def _weights_kept():
+    from reid_lab.models.shipped import shipped
+    from reid_lab.models.zoo import MODELS
+    return {n: f"{MODELS[n].paper}; reads {MODELS[n].reads}; trained on the World" for n in shipped()}
+
+
 def _papers():
     from reid_lab.published import PAPERS
     return PAPERS
@@ -150,7 +157,7 @@ def _scores():
 
 # %% ../nbs/960_cli.ipynb #e5ecd369
 LISTS = dict(experiments=_experiments, models=_models, datasets=_datasets, layouts=_layouts, worlds=_worlds,
-             papers=_papers, metrics=_scores)
+             weights=_weights_kept, papers=_papers, metrics=_scores)
 
 
 def listing(what:str, # Key of `LISTS`
@@ -453,7 +460,7 @@ def parser() -> argparse.ArgumentParser:
         c = sub.add_parser(name, help=text, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
         c.set_defaults(do=do); c.ending = ending
         return c
-    for add in (_add_runs, _add_data, _add_numbers, _add_results, _add_weights): add(command)
+    for add in (_add_runs, _add_data, add_crops, _add_numbers, _add_results, _add_weights): add(command)
     return p
 
 # %% ../nbs/960_cli.ipynb #c7a6eca5

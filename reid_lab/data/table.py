@@ -16,7 +16,7 @@ import pandas as pd
 from fastcore.basics import patch
 from ..core import check_choice, stream
 from .images import image_files, read_image, resize_image
-from ..files import BROKEN, atomic_path, safe_join
+from ..files import atomic_path, safe_join
 
 # %% ../../nbs/020_data.table.ipynb #2ffa4e62
 SPLITS = ('train', 'val', 'test')
