@@ -1,1 +1,32 @@
+"""A workbench for person re-identification.
+
+The names below are what most work needs; each is loaded when it is first used, so that `import reid_lab as rl` takes
+no time. `help(rl.search)` explains one of them, and the modules hold the rest.
+
+    rl.World, rl.load_dataset, rl.ReidTable     images with identities, cameras and captions
+    rl.create_model, rl.list_models             models, with the weights of the package or with your own
+    rl.embed_crops, rl.search                   features of a folder; sentences and crops in them
+    rl.Embeddings, rl.retrieval_metrics         features, also of other programs, and their scores
+    rl.adapt_embeddings, rl.bias_report         camera bias: what it costs, and methods against it
+    rl.run                                      an experiment, as `reid_lab run` does it
+"""
 __version__ = "0.1.0"
+
+_HOME = dict(World="world.world", load_dataset="datasets", ReidTable="data.table", create_model="models.zoo",
+             list_models="models.zoo", embed_crops="recipes.crops", search="recipes.crops", Embeddings="embeddings",
+             retrieval_metrics="metrics", adapt_embeddings="tta", bias_report="analysis.bias_report",
+             run="experiment:run_notebook")
+__all__ = [*_HOME]
+
+
+def __getattr__(name):
+    "Load one of the names above"
+    if name not in _HOME:
+        raise AttributeError(f"module 'reid_lab' has no attribute {name!r}; it offers {__all__}, its modules the rest")
+    from importlib import import_module
+    module, _, real = _HOME[name].partition(":")
+    value = globals()[name] = getattr(import_module(f"reid_lab.{module}"), real or name)
+    return value
+
+
+def __dir__(): return sorted({*globals(), *__all__})

@@ -148,7 +148,8 @@ def _match(a, # Arguments of the command
     else:
         best = pairs[pairs['rank'] == 1].sort_values(['mutual', 'score'], ascending=False, kind='stable')
         names = [near_path(s) for s in (a.a, a.b)]
-        print(f'{len(best)} images of {names[0]} in {len(y)} of {names[1]}: {int(best.mutual.sum())} are each other\'s best (*)')
+        twins = int(best.mutual.sum())
+        print(f"{len(best)} images of {names[0]} in {len(y)} of {names[1]}: {twins} are each other's best (*)")
         for r in best.head(20).itertuples():
             names = [getattr(r, f'path_{s}', getattr(r, s)) for s in 'ab']
             print(f"  {r.score:6.3f} {'*' if r.mutual else ' '}  {names[0]}  {names[1]}")

@@ -87,7 +87,7 @@ def manifest_table(path, # .csv or .parquet with the column `path`
                          "image files with columns=dict(path=...)")
     if 'caption' in f and 'captions' not in f: f = f.rename(columns=dict(caption='captions'))
     if 'captions' in f: f['captions'] = _captions(f.captions)
-    if 'attrs' in f: f['attrs'] = [json.loads(v) if isinstance(v, str) and v else None for v in f.attrs]
+    if 'attrs' in f: f['attrs'] = [json.loads(v) if isinstance(v, str) and v else None for v in f['attrs']]
     for c in ('pid', 'cam', 'site'): f = f if c not in f else numbered(f, c)
     f = f if 'pid' in f else f.assign(pid=-1)
     return ReidTable(f, root or path.parent, name=path.stem, follow_links=follow_links).validate()

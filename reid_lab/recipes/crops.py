@@ -7,7 +7,7 @@ __all__ = ['SAVE_EVERY', 'PLAN', 'embed_crops', 'embed_once', 'open_features', '
            'calibrate_on', 'matches', 'match_table']
 
 # %% ../../nbs/898_recipes.crops.ipynb #fc2b2aca
-import hashlib, json, shutil, time
+import hashlib, json, re, shutil, time
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -25,15 +25,17 @@ SAVE_EVERY = 10. # Seconds of work that an interruption may cost
 PLAN = 'plan.json'
 
 
+def _sum(model): return checksum({k: v.detach().cpu() for k, v in model.state_dict().items()})
+
+
 def _plan(model, name, table):
     "What decides the features: weights, images, labels"
     place = lambda p: safe_join(table.root, p, table.follow_links).stat()
     files = [] if table.reader is not None else [place(p) for p in table['path']]
     facts = [(s.st_size, s.st_mtime_ns) for s in files]
     rows = [*zip(table['path'], table['pid'].tolist(), table['cam'].tolist()), *facts]
-    state = {k: v.detach().cpu() for k, v in model.state_dict().items()}
     images = hashlib.sha256(repr(rows).encode()).hexdigest()[:16]
-    return dict(model=name, weights=checksum(state), images=images, n=len(table))
+    return dict(model=name, weights=_sum(model), images=images, n=len(table))
 
 
 def _claim(parts, plan, fresh):
@@ -93,7 +95,7 @@ def embed_crops(table:ReidTable, # Crops, see `reid_lab.data.crops.crops_table`
     if device is not None: net = net.to(pick_device(device))
     _fill(parts, net, table, batch_size, quiet, dict(skip_bad=skip_bad, cameras=cameras))
     e = _joined(parts)
-    e.meta |= _noted(model, table)
+    e.meta |= _noted(model, table, plan['weights'])
     e.save(out)
     shutil.rmtree(parts)
     return e
@@ -105,22 +107,22 @@ def embed_once(source, # Folder of crops, or manifest
     ) -> Embeddings: # With what `embed_crops` notes
     "Features of a small folder, without a file"
     table = crops_table(source)
-    e = embed_images(ready_model(model)[1], table, cameras=False, **kw)
-    e.meta |= _noted(model, table)
+    net = ready_model(model)[1]
+    e = embed_images(net, table, cameras=False, **kw)
+    e.meta |= _noted(model, table, _sum(net))
     return e
 
 
-def _noted(model, table):
+def _noted(model, table, weights):
     "What questions to the features need"
     path = Path(model).expanduser()
-    return dict(weights=str(path.resolve()) if path.is_dir() else str(model), data=table.name,
+    return dict(checksum=weights, weights=str(path.resolve()) if path.is_dir() else str(model), data=table.name,
                 root=str(table.root.resolve()) if table.root else '')
 
 # %% ../../nbs/898_recipes.crops.ipynb #02712f86
 def _fill(parts, net, table, batch_size, quiet, how):
     "Write the parts that are missing; `N-M` holds rows N to M - 1"
-    spans = sorted(tuple(map(int, p.name.split('-'))) for p in parts.iterdir() if p.is_dir())
-    at = max((hi for _, hi in spans), default=0)
+    at = max((hi for _, hi in _spans(parts)), default=0)
     told = progress((), 'images', total=len(table), quiet=quiet).start(at)
     while at < len(table):
         begun, lo, some, bad = time.monotonic(), at, [], []
@@ -133,6 +135,12 @@ def _fill(parts, net, table, batch_size, quiet, how):
     told.update(at, end=True)
 
 
+def _spans(parts):
+    "(first row, row after the last) of the parts that are whole, in order"
+    names = (re.fullmatch(r'(\d+)-(\d+)', p.name) for p in parts.iterdir())
+    return sorted((int(m[1]), int(m[2])) for m in names if m)
+
+
 def _save_part(folder, some, bad):
     "One part, whole or not at all"
     with atomic_path(folder) as tmp:
@@ -143,7 +151,7 @@ def _save_part(folder, some, bad):
 
 def _joined(parts):
     "All parts in the order of the rows"
-    folders = sorted((p for p in parts.iterdir() if p.is_dir()), key=lambda p: int(p.name.split('-')[0]))
+    folders = [parts/f'{lo}-{hi}' for lo, hi in _spans(parts)]
     bad = sum((json.loads((p/'bad.json').read_text('utf-8')) for p in folders), [])
     some = [Embeddings.load(p/'features') for p in folders if (p/'features').exists()]
     if not some: raise ValueError(f"none of the {len(bad)} images can be read; the first: {bad[0]}")
@@ -166,10 +174,10 @@ def model_of(e:Embeddings, # Features
     if not name:
         raise ValueError("model=None, and the features do not say what embedded them; give its name or its folder")
     net = ready_model(name, reads)[1] if isinstance(name, (str, Path)) else name
-    kind = e.meta.get('model', '')
-    if kind and type(net).__name__ != kind:
-        raise ValueError(f"model={str(name)!r} is a {type(net).__name__}, the features are of a {kind}; questions and "
-                         "gallery need one model")
+    kind, known = e.meta.get('model', ''), e.meta.get('checksum', '')
+    if kind and type(net).__name__ != kind or known and _sum(net) != known:
+        raise ValueError(f"model={str(name)!r} is a {type(net).__name__} of other weights than the features, which are "
+                         f"of {e.meta.get('weights') or kind}; questions and gallery need one model")
     return net
 
 # %% ../../nbs/898_recipes.crops.ipynb #05c45327
@@ -208,7 +216,7 @@ def matches(a, # Features that ask: Embeddings or file
     ) -> Answer:
     "The best images of one set for each image of another"
     a, b = open_features(a), open_features(b)
-    if a.meta.get('weights') != b.meta.get('weights'):
+    if any(a.meta.get(k) != b.meta.get(k) for k in ('model', 'checksum')):
         raise ValueError(f"a is of {a.meta.get('weights')}, b of {b.meta.get('weights')}; embed both with one model")
     return find(a, b, k, open_threshold(threshold))
 

@@ -7,6 +7,7 @@ __all__ = ['ready_names', 'from_package', 'trained_folders', 'from_folder', 'rea
 
 # %% ../../nbs/896_recipes.ready.ipynb #4c748bb8
 from pathlib import Path
+import torch
 from ..core import check_choice
 from ..data.text import FILE, load_tokenizer
 from ..models.shipped import WORLD, card_for, shipped, shipped_tokenizer
@@ -23,10 +24,12 @@ def ready_names(reads:str='', # `captions`, or all
 
 def from_package(name:str, # One of `ready_names()`
     ): # Module in evaluation mode
-    "A model with the weights that come with the package"
+    "A model with the weights that come with the package; what they leave out, a classifier, is the same in each call"
     card = card_for(name)
     known = dict(n_ids=lambda: 1, tokenizer=lambda: shipped_tokenizer(card))
-    return create_model(name, weights=WORLD, **{k: known[k]() for k in MODELS[name].needs}).eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return create_model(name, weights=WORLD, **{k: known[k]() for k in MODELS[name].needs}).eval()
 
 # %% ../../nbs/896_recipes.ready.ipynb #d85bc042
 def trained_folders(folder, # A run folder, or anything in it

@@ -105,9 +105,10 @@ def content(self:SearchPage, query):
     out, text = self.found(query), self.question.strip()
     for it in out.get('items', []): it['thumb'] = self.scene.g_thumb(it['row'])
     if text or query is None: return out | dict(asked=text)
-    said = self.scene.q.caption
+    s, said = self.scene, self.scene.q.caption
     if said is not None: return out | dict(asked=said[query])
-    return out | dict(asked=f'query {query}', crop=self.scene.q_thumb(query), who=self.who('q', query))
+    who = self.who('q', query) if s.q.pid[query] != -1 else s.q_thumb.name(query) or 'id unknown'
+    return out | dict(asked=f'query {query}', crop=s.q_thumb(query), who=who)
 
 # %% ../../nbs/922_widgets.search.ipynb #c8359cc5
 @patch

@@ -30,7 +30,7 @@ function render({ model, el }) {
   };
 
   const one = (item, chosen) => {
-    const who = [item.pid < 0 ? "id ?" : `id ${item.pid}`, item.cam === null ? null : `cam ${item.cam}`].filter((x) => x !== null);
+    const who = [item.pid < 0 ? item.name || "id ?" : `id ${item.pid}`, item.cam === null ? null : `cam ${item.cam}`].filter((x) => x !== null);
     const state = item.accepted === null ? "" : item.accepted ? ", above the threshold" : ", below the threshold";
     const alt = `rank ${item.rank}, score ${item.score.toFixed(3)}${state}, ${who.join(", ")}`;
     return h("li", { class: `rl-item ${item.accepted === false ? "rl-below" : ""}`, role: "option", tabindex: "0", "aria-label": alt, "data-row": item.row,
@@ -63,7 +63,7 @@ function render({ model, el }) {
       : h("ol", { role: "listbox", "aria-label": "images found, best first", "aria-multiselectable": "true" }, (now.items ?? []).map((item) => one(item, chosen.gallery)))));
     fill(foot, h("span", {}, "Enter asks · ↑ ↓ query · click selects"),
       (now.items ?? []).length ? button("select the images that were found in all views", "select all", () => select(model, { gallery: now.items.map((i) => i.row) })) : null);
-    root.style.setProperty("--rl-k", ui.k);
+    root.style.setProperty("--rl-k", Math.max(6, ui.k));
     root.onkeydown = (event) => {
       const inField = event.target === field, item = event.target.closest?.(".rl-item");
       const acts = { Enter: () => (inField ? ask() : item && choose(Number(item.dataset.row), event.ctrlKey || event.shiftKey)) };

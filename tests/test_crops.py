@@ -1,0 +1,302 @@
+"Own crops: labels are known or said to be unknown, embedding survives interruptions, answers are those of the features"
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+from reid_lab.analysis.search import Threshold
+from reid_lab.cli import main
+from reid_lab.core import stream
+from reid_lab.data.crops import crops_table, folder_pattern, manifest_table
+from reid_lab.data.table import ReidTable, TableError
+from reid_lab.embeddings import Embeddings, embed_images, embed_texts
+from reid_lab.recipes import crops as C
+from reid_lab.recipes.ready import ready_model
+
+
+def write(root, names, size=(40, 20)):
+    for k, name in enumerate(names):
+        (root/name).parent.mkdir(parents=True, exist_ok=True)
+        block = stream(0, "crop", k).integers(0, 256, (5, 4, 3), "u1")
+        Image.fromarray(block).resize(size[::-1], Image.Resampling.NEAREST).save(root/name)
+    return root
+
+
+@pytest.fixture
+def folder(tmp_path): return write(tmp_path/"crops", [f"{i:03d}.png" for i in range(24)])
+
+
+# ---- tables
+
+def test_labels_come_from_subfolders_or_are_unknown(tmp_path):
+    root = write(tmp_path, ["gate/ann/12.png", "gate/bob/12.png", "hall/ann/0001_c3.png"])
+    plain = crops_table(root)
+    assert plain["pid"].tolist() == plain["cam"].tolist() == [-1]*3 and "unknown cameras" in repr(plain)
+    t = crops_table(root, "camera/identity")
+    assert t["cam"].tolist() == [0, 0, 1] and t["pid"].tolist() == [0, 1, 0]
+    assert t.frame.cam_name.tolist() == ["gate", "gate", "hall"] and t.frame.pid_name.tolist() == ["ann", "bob", "ann"]
+    assert crops_table(root, "any/identity")["cam"].tolist() == [-1]*3
+    assert crops_table(root, pattern=r"[^/]+/[^/]+/(?P<pid>\d+)")["pid"].tolist() == [12, 12, 1]
+
+
+def test_images_that_lie_elsewhere_are_named(tmp_path):
+    root = write(tmp_path, ["gate/1.png", "2.png"])
+    with pytest.raises(ValueError, match=r"folders='camera': 1 images .*\['2.png'\]"): crops_table(root, "camera")
+    with pytest.raises(ValueError, match="Did you mean 'identity'"): folder_pattern("camera/identiti")
+    with pytest.raises(ValueError, match="names camera twice"): folder_pattern("camera/camera")
+    with pytest.raises(ValueError, match="both say what names mean"): crops_table(root, "camera", r"(?P<pid>\d)")
+    with pytest.raises(FileNotFoundError, match="does not exist; give a folder"): crops_table(root/"none")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_manifest_gives_what_it_has(tmp_path, kind):
+    root = write(tmp_path/"images", ["a.png", "b/c.png"])
+    f = pd.DataFrame(dict(file=["a.png", "b/c.png"], person=["x", "7"], camera=["3", "1"], caption=["A man.", ""],
+                          age=[1, 2]))
+    if kind == "csv": f.to_csv(tmp_path/"m.csv", index=False)
+    else:
+        pytest.importorskip("pyarrow")
+        f.to_parquet(tmp_path/"m.parquet")
+    t = manifest_table(tmp_path/f"m.{kind}", root, dict(path="file", pid="person", cam="camera"))
+    assert t["pid"].tolist() == [1, 0] and t["cam"].tolist() == [3, 1] and "age" in t.frame
+    assert t["captions"].tolist() == [["A man."], []]
+    with pytest.raises(ValueError, match="has no column path"): manifest_table(tmp_path/f"m.{kind}", root)
+    with pytest.raises(ValueError, match=r"columns\['pid'\]='who' is not known"):
+        manifest_table(tmp_path/f"m.{kind}", root, dict(path="file", pid="who"))
+
+
+def test_a_saved_table_is_a_manifest(tmp_path):
+    root = write(tmp_path, ["a.png", "b.png"])
+    t = ReidTable(pd.DataFrame(dict(path=["a.png", "b.png"], pid=[4, 5], cam=[1, 2], captions=[["x", "y"], []])), root)
+    t.save(tmp_path/"t.csv")
+    assert manifest_table(tmp_path/"t.csv").frame.drop(columns="attrs").equals(t.frame.drop(columns="attrs"))
+
+
+@pytest.mark.parametrize("text, message", [
+    ("path\n../out.png\n", "path leaves the root"), ("path\nnone.png\n", "does not exist"), ("", "is empty"),
+    ("<!doctype html><html>", "HTML page"), ("path,path\n", "empty|no column")])
+def test_broken_manifests(tmp_path, text, message):
+    write(tmp_path, ["out.png", "in/a.png"])
+    (tmp_path/"in"/"m.csv").write_text(text)
+    with pytest.raises((ValueError, TableError), match=message): manifest_table(tmp_path/"in"/"m.csv")
+
+
+def test_some_cameras_unknown_is_an_error(tmp_path):
+    root = write(tmp_path, ["a.png", "b.png"])
+    (root/"m.csv").write_text("path,cam\na.png,2\nb.png,-1\n")
+    with pytest.raises(ValueError, match="cam -1.*, while other rows have one"): manifest_table(root/"m.csv")
+
+
+# ---- features
+
+def test_unknown_cameras_do_not_reach_features_or_models(folder):
+    class Sided(torch.nn.Module):
+        size, told = (8, 4), []
+        def encode_image(self, img, cam=None): self.told.append(cam); return img.mean((2, 3))
+    e = embed_images(Sided(), crops_table(folder), quiet=True)
+    assert e.cam is None and Sided.told == [None]
+
+
+def test_sentences_embed_without_a_table():
+    net = ready_model("clip_tiny")[1]
+    e = embed_texts(net, ["a man in red", "a woman"], quiet=True)
+    assert e.pid.tolist() == [-1, -1] and e.caption == ["a man in red", "a woman"]
+    f = pd.DataFrame(dict(caption=e.caption, pid=[3, 4]))
+    assert torch.equal(embed_texts(net, f, quiet=True).emb, e.emb)
+    said = pd.DataFrame(dict(path=["a", "b"], pid=-1, captions=[["a man in red"], ["a woman"]]))
+    captions = ReidTable(said, None, lambda p: [])
+    assert torch.equal(embed_texts(net, captions, quiet=True).emb, e.emb)
+
+
+def test_features_are_those_of_embed_images(folder, tmp_path):
+    table = crops_table(folder)
+    e = C.embed_crops(table, "clip_tiny", tmp_path/"f", batch_size=7, quiet=True)
+    want = embed_images(ready_model("clip_tiny")[1], table, quiet=True)
+    assert torch.allclose(e.emb, want.emb, atol=1e-6) and e.path == want.path
+    assert e.meta["weights"] == "clip_tiny" and e.meta["root"] == str(folder.resolve())
+    assert torch.equal(Embeddings.load(tmp_path/"f").emb, e.emb) and not list(tmp_path.glob("*.parts"))
+    with pytest.raises(FileExistsError, match="fresh=True"): C.embed_crops(table, "clip_tiny", tmp_path/"f")
+
+
+def test_what_is_done_is_not_done_again(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(C, "SAVE_EVERY", 0)
+    good = (folder/"010.png").read_bytes(); when = os.stat(folder/"010.png").st_mtime_ns
+    (folder/"010.png").write_bytes(good[:60].ljust(len(good), b"x")); os.utime(folder/"010.png", ns=(when, when))
+    table = ReidTable(pd.DataFrame(dict(path=sorted(os.listdir(folder)), pid=-1)), folder)
+    with pytest.raises(ValueError, match="010.png"): C.embed_crops(table, "clip_tiny", tmp_path/"f", batch_size=4)
+    assert not (tmp_path/"f").exists()
+    (folder/"010.png").write_bytes(good); os.utime(folder/"010.png", ns=(when, when))
+    seen, real = [], C.embed_images
+    monkeypatch.setattr(C, "embed_images", lambda m, t, *a, **kw: seen.extend(t["path"]) or real(m, t, *a, **kw))
+    e = C.embed_crops(table, "clip_tiny", tmp_path/"f", batch_size=4)
+    assert seen == [f"{i:03d}.png" for i in range(8, 24)] and len(e) == 24
+    assert torch.allclose(e.emb, real(ready_model("clip_tiny")[1], table, quiet=True).emb, atol=1e-6)
+
+
+def test_models_of_the_package_are_the_same_each_time():
+    for name in ("bot_tiny", "clip_tiny"):
+        (_, a), (_, b) = ready_model(name), ready_model(name)
+        assert all(torch.equal(x, b.state_dict()[k]) for k, x in a.state_dict().items())
+
+
+@pytest.mark.parametrize("change, what", [("model", "model"), ("image", "images"), ("label", "images")])
+def test_parts_of_another_run_are_refused(folder, tmp_path, monkeypatch, change, what):
+    monkeypatch.setattr(C, "SAVE_EVERY", 0)
+    real, calls = C.embed_images, []
+    def stop(*a, **kw):
+        if calls: raise KeyboardInterrupt
+        calls.append(1); return real(*a, **kw)
+    monkeypatch.setattr(C, "embed_images", stop)
+    with pytest.raises(KeyboardInterrupt): C.embed_crops(crops_table(folder), "clip_tiny", tmp_path/"f", batch_size=4)
+    monkeypatch.setattr(C, "embed_images", real)
+    if change == "image": Image.new("RGB", (20, 40)).save(folder/"003.png")
+    kw = dict(pattern=r"(?P<pid>\d)") if change == "label" else {}
+    name = "bot_tiny" if change == "model" else "clip_tiny"
+    with pytest.raises(FileExistsError, match=f"other .*{what}.*fresh=True"):
+        C.embed_crops(crops_table(folder, **kw), name, tmp_path/"f")
+    assert len(C.embed_crops(crops_table(folder, **kw), name, tmp_path/"f", fresh=True)) == 24
+
+
+def test_bad_images_are_left_out_on_request(folder, tmp_path):
+    for n in ("000.png", "013.png"): (folder/n).write_bytes(b"no image")
+    table = ReidTable(pd.DataFrame(dict(path=sorted(os.listdir(folder)), pid=-1)), folder)
+    e = C.embed_crops(table, "clip_tiny", tmp_path/"f", batch_size=5, skip_bad=True)
+    assert len(e) == 22 and "000.png" not in e.path
+    assert len(e.meta["left_out"]) == 2 and "013.png" in e.meta["left_out"][1]
+    for p in folder.iterdir(): p.write_bytes(b"no image")
+    with pytest.raises(ValueError, match="none of the 24 images can be read"):
+        C.embed_crops(table, "clip_tiny", tmp_path/"g", skip_bad=True)
+
+
+def test_a_kill_loses_one_part_at_most(tmp_path):
+    root = write(tmp_path/"crops", [f"{i:04d}.png" for i in range(600)])
+    code = ("import sys, reid_lab.recipes.crops as C; C.SAVE_EVERY = 0\nfrom reid_lab.data.crops import crops_table\n"
+            "C.embed_crops(crops_table(sys.argv[1]), 'clip_tiny', sys.argv[2], batch_size=4)")
+    run = subprocess.Popen([sys.executable, "-c", code, str(root), str(tmp_path/"f")], stdout=subprocess.DEVNULL)
+    parts, end = tmp_path/"f.parts", time.monotonic() + 60
+    while len(list(parts.glob("[0-9]*-*"))) < 5 and run.poll() is None and time.monotonic() < end: time.sleep(.01)
+    run.send_signal(signal.SIGKILL); run.wait()
+    done = len(list(parts.glob("[0-9]*-*")))
+    assert done >= 5 and not (tmp_path/"f").exists()
+    e = C.embed_crops(crops_table(root), "clip_tiny", tmp_path/"f", quiet=True)
+    want = embed_images(ready_model("clip_tiny")[1], crops_table(root), quiet=True)
+    assert e.path == want.path and torch.allclose(e.emb, want.emb, atol=1e-6)
+
+
+# ---- answers
+
+def test_matches_are_those_of_a_loop():
+    rng = np.random.default_rng(0)
+    a, b = (Embeddings(rng.normal(size=(n, 5)), [-1]*n) for n in (9, 7))
+    pairs = C.match_table(C.matches(a, b, 2))
+    unit = lambda e: e.emb.numpy()/np.linalg.norm(e.emb.numpy(), axis=1, keepdims=True)
+    s = unit(a) @ unit(b).T
+    for r in pairs.itertuples():
+        order = np.argsort(-s[r.a])
+        assert r.b == order[r.rank - 1] and r.score == pytest.approx(s[r.a, r.b])
+        assert r.mutual == (r.rank == 1 and s[:, r.b].argmax() == r.a)
+    assert len(pairs) == 18 and pairs.mutual.any() and not pairs.mutual.all()
+    b.meta["checksum"] = "another"
+    with pytest.raises(ValueError, match="embed both with one model"): C.matches(a, b)
+
+
+def test_questions_need_the_model_of_the_gallery(folder, tmp_path):
+    e = C.embed_crops(crops_table(folder), "bot_tiny", tmp_path/"f", quiet=True)
+    with pytest.raises(ValueError, match="is not known|reads no captions"): C.search(e, "a man")
+    found = C.search(tmp_path/"f", folder/"005.png", k=2)
+    assert found.table().path[0] == "005.png" and found.table().score[0] == pytest.approx(1, abs=1e-5)
+    with pytest.raises(ValueError, match="do not say what embedded them"):
+        C.search(Embeddings(e.emb, e.pid), folder/"005.png")
+    with pytest.raises(ValueError, match="need one model"): C.search(e, folder/"005.png", model="agw_tiny")
+
+
+# ---- the command line
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory):
+    root = tmp_path_factory.mktemp("own")
+    write(root/"crops", ["gate/a.png", "gate/<b onclick=alert(1)>.png", "hall/c.png", "hall/d.png"])
+    args = ["embed", str(root/"crops"), "--model", "clip_tiny", "--out", str(root/"f")]
+    assert main([*args, "--folders", "camera"]) == 0
+    return root
+
+
+def test_search_prints_and_writes(features, capsys):
+    sentence, page = "a man <img src=x onerror=alert(1)>", features/"page.html"
+    assert main(["search", str(features/"f"), sentence, "--json", "--html", str(page)]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said[0]["question"] == sentence and len(said[0]["results"]) == 4 and said[0]["present"] is None
+    text = page.read_text("utf-8")
+    assert "<img src=x" not in text and "<b onclick" not in text and "https:" not in text and "http:" not in text
+    assert main(["search", str(features/"f"), sentence, "--html", str(page)]) == 2
+    assert "--fresh" in capsys.readouterr().err
+
+
+def test_not_present_below_a_threshold(features, capsys):
+    Threshold(.9999, .1, .1, 10, 10, gallery=4).save(features/"t.json")
+    crop = str(features/"crops/hall/c.png")
+    assert main(["search", str(features/"f"), "--image", crop, "--threshold", str(features/"t.json"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)[0]
+    assert said["present"] is True and [r["accepted"] for r in said["results"]] == [True, False, False, False]
+    assert main(["search", str(features/"f"), "a man", "--threshold", str(features/"t.json")]) == 0
+    assert "not present" in capsys.readouterr().out
+
+
+def test_match_of_two_folders(features, capsys):
+    args = ["match", str(features/"crops/gate"), str(features/"crops/gate"), "--model", "clip_tiny"]
+    assert main([*args, "--out", str(features/"pairs.csv"), "--html", str(features/"m.html")]) == 0
+    assert "2 are each other's best" in capsys.readouterr().out
+    assert pd.read_csv(features/"pairs.csv").mutual.all()
+    assert main(args[:3]) == 2 and "--model says what embeds it" in capsys.readouterr().err
+
+
+def test_calibrate(tmp_path, capsys):
+    rng = np.random.default_rng(0); pid = np.arange(60) % 30
+    centre = rng.normal(size=(30, 8))
+    for n in "qg": Embeddings(centre[pid] + .3*rng.normal(size=(60, 8)), pid).save(tmp_path/f"{n}.npz")
+    args = ["calibrate", str(tmp_path/"q.npz"), str(tmp_path/"g.npz"), "--rate", ".1", "--out", str(tmp_path/"t.json")]
+    assert main(args) == 0 and Threshold.load(tmp_path/"t.json").reached <= .1
+    assert main(args) == 2 and "--fresh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("args, message", [
+    (["search", "F"], "nothing is asked"), (["search", "F", "x", "--image", "y.png"], "not both"),
+    (["search", "none", "x"], "does not exist"), (["search", "F", "--image", "none.png"], "none.png"),
+    (["embed", "none", "--model", "clip_tiny", "--out", "O"], "does not exist"),
+    (["embed", "F/..", "--model", "clip", "--out", "O"], "Did you mean"),
+    (["embed", "F/../crops", "--model", "clip_tiny", "--out", "F"], "--fresh"),
+    (["embed", "F/../crops", "--model", "clip_tiny", "--out", "O", "--folders", "cam"], "--folders cam"),
+    (["embed", "F/../crops", "--model", "clip_tiny", "--out", "O", "--batch-size", "0"], "--batch-size 0")])
+def test_wrong_calls_say_what_to_do(features, tmp_path, capsys, args, message):
+    out = tmp_path/"o"
+    args = [str(features/a.replace("F", "f", 1)) if a[0] == "F" else str(out) if a == "O" else a for a in args]
+    assert main(args) == 2
+    err = capsys.readouterr().err
+    assert message in err and "Traceback" not in err and not out.exists() and not list(tmp_path.glob("*.parts"))
+
+
+# ---- names of the package
+
+def test_names_of_the_package():
+    import reid_lab as rl
+    for name in rl.__all__:
+        value = getattr(rl, name)
+        assert callable(value) and value.__doc__ and name in dir(rl), name
+    assert set(re.findall(r"rl\.(\w+)[, ]", rl.__doc__)) == set(rl.__all__)
+    with pytest.raises(AttributeError, match="'retrieval_metrics'"): rl.metric
+
+
+def test_names_are_loaded_when_they_are_used():
+    code = ("import sys, reid_lab as rl\nassert 'torch' not in sys.modules\nrl.ReidTable\n"
+            "assert 'reid_lab.data.table' in sys.modules and 'reid_lab.tta' not in sys.modules; print(rl.run.__name__)")
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out == "run_notebook\n"
