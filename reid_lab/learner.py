@@ -8,7 +8,7 @@ __all__ = ['param_groups', 'NotFiniteLoss', 'guard', 'Callback', 'Plain', 'accel
            'eval_weights', 'Validate', 'refresh_batchnorm', 'Average']
 
 # %% ../nbs/500_learner.ipynb #41fd2ca3
-import hashlib, json, math, pickle, random, time, warnings, zlib
+import functools, hashlib, json, math, pickle, random, time, warnings, zlib
 from contextlib import contextmanager
 from pathlib import Path
 import numpy as np
@@ -210,9 +210,8 @@ def fingerprint(model, # Module
 def checksum(state, # Name -> tensor on the CPU, from `state_dict`
     ) -> str: # Decimal number
     "CRC-32 of all tensors of a state, in the order of their names"
-    crc = 0
-    for k in sorted(state): crc = zlib.crc32(state[k].contiguous().reshape(-1).view(torch.uint8).numpy(), crc)
-    return str(crc)
+    raw = lambda k: state[k].contiguous().reshape(-1).view(torch.uint8).numpy()
+    return str(functools.reduce(lambda crc, k: zlib.crc32(raw(k), crc), sorted(state), 0))
 
 
 def save_weights(model, # Module

@@ -1,6 +1,7 @@
 "What a user without a checkout gets: `pip install .` gives a working library and command, and importing it is cheap"
 import ast
 import configparser
+import json
 import os
 import re
 import shutil
@@ -254,3 +255,43 @@ def test_papermill_reads_the_parameters(caplog):
         found = papermill_translators.find_translator("python3", "python").inspect(cell)
         assert len(found) == len(cell.source.strip().splitlines()), path.name
     assert [r.message for r in caplog.records if "Unable to parse" in r.message] == []
+
+
+@pytest.mark.slow
+def test_a_newcomer_with_a_folder_of_crops(wheel, tmp_path):
+    "The wheel without the dev extra: unlabelled JPEG files of several sizes are embedded, searched, matched and audited"
+    import time
+    import numpy as np
+    from PIL import Image
+    from reid_lab.world.world import World
+    wheel.extractall(tmp_path/"site")
+    dev = {"nbdev", "execnb", "ghapi", "pytest", "hypothesis", "playwright", "pyflakes", "pre_commit", "jscatter",
+           "pytorch_metric_learning"}
+    hide = f"import sys\nfor name in {sorted(dev)!r}: sys.modules[name] = None\n"
+    (tmp_path/"site"/"sitecustomize.py").write_text(hide)
+    table, rng = World("smoke", task="text", seed=7).table().gallery("test"), np.random.default_rng(0)
+    for i in range(0, len(table), 3):
+        h, w = (int(s*rng.uniform(.7, 3)) for s in table.image(i).shape[:2])
+        path = tmp_path/"crops"/f"hall {table['cam'][i] % 2}"/f"{i:04d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(table.image(i)).resize((w, h)).save(path, quality=int(rng.integers(60, 95)))
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "REID_LAB_CACHE")}
+    env |= dict(PYTHONPATH=str(tmp_path/"site"), HOME=str(tmp_path/"home"), HF_HUB_OFFLINE="1")
+    def call(*args):
+        run = subprocess.run([sys.executable, "-m", "reid_lab", *args], cwd=tmp_path, env=env, capture_output=True,
+                             text=True)
+        assert run.returncode == 0 and "Traceback" not in run.stderr, run.stderr[-2000:]
+        return run.stdout
+    begun = time.perf_counter()
+    told = call("embed", "crops", "--model", "clip_tiny", "--out", "f", "--folders", "camera")
+    assert f"{len(range(0, len(table), 3))} images" in told and "identities unknown, 2 cameras" in told
+    found = json.loads(call("search", "f", "a man with a red shirt", "--html", "page.html", "--json"))
+    assert len(found[0]["results"]) == 10 and (tmp_path/"page.html").stat().st_size < 1e6
+    crop = sorted((tmp_path/"crops"/"hall 0").iterdir())[0]
+    itself = json.loads(call("search", "f", "--image", str(crop), "--json"))[0]["results"][0]
+    assert itself["path"] == f"hall 0/{crop.name}" and itself["score"] > .999
+    assert "each other's best" in call("match", "crops/hall 0", "crops/hall 1", "--model", "clip_tiny")
+    assert "between cameras" in call("bias", "f")
+    seconds = time.perf_counter() - begun
+    print(f"\na newcomer's five commands took {seconds:.0f} s")
+    assert not [p for p in (tmp_path/"home").rglob("*") if "reid_lab" in p.name] # nothing is rendered or downloaded

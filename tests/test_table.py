@@ -290,8 +290,12 @@ def test_from_folder_numbers_names_and_reports_misfits(tmp_path):
     assert t["pid"].tolist() == [0, 0, 1] and t["cam"].tolist() == [1, 3, 2]
     Image.fromarray(pixels(1)).save(tmp_path / "odd.png")
     with pytest.raises(ValueError, match=r"not 1 \(such as \['odd.png'\]\)"):
+        ReidTable.from_folder(tmp_path, r"(?P<pid>[a-z]+)-", cam=-1)
+    assert len(ReidTable.from_folder(tmp_path, r"(?P<pid>[a-z]+)-", skip=True, cam=-1)) == 3
+    with pytest.raises(ValueError, match="no group .cam.; add .*cam=-1 if cameras are unknown"):
         ReidTable.from_folder(tmp_path, r"(?P<pid>[a-z]+)-")
-    assert len(ReidTable.from_folder(tmp_path, r"(?P<pid>[a-z]+)-", skip=True)) == 3
+    with pytest.raises(ValueError, match="has a group .cam."):
+        ReidTable.from_folder(tmp_path, r"(?P<pid>[a-z]+)-(?P<cam>\d)", cam=0)
     with pytest.raises(ValueError, match="is no folder"): ReidTable.from_folder(tmp_path / "none")
     with pytest.raises(ValueError, match="group in pattern='person'"):
         ReidTable.from_folder(tmp_path, r"(?P<person>\w+)")
