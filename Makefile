@@ -30,13 +30,14 @@ export TOKENIZERS_PARALLELISM = false
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install camel test check lab readme notebooks export hooks clean
+.PHONY: help install camel test check docs lab readme notebooks export hooks clean
 help:
 	@echo "make camel [PRESET=smoke|quick|full] [ARGS='-p seed=1']   run the main job"
 	@echo "make test        lint, every notebook, every test"
 	@echo "make lab         JupyterLab on this folder"
 	@echo "make check       the lint alone"
 	@echo "make export      notebooks -> package;  make notebooks  run them and store outputs;  make readme"
+	@echo "make docs        the documentation as pages in _docs/site, with their links checked"
 	@echo "make install     set up $(VENV) and do nothing else;  PYTHON=python3.12 names the interpreter, TORCH=cpu the small torch"
 	@echo "make hooks       checks before each commit, in this clone (see CONTRIBUTING.md)"
 	@echo "make clean       remove what can be made again (keeps $(VENV), results, runs)"
@@ -73,6 +74,9 @@ test: install
 	$(RUN) tools/check_nbs.py --quiet
 	$(RUN) "$(BIN)/nbdev_test" --n_workers $(WORKERS) --timing --skip_folder_re '^[_.]|^experiments$$|^tutorials$$'
 	$(RUN) -m pytest -q tests
+
+docs: install
+	$(RUN) tools/docs/build.py
 
 lab: install
 	$(RUN) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/nbs/index.ipynb $(LABFLAGS)

@@ -259,7 +259,7 @@ def test_papermill_reads_the_parameters(caplog):
 
 @pytest.mark.slow
 def test_a_newcomer_with_a_folder_of_crops(wheel, tmp_path):
-    "The wheel without the dev extra: unlabelled JPEG files of several sizes are embedded, searched, matched and audited"
+    "The wheel without the dev extra: unlabelled JPEG files are embedded, searched, matched and audited"
     import time
     import numpy as np
     from PIL import Image

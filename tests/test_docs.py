@@ -1,0 +1,134 @@
+"The documentation site: what pages show, links that hold, and search from a disk"
+import ast
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.skipif(not (ROOT/"tools"/"docs").is_dir(), reason="needs the source tree")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def build():
+    sys.path.insert(0, str(ROOT/"tools"))
+    spec = importlib.util.spec_from_file_location("docs_build", ROOT/"tools"/"docs"/"build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def site(build, tmp_path_factory):
+    pytest.importorskip("sphinx", reason="Sphinx is not installed: pip install -e '.[docs]'")
+    pytest.importorskip("furo")
+    out = tmp_path_factory.mktemp("docs")/"site"
+    assert build.main(["--out", str(out), "--only", "2[0-3]*"]) == 0
+    return out/"site"
+
+
+def test_links_lead_to_pages_or_become_names(build):
+    pages, figures = {"100_a.ipynb", "docs/01_b.ipynb"}, set()
+    text = ("[a](../100_a.ipynb#Some-part) [c](../200_c.ipynb) [t](../../tests/test_docs.py) [up](#Here) "
+            "[web](https://x.org) ![](../../figures/flow.svg) <img src=\"../../figures/flow.svg\" width=9>")
+    new = build.relinked(text, Path("docs/01_b.ipynb"), pages, figures)
+    assert new == ("[a](../100_a.ipynb#some-part) c t [up](#here) [web](https://x.org) ![](../figures/flow.svg) "
+                   "<img src=\"../figures/flow.svg\" width=9>")
+    assert [f.name for f in figures] == ["flow.svg"]
+
+
+def test_directives_hidden_cells_and_widget_state_are_left_out(build):
+    code = lambda text, **data: dict(cell_type="code", source=text, metadata={}, outputs=[
+        dict(output_type="display_data", metadata={}, data=data)]*bool(data))
+    view = {"image/png": "x", "application/vnd.jupyter.widget-view+json": {}}
+    nb = dict(metadata={}, cells=[dict(cell_type="markdown", source="# T\n> one line", metadata={}),
+                                  code("#| hide\nsecret"), code("#| default_exp x"),
+                                  code("#| export\n#| eval: false\ndef f(): pass"), code("show()", **view)])
+    made = build.tidy(nb, Path("100_a.ipynb"), set(), set())["cells"]
+    assert [c["source"] for c in made] == ["# T\n\n*one line*", "def f(): pass", "show()"]
+    assert made[2]["outputs"][0]["data"] == {"image/png": "x"}
+
+
+MODULE = '''"About"
+__all__ = ['f', 'C']
+def f(x:int, # Things
+    y=1, # More
+    ) -> int:
+    "Adds"
+    return x
+def g(): pass
+class C:
+    "A class"
+    a:int # first
+    def __init__(self, a): self.a = a
+    def _own(self): pass
+@patch
+def m(self:C, z): # -> int
+    "Method"
+    return z
+'''
+
+
+def test_signatures_keep_the_comments_on_arguments(build):
+    found, lines = dict(build.public(MODULE)), MODULE.split("\n")
+    assert list(found) == ["f", "C", "C.m"]
+    assert build.signature(found["f"], lines) == "def f(x:int, # Things\n    y=1, # More\n    ) -> int:"
+    assert build.signature(found["C"], lines).split("\n") == ["class C:", "", "    a:int # first", "",
+                                                              "    def __init__(self, a): self.a = a"]
+    assert ast.get_docstring(found["C.m"]) == "Method"
+
+
+def test_every_public_name_has_a_signature(build):
+    import reid_lab.metrics as m
+    page = build.api_page(Path(m.__file__))
+    assert not [n for n in m.__all__ if callable(getattr(m, n)) and f"## `{n}`" not in page]
+
+
+def test_broken_links_are_found(build, tmp_path):
+    (tmp_path/"a.html").write_text('<h1 id="top"></h1><a href="b.html#no">x</a><a href="c.html">x</a>'
+                                   '<a href="#top">x</a><script src="https://cdn.x/y.js"></script><a href="https://x.org">x</a>')
+    (tmp_path/"b.html").write_text("<p>")
+    found, away = build.broken(tmp_path)
+    assert found == ["a.html: no anchor b.html#no", "a.html: no file c.html", "a.html loads https://cdn.x/y.js"]
+    assert away == 2
+
+
+def test_foreign_folders_are_not_replaced(build, tmp_path):
+    (tmp_path/"thesis.txt").write_text("x")
+    with pytest.raises(SystemExit, match="holds other things"): build.main(["--out", str(tmp_path)])
+    assert (tmp_path/"thesis.txt").exists()
+
+
+@pytest.mark.slow
+def test_the_site_has_its_parts(site):
+    text = (site/"index.html").read_text("utf-8")
+    for part in ("Guide", "Measured results", "Experiments", "Background", "Signatures"): assert part in text, part
+    metrics = (site/"220_metrics.html").read_text("utf-8")
+    assert "<math" in metrics and "#| export" not in metrics and "MathJax" not in metrics
+    assert (site/"api"/"reid_lab.metrics.html").exists() and (site/"docs"/"02_glossary.html").exists()
+    assert len(json.dumps([p.name for p in site.glob("*.html")])) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine (apt-get install chromium)")
+def test_two_searches_from_a_disk(site):
+    sync = pytest.importorskip("playwright.sync_api")
+    with sync.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page, asked = browser.new_page(), []
+        page.on("request", lambda r: asked.append(r.url) if not r.url.startswith("file:") else None)
+        page.on("console", lambda m: asked.append(m.text) if m.type == "error" else None)
+        for words, wanted in (("mINP", "Metrics"), ("DART3-LITE", "Measured: DART3")):
+            page.goto(f"{(site/'search.html').as_uri()}?q={words}")
+            page.wait_for_selector("ul.search li a", timeout=20_000)
+            page.wait_for_function("document.querySelector('#search-results')?.textContent.includes('finished')")
+            titles = page.locator("ul.search li a").all_text_contents()
+            print(f"\nsearch for {words}: {len(titles)} pages")
+            assert wanted in titles
+        browser.close()
+    assert asked == []

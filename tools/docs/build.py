@@ -1,0 +1,217 @@
+"""The documentation site: all notebooks with their stored outputs, signatures of all modules, changelog; searchable.
+
+    python tools/docs/build.py                      # write _docs/site/index.html, check its links
+    python tools/docs/build.py --out DIR --only 2*  # elsewhere; of the library only notebooks of these names
+
+Nothing is executed and nothing is fetched. Directives (`#| export`) and hidden cells are left out; a link to a file
+that is not part of the site becomes its name. Warnings of Sphinx and broken links are errors.
+"""
+import argparse
+import ast
+import json
+import re
+import shutil
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE.parent))
+from layout import AREAS  # noqa: E402 - a tool of this project
+from readme import source  # noqa: E402
+
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+HIDDEN = re.compile(r"^#\| *(hide|default_exp)", re.M)
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+def relinked(text, page, pages, figures):
+    "Markdown whose links lead to pages of the site; a figure is copied, another file becomes its name"
+    up = "../"*len(page.parts[:-1])
+
+    def place(target):
+        path, _, anchor = target.partition("#")
+        if urlsplit(target).scheme: return target
+        if not path: return target.lower()
+        full = (ROOT/"nbs"/page.parent/path).resolve()
+        if full.is_relative_to(ROOT/"figures") and full.exists():
+            figures.add(full)
+            return f"{up}figures/{full.name}"
+        rel = full.relative_to(ROOT/"nbs").as_posix() if full.is_relative_to(ROOT/"nbs") else full.name
+        return f"{up}{rel}{'#' + anchor.lower() if anchor else ''}" if rel in pages else None
+
+    def link(m):
+        new = place(m[3])
+        return f"{m[1]}[{m[2]}]({new})" if new else m[2]
+    text = re.sub(r'(<img[^>]*\ssrc=")([^"]+)"', lambda m: f'{m[1]}{place(m[2]) or m[2]}"', text)
+    return LINK.sub(link, text)
+
+
+def tidy(nb, page, pages, figures):
+    "A notebook for readers: no directives, no hidden cells, outputs that a page can show"
+    cells = []
+    for c in nb["cells"]:
+        text = source(c)
+        if c["cell_type"] == "markdown":
+            text = re.sub(r"\A(# .*)\n> (.*)", r"\1\n\n*\2*", relinked(text, page, pages, figures))
+            if text.strip(): cells.append(dict(cell_type="markdown", metadata={}, source=text))
+        elif c["cell_type"] == "code" and not HIDDEN.search(text):
+            text = re.sub(r"^#\|.*\n?", "", text, flags=re.M).strip("\n")
+            for o in c["outputs"]:
+                for k in [k for k in o.get("data", {}) if k.startswith("application/")]: del o["data"][k]
+            if text: cells.append(dict(c, source=text, execution_count=None, metadata={}))
+    cells = [dict(c, id=f"cell-{i}") for i, c in enumerate(cells)]
+    kernel = dict(name="python3", display_name="Python", language="python")
+    return dict(cells=cells, nbformat=4, nbformat_minor=5, metadata=dict(kernelspec=kernel))
+
+
+def tree(caption, entries, depth=1):
+    "A part of the navigation"
+    lines = "\n".join(e.removesuffix(".ipynb").removesuffix(".md") for e in entries)
+    return f":::{{toctree}}\n:hidden:\n:maxdepth: {depth}\n:caption: {caption}\n\n{lines}\n:::" if entries else ""
+
+
+# --- signatures -------------------------------------------------------------------------------------------------------
+
+def public(module):
+    "Names of `__all__`, and what is patched onto classes, with their nodes"
+    body = ast.parse(module).body
+    names = next((ast.literal_eval(n.value) for n in body if isinstance(n, ast.Assign)
+                  and getattr(n.targets[0], "id", "") == "__all__"), [])
+    for n in body:
+        if not isinstance(n, (ast.FunctionDef, ast.ClassDef)): continue
+        patched = isinstance(n, ast.FunctionDef) and any("patch" in ast.unparse(d) for d in n.decorator_list)
+        if patched and not n.name.startswith("_"): yield f"{ast.unparse(n.args.args[0].annotation)}.{n.name}", n
+        elif n.name in names: yield n.name, n
+
+
+def signature(n, lines):
+    "The lines of a definition up to its docstring, comments on arguments included; of a class with its constructor"
+    def head(d):
+        end = d.body[0].lineno - 1
+        return lines[d.lineno - 1:end] if end >= d.lineno else [lines[d.lineno - 1]]
+    out = head(n)
+    if isinstance(n, ast.ClassDef):
+        fields = [b for b in n.body if isinstance(b, ast.AnnAssign)]
+        out += ["", *(lines[b.lineno - 1] for b in fields)]*bool(fields)
+        for b in n.body:
+            shown = isinstance(b, ast.FunctionDef) and (b.name == "__init__" or not b.name.startswith("_"))
+            out += ["", *head(b)] if shown else []
+    return "\n".join(out).rstrip()
+
+
+def api_page(path):
+    "Signatures and docstrings of one module as markdown, or None"
+    text = path.read_text("utf-8")
+    lines, name = text.split("\n"), ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    made = re.search(r"File to edit: \S*/([\w.]+)\.ipynb", text)
+    found = list(public(text))
+    if not found: return None
+    out = [f"# {name}", ast.get_docstring(ast.parse(text)) or ""]
+    if made: out.append(f"Explained and shown in use in [{made[1]}](../{made[1]}.ipynb).")
+    for title, n in found:
+        about = ast.get_docstring(n) or ""
+        out += [f"## `{title}`", about, f"```python\n{signature(n, lines)}\n```"]
+    return "\n\n".join(out) + "\n"
+
+
+# --- the site ---------------------------------------------------------------------------------------------------------
+
+def gather(src, only="*"):
+    "Write the sources of the site below `src`"
+    nbs = ROOT/"nbs"
+    library = sorted(p for p in nbs.glob("[0-9]*.ipynb") if p.match(only))
+    parts = {d: sorted((nbs/d).glob("[!_.]*.ipynb")) for d in ("tutorials", "docs", "experiments")}
+    books = [nbs/"index.ipynb", *library, *sum(parts.values(), [])]
+    pages, figures = {p.relative_to(nbs).as_posix() for p in books}, set()
+    written = {p.stem for p in library}
+    modules = {}
+    for p in sorted((ROOT/"reid_lab").rglob("*.py")):
+        page = None if p.name.startswith("_") else api_page(p)
+        made = re.search(r"nbs/([\w.]+)\.ipynb", page or "") or re.search(r"\(\.\./([\w.]+)\.ipynb\)", page or "")
+        if page and made and made[1] in written: modules[".".join(p.relative_to(ROOT).with_suffix("").parts)] = page
+    (src/"api").mkdir(parents=True)
+    for name, text in modules.items(): (src/"api"/f"{name}.md").write_text(text, "utf-8")
+    for p in ("CHANGELOG.md", "CONTRIBUTING.md"):
+        text = relinked((ROOT/p).read_text("utf-8"), Path(p), pages, figures)
+        (src/p.lower()).write_text(text, "utf-8")
+    rel = lambda ps: [p.relative_to(nbs).as_posix() for p in ps]
+    measured = [p for p in parts["tutorials"] if "_measured_" in p.name]
+    trees = [tree("Guide", rel([p for p in parts["tutorials"] if p not in measured])),
+             tree("Measured results", rel(measured)), tree("Experiments", rel(parts["experiments"])),
+             tree("Background", [*rel(parts["docs"]), "changelog", "contributing"]),
+             *(tree(name, rel([p for p in library if p.name[0] == digit])) for digit, (name, *_) in AREAS.items()),
+             tree("Signatures", [f"api/{m}" for m in modules])]
+    for p in books:
+        page = p.relative_to(nbs)
+        nb = tidy(json.loads(p.read_text("utf-8")), page, pages, figures)
+        if page.as_posix() == "index.ipynb":
+            nb["cells"].append(dict(cell_type="markdown", metadata={}, source="\n\n".join(filter(None, trees))))
+        (src/page).parent.mkdir(parents=True, exist_ok=True)
+        (src/page).write_text(json.dumps(nb), "utf-8")
+    (src/"figures").mkdir()
+    for f in figures: shutil.copy(f, src/"figures")
+    (src/"_static").mkdir()
+    shutil.copy(HERE/"site.css", src/"_static")
+    shutil.copy(HERE/"conf.py", src)
+    return len(books) + len(modules) + 2
+
+
+class Page(HTMLParser):
+    "Anchors of a page, what it links to, and what it loads"
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.links, self.loads = set(), [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        a = dict(attrs)
+        if a.get("id"): self.ids.add(a["id"])
+        if tag == "a" and a.get("href"): self.links.append(a["href"])
+        if tag == "link" and a.get("rel") in ("stylesheet", "preload", "icon"): self.loads.append(a["href"])
+        if tag in ("script", "img", "iframe") and a.get("src"): self.loads.append(a["src"])
+
+
+def broken(site):
+    "What is wrong with links of a built site, as texts, and how many links lead out of it"
+    pages = {p: Page(p.read_text("utf-8")) for p in site.rglob("*.html")}
+    out, away = [], 0
+    for p, page in pages.items():
+        name = p.relative_to(site)
+        for target in page.links + page.loads:
+            url = urlsplit(target)
+            if url.scheme in ("http", "https", "mailto"):
+                away += 1
+                if target in page.loads: out.append(f"{name} loads {target}")
+                continue
+            if url.scheme: continue
+            there = (p.parent/unquote(url.path)).resolve() if url.path else p
+            if not there.exists(): out.append(f"{name}: no file {target}")
+            elif url.fragment and there in pages and unquote(url.fragment) not in pages[there].ids:
+                out.append(f"{name}: no anchor {target}")
+    return out, away
+
+
+def main(argv=None):
+    "Build and check; the exit code"
+    a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    a.add_argument("--out", type=Path, default=ROOT/"_docs", help="folder, replaced (default: _docs)")
+    a.add_argument("--only", default="*", help="pattern of library notebooks (default: all)")
+    a = a.parse_args(argv)
+    try: from sphinx.cmd.build import build_main
+    except ImportError: sys.exit("Sphinx is not installed: pip install -e '.[docs]'")
+    if a.out.exists() and {p.name for p in a.out.iterdir()} - {"source", "site", "cache", "jupyter_execute"}:
+        sys.exit(f"--out {a.out} holds other things than a site; give a new folder")
+    shutil.rmtree(a.out, ignore_errors=True)
+    n = gather(a.out/"source", a.only)
+    code = build_main(["-q", "-W", "--keep-going", "-d", str(a.out/"cache"), str(a.out/"source"), str(a.out/"site")])
+    found, away = broken(a.out/"site")
+    for text in found: print(text)
+    print(f"{n} pages in {a.out/'site'/'index.html'}, {len(found)} broken links, {away} links to other sites")
+    return 1 if code or found else 0
+
+
+if __name__ == "__main__": sys.exit(main())
