@@ -47,6 +47,18 @@ def _stoppable():
         for n, old in before.items(): signal.signal(n, old)
 
 
+def _conclude(done, name):
+    "What the rows of a run say, and where our measurements are, if this is a clone"
+    from reid_lab.conclusions import conclusions
+    from reid_lab.core import checkout
+    from reid_lab.terminal import near_path
+    told = conclusions([dict(r['metrics'], **{k: r[k] for k in ('variant', 'dataset', 'split', 'seed')})
+                        for r in done.metrics.get('rows', [])])
+    root, short = checkout(), str(name).removeprefix('run_')
+    pages = sorted((root/'nbs'/'tutorials').glob(f'*_measured_{short}.ipynb')) if root and told else []
+    for text in [''*bool(told), *told, *(f'Measured with more seeds: {near_path(p)}' for p in pages)]: print(text)
+
+
 def _places(done):
     "Where the results of a run are, a line each"
     from reid_lab.results import results_path
@@ -62,13 +74,16 @@ def _places(done):
 FORMATS = ('text', 'markdown', 'latex', 'html')
 
 
-def _show(frame, how='text'):
-    "Print a frame"
+def _show(frame, how='text', printed=False):
+    "Print a frame; `printed`: numbers and texts of a publication, whole"
     from reid_lab.results import to_html, to_latex, to_markdown
     write = dict(zip(FORMATS[1:], (to_markdown, to_latex, to_html)))
     if how != 'text': print(write[how](frame))
     else:
-        print(frame.to_string(index=False, na_rep='', max_colwidth=60, float_format='{:.2f}'.format))
+        from reid_lab.conclusions import as_printed, as_text, notes
+        cells = frame.astype(object).apply(as_printed if printed else lambda c: [as_text(v, c.name) for v in c])
+        print(cells.to_string(index=False, max_colwidth=None if printed else 60))
+        for text in notes(frame.columns): print(text)
         if frame.attrs.get('footnote'): print(frame.attrs['footnote'])
 
 
@@ -90,6 +105,7 @@ def _run(a):
         return 1
     import pandas as pd
     if done.rows: _show(pd.DataFrame(done.rows))
+    _conclude(done, a.name)
     print(_places(done))
     return 0
 
@@ -133,8 +149,10 @@ def _layouts():
 
 
 def _worlds():
-    from reid_lab.world.world import PRESETS, TASKS
-    return {k: f"crops {'x'.join(map(str, p['options'].size))}; tasks {', '.join(TASKS)}" for k, p in PRESETS.items()}
+    from reid_lab.world.world import PRESETS, TASKS, world_counts
+    told = lambda k, t: '{images:,} images, {ids:,} ids, {cameras} cameras'.format(**world_counts(k, t))
+    return {k: f"crops {'x'.join(map(str, p['options'].size))}; " + '; '.join(f'{t} {told(k, t)}' for t in TASKS)
+            for k, p in PRESETS.items()}
 
 
 def _weights_kept():
@@ -209,14 +227,14 @@ def _published(a):
     from reid_lab import published as pub
     if not a.paper: print(listing('papers'))
     elif not a.table:
-        _show(pub.published_tables(a.paper).reset_index(), a.format)
+        _show(pub.published_tables(a.paper).reset_index(), a.format, printed=True)
         figures = pub.published_figures(a.paper).reset_index()
-        if len(figures): print(); _show(figures, a.format)
+        if len(figures): print(); _show(figures, a.format, printed=True)
     else:
         frame = pub.published_table(a.paper, a.table)
         about = frame.attrs
         if a.format == 'text': print(f"Table {about['table']} of {about['paper']}\n{about['caption']}\n")
-        _show(frame.drop(columns=['note', 'source'], errors='ignore'), a.format)
+        _show(frame.drop(columns=['note', 'source'], errors='ignore'), a.format, printed=True)
         for note in about['notes'] if a.format == 'text' else (): print(f'note: {note}')
     return 0
 

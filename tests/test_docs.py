@@ -90,7 +90,8 @@ def test_every_public_name_has_a_signature(build):
 
 def test_broken_links_are_found(build, tmp_path):
     (tmp_path/"a.html").write_text('<h1 id="top"></h1><a href="b.html#no">x</a><a href="c.html">x</a>'
-                                   '<a href="#top">x</a><script src="https://cdn.x/y.js"></script><a href="https://x.org">x</a>')
+                                   '<a href="#top">x</a><script src="https://cdn.x/y.js"></script>'
+                                   '<a href="https://x.org">x</a>')
     (tmp_path/"b.html").write_text("<p>")
     found, away = build.broken(tmp_path)
     assert found == ["a.html: no anchor b.html#no", "a.html: no file c.html", "a.html loads https://cdn.x/y.js"]

@@ -88,6 +88,17 @@ def test_the_library_imports_only_what_it_requires(settings):
     assert not stray
 
 
+def test_every_requirement_is_imported(settings):
+    "What no module uses is no requirement; a kernel for papermill is found by its name, not imported"
+    seen = set()
+    for path in (ROOT/"reid_lab").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import): seen |= {a.name.split(".")[0] for a in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level: seen.add(node.module.split(".")[0])
+    required = {re.split(r"[<>=!~]", r)[0] for r in settings["requirements"].split()} - {"ipykernel"}
+    assert not {r for r in required if IMPORT_NAMES.get(r, r).replace("-", "_") not in seen}
+
+
 def test_import_is_cheap():
     "`import reid_lab` and its command line pull in nothing heavy and take less than half a second"
     code = ("import sys, time; t = time.perf_counter(); import reid_lab; t = time.perf_counter() - t; "

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'SCENARIOS', 'DOMAINS', 'PRESETS', 'TASKS', 'VERSION', 'FILES', 'sensor', 'SiteCamera', 'Scenario', 'Domain',
-           'make_camera', 'Group', 'Options', 'Wording', 'text_groups', 'reid_groups', 'aerial_groups', 'Item',
-           'sample_shot', 'Plan', 'Reader', 'build_cache', 'World']
+           'make_camera', 'Group', 'Options', 'Wording', 'text_groups', 'reid_groups', 'aerial_groups', 'world_counts',
+           'Item', 'sample_shot', 'Plan', 'Reader', 'build_cache', 'World']
 
-# %% ../../nbs/150_world.world.ipynb #21b652c9
+# %% ../../nbs/150_world.world.ipynb #d756e033
 import errno, hashlib, json, shutil, warnings
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -26,7 +26,7 @@ from .bodies import Shot
 from .places import ISP, Camera, Occluder
 from .render import pick_backend, reference_areas, render
 
-# %% ../../nbs/150_world.world.ipynb #c10b2b90
+# %% ../../nbs/150_world.world.ipynb #456396ed
 def _r(x, digits=4): return round(float(x), digits)
 
 
@@ -47,7 +47,7 @@ def sensor(rng, # `numpy.random.Generator`
                contrast=_r(np.exp(.18*s*n[5] - .14*s)), haze=_r(max(0., .16*s*n[6])), blur=_r(1.1*s*u[0]),
                noise=_r(10*s*u[1]), jpeg=int(96 - 62*s*u[2]), resolution=_r(1 - .62*s*u[3]))
 
-# %% ../../nbs/150_world.world.ipynb #7f13926a
+# %% ../../nbs/150_world.world.ipynb #d88e8a19
 @dataclass(frozen=True)
 class SiteCamera:
     "A camera of a site, with preferred orientation and drift"
@@ -69,7 +69,7 @@ class SiteCamera:
         balance = isp.balance[0] + red, isp.balance[1] + blue
         return replace(self.camera, isp=replace(isp, exposure=isp.exposure + exposure, balance=balance))
 
-# %% ../../nbs/150_world.world.ipynb #e31b1732
+# %% ../../nbs/150_world.world.ipynb #7bf8495d
 @dataclass(frozen=True)
 class Scenario:
     "A type of location"
@@ -90,7 +90,7 @@ SCENARIOS = {
                        (('upper', 'coat', 1.6), ('upper', 'suit jacket', 1.8), ('bag', 'handbag', 1.4),
                         ('held', 'shopping bag', 2.)))}
 
-# %% ../../nbs/150_world.world.ipynb #3699bce9
+# %% ../../nbs/150_world.world.ipynb #c3280881
 @dataclass(frozen=True)
 class Domain:
     "Image style and caption style"
@@ -107,7 +107,7 @@ DOMAINS = { # name -> image and caption style
     'generated': Domain(0., (.72, .86), 1.15, .5, 'generated', 1, .0),
     'real-like': Domain(.5, (.50, .80), 1., 1., 'real', 2, .10)}
 
-# %% ../../nbs/150_world.world.ipynb #958d274e
+# %% ../../nbs/150_world.world.ipynb #5d7608c2
 def make_camera(seed:int, # World seed
     cam:int, # Number in the table
     site:int, # Number in the table
@@ -132,7 +132,7 @@ def make_camera(seed:int, # World seed
     yaw = _r(rng.uniform(-np.pi, np.pi))
     return SiteCamera(cam, site, kind, scenario, domain, yaw, tuple(_r(v) for v in drift), camera)
 
-# %% ../../nbs/150_world.world.ipynb #8b49de70
+# %% ../../nbs/150_world.world.ipynb #42cf46b0
 @dataclass(frozen=True)
 class Group:
     "Some identities, seen by some cameras"
@@ -164,7 +164,7 @@ class Options:
     skew:float = .6 # population difference between sites (0: equal)
     drift:float = 1. # factor of the drift of cameras
 
-# %% ../../nbs/150_world.world.ipynb #e4bfbe9d
+# %% ../../nbs/150_world.world.ipynb #13b81781
 @dataclass(frozen=True)
 class Wording:
     "Settings of captions, without effect on pixels"
@@ -174,7 +174,7 @@ class Wording:
     confusion:float = .05 # probability that a colour is replaced by a neighbour
     level:str = 'shot' # 'shot': visible attributes; 'identity': all attributes
 
-# %% ../../nbs/150_world.world.ipynb #14a9e81f
+# %% ../../nbs/150_world.world.ipynb #8002c6e4
 def text_groups(train, # Identities of the generated training split
     shots, # Images of each
     val, # Identities for validation, in either domain
@@ -203,7 +203,7 @@ def reid_groups(train, # Training identities
             group('test', test, seen, 2, people='test', role='first'),
             group('test', test, unseen, 2, first_cam=seen, people='test', role='first', choosy=choosy))
 
-# %% ../../nbs/150_world.world.ipynb #b03323f9
+# %% ../../nbs/150_world.world.ipynb #1ba245b1
 def aerial_groups(train, # Training identities
     aerial, # Aerial images of each
     ground, # Ground images of each
@@ -217,7 +217,7 @@ def aerial_groups(train, # Training identities
                       role='both' if split == 'train' else 'query')]
     return tuple(out)
 
-# %% ../../nbs/150_world.world.ipynb #93eb34dc
+# %% ../../nbs/150_world.world.ipynb #e082cf7f
 PRESETS = { # preset -> options and, per task, groups
     'smoke': dict(options=Options(size=(64, 32)), text=text_groups(200, 2, 24, 50, 48, 4, 16, 6),
                   reid=reid_groups(40, 3, 2, 30, 2),
@@ -230,7 +230,19 @@ PRESETS = { # preset -> options and, per task, groups
                  reid=reid_groups(1500, 5, 10, 1000, 2), aerial=aerial_groups(3700, 8, 3, 1000, 8))}
 TASKS = ('text', 'reid', 'aerial')
 
-# %% ../../nbs/150_world.world.ipynb #1d7c73db
+
+def world_counts(preset:str, # Key of `PRESETS`
+    task:str='text', # One of `TASKS`
+    ) -> dict: # images, ids, cameras
+    "How large a World is, without rendering it"
+    groups = PRESETS[check_choice('preset', preset, PRESETS)][check_choice('task', task, TASKS)]
+    people = {}
+    for n, g in enumerate(groups): people[g.people or n] = max(g.ids, people.get(g.people or n, 0))
+    cams = {(g.domain, g.first_site + s, g.first_cam + k)
+            for g in groups for s in range(g.sites) for k in range(g.cams)}
+    return dict(images=sum(g.ids*g.shots for g in groups), ids=sum(people.values()), cameras=len(cams))
+
+# %% ../../nbs/150_world.world.ipynb #d70f265e
 @dataclass(frozen=True)
 class Item:
     "One image of the plan"
@@ -246,7 +258,7 @@ def _muted_occluder(rng):
     at = {'low': (.10, .42), 'pole': (.15, .85), 'side': (.12, .38)}[kind]
     return Occluder(kind, _r(rng.uniform(*at)), _r(rng.uniform(.08, .22)), rgb, int(rng.integers(64)))
 
-# %% ../../nbs/150_world.world.ipynb #5409d2e7
+# %% ../../nbs/150_world.world.ipynb #5f484a51
 def sample_shot(rng, # `numpy.random.Generator` of this image
     camera:SiteCamera, # Camera with its preferences
     occluders:float=0., # Probability of an `Occluder`
@@ -266,14 +278,14 @@ def sample_shot(rng, # `numpy.random.Generator` of this image
                 occluder=_muted_occluder(rng) if r[4] < occluders else None, time=_r(r[5]),
                 seed=int(rng.integers(2**31)))
 
-# %% ../../nbs/150_world.world.ipynb #f71f95d0
+# %% ../../nbs/150_world.world.ipynb #3c0f372c
 def _site_skew(seed, scenario, site, strength):
     skew = random_skew(seed, site, strength) if strength else {}
     for slot, value, factor in SCENARIOS[scenario].skew:
         skew.setdefault(slot, {}); skew[slot][value] = skew[slot].get(value, 1.)*factor
     return skew
 
-# %% ../../nbs/150_world.world.ipynb #25e757b0
+# %% ../../nbs/150_world.world.ipynb #7070c326
 def _passes(seed, person, camera, choosy):
     "Whether a camera with `choosy > 0` sees this identity, by the lightness of the clothes"
     side = (-1, 1)[int(stream(seed, 'who passes', camera.cam).integers(2))]
@@ -282,7 +294,7 @@ def _passes(seed, person, camera, choosy):
     chance = 1/(1 + np.exp(-choosy*side*(light - .4)/.2))
     return bool(stream(seed, 'passes', person.pid, camera.cam).random() < chance)
 
-# %% ../../nbs/150_world.world.ipynb #d2fcf6ee
+# %% ../../nbs/150_world.world.ipynb #6a3c303c
 class Plan:
     "The items of a world, made from groups"
     def __init__(self, groups, # Of `Group`
@@ -329,7 +341,7 @@ class Plan:
                 role = g.role if g.role != 'first' else 'query' if k < g.cams else 'gallery'
                 yield Item(n, person, change_accessories(person, rng, o.changes), cam, shot, role, k)
 
-# %% ../../nbs/150_world.world.ipynb #4f300277
+# %% ../../nbs/150_world.world.ipynb #42b81428
 VERSION = 1 # of this notebook's contribution to the pixels
 
 
@@ -354,7 +366,7 @@ def _fingerprint(*modules): # Hash of the drawing code without comments; a chang
     kept = [s for s in lines if s and not s.lstrip().startswith(('#', 'from ', 'import '))]
     return hashlib.sha256('\n'.join(kept).encode()).hexdigest()[:16]
 
-# %% ../../nbs/150_world.world.ipynb #b9ec2015
+# %% ../../nbs/150_world.world.ipynb #b1b0edf4
 def _render_chunk(items, options, backend): # -> images (n,H,W,3), fractions and pixels (n, parts)
     images = np.zeros((len(items), *options.size, 3), np.uint8)
     seen = np.zeros((len(items), 2, len(PARTS)), np.float32)
@@ -374,7 +386,7 @@ def _chunks(items, options, backend, n_jobs, size=32): # Rendered chunks in orde
     from joblib import Parallel, delayed
     return Parallel(n_jobs=n_jobs, return_as='generator')(delayed(_render_chunk)(p, options, backend) for p in parts)
 
-# %% ../../nbs/150_world.world.ipynb #24bdabf7
+# %% ../../nbs/150_world.world.ipynb #35115043
 def _facing(yaw): return 'front' if np.cos(yaw) > .5 else 'back' if np.cos(yaw) < -.5 else 'side'
 
 
@@ -402,7 +414,7 @@ class Reader:
         if self._images is None: self._images = np.load(self.folder/'images.npy', mmap_mode='r')
         return [np.array(self._images[int(p[-11:-4])]) for p in paths]
 
-# %% ../../nbs/150_world.world.ipynb #afe0afe4
+# %% ../../nbs/150_world.world.ipynb #65ace18d
 def build_cache(folder, # Final folder
     plan, # `Plan`
     backend:str='auto', # See `render`
@@ -427,7 +439,7 @@ def _write_world(tmp, plan, backend, n_jobs):
     with open(tmp/'table.json', 'wb') as f: _write(f, json.dumps(_records(plan)).encode())
     write_sums(tmp)
 
-# %% ../../nbs/150_world.world.ipynb #84b331f4
+# %% ../../nbs/150_world.world.ipynb #16e8d1cb
 def _check_options(o, w, groups):
     check_choice('granularity', w.granularity, ('coarse', 'medium', 'fine', 'mixed'))
     check_choice('level', w.level, ('shot', 'identity'))
@@ -439,7 +451,7 @@ def _check_options(o, w, groups):
     for g in groups:
         if g.ids < 1 or g.shots < 1 or g.cams < 1: raise ValueError(f"{g}: ids, shots and cams must be at least 1")
 
-# %% ../../nbs/150_world.world.ipynb #9152d7bd
+# %% ../../nbs/150_world.world.ipynb #c0582003
 class World:
     "A benchmark of rendered persons; `table()` gives the `ReidTable`"
     def __init__(self, preset:str='quick', # smoke, quick or full
@@ -480,7 +492,7 @@ class World:
         n = sum(g.ids*g.shots for g in self.groups)
         return f"World({self.preset}, {self.task}, seed {self.seed}: {n} images {self.options.size})"
 
-# %% ../../nbs/150_world.world.ipynb #e148ee86
+# %% ../../nbs/150_world.world.ipynb #b6a1d8c2
 FILES = ('images.npy', 'visible.npy', 'table.json')
 
 
@@ -511,7 +523,7 @@ def build(self:World, deep:bool=False, # Also compare the checksum of the images
     return folder
 
 
-# %% ../../nbs/150_world.world.ipynb #5881bfbf
+# %% ../../nbs/150_world.world.ipynb #91d09f5b
 def _captions(world, visible): # Areas (n, 2, parts) -> list of lists of str
     w, out = world.wording, []
     for i, it in enumerate(progress(world.plan.items, 'writing captions:')):
@@ -544,7 +556,7 @@ def _cached_captions(world, folder):
         write_sums(folder, path.name)
     return said
 
-# %% ../../nbs/150_world.world.ipynb #01b6fb0e
+# %% ../../nbs/150_world.world.ipynb #7eaad2fd
 @patch
 def table(self:World) -> ReidTable: # All splits and domains; also columns facing, action, time, family, group
     "Build or open the world and return its table"
@@ -554,7 +566,7 @@ def table(self:World) -> ReidTable: # All splits and domains; also columns facin
     frame['captions'] = _cached_captions(self, folder)
     return ReidTable(frame, folder, Reader(folder), name=f'world {self.preset} {self.task} seed {self.seed}')
 
-# %% ../../nbs/150_world.world.ipynb #f21fdaa0
+# %% ../../nbs/150_world.world.ipynb #005dbec9
 @patch
 def again(self:World, i, # Row of the world's table, or a path in it
     size=None, # Another (H, W) than the world's

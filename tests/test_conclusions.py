@@ -1,0 +1,88 @@
+"Sentences at the end of a run: they say what an interval says, and nothing that the rows do not hold"
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from reid_lab.cli import main
+from reid_lab.conclusions import NOTES, as_printed, as_text, comparisons, conclusions, notes
+from test_experiment import RECORD, notebook
+
+
+def rows(gains, seeds=4, dataset="world-quick", noise=.1):
+    rng = np.random.default_rng(0)
+    level = rng.normal(size=seeds)*3
+    return [dict(variant=v, dataset=dataset, split="test", seed=s, mAP=40 + level[s] + g + noise*rng.normal())
+            for v, g in gains.items() for s in range(seeds)]
+
+
+def test_resolved_differences_are_those_of_the_t_interval():
+    given = rows({"Base": 0, "A": 3, "B": .1, "C": -2})
+    first, second, third = conclusions(given)
+    assert first == "Compared by mAP: A; B; C with Base, on world-quick, 4 seeds."
+    value = {v: np.array([r["mAP"] for r in given if r["variant"] == v]) for v in ("Base", "A", "B", "C")}
+    open_ = 0
+    for v in "ABC":
+        d = value[v] - value["Base"]
+        half = stats.t.ppf(.975, 3)*d.std(ddof=1)/2
+        resolved = abs(d.mean()) > half
+        open_ += not resolved
+        assert (f"{v} {d.mean():+.1f} ({d.mean() - half:+.1f} to {d.mean() + half:+.1f})" in second) == resolved
+    assert open_ == 1 and "1 of 3 differences is not" in second and "World" in third and "photographs" in third
+
+
+@pytest.mark.parametrize("gains, seeds, text", [
+    ({"Base": 0, "A": 9}, 1, "one seed has no interval"),
+    ({"Base": 0, "A": 0.}, 5, "No difference is resolved at 95 %")])
+def test_nothing_is_claimed_without_an_interval(gains, seeds, text):
+    told = conclusions(rows(gains, seeds))
+    assert text in told[1] and "Resolved" not in told[1]
+
+
+def test_nothing_is_said_of_nothing():
+    assert conclusions([]) == [] and conclusions(rows({"Base": 0})) == []
+    assert conclusions([dict(variant="a", dataset="x", split="test", R1=1.)]*2) == []
+    lost = rows({"Base": 0, "A": 1}, 1)
+    lost[1]["mAP"] = math.nan
+    assert conclusions(lost) == []
+
+
+def test_real_datasets_are_not_called_rendered():
+    assert "World" not in conclusions(rows({"Base": 0, "A": 1}, dataset="market1501"))[2]
+    mixed = conclusions(rows({"Base": 0, "A": 1}) + rows({"Base": 0, "A": 1}, dataset="market1501"))
+    assert "on market1501" in mixed[1] and "on world-quick" in mixed[1]
+    assert "World say nothing of photographs" in mixed[2]
+
+
+def test_stages_are_compared_with_their_own_base():
+    given = rows({"Base, zeroshot": 0, "Base, finetuned": 5, "New, zeroshot": 1, "New, finetuned": 8})
+    pairs = {(p.a, p.b): p.diff for _, p in comparisons(given)}
+    assert set(pairs) == {("Base, zeroshot", "New, zeroshot"), ("Base, finetuned", "New, finetuned")}
+    assert conclusions(given)[0] == "Compared by mAP: New with Base (zeroshot, finetuned), on world-quick, 4 seeds."
+    plain = rows({"None": 0, "Norm": 1, "LITE, episodic": 2})
+    assert {p.a for _, p in comparisons(plain)} == {"None"}
+
+
+def test_digits_and_notes():
+    some = ((43.849, "R1"), (43.849, "time"), (.000345, "lr"), (7., "n"), (math.nan, "mAP"))
+    assert [as_text(v, c) for v, c in some] == ["43.8", "43.8", "0.000345", "7", ""]
+    assert as_printed([77.24, 7., math.nan]) == ["77.24", "7.00", ""] and as_printed([30, 5]) == ["30", "5"]
+    assert as_printed([.0003, .112]) == ["0.0003", "0.112"] and as_printed(["a", 1.25, None]) == ["a", "1.25", ""]
+    assert as_text("`mAP`") == "mAP" and as_text(True) == "True" and as_text(12_345.6, "s") == "12346"
+    assert notes(["R1", "mAP"]) == [] and notes(["mSD", "itc_mSD", "RSum"]) == [NOTES["mSD"], NOTES["RSum"]]
+
+
+def test_a_run_ends_with_sentences(tmp_path, capsys):
+    nb = notebook(tmp_path/"n.ipynb", RECORD)
+    assert main(["run", str(nb), "-p", "preset=smoke", "--out", str(tmp_path/"a")]) == 0
+    out = capsys.readouterr().out
+    assert "NaN" not in out and "`" not in out and "Compared" not in out # one row: nothing to compare
+
+
+def test_published_numbers_are_whole(capsys):
+    assert main(["published", "dart3", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "0.0003" in out and "0.112" in out and "..." not in out
+    assert main(["published", "dart3"]) == 0
+    assert "..." not in capsys.readouterr().out
