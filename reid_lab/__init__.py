@@ -26,7 +26,16 @@ def __getattr__(name):
     from importlib import import_module
     module, _, real = _HOME[name].partition(":")
     value = globals()[name] = getattr(import_module(f"reid_lab.{module}"), real or name)
+    _explain(value)
     return value
+
+
+def _explain(value):
+    "Let `help` show what the comments of a definition say of its arguments"
+    from fastcore.docments import docments
+    said = docments(value.__init__ if isinstance(value, type) else value, returns=True)
+    lines = [f"    {'->' if k == 'return' else k}: {' '.join(text.split())}" for k, text in said.items() if text]
+    if lines and "\n" not in value.__doc__: value.__doc__ += "\n\n" + "\n".join(lines)
 
 
 def __dir__(): return sorted({*globals(), *__all__})

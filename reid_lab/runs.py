@@ -16,6 +16,7 @@ from typing import get_args, get_origin
 from fastcore.basics import patch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from . import __version__
+from .conclusions import conclusions, notes
 from .core import check_choice, checkout, project_root
 from .files import atomic_path, locked
 from .results import append_results, json_values, metric_values, results_path
@@ -318,6 +319,13 @@ def finish(self:Run) -> list: # The rows appended
         self.end(f'failed: its rows could not be added to the results: {type(e).__name__}: {e}'); raise
     self.end('finished')
     return rows
+
+
+@patch
+def told(self:Run) -> list: # Of sentences
+    "What the recorded rows say (`reid_lab.conclusions`), and what the less known of their scores are"
+    rows = [dict(r['metrics'], **{k: r[k] for k in ('variant', 'dataset', 'split', 'seed')}) for r in self.rows]
+    return conclusions(rows) + notes(sorted({k for r in self.rows for k in r['metrics']}))
 
 # %% ../nbs/930_runs.ipynb #4e127bf3
 def _claim(notebook, params, out_dir, resume):

@@ -290,7 +290,8 @@ def test_names_of_the_package():
     import reid_lab as rl
     for name in rl.__all__:
         value = getattr(rl, name)
-        assert callable(value) and value.__doc__ and name in dir(rl), name
+        assert callable(value) and len(value.__doc__.splitlines()) > 2 and name in dir(rl), name
+    assert "    threshold: `Threshold`, or its file" in rl.search.__doc__
     assert set(re.findall(r"rl\.(\w+)[, ]", rl.__doc__)) == set(rl.__all__)
     with pytest.raises(AttributeError, match="'retrieval_metrics'"): rl.metric
 

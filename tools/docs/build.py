@@ -149,7 +149,8 @@ def gather(src, only="*"):
         page = p.relative_to(nbs)
         nb = tidy(json.loads(p.read_text("utf-8")), page, pages, figures)
         if page.as_posix() == "index.ipynb":
-            nb["cells"].append(dict(cell_type="markdown", metadata={}, source="\n\n".join(filter(None, trees))))
+            parts_of_it = "\n\n".join(filter(None, trees))
+            nb["cells"].append(dict(cell_type="markdown", id="trees", metadata={}, source=parts_of_it))
         (src/page).parent.mkdir(parents=True, exist_ok=True)
         (src/page).write_text(json.dumps(nb), "utf-8")
     (src/"figures").mkdir()
