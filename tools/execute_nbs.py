@@ -79,7 +79,7 @@ def run(path):
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?")
 TIMES = re.compile(r"seconds?\b|\bms per query|times the product")      # lines that differ in every run
-PROCESSOR = re.compile(r"^\d+ threads?, .+$", re.M)                    # what training on a CPU depends on
+PROCESSOR = re.compile(r"^\d+ threads?, .+$", re.M)                    # printed by notebooks that train
 
 
 def said(nb):
@@ -95,21 +95,22 @@ def said(nb):
 def moved(stored, again):
     """What a run says otherwise than the stored outputs, as texts.
 
-    On the same kind of processor with the same number of threads (printed by notebooks that train) numbers must agree
-    to the last digit; elsewhere scores of trained models within a quarter, and wording is not compared.
+    Wording and numbers must agree to the last digit, up to the output with the line on threads and processor, which
+    notebooks print that train. From there on scores must agree within 1 and a quarter, and wording is not compared:
+    processors of one instruction set round in several ways, and a training follows the rounding.
     """
     old, new = list(said(stored)), list(said(again))
     if len(old) != len(new): return [f"{len(new)} outputs, stored are {len(old)}"]
-    same = [PROCESSOR.findall(text) for _, text in old] == [PROCESSOR.findall(text) for _, text in new]
-    found = []
+    found, exact = [], True
     for (cell, a), (_, b) in zip(old, new):
+        exact = exact and not PROCESSOR.search(a)
         a, b = (PROCESSOR.sub("", t) for t in (a, b))
         if NUMBER.sub("#", a).split() != NUMBER.sub("#", b).split():
-            if same: found.append(f"cell {cell}: {b[:200]!r}, stored: {a[:200]!r}")
+            if exact: found.append(f"cell {cell}: {b[:200]!r}, stored: {a[:200]!r}")
             continue
         for x, y in zip(NUMBER.findall(a), NUMBER.findall(b)):
             digit = 10.**-len(x.partition(".")[2].partition("e")[0]) if "." in x else 0.
-            far = 1.01*digit if same else .2 + .25*max(abs(float(x)), abs(float(y)))
+            far = 1.01*digit if exact else 1 + .25*max(abs(float(x)), abs(float(y)))
             if abs(float(x) - float(y)) > far: found.append(f"cell {cell}: {y}, stored: {x}, in {a[:120]!r}")
     return found
 
