@@ -66,14 +66,15 @@ camel: install
 check: install
 	$(RUN) tools/check_nbs.py
 
-# pytest comes last: its closing line is the verdict.
+# pytest comes last, in two parts: what can share the machine, then what looks at the clock; the closing line is the verdict.
 test: export HF_HUB_OFFLINE = 1
 test: export OMP_NUM_THREADS = 1
 test: export MPLBACKEND = Agg
 test: install
 	$(RUN) tools/check_nbs.py --quiet
 	$(RUN) "$(BIN)/nbdev_test" --n_workers $(WORKERS) --timing --skip_folder_re '^[_.]|^experiments$$|^tutorials$$'
-	$(RUN) -m pytest -q tests
+	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m "not (alone or browser)" tests
+	$(RUN) -m pytest -q -m "alone or browser" tests
 
 docs: install
 	$(RUN) tools/docs/build.py

@@ -17,8 +17,9 @@ os.environ["REID_LAB_QUIET"] = "1"
 @pytest.fixture(scope="session", autouse=True)
 def private_cache(tmp_path_factory):
     "Nothing a test makes may land in the user's cache"
-    if "REID_LAB_TEST_CACHE" in os.environ: folder = os.environ["REID_LAB_TEST_CACHE"]
-    else: folder = str(tmp_path_factory.mktemp("cache"))
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ: base = base.parent      # of all workers: each World is rendered once
+    folder = os.environ.get("REID_LAB_TEST_CACHE", str(base/"cache"))
     old = os.environ.get("REID_LAB_CACHE")
     os.environ["REID_LAB_CACHE"] = folder
     yield Path(folder)

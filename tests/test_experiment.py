@@ -246,11 +246,3 @@ def test_sweep_of_a_notebook_in_processes(tmp_path):
     assert frame.R1.tolist() == [41, 42] and frame.status.tolist() == ["ok", "ok"]
     with pytest.raises(ValueError, match="parameter='rl'"):
         X.sweep(tmp_path/"n.ipynb", dict(rl=[1]), folder=tmp_path/"s")
-
-
-def test_importing_the_package_is_cheap():
-    code = ("import time, sys; t = time.perf_counter(); import reid_lab; "
-            "print(time.perf_counter() - t, 'torch' in sys.modules, 'pandas' in sys.modules)")
-    took, torch, pandas = subprocess.run([sys.executable, "-c",
-                                          code], capture_output=True, text=True, check=True).stdout.split()
-    assert float(took) < .5 and torch == pandas == "False"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = pytest.mark.skipif(not (ROOT/"setup.py").exists(), reason="needs the source tree")
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(not (ROOT/"setup.py").exists(), reason="needs the source tree")]
 IMPORT_NAMES = {"open_clip_torch": "open_clip", "scikit-learn": "sklearn", "pillow": "PIL",
                 "grad-cam": "pytorch_grad_cam", "umap-learn": "umap"}
 WITH_THEM = {"IPython": "ipykernel", "nbclient": "papermill", "timm": "open_clip_torch",
@@ -189,7 +189,9 @@ def test_make_works_in_a_folder_with_a_space(place):
     said, calls = make(place, "camel", "PRESET=smoke")
     assert "Setting up" not in said, "the second call finds the environment"
     assert calls[-1] == (str(folder/".venv/bin/python"), ["-m", "reid_lab", "run", "camel", "-p", "preset=smoke"])
-    assert make(place, "test")[1][-1][1] == ["-m", "pytest", "-q", "tests"]
+    first, last = (args for _, args in make(place, "test", "WORKERS=3")[1][-2:])
+    assert first[:3] == last[:3] == ["-m", "pytest", "-q"] and first[3:5] == ["-n", "3"]
+    assert first[-3:] == ["-m", f"not ({last[-2]})", "tests"] and last[3:] == ["-m", "alone or browser", "tests"]
     assert (str(folder/".venv/bin/python"), [str(folder/".venv/bin/nbdev_export")]) in make(place, "export")[1]
 
 
@@ -276,8 +278,8 @@ def test_a_newcomer_with_a_folder_of_crops(wheel, tmp_path):
     from PIL import Image
     from reid_lab.world.world import World
     wheel.extractall(tmp_path/"site")
-    dev = {"nbdev", "execnb", "ghapi", "pytest", "hypothesis", "playwright", "pyflakes", "pre_commit", "jscatter",
-           "pytorch_metric_learning"}
+    dev = {"nbdev", "execnb", "ghapi", "pytest", "xdist", "hypothesis", "playwright", "pyflakes", "pre_commit",
+           "jscatter", "pytorch_metric_learning"}
     hide = f"import sys\nfor name in {sorted(dev)!r}: sys.modules[name] = None\n"
     (tmp_path/"site"/"sitecustomize.py").write_text(hide)
     table, rng = World("smoke", task="text", seed=7).table().gallery("test"), np.random.default_rng(0)

@@ -16,8 +16,8 @@ from reid_lab.runs import check_folder
 from reid_lab.terminal import Display
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = pytest.mark.skipif(os.name != "posix" or not (ROOT/"Makefile").exists(),
-                                reason="needs a terminal and the tree")
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(os.name != "posix" or not (ROOT/"Makefile").exists(),
+                                                    reason="needs a terminal and the tree")]
 
 
 @pytest.fixture(scope="module")
