@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from .core import check_choice
-from .data.aerial import aerial_notes, load_aeri, load_tbapr, unfit_aerial, write_aeri, write_tbapr
+from .data.aerial import aerial_notes, aeri_notes, load_aeri, load_tbapr, unfit_aerial, write_aeri, write_tbapr
 from .data.cross_set import cross_set_notes, load_cross_set, write_cross_set
 from .data.checks import decode_findings, decode_images, file_findings, look_at_files
 from .data.dg_sets import DG_SETS, check_dg_set, load_cuhk03, load_dg_set, unfit_dg_rows, write_dg_set
@@ -146,7 +146,7 @@ DATASETS = {
         layout='UFine3C/UFine3C.json (or any other name) + images/1.jpg',
         citation='Zuo et al., UFineBench: Towards Text-based Person Retrieval with Ultra-fine Granularity, CVPR 2024'),
     'aeri-pedes': Dataset('AERI-PEDES', load_aeri, 'AERI-PEDES', ('train_caption.json', 'test_caption.json'),
-        captions=True, counts=_AERI, counts_of=_aeri_counts, notes=aerial_notes, **_CLIP,
+        captions=True, counts=_AERI, counts_of=_aeri_counts, notes=aeri_notes, **_CLIP,
         layout='AERI-PEDES/{train_caption,test_caption,complete_caption}.json + images as they name them',
         citation='Deng et al., Cross-modal Fuzzy Alignment Network for Text-Aerial Person Retrieval, CVPR 2026'),
     'tbapr': Dataset('TBAPR', load_tbapr, 'TBAPR', ('AG-ReID/agtext_*.json', 'G2APS-AG/g2aps_*.json'),

@@ -164,6 +164,7 @@ def put(i, key, value): return lambda rs: rs[i].update({key: value})
     ("train", put(2, "aerial_img", " "), ["an empty aerial path", "train_caption.json row 2"]),
     ("train", put(9, "pid", 1), ["has pid 3 in another entry and 1 here", "train_caption.json row 9"]),
     ("test", lambda rs: rs[1].pop("file_paths"), ["key 'file_paths' is missing", "test_caption.json row 1"]),
+    ("test", lambda rs: rs[0].pop("split"), ["key 'split' is missing", "test_caption.json row 0"]),
     ("test", put(1, "file_paths", []), ["id 5 has no aerial image", "test_caption.json row 1"]),
     ("test", put(0, "captions", "A man."), ["captions='A man.' is not a list", "test_caption.json row 0"]),
     ("test", put(0, "ground_file_paths", ["..\\..\\a.jpg"]), ["'../../a.jpg' leaves", "test_caption.json row 0"]),
@@ -172,6 +173,20 @@ def test_broken_annotations_of_aeri(aeri, file, change, words):
     edit(aeri / FILE[file], lambda rs: change(rs) and None)
     text = error("aeri-pedes", aeri, **(dict(form="complete") if file == "complete" else {}))
     for w in words: assert w in text, text
+
+
+@pytest.mark.parametrize("form, other", [("sampled", "complete"), ("complete", "train")])
+def test_the_doctor_reads_both_files_of_training(aeri, form, other):
+    "Whichever of them is loaded, a fault of the other is found"
+    said = str(doctor("aeri-pedes", aeri, form=form))
+    for f in ("train_caption.json, form 'sampled'", "complete_caption.json, form 'complete'"):
+        assert f"{f}: 4 ids, 8 aerial and 4 ground images, 16 captions" in said
+    edit(aeri / FILE[other], lambda rs: rs[2].pop("split" if other == "train" else "captions") and None)
+    report = doctor("aeri-pedes", aeri, form=form)
+    assert not report.ok and f"{FILE[other]} row 2" in str(report)
+    assert len(load_dataset("aeri-pedes", aeri, form=form)) == 18
+    (aeri / FILE[other]).unlink()
+    assert doctor("aeri-pedes", aeri, form=form).ok
 
 
 @pytest.mark.parametrize("file, change, words", [

@@ -49,6 +49,13 @@ def test_methods_are_the_rows_of_the_ablation():
     assert [s["k"] for s in STUDIES["gate"].settings] == [1., 2., 4., 8., 12., 16.]
 
 
+def test_the_released_form_weighs_fta_as_its_program_does(case):
+    "Half of SDM, like the paper's form; a half of that half was a misreading"
+    for name in ("cfan", "released"):
+        model = new_text_model(case.table, method_settings(dict(name=name), "smoke"))
+        assert (model.fta_weight, model.membership) == (1., "released" if name == "released" else "paper")
+
+
 @pytest.mark.parametrize("setting, match", [
     (dict(name="cfann"), "Did you mean 'cfan'"), (dict(name="cfan", que=3), "setting of cfan"),
     (dict(name="start", steps=3), "is not trained"), (dict(name="cfan", bridge="air"), "bridge='air'")])

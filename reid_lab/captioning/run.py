@@ -348,7 +348,7 @@ def error_bars(frame, # From `measure_audit`, of one factor
     width:float=None, # Inches, instead of the column's
     height:float=2.1, # Inches
     ) -> PaperFigure:
-    "Mean rate of each kind of error at each stage, with 95 % intervals over seeds"
+    "Mean rate of each kind of error at each stage, with 95 % intervals over seeds; two seeds are shown as dots"
     from scipy import stats
     if frame.duplicated(['seed', 'stage']).any(): raise ValueError("frame has several factors; choose one first")
     with paper_style(column, width) as w:
@@ -356,12 +356,16 @@ def error_bars(frame, # From `measure_audit`, of one factor
         ax, wide = fig.subplots(), .8/len(stages)
         for i, stage in enumerate(stages):
             v = frame[frame.stage == stage][[*KINDS]]
-            half = stats.t.ppf(.975, len(v) - 1)*v.std()/len(v)**.5 if len(v) > 1 else None
+            half = stats.t.ppf(.975, len(v) - 1)*v.std()/len(v)**.5 if len(v) > 2 else None
             if half is not None: half = half.where(half > 0)        # seeds that agree give no interval
             at = np.arange(len(KINDS)) + (i - (len(stages) - 1)/2)*wide
             ax.bar(at, v.mean(), wide*.92, yerr=half, label=stage, color=COLOURS[i % 7], ecolor='#333333',
                    error_kw=dict(lw=.8, capsize=2))
+            if len(v) == 2: ax.plot(np.tile(at, 2), v.to_numpy().ravel(), 'o', color='#333333', ms=1.8)
         names = ['left out\n(of visible)', 'made up\n(of said)', 'wrong value\n(of said)']
         ax.set(xticks=range(len(KINDS)), xticklabels=names, ylabel='World, errors (%)', ylim=(0, None))
-        ax.grid(axis='y'); fig.legend(loc='outside upper center', ncols=len(stages))
+        ax.grid(axis='y')
+        n = frame.seed.nunique()
+        title = {1: None, 2: 'mean; dots: 2 Worlds'}.get(n, f'mean, 95 % interval of {n} Worlds')
+        fig.legend(loc='outside upper center', ncols=len(stages), title=title)
     return fig

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AERI', 'TBAPR', 'SOURCES', 'aerial_table', 'triplets', 'load_aeri', 'write_aeri', 'load_tbapr', 'write_tbapr',
-           'aerial_notes', 'unfit_aerial', 'cross_view', 'Bridges']
+           'aerial_notes', 'aeri_notes', 'unfit_aerial', 'cross_view', 'Bridges']
 
 # %% ../../nbs/090_data.aerial.ipynb #a93482a1
 import json, re
@@ -81,6 +81,7 @@ def _stop(at, what, remedy): raise TableError(at.split()[0], [Finding('error', w
 # %% ../../nbs/090_data.aerial.ipynb #bb11d305
 _TRAIN = dict(pid='id', split='split', aerial_img='text', ground_img='maybe', caption='text')
 _IDENTITY = dict(captions='texts', file_paths='texts', ground_file_paths='texts')
+_SAID = dict(train={}, test=dict(split='split')) # keys of the complete file are known from a comment only
 AERI = dict(sampled='train_caption.json', complete='complete_caption.json', test='test_caption.json') # form -> file
 
 
@@ -101,7 +102,7 @@ def load_aeri(root, # Dataset folder
             if ground: rows.add(at, ground, pid, 'ground', 'train')
     for path, key, split in ((train, 'id', 'train'), (test, 'pid', 'test')):
         if not path.is_file() or path == train and form == 'sampled': continue
-        for i, r in enumerate(read_records(path, {key: 'id', **_IDENTITY})):
+        for i, r in enumerate(read_records(path, {key: 'id', **_IDENTITY, **_SAID[split]})):
             at, pid = f'{path.name} row {i}', int(r[key])
             _of_split(at, r, split)
             rows.deal(at, r['captions'], [*map(tidy, r['file_paths'])], pid, split)
@@ -278,6 +279,19 @@ def aerial_notes(table:ReidTable, # Of an aerial set
     alone = len(set(f.pid[f.view == 'aerial']) - set(f.pid[f.view == 'ground']))
     text = f'{len(t)} triplets for training, {none} of them without a ground image'
     return [Finding('ok', text + f'; {alone} identities without any'*bool(alone))]
+
+
+def aeri_notes(table:ReidTable, # Of AERI-PEDES, from its folder
+    ) -> list: # of `Finding`
+    "`aerial_notes`, and what each training file in the folder holds or what is wrong with it"
+    out = aerial_notes(table)
+    for form in (k for k in AERI if k != 'test' and (Path(table.root)/AERI[k]).is_file()):
+        try: f = load_aeri(table.root, form).where(split='train').frame
+        except TableError as e: out += e.findings; continue
+        n = f.view.value_counts().to_dict()
+        out.append(Finding('ok', f'{AERI[form]}, form {form!r}: {f.pid.nunique()} ids, {n.get("aerial", 0)} aerial and '
+                                 f'{n.get("ground", 0)} ground images, {int(f.captions.map(len).sum())} captions'))
+    return out
 
 
 def unfit_aerial(table:ReidTable, # To be written

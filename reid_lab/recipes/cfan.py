@@ -53,7 +53,7 @@ METHODS = {
     'alone': Method('CFAN, no ground images', 'direct+fta'),
     'aerial': Method('CFAN, aerial bridge', 'cda+fta', 'aerial'),
     'released': Method('CFAN, released form', 'cda+fta', 'pair', model=(('membership', 'released'),
-                       ('mask_padding', False), ('fta_weight', .5)), train=(('part_mult', RELEASED_RATES),))}
+                       ('mask_padding', False)), train=(('part_mult', RELEASED_RATES),))}
 TITLES = {k: m.title for k, m in METHODS.items()}
 
 # %% ../../nbs/894_recipes.cfan.ipynb #652f40bc
