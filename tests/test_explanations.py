@@ -3,6 +3,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.text import Text
 from torch import nn
 
 from reid_lab.analysis.attention import Score
@@ -11,6 +12,7 @@ from reid_lab.analysis.word_effects import effect_table, masked_copies, masked_l
 from reid_lab.data.table import ReidTable
 from reid_lab.data.text import WordPiece
 from reid_lab.embeddings import Embeddings, embed_images, embed_texts
+from reid_lab.figures.explain import map_card
 from reid_lab.models.zoo import create_model
 from reid_lab.widgets.attention import AttentionView, trust_lines
 from reid_lab.widgets.lists import RankedList
@@ -249,5 +251,10 @@ def test_trust_is_said_as_it_was_measured():
     rows = [row, row | dict(method="occlusion", beyond=True, believed=True), row | dict(model="other")]
     told = trust_lines(pd.DataFrame(rows), "m")
     assert set(told) == {"gradcam", "occlusion"}
-    assert told["gradcam"].endswith("40 % of random maps, not shown to beat a blob in the centre: not believed")
-    assert told["occlusion"].endswith("40 % of random maps: believed")
+    assert told["gradcam"].startswith("not believed over 500 true masks of Worlds: hottest point on the mask 30 %")
+    assert told["gradcam"].endswith("40 % of random maps, not shown to beat a blob in the centre")
+    assert told["occlusion"].startswith("believed over") and told["occlusion"].endswith("40 % of random maps")
+    panel = dict(head="", image=gallery(1)[0], over=gallery(1)[0], verdict=f"19 of 19; {told['gradcam']}")
+    for panels in ([panel], [panel]*2):             # two side by side leave half the room, and nothing is cut off
+        drawn = [t.get_text().replace("\n", " ") for t in map_card(panels).findobj(Text)]
+        assert drawn.count(panel["verdict"]) == len(panels)
