@@ -405,11 +405,11 @@ angle, radius = rng.uniform(0, 2*np.pi, n), np.r_[1, 1, 1, 1, rng.uniform(.3, 1,
 angle[:4], radius[7] = np.arange(4)*np.pi/2, 0 # query 7 stands alone in the centre
 xy = pd.DataFrame(dict(x=radius*np.cos(angle), y=radius*np.sin(angle), cam=e.cam, pid=e.pid))
 q, g = e[:1000], e[1000:]
-rows = xy.assign(role=["query"]*1000 + ["gallery"]*(n - 1000), row=[*range(1000), *range(n - 1000)])
+rows = xy.assign(role=["query"]*1000 + ["gallery"]*(n - 1000), row=[*range(1000), *range(n - 1000)], site=EVIL)
 scene = Scene(q, g, query=1)
 # %%
-Board(ScatterMap(scene, rows), RankedList(scene))
-""".split("# %%\n")
+Board(ScatterMap(scene, rows, colour="site", title=EVIL), RankedList(scene))
+""".replace("EVIL", repr(EVIL)).split("# %%\n")
 
 
 def test_all_points_with_jupyter_scatter(tmp_path, capsys):
@@ -429,6 +429,8 @@ def test_all_points_with_jupyter_scatter(tmp_path, capsys):
         page.mouse.click(box["x"] + box["width"]/2, box["y"] + box["height"]/2)
         page.wait_for_function(f"{said}.includes('query 7,')")
         page.wait_for_selector(".rl-list >> text=query 7")
+        text = page.inner_text(".jp-OutputArea-output")
+        assert text.count("onerror=") >= 2 and not page.evaluate("document.querySelector('img[src=x]')")    # the legend
         times = [page.evaluate(f"""async (k) => {{
             const start = performance.now(), list = document.querySelector(".rl-list");
             list.querySelector("button[aria-label='next query'], .rl-next").click();
