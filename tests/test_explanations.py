@@ -11,7 +11,7 @@ from reid_lab.analysis.explain import map_evidence, one_map, read_positions, tel
 from reid_lab.analysis.word_effects import effect_table, masked_copies, masked_lists, word_effects, word_kinds
 from reid_lab.data.table import ReidTable
 from reid_lab.data.text import WordPiece
-from reid_lab.embeddings import Embeddings, embed_images, embed_texts
+from reid_lab.embeddings import Embeddings, embed_texts
 from reid_lab.figures.explain import map_card
 from reid_lab.models.zoo import create_model
 from reid_lab.widgets.attention import AttentionView, trust_lines

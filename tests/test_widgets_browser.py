@@ -481,6 +481,8 @@ def test_a_word_re_ranks_the_list_and_changes_the_map(tmp_path, capsys):
         assert "<img" in text and not page.evaluate("document.querySelector('img[src=x]')")
         first, times = heat(page), [page.evaluate(MASK, at) for at in (3, 4, 10)]
         assert heat(page) != first and "[UNK]" in page.inner_text(".rl-list blockquote")
+        wide = "document.querySelector('.rl-heat').clientWidth"
+        assert page.evaluate(wide) < 120, "the same before its evidence is there"
         assert page.locator(".rl-words .rl-gone").count() == 3 and "3 of" in page.inner_text(".rl-words .rl-sum")
         page.screenshot(path=str(tmp_path/"words-light.png"))
         before = heat(page)
@@ -497,6 +499,7 @@ def test_a_word_re_ranks_the_list_and_changes_the_map(tmp_path, capsys):
         page.keyboard.press("Enter")
         said = "document.querySelector('.rl-list blockquote').textContent"
         page.wait_for_function(f"{said} === 'a woman with a green bag'")
+        assert page.evaluate(wide) < 120
         dark(page)
         shoot(page, tmp_path/"words-dark.png", "words")
     with capsys.disabled():
