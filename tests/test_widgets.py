@@ -20,7 +20,7 @@ from reid_lab.embeddings import Embeddings
 from reid_lab.models.zoo import create_model
 from reid_lab.widgets.attention import AttentionView
 from reid_lab.widgets.cameras import AdaptedMap, AdaptedScene, CameraBars, PairMatrix, cockpit
-from reid_lab.widgets.failures import FailureBrowser
+from reid_lab.widgets.failures import FailureBrowser, _shown
 from reid_lab.widgets.lists import RankedList
 from reid_lab.widgets.maps import FeatureMap
 from reid_lab.widgets.scatter import ScatterMap
@@ -325,6 +325,9 @@ def test_failures_are_those_of_the_ranking():
     reason = view.rates.reason[0]
     view.set(show="all", reason=reason)
     assert set(view.rows()["query"]) == set(view.frame["query"][view.frame[f"{reason} holds"]])
+    assert [_shown(*x) for x in ((1., "0 or 1"), (.966, "share of other people"), (1., "share"), (1., "attributes"),
+                                 (2., "identities"), (.6449, "of the median"))] == [
+        "yes", "97 % of other people", "100 %", "1 attribute", "2 identities", "0.645 of the median"]
     scene.scores = (scene.q.pid[:, None] == scene.g.pid[None]).astype("f4")
     view.set(show="failures", reason="")
     assert "0 of" in view.content(0)["summary"] and not len(view.rows()) and before > 0
