@@ -1,9 +1,12 @@
 """Word effects, masked captions, heat maps of one image: naive references, planted truths, hostile text"""
+import io
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from matplotlib.text import Text
+from PIL import Image
 from torch import nn
 
 from reid_lab.analysis.attention import Score
@@ -12,6 +15,7 @@ from reid_lab.analysis.word_effects import effect_table, masked_copies, masked_l
 from reid_lab.data.table import ReidTable
 from reid_lab.data.text import WordPiece
 from reid_lab.embeddings import Embeddings, embed_texts
+from reid_lab.figures.base import COLOURS
 from reid_lab.figures.explain import map_card
 from reid_lab.models.zoo import create_model
 from reid_lab.widgets.attention import AttentionView, trust_lines
@@ -210,6 +214,9 @@ def test_the_map_follows_words_and_rows_and_says_when_not_to_believe(clip):
         seen[name] = panel["heat"]["data"]
         assert panel["believed"] is False and panel["trust"] == "known"      # 4 random maps can never give 1 in 20
         assert panel["verdict"] == "4 random maps are too few to tell" and panel["verdict"] in repr(view)
+    pixels = np.asarray(Image.open(io.BytesIO(view.picture())).convert("RGB")).astype(int)
+    for line in COLOURS[0], COLOURS[2]:             # deletion and insertion keep their colours among few
+        assert np.abs(pixels - [int(line[i:i + 2], 16) for i in (1, 3, 5)]).sum(2).min() < 20
     assert len(set(seen.values())) == 4 and now["words"][5] == dict(text="coat", gone=True, stop=False)
     assert view.row(0) == 3 and view.picture().startswith(b"\x89PNG")
     scene.selection.query = 1
