@@ -1,8 +1,12 @@
 """Word effects, masked captions, heat maps of one image: naive references, planted truths, hostile text"""
+import io
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.text import Text
+from PIL import Image
 from torch import nn
 
 from reid_lab.analysis.attention import Score
@@ -10,7 +14,9 @@ from reid_lab.analysis.explain import map_evidence, one_map, read_positions, tel
 from reid_lab.analysis.word_effects import effect_table, masked_copies, masked_lists, word_effects, word_kinds
 from reid_lab.data.table import ReidTable
 from reid_lab.data.text import WordPiece
-from reid_lab.embeddings import Embeddings, embed_images, embed_texts
+from reid_lab.embeddings import Embeddings, embed_texts
+from reid_lab.figures.base import COLOURS
+from reid_lab.figures.explain import map_card
 from reid_lab.models.zoo import create_model
 from reid_lab.widgets.attention import AttentionView, trust_lines
 from reid_lab.widgets.lists import RankedList
@@ -208,6 +214,9 @@ def test_the_map_follows_words_and_rows_and_says_when_not_to_believe(clip):
         seen[name] = panel["heat"]["data"]
         assert panel["believed"] is False and panel["trust"] == "known"      # 4 random maps can never give 1 in 20
         assert panel["verdict"] == "4 random maps are too few to tell" and panel["verdict"] in repr(view)
+    pixels = np.asarray(Image.open(io.BytesIO(view.picture())).convert("RGB")).astype(int)
+    for line in COLOURS[0], COLOURS[2]:             # deletion and insertion keep their colours among few
+        assert np.abs(pixels - [int(line[i:i + 2], 16) for i in (1, 3, 5)]).sum(2).min() < 20
     assert len(set(seen.values())) == 4 and now["words"][5] == dict(text="coat", gone=True, stop=False)
     assert view.row(0) == 3 and view.picture().startswith(b"\x89PNG")
     scene.selection.query = 1
@@ -249,5 +258,10 @@ def test_trust_is_said_as_it_was_measured():
     rows = [row, row | dict(method="occlusion", beyond=True, believed=True), row | dict(model="other")]
     told = trust_lines(pd.DataFrame(rows), "m")
     assert set(told) == {"gradcam", "occlusion"}
-    assert told["gradcam"].endswith("40 % of random maps, not shown to beat a blob in the centre: not believed")
-    assert told["occlusion"].endswith("40 % of random maps: believed")
+    assert told["gradcam"].startswith("not believed over 500 true masks of Worlds: hottest point on the mask 30 %")
+    assert told["gradcam"].endswith("40 % of random maps, not shown to beat a blob in the centre")
+    assert told["occlusion"].startswith("believed over") and told["occlusion"].endswith("40 % of random maps")
+    panel = dict(head="", image=gallery(1)[0], over=gallery(1)[0], verdict=f"19 of 19; {told['gradcam']}")
+    for panels in ([panel], [panel]*2):             # two side by side leave half the room, and nothing is cut off
+        drawn = [t.get_text().replace("\n", " ") for t in map_card(panels).findobj(Text)]
+        assert drawn.count(panel["verdict"]) == len(panels)

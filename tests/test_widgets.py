@@ -20,9 +20,10 @@ from reid_lab.embeddings import Embeddings
 from reid_lab.models.zoo import create_model
 from reid_lab.widgets.attention import AttentionView
 from reid_lab.widgets.cameras import AdaptedMap, AdaptedScene, CameraBars, PairMatrix, cockpit
-from reid_lab.widgets.failures import FailureBrowser
+from reid_lab.widgets.failures import FailureBrowser, _shown
 from reid_lab.widgets.lists import RankedList
 from reid_lab.widgets.maps import FeatureMap
+from reid_lab.widgets.scatter import ScatterMap
 from reid_lab.widgets.scene import Scene, SceneView
 from reid_lab.widgets.search import SearchPage
 from reid_lab.widgets.view import Board, Selection, View, mime_bundle, page_html
@@ -80,7 +81,26 @@ def subclasses(cls): return {s for c in cls.__subclasses__() for s in (c, *subcl
 
 def test_every_view_is_under_contract():
     ours = {c for c in subclasses(View) if c.__module__.startswith("reid_lab.widgets.")}
-    assert ours - {SceneView, Board} == {cls for cls, _ in VIEWS.values()}
+    assert ours - {SceneView, Board, ScatterMap} == {cls for cls, _ in VIEWS.values()}  # it has tests of its own
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_a_map_of_another_library_says_what_the_map_says(labels):
+    "All points, with jupyter-scatter: marks and words follow, odd labels are no traceback, hostile text is text"
+    scene = make_scene(labels)
+    frame = project_pair(scene.q, scene.g, "pca").assign(site=EVIL)
+    plain, big = FeatureMap(scene, frame, title=EVIL), ScatterMap(scene, frame, title=EVIL)
+    big.front()
+    for selected in ({}, dict(query=3), dict(gallery=[2, 5]), dict(camera=next(iter(scene.selection.cameras), None)),
+                     dict(query=None)):
+        scene.selection.set(**selected)
+        assert big.content(scene.selection.query) == plain.content(scene.selection.query)
+        assert big._plot.widget.selection.tolist() == big.marked().tolist()
+        assert "&lt;img" in big._said.value and "<img" not in big._said.value
+    for colour in big.choices(): big.colour = colour
+    plain.colour = colour
+    assert big.picture() == plain.picture()
+    big.front().close()
 
 
 @pytest.mark.parametrize("labels", LABELS)
@@ -305,6 +325,9 @@ def test_failures_are_those_of_the_ranking():
     reason = view.rates.reason[0]
     view.set(show="all", reason=reason)
     assert set(view.rows()["query"]) == set(view.frame["query"][view.frame[f"{reason} holds"]])
+    assert [_shown(*x) for x in ((1., "0 or 1"), (.966, "share of other people"), (1., "share"), (1., "attributes"),
+                                 (2., "identities"), (.6449, "of the median"))] == [
+        "yes", "97 % of other people", "100 %", "1 attribute", "2 identities", "0.645 of the median"]
     scene.scores = (scene.q.pid[:, None] == scene.g.pid[None]).astype("f4")
     view.set(show="failures", reason="")
     assert "0 of" in view.content(0)["summary"] and not len(view.rows()) and before > 0

@@ -405,11 +405,11 @@ angle, radius = rng.uniform(0, 2*np.pi, n), np.r_[1, 1, 1, 1, rng.uniform(.3, 1,
 angle[:4], radius[7] = np.arange(4)*np.pi/2, 0 # query 7 stands alone in the centre
 xy = pd.DataFrame(dict(x=radius*np.cos(angle), y=radius*np.sin(angle), cam=e.cam, pid=e.pid))
 q, g = e[:1000], e[1000:]
-rows = xy.assign(role=["query"]*1000 + ["gallery"]*(n - 1000), row=[*range(1000), *range(n - 1000)])
+rows = xy.assign(role=["query"]*1000 + ["gallery"]*(n - 1000), row=[*range(1000), *range(n - 1000)], site=EVIL)
 scene = Scene(q, g, query=1)
 # %%
-Board(ScatterMap(scene, rows), RankedList(scene))
-""".split("# %%\n")
+Board(ScatterMap(scene, rows, colour="site", title=EVIL), RankedList(scene))
+""".replace("EVIL", repr(EVIL)).split("# %%\n")
 
 
 def test_all_points_with_jupyter_scatter(tmp_path, capsys):
@@ -429,6 +429,8 @@ def test_all_points_with_jupyter_scatter(tmp_path, capsys):
         page.mouse.click(box["x"] + box["width"]/2, box["y"] + box["height"]/2)
         page.wait_for_function(f"{said}.includes('query 7,')")
         page.wait_for_selector(".rl-list >> text=query 7")
+        text = page.inner_text(".jp-OutputArea-output")
+        assert text.count("onerror=") >= 2 and not page.evaluate("document.querySelector('img[src=x]')")    # the legend
         times = [page.evaluate(f"""async (k) => {{
             const start = performance.now(), list = document.querySelector(".rl-list");
             list.querySelector("button[aria-label='next query'], .rl-next").click();
@@ -479,6 +481,8 @@ def test_a_word_re_ranks_the_list_and_changes_the_map(tmp_path, capsys):
         assert "<img" in text and not page.evaluate("document.querySelector('img[src=x]')")
         first, times = heat(page), [page.evaluate(MASK, at) for at in (3, 4, 10)]
         assert heat(page) != first and "[UNK]" in page.inner_text(".rl-list blockquote")
+        wide = "document.querySelector('.rl-heat').clientWidth"
+        assert page.evaluate(wide) < 120, "the same before its evidence is there"
         assert page.locator(".rl-words .rl-gone").count() == 3 and "3 of" in page.inner_text(".rl-words .rl-sum")
         page.screenshot(path=str(tmp_path/"words-light.png"))
         before = heat(page)
@@ -495,6 +499,7 @@ def test_a_word_re_ranks_the_list_and_changes_the_map(tmp_path, capsys):
         page.keyboard.press("Enter")
         said = "document.querySelector('.rl-list blockquote').textContent"
         page.wait_for_function(f"{said} === 'a woman with a green bag'")
+        assert page.evaluate(wide) < 120
         dark(page)
         shoot(page, tmp_path/"words-dark.png", "words")
     with capsys.disabled():

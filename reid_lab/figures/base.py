@@ -472,7 +472,8 @@ def thumbnail(ax, # From `inch_canvas`
     if right is None: return ax.add_patch(Rectangle((x, y), w, h, fill=False, ec='#777777', lw=.5))
     edge = dict(ec=RIGHT, ls='-') if right else dict(ec=WRONG, ls=(0, (3, 1.2)))
     ax.add_patch(Rectangle((x, y), w, h, fill=False, lw=1.5, zorder=4, **edge))
-    _badge(ax, x + w - .07, y + .07, right)
+    r = min(.055, .17*w) # a small image stays to be seen
+    _badge(ax, x + w - r - .015, y + r + .015, right, r)
 
 
 def _side(ax, x, y, text):

@@ -56,7 +56,7 @@ def _own_counts(ax, row, counts):
                       bbox=dict(boxstyle='square,pad=.12', fc='#222222', ec='none'), color='white')
 
 # %% ../../nbs/647_figures.cockpit.ipynb #2949c32d
-def _camera_bars(ax, before, after, names, chosen, query):
+def _camera_bars(ax, before, after, label, chosen, query):
     "Two bars a camera, the values behind them"
     y = np.arange(len(before))
     for off, f, colour in ((-.2, before, '#9aa3ab'), (.2, after, COLOURS[0])):
@@ -73,7 +73,7 @@ def _camera_bars(ax, before, after, names, chosen, query):
     if none: ax.text(.5, .5, 'not defined: no query has\na match that is known', ha='center', va='center',
                      transform=ax.transAxes, size=7, color='#555555')
     ax.set_yticks(y, [f'cam {c} ({n})' for c, n in zip(before.cam, before.n_query)])
-    ax.set(xlim=(0, 110), xlabel='mAP (%)' + '; diamonds: the query'*bool(query), ylim=(len(y) - .5, -.5))
+    ax.set(xlim=(0, 110), xlabel=literal(label) + '; diamonds: the query'*bool(query), ylim=(len(y) - .5, -.5))
     ax.set_xticks([0, 25, 50, 75, 100])
     ax.tick_params(axis='y', length=0); ax.grid(axis='x')
 
@@ -102,6 +102,7 @@ def camera_card(before, # Frame: cam, n_query, mAP (NaN if not defined)
     chosen=(), # Cameras with a band
     query:dict=None, # cam, before, after: average precision 0..1 of one query, marked in its camera
     title:str='', # Above
+    label:str='mAP (%)', # Of the scores
     column:str='cvpr-full', # Key of `reid_lab.figures.base.WIDTHS`
     width:float=None, # Inches, instead of the column's
     ) -> PaperFigure:
@@ -109,7 +110,7 @@ def camera_card(before, # Frame: cam, n_query, mAP (NaN if not defined)
     with paper_style(column, width) as w:
         fig = paper_figure(w, .8 + max(1.1, .3*len(before)), layout='constrained')
         left, right = fig.subplots(1, 2, width_ratios=[1.5, 1])
-        _camera_bars(left, before, after, names, chosen, query)
+        _camera_bars(left, before, after, label, chosen, query)
         _nmi_bars(right, nmi, names)
         for name, colour in zip(names, ('#9aa3ab', COLOURS[0])): right.barh([9], [0], color=colour, label=literal(name))
         fig.legend(*right.get_legend_handles_labels(), loc='outside lower center', ncols=2, handlelength=1.)

@@ -94,7 +94,8 @@ def map_card(panels, # Dicts: image, over (H,W,3) or None; name, head, verdict, 
         places = _flow([c['text'] for c in words], w - .06, 7.5)
         head, tw, th = .24 + .34*(places[-1][1] + 1 if places else 0), .6, 1.2
         each = (w - .06)/max(1, len(panels))
-        high = head + th + .46
+        told = [wrap_text(p.get('verdict', ''), each - .1, 6.5, 4) for p in panels]
+        high = head + th + .24 + .11*max(2, *(t.count('\n') + 1 for t in told), 0)
         fig, ax = inch_canvas(w, high)
         ax.text(.03, .11, wrap_text(title, w - .1, 7.5, 1), va='center', weight='bold', size=7.5, parse_math=False)
         _chips(ax, words, .03, .24, w - .06)
@@ -104,13 +105,13 @@ def map_card(panels, # Dicts: image, over (H,W,3) or None; name, head, verdict, 
             image_or_name(ax, p.get('image'), p.get('name'), x, y, tw, th)
             if p.get('over') is None: continue
             image_or_name(ax, p['over'], '', x + tw + .06, y, tw, th)
-            doubt, said = not p.get('believed', True), wrap_text(p.get('verdict', ''), each - .1, 6.5, 2)
+            doubt = not p.get('believed', True)
             frame = dict(fc='none', ec='#b8352a', lw=1.2, ls=(0, (3, 2)))
             if doubt: ax.add_patch(Rectangle((x + tw + .04, y - .02), tw + .04, th + .04, **frame))
             box = x + 2*tw + .56, y + .02, max(.6, each - 2*tw - .74), th - .3
             if p.get('curve'): _curve(fig, box, p['curve'], w, high)
             colour = '#b8352a' if doubt else '#222222'
-            ax.text(x, y + th + .04, said, size=6.5, va='top', parse_math=False, color=colour)
+            ax.text(x, y + th + .04, told[i], size=6.5, va='top', parse_math=False, color=colour)
     return fig
 
 # %% ../../nbs/646_figures.explain.ipynb #da4ffd00

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from .base import (COLOURS, PaperFigure, inch_canvas, list_key, literal, paper_figure, paper_style,
-                                   thumbnail, wrap_text)
+                                   text_width, thumbnail, wrap_text)
 
 # %% ../../nbs/645_figures.views.ipynb #14ba3fd7
 def message_card(text:str, # What is the matter, and what to do
@@ -49,14 +49,20 @@ def image_or_name(ax, # From `inch_canvas`
     if pale: ax.add_patch(Rectangle((x - .02, y - .02), w + .04, h + .04, fc='white', ec='none', alpha=.6, zorder=8))
 
 # %% ../../nbs/645_figures.views.ipynb #b645f001
-def _result(ax, r, x, y, w, h):
-    "One result with its two lines"
-    band = Rectangle((x - .025, y - .03), w + .05, h + .3, fc='#bcd9ee', ec=COLOURS[0], lw=.8)
+def _note(text, w):
+    "On one line, or on one for each part if it is too wide"
+    parts = [text] if text_width(text, 5.5) <= w else text.split(' · ')
+    return '\n'.join(wrap_text(t, w, 5.5, 1) for t in parts)
+
+
+def _result(ax, r, x, y, w, h, note):
+    "One result with its lines"
+    band = Rectangle((x - .025, y - .03), w + .05, h + .3 + .09*note.count('\n'), fc='#bcd9ee', ec=COLOURS[0], lw=.8)
     if r.get('chosen'): ax.add_patch(band)
     image_or_name(ax, r['image'], r['name'], x, y, w, h, r['right'], r.get('dim'))
     ax.text(x, y + h + .1, r['rank'], size=6.5, weight='bold', va='center')
     ax.text(x + w, y + h + .1, f"{r['score']:.3f}", size=6.5, ha='right', va='center')
-    ax.text(x, y + h + .2, wrap_text(r['note'], w, 5.5, 1), size=5.5, color='#555555', va='center', parse_math=False)
+    ax.text(x, y + h + .16, note, size=5.5, color='#555555', va='top', linespacing=1.15, parse_math=False)
 
 
 def list_card(query:dict, # `image` or `text`; `name`, `note`
@@ -72,23 +78,25 @@ def list_card(query:dict, # `image` or `text`; `name`, `note`
         text, gap = query.get('text') is not None, .07
         left = .24*w if text else (w - .2)/(per_line + 1) + .12
         tw = min(.72, (w - left - .05)/per_line - gap)
+        notes = [_note(r['note'], tw) for r in results]
         th, lines = 2*tw, max(1, -(-len(results)//per_line))
-        fig, ax = inch_canvas(w, .26 + lines*(th + .34) + .12)
+        step = th + .34 + .09*max((n.count('\n') for n in notes), default=0)
+        fig, ax = inch_canvas(w, .26 + lines*step + .12)
         ax.text(.03, .11, title, va='center', weight='bold', size=7.5, parse_math=False)
         if text:
-            said = wrap_text(query['text'], left - .2, 7, int(lines*(th + .3)/.125) - 1)
+            said = wrap_text(query['text'], left - .2, 7, int(lines*(step - .04)/.125) - 1)
             ax.text(.03, .26, said, va='top', linespacing=1.2, parse_math=False)
             ax.text(.03, .26 + th + .2, query['note'], size=5.5, color='#555555', va='center', parse_math=False)
         else:
             image_or_name(ax, query.get('image'), query.get('name'), .03, .26, tw, th)
             ax.text(.03, .26 + th + .1, 'query', size=6.5, weight='bold', va='center')
             ax.text(.03, .26 + th + .2, query['note'], size=5.5, color='#555555', va='center', parse_math=False)
-        ax.plot([left - .06]*2, [.26, .26 + lines*(th + .34) - .1], color='#cccccc', lw=.6)
+        ax.plot([left - .06]*2, [.26, .26 + lines*step - .1], color='#cccccc', lw=.6)
         style = dict(ha='center', va='center', color='#555555', parse_math=False)
         if message: ax.text((left + w)/2, .26 + th/2, wrap_text(message, w - left - .4, 7, 5), **style)
         for i, r in enumerate(results):
-            _result(ax, r, left + .03 + i % per_line*(tw + gap), .26 + i//per_line*(th + .34), tw, th)
-        if any(r['right'] is not None for r in results): list_key(ax, w, .26 + lines*(th + .34) + .03)
+            _result(ax, r, left + .03 + i % per_line*(tw + gap), .26 + i//per_line*step, tw, th, notes[i])
+        if any(r['right'] is not None for r in results): list_key(ax, w, .26 + lines*step + .03)
     return fig
 
 # %% ../../nbs/645_figures.views.ipynb #c5403eb1

@@ -247,7 +247,7 @@ def trust_lines(table:pd.DataFrame, # From `measured_maps` or `trust_table`
     for r in table[table.model == model].itertuples():
         blob = '' if r.beyond else ', not shown to beat a blob in the centre'
         good = 'believed' if r.believed else 'not believed'
-        point = f'hottest point on the part {100*r.pointing:.0f} % (chance {100*r.chance_person:.0f} %)'
+        point = f'hottest point on the mask {100*r.pointing:.0f} % (chance {100*r.chance_person:.0f} %)'
         delete = f'deletion beats {100*r.deletion_beats:.0f} % of random maps'
-        out[r.method] = f'over {r.n} parts of Worlds: {point}, {delete}{blob}: {good}'
+        out[r.method] = f'{good} over {r.n} true masks of Worlds: {point}, {delete}{blob}'
     return out

@@ -229,6 +229,7 @@ class AdaptedMap(FeatureMap):
         return f(self)
 
 # %% ../../nbs/910_widgets.cameras.ipynb #b9e4a7d0
+_BY = dict(cosine='cosine', euclidean='Euclidean distance')
 CONTROLS = dict(method=None, tau='tau', k='k', steps='steps', rate='lr', batch='batch_size') # trait -> setting
 
 
@@ -294,7 +295,15 @@ def status(self:CameraBars): # -> str
     f, n = self.scene.found(), len(np.unique(self.scene.q.cam))
     if f['seconds'] is None: return f"{len(f['done'])} of {n} cameras"
     timed = f" in {f['seconds']:.1f} s" if self._front is not None and self._shown else ''
-    return f'{n} cameras{timed}{self.note()}'
+    return f'{n} cameras{timed} · {self.ranked()}{self.note()}'
+
+
+@patch
+def ranked(self:CameraBars): # -> str
+    "By what both sides are ranked"
+    base = self.scene.base
+    by = 'the given scores' if base.scores is not None else _BY[base.how()['distance']]
+    return f"ranked by {by} before, by {_BY['euclidean']} after"
 
 
 @patch
@@ -331,7 +340,7 @@ def draw(self:CameraBars) -> PaperFigure:
     how = ', '.join(f'{t}={getattr(self, t):g}' for t in list(CONTROLS)[1:]) if s.method == LITE_NAME else s.method
     nmi = dict(zip(names, (s.before()['nmi'], s.found()['nmi'])))
     return camera_card(*rows, nmi, names, camera if isinstance(camera, tuple) else [camera], now['query'],
-                       f"{self.title} ({how}): {now['summary']}{self.note()}")
+                       f"{self.title} ({how}): {now['summary']} · {self.ranked()}{self.note()}")
 
 
 @patch

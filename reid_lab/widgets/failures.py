@@ -144,12 +144,19 @@ def why(self:FailureBrowser, query): # Row of the queries -> list of dicts
     for r in self.rates.itertuples():
         v, holds = f[r.reason], f[f'{r.reason} holds']
         if v != v: continue
-        out.append(dict(name=r.reason, value=float(v), unit=r.unit, test=r.test, holds=bool(holds), how=r.how,
+        out.append(dict(name=r.reason, value=float(v), unit=r.unit, shown=_shown(float(v), r.unit), test=r.test,
+                        holds=bool(holds), how=r.how,
                         failures=_percent(r.failures), successes=_percent(r.successes), verdict=r.verdict))
     return sorted(out, key=lambda r: not r['holds'])
 
 
 def _percent(v): return None if v != v else round(float(v), 1)
+
+
+def _shown(v, unit): # -> str
+    if unit == '0 or 1': return 'yes' if v else 'no'
+    if unit.startswith('share'): return f'{100*v:.0f} %{unit[5:]}'
+    return f'{v:.3g} ' + (dict(identities='identity', attributes='attribute').get(unit, unit) if v == 1 else unit)
 
 
 @patch
@@ -254,7 +261,7 @@ def _drawn(view, f):
 def _share(v): return 'unknown' if v is None else f'{v:.0f} %'
 
 
-def _measured(r): return '' if r['unit'] == '0 or 1' else f": {r['value']:.3g} {r['unit']}"
+def _measured(r): return '' if r['unit'] == '0 or 1' else f": {r['shown']}"
 
 
 @patch

@@ -326,13 +326,13 @@ def picture(self:View, dpi:int=100, # Pixels an inch
     ) -> bytes: # PNG of at most 96 colours
     "The picture that stands beside the live view"
     fig = self.draw()
-    thumbnails, fig.photo = fig.photo, False
-    return _small_png(Image.open(io.BytesIO(fig.picture(dpi))), marks=not thumbnails)
+    fig.photo = False
+    return _small_png(Image.open(io.BytesIO(fig.picture(dpi))))
 
 
-def _small_png(image, colours=96, marks=False):
-    "Thumbnails take most of a picture, and hardly change with few colours; small marks keep theirs"
-    out, how = io.BytesIO(), Image.Quantize.MAXCOVERAGE if marks else Image.Quantize.MEDIANCUT
+def _small_png(image, colours=96):
+    "Thumbnails take most of a picture, and hardly change with few colours; thin lines and small marks keep theirs"
+    out, how = io.BytesIO(), Image.Quantize.MAXCOVERAGE
     image.convert('RGB').quantize(colours, method=how, kmeans=1).save(out, 'PNG', optimize=True)
     return out.getvalue()
 
@@ -467,4 +467,4 @@ class Board(View):
             places.append((p, right, top)); right, low = right + p.width + 6, max(low, top + p.height + 6)
         out = Image.new('RGB', (max(x + p.width for p, x, _ in places), low - 6), 'white')
         for p, *at in places: out.paste(p, tuple(at))
-        return _small_png(out, 128, marks=True)
+        return _small_png(out, 128)

@@ -45,8 +45,8 @@ function render({ model, el }) {
     return h("figure", { class: `rl-map-panel ${p.believed === false ? "rl-doubt" : ""}` },
       h("figcaption", {}, p.head),
       h("div", { class: "rl-pair" }, picture(p.thumb, p.head), p.heat ? h("div", { class: "rl-over-image" }, picture(p.thumb, ""), canvas) : null,
-        p.curve ? h("div", {}, curve(p.curve), h("small", {}, "score, share of the image gone (", h("b", { class: "rl-deletion" }, "deletion"), ") or come (",
-          h("b", { class: "rl-insertion" }, "insertion"), "); band: random maps")) : null),
+        h("div", { class: "rl-evidence" }, p.curve ? [curve(p.curve), h("small", {}, "score, share of the image gone (", h("b", { class: "rl-deletion" }, "deletion"), ") or come (",
+          h("b", { class: "rl-insertion" }, "insertion"), "); band: random maps")] : null)),
       p.verdict ? h("p", { class: "rl-verdict" }, p.verdict) : null, p.trust ? h("p", { class: "rl-trust" }, p.trust) : null);
   };
 

@@ -42,7 +42,7 @@ function render({ model, el }) {
   const share = (value, kind) => h("span", { class: `rl-share ${kind}`, style: `--rl-w:${value ?? 0}%` }, value === null ? "?" : `${Math.round(value)} %`);
   const reason = (r) => h("tr", { class: r.holds ? "" : "rl-dim", title: `${r.how}; holds if ${r.test} ${r.unit}` },
     h("td", { "aria-label": r.holds ? "holds" : "does not hold" }, r.holds ? "●" : "○"), h("th", { scope: "row" }, r.name),
-    h("td", {}, r.unit === "0 or 1" ? (r.value ? "yes" : "no") : `${Number(r.value.toPrecision(3))} ${r.unit}`), h("td", {}, share(r.failures, "rl-bad"), share(r.successes, "rl-good")),
+    h("td", {}, r.shown), h("td", {}, share(r.failures, "rl-bad"), share(r.successes, "rl-good")),
     h("td", { class: "rl-mute" }, r.verdict));
 
   const comment = (note) => {
