@@ -267,7 +267,9 @@ def _metrics(a):
     if a.json: print(_json(found | ({} if told is None else dict(open_set=told.rates.to_dict('records'),
                                                                  open_set_warnings=told.warnings))))
     else:
-        print('\n'.join(f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()))
+        from reid_lab.conclusions import notes
+        rows = [f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()]
+        print('\n'.join([*rows, *notes(found)]))
         if told is not None: print('', *_open_lines(told), sep='\n')
     return 0
 
@@ -483,7 +485,7 @@ def parser() -> argparse.ArgumentParser:
 
 # %% ../nbs/960_cli.ipynb #c7a6eca5
 # argument of the library -> option of the same meaning
-OPTIONS = dict(keys='key', out_dir='out', n_jobs='jobs', rates='open_set')
+OPTIONS = dict(keys='key', columns='column', out_dir='out', n_jobs='jobs', rates='open_set')
 
 
 def as_options(text:str, # An error of the library
@@ -494,6 +496,7 @@ def as_options(text:str, # An error of the library
         name, value = OPTIONS.get(m[1], m[1]), m[2]
         if name not in known: return m[0]
         value = re.sub(r"^(dict\(|\{)|[)}]$", '', value).replace("'", '').replace('"', '').replace(', ', ' ')
+        value = value.replace('\\\\', '\\') # as it was typed
         return f"--{name.replace('_', '-')}" + f' {value}'*(value not in ('', 'True'))
     return re.sub(r"""\b([a-z_]+)=(dict\([^)]*\)|\{[^}]*\}|'[^']*'|"[^"]*"|[\w.-]*[\w]|)""", option, text)
 

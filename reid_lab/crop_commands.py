@@ -24,13 +24,16 @@ def _embed(a, # Arguments of the command
     from reid_lab.terminal import Display, near_path
     with Display('embed', sections=False):
         from reid_lab.data.crops import crops_table
-        from reid_lab.recipes.crops import embed_crops
-        table = crops_table(a.source, a.folders, a.pattern, a.root, dict(a.column or ()), a.follow_links)
-        e = embed_crops(table, a.model, a.out, a.batch_size, a.device, a.skip_bad, a.cameras, a.fresh)
+        from reid_lab.recipes.crops import embed_captions, embed_crops
+        table = crops_table(a.source, a.folders, a.pattern, a.root, dict(a.column or ()), a.follow_links, a.skip)
+        how = dict(batch_size=a.batch_size, device=a.device, fresh=a.fresh)
+        e = embed_captions(table, a.model, a.out, a.weights, **how) if a.captions else \
+            embed_crops(table, a.model, a.out, a.weights, skip_bad=a.skip_bad, cameras=a.cameras, **how)
     left = e.meta.get('left_out', [])
     for text in left[:5]: print(f'left out: {text}', file=sys.stderr)
     if len(left) > 5: print(f'left out: {len(left) - 5} more, see left_out in its meta', file=sys.stderr)
-    print(f"{len(e)} images, {e.dim} numbers each, {known(e)}\nfeatures: {near_path(a.out)}")
+    what = 'captions' if a.captions else 'images'
+    print(f"{len(e)} {what}, {e.dim} numbers each, {known(e)}\nfeatures: {near_path(a.out)}")
     return 0
 
 
@@ -83,7 +86,7 @@ def _search(a, # Arguments of the command
     from reid_lab.terminal import Display, near_path
     with Display('search', sections=False):
         e = crops.open_features(a.features)
-        found = crops.search(e, asked, a.k, a.model, a.threshold)
+        found = crops.search(e, asked, a.k, a.model, a.threshold, a.weights)
         if a.html: _write_page(a, found, f'Search in {Path(a.features).name}', asked if a.image else None)
     names = [str(q) for q in asked]
     if a.json: print(json.dumps([answered(found, i, n) for i, n in enumerate(names)], allow_nan=False))
@@ -121,13 +124,14 @@ def told(found, # `Answer`
 # %% ../nbs/955_crop_commands.ipynb #cb9bcf52
 def features_of(source, # Feature file, or folder of crops
     model, # For a folder
+    weights=None, # For a folder, see `embed`
     ): # -> Embeddings
     "Features of a file; a folder of crops is embedded and nothing is kept"
     from reid_lab.recipes.crops import embed_once, open_features
     path = Path(source).expanduser()
     if not path.is_dir() or (path/'emb.safetensors').exists(): return open_features(path)
     if not model: raise ValueError(f'{source} is a folder of crops; --model says what embeds it')
-    return embed_once(path, model)
+    return embed_once(path, model, weights)
 
 
 def _match(a, # Arguments of the command
@@ -138,7 +142,7 @@ def _match(a, # Arguments of the command
     from reid_lab.recipes import crops
     from reid_lab.terminal import Display, near_path
     with Display('match', sections=False):
-        x, y = (features_of(s, a.model) for s in (a.a, a.b))
+        x, y = (features_of(s, a.model, a.weights) for s in (a.a, a.b))
         found = crops.matches(x, y, a.k, a.threshold)
         pairs = crops.match_table(found)
         if a.out:
@@ -176,7 +180,9 @@ def add_crops(command, # Function (name, what it does, text, list of the help) -
     "Add the commands to a command line"
     c = command('embed', _embed, 'embed a folder of crops, or the images of a manifest (.csv, .parquet)', 'weights')
     c.add_argument('source', help='folder, or manifest with the column path')
-    c.add_argument('--model', required=True, help='weights of the package, see below, or folder of a training or a run')
+    c.add_argument('--model', required=True, help='weights of the package, see below, or folder of a training or a '
+                   'run; with --weights any model of `reid_lab list models` that can be trained')
+    c.add_argument('--weights', metavar='FILE', help='weights of your own, see `reid_lab weights inspect`')
     c.add_argument('--out', required=True, help='features to write: a folder, or a name in .safetensors or .npz')
     c.add_argument('--folders', default='', help='what subfolders stand for: camera, identity, camera/identity, '
                    'any/camera; without it nothing, and nobody is known')
@@ -184,10 +190,13 @@ def add_crops(command, # Function (name, what it does, text, list of the help) -
                    'matched with the path below the folder, else with the file name')
     c.add_argument('--root', help='manifest: where paths start (default: its folder)')
     c.add_argument('--column', type=pair, action='append', metavar='OURS=THEIRS', help='manifest: such as path=file')
+    c.add_argument('--captions', action='store_true', help='embed the captions of a manifest (column caption), '
+                   'such as to calibrate a threshold for sentences')
     c.add_argument('--follow-links', action='store_true', help='allow links that lead out of the folder')
     c.add_argument('--batch-size', type=int, default=64, help='images at a time (default: 64)')
     c.add_argument('--device', help='cpu, cuda or auto')
     c.add_argument('--cameras', action='store_true', help='cameras are those that the model was trained with')
+    c.add_argument('--skip', action='store_true', help='leave out images that --folders or --pattern does not fit')
     c.add_argument('--skip-bad', action='store_true', help='leave out images that cannot be read, and list them')
     c.add_argument('--fresh', action='store_true', help='replace what is there; without it an interrupted call goes on')
     c = command('search', _search, 'find a sentence or a crop in features that embed has written')
@@ -201,14 +210,15 @@ def add_crops(command, # Function (name, what it does, text, list of the help) -
     for p, k in ((c, 10), (d, 1)):
         p.add_argument('-k', type=int, default=k, help=f'images of each list (default: {k})')
         p.add_argument('--model', help='default: that which embedded the features')
+        p.add_argument('--weights', metavar='FILE', help='of --model, as for embed')
         p.add_argument('--threshold', help='from calibrate; what is below it is not accepted')
         p.add_argument('--images', help="folder of the searched images (default: that which was embedded)")
         p.add_argument('--html', help='page to write, with images, that needs nothing else')
         p.add_argument('--json', action='store_true', help='print JSON')
         p.add_argument('--fresh', action='store_true', help='replace files that are there')
     c = command('calibrate', _set_threshold, 'a threshold for "not present", from features of people who are known')
-    c.add_argument('query', help='features with identities')
-    c.add_argument('gallery', help='likewise')
+    c.add_argument('query', help='features with identities: of images, or of captions for searches by sentence')
+    c.add_argument('gallery', help='features of images with identities')
     c.add_argument('--rate', type=float, default=.05, help='share of searches for somebody absent that may find an '
                    'image (default: .05)')
     c.add_argument('--out', required=True, help='file to write, for --threshold')

@@ -414,9 +414,9 @@ def _run(model, batches, encode, what, device, label, quiet):
     device = pick_device(device) if device is not None else str(home or 'cpu')
     modes = [(m, m.training) for m in model.modules()] if isinstance(model, torch.nn.Module) else []
     if first is not None: model.eval().to(device)
+    told = progress(batches, label, quiet=quiet) if len(batches) > 1 else batches # one batch: its caller says how far
     try:
-        with torch.inference_mode():
-            out = [_checked(encode(b, device), len(b), what) for b in progress(batches, label, quiet=quiet)]
+        with torch.inference_mode(): out = [_checked(encode(b, device), len(b), what) for b in told]
     finally:
         if first is not None: model.to(home)
         for m, mode in modes: m.training = mode

@@ -19,8 +19,11 @@ from reid_lab.core import stream
 from reid_lab.data.crops import crops_table, folder_pattern, manifest_table
 from reid_lab.data.table import ReidTable, TableError
 from reid_lab.embeddings import Embeddings, embed_images, embed_texts
+from reid_lab.learner import save_weights
+from reid_lab.models.zoo import create_model
 from reid_lab.recipes import crops as C
 from reid_lab.recipes.ready import ready_model
+from reid_lab.world.world import World
 
 
 def write(root, names, size=(40, 20)):
@@ -88,6 +91,13 @@ def test_broken_manifests(tmp_path, text, message):
     write(tmp_path, ["out.png", "in/a.png"])
     (tmp_path/"in"/"m.csv").write_text(text)
     with pytest.raises((ValueError, TableError), match=message): manifest_table(tmp_path/"in"/"m.csv")
+
+
+def test_images_that_do_not_fit_can_be_left_out(tmp_path):
+    root = write(tmp_path, ["gate/1.png", "hall/7.png", "2.png"])
+    for kw in (dict(folders="camera"), dict(pattern=r"(?P<cam>[^/]+)/")):
+        with pytest.raises(ValueError, match="skip=True"): crops_table(root, **kw)
+        assert crops_table(root, skip=True, **kw)["path"].tolist() == ["gate/1.png", "hall/7.png"]
 
 
 def test_some_cameras_unknown_is_an_error(tmp_path):
@@ -192,6 +202,42 @@ def test_a_kill_loses_one_part_at_most(tmp_path):
     assert e.path == want.path and torch.allclose(e.emb, want.emb, atol=1e-6)
 
 
+def own_weights(path, name="bot_tiny", **kw):
+    torch.save(create_model(name, weights="world", **kw).state_dict(), path)
+    return path
+
+
+def test_weights_of_ones_own(folder, tmp_path):
+    file = own_weights(tmp_path/"own.pth", n_ids=7)
+    with pytest.warns(UserWarning, match="left out: classify"):
+        e = C.embed_crops(crops_table(folder), "bot_tiny", tmp_path/"f", file, quiet=True)
+    assert torch.allclose(e.emb, C.embed_once(folder, "bot_tiny", quiet=True).emb, atol=1e-6)
+    with pytest.warns(UserWarning): found = C.search(tmp_path/"f", folder/"005.png", k=1)
+    assert found.table().path[0] == "005.png" and e.meta["file"] == str(file.resolve())
+    other = create_model("bot_tiny", weights="world", n_ids=7); other.neck.bias.data += 1
+    torch.save(other.state_dict(), file)
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="need one model"): C.search(e, folder/"005.png")
+
+
+def test_a_model_needs_weights_and_words(folder, tmp_path):
+    file = own_weights(tmp_path/"own.pth", n_ids=1)
+    for name, kw, message in [("bot_r50", {}, "weights=FILE"), ("bot_r50", dict(weights=file), "own.pth"),
+                              ("clip_tiny", dict(weights=file), "own.pth"),
+                              ("frozen", dict(weights=file), "not known")]:
+        with pytest.raises(ValueError, match=message): ready_model(name, **kw)
+    save_weights(ready_model("clip_tiny")[1], tmp_path/"words.safetensors")
+    with pytest.raises(ValueError, match="bring no tokenizer"):
+        ready_model("clip_tiny", weights=tmp_path/"words.safetensors")
+
+
+def test_progress_counts_all_images(folder, tmp_path, monkeypatch):
+    told = tmp_path/"told.jsonl"; told.touch()
+    monkeypatch.setenv("REID_LAB_PROGRESS", str(told))
+    C.embed_crops(crops_table(folder), "clip_tiny", tmp_path/"f", batch_size=5)
+    said = [json.loads(line) for line in told.read_text("utf-8").splitlines()]
+    assert {r["total"] for r in said if r["label"] == "images"} == {24} and said[-1]["n"] == 24
+
+
 # ---- answers
 
 def test_matches_are_those_of_a_loop():
@@ -211,7 +257,7 @@ def test_matches_are_those_of_a_loop():
 
 def test_questions_need_the_model_of_the_gallery(folder, tmp_path):
     e = C.embed_crops(crops_table(folder), "bot_tiny", tmp_path/"f", quiet=True)
-    with pytest.raises(ValueError, match="is not known|reads no captions"): C.search(e, "a man")
+    with pytest.raises(ValueError, match="a BoT, which reads no captions"): C.search(e, "a man")
     found = C.search(tmp_path/"f", folder/"005.png", k=2)
     assert found.table().path[0] == "005.png" and found.table().score[0] == pytest.approx(1, abs=1e-5)
     with pytest.raises(ValueError, match="do not say what embedded them"):
@@ -268,12 +314,36 @@ def test_calibrate(tmp_path, capsys):
     assert main(args) == 2 and "--fresh" in capsys.readouterr().err
 
 
+def test_sentences_have_a_threshold_of_their_own(tmp_path, capsys):
+    table, root = World("smoke", task="text").table().where(split="test"), tmp_path/"crops"
+    root.mkdir()
+    rows = [dict(path=f"{i}.png", pid=f"p{table['pid'][i]}", caption=table["captions"][i][0]) for i in range(40)]
+    for i in range(40): Image.fromarray(table.image(i)).save(root/f"{i}.png")
+    pd.DataFrame(rows).to_csv(root/"m.csv", index=False)
+    call = lambda *words: main([str(root/w) if w in ("m.csv", "g", "q", "i.json", "t.json") else w for w in words])
+    assert call("embed", "m.csv", "--model", "clip_tiny", "--out", "g") == 0
+    assert call("embed", "m.csv", "--captions", "--model", "clip_tiny", "--out", "q") == 0
+    assert "40 captions" in capsys.readouterr().out
+    for asked, out in (("g", "i.json"), ("q", "t.json")):
+        assert call("calibrate", asked, "g", "--rate", ".2", "--out", out) == 0
+    found = C.search(root/"g", rows[3]["caption"], threshold=root/"t.json")
+    assert found.threshold.asked == "text" and Threshold.load(root/"i.json").asked == "image"
+    capsys.readouterr()
+    assert call("search", "g", "a man", "--threshold", "i.json") == 2
+    assert "calibrate one with sentences" in capsys.readouterr().err
+    assert call("search", "g", "--image", str(root/"3.png"), "--threshold", "t.json") == 2
+    assert "calibrate one with images" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("args, message", [
     (["search", "F"], "nothing is asked"), (["search", "F", "x", "--image", "y.png"], "not both"),
     (["search", "none", "x"], "does not exist"), (["search", "F", "--image", "none.png"], "none.png"),
     (["embed", "none", "--model", "clip_tiny", "--out", "O"], "does not exist"),
     (["embed", "F/..", "--model", "clip", "--out", "O"], "Did you mean"),
     (["embed", "F/../crops", "--model", "clip_tiny", "--out", "F"], "--fresh"),
+    (["embed", "F/../crops", "--model", "bot_r50", "--out", "O"], "--weights FILE"),
+    (["embed", "F/../crops", "--model", "clip_tiny", "--out", "O", "--pattern", r"x(?P<pid>\d)"], r"x(?P<pid>\d) fits"),
+    (["embed", "F/../crops", "--model", "clip_tiny", "--out", "O", "--pattern", r"x(?P<pid>\d)"], "pass --skip"),
     (["embed", "F/../crops", "--model", "clip_tiny", "--out", "O", "--folders", "cam"], "--folders cam"),
     (["embed", "F/../crops", "--model", "clip_tiny", "--out", "O", "--batch-size", "0"], "--batch-size 0")])
 def test_wrong_calls_say_what_to_do(features, tmp_path, capsys, args, message):

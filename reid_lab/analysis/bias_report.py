@@ -158,6 +158,10 @@ class BiasReport:
         return f'Open set: who is missed (FNIR) at a rate of false alarms (FPIR). {ways}'
 
 
+def _gained(mean, low, high): # No interval where all persons differ alike
+    return '' if not np.isfinite(mean) else f'{mean:+.2f}' + f' [{low:+.2f}, {high:+.2f}]'*bool(np.isfinite(low))
+
+
 @patch
 def table(self:BiasReport) -> pd.DataFrame: # Texts
     "The summary as it is printed; columns that do not apply are left out"
@@ -166,7 +170,7 @@ def table(self:BiasReport) -> pd.DataFrame: # Texts
     if s.mAP.notna().any():
         out['distance'], out['mAP'], out['R@1'] = s.distance, number('mAP', 1), number('R1', 1)
         bounds = zip(s.gain, s.low, s.high)
-        out['gain in mAP [95 %]'] = [f'{a:+.2f} [{b:+.2f}, {c:+.2f}]' if np.isfinite(a) else '' for a, b, c in bounds]
+        out['gain in mAP [95 %]'] = [_gained(*x) for x in bounds]
         out['advised'] = np.where(s.advised.astype(bool), 'yes', '')
     once = s.method.duplicated() # what does not depend on the distance stands in the first row of a method
     out['NMI camera'], out['by chance'] = number('nmi_camera', 3), number('nmi_chance', 3)

@@ -143,6 +143,7 @@ class Threshold:
     gallery:int = 0 # Images that were searched; false alarms grow with their number
     distance:str = 'cosine' # Of the scores
     model:str = '' # Whose embeddings, if known
+    asked:str = '' # `text` or `image`: what the questions were, if known
 
     def __str__(self):
         rate, of = dict(fpir=('false positive identifications', 'searches without the person'),
@@ -177,7 +178,8 @@ def calibrate(found:pd.DataFrame, # Of validation queries, from `search_scores`,
                          "calibrated")
     t = threshold_for(gone.top, rate)
     about = {k: v for k, v in found.attrs.items() if k in ('gallery', 'distance', 'model')}
-    return Threshold(t, rate, fpir(gone.top, t), len(gone), gone.pid.nunique(), **about)
+    return Threshold(t, rate, fpir(gone.top, t), len(gone), gone.pid.nunique(), asked=found.attrs.get('kind', ''),
+                     **about)
 
 # %% ../../nbs/784_analysis.search.ipynb #eeef7f7a
 def _rate(hit, pid): # (N,) bool -> percent, low, high
@@ -327,6 +329,8 @@ def ask(model, # Reads images, and captions if a sentence is asked
         if not isinstance(w, Path) and not (getattr(w, 'ndim', 0) == 3 and w.shape[2] == 3 and w.dtype == np.uint8):
             raise TypeError(f"question {i} is {type(w).__name__}; give text, a pathlib.Path of an image, or an array "
                             "(H,W,3) of uint8")
+    gone = [str(w) for w in items if isinstance(w, Path) and not w.exists()]
+    if gone: raise FileNotFoundError(f"{gone[0]!r} does not exist; give the path of an image")
     crops = [read_image(w) if isinstance(w, Path) else w for w in items]
     return _embed_crops(model, crops)
 
@@ -386,6 +390,11 @@ def find(q:Embeddings, # Questions, see `ask`, or any queries
         raise ValueError(f"distance={distance!r}, but the threshold was calibrated with {t.distance!r}")
     if t is not None and t.model and model and t.model != model:
         raise ValueError(f"the threshold was calibrated with {t.model}, these features are of {model}: calibrate anew")
+    kind = q.meta.get('kind', '')
+    if t is not None and t.asked and kind and t.asked != kind:
+        words = dict(text='sentences', image='images')
+        raise ValueError(f"the threshold was calibrated with {words.get(t.asked, t.asked)} as questions, and "
+                         f"{words.get(kind, kind)} have other scores: calibrate one with {words.get(kind, kind)}")
     if t is not None and len(g) > 2*t.gallery > 0:
         warnings.warn(f"the threshold was calibrated on {t.gallery:,} images and {len(g):,} are searched: false alarms "
                       "grow with their number. Calibrate on a gallery of this size", stacklevel=2)

@@ -33,18 +33,19 @@ def folder_table(root, # Folder of crops
     folders:str='', # What subfolders stand for, see `folder_pattern`; empty: nothing
     pattern:str='', # Regular expression with the groups pid, cam ..., see `ReidTable.from_folder`; instead of `folders`
     follow_links:bool=False, # Follow links that lead out of `root`
+    skip:bool=False, # Leave out images that do not lie so deep, or do not match the pattern
     ) -> ReidTable: # Split `test`; pid and cam are -1 where nothing says them
     "All images below a folder"
     if folders and pattern:
         raise ValueError(f"folders={folders!r} and pattern={pattern!r} both say what names mean; give one")
     pattern = pattern or (folder_pattern(folders) if folders else '')
     unknown = {c: -1 for c in ('pid', 'cam') if c not in re.compile(pattern).groupindex}
-    try: return ReidTable.from_folder(root, pattern, follow_links=follow_links, **unknown)
+    try: return ReidTable.from_folder(root, pattern, skip=skip, follow_links=follow_links, **unknown)
     except ValueError as err:
         if not folders or 'fits' not in str(err): raise
         odd = [p for p in image_files(root, '', follow_links) if not re.match(pattern, p)]
         raise ValueError(f"folders={folders!r}: {len(odd)} images below {str(root)!r} do not lie that deep (such as "
-                         f"{odd[:3]}); move them, or give another folders") from None
+                         f"{odd[:3]}); move them, give another folders, or pass skip=True to leave those out") from None
 
 # %% ../../nbs/055_data.crops.ipynb #1acfd203
 def _read_manifest(path):
@@ -99,16 +100,17 @@ def crops_table(source, # Folder of crops, or manifest (.csv, .parquet)
     root=None, # Of a manifest: see `manifest_table`
     columns:dict=None, # Likewise
     follow_links:bool=False, # Read images behind links that lead out of the root
+    skip:bool=False, # Of a folder: see `folder_table`
     ) -> ReidTable:
     "The crops of a folder or of a manifest"
     source = Path(source).expanduser()
     if not source.exists():
         raise FileNotFoundError(f"{str(source)!r} does not exist; give a folder of crops, or a manifest (.csv or "
                                 ".parquet)")
-    own = dict(root=root, columns=columns) if source.is_dir() else dict(folders=folders, pattern=pattern)
+    own = dict(root=root, columns=columns) if source.is_dir() else dict(folders=folders, pattern=pattern, skip=skip)
     for k, v in own.items():
         if v:
             kind = 'manifest' if source.is_dir() else 'folder'
             raise ValueError(f"{k}={v!r} is for a {kind}, and {str(source)!r} is none; leave it out")
-    if source.is_dir(): return folder_table(source, folders, pattern, follow_links)
+    if source.is_dir(): return folder_table(source, folders, pattern, follow_links, skip)
     return manifest_table(source, root, columns, follow_links)

@@ -483,7 +483,8 @@ def from_folder(cls:ReidTable, root, # Folder of images
             else: rows.append(dict(path=path, split=split, role=role) | m.groupdict())
     if not rows or (odd and not skip):
         raise ValueError(f"pattern={pattern!r} fits {len(rows)} image names under {str(root)!r} and not {len(odd)} "
-                         f"(such as {odd[:3]}); change it, or pass skip=True to leave those out")
+                         f"(such as {odd[:3]}); change it (it is matched from the beginning of a name), or pass "
+                         "skip=True to leave those out")
     f = pd.DataFrame(rows).assign(**fixed)
     for c in f.columns.intersection(['pid', 'cam', 'site']):
         if c in groups: f = numbered(f, c)
