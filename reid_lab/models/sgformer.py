@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SGFORMERS', 'REDUCE', 'WINDOW', 'MERGE', 'Sizes', 'on_grid', 'to_windows', 'from_windows', 'attend', 'SGAttention',
            'PlainAttention', 'HybridAttention', 'cut_points', 'in_groups', 'GuidedAttention', 'ConvMLP', 'SGBlock',
-           'conv_norm', 'Stem', 'Halve', 'sincos', 'stage_grids', 'fits_released', 'init_sg', 'SGFormer', 'fit_pos']
+           'conv_norm', 'Stem', 'Halve', 'sincos', 'stage_grids', 'fits_released', 'init_sg', 'SGFormer']
 
 # %% ../../nbs/335_models.sgformer.ipynb #f04f72cc
 import math
@@ -288,7 +288,7 @@ def fits_released(size, # (H,W) of the input
         if H % WINDOW or H % r or any((b - a) % g or a == b for a, b, g in zip(ends, ends[1:], MERGE[r])): return False
     return True
 
-# %% ../../nbs/335_models.sgformer.ipynb #c6c5d4cc
+# %% ../../nbs/335_models.sgformer.ipynb #1a7514c8
 def init_sg(m, # A module; linear layers and convolutions change
     ):
     "Truncated normal for linear layers, a variance of 2 over the fan-out for convolutions, biases 0"
@@ -300,8 +300,6 @@ def init_sg(m, # A module; linear layers and convolutions change
 
 class SGFormer(nn.Module):
     "SG-Former as an image tower: `(B,3,H,W)` -> tokens `(B,N,width)` on an `H/32 x W/32` grid"
-    kinds, published = ('sgformer',), {} # weights that fit, and names of those that can be downloaded
-
     def __init__(self, name:str='sgformer_s', # Key of `SGFORMERS`
         size=(224, 224), # Input height and width
         weights=None, # None or 'none': random; a released file
@@ -327,7 +325,8 @@ class SGFormer(nn.Module):
         self.start(weights)
 
     @property
-    def wanted(self): return f"weights of {self.name} of SG-Former"
+    def accepts(self): # What `begin` needs to know of weights: kinds, words, published ones
+        return ('sgformer',), f"weights of {self.name} of SG-Former", {}
 
 # %% ../../nbs/335_models.sgformer.ipynb #b13bf75e
 @patch
@@ -366,19 +365,19 @@ def significance(self:SGFormer, img, # (B,3,H,W), normalised as the tower expect
     self(img, maps := [])
     return maps
 
-# %% ../../nbs/335_models.sgformer.ipynb #1e2cf1af
-def fit_pos(net:SGFormer, # Whose grid is wanted
-    ) -> dict: # For `change` of `load_network`
-    "The function that fits learnt positions of a square grid to that of `net`"
+# %% ../../nbs/335_models.sgformer.ipynb #6926678a
+@patch
+def changes(self:SGFormer): # For `change` of `load_network`
+    "The function that fits learnt positions of a square grid to that of the tower"
     from timm.layers import resample_abs_pos_embed
-    grid, own = stage_grids(net.size)[0], net.pos_embed.shape
+    grid, own = stage_grids(self.size)[0], self.pos_embed.shape
     return dict(pos_embed=lambda p: p if p.shape == own else resample_abs_pos_embed(p, grid, num_prefix_tokens=0))
 
 
 @patch
 def start(self:SGFormer, weights): # See `__init__`
     "Load weights, or none"
-    start = begin(weights, self.kinds, self.wanted, self.published)
+    start = begin(weights, *self.accepts)
     if start is None: return
-    self.loaded = load_network(self, start, own=('head.',), change=fit_pos(self))
+    self.loaded = load_network(self, start, own=('head.',), change=self.changes())
     self.stats = IMAGENET_MEAN, IMAGENET_STD # of the pixels that the weights were trained on
