@@ -22,6 +22,7 @@ from .visibility import named_parts, person_pairs, token_words
 from ..core import check_choice, progress
 from ..data.loaders import to_pixels
 from ..models.backbones import Attention, ResTower, TimmTower
+from ..models.sgformer import SGFormer, stage_grids
 from ..models.transreid import TransReID, patch_grid
 
 # %% ../../nbs/780_analysis.attention.ipynb #a34eda3d
@@ -31,12 +32,12 @@ class Place:
     layer: nn.Module  # Its output: (B,C,h,w), (B,h,w,C), or tokens (B,prefix+N,C)
     width: int  # C
     prefix: int = None  # Tokens before the patches, such as CLS; None: the output is a map
-    patch: tuple = None  # Side of the patches and step between them
+    patch: tuple = None  # Side of the patches and step between them; or a function (H,W) -> rows and columns
     blocks: tuple = ()  # Self-attention of a transformer that sees all tokens, first block first
 
     def grid(self, size): # (H,W) -> rows and columns of the tokens
         "Grid of the patches of an image"
-        return patch_grid(size, *self.patch)
+        return self.patch(size) if callable(self.patch) else patch_grid(size, *self.patch)
 
     def maps(self, x, size): # Output of `layer`, (H,W) of the image -> (B,C,h,w)
         "The output as maps, without CLS"
@@ -75,6 +76,8 @@ TOWERS = { # name -> (is it this tower?, its `Place`); a new tower adds its own 
     'ResTower': (lambda t: isinstance(t, ResTower), lambda t: Place(t.stages, t.width)),
     'TransReID': (lambda t: isinstance(t, TransReID), _transreid_place),
     'TimmTower': (lambda t: isinstance(t, TimmTower), lambda t: _timm_place(t.net, False)),
+    'SGFormer': (lambda t: isinstance(t, SGFormer),
+                 lambda t: Place(t.norm4, t.width, 0, lambda size: stage_grids(size)[3])),
     'vision transformer of open_clip': (lambda t: hasattr(t, 'conv1') and hasattr(t, 'transformer'), _clip_place),
     'ResNet of open_clip': (lambda t: hasattr(t, 'attnpool') and hasattr(t, 'layer4'),
                             lambda t: Place(t.layer4, t.attnpool.k_proj.in_features)),

@@ -10,6 +10,7 @@ __all__ = ['NORMS', 'PixelNorm', 'norm2d', 'ResBlock', 'ResTower', 'tower_kinds'
 # %% ../../nbs/330_models.backbones.ipynb #553002f7
 import math
 from dataclasses import replace
+from functools import partial
 import torch
 from torch import nn
 import torch.nn.functional as F
@@ -166,6 +167,13 @@ def swin_windows(size, # (H,W) of the input
     return sides
 
 
+def _fit_table(shape, t): # (rows wanted, heads), (rows,heads) -> (rows wanted, heads)
+    "Positions within a window, for another window: bicubic, as Swin's authors do it"
+    old, new = math.isqrt(len(t)), math.isqrt(shape[0])
+    if t.shape == shape: return t
+    return F.interpolate(t.T.view(1, -1, old, old), (new, new), mode='bicubic').flatten(2)[0].T.contiguous()
+
+
 class SwinTower(TimmTower):
     "A Swin transformer of timm with the windows of its authors' program, and the mean of the tokens before them"
     def make(self, size): # (H,W) -> nn.Module
@@ -182,10 +190,7 @@ class SwinTower(TimmTower):
 
     def changes(self): # For `load_network`
         "Functions that fit tables of other windows, by the name in `net`"
-        from timm.layers import resize_rel_pos_bias_table
-        fit = lambda m, own: lambda t: t if t.shape == own else resize_rel_pos_bias_table(t, m.window_size, own)
-        return {f'{n}.relative_position_bias_table': fit(m, m.relative_position_bias_table.shape)
-                for n, m in self.net.named_modules() if hasattr(m, 'relative_position_bias_table')}
+        return {n: partial(_fit_table, p.shape) for n, p in self.net.named_parameters() if n.endswith('bias_table')}
 
     def forward(self, img): # (B,3,H,W) -> (B,1+N,D)
         x = super().forward(img)

@@ -259,8 +259,9 @@ def image_tower(name:str, # Key of `SGFORMERS`, or an architecture of timm
 def heads_of(state:dict, # Of a whole checkpoint, under our names
     ) -> dict: # Arguments of `CAMeL`
     "Heads that a checkpoint was trained with, by its shapes"
-    return dict(dim=len(state['txt_proj.weight']), img_head='mlp' if 'img_proj.3.weight' in state else 'linear',
-                **dict(pool='mix') if 'pool.gate' in state else {})
+    if 'txt_proj.weight' not in state: return {} # ours, of a tower alone
+    found = dict(dim=len(state['txt_proj.weight']), img_head='mlp' if 'img_proj.3.weight' in state else 'linear')
+    return {**found, 'pool': 'mix'} if 'pool.gate' in state else found
 
 
 def load_camel(model:CAMeL, # Changed in place

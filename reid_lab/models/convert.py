@@ -73,7 +73,9 @@ def arguments(state:dict, # Under our names, see `translate`
     ) -> dict: # Name -> value
     "Arguments of a constructor that follow from the shapes of a whole checkpoint"
     if gives == 'fastreid': return dict(tower='fastreid_r50')
-    if gives in ('resnet50', 'vit', 'sgformer', 'swin', 'aptm', 'camel'): return camel_arguments(state, gives)
+    if gives in ('resnet50', 'vit', 'sgformer', 'swin', 'aptm', 'camel'):
+        try: return camel_arguments(state, gives)
+        except KeyError: return {} # tensors are missing: loading will name them
     if gives == 'bert': return dict(vocab_size=len(state['word.weight']))
     if gives not in ('bot', 'transreid', 'clip_reid', 'irra'): return {}
     rows = lambda *names: next((len(state[k]) for k in names if k in state), None)

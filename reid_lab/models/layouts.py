@@ -410,11 +410,11 @@ _PAIR_NAMES = (*_HALVES, (_BERT_AT + r'embeddings\.word_embeddings', 'text.word'
     *_BERT_INSIDE, (r'^vision_proj\.', 'img_proj.'), (r'^text_proj\.', 'txt_proj.'), (r'^itm_head\.', 'match.net.'),
     (r'^temp$', 'tau'), (r'^pool_alpha$', 'pool.gate^0'))
 _BOTH = (_BERT_AT + r'encoder\.layer\.11\.crossattention\..*', r'itm_head\.0\.weight', r'text_proj\.weight')
-_APTM = Layout('aptm', 'a released APTM', 'aptm', **_PAIR,
+_APTM = Layout('aptm', "a released APTM (tower='swin_base_patch4_window7_224', size=(384, 128))", 'aptm', **_PAIR,
     keys=(r'vision_encoder\.layers\.0\.blocks\.0\..*', *_BOTH),
     rename=(*((rf'^vision_encoder\.{a}', f'image.net.{b}') for a, b in _MERGED), (r'^vision_encoder\.', 'image.net.'),
             *_PAIR_NAMES))
-_CAMEL = Layout('camel', 'a released CAMeL', 'camel', **_PAIR, keys=(r'vision_encoder\.block1\.0\..*', *_BOTH),
+_CAMEL = Layout('camel', "a released CAMeL (tower='sgformer_s')", 'camel', **_PAIR, keys=(r'vision_encoder\.block1\.0\..*', *_BOTH),
     rename=((r'^vision_encoder\.', 'image.'), *_PAIR_NAMES))
 
 # %% ../../nbs/300_models.layouts.ipynb #a4fe2844
