@@ -1,4 +1,5 @@
 """CAMeL at paper size: its parameters, its towers, and checkpoints in the layouts of APTM and CAMeL."""
+import json
 import math
 import re
 
@@ -16,7 +17,7 @@ from reid_lab.models.weights import begin
 from reid_lab.models.zoo import MODELS, create_model, sample_batch
 
 SIZE, W, HEADS, VOCAB = (64, 32), 24, 2, 60
-SWIN = "swin_base_patch4_window7_224"
+SWIN, TINY = "swin_base_patch4_window7_224", "swin_tiny_patch4_window7_224"
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +49,10 @@ def test_parameters_of_the_paper():
 
 def test_towers_by_name():
     with torch.device("meta"):
-        for name, kind in (("sgformer_m", SGFormer), (SWIN, SwinTower), ("swin_tiny_patch4_window7_224.ms_in1k", SwinTower),
+        for name, kind in (("sgformer_m", SGFormer), (SWIN, SwinTower), (f"{TINY}.ms_in1k", SwinTower),
                            ("resnet10t", TimmTower), ("vit_tiny_patch16_224", TimmTower)):
             assert type(image_tower(name, (224, 224))) is kind
-    with pytest.raises(ValueError, match="tower='sgformer_l' is not known. Did you mean 'sgformer_.'. Choose one of .*timm"):
+    with pytest.raises(ValueError, match="tower='sgformer_l' is not known. Did you mean 'sgformer_.'. Choose .*timm"):
         camel_base(tower="sgformer_l")
     assert MODELS["camel_base"].starts.startswith("the tower trained on ImageNet (SG-Former-S.pth")
 
@@ -77,15 +78,16 @@ def test_windows_of_the_authors_program():
 
 
 def naive_block(b, x):
-    "A block of Swin on (H,W,C), token by token: the window is that of the place before the shift, regions do not mix"
+    "A block of Swin on (H,W,C), token by token; regions that the shift brings together do not mix"
     H, W, C = x.shape
     (w, _), (s, _), heads = b.window_size, b.shift_size, b.attn.num_heads
     qkv, d = b.attn.qkv(b.norm1(x)), C//heads
-    part = lambda n, N: ((n - s) % N//w, int((n - s) % N >= N - s)*(s > 0))         # window, and across the border or not
+    part = lambda n, N: ((n - s) % N//w, (n - s) % N >= N - s and s > 0)    # window, and across the border or not
     y = torch.zeros_like(x)
     for i in range(H):
         for j in range(W):
-            same = [(p, q) for p in range(H) for q in range(W) if (part(p, H), part(q, W)) == (part(i, H), part(j, W))]
+            own = part(i, H), part(j, W)
+            same = [(p, q) for p in range(H) for q in range(W) if (part(p, H), part(q, W)) == own]
             where = lambda n, N: (n - s) % N % w
             for h in range(heads):
                 q = qkv[i, j, h*d:h*d + d]
@@ -107,7 +109,7 @@ def test_blocks_of_swin_token_by_token():
     assert shifted.shift_size == (2, 2)
     x = torch.randn(1, 8, 8, 8, dtype=torch.float64)
     assert torch.allclose(shifted(x)[0], naive_block(shifted, x[0]), atol=1e-8)
-    still = randomised(timm_tower("swin_tiny_patch4_window7_224", (64, 32)).net.layers[1].blocks[1]).double()
+    still = randomised(timm_tower(TINY, (64, 32)).net.layers[1].blocks[1]).double()
     x = torch.randn(1, 8, 4, 192, dtype=torch.float64)
     assert still.window_size == (4, 4) and still.shift_size == (0, 0)
     assert torch.allclose(still(x)[0], naive_block(still, x[0]), atol=1e-8)
@@ -125,7 +127,7 @@ def authors_names(state):
 
 
 def test_swin_of_its_authors_starts_a_tower(tmp_path):
-    name = "swin_tiny_patch4_window7_224"
+    name = TINY
     theirs = randomised(timm.create_model(name, num_classes=0, global_pool=""))
     head = {"head.weight": torch.ones(3, 768), "head.bias": torch.ones(3)}
     torch.save(dict(model=authors_names(theirs.state_dict()) | head), tmp_path/"swin.pth")
@@ -149,7 +151,7 @@ def test_swin_of_its_authors_starts_a_tower(tmp_path):
 
 
 def timm_start(path):
-    tower = timm_tower("swin_tiny_patch4_window7_224")
+    tower = timm_tower(TINY)
     tower.start(path)
     return tower.loaded
 
@@ -196,7 +198,8 @@ def drawn(shapes, seed=0):
     g = torch.Generator().manual_seed(seed)
     out = {k: torch.randn(s, generator=g)*(.2 if len(s) > 1 else .1) for k, s in shapes.items()}
     for k in out:
-        if k.endswith(("LayerNorm.weight", "itm_head.1.weight", "vision_proj.0.weight")) and out[k].ndim == 1: out[k] += 1
+        if k.endswith((".LayerNorm.weight", "itm_head.1.weight", "vision_proj.0.weight")) and out[k].ndim == 1:
+            out[k] += 1
         if k.endswith("position_ids"): out[k] = torch.arange(512)[None]
         if k == "temp": out[k] = torch.tensor(.05)
     return out
@@ -260,11 +263,12 @@ def small_camel(image, **kw):
 def pair(request, tmp_path):
     "A released checkpoint with a small BERT, and a model for it"
     kind, mlp, mlm = request.param.split("-")[0], "mlp" in request.param, "no" not in request.param
-    tower = randomised(timm_tower("swin_tiny_patch4_window7_224", SIZE) if kind == "aptm" else SGFormer("small", SIZE))
+    tower = randomised(timm_tower(TINY, SIZE) if kind == "aptm" else SGFormer("small", SIZE))
     own = authors_names(tower.net.state_dict()) if kind == "aptm" else tower.state_dict() | {
         "head.weight": torch.ones(1000, 32), "head.bias": torch.ones(1000)}
     state = drawn(text_shapes(W, 16, VOCAB, tower.width, mlm) | image_head_shapes(tower.width, 16, mlp))
-    if mlm: state["text_encoder.cls.predictions.decoder.weight"] = state["text_encoder.bert.embeddings.word_embeddings.weight"]
+    tied = "text_encoder.bert.embeddings.word_embeddings.weight"
+    if mlm: state["text_encoder.cls.predictions.decoder.weight"] = state[tied]
     state |= {f"vision_encoder.{k}": v for k, v in own.items()}
     if kind == "camel": state["pool_alpha"] = torch.tensor([-4.])
     torch.save(dict(model=state, config=dict(embed_dim=16)), tmp_path/"checkpoint_best.pth")
@@ -277,7 +281,7 @@ def test_a_whole_checkpoint_gives_the_released_outputs(pair):
     start = begin(path, (kind,), "a pair")
     heads = heads_of(start.state)
     assert heads == dict(dim=16, img_head="mlp" if mlp else "linear", **dict(pool="mix") if kind == "camel" else {})
-    new = timm_tower("swin_tiny_patch4_window7_224", SIZE) if kind == "aptm" else SGFormer("small", SIZE)
+    new = timm_tower(TINY, SIZE) if kind == "aptm" else SGFormer("small", SIZE)
     pool = dict(pool="token0")                                       # the released evaluation, for both
     model = small_camel(new, **heads | pool)
     if mlm: loaded = load_camel(model, start)
@@ -298,7 +302,8 @@ def test_a_whole_checkpoint_gives_the_released_outputs(pair):
     assert model.tau.item() == pytest.approx(.05) and tok.shape[1] == 2 + (kind == "aptm")
     why = dict(loaded.left)
     if kind == "camel":
-        assert why["pool_alpha"] == "pool='token0' has no gate" and why["vision_encoder.head.bias"].startswith("classifier")
+        assert why["pool_alpha"] == "pool='token0' has no gate"
+        assert why["vision_encoder.head.bias"] == "classifier of the pretraining"
     assert all(k in why or k in dict(loaded.renamed) for k in state), "every tensor is taken or left out with a reason"
     assert [k for k in loaded.kept if not k.startswith("pixels.")] == [] and not loaded.unused
 
@@ -320,7 +325,8 @@ def test_names_and_shapes_at_real_size():
             model = camel_base(**kw)
             own = model.image.net.state_dict() if kind == "aptm" else model.image.state_dict()
             own = authors_names(own) if kind == "aptm" else own
-            shapes = text_shapes(768, model.dim, 30522, model.image.width) | image_head_shapes(model.image.width, model.dim, mlp)
+            width, dim = model.image.width, model.dim
+            shapes = text_shapes(768, dim, 30522, width) | image_head_shapes(width, dim, mlp)
             state = {k: torch.empty(s) for k, s in shapes.items()} | {f"vision_encoder.{k}": v for k, v in own.items()}
             if mlp: state["pool_alpha"] = torch.empty(1)
             layout = identify({f"module.{k}": v for k, v in state.items()})
@@ -341,14 +347,26 @@ def test_camel_at_real_size_loads_and_is_converted(tmp_path):
     assert "create_model('camel_base', weights='checkpoint_best.pth', tower='sgformer_s'" in weights_text(found)
     del state, own
     card = convert_weights(tmp_path/"checkpoint_best.pth", tmp_path/"camel.safetensors", "camel_base")
-    assert card["kept"] == "[]" or set(__import__("json").loads(card["kept"])) == {"pixels.mean", "pixels.std"}
+    assert json.loads(card["kept"]) == [] and card["taken"].startswith("940 of 940")
     model = create_model("camel_base", weights=tmp_path/"camel.safetensors", vocab_size=VOCAB)
-    want = read_half(tmp_path/"checkpoint_best.pth", "module.text_encoder.bert.encoder.layer.9.crossattention.self.key.weight")
+    name = "module.text_encoder.bert.encoder.layer.9.crossattention.self.key.weight"
+    want = torch.load(tmp_path/"checkpoint_best.pth", weights_only=True)["model"][name].float()
     assert torch.equal(model.cross.layers[3].cross.k.weight.detach(), want)
     assert not model.loaded.missing
 
 
-def read_half(path, name): return torch.load(path, weights_only=True)["model"][name].float()
+@pytest.mark.parametrize("tower, grid", [("small", (2, 1)), (TINY, (2, 1))])
+def test_maps_over_the_image(tower, grid):
+    "Grad-CAM and the words' attention lie on the grid of the crop; the mean in front of Swin's tokens is no place"
+    from reid_lab.analysis.attention import cross_maps, grad_cam, map_grid, score_of
+    torch.manual_seed(0)
+    model = small_camel(image_tower(tower, SIZE), dim=16)
+    model.tokenizer = lambda texts: torch.tensor([[2, 7, 9, 3]]*len(texts))
+    img = torch.rand(2, 3, *SIZE)
+    heat = grad_cam(score_of(model, image=img.flip(0)), img)
+    assert map_grid(model) == grid and heat.shape == (2, *SIZE) and math.isfinite(float(heat.sum()))
+    words = cross_maps(model, img, ["a coat", "a hat"], "attention")
+    assert words.shape == (2, 4, *grid) and (words >= 0).all() and (words.sum((2, 3)) <= 1 + 1e-5).all()
 
 
 def test_refusals_name_the_tower(pair):

@@ -703,7 +703,8 @@ def test_recognition(keys, name):
     for wrap in ("", "module."):
         found = identify({wrap + k: torch.zeros(1) for k in keys})
         assert (found and found.name) == name
-        assert name is None or found.fits == dict(irra=("irra_b16",), aptm=("camel_base",), camel=("camel_base",)).get(name, ())
+        fits = dict(irra=("irra_b16",), aptm=("camel_base",), camel=("camel_base",)).get(name, ())
+        assert name is None or found.fits == fits
 
 
 def test_incomplete_parts_are_an_error():

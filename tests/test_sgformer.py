@@ -9,8 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from reid_lab.models import sgformer
 from reid_lab.models.layouts import identify
-from reid_lab.models.sgformer import (MERGE, REDUCE, SGFORMERS, ConvMLP, GuidedAttention, HybridAttention, PlainAttention,
-                                      SGBlock, SGFormer, Sizes, fits_released, sincos, stage_grids)
+from reid_lab.models.sgformer import (MERGE, REDUCE, SGFORMERS, ConvMLP, GuidedAttention, HybridAttention,
+                                      PlainAttention, SGBlock, SGFormer, Sizes, fits_released, sincos, stage_grids)
 
 SMALL = Sizes((2, 2, 2, 1), (16, 16, 32, 32), (2, 2, 4, 4))
 
@@ -173,8 +173,8 @@ def test_hybrid_attention_and_its_map(grid, reduce):
     assert near.sum().item() == pytest.approx(2*grid[0]*grid[1]/49)          # windows, where nothing is padded
 
 
-@pytest.mark.parametrize("grid, reduce", [((6, 4), 2), ((14, 7), 4), ((5, 3), 2), ((8, 4), 4), ((16, 8), 8), ((2, 1), 2),
-                                          ((1, 1), 2)])
+@pytest.mark.parametrize("grid, reduce", [((6, 4), 2), ((14, 7), 4), ((5, 3), 2), ((8, 4), 4), ((16, 8), 8),
+                                          ((2, 1), 2), ((1, 1), 2)])
 @torch.no_grad()
 def test_guided_attention(grid, reduce):
     att = randomised(GuidedAttention(8, 4, reduce)).double()
@@ -350,14 +350,19 @@ def test_a_released_file_loads(small, tmp_path, size):
         with torch.no_grad(): assert torch.equal(net(img), theirs(img)) and not net.loaded.resized
         return
     assert net.loaded.resized == ("pos_embed (1, 3136, 16) -> (1, 3072, 16)",)
-    want = F.interpolate(own["pos_embed"].view(1, 56, 56, 16).permute(0, 3, 1, 2), (96, 32), mode="bicubic", antialias=True)
+    old = own["pos_embed"].view(1, 56, 56, 16).permute(0, 3, 1, 2)
+    want = F.interpolate(old, (96, 32), mode="bicubic", antialias=True)
     assert torch.allclose(net.pos_embed, want.permute(0, 2, 3, 1).flatten(1, 2), atol=1e-5)
 
 
 def test_a_file_of_another_size_is_refused(small, monkeypatch, tmp_path):
     released(tmp_path/"w.pth")
-    monkeypatch.setitem(sgformer.SGFORMERS, "other", Sizes((2, 4, 2, 1), *(getattr(SMALL, k) for k in ("dims", "heads"))))
+    monkeypatch.setitem(sgformer.SGFORMERS, "other", Sizes((2, 4, 2, 1), SMALL.dims, SMALL.heads))
     with pytest.raises(ValueError, match="missing .* expected weights of other of SG-Former"):
         SGFormer("other", (64, 32), weights=tmp_path/"w.pth")
     with pytest.raises(ValueError, match="classes=0"): SGFormer("small", (64, 32)).logits(torch.rand(1, 3, 64, 32))
+    bert = dict.fromkeys(("embeddings.word_embeddings.weight", "embeddings.token_type_embeddings.weight",
+                          "encoder.layer.0.attention.self.query.weight"), torch.ones(2, 2))
+    with pytest.raises(ValueError, match="holds BERT of Hugging Face; expected weights of small of SG-Former: it fits"):
+        SGFormer("small", (64, 32), weights=bert)
     assert REDUCE == (8, 4, 2, 1)

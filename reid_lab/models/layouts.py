@@ -414,7 +414,8 @@ _APTM = Layout('aptm', "a released APTM (tower='swin_base_patch4_window7_224', s
     keys=(r'vision_encoder\.layers\.0\.blocks\.0\..*', *_BOTH),
     rename=(*((rf'^vision_encoder\.{a}', f'image.net.{b}') for a, b in _MERGED), (r'^vision_encoder\.', 'image.net.'),
             *_PAIR_NAMES))
-_CAMEL = Layout('camel', "a released CAMeL (tower='sgformer_s')", 'camel', **_PAIR, keys=(r'vision_encoder\.block1\.0\..*', *_BOTH),
+_CAMEL = Layout('camel', "a released CAMeL (tower='sgformer_s')", 'camel', **_PAIR,
+    keys=(r'vision_encoder\.block1\.0\..*', *_BOTH),
     rename=((r'^vision_encoder\.', 'image.'), *_PAIR_NAMES))
 
 # %% ../../nbs/300_models.layouts.ipynb #a4fe2844
