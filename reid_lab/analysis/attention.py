@@ -22,7 +22,6 @@ from .visibility import named_parts, person_pairs, token_words
 from ..core import check_choice, progress
 from ..data.loaders import to_pixels
 from ..models.backbones import Attention, ResTower, TimmTower
-from ..models.sgformer import SGFormer, stage_grids
 from ..models.transreid import TransReID, patch_grid
 
 # %% ../../nbs/780_analysis.attention.ipynb #a34eda3d
@@ -68,16 +67,14 @@ def _timm_place(net, alone=None):
         last, prefix = net.blocks[-1], net.num_prefix_tokens
         return Place(last.norm1 if alone else last, net.embed_dim, prefix, _square(net.patch_embed.proj),
                      tuple(b.attn for b in net.blocks))
-    last = net.feature_info[-1]
-    return Place(net.get_submodule(last['module']), last['num_chs'])
+    return Place(net.get_submodule((last := net.feature_info[-1])['module']), last['num_chs'])
 
 
 TOWERS = { # name -> (is it this tower?, its `Place`); a new tower adds its own entry
     'ResTower': (lambda t: isinstance(t, ResTower), lambda t: Place(t.stages, t.width)),
     'TransReID': (lambda t: isinstance(t, TransReID), _transreid_place),
     'TimmTower': (lambda t: isinstance(t, TimmTower), lambda t: _timm_place(t.net, False)),
-    'SGFormer': (lambda t: isinstance(t, SGFormer),
-                 lambda t: Place(t.norm4, t.width, 0, lambda size: stage_grids(size)[3])),
+    'SGFormer': (lambda t: hasattr(t, 'grid') and hasattr(t, 'norm4'), lambda t: Place(t.norm4, t.width, 0, t.grid)),
     'vision transformer of open_clip': (lambda t: hasattr(t, 'conv1') and hasattr(t, 'transformer'), _clip_place),
     'ResNet of open_clip': (lambda t: hasattr(t, 'attnpool') and hasattr(t, 'layer4'),
                             lambda t: Place(t.layer4, t.attnpool.k_proj.in_features)),

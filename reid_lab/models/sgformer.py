@@ -324,6 +324,10 @@ class SGFormer(nn.Module):
         self.apply(init_sg)
         self.start(weights)
 
+    def grid(self, size): # (H,W) of the input -> rows and columns of the tokens
+        "Grid of the last stage"
+        return stage_grids(size)[3]
+
     @property
     def accepts(self): # What `begin` needs to know of weights: kinds, words, published ones
         return ('sgformer',), f"weights of {self.name} of SG-Former", {}
