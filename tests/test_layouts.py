@@ -390,7 +390,7 @@ def test_resnet50_of_torchvision_and_timm(tmp_path, name):
     with torch.no_grad(): assert (tower(IMG).mean(1) - source(IMG)).abs().max() < 1e-5*source(IMG).abs().max()
     assert dict(tower.loaded.left) == {f"fc.{k}": "classifier of the pretraining" for k in ("weight", "bias")}
     assert explained(tower.loaded, where)
-    base = camel_base(vocab_size=40, weights=where)
+    base = camel_base(vocab_size=40, tower="resnet50", weights=where)
     want = [.4]*3 if name == "model.safetensors" else [.485, .456, .406]
     assert torch.allclose(base.pixels.mean.flatten(), torch.tensor(want))
     model = bot_r50(n_ids=3, size=SIZE, weights=where)
@@ -692,14 +692,19 @@ def test_layouts_name_models_of_the_zoo():
 @pytest.mark.parametrize("keys, name", [
     (["base_model.visual.class_embedding", "cross_attn.in_proj_weight", "mlm_head.fc.weight"], "irra"),
     (["base_model.visual.class_embedding", "visul_emb_layer.fc.weight", "texual_emb_layer.fc.weight"], "rde"),
-    (["vision_encoder.norm.weight", "text_encoder.bert.x", "itm_head.0.weight", "vision_proj.weight", "temp"], "aptm"),
+    (["vision_encoder.layers.0.blocks.0.norm1.weight", "itm_head.0.weight", "text_proj.weight",
+      "text_encoder.bert.encoder.layer.11.crossattention.self.query.weight"], "aptm"),
+    (["vision_encoder.block1.0.norm1.weight", "itm_head.0.weight", "text_proj.weight",
+      "text_encoder.encoder.layer.11.crossattention.self.query.weight"], "camel"),
+    (["vision_encoder.norm.weight", "text_encoder.bert.x", "itm_head.0.weight", "vision_proj.weight", "temp"], None),
     (["image_encoder.attnpool.c_proj.weight", "prompt_learner.cls_ctx", "classifier.weight"], "clip_reid_r50"),
     (["fc.weight", "fc.bias"], None), (["encoder.layers.0.weight"], None)])
 def test_recognition(keys, name):
     for wrap in ("", "module."):
         found = identify({wrap + k: torch.zeros(1) for k in keys})
         assert (found and found.name) == name
-        assert name is None or found.fits == (("irra_b16",) if name == "irra" else ())
+        fits = dict(irra=("irra_b16",), aptm=("camel_base",), camel=("camel_base",)).get(name, ())
+        assert name is None or found.fits == fits
 
 
 def test_incomplete_parts_are_an_error():

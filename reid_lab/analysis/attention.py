@@ -31,12 +31,12 @@ class Place:
     layer: nn.Module  # Its output: (B,C,h,w), (B,h,w,C), or tokens (B,prefix+N,C)
     width: int  # C
     prefix: int = None  # Tokens before the patches, such as CLS; None: the output is a map
-    patch: tuple = None  # Side of the patches and step between them
+    patch: tuple = None  # Side of the patches and step between them; or a function (H,W) -> rows and columns
     blocks: tuple = ()  # Self-attention of a transformer that sees all tokens, first block first
 
     def grid(self, size): # (H,W) -> rows and columns of the tokens
         "Grid of the patches of an image"
-        return patch_grid(size, *self.patch)
+        return self.patch(size) if callable(self.patch) else patch_grid(size, *self.patch)
 
     def maps(self, x, size): # Output of `layer`, (H,W) of the image -> (B,C,h,w)
         "The output as maps, without CLS"
@@ -67,14 +67,14 @@ def _timm_place(net, alone=None):
         last, prefix = net.blocks[-1], net.num_prefix_tokens
         return Place(last.norm1 if alone else last, net.embed_dim, prefix, _square(net.patch_embed.proj),
                      tuple(b.attn for b in net.blocks))
-    last = net.feature_info[-1]
-    return Place(net.get_submodule(last['module']), last['num_chs'])
+    return Place(net.get_submodule((last := net.feature_info[-1])['module']), last['num_chs'])
 
 
 TOWERS = { # name -> (is it this tower?, its `Place`); a new tower adds its own entry
     'ResTower': (lambda t: isinstance(t, ResTower), lambda t: Place(t.stages, t.width)),
     'TransReID': (lambda t: isinstance(t, TransReID), _transreid_place),
     'TimmTower': (lambda t: isinstance(t, TimmTower), lambda t: _timm_place(t.net, False)),
+    'SGFormer': (lambda t: hasattr(t, 'grid') and hasattr(t, 'norm4'), lambda t: Place(t.norm4, t.width, 0, t.grid)),
     'vision transformer of open_clip': (lambda t: hasattr(t, 'conv1') and hasattr(t, 'transformer'), _clip_place),
     'ResNet of open_clip': (lambda t: hasattr(t, 'attnpool') and hasattr(t, 'layer4'),
                             lambda t: Place(t.layer4, t.attnpool.k_proj.in_features)),

@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['NORMS', 'PixelNorm', 'norm2d', 'ResBlock', 'ResTower', 'tower_kinds', 'fit_positions', 'check_vit', 'TimmTower',
-           'power_mean', 'TokenPool', 'Attention', 'TextLayer', 'init_text', 'TextEncoder', 'CrossEncoder',
-           'bert_start', 'load_bert', 'norm_layers', 'norm_parameters', 'norm_gradients']
+           'swin_windows', 'SwinTower', 'timm_tower', 'power_mean', 'TokenPool', 'Attention', 'TextLayer', 'init_text',
+           'TextEncoder', 'CrossEncoder', 'bert_start', 'load_bert', 'norm_layers', 'norm_parameters', 'norm_gradients']
 
 # %% ../../nbs/330_models.backbones.ipynb #553002f7
 import math
 from dataclasses import replace
+from functools import partial
 import torch
 from torch import nn
 import torch.nn.functional as F
@@ -113,28 +114,39 @@ def check_vit(net:nn.Module, # A timm model
     "Raise if the config of Hugging Face's ViT states other heads or another activation than `net` has"
     if start.gives == 'vit': check_config(start, num_attention_heads=net.blocks[0].attn.num_heads, hidden_act='gelu')
 
-
+# %% ../../nbs/330_models.backbones.ipynb #31015c54
 class TimmTower(nn.Module):
     "A `timm` model without its head as an image tower; feature maps and token sequences both become `(B,N,width)`"
     def __init__(self, name:str='resnet50', # A timm architecture
         size=(224, 224), # Input height and width
         weights=None, # None or 'none': random; 'imagenet' (downloads once); a local file or folder, see `begin`
         ):
-        import timm
         super().__init__()
-        kw = dict(img_size=size) if name.startswith(('vit', 'swin', 'deit')) else {}
-        self.net = timm.create_model(name, pretrained=False, num_classes=0, global_pool='', **kw)
         self.name, self.loaded, self.stats = name, None, None
+        self.net = self.make(tuple(size))
         self.width = self.net.num_features
         self.start(weights)
 
+    def make(self, size): # (H,W) -> nn.Module
+        "The network with random weights"
+        import timm
+        kw = dict(img_size=size) if self.name.startswith(('vit', 'swin', 'deit')) else {}
+        return timm.create_model(self.name, pretrained=False, num_classes=0, global_pool='', **kw)
+
+    @property
+    def accepts(self): # What `begin` needs to know of weights: kinds, words, published ones
+        return tower_kinds(self.net), f"weights of timm's {self.name}", dict(imagenet=published(self.name))
+
+    def changes(self): # For `load_network`
+        "Functions that fit tensors of other input sizes, by the name in `net`"
+        return fit_positions(self.net)
+
     def start(self, weights): # See `__init__`
         "Load weights, or none"
-        start = begin(weights, tower_kinds(self.net), f"weights of timm's {self.name}",
-                      dict(imagenet=published(self.name)))
+        start = begin(weights, *self.accepts)
         if start is None: return
         check_vit(self.net, start)
-        self.loaded = load_network(self.net, start, change=fit_positions(self.net))
+        self.loaded = load_network(self.net, start, change=self.changes())
         pixels = self.net.pretrained_cfg | start.config.get('pretrained_cfg', {})
         self.stats = pixels['mean'], pixels['std'] # of the pixels that the weights were trained on
 
@@ -142,6 +154,56 @@ class TimmTower(nn.Module):
         x = self.net.forward_features(img)
         if x.ndim == 3: return x
         return x.flatten(1, 2) if x.shape[-1] == self.width else x.flatten(2).transpose(1, 2)
+
+# %% ../../nbs/330_models.backbones.ipynb #448c4353
+def swin_windows(size, # (H,W) of the input
+    own=(7, 7, 7, 7), # Of the published network, a stage each
+    ) -> tuple: # Of int, a stage each
+    "Sides of a Swin transformer's windows: its own where they tile all grids, else 8, else its own with padding"
+    grids = [(-(-size[0]//2**s), -(-size[1]//2**s)) for s in range(2, 2 + len(own))]
+    for sides in (own, (8,)*len(own), own):
+        sides = tuple(min(s, *g) for s, g in zip(sides, grids))
+        if not any(n % s for s, g in zip(sides, grids) for n in g): break
+    return sides
+
+
+def _fit_table(shape, t): # (rows wanted, heads), (rows,heads) -> (rows wanted, heads)
+    "Positions within a window, for another window: bicubic, as Swin's authors do it"
+    old, new = math.isqrt(len(t)), math.isqrt(shape[0])
+    if t.shape == shape: return t
+    return F.interpolate(t.T.view(1, -1, old, old), (new, new), mode='bicubic').flatten(2)[0].T.contiguous()
+
+
+class SwinTower(TimmTower):
+    "A Swin transformer of timm with the windows of its authors' program, and the mean of the tokens before them"
+    def make(self, size): # (H,W) -> nn.Module
+        "The network with random weights"
+        import timm
+        with torch.device('meta'): own = timm.create_model(self.name)
+        sides = swin_windows(size, tuple(s.blocks[0].window_size[0] for s in own.layers))
+        net = timm.create_model(self.name, num_classes=0, global_pool='', img_size=size, window_size=sides)
+        for stage, side in zip(net.layers, sides):
+            for block in stage.blocks:
+                if min(block.input_resolution) > side: continue
+                block.shift_size, block.attn_mask = (0, 0), None # one window fills a side: no shift
+        return net
+
+    def changes(self): # For `load_network`
+        "Functions that fit tables of other windows, by the name in `net`"
+        return {n: partial(_fit_table, p.shape) for n, p in self.net.named_parameters() if n.endswith('bias_table')}
+
+    def forward(self, img): # (B,3,H,W) -> (B,1+N,D)
+        x = super().forward(img)
+        return torch.cat([x.mean(1, keepdim=True), x], 1)
+
+
+def timm_tower(name:str, # A timm architecture
+    size=(224, 224), # Input height and width
+    ) -> TimmTower: # With random weights
+    "The tower for an architecture of timm"
+    import timm
+    swin = timm.models.is_model_in_modules(name.split('.')[0], ['swin_transformer'])
+    return (SwinTower if swin else TimmTower)(name, size)
 
 # %% ../../nbs/330_models.backbones.ipynb #a281af18
 def power_mean(tok, # (B,N,D)

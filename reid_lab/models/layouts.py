@@ -15,7 +15,8 @@ import torch
 from ..files import BROKEN, file_kind, wrong_file
 
 # %% ../../nbs/300_models.layouts.ipynb #45fdea85
-WRAPPERS = ('state_dict', 'model_state_dict', 'model', 'net', 'network', 'weights', 'params')
+WRAPPERS = ('state_dict_ema', 'model_ema', # averages, which programs publish, go first
+            'state_dict', 'model_state_dict', 'model', 'net', 'network', 'weights', 'params')
 WANTED = 'weights (.safetensors, a state dict saved by torch.save, or a folder with config.json and model.safetensors)'
 
 
@@ -291,6 +292,18 @@ _HF_VIT = Layout('hf_vit', 'a vision transformer of Hugging Face', 'vit',
             (r'attention\.attention\.value\.(\w+)$', r'attn.qkv.\1#2'), (r'attention\.output\.dense', 'attn.proj'),
             (r'intermediate\.dense', 'mlp.fc1'), (r'output\.dense', 'mlp.fc2')),
     fits=('transreid_b16', 'camel_base'), pixels='mean and deviation 0.5')
+_MERGED = tuple((rf'layers\.{i}\.downsample\.', f'layers.{i + 1}.downsample.') for i in (2, 1, 0)) # of Swin, to timm's
+_TABLES = (r'.*\.(relative_position_index|attn_mask)$', 'follows from the size of the input')
+_SWIN = dict(gives='swin', fits=('camel_base',), pixels=_TORCHVISION.pixels)
+_SWIN_OWN = Layout('swin', 'a Swin transformer of its authors', **_SWIN, rename=_MERGED,
+    leave=((r'head\.', _HEAD), _TABLES),
+    keys=(r'layers\.0\.blocks\.0\.attn\.relative_position_bias_table', r'layers\.0\.downsample\.reduction\.weight'))
+_SWIN_TIMM = Layout('timm_swin', 'a Swin transformer of timm', **_SWIN, leave=((r'head\.', _HEAD), _TABLES),
+    keys=(r'layers\.0\.blocks\.0\.attn\.relative_position_bias_table', r'patch_embed\.proj\.weight'),
+    lacks=(r'layers\.0\.downsample\..*',))
+_SGFORMER = Layout('sgformer', 'an SG-Former', 'sgformer', fits=('camel_base',), pixels=_TORCHVISION.pixels,
+    keys=(r'patch_embed1\.conv\.0\.c\.weight', r'block1\.0\.attn\.sr\.weight', r'block1\.1\.attn\.f1\.weight'),
+    leave=((r'head\.', _HEAD),))
 
 # %% ../../nbs/300_models.layouts.ipynb #cca8c5c3
 _CLIP = dict(gives='clip', fits=('clip_b16', 'clip_reid_b16'), pixels='mean and deviation of CLIP; CLIP-ReID uses 0.5')
@@ -335,6 +348,7 @@ _BERT = Layout('hf_bert', 'BERT of Hugging Face', 'bert',
             (r'^cls\.predictions\.transform\.dense', 'words.dense'),
             (r'^cls\.predictions\.transform\.LayerNorm', 'words.norm'),
             (r'^cls\.predictions\.bias', 'words.bias')), fits=('camel_base',))
+_BERT_INSIDE = _BERT.rename[_BERT.rename.index((r'attention\.self\.query', 'attn.q')):] # names within a layer
 
 # %% ../../nbs/300_models.layouts.ipynb #b783e9ea
 _COPIED = 'not run by the released program: b1 and b2 are its trained copies'
@@ -381,13 +395,34 @@ _FASTREID = Layout('fastreid', "a ResNet-50 of FastReID (tower 'fastreid_r50')",
     rename=((r'^backbone\.', 'net.'), (f'^{_NECK}', 'neck.'), (r'^heads\.pool_layer\.p$', 'p')),
     pixels=_TORCHVISION.pixels, note='pooled by a power mean (GeM) if the file holds its exponent, else by the mean')
 
+# %% ../../nbs/300_models.layouts.ipynb #cb46544c
+_BERT_AT = r'^text_encoder\.(?:bert\.)?'
+_HALVES = tuple((_BERT_AT + rf'encoder\.layer\.{i}\.', f'text.layers.{i}.' if i < 6 else f'cross.layers.{i - 6}.')
+                for i in range(12))
+_PAIR = dict(fits=('camel_base',), pixels="statistics of its training set: set_stats of the model's pixels",
+    leave=((r'vision_encoder\.head\.', _HEAD), _TABLES, _POSITIONS, (_BERT_AT + r'pooler\.', 'a layer behind CLS'),
+           (r'text_encoder\.cls\.predictions\.decoder\.', 'tied to the word embeddings')))
+_PAIR_NAMES = (*_HALVES, (_BERT_AT + r'embeddings\.word_embeddings', 'text.word'),
+    (_BERT_AT + r'embeddings\.position_embeddings', 'text.pos'), (_BERT_AT + r'embeddings\.LayerNorm', 'text.norm'),
+    (_BERT_AT + r'embeddings\.token_type_embeddings', 'text.kind'), (r'^text_encoder\.cls\.', 'cls.'),
+    (r'crossattention\.self\.(q)uery|crossattention\.self\.(k)ey|crossattention\.self\.(v)alue', r'cross.\1\2\3'),
+    (r'crossattention\.output\.dense', 'cross.out'), (r'crossattention\.output\.LayerNorm', 'cross.norm'),
+    *_BERT_INSIDE, (r'^vision_proj\.', 'img_proj.'), (r'^text_proj\.', 'txt_proj.'), (r'^itm_head\.', 'match.net.'),
+    (r'^temp$', 'tau'), (r'^pool_alpha$', 'pool.gate^0'))
+_BOTH = (_BERT_AT + r'encoder\.layer\.11\.crossattention\..*', r'itm_head\.0\.weight', r'text_proj\.weight')
+_APTM = Layout('aptm', "a released APTM (tower='swin_base_patch4_window7_224', size=(384, 128))", 'aptm', **_PAIR,
+    keys=(r'vision_encoder\.layers\.0\.blocks\.0\..*', *_BOTH),
+    rename=(*((rf'^vision_encoder\.{a}', f'image.net.{b}') for a, b in _MERGED), (r'^vision_encoder\.', 'image.net.'),
+            *_PAIR_NAMES))
+_CAMEL = Layout('camel', "a released CAMeL (tower='sgformer_s')", 'camel', **_PAIR,
+    keys=(r'vision_encoder\.block1\.0\..*', *_BOTH),
+    rename=((r'^vision_encoder\.', 'image.'), *_PAIR_NAMES))
+
 # %% ../../nbs/300_models.layouts.ipynb #a4fe2844
 _CLIP_REID_R50 = Layout('clip_reid_r50', 'a released CLIP-ReID (ResNet-50)', '',
     keys=(r'image_encoder\.attnpool\..*', r'prompt_learner\.cls_ctx'))
 _RDE = Layout('rde', 'a released RDE', '',
     keys=(r'base_model\.visual\.class_embedding', r'(visul|texual)_emb_layer\..*'))
-_APTM = Layout('aptm', 'a released APTM or CAMeL', '',
-    keys=(r'vision_encoder\..*', r'text_encoder\..*', r'itm_head\..*', r'vision_proj\.weight'))
 _OSNET = Layout('osnet', 'an OSNet', '', note="no kept and light package builds it; embed images with its own program "
     "and read the features as Embeddings",
     keys=(r'conv1\.conv\.weight', r'conv2\.0\.gate\.fc1\.weight', r'conv5\.conv\.weight'))
@@ -395,9 +430,10 @@ _FASTREID_OTHER = Layout('fastreid_other', 'a released FastReID of another form 
     note="IBN, non-local and SE blocks, other depths and other heads are other networks than tower='fastreid_r50'",
     keys=(r'backbone\..*', r'heads\..*', r'heads\.(weight|classifier\.weight|bottleneck\..*|bnneck\..*)'))
 OURS = Layout('reid_lab', 'weights of this library', 'ours', keys=()) # known by its card, see `identify`
-LAYOUTS = {x.name: x for x in (_RDE, _IRRA, _APTM, _CLIP_REID, _CLIP_REID_R50, _TRANSREID, _TRANSREID_PLAIN, _BOT,
-                               _FASTREID, _FASTREID_OTHER, _OSNET,
-                               _HF_CLIP, _HF_VIT, _BERT, _OPENAI, _OPEN_CLIP, _TIMM_VIT, _TORCHVISION)}
+LAYOUTS = {x.name: x for x in (_RDE, _IRRA, _APTM, _CAMEL, _CLIP_REID, _CLIP_REID_R50, _TRANSREID, _TRANSREID_PLAIN,
+                               _BOT, _FASTREID, _FASTREID_OTHER, _OSNET,
+                               _HF_CLIP, _HF_VIT, _BERT, _OPENAI, _OPEN_CLIP, _TIMM_VIT, _SWIN_OWN, _SWIN_TIMM,
+                               _SGFORMER, _TORCHVISION)}
 
 # %% ../../nbs/300_models.layouts.ipynb #93926e3c
 def peeled(state:dict, # Name -> tensor

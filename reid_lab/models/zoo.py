@@ -64,9 +64,9 @@ MODELS = dict(
         starts='a ResNet-50 trained on ImageNet (resnet50-0676ba61.pth of torchvision)'),
     bot_tiny=ModelInfo(bot_tiny, 'images', 'tiny', 'bot', 'BoT, CVPRW 2019', ('n_ids',)),
     camel_base=ModelInfo(camel_base, 'captions', 'paper', 'camel', 'CAMeL, IEEE TIFS 2025', ('tokenizer',),
-        itm=True, mlm=True, eda=True,  # a timm tower in place of SG-Former-S
-        starts='the tower trained on ImageNet (resnet50.tv_in1k of timm) and the folder of bert-base-uncased, both '
-               'with a comma between'),
+        itm=True, mlm=True, eda=True,
+        starts='the tower trained on ImageNet (SG-Former-S.pth; resnet50.tv_in1k of timm for tower=resnet50) and the '
+               'folder of bert-base-uncased, both with a comma between'),
     camel_tiny=ModelInfo(camel_tiny, 'captions', 'tiny', 'camel', 'CAMeL, IEEE TIFS 2025', ('tokenizer',),
         itm=True, mlm=True),
     cfam_b16=ModelInfo(cfam_b16, 'captions', 'paper', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'), mlm=True,

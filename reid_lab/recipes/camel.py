@@ -148,7 +148,7 @@ PRESETS = dict(
     full=Preset('full', Train(20_000, 6_000, 128, 3e-4, 1e-4, augment='light', swa=3),
                 (('tower', 'resnet50'), ('size', (384, 128))), vocab=3000, k_test=64, **_GPU),
     paper=Preset('full', Train(600_000, 30_000, 80, 1e-4, 2e-4, augment='camel', swa=3),
-                 (('tower', 'resnet50'), ('size', (224, 224))), vocab=30522, clean='plain', k_test=128,
+                 (('tower', 'sgformer_s'), ('size', (224, 224))), vocab=30522, clean='plain', k_test=128,
                  lr_by_method=False, meta=(('strength', .4),), **_GPU),
 )
 

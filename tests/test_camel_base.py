@@ -1,0 +1,400 @@
+"""CAMeL at paper size: its parameters, its towers, and checkpoints in the layouts of APTM and CAMeL."""
+import json
+import math
+import re
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+
+from reid_lab.models.backbones import CrossEncoder, SwinTower, TextEncoder, TimmTower, swin_windows, timm_tower
+from reid_lab.models.camel import CAMeL, camel_base, heads_of, image_tower, load_camel
+from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
+from reid_lab.models.layouts import identify, translate
+from reid_lab.models.sgformer import SGFORMERS, SGFormer, Sizes
+from reid_lab.models.weights import begin
+from reid_lab.models.zoo import MODELS, create_model, sample_batch
+
+SIZE, W, HEADS, VOCAB = (64, 32), 24, 2, 60
+SWIN, TINY = "swin_base_patch4_window7_224", "swin_tiny_patch4_window7_224"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch): monkeypatch.setitem(SGFORMERS, "small", Sizes((2, 2, 2, 1), (16, 16, 32, 32), (2, 2, 4, 4)))
+
+
+def count(*ms): return sum(p.numel() for m in ms for p in m.parameters())
+
+
+@torch.no_grad()
+def randomised(net, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    for p in net.parameters(): p.add_(torch.randn(p.shape, generator=g)*(.02 if p.ndim > 1 else .1))
+    return net.eval()
+
+
+# --- parameters -------------------------------------------------------------------------------------------------------
+
+def test_parameters_of_the_paper():
+    with torch.device("meta"): model, head = camel_base(), torch.nn.Linear(512, 1000)
+    assert count(model.text, model.cross, model.words) == 121_338_426 and count(model.image) == 22_032_981
+    assert (count(model.img_proj, model.txt_proj), count(model.match), model.tau.numel()) == (328_192, 1_187_330, 1)
+    assert count(model) == 144_886_930 and count(model) + count(head) == 145_399_930
+    assert (model.image.name, model.size, model.dim, len(model.text.layers), len(model.cross.layers)) \
+        == ("sgformer_s", (224, 224), 256, 6, 6)
+    with torch.device("meta"): model.image = SGFormer(classes=1000)      # as the released program builds it
+    assert count(model) == 145_399_930
+
+
+def test_towers_by_name():
+    with torch.device("meta"):
+        for name, kind in (("sgformer_m", SGFormer), (SWIN, SwinTower), (f"{TINY}.ms_in1k", SwinTower),
+                           ("resnet10t", TimmTower), ("vit_tiny_patch16_224", TimmTower)):
+            assert type(image_tower(name, (224, 224))) is kind
+    with pytest.raises(ValueError, match="tower='sgformer_l' is not known. Did you mean 'sgformer_.'. Choose .*timm"):
+        camel_base(tower="sgformer_l")
+    assert MODELS["camel_base"].starts.startswith("the tower trained on ImageNet (SG-Former-S.pth")
+
+
+def test_the_paper_preset_is_the_paper_network():
+    from reid_lab.recipes.camel import PRESETS
+    kw = dict(PRESETS["paper"].model_kw)
+    with torch.device("meta"): model = create_model(PRESETS["paper"].model, **kw)
+    assert count(model) == 144_886_930 and model.size == (224, 224) and PRESETS["paper"].model == "camel_base"
+
+
+# --- Swin as APTM runs it ---------------------------------------------------------------------------------------------
+
+def test_windows_of_the_authors_program():
+    assert swin_windows((384, 128)) == (8, 8, 8, 4) and swin_windows((224, 224)) == (7, 7, 7, 7)
+    assert swin_windows((384, 384), (12,)*4) == (12, 12, 12, 12) and swin_windows(SIZE) == (8, 4, 2, 1)
+    with torch.device("meta"): net = timm_tower(SWIN, (384, 128)).net
+    for stage, side, shift in zip(net.layers, (8, 8, 8, 4), (4, 4, 0, 0)):
+        for i, b in enumerate(stage.blocks):
+            own = shift*(i % 2)
+            assert (b.window_size, b.shift_size, b.attn_mask is None) == ((side, side), (own, own), own == 0)
+            assert len(b.attn.relative_position_bias_table) == (2*side - 1)**2
+
+
+def naive_block(b, x):
+    "A block of Swin on (H,W,C), token by token; regions that the shift brings together do not mix"
+    H, W, C = x.shape
+    (w, _), (s, _), heads = b.window_size, b.shift_size, b.attn.num_heads
+    qkv, d = b.attn.qkv(b.norm1(x)), C//heads
+    part = lambda n, N: ((n - s) % N//w, (n - s) % N >= N - s and s > 0)    # window, and across the border or not
+    y = torch.zeros_like(x)
+    for i in range(H):
+        for j in range(W):
+            own = part(i, H), part(j, W)
+            same = [(p, q) for p in range(H) for q in range(W) if (part(p, H), part(q, W)) == own]
+            where = lambda n, N: (n - s) % N % w
+            for h in range(heads):
+                q = qkv[i, j, h*d:h*d + d]
+                bias = [b.attn.relative_position_bias_table[(where(i, H) - where(p, H) + w - 1)*(2*w - 1)
+                                                            + where(j, W) - where(r, W) + w - 1, h] for p, r in same]
+                a = torch.stack([q @ qkv[p, r, C + h*d:C + h*d + d]/math.sqrt(d) + z
+                                 for (p, r), z in zip(same, bias)]).softmax(0)
+                y[i, j, h*d:h*d + d] = sum(t*qkv[p, r, 2*C + h*d:2*C + h*d + d] for t, (p, r) in zip(a, same))
+    x = x + b.attn.proj(y)
+    return x + b.mlp(b.norm2(x))
+
+
+@torch.no_grad()
+def test_blocks_of_swin_token_by_token():
+    "With a shift, and where a window fills the short side and timm alone would shift the long one"
+    from timm.models.swin_transformer import SwinTransformer
+    net = SwinTransformer(img_size=(32, 32), patch_size=4, embed_dim=8, depths=(2,), num_heads=(2,), window_size=4)
+    shifted = randomised(net.layers[0].blocks[1]).double()
+    assert shifted.shift_size == (2, 2)
+    x = torch.randn(1, 8, 8, 8, dtype=torch.float64)
+    assert torch.allclose(shifted(x)[0], naive_block(shifted, x[0]), atol=1e-8)
+    still = randomised(timm_tower(TINY, (64, 32)).net.layers[1].blocks[1]).double()
+    x = torch.randn(1, 8, 4, 192, dtype=torch.float64)
+    assert still.window_size == (4, 4) and still.shift_size == (0, 0)
+    assert torch.allclose(still(x)[0], naive_block(still, x[0]), atol=1e-8)
+
+
+def authors_names(state):
+    "Swin's tensors as its authors save them: a stage ends with its halving, indices and masks are stored"
+    out = {}
+    for k, v in state.items():
+        out[re.sub(r"layers\.(\d)\.downsample", lambda m: f"layers.{int(m[1]) - 1}.downsample", k)] = v
+        if k.endswith("bias_table"):
+            out[k.replace("bias_table", "index")] = torch.zeros(49, 49, dtype=torch.long)
+            out[k.replace("attn.relative_position_bias_table", "attn_mask")] = torch.zeros(64, 49, 49)
+    return out
+
+
+def test_swin_of_its_authors_starts_a_tower(tmp_path):
+    name = TINY
+    theirs = randomised(timm.create_model(name, num_classes=0, global_pool=""))
+    head = {"head.weight": torch.ones(3, 768), "head.bias": torch.ones(3)}
+    torch.save(dict(model=authors_names(theirs.state_dict()) | head), tmp_path/"swin.pth")
+    torch.save(theirs.state_dict(), tmp_path/"timm.pth")
+    assert [identify(tmp_path/f).name for f in ("swin.pth", "timm.pth")] == ["swin", "timm_swin"]
+    img = torch.randn(1, 3, 224, 224)
+    for file in ("swin.pth", "timm.pth"):
+        tower = timm_tower(name).eval()
+        tower.start(tmp_path/file)
+        with torch.no_grad(): tok, want = tower(img), theirs(img).flatten(1, 2)
+        assert torch.allclose(tok[:, 1:], want, atol=1e-5) and torch.allclose(tok[:, 0], want.mean(1), atol=1e-5)
+        assert not tower.loaded.missing and not tower.loaded.unused and not tower.loaded.resized
+    assert {why for _, why in timm_start(tmp_path/"swin.pth").left} == {"classifier of the pretraining",
+                                                                       "follows from the size of the input"}
+    crop = timm_tower(name, (384, 128))
+    crop.start(tmp_path/"swin.pth")
+    assert len(crop.loaded.resized) == 12 and "(169, 3) -> (225, 3)" in crop.loaded.resized[0]
+    old, new = (n.layers[0].blocks[0].attn.relative_position_bias_table.detach() for n in (theirs, crop.net))
+    assert torch.allclose(new[112], old[84], atol=1e-4)                                # the middle stays the middle
+    assert inspect_weights(tmp_path/"swin.pth")["arguments"] == dict(tower=name)
+
+
+def timm_start(path):
+    tower = timm_tower(TINY)
+    tower.start(path)
+    return tower.loaded
+
+
+# --- whole checkpoints ------------------------------------------------------------------------------------------------
+
+LINEAR = ("weight", "bias")
+
+
+def text_shapes(width, wide, vocab, image, mlm=True, positions=512):
+    "Names and shapes of the text side in a released checkpoint of APTM or CAMeL"
+    at, ffn = "text_encoder." + "bert."*mlm, 4*width
+    out = {f"{at}embeddings.word_embeddings.weight": (vocab, width),
+           f"{at}embeddings.position_embeddings.weight": (positions, width),
+           f"{at}embeddings.token_type_embeddings.weight": (2, width), f"{at}embeddings.position_ids": (1, positions)}
+    norms, linears = [f"{at}embeddings.LayerNorm"], {}
+    for i in range(12):
+        layer = f"{at}encoder.layer.{i}."
+        for kind in ("attention", "crossattention")[:1 + (i > 5)]:
+            kv = image if kind == "crossattention" else width
+            linears |= {f"{layer}{kind}.self.query": (width, width), f"{layer}{kind}.self.key": (width, kv),
+                        f"{layer}{kind}.self.value": (width, kv), f"{layer}{kind}.output.dense": (width, width)}
+            norms.append(f"{layer}{kind}.output.LayerNorm")
+        linears |= {f"{layer}intermediate.dense": (ffn, width), f"{layer}output.dense": (width, ffn)}
+        norms.append(f"{layer}output.LayerNorm")
+    if mlm:
+        head = "text_encoder.cls.predictions."
+        linears |= {f"{head}transform.dense": (width, width), f"{head}decoder": (vocab, width)}
+        norms.append(f"{head}transform.LayerNorm")
+        out[f"{head}bias"] = (vocab,)
+    linears |= {"text_proj": (wide, width), "itm_head.0": (2*width, width), "itm_head.3": (2, 2*width)}
+    for n, s in linears.items(): out |= {f"{n}.weight": s, f"{n}.bias": s[:1]}
+    for n in norms: out |= {f"{n}.{k}": (width,) for k in LINEAR}
+    return out | {f"itm_head.1.{k}": (2*width,) for k in LINEAR} | {"temp": ()}
+
+
+def image_head_shapes(image, wide, mlp):
+    if not mlp: return {"vision_proj.weight": (wide, image), "vision_proj.bias": (wide,)}
+    sizes = {"0": (image,), "1": (wide, image), "3": (wide, wide)}
+    return {f"vision_proj.{i}.{k}": s if k == "weight" else s[:1] for i, s in sizes.items() for k in LINEAR}
+
+
+def drawn(shapes, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    out = {k: torch.randn(s, generator=g)*(.2 if len(s) > 1 else .1) for k, s in shapes.items()}
+    for k in out:
+        if k.endswith((".LayerNorm.weight", "itm_head.1.weight", "vision_proj.0.weight")) and out[k].ndim == 1:
+            out[k] += 1
+        if k.endswith("position_ids"): out[k] = torch.arange(512)[None]
+        if k == "temp": out[k] = torch.tensor(.05)
+    return out
+
+
+def released_attention(s, at, x, kv, mask, heads):
+    q, k, v = (F.linear(t, s[f"{at}.self.{n}.weight"], s[f"{at}.self.{n}.bias"])
+               for n, t in (("query", x), ("key", kv), ("value", kv)))
+    d, out = q.shape[-1]//heads, []
+    for h in range(heads):
+        a = q[..., h*d:h*d + d] @ k[..., h*d:h*d + d].transpose(1, 2)/math.sqrt(d)
+        if mask is not None: a = a.masked_fill(~mask[:, None], -torch.inf)
+        out.append(a.softmax(-1) @ v[..., h*d:h*d + d])
+    y = F.linear(torch.cat(out, -1), s[f"{at}.output.dense.weight"], s[f"{at}.output.dense.bias"])
+    return released_norm(s, f"{at}.output.LayerNorm", x + y)
+
+
+def released_norm(s, at, x, eps=1e-12): return F.layer_norm(x, x.shape[-1:], s[f"{at}.weight"], s[f"{at}.bias"], eps)
+
+
+def released_layers(s, x, mask, layers, img=None, bert="text_encoder.bert"):
+    "BERT's layers as in the released program, under its names"
+    for i in layers:
+        at = f"{bert}.encoder.layer.{i}"
+        x = released_attention(s, f"{at}.attention", x, x, mask, HEADS)
+        if img is not None: x = released_attention(s, f"{at}.crossattention", x, img, None, HEADS)
+        y = F.gelu(F.linear(x, s[f"{at}.intermediate.dense.weight"], s[f"{at}.intermediate.dense.bias"]))
+        x = released_norm(s, f"{at}.output.LayerNorm", x + F.linear(y, s[f"{at}.output.dense.weight"],
+                                                                    s[f"{at}.output.dense.bias"]))
+    return x
+
+
+def released_outputs(s, tok, tokens, mlp, bert="text_encoder.bert"):
+    "Text embedding, image embedding of the first token, ITM logits, MLM logits"
+    mask, e = tokens != 0, f"{bert}.embeddings"
+    x = s[f"{e}.word_embeddings.weight"][tokens] + s[f"{e}.position_embeddings.weight"][:tokens.shape[1]]
+    x = released_norm(s, f"{e}.LayerNorm", x + s[f"{e}.token_type_embeddings.weight"][0])
+    x = released_layers(s, x, mask, range(6), bert=bert)
+    both = released_layers(s, x, mask, range(6, 12), tok, bert)
+    lin = lambda n, t: F.linear(t, s[f"{n}.weight"], s[f"{n}.bias"])
+    v = tok[:, 0]
+    if mlp: v = lin("vision_proj.3", F.gelu(lin("vision_proj.1", released_norm(s, "vision_proj.0", v, 1e-5))))
+    else: v = lin("vision_proj", v)
+    itm = lin("itm_head.3", F.gelu(released_norm(s, "itm_head.1", lin("itm_head.0", both[:, 0]), 1e-5)))
+    out = [F.normalize(lin("text_proj", x[:, 0]), dim=1), F.normalize(v, dim=1), itm]
+    head = "text_encoder.cls.predictions"
+    if f"{head}.bias" in s:
+        y = released_norm(s, f"{head}.transform.LayerNorm", F.gelu(lin(f"{head}.transform.dense", both)))
+        out.append(y @ s[f"{e}.word_embeddings.weight"].T + s[f"{head}.bias"])
+    return out
+
+
+def small_camel(image, **kw):
+    sizes = dict(width=W, heads=HEADS, layers=6, ffn=4*W, dropout=0.)
+    model = CAMeL(image, TextEncoder(VOCAB, **sizes), CrossEncoder(img_width=image.width, **sizes), SIZE, **kw)
+    model.match.net[1].eps = 1e-5
+    return model.eval()
+
+
+@pytest.fixture(params=["aptm", "camel", "camel-mlp", "aptm-no-words"])
+def pair(request, tmp_path):
+    "A released checkpoint with a small BERT, and a model for it"
+    kind, mlp, mlm = request.param.split("-")[0], "mlp" in request.param, "no" not in request.param
+    tower = randomised(timm_tower(TINY, SIZE) if kind == "aptm" else SGFormer("small", SIZE))
+    own = authors_names(tower.net.state_dict()) if kind == "aptm" else tower.state_dict() | {
+        "head.weight": torch.ones(1000, 32), "head.bias": torch.ones(1000)}
+    state = drawn(text_shapes(W, 16, VOCAB, tower.width, mlm) | image_head_shapes(tower.width, 16, mlp))
+    tied = "text_encoder.bert.embeddings.word_embeddings.weight"
+    if mlm: state["text_encoder.cls.predictions.decoder.weight"] = state[tied]
+    state |= {f"vision_encoder.{k}": v for k, v in own.items()}
+    if kind == "camel": state["pool_alpha"] = torch.tensor([-4.])
+    torch.save(dict(model=state, config=dict(embed_dim=16)), tmp_path/"checkpoint_best.pth")
+    return kind, mlp, mlm, tower, state, tmp_path/"checkpoint_best.pth"
+
+
+def test_a_whole_checkpoint_gives_the_released_outputs(pair):
+    kind, mlp, mlm, tower, state, path = pair
+    assert identify(path).name == kind and identify(path).fits == ("camel_base",)
+    start = begin(path, (kind,), "a pair")
+    heads = heads_of(start.state)
+    assert heads == dict(dim=16, img_head="mlp" if mlp else "linear", **dict(pool="mix") if kind == "camel" else {})
+    new = timm_tower(TINY, SIZE) if kind == "aptm" else SGFormer("small", SIZE)
+    pool = dict(pool="token0")                                       # the released evaluation, for both
+    model = small_camel(new, **heads | pool)
+    if mlm: loaded = load_camel(model, start)
+    else:
+        with pytest.warns(UserWarning, match="not found: words"): loaded = load_camel(model, start)
+    g = torch.Generator().manual_seed(3)
+    img, tokens = torch.randn(2, 3, *SIZE, generator=g), torch.randint(5, VOCAB, (2, 7), generator=g)
+    tokens[1, 5:] = 0
+    with torch.no_grad():
+        tok = tower(img)
+        want = released_outputs(state, tok, tokens, mlp, "text_encoder.bert" if mlm else "text_encoder")
+        v, mine = model.image_states(img*model.pixels.std + model.pixels.mean)
+        t, x, mask = model.text_states(tokens)
+        got = [t, v, model.match_logit(x, mask, mine)]
+        if mlm: got.append(model.words(model.cross(x, mask, mine), model.text.word.weight))
+    for a, b in zip(got, want, strict=True):
+        assert torch.allclose(a, b, atol=2e-5, rtol=1e-4), (a - b).abs().max()
+    assert model.tau.item() == pytest.approx(.05) and tok.shape[1] == 2 + (kind == "aptm")
+    why = dict(loaded.left)
+    if kind == "camel":
+        assert why["pool_alpha"] == "pool='token0' has no gate"
+        assert why["vision_encoder.head.bias"] == "classifier of the pretraining"
+    assert all(k in why or k in dict(loaded.renamed) for k in state), "every tensor is taken or left out with a reason"
+    assert [k for k in loaded.kept if not k.startswith("pixels.")] == [] and not loaded.unused
+
+
+def test_the_gate_is_read_from_the_checkpoint(pair):
+    kind, mlp, mlm, tower, state, path = pair
+    if kind != "camel": return
+    start = begin(path, (kind,), "a pair")
+    model = small_camel(SGFormer("small", SIZE), **heads_of(start.state))
+    load_camel(model, start)
+    assert model.pool.gate.item() == -4 and model.pool.gate.ndim == 0
+
+
+def test_names_and_shapes_at_real_size():
+    "Every tensor of both models at real size has its place in the released layouts, and the other way round"
+    for kind, kw, mlp in (("aptm", dict(tower=SWIN, size=(384, 128)), False), ("camel", {}, False),
+                          ("camel", dict(img_head="mlp", dim=512, pool="mix"), True)):
+        with torch.device("meta"):
+            model = camel_base(**kw)
+            own = model.image.net.state_dict() if kind == "aptm" else model.image.state_dict()
+            own = authors_names(own) if kind == "aptm" else own
+            width, dim = model.image.width, model.dim
+            shapes = text_shapes(768, dim, 30522, width) | image_head_shapes(width, dim, mlp)
+            state = {k: torch.empty(s) for k, s in shapes.items()} | {f"vision_encoder.{k}": v for k, v in own.items()}
+            if mlp: state["pool_alpha"] = torch.empty(1)
+            layout = identify({f"module.{k}": v for k, v in state.items()})
+            out = translate(state, layout).state
+        assert layout.name == kind
+        mine = {k: v.shape for k, v in model.state_dict().items() if not k.startswith("pixels.")}
+        assert {k: v.shape for k, v in out.items()} == mine
+
+
+def test_camel_at_real_size_loads_and_is_converted(tmp_path):
+    "Once, with few words: found by its names, built by the arguments that its shapes state, and written as ours"
+    state = drawn(text_shapes(768, 256, VOCAB, 512) | image_head_shapes(512, 256, False))
+    own = SGFormer(size=(224, 224)).state_dict()
+    torch.save(dict(model={f"module.{k}": v.half() if v.is_floating_point() else v for k, v in (
+        state | {f"vision_encoder.{k}": v for k, v in own.items()}).items()}), tmp_path/"checkpoint_best.pth")
+    found = inspect_weights(tmp_path/"checkpoint_best.pth")
+    assert found["arguments"] == dict(tower="sgformer_s", dim=256, img_head="linear", vocab_size=VOCAB)
+    assert "create_model('camel_base', weights='checkpoint_best.pth', tower='sgformer_s'" in weights_text(found)
+    del state, own
+    card = convert_weights(tmp_path/"checkpoint_best.pth", tmp_path/"camel.safetensors", "camel_base")
+    assert json.loads(card["kept"]) == [] and card["taken"].startswith("940 of 940")
+    model = create_model("camel_base", weights=tmp_path/"camel.safetensors", vocab_size=VOCAB)
+    name = "module.text_encoder.bert.encoder.layer.9.crossattention.self.key.weight"
+    want = torch.load(tmp_path/"checkpoint_best.pth", weights_only=True)["model"][name].float()
+    assert torch.equal(model.cross.layers[3].cross.k.weight.detach(), want)
+    assert not model.loaded.missing
+
+
+@pytest.mark.parametrize("tower, grid", [("small", (2, 1)), (TINY, (2, 1))])
+def test_maps_over_the_image(tower, grid):
+    "Grad-CAM and the words' attention lie on the grid of the crop; the mean in front of Swin's tokens is no place"
+    from reid_lab.analysis.attention import cross_maps, grad_cam, map_grid, score_of
+    torch.manual_seed(0)
+    model = small_camel(image_tower(tower, SIZE), dim=16)
+    model.tokenizer = lambda texts: torch.tensor([[2, 7, 9, 3]]*len(texts))
+    img = torch.rand(2, 3, *SIZE)
+    heat = grad_cam(score_of(model, image=img.flip(0)), img)
+    assert map_grid(model) == grid and heat.shape == (2, *SIZE) and math.isfinite(float(heat.sum()))
+    words = cross_maps(model, img, ["a coat", "a hat"], "attention")
+    assert words.shape == (2, 4, *grid) and (words >= 0).all() and (words.sum((2, 3)) <= 1 + 1e-5).all()
+
+
+def test_refusals_name_the_tower(pair):
+    kind, *_, path = pair
+    with pytest.raises(ValueError, match=f"a released {'APTM' if kind == 'aptm' else 'CAMeL'} .*tower='"):
+        camel_base(tower="resnet10t", vocab_size=VOCAB, size=SIZE, weights=path)
+
+
+@pytest.mark.parametrize("tower", ["sgformer_s", "resnet10t"])
+def test_losses_reach_every_parameter(tower):
+    torch.manual_seed(0)
+    image = SGFormer("small", SIZE) if tower == "sgformer_s" else timm_tower(tower, SIZE)
+    model = small_camel(image, dim=16, eda_weight=0.).train()
+    out = model(sample_batch(SIZE))
+    sum(v for k, v in out.items() if k.endswith("_loss")).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_bert_folder_starts_the_text_side_of_the_paper_network(tmp_path):
+    from transformers import BertConfig, BertForMaskedLM
+    torch.manual_seed(0)
+    bert = BertForMaskedLM(BertConfig(vocab_size=VOCAB))
+    bert.save_pretrained(tmp_path/"bert")
+    model = camel_base(vocab_size=VOCAB, size=SIZE, text_weights=tmp_path/"bert")
+    theirs = bert.state_dict()
+    for name, at in (("text.layers.5", 5), ("cross.layers.0", 6), ("cross.layers.5", 11)):
+        mine = model.get_submodule(name)
+        assert torch.equal(mine.attn.k.weight, theirs[f"bert.encoder.layer.{at}.attention.self.key.weight"])
+        assert torch.equal(mine.down.weight, theirs[f"bert.encoder.layer.{at}.output.dense.weight"])
+    assert not model.text_loaded.missing and len(model.text_loaded.kept) == 60 and model.loaded is None
+    assert torch.equal(model.words.bias, theirs["cls.predictions.bias"])
