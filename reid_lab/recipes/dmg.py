@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['METHODS', 'TITLES', 'STEPS', 'WORLD_ARGS', 'STUDIES', 'Method', 'scheme_of', 'method_settings', 'score_case',
-           'sort_setting', 'train_method', 'run_method']
+           'sort_setting', 'train_method', 'joined_augment', 'run_method']
 
 # %% ../../nbs/860_recipes.dmg.ipynb #6b58d376
 import inspect
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from ..core import check_choice, phase
 from ..data.table import ReidTable
-from ..dg_cases import DGCase, case_worlds, load_case, score_test
+from ..dg_cases import DGCase, case_kind, case_worlds, load_case, score_test
 from ..dg_protocols import ABC
 from ..embeddings import embed_images
 from ..meta.camera_norm import CBNStep, camera_normed
@@ -165,6 +165,13 @@ def train_method(table:ReidTable, # Its `train` rows are used
     return train_reid(table, s, seed, folder, quiet, scheme_of(name, s.k, **step))
 
 # %% ../../nbs/860_recipes.dmg.ipynb #c564b8bf
+def joined_augment(dataset:str, # See `load_case`
+    preset:str, # Key of `REID_PRESETS`
+    ) -> dict: # Field of `ReidTrain`, or nothing
+    "The colour jitter of the paper, which it has for joined sets only"
+    return dict(augment='bot_jitter') if preset == 'paper' and case_kind(dataset) == 'mixed' else {}
+
+
 def run_method(setting:dict, # See `sort_setting`
     preset:str='quick', # Key of `REID_PRESETS`
     seed:int=0, # Of Worlds and training
@@ -177,14 +184,16 @@ def run_method(setting:dict, # See `sort_setting`
     ) -> list: # One row a test
     "Train with one method and score the tests"
     name, step, own, where = sort_setting(setting)
-    s, where = method_settings(name, preset, **{**(train or {}), **own}), {'dataset': dataset, **where}
+    where = {'dataset': dataset, **where}
+    train = {**joined_augment(where['dataset'], preset), **(train or {})}
+    s = method_settings(name, preset, **{**train, **own})
     if s.start == WORLD:
         for world in case_worlds(where['dataset'], seed): check_unseen(card_for(s.model), world)
     with phase(f'images, seed {seed}'): case = load_case(preset=preset, seed=seed, root=root, subsets=subsets, **where)
     folder = keep and Path(keep)/setting_folder(setting, seed)
     if folder: claim(folder, dict(tests={k: [digest(t.images), len(t.tasks)] for k, t in case.tests.items()}),
                      'scored.json')
-    done = train_method(case.train, setting, preset, seed, folder and folder/'model', quiet, **(train or {}))
+    done = train_method(case.train, setting, preset, seed, folder and folder/'model', quiet, **train)
     found = score_case(done.model, case, METHODS[name].cameras, folder)
     rest = {k: v for k, v in setting.items() if k != 'name'}
     return [dict(variant=label(setting, TITLES), method=name, test=k, **m, **rest, **done.cost, model=s.model)
