@@ -171,13 +171,17 @@ def dmg_plan(p, # Parameters of run_dmg
 
 PLANS = dict(camel=camel_plan, cfam=cfam_plan, cfan=cfan_plan, dart3=dart3_plan, dmg=dmg_plan)
 
-# %% ../../nbs/897_recipes.preflight.ipynb #4fe480d9
+# %% ../../nbs/897_recipes.preflight.ipynb #298f4434
+_ROOT = 'give -p data_root=FOLDER (of a source: source_root)'
+
+
 def set_findings(name:str, # Key of `DATASETS`, or a file of a table
     root=None, # Its folder or the one above; default: as `load_dataset`
     ) -> list: # of `Finding`
     "What is missing or odd in a dataset"
     if name in DATASETS:
-        return [replace(f, what=f'{name}: {f.what}') for f in doctor(name, root).findings if f.level != 'ok']
+        told = [f for f in doctor(name, root).findings if f.level != 'ok']
+        return [replace(f, what=f'{name}: {f.what}', remedy=f.remedy.replace('pass root=', _ROOT)) for f in told]
     out = []
     if not Path(name).expanduser().is_file():
         out.append(Finding('error', f'dataset={name!r} is no file', '', 'name the .csv or .parquet of a table'))
