@@ -441,12 +441,10 @@ def train_phase(config:Config, # Variant, model and budget
     tasks = getattr(strategy, 'tasks', None) if config.settings.refresh == 'stylised' else None
     view = lambda batch, i: tasks[i % len(tasks)](batch, stream(seed, 'refresh', i)) if tasks else batch
     return fit(model, loader, steps, folder, key, strategy=strategy, callbacks=callbacks, lr=lr, clip=t.clip or None,
-               view=view,
-               weight_decay=t.weight_decay, new_mult=t.new_mult, schedule=lambda s: factor(s, max(1, steps), warm),
-               refresh=steps > 0, # weights that were not trained keep their statistics
-               device=config.budget.device, seed=seed, **kw)
+               view=view, weight_decay=t.weight_decay, new_mult=t.new_mult, device=config.budget.device, seed=seed,
+               schedule=lambda s: factor(s, max(1, steps), warm), refresh=steps > 0, **kw) # else statistics are kept
 
-
+# %% ../../nbs/830_recipes.camel.ipynb #7a3e80b4
 def _steps(t, table, ft=''):
     "Batches of a training; an epoch is a pass over the captions"
     n = sum(map(len, table.where(split='train').frame.captions))

@@ -16,7 +16,6 @@ from ..camera_cases import TABLES
 from ..core import check_choice, pick_device
 from ..data.table import Finding, TableError
 from ..datasets import DATASETS, doctor
-from ..dg_cases import WORLD_SETS
 from ..dg_protocols import MIXED, TARGETS
 from ..models.zoo import MODELS
 from . import camel, cfam, cfan, dart3, dmg
@@ -95,7 +94,8 @@ def camel_plan(p, # Parameters of run_camel
     study = camel.STUDIES[find_study(camel.STUDIES, p.study)]
     asked = [camel.run_arguments(s) for s in study.only(p.methods, camel.VARIANTS)]
     own = lambda a: (tuple(a[k].items()) for k in ('train', 'meta'))
-    configs = [camel.Config(a['method'], p.preset, 0, *own(a), p.model, a['weights'] or p.weights, p.device) for a in asked]
+    config = lambda a: camel.Config(a['method'], p.preset, 0, *own(a), p.model, a['weights'] or p.weights, p.device)
+    configs = [config(a) for a in asked]
     targets = list(zip(p.dataset.split(','), (p.data_root or ',').split(',')))
     sets = [(n, root or None) for d, root in [*targets, (p.source, p.source_root)] for n in named_sets(d)]
     world, tuned = camel.PRESETS[p.preset].world, dict(study.run).get('finetuned', True)
@@ -116,8 +116,9 @@ def _mals(p):
 # %% ../../nbs/897_recipes.preflight.ipynb #8e39b9df
 def _text_plan(p, seeds, trains, sizes, uses_world):
     "The plan of captions: settings of each training and the samples it has"
-    images = sum(images_seen(n, s.batch_size, s.steps, s.epochs)*(1 + (s.bridge != 'none')) for s, n in zip(trains, sizes))
-    return Plan(tuple(trains), _on_disk(p), trains[0].device, p.device, images*seeds, _only_real(p.preset, p.dataset, uses_world))
+    each = lambda s, n: images_seen(n, s.batch_size, s.steps, s.epochs)*(1 + (s.bridge != 'none')) # with bridges
+    images, notes = seeds*sum(map(each, trains, sizes)), _only_real(p.preset, p.dataset, uses_world)
+    return Plan(tuple(trains), _on_disk(p), trains[0].device, p.device, images, notes)
 
 
 def cfam_plan(p, # Parameters of run_cfam
@@ -127,8 +128,8 @@ def cfam_plan(p, # Parameters of run_cfam
     settings, tests = planned(study, p.methods, p.dataset)
     own, on = _fields(p, 'model', 'weights', 'device'), [s.get('train', 'fine') for s in settings]
     trains = [cfam.method_settings(s, p.preset, **own) for s in settings]
-    sizes = [train_size(n, p.preset) for n in on]
-    return _text_plan(p, study.n_seeds(p.preset, p.seeds), trains, sizes, any(text_setting(n).world for n in (*on, *tests)))
+    sizes, world = [train_size(n, p.preset) for n in on], any(text_setting(n).world for n in (*on, *tests))
+    return _text_plan(p, study.n_seeds(p.preset, p.seeds), trains, sizes, world)
 
 
 def cfan_plan(p, # Parameters of run_cfan
@@ -162,11 +163,12 @@ def dmg_plan(p, # Parameters of run_dmg
     trains = [dmg.method_settings(s['name'], p.preset, **{**train, **dmg.sort_setting(s)[2]}) for s in settings
               ] if MODELS[plain.model].trains else [plain]
     known = [n for n in named_sets(dataset.split('->')[0]) if n in DATASETS]
-    n = sum(train_size(k, p.preset) for k in known if k not in TARGETS) if known else train_size('world', p.preset, 'reid')
-    images = sum(images_seen(n, s.batch_size, s.steps, s.epochs) for s in trains)*study.n_seeds(p.preset, p.seeds)
+    sizes = [train_size(k, p.preset, 'reid') for k in known or ['world'] if k not in TARGETS]
+    images = sum(images_seen(sum(sizes), s.batch_size, s.steps, s.epochs) for s in trains)
+    images *= study.n_seeds(p.preset, p.seeds)*MODELS[plain.model].trains
     notes = _only_real(p.preset, dataset, 'world' in dataset)
-    return Plan(tuple(trains), tuple((n, p.data_root or None) for n in named_sets(dataset)), plain.device, p.device,
-                images*MODELS[plain.model].trains, notes)
+    sets = tuple((n, p.data_root or None) for n in named_sets(dataset))
+    return Plan(tuple(trains), sets, plain.device, p.device, images, notes)
 
 
 PLANS = dict(camel=camel_plan, cfam=cfam_plan, cfan=cfan_plan, dart3=dart3_plan, dmg=dmg_plan)
@@ -186,7 +188,7 @@ def set_findings(name:str, # Key of `DATASETS`, or a file of a table
     if not Path(name).expanduser().is_file():
         out.append(Finding('error', f'dataset={name!r} is no file', '', 'name the .csv or .parquet of a table'))
     if name.lower().endswith('.parquet') and not any(map(importlib.util.find_spec, ('pyarrow', 'fastparquet'))):
-        out.append(Finding('error', f'dataset={name!r} needs the package pyarrow', '', 'pip install pyarrow, or name a .csv'))
+        out.append(Finding('error', f'dataset={name!r} needs pyarrow', '', 'pip install pyarrow, or name a .csv'))
     return out
 
 
@@ -215,7 +217,7 @@ def device_findings(plan:Plan, # Its device, images and what the user named
     ) -> list: # of `Finding`
     "A GPU that is missing, and how long training takes without"
     if plan.named.startswith('cuda') and not torch.cuda.is_available():
-        return [Finding('error', f'device={plan.named!r}: torch finds no such GPU', '', 'leave device out, or -p device=cpu')]
+        return [Finding('error', f'device={plan.named!r}: torch finds no GPU', '', 'leave it out, or -p device=cpu')]
     asked, days = plan.named == 'cpu' or plan.device == 'auto', plan.images/CPU_RATE/86_400
     large = any(MODELS[_model(s)].size == 'paper' for s in plan.settings)
     if not (asked and large and days >= 1) or pick_device(plan.device) != 'cpu': return []
