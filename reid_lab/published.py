@@ -97,7 +97,8 @@ def benchmark(name:str, # Of a dataset, in a run or in print: `cuhk-pedes`, `mar
     "What a score was computed on: dataset, and `1 unseen camera`, `new cameras` or nothing"
     from reid_lab.datasets import DATASETS
     base, _, part = str(name).split('->')[-1].strip().partition(' (')
-    known = {_plain(x): k for k, d in DATASETS.items() for x in (k, d.title)} | {'dukemtmc': 'dukemtmc-reid'}
+    known = {_plain(x): k for k, d in DATASETS.items() for x in (k, d.title)}
+    known |= {'dukemtmc': 'dukemtmc-reid', 'prid': 'prid2011'}
     cut, _, n = base.rpartition('-')
     if _plain(base) not in known and n.isdigit() and _plain(cut) in known: return known[_plain(cut)], 'new cameras'
     return known.get(_plain(base), _plain(base)), part.rstrip(')')
@@ -110,7 +111,7 @@ def _published_counts(key):
     as_set = lambda v: {v} if isinstance(v, int) else set(v)
     if 'query' in counts:
         return {side: dict(zip(('ids', 'images'), map(as_set, counts[side]))) for side in ('query', 'gallery')}
-    if 'test' not in counts: return {}
+    if len(counts.get('test', ())) < 3: return {}       # image sets that are divided by a protocol
     ids, images, captions = map(as_set, counts['test'])
     return dict(query=dict(ids=ids, captions=captions), gallery=dict(ids=ids, images=images))
 

@@ -478,6 +478,31 @@ def test_cuhk_pedes_folder_from_the_command_line(tmp_path, private_cache):
     assert all(0 < r["metrics"]["R1"] <= r["metrics"]["R10"] <= 100 for r in rows)
 
 
+def test_the_protocol_of_camel_on_folders(tmp_path, private_cache):
+    "MALS, which has no test split, trains; CUHK-PEDES is searched before and after tuning; a row a method and phase"
+    world, data = World("smoke").table(), tmp_path / "data"
+    made = world.where(domain="generated", split="train")
+    once = made.frame.assign(captions=made.frame.captions.map(lambda c: c[:1]))
+    export_world(made._with(once), "mals", data / "MALS")
+    export_world(world.where(domain="real-like"), "cuhk-pedes", data / "CUHK-PEDES")
+    done = run_notebook("camel", tmp_path / "run", preset="smoke", study="main", methods="camel", source="mals",
+                        source_root=str(data), dataset="cuhk-pedes", data_root=str(data))
+    assert [r["variant"] for r in done.rows] == ["CAMeL, zeroshot", "CAMeL, finetuned"]
+    table = pd.read_csv(done.folder / "table.csv")
+    assert {f"{p} {k}" for p in ("zeroshot", "finetuned") for k in ("R1", "R5", "R10", "mAP")} <= set(table)
+    assert "Table I: Not beside the published rows" in done.path.read_text()
+
+
+def test_dmg_on_folders(tmp_path, private_cache):
+    "Direct transfer in the layout of Market-1501: own rows apart from the published ones, and why"
+    people = World("smoke", task="reid").table().where(split=["train", "test"])
+    export_world(people, "market1501", tmp_path / "data" / DATASETS["market1501"].folder, renumber=True)
+    done, _ = smoke("run_dmg", "transfer", tmp_path, dataset="market1501->market1501", data_root=str(tmp_path / "data"))
+    own, beside = pd.read_csv(done.folder / "table_market1501.csv"), pd.read_csv(done.folder / "beside_table_3.csv")
+    assert {"R1", "R5", "R10", "mAP"} <= set(own) and set(beside.origin) == {"published"}
+    assert "Not beside the published rows: BoT" in done.path.read_text()
+
+
 @pytest.mark.parametrize("name", ["camel", "dart3"])
 def test_a_misspelt_parameter_is_refused_before_the_notebook_runs(name, tmp_path):
     with pytest.raises(ValueError, match="parameter='preest' is not known; .*Did you mean 'preset'"):
@@ -506,7 +531,7 @@ def test_missing_folder_says_what_to_do(tmp_path):
     with pytest.raises(PapermillExecutionError) as e:
         run_notebook("camel", tmp_path / "run", preset="smoke", dataset="rstpreid", data_root=str(nowhere))
     assert e.value.ename == "TableError" and f"'{nowhere}' is no folder" in e.value.evalue
-    for way in ("pass root=", "set REID_LAB_DATA", ".reid_lab.toml", "RSTPReid/data_captions.json"):
+    for way in ("give -p data_root=", "set REID_LAB_DATA", ".reid_lab.toml", "RSTPReid/data_captions.json"):
         assert way in e.value.evalue
 
 

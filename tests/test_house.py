@@ -208,7 +208,7 @@ BAD_EXPERIMENTS = {
     "two tags": EXPERIMENT + [cell("a = 1", tags=["parameters"])],
     "not plain": swap("preset", cell("ks = [1, 2]", tags=["parameters"]), EXPERIMENT),
     "computed": swap("preset", cell("a = 1 + 2", tags=["parameters"]), EXPERIMENT),
-    "too many": swap("preset", cell("\n".join(f"a{i} = {i}" for i in range(16)), tags=["parameters"]), EXPERIMENT),
+    "too many": swap("preset", cell("\n".join(f"a{i} = {i}" for i in range(17)), tags=["parameters"]), EXPERIMENT),
 }
 
 

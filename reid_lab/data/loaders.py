@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['ASPECTS', 'IMAGENET_MEAN', 'IMAGENET_STD', 'AUGMENT', 'to_pixels', 'pick', 'uniform', 'flip', 'jitter', 'affine',
-           'rectangles', 'erase', 'pad_crop', 'plain', 'light', 'bot', 'bot_released', 'transreid', 'rand_augment',
-           'camel', 'shuffle_order', 'pk_order', 'tokenize', 'Batches', 'masked_words']
+           'rectangles', 'erase', 'pad_crop', 'plain', 'light', 'bot', 'bot_released', 'bot_jitter', 'transreid',
+           'rand_augment', 'camel', 'camel_released', 'shuffle_order', 'pk_order', 'tokenize', 'Batches',
+           'masked_words']
 
 # %% ../../nbs/040_data.loaders.ipynb #5167f922
 import heapq
@@ -212,6 +213,13 @@ def bot_released(img, # (B,3,H,W) in [0,1]
     return bot(img, g, tuple(m + s*m for m, s in zip(IMAGENET_MEAN, IMAGENET_STD)))
 
 
+def bot_jitter(img, # (B,3,H,W) in [0,1]
+    g, # torch.Generator
+    ): # (B,3,H,W)
+    "`bot` after colour jitter, as DMG-Net trains on joined sets; the strengths are our inference"
+    return bot(jitter(img, g, .2, .15, 0.), g)
+
+
 def transreid(img, # (B,3,H,W) in [0,1]
     g, # torch.Generator
     ): # (B,3,H,W), not clipped
@@ -249,12 +257,20 @@ def camel(img, # (B,3,H,W) in [0,1]
     g, # torch.Generator
     fill=_MALS, # Colour of the erased rectangle: the mean by which the images are normalised
     ): # (B,3,H,W)
-    "Flip, RandAugment, erasing with probability 0.6"
+    "Flip, pad and crop, RandAugment, erasing with probability 0.6 (CAMeL)"
+    return camel_released(pad_crop(img, g), g, fill)
+
+
+def camel_released(img, # (B,3,H,W) in [0,1]
+    g, # torch.Generator
+    fill=_MALS, # See `camel`
+    ): # (B,3,H,W)
+    "`camel` without the crop, as the released program has it"
     return erase(rand_augment(flip(img, g), g), g, p=.6, fill=fill, **_EVEN)
 
 
-AUGMENT = dict(none=None, plain=plain, light=light, bot=bot, bot_released=bot_released, transreid=transreid,
-               camel=camel)
+AUGMENT = dict(none=None, plain=plain, light=light, bot=bot, bot_released=bot_released, bot_jitter=bot_jitter,
+               transreid=transreid, camel=camel, camel_released=camel_released)
 
 # %% ../../nbs/040_data.loaders.ipynb #3a2d0f7c
 def shuffle_order(n:int, # Samples

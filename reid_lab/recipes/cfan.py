@@ -61,7 +61,7 @@ _QUICK = TextTrain(model='cfan_tiny', steps=300, mask=0.)
 CFAN_PRESETS = dict(
     smoke=replace(_QUICK, model_kw=(('size', (64, 32)),), weights='none', steps=24, batch_size=16, vocab=500, words=77),
     quick=_QUICK,
-    full=TextTrain('cfan_b16', steps=12_000, lr=5e-6, device='auto'),
+    full=TextTrain('cfan_b16', steps=3000, lr=5e-6, device='auto'),
     paper=TextTrain('cfan_b16', epochs=60, optimiser='adam', lr=5e-6, new_mult=1., weight_decay=4e-5, decay_bias=True,
                     eps=1e-3, schedule='cosine', clip=0., augment='bot', device='auto'))
 MODEL_ARGS = ('losses', 'queries', 'depth', 'k', 'alpha', 'detach_alpha', 'membership', 'tau', 'fta_weight', 'reduce',

@@ -22,7 +22,7 @@ from ..metrics import retrieval_metrics
 from ..models.clip_reid import cache_images, learn_prompts
 from ..models.weights import start_key
 from ..models.zoo import MODELS, create_model, list_models
-from .training import Trained, claim, fit, start_of, training_key
+from .training import Trained, claim, counted, fit, start_of, training_key
 from ..schedules import FORMS, lr_bot_warmup_multistep, lr_irra_cosine, lr_linear
 
 # %% ../../nbs/820_recipes.reid.ipynb #8c4b2bec
@@ -65,7 +65,7 @@ class ReidTrain:
 REID_PRESETS = dict(
     smoke=ReidTrain(model_kw=(('size', (64, 32)),), weights='none', steps=30, batch_size=16),
     quick=ReidTrain(),
-    full=ReidTrain('bot_r50', (('size', (256, 128)),), steps=12_000, lr=3.5e-4, resample='bilinear',
+    full=ReidTrain('bot_r50', (('size', (256, 128)),), steps=6000, lr=3.5e-4, resample='bilinear',
                    test_resample='bilinear', device='auto'),
     paper=ReidTrain('bot_r50', epochs=120, optimiser='adam', lr=3.5e-4, schedule='bot', clip=0., augment='bot',
                     resample='bilinear', test_resample='bilinear', refresh=False, device='auto'))
@@ -127,14 +127,14 @@ def _untrained(model, s, key, folder):
 
 # %% ../../nbs/820_recipes.reid.ipynb #f3336e1b
 def reid_settings(preset='quick', # Key of `REID_PRESETS`, or a `ReidTrain`
-    **changes, # Fields of `ReidTrain`; a `model` brings its own settings of that preset
+    **changes, # Fields of `ReidTrain`; a `model` brings its own settings of that preset, `steps` replace its `epochs`
     ) -> ReidTrain:
     "The settings of a preset with changes"
     for k in changes: check_choice('setting', k, [f.name for f in fields(ReidTrain)])
     check_choice('model', changes.get('model', 'bot_tiny'), list_models(reads='images'))
-    if isinstance(preset, ReidTrain): return replace(preset, **changes)
+    if isinstance(preset, ReidTrain): return replace(preset, **counted(changes))
     s = REID_PRESETS[check_choice('preset', preset, REID_PRESETS)]
-    return replace(s, **BY_MODEL.get((preset, changes.get('model')), {}) | changes)
+    return replace(s, **BY_MODEL.get((preset, changes.get('model')), {}) | counted(changes))
 
 
 def _n_ids(table):

@@ -23,7 +23,7 @@ from ..embeddings import Embeddings
 from ..learner import param_groups
 from ..models.weights import start_key
 from ..models.zoo import MODELS, create_model, list_models
-from .training import Trained, claim, fit, load_trained, start_of, training_key
+from .training import Trained, claim, counted, fit, load_trained, start_of, training_key
 from ..results import read_csv, to_csv
 from ..schedules import lr_irra_cosine, lr_linear
 
@@ -61,7 +61,7 @@ class TextTrain:
 TEXT_PRESETS = dict(
     smoke=TextTrain(model_kw=(('size', (64, 32)),), weights='none', steps=24, batch_size=16, vocab=500),
     quick=TextTrain(mask=0.),
-    full=TextTrain('cfam_b16', steps=12_000, lr=1e-5, device='auto'),
+    full=TextTrain('cfam_b16', steps=3000, lr=1e-5, device='auto'),
     paper=TextTrain('cfam_b16', epochs=60, optimiser='adam', lr=1e-5, bias_mult=2., weight_decay=4e-5, eps=1e-3,
                     schedule='cosine', clip=0., augment='bot', device='auto'))
 
@@ -72,8 +72,7 @@ def text_settings(preset='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`
     "The settings of a preset with changes"
     for k in changes: check_choice('setting', k, [f.name for f in fields(TextTrain)])
     s = preset if isinstance(preset, TextTrain) else TEXT_PRESETS[check_choice('preset', preset, TEXT_PRESETS)]
-    if 'steps' in changes: changes = dict(epochs=0) | changes       # batches that the caller names go first
-    s = replace(s, **changes)
+    s = replace(s, **counted(changes))
     check_choice('model', s.model, list_models('text'), 'It has to read captions.')
     known = dict(optimiser=('adamw', 'adam'), schedule=('linear', 'cosine'), augment=AUGMENT, bridge=SOURCES)
     for k, choices in known.items(): check_choice(k, getattr(s, k), choices)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TRAINING', 'WEIGHTS', 'DONE', 'digest', 'training_key', 'differences', 'read_record', 'claim', 'random_start',
-           'start_of', 'Trained', 'fit', 'model_of', 'load_trained']
+           'start_of', 'counted', 'Trained', 'fit', 'model_of', 'load_trained']
 
 # %% ../../nbs/810_recipes.training.ipynb #d09d263a
 import hashlib, json
@@ -97,6 +97,14 @@ def start_of(model:str, # Key of the zoo
     info = MODELS[model]
     raise ValueError(f"weights='': {model} ({info.paper}) starts from {info.starts}; pass the file as weights, or "
                      "weights='none' for random numbers")
+
+
+def counted(changes:dict, # Of the settings of a training
+    epochs:str='epochs', # Field that says how often it passes over the data
+    steps:str='steps', # Field that says how many batches it sees, where there are no such passes
+    ) -> dict:
+    "Changes of which batches that are named go before the epochs of a preset"
+    return {epochs: 0, **changes} if steps in changes else changes
 
 # %% ../../nbs/810_recipes.training.ipynb #c0d33fd1
 @dataclass
