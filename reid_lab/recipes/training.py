@@ -157,6 +157,7 @@ def fit(model, # Trained in place
         if save: save[0].resume(learn)
         learn.fit(steps=steps)
         if refresh: refresh_batchnorm(learn.net, loader, device=learn.device, view=view)
+        if hasattr(loader, 'close'): loader.close()
         done = Trained(learn.net.eval(), log.rows, learn.step, learn.images, learn.seconds, key or {})
         if folder: done.save(folder)
     return done
