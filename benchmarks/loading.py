@@ -2,9 +2,9 @@
 
     python benchmarks/loading.py [--images 512] [--size 384 128] [--augment light] [--workers 0 1 2] [--out FILE.csv]
 
-JPEG files of two sizes are made in a temporary folder. Every line reads the same two epochs of batches; the second one is timed, so that a
-cache is full and workers run. `ratio` compares with the first line: Pillow, no cache, no workers. Times of a busy machine are not worth
-keeping; ratios within one run are. No line changes a pixel, except those with the decoder `torch`.
+JPEG files of two sizes are made in a temporary folder. Every line reads the same two epochs of batches; the second
+one is timed, so that a cache is full and workers run. `ratio` compares with the first line: Pillow, no cache, no
+workers. No line changes a pixel, except those with the decoder `torch`.
 """
 import argparse
 import tempfile

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from .cluster import BACKENDS, read_backend
+from .cluster import BACKENDS, one_at_a_time, read_backend
 from .core import check_choice, checkout, project_root, report
 from .files import locked
 from .runs import (MADE, Params, Run, check_folder, check_type, earlier_run, environment, git_commit,
@@ -337,15 +337,13 @@ def _one_job(job, name, params, path, parent):
     return {**about, **out.data}
 
 
-_ONE_AT_A_TIME = threading.Lock() # runs use the environment and signals of their process
-
-
-def _away(job, name):
+@dataclass(frozen=True)
+class _Away:
     "A call `(parameters, path)` for a process that a cluster started"
-    def call(params, path):
-        from reid_lab.experiment import _ONE_AT_A_TIME, _one_job
-        with _ONE_AT_A_TIME: return _one_job(job, name, params, path, os.getpid())
-    return call
+    job:object
+    name:str
+
+    def __call__(self, params, path): return one_at_a_time(_one_job, self.job, self.name, params, path, os.getpid())
 
 # %% ../nbs/950_experiment.ipynb #fa289a81
 def _job_name(job):
@@ -393,7 +391,7 @@ def _todo(points, paths, fresh):
 def _run_there(job, name, todo, n_jobs, folder, backend, options):
     "Run the points on other machines -> path: error of those that gave no outcome"
     from reid_lab.core import progress
-    lost, done = {}, BACKENDS[backend].run(_away(job, name), todo, n_jobs, folder, **options)
+    lost, done = {}, BACKENDS[backend].run(_Away(job, name), todo, n_jobs, folder, **options)
     try:
         for path, outcome, error in progress(done, 'runs', total=len(todo)):
             if error: lost[path] = f'the {backend} backend gave no outcome ({error}); call again to run what is missing'
@@ -404,7 +402,7 @@ def _run_there(job, name, todo, n_jobs, folder, backend, options):
         raise
     return lost
 
-
+# %% ../nbs/950_experiment.ipynb #7ba472e8
 def _run_here(job, name, todo, n_jobs):
     "Run the points in processes of this machine; what an interruption stops is ended and marked"
     from joblib import Parallel, delayed, parallel_config

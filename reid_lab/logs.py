@@ -63,7 +63,7 @@ class Tracker:
     "A place that rows are sent to"
     module:str # Library that it needs
     about:str # What it leaves, and where
-    options:Callable = None # `options(folder, name, id)` -> arguments of Accelerate's tracker; None: we write it ourselves
+    options:Callable = None # `options(folder, name, id)` -> arguments of Accelerate's tracker; None: written here
 
 
 def _wandb(folder, name, id):
@@ -73,8 +73,9 @@ def _wandb(folder, name, id):
 
 def _mlflow(folder, name, id):
     import mlflow
-    if 'MLFLOW_TRACKING_URI' not in os.environ: mlflow.set_tracking_uri(f"sqlite:///{folder.resolve()/'mlflow.db'}")
-    return dict(run_id=id, run_name=name, logging_dir=(folder.resolve()/'mlflow').as_uri())
+    folder = folder.resolve()
+    if 'MLFLOW_TRACKING_URI' not in os.environ: mlflow.set_tracking_uri(f"sqlite:///{folder/'mlflow.db'}")
+    return dict(run_id=id, run_name=name, logging_dir=(folder/'mlflow').as_uri())
 
 
 TRACKERS = dict(tensorboard=Tracker('tensorboard', 'an event file in `tensorboard/` beside the log'),

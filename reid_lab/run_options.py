@@ -13,10 +13,10 @@ from contextlib import contextmanager
 RUN_OPTIONS = { # option -> (variable, placeholder, help)
     'workers': ('REID_LAB_WORKERS', 'N', 'processes that load images (default: none on a CPU, up to 8 with a GPU)'),
     'image_cache': ('REID_LAB_IMAGE_CACHE', 'FOLDER', 'keep resized images of files there, see `reid_lab cache`'),
-    'trackers': ('REID_LAB_TRACKERS', 'NAMES', 'where training logs go besides log.jsonl: auto, none, or tensorboard, wandb, '
-                 'mlflow with commas (default: auto, TensorBoard if it is installed)'),
-    'backend': ('REID_LAB_BACKEND', 'NAME[:K=V,...]', 'where the runs of a sweep go: loky, dask, or slurm, with options such as '
-                'dask:address=tcp://10.0.0.1:8786 (default: loky)')}
+    'trackers': ('REID_LAB_TRACKERS', 'NAMES', 'where training logs go besides log.jsonl: auto, none, or tensorboard, '
+                 'wandb, mlflow with commas (default: auto, TensorBoard if it is installed)'),
+    'backend': ('REID_LAB_BACKEND', 'NAME[:K=V,...]', 'where the runs of a sweep go: loky, dask, or slurm, with '
+                'options such as dask:address=tcp://10.0.0.1:8786 (default: loky)')}
 
 
 def add_run_options(c, # Parser of a command

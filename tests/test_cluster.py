@@ -33,7 +33,8 @@ def die(seed): os.kill(os.getpid(), signal.SIGKILL) if seed == 1 else None; retu
 def notebook(path):
     import nbformat
     from nbformat.v4 import new_code_cell, new_notebook
-    parameters = new_code_cell("preset = 'quick'\nseed: int | None = 0\nout_dir = ''", metadata=dict(tags=["parameters"]))
+    given = "preset = 'quick'\nseed: int | None = 0\nout_dir = ''"
+    parameters = new_code_cell(given, metadata=dict(tags=["parameters"]))
     nbformat.write(new_notebook(cells=[parameters, new_code_cell(RECORD)]), path)
     return path
 
@@ -77,14 +78,15 @@ def test_a_point_that_kills_its_workers_costs_no_other(cluster, tmp_path):
 
 
 def test_notebooks_on_dask(cluster, tmp_path):
-    frame = X.sweep(notebook(tmp_path/"n.ipynb"), [{}], seeds=(1, 2), folder=tmp_path/"s", backend="dask", preset="smoke")
+    how = dict(folder=tmp_path/"s", backend="dask", preset="smoke")
+    frame = X.sweep(notebook(tmp_path/"n.ipynb"), [{}], seeds=(1, 2), **how)
     assert frame.R1.tolist() == [41, 42] and frame.status.tolist() == ["ok", "ok"]
 
 
 def test_jobs_through_submitit_from_the_command_line(tmp_path, capsys):
     pytest.importorskip("submitit")
-    args = ["sweep", str(notebook(tmp_path/"n.ipynb")), "--seeds", "3", "--out", str(tmp_path/"s"), "-p", "preset=smoke",
-            "--backend", "slurm:cluster=local,poll=0.1,timeout_min=5"]
+    args = ["sweep", str(notebook(tmp_path/"n.ipynb")), "--seeds", "3", "--out", str(tmp_path/"s"),
+            "-p", "preset=smoke", "--backend", "slurm:cluster=local,poll=0.1,timeout_min=5"]
     assert main(args) == 0 and "43.0" in capsys.readouterr().out
     (outcome,) = (tmp_path/"s").glob("*.json")
     assert json.loads(outcome.read_text())["status"] == "ok" and any((tmp_path/"s"/"slurm").iterdir())
@@ -96,9 +98,11 @@ def test_what_cannot_be_used_says_why(tmp_path, monkeypatch, capsys):
         X.sweep(die, {}, seeds=[0], folder=tmp_path/"s", backend="slurm")
     with pytest.raises(ValueError, match="Did you mean 'dask'"): X.sweep(die, {}, folder=tmp_path/"s", backend="dusk")
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n in ("distributed", "submitit") else found(n, *a))
+    gone = lambda name, *a: None if name in ("distributed", "submitit") else found(name, *a)
+    monkeypatch.setattr(importlib.util, "find_spec", gone)
     for name, library in (("dask", "distributed"), ("slurm", "submitit")):
-        with pytest.raises(ModuleNotFoundError, match=rf"{library}: pip install 'reid_lab\[cluster\]'"): read_backend(name)
+        line = rf"{library}: pip install 'reid_lab\[cluster\]'"
+        with pytest.raises(ModuleNotFoundError, match=line): read_backend(name)
     monkeypatch.setenv("REID_LAB_BACKEND", "slurm")
     with pytest.raises(ModuleNotFoundError): X.sweep(die, {}, seeds=[0], folder=tmp_path/"s")
     assert read_backend("loky") == ("loky", {})

@@ -285,7 +285,8 @@ def test_the_annotation_without_splits(cuhk):
 
 
 @pytest.mark.parametrize("both, read", [
-    (("CUHK-PEDES.json", "reid_raw.json"), "reid_raw.json"), (("caption_all.json", "CUHK_PEDES.json"), "CUHK_PEDES.json"),
+    (("CUHK-PEDES.json", "reid_raw.json"), "reid_raw.json"),
+    (("caption_all.json", "CUHK_PEDES.json"), "CUHK_PEDES.json"),
     (("annotations/reid_raw.json", "CUHK-PEDES.json"), "annotations/reid_raw.json"),
     (("annotations/reid_raw.json", "reid_raw.json"), "reid_raw.json"),
     (("cuhk_train.json", "CUHK-PEDES.json"), "CUHK-PEDES.json")])

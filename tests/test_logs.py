@@ -63,7 +63,8 @@ def test_killed_and_resumed_no_point_stands_twice(tmp_path, kill):
     lines = [json.loads(line) for line in (tmp_path/"cut"/"log.jsonl").read_text().splitlines()]
     assert lines == log.rows
     assert [s for s, _ in points(tmp_path/"cut", "training/id_loss")] == list(range(2, 19, 2))
-    for tag in ("training/id_loss", "epoch/id_loss"): assert points(tmp_path/"cut", tag) == points(tmp_path/"whole", tag)
+    for tag in ("training/id_loss", "epoch/id_loss"):
+        assert points(tmp_path/"cut", tag) == points(tmp_path/"whole", tag)
 
 
 def test_rows_measure_waiting_memory_and_time_left(tmp_path):

@@ -74,7 +74,7 @@ def test_the_wheel_has_command_and_licence(wheel):
 
 
 def test_the_library_imports_only_what_it_requires(settings):
-    "Nothing of the dev extra may be needed after a plain `pip install .` (h5py, jscatter, trackers, clusters: on request)"
+    "Nothing of the dev extra may be needed after a plain `pip install .` (h5py, jscatter ... on request)"
     required = {re.split(r"[<>=!~]", r)[0] for r in settings["requirements"].split()}
     allowed = {IMPORT_NAMES.get(r, r) for r in required} | {"reid_lab", "numba", "h5py", "jscatter"}
     allowed |= {"tensorboard", "mlflow", "distributed", "submitit"}

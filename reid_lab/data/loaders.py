@@ -322,7 +322,7 @@ def sensible_workers() -> int:
     told = os.environ.get('REID_LAB_WORKERS', '')
     if told.isdigit(): return int(told)
     if told: raise ValueError(f"REID_LAB_WORKERS={told!r} must be a number of processes, or not set")
-    if not torch.cuda.is_initialized() or sys.platform != 'linux': return 0 # elsewhere workers cannot be copies of this process
+    if not torch.cuda.is_initialized() or sys.platform != 'linux': return 0 # workers are copies of this process
     cores = len(os.sched_getaffinity(0))//int(os.environ.get('LOCAL_WORLD_SIZE', 1))
     return min(8, max(0, cores - 1))
 

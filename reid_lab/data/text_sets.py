@@ -103,7 +103,8 @@ class TextSet:
 
 
 TEXT_SETS = {
-    'cuhk-pedes': TextSet('CUHK-PEDES', ('reid_raw.json', 'CUHK-PEDES.json', 'CUHK_PEDES.json', 'caption_all.json'), 'cuhk',
+    'cuhk-pedes': TextSet('CUHK-PEDES', 
+        ('reid_raw.json', 'CUHK-PEDES.json', 'CUHK_PEDES.json', 'caption_all.json'), 'cuhk',
         first_id=1, split_at=(11003, 12003), name='{split}_query/{pid:05d}_{row:06d}.jpg'),
     'icfg-pedes': TextSet('ICFG-PEDES', ('ICFG-PEDES.json', 'ICFG_PEDES.json'), 'icfg', camera=r'^\d+_\d+_(\d+)_',
         name='{split}/{pid:04d}/{pid:04d}_{row:06d}_{cam:02d}_0.jpg'),
@@ -288,12 +289,13 @@ def annotation_notes(root, # Dataset folder
     read = [root/annotation] if annotation else done if form == 'processed' else text_files(root, dataset)
     short, out = lambda ps: ', '.join(p.relative_to(root).as_posix() for p in ps), []
     if other := [p for p in (*_named(root, spec), *done) if p not in read]:
-        out.append(Finding('warn', f'reads {short(read)}, not {short(other)}', str(root), 'remove what is not wanted, or '
-                           f"name it: annotation={short(other[:1])!r}" + " or form='processed'"*bool(done)))
+        remedy = f"remove what is not wanted, or name it: annotation={short(other[:1])!r}"
+        more = " or form='processed'"*bool(done)
+        out.append(Finding('warn', f'reads {short(read)}, not {short(other)}', str(root), remedy + more))
     if read and read != done and _splits_by_id(read[0], spec):
         train, val = spec.split_at
-        out.append(Finding('warn', f'{read[0].name} names no split: ids up to {train} are train, up to {val} val, others '
-                           'test', str(read[0]), 'compare the counts with the published ones; they differ if ids do'))
+        what = f'{read[0].name} names no split: ids up to {train} are train, up to {val} val, others test'
+        out.append(Finding('warn', what, str(read[0]), 'compare the counts with the published ones; they differ if ids do'))
     return out
 
 # %% ../../nbs/070_data.text_sets.ipynb #2215234b
