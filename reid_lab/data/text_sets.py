@@ -295,7 +295,7 @@ def annotation_notes(root, # Dataset folder
     if read and read != done and _splits_by_id(read[0], spec):
         train, val = spec.split_at
         what = f'{read[0].name} names no split: ids up to {train} are train, up to {val} val, others test'
-        out.append(Finding('warn', what, str(read[0]), 'compare the counts with the published ones; they differ if ids do'))
+        out.append(Finding('warn', what, str(read[0]), 'compare the counts with the published ones'))
     return out
 
 # %% ../../nbs/070_data.text_sets.ipynb #2215234b
