@@ -10,6 +10,7 @@ import argparse, json, os, re, signal, sys, warnings
 from contextlib import contextmanager
 from . import __version__
 from .crop_commands import add_crops
+from .run_options import add_cache, add_run_options, run_environment
 
 # %% ../nbs/960_cli.ipynb #45c16631
 def pairs(items, # `name=value` texts
@@ -95,7 +96,7 @@ def _cell_error():
 
 def _run(a):
     from reid_lab.terminal import Display
-    with _stoppable(), Display():
+    with run_environment(a), _stoppable(), Display():
         from reid_lab.experiment import run_notebook
         failed = None
         try: done = run_notebook(a.name, a.out, typed(pairs(a.param), a.name), a.threads, a.timeout, a.fresh)
@@ -112,13 +113,13 @@ def _run(a):
 
 def _sweep(a):
     from reid_lab.terminal import Display
-    with _stoppable(), Display(f'sweep {a.name}', sections=False):
+    with run_environment(a, ['backend']), _stoppable(), Display(f'sweep {a.name}', sections=False):
         from reid_lab.experiment import sweep
         grid = {k: [typed({k: t}, a.name)[k] for t in v.split(',')] for k, v in pairs(a.grid).items()}
         fixed = {k: [v] for k, v in typed(pairs(a.param), a.name).items()}
         if twice := sorted(set(fixed) & set(grid)):
             raise ValueError(f"{twice[0]} is given by --grid and by -p; give it once")
-        frame = sweep(a.name, {**fixed, **grid}, a.seeds, a.jobs, a.out, a.fresh)
+        frame = sweep(a.name, {**fixed, **grid}, a.seeds, a.jobs, a.out, a.fresh, a.backend or '')
     _show(frame)
     bad = int((frame.status != 'ok').sum())
     if bad: print(f'{bad} of {len(frame)} runs did not finish; call again to retry them', file=sys.stderr)
@@ -395,6 +396,7 @@ def _add_runs(command):
     sweep.add_argument('--jobs', type=int, help='processes (default: by the number of cores)')
     for c in (run, sweep):
         c.add_argument('--fresh', action='store_true', help='run again what is finished there, and replace it')
+        add_run_options(c)
 
 
 def _add_data(command):
@@ -480,7 +482,7 @@ def parser() -> argparse.ArgumentParser:
         c = sub.add_parser(name, help=text, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
         c.set_defaults(do=do); c.ending = ending
         return c
-    for add in (_add_runs, _add_data, add_crops, _add_numbers, _add_results, _add_weights): add(command)
+    for add in (_add_runs, _add_data, add_cache, add_crops, _add_numbers, _add_results, _add_weights): add(command)
     return p
 
 # %% ../nbs/960_cli.ipynb #c7a6eca5

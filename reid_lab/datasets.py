@@ -21,7 +21,7 @@ from .data.checks import decode_findings, decode_images, file_findings, look_at_
 from .data.dg_sets import DG_SETS, check_dg_set, load_cuhk03, load_dg_set, unfit_dg_rows, write_dg_set
 from .data.image_sets import IMAGE_SETS, check_image_set, load_image_set, unfit_rows, write_image_set
 from .data.table import SPLITS, Finding, ReidTable, TableError
-from .data.text_sets import (TEXT_SETS, annotation_files, load_mals, load_text_set, write_mals,
+from .data.text_sets import (TEXT_SETS, annotation_notes, load_mals, load_text_set, text_files, write_mals,
                                      write_text_set)
 from .files import atomic_path
 
@@ -48,6 +48,7 @@ class Dataset:
     index_cameras: bool = False  # The column cam counts the images of an identity
     files: Callable = None  # `files(folder)` -> annotation files in it; default: those that `annotations` match
     notes: Callable = None  # `notes(table)` -> what the doctor finds besides
+    unread: Callable = None  # `unread(folder, **options)` -> findings on annotations that are there and not read
 
     @property
     def splits(self) -> tuple: # Those that `counts` names
@@ -74,7 +75,7 @@ def _text_set(dataset, **rest):
     form = TEXT_SETS[dataset]
     entries = dict(load=partial(load_text_set, dataset=dataset), folder=form.folder, captions=True,
                    cameras=bool(form.camera), annotations=(*form.annotations, *form.processed.values()),
-                   files=partial(annotation_files, dataset=dataset) if form.any_name else None)
+                   files=partial(text_files, dataset=dataset), unread=partial(annotation_notes, dataset=dataset))
     return entries | rest
 
 
@@ -525,6 +526,7 @@ def doctor(name:str, # Key of `DATASETS`
             root = find_root(name, root)
             used = [p.name for p in _found(root, spec)]
             found.append(Finding('ok', f"found {', '.join(used[:4] + ['...'][:len(used) > 4])}", str(root)))
+            if spec.unread: found += spec.unread(root, **options)
         table = spec.load(root, **options)
     except TableError as e: return Report(name, (*found, *e.findings))
     if not len(table):

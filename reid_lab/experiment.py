@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from .cluster import BACKENDS, one_at_a_time, read_backend
 from .core import check_choice, checkout, project_root, report
 from .files import locked
 from .runs import (MADE, Params, Run, check_folder, check_type, earlier_run, environment, git_commit,
@@ -212,7 +213,6 @@ def _execute(source, path, params, threads, timeout, attempts=3):
         _end_group(tmp)
         shutil.rmtree(tmp, ignore_errors=True)
 
-
 # %% ../nbs/950_experiment.ipynb #71fba806
 def _ending(error):
     "A status for a run that an error stopped"
@@ -334,6 +334,16 @@ def _one_job(job, name, params, path, parent):
         out.done(job(**params) if callable(job) else _rows_of(job, params, path.with_suffix('')))
     about = dict(job=name, params=params, commit=git_commit(), wall_s=round(time.monotonic() - start, 2))
     write_json(path, {**about, **out.data})
+    return {**about, **out.data}
+
+
+@dataclass(frozen=True)
+class _Away:
+    "A call `(parameters, path)` for a process that a cluster started"
+    job:object
+    name:str
+
+    def __call__(self, params, path): return one_at_a_time(_one_job, self.job, self.name, params, path, os.getpid())
 
 # %% ../nbs/950_experiment.ipynb #fa289a81
 def _job_name(job):
@@ -358,12 +368,12 @@ def _outcome(path):
     return found if isinstance(found, dict) and {'status', 'rows'} <= set(found) else None
 
 
-def _sweep_frame(points, paths):
-    "One row a scored thing: parameters, status, seconds, metrics"
+def _sweep_frame(points, paths, errors):
+    "One row a scored thing: parameters, status, seconds, metrics; `errors` say why outcomes are missing, if known"
     import pandas as pd
     rows = []
     for params, path in zip(points, paths):
-        found = _outcome(path) or LOST
+        found = _outcome(path) or {**LOST, **({'error': errors[path]} if path in errors else {})}
         head = {**params, 'status': found['status'], 'wall_s': found.get('wall_s')}
         rows += [{**head, **r, 'error': found.get('error', '')} for r in found['rows'] or [{}]]
     return pd.DataFrame(rows)
@@ -378,8 +388,23 @@ def _todo(points, paths, fresh):
     return left
 
 # %% ../nbs/950_experiment.ipynb #6200a896
-def _run_all(job, name, todo, n_jobs):
-    "Run the points in processes; what an interruption stops is ended and marked"
+def _run_there(job, name, todo, n_jobs, folder, backend, options):
+    "Run the points on other machines -> path: error of those that gave no outcome"
+    from reid_lab.core import progress
+    lost, done = {}, BACKENDS[backend].run(_Away(job, name), todo, n_jobs, folder, **options)
+    try:
+        for path, outcome, error in progress(done, 'runs', total=len(todo)):
+            if error: lost[path] = f'the {backend} backend gave no outcome ({error}); call again to run what is missing'
+            elif _outcome(path) is None: write_json(path, outcome) # made on a disk that this machine does not see
+    except BaseException as e:
+        for _, f in todo: mark_ended(f.with_suffix(''), 'interrupted')
+        if not isinstance(e, Exception): e.add_note('the same call runs what is missing')
+        raise
+    return lost
+
+# %% ../nbs/950_experiment.ipynb #7ba472e8
+def _run_here(job, name, todo, n_jobs):
+    "Run the points in processes of this machine; what an interruption stops is ended and marked"
     from joblib import Parallel, delayed, parallel_config
     from joblib.externals.loky import get_reusable_executor
     from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -411,11 +436,13 @@ def sweep(job, # Notebook name, or a function of the parameters that returns met
     grid, # See `grid_points`
     /,
     seeds=(0,), # Seeds, passed as `seed`
-    n_jobs:int=None, # Processes; default: see `n_processes`. 1 runs here, without processes
+    n_jobs:int=None, # Processes; default: see `n_processes`. 1 runs here, without processes (with `loky`)
     folder=None, # Where outcomes are kept; default `runs/sweep-<job>`
     fresh:bool=False, # Run again what is there already
+    backend:str='', # Where: `loky`, `dask` or `slurm`, with options, see `reid_lab.cluster.read_backend`
     **fixed): # Parameters of every run
     "Run every combination and seed, skip what is already there, return a frame"
+    backend, options = read_backend(backend)
     points, (name, source) = [{**fixed, **p} for p in grid_points(grid, seeds)], _job_name(job)
     known = None if callable(job) else notebook_parameters(find_notebook(job))
     for key, value in {(k, str(v)): v for p in points for k, v in p.items()}.items() if known else ():
@@ -426,5 +453,7 @@ def sweep(job, # Notebook name, or a function of the parameters that returns met
     paths = [folder.resolve()/f'{params_hash(p, name, source)}.json' for p in points]
     with locked(folder/'.lock', wait=False, what=f'sweep folder {str(folder)!r}'):
         todo = _todo(points, paths, fresh)
-        if todo: _run_all(job, name, todo, n_jobs or n_processes(len(todo)))
-        return _sweep_frame(points, paths)
+        if not n_jobs: n_jobs = 0 if backend == 'slurm' else n_processes(len(todo))
+        if todo and backend == 'loky': _run_here(job, name, todo, n_jobs)
+        errors = _run_there(job, name, todo, n_jobs, folder, backend, options) if todo and backend != 'loky' else {}
+        return _sweep_frame(points, paths, errors)

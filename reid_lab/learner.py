@@ -4,20 +4,19 @@
 
 # %% auto #0
 __all__ = ['param_groups', 'NotFiniteLoss', 'guard', 'Callback', 'Plain', 'accelerator', 'to_device', 'Learner', 'fingerprint',
-           'checksum', 'save_weights', 'DamagedFile', 'load_weights', 'save_state', 'load_state', 'Checkpoint', 'Log',
+           'checksum', 'save_weights', 'DamagedFile', 'load_weights', 'save_state', 'load_state', 'Checkpoint',
            'eval_weights', 'Validate', 'refresh_batchnorm', 'Average']
 
 # %% ../nbs/500_learner.ipynb #41fd2ca3
-import functools, hashlib, json, math, pickle, random, time, warnings, zlib
+import functools, hashlib, math, pickle, random, time, warnings, zlib
 from contextlib import contextmanager
 from pathlib import Path
 import numpy as np
 import torch
 from fastcore.basics import patch
-from .core import check_choice, pick_device, progress, sensible_threads
+from .core import check_choice, pick_device, sensible_threads
 from .files import atomic_path, failed_sums, sweep_remains, write_sums, wrong_file
 from .losses import terms
-
 
 # %% ../nbs/500_learner.ipynb #aa9c0c4a
 def param_groups(model, # Module; may name randomly initialised parts in `new_parts`
@@ -245,7 +244,6 @@ def _read_weights(path):
                           "copy or train it again")
     return state, meta
 
-
 # %% ../nbs/500_learner.ipynb #0a35645b
 def load_weights(model, # Module with the same parameters
     path, # File written by `save_weights`
@@ -279,7 +277,6 @@ def _differences(state, mine):
         + [f"{k}: {tuple(state[k].shape)} in the file, {tuple(mine[k].shape)} in the model"
            for k in mine if k in state and state[k].shape != mine[k].shape])
 
-
 # %% ../nbs/500_learner.ipynb #851da00b
 def _storable(x, where):
     "A state of tensors, numbers and strings, without NumPy scalars; anything else could not be loaded again"
@@ -295,7 +292,6 @@ def _settings(learn):
     groups = [{k: v for k, v in g.items() if k not in ('params', 'lr')} for g in learn.opt.param_groups]
     return dict(strategy=type(learn.strategy).__name__, seed=learn.seed, clip=learn.clip, batches=len(learn.loader),
                 precision=learn.acc.mixed_precision, **{k: [g.get(k) for g in groups] for h in groups for k in h})
-
 
 # %% ../nbs/500_learner.ipynb #20c9533c
 def _rng():
@@ -320,7 +316,6 @@ def save_state(learn, # `Learner`
         save_weights(learn.net, tmp/'model.safetensors')
         torch.save(state, tmp/'state.pt')
         write_sums(tmp)
-
 
 # %% ../nbs/500_learner.ipynb #137c3d4c
 def _read_state(folder, model, device='cpu'):
@@ -353,7 +348,6 @@ def _refuse_others(learn, state, folder):
     if diff: raise ValueError(f"{str(folder)!r} was saved with other settings (there, here): {diff}; make the Learner "
                               "with the same arguments, or start from the weights alone with load_weights")
 
-
 # %% ../nbs/500_learner.ipynb #306bbfee
 def load_state(learn, # `Learner` made with the same arguments
     folder, # Folder written by `save_state`
@@ -373,7 +367,6 @@ def load_state(learn, # `Learner` made with the same arguments
     if state.get('scaler') and learn.acc.scaler: learn.acc.scaler.load_state_dict(state['scaler'])
     learn._began = True
     return learn
-
 
 # %% ../nbs/500_learner.ipynb #ec5b63b5
 class Checkpoint(Callback):
@@ -406,7 +399,6 @@ class Checkpoint(Callback):
 
 def _step_of(path): return int(path.name[5:])
 
-
 # %% ../nbs/500_learner.ipynb #ea9e54cf
 @patch
 def _first_whole(self:Checkpoint, use):
@@ -435,56 +427,6 @@ def can_resume(self:Checkpoint, model, # Of the training
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # `resume` warns
         return self._first_whole(lambda p: _read_state(p, model)) is not None
-
-
-# %% ../nbs/500_learner.ipynb #60cb2ede
-class Log(Callback):
-    "Mean losses every `every` steps, kept in `rows` and appended to `path` as JSON lines"
-    def __init__(self, path=None, # File to append to (default: none)
-        every:int=20, # Steps per row
-        label:str='training', # Label of the progress line
-        quiet:bool=None, # Whether to suppress progress; see `progress`
-        ):
-        self.path, self.every, self.label = path and Path(path), every, label
-        self.rows, self._sum, self._n, self.quiet = [], {}, 0, quiet
-
-    def before_fit(self, learn):
-        "Start the clocks from the totals of `learn`"
-        self._bar = progress(range(learn.n_steps), self.label, quiet=self.quiet).start(learn.step)
-        self._from = learn.images, learn.seconds
-
-    def state_dict(self) -> dict:
-        "The rows and the sums of the open row"
-        return dict(rows=self.rows, sum={k: float(v) for k, v in self._sum.items()}, n=self._n)
-    def load_state_dict(self, state:dict):
-        "Continue with the rows in `state`; later rows are removed from the file"
-        self.rows, self._sum, self._n = state['rows'], state['sum'], state['n']
-        if not (self.path and self.path.exists()): return
-        with atomic_path(self.path) as tmp: tmp.write_text(''.join(json.dumps(r) + '\n' for r in self.rows))
-
-# %% ../nbs/500_learner.ipynb #6d4ed3e3
-@patch
-def _row(self:Log, learn):
-    "Close the row of the last steps"
-    images, seconds = learn.images - self._from[0], learn.seconds - self._from[1]
-    row = dict(step=learn.step, epoch=learn.epoch, images=learn.images, seconds=round(learn.seconds, 3),
-               images_per_s=round(images/max(seconds, 1e-9), 1), wait_s=round(learn.wait, 3),
-               lr=learn.sched.get_last_lr()[0], **{k: round(float(v)/self._n, 6) for k, v in self._sum.items()})
-    self._sum, self._n, self._from = {}, 0, (learn.images, learn.seconds)
-    self.rows.append(row)
-    if self.path and learn.acc.is_main_process:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, 'a') as f: f.write(json.dumps(row) + '\n')
-
-
-@patch
-def after_step(self:Log, learn):
-    "Add the losses of this step of `learn`; close the row and report at the set intervals"
-    for k, v in learn.logs.items(): self._sum[k] = self._sum.get(k, 0) + v
-    self._n += 1
-    if learn.step % self.every == 0 or learn.step == learn.n_steps: self._row(learn)
-    if self.rows: self._bar.note = ' '.join(f"{k} {v:.3f}" for k, v in self.rows[-1].items() if k.endswith('_loss'))
-    self._bar.update(learn.step, end=learn.step >= learn.n_steps)
 
 # %% ../nbs/500_learner.ipynb #2da16dd4
 @contextmanager

@@ -251,10 +251,59 @@ def test_world_survives_each_layout(layout, tmp_path):
 
 # ---- names, forms, options
 
-@pytest.mark.parametrize("other", ["CUHK-PEDES.json", "CUHK_PEDES.json"])
-def test_other_names_of_the_annotation(cuhk, other):
-    (cuhk / "reid_raw.json").rename(cuhk / other)
-    assert len(load_dataset("CUHK_PEDES", cuhk)) == 16 and other in str(doctor("cuhk-pedes", cuhk))
+NAMES = [(name, other) for name, form in TEXT_SETS.items() if form.prefix for other in form.annotations]
+
+
+def whole(records):
+    "Records with the numbering of the published set, whose ids tell the split"
+    first = dict(train=0, val=11003, test=12003)
+    return [r | dict(id=r["id"] + first[r["split"]]) for r in records]
+
+
+@pytest.mark.parametrize("place", ["", "annotations"])
+@pytest.mark.parametrize("name, other", NAMES)
+def test_every_name_and_place_of_the_annotation(written, tmp_path, name, other, place):
+    folder = Path(shutil.copytree(written[name], tmp_path / DATASETS[name].folder))
+    want = load_dataset(name, folder).frame
+    (folder / place).mkdir(exist_ok=True)
+    (folder / TEXT_SETS[name].annotations[0]).rename(folder / place / other)
+    pd.testing.assert_frame_equal(load_dataset(name.upper().replace("-", "_"), folder).frame, want)
+    report = doctor(name, folder)
+    assert report.ok and report.findings[0].what == f"found {other}" and "not read" not in str(report)
+
+
+def test_the_annotation_without_splits(cuhk):
+    "`caption_all.json`: id, file_path and captions; the split follows from the published numbering"
+    edit(cuhk, whole)
+    want = load_dataset("cuhk-pedes", cuhk).frame
+    edit(cuhk, lambda rs: [{k: r[k] for k in ("id", "file_path", "captions")} for r in rs])
+    (cuhk / "reid_raw.json").rename(cuhk / "caption_all.json")
+    pd.testing.assert_frame_equal(load_dataset("cuhk-pedes", cuhk).frame, want)
+    assert set(want.split) == {"train", "val", "test"} and want.pid.min() == 0
+    report = doctor("cuhk-pedes", cuhk)
+    assert report.ok and "caption_all.json names no split: ids up to 11003 are train, up to 12003 val" in str(report)
+
+
+@pytest.mark.parametrize("both, read", [
+    (("CUHK-PEDES.json", "reid_raw.json"), "reid_raw.json"),
+    (("caption_all.json", "CUHK_PEDES.json"), "CUHK_PEDES.json"),
+    (("annotations/reid_raw.json", "CUHK-PEDES.json"), "annotations/reid_raw.json"),
+    (("annotations/reid_raw.json", "reid_raw.json"), "reid_raw.json"),
+    (("cuhk_train.json", "CUHK-PEDES.json"), "CUHK-PEDES.json")])
+def test_of_two_annotations_one_is_read_and_both_are_named(cuhk, both, read):
+    "The other one would be refused: its records lack the images"
+    good = (cuhk / "reid_raw.json").read_text()
+    (cuhk / "reid_raw.json").unlink(); (cuhk / "annotations").mkdir()
+    for name in both: (cuhk / name).write_text(good if name == read else '[{"id": 1}]')
+    other = next(n for n in both if n != read)
+    assert len(load_dataset("cuhk-pedes", cuhk)) == 16
+    report = doctor("cuhk-pedes", cuhk)
+    assert report.ok and f"reads {read}, not {other}" in str(report)
+    if not other.startswith("cuhk_"): assert "is missing" in error("cuhk-pedes", cuhk, annotation=other)
+    (cuhk / other).write_text(good)
+    if not other.startswith("cuhk_"):
+        assert len(load_dataset("cuhk-pedes", cuhk, annotation=other)) == 16
+        assert f"reads {other}, not {read}" in str(doctor("cuhk-pedes", cuhk, annotation=other))
 
 
 def test_images_one_folder_higher_or_behind_a_link(cuhk, tmp_path):

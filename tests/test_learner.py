@@ -11,12 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from reid_lab.learner import (Average, Callback, Checkpoint, Learner, Log, NotFiniteLoss, Validate, load_state,
+from reid_lab.learner import (Average, Callback, Checkpoint, Learner, NotFiniteLoss, Validate, load_state,
                               save_state)
+from reid_lab.logs import Log
 
 SCRIPT = """
 import sys, time, torch
-from reid_lab.learner import Checkpoint, Learner, Log, save_weights
+from reid_lab.learner import Checkpoint, Learner, save_weights
+from reid_lab.logs import Log
 from reid_lab.meta.dual_speed import DualSpeed
 from reid_lab.meta.memory import ErrorMemory
 from reid_lab.meta.dual_speed import Task

@@ -16,7 +16,8 @@ import torch
 
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
-from reid_lab.learner import Average, Callback, Checkpoint, Learner, Log, Plain, Validate
+from reid_lab.learner import Average, Callback, Checkpoint, Learner, Plain, Validate
+from reid_lab.logs import TIMES, Log
 from reid_lab.meta.dmg import DMGStep
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
 from reid_lab.meta.memory import ErrorMemory
@@ -119,7 +120,7 @@ def score(model):
 def train(case, folder, clock):
     "One training, as a script would start it again -> everything that must not depend on kills"
     rng = random.Random(case)
-    log, checkpoint = Log(folder/"log.jsonl", 3, quiet=True), Checkpoint(folder/"state", every=1)
+    log, checkpoint = Log(folder/"log.jsonl", 3, quiet=True, trackers="none"), Checkpoint(folder/"state", every=1)
     named = dict(log=log, ema=Average(rng.choice([1, 2]), "ema", .7), swa=Average(1, "swa"),
                  steps=Validate(score, every=2, unit="step", select=case % 2), epochs=Validate(score, select=case % 3),
                  checkpoint=checkpoint)
@@ -129,7 +130,7 @@ def train(case, folder, clock):
                     schedule=lambda s: min(1., (s + 1)/4)*max(.1, 1 - s/40))
     checkpoint.resume(learn)
     learn.fit(steps=STEPS)
-    timeless = lambda r: {k: v for k, v in r.items() if k not in ("seconds", "images_per_s", "wait_s")}
+    timeless = lambda r: {k: v for k, v in r.items() if k not in TIMES}
     return dict(weights=learn.net.state_dict(), opt=learn.opt.state_dict(), sched=learn.sched.state_dict(),
                 strategy=learn.strategy.state_dict(), rng=torch.get_rng_state(),
                 counts=[learn.epoch, learn.number, learn.step, learn.images],

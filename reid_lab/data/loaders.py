@@ -5,19 +5,21 @@
 # %% auto #0
 __all__ = ['ASPECTS', 'IMAGENET_MEAN', 'IMAGENET_STD', 'AUGMENT', 'to_pixels', 'pick', 'uniform', 'flip', 'jitter', 'affine',
            'rectangles', 'erase', 'pad_crop', 'plain', 'light', 'bot', 'bot_released', 'bot_jitter', 'transreid',
-           'rand_augment', 'camel', 'camel_released', 'shuffle_order', 'pk_order', 'tokenize', 'Batches',
-           'masked_words']
+           'rand_augment', 'camel', 'camel_released', 'shuffle_order', 'pk_order', 'tokenize', 'sensible_workers',
+           'Batches', 'masked_words']
 
 # %% ../../nbs/040_data.loaders.ipynb #5167f922
-import heapq
+import heapq, os, sys
 from collections import deque
+from itertools import count
 import numpy as np
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
 from ..core import check_choice, stream, torch_stream
-from .images import RESAMPLING
-from .table import ReidTable
+from .images import DECODERS, RESAMPLING, ImageCache, read_sized
+from .table import JoinedReader, ReidTable
+from ..files import safe_join
 from .text import mask_tokens
 
 # %% ../../nbs/040_data.loaders.ipynb #7c0e4a12
@@ -330,6 +332,16 @@ def tokenize(tokenizer, # `list[str] -> (B,L) LongTensor`, with a `pad_id`
     used = (tokens != tokenizer.pad_id).any(0).nonzero()
     return tokens[:, :int(used.max()) + 1 if len(used) else 1]
 
+# %% ../../nbs/040_data.loaders.ipynb #68f1c1ef
+def sensible_workers() -> int:
+    "Loader processes: `REID_LAB_WORKERS` if set; up to 8 of the cores if this process computes on a GPU; else 0"
+    told = os.environ.get('REID_LAB_WORKERS', '')
+    if told.isdigit(): return int(told)
+    if told: raise ValueError(f"REID_LAB_WORKERS={told!r} must be a number of processes, or not set")
+    if not torch.cuda.is_initialized() or sys.platform != 'linux': return 0 # workers are copies of this process
+    cores = len(os.sched_getaffinity(0))//int(os.environ.get('LOCAL_WORLD_SIZE', 1))
+    return min(8, max(0, cores - 1))
+
 # %% ../../nbs/040_data.loaders.ipynb #3807a907
 class Batches:
     "Reproducible batches of a `ReidTable`: `len(loader)`, `loader.batch(e, i)`, `loader.epoch(e, start)`"
@@ -343,10 +355,12 @@ class Batches:
         k:int=4, # Images an identity, for `pk`
         augment=None, # Name in `AUGMENT` or a function `(img, generator) -> img`
         extras=(), # Functions `(batch, rng)` that change the batch
-        workers:int=0, # Processes that prepare batches ahead
+        workers:int=None, # Processes that prepare batches ahead; default `sensible_workers`
         rank:int=0, # Number of this process, in training on several devices
         world:int=1, # Processes that share each batch
         resample:str='bicubic', # How images are resized, see `reid_lab.data.images.resize_image`
+        decoder:str='pil', # Library that reads image files, see `reid_lab.data.images.read_sized`
+        cache=None, # Folder or `ImageCache` of resized image files; default REID_LAB_IMAGE_CACHE, or none
         ):
         check_choice('unit', unit, ('image', 'caption'))
         if not callable(sampler): check_choice('sampler', sampler, ('shuffle', 'pk'))
@@ -354,7 +368,9 @@ class Batches:
         if isinstance(augment, str): augment = AUGMENT[check_choice('augment', augment, AUGMENT)]
         self.table, self.B, self.size, self.tokenizer, self.seed = table, batch_size, size, tokenizer, seed
         self.sampler, self.k, self.augment, self.extras = sampler, k, augment, tuple(extras)
-        self.workers, self.rank, self.world, self._orders = workers, rank, world, {}
+        self.workers, self.rank, self.world, self._orders, self._ahead = workers, rank, world, {}, None
+        self.decoder = check_choice('decoder', decoder, DECODERS)
+        self.cache = self._find_cache(cache)
         f = table.frame
         self.captions, self.path = f.captions.tolist(), f.path.to_numpy()
         self.pid, self.cam = f.pid.to_numpy(np.int64), f.cam.to_numpy(np.int64)
@@ -380,6 +396,33 @@ def _samples(self:Batches, unit): # (M,) rows; (M,) caption numbers or None
                          f"({len(rows)} samples); use at most {len(rows)//self.world}")
     return rows, np.concatenate([np.arange(c) for c in n]) if unit == 'caption' else None
 
+# %% ../../nbs/040_data.loaders.ipynb #ecc5d569
+@patch
+def _find_cache(self:Batches, cache):
+    "The cache to use, if any; it keeps images of one size"
+    asked = [f'{k}={v!r}' for k, v in dict(cache=cache, decoder=self.decoder).items() if v not in (None, 'pil')]
+    if asked and self.size is None: raise ValueError(f"{asked[0]} needs a size; give size=(H,W)")
+    if self.size is None: return None
+    cache = cache if cache is not None else os.environ.get('REID_LAB_IMAGE_CACHE') or None
+    return ImageCache(cache) if isinstance(cache, (str, os.PathLike)) else cache
+
+
+def _image_file(table, path):
+    "The image file behind an entry of the column `path`, or None if a reader makes the image"
+    if isinstance(table.reader, JoinedReader):
+        name, _, rest = path.partition('/')
+        return _image_file(table.reader.tables[name], rest)
+    return None if table.reader else safe_join(table.root, path, table.follow_links)
+
+
+@patch
+def _images(self:Batches, rows): # (B,H,W,3) uint8
+    "The images of some rows; files through cache and decoder, if asked for"
+    if self.cache is None and self.decoder == 'pil': return self.table.images(rows, self.size, self.resample)
+    read, how = self.cache.read if self.cache is not None else read_sized, (self.size, self.resample, self.decoder)
+    files = [_image_file(self.table, p) for p in self.path[rows]]
+    return np.stack([self.table.images([r], *how[:2])[0] if f is None else read(f, *how) for r, f in zip(rows, files)])
+
 # %% ../../nbs/040_data.loaders.ipynb #98eb631f
 @patch
 def order(self:Batches, e:int, # Epoch
@@ -390,7 +433,7 @@ def order(self:Batches, e:int, # Epoch
         if self.sampler == 'shuffle': own = shuffle_order(len(self.rows), full, rng)
         elif self.sampler == 'pk': own = pk_order(self.pid[self.rows], full, rng, self.k)
         else: own = self.sampler(self.table.frame.iloc[self.rows], full, rng)
-        self._orders = {e: own}
+        self._orders = {**dict([*self._orders.items()][-2:]), e: own} # workers are an epoch ahead
     return self._orders[e]
 
 # %% ../../nbs/040_data.loaders.ipynb #a8a4fed9
@@ -401,7 +444,7 @@ def batch(self:Batches, e:int, # Epoch
     "Batch `i` of epoch `e`"
     sample = self.order(e)[i][self.rank::self.world]
     rows, rng = self.rows[sample], stream(self.seed, 'batch', e, i, self.rank)
-    img = to_pixels(self.table.images(rows, self.size, self.resample)).contiguous()
+    img = to_pixels(self._images(rows)).contiguous()
     if self.augment is not None: img = self.augment(img, torch_stream(self.seed, 'augment', e, i, self.rank))
     out = dict(img=img.contiguous(), path=self.path[rows].tolist(), index=torch.from_numpy(rows.astype(np.int64)),
                **{k: torch.from_numpy(getattr(self, k)[rows]) for k in ('pid', 'label', 'cam')})
@@ -418,18 +461,45 @@ def epoch(self:Batches, e:int, # Epoch
     start:int=0, # First batch
     ): # Iterator of batches
     "Batches `start`, `start+1`, ... of epoch `e`"
-    todo = range(start, len(self.order(e)))
-    if not self.workers: return (self.batch(e, i) for i in todo)
-    view = _Epoch(self, e)
+    n = self.workers if self.workers is not None else sensible_workers()
+    return self._with_workers(e, start, n) if n else (self.batch(e, i) for i in range(start, len(self.order(e))))
+
+
+class _Anywhere(torch.utils.data.Dataset):
+    "Whole batches by epoch and number, for worker processes"
+    def __init__(self, loader): self.loader = loader
+    def __getitem__(self, key): return self.loader.batch(*key)
+
+
+@patch
+def _with_workers(self:Batches, e, start, n):
+    "Batches from the workers that are there, if they are at this place, else from new ones"
+    ahead, self._ahead = self._ahead, None # another epoch begun meanwhile gets its own
+    if ahead is None or ahead[0] != (e, start, n): ahead = (e, start, n), self._endless(e, start, n)
+    for _ in range(start, len(self.order(e))): yield next(ahead[1])
+    self._ahead = (e + 1, 0, n), ahead[1]
+
+
+@patch
+def close(self:Batches):
+    "End worker processes that wait for the next epoch"
+    self._ahead = None
+
+
+@patch
+def _endless(self:Batches, e, start, n):
+    "All batches from one on, through `n` new processes; they end when the iterator is dropped"
+    keys = ((k, i) for k in count(e) for i in range(start if k == e else 0, len(self.order(k))))
     own = torch_stream(self.seed, 'workers', e) # else each epoch begun or resumed would draw from the global generator
-    return iter(torch.utils.data.DataLoader(view, None, sampler=todo, num_workers=self.workers, generator=own))
+    how = dict(num_workers=n, generator=own, pin_memory=torch.cuda.is_initialized())
+    if sys.platform == 'linux': how['multiprocessing_context'] = 'fork' # readers and extras need not be pickled
+    return iter(torch.utils.data.DataLoader(_Anywhere(self), None, sampler=_Keys(keys), **how))
 
 
-class _Epoch(torch.utils.data.Dataset):
-    "One epoch as a dataset of whole batches, for worker processes"
-    def __init__(self, loader, e): self.loader, self.e = loader, e
-    def __len__(self): return len(self.loader.order(self.e))
-    def __getitem__(self, i): return self.loader.batch(self.e, i)
+class _Keys(torch.utils.data.Sampler):
+    "What to prepare next"
+    def __init__(self, keys): self.keys = keys
+    def __iter__(self): return self.keys
 
 # %% ../../nbs/040_data.loaders.ipynb #9fee76c6
 def masked_words(tokenizer, # Of the model

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['TEXT_SETS', 'MALS_ATTRIBUTES', 'read_json', 'read_records', 'TextSet', 'write_json', 'write_text_set', 'find_images',
-           'first_record', 'annotation_files', 'load_text_set', 'mals_labels', 'write_mals', 'load_mals']
+           'first_record', 'annotation_files', 'load_text_set', 'text_files', 'annotation_notes', 'mals_labels',
+           'write_mals', 'load_mals']
 
 # %% ../../nbs/070_data.text_sets.ipynb #4ae438f0
 import json, os, re
@@ -89,6 +90,7 @@ class TextSet:
     images: str = 'imgs'  # Folder that image paths start from
     record: tuple = ('split', 'captions', 'path', 'processed_tokens', 'id')  # What a record holds, in order
     any_name: bool = False  # The name was not published: any JSON list of such records is the annotation
+    split_at: tuple = ()  # Last id of train and of val, for copies of the annotation that name no split
 
     @property
     def processed(self) -> dict: return {s: f'{self.prefix}_{s}.json' for s in SPLITS if self.prefix}
@@ -101,8 +103,9 @@ class TextSet:
 
 
 TEXT_SETS = {
-    'cuhk-pedes': TextSet('CUHK-PEDES', ('reid_raw.json', 'CUHK-PEDES.json', 'CUHK_PEDES.json'), 'cuhk', first_id=1,
-        name='{split}_query/{pid:05d}_{row:06d}.jpg'),
+    'cuhk-pedes': TextSet('CUHK-PEDES', 
+        ('reid_raw.json', 'CUHK-PEDES.json', 'CUHK_PEDES.json', 'caption_all.json'), 'cuhk',
+        first_id=1, split_at=(11003, 12003), name='{split}_query/{pid:05d}_{row:06d}.jpg'),
     'icfg-pedes': TextSet('ICFG-PEDES', ('ICFG-PEDES.json', 'ICFG_PEDES.json'), 'icfg', camera=r'^\d+_\d+_(\d+)_',
         name='{split}/{pid:04d}/{pid:04d}_{row:06d}_{cam:02d}_0.jpg'),
     'rstpreid': TextSet('RSTPReid', ('data_captions.json',), 'rstp', 'img_path', camera=r'_c(\d+)_',
@@ -180,12 +183,18 @@ def first_record(path, # JSON file
     return found if isinstance(found, dict) else None
 
 
+def _named(root, form):
+    "Files with a known name, in the folder or in `annotations` below it, in the order in which they are preferred"
+    places = [root/f for f in ('', 'annotations')]
+    return [p/n for n in form.annotations for p in places if (p/n).is_file()]
+
+
 def annotation_files(root, # Dataset folder
     dataset:str, # Key of `TEXT_SETS`
     ) -> list: # of `Path`; several only where the name was not published
     "The files that can be the annotation of a dataset"
     root, form = Path(root), TEXT_SETS[check_choice('dataset', dataset, TEXT_SETS)]
-    named = [root/n for n in form.annotations if (root/n).is_file()][:1]
+    named = _named(root, form)[:1]
     if named or not form.any_name: return named
     taken = {n for s in TEXT_SETS.values() for n in (*s.annotations, *s.processed.values())}
     first = {p: first_record(p) for p in sorted(root.glob('*.json')) if p.is_file() and p.name not in taken}
@@ -209,9 +218,17 @@ def _annotation(root, dataset, name=None):
 # %% ../../nbs/070_data.text_sets.ipynb #d3713ec8
 def _read_raw(path, form):
     "Rows of the authors' annotation"
-    more = [k for k in ('source',) if k in form.record]
-    return [dict(path=r[form.image_key], pid=int(r['id']), split=r['split'], captions=r['captions'],
-                 **{k: r[k] for k in more}) for r in read_records(path, form.keys)]
+    more, keys = [k for k in ('source',) if k in form.record], form.keys
+    if (by_id := _splits_by_id(path, form)): del keys['split']
+    split = lambda r: SPLITS[int(np.searchsorted(form.split_at, int(r['id'])))] if by_id else r['split']
+    return [dict(path=r[form.image_key], pid=int(r['id']), split=split(r), captions=r['captions'],
+                 **{k: r[k] for k in more}) for r in read_records(path, keys)]
+
+
+def _splits_by_id(path, form):
+    "Whether an annotation names no split and the ids tell it"
+    first = first_record(path) if form.split_at else None
+    return first is not None and 'split' not in first
 
 
 def _read_processed(root, form):
@@ -250,6 +267,36 @@ def load_text_set(root, # Dataset folder
     if all(cams): f['cam'] = [int(m[1]) for m in cams]
     places = tuple(dict.fromkeys((spec.images, 'imgs', 'images', '.')))
     return ReidTable(f, find_images(root, f.path.tolist(), places), name=dataset, follow_links=follow_links)
+
+# %% ../../nbs/070_data.text_sets.ipynb #7cb7e509
+def text_files(root, # Dataset folder
+    dataset:str, # Key of `TEXT_SETS`
+    ) -> list: # of `Path`
+    "The annotation that is read: the raw one, else the processed files"
+    form = TEXT_SETS[check_choice('dataset', dataset, TEXT_SETS)]
+    return annotation_files(root, dataset) or [p for n in form.processed.values() if (p := Path(root)/n).is_file()]
+
+
+def annotation_notes(root, # Dataset folder
+    dataset:str, # Key of `TEXT_SETS`
+    form:str='auto', # As for `load_text_set`
+    annotation:str=None, # As for `load_text_set`
+    **rest, # Other options of the loader
+    ) -> list: # of `Finding`
+    "Annotations that are there and not read, and one whose splits follow from the ids"
+    root, spec = Path(root), TEXT_SETS[check_choice('dataset', dataset, TEXT_SETS)]
+    done = [p for n in spec.processed.values() if (p := root/n).is_file()]
+    read = [root/annotation] if annotation else done if form == 'processed' else text_files(root, dataset)
+    short, out = lambda ps: ', '.join(p.relative_to(root).as_posix() for p in ps), []
+    if other := [p for p in (*_named(root, spec), *done) if p not in read]:
+        remedy = f"remove what is not wanted, or name it: annotation={short(other[:1])!r}"
+        more = " or form='processed'"*bool(done)
+        out.append(Finding('warn', f'reads {short(read)}, not {short(other)}', str(root), remedy + more))
+    if read and read != done and _splits_by_id(read[0], spec):
+        train, val = spec.split_at
+        what = f'{read[0].name} names no split: ids up to {train} are train, up to {val} val, others test'
+        out.append(Finding('warn', what, str(read[0]), 'compare the counts with the published ones'))
+    return out
 
 # %% ../../nbs/070_data.text_sets.ipynb #2215234b
 MALS_ATTRIBUTES = {  # name -> (meaning of 0, meaning of 1), in file order

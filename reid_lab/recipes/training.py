@@ -12,7 +12,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from ..files import atomic_path, locked
-from ..learner import Checkpoint, Learner, Log, load_weights, refresh_batchnorm, save_weights
+from ..learner import Checkpoint, Learner, load_weights, refresh_batchnorm, save_weights
+from ..logs import Log
 from ..models.shipped import world_names
 from ..models.weights import NONE
 from ..models.zoo import MODELS, create_model
@@ -78,7 +79,6 @@ def claim(folder, # Made if need be
         raise ValueError(f"{str(folder)!r} holds {left} without {name}, so that nobody can tell what was trained; "
                          "use a new folder, or remove them")
     with atomic_path(path) as tmp: tmp.write_text(json.dumps(key, indent=1))
-
 
 # %% ../../nbs/810_recipes.training.ipynb #fcc2c549
 def random_start(model:str, # Key of the zoo
@@ -151,6 +151,7 @@ def fit(model, # Trained in place
     refresh:bool=True, # Estimate BatchNorm statistics anew at the end
     view=None, # On which view of the batches, see `refresh_batchnorm`
     prepare=None, # Function of the model, called before the first step (not when resuming)
+    trackers=None, # Where rows of the log go besides `log.jsonl`, see `reid_lab.logs`; needs a folder
     **learner, # Further arguments of `Learner`
     ) -> Trained:
     "Train in a folder, or go on where a training of the same key stopped"
@@ -158,16 +159,16 @@ def fit(model, # Trained in place
     folder = folder and Path(folder)
     with locked(folder/'.lock', False, f"the trained folder {str(folder)!r}") if folder else nullcontext():
         file, save = _saver(folder, key, steps, saves)
-        log = Log(file, max(1, steps//rows), label, quiet)
+        log = Log(file, max(1, steps//rows), label, quiet, trackers, key)
         if prepare and not (save and save[0].can_resume(model)): prepare(model)
         learn = Learner(model, loader, strategy, [log, *save, *callbacks], **learner)
-        if save and not save[0].resume(learn): file.unlink(missing_ok=True) # rows of a try that saved no state
+        if save: save[0].resume(learn)
         learn.fit(steps=steps)
         if refresh: refresh_batchnorm(learn.net, loader, device=learn.device, view=view)
+        if hasattr(loader, 'close'): loader.close()
         done = Trained(learn.net.eval(), log.rows, learn.step, learn.images, learn.seconds, key or {})
         if folder: done.save(folder)
     return done
-
 
 # %% ../../nbs/810_recipes.training.ipynb #ad01f4c8
 def model_of(key:dict, # With `model` and `model_kw`

@@ -14,8 +14,9 @@ from fault import bad, clutter, cut, empty, flip, interruption, killed, warned
 from reid_lab.files import atomic_path, locked
 from reid_lab.data.text import WordPiece
 from reid_lab.embeddings import Embeddings
-from reid_lab.learner import (Average, Callback, Checkpoint, Learner, Log, Plain, Validate, load_state, load_weights,
+from reid_lab.learner import (Average, Callback, Checkpoint, Learner, Plain, Validate, load_state, load_weights,
                               save_state, save_weights)
+from reid_lab.logs import Log
 from reid_lab.models.zoo import create_model
 from reid_lab.recipes import training
 from reid_lab.recipes.camel import load_run, save_run
@@ -45,7 +46,8 @@ class Net(torch.nn.Module):
 def _learner(folder, checkpoint=(), **kw):
     "Checkpoint first, then callbacks whose state it must not miss"
     score = lambda m: dict(mAP=-float(m(next(Blobs().epoch(9)))["id_loss"].detach()))
-    cbs = [*checkpoint, Average(1, "ema", .5), Validate(score, unit="step"), Log(folder/"log.jsonl", 2, quiet=True)]
+    cbs = [*checkpoint, Average(1, "ema", .5), Validate(score, unit="step"),
+           Log(folder/"log.jsonl", 2, quiet=True, trackers="none")]
     return Learner(Net(), Blobs(), callbacks=kw.pop("callbacks", cbs), device="cpu", **{"lr": .1, **kw})
 
 
@@ -86,7 +88,7 @@ def _dies(at, nth=1, after=False):
 def _dies_twice(folder):
     "Die in the fourth state, then when the log loses the rows after the third"
     killed(lambda: _train(folder), "reid_lab.learner.save_state", 4)
-    killed(lambda: _train(folder), "reid_lab.learner.Log.load_state_dict", after=True)
+    killed(lambda: _train(folder), "reid_lab.logs.Log.load_state_dict", after=True)
     _exact(folder)
     return "exact"
 

@@ -1,0 +1,108 @@
+"Sweeps on a Dask cluster of two workers and through submitit: killed workers lose and double no row"
+import importlib.util
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from reid_lab import experiment as X
+from reid_lab.cli import main
+from reid_lab.cluster import read_backend
+
+RECORD = """import time
+from reid_lab.experiment import start_run
+with start_run('demo', dict(preset=preset, seed=seed), out_dir) as run:
+    run.record(dict(R1=40. + seed), dataset='world-smoke', selection='none')"""
+
+
+def slow(gain, seed, trace):
+    "Leaves a trace when it begins and when it ends"
+    note = lambda what: open(f"{trace}/{what}-{seed}", "a").write(f"{os.getpid()}\n")
+    note("begun")
+    time.sleep(.4)
+    note("ended")
+    return [dict(split="val", R1=seed), dict(split="test", R1=seed + gain)]
+
+
+def die(seed): os.kill(os.getpid(), signal.SIGKILL) if seed == 1 else None; return dict(R1=seed)
+
+
+def notebook(path):
+    import nbformat
+    from nbformat.v4 import new_code_cell, new_notebook
+    given = "preset = 'quick'\nseed: int | None = 0\nout_dir = ''"
+    parameters = new_code_cell(given, metadata=dict(tags=["parameters"]))
+    nbformat.write(new_notebook(cells=[parameters, new_code_cell(RECORD)]), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    "Two worker processes on this machine; the session's default client"
+    distributed = pytest.importorskip("distributed")
+    how = dict(threads_per_worker=1, memory_limit=0, dashboard_address=None)
+    with distributed.LocalCluster(2, **how) as made, distributed.Client(made) as client: yield client
+
+
+def test_a_worker_killed_in_the_middle_loses_and_doubles_no_row(cluster, tmp_path):
+    trace = tmp_path/"trace"
+    trace.mkdir()
+    def kill():
+        "One of the two that work, when a third point has begun"
+        while len(begun := sorted(trace.glob("begun-*"))) < 3: time.sleep(.01)
+        open_ = [p for p in begun if not (trace/p.name.replace("begun", "ended")).exists()]
+        killed.append((int(open_[-1].name.split("-")[1]), int(open_[-1].read_text().split()[-1])))
+        os.kill(killed[0][1], signal.SIGKILL)
+    killed, killer = [], threading.Thread(target=kill)
+    killer.start()
+    frame = X.sweep(slow, dict(gain=[5]), seeds=range(8), folder=tmp_path/"s", backend="dask", trace=str(trace))
+    killer.join(10)
+    assert frame.status.tolist() == ["ok"]*16
+    assert list(zip(frame.seed, frame.split, frame.R1)) == [
+        (s, split, s + gain) for s in range(8) for split, gain in (("val", 0), ("test", 5))]
+    pids = {int(p.name.split("-")[1]): p.read_text().split() for p in trace.glob("begun-*")}
+    seed, pid = killed[0]
+    assert len(pids[seed]) == 2 and pids[seed][0] == str(pid) and len(set(sum(pids.values(), []))) >= 2
+    assert len(list((tmp_path/"s").glob("*.json"))) == 8
+    again = X.sweep(slow, dict(gain=[5]), seeds=range(8), folder=tmp_path/"s", trace=str(trace))
+    assert again.equals(frame) and len(list(trace.glob("ended-*"))) == 8
+
+
+def test_a_point_that_kills_its_workers_costs_no_other(cluster, tmp_path):
+    frame = X.sweep(die, {}, seeds=range(3), folder=tmp_path/"s", backend="dask")
+    assert frame.status.tolist() == ["ok", "lost", "ok"] and frame.R1.tolist()[::2] == [0, 2]
+    assert "KilledWorker" in frame.error[1] and "call again" in frame.error[1]
+
+
+def test_notebooks_on_dask(cluster, tmp_path):
+    how = dict(folder=tmp_path/"s", backend="dask", preset="smoke")
+    frame = X.sweep(notebook(tmp_path/"n.ipynb"), [{}], seeds=(1, 2), **how)
+    assert frame.R1.tolist() == [41, 42] and frame.status.tolist() == ["ok", "ok"]
+
+
+def test_jobs_through_submitit_from_the_command_line(tmp_path, capsys):
+    pytest.importorskip("submitit")
+    args = ["sweep", str(notebook(tmp_path/"n.ipynb")), "--seeds", "3", "--out", str(tmp_path/"s"),
+            "-p", "preset=smoke", "--backend", "slurm:cluster=local,poll=0.1,timeout_min=5"]
+    assert main(args) == 0 and "43.0" in capsys.readouterr().out
+    (outcome,) = (tmp_path/"s").glob("*.json")
+    assert json.loads(outcome.read_text())["status"] == "ok" and any((tmp_path/"s"/"slurm").iterdir())
+
+
+def test_what_cannot_be_used_says_why(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match="slurm:cluster=local"):
+        X.sweep(die, {}, seeds=[0], folder=tmp_path/"s", backend="slurm")
+    with pytest.raises(ValueError, match="Did you mean 'dask'"): X.sweep(die, {}, folder=tmp_path/"s", backend="dusk")
+    found = importlib.util.find_spec
+    gone = lambda name, *a: None if name in ("distributed", "submitit") else found(name, *a)
+    monkeypatch.setattr(importlib.util, "find_spec", gone)
+    for name, library in (("dask", "distributed"), ("slurm", "submitit")):
+        line = rf"{library}: pip install 'reid_lab\[cluster\]'"
+        with pytest.raises(ModuleNotFoundError, match=line): read_backend(name)
+    monkeypatch.setenv("REID_LAB_BACKEND", "slurm")
+    with pytest.raises(ModuleNotFoundError): X.sweep(die, {}, seeds=[0], folder=tmp_path/"s")
+    assert read_backend("loky") == ("loky", {})

@@ -1,0 +1,104 @@
+"Logs of trainings: what is killed and resumed stands once everywhere; names and libraries of trackers are checked"
+import importlib.util
+import json
+import sys
+
+import pytest
+import torch
+
+from reid_lab.core import stream
+from reid_lab.learner import Callback, Checkpoint, Learner
+from reid_lab.logs import TIMES, Log, find_trackers, peak_memory
+from reid_lab.recipes.training import fit
+
+board = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+
+
+class Blobs:
+    "Two classes in six batches an epoch"
+    def __len__(self): return 6
+    def epoch(self, e, start=0):
+        for i in range(start, 6):
+            x = torch.from_numpy(stream(0, e, i).normal(size=(8, 3))).float()
+            yield dict(img=x, pid=(x[:, 0] > 0).long())
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.lin = torch.nn.Linear(3, 2)
+    def forward(self, b): return dict(id_loss=torch.nn.functional.cross_entropy(self.lin(b["img"]), b["pid"]))
+
+
+class Kill(Callback):
+    def __init__(self, at): self.at = at
+    def after_step(self, learn):
+        if learn.step == self.at: raise KeyboardInterrupt
+
+
+def train(folder, kill=0):
+    log, save = Log(folder/"log.jsonl", 2, quiet=True), Checkpoint(folder/"state", every=4)
+    learn = Learner(Net(), Blobs(), callbacks=[log, save, Kill(kill)], lr=.1, device="cpu")
+    save.resume(learn)
+    learn.fit(epochs=3)
+    return log
+
+
+def points(folder, tag):
+    "What TensorBoard reads of a tag, all restarts included"
+    seen = board.EventAccumulator(str(folder/"tensorboard"), purge_orphaned_data=False).Reload()
+    return [(e.step, round(e.value, 5)) for e in seen.Scalars(tag)]
+
+
+@pytest.mark.parametrize("kill", [3, 6, 7, 13, 18])
+def test_killed_and_resumed_no_point_stands_twice(tmp_path, kill):
+    "Before the first state, at the end of an epoch, behind rows that are made again, at the last step"
+    whole = train(tmp_path/"whole")
+    with pytest.raises(KeyboardInterrupt): train(tmp_path/"cut", kill)
+    log = train(tmp_path/"cut")
+    bare = lambda rows: [{k: v for k, v in r.items() if k not in TIMES} for r in rows]
+    assert bare(log.rows) == bare(whole.rows) and bare(log.epochs) == bare(whole.epochs)
+    assert [r["epoch"] for r in log.epochs] == [0, 1, 2]
+    lines = [json.loads(line) for line in (tmp_path/"cut"/"log.jsonl").read_text().splitlines()]
+    assert lines == log.rows
+    assert [s for s, _ in points(tmp_path/"cut", "training/id_loss")] == list(range(2, 19, 2))
+    for tag in ("training/id_loss", "epoch/id_loss"):
+        assert points(tmp_path/"cut", tag) == points(tmp_path/"whole", tag)
+
+
+def test_rows_measure_waiting_memory_and_time_left(tmp_path):
+    log = train(tmp_path)
+    for rows in (log.rows, log.epochs):
+        assert all(0 <= r["wait_share"] <= 1 and 50 < r["peak_MB"] < 1e6 and r["images_per_s"] > 0 for r in rows)
+        left = [r["left_s"] for r in rows]
+        assert left[-1] == 0 and min(left[:-1]) >= 0
+    waits = sum(r["wait_share"]*8*6/r["images_per_s"] for r in log.epochs)
+    assert waits == pytest.approx(log.rows[-1]["wait_s"], abs=.02)
+    assert log._note().startswith("id_loss 0.") and "images/s" in log._note() and "waiting" in log._note()
+
+
+def test_memory_grows_with_what_is_held():
+    before = peak_memory("cpu")["peak_MB"]
+    held = torch.ones(int(before/8*1e6*1.2), dtype=torch.float64) # more than all that was held so far
+    assert peak_memory("cpu")["peak_MB"] > 1.1*before and len(held)
+
+
+def test_a_trained_folder_has_a_board_only_if_asked(tmp_path, monkeypatch):
+    key = dict(lr=.1)
+    fit(Net(), Blobs(), 6, tmp_path/"a", key, quiet=True, device="cpu", lr=.1)
+    assert [s for s, _ in points(tmp_path/"a", "training/id_loss")] == [1, 2, 3, 4, 5, 6]
+    fit(Net(), Blobs(), 6, tmp_path/"b", key, quiet=True, device="cpu", lr=.1, trackers="none")
+    monkeypatch.setenv("REID_LAB_TRACKERS", "none")
+    fit(Net(), Blobs(), 6, tmp_path/"c", key, quiet=True, device="cpu", lr=.1)
+    assert not [p for p in (tmp_path/"b", tmp_path/"c") if (p/"tensorboard").exists()]
+
+
+def test_without_the_library_nothing_is_said_unless_it_was_named(tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    gone = lambda name, *a: None if name in ("tensorboard", "wandb") else found(name, *a)
+    monkeypatch.setattr(importlib.util, "find_spec", gone)
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
+    assert find_trackers() == [] and train(tmp_path).rows and not (tmp_path/"tensorboard").exists()
+    for name in ("tensorboard", "wandb"):
+        with pytest.raises(ModuleNotFoundError, match=f"pip install {name}"): find_trackers(name)
