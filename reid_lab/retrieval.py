@@ -33,7 +33,7 @@ def _topk(block, k):
     v, o = block.gather(1, i).sort(dim=1, descending=True, stable=True)
     return v, i.gather(1, o)
 
-# %% ../nbs/230_retrieval.ipynb #003d5995
+# %% ../nbs/230_retrieval.ipynb #97015dd7
 def _both(q, g, scores, disk=False):
     "An error unless queries, gallery and scores fit together"
     for name, e in (('q', q), ('g', g)):
@@ -65,7 +65,7 @@ def _pairs(q, g, drop):
     junk = np.flatnonzero((g.pid == -1) & (g.pid != -1).any())
     return IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop), torch.from_numpy(junk)
 
-
+# %% ../nbs/230_retrieval.ipynb #0cce381e
 def _hidden(block, pairs, junk, rows, start=0, copy=True):
     "A block of the columns from `start` on, without junk and what the camera rule hides"
     _, (row, col) = pairs.of(rows)
@@ -89,7 +89,7 @@ def _streamed_topk(scores, pairs, junk, k):
             v, at = _topk(v, k); best[n] = v, i.gather(1, at)
     return best
 
-
+# %% ../nbs/230_retrieval.ipynb #bbd83e35
 def rank(q:Embeddings, # Queries
     g, # Gallery: `Embeddings`, or `Shards` on disk
     k:int=10, # How many
