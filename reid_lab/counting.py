@@ -109,7 +109,7 @@ def count_torch(block, # (B,n) scores, see `count_numba`
     n, parts = block.shape[1], []
     step = max(1, (limit if block.device.type == 'cpu' else 16*limit)//max(n, 1))
     for lo in range(0, len(block), step):
-        hi = min(lo + step, len(block)); b = block[lo:hi]
+        hi = min(lo + step, len(block)); b = block[lo:hi].contiguous()
         s, o = slice(pstart[lo], pstart[hi]), slice(ostart[lo], ostart[hi])
         t = lambda v: torch.as_tensor(v, device=block.device)
         start, j, a, ocol = t(pstart[lo:hi + 1] - pstart[lo]), t(place[s]), t(val[s]).to(b.dtype), t(out[o])

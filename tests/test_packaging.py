@@ -74,7 +74,7 @@ def test_the_wheel_has_command_and_licence(wheel):
 
 
 def test_the_library_imports_only_what_it_requires(settings):
-    "Nothing of the dev extra may be needed after a plain `pip install .` (who wants h5py, jscatter, pyarrow or faiss asks for it)"
+    "Nothing of the dev extra may be needed after a plain `pip install .` (others say which extra has them)"
     required = {re.split(r"[<>=!~]", r)[0] for r in settings["requirements"].split()}
     allowed = {IMPORT_NAMES.get(r, r) for r in required} | {"reid_lab", "numba", "h5py", "jscatter", "pyarrow", "faiss"}
     allowed |= {m for m, by in WITH_THEM.items() if by in required}
