@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from .core import check_choice, progress
 from .data.table import ReidTable
-from .embeddings import _captions, embed_images, embed_texts
+from .embeddings import caption_frame, embed_images, embed_texts
 from .learner import checksum
 from .shards import Shards, ShardWriter
 
@@ -37,7 +37,7 @@ def _labels_crc(f):
 def _source(what, kind):
     "Frame of the rows, and function rows -> Embeddings with the model and options"
     if kind == 'text' or not isinstance(what, ReidTable):
-        f = _captions(what)
+        f = caption_frame(what)
         return f, lambda model, s, kw: embed_texts(model, f.iloc[s], quiet=True, **kw)
     f = what.frame
     known = (f.cam != -1).any()
