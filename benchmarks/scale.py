@@ -161,8 +161,8 @@ def main():
             last = r["cpu"]
     finally: shutil.rmtree(home, ignore_errors=True)
     print(f"all: metrics of {a.queries} queries over the whole gallery, measured; half: of {a.queries//2}; read: one "
-          f"pass without queries; ~: all + (all - half) for each {a.queries - a.queries//2} queries more, computed; peak "
-          "includes Python, torch and numba")
+          f"pass without queries; ~: all + (all - half) for each {a.queries - a.queries//2} queries more, computed; "
+          "peak includes Python, torch and numba")
     for n, t in tables:
         print(f"\nindex of {n:,} images: {t['lists']} lists, a byte a number, {t['mb']:.0f} MB, built in "
               f"{t['build']:.1f} s, peak {t['peak']:.0f} MB\n{'lists looked through':>22}{'recall@10':>11}"
