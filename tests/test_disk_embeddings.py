@@ -186,8 +186,8 @@ def test_a_killed_writer_loses_its_shard_in_hand_and_another_number_of_processes
     assert len(Shards(tmp_path/"g", partial=True)) == 40
     before = {p: p.stat().st_mtime_ns for p in (tmp_path/"g").glob("0*/emb.npy")}
     p = run(WRITER, tmp_path/"g", 0, 3, 0)
-    for rank in ("1", "2"):
-        monkeypatch.setattr(sys, "argv", ["", str(tmp_path/"g"), rank, "3", "0"]); exec(WRITER, {})
+    for r in ("1", "2"):
+        monkeypatch.setattr(sys, "argv", ["", str(tmp_path/"g"), r, "3", "0"]); exec(WRITER, {})
     assert p.wait() == 0, p.stderr.read()
     g = Shards(tmp_path/"g")
     x = np.random.default_rng(0).normal(size=(400, 8)).astype("float32")
