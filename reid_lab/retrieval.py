@@ -14,8 +14,10 @@ import pandas as pd
 import torch
 from .core import check_choice, common_scale
 from .embeddings import Embeddings
-from .metrics import (DISTANCES, EmbeddingScores, IdentityPairs, Scores, drops_same_camera, score_blocks,
-                              unit_rows)
+from .metrics import IdentityPairs, drops_same_camera
+from .scores import (DISTANCES, UNIT, EmbeddingScores, Scores, ShardScores, score_blocks, scores_of,
+                             unit_rows)
+from .shards import Shards
 
 # %% ../nbs/230_retrieval.ipynb #a495fd67
 def _topk(block, k):
@@ -31,11 +33,14 @@ def _topk(block, k):
     v, o = block.gather(1, i).sort(dim=1, descending=True, stable=True)
     return v, i.gather(1, o)
 
-# %% ../nbs/230_retrieval.ipynb #003d5995
-def _both(q, g, scores):
+# %% ../nbs/230_retrieval.ipynb #97015dd7
+def _both(q, g, scores, disk=False):
     "An error unless queries, gallery and scores fit together"
     for name, e in (('q', q), ('g', g)):
-        if not isinstance(e, Embeddings):
+        if isinstance(e, Shards) and not (disk and name == 'g'):
+            raise TypeError(f"{name} is on disk (Shards), which this function does not read; give {name}.load(), or a "
+                            f"choice of its rows, {name}[rows].load()")
+        if not isinstance(e, (Embeddings, Shards)):
             raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
         if not len(e): raise ValueError(f"{name} has no rows: nothing to rank; check the split and the filters")
     if scores is None and q.dim != g.dim:
@@ -60,28 +65,51 @@ def _pairs(q, g, drop):
     junk = np.flatnonzero((g.pid == -1) & (g.pid != -1).any())
     return IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop), torch.from_numpy(junk)
 
+# %% ../nbs/230_retrieval.ipynb #0cce381e
+def _hidden(block, pairs, junk, rows, start=0, copy=True):
+    "A block of the columns from `start` on, without junk and what the camera rule hides"
+    _, (row, col) = pairs.of(rows)
+    here = (col >= start) & (col < start + block.shape[1])
+    junk = junk[(junk >= start) & (junk < start + block.shape[1])]
+    if not here.any() and not len(junk): return block
+    block = block.clone() if copy else block; to = lambda i: torch.as_tensor(i, device=block.device)
+    block[:, to(junk - start)] = -torch.inf; block[to(row[here]), to(col[here] - start)] = -torch.inf
+    return block
 
+
+def _streamed_topk(scores, pairs, junk, k):
+    "Values and columns of the k best of every query, from one pass over a gallery on disk"
+    Q = scores.shape[0]; best = []
+    for start, x, bias in scores.sweep():
+        for n, lo in enumerate(range(0, Q, UNIT[0])):
+            rows = np.arange(lo, min(lo + UNIT[0], Q))
+            v, i = _topk(_hidden(scores.product(rows, x, bias), pairs, junk, rows, start, copy=False), k)
+            if start == 0: best.append((v, i)); continue
+            v, i = (torch.cat(p, 1) for p in zip(best[n], (v, i + start))) # of equal scores, the earlier image first
+            v, at = _topk(v, k); best[n] = v, i.gather(1, at)
+    return best
+
+# %% ../nbs/230_retrieval.ipynb #bbd83e35
 def rank(q:Embeddings, # Queries
-    g:Embeddings, # Gallery
+    g, # Gallery: `Embeddings`, or `Shards` on disk
     k:int=10, # How many
     *, same_camera:str=None, # 'drop' or 'keep' the query's own camera; default: drop if there are several cameras
     distance:str='cosine', # or 'euclidean'
     scores:Scores=None, # Other scores of the same queries and gallery (a re-ranking)
-    chunk:int=None, # Queries at a time
+    chunk:int=None, # Queries at a time, for a gallery in memory
+    memory:int=2**30, # Bytes for vectors and scores, for a gallery on disk
     ): # (index, score), both (Q,k) arrays; index -1 and score -inf where fewer than k images are left
     "The k best gallery images of every query, best first"
-    _both(q, g, scores)
+    _both(q, g, scores, disk=True)
     if not isinstance(k, (int, np.integer)) or k < 1:
         raise ValueError(f"k={k!r}; it is the number of images per query, at least one")
-    scores = scores or EmbeddingScores(q.emb, g.emb, distance)
-    (pairs, junk), index, value = _pairs(q, g, hides_own_camera(q, g, same_camera)), [], []
-    for lo, block in score_blocks(scores, chunk):
-        _, (row, col) = pairs(lo, lo + len(block))
-        if len(row) or len(junk):
-            block = block.clone(); to = lambda i: torch.as_tensor(i, device=block.device)
-            block[:, to(junk)] = -torch.inf; block[to(row), to(col)] = -torch.inf
-        v, i = _topk(block, k)
-        index.append(torch.where(v == -torch.inf, -1, i).cpu().numpy()); value.append(v.cpu().numpy())
+    scores = scores or scores_of(q, g, distance, memory)
+    pairs, junk = _pairs(q, g, hides_own_camera(q, g, same_camera))
+    if isinstance(scores, ShardScores): best = _streamed_topk(scores, pairs, junk, k)
+    else: best = (_topk(_hidden(block, pairs, junk, np.arange(lo, lo + len(block))), k)
+                  for lo, block in score_blocks(scores, chunk))
+    best = [(torch.where(v == -torch.inf, -1, i).cpu().numpy(), v.cpu().numpy()) for v, i in best]
+    index, value = ([b[j] for b in best] for j in (0, 1))
     pad = lambda x, fill: np.pad(np.concatenate(x), ((0, 0), (0, max(0, k - len(g)))), constant_values=fill)
     index, none = pad(index, -1), int(sum((i[:, 0] == -1).sum() for i in index))
     if none: warnings.warn(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1) or of the "
@@ -119,7 +147,7 @@ class RetrievalResult:
     index: np.ndarray # (Q,k) gallery positions, -1 for none
     score: np.ndarray # (Q,k), falling
     q: Embeddings # The queries
-    g: Embeddings # The gallery
+    g: Embeddings # The gallery, or `Shards`
 
     def __post_init__(self):
         i, s = self.index, self.score
@@ -145,9 +173,9 @@ class RetrievalResult:
     def ranked_list(self, i:int, # Query
         ) -> pd.DataFrame: # One row per image: rank, row, score, correct and the gallery's labels
         "One query's list"
-        n = (self.index[i] >= 0).sum(); row, labels = self.index[i, :n], self.g.table()
+        n = (self.index[i] >= 0).sum(); row = self.index[i, :n]
         own = dict(rank=range(1, n + 1), row=row, score=self.score[i, :n], correct=self.correct[i, :n])
-        return pd.concat([pd.DataFrame(own), labels.iloc[row].reset_index(drop=True)], axis=1)
+        return pd.concat([pd.DataFrame(own), self.g[row].table()], axis=1)
 
     def failures(self, k:int=1, # Wrong if no right image is among the first k
         ) -> np.ndarray: # Queries, the most confident mistakes first
@@ -158,7 +186,7 @@ class RetrievalResult:
 
 # %% ../nbs/230_retrieval.ipynb #a3d4e039
 def retrieve(q:Embeddings, # Queries
-    g:Embeddings, # Gallery
+    g, # Gallery: `Embeddings`, or `Shards` on disk
     k:int=10, # How many
     **kw, # As for `rank`
     ) -> RetrievalResult:

@@ -74,9 +74,9 @@ def test_the_wheel_has_command_and_licence(wheel):
 
 
 def test_the_library_imports_only_what_it_requires(settings):
-    "Nothing of the dev extra may be needed after a plain `pip install .` (h5py, jscatter ... on request)"
+    "Nothing of the dev extra may be needed after a plain `pip install .` (others say which extra has them)"
     required = {re.split(r"[<>=!~]", r)[0] for r in settings["requirements"].split()}
-    allowed = {IMPORT_NAMES.get(r, r) for r in required} | {"reid_lab", "numba", "h5py", "jscatter"}
+    allowed = {IMPORT_NAMES.get(r, r) for r in required} | {"reid_lab", "numba", "h5py", "jscatter", "pyarrow", "faiss"}
     allowed |= {"tensorboard", "mlflow", "distributed", "submitit"}
     allowed |= {m for m, by in WITH_THEM.items() if by in required}
     stray = {}
@@ -280,7 +280,7 @@ def test_a_newcomer_with_a_folder_of_crops(wheel, tmp_path):
     from reid_lab.world.world import World
     wheel.extractall(tmp_path/"site")
     dev = {"nbdev", "execnb", "ghapi", "pytest", "xdist", "hypothesis", "playwright", "pyflakes", "pre_commit",
-           "jscatter", "pytorch_metric_learning", "tensorboard", "distributed", "dask", "submitit"}
+           "jscatter", "pytorch_metric_learning", "tensorboard", "distributed", "dask", "submitit", "faiss"}
     hide = f"import sys\nfor name in {sorted(dev)!r}: sys.modules[name] = None\n"
     (tmp_path/"site"/"sitecustomize.py").write_text(hide)
     table, rng = World("smoke", task="text", seed=7).table().gallery("test"), np.random.default_rng(0)

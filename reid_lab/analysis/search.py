@@ -24,6 +24,8 @@ from ..figures.cameras import wilson
 from ..files import BROKEN, atomic_path, wrong_file
 from ..metrics import DISTANCES, EmbeddingScores, IdentityPairs, Scores, drops_same_camera, score_blocks
 from ..retrieval import RetrievalResult, rank, rivals
+from ..scores import scores_of
+from ..shards import Shards
 
 # %% ../../nbs/784_analysis.search.ipynb #f51419cd
 class DistanceScores(Scores):
@@ -40,17 +42,19 @@ class DistanceScores(Scores):
 
 
 def comparable(q:Embeddings, # Queries
-    g:Embeddings, # Gallery
+    g, # Gallery: `Embeddings`; with cosines also `Shards` on disk
     distance:str='cosine', # or 'euclidean', for adapted features
     ) -> Scores:
     "Scores for which one threshold can serve all queries"
-    for name, e in (('q', q), ('g', g)):
-        if not isinstance(e, Embeddings): raise TypeError(f"{name} is {type(e).__name__}; give Embeddings(emb, pid)")
+    for name, e, kind in (('q', q, Embeddings), ('g', g, (Embeddings, Shards))):
+        if not isinstance(e, kind): raise TypeError(f"{name} is {type(e).__name__}; give Embeddings(emb, pid)")
+    if isinstance(g, Shards) and distance == 'euclidean':
+        raise ValueError("distance='euclidean' is not offered for a gallery on disk; use 'cosine', or g.load()")
     if not len(g): raise ValueError("the gallery is empty: there is nothing to search; embed images first")
     if not len(q): raise ValueError("there is no query; give a sentence or a crop, see `ask`")
     if q.dim != g.dim: raise ValueError(f"queries have {q.dim} dimensions, the gallery has {g.dim}: another model's?")
     return DistanceScores(q.emb, g.emb) if check_choice('distance', distance, DISTANCES) == 'euclidean' else \
-        EmbeddingScores(q.emb, g.emb)
+        scores_of(q, g)
 
 # %% ../../nbs/784_analysis.search.ipynb #8de70824
 def search_scores(q:Embeddings, # Labelled queries, with and without their person in the gallery
@@ -376,7 +380,7 @@ class Answer:
 
 # %% ../../nbs/784_analysis.search.ipynb #4c249a5a
 def find(q:Embeddings, # Questions, see `ask`, or any queries
-    g:Embeddings, # Gallery, with or without labels
+    g, # Gallery, with or without labels: `Embeddings`, or `Shards` on disk
     k:int=10, # Images a question
     threshold:Threshold=None, # From `calibrate`
     distance:str=None, # Default: that of the threshold, else 'cosine'
@@ -398,6 +402,9 @@ def find(q:Embeddings, # Questions, see `ask`, or any queries
     if t is not None and len(g) > 2*t.gallery > 0:
         warnings.warn(f"the threshold was calibrated on {t.gallery:,} images and {len(g):,} are searched: false alarms "
                       "grow with their number. Calibrate on a gallery of this size", stacklevel=2)
-    bare = lambda e: Embeddings(e.emb, np.full(len(e), -1))
+    def bare(e): # without labels, none of which counts as junk
+        if isinstance(e, Embeddings): return Embeddings(e.emb, np.full(len(e), -1))
+        e = e[:]; e.pid = np.full(len(e), -1)
+        return e
     index, score = rank(bare(q), bare(g), min(k, len(g)), same_camera='keep', scores=scores, chunk=chunk)
     return Answer(RetrievalResult(index, score, q, g), threshold)

@@ -16,7 +16,7 @@ import pandas as pd
 from fastcore.basics import patch
 from ..core import check_choice, stream
 from .images import image_files, read_image, resize_image
-from ..files import atomic_path, safe_join
+from ..files import atomic_path, parquet_library, safe_join
 
 # %% ../../nbs/020_data.table.ipynb #2ffa4e62
 SPLITS = ('train', 'val', 'test')
@@ -257,6 +257,17 @@ _FITS = dict(  # kind -> (predicate, description)
     dict=(lambda v: v is None or isinstance(v, dict), 'a dict or None'))
 
 
+def _texts(x): return isinstance(x.dtype, pd.StringDtype) and not x.hasnans # strings, and known to be
+
+
+def _misfits(x, kind):
+    "Mask of the values that are not of a kind of `COLUMNS`, and what they should be"
+    fits, words = _FITS[kind] if isinstance(kind, str) else (kind.__contains__, f'one of {list(kind)}')
+    if kind == 'int' and x.dtype == np.int64 or kind == 'str' and _texts(x): return np.zeros(len(x), bool), words
+    if isinstance(kind, tuple) and _texts(x): return ~x.isin(kind).to_numpy(dtype=bool), words
+    return ~x.map(fits).to_numpy(dtype=bool), words
+
+
 def _check_columns(f):
     "Findings on missing columns and wrong types, and the names of the valid columns"
     out, good = [], set()
@@ -265,9 +276,7 @@ def _check_columns(f):
             remedy = f"rename one: ReidTable.from_dataframe(frame, root, columns={{{name!r}: 'your column'}})"
             out.append(Finding('error', f"column {name!r} ({meaning}) is missing", f'columns {[*f.columns]}', remedy))
             continue
-        fits, words = _FITS[kind] if isinstance(kind, str) else (kind.__contains__, f'one of {list(kind)}')
-        sure = kind == 'int' and f[name].dtype == np.int64
-        bad = np.zeros(len(f), bool) if sure else ~f[name].map(fits).to_numpy(dtype=bool)
+        bad, words = _misfits(f[name], kind)
         if not bad.any(): good.add(name); continue
         value = f[name].iat[np.flatnonzero(bad)[0]]
         value = value.item() if isinstance(value, np.generic) else value
@@ -280,7 +289,7 @@ def _check_content(f, good):
     rules = [  # columns needed, offending rows, what, remedy
         ({'captions'}, lambda: f.captions.map(lambda cs: any(not c.strip() for c in cs)),
          'empty caption', 'write or remove the caption'),
-        ({'path'}, lambda: f.path.map(str.strip) == '', 'empty path', 'give the image file'),
+        ({'path'}, lambda: f.path.str.strip() == '', 'empty path', 'give the image file'),
         ({'path'}, lambda: f.path.duplicated(keep=False), 'the same path in several rows', 'merge the rows'),
         ({'pid'}, lambda: f.pid < -1, 'pid below -1', 'number persons from 0; junk is -1'),
         ({'cam'}, lambda: (f.cam == -1) & (f.cam >= 0).any(), 'no camera (cam -1), while other rows have one',
@@ -310,10 +319,11 @@ def _check_root(table):
     base = table.root.resolve()
     if not base.is_dir():
         return [Finding('error', f'{str(table.root)!r} is no folder', '', 'give the folder of the images')], rows[:0]
-    risky = f.path.map(lambda p: os.path.isabs(p) or '..' in p.replace('\\', '/').split('/')).to_numpy(dtype=bool)
-    out = [i for i in np.flatnonzero(risky) if base not in (base/f.path.iat[i]).resolve().parents]
+    risky = lambda p: os.path.isabs(p) or '..' in p.replace('\\', '/').split('/')
+    some = np.flatnonzero(f.path.str.contains(r'^[/\\]|^\w:|\.\.', regex=True).to_numpy(dtype=bool)) # a few of millions
+    out = [i for i in some if risky(f.path.iat[i]) and base not in (base/f.path.iat[i]).resolve().parents]
     found = [Finding('error', 'path leaves the root', _rows(f, out), 'use relative paths inside it')] if out else []
-    return found, np.setdiff1d(rows, out).astype(int)
+    return found, np.delete(rows, out)
 
 
 def _check_images(table, rows, images, n):
@@ -494,11 +504,19 @@ def from_folder(cls:ReidTable, root, # Folder of images
 _JSON = ('captions', 'attrs')
 
 
+def _from_json(x):
+    "A column of JSON texts as values, parsed in one call"
+    values = json.loads(f"[{','.join(x)}]")
+    if len(values) != len(x): raise ValueError(f"column {x.name!r} holds texts that are not one JSON value each")
+    return pd.Series(values, dtype=object)
+
+
 @patch
 def save(self:ReidTable, path, # Ends in .csv or .parquet
     ) -> Path:
     "Write the rows (not the images)"
     path = Path(path); check_choice('ending', path.suffix, ['.csv', '.parquet'])
+    if path.suffix == '.parquet': parquet_library()
     f = self.frame.assign(**{c: self.frame[c].map(lambda v: json.dumps(v, ensure_ascii=False)) for c in _JSON})
     with atomic_path(path) as tmp:
         if path.suffix == '.csv': f.to_csv(tmp, index=False, lineterminator='\n')
@@ -515,8 +533,9 @@ def load(cls:ReidTable, path, # File written by `save`
     ) -> ReidTable:
     "Read a saved table"
     path = Path(path); check_choice('ending', path.suffix, ['.csv', '.parquet'])
+    if path.suffix == '.parquet': parquet_library()
     text = {c: str for c, (kind, _, _) in COLUMNS.items() if kind != 'int'}
     f = pd.read_csv(path, dtype=text, keep_default_na=False) if path.suffix == '.csv' else pd.read_parquet(path)
     for c in _JSON:
-        if c in f: f[c] = pd.Series([json.loads(v) for v in f[c]], dtype=object)
+        if c in f: f[c] = _from_json(f[c])
     return cls(f, root, reader, name or path.stem, follow_links)
