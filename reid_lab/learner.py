@@ -297,8 +297,9 @@ def save_state(learn, # `Learner`
     cbs = [_storable(cb.state_dict(), f'the state of callback {type(cb).__name__}') for cb in learn.cbs]
     state = dict(opt=learn.opt.state_dict(), sched=_storable(learn.sched.state_dict(), 'the schedule'), cbs=cbs,
                  strategy=_storable(learn.strategy.state_dict(), 'the state of the strategy'),
-                 scaler=learn.acc.scaler.state_dict() if learn.acc.scaler else {}, counts=counts,
-                 rng=rng, others=others, settings=_storable(_settings(learn), 'settings'), names=[type(cb).__name__ for cb in learn.cbs])
+                 scaler=learn.acc.scaler.state_dict() if learn.acc.scaler else {}, rng=rng,
+                 others=others, counts=counts, settings=_storable(_settings(learn), 'settings'),
+                 names=[type(cb).__name__ for cb in learn.cbs])
     with atomic_path(folder, replace=True) as tmp:
         tmp.mkdir()
         save_weights(learn.net, tmp/'model.safetensors')

@@ -440,8 +440,8 @@ def share(self:Batches, rank:int, # Number of a process
     "The same batches, of which a process gets its rows"
     if (self.rank, self.world) == (rank, world): return self
     if self.world > 1: raise ValueError(f"these batches are shared by {self.world} processes already, not by {world}")
-    if self.B % world: raise ValueError(f"batch_size={self.B} does not divide among {world} processes; use a multiple of "
-                                        f"{world}, such as {-(-self.B//world)*world}")
+    if self.B % world: raise ValueError(f"batch_size={self.B} does not divide among {world} processes; use a multiple "
+                                        f"of {world}, such as {-(-self.B//world)*world}")
     part = copy.copy(self)
     part.B, part.rank, part.world, part._orders = self.B//world, rank, world, {}
     return part

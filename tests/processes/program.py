@@ -79,8 +79,8 @@ def gradients():
     for name, make in models().items():
         torch.manual_seed(0)
         net = sync_batchnorm(make().double().train())
-        given = {k: v[own] for k, v in batch.items()}
-        if name == "camel, memory": given = dict({k: v for k, v in given.items() if k != "tokens_eda"}, memory=memory())
+        given = {k: v[own] for k, v in batch.items() if name != "camel, memory" or k != "tokens_eda"}
+        if name == "camel, memory": given = {**given, "memory": memory()}
         losses = {k: v for k, v in net(given).items() if k.endswith("_loss")}
         sum(losses.values()).backward()
         mean_gradients(net.parameters(), bucket=5000)
@@ -108,7 +108,8 @@ class Net(nn.Module):
     def __init__(self, norm=False, p=0.):
         super().__init__()
         torch.manual_seed(0)
-        self.a, self.norm = nn.Linear(3, 6, bias=not norm), nn.BatchNorm1d(6) if norm else nn.Identity()
+        self.norm = nn.BatchNorm1d(6) if norm else nn.Identity()
+        self.a = nn.Linear(3, 6, bias=not norm)
         self.b, self.p = nn.Linear(6, 2), p
     def forward(self, batch):
         h = nn.functional.dropout(self.norm(self.a(batch["img"])).tanh(), self.p, self.training)
@@ -133,7 +134,8 @@ def strategies():
     tasks = lambda: [Task(), Remember()]
     return dict(plain=Plain, cycle=lambda: TaskCycle(tasks()), released=lambda: ReleasedDualSpeed(tasks()),
                 dual_speed=lambda: DualSpeed(tasks(), slow_every_tasks=2, iters_per_task=1),
-                dmg=lambda: DMGStep(support=.3), second_order=lambda: DMGStep(second_order=True, md_params="theta_prime"))
+                dmg=lambda: DMGStep(support=.3),
+                second_order=lambda: DMGStep(second_order=True, md_params="theta_prime"))
 
 
 def flat(x):
@@ -225,9 +227,9 @@ def main(out, *how):
     out = Path(out)
     if how and how[0] == "killed": return run(out/"killed", int(how[1]), True, p=.3)
     if how: return save(out/"again.pt", run(out/"killed", p=.3))
-    found = dict(gradients=gradients(), trained=trained(), local=local_statistics(), metrics=metrics(), batches=batches(),
-                 refused=refused(), whole=run(out/"whole"), dropout=run(out/"dropout", p=.3), cut=run(out/"cut", 5),
-                 other=run(out/"from-one"))
+    found = dict(gradients=gradients(), trained=trained(), local=local_statistics(), metrics=metrics(),
+                 batches=batches(), refused=refused(), whole=run(out/"whole"), dropout=run(out/"dropout", p=.3),
+                 cut=run(out/"cut", 5), other=run(out/"from-one"))
     save(out/"two.pt", found)
 
 
