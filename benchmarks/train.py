@@ -3,11 +3,11 @@
     python benchmarks/train.py [--model clip_b16 camel_base] [--batch 8] [--steps 3] [--repeat 3] [--device auto]
                                [--size 384 128] [--only bf16 gradcache] [--out FILE.csv]
 
-Every model and switch runs in a fresh process, so that its peak memory is its own; all of them are given the same random
-images and captions. The plain loop is AdamW on the sum of the losses in a dozen lines of torch, without our Learner. Within
-a repeat all switches run one after the other, and the ratio to the plain loop is taken within the repeat; the median
-over repeats is printed with the smallest and the largest. On a GPU peak memory is what torch has allocated at most; on
-a CPU it is that of the process, less what it held before the first step.
+Every model and switch runs in a fresh process, so that its peak memory is its own; all of them are given the same
+random images and captions. The plain loop is AdamW on the sum of the losses in a dozen lines of torch, without our
+Learner. Within a repeat all switches run one after the other, and the ratio to the plain loop is taken within the
+repeat; the median over repeats is printed with the smallest and the largest. On a GPU peak memory is what torch has
+allocated at most; on a CPU it is that of the process, less what it held before the first step.
 """
 import argparse
 import json
@@ -93,7 +93,8 @@ def worker(name, switch, batch, steps, device, size):
         class Clock(Callback):
             def after_step(self, learn): each()
         strategy = GradCache(max(1, int(batch*share))) if share else None
-        Learner(tune(model, **tuned), loader, strategy, [Clock()], lr=1e-5, device=device, **learner).fit(steps=steps + 1)
+        tune(model, **tuned)
+        Learner(model, loader, strategy, [Clock()], lr=1e-5, device=device, **learner).fit(steps=steps + 1)
     spent = (times[-1] - times[0])/steps        # the first step pays for what is made once
     parameters = sum(p.numel() for p in model.parameters())
     card = torch.cuda.get_device_name() if device.startswith("cuda") else f"CPU, {torch.get_num_threads()} threads"
@@ -126,10 +127,12 @@ def table(name, size, a):
         speed = [x["images_per_s"]/b["images_per_s"] for x, b in zip(found[s], base)]
         memory = [x["peak_mb"]/max(b["peak_mb"], 1e-9) for x, b in zip(found[s], base)]
         middle = lambda k: statistics.median(x[k] for x in found[s])
-        yield dict(model=name, parameters=found[s][0]["parameters"], size="x".join(map(str, size)), batch=a.batch, switch=s,
+        first = found[s][0]
+        yield dict(model=name, parameters=first["parameters"], size="x".join(map(str, size)), batch=a.batch, switch=s,
                    images_per_s=round(middle("images_per_s"), 2), peak_mb=round(middle("peak_mb")),
-                   speed=round(statistics.median(speed), 3), speed_low=round(min(speed), 3), speed_high=round(max(speed), 3),
-                   memory=round(statistics.median(memory), 3), repeats=len(speed), on=found[s][0]["on"])
+                   speed=round(statistics.median(speed), 3), speed_low=round(min(speed), 3),
+                   speed_high=round(max(speed), 3),
+                   memory=round(statistics.median(memory), 3), repeats=len(speed), on=first["on"])
 
 
 def main():
@@ -139,7 +142,7 @@ def main():
     p.add_argument("--steps", type=int, default=3, help="timed steps, after one that is not")
     p.add_argument("--repeat", type=int, default=3)
     p.add_argument("--device", default="auto")
-    p.add_argument("--size", nargs=2, type=int, help="height and width of the images (default: 384 128, camel_base 224 224)")
+    p.add_argument("--size", nargs=2, type=int, help="height, width (default: 384 128, camel_base 224 224)")
     p.add_argument("--only", nargs="*", default=[], choices=[s for s in SWITCHES if s != "plain"], help="some switches")
     p.add_argument("--out", help="CSV file")
     p.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
