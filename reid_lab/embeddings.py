@@ -17,6 +17,7 @@ from fastcore.basics import patch
 from .core import check_choice, pick_device, progress, unit_norm
 from .data.loaders import to_pixels
 from .files import BROKEN, atomic_path, file_kind, wrong_file
+from .gathering import from_all, processes
 
 # %% ../nbs/200_embeddings.ipynb #65b843ee
 def _as_emb(emb):
@@ -407,19 +408,24 @@ def _checked(out, n, what):
     return out.float().cpu()
 
 
-def _run(model, batches, encode, what, device, label, quiet):
+def _run(model, batches, encode, what, device, label, quiet, share=False):
     "Embeddings of all batches, in evaluation mode, with the model's mode and device restored"
+    rank, world = processes() if share else (0, 1)
     first = next(iter(model.parameters()), None) if isinstance(model, torch.nn.Module) else None
     home = first.device if first is not None else None
     device = pick_device(device) if device is not None else str(home or 'cpu')
     modes = [(m, m.training) for m in model.modules()] if isinstance(model, torch.nn.Module) else []
     if first is not None: model.eval().to(device)
-    told = progress(batches, label, quiet=quiet) if len(batches) > 1 else batches # one batch: its caller says how far
+    own = batches[rank::world]
+    told = own if rank or len(own) < 2 else progress(own, label, quiet=quiet) # one batch: its caller says how far
     try:
         with torch.inference_mode(): out = [_checked(encode(b, device), len(b), what) for b in told]
     finally:
         if first is not None: model.to(home)
         for m, mode in modes: m.training = mode
+    if world > 1: # whole batches are dealt out, so that each embedding is computed as in one process
+        parts = from_all(out)
+        out = [parts[i % world][i//world] for i in range(len(batches))]
     return torch.cat(out).clone()
 
 # %% ../nbs/200_embeddings.ipynb #5cb66f01
@@ -454,6 +460,7 @@ def embed_images(model, # Has `encode_image` and `size`
     encode:str='encode_image', # Method of the model; `raw_features` gives what test-time adaptation wants
     cameras:bool=True, # Tell a model that takes cameras the camera of each image; False: numbers of another network
     resample:str=None, # Interpolation; None: the model's, see `image_pixels`
+    share:bool=False, # Divide the work among the processes of `torchrun`, all of which call this and get all rows
     ) -> Embeddings: # One row per image, in the order of the table; without cameras if the table knows none
     "Embed every image of a table"
     f = table.frame
@@ -466,7 +473,7 @@ def embed_images(model, # Has `encode_image` and `size`
         img = image_pixels(model, table, rows, device, resample)
         return encode_images(model, img, cam[rows] if cameras and cam is not None else None, encode)
     rows = [list(range(i, min(i + batch_size, len(f)))) for i in range(0, len(f), batch_size)]
-    emb = _run(model, rows, run, encode, device, 'images', quiet)
+    emb = _run(model, rows, run, encode, device, 'images', quiet, share)
     extra = {c: f[c].to_numpy() for c in ('site', 'scenario', 'view', 'domain') if c in f}
     return Embeddings(emb, f.pid.to_numpy(), cam, f.path.tolist(), columns=extra,
                       meta=dict(model=type(model).__name__, data=table.name, kind='image'))
@@ -487,6 +494,7 @@ def embed_texts(model, # Has `encode_text` and `tokenizer`
     batch_size:int=256, # Captions at a time
     device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
     quiet:bool=None, # No progress lines (default: quiet under CI)
+    share:bool=False, # See `embed_images`
     ) -> Embeddings: # One row per caption; without cameras, because a description is not bound to one
     "Embed captions"
     name = getattr(texts, 'name', '')
@@ -498,6 +506,6 @@ def embed_texts(model, # Has `encode_text` and `tokenizer`
     encode = lambda caps, device: model.encode_text(model.tokenizer(caps).to(device))
     caps = f.caption.tolist()
     batches = [caps[i:i + batch_size] for i in range(0, len(caps), batch_size)]
-    emb = _run(model, batches, encode, 'encode_text', device, 'texts', quiet)
+    emb = _run(model, batches, encode, 'encode_text', device, 'texts', quiet, share)
     return Embeddings(emb, f.pid.to_numpy(), path=f.path.tolist() if 'path' in f else None, caption=caps,
                       meta=dict(model=type(model).__name__, data=name if isinstance(name, str) else '', kind='text'))

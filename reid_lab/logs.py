@@ -13,6 +13,7 @@ from pathlib import Path
 from fastcore.basics import patch
 from .core import check_choice, progress
 from .files import atomic_path
+from .gathering import processes
 from .learner import Callback
 
 # %% ../nbs/505_logs.ipynb #c2dbb12d
@@ -165,7 +166,7 @@ def _totals(learn): return [learn.images, learn.seconds, learn.wait]
 @patch
 def _rewrite(self:Log, now=None):
     "Leave in the files what `rows` and `epochs` hold; `now` is (time, seconds of training) for the time axis"
-    if self.path and self.path.exists():
+    if self.path and self.path.exists() and not processes()[0]:
         with atomic_path(self.path) as tmp: tmp.write_text(''.join(json.dumps(r) + '\n' for r in self.rows))
     if self._events and now:
         self._events.add([(now[0] - now[1] + r['seconds'], r['step'], self._tags(r)) for r in self.rows], fresh=True)
@@ -182,11 +183,11 @@ def _tags(self:Log, row, part=''):
 @patch
 def before_fit(self:Log, learn):
     "Start the clocks from the totals of `learn`, and the files with the rows that it has"
-    self._bar = progress(range(learn.n_steps), self.label, quiet=self.quiet).start(learn.step)
+    self._bar = learn.rank == 0 and progress(range(learn.n_steps), self.label, quiet=self.quiet).start(learn.step)
     self._began, now = (time.monotonic(), learn.step), _totals(learn)
     self._open['row']['start'] = now
     self._open['epoch']['start'] = self._open['epoch']['start'] or now
-    if not learn.acc.is_main_process: return
+    if learn.rank: return
     if 'tensorboard' in self.trackers: self._events = EventFile(self.path.parent/'tensorboard')
     self._rewrite((time.time(), learn.seconds))
     outside = [n for n in self.trackers if TRACKERS[n].options]
@@ -212,7 +213,7 @@ def _close(self:Log, learn, part):
 @patch
 def _send(self:Log, row, learn, part=''):
     "Hand a row to the files and trackers"
-    if not learn.acc.is_main_process: return
+    if learn.rank: return
     if self.path and not part:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, 'a') as f: f.write(json.dumps(row) + '\n')
@@ -239,6 +240,7 @@ def after_step(self:Log, learn):
     if learn.step % self.every == 0 or learn.step == learn.n_steps:
         self.rows.append(self._close(learn, 'row'))
         self._send(self.rows[-1], learn)
+    if not self._bar: return
     if self.rows: self._bar.note = self._note()
     self._bar.update(learn.step, end=learn.step >= learn.n_steps)
 

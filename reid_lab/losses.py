@@ -47,6 +47,12 @@ def _pairs(img, txt, pid):
         raise ValueError(f"img and txt must pair up row by row, got {len(img)} and {len(txt)} rows")
     return same_id(pid, n=len(img), device=img.device)
 
+
+def _both_ways(img, txt, rows):
+    "Cosines of some images with all captions, and of their captions with all images"
+    sim = cosine(img[rows], txt)
+    return sim, sim.T if rows == slice(None) else cosine(txt[rows], img)
+
 # %% ../nbs/240_losses.ipynb #e2ef3c43
 def terms(out:dict, # A model's outputs
     ) -> dict: # Name -> scalar
@@ -69,16 +75,17 @@ def itc(img, # (B,D) image embeddings
     neg_img=None, # (M,D) extra image keys, used as detached negatives of the captions
     neg_txt=None, # (M,D) extra text keys, used as detached negatives of the images
     neg_pid=None, # (M,) identities of the extra keys
+    rows:slice=slice(None), # Anchors that are counted, among all keys
     ): # scalar
     "Image-text contrastive loss, mean of both directions (CAMeL, sec. III; InfoNCE when `pid` is None)"
-    y, sim = _pairs(img, txt, pid), cosine(img, txt)
+    y, (i2t, t2i) = _pairs(img, txt, pid)[rows], _both_ways(img, txt, rows)
     def ignored(keys):
-        if pid is not None and neg_pid is not None: return same_id(pid, neg_pid)
-        return torch.zeros(len(img), len(keys), dtype=torch.bool, device=img.device)
+        if pid is not None and neg_pid is not None: return same_id(pid[rows], neg_pid)
+        return torch.zeros(len(y), len(keys), dtype=torch.bool, device=img.device)
     def one(s, anchors, keys):
         if keys is None or not len(keys): return _mean(_contrast(s, y, tau))
-        return _mean(_contrast(s, y, tau, cosine(anchors, keys.detach()), ignored(keys)))
-    return (one(sim, img, neg_txt) + one(sim.T, txt, neg_img))/2
+        return _mean(_contrast(s, y, tau, cosine(anchors[rows], keys.detach()), ignored(keys)))
+    return (one(i2t, img, neg_txt) + one(t2i, txt, neg_img))/2
 
 # %% ../nbs/240_losses.ipynb #33eb8067
 def _candidate_weights(sim, same, tau, how, eps, drop_cos, top):
@@ -115,17 +122,18 @@ def itm_weights(img, # (B,D) image embeddings
     eps:float=1e-5, # Added to every weight
     drop_cos:float=.9, # 'top': pairs with at least this cosine are treated as positives; None: no pair
     top:int=12, # 'top': number of candidates that remain; None: all
+    rows:slice=slice(None), # Anchors; all rows are candidates
     ): # two (B,B+M) weight matrices: captions for each image, images for each caption
     "Weights for drawing hard negatives for ITM, zero for the anchor's own identity"
     check_negatives(how, drop_cos, top)
-    y = _pairs(img, txt, pid)
+    y = _pairs(img, txt, pid)[rows]
     def one(anchors, keys, extra):
         same = y
         if extra is not None and len(extra):
             more = torch.zeros(len(y), len(extra), dtype=torch.bool, device=y.device)
-            if pid is not None and neg_pid is not None: more = same_id(pid, neg_pid)
+            if pid is not None and neg_pid is not None: more = same_id(pid[rows], neg_pid)
             keys, same = torch.cat([keys, extra.to(keys)]), torch.cat([y, more], 1)
-        return _candidate_weights(cosine(anchors, keys), same, tau, how, eps, drop_cos, top)
+        return _candidate_weights(cosine(anchors[rows], keys), same, tau, how, eps, drop_cos, top)
     return one(img, txt, neg_txt), one(txt, img, neg_img)
 
 # %% ../nbs/240_losses.ipynb #1050edd4
@@ -204,12 +212,13 @@ def sdm_per_sample(img, # (B,D) image embeddings
     eps:float=1e-8, # Floor of the target distribution
     image_id=None, # (B,) photograph ids, to distinguish the same photograph from the same identity
     factor:float=.3, # Target of another photograph of the same identity, with `image_id`
+    rows:slice=slice(None), # Pairs that are counted, among all others
     ): # (B,) image-to-text plus text-to-image divergence of each pair
     "SDM of each pair (IRRA, eq. 5 and 6)"
-    y, sim = _pairs(img, txt, pid), cosine(img, txt)
-    y = y.to(sim)
-    if image_id is not None: y = torch.where(same_id(image_id, n=len(img)), y, factor*y)
-    return sdm_rows(sim, y, tau, eps) + sdm_rows(sim.T, y, tau, eps)
+    y, (i2t, t2i) = _pairs(img, txt, pid)[rows], _both_ways(img, txt, rows)
+    y = y.to(i2t)
+    if image_id is not None: y = torch.where(same_id(image_id, n=len(img))[rows], y, factor*y)
+    return sdm_rows(i2t, y, tau, eps) + sdm_rows(t2i, y, tau, eps)
 
 
 def sdm(img, # (B,D) image embeddings
@@ -219,9 +228,10 @@ def sdm(img, # (B,D) image embeddings
     eps:float=1e-8, # Floor of the target distribution
     image_id=None, # (B,) photograph ids
     factor:float=.3, # Target of another photograph of the same identity
+    rows:slice=slice(None), # Pairs that are counted, among all others
     ): # scalar
     "Similarity distribution matching, mean over the batch of the sum of directions"
-    return _mean(sdm_per_sample(img, txt, pid, tau, eps, image_id, factor))
+    return _mean(sdm_per_sample(img, txt, pid, tau, eps, image_id, factor, rows))
 
 # %% ../nbs/240_losses.ipynb #b62ad173
 def instance(img_logits, # (B,C) class scores of the images

@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from reid_lab.learner import (Average, Callback, Checkpoint, Learner, NotFiniteLoss, Validate, load_state,
+from reid_lab.averages import Average
+from reid_lab.learner import (Callback, Checkpoint, Learner, NotFiniteLoss, Validate, load_state,
                               save_state)
 from reid_lab.logs import Log
 

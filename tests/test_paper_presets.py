@@ -16,7 +16,8 @@ from reid_lab.analysis.text_scores import FUSION
 from reid_lab.camera_stats import CameraStats
 from reid_lab.data.aerial import cross_view
 from reid_lab.data.loaders import AUGMENT
-from reid_lab.learner import Average, Callback
+from reid_lab.averages import Average
+from reid_lab.learner import Callback
 from reid_lab.models.clip_reid import learn_prompts
 from reid_lab.models.zoo import MODELS, create_model
 from reid_lab.protocols import SEEN

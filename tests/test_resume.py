@@ -16,7 +16,8 @@ import torch
 
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
-from reid_lab.learner import Average, Callback, Checkpoint, Learner, Plain, Validate
+from reid_lab.averages import Average
+from reid_lab.learner import Callback, Checkpoint, Learner, Plain, Validate
 from reid_lab.logs import TIMES, Log
 from reid_lab.meta.dmg import DMGStep
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle

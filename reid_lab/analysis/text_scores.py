@@ -45,11 +45,12 @@ def evaluate(model, # Trained model
     queries=None, # Frame of captions in place of the split's own
     fusion=(), # Weights of the cosine beside the match, see `choose_fusion`
     per_query:bool=False, # Add `per_query` and `skipped` to `itc`, see `metrics_from_similarity`
+    share:bool=False, # Divide the embedding among processes, see `embed_images`
     ) -> dict: # metrics `itc`, `itm` and by weight `fused`, first ten images `itc_top`, `itm_top`, Embeddings `q`, `g`
     "Text-to-image retrieval on one split"
     gallery = table.gallery(split)
-    q = embed_texts(model, table.text_queries(split) if queries is None else queries, device=device)
-    g = embed_images(model, gallery, device=device)
+    q = embed_texts(model, table.text_queries(split) if queries is None else queries, device=device, share=share)
+    g = embed_images(model, gallery, device=device, share=share)
     found = retrieval_metrics(q, g, same_camera='keep', per_query=per_query)
     out = dict(q=q, g=g, itc=found, itc_top=rank(q, g, 10, same_camera='keep')[0])
     if not k_test: return out

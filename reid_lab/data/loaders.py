@@ -9,7 +9,7 @@ __all__ = ['ASPECTS', 'IMAGENET_MEAN', 'IMAGENET_STD', 'AUGMENT', 'to_pixels', '
            'Batches', 'masked_words']
 
 # %% ../../nbs/040_data.loaders.ipynb #5167f922
-import heapq, os, sys
+import copy, heapq, os, sys
 from collections import deque
 from itertools import count
 import numpy as np
@@ -361,6 +361,7 @@ class Batches:
         resample:str='bicubic', # How images are resized, see `reid_lab.data.images.resize_image`
         decoder:str='pil', # Library that reads image files, see `reid_lab.data.images.read_sized`
         cache=None, # Folder or `ImageCache` of resized image files; default REID_LAB_IMAGE_CACHE, or none
+        draws:str='whole', # With several processes: of `whole` batches, as one process draws, or of the `own` rows
         ):
         check_choice('unit', unit, ('image', 'caption'))
         if not callable(sampler): check_choice('sampler', sampler, ('shuffle', 'pk'))
@@ -371,6 +372,7 @@ class Batches:
         self.workers, self.rank, self.world, self._orders, self._ahead = workers, rank, world, {}, None
         self.decoder = check_choice('decoder', decoder, DECODERS)
         self.cache = self._find_cache(cache)
+        self.draws = check_choice('draws', draws, ('whole', 'own'))
         f = table.frame
         self.captions, self.path = f.captions.tolist(), f.path.to_numpy()
         self.pid, self.cam = f.pid.to_numpy(np.int64), f.cam.to_numpy(np.int64)
@@ -442,10 +444,13 @@ def batch(self:Batches, e:int, # Epoch
     i:int, # Number in the epoch
     ) -> dict: # img (B,3,H,W) in [0,1], pid, label, cam, index (B,), path, caption, tokens (B,L)
     "Batch `i` of epoch `e`"
-    sample = self.order(e)[i][self.rank::self.world]
-    rows, rng = self.rows[sample], stream(self.seed, 'batch', e, i, self.rank)
-    img = to_pixels(self._images(rows)).contiguous()
-    if self.augment is not None: img = self.augment(img, torch_stream(self.seed, 'augment', e, i, self.rank))
+    sample, own = self.order(e)[i], slice(self.rank, None, self.world)
+    whole, n = self.draws == 'whole' and self.world > 1, self.rank if self.draws == 'own' else 0
+    if not whole: sample = sample[own]
+    rows, rng = self.rows[sample], stream(self.seed, 'batch', e, i, n)
+    img = to_pixels(self._images(rows[own] if whole else rows)).contiguous()
+    if whole: img = _among(img, own, len(rows))
+    if self.augment is not None: img = self.augment(img, torch_stream(self.seed, 'augment', e, i, n))
     out = dict(img=img.contiguous(), path=self.path[rows].tolist(), index=torch.from_numpy(rows.astype(np.int64)),
                **{k: torch.from_numpy(getattr(self, k)[rows]) for k in ('pid', 'label', 'cam')})
     captions = [self.captions[r] for r in rows]
@@ -453,7 +458,19 @@ def batch(self:Batches, e:int, # Epoch
     else: out['caption'] = [cs[rng.integers(len(cs))] if len(cs) else '' for cs in captions]
     if self.tokenizer is not None: out['tokens'] = tokenize(self.tokenizer, out['caption'])
     for extra in self.extras: extra(out, rng)
-    return out
+    return _rows_of(out, own, len(rows)) if whole else out
+
+
+def _among(img, own, n): # (b,3,H,W) -> (n,3,H,W)
+    "The own images in their places in a whole batch, which is black elsewhere"
+    whole = img.new_zeros(n, *img.shape[1:])
+    whole[own] = img
+    return whole
+
+
+def _rows_of(batch, own, n):
+    "Some rows of a batch of `n`"
+    return {k: v[own] if isinstance(v, (torch.Tensor, list)) and len(v) == n else v for k, v in batch.items()}
 
 # %% ../../nbs/040_data.loaders.ipynb #d883d8ad
 @patch
@@ -500,6 +517,20 @@ class _Keys(torch.utils.data.Sampler):
     "What to prepare next"
     def __init__(self, keys): self.keys = keys
     def __iter__(self): return self.keys
+
+# %% ../../nbs/040_data.loaders.ipynb #415c1b60
+@patch
+def share(self:Batches, rank:int, # Number of a process
+    world:int, # How many share each batch
+    ) -> Batches:
+    "The same batches, of which a process gets its rows"
+    if (self.rank, self.world) == (rank, world): return self
+    if self.world > 1: raise ValueError(f"these batches are shared by {self.world} processes already, not by {world}")
+    if self.B % world: raise ValueError(f"batch_size={self.B} does not divide among {world} processes; use a multiple "
+                                        f"of {world}, such as {-(-self.B//world)*world}")
+    part = copy.copy(self)
+    part.B, part.rank, part.world, part._orders, part._ahead = self.B//world, rank, world, {}, None
+    return part
 
 # %% ../../nbs/040_data.loaders.ipynb #9fee76c6
 def masked_words(tokenizer, # Of the model

@@ -12,6 +12,7 @@ from fastcore.basics import patch
 from torch.func import functional_call
 from ..core import check_choice
 from ..data.loaders import pk_order
+from ..gathering import gathered, mean_of_all
 from ..learner import Plain
 from ..losses import meta_discrimination, terms
 
@@ -127,6 +128,7 @@ def virtual_weights(params:dict, # Name -> tensor with a gradient
     "One gradient step that can be differentiated (eq. 2)"
     grads = torch.autograd.grad(loss, list(params.values()), create_graph=second_order,
                                 retain_graph=second_order or retain, allow_unused=True)
+    grads = [g if g is None else mean_of_all(g) for g in grads]
     rate = rates.get if isinstance(rates, dict) else lambda name: rates
     return {n: p if g is None else p - rate(n)*(g if second_order else g.detach())
             for (n, p), g in zip(params.items(), grads)}
@@ -140,7 +142,7 @@ def halves(batch:dict, # Of `CameraHalves`
             for at in (slice(0, n//2), slice(n//2, n)))
     if n % 2 or not torch.equal(s['pid'].unique(), q['pid'].unique()):
         raise ValueError(f"the halves of this batch of {n} do not hold the same identities; give the loader "
-                         "sampler=CameraHalves(...)")
+                         "sampler=CameraHalves(...), with several processes a k that is a multiple of their number")
     return s, q
 
 
@@ -167,9 +169,6 @@ class DMGStep(Plain):
         if learn.acc.mixed_precision == 'fp16':
             raise ValueError("precision='fp16' scales the loss, which the virtual step does not undo; use 'bf16' or "
                              "'no'")
-        if learn.acc.num_processes > 1:
-            raise ValueError(f"DMGStep runs in one process, not {learn.acc.num_processes}: the gradients of a virtual "
-                             "step are not averaged between processes; start one")
 
 # %% ../../nbs/570_meta.dmg.ipynb #6b737906
 def group_rates(opt, # Torch optimiser
@@ -212,7 +211,9 @@ def losses(self:DMGStep, learn, # `Learner`
         if self.support: found['support_loss'] = self.support*first
         emb_s, emb_q = out_s['emb'], out_q['emb']
         if self.md and self.md_params == 'theta': emb_q = learn.model(query)['emb']
-    if self.md: found['md_loss'] = self.md*meta_discrimination(emb_q, query['pid'], emb_s, support['pid'], self.scale)
+    if self.md:
+        every = gathered(emb_q, query['pid'], emb_s, support['pid'])
+        found['md_loss'] = self.md*meta_discrimination(*every, self.scale)
     return found
 
 

@@ -9,6 +9,7 @@ __all__ = ['Task', 'TaskCycle', 'DualSpeed', 'ReleasedDualSpeed']
 import torch
 from fastcore.basics import patch
 from ..core import check_choice, stream
+from ..gathering import apart
 
 # %% ../../nbs/520_meta.dual_speed.ipynb #1852acaa
 class Task:
@@ -64,7 +65,7 @@ def step(self:TaskCycle, learn, # `Learner`
     ) -> dict: # The model's outputs
     "Train on one batch of the current task"
     task = self.task(learn.seed)
-    out = learn.update(task(batch, stream(learn.seed, 'task', learn.step)))
+    out = learn.update(task(batch, stream(learn.seed, 'task', learn.step, *apart())))
     task.after(out)
     self.it += 1
     if self.it == self.iters:
@@ -269,7 +270,7 @@ def _tasks(self:ReleasedDualSpeed, learn, batch, params, epoch):
     start, diff = [v.clone() for v in state], [torch.zeros_like(v) for v in state]
     for i, task in enumerate(self.tasks):
         _copy(state, start)
-        styled = task({**batch, 'epoch': epoch}, stream(learn.seed, 'task', learn.step, i))
+        styled = task({**batch, 'epoch': epoch}, stream(learn.seed, 'task', learn.step, i, *apart()))
         out = learn.update(styled, advance=False)
         task.after(out)
         self.lookahead(params)

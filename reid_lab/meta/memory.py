@@ -9,6 +9,7 @@ __all__ = ['capacity_for', 'ErrorMemory', 'ContrastMemory']
 import math
 import torch
 from fastcore.basics import patch
+from ..gathering import gathered, longest, processes
 
 # %% ../../nbs/510_meta.memory.ipynb #e21d55a0
 def capacity_for(share:float, # Share of the samples of the two stylised tasks; the paper's best is 0.5
@@ -44,15 +45,22 @@ class ErrorMemory:
 @torch.no_grad()
 def push(self:ErrorMemory, entry:dict, # `memory_entry` of a model's output
     ):
-    "Append a batch and drop the oldest entries beyond the capacity"
+    "Append the rows that all processes have of a batch, and drop the oldest entries beyond the capacity"
     if not self.capacity: return
     cast = lambda v: v.detach().to(self.dtype or v.dtype) if v.is_floating_point() else v.detach()
-    new = {k: cast(v) for k, v in entry.items()}
+    new = {k: cast(v) for k, v in _everyones(entry).items()}
     if self.data:
         if set(new) != set(self.data): raise ValueError(f"entry has {sorted(new)}, the memory {sorted(self.data)}")
         length = max(x['mask'].shape[1] if 'mask' in x else 0 for x in (new, self.data))
         new = {k: torch.cat([_longer(self.data[k], k, length), _longer(v, k, length)]) for k, v in new.items()}
     self.data = {k: v[-self.capacity:].clone() for k, v in new.items()}
+
+
+def _everyones(entry):
+    "The entries of all processes, in the order of the batch"
+    if processes()[1] == 1: return entry
+    length = longest(entry['mask'].shape[1], entry['mask'].device) if 'mask' in entry else 0
+    return dict(zip(entry, gathered(*[_longer(v, k, length) for k, v in entry.items()])))
 
 
 def _longer(x, key, length):

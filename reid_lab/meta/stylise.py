@@ -15,6 +15,7 @@ from fastcore.basics import patch
 from ..core import check_choice
 from ..data.loaders import IMAGENET_MEAN, IMAGENET_STD, affine, jitter, tokenize, uniform
 from ..data.text import EDA_OPS, check_ops, eda
+from ..gathering import processes
 from .dual_speed import Task
 from .memory import ErrorMemory
 
@@ -130,7 +131,8 @@ def _partners(self:StyleTask, entry):
     "The pairs unchanged, or images with the captions of the next row as new identities"
     if self.partner == 'aligned': return entry
     rolled = {k: entry[k].roll(1, 0) for k in ('txt', 'txt_tok', 'mask')}
-    return {**entry, **rolled, 'pid': -2 - torch.arange(len(entry['pid']), device=entry['pid'].device)}
+    rank, world = processes()
+    return {**entry, **rolled, 'pid': -2 - rank - world*torch.arange(len(entry['pid']), device=entry['pid'].device)}
 
 
 @patch

@@ -12,6 +12,7 @@ from torch import nn
 from fastcore.basics import patch
 from .. import losses
 from ..core import check_choice, unit_norm
+from ..gathering import gathered
 from .backbones import PixelNorm, ResTower, TimmTower, TokenPool
 from .weights import begin, load_network, published, start_own
 
@@ -97,13 +98,14 @@ def metric_losses(self:BoT, before, # (B,D) features before the neck
     batch:dict, # With `pid` and, for centres, `label`
     ) -> dict:
     "The losses that shape distances; in training mode the centres (of features before the neck) move"
-    out, f = {}, after if self.metric_at == 'after' else before
-    if self.metric == 'triplet': out['triplet_loss'] = losses.triplet(f, batch['pid'], margin=self.margin)
-    elif self.metric == 'weighted': out['weighted_loss'] = losses.weighted_triplet(f, batch['pid'])
-    elif self.metric == 'circle': out['circle_loss'] = losses.circle(f, batch['pid'])
+    out, (f, pid) = {}, gathered(after if self.metric_at == 'after' else before, batch['pid'])
+    if self.metric == 'triplet': out['triplet_loss'] = losses.triplet(f, pid, margin=self.margin)
+    elif self.metric == 'weighted': out['weighted_loss'] = losses.weighted_triplet(f, pid)
+    elif self.metric == 'circle': out['circle_loss'] = losses.circle(f, pid)
     if not self.center: return out
-    out['center_loss'] = self.center*losses.center(before, batch['label'], self.centers)
-    if self.training and torch.is_grad_enabled(): move_centers(self.centers, before, batch['label'])
+    f, label = gathered(before, batch['label'])
+    out['center_loss'] = self.center*losses.center(f, label, self.centers)
+    if self.training and torch.is_grad_enabled(): move_centers(self.centers, f, label)
     return out
 
 # %% ../../nbs/340_models.bot.ipynb #1cb88c4e

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from fastcore.basics import patch
 from ..core import unit_norm, check_choice
+from ..gathering import gathered, longest, over_all, own_rows
 from .. import losses
 from .backbones import (CrossEncoder, PixelNorm, ResTower, SwinTower, TextEncoder, TimmTower, TokenPool,
                                        bert_start, init_text, load_bert, timm_tower)
@@ -168,20 +169,21 @@ def soften(weights, # (B,K) weights of the candidates, zero for positives
 
 # %% ../../nbs/410_models.camel.ipynb #9422ad75
 def _itm_loss(model:CAMeL, img, img_tok, txt, txt_tok, mask, pid, memory):
-    "Image-text matching with one sampled negative per image and per caption"
+    "Image-text matching of the own rows of a gathered batch, with one sampled negative per image and per caption"
     extra = {} if memory is None else dict(neg_img=memory['img'], neg_txt=memory['txt'], neg_pid=memory['pid'])
-    rule = dict(how=model.negatives, drop_cos=model.drop_cos, top=model.top)
+    rule = dict(how=model.negatives, drop_cos=model.drop_cos, top=model.top, rows=own_rows())
     weights = losses.itm_weights(img, txt, model.temperature.detach(), pid, **rule, **extra)
-    B = math.ceil(model.match_share*len(img))
+    B = math.ceil(model.match_share*len(weights[0]))
     n_txt, n_img = (losses.sample_negatives(soften(w[:B], model.hard_share)) for w in weights)
     all_txt, all_mask, all_img = with_memory(txt_tok, mask, img_tok, memory)
     has_t, has_i = n_txt >= 0, n_img >= 0
-    logits = model.match_logit(torch.cat([all_txt[:B], all_txt[n_txt[has_t]], all_txt[:B][has_i]]),
-                               torch.cat([all_mask[:B], all_mask[n_txt[has_t]], all_mask[:B][has_i]]),
-                               torch.cat([img_tok[:B], img_tok[:B][has_t], all_img[n_img[has_i]]]))
+    (x, m), v = (s[:len(img)][own_rows()][:B] for s in (all_txt, all_mask)), img_tok[own_rows()][:B]
+    logits = model.match_logit(torch.cat([x, all_txt[n_txt[has_t]], x[has_i]]),
+                               torch.cat([m, all_mask[n_txt[has_t]], m[has_i]]),
+                               torch.cat([v, v[has_t], all_img[n_img[has_i]]]))
     match = torch.zeros(len(logits), dtype=torch.long, device=img.device)
     match[:B] = 1
-    return losses.itm(logits, match)
+    return over_all(losses.itm(logits, match), len(logits))
 
 
 def _mlm_loss(model:CAMeL, tokens, labels, img_tok):
@@ -189,35 +191,41 @@ def _mlm_loss(model:CAMeL, tokens, labels, img_tok):
     mask = tokens != model.text.pad_id
     x = model.cross(model.text(tokens), mask, img_tok)
     keep = labels != -100
-    return losses.mlm(model.words(x[keep], model.text.word.weight), labels[keep])
+    return over_all(losses.mlm(model.words(x[keep], model.text.word.weight), labels[keep]), keep.sum())
+
+
+def _pair_losses(model:CAMeL, img, img_tok, pid, txt, txt_tok, mask, memory):
+    "ITC and ITM of gathered images and the own captions, and the embeddings of all captions"
+    own = txt, *pad_states(txt_tok, mask, longest(txt_tok.shape[1], txt_tok.device))
+    txt, txt_tok, mask = gathered(*own)
+    return dict(itc_loss=losses.itc(img, txt, model.temperature, pid, rows=own_rows()),
+                itm_loss=_itm_loss(model, img, img_tok, txt, txt_tok, mask, pid, memory)), txt
 
 
 def _contrast_loss(img, txt, pid, ask):
     "The released program's memory term, as a `ContrastMemory` asks for it; an empty memory stands for the batch itself"
-    keys = txt.detach() if ask['txt'] is None else ask['txt'].to(txt)
-    drawn = losses.hard_keys(img, keys, losses.same_id(pid, pid if ask['txt'] is None else ask['pid']), ask['top'])
-    lam = torch.distributions.Beta(ask['delta'], ask['delta']).sample((len(img),))
-    return ask['weight']*losses.memory_itc(img, txt, keys[drawn], lam, ask['tau'])
+    keys, who = (txt.detach(), pid) if ask['txt'] is None else (ask['txt'].to(txt), ask['pid'])
+    drawn = losses.hard_keys(img[own_rows()], keys, losses.same_id(pid[own_rows()], who), ask['top'])
+    lam = torch.distributions.Beta(ask['delta'], ask['delta']).sample((len(drawn),))
+    mem, lam = gathered(keys[drawn], lam.to(keys))
+    return ask['weight']*losses.memory_itc(img, txt, mem, lam, ask['tau'])
 
 # %% ../../nbs/410_models.camel.ipynb #a8aebcf7
 @patch
 def forward(self:CAMeL, batch:dict) -> dict: # `itc_loss`, `itm_loss`, `mlm_loss`, ..., `memory_entry` (detached)
     "Losses of one batch (CAMeL, sec. III; equal weights)"
-    pid, memory = batch['pid'], batch.get('memory')
     img, img_tok = self.image_states(batch['img'])
     txt, txt_tok, mask = self.text_states(batch['tokens'], batch.get('tokens_mix'), batch.get('lam'))
-    out = dict(itc_loss=losses.itc(img, txt, self.temperature, pid),
-               itm_loss=_itm_loss(self, img, img_tok, txt, txt_tok, mask, pid, memory))
+    entry = dict(img=img, txt=txt, pid=batch['pid'], img_tok=img_tok, txt_tok=txt_tok, mask=mask)
+    images = gathered(img, img_tok, batch['pid'])
+    out, every = _pair_losses(self, *images, txt, txt_tok, mask, batch.get('memory'))
     if 'tokens_eda' in batch and self.eda_weight:
-        txt2, tok2, mask2 = self.text_states(batch['tokens_eda'])
-        second = dict(itc_loss=losses.itc(img, txt2, self.temperature, pid),
-                      itm_loss=_itm_loss(self, img, img_tok, txt2, tok2, mask2, pid, memory))
+        second, _ = _pair_losses(self, *images, *self.text_states(batch['tokens_eda']), batch.get('memory'))
         out = {k: out[k] + self.eda_weight*v for k, v in second.items()}
     if 'tokens_mlm' in batch:
         some = slice(math.ceil(self.match_share*len(img)))
         out['mlm_loss'] = _mlm_loss(self, batch['tokens_mlm'][some], batch['labels_mlm'][some], img_tok[some])
-    if 'contrast' in batch: out['contrast_loss'] = _contrast_loss(img, txt, pid, batch['contrast'])
-    entry = dict(img=img, txt=txt, pid=pid, img_tok=img_tok, txt_tok=txt_tok, mask=mask)
+    if 'contrast' in batch: out['contrast_loss'] = _contrast_loss(images[0], every, images[2], batch['contrast'])
     return {**out, 'memory_entry': {k: v.detach() for k, v in entry.items()}}
 
 # %% ../../nbs/410_models.camel.ipynb #bf0f1cce

@@ -12,6 +12,7 @@ from torch import nn
 from fastcore.basics import patch
 from .. import losses
 from ..core import check_choice
+from ..gathering import gathered, over_all, own_rows
 from .clip import (CLIPPair, ImplicitReasoning, clip_pair, clip_tiny, irr_loss, loss_names,
                                   masked_caption)
 
@@ -169,27 +170,28 @@ def pair_losses(self:CFAM, img, # (B,D) global features of images
     fine, # two (B,K,D), or None: granules
     batch:dict, # `pid`, and for `cid` also `label`
     ) -> dict: # `m_loss`, `cid_loss`
-    "Losses of true pairs and of the hardest wrong ones; no gradient passes through their choice"
+    "Losses of true and hardest wrong pairs, dealt out to processes; no gradient passes through their choice"
     with torch.no_grad():
         sim = losses.cosine(img, txt) if self.hard_by == 'global' else losses.granularity_similarity(*fine)
-    i, t, match = losses.hard_pairs(sim, batch['pid'])
+    i, t, match = (x[own_rows()] for x in losses.hard_pairs(sim, batch['pid']))
     out = {}
     if 'm' in self.losses: out['m_loss'] = losses.pair_match(self.matcher(fine[0][i], fine[1][t]), match)
     if 'cid' in self.losses: out['cid_loss'] = losses.pair_identity(self.cid(img[i], txt[t]), batch['label'][i], match)
-    return out
+    return {k: over_all(v, len(match)) for k, v in out.items()}
 
 
 @patch
 def forward(self:CFAM, batch:dict) -> dict: # One `..._loss` for each of `losses`
     "Losses of one batch (CFAM, eq. 7)"
-    on, pid, out = self.losses, batch['pid'], {}
+    on, rows, out = self.losses, own_rows(), {}
     tokens = batch.get('tokens_mlm', batch['tokens']) if self.mask_text else batch['tokens']
     (img, regions), (txt, words, real) = self.image_tokens(batch['img']), self.text_tokens(tokens)
-    if 'itc' in on: out['itc_loss'] = losses.itc(img, txt, self.temperature)
-    if 'gs' in on: out['gs_loss'] = losses.sdm(img, txt, pid, self.tau)
-    fine = self.decode(regions, words, real) if self.fine else None
-    if 'ls' in on: out['ls_loss'] = losses.sdm(*map(losses.granules, fine), pid, self.tau)
-    if 'm' in on or 'cid' in on: out |= self.pair_losses(img, txt, fine, batch)
+    img, txt, pid, label = gathered(img, txt, batch['pid'], batch.get('label'))
+    if 'itc' in on: out['itc_loss'] = losses.itc(img, txt, self.temperature, rows=rows)
+    if 'gs' in on: out['gs_loss'] = losses.sdm(img, txt, pid, self.tau, rows=rows)
+    fine = gathered(*self.decode(regions, words, real)) if self.fine else None
+    if 'ls' in on: out['ls_loss'] = losses.sdm(*map(losses.granules, fine), pid, self.tau, rows=rows)
+    if 'm' in on or 'cid' in on: out |= self.pair_losses(img, txt, fine, dict(pid=pid, label=label))
     if 'irr' in on:
         masked = masked_caption(batch)
         states = words if masked is tokens else self.text_tokens(masked)[1]

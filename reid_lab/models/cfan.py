@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from fastcore.basics import patch
 from .. import fuzzy
 from ..core import check_choice, unit_norm
+from ..gathering import gathered
 from .clip import CLIPPair, clip_pair, clip_tiny, loss_names
 from .clip_reid import clip_start
 
@@ -155,11 +156,13 @@ def fuzzy_parts(self:CFAN, anchor, # (B,E) global features
 def forward(self:CFAN, batch:dict) -> dict: # One `..._loss` for each of `losses`
     "Losses of one batch: alignment and FTA"
     (img, regions, ground, has), (txt, words, real), out = self.views(batch), self.captions_of(batch), {}
-    pid = batch['pid']
+    if 'fta' in self.losses:
+        fine = *self.fuzzy_parts(img, regions), *self.fuzzy_parts(txt, words, real, text=True)
+        fv, sv, ft, st = gathered(*fine)
+    img, txt, ground, has, pid = gathered(img, txt, ground, has, batch['pid'])     # the loss is that of the whole batch
     if self.align: out[f'{self.align}_loss'] = fuzzy.cda(txt, img, ground, pid, has, k=self.k, tau=self.tau,
                                                          alpha=self.alpha, detach_alpha=self.detach_alpha)
     if 'fta' in self.losses:
-        (fv, sv), (ft, st) = self.fuzzy_parts(img, regions), self.fuzzy_parts(txt, words, real, text=True)
         out['fta_loss'] = self.fta_weight*fuzzy.fta(fv, ft, img, txt, sv, st, pid, self.tau,
                                                     membership=self.membership, reduce=self.reduce)
     return out

@@ -15,6 +15,7 @@ from torch import nn
 from fastcore.basics import patch
 from .. import losses
 from ..core import check_choice, unit_norm
+from ..gathering import gathered, over_all, own_rows
 from ..data.text import ClipBPE
 from .clip_reid import (CLIP_NAME, clip_model, clip_start, load_clip, start_grid, start_rows,
                                        start_tokenizer, tiny_start, tiny_towers)
@@ -108,8 +109,8 @@ def encode_text(self:CLIPPair, tokens): return unit_norm(self.text_features(toke
 @patch
 def forward(self:CLIPPair, batch:dict) -> dict: # `itc_loss`
     "Contrastive loss with CLIP's learnable temperature (at least 0.01)"
-    img, txt = self.encode_image(batch['img']), self.encode_text(batch['tokens'])
-    return dict(itc_loss=losses.itc(img, txt, self.temperature, batch['pid']))
+    img, txt, pid = gathered(self.encode_image(batch['img']), self.encode_text(batch['tokens']), batch['pid'])
+    return dict(itc_loss=losses.itc(img, txt, self.temperature, pid, rows=own_rows()))
 
 # %% ../../nbs/430_models.clip.ipynb #8374070d
 def loss_names(given, # Names with `+` between them, or a list of names
@@ -190,7 +191,7 @@ def irr_loss(irr:ImplicitReasoning, # The module
     ): # scalar
     "Cross-entropy of the masked words"
     keep = batch['labels_mlm'] != -100
-    return losses.mlm(irr(words, regions, keep), batch['labels_mlm'][keep])
+    return over_all(losses.mlm(irr(words, regions, keep), batch['labels_mlm'][keep]), keep.sum())
 
 
 def masked_caption(batch:dict, # Of a loader with masked words

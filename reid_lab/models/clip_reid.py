@@ -19,6 +19,7 @@ from .. import losses
 from ..core import check_choice, progress, torch_stream, unit_norm
 from ..data.text import ClipBPE, WordPiece, clean_caption
 from ..files import file_kind
+from ..gathering import gathered
 from .backbones import PixelNorm
 from .bot import bn_neck, id_head
 from .transreid import Sided, patch_grid, person_grid, resize_positions
@@ -360,7 +361,7 @@ def forward(self:CLIPReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`, `i2
     if self.cams: self.check_cameras(batch['cam'])
     f11, f12, fp = self.towers(batch['img'], batch['cam'] if self.cams else None)
     ce = lambda scores: losses.label_smoothing(scores, batch['label'], self.smoothing)
-    triplet = lambda f: losses.triplet(f, batch['pid'], self.margin)
+    triplet = lambda f: losses.triplet(*gathered(f, batch['pid']), self.margin)
     after = [neck(f) for neck, f in zip(self.necks, (f12, fp))]
     ids = [ce(head(f)) for head, f in zip(self.heads, after)]
     return dict(id_loss=self.weights['id']*sum(ids),

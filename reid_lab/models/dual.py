@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from .. import losses
 from ..core import check_choice, unit_norm
+from ..gathering import gathered, own_rows
 from .backbones import PixelNorm, ResTower, TextEncoder, TokenPool
 from .weights import start_own
 
@@ -56,9 +57,10 @@ class DualEncoder(TwoTowers):
 
     def forward(self, batch:dict) -> dict: # `itc_loss` or `sdm_loss`
         "One alignment loss"
-        img, txt = self.encode_image(batch['img']), self.encode_text(batch['tokens'])
+        own = self.encode_image(batch['img']), self.encode_text(batch['tokens'])
+        img, txt, pid = gathered(*own, batch['pid'])
         fn = losses.itc if self.loss == 'itc' else losses.sdm
-        return {f'{self.loss}_loss': fn(img, txt, pid=batch['pid'], tau=self.tau.clamp(1e-3, .5))}
+        return {f'{self.loss}_loss': fn(img, txt, pid=pid, tau=self.tau.clamp(1e-3, .5), rows=own_rows())}
 
 # %% ../../nbs/400_models.dual.ipynb #d8b2181f
 def dual_tiny(tokenizer=None, # Source of vocabulary size and length, if given

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from fastcore.basics import patch
 from .. import losses
+from ..gathering import gathered, own_rows
 from .clip import (CLIPPair, ImplicitReasoning, clip_pair, clip_tiny, irr_loss, loss_names,
                                   masked_caption)
 
@@ -50,8 +51,9 @@ def forward(self:IRRA, batch:dict) -> dict: # One `..._loss` for each of `losses
     on, out = self.losses, {}
     tokens = batch.get('tokens_mlm', batch['tokens']) if self.mask_text else batch['tokens']
     (img, regions), (txt, words, _) = self.image_tokens(batch['img']), self.text_tokens(tokens)
-    if 'itc' in on: out['itc_loss'] = losses.itc(img, txt, self.temperature)
-    if 'sdm' in on: out['sdm_loss'] = losses.sdm(img, txt, batch['pid'], self.tau)
+    every, rows = gathered(img, txt, batch['pid']), own_rows()
+    if 'itc' in on: out['itc_loss'] = losses.itc(*every[:2], self.temperature, rows=rows)
+    if 'sdm' in on: out['sdm_loss'] = losses.sdm(*every, self.tau, rows=rows)
     if 'id' in on: out['id_loss'] = losses.instance(self.classify(img), self.classify(txt), batch['label'])
     if 'irr' in on:
         masked = masked_caption(batch)

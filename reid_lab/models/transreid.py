@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from fastcore.basics import patch
 from .. import losses
 from ..core import check_choice, unit_norm
+from ..gathering import gathered
 from .backbones import PixelNorm, check_vit
 from .bot import bn_neck, id_head
 from .weights import begin, load_network, published, start_own
@@ -262,7 +263,7 @@ def forward(self:TransReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`; `e
     if self.cams: self.check_cameras(batch['cam'])
     before, after = self.features(batch['img'], batch['cam'] if self.cams else None)
     ids = [losses.label_smoothing(h(f), batch['label'], self.smoothing) for h, f in zip(self.heads, after)]
-    triplets = [losses.triplet(f, batch['pid'], self.margin) for f in before]
+    triplets = [losses.triplet(*gathered(f, batch['pid']), self.margin) for f in before]
     return dict(id_loss=half_local(ids), triplet_loss=self.w_triplet*half_local(triplets),
                 emb=joined(after if self.feature == 'after' else before))
 

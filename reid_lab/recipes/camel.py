@@ -23,7 +23,8 @@ from ..data.loaders import Batches, masked_words, tokenize
 from ..data.text import EDA_OPS, WordPiece, eda, load_tokenizer
 from ..datasets import load_dataset, require
 from ..files import atomic_path, locked
-from ..learner import Average, Plain, Validate
+from ..averages import Average
+from ..learner import Plain, Validate
 from ..meta.dual_speed import DualSpeed, ReleasedDualSpeed, TaskCycle
 from ..losses import check_negatives
 from ..meta.memory import ContrastMemory, ErrorMemory, capacity_for

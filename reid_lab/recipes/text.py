@@ -20,6 +20,7 @@ from ..data.loaders import AUGMENT, Batches, masked_words
 from ..data.table import ReidTable
 from ..data.text import WordPiece, load_tokenizer
 from ..embeddings import Embeddings
+from ..gathering import main_first
 from ..learner import param_groups
 from ..models.weights import start_key
 from ..models.zoo import MODELS, create_model, list_models
@@ -185,7 +186,9 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
     model = new_text_model(table, s)
     tok, folder = model.tokenizer, folder and Path(folder)
     key = text_key(table, s, seed, tok)
-    if folder: claim(folder, key); tok.save(folder/'tokenizer')     # another training's folder is refused untouched
+    with main_first() as first:
+        if folder: claim(folder, key)     # another training's folder is refused untouched
+        if folder and first: tok.save(folder/'tokenizer')
     if not (s.steps or s.epochs):
         start = Trained(model.eval().to(pick_device(s.device)), [], 0, 0, 0., key)
         if folder: start.save(folder)

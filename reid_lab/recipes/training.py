@@ -4,14 +4,17 @@
 
 # %% auto #0
 __all__ = ['TRAINING', 'WEIGHTS', 'DONE', 'digest', 'training_key', 'differences', 'read_record', 'claim', 'random_start',
-           'start_of', 'counted', 'Trained', 'fit', 'model_of', 'load_trained']
+           'start_of', 'counted', 'Trained', 'fit', 'work', 'model_of', 'load_trained']
 
 # %% ../../nbs/810_recipes.training.ipynb #d09d263a
-import hashlib, json
+import hashlib, json, os, tempfile, threading, time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+import torch
+from ..core import pick_device
 from ..files import atomic_path, locked
+from ..gathering import main_first, processes, torchrun
 from ..learner import Checkpoint, Learner, load_weights, refresh_batchnorm, save_weights
 from ..logs import Log
 from ..models.shipped import world_names
@@ -133,10 +136,30 @@ class Trained:
 def _saver(folder, key, steps, saves):
     "Claim a trained folder -> its log file and, in a list, its `Checkpoint`"
     if not folder: return None, []
-    claim(folder, key)
+    with main_first(): claim(folder, key)
     return folder/'log.jsonl', [Checkpoint(folder/'state', max(50, steps//saves))]
 
 
+def _fit(model, loader, steps, folder=None, key=None, *, strategy=None, callbacks=(), label='training', rows=30,
+         saves=10, quiet=None, refresh=True, view=None, prepare=None, trackers=None, **learner):
+    "`fit` in this process, or as one of those that `torchrun` started: process 0 writes"
+    folder, rank = folder and Path(folder), processes()[0]
+    lock = lambda: locked(folder/'.lock', False, f"the trained folder {str(folder)!r}")
+    with lock() if folder and not rank else nullcontext():
+        file, save = _saver(folder, key, steps, saves)
+        log = Log(file, max(1, steps//rows), label, quiet, trackers, key)
+        if prepare and not (save and save[0].can_resume(model)): prepare(model)
+        learn = Learner(model, loader, strategy, [log, *save, *callbacks], **learner)
+        if save: save[0].resume(learn)
+        learn.fit(steps=steps)
+        if refresh: refresh_batchnorm(learn.net, learn.loader, device=learn.device, view=view)
+        if hasattr(learn.loader, 'close'): learn.loader.close()
+        done = Trained(learn.net.eval(), log.rows, learn.step, learn.images, learn.seconds, key or {})
+        with main_first() as first:
+            if folder and first: done.save(folder)
+    return done
+
+# %% ../../nbs/810_recipes.training.ipynb #89f84da4
 def fit(model, # Trained in place
     loader, # Batches
     steps:int, # Batches in all
@@ -152,23 +175,55 @@ def fit(model, # Trained in place
     view=None, # On which view of the batches, see `refresh_batchnorm`
     prepare=None, # Function of the model, called before the first step (not when resuming)
     trackers=None, # Where rows of the log go besides `log.jsonl`, see `reid_lab.logs`; needs a folder
+    processes:int=None, # That share each batch; None: `REID_LAB_PROCESSES`, or this one
     **learner, # Further arguments of `Learner`
     ) -> Trained:
     "Train in a folder, or go on where a training of the same key stopped"
     if folder and key is None: raise ValueError(f"folder={str(folder)!r} needs a key, see training_key")
-    folder = folder and Path(folder)
-    with locked(folder/'.lock', False, f"the trained folder {str(folder)!r}") if folder else nullcontext():
-        file, save = _saver(folder, key, steps, saves)
-        log = Log(file, max(1, steps//rows), label, quiet, trackers, key)
-        if prepare and not (save and save[0].can_resume(model)): prepare(model)
-        learn = Learner(model, loader, strategy, [log, *save, *callbacks], **learner)
-        if save: save[0].resume(learn)
-        learn.fit(steps=steps)
-        if refresh: refresh_batchnorm(learn.net, loader, device=learn.device, view=view)
-        if hasattr(loader, 'close'): loader.close()
-        done = Trained(learn.net.eval(), log.rows, learn.step, learn.images, learn.seconds, key or {})
-        if folder: done.save(folder)
-    return done
+    call = dict(model=model, loader=loader, steps=steps, folder=folder, key=key, strategy=strategy,
+                callbacks=list(callbacks), label=label, rows=rows, saves=saves, quiet=quiet, refresh=refresh, view=view,
+                prepare=prepare, trackers=trackers, **learner)
+    n = int(os.environ.get('REID_LAB_PROCESSES') or 1) if processes is None else processes
+    if n < 1: raise ValueError(f"processes={n} must be at least 1")
+    return _fit(**call) if n == 1 or 'WORLD_SIZE' in os.environ else _fit_in(n, call)
+
+# %% ../../nbs/810_recipes.training.ipynb #f4c2df32
+_JOB = "import sys\nfrom reid_lab.recipes.training import work\nwork(sys.argv[1])\n"
+
+
+def _fit_in(n, call):
+    "Start the processes of a training, wait for them, and take its result into the objects of the call"
+    from joblib.externals.loky.cloudpickle_wrapper import dumps # the pickler of sweeps: it takes lambdas
+    with tempfile.TemporaryDirectory(prefix='reid_lab-') as tmp:
+        tmp = Path(tmp)     # of this user only
+        folder = Path(call['folder'] or tmp/'trained')
+        job = dict(call, folder=folder.absolute(), key=call['key'] or {})
+        (tmp/'call').write_bytes(dumps((os.getpid(), job)))
+        (tmp/'job.py').write_text(_JOB)
+        torchrun(n, tmp/'job.py', tmp, capture=False)
+        parts, about = torch.load(tmp/'parts.pt', weights_only=True), read_record(folder/DONE, 'log', 'steps', 'images')
+        model = load_weights(call['model'], folder/WEIGHTS).eval().to(pick_device(call.get('device', 'auto')))
+    for x, state in zip([*call['callbacks'], call['strategy']], parts): x is not None and x.load_state_dict(state)
+    return Trained(model, about['log'], about['steps'], about['images'], about['seconds'], call['key'] or {})
+
+
+def work(folder, # With the call of `fit`, written by the process that started this one
+    ):
+    "One process of a training"
+    from joblib.externals.loky.cloudpickle_wrapper import loads
+    parent, call = loads((Path(folder)/'call').read_bytes())
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    _fit(**call)
+    parts = [{} if x is None else x.state_dict() for x in (*call['callbacks'], call['strategy'])]
+    if processes()[0] == 0: torch.save(parts, Path(folder)/'parts.pt')
+
+
+def _end_with(parent):
+    "End this process when the one that started the training is gone"
+    while True:
+        try: os.kill(parent, 0)
+        except ProcessLookupError: os._exit(1)
+        time.sleep(1)
 
 # %% ../../nbs/810_recipes.training.ipynb #ad01f4c8
 def model_of(key:dict, # With `model` and `model_kw`

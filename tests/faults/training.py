@@ -14,7 +14,8 @@ from fault import bad, clutter, cut, empty, flip, interruption, killed, warned
 from reid_lab.files import atomic_path, locked
 from reid_lab.data.text import WordPiece
 from reid_lab.embeddings import Embeddings
-from reid_lab.learner import (Average, Callback, Checkpoint, Learner, Plain, Validate, load_state, load_weights,
+from reid_lab.averages import Average
+from reid_lab.learner import (Callback, Checkpoint, Learner, Plain, Validate, load_state, load_weights,
                               save_state, save_weights)
 from reid_lab.logs import Log
 from reid_lab.models.zoo import create_model
@@ -272,7 +273,7 @@ INTERRUPTIONS = [
     ("while an old state is deleted", _dies("os.rmdir", 9)),
     ("before the callbacks see a step", _dies("reid_lab.learner.Learner.__call__", 4)),
     ("between the callbacks and the state of a step", _dies("reid_lab.learner.Learner.__call__", 7)),
-    ("between the last step and the end of its epoch", _dies("reid_lab.learner.Average.after_epoch", 2)),
+    ("between the last step and the end of its epoch", _dies("reid_lab.averages.Average.after_epoch", 2)),
     ("in the last validation", _dies("reid_lab.learner.Validate.after_fit")),
     ("while the log is cut back on resuming", _dies_twice)]
 HARMS = [("state.pt", cut, "bytes instead of"), ("state.pt", empty, "has 0 bytes"),
