@@ -57,6 +57,7 @@ def _conclude(done, name):
                         for r in done.metrics.get('rows', [])])
     root, short = checkout(), str(name).removeprefix('run_')
     pages = sorted((root/'nbs'/'tutorials').glob(f'*_measured_{short}.ipynb')) if root and told else []
+    told += done.metrics.get('notes', [])
     for text in [''*bool(told), *told, *(f'Measured with more seeds: {near_path(p)}' for p in pages)]: print(text)
 
 

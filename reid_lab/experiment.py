@@ -379,7 +379,8 @@ def _sweep_frame(points, paths, errors):
     for params, path in zip(points, paths):
         found = _outcome(path) or {**LOST, **({'error': errors[path]} if path in errors else {})}
         head = {**params, 'status': found['status'], 'wall_s': found.get('wall_s')}
-        rows += [{**head, **r, 'error': found.get('error', '')} for r in found['rows'] or [{}]]
+        scored = [{k: math.nan if v is None else v for k, v in r.items()} for r in found['rows']] # null: undefined
+        rows += [{**head, **r, 'error': found.get('error', '')} for r in scored or [{}]]
     return pd.DataFrame(rows)
 
 

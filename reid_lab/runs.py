@@ -241,6 +241,7 @@ class Run:
     results:Path # CSV that `finish` appends to
     started:datetime=field(default_factory=_now)
     rows:list=field(default_factory=list)
+    notes:list=field(default_factory=list) # Sentences, such as what could not be scored and why
     status:str='running'; seconds:float=0.
     lock:object=None # Held while it runs
 
@@ -252,7 +253,7 @@ class Run:
         self.seconds = round((_now() - self.started).total_seconds(), 1)
         about = dict(run=self.folder.name, time=f'{self.started:%Y-%m-%dT%H:%M:%SZ}', commit=self.commit,
                      notebook=self.notebook, wall_s=self.seconds, env=self.env)
-        result = dict(status=self.status, params=self.params, rows=self.rows)
+        result = dict(status=self.status, params=self.params, rows=self.rows, notes=self.notes)
         write_json(self.folder/'metrics.json', {**about, **result})
         return about
 
@@ -323,9 +324,9 @@ def finish(self:Run) -> list: # The rows appended
 
 @patch
 def told(self:Run) -> list: # Of sentences
-    "What the recorded rows say (`reid_lab.conclusions`), and what the less known of their scores are"
+    "What the recorded rows say (`reid_lab.conclusions`), the notes, and what the less known of the scores are"
     rows = [dict(r['metrics'], **{k: r[k] for k in ('variant', 'dataset', 'split', 'seed')}) for r in self.rows]
-    return conclusions(rows) + notes(sorted({k for r in self.rows for k in r['metrics']}))
+    return conclusions(rows) + self.notes + notes(sorted({k for r in self.rows for k in r['metrics']}))
 
 # %% ../nbs/930_runs.ipynb #4e127bf3
 def _claim(notebook, params, out_dir, resume):

@@ -233,6 +233,16 @@ def test_sweep_resumes_and_collects_failures(tmp_path):
     assert sum(f.stat().st_mtime_ns == t for f, t in kept.items()) == len(kept) - 1
 
 
+def undefined(seed): return dict(R1=.5, nmi=float("nan"))
+
+
+def test_a_metric_that_no_run_defines_is_nan(tmp_path):
+    "JSON holds null in its place; a column of None would be no number to `record`"
+    for _ in "ab":                                                       # run, then read again
+        f = X.sweep(undefined, [{}], seeds=(0, 1), n_jobs=1, folder=tmp_path)
+        assert f.nmi.dtype == float and f.nmi.isna().all() and f.R1.tolist() == [.5, .5]
+
+
 def test_sweep_in_processes_survives_one_that_dies(tmp_path):
     good = X.sweep(quick_train, dict(gain=[1, 2]), seeds=(0,), n_jobs=2, folder=tmp_path/"a")
     assert good.R1.tolist() == [1, 2] and set(good.threads.astype(str)) == {"1"}
