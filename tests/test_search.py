@@ -358,4 +358,4 @@ def test_questions(tmp_path):
     for what, message in [([], "is empty"), (["a", im], "mixes"), ("a man", "reads no text"), (im[..., 0], "uint8"),
                           (str, "give text"), (im/255, "uint8")]:
         with pytest.raises((ValueError, TypeError), match=message): S.ask(model, what)
-    with pytest.raises(ValueError, match="none.png"): S.ask(model, tmp_path/"none.png")
+    with pytest.raises(FileNotFoundError, match="none.png"): S.ask(model, tmp_path/"none.png")
