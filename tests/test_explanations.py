@@ -10,7 +10,8 @@ from PIL import Image
 from torch import nn
 
 from reid_lab.analysis.attention import Score
-from reid_lab.analysis.explain import map_evidence, one_map, read_positions, telling, verdict, word_saliency
+from reid_lab.analysis.explain import (map_evidence, measured_maps, one_map, read_positions, telling, verdict,
+                                       word_saliency)
 from reid_lab.analysis.word_effects import effect_table, masked_copies, masked_lists, word_effects, word_kinds
 from reid_lab.data.table import ReidTable
 from reid_lab.data.text import WordPiece
@@ -250,6 +251,14 @@ def test_a_lost_image_and_hostile_text_in_maps_and_words(clip, tmp_path):
     assert WordLab(Scene(Embeddings(q.emb, q.pid), Embeddings(q.emb, q.pid), query=0)).content(0)["message"] == NO_WORDS
     with pytest.raises(ValueError, match="no captions"): TextScene(clip, *[Embeddings(q.emb, q.pid)]*2)
     with pytest.raises(ValueError, match="type a caption"): scene.text = " "
+
+
+@pytest.mark.parametrize("name", ["cfam_tiny", "cfan_tiny"])
+def test_maps_of_queries_are_measured(name):
+    told, known = trust_lines(measured_maps(), name), measured_maps().set_index(["model", "method"]).loc[name]
+    assert set(told) == {"queries", "centre"} and (known.n >= 500).all()
+    assert (known.pointing < known.chance_person)["queries"] and told["queries"].startswith("not believed over 620")
+    assert told["queries"].endswith("not shown to beat a blob in the centre")
 
 
 def test_trust_is_said_as_it_was_measured():
