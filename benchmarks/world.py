@@ -1,19 +1,23 @@
 """Speed of the World on one core: images per second by backend and size, and the time to open a cached world.
 
     python benchmarks/world.py [--people 12] [--repeat 5]
+    python benchmarks/world.py --presets [--full]     # minutes a World takes, into world_minutes.csv
 
 Times are those of the best of `--repeat` rounds (the machine may be shared); everything is included: pose, solids,
 rays, cloth, background, occluder, sensor, JPEG, part map and visible areas.
 """
 import argparse
+import csv
 import os
 import tempfile
 import time
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from reid_lab.world.render import pick_backend, reference_areas, render  # noqa: E402 - threads come before numpy
-from reid_lab.world.world import Options, Plan, World, text_groups  # noqa: E402
+from reid_lab.world.world import (PRESETS, TASKS, Options, Plan, World, text_groups,  # noqa: E402
+                                  world_counts)
 
 from timing import best  # noqa: E402
 
@@ -55,10 +59,37 @@ def opening(people, repeat):
         print(f"from cache:    {took*1e3:.0f} ms to open, {read*1e6/n:.0f} us to read a picture")
 
 
+def presets(names, path):
+    "Render whole Worlds from nothing with all cores; sizes that are not rendered follow from the rate of `quick`"
+    rows, rate = [], {}
+    for task in TASKS:
+        for preset in PRESETS:
+            n = world_counts(preset, task)["images"]
+            if preset in names:
+                with tempfile.TemporaryDirectory() as cache:
+                    start = time.perf_counter()
+                    World(preset, task=task, cache=cache).table()
+                    took = time.perf_counter() - start
+                if preset == "quick": rate[task] = took/n
+            else: took = rate[task]*n
+            rows.append(dict(preset=preset, task=task, minutes=round(took/60, 2), cores=os.cpu_count(),
+                             how="rendered" if preset in names else "from the rate of quick"))
+            print(rows[-1])
+    with open(path, "w", newline="", encoding="utf-8") as f:
+        out = csv.DictWriter(f, list(rows[0]), lineterminator="\n")
+        out.writeheader()
+        out.writerows(rows)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--people", type=int, default=12, help="people per domain")
     parser.add_argument("--repeat", type=int, default=5, help="rounds; the best counts")
+    parser.add_argument("--presets", action="store_true", help="time whole Worlds, smoke and quick, and nothing else")
+    parser.add_argument("--full", action="store_true", help="with --presets: render full as well")
     args = parser.parse_args()
+    if args.presets:
+        presets(("smoke", "quick") + ("full",)*args.full, Path(__file__).with_name("world_minutes.csv"))
+        raise SystemExit
     rendering(args.people, args.repeat)
     opening(10*args.people, args.repeat)

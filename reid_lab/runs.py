@@ -302,7 +302,8 @@ def record(self:Run, metrics:dict, # Name to number
 
 
 def _shareable(value):
-    "Folders of this machine (comma-separated) by their last names only; anything else as it is"
+    "Folders of this machine (comma-separated, or in a list) by their last names only; anything else as it is"
+    if isinstance(value, (list, tuple)): return [_shareable(v) for v in value]
     if not isinstance(value, str): return value
     return ','.join(Path(v).name if os.path.isabs(v) else v for v in value.split(','))
 
@@ -314,7 +315,8 @@ def finish(self:Run) -> list: # The rows appended
     self.env = environment()
     common = {**self._write(), 'preset': self.params.get('preset', '')}
     given = {k: _shareable(v) for k, v in self.params.items() if k != 'out_dir'}
-    rows = [{**common, **r, 'parameters': {**given, **r['extra']}} for r in self.rows]
+    told = lambda r: {**given, **{k: _shareable(v) for k, v in r['extra'].items()}}
+    rows = [{**common, **r, 'parameters': told(r)} for r in self.rows]
     try: rows = append_results([{k: v for k, v in r.items() if k != 'extra'} for r in rows], self.results)
     except BaseException as e:
         self.end(f'failed: its rows could not be added to the results: {type(e).__name__}: {e}'); raise

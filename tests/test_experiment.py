@@ -136,9 +136,12 @@ def test_a_run_leaves_what_it_says(tmp_path):
 
 
 def test_result_rows_name_no_folder_of_the_machine(tmp_path):
-    given = dict(preset="quick", seed=0, data_root=f"{tmp_path/'cuhk'},{tmp_path/'icfg'}", out_dir=str(tmp_path/"r"))
-    with X.start_run("run_demo", given, results=tmp_path/"runs.csv") as run: run.record(dict(R1=50.), dataset="world")
-    assert load_results(tmp_path/"runs.csv").parameters[0] == dict(preset="quick", seed=0, data_root="cuhk,icfg")
+    given = dict(preset="quick", seed=0, data_root=f"{tmp_path/'cuhk'},{tmp_path/'icfg'}", out_dir=str(tmp_path/"r"),
+                 models=["bot_tiny", str(tmp_path/"mine")])
+    with X.start_run("run_demo", given, results=tmp_path/"runs.csv") as run:
+        run.record(dict(R1=50.), dataset="world", weights=str(tmp_path/"vit.pth"))
+    assert load_results(tmp_path/"runs.csv").parameters[0] == dict(
+        preset="quick", seed=0, data_root="cuhk,icfg", models=["bot_tiny", "mine"], weights="vit.pth")
     assert json.loads((tmp_path/"r"/"metrics.json").read_text())["params"] == given
 
 
