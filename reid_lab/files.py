@@ -158,7 +158,7 @@ def _workspace(path):
         tmp = Path(tempfile.mkdtemp(prefix=f'.{path.name}.', dir=path.parent))
         lock = locked(tmp/'.lock', wait=False)
         try: lock.__enter__()
-        except (RuntimeError, FileNotFoundError): continue # swept between the two lines
+        except (RuntimeError, FileNotFoundError, FileExistsError): continue # swept between the two lines
         return tmp, lock
 
 

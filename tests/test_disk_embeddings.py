@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 from reid_lab.data.table import ReidTable
 from reid_lab.embeddings import Embeddings
+from reid_lab.files import atomic_path
 from reid_lab.metrics import metrics_from_similarity, retrieval_metrics
 from reid_lab.retrieval import RetrievalResult, rank, retrieve, rivals
 from reid_lab.scores import EmbeddingScores, ShardScores
@@ -43,6 +45,20 @@ def noisy(n, seed, ids=60, cams=4, dim=24):
 
 
 def on_disk(e, folder, **kw): return Shards(write_shards(e, folder, **kw))
+
+
+def test_a_workspace_that_another_writer_sweeps_is_made_again(tmp_path, monkeypatch):
+    "Writers of one name sweep what killed ones left; a workspace is empty for a moment before it has its lock"
+    made, mkdir = [], Path.mkdir
+    def swept_once(self, *args, **kw):
+        if self.name.startswith(".plan.json.") and not made:
+            made.append(self)
+            self.rmdir()
+            raise FileExistsError(self)     # what mkdir says if the folder goes away while it looks
+        return mkdir(self, *args, **kw)
+    monkeypatch.setattr(Path, "mkdir", swept_once)
+    with atomic_path(tmp_path/"plan.json") as new: new.write_text("{}")
+    assert made and [p.name for p in tmp_path.iterdir()] == ["plan.json"]
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +180,7 @@ def run(code, *args, **env):
 WRITER = """
 import sys, time, numpy as np
 from reid_lab.embeddings import Embeddings
+from reid_lab.files import atomic_path
 from reid_lab.shards import ShardWriter
 folder, rank, world, wait = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 x = np.random.default_rng(0).normal(size=(400, 8)).astype('float32')
