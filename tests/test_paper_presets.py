@@ -165,13 +165,16 @@ def test_epochs_of_camel_follow_the_data():
     with pytest.raises(ValueError, match="ft_schedule='fix'"): camel.Config(train=(("ft_schedule", "fix"),))
 
 
+def of_captions(recipe, method, table):
+    "Settings and learner of a method that trains on captions"
+    s = recipe.method_settings(dict(name=method), "paper", weights="none", device="cpu")
+    return SimpleNamespace(s=s, learn=learner(train_text, table, s, callbacks=[Stop()], quiet=True))
+
+
 # ---- CFAM: CVPR 2024, section 5.1; Table 9 of the supplement; SDM and what is not stated: IRRA
 
 @pytest.fixture(scope="module")
-def of_cfam():
-    table = World("smoke", granularity="fine").table().where(domain="real-like")
-    s = cfam.method_settings(dict(name="cfam"), "paper", weights="none", device="cpu")
-    return SimpleNamespace(s=s, learn=learner(train_text, table, s, callbacks=[Stop()], quiet=True))
+def of_cfam(): return of_captions(cfam, "cfam", World("smoke", granularity="fine").table().where(domain="real-like"))
 
 
 CFAM = [
@@ -213,10 +216,7 @@ def test_cfam(of_cfam): check(CFAM, of_cfam)
 # ---- CFAN: CVPR 2026, section 5.2; Table 5, Fig. 5
 
 @pytest.fixture(scope="module")
-def of_cfan():
-    table = cross_view(World("smoke", task="aerial").table())
-    s = cfan.method_settings(dict(name="cfan"), "paper", weights="none", device="cpu")
-    return SimpleNamespace(s=s, learn=learner(train_text, table, s, callbacks=[Stop()], quiet=True))
+def of_cfan(): return of_captions(cfan, "cfan", cross_view(World("smoke", task="aerial").table()))
 
 
 CFAN = [
