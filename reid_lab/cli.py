@@ -101,7 +101,7 @@ def _run(a):
         from reid_lab.experiment import run_notebook
         failed = None
         given = typed(pairs(a.param), a.name)
-        try: done = run_notebook(a.name, a.out, given, a.threads, a.timeout, a.fresh, a.processes)
+        try: done = run_notebook(a.name, a.out, given, a.threads, a.timeout, a.fresh)
         except _cell_error() as e: failed = e
     if failed:
         print(f'{a.name} failed in cell {failed.exec_count}: {failed.ename}: {failed.evalue}', file=sys.stderr)
@@ -392,7 +392,6 @@ def _add_runs(command):
         c.add_argument('--out', help='folder of the run or of the sweep (default: below runs/); an interrupted run of '
                        'the same parameters is continued')
     run.add_argument('--threads', type=int, help='threads of the kernel')
-    run.add_argument('--processes', type=int, help='processes that share each batch of a training (default: 1)')
     run.add_argument('--timeout', type=int, help='seconds a cell may take')
     sweep.add_argument('--grid', nargs='+', metavar='NAME=V1,V2', help='values to combine')
     sweep.add_argument('--seeds', type=int, nargs='+', default=[0], help='default: 0')

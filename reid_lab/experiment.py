@@ -100,12 +100,11 @@ def experiments() -> dict: # Name -> `Experiment`
     return {x.name: x for x in found}
 
 # %% ../nbs/950_experiment.ipynb #11d36f32
-def _kernel_class(threads, folder, processes=None):
+def _kernel_class(threads, folder):
     "A kernel manager class that starts this interpreter; sockets and what the process prints are files in `folder`"
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
-    env = dict(OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads), TOKENIZERS_PARALLELISM='false',
-               **({'REID_LAB_PROCESSES': str(processes)} if processes else {}))
+    env = dict(OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads), TOKENIZERS_PARALLELISM='false')
     spec = KernelSpec(argv=[sys.executable, '-m', 'ipykernel_launcher', '-f', '{connection_file}'], env=env,
                       display_name='reid_lab', language='python')
     local = os.name == 'posix' and len(str(folder)) < 80 # names of sockets are short
@@ -187,7 +186,7 @@ def _cell_reporter(source, folder):
     return hook
 
 
-def _execute(source, path, params, threads, timeout, processes=None, attempts=3):
+def _execute(source, path, params, threads, timeout, attempts=3):
     "Papermill with our kernel; a kernel that dies before it answers lost a race for ports and is started again"
     import logging, warnings
     import papermill as pm
@@ -197,7 +196,7 @@ def _execute(source, path, params, threads, timeout, processes=None, attempts=3)
     try:
         with warnings.catch_warnings(), _tasks_end_first():
             warnings.simplefilter('ignore')
-            how = dict(kernel_manager_class=_kernel_class(threads, tmp, processes), execution_timeout=timeout,
+            how = dict(kernel_manager_class=_kernel_class(threads, tmp), execution_timeout=timeout,
                        progress_bar=False)
             pm.execute_notebook(str(source), str(path), params, kernel_name='python3', language='python',
                                 on_cell_start=_cell_reporter(source, path.parent), **how)
@@ -209,7 +208,7 @@ def _execute(source, path, params, threads, timeout, processes=None, attempts=3)
     except RuntimeError as e:
         if 'Kernel died before replying' not in str(e) or attempts == 1: raise
         time.sleep(1)
-        return _execute(source, path, params, threads, timeout, processes, attempts - 1)
+        return _execute(source, path, params, threads, timeout, attempts - 1)
     finally:
         quiet.setLevel(level)
         _end_group(tmp)
@@ -252,12 +251,10 @@ def run_notebook(name, /, # Experiment (`camel`, `run_camel`) or path of a noteb
     threads:int=None, # OMP_NUM_THREADS of the kernel; default `reid_lab.core.sensible_threads`
     timeout:int=None, # Seconds a cell may take; None is no limit
     fresh:bool=False, # Run again what is finished in `out`, and replace it
-    processes:int=None, # That share every batch of a training, see `reid_lab.recipes.training.fit`
     **more) -> Finished: # Further parameters; those named like an argument here go into `params`
     "Run an experiment notebook; unknown parameters and a missing `parameters` tag are errors"
     from reid_lab.core import sensible_threads
     source, params = find_notebook(name), {**(params or {}), **more}
-    if processes is not None and processes < 1: raise ValueError(f"processes={processes} must be at least 1")
     defaults = notebook_parameters(source)
     for key, value in params.items():
         check_choice('parameter', key, defaults, f'See the parameters cell of {source.name}.')
@@ -269,7 +266,7 @@ def run_notebook(name, /, # Experiment (`camel`, `run_camel`) or path of a noteb
     report(read_experiment(source).title, run=near_path(folder))
     path, known = folder/source.name, earlier_run(folder)
     with _held(source, folder, {**defaults, **params}, fresh, bool(out)):
-        _execute(source, path, params, threads or sensible_threads(), timeout, processes)
+        _execute(source, path, params, threads or sensible_threads(), timeout)
         report('', end=True, cell=0, where=folder.name)
     found = earlier_run(folder)
     return Finished(path, folder, found if found != known else {})

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 # %% ../nbs/957_run_options.ipynb #9f3a6ec5
 RUN_OPTIONS = { # option -> (variable, placeholder, help)
+    'processes': ('REID_LAB_PROCESSES', 'N', 'processes that share each batch of a training (default: 1)'),
     'workers': ('REID_LAB_WORKERS', 'N', 'processes that load images (default: none on a CPU, up to 8 with a GPU)'),
     'image_cache': ('REID_LAB_IMAGE_CACHE', 'FOLDER', 'keep resized images of files there, see `reid_lab cache`'),
     'trackers': ('REID_LAB_TRACKERS', 'NAMES', 'where training logs go besides log.jsonl: auto, none, or tensorboard, '
@@ -32,8 +33,10 @@ def run_environment(a, # Parsed arguments
     ):
     "The options as environment variables, checked, for the time of a command"
     given = {RUN_OPTIONS[k][0]: v for k in RUN_OPTIONS if k not in without and (v := getattr(a, k, None)) is not None}
-    if not str(getattr(a, 'workers', None) or 0).isdigit():
-        raise ValueError(f"workers={a.workers!r} must be a number of processes")
+    for k, least in (('processes', 1), ('workers', 0)):
+        told = getattr(a, k, None)
+        if told is not None and not (told.isdecimal() and int(told) >= least):
+            raise ValueError(f"{k}={told!r} must be a number of processes, at least {least}")
     if getattr(a, 'backend', None):
         from reid_lab.cluster import read_backend
         read_backend(a.backend)
