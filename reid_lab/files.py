@@ -10,7 +10,7 @@ __all__ = ['FILE_KINDS', 'BROKEN', 'PLAN', 'safe_join', 'file_kind', 'wrong_file
 import glob, json, os, stat, struct, tempfile, tokenize, zipfile, zlib
 from contextlib import contextmanager
 from pathlib import Path
-from .core import check_choice
+from .core import check_choice, extra_library
 
 # %% ../nbs/010_files.ipynb #03177254
 def safe_join(root, # Folder that the result must lie in
@@ -309,8 +309,5 @@ def claim_folder(folder, # Of the parts
 
 def parquet_library(): # -> module pyarrow.parquet
     "pyarrow, or how to install it"
-    try: import pyarrow.parquet as library
-    except ImportError as e:
-        raise ImportError("parquet files are read and written with pyarrow, which is not installed: pip install "
-                          "'reid_lab[parquet]'. Small tables may be .csv files") from e
-    return library
+    return extra_library('pyarrow.parquet', 'parquet', 'parquet files are read and written with pyarrow',
+                         'Small tables may be .csv files')

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 from fastcore.basics import patch
-from .core import stream
+from .core import extra_library, stream
 from .embeddings import Embeddings
 from .files import PLAN, atomic_path, read_sums
 from .retrieval import rank
@@ -22,11 +22,8 @@ from .shards import Shards
 # %% ../nbs/235_index.ipynb #8d84037e
 def index_library(): # -> module faiss
     "faiss, or how to install it"
-    try: import faiss
-    except ImportError as e:
-        raise ImportError("an approximate index is made with faiss, which is not installed: pip install "
-                          "'reid_lab[index]'. rank(q, g) is exact and needs nothing more") from e
-    return faiss
+    return extra_library('faiss', 'index', 'an approximate index is made with faiss',
+                         'rank(q, g) is exact and needs nothing more')
 
 
 def _print_of(g):

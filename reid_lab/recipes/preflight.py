@@ -188,7 +188,8 @@ def set_findings(name:str, # Key of `DATASETS`, or a file of a table
     if not Path(name).expanduser().is_file():
         out.append(Finding('error', f'dataset={name!r} is no file', '', 'name the .csv or .parquet of a table'))
     if name.lower().endswith('.parquet') and not any(map(importlib.util.find_spec, ('pyarrow', 'fastparquet'))):
-        out.append(Finding('error', f'dataset={name!r} needs pyarrow', '', 'pip install pyarrow, or name a .csv'))
+        out.append(Finding('error', f'dataset={name!r} needs pyarrow', '',
+                           "pip install 'reid_lab[parquet]', or name a .csv"))
     return out
 
 

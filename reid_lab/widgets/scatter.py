@@ -11,17 +11,15 @@ import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 from traitlets import Bool, Int
+from ..core import extra_library
 from .maps import FeatureMap, camera_passes
 from .scene import Scene
 
 # %% ../../nbs/912_widgets.scatter.ipynb #722af217
 def scatter_library(): # -> module
     "jupyter-scatter, or how to install it"
-    try: import jscatter
-    except ImportError as e:
-        raise ImportError("ScatterMap draws with jupyter-scatter, which is not installed: pip "
-                          "install 'reid_lab[scatter]'. FeatureMap needs nothing more; it draws 20,000 points") from e
-    return jscatter
+    return extra_library('jscatter', 'scatter', 'ScatterMap draws with jupyter-scatter',
+                         'FeatureMap needs nothing more; it draws 20,000 points')
 
 
 class ScatterMap(FeatureMap):
