@@ -26,7 +26,7 @@ def index_library(): # -> module faiss
                          'rank(q, g) is exact and needs nothing more')
 
 
-def _print_of(g):
+def _fingerprint_of(g):
     "What an index was built of: number, dimensions and a checksum of files and rows"
     rows = b'' if g.rows is None else np.ascontiguousarray(g.rows, np.int64).tobytes()
     sums = json.dumps([read_sums(p).get('emb.npy') for p in g.parts]).encode()
@@ -104,7 +104,7 @@ def save(self:Index, path, # Folder
     with atomic_path(path, replace=True) as tmp:
         tmp.mkdir()
         index_library().write_index(self.lists, str(tmp/'lists.faiss'))
-        plan = dict(kind='reid_lab index', probe=self.probe, refine=self.refine, **_print_of(self.g))
+        plan = dict(kind='reid_lab index', probe=self.probe, refine=self.refine, **_fingerprint_of(self.g))
         (tmp/PLAN).write_text(json.dumps(plan), 'utf-8')
     return Path(path)
 
@@ -117,7 +117,7 @@ def load(cls:Index, path, # That `save` wrote
     library, path = index_library(), Path(path)
     try: plan = json.loads((path/PLAN).read_text('utf-8'))
     except (OSError, ValueError) as e: raise ValueError(f"{path} is no folder that Index.save wrote ({e})") from None
-    odd = [k for k, v in _print_of(g).items() if plan.get(k) != v]
+    odd = [k for k, v in _fingerprint_of(g).items() if plan.get(k) != v]
     if odd: raise ValueError(f"{path} is an index of another gallery (other {' and '.join(odd)}); build it again")
     try: lists = library.read_index(str(path/'lists.faiss'), library.IO_FLAG_MMAP)
     except RuntimeError as e: raise ValueError(f"{path/'lists.faiss'} is damaged; build the index again") from e
