@@ -98,8 +98,8 @@ def running(folder):
 
 @pytest.mark.parametrize("name", ["camel", "dart3"])
 def test_a_run_is_never_silent(name, clone, terminal, env):
-    run = [str(clone/".venv/bin/python"), "-m", "reid_lab", "run", name, "-p", "preset=smoke"]
-    command = ["make", "camel", "PRESET=smoke"] if name == "camel" else run
+    run = [str(clone/".venv/bin/python"), "-m", "reid_lab", "run", name, "-p", "preset=smoke", "-p", "seeds=4"]
+    command = ["make", "camel", "PRESET=smoke"] if name == "camel" else run     # seeds: one is trained within a second
     done = terminal.record(command, cwd=clone, env=env)
     screen = done.screen()
     assert done.code == 0, done.text[-3000:]
