@@ -293,6 +293,7 @@ STUDIES = dict(
                                             *grid('cfan', mask_padding=(False,))), seeds=3, shows=('sight',)),
     longer=Study('longer training', tuple(grid('direct', 'bridge', 'cfan', steps=(150, 600, 1200))), seeds=3,
                  axes=Axes('steps', 'steps')),
+    longest=Study('training until nothing rises', tuple(grid('direct', 'bridge', 'cfan', steps=(2400,))), seeds=3),
     scratch=Study('the same from random numbers', tuple(grid('direct', 'direct_long', 'bridge', 'cda', 'fta', 'cfan',
                                                              weights=('none',), steps=(600,))), seeds=5),
     scratch_rates=Study('peak rates from random numbers', tuple(grid(
