@@ -7,6 +7,7 @@
 Each finding names the file, the cell of a notebook (counted from 1) or the line of a script, the rule and what to do.
 Errors end with exit code 1; warnings are advice. Which kind a rule is stands in `RULES`.
 """
+import argparse
 import ast
 import io
 import json
@@ -604,10 +605,13 @@ def check(root=ROOT, paths=None, package="reid_lab"):
 
 def main(args):
     "Print what was found; 1 if there is an error"
-    quiet = "--quiet" in args
-    found = check(paths=[a for a in args if not a.startswith("-")])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", help="notebooks and scripts; none: all")
+    parser.add_argument("--quiet", action="store_true", help="errors only")
+    args = parser.parse_args(args)
+    found = check(paths=args.paths)
     for f in found:
-        if f.error or not quiet: print(f)
+        if f.error or not args.quiet: print(f)
     n = Counter(f.error for f in found)
     print(f"{n[True]} errors, {n[False]} warnings in {len(notebooks(ROOT))} notebooks and {len(scripts(ROOT))} scripts")
     return int(n[True] > 0)

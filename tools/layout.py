@@ -6,6 +6,7 @@
 A hundred of notebook numbers is an area. A module may import modules of lower numbers only, so the numbers are an order
 in which the library can be read and tested, and no circle can arise.
 """
+import argparse
 import ast
 import json
 import re
@@ -174,6 +175,10 @@ def page(root, mods):
 
 def main(args, root=ROOT):
     "Print, write or check"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if that would change anything")
+    parser.add_argument("--quiet", action="store_true", help="no table")
+    args = parser.parse_args(args)
     mods = modules(root)
     bad = upward(mods)
     for b in bad: print(f"upward: {b}; move a definition down, or give the notebook another number (tools/renumber.py)")
@@ -181,14 +186,14 @@ def main(args, root=ROOT):
                                if path.exists() else False)
     wanted = {FIGURE: draw(mods), FLOW: flow(), PAGE: page(root, mods)}
     stale = [k for k, text in wanted.items() if text is not None and not same(text, root/k)]
-    if "--check" in args:
+    if args.check:
         for k in stale: print(f"{k} is not up to date; run `make readme`")
         return int(bool(stale or bad))
     for k in stale:
         (root/k).parent.mkdir(parents=True, exist_ok=True)
         (root/k).write_text(wanted[k], encoding="utf-8")
         print(f"wrote {k}")
-    if "--quiet" not in args: print(table(mods))
+    if not args.quiet: print(table(mods))
     return int(bool(bad))
 
 

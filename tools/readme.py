@@ -7,6 +7,7 @@ The map is a table of all notebooks, made from their title cells; it replaces wh
 `nbs/index.ipynb`. Cells with `#| hide` and the title's `>` line are treated as nbdev would; outputs are taken as
 stored.
 """
+import argparse
 import base64
 import json
 import re
@@ -128,10 +129,13 @@ def same(path, new):
 
 def main(args):
     "Write or check"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if that would change anything")
+    args = parser.parse_args(args)
     wanted = build(ROOT)
     stale = [name for name, new in wanted.items() if not same(ROOT/name, new)]
     extra = [p for p in (ROOT/"figures").glob("readme_*") if f"figures/{p.name}" not in wanted]
-    if "--check" in args:
+    if args.check:
         for name in [*stale, *(f"figures/{p.name}" for p in extra)]:
             print(f"{name} is not up to date; run `make readme`")
         return int(bool(stale or extra))

@@ -8,6 +8,7 @@ once (so numbers can be exchanged): links and names of notebooks in prose, impor
 notebooks, tests, benchmarks, tools and documents. The old exported module is deleted. Run `make export readme`
 afterwards.
 """
+import argparse
 import ast
 import json
 import os
@@ -136,13 +137,15 @@ def plan(root, moves, package="reid_lab"):
 
 def main(args, root=ROOT):
     "Rename, or say what would be renamed"
-    dry, pairs = "--dry" in args, [a for a in args if not a.startswith("-")]
-    if not pairs: sys.exit(__doc__)
-    moves = parse(pairs, root/"nbs")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pairs", nargs="+", metavar="OLD=NEW", help="notebooks without `.ipynb`")
+    parser.add_argument("--dry", action="store_true", help="say what would be renamed")
+    args = parser.parse_args(args)
+    moves = parse(args.pairs, root/"nbs")
     out, gone = plan(root, moves)
-    for path in out: print(f"{'would write' if dry else 'wrote'} {path.relative_to(root)}")
-    for path in gone: print(f"{'would remove' if dry else 'removed'} {path.relative_to(root)}")
-    if dry: return 0
+    for path in out: print(f"{'would write' if args.dry else 'wrote'} {path.relative_to(root)}")
+    for path in gone: print(f"{'would remove' if args.dry else 'removed'} {path.relative_to(root)}")
+    if args.dry: return 0
     for path, data in out.items(): write(path, data)
     for path in gone: path.unlink(missing_ok=True)
     for folder in sorted((root/"reid_lab").glob("**/"), reverse=True):
