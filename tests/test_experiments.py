@@ -160,7 +160,7 @@ def test_cfan(study, tmp_path):
     images = {t["method"]: n for t, n in zip(told, stored.images_seen)}
     if study == "main":
         assert images["start"] == 0 and images["direct"] < images["cfan"] <= images["direct_long"] == 2*images["direct"]
-        names = ("triplets", "gate", "similarity_0", "similarity_6")
+        names = ("triplets", "gate", "similarity_0", "similarity_7")
         assert {f"cfan_main_{n}.{x}" for n in names for x in ("pdf", "png")} <= figures
     if known.axes: assert f"cfan_{study}_curve_RSum.pdf" in figures
     if study == "bridges":

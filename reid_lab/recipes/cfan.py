@@ -278,7 +278,7 @@ def run_method(setting:dict, # See `method_settings`
 _K = (1., 2., 4., 8., 12., 16.)
 STUDIES = dict(
     main=Study('what gate and fuzzy alignment add',
-               tuple(grid('start', 'direct', 'direct_long', 'bridge', 'cda', 'fta', 'cfan')),
+               tuple(grid('start', 'direct', 'direct_long', 'alone', 'bridge', 'cda', 'fta', 'cfan')),
                ('Table 1', 'Table 3', 'Fig. 1', 'Fig. 3'), 5, shows=('examples', 'gate', 'sight')),
     ground=Study('with and without ground images', tuple(grid('alone', 'cfan')), ('Table 2',), 5),
     bridges=Study('what the bridge is made of', tuple(grid('alone', 'aerial', 'cfan')), ('Table 4',), 5,
