@@ -35,7 +35,7 @@ from ..models.weights import start_key
 from ..models.zoo import MODELS, create_model, list_models
 from .study import Axes, Study, grid
 from .training import (Trained, claim, counted, digest, fit, load_trained, model_of, read_record,
-                                       start_of, training_key)
+                                       refuse_ema, start_of, training_key)
 from ..schedules import lr_linear, lr_step
 
 # %% ../../nbs/830_recipes.camel.ipynb #4d9d21d5
@@ -508,6 +508,7 @@ def run_phases(config:Config, # What to train
     quiet:bool=None, # No progress lines
     ) -> dict: # models, logs, evals, row
     "Pretrain, evaluate, fine-tune, evaluate"
+    if finetuned and config.trains and config.budget.train.swa: refuse_ema('fine-tuning averages its weights (swa)')
     began, where = time.perf_counter(), lambda n: folder and Path(folder)/n
     k = config.budget.k_test if MODELS[config.budget.model].itm else 0
     start = pretrain(config, data, where('pretrain'), quiet)
