@@ -18,6 +18,7 @@ from ..core import check_choice, pick_device
 from ..data.table import Finding, TableError
 from ..datasets import DATASETS, doctor
 from ..dg_protocols import MIXED, TARGETS
+from ..models.camel import folder_faults
 from ..models.zoo import MODELS
 from . import camel, cfam, cfan, dart3, dmg
 from .reid import reid_settings
@@ -207,9 +208,12 @@ def start_findings(settings, # With `start` and the model
         return [Finding('error', what, '', remedy)]
     name, out = _model(settings), []
     for k, v in (start if isinstance(start, dict) else dict(weights=start)).items():
-        if not any(c in v for c in './~\\') or Path(v).expanduser().exists(): continue    # a name such as `world`
-        wanted = f'{name} starts from {MODELS[name].starts}' if MODELS[name].starts else 'give the right path'
-        out.append(Finding('error', f'{k}={v!r} is neither file nor folder', '', wanted))
+        if k == 'text_weights' and v != 'none':
+            out += [Finding('error', what, '', remedy) for what, remedy in folder_faults(start['weights'], v)]
+        elif not any(c in v for c in './~\\') or Path(v).expanduser().exists(): continue    # a name such as `world`
+        else:
+            wanted = f'{name} starts from {MODELS[name].starts}' if MODELS[name].starts else 'give the right path'
+            out.append(Finding('error', f'{k}={v!r} is neither file nor folder', '', wanted))
     return out
 
 # %% ../../nbs/897_recipes.preflight.ipynb #f6019ac2
