@@ -1,6 +1,8 @@
 """Precision, memory and averaging by `--speed`: reach every recipe, are recorded, and are not mixed in one folder."""
+import importlib.util
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +18,11 @@ from reid_lab.recipes.reid import train_reid
 from reid_lab.recipes.starts import train_start
 from reid_lab.recipes.text import train_text
 from reid_lab.results import load_results
-from reid_lab.switches import read_switches, telling
+from reid_lab.switches import SWITCHES, read_switches, telling
 from reid_lab.text_protocols import load_setting
 from reid_lab.world.world import World
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -199,8 +203,16 @@ def test_a_sweep_keeps_them_apart(tmp_path):
     assert len(list(tmp_path.glob("*.json"))) == 4 and [*run().processes] == [1, 1]
 
 
+def test_the_benchmark_has_every_switch():
+    "Of one process: batchnorm=sync is a matter of several"
+    spec = importlib.util.spec_from_file_location("benchmark_of_training", ROOT/"benchmarks"/"train.py")
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    names = {k for text in benchmark.switches(8) if text != "plain" for k in read_switches(text)}
+    assert names == {*SWITCHES} - {"batchnorm"} and benchmark.switches(8)[:2] == ["plain", "none"]
+
+
 def test_names_are_those_of_the_command():
     from reid_lab.run_options import RUN_OPTIONS
-    from reid_lab.switches import SWITCHES
     assert all(name in RUN_OPTIONS["speed"][2] for name in SWITCHES)
     assert [*read_switches("ema=.9,bf16")] == ["bf16", "ema"]

@@ -355,8 +355,10 @@ def whole_checkpoint(weights, # As `camel_base` takes them
 def lacking_half(model:str, # Name, for messages
     weights:str, # Of the image tower, or a whole checkpoint
     text:str, # Folder of BERT, `none` or empty
+    takes:bool=True, # Whether the model has such a text encoder
     ) -> str: # Empty: nothing
     "What the second of two weights should have been"
+    if not takes: return f"{model} takes no weights of a text encoder; leave out what follows the comma" if text else ''
     if text not in ('', *NONE) or weights in NONE: return ''
     if not (whole := whole_checkpoint(weights)):
         return '' if text else f"the text encoder of {model} would start from random numbers; add the folder of " \

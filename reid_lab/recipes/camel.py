@@ -227,9 +227,7 @@ def start(self:Config) -> dict: # Weights as the constructor takes them
     if not (self.weights or self.trains):
         raise ValueError(f"model={self.model!r} is not trained; weights='' must name its file or folder")
     found, takes = start_of(name, image), 'text_weights' in signature(MODELS[name].make).parameters
-    wrong = f"{name} takes no weights of a text encoder; leave out what follows the comma" if text and not takes \
-        else takes and lacking_half(name, found, text)
-    if wrong: raise ValueError(f"weights={self.budget.weights!r}: {wrong}")
+    if wrong := lacking_half(name, found, text, takes): raise ValueError(f"weights={self.budget.weights!r}: {wrong}")
     return dict(weights=found, text_weights=text) if text else dict(weights=found)
 
 
