@@ -12,7 +12,7 @@ from reid_lab.cli import main
 from reid_lab.experiment import run_notebook, sweep
 from reid_lab.learner import Callback
 from reid_lab.recipes import cfan, dmg
-from reid_lab.recipes.camel import Config, finetune, load_data, pretrain, run_phases
+from reid_lab.recipes.camel import Config, load_data, pretrain, run_phases
 from reid_lab.recipes.dart3 import trained_on
 from reid_lab.recipes.reid import train_reid
 from reid_lab.recipes.starts import train_start
