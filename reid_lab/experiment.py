@@ -18,6 +18,7 @@ from .core import check_choice, checkout, project_root, report
 from .files import locked
 from .runs import (MADE, Params, Run, check_folder, check_type, earlier_run, environment, git_commit,
                            mark_ended, notebook_parameters, params_hash, run_folder, start_run, write_json)
+from .switches import telling, in_force
 from .terminal import near_path
 
 # %% ../nbs/950_experiment.ipynb #a163e834
@@ -327,11 +328,11 @@ def _rows_of(job, params, folder):
     return run_notebook(job, folder, params, threads=1).rows
 
 
-def _one_job(job, name, params, path, parent):
-    "Run one point in this process and store its outcome"
+def _one_job(job, name, params, path, parent, what):
+    "Run one point in this process, whose trainings are told what those of the caller are, and store its outcome"
     _die_with(parent)
     start = time.monotonic()
-    with _Outcome() as out:
+    with _Outcome() as out, telling(**what):
         out.done(job(**params) if callable(job) else _rows_of(job, params, path.with_suffix('')))
     about = dict(job=name, params=params, commit=git_commit(), wall_s=round(time.monotonic() - start, 2))
     write_json(path, {**about, **out.data})
@@ -343,8 +344,10 @@ class _Away:
     "A call `(parameters, path)` for a process that a cluster started"
     job:object
     name:str
+    what:dict
 
-    def __call__(self, params, path): return one_at_a_time(_one_job, self.job, self.name, params, path, os.getpid())
+    def __call__(self, params, path):
+        return one_at_a_time(_one_job, self.job, self.name, params, path, os.getpid(), self.what)
 
 # %% ../nbs/950_experiment.ipynb #fa289a81
 def _job_name(job):
@@ -393,7 +396,7 @@ def _todo(points, paths, fresh):
 def _run_there(job, name, todo, n_jobs, folder, backend, options):
     "Run the points on other machines -> path: error of those that gave no outcome"
     from reid_lab.core import progress
-    lost, done = {}, BACKENDS[backend].run(_Away(job, name), todo, n_jobs, folder, **options)
+    lost, done = {}, BACKENDS[backend].run(_Away(job, name, in_force()), todo, n_jobs, folder, **options)
     try:
         for path, outcome, error in progress(done, 'runs', total=len(todo)):
             if error: lost[path] = f'the {backend} backend gave no outcome ({error}); call again to run what is missing'
@@ -412,9 +415,10 @@ def _run_here(job, name, todo, n_jobs):
     from joblib.externals.loky.process_executor import TerminatedWorkerError
     from reid_lab.core import progress
     context = dict(n_jobs=1) if n_jobs == 1 else dict(backend='loky', n_jobs=n_jobs, inner_max_num_threads=1)
+    what = in_force() # its processes may have been started when that was something else
     try:
         with parallel_config(**context):
-            work = (delayed(_one_job)(job, name, p, f, os.getpid()) for p, f in todo)
+            work = (delayed(_one_job)(job, name, p, f, os.getpid(), what) for p, f in todo)
             done = Parallel(return_as='generator_unordered', batch_size=1)(work)
             for _ in progress(done, 'runs', total=len(todo)): pass
     except TerminatedWorkerError as e: # what it took down is reported as lost
@@ -452,7 +456,8 @@ def sweep(job, # Notebook name, or a function of the parameters that returns met
     folder = Path(folder).expanduser() if folder else project_root()/'runs'/f'sweep-{name}'
     if folder.exists() and not folder.is_dir(): raise NotADirectoryError(f"{str(folder)!r} is a file; name a folder")
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder.resolve()/f'{params_hash(p, name, source)}.json' for p in points]
+    speed = [s] if (s := in_force()['speed']) else [] # outcomes with other switches are other outcomes
+    paths = [folder.resolve()/f'{params_hash(p, name, source, *speed)}.json' for p in points]
     with locked(folder/'.lock', wait=False, what=f'sweep folder {str(folder)!r}'):
         todo = _todo(points, paths, fresh)
         if not n_jobs: n_jobs = 0 if backend == 'slurm' else n_processes(len(todo))

@@ -126,7 +126,7 @@ class Learner:
         if accumulate < 1: raise ValueError(f"accumulate={accumulate} must be at least 1 part")
         if self.device == 'cpu': torch.set_num_threads(sensible_threads())
         self.rank, self.world = processes()
-        self.acc = accelerator(self.device, precision)
+        self.acc, self.batchnorm = accelerator(self.device, precision), batchnorm
         self.loader, self.strategy, self.cbs = _share(loader), strategy or Plain(), list(callbacks)
         usual = lambda m: torch.optim.AdamW(param_groups(m, lr, weight_decay, new_mult), betas=(.9, .98), eps=1e-8)
         opt = (opt or usual)(model)
@@ -142,6 +142,10 @@ class Learner:
     def net(self):
         "The bare model, without wrappers"
         return self.acc.unwrap_model(self.model)
+
+    def unwrap(self): # -> the model that was given
+        "The model without the wrapper of 16-bit arithmetic, which is in its place until then: for copies and pickles"
+        return self.acc.unwrap_model(self.model, keep_fp32_wrapper=False)
 
 
 def _own_seed(seed, *name): # of a process; process 0 has the seed itself
@@ -267,7 +271,8 @@ def _settings(learn):
     "What a resumed training must share with the one that was saved"
     groups = [{k: v for k, v in g.items() if k not in ('params', 'lr')} for g in learn.opt.param_groups]
     return dict(strategy=type(learn.strategy).__name__, seed=learn.seed, clip=learn.clip, batches=len(learn.loader),
-                precision=learn.acc.mixed_precision, **{k: [g.get(k) for g in groups] for h in groups for k in h})
+                precision=learn.acc.mixed_precision, accumulate=learn.accumulate,
+                **{k: [g.get(k) for g in groups] for h in groups for k in h})
 
 # %% ../nbs/500_learner.ipynb #20c9533c
 def _rng():
@@ -343,6 +348,9 @@ def load_state(learn, # `Learner` made with the same arguments
     "Restore the training state from `folder`; of another training or damaged, it is refused and `learn` unchanged"
     weights, state = _read_state(Path(folder), learn.net, learn.device)
     _refuse_others(learn, state, folder)
+    if (n := 1 + len(state.get('others', ()))) != learn.world and not learn.rank:
+        warnings.warn(f"{Path(folder).name} was saved by {n} process(es) and training goes on in {learn.world}: the "
+                      "batches are the same, what losses and dropout draw is not", stacklevel=2)
     learn.net.load_state_dict(weights)
     learn.opt.load_state_dict(state['opt']); learn.sched.load_state_dict(state['sched'])
     learn.strategy.load_state_dict(state['strategy'])

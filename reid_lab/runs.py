@@ -20,6 +20,7 @@ from .conclusions import conclusions, notes
 from .core import check_choice, checkout, project_root
 from .files import atomic_path, locked
 from .results import append_results, json_values, metric_values, results_path
+from .switches import in_force
 
 # %% ../nbs/930_runs.ipynb #766d21b6
 def _from_string(value, annotation):
@@ -128,7 +129,7 @@ def _cpu():
 
 
 def environment() -> dict: # Strings and numbers only
-    "Versions, processor, threads and accelerator of this process"
+    "Versions, processor, threads, accelerator, and how many processes share a batch of a training"
     installed = {d.metadata['Name']: d.version for d in metadata.distributions()}
     names = ('torch', 'numpy', 'transformers', 'open_clip_torch', 'numba')
     versions = {k: installed[k] for k in names if k in installed}
@@ -138,7 +139,7 @@ def environment() -> dict: # Strings and numbers only
     gpu = torch.cuda.get_device_name() if torch and torch.cuda.is_available() else ''
     system = platform.platform(terse=True)
     return dict(reid_lab=__version__, python=platform.python_version(), **versions, platform=system, cpu=_cpu(),
-                cores=cores, threads=threads, gpu=gpu)
+                cores=cores, threads=threads, gpu=gpu, processes=in_force()['processes'])
 
 # %% ../nbs/930_runs.ipynb #11b9ac21
 def _now(): return datetime.now(timezone.utc)
@@ -218,8 +219,20 @@ def check_folder(folder, # Where a run is to write; it need not exist
     skip = ('out_dir', 'n_jobs')
     other = {k: (was[k], params.get(k)) for k in was or () if k not in skip and k in params and was[k] != params[k]}
     if other: refuse(f'a run with other parameters (there, here): {other}; name a new folder')
+    speed = had.get('speed', ''), in_force()['speed']
+    if had and not fresh and speed[0] != speed[1]:
+        refuse(f"a run with other switches of its trainings (--speed there, here): {speed}; name a new folder")
     if had.get('status') == 'finished' and not fresh:
         refuse('a finished run; name a new folder, or run again with fresh=True')
+
+
+def _shared_by(had, n):
+    "Processes that shared a batch, also in the interrupted parts of a run, and a note if their number changed"
+    before = '' if had.get('status') == 'finished' else str(had.get('env', {}).get('processes', ''))
+    if before in ('', str(n)): return n, []
+    if before.split(', then ')[-1] != str(n): before += f', then {n}'
+    return before, [f'The number of processes that share a batch changed: {before}. Batches are the same; what losses '
+                    'draw for themselves is not.']
 
 # %% ../nbs/930_runs.ipynb #5b5a648c
 _OPEN = weakref.WeakValueDictionary() # Folder -> run of this process that is not finished
@@ -253,12 +266,15 @@ class Run:
         self.seconds = round((_now() - self.started).total_seconds(), 1)
         about = dict(run=self.folder.name, time=f'{self.started:%Y-%m-%dT%H:%M:%SZ}', commit=self.commit,
                      notebook=self.notebook, wall_s=self.seconds, env=self.env)
+        speed = dict(speed=self.speed) if self.speed else {}
         result = dict(status=self.status, params=self.params, rows=self.rows, notes=self.notes)
-        write_json(self.folder/'metrics.json', {**about, **result})
+        write_json(self.folder/'metrics.json', {**about, **speed, **result})
         return about
 
     def __post_init__(self):
-        self.commit, self.env = git_commit(), environment()
+        self.commit, self.env, self.speed = git_commit(), environment(), in_force()['speed']
+        self.env['processes'], changed = _shared_by(earlier_run(self.folder), self.env['processes'])
+        self.notes += changed
         self._write()
 
     def __enter__(self): return self
@@ -312,9 +328,10 @@ def _shareable(value):
 def finish(self:Run) -> list: # The rows appended
     "Close the run: write `metrics.json`, append one result row for each `record`"
     if self.status == 'finished': return []
-    self.env = environment()
+    self.env = {**environment(), 'processes': self.env['processes']}
     common = {**self._write(), 'preset': self.params.get('preset', '')}
     given = {k: _shareable(v) for k, v in self.params.items() if k != 'out_dir'}
+    if self.speed: given['speed'] = self.speed
     told = lambda r: {**given, **{k: _shareable(v) for k, v in r['extra'].items()}}
     rows = [{**common, **r, 'parameters': told(r)} for r in self.rows]
     try: rows = append_results([{k: v for k, v in r.items() if k != 'extra'} for r in rows], self.results)

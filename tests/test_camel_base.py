@@ -9,12 +9,14 @@ import torch
 import torch.nn.functional as F
 
 from reid_lab.models.backbones import CrossEncoder, SwinTower, TextEncoder, TimmTower, swin_windows, timm_tower
-from reid_lab.models.camel import CAMeL, camel_base, heads_of, image_tower, load_camel
+from reid_lab.models.camel import CAMeL, camel_base, heads_of, image_tower, load_camel, whole_checkpoint
 from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
 from reid_lab.models.layouts import identify, translate
 from reid_lab.models.sgformer import SGFORMERS, SGFormer, Sizes
 from reid_lab.models.weights import begin
 from reid_lab.models.zoo import MODELS, create_model, sample_batch
+from reid_lab.recipes.camel import Config, load_data, pretrain
+from reid_lab.recipes.preflight import start_findings
 
 SIZE, W, HEADS, VOCAB = (64, 32), 24, 2, 60
 SWIN, TINY = "swin_base_patch4_window7_224", "swin_tiny_patch4_window7_224"
@@ -348,11 +350,63 @@ def test_camel_at_real_size_loads_and_is_converted(tmp_path):
     del state, own
     card = convert_weights(tmp_path/"checkpoint_best.pth", tmp_path/"camel.safetensors", "camel_base")
     assert json.loads(card["kept"]) == [] and card["taken"].startswith("940 of 940")
-    model = create_model("camel_base", weights=tmp_path/"camel.safetensors", vocab_size=VOCAB)
+    letters = [chr(97 + i) for i in range(26)]
+    (tmp_path/"bert").mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "coat", "red", "hat", "bag", *letters[1:],
+             *(f"##{x}" for x in letters[1:])]
+    (tmp_path/"bert"/"vocab.txt").write_text("\n".join(words) + "\n")
     name = "module.text_encoder.bert.encoder.layer.9.crossattention.self.key.weight"
     want = torch.load(tmp_path/"checkpoint_best.pth", weights_only=True)["model"][name].float()
+    weights = f"{tmp_path/'checkpoint_best.pth'},{tmp_path/'bert'}"
+    config = Config("start", "smoke", model="camel_base", weights=weights)
+    data = load_data("smoke", model="camel_base", weights=weights)
+    assert data.tokenizer.vocab[5:8] == ["a", "coat", "red"] and data.tokenizer.vocab_size == VOCAB
+    done = pretrain(config, data, quiet=True)       # no step: what a run starts from
+    assert torch.equal(done.model.cross.layers[3].cross.k.weight.detach(), want) and not done.model.loaded.missing
+    assert done.model.text_loaded is None and done.model.tokenizer is data.tokenizer
+    assert {*done.key["files"]["text_weights"]["start"]} == {"vocab.txt"} and done.key["model_kw"]["dim"] == 256
+    del done
+    model = create_model("camel_base", weights=tmp_path/"camel.safetensors", vocab_size=VOCAB)
     assert torch.equal(model.cross.layers[3].cross.k.weight.detach(), want)
     assert not model.loaded.missing
+
+
+def test_heads_of_a_checkpoint_build_the_model_again():
+    "What a training key keeps of a fine-tuned checkpoint (its dimensions, gate and projection of two layers) suffices"
+    model = small_camel(SGFormer("small", SIZE), dim=24, pool="mix", img_head="mlp")
+    with torch.device("meta"): again = camel_base(size=SIZE, **heads_of(model.state_dict()))
+    assert again.dim == 24 and again.pool.kind == "mix" and isinstance(again.img_proj, torch.nn.Sequential)
+
+
+def test_a_pair_of_weights_names_what_it_lacks(pair, tmp_path):
+    "A whole checkpoint needs the vocabulary alone, a tower BERT's weights too; sizes have to agree"
+    kind, *_, path = pair
+    released, tower = dict(aptm="APTM", camel="CAMeL")[kind], tmp_path/"tower.pth"
+    torch.save(dict(a=torch.ones(2)), tower)
+    whole = whole_checkpoint(path)
+    assert released in whole.about and (whole.words, whole.tokenizer) == (VOCAB, False)
+    assert whole_checkpoint(tower) is None and whole_checkpoint(tmp_path/"gone") is None
+    config = lambda image, text: Config("camel", "paper", weights=f"{image},{text}".rstrip(","))
+    for text in ("", "none"):
+        said = str(*start_findings(config(path, text)))
+        assert f"a released {released}" in said and f"for {VOCAB} word pieces" in said and "vocab.txt" in said
+    assert start_findings(config(tower, "none")) == []
+    assert "would start from random numbers" in str(*start_findings(config(tower, "")))
+    bert = tmp_path/"bert"
+    said = [str(f) for w in (path, tower) for f in start_findings(config(w, bert))]
+    assert ["is no folder" in x for x in said] == [True, True]
+    assert ["config.json" in x for x in said] == [False, True]
+    bert.mkdir()
+    assert ["no vocab.txt" in str(f) for f in start_findings(config(path, bert))] == [True]
+    assert ["no vocab.txt" in str(f) for f in start_findings(config(tower, bert))] == [True, False]
+    (bert/"vocab.txt").write_text("[PAD]\n[UNK]\n")
+    assert "has 2 word pieces in vocab.txt" in str(*start_findings(config(path, bert)))
+    assert "holds no config.json" in str(*start_findings(config(tower, bert)))
+    (bert/"vocab.txt").write_text("\n".join(map(str, range(VOCAB))) + "\n")
+    assert start_findings(config(path, bert)) == []
+    if kind == "camel":
+        with pytest.raises(ValueError, match=f"has {VOCAB} word pieces, the vocabulary here 61"):
+            camel_base(vocab_size=VOCAB + 1, weights=path, text_weights=bert)
 
 
 @pytest.mark.parametrize("tower, grid", [("small", (2, 1)), (TINY, (2, 1))])

@@ -16,16 +16,22 @@ from reid_lab.analysis.text_scores import FUSION
 from reid_lab.camera_stats import CameraStats
 from reid_lab.data.aerial import cross_view
 from reid_lab.data.loaders import AUGMENT
+from reid_lab.dg_cases import RankingTest
+from reid_lab.dg_protocols import MIXED as SETS
+from reid_lab.dg_protocols import TARGETS, mixed_table, no_identity, target_cases
 from reid_lab.averages import Average
 from reid_lab.learner import Callback
+from reid_lab.meta.dmg import split_cameras
 from reid_lab.models.clip_reid import learn_prompts
 from reid_lab.models.zoo import MODELS, create_model
 from reid_lab.protocols import SEEN
+from reid_lab.published import compare, published_table
 from reid_lab.recipes import camel, cfam, cfan, dart3, dmg
 from reid_lab.recipes.reid import REID_PRESETS, Scheme, reid_settings, train_reid
 from reid_lab.recipes.text import TEXT_PRESETS, train_text
 from reid_lab.recipes.training import Trained, model_of
 from reid_lab.world.world import World
+from test_dg_protocols import FULL, target
 
 Fact = namedtuple("Fact", "what said where read")
 SGFORMER = "reid_lab.models.sgformer"
@@ -296,6 +302,95 @@ DMG = [
 
 
 def test_dmg(of_dmg): check(DMG, of_dmg)
+
+
+# ---- Table 5 of DMG-Net: joined training sets, four small targets (section 5; the targets' usual protocols)
+
+TABLE_5 = {  # method and joined set -> mAP and R1 of PRID, GRID, VIPeR, i-LIDS, as printed
+    ("DMG-Net", "Mixed A"): [68.38, 60.60, 56.62, 50.96, 60.38, 53.91, 83.94, 79.33],
+    ("BoT", "Mixed A"): [61.25, 51.40, 49.62, 40.48, 56.66, 48.20, 81.27, 74.67],
+    ("DMG-Net", "Mixed B"): [69.73, 59.70, 47.18, 37.28, 70.93, 62.34, 88.20, 83.00],
+    ("BoT", "Mixed B"): [59.12, 48.50, 38.72, 29.52, 66.34, 60.06, 85.57, 80.83]}
+
+
+@pytest.fixture(scope="module")
+def of_mixed():
+    "Two Worlds as the joined sets, trained as `dmg.run_method` trains on `mixed A` at preset `paper`"
+    worlds = [World("smoke", task="reid", seed=i).table() for i in (0, 1)]
+    joined = mixed_table(worlds, ("one", "two"))
+    s = dmg.method_settings("dmg", "paper", weights="none", device="cpu", **dmg.joined_augment("mixed A", "paper"))
+    scheme = dmg.scheme_of("dmg", s.k)
+    learn = learner(train_reid, joined, replace(s, batch_size=16), 0, None, True, replace(scheme, strategy=Stop))
+    tests = {n: RankingTest(t, tuple(target_cases(t, n))) for n in TARGETS for t in [target(n, *FULL[n])]}
+    return SimpleNamespace(s=s, learn=learn, joined=joined, worlds=worlds, scheme=scheme, tests=tests)
+
+
+def halves_by_set(s):
+    "Cameras of each set in the two halves of a split"
+    f = s.joined.frame
+    support = split_cameras(f.cam.to_numpy(), np.random.default_rng(0), s.scheme.sampler.groups_of(f))
+    return {(n, side): f.cam[(f.dataset == n).to_numpy() & (support == side)].nunique()
+            for n in ("one", "two") for side in (True, False)}
+
+
+MIXED = [
+    Fact("joined sets", dict(A=("cuhk02", "cuhk03", "market1501", "dukemtmc-reid", "cuhk-sysu"),
+                             B=("msmt17", "cuhk03", "market1501", "dukemtmc-reid")), "5, Table 5", lambda s: SETS),
+    Fact("targets", ("viper", "prid2011", "grid", "ilids"), "Table 5", lambda s: TARGETS),
+    Fact("images that train", True, "I: train and test of each set, as in the DIMN protocol",
+         lambda s: len(s.joined) == sum(int((~no_identity(t)).sum()) for t in s.worlds)),
+    Fact("persons and cameras of two sets are others", True, "I: numbered through", lambda s: all(
+        s.joined.frame.groupby(c).dataset.nunique().max() == 1 for c in ("pid", "cam"))),
+    Fact("each set is in both halves of the cameras", True, "I: a split in every set",
+         lambda s: min(halves_by_set(s).values()) > 0),
+    Fact("people of one camera", False, "I: take no part", lambda s: s.scheme.sampler.virtual_cams),
+    Fact("rankings, queries and gallery", dict(viper=(20, 316, 316), prid2011=(10, 100, 649), grid=(10, 125, 900),
+                                               ilids=(10, 60, 60)),
+         "derived: every R1 is a multiple of 1/6320, 1/1000, 1/1250 and 1/600", lambda s: {
+             n: (len(t.tasks), *{(len(c.q), len(c.g)) for c in t.tasks}.pop()) for n, t in s.tests.items()}),
+    Fact("test sets count as published", {"published"}, "as above", lambda s: {
+        dmg.test_set_of(n, t) for n, t in s.tests.items()}),
+    Fact("augmentation", AUGMENT["bot_jitter"], "5: colour jitter on joined sets, its strengths are an inference",
+         lambda s: s.learn.loader.augment),
+    Fact("epochs and batch", (120, 128), "5: as on Person30K", lambda s: (s.s.epochs, s.s.batch_size)),
+    Fact("rate and decay", {(3.5e-4, 5e-4)}, "5; decay: BoT", lambda s: {*peaks(s.learn)}),
+    Fact("schedule", [.01, 1., .1, .01], "5: 0.1 at epochs 40 and 70", lambda s: factors(s.learn, (0, 10, 40, 70))),
+    Fact("what else differs from one set", set(), "nothing is stated", lambda s: {
+        k for k, v in vars(s.s).items() if v != getattr(dmg.method_settings(
+            "dmg", "paper", weights="none", device="cpu"), k)} - {"augment"}),
+    Fact("compared methods", {"BoT", "DMG-Net"}, "Table 5: ours of its rows", lambda s: {
+        n for m in dmg.STUDIES["mixed"].methods for n in dmg.METHODS[m].published} & {"BoT", "DMG-Net"}),
+]
+
+
+def test_table_5(of_mixed): check(MIXED, of_mixed)
+
+
+def test_rates_of_table_5_fit_the_number_of_queries():
+    "The first rank of n queries is a multiple of 100/n: of 20 rankings of VIPeR, not of 10"
+    multiple = lambda r, n: abs(r*n/100 - round(r*n/100)) <= .005*n/100 + 1e-9
+    numbers = dict(zip(("prid2011", "grid", "viper", "ilids"), range(1, 8, 2)))
+    for name, at in numbers.items():
+        rankings, queries, _ = dmg.TARGET_SIZES[name]
+        assert all(multiple(r[at], rankings*queries) for r in TABLE_5.values()), name
+    assert not multiple(53.91, 10*316) and multiple(53.91, 20*316)
+
+
+@pytest.mark.parametrize("joined", ["A", "B"])
+def test_our_rows_stand_below_table_5(joined):
+    "What `run_dmg -p dataset=mixed\\ A -p preset=paper` compares: the four targets, at the published sizes"
+    printed = published_table("dmg", "5")
+    for (method, source), want in TABLE_5.items():
+        rows = printed[(printed.method == method) & (printed.source == source)].set_index("target")
+        assert rows.loc[["PRID", "GRID", "VIPeR", "i-LIDS"], ["mAP", "R1"]].to_numpy().ravel().tolist() == want
+    ours = [dict(method="DMG-Net", dataset=f"mixed {joined}->{t}", test_set="published", mAP=50., R1=40., R5=60.)
+            for t in TARGETS]
+    both = compare(ours, "dmg", "5")
+    assert len(both) == len(printed) + 4 and not both.attrs["footnote"]
+    mine = both[both.origin == "ours"]
+    assert {*mine.dataset} == {"PRID", "GRID", "VIPeR", "i-LIDS"} and {*mine.source} == {f"mixed {joined}"}
+    other = compare([dict(ours[0], test_set=None)], "dmg", "5")
+    assert len(other) == len(printed) and "viper" in other.attrs["footnote"]
 
 
 # ---- DART3, 2025: "Implementation Details", Algorithms 1 and 2; source models: their own papers

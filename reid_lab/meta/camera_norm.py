@@ -200,7 +200,11 @@ class CBNStep(Plain):
         ):
         self.inner = strategy or Plain()
 
-    def before_fit(self, learn): self.inner.before_fit(learn)
+    def before_fit(self, learn):
+        "Refuse statistics of `learn` that those of cameras would replace"
+        if learn.world > 1 and learn.batchnorm == 'sync':
+            raise ValueError("batchnorm='sync', but camera-based BatchNorm has statistics of its own; leave it out")
+        self.inner.before_fit(learn)
     def step(self, learn, batch:dict) -> dict:
         "A step of the strategy; `batch` and its parts have `cam`"
         with camera_batchnorm(learn.net): return self.inner.step(learn, batch)

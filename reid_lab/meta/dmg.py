@@ -164,8 +164,16 @@ class DMGStep(Plain):
         self.virtual, self.md, self.support, self.scale = virtual, md, support, scale
         self.second_order, self.inner_lr = second_order, inner_lr
 
+    @property
+    def refuses(self) -> dict: # Key of `SWITCHES` -> why, see `reid_lab.recipes.training.fit`
+        again = 'the weights of the virtual step are gone when activations are computed again'
+        return dict(accumulate='a part would not hold both halves', **dict(
+            fp16='its scaled loss is not undone by the virtual step; use bf16', checkpointing=again,
+            gradcache=again) if self.virtual else {})
+
     def before_fit(self, learn):
         "Refuse what the virtual step of `learn` cannot do"
+        if learn.accumulate > 1: raise ValueError(f"accumulate={learn.accumulate}: {self.refuses['accumulate']}")
         if learn.acc.mixed_precision == 'fp16':
             raise ValueError("precision='fp16' scales the loss, which the virtual step does not undo; use 'bf16' or "
                              "'no'")

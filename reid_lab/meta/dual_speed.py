@@ -120,6 +120,10 @@ class DualSpeed(TaskCycle):
         self.fast, self.slow, self.sequential, self.final = fast, slow, sequential, final_slow_step
         self.done, self.theta0, self.total, self.theta_slow = 0, None, None, None
 
+    @property
+    def refuses(self) -> dict: # Key of `SWITCHES` -> why
+        return dict(ema='it ends with weights of its own (eq. 5), which an average would replace') if self.slow else {}
+
 # %% ../../nbs/520_meta.dual_speed.ipynb #e7403924
 @patch
 @torch.no_grad()
@@ -205,6 +209,8 @@ def load_state_dict(self:DualSpeed, s:dict, # From `state_dict`
 # %% ../../nbs/520_meta.dual_speed.ipynb #7adfce52
 class ReleasedDualSpeed(TaskCycle):
     "The program released with CAMeL: parallel tasks, their summed differences, a Lookahead made anew in every epoch"
+    refuses = dict(ema='its Lookahead averages the weights already')
+
     def __init__(self, tasks, # Sequence of `Task`; their batches hold `epoch`
         meta_lr:float=.03, # Factor of the summed differences
         lookahead_steps:int=6, # Optimiser steps between two moves of the Lookahead

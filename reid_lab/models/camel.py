@@ -4,12 +4,14 @@
 
 # %% auto #0
 __all__ = ['ITMHead', 'MLMHead', 'image_head', 'CAMeL', 'pad_states', 'with_memory', 'soften', 'camel_tiny', 'image_tower',
-           'heads_of', 'load_camel', 'camel_base']
+           'heads_of', 'load_camel', 'camel_base', 'Whole', 'whole_checkpoint', 'lacking_half', 'folder_faults']
 
 # %% ../../nbs/410_models.camel.ipynb #0ebe41b7
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
 import torch
 from torch import nn
 from fastcore.basics import patch
@@ -18,9 +20,9 @@ from ..gathering import gathered, longest, over_all, own_rows
 from .. import losses
 from .backbones import (CrossEncoder, PixelNorm, ResTower, SwinTower, TextEncoder, TimmTower, TokenPool,
                                        bert_start, init_text, load_bert, timm_tower)
-from .layouts import OURS
+from .layouts import OURS, identify, open_weights, weights_file
 from .sgformer import SGFORMERS, SGFormer
-from .weights import begin, load_network, start_own
+from .weights import NONE, begin, load_network, start_own
 
 # %% ../../nbs/410_models.camel.ipynb #01e140bd
 class ITMHead(nn.Module):
@@ -284,29 +286,100 @@ def load_camel(model:CAMeL, # Changed in place
                         change={at + k: f for k, f in model.image.changes().items()})
 
 
+def _same_words(start, n):
+    "Refuse a vocabulary of another size than that of a whole checkpoint"
+    had = len(start.state.get('text.word.weight', range(n)))
+    if had != n: raise ValueError(f"{start.name} has {had} word pieces, the vocabulary here {n}; give the tokenizer or "
+                                  "vocab_size that it was trained with (of released ones: bert-base-uncased)")
+
+# %% ../../nbs/410_models.camel.ipynb #97d1a145
 def camel_base(tokenizer=None, # Source of vocabulary size and padding id
     vocab_size:int=30522, # Used when there is no tokenizer
     tower:str='sgformer_s', # See `image_tower`; the paper's by default
     weights=None, # None or 'none'; weights of the tower; a whole checkpoint: a local file or folder; see `begin`
-    text_weights=None, # None or 'none'; a Hugging Face folder of BERT
+    text_weights=None, # None or 'none'; a Hugging Face folder of BERT. Not read beside a whole checkpoint
     size=(224, 224), # Input height and width
     dropout:float=.1, # Dropout of text and cross encoder
     **kw): # Other arguments of `CAMeL`
     "CAMeL with BERT-base halves and SG-Former-S, or another image tower"
     pad = 0
     if tokenizer is not None: vocab_size, pad = tokenizer.vocab_size, tokenizer.pad_id
-    bert, image = bert_start(text_weights), image_tower(tower, size)
+    image = image_tower(tower, size)
     whole = ('camel_base', *['camel']*isinstance(image, SGFormer), *['aptm']*isinstance(image, SwinTower))
     kinds, *rest = image.accepts
     start = begin(weights, (*kinds, *whole), *rest)
     whole = start is not None and start.gives in whole
-    if whole: kw = {**heads_of(start.state), **kw}
+    bert, heads = None if whole else bert_start(text_weights), heads_of(start.state) if whole else {}
+    if whole: _same_words(start, vocab_size)
     else: image.start(start)
     text = TextEncoder(vocab_size, pad_id=pad, dropout=dropout)
     cross = CrossEncoder(img_width=image.width, dropout=dropout)
-    model = CAMeL(image, text, cross, size, tokenizer=tokenizer, **kw)
+    model = CAMeL(image, text, cross, size, tokenizer=tokenizer, **{**heads, **kw})
+    model.heads = heads # arguments that a checkpoint brought
     model.match.net[1].eps = 1e-5 # as in the released programs
     if image.stats: model.pixels.set_stats(*image.stats)
     model.loaded = load_camel(model, start) if whole else image.loaded
     model.text_loaded = load_bert(text, bert, cross, model.words)
     return model
+
+# %% ../../nbs/410_models.camel.ipynb #180c3dcb
+@dataclass(frozen=True)
+class Whole:
+    "A checkpoint with image tower and text encoder"
+    about:str # What it is, in words
+    words:int # Pieces of its vocabulary
+    tokenizer:bool # Whether the file holds the vocabulary too
+
+
+@lru_cache(maxsize=8)
+def _looked_at(path, *version):
+    "What a file of a certain size and time is"
+    w = open_weights(path)
+    layout = identify(w)
+    word = next((v for k, v in w.state.items() if k.endswith(('word_embeddings.weight', 'text.word.weight'))), None)
+    fits = (w.card.get('zoo'),) if layout is OURS else layout.fits if layout else ()
+    if word is None or 'camel_base' not in fits: return None
+    return Whole(layout.about, len(word), '"tokenizer": {"' in w.card.get('card', ''))
+
+
+def whole_checkpoint(weights, # As `camel_base` takes them
+    ): # `Whole`, or None for a tower, a name, or a file that is not there
+    "Whether weights start the image tower and the text encoder"
+    if not isinstance(weights, (str, Path)) or not Path(weights).expanduser().exists(): return None
+    try:
+        path = weights_file(weights)
+        return _looked_at(str(path), path.stat().st_size, path.stat().st_mtime_ns)
+    except (ValueError, OSError): return None # who loads it says why
+
+
+def lacking_half(model:str, # Name, for messages
+    weights:str, # Of the image tower, or a whole checkpoint
+    text:str, # Folder of BERT, `none` or empty
+    takes:bool=True, # Whether the model has such a text encoder
+    ) -> str: # Empty: nothing
+    "What the second of two weights should have been"
+    if not takes: return f"{model} takes no weights of a text encoder; leave out what follows the comma" if text else ''
+    if text not in ('', *NONE) or weights in NONE: return ''
+    if not (whole := whole_checkpoint(weights)):
+        return '' if text else f"the text encoder of {model} would start from random numbers; add the folder of " \
+            "bert-base-uncased behind a comma, or ',none' if it shall"
+    if whole.tokenizer: return ''
+    return f"{Path(weights).name} is {whole.about} with text weights for {whole.words} word pieces that it does not " \
+        "name; add a folder with BERT's vocab.txt (of bert-base-uncased) behind a comma"
+
+
+def folder_faults(weights, # See `lacking_half`
+    text, # Folder of BERT
+    ) -> list: # (what, remedy)
+    "What the folder of BERT lacks"
+    folder, whole = Path(text).expanduser(), whole_checkpoint(weights)
+    need = 'vocab.txt' + ', and config.json with model.safetensors'*(whole is None)
+    if not folder.is_dir(): return [(f'text_weights={str(text)!r} is no folder', f'it has to hold {need}')]
+    out, vocab, name = [], folder/'vocab.txt', f'text_weights={str(text)!r}'
+    if not vocab.is_file(): out.append((f'{name} holds no vocab.txt', 'put that of bert-base-uncased there'))
+    elif whole and (n := len(vocab.read_text(encoding='utf-8').rstrip('\n').split('\n'))) != whole.words:
+        out.append((f'{name} has {n} word pieces in vocab.txt, {Path(weights).name} has {whole.words}',
+                    'give the vocabulary that it was trained with'))
+    try: whole or weights_file(folder)
+    except ValueError as e: out.append((f'text_weights: {str(e).partition("; ")[0]}', 'put the weights of BERT there'))
+    return out

@@ -29,13 +29,14 @@ from ..meta.dual_speed import DualSpeed, ReleasedDualSpeed, TaskCycle
 from ..losses import check_negatives
 from ..meta.memory import ContrastMemory, ErrorMemory, capacity_for
 from ..meta.stylise import released_tasks, style_tasks
+from ..models.camel import lacking_half
 from ..models.frozen import named_tower
 from ..models.shipped import WORLD, card_for, check_unseen, read_card, shipped_tokenizer
 from ..models.weights import start_key
 from ..models.zoo import MODELS, create_model, list_models
 from .study import Axes, Study, grid
 from .training import (Trained, claim, counted, digest, fit, load_trained, model_of, read_record,
-                                       start_of, training_key)
+                                       refuse_ema, start_of, training_key)
 from ..schedules import lr_linear, lr_step
 
 # %% ../../nbs/830_recipes.camel.ipynb #4d9d21d5
@@ -226,10 +227,7 @@ def start(self:Config) -> dict: # Weights as the constructor takes them
     if not (self.weights or self.trains):
         raise ValueError(f"model={self.model!r} is not trained; weights='' must name its file or folder")
     found, takes = start_of(name, image), 'text_weights' in signature(MODELS[name].make).parameters
-    wrong = f"{name} takes no weights of a text encoder; leave out what follows the comma" if text and not takes else \
-        f"the text encoder of {name} would start from random numbers; add the folder of bert-base-uncased behind a " \
-        "comma, or ',none' if it shall" if takes and not text and found != 'none' else ''
-    if wrong: raise ValueError(f"weights={self.budget.weights!r}: {wrong}")
+    if wrong := lacking_half(name, found, text, takes): raise ValueError(f"weights={self.budget.weights!r}: {wrong}")
     return dict(weights=found, text_weights=text) if text else dict(weights=found)
 
 
@@ -328,8 +326,7 @@ def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, i
         tgt = tgt.take((here | (tgt.frame.split == 'test')).to_numpy())
     if vocab_dir and words: raise ValueError(f"vocab_dir={str(vocab_dir)!r}, but weights={start['weights']!r} bring "
                                              "their own tokenizer; give one of them")
-    if words: return CamelData(src, tgt, words)
-    if vocab_dir: return CamelData(src, tgt, WordPiece.load(vocab_dir, p.words, p.clean))
+    if words or vocab_dir: return CamelData(src, tgt, words or WordPiece.load(vocab_dir, p.words, p.clean))
     words = [c for cs in src.where(split='train').frame.captions for c in cs]
     return CamelData(src, tgt, WordPiece.train(words, p.vocab, p.words, clean=p.clean))
 
@@ -437,7 +434,8 @@ def train_phase(config:Config, # Variant, model and budget
     set_negatives(config, model, finetuning)
     t, factor = config.budget.train, SHAPES[shape or config.budget.train.schedule]
     warm = not finetuning and t.warmup_steps or max(1, round(t.warmup*steps))
-    key = phase_key(config, data, table, after, steps=steps, peak_lr=lr, phase_seed=seed)
+    key = phase_key(config, data, table, after, steps=steps, peak_lr=lr, phase_seed=seed,
+                    model_kw={**dict(config.budget.model_kw), **getattr(model, 'heads', {})})
     loader = train_loader(config, table, data.tokenizer, model.size, seed)
     tasks = getattr(strategy, 'tasks', None) if config.settings.refresh == 'stylised' else None
     view = lambda batch, i: tasks[i % len(tasks)](batch, stream(seed, 'refresh', i)) if tasks else batch
@@ -508,6 +506,7 @@ def run_phases(config:Config, # What to train
     quiet:bool=None, # No progress lines
     ) -> dict: # models, logs, evals, row
     "Pretrain, evaluate, fine-tune, evaluate"
+    if finetuned and config.trains and config.budget.train.swa: refuse_ema('fine-tuning averages its weights (swa)')
     began, where = time.perf_counter(), lambda n: folder and Path(folder)/n
     k = config.budget.k_test if MODELS[config.budget.model].itm else 0
     start = pretrain(config, data, where('pretrain'), quiet)

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLANS', 'CPU_RATE', 'named_sets', 'Plan', 'train_size', 'images_seen', 'camel_plan', 'cfam_plan', 'cfan_plan',
-           'dart3_plan', 'dmg_plan', 'set_findings', 'start_findings', 'device_findings', 'missing', 'check_ready']
+           'dart3_plan', 'dmg_plan', 'set_findings', 'start_findings', 'device_findings', 'switch_findings', 'missing',
+           'check_ready']
 
 # %% ../../nbs/897_recipes.preflight.ipynb #fe6a539c
 import importlib.util
@@ -17,11 +18,13 @@ from ..core import check_choice, pick_device
 from ..data.table import Finding, TableError
 from ..datasets import DATASETS, doctor
 from ..dg_protocols import MIXED, TARGETS
+from ..models.camel import folder_faults
 from ..models.zoo import MODELS
 from . import camel, cfam, cfan, dart3, dmg
 from .reid import reid_settings
 from .study import find_study
 from .text_report import planned
+from ..switches import read_switches, in_force
 from ..text_protocols import text_setting
 from ..world.world import PRESETS as WORLDS
 
@@ -205,9 +208,12 @@ def start_findings(settings, # With `start` and the model
         return [Finding('error', what, '', remedy)]
     name, out = _model(settings), []
     for k, v in (start if isinstance(start, dict) else dict(weights=start)).items():
-        if not any(c in v for c in './~\\') or Path(v).expanduser().exists(): continue    # a name such as `world`
-        wanted = f'{name} starts from {MODELS[name].starts}' if MODELS[name].starts else 'give the right path'
-        out.append(Finding('error', f'{k}={v!r} is neither file nor folder', '', wanted))
+        if k == 'text_weights' and v != 'none':
+            out += [Finding('error', what, '', remedy) for what, remedy in folder_faults(start['weights'], v)]
+        elif not any(c in v for c in './~\\') or Path(v).expanduser().exists(): continue    # a name such as `world`
+        else:
+            wanted = f'{name} starts from {MODELS[name].starts}' if MODELS[name].starts else 'give the right path'
+            out.append(Finding('error', f'{k}={v!r} is neither file nor folder', '', wanted))
     return out
 
 # %% ../../nbs/897_recipes.preflight.ipynb #f6019ac2
@@ -226,6 +232,20 @@ def device_findings(plan:Plan, # Its device, images and what the user named
     if plan.named == 'cpu': return [Finding('warn', what)]
     return [Finding('error', what, '', 'run it where there is a GPU; or here all the same, with -p device=cpu')]
 
+# %% ../../nbs/897_recipes.preflight.ipynb #d7e12a1e
+def switch_findings(plan:Plan, # Its settings and device
+    ) -> list: # of `Finding`
+    "Switches (`reid_lab.switches`) without a GPU, and parts that do not divide a batch"
+    asked, n, out = read_switches(), in_force()['processes'], []
+    if 'fp16' in asked and pick_device(plan.named or plan.device) == 'cpu':
+        out.append(Finding('error', 'speed: fp16 needs a GPU', '', 'use bf16, or leave it out'))
+    trains = [getattr(s, 'budget', s) for s in plan.settings]
+    for b in sorted({getattr(t, 'train', t).batch_size for t in trains}) if 'accumulate' in asked else ():
+        if b % (asked['accumulate']*n):
+            out.append(Finding('error', f"speed: accumulate={asked['accumulate']} does not divide a batch of {b}"
+                               + f' of {n} processes'*(n > 1), '', 'use a divisor'))
+    return out
+
 # %% ../../nbs/897_recipes.preflight.ipynb #2e51c147
 def missing(plan:Plan, # From one of `PLANS`
     ) -> list: # of `Finding`, errors first; each once
@@ -233,7 +253,8 @@ def missing(plan:Plan, # From one of `PLANS`
     found = [*plan.notes]
     for name, root in dict.fromkeys(plan.sets): found += set_findings(name, root)
     for s in plan.settings: found += start_findings(s)
-    return sorted(dict.fromkeys(found + device_findings(plan)), key=lambda f: f.level != 'error')
+    found += device_findings(plan) + switch_findings(plan)
+    return sorted(dict.fromkeys(found), key=lambda f: f.level != 'error')
 
 
 def check_ready(experiment:str, # Key of `PLANS`

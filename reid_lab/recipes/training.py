@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TRAINING', 'WEIGHTS', 'DONE', 'digest', 'training_key', 'differences', 'read_record', 'claim', 'random_start',
-           'start_of', 'counted', 'Trained', 'fit', 'work', 'model_of', 'load_trained']
+           'start_of', 'counted', 'Trained', 'check_switches', 'refuse_ema', 'fit', 'work', 'model_of', 'load_trained']
 
 # %% ../../nbs/810_recipes.training.ipynb #d09d263a
 import hashlib, json, os, tempfile, threading, time
@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 import torch
+from ..averages import Average
 from ..core import pick_device
 from ..files import atomic_path, locked
 from ..gathering import main_first, processes, torchrun
@@ -20,6 +21,8 @@ from ..logs import Log
 from ..models.shipped import world_names
 from ..models.weights import NONE
 from ..models.zoo import MODELS, create_model
+from ..speed import GradCache, blocks, chunked, tuned
+from ..switches import read_switches, spelled, in_force
 
 # %% ../../nbs/810_recipes.training.ipynb #4baa9e59
 def digest(table, # `ReidTable` of the training images
@@ -36,8 +39,9 @@ def training_key(settings:dict, # Everything that was set, model and its argumen
     table, # `ReidTable` of the training images
     captions:bool=False, # See `digest`
     ) -> dict: # As JSON holds it
-    "What decides the weights"
-    return json.loads(json.dumps(dict(settings, seed=seed, images=digest(table, captions))))
+    "What decides the weights, with the switches that are told (`reid_lab.switches`)"
+    speed = {k: v for k, v in dict(speed=in_force()['speed']).items() if v}
+    return json.loads(json.dumps(dict(settings, seed=seed, images=digest(table, captions), **speed)))
 
 
 def differences(there:dict, # A key
@@ -140,24 +144,71 @@ def _saver(folder, key, steps, saves):
     return folder/'log.jsonl', [Checkpoint(folder/'state', max(50, steps//saves))]
 
 
+def _as_learner(switches):
+    "Those of the switches that are arguments of `Learner`"
+    precision = [k for k in ('bf16', 'fp16') if k in switches]
+    own = {k: switches[k] for k in ('accumulate', 'batchnorm') if k in switches}
+    return own | (dict(precision=precision[0]) if precision else {})
+
+
+def _trained(model, loader, steps, log, save, prepare, refresh, view, strategy, callbacks, switches, learner):
+    "The `Learner` at the end of a training"
+    if prepare and not (save and save[0].can_resume(model)): prepare(model)
+    if 'gradcache' in switches: strategy = GradCache(switches['gradcache'], strategy)
+    ema = [Average(1, 'ema', switches['ema'])] if 'ema' in switches else []
+    with tuned(model, **{k: True for k in _TUNED if k in switches}):
+        learn = Learner(model, loader, strategy, [log, *save, *ema, *callbacks], **{**learner, **_as_learner(switches)})
+        if save: save[0].resume(learn)
+        learn.fit(steps=steps)
+        if refresh: refresh_batchnorm(learn.net, learn.loader, device=learn.device, view=view)
+        learn.unwrap()
+    if hasattr(learn.loader, 'close'): learn.loader.close()
+    return learn
+
+
 def _fit(model, loader, steps, folder=None, key=None, *, strategy=None, callbacks=(), label='training', rows=30,
-         saves=10, quiet=None, refresh=True, view=None, prepare=None, trackers=None, **learner):
+         saves=10, quiet=None, refresh=True, view=None, prepare=None, trackers=None, speed='', **learner):
     "`fit` in this process, or as one of those that `torchrun` started: process 0 writes"
     folder, rank = folder and Path(folder), processes()[0]
     lock = lambda: locked(folder/'.lock', False, f"the trained folder {str(folder)!r}")
     with lock() if folder and not rank else nullcontext():
         file, save = _saver(folder, key, steps, saves)
         log = Log(file, max(1, steps//rows), label, quiet, trackers, key)
-        if prepare and not (save and save[0].can_resume(model)): prepare(model)
-        learn = Learner(model, loader, strategy, [log, *save, *callbacks], **learner)
-        if save: save[0].resume(learn)
-        learn.fit(steps=steps)
-        if refresh: refresh_batchnorm(learn.net, learn.loader, device=learn.device, view=view)
-        if hasattr(learn.loader, 'close'): learn.loader.close()
+        learn = _trained(model, loader, steps, log, save, prepare, refresh, view, strategy, callbacks,
+                         read_switches(speed), learner)
         done = Trained(learn.net.eval(), log.rows, learn.step, learn.images, learn.seconds, key or {})
         with main_first() as first:
             if folder and first: done.save(folder)
     return done
+
+# %% ../../nbs/810_recipes.training.ipynb #d8228d28
+_TUNED = ('checkpointing', 'channels_last', 'compiled') # arguments of `tune`
+
+
+def check_switches(switches:dict, # From `read_switches`
+    model, # To be trained
+    strategy=None, # See `Learner`
+    callbacks=(), # See `Learner`
+    device:str='auto', # See `Learner`
+    ):
+    "Refuse a switch that a training cannot honour"
+    why = {k: f'{type(strategy).__name__}: {v}' for k, v in getattr(strategy, 'refuses', {}).items()}
+    if any(isinstance(c, Average) for c in callbacks): why['ema'] = 'this training averages its weights already'
+    if pick_device(device) == 'cpu': why['fp16'] = 'it needs a GPU; use bf16'
+    for k in ('checkpointing', 'compiled') if not blocks(model) else ():
+        why[k] = f'{type(model).__name__} has no repeated blocks without BatchNorm'
+    if 'gradcache' in switches:
+        try:
+            with chunked(model.train(), switches['gradcache']): pass
+        except ValueError as e: why['gradcache'] = str(e)
+    bad = [f'{k} cannot be honoured ({why[k]})' for k in switches if k in why]
+    if bad: raise ValueError(f"speed={spelled(switches)!r}: {'; '.join(bad)}. Leave it out")
+
+
+def refuse_ema(why:str, # What a later part of the same run does
+    ):
+    "Refuse the switch `ema` before a run begins that would meet the refusal of `check_switches` late"
+    if 'ema' in read_switches(): raise ValueError(f"speed: ema, but {why}; leave it out")
 
 # %% ../../nbs/810_recipes.training.ipynb #89f84da4
 def fit(model, # Trained in place
@@ -176,15 +227,19 @@ def fit(model, # Trained in place
     prepare=None, # Function of the model, called before the first step (not when resuming)
     trackers=None, # Where rows of the log go besides `log.jsonl`, see `reid_lab.logs`; needs a folder
     processes:int=None, # That share each batch; None: `REID_LAB_PROCESSES`, or this one
+    speed:str=None, # Switches, see `reid_lab.switches`; None: `REID_LAB_SPEED`. They become part of the key
     **learner, # Further arguments of `Learner`
     ) -> Trained:
     "Train in a folder, or go on where a training of the same key stopped"
     if folder and key is None: raise ValueError(f"folder={str(folder)!r} needs a key, see training_key")
+    n = in_force()['processes'] if processes is None else processes
+    if n < 1: raise ValueError(f"processes={n} must be at least 1")
+    check_switches(switches := read_switches(speed), model, strategy, callbacks, learner.get('device', 'auto'))
+    speed = spelled(switches)
+    if key is not None: key = {k: v for k, v in key.items() if k != 'speed'} | (dict(speed=speed) if speed else {})
     call = dict(model=model, loader=loader, steps=steps, folder=folder, key=key, strategy=strategy,
                 callbacks=list(callbacks), label=label, rows=rows, saves=saves, quiet=quiet, refresh=refresh, view=view,
-                prepare=prepare, trackers=trackers, **learner)
-    n = int(os.environ.get('REID_LAB_PROCESSES') or 1) if processes is None else processes
-    if n < 1: raise ValueError(f"processes={n} must be at least 1")
+                prepare=prepare, trackers=trackers, speed=speed, **learner)
     return _fit(**call) if n == 1 or 'WORLD_SIZE' in os.environ else _fit_in(n, call)
 
 # %% ../../nbs/810_recipes.training.ipynb #f4c2df32
