@@ -222,11 +222,12 @@ def rivals(q:Embeddings, # Queries
         out['right'][lo + r], out['right_score'][lo + r] = c, v
         rest = block.clone(); to = lambda i: torch.as_tensor(i, device=block.device)
         rest[:, to(junk)] = -torch.inf; rest[to(row), to(col)] = -torch.inf; rest[to(orow), to(ocol)] = -torch.inf
-        best, at = (x[:, 0].cpu().numpy() for x in _topk(rest, 1))
+        best, at = (x.cpu().numpy() for x in rest.max(1)) # of equal scores, the first
         some, s = best > -np.inf, slice(lo, lo + len(block))
         out['wrong'][s], out['wrong_score'][s] = np.where(some, at, -1), best
-        beat = (rest[to(r)].double() >= to(v)[:, None]).sum(1).cpu().numpy()
-        out['first'][lo + r] = 1 + beat
+        bound = block.new_full((len(block),), torch.nan); bound[to(r)] = to(v).to(bound)
+        beat = (rest >= bound[:, None]).sum(1).cpu().numpy()
+        out['first'][lo + r] = 1 + beat[r]
     return pd.DataFrame(out)
 
 # %% ../nbs/230_retrieval.ipynb #1202c172

@@ -45,11 +45,14 @@ def camera_share(e:Embeddings, # Features with cameras
     if e.cam is None: raise ValueError("e has no camera numbers; camera_share needs Embeddings(emb, pid, cam=...)")
     _, code, count = np.unique(e.cam, return_inverse=True, return_counts=True)
     code, count, scale = torch.as_tensor(code), torch.as_tensor(count)[:, None], float(common_scale(e.emb))
-    parts, wide = e.emb.cpu().split(2**13), lambda x: x.double()*scale
+    parts, wide = e.emb.cpu().split(2**11), lambda x: x.double().mul_(scale)
     sums, total, at = torch.zeros(len(count), e.dim, dtype=torch.float64), 0., 0
-    for x in parts: sums.index_add_(0, code[at:at + len(x)], wide(x)); at += len(x)
+    near = wide(parts[0]).mean(0) # sums of squares about a point near the mean lose nothing
+    for x in parts:
+        x = wide(x).sub_(near)
+        sums.index_add_(0, code[at:at + len(x)], x); total += float(x.square_().sum()); at += len(x)
     mean = sums.sum(0)/len(e)
-    for x in parts: total += float(((wide(x) - mean)**2).sum())
+    total -= len(e)*float(mean.square().sum())
     return float((count*(sums/count - mean)**2).sum())/total if total > 0 else 0.
 
 # %% ../../nbs/710_analysis.camera_bias.ipynb #8a92c5d5

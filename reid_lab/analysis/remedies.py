@@ -15,6 +15,7 @@ from ..core import common_scale, stream
 from ..embeddings import Embeddings
 from ..metrics import (DISTANCES, EmbeddingScores, Scores, cluster, metrics_from_similarity, nmi,
                               retrieval_metrics, why_skipped)
+from ..scores import inner
 from ..tta import CameraNorm, Dart3Lite, NoAdapt, adapt_embeddings
 
 # %% ../../nbs/725_analysis.remedies.ipynb #23c79654
@@ -24,6 +25,7 @@ def lite_gradient(z, # (B,D) normalised queries
     tau:float=100., # Temperature
     k:int=3, # Nearest gallery images that count
     out=None, # (B,G) array to compute in
+    columns=None, # (D,G) the gallery's columns, each in one piece, which multiply faster
     ): # (B,D)
     "Gradient of `dart3_loss(distances(z, g), tau, k)` with regard to `z`"
     near, share = delta.topk(min(k, delta.shape[1]), largest=False), 1/(tau*len(z))
@@ -31,7 +33,7 @@ def lite_gradient(z, # (B,D) normalised queries
     w.mul_(-near.values.shape[1]*share/w.sum(1, keepdim=True))
     w.scatter_add_(1, near.indices, torch.full_like(near.values, share)).div_(delta)
     if near.values.min() <= 1e-6: w.masked_fill_(delta <= 1e-6, 0.) # at no distance there is no direction
-    return z*w.sum(1, keepdim=True) - w @ g
+    return z*w.sum(1, keepdim=True) - inner(w, g.T if columns is None else columns)
 
 # %% ../../nbs/725_analysis.remedies.ipynb #13d8ff23
 class ClosedLite(Dart3Lite):
@@ -42,19 +44,32 @@ class ClosedLite(Dart3Lite):
             raise ValueError(f"distance={self.distance!r}, n_ground={self.n_ground}, camera={self.camera}: the closed "
                              "form is that of 'euclidean', 0 and True; use Dart3Lite for others")
         super().configure(stream, g)
-        self.squares = self.g_tilde.square().sum(1)
+        self.squares, self.columns = self.g_tilde.square().sum(1), self.g_tilde.T.contiguous()
         self.arrays = [self.g_tilde.new_empty(min(self.batch_size, len(stream)), len(self.g_tilde)) for _ in 'ab']
+
+    def reset(self):
+        "Statistics as measured, no moments"
+        self.norm.reset()
+        self.n, self.moments = 0, [[torch.zeros_like(t) for _ in 'ab'] for t in (self.norm.M, self.norm.S)]
+
+    def _learn(self, t, grad, moments):
+        "A step of Adam or SGD as torch makes it, without torch's optimisers, which take two seconds to load"
+        if self.optimiser == 'sgd': t.sub_(grad, alpha=self.lr); return
+        (m, v), (c, d) = moments, (1 - b**self.n for b in (.9, .999))
+        m.lerp_(grad, 1 - .9); v.mul_(.999).addcmul_(grad, grad, value=1 - .999)
+        t.addcdiv_(m, (v.sqrt()/d**.5).add_(1e-8), value=-self.lr/c)
 
     def _step(self, rows): # -> (B,D) queries before the step
         z, at, (delta, w) = self.normalise(self.features(rows), self.norm.at[rows]), self.norm.at[rows], self.arrays
-        delta = torch.addmm(self.squares, z, self.g_tilde.T, alpha=-2, out=delta[:len(z)])
+        delta = inner(-2*z, self.g_tilde, delta[:len(z)], self.squares)
         delta.add_(z.square().sum(1, keepdim=True)).clamp_(min=1e-12).sqrt_()
-        dz = lite_gradient(z, self.g_tilde, delta, self.tau, self.k, w[:len(z)])/self.norm.S[at]
+        dz = lite_gradient(z, self.g_tilde, delta, self.tau, self.k, w[:len(z)], self.columns)/self.norm.S[at]
         if not torch.isfinite(dz).all():
             raise FloatingPointError(f"the gradient of DART3-LITE is not finite at queries {rows[:4]}...; lower lr or "
                                      "steps, or raise tau")
-        for t, d in ((self.norm.M, -dz), (self.norm.S, -dz*z)): t.grad = torch.zeros_like(t).index_add_(0, at, d)
-        self.opt.step()
+        self.n += 1
+        for t, d, moments in zip((self.norm.M, self.norm.S), (-dz, -dz*z), self.moments):
+            self._learn(t, torch.zeros_like(t).index_add_(0, at, d), moments)
         return z
 
     @torch.no_grad()
@@ -115,7 +130,7 @@ class BothDistances(Scores):
         if self.apart:
             for i, s in enumerate(self.apart): both[:, i] = s.block(a, b)
         else:
-            torch.addmm(self.half, self.q[a:b], self.g.T, beta=-1, out=both[:, 0])
+            inner(self.q[a:b], self.g, both[:, 0], -self.half)
             torch.addcmul(self.more, both[:, 0], self.per, out=both[:, 1])
             if self.rows[a:b].any(): both[:, 1].addr_(self.rows[a:b], self.per)
             if self.flat[a:b].any(): both[self.flat[a:b], 1] = 0.
