@@ -152,6 +152,7 @@ def guarded(model, # Module, or None: nothing to guard
 class TTA:
     "Base of all methods: what a method defines and what it inherits"
     needs_model, divisor = False, 1. # `divisor` of raw features
+    told = None # Called with the share of the batches that are done, for those who wait
 
     def configure(self, stream, # `FeatureStream` or `ImageStream`
         g:Embeddings): # Raw gallery features with cameras
@@ -406,8 +407,11 @@ def _one_batch(self:Gradient, rows): # -> (B,D)
 @patch
 def run(self:Gradient): # (Q,D), (G,D)
     "All batches"
-    self.reset()
-    return torch.cat([self._one_batch(rows) for rows in self.batches()]), self.gallery_out()
+    self.reset(); out = []
+    for rows in self.batches():
+        out.append(self._one_batch(rows))
+        if self.told: self.told((int(rows[-1]) + 1)/len(self.stream))
+    return torch.cat(out), self.gallery_out()
 
 # %% ../nbs/560_tta.ipynb #5e9b55bf
 class Tent(Gradient):

@@ -18,6 +18,7 @@ from reid_lab.core import stream
 from reid_lab.embeddings import Embeddings
 from reid_lab.figures.base import export
 from reid_lab.metrics import camera_nmi, retrieval_metrics
+from reid_lab.scores import LARGE
 from reid_lab.tta import CameraNorm, Dart3Lite, adapt_embeddings
 
 COS, EUC = "cosine", "euclidean"
@@ -661,9 +662,50 @@ def test_the_report_says_how_far_it_is_and_what_it_sampled(capsys):
     out.isatty = lambda: True
     r = B.bias_report(e, map_method="none", nmi_images=60, quiet=False, file=out)
     lines = out.getvalue().split("\r")
-    assert "camera bias of 120 features, step 16/16" in lines[-1] and capsys.readouterr().out == ""
+    assert "camera bias of 120 features, part 16/16" in lines[-1] and capsys.readouterr().out == ""
     assert any("images (whole identities)" in n and "of 120" in n for n in r.notes)
     assert not any("whole identities" in n for n in B.bias_report(e, map_method="none", quiet=True).notes)
+
+
+def test_progress_advances_inside_the_long_steps(monkeypatch):
+    q, g = scene(1., n=100)                                                       # 300 queries: five batches of LITE
+    said, real = [], B.progress
+    class Each(real):
+        def update(self, n, end=False):
+            said.append((self.note, n, self.total, end))
+            super().update(n, end)
+    monkeypatch.setattr(B, "progress", Each)
+    B.bias_report(q, g, map_method="none", quiet=True)
+    parts = [n for _, n, _, _ in said]
+    assert parts == sorted(parts) and said[-1][1:] == (said[0][2], said[0][2], True)
+    inside = {what: sorted({n for note, n, _, _ in said if note == what}) for what, *_ in said}
+    assert len(inside["DART3-LITE: adapt"]) >= 5 and len(inside["Norm: rank"]) == 2    # the latter is one block here
+    shares = []
+    R.both_scores(Embeddings.concat([q]*30), Embeddings.concat([g]*30), shares.append)  # 9,000 x 9,000: many blocks
+    assert len(shares) > 5 and shares == sorted(shares) and shares[0] == 0 and shares[-1] < 1
+
+
+def test_camera_share_is_that_of_its_formula_and_leaves_the_features_alone():
+    for dtype, shift in ((torch.float32, 0.), (torch.float64, 1e5)):
+        e = scene(1., n=30)[0]
+        e = e.with_emb(e.emb.to(dtype) + shift)
+        before, x = e.emb.clone(), e.emb.double().numpy()
+        means = np.stack([x[e.cam == c].mean(0) for c in e.cam])
+        assert camera_share(e) == pytest.approx(((means - x.mean(0))**2).sum()/((x - x.mean(0))**2).sum(), rel=1e-9)
+        assert torch.equal(e.emb, before)
+
+
+def test_large_products_give_the_numbers_of_small_ones():
+    "A gallery that one library multiplies, against 64 bits, where the other one does"
+    q, g = scene(1., n=1000, dim=400)
+    assert g.emb.numel() >= LARGE and g.emb.dtype == torch.float32
+    a, b = (q[:100], g), [e.with_emb(e.emb.double()) for e in (q[:100], g)]
+    for x, y in zip(R.adapted(*a), R.adapted(*b)):
+        fast, slow = R.both_scores(*x[1:])[0], R.both_scores(*y[1:])[0]
+        for d in (COS, EUC):
+            assert np.abs(fast[d]["AP"] - slow[d]["AP"]).mean() < 1e-4, (x[0], d)
+            want = retrieval_metrics(*y[1:], distance=d, per_query=True)["per_query"]["AP"]
+            assert slow[d]["AP"] == pytest.approx(want, abs=1e-6)
 
 
 def test_without_a_gallery_norm_is_that_of_the_set_pooled_with_itself():

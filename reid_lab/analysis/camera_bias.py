@@ -45,7 +45,7 @@ def camera_share(e:Embeddings, # Features with cameras
     if e.cam is None: raise ValueError("e has no camera numbers; camera_share needs Embeddings(emb, pid, cam=...)")
     _, code, count = np.unique(e.cam, return_inverse=True, return_counts=True)
     code, count, scale = torch.as_tensor(code), torch.as_tensor(count)[:, None], float(common_scale(e.emb))
-    parts, wide = e.emb.cpu().split(2**11), lambda x: x.double().mul_(scale)
+    parts, wide = e.emb.cpu().split(2**11), lambda x: x.double()*scale
     sums, total, at = torch.zeros(len(count), e.dim, dtype=torch.float64), 0., 0
     near = wide(parts[0]).mean(0) # sums of squares about a point near the mean lose nothing
     for x in parts:

@@ -88,6 +88,7 @@ LITE = dict(lr=1e-2, steps=1, batch_size=64, rescale=True) # Arguments of `Dart3
 def adapted(q:Embeddings, # Raw queries
     g:Embeddings=None, # Raw gallery, if there is one
     settings:dict=None, # Arguments of `Dart3Lite`, over `LITE`
+    told=None, # Called with the share that is done of a method that learns
     ): # Yields name, queries, gallery (or None)
     "Features under each method, one after the other"
     other, of = (g, 'pooled') if g is not None else (q[:1], 'query') # without a gallery, one image in its place
@@ -98,6 +99,7 @@ def adapted(q:Embeddings, # Raw queries
     ways[CONTROL] = CameraNorm(of, by_camera=False)
     yield REMEDIES[0], q, g
     for name, method in ways.items():
+        method.told = told
         out = adapt_embeddings(method, q, other)
         yield name, out[0], out[1] if g is not None else None
 
@@ -107,6 +109,7 @@ class BothDistances(Scores):
     span = (np.nan, np.nan)
     def __init__(self, q, # (Q,D) tensor
         g, # (G,D) tensor
+        told=None, # Called with the share of the rows that are made
         ):
         if q.shape[1] != g.shape[1]:
             raise ValueError(f"query vectors have {q.shape[1]} dimensions, gallery vectors {g.shape[1]}")
@@ -121,9 +124,10 @@ class BothDistances(Scores):
         self.per = torch.where(length > 0, 1/length, 0.)
         self.more, self.rows = (self.half + g @ mid)*self.per, self.q @ mid
         self.flat = torch.linalg.vector_norm(q, dim=1) == 0
-        self.shape, self._buf = (2*len(q), len(g)), None
+        self.shape, self._buf, self.told = (2*len(q), len(g)), None, told
 
     def block(self, lo, hi):
+        if self.told: self.told(lo/self.shape[0])
         a, b = lo//2, -(-hi//2)
         if self._buf is None or len(self._buf) < b - a: self._buf = self.g.new_empty(b - a, 2, len(self.g))
         both = self._buf[:b - a]
@@ -139,6 +143,7 @@ class BothDistances(Scores):
 # %% ../../nbs/725_analysis.remedies.ipynb #0981a21f
 def both_scores(q:Embeddings, # Queries
     g:Embeddings, # Gallery
+    told=None, # Called with the share of the queries that are done
     ) -> tuple: # {distance: `per_query` of `retrieval_metrics`}, reasons -> queries without a match
     "Ranks and average precisions of every query under both distances, in one pass over the gallery"
     if (g.pid != -1).any() and (g.pid == -1).any(): g = g[g.pid != -1]
@@ -150,7 +155,8 @@ def both_scores(q:Embeddings, # Queries
     skipped = why_skipped(q.pid, g.pid, *drop)
     if sum(skipped.values()) == len(q): retrieval_metrics(q, g) # raises, with the reasons
     twice = lambda x: x if x is None else np.repeat(x, 2)
-    m = metrics_from_similarity(BothDistances(q.emb, g.emb), twice(q.pid), g.pid, twice(q.cam), g.cam, per_query=True)
+    scores = BothDistances(q.emb, g.emb, told)
+    m = metrics_from_similarity(scores, twice(q.pid), g.pid, twice(q.cam), g.cam, per_query=True)
     one = {d: {k: v[at::2] for k, v in m['per_query'].items()} for at, d in enumerate(('euclidean', 'cosine'))}
     return {d: one[d] for d in DISTANCES}, skipped
 
