@@ -242,10 +242,12 @@ def _published(a):
     return 0
 
 # %% ../nbs/960_cli.ipynb #a9730e87
-def _features(path, key, need=('pid',)):
-    "Embeddings of a file; wrong types are the caller's mistake"
-    from reid_lab.embeddings import Embeddings
-    try: return Embeddings.load(path, pairs(key), need)
+def _features(path, key, need=('pid',), copies=2):
+    "Embeddings of a file or of shards; wrong types are the caller's mistake. `copies` of shards that are held, 0: none"
+    from reid_lab.shards import in_memory, open_embeddings
+    try:
+        e = open_embeddings(path, pairs(key), need)
+        return in_memory(e, copies) if copies else e
     except TypeError as e: raise ValueError(str(e)) from e
 
 
@@ -259,7 +261,9 @@ def _metrics(a):
     from reid_lab.core import phase
     from reid_lab.terminal import Display
     with Display('metrics', sections=False):
-        with phase('reading features'): q, g = (_features(p, a.key) for p in (a.query, a.gallery))
+        disk = a.open_set is None # a gallery of shards may stay there
+        with phase('reading features'):
+            q, g = _features(a.query, a.key), _features(a.gallery, a.key, copies=0 if disk else 3)
         from reid_lab.metrics import retrieval_metrics
         with phase('scoring'):
             found = retrieval_metrics(q, g, same_camera=a.same_camera, ks=tuple(a.ks), distance=a.distance,
@@ -303,7 +307,7 @@ def _bias(a):
     name = ' and '.join(Path(p).name for p in (a.query, a.gallery) if p)
     with _stoppable(), Display('bias report', sections=False):
         with phase('reading features'):
-            q, g = (_features(p, a.key, ('cam',)) if p else None for p in (a.query, a.gallery))
+            q, g = (_features(p, a.key, ('cam',), 10) if p else None for p in (a.query, a.gallery))
         with phase('loading the library'): from reid_lab.analysis.bias_report import bias_report
         with phase(f'auditing {len(q) + len(g or ())} features'):
             report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none', seed=a.seed,
@@ -443,8 +447,8 @@ def _add_numbers(command):
     c.add_argument('table', nargs='?', help='id as printed')
     c.add_argument('--format', choices=FORMATS, default=FORMATS[0])
     c = command('metrics', _metrics, 'retrieval metrics of two feature files (emb, pid, maybe cam)', 'metrics')
-    c.add_argument('query', help='.npz, .safetensors or a folder')
-    c.add_argument('gallery', help='likewise')
+    c.add_argument('query', help='.npz, .safetensors, a folder of features or of shards')
+    c.add_argument('gallery', help='likewise; shards are scored from the disk')
     c.add_argument('--same-camera', choices=('drop', 'keep'), default='drop', help='results that share id and camera')
     c.add_argument('--distance', type=_distance, default='cosine', help='that ranks')
     c.add_argument('--ties', choices=('order', 'expected'), help='equal scores: in the order of the gallery (default; '
@@ -453,7 +457,7 @@ def _add_numbers(command):
     c.add_argument('--open-set', type=float, nargs='*', metavar='FPIR', help='also the share of searches whose person '
                    'is missed at these rates of false alarms (default: .01 .1), per camera, with intervals over people')
     b = command('bias', _bias, 'audit feature files (emb, cam and perhaps pid) for camera bias')
-    b.add_argument('query', help='.npz, .safetensors or a folder')
+    b.add_argument('query', help='.npz, .safetensors, a folder of features or of shards')
     b.add_argument('gallery', nargs='?', help='likewise; without it retrieval is not scored')
     b.add_argument('--out', help='new folder for the report, with figures and tables')
     b.add_argument('--open', action='store_true', help='write an interactive page (cockpit.html in the '

@@ -22,13 +22,18 @@ def _embed(a, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab embed`"
     from reid_lab.terminal import Display, near_path
+    odd = [k for k in ('captions', 'skip_bad', 'fresh') if a.shards and getattr(a, k)]
+    if odd: raise ValueError(f"--shards goes without --{odd[0].replace('_', '-')}; embed such features in memory, or "
+                             "remove the folder to begin anew")
     with Display('embed', sections=False):
         from reid_lab.data.crops import crops_table
-        from reid_lab.recipes.crops import embed_captions, embed_crops
+        from reid_lab.recipes.crops import crops_to_shards, embed_captions, embed_crops
         table = crops_table(a.source, a.folders, a.pattern, a.root, dict(a.column or ()), a.follow_links, a.skip)
-        how = dict(batch_size=a.batch_size, device=a.device, fresh=a.fresh)
-        e = embed_captions(table, a.model, a.out, a.weights, **how) if a.captions else \
-            embed_crops(table, a.model, a.out, a.weights, skip_bad=a.skip_bad, cameras=a.cameras, **how)
+        how = dict(batch_size=a.batch_size, device=a.device)
+        if a.shards: e = crops_to_shards(table, a.model, a.out, a.weights, cameras=a.cameras, **how)
+        elif a.captions: e = embed_captions(table, a.model, a.out, a.weights, fresh=a.fresh, **how)
+        else: e = embed_crops(table, a.model, a.out, a.weights, skip_bad=a.skip_bad, cameras=a.cameras, fresh=a.fresh,
+                              **how)
     left = e.meta.get('left_out', [])
     for text in left[:5]: print(f'left out: {text}', file=sys.stderr)
     if len(left) > 5: print(f'left out: {len(left) - 5} more, see left_out in its meta', file=sys.stderr)
@@ -125,11 +130,12 @@ def told(found, # `Answer`
 def features_of(source, # Feature file, or folder of crops
     model, # For a folder
     weights=None, # For a folder, see `embed`
-    ): # -> Embeddings
-    "Features of a file; a folder of crops is embedded and nothing is kept"
+    ): # -> Embeddings, or Shards
+    "Features of a file or of shards; a folder of crops is embedded and nothing is kept"
     from reid_lab.recipes.crops import embed_once, open_features
     path = Path(source).expanduser()
-    if not path.is_dir() or (path/'emb.safetensors').exists(): return open_features(path)
+    kept = any((path/n).exists() for n in ('emb.safetensors', 'plan.json'))
+    if kept or not path.is_dir(): return open_features(path)
     if not model: raise ValueError(f'{source} is a folder of crops; --model says what embeds it')
     return embed_once(path, model, weights)
 
@@ -198,14 +204,16 @@ def add_crops(command, # Function (name, what it does, text, list of the help) -
     c.add_argument('--cameras', action='store_true', help='cameras are those that the model was trained with')
     c.add_argument('--skip', action='store_true', help='leave out images that --folders or --pattern does not fit')
     c.add_argument('--skip-bad', action='store_true', help='leave out images that cannot be read, and list them')
+    c.add_argument('--shards', action='store_true', help='write a folder of shards (float16), for millions of crops: '
+                   'search, match and metrics read it from the disk')
     c.add_argument('--fresh', action='store_true', help='replace what is there; without it an interrupted call goes on')
     c = command('search', _search, 'find a sentence or a crop in features that embed has written')
-    c.add_argument('features', help='that embed, or another program, has written')
+    c.add_argument('features', help='that embed, or another program, has written: a file, a folder, shards')
     c.add_argument('sentence', nargs='*', help='in quotes, such as "a woman with a white bag"')
     c.add_argument('--image', nargs='+', metavar='FILE', help='crops, instead of sentences')
     d = command('match', _match, 'find each image of one set in another')
     d.add_argument('a', help='features, or a folder of crops')
-    d.add_argument('b', help='likewise; searched')
+    d.add_argument('b', help='likewise; searched, shards from the disk')
     d.add_argument('--out', help='CSV file for all pairs')
     for p, k in ((c, 10), (d, 1)):
         p.add_argument('-k', type=int, default=k, help=f'images of each list (default: {k})')

@@ -56,6 +56,7 @@ def embed_shards(model, # Has `encode_image`, or `encode_text` and `tokenizer`
     rows:int=2**14, # Of one shard: what an interruption may cost
     rank:int=None, # Of this process, see `process_of`
     world:int=None, # Processes
+    meta:dict=None, # More facts about the whole, see `ShardWriter`
     **kw, # For `embed_images` or `embed_texts`: batch_size, device, ...
     ) -> int: # Shards that this call wrote
     "Embed into a folder of shards; several processes share one, and the same call continues"
@@ -65,8 +66,8 @@ def embed_shards(model, # Has `encode_image`, or `encode_text` and `tokenizer`
     if not len(f): raise ValueError("there is nothing to embed; check the split or the filter that made the table")
     first = run(model, slice(0, 1), kw) # its number of dimensions
     state = model.state_dict() if isinstance(model, torch.nn.Module) else {}
-    about = dict(first.meta, data=getattr(what, 'name', ''), labels=_labels_crc(f),
-                 weights=checksum({k: v.detach().cpu() for k, v in state.items()}))
+    about = (meta or {}) | dict(first.meta, data=getattr(what, 'name', ''), labels=_labels_crc(f),
+                                checksum=checksum({k: v.detach().cpu() for k, v in state.items()}))
     to = ShardWriter(folder, len(f), first.dim, dtype, rows, about)
     own = to.missing(rank, world)
     for i in progress(own, f'shards of process {rank + 1}/{world}'): to.write(i, run(model, slice(*to.spans[i]), kw))

@@ -70,7 +70,7 @@ def inner(q, # (B,D) tensor
     one = g.dtype == torch.float32 and g.device.type == 'cpu' and g.numel() >= LARGE and g.is_contiguous()
     if not (one and torch.backends.mkldnn.is_available()):
         return torch.mm(q, g.T, out=out) if plus is None else torch.addmm(plus, q, g.T, out=out)
-    step = max(1, 2**23//len(g)) # beyond 32 MB the allocator asks the system for new pages every time
+    step = max(1, 6*2**20//len(g)) # for arrays beyond 24 MB the allocator may ask for new pages every time
     for rows, to in zip(q.split(step), out.split(step)):
         two = rows.expand(2, -1) if len(rows) == 1 else rows
         made = F.linear(two.to_mkldnn(), g).to_dense()[:len(rows)]

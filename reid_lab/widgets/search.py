@@ -8,6 +8,7 @@ __all__ = ['ASKS', 'NOTHING', 'SearchPage', 'images_of', 'answer_page']
 # %% ../../nbs/922_widgets.search.ipynb #2c552dda
 import warnings
 from pathlib import Path
+import numpy as np
 from fastcore.basics import patch
 from traitlets import Int, Unicode, validate
 from ..analysis.search import Threshold, ask, find
@@ -15,6 +16,7 @@ from ..core import check_choice
 from ..data.images import read_image
 from ..figures.views import list_card, message_card
 from ..files import BROKEN, safe_join
+from ..shards import Shards
 from .scene import Scene, SceneView
 from .view import View
 
@@ -158,6 +160,7 @@ def answer_page(answer, # From `reid_lab.analysis.search.find` or `reid_lab.reci
     **state): # More traits, such as `title`
     "Questions that were asked, with what was found for each"
     q, g = answer.result.q, answer.result.g
+    if isinstance(g, Shards): g = g[np.unique(answer.result.index)].load() # what was found, with the same lists
     q_images = images_of(q) if q_images is None else q_images
     scene = Scene(q, g, images_of(g, folder), q_images, same_camera='keep', query=0)
     return SearchPage(scene, threshold=answer.threshold, k=answer.result.index.shape[1], **state)
