@@ -248,6 +248,11 @@ def _features(path, key, need=('pid',), copies=2):
     try:
         e = open_embeddings(path, pairs(key), need)
         return in_memory(e, copies) if copies else e
+    except KeyError as e:
+        if "['cam']" not in str(e): raise
+        raise KeyError(f"{e.args[0]}. Without cameras there is no bias to audit; `reid_lab embed` takes them from subfolders "
+                       "(--folders camera), from names (--pattern with a group cam), or from the column cam of a "
+                       "manifest; files of other programs may have them under another name (--key cam=NAME)") from None
     except TypeError as e: raise ValueError(str(e)) from e
 
 
@@ -309,9 +314,7 @@ def _bias(a):
         with phase('reading features'):
             q, g = (_features(p, a.key, ('cam',), 10) if p else None for p in (a.query, a.gallery))
         with phase('loading the library'): from reid_lab.analysis.bias_report import bias_report
-        with phase(f'auditing {len(q) + len(g or ())} features'):
-            report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none', seed=a.seed,
-                                 name=name)
+        report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none', seed=a.seed, name=name)
         if a.out:
             with phase('drawing and writing the report'): report.save(a.out)
         if a.open:

@@ -23,6 +23,7 @@ from reid_lab.learner import save_weights
 from reid_lab.models.zoo import create_model
 from reid_lab.recipes import crops as C
 from reid_lab.recipes.ready import ready_model
+from reid_lab.shards import write_shards
 from reid_lab.world.world import World
 
 
@@ -226,8 +227,109 @@ def test_a_model_needs_weights_and_words(folder, tmp_path):
                               ("frozen", dict(weights=file), "not known")]:
         with pytest.raises(ValueError, match=message): ready_model(name, **kw)
     save_weights(ready_model("clip_tiny")[1], tmp_path/"words.safetensors")
-    with pytest.raises(ValueError, match="bring no tokenizer"):
+    with pytest.raises(ValueError, match="bring no tokenizer.* with tokenizer=FOLDER"):
         ready_model("clip_tiny", weights=tmp_path/"words.safetensors")
+
+
+def bare_weights(root):
+    "Weights of a model that reads captions, in a file without its tokenizer, which lies beside it"
+    net = ready_model("clip_tiny")[1]
+    save_weights(net, root/"bare.safetensors")
+    net.tokenizer.save(root/"words")
+    return root/"bare.safetensors", root/"words"
+
+
+def test_a_tokenizer_may_lie_beside_the_weights(folder, tmp_path, capsys, monkeypatch):
+    (file, words), want = bare_weights(tmp_path), tmp_path/"want"
+    C.embed_crops(crops_table(folder), "clip_tiny", want, quiet=True)
+    monkeypatch.chdir(tmp_path)                                                   # relative paths are noted whole
+    call = ["embed", str(folder), "--model", "clip_tiny", "--weights", file.name, "--out"]
+    assert main([*call, "none"]) == 2
+    assert "--tokenizer FOLDER" in capsys.readouterr().err and not (tmp_path/"none").exists()
+    for out, more in (("own", []), ("disk", ["--shards"])):
+        assert main([*call, str(tmp_path/out), "--tokenizer", words.name, *more]) == 0
+        monkeypatch.chdir(folder)
+        found = [C.search(tmp_path/f, "a woman with a white bag", k=5).table() for f in ("want", out)]
+        assert found[0].path[0] == found[1].path[0] and found[0].score.tolist() == pytest.approx(found[1].score, abs=2e-3)
+        monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    assert main([*call, "clipped", "--tokenizer", "clip"]) == 2                    # words of another number
+    assert main([*call, "nowhere", "--tokenizer", "crops"]) == 2
+    told = capsys.readouterr().err
+    assert "holds no reid_lab_tokenizer.json and no vocab.txt" in told and "Traceback" not in told
+    for name in ("dual_tiny", "camel_tiny"):                                        # which cannot be built without
+        save_weights(create_model(name, vocab_size=60), tmp_path/f"{name}.safetensors")
+        with pytest.raises(ValueError, match="tokenizer=FOLDER"): ready_model(name, weights=tmp_path/f"{name}.safetensors")
+
+
+# ---- galleries on disk
+
+@pytest.fixture(scope="module")
+def on_disk(tmp_path_factory):
+    "The same features in a folder, in a file and in shards; identities and cameras in the file names"
+    root = tmp_path_factory.mktemp("disk")
+    names = [f"cam{c}/{p}_{k}.png" for p in range(12) for c in range(3) for k in range(2)]
+    write(root/"crops", names)
+    call = ["embed", str(root/"crops"), "--model", "clip_tiny", "--pattern", r"cam(?P<cam>\d)/(?P<pid>\d+)_"]
+    assert main([*call, "--out", str(root/"f")]) == main([*call, "--out", str(root/"s"), "--shards"]) == 0
+    assert main([*call, "--out", str(root/"s"), "--shards"]) == 0                  # nothing is left to do
+    Embeddings.load(root/"f").save(root/"f.npz")
+    return root
+
+
+def said(capsys, *words):
+    code = main([str(w) for w in words])
+    return code, *capsys.readouterr()
+
+
+def test_shards_are_features_for_every_command(on_disk, capsys):
+    f, s, crop = on_disk/"f", on_disk/"s", on_disk/"crops"/"cam1"/"5_0.png"
+    whole, disk = (json.loads(said(capsys, "search", g, "--image", crop, "-k", 4, "--json")[1])[0]["results"] for g in (f, s))
+    assert [r["path"] for r in disk] == [r["path"] for r in whole] and disk[0]["path"] == "cam1/5_0.png"
+    assert set(disk[0]) == {"rank", "row", "score", "pid", "cam", "path"}          # what nobody said is left out
+    code, out, _ = said(capsys, "search", s, "a man with a bag", "--html", on_disk/"page.html")
+    assert code == 0 and "cam" in out and "data:image" in (on_disk/"page.html").read_text("utf-8")
+    a, b = (json.loads(said(capsys, "match", f, g, "--json")[1]) for g in (f, s))
+    assert [r["b"] for r in a] == [r["b"] for r in b] and all(r["mutual"] for r in b)
+    assert said(capsys, "match", s, s, "--out", on_disk/"pairs.csv")[0] == 0
+    for more in ([], ["--open-set", ".1"]):
+        a, b = (json.loads(said(capsys, "metrics", f, g, "--json", *more)[1]) for g in (f, s))
+        assert a["mAP"] == pytest.approx(b["mAP"], abs=.5) and a["n_query"] == b["n_query"] == 72
+    a, b = (json.loads(said(capsys, "bias", g, g, "--json")[1]) for g in (f, s))
+    assert a["advised"] == b["advised"] and a["cameras"][0]["shift"] == pytest.approx(b["cameras"][0]["shift"], abs=1e-2)
+    assert said(capsys, "calibrate", s, s, "--rate", .2, "--out", on_disk/"t.json")[0] == 0
+
+
+def test_shards_too_large_for_memory_are_named(on_disk, capsys, monkeypatch):
+    monkeypatch.setattr("reid_lab.shards.free_memory", lambda: 10_000)
+    for call in (["bias", on_disk/"s", on_disk/"s"], ["match", on_disk/"s", on_disk/"f"],
+                 ["metrics", on_disk/"f", on_disk/"s", "--open-set"]):
+        code, out, err = said(capsys, *call)
+        assert code == 2 and not out and "72 vectors of 64 numbers" in err and "GB are free" in err
+    assert said(capsys, "metrics", on_disk/"f", on_disk/"s")[0] == said(capsys, "search", on_disk/"s", "a man")[0] == 0
+
+
+@pytest.mark.parametrize("args, message", [
+    (["embed", "crops", "--model", "clip_tiny", "--out", "s", "--shards", "--fresh"], "goes without --fresh"),
+    (["embed", "crops", "--model", "bot_tiny", "--out", "s", "--shards"], "write to another folder"),
+    (["metrics", "s", "s", "--key", "emb=x"], "names of arrays are for"),
+    (["bias", "plain"], "--folders camera"), (["bias", "plain.npz"], "--folders camera"), (["bias", "disk"], "--folders camera"),
+    (["search", "s", "a man", "--tokenizer", "clip"], "goes with --weights FILE")])
+def test_wrong_calls_on_shards_and_cameras(on_disk, capsys, monkeypatch, args, message):
+    monkeypatch.chdir(on_disk)
+    if not (on_disk/"plain").exists():
+        e = Embeddings.load(on_disk/"f")
+        for name in ("plain", "plain.npz"): Embeddings(e.emb, e.pid).save(name)
+        write_shards(Embeddings(e.emb, e.pid), "disk")
+    code, out, err = said(capsys, *args)
+    assert code == 2 and message in err and err.count("\n") == 1, err
+
+
+def test_columns_that_say_nothing():
+    from reid_lab.crop_commands import silent
+    e = Embeddings(np.eye(3, dtype="f4"), [-1]*3, [0, 1, 1], columns=dict(site=[0, 0, 0], scenario=["", "x", ""],
+                                                                         view=["ground"]*3, domain=["", "", ""]))
+    assert silent(e) == ["site", "view", "domain", "pid"]
 
 
 def test_progress_counts_all_images(folder, tmp_path, monkeypatch):

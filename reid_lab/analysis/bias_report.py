@@ -299,7 +299,7 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
     # long: one report put together
     check_choice('distance', distance, DISTANCES); check_choice('map_method', map_method, (*MAPS, 'none'))
     q, g = _checked(q, g, map_images=map_images, nmi_images=nmi_images, n_clusters=n_clusters)
-    known = g is not None and (q.pid >= 0).any() and (g.pid >= 0).any()
+    known = g is not None and bool((q.pid >= 0).any() and (g.pid >= 0).any())
     sizes, facts = dict(nmi_images=nmi_images, map_images=map_images), camera_facts(q, g)
     lite = {**LITE, **(settings or {})}
     with _reporter(len(q) + (len(g) if g is not None else 0), _parts(q, g, known), quiet, file) as step:

@@ -66,6 +66,7 @@ def embed_crops(table:ReidTable, # Crops, see `reid_lab.data.crops.crops_table`
     out, # Where to write: folder, `.safetensors` or `.npz`, see `Embeddings.save`
     weights=None, # File for a model of the zoo, see `ready_model`
     *, batch_size:int=64, # Images at a time
+    tokenizer=None, # For `weights` that bring none, see `open_tokenizer`
     device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
     skip_bad:bool=False, # Leave out images that cannot be read, and list them in `meta`
     cameras:bool=False, # The camera numbers are those that the model was trained with, see `embed_images`
@@ -75,13 +76,13 @@ def embed_crops(table:ReidTable, # Crops, see `reid_lab.data.crops.crops_table`
     "Features of all crops; an interrupted call is continued by the same call"
     out = _free(out, fresh)
     if batch_size < 1: raise ValueError(f"batch_size={batch_size}; it is the number of images at a time, at least 1")
-    name, net = ready_model(model, weights=weights)
+    name, net = ready_model(model, weights=weights, tokenizer=tokenizer)
     parts, plan = out.with_name(out.name + '.parts'), _plan(net, name, table)
     claim_folder(parts, plan, fresh, ', or pass fresh=True to begin anew')
     if device is not None: net = net.to(pick_device(device))
     _fill(parts, net, table, batch_size, quiet, dict(skip_bad=skip_bad, cameras=cameras))
     e = _joined(parts)
-    e.meta |= _named(model, weights, table) | dict(checksum=plan['weights'])
+    e.meta |= _named(model, weights, table, tokenizer) | dict(checksum=plan['weights'])
     e.save(out)
     shutil.rmtree(parts)
     return e
@@ -94,10 +95,11 @@ def _free(out, fresh): # The path, if it may be written
     return out
 
 
-def _named(model, file, table):
+def _named(model, file, table, tokenizer=None):
     "What questions to the features need: the model by name or folder, and where the images are"
     path = Path(model).expanduser()
-    own = dict(file=str(Path(file).expanduser().resolve())) if file else {}
+    place = lambda f: str(f) if str(f) == 'clip' else str(Path(f).expanduser().resolve())
+    own = {k: place(f) for k, f in dict(file=file, tokenizer=tokenizer).items() if f}
     name = str(path.resolve()) if path.is_dir() and not file else str(model)
     return own | dict(weights=name, data=table.name, root=str(table.root.resolve()) if table.root else '')
 
@@ -107,15 +109,16 @@ def embed_captions(table:ReidTable, # With captions
     out, # Where to write, see `Embeddings.save`
     weights=None, # File for a model of the zoo, see `ready_model`
     *, batch_size:int=256, # Captions at a time
+    tokenizer=None, # For `weights` that bring none, see `open_tokenizer`
     device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
     fresh:bool=False, # Replace what is there
     quiet:bool=None, # No progress lines
     ) -> Embeddings: # One row a caption; also written to `out`
     "Features of all captions of a table, such as questions to calibrate a threshold for sentences with"
     out = _free(out, fresh)
-    net = ready_model(model, 'captions', weights)[1]
+    net = ready_model(model, 'captions', weights, tokenizer)[1]
     e = embed_texts(net, table, batch_size, device, quiet)
-    e.meta |= _named(model, weights, table) | dict(checksum=_sum(net))
+    e.meta |= _named(model, weights, table, tokenizer) | dict(checksum=_sum(net))
     e.save(out)
     return e
 
@@ -123,13 +126,14 @@ def embed_captions(table:ReidTable, # With captions
 def embed_once(source, # Folder of crops, or manifest
     model, # Name or folder, see `ready_model`
     weights=None, # File for a model of the zoo, see `ready_model`
+    tokenizer=None, # For `weights` that bring none, see `open_tokenizer`
     **kw, # More for `embed_images`, such as batch_size
     ) -> Embeddings: # With what `embed_crops` notes
     "Features of a small folder, without a file"
     table = crops_table(source)
-    net = ready_model(model, weights=weights)[1]
+    net = ready_model(model, weights=weights, tokenizer=tokenizer)[1]
     e = embed_images(net, table, cameras=False, **kw)
-    e.meta |= _named(model, weights, table) | dict(checksum=_sum(net))
+    e.meta |= _named(model, weights, table, tokenizer) | dict(checksum=_sum(net))
     return e
 
 # %% ../../nbs/898_recipes.crops.ipynb #02712f86
@@ -178,13 +182,15 @@ def crops_to_shards(table:ReidTable, # Crops, see `reid_lab.data.crops.crops_tab
     weights=None, # File for a model of the zoo, see `ready_model`
     *, rows:int=2**14, # Of one shard: what an interruption may cost
     batch_size:int=64, # Images at a time
+    tokenizer=None, # For `weights` that bring none, see `open_tokenizer`
     device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
     cameras:bool=False, # See `embed_crops`
     ) -> Shards:
     "Features of all crops on disk; an interrupted call is continued by the same call"
-    net = ready_model(model, weights=weights)[1]
+    net = ready_model(model, weights=weights, tokenizer=tokenizer)[1]
     if device is not None: net = net.to(pick_device(device))
-    embed_shards(net, table, out, rows=rows, meta=_named(model, weights, table), batch_size=batch_size, cameras=cameras)
+    facts = _named(model, weights, table, tokenizer)
+    embed_shards(net, table, out, rows=rows, meta=facts, batch_size=batch_size, cameras=cameras)
     return Shards(out)
 
 # %% ../../nbs/898_recipes.crops.ipynb #e020033b
@@ -198,13 +204,15 @@ def model_of(e, # Features: Embeddings or Shards
     model=None, # Name, folder or module; None: what `embed_crops` has noted
     reads:str='', # See `ready_model`
     weights=None, # File for a model of the zoo; None: what has been noted
+    tokenizer=None, # For `weights`; None: what has been noted
     ): # Module
     "The model that questions have to be embedded with"
     name = model or e.meta.get('weights')
     if not name:
         raise ValueError("model=None, and the features do not say what embedded them; give its name or its folder")
-    file = weights or (e.meta.get('file') if model is None else None)
-    net = ready_model(name, reads, file)[1] if isinstance(name, (str, Path)) else name
+    noted = (lambda k: e.meta.get(k)) if model is None else lambda k: None
+    own = weights or noted('file'), tokenizer or noted('tokenizer')
+    net = ready_model(name, reads, *own)[1] if isinstance(name, (str, Path)) else name
     kind, known = e.meta.get('model', ''), e.meta.get('checksum', '')
     if kind and type(net).__name__ != kind or known and _sum(net) != known:
         raise ValueError(f"model={str(name)!r} is a {type(net).__name__} of other weights than the features, which are "
@@ -218,11 +226,12 @@ def search(features, # Gallery: Embeddings, Shards, or a file or folder of featu
     model=None, # Name, folder or module; None: that which `embed_crops` has noted
     threshold=None, # `Threshold`, or its file; None: nothing is said about presence
     weights=None, # File for a model of the zoo; None: that which was noted
+    tokenizer=None, # For `weights` that bring none; None: that which was noted
     ) -> Answer: # `table(i)`, `say(i)`, `present`
     "The best images of a gallery for sentences or crops"
     e = open_features(features)
     items = list(what) if isinstance(what, (list, tuple)) else [what]
-    net = model_of(e, model, 'captions' if items and isinstance(items[0], str) else '', weights)
+    net = model_of(e, model, 'captions' if items and isinstance(items[0], str) else '', weights, tokenizer)
     q = ask(net, items)
     if items and isinstance(items[0], Path): q.path = [str(p) for p in items]
     return find(q, e, k, open_threshold(threshold))
