@@ -242,6 +242,14 @@ def _published(a):
     return 0
 
 # %% ../nbs/960_cli.ipynb #a9730e87
+def _how_known(k):
+    "Where identities or cameras come from"
+    many, one = dict(cam=('Cameras', 'camera'), pid=('Identities', 'identity'))[k]
+    return (f"{many} are known if `reid_lab embed` takes them from subfolders (--folders {one}), from names "
+            f"(--pattern with a group {k}) or from the column {k} of a manifest; in files of other programs, "
+            f"--key {k}=NAME says what they are called")
+
+
 def _features(path, key, need=('pid',), copies=2):
     "Embeddings of a file or of shards; wrong types are the caller's mistake. `copies` of shards that are held, 0: none"
     from reid_lab.shards import in_memory, open_embeddings
@@ -250,9 +258,7 @@ def _features(path, key, need=('pid',), copies=2):
         return in_memory(e, copies) if copies else e
     except KeyError as e:
         if "['cam']" not in str(e): raise
-        raise KeyError(f"{e.args[0]}. Without cameras there is no bias to audit; `reid_lab embed` takes them from subfolders "
-                       "(--folders camera), from names (--pattern with a group cam), or from the column cam of a "
-                       "manifest; files of other programs may have them under another name (--key cam=NAME)") from None
+        raise KeyError(f"{e.args[0].split('. ')[0]}. {_how_known('cam')}") from None
     except TypeError as e: raise ValueError(str(e)) from e
 
 
@@ -264,11 +270,16 @@ def _json(values):
 
 def _metrics(a):
     from reid_lab.core import phase
+    from reid_lab.shards import one_numbering
     from reid_lab.terminal import Display
     with Display('metrics', sections=False):
         disk = a.open_set is None # a gallery of shards may stay there
         with phase('reading features'):
-            q, g = _features(a.query, a.key), _features(a.gallery, a.key, copies=0 if disk else 3)
+            q, g = one_numbering(_features(a.query, a.key), _features(a.gallery, a.key, copies=0 if disk else 3))
+        for path, e in ((a.query, q), (a.gallery, g)):
+            if not (e.pid == -1).all(): continue
+            raise ValueError(f"{path} knows nobody: pid is -1 in all rows. {_how_known('pid')}. search and match need "
+                             "no identities")
         from reid_lab.metrics import retrieval_metrics
         with phase('scoring'):
             found = retrieval_metrics(q, g, same_camera=a.same_camera, ks=tuple(a.ks), distance=a.distance,
@@ -281,9 +292,19 @@ def _metrics(a):
     else:
         from reid_lab.conclusions import notes
         rows = [f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()]
-        print('\n'.join([*rows, *notes(found)]))
+        print('\n'.join([*rows, *_skipped(found, q, g, a.same_camera), *notes(found)]))
         if told is not None: print('', *_open_lines(told), sep='\n')
     return 0
+
+
+def _skipped(found, q, g, same_camera):
+    "Why queries do not count"
+    from reid_lab.metrics import why_skipped
+    if not found['n_skipped']: return []
+    cams = (q.cam, g.cam) if same_camera == 'drop' else ()
+    words = dict(junk='pid -1', absent='not in the gallery', same_camera='there only under their own camera')
+    told = [f'{words[k]}: {n}' for k, n in why_skipped(q.pid, g.pid, *cams).items() if n]
+    return [f"n_skipped: queries without a match, which do not count ({', '.join(told)})"]
 
 
 def _open_rates(a, q, g):
@@ -303,6 +324,7 @@ def _open_lines(told):
 def _bias(a):
     from pathlib import Path
     from reid_lab.core import phase
+    from reid_lab.shards import one_numbering
     from reid_lab.terminal import Display
     page = Path(a.out or '.').expanduser()/('cockpit.html' if a.out else 'camera_bias.html')
     if a.open and not a.gallery: raise ValueError('--open shows queries in a gallery; give both files')
@@ -313,13 +335,14 @@ def _bias(a):
     with _stoppable(), Display('bias report', sections=False):
         with phase('reading features'):
             q, g = (_features(p, a.key, ('cam',), 10) if p else None for p in (a.query, a.gallery))
-        with phase('loading the library'): from reid_lab.analysis.bias_report import bias_report
+            if g is not None: q, g = one_numbering(q, g)
+        with phase('loading the library'): from reid_lab.analysis.bias_report import bias_report, camera_names
         report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none', seed=a.seed, name=name)
         if a.out:
             with phase('drawing and writing the report'): report.save(a.out)
         if a.open:
             with phase('writing the page'): _cockpit(a, q, g, name, page)
-    print(_json(report.to_dict()) if a.json else report)
+    print(_json(report.to_dict()) if a.json else '\n'.join([str(report), *camera_names(q, g)]))
     if a.out and not a.json: print(f'report: {a.out}')
     if a.open and not a.json: print(f'page: {page}')
     if a.open and sys.stdout.isatty(): # somebody is there

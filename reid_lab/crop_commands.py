@@ -133,8 +133,8 @@ def told(found, # `Answer`
     lines = [f'{name}', f'  {found.say(i)}']
     for r in found.table(i).itertuples():
         good = '' if found.threshold is None else '  *' if r.accepted else '   '
-        who = f'  person {r.pid}' if r.pid != -1 else ''
-        cam = f'  camera {r.cam}' if hasattr(r, 'cam') else ''
+        who = f"  person {getattr(r, 'pid_name', r.pid)}" if r.pid != -1 else ''
+        cam = f"  camera {getattr(r, 'cam_name', r.cam)}" if hasattr(r, 'cam') else ''
         lines.append(f"  {r.rank:3}  {r.score:6.3f}{good}  {getattr(r, 'path', f'row {r.row}')}{who}{cam}")
     return '\n'.join(lines)
 

@@ -475,6 +475,7 @@ def embed_images(model, # Has `encode_image` and `size`
     rows = [list(range(i, min(i + batch_size, len(f)))) for i in range(0, len(f), batch_size)]
     emb = _run(model, rows, run, encode, device, 'images', quiet, share)
     extra = {c: f[c].to_numpy() for c in ('site', 'scenario', 'view', 'domain') if c in f}
+    extra |= {c: f[c].to_numpy(str) for c in ('pid_name', 'cam_name') if c in f}
     return Embeddings(emb, f.pid.to_numpy(), cam, f.path.tolist(), columns=extra,
                       meta=dict(model=type(model).__name__, data=table.name, kind='image'))
 

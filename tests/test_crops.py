@@ -20,6 +20,7 @@ from reid_lab.data.crops import crops_table, folder_pattern, manifest_table
 from reid_lab.data.table import ReidTable, TableError
 from reid_lab.embeddings import Embeddings, embed_images, embed_texts
 from reid_lab.learner import save_weights
+from reid_lab.metrics import retrieval_metrics
 from reid_lab.models.zoo import create_model
 from reid_lab.recipes import crops as C
 from reid_lab.recipes.ready import ready_model
@@ -473,3 +474,38 @@ def test_names_are_loaded_when_they_are_used():
             "assert 'reid_lab.data.table' in sys.modules and 'reid_lab.tta' not in sys.modules; print(rl.run.__name__)")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == "run_notebook\n"
+
+
+# ---- names
+
+def test_names_of_two_folders_are_one_numbering(tmp_path, capsys):
+    "`ann` and `bob` are 0 and 1 in one folder, `bob` and `cid` in the other; scores follow the names"
+    for side, people in (("q", ["ann", "bob", "cid", "dan"]), ("g", ["bob", "cid", "dan", "eve"])):
+        cams = ["hall", "roof"] if side == "q" else ["gate", "hall"]
+        write(tmp_path/"crops"/side, [f"{c}/{p}/{i}.png" for c in cams for p in people for i in range(2)])
+        for out, more in ((side, []), (side + "s", ["--shards"])):
+            assert main(["embed", str(tmp_path/"crops"/side), "--model", "bot_tiny", "--out", str(tmp_path/out),
+                         "--folders", "camera/identity", *more]) == 0
+    q, g = (Embeddings.load(tmp_path/s) for s in "qg")
+    whom, where = ({n: i for i, n in enumerate(sorted({*q.columns[c], *g.columns[c]}))} for c in ("pid_name", "cam_name"))
+    want = retrieval_metrics(*(Embeddings(e.emb, [whom[n] for n in e.columns["pid_name"]],
+                                          [where[n] for n in e.columns["cam_name"]]) for e in (q, g)))
+    assert (q.pid == g.pid).any() and want["mAP"] != pytest.approx(retrieval_metrics(q, g)["mAP"])   # numbers mislead
+    capsys.readouterr()
+    for a, b in (("q", "g"), ("q", "gs"), ("qs", "gs")):
+        code, out, _ = said(capsys, "metrics", tmp_path/a, tmp_path/b, "--json")
+        assert code == 0 and json.loads(out)["mAP"] == pytest.approx(want["mAP"], abs=.5)
+    out = said(capsys, "metrics", tmp_path/"q", tmp_path/"g")[1]
+    assert "which do not count (not in the gallery: 4)" in out and want["n_skipped"] == 4
+    out = said(capsys, "bias", tmp_path/"q", tmp_path/"gs")[1]
+    assert out.rstrip().endswith("Cameras: 0 is gate, 1 is hall, 2 is roof.")
+    out = said(capsys, "search", tmp_path/"g", "--image", tmp_path/"crops"/"g"/"gate"/"bob"/"0.png", "-k", 1)[1]
+    assert "person bob  camera gate" in out
+
+
+def test_metrics_of_nobody_say_where_identities_come_from(on_disk, capsys, monkeypatch):
+    monkeypatch.chdir(on_disk)
+    e = Embeddings.load("f")
+    Embeddings(e.emb, [-1]*len(e), e.cam).save("nobody")
+    code, _, err = said(capsys, "metrics", "nobody", "f")
+    assert code == 2 and "nobody knows nobody" in err and "--folders identity" in err

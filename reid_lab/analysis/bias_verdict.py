@@ -150,7 +150,8 @@ def people_sentence(n:dict, # From `scored_people`
                own_camera='with gallery images only under the cameras of their queries, which do not count')
     said = [f'{n[k]} {t}' for k, t in why.items() if n[k]]
     rest = f" The other {n['people'] - n['scored']} cannot be: {'; '.join(said)}." if said else ''
-    return (f"{n['scored']} of {n['people']} people are scored: those with a query and a gallery image under another "
+    are = 'is' if n['scored'] == 1 else 'are'
+    return (f"{n['scored']} of {n['people']} people {are} scored: those with a query and a gallery image under another "
             f"camera.{rest}")
 
 # %% ../../nbs/727_analysis.bias_verdict.ipynb #0c9145cd
@@ -180,8 +181,8 @@ def held_out_sentence(frame, # From `held_out`; None: too few persons
     ) -> str:
     "How far halves of the persons agree with the advice"
     if frame is None:
-        return (f"The advice is not checked on other people: {people} are scored, and halves need at least {LEAST//2} "
-                "each.")
+        return (f"The advice is not checked on other people: {people} {'is' if people == 1 else 'are'} scored, and "
+                f"halves need at least {LEAST//2} each.")
     names = Counter('keep the features as they are' if f else in_words((m, d))
                     for m, d, f, s in frame[['method', 'distance', 'first', 'same']].itertuples(index=False) if not s)
     n, some = len(frame), frame[~frame['first']]

@@ -19,7 +19,7 @@ from ..embed_shards import embed_shards
 from ..embeddings import Embeddings, embed_images, embed_texts
 from ..files import atomic_path, claim_folder, safe_join
 from ..learner import checksum
-from ..shards import Shards, in_memory, open_embeddings
+from ..shards import Shards, in_memory, one_numbering, open_embeddings
 from .ready import ready_model
 
 # %% ../../nbs/898_recipes.crops.ipynb #33276a16
@@ -56,8 +56,6 @@ def _embed_rows(model, table, rows, skip_bad, cameras):
         if not skip_bad: raise
         rows, bad = _readable(table, rows)
         out = run(rows) if rows else None
-    for c in ('pid_name', 'cam_name') if out is not None else ():
-        if c in table.frame: out.columns[c] = table.frame[c].iloc[rows].to_numpy(str)
     return out, bad
 
 # %% ../../nbs/898_recipes.crops.ipynb #7c14b2d5
@@ -247,7 +245,7 @@ def calibrate_on(q, # Labelled queries: Embeddings or file
     rate:float=.05, # Share of searches for somebody absent that may find an image (FPIR)
     ) -> Threshold: # Every query counts with its person and, searched again without it, as absent
     "A threshold from people who are known"
-    q, g = (in_memory(open_features(e)) for e in (q, g))
+    q, g = one_numbering(*(in_memory(open_features(e)) for e in (q, g)))
     return calibrate(each_removed(search_scores(q, g)), rate)
 
 # %% ../../nbs/898_recipes.crops.ipynb #e6500679

@@ -58,7 +58,8 @@ def from_file(name:str, # Model of the zoo that is trained, see `list_models(tra
     path = Path(weights).expanduser()
     if not path.exists(): raise FileNotFoundError(f"weights={str(weights)!r} does not exist; give a file of weights")
     reads = MODELS[name].reads == 'captions'
-    if tokenizer and not reads: raise ValueError(f"tokenizer={str(tokenizer)!r}, but {name} reads no captions; leave it out")
+    if tokenizer and not reads:
+        raise ValueError(f"tokenizer={str(tokenizer)!r}, but {name} reads no captions; leave it out")
     try: model = _made(name, weights=path, **dict(tokenizer=open_tokenizer(tokenizer)) if tokenizer else {})
     except ValueError as e:
         if not reads or tokenizer or 'needs a tokenizer' not in str(e): raise
