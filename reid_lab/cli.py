@@ -267,7 +267,7 @@ def _json(values):
     from reid_lab.results import json_values
     return json.dumps(json_values(values), allow_nan=False)
 
-
+# %% ../nbs/960_cli.ipynb #f40598c3
 def _metrics(a):
     from reid_lab.core import phase
     from reid_lab.shards import one_numbering
@@ -293,7 +293,7 @@ def _metrics(a):
         from reid_lab.conclusions import notes
         rows = [f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()]
         print('\n'.join([*rows, *_skipped(found, q, g, a.same_camera), *notes(found)]))
-        if told is not None: print('', *_open_lines(told), sep='\n')
+        if told is not None: print('', *_open_lines(told), *_camera_lines(q, g), sep='\n')
     return 0
 
 
@@ -311,6 +311,12 @@ def _open_rates(a, q, g):
     "Open-set rates of two feature files"
     from reid_lab.analysis.open_set import RATES, open_set_of
     return open_set_of(q, g, a.open_set or RATES, same_camera=a.same_camera, distance=a.distance)
+
+
+def _camera_lines(q, g):
+    "What the numbers of cameras mean, where names are known"
+    from reid_lab.analysis.bias_report import camera_names
+    return camera_names(q, g)
 
 
 def _open_lines(told):

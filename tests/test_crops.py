@@ -251,7 +251,8 @@ def test_a_tokenizer_may_lie_beside_the_weights(folder, tmp_path, capsys, monkey
         assert main([*call, str(tmp_path/out), "--tokenizer", words.name, *more]) == 0
         monkeypatch.chdir(folder)
         found = [C.search(tmp_path/f, "a woman with a white bag", k=5).table() for f in ("want", out)]
-        assert found[0].path[0] == found[1].path[0] and found[0].score.tolist() == pytest.approx(found[1].score, abs=2e-3)
+        assert found[0].path[0] == found[1].path[0]
+        assert found[0].score.tolist() == pytest.approx(found[1].score, abs=2e-3)
         monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     assert main([*call, "clipped", "--tokenizer", "clip"]) == 2                    # words of another number
@@ -260,7 +261,8 @@ def test_a_tokenizer_may_lie_beside_the_weights(folder, tmp_path, capsys, monkey
     assert "holds no reid_lab_tokenizer.json and no vocab.txt" in told and "Traceback" not in told
     for name in ("dual_tiny", "camel_tiny"):                                        # which cannot be built without
         save_weights(create_model(name, vocab_size=60), tmp_path/f"{name}.safetensors")
-        with pytest.raises(ValueError, match="tokenizer=FOLDER"): ready_model(name, weights=tmp_path/f"{name}.safetensors")
+        with pytest.raises(ValueError, match="tokenizer=FOLDER"):
+            ready_model(name, weights=tmp_path/f"{name}.safetensors")
 
 
 # ---- galleries on disk
@@ -285,7 +287,8 @@ def said(capsys, *words):
 
 def test_shards_are_features_for_every_command(on_disk, capsys):
     f, s, crop = on_disk/"f", on_disk/"s", on_disk/"crops"/"cam1"/"5_0.png"
-    whole, disk = (json.loads(said(capsys, "search", g, "--image", crop, "-k", 4, "--json")[1])[0]["results"] for g in (f, s))
+    found = [json.loads(said(capsys, "search", g, "--image", crop, "-k", 4, "--json")[1]) for g in (f, s)]
+    whole, disk = (answers[0]["results"] for answers in found)
     assert [r["path"] for r in disk] == [r["path"] for r in whole] and disk[0]["path"] == "cam1/5_0.png"
     assert set(disk[0]) == {"rank", "row", "score", "pid", "cam", "path"}          # what nobody said is left out
     code, out, _ = said(capsys, "search", s, "a man with a bag", "--html", on_disk/"page.html")
@@ -297,7 +300,8 @@ def test_shards_are_features_for_every_command(on_disk, capsys):
         a, b = (json.loads(said(capsys, "metrics", f, g, "--json", *more)[1]) for g in (f, s))
         assert a["mAP"] == pytest.approx(b["mAP"], abs=.5) and a["n_query"] == b["n_query"] == 72
     a, b = (json.loads(said(capsys, "bias", g, g, "--json")[1]) for g in (f, s))
-    assert a["advised"] == b["advised"] and a["cameras"][0]["shift"] == pytest.approx(b["cameras"][0]["shift"], abs=1e-2)
+    assert a["advised"] == b["advised"]
+    assert a["cameras"][0]["shift"] == pytest.approx(b["cameras"][0]["shift"], abs=1e-2)
     assert said(capsys, "calibrate", s, s, "--rate", .2, "--out", on_disk/"t.json")[0] == 0
 
 
@@ -314,7 +318,8 @@ def test_shards_too_large_for_memory_are_named(on_disk, capsys, monkeypatch):
     (["embed", "crops", "--model", "clip_tiny", "--out", "s", "--shards", "--fresh"], "goes without --fresh"),
     (["embed", "crops", "--model", "bot_tiny", "--out", "s", "--shards"], "write to another folder"),
     (["metrics", "s", "s", "--key", "emb=x"], "names of arrays are for"),
-    (["bias", "plain"], "--folders camera"), (["bias", "plain.npz"], "--folders camera"), (["bias", "disk"], "--folders camera"),
+    (["bias", "plain"], "--folders camera"), (["bias", "plain.npz"], "--folders camera"),
+    (["bias", "disk"], "--folders camera"),
     (["search", "s", "a man", "--tokenizer", "clip"], "goes with --weights FILE")])
 def test_wrong_calls_on_shards_and_cameras(on_disk, capsys, monkeypatch, args, message):
     monkeypatch.chdir(on_disk)
@@ -487,7 +492,8 @@ def test_names_of_two_folders_are_one_numbering(tmp_path, capsys):
             assert main(["embed", str(tmp_path/"crops"/side), "--model", "bot_tiny", "--out", str(tmp_path/out),
                          "--folders", "camera/identity", *more]) == 0
     q, g = (Embeddings.load(tmp_path/s) for s in "qg")
-    whom, where = ({n: i for i, n in enumerate(sorted({*q.columns[c], *g.columns[c]}))} for c in ("pid_name", "cam_name"))
+    both = lambda c: {n: i for i, n in enumerate(sorted({*q.columns[c], *g.columns[c]}))}
+    whom, where = both("pid_name"), both("cam_name")
     want = retrieval_metrics(*(Embeddings(e.emb, [whom[n] for n in e.columns["pid_name"]],
                                           [where[n] for n in e.columns["cam_name"]]) for e in (q, g)))
     assert (q.pid == g.pid).any() and want["mAP"] != pytest.approx(retrieval_metrics(q, g)["mAP"])   # numbers mislead
