@@ -340,7 +340,7 @@ def _bias(a):
     name = ' and '.join(Path(p).name for p in (a.query, a.gallery) if p)
     with _stoppable(), Display('bias report', sections=False):
         with phase('reading features'):
-            q, g = (_features(p, a.key, ('cam',), 10) if p else None for p in (a.query, a.gallery))
+            q, g = (_features(p, a.key, ('cam',), 12) if p else None for p in (a.query, a.gallery))
             if g is not None: q, g = one_numbering(q, g)
         with phase('loading the library'): from reid_lab.analysis.bias_report import bias_report, camera_names
         report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none', seed=a.seed, name=name)
