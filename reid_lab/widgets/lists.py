@@ -31,14 +31,15 @@ class RankedList(SceneView):
         "The query as it is shown"
         s, text = self.scene, self.scene.said(query)
         cam, thumb = s.cams('q', query), None if text is not None else s.q_thumb(query)
-        return dict(row=query, pid=int(s.q.pid[query]), cam=cam, text=text, thumb=thumb)
+        return dict(row=query, pid=int(s.q.pid[query]), cam=cam, text=text, thumb=thumb, **s.names('q', query))
 
     def results(self, query): # Row -> list of dicts, best first
         "The first `depth` results"
         s = self.scene
         rows, scores = s.ranker(query, self.depth)
         return [dict(row=int(r), rank=i, score=float(v), right=ok, pid=int(s.g.pid[r]), cam=s.cams('g', r),
-                     name=s.g_thumb.name(r)) for i, (r, v, ok) in enumerate(zip(rows, scores, s.right(query, rows)), 1)]
+                     name=s.g_thumb.name(r), **s.names('g', r))
+                for i, (r, v, ok) in enumerate(zip(rows, scores, s.right(query, rows)), 1)]
 
     def content(self, query):
         if query is None: return dict(label='Ranked list, no query selected', message=NO_QUERY, items=[])

@@ -136,6 +136,13 @@ def cams(self:Scene, side, row): # 'q' or 'g' -> int, or None
     cam = getattr(self, side).cam
     return None if cam is None else int(cam[row])
 
+
+@patch
+def names(self:Scene, side, row): # -> dict
+    "Names of identity and camera, `pid_name` and `cam_name`, where the features know them"
+    known = getattr(self, side).columns
+    return {k: str(known[k][row]) for k in ('pid_name', 'cam_name') if k in known}
+
 # %% ../../nbs/902_widgets.scene.ipynb #8e5d2c9c
 class SceneView(View):
     "A view of a scene"
@@ -148,4 +155,6 @@ class SceneView(View):
     def who(self, side, row): # 'q' or 'g' -> str
         "Identity and camera in words"
         pid, cam = getattr(self.scene, side).pid[row], self.scene.cams(side, row)
-        return ('id unknown' if pid == -1 else f'id {pid}') + ('' if cam is None else f' · cam {cam}')
+        name = dict(pid_name=pid, cam_name=cam) | self.scene.names(side, row)
+        seen = '' if cam is None else f" · cam {name['cam_name']}"
+        return ('id unknown' if pid == -1 else f"id {name['pid_name']}") + seen

@@ -81,7 +81,7 @@ def items(self:SearchPage, answer): # -> list of dicts, best first
     "What was found"
     s, t = self.scene, answer.threshold
     return [dict(row=int(r), rank=i, score=float(v), accepted=None if t is None else bool(v >= t.value),
-                 pid=int(s.g.pid[r]), cam=s.cams('g', r), name=s.g_thumb.name(r))
+                 pid=int(s.g.pid[r]), cam=s.cams('g', r), name=s.g_thumb.name(r), **s.names('g', r))
             for i, (r, v) in enumerate(zip(answer.result.index[0], answer.result.score[0]), 1)]
 
 

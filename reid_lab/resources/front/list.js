@@ -48,9 +48,9 @@ function render({ model, el }) {
 
   const one = (item, i, chosen, camera) => {
     const kind = item.right === null ? "" : item.right ? "rl-ok" : "rl-no";
-    const who = item.pid < 0 ? "identity unknown" : `id ${item.pid}`;
+    const who = item.pid < 0 ? "identity unknown" : `id ${item.pid_name ?? item.pid}`;
     const verdict = item.right === null ? "not known" : item.right ? "same person" : "another person";
-    const seen = item.cam === null ? "" : ` · cam ${item.cam}`;
+    const seen = item.cam === null ? "" : ` · cam ${item.cam_name ?? item.cam}`;
     const wanted = Array.isArray(camera) ? camera[1] : camera;
     const dim = wanted !== null && item.cam !== null && item.cam !== wanted ? "rl-dim" : "";
     const alt = `rank ${item.rank}, ${verdict}, ${who}${seen.replace(" ·", ",")}, score ${item.score.toFixed(3)}`;
@@ -58,11 +58,11 @@ function render({ model, el }) {
       "aria-selected": String(chosen.includes(item.row)), title: `gallery row ${item.row}${item.name ? `: ${item.name}` : ""}`,
       onclick: (event) => { at = i; choose(item.row, event.ctrlKey || event.metaKey || event.shiftKey); } },
       picture(item.thumb, alt), item.right === null ? null : h("span", { class: "rl-badge", "aria-hidden": "true" }, item.right ? "✓" : "✕"),
-      h("span", { class: "rl-line" }, h("b", {}, item.rank), h("span", {}, item.score.toFixed(3))), h("small", {}, h("span", {}, item.pid < 0 ? "id ?" : `id ${item.pid}`), item.cam === null ? null : h("span", {}, `cam ${item.cam}`)));
+      h("span", { class: "rl-line" }, h("b", {}, item.rank), h("span", {}, item.score.toFixed(3))), h("small", {}, h("span", {}, item.pid < 0 ? "id ?" : `id ${item.pid_name ?? item.pid}`), item.cam === null ? null : h("span", {}, `cam ${item.cam_name ?? item.cam}`)));
   };
 
   const query = (q) => {
-    const who = [q.pid < 0 ? "identity unknown" : `id ${q.pid}`, q.cam === null ? null : `cam ${q.cam}`].filter((x) => x !== null);
+    const who = [q.pid < 0 ? "identity unknown" : `id ${q.pid_name ?? q.pid}`, q.cam === null ? null : `cam ${q.cam_name ?? q.cam}`].filter((x) => x !== null);
     return h("figure", { class: `rl-query ${q.text === null ? "" : "rl-text"}` },
       q.text === null ? picture(q.thumb, `query ${q.row}, ${who.join(", ")}`) : h("blockquote", {}, q.text),
       h("figcaption", {}, who.join(" · ")));

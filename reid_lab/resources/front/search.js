@@ -30,7 +30,7 @@ function render({ model, el }) {
   };
 
   const one = (item, chosen) => {
-    const who = [item.pid < 0 ? item.name || "id ?" : `id ${item.pid}`, item.cam === null ? null : `cam ${item.cam}`].filter((x) => x !== null);
+    const who = [item.pid < 0 ? item.name || "id ?" : `id ${item.pid_name ?? item.pid}`, item.cam === null ? null : `cam ${item.cam_name ?? item.cam}`].filter((x) => x !== null);
     const state = item.accepted === null ? "" : item.accepted ? ", above the threshold" : ", below the threshold";
     const alt = `rank ${item.rank}, score ${item.score.toFixed(3)}${state}, ${who.join(", ")}`;
     return h("li", { class: `rl-item ${item.accepted === false ? "rl-below" : ""}`, role: "option", tabindex: "0", "aria-label": alt, "data-row": item.row,
