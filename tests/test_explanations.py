@@ -253,12 +253,14 @@ def test_a_lost_image_and_hostile_text_in_maps_and_words(clip, tmp_path):
     with pytest.raises(ValueError, match="type a caption"): scene.text = " "
 
 
-@pytest.mark.parametrize("name", ["cfam_tiny", "cfan_tiny"])
-def test_maps_of_queries_are_measured(name):
+@pytest.mark.parametrize("name, own", [("irra_tiny", "cross-attention"), ("cfam_tiny", "queries"),
+                                       ("cfan_tiny", "queries")])
+def test_all_maps_of_models_that_are_not_shipped_are_measured(name, own):
     told, known = trust_lines(measured_maps(), name), measured_maps().set_index(["model", "method"]).loc[name]
-    assert set(told) == {"queries", "centre"} and (known.n >= 500).all()
-    assert (known.pointing < known.chance_person)["queries"] and told["queries"].startswith("not believed over 620")
-    assert told["queries"].endswith("not shown to beat a blob in the centre")
+    assert set(told) == {"gradcam", "hirescam", "layercam", "occlusion", "rollout", own, "centre"}
+    assert (known.n >= 500).all() and known.believed["occlusion"] and told["occlusion"].startswith("believed over 620")
+    assert (known.pointing < known.chance_person)[own] and told[own].startswith("not believed over 620")
+    assert told[own].endswith("not shown to beat a blob in the centre")
 
 
 def test_trust_is_said_as_it_was_measured():
