@@ -279,8 +279,9 @@ def test_a_newcomer_with_a_folder_of_crops(wheel, tmp_path):
     from PIL import Image
     from reid_lab.world.world import World
     wheel.extractall(tmp_path/"site")
-    dev = {"nbdev", "execnb", "ghapi", "pytest", "xdist", "hypothesis", "playwright", "pyflakes", "pre_commit",
-           "jscatter", "pytorch_metric_learning", "tensorboard", "distributed", "dask", "submitit", "faiss"}
+    dev = {"nbdev", "execnb", "ghapi", "pytest", "xdist", "pytest_timeout", "hypothesis", "playwright", "pyflakes",
+           "pre_commit", "jscatter", "pytorch_metric_learning", "tensorboard", "distributed", "dask", "submitit",
+           "faiss"}
     hide = f"import sys\nfor name in {sorted(dev)!r}: sys.modules[name] = None\n"
     (tmp_path/"site"/"sitecustomize.py").write_text(hide)
     table, rng = World("smoke", task="text", seed=7).table().gallery("test"), np.random.default_rng(0)
