@@ -293,7 +293,9 @@ def _metrics(a):
         from reid_lab.conclusions import notes
         rows = [f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()]
         print('\n'.join([*rows, *_skipped(found, q, g, a.same_camera), *notes(found)]))
-        if told is not None: print('', *_open_lines(told), *_camera_lines(q, g), sep='\n')
+        if told is not None:
+            from reid_lab.analysis.bias_report import camera_names
+            print('', *_open_lines(told), *camera_names(q, g), sep='\n')
     return 0
 
 
@@ -311,12 +313,6 @@ def _open_rates(a, q, g):
     "Open-set rates of two feature files"
     from reid_lab.analysis.open_set import RATES, open_set_of
     return open_set_of(q, g, a.open_set or RATES, same_camera=a.same_camera, distance=a.distance)
-
-
-def _camera_lines(q, g):
-    "What the numbers of cameras mean, where names are known"
-    from reid_lab.analysis.bias_report import camera_names
-    return camera_names(q, g)
 
 
 def _open_lines(told):

@@ -90,6 +90,13 @@ def _writable(name, values):
                              "v.encode('utf-8', 'replace').decode()") from None
 
 
+def _has_halves(values):
+    "Whether a text array holds a half of a pair; for arrays this is much faster than a look at each text"
+    if values.dtype.kind != 'U' or not values.size: return False
+    points = np.ascontiguousarray(values, values.dtype.newbyteorder('=')).view(np.uint32)
+    return bool(((points >= 0xd800) & (points < 0xe000)).any())
+
+
 def _as_text(name, values, n):
     "`values` as a list of N strings"
     if values is None: return None
@@ -127,7 +134,7 @@ class Embeddings:
             if name in FIELDS: raise ValueError(f"columns[{name!r}] is an argument of its own: pass {name}=...")
             values = np.asarray(values)
             if values.shape != (n,): raise ValueError(f"columns[{name!r}] has shape {values.shape}; emb has {n} rows")
-            if values.dtype.kind in 'UO': _writable(f'columns[{name!r}]', values.tolist())
+            if values.dtype.kind == 'O' or _has_halves(values): _writable(f'columns[{name!r}]', values.tolist())
             self.columns[name] = values
 
     def __len__(self): return len(self.emb)

@@ -116,12 +116,12 @@ class BothDistances(Scores):
         dtype = torch.promote_types(q.dtype, g.dtype); q, g = q.to(g.device, dtype), g.to(dtype)
         if (k := common_scale(q, g)) != 1: q, g = q*k, g*k
         mid, length = g.mean(0), torch.linalg.vector_norm(g, dim=1)
-        spread = (g - mid).square().sum(1).mean()
-        if mid.square().sum() <= 1e-2*spread: mid = torch.zeros_like(mid)
+        self.g = g - mid; self.half = self.g.square().sum(1)/2
+        if mid.square().sum() <= 2e-2*self.half.mean(): # not worth moving
+            mid, self.g, self.half = 0*mid, g.contiguous(), g.square().sum(1)/2
         least = length[length > 0].min() if (length > 0).any() else length.new_tensor(1.)
         self.apart = [EmbeddingScores(q, g, d) for d in ('euclidean', 'cosine')] if least < .01*mid.norm() else None
-        self.q, self.g, self.half = q - mid, g - mid, (g - mid).square().sum(1)/2
-        self.per = torch.where(length > 0, 1/length, 0.)
+        self.q, self.per = q - mid, torch.where(length > 0, 1/length, 0.)
         self.more, self.rows = (self.half + g @ mid)*self.per, self.q @ mid
         self.flat = torch.linalg.vector_norm(q, dim=1) == 0
         self.shape, self._buf, self.told = (2*len(q), len(g)), None, told

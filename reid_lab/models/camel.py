@@ -7,7 +7,7 @@ __all__ = ['ITMHead', 'MLMHead', 'image_head', 'CAMeL', 'pad_states', 'with_memo
            'heads_of', 'load_camel', 'camel_base', 'Whole', 'whole_checkpoint', 'lacking_half', 'folder_faults']
 
 # %% ../../nbs/410_models.camel.ipynb #0ebe41b7
-import math
+import json, math
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
@@ -339,7 +339,7 @@ def _looked_at(path, *version):
     word = next((v for k, v in w.state.items() if k.endswith(('word_embeddings.weight', 'text.word.weight'))), None)
     fits = (w.card.get('zoo'),) if layout is OURS else layout.fits if layout else ()
     if word is None or 'camel_base' not in fits: return None
-    return Whole(layout.about, len(word), '"tokenizer": {"' in w.card.get('card', ''))
+    return Whole(layout.about, len(word), bool(json.loads(w.card.get('card', '{}')).get('tokenizer')))
 
 
 def whole_checkpoint(weights, # As `camel_base` takes them
