@@ -15,7 +15,7 @@ from .counting import count_torch, counter
 from .embeddings import Embeddings, as_ids
 from .scores import (DISTANCES, UNIT, EmbeddingScores, MatrixScores, Scores, ShardScores, score_blocks,
                              scores_of, unit_rows)
-from .shards import Shards
+from .shards import Shards, warn_if_apart
 from .ties import group_mean, hit_chance, last_rank
 
 # %% ../nbs/220_metrics.ipynb #3bd2d455
@@ -338,6 +338,7 @@ def retrieval_metrics(q:Embeddings, # Queries
     for name, e, kind in (('q', q, Embeddings), ('g', g, (Embeddings, Shards))):
         if not isinstance(e, kind):
             raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
+    warn_if_apart(q, g, ('pid',) if same_camera == 'keep' else ('pid', 'cam'))
     if scores is None:
         if len(q) and (g.pid != -1).any() and (g.pid == -1).any(): g = g[g.pid != -1]
         scores = scores_of(q, g, distance, memory)

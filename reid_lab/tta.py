@@ -17,6 +17,7 @@ from .camera_stats import CHUNK, CameraStats
 from .core import check_choice, common_scale, stream, unit_norm
 from .embeddings import Embeddings, embed_images, encode_images, image_pixels
 from .models.backbones import NORMS, norm_gradients, norm_layers, norm_parameters
+from .shards import warn_if_apart
 
 # %% ../nbs/560_tta.ipynb #fc644ee5
 LOSS_DISTANCES = ('euclidean', 'squared', 'cosine')
@@ -206,7 +207,7 @@ def adapt_embeddings(method:TTA, # `NoAdapt()`, `CameraNorm()` or `Dart3Lite(...
     g:Embeddings, # Raw gallery features with cameras
     ) -> tuple: # Embeddings of queries and gallery, to be ranked by Euclidean distance
     "Adapt features that any code has made"
-    _is_method(method)
+    _is_method(method); warn_if_apart(q, g, ('cam',))
     pairs = zip((q, g), method.adapt(FeatureStream(q), g))
     return tuple(e.with_emb(x.cpu(), adapted=type(method).__name__) for e, x in pairs)
 

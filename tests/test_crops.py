@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from reid_lab.analysis.bias_report import bias_report
 from reid_lab.analysis.search import Threshold
 from reid_lab.cli import main
 from reid_lab.core import stream
@@ -24,7 +26,8 @@ from reid_lab.metrics import retrieval_metrics
 from reid_lab.models.zoo import create_model
 from reid_lab.recipes import crops as C
 from reid_lab.recipes.ready import ready_model
-from reid_lab.shards import write_shards
+from reid_lab.shards import one_numbering, write_shards
+from reid_lab.tta import CameraNorm, adapt_embeddings
 from reid_lab.world.world import World
 
 
@@ -496,7 +499,15 @@ def test_names_of_two_folders_are_one_numbering(tmp_path, capsys):
     whom, where = both("pid_name"), both("cam_name")
     want = retrieval_metrics(*(Embeddings(e.emb, [whom[n] for n in e.columns["pid_name"]],
                                           [where[n] for n in e.columns["cam_name"]]) for e in (q, g)))
-    assert (q.pid == g.pid).any() and want["mAP"] != pytest.approx(retrieval_metrics(q, g)["mAP"])   # numbers mislead
+    with pytest.warns(UserWarning, match=r"pid and pid_name do not agree .* \(0 is 'ann', 0 is 'bob', 1 is 'bob'\)"):
+        misled = retrieval_metrics(q, g)["mAP"]
+    assert (q.pid == g.pid).any() and want["mAP"] != pytest.approx(misled)
+    report = lambda: bias_report(q, g, map_method="none", quiet=True)
+    for call in (lambda: adapt_embeddings(CameraNorm(), q, g), report):
+        with pytest.warns(UserWarning, match="cam and cam_name do not agree"): call()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*do not agree")
+        assert retrieval_metrics(*one_numbering(q, g))["mAP"] == pytest.approx(want["mAP"])
     capsys.readouterr()
     for a, b in (("q", "g"), ("q", "gs"), ("qs", "gs")):
         code, out, _ = said(capsys, "metrics", tmp_path/a, tmp_path/b, "--json")

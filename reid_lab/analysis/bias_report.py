@@ -29,6 +29,7 @@ from ..figures.base import export
 from ..files import atomic_path
 from ..metrics import DISTANCES
 from ..results import markdown_escape, to_csv, to_html, to_markdown
+from ..shards import warn_if_apart
 from ..camera_stats import CameraStats
 
 # %% ../../nbs/788_analysis.bias_report.ipynb #bc3f388f
@@ -308,8 +309,9 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
     "Audit features for camera bias"
     # long: one report put together
     check_choice('distance', distance, DISTANCES); check_choice('map_method', map_method, (*MAPS, 'none'))
-    names = camera_names(q, g)
+    names, given = camera_names(q, g), (q, g)
     q, g = _checked(q, g, map_images=map_images, nmi_images=nmi_images, n_clusters=n_clusters)
+    if g is not None: warn_if_apart(*given)
     known = g is not None and bool((q.pid >= 0).any() and (g.pid >= 0).any())
     sizes, facts = dict(nmi_images=nmi_images, map_images=map_images), camera_facts(q, g)
     lite = {**LITE, **(settings or {})}
