@@ -75,7 +75,9 @@ def _wandb(folder, name, id):
 def _mlflow(folder, name, id):
     import mlflow
     folder = folder.resolve()
-    if 'MLFLOW_TRACKING_URI' not in os.environ: mlflow.set_tracking_uri(f"sqlite:///{folder/'mlflow.db'}")
+    if 'MLFLOW_TRACKING_URI' not in os.environ:
+        mlflow.set_tracking_uri(f"sqlite:///{folder/'mlflow.db'}")
+        os.environ.pop('MLFLOW_TRACKING_URI', None) # which that sets; the next training has a folder of its own
     return dict(run_id=id, run_name=name, logging_dir=(folder/'mlflow').as_uri())
 
 
@@ -191,7 +193,9 @@ def before_fit(self:Log, learn):
     if 'tensorboard' in self.trackers: self._events = EventFile(self.path.parent/'tensorboard')
     self._rewrite((time.time(), learn.seconds))
     outside = [n for n in self.trackers if TRACKERS[n].options]
-    self._out = [Outside(n, self.path.parent, self.label, self.config) for n in outside]
+    of = self.path.resolve().parent # a recipe trains in `<run>/model`
+    title = f"{of.parent.name if of.name == 'model' else of.name}: {self.label}"
+    self._out = [Outside(n, self.path.parent, title, self.config) for n in outside]
 
 # %% ../nbs/505_logs.ipynb #8f333921
 @patch

@@ -8,7 +8,7 @@ import torch
 
 from reid_lab.core import stream
 from reid_lab.learner import Callback, Checkpoint, Learner
-from reid_lab.logs import TIMES, Log, find_trackers, peak_memory
+from reid_lab.logs import TIMES, TRACKERS, Log, find_trackers, peak_memory
 from reid_lab.recipes.training import fit
 
 board = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -102,3 +102,33 @@ def test_without_the_library_nothing_is_said_unless_it_was_named(tmp_path, monke
     assert find_trackers() == [] and train(tmp_path).rows and not (tmp_path/"tensorboard").exists()
     for name in ("tensorboard", "wandb"):
         with pytest.raises(ModuleNotFoundError, match=f"pip install {name}"): find_trackers(name)
+
+
+def test_trainings_of_one_process_have_their_own_store(tmp_path, monkeypatch):
+    "MLflow writes the address it is given into the environment, where the next training would find it"
+    import os
+    from types import SimpleNamespace
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    told = []
+    def set_uri(uri): told.append(uri); os.environ["MLFLOW_TRACKING_URI"] = uri
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(set_tracking_uri=set_uri))
+    for name in "ab": TRACKERS["mlflow"].options(tmp_path/name, "training", None)
+    assert told == [f"sqlite:///{tmp_path/n}/mlflow.db" for n in "ab"] and "MLFLOW_TRACKING_URI" not in os.environ
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert TRACKERS["mlflow"].options(tmp_path/"c", "training", "r")["run_id"] == "r" and len(told) == 2
+
+
+def test_runs_are_named_after_their_folder(tmp_path, monkeypatch):
+    from reid_lab import logs
+    titles = []
+    class Silent:
+        def __init__(self, name, folder, title, config): titles.append(title)
+        def send(self, *a): pass
+        def close(self): pass
+    monkeypatch.setattr(logs, "Outside", Silent)
+    monkeypatch.setattr(logs, "find_trackers", lambda names: ["mlflow"])
+    for folder in ("dmg-0/model", "mine"):
+        (tmp_path/folder).mkdir(parents=True)
+        log = Log(tmp_path/folder/"log.jsonl", 2, "bot_tiny, seed 0", True, "mlflow")
+        Learner(Net(), Blobs(), callbacks=[log], lr=.1, device="cpu").fit(epochs=1)
+    assert titles == ["dmg-0: bot_tiny, seed 0", "mine: bot_tiny, seed 0"]
