@@ -182,6 +182,10 @@ def _tags(self:Log, row, part=''):
     return {f'{place(k)}/{k}': v for k, v in row.items() if k not in ('step', 'seconds', 'wait_s')}
 
 
+def _run_name(folder, label): # a recipe trains in `<run>/model`
+    return f"{folder.parent.name if folder.name == 'model' else folder.name}: {label}"
+
+
 @patch
 def before_fit(self:Log, learn):
     "Start the clocks from the totals of `learn`, and the files with the rows that it has"
@@ -193,8 +197,7 @@ def before_fit(self:Log, learn):
     if 'tensorboard' in self.trackers: self._events = EventFile(self.path.parent/'tensorboard')
     self._rewrite((time.time(), learn.seconds))
     outside = [n for n in self.trackers if TRACKERS[n].options]
-    of = self.path.resolve().parent # a recipe trains in `<run>/model`
-    title = f"{of.parent.name if of.name == 'model' else of.name}: {self.label}"
+    title = outside and _run_name(self.path.resolve().parent, self.label)
     self._out = [Outside(n, self.path.parent, title, self.config) for n in outside]
 
 # %% ../nbs/505_logs.ipynb #8f333921
