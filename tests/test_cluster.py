@@ -3,6 +3,8 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -90,6 +92,19 @@ def test_jobs_through_submitit_from_the_command_line(tmp_path, capsys):
     assert main(args) == 0 and "43.0" in capsys.readouterr().out
     (outcome,) = (tmp_path/"s").glob("*.json")
     assert json.loads(outcome.read_text())["status"] == "ok" and any((tmp_path/"s"/"slurm").iterdir())
+
+
+@pytest.mark.parametrize("starts, restarts, code", [(0, 1, 143), (0, 0, 0), (1, 1, 0), (1, 2, 143)])
+def test_a_preempted_job_answers_only_if_it_does_not_start_again(tmp_path, starts, restarts, code):
+    "SIGTERM has ended the kernel, too, whose answer is a failure; `scontrol` counts the starts"
+    slurm = tmp_path/"scontrol"
+    slurm.write_text(f'#!/bin/sh\n[ "$*" = "show job 7" ] && echo "JobId=7 Restarts={restarts} BatchFlag=1"\n')
+    slurm.chmod(0o755)
+    script = ("import os, signal\nfrom reid_lab.cluster import Requeued\n"
+              "print(Requeued(lambda: os.kill(os.getpid(), signal.SIGTERM) or 'died')())")
+    env = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}", SLURM_JOB_ID="7", SLURM_RESTART_COUNT=str(starts))
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)
+    assert (run.returncode, run.stdout.strip()) == (code, "" if code else "died"), run.stderr
 
 
 def test_what_cannot_be_used_says_why(tmp_path, monkeypatch, capsys):
