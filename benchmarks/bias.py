@@ -5,8 +5,7 @@
 Random identities with a shift for each of 6 cameras. Prints the seconds of the whole report (five methods by both
 distances, the check on halves, the open set; without the map), of its parts, and the multiple of one bare product of
 queries and gallery in the same run. Compiled code is loaded before the clock starts. The default has the proportions of
-MSMT17. Aim: a minute on two cores; measured once each, it takes 49 s. Time grows with the pairs: 20,000 x 80,000, half as
-many more, takes 67 s.
+MSMT17. Aim: a minute on two cores; measured once each, it takes 49 s, 20,000 x 80,000 (half as many pairs more) 67 s.
 `both distances` should cost less than two products and `two passes` shows what they cost one after the other.
 """
 import argparse

@@ -436,6 +436,21 @@ def test_stage_1_changes_the_prompts_only_and_is_repeatable():
             learn_prompts(model, features, bad)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_stage_1_in_16_bits_is_that_in_32_within_rounding(precision):
+    "The text tower is rounded, prompts and loss are not; with fp16 the first updates are skipped until the scale fits"
+    features, label = torch.randn(20, 64, generator=torch.Generator().manual_seed(1)), torch.arange(20) % 4
+    def run(precision):
+        model = tiny("clip_reid")
+        curve = learn_prompts(model, features, label, epochs=6, batch_size=8, lr=.01, quiet=True, precision=precision)
+        return curve, model.prompts.learned
+    (whole, words), (half, rounded) = run("no"), run(precision)
+    assert rounded.dtype == words.dtype == torch.float32 and whole != half and half[-1] < half[0]
+    if precision == "fp16": return
+    assert half == pytest.approx(whole, rel=.02)
+    assert torch.nn.functional.cosine_similarity(rounded.flatten(), words.flatten(), 0) > .98
+
+
 @pytest.mark.parametrize("form, factors", [("paper", [1/35, 1]), ("released", [(1 + 1/350)/2, 1/350])])
 def test_rates_of_stage_1(form, factors, monkeypatch):
     "Two epochs with one of warm-up; the program's are epochs 1 and 2 of a cosine from epoch 0"

@@ -111,6 +111,17 @@ def test_paper_recipes_run_on_tiny_models(people, name):
         assert not any(p.requires_grad for n, p in done.model.named_parameters() if n.startswith(("prompts", "text")))
 
 
+def test_the_prompts_see_the_precision_of_the_run(people, monkeypatch):
+    import reid_lab.recipes.reid as R
+    from reid_lab.switches import telling
+    seen, real = [], R.learn_prompts
+    monkeypatch.setattr(R, "learn_prompts", lambda *a, **k: seen.append(k["precision"]) or real(*a, **k))
+    s = ReidTrain("clip_reid_tiny", steps=2, prompt_epochs=1, **SMALL)
+    for speed in ("none", "bf16"):
+        with telling(speed=speed): train_reid(people, s, quiet=True)
+    assert seen == ["no", "bf16"]
+
+
 def test_prompts_are_not_learned_again_on_resuming(people, tmp_path, monkeypatch):
     import reid_lab.recipes.reid as R
     s = ReidTrain("clip_reid_tiny", steps=50, prompt_epochs=1, **SMALL)

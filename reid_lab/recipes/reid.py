@@ -24,6 +24,7 @@ from ..models.weights import start_key
 from ..models.zoo import MODELS, create_model, list_models
 from .training import Trained, claim, counted, fit, start_of, training_key
 from ..schedules import FORMS, lr_bot_warmup_multistep, lr_irra_cosine, lr_linear
+from ..switches import precision_of, read_switches
 
 # %% ../../nbs/820_recipes.reid.ipynb #8c4b2bec
 @dataclass(frozen=True)
@@ -185,7 +186,8 @@ def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
                      resample=s.resample)
     def stage_1(model):
         seen = cache_images(model.to(pick_device(s.device)), rows, quiet=quiet)
-        learn_prompts(model, *seen, s.prompt_epochs, seed=seed, quiet=quiet, form=s.form)
+        learn_prompts(model, *seen, s.prompt_epochs, seed=seed, quiet=quiet, form=s.form,
+                      precision=precision_of(read_switches()))
     return fit(model, loader, s.epochs*len(loader) or s.steps, folder, key, label=f'{s.model}, seed {seed}', rows=20,
                saves=5, quiet=quiet, refresh=s.refresh, prepare=stage_1 if s.prompt_epochs else None,
                schedule=reid_schedule(s, len(loader)), clip=s.clip or None, device=s.device, seed=seed,

@@ -22,7 +22,7 @@ from ..models.shipped import world_names
 from ..models.weights import NONE
 from ..models.zoo import MODELS, create_model
 from ..speed import GradCache, blocks, chunked, tuned
-from ..switches import read_switches, spelled, in_force
+from ..switches import in_force, precision_of, read_switches, spelled
 
 # %% ../../nbs/810_recipes.training.ipynb #4baa9e59
 def digest(table, # `ReidTable` of the training images
@@ -146,9 +146,8 @@ def _saver(folder, key, steps, saves):
 
 def _as_learner(switches):
     "Those of the switches that are arguments of `Learner`"
-    precision = [k for k in ('bf16', 'fp16') if k in switches]
     own = {k: switches[k] for k in ('accumulate', 'batchnorm') if k in switches}
-    return own | (dict(precision=precision[0]) if precision else {})
+    return own | (dict(precision=p) if (p := precision_of(switches)) != 'no' else {})
 
 
 def _trained(model, loader, steps, log, save, prepare, refresh, view, strategy, callbacks, switches, learner):
