@@ -207,7 +207,11 @@ def adapt_embeddings(method:TTA, # `NoAdapt()`, `CameraNorm()` or `Dart3Lite(...
     g:Embeddings, # Raw gallery features with cameras
     ) -> tuple: # Embeddings of queries and gallery, to be ranked by Euclidean distance
     "Adapt features that any code has made"
-    _is_method(method); warn_if_apart(q, g, ('cam',))
+    _is_method(method)
+    for name, e in (('q', q), ('g', g)):
+        if not isinstance(e, Embeddings):
+            raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
+    warn_if_apart(q, g, ('cam',))
     pairs = zip((q, g), method.adapt(FeatureStream(q), g))
     return tuple(e.with_emb(x.cpu(), adapted=type(method).__name__) for e, x in pairs)
 
