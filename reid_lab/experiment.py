@@ -120,7 +120,23 @@ def _kernel_class(threads, folder):
         async def start_kernel(self, **kw):
             with open(folder/'said', 'a') as f: await super().start_kernel(**{**kw, 'stdout': f, 'stderr': f})
             (folder/'pid').write_text(str(self.provisioner.pid))
+
+        async def is_alive(self):
+            if await super().is_alive(): return True
+            if self.provisioner: (folder/'status').write_text(str(await self.provisioner.poll()))
+            return False
     return ThisPython
+
+
+def _why_dead(folder): # -> str
+    "What the exit status of a kernel means"
+    told = (folder/'status').read_text() if (folder/'status').exists() else ''
+    code = int(told) if told.lstrip('-').isdigit() else -9
+    if code == -9: # what systems do that are out of memory
+        return 'was killed, probably out of memory; use a smaller batch, image size or preset, or fewer parallel runs'
+    if code == -15: return 'was ended from outside (SIGTERM), as a queue of jobs does; call again for what is missing'
+    return f'died (exit status {code}); its last words or the notebook may say why'
+
 
 
 def _end_group(folder):
@@ -203,8 +219,7 @@ def _execute(source, path, params, threads, timeout, attempts=3):
                                 on_cell_start=_cell_reporter(source, path.parent), **how)
     except DeadKernelError as e:
         said = ' '.join((tmp/'said').read_text(errors='replace').split()[-40:])
-        raise RuntimeError(f"the kernel of {source.name} died, probably out of memory; use a smaller batch, image size "
-                           f"or preset, or fewer parallel runs. What had run is in {path}"
+        raise RuntimeError(f'the kernel of {source.name} {_why_dead(tmp)}. What had run is in {path}'
                            + f'. Its last words: {said}'*bool(said)) from e
     except RuntimeError as e:
         if 'Kernel died before replying' not in str(e) or attempts == 1: raise
