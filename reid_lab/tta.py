@@ -73,9 +73,13 @@ class FeatureStream:
     def raw_features(self): return self.emb # (N,D) before any adaptation
 
 
-def _need_cameras(name, e):
+def _need_embeddings(name, e):
     if not isinstance(e, Embeddings):
         raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
+
+
+def _need_cameras(name, e):
+    _need_embeddings(name, e)
     if e.cam is None:
         raise ValueError(f"{name} has no camera numbers; adaptation needs them: Embeddings(emb, pid, cam=...)")
 
@@ -208,9 +212,7 @@ def adapt_embeddings(method:TTA, # `NoAdapt()`, `CameraNorm()` or `Dart3Lite(...
     ) -> tuple: # Embeddings of queries and gallery, to be ranked by Euclidean distance
     "Adapt features that any code has made"
     _is_method(method)
-    for name, e in (('q', q), ('g', g)):
-        if not isinstance(e, Embeddings):
-            raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
+    for name, e in (('q', q), ('g', g)): _need_embeddings(name, e)
     warn_if_apart(q, g, ('cam',))
     pairs = zip((q, g), method.adapt(FeatureStream(q), g))
     return tuple(e.with_emb(x.cpu(), adapted=type(method).__name__) for e, x in pairs)
