@@ -219,9 +219,12 @@ def test_running_a_notebook(tmp_path):
     with pytest.raises(ValueError, match="Did you mean 'preset'"): X.run_notebook(tmp_path/"n.ipynb", prest="smoke")
 
 
-def test_a_dead_kernel_is_called_out_of_memory(tmp_path):
-    with pytest.raises(RuntimeError, match="out of memory"):
-        X.run_notebook(notebook(tmp_path/"n.ipynb", "import os; os._exit(9)"), tmp_path/"o")
+@pytest.mark.parametrize("end, why", [("os.kill(os.getpid(), 9)", "out of memory"),
+                                      ("os.kill(os.getpid(), 15); input()", "ended from outside .SIGTERM"),
+                                      ("os._exit(9)", "exit status 9")])
+def test_what_ended_a_kernel_is_told_by_its_status(end, why, tmp_path):
+    with pytest.raises(RuntimeError, match=why):
+        X.run_notebook(notebook(tmp_path/"n.ipynb", f"import os; {end}"), tmp_path/"o")
 
 
 def test_sweep_resumes_and_collects_failures(tmp_path):
