@@ -138,7 +138,6 @@ def _why_dead(folder): # -> str
     return f'died (exit status {code}); its last words or the notebook may say why'
 
 
-
 def _end_group(folder):
     "Kill what is left of a kernel and of the processes that it started"
     if os.name != 'posix' or not (folder/'pid').exists(): return

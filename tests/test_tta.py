@@ -159,6 +159,12 @@ def test_cosine_distance():
                                1 - torch.nn.functional.cosine_similarity(z[:, None], g[None], dim=-1))
 
 
+def test_what_is_no_embeddings_is_named():
+    q, g = features()
+    for bad, name in (((q.emb, g), "q is Tensor"), ((q, None), "g is NoneType")):
+        with pytest.raises(TypeError, match=f"{name}; wrap features"): T.adapt_embeddings(T.CameraNorm(), *bad)
+
+
 def test_loss_alone_learns_only_the_model_s_layers(scene):
     net, table, g = scene
     m = T.Dart3(lr=.1, camera=False, batch_size=5)
@@ -166,9 +172,6 @@ def test_loss_alone_learns_only_the_model_s_layers(scene):
     assert sorted(m.state_dict()) == ["bn.bias", "bn.weight", "ln.bias", "ln.weight"]
     torch.testing.assert_close(g_hat.emb, unit_norm(g.emb))
     with pytest.raises(ValueError, match="nothing to learn"): T.adapt_embeddings(T.Dart3Lite(camera=False), *features())
-    q, g = features()
-    for bad, name in (((q.emb, g), "q is Tensor"), ((q, None), "g is NoneType")):
-        with pytest.raises(TypeError, match=f"{name}; wrap features"): T.adapt_embeddings(T.CameraNorm(), *bad)
 
 
 def test_all_neighbours_give_the_sum_of_all_H():
