@@ -18,11 +18,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 import numpy as np  # noqa: E402 - threads are set before numpy is imported
 import torch  # noqa: E402
 
-from reid_lab.analysis.bias_report import bias_report  # noqa: E402
-from reid_lab.analysis.remedies import LITE, ClosedLite, both_scores  # noqa: E402
-from reid_lab.embeddings import Embeddings  # noqa: E402
-from reid_lab.metrics import DISTANCES, EmbeddingScores, retrieval_metrics, score_blocks  # noqa: E402
-from reid_lab.tta import adapt_embeddings  # noqa: E402
+from reid_lab.analysis.bias.audit import bias_report  # noqa: E402
+from reid_lab.analysis.bias.remedies import LITE, ClosedLite, both_scores  # noqa: E402
+from reid_lab.retrieval.embeddings import Embeddings  # noqa: E402
+from reid_lab.retrieval.scores import DISTANCES, EmbeddingScores, score_blocks
+from reid_lab.retrieval.metrics import retrieval_metrics  # noqa: E402
+from reid_lab.tta.base import adapt_embeddings  # noqa: E402
 
 
 def features(n, dim, people, seed, cams=6):

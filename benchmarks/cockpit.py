@@ -19,10 +19,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 import numpy as np  # noqa: E402 - threads are set before numpy is imported
 import torch  # noqa: E402
 
-from reid_lab.analysis.remedies import LITE  # noqa: E402
-from reid_lab.analysis.cockpit import LITE_NAME, Reruns, SharedMap, bias_nmi  # noqa: E402
-from reid_lab.embeddings import Embeddings  # noqa: E402
-from reid_lab.tta import Dart3Lite, adapt_embeddings  # noqa: E402
+from reid_lab.analysis.bias.remedies import LITE  # noqa: E402
+from reid_lab.analysis.bias.reruns import LITE_NAME, Reruns, SharedMap, bias_nmi  # noqa: E402
+from reid_lab.retrieval.embeddings import Embeddings  # noqa: E402
+from reid_lab.tta.dart3 import Dart3Lite
+from reid_lab.tta.base import adapt_embeddings  # noqa: E402
 
 Q, G, IDS = 2000, 10_000, 500
 LIMITS = {"adaptation": 1.5, "first camera": .3}

@@ -36,12 +36,12 @@ def task(curve, n):
         from reid_lab.data.loaders import pk_order
         return lambda: pk_order(rng.permutation(n)//8, 64, rng)
     if curve == "wrap_text":
-        from reid_lab.figures.base import wrap_text
+        from reid_lab.figures.style import wrap_text
         word = "".join(rng.choice(list("aeimnorst"), n))
         return lambda: wrap_text(word, 2., 7, max_lines=n)
     import torch
-    from reid_lab.analysis.bias_report import bias_report
-    from reid_lab.embeddings import Embeddings
+    from reid_lab.analysis.bias.audit import bias_report
+    from reid_lab.retrieval.embeddings import Embeddings
     pid = rng.integers(0, n//20, n)
     emb = torch.randn(n, 256, generator=torch.Generator().manual_seed(0)) + torch.randn(n//20, 256)[pid]
     e = Embeddings(emb, pid, rng.integers(0, 6, n))

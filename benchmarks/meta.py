@@ -16,8 +16,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch  # noqa: E402 - threads are set before torch is imported
 
-from reid_lab.learner import Learner, Plain  # noqa: E402
-from reid_lab.meta.camera_norm import CBNStep  # noqa: E402
+from reid_lab.training.learner import Learner, Plain  # noqa: E402
+from reid_lab.meta.camera_batchnorm import CBNStep  # noqa: E402
 from reid_lab.meta.dmg import DMGStep  # noqa: E402
 from reid_lab.models.zoo import create_model  # noqa: E402
 

@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pandas as pd  # noqa: E402 - threads are set before numpy is imported
 
-from reid_lab.protocols import world_case  # noqa: E402
+from reid_lab.datasets.protocols.cameras import world_case  # noqa: E402
 from reid_lab.recipes.dart3 import Evaluation, over_cameras, score_settings  # noqa: E402
 from reid_lab.recipes.reid import train_reid  # noqa: E402
 

@@ -46,8 +46,8 @@ def write(folder, n, dim, rank, world):
     "This process's shards of a gallery"
     import numpy as np
     import torch
-    from reid_lab.embeddings import Embeddings
-    from reid_lab.shards import ShardWriter
+    from reid_lab.retrieval.embeddings import Embeddings
+    from reid_lab.retrieval.shards import ShardWriter
     rows = min(2**16, -(-n//(2*world)))
     to = ShardWriter(folder, n, dim, rows=rows, meta=dict(made="benchmarks/scale.py"))
     noise = .2*torch.randn(rows, dim, generator=torch.Generator().manual_seed(2))
@@ -62,7 +62,7 @@ def queries(n, n_query, dim):
     "Four queries a person, of persons all over the gallery"
     import numpy as np
     import torch
-    from reid_lab.embeddings import Embeddings
+    from reid_lab.retrieval.embeddings import Embeddings
     who = np.linspace(0, n//IMAGES - 1, max(1, n_query//4)).astype(int)
     pid = np.repeat(who, 4)[:n_query]
     x = torch.cat([people(np.array([p]), dim, 10**6 + k) for k, p in enumerate(pid)])
@@ -71,9 +71,9 @@ def queries(n, n_query, dim):
 
 def evaluate(folder, n, n_query, dim, memory):
     "Time and memory of one size; prints a JSON line"
-    from reid_lab.metrics import retrieval_metrics
-    from reid_lab.scores import ShardScores
-    from reid_lab.shards import Shards
+    from reid_lab.retrieval.metrics import retrieval_metrics
+    from reid_lab.retrieval.scores import ShardScores
+    from reid_lab.retrieval.shards import Shards
     clock = lambda: (time.perf_counter(), time.process_time())
     q = queries(n, n_query, dim)
     start = clock(); g = Shards(folder); opened = clock()
@@ -92,8 +92,8 @@ def evaluate(folder, n, n_query, dim, memory):
 
 def index(folder, n, n_query, dim, memory):
     "Recall beside time; prints a JSON line"
-    from reid_lab.index import build_index, index_table
-    from reid_lab.shards import Shards
+    from reid_lab.retrieval.index import build_index, index_table
+    from reid_lab.retrieval.shards import Shards
     q, g = queries(n, n_query, dim), Shards(folder)
     start = time.perf_counter(); made = build_index(g, lists=max(64, min(1024, n//200))); built = time.perf_counter()
     made.save(Path(folder).with_name("index"))

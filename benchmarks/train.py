@@ -6,7 +6,7 @@
 The dual encoder of CLIP ViT-B/16 at 384 x 128 and CAMeL with 145 million parameters at 224 x 224, unless others are
 named. Every model and switch runs in a fresh process, so that its peak memory is its own; all of them are given the
 same random images and captions. A switch is what `reid_lab run --speed` takes, and goes the same way, through
-`reid_lab.recipes.training.fit`; `none` is that without a switch. The plain loop is AdamW on the sum of the losses in a
+`reid_lab.training.fit.fit`; `none` is that without a switch. The plain loop is AdamW on the sum of the losses in a
 dozen lines of torch, without our Learner. Within a repeat all switches run one after the other, and the ratio to the
 plain loop is taken within the repeat; the median over repeats is printed with the smallest and the largest. Each
 measurement is printed, and the CSV written, as soon as it is there; one that takes longer than --limit seconds is ended
@@ -82,8 +82,8 @@ def plain(model, loader, device, opt, each):
 
 def ours(model, loader, device, opt, each, speed):
     "The same steps by the function that every recipe calls"
-    from reid_lab.learner import Callback
-    from reid_lab.recipes.training import fit
+    from reid_lab.training.learner import Callback
+    from reid_lab.training.fit import fit
     class Clock(Callback):
         def after_step(self, learn): each(sum(learn.logs.values()))
     fit(model, loader, len(loader), callbacks=[Clock()], quiet=True, refresh=False, processes=1, speed=speed, opt=opt,
@@ -93,7 +93,7 @@ def ours(model, loader, device, opt, each, speed):
 def worker(name, speed, batch, steps, device, size):
     "One model and switch; prints a JSON line"
     import torch
-    from reid_lab.core import pick_device, sensible_threads
+    from reid_lab.core.basics import pick_device, sensible_threads
     from reid_lab.models.zoo import MODELS, create_model
     torch.manual_seed(0)
     device = pick_device(device)

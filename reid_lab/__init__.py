@@ -10,12 +10,15 @@ no time. `help(rl.search)` explains one of them, and the modules hold the rest.
     rl.adapt_embeddings, rl.bias_report         camera bias: what it costs, and methods against it
     rl.run                                      an experiment, as `reid_lab run` does it
 """
-__version__ = "0.1.0"
+from .moved import install
 
-_HOME = dict(World="world.world", load_dataset="datasets", ReidTable="data.table", create_model="models.zoo",
-             list_models="models.zoo", embed_crops="recipes.crops", search="recipes.crops", Embeddings="embeddings",
-             retrieval_metrics="metrics", adapt_embeddings="tta", bias_report="analysis.bias_report",
-             run="experiment:run_notebook")
+__version__ = "0.1.0"
+install()
+
+_HOME = dict(World="world.world", load_dataset="datasets.registry", ReidTable="data.table", create_model="models.zoo",
+             list_models="models.zoo", embed_crops="recipes.crops", search="recipes.crops",
+             Embeddings="retrieval.embeddings", retrieval_metrics="retrieval.metrics", adapt_embeddings="tta.base",
+             bias_report="analysis.bias.audit", run="experiments.notebooks:run_notebook")
 __all__ = [*_HOME]
 
 

@@ -1,6 +1,6 @@
 """`python -m reid_lab`: the command line (written by hand; all else here is exported from notebooks)"""
 import sys
 
-from .cli import main
+from .cli.commands import main
 
 if __name__ == '__main__': sys.exit(main())

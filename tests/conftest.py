@@ -80,7 +80,8 @@ def three_batches():
 @pytest.fixture
 def whole_and_resumed(tmp_path):
     "Weights after five steps in a row, and after two steps, a checkpoint and three more"
-    from reid_lab.learner import Checkpoint, Learner
+    from reid_lab.training.checkpoints import Checkpoint
+    from reid_lab.training.learner import Learner
     def train(make, loader, **learner):
         whole = Learner(make(), loader, **learner).fit(steps=5).net.state_dict()
         Learner(make(), loader, callbacks=[Checkpoint(tmp_path, 2)], **learner).fit(steps=2)

@@ -45,7 +45,7 @@ class Recording:
         return float("inf")
 
     def screen(self, until: float = float("inf")) -> list:
-        "Lines on the screen after the events up to a time (what `reid_lab.terminal` uses of ANSI, no more)"
+        "Lines on the screen after the events up to a time (what `reid_lab.experiments.terminal` uses of ANSI, no more)"
         lines, row, col = [""], 0, 0
         for text in (t for at, t in self.events if at <= until):
             at = 0

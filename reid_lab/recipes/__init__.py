@@ -1,0 +1,4 @@
+"""What each paper trains and measures; own crops; preflight.
+
+Never here: drawing.
+"""

@@ -8,12 +8,14 @@ import pandas as pd
 import pytest
 
 from reid_lab.analysis import failures as F, tags as T
-from reid_lab.core import stream
+from reid_lab.core.basics import stream
 from reid_lab.data.images import resize_image
-from reid_lab.embeddings import Embeddings
-from reid_lab.metrics import EmbeddingScores, retrieval_metrics
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.scores import EmbeddingScores
+from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.world.people import srgb_to_lab
-from reid_lab.world.world import Group, World
+from reid_lab.world.plan import Group
+from reid_lab.world.world import World
 
 
 def people(n, seed, ids=40, dim=12, noise=1., **kw):

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from reid_lab import __version__
-from reid_lab.cli import LISTS, main, pairs, typed
-from reid_lab.embeddings import Embeddings
+from reid_lab.cli.output import LISTS, pairs, typed
+from reid_lab.cli.commands import main
+from reid_lab.retrieval.embeddings import Embeddings
 from test_experiment import RECORD, notebook
 
 
 def test_version_and_start_up():
-    code = ("import sys, reid_lab.cli as c\ntry: c.main(['--version'])\n"
+    code = ("import sys, reid_lab.cli.commands as c\ntry: c.main(['--version'])\n"
             "except SystemExit: print(sorted({'torch', 'pandas', 'matplotlib', 'pydantic'} & set(sys.modules)))")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == f"reid_lab {__version__}\n[]\n"
@@ -22,9 +23,9 @@ def test_version_and_start_up():
 
 def test_arguments_are_read_without_loading_the_library():
     "Otherwise the terminal stays empty for seconds"
-    code = ("import sys; from reid_lab.cli import parser\n"
+    code = ("import sys; from reid_lab.cli.commands import parser\n"
             "for a in (['bias', 'q.npz'], ['metrics', 'q.npz', 'g.npz'], ['run', 'camel'], ['sweep', 'camel']): "
-            "parser().parse_args(a)\nimport reid_lab.terminal\n"
+            "parser().parse_args(a)\nimport reid_lab.experiments.terminal\n"
             "print(sorted({'torch', 'numpy', 'pandas', 'papermill', 'pydantic'} & set(sys.modules)))")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == "[]\n"
@@ -38,7 +39,7 @@ def test_json_is_standard(tmp_path, capsys):
     assert main(args) == 0
     def refuse(word): raise ValueError(word)
     assert json.loads(capsys.readouterr().out, parse_constant=refuse)["R1"] == 100
-    from reid_lab.cli import _json
+    from reid_lab.cli.numbers import json_line
     assert json.loads(_json(dict(a=float("nan"), b=[np.float32(1)])), parse_constant=refuse) == dict(a=None, b=[1.])
 
 

@@ -1,6 +1,6 @@
-"""What `tests/test_processes.py` runs in one process and, started by torchrun, in two: the results must agree.
+"""What `tests/core/test_distributed.py` runs in one process and, started by torchrun, in two: the results must agree.
 
-    torchrun --standalone --nproc_per_node 2 tests/processes/program.py OUT
+    torchrun --standalone --nproc_per_node 2 tests/core/distributed_program.py OUT
 """
 import os
 import sys
@@ -13,15 +13,17 @@ from torch import nn
 
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
-from reid_lab.embeddings import embed_images
-from reid_lab.gathering import from_all, gathered, mean_gradients, means, own_rows, processes, sync_batchnorm
-from reid_lab.learner import Callback, Checkpoint, Learner, Plain, Validate
-from reid_lab.logs import Log
-from reid_lab.losses import triplet
+from reid_lab.retrieval.embeddings import embed_images
+from reid_lab.core.distributed import from_all, gathered, mean_gradients, means, own_rows, processes, sync_batchnorm
+from reid_lab.training.learner import Callback, Learner, Plain
+from reid_lab.training.checkpoints import Checkpoint
+from reid_lab.training.callbacks import Validate
+from reid_lab.training.logs import Log
+from reid_lab.losses.image import triplet
 from reid_lab.meta.dmg import DMGStep
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
 from reid_lab.meta.memory import ErrorMemory
-from reid_lab.metrics import retrieval_metrics
+from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.models.bot import bot_tiny
 from reid_lab.models.camel import camel_tiny
 from reid_lab.models.cfam import cfam_tiny

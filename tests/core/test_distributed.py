@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from reid_lab.gathering import torchrun
-from reid_lab.learner import Checkpoint
+from reid_lab.core.distributed import torchrun
+from reid_lab.training.checkpoints import Checkpoint
 
 PROGRAM = Path(__file__).parent/"processes"/"program.py"
 spec = importlib.util.spec_from_file_location("processes_program", PROGRAM)

@@ -12,7 +12,8 @@ from PIL import Image
 from reid_lab.data.images import DECODERS, ImageCache, read_image, read_sized, resize_image
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
-from reid_lab.learner import Callback, Checkpoint, Learner
+from reid_lab.training.learner import Callback, Learner
+from reid_lab.training.checkpoints import Checkpoint
 
 SIZE = (32, 16)
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

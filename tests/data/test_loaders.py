@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from reid_lab.data.loaders import (AUGMENT, Batches, bot, bot_released, camel, erase, light, pk_order, rectangles,
-                                   shuffle_order, to_pixels, transreid)
+from reid_lab.data.augment import AUGMENT, bot, bot_released, camel, erase, light, rectangles, to_pixels, transreid
+from reid_lab.data.loaders import Batches, pk_order, shuffle_order
 from reid_lab.data.table import ReidTable
 
 STORE = {f"{i}.jpg": np.random.default_rng(i).integers(0, 255, (16, 8, 3), dtype=np.uint8) for i in range(30)}

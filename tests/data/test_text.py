@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from reid_lab.core import stream
+from reid_lab.core.basics import stream
 from reid_lab.world.captions import caption
 from reid_lab.world.people import sample_people
 from reid_lab.data.text import (EDA_OPS, STOP_WORDS, THESAURUS, ClipBPE, WordPiece, clean_caption, delete_words, eda,

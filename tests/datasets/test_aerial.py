@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from reid_lab.data.aerial import (AERI, SOURCES, Bridges, aerial_table, cross_view, load_aeri,
-                                  load_tbapr, triplets)
-from reid_lab.data.image_sets import tiny_table
+from reid_lab.datasets.aerial import AERI, SOURCES, Bridges, aerial_table, cross_view, load_aeri, load_tbapr, triplets
+from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable, TableError
-from reid_lab.data.text_sets import write_json
-from reid_lab.datasets import DATASETS, doctor, export_world, load_dataset
-from reid_lab.metrics import retrieval_metrics
+from reid_lab.datasets.text_sets import write_json
+from reid_lab.datasets.registry import DATASETS, load_dataset
+from reid_lab.datasets.diagnosis import doctor
+from reid_lab.datasets.export import export_world
+from reid_lab.retrieval.metrics import retrieval_metrics
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
 FILE = dict(train=AERI["sampled"], complete=AERI["complete"], test=AERI["test"])
@@ -371,7 +372,7 @@ def test_workers_prepare_the_same_bridges():
 
 def test_a_model_trains_on_them_and_rsum_is_reported():
     from reid_lab.data.text import WordPiece
-    from reid_lab.embeddings import embed_images, embed_texts
+    from reid_lab.retrieval.embeddings import embed_images, embed_texts
     from reid_lab.models.cfan import cfan_tiny
     t = cross_view(world_like())
     tok = WordPiece.train([c for cs in t["captions"] for c in cs], 80, context_length=16, min_frequency=1)

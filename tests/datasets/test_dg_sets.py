@@ -16,11 +16,13 @@ from hypothesis import example, given, settings, strategies as st
 from PIL import Image
 from scipy.io import loadmat, savemat
 
-from reid_lab.data.dg_sets import (DG_SETS, PAIR, check_dg_set, dg_rows, extract_cuhk03, grid_partitions, load_cuhk03,
-                                   load_dg_set, unfit_dg_rows, write_dg_set)
-from reid_lab.data.image_sets import tiny_table
+from reid_lab.datasets.dg_sets import (DG_SETS, PAIR, check_dg_set, dg_rows, extract_cuhk03, grid_partitions,
+    load_cuhk03, load_dg_set, unfit_dg_rows, write_dg_set)
+from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.data.table import ReidTable, TableError
-from reid_lab.datasets import DATASETS, LAYOUTS, doctor, export_world, list_datasets, load_dataset
+from reid_lab.datasets.registry import DATASETS, list_datasets, load_dataset
+from reid_lab.datasets.export import LAYOUTS, export_world
+from reid_lab.datasets.diagnosis import doctor
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
 
@@ -586,7 +588,7 @@ def test_the_second_export_has_the_same_bytes(made, tmp_path):
 
 
 def test_command_line(made, capsys):
-    from reid_lab.cli import main
+    from reid_lab.cli.commands import main
     assert main(["doctor", "grid", "--root", str(made("grid"))]) == 0
     assert "published: 775 distractors" in capsys.readouterr().out
     assert main(["datasets"]) == 0 and "underground_reid/{probe,gallery}" in capsys.readouterr().out
@@ -600,6 +602,6 @@ def test_check_sees_distractors_that_ask():
 
 def test_import_is_light():
     heavy = ("torch", "transformers", "matplotlib", "sklearn", "scipy", "h5py")
-    code = f"import sys, reid_lab.data.dg_sets; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, reid_lab.datasets.dg_sets; print([m for m in {heavy} if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

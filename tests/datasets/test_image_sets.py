@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
 
-from reid_lab import datasets as D
-from reid_lab.datasets import DATASETS, LAYOUTS, doctor, export_world, load_dataset
-from reid_lab.data.image_sets import (IMAGE_SETS, SUBSETS, check_image_set, load_image_set, tiny_table, unfit_rows,
-                                      write_images)
+from reid_lab.datasets import diagnosis as D
+from reid_lab.datasets.registry import DATASETS, load_dataset
+from reid_lab.datasets.export import LAYOUTS, export_world
+from reid_lab.datasets.diagnosis import doctor
+from reid_lab.datasets.image_sets import (IMAGE_SETS, SUBSETS, check_image_set, load_image_set, tiny_table, unfit_rows,
+    write_images)
 from reid_lab.data.table import ReidTable, TableError
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
@@ -515,8 +517,8 @@ def test_cameras_and_queries_that_are_odd_are_warnings(market):
 
 
 def test_junk_never_changes_a_score(market):
-    from reid_lab.embeddings import Embeddings
-    from reid_lab.metrics import retrieval_metrics
+    from reid_lab.retrieval.embeddings import Embeddings
+    from reid_lab.retrieval.metrics import retrieval_metrics
     t, rng = load_dataset("market1501", market), np.random.default_rng(0)
     emb = rng.normal(size=(len(t), 8)).astype(np.float32)
     def score(mask_g):
@@ -581,7 +583,7 @@ def test_doctor_on_a_sound_folder(name, tmp_path):
 
 
 def test_command_line(market, capsys):
-    from reid_lab.cli import main
+    from reid_lab.cli.commands import main
     assert main(["doctor", "market1501", "--root", str(market)]) == 0
     assert "gallery: 3 ids, 4 images; published: 751, 19732 or 15913" in capsys.readouterr().out
     shutil.rmtree(market / "query")
@@ -598,7 +600,7 @@ def test_camera_subsets(msmt):
 
 
 def test_import_is_light():
-    code = ("import sys, reid_lab.data.image_sets; "
+    code = ("import sys, reid_lab.datasets.image_sets; "
             "print([m for m in ('torch', 'transformers', 'matplotlib', 'sklearn') if m in sys.modules])")
     assert subprocess.run([sys.executable, "-c",
                            code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

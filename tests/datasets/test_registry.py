@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
 
-from reid_lab import datasets as D
-from reid_lab.data.text_sets import MALS_ATTRIBUTES, TEXT_SETS, mals_labels
-from reid_lab.data.dg_sets import DG_SETS, dg_rows
-from reid_lab.data.image_sets import IMAGE_SETS, tiny_table
-from reid_lab.data.aerial import aerial_table
-from reid_lab.datasets import DATASETS, LAYOUTS, doctor, export_world, fits, list_datasets, load_dataset, require
+from reid_lab.datasets import diagnosis, registry, text_sets
+from reid_lab.datasets.text_sets import MALS_ATTRIBUTES, TEXT_SETS, mals_labels
+from reid_lab.datasets.dg_sets import DG_SETS, dg_rows
+from reid_lab.datasets.image_sets import IMAGE_SETS, tiny_table
+from reid_lab.datasets.aerial import aerial_table
+from reid_lab.datasets.registry import DATASETS, fits, list_datasets, load_dataset, require
+from reid_lab.datasets.export import LAYOUTS, export_world
+from reid_lab.datasets.diagnosis import doctor
 from reid_lab.data.table import SPLITS, ReidTable, TableError
-from reid_lab.world.world import TASKS
+from reid_lab.world.plan import TASKS
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
 
@@ -106,7 +108,7 @@ def test_facts_of_the_record_are_those_of_the_table(layout, written):
 @pytest.mark.parametrize("task", TASKS)
 def test_facts_of_the_world(task):
     spec, table = DATASETS["world"], load_dataset("world", preset="smoke", task=task)
-    assert D._check_facts(table, spec) == []
+    assert diagnosis._check_facts(table, spec) == []
     assert spec.splits == SPLITS == tuple(s for s in SPLITS if (table["split"] == s).any())
 
 
@@ -151,7 +153,7 @@ def test_no_list_of_names_is_kept_beside_the_records():
     assert {n for n, spec in LAYOUTS.items() if spec.dataset in TEXT_SETS} == {
         f"{n}{x}" for n, form in TEXT_SETS.items() for x in ("", "-processed")[:1 + bool(form.prefix)]}
     assert {n for n, form in TEXT_SETS.items() if not form.prefix} == {"ufine6926", "ufine3c"}
-    assert D.describe_datasets().index.tolist() == list(DATASETS)
+    assert registry.describe_datasets().index.tolist() == list(DATASETS)
 
 
 @pytest.mark.parametrize("layout", list(LAYOUTS))
@@ -372,7 +374,7 @@ def test_mals_chunks_labels_and_identities(tmp_path):
     t = tiny_table(5, 2, 1)
     labels = np.random.default_rng(0).integers(-1, 2, (10, 27))
     t = ReidTable(t.frame.assign(attrs=[dict(zip(MALS_ATTRIBUTES, map(int, r))) for r in labels]), None, t.reader)
-    D.write_mals(t, tmp_path, chunk=4)
+    text_sets.write_mals(t, tmp_path, chunk=4)
     got = load_dataset("mals", tmp_path)
     assert sorted(p.name for p in (tmp_path / "gene_crop").iterdir()) == ["c_g_a", "c_g_a_0", "c_g_a_1"]
     assert got["attrs"].tolist() == t["attrs"].tolist() and got["pid"].tolist() == list(range(10))
@@ -562,7 +564,7 @@ def test_interrupted_export_leaves_nothing(tmp_path, monkeypatch, exception):
 
 def test_import_is_light():
     import subprocess
-    code = ("import sys, reid_lab.datasets; "
+    code = ("import sys, reid_lab.datasets.registry; "
             "print([m for m in ('torch', 'transformers', 'matplotlib', 'sklearn') if m in sys.modules])")
     assert subprocess.run([sys.executable, "-c",
                            code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
@@ -582,7 +584,7 @@ def linked(cuhk, tmp_path):
 
 
 def test_links_are_refused_and_followed_on_request(linked):
-    from reid_lab.cli import main
+    from reid_lab.cli.commands import main
     text = error("cuhk-pedes", linked)
     assert "5 of 16 image files: each lies behind a link that leaves the root" in text and "follow_links=True" in text
     t = load_dataset("cuhk-pedes", linked, check="all", follow_links=True)

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from reid_lab import experiment as X
-from reid_lab.cli import main
-from reid_lab.cluster import read_backend
+from reid_lab.experiments import sweep as X
+from reid_lab.cli.commands import main
+from reid_lab.experiments.cluster import read_backend
 
 RECORD = """import time
 from reid_lab.experiment import start_run
@@ -100,7 +100,7 @@ def test_a_preempted_job_answers_only_if_it_does_not_start_again(tmp_path, start
     slurm = tmp_path/"scontrol"
     slurm.write_text(f'#!/bin/sh\n[ "$*" = "show job 7" ] && echo "JobId=7 Restarts={restarts} BatchFlag=1"\n')
     slurm.chmod(0o755)
-    script = ("import os, signal\nfrom reid_lab.cluster import Requeued\n"
+    script = ("import os, signal\nfrom reid_lab.experiments.cluster import Requeued\n"
               "print(Requeued(lambda: os.kill(os.getpid(), signal.SIGTERM) or 'died')())")
     env = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}", SLURM_JOB_ID="7", SLURM_RESTART_COUNT=str(starts))
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)

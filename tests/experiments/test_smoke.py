@@ -12,20 +12,23 @@ import pandas as pd
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from reid_lab.conclusions import conclusions
-from reid_lab.data.aerial import cross_view
-from reid_lab.data.cross_set import build_cross_set
+from reid_lab.results.conclusions import conclusions
+from reid_lab.datasets.aerial import cross_view
+from reid_lab.datasets.cross_set import build_cross_set
 from reid_lab.data.table import ReidTable
-from reid_lab.datasets import DATASETS, export_world, load_dataset
-from reid_lab.dg_protocols import TARGETS, world_abc, write_manifest
-from reid_lab.embeddings import Embeddings
-from reid_lab.experiment import experiments, git_commit, run_notebook
-from reid_lab.models.shipped import card_for
-from reid_lab.recipes import camel, cfam, cfan, dart3, dmg
+from reid_lab.datasets.registry import DATASETS, load_dataset
+from reid_lab.datasets.export import export_world
+from reid_lab.datasets.protocols.dg_splits import TARGETS, world_abc, write_manifest
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.experiments.notebooks import experiments, run_notebook
+from reid_lab.experiments.run import git_commit
+from reid_lab.models.weights.shipped import card_for
+from reid_lab.recipes import camel_settings as camel, cfam, cfan, dart3, dmg
 from reid_lab.recipes.study import settings_frame
-from reid_lab.world.world import World, reid_groups
+from reid_lab.world.world import World
+from reid_lab.world.plan import reid_groups
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CAMEL = ["main", "ablation", "k", "transfer"]
 DART3 = ["main", "ablation", "k_tau", "samples", "cameras", "noise", "settings"]
 DMG = ["main", "inner", "scratch_rates", "regimes", "transfer", "mixed"]
@@ -360,8 +363,8 @@ def test_caption_cot_of_a_folder(tmp_path):
     "Own images and a local model: random words are rejected, which ends the run well and leaves the records"
     from PIL import Image
     from test_captioning import build_model
-    from reid_lab.captioning.traces import read_records
-    from reid_lab.data.image_sets import tiny_table
+    from reid_lab.datasets.captioning.traces import read_records
+    from reid_lab.datasets.image_sets import tiny_table
     (tmp_path / "images").mkdir(); build_model(tmp_path / "vlm")
     for i, im in enumerate(tiny_table(2, 1).images()): Image.fromarray(im).save(tmp_path / "images" / f"{i}.png")
     own = dict(images=str(tmp_path / "images"), model=str(tmp_path / "vlm"), records=str(tmp_path / "c.jsonl"))
@@ -537,8 +540,8 @@ def test_missing_folder_says_what_to_do(tmp_path):
 
 def test_word_masking(tmp_path):
     "Curves, lists, kinds of words and the laboratory; a folder of a trained model serves as well as a name"
-    from reid_lab.recipes.ready import from_package
-    from reid_lab.recipes.training import Trained
+    from reid_lab.recipes.crops import from_package
+    from reid_lab.training.folder import Trained
     clip = from_package("clip_tiny")
     Trained(clip, [], 0, 0, 0., dict(model="clip_tiny", model_kw={})).save(tmp_path / "mine")
     clip.tokenizer.save(tmp_path / "mine" / "tokenizer")

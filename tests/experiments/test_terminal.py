@@ -12,10 +12,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from reid_lab.runs import check_folder
-from reid_lab.terminal import Display
+from reid_lab.experiments.run import check_folder
+from reid_lab.experiments.terminal import Display
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(os.name != "posix" or not (ROOT/"Makefile").exists(),
                                                     reason="needs a terminal and the tree")]
 
@@ -154,7 +154,7 @@ def test_ctrl_c_is_one_line_where_a_kernel_takes_long_to_end(tmp_path, terminal,
 
 
 def test_a_log_has_lines_and_no_control_characters():
-    from reid_lab.core import progress, report
+    from reid_lab.core.reporting import progress, report
     log = io.StringIO()
     with Display(file=log, quiet=False, every=.2):
         report("Title", run="runs/a")

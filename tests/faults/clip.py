@@ -7,9 +7,9 @@ from torch import nn
 from reid_lab.data.text import ClipBPE, WordPiece
 from reid_lab.models.bot import bot_tiny
 from reid_lab.models.clip import clip_b16, clip_tiny
-from reid_lab.models.clip_reid import (CLIPReID, Prompts, clip_model, clip_reid_tiny, fixed_words,
-                                       resize_text_positions, start_clip_reid, tiny_towers)
-from reid_lab.models.shipped import Card, save_shipped
+from reid_lab.models.clip_reid import CLIPReID, Prompts, clip_reid_tiny, fixed_words, start_clip_reid
+from reid_lab.models.clip_towers import clip_model, resize_text_positions, tiny_towers
+from reid_lab.models.weights.shipped import Card, save_shipped
 
 SIZE, W = (64, 32), torch.ones(2)
 SMALL = dict(dim=16, vision=dict(width=32, layers=1, head_width=16, patch_size=16),

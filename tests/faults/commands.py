@@ -8,7 +8,8 @@ import numpy as np
 from fault import bad, interruption, killed, refused
 from nbformat.v4 import new_code_cell, new_notebook
 
-from reid_lab import core, experiment as X
+from reid_lab.core import basics as core_basics, reporting
+from reid_lab.experiments import run as run_folders, sweep
 
 def _notebook(tmp, body="pass", tags=("parameters",)):
     parameters = "seed = 0\nlr = 1e-3\nname = ''\non = True\nout_dir = ''"
@@ -24,7 +25,7 @@ def _run(tmp, *args, **nb): return refused("run", _notebook(tmp, **nb), *args)
 def _run_of(tmp, status="finished", notebook="demo"):
     "A folder that an earlier run left"
     folder = tmp/"run"; folder.mkdir(exist_ok=True)
-    X.write_json(folder/"metrics.json", dict(run="run", notebook=notebook, status=status, params={}, rows=[]))
+    run_folders.write_json(folder/"metrics.json", dict(run="run", notebook=notebook, status=status, params={}, rows=[]))
     return folder
 
 
@@ -48,24 +49,24 @@ def _features(tmp, **change):
 def _mine(tmp):
     "A folder of the user's own results is named; it is refused and untouched"
     (tmp/"results.csv").write_text("mine"); (tmp/"log.jsonl").write_text("mine")
-    try: X.start_run("run_demo", {}, tmp)
+    try: run_folders.start_run("run_demo", {}, tmp)
     finally:
         assert sorted(p.name for p in tmp.iterdir()) == ["log.jsonl", "results.csv"]
         assert (tmp/"results.csv").read_text() == "mine"
 
 
 def _record(tmp, **metrics):
-    with X.start_run("run_demo", {}, tmp/"r", results=tmp/"runs.csv") as run:
+    with run_folders.start_run("run_demo", {}, tmp/"r", results=tmp/"runs.csv") as run:
         try: run.record(metrics, dataset="world")
         finally: assert run.rows == []
 
 
-def _status(folder): return X.earlier_run(folder)["status"]
+def _status(folder): return run_folders.earlier_run(folder)["status"]
 
 
 def _two_runs(tmp):
-    with X.start_run("run_demo", {}, tmp/"r"):
-        call = f"from reid_lab.experiment import start_run; start_run('run_demo', {{}}, {str(tmp/'r')!r})"
+    with run_folders.start_run("run_demo", {}, tmp/"r"):
+        call = f"from reid_lab.experiments.notebooks import start_run; start_run('run_demo', {{}}, {str(tmp/'r')!r})"
         done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True)
         raise RuntimeError(done.stderr.replace(str(os.getpid()), "OURS"))
 
@@ -74,7 +75,7 @@ def _home_is_a_file(tmp):
     (tmp/"home").write_text("")
     before = os.environ.get("REID_LAB_HOME")
     os.environ["REID_LAB_HOME"] = str(tmp/"home")
-    try: core.project_root()
+    try: core_basics.project_root()
     finally:
         if before is None: del os.environ["REID_LAB_HOME"]
         else: os.environ["REID_LAB_HOME"] = before
@@ -88,13 +89,13 @@ def _number(seed): return 3
 
 def _failed(tmp, gain):
     "A sweep whose job returns what cannot be stored: one row, failed, with the reason"
-    frame = X.sweep(_one, [dict(gain=gain)], seeds=[0], n_jobs=1, folder=tmp/"s")
+    frame = sweep.sweep(_one, [dict(gain=gain)], seeds=[0], n_jobs=1, folder=tmp/"s")
     assert frame.status.tolist() == ["failed"] and len(frame) == 1
     raise ValueError(frame.error[0])
 
 
 def _failed_number(tmp):
-    frame = X.sweep(_number, {}, seeds=[0], n_jobs=1, folder=tmp/"s")
+    frame = sweep.sweep(_number, {}, seeds=[0], n_jobs=1, folder=tmp/"s")
     assert frame.status.tolist() == ["failed"]
     raise ValueError(frame.error[0])
 
@@ -103,49 +104,49 @@ def _failed_number(tmp):
 
 def _ctrl_c_in_a_block(tmp):
     try:
-        with X.start_run("run_demo", {}, tmp/"r", results=tmp/"runs.csv") as run:
+        with run_folders.start_run("run_demo", {}, tmp/"r", results=tmp/"runs.csv") as run:
             run.record(dict(R1=1.), dataset="world")
             raise KeyboardInterrupt
     except KeyboardInterrupt: pass
-    assert not (tmp/"runs.csv").exists() and X.earlier_run(tmp/"r")["rows"]
+    assert not (tmp/"runs.csv").exists() and run_folders.earlier_run(tmp/"r")["rows"]
     before = _status(tmp/"r")
-    with X.start_run("run_demo", {}, tmp/"r", results=tmp/"runs.csv"): assert _status(tmp/"r") == "running"
+    with run_folders.start_run("run_demo", {}, tmp/"r", results=tmp/"runs.csv"): assert _status(tmp/"r") == "running"
     return before
 
 
 def _a_process_that_ends(tmp):
     "A notebook that papermill alone runs, and stops in the middle"
-    code = f"from reid_lab.experiment import start_run; run = start_run('run_demo', {{}}, {str(tmp/'r')!r})"
+    code = f"from reid_lab.experiments.notebooks import start_run; run = start_run('run_demo', {{}}, {str(tmp/'r')!r})"
     subprocess.run([sys.executable, "-c", code], check=True)
     return _status(tmp/"r")
 
 
 def _killed_run(tmp):
     "A run that was killed is continued in its folder; the lock is free"
-    killed(lambda: X.start_run("run_demo", {}, tmp/"r").log(step=0), "reid_lab.runs.Run.log")
+    killed(lambda: run_folders.start_run("run_demo", {}, tmp/"r").log(step=0), "reid_lab.experiments.run.Run.log")
     assert _status(tmp/"r") == "running"
-    X.start_run("run_demo", {}, tmp/"r", results=tmp/"runs.csv").finish()
+    run_folders.start_run("run_demo", {}, tmp/"r", results=tmp/"runs.csv").finish()
     return _status(tmp/"r")
 
 
 def _truncated_outcome(tmp):
     jobs = dict(n_jobs=1, folder=tmp/"s", seeds=[0, 1])
-    X.sweep(_one, {}, **jobs)
+    sweep.sweep(_one, {}, **jobs)
     file = sorted((tmp/"s").glob("*.json"))[0]
     file.write_text(file.read_text()[:40])
-    again = X.sweep(_one, {}, **jobs)
+    again = sweep.sweep(_one, {}, **jobs)
     assert again.R1.tolist() == [40, 41]
     return " ".join(again.status)
 
 
 def _results_cannot_be_written(tmp):
     "The disk refuses the rows: the run says so, its numbers stay"
-    run = X.start_run("run_demo", {}, tmp/"r", results=tmp/"folder")
+    run = run_folders.start_run("run_demo", {}, tmp/"r", results=tmp/"folder")
     (tmp/"folder").mkdir()
     run.record(dict(R1=1.), dataset="world")
     try: run.finish()
     except OSError: pass
-    assert X.earlier_run(tmp/"r")["rows"][0]["metrics"] == dict(R1=1.)
+    assert run_folders.earlier_run(tmp/"r")["rows"][0]["metrics"] == dict(R1=1.)
     return _status(tmp/"r")
 
 
@@ -153,8 +154,8 @@ def _reader_gone(tmp):
     "Progress is reported to a process that has ended"
     os.environ["REID_LAB_PROGRESS"] = str(tmp/"gone"/"progress.jsonl")
     try:
-        told = core.report("training", 1, 2)
-        return str(told) + "".join(str(i) for i in core.progress(range(2), every=0, quiet=True))
+        told = reporting.report("training", 1, 2)
+        return str(told) + "".join(str(i) for i in reporting.progress(range(2), every=0, quiet=True))
     finally: del os.environ["REID_LAB_PROGRESS"]
 
 
@@ -233,14 +234,14 @@ FAULTS = [
     bad("run: no metric at all", "an empty dict", lambda tmp: _record(tmp), "metrics={}", "at least one name"),
     bad("run: two in one folder", "a second process opens it", _two_runs, "is in use by process OURS",
         "choose another folder", error=RuntimeError),
-    bad("sweep: seeds=3", "a number for a list", lambda tmp: X.sweep(_one, {}, seeds=3, folder=tmp),
+    bad("sweep: seeds=3", "a number for a list", lambda tmp: sweep.sweep(_one, {}, seeds=3, folder=tmp),
         "seeds=3 must be a list",
         "range(3)"),
-    bad("sweep: seeds=-1", "a negative number", lambda tmp: X.sweep(_one, {}, seeds=-1, folder=tmp),
+    bad("sweep: seeds=-1", "a negative number", lambda tmp: sweep.sweep(_one, {}, seeds=-1, folder=tmp),
         "seeds=-1 must be a list"),
-    bad("sweep: a grid of text", "order='fixed'", lambda tmp: X.sweep(_one, dict(order="fixed"), folder=tmp),
+    bad("sweep: a grid of text", "order='fixed'", lambda tmp: sweep.sweep(_one, dict(order="fixed"), folder=tmp),
         "must be a list of values"),
-    bad("sweep: no value", "an empty list", lambda tmp: X.sweep(_one, dict(gain=[]), folder=tmp), "give no run"),
+    bad("sweep: no value", "an empty list", lambda tmp: sweep.sweep(_one, dict(gain=[]), folder=tmp), "give no run"),
     bad("sweep: a job that returns inf", "metrics are infinite", lambda tmp: _failed(tmp, "inf"), "cannot be stored"),
     bad("sweep: a job that returns a number", "not a dict", _failed_number, "a dict or a list of dicts, not '3'"),
     bad("home: a file", "REID_LAB_HOME names a file", _home_is_a_file, "REID_LAB_HOME=", "is a file, not a folder",

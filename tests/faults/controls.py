@@ -4,7 +4,7 @@ import torch
 from fault import bad, refused
 
 from reid_lab.models.frozen import FrozenPair, clip_tokenizer, frozen, frozen_pair, named_tower
-from reid_lab.models.weights import begin
+from reid_lab.models.weights.start import begin
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.recipes.dart3 import source_settings
 from reid_lab.recipes.reid import reid_settings, train_reid

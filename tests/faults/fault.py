@@ -71,7 +71,7 @@ def flip(path: Path):
 
 def cli(*argv) -> tuple:
     "Run the command line in this process: exit code, standard output, standard error"
-    from reid_lab.cli import main
+    from reid_lab.cli.commands import main
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try: code = main([str(a) for a in argv])

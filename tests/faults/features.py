@@ -4,7 +4,7 @@ import pandas as pd
 import torch
 from fault import bad, interruption, killed
 
-from reid_lab.embeddings import Embeddings, embed_images, embed_texts
+from reid_lab.retrieval.embeddings import Embeddings, embed_images, embed_texts
 
 
 def _features(n=4, **labels):

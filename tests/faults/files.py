@@ -10,13 +10,13 @@ from fault import bad, cli, clutter, interruption, killed, refused
 from safetensors.torch import save_file
 from torch import nn
 
-from reid_lab.analysis.bias_report import bias_report
-from reid_lab.files import wrong_file
+from reid_lab.analysis.bias.audit import bias_report
+from reid_lab.core.files import wrong_file
 from reid_lab.data.loaders import pk_order
-from reid_lab.embeddings import Embeddings
-from reid_lab.models.clip_reid import load_clip
-from reid_lab.models.layouts import read_weights
-from reid_lab.models.weights import begin, load_network
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.models.clip_towers import load_clip
+from reid_lab.models.weights.formats import read_weights
+from reid_lab.models.weights.start import begin, load_network
 
 ARRAYS = dict(emb=np.eye(4, 3, dtype="f4") + .1, pid=np.arange(4), cam=np.array([0, 1, 0, 1]))
 
@@ -118,7 +118,7 @@ def _jit(path):
 def _features_die(tmp):
     Embeddings(**ARRAYS).save(tmp/"q.npz")
     new = Embeddings(ARRAYS["emb"][:2], [7, 8])
-    killed(lambda: new.save(tmp/"q.npz"), "reid_lab.files._sync")
+    killed(lambda: new.save(tmp/"q.npz"), "reid_lab.core.files._sync")
     assert len(Embeddings.load(tmp/"q.npz")) == 4
     new.save(tmp/"q.npz")
     assert not clutter(tmp)

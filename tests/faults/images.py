@@ -9,13 +9,15 @@ import pandas as pd
 from fault import bad, cli, clutter, interruption, killed, refused, warned
 from PIL import Image
 
-from reid_lab.files import safe_join
+from reid_lab.core.files import safe_join
 from reid_lab.data.checks import decode_images, file_findings, look_at_files
-from reid_lab.data.image_sets import tiny_table
+from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.data.images import image_header, read_image
 from reid_lab.data.table import ReidTable, TableError
-from reid_lab.data.text_sets import read_json
-from reid_lab.datasets import doctor, export_world, load_dataset
+from reid_lab.datasets.text_sets import read_json
+from reid_lab.datasets.diagnosis import doctor
+from reid_lab.datasets.export import export_world
+from reid_lab.datasets.registry import load_dataset
 
 
 def _jpeg(path, size=(32, 64)):
@@ -134,7 +136,7 @@ def _annotation(text):
 
 def _export_dies(tmp):
     write = lambda: export_world(tiny_table().where(split=["train", "test"]), "icfg-pedes", tmp/"icfg")
-    killed(write, "reid_lab.files._sync")
+    killed(write, "reid_lab.core.files._sync")
     assert not (tmp/"icfg").exists() and clutter(tmp)
     write()
     assert not clutter(tmp)
@@ -144,7 +146,7 @@ def _export_dies(tmp):
 def _table_dies(tmp):
     table = tiny_table()
     table.take(slice(0, 3)).save(tmp/"t.csv")
-    killed(lambda: table.save(tmp/"t.csv"), "reid_lab.files._sync")
+    killed(lambda: table.save(tmp/"t.csv"), "reid_lab.core.files._sync")
     assert len(ReidTable.load(tmp/"t.csv", tmp)) == 3
     table.save(tmp/"t.csv")
     assert not clutter(tmp)

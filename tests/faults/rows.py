@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 from fault import DIED, bad, interruption, killed, refused, warned
 
-from reid_lab import results
-from reid_lab.figures.base import bars_paired, curves, export, learning_curves, paper_figure
-from reid_lab.published import compare, published_table
-from reid_lab.results import (append_result, append_results, load_results, paired, paired_table, publish, relative_to,
-                              summarise, to_latex, to_markdown)
+from reid_lab.results import rows as results
+from reid_lab.figures.charts import bars_paired, curves, learning_curves
+from reid_lab.figures.style import export, paper_figure
+from reid_lab.results.published import compare, published_table
+from reid_lab.results.rows import append_result, append_results, load_results, publish
+from reid_lab.results.comparisons import paired, paired_table, relative_to, summarise
+from reid_lab.results.tables import to_latex, to_markdown
 
 
 def _row(**more):
@@ -143,7 +145,7 @@ BAD = [
 
 
 def _run(tmp):
-    from reid_lab.experiment import start_run
+    from reid_lab.experiments.run import start_run
     return start_run("run_demo", dict(preset="quick"), tmp/"run", results=tmp/"r.csv")
 
 
@@ -287,7 +289,7 @@ def _figure_dies(tmp):
     fig = paper_figure(1, 1)
     export(fig, "a", tmp, "png")
     old = (tmp/"a.png").read_bytes()
-    killed(lambda: export(fig, "a", tmp, "png", dpi=50), "reid_lab.files._sync")
+    killed(lambda: export(fig, "a", tmp, "png", dpi=50), "reid_lab.core.files._sync")
     assert (tmp/"a.png").read_bytes() == old
     return "old file"
 

@@ -3,13 +3,19 @@ import numpy as np
 import torch
 from fault import bad, interruption, killed, warned
 
-from reid_lab.analysis.bias_report import bias_report
-from reid_lab.analysis.camera_bias import camera_share, per_camera
-from reid_lab.embeddings import Embeddings
-from reid_lab.metrics import MatrixScores, camera_nmi, metrics_from_similarity, msd, retrieval_metrics
-from reid_lab.retrieval import RetrievalResult, rank, rerank_itm, rerank_k_reciprocal, retrieve
-from reid_lab.camera_stats import CameraStats
-from reid_lab.tta import CameraNorm, Dart3, Dart3Lite, NoAdapt, Tent, adapt_embeddings
+from reid_lab.analysis.bias.audit import bias_report
+from reid_lab.analysis.bias.per_camera import camera_share, per_camera
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.scores import MatrixScores
+from reid_lab.retrieval.cameras import camera_nmi
+from reid_lab.retrieval.metrics import metrics_from_similarity, msd, retrieval_metrics
+from reid_lab.retrieval.ranking import RetrievalResult, rank, retrieve
+from reid_lab.retrieval.rerank import rerank_itm, rerank_k_reciprocal
+from reid_lab.retrieval.cameras import CameraStats
+from reid_lab.tta.camera_norm import CameraNorm
+from reid_lab.tta.dart3 import Dart3, Dart3Lite
+from reid_lab.tta.base import NoAdapt, adapt_embeddings
+from reid_lab.tta.gradient import Tent
 
 RNG = np.random.default_rng(0)
 Q = Embeddings(RNG.normal(size=(6, 4)).astype("f4"), [0, 0, 1, 1, 2, 2], [0, 1]*3)
@@ -42,7 +48,7 @@ def _said(name, does, call, *words):
 def _killed_while_scoring(tmp):
     "A process dies between two blocks; another one scores as if nothing had been"
     want = retrieval_metrics(Q, G, chunk=2)
-    killed(lambda: retrieval_metrics(Q, G, chunk=2), "reid_lab.metrics.EmbeddingScores.block", nth=2)
+    killed(lambda: retrieval_metrics(Q, G, chunk=2), "reid_lab.retrieval.scores.EmbeddingScores.block", nth=2)
     assert retrieval_metrics(Q, G, chunk=2) == want
     return "the same scores"
 

@@ -11,17 +11,20 @@ import numpy as np
 import torch
 from fault import bad, clutter, cut, empty, flip, interruption, killed, warned
 
-from reid_lab.files import atomic_path, locked
+from reid_lab.core.files import atomic_path, locked
 from reid_lab.data.text import WordPiece
-from reid_lab.embeddings import Embeddings
-from reid_lab.averages import Average
-from reid_lab.learner import (Callback, Checkpoint, Learner, Plain, Validate, load_state, load_weights,
-                              save_state, save_weights)
-from reid_lab.logs import Log
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.training.callbacks import Average
+from reid_lab.training.learner import Callback, Learner, Plain
+from reid_lab.training.checkpoints import Checkpoint, load_state, save_state
+from reid_lab.training.callbacks import Validate
+from reid_lab.core.weight_files import load_weights, save_weights
+from reid_lab.training.logs import Log
 from reid_lab.models.zoo import create_model
-from reid_lab.recipes import training
+from reid_lab.training import folder as training
 from reid_lab.recipes.camel import load_run, save_run
-from reid_lab.recipes.training import Trained, claim, fit, load_trained
+from reid_lab.training.folder import Trained, claim, load_trained
+from reid_lab.training.fit import fit
 
 
 class Blobs:
@@ -88,8 +91,8 @@ def _dies(at, nth=1, after=False):
 
 def _dies_twice(folder):
     "Die in the fourth state, then when the log loses the rows after the third"
-    killed(lambda: _train(folder), "reid_lab.learner.save_state", 4)
-    killed(lambda: _train(folder), "reid_lab.logs.Log.load_state_dict", after=True)
+    killed(lambda: _train(folder), "reid_lab.training.checkpoints.save_state", 4)
+    killed(lambda: _train(folder), "reid_lab.training.logs.Log.load_state_dict", after=True)
     _exact(folder)
     return "exact"
 
@@ -181,7 +184,7 @@ def _sweeper_dies(folder):
     "Killed while it removes the remains of a killed writer: the next one removes them"
     def write():
         with atomic_path(folder/"x", replace=True) as tmp: tmp.mkdir(); (tmp/"a").write_text("new")
-    killed(write, "reid_lab.files._sync")
+    killed(write, "reid_lab.core.files._sync")
     killed(write, "os.rmdir")
     write()
     assert (folder/"x"/"a").read_text() == "new" and not clutter(folder)
@@ -234,7 +237,7 @@ def _trained(folder, **change):
 
 def _finish_dies(folder):
     "Killed between weights and `done.json`: not finished, and saved again by the next try"
-    killed(lambda: _trained(folder/"t"), "reid_lab.recipes.training.atomic_path", 2)
+    killed(lambda: _trained(folder/"t"), "reid_lab.core.files.atomic_path", 2)
     try: load_trained(folder/"t")
     except FileNotFoundError as e: said = str(e)
     assert load_trained(_trained(folder/"t"), KEY).steps == 1
@@ -249,7 +252,7 @@ def _two_trainings(folder):
     try: fit(Net(), Blobs(), 1, folder/"t", {}, callbacks=[Both()], quiet=True, device="cpu")
     except RuntimeError as e: said = str(e)
     assert f"process {os.getpid()}" in said
-    killed(train, "reid_lab.learner.Learner.update")
+    killed(train, "reid_lab.training.learner.Learner.update")
     assert clutter(folder) == ["t/.lock"]
     train()
     assert not clutter(folder)
@@ -267,14 +270,14 @@ INTERRUPTIONS = [
     ("in the weights of the first state", _dies("safetensors.torch.save_file")),
     ("in the weights of a later state", _dies("safetensors.torch.save_file", 4, True)),
     ("in the optimiser's state", _dies("torch.save", 3)),
-    ("before the checksums of a state", _dies("reid_lab.learner.write_sums", 3)),
-    ("before a state is on the disk", _dies("reid_lab.files._sync", 5)),
+    ("before the checksums of a state", _dies("reid_lab.core.files.write_sums", 3)),
+    ("before a state is on the disk", _dies("reid_lab.core.files._sync", 5)),
     ("before a state has its name", _dies("pathlib.Path.replace", 9)),
     ("while an old state is deleted", _dies("os.rmdir", 9)),
-    ("before the callbacks see a step", _dies("reid_lab.learner.Learner.__call__", 4)),
-    ("between the callbacks and the state of a step", _dies("reid_lab.learner.Learner.__call__", 7)),
-    ("between the last step and the end of its epoch", _dies("reid_lab.averages.Average.after_epoch", 2)),
-    ("in the last validation", _dies("reid_lab.learner.Validate.after_fit")),
+    ("before the callbacks see a step", _dies("reid_lab.training.learner.Learner.__call__", 4)),
+    ("between the callbacks and the state of a step", _dies("reid_lab.training.learner.Learner.__call__", 7)),
+    ("between the last step and the end of its epoch", _dies("reid_lab.training.callbacks.Average.after_epoch", 2)),
+    ("in the last validation", _dies("reid_lab.training.callbacks.Validate.after_fit")),
     ("while the log is cut back on resuming", _dies_twice)]
 HARMS = [("state.pt", cut, "bytes instead of"), ("state.pt", empty, "has 0 bytes"),
          ("state.pt", Path.unlink, "'state.pt' is missing"), ("state.pt", flip, "'state.pt' has other contents"),
@@ -391,14 +394,14 @@ FAULTS = [
     *(interruption(f"embeddings: killed {when}", f"a saved folder is replaced by a writer that dies {when}",
                    "it can be loaded, and saved again", check, "3 rows") for when, check in (
         ("in the vectors", _embeddings_die("safetensors.numpy.save_file")),
-        ("before the new folder is on the disk", _embeddings_die("reid_lab.files._sync")),
+        ("before the new folder is on the disk", _embeddings_die("reid_lab.core.files._sync")),
         ("between two renames", _embeddings_die("pathlib.Path.rename", after=True)))),
     *(interruption(f"run: killed {when}", f"a run is kept by a process that dies {when}", "it is kept by the next",
                    check, "kept") for when, check in (
-        ("in its tokenizer", _run_dies("reid_lab.data.text.atomic_path")),
-        ("in its first Embeddings", _run_dies("reid_lab.files._sync", 5)),
+        ("in its tokenizer", _run_dies("reid_lab.core.files.atomic_path")),
+        ("in its first Embeddings", _run_dies("reid_lab.core.files._sync", 5)),
         ("between two names of its Embeddings", _run_dies("pathlib.Path.rename", 2, True)),
-        ("in run.json", _run_dies("reid_lab.recipes.camel.atomic_path")))),
+        ("in run.json", _run_dies("reid_lab.core.files.atomic_path")))),
 
     bad("state: a torch file", "a .pth is given", _weights(b"PK\3\4 archive/data.pkl"), "w.safetensors",
         "is a torch file", "expected a safetensors file", "copy or train it again"),

@@ -11,7 +11,8 @@ import numpy as np
 from fault import bad, clutter, cut, empty, flip, interruption, killed, warned
 
 from reid_lab.world import world as module
-from reid_lab.world.world import World, text_groups
+from reid_lab.world.world import World
+from reid_lab.world.plan import text_groups
 
 TINY = dict(groups=text_groups(3, 2, 2, 2, 2, 2, 2, 3), size=(32, 16), supersample=1, backend="numpy")
 
@@ -62,7 +63,7 @@ def _dies(at, nth=1, after=False, harm=None):
 
 def _other_world(folder):
     "Remains of a killed build are removed when any World is built"
-    killed(lambda: World("smoke", seed=6, cache=folder, n_jobs=1, **TINY).table(), "reid_lab.files._sync")
+    killed(lambda: World("smoke", seed=6, cache=folder, n_jobs=1, **TINY).table(), "reid_lab.core.files._sync")
     assert len(clutter(folder)) >= 2
     return str(_right(folder) == "")
 
@@ -128,13 +129,13 @@ FAULTS = [
                    check, "right") for when, check in (
         ("while rendering", _dies("reid_lab.world.world._write")),
         ("before the visible areas", _dies("numpy.save")),
-        ("before the checksums", _dies("reid_lab.world.world.write_sums")),
-        ("before it is on the disk", _dies("reid_lab.files._sync", 2)),
+        ("before the checksums", _dies("reid_lab.core.files.write_sums")),
+        ("before it is on the disk", _dies("reid_lab.core.files._sync", 2)),
         ("before it has its name", _dies("pathlib.Path.replace", 2)),
         ("before the captions", _dies("reid_lab.world.world._captions")),
-        ("when it has its name", _dies("reid_lab.files._sync", 4)),
-        ("in the captions", _dies("reid_lab.files._sync", 5)),
-        ("before the checksum of the captions", _dies("reid_lab.world.world.write_sums", 2)),
+        ("when it has its name", _dies("reid_lab.core.files._sync", 4)),
+        ("in the captions", _dies("reid_lab.core.files._sync", 5)),
+        ("before the checksum of the captions", _dies("reid_lab.core.files.write_sums", 2)),
         ("when the damaged cache is removed", _dies("shutil.rmtree", after=True, harm=REPAIR)),
         ("while it is made again", _dies("reid_lab.world.world._write", harm=REPAIR)))),
     interruption("world: remains of another build", "another World's build was killed", "its remains are removed",

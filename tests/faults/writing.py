@@ -3,7 +3,7 @@ import os
 
 from fault import bad, clutter, interruption, killed
 
-from reid_lab.files import atomic_path, locked, sweep_remains
+from reid_lab.core.files import atomic_path, locked, sweep_remains
 
 
 def _write(path, text):
@@ -15,7 +15,7 @@ def _write(path, text):
 
 def _dies_before_renaming(tmp):
     _write(tmp/"x", "old")
-    killed(lambda: _write(tmp/"x", "new"), "reid_lab.files._sync")
+    killed(lambda: _write(tmp/"x", "new"), "reid_lab.core.files._sync")
     assert (tmp/"x"/"a.txt").read_text() == "old" and clutter(tmp)
     _write(tmp/"x", "newer")
     assert (tmp/"x"/"a.txt").read_text() == "newer" and not clutter(tmp)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 
-from reid_lab import fuzzy as Z, losses
+from reid_lab.losses import fuzzy as Z, text as losses
 
 FORMS = ["paper", "released"]
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from pytorch_metric_learning import distances, miners, reducers
 from pytorch_metric_learning import losses as library
 
-from reid_lab import losses as ours
+from reid_lab.losses import image as ours
 
 
 @pytest.fixture(params=[0, 1, 2])

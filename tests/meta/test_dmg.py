@@ -10,9 +10,10 @@ from hypothesis import given, settings, strategies as st
 
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
-from reid_lab.learner import Learner
-from reid_lab.logs import Log
-from reid_lab.losses import meta_discrimination, terms
+from reid_lab.training.learner import Learner
+from reid_lab.training.logs import Log
+from reid_lab.losses.image import meta_discrimination
+from reid_lab.losses.basics import terms
 from reid_lab.meta.dmg import (CameraHalves, DMGStep, DomainRuns, group_rates, halves, split_cameras, two_sides,
                                virtual_weights)
 from reid_lab.meta.dual_speed import DualSpeed, Task

@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 import torch
 
-from reid_lab.learner import Callback, Learner, load_state, save_state
+from reid_lab.training.learner import Callback, Learner
+from reid_lab.training.checkpoints import load_state, save_state
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
 from reid_lab.meta.memory import ContrastMemory, ErrorMemory, capacity_for
 from reid_lab.meta.stylise import blur, draw_lambda, illuminate, random_blur

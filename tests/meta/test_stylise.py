@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from reid_lab.data.loaders import IMAGENET_MEAN, IMAGENET_STD
+from reid_lab.data.augment import IMAGENET_MEAN, IMAGENET_STD
 from reid_lab.data.text import WordPiece
 from reid_lab.meta.memory import ErrorMemory
 from reid_lab.meta.stylise import (ReleasedTask, StyleTask, blur_released, caption_views, illuminate_released,

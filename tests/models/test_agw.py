@@ -8,21 +8,24 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from reid_lab import losses as L
-from reid_lab.data.image_sets import tiny_table
-from reid_lab.embeddings import Embeddings, embed_images
-from reid_lab.learner import Callback, Checkpoint, Learner, Plain, load_weights, refresh_batchnorm, save_weights
-from reid_lab.meta.camera_norm import (CameraNormed, CameraNorms, CBNStep, camera_batch_norm, camera_batches,
-                                       camera_batchnorm, camera_moments, camera_normed, estimate_camera_stats,
-                                       pooled_moments)
+from reid_lab.losses import basics as loss_basics, image as image_losses
+from reid_lab.datasets.image_sets import tiny_table
+from reid_lab.retrieval.embeddings import Embeddings, embed_images
+from reid_lab.training.learner import Callback, Learner, Plain
+from reid_lab.training.checkpoints import Checkpoint
+from reid_lab.core.weight_files import load_weights, save_weights
+from reid_lab.training.callbacks import refresh_batchnorm
+from reid_lab.meta.camera_batchnorm import (CameraNormed, CameraNorms, CBNStep, camera_batch_norm, camera_batches,
+    camera_batchnorm, camera_moments, camera_normed, estimate_camera_stats, pooled_moments)
 from reid_lab.meta.dual_speed import DualSpeed, Task
 from reid_lab.models.agw import NonLocal, agw_r50, agw_tiny, with_nonlocal
 from reid_lab.models.backbones import ResTower, TokenPool, norm_layers, power_mean
 from reid_lab.models.bot import METRICS, BoT, bot_r50, bot_tiny, move_centers
-from reid_lab.models.shipped import Card, save_shipped
+from reid_lab.models.weights.shipped import Card, save_shipped
 from reid_lab.models.zoo import check_image_model, create_model, sample_batch
-from reid_lab.recipes.training import start_of
-from reid_lab.tta import Dart3Lite, adapt_images
+from reid_lab.training.folder import start_of
+from reid_lab.tta.dart3 import Dart3Lite
+from reid_lab.tta.base import adapt_images
 
 SIZE = (32, 16)
 
@@ -59,13 +62,13 @@ def test_meta_discrimination_vector(oracles):
     i, e = o["inputs"], o["expected"]
     q, s = t64(i["f_query_l2"]), t64(i["f_support_l2"])
     yq, ys = torch.tensor(i["y_query"]), torch.tensor(i["y_support"])
-    assert L.meta_discrimination(q, yq, s, ys, i["scale"]).item() == pytest.approx(e["loss"], abs=1e-6)
+    assert image_losses.meta_discrimination(q, yq, s, ys, i["scale"]).item() == pytest.approx(e["loss"], abs=1e-6)
     for k, want in enumerate(e["per_query"]):
-        assert L.meta_discrimination(q[k:k + 1], yq[k:k + 1], s, ys).item() == pytest.approx(want, abs=1e-6)
+        assert image_losses.meta_discrimination(q[k:k + 1], yq[k:k + 1], s, ys).item() == pytest.approx(want, abs=1e-6)
     eye, ids = torch.eye(16, dtype=torch.float64), torch.arange(16)
-    floor = L.meta_discrimination(eye, ids, eye, ids).item()
+    floor = image_losses.meta_discrimination(eye, ids, eye, ids).item()
     assert floor == pytest.approx(e["floor_P16_ideal"], abs=1e-6) == pytest.approx(math.log(math.e + 15) - 1, abs=1e-6)
-    assert L.meta_discrimination(eye, ids, eye, ids, scale=30.).item() < 1e-6
+    assert image_losses.meta_discrimination(eye, ids, eye, ids, scale=30.).item() < 1e-6
 
 
 @pytest.mark.parametrize("scale", [1., 5.])
@@ -82,30 +85,30 @@ def test_meta_discrimination_naive(scale):
             m = [sum(c)/len(own) for c in zip(*own)]
             cos[p] = sum(a*b for a, b in zip(x, m))/math.sqrt(sum(a*a for a in x))/math.sqrt(sum(b*b for b in m))
         total -= scale*cos[y] - math.log(sum(math.exp(scale*c) for c in cos.values()))
-    got = L.meta_discrimination(q, torch.tensor(yq), s, torch.tensor(ys), scale)
+    got = image_losses.meta_discrimination(q, torch.tensor(yq), s, torch.tensor(ys), scale)
     assert got.item() == pytest.approx(total/5, abs=1e-9)
     order = torch.randperm(9, generator=g)
-    assert torch.allclose(got, L.meta_discrimination(7*q, torch.tensor(yq), s[order], torch.tensor(ys)[order], scale))
+    assert torch.allclose(got, image_losses.meta_discrimination(7*q, torch.tensor(yq), s[order], torch.tensor(ys)[order], scale))
 
 
 def test_meta_discrimination_errors_and_empty():
     x, y = torch.randn(3, 4, requires_grad=True), torch.tensor([0, 1, 4])
     with pytest.raises(ValueError, match=r"q_pid has identities without support: \[4\]"):
-        L.meta_discrimination(x, y, x[:2], y[:2])
-    with pytest.raises(ValueError, match="s_pid has 2 entries for 3 features"): L.meta_discrimination(x, y, x, y[:2])
-    with pytest.raises(ValueError, match="q_pid has 2 entries for 3 features"): L.meta_discrimination(x, y[:2], x, y)
-    with pytest.raises(ValueError, match="of one width"): L.meta_discrimination(x, y, x[:, :2], y)
-    empty = L.meta_discrimination(x[:0], y[:0], x, y)
+        image_losses.meta_discrimination(x, y, x[:2], y[:2])
+    with pytest.raises(ValueError, match="s_pid has 2 entries for 3 features"): image_losses.meta_discrimination(x, y, x, y[:2])
+    with pytest.raises(ValueError, match="q_pid has 2 entries for 3 features"): image_losses.meta_discrimination(x, y[:2], x, y)
+    with pytest.raises(ValueError, match="of one width"): image_losses.meta_discrimination(x, y, x[:, :2], y)
+    empty = image_losses.meta_discrimination(x[:0], y[:0], x, y)
     empty.backward()
     assert empty.item() == 0 and (x.grad == 0).all()
 
 
 PID = torch.tensor([0, 0, 1, 1, 2])
 TWICE = dict(
-    meta_discrimination=lambda x: L.meta_discrimination(x[:3], PID[[0, 2, 4]], x, PID, 2.),
-    label_smoothing=lambda x: L.label_smoothing(x, PID), triplet=lambda x: L.triplet(x, PID, 3.),
-    soft_triplet=lambda x: L.triplet(x, PID, None), weighted=lambda x: L.weighted_triplet(x, PID),
-    center=lambda x: L.center(x[:4], PID[:4], x[2:]), gem=lambda x: power_mean(x.exp()[None], t64(3.)).sum(),
+    meta_discrimination=lambda x: image_losses.meta_discrimination(x[:3], PID[[0, 2, 4]], x, PID, 2.),
+    label_smoothing=lambda x: image_losses.label_smoothing(x, PID), triplet=lambda x: image_losses.triplet(x, PID, 3.),
+    soft_triplet=lambda x: image_losses.triplet(x, PID, None), weighted=lambda x: image_losses.weighted_triplet(x, PID),
+    center=lambda x: image_losses.center(x[:4], PID[:4], x[2:]), gem=lambda x: power_mean(x.exp()[None], t64(3.)).sum(),
     camera_batch_norm=lambda x: camera_batch_norm(x, PID).sin().sum())
 
 
@@ -117,7 +120,7 @@ def test_first_and_second_derivatives(name):
 
 def test_gradients_reach_queries_and_centres():
     q, s = (torch.randn(4, 3, requires_grad=True) for _ in range(2))
-    L.meta_discrimination(q, torch.tensor([0, 0, 1, 1]), s, torch.tensor([0, 1, 1, 0])).backward()
+    image_losses.meta_discrimination(q, torch.tensor([0, 0, 1, 1]), s, torch.tensor([0, 1, 1, 0])).backward()
     assert q.grad.abs().min() > 0 and s.grad.abs().min() > 0
 
 
@@ -128,9 +131,9 @@ def test_the_default_bot_is_what_it_was():
     net, b = bot(), batch()
     assert not any("center" in k for k in net.state_dict())
     before, after = net.features(b["img"])
-    want = dict(id_loss=L.label_smoothing(net.classify(after), b["label"], .1),
-                triplet_loss=L.triplet(before, b["pid"]))
-    out = L.terms(net(b))
+    want = dict(id_loss=image_losses.label_smoothing(net.classify(after), b["label"], .1),
+                triplet_loss=image_losses.triplet(before, b["pid"]))
+    out = loss_basics.terms(net(b))
     assert [*out] == [*want] and all(torch.equal(out[k], want[k]) for k in want)
 
 
@@ -142,9 +145,9 @@ def test_metric(metric, place):
     assert not torch.allclose(before, after)
     usual = dict(triplet="before", weighted="before", circle="after", none="before")[metric]
     f = dict(before=before, after=after)[place or usual]
-    want = dict(triplet=dict(triplet_loss=L.triplet(f, b["pid"])), circle=dict(circle_loss=L.circle(f, b["pid"])),
-                weighted=dict(weighted_loss=L.weighted_triplet(f, b["pid"])), none={})[metric]
-    out = L.terms(net(b))
+    want = dict(triplet=dict(triplet_loss=image_losses.triplet(f, b["pid"])), circle=dict(circle_loss=image_losses.circle(f, b["pid"])),
+                weighted=dict(weighted_loss=image_losses.weighted_triplet(f, b["pid"])), none={})[metric]
+    out = loss_basics.terms(net(b))
     assert out.keys() - {"id_loss"} == want.keys() and all(torch.allclose(out[k], v) for k, v in want.items())
     check_image_model(net)
 
@@ -152,7 +155,7 @@ def test_metric(metric, place):
 def test_centres_are_of_features_before_the_neck():
     net, b = bot(metric="circle", center=.1).eval(), batch()
     before = net.pooled(b["img"])
-    assert torch.allclose(net(b)["center_loss"], .1*L.center(before, b["label"], net.centers))
+    assert torch.allclose(net(b)["center_loss"], .1*image_losses.center(before, b["label"], net.centers))
 
 
 def test_bad_switches():
@@ -169,7 +172,7 @@ def test_centres_move_as_by_the_released_optimiser():
     for i in range(3):
         b = batch(i)
         with torch.no_grad(): f = deepcopy(net).pooled(b["img"])
-        loss = weight*L.center(f, b["label"], theirs)
+        loss = weight*image_losses.center(f, b["label"], theirs)
         sgd.zero_grad(); loss.backward()
         theirs.grad *= 1/weight
         assert net(b)["center_loss"].item() == pytest.approx(loss.item(), rel=1e-5)   # at the centres before they move
@@ -209,7 +212,7 @@ def test_a_virtual_step_on_copies_leaves_the_centres():
     params, was = dict(net.named_parameters()), copied(net)
     learn = {k: p for k, p in params.items() if p.requires_grad}
     copies = lambda: {k: v.clone() for k, v in net.named_buffers()}
-    call = lambda p: sum(L.terms(torch.func.functional_call(net, {**p, **copies()}, (b,))).values())
+    call = lambda p: sum(loss_basics.terms(torch.func.functional_call(net, {**p, **copies()}, (b,))).values())
     grads = torch.autograd.grad(call(learn), [*learn.values()], create_graph=True)
     ahead = {k: p - .1*g for (k, p), g in zip(learn.items(), grads)}
     call(ahead).backward()
@@ -456,7 +459,7 @@ def test_parts_of_a_batch_at_other_weights():
         assert not torch.equal(buffers["neck.running_mean"], net.neck.running_mean)
         near = net(half(slice(4, 8)))
     assert all(v.isfinite().all() for v in (*far.values(), *near.values())) and not same(was, net.state_dict())
-    sum(L.terms(far).values()).backward()
+    sum(loss_basics.terms(far).values()).backward()
 
 
 def test_a_strategy_under_cbn():

@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from reid_lab.models.backbones import CrossEncoder, SwinTower, TextEncoder, TimmTower, swin_windows, timm_tower
 from reid_lab.models.camel import CAMeL, camel_base, heads_of, image_tower, load_camel, whole_checkpoint
 from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
-from reid_lab.models.layouts import identify, translate
+from reid_lab.models.weights.formats import identify, translate
 from reid_lab.models.sgformer import SGFORMERS, SGFormer, Sizes
-from reid_lab.models.weights import begin
+from reid_lab.models.weights.start import begin
 from reid_lab.models.zoo import MODELS, create_model, sample_batch
-from reid_lab.recipes.camel import Config, load_data, pretrain
+from reid_lab.recipes.camel_settings import Config
+from reid_lab.recipes.camel import load_data, pretrain
 from reid_lab.recipes.preflight import start_findings
 
 SIZE, W, HEADS, VOCAB = (64, 32), 24, 2, 60
@@ -60,7 +61,7 @@ def test_towers_by_name():
 
 
 def test_the_paper_preset_is_the_paper_network():
-    from reid_lab.recipes.camel import PRESETS
+    from reid_lab.recipes.camel_settings import PRESETS
     kw = dict(PRESETS["paper"].model_kw)
     with torch.device("meta"): model = create_model(PRESETS["paper"].model, **kw)
     assert count(model) == 144_886_930 and model.size == (224, 224) and PRESETS["paper"].model == "camel_base"
@@ -412,7 +413,8 @@ def test_a_pair_of_weights_names_what_it_lacks(pair, tmp_path):
 @pytest.mark.parametrize("tower, grid", [("small", (2, 1)), (TINY, (2, 1))])
 def test_maps_over_the_image(tower, grid):
     "Grad-CAM and the words' attention lie on the grid of the crop; the mean in front of Swin's tokens is no place"
-    from reid_lab.analysis.attention import cross_maps, grad_cam, map_grid, score_of
+    from reid_lab.analysis.explain.image_maps import cross_maps, grad_cam
+    from reid_lab.analysis.explain.places import map_grid, score_of
     torch.manual_seed(0)
     model = small_camel(image_tower(tower, SIZE), dim=16)
     model.tokenizer = lambda texts: torch.tensor([[2, 7, 9, 3]]*len(texts))

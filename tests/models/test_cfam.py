@@ -6,13 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reid_lab import losses
+from reid_lab.losses import text as losses
 from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
-from reid_lab.learner import load_weights, param_groups, save_weights
+from reid_lab.core.weight_files import load_weights, save_weights
+from reid_lab.training.learner import param_groups
 from reid_lab.models.cfam import (CFAM, HARD_BY, L14, LOSSES, WIRINGS, GranularityDecoder, GranuleBlock, Matcher,
                                   PairIdentity, cfam_b16, cfam_l14, cfam_tiny)
 from reid_lab.models.clip import CLIPPair, clip_tiny, end_positions, strip
-from reid_lab.models.clip_reid import clip_model, resize_text_positions
+from reid_lab.models.clip_towers import clip_model, resize_text_positions
 from reid_lab.models.zoo import sample_batch
 
 SIZE = (64, 32)
@@ -369,8 +370,8 @@ def test_weights_of_towers_and_of_whole_models_start_one(tmp_path):
 
 
 def test_the_shipped_clip_starts_it():
-    from reid_lab.models.shipped import shipped
-    from reid_lab.recipes.training import start_of
+    from reid_lab.models.weights.shipped import shipped
+    from reid_lab.training.folder import start_of
     model = cfam_tiny(6, weights="world")
     assert start_of("cfam_tiny") == "world" and shipped()["cfam_tiny"][0].model == "clip_tiny"
     bare = clip_tiny(weights="world")

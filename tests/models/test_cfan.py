@@ -7,9 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reid_lab import fuzzy, losses
+from reid_lab.losses import fuzzy, text as losses
 from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
-from reid_lab.learner import load_weights, param_groups, save_weights
+from reid_lab.core.weight_files import load_weights, save_weights
+from reid_lab.training.learner import param_groups
 from reid_lab.models.cfan import ALPHA, CFAN, LOSSES, RELEASED_RATES, CrossFormer, cfan_b16, cfan_tiny, sigma_mlp
 from reid_lab.models.clip import CLIPPair, clip_tiny, strip
 from reid_lab.models.zoo import sample_batch
@@ -355,8 +356,8 @@ def test_weights_of_towers_and_of_whole_models_start_one(tmp_path):
 
 
 def test_the_shipped_clip_starts_it():
-    from reid_lab.models.shipped import shipped
-    from reid_lab.recipes.training import start_of
+    from reid_lab.models.weights.shipped import shipped
+    from reid_lab.training.folder import start_of
     model = cfan_tiny(weights="world")
     assert start_of("cfan_tiny") == "world" and shipped()["cfan_tiny"][0].model == "clip_tiny"
     bare, img = clip_tiny(weights="world"), torch.rand(2, 3, *model.size)

@@ -9,20 +9,23 @@ from hypothesis import given, settings, strategies as st
 from safetensors.torch import save_file
 from torch import nn
 
-from reid_lab import losses
-from reid_lab.data.loaders import to_pixels
-from reid_lab.embeddings import embed_images
-from reid_lab.losses import supcon, terms
-from reid_lab.learner import load_weights, save_weights
+from reid_lab.losses import image as losses
+from reid_lab.data.augment import to_pixels
+from reid_lab.retrieval.embeddings import embed_images
+from reid_lab.losses.image import supcon
+from reid_lab.losses.basics import terms
+from reid_lab.core.weight_files import load_weights, save_weights
 from reid_lab.models.backbones import ResTower, TimmTower, norm_gradients
 from reid_lab.models.bot import BoT, bn_neck, id_head, keep_resolution
-from reid_lab.models.layouts import read_weights
-from reid_lab.models.weights import begin, load_network, published
-from reid_lab.models.clip_reid import CLIPReID, clip_model, learn_prompts, load_clip, prompt_loss
+from reid_lab.models.weights.formats import read_weights
+from reid_lab.models.weights.start import begin, load_network, published
+from reid_lab.models.clip_reid import CLIPReID
+from reid_lab.models.clip_towers import clip_model, load_clip
+from reid_lab.training.prompts import learn_prompts, prompt_loss
 from reid_lab.models.transreid import (TransReID, half_local, jigsaw, overlapping_vit, patch_grid, resize_positions,
                                        shift_shuffle, start_transreid)
 from reid_lab.models.zoo import MODELS, check_image_model, create_model, list_models, sample_batch
-from reid_lab.tta import influential
+from reid_lab.tta.base import influential
 
 SIZE = (64, 32)
 IMAGE = [MODELS[name].family for name in list_models(reads="images", size="tiny")]
@@ -284,7 +287,7 @@ def test_side_information():
 
 
 def test_features_are_those_of_each_images_own_camera():
-    from reid_lab.data.image_sets import tiny_table
+    from reid_lab.datasets.image_sets import tiny_table
     torch.manual_seed(0)
     model, table = tiny("transreid", cams=[0, 2]).eval(), tiny_table(4, 3)     # camera 1 is unknown
     for encode in ("encode_image", "raw_features"):

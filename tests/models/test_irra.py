@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from reid_lab import losses
+from reid_lab.losses import text as losses
 from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
-from reid_lab.learner import param_groups
+from reid_lab.training.learner import param_groups
 from reid_lab.models.clip import CLIPPair, ImplicitReasoning, irr_loss, masked_caption, strip
 from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
 from reid_lab.models.irra import IRRA, LOSSES, irra_b16, irra_tiny
-from reid_lab.models.layouts import identify, read_weights
+from reid_lab.models.weights.formats import identify, read_weights
 from reid_lab.models.zoo import sample_batch
 
 SIZE, BIG, DIM, VOCAB, N_IDS = (64, 32), (384, 128), 64, 49408, 7
@@ -147,7 +147,7 @@ def test_names_and_shapes_at_the_published_size():
     theirs = {f"base_model.{k}": v for k, v in base.named_parameters() if k != "logit_scale"}
     for name, m in (*heads.items(), ("cross_modal_transformer.resblocks", blocks), ("mlm_head", head)):
         theirs |= {f"{name}.{k}": v for k, v in m.named_parameters()}
-    from reid_lab.models.layouts import translate
+    from reid_lab.models.weights.formats import translate
     state = translate(theirs, identify(theirs)).state
     mine = {k: v.shape for k, v in model.named_parameters() if k != "logit_scale"}
     assert {k: v.shape for k, v in state.items()} == mine

@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reid_lab.learner import Learner, Plain, load_weights, save_weights
+from reid_lab.training.learner import Learner, Plain
+from reid_lab.core.weight_files import load_weights, save_weights
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
 from reid_lab.models.backbones import CrossEncoder, TextEncoder, TextLayer
 from reid_lab.models.zoo import (KINDS, MODELS, NEEDS, TINY, ModelInfo, check_entry, create_model, describe_models,

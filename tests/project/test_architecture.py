@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT/"nbs").is_dir(), reason="needs the source tree")
 
 
@@ -38,10 +38,10 @@ def test_no_private_name_crosses_a_module(path):
 
 
 @pytest.mark.parametrize("text, found", [
-    ("from reid_lab.metrics import rank, _blocks", ["1: _blocks"]),
+    ("from reid_lab.retrieval.metrics import rank, _blocks", ["1: _blocks"]),
     ("from .base import _figure as figure", ["1: _figure"]),
     ("from ..figures import base\nbase._figure(1, 2)", ["2: base._figure"]),
-    ("import reid_lab.results as r\nr._plain(1)", ["2: r._plain"]),
+    ("import reid_lab.results.rows as r\nr._plain(1)", ["2: r._plain"]),
     ("from reid_lab._hidden import name", ["1: reid_lab._hidden"]), ("from joblib import _store", []),
     ("self._x = torch._C", []), ("from reid_lab import __version__", []),
     ("from .core import stream\ndef f(self): return self._cache", [])])

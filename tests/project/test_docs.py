@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT/"tools"/"docs").is_dir(), reason="needs the source tree")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -33,7 +33,7 @@ def site(build, tmp_path_factory):
 
 def test_links_lead_to_pages_or_become_names(build):
     pages, figures = {"100_a.ipynb", "docs/01_b.ipynb"}, set()
-    text = ("[a](../100_a.ipynb#Some-part) [c](../200_c.ipynb) [t](../../tests/test_docs.py) [up](#Here) "
+    text = ("[a](../100_a.ipynb#Some-part) [c](../200_c.ipynb) [t](../../tests/project/test_docs.py) [up](#Here) "
             "[web](https://x.org) ![](../../figures/flow.svg) <img src=\"../../figures/flow.svg\" width=9>")
     new = build.relinked(text, Path("docs/01_b.ipynb"), pages, figures)
     assert new == ("[a](../100_a.ipynb#some-part) c t [up](#here) [web](https://x.org) ![](../figures/flow.svg) "
@@ -83,7 +83,7 @@ def test_signatures_keep_the_comments_on_arguments(build):
 
 
 def test_every_public_name_has_a_signature(build):
-    import reid_lab.metrics as m
+    import reid_lab.retrieval.metrics as m
     page = build.api_page(Path(m.__file__))
     assert not [n for n in m.__all__ if callable(getattr(m, n)) and f"## `{n}`" not in page]
 
@@ -110,7 +110,7 @@ def test_the_site_has_its_parts(site):
     for part in ("Guide", "Measured results", "Experiments", "Background", "Signatures"): assert part in text, part
     metrics = (site/"220_metrics.html").read_text("utf-8")
     assert "<math" in metrics and "#| export" not in metrics and "MathJax" not in metrics
-    assert (site/"api"/"reid_lab.metrics.html").exists() and (site/"docs"/"02_glossary.html").exists()
+    assert (site/"api"/"reid_lab.retrieval.metrics.html").exists() and (site/"docs"/"02_glossary.html").exists()
     assert len(json.dumps([p.name for p in site.glob("*.html")])) > 100
 
 

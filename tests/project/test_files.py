@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT/"setup.py").exists(), reason="needs the source tree")
 PAPERS = ("camel", "dmg", "cfam", "dart3", "cfan")
 CHECKS = ("export", "clean", "lint", "pyflakes", "merge")

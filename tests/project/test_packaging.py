@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(not (ROOT/"setup.py").exists(), reason="needs the source tree")]
 IMPORT_NAMES = {"open_clip_torch": "open_clip", "scikit-learn": "sklearn", "pillow": "PIL",
                 "grad-cam": "pytorch_grad_cam", "umap-learn": "umap"}
@@ -68,7 +68,7 @@ def test_the_wheel_has_command_and_licence(wheel):
     meta = wheel.read(next(n for n in names if n.endswith("dist-info/METADATA"))).decode()
     entry = configparser.ConfigParser()
     entry.read_string(wheel.read(next(n for n in names if n.endswith("entry_points.txt"))).decode())
-    assert entry["console_scripts"]["reid_lab"] == "reid_lab.cli:main"
+    assert entry["console_scripts"]["reid_lab"] == "reid_lab.cli.commands:main"
     assert re.search(r"^License.*Apache-2.0", meta, re.M) and any(n.endswith("LICENSE") for n in names)
     assert not [n for n in names if n.startswith(("tests/", "nbs/", "tools/"))]
 
@@ -111,7 +111,7 @@ def test_import_is_cheap():
 
 
 def test_command_line_starts_without_torch():
-    code = f"import sys; import reid_lab.cli; print([m for m in {HEAVY!r} if m in sys.modules])"
+    code = f"import sys; import reid_lab.cli.commands; print([m for m in {HEAVY!r} if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert run.returncode == 0 and run.stdout.strip() == "[]", run.stdout + run.stderr[-1000:]
 
@@ -250,7 +250,7 @@ def test_python_m_reid_lab():
 
 def test_a_home_outside_the_checkout(tmp_path):
     "`REID_LAB_HOME` says where runs and results are; experiments and the commit are still those of the code"
-    code = ("from reid_lab.experiment import experiments, git_commit, run_folder\n"
+    code = ("from reid_lab.experiments.notebooks import experiments, git_commit, run_folder\n"
             "print(sorted(experiments()), bool(git_commit()), run_folder('run_x', {}).parent)")
     env = dict(os.environ, REID_LAB_HOME=str(tmp_path/"home é"), PYTHONPATH=str(ROOT))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[1]/"nbs"/"docs"/"01_released_programs.ipynb"
+PAGE = Path(__file__).resolve().parents[2]/"nbs"/"docs"/"01_released_programs.ipynb"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree")
 COLUMNS = ["what", "paper", "released program", "default here", "switch"]
 SECTIONS = ["Losses and negatives", "Tasks and meta-learning (CAMeL)", "Schedules", "Images and augmentation",
@@ -122,16 +122,16 @@ def test_no_row_comes_twice_and_inference_is_explained():
 
 # --- the check itself -------------------------------------------------------------------------------------------------
 
-GOOD = ["`metrics.metrics_from_similarity(ties='expected')`", "`recipes.camel.Train(schedule='step', warmup=)`",
-        "`data.loaders.AUGMENT['bot_released']`", "`tta.Tent(norm_kinds=)`", "not offered: no source asks for it",
+GOOD = ["`metrics.metrics_from_similarity(ties='expected')`", "`recipes.camel_settings.Train(schedule='step', warmup=)`",
+        "`data.augment.AUGMENT['bot_released']`", "`tta.Tent(norm_kinds=)`", "not offered: no source asks for it",
         "`models.backbones.PixelNorm.set_stats(mean=, std=)`", "`meta.dual_speed.ReleasedDualSpeed`"]
 BAD = {"`metrics.metrics_of_similarity(ties=)`": "no attribute 'metrics_of_similarity'",
        "`metrix.msd(legacy=)`": "begins with no module",
        "`metrics.msd(legacies=)`": "takes no ['legacies']",
-       "`recipes.camel.Train(schedules=)`": "takes no ['schedules']",
+       "`recipes.camel_settings.Train(schedules=)`": "takes no ['schedules']",
        "`tta.Tent(norm_kind=)`": "takes no ['norm_kind']",
        "`schedules.lr_irra_cosine(form='relesed')`": "knows no 'relesed'",
-       "`data.loaders.AUGMENT['bot_relesed']`": "no such entry",
+       "`data.augment.AUGMENT['bot_relesed']`": "no such entry",
        "`models.backbones.PixelNorm.set_stat(mean=)`": "no attribute 'set_stat'",
        "not offered": "but why?",
        "the same": "neither a switch",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT/"nbs"/"tutorials").is_dir(), reason="needs the source tree")
 FOLDERS = ("nbs", "reid_lab", "tests", "tools", "figures")
 FILES = ("settings.ini", "setup.py", "pyproject.toml", "pytest.ini", "README.md", "LICENSE")
@@ -212,7 +212,7 @@ def follow(name, root, tests):
 @pytest.mark.slow
 def test_add_a_model(tmp_path):
     _, copy = follow("02_add_a_model.ipynb", tmp_path/"copy",
-                     ["tests/test_models.py", "tests/test_image_models.py", "-k", "stripes or listed or readme"])
+                     ["tests/models/test_zoo.py", "tests/models/test_image_models.py", "-k", "stripes or listed or readme"])
     said = copy.python("-c", """
 import reid_lab
 from reid_lab.models.zoo import MODELS, create_model, list_models
@@ -229,7 +229,7 @@ main(['list', 'models', 'stripes_tiny'])""").splitlines()
 @pytest.mark.slow
 def test_add_a_dataset(tmp_path):
     tutorial, copy = follow("01_add_a_dataset.ipynb", tmp_path/"copy",
-                            ["tests/test_datasets.py", "-k", "harbour or kept_beside"])
+                            ["tests/datasets/test_registry.py", "-k", "harbour or kept_beside"])
     small = next(source(c) for c in tutorial.moved() if "def small_harbour" in source(c))
     copy.python("-c", f"from pathlib import Path\n{small}\nPath('harbour').mkdir(); small_harbour('harbour')")
     said = copy.python("-c", """
@@ -238,7 +238,7 @@ t = load_dataset('harbour', 'harbour', check='all')
 print(len(t), t['pid'].nunique(), t['cam'].nunique(), t['captions'].map(len).sum())
 print('harbour' in list_datasets(captions=True, cameras=True, image_queries=True))""").splitlines()
     assert said == ["9 3 3 9", "True"]
-    cli = "import sys; from reid_lab.cli import main; sys.exit(main(sys.argv[1:]))"
+    cli = "import sys; from reid_lab.cli.commands import main; sys.exit(main(sys.argv[1:]))"
     doctor = copy.python("-c", cli, "doctor", "harbour", "--root", ".")
     assert "0 error" in doctor and "train: 2 ids, 6 images, 6 captions; published: 10, 60, 60" in doctor
     assert "registered:" not in doctor and "Harbour" in copy.python("-c", cli, "datasets")

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from reid_lab.analysis.text_scores import evaluate
-from reid_lab.learner import Callback
+from reid_lab.training.learner import Callback
 from reid_lab.models.zoo import create_model, list_models
-from reid_lab.recipes import camel, training
-from reid_lab.recipes.camel import (PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, finetune, load_data,
-                                    load_run, make_strategy, pretrain, run_arguments, run_variant, train_loader)
+from reid_lab.recipes import camel
+from reid_lab.training import checkpoints, folder as training_folder
+from reid_lab.recipes.camel_settings import PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, run_arguments
+from reid_lab.recipes.camel import finetune, load_data, load_run, make_strategy, pretrain, run_variant, train_loader
 from reid_lab.recipes.study import find_study, settings_frame
 
 
@@ -112,7 +113,7 @@ def test_released_finetuning_is_one_training(tmp_path):
 
 def test_negatives_reach_the_model(data, monkeypatch):
     "Rule, cosine and number come from the settings, in either phase"
-    from reid_lab import losses
+    from reid_lab.losses import text as losses
     asked, rule = [], losses.itm_weights
     def spy(*a, how="sample", drop_cos=.9, top=12, **kw):
         asked.append((how, drop_cos, top))
@@ -143,7 +144,7 @@ def test_an_interrupted_run_goes_on(data, tmp_path, monkeypatch):
     "Stopped in the middle and started again, a run ends with the same weights"
     config = Config("camel", "smoke", train=(("steps", 12),))
     whole = pretrain(config, data, tmp_path / "a", quiet=True)
-    real = training.Checkpoint
+    real = checkpoints.Checkpoint
     monkeypatch.setattr(training, "Checkpoint", lambda folder, every: real(folder, 3))
 
     class Stop(Callback):

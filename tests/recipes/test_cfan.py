@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from reid_lab.data.aerial import cross_view, triplets
-from reid_lab.datasets import DATASETS, export_world
-from reid_lab.learner import Callback
+from reid_lab.datasets.aerial import cross_view, triplets
+from reid_lab.datasets.registry import DATASETS
+from reid_lab.datasets.export import export_world
+from reid_lab.training.learner import Callback
 from reid_lab.models.cfan import RELEASED_RATES
 from reid_lab.recipes.cfan import (CFAN_PRESETS, METHODS, STUDIES, TITLES, GateLog, aerial_case, gate_batches,
                                    gate_values, method_settings, triplet_similarities, run_method, sight_rows,

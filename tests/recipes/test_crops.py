@@ -14,20 +14,21 @@ import pytest
 import torch
 from PIL import Image
 
-from reid_lab.analysis.bias_report import bias_report
-from reid_lab.analysis.search import Threshold
-from reid_lab.cli import main
-from reid_lab.core import stream
+from reid_lab.analysis.bias.audit import bias_report
+from reid_lab.analysis.open_set import Threshold
+from reid_lab.cli.commands import main
+from reid_lab.core.basics import stream
 from reid_lab.data.crops import crops_table, folder_pattern, manifest_table
 from reid_lab.data.table import ReidTable, TableError
-from reid_lab.embeddings import Embeddings, embed_images, embed_texts
-from reid_lab.learner import save_weights
-from reid_lab.metrics import retrieval_metrics
+from reid_lab.retrieval.embeddings import Embeddings, embed_images, embed_texts
+from reid_lab.core.weight_files import save_weights
+from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.models.zoo import create_model
 from reid_lab.recipes import crops as C
-from reid_lab.recipes.ready import ready_model
-from reid_lab.shards import one_numbering, write_shards
-from reid_lab.tta import CameraNorm, adapt_embeddings
+from reid_lab.recipes.crops import ready_model
+from reid_lab.retrieval.shards import one_numbering, write_shards
+from reid_lab.tta.camera_norm import CameraNorm
+from reid_lab.tta.base import adapt_embeddings
 from reid_lab.world.world import World
 
 
@@ -309,7 +310,7 @@ def test_shards_are_features_for_every_command(on_disk, capsys):
 
 
 def test_shards_too_large_for_memory_are_named(on_disk, capsys, monkeypatch):
-    monkeypatch.setattr("reid_lab.shards.free_memory", lambda: 10_000)
+    monkeypatch.setattr("reid_lab.retrieval.shards.free_memory", lambda: 10_000)
     for call in (["bias", on_disk/"s", on_disk/"s"], ["match", on_disk/"s", on_disk/"f"],
                  ["metrics", on_disk/"f", on_disk/"s", "--open-set"]):
         code, out, err = said(capsys, *call)
@@ -335,7 +336,7 @@ def test_wrong_calls_on_shards_and_cameras(on_disk, capsys, monkeypatch, args, m
 
 
 def test_columns_that_say_nothing():
-    from reid_lab.crop_commands import silent
+    from reid_lab.cli.crops import silent
     e = Embeddings(np.eye(3, dtype="f4"), [-1]*3, [0, 1, 1], columns=dict(site=[0, 0, 0], scenario=["", "x", ""],
                                                                          view=["ground"]*3, domain=["", "", ""]))
     assert silent(e) == ["site", "view", "domain", "pid"]
@@ -479,7 +480,7 @@ def test_names_of_the_package():
 
 def test_names_are_loaded_when_they_are_used():
     code = ("import sys, reid_lab as rl\nassert 'torch' not in sys.modules\nrl.ReidTable\n"
-            "assert 'reid_lab.data.table' in sys.modules and 'reid_lab.tta' not in sys.modules; print(rl.run.__name__)")
+            "assert 'reid_lab.data.table' in sys.modules and 'reid_lab.tta.base' not in sys.modules; print(rl.run.__name__)")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == "run_notebook\n"
 

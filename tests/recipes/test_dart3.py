@@ -6,20 +6,24 @@ import pandas as pd
 import pytest
 import torch
 
-from reid_lab.datasets import export_world
+from reid_lab.datasets.export import export_world
 from reid_lab.data.table import ReidTable
-from reid_lab.world.world import World, reid_groups
-from reid_lab.embeddings import Embeddings
-from reid_lab.files import file_sum
-from reid_lab.metrics import camera_nmi, nmi, retrieval_metrics
-from reid_lab.analysis.camera_bias import (bias_noise, camera_share, error_auroc, error_vs_distance, noise_scores,
-                                             per_camera, uncertainty, weighted_mean)
-from reid_lab.analysis.maps import project, sample_rows
-from reid_lab import protocols as P
+from reid_lab.world.world import World
+from reid_lab.world.plan import reid_groups
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.core.files import file_sum
+from reid_lab.retrieval.cameras import camera_nmi, nmi
+from reid_lab.retrieval.metrics import retrieval_metrics
+from reid_lab.analysis.bias.per_camera import (bias_noise, camera_share, error_auroc, error_vs_distance, noise_scores,
+    per_camera, uncertainty)
+from reid_lab.core.statistics import weighted_mean
+from reid_lab.analysis.bias.maps import project, sample_rows
+from reid_lab.datasets.protocols import cameras as P
 from reid_lab.recipes import dart3 as D
 from reid_lab.recipes.reid import train_reid
 from reid_lab.recipes.study import settings_frame, with_settings
-from reid_lab.tta import CameraNorm, adapt_embeddings
+from reid_lab.tta.camera_norm import CameraNorm
+from reid_lab.tta.base import adapt_embeddings
 
 
 @pytest.fixture(scope="module")

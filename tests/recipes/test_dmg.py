@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from reid_lab.dg_cases import KEYS, load_case, score_test
-from reid_lab.dg_protocols import TARGETS, world_abc, write_manifest
-from reid_lab.embeddings import embed_images
+from reid_lab.datasets.protocols.dg_cases import KEYS, load_case, score_test
+from reid_lab.datasets.protocols.dg_splits import TARGETS, world_abc, write_manifest
+from reid_lab.retrieval.embeddings import embed_images
 from reid_lab.meta.dmg import CameraHalves, DMGStep, DomainRuns
 from reid_lab.models.zoo import create_model, list_models
-from reid_lab.published import published_table
+from reid_lab.results.published import published_table
 from reid_lab.recipes.dmg import (METHODS, STUDIES, TITLES, method_settings, run_method, scheme_of, score_case,
                                   sort_setting, train_method)
 from reid_lab.recipes.reid import new_model, reid_key

@@ -13,23 +13,23 @@ import pytest
 import torch
 
 from reid_lab.analysis.text_scores import FUSION
-from reid_lab.camera_stats import CameraStats
-from reid_lab.data.aerial import cross_view
-from reid_lab.data.loaders import AUGMENT
-from reid_lab.dg_cases import RankingTest
-from reid_lab.dg_protocols import MIXED as SETS
-from reid_lab.dg_protocols import TARGETS, mixed_table, no_identity, target_cases
-from reid_lab.averages import Average
-from reid_lab.learner import Callback
+from reid_lab.retrieval.cameras import CameraStats
+from reid_lab.datasets.aerial import cross_view
+from reid_lab.data.augment import AUGMENT
+from reid_lab.datasets.protocols.dg_cases import RankingTest
+from reid_lab.datasets.protocols.dg_splits import MIXED as SETS
+from reid_lab.datasets.protocols.dg_splits import TARGETS, mixed_table, no_identity, target_cases
+from reid_lab.training.callbacks import Average
+from reid_lab.training.learner import Callback
 from reid_lab.meta.dmg import split_cameras
-from reid_lab.models.clip_reid import learn_prompts
+from reid_lab.training.prompts import learn_prompts
 from reid_lab.models.zoo import MODELS, create_model
-from reid_lab.protocols import SEEN
-from reid_lab.published import compare, published_table
-from reid_lab.recipes import camel, cfam, cfan, dart3, dmg
+from reid_lab.datasets.protocols.cameras import SEEN
+from reid_lab.results.published import compare, published_table
+from reid_lab.recipes import camel, camel_settings, cfam, cfan, dart3, dmg
 from reid_lab.recipes.reid import REID_PRESETS, Scheme, reid_settings, train_reid
 from reid_lab.recipes.text import TEXT_PRESETS, train_text
-from reid_lab.recipes.training import Trained, model_of
+from reid_lab.training.folder import Trained, model_of
 from reid_lab.world.world import World
 from test_dg_protocols import FULL, target
 
@@ -84,7 +84,7 @@ def check(facts, seen):
 @pytest.fixture(scope="module")
 def of_camel():
     data, start = camel.load_data("smoke", weights="none"), dict(weights="none", device="cpu")
-    c = camel.Config("camel", "paper", **start)
+    c = camel_settings.Config("camel", "paper", **start)
     torch.manual_seed(0)
     model = model_of(dict(model=c.budget.model, model_kw=dict(c.budget.model_kw)), tokenizer=data.tokenizer, **c.start)
     strategy = camel.make_strategy(c, data.tokenizer)[0]
@@ -132,7 +132,7 @@ CAMEL = [
     Fact("rates", dict(lr=1e-4, styled_ft_lr=1e-4, ft_lr=2e-4), "IV-A; I: stylised epochs as in pretraining",
          lambda s: s.c.rates),
     Fact("same rates in all variants", True, "IV-A: one rate is given", lambda s: len(
-        {tuple(camel.Config(v, "paper").rates.values()) for v in camel.VARIANTS}) == 1),
+        {tuple(camel_settings.Config(v, "paper").rates.values()) for v in camel_settings.VARIANTS}) == 1),
     Fact("rate of the last 20 epochs", "fixed", "IV-A", lambda s: s.t.ft_schedule),
     Fact("epochs between snapshots", 3, "IV-A", lambda s: Average(s.t.swa).every),
     Fact("images read by the matcher", 128, "parent, program", lambda s: s.c.budget.k_test),
@@ -161,14 +161,14 @@ def test_epochs_of_camel_follow_the_data():
     target = data.target.take((data.target["pid"].isin(ids) | (data.target["split"] != "train")).to_numpy())
     captions = sum(map(len, target.where(split="train")["captions"]))
     small = (("ft_epochs", 6), ("batch_size", 16), ("augment", "none"))
-    c = camel.Config("camel", "paper", 0, small, model="camel_tiny", weights="none", device="cpu")
+    c = camel_settings.Config("camel", "paper", 0, small, model="camel_tiny", weights="none", device="cpu")
     torch.manual_seed(0)
     model = model_of(dict(model="camel_tiny", model_kw=dict(size=(64, 32))), tokenizer=data.tokenizer, weights="none")
     done, _ = camel.finetune(c, Trained(model, [], 0, 0, 0.), replace(data, target=target), quiet=True)
     rates, each = [r["lr"] for r in done.log], captions//16
     assert done.images == 6*each*16
     assert len(rates) == 6*each and max(rates[:2*each]) == pytest.approx(1e-4) and set(rates[2*each:]) == {2e-4}
-    with pytest.raises(ValueError, match="ft_schedule='fix'"): camel.Config(train=(("ft_schedule", "fix"),))
+    with pytest.raises(ValueError, match="ft_schedule='fix'"): camel_settings.Config(train=(("ft_schedule", "fix"),))
 
 
 def of_captions(recipe, method, table):
@@ -467,14 +467,14 @@ def test_dart3(of_dart3): check(DART3, of_dart3)
 # ---- all five
 
 def test_every_experiment_has_the_four_presets():
-    for found in (camel.PRESETS, TEXT_PRESETS, cfan.CFAN_PRESETS, REID_PRESETS):
+    for found in (camel_settings.PRESETS, TEXT_PRESETS, cfan.CFAN_PRESETS, REID_PRESETS):
         assert list(found) == ["smoke", "quick", "full", "paper"]
         assert all(MODELS[found[k].model].size == ("paper" if k in ("full", "paper") else "tiny") for k in found)
 
 
 def test_batches_that_are_named_replace_the_epochs_of_a_paper():
     assert reid_settings("paper", steps=9).epochs == 0 and reid_settings("paper", steps=9, epochs=3).epochs == 3
-    t = camel.Config("camel", "paper", train=(("steps", 9),)).budget.train
+    t = camel_settings.Config("camel", "paper", train=(("steps", 9),)).budget.train
     assert (t.epochs, t.steps, t.ft_epochs) == (0, 9, 30)
-    assert camel.Config("start", "paper").budget.train.epochs == 0
+    assert camel_settings.Config("start", "paper").budget.train.epochs == 0
     assert dmg.method_settings("dmg", "paper", steps=900).epochs == 0

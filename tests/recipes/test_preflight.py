@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 from nbformat import read
 
-from reid_lab.core import pick_device
-from reid_lab.data.aerial import cross_view
+from reid_lab.core.basics import pick_device
+from reid_lab.datasets.aerial import cross_view
 from reid_lab.data.table import TableError
-from reid_lab.datasets import DATASETS, export_world
-from reid_lab.experiment import find_notebook, notebook_parameters
+from reid_lab.datasets.registry import DATASETS
+from reid_lab.datasets.export import export_world
+from reid_lab.experiments.notebooks import find_notebook
+from reid_lab.experiments.params import notebook_parameters
 from reid_lab.recipes.preflight import PLANS, check_ready
 from reid_lab.world.world import World
 
@@ -27,7 +29,7 @@ def parameters(name, **changes):
     path = find_notebook(name)
     space = {**notebook_parameters(path), **changes}
     cell = next(c.source for c in read(path, 4).cells if "from_notebook(globals())" in c.source)
-    exec("from reid_lab.experiment import Params\n" + cell, space)
+    exec("from reid_lab.experiments.notebooks import Params\n" + cell, space)
     return space["p"]
 
 

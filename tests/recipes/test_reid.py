@@ -4,14 +4,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reid_lab.data.loaders import Batches, bot, erase, pad_crop, to_pixels, transreid
-from reid_lab.embeddings import Embeddings
-from reid_lab.metrics import retrieval_metrics
+from reid_lab.data.loaders import Batches
+from reid_lab.data.augment import bot, erase, pad_crop, to_pixels, transreid
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.world.world import World
 from reid_lab.models.zoo import MODELS, create_model, list_models
 from reid_lab.recipes.reid import (BY_MODEL, REID_PRESETS, ReidTrain, evaluate_reid, new_model, reid_optimiser,
                                    reid_schedule, reid_settings, train_reid)
-from reid_lab.recipes.training import load_trained
+from reid_lab.training.folder import load_trained
 
 SMALL = dict(model_kw=(("size", (64, 32)),), batch_size=16, device="cpu")
 
@@ -113,7 +114,7 @@ def test_paper_recipes_run_on_tiny_models(people, name):
 
 def test_the_prompts_see_the_precision_of_the_run(people, monkeypatch):
     import reid_lab.recipes.reid as R
-    from reid_lab.switches import telling
+    from reid_lab.training.options import telling
     seen, real = [], R.learn_prompts
     monkeypatch.setattr(R, "learn_prompts", lambda *a, **k: seen.append(k["precision"]) or real(*a, **k))
     s = ReidTrain("clip_reid_tiny", steps=2, prompt_epochs=1, **SMALL)

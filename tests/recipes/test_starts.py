@@ -7,18 +7,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from reid_lab import protocols as P
-from reid_lab.embeddings import embed_images
-from reid_lab.models import shipped as files
-from reid_lab.models.shipped import FOLDER, read_card, shipped, shipped_tokenizer
-from reid_lab.models.weights import start_key
+from reid_lab.datasets.protocols import cameras as P
+from reid_lab.retrieval.embeddings import embed_images
+from reid_lab.models.weights import shipped as files
+from reid_lab.models.weights.shipped import FOLDER, read_card, shipped, shipped_tokenizer
+from reid_lab.models.weights.start import start_key
 from reid_lab.models.zoo import MODELS, create_model, list_models
-from reid_lab.recipes.camel import Config, load_data, phase_key, run_variant
+from reid_lab.recipes.camel_settings import Config
+from reid_lab.recipes.camel import load_data, phase_key, run_variant
 from reid_lab.recipes.dart3 import run_study
 from reid_lab.recipes.reid import REID_PRESETS, ReidTrain, new_model, reid_key, reid_settings, train_reid
 from reid_lab.recipes.starts import FIRST, LAST, STARTS, Start, run_start, start_table, start_world
 from reid_lab.recipes.study import FIRST_VALIDATION_SEED
-from reid_lab.recipes.training import start_of
+from reid_lab.training.folder import start_of
 from reid_lab.world.world import World
 
 SHORT = dict(worlds=(500, 501), steps=12)
@@ -68,7 +69,7 @@ def test_the_card_says_what_was_done(made):
 
 
 def test_the_same_command_gives_the_same_file(made, tmp_path):
-    from reid_lab.models.layouts import read_weights
+    from reid_lab.models.weights.formats import read_weights
     name, _, file = made
     run_start(name, "smoke", keep=str(tmp_path), commit="abc", **SHORT)
     a, b = (read_weights(f) for f in (file, tmp_path/f"{name}-{FIRST}"/file.name))
@@ -117,7 +118,7 @@ def test_a_shipped_file(path):
 
 def test_shipped_files_know_more_than_random_numbers(people):
     "The files are not damaged: identities of a small World that they have not seen lie closer together"
-    from reid_lab.metrics import retrieval_metrics
+    from reid_lab.retrieval.metrics import retrieval_metrics
     for model in ("bot_tiny", "transreid_tiny"):
         kw = dict(n_ids=3, size=(128, 64)) if model == "transreid_tiny" else dict(n_ids=3)
         scores = []

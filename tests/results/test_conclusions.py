@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reid_lab.cli import main
-from reid_lab.conclusions import NOTES, as_printed, as_text, comparisons, conclusions, notes
+from reid_lab.cli.commands import main
+from reid_lab.results.conclusions import NOTES, as_printed, as_text, comparisons, conclusions, notes
 from test_experiment import RECORD, notebook
 
 

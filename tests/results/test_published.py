@@ -10,10 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from reid_lab import published
-from reid_lab.published import (ALIASES, PAPERS, comparable, compare, is_world, load_paper, published_figures,
-                                published_table, published_tables, scored_on)
-from reid_lab.results import to_markdown
+from reid_lab.results import published
+from reid_lab.results.published import (ALIASES, PAPERS, comparable, compare, is_world, load_paper, published_figures,
+    published_table, published_tables, scored_on)
+from reid_lab.results.tables import to_markdown
 
 
 FOLDER = resources.files("reid_lab")/"resources"/"published"
@@ -33,7 +33,7 @@ def test_one_more_file_is_one_more_paper(tmp_path):
              | dict(key="sixth", paper="A sixth paper", aliases=["6th"], figures=[]))
     (package/"resources"/"published"/"sixth.json").write_text(json.dumps(paper))
     def said(*args):
-        run = subprocess.run([sys.executable, "-c", "import sys; from reid_lab.cli import main; sys.exit(main())",
+        run = subprocess.run([sys.executable, "-c", "import sys; from reid_lab.cli.commands import main; sys.exit(main())",
                               "published", *args], capture_output=True, text=True, cwd=tmp_path,
                              env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=True)
         return run.stdout
@@ -133,7 +133,7 @@ def test_protocols_of_new_cameras_are_told_apart():
 
 
 def test_rows_of_the_store_bring_their_test_set(tmp_path):
-    from reid_lab.results import append_result, load_results
+    from reid_lab.results.rows import append_result, load_results
     for name, t in (("whole", CUHK), ("few", FEW)):
         append_result(dict(dataset="cuhk-pedes", variant=name, parameters=dict(test_set=t), metrics=dict(R1=60.)),
                       tmp_path/"r.csv")

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reid_lab.files import locked
-from reid_lab.results import (RESULT_COLUMNS, append_result, append_results, load_results, paired, paired_table, pick,
-                              publish, read_csv, relative_to, results_path, run_table, smallest_effect, summarise,
-                              to_csv, to_html, to_latex, to_markdown)
+from reid_lab.core.files import locked
+from reid_lab.results.rows import (RESULT_COLUMNS, append_result, append_results, load_results, pick, publish,
+    results_path, run_table)
+from reid_lab.results.comparisons import paired, paired_table, relative_to, smallest_effect, summarise
+from reid_lab.results.tables import read_csv, to_csv, to_html, to_latex, to_markdown
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def rows(values, **more):
@@ -24,7 +25,7 @@ def rows(values, **more):
 
 
 def test_processes_append_whole_rows(tmp_path):
-    code = ("import sys; from reid_lab.results import append_result\n"
+    code = ("import sys; from reid_lab.results.rows import append_result\n"
             "for i in range(30):\n"
             "    row = dict(dataset='world', variant=sys.argv[2]*200, seed=i, metrics=dict(R1=i))\n"
             "    append_result(row, sys.argv[1])")
@@ -93,7 +94,7 @@ def test_a_damaged_row_is_named_by_its_first_line(tmp_path):
 
 
 def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
-    from reid_lab import results
+    from reid_lab.results import rows as results
     path = tmp_path/"r.csv"
     append_result(dict(dataset="world", metrics=dict(R1=1.)), path)
     good = path.read_bytes()
@@ -191,7 +192,7 @@ def test_one_process_publishes_at_a_time(tmp_path):
 
 
 def test_published_from_the_command_line(tmp_path, monkeypatch, capsys):
-    from reid_lab.cli import main
+    from reid_lab.cli.commands import main
     monkeypatch.setenv("REID_LAB_HOME", str(tmp_path))
     monkeypatch.delenv("REID_LAB_RESULTS", raising=False)
     measured(None, seed=3)

@@ -9,9 +9,9 @@ import hypothesis
 from hypothesis import settings, strategies as st
 from safetensors.numpy import save_file
 
-from reid_lab.core import unit_norm
+from reid_lab.core.basics import unit_norm
 from reid_lab.data.table import ReidTable
-from reid_lab.embeddings import Embeddings, as_ids, embed_images, embed_texts, encode_images, image_pixels
+from reid_lab.retrieval.embeddings import Embeddings, as_ids, embed_images, embed_texts, encode_images, image_pixels
 
 
 def make(n=6, **kw):

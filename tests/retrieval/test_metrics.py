@@ -7,10 +7,11 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from reid_lab import ties as closed
-from reid_lab.embeddings import Embeddings
-from reid_lab.metrics import (DISTANCES, EmbeddingScores, MatrixScores, cluster, metrics_from_similarity, msd,
-                              retrieval_metrics, rsum, why_skipped)
+from reid_lab.retrieval import ranks as closed
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.scores import DISTANCES, EmbeddingScores, MatrixScores
+from reid_lab.retrieval.cameras import cluster
+from reid_lab.retrieval.metrics import metrics_from_similarity, msd, retrieval_metrics, rsum, why_skipped
 
 BACKENDS = ["torch", "numba"]
 KEYS = ("R1", "R5", "R10", "mAP", "mINP", "mSD")
@@ -288,10 +289,10 @@ def test_no_matrix_is_held(monkeypatch):
 
 def test_without_numba(monkeypatch):
     "A machine without numba gets the torch version, and the same numbers"
-    import reid_lab.counting as counting, reid_lab.metrics as module
+    import reid_lab.retrieval.ranks as counting, reid_lab.retrieval.metrics as module, reid_lab.retrieval.ranks as ranks
     rng = np.random.default_rng(0)
     q, g = embeddings(700, rng), embeddings(30_000, rng, ids=400)
-    picked, real = [], module.counter
+    picked, real = [], ranks.counter
     monkeypatch.setattr(module, "counter", lambda *a: picked.append(real(*a)) or picked[-1])
     a = retrieval_metrics(q, g)
     monkeypatch.setattr(counting.importlib.util, "find_spec", lambda name: None)

@@ -3,9 +3,11 @@ import numpy as np
 import pytest
 import torch
 
-from reid_lab.embeddings import Embeddings
-from reid_lab.metrics import EmbeddingScores, MatrixScores, metrics_from_similarity, retrieval_metrics
-from reid_lab.retrieval import RetrievalResult, rank, rerank_itm, rerank_k_reciprocal, retrieve, rivals
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.scores import EmbeddingScores, MatrixScores
+from reid_lab.retrieval.metrics import metrics_from_similarity, retrieval_metrics
+from reid_lab.retrieval.ranking import RetrievalResult, rank, retrieve, rivals
+from reid_lab.retrieval.rerank import rerank_itm, rerank_k_reciprocal
 
 
 def people(n, seed, ids=10, cams=3, dim=8):

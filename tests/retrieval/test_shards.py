@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from reid_lab.data.table import ReidTable
-from reid_lab.embeddings import Embeddings
-from reid_lab.files import atomic_path
-from reid_lab.metrics import metrics_from_similarity, retrieval_metrics
-from reid_lab.retrieval import RetrievalResult, rank, retrieve, rivals
-from reid_lab.scores import EmbeddingScores, ShardScores
-from reid_lab.shards import Shards, write_shards
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.core.files import atomic_path
+from reid_lab.retrieval.metrics import metrics_from_similarity, retrieval_metrics
+from reid_lab.retrieval.ranking import RetrievalResult, rank, retrieve, rivals
+from reid_lab.retrieval.scores import EmbeddingScores, ShardScores
+from reid_lab.retrieval.shards import Shards, write_shards
 
 pytest.importorskip("pyarrow")
 KEYS = ("R1", "R5", "R10", "mAP", "mINP", "mSD", "RSum", "n_query", "n_skipped")
@@ -226,7 +226,7 @@ def test_arrays_of_objects_are_not_unpickled(tmp_path):
         def __reduce__(self): return os.mkdir, (str(tmp_path/"pwned"),)
     on_disk(noisy(30, 0), tmp_path/"g")
     np.save(tmp_path/"g"/"000000"/"emb.npy", np.array([[Bad()]], object), allow_pickle=True)
-    import reid_lab.files as F
+    import reid_lab.core.files as F
     F.write_sums(tmp_path/"g"/"000000")
     with pytest.raises(ValueError, match="emb.npy is damaged"): Shards(tmp_path/"g").read()
     assert not (tmp_path/"pwned").exists()
@@ -275,7 +275,7 @@ def test_processes_of_torchrun_share_a_table(tmp_path, monkeypatch, capsys):
 
 def test_the_index_finds_and_scores_as_rank_does(tmp_path):
     pytest.importorskip("faiss")
-    from reid_lab.index import Index, build_index, index_table, recall
+    from reid_lab.retrieval.index import Index, build_index, index_table, recall
     q, g = noisy(40, 1), on_disk(noisy(4000, 2), tmp_path/"g", rows=1500)
     index = build_index(g, lists=32, probe=32, refine=8)
     (i, s), (j, t) = index.search(q, 5), rank(q, g, 5, same_camera="keep")
@@ -291,10 +291,10 @@ def test_the_index_finds_and_scores_as_rank_does(tmp_path):
 
 
 @pytest.mark.parametrize("module, call, line", [
-    ("pyarrow", "from reid_lab.shards import Shards; Shards('x')", "pip install 'reid_lab[parquet]'"),
+    ("pyarrow", "from reid_lab.retrieval.shards import Shards; Shards('x')", "pip install 'reid_lab[parquet]'"),
     ("pyarrow", "from reid_lab.data.table import ReidTable; ReidTable.load('t.parquet', '.')",
      "pip install 'reid_lab[parquet]'"),
-    ("faiss", "from reid_lab.index import build_index; build_index(None)", "pip install 'reid_lab[index]'")])
+    ("faiss", "from reid_lab.retrieval.index import build_index; build_index(None)", "pip install 'reid_lab[index]'")])
 def test_a_missing_extra_names_itself_and_its_line(module, call, line, monkeypatch):
     for name in [n for n in sys.modules if n.split(".")[0] == module]: monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)

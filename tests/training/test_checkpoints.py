@@ -16,9 +16,11 @@ import torch
 
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
-from reid_lab.averages import Average
-from reid_lab.learner import Callback, Checkpoint, Learner, Plain, Validate
-from reid_lab.logs import TIMES, Log
+from reid_lab.training.callbacks import Average
+from reid_lab.training.learner import Callback, Learner, Plain
+from reid_lab.training.checkpoints import Checkpoint
+from reid_lab.training.callbacks import Validate
+from reid_lab.training.logs import TIMES, Log
 from reid_lab.meta.dmg import DMGStep
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
 from reid_lab.meta.memory import ErrorMemory

@@ -11,10 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from reid_lab.averages import Average
-from reid_lab.learner import (Callback, Checkpoint, Learner, NotFiniteLoss, Validate, load_state,
-                              save_state)
-from reid_lab.logs import Log
+from reid_lab.training.callbacks import Average
+from reid_lab.training.learner import Callback, Learner, NotFiniteLoss
+from reid_lab.training.checkpoints import Checkpoint, load_state, save_state
+from reid_lab.training.callbacks import Validate
+from reid_lab.training.logs import Log
 
 SCRIPT = """
 import sys, time, torch

@@ -6,10 +6,11 @@ import sys
 import pytest
 import torch
 
-from reid_lab.core import stream
-from reid_lab.learner import Callback, Checkpoint, Learner
-from reid_lab.logs import TIMES, TRACKERS, Log, find_trackers, peak_memory
-from reid_lab.recipes.training import fit
+from reid_lab.core.basics import stream
+from reid_lab.training.learner import Callback, Learner
+from reid_lab.training.checkpoints import Checkpoint
+from reid_lab.training.logs import TIMES, TRACKERS, Log, find_trackers, peak_memory
+from reid_lab.training.fit import fit
 
 board = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
@@ -119,7 +120,7 @@ def test_trainings_of_one_process_have_their_own_store(tmp_path, monkeypatch):
 
 
 def test_runs_are_named_after_their_folder(tmp_path, monkeypatch):
-    from reid_lab import logs
+    from reid_lab.training import logs
     titles = []
     class Silent:
         def __init__(self, name, folder, title, config): titles.append(title)

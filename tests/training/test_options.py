@@ -8,21 +8,23 @@ import numpy as np
 import pytest
 import torch
 
-from reid_lab.cli import main
-from reid_lab.experiment import run_notebook, sweep
-from reid_lab.learner import Callback
+from reid_lab.cli.commands import main
+from reid_lab.experiments.notebooks import run_notebook
+from reid_lab.experiments.sweep import sweep
+from reid_lab.training.learner import Callback
 from reid_lab.recipes import cfan, dmg
-from reid_lab.recipes.camel import Config, load_data, pretrain, run_phases
+from reid_lab.recipes.camel_settings import Config
+from reid_lab.recipes.camel import load_data, pretrain, run_phases
 from reid_lab.recipes.dart3 import trained_on
 from reid_lab.recipes.reid import train_reid
 from reid_lab.recipes.starts import train_start
 from reid_lab.recipes.text import train_text
-from reid_lab.results import load_results
-from reid_lab.switches import SWITCHES, read_switches, telling
-from reid_lab.text_protocols import load_setting
+from reid_lab.results.rows import load_results
+from reid_lab.training.options import SWITCHES, read_switches, telling
+from reid_lab.datasets.protocols.text import load_setting
 from reid_lab.world.world import World
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +196,7 @@ def test_a_run_is_not_continued_with_other_switches(run):
 def test_a_sweep_keeps_them_apart(tmp_path):
     "Outcomes with other switches are others, also in processes that an earlier sweep left running"
     def tell(seed):
-        from reid_lab.switches import in_force
+        from reid_lab.training.options import in_force
         return in_force()
     def run(): return sweep(tell, [{}], seeds=range(2), n_jobs=2, folder=tmp_path)
     assert [*run().speed] == ["", ""]
@@ -213,6 +215,6 @@ def test_the_benchmark_has_every_switch():
 
 
 def test_names_are_those_of_the_command():
-    from reid_lab.run_options import RUN_OPTIONS
+    from reid_lab.cli.options import RUN_OPTIONS
     assert all(name in RUN_OPTIONS["speed"][2] for name in SWITCHES)
     assert [*read_switches("ema=.9,bf16")] == ["bf16", "ema"]

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from reid_lab import schedules as S
+from reid_lab.training import schedules as S
 
 CASES = {
     "lr_linear_factor": lambda i, e: S.lr_linear(e, i["num_training_steps"], i["num_warmup_steps"]),

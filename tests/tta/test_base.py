@@ -5,12 +5,13 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from reid_lab import tta as T
-from reid_lab.camera_stats import CameraStats
-from reid_lab.core import unit_norm
-from reid_lab.data.image_sets import tiny_table
-from reid_lab.embeddings import Embeddings, embed_images
-from reid_lab.metrics import retrieval_metrics
+from reid_lab.models import backbones
+from reid_lab.tta import base as tta_base, camera_norm, dart3, gradient
+from reid_lab.retrieval.cameras import CameraStats
+from reid_lab.core.basics import unit_norm
+from reid_lab.datasets.image_sets import tiny_table
+from reid_lab.retrieval.embeddings import Embeddings, embed_images
+from reid_lab.retrieval.metrics import retrieval_metrics
 
 
 def features(seed=0, n=24, dim=6, cams=3, dtype=torch.float64):
@@ -56,8 +57,8 @@ def test_dart3_vectors_with_gradients(oracles, name):
     M, S = f64(i["M_q"]).requires_grad_(), f64(i["Sigma_q"]).requires_grad_()
     cam, G = torch.tensor(i["cam"]), f64(i["G_tilde"])
     z = (f64(i["z"]) - M[cam])/S[cam]
-    delta = T.distances(z, G, "squared" if i["squared"] else "euclidean")
-    loss = T.dart3_loss(delta, i["tau"], i["k"])
+    delta = dart3.distances(z, G, "squared" if i["squared"] else "euclidean")
+    loss = dart3.dart3_loss(delta, i["tau"], i["k"])
     loss.backward()
     H = delta/i["tau"] + torch.logsumexp(-delta/i["tau"], 1, keepdim=True)
     for got, key in ((z, "z_hat"), (delta, "delta"), (H, "H"), (loss, "loss"), (M.grad, "grad_M_q"),
@@ -71,9 +72,9 @@ def test_the_whole_method_takes_the_vector_s_step(oracles):
     "One SGD step of DART3-LITE moves M and Sigma by lr times the gradients of the vector"
     i, want = (oracles["dart3_loss_euclidean"][k] for k in ("inputs", "expected"))
     f64 = lambda x: torch.tensor(x, dtype=torch.float64)
-    method = T.Dart3Lite(tau=i["tau"], k=i["k"], lr=1., optimiser="sgd", batch_size=2)
+    method = dart3.Dart3Lite(tau=i["tau"], k=i["k"], lr=1., optimiser="sgd", batch_size=2)
     q = Embeddings(f64(i["z"]), [0, 1], i["cam"])
-    method.configure(T.FeatureStream(q), Embeddings(f64(i["z"]), [0, 1], i["cam"]))
+    method.configure(tta_base.FeatureStream(q), Embeddings(f64(i["z"]), [0, 1], i["cam"]))
     method.reset()
     method.g_tilde = f64(i["G_tilde"])
     M, S = method.norm.M, method.norm.S
@@ -95,7 +96,7 @@ def test_camera_normalisation_vector(oracles):
     queries = np.array(i["is_query"], bool)
     ids = np.arange(len(z))
     q, g = Embeddings(z[queries], ids[queries], cam[queries]), Embeddings(z[~queries], ids[~queries], cam[~queries])
-    q_hat, g_hat = T.adapt_embeddings(T.CameraNorm(), q, g)   # pooled: queries and gallery of a camera together
+    q_hat, g_hat = tta_base.adapt_embeddings(camera_norm.CameraNorm(), q, g)   # pooled: queries and gallery of a camera together
     np.testing.assert_allclose(q_hat.emb, np.array(want["Z_normalised_population"])[queries], atol=1e-6)
     np.testing.assert_allclose(g_hat.emb, np.array(want["Z_normalised_population"])[~queries], atol=1e-6)
 
@@ -103,11 +104,11 @@ def test_camera_normalisation_vector(oracles):
 def test_tent_and_temp_vectors(oracles):
     f64 = lambda x: torch.tensor(x, dtype=torch.float64)
     tent = oracles["tent_entropy"]
-    np.testing.assert_allclose(T.entropy(f64(tent["inputs"]["logits"])), tent["expected"]["entropy"], atol=1e-6)
+    np.testing.assert_allclose(gradient.entropy(f64(tent["inputs"]["logits"])), tent["expected"]["entropy"], atol=1e-6)
     i, want = (oracles["temp_reid_entropy"][k] for k in ("inputs", "expected"))
     zq, zg = f64(i["zq"]), f64(i["zg"])
-    np.testing.assert_allclose(T.temp_loss(zq, zg, i["k"]), want["loss"], atol=1e-6)
-    per_query = [float(T.temp_loss(z[None], zg, i["k"])) for z in zq]
+    np.testing.assert_allclose(gradient.temp_loss(zq, zg, i["k"]), want["loss"], atol=1e-6)
+    per_query = [float(gradient.temp_loss(z[None], zg, i["k"])) for z in zq]
     np.testing.assert_allclose(per_query, want["entropy"], atol=1e-6)
 
 
@@ -115,10 +116,10 @@ def test_tent_and_temp_vectors(oracles):
                          [(1280, (15360, 20480, 38400)), (768, (9216, 12288, 23040)), (3840, (46080, 61440, 115200))])
 def test_external_parameter_counts(dim, counts):
     "The published table, and what LITE really collects"
-    assert tuple(T.external_parameters(dim, c) for c in (6, 8, 15)) == counts
+    assert tuple(dart3.external_parameters(dim, c) for c in (6, 8, 15)) == counts
     q = Embeddings(torch.randn(30, dim), np.arange(30), np.arange(30) % 15)
-    lite = T.Dart3Lite(stats_from="query")
-    lite.configure(T.FeatureStream(q), q)
+    lite = dart3.Dart3Lite(stats_from="query")
+    lite.configure(tta_base.FeatureStream(q), q)
     spare = 2*dim   # the entry for cameras without statistics
     assert sum(p.numel() for p in lite.collect_params()) - spare == counts[2]
 
@@ -141,7 +142,7 @@ def test_loss_equals_the_printed_algorithm(seed, b, n, squared, tau):
     rng = np.random.default_rng(seed)
     z, G = rng.normal(size=(b, 4)), rng.normal(size=(n, 4))
     for k in {1, min(3, n), n}:
-        got = T.dart3_loss(T.distances(torch.tensor(z), torch.tensor(G), "squared" if squared else "euclidean"), tau, k)
+        got = dart3.dart3_loss(dart3.distances(torch.tensor(z), torch.tensor(G), "squared" if squared else "euclidean"), tau, k)
         np.testing.assert_allclose(got, naive_loss(z, G, tau, k, squared), rtol=1e-9, atol=1e-12)
 
 
@@ -150,44 +151,44 @@ def test_loss_equals_the_printed_algorithm(seed, b, n, squared, tau):
 def test_the_loss_ignores_a_constant_in_the_distances_of_a_query(seed, shift, tau):
     delta = torch.tensor(np.random.default_rng(seed).uniform(0, 60, (4, 9)))
     moved = delta + torch.tensor([shift, 0., -shift, 2*shift])[:, None]
-    torch.testing.assert_close(T.dart3_loss(moved, tau), T.dart3_loss(delta, tau), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(dart3.dart3_loss(moved, tau), dart3.dart3_loss(delta, tau), rtol=1e-9, atol=1e-9)
 
 
 def test_cosine_distance():
     z, g = torch.randn(3, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
-    torch.testing.assert_close(T.distances(z, g, "cosine"),
+    torch.testing.assert_close(dart3.distances(z, g, "cosine"),
                                1 - torch.nn.functional.cosine_similarity(z[:, None], g[None], dim=-1))
 
 
 def test_what_is_no_embeddings_is_named():
     q, g = features()
     for bad, name in (((q.emb, g), "q is Tensor"), ((q, None), "g is NoneType")):
-        with pytest.raises(TypeError, match=f"{name}; wrap features"): T.adapt_embeddings(T.CameraNorm(), *bad)
+        with pytest.raises(TypeError, match=f"{name}; wrap features"): tta_base.adapt_embeddings(camera_norm.CameraNorm(), *bad)
 
 
 def test_loss_alone_learns_only_the_model_s_layers(scene):
     net, table, g = scene
-    m = T.Dart3(lr=.1, camera=False, batch_size=5)
-    q_hat, g_hat = T.adapt_images(m, net, table, g)
+    m = dart3.Dart3(lr=.1, camera=False, batch_size=5)
+    q_hat, g_hat = tta_base.adapt_images(m, net, table, g)
     assert sorted(m.state_dict()) == ["bn.bias", "bn.weight", "ln.bias", "ln.weight"]
     torch.testing.assert_close(g_hat.emb, unit_norm(g.emb))
-    with pytest.raises(ValueError, match="nothing to learn"): T.adapt_embeddings(T.Dart3Lite(camera=False), *features())
+    with pytest.raises(ValueError, match="nothing to learn"): tta_base.adapt_embeddings(dart3.Dart3Lite(camera=False), *features())
 
 
 def test_all_neighbours_give_the_sum_of_all_H():
     delta = torch.rand(3, 7, dtype=torch.float64)*9
     H = -(-delta/2.).log_softmax(1)
-    for k in (7, 50): torch.testing.assert_close(T.dart3_loss(delta, 2., k), H.sum(1).mean())
+    for k in (7, 50): torch.testing.assert_close(dart3.dart3_loss(delta, 2., k), H.sum(1).mean())
 
 
 def test_far_galleries_do_not_underflow():
     delta = torch.full((2, 5), 4000.) + torch.arange(5)
-    assert torch.isfinite(T.dart3_loss(delta, .01)) and torch.exp(-delta/.01).sum() == 0
+    assert torch.isfinite(dart3.dart3_loss(delta, .01)) and torch.exp(-delta/.01).sum() == 0
 
 
 def test_the_gradient_is_finite_at_distance_zero():
     z = torch.ones(2, 3, requires_grad=True)
-    T.dart3_loss(T.distances(z, torch.ones(4, 3)), 1.).backward()
+    dart3.dart3_loss(dart3.distances(z, torch.ones(4, 3)), 1.).backward()
     assert torch.isfinite(z.grad).all()
 
 
@@ -206,8 +207,8 @@ def test_adapted_order_does_not_know_the_camera_either():
     q, g = features()
     scale, shift = torch.rand(3, 6).double() + .5, torch.randn(3, 6).double()
     move = lambda e: e.with_emb(e.emb*scale[e.cam] + shift[e.cam])
-    for stats in T.STATS_FROM:
-        a, b = (T.adapt_embeddings(T.CameraNorm(stats), x, y)[0].emb for x, y in ((q, g), (move(q), move(g))))
+    for stats in camera_norm.STATS_FROM:
+        a, b = (tta_base.adapt_embeddings(camera_norm.CameraNorm(stats), x, y)[0].emb for x, y in ((q, g), (move(q), move(g))))
         torch.testing.assert_close(a, b)
 
 
@@ -217,58 +218,58 @@ def scaled(pair, by): return [e.with_emb(by*e.emb) for e in pair]
 @pytest.mark.parametrize("by", [2.**-20, 1024., 37.])
 def test_rescaled_lite_does_not_know_the_size_of_the_features(by):
     pair, how = features(), dict(lr=.05, steps=3, batch_size=8)
-    a, b = (T.adapt_embeddings(T.Dart3Lite(**how, rescale=True), *p) for p in (pair, scaled(pair, by)))
+    a, b = (tta_base.adapt_embeddings(dart3.Dart3Lite(**how, rescale=True), *p) for p in (pair, scaled(pair, by)))
     for x, y in zip(a, b): torch.testing.assert_close(x.emb, y.emb)
-    c, d = (T.adapt_embeddings(T.Dart3Lite(**how), *p) for p in (pair, scaled(pair, by)))   # as in the paper: it does
+    c, d = (tta_base.adapt_embeddings(dart3.Dart3Lite(**how), *p) for p in (pair, scaled(pair, by)))   # as in the paper: it does
     assert not torch.allclose(c[0].emb, d[0].emb)
-    assert not torch.allclose(a[0].emb, T.adapt_embeddings(T.CameraNorm(), *pair)[0].emb)
+    assert not torch.allclose(a[0].emb, tta_base.adapt_embeddings(camera_norm.CameraNorm(), *pair)[0].emb)
 
 
 def test_rescaling_does_not_change_norm():
     pair = features()
-    norm = T.adapt_embeddings(T.CameraNorm(), *pair)
-    lite = T.Dart3Lite(rescale=True, steps=0)
-    for a, b in zip(norm, T.adapt_embeddings(lite, *pair)): torch.testing.assert_close(a.emb, b.emb)
-    for a, b in zip(norm, T.adapt_embeddings(T.CameraNorm(), *scaled(pair, 1024.))):
+    norm = tta_base.adapt_embeddings(camera_norm.CameraNorm(), *pair)
+    lite = dart3.Dart3Lite(rescale=True, steps=0)
+    for a, b in zip(norm, tta_base.adapt_embeddings(lite, *pair)): torch.testing.assert_close(a.emb, b.emb)
+    for a, b in zip(norm, tta_base.adapt_embeddings(camera_norm.CameraNorm(), *scaled(pair, 1024.))):
         torch.testing.assert_close(a.emb, b.emb)
-    assert lite.divisor == pytest.approx(float(pair[1].emb.std(0, correction=0).mean())) and T.Dart3Lite().divisor == 1
+    assert lite.divisor == pytest.approx(float(pair[1].emb.std(0, correction=0).mean())) and dart3.Dart3Lite().divisor == 1
 
 
 def test_rescaled_dart3_works_on_images_and_grounding(scene):
     net, table, g = scene
-    known = T.ImageStream(net, tiny_table(16, 3).where(cam=0))
-    q_hat, _ = T.adapt_images(T.Dart3(steps=0, rescale=True), net, table, g)
-    torch.testing.assert_close(q_hat.emb, T.adapt_images(T.CameraNorm(), net, table, g)[0].emb, atol=1e-4, rtol=1e-4)
-    image = T.adapt_images(T.Dart3Lite(lr=.05, rescale=True, ground=known, n_ground=4), net, table, g)[0].emb
-    cached = T.Dart3Lite(lr=.05, rescale=True, ground=T.FeatureStream(known.q), n_ground=4)
-    torch.testing.assert_close(T.adapt_embeddings(cached, T.ImageStream(net, table).q, g)[0].emb, image, atol=1e-4,
+    known = tta_base.ImageStream(net, tiny_table(16, 3).where(cam=0))
+    q_hat, _ = tta_base.adapt_images(dart3.Dart3(steps=0, rescale=True), net, table, g)
+    torch.testing.assert_close(q_hat.emb, tta_base.adapt_images(camera_norm.CameraNorm(), net, table, g)[0].emb, atol=1e-4, rtol=1e-4)
+    image = tta_base.adapt_images(dart3.Dart3Lite(lr=.05, rescale=True, ground=known, n_ground=4), net, table, g)[0].emb
+    cached = dart3.Dart3Lite(lr=.05, rescale=True, ground=tta_base.FeatureStream(known.q), n_ground=4)
+    torch.testing.assert_close(tta_base.adapt_embeddings(cached, tta_base.ImageStream(net, table).q, g)[0].emb, image, atol=1e-4,
                                rtol=1e-4)
 
 
 def test_one_episodic_step_as_printed_equals_norm():
     q, g = features()
-    norm = T.adapt_embeddings(T.CameraNorm(), q, g)
-    same = T.adapt_embeddings(T.Dart3Lite(lr=.1, episodic=True, final_forward=False, batch_size=5), q, g)
+    norm = tta_base.adapt_embeddings(camera_norm.CameraNorm(), q, g)
+    same = tta_base.adapt_embeddings(dart3.Dart3Lite(lr=.1, episodic=True, final_forward=False, batch_size=5), q, g)
     for a, b in zip(norm, same): assert torch.equal(a.emb, b.emb)
-    other = T.adapt_embeddings(T.Dart3Lite(lr=.1, episodic=True, batch_size=5), q, g)
+    other = tta_base.adapt_embeddings(dart3.Dart3Lite(lr=.1, episodic=True, batch_size=5), q, g)
     assert not torch.equal(other[0].emb, norm[0].emb) and torch.equal(other[1].emb, norm[1].emb)
 
 
 def test_episodic_batches_do_not_know_each_other():
     q, g = features()
     how = dict(lr=.1, steps=3, episodic=True, batch_size=8, stats_from="gallery")
-    whole = T.adapt_embeddings(T.Dart3Lite(**how), q, g)[0].emb
-    alone = T.adapt_embeddings(T.Dart3Lite(**how), q[8:16], g)[0].emb
+    whole = tta_base.adapt_embeddings(dart3.Dart3Lite(**how), q, g)[0].emb
+    alone = tta_base.adapt_embeddings(dart3.Dart3Lite(**how), q[8:16], g)[0].emb
     torch.testing.assert_close(whole[8:16], alone)
-    carried = T.adapt_embeddings(T.Dart3Lite(**{**how, "episodic": False}), q, g)[0].emb
-    assert torch.equal(carried[:8], T.adapt_embeddings(T.Dart3Lite(**{**how, "episodic": False}), q[:8], g)[0].emb)
+    carried = tta_base.adapt_embeddings(dart3.Dart3Lite(**{**how, "episodic": False}), q, g)[0].emb
+    assert torch.equal(carried[:8], tta_base.adapt_embeddings(dart3.Dart3Lite(**{**how, "episodic": False}), q[:8], g)[0].emb)
     assert not torch.allclose(carried[8:16], alone)
 
 
 def test_adaptation_lowers_its_loss():
     q, g = features(n=40)
-    lite = T.Dart3Lite(lr=.02, tau=1., batch_size=40, stats_from="query", first=4)
-    lite.configure(T.FeatureStream(q), g)
+    lite = dart3.Dart3Lite(lr=.02, tau=1., batch_size=40, stats_from="query", first=4)
+    lite.configure(tta_base.FeatureStream(q), g)
     lite.reset()
     losses = []
     for _ in range(20):
@@ -288,7 +289,7 @@ def test_a_camera_with_one_image():
 
 def test_normalisation_without_cameras_is_one_standardisation():
     q, g = features()
-    q_hat, g_hat = T.adapt_embeddings(T.CameraNorm(by_camera=False), q, g)
+    q_hat, g_hat = tta_base.adapt_embeddings(camera_norm.CameraNorm(by_camera=False), q, g)
     x = torch.cat([q.emb, g.emb])
     torch.testing.assert_close(torch.cat([q_hat.emb, g_hat.emb]), (x - x.mean(0))/x.std(0, correction=0))
 
@@ -298,8 +299,8 @@ def test_unknown_cameras_learn_apart():
     g = torch.Generator().manual_seed(0)
     q = Embeddings(torch.randn(12, 4, generator=g), np.arange(12), np.repeat([0, 7, 8], 4))
     gallery = Embeddings(torch.randn(20, 4, generator=g), np.arange(20), np.repeat([0, 1], 10))
-    lite = T.Dart3Lite(stats_from="gallery", lr=.1, batch_size=4, steps=3)
-    lite.configure(T.FeatureStream(q), gallery)
+    lite = dart3.Dart3Lite(stats_from="gallery", lr=.1, batch_size=4, steps=3)
+    lite.configure(tta_base.FeatureStream(q), gallery)
     norm = lite.norm
     assert norm.at.tolist() == [0]*4 + [2]*4 + [3]*4 and len(norm.M) == 4 and torch.equal(norm.M[2], norm.M[3])
     lite.run()
@@ -321,7 +322,7 @@ def test_a_constant_dimension_does_not_divide_by_zero():
 
 def test_first_queries_of_each_camera_count():
     q, g = features()
-    a = T.CameraNorm("query", first=2); a.configure(T.FeatureStream(q), g)
+    a = camera_norm.CameraNorm("query", first=2); a.configure(tta_base.FeatureStream(q), g)
     for c in range(3): torch.testing.assert_close(a.q_stats.mean[c], q[q.cam == c].emb[:2].mean(0))
     torch.testing.assert_close(a.g_stats.mean, CameraStats(g.emb, g.cam).mean)
 
@@ -329,25 +330,25 @@ def test_first_queries_of_each_camera_count():
 def test_a_query_camera_that_the_gallery_lacks():
     q, g = features()
     gone = g[g.cam != 1]
-    for stats in T.STATS_FROM:
-        q_hat, _ = T.adapt_embeddings(T.CameraNorm(stats), q, gone)
+    for stats in camera_norm.STATS_FROM:
+        q_hat, _ = tta_base.adapt_embeddings(camera_norm.CameraNorm(stats), q, gone)
         assert torch.isfinite(q_hat.emb).all()
-    from_gallery = T.adapt_embeddings(T.CameraNorm("gallery"), q, gone)[0].emb[q.cam == 1]
+    from_gallery = tta_base.adapt_embeddings(camera_norm.CameraNorm("gallery"), q, gone)[0].emb[q.cam == 1]
     rule = (q.emb[q.cam == 1] - gone.emb.mean(0))/gone.emb.std(0, correction=0)
     torch.testing.assert_close(from_gallery, rule)
 
 
 # ---- the model
 
-ALL = dict(tent=T.Tent(lr=.1, batch_size=5), tent_feature=T.Tent(prediction="feature", lr=.1, batch_size=5),
-           tent_batch=T.Tent(lr=.1, bn_mode="batch", batch_size=5),
-           bn_only=T.Tent(steps=0, bn_mode="batch", batch_size=5),
-           temp=T.Temp(k=5, lr=.1, batch_size=5), dart3=T.Dart3(lr=.1, batch_size=5), norm=T.CameraNorm(),
-           none=T.NoAdapt(),
-           dart3_episodic=T.Dart3(lr=.1, steps=3, episodic=True, batch_size=5), lite=T.Dart3Lite(lr=.1, batch_size=5),
-           dart3_cosine=T.Dart3(lr=.1, distance="cosine", batch_size=5),
-           dart3_loss_only=T.Dart3(lr=.1, camera=False, batch_size=5),
-           dart3_sgd=T.Dart3(lr=.1, optimiser="sgd", bn_mode="batch", batch_size=5))
+ALL = dict(tent=gradient.Tent(lr=.1, batch_size=5), tent_feature=gradient.Tent(prediction="feature", lr=.1, batch_size=5),
+           tent_batch=gradient.Tent(lr=.1, bn_mode="batch", batch_size=5),
+           bn_only=gradient.Tent(steps=0, bn_mode="batch", batch_size=5),
+           temp=gradient.Temp(k=5, lr=.1, batch_size=5), dart3=dart3.Dart3(lr=.1, batch_size=5), norm=camera_norm.CameraNorm(),
+           none=tta_base.NoAdapt(),
+           dart3_episodic=dart3.Dart3(lr=.1, steps=3, episodic=True, batch_size=5), lite=dart3.Dart3Lite(lr=.1, batch_size=5),
+           dart3_cosine=dart3.Dart3(lr=.1, distance="cosine", batch_size=5),
+           dart3_loss_only=dart3.Dart3(lr=.1, camera=False, batch_size=5),
+           dart3_sgd=dart3.Dart3(lr=.1, optimiser="sgd", bn_mode="batch", batch_size=5))
 
 
 def photograph(net):
@@ -366,10 +367,10 @@ def same(a, b):
 def test_the_source_model_stays_as_it_was(scene, name):
     net, table, g = scene
     net.neck.train(); before = photograph(net)
-    q_hat, g_hat = T.adapt_images(ALL[name], net, table, g)
+    q_hat, g_hat = tta_base.adapt_images(ALL[name], net, table, g)
     assert same(before, photograph(net)) and q_hat.emb.shape == (16, 8) and g_hat.emb.shape == g.emb.shape
     assert torch.isfinite(q_hat.emb).all() and np.isfinite(retrieval_metrics(q_hat, g_hat, distance="euclidean")["mAP"])
-    again = T.adapt_images(ALL[name], net, table, g)
+    again = tta_base.adapt_images(ALL[name], net, table, g)
     assert torch.equal(q_hat.emb, again[0].emb)   # nothing remembered from the first time
     net.eval()
 
@@ -384,15 +385,15 @@ def test_a_failure_in_the_middle_restores_the_model(scene, name, monkeypatch):
         if len(calls) == 2: raise RuntimeError("camera unplugged")
         return real(self, rows)
     monkeypatch.setattr(type(method), "loss", fails)
-    with pytest.raises(RuntimeError, match="unplugged"): T.adapt_images(method, net, table, g)
+    with pytest.raises(RuntimeError, match="unplugged"): tta_base.adapt_images(method, net, table, g)
     assert same(before, photograph(net)) and len(calls) == 2
 
 
 def test_keep_leaves_the_adapted_layers_and_nothing_else():
     net, table = Net().eval(), tiny_table(12, 3)
     g, before = embed_images(net, table.where(cam=[0, 1]), encode="raw_features", quiet=True), photograph(net)
-    method = T.Dart3(lr=.1, batch_size=6)
-    T.adapt_images(method, net, table.where(cam=2), g, keep=True)
+    method = dart3.Dart3(lr=.1, batch_size=6)
+    tta_base.adapt_images(method, net, table.where(cam=2), g, keep=True)
     after = photograph(net)
     assert {k for k in before[0] if not torch.equal(before[0][k], after[0][k])} == set(method.layers)
     assert before[1:] == after[1:]
@@ -404,27 +405,27 @@ def test_keep_leaves_the_adapted_layers_and_nothing_else():
 def test_only_layers_that_matter_learn(scene):
     net, table, g = scene
     img = torch.rand(3, 3, 16, 8)
-    assert sorted(T.influential(net, img)) == ["bn.bias", "bn.weight", "ln.bias", "ln.weight"]
-    assert sorted(T.influential(net, img, ("bn",))) == ["bn.bias", "bn.weight"]
+    assert sorted(tta_base.influential(net, img)) == ["bn.bias", "bn.weight", "ln.bias", "ln.weight"]
+    assert sorted(tta_base.influential(net, img, ("bn",))) == ["bn.bias", "bn.weight"]
     bare = nn.Module(); bare.fc, bare.neck = nn.Linear(2, 2), nn.BatchNorm1d(2)
     bare.raw_features = lambda x: bare.fc(x)
-    with pytest.raises(ValueError, match="reaches the test feature.*Dart3Lite"): T.influential(bare, torch.rand(2, 2))
+    with pytest.raises(ValueError, match="reaches the test feature.*Dart3Lite"): tta_base.influential(bare, torch.rand(2, 2))
 
 
 def test_batch_statistics_change_the_result_and_need_two_images(scene):
     net, table, g = scene
-    a, b = (T.adapt_images(T.Tent(steps=0, bn_mode=m), net, table, g)[0].emb for m in ("eval", "batch"))
+    a, b = (tta_base.adapt_images(gradient.Tent(steps=0, bn_mode=m), net, table, g)[0].emb for m in ("eval", "batch"))
     assert not torch.allclose(a, b)
-    net.train(); expected = unit_norm(net.raw_features(T.ImageStream(net, table).pixels(range(16)))).detach()
+    net.train(); expected = unit_norm(net.raw_features(tta_base.ImageStream(net, table).pixels(range(16)))).detach()
     net.eval()
     net.load_state_dict(Net().state_dict() | {k: v for k, v in net.state_dict().items() if "running" not in k})
     torch.testing.assert_close(b, expected, atol=1e-5, rtol=1e-4)
     with pytest.raises(ValueError, match="at least two images"):
-        T.adapt_images(T.Tent(bn_mode="batch", batch_size=1), net, table, g)
+        tta_base.adapt_images(gradient.Tent(bn_mode="batch", batch_size=1), net, table, g)
 
 
 def test_a_single_leftover_joins_the_batch_before():
-    m = T.Tent(batch_size=5, bn_mode="batch"); m.stream = range(11)
+    m = gradient.Tent(batch_size=5, bn_mode="batch"); m.stream = range(11)
     assert [len(b) for b in m.batches()] == [5, 6]
     m.bn_mode = "eval"
     assert [len(b) for b in m.batches()] == [5, 5, 1]
@@ -432,16 +433,16 @@ def test_a_single_leftover_joins_the_batch_before():
 
 def test_grounding_images_steer_but_are_not_returned(scene):
     net, table, g = scene
-    known = T.ImageStream(net, tiny_table(16, 3).where(cam=0))
-    with_, without = (T.adapt_images(T.Dart3(lr=.1, batch_size=5, **kw), net, table, g)[0].emb
+    known = tta_base.ImageStream(net, tiny_table(16, 3).where(cam=0))
+    with_, without = (tta_base.adapt_images(dart3.Dart3(lr=.1, batch_size=5, **kw), net, table, g)[0].emb
                       for kw in (dict(ground=known, n_ground=4), {}))
     assert with_.shape == without.shape and not torch.allclose(with_, without)
-    f = T.FeatureStream(known.q)
-    assert T.adapt_embeddings(T.Dart3Lite(lr=.1, ground=f,
-                                          n_ground=4), T.ImageStream(net, table).q, g)[0].emb.shape == with_.shape
+    f = tta_base.FeatureStream(known.q)
+    assert tta_base.adapt_embeddings(dart3.Dart3Lite(lr=.1, ground=f,
+                                          n_ground=4), tta_base.ImageStream(net, table).q, g)[0].emb.shape == with_.shape
 
 
-@pytest.mark.parametrize("kind", [T.Dart3, T.Dart3Lite])
+@pytest.mark.parametrize("kind", [dart3.Dart3, dart3.Dart3Lite])
 @pytest.mark.parametrize("episodic", [True, False])
 def test_every_batch_draws_other_grounding_images_and_every_run_the_same(scene, kind, episodic):
     net, table, g = scene
@@ -451,10 +452,10 @@ def test_every_batch_draws_other_grounding_images_and_every_run_the_same(scene, 
             drawn.append(tuple(sorted(rows.tolist())))
             return super().ground_features(rows)
 
-    known, drawn = T.ImageStream(net, tiny_table(16, 3).where(cam=0)), []
+    known, drawn = tta_base.ImageStream(net, tiny_table(16, 3).where(cam=0)), []
     method = Noted(lr=.01, batch_size=4, episodic=episodic, final_forward=False, ground=known, n_ground=4)
-    queries = T.ImageStream(net, table)
-    with T.guarded(net):
+    queries = tta_base.ImageStream(net, table)
+    with tta_base.guarded(net):
         method.configure(queries, g); runs = [method.run()[0] for _ in range(2)]
     n = len(method.batches())
     assert len(drawn) == 2*n and n > 3 and drawn[:n] == drawn[n:] and torch.equal(*runs)
@@ -465,8 +466,8 @@ def test_every_batch_draws_other_grounding_images_and_every_run_the_same(scene, 
 
 def test_state_can_be_read_and_is_reset(scene):
     q, g = features()
-    lite = T.Dart3Lite(lr=.1, batch_size=8)
-    lite.configure(T.FeatureStream(q), g); start = lite.state_dict()
+    lite = dart3.Dart3Lite(lr=.1, batch_size=8)
+    lite.configure(tta_base.FeatureStream(q), g); start = lite.state_dict()
     lite.run()
     assert not torch.equal(lite.state_dict()["M"], start["M"])
     lite.reset()
@@ -476,49 +477,49 @@ def test_state_can_be_read_and_is_reset(scene):
 def test_the_features_given_are_not_changed():
     q, g = features()
     keep = q.emb.clone(), g.emb.clone()
-    for m in (T.CameraNorm(), T.Dart3Lite(lr=.5, steps=5), T.NoAdapt()): T.adapt_embeddings(m, q, g)
+    for m in (camera_norm.CameraNorm(), dart3.Dart3Lite(lr=.5, steps=5), tta_base.NoAdapt()): tta_base.adapt_embeddings(m, q, g)
     assert torch.equal(q.emb, keep[0]) and torch.equal(g.emb, keep[1])
 
 
 # ---- bad input
 
 @pytest.mark.parametrize("make,words", [
-    (lambda q, g: T.adapt_embeddings(T.Tent(), q, g), "Dart3Lite"),
-    (lambda q, g: T.adapt_embeddings(T.Dart3(), q, g), "cannot work on features alone"),
-    (lambda q, g: T.adapt_embeddings(T.CameraNorm(), Embeddings(q.emb, q.pid), g), "q has no camera numbers"),
-    (lambda q, g: T.adapt_embeddings(T.CameraNorm(), q, Embeddings(g.emb, g.pid)), "g has no camera numbers"),
-    (lambda q, g: T.adapt_embeddings(T.CameraNorm(), Embeddings(q.emb[:, :2], q.pid, q.cam), g), "2 dimensions"),
-    (lambda q, g: T.CameraNorm("queries"), "stats_from='queries'"), (lambda q, g: T.Dart3(tau=0), "tau=0"),
-    (lambda q, g: T.Dart3(k=0), "k=0"),
-    (lambda q, g: T.Dart3(n_ground=4), "needs ground"), (lambda q, g: T.Dart3(batch_size=0), "batch_size=0"),
-    (lambda q, g: T.norm_layers(Net(), ("xn",)), "norm_kinds='xn'"),
-    (lambda q, g: T.Dart3Lite(ground=T.FeatureStream(q)), "other way round"),
-    (lambda q, g: T.adapt_embeddings(T.Dart3Lite(ground=T.FeatureStream(g), n_ground=2, stats_from="query"),
+    (lambda q, g: tta_base.adapt_embeddings(gradient.Tent(), q, g), "Dart3Lite"),
+    (lambda q, g: tta_base.adapt_embeddings(dart3.Dart3(), q, g), "cannot work on features alone"),
+    (lambda q, g: tta_base.adapt_embeddings(camera_norm.CameraNorm(), Embeddings(q.emb, q.pid), g), "q has no camera numbers"),
+    (lambda q, g: tta_base.adapt_embeddings(camera_norm.CameraNorm(), q, Embeddings(g.emb, g.pid)), "g has no camera numbers"),
+    (lambda q, g: tta_base.adapt_embeddings(camera_norm.CameraNorm(), Embeddings(q.emb[:, :2], q.pid, q.cam), g), "2 dimensions"),
+    (lambda q, g: camera_norm.CameraNorm("queries"), "stats_from='queries'"), (lambda q, g: dart3.Dart3(tau=0), "tau=0"),
+    (lambda q, g: dart3.Dart3(k=0), "k=0"),
+    (lambda q, g: dart3.Dart3(n_ground=4), "needs ground"), (lambda q, g: dart3.Dart3(batch_size=0), "batch_size=0"),
+    (lambda q, g: backbones.norm_layers(Net(), ("xn",)), "norm_kinds='xn'"),
+    (lambda q, g: dart3.Dart3Lite(ground=tta_base.FeatureStream(q)), "other way round"),
+    (lambda q, g: tta_base.adapt_embeddings(dart3.Dart3Lite(ground=tta_base.FeatureStream(g), n_ground=2, stats_from="query"),
                                      q.where(cam=int(q.cam[0])), g),
      "cameras without statistics"),
     (lambda q, g: CameraStats(q.emb, q.cam[:3]), "3 entries"),
-    (lambda q, g: T.Dart3Lite(norm_kinds=("bn",)), "norm_kinds.*use Dart3"),
-    (lambda q, g: T.Dart3Lite(bn_mode="batch"), "bn_mode"),
-    (lambda q, g: T.adapt_embeddings(T.Dart3Lite(tau=1e-310), q, g), "raise tau"),
-    (lambda q, g: T.ImageStream(nn.Linear(2, 2), None), "raw_features"),
-    (lambda q, g: T.ImageStream(Net(), range(3), q), "raw has .* features and table 3 rows")])
+    (lambda q, g: dart3.Dart3Lite(norm_kinds=("bn",)), "norm_kinds.*use Dart3"),
+    (lambda q, g: dart3.Dart3Lite(bn_mode="batch"), "bn_mode"),
+    (lambda q, g: tta_base.adapt_embeddings(dart3.Dart3Lite(tau=1e-310), q, g), "raise tau"),
+    (lambda q, g: tta_base.ImageStream(nn.Linear(2, 2), None), "raw_features"),
+    (lambda q, g: tta_base.ImageStream(Net(), range(3), q), "raw has .* features and table 3 rows")])
 def test_bad_input_says_what_to_do(make, words):
     with pytest.raises((ValueError, TypeError, FloatingPointError), match=words): make(*features())
 
 
 def test_gradient_methods_define_a_loss():
     "What a subclass must bring is declared on the base class, and the error names it"
-    with pytest.raises(NotImplementedError, match=r"Gradient defines no loss\(rows\)"): T.Gradient().loss([0])
-    with pytest.raises(NotImplementedError): T.TTA().run()
+    with pytest.raises(NotImplementedError, match=r"Gradient defines no loss\(rows\)"): gradient.Gradient().loss([0])
+    with pytest.raises(NotImplementedError): tta_base.TTA().run()
     q, g = features()
-    class Still(T.Gradient):
+    class Still(gradient.Gradient):
         "Learns nothing"
         def loss(self, rows): x = self.features(rows); return x.sum(), x
-    still = Still(); still.configure(T.FeatureStream(q), g)
+    still = Still(); still.configure(tta_base.FeatureStream(q), g)
     torch.testing.assert_close(still.gallery_out(), unit_norm(g.emb))
 
 
-@pytest.mark.parametrize("kind", [T.Dart3, T.Dart3Lite])
+@pytest.mark.parametrize("kind", [dart3.Dart3, dart3.Dart3Lite])
 def test_dart3_has_a_camera_norm_and_configures_once(scene, kind, monkeypatch):
     "One configure, one measurement, one reset and one copy of the features in an adaptation"
     net, table, g = scene
@@ -527,18 +528,18 @@ def test_dart3_has_a_camera_norm_and_configures_once(scene, kind, monkeypatch):
         real = getattr(cls, name)
         def counted(self, *a, **kw): calls.append(f"{cls.__name__}.{name}"); return real(self, *a, **kw)
         monkeypatch.setattr(cls, name, counted)
-    for cls, names in ((T.TTA, ["configure"]), (T.Gradient, ["configure", "reset"]),
-                       (T.CameraNorm, ["configure", "measure", "reset"]), (T.ImageStream, ["raw_features"])):
+    for cls, names in ((tta_base.TTA, ["configure"]), (gradient.Gradient, ["configure", "reset"]),
+                       (camera_norm.CameraNorm, ["configure", "measure", "reset"]), (tta_base.ImageStream, ["raw_features"])):
         for name in names: count(cls, name)
     method = kind(lr=.1, batch_size=5)
-    T.adapt_images(method, net, table, g)
+    tta_base.adapt_images(method, net, table, g)
     assert sorted(calls) == ["CameraNorm.measure", "CameraNorm.reset", "Gradient.configure", "Gradient.reset",
                              "ImageStream.raw_features", "TTA.configure"]
-    assert not isinstance(method, T.CameraNorm) and type(method.norm) is T.CameraNorm
+    assert not isinstance(method, camera_norm.CameraNorm) and type(method.norm) is camera_norm.CameraNorm
     assert list(method.external()) == ["M", "S"] and method.state_dict().keys() >= {"M", "S"}
 
 
-METHODS = dict(none=T.NoAdapt, norm=T.CameraNorm, tent=T.Tent, temp=T.Temp, dart3=T.Dart3, lite=T.Dart3Lite)
+METHODS = dict(none=tta_base.NoAdapt, norm=camera_norm.CameraNorm, tent=gradient.Tent, temp=gradient.Temp, dart3=dart3.Dart3, lite=dart3.Dart3Lite)
 LAYERS = {"bn.weight", "bn.bias", "ln.weight", "ln.bias"}
 LEARNED = dict(none=set(), norm=set(), tent=LAYERS, temp=LAYERS, dart3=LAYERS | {"M", "S"}, lite={"M", "S"})
 
@@ -548,10 +549,10 @@ def test_every_method_keeps_the_contract(scene, name):
     "Default arguments work; what learns has a state that moves and is reset; what needs a model says so"
     net, table, g = scene
     method = METHODS[name]()
-    q_hat, g_hat = T.adapt_images(method, net, table, g)
+    q_hat, g_hat = tta_base.adapt_images(method, net, table, g)
     assert len(q_hat) == len(table) and len(g_hat) == len(g) and q_hat.pid.tolist() == table.frame.pid.tolist()
-    with T.guarded(net):
-        method.configure(T.ImageStream(net, table), g)
+    with tta_base.guarded(net):
+        method.configure(tta_base.ImageStream(net, table), g)
         method.check()
         start = method.state_dict()
         assert set(start) == LEARNED[name] and len(method.collect_params()) == len(start)
@@ -561,8 +562,8 @@ def test_every_method_keeps_the_contract(scene, name):
         method.reset()
         assert all(torch.equal(start[k], v) for k, v in method.state_dict().items())
     if method.needs_model:
-        with pytest.raises(ValueError, match="cannot work on features alone"): T.adapt_embeddings(method, *features())
-    else: assert [len(e) for e in T.adapt_embeddings(method, *features())] == [24, 48]
+        with pytest.raises(ValueError, match="cannot work on features alone"): tta_base.adapt_embeddings(method, *features())
+    else: assert [len(e) for e in tta_base.adapt_embeddings(method, *features())] == [24, 48]
     assert method.needs_model == (name in ("tent", "temp", "dart3")) and type(method).__doc__
 
 
@@ -575,36 +576,36 @@ def sided():
     return create_model("transreid_tiny", n_ids=4, size=(32, 32), cams=(0, 2)).eval(), tiny_table(8, 3)
 
 
-@pytest.mark.parametrize("method", [T.Tent(), T.Temp(k=4), T.Dart3(), T.Dart3(camera=False)],
+@pytest.mark.parametrize("method", [gradient.Tent(), gradient.Temp(k=4), dart3.Dart3(), dart3.Dart3(camera=False)],
                          ids=lambda m: type(m).__name__)
 def test_adaptation_sees_each_query_with_its_own_camera(sided, method):
     model, table = sided
     g = embed_images(model, table.where(cam=0), encode="raw_features", quiet=True)
     queries = table.where(cam=[1, 2])
     with torch.no_grad():
-        stream = T.ImageStream(model, queries)
+        stream = tta_base.ImageStream(model, queries)
         cam = torch.tensor([c if c != 1 else -5 for c in queries.frame.cam])   # camera 1 is unknown: the mean
         own = model.raw_features(stream.pixels(range(len(queries))), cam)
         rows = np.array([3, 9, 0])
         for x in (stream.features(rows), stream.raw_features()[rows], stream.scored(rows)[0]):
             assert torch.allclose(x, own[rows], atol=1e-5)
         assert torch.allclose(stream.scored(rows)[1], model.logits(stream.pixels(rows), cam[rows]), atol=1e-5)
-        blind = T.ImageStream(model, queries, cameras=False)
+        blind = tta_base.ImageStream(model, queries, cameras=False)
         assert (blind.raw_features() - own).norm(dim=1)[(cam == 2).numpy()].min() > 1e-2
     method.lr = 0.
-    got, _ = T.adapt_images(method, model, queries, g)
-    bare, _ = T.adapt_images(method, model, queries, g, cameras=False)
-    want = method.normalise(own, method.norm.at) if isinstance(method, T.Dart3) and method.camera else unit_norm(own)
-    if not (isinstance(method, T.Dart3) and method.camera): assert torch.allclose(got.emb, want.detach(), atol=1e-4)
+    got, _ = tta_base.adapt_images(method, model, queries, g)
+    bare, _ = tta_base.adapt_images(method, model, queries, g, cameras=False)
+    want = method.normalise(own, method.norm.at) if isinstance(method, dart3.Dart3) and method.camera else unit_norm(own)
+    if not (isinstance(method, dart3.Dart3) and method.camera): assert torch.allclose(got.emb, want.detach(), atol=1e-4)
     assert not torch.allclose(got.emb, bare.emb, atol=1e-3)
 
 
 def test_grounding_images_have_their_cameras(sided):
     model, table = sided
-    ground = T.ImageStream(model, table.where(cam=[0, 2]))
-    method = T.Dart3(ground=ground, n_ground=4, lr=0.)
+    ground = tta_base.ImageStream(model, table.where(cam=[0, 2]))
+    method = dart3.Dart3(ground=ground, n_ground=4, lr=0.)
     g = embed_images(model, table.where(cam=[0, 2]), encode="raw_features", quiet=True)
-    T.adapt_images(method, model, table.where(cam=1), g)
+    tta_base.adapt_images(method, model, table.where(cam=1), g)
     rows = np.array([1, 5])
     cam = torch.as_tensor(ground.cam[rows])
     with torch.no_grad(): want = model.raw_features(ground.pixels(rows), cam)
@@ -622,8 +623,8 @@ class After(Net):
     def raw_features(self, img): return self.neck(super().raw_features(img))
 
 
-@pytest.mark.parametrize("make,shift", [(lambda **kw: T.Temp(k=4, **kw), False),
-                                        (lambda **kw: T.Tent("feature", **kw), False), (T.Dart3, True)],
+@pytest.mark.parametrize("make,shift", [(lambda **kw: gradient.Temp(k=4, **kw), False),
+                                        (lambda **kw: gradient.Tent("feature", **kw), False), (dart3.Dart3, True)],
                          ids=["TEMP", "TENT", "DART3"])
 def test_a_frozen_shift_learns_only_when_asked(scene, make, shift):
     _, queries, _ = scene
@@ -631,7 +632,7 @@ def test_a_frozen_shift_learns_only_when_asked(scene, make, shift):
     g = embed_images(net, tiny_table(16, 3).where(cam=[0, 1]), encode="raw_features", quiet=True)
     for kw, wanted in ((dict(), shift), (dict(frozen=True), True), (dict(frozen=False), False)):
         method = make(lr=1e-2, batch_size=8, **kw)
-        T.adapt_images(method, net, queries, g, keep=True)
+        tta_base.adapt_images(method, net, queries, g, keep=True)
         assert {"neck.weight", "bn.bias", "ln.weight"} <= set(method.layers)
         assert ("neck.bias" in method.layers) == wanted
         assert bool(net.neck.bias.any()) == wanted and not net.neck.bias.requires_grad
@@ -642,8 +643,8 @@ def test_tents_official_layers(scene):
     _, queries, _ = scene
     net = After().eval()
     g = embed_images(net, queries, encode="raw_features", quiet=True)
-    method = T.Tent("feature", norm_kinds=("bn2d",), bn_mode="batch", batch_size=8)
-    T.adapt_images(method, net, queries, g)
+    method = gradient.Tent("feature", norm_kinds=("bn2d",), bn_mode="batch", batch_size=8)
+    tta_base.adapt_images(method, net, queries, g)
     assert set(method.layers) == {"bn.weight", "bn.bias"}
 
 
@@ -652,10 +653,10 @@ def test_a_model_frozen_as_a_whole_is_no_silent_start(scene):
     net = After().eval().requires_grad_(False)
     g = embed_images(net, queries, encode="raw_features", quiet=True)
     with pytest.raises(ValueError, match="requires_grad is False for all 6 parameters.*frozen=True"):
-        T.adapt_images(T.Temp(k=4), net, queries, g)
+        tta_base.adapt_images(gradient.Temp(k=4), net, queries, g)
     assert not any(p.requires_grad for p in net.parameters())
-    method = T.Temp(k=4, frozen=True)
-    T.adapt_images(method, net, queries, g)
+    method = gradient.Temp(k=4, frozen=True)
+    tta_base.adapt_images(method, net, queries, g)
     assert len(method.layers) == 6 and not any(p.requires_grad for p in net.parameters())
 
 
@@ -663,16 +664,16 @@ def test_a_model_frozen_as_a_whole_is_no_silent_start(scene):
                                           ("float64", 1e200)])
 def test_features_of_any_scale(dtype, scale):
     "Statistics, the methods on features, and what the analyses say of them"
-    from reid_lab.analysis.camera_bias import UNCERTAINTIES, camera_share, error_auroc
-    from reid_lab.analysis.maps import project
+    from reid_lab.analysis.bias.per_camera import UNCERTAINTIES, camera_share, error_auroc
+    from reid_lab.analysis.bias.maps import project
     rng = np.random.default_rng(0); pid, cam = np.arange(90) % 15, rng.integers(0, 3, 90)
     x = rng.normal(size=(15, 6))[pid] + rng.normal(size=(90, 6))*.7 + cam[:, None]
     one, far = (Embeddings(torch.tensor(x*s, dtype=getattr(torch, dtype)), pid, cam) for s in (1., scale))
     a, b = (CameraStats(e.emb, cam) for e in (one, far))
     torch.testing.assert_close(b.normalise(far.emb, cam), a.normalise(one.emb, cam), rtol=1e-3, atol=1e-3)
-    for method in (T.NoAdapt(), T.CameraNorm(), T.CameraNorm(std=False), T.CameraNorm(unit=True),
-                   T.Dart3Lite(rescale=True, lr=1e-2, batch_size=8)):
-        hat = (T.adapt_embeddings(method, e[:30], e[30:]) for e in (one, far))
+    for method in (tta_base.NoAdapt(), camera_norm.CameraNorm(), camera_norm.CameraNorm(std=False), camera_norm.CameraNorm(unit=True),
+                   dart3.Dart3Lite(rescale=True, lr=1e-2, batch_size=8)):
+        hat = (tta_base.adapt_embeddings(method, e[:30], e[30:]) for e in (one, far))
         want, got = (retrieval_metrics(*e, distance="euclidean") for e in hat)
         assert got["mAP"] == pytest.approx(want["mAP"], abs=.2), method
     assert camera_share(far) == pytest.approx(camera_share(one), rel=1e-3)
@@ -683,6 +684,6 @@ def test_features_of_any_scale(dtype, scale):
 
 
 def test_uncertainty_needs_no_labels():
-    from reid_lab.analysis.camera_bias import uncertainty
+    from reid_lab.analysis.bias.per_camera import uncertainty
     q, g = Embeddings(torch.eye(3), [-1]*3), Embeddings(torch.eye(3)*2, [-1]*3)
     np.testing.assert_allclose(uncertainty(q, g), [1, 1, 1])

@@ -445,7 +445,7 @@ def test_all_points_with_jupyter_scatter(tmp_path, capsys):
     assert not broken and max(times) < 30_000
 
 
-LAB = ["""from reid_lab.embeddings import embed_images, embed_texts
+LAB = ["""from reid_lab.retrieval.embeddings import embed_images, embed_texts
 from reid_lab.recipes.ready import from_package
 from reid_lab.widgets.attention import AttentionView
 from reid_lab.widgets.lists import RankedList

@@ -12,24 +12,26 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from reid_lab.analysis.maps import project_pair
-from reid_lab.analysis.search import Threshold
+from reid_lab.analysis.bias.maps import project_pair
+from reid_lab.analysis.open_set import Threshold
 from reid_lab.analysis.tags import read_tags, tag
 from reid_lab.data.text import WordPiece
-from reid_lab.embeddings import Embeddings
+from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.models.zoo import create_model
 from reid_lab.widgets.attention import AttentionView
 from reid_lab.widgets.cameras import AdaptedMap, AdaptedScene, CameraBars, PairMatrix, cockpit
 from reid_lab.widgets.failures import FailureBrowser, _shown
-from reid_lab.widgets.lists import RankedList
+from reid_lab.widgets.scene import RankedList
 from reid_lab.widgets.maps import FeatureMap
-from reid_lab.widgets.scatter import ScatterMap
+from reid_lab.widgets.maps import ScatterMap
 from reid_lab.widgets.scene import Scene, SceneView
 from reid_lab.widgets.search import SearchPage
-from reid_lab.widgets.view import Board, Selection, View, mime_bundle, page_html
+from reid_lab.widgets.view import Board, View, mime_bundle
+from reid_lab.widgets.selection import Selection
+from reid_lab.widgets.page import page_html
 from reid_lab.widgets.words import WordLab
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 EVIL = "</script><img src=x onerror=alert(1)>"
 TOK = WordPiece.train(["a man in red"]*3, vocab_size=60, context_length=16)
 MODEL = create_model("clip_tiny", tokenizer=TOK, size=(64, 32))

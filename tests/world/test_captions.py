@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from reid_lab.core import stream
+from reid_lab.core.basics import stream
 from reid_lab.world.captions import (CONFUSED, GRANULARITY, LADDER, STYLES, attribute_oracle, caption, caption_oracle,
                                     caption_with_facts, mentionable)
 from reid_lab.world.people import (ATTRIBUTES, COLOURS, HAIR, NEEDS, OPENABLE, PALETTE, PARTS, SKIN, SLEEVES, UNIFORM,

@@ -9,14 +9,15 @@ import joblib
 import numpy as np
 import pytest
 
-from reid_lab.core import stream
+from reid_lab.core.basics import stream
 from reid_lab.world import world as world_module
 from reid_lab.world.people import PARTS, name_colour, sample_people
 from reid_lab.world.bodies import ACTIONS, Shot
 from reid_lab.world.places import ISP, Camera, Occluder, develop
 from reid_lab.world.render import pick_backend, reference_areas, render
-from reid_lab.world.world import (DOMAINS, KINDS, PRESETS, TASKS, Group, Options, Plan, World, build_cache, make_camera,
-                                 sample_shot, text_groups)
+from reid_lab.world.plan import (DOMAINS, KINDS, PRESETS, TASKS, Group, Options, Plan, make_camera, sample_shot,
+    text_groups)
+from reid_lab.world.world import World, build_cache
 
 FEW = text_groups(6, 2, 3, 4, 4, 3, 3, 3)
 TINY = dict(groups=FEW, size=(48, 24), supersample=1)

@@ -9,20 +9,20 @@ from matplotlib.text import Text
 from PIL import Image
 from torch import nn
 
-from reid_lab.analysis.attention import Score
-from reid_lab.analysis.explain import (map_evidence, measured_maps, one_map, read_positions, telling, verdict,
-                                       word_saliency)
-from reid_lab.analysis.word_effects import effect_table, masked_copies, masked_lists, word_effects, word_kinds
+from reid_lab.analysis.explain.places import Score
+from reid_lab.analysis.explain.evidence import (map_evidence, measured_maps, one_map, read_positions, telling, verdict,
+    word_saliency)
+from reid_lab.analysis.explain.word_masking import effect_table, masked_copies, masked_lists, word_effects, word_kinds
 from reid_lab.data.table import ReidTable
 from reid_lab.data.text import WordPiece
-from reid_lab.embeddings import Embeddings, embed_texts
-from reid_lab.figures.base import COLOURS
+from reid_lab.retrieval.embeddings import Embeddings, embed_texts
+from reid_lab.figures.style import COLOURS
 from reid_lab.figures.explain import map_card
 from reid_lab.models.zoo import create_model
 from reid_lab.widgets.attention import AttentionView, trust_lines
-from reid_lab.widgets.lists import RankedList
+from reid_lab.widgets.scene import RankedList
 from reid_lab.widgets.scene import Scene
-from reid_lab.widgets.view import page_html
+from reid_lab.widgets.page import page_html
 from reid_lab.widgets.words import NO_MODEL, NO_WORDS, OWN, TextScene, WordLab
 
 SAID = ["a man in a red coat with a bag", "a woman in a green coat", "a man in blue jeans with a red bag", "a person"]

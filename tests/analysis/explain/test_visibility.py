@@ -8,14 +8,15 @@ import torch
 from hypothesis import given, settings, strategies as st
 from scipy.stats import spearmanr
 
-from reid_lab.analysis import visibility as V
-from reid_lab.core import stream
+from reid_lab.analysis.explain import visibility as V
+from reid_lab.core.basics import stream
 from reid_lab.data.text import ClipBPE, WordPiece
 from reid_lab.models.cfan import cfan_tiny
-from reid_lab.models.shipped import card_for, shipped_tokenizer
+from reid_lab.models.weights.shipped import card_for, shipped_tokenizer
 from reid_lab.world.captions import STYLES, caption_with_facts
 from reid_lab.world.people import NEEDS, PARTS, sample_people
-from reid_lab.world.world import KINDS, World
+from reid_lab.world.plan import KINDS
+from reid_lab.world.world import World
 
 
 @pytest.fixture(scope="module")

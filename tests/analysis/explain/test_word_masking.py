@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from reid_lab.analysis.word_masking import masked_queries, word_masking
+from reid_lab.analysis.explain.word_masking import masked_queries, word_masking
 from reid_lab.data.table import ReidTable
 
 CAPTIONS = ["A man in a red coat.", "A woman with green boots and a blue bag."]

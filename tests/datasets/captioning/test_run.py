@@ -13,12 +13,14 @@ import pytest
 import torch
 from PIL import Image
 
-from reid_lab.captioning import rules as R
-from reid_lab.captioning import run as C
-from reid_lab.captioning import traces as T
-from reid_lab.captioning import vision as V
-from reid_lab.core import stream
-from reid_lab.data.image_sets import tiny_table
+from reid_lab.datasets.captioning import rules as R
+from reid_lab.analysis import caption_audit
+from reid_lab.datasets.captioning import run as caption_run
+from reid_lab.figures import captioning
+from reid_lab.datasets.captioning import traces as T
+from reid_lab.datasets.captioning import vision as V
+from reid_lab.core.basics import stream
+from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.data.table import ReidTable
 
 WHY = dict(evidence="arms", reason="as seen")
@@ -41,7 +43,7 @@ def photo_of(i=0):
     return T.Photo(f"{i}.png", i, pixels, T.digest(pixels))
 
 
-def a_record(i=0, **kw): return C.caption_image(photo_of(i), Echo(**kw))
+def a_record(i=0, **kw): return caption_run.caption_image(photo_of(i), Echo(**kw))
 
 
 @pytest.fixture()
@@ -115,7 +117,7 @@ def test_text_that_changed_without_a_trace():
 def test_text_of_data_is_escaped():
     tag = "<script>alert(1)</script>"
     pixels = photo_of().pixels
-    r = C.caption_image(T.Photo(f"{tag}.png", 1, pixels, T.digest(pixels)), Echo(f"A t-shirt {tag}."))
+    r = caption_run.caption_image(T.Photo(f"{tag}.png", 1, pixels, T.digest(pixels)), Echo(f"A t-shirt {tag}."))
     assert r.status == "ok" and "<script" not in r._repr_html_() and "&lt;script" in r._repr_html_()
     rejected = T.CaptionRecord(image=tag, pid=1, key="k", status="rejected", reason=tag)
     assert "<script" not in rejected._repr_html_()
@@ -137,14 +139,14 @@ def test_a_file_cut_anywhere_in_its_last_line(tmp_path):
                                      b"\x89PNG\r\n"])
 def test_files_of_others_are_left_alone(content, tmp_path):
     (tmp_path/"x").write_bytes(content)
-    with pytest.raises(T.TraceError, match="line [12]"): C.caption_images(tiny_table(2, 1), Echo(), tmp_path/"x")
+    with pytest.raises(T.TraceError, match="line [12]"): caption_run.caption_images(tiny_table(2, 1), Echo(), tmp_path/"x")
     assert (tmp_path/"x").read_bytes() == content
 
 
 def test_one_writer_at_a_time(tmp_path):
     with T.RecordFile(tmp_path/"c.jsonl"):
         with pytest.raises(RuntimeError, match="in use by process"):
-            C.caption_images(tiny_table(2, 1), Echo(), tmp_path/"c.jsonl")
+            caption_run.caption_images(tiny_table(2, 1), Echo(), tmp_path/"c.jsonl")
 
 
 # Rules
@@ -186,7 +188,7 @@ def captioned(n=40, seed=0, rates=R.Rates(), factor=.2):
     truths = {f"{i}.png": a_truth(stream(i, "truth")) for i in range(n)}
     backend = R.RuleCaptioner(truths, rates, rates.times(factor), seed)
     pixels = tiny_table(1, 1).image(0)
-    return truths, [C.caption_image(T.Photo(p, 1, pixels, p), backend) for p in truths]
+    return truths, [caption_run.caption_image(T.Photo(p, 1, pixels, p), backend) for p in truths]
 
 
 def test_error_rates_against_a_naive_count():
@@ -306,28 +308,28 @@ def test_random_words_are_rejected_after_the_retries(retries, random_model, no_n
     def counted(text, pixels, attempt, *names): asked.append(attempt); return answer(text, pixels, attempt, *names)
     backend.answer = counted
     table = tiny_table(2, 1)
-    records = C.caption_images(table, backend, tmp_path/"c.jsonl", retries=retries, quiet=True)
+    records = caption_run.caption_images(table, backend, tmp_path/"c.jsonl", retries=retries, quiet=True)
     assert asked == [*range(retries + 1)]*len(table)
     for r in T.read_records(tmp_path/"c.jsonl"):
         assert (r.status, r.n_retries, r.T1, r.caption) == ("rejected", retries, None, "")
         assert r.reason.startswith("T1: answer: no") and "JSON" in r.reason
-    assert C.caption_images(table, backend, tmp_path/"c.jsonl", retries=retries, quiet=True) == records
+    assert caption_run.caption_images(table, backend, tmp_path/"c.jsonl", retries=retries, quiet=True) == records
     assert len(asked) == (retries + 1)*len(table)                               # rejected ones are remembered
-    C.caption_images(table, backend, tmp_path/"c.jsonl", retries=retries + 1, quiet=True)
+    caption_run.caption_images(table, backend, tmp_path/"c.jsonl", retries=retries + 1, quiet=True)
     assert len(asked) == (retries + 1)*len(table) + (retries + 2)*len(table)     # and asked again with more retries
 
 
 def test_a_model_that_answers_well(taught_model, no_network, tmp_path):
     "The whole path with real weights: pixels in, three valid answers out"
     backend = V.local_captioner(taught_model, Words.prompts, max_new_tokens=300, device="cpu")
-    r = C.caption_image(photo_of(), backend)
+    r = caption_run.caption_image(photo_of(), backend)
     assert (r.status, r.n_retries, r.reason) == ("ok", 0, "")
     assert (r.T2.S_init, r.caption) == ("A person in a t-shirt.", "A person in an orange coat.")
     assert [(s.attribute, s.used) for s in r.T2.trace_gen] == [("upper", True), ("bag", False)]
     assert r.T1.model == "tiny-taught" and r.T3.trace_corr[0].span == (14, 21)
     other = V.local_captioner(taught_model, {**Words.prompts, "perceive": "What?"}, max_new_tokens=300, device="cpu")
-    keys = {C.caption_key(photo_of(), b) for b in (backend, other)} | {C.caption_key(photo_of(1), backend),
-                                                                       C.caption_key(photo_of(), backend, .7)}
+    keys = {caption_run.caption_key(photo_of(), b) for b in (backend, other)} | {caption_run.caption_key(photo_of(1), backend),
+                                                                       caption_run.caption_key(photo_of(), backend, .7)}
     assert len(keys) == 4
 
 
@@ -340,9 +342,9 @@ def test_another_model_audits(taught_model, no_network, tmp_path):
         def audit(self, photo, text, attempt=0): self.heard.append(text); return dict(corrections=[])
         def perceive(self, photo, attempt=0): raise AssertionError("the writer perceives")
         compose = perceive
-    r = C.caption_image(table, T.WithAuditor(writer, Calm()))
+    r = caption_run.caption_image(table, T.WithAuditor(writer, Calm()))
     assert (r.status, r.caption, Calm.heard) == ("ok", "A person in a t-shirt.", ["A person in a t-shirt."])
-    assert r.T1.model == "tiny-taught, audited by echo" and r.key != C.caption_image(table, writer).key
+    assert r.T1.model == "tiny-taught, audited by echo" and r.key != caption_run.caption_image(table, writer).key
     with pytest.raises(TypeError, match="has no name"): T.WithAuditor(writer, "gpt")
 
 
@@ -371,18 +373,18 @@ def test_answers_without_json(text, says):
 
 def test_contents_decide_not_names(photos, tmp_path):
     echo, path = Echo(), tmp_path/"c.jsonl"
-    first = C.caption_images(photos, echo, path, quiet=True)
+    first = caption_run.caption_images(photos, echo, path, quiet=True)
     assert [r.pid for r in first] == [*range(6)] and sum(echo.asked.values()) == 6
     (photos/"0000_c1_0.png").rename(photos/"0009_new.png")                  # a new name and id
     (photos/"0005_c1_5.png").write_bytes((photos/"0001_c1_1.png").read_bytes())   # new contents, known from another
-    second = C.caption_images(photos, echo, path, quiet=True)
+    second = caption_run.caption_images(photos, echo, path, quiet=True)
     assert sum(echo.asked.values()) == 6
     assert [(r.image, r.pid) for r in second][-2:] == [("0005_c1_5.png", 5), ("0009_new.png", 9)]
     assert second[-2].key == second[0].key == first[1].key
     size = path.stat().st_size
-    C.caption_images(photos, echo, path, quiet=True)
+    caption_run.caption_images(photos, echo, path, quiet=True)
     assert path.stat().st_size == size                                       # nothing new, nothing written
-    C.caption_images(photos, Echo("His t-shirt."), path, quiet=True)         # other settings: captioned anew
+    caption_run.caption_images(photos, Echo("His t-shirt."), path, quiet=True)         # other settings: captioned anew
     assert len(T.read_records(path)) == 6 + 2 + 6
 
 
@@ -424,23 +426,23 @@ def test_broken_inputs_stop_before_the_first_question(case, says, photos, tmp_pa
     if case in ("leaves", "gone"):
         path = "../c.png" if case == "leaves" else "c.png"
         source = ReidTable(pd.DataFrame(dict(path=["0000_c1_0.png", path], pid=[1, 2])), photos)
-    with pytest.raises(ValueError, match=says): C.caption_images(source, echo, tmp_path/"c.jsonl", quiet=True)
+    with pytest.raises(ValueError, match=says): caption_run.caption_images(source, echo, tmp_path/"c.jsonl", quiet=True)
     assert not echo.asked and not (tmp_path/"c.jsonl").exists()
 
 
 def test_a_link_out_of_the_folder(photos, tmp_path):
     Image.new("RGB", (8, 16)).save(tmp_path/"secret.png"); (photos/"a.png").symlink_to(tmp_path/"secret.png")
-    with pytest.raises(ValueError, match="is a link"): C.caption_images(photos, Echo(), tmp_path/"c.jsonl", quiet=True)
+    with pytest.raises(ValueError, match="is a link"): caption_run.caption_images(photos, Echo(), tmp_path/"c.jsonl", quiet=True)
 
 
 def test_an_image_that_is_damaged_behind_its_header(photos, tmp_path):
     whole = (photos/"0003_c1_3.png").read_bytes()
     (photos/"0003_c1_3.png").write_bytes(whole[:60])
     with pytest.raises(ValueError, match="0003_c1_3.png.*damaged or cut short"):
-        C.caption_images(photos, Echo(), tmp_path/"c.jsonl", quiet=True)
+        caption_run.caption_images(photos, Echo(), tmp_path/"c.jsonl", quiet=True)
     assert len(T.read_records(tmp_path/"c.jsonl")) == 3                      # what was done before is kept
     (photos/"0003_c1_3.png").write_bytes(whole); echo = Echo()
-    assert len(C.caption_images(photos, echo, tmp_path/"c.jsonl", quiet=True)) == 6 and len(echo.asked) == 3
+    assert len(caption_run.caption_images(photos, echo, tmp_path/"c.jsonl", quiet=True)) == 6 and len(echo.asked) == 3
 
 
 class Wrong(Echo):
@@ -466,7 +468,7 @@ class Wrong(Echo):
     ("audit", dict(corrections="x"), "is no list"),
     ("audit", dict(corrections=[dict(span=[0, 1], op="drop", to="", **{"from": "Z"}, **WHY)]), "not from='Z'")])
 def test_answers_that_do_not_hold(question, answer, says):
-    r = C.caption_image(photo_of(), Wrong(question, answer), retries=2)
+    r = caption_run.caption_image(photo_of(), Wrong(question, answer), retries=2)
     assert (r.status, r.n_retries) == ("rejected", 2)
     with pytest.raises(ValueError, match=says): raise ValueError(r.reason)
     states = ("perceive", "compose", "audit").index(question)
@@ -476,39 +478,39 @@ def test_answers_that_do_not_hold(question, answer, says):
 def test_other_errors_name_the_image(tmp_path):
     class Ill(Echo):
         def audit(self, photo, text, attempt=0): raise RuntimeError("no memory")
-    with pytest.raises(RuntimeError) as e: C.caption_image(photo_of(2), Ill())
+    with pytest.raises(RuntimeError) as e: caption_run.caption_image(photo_of(2), Ill())
     assert e.value.__notes__ == ["while captioning '2.png'"]
-    with pytest.raises(TypeError, match="has no"): C.caption_images(tiny_table(2, 1), object(), tmp_path/"c.jsonl")
+    with pytest.raises(TypeError, match="has no"): caption_run.caption_images(tiny_table(2, 1), object(), tmp_path/"c.jsonl")
 
 
 # Reports
 
 def test_reports_against_naive_counts():
     truths, records = captioned(20)
-    records = records + [C.caption_image(photo_of(), Wrong("audit", None), retries=1)]
+    records = records + [caption_run.caption_image(photo_of(), Wrong("audit", None), retries=1)]
     ops = Counter(c.op for r in records if r.T3 for c in r.T3.trace_corr)
-    edits = C.edit_table(records).set_index("op")
+    edits = caption_audit.edit_table(records).set_index("op")
     assert edits.n.to_dict() == {o: ops[o] for o in T.OPS}
     assert edits.share.tolist() == pytest.approx([100*ops[o]/sum(ops.values()) for o in T.OPS])
     assert edits.captions["edit"] == pytest.approx(100*np.mean([any(c.op == "edit" for c in r.T3.trace_corr)
                                                                  for r in records if r.T3]))
-    one = C.record_summary(records).iloc[0]
+    one = caption_audit.record_summary(records).iloc[0]
     assert (one.images, one.ok, one.rejected) == (21, 20, 1) and one.retries == pytest.approx(1/21)
     words = [len(r.caption.replace("-", " ").split()) for r in records if r.status == "ok"]
-    lengths = C.length_table(records).set_index("captions_of")
+    lengths = caption_audit.length_table(records).set_index("captions_of")
     assert lengths.max_words["refined"] == max(words) and lengths.avg_words["refined"] == pytest.approx(np.mean(words))
     assert (lengths.avg_words["AERI-PEDES"], lengths.max_words["AERI-PEDES"]) == (38.6, 105)
-    cover = C.coverage_table(records).set_index("attribute")
+    cover = caption_audit.coverage_table(records).set_index("attribute")
     used = sum(any(s.attribute == "gender" and s.used for s in r.T2.trace_gen) for r in records)
     assert cover.said["gender"] == pytest.approx(100*used/21)
 
 
 def test_similarity_is_the_cosine_of_each_pair():
-    from reid_lab.models.shipped import shipped
+    from reid_lab.models.weights.shipped import shipped
     from reid_lab.models.zoo import create_model
     clip, table = create_model("clip_tiny", weights=shipped()["clip_tiny"][1]), tiny_table(3, 1)
     said = ["a man in red", "", "a woman with a bag"]
-    got = C.pair_similarity(clip, table, said, quiet=True)
+    got = caption_audit.pair_similarity(clip, table, said, quiet=True)
     with torch.inference_mode():
         for i in (0, 2):
             img = torch.from_numpy(table.images([i], clip.size)).permute(0, 3, 1, 2)/255
@@ -521,16 +523,16 @@ def test_marks_cover_all_words_and_stay_in_the_line():
     truths, records = captioned(6)
     for r in records:
         pieces = T.marked_pieces(r)
-        laid = C._lay(pieces, 3., 7)
+        laid = captioning._lay(pieces, 3., 7)
         assert [w for _, w, *_ in laid] == [w for _, t in pieces for w in t.split()]
         assert all(x + w <= 3.0001 or x == 0 for *_, x, w in laid)
         assert [l for _, _, l, *_ in laid] == sorted(l for _, _, l, *_ in laid)
-    fig = C.marked_examples([a_record(draft="A $t-shirt$ & <b>x_1</b> t-shirt.")], [photo_of().pixels])
+    fig = captioning.marked_examples([a_record(draft="A $t-shirt$ & <b>x_1</b> t-shirt.")], [photo_of().pixels])
     assert len(fig.picture()) > 1000                                          # nothing is read as mathematics
 
 
 def test_captions_for_a_table(tmp_path):
     table = tiny_table(4, 1)
-    records = C.caption_images(table, Echo(), tmp_path/"c.jsonl", quiet=True)
-    assert C.with_captions(table, records)["captions"].tolist() == [["A person in a t-shirt."]]*4
-    with pytest.raises(ValueError, match="have none"): C.with_captions(table, records[:2])
+    records = caption_run.caption_images(table, Echo(), tmp_path/"c.jsonl", quiet=True)
+    assert caption_run.with_captions(table, records)["captions"].tolist() == [["A person in a t-shirt."]]*4
+    with pytest.raises(ValueError, match="have none"): caption_run.with_captions(table, records[:2])

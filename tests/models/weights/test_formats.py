@@ -10,16 +10,17 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
 
-from reid_lab.losses import terms
+from reid_lab.losses.basics import terms
 from reid_lab.models.backbones import CrossEncoder, TextEncoder, TimmTower, load_bert
 from reid_lab.models.bot import bot_r50
 from reid_lab.models.camel import MLMHead, camel_base
-from reid_lab.models.clip_reid import CLIPReID, clip_model, load_clip, start_clip_reid
+from reid_lab.models.clip_reid import CLIPReID, start_clip_reid
+from reid_lab.models.clip_towers import clip_model, load_clip
 from reid_lab.models.frozen import FrozenPair, clip_tokenizer, frozen, frozen_pair, named_tower
-from reid_lab.models.layouts import LAYOUTS, identify, open_weights, read_weights, translate
+from reid_lab.models.weights.formats import LAYOUTS, identify, open_weights, read_weights, translate
 from reid_lab.models.convert import inspect_weights, weights_text
 from reid_lab.models.transreid import overlapping_vit, start_transreid
-from reid_lab.models.weights import load_network
+from reid_lab.models.weights.start import load_network
 from reid_lab.models.zoo import MODELS
 
 SIZE, W, DEPTH, HEADS = (64, 32), 32, 3, 2
@@ -285,7 +286,7 @@ def test_released_bot(tmp_path, wrap):
 
 
 def test_the_switch_of_the_stem_travels_with_the_weights(tmp_path):
-    from reid_lab.learner import load_weights, save_weights
+    from reid_lab.core.weight_files import load_weights, save_weights
     linear, other = bot_r50(n_ids=3, size=SIZE, stem="linear").eval(), bot_r50(n_ids=3, size=SIZE).eval()
     save_weights(linear, tmp_path/"m.safetensors")
     assert not other.image.net.act1.linear
@@ -665,7 +666,8 @@ def test_siglips_pair_takes_timms_trunk_and_the_tokenizer_beside_its_weights(tmp
 
 
 def test_a_frozen_pair_is_scored_as_camel_is(tmp_path):
-    from reid_lab.recipes.camel import evaluate, load_data
+    from reid_lab.analysis.text_scores import evaluate
+    from reid_lab.recipes.camel import load_data
     torch.manual_seed(0)
     table = load_data("smoke").target
     pair = frozen_pair(SMALL, "none", size=SIZE)

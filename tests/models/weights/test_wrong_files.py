@@ -119,7 +119,7 @@ def test_a_home_folder_is_found(tmp_path, monkeypatch):
     "`~` is the same folder for what is looked at, read and remembered"
     import timm
 
-    from reid_lab.files import file_sum
+    from reid_lab.core.files import file_sum
     from reid_lab.recipes.dart3 import source_settings
     from reid_lab.recipes.reid import control_key, reid_settings
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -1,0 +1,4 @@
+"""What cameras cost: per camera, maps, remedies, the report.
+
+Never here: widgets.
+"""

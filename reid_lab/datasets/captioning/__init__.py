@@ -1,0 +1,4 @@
+"""Captions written in steps: records, rules, a vision-language model, a run that resumes.
+
+Never here: drawing.
+"""

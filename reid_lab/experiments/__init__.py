@@ -1,0 +1,4 @@
+"""Running notebooks: parameters, run folders, papermill, sweeps, clusters, the terminal.
+
+Never here: methods.
+"""
