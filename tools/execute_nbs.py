@@ -1,7 +1,7 @@
 """Run library notebooks in place and store tidy outputs (no widget state, no paths of this machine, no timings).
 
-    python tools/execute_nbs.py nbs/06_retrieval/50_metrics.ipynb [more ...]     # default: every library notebook, in order
-    python tools/execute_nbs.py --check nbs/tutorials/00_tour.ipynb  # store nothing; say which numbers have moved
+    python tools/execute_nbs.py nbs/03_world/50_render.ipynb [more ...]   # default: every library notebook, in order
+    python tools/execute_nbs.py --check nbs/tutorials/00_tour.ipynb       # store nothing; say which numbers have moved
 """
 import argparse
 import os

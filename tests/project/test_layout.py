@@ -1,10 +1,10 @@
-"The layout that tools/layout.py measures, and the renumbering of tools/renumber.py, on this tree and on small ones."
+"The layout that tools/layout.py measures, and the moves of tools/move.py, on this tree and on small ones."
 import json
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT/"nbs").is_dir(), reason="needs the source tree")
 
 
@@ -13,39 +13,43 @@ def layout(tool): return tool("layout")
 
 
 @pytest.fixture(scope="module")
-def renumber(tool): return tool("renumber")
+def move(tool): return tool("move")
 
 
 # ---- this tree
 
-def test_no_lower_number_imports_a_higher_one(layout): assert layout.upward(layout.modules()) == []
+def test_no_rule_of_the_layout_is_broken(layout): assert layout.broken() == []
 
 
 def test_every_module_is_measured(layout):
-    "Each exported module belongs to a numbered notebook, and the numbers are unique"
+    "Each exported module belongs to a numbered notebook in the folder of its package"
     mods = layout.modules()
     files = {p.relative_to(ROOT/"reid_lab").with_suffix("").as_posix().replace("/", ".")
-             for p in (ROOT/"reid_lab").rglob("*.py")}
-    assert {m.name for m in mods} == {f for f in files if not f.endswith(("__init__", "__main__", "_modidx"))}
-    assert len({m.number for m in mods}) == len(mods) and {m.area for m in mods} <= set(layout.AREAS)
+             for p in (ROOT/"reid_lab").rglob("*.py") if p.stem != "__init__"}
+    assert {m.name for m in mods} == files - layout.AT_ROOT
+    assert len({tuple(layout.order(m.notebook)) for m in mods}) == len(mods)
 
 
-def test_modules_are_small_and_areas_are_not_crowded(layout):
-    mods = layout.modules()
-    assert max(m.lines for m in mods) < 600
-    assert max(sum(m.area == a for m in mods) for a in layout.AREAS) <= 20
+def test_every_package_says_what_it_holds(layout):
+    for p in layout.packages(layout.modules()):
+        assert p.holds and p.never, f"reid_lab/{p.name}/__init__.py: say what it holds, and `Never here: ...`"
+        assert p.folder.rpartition("/")[2][3:] == p.name.rpartition(".")[2]
 
 
-def test_the_page_and_the_drawing_are_up_to_date(layout, capsys):
+def test_packages_are_as_many_as_a_newcomer_can_learn(layout):
+    found = layout.packages(layout.modules())
+    assert sum("." not in p.name for p in found) == 17
+    assert max(p.lines for p in found) < .15*sum(p.lines for p in found)
+
+
+def test_the_page_and_the_drawings_are_up_to_date(layout, capsys):
     assert layout.main(["--check"]) == 0, capsys.readouterr().out
 
 
-def test_the_flow_names_notebooks_that_exist(layout):
-    there = {m.number for m in layout.modules()}
-    for text, (_, _, where) in layout.BOXES.items():
-        first, last = (where.split(" - ")*2)[:2] if " - " in where else (None, None)
-        named = where.split(", ") if first is None else [n for n in there if first <= n <= last]
-        assert named and set(named) <= there, text
+def test_the_flow_names_packages_that_exist(layout):
+    there = {p.name for p in layout.packages(layout.modules())}
+    named = [where for _, _, where in layout.BOXES.values()] + [layout.STEERING[2]]
+    assert {name for where in named for name in where.split(", ")} <= there
     assert {t for pair in layout.ARROWS for t in pair.split(" > ")} == set(layout.BOXES)
 
 
@@ -63,90 +67,113 @@ def text(t): return dict(cell_type="markdown", metadata={}, source=t.splitlines(
 
 @pytest.fixture
 def tree(tmp_path):
-    "Two areas: 100_base and 210_tools.cut, which imports it"
-    (tmp_path/"nbs"/"tutorials").mkdir(parents=True)
-    (tmp_path/"reid_lab"/"tools").mkdir(parents=True)
-    (tmp_path/"tests").mkdir()
-    (tmp_path/"nbs"/"100_base.ipynb").write_text(notebook([
-        text("# Base\n> Base"), code("#| default_exp base"), code("#| export\nx = 1")]))
-    (tmp_path/"nbs"/"210_tools.cut.ipynb").write_text(notebook([
-        text("# Cut\n> After [100_base](100_base.ipynb)"), code("#| default_exp tools.cut"),
-        code("#| export\nfrom reid_lab.base import x\nfrom reid_lab import base as b")]))
-    (tmp_path/"nbs"/"tutorials"/"00_tour.ipynb").write_text(notebook([
-        text("See [210_tools.cut](../210_tools.cut.ipynb) and `100_base`, not 1100_base."),
-        code("from reid_lab.tools import cut as c")]))
-    (tmp_path/"reid_lab"/"base.py").write_text("x = 1\n")
-    (tmp_path/"reid_lab"/"tools"/"__init__.py").write_text("")
-    (tmp_path/"reid_lab"/"tools"/"cut.py").write_text("from ..base import x\n")
-    (tmp_path/"tests"/"test_cut.py").write_text(
-        "from reid_lab.tools.cut import x\nimport reid_lab.base\nPATH = 'reid_lab/tools/cut.py'\n")
-    (tmp_path/"README.md").write_text("[210_tools.cut](nbs/210_tools.cut.ipynb)\n")
+    "Two packages: base.sums, and tools.cut and tools.glue, of which the first imports base.sums"
+    files = {
+        "nbs/00_base/10_sums.ipynb": notebook([
+            text("# Sums\n> Adding"), code("#| default_exp base.sums"), code("#| export\nx = 1")]),
+        "nbs/01_tools/10_cut.ipynb": notebook([
+            text("# Cut\n> Cutting"), code("#| default_exp tools.cut"),
+            text("After [sums](../00_base/10_sums.ipynb#adding)."),
+            code("#| export\nfrom reid_lab.base.sums import x\nfrom reid_lab.base import sums as s")]),
+        "nbs/01_tools/20_glue.ipynb": notebook([
+            text("# Glue\n> Gluing"), code("#| default_exp tools.glue"), code("#| export\ny = 2")]),
+        "nbs/tutorials/00_tour.ipynb": notebook([
+            text("See [cut](../01_tools/10_cut.ipynb) and `tools.cut.f`, not `tools.cutter`; ![](../../figures/a.svg)"),
+            code("from reid_lab.tools import cut as c, glue\nimport reid_lab.tools.cut")]),
+        "reid_lab/base/__init__.py": '"""Sums.\n\nNever here: tools.\n"""\n',
+        "reid_lab/base/sums.py": "x = 1\n",
+        "reid_lab/tools/__init__.py": '"""Tools.\n\nNever here: sums.\n"""\n',
+        "reid_lab/tools/cut.py": "from ..base.sums import x\n",
+        "reid_lab/tools/glue.py": "y = 2\n",
+        "tests/test_cut.py": "from reid_lab.tools.cut import x\nPATH = 'reid_lab/tools/cut.py'\n",
+        "README.md": "[cut](nbs/01_tools/10_cut.ipynb)\n"}
+    for name, content in files.items():
+        (tmp_path/name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path/name).write_text(content)
     return tmp_path
 
 
 def test_an_upward_import_is_found(layout, tree):
-    assert layout.upward(layout.modules(tree)) == []
-    (tree/"reid_lab"/"base.py").write_text("def f():\n    from .tools.cut import x\n    return x\n")
-    assert layout.upward(layout.modules(tree)) == ["100_base imports 210_tools.cut"]
+    assert layout.broken(tree) == []
+    (tree/"reid_lab"/"base"/"sums.py").write_text("def f():\n    from ..tools.cut import x\n    return x\n")
+    assert layout.upward(layout.modules(tree)) == ["00_base/10_sums.ipynb imports 01_tools/10_cut.ipynb"]
+    assert layout.circles(layout.modules(tree)) == ["base", "tools"]
     assert layout.main(["--check"], tree) == 1
 
 
-def test_the_same_number_twice_is_upward(layout, tree):
-    (tree/"nbs"/"210_tools.cut.ipynb").rename(tree/"nbs"/"100_tools.cut.ipynb")
-    assert layout.upward(layout.modules(tree)) == ["100_tools.cut imports 100_base"]
+def test_the_same_number_is_upward(layout, tree):
+    (tree/"reid_lab"/"tools"/"cut.py").write_text("from .glue import y\n")
+    (tree/"nbs"/"01_tools"/"20_glue.ipynb").rename(tree/"nbs"/"01_tools"/"10_glue.ipynb")
+    assert layout.upward(layout.modules(tree)) == ["01_tools/10_cut.ipynb imports 01_tools/10_glue.ipynb"]
 
 
-def test_the_matrix_has_a_dot_for_each_import(layout, tree):
-    svg = layout.draw(layout.modules(tree))
-    assert svg.count("<circle") == 1 and "210 tools.cut" in svg and "World and datasets" in svg
-    assert "| 2xx | Features and losses | 10 `tools.cut` | 1 (50 %) | 1xx |" in layout.table(layout.modules(tree))
+def test_a_module_at_the_root_is_found(layout, tree):
+    (tree/"reid_lab"/"moved.py").write_text("")
+    assert layout.broken(tree) == []
+    (tree/"reid_lab"/"helpers.py").write_text("")
+    assert layout.broken(tree) == ["loose: reid_lab/helpers.py belongs into a package"]
+
+
+def test_a_drawing_leaves_out_what_a_third_package_explains(layout, tree):
+    (tree/"nbs"/"02_top").mkdir()
+    (tree/"nbs"/"02_top"/"10_all.ipynb").write_text(notebook([text("# All\n> All"), code("#| default_exp top.all")]))
+    (tree/"reid_lab"/"top").mkdir()
+    (tree/"reid_lab"/"top"/"all.py").write_text("from ..tools.cut import x\nfrom ..base.sums import x as y\n")
+    mods = layout.modules(tree)
+    found = layout.packages(mods, tree)
+    assert {p.name: (p.floor, p.imports) for p in found} == {
+        "base": (0, set()), "tools": (1, {"base"}), "top": (2, {"base", "tools"})}
+    assert layout.direct(found) == [("tools", "base"), ("top", "tools")]
+    svg = layout.draw(mods, tree)
+    assert svg.count("<path") == 2 and svg.count("modules,") == 3
+    assert "| `tools` | Tools | sums | `cut`, `glue` | 2 (40 %) | `base` |" in layout.table(mods, tree)
 
 
 def read(tree):
-    "All text of a tree but outputs"
+    "All text of a tree"
     return {p.relative_to(tree).as_posix(): p.read_text() for p in tree.rglob("*") if p.is_file()}
 
 
-def test_a_notebook_moves_with_its_module_links_and_imports(renumber, tree, capsys):
-    assert renumber.main(["210_tools.cut=350_models.cut"], tree) == 0
+def test_a_notebook_moves_with_its_module_links_and_imports(move, tree, capsys):
+    assert move.main(["01_tools/10_cut=05_models/30_saw"], tree) == 0
     now = read(tree)
-    assert "nbs/350_models.cut.ipynb" in now
-    assert "nbs/210_tools.cut.ipynb" not in now and "reid_lab/tools/cut.py" not in now
-    assert "default_exp models.cut" in now["nbs/350_models.cut.ipynb"]
-    assert not any("210_tools" in t for t in now.values())
+    assert "nbs/01_tools/10_cut.ipynb" not in now and "reid_lab/tools/cut.py" not in now
+    saw = now["nbs/05_models/30_saw.ipynb"]
+    assert "default_exp models.saw" in saw and "(../00_base/10_sums.ipynb#adding)" in saw
     tour = now["nbs/tutorials/00_tour.ipynb"]
-    assert "[350_models.cut](../350_models.cut.ipynb)" in tour
-    assert "from reid_lab.models import cut as c" in tour and "1100_base" in tour
-    assert now["tests/test_cut.py"] == ("from reid_lab.models.cut import x\nimport reid_lab.base\n"
-                                        "PATH = 'reid_lab/models/cut.py'\n")
-    assert "make export readme" in capsys.readouterr().out
+    assert "[cut](../05_models/30_saw.ipynb)" in tour and "(../../figures/a.svg)" in tour
+    assert "`models.saw.f`" in tour and "`tools.cutter`" in tour
+    assert "from reid_lab.tools import glue" in tour and "from reid_lab.models import saw as c" in tour
+    assert "import reid_lab.models.saw" in tour
+    assert now["tests/test_cut.py"] == "from reid_lab.models.saw import x\nPATH = 'reid_lab/models/saw.py'\n"
+    assert now["README.md"] == "[cut](nbs/05_models/30_saw.ipynb)\n"
+    assert "MOVED" in capsys.readouterr().out
 
 
-def test_a_module_may_become_a_package_of_its_own_name(renumber, tree):
-    renumber.main(["100_base=100_base.core"], tree)
-    cut = read(tree)["nbs/210_tools.cut.ipynb"]
-    assert "from reid_lab.base.core import x" in cut and "from reid_lab.base import core as b" in cut
-    assert "import reid_lab.base.core\n" in read(tree)["tests/test_cut.py"]
+def test_links_follow_a_notebook_into_a_deeper_folder(move, tree):
+    move.main(["01_tools/10_cut=01_tools/30_fine/10_cut"], tree)
+    assert "(../../00_base/10_sums.ipynb#adding)" in read(tree)["nbs/01_tools/30_fine/10_cut.ipynb"]
 
 
-def test_numbers_can_be_exchanged(renumber, tree):
-    renumber.main(["100_base=210_base", "210_tools.cut=100_tools.cut"], tree)
+def test_numbers_can_be_exchanged(move, tree):
+    move.main(["01_tools/10_cut=01_tools/20_cut", "01_tools/20_glue=01_tools/10_glue"], tree)
     now = read(tree)
-    assert {"nbs/210_base.ipynb", "nbs/100_tools.cut.ipynb"} < set(now) and "reid_lab/base.py" in now
-    assert "[210_base](210_base.ipynb)" in now["nbs/100_tools.cut.ipynb"]
+    assert {"nbs/01_tools/20_cut.ipynb", "nbs/01_tools/10_glue.ipynb", "reid_lab/tools/cut.py"} < set(now)
+    assert "[cut](../01_tools/20_cut.ipynb)" in now["nbs/tutorials/00_tour.ipynb"]
 
 
-def test_a_dry_run_changes_nothing(renumber, tree, capsys):
+def test_a_dry_run_changes_nothing(move, tree, capsys):
     before = read(tree)
-    assert renumber.main(["--dry", "100_base=110_base"], tree) == 0
-    assert read(tree) == before and "would write nbs/110_base.ipynb" in capsys.readouterr().out
+    assert move.main(["--dry", "00_base/10_sums=00_base/20_sums"], tree) == 0
+    assert read(tree) == before and "would write nbs/00_base/20_sums.ipynb" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("pair, message", [
-    ("base=110_base", "is no notebook name"), ("100_base", "write OLD=NEW"),
-    ("120_gone=130_gone", "there is no nbs/120_gone.ipynb"),
-    ("100_base=210_base", "number 210 belongs to 210_tools.cut"), ("100_base=210_tools.cut", "exists; move it too")])
-def test_what_cannot_be_renumbered(renumber, tree, pair, message):
+    ("cut=01_tools/30_cut", "is no OLD=NEW"), ("01_tools/10_cut", "is no OLD=NEW"), ("10_cut=20_cut", "is no OLD=NEW"),
+    ("01_tools/90_gone=01_tools/91_gone", "there is no nbs/01_tools/90_gone.ipynb"),
+    ("01_tools/10_cut=01_tools/20_cut", "number 20 belongs to 01_tools/20_glue.ipynb"),
+    ("01_tools/10_cut=01_tools/20_glue", "exists; move it too")])
+def test_what_cannot_be_moved(move, tree, pair, message):
     before = read(tree)
-    with pytest.raises(SystemExit, match=message): renumber.main([pair], tree)
+    with pytest.raises(SystemExit, match=message): move.main([pair], tree)
     assert read(tree) == before
