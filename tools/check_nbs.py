@@ -52,7 +52,7 @@ RULES = {  # rule -> (severity, remedy)
     "no-output": ("error", "run the notebook and store its outputs (`make notebooks`)"),
     "widget-state": ("error", "drop the saved widget state (`make notebooks`)"),
     "last-cell": ("error", "end a library notebook with a hidden `import nbdev; nbdev.nbdev_export()`"),
-    "parameters": ("error", "give an experiment one cell tagged `parameters` with at most 16 plain scalar assignments"),
+    "parameters": ("error", "give an experiment one cell tagged `parameters` with at most 17 plain scalar assignments"),
     "experiment-output": ("error", "store experiments without outputs (`jupyter nbconvert --clear-output --inplace`)"),
     "used": ("error", "call every public function and class in a visible cell of its notebook; naming it is no use"),
     "constant": ("warning", "read every public constant in a visible cell of its notebook, or start its name with _"),
@@ -66,7 +66,7 @@ RULES = {  # rule -> (severity, remedy)
     "prose": ("warning", "one markdown cell for every three code cells"),
     "eval-false": ("error", "at most 3 % of the code cells may be `eval: false`, each saying why in a comment"),
 }
-MAX = dict(line=120, hidden=.15, hidden_free=2, cell_kb=60, nb_kb=250, params=16,
+MAX = dict(line=120, hidden=.15, hidden_free=2, cell_kb=60, nb_kb=250, params=17,
            title=90)
 MIN = dict(asserted=.5)
 SCRIPTS = ("tests", "benchmarks", "tools")
