@@ -1,6 +1,6 @@
 # Two commands are enough on a machine with Python 3.11 or newer and pip:
 #   make camel    set up .venv, run the main job on the embedded World, say where the results are
-#   make test     set up .venv, check the notebooks, run them, run the tests
+#   make test     set up .venv, check the notebooks, run them, run the tests (minutes; make test-all has the rest, too)
 # Paths may hold spaces: they are quoted in the shell, and no target or prerequisite is a path.
 SHELL   := /bin/bash
 NEW     := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
@@ -30,10 +30,11 @@ export TOKENIZERS_PARALLELISM = false
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install camel test check docs lab readme notebooks export hooks clean
+.PHONY: help install camel test test-rest test-all check docs lab readme notebooks export hooks clean
 help:
 	@echo "make camel [PRESET=smoke|quick|full] [ARGS='-p seed=1']   run the main job"
-	@echo "make test        lint, every notebook, every test"
+	@echo "make test        lint, every library notebook, every test that needs no browser, no kill and no whole experiment"
+	@echo "make test-all    make test, then the others: whole experiments and tutorials, processes that are killed, browsers"
 	@echo "make lab         JupyterLab on this folder"
 	@echo "make check       the lint alone"
 	@echo "make export      notebooks -> package;  make notebooks  run them and store outputs;  make readme"
@@ -66,15 +67,23 @@ camel: install
 check: install
 	$(RUN) tools/check_nbs.py
 
-# pytest comes last, in two parts: what can share the machine, then what looks at the clock; the closing line is the verdict.
-test: export HF_HUB_OFFLINE = 1
-test: export OMP_NUM_THREADS = 1
-test: export MPLBACKEND = Agg
+# pytest comes last: its closing line is the verdict. Browsers have the machine to themselves.
+LONG := kill or whole or browser
+test test-rest: export HF_HUB_OFFLINE = 1
+test test-rest: export OMP_NUM_THREADS = 1
+test test-rest: export MPLBACKEND = Agg
 test: install
 	$(RUN) tools/check_nbs.py --quiet
 	$(RUN) "$(BIN)/nbdev_test" --n_workers $(WORKERS) --timing --skip_folder_re '^[_.]|^experiments$$|^tutorials$$'
-	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m "not (alone or browser)" tests
-	$(RUN) -m pytest -q -m "alone or browser" tests
+	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m "not ($(LONG))" tests
+
+test-rest: install
+	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m "(kill or whole) and not browser" tests
+	$(RUN) -m pytest -q -m browser tests
+
+test-all:
+	$(MAKE) test
+	$(MAKE) test-rest
 
 docs: install
 	$(RUN) tools/docs/build.py

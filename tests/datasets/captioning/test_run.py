@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import numpy as np
@@ -364,9 +363,7 @@ def test_code_of_a_folder_does_not_run(random_model, tmp_path):
 @pytest.mark.parametrize("text, says", [("", "no object"), ("{", "no valid object"), ('{"a": 1}', "key 'b' is missing"),
     ("{"*10_000, "no valid object"), ('{"b": ' + "["*100_000, "no valid object"), ('["b"]', "no object")])
 def test_answers_without_json(text, says):
-    start = time.monotonic()
     with pytest.raises(T.TraceError, match=says): V.find_json(text, "b")
-    assert time.monotonic() - start < 5
 
 
 # Runs
