@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'SCENARIOS', 'DOMAINS', 'PRESETS', 'TASKS', 'sensor', 'SiteCamera', 'Scenario', 'Domain', 'make_camera',
-           'Group', 'Options', 'Wording', 'text_groups', 'reid_groups', 'aerial_groups', 'world_counts', 'Item',
-           'sample_shot', 'Plan']
+           'sample_shot', 'Group', 'Options', 'Wording', 'text_groups', 'reid_groups', 'aerial_groups', 'world_counts',
+           'Item', 'Plan']
 
 # %% ../../nbs/03_world/60_plan.ipynb #fddd6a43
 from dataclasses import dataclass, replace
@@ -40,7 +40,8 @@ def sensor(rng, # `numpy.random.Generator`
 @dataclass(frozen=True)
 class SiteCamera:
     "A camera of a site, with preferred orientation and drift"
-    cam:int; site:int # numbers in the table
+    cam:int # number in the table
+    site:int # number in the table
     kind:str # one of `KINDS`
     scenario:str # one of `SCENARIOS`
     domain:str # one of `DOMAINS`
@@ -54,7 +55,8 @@ class SiteCamera:
     def at(self, time): # 0..1
         "The camera at a time of day"
         if not any(self.drift): return self.camera
-        isp, (exposure, red, blue) = self.camera.isp, [(time - .5)*v for v in self.drift]
+        isp = self.camera.isp
+        exposure, red, blue = ((time - .5)*v for v in self.drift)
         balance = isp.balance[0] + red, isp.balance[1] + blue
         return replace(self.camera, isp=replace(isp, exposure=isp.exposure + exposure, balance=balance))
 
@@ -120,6 +122,35 @@ def make_camera(seed:int, # World seed
     drift = stream(seed, 'drift', *name).normal(size=3)*severity*(1., .18, .18)
     yaw = _r(rng.uniform(-np.pi, np.pi))
     return SiteCamera(cam, site, kind, scenario, domain, yaw, tuple(_r(v) for v in drift), camera)
+
+# %% ../../nbs/03_world/60_plan.ipynb #158ce44d
+def _muted_occluder(rng):
+    grey, warm = rng.uniform(45, 165), rng.normal(2, 7)
+    rgb = tuple(round(float(v)) for v in np.clip((grey + warm, grey + .4*warm, grey - .8*warm), 10, 230))
+    kind = ('low', 'low', 'pole', 'side')[int(rng.integers(4))]
+    at = {'low': (.10, .42), 'pole': (.15, .85), 'side': (.12, .38)}[kind]
+    return Occluder(kind, _r(rng.uniform(*at)), _r(rng.uniform(.08, .22)), rgb, int(rng.integers(64)))
+
+
+def sample_shot(rng, # `numpy.random.Generator` of this image
+    camera:SiteCamera, # Camera with its preferences
+    occluders:float=0., # Probability of an `Occluder`
+    ) -> Shot:
+    "Pose, orientation, detector error and time of one image"
+    place, r = SCENARIOS[camera.scenario], rng.random(6)
+    action = 'running' if r[0] < place.running else 'walking' if r[0] < place.running + place.walking else 'standing'
+    prefers = camera.domain != 'generated' and r[1] > .2
+    yaw = camera.yaw + rng.normal(0, .6) if prefers else rng.uniform(-np.pi, np.pi)
+    jitter = rng.normal(size=4)*(.012, .010, .030, .050)
+    def clip(v, m): return _r(np.clip(v, -m, m))
+
+    arms = 'down' if r[3] < .6 else 'pockets' if r[3] < .85 else 'folded'
+    return Shot(yaw=_r((yaw + np.pi) % (2*np.pi) - np.pi), action=action, phase=_r(2*np.pi*r[2]), arms=arms,
+                stride=_r(rng.uniform(.26, .52)), look=clip(rng.normal(0, .3), .8),
+                box=tuple(clip(v, m) for v, m in zip(jitter, (.03, .03, .08, .12))),
+                offset=tuple(_r(v) for v in rng.random(3)),
+                occluder=_muted_occluder(rng) if r[4] < occluders else None, time=_r(r[5]),
+                seed=int(rng.integers(2**31)))
 
 # %% ../../nbs/03_world/60_plan.ipynb #60169e1a
 @dataclass(frozen=True)
@@ -231,50 +262,27 @@ def world_counts(preset:str, # Key of `PRESETS`
             for g in groups for s in range(g.sites) for k in range(g.cams)}
     return dict(images=sum(g.ids*g.shots for g in groups), ids=sum(people.values()), cameras=len(cams))
 
-# %% ../../nbs/03_world/60_plan.ipynb #ad2b5ac3
+# %% ../../nbs/03_world/60_plan.ipynb #911ff70a
 @dataclass(frozen=True)
 class Item:
     "One image of the plan"
-    group:int
-    person:object
-    seen:object; camera:SiteCamera; shot:Shot; role:str; number:int # among the images of the identity in this group
+    group:int # number of the group
+    person:object # as described
+    seen:object # as dressed in this image
+    camera:SiteCamera
+    shot:Shot
+    role:str # both, query or gallery
+    number:int # among the images of the identity in this group
 
-
-def _muted_occluder(rng):
-    grey, warm = rng.uniform(45, 165), rng.normal(2, 7)
-    rgb = tuple(round(float(v)) for v in np.clip((grey + warm, grey + .4*warm, grey - .8*warm), 10, 230))
-    kind = ('low', 'low', 'pole', 'side')[int(rng.integers(4))]
-    at = {'low': (.10, .42), 'pole': (.15, .85), 'side': (.12, .38)}[kind]
-    return Occluder(kind, _r(rng.uniform(*at)), _r(rng.uniform(.08, .22)), rgb, int(rng.integers(64)))
-
-# %% ../../nbs/03_world/60_plan.ipynb #28dd8c2a
-def sample_shot(rng, # `numpy.random.Generator` of this image
-    camera:SiteCamera, # Camera with its preferences
-    occluders:float=0., # Probability of an `Occluder`
-    ) -> Shot:
-    "Pose, orientation, detector error and time of one image"
-    place, r = SCENARIOS[camera.scenario], rng.random(6)
-    action = 'running' if r[0] < place.running else 'walking' if r[0] < place.running + place.walking else 'standing'
-    prefers = camera.domain != 'generated' and r[1] > .2
-    yaw = camera.yaw + rng.normal(0, .6) if prefers else rng.uniform(-np.pi, np.pi)
-    jitter = rng.normal(size=4)*(.012, .010, .030, .050)
-    clip = lambda v, m: _r(np.clip(v, -m, m))
-    arms = 'down' if r[3] < .6 else 'pockets' if r[3] < .85 else 'folded'
-    return Shot(yaw=_r((yaw + np.pi) % (2*np.pi) - np.pi), action=action, phase=_r(2*np.pi*r[2]), arms=arms,
-                stride=_r(rng.uniform(.26, .52)), look=clip(rng.normal(0, .3), .8),
-                box=tuple(clip(v, m) for v, m in zip(jitter, (.03, .03, .08, .12))),
-                offset=tuple(_r(v) for v in rng.random(3)),
-                occluder=_muted_occluder(rng) if r[4] < occluders else None, time=_r(r[5]),
-                seed=int(rng.integers(2**31)))
-
-# %% ../../nbs/03_world/60_plan.ipynb #06e10e65
+# %% ../../nbs/03_world/60_plan.ipynb #277038fb
 def _site_skew(seed, scenario, site, strength):
     skew = random_skew(seed, site, strength) if strength else {}
     for slot, value, factor in SCENARIOS[scenario].skew:
-        skew.setdefault(slot, {}); skew[slot][value] = skew[slot].get(value, 1.)*factor
+        factors = skew.setdefault(slot, {})
+        factors[value] = factors.get(value, 1.)*factor
     return skew
 
-# %% ../../nbs/03_world/60_plan.ipynb #123bf53b
+
 def _passes(seed, person, camera, choosy):
     "Whether a camera with `choosy > 0` sees this identity, by the lightness of the clothes"
     side = (-1, 1)[int(stream(seed, 'who passes', camera.cam).integers(2))]
@@ -290,7 +298,8 @@ class Plan:
         options:Options, # Settings that affect pixels
         seed:int): # Of the world
         self.groups, self.options, self.seed = groups, options, seed
-        self.cams, self.sites, self.people, self.items, self.next_pid = {}, {}, {}, [], 0
+        self.cams, self.sites, self.people = {}, {}, {}
+        self.items, self.next_pid = [], 0
         for n, g in enumerate(groups): self.items += self._items(n, g)
 
     def _scenario(self, site): return self.options.scenario or list(SCENARIOS)[site % 2]
@@ -308,12 +317,14 @@ class Plan:
     def _population(self, n, g):
         name, o = g.people or f'group {n}', self.options
         if name not in self.people:
-            seed, share, out = int(stream(self.seed, 'population', name).integers(2**31)), -(-g.ids//g.sites), []
+            seed = int(stream(self.seed, 'population', name).integers(2**31))
+            share, out = -(-g.ids//g.sites), []
             for s in range(g.first_site, g.first_site + g.sites):
                 skew = None if g.domain == 'generated' else _site_skew(self.seed, self._scenario(s), s, o.skew)
                 people = sample_people(min(share, g.ids - len(out)), seed, o.family_rate, o.uniform_rate, skew,
                                        site=s, pid=self.next_pid)
-                self.next_pid += len(people); out += [(s, p) for p in people]
+                self.next_pid += len(people)
+                out += [(s, p) for p in people]
             self.people[name] = name, out
         return self.people[name]
 
