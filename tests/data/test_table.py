@@ -1,4 +1,6 @@
 "ReidTable: views, checks, joining, your own images, saving"
+import time
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -351,3 +353,29 @@ def test_links_out_of_the_root_are_followed_on_request(tmp_path):
     assert np.array_equal(t.where(pid=3).image(0), pixels(1)) and t.take([0]).follow_links
     assert ReidTable.from_dataframe(t.frame, root, follow_links=True).images().shape == (3, 16, 8, 3)
     with pytest.raises(TableError, match="leaves the dataset folder"): ReidTable.from_dataframe(t.frame, root)
+
+
+def test_a_table_of_many_rows_is_checked_without_a_loop_over_paths(tmp_path):
+    "100,000 rows from parquet in CPU seconds that a slow machine has too; paths stay inside"
+    pytest.importorskip("pyarrow")
+    n = 100_000
+    f = pd.DataFrame(dict(path=[f"c{i % 50}/{i:06d}.jpg" for i in range(n)], pid=np.arange(n)//10,
+                          cam=np.arange(n) % 50, captions=[["a man"]]*n))
+    ReidTable(f, tmp_path).save(tmp_path/"t.parquet")
+    clock = time.process_time()
+    t = ReidTable.load(tmp_path/"t.parquet", tmp_path)
+    assert t.findings(images="none") == [] and time.process_time() - clock < 5
+    assert t.frame.captions.iat[7] == ["a man"] and t["attrs"].iat[7] is None
+    for bad in ("../out.jpg", "/etc/passwd", "a/../../b.jpg", "a\\..\\..\\b.jpg"):
+        t.frame.loc[99_999, "path"] = bad
+        found = [str(x) for x in t.findings(images="none")]
+        if bad.startswith("a\\"): continue            # a name, on this system
+        assert len(found) == 1 and "path leaves the root [row 99999" in found[0], bad
+    with pytest.raises(ValueError, match="leaves the dataset folder"):
+        t.frame.loc[0, "path"] = "../x.jpg"
+        t.image(0)
+
+
+def test_cells_that_are_not_one_json_value_are_refused(tmp_path):
+    (tmp_path/"t.csv").write_text('path,pid,captions,attrs\na.jpg,1,"[""x""],[""y""]",null\n')
+    with pytest.raises(ValueError, match="not one JSON value each"): ReidTable.load(tmp_path/"t.csv", tmp_path)
