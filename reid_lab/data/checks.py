@@ -10,10 +10,10 @@ import os, stat
 import numpy as np
 import pandas as pd
 from ..core.basics import check_choice, stream
+from ..core.files import FILE_KINDS, file_kind
 from ..core.reporting import progress
 from .images import image_header, MAX_PIXELS
 from .table import Finding, ReidTable
-from ..core.files import FILE_KINDS, file_kind
 
 # %% ../../nbs/01_data/60_checks.ipynb #b16ec6c4
 def _inside(root, path):

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 from ..core.basics import check_choice, stream
-from .images import image_files, read_image, resize_image
 from ..core.files import atomic_path, parquet_library, safe_join
+from .images import image_files, read_image, resize_image
 
 # %% ../../nbs/01_data/20_table.ipynb #2ffa4e62
 SPLITS = ('train', 'val', 'test')

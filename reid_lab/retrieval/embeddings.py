@@ -15,10 +15,10 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 from ..core.basics import check_choice, pick_device, unit_norm
+from ..core.distributed import from_all, processes
+from ..core.files import BROKEN, atomic_path, file_kind, wrong_file
 from ..core.reporting import progress
 from ..data.augment import to_pixels
-from ..core.files import BROKEN, atomic_path, file_kind, wrong_file
-from ..core.distributed import from_all, processes
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #65b843ee
 def _as_emb(emb):

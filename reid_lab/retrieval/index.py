@@ -13,8 +13,8 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 from ..core.basics import extra_library, stream
-from .embeddings import Embeddings
 from ..core.files import PLAN, atomic_path, read_sums
+from .embeddings import Embeddings
 from .ranking import rank
 from .scores import unit_rows
 from .shards import Shards
