@@ -195,7 +195,8 @@ def _check_ranks(ks, cmc):
 
     if isinstance(ks, str) or not np.iterable(ks) or not all(map(is_rank, ks)):
         raise ValueError(f"ks={ks!r}; it holds the ranks of R@k, whole numbers from 1, such as (1, 5, 10)")
-    if cmc and not is_rank(cmc): raise ValueError(f"cmc={cmc!r}; it is the last rank of the curve, a whole number from 1")
+    if cmc and not is_rank(cmc):
+        raise ValueError(f"cmc={cmc!r}; it is the last rank of the curve, a whole number from 1")
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #e44e16cd
 def _scores_at(block, row, col):

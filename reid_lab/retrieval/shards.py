@@ -205,7 +205,8 @@ def table(self:Shards, columns=None, # Names; default: all
     "The labels, without the vectors"
     columns = self.names if columns is None else list(columns)
     for c in columns: check_choice('column', c, self.names)
-    read = lambda part: pd.read_parquet(part/'table.parquet', columns=columns)
+    def read(part): return pd.read_parquet(part/'table.parquet', columns=columns)
+
     if self.rows is None: return pd.concat([read(p) for p in self.parts], ignore_index=True)[columns]
     found = [(here, read(part).iloc[rows]) for part, here, rows in self._places(0, len(self))]
     if not found: return read(self.parts[0]).iloc[:0]
@@ -232,7 +233,8 @@ def chunks(self:Shards, n:int=2**16, # Rows at a time
 @patch
 def load(self:Shards) -> Embeddings:
     "All of it in memory"
-    t = self.table(); own = {c: t[c].tolist() for c in ('path', 'caption') if c in t}
+    t = self.table()
+    own = {c: t[c].tolist() for c in ('path', 'caption') if c in t}
     return Embeddings(self.read(), self.pid, self.cam, meta=self.meta, **own,
                       columns={c: t[c].to_numpy() for c in t if c not in FIELDS})
 
