@@ -48,7 +48,7 @@ MOVED = {  # old module -> new module, or {new module: names}
     'losses': {'*': 'losses.text',
         'losses.basics': 'cosine same_id terms',
         'losses.image': (
-            'center circle euclidean hardest label_smoothing meta_discrimination supcon triplet weighted_triplet')},
+            'center circle euclidean label_smoothing meta_discrimination supcon triplet weighted_triplet')},
     'dg_protocols': 'datasets.protocols.dg_splits',
     'schedules': 'training.schedules',
     'text_protocols': 'datasets.protocols.text',

@@ -179,8 +179,11 @@ def _buckets(xs, most):
     for same in kinds.values():
         part, n = [], 0
         for x in same:
-            if part and n + x.numel() > most: yield part; part, n = [], 0
-            part.append(x); n += x.numel()
+            if part and n + x.numel() > most:
+                yield part
+                part, n = [], 0
+            part.append(x)
+            n += x.numel()
         yield part
 
 

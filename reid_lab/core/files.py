@@ -144,7 +144,10 @@ def locked(path, # Lock file; made if need be, removed at the end
                 raise RuntimeError(f"{what or str(path.parent)} is in use by process {f.read().strip() or 'unknown'}; "
                                    "wait until it ends, or choose another folder") from None
             if not _same(f, path): continue # the holder before us removed it: others lock a new file of this name
-            f.seek(0); f.truncate(); f.write(str(os.getpid())); f.flush()
+            f.seek(0)
+            f.truncate()
+            f.write(str(os.getpid()))
+            f.flush()
             try: yield
             finally:
                 if _same(f, path): path.unlink(missing_ok=True)
@@ -180,7 +183,8 @@ def sweep_remains(path, # A file or folder that `atomic_path` writes
     for tmp in (path.glob('.*.????????') if below else path.parent.glob(f'.{glob.escape(path.name)}.????????')):
         try:
             if not (tmp/'.lock').exists():
-                tmp.rmdir(); n += 1 # killed before it had a lock: empty
+                tmp.rmdir()  # killed before it had a lock: empty
+                n += 1
                 continue
             with locked(tmp/'.lock', wait=False): _finish(tmp, tmp.parent/tmp.name[1:-9])
             n += 1
@@ -220,7 +224,8 @@ def atomic_path(path, # Final file or folder name
     sync:bool=True, # Wait until the disk holds it, so that it survives a loss of power
     ): # Yields the temporary path
     "A temporary name beside `path`, renamed to it if the block succeeds, else removed"
-    path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     sweep_remains(path)
     tmp, lock = _workspace(path)
     new = tmp/path.name
@@ -274,7 +279,9 @@ def failed_sums(folder, # That `write_sums` was called for
     for name, (size, crc) in (read_sums(folder) if sums is None else sums).items():
         path = Path(folder)/name
         try: now = [path.stat().st_size, crc] if name in quick or path.stat().st_size != size else file_sum(path)
-        except OSError: out[name] = 'is missing'; continue # also if another process removes it meanwhile
+        except OSError:  # also if another process removes it meanwhile
+            out[name] = 'is missing'
+            continue
         if now[0] != size: out[name] = f'has {now[0]} bytes instead of {size}'
         elif now[1] != crc: out[name] = 'has other contents than were written'
     return out

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['Picture', 'image_grid']
 
-# %% ../../nbs/00_core/30_pictures.ipynb #4952bee5
+# %% ../../nbs/00_core/30_pictures.ipynb #b3989367
 import os
 from pathlib import Path
 from .basics import check_choice
 
-# %% ../../nbs/00_core/30_pictures.ipynb #44918317
+# %% ../../nbs/00_core/30_pictures.ipynb #a8024782
 class Picture:
     "A PIL image that a notebook displays as a JPEG of at most `max_kb`"
     def __init__(self, image, # PIL image
@@ -20,7 +20,8 @@ class Picture:
     def _repr_jpeg_(self):
         import io
         for quality in (88, 75, 60, 45, 30):
-            buf = io.BytesIO(); self.image.save(buf, 'JPEG', quality=quality, optimize=True)
+            buf = io.BytesIO()
+            self.image.save(buf, 'JPEG', quality=quality, optimize=True)
             if buf.tell() <= self.max_kb*1024: break
         return buf.getvalue()
 
@@ -30,13 +31,15 @@ class Picture:
         path = Path(path).expanduser()
         tmp = path.with_name(f'.{os.getpid()}.{path.name}')
         check_choice('suffix', path.suffix.lower(), ('.png', '.jpg', '.jpeg', '.webp', '.tif', '.tiff', '.bmp'))
-        try: self.image.save(tmp); os.replace(tmp, path)
+        try:
+            self.image.save(tmp)
+            os.replace(tmp, path)
         finally: tmp.unlink(missing_ok=True)
         return path
 
     def __repr__(self): return f"Picture({self.image.width}x{self.image.height})"
 
-# %% ../../nbs/00_core/30_pictures.ipynb #f455b7a9
+# %% ../../nbs/00_core/30_pictures.ipynb #d4cc8fdd
 def image_grid(images, # Sequence of (H,W,3) uint8 arrays or PIL images of one size
     ncol:int=8, # Columns
     titles=None, # Text under each image
@@ -46,18 +49,21 @@ def image_grid(images, # Sequence of (H,W,3) uint8 arrays or PIL images of one s
     ) -> 'Picture':
     "Thumbnails in rows"
     from PIL import Image, ImageDraw, ImageFont
-    ims = [im if isinstance(im, Image.Image) else Image.fromarray(im) for im in images]
-    scaled = lambda im: im.resize((round(im.width*scale), round(im.height*scale)), Image.Resampling.BICUBIC)
-    if scale != 1: ims = [scaled(im) for im in ims]
-    w, h = ims[0].size
+    thumbnails = [im if isinstance(im, Image.Image) else Image.fromarray(im) for im in images]
+    if scale != 1:
+        thumbnails = [im.resize((round(im.width*scale), round(im.height*scale)), Image.Resampling.BICUBIC)
+                      for im in thumbnails]
+    width, height = thumbnails[0].size
+    title_height = 14*max(str(t).count('\n') + 1 for t in titles) if titles is not None else 0
     font = ImageFont.load_default(10)
-    th = 14*max(str(t).count('\n') + 1 for t in titles) if titles is not None else 0
-    nrow = -(-len(ims)//ncol)
-    out = Image.new('RGB', (ncol*(w + pad) + pad, nrow*(h + pad + th) + pad), 'white')
-    d = ImageDraw.Draw(out)
-    for i, im in enumerate(ims):
-        x, y = pad + (i % ncol)*(w + pad), pad + (i//ncol)*(h + pad + th)
-        if borders is not None and borders[i]: d.rectangle((x-3, y-3, x+w+2, y+h+2), fill=borders[i])
-        out.paste(im, (x, y))
-        if titles is not None: d.text((x, y + h + 2), str(titles[i]), fill='black', font=font)
-    return Picture(out)
+    nrow = -(-len(thumbnails)//ncol)
+    page = Image.new('RGB', (ncol*(width + pad) + pad, nrow*(height + pad + title_height) + pad), 'white')
+    draw = ImageDraw.Draw(page)
+    for i, im in enumerate(thumbnails):
+        row, column = divmod(i, ncol)
+        x, y = pad + column*(width + pad), pad + row*(height + pad + title_height)
+        if borders is not None and borders[i]:
+            draw.rectangle((x - 3, y - 3, x + width + 2, y + height + 2), fill=borders[i])
+        page.paste(im, (x, y))
+        if titles is not None: draw.text((x, y + height + 2), str(titles[i]), fill='black', font=font)
+    return Picture(page)

@@ -22,7 +22,8 @@ def fingerprint(model, # Module
 def checksum(state, # Name -> tensor on the CPU, from `state_dict`
     ) -> str: # Decimal number
     "CRC-32 of all tensors of a state, in the order of their names"
-    raw = lambda k: state[k].contiguous().reshape(-1).view(torch.uint8).numpy()
+    def raw(k): return state[k].contiguous().reshape(-1).view(torch.uint8).numpy()
+
     return str(functools.reduce(lambda crc, k: zlib.crc32(raw(k), crc), sorted(state), 0))
 
 
@@ -78,7 +79,8 @@ def weights_for(model, # Module with the same parameters
         raise ValueError(f"the checkpoint {str(path)!r} holds a {meta.get('model', 'model of unknown class')}, not "
             f"this {type(model).__name__}: {len(diff)} differences, first {diff[:3]}. "
             "Create the model with the settings it was trained with, or pass the right file.")
-    finite = lambda x: not x.is_floating_point() or bool(x.isfinite().all())
+    def finite(x): return not x.is_floating_point() or bool(x.isfinite().all())
+
     bad = [k for k, v in state.items() if not finite(v) and (k in trained or finite(mine[k]))]
     if bad:
         raise DamagedFile(f"{str(path)!r} holds NaN or infinite weights in {bad[0]!r} ({len(bad)} of {len(state)} "

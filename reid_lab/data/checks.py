@@ -10,10 +10,10 @@ import os, stat
 import numpy as np
 import pandas as pd
 from ..core.basics import check_choice, stream
+from ..core.files import FILE_KINDS, file_kind
 from ..core.reporting import progress
 from .images import image_header, MAX_PIXELS
 from .table import Finding, ReidTable
-from ..core.files import FILE_KINDS, file_kind
 
 # %% ../../nbs/01_data/60_checks.ipynb #b16ec6c4
 def _inside(root, path):
@@ -92,7 +92,8 @@ def _kind_finding(table, kind, rows):
     "The finding on all rows of one kind"
     what, remedy = KINDS.get(kind) or FILE_KINDS[kind]
     what = f"{len(rows)} of {len(table)} image files{'' if len(rows) == 1 else ': each'} {what}"
-    link = lambda i: f' -> {os.path.realpath(table.root/table["path"].iat[i])}'
+    def link(i): return f' -> {os.path.realpath(table.root/table["path"].iat[i])}'
+
     return Finding('error', what, _at(table, rows, say=link if kind == 'outside' else lambda i: ''),
                    remedy if kind == 'outside' else f'{remedy}, or load with drop_bad=True')
 
@@ -104,7 +105,8 @@ def _crops(table, seen):
     small = np.flatnonzero((short > 0) & ((short < SMALLEST_SIDE) | (long > LONGEST_SHAPE*short)))
     frames, out = np.flatnonzero(seen.several), []
     if len(small):
-        size = lambda i: f', {w[i]} x {h[i]}'
+        def size(i): return f', {w[i]} x {h[i]}'
+
         what = f'a side under {SMALLEST_SIDE} pixels, or one side over {LONGEST_SHAPE} times the other'
         out.append(Finding('warn', f'{len(small)} degenerate crops: {what}', _at(table, small, say=size),
                            'look at them; drop what shows nobody'))

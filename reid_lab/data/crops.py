@@ -10,9 +10,9 @@ import json, re
 from pathlib import Path
 import pandas as pd
 from ..core.basics import check_choice
+from ..core.files import BROKEN, wrong_file, file_kind
 from .images import image_files
 from .table import COLUMNS, ReidTable, numbered
-from ..core.files import BROKEN, wrong_file, file_kind
 
 # %% ../../nbs/01_data/70_crops.ipynb #bba2c1ca
 LEVELS = ('camera', 'identity', 'any') # What a subfolder can stand for

@@ -221,7 +221,9 @@ def image_files(root, # Folder
     if not root.is_dir(): raise ValueError(f"root={str(root)!r} is no folder; give the folder that holds the images")
     out, seen, root = [], set(), root.resolve()
     for here, folders, files in os.walk(safe_join(root, sub, follow_links), followlinks=follow_links):
-        if follow_links and (real := os.path.realpath(here)) in seen: folders.clear(); continue
+        if follow_links and (real := os.path.realpath(here)) in seen:
+            folders.clear()
+            continue
         if follow_links: seen.add(real)
         for d in folders: safe_join(root, Path(here, d).relative_to(root), follow_links)
         out += [Path(here, f) for f in files if Path(f).suffix.lower() in IMAGE_SUFFIXES and not f.startswith('.')]

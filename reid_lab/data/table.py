@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 from ..core.basics import check_choice, stream
-from .images import image_files, read_image, resize_image
 from ..core.files import atomic_path, parquet_library, safe_join
+from .images import image_files, read_image, resize_image
 
 # %% ../../nbs/01_data/20_table.ipynb #2ffa4e62
 SPLITS = ('train', 'val', 'test')
@@ -85,7 +85,8 @@ class ReidTable:
     def __len__(self): return len(self.frame)
 
     def _with(self, frame):
-        new = copy(self); new.frame = frame.reset_index(drop=True)
+        new = copy(self)
+        new.frame = frame.reset_index(drop=True)
         return new
 
     def __getitem__(self, key): # a column name, or rows (mask, positions, slice)
@@ -210,7 +211,8 @@ def summary(self:ReidTable, by='split', # Column or columns to group by
 # %% ../../nbs/01_data/20_table.ipynb #f52d213e
 @patch
 def _repr_html_(self:ReidTable):
-    esc = lambda x: html.escape(str(x))
+    def esc(x): return html.escape(str(x))
+
     s = self.summary().reset_index()
     rows = ''.join('<tr>' + ''.join(f'<td>{esc(v)}</td>' for v in r) + '</tr>' for r in s.itertuples(index=False))
     head = ''.join(f'<th>{esc(c)}</th>' for c in s)
@@ -277,7 +279,9 @@ def _check_columns(f):
             out.append(Finding('error', f"column {name!r} ({meaning}) is missing", f'columns {[*f.columns]}', remedy))
             continue
         bad, words = _misfits(f[name], kind)
-        if not bad.any(): good.add(name); continue
+        if not bad.any():
+            good.add(name)
+            continue
         value = f[name].iat[np.flatnonzero(bad)[0]]
         value = value.item() if isinstance(value, np.generic) else value
         out.append(Finding('error', f"{name}={value!r} is not {words}", _rows(f, bad), f'correct column {name!r}'))
@@ -319,7 +323,8 @@ def _check_root(table):
     base = table.root.resolve()
     if not base.is_dir():
         return [Finding('error', f'{str(table.root)!r} is no folder', '', 'give the folder of the images')], rows[:0]
-    risky = lambda p: os.path.isabs(p) or '..' in p.replace('\\', '/').split('/')
+    def risky(p): return os.path.isabs(p) or '..' in p.replace('\\', '/').split('/')
+
     some = np.flatnonzero(f.path.str.contains(r'^[/\\]|^\w:|\.\.', regex=True).to_numpy(dtype=bool)) # a few of millions
     out = [i for i in some if risky(f.path.iat[i]) and base not in (base/f.path.iat[i]).resolve().parents]
     found = [Finding('error', 'path leaves the root', _rows(f, out), 'use relative paths inside it')] if out else []
@@ -448,7 +453,8 @@ def from_dataframe(cls:ReidTable, frame:pd.DataFrame, # Any frame with one row p
     ) -> ReidTable:
     "A validated table from any frame with one row per image"
     for ours, theirs in (columns or {}).items():
-        check_choice('columns', ours, COLUMNS); check_choice(f'columns[{ours!r}]', theirs, frame.columns)
+        check_choice('columns', ours, COLUMNS)
+        check_choice(f'columns[{ours!r}]', theirs, frame.columns)
     frame = frame.rename(columns={theirs: ours for ours, theirs in (columns or {}).items()})
     for k in fixed: check_choice('column', k, COLUMNS)
     return cls(frame.assign(**fixed), root, name=name, follow_links=follow_links).validate()
@@ -515,7 +521,8 @@ def _from_json(x):
 def save(self:ReidTable, path, # Ends in .csv or .parquet
     ) -> Path:
     "Write the rows (not the images)"
-    path = Path(path); check_choice('ending', path.suffix, ['.csv', '.parquet'])
+    path = Path(path)
+    check_choice('ending', path.suffix, ['.csv', '.parquet'])
     if path.suffix == '.parquet': parquet_library()
     f = self.frame.assign(**{c: self.frame[c].map(lambda v: json.dumps(v, ensure_ascii=False)) for c in _JSON})
     with atomic_path(path) as tmp:
@@ -532,7 +539,8 @@ def load(cls:ReidTable, path, # File written by `save`
     follow_links:bool=False, # As in the constructor
     ) -> ReidTable:
     "Read a saved table"
-    path = Path(path); check_choice('ending', path.suffix, ['.csv', '.parquet'])
+    path = Path(path)
+    check_choice('ending', path.suffix, ['.csv', '.parquet'])
     if path.suffix == '.parquet': parquet_library()
     text = {c: str for c, (kind, _, _) in COLUMNS.items() if kind != 'int'}
     f = pd.read_csv(path, dtype=text, keep_default_na=False) if path.suffix == '.csv' else pd.read_parquet(path)

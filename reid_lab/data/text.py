@@ -88,8 +88,12 @@ class Tokenizer:
         out = np.full((len(texts), self.context_length), self.pad_id, np.int64)
         for row, text in zip(out, texts):
             ids = self.ids(text)
-            self.texts += 1; self.empty += not ids; self.tokens += len(ids); self.unknown += ids.count(self.unk_id)
-            self.truncated += len(ids) > self.context_length - 2; self.longest = max(self.longest, len(ids) + 2)
+            self.texts += 1
+            self.empty += not ids
+            self.tokens += len(ids)
+            self.unknown += ids.count(self.unk_id)
+            self.truncated += len(ids) > self.context_length - 2
+            self.longest = max(self.longest, len(ids) + 2)
             ids = [self.cls_id, *ids[:self.context_length - 2], self.sep_id]
             row[:len(ids)] = ids
         return torch.from_numpy(out)
@@ -412,7 +416,8 @@ def _choose(order, runs, starts, n, last, count): # one row -> positions to mask
             while 1 < a < n - 1 and not starts[a]: a -= 1
             while b < n - 1 and not starts[b]: b += 1
         new = [q for q in range(a, min(b, last)) if q not in seen]
-        chosen += new; seen.update(new)
+        chosen += new
+        seen.update(new)
     return chosen[:count]
 
 
@@ -427,14 +432,16 @@ def mask_tokens(tokens, # (B,L) LongTensor from `tok`
     ) -> tuple: # (B,L) masked tokens, (B,L) labels: the token where masked, else -100
     "Mask tokens for masked language modelling"
     import torch
-    ids = tokens.numpy(); B, L = ids.shape
+    ids = tokens.numpy()
+    B, L = ids.shape
     runs = np.where(rng.random((B, L)) < ngram, rng.integers(2, 4, (B, L)), 1).tolist()
     order, starts = rng.random((B, L)).argsort(1).tolist(), _word_starts(ids, tok) if whole_words else [None]*B
     rows, cols = [], []
     for b, n in enumerate(tok.lengths(ids).tolist()):
         size, last = (L, L) if pads else (n, n - 1)
         chosen = _choose(order[b], runs[b], starts[b], n, last, min(max_masks, max(1, round(size*p))))
-        rows += [b]*len(chosen); cols += chosen
+        rows += [b]*len(chosen)
+        cols += chosen
     masked, labels, at = ids.copy(), np.full_like(ids, -100), (rows, cols)
     labels[at], u = ids[at], rng.random(len(rows))
     words = np.setdiff1d(np.arange(tok.vocab_size), tok.special)

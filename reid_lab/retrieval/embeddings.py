@@ -15,10 +15,10 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 from ..core.basics import check_choice, pick_device, unit_norm
+from ..core.distributed import from_all, processes
+from ..core.files import BROKEN, atomic_path, file_kind, wrong_file
 from ..core.reporting import progress
 from ..data.augment import to_pixels
-from ..core.files import BROKEN, atomic_path, file_kind, wrong_file
-from ..core.distributed import from_all, processes
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #65b843ee
 def _as_emb(emb):
@@ -130,7 +130,8 @@ class Embeddings:
         if meta is not None and not isinstance(meta, dict):
             raise TypeError(f"meta must be a dict, got {type(meta).__name__}")
         self.meta, self.columns = dict(meta or {}), {}
-        _writable('meta', [*self.meta, *self.meta.values()]); _writable('columns', columns or ())
+        _writable('meta', [*self.meta, *self.meta.values()])
+        _writable('columns', columns or ())
         for name, values in (columns or {}).items():
             if name in FIELDS: raise ValueError(f"columns[{name!r}] is an argument of its own: pass {name}=...")
             values = np.asarray(values)
@@ -169,7 +170,8 @@ def _positions(key, n):
 @patch
 def __getitem__(self:Embeddings, key) -> Embeddings:
     i = _positions(key, len(self))
-    pick = lambda x: None if x is None else [x[j] for j in i] if isinstance(x, list) else x[i]
+    def pick(x): return None if x is None else [x[j] for j in i] if isinstance(x, list) else x[i]
+
     return Embeddings(self.emb[torch.as_tensor(i, device=self.device)], pick(self.pid), pick(self.cam), pick(self.path),
                       pick(self.caption), self.meta, {k: v[i] for k, v in self.columns.items()})
 
@@ -185,7 +187,8 @@ def table(self:Embeddings) -> pd.DataFrame: # pid, cam, path, caption and the fu
 def where(self:Embeddings, **conditions, # Column = value, several values, or a test of one value
     ) -> Embeddings:
     "Rows that meet every condition"
-    t = self.table(); keep = np.ones(len(self), bool)
+    t = self.table()
+    keep = np.ones(len(self), bool)
     for name, want in conditions.items():
         col = t[check_choice('column', name, t.columns)]
         several = isinstance(want, (list, tuple, set, range, np.ndarray))
@@ -208,7 +211,8 @@ def concat(cls:Embeddings, parts, # Embeddings of one dimension with the same co
         if set(names[i]) != set(names[0]):
             odd = sorted(set(names[i]) ^ set(names[0]))
             raise ValueError(f"parts[{i}] and parts[0] differ in {odd}; give both these columns or drop them first")
-    col = lambda k: None if getattr(first, k) is None else sum((list(getattr(p, k)) for p in parts), [])
+    def col(k): return None if getattr(first, k) is None else sum((list(getattr(p, k)) for p in parts), [])
+
     meta = {k: v for k, v in first.meta.items() if all(k in p.meta and p.meta[k] == v for p in parts)}
     kind = reduce(torch.promote_types, [p.emb.dtype for p in parts])
     emb = torch.cat([p.emb.to(first.device, kind) for p in parts])
@@ -220,7 +224,8 @@ def concat(cls:Embeddings, parts, # Embeddings of one dimension with the same co
 def to(self:Embeddings, device:str, # Such as 'cuda:0'
     ) -> Embeddings:
     "The same on another device (labels stay on the CPU)"
-    new = self[:0]; new.emb = self.emb.to(device)
+    new = self[:0]
+    new.emb = self.emb.to(device)
     for k in ('pid', 'cam', 'path', 'caption', 'columns'): setattr(new, k, getattr(self, k))
     return new
 
@@ -285,7 +290,8 @@ def save(self:Embeddings, path, # Folder, or a name ending in `.safetensors` or 
         if path.suffix == '.npz': np.savez(tmp, **_arrays(self, True))
         elif path.suffix: save_file(_arrays(self, True), tmp)
         else:
-            tmp.mkdir(); save_file(_arrays(self, False), tmp/'emb.safetensors')
+            tmp.mkdir()
+            save_file(_arrays(self, False), tmp/'emb.safetensors')
             (tmp/'table.json').write_text(_table_json(self), 'utf-8')
     return path
 
@@ -316,7 +322,9 @@ def _npz_read(path, keys, need=('pid',)):
     def damaged(err):
         why = str(err) or type(err).__name__
         return ValueError(f"{path} is a damaged .npz file ({why}); copy it again, or {write}")
-    try: _npz_check(path); z = np.load(path, allow_pickle=False)
+    try:
+        _npz_check(path)
+        z = np.load(path, allow_pickle=False)
     except BROKEN as err: raise damaged(err) from None
     with z:
         names = {k: keys.get(k, k) for k in (*FIELDS, 'table')}
@@ -401,7 +409,8 @@ def load(cls:Embeddings, path, # Folder, `.safetensors` or `.npz`
 def _repr_html_(self:Embeddings):
     t, esc = self.table().head(4), lambda v: html.escape(str(v)[:80])
     head = ''.join(f'<th>{esc(c)}</th>' for c in t) + '<th>emb</th>'
-    vec = lambda i: ' '.join(f'{float(v):.2f}' for v in self.emb[i, :3]) + (' ...' if self.dim > 3 else '')
+    def vec(i): return ' '.join(f'{float(v):.2f}' for v in self.emb[i, :3]) + (' ...' if self.dim > 3 else '')
+
     rows = ''.join('<tr>' + ''.join(f'<td>{esc(v)}</td>' for v in r) + f'<td>{vec(i)}</td></tr>'
                    for i, r in enumerate(t.itertuples(index=False)))
     return f'<p>{esc(repr(self))}</p><table><tr>{head}</tr>{rows}</table>'
@@ -473,7 +482,9 @@ def embed_images(model, # Has `encode_image` and `size`
     f = table.frame
     if not len(f): raise ValueError(f"table {table!r} is empty; check the split or the filter that made it")
     if batch_size < 1: raise ValueError(f"batch_size={batch_size}; it is the number of images at a time, at least 1")
-    as_ids('pid', f.pid, len(f)); as_ids('cam', f.cam, len(f)); _as_text('path', f.path, len(f))  # before the work
+    as_ids('pid', f.pid, len(f))  # before the work
+    as_ids('cam', f.cam, len(f))
+    _as_text('path', f.path, len(f))
     if not hasattr(model, encode): raise AttributeError(f"{type(model).__name__} has no method {encode!r}")
     cam = f.cam.to_numpy(np.int64) if (f.cam != -1).any() else None
     def run(rows, device):
@@ -510,8 +521,10 @@ def embed_texts(model, # Has `encode_text` and `tokenizer`
     if not len(f):
         raise ValueError("there is no caption to embed; check the split, or whether this dataset has captions")
     if batch_size < 1: raise ValueError(f"batch_size={batch_size}; it is the number of captions at a time, at least 1")
-    as_ids('pid', f.pid, len(f)); _as_text('caption', f.caption, len(f))  # before the work
-    encode = lambda caps, device: model.encode_text(model.tokenizer(caps).to(device))
+    as_ids('pid', f.pid, len(f))  # before the work
+    _as_text('caption', f.caption, len(f))
+    def encode(caps, device): return model.encode_text(model.tokenizer(caps).to(device))
+
     caps = f.caption.tolist()
     batches = [caps[i:i + batch_size] for i in range(0, len(caps), batch_size)]
     emb = _run(model, batches, encode, 'encode_text', device, 'texts', quiet, share)

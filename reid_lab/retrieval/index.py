@@ -13,8 +13,8 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 from ..core.basics import extra_library, stream
-from .embeddings import Embeddings
 from ..core.files import PLAN, atomic_path, read_sums
+from .embeddings import Embeddings
 from .ranking import rank
 from .scores import unit_rows
 from .shards import Shards
@@ -68,9 +68,11 @@ class Index:
         at = at.reshape(found.shape) - int(not there[0])
         score = np.full(found.shape, -np.inf, np.float32)
         for i, a in enumerate(at):
-            some = a >= 0; score[i, some] = (y[torch.from_numpy(a[some])] @ x[i]).numpy()
+            some = a >= 0
+            score[i, some] = (y[torch.from_numpy(a[some])] @ x[i]).numpy()
         best = np.lexsort((found, -score))[:, :k]
-        pad = lambda v, fill: np.pad(v, ((0, 0), (0, k - v.shape[1])), constant_values=fill)
+        def pad(v, fill): return np.pad(v, ((0, 0), (0, k - v.shape[1])), constant_values=fill)
+
         return pad(np.take_along_axis(found, best, 1), -1), pad(np.take_along_axis(score, best, 1), -np.inf)
 
 # %% ../../nbs/06_retrieval/80_index.ipynb #85bb8535
@@ -84,7 +86,8 @@ def build_index(g:Shards, # Gallery
     ) -> Index:
     "An index of all images, read piece by piece"
     library = index_library()
-    n = len(g); lists = lists or max(1, min(round(4*n**.5), n//39))
+    n = len(g)
+    lists = lists or max(1, min(round(4*n**.5), n//39))
     if not 1 <= lists <= n: raise ValueError(f"lists={lists} for {n} images; give at least one image a list")
     try: made = library.index_factory(g.dim, f'IVF{lists},{codes}', library.METRIC_INNER_PRODUCT)
     except RuntimeError as e:
@@ -142,7 +145,8 @@ def index_table(index:Index, # To be tried
     ) -> pd.DataFrame: # probe (all: exact), recall, seconds, speed (times the exact one)
     "Recall beside time, for several numbers of lists"
     clock = time.perf_counter()
-    exact = rank(q, index.g, k, same_camera='keep', **kw)[0]; all_ = time.perf_counter() - clock
+    exact = rank(q, index.g, k, same_camera='keep', **kw)[0]
+    all_ = time.perf_counter() - clock
     rows, before = [dict(probe='all', recall=1., seconds=all_)], index.probe
     for index.probe in (p for p in probes if p <= index.n_lists):
         clock = time.perf_counter()

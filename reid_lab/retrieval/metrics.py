@@ -6,8 +6,9 @@
 __all__ = ['TIES', 'IdentityPairs', 'drops_same_camera', 'why_skipped', 'metrics_from_similarity', 'retrieval_metrics', 'msd',
            'rsum']
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #eb828fd2
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #3560f6da
 import warnings
+from dataclasses import dataclass
 import numpy as np
 import torch
 from ..core.basics import check_choice
@@ -16,7 +17,7 @@ from .ranks import count_torch, counter, group_mean, hit_chance, last_rank
 from .scores import MatrixScores, score_blocks, Scores, scores_of, ShardScores, UNIT
 from .shards import Shards, warn_if_apart
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #9213336d
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #4f60b742
 class IdentityPairs:
     "Same-identity pairs of any block of queries, split into matches and images left out"
     def __init__(self, q_pid, # (Q,) person ids; -1 has no pairs
@@ -47,7 +48,7 @@ class IdentityPairs:
         "Pairs of queries `lo` to `hi`"
         return self.of(np.arange(lo, hi))
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #f490d192
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #035e3b0d
 def drops_same_camera(same_camera, # 'drop', 'keep', or None: drop if both sides have cameras
     q_cam, # (Q,) cameras, or None
     g_cam, # (G,) cameras, or None
@@ -60,7 +61,7 @@ def drops_same_camera(same_camera, # 'drop', 'keep', or None: drop if both sides
                          "give cam to both Embeddings or pass same_camera='keep'")
     return same_camera == 'drop'
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #6d2ada90
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #485a5e12
 def _worst_first(row, col, val, n):
     "Matches, given in order of row and column, by row, rising score and falling column"
     row, col, val = row[::-1], col[::-1], val[::-1]
@@ -76,29 +77,36 @@ class _Matches:
         self.rows, self.B, self.G, self.expected = rows, len(rows), G, expected
         self.n_out = np.bincount(self.orow, minlength=self.B)
 
-    def settle(self, val): # (M,) scores in the order of `row` and `col`
+    def settle(self, val):
+        "Give the matches their scores, in the order of `row` and `col`, and sort them"
         self.row, self.col, self.val = _worst_first(self.row, self.col, np.asarray(val, np.float64), self.B)
         self.pstart = np.searchsorted(self.row, np.arange(self.B + 1))
         self.beat, self.upto, self.total = (np.zeros(len(self.row), t) for t in (np.int64, np.int64, np.float64))
         self.rowsum, self.tied = np.zeros(self.B), np.zeros(len(self.row), bool)
 
-    def add(self, count, block, start=0): # Scores of columns `start` and more
+    def add(self, count, block, start=0):
+        "Count what beats each match among the columns from `start` on"
         n = block.shape[1]
         own = (self.out >= start) & (self.out < start + n)
         o = self.out[own] - start, np.searchsorted(self.orow[own], np.arange(self.B + 1))
         places = [np.full(len(self.col), v) for v in (-1, n)] if self.expected else [self.col - start]
         beat, total, rowsum = count(block, self.val, places[0], self.pstart, *o)
-        self.beat += beat; self.total += total; self.rowsum += rowsum
+        self.beat += beat
+        self.total += total
+        self.rowsum += rowsum
         if self.expected: self.upto += count(block, self.val, places[1], self.pstart, *o)[0]
 
-    def look(self, block, sample, start=0): # Note matches of sampled queries that others equal exactly
+    def look(self, block, sample, start=0):
+        "Note matches of sampled queries that others equal exactly"
         for r in np.flatnonzero(np.isin(self.rows, sample)):
-            s = slice(self.pstart[r], self.pstart[r + 1]); row, val = block[r].cpu().numpy(), self.val[s]
+            s = slice(self.pstart[r], self.pstart[r + 1])
+            row, val = block[r].cpu().numpy(), self.val[s]
             own = np.concatenate([self.col[s], self.out[self.orow == r]]) - start
             rest = np.sort(np.delete(row, own[(own >= 0) & (own < len(row))]))
             if len(rest): self.tied[s] |= rest[np.searchsorted(rest, val).clip(max=len(rest) - 1)] == val
 
-    def seen(self, sample): # Matches that were looked at, and how many are tied
+    def seen(self, sample):
+        "Matches that were looked at, and how many are tied"
         mine = np.isin(self.rows, sample)[self.row]
         return np.array([mine.sum(), (self.tied & mine).sum()])
 
@@ -107,7 +115,7 @@ def _ratio(a, b):
     "a/b, 0 where both are 0, infinite where only b is"
     with np.errstate(divide='ignore', invalid='ignore'): return np.where((a == 0) & (b == 0), 0., a/b)
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #7b808fe1
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #17f3727c
 def _pnr(m, s_match, total, n_all):
     "First factor of SD: matches, sum of their s, sum of all s and number of images -> (B,)"
     n_rest = n_all - m
@@ -115,51 +123,63 @@ def _pnr(m, s_match, total, n_all):
     return np.where(n_rest > 0, 1 - np.exp(-_ratio(s_match/np.maximum(m, 1), rest)), 1.)
 
 
+def _to_unit(total, n, span):
+    "The sum of n scores as the sum of n values in [0,1]"
+    return (total - span[0]*n)/(span[1] - span[0])
+
+
 def _block_metrics(t, span, trapezoid):
     "Per query of counted `_Matches`: matches, first rank, AP, INP, SD"
     row, val, rank, upto, B = t.row, t.val, t.beat + 1, t.total + t.val, t.B
-    mean = lambda v: np.bincount(row, v, minlength=B)/np.maximum(m, 1)
-    m = np.bincount(row, minlength=B); end = np.cumsum(m)
+    m = np.bincount(row, minlength=B)
+    end = np.cumsum(m)
+    def mean(v): return np.bincount(row, v, minlength=B)/np.maximum(m, 1)
+
     k = end[row] - np.arange(len(row))  # best match has k = 1
     ap = k/rank
     if trapezoid: ap = (ap + np.where(rank > 1, (k - 1)/np.maximum(rank - 1, 1), 1.))/2
     first, last = np.zeros(B, np.int64), np.ones(B, np.int64)
     has = m > 0
     first[has], last[has] = rank[end[has] - 1], rank[(end - m)[has]]
-    unit = lambda s, n: (s - span[0]*n)/(span[1] - span[0])  # sum of n scores -> sum of n values in [0,1]
-    s, sums = unit(val, 1), np.concatenate([[0.], np.cumsum(unit(val, 1))])
-    asp = mean(_ratio(sums[end[row]] - sums[np.arange(len(row))], unit(upto, rank)))
+    s = _to_unit(val, 1, span)
+    sums = np.concatenate([[0.], np.cumsum(s)])
+    asp = mean(_ratio(sums[end[row]] - sums[np.arange(len(row))], _to_unit(upto, rank, span)))
     n_all = t.G - t.n_out
-    pnr = _pnr(m, np.bincount(row, s, minlength=B), unit(t.rowsum, n_all), n_all)
+    pnr = _pnr(m, np.bincount(row, s, minlength=B), _to_unit(t.rowsum, n_all, span), n_all)
     return dict(n_match=m, first=first, AP=mean(ap), INP=m/last, SD=pnr*asp)
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #1c5570a6
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #87a51c76
 def _expected_metrics(t, span, trapezoid):
     "`_block_metrics` as the mean over orders of equal scores; `N`, `n` and `m` of the first group, and `tied` matches"
     row, val, N, B, i = t.row, t.val, t.beat, t.B, np.arange(len(t.row))
     n, n_all = t.upto - N, t.G - t.n_out  # n: the match itself included
-    unit = lambda s, n: (s - span[0]*n)/(span[1] - span[0])
-    M = np.bincount(row, minlength=B); end = np.cumsum(M)
-    new = np.ones(len(row), bool); new[1:] = (row[1:] != row[:-1]) | (val[1:] != val[:-1])
+    M = np.bincount(row, minlength=B)
+    end = np.cumsum(M)
+    new = np.ones(len(row), bool)
+    new[1:] = (row[1:] != row[:-1]) | (val[1:] != val[:-1])
     size = np.diff(np.append(np.flatnonzero(new), len(row)))[np.cumsum(new) - 1]
     after = np.maximum.accumulate(np.where(new, i, 0)) + size  # where the better matches of the row begin
     K, c = end[row] - after, (size - 1)/np.maximum(n - 1, 1)
-    mean = lambda v: np.bincount(row, v, minlength=B)/np.maximum(M, 1)
+    def mean(v): return np.bincount(row, v, minlength=B)/np.maximum(M, 1)
+
     ap = group_mean(K, N, n, c)
     if trapezoid: ap = (ap + np.where(N > 0, group_mean(K - 1., N - 1., n, c), (c*(n - 1) + 1)/n))/2
-    s = unit(val, 1); sums = np.concatenate([[0.], np.cumsum(s)])
-    a, b = sums[end[row]] - sums[after], unit(t.total, N)
+    s = _to_unit(val, 1, span)
+    sums = np.concatenate([[0.], np.cumsum(s)])
+    a, b = sums[end[row]] - sums[after], _to_unit(t.total, N, span)
     with np.errstate(divide='ignore', invalid='ignore'):
         asp = np.where(s*n > 1e-12*b, group_mean(a/s, b/s, n, c), _ratio(a, b))
-    pnr = _pnr(M, np.bincount(row, s, minlength=B), unit(t.rowsum, n_all), n_all)
+    pnr = _pnr(M, np.bincount(row, s, minlength=B), _to_unit(t.rowsum, n_all, span), n_all)
     has, best, worst = M > 0, (end - 1)[M > 0], (end - M)[M > 0]
     out = dict(n_match=M, first=np.zeros(B), AP=mean(ap), INP=np.zeros(B), SD=pnr*mean(asp), tied=mean(n > size))
     out['first'][has] = N[best] + (n[best] + 1)/(size[best] + 1)
     out['INP'][has] = M[has]*last_rank(N[worst], n[worst], size[worst])
-    for k, v in (('N', N), ('n', n), ('m', size)): out[k] = np.ones(B, np.int64); out[k][has] = v[best]
+    for k, v in (('N', N), ('n', n), ('m', size)):
+        out[k] = np.ones(B, np.int64)
+        out[k][has] = v[best]
     return out
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #cdcc3efc
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #182cf6d2
 TIES = (None, 'order', 'expected')
 
 
@@ -171,17 +191,19 @@ def _warn_of_ties(n, tied):
 
 def _check_ranks(ks, cmc):
     "Ranks are whole numbers from 1"
-    ok = lambda k: isinstance(k, (int, np.integer)) and not isinstance(k, bool) and k > 0
-    if isinstance(ks, str) or not np.iterable(ks) or not all(map(ok, ks)):
-        raise ValueError(f"ks={ks!r}; it holds the ranks of R@k, whole numbers from 1, such as (1, 5, 10)")
-    if cmc and not ok(cmc): raise ValueError(f"cmc={cmc!r}; it is the last rank of the curve, a whole number from 1")
+    def is_rank(k): return isinstance(k, (int, np.integer)) and not isinstance(k, bool) and k > 0
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #6e01a345
+    if isinstance(ks, str) or not np.iterable(ks) or not all(map(is_rank, ks)):
+        raise ValueError(f"ks={ks!r}; it holds the ranks of R@k, whole numbers from 1, such as (1, 5, 10)")
+    if cmc and not is_rank(cmc):
+        raise ValueError(f"cmc={cmc!r}; it is the last rank of the curve, a whole number from 1")
+
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #e44e16cd
 def _scores_at(block, row, col):
     "Some scores of a block, as an array"
     if block.device.type == 'cpu': return block.numpy()[row, col]
-    t = lambda i: torch.as_tensor(i, device=block.device)
-    return block[t(row), t(col)].cpu().numpy()
+    row, col = (torch.as_tensor(i, device=block.device) for i in (row, col))
+    return block[row, col].cpu().numpy()
 
 
 def _blockwise(scores, pairs, pick, chunk, sample=(), expected=False):
@@ -190,10 +212,12 @@ def _blockwise(scores, pairs, pick, chunk, sample=(), expected=False):
     for lo, block in score_blocks(scores, chunk):
         count = count or pick(block.device.type)
         t = _Matches(pairs, np.arange(lo, lo + len(block)), block.shape[1], expected)
-        t.settle(_scores_at(block, t.row, t.col)); t.add(count, block); t.look(block, sample)
+        t.settle(_scores_at(block, t.row, t.col))
+        t.add(count, block)
+        t.look(block, sample)
         yield t, block
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #bdc58169
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #27ee4999
 def _match_scores(scores, tables):
     "Scores of the matches of each table: the first pass"
     val, unit = [np.zeros(len(t.col)) for t in tables], [t.col//UNIT[1] for t in tables]
@@ -220,10 +244,11 @@ def _streamed(scores, pairs, pick, chunk, sample, expected):
     for start, x, bias in scores.sweep() if any(len(t.row) for t in tables) else ():
         for t in (t for t in tables if len(t.row)):
             block = scores.product(t.rows, x, bias)
-            t.add(count, block, start); t.look(block, sample, start)
+            t.add(count, block, start)
+            t.look(block, sample, start)
     return [(t, None) for t in tables]
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #8158763b
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #c8c17a9e
 def why_skipped(q_pid, # (Q,) person ids
     g_pid, # (G,) person ids
     q_cam=None, # (Q,) cameras, if the camera rule is on
@@ -231,7 +256,8 @@ def why_skipped(q_pid, # (Q,) person ids
     ) -> dict: # Reason -> number of queries
     "Why queries have no match: junk themselves, id not in the gallery, or seen only by their own camera"
     q_pid, g_pid = np.asarray(q_pid), np.asarray(g_pid)
-    junk = q_pid == -1; absent = ~np.isin(q_pid, g_pid) & ~junk
+    junk = q_pid == -1
+    absent = ~np.isin(q_pid, g_pid) & ~junk
     same = np.zeros(len(q_pid), bool)
     if q_cam is not None and g_cam is not None:
         i = np.flatnonzero(~junk & ~absent)
@@ -254,30 +280,62 @@ def _no_match(why, n, g_pid):
     left = f" {junk} of {len(g_pid)} gallery images are junk (pid -1)." if junk else ''
     return f"none of the {n} queries has a match in the gallery of {len(g_pid)}. {'; '.join(parts)}.{left}"
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #fb94b080
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #3f3b4e28
+@dataclass
+class _Problem:
+    "Scores without columns of junk, and the labels by which they are judged"
+    scores:Scores
+    pairs:IdentityPairs
+    q_pid:np.ndarray
+    g_pid:np.ndarray # with junk
+    q_cam:np.ndarray # None where the camera rule is off
+    g_cam:np.ndarray # likewise
+
+    def why_skipped(self): return why_skipped(self.q_pid, self.g_pid, self.q_cam, self.g_cam)
+
+    def no_match(self): return ValueError(_no_match(self.why_skipped(), len(self.q_pid), self.g_pid))
+
+
 def _prepare(sim, q_pid, g_pid, q_cam, g_cam, same_camera, span):
-    "Checked arguments, junk columns removed: scores, pairs, ids and cameras"
+    "Checked arguments as a `_Problem`"
     if isinstance(sim, Scores) and span is not None:
         raise ValueError(f"span={span} is for a matrix; {type(sim).__name__} have a span of their own, {sim.span}")
     scores = sim if isinstance(sim, Scores) else MatrixScores(sim, (-1., 1.) if span is None else span)
     Q, G = scores.shape
     if not Q or not G:
         raise ValueError(f"{Q} queries and {G} gallery images: nothing to rank; check the split and the filters")
-    own = lambda name, ids, n: as_ids(name, ids, n, "the scores are " + f"({Q},{G})")
+    def own(name, ids, n): return as_ids(name, ids, n, f"the scores are ({Q},{G})")
+
     q_pid, g_pid = own('q_pid', q_pid, Q), own('g_pid', g_pid, G)
     drop = drops_same_camera(same_camera, q_cam, g_cam)
     q_cam, g_cam = (own('q_cam', q_cam, Q), own('g_cam', g_cam, G)) if drop else (None, None)
-    why = lambda: why_skipped(q_pid, g_pid, q_cam, g_cam)
     keep = np.flatnonzero(g_pid != -1)
-    if not len(keep): raise ValueError(_no_match(why(), Q, g_pid))
+    if not len(keep): raise ValueError(_no_match(why_skipped(q_pid, g_pid, q_cam, g_cam), Q, g_pid))
     if G > 1 and (g_pid[keep] == g_pid[keep[0]]).all() and (q_pid == g_pid[keep[0]]).all():
         warnings.warn(f"every query and every image has pid {q_pid[0]}: each image is a match, so that the scores are "
                       "100 whatever the features; pid -1 is for images without a label", stacklevel=4)
     if len(keep) < G: scores = scores.columns(keep)
     pairs = IdentityPairs(q_pid, g_pid[keep], q_cam, g_cam[keep] if drop else None, drop)
-    return scores, pairs, why, lambda: ValueError(_no_match(why(), Q, g_pid))
+    return _Problem(scores, pairs, q_pid, g_pid, q_cam, g_cam)
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #4f0044fe
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #7a2ee219
+def _per_query(problem, trapezoid, ties, chunk, backend):
+    "Arrays of all queries in order; of the matches of a sample, how many were looked at and how many are tied"
+    scores, pairs, expected = problem.scores, problem.pairs, ties == 'expected'
+    sample = np.unique(np.linspace(0, scores.shape[0] - 1, 32 if ties is None else 0).astype(int))
+    def pick(device): return counter(backend, scores.shape, (pairs.end - pairs.start).sum(), device)
+
+    counted = _streamed if isinstance(scores, ShardScores) else _blockwise
+    of_block = _expected_metrics if expected else _block_metrics
+    rows, parts, seen = [], [], np.zeros(2, int)
+    for t, _ in counted(scores, pairs, pick, chunk, sample, expected):
+        rows.append(t.rows)
+        parts.append(of_block(t, scores.span, trapezoid))
+        seen += t.seen(sample)
+    place = np.argsort(np.concatenate(rows))
+    return {k: np.concatenate([p[k] for p in parts])[place] for k in parts[0]}, *seen
+
+
 def metrics_from_similarity(sim, # (Q,G) array or tensor, higher is better, or a `Scores`
     q_pid, # (Q,) person ids; -1 is junk
     g_pid, # (G,) person ids; -1 is junk
@@ -294,34 +352,33 @@ def metrics_from_similarity(sim, # (Q,G) array or tensor, higher is better, or a
     backend:str='auto', # 'numba', 'torch', or the faster one
     ) -> dict: # R1 R5 R10 mAP mINP mSD RSum in percent, n_query, n_skipped
     "All retrieval metrics in one pass"
-    check_choice('ap', ap, ['step', 'trapezoid']); check_choice('ties', ties, TIES)
+    check_choice('ap', ap, ['step', 'trapezoid'])
+    check_choice('ties', ties, TIES)
     _check_ranks(ks, cmc)
-    scores, pairs, why, no_match = _prepare(sim, q_pid, g_pid, q_cam, g_cam, same_camera, span)
-    of_block = _expected_metrics if ties == 'expected' else _block_metrics
-    sample = np.unique(np.linspace(0, scores.shape[0] - 1, 32 if ties is None else 0).astype(int))
-    pick = lambda device: counter(backend, scores.shape, (pairs.end - pairs.start).sum(), device)
-    how = _streamed if isinstance(scores, ShardScores) else _blockwise
-    parts = [(t.rows, of_block(t, scores.span, ap == 'trapezoid'), t.seen(sample))
-             for t, _ in how(scores, pairs, pick, chunk, sample, ties == 'expected')]
-    place = np.argsort(np.concatenate([rows for rows, _, _ in parts]))
-    one = {k: np.concatenate([p[k] for _, p, _ in parts])[place] for k in parts[0][1]}
-    ok, seen = one['n_match'] > 0, sum(s for _, _, s in parts)
-    if not ok.any(): raise no_match()
-    if seen[1] > .05*seen[0]: _warn_of_ties(*seen)
-    first, group = one['first'][ok], [one.pop(k)[ok] for k in 'Nnm' if k in one]
-    recall = lambda k: float(100*(hit_chance(k, *group) if group else first <= k).mean())
-    out = {f'R{k}': recall(k) for k in ks} | {'m' + k: float(100*one[k][ok].mean()) for k in ('AP', 'INP', 'SD')}
-    out |= dict(RSum=recall(1) + recall(5) + recall(10), n_query=int(ok.sum()), n_skipped=int((~ok).sum()))
-    if group: out['tied'] = float(100*np.average(one['tied'][ok], weights=one['n_match'][ok]))
+    problem = _prepare(sim, q_pid, g_pid, q_cam, g_cam, same_camera, span)
+    queries, looked_at, tied = _per_query(problem, ap == 'trapezoid', ties, chunk, backend)
+    scored, first = queries['n_match'] > 0, queries['first']
+    if not scored.any(): raise problem.no_match()
+    if tied > .05*looked_at: _warn_of_ties(looked_at, tied)
+    group = [queries.pop(k)[scored] for k in 'Nnm' if k in queries] # of `ties='expected'`
+
+    def percent(values): return float(100*values.mean())
+    def recall(k): return percent(hit_chance(k, *group) if group else first[scored] <= k)
+
+    out = {f'R{k}': recall(k) for k in ks} | {f'm{k}': percent(queries[k][scored]) for k in ('AP', 'INP', 'SD')}
+    out |= dict(RSum=recall(1) + recall(5) + recall(10), n_query=int(scored.sum()), n_skipped=int((~scored).sum()))
+    if group: out['tied'] = float(100*np.average(queries['tied'][scored], weights=queries['n_match'][scored]))
     if cmc and group: out['CMC'] = np.array([recall(k) for k in range(1, cmc + 1)])
-    elif cmc: out['CMC'] = 100*np.bincount(np.minimum(first, cmc + 1), minlength=cmc + 2)[1:cmc + 1].cumsum()/len(first)
+    elif cmc:
+        found_at = np.bincount(np.minimum(first[scored], cmc + 1), minlength=cmc + 2)[1:cmc + 1]
+        out['CMC'] = 100*found_at.cumsum()/scored.sum()
     if per_query:
-        n_match = one.pop('n_match')
-        out['per_query'] = {k: np.where(ok, v, np.nan) for k, v in one.items()} | dict(n_match=n_match)
-        out['skipped'] = why()
+        n_match = queries.pop('n_match')
+        out['per_query'] = {k: np.where(scored, v, np.nan) for k, v in queries.items()} | dict(n_match=n_match)
+        out['skipped'] = problem.why_skipped()
     return out
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #fd33d85f
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #e61adce9
 def retrieval_metrics(q:Embeddings, # Queries
     g, # Gallery: `Embeddings`, or `Shards` on disk
     *, same_camera:str=None, # 'drop' or 'keep' matches of the query's own camera; default: drop if both have cameras
@@ -345,7 +402,7 @@ def retrieval_metrics(q:Embeddings, # Queries
     return metrics_from_similarity(scores, q.pid, g.pid, q.cam, g.cam, same_camera=same_camera, ks=ks, chunk=chunk,
                                    **kw)
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #ddcd81cf
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #b4bf50ce
 def msd(sim, # (Q,G) cosine similarities, or a `Scores`
     q_pid, # (Q,) person ids; -1 is junk
     g_pid, # (G,) person ids; -1 is junk
@@ -359,21 +416,22 @@ def msd(sim, # (Q,G) cosine similarities, or a `Scores`
     if not legacy: return metrics_from_similarity(sim, q_pid, g_pid, q_cam, g_cam, span=span, chunk=chunk)['mSD']
     if q_cam is not None or g_cam is not None:
         raise ValueError("legacy=True knows no cameras, like the released calculator; leave them out")
-    scores, pairs, _, no_match = _prepare(sim, q_pid, g_pid, None, None, 'keep', span)
+    problem = _prepare(sim, q_pid, g_pid, None, None, 'keep', span)
+    low, high = problem.scores.span
     sd = []
-    for t, block in _blockwise(scores, pairs, lambda device: count_torch, chunk):
+    for t, block in _blockwise(problem.scores, problem.pairs, lambda device: count_torch, chunk):
         row, rank = t.row, t.beat + 1
-        low, high = scores.span
         s = (block.double().cpu().numpy() - low)/(high - low)  # in gallery order, on purpose
         for i in np.unique(row):
-            r = np.sort(rank[row == i]) - 1; hit = s[i, r]
+            r = np.sort(rank[row == i]) - 1
+            hit = s[i, r]
             rest = (s[i].sum() - hit.sum())/max(len(s[i]) - len(r), 1)
             pnr = 1 - np.exp(-_ratio(hit.mean(), rest)) if len(r) < len(s[i]) else 1.
             sd.append(pnr*_ratio(hit.cumsum(), s[i].cumsum()[r]).mean())
-    if not sd: raise no_match()
+    if not sd: raise problem.no_match()
     return float(100*np.mean(sd))
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #d420cb7c
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #352c084e
 def rsum(metrics:dict, # With R1, R5, R10
     ) -> float:
     "R@1 + R@5 + R@10, as text-to-image papers report"

@@ -117,7 +117,8 @@ class EmbeddingScores(Scores):
         else:
             k = common_scale(q, g)
             if k != 1: q, g = q*k, g*k
-            mid = g.mean(0); self.q, self.g = q - mid, g - mid
+            mid = g.mean(0)
+            self.q, self.g = q - mid, g - mid
             self.bias = -self.g.square().sum(1)/2
             self.span = (np.nan, np.nan)
         self.shape, self._buf = (len(q), len(g)), None
@@ -163,7 +164,8 @@ class ShardScores(Scores):
         self.g, self.shape, self.given = g, (len(q), len(g)), (q, distance, memory)
         self.mid = None if distance == 'cosine' else g.read(0, UNIT[1]).to(q).mean(0)
         if self.mid is None:
-            self.q = unit_rows(q); _warn_of_zeros('query', _zeros(self.q), len(q))
+            self.q = unit_rows(q)
+            _warn_of_zeros('query', _zeros(self.q), len(q))
         else: self.q, self.span = q - self.mid, (np.nan, np.nan)
         one = q.element_size()*(3*g.dim + 2*UNIT[0]) + 4*g.dim # a row: read, used, what lies between; scores
         self.step = min(max(1, int(memory)//(one*UNIT[1])), -(-len(g)//UNIT[1]))*UNIT[1]
@@ -181,7 +183,9 @@ def load(self:ShardScores, lo:int, # First image, a multiple of the unit
     "Images as they are multiplied"
     x = self.g.read(lo, hi).to(self.q)
     if not torch.isfinite(x.sum(1)).all(): raise ValueError(f"{self.g.folder} has NaN or infinite values")
-    if self.mid is not None: x -= self.mid; return x, -x.square().sum(1)/2
+    if self.mid is not None:
+        x -= self.mid
+        return x, -x.square().sum(1)/2
     for u in x.split(UNIT[1]): u.copy_(unit_rows(u))
     return x, None
 

@@ -10,8 +10,8 @@ import torch
 from reid_lab.core.distributed import torchrun
 from reid_lab.training.checkpoints import Checkpoint
 
-PROGRAM = Path(__file__).parent/"processes"/"program.py"
-spec = importlib.util.spec_from_file_location("processes_program", PROGRAM)
+PROGRAM = Path(__file__).parent/"distributed_program.py"
+spec = importlib.util.spec_from_file_location("distributed_program", PROGRAM)
 one = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(one)
 DIED_AT = random.Random().randint(2, 10)

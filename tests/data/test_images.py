@@ -1,4 +1,8 @@
-"Workers and caches change no pixel; a cache survives several processes, replaced images and damage"
+"""What a file holds becomes what is seen.
+
+Workers and caches change no pixel; a cache survives several processes, replaced images and damage.
+"""
+import io
 import os
 import subprocess
 import sys
@@ -7,13 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from PIL import Image
+from hypothesis import given, settings, strategies as st
+from PIL import Image, ImageOps
 
-from reid_lab.data.images import DECODERS, ImageCache, read_image, read_sized, resize_image
+from reid_lab.data.images import DECODERS, ImageCache, image_header, read_image, read_sized, resize_image
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
-from reid_lab.training.learner import Callback, Learner
 from reid_lab.training.checkpoints import Checkpoint
+from reid_lab.training.learner import Callback, Learner
 
 SIZE = (32, 16)
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -145,3 +150,107 @@ def test_the_environment_sets_workers_and_cache(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("REID_LAB_WORKERS", "1")
     monkeypatch.setenv("REID_LAB_IMAGE_CACHE", str(tmp_path))
     assert seen(folder) == want and ImageCache(tmp_path).usage().images.tolist() == [24]
+
+
+# ---- what a file holds becomes what is seen
+
+def pixels(*names, size=(16, 8)):
+    "A flat colour per name"
+    rng = np.random.default_rng(abs(hash(names)) % 2**32)
+    return np.broadcast_to(rng.integers(0, 256, 3).astype(np.uint8), (*size, 3)).copy()
+
+
+def test_grey_palette_and_alpha_images_become_rgb(tmp_path):
+    for mode in ("L", "P", "RGBA", "1"):
+        Image.fromarray(pixels(1)).convert(mode).save(tmp_path / "x.png")
+        assert read_image(tmp_path / "x.png").shape == (16, 8, 3)
+
+
+def test_resize_is_pillow_bicubic():
+    im = np.random.default_rng(0).integers(0, 256, (20, 10, 3), dtype=np.uint8)
+    want = np.asarray(Image.fromarray(im).resize((5, 12), Image.Resampling.BICUBIC))
+    assert np.array_equal(resize_image(im, (12, 5)), want) and resize_image(im, (20, 10)) is im
+    soft = np.asarray(Image.fromarray(im).resize((5, 12), Image.Resampling.BILINEAR))
+    assert np.array_equal(resize_image(im, (12, 5), "bilinear"), soft) and (soft != want).any()
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
+def test_sixteen_bits_are_scaled(tmp_path, name):
+    values = np.array([[0, 128, 257, 32768], [12850, 40000, 65280, 65535]], np.uint16)
+    Image.fromarray(values).save(tmp_path / name)
+    want = np.round(values / 65535 * 255).astype(np.uint8)
+    assert np.array_equal(read_image(tmp_path / name), np.repeat(want[:, :, None], 3, 2))
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.tif"])
+def test_images_are_turned_as_exif_says(tmp_path, turn, name):
+    exif = Image.Exif()
+    exif[274] = turn
+    Image.fromarray(pixels(3)).save(tmp_path / name, exif=exif)
+    with Image.open(tmp_path / name) as im: want = np.asarray(ImageOps.exif_transpose(im))
+    assert np.array_equal(read_image(tmp_path / name), want) and want.shape[:2] == ((16, 8), (8, 16))[turn > 4]
+
+
+def test_hidden_colours_of_transparent_pixels_do_not_show(tmp_path):
+    rgba = np.zeros((2, 3, 4), np.uint8)
+    rgba[:, :, 0], rgba[:, 1, 3], rgba[:, 2, 3] = 200, 51, 255   # red: hidden, a fifth, in full
+    Image.fromarray(rgba).save(tmp_path / "rgba.png")
+    assert read_image(tmp_path / "rgba.png")[0].tolist() == [[255] * 3, [244, 204, 204], [200, 0, 0]]
+    assert read_image(tmp_path / "rgba.png", background=(0, 0, 90))[0, 0].tolist() == [0, 0, 90]
+    Image.fromarray(rgba).convert("LA").save(tmp_path / "la.png")
+    assert read_image(tmp_path / "la.png")[0, 0].tolist() == [255] * 3
+    p = Image.fromarray(np.array([[0, 1]], np.uint8), "P")
+    p.putpalette([200, 0, 0, 0, 200, 0])
+    p.save(tmp_path / "p.png", transparency=0)
+    assert read_image(tmp_path / "p.png")[0].tolist() == [[255] * 3, [0, 200, 0]]
+    p.save(tmp_path / "p.gif", transparency=0)
+    assert read_image(tmp_path / "p.gif")[0].tolist() == [[255] * 3, [0, 200, 0]]
+    solid = np.dstack([pixels(5), np.full((16, 8), 255, np.uint8)])
+    Image.fromarray(solid).save(tmp_path / "solid.png")
+    assert np.array_equal(read_image(tmp_path / "solid.png"), pixels(5))
+
+
+def test_other_modes_and_animations(tmp_path):
+    Image.fromarray(pixels(1)).convert("CMYK").save(tmp_path / "cmyk.tif")
+    with Image.open(tmp_path / "cmyk.tif") as im: want = np.asarray(im.convert("RGB"))
+    assert np.array_equal(read_image(tmp_path / "cmyk.tif"), want)
+    Image.fromarray(np.array([[0, 255]], np.uint8)).convert("1").save(tmp_path / "bit.png")
+    assert read_image(tmp_path / "bit.png")[0].tolist() == [[0] * 3, [255] * 3]
+    frames = [Image.new("RGB", (4, 4), c) for c in ("red", "blue")]
+    frames[0].save(tmp_path / "two.gif", save_all=True, append_images=frames[1:])
+    assert read_image(tmp_path / "two.gif")[0, 0].tolist() == [255, 0, 0]
+    assert image_header(tmp_path / "two.gif") == (4, 4, True)
+
+
+def test_a_huge_image_is_refused_before_it_is_decoded(tmp_path):
+    import tracemalloc
+    Image.new("L", (9000, 9000)).save(tmp_path / "huge.png")
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="huge.png' has 9000 x 9000 pixels, more than max_pixels=50,000,000"):
+        read_image(tmp_path / "huge.png")
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()
+
+
+MUTATED = {}
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from([("JPEG", {}), ("JPEG", dict(progressive=True)), ("PNG", {}), ("PNG", dict(bits=4)),
+                        ("TIFF", {}), ("WEBP", {}), ("GIF", {})]),
+       st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=12), st.floats(.2, 1))
+def test_mutated_images_raise_nothing_but_the_documented_error(tmp_path_factory, form, changes, keep):
+    kind, options = form
+    if str(form) not in MUTATED:
+        exif, out = Image.Exif(), io.BytesIO()
+        exif[274], exif[271] = 6, "maker"
+        Image.fromarray(pixels(7)).save(out, kind, **({} if kind == "GIF" else dict(exif=exif)), **options)
+        MUTATED[str(form)] = out.getvalue()
+    data = bytearray(MUTATED[str(form)])
+    for at, value in changes: data[int(at * (len(data) - 1))] = value
+    path = tmp_path_factory.getbasetemp() / f"mutated.{kind.lower()}"
+    path.write_bytes(data[:int(len(data) * keep)] if keep < .8 else data)
+    for call in (read_image, image_header):
+        try: call(path)
+        except ValueError as e: assert f"image file '{path}'" in str(e)

@@ -1,14 +1,11 @@
 """Batches depend on seed, epoch and number only; bad data is refused with a reason."""
-import math
-import random
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from reid_lab.data.augment import AUGMENT, bot, bot_released, camel, erase, light, rectangles, to_pixels, transreid
+from reid_lab.data.augment import AUGMENT
 from reid_lab.data.loaders import Batches, pk_order, shuffle_order
 from reid_lab.data.table import ReidTable
 
@@ -73,123 +70,6 @@ def test_refused(make, message):
     with pytest.raises(ValueError, match=message):
         loader = make()
         loader.order(0)
-
-
-def test_erasing_leaves_the_rest_alone():
-    x = torch.rand(50, 3, 16, 8)
-    y = erase(x, torch.Generator().manual_seed(0), p=1.)
-    same = (x == y).all(1)
-    assert same.any() and (~same).any() and (same.float().mean((1, 2)) > .4).all()
-
-
-def test_pixels_are_the_bytes_over_255():
-    x = np.random.default_rng(0).integers(0, 256, (3, 8, 4, 3)).astype(np.uint8)
-    want = torch.from_numpy(x).permute(0, 3, 1, 2).float()/255
-    for batch in (x, np.asfortranarray(x)): assert torch.equal(to_pixels(batch), want)
-    assert to_pixels(x).stride() == want.stride()          # the layout that recorded scores were made with
-    for wrong in (x/255, x[0]):
-        with pytest.raises(ValueError, match=r"expected uint8 \(N,H,W,3\)"): to_pixels(wrong)
-
-
-# ---- random erasing
-
-def generator(seed=0): return torch.Generator().manual_seed(seed)
-
-
-def one_rectangle(rng, size, area, ratio, aspect, tries):
-    "As the released programs draw it, one image and one attempt at a time; None if nothing fitted"
-    H, W = size
-    for _ in range(tries):
-        part = rng.uniform(*area)*H*W
-        low, high = (1/ratio, ratio) if aspect == "even" else (-math.log(ratio), math.log(ratio))
-        shape = rng.uniform(low, high) if aspect == "even" else math.exp(rng.uniform(low, high))
-        h, w = int(round(math.sqrt(part*shape))), int(round(math.sqrt(part/shape)))
-        if h < H and w < W: return rng.randint(0, H - h), rng.randint(0, W - w), h, w
-
-
-@pytest.mark.parametrize("aspect,tries,area,ratio", [("even", 100, (.02, .4), 1/.3), ("log", 10, (.02, 1/3), 1/.3),
-                                                     ("log", 1, (.3, .4), 5.)])
-@pytest.mark.parametrize("size", [(64, 32), (16, 40)])
-def test_rectangles_are_distributed_as_in_the_released_programs(aspect, tries, area, ratio, size):
-    n, rng = 6000, random.Random(7)
-    want = [one_rectangle(rng, size, area, ratio, aspect, tries) or (0, 0, 0, 0) for _ in range(n)]
-    want, got = np.array(want), torch.stack(rectangles(n, size, generator(), area, ratio, aspect, tries), 1).numpy()
-    missed, lost = (float((x[:, 2] == 0).mean()) for x in (want, got))
-    assert abs(missed - lost) < .035 and (lost > .1) == (tries == 1)
-    want, got = want[want[:, 2] > 0], got[got[:, 2] > 0]
-    assert (got[:, :2] >= 0).all() and (got[:, :2] + got[:, 2:] <= size).all() and (got[:, 2:] < size).all()
-    parts = lambda r: [r[:, 2]*r[:, 3], np.log(r[:, 2]/r[:, 3]), *(r[:, k]/(size[k] - r[:, 2 + k]) for k in (0, 1))]
-    for a, b in zip(parts(want), parts(got)):   # largest distance of the two distributions; 0.035 has p = 0.001 here
-        at = np.sort(np.concatenate([a, b]))
-        steps = [np.searchsorted(np.sort(x), at, side="right")/len(x) for x in (a, b)]
-        assert np.abs(steps[0] - steps[1]).max() < .04
-
-
-def test_aspects_differ():
-    tall = {}
-    for aspect in ("even", "log"):
-        top, left, h, w = rectangles(8000, (400, 400), generator(), aspect=aspect)
-        tall[aspect] = float((h > w).float().mean())
-    assert abs(tall["log"] - .5) < .02 and abs(tall["even"] - (1/.3 - 1)/(1/.3 - .3)) < .02   # 0.77
-
-
-def test_the_first_draw_that_fits_is_taken():
-    "The loop of the released programs on the same draws"
-    n, tries, (H, W) = 50, 20, (30, 12)
-    got = rectangles(n, (H, W), generator(3), (.1, .4), 4., "even", tries)
-    g = generator(3)
-    part, shape = (torch.empty(n, tries).uniform_(a, b, generator=g) for a, b in ((.1, .4), (.25, 4.)))
-    h, w = [], []
-    for i in range(n):
-        draws = zip(part[i].tolist(), shape[i].tolist())
-        sides = [(round(math.sqrt(p*H*W*s)), round(math.sqrt(p*H*W/s))) for p, s in draws]
-        first = next(((a, b) for a, b in sides if a < H and b < W), (0, 0))
-        h.append(first[0]); w.append(first[1])
-    assert got[2].tolist() == h and got[3].tolist() == w
-    assert all(0 <= t <= H - a and 0 <= le <= W - b for t, le, a, b in zip(*(x.tolist() for x in got)))
-
-
-def old_erase(img, g, p, area, ratio, fill):
-    "The form of `light`, with which recorded scores were trained: one draw, cut to the image"
-    n, (H, W) = len(img), img.shape[-2:]
-    draw = lambda low, high: torch.empty(n, 1, 1, 1).uniform_(low, high, generator=g).view(n, 1, 1)
-    part = draw(*area)*H*W
-    shape = torch.exp(draw(-np.log(ratio), np.log(ratio)))
-    h, w = (part*shape).sqrt().clamp(1, H - 1), (part/shape).sqrt().clamp(1, W - 1)
-    top, left = (draw(0, 1) for _ in range(2))
-    top, left = top*(H - h), left*(W - w)
-    y, x = torch.arange(H)[:, None], torch.arange(W)[None]
-    on = torch.rand(n, generator=g) < p
-    inside = (y >= top) & (y < top + h) & (x >= left) & (x < left + w) & on.view(n, 1, 1)
-    return torch.where(inside[:, None], torch.tensor(fill).view(1, 3, 1, 1), img)
-
-
-@pytest.mark.parametrize("size", [(64, 32), (37, 19)])
-def test_light_erases_as_recorded_runs_did(size, monkeypatch):
-    import reid_lab.data.loaders as L
-    x = torch.rand(40, 3, *size, generator=generator(1))
-    now = light(x, generator(5))
-    monkeypatch.setattr(L, "erase", lambda img, g, p, area: old_erase(img, g, p, area, 3.3, (.45, .43, .42)))
-    assert torch.equal(now, light(x, generator(5)))
-
-
-def test_erasing_of_the_papers(monkeypatch):
-    "Area, colour and number of erased images, on black"
-    import reid_lab.data.loaders as L
-    for name in ("flip", "pad_crop", "rand_augment"): monkeypatch.setattr(L, name, lambda img, *a: img)
-    black, seen = torch.zeros(800, 3, 64, 32), {}
-    for fn in (bot, bot_released, transreid, camel):
-        out = fn(black, generator())
-        share = (out != 0).any(1).float().mean((1, 2))
-        seen[fn] = float((share > 0).float().mean()), float(share.max()), out
-    for fn, p, most in ((bot, .5, .4), (bot_released, .5, .4), (transreid, .5, 1/3), (camel, .6, .4)):
-        assert abs(seen[fn][0] - p) < .05 and most - .04 < seen[fn][1] < most + .02
-    colour = lambda fn: seen[fn][2].permute(0, 2, 3, 1)[(seen[fn][2] != 0).any(1)].unique(dim=0)
-    mean, std = np.array([.485, .456, .406]), np.array([.229, .224, .225])
-    assert np.allclose(colour(bot), mean) and len(colour(bot)) == len(colour(camel)) == 1
-    assert np.allclose((colour(bot_released).numpy() - mean)/std, mean, atol=1e-6)   # written after normalisation
-    assert np.allclose(colour(camel), [.4416847, .41812873, .4237452])
-    assert np.allclose(camel(black, generator(), (.1, .2, .3)).amax((0, 2, 3)), [.1, .2, .3])
 
 
 def test_training_images_are_resized_as_asked():

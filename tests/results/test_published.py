@@ -10,9 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from reid_lab.datasets.registry import DATASETS
 from reid_lab.results import published
-from reid_lab.results.published import (ALIASES, PAPERS, comparable, compare, is_world, load_paper, published_figures,
-    published_table, published_tables, scored_on)
+from reid_lab.results.published import (ALIASES, PAPERS, TEST_SETS, benchmark, comparable, compare, is_world,
+                                        load_paper, published_figures, published_table, published_tables, scored_on)
 from reid_lab.results.tables import to_markdown
 
 
@@ -28,14 +29,14 @@ def test_the_papers_are_the_files():
 def test_one_more_file_is_one_more_paper(tmp_path):
     "Without an edit anywhere: in a copy of the package, `reid_lab published` lists and prints it"
     ignore = shutil.ignore_patterns("__pycache__")
-    package = Path(shutil.copytree(Path(published.__file__).parent, tmp_path/"reid_lab", ignore=ignore))
+    package = Path(shutil.copytree(Path(published.__file__).parents[1], tmp_path/"reid_lab", ignore=ignore))
     paper = (json.loads((FOLDER/"camel.json").read_text(encoding="utf-8"))
              | dict(key="sixth", paper="A sixth paper", aliases=["6th"], figures=[]))
     (package/"resources"/"published"/"sixth.json").write_text(json.dumps(paper))
     def said(*args):
-        run = subprocess.run([sys.executable, "-c", "import sys; from reid_lab.cli.commands import main; sys.exit(main())",
-                              "published", *args], capture_output=True, text=True, cwd=tmp_path,
-                             env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=True)
+        program = "import sys; from reid_lab.cli.commands import main; sys.exit(main())"
+        run = subprocess.run([sys.executable, "-c", program, "published", *args], capture_output=True, text=True,
+                             cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=True)
         return run.stdout
     assert "sixth  A sixth paper" in said() and "77.24" in said("6th", "I") and "sixth" in said("--help")
     assert "Text-to-image retrieval on CUHK-PEDES" in said("sixth")   # its index; a paper may have no figures
@@ -147,3 +148,24 @@ def test_the_counts_are_those_of_the_table():
     texts = pd.DataFrame(dict(caption=list("xyz"), pid=[0, 0, 0], cam=[0, 1, 1], path=list("abb")))
     assert scored_on(texts, frame) == dict(query=dict(ids=1, images=2, captions=3, cams=2),
                                            gallery=dict(ids=2, images=4, captions=3, cams=2))
+
+
+def test_the_published_counts_are_those_of_the_registry():
+    "`results` imports nothing from `datasets`; its keys, titles and counts are held against the registry here"
+    def either(count): return {count} if isinstance(count, int) else set(count)
+    assert {key: t.title for key, t in TEST_SETS.items()} == {key: d.title for key, d in DATASETS.items()}
+    for key, d in DATASETS.items():
+        counts, query, gallery = d.counts or {}, None, None
+        if "query" in counts:
+            query, gallery = (dict(zip(("ids", "images"), map(either, counts[side]))) for side in ("query", "gallery"))
+        elif len(counts.get("test", ())) == 3:
+            ids, images, captions = map(either, counts["test"])
+            query, gallery = dict(ids=ids, captions=captions), dict(ids=ids, images=images)
+        assert (TEST_SETS[key].query, TEST_SETS[key].gallery) == (query, gallery), key
+
+
+def test_datasets_are_known_by_key_and_by_title():
+    for key, d in DATASETS.items(): assert benchmark(key)[0] == benchmark(d.title)[0] == key
+    assert benchmark("DukeMTMC (3 unseen cameras)") == ("dukemtmc-reid", "3 unseen cameras")
+    assert benchmark("PRID")[0] == "prid2011" and benchmark("A Set of My Own") == ("asetofmyown", "")
+    assert benchmark("world->market1501-2") == ("market1501", "new cameras")

@@ -1,4 +1,4 @@
-"The results store under concurrency and damage, paired comparison against a reference, escaping"
+"The results store: rows under concurrency and damage, two stores, and what is published"
 import json
 import math
 import subprocess
@@ -11,17 +11,11 @@ import pandas as pd
 import pytest
 
 from reid_lab.core.files import locked
+from reid_lab.results.comparisons import summarise
 from reid_lab.results.rows import (RESULT_COLUMNS, append_result, append_results, load_results, pick, publish,
-    results_path, run_table)
-from reid_lab.results.comparisons import paired, paired_table, relative_to, smallest_effect, summarise
-from reid_lab.results.tables import read_csv, to_csv, to_html, to_latex, to_markdown
+                                   results_path, run_table)
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def rows(values, **more):
-    "A frame: variant -> list of R1, one a seed"
-    return pd.DataFrame([dict(variant=v, seed=s, R1=x, **more) for v, xs in values.items() for s, x in enumerate(xs)])
 
 
 def test_processes_append_whole_rows(tmp_path):
@@ -231,20 +225,6 @@ def test_no_other_rows_enter_the_measured_notebook(tmp_path, monkeypatch):
     assert after.n.tolist() == before.n.tolist() == [10]*7 and after.mAP.tolist() == before.mAP.tolist()
 
 
-@pytest.mark.parametrize("column", ["dataset", "split", "preset"])
-def test_rows_of_two_kinds_are_neither_averaged_nor_paired(column):
-    frame = rows(dict(a=[1., 2.], b=[3., 4.])).assign(dataset="world", split="test", preset="quick")
-    other = frame[frame.variant == "b"].assign(**{column: "x", "seed": [0, 1]})
-    message = f"would mix 2 values of {column!r}"
-    with pytest.raises(ValueError, match=message): summarise(pd.concat([frame, other]), "R1", by="variant")
-    both = pd.concat([frame[frame.variant == "a"], other], ignore_index=True)
-    with pytest.raises(ValueError, match=message): paired(both, "R1", "a", "b")
-    with pytest.raises(ValueError, match=message): relative_to(both, "R1", "a")
-    assert len(summarise(pd.concat([frame, other]), "R1", by=("variant", column))) == 3
-    told = paired(both.assign(variant="v"), "R1", {column: frame[column].iat[0]}, {column: "x"})
-    assert told.diff == 2     # asked for by name
-
-
 @pytest.mark.parametrize("row, message", [(dict(metrics=dict(R1=1.)), "needs 'dataset'"),
                                           (dict(dataset="world"), "needs 'metrics'"),
                                           (dict(dataset="world", metric=dict(R1=1.)), "Did you mean 'metrics'")])
@@ -261,120 +241,7 @@ def test_filters(tmp_path):
     with pytest.raises(ValueError, match="filter='kk'"): load_results(tmp_path/"r.csv", kk=6)
 
 
-def test_paired_equals_scipy():
-    from scipy import stats
-    a, b = [40., 43., 38., 41., 44.], [42., 44.5, 40.5, 42., 47.]
-    p = paired(rows(dict(a=a, b=b)), "R1", "a", "b")
-    test = stats.ttest_rel(b, a).confidence_interval(.95)
-    assert (p.t_low, p.t_high) == pytest.approx((test.low, test.high))
-    assert p.diff == pytest.approx(2.) and p.n == 5 and p.verdict == "higher"
-    assert paired(rows(dict(a=a, b=b)), "R1", "b", "a").verdict == "lower"
-    assert p.t_low < p.boot_low < p.diff < p.boot_high < p.t_high
-
-
-def test_relative_to_a_variant_of_the_same_seed():
-    f = rows(dict(a=[1., 2.], b=[5., 7.])).sample(frac=1, random_state=0)
-    f["over"] = relative_to(f, "R1", "a")
-    assert f.set_index(["variant", "seed"]).over.to_dict() == {("a", 0): 0, ("a", 1): 0, ("b", 0): 4, ("b", 1): 5}
-    alone = f[(f.variant == "b") | (f.seed == 0)]   # seed 1 has no row of `a`
-    assert relative_to(alone, "R1", "a").isna().tolist() == (alone.seed == 1).tolist()
-    with pytest.raises(ValueError, match="variant='c'"): relative_to(f, "R1", "c")
-    with pytest.raises(ValueError, match="more than one row"): relative_to(pd.concat([f, f]), "R1", "a")
-
-
-def test_the_interval_covers_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    found = [paired(rows(dict(a=rng.normal(40, 1, 5), b=rng.normal(40, 1, 5))), "R1", "a", "b") for _ in range(150)]
-    wrong = sum(p.verdict != "not resolved" for p in found)
-    assert 1 <= wrong <= 16  # 5 % nominal; this bound is over three standard deviations above
-
-
-def test_pairs_are_matched_by_seed_not_by_order():
-    frame = rows(dict(a=[10., 20., 30.], b=[11., 21., 31.])).sample(frac=1, random_state=1)
-    p = paired(frame, "R1", "a", "b")
-    assert p.values == (1., 1., 1.) and p.sd == 0
-    lone = paired(frame[(frame.variant == "a") | (frame.seed < 2)], "R1", "a", "b")
-    assert (lone.n, lone.unpaired) == (2, 1)
-
-
-def test_unpaired_and_single():
-    assert paired(rows(dict(a=[1.], b=[9.])), "R1", "a", "b").verdict == "not resolved"
-    with pytest.raises(ValueError, match="more than one row"):
-        paired(pd.concat([rows(dict(a=[1.], b=[2.]))]*2), "R1", "a", "b")
-    apart = pd.concat([rows(dict(a=[1.])), rows(dict(b=[2.])).assign(seed=7)])
-    with pytest.raises(ValueError, match="share no"): paired(apart, "R1", "a", "b")
-
-
-@pytest.mark.parametrize("a, b, verdict", [
-    ([40.], [41.5], "not resolved"), ([40.], [40.], "not resolved"),            # one pair
-    ([40., 42.], [41.5, 43.5], "not resolved"), ([40., 42., 39.], [37., 39., 36.], "not resolved"),
-    ([40., 42.], [40., 42.], "equal"), ([0., 0., 0.], [0., 0., 0.], "equal"),
-    ([.1, .2], [.1 + .3, .2 + .3], "not resolved"),                             # 0.30000000000000004 and 0.3
-    ([40., 42.], [40 + 4e-14, 42 - 1e-14], "equal"), ([40., 42.], [40 - 1e-6, 42.], "equal"),
-    ([40., 42.], [41 + 2e-6, 43.], "not resolved")])                            # what float32 rounds
-def test_a_spread_that_was_not_seen_is_no_certainty(a, b, verdict):
-    "Two seeds with equal differences had an interval of width zero and were called higher"
-    for way in (dict(a=a, b=b), dict(a=b, b=a)):
-        p = paired(rows(way), "R1", "a", "b")
-        assert p.verdict == verdict and (p.t_low, p.boot_low, p.t_high, p.boot_high) == (-math.inf,)*2 + (math.inf,)*2
-        assert math.isnan(p.sd) if len(a) == 1 else p.sd == 0
-        assert p.diff == (0 if verdict == "equal" else pytest.approx(np.subtract(way["b"], way["a"]).mean()))
-        assert smallest_effect(p.n, p.sd) == math.inf and str(p).endswith(verdict)
-    table = paired_table(rows(dict(a=a, b=b)), "R1", "a")
-    assert table.verdict.tolist() == [verdict] and table.low.tolist() == [-math.inf] and "-inf" in to_markdown(table)
-
-
-def test_a_small_spread_is_taken_at_its_word():
-    "A thousandth of a point is above what rounding does, in one pair or between pairs"
-    p = paired(rows(dict(a=[40., 42., 41.], b=[40.5, 42.501, 41.499])), "R1", "a", "b")
-    assert p.verdict == "higher" and 0 < p.high - p.low < .01 and 0 < smallest_effect(3, p.sd) < .01
-    p = paired(rows(dict(a=[40., 42., 41.], b=[40., 42., 41.001])), "R1", "a", "b")
-    assert p.verdict == "not resolved" and p.sd > 0 and math.isfinite(p.low)
-    tiny = paired(rows(dict(a=[1e-9, 2e-9, 3e-9], b=[2e-9, 4e-9, 3.5e-9])), "R1", "a", "b")     # relative, not absolute
-    assert tiny.sd > 0 and tiny.verdict == "not resolved" and math.isfinite(tiny.low)
-
-
-def test_bonferroni_is_wider():
-    frame = rows(dict(a=[40., 42., 39.], b=[41., 44., 41.], c=[43., 44., 42.]))
-    plain, family = (paired_table(frame, "R1", "a", adjust=a) for a in ("none", "bonferroni"))
-    assert plain.variant.tolist() == ["b", "c"] and ((family.high - family.low) > (plain.high - plain.low)).all()
-
-
-def test_summary():
-    frame = summarise(rows(dict(a=[1., 2., 3.], b=[5.]), dataset="world"), "R1")
-    assert frame.R1.tolist() == ["2.00 ± 1.00", "5.00"] and frame.n.tolist() == [3, 1]
-
-
-def test_every_renderer_escapes():
-    frame = pd.DataFrame([dict(method="a_b & <script>|*x*", R1=50.)])
-    assert r"a\_b \& \textless{}script\textgreater{}\textbar{}*x*" in to_latex(frame)
-    assert "<script>" not in to_html(frame) and "&lt;script&gt;" in to_html(frame)
-    line = to_markdown(frame).splitlines()[2]
-    assert "<" not in line and r"\|" in line and line.replace(r"\|", "").count("|") == 3
-
-
-def test_bold_takes_the_mean_not_the_text():
-    frame = pd.DataFrame(dict(method=["a", "b", "c"], R1=["9.50 ± 0.1", "10.20 ± 3.0", ""]))
-    assert r"\textbf{10.20 $\pm$ 3.0}" in to_latex(frame, bold=["R1"])
-    assert to_latex(frame, bold=["R1"]).count("textbf") == 1
-
-
 def test_pick_without_parameters_column():
-    frame = rows(dict(a=[1.], b=[2.]))
+    frame = pd.DataFrame([dict(variant="a", seed=0, R1=1.), dict(variant="b", seed=0, R1=2.)])
     assert pick(frame, variant="b").R1.tolist() == [2.]
     assert json.dumps(frame.attrs) == "{}"
-
-
-def test_names_of_columns_are_any_values():
-    frame = pd.DataFrame([[1., "=a"], [2., "b"]], columns=[3, ("x", "<y>")])
-    assert ">3</th>" in to_html(frame, bold=[3]) and "&lt;y&gt;" in to_html(frame)
-    assert to_markdown(frame).startswith("| 3 |") and to_latex(frame).splitlines()[2].startswith("3 &")
-
-
-def test_a_table_for_a_spreadsheet_comes_back(tmp_path):
-    frame = pd.DataFrame({"=x": ["=1+2", "+ ST", "-", "@a", "plain", None], "gain": [-1., 2., 3., -4., 5., 6.]})
-    text = to_csv(frame, tmp_path/"t.csv").read_text()
-    assert "\n'=1+2,-1.0\n'+ ST,2.0\n" in text and text.startswith("'=x,")
-    back = read_csv(tmp_path/"t.csv")
-    assert list(back) == list(frame) and back["=x"].tolist()[:5] == frame["=x"].tolist()[:5] and back["=x"].isna()[5]
-    assert back.gain.tolist() == frame.gain.tolist()

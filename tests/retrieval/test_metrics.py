@@ -7,11 +7,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from reid_lab.retrieval import ranks as closed
+from reid_lab.retrieval import metrics, ranks
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.retrieval.scores import DISTANCES, EmbeddingScores, MatrixScores
-from reid_lab.retrieval.cameras import cluster
 from reid_lab.retrieval.metrics import metrics_from_similarity, msd, retrieval_metrics, rsum, why_skipped
+from reid_lab.retrieval.scores import DISTANCES, EmbeddingScores, MatrixScores
 
 BACKENDS = ["torch", "numba"]
 KEYS = ("R1", "R5", "R10", "mAP", "mINP", "mSD")
@@ -289,15 +288,14 @@ def test_no_matrix_is_held(monkeypatch):
 
 def test_without_numba(monkeypatch):
     "A machine without numba gets the torch version, and the same numbers"
-    import reid_lab.retrieval.ranks as counting, reid_lab.retrieval.metrics as module, reid_lab.retrieval.ranks as ranks
     rng = np.random.default_rng(0)
     q, g = embeddings(700, rng), embeddings(30_000, rng, ids=400)
     picked, real = [], ranks.counter
-    monkeypatch.setattr(module, "counter", lambda *a: picked.append(real(*a)) or picked[-1])
+    monkeypatch.setattr(metrics, "counter", lambda *a: picked.append(real(*a)) or picked[-1])
     a = retrieval_metrics(q, g)
-    monkeypatch.setattr(counting.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(ranks.importlib.util, "find_spec", lambda name: None)
     b = retrieval_metrics(q, g)
-    assert picked == [counting.count_numba, counting.count_torch]
+    assert picked == [ranks.count_numba, ranks.count_torch]
     for k in KEYS: assert a[k] == pytest.approx(b[k], abs=1e-5)
 
 
@@ -363,18 +361,6 @@ def test_expected_ties_of_a_large_group(backend):
     assert b.pop("tied") == 0 and a == pytest.approx(b, abs=1e-5)
 
 
-def test_closed_forms_keep_their_digits():
-    "Against plain sums, from no image before the group to many, and for groups of many images"
-    for b in (0., 1., 99., 101., 1e4, 1e7, 1e12):
-        for n in (1, 2, 17, 5000):
-            p = np.arange(1, n + 1); c = .3
-            assert closed.harmonic(b, n) == pytest.approx(np.sum(1/(b + p)), rel=1e-11)
-            want = np.mean((b/3 + 1 + c*(p - 1))/(b + p))
-            assert closed.group_mean(b/3, b, n, c) == pytest.approx(want, rel=1e-9)
-    many = closed.hit_chance(10, *(np.array([v]) for v in (3, 80_000, 20)))
-    assert many == pytest.approx(1 - np.prod([(79_980 - i)/(80_000 - i) for i in range(7)]), rel=1e-6)
-
-
 def warns(call):
     import warnings
     with warnings.catch_warnings(record=True) as seen:
@@ -430,13 +416,6 @@ def test_a_row_of_another_scale_ranks_by_its_direction():
 def test_wide_integers_are_not_rounded():
     sim = 2**40 + np.arange(30).reshape(2, 15)
     assert metrics_from_similarity(sim, [14, 0], np.arange(15))["mAP"] == pytest.approx(100*(1 + 1/15)/2)
-
-
-def test_clusters_at_any_scale():
-    x = np.concatenate([np.random.default_rng(0).normal(size=(20, 3)) + 9*i for i in range(3)])
-    want = cluster(x, 3)
-    for s in (1e-30, 1e30, 1e200): assert (cluster(x*s, 3) == want).all()
-    assert (cluster(x*1e25, 3, "dbscan", eps=None) == cluster(x, 3, "dbscan", eps=None)).all()
 
 
 def test_unlabelled_features_are_told_what_is_missing():

@@ -1,0 +1,33 @@
+"Tables for people: escaped in every form, the best value bold, and safe in a spreadsheet"
+import pandas as pd
+
+from reid_lab.results.tables import read_csv, to_csv, to_html, to_latex, to_markdown
+
+
+def test_every_renderer_escapes():
+    frame = pd.DataFrame([dict(method="a_b & <script>|*x*", R1=50.)])
+    assert r"a\_b \& \textless{}script\textgreater{}\textbar{}*x*" in to_latex(frame)
+    assert "<script>" not in to_html(frame) and "&lt;script&gt;" in to_html(frame)
+    line = to_markdown(frame).splitlines()[2]
+    assert "<" not in line and r"\|" in line and line.replace(r"\|", "").count("|") == 3
+
+
+def test_bold_takes_the_mean_not_the_text():
+    frame = pd.DataFrame(dict(method=["a", "b", "c"], R1=["9.50 ± 0.1", "10.20 ± 3.0", ""]))
+    assert r"\textbf{10.20 $\pm$ 3.0}" in to_latex(frame, bold=["R1"])
+    assert to_latex(frame, bold=["R1"]).count("textbf") == 1
+
+
+def test_names_of_columns_are_any_values():
+    frame = pd.DataFrame([[1., "=a"], [2., "b"]], columns=[3, ("x", "<y>")])
+    assert ">3</th>" in to_html(frame, bold=[3]) and "&lt;y&gt;" in to_html(frame)
+    assert to_markdown(frame).startswith("| 3 |") and to_latex(frame).splitlines()[2].startswith("3 &")
+
+
+def test_a_table_for_a_spreadsheet_comes_back(tmp_path):
+    frame = pd.DataFrame({"=x": ["=1+2", "+ ST", "-", "@a", "plain", None], "gain": [-1., 2., 3., -4., 5., 6.]})
+    text = to_csv(frame, tmp_path/"t.csv").read_text()
+    assert "\n'=1+2,-1.0\n'+ ST,2.0\n" in text and text.startswith("'=x,")
+    back = read_csv(tmp_path/"t.csv")
+    assert list(back) == list(frame) and back["=x"].tolist()[:5] == frame["=x"].tolist()[:5] and back["=x"].isna()[5]
+    assert back.gain.tolist() == frame.gain.tolist()

@@ -1,0 +1,114 @@
+"""Re-ranking: test vectors, the definitions with matrices, and features at any scale."""
+import numpy as np
+import pytest
+import torch
+
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.metrics import metrics_from_similarity, retrieval_metrics
+from reid_lab.retrieval.ranking import rank
+from reid_lab.retrieval.rerank import rerank_itm, rerank_k_reciprocal
+from reid_lab.retrieval.scores import EmbeddingScores, MatrixScores
+
+
+def test_itm_oracle(oracles):
+    o = oracles["itc_topk_itm_rerank"]; i, want = o["inputs"], o["expected"]
+    sim, logit = np.array(i["sim"]), np.array(i["itm_logit_match"])
+    asked = []
+    def itm(a, b): asked.extend(zip(a, b)); return logit[a, b]
+    s = rerank_itm(None, None, itm, k_test=i["k_test"], tie_weight=i["tie_weight"], scores=MatrixScores(sim))
+    assert s.index.tolist() == want["topk"] and len(asked) == 6
+    assert s.block(0, 2).numpy() == pytest.approx(np.array(want["score"]), abs=1e-6)
+    assert s.block(0, 2).argsort(dim=1, descending=True, stable=True).tolist() == want["order"]
+
+
+def test_itm_in_pieces_is_itm_at_once(people):
+    q, g = people(30, 0), people(200, 1)
+    noise = np.random.default_rng(5).normal(size=(30, 200))
+    itm = lambda a, b: torch.from_numpy((q.pid[a] == g.pid[b]) + noise[a, b])
+    texts = Embeddings(q.emb, q.pid)
+    whole = rerank_itm(texts, g, itm, k_test=20, pairs_per_call=10**9)
+    full = whole.block(0, 30).numpy()
+    # the definition, with matrices
+    cos = EmbeddingScores(q.emb, g.emb).block(0, 30).double().numpy()
+    m = np.full(cos.shape, np.nan); top = np.argsort(-cos, 1, kind="stable")[:, :20]
+    np.put_along_axis(m, top, itm(np.arange(30)[:, None], top).numpy(), 1)
+    m = np.where(np.isnan(m), np.nanmin(m, 1, keepdims=True), m)
+    unit = lambda x: (x - x.min())/(x.max() - x.min())
+    assert full == pytest.approx(unit(m) + .002*unit(cos), abs=1e-6)
+    want = metrics_from_similarity(full, q.pid, g.pid, span=whole.span)
+    for kw in (dict(chunk=1), dict(chunk=7), dict(chunk=None)):
+        pieces = rerank_itm(texts, g, itm, k_test=20, pairs_per_call=13, chunk=kw["chunk"])
+        got = retrieval_metrics(texts, g, scores=pieces, **kw)
+        for k in want: assert got[k] == pytest.approx(want[k], abs=1e-4), k
+    assert want["R1"] > retrieval_metrics(texts, g)["R1"]
+    index, _ = rank(texts, g, 20, scores=whole)
+    assert (np.sort(index, 1) == np.sort(top, 1)).mean() > .6  # mostly the matched images, reordered
+
+
+def test_itm_refuses_bad_heads(people):
+    q, g = people(3, 0), people(9, 1)
+    with pytest.raises(ValueError, match="one match logit per pair"):
+        rerank_itm(q, g, lambda a, b: np.zeros((len(a), 2)))
+    with pytest.raises(ValueError, match="NaN or infinite logits .query 0"): rerank_itm(q, g, lambda a, b: a*np.nan)
+
+
+def test_k_reciprocal_oracle(oracles):
+    o = oracles["k_reciprocal_rerank"]; i, want = o["inputs"], o["expected"]
+    q, g = (Embeddings(np.array(i[k]), np.zeros(len(i[k]), int)) for k in "qg")
+    s = rerank_k_reciprocal(q, g, k1=i["k1"], k2=i["k2"], lam=i["lambda"], distance="euclidean")
+    assert -s.block(0, 2).numpy() == pytest.approx(np.array(want["final_distance"]), abs=2e-6)
+    assert rank(q, g, 6, scores=s)[0].tolist() == want["order_after"]
+
+
+def plain_k_reciprocal(x, nq, k1, k2, lam):
+    "Set by set, as in the paper"
+    D = ((x[:, None] - x[None])**2).sum(2)
+    D /= D.max(1, keepdims=True)
+    N, n = np.argsort(D, 1, kind="stable"), len(x)
+    V = np.zeros((n, n))
+    R = lambda i, k: [j for j in N[i, :k + 1] if i in N[j, :k + 1]]
+    for i in range(n):
+        own = set(R(i, k1))
+        S = set(own)
+        for c in R(i, k1):
+            r = set(R(c, int(np.around(k1/2))))
+            if len(r & own) > 2/3*len(r): S |= r
+        S = sorted(S)
+        V[i, S] = np.exp(-D[i, S])
+        V[i] /= V[i].sum()
+    if k2 > 1: V = np.stack([V[N[i, :k2]].mean(0) for i in range(n)])
+    m = np.minimum(V[:nq, None], V[None, nq:]).sum(2)
+    return (1 - lam)*(1 - m/(2 - m)) + lam*D[:nq, nq:]
+
+
+@pytest.mark.parametrize("k1, k2, lam", [(20, 6, .3), (7, 1, .3), (5, 3, 0.), (3, 2, 1.), (30, 6, .5)])
+def test_k_reciprocal_equals_the_dense_form(people, k1, k2, lam):
+    q, g = people(15, 0), people(90, 1)
+    q, g = Embeddings(q.emb.double(), q.pid, q.cam), Embeddings(g.emb.double(), g.pid, g.cam)
+    x = np.concatenate([q.unit().numpy(), g.unit().numpy()])
+    want = plain_k_reciprocal(x, 15, k1, k2, lam)
+    s = rerank_k_reciprocal(q, g, k1, k2, lam, chunk=17)
+    assert -s.block(0, 15).numpy() == pytest.approx(want, abs=1e-9)
+    assert -s.block(4, 6).numpy() == pytest.approx(want[4:6], abs=1e-9)
+
+
+def test_k_reciprocal_helps_and_survives_tiny_galleries(people):
+    q, g = people(60, 0), people(400, 1)
+    assert retrieval_metrics(q, g, scores=rerank_k_reciprocal(q, g))["mAP"] > retrieval_metrics(q, g)["mAP"]
+    assert rerank_k_reciprocal(q[:1], g[:2]).block(0, 1).isfinite().all()
+    for kw in (dict(k1=0), dict(k2=0), dict(lam=2)):
+        with pytest.raises(ValueError, match="needs k1 >= 1"): rerank_k_reciprocal(q, g, **kw)
+    with pytest.raises(ValueError, match="distance='l2'"): rerank_k_reciprocal(q, g, distance="l2")
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+@pytest.mark.parametrize("scale, dtype", [(1e-25, "float32"), (1e25, "float32"), (1e-200, "float64"),
+                                          (1e200, "float64")])
+def test_re_ranking_at_any_scale(people, distance, scale, dtype):
+    q, g = (e.with_emb(e.emb.to(getattr(torch, dtype))) for e in (people(20, 0), people(80, 1)))
+    far = [e.with_emb(e.emb*scale) for e in (q, g)]
+    want, got = (rerank_k_reciprocal(*e, distance=distance).block(0, 20) for e in ((q, g), far))
+    torch.testing.assert_close(got, want, atol=1e-4, rtol=0)
+    logits = lambda s: rerank_itm(q, g, lambda i, j: s*np.sin(i + 3.*j), k_test=9).block(0, 20)
+    torch.testing.assert_close(logits(1e300), logits(1.))
+    torch.testing.assert_close(logits(1e-300), logits(1.))

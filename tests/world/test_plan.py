@@ -1,0 +1,37 @@
+"The plan of a World: splits share nobody, and a change of one thing leaves the others as they were"
+from dataclasses import replace
+
+import pytest
+
+from reid_lab.world.places import ISP
+from reid_lab.world.plan import PRESETS, TASKS, Options, Plan, text_groups
+
+FEW = text_groups(6, 2, 3, 4, 4, 3, 3, 3)
+OPTIONS = Options(size=(48, 24), supersample=1)
+
+
+def test_severity_moves_sensors_only():
+    a, b = (Plan(FEW, replace(OPTIONS, severity=s), 5).items for s in (.2, .9))
+    assert [i.shot for i in a] == [i.shot for i in b] and [i.seen for i in a] == [i.seen for i in b]
+    for x, y in zip(a, b):
+        assert replace(x.camera.camera, isp=ISP()) == replace(y.camera.camera, isp=ISP())
+        assert (x.camera.camera.isp == y.camera.camera.isp) == (x.camera.domain == "generated")
+
+
+def test_adding_people_keeps_those_before():
+    before, more = (Plan(groups, OPTIONS, 5).items for groups in (FEW, (replace(FEW[0], ids=9), *FEW[1:])))
+    n = FEW[0].ids*FEW[0].shots
+    assert more[:n - 4] == before[:n - 4]
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_splits_share_nobody(preset, task):
+    groups = tuple(replace(g, ids=min(g.ids, 12), shots=min(g.shots, 6)) for g in PRESETS[preset][task])
+    plan = Plan(groups, Options(), 0)
+    ids = {s: {i.person.pid for i in plan.items if plan.groups[i.group].split == s} for s in ("train", "val", "test")}
+    assert all(ids.values())
+    assert not (ids["train"] & ids["val"] | ids["train"] & ids["test"] | ids["val"] & ids["test"])
+    assert len({i.camera.cam for i in plan.items}) == len(plan.cams)
+    domains = {(i.camera.cam, i.camera.domain) for i in plan.items}
+    assert len(domains) == len(plan.cams)
