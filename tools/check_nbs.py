@@ -65,7 +65,7 @@ RULES = {  # rule -> (severity, remedy)
     "prose": ("warning", "one markdown cell for every three code cells"),
     "eval-false": ("error", "at most 3 % of the code cells may be `eval: false`, each saying why in a comment"),
 }
-MAX = dict(export=60, export_aim=25, demo=15, line=120, hidden=.15, hidden_free=2, cell_kb=60, nb_kb=250, params=16,
+MAX = dict(export=60, export_aim=25, demo=15, line=120, hidden=.15, hidden_free=2, cell_kb=60, nb_kb=250, params=17,
            title=90)
 MIN = dict(asserted=.5)
 SCRIPTS = ("tests", "benchmarks", "tools")

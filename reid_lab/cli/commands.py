@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['parser', 'main']
 
-# %% ../../nbs/16_cli/50_commands.ipynb #627f5dc4
+# %% ../../nbs/16_cli/50_commands.ipynb #afdcc41a
 import argparse
 import os
 import sys
@@ -13,18 +13,19 @@ import warnings
 from .. import __version__
 from .crops import add_crops
 from .numbers import add_numbers, add_results, json_line
-from .options import add_cache, add_run_options, run_environment
+from .options import add_cache, add_run_options, execution_of
 from .output import (cell_error, listing, LISTS, pairs, print_conclusions, print_error, print_table,
     result_places, stoppable, typed)
 
-# %% ../../nbs/16_cli/50_commands.ipynb #9b3c1bcc
+# %% ../../nbs/16_cli/50_commands.ipynb #85afbc43
 def _run(a):
     from reid_lab.experiments.terminal import Display
-    with run_environment(a), stoppable(), Display():
+    execution = execution_of(a)
+    with stoppable(), Display():
         from reid_lab.experiments.notebooks import run_notebook
         failed = None
         given = typed(pairs(a.param), a.name)
-        try: done = run_notebook(a.name, a.out, given, a.threads, a.timeout, a.fresh)
+        try: done = run_notebook(a.name, a.out, given, a.threads, a.timeout, a.fresh, execution)
         except cell_error() as e: failed = e
     if failed:
         print(f'{a.name} failed in cell {failed.exec_count}: {failed.ename}: {failed.evalue}', file=sys.stderr)
@@ -37,19 +38,20 @@ def _run(a):
 
 def _sweep(a):
     from reid_lab.experiments.terminal import Display
-    with run_environment(a, ['backend']), stoppable(), Display(f'sweep {a.name}', sections=False):
+    execution = execution_of(a)
+    with stoppable(), Display(f'sweep {a.name}', sections=False):
         from reid_lab.experiments.sweep import sweep
         grid = {k: [typed({k: t}, a.name)[k] for t in v.split(',')] for k, v in pairs(a.grid).items()}
         fixed = {k: [v] for k, v in typed(pairs(a.param), a.name).items()}
         if twice := sorted(set(fixed) & set(grid)):
             raise ValueError(f"{twice[0]} is given by --grid and by -p; give it once")
-        frame = sweep(a.name, {**fixed, **grid}, a.seeds, a.jobs, a.out, a.fresh, a.backend or '')
+        frame = sweep(a.name, {**fixed, **grid}, a.seeds, a.jobs, a.out, a.fresh, execution=execution)
     print_table(frame)
     bad = int((frame.status != 'ok').sum())
     if bad: print(f'{bad} of {len(frame)} runs did not finish; call again to retry them', file=sys.stderr)
     return 1 if bad else 0
 
-# %% ../../nbs/16_cli/50_commands.ipynb #1e3da1a2
+# %% ../../nbs/16_cli/50_commands.ipynb #d15fe499
 def _list(a):
     from reid_lab.core.basics import check_choice
     if not a.name: print(listing(a.what)); return 0
@@ -60,7 +62,7 @@ def _list(a):
     else: print(f'{a.name}: {LISTS[a.what]()[a.name]}')
     return 0
 
-# %% ../../nbs/16_cli/50_commands.ipynb #86e93521
+# %% ../../nbs/16_cli/50_commands.ipynb #6d811ba6
 def _doctor(a):
     from reid_lab.datasets.diagnosis import doctor
     links = dict(follow_links=True) if a.follow_links else {}
@@ -84,7 +86,7 @@ def _world(a):
     print(f'kept in {world.folder}')
     return 0
 
-# %% ../../nbs/16_cli/50_commands.ipynb #8df3380e
+# %% ../../nbs/16_cli/50_commands.ipynb #6d588082
 def _weights(a):
     from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
     if a.action == 'inspect':
@@ -110,7 +112,7 @@ def _add_weights(command):
     c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE', help='convert: argument of the model')
     c.add_argument('--json', action='store_true', help='print JSON')
 
-# %% ../../nbs/16_cli/50_commands.ipynb #b2778fb7
+# %% ../../nbs/16_cli/50_commands.ipynb #201e7289
 def _add_runs(command):
     "`run` and `sweep`"
     # long: one line an option
@@ -149,7 +151,7 @@ def _add_data(command):
     c.add_argument('--task', default='text', help='see below (default: text)')
     c.add_argument('--cache', help='folder (default: REID_LAB_CACHE, else ~/.cache/reid_lab)')
 
-# %% ../../nbs/16_cli/50_commands.ipynb #64f2d84b
+# %% ../../nbs/16_cli/50_commands.ipynb #24127c07
 class _Parser(argparse.ArgumentParser):
     "A parser whose help ends with a list from a registry, read when the help is printed"
     ending = ''
@@ -171,7 +173,7 @@ def parser() -> argparse.ArgumentParser:
     for add in (_add_runs, _add_data, add_cache, add_crops, add_numbers, add_results, _add_weights): add(command)
     return p
 
-# %% ../../nbs/16_cli/50_commands.ipynb #cc69f2e8
+# %% ../../nbs/16_cli/50_commands.ipynb #155e5d2e
 def _exit_code(a):
     "Run a command; its errors become one line"
     try:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Params', 'notebook_parameters', 'parse_value', 'check_type', 'params_hash']
 
-# %% ../../nbs/13_experiments/10_params.ipynb #858ef118
+# %% ../../nbs/13_experiments/10_params.ipynb #b6b0dbb9
 import ast
 import hashlib
 import json
@@ -15,13 +15,16 @@ from typing import get_args, get_origin
 from fastcore.basics import patch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from ..core.basics import check_choice
+from .execution import given_execution
 from ..results.rows import json_values
+from ..training.options import Execution
 
-# %% ../../nbs/13_experiments/10_params.ipynb #20d9c97f
+# %% ../../nbs/13_experiments/10_params.ipynb #9ac56a84
 def _from_string(value, annotation):
-    "A string as its declared type wants it: None, a list, a whole number in scientific notation"
+    "A string as its declared type wants it: None, a list, a whole number in scientific notation, options of a run"
     if not isinstance(value, str): return value
     text, inner = value.strip(), get_args(annotation)
+    if annotation is Execution: return given_execution(text)
     kinds = {annotation, get_origin(annotation), *inner, *map(get_origin, inner)}
     if type(None) in kinds and (text in ('None', 'none', 'null') or (text == '' and str not in kinds)): return None
     if kinds & {list, tuple, dict}:
@@ -45,9 +48,9 @@ class Params(BaseModel):
             lines = [f"  {'.'.join(map(str, x['loc'])) or 'parameters'}={x['input']!r}: {x['msg']}" for x in e.errors()]
             raise ValueError(f"{type(self).__name__} has invalid values\n" + '\n'.join(lines)) from None
 
-    def as_dict(self) -> dict: return self.model_dump()
+    def as_dict(self) -> dict: return {k: getattr(self, k) for k in type(self).model_fields}
 
-# %% ../../nbs/13_experiments/10_params.ipynb #b250a563
+# %% ../../nbs/13_experiments/10_params.ipynb #235ccaef
 def _injectable(name, value):
     "Could papermill have put this variable there?"
     if name.startswith('_') or name in ('In', 'Out', 'exit', 'quit'): return False
@@ -60,7 +63,7 @@ def from_notebook(cls:Params, namespace:dict # `globals()` of the notebook, befo
     "Read the parameters from a notebook's variables; other plain variables are misspelt parameters"
     return cls(**{k: v for k, v in namespace.items() if k in cls.model_fields or _injectable(k, v)})
 
-# %% ../../nbs/13_experiments/10_params.ipynb #9fbb5574
+# %% ../../nbs/13_experiments/10_params.ipynb #c105a99c
 def notebook_parameters(path) -> dict: # Name -> default
     "Names and defaults in the one cell tagged `parameters`"
     import nbformat
@@ -102,7 +105,7 @@ def check_type(name:str, # Of a parameter
     if isinstance(value, kind) and isinstance(value, bool) <= isinstance(default, bool): return
     raise ValueError(f"parameter {name}={value!r} must be {words}, such as its default {default!r}")
 
-# %% ../../nbs/13_experiments/10_params.ipynb #9f7d6557
+# %% ../../nbs/13_experiments/10_params.ipynb #3473bda7
 def params_hash(params:dict, # JSON-like values
     *more) -> str: # Further things that make a difference -> 10 hexadecimal digits
     "A name for a set of parameters, the same in every process"
