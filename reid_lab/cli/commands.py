@@ -13,18 +13,19 @@ import warnings
 from .. import __version__
 from .crops import add_crops
 from .numbers import add_numbers, add_results, json_line
-from .options import add_cache, add_run_options, run_environment
+from .options import add_cache, add_run_options, execution_of
 from .output import (cell_error, listing, LISTS, pairs, print_conclusions, print_error, print_table,
     result_places, stoppable, typed)
 
 # %% ../../nbs/16_cli/50_commands.ipynb #85afbc43
 def _run(a):
     from reid_lab.experiments.terminal import Display
-    with run_environment(a), stoppable(), Display():
+    execution = execution_of(a)
+    with stoppable(), Display():
         from reid_lab.experiments.notebooks import run_notebook
         failed = None
         given = typed(pairs(a.param), a.name)
-        try: done = run_notebook(a.name, a.out, given, a.threads, a.timeout, a.fresh)
+        try: done = run_notebook(a.name, a.out, given, a.threads, a.timeout, a.fresh, execution)
         except cell_error() as e: failed = e
     if failed:
         print(f'{a.name} failed in cell {failed.exec_count}: {failed.ename}: {failed.evalue}', file=sys.stderr)
@@ -37,13 +38,14 @@ def _run(a):
 
 def _sweep(a):
     from reid_lab.experiments.terminal import Display
-    with run_environment(a, ['backend']), stoppable(), Display(f'sweep {a.name}', sections=False):
+    execution = execution_of(a)
+    with stoppable(), Display(f'sweep {a.name}', sections=False):
         from reid_lab.experiments.sweep import sweep
         grid = {k: [typed({k: t}, a.name)[k] for t in v.split(',')] for k, v in pairs(a.grid).items()}
         fixed = {k: [v] for k, v in typed(pairs(a.param), a.name).items()}
         if twice := sorted(set(fixed) & set(grid)):
             raise ValueError(f"{twice[0]} is given by --grid and by -p; give it once")
-        frame = sweep(a.name, {**fixed, **grid}, a.seeds, a.jobs, a.out, a.fresh, a.backend or '')
+        frame = sweep(a.name, {**fixed, **grid}, a.seeds, a.jobs, a.out, a.fresh, execution=execution)
     print_table(frame)
     bad = int((frame.status != 'ok').sum())
     if bad: print(f'{bad} of {len(frame)} runs did not finish; call again to retry them', file=sys.stderr)

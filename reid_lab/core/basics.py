@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['check_choice', 'extra_library', 'stream', 'torch_stream', 'seed_everything', 'sensible_threads', 'pick_device',
-           'checkout', 'project_root', 'cache_dir', 'unit_norm', 'common_scale']
+           'checkout', 'project_root', 'cache_dir', 'dataset_root', 'results_file', 'live_widgets', 'unit_norm',
+           'common_scale']
 
 # %% ../../nbs/00_core/10_basics.ipynb #9ea05ff2
 import os
@@ -111,6 +112,23 @@ def cache_dir(*parts:str, # Subfolders
     p = Path(base).expanduser().joinpath(*parts)
     p.mkdir(parents=True, exist_ok=True)
     return p
+
+
+def dataset_root() -> str: # Or None
+    "The folder of the datasets, if `REID_LAB_DATA` names one"
+    return os.environ.get('REID_LAB_DATA') or None
+
+
+def results_file() -> str: # Or None
+    "The file of the user's own result rows, if `REID_LAB_RESULTS` names one"
+    return os.environ.get('REID_LAB_RESULTS') or None
+
+# %% ../../nbs/00_core/10_basics.ipynb #cbd499cd
+def live_widgets() -> bool: # Or None
+    "Whether widgets are live, if `REID_LAB_WIDGETS` says `on` or `off`"
+    value = os.environ.get('REID_LAB_WIDGETS')
+    if not value: return None
+    return check_choice('REID_LAB_WIDGETS', value, ('on', 'off')) == 'on'
 
 # %% ../../nbs/00_core/10_basics.ipynb #ab19b1ec
 def unit_norm(x, # (..., D) tensor

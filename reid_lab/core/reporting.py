@@ -29,7 +29,6 @@ def report(label:str, # What is being done
     except OSError: return False # the process that followed is gone
     return True
 
-
 @contextmanager
 def phase(label:str, # What the block does
     ):

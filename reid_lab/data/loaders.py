@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 from ..core.basics import check_choice, stream, torch_stream
+from ..core.distributed import launched_here
 from ..core.files import safe_join
 from .augment import AUGMENT, to_pixels
 from .images import DECODERS, ImageCache, read_sized, RESAMPLING
@@ -86,12 +87,9 @@ def tokenize(tokenizer, # `list[str] -> (B,L) LongTensor`, with a `pad_id`
 
 # %% ../../nbs/01_data/50_loaders.ipynb #8285c2f8
 def sensible_workers() -> int:
-    "Loader processes: `REID_LAB_WORKERS` if set; up to 8 of the cores if this process computes on a GPU; else 0"
-    told = os.environ.get('REID_LAB_WORKERS', '')
-    if told.isdigit(): return int(told)
-    if told: raise ValueError(f"REID_LAB_WORKERS={told!r} must be a number of processes, or not set")
+    "Loader processes: up to 8 of the cores if this process computes on a GPU, else 0"
     if not torch.cuda.is_initialized() or sys.platform != 'linux': return 0 # workers are copies of this process
-    cores = len(os.sched_getaffinity(0))//int(os.environ.get('LOCAL_WORLD_SIZE', 1))
+    cores = len(os.sched_getaffinity(0))//launched_here()
     return min(8, max(0, cores - 1))
 
 # %% ../../nbs/01_data/50_loaders.ipynb #6a218027
@@ -112,7 +110,7 @@ class Batches:
         world:int=1, # Processes that share each batch
         resample:str='bicubic', # How images are resized, see `reid_lab.data.images.resize_image`
         decoder:str='pil', # Library that reads image files, see `reid_lab.data.images.read_sized`
-        cache=None, # Folder or `ImageCache` of resized image files; default REID_LAB_IMAGE_CACHE, or none
+        cache=None, # Folder or `ImageCache` of resized image files; default none
         draws:str='whole', # With several processes: of `whole` batches, as one process draws, or of the `own` rows
         ):
         check_choice('unit', unit, ('image', 'caption'))
@@ -157,7 +155,6 @@ def _find_cache(self:Batches, cache):
     asked = [f'{k}={v!r}' for k, v in dict(cache=cache, decoder=self.decoder).items() if v not in (None, 'pil')]
     if asked and self.size is None: raise ValueError(f"{asked[0]} needs a size; give size=(H,W)")
     if self.size is None: return None
-    cache = cache if cache is not None else os.environ.get('REID_LAB_IMAGE_CACHE') or None
     return ImageCache(cache) if isinstance(cache, (str, os.PathLike)) else cache
 
 

@@ -9,7 +9,6 @@ __all__ = ['FACTS', 'DATASETS', 'Dataset', 'dataset_key', 'list_datasets', 'fits
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #322a6f7d
 import inspect
-import os
 import re
 import warnings
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from functools import partial
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core.basics import check_choice
+from ..core.basics import check_choice, dataset_root
 from ..data.checks import decode_findings, decode_images, file_findings, look_at_files
 from ..data.table import Finding, ReidTable, SPLITS, TableError
 from .aerial import aeri_notes, aerial_notes, load_aeri, load_tbapr
@@ -265,7 +264,7 @@ def find_root(name:str, # Key of `DATASETS`
     ) -> Path:
     "The folder that holds the annotation of dataset `name`"
     spec, config = DATASETS[check_choice('name', name, DATASETS)], Path('~/.reid_lab.toml').expanduser()
-    sources = {'argument root': root, 'REID_LAB_DATA': os.environ.get('REID_LAB_DATA') or None,
+    sources = {'argument root': root, 'REID_LAB_DATA': dataset_root(),
                '~/.reid_lab.toml': _config_root(config)}
     looked = '; '.join(f"{k}: {'not set' if v is None else repr(str(v))}" for k, v in sources.items())
     def stop(what, more=''):

@@ -26,10 +26,10 @@ class Backend:
     more:str = '' # Where further options are described
 
 
-def read_backend(text:str='', # Such as `dask:address=tcp://10.0.0.1:8786`; default: REID_LAB_BACKEND, or `loky`
+def read_backend(text:str='loky', # Such as `dask:address=tcp://10.0.0.1:8786`
     ) -> tuple: # Key of `BACKENDS`, dict of options
     "The backend that is meant, with its options; an unknown one or a missing library is an error"
-    name, _, rest = (text or os.environ.get('REID_LAB_BACKEND') or 'loky').partition(':')
+    name, _, rest = text.partition(':')
     b, options = BACKENDS[check_choice('backend', name.strip(), BACKENDS)], {}
     for part in filter(None, rest.split(',')):
         key, eq, value = part.strip().partition('=')

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['notebooks', 'find_notebook', 'parameter_notes', 'Experiment', 'read_experiment', 'experiments', 'Finished',
-           'run_notebook']
+           'check_accepted', 'run_notebook', 'takes_execution']
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #4f42d1b6
 import ast
 import importlib.util
+import inspect
 import io
 import os
 import shutil
@@ -18,6 +19,7 @@ import tempfile
 import threading
 import time
 import tokenize
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -25,9 +27,12 @@ from pathlib import Path
 from ..core.basics import check_choice, checkout, project_root
 from ..core.files import locked
 from ..core.reporting import report
+from .cluster import read_backend
+from .execution import given_execution, VARIABLES
 from .params import check_type, notebook_parameters
 from .run import check_folder, earlier_run, MADE, mark_ended, run_folder
 from .terminal import near_path
+from ..training.options import Execution
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #55e5ced8
 #| export
@@ -109,11 +114,15 @@ def experiments() -> dict: # Name -> `Experiment`
     return {x.name: x for x in found}
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #956a6516
-def _kernel_class(threads, folder):
-    "A kernel manager class that starts this interpreter; sockets and what the process prints are files in `folder`"
+def _kernel_class(threads, folder, run):
+    """A kernel manager class that starts this interpreter; sockets and what the process prints are files in `folder`.
+
+    The kernel is told here, and nowhere else, which run folder is locked for it; how it is executed is a parameter of
+    the notebook, and the variables that once said so are taken from it."""
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
-    env = dict(OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads), TOKENIZERS_PARALLELISM='false')
+    env = dict(OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads), TOKENIZERS_PARALLELISM='false',
+               REID_LAB_RUN=str(run))
     spec = KernelSpec(argv=[sys.executable, '-m', 'ipykernel_launcher', '-f', '{connection_file}'], env=env,
                       display_name='reid_lab', language='python')
     local = os.name == 'posix' and len(str(folder)) < 80 # names of sockets are short
@@ -126,6 +135,7 @@ def _kernel_class(threads, folder):
         def kernel_spec(self): return spec
 
         async def start_kernel(self, **kw):
+            kw['env'] = {k: v for k, v in (kw.get('env') or os.environ).items() if k not in VARIABLES.values()}
             with open(folder/'said', 'a') as f: await super().start_kernel(**{**kw, 'stdout': f, 'stderr': f})
             (folder/'pid').write_text(str(self.provisioner.pid))
 
@@ -152,7 +162,7 @@ def _end_group(folder):
     try: os.killpg(int((folder/'pid').read_text()), signal.SIGKILL)
     except (ProcessLookupError, PermissionError): return # none is left
 
-
+# %% ../../nbs/13_experiments/50_notebooks.ipynb #dad94aba
 @dataclass(frozen=True)
 class Finished:
     "What `run_notebook` returns"
@@ -212,7 +222,7 @@ def _cell_reporter(source, folder):
 
 def _execute(source, path, params, threads, timeout, attempts=3):
     "Papermill with our kernel; a kernel that dies before it answers lost a race for ports and is started again"
-    import logging, warnings
+    import logging
     import papermill as pm
     from nbclient.exceptions import DeadKernelError
     quiet = logging.getLogger('papermill'); level = quiet.level; quiet.setLevel(logging.CRITICAL)
@@ -220,7 +230,7 @@ def _execute(source, path, params, threads, timeout, attempts=3):
     try:
         with warnings.catch_warnings(), _tasks_end_first():
             warnings.simplefilter('ignore')
-            how = dict(kernel_manager_class=_kernel_class(threads, tmp), execution_timeout=timeout,
+            how = dict(kernel_manager_class=_kernel_class(threads, tmp, path.parent), execution_timeout=timeout,
                        progress_bar=False)
             pm.execute_notebook(str(source), str(path), params, kernel_name='python3', language='python',
                                 on_cell_start=_cell_reporter(source, path.parent), **how)
@@ -246,50 +256,73 @@ def _ending(error):
 
 
 @contextmanager
-def _held(source, folder, params, fresh, own):
-    "The run folder, checked and locked; the kernel is told that it need not lock it"
+def _held(source, folder, params, fresh, own, speed):
+    "The run folder, checked and locked"
     what = f'run folder {str(folder)!r}'
-    if own: check_folder(folder, source.stem, params, fresh) # before the lock, which is a file in it
+    if own: check_folder(folder, source.stem, params, fresh, speed) # before the lock, which is a file in it
     with locked(folder/'.lock', wait=False, what=what):
-        if own: check_folder(folder, source.stem, params, fresh)
+        if own: check_folder(folder, source.stem, params, fresh, speed)
         for name in (*MADE, source.name) if fresh and earlier_run(folder) else ():
             shutil.rmtree(folder/name) if (folder/name).is_dir() else (folder/name).unlink(missing_ok=True)
-        before = os.environ.get('REID_LAB_RUN')
-        os.environ['REID_LAB_RUN'] = str(folder)
         try: yield
         except BaseException as e:
             mark_ended(folder, _ending(e))
             if not isinstance(e, Exception):
                 e.add_note(f'what is done is kept, and continued with out_dir={near_path(folder)!r}')
             raise
-        finally:
-            if before is None: del os.environ['REID_LAB_RUN']
-            else: os.environ['REID_LAB_RUN'] = before
     mark_ended(folder, 'not finished: the notebook ended without `run.finish()`')
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #aeeea86e
+def _chosen_execution(params, execution, usual):
+    "How a notebook is executed: the argument, else its parameter `execution`, else what its parameters cell says"
+    if execution is not None and params.get('execution'):
+        raise ValueError(f"execution={params['execution']!r} is given as a parameter and as an argument; give it once")
+    execution = given_execution(params.get('execution', usual) if execution is None else execution)
+    read_backend(execution.backend) # an error before there is a folder
+    return execution
+
+
+def check_accepted(execution, name):
+    "A notebook or function without the parameter `execution` is refused what would change rows, and warned of the rest"
+    if execution == Execution(): return
+    what = f"{name} has no parameter `execution`: {execution.as_text()} has no effect there"
+    if not execution.speed and execution.processes == 1: return warnings.warn(what, stacklevel=3)
+    raise ValueError(f"{what}; give it one (a notebook: `execution = ''` in its parameters cell) and hand it to what "
+                     "trains")
+
+# %% ../../nbs/13_experiments/50_notebooks.ipynb #c8462019
 def run_notebook(name, /, # Experiment (`camel`, `run_camel`) or path of a notebook
     out=None, # Run folder: new, empty, or that of the same run, interrupted; default a new one under `runs/`
     params:dict=None, # Parameters of the notebook
     threads:int=None, # OMP_NUM_THREADS of the kernel; default `reid_lab.core.basics.sensible_threads`
     timeout:int=None, # Seconds a cell may take; None is no limit
     fresh:bool=False, # Run again what is finished in `out`, and replace it
+    execution=None, # `Execution`, or its options as text; default: what `params` says
     **more) -> Finished: # Further parameters; those named like an argument here go into `params`
     "Run an experiment notebook; unknown parameters and a missing `parameters` tag are errors"
     from reid_lab.core.basics import sensible_threads
     source, params = find_notebook(name), {**(params or {}), **more}
     defaults = notebook_parameters(source)
+    execution = _chosen_execution(params, execution, defaults.get('execution', ''))
     for key, value in params.items():
         check_choice('parameter', key, defaults, f'See the parameters cell of {source.name}.')
         check_type(key, value, defaults[key])
+    if 'execution' not in defaults: check_accepted(execution, source.name)
+    elif execution.as_text() != defaults['execution']: params['execution'] = execution.as_text() # for the kernel
     out = out or params.get('out_dir', '')
-    if out: check_folder(out, source.stem, {**defaults, **params}, fresh)
+    if out: check_folder(out, source.stem, {**defaults, **params}, fresh, execution.speed)
     folder = run_folder(source.stem, params, out)
     if 'out_dir' in defaults: params = {**params, 'out_dir': str(folder)}
     report(read_experiment(source).title, run=near_path(folder))
     path, known = folder/source.name, earlier_run(folder)
-    with _held(source, folder, {**defaults, **params}, fresh, bool(out)):
+    with _held(source, folder, {**defaults, **params}, fresh, bool(out), execution.speed):
         _execute(source, path, params, threads or sensible_threads(), timeout)
         report('', end=True, cell=0, where=folder.name)
     found = earlier_run(folder)
     return Finished(path, folder, found if found != known else {})
+
+# %% ../../nbs/13_experiments/50_notebooks.ipynb #7a2dc444
+def takes_execution(job):
+    "Whether a function or notebook can be told how it is executed"
+    known = inspect.signature(job).parameters if callable(job) else notebook_parameters(find_notebook(job))
+    return 'execution' in known

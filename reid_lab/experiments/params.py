@@ -15,13 +15,16 @@ from typing import get_args, get_origin
 from fastcore.basics import patch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from ..core.basics import check_choice
+from .execution import given_execution
 from ..results.rows import json_values
+from ..training.options import Execution
 
-# %% ../../nbs/13_experiments/10_params.ipynb #50848819
+# %% ../../nbs/13_experiments/10_params.ipynb #9ac56a84
 def _from_string(value, annotation):
-    "A string as its declared type wants it: None, a list, a whole number in scientific notation"
+    "A string as its declared type wants it: None, a list, a whole number in scientific notation, options of a run"
     if not isinstance(value, str): return value
     text, inner = value.strip(), get_args(annotation)
+    if annotation is Execution: return given_execution(text)
     kinds = {annotation, get_origin(annotation), *inner, *map(get_origin, inner)}
     if type(None) in kinds and (text in ('None', 'none', 'null') or (text == '' and str not in kinds)): return None
     if kinds & {list, tuple, dict}:
@@ -45,7 +48,7 @@ class Params(BaseModel):
             lines = [f"  {'.'.join(map(str, x['loc'])) or 'parameters'}={x['input']!r}: {x['msg']}" for x in e.errors()]
             raise ValueError(f"{type(self).__name__} has invalid values\n" + '\n'.join(lines)) from None
 
-    def as_dict(self) -> dict: return self.model_dump()
+    def as_dict(self) -> dict: return {k: getattr(self, k) for k in type(self).model_fields}
 
 # %% ../../nbs/13_experiments/10_params.ipynb #235ccaef
 def _injectable(name, value):

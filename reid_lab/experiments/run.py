@@ -21,12 +21,13 @@ from importlib import metadata
 from pathlib import Path
 from fastcore.basics import patch
 from .. import __version__
-from ..core.basics import check_choice, checkout, project_root
+from ..core.basics import check_choice, checkout, project_root, results_file
 from ..core.files import atomic_path, locked
+from .execution import given_execution
 from .params import notebook_parameters, Params, params_hash
 from ..results.conclusions import conclusions, notes
 from ..results.rows import append_results, json_values, metric_values, results_path
-from ..training.options import in_force
+from ..training.options import Execution
 
 # %% ../../nbs/13_experiments/20_run.ipynb #07de9da1
 def git_commit(root=None) -> str: # Short hash, `+` appended if tracked files differ; '' outside a checkout
@@ -49,7 +50,8 @@ def _cpu():
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def environment() -> dict: # Strings and numbers only
+def environment(processes:int=1, # That share a batch of a training
+    ) -> dict: # Strings and numbers only
     "Versions, processor, threads, accelerator, and how many processes share a batch of a training"
     installed = {d.metadata['Name']: d.version for d in metadata.distributions()}
     names = ('torch', 'numpy', 'transformers', 'open_clip_torch', 'numba')
@@ -60,7 +62,7 @@ def environment() -> dict: # Strings and numbers only
     gpu = torch.cuda.get_device_name() if torch and torch.cuda.is_available() else ''
     system = platform.platform(terse=True)
     return dict(reid_lab=__version__, python=platform.python_version(), **versions, platform=system, cpu=_cpu(),
-                cores=cores, threads=threads, gpu=gpu, processes=in_force()['processes'])
+                cores=cores, threads=threads, gpu=gpu, processes=processes)
 
 # %% ../../nbs/13_experiments/20_run.ipynb #44977840
 def _now(): return datetime.now(timezone.utc)
@@ -112,6 +114,7 @@ def check_folder(folder, # Where a run is to write; it need not exist
     notebook:str, # What runs
     params:dict=None, # All parameters; None: not compared
     fresh:bool=False, # A finished run may be replaced
+    speed:str='', # Switches of its trainings
     ):
     "Refuse a folder with files of others, or with another or a finished run; an interrupted run may be continued"
     folder, name = Path(folder).expanduser(), Path(notebook).stem
@@ -129,12 +132,12 @@ def check_folder(folder, # Where a run is to write; it need not exist
         if not begun: return
     elif had['notebook'] != name: refuse(f"a run of {had['notebook']}, not of {name}; name a new folder")
     was = given if params is not None and not fresh else None
-    skip = ('out_dir', 'n_jobs')
+    skip = ('out_dir', 'n_jobs', 'execution')
     other = {k: (was[k], params.get(k)) for k in was or () if k not in skip and k in params and was[k] != params[k]}
     if other: refuse(f'a run with other parameters (there, here): {other}; name a new folder')
-    speed = had.get('speed', ''), in_force()['speed']
-    if had and not fresh and speed[0] != speed[1]:
-        refuse(f"a run with other switches of its trainings (--speed there, here): {speed}; name a new folder")
+    before = had.get('speed', '')
+    if had and not fresh and before != speed:
+        refuse(f"a run with other switches of its trainings (--speed there, here): {before, speed}; name a new folder")
     if had.get('status') == 'finished' and not fresh:
         refuse('a finished run; name a new folder, or run again with fresh=True')
 
@@ -170,6 +173,7 @@ class Run:
     notes:list=field(default_factory=list) # Sentences, such as what could not be scored and why
     status:str='running'; seconds:float=0.
     lock:object=None # Held while it runs
+    execution:Execution=Execution() # How it is executed
 
     def log(self, **values): # Anything JSON can hold
         "Add one line to `log.jsonl`"
@@ -185,7 +189,8 @@ class Run:
         return about
 
     def __post_init__(self):
-        self.commit, self.env, self.speed = git_commit(), environment(), in_force()['speed']
+        self.commit, self.speed = git_commit(), self.execution.speed
+        self.env = environment(self.execution.processes)
         self.env['processes'], changed = _shared_by(earlier_run(self.folder), self.env['processes'])
         self.notes += changed
         self._write()
@@ -261,21 +266,21 @@ def told(self:Run) -> list: # Of sentences
     return conclusions(rows) + self.notes + notes(sorted({k for r in self.rows for k in r['metrics']}))
 
 # %% ../../nbs/13_experiments/20_run.ipynb #edf9f706
-def _claim(notebook, params, out_dir, resume):
+def _claim(notebook, params, out_dir, resume, speed):
     "Lock and folder of a run; what started this process may hold the lock for it"
     folder = run_folder(notebook, params, out_dir)
     if os.environ.get('REID_LAB_RUN') == str(folder): return None, folder
     if str(folder) in _OPEN: _OPEN[str(folder)].end('interrupted') # a notebook's cell was run again
-    if out_dir: check_folder(folder, notebook, fresh=resume) # before the lock, which is a file in it
+    if out_dir: check_folder(folder, notebook, fresh=resume, speed=speed) # before the lock, which is a file in it
     lock = locked(folder/'.lock', wait=False, what=f'run folder {str(folder)!r}'); lock.__enter__()
     try:
-        if out_dir: check_folder(folder, notebook, fresh=resume)
+        if out_dir: check_folder(folder, notebook, fresh=resume, speed=speed)
     except FileExistsError: lock.__exit__(None, None, None); raise
     return lock, folder
 
 
 def start_run(notebook:str, # What runs
-    params, # `Params` or a dict
+    params, # `Params` or a dict; `execution` in it says how it is executed, and is no parameter of a row
     out_dir='', # Folder; default the parameter of that name, else a new one under `runs/`
     results=None, # CSV; default the user's own store, but the run folder for `preset=smoke`, which proves nothing
     resume:bool=False, # Keep the log of an earlier run in this folder and add to it
@@ -283,11 +288,12 @@ def start_run(notebook:str, # What runs
     "Open a run; use it with `with`, or call `.finish()`"
     params = dict(params.as_dict() if isinstance(params, Params) else params)
     out_dir = out_dir or params.get('out_dir', '')
-    lock, folder = _claim(notebook, params, out_dir, resume)
+    execution = given_execution(params.pop('execution', ''))
+    lock, folder = _claim(notebook, params, out_dir, resume, execution.speed)
     for name in () if resume else ('log.jsonl', 'results.csv'): (folder/name).unlink(missing_ok=True)
-    smoke = params.get('preset') == 'smoke' and results is None and not os.environ.get('REID_LAB_RESULTS')
+    smoke = params.get('preset') == 'smoke' and results is None and not results_file()
     path = folder/'results.csv' if smoke else results_path(results)
-    run = _OPEN[str(folder)] = Run(folder, Path(notebook).stem, params, path, lock=lock)
+    run = _OPEN[str(folder)] = Run(folder, Path(notebook).stem, params, path, lock=lock, execution=execution)
     return run
 
 # %% ../../nbs/13_experiments/20_run.ipynb #9bc79cf2

@@ -7,6 +7,7 @@ __all__ = ['LOST', 'grid_points', 'n_processes', 'sweep']
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #9ccafec1
 import hashlib
+import inspect
 import itertools
 import json
 import math
@@ -17,15 +18,16 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from ..core.basics import check_choice, project_root
 from ..core.files import locked
 from .cluster import BACKENDS, one_at_a_time, read_backend
-from .notebooks import find_notebook, Finished, run_notebook
+from .execution import given_execution
+from .notebooks import check_accepted, find_notebook, Finished, run_notebook, takes_execution
 from .params import check_type, notebook_parameters, params_hash
 from .run import earlier_run, environment, git_commit, mark_ended, write_json
-from ..training.options import in_force, telling
+from ..training.options import Execution
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #88d03cca
 def grid_points(grid, # Dict of name -> list of values (all combinations), or a list of dicts (as they are)
@@ -76,38 +78,37 @@ def _die_with(parent):
     threading.Thread(target=watch, name='die-with', daemon=True).start()
 
 
-def _rows_of(job, params, folder):
+def _rows_of(job, params, folder, execution):
     "Rows of a notebook: of the finished run in its folder, or of a new one"
     had = earlier_run(folder)
     if had.get('status') == 'finished': return Finished(folder/find_notebook(job).name, folder, had).rows
-    return run_notebook(job, folder, params, threads=1).rows
+    return run_notebook(job, folder, params, threads=1, execution=execution).rows
 
-
-def _one_job(job, name, params, path, parent, what):
-    "Run one point in this process, whose trainings are told what those of the caller are, and store its outcome"
+# %% ../../nbs/13_experiments/60_sweep.ipynb #95231c26
+def _one_job(job, name, params, path, parent, execution):
+    "Run one point in this process, executed as the caller says, and store its outcome"
     _die_with(parent)
-    start = time.monotonic()
-    with _Outcome() as out, telling(**what):
-        out.done(job(**params) if callable(job) else _rows_of(job, params, path.with_suffix('')))
+    start, how = time.monotonic(), {}
+    if callable(job) and takes_execution(job): how = dict(execution=execution)
+    with _Outcome() as out:
+        out.done(job(**params, **how) if callable(job) else _rows_of(job, params, path.with_suffix(''), execution))
     about = dict(job=name, params=params, commit=git_commit(), wall_s=round(time.monotonic() - start, 2))
     write_json(path, {**about, **out.data})
     return {**about, **out.data}
-
 
 @dataclass(frozen=True)
 class _Away:
     "A call `(parameters, path)` for a process that a cluster started"
     job:object
     name:str
-    what:dict
+    execution:Execution
 
     def __call__(self, params, path):
-        return one_at_a_time(_one_job, self.job, self.name, params, path, os.getpid(), self.what)
+        return one_at_a_time(_one_job, self.job, self.name, params, path, os.getpid(), self.execution)
 
-# %% ../../nbs/13_experiments/60_sweep.ipynb #95231c26
+# %% ../../nbs/13_experiments/60_sweep.ipynb #1241822a
 def _job_name(job):
     "A name and a hash of the source, so that an edited job does not reuse old results"
-    import inspect
     if not callable(job): name, text = find_notebook(job).stem, find_notebook(job).read_text(encoding='utf-8')
     else:
         name = getattr(job, '__name__', type(job).__name__)
@@ -147,11 +148,11 @@ def _todo(points, paths, fresh):
         if fresh and earlier_run(f.with_suffix('')): shutil.rmtree(f.with_suffix(''))
     return left
 
-# %% ../../nbs/13_experiments/60_sweep.ipynb #1241822a
-def _run_there(job, name, todo, n_jobs, folder, backend, options):
+# %% ../../nbs/13_experiments/60_sweep.ipynb #215e5c82
+def _run_there(job, name, todo, n_jobs, folder, execution, backend, options):
     "Run the points on other machines -> path: error of those that gave no outcome"
     from reid_lab.core.reporting import progress
-    lost, done = {}, BACKENDS[backend].run(_Away(job, name, in_force()), todo, n_jobs, folder, **options)
+    lost, done = {}, BACKENDS[backend].run(_Away(job, name, execution), todo, n_jobs, folder, **options)
     try:
         for path, outcome, error in progress(done, 'runs', total=len(todo)):
             if error: lost[path] = f'the {backend} backend gave no outcome ({error}); call again to run what is missing'
@@ -162,18 +163,17 @@ def _run_there(job, name, todo, n_jobs, folder, backend, options):
         raise
     return lost
 
-# %% ../../nbs/13_experiments/60_sweep.ipynb #215e5c82
-def _run_here(job, name, todo, n_jobs):
+# %% ../../nbs/13_experiments/60_sweep.ipynb #d031dba9
+def _run_here(job, name, todo, n_jobs, execution):
     "Run the points in processes of this machine; what an interruption stops is ended and marked"
     from joblib import Parallel, delayed, parallel_config
     from joblib.externals.loky import get_reusable_executor
     from joblib.externals.loky.process_executor import TerminatedWorkerError
     from reid_lab.core.reporting import progress
     context = dict(n_jobs=1) if n_jobs == 1 else dict(backend='loky', n_jobs=n_jobs, inner_max_num_threads=1)
-    what = in_force() # its processes may have been started when that was something else
     try:
         with parallel_config(**context):
-            work = (delayed(_one_job)(job, name, p, f, os.getpid(), what) for p, f in todo)
+            work = (delayed(_one_job)(job, name, p, f, os.getpid(), execution) for p, f in todo)
             done = Parallel(return_as='generator_unordered', batch_size=1)(work)
             for _ in progress(done, 'runs', total=len(todo)): pass
     except TerminatedWorkerError as e: # what it took down is reported as lost
@@ -184,7 +184,7 @@ def _run_here(job, name, todo, n_jobs):
         if not isinstance(e, Exception): e.add_note('the same call runs what is missing')
         raise
 
-
+# %% ../../nbs/13_experiments/60_sweep.ipynb #c34b7de2
 def n_processes(n:int, # Runs
     cores:int=None, # Default: of this machine
     ) -> int:
@@ -201,21 +201,31 @@ def sweep(job, # Notebook name, or a function of the parameters that returns met
     folder=None, # Where outcomes are kept; default `runs/sweep-<job>`
     fresh:bool=False, # Run again what is there already
     backend:str='', # Where: `loky`, `dask` or `slurm`, with options, see `reid_lab.experiments.cluster.read_backend`
+    execution=None, # `Execution`, or its options as text; handed to `job`, the backend excepted
     **fixed): # Parameters of every run
     "Run every combination and seed, skip what is already there, return a frame"
-    backend, options = read_backend(backend)
+    execution = given_execution('' if execution is None else execution)
+    backend, options = read_backend(backend or execution.backend)
+    execution = replace(execution, backend='loky') # a point is there already
     points, (name, source) = [{**fixed, **p} for p in grid_points(grid, seeds)], _job_name(job)
     known = None if callable(job) else notebook_parameters(find_notebook(job))
     for key, value in {(k, str(v)): v for p in points for k, v in p.items()}.items() if known else ():
         check_choice('parameter', key[0], known); check_type(key[0], value, known[key[0]])
+    if any('execution' in p for p in points):
+        raise ValueError("execution is the same for all runs of a sweep; give it as an argument (to the command: as "
+                         "options), not among the parameters")
+    if not takes_execution(job):
+        check_accepted(execution, name)
+        execution = Execution()
     folder = Path(folder).expanduser() if folder else project_root()/'runs'/f'sweep-{name}'
     if folder.exists() and not folder.is_dir(): raise NotADirectoryError(f"{str(folder)!r} is a file; name a folder")
     folder.mkdir(parents=True, exist_ok=True)
-    speed = [s] if (s := in_force()['speed']) else [] # outcomes with other switches are other outcomes
+    speed = [execution.speed] if execution.speed else [] # outcomes with other switches are other outcomes
     paths = [folder.resolve()/f'{params_hash(p, name, source, *speed)}.json' for p in points]
     with locked(folder/'.lock', wait=False, what=f'sweep folder {str(folder)!r}'):
         todo = _todo(points, paths, fresh)
         if not n_jobs: n_jobs = 0 if backend == 'slurm' else n_processes(len(todo))
-        if todo and backend == 'loky': _run_here(job, name, todo, n_jobs)
-        errors = _run_there(job, name, todo, n_jobs, folder, backend, options) if todo and backend != 'loky' else {}
+        if todo and backend == 'loky': _run_here(job, name, todo, n_jobs, execution)
+        errors = {}
+        if todo and backend != 'loky': errors = _run_there(job, name, todo, n_jobs, folder, execution, backend, options)
         return _sweep_frame(points, paths, errors)

@@ -36,6 +36,7 @@ from ..training.callbacks import Average, Validate
 from ..training.fit import fit, refuse_ema
 from ..training.folder import claim, digest, load_trained, model_of, read_record, Trained, training_key
 from ..training.learner import Plain
+from ..training.options import Execution
 
 # %% ../../nbs/14_recipes/20_camel.ipynb #2d3ea32e
 __getattr__ = forward('recipes.camel') # names that moved in 0.2.0
@@ -114,6 +115,7 @@ def train_loader(config:Config, # Budget and model
     tokenizer, # Of the model
     size, # (H, W) of the model's input
     seed:int, # Of the batches
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> Batches:
     "Batches of one phase: every caption is a sample; the model's record says what else it reads"
     t, reads = config.budget.train, MODELS[config.budget.model]
@@ -121,7 +123,8 @@ def train_loader(config:Config, # Budget and model
     if t.eda_first: extras.insert(0, second_view(tokenizer, True))   # before words are masked
     elif reads.eda: extras.append(second_view(tokenizer))
     rows = table.where(split='train')
-    return Batches(rows, t.batch_size, size, tokenizer, seed, 'caption', augment=t.augment, extras=extras)
+    return Batches(rows, t.batch_size, size, tokenizer, seed, 'caption', augment=t.augment, extras=extras,
+                   **execution.loading)
 
 # %% ../../nbs/14_recipes/20_camel.ipynb #4a371ff5
 def released_strategy(config:Config, # Settings of the released program
@@ -171,6 +174,7 @@ def phase_key(config:Config, # Variant, model and budget
     data:CamelData, # Tokenizer
     table, # `ReidTable` that is trained on
     after:dict=None, # Key of the phase before, whose weights are tuned
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **phase, # Steps, rate and seed of the phase
     ) -> dict:
     "What decides the weights of a phase"
@@ -179,7 +183,8 @@ def phase_key(config:Config, # Variant, model and budget
     files = {k: start_key(w, p.model) for k, w in config.start.items()}
     settings = {**config.describe(), 'model_kw': dict(p.model_kw), 'tokens': tokens, 'files': files}
     if after: settings['after'] = short(sorted(after.items()))
-    return training_key({**settings, **phase}, config.seed, table.where(split='train'), captions=True)
+    rows = table.where(split='train')
+    return training_key({**settings, **phase}, config.seed, rows, captions=True, execution=execution)
 
 
 def train_phase(config:Config, # Variant, model and budget
@@ -195,20 +200,22 @@ def train_phase(config:Config, # Variant, model and budget
     after:dict=None, # Key of the phase before
     finetuning:bool=False, # The second training: its own ITM negatives
     shape:str='', # Of the rate, key of `SHAPES`; empty: that of the settings
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **kw, # `label` and `quiet` of `fit`
     ) -> Trained:
     "One phase of training with warm-up and decay"
     set_negatives(config, model, finetuning)
     t, factor = config.budget.train, SHAPES[shape or config.budget.train.schedule]
     warm = not finetuning and t.warmup_steps or max(1, round(t.warmup*steps))
-    key = phase_key(config, data, table, after, steps=steps, peak_lr=lr, phase_seed=seed,
+    key = phase_key(config, data, table, after, execution, steps=steps, peak_lr=lr, phase_seed=seed,
                     model_kw={**dict(config.budget.model_kw), **getattr(model, 'heads', {})})
-    loader = train_loader(config, table, data.tokenizer, model.size, seed)
+    loader = train_loader(config, table, data.tokenizer, model.size, seed, execution)
     tasks = getattr(strategy, 'tasks', None) if config.settings.refresh == 'stylised' else None
     view = lambda batch, i: tasks[i % len(tasks)](batch, stream(seed, 'refresh', i)) if tasks else batch
     return fit(model, loader, steps, folder, key, strategy=strategy, callbacks=callbacks, lr=lr, clip=t.clip or None,
                view=view, weight_decay=t.weight_decay, new_mult=t.new_mult, device=config.budget.device, seed=seed,
-               schedule=lambda s: factor(s, max(1, steps), warm), refresh=steps > 0, **kw) # else statistics are kept
+               schedule=lambda s: factor(s, max(1, steps), warm), refresh=steps > 0, # else statistics are kept
+               execution=execution, **kw)
 
 # %% ../../nbs/14_recipes/20_camel.ipynb #93f09767
 def _steps(t, table, ft=''):
@@ -221,6 +228,7 @@ def pretrain(config:Config, # What to train
     data:CamelData, # Its source is trained on
     folder=None, # A trained folder
     quiet:bool=None, # No progress lines
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> Trained:
     "Train a new model on the source; a control is taken as it is"
     p = config.budget
@@ -231,7 +239,7 @@ def pretrain(config:Config, # What to train
     steps = _steps(p.train, data.source)
     strategy, callbacks = make_strategy(config, data.tokenizer, steps)
     return train_phase(config, model, data, data.source, steps, config.rates['lr'], strategy, callbacks,
-                       config.seed, folder, label=f'pretrain {config.name}', quiet=quiet)
+                       config.seed, folder, label=f'pretrain {config.name}', quiet=quiet, execution=execution)
 
 # %% ../../nbs/14_recipes/20_camel.ipynb #a7082bb2
 def finetune(config:Config, # What to train
@@ -239,11 +247,13 @@ def finetune(config:Config, # What to train
     data:CamelData, # Its target is trained on
     folder=None, # Holds two trained folders, `stylised` and `plain`
     quiet:bool=None, # No progress lines
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> tuple: # Trained (log and images of both parts), validation rows
     "Stylisation tasks first, then plain steps; best weights by the target's val mAP"
     t, where = config.budget.train, lambda n: folder and Path(folder)/n
     steps = _steps(t, data.target, 'ft_')
-    on, rates, how = config.on, config.rates, dict(label=f'fine-tune {config.name}', quiet=quiet, finetuning=True)
+    on, rates = config.on, config.rates
+    how = dict(label=f'fine-tune {config.name}', quiet=quiet, finetuning=True, execution=execution)
     first = steps//3 if on.tasks and not on.released else 0
     last = make_strategy(config, data.tokenizer, steps, True)[0] if on.released else Plain()
     styled = start
@@ -271,12 +281,14 @@ def run_phases(config:Config, # What to train
     split:str='test', # What is scored; `val` while choosing settings
     folder=None, # Trained folders of the phases
     quiet:bool=None, # No progress lines
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> dict: # models, logs, evals, row
     "Pretrain, evaluate, fine-tune, evaluate"
-    if finetuned and config.trains and config.budget.train.swa: refuse_ema('fine-tuning averages its weights (swa)')
+    if finetuned and config.trains and config.budget.train.swa:
+        refuse_ema(execution, 'fine-tuning averages its weights (swa)')
     began, where = time.perf_counter(), lambda n: folder and Path(folder)/n
     k = config.budget.k_test if MODELS[config.budget.model].itm else 0
-    start = pretrain(config, data, where('pretrain'), quiet)
+    start = pretrain(config, data, where('pretrain'), quiet, execution)
     models, logs = dict(pretrained=start.model), dict(pretrain=start.log)
     row = dict(n_params=sum(x.numel() for x in start.model.parameters()), **start.cost)
     scored = lambda model, tuned_on: evaluate(model, data.target, split, k, fusion=_fusion(model, tuned_on, k))
@@ -285,7 +297,7 @@ def run_phases(config:Config, # What to train
         evals['zeroshot'] = scored(start.model, data.source)
     if finetuned and config.trains:
         copied = replace(start, model=copy.deepcopy(start.model))
-        tuned, logs['val'] = finetune(config, copied, data, where('finetune'), quiet)
+        tuned, logs['val'] = finetune(config, copied, data, where('finetune'), quiet, execution)
         logs['finetune'], row['images_seen_ft'], models['finetuned'] = tuned.log, tuned.images, tuned.model
         with phase(f'test {config.name}, fine-tuned'): evals['finetuned'] = scored(tuned.model, data.target)
     for name, e in evals.items():
@@ -311,16 +323,17 @@ def run_variant(method:str='camel', # Key of `VARIANTS`
     quiet:bool=True, # No progress lines
     world_seed:int=-1, # Which World; -1: that of the training seed
     device:str='', # In place of the preset's
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **source) -> dict: # As for `load_data` -> numbers only
     "`run_phases` from names and numbers, for sweeps"
     config = Config(method, preset, seed, *(tuple((x or {}).items()) for x in (train, meta)), model, weights, device)
     world = seed if world_seed < 0 else world_seed
     data = load_data(preset, weights=weights, model=model, world_seed=world, **source)
     folder = keep and Path(keep)/config.name
-    if not folder: return run_phases(config, data, finetuned, split, quiet=quiet)['row']
+    if not folder: return run_phases(config, data, finetuned, split, quiet=quiet, execution=execution)['row']
     with locked(folder/'.lock', False, f'the run folder {str(folder)!r}'):
         claim(folder, dict(target=digest(data.target, captions=True), split=split), 'scored.json')
-        done = run_phases(config, data, finetuned, split, folder, quiet)
+        done = run_phases(config, data, finetuned, split, folder, quiet, execution)
         save_run(done, data, folder)
     return done['row']
 

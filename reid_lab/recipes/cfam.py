@@ -15,6 +15,7 @@ from ..models.zoo import MODELS
 from ..results.published import scored_on
 from .study import Axes, Study, grid, label, setting_folder
 from .text import TextTrain, score_text, text_settings, train_text
+from ..training.options import Execution
 from ..training.folder import Trained, claim, digest, random_start
 from ..datasets.protocols.text import LEVELS, text_case, text_setting
 
@@ -107,6 +108,7 @@ def run_method(setting:dict, # See `sort_setting`
     train:dict=None, # Fields of `TextTrain`
     split:str='test', # What is searched of datasets on disk; `val` while choosing
     quiet:bool=True, # No progress lines
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> list: # One row a searched setting
     "Train with one method on one setting and search all others"
     name, on, _, _ = sort_setting(setting)
@@ -116,7 +118,7 @@ def run_method(setting:dict, # See `sort_setting`
     folder = keep and Path(keep)/setting_folder(setting, seed)
     searched = {k: digest(t.where(split=case.splits[k]), captions=True) for k, t in case.tests.items()}
     if folder: claim(folder, searched, 'scored.json')
-    done = train_text(case.train, s, seed, folder and folder/'model', quiet)
+    done = train_text(case.train, s, seed, folder and folder/'model', quiet, execution=execution)
     found = score_text(done.model, case.tests, case.splits, folder)
     rest = {k: v for k, v in setting.items() if k not in ('name', 'train')}
     told = {k: dict(split=x, test_set=scored_on(case.tests[k].text_queries(x), case.tests[k].gallery(x)))

@@ -26,6 +26,7 @@ from ..models.weights.shipped import WORLD, card_for, check_unseen
 from ..results.published import scored_on
 from .study import Axes, Study, grid, label, setting_folder
 from .text import TextTrain, captioned, new_text_model, score_text, text_settings, train_text
+from ..training.options import Execution
 from ..training.folder import claim, digest, random_start
 from ..results.tables import to_csv
 from ..world.plan import PRESETS
@@ -206,12 +207,13 @@ def gate_batches(case:AerialCase, # Its training triplets
     model, # With `size` and `tokenizer`
     s:TextTrain, # Its bridge
     n:int=256, # Samples
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> list: # Batches without augmentation
     "The triplets on which the gate is recorded"
     train = case.table.where(split='train')
     size = min(64, len(captioned(case.table)))
     loader = Batches(captioned(case.table), size, model.size, model.tokenizer, 0, 'caption',
-                     extras=[Bridges(train, s.bridge, model.size)])
+                     extras=[Bridges(train, s.bridge, model.size)], **execution.loading)
     return [loader.batch(0, i) for i in range(min(len(loader), max(1, n//size)))]
 
 # %% ../../nbs/14_recipes/55_cfan.ipynb #af7e094e
@@ -256,6 +258,7 @@ def run_method(setting:dict, # See `method_settings`
     train:dict=None, # Fields of `TextTrain`
     split:str='test', # See `aerial_case`
     quiet:bool=True, # No progress lines
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> dict: # One row
     "Train with one method and search"
     s = method_settings(setting, preset, **(train or {}))
@@ -267,9 +270,10 @@ def run_method(setting:dict, # See `method_settings`
     torch.manual_seed(seed)
     fresh, trains = new_text_model(case.table, s).eval(), bool(s.steps or s.epochs)
     gated = trains and fresh.align == 'cda' and s.bridge != 'none'
-    gate = GateLog(gate_batches(case, fresh, s), max(1, s.steps//12) if s.steps else 200) if gated else None
+    seen = gate_batches(case, fresh, s, execution=execution) if gated else []
+    gate = GateLog(seen, max(1, s.steps//12) if s.steps else 200) if gated else None
     before = sight_rows(fresh, case, 'before') if case.world and 'fta' in fresh.losses else None
-    done = train_text(case.table, s, seed, folder and folder/'model', quiet, [gate] if gate else ())
+    done = train_text(case.table, s, seed, folder and folder/'model', quiet, [gate] if gate else (), execution)
     scores = score_text(done.model, {name: case.table}, case.split, folder)[name]
     rest = {k: v for k, v in setting.items() if k != 'name'}
     test_set = scored_on(searched.text_queries(case.split), searched.gallery(case.split))

@@ -27,6 +27,7 @@ from ..models.weights.shipped import WORLD, card_for, check_unseen
 from ..models.zoo import MODELS
 from ..datasets.protocols.cameras import Case, case_seeds
 from .reid import reid_key, reid_settings, train_reid
+from ..training.options import Execution
 from .study import Axes, Study, grid, label
 from ..training.folder import Trained, claim, digest, load_trained
 from ..results.tables import to_csv
@@ -248,12 +249,14 @@ def trained_on(case:Case, # Its training images
     folder=None, # A trained folder
     models=None, # A trained folder of an earlier run with the same training; its weights are used
     quiet:bool=True, # No progress lines
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **train, # Fields of `ReidTrain` to change
     ) -> Trained:
     "Train on the known cameras, or take what was trained before; a control is taken as it is"
     s = reid_settings(preset, **train)
-    if models is None or not MODELS[s.model].trains: return train_reid(case.train, preset, seed, folder, quiet, **train)
-    done = load_trained(models, reid_key(case.train, s, seed), pick_device(s.device))
+    if models is None or not MODELS[s.model].trains:
+        return train_reid(case.train, preset, seed, folder, quiet, execution=execution, **train)
+    done = load_trained(models, reid_key(case.train, s, seed, execution=execution), pick_device(s.device))
     if folder: done.save(folder)
     return done
 
@@ -272,6 +275,7 @@ def run_study(study='main', # Key of `STUDIES`, or a list of settings
     quiet:bool=True, # No progress lines
     train:dict=None, # Fields of `ReidTrain` to change
     models=None, # `keep` of an earlier study, whose weights are used again
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **where, # For `camera_case`: dataset, data_root, seen, protocol and the World's
     ) -> list: # One row a setting: variant, method, settings, means over cameras, images seen, times
     "Train on the known cameras and score the settings of a study on the others"
@@ -283,7 +287,7 @@ def run_study(study='main', # Key of `STUDIES`, or a list of settings
     folder, models = (f and Path(f)/f'seed-{seed}' for f in (keep, models))
     with locked(folder/'.study', False, f'the study folder {str(folder)!r}') if folder else nullcontext():
         if folder: claim(folder, _scored(case, settings, bias), 'scored.json')
-        done = trained_on(case, preset, seed, folder, models, quiet, **(train or {}))
+        done = trained_on(case, preset, seed, folder, models, quiet, execution, **(train or {}))
         with phase(f'features, seed {seed}'): ev, usual = Evaluation(done.model, case), {}
         settings = applicable(settings, ev)
         if preset in ('full', 'paper'): usual = as_in_paper(s.model)

@@ -23,6 +23,7 @@ from ..meta.dual_speed import DualSpeed, Task
 from ..models.weights.shipped import WORLD, card_for, check_unseen
 from ..models.zoo import MODELS
 from .reid import REID_PRESETS, ReidTrain, Scheme, reid_settings, train_reid
+from ..training.options import Execution
 from ..results.published import scored_on
 from .study import Axes, Study, grid, label, setting_folder
 from ..training.folder import Trained, claim, digest, random_start
@@ -171,12 +172,13 @@ def train_method(table:ReidTable, # Its `train` rows are used
     seed:int=0, # Of everything drawn
     folder=None, # A trained folder
     quiet:bool=True, # No progress lines
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **train, # Further fields of `ReidTrain`
     ) -> Trained:
     "Train with one method"
     name, step, own, _ = sort_setting(setting)
     s = method_settings(name, preset, **{**train, **own})
-    return train_reid(table, s, seed, folder, quiet, scheme_of(name, s.k, **step))
+    return train_reid(table, s, seed, folder, quiet, scheme_of(name, s.k, **step), execution)
 
 # %% ../../nbs/14_recipes/35_dmg.ipynb #c564b8bf
 def joined_augment(dataset:str, # See `load_case`
@@ -195,6 +197,7 @@ def run_method(setting:dict, # See `sort_setting`
     train:dict=None, # Fields of `ReidTrain`
     subsets=None, # Tests of a World or manifest; default: all but `val`
     quiet:bool=True, # No progress lines
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> list: # One row a test
     "Train with one method and score the tests"
     name, step, own, where = sort_setting(setting)
@@ -207,7 +210,7 @@ def run_method(setting:dict, # See `sort_setting`
     folder = keep and Path(keep)/setting_folder(setting, seed)
     if folder: claim(folder, dict(tests={k: [digest(t.images), len(t.tasks)] for k, t in case.tests.items()}),
                      'scored.json')
-    done = train_method(case.train, setting, preset, seed, folder and folder/'model', quiet, **train)
+    done = train_method(case.train, setting, preset, seed, folder and folder/'model', quiet, execution, **train)
     found = score_case(done.model, case, METHODS[name].cameras, folder)
     rest = {k: v for k, v in setting.items() if k != 'name'}
     return [dict(variant=label(setting, TITLES), method=name, test=k, **m, **rest, **done.cost, model=s.model)

@@ -25,7 +25,7 @@ from . import camel_settings as camel, cfam, cfan, dart3, dmg
 from .reid import reid_settings
 from .study import find_study
 from .text_report import planned
-from ..training.options import read_switches, in_force
+from ..training.options import Execution
 from ..datasets.protocols.text import text_setting
 from ..world.plan import PRESETS as WORLDS
 
@@ -235,9 +235,10 @@ def device_findings(plan:Plan, # Its device, images and what the user named
 
 # %% ../../nbs/14_recipes/60_preflight.ipynb #d7e12a1e
 def switch_findings(plan:Plan, # Its settings and device
+    execution:Execution, # Its switches and processes
     ) -> list: # of `Finding`
     "Switches (`reid_lab.training.options`) without a GPU, and parts that do not divide a batch"
-    asked, n, out = read_switches(), in_force()['processes'], []
+    asked, n, out = execution.switches, execution.processes, []
     if 'fp16' in asked and pick_device(plan.named or plan.device) == 'cpu':
         out.append(Finding('error', 'speed: fp16 needs a GPU', '', 'use bf16, or leave it out'))
     trains = [getattr(s, 'budget', s) for s in plan.settings]
@@ -249,20 +250,22 @@ def switch_findings(plan:Plan, # Its settings and device
 
 # %% ../../nbs/14_recipes/60_preflight.ipynb #2e51c147
 def missing(plan:Plan, # From one of `PLANS`
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> list: # of `Finding`, errors first; each once
     "Everything that a run lacks, with remedies"
     found = [*plan.notes]
     for name, root in dict.fromkeys(plan.sets): found += set_findings(name, root)
     for s in plan.settings: found += start_findings(s)
-    found += device_findings(plan) + switch_findings(plan)
+    found += device_findings(plan) + switch_findings(plan, execution)
     return sorted(dict.fromkeys(found), key=lambda f: f.level != 'error')
 
 
 def check_ready(experiment:str, # Key of `PLANS`
     p, # Its parameters
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> list: # Of `Finding`: warnings, which are printed too
     "Raise `TableError` that lists all that is missing; called before any work"
-    found = missing(PLANS[check_choice('experiment', experiment, PLANS)](p))
+    found = missing(PLANS[check_choice('experiment', experiment, PLANS)](p), execution)
     bad = [f for f in found if f.level == 'error']
     for f in found:
         if f.level != 'error': print(f)

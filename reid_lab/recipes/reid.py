@@ -25,7 +25,7 @@ from ..models.zoo import MODELS, create_model, list_models
 from ..training.folder import Trained, claim, counted, start_of, training_key
 from ..training.fit import fit
 from ..training.schedules import FORMS, lr_bot_warmup_multistep, lr_irra_cosine, lr_linear
-from ..training.options import precision_of, read_switches
+from ..training.options import Execution, precision_of
 
 # %% ../../nbs/14_recipes/10_reid.ipynb #8c4b2bec
 @dataclass(frozen=True)
@@ -150,12 +150,13 @@ def reid_key(table:ReidTable, # Its `train` rows are trained on
     s:ReidTrain, # Settings
     seed:int=0, # Of everything drawn
     scheme:Scheme=Scheme(), # Batches and steps
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> dict: # For `reid_lab.training.fit.fit`
     "What decides the weights of a training: settings, model with its identities, seed, images"
     if not MODELS[s.model].trains: return control_key(s, seed)
     settings = dict(asdict(s), model_kw=dict(s.model_kw, n_ids=_n_ids(table)), weights=Path(s.start).name,
                     **start_key(s.start, s.model), **({'scheme': dict(scheme.facts)} if scheme.facts else {}))
-    return training_key(settings, seed, table.where(split='train'))
+    return training_key(settings, seed, table.where(split='train'), execution=execution)
 
 
 def new_model(table:ReidTable, # Its `train` rows tell the number of identities
@@ -174,25 +175,26 @@ def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
     folder=None, # A trained folder, see `reid_lab.training.fit.fit`
     quiet:bool=None, # No progress lines
     scheme:Scheme=Scheme(), # Batches and steps
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **changes, # Fields of `ReidTrain`
     ) -> Trained:
     "Train an image model"
     s = reid_settings(preset, **changes)
-    key = reid_key(table, s, seed, scheme)
+    key = reid_key(table, s, seed, scheme, execution)
     torch.manual_seed(seed)
     if not MODELS[s.model].trains: return _untrained(new_model(table, s), s, key, folder)
     model, rows = new_model(table, s), table.where(split='train')
     if not (s.steps or s.epochs): return _untrained(model, s, key, folder)
     loader = Batches(rows, s.batch_size, model.size, seed=seed, sampler=scheme.sampler, k=s.k, augment=s.augment,
-                     resample=s.resample)
+                     resample=s.resample, **execution.loading)
     def stage_1(model):
         seen = cache_images(model.to(pick_device(s.device)), rows, quiet=quiet)
         learn_prompts(model, *seen, s.prompt_epochs, seed=seed, quiet=quiet, form=s.form,
-                      precision=precision_of(read_switches()))
+                      precision=precision_of(execution.switches))
     return fit(model, loader, s.epochs*len(loader) or s.steps, folder, key, label=f'{s.model}, seed {seed}', rows=20,
                saves=5, quiet=quiet, refresh=s.refresh, prepare=stage_1 if s.prompt_epochs else None,
                schedule=reid_schedule(s, len(loader)), clip=s.clip or None, device=s.device, seed=seed,
-               strategy=scheme.strategy and scheme.strategy(), opt=lambda m: reid_optimiser(m, s))
+               strategy=scheme.strategy and scheme.strategy(), opt=lambda m: reid_optimiser(m, s), execution=execution)
 
 # %% ../../nbs/14_recipes/10_reid.ipynb #47e589e4
 def evaluate_reid(model, # Has `encode_image` and `size`

@@ -26,6 +26,7 @@ from .reid import evaluate_reid, reid_settings, train_reid
 from .study import Study, grid
 from ..training.folder import Trained, training_key
 from ..training.fit import fit
+from ..training.options import Execution
 from ..training.schedules import lr_linear
 from ..world.world import World
 
@@ -104,20 +105,20 @@ def _captioned(start, preset):
     return table, WordPiece.train(words, start.vocab, start.words, clean='letters')
 
 
-def _train_captions(name, start, preset, seed, folder, quiet):
+def _train_captions(name, start, preset, seed, folder, quiet, execution):
     "A model for captions, its arguments and its tokenizer"
     table, tok = _captioned(start, preset)
     lr = VARIANTS['base'].rate_for(start.lr)
     how = dict(steps=start.steps, lr=lr, augment=start.augment)
     config = Config('base', preset, seed, tuple(how.items()), model=name, weights='none')
-    done = pretrain(config, CamelData(table, table, tok), folder, quiet)
+    done = pretrain(config, CamelData(table, table, tok), folder, quiet, execution)
     return done, dict(config.budget.model_kw), dict(vocab=tok.vocab, context_length=start.words, clean=tok.clean)
 
 
-def _train_images(name, start, preset, seed, folder, quiet):
+def _train_images(name, start, preset, seed, folder, quiet, execution):
     "An image model and its arguments"
     how = dict(model=name, steps=start.steps, lr=start.lr, augment=start.augment, weights='none')
-    done = train_reid(start_table(start, preset), preset, seed, folder, quiet, **how)
+    done = train_reid(start_table(start, preset), preset, seed, folder, quiet, execution=execution, **how)
     return done, _size(preset), {}
 
 # %% ../../nbs/14_recipes/30_starts.ipynb #f6d02d10
@@ -130,7 +131,7 @@ class _Tokens(nn.Module):
     def forward(self, x): return self.vit.forward_features(x) # (B,3,H,W) -> (B,1+N,D)
 
 
-def _train_vit(name, start, preset, seed, folder, quiet):
+def _train_vit(name, start, preset, seed, folder, quiet, execution):
     "A TransReID whose transformer was trained against captions, and its arguments"
     (table, tok), size = _captioned(start, preset), _size(preset).get('size', (128, 64))
     batch = 16 if preset == 'smoke' else 64
@@ -139,10 +140,12 @@ def _train_vit(name, start, preset, seed, folder, quiet):
     text = TextEncoder(tok.vocab_size, 96, 4, 1, 192, start.words, tok.pad_id, dropout=0.)
     pair = DualEncoder(_Tokens(vit), text, size=size, pool='token0', tokenizer=tok)
     pair.pixels.set_stats((.5,)*3, (.5,)*3)     # as TransReID normalises them
-    loader = Batches(table, batch, size, tok, seed, 'caption', augment=start.augment)
-    key = training_key(dict(asdict(start), model=name, model_kw=dict(size=size), batch_size=batch), seed, table, True)
+    loader = Batches(table, batch, size, tok, seed, 'caption', augment=start.augment, **execution.loading)
+    settings = dict(asdict(start), model=name, model_kw=dict(size=size), batch_size=batch)
+    key = training_key(settings, seed, table, True, execution)
     done = fit(pair, loader, start.steps, folder, key, lr=start.lr, clip=5., seed=seed, label=f'{name}, seed {seed}',
-               quiet=quiet, schedule=lambda s: lr_linear(s, start.steps, max(1, start.steps//10)), device='cpu')
+               quiet=quiet, schedule=lambda s: lr_linear(s, start.steps, max(1, start.steps//10)), device='cpu',
+               execution=execution)
     return replace(done, model=TransReID(vit, 2, size, w_triplet=.1).eval()), _size(preset), {}
 
 # %% ../../nbs/14_recipes/30_starts.ipynb #b2532856
@@ -152,13 +155,14 @@ def train_start(name:str, # Key of `STARTS`, which is the model's in the zoo
     folder=None, # A trained folder, resumed if the training was stopped
     commit:str='', # Of the code, for the card
     quiet:bool=None, # No progress lines
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **changes, # Fields of `Start`
     ) -> tuple: # Trained, Card
     "Train a starting point"
     start = replace(STARTS[check_choice('name', name, STARTS)], **changes)
     train = _train_images if start.task == 'reid' else _train_vit
     if MODELS[name].reads == 'captions': train = _train_captions
-    done, kw, words = train(name, start, preset, seed, folder, quiet)
+    done, kw, words = train(name, start, preset, seed, folder, quiet, execution)
     worlds = tuple((preset, start.task, s) for s in start.worlds)
     scores = {k: round(v, 2) for k, v in score_start(done.model, start, preset).items()}
     return done, Card(name, kw, worlds, f'reid_lab run starts -p study={name} -p preset={preset} -p seed={seed}',
@@ -172,10 +176,11 @@ def run_start(method:str, # Key of `STARTS`
     keep=None, # Folder in which the training gets its own; the file with its card is put there
     commit:str='', # Of the code, for the card
     quiet:bool=True, # No progress lines
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **changes, # Fields of `Start`
     ) -> dict: # R1 and mAP on the held-out World, cost, megabytes of the file
     "`train_start` from names and numbers, for sweeps"
     folder = keep and Path(keep)/f'{method}-{seed}'
-    done, card = train_start(method, preset, seed, folder and folder/'trained', commit, quiet, **changes)
+    done, card = train_start(method, preset, seed, folder and folder/'trained', commit, quiet, execution, **changes)
     file = save_shipped(done.model, card, folder/f'{method}.safetensors') if folder else None
     return {**card.scores, **done.cost, **({'MB': round(file.stat().st_size/1e6, 2)} if file else {})}

@@ -27,6 +27,7 @@ from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model, list_models
 from ..training.folder import Trained, claim, counted, load_trained, start_of, training_key
 from ..training.fit import fit
+from ..training.options import Execution
 from ..results.tables import read_csv, to_csv
 from ..training.schedules import lr_irra_cosine, lr_linear
 
@@ -146,13 +147,14 @@ def text_key(table:ReidTable, # Its `train` rows are trained on
     s:TextTrain, # Settings
     seed:int=0, # Of everything drawn
     tokenizer=None, # Of the model
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> dict: # For `reid_lab.training.fit.fit`
     "What decides the weights of a training: settings, tokenizer, identities, seed, images and captions"
     words = getattr(tokenizer, 'vocab', type(tokenizer).__name__)   # CLIP's pieces are part of open_clip
     vocab = hashlib.sha256(repr((words, tokenizer.context_length)).encode()).hexdigest()[:12]
     settings = dict(asdict(s), model_kw=dict(s.model_kw, **_own(table, s)), weights=Path(s.start).name, tokens=vocab,
                     **start_key(s.start, s.model))
-    return training_key(settings, seed, table.where(split='train'), captions=True)
+    return training_key(settings, seed, table.where(split='train'), captions=True, execution=execution)
 
 # %% ../../nbs/14_recipes/40_text.ipynb #db13bf29
 def captioned(table:ReidTable, # Any split
@@ -166,12 +168,13 @@ def text_batches(table:ReidTable, # Its `train` rows, without junk, are used
     s:TextTrain, # Settings
     model, # Says the size of the images, has the tokenizer
     seed:int=0, # Of the order and everything drawn
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> Batches:
     "What a training sees"
     extras = [masked_tokens(model.tokenizer, s.mask)] if s.mask else []
     if s.bridge != 'none': extras.append(Bridges(table.where(split='train'), s.bridge, model.size, s.augment))
     return Batches(captioned(table), s.batch_size, model.size, model.tokenizer, seed, 'caption', augment=s.augment,
-                   extras=extras)
+                   extras=extras, **execution.loading)
 
 
 def train_text(table:ReidTable, # Its `train` rows, without junk, are used
@@ -180,6 +183,7 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
     folder=None, # A trained folder, see `reid_lab.training.fit.fit`
     quiet:bool=None, # No progress lines
     callbacks=(), # See `Learner`
+    execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **changes, # Fields of `TextTrain`
     ) -> Trained:
     "Train a text-image model"
@@ -187,7 +191,7 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
     torch.manual_seed(seed)
     model = new_text_model(table, s)
     tok, folder = model.tokenizer, folder and Path(folder)
-    key = text_key(table, s, seed, tok)
+    key = text_key(table, s, seed, tok, execution)
     with main_first() as first:
         if folder: claim(folder, key)     # another training's folder is refused untouched
         if folder and first: tok.save(folder/'tokenizer')
@@ -197,11 +201,11 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
         return start
     if 'irr' in getattr(model, 'losses', ()) and not s.mask:
         raise ValueError("mask=0, but losses has 'irr', which predicts masked words; give mask=.15, or leave 'irr' out")
-    loader = text_batches(table, s, model, seed)
+    loader = text_batches(table, s, model, seed, execution)
     steps = s.epochs*len(loader) or s.steps
     return fit(model, loader, steps, folder, key, label=f'{s.model}, seed {seed}', rows=20, saves=5, quiet=quiet,
                refresh=False, callbacks=callbacks, schedule=text_schedule(s, steps, len(loader)),
-               clip=s.clip or None, device=s.device, seed=seed, opt=lambda m: text_optimiser(m, s))
+               clip=s.clip or None, device=s.device, seed=seed, opt=lambda m: text_optimiser(m, s), execution=execution)
 
 
 def load_text(folder, # A trained folder of `train_text`

@@ -15,7 +15,7 @@ import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
-from ..core.basics import check_choice, project_root
+from ..core.basics import check_choice, project_root, results_file
 from ..core.files import locked
 from .tables import is_number, sheet_safe, sheet_text
 
@@ -35,7 +35,7 @@ STORES = {'own': 'runs/results.csv', 'measured': 'results/runs.csv'} # below the
 
 def results_path(path=None) -> Path: # The CSV file, which need not exist yet
     "`path`, a key of `STORES`, or (default) the user's own store, which `REID_LAB_RESULTS` moves"
-    if path in (None, 'own'): path = os.environ.get('REID_LAB_RESULTS') or project_root()/STORES['own']
+    if path in (None, 'own'): path = results_file() or project_root()/STORES['own']
     elif isinstance(path, str) and path in STORES: path = project_root()/STORES[path]
     return Path(path).expanduser()
 

@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 from ..core.basics import check_choice
+from ..core.distributed import launched
 from ..core.files import (atomic_path, BROKEN, claim_folder, failed_sums, file_kind, parquet_library, PLAN,
     read_sums, write_sums)
 from ..core.reporting import progress
@@ -328,7 +329,7 @@ def process_of(rank:int=None, # Of this process; default: what torchrun says, el
     ) -> tuple: # rank, world
     "Which process this is of how many"
     if (rank is None) != (world is None): raise ValueError(f"rank={rank}, world={world}; give both or none")
-    if rank is None: rank, world = (int(os.environ.get(k, d)) for k, d in (('RANK', 0), ('WORLD_SIZE', 1)))
+    if rank is None: rank, world = launched() or (0, 1)
     if not 0 <= rank < world: raise ValueError(f"rank={rank}, world={world}; ranks are 0 to world - 1")
     return rank, world
 

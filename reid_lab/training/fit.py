@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 import torch
 from ..core.basics import pick_device
-from ..core.distributed import main_first, processes, torchrun
+from ..core.distributed import launched, main_first, processes, torchrun
 from ..core.files import locked
 from ..core.weight_files import load_weights
 from .callbacks import Average, refresh_batchnorm
@@ -22,7 +22,7 @@ from .checkpoints import Checkpoint
 from .folder import claim, DONE, read_record, Trained, WEIGHTS
 from .learner import Learner
 from .logs import Log
-from .options import in_force, precision_of, read_switches, spelled
+from .options import Execution, precision_of, spelled
 from .speedups import blocks, chunked, GradCache, tuned
 
 # %% ../../nbs/08_training/50_fit.ipynb #0ac537e4
@@ -55,15 +55,16 @@ def _trained(model, loader, steps, log, save, prepare, refresh, view, strategy, 
 
 
 def _fit(model, loader, steps, folder=None, key=None, *, strategy=None, callbacks=(), label='training', rows=30,
-         saves=10, quiet=None, refresh=True, view=None, prepare=None, trackers=None, speed='', **learner):
+         saves=10, quiet=None, refresh=True, view=None, prepare=None, execution=Execution(), **learner):
     "`fit` in this process, or as one of those that `torchrun` started: process 0 writes"
     folder, rank = folder and Path(folder), processes()[0]
     lock = lambda: locked(folder/'.lock', False, f"the trained folder {str(folder)!r}")
     with lock() if folder and not rank else nullcontext():
         file, save = _saver(folder, key, steps, saves)
+        trackers = execution.trackers if file else None # they keep their files beside the log
         log = Log(file, max(1, steps//rows), label, quiet, trackers, key)
         learn = _trained(model, loader, steps, log, save, prepare, refresh, view, strategy, callbacks,
-                         read_switches(speed), learner)
+                         execution.switches, learner)
         done = Trained(learn.net.eval(), log.rows, learn.step, learn.images, learn.seconds, key or {})
         with main_first() as first:
             if folder and first: done.save(folder)
@@ -93,10 +94,11 @@ def check_switches(switches:dict, # From `read_switches`
     if bad: raise ValueError(f"speed={spelled(switches)!r}: {'; '.join(bad)}. Leave it out")
 
 
-def refuse_ema(why:str, # What a later part of the same run does
+def refuse_ema(execution:Execution, # Of the run
+    why:str, # What a later part of the same run does
     ):
     "Refuse the switch `ema` before a run begins that would meet the refusal of `check_switches` late"
-    if 'ema' in read_switches(): raise ValueError(f"speed: ema, but {why}; leave it out")
+    if 'ema' in execution.switches: raise ValueError(f"speed: ema, but {why}; leave it out")
 
 # %% ../../nbs/08_training/50_fit.ipynb #2e5caa55
 def fit(model, # Trained in place
@@ -113,22 +115,21 @@ def fit(model, # Trained in place
     refresh:bool=True, # Estimate BatchNorm statistics anew at the end
     view=None, # On which view of the batches, see `refresh_batchnorm`
     prepare=None, # Function of the model, called before the first step (not when resuming)
-    trackers=None, # Where rows of the log go besides `log.jsonl`, see `reid_lab.training.logs`; needs a folder
-    processes:int=None, # That share each batch; None: `REID_LAB_PROCESSES`, or this one
-    speed:str=None, # Switches, see `reid_lab.training.options`; None: `REID_LAB_SPEED`. They become part of the key
+    execution:Execution=Execution(), # Switches, processes and trackers; the key is made with the same
     **learner, # Further arguments of `Learner`
     ) -> Trained:
     "Train in a folder, or go on where a training of the same key stopped"
     if folder and key is None: raise ValueError(f"folder={str(folder)!r} needs a key, see training_key")
-    n = in_force()['processes'] if processes is None else processes
-    if n < 1: raise ValueError(f"processes={n} must be at least 1")
-    check_switches(switches := read_switches(speed), model, strategy, callbacks, learner.get('device', 'auto'))
-    speed = spelled(switches)
-    if key is not None: key = {k: v for k, v in key.items() if k != 'speed'} | (dict(speed=speed) if speed else {})
+    in_key = execution.speed if key is None else key.get('speed', '')
+    if in_key != execution.speed:
+        raise ValueError(f"the key was made with speed={in_key!r}, and execution has {execution.speed!r}; hand the "
+                         "same execution to training_key and fit")
+    check_switches(execution.switches, model, strategy, callbacks, learner.get('device', 'auto'))
     call = dict(model=model, loader=loader, steps=steps, folder=folder, key=key, strategy=strategy,
                 callbacks=list(callbacks), label=label, rows=rows, saves=saves, quiet=quiet, refresh=refresh, view=view,
-                prepare=prepare, trackers=trackers, speed=speed, **learner)
-    return _fit(**call) if n == 1 or 'WORLD_SIZE' in os.environ else _fit_in(n, call)
+                prepare=prepare, execution=execution, **learner)
+    if execution.processes == 1 or launched(): return _fit(**call)
+    return _fit_in(execution.processes, call)
 
 # %% ../../nbs/08_training/50_fit.ipynb #0194dd71
 _JOB = "import sys\nfrom reid_lab.training.folder import work\nwork(sys.argv[1])\n"

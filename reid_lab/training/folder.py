@@ -16,7 +16,7 @@ from ..core.weight_files import load_weights, save_weights
 from ..models.weights.shipped import world_names
 from ..models.weights.start import NONE
 from ..models.zoo import create_model, MODELS
-from .options import in_force
+from .options import Execution
 
 # %% ../../nbs/08_training/45_folder.ipynb #57c34a80
 def digest(table, # `ReidTable` of the training images
@@ -32,9 +32,10 @@ def training_key(settings:dict, # Everything that was set, model and its argumen
     seed:int, # Of everything drawn
     table, # `ReidTable` of the training images
     captions:bool=False, # See `digest`
+    execution:Execution=Execution(), # Its switches reach the weights
     ) -> dict: # As JSON holds it
-    "What decides the weights, with the switches that are told (`reid_lab.training.options`)"
-    speed = {k: v for k, v in dict(speed=in_force()['speed']).items() if v}
+    "What decides the weights"
+    speed = dict(speed=execution.speed) if execution.speed else {} # keys from before there were switches stay equal
     return json.loads(json.dumps(dict(settings, seed=seed, images=digest(table, captions), **speed)))
 
 

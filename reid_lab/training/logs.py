@@ -87,10 +87,9 @@ TRACKERS = dict(tensorboard=Tracker('tensorboard', 'an event file in `tensorboar
                 mlflow=Tracker('mlflow', '`mlflow.db` beside the log, or MLFLOW_TRACKING_URI', _mlflow))
 
 
-def find_trackers(names=None, # Names of `TRACKERS`, as a list or with commas; default: REID_LAB_TRACKERS, or `auto`
+def find_trackers(names='auto', # Names of `TRACKERS`, as a list or with commas
     ) -> list: # Names; `auto` is `tensorboard` if it is installed, `none` is nothing
     "The trackers that are asked for; an unknown name or a missing library is an error"
-    names = os.environ.get('REID_LAB_TRACKERS', 'auto') if names is None else names
     names = [n.strip() for n in names.split(',')] if isinstance(names, str) else list(names)
     there = lambda n: importlib.util.find_spec(TRACKERS[n].module) is not None
     if names == ['auto']: return ['tensorboard'] if there('tensorboard') else []
@@ -146,7 +145,7 @@ class Log(Callback):
         self.path, self.every, self.label, self.quiet, self.config = path and Path(path), every, label, quiet, config
         if trackers is not None and find_trackers(trackers) and not path:
             raise ValueError(f"trackers={trackers!r} keep their files beside the log; give path, such as 'log.jsonl'")
-        self.trackers = find_trackers(trackers) if path else []
+        self.trackers = find_trackers('auto' if trackers is None else trackers) if path else []
         self.rows, self.epochs, self._out, self._events = [], [], [], None
         self._open = {k: dict(sum={}, n=0, start=None) for k in ('row', 'epoch')} # what is not closed yet
 

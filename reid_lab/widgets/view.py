@@ -9,13 +9,12 @@ __all__ = ['live', 'View', 'mime_bundle', 'Board']
 import asyncio
 import base64
 import io
-import os
 from functools import lru_cache
 from pathlib import Path
 from PIL import Image
 from fastcore.basics import patch
 from traitlets import HasTraits, TraitError, Unicode
-from ..core.basics import check_choice
+from ..core.basics import check_choice, live_widgets
 from ..core.files import atomic_path
 from ..figures.style import PaperFigure
 from ..moved import forward
@@ -28,8 +27,8 @@ __getattr__ = forward('widgets.view') # names that moved in 0.2.0
 # %% ../../nbs/15_widgets/15_view.ipynb #aff74624
 def live() -> bool:
     "Whether the cell that runs was sent by a front end with a person before it"
-    forced = os.environ.get('REID_LAB_WIDGETS')
-    if forced: return check_choice('REID_LAB_WIDGETS', forced, ('on', 'off')) == 'on'
+    by_user = live_widgets()
+    if by_user is not None: return by_user
     from IPython import get_ipython
     kernel = getattr(get_ipython(), 'kernel', None)
     request = kernel.get_parent('shell') if kernel is not None else {}

@@ -19,6 +19,7 @@ from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
 from reid_lab.training.checkpoints import Checkpoint
 from reid_lab.training.learner import Callback, Learner
+from reid_lab.training.options import Execution
 
 SIZE = (32, 16)
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -145,11 +146,9 @@ def test_unusual_jpeg_files_are_the_same_with_both_decoders(tmp_path, mode):
     assert (one == other).all()
 
 
-def test_the_environment_sets_workers_and_cache(folder, tmp_path, monkeypatch):
-    want = seen(folder, workers=0)
-    monkeypatch.setenv("REID_LAB_WORKERS", "1")
-    monkeypatch.setenv("REID_LAB_IMAGE_CACHE", str(tmp_path))
-    assert seen(folder) == want and ImageCache(tmp_path).usage().images.tolist() == [24]
+def test_workers_and_cache_of_a_run(folder, tmp_path):
+    want, how = seen(folder, workers=0), Execution(workers=1, image_cache=tmp_path)
+    assert seen(folder, **how.loading) == want and ImageCache(tmp_path).usage().images.tolist() == [24]
 
 
 # ---- what a file holds becomes what is seen

@@ -118,6 +118,9 @@ def test_what_cannot_be_used_says_why(tmp_path, monkeypatch, capsys):
     for name, library in (("dask", "distributed"), ("slurm", "submitit")):
         line = rf"{library}: pip install 'reid_lab\[cluster\]'"
         with pytest.raises(ModuleNotFoundError, match=line): read_backend(name)
+    with pytest.raises(ModuleNotFoundError):
+        X.sweep(die, {}, seeds=[0], folder=tmp_path/"s", execution="--backend slurm")
     monkeypatch.setenv("REID_LAB_BACKEND", "slurm")
-    with pytest.raises(ModuleNotFoundError): X.sweep(die, {}, seeds=[0], folder=tmp_path/"s")
+    with pytest.raises(ModuleNotFoundError), pytest.warns(DeprecationWarning, match="--backend slurm"):
+        X.sweep(die, {}, seeds=[0], folder=tmp_path/"s")
     assert read_backend("loky") == ("loky", {})

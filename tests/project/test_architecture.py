@@ -46,3 +46,55 @@ def test_no_private_name_crosses_a_module(path):
     ("self._x = torch._C", []), ("from reid_lab import __version__", []),
     ("from .core import stream\ndef f(self): return self._cache", [])])
 def test_private_uses_are_found(text, found): assert private_uses(text) == found
+
+
+# --- the environment --------------------------------------------------------------------------------------------------
+
+# How a run is executed is an argument. Modules that may look at the environment, and the variables if not all.
+OPEN = ("reid_lab/core/", "reid_lab/experiments/", "reid_lab/cli/")   # folders, threads, terminal, ranks; the boundary
+OF_LIBRARIES = {"reid_lab/training/logs.py": {"WANDB_MODE", "MLFLOW_TRACKING_URI"}} # which belong to the trackers
+
+
+def environment_uses(text):
+    "Where a module looks at the environment, as `line: variable`, `?` where no text names it"
+    tree, found = ast.parse(text), []
+    names = {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == "os"
+             for a in n.names if a.name in ("environ", "environb", "getenv", "putenv", "unsetenv")}
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        attribute = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os"
+        if attribute: name = node.attr
+        elif isinstance(node, ast.Name) and node.id in names: name = node.id
+        else: continue
+        if attribute and name not in ("environ", "environb", "getenv", "putenv", "unsetenv"): continue
+        variable, above = None, parents[node]
+        if isinstance(above, ast.Attribute): above = parents[above] # os.environ.get(...)
+        if isinstance(above, ast.Call) and above.args: variable = above.args[0]
+        elif isinstance(above, ast.Subscript): variable = above.slice
+        elif isinstance(above, ast.Compare): variable = above.left
+        text_of_it = isinstance(variable, ast.Constant) and isinstance(variable.value, str)
+        found.append(f"{node.lineno}: {variable.value if text_of_it else '?'}")
+    return sorted(found, key=lambda f: int(f.partition(":")[0]))
+
+
+LIBRARY = [str(p.relative_to(ROOT)) for p in FILES if p.is_relative_to(ROOT/"reid_lab") and p.name != "_modidx.py"]
+
+
+@pytest.mark.parametrize("path", [p for p in LIBRARY if not p.startswith(OPEN)])
+def test_the_environment_is_read_at_the_boundary(path):
+    "Below the command line and the experiments, only `core` reads it"
+    found = environment_uses((ROOT/path).read_text("utf-8"))
+    assert [f for f in found if f.partition(": ")[2] not in OF_LIBRARIES.get(path, ())] == []
+
+
+def test_what_may_read_the_environment_is_there():
+    assert all(any(p.startswith(part) for p in LIBRARY) for part in OPEN) and {*OF_LIBRARIES} <= {*LIBRARY}
+
+
+@pytest.mark.parametrize("text, found", [
+    ("import os\nn = os.environ.get('REID_LAB_SPEED', '')", ["2: REID_LAB_SPEED"]),
+    ("import os\ndef f(): return os.getenv('A')", ["2: A"]), ("from os import environ\nx = environ['B']", ["2: B"]),
+    ("from os import getenv as g\nx = g('C')", ["2: C"]), ("import os\nx = 'D' in os.environ", ["2: D"]),
+    ("import os\nx = {**os.environ}", ["2: ?"]), ("import os\nx = os.environ.get(k)", ["2: ?"]),
+    ("import os\nos.getpid()", []), ("environ = {}\nx = environ['E']", [])])
+def test_uses_of_the_environment_are_found(text, found): assert environment_uses(text) == found

@@ -29,7 +29,7 @@ def parameters(name, **changes):
     path = find_notebook(name)
     space = {**notebook_parameters(path), **changes}
     cell = next(c.source for c in read(path, 4).cells if "from_notebook(globals())" in c.source)
-    exec("from reid_lab.experiments.notebooks import Params\n" + cell, space)
+    exec("from reid_lab.experiments.notebooks import Execution, Params\n" + cell, space)
     return space["p"]
 
 

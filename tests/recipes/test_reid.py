@@ -114,12 +114,12 @@ def test_paper_recipes_run_on_tiny_models(people, name):
 
 def test_the_prompts_see_the_precision_of_the_run(people, monkeypatch):
     import reid_lab.recipes.reid as R
-    from reid_lab.training.options import telling
+    from reid_lab.training.options import Execution
     seen, real = [], R.learn_prompts
     monkeypatch.setattr(R, "learn_prompts", lambda *a, **k: seen.append(k["precision"]) or real(*a, **k))
     s = ReidTrain("clip_reid_tiny", steps=2, prompt_epochs=1, **SMALL)
     for speed in ("none", "bf16"):
-        with telling(speed=speed): train_reid(people, s, quiet=True)
+        train_reid(people, s, quiet=True, execution=Execution(speed=speed))
     assert seen == ["no", "bf16"]
 
 

@@ -11,6 +11,7 @@ from reid_lab.training.learner import Callback, Learner
 from reid_lab.training.checkpoints import Checkpoint
 from reid_lab.training.logs import TIMES, TRACKERS, Log, find_trackers, peak_memory
 from reid_lab.training.fit import fit
+from reid_lab.training.options import Execution
 
 board = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
@@ -85,14 +86,12 @@ def test_memory_grows_with_what_is_held():
     assert peak_memory("cpu")["peak_MB"] > 1.1*before and len(held)
 
 
-def test_a_trained_folder_has_a_board_only_if_asked(tmp_path, monkeypatch):
+def test_a_trained_folder_has_a_board_only_if_asked(tmp_path):
     key = dict(lr=.1)
     fit(Net(), Blobs(), 6, tmp_path/"a", key, quiet=True, device="cpu", lr=.1)
     assert [s for s, _ in points(tmp_path/"a", "training/id_loss")] == [1, 2, 3, 4, 5, 6]
-    fit(Net(), Blobs(), 6, tmp_path/"b", key, quiet=True, device="cpu", lr=.1, trackers="none")
-    monkeypatch.setenv("REID_LAB_TRACKERS", "none")
-    fit(Net(), Blobs(), 6, tmp_path/"c", key, quiet=True, device="cpu", lr=.1)
-    assert not [p for p in (tmp_path/"b", tmp_path/"c") if (p/"tensorboard").exists()]
+    fit(Net(), Blobs(), 6, tmp_path/"b", key, quiet=True, device="cpu", lr=.1, execution=Execution(trackers="none"))
+    assert not (tmp_path/"b"/"tensorboard").exists()
 
 
 def test_without_the_library_nothing_is_said_unless_it_was_named(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reid_lab.cli.commands import main
-from reid_lab.experiments.notebooks import run_notebook
+from reid_lab.experiments.notebooks import find_notebook, run_notebook
 from reid_lab.experiments.sweep import sweep
 from reid_lab.training.learner import Callback
 from reid_lab.recipes import cfan, dmg
@@ -20,7 +20,9 @@ from reid_lab.recipes.reid import train_reid
 from reid_lab.recipes.starts import train_start
 from reid_lab.recipes.text import train_text
 from reid_lab.results.rows import load_results
-from reid_lab.training.options import SWITCHES, read_switches, telling
+from reid_lab.experiments.run import check_folder
+from reid_lab.experiments.params import notebook_parameters, params_hash
+from reid_lab.training.options import OPTIONS, SWITCHES, Execution, read_switches
 from reid_lab.datasets.protocols.text import load_setting
 from reid_lab.world.world import World
 
@@ -33,6 +35,9 @@ def fine(private_cache): return load_setting("fine", "smoke")
 
 @pytest.fixture(scope="module")
 def people(private_cache): return World("smoke", task="reid").table()
+
+
+HALF = Execution(speed="bf16")
 
 
 def same(a, b): return all(torch.equal(x, y) for x, y in zip(a.model.parameters(), b.model.parameters()))
@@ -54,7 +59,7 @@ class Look(Callback):
 def test_bfloat16_through_a_recipe(fine):
     "Layers compute in 16 bits, weights are float32, the model that comes back can be pickled, and the key says it"
     plain, look, seen = train_text(fine, "smoke", quiet=True, steps=3), Look(), Look()
-    with telling(speed="bf16"): half = train_text(fine, "smoke", quiet=True, steps=3, callbacks=[look])
+    half = train_text(fine, "smoke", quiet=True, steps=3, callbacks=[look], execution=HALF)
     train_text(fine, "smoke", quiet=True, steps=1, callbacks=[seen])
     assert "torch.bfloat16" in look.kinds and seen.kinds == {"torch.float32"}
     assert {p.dtype for p in half.model.parameters()} == {torch.float32} and not same(plain, half)
@@ -69,8 +74,8 @@ def test_bfloat16_through_a_recipe(fine):
 def test_both_trainings_of_camel(method, tmp_path, private_cache):
     "With a memory, tasks and slow weights; the second training begins with a copy of the first one's model"
     data, config = load_data("smoke"), Config(method, "smoke", train=(("steps", 6), ("ft_steps", 6), ("swa", 0)))
-    with telling(speed="bf16,channels_last,accumulate=2"):
-        done = run_phases(config, data, folder=tmp_path, quiet=True)
+    speed = Execution(speed="bf16,channels_last,accumulate=2")
+    done = run_phases(config, data, folder=tmp_path, quiet=True, execution=speed)
     folders = ["pretrain", "finetune/plain", *["finetune/stylised"]*(method == "camel")]
     keys = [json.loads((tmp_path/f/"training.json").read_text()) for f in folders]
     assert {k["speed"] for k in keys} == {"bf16,channels_last,accumulate=2"}
@@ -79,13 +84,13 @@ def test_both_trainings_of_camel(method, tmp_path, private_cache):
 
 
 def test_starts_image_models_and_aerial_images(people, tmp_path):
-    with telling(speed="bf16,checkpointing"):
-        done, _ = train_start("transreid_tiny", "smoke", quiet=True, worlds=(500,), steps=2)
-        assert done.key["speed"] == "bf16,checkpointing"
-        row = cfan.run_method(dict(name="cfan"), "smoke", keep=tmp_path, train=dict(steps=2))
+    both = Execution(speed="bf16,checkpointing")
+    done, _ = train_start("transreid_tiny", "smoke", quiet=True, execution=both, worlds=(500,), steps=2)
+    assert done.key["speed"] == "bf16,checkpointing"
+    row = cfan.run_method(dict(name="cfan"), "smoke", keep=tmp_path, train=dict(steps=2), execution=both)
     assert row["images_seen"] and json.loads(next(tmp_path.rglob("training.json")).read_text())["speed"]
     case = type("Case", (), dict(train=people))
-    with telling(speed="accumulate=2"): done = trained_on(case, "smoke", steps=2)
+    done = trained_on(case, "smoke", steps=2, execution=Execution(speed="accumulate=2"))
     assert done.key["speed"] == "accumulate=2" and done.images == 32
 
 
@@ -97,7 +102,7 @@ def test_parts_of_a_batch_are_the_batch_where_the_loss_is_a_mean_over_rows(fine)
                           **how)
     for losses, equal in (("id", True), ("itc", False)):
         whole = one(losses)
-        with telling(speed="accumulate=2"): parts = one(losses)
+        parts = one(losses, execution=Execution(speed="accumulate=2"))
         start = one(losses, lr=0.)
         pairs = lambda a, b: max((x - y).abs().max().item() for x, y in zip(a.model.parameters(), b.model.parameters()))
         moved = pairs(whole, start)
@@ -111,7 +116,7 @@ def test_parts_of_a_batch_are_the_batch_where_the_loss_is_a_mean_over_rows(fine)
 def test_chunks_and_blocks_change_nothing_but_rounding(fine):
     plain = train_text(fine, "smoke", quiet=True, steps=2)
     for speed in ("gradcache=4", "checkpointing"):
-        with telling(speed=speed): done = train_text(fine, "smoke", quiet=True, steps=2)
+        done = train_text(fine, "smoke", quiet=True, steps=2, execution=Execution(speed=speed))
         gap = max((a - b).abs().max().item() for a, b in zip(plain.model.parameters(), done.model.parameters()))
         assert gap < 1e-3 and done.key["speed"] == speed
         assert not any("forward" in vars(m) for n, m in done.model.named_modules() if n)     # taken back
@@ -122,7 +127,8 @@ def test_an_average_is_what_is_kept(people):
     seen = []
     class Watch(Callback):
         def after_step(self, learn): seen.append([p.detach().clone() for p in learn.net.parameters()])
-    with telling(speed="ema=.5"): done = train_reid(people, "smoke", quiet=True, steps=3, refresh=False)
+    mean = Execution(speed="ema=.5")
+    done = train_reid(people, "smoke", quiet=True, steps=3, refresh=False, execution=mean)
     from reid_lab.recipes import reid
     fit, reid.fit = reid.fit, lambda *a, **kw: fit(*a, **kw, callbacks=[Watch()])
     try: train_reid(people, "smoke", quiet=True, steps=3, refresh=False)
@@ -136,30 +142,34 @@ def test_an_average_is_what_is_kept(people):
 def test_what_cannot_be_honoured_is_refused_before_anything_is_written(people, tmp_path, private_cache):
     step = dict(preset="smoke", quiet=True)
     refused = {
-        "accumulate=2": (lambda d: dmg.train_method(people, dict(name="dmg"), folder=d, **step), "both halves"),
-        "gradcache=4": (lambda d: train_reid(people, "smoke", folder=d, quiet=True), "gradcache cannot be honoured"),
-        "checkpointing": (lambda d: train_reid(people, "smoke", folder=d, quiet=True), "no repeated blocks"),
-        "fp16": (lambda d: train_reid(people, "smoke", folder=d, quiet=True, device="cpu"), "needs a GPU; use bf16"),
-        "ema=.9": (lambda d: pretrain(Config("camel", "smoke"), load_data("smoke"), d, True), "DualSpeed")}
+        "accumulate=2": (lambda d, how: dmg.train_method(people, dict(name="dmg"), folder=d, execution=how, **step),
+                         "both halves"),
+        "gradcache=4": (lambda d, how: train_reid(people, "smoke", folder=d, quiet=True, execution=how),
+                        "gradcache cannot be honoured"),
+        "checkpointing": (lambda d, how: train_reid(people, "smoke", folder=d, quiet=True, execution=how),
+                          "no repeated blocks"),
+        "fp16": (lambda d, how: train_reid(people, "smoke", folder=d, quiet=True, execution=how, device="cpu"),
+                 "needs a GPU; use bf16"),
+        "ema=.9": (lambda d, how: pretrain(Config("camel", "smoke"), load_data("smoke"), d, True, how), "DualSpeed")}
     for speed, (run, says) in refused.items():
-        with telling(speed=speed), pytest.raises(ValueError, match=says): run(tmp_path/speed)
+        with pytest.raises(ValueError, match=says): run(tmp_path/speed, Execution(speed=speed))
         assert not (tmp_path/speed).exists(), speed
-    virtual = dict(name="dmg"), dict(model="transreid_tiny")
-    with telling(speed="checkpointing"), pytest.raises(ValueError, match="virtual step are gone"):
-        dmg.train_method(people, virtual[0], **step, **virtual[1])
-    with telling(speed="ema=.9"), pytest.raises(ValueError, match="fine-tuning averages its weights"):
-        run_phases(Config("base", "smoke"), load_data("smoke"))
+    with pytest.raises(ValueError, match="virtual step are gone"):
+        dmg.train_method(people, dict(name="dmg"), execution=Execution(speed="checkpointing"), **step,
+                         model="transreid_tiny")
+    with pytest.raises(ValueError, match="fine-tuning averages its weights"):
+        run_phases(Config("base", "smoke"), load_data("smoke"), execution=Execution(speed="ema=.9"))
 
 
 def test_a_folder_is_not_continued_with_other_switches(people, fine, tmp_path):
     train_reid(people, "smoke", folder=tmp_path/"a", quiet=True, steps=2)
-    with telling(speed="bf16"), pytest.raises(ValueError, match=r"'speed': \(None, 'bf16'\)"):
-        train_reid(people, "smoke", folder=tmp_path/"a", quiet=True, steps=2)
-    with telling(speed="bf16"): train_text(fine, "smoke", folder=tmp_path/"b", quiet=True, steps=2)
-    with telling(speed="bf16,accumulate=2"), pytest.raises(ValueError, match="'speed'"):
-        train_text(fine, "smoke", folder=tmp_path/"b", quiet=True, steps=2)
-    with telling(speed="none"), pytest.raises(ValueError, match="'speed'"):
-        train_text(fine, "smoke", folder=tmp_path/"b", quiet=True, steps=2)
+    with pytest.raises(ValueError, match=r"'speed': \(None, 'bf16'\)"):
+        train_reid(people, "smoke", folder=tmp_path/"a", quiet=True, steps=2, execution=HALF)
+    again = dict(folder=tmp_path/"b", quiet=True, steps=2)
+    train_text(fine, "smoke", **again, execution=HALF)
+    for other in ("bf16,accumulate=2", "none"):
+        with pytest.raises(ValueError, match="'speed'"):
+            train_text(fine, "smoke", **again, execution=Execution(speed=other))
 
 
 @pytest.mark.parametrize("speed, says", [("bf61", "Did you mean 'bf16'?"), ("accumulate", "lacks a value (parts)"),
@@ -176,7 +186,8 @@ def test_the_command_names_the_choices(speed, says, capsys):
 def run(tmp_path_factory, private_cache):
     "An experiment at smoke with a switch"
     folder = tmp_path_factory.mktemp("run")
-    with telling(speed="bf16"): return run_notebook("cfam", folder/"run", preset="smoke", study="within", methods="itc")
+    how = dict(preset="smoke", study="within", methods="itc")
+    return run_notebook("cfam", folder/"run", execution="--speed bf16", **how)
 
 
 def test_a_row_says_it(run):
@@ -195,12 +206,10 @@ def test_a_run_is_not_continued_with_other_switches(run):
 
 def test_a_sweep_keeps_them_apart(tmp_path):
     "Outcomes with other switches are others, also in processes that an earlier sweep left running"
-    def tell(seed):
-        from reid_lab.training.options import in_force
-        return in_force()
-    def run(): return sweep(tell, [{}], seeds=range(2), n_jobs=2, folder=tmp_path)
+    def tell(seed, execution): return dict(speed=execution.speed, processes=execution.processes)
+    def run(**how): return sweep(tell, [{}], seeds=range(2), n_jobs=2, folder=tmp_path, execution=Execution(**how))
     assert [*run().speed] == ["", ""]
-    with telling(speed="bf16", processes=3): found = run()
+    found = run(speed="bf16", processes=3)
     assert [*found.speed] == ["bf16", "bf16"] and [*found.processes] == [3, 3]
     assert len(list(tmp_path.glob("*.json"))) == 4 and [*run().processes] == [1, 1]
 
@@ -215,6 +224,135 @@ def test_the_benchmark_has_every_switch():
 
 
 def test_names_are_those_of_the_command():
-    from reid_lab.cli.options import RUN_OPTIONS
-    assert all(name in RUN_OPTIONS["speed"][2] for name in SWITCHES)
+    assert all(name in OPTIONS["speed"].about for name in SWITCHES)
     assert [*read_switches("ema=.9,bf16")] == ["bf16", "ema"]
+
+
+# --- found again ------------------------------------------------------------------------------------------------------
+
+# keys that commit b21f2a6 wrote into trained folders, by speed and training; `sweep` is the name of an outcome there
+OLD = json.loads((ROOT/"tests"/"vectors"/"keys_of_0_1.json").read_text())
+
+
+@pytest.mark.parametrize("speed", OLD)
+def test_keys_are_those_of_earlier_versions(speed, fine, people, tmp_path, private_cache):
+    "What was trained before is found and continued; how many processes and loaders there are is no part of a key"
+    how = Execution(speed=speed, workers=0, trackers="none", image_cache=tmp_path/"cache")
+    config = Config("base", "smoke", 3, train=(("steps", 1),))
+    done = dict(reid=train_reid(people, "smoke", 3, quiet=True, steps=1, execution=how),
+                text=train_text(fine, "smoke", 3, quiet=True, steps=1, execution=how),
+                camel=pretrain(config, load_data("smoke"), quiet=True, execution=how),
+                vit=train_start("transreid_tiny", "smoke", 3, quiet=True, worlds=(500,), steps=1, execution=how)[0])
+    assert {k: d.key for k, d in done.items()} == {k: key for k, key in OLD[speed].items() if k != "sweep"}
+    outcome = [dict(a=1, seed=2), "job", "0123abcd", *[how.speed]*bool(how.speed)]
+    assert params_hash(*outcome) == OLD[speed]["sweep"]
+
+
+def test_an_interrupted_run_of_an_earlier_version_goes_on(run, tmp_path):
+    "Papermill's record and `metrics.json` know no `execution`; the switches must be the same"
+    import shutil
+    folder = tmp_path/"run"
+    shutil.copytree(run.folder, folder)
+    path = folder/"run_cfam.ipynb"
+    nb = json.loads(path.read_text())
+    given = nb["metadata"]["papermill"]["parameters"]
+    assert given.pop("execution") == "--speed bf16"
+    given["out_dir"] = str(folder)
+    for cell in nb["cells"]:
+        lines = cell["source"] if isinstance(cell["source"], list) else cell["source"].splitlines(True)
+        cell["source"] = [line for line in lines if not line.startswith("execution = ")]
+    path.write_text(json.dumps(nb))
+    about = json.loads((folder/"metrics.json").read_text())
+    (folder/"metrics.json").write_text(json.dumps({**about, "status": "interrupted"}))
+    all_of_it = {**notebook_parameters(find_notebook("cfam")), **given, "execution": "--speed bf16 --workers 2"}
+    check_folder(folder, "run_cfam", all_of_it, speed="bf16")
+    with pytest.raises(FileExistsError, match="other switches"): check_folder(folder, "run_cfam", all_of_it)
+
+
+# --- handed down ------------------------------------------------------------------------------------------------------
+
+TELL = """from reid_lab.experiments.notebooks import Execution, Params, start_run, sweep
+class P(Params):
+    preset: str; execution: Execution; out_dir: str
+p = P.from_notebook(globals())
+def tell(seed, execution): return dict(**{k: str(v) for k, v in vars(execution).items()}, seed=seed)
+with start_run('demo', p) as run:
+    frame = sweep(tell, {}, n_jobs=1, seeds=[0, 1], folder=run.folder/'sweep', execution=p.execution)
+    assert frame.status.tolist() == ['ok', 'ok'], frame.error[0]
+    (run.folder/'told.json').write_text(frame.to_json(orient='records'))
+    run.record(dict(R1=1.), dataset='world-smoke')
+"""
+
+
+def teller(path, parameters="preset = 'smoke'\nexecution = ''\nout_dir = ''", code=TELL):
+    "A notebook that says how it and its sweep are executed"
+    import nbformat
+    from nbformat.v4 import new_code_cell, new_notebook
+    cells = [new_code_cell(parameters, metadata=dict(tags=["parameters"])), new_code_cell(code)]
+    nbformat.write(new_notebook(cells=cells), path)
+    return path
+
+
+def test_options_reach_a_sweep_in_a_notebook_by_every_way(tmp_path, monkeypatch, capsys):
+    "As options of the command, as a parameter, and by old variables, which the kernel does not see"
+    nb = str(teller(tmp_path/"teller.ipynb"))
+    def told(folder): return json.loads((folder/"told.json").read_text())[1]
+    want = dict(processes="1", workers="3", trackers="('none',)", speed="bf16", backend="loky",
+                switches="{'bf16': True}")
+    text = "--workers 3 --trackers none --speed bf16"
+    monkeypatch.setenv("REID_LAB_RESULTS", str(tmp_path/"rows.csv"))
+    assert main(["run", nb, "--out", str(tmp_path/"a"), *text.split()]) == 0
+    run_notebook(nb, tmp_path/"b", execution=text)
+    run_notebook(nb, tmp_path/"c", dict(execution=text))
+    capsys.readouterr()
+    monkeypatch.setenv("REID_LAB_SPEED", "bf16")
+    monkeypatch.setenv("REID_LAB_WORKERS", "9")
+    assert main(["run", nb, "--out", str(tmp_path/"d"), "--workers", "3", "--trackers", "none"]) == 0
+    err = capsys.readouterr().err
+    assert "REID_LAB_SPEED is deprecated; write --speed bf16" in err and "REID_LAB_WORKERS" not in err
+    for name in "abcd":
+        found = told(tmp_path/name)
+        assert {k: found[k] for k in want} == want and found["seed"] == 1, name
+        assert json.loads((tmp_path/name/"metrics.json").read_text())["speed"] == "bf16"
+    run_notebook(nb, tmp_path/"e", execution=Execution())
+    assert told(tmp_path/"e")["speed"] == "" and told(tmp_path/"e")["workers"] == "None"
+    with pytest.raises(ValueError, match="give it once"): run_notebook(nb, None, dict(execution=text), execution=text)
+
+
+def test_papermill_alone_takes_the_same_words(tmp_path):
+    import papermill as pm
+    given = dict(execution="--workers 2 --speed ema=.9", out_dir=str(tmp_path/"run"))
+    pm.execute_notebook(str(teller(tmp_path/"teller.ipynb")), str(tmp_path/"out.ipynb"), given, language="python",
+                        kernel_name="python3", progress_bar=False)
+    found = json.loads((tmp_path/"run"/"told.json").read_text())[0]
+    assert (found["workers"], found["switches"]) == ("2", "{'ema': 0.9}")
+
+
+def test_what_cannot_be_told_says_so(tmp_path):
+    "Switches that would be lost are an error, a number of workers a warning"
+    nb = teller(tmp_path/"old.ipynb", "preset = 'smoke'\nout_dir = ''", "x = 1")
+    def job(seed): return dict(R1=seed)
+    for call in (lambda how: run_notebook(nb, tmp_path/"r", execution=how),
+                 lambda how: sweep(job, {}, folder=tmp_path/"s", n_jobs=1, execution=how)):
+        for how in ("--speed bf16", "--processes 2"):
+            with pytest.raises(ValueError, match=f"has no parameter `execution`: {how} has no effect"): call(how)
+        with pytest.warns(UserWarning, match="--workers 2 has no effect"): call("--workers 2")
+    assert not list((tmp_path/"r").glob("told.json")) and len(list((tmp_path/"s").glob("*.json"))) == 1
+    with pytest.raises(ValueError, match="the same for all runs"): sweep(job, dict(execution=["--workers 1"]))
+
+
+def test_processes_of_a_training_are_told(people, tmp_path):
+    "The record crosses torchrun: two processes, each with its half, and the switches of both"
+    how = Execution(processes=2, speed="bf16", trackers="none")
+    done = train_reid(people, "smoke", folder=tmp_path, quiet=True, steps=2, execution=how)
+    assert done.images == 32 and done.key["speed"] == "bf16" and not (tmp_path/"tensorboard").exists()
+    one = train_reid(people, "smoke", quiet=True, steps=2, execution=Execution(speed="bf16"))
+    assert one.key == done.key and not same(one, done)      # BatchNorm has statistics of half a batch in each
+
+
+@pytest.mark.parametrize("name, option", [("speed", "bf61"), ("backend", "dusk"), ("trackers", "wandbs"),
+                                          ("workers", "many"), ("processes", "0")])
+def test_wrong_options_are_refused_before_there_is_a_folder(name, option, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("REID_LAB_HOME", str(tmp_path))
+    assert main(["run", str(teller(tmp_path/"t.ipynb")), f"--{name}", option]) == 2
+    assert option in capsys.readouterr().err and not (tmp_path/"runs").exists()
