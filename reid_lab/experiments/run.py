@@ -6,7 +6,7 @@
 __all__ = ['MADE', 'git_commit', 'environment', 'run_folder', 'write_json', 'earlier_run', 'check_folder', 'Run', 'start_run',
            'mark_ended']
 
-# %% ../../nbs/13_experiments/20_run.ipynb #77abb569
+# %% ../../nbs/13_experiments/20_run.ipynb #cb16b0c3
 import atexit
 import itertools
 import json
@@ -24,11 +24,12 @@ from .. import __version__
 from ..core.basics import check_choice, checkout, project_root
 from ..core.files import atomic_path, locked
 from .params import notebook_parameters, Params, params_hash
-from ..results.conclusions import conclusions, notes
-from ..results.rows import append_results, json_values, metric_values, results_path
+from ..results.conclusions import conclusions, notes, recorded_row
+from reid_lab.results.rows import (append_results, json_values, metric_values, RESULT_COLUMNS, results_path, Setting,
+    SETTING_FIELDS)
 from ..training.options import in_force
 
-# %% ../../nbs/13_experiments/20_run.ipynb #cf2d140a
+# %% ../../nbs/13_experiments/20_run.ipynb #07de9da1
 def git_commit(root=None) -> str: # Short hash, `+` appended if tracked files differ; '' outside a checkout
     "The commit of the code: of the checkout that this package is imported from, unless another folder is named"
     where = root or checkout()
@@ -62,7 +63,7 @@ def environment() -> dict: # Strings and numbers only
     return dict(reid_lab=__version__, python=platform.python_version(), **versions, platform=system, cpu=_cpu(),
                 cores=cores, threads=threads, gpu=gpu, processes=in_force()['processes'])
 
-# %% ../../nbs/13_experiments/20_run.ipynb #f7451b74
+# %% ../../nbs/13_experiments/20_run.ipynb #44977840
 def _now(): return datetime.now(timezone.utc)
 
 def run_folder(notebook:str, # What runs
@@ -88,7 +89,7 @@ def write_json(path, # File
     with atomic_path(path) as tmp: tmp.write_text(text, encoding='utf-8')
     return Path(path)
 
-# %% ../../nbs/13_experiments/20_run.ipynb #bf19c1fa
+# %% ../../nbs/13_experiments/20_run.ipynb #a63b0223
 MADE = ('metrics.json', 'log.jsonl', 'results.csv', 'table.csv', 'masking.csv', 'transfer.csv', 'sweep', 'models',
         'figures') # in a run folder, beside the notebook
 
@@ -147,7 +148,7 @@ def _shared_by(had, n):
     return before, [f'The number of processes that share a batch changed: {before}. Batches are the same; what losses '
                     'draw for themselves is not.']
 
-# %% ../../nbs/13_experiments/20_run.ipynb #5c9edddf
+# %% ../../nbs/13_experiments/20_run.ipynb #fa89682b
 _OPEN = weakref.WeakValueDictionary() # Folder -> run of this process that is not finished
 
 
@@ -207,21 +208,29 @@ class Run:
         self.lock = None
         if _OPEN.get(str(self.folder)) is self: del _OPEN[str(self.folder)]
 
-# %% ../../nbs/13_experiments/20_run.ipynb #bc664e88
+# %% ../../nbs/13_experiments/20_run.ipynb #5e5a8d22
 @patch
 def record(self:Run, metrics:dict, # Name to number
     dataset:str, # What was scored; `world...` if synthetic
     split:str='test', # train, val or test
-    variant:str='', # Which of the compared things this is
+    variant:str='', # Its label; empty: that of the setting
     selection:str='', # How the checkpoint was chosen: `val R1`, `last epoch`, `none`
     images_seen:int=0, # Training images, with repeats
     seed:int=None, # Default: the parameter of that name
+    setting=None, # `reid_lab.results.rows.Setting`, by whose fields rows are compared; None: they are read from the label
     **extra): # Further parameters of this row alone, and `test_set` (`reid_lab.results.published.scored_on`)
     "Score something; may be called many times"
     check_choice('split', split, ['train', 'val', 'test'])
     metrics = metric_values(metrics)
     seed = self.params.get('seed', '') if seed is None else seed
-    row = json_values(dict(dataset=dataset, split=split, variant=variant, selection=selection,
+    fields = {}
+    if isinstance(setting, Setting):
+        fields, variant = setting.fields, variant or setting.label
+        for name in {*fields} & {*extra}:
+            raise ValueError(f"record: {name}={extra[name]!r} is a field of setting={str(setting)!r} too; leave it out")
+        extra = {**extra, 'setting': setting.name}
+    elif setting is not None: extra = {**extra, 'setting': setting}     # the name alone, as notebooks did before
+    row = json_values(dict(dataset=dataset, split=split, variant=variant, **fields, selection=selection,
                            images_seen=images_seen, seed=seed, extra=extra, metrics=metrics))
     try: json.dumps(row, allow_nan=False)
     except ValueError as e:
@@ -229,12 +238,19 @@ def record(self:Run, metrics:dict, # Name to number
     self.rows.append(row)
     self._write()
 
-
+# %% ../../nbs/13_experiments/20_run.ipynb #8a77abf1
 def _shareable(value):
-    "Folders of this machine (comma-separated, or in a list) by their last names only; anything else as it is"
+    "Folders of this machine (comma-separated, in a list, in a dict) by their last names; anything else as it is"
     if isinstance(value, (list, tuple)): return [_shareable(v) for v in value]
+    if isinstance(value, dict): return {name: _shareable(v) for name, v in value.items()}
     if not isinstance(value, str): return value
     return ','.join(Path(v).name if os.path.isabs(v) else v for v in value.split(','))
+
+
+def _row_parameters(row):
+    "What a row adds to the parameters of its run"
+    own = {**row['extra'], **{name: row[name] for name in SETTING_FIELDS if name in row}}
+    return {name: _shareable(value) for name, value in own.items()}
 
 
 @patch
@@ -245,9 +261,9 @@ def finish(self:Run) -> list: # The rows appended
     common = {**self._write(), 'preset': self.params.get('preset', '')}
     given = {k: _shareable(v) for k, v in self.params.items() if k != 'out_dir'}
     if self.speed: given['speed'] = self.speed
-    told = lambda r: {**given, **{k: _shareable(v) for k, v in r['extra'].items()}}
-    rows = [{**common, **r, 'parameters': told(r)} for r in self.rows]
-    try: rows = append_results([{k: v for k, v in r.items() if k != 'extra'} for r in rows], self.results)
+    rows = [{**common, **r, 'parameters': {**given, **_row_parameters(r)}} for r in self.rows]
+    rows = [{k: v for k, v in r.items() if k in RESULT_COLUMNS} for r in rows]
+    try: rows = append_results(rows, self.results)
     except BaseException as e:
         self.end(f'failed: its rows could not be added to the results: {type(e).__name__}: {e}'); raise
     self.end('finished')
@@ -257,10 +273,10 @@ def finish(self:Run) -> list: # The rows appended
 @patch
 def told(self:Run) -> list: # Of sentences
     "What the recorded rows say (`reid_lab.results.conclusions`), the notes, and what the less known of the scores are"
-    rows = [dict(r['metrics'], **{k: r[k] for k in ('variant', 'dataset', 'split', 'seed')}) for r in self.rows]
-    return conclusions(rows) + self.notes + notes(sorted({k for r in self.rows for k in r['metrics']}))
+    scores = sorted({name for row in self.rows for name in row['metrics']})
+    return conclusions(map(recorded_row, self.rows)) + self.notes + notes(scores)
 
-# %% ../../nbs/13_experiments/20_run.ipynb #96ddfd02
+# %% ../../nbs/13_experiments/20_run.ipynb #edf9f706
 def _claim(notebook, params, out_dir, resume):
     "Lock and folder of a run; what started this process may hold the lock for it"
     folder = run_folder(notebook, params, out_dir)
@@ -290,7 +306,7 @@ def start_run(notebook:str, # What runs
     run = _OPEN[str(folder)] = Run(folder, Path(notebook).stem, params, path, lock=lock)
     return run
 
-# %% ../../nbs/13_experiments/20_run.ipynb #3ce7e962
+# %% ../../nbs/13_experiments/20_run.ipynb #9bc79cf2
 def mark_ended(folder, # A run folder
     status:str, # `interrupted`, `failed: ...`
     ):
