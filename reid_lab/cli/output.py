@@ -50,11 +50,10 @@ def stoppable():
 
 def print_conclusions(done, name):
     "What the rows of a run say, and where our measurements are, if this is a clone"
-    from reid_lab.results.conclusions import conclusions
+    from reid_lab.results.conclusions import conclusions, recorded_row
     from reid_lab.core.basics import checkout
     from reid_lab.experiments.terminal import near_path
-    told = conclusions([dict(r['metrics'], **{k: r[k] for k in ('variant', 'dataset', 'split', 'seed')})
-                        for r in done.metrics.get('rows', [])])
+    told = conclusions(map(recorded_row, done.metrics.get('rows', [])))
     root, short = checkout(), str(name).removeprefix('run_')
     pages = sorted((root/'nbs'/'tutorials').glob(f'*_measured_{short}.ipynb')) if root and told else []
     told += done.metrics.get('notes', [])

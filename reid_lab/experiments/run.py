@@ -25,8 +25,9 @@ from ..core.basics import check_choice, checkout, project_root, results_file
 from ..core.files import atomic_path, locked
 from .execution import given_execution
 from .params import notebook_parameters, Params, params_hash
-from ..results.conclusions import conclusions, notes
-from ..results.rows import append_results, json_values, metric_values, results_path
+from ..results.conclusions import conclusions, notes, recorded_row
+from ..results.rows import (
+    append_results, json_values, metric_values, RESULT_COLUMNS, results_path, Setting, SETTING_FIELDS)
 from ..training.options import Execution
 
 # %% ../../nbs/13_experiments/20_run.ipynb #07de9da1
@@ -217,16 +218,24 @@ class Run:
 def record(self:Run, metrics:dict, # Name to number
     dataset:str, # What was scored; `world...` if synthetic
     split:str='test', # train, val or test
-    variant:str='', # Which of the compared things this is
+    variant:str='', # Its label; empty: that of the setting
     selection:str='', # How the checkpoint was chosen: `val R1`, `last epoch`, `none`
     images_seen:int=0, # Training images, with repeats
     seed:int=None, # Default: the parameter of that name
+    setting=None, # `reid_lab.results.rows.Setting`, by whose fields rows are compared; None: they are read from the label
     **extra): # Further parameters of this row alone, and `test_set` (`reid_lab.results.published.scored_on`)
     "Score something; may be called many times"
     check_choice('split', split, ['train', 'val', 'test'])
     metrics = metric_values(metrics)
     seed = self.params.get('seed', '') if seed is None else seed
-    row = json_values(dict(dataset=dataset, split=split, variant=variant, selection=selection,
+    fields = {}
+    if isinstance(setting, Setting):
+        fields, variant = setting.fields, variant or setting.label
+        for name in {*fields} & {*extra}:
+            raise ValueError(f"record: {name}={extra[name]!r} is a field of setting={str(setting)!r} too; leave it out")
+        extra = {**extra, 'setting': setting.name}
+    elif setting is not None: extra = {**extra, 'setting': setting}     # the name alone, as notebooks did before
+    row = json_values(dict(dataset=dataset, split=split, variant=variant, **fields, selection=selection,
                            images_seen=images_seen, seed=seed, extra=extra, metrics=metrics))
     try: json.dumps(row, allow_nan=False)
     except ValueError as e:
@@ -234,12 +243,19 @@ def record(self:Run, metrics:dict, # Name to number
     self.rows.append(row)
     self._write()
 
-
+# %% ../../nbs/13_experiments/20_run.ipynb #8a77abf1
 def _shareable(value):
-    "Folders of this machine (comma-separated, or in a list) by their last names only; anything else as it is"
+    "Folders of this machine (comma-separated, in a list, in a dict) by their last names; anything else as it is"
     if isinstance(value, (list, tuple)): return [_shareable(v) for v in value]
+    if isinstance(value, dict): return {name: _shareable(v) for name, v in value.items()}
     if not isinstance(value, str): return value
     return ','.join(Path(v).name if os.path.isabs(v) else v for v in value.split(','))
+
+
+def _row_parameters(row):
+    "What a row adds to the parameters of its run"
+    own = {**row['extra'], **{name: row[name] for name in SETTING_FIELDS if name in row}}
+    return {name: _shareable(value) for name, value in own.items()}
 
 
 @patch
@@ -250,9 +266,9 @@ def finish(self:Run) -> list: # The rows appended
     common = {**self._write(), 'preset': self.params.get('preset', '')}
     given = {k: _shareable(v) for k, v in self.params.items() if k != 'out_dir'}
     if self.speed: given['speed'] = self.speed
-    told = lambda r: {**given, **{k: _shareable(v) for k, v in r['extra'].items()}}
-    rows = [{**common, **r, 'parameters': told(r)} for r in self.rows]
-    try: rows = append_results([{k: v for k, v in r.items() if k != 'extra'} for r in rows], self.results)
+    rows = [{**common, **r, 'parameters': {**given, **_row_parameters(r)}} for r in self.rows]
+    rows = [{k: v for k, v in r.items() if k in RESULT_COLUMNS} for r in rows]
+    try: rows = append_results(rows, self.results)
     except BaseException as e:
         self.end(f'failed: its rows could not be added to the results: {type(e).__name__}: {e}'); raise
     self.end('finished')
@@ -262,8 +278,8 @@ def finish(self:Run) -> list: # The rows appended
 @patch
 def told(self:Run) -> list: # Of sentences
     "What the recorded rows say (`reid_lab.results.conclusions`), the notes, and what the less known of the scores are"
-    rows = [dict(r['metrics'], **{k: r[k] for k in ('variant', 'dataset', 'split', 'seed')}) for r in self.rows]
-    return conclusions(rows) + self.notes + notes(sorted({k for r in self.rows for k in r['metrics']}))
+    scores = sorted({name for row in self.rows for name in row['metrics']})
+    return conclusions(map(recorded_row, self.rows)) + self.notes + notes(scores)
 
 # %% ../../nbs/13_experiments/20_run.ipynb #edf9f706
 def _claim(notebook, params, out_dir, resume, speed):

@@ -14,6 +14,7 @@ import numpy as np
 from ..core.basics import check_choice
 from .style import COLOURS, LINES, literal, MARKERS, paper_figure, paper_style, PaperFigure, wrap_text
 from ..results.comparisons import paired
+from ..results.rows import others_of, place_of
 
 # %% ../../nbs/11_figures/20_charts.ipynb #6db9b538
 def _curve(ax, data, x, y, band, style, label):
@@ -216,10 +217,10 @@ def _mark_key(fig, pairs, by):
 
 def bars_paired(frame, # One row a run
     metric:str, # Column
-    base, # The baseline's value of `column_name`
+    base, # The baseline's value of `column_name`: a label, or a `Setting`
     others=None, # Default: all other values, in order of appearance
     by='seed', # Column or columns that make a pair
-    column_name:str='variant', # Where `base` and `others` are looked up
+    column_name:str='', # Where `base` and `others` are looked up, as in `paired`
     label:str=None, # Text of the metric
     controls=(), # Those of `others` that stand below the methods, under a heading
     column:str='cvpr', # Key of `WIDTHS`
@@ -227,7 +228,8 @@ def bars_paired(frame, # One row a run
     height:float=None, # Inches
     ) -> PaperFigure:
     "Ablation: means with seeds, beside paired differences to `base` with 95 % intervals"
-    others = [v for v in dict.fromkeys(frame[column_name]) if v != base] if others is None else list(others)
+    column_name = column_name or place_of(base)
+    others = others_of(frame, base, column_name) if others is None else list(others)
     last = [v for v in others if v in set(controls)]
     others = [v for v in others if v not in last] + last
     heads = {len(others) + 1 - len(last): 'controls'} if last else {}

@@ -135,7 +135,7 @@ _ON = lambda *tests: (('tests', tests),)    # what is searched
 STUDIES = dict(
     main=Study('coarse or fine captions in training', (*grid('start'), *grid('itc', 'cfam', train=('coarse', 'fine'))),
                ('Table 1', 'Table 10', *(f'Fig. {i}' for i in (1, 2, 4, 5, 6, 7, 8))), 5, run=_ON(*_LEVELS),
-               shows=('lists', 'matrix')),
+               shows=('ranked lists', 'matrix')),
     scratch=Study('the same from random numbers, on the generated images, of which there are more', tuple(grid(
         'itc', 'cfam', train=('coarse//generated', 'fine//generated'), weights=('none',), steps=(800,))), seeds=5,
         run=_ON(*(f'{x}//generated' for x in _LEVELS)), shows=('matrix',)),
@@ -150,7 +150,7 @@ STUDIES = dict(
     settings=Study('train in one setting, search every other', tuple(grid('cfam', train=_ALL)),
                    ('Table 2', 'Table 3a', 'Table 3b', 'Table 4', 'Fig. 9'), 3, run=_ON(*_ALL), shows=('matrix',)),
     within=Study('train and search one set', tuple(grid('itc', 'irra', 'cfam', train=('fine',))),
-                 ('Table 5', 'Table 6', 'Table 7'), 3, run=_ON('fine'), shows=('lists',)),
+                 ('Table 5', 'Table 6', 'Table 7'), 3, run=_ON('fine'), shows=('ranked lists',)),
     rates=Study('peak rates', tuple(grid(*TABLE_8, 'gs_irr', 'irra', lr=(6.25e-5, 1.25e-4, 2.5e-4, 5e-4))), seeds=2,
                 chooses=True, run=_ON('coarse', 'fine'), axes=Axes('lr', 'peak rate', 'method', 'test')),
     scratch_rates=Study('peak rates from random numbers', tuple(grid(

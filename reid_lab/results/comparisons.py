@@ -9,11 +9,10 @@ __all__ = ['ONE_OF', 'ROUNDING', 'summarise', 'Paired', 'paired', 'smallest_effe
 import math
 from dataclasses import dataclass
 from ..core.basics import check_choice, stream
-from .rows import pick, RESULT_COLUMNS
+from .rows import labelled, others_of, pick, place_of, RESULT_COLUMNS
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #86f5bc1f
 ONE_OF = ('dataset', 'split', 'preset') # Columns whose values are never averaged or paired
-
 
 def _check_mixed(frame, by, what):
     "Refuse groups with several datasets, splits or presets"
@@ -24,13 +23,12 @@ def _check_mixed(frame, by, what):
             raise ValueError(f"{what} of {key} would mix {f.nunique(dropna=False)} values of {c!r}: "
                              f"{list(dict.fromkeys(f))[:4]}; choose with pick(frame, {c}=...), or add {c!r} to by")
 
-
 def summarise(frame, # One row a run
     metrics, # Name or names of metric columns
     by=('variant', 'dataset'), # Columns that define a line of the table
     digits:int=2, # Decimals
     text:bool=True, # `40.12 ± 1.30` in one cell; False gives columns `R1_mean`, `R1_sd`
-    ): # One row a group, in order of appearance, with the number of runs `n`
+    ): # One row a group, in order of appearance, with the number of runs `n`; settings become labels, as `variant`
     "Mean and standard deviation over runs"
     metrics, by = [metrics] if isinstance(metrics, str) else list(metrics), [by] if isinstance(by, str) else list(by)
     for c in [*metrics, *by]: check_choice('column', c, list(frame.columns))
@@ -42,7 +40,7 @@ def summarise(frame, # One row a run
         if not text: out[f'{m}_mean'], out[f'{m}_sd'] = mean, sd
         else: out[m] = ['' if math.isnan(a) else f'{a:.{digits}f}' + ('' if math.isnan(s) else f' ± {s:.{digits}f}')
                         for a, s in zip(mean, sd)] # a metric that is not defined stays blank
-    return out.reset_index()
+    return labelled(out.reset_index())
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #f60ab671
 @dataclass(frozen=True)
@@ -77,7 +75,6 @@ class Paired:
 # %% ../../nbs/04_results/40_comparisons.ipynb #487b12a9
 ROUNDING = 2e-7 # Of a score: a smaller difference, or spread of differences, counts as 0 (float32's step: 1.2e-7)
 
-
 def _differences(a, b):
     "Scores of `a` and `b` that have a partner, `b - a`, and its standard deviation"
     import numpy as np
@@ -86,7 +83,6 @@ def _differences(a, b):
     d = d.mask(np.isclose(b, a, rtol=ROUNDING, atol=0), 0.)
     sd = float(d.std()) if len(d) > 1 else math.nan
     return a, b, d, 0. if sd <= ROUNDING*max(a.abs().max(), b.abs().max()) else sd
-
 
 def _intervals(d, sd, level, n_boot=10_000):
     "Student's t and percentile bootstrap intervals of the mean of `d`; infinite where no spread was seen"
@@ -98,18 +94,19 @@ def _intervals(d, sd, level, n_boot=10_000):
     low, high = np.quantile(means, [.5 - level/2, .5 + level/2])
     return float(d.mean() - half), float(d.mean() + half), float(low), float(high)
 
-
+# %% ../../nbs/04_results/40_comparisons.ipynb #7af28e22
 def paired(frame, # One row a run
     metric:str, # Column to compare
-    a, # Baseline: a value of `column`, or a dict of filters for `pick`
+    a, # Baseline: a value of `column` (a `Setting` too), or a dict of filters for `pick`
     b, # What is compared with it, likewise
     by='seed', # Column or columns that make a pair
-    column:str='variant', # Where `a` and `b` are looked up
+    column:str='', # Where `a` and `b` are looked up; empty: `setting` for a `Setting`, else `variant`
     level:float=.95, # Of the intervals
     ) -> Paired:
     "Difference `b - a` over pairs that share `by`; no finite interval from one pair, or if all differences are equal"
     check_choice('metric', metric, [c for c in frame.columns if c not in RESULT_COLUMNS])
     by, sides, kept = [by] if isinstance(by, str) else list(by), [], []
+    column = column or place_of(a)
     for side in (a, b):
         if not isinstance(side, dict): check_choice(column, side, list(dict.fromkeys(frame[column])))
         rows = pick(frame, **(side if isinstance(side, dict) else {column: side})).dropna(subset=[metric])
@@ -141,12 +138,12 @@ def smallest_effect(n:int, # Pairs
 # %% ../../nbs/04_results/40_comparisons.ipynb #d1afa078
 def relative_to(frame, # One row a run
     metric:str, # Column
-    base, # The variant that counts as 0
+    base, # The variant, or `Setting`, that counts as 0
     by='seed', # What makes rows comparable: a column or several
-    column:str='variant', # Where `base` is
+    column:str='', # Where `base` is, as in `paired`
     ): # Series: metric minus that of `base`
     "What each row has more than the base variant of the same seed"
-    by = [by] if isinstance(by, str) else list(by)
+    by, column = [by] if isinstance(by, str) else list(by), column or place_of(base)
     for c in [metric, column, *by]: check_choice('column', c, list(frame.columns))
     _check_mixed(frame, [c for c in by if c in ONE_OF], 'the comparison')
     zero = frame[frame[column] == base]
@@ -157,18 +154,18 @@ def relative_to(frame, # One row a run
 # %% ../../nbs/04_results/40_comparisons.ipynb #b08d4037
 def paired_table(frame, # One row a run
     metrics, # Name or names of metric columns
-    base, # The variant all others are compared with
-    others=None, # Default: all other values of `column`, in order of appearance
+    base, # What all others are compared with: a label, or a `Setting` in the column `setting`
+    others=None, # Default: all other values of `column` (settings: of the same stage), in order of appearance
     by='seed', # As in `paired`
-    column:str='variant', # As in `paired`
+    column:str='', # As in `paired`
     level:float=.95, # Of each interval, or of all together
     adjust:str='none', # `none` | `bonferroni`
     ): # DataFrame, one row a comparison
     "`paired` for every variant and metric against one baseline"
     import pandas as pd
     check_choice('adjust', adjust, ['none', 'bonferroni'])
-    metrics = [metrics] if isinstance(metrics, str) else list(metrics)
-    others = [v for v in dict.fromkeys(frame[column]) if v != base] if others is None else list(others)
+    metrics, column = [metrics] if isinstance(metrics, str) else list(metrics), column or place_of(base)
+    others = others_of(frame, base, column) if others is None else list(others)
     if adjust == 'bonferroni': level = 1 - (1 - level)/(len(others)*len(metrics))
     found = [paired(frame, m, base, o, by, column, level) for m in metrics for o in others]
     return pd.DataFrame([dict(metric=p.metric, base=p.a, variant=p.b, n=p.n, diff=p.diff, sd=p.sd, low=p.low,

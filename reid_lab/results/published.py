@@ -182,6 +182,11 @@ def is_world(dataset) -> bool: # True for `world`, `World-quick`, `world:ground-
     return str(dataset).lower().startswith('world')
 
 
+def _by_label(row):
+    "A row of `load_results`, whose method is a key of its recipe, under its label; any other as it is"
+    return {**row, 'method': row['variant']} if {'variant', 'options'} <= {*row} else row
+
+
 def _ours(ours, metrics):
     "Our rows as a frame: from a dict, a list of dicts or a frame, nested `metrics` unfolded"
     import pandas as pd
@@ -193,6 +198,7 @@ def _ours(ours, metrics):
             raise ValueError(f"ours[{i}] has no 'dataset'; name it, so that World scores are told apart")
         if not set(metrics) & set(r):
             raise ValueError(f"ours[{i}] has none of the table's metrics {metrics}; it has {sorted(r)}")
+    rows = [_by_label(r) for r in rows]
     kept = [r['parameters'] if isinstance(r.get('parameters'), dict) else {} for r in rows]     # of `load_results`
     source = [dict(source=d.split('->')[0].strip()) if '->' in (d := str(r['dataset'])) else {} for r in rows]
     return pd.DataFrame([{'method': r.get('variant', 'ours'), 'test_set': p.get('test_set'), **a, **r}

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from reid_lab.results.conclusions import conclusions
+from reid_lab.results.conclusions import conclusions, recorded_row
 from reid_lab.datasets.aerial import cross_view
 from reid_lab.datasets.cross_set import build_cross_set
 from reid_lab.data.table import ReidTable
@@ -56,8 +56,7 @@ def smoke(name, study, tmp_path, **kw):
     trained = ~stored.variant.str.contains(untrained)
     assert ((stored.images_seen > 0) == trained).all() and set(stored.selection) <= {"last step", "val mAP", "none"}
     said = "".join(o.get("text", "") for o in nbformat.read(done.path, 4).cells[-1].outputs)
-    told = conclusions([dict(r["metrics"], **{k: r[k] for k in ("variant", "dataset", "split", "seed")})
-                        for r in done.metrics["rows"]])
+    told = conclusions(map(recorded_row, done.metrics["rows"]))
     assert all(text in said for text in told) and (told or stored.variant.nunique() == 1)
     figures = done.folder / "figures"
     return done, {p.name for p in figures.iterdir()} if figures.exists() else set()

@@ -12,7 +12,8 @@ from reid_lab.results import rows as results
 from reid_lab.figures.charts import bars_paired, curves, learning_curves
 from reid_lab.figures.style import export, paper_figure
 from reid_lab.results.published import compare, published_table
-from reid_lab.results.rows import append_result, append_results, load_results, publish
+from reid_lab.recipes.study import Study, register_figure, with_setting
+from reid_lab.results.rows import Setting, append_result, append_results, load_results, publish
 from reid_lab.results.comparisons import paired, paired_table, relative_to, summarise
 from reid_lab.results.tables import to_latex, to_markdown
 
@@ -82,6 +83,19 @@ BAD = [
         "metric 'R1' is None", "no number", "NaN"),
     bad("run: an infinite metric", "record(R1=-inf)", lambda tmp: _run(tmp).record(dict(R1=-math.inf), "world"),
         "metric 'R1' is -inf"),
+    bad("run: a field of the setting twice", "record(setting=, method=)",
+        lambda tmp: _run(tmp).record(dict(R1=1.), "world", setting=Setting("a"), method="b"),
+        "method='b' is a field of", "leave it out"),
+    bad("results: settings of another stage", "CAMeL finetuned against Baseline zeroshot",
+        lambda tmp: paired(_frame().assign(setting=[Setting("a")]*2 + [Setting("b", "x")]*2), "R1", Setting("a"),
+                           Setting("b")), "setting="),
+    bad("study: a figure that is not registered", "shows=('map',)", lambda tmp: Study("", (), shows=("map",)),
+        "shows='map'", "Did you mean 'maps'", "register_figure"),
+    bad("study: figures as one text", "shows='maps'", lambda tmp: Study("", (), shows="maps"), "must be a tuple"),
+    bad("study: a figure's name that is taken", "register_figure('maps')", lambda tmp: register_figure("maps", "x"),
+        "'maps' is registered as"),
+    bad("study: a row of no setting", "variant='TENT'",
+        lambda tmp: with_setting(_frame(), [dict(name="a")]), "variant='b'", "['a']"),
     bad("results: no such file", "nothing was run", lambda tmp: load_results(tmp/"r.csv"), "no results at",
         "store 'measured'", error=FileNotFoundError),
     bad("results: another table", "a CSV of something else",

@@ -1,4 +1,9 @@
 """The CAMeL protocol: settings, data, determinism, what is kept, an interrupted run, and refusal of other data."""
+import inspect
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -6,11 +11,13 @@ import torch
 from reid_lab.analysis.text_scores import evaluate
 from reid_lab.training.learner import Callback
 from reid_lab.models.zoo import create_model, list_models
-from reid_lab.recipes import camel
+from reid_lab.recipes import camel, camel_report, cfam, cfan, dart3, dmg
 from reid_lab.training import checkpoints, folder as training_folder
 from reid_lab.recipes.camel_settings import PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, run_arguments
 from reid_lab.recipes.camel import finetune, load_data, load_run, make_strategy, pretrain, run_variant, train_loader
-from reid_lab.recipes.study import find_study, settings_frame
+from reid_lab.recipes.study import FIGURES, Study, find_study, settings_frame
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -239,3 +246,35 @@ def test_strategies_have_the_papers_order(data):
     strategy, _ = make_strategy(Config("camel", "smoke"), data.tokenizer)
     assert [t.name for t in strategy.tasks] == ["illumination", "blur", "memory"] and strategy.every == 6
     assert strategy.tasks[2].memory.capacity == PRESETS["smoke"].train.batch_size
+
+
+RECIPES = dict(run_camel=camel, run_dart3=dart3, run_dmg=dmg, run_cfam=cfam, run_cfan=cfan)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_notebook_draws_what_its_studies_show(name):
+    "Every figure that a study names is asked for by the experiment of its recipe, and by no other name"
+    cells = json.loads((ROOT/"nbs"/"experiments"/f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    source = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+    if name == "run_camel": source += inspect.getsource(camel_report)
+    drawn = set(re.findall(r"draws\('([^']+)'\)", source))
+    shown = {figure for study in RECIPES[name].STUDIES.values() for figure in study.shows}
+    assert drawn == shown <= set(FIGURES) and ".shows" not in source
+
+
+def test_a_misspelt_figure_is_refused_where_the_study_is_defined():
+    message = r"shows='ranked list' is not known; choose one of \['ranked lists', .*Did you mean 'ranked lists'"
+    with pytest.raises(ValueError, match=message): Study("typo", (), shows=("ranked list",))
+    with pytest.raises(ValueError, match="shows='maps' must be a tuple"): Study("no tuple", (), shows="maps")
+    with pytest.raises(ValueError, match="figure='map' is not known"): Study("", (), shows=("maps",)).draws("map")
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in (ROOT/"nbs"/"experiments").glob("*.ipynb")))
+def test_experiments_take_no_label_apart(name):
+    "They name settings by their fields; what joins rows or cuts paths is in a module, where it can be tested"
+    cells = json.loads((ROOT/"nbs"/"experiments"/f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    source = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+    taken_apart = r"json\.dumps|variant\.str|rpartition\(|split\('[^']*(?:=|->)|\[len\(str"
+    assert not re.findall(taken_apart, source)
+    for call in re.findall(r"(?:run|log)\.record\((.*?)\)\n", source, re.DOTALL):
+        assert "variant=" not in call and ("setting=" in call or "stored_row" in call or call.startswith("**row"))

@@ -8,7 +8,9 @@ from nbformat.v4 import new_code_cell, new_notebook
 from scipy import stats
 
 from reid_lab.cli.commands import main
-from reid_lab.results.conclusions import NOTES, as_printed, as_text, comparisons, conclusions, notes
+from reid_lab.recipes import dart3
+from reid_lab.results.conclusions import NOTES, as_printed, as_text, comparisons, conclusions, notes, recorded_row
+from reid_lab.results.rows import Setting, load_results, settings_of
 
 PARAMETERS = "preset = 'quick'\nseed: int | None = 0\nout_dir = ''"
 RECORD = """from reid_lab.experiments.run import start_run
@@ -68,6 +70,66 @@ def test_stages_are_compared_with_their_own_base():
     assert conclusions(given)[0] == "Compared by mAP: New with Base (zeroshot, finetuned), on world-quick, 4 seeds."
     plain = rows({"None": 0, "Norm": 1, "LITE, episodic": 2})
     assert {p.a for _, p in comparisons(plain)} == {"None"}
+
+
+@pytest.mark.parametrize("with_fields", [False, True])
+def test_an_option_is_no_stage(with_fields):
+    "Labels of two parts, which a run with one test set writes, and rows that carry fields"
+    given = rows({"CFAN, k=1.0": 0, "CFAN, k=8.0": 2}, seeds=5)
+    if with_fields: given = [{**r, **s.fields} for r, s in zip(given, settings_of(given))]
+    first, second, _ = conclusions(given)
+    assert first == "Compared by mAP: CFAN, k=8.0 with CFAN, k=1.0, on world-quick, 5 seeds."
+    assert second.startswith("Resolved at 95 %, in points: CFAN, k=8.0 +")
+
+
+@pytest.mark.parametrize("with_fields", [False, True])
+def test_steps_of_one_method_are_compared_with_the_first(with_fields):
+    "As `reid_lab run dart3 -p study=steps -p methods=DART3` records them: every label ends in an option"
+    settings = [Setting(s["name"], options={k: v for k, v in s.items() if k != "name"})
+                for s in dart3.STUDIES["steps"].only(["DART3"])]
+    given = rows({s.label: i for i, s in enumerate(settings)}, seeds=3)
+    if with_fields:
+        of = {s.label: s.fields for s in settings}
+        given = [{**r, **of[r["variant"]]} for r in given]
+    base, *others = settings
+    assert len(others) == 7 and base.label == "DART3, episodic=False, steps=1"
+    assert [(p.a, p.b) for _, p in comparisons(given)] == [(base.label, other.label) for other in others]
+
+
+def test_rows_are_compared_by_their_fields():
+    "Whatever the labels are: two trainings of one stage, a label that looks like a stage, and no label at all"
+    fields = [Setting("camel", stage, dict(k=k), name="CAMeL, slow").fields for k in (3, 6) for stage in ("a", "b")]
+    given = [dict(f, variant="CAMeL, slow", dataset="world", split="test", seed=s, mAP=f["options"]["k"] + s)
+             for f in fields for s in range(3)]
+    assert [(d, p.diff, p.n) for d, p in comparisons(given)] == [("world", 3., 3)]*2
+    for r in given: del r["variant"]
+    assert [p.b for _, p in comparisons(given)] == ["camel, k=6, a", "camel, k=6, b"]
+
+
+# one run of each recipe in `results/runs.csv`: what was compared when labels were split at their commas
+EARLIER = {"dart3_steps": (18, "Norm", 1), "run_camel-20261122-174350-01d8e9": (18, "Baseline, zeroshot", 3),
+           "transfer": (6, "BoT, dataset=world-1->world-1, world-2, world-3, world-1", 3),
+           "cfam_main": (12, "Start alone (control), coarse", 3),
+           "cfan_gate": (5, "CFAN, k=1.0, world-quick-aerial", 1)}
+
+
+@pytest.mark.parametrize("run", EARLIER)
+def test_rows_of_earlier_versions_are_compared_as_before(run):
+    f = load_results("measured", run=run)
+    n, base, n_stages = EARLIER[run]
+    found = comparisons(f.to_dict("records"))
+    assert len(found) == n and found[0][1].a == base and len({p.a for _, p in found}) == n_stages
+    bare = f.drop(columns=["method", "stage", "options", "parameters"]).to_dict("records")
+    if run != "transfer":   # its options hold commas, so that its labels alone do not tell the test set
+        assert [(p.a, p.b) for _, p in comparisons(bare)] == [(p.a, p.b) for _, p in found]
+
+
+def test_recorded_rows_of_both_kinds(tmp_path):
+    "A row of `metrics.json`: the fields are compared; a label alone still is"
+    old = dict(variant="Base, zeroshot", dataset="world", split="test", seed=0, metrics=dict(mAP=1.), extra=dict(k=3))
+    assert recorded_row(old) == dict(variant="Base, zeroshot", dataset="world", split="test", seed=0, mAP=1.)
+    new = dict(old, **Setting("base", "zeroshot").fields)
+    assert settings_of([recorded_row(new)])[0] == Setting("base", "zeroshot") != settings_of([recorded_row(old)])[0]
 
 
 def test_digits_and_notes():

@@ -138,8 +138,11 @@ def test_rows_of_the_store_bring_their_test_set(tmp_path):
     for name, t in (("whole", CUHK), ("few", FEW)):
         append_result(dict(dataset="cuhk-pedes", variant=name, parameters=dict(test_set=t), metrics=dict(R1=60.)),
                       tmp_path/"r.csv")
+    fields = dict(method="camel", stage="finetuned", options={})
+    append_result(dict(dataset="cuhk-pedes", variant="CAMeL, finetuned", parameters=dict(test_set=CUHK, **fields),
+                       metrics=dict(R1=60.)), tmp_path/"r.csv")
     both = compare(load_results(tmp_path/"r.csv"), "camel", "I")
-    assert both[both.origin == "ours"].method.tolist() == ["whole"]
+    assert both[both.origin == "ours"].method.tolist() == ["whole", "CAMeL, finetuned"]
 
 
 def test_the_counts_are_those_of_the_table():

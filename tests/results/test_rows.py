@@ -11,9 +11,11 @@ import pandas as pd
 import pytest
 
 from reid_lab.core.files import locked
-from reid_lab.results.comparisons import summarise
-from reid_lab.results.rows import (RESULT_COLUMNS, append_result, append_results, load_results, pick, publish,
-                                   results_path, run_table)
+from reid_lab.recipes import camel, cfam, cfan, dart3, dmg
+from reid_lab.recipes.study import setting_of
+from reid_lab.results.comparisons import paired, paired_table, relative_to, summarise
+from reid_lab.results.rows import (Setting, RESULT_COLUMNS, append_result, append_results, load_results, pick, publish,
+                                   results_path, run_table, settings_of)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -245,3 +247,89 @@ def test_pick_without_parameters_column():
     frame = pd.DataFrame([dict(variant="a", seed=0, R1=1.), dict(variant="b", seed=0, R1=2.)])
     assert pick(frame, variant="b").R1.tolist() == [2.]
     assert json.dumps(frame.attrs) == "{}"
+
+
+# --- fields of rows ---------------------------------------------------------------------------------------------------
+
+RECIPES = dict(run_camel=camel, run_dart3=dart3, run_dmg=dmg, run_cfam=cfam, run_cfan=cfan)
+
+
+@pytest.mark.parametrize("notebook", RECIPES)
+def test_labels_of_published_rows_are_read_as_the_settings_that_made_them(notebook):
+    "All rows that earlier versions of a recipe published: the method's key, the stage, every option with its type"
+    f, recipe = load_results(ROOT/"results"/"runs.csv", notebook=notebook), RECIPES[notebook]
+    titles = getattr(recipe, "TITLES", {})
+    known = {s: s.name for study in recipe.STUDIES.values() for s in (setting_of(x, titles) for x in study.settings)}
+    assert len(f) >= 200
+    for _, run in f.groupby("run"):
+        for s, row in zip(settings_of(run), run.to_dict("records")):
+            assert s.label == row["variant"] and known[s.at("")] == s.name
+            assert s.fields == {k: row[k] for k in ("method", "stage", "options")}
+            told = row["parameters"]
+            assert s.stage == told.get("phase", told.get("test", "")) and s.method == told.get("method", s.method)
+
+
+def test_rows_of_other_notebooks_are_read():
+    f = load_results(ROOT/"results"/"runs.csv")
+    assert len(f) == 4587 and {type(o) for o in f.options} == {dict}
+    maps, cot = (f[f.notebook == n] for n in ("attention_maps", "caption_cot"))
+    assert all(o == {"model": p["model"]} and m == p["method"]
+               for o, m, p in zip(maps.options, maps.method, maps.parameters))
+    assert set(cot.method) == set(cot.variant) and set(cot.stage) == {""}
+
+
+@pytest.mark.parametrize("label, told, fields", [
+    ("CAMeL, tuned on park, zeroshot", dict(phase="zeroshot", domain="park", setting="CAMeL", method="camel"),
+     ("camel", "zeroshot", dict(domain="park"))),
+    ("BoT, ids=(15, 6), test-a", dict(test="test-a", setting="BoT, ids=(15, 6)", method="bot"),
+     ("bot", "test-a", dict(ids=[15, 6]))),
+    ("BoT, dataset=a->b, c, c", dict(test="c", setting="BoT, dataset=a->b, c", method="bot"),
+     ("bot", "c", dict(dataset="a->b, c"))),
+    ("CFAM, released form, k=None, coarse", dict(test="coarse", setting="CFAM, released form, k=None"),
+     ("CFAM, released form", "coarse", dict(k=None))),
+    ("A, zeroshot", dict(phase="finetuned"), ("A", "zeroshot", {})),        # of a user: as in conclusions before
+    ("A, lr=1e-05", {}, ("A", "", dict(lr=1e-5))), ("A, ids=(1, 2)", {}, ("A", "", dict(ids=[1, 2]))),
+    ("", {}, ("", "", {})), ("a=b", {}, ("a=b", "", {}))])
+def test_labels_of_earlier_versions(label, told, fields):
+    read, = settings_of([dict(variant=label, parameters=told)])
+    assert tuple(read.fields.values()) == fields and read.label == label
+
+
+def test_a_stage_is_one_of_all_labels_of_a_run():
+    "Else a title with a comma would be taken for one; notebooks without stages have none"
+    labels = ["LITE, episodic", "DART3, episodic"]
+    def stages(labels, **more): return [s.stage for s in settings_of([dict(variant=v, **more) for v in labels])]
+    assert stages([*labels, "Norm"]) == [""]*3 and stages(labels) == ["episodic"]*2
+    assert stages(labels, notebook="run_dart3") == [""]*2
+
+
+def test_a_run_stores_fields_and_an_old_store_takes_them(tmp_path):
+    "Beside rows of an earlier version, in one file with the header that it wrote; its rows stay byte for byte"
+    from reid_lab.experiments.run import start_run
+    store = tmp_path/"old.csv"
+    lines = (ROOT/"results"/"runs.csv").read_bytes().split(b"\n")
+    store.write_bytes(b"\n".join(lines[:3]) + b"\n")
+    old = store.read_bytes()
+    with start_run("run_demo", dict(preset="quick", method="of the run"), tmp_path/"run", results=store) as run:
+        run.record(dict(R1=1.), "world", setting=Setting("st", "finetuned", dict(ids=(15, 6)), "+ ST, ids=(15, 6)"))
+    assert store.read_bytes().startswith(old)
+    f = load_results(store)
+    assert f.variant.tolist()[2] == "+ ST, ids=(15, 6), finetuned" and f.parameters[2]["method"] == "st"
+    assert [f.iloc[2][k] for k in ("method", "stage", "options")] == ["st", "finetuned", dict(ids=[15, 6])]
+    assert settings_of(f)[2].name == "+ ST, ids=(15, 6)" and f.method.tolist()[:2] == ["Norm", "DART3-LITE"]
+    assert len(pick(f, method="st", stage="finetuned")) == 1
+
+
+def test_comparisons_by_setting_keep_to_a_stage():
+    "The same table as by labels; equal fields are one setting, however they are printed"
+    a, b, c = (Setting(m, "coarse", o) for m, o in (("a", {}), ("b", dict(k=1)), ("b", dict(k=2))))
+    f = rows({s.label: [i + x for x in (1., 2.5, 3.)] for i, s in enumerate((a, b, c))})
+    f = f.assign(setting=settings_of(f.assign(parameters=[dict(test="coarse", setting=v.removesuffix(", coarse"))
+                                                          for v in f.variant])))
+    f = pd.concat([f, f.assign(setting=[s.at("fine") for s in f.setting])], ignore_index=True)
+    by_label = paired_table(f[:9], "R1", a.label)
+    by_field = paired_table(f, "R1", Setting("a", "coarse", name="whatever"))
+    pd.testing.assert_frame_equal(by_label.drop(columns="base"), by_field.drop(columns="base"))
+    assert by_field.base.tolist() == ["whatever, coarse"]*2
+    assert paired(f, "R1", b, c).diff == 1. and relative_to(f[:9], "R1", a).tolist() == [0.]*3 + [1.]*3 + [2.]*3
+    with pytest.raises(ValueError, match="setting="): paired(f, "R1", a, Setting("b", "coarse", dict(k=3)))
