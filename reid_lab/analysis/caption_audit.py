@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['record_summary', 'coverage_table', 'edit_table', 'caption_texts', 'length_table', 'pair_similarity', 'measure_audit']
 
-# %% ../../nbs/12_analysis/30_caption_audit.ipynb #c38762b1
+# %% ../../nbs/12_analysis/30_caption_audit.ipynb #ac6bd360
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from ..results.published import published_table
 from ..retrieval.embeddings import embed_images, embed_texts
 from ..world.world import World
 
-# %% ../../nbs/12_analysis/30_caption_audit.ipynb #567ef95c
+# %% ../../nbs/12_analysis/30_caption_audit.ipynb #9b546f8c
 def record_summary(records, # `CaptionRecord`s
     ) -> pd.DataFrame: # One row
     "Images, rejections, retries, attributes an image, mean confidence of what is visible"
@@ -46,7 +46,7 @@ def coverage_table(records, # `CaptionRecord`s
     f = pd.DataFrame(out, columns=['attribute', 'visible', 'said', 'confidence'])
     return f.sort_values('said', ascending=False, kind='stable', ignore_index=True)
 
-# %% ../../nbs/12_analysis/30_caption_audit.ipynb #43a40578
+# %% ../../nbs/12_analysis/30_caption_audit.ipynb #6a03b7f5
 def edit_table(records, # `CaptionRecord`s
     ) -> pd.DataFrame: # One row an operation: n, share (%), per_caption, captions (%)
     "What the audit did: share of all decisions, number a caption, share of captions with at least one"
@@ -77,7 +77,7 @@ def length_table(records, # `CaptionRecord`s
     both = pd.concat([pd.DataFrame(rows), said.rename(columns=dict(dataset='captions_of'))], ignore_index=True)
     return both.astype(dict(captions='Int64'))
 
-# %% ../../nbs/12_analysis/30_caption_audit.ipynb #4a8c6be0
+# %% ../../nbs/12_analysis/30_caption_audit.ipynb #0a04df9c
 def pair_similarity(model, # With `encode_image`, `encode_text`, `tokenizer`
     table:ReidTable, # N images
     captions, # N captions; an empty one has no pair
@@ -95,7 +95,7 @@ def pair_similarity(model, # With `encode_image`, `encode_text`, `tokenizer`
     out[rows] = (a*b).sum(1).numpy()
     return out
 
-# %% ../../nbs/12_analysis/30_caption_audit.ipynb #882c7e62
+# %% ../../nbs/12_analysis/30_caption_audit.ipynb #e57c1dd9
 def measure_audit(seeds, # Of Worlds and of errors
     folder, # For the records
     rates:Rates=Rates(), # Of errors in perception

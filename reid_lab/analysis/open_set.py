@@ -7,7 +7,7 @@ __all__ = ['RATES', 'LEAST', 'shifted_scores', 'OpenSet', 'open_set_report', 'op
            'search_scores', 'open_set', 'each_removed', 'fpir', 'fnir', 'threshold_for', 'Threshold', 'calibrate',
            'open_set_rates', 'identification_curve', 'verification_threshold', 'verification_rates']
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #c03ba069
+# %% ../../nbs/12_analysis/60_open_set.ipynb #7e4c1c75
 import json
 import math
 import warnings
@@ -26,7 +26,7 @@ from ..retrieval.ranking import rivals
 from ..retrieval.scores import DISTANCES, EmbeddingScores, score_blocks, Scores, scores_of
 from ..retrieval.shards import Shards
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #f1c47458
+# %% ../../nbs/12_analysis/60_open_set.ipynb #ac97bea3
 RATES = (.01, .1) # FPIR that are asked for
 LEAST = 10 # People of a camera below which its rates are not told [inference]
 
@@ -41,7 +41,7 @@ def shifted_scores(found:pd.DataFrame, # From `search_scores`
     limit = np.array([calibrate(trial[half != h], rate).value for h in (0, 1)])[half]
     return trial.assign(**{k: trial[k] - limit for k in ('mate', 'other', 'top')})
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #e2229ad6
+# %% ../../nbs/12_analysis/60_open_set.ipynb #dcf9ec1e
 @dataclass(frozen=True)
 class OpenSet:
     "FNIR at rates of false alarms, per camera"
@@ -67,7 +67,7 @@ class OpenSet:
             rows.append(row)
         return pd.DataFrame(rows)
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #36a48d1f
+# %% ../../nbs/12_analysis/60_open_set.ipynb #06c78ec4
 def _missed(f, first): # (N,) bool of mated searches
     here = f[f.present]
     return ((here.mate < 0) | (here['rank'] > first)).to_numpy(float), here
@@ -89,7 +89,7 @@ def _few(rate, people, n, cams): # Sentences on what is too little
     return out + ([f"Fewer than {LEAST} people have queries of {', '.join(cams)}: rates of so few are not told."]
                   if cams else [])
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #06ff5ce4
+# %% ../../nbs/12_analysis/60_open_set.ipynb #331d531a
 def open_set_report(found:dict, # Ranking -> frame of `search_scores`, of the same queries
     rates=RATES, # FPIR that are asked for
     first:int=1, # R: how many images count as found
@@ -118,7 +118,7 @@ def open_set_report(found:dict, # Ranking -> frame of `search_scores`, of the sa
     return OpenSet(pd.concat(rows, ignore_index=True) if rows else
                    pd.DataFrame(columns=['FPIR_asked', 'ranking', 'group', 'people']), warn)
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #ae2a1ffe
+# %% ../../nbs/12_analysis/60_open_set.ipynb #5385a457
 def open_set_of(q:Embeddings, # Queries; those with pid -1 are left out
     g:Embeddings, # Gallery
     rates=RATES, # FPIR that are asked for
@@ -130,7 +130,7 @@ def open_set_of(q:Embeddings, # Queries; those with pid -1 are left out
     if (q.pid == -1).any(): q = q[q.pid != -1]
     return open_set_report({'': search_scores(q, g, same_camera=same_camera, distance=distance)}, rates, first)
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #c13a36fb
+# %% ../../nbs/12_analysis/60_open_set.ipynb #522c3368
 class DistanceScores(Scores):
     "Minus the Euclidean distance of two sets of vectors, block by block"
     span = (np.nan, np.nan)
@@ -159,7 +159,7 @@ def comparable(q:Embeddings, # Queries
     return DistanceScores(q.emb, g.emb) if check_choice('distance', distance, DISTANCES) == 'euclidean' else \
         scores_of(q, g)
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #c2bd84d2
+# %% ../../nbs/12_analysis/60_open_set.ipynb #8d91ce1b
 def search_scores(q:Embeddings, # Labelled queries, with and without their person in the gallery
     g:Embeddings, # Labelled gallery
     *, same_camera:str=None, # 'drop' or 'keep' matches of the query's own camera; default: drop if both have cameras
@@ -178,7 +178,7 @@ def search_scores(q:Embeddings, # Labelled queries, with and without their perso
     out.attrs = dict(gallery=len(g), distance=distance, model=q.meta.get('model', ''), kind=q.meta.get('kind', ''))
     return out
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #1889dc9f
+# %% ../../nbs/12_analysis/60_open_set.ipynb #6b697121
 def open_set(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     share:float=.5, # Of the queries' persons in the gallery
@@ -193,7 +193,7 @@ def open_set(q:Embeddings, # Queries
     absent = np.sort(stream(seed, 'open set').permutation(both)[:n])
     return absent, g[~np.isin(g.pid, absent)]
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #ecc1ca8c
+# %% ../../nbs/12_analysis/60_open_set.ipynb #f1be22ee
 def each_removed(found:pd.DataFrame, # From `search_scores`
     ) -> pd.DataFrame: # Nonmated twins follow the mated searches; searches without their person stay
     "Every mated search a second time, as if its person had been removed from the gallery"
@@ -205,7 +205,7 @@ def each_removed(found:pd.DataFrame, # From `search_scores`
     out = pd.concat([found, twin], ignore_index=True); out.attrs = dict(found.attrs)
     return out
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #593b2da6
+# %% ../../nbs/12_analysis/60_open_set.ipynb #8bf43cfd
 def fpir(top, # (A,) best score of each nonmated search
     threshold:float, # T
     ) -> float: # 0 to 1
@@ -222,7 +222,7 @@ def fnir(mate, # (M,) best score of the person of each mated search
     missed = (np.asarray(mate, float) < threshold) | (np.asarray(rank) > first)
     return float(missed.mean()) if len(missed) else math.nan
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #903b2cf8
+# %% ../../nbs/12_analysis/60_open_set.ipynb #494f0d02
 def threshold_for(top, # (A,) best score of each nonmated search
     rate:float, # FPIR that may not be exceeded
     ) -> float:
@@ -237,7 +237,7 @@ def threshold_for(top, # (A,) best score of each nonmated search
     if not len(above): return float(np.nextafter(s[k], np.inf)) # the first k + 1 are equal: none may pass
     return float((s[k] + above[-1])/2) if np.isfinite(s[k]) else float(above[-1])
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #ad9f4deb
+# %% ../../nbs/12_analysis/60_open_set.ipynb #5b9d35fb
 @dataclass(frozen=True)
 class Threshold:
     "A calibrated threshold, and what it was calibrated on"
@@ -264,7 +264,7 @@ class Threshold:
         with atomic_path(path) as tmp: tmp.write_text(json.dumps(asdict(self), indent=1), 'utf-8')
         return Path(path)
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #36d41238
+# %% ../../nbs/12_analysis/60_open_set.ipynb #28196f80
 @patch(cls_method=True)
 def load(cls:Threshold, path, # That `save` wrote
     ) -> Threshold:
@@ -273,7 +273,7 @@ def load(cls:Threshold, path, # That `save` wrote
     except FileNotFoundError: raise
     except BROKEN as e: raise wrong_file(path, 'a saved Threshold', 'calibrate and save it again') from e
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #f5cb25d5
+# %% ../../nbs/12_analysis/60_open_set.ipynb #07603ea9
 def calibrate(found:pd.DataFrame, # Of validation queries, from `search_scores`, `open_set` or `each_removed`
     rate:float=.05, # FPIR
     ) -> Threshold:
@@ -288,7 +288,7 @@ def calibrate(found:pd.DataFrame, # Of validation queries, from `search_scores`,
     return Threshold(t, rate, fpir(gone.top, t), len(gone), gone.pid.nunique(), asked=found.attrs.get('kind', ''),
                      **about)
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #6b6eed1e
+# %% ../../nbs/12_analysis/60_open_set.ipynb #85544d74
 def _rate(hit, pid): # (N,) bool -> percent, low, high
     if not len(hit): return (np.nan,)*3
     mean, low, high = paired_gain(np.asarray(hit, float), pid)
@@ -304,7 +304,7 @@ def _rates(f, t, first):
     return dict(absent=len(gone), present=len(here), people=f.pid.nunique(), **rows[0], **rows[1],
                 DIR=100 - rows[1]['FNIR'])
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #dd3209e0
+# %% ../../nbs/12_analysis/60_open_set.ipynb #23623b75
 def open_set_rates(found:pd.DataFrame, # Of test queries, see `calibrate`
     threshold, # `Threshold`, or a number
     first:int=1, # R: how many images count as found
@@ -322,7 +322,7 @@ def open_set_rates(found:pd.DataFrame, # Of test queries, see `calibrate`
     groups = [('all', found)] + ([] if by is None else [(f'{by} {v}', f) for v, f in found.groupby(by)])
     return pd.DataFrame([dict(group=n, **_rates(f, t, first)) for n, f in groups])
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #d1627833
+# %% ../../nbs/12_analysis/60_open_set.ipynb #04d052f0
 def identification_curve(found:pd.DataFrame, # See `calibrate`
     first:int=1, # R: how many images count as found
     ) -> pd.DataFrame: # threshold (falling), FPIR, FNIR in percent
@@ -336,7 +336,7 @@ def identification_curve(found:pd.DataFrame, # See `calibrate`
     return pd.DataFrame(dict(threshold=t, FPIR=100*(1 - np.searchsorted(gone, t)/len(gone)),
                              FNIR=100*np.searchsorted(best, t)/len(best)))
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #5ab7c33d
+# %% ../../nbs/12_analysis/60_open_set.ipynb #20ea6289
 def _keys(x): # float32 -> integers 0 to 2**32 - 1 of the same order; -0 is 0
     i = (x.float() + 0.).view(torch.int32).long()
     return torch.where(i < 0, -i - 1, i + 2**31)
@@ -360,7 +360,7 @@ def _pair_blocks(q, g, same_camera, distance, chunk):
         block[t(row), t(col)] = torch.nan; block[t(orow), t(ocol)] = torch.nan
         yield q.pid[lo:lo + len(block)], block, same, q.pid[lo + row]
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #1f4e069f
+# %% ../../nbs/12_analysis/60_open_set.ipynb #9626d2c7
 def _counts(blocks, key, step=2**21): # How often `key` of the scores of different persons has each of 2**16 values
     n = np.zeros(2**16, np.int64)
     for _, block, *_ in blocks:
@@ -375,7 +375,7 @@ def _place(n, k): # Value and rest: the value that holds the k-th from above (fr
     i = int(np.searchsorted(above, k, 'right'))
     return len(n) - 1 - i, k - (int(above[i - 1]) if i else 0)
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #32233952
+# %% ../../nbs/12_analysis/60_open_set.ipynb #d353fa61
 def verification_threshold(q:Embeddings, # One side of the pairs
     g:Embeddings, # The other side
     rate:float=.001, # FMR that may not be exceeded
@@ -398,7 +398,7 @@ def verification_threshold(q:Embeddings, # One side of the pairs
     return Threshold(t, rate, passed/n, n, len(np.unique(q.pid[q.pid != -1])), 'fmr', len(g), distance,
                      q.meta.get('model', ''))
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #a7c136ce
+# %% ../../nbs/12_analysis/60_open_set.ipynb #98548e69
 def verification_rates(q:Embeddings, # One side of the pairs
     g:Embeddings, # The other side
     threshold, # `Threshold`, or a number

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['json_line', 'add_results', 'add_numbers']
 
-# %% ../../nbs/16_cli/40_numbers.ipynb #6016dee8
+# %% ../../nbs/16_cli/40_numbers.ipynb #86789fc6
 import argparse
 import json
 import sys
 from .output import FORMATS, listing, pairs, print_table, stoppable
 
-# %% ../../nbs/16_cli/40_numbers.ipynb #56f2ed89
+# %% ../../nbs/16_cli/40_numbers.ipynb #549edbce
 def _published(a):
     from reid_lab.results import published as pub
     if not a.paper: print(listing('papers'))
@@ -27,7 +27,7 @@ def _published(a):
         for note in about['notes'] if a.format == 'text' else (): print(f'note: {note}')
     return 0
 
-# %% ../../nbs/16_cli/40_numbers.ipynb #b62c3183
+# %% ../../nbs/16_cli/40_numbers.ipynb #2f615092
 def _how_known(k):
     "Where identities or cameras come from"
     many, one = dict(cam=('Cameras', 'camera'), pid=('Identities', 'identity'))[k]
@@ -53,7 +53,7 @@ def json_line(values):
     from reid_lab.results.rows import json_values
     return json.dumps(json_values(values), allow_nan=False)
 
-# %% ../../nbs/16_cli/40_numbers.ipynb #d73f69e4
+# %% ../../nbs/16_cli/40_numbers.ipynb #b960bbb1
 def _metrics(a):
     from reid_lab.core.reporting import phase
     from reid_lab.retrieval.shards import one_numbering
@@ -108,7 +108,7 @@ def _open_lines(told):
     return [head, *([told.table().to_string(index=False)] if len(told.rates) else []),
             *(f'Warning: {w}' for w in told.warnings)]
 
-# %% ../../nbs/16_cli/40_numbers.ipynb #e7441835
+# %% ../../nbs/16_cli/40_numbers.ipynb #efd678c3
 def _bias(a):
     from pathlib import Path
     from reid_lab.core.reporting import phase
@@ -146,7 +146,7 @@ def _cockpit(a, q, g, name, page):
     title, how = f'Camera bias of {name}', 'pca' if a.map == 'none' else a.map
     cockpit(Scene(q, g, distance=a.distance), how, seed=a.seed, title=title).to_html(page, title=title)
 
-# %% ../../nbs/16_cli/40_numbers.ipynb #04f7eb80
+# %% ../../nbs/16_cli/40_numbers.ipynb #546f3a94
 def _results(a):
     from reid_lab.results.rows import load_results, publish, results_path, run_table
     from reid_lab.experiments.params import parse_value
@@ -171,7 +171,7 @@ def add_results(command):
     c.add_argument('--where', action='append', metavar='NAME=VALUE', help='only these rows: a column or parameter')
     c.add_argument('--dirty', action='store_true', help='also rows made with changed files')
 
-# %% ../../nbs/16_cli/40_numbers.ipynb #33890b57
+# %% ../../nbs/16_cli/40_numbers.ipynb #81c00be5
 def _one_of(text, choices):
     if text in choices: return text
     raise argparse.ArgumentTypeError(f"{text!r} is not known; choose one of {list(choices)}")

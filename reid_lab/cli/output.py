@@ -6,13 +6,13 @@
 __all__ = ['FORMATS', 'LISTS', 'OPTIONS', 'pairs', 'typed', 'stoppable', 'print_conclusions', 'result_places', 'print_table',
            'cell_error', 'listing', 'as_options', 'print_error']
 
-# %% ../../nbs/16_cli/30_output.ipynb #dfe9455a
+# %% ../../nbs/16_cli/30_output.ipynb #66f7653a
 import re
 import signal
 import sys
 from contextlib import contextmanager
 
-# %% ../../nbs/16_cli/30_output.ipynb #9b6bb624
+# %% ../../nbs/16_cli/30_output.ipynb #e2f63c65
 def pairs(items, # `name=value` texts
     ) -> dict: # Name to text
     "`name=value` arguments as a dict; the value may contain `=`"
@@ -36,7 +36,7 @@ def typed(texts:dict, # From `pairs`
     for k in texts: check_choice('parameter', k, defaults)
     return {k: parse_value(v, defaults[k]) for k, v in texts.items()}
 
-# %% ../../nbs/16_cli/30_output.ipynb #bb3fffed
+# %% ../../nbs/16_cli/30_output.ipynb #21e05993
 @contextmanager
 def stoppable():
     "Let SIGTERM and a closed terminal end a run as Ctrl-C does, so that it is marked and leaves no process"
@@ -72,7 +72,7 @@ def result_places(done):
     seconds = done.metrics.get('wall_s')
     return '\n'.join([f'\nfinished in {clock(seconds)}']*bool(seconds) + lines)
 
-# %% ../../nbs/16_cli/30_output.ipynb #62e4417a
+# %% ../../nbs/16_cli/30_output.ipynb #fa654752
 FORMATS = ('text', 'markdown', 'latex', 'html')
 
 def print_table(frame, how='text', printed=False):
@@ -92,7 +92,7 @@ def cell_error():
     from papermill.exceptions import PapermillExecutionError
     return PapermillExecutionError
 
-# %% ../../nbs/16_cli/30_output.ipynb #5a9dca32
+# %% ../../nbs/16_cli/30_output.ipynb #cdcdf36d
 def _experiments():
     from reid_lab.experiments.notebooks import experiments
     return {x.name: f'{x.title}. {x.about}' for x in experiments().values()}
@@ -141,7 +141,7 @@ def _scores():
     two = Embeddings(np.eye(2, dtype=np.float32), np.arange(2))
     return {k: 'number of queries' if k.startswith('n_') else 'percent' for k in retrieval_metrics(two, two)}
 
-# %% ../../nbs/16_cli/30_output.ipynb #d27aa27b
+# %% ../../nbs/16_cli/30_output.ipynb #9f16423a
 LISTS = dict(experiments=_experiments, models=_models, datasets=_datasets, layouts=_layouts, worlds=_worlds,
              weights=_weights_kept, papers=_papers, metrics=_scores)
 
@@ -152,7 +152,7 @@ def listing(what:str, # Key of `LISTS`
     width = max(map(len, rows), default=0)
     return '\n'.join(f'  {k:{width}}  {v}' for k, v in rows.items())
 
-# %% ../../nbs/16_cli/30_output.ipynb #f7ee086e
+# %% ../../nbs/16_cli/30_output.ipynb #aa9a91a1
 # argument of the library -> option of the same meaning
 OPTIONS = dict(keys='key', columns='column', out_dir='out', n_jobs='jobs', rates='open_set')
 

@@ -6,12 +6,12 @@
 __all__ = ['check_choice', 'extra_library', 'stream', 'torch_stream', 'seed_everything', 'sensible_threads', 'pick_device',
            'checkout', 'project_root', 'cache_dir', 'unit_norm', 'common_scale']
 
-# %% ../../nbs/00_core/10_basics.ipynb #9096ad9d
+# %% ../../nbs/00_core/10_basics.ipynb #9ea05ff2
 import os
 import zlib
 from pathlib import Path
 
-# %% ../../nbs/00_core/10_basics.ipynb #acbcae12
+# %% ../../nbs/00_core/10_basics.ipynb #e657d936
 def check_choice(name:str, # Name of the argument
     value, # Value received
     choices, # The valid values
@@ -25,7 +25,7 @@ def check_choice(name:str, # Name of the argument
     guess = f" Did you mean {near[0]!r}?" if near else ''
     raise ValueError(f"{name}={value!r} is not known; choose one of {choices}.{guess}{' ' + hint if hint else ''}")
 
-# %% ../../nbs/00_core/10_basics.ipynb #73531876
+# %% ../../nbs/00_core/10_basics.ipynb #5d0dabce
 def extra_library(module:str, # To import, such as `pyarrow.parquet`
     extra:str, # Of this package, which brings it
     need:str, # What it is needed for, such as `a parquet file is read with pyarrow`
@@ -38,7 +38,7 @@ def extra_library(module:str, # To import, such as `pyarrow.parquet`
         raise ImportError(f"{need}, which is not installed: pip install 'reid_lab[{extra}]'"
                           f"{'. ' if without else ''}{without}") from e
 
-# %% ../../nbs/00_core/10_basics.ipynb #71e432ab
+# %% ../../nbs/00_core/10_basics.ipynb #95f2f2a6
 def stream(seed:int, # Seed of the experiment
     *names, # Strings or integers that name the decision
     ): # numpy.random.Generator
@@ -47,7 +47,7 @@ def stream(seed:int, # Seed of the experiment
     words = [int(seed) & 0xFFFFFFFF] + [zlib.crc32(repr(n).encode()) for n in names]
     return np.random.default_rng(np.random.SeedSequence(words))
 
-# %% ../../nbs/00_core/10_basics.ipynb #5e139c8f
+# %% ../../nbs/00_core/10_basics.ipynb #2de0bb1a
 def torch_stream(seed:int, # Seed of the experiment
     *names, # Strings or integers that name the decision
     device='cpu', # Device of the generator
@@ -64,7 +64,7 @@ def seed_everything(seed:int, # Any integer
     import numpy as np, torch
     random.seed(seed); np.random.seed(seed % 2**32); torch.manual_seed(seed)
 
-# %% ../../nbs/00_core/10_basics.ipynb #37e13645
+# %% ../../nbs/00_core/10_basics.ipynb #066fd61a
 def sensible_threads() -> int: # Threads for torch in this process
     "Free cores now (cores less load), at least one; `REID_LAB_THREADS` or `OMP_NUM_THREADS` decide if set"
     for key in ('REID_LAB_THREADS', 'OMP_NUM_THREADS'):
@@ -81,7 +81,7 @@ def pick_device(device:str='auto') -> str: # `cpu`, `cuda`, `cuda:1`, `mps`
     if device != 'auto': return str(torch.device(device))
     return 'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu'
 
-# %% ../../nbs/00_core/10_basics.ipynb #5fefb142
+# %% ../../nbs/00_core/10_basics.ipynb #d2085cd5
 def checkout(start=None, # A folder; default: where this package is imported from
     ) -> Path: # Or None
     "The nearest folder at `start` or above that holds `settings.ini` and `nbs/`"
@@ -109,7 +109,7 @@ def cache_dir(*parts:str, # Subfolders
     p.mkdir(parents=True, exist_ok=True)
     return p
 
-# %% ../../nbs/00_core/10_basics.ipynb #a404e636
+# %% ../../nbs/00_core/10_basics.ipynb #ab19b1ec
 def unit_norm(x, # (..., D) tensor
     eps:float=1e-12, # Lower bound of the divisor, after scaling
     ): # (..., D)

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['Picture', 'image_grid']
 
-# %% ../../nbs/00_core/30_pictures.ipynb #4952bee5
+# %% ../../nbs/00_core/30_pictures.ipynb #b3989367
 import os
 from pathlib import Path
 from .basics import check_choice
 
-# %% ../../nbs/00_core/30_pictures.ipynb #44918317
+# %% ../../nbs/00_core/30_pictures.ipynb #a8024782
 class Picture:
     "A PIL image that a notebook displays as a JPEG of at most `max_kb`"
     def __init__(self, image, # PIL image
@@ -36,7 +36,7 @@ class Picture:
 
     def __repr__(self): return f"Picture({self.image.width}x{self.image.height})"
 
-# %% ../../nbs/00_core/30_pictures.ipynb #f455b7a9
+# %% ../../nbs/00_core/30_pictures.ipynb #f894df84
 def image_grid(images, # Sequence of (H,W,3) uint8 arrays or PIL images of one size
     ncol:int=8, # Columns
     titles=None, # Text under each image

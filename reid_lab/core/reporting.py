@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['report', 'phase', 'progress']
 
-# %% ../../nbs/00_core/20_reporting.ipynb #921db730
+# %% ../../nbs/00_core/20_reporting.ipynb #685380cb
 import json
 import os
 import sys
 import time
 from contextlib import contextmanager
 
-# %% ../../nbs/00_core/20_reporting.ipynb #2fd09721
+# %% ../../nbs/00_core/20_reporting.ipynb #a2f26f12
 def report(label:str, # What is being done
     n:int=0, # Items done
     total:int=None, # Items in all, if known
@@ -38,7 +38,7 @@ def phase(label:str, # What the block does
     try: yield
     finally: report(label, end=True)
 
-# %% ../../nbs/00_core/20_reporting.ipynb #47ff8908
+# %% ../../nbs/00_core/20_reporting.ipynb #0934a104
 class progress:
     "Iterate and report, at most every `every` seconds; set `.note` inside the loop to add text"
     def __init__(self, items, # Anything iterable

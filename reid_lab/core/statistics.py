@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['weighted_mean', 'wilson', 'resampled_means', 'percent_interval', 'paired_gain', 'half_of', 'mean_interval']
 
-# %% ../../nbs/00_core/60_statistics.ipynb #38dfce93
+# %% ../../nbs/00_core/60_statistics.ipynb #0a732157
 import numpy as np
 import pandas as pd
 from .basics import stream
 
-# %% ../../nbs/00_core/60_statistics.ipynb #559b3e3b
+# %% ../../nbs/00_core/60_statistics.ipynb #3aeb109b
 def weighted_mean(values, # (C,) scores
     n, # (C,) queries
     ) -> float:
@@ -19,7 +19,7 @@ def weighted_mean(values, # (C,) scores
     if not n.sum(): raise ValueError("no camera has a query with a match")
     return float((values*n)[n > 0].sum()/n.sum())
 
-# %% ../../nbs/00_core/60_statistics.ipynb #60586a14
+# %% ../../nbs/00_core/60_statistics.ipynb #65a2aa4d
 def wilson(share, # (K,) observed shares, 0..1
     n, # (K,) numbers of observations
     z:float=1.96, # Normal quantile
@@ -29,7 +29,7 @@ def wilson(share, # (K,) observed shares, 0..1
     mid, half = share + z*z/(2*n), z*np.sqrt(share*(1 - share)/n + z*z/(4*n*n))
     return (mid - half)/(1 + z*z/n), (mid + half)/(1 + z*z/n)
 
-# %% ../../nbs/00_core/60_statistics.ipynb #65c0a88e
+# %% ../../nbs/00_core/60_statistics.ipynb #ec845216
 def resampled_means(total, n, draws, seed): # (P,K) sums, (P,) counts of each person -> (draws,K) means of persons drawn again
     rng, means, block = stream(seed, 'people', len(n)), [], max(1, 10**6//len(n))
     for lo in range(0, draws, block):
@@ -58,7 +58,7 @@ def paired_gain(diff, # (Q,) differences in average precision, 0..1; NaN where a
     if len(who) < 2 or np.ptp(total/n) < 1e-9: return mean, -np.inf, np.inf # a spread that was not seen
     return mean, *percent_interval(resampled_means(total[:, None], n, draws, seed)[:, 0], tests)
 
-# %% ../../nbs/00_core/60_statistics.ipynb #63c89284
+# %% ../../nbs/00_core/60_statistics.ipynb #486e5226
 def half_of(pid, # (N,) identities
     split:int=0, # Which division
     ) -> np.ndarray: # (N,) 0 or 1; all images of a person are in one half
@@ -67,7 +67,7 @@ def half_of(pid, # (N,) identities
     half = np.zeros(len(who), int); half[stream(split, 'halves', len(who)).permutation(len(who))[::2]] = 1
     return half[at]
 
-# %% ../../nbs/00_core/60_statistics.ipynb #a84e0bfe
+# %% ../../nbs/00_core/60_statistics.ipynb #13723d5c
 def mean_interval(values, # (N,) numbers; NaN is left out
     groups=None, # (N,) labels of what was sampled together: persons, Worlds; None: every value for itself
     level:float=.95, # Of the interval

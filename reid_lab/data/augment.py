@@ -7,13 +7,13 @@ __all__ = ['ASPECTS', 'IMAGENET_MEAN', 'IMAGENET_STD', 'AUGMENT', 'to_pixels', '
            'rectangles', 'erase', 'pad_crop', 'plain', 'light', 'bot', 'bot_released', 'bot_jitter', 'transreid',
            'rand_augment', 'camel', 'camel_released']
 
-# %% ../../nbs/01_data/40_augment.ipynb #21d13368
+# %% ../../nbs/01_data/40_augment.ipynb #3659d947
 import numpy as np
 import torch
 import torch.nn.functional as F
 from ..core.basics import check_choice
 
-# %% ../../nbs/01_data/40_augment.ipynb #c784715f
+# %% ../../nbs/01_data/40_augment.ipynb #d6390b6b
 def to_pixels(images, # (N,H,W,3) uint8 array
     device='cpu', # Where the tensor is wanted
     ): # (N,3,H,W) float32 in [0,1]
@@ -23,7 +23,7 @@ def to_pixels(images, # (N,H,W,3) uint8 array
         raise ValueError(f"images has dtype {x.dtype} and shape {tuple(x.shape)}; expected uint8 (N,H,W,3)")
     return x.to(device).permute(0, 3, 1, 2).float().div_(255)
 
-# %% ../../nbs/01_data/40_augment.ipynb #c8ef3ff0
+# %% ../../nbs/01_data/40_augment.ipynb #2cef165a
 def pick(n:int, # Images
     p:float, # Probability
     g, # torch.Generator
@@ -40,7 +40,7 @@ def uniform(n:int, # Images
     "One uniform draw per image, shaped to broadcast"
     return torch.empty(n, 1, 1, 1).uniform_(low, high, generator=g)
 
-# %% ../../nbs/01_data/40_augment.ipynb #8e14dee2
+# %% ../../nbs/01_data/40_augment.ipynb #f1f56bfc
 def flip(img, # (B,3,H,W)
     g, # torch.Generator
     p:float=.5, # Share of the images
@@ -71,7 +71,7 @@ def _grey(img): # (B,3,H,W) -> (B,1,H,W)
     r, g, b = img.unbind(1)
     return (r*.299).add_(g*.587).add_(b*.114).unsqueeze(1)
 
-# %% ../../nbs/01_data/40_augment.ipynb #66970e6d
+# %% ../../nbs/01_data/40_augment.ipynb #acfa5fa2
 def affine(img, # (B,3,H,W)
     g, # torch.Generator
     degrees:float=0., # Largest rotation
@@ -91,7 +91,7 @@ def affine(img, # (B,3,H,W)
     grid = F.affine_grid(theta, list(img.shape), align_corners=False) # (B,H,W,2)
     return F.grid_sample(img, grid, padding_mode='border', align_corners=False)
 
-# %% ../../nbs/01_data/40_augment.ipynb #a1ff26e7
+# %% ../../nbs/01_data/40_augment.ipynb #78bad763
 ASPECTS = ('even', 'log')
 
 
@@ -125,7 +125,7 @@ def rectangles(n:int, # Images
     top, left = ((torch.rand(n, generator=g, dtype=torch.float64)*r).long() for r in room)
     return top, left, h, w
 
-# %% ../../nbs/01_data/40_augment.ipynb #4aee75cb
+# %% ../../nbs/01_data/40_augment.ipynb #7dc6794b
 def erase(img, # (B,3,H,W)
     g, # torch.Generator
     p:float=.5, # Share of the images
@@ -160,7 +160,7 @@ def _check_erase(p, area, ratio, tries):
     if ratio < 1: raise ValueError(f"ratio={ratio!r} is the largest height over width; use 1 or more, such as 1/0.3")
     if tries < 0: raise ValueError(f"tries={tries!r} must be 0 or more draws")
 
-# %% ../../nbs/01_data/40_augment.ipynb #06372b59
+# %% ../../nbs/01_data/40_augment.ipynb #744220e9
 def pad_crop(img, # (B,3,H,W)
     g, # torch.Generator
     pad:int=10, # Black pixels on every side
@@ -171,7 +171,7 @@ def pad_crop(img, # (B,3,H,W)
     y, x = top + torch.arange(H)[:, None], left + torch.arange(W) # (n,H,1), (n,1,W)
     return F.pad(img, [pad]*4).permute(0, 2, 3, 1)[torch.arange(n)[:, None, None], y, x].permute(0, 3, 1, 2)
 
-# %% ../../nbs/01_data/40_augment.ipynb #0b6b9f5c
+# %% ../../nbs/01_data/40_augment.ipynb #265e034b
 def plain(img, # (B,3,H,W) in [0,1]
     g, # torch.Generator
     ): # (B,3,H,W)
@@ -219,7 +219,7 @@ def transreid(img, # (B,3,H,W) in [0,1]
     "Flip, pad and crop, erasing with noise (TransReID, CLIP-ReID)"
     return erase(pad_crop(flip(img, g), g), g, fill='noise', **_LOG)
 
-# %% ../../nbs/01_data/40_augment.ipynb #f8e4db9d
+# %% ../../nbs/01_data/40_augment.ipynb #1ffb2b46
 def rand_augment(img, # (B,3,H,W) in [0,1]
     g, # torch.Generator
     n_ops:int=2, # Operations drawn per image
@@ -242,7 +242,7 @@ def rand_augment(img, # (B,3,H,W) in [0,1]
         out.append(x)
     return torch.stack(out).clamp(0, 1)
 
-# %% ../../nbs/01_data/40_augment.ipynb #91691e86
+# %% ../../nbs/01_data/40_augment.ipynb #cb09888f
 _MALS = (.4416847, .41812873, .4237452)   # mean of its images
 
 

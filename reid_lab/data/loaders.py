@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['shuffle_order', 'pk_order', 'tokenize', 'sensible_workers', 'Batches', 'masked_words']
 
-# %% ../../nbs/01_data/50_loaders.ipynb #cd69aba4
+# %% ../../nbs/01_data/50_loaders.ipynb #462ee47a
 import copy
 import heapq
 import os
@@ -23,10 +23,10 @@ from .table import JoinedReader, ReidTable
 from .text import mask_tokens
 from ..moved import forward
 
-# %% ../../nbs/01_data/50_loaders.ipynb #20ff1742
+# %% ../../nbs/01_data/50_loaders.ipynb #74ac055d
 __getattr__ = forward('data.loaders') # names that moved in 0.2.0
 
-# %% ../../nbs/01_data/50_loaders.ipynb #db043696
+# %% ../../nbs/01_data/50_loaders.ipynb #910a9918
 def shuffle_order(n:int, # Samples
     batch_size:int, # Samples a batch
     rng, # numpy Generator
@@ -35,14 +35,14 @@ def shuffle_order(n:int, # Samples
     order = rng.permutation(n)[:n//batch_size*batch_size]
     return list(order.reshape(-1, batch_size))
 
-# %% ../../nbs/01_data/50_loaders.ipynb #b3b82b97
+# %% ../../nbs/01_data/50_loaders.ipynb #20fd5e32
 def _k_groups(own, rng, k): # list of (k,)
     "One identity's samples in random groups of `k`; the last is filled up with repeats"
     own = rng.permutation(own)
     if len(own) % k: own = np.concatenate([own, rng.choice(own, -len(own) % k)])
     return own.reshape(-1, k)
 
-# %% ../../nbs/01_data/50_loaders.ipynb #1ec45655
+# %% ../../nbs/01_data/50_loaders.ipynb #939f47dc
 def _different(queue, P): # list of (P*k,)
     "Batches of the first `P` groups in `queue` with different identities, while there are so many"
     waiting = {}
@@ -75,7 +75,7 @@ def pk_order(pid, # (N,) identity of each sample
     queue = [groups[j] for j in rng.permutation(len(groups))]
     return _different(queue, P)
 
-# %% ../../nbs/01_data/50_loaders.ipynb #e3c90884
+# %% ../../nbs/01_data/50_loaders.ipynb #e7393b50
 def tokenize(tokenizer, # `list[str] -> (B,L) LongTensor`, with a `pad_id`
     texts, # B captions
     ): # (B,L') LongTensor, L' <= L
@@ -84,7 +84,7 @@ def tokenize(tokenizer, # `list[str] -> (B,L) LongTensor`, with a `pad_id`
     used = (tokens != tokenizer.pad_id).any(0).nonzero()
     return tokens[:, :int(used.max()) + 1 if len(used) else 1]
 
-# %% ../../nbs/01_data/50_loaders.ipynb #e914ecd2
+# %% ../../nbs/01_data/50_loaders.ipynb #8285c2f8
 def sensible_workers() -> int:
     "Loader processes: `REID_LAB_WORKERS` if set; up to 8 of the cores if this process computes on a GPU; else 0"
     told = os.environ.get('REID_LAB_WORKERS', '')
@@ -94,7 +94,7 @@ def sensible_workers() -> int:
     cores = len(os.sched_getaffinity(0))//int(os.environ.get('LOCAL_WORLD_SIZE', 1))
     return min(8, max(0, cores - 1))
 
-# %% ../../nbs/01_data/50_loaders.ipynb #968a979c
+# %% ../../nbs/01_data/50_loaders.ipynb #6a218027
 class Batches:
     "Reproducible batches of a `ReidTable`: `len(loader)`, `loader.batch(e, i)`, `loader.epoch(e, start)`"
     def __init__(self, table:ReidTable, # Images, identities and captions
@@ -134,7 +134,7 @@ class Batches:
 
     def __len__(self): return len(self.rows)//(self.B*self.world) if self.sampler == 'shuffle' else len(self.order(0))
 
-# %% ../../nbs/01_data/50_loaders.ipynb #aeedcaf9
+# %% ../../nbs/01_data/50_loaders.ipynb #70d34967
 @patch
 def _samples(self:Batches, unit): # (M,) rows; (M,) caption numbers or None
     "What one sample is, after the checks of the data"
@@ -150,7 +150,7 @@ def _samples(self:Batches, unit): # (M,) rows; (M,) caption numbers or None
                          f"({len(rows)} samples); use at most {len(rows)//self.world}")
     return rows, np.concatenate([np.arange(c) for c in n]) if unit == 'caption' else None
 
-# %% ../../nbs/01_data/50_loaders.ipynb #7c0fb1d8
+# %% ../../nbs/01_data/50_loaders.ipynb #f5b437c4
 @patch
 def _find_cache(self:Batches, cache):
     "The cache to use, if any; it keeps images of one size"
@@ -177,7 +177,7 @@ def _images(self:Batches, rows): # (B,H,W,3) uint8
     files = [_image_file(self.table, p) for p in self.path[rows]]
     return np.stack([self.table.images([r], *how[:2])[0] if f is None else read(f, *how) for r, f in zip(rows, files)])
 
-# %% ../../nbs/01_data/50_loaders.ipynb #cdebd725
+# %% ../../nbs/01_data/50_loaders.ipynb #6bb56244
 @patch
 def order(self:Batches, e:int, # Epoch
     ) -> list: # Arrays of sample numbers, one a batch (for all processes)
@@ -190,7 +190,7 @@ def order(self:Batches, e:int, # Epoch
         self._orders = {**dict([*self._orders.items()][-2:]), e: own} # workers are an epoch ahead
     return self._orders[e]
 
-# %% ../../nbs/01_data/50_loaders.ipynb #30acb487
+# %% ../../nbs/01_data/50_loaders.ipynb #696548c9
 @patch
 def batch(self:Batches, e:int, # Epoch
     i:int, # Number in the epoch
@@ -224,7 +224,7 @@ def _rows_of(batch, own, n):
     "Some rows of a batch of `n`"
     return {k: v[own] if isinstance(v, (torch.Tensor, list)) and len(v) == n else v for k, v in batch.items()}
 
-# %% ../../nbs/01_data/50_loaders.ipynb #58ea5b92
+# %% ../../nbs/01_data/50_loaders.ipynb #379cb949
 @patch
 def epoch(self:Batches, e:int, # Epoch
     start:int=0, # First batch
@@ -270,7 +270,7 @@ class _Keys(torch.utils.data.Sampler):
     def __init__(self, keys): self.keys = keys
     def __iter__(self): return self.keys
 
-# %% ../../nbs/01_data/50_loaders.ipynb #a3df2519
+# %% ../../nbs/01_data/50_loaders.ipynb #01ba63b1
 @patch
 def share(self:Batches, rank:int, # Number of a process
     world:int, # How many share each batch
@@ -284,7 +284,7 @@ def share(self:Batches, rank:int, # Number of a process
     part.B, part.rank, part.world, part._orders, part._ahead = self.B//world, rank, world, {}, None
     return part
 
-# %% ../../nbs/01_data/50_loaders.ipynb #7049f82f
+# %% ../../nbs/01_data/50_loaders.ipynb #e028b12c
 def masked_words(tokenizer, # Of the model
     p:float=.25, # Share of words
     max_masks:int=10, # At most so many a caption

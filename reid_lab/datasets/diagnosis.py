@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Report', 'doctor']
 
-# %% ../../nbs/07_datasets/80_diagnosis.ipynb #1edb1411
+# %% ../../nbs/07_datasets/80_diagnosis.ipynb #b5671869
 import html
 from dataclasses import dataclass
 import numpy as np
@@ -14,7 +14,7 @@ from ..core.basics import check_choice
 from ..data.table import Finding, ReidTable, SPLITS, TableError
 from .registry import annotation_files, check_options, dataset_key, DATASETS, file_checks, find_root
 
-# %% ../../nbs/07_datasets/80_diagnosis.ipynb #627705ec
+# %% ../../nbs/07_datasets/80_diagnosis.ipynb #ef8e74ed
 @dataclass(frozen=True)
 class Report:
     "What `doctor` found"
@@ -44,13 +44,13 @@ class Report:
         head = f'<p><b>{html.escape(self.name)}</b>: {"sound" if self.ok else "needs work"}</p>'
         return f"{head}<table>{cells(('level', 'what', 'where', 'remedy'), 'th')}{rows}</table>"
 
-# %% ../../nbs/07_datasets/80_diagnosis.ipynb #4d324d6b
+# %% ../../nbs/07_datasets/80_diagnosis.ipynb #acaf657b
 def _counted(table, part):
     "Ids, images and captions of a split, or of the queries or the gallery in testing"
     f = (table.where(split=part) if part in SPLITS else table.query() if part == 'query' else table.gallery()).frame
     return f.pid[f.pid >= 0].nunique(), len(f), int(f.captions.map(len).sum())
 
-# %% ../../nbs/07_datasets/80_diagnosis.ipynb #2feb791f
+# %% ../../nbs/07_datasets/80_diagnosis.ipynb #678c10d1
 def _check_counts(table, counts):
     "Findings on ids, images and captions of each part against the published numbers"
     out, splits = [], {k if k in SPLITS else 'test' for k in counts}
@@ -75,7 +75,7 @@ def _check_texts(table):
     text = f'captions: {words.mean():.1f} words on average, longest {words.max()}, '
     return [*out, Finding('ok', text + f'{np.mean(words > 56):.1%} over 56 words')]
 
-# %% ../../nbs/07_datasets/80_diagnosis.ipynb #a8c055ee
+# %% ../../nbs/07_datasets/80_diagnosis.ipynb #29138f35
 def _check_facts(table, spec):
     "Findings on facts of the record that the folder does not bear out"
     f = table.frame
@@ -92,7 +92,7 @@ def _check_ids(table):
     if np.array_equal(ids, np.arange(len(ids))): return []
     return [Finding('warn', f'training ids are not 0..{len(ids) - 1}', '', 'table.relabel() before training')]
 
-# %% ../../nbs/07_datasets/80_diagnosis.ipynb #cec50a74
+# %% ../../nbs/07_datasets/80_diagnosis.ipynb #53a09cb1
 def doctor(name:str, # Key of `DATASETS`
     root=None, # As for `load_dataset`
     n:int=64, # Images to decode

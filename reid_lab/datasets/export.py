@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LAYOUTS', 'Layout', 'export_world']
 
-# %% ../../nbs/07_datasets/70_export.ipynb #2b2bd795
+# %% ../../nbs/07_datasets/70_export.ipynb #cbd59fcb
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from .image_sets import IMAGE_SETS, unfit_rows, write_image_set
 from .registry import DATASETS, no_junk
 from .text_sets import TEXT_SETS, write_mals, write_text_set
 
-# %% ../../nbs/07_datasets/70_export.ipynb #8414738b
+# %% ../../nbs/07_datasets/70_export.ipynb #984bfeae
 @dataclass(frozen=True)
 class Layout:
     "A way to lie on disk"
@@ -30,7 +30,7 @@ class Layout:
     needs_caption: bool = False  # Images without a caption cannot be written
     unfit: Callable = no_junk  # `unfit(table)` -> findings on rows that have no place
 
-# %% ../../nbs/07_datasets/70_export.ipynb #5843369b
+# %% ../../nbs/07_datasets/70_export.ipynb #106d189d
 def _test_only(table):
     "A test set has no place for other splits, nor for junk"
     n = int((table['split'] != 'test').sum())
@@ -70,14 +70,14 @@ LAYOUTS = {
     **{layout: x for name, form in IMAGE_SETS.items() for layout, x in _image_layouts(name, form).items()},
     **{name: _dg_layout(name, form) for name, form in DG_SETS.items()}}
 
-# %% ../../nbs/07_datasets/70_export.ipynb #9d56e805
+# %% ../../nbs/07_datasets/70_export.ipynb #540210bc
 def _renumber(table):
     "The same rows with identities 0..P-1, those of train first, then val, then test"
     order = table.frame.split.map({'train': 0, 'val': 1, 'test': 2}).sort_values(kind='stable').index
     pid = table.take(order).relabel('seen').frame.pid.set_axis(order)
     return ReidTable(table.frame.assign(pid=pid), table.root, table.reader, table.name)
 
-# %% ../../nbs/07_datasets/70_export.ipynb #63be38be
+# %% ../../nbs/07_datasets/70_export.ipynb #fbd218af
 def export_world(table:ReidTable, # What to write: the World's table or any other
     layout:str, # Key of `LAYOUTS`
     dest, # Folder to make; must not exist, or be empty

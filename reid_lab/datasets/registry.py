@@ -7,7 +7,7 @@ __all__ = ['FACTS', 'DATASETS', 'Dataset', 'dataset_key', 'list_datasets', 'fits
            'annotation_files', 'find_root', 'check_options', 'file_checks', 'load_dataset', 'load_as_in_papers',
            'no_junk']
 
-# %% ../../nbs/07_datasets/60_registry.ipynb #d00738d1
+# %% ../../nbs/07_datasets/60_registry.ipynb #322a6f7d
 import inspect
 import os
 import re
@@ -27,7 +27,7 @@ from .dg_sets import check_dg_set, DG_SETS, load_cuhk03, load_dg_set
 from .image_sets import check_image_set, IMAGE_SETS, load_image_set
 from .text_sets import annotation_notes, load_mals, load_text_set, text_files, TEXT_SETS
 
-# %% ../../nbs/07_datasets/60_registry.ipynb #f617dec9
+# %% ../../nbs/07_datasets/60_registry.ipynb #eb0501ef
 @dataclass(frozen=True)
 class Dataset:
     "A benchmark: how to read it and what it holds"
@@ -61,7 +61,7 @@ class Dataset:
 
 FACTS = ('captions', 'cameras', 'image_queries', 'splits')
 
-# %% ../../nbs/07_datasets/60_registry.ipynb #0fe337fe
+# %% ../../nbs/07_datasets/60_registry.ipynb #d04c56b8
 def _load_world(root=None, preset='quick', seed=0, **options):
     "The rendered World; `root` is the folder of its cache"
     from reid_lab.world.world import World
@@ -118,7 +118,7 @@ def _cuhk03_counts(labels='detected', protocol='new', **rest):
     train, gallery = (7365, 5332) if labels == 'detected' else (7368, 5328)
     return dict(train=(767, train), query=(700, 1400), gallery=(700, gallery))
 
-# %% ../../nbs/07_datasets/60_registry.ipynb #9c50a4bd
+# %% ../../nbs/07_datasets/60_registry.ipynb #905458c2
 # long: one record a dataset
 _CLIP = dict(mean=(.48145466, .4578275, .40821073), std=(.26862954, .26130258, .27577711))  # own ones not published
 DATASETS = {
@@ -197,7 +197,7 @@ DATASETS = {
         layout='CUHK-SYSU/cropped_images/p11422_s16929_1.jpg',
         citation='Xiao et al., Joint Detection and Identification Feature Learning for Person Search, CVPR 2017')}
 
-# %% ../../nbs/07_datasets/60_registry.ipynb #1bcd420b
+# %% ../../nbs/07_datasets/60_registry.ipynb #cd36ba9d
 def dataset_key(name): return check_choice('name', str(name).lower().replace('_', '-'), DATASETS)
 
 
@@ -234,14 +234,14 @@ def require(name:str, # Key of `DATASETS`
     raise ValueError(f"{purpose} needs a dataset with {', '.join(words)}; {name!r} has {', '.join(lacks)}. "
                      f"Registered datasets that fit: {', '.join(list_datasets(**facts)) or 'none'}")
 
-# %% ../../nbs/07_datasets/60_registry.ipynb #59c05e06
+# %% ../../nbs/07_datasets/60_registry.ipynb #c7e71b70
 def describe_datasets() -> pd.DataFrame: # Title, facts, images and captions as published, citation
     "The records of all datasets as a table"
     total = lambda d, i: int(sum(np.max(c[i]) for c in (d.counts or {}).values() if len(c) > i))
     return pd.DataFrame({n: dict(title=d.title, **{k: getattr(d, k) for k in FACTS[:-1]}, splits=', '.join(d.splits),
                                  images=total(d, 1), citation=d.citation) for n, d in DATASETS.items()}).T
 
-# %% ../../nbs/07_datasets/60_registry.ipynb #8a38e2bf
+# %% ../../nbs/07_datasets/60_registry.ipynb #26e7df83
 def _config_root(path:Path):
     "`data_root` in a settings file of `key = \"value\"` lines, or None"
     if not path.is_file(): return None
@@ -259,7 +259,7 @@ def _holds(folder, spec):
     if spec.files: return bool(spec.files(folder))
     return any(next(folder.glob(a), None) for a in spec.annotations)
 
-# %% ../../nbs/07_datasets/60_registry.ipynb #62e0305a
+# %% ../../nbs/07_datasets/60_registry.ipynb #b07a95dd
 def find_root(name:str, # Key of `DATASETS`
     root=None, # The dataset's folder or the folder above it
     ) -> Path:
@@ -282,7 +282,7 @@ def find_root(name:str, # Key of `DATASETS`
     stop(f'none of {list(spec.annotations)} in {str(base)!r} or its subfolder {spec.folder!r}',
          more + f" and looks like {' or '.join(like)}"*bool(like))
 
-# %% ../../nbs/07_datasets/60_registry.ipynb #9d603a38
+# %% ../../nbs/07_datasets/60_registry.ipynb #aad803ff
 def _drop_bad(table, check):
     "Without blank captions and images that cannot be read (`check='all'`: decoded); warns with the numbers"
     f = table.frame
@@ -308,7 +308,7 @@ def check_options(name, options):
     for k in options:
         if k in taken or not more: check_choice(f'option of {name}', k, known)
 
-# %% ../../nbs/07_datasets/60_registry.ipynb #3b9ba488
+# %% ../../nbs/07_datasets/60_registry.ipynb #29102587
 def file_checks(table, spec, check, n, headers=False, quiet=None):
     "Findings on files, as far as `check` goes; those on images that can be read are the last"
     files = spec.check(table, files=check != 'none') if spec.check else []
@@ -337,7 +337,7 @@ def load_dataset(name:str, # Key of `DATASETS`
     if found: raise TableError(table.name, found)
     return table.split_val(val, val_seed) if val else table
 
-# %% ../../nbs/07_datasets/60_registry.ipynb #fb4e7ccd
+# %% ../../nbs/07_datasets/60_registry.ipynb #8eb9fc79
 def load_as_in_papers(name:str, # Key of `DATASETS`
     root=None, # See `load_dataset`
     use:str='training', # What it is for, in the words of the error
@@ -349,7 +349,7 @@ def load_as_in_papers(name:str, # Key of `DATASETS`
     merge = 'val' in spec.splits and 'merge_val' in inspect.signature(spec.load).parameters
     return load_dataset(name, root, check, **(dict(merge_val=True) if merge else {}))
 
-# %% ../../nbs/07_datasets/60_registry.ipynb #edda6d4b
+# %% ../../nbs/07_datasets/60_registry.ipynb #c9587079
 def no_junk(table:ReidTable, # To be written
     ) -> list: # of `Finding`
     "Junk (pid -1) has no place in a layout"

@@ -6,7 +6,7 @@
 __all__ = ['notebooks', 'find_notebook', 'parameter_notes', 'Experiment', 'read_experiment', 'experiments', 'Finished',
            'run_notebook']
 
-# %% ../../nbs/13_experiments/50_notebooks.ipynb #450ccd1e
+# %% ../../nbs/13_experiments/50_notebooks.ipynb #4f42d1b6
 import ast
 import importlib.util
 import io
@@ -29,10 +29,10 @@ from .params import check_type, notebook_parameters
 from .run import check_folder, earlier_run, MADE, mark_ended, run_folder
 from .terminal import near_path
 
-# %% ../../nbs/13_experiments/50_notebooks.ipynb #faef8cf7
+# %% ../../nbs/13_experiments/50_notebooks.ipynb #55e5ced8
 #| export
 
-# %% ../../nbs/13_experiments/50_notebooks.ipynb #eefb24b3
+# %% ../../nbs/13_experiments/50_notebooks.ipynb #0d2b61b9
 def notebooks() -> dict: # Name -> path
     "The experiment notebooks: those of the checkout, else those installed with the package"
     places = [p/'nbs'/'experiments' for p in (project_root(), checkout()) if p]
@@ -52,7 +52,7 @@ def find_notebook(name) -> Path:
     known = notebooks()
     return known[check_choice('experiment', f'run_{name}' if f'run_{name}' in known else str(name), known)]
 
-# %% ../../nbs/13_experiments/50_notebooks.ipynb #c0ae9f63
+# %% ../../nbs/13_experiments/50_notebooks.ipynb #b4ec3141
 def parameter_notes(path) -> dict: # Name -> text, of the parameters that have one
     "The comment behind each assignment in the cell tagged `parameters`"
     import nbformat
@@ -89,7 +89,7 @@ class Experiment:
         studies = [f"studies: {', '.join(self.studies)}"]*bool(self.studies)
         return '\n'.join([f'{self.name}: {self.title}', self.about, 'parameters:', *lines, *studies])
 
-# %% ../../nbs/13_experiments/50_notebooks.ipynb #1ecf123b
+# %% ../../nbs/13_experiments/50_notebooks.ipynb #9f04fe81
 def read_experiment(path, # Of a notebook with a title cell and a parameters cell
     ) -> Experiment:
     "The record of one experiment notebook"
@@ -108,7 +108,7 @@ def experiments() -> dict: # Name -> `Experiment`
     found = [read_experiment(p) for p in notebooks().values()]
     return {x.name: x for x in found}
 
-# %% ../../nbs/13_experiments/50_notebooks.ipynb #8af32afd
+# %% ../../nbs/13_experiments/50_notebooks.ipynb #956a6516
 def _kernel_class(threads, folder):
     "A kernel manager class that starts this interpreter; sockets and what the process prints are files in `folder`"
     from jupyter_client.kernelspec import KernelSpec
@@ -166,7 +166,7 @@ class Finished:
         keys = ('variant', 'dataset', 'split')
         return [{**{k: r[k] for k in keys}, **r['metrics']} for r in self.metrics.get('rows', [])]
 
-# %% ../../nbs/13_experiments/50_notebooks.ipynb #8a259277
+# %% ../../nbs/13_experiments/50_notebooks.ipynb #cfd0aece
 @contextmanager
 def _tasks_end_first():
     "Let a signal end the client's tasks before it raises: one left pending would complain later of a dead kernel"
@@ -188,7 +188,7 @@ def _tasks_end_first():
         for n, old in before.items(): signal.signal(n, old)
         if asked: before[asked[0]](asked[0], None) # raises
 
-# %% ../../nbs/13_experiments/50_notebooks.ipynb #e8c46efb
+# %% ../../nbs/13_experiments/50_notebooks.ipynb #66601200
 def _sections(nb):
     "Cell id -> (heading above it, number among the code cells), and how many code cells there are"
     found, heading, n = {}, 'Setting up', 0
@@ -237,7 +237,7 @@ def _execute(source, path, params, threads, timeout, attempts=3):
         _end_group(tmp)
         shutil.rmtree(tmp, ignore_errors=True)
 
-# %% ../../nbs/13_experiments/50_notebooks.ipynb #da4afe4c
+# %% ../../nbs/13_experiments/50_notebooks.ipynb #23b8986f
 def _ending(error):
     "A status for a run that an error stopped"
     if not isinstance(error, Exception): return 'interrupted'
@@ -267,7 +267,7 @@ def _held(source, folder, params, fresh, own):
             else: os.environ['REID_LAB_RUN'] = before
     mark_ended(folder, 'not finished: the notebook ended without `run.finish()`')
 
-# %% ../../nbs/13_experiments/50_notebooks.ipynb #7ea6131f
+# %% ../../nbs/13_experiments/50_notebooks.ipynb #aeeea86e
 def run_notebook(name, /, # Experiment (`camel`, `run_camel`) or path of a notebook
     out=None, # Run folder: new, empty, or that of the same run, interrupted; default a new one under `runs/`
     params:dict=None, # Parameters of the notebook

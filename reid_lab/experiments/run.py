@@ -6,7 +6,7 @@
 __all__ = ['MADE', 'git_commit', 'environment', 'run_folder', 'write_json', 'earlier_run', 'check_folder', 'Run', 'start_run',
            'mark_ended']
 
-# %% ../../nbs/13_experiments/20_run.ipynb #77abb569
+# %% ../../nbs/13_experiments/20_run.ipynb #cb16b0c3
 import atexit
 import itertools
 import json
@@ -28,7 +28,7 @@ from ..results.conclusions import conclusions, notes
 from ..results.rows import append_results, json_values, metric_values, results_path
 from ..training.options import in_force
 
-# %% ../../nbs/13_experiments/20_run.ipynb #cf2d140a
+# %% ../../nbs/13_experiments/20_run.ipynb #07de9da1
 def git_commit(root=None) -> str: # Short hash, `+` appended if tracked files differ; '' outside a checkout
     "The commit of the code: of the checkout that this package is imported from, unless another folder is named"
     where = root or checkout()
@@ -62,7 +62,7 @@ def environment() -> dict: # Strings and numbers only
     return dict(reid_lab=__version__, python=platform.python_version(), **versions, platform=system, cpu=_cpu(),
                 cores=cores, threads=threads, gpu=gpu, processes=in_force()['processes'])
 
-# %% ../../nbs/13_experiments/20_run.ipynb #f7451b74
+# %% ../../nbs/13_experiments/20_run.ipynb #44977840
 def _now(): return datetime.now(timezone.utc)
 
 def run_folder(notebook:str, # What runs
@@ -88,7 +88,7 @@ def write_json(path, # File
     with atomic_path(path) as tmp: tmp.write_text(text, encoding='utf-8')
     return Path(path)
 
-# %% ../../nbs/13_experiments/20_run.ipynb #bf19c1fa
+# %% ../../nbs/13_experiments/20_run.ipynb #a63b0223
 MADE = ('metrics.json', 'log.jsonl', 'results.csv', 'table.csv', 'masking.csv', 'transfer.csv', 'sweep', 'models',
         'figures') # in a run folder, beside the notebook
 
@@ -147,7 +147,7 @@ def _shared_by(had, n):
     return before, [f'The number of processes that share a batch changed: {before}. Batches are the same; what losses '
                     'draw for themselves is not.']
 
-# %% ../../nbs/13_experiments/20_run.ipynb #5c9edddf
+# %% ../../nbs/13_experiments/20_run.ipynb #fa89682b
 _OPEN = weakref.WeakValueDictionary() # Folder -> run of this process that is not finished
 
 
@@ -207,7 +207,7 @@ class Run:
         self.lock = None
         if _OPEN.get(str(self.folder)) is self: del _OPEN[str(self.folder)]
 
-# %% ../../nbs/13_experiments/20_run.ipynb #bc664e88
+# %% ../../nbs/13_experiments/20_run.ipynb #5e5a8d22
 @patch
 def record(self:Run, metrics:dict, # Name to number
     dataset:str, # What was scored; `world...` if synthetic
@@ -260,7 +260,7 @@ def told(self:Run) -> list: # Of sentences
     rows = [dict(r['metrics'], **{k: r[k] for k in ('variant', 'dataset', 'split', 'seed')}) for r in self.rows]
     return conclusions(rows) + self.notes + notes(sorted({k for r in self.rows for k in r['metrics']}))
 
-# %% ../../nbs/13_experiments/20_run.ipynb #96ddfd02
+# %% ../../nbs/13_experiments/20_run.ipynb #edf9f706
 def _claim(notebook, params, out_dir, resume):
     "Lock and folder of a run; what started this process may hold the lock for it"
     folder = run_folder(notebook, params, out_dir)
@@ -290,7 +290,7 @@ def start_run(notebook:str, # What runs
     run = _OPEN[str(folder)] = Run(folder, Path(notebook).stem, params, path, lock=lock)
     return run
 
-# %% ../../nbs/13_experiments/20_run.ipynb #3ce7e962
+# %% ../../nbs/13_experiments/20_run.ipynb #9bc79cf2
 def mark_ended(folder, # A run folder
     status:str, # `interrupted`, `failed: ...`
     ):

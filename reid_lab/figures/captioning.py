@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['marked_examples', 'error_bars']
 
-# %% ../../nbs/11_figures/80_captioning.ipynb #bd377e8e
+# %% ../../nbs/11_figures/80_captioning.ipynb #48186f4f
 import numpy as np
 from ..datasets.captioning.rules import KINDS, STAGES
 from ..datasets.captioning.traces import marked_pieces
 from .style import COLOURS, paper_figure, paper_style, PaperFigure, RIGHT, text_width, WRONG
 
-# %% ../../nbs/11_figures/80_captioning.ipynb #014d4782
+# %% ../../nbs/11_figures/80_captioning.ipynb #4f54f9ac
 def _lay(pieces, width, size):
     "Words of marked pieces with their line and place: (op, word, line, x, width)"
     out, x, line, space = [], 0., 0, text_width('a a', size) - text_width('aa', size)
@@ -25,7 +25,7 @@ def _lay(pieces, width, size):
         x -= space # the piece ended without one
     return out
 
-# %% ../../nbs/11_figures/80_captioning.ipynb #74cc9a2b
+# %% ../../nbs/11_figures/80_captioning.ipynb #b3b770ae
 _MARKS = dict(keep=('#222222', None), drop=(WRONG, .55), add=(RIGHT, -.12), new=(RIGHT, -.12)) # colour, line's height
 
 
@@ -41,7 +41,7 @@ def _draw_words(ax, laid, x, y, size):
             ax.plot([x + at, x + at + w], [h, h], color=colour, lw=.7)
     return high*(1 + max((l for _, _, l, *_ in laid), default=0))
 
-# %% ../../nbs/11_figures/80_captioning.ipynb #2a13de26
+# %% ../../nbs/11_figures/80_captioning.ipynb #44d84015
 def marked_examples(records, # `CaptionRecord`s with drafts
     images, # (H,W,3) uint8, one a record
     notes=None, # Text below each caption, or None
@@ -72,7 +72,7 @@ def marked_examples(records, # `CaptionRecord`s with drafts
             y += h
     return fig
 
-# %% ../../nbs/11_figures/80_captioning.ipynb #cd99e221
+# %% ../../nbs/11_figures/80_captioning.ipynb #105e20f3
 def error_bars(frame, # From `measure_audit`, of one factor
     stages=STAGES, # Some of them
     column:str='cvpr', # Key of `WIDTHS`

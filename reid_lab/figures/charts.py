@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['curves', 'masking_curves', 'read_log', 'loss_name', 'learning_curves', 'bars_paired', 'heat_map']
 
-# %% ../../nbs/11_figures/20_charts.ipynb #828788d8
+# %% ../../nbs/11_figures/20_charts.ipynb #1f75abb3
 import json
 import math
 import re
@@ -15,7 +15,7 @@ from ..core.basics import check_choice
 from .style import COLOURS, LINES, literal, MARKERS, paper_figure, paper_style, PaperFigure, wrap_text
 from ..results.comparisons import paired
 
-# %% ../../nbs/11_figures/20_charts.ipynb #8d7c7d7b
+# %% ../../nbs/11_figures/20_charts.ipynb #6db9b538
 def _curve(ax, data, x, y, band, style, label):
     "Mean line and seed band of one group"
     groups = data.dropna(subset=[y]).groupby(x)[y]
@@ -50,7 +50,7 @@ def _legend(fig, axes, title=None):
     n = max(1, min(len(labels), 4, int(fig.get_figwidth()/wide)))
     fig.legend(handles, labels, loc='outside upper center', ncols=n, title=title)
 
-# %% ../../nbs/11_figures/20_charts.ipynb #b3bb90a3
+# %% ../../nbs/11_figures/20_charts.ipynb #267f78e3
 def _value_ticks(ax, values, room):
     "A tick at each of few values; where their texts need more than `room` characters, only some have one"
     texts = [f'{v:g}' for v in values]
@@ -103,7 +103,7 @@ def curves(frame, # Long frame, one row a run (or a logged step)
         _legend(fig, axes, f'{shown[band]} {runs} {of}' if runs > 1 else None)
     return fig
 
-# %% ../../nbs/11_figures/20_charts.ipynb #f60a4afc
+# %% ../../nbs/11_figures/20_charts.ipynb #73b2c716
 def masking_curves(frame, # Rows with `n_masked`, `method`, `dataset` and the metric
     metric:str='R1', # Column
     column:str='cvpr-full', # Key of `WIDTHS`
@@ -115,7 +115,7 @@ def masking_curves(frame, # Rows with `n_masked`, `method`, `dataset` and the me
     return curves(frame, 'n_masked', metric, **{**usual, 'xlabel': 'masked words', 'ylabel': text,
                                                 'of': 'draws of words', 'zero': True, **kw})
 
-# %% ../../nbs/11_figures/20_charts.ipynb #bb5cc17a
+# %% ../../nbs/11_figures/20_charts.ipynb #4e7155fd
 def read_log(log): # Path of a JSONL file, a list of dicts, or a frame
     "A training log as a frame; an unfinished last line (a run still writing) is left out"
     import pandas as pd
@@ -167,7 +167,7 @@ def learning_curves(logs, # One log (see `read_log`), or a dict of name to log
         _legend(fig, axes)
     return fig
 
-# %% ../../nbs/11_figures/20_charts.ipynb #6997d754
+# %% ../../nbs/11_figures/20_charts.ipynb #d6c0da71
 def _means(ax, frame, metric, names, column, by, at, heads):
     "Horizontal bars of the means at the heights `at`, seeds as dots; `heads` are lines of text: height -> text"
     means = [frame[frame[column] == v][metric].mean() for v in names]
@@ -192,7 +192,7 @@ def _differences(ax, pairs, at):
         ax.plot([p.diff], [i], 'o', color=colour, mfc=colour if sure else 'white', ms=4.5, mew=1.1)
     ax.grid(axis='x'); ax.tick_params(axis='y', length=0)
 
-# %% ../../nbs/11_figures/20_charts.ipynb #a8b6d16c
+# %% ../../nbs/11_figures/20_charts.ipynb #6dddea76
 def _difference_label(pairs, base, label, width):
     "Relative to what, in which unit, over how many pairs"
     n = '-'.join(map(str, sorted({p.n for p in pairs})))
@@ -245,7 +245,7 @@ def bars_paired(frame, # One row a run
         _mark_key(fig, pairs, by)
     return fig
 
-# %% ../../nbs/11_figures/20_charts.ipynb #34a465d4
+# %% ../../nbs/11_figures/20_charts.ipynb #ca51a029
 def heat_map(matrix, # DataFrame: rows, columns and numbers
     label:str='', # Text of the numbers
     xlabel:str='tested on', # Text of the columns

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['thumbnail', 'list_key', 'ranked_lists']
 
-# %% ../../nbs/11_figures/30_ranked_lists.ipynb #f575b97b
+# %% ../../nbs/11_figures/30_ranked_lists.ipynb #afc2047b
 from .style import inch_canvas, paper_style, PaperFigure, RIGHT, wrap_text, WRONG
 
-# %% ../../nbs/11_figures/30_ranked_lists.ipynb #42720755
+# %% ../../nbs/11_figures/30_ranked_lists.ipynb #715c9773
 def _badge(ax, x, y, right, r=.055):
     "A tick or cross in a filled circle; `x, y` its centre in inches"
     from matplotlib.patches import Circle
@@ -45,7 +45,7 @@ def list_key(ax, # From `inch_canvas`
     for x, right, text in ((w - 2.05, True, 'same person'), (w - 1.05, False, 'another person')):
         _badge(ax, x, y, right); ax.text(x + .1, y, text, va='center', size=6.5)
 
-# %% ../../nbs/11_figures/30_ranked_lists.ipynb #85e5a697
+# %% ../../nbs/11_figures/30_ranked_lists.ipynb #1bd20231
 def _gallery_images(images, idx):
     "Images of the gallery rows `idx`, from a callable or an array"
     return images(list(idx)) if callable(images) else [images[i] for i in idx]

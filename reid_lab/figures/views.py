@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MARK_SIGNS', 'message_card', 'image_or_name', 'list_card', 'selection_map', 'failure_card']
 
-# %% ../../nbs/11_figures/60_views.ipynb #d3b0afdd
+# %% ../../nbs/11_figures/60_views.ipynb #01207031
 import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -13,7 +13,7 @@ from .ranked_lists import list_key, thumbnail
 from .style import (COLOURS, inch_canvas, literal, paper_figure, paper_style, PaperFigure, RIGHT,
     text_width, wrap_text, WRONG)
 
-# %% ../../nbs/11_figures/60_views.ipynb #17ad1360
+# %% ../../nbs/11_figures/60_views.ipynb #15145a23
 def message_card(text:str, # What is the matter, and what to do
     title:str='', # Above it
     column:str='cvpr-full', # Key of `reid_lab.figures.style.WIDTHS`
@@ -30,7 +30,7 @@ def message_card(text:str, # What is the matter, and what to do
         ax.text(w/2, .02 + .24*bool(title) + high/2, said, ha='center', va='center', color='#555555', parse_math=False)
     return fig
 
-# %% ../../nbs/11_figures/60_views.ipynb #9ccb9e73
+# %% ../../nbs/11_figures/60_views.ipynb #31138172
 def image_or_name(ax, # From `inch_canvas`
     image, # (H,W,3) uint8, or None
     name:str, # Of the file
@@ -49,7 +49,7 @@ def image_or_name(ax, # From `inch_canvas`
                 color='#555555', parse_math=False)
     if pale: ax.add_patch(Rectangle((x - .02, y - .02), w + .04, h + .04, fc='white', ec='none', alpha=.6, zorder=8))
 
-# %% ../../nbs/11_figures/60_views.ipynb #8fb00f3f
+# %% ../../nbs/11_figures/60_views.ipynb #ef9a88f2
 def _note(text, w):
     "On one line, or on one for each part if it is too wide"
     parts = [text] if text_width(text, 5.5) <= w else text.split(' · ')
@@ -100,7 +100,7 @@ def list_card(query:dict, # `image` or `text`; `name`, `note`
         if any(r['right'] is not None for r in results): list_key(ax, w, .26 + lines*step + .03)
     return fig
 
-# %% ../../nbs/11_figures/60_views.ipynb #32ae8a8c
+# %% ../../nbs/11_figures/60_views.ipynb #1666a005
 def _scatter(ax, x, y, colours, query, area):
     "Circles of the gallery, triangles of the queries above them"
     for of, marker, more in ((~query, 'o', 1.), (query, '^', 1.7)):
@@ -155,7 +155,7 @@ def selection_map(x, # (N,) places
                    handletextpad=.3, borderpad=.1, labelspacing=.25)
     return fig
 
-# %% ../../nbs/11_figures/60_views.ipynb #d20b3dd4
+# %% ../../nbs/11_figures/60_views.ipynb #8c8abe15
 MARK_SIGNS = {'tick': ('✓', RIGHT), 'cross': ('✕', WRONG), '': ('', '#555555')}
 
 

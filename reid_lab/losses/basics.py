@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['cosine', 'same_id', 'mean_or_zero', 'pair_mask', 'both_ways', 'terms']
 
-# %% ../../nbs/02_losses/11_basics.ipynb #06d0930e
+# %% ../../nbs/02_losses/11_basics.ipynb #32a5034c
 import torch
 from ..core.basics import unit_norm
 
-# %% ../../nbs/02_losses/11_basics.ipynb #e107c885
+# %% ../../nbs/02_losses/11_basics.ipynb #d23a5caf
 def cosine(a, # (N,D) embeddings, any scale
     b, # (M,D) embeddings, any scale
     ): # (N,M) cosines, float32 or better even under autocast
@@ -20,7 +20,7 @@ def cosine(a, # (N,D) embeddings, any scale
     kind = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
     with torch.autocast(a.device.type, enabled=False): return unit_norm(a.to(kind)) @ unit_norm(b.to(kind)).T
 
-# %% ../../nbs/02_losses/11_basics.ipynb #9680a1d0
+# %% ../../nbs/02_losses/11_basics.ipynb #407de175
 def same_id(pid, # (N,) identities, or None: every row its own
     other=None, # (M,) identities to compare with (default: `pid` itself)
     n:int=None, # Number of rows, needed when `pid` is None
@@ -49,7 +49,7 @@ def both_ways(img, txt, rows):
     sim = cosine(img[rows], txt)
     return sim, sim.T if rows == slice(None) else cosine(txt[rows], img)
 
-# %% ../../nbs/02_losses/11_basics.ipynb #386231df
+# %% ../../nbs/02_losses/11_basics.ipynb #ae6e2da6
 def terms(out:dict, # A model's outputs
     ) -> dict: # Name -> scalar
     "The terms of the objective: what is named `..._loss`"

@@ -6,13 +6,13 @@
 __all__ = ['label_smoothing', 'hardest', 'euclidean', 'triplet', 'weighted_triplet', 'center', 'circle', 'supcon',
            'meta_discrimination']
 
-# %% ../../nbs/02_losses/21_image.ipynb #389fd440
+# %% ../../nbs/02_losses/21_image.ipynb #e46d4850
 import torch
 import torch.nn.functional as F
 from ..core.basics import check_choice
 from .basics import cosine, mean_or_zero, same_id
 
-# %% ../../nbs/02_losses/21_image.ipynb #14190258
+# %% ../../nbs/02_losses/21_image.ipynb #032d8f4b
 def label_smoothing(logits, # (B,C) class scores
     label, # (B,) class index
     eps:float=.1, # Share of the target that is redistributed
@@ -25,7 +25,7 @@ def label_smoothing(logits, # (B,C) class scores
     if over == 'all': return -mean_or_zero((1 - eps)*true + eps/C*logp.sum(1))
     return -mean_or_zero((1 - eps)*true + eps/max(C - 1, 1)*(logp.sum(1) - true))
 
-# %% ../../nbs/02_losses/21_image.ipynb #740fa045
+# %% ../../nbs/02_losses/21_image.ipynb #229faf94
 @torch.no_grad()
 def hardest(sim, # (B,K) similarities
     same, # (B,K) bool, True where a candidate is of the row's identity
@@ -34,7 +34,7 @@ def hardest(sim, # (B,K) similarities
     if not sim.numel(): return torch.full((len(sim),), -1, device=sim.device)
     return torch.where(same.all(1), -1, sim.masked_fill(same, -torch.inf).argmax(1))
 
-# %% ../../nbs/02_losses/21_image.ipynb #7b0b3652
+# %% ../../nbs/02_losses/21_image.ipynb #2fa5b274
 def euclidean(a, # (N,D) embeddings
     b, # (M,D) embeddings
     ): # (N,M) distances
@@ -44,7 +44,7 @@ def euclidean(a, # (N,D) embeddings
         a, b = a.to(kind), b.to(kind)
         return (a.pow(2).sum(1)[:, None] + b.pow(2).sum(1)[None] - 2*a @ b.T).clamp_min(1e-12).sqrt()
 
-# %% ../../nbs/02_losses/21_image.ipynb #328fa971
+# %% ../../nbs/02_losses/21_image.ipynb #5f44d628
 def triplet(emb, # (B,D) embeddings
     pid, # (B,) identities
     margin=.3, # Margin in distance units; None: soft margin, log(1 + exp(d_ap - d_an))
@@ -71,7 +71,7 @@ def weighted_triplet(emb, # (B,D) embeddings
     w_p, w_n = d.masked_fill(~pos, -torch.inf).softmax(1), (-d).masked_fill(~neg, -torch.inf).softmax(1)
     return mean_or_zero(F.softplus((w_p*d).sum(1) - (w_n*d).sum(1)))
 
-# %% ../../nbs/02_losses/21_image.ipynb #0783b220
+# %% ../../nbs/02_losses/21_image.ipynb #01e0ab88
 def center(emb, # (B,D) embeddings
     pid, # (B,) row of `centers` for each embedding
     centers, # (C,D) one centre per identity
@@ -98,7 +98,7 @@ def circle(emb, # (B,D) embeddings
     ln = (gamma*down*(s - m)).masked_fill(~neg, -torch.inf).logsumexp(1)
     return mean_or_zero(F.softplus(ln + lp))
 
-# %% ../../nbs/02_losses/21_image.ipynb #cf3a754a
+# %% ../../nbs/02_losses/21_image.ipynb #094d4ef5
 def supcon(x, # (B,D) anchors, any scale
     y, # (M,D) the other modality, any scale
     pid, # (B,) identities of `x`
@@ -112,7 +112,7 @@ def supcon(x, # (B,D) anchors, any scale
     per = -logp.sum(1)/n.clamp(min=1)
     return per.sum()/(n > 0).sum().clamp(min=1)
 
-# %% ../../nbs/02_losses/21_image.ipynb #fa6561c3
+# %% ../../nbs/02_losses/21_image.ipynb #417873f2
 def meta_discrimination(query, # (Q,D) features of the query cameras, any scale
     q_pid, # (Q,) their identities
     support, # (S,D) features of the support cameras, any scale

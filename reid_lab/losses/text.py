@@ -7,14 +7,14 @@ __all__ = ['itc', 'check_negatives', 'itm_weights', 'sample_negatives', 'itm', '
            'sdm_per_sample', 'sdm', 'instance', 'hard_pairs', 'pair_match', 'pair_identity', 'granules',
            'granularity_similarity']
 
-# %% ../../nbs/02_losses/31_text.ipynb #aa00c4f0
+# %% ../../nbs/02_losses/31_text.ipynb #fa434645
 import torch
 import torch.nn.functional as F
 from ..core.basics import check_choice, unit_norm
 from .basics import both_ways, cosine, mean_or_zero, pair_mask, same_id
 from .image import hardest
 
-# %% ../../nbs/02_losses/31_text.ipynb #7bfb1228
+# %% ../../nbs/02_losses/31_text.ipynb #749bb42a
 def _contrast(sim, positive, tau, extra=None, ignore=None):
     "Per-row cross-entropy of the even target over `positive` with the softmax over `sim` and the `extra` negatives"
     target = positive/positive.sum(1, keepdim=True)
@@ -42,7 +42,7 @@ def itc(img, # (B,D) image embeddings
         return mean_or_zero(_contrast(s, y, tau, cosine(anchors[rows], keys.detach()), ignored(keys)))
     return (one(i2t, img, neg_txt) + one(t2i, txt, neg_img))/2
 
-# %% ../../nbs/02_losses/31_text.ipynb #dd51b641
+# %% ../../nbs/02_losses/31_text.ipynb #88c3ef68
 def _candidate_weights(sim, same, tau, how, eps, drop_cos, top):
     "(B,K) weights of one direction; a row without a candidate is all zero"
     w = (F.softmax(sim/tau, 1) + eps).masked_fill(same, 0)
@@ -91,7 +91,7 @@ def itm_weights(img, # (B,D) image embeddings
         return _candidate_weights(cosine(anchors[rows], keys), same, tau, how, eps, drop_cos, top)
     return one(img, txt, neg_txt), one(txt, img, neg_img)
 
-# %% ../../nbs/02_losses/31_text.ipynb #f85345f3
+# %% ../../nbs/02_losses/31_text.ipynb #6cedab8c
 def sample_negatives(weights, # (B,K) from `itm_weights`
     generator=None, # torch.Generator; None: the global one
     ): # (B,) long, column drawn for each row, -1 where a row has no candidate
@@ -103,7 +103,7 @@ def sample_negatives(weights, # (B,K) from `itm_weights`
     drawn = torch.multinomial(w, 1, generator=generator)[:, 0].to(weights.device)
     return torch.where(some, drawn, torch.full_like(drawn, -1))
 
-# %% ../../nbs/02_losses/31_text.ipynb #1996601f
+# %% ../../nbs/02_losses/31_text.ipynb #e049d864
 def itm(logits, # (N,2) outputs of the ITM head, column 1 = match
     match, # (N,) 1 or True for positive pairs
     ): # scalar
@@ -111,7 +111,7 @@ def itm(logits, # (N,2) outputs of the ITM head, column 1 = match
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return mean_or_zero(F.cross_entropy(logits, match.long(), reduction='none'))
 
-# %% ../../nbs/02_losses/31_text.ipynb #abef5216
+# %% ../../nbs/02_losses/31_text.ipynb #467d1103
 @torch.no_grad()
 def hard_keys(anchors, # (B,D) embeddings
     keys, # (M,D) embeddings to choose from
@@ -138,7 +138,7 @@ def memory_itc(img, # (B,D) image embeddings
     logits = cosine(img, keys)/tau
     return mean_or_zero(F.cross_entropy(logits, torch.arange(len(img), device=img.device), reduction='none'))
 
-# %% ../../nbs/02_losses/31_text.ipynb #b2d8e641
+# %% ../../nbs/02_losses/31_text.ipynb #7dfb84f6
 def mlm(logits, # (B,L,V) token scores
     labels, # (B,L) token ids at masked positions, `ignore` elsewhere
     ignore:int=-100, # Label of the positions that do not count
@@ -148,7 +148,7 @@ def mlm(logits, # (B,L,V) token scores
     keep = labels != ignore
     return mean_or_zero(F.cross_entropy(logits[keep], labels[keep], reduction='none'))
 
-# %% ../../nbs/02_losses/31_text.ipynb #a596bdcf
+# %% ../../nbs/02_losses/31_text.ipynb #9939ac32
 def sdm_rows(sim, # (N,M) similarities of any kind
     positive, # (N,M) bool, True where two belong together, or weights
     tau:float=.02, # Temperature
@@ -188,7 +188,7 @@ def sdm(img, # (B,D) image embeddings
     "Similarity distribution matching, mean over the batch of the sum of directions"
     return mean_or_zero(sdm_per_sample(img, txt, pid, tau, eps, image_id, factor, rows))
 
-# %% ../../nbs/02_losses/31_text.ipynb #0d519a63
+# %% ../../nbs/02_losses/31_text.ipynb #d35c3a9c
 def instance(img_logits, # (B,C) class scores of the images
     txt_logits, # (B,C) class scores of the captions, same classifier
     label, # (B,) class index of each pair
@@ -197,7 +197,7 @@ def instance(img_logits, # (B,C) class scores of the images
     return (mean_or_zero(F.cross_entropy(img_logits, label, reduction='none'))
             + mean_or_zero(F.cross_entropy(txt_logits, label, reduction='none')))/2
 
-# %% ../../nbs/02_losses/31_text.ipynb #254e724a
+# %% ../../nbs/02_losses/31_text.ipynb #91c85936
 @torch.no_grad()
 def hard_pairs(sim, # (B,B) similarity of image i and caption j
     pid=None, # (B,) identities; None: every row its own
@@ -210,7 +210,7 @@ def hard_pairs(sim, # (B,B) similarity of image i and caption j
     return (torch.cat([rows, rows[has_t], img[has_i]]), torch.cat([rows, txt[has_t], rows[has_i]]),
             torch.arange(len(rows) + int(has_t.sum() + has_i.sum()), device=sim.device) < len(rows))
 
-# %% ../../nbs/02_losses/31_text.ipynb #a4a8e114
+# %% ../../nbs/02_losses/31_text.ipynb #37dc8c00
 def pair_match(logits, # (P,) outputs of a matcher
     match, # (P,) True for true pairs
     ): # scalar
@@ -230,7 +230,7 @@ def pair_identity(logits, # (P,M+1) class scores of pairs
                          "identities from 0 and a class for unmatched pairs; pass n_ids of the training data")
     return mean_or_zero(F.cross_entropy(logits, torch.where(match, label, unmatched), reduction='none'))
 
-# %% ../../nbs/02_losses/31_text.ipynb #00f13c3a
+# %% ../../nbs/02_losses/31_text.ipynb #e80ef642
 def granules(x, # (B,K,D) K vectors of any scale
     ): # (B,K*D)
     "K vectors at length 1, end to end: their cosine is the mean of the K cosines"

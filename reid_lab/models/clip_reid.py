@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['fixed_words', 'Prompts', 'PromptEncoder', 'CLIPReID', 'start_clip_reid', 'clip_reid_b16', 'clip_reid_tiny']
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #b8c3547d
+# %% ../../nbs/05_models/30_clip_reid.ipynb #8984a0a5
 import torch
 from fastcore.basics import patch
 from torch import nn
@@ -21,10 +21,10 @@ from .weights.formats import OURS
 from .weights.start import load_network
 from ..moved import forward
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #edb7522b
+# %% ../../nbs/05_models/30_clip_reid.ipynb #6daecd14
 __getattr__ = forward('models.clip_reid') # names that moved in 0.2.0
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #693181ad
+# %% ../../nbs/05_models/30_clip_reid.ipynb #92a4f013
 def fixed_words(tokenizer, # Of the text tower
     text:str, # A part of the prompt
     ) -> list: # Ids
@@ -59,7 +59,7 @@ class Prompts(nn.Module):
         B = len(label)
         return torch.cat([self.prefix.expand(B, -1, -1), self.learned[label], self.suffix.expand(B, -1, -1)], 1)
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #5c77140f
+# %% ../../nbs/05_models/30_clip_reid.ipynb #b2594537
 class PromptEncoder(nn.Module):
     "CLIP's text tower for word embeddings instead of words; frozen"
     def __init__(self, clip:nn.Module, # `open_clip.CLIP`; its text modules are reused
@@ -74,7 +74,7 @@ class PromptEncoder(nn.Module):
         causal = torch.full((L, L), -torch.inf, device=x.device).triu(1)
         return self.norm(self.transformer(x + self.pos[:L], attn_mask=causal)[:, -1]) @ self.proj
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #8e0f201c
+# %% ../../nbs/05_models/30_clip_reid.ipynb #e30b453d
 class CLIPReID(Sided):
     "Image ReID model on CLIP with a learnt prompt per training identity"
     def __init__(self, clip:nn.Module, # From `clip_model`; its modules are reused
@@ -108,7 +108,7 @@ class CLIPReID(Sided):
         self.feature = check_choice('feature', feature, ('before', 'after'))
         self.know_cameras(cams, self.width, side)
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #ff71465e
+# %% ../../nbs/05_models/30_clip_reid.ipynb #f2feb734
 @patch
 def towers(self:CLIPReID, img, # (B,3,H,W) in [0,1]
     cam=None, # (B,) camera ids, used with side information
@@ -125,7 +125,7 @@ def towers(self:CLIPReID, img, # (B,3,H,W) in [0,1]
     f11, f12 = x[:, 0], v.ln_post(last(x)[:, 0])
     return f11, f12, f12 @ v.proj
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #d844b10d
+# %% ../../nbs/05_models/30_clip_reid.ipynb #61034f88
 @patch
 def forward_tta(self:CLIPReID, img, # (B,3,H,W) in [0,1]
     cam=None, # (B,) camera ids, used with side information
@@ -161,13 +161,13 @@ def logits(self:CLIPReID, img, # (B,3,H,W) in [0,1]
     "Scores of the training identities by the classifier behind `f12`"
     return self.forward_tta(img, cam)[1]
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #9830c1e9
+# %% ../../nbs/05_models/30_clip_reid.ipynb #661da60d
 @patch
 def joint_features(self:CLIPReID, img): # (B,3,H,W) in [0,1] -> (B,E)
     "`fp` of `img` without side information: the features that stage 1 compares with prompts"
     return self.towers(img, side=False)[2]
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #4ca7897d
+# %% ../../nbs/05_models/30_clip_reid.ipynb #636a25cf
 @patch
 @torch.no_grad()
 def text_cache(self:CLIPReID,
@@ -179,7 +179,7 @@ def text_cache(self:CLIPReID,
     self.texts_ready.fill_(True)
     return self.texts
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #35b85d78
+# %% ../../nbs/05_models/30_clip_reid.ipynb #3c6bbf6a
 @patch
 def forward(self:CLIPReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`, `i2t_loss`; `emb`, the test feature
     "Stage-2 losses of a PK `batch`; its `label` numbers the training identities from 0"
@@ -195,7 +195,7 @@ def forward(self:CLIPReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`, `i2
                 i2t_loss=self.weights['i2t']*ce(fp @ self.texts.T),
                 emb=torch.cat(after if self.feature == 'after' else [f12, fp], 1))
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #864041cb
+# %% ../../nbs/05_models/30_clip_reid.ipynb #6118f1ec
 _WHOLE = ('clip', 'clip_b16', 'clip_reid', 'clip_reid_b16'), f'{CLIP_FILES}, or a released CLIP-ReID (ViT)'
 
 
@@ -236,7 +236,7 @@ def clip_reid_b16(n_ids:int, # Training identities
     start = clip_start(weights, *_WHOLE, act) # wrong weights are refused before the network is built
     return start_clip_reid(clip_model(size, stride, act=act), n_ids, size, start, grid, act, **kw)
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #9f983100
+# %% ../../nbs/05_models/30_clip_reid.ipynb #4aaf5c96
 @patch
 def fit_shapes(self:CLIPReID, state, # state dict
     but=(), # Beginnings of names that may differ in shape

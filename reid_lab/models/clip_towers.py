@@ -6,7 +6,7 @@
 __all__ = ['ACTS', 'PIXELS', 'LONGER', 'CLIP_NAME', 'CLIP_FILES', 'restride', 'clip_model', 'resize_text_positions', 'clip_act',
            'clip_start', 'load_clip', 'tiny_start', 'start_tokenizer', 'start_rows', 'start_grid', 'tiny_towers']
 
-# %% ../../nbs/05_models/25_clip_towers.ipynb #b94e966e
+# %% ../../nbs/05_models/25_clip_towers.ipynb #2911cb92
 import json
 import math
 import torch
@@ -21,7 +21,7 @@ from .weights.formats import OURS
 from .weights.shipped import world_names
 from .weights.start import begin, check_config, load_network, NONE, Start
 
-# %% ../../nbs/05_models/25_clip_towers.ipynb #8c2c014b
+# %% ../../nbs/05_models/25_clip_towers.ipynb #32c1da99
 ACTS = ('quick_gelu', 'gelu')
 PIXELS = dict(half=((.5,)*3, (.5,)*3), # CLIP-ReID
               clip=((.48145466, .4578275, .40821073), (.26862954, .26130258, .27577711))) # OpenAI's CLIP
@@ -59,7 +59,7 @@ def clip_model(size=(256, 128), # Height and width of the crops
     model.pixels = PixelNorm(*PIXELS[check_choice('pixels', pixels, PIXELS)])
     return model
 
-# %% ../../nbs/05_models/25_clip_towers.ipynb #e092a161
+# %% ../../nbs/05_models/25_clip_towers.ipynb #e5816206
 LONGER = ('all', 'rest')
 
 
@@ -73,7 +73,7 @@ def resize_text_positions(pos, # (N,D) positions of a text tower
     line = lambda m: F.interpolate(pos.double().T[None], m, mode='linear', align_corners=True)[0].T
     return (line(n) if longer == 'all' else torch.cat([pos.double(), line(n - len(pos))])).to(pos.dtype)
 
-# %% ../../nbs/05_models/25_clip_towers.ipynb #c0d32859
+# %% ../../nbs/05_models/25_clip_towers.ipynb #ecb4bcef
 CLIP_NAME = 'ViT-B-16-quickgelu'
 CLIP_FILES = "CLIP of OpenAI, open_clip or Hugging Face"
 
@@ -118,7 +118,7 @@ def clip_start(weights, # None or 'none', a local file or folder, or a tag of `o
     if start is not None: clip_act(start, act)
     return start
 
-# %% ../../nbs/05_models/25_clip_towers.ipynb #8f3dd42d
+# %% ../../nbs/05_models/25_clip_towers.ipynb #2267b41a
 def load_clip(model:nn.Module, # From `clip_model`; changed in place
     weights=None, # See `clip_start`
     grid=None, # (rows, columns) of the checkpoint's positions; None: a square
@@ -137,7 +137,7 @@ def load_clip(model:nn.Module, # From `clip_model`; changed in place
     model.loaded = start and load_network(model, start, change=fit, own=('pixels.', *own), optional=optional)
     return model
 
-# %% ../../nbs/05_models/25_clip_towers.ipynb #4b4b5bc0
+# %% ../../nbs/05_models/25_clip_towers.ipynb #24d06cdd
 def tiny_start(weights, # None or 'none'; of a `clip_tiny`: a file, a state dict, a `Start`
     *more, # Other models of the zoo whose weights are taken
     ): # `Start`, or None
@@ -180,7 +180,7 @@ def start_grid(start, # `Start`, or None
     side = math.isqrt(n//2)
     return (2*side, side) if n == 2*side*side != own[0]*own[1] else person_grid(n, own)
 
-# %% ../../nbs/05_models/25_clip_towers.ipynb #8748807c
+# %% ../../nbs/05_models/25_clip_towers.ipynb #96689da9
 def tiny_towers(size=(128, 64), # Height and width of the crops
     stride:int=16, # Step between patches
     width:int=96, # Width of the image tower, a multiple of 32

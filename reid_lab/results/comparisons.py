@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['ONE_OF', 'ROUNDING', 'summarise', 'Paired', 'paired', 'smallest_effect', 'relative_to', 'paired_table']
 
-# %% ../../nbs/04_results/40_comparisons.ipynb #4805e491
+# %% ../../nbs/04_results/40_comparisons.ipynb #c4db7269
 import math
 from dataclasses import dataclass
 from ..core.basics import check_choice, stream
 from .rows import pick, RESULT_COLUMNS
 
-# %% ../../nbs/04_results/40_comparisons.ipynb #196d6f10
+# %% ../../nbs/04_results/40_comparisons.ipynb #86f5bc1f
 ONE_OF = ('dataset', 'split', 'preset') # Columns whose values are never averaged or paired
 
 
@@ -44,7 +44,7 @@ def summarise(frame, # One row a run
                         for a, s in zip(mean, sd)] # a metric that is not defined stays blank
     return out.reset_index()
 
-# %% ../../nbs/04_results/40_comparisons.ipynb #b5364890
+# %% ../../nbs/04_results/40_comparisons.ipynb #f60ab671
 @dataclass(frozen=True)
 class Paired:
     "The outcome of `paired`"
@@ -74,7 +74,7 @@ class Paired:
         return (f"{self.metric}: {self.b} - {self.a} = {self.diff:+.2f} (sd {self.sd:.2f}, n={self.n}), "
                 f"{self.level:.0%} interval {t}, bootstrap {boot}: {self.verdict}")
 
-# %% ../../nbs/04_results/40_comparisons.ipynb #bf1e1a70
+# %% ../../nbs/04_results/40_comparisons.ipynb #487b12a9
 ROUNDING = 2e-7 # Of a score: a smaller difference, or spread of differences, counts as 0 (float32's step: 1.2e-7)
 
 
@@ -126,7 +126,7 @@ def paired(frame, # One row a run
     return Paired(metric, str(a), str(b), len(d), lone, *(float(s.mean()) for s in both), float(d.mean()), sd,
                   *_intervals(d.to_numpy(), sd, level), level, tuple(d))
 
-# %% ../../nbs/04_results/40_comparisons.ipynb #9d49c82d
+# %% ../../nbs/04_results/40_comparisons.ipynb #5aa2612b
 def smallest_effect(n:int, # Pairs
     sd:float=1., # Standard deviation of the differences; 1: the answer is in units of it
     level:float=.95, # Of the interval
@@ -138,7 +138,7 @@ def smallest_effect(n:int, # Pairs
     q = stats.t.ppf([.5 + level/2, power], n - 1)
     return float(q.sum()*sd/math.sqrt(n))
 
-# %% ../../nbs/04_results/40_comparisons.ipynb #3ac922ca
+# %% ../../nbs/04_results/40_comparisons.ipynb #d1afa078
 def relative_to(frame, # One row a run
     metric:str, # Column
     base, # The variant that counts as 0
@@ -154,7 +154,7 @@ def relative_to(frame, # One row a run
     if zero.duplicated(by).any(): raise ValueError(f"{base!r} has more than one row for the same {by}; select one run")
     return frame[metric] - frame[by].merge(zero[[*by, metric]], 'left', by)[metric].to_numpy()
 
-# %% ../../nbs/04_results/40_comparisons.ipynb #e33c0a62
+# %% ../../nbs/04_results/40_comparisons.ipynb #b08d4037
 def paired_table(frame, # One row a run
     metrics, # Name or names of metric columns
     base, # The variant all others are compared with

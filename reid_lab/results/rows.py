@@ -6,7 +6,7 @@
 __all__ = ['RESULT_COLUMNS', 'JSON_COLUMNS', 'NUMBER_COLUMNS', 'STORES', 'results_path', 'json_values', 'metric_values',
            'append_results', 'append_result', 'load_results', 'pick', 'run_table', 'publish']
 
-# %% ../../nbs/04_results/30_rows.ipynb #02b352dc
+# %% ../../nbs/04_results/30_rows.ipynb #d17b0c45
 import csv
 import io
 import json
@@ -19,7 +19,7 @@ from ..core.basics import check_choice, project_root
 from ..core.files import locked
 from .tables import is_number, sheet_safe, sheet_text
 
-# %% ../../nbs/04_results/30_rows.ipynb #8d6af1b8
+# %% ../../nbs/04_results/30_rows.ipynb #20d662a8
 RESULT_COLUMNS = { # column -> meaning; results/README.md says the same
     'run': 'name of the run folder', 'time': 'UTC start time', 'commit': 'commit, + if files were changed',
     'notebook': 'what ran', 'variant': 'which of the compared things this row is',
@@ -39,7 +39,7 @@ def results_path(path=None) -> Path: # The CSV file, which need not exist yet
     elif isinstance(path, str) and path in STORES: path = project_root()/STORES[path]
     return Path(path).expanduser()
 
-# %% ../../nbs/04_results/30_rows.ipynb #1bd38282
+# %% ../../nbs/04_results/30_rows.ipynb #357335b8
 def json_values(x, # A value, or dicts and lists of values
     ): # The same with values that JSON can hold
     "NumPy and torch values as Python ones, NaN as None, infinity and anything unknown as text"
@@ -69,7 +69,7 @@ def metric_values(metrics, # Name -> number, or an array of one number
         out[k] = value
     return out
 
-# %% ../../nbs/04_results/30_rows.ipynb #a0b0b9bc
+# %% ../../nbs/04_results/30_rows.ipynb #59cfb72c
 @contextmanager
 def _locked(path, mode='a+b', alone=True):
     "The open file, other processes waiting (readers among themselves do not); no lock where the system has no `fcntl`"
@@ -109,7 +109,7 @@ def _records(text):
         yield i + 1, end, cells
         i = j + 1
 
-# %% ../../nbs/04_results/30_rows.ipynb #37589a2f
+# %% ../../nbs/04_results/30_rows.ipynb #fdf9836c
 def _row(cells):
     "The row of a whole record"
     row = dict(zip(RESULT_COLUMNS, map(sheet_text, cells)))
@@ -160,7 +160,7 @@ def _mend(f, path):
     f.truncate(good)
     return good
 
-# %% ../../nbs/04_results/30_rows.ipynb #7009961c
+# %% ../../nbs/04_results/30_rows.ipynb #9922f6c5
 def _checked(row):
     "A row with all columns, and its cells as they are written"
     for key in row: check_choice('result column', key, RESULT_COLUMNS)
@@ -206,7 +206,7 @@ def append_result(row:dict, # See `append_results`
     "Append one row"
     return append_results([row], path)[0]
 
-# %% ../../nbs/04_results/30_rows.ipynb #56f9ca2b
+# %% ../../nbs/04_results/30_rows.ipynb #aeed5aaf
 def _rows(path):
     "The rows of a results file, torn ones left out"
     import warnings
@@ -258,7 +258,7 @@ def pick(frame, # From `load_results`
         keep &= have.isin(want if isinstance(want, (list, tuple, set)) else [want]).to_numpy()
     return frame[keep]
 
-# %% ../../nbs/04_results/30_rows.ipynb #97515c1b
+# %% ../../nbs/04_results/30_rows.ipynb #3752a1ac
 def run_table(frame, # From `load_results`
     ): # DataFrame: run, time, commit, notebook, preset, datasets, seeds, rows
     "One line a run"

@@ -6,14 +6,14 @@
 __all__ = ['TEX', 'is_number', 'sheet_safe', 'sheet_text', 'latex_escape', 'markdown_escape', 'to_markdown', 'to_html',
            'to_latex', 'to_csv', 'read_csv']
 
-# %% ../../nbs/04_results/20_tables.ipynb #134363ac
+# %% ../../nbs/04_results/20_tables.ipynb #00436d4d
 import html
 import re
 from pathlib import Path
 from ..core.basics import check_choice
 from ..core.files import atomic_path
 
-# %% ../../nbs/04_results/20_tables.ipynb #fec18b95
+# %% ../../nbs/04_results/20_tables.ipynb #bd7ee44a
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 
@@ -33,7 +33,7 @@ def sheet_text(value): # A cell that was written by `sheet_safe`
     "The cell without the apostrophe that `sheet_safe` put there"
     return value[1:] if isinstance(value, str) and value[:1] == "'" and _FORMULA.match(value) else value
 
-# %% ../../nbs/04_results/20_tables.ipynb #3955d415
+# %% ../../nbs/04_results/20_tables.ipynb #0eef7ddd
 TEX = {'\\': r'\textbackslash{}', '&': r'\&', '%': r'\%', '$': r'\$', '#': r'\#', '_': r'\_', '{': r'\{', '}': r'\}',
        '~': r'\textasciitilde{}', '^': r'\textasciicircum{}', '<': r'\textless{}', '>': r'\textgreater{}',
        '|': r'\textbar{}',
@@ -49,7 +49,7 @@ def markdown_escape(text) -> str:
     "`text` with everything special in a Markdown table cell made literal"
     return re.sub(r'([\\`*_\[\]|#~$])', r'\\\1', html.escape(str(text), quote=False).replace('\n', ' '))
 
-# %% ../../nbs/04_results/20_tables.ipynb #c6a5f921
+# %% ../../nbs/04_results/20_tables.ipynb #4a5b6e15
 def _best(frame, bold, within):
     "Mask of the cells to set in bold: the largest number of each `bold` column in each group"
     import pandas as pd
@@ -75,7 +75,7 @@ def _cells(frame, digits, bold, within, escape, strong):
             for row, marks in zip(frame.astype(object).to_numpy(), mask.to_numpy())]
     return [escape(str(c)) for c in frame.columns], body, [pd.api.types.is_numeric_dtype(t) for t in frame.dtypes]
 
-# %% ../../nbs/04_results/20_tables.ipynb #4bebf74e
+# %% ../../nbs/04_results/20_tables.ipynb #57d6f767
 def to_markdown(frame, # Any frame
     digits:int=2, # Decimals of floats
     bold=(), # Columns whose best value is set in bold
@@ -101,7 +101,7 @@ def to_html(frame, # Any frame
     foot = f'<p>{html.escape(note)}</p>' if note else ''
     return f"<table><thead>{row(head, 'th')}</thead><tbody>{''.join(row(r, 'td') for r in body)}</tbody></table>{foot}"
 
-# %% ../../nbs/04_results/20_tables.ipynb #df166fd9
+# %% ../../nbs/04_results/20_tables.ipynb #ce022f17
 def to_latex(frame, # Any frame
     caption:str='', # Plain text, escaped
     label:str='', # For `\ref`
@@ -122,7 +122,7 @@ def to_latex(frame, # Any frame
              *([rf'\label{{{label}}}'] if label else []), *lines, r'\end{table}']
     return '\n'.join(lines)
 
-# %% ../../nbs/04_results/20_tables.ipynb #cdfafa82
+# %% ../../nbs/04_results/20_tables.ipynb #3f003f52
 def to_csv(frame, # Any frame; its index is not written
     path, # File to write
     ) -> Path:

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['CHUNK', 'CameraStats', 'camera_rows', 'nmi', 'cluster', 'camera_nmi']
 
-# %% ../../nbs/06_retrieval/90_cameras.ipynb #5f8696c5
+# %% ../../nbs/06_retrieval/90_cameras.ipynb #16d08d87
 import numpy as np
 import torch
 from fastcore.basics import patch
 from ..core.basics import check_choice, common_scale
 from .embeddings import as_ids, Embeddings
 
-# %% ../../nbs/06_retrieval/90_cameras.ipynb #9da07796
+# %% ../../nbs/06_retrieval/90_cameras.ipynb #7f470b1c
 CHUNK = 2**13 # rows at a time, so that no second array of the size of the features is needed
 
 
@@ -51,7 +51,7 @@ class CameraStats:
         self.std = torch.where(count > 1, std, alone)
         for k in ('mean', 'std', 'all_mean', 'all_std'): setattr(self, k, getattr(self, k)/unit)
 
-# %% ../../nbs/06_retrieval/90_cameras.ipynb #fa6523b3
+# %% ../../nbs/06_retrieval/90_cameras.ipynb #919dafca
 def camera_rows(cams, # (C,) camera numbers in increasing order
     cam, # (N,) camera numbers
     ): # (N,) place of each in `cams`, C for one that is not there
@@ -81,7 +81,7 @@ def normalise(self:CameraStats, emb, # (N,D) features
     mean, std = self.table(); at = self.rows(cam)
     return (emb - mean[at])/std[at]
 
-# %% ../../nbs/06_retrieval/90_cameras.ipynb #e1f04646
+# %% ../../nbs/06_retrieval/90_cameras.ipynb #646096d5
 def nmi(a, # (N,) labels of any kind
     b, # (N,) labels
     average:str='arithmetic', # Denominator: `arithmetic`, `geometric`, `max` or `min` of the two entropies
@@ -112,7 +112,7 @@ def cluster(emb, # (N,D) features
         eps = float(d.kthvalue(max(1, round(.0016*len(d)))).values)
     return DBSCAN(eps=max(eps, 1e-12), min_samples=4).fit(x).labels_
 
-# %% ../../nbs/06_retrieval/90_cameras.ipynb #5b83f4c3
+# %% ../../nbs/06_retrieval/90_cameras.ipynb #6230bbfa
 def camera_nmi(e:Embeddings, # With cameras; `pid` -1 (junk) is left out of the identity part
     clusters:str='kmeans', # or `dbscan`
     n_clusters:int=None, # Default: the number of identities

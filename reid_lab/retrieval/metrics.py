@@ -6,7 +6,7 @@
 __all__ = ['TIES', 'IdentityPairs', 'drops_same_camera', 'why_skipped', 'metrics_from_similarity', 'retrieval_metrics', 'msd',
            'rsum']
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #eb828fd2
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #3560f6da
 import warnings
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from .ranks import count_torch, counter, group_mean, hit_chance, last_rank
 from .scores import MatrixScores, score_blocks, Scores, scores_of, ShardScores, UNIT
 from .shards import Shards, warn_if_apart
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #9213336d
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #4f60b742
 class IdentityPairs:
     "Same-identity pairs of any block of queries, split into matches and images left out"
     def __init__(self, q_pid, # (Q,) person ids; -1 has no pairs
@@ -47,7 +47,7 @@ class IdentityPairs:
         "Pairs of queries `lo` to `hi`"
         return self.of(np.arange(lo, hi))
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #f490d192
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #035e3b0d
 def drops_same_camera(same_camera, # 'drop', 'keep', or None: drop if both sides have cameras
     q_cam, # (Q,) cameras, or None
     g_cam, # (G,) cameras, or None
@@ -60,7 +60,7 @@ def drops_same_camera(same_camera, # 'drop', 'keep', or None: drop if both sides
                          "give cam to both Embeddings or pass same_camera='keep'")
     return same_camera == 'drop'
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #6d2ada90
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #485a5e12
 def _worst_first(row, col, val, n):
     "Matches, given in order of row and column, by row, rising score and falling column"
     row, col, val = row[::-1], col[::-1], val[::-1]
@@ -107,7 +107,7 @@ def _ratio(a, b):
     "a/b, 0 where both are 0, infinite where only b is"
     with np.errstate(divide='ignore', invalid='ignore'): return np.where((a == 0) & (b == 0), 0., a/b)
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #7b808fe1
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #17f3727c
 def _pnr(m, s_match, total, n_all):
     "First factor of SD: matches, sum of their s, sum of all s and number of images -> (B,)"
     n_rest = n_all - m
@@ -133,7 +133,7 @@ def _block_metrics(t, span, trapezoid):
     pnr = _pnr(m, np.bincount(row, s, minlength=B), unit(t.rowsum, n_all), n_all)
     return dict(n_match=m, first=first, AP=mean(ap), INP=m/last, SD=pnr*asp)
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #1c5570a6
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #87a51c76
 def _expected_metrics(t, span, trapezoid):
     "`_block_metrics` as the mean over orders of equal scores; `N`, `n` and `m` of the first group, and `tied` matches"
     row, val, N, B, i = t.row, t.val, t.beat, t.B, np.arange(len(t.row))
@@ -159,7 +159,7 @@ def _expected_metrics(t, span, trapezoid):
     for k, v in (('N', N), ('n', n), ('m', size)): out[k] = np.ones(B, np.int64); out[k][has] = v[best]
     return out
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #cdcc3efc
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #182cf6d2
 TIES = (None, 'order', 'expected')
 
 
@@ -176,7 +176,7 @@ def _check_ranks(ks, cmc):
         raise ValueError(f"ks={ks!r}; it holds the ranks of R@k, whole numbers from 1, such as (1, 5, 10)")
     if cmc and not ok(cmc): raise ValueError(f"cmc={cmc!r}; it is the last rank of the curve, a whole number from 1")
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #6e01a345
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #e44e16cd
 def _scores_at(block, row, col):
     "Some scores of a block, as an array"
     if block.device.type == 'cpu': return block.numpy()[row, col]
@@ -193,7 +193,7 @@ def _blockwise(scores, pairs, pick, chunk, sample=(), expected=False):
         t.settle(_scores_at(block, t.row, t.col)); t.add(count, block); t.look(block, sample)
         yield t, block
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #bdc58169
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #27ee4999
 def _match_scores(scores, tables):
     "Scores of the matches of each table: the first pass"
     val, unit = [np.zeros(len(t.col)) for t in tables], [t.col//UNIT[1] for t in tables]
@@ -223,7 +223,7 @@ def _streamed(scores, pairs, pick, chunk, sample, expected):
             t.add(count, block, start); t.look(block, sample, start)
     return [(t, None) for t in tables]
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #8158763b
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #c8c17a9e
 def why_skipped(q_pid, # (Q,) person ids
     g_pid, # (G,) person ids
     q_cam=None, # (Q,) cameras, if the camera rule is on
@@ -254,7 +254,7 @@ def _no_match(why, n, g_pid):
     left = f" {junk} of {len(g_pid)} gallery images are junk (pid -1)." if junk else ''
     return f"none of the {n} queries has a match in the gallery of {len(g_pid)}. {'; '.join(parts)}.{left}"
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #fb94b080
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #3f3b4e28
 def _prepare(sim, q_pid, g_pid, q_cam, g_cam, same_camera, span):
     "Checked arguments, junk columns removed: scores, pairs, ids and cameras"
     if isinstance(sim, Scores) and span is not None:
@@ -277,7 +277,7 @@ def _prepare(sim, q_pid, g_pid, q_cam, g_cam, same_camera, span):
     pairs = IdentityPairs(q_pid, g_pid[keep], q_cam, g_cam[keep] if drop else None, drop)
     return scores, pairs, why, lambda: ValueError(_no_match(why(), Q, g_pid))
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #4f0044fe
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #7a2ee219
 def metrics_from_similarity(sim, # (Q,G) array or tensor, higher is better, or a `Scores`
     q_pid, # (Q,) person ids; -1 is junk
     g_pid, # (G,) person ids; -1 is junk
@@ -321,7 +321,7 @@ def metrics_from_similarity(sim, # (Q,G) array or tensor, higher is better, or a
         out['skipped'] = why()
     return out
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #fd33d85f
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #e61adce9
 def retrieval_metrics(q:Embeddings, # Queries
     g, # Gallery: `Embeddings`, or `Shards` on disk
     *, same_camera:str=None, # 'drop' or 'keep' matches of the query's own camera; default: drop if both have cameras
@@ -345,7 +345,7 @@ def retrieval_metrics(q:Embeddings, # Queries
     return metrics_from_similarity(scores, q.pid, g.pid, q.cam, g.cam, same_camera=same_camera, ks=ks, chunk=chunk,
                                    **kw)
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #ddcd81cf
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #b4bf50ce
 def msd(sim, # (Q,G) cosine similarities, or a `Scores`
     q_pid, # (Q,) person ids; -1 is junk
     g_pid, # (G,) person ids; -1 is junk
@@ -373,7 +373,7 @@ def msd(sim, # (Q,G) cosine similarities, or a `Scores`
     if not sd: raise no_match()
     return float(100*np.mean(sd))
 
-# %% ../../nbs/06_retrieval/50_metrics.ipynb #d420cb7c
+# %% ../../nbs/06_retrieval/50_metrics.ipynb #352c084e
 def rsum(metrics:dict, # With R1, R5, R10
     ) -> float:
     "R@1 + R@5 + R@10, as text-to-image papers report"

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['top_k', 'check_pair', 'hides_own_camera', 'rank', 'Ranker', 'RetrievalResult', 'retrieve', 'rivals']
 
-# %% ../../nbs/06_retrieval/60_ranking.ipynb #fbdfe7f5
+# %% ../../nbs/06_retrieval/60_ranking.ipynb #23f8cade
 import warnings
 from dataclasses import dataclass
 import numpy as np
@@ -16,7 +16,7 @@ from .metrics import drops_same_camera, IdentityPairs
 from .scores import EmbeddingScores, score_blocks, Scores, scores_of, ShardScores, UNIT
 from .shards import Shards
 
-# %% ../../nbs/06_retrieval/60_ranking.ipynb #d753b847
+# %% ../../nbs/06_retrieval/60_ranking.ipynb #f33d9e07
 def top_k(block, k):
     "Values and columns of the k best per row, best first, ties by column"
     k = min(k, block.shape[1])
@@ -30,7 +30,7 @@ def top_k(block, k):
     v, o = block.gather(1, i).sort(dim=1, descending=True, stable=True)
     return v, i.gather(1, o)
 
-# %% ../../nbs/06_retrieval/60_ranking.ipynb #03c47bd7
+# %% ../../nbs/06_retrieval/60_ranking.ipynb #89cac144
 def check_pair(q, g, scores, disk=False):
     "An error unless queries, gallery and scores fit together"
     for name, e in (('q', q), ('g', g)):
@@ -62,7 +62,7 @@ def _pairs(q, g, drop):
     junk = np.flatnonzero((g.pid == -1) & (g.pid != -1).any())
     return IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop), torch.from_numpy(junk)
 
-# %% ../../nbs/06_retrieval/60_ranking.ipynb #85052b7d
+# %% ../../nbs/06_retrieval/60_ranking.ipynb #3bab0a49
 def _hidden(block, pairs, junk, rows, start=0, copy=True):
     "A block of the columns from `start` on, without junk and what the camera rule hides"
     _, (row, col) = pairs.of(rows)
@@ -86,7 +86,7 @@ def _streamed_topk(scores, pairs, junk, k):
             v, at = top_k(v, k); best[n] = v, i.gather(1, at)
     return best
 
-# %% ../../nbs/06_retrieval/60_ranking.ipynb #4cfa42df
+# %% ../../nbs/06_retrieval/60_ranking.ipynb #96ee6e20
 def rank(q:Embeddings, # Queries
     g, # Gallery: `Embeddings`, or `Shards` on disk
     k:int=10, # How many
@@ -113,7 +113,7 @@ def rank(q:Embeddings, # Queries
                            "query's own person and camera; same_camera='keep' lists the latter", stacklevel=2)
     return index, pad(value, -np.inf)
 
-# %% ../../nbs/06_retrieval/60_ranking.ipynb #03d3a0ed
+# %% ../../nbs/06_retrieval/60_ranking.ipynb #6d5df194
 class Ranker:
     "Lists of single queries, with what all queries share computed once"
     def __init__(self, q:Embeddings, # Queries
@@ -137,7 +137,7 @@ class Ranker:
         left = score > -np.inf
         return index[left], score[left]
 
-# %% ../../nbs/06_retrieval/60_ranking.ipynb #5907006c
+# %% ../../nbs/06_retrieval/60_ranking.ipynb #737d661c
 @dataclass(frozen=True, eq=False)
 class RetrievalResult:
     "Ranked lists with the labels of both sides"
@@ -181,7 +181,7 @@ class RetrievalResult:
         bad = np.flatnonzero(~self.correct[:, :k].any(1) & (self.q.pid != -1))
         return bad[np.argsort(-self.score[bad, 0], kind='stable')]
 
-# %% ../../nbs/06_retrieval/60_ranking.ipynb #615d5896
+# %% ../../nbs/06_retrieval/60_ranking.ipynb #0f78ea40
 def retrieve(q:Embeddings, # Queries
     g, # Gallery: `Embeddings`, or `Shards` on disk
     k:int=10, # How many
@@ -190,7 +190,7 @@ def retrieve(q:Embeddings, # Queries
     "`rank`, with the labels"
     return RetrievalResult(*rank(q, g, k, **kw), q, g)
 
-# %% ../../nbs/06_retrieval/60_ranking.ipynb #82531202
+# %% ../../nbs/06_retrieval/60_ranking.ipynb #3a714a70
 def _best_right(block, row, col):
     "Row and column of the best match of each row that has one, ties by column, and its score"
     t = lambda i: torch.as_tensor(i, device=block.device)

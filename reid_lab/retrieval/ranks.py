@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['count_numba', 'count_torch', 'counter', 'harmonic', 'group_mean', 'hit_chance', 'last_rank']
 
-# %% ../../nbs/06_retrieval/20_ranks.ipynb #0b092a27
+# %% ../../nbs/06_retrieval/20_ranks.ipynb #50bf40f4
 import importlib.util
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from ..core.basics import check_choice
 
-# %% ../../nbs/06_retrieval/20_ranks.ipynb #e8e488b6
+# %% ../../nbs/06_retrieval/20_ranks.ipynb #006367fe
 def _above(x, a, ties):
     "How many of `x` exceed `a` (or equal it, if `ties`), and their sum; compiled by `_kernel`, branch-free for speed"
     n, s = x.dtype.type(0), x.dtype.type(0)
@@ -32,7 +32,7 @@ def _total(x):
     for i in range(x.shape[0]): s += x[i]
     return s
 
-# %% ../../nbs/06_retrieval/20_ranks.ipynb #67359f3a
+# %% ../../nbs/06_retrieval/20_ranks.ipynb #13628307
 def _count_rows(block, val, place, pstart, out, ostart, count, total, rowsum, lo, hi):
     "Add to `count` and `total`, for each match, the images that beat it and their scores; compiled by `_kernel`"
     n = block.shape[1]
@@ -56,7 +56,7 @@ def _count_rows(block, val, place, pstart, out, ostart, count, total, rowsum, lo
                 if row[o] < a[k] or (row[o] == a[k] and o > p[k]): break
                 count[s + k] -= 1; total[s + k] -= row[o]
 
-# %% ../../nbs/06_retrieval/20_ranks.ipynb #5de6f4a0
+# %% ../../nbs/06_retrieval/20_ranks.ipynb #86caf840
 @lru_cache
 def _kernel():
     "`_count_rows` as machine code; compiled at the first call on a machine, then loaded"
@@ -66,7 +66,7 @@ def _kernel():
     try: return numba.njit(nogil=True, cache=True)(_count_rows)
     except RuntimeError: return numba.njit(nogil=True)(_count_rows)  # numba finds no folder to keep it in
 
-# %% ../../nbs/06_retrieval/20_ranks.ipynb #c2b1ebe5
+# %% ../../nbs/06_retrieval/20_ranks.ipynb #6ff47cae
 def count_numba(block, # (B,n) scores: some columns of the table, or all
     val, # (M,) scores of the matches, by row, worst first
     place, # (M,) their columns, counted from the first of `block`; before or beyond it if they are not in it
@@ -86,7 +86,7 @@ def count_numba(block, # (B,n) scores: some columns of the table, or all
         with ThreadPoolExecutor(len(cuts) - 1) as pool: list(pool.map(work, cuts[:-1], cuts[1:]))
     return count, total, rowsum
 
-# %% ../../nbs/06_retrieval/20_ranks.ipynb #9cb74c2b
+# %% ../../nbs/06_retrieval/20_ranks.ipynb #e9070350
 def _bisect(x, i, row, a, j, start):
     "For items (score `x`, index `i`, row): how many matches of the row they beat, matches being sorted worst first"
     lo, hi = start[row], start[row + 1]
@@ -96,7 +96,7 @@ def _bisect(x, i, row, a, j, start):
         lo, hi = torch.where(beats, mid + 1, lo), torch.where(beats, hi, mid)
     return lo - start[row]
 
-# %% ../../nbs/06_retrieval/20_ranks.ipynb #f99cc2c8
+# %% ../../nbs/06_retrieval/20_ranks.ipynb #ff3061e5
 def count_torch(block, # (B,n) scores, see `count_numba`
     val, # (M,) scores of the matches
     place, # (M,) their columns
@@ -133,7 +133,7 @@ def count_torch(block, # (B,n) scores, see `count_numba`
                       beyond(add(x.flatten(), x[orow, ocol])) - own*a.double(), rowsum))
     return tuple(torch.cat(p).cpu().numpy() for p in zip(*parts))
 
-# %% ../../nbs/06_retrieval/20_ranks.ipynb #2a65cbb0
+# %% ../../nbs/06_retrieval/20_ranks.ipynb #e3ac395f
 def counter(backend:str, # 'auto', 'numba' or 'torch'
     shape, # (Q,G) of the whole table
     n_pair:int, # Pairs of the same identity in it
@@ -146,7 +146,7 @@ def counter(backend:str, # 'auto', 'numba' or 'torch'
         backend = 'numba' if worth and importlib.util.find_spec('numba') else 'torch'
     return count_numba if backend == 'numba' else count_torch
 
-# %% ../../nbs/06_retrieval/20_ranks.ipynb #163d0276
+# %% ../../nbs/06_retrieval/20_ranks.ipynb #07eff165
 def harmonic(b, # (...) real, at least 0
     n, # (...) whole numbers
     ): # (...)
@@ -168,7 +168,7 @@ def group_mean(a, # (...) K, or A/v
         h = harmonic(b, n)
         return np.where(np.asarray(n) == 1, (a + 1)/(b + 1), ((a + 1)*h + c*(n - (b + 1)*h))/n)
 
-# %% ../../nbs/06_retrieval/20_ranks.ipynb #fda4c7ef
+# %% ../../nbs/06_retrieval/20_ranks.ipynb #6e9c9c08
 def hit_chance(k:int, # Rank
     N, # (Q,) images before the first group with a match
     n, # (Q,) images of the group

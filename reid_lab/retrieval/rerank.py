@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ITMScores', 'rerank_itm', 'KReciprocalScores', 'rerank_k_reciprocal']
 
-# %% ../../nbs/06_retrieval/70_rerank.ipynb #7b53644f
+# %% ../../nbs/06_retrieval/70_rerank.ipynb #b0b7dff0
 import numpy as np
 import torch
 from ..core.basics import check_choice, common_scale
@@ -13,7 +13,7 @@ from .embeddings import Embeddings
 from .ranking import check_pair, top_k
 from .scores import DISTANCES, EmbeddingScores, score_blocks, Scores, unit_rows
 
-# %% ../../nbs/06_retrieval/70_rerank.ipynb #a3d824ec
+# %% ../../nbs/06_retrieval/70_rerank.ipynb #638a57b4
 class ITMScores(Scores):
     "Cosine scores with match logits for the top k; rows are made on demand, in float64 so that 0.002 cosine survives"
     def __init__(self, base:Scores, # Cosines
@@ -40,7 +40,7 @@ class ITMScores(Scores):
         "The same logits with another weight of the cosine"
         return ITMScores(self.base, self.index, self.logit, self.low, self.low + self.width, tie_weight)
 
-# %% ../../nbs/06_retrieval/70_rerank.ipynb #27893a89
+# %% ../../nbs/06_retrieval/70_rerank.ipynb #b8266527
 def rerank_itm(q:Embeddings, # Captions
     g:Embeddings, # Images
     itm, # Function: (n,) query numbers, (n,) gallery numbers -> (n,) match logits
@@ -71,7 +71,7 @@ def rerank_itm(q:Embeddings, # Captions
         logit.append(out)
     return ITMScores(base, index, torch.cat(logit).reshape(n, k), low, high, tie_weight)
 
-# %% ../../nbs/06_retrieval/70_rerank.ipynb #c617c30c
+# %% ../../nbs/06_retrieval/70_rerank.ipynb #ec911d01
 class _Squared:
     "Squared distances among the rows of `x`, block by block, divided by each row's maximum"
     def __init__(self, x):
@@ -94,7 +94,7 @@ class _Squared:
         d = [(self.x[a] - self.x[b]).square().sum(1)/self.top[a] for a, b in zip(i.split(chunk), j.split(chunk))]
         return torch.cat(d).double().cpu().numpy()
 
-# %% ../../nbs/06_retrieval/70_rerank.ipynb #3579a9ee
+# %% ../../nbs/06_retrieval/70_rerank.ipynb #4b1842de
 def _reciprocal(near, k, chunk=2048):
     "(N,k+1) mask of the first k+1 neighbours that have the row among their own first k+1"
     near = near[:, :k + 1]
@@ -118,7 +118,7 @@ def _expanded(near, k1, chunk=512):
         keys.append(np.unique(np.concatenate([row[r1]*n + own[r1, c1], row[r2]*n + sub[r2, c2, d2]])))
     return np.divmod(np.concatenate(keys), n)
 
-# %% ../../nbs/06_retrieval/70_rerank.ipynb #879da6e9
+# %% ../../nbs/06_retrieval/70_rerank.ipynb #806484e7
 class KReciprocalScores(Scores):
     "Minus the mixed distance of queries and gallery; rows are made on demand"
     span = (-1., 0.)
@@ -145,7 +145,7 @@ class KReciprocalScores(Scores):
         j = torch.from_numpy(np.stack([self._jaccard(i) for i in range(lo, hi)]))
         return -(d.double()*self.lam + j.to(d.device)*(1 - self.lam))
 
-# %% ../../nbs/06_retrieval/70_rerank.ipynb #00d7afc4
+# %% ../../nbs/06_retrieval/70_rerank.ipynb #319813d4
 def rerank_k_reciprocal(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     k1:int=20, # Neighbours of the reciprocal sets

@@ -6,7 +6,7 @@
 __all__ = ['DTYPES', 'ShardWriter', 'write_shards', 'Shards', 'open_embeddings', 'free_memory', 'in_memory', 'one_numbering',
            'warn_if_apart', 'process_of', 'embed_shards']
 
-# %% ../../nbs/06_retrieval/30_shards.ipynb #2f397482
+# %% ../../nbs/06_retrieval/30_shards.ipynb #4ba40082
 import json
 import os
 import warnings
@@ -25,7 +25,7 @@ from ..core.weight_files import checksum
 from ..data.table import ReidTable
 from .embeddings import caption_frame, embed_images, embed_texts, Embeddings, FIELDS
 
-# %% ../../nbs/06_retrieval/30_shards.ipynb #57ae82e8
+# %% ../../nbs/06_retrieval/30_shards.ipynb #51511920
 DTYPES = ('float16', 'float32')
 _KIND = 'reid_lab shards'
 
@@ -43,7 +43,7 @@ def _rounded(x, dtype):
                          f"which {dtype} cannot hold; write unit vectors (e.unit()), or dtype='float32'")
     return y
 
-# %% ../../nbs/06_retrieval/30_shards.ipynb #7a10adc6
+# %% ../../nbs/06_retrieval/30_shards.ipynb #70223248
 class ShardWriter:
     "A folder of embeddings that any number of processes write, shard by shard"
     def __init__(self, folder, # To be made, or begun by a call with the same arguments
@@ -83,7 +83,7 @@ class ShardWriter:
             write_sums(tmp)
         return _place(self.folder, i)
 
-# %% ../../nbs/06_retrieval/30_shards.ipynb #8899767f
+# %% ../../nbs/06_retrieval/30_shards.ipynb #c22e72b8
 def write_shards(e:Embeddings, # In memory
     folder, # To be made, or begun by the same call
     dtype:str='float16', # As for `ShardWriter`
@@ -96,7 +96,7 @@ def write_shards(e:Embeddings, # In memory
     for i in to.missing(rank, world): to.write(i, e[slice(*to.spans[i])])
     return to.folder
 
-# %% ../../nbs/06_retrieval/30_shards.ipynb #a36ff06c
+# %% ../../nbs/06_retrieval/30_shards.ipynb #69825fc2
 def _plan(folder):
     "The plan of a folder of shards"
     kind = file_kind(folder/PLAN)
@@ -126,7 +126,7 @@ def _damage(part, quick):
     sums = read_sums(part)
     return {f: 'has no checksum' for f in files if f not in sums} | failed_sums(part, files if quick else (), sums)
 
-# %% ../../nbs/06_retrieval/30_shards.ipynb #4f53d0bb
+# %% ../../nbs/06_retrieval/30_shards.ipynb #5925460e
 class Shards:
     "Embeddings on disk: ids in memory, vectors and other labels read where they are needed"
     def __init__(self, folder, # That `ShardWriter` made
@@ -166,7 +166,7 @@ class Shards:
 
 def _told(bad): return '; '.join(f'{k} {v}' for k, v in [*bad.items()][:3]) + (' ...' if len(bad) > 3 else '')
 
-# %% ../../nbs/06_retrieval/30_shards.ipynb #1cb11ef0
+# %% ../../nbs/06_retrieval/30_shards.ipynb #e94a0ae8
 @patch
 def _places(self:Shards, lo, hi):
     "Each shard that rows `lo` to `hi` lie in: which of these rows, and which of the shard's"
@@ -198,7 +198,7 @@ def read(self:Shards, lo:int=0, # First row
         out[here] = torch.from_numpy(np.array(m[rows])).float()
     return out
 
-# %% ../../nbs/06_retrieval/30_shards.ipynb #6beba3c2
+# %% ../../nbs/06_retrieval/30_shards.ipynb #375a80fb
 @patch
 def table(self:Shards, columns=None, # Names; default: all
     ) -> pd.DataFrame:
@@ -220,7 +220,7 @@ def path(self:Shards): return self.table(['path']).path.tolist() if 'path' in se
 @patch(as_prop=True)
 def caption(self:Shards): return self.table(['caption']).caption.tolist() if 'caption' in self.names else None
 
-# %% ../../nbs/06_retrieval/30_shards.ipynb #70037334
+# %% ../../nbs/06_retrieval/30_shards.ipynb #4ad63930
 @patch
 def chunks(self:Shards, n:int=2**16, # Rows at a time
     ): # Yields the number of the first row and (n,D) float32
@@ -242,7 +242,7 @@ def failed(self:Shards) -> dict: # Shard/file -> what is wrong
     "Files whose contents are not what was written; reads everything"
     return {f'{p.name}/{k}': v for p in self.parts for k, v in _damage(p, False).items()}
 
-# %% ../../nbs/06_retrieval/30_shards.ipynb #a57c6ce6
+# %% ../../nbs/06_retrieval/30_shards.ipynb #05f5578f
 def open_embeddings(path, # Folder or file of `Embeddings.save`, a file of another program, or a folder of shards
     keys:dict=None, # See `Embeddings.load`
     need=('pid',), # Labels that must be there, see `Embeddings.load`
@@ -279,7 +279,7 @@ def in_memory(e, # `Embeddings` or `Shards`
                          "of it, such as every tenth row: Shards(folder)[::10].load().save('part')")
     return e.load()
 
-# %% ../../nbs/06_retrieval/30_shards.ipynb #5c32ce2c
+# %% ../../nbs/06_retrieval/30_shards.ipynb #0228a63b
 def _named(e, c): # Column of names, or None
     if isinstance(e, Embeddings): return e.columns.get(c)
     return e.table([c])[c].to_numpy(str) if c in e.names else None
@@ -306,7 +306,7 @@ def one_numbering(q, # `Embeddings` or `Shards`
         for e, ids in zip((q, g), new): setattr(e, k, ids)
     return q, g
 
-# %% ../../nbs/06_retrieval/30_shards.ipynb #6f79979d
+# %% ../../nbs/06_retrieval/30_shards.ipynb #8f9361a5
 def warn_if_apart(q, # `Embeddings` or `Shards`
     g, # Likewise
     what=('pid', 'cam'), # What is compared
@@ -320,7 +320,7 @@ def warn_if_apart(q, # `Embeddings` or `Shards`
         warnings.warn(f"{k} and {k}_name do not agree between queries and gallery ({said}); numbers are compared. "
                       "Number both alike first: q, g = reid_lab.retrieval.shards.one_numbering(q, g)", stacklevel=3)
 
-# %% ../../nbs/06_retrieval/30_shards.ipynb #bcda0b96
+# %% ../../nbs/06_retrieval/30_shards.ipynb #bc74425f
 def process_of(rank:int=None, # Of this process; default: what torchrun says, else 0
     world:int=None, # Processes; default: what torchrun says, else 1
     ) -> tuple: # rank, world
@@ -350,7 +350,7 @@ def _source(what, kind):
         return e
     return f, run
 
-# %% ../../nbs/06_retrieval/30_shards.ipynb #1673ae13
+# %% ../../nbs/06_retrieval/30_shards.ipynb #d80667ba
 def embed_shards(model, # Has `encode_image`, or `encode_text` and `tokenizer`
     what, # `ReidTable`: its images; sentences, or a frame with `caption`
     folder, # To be made, or begun by the same call

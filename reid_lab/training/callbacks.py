@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Average', 'eval_weights', 'Validate', 'refresh_batchnorm']
 
-# %% ../../nbs/08_training/30_callbacks.ipynb #faa8fd45
+# %% ../../nbs/08_training/30_callbacks.ipynb #6257a190
 from contextlib import contextmanager
 import torch
 from fastcore.basics import patch
@@ -13,7 +13,7 @@ from ..core.basics import check_choice
 from ..core.distributed import from_all, mean_statistics
 from .learner import Callback, to_device
 
-# %% ../../nbs/08_training/30_callbacks.ipynb #db764e1f
+# %% ../../nbs/08_training/30_callbacks.ipynb #ec271d74
 class Average(Callback):
     "Average the weights and install the average at the end"
     def __init__(self, every:int=3, # Epochs between snapshots (`swa`) or steps between updates (`ema`)
@@ -40,7 +40,7 @@ class Average(Callback):
         "Continue with the mean in `state`"
         self.n, self.mean = state['n'], state['mean']
 
-# %% ../../nbs/08_training/30_callbacks.ipynb #15494a1c
+# %% ../../nbs/08_training/30_callbacks.ipynb #1cc4a6b3
 @patch
 def _take(self:Average, learn):
     "Add the current weights to the mean"
@@ -50,7 +50,7 @@ def _take(self:Average, learn):
         else: self.mean[k] = p.detach().clone()
     self.n += 1
 
-# %% ../../nbs/08_training/30_callbacks.ipynb #53c2a7df
+# %% ../../nbs/08_training/30_callbacks.ipynb #02f67345
 @contextmanager
 def eval_weights(learn, # `Learner`
     ): # Its bare model
@@ -65,7 +65,7 @@ def eval_weights(learn, # `Learner`
         if keep is not None: learn.net.load_state_dict(keep)
         learn.net.train()
 
-# %% ../../nbs/08_training/30_callbacks.ipynb #2c0f99df
+# %% ../../nbs/08_training/30_callbacks.ipynb #2e102185
 class Validate(Callback):
     "Score every `every` epochs (or steps), keep the best weights and restore them at the end"
     def __init__(self, score, # Function: model in eval mode -> dict of metrics
@@ -93,7 +93,7 @@ class Validate(Callback):
         "Continue with the scores in `state`"
         self.rows, self.best, self.best_state = state['rows'], state['best'], state['best_state']
 
-# %% ../../nbs/08_training/30_callbacks.ipynb #5c73b476
+# %% ../../nbs/08_training/30_callbacks.ipynb #3f05d973
 @patch
 def _run(self:Validate, learn):
     "Score the current evaluation weights"
@@ -105,7 +105,7 @@ def _run(self:Validate, learn):
             self.best_state = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
     self.rows.append(dict(step=learn.step, images=learn.images, **{k: float(v) for k, v in m.items()}))
 
-# %% ../../nbs/08_training/30_callbacks.ipynb #98c2aecf
+# %% ../../nbs/08_training/30_callbacks.ipynb #ee8b4337
 @torch.no_grad()
 def refresh_batchnorm(model, # Module, changed in place
     loader, # Has `epoch(e, start)`

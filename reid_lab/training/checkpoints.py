@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['save_state', 'load_state', 'Checkpoint']
 
-# %% ../../nbs/08_training/20_checkpoints.ipynb #69c5eb58
+# %% ../../nbs/08_training/20_checkpoints.ipynb #6887d29a
 import math
 import pickle
 import random
@@ -19,7 +19,7 @@ from ..core.files import atomic_path, failed_sums, sweep_remains, write_sums, wr
 from ..core.weight_files import DamagedFile, save_weights, weights_for
 from .learner import Callback, rank_seed
 
-# %% ../../nbs/08_training/20_checkpoints.ipynb #5043d1e9
+# %% ../../nbs/08_training/20_checkpoints.ipynb #325bc7f8
 def _storable(x, where):
     "A state of tensors, numbers and strings, without NumPy scalars; anything else could not be loaded again"
     if isinstance(x, np.generic): return x.item()
@@ -36,7 +36,7 @@ def _settings(learn):
                 precision=learn.acc.mixed_precision, accumulate=learn.accumulate,
                 **{k: [g.get(k) for g in groups] for h in groups for k in h})
 
-# %% ../../nbs/08_training/20_checkpoints.ipynb #4abf49ea
+# %% ../../nbs/08_training/20_checkpoints.ipynb #3ec7cf37
 def _rng():
     "The global random states: torch, NumPy and Python"
     name, keys, *rest = np.random.get_state()
@@ -72,7 +72,7 @@ def save_state(learn, # `Learner`
         torch.save(state, tmp/'state.pt')
         write_sums(tmp)
 
-# %% ../../nbs/08_training/20_checkpoints.ipynb #361ffd08
+# %% ../../nbs/08_training/20_checkpoints.ipynb #580527d3
 def _read_state(folder, model, device='cpu'):
     "Weights and the rest of a state, after all checks of its files"
     lost = [f'{n!r} is missing' for n in ('model.safetensors', 'state.pt') if not (folder/n).is_file()]
@@ -103,7 +103,7 @@ def _refuse_others(learn, state, folder):
     if diff: raise ValueError(f"{str(folder)!r} was saved with other settings (there, here): {diff}; make the Learner "
                               "with the same arguments, or start from the weights alone with load_weights")
 
-# %% ../../nbs/08_training/20_checkpoints.ipynb #519a9ef2
+# %% ../../nbs/08_training/20_checkpoints.ipynb #bc157afe
 def load_state(learn, # `Learner` made with the same arguments
     folder, # Folder written by `save_state`
     ): # `learn`
@@ -123,7 +123,7 @@ def load_state(learn, # `Learner` made with the same arguments
     learn._began = True
     return learn
 
-# %% ../../nbs/08_training/20_checkpoints.ipynb #174e421f
+# %% ../../nbs/08_training/20_checkpoints.ipynb #6a3aac1f
 class Checkpoint(Callback):
     "Save the whole state every `every` steps into `folder`, keep the newest `keep`, and resume from the newest"
     def __init__(self, folder, # Parent folder of the states
@@ -155,7 +155,7 @@ class Checkpoint(Callback):
 
 def _step_of(path): return int(path.name[5:])
 
-# %% ../../nbs/08_training/20_checkpoints.ipynb #1c646507
+# %% ../../nbs/08_training/20_checkpoints.ipynb #90212265
 @patch
 def _first_whole(self:Checkpoint, use):
     "What `use` returns for the newest state that is not damaged; None without one"

@@ -6,7 +6,7 @@
 __all__ = ['param_groups', 'NotFiniteLoss', 'guard', 'Callback', 'Plain', 'accelerator', 'to_device', 'Learner', 'rank_seed',
            'batch_parts']
 
-# %% ../../nbs/08_training/15_learner.ipynb #f00bdf7d
+# %% ../../nbs/08_training/15_learner.ipynb #a4130dd2
 import time
 import torch
 from fastcore.basics import patch
@@ -14,10 +14,10 @@ from ..core.basics import check_choice, pick_device, sensible_threads, stream
 from ..core.distributed import from_main, mean_gradients, mean_statistics, means, processes, sync_batchnorm
 from ..losses.basics import terms
 
-# %% ../../nbs/08_training/15_learner.ipynb #c15e7390
+# %% ../../nbs/08_training/15_learner.ipynb #133d8a2f
 #| export
 
-# %% ../../nbs/08_training/15_learner.ipynb #c8ff3b7d
+# %% ../../nbs/08_training/15_learner.ipynb #d0191cfa
 def param_groups(model, # Module; may name randomly initialised parts in `new_parts`
     lr:float=1e-3, # Base learning rate
     weight_decay:float=.01, # Decay of matrices and kernels
@@ -33,7 +33,7 @@ def param_groups(model, # Module; may name randomly initialised parts in `new_pa
     return [dict(params=ps, lr=lr*(new_mult if fresh else 1), weight_decay=weight_decay if decay else 0.)
             for (decay, fresh), ps in sorted(groups.items())]
 
-# %% ../../nbs/08_training/15_learner.ipynb #4be22d7e
+# %% ../../nbs/08_training/15_learner.ipynb #b13540ab
 class NotFiniteLoss(FloatingPointError):
     "A loss became NaN or infinite"
 
@@ -51,7 +51,7 @@ def guard(losses:dict, # Named losses of one batch
     raise NotFiniteLoss(f"{', '.join(bad)} is not finite in epoch {epoch}, batch {number} ({shown}). "
         f"First items of the batch: {who or 'not recorded'}. Lower lr, set clip, or look at these items.")
 
-# %% ../../nbs/08_training/15_learner.ipynb #7c0f9255
+# %% ../../nbs/08_training/15_learner.ipynb #10d896ab
 class Callback:
     "Override any of the events; state that must survive a restart belongs in `state_dict`"
     def before_fit(self, learn): "Once, before the first step of this call of `learn.fit`"
@@ -62,7 +62,7 @@ class Callback:
     def state_dict(self) -> dict: return {} # Tensors, numbers, strings, and lists or dicts of them
     def load_state_dict(self, state:dict): "Restore the `state` returned by `state_dict`"
 
-# %% ../../nbs/08_training/15_learner.ipynb #5047cec3
+# %% ../../nbs/08_training/15_learner.ipynb #05663a2a
 class Plain:
     "One gradient step per batch"
     def before_fit(self, learn): "Nothing to prepare in `learn`"
@@ -76,7 +76,7 @@ class Plain:
     def state_dict(self) -> dict: return {}
     def load_state_dict(self, state:dict): "Nothing to restore from `state`"
 
-# %% ../../nbs/08_training/15_learner.ipynb #a4d6e032
+# %% ../../nbs/08_training/15_learner.ipynb #463bec70
 def accelerator(device:str, # `cpu`, `cuda`, `mps`
     precision:str='no', # `no`, `bf16`, `fp16`
     ): # `accelerate.Accelerator`
@@ -88,14 +88,14 @@ def accelerator(device:str, # `cpu`, `cuda`, `mps`
         AcceleratorState._reset_state()
     return Accelerator(cpu=device == 'cpu', mixed_precision=precision)
 
-# %% ../../nbs/08_training/15_learner.ipynb #54286d96
+# %% ../../nbs/08_training/15_learner.ipynb #fb3677c4
 def to_device(batch:dict, # Tensors and anything else
     device, # Name or `torch.device`
     ) -> dict:
     "Tensors of a batch on `device`; everything else as it is"
     return {k: v.to(device, non_blocking=True) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
 
-# %% ../../nbs/08_training/15_learner.ipynb #bc0d9720
+# %% ../../nbs/08_training/15_learner.ipynb #0667d7f2
 class Learner:
     "Train `model` on `loader` with a `strategy`; see the methods below for saving and resuming"
     def __init__(self, model, # Module: batch -> dict with keys ending in `_loss`
@@ -152,7 +152,7 @@ def _share(loader):
     raise ValueError(f"all {world} processes would train on the same batches of this {type(loader).__name__}; give it "
                      "a method share(rank, world) that returns the loader of one process, as `Batches` has")
 
-# %% ../../nbs/08_training/15_learner.ipynb #badfdcfa
+# %% ../../nbs/08_training/15_learner.ipynb #71087417
 @patch
 def update(self:Learner, batch:dict, # From the loader or a task
     advance:bool=True, # False: the schedule stays, for strategies with several updates a batch
@@ -199,7 +199,7 @@ def _joined(outs):
         return torch.stack(vs).mean(0) if vs[0].ndim == 0 else torch.cat(vs)
     return {k: one([out[k] for out in outs]) for k in outs[0]}
 
-# %% ../../nbs/08_training/15_learner.ipynb #cc111843
+# %% ../../nbs/08_training/15_learner.ipynb #613b3aa3
 @patch
 def __call__(self:Learner, event:str):
     "Run one `event` of every callback; an error names the callback and the event"
@@ -209,7 +209,7 @@ def __call__(self:Learner, event:str):
             e.add_note(f"in callback {type(cb).__name__}.{event} (epoch {self.epoch}, step {self.step})")
             raise
 
-# %% ../../nbs/08_training/15_learner.ipynb #c07d6ff9
+# %% ../../nbs/08_training/15_learner.ipynb #55d2c958
 @patch
 def _one_epoch(self:Learner):
     "The rest of the current epoch"
@@ -231,7 +231,7 @@ def _one_epoch(self:Learner):
         self.epoch += 1; self.number = 0
         self('after_epoch')
 
-# %% ../../nbs/08_training/15_learner.ipynb #fd96e63f
+# %% ../../nbs/08_training/15_learner.ipynb #a865bb50
 @patch
 def fit(self:Learner,
     epochs:int=None, # Passes over the loader, in total

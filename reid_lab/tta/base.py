@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FeatureStream', 'ImageStream', 'influential', 'guarded', 'TTA', 'NoAdapt', 'adapt_embeddings', 'adapt_images']
 
-# %% ../../nbs/10_tta/10_base.ipynb #32f7a622
+# %% ../../nbs/10_tta/10_base.ipynb #dbd6cd86
 from contextlib import contextmanager
 import torch
 from ..core.basics import unit_norm
@@ -13,7 +13,7 @@ from ..models.backbones import norm_gradients, norm_layers, norm_parameters, NOR
 from ..retrieval.embeddings import embed_images, Embeddings, encode_images, image_pixels
 from ..retrieval.shards import warn_if_apart
 
-# %% ../../nbs/10_tta/10_base.ipynb #bf108169
+# %% ../../nbs/10_tta/10_base.ipynb #1c00680a
 class FeatureStream:
     "Queries whose features are known and stay as they are"
     model = None
@@ -37,7 +37,7 @@ def _need_cameras(name, e):
     if e.cam is None:
         raise ValueError(f"{name} has no camera numbers; adaptation needs them: Embeddings(emb, pid, cam=...)")
 
-# %% ../../nbs/10_tta/10_base.ipynb #90bf3cd2
+# %% ../../nbs/10_tta/10_base.ipynb #ff70168e
 class ImageStream:
     "Queries whose features are computed by a model, with gradients; the first pass is kept for the statistics"
     def __init__(self, model, # Has `raw_features(img) -> (B,D)` and `size`; `forward_tta(img)` adds logits for TENT
@@ -65,7 +65,7 @@ class ImageStream:
     def scored(self, rows): return self._encode(rows, 'forward_tta') # (B,D), (B,n_ids) for TENT
     def raw_features(self): return self.q.emb.to(self.device)
 
-# %% ../../nbs/10_tta/10_base.ipynb #302cb40a
+# %% ../../nbs/10_tta/10_base.ipynb #889140d3
 def influential(model, # Has `raw_features`
     img, # (B,3,H,W) some images
     kinds=('bn', 'ln'), # Of `NORMS`
@@ -80,7 +80,7 @@ def influential(model, # Has `raw_features`
     raise ValueError(f"no normalisation layer of kind {list(kinds)} of {type(model).__name__} reaches the test feature "
                      f"({len(named)} looked at); use other norm_kinds, a feature after the neck or Dart3Lite")
 
-# %% ../../nbs/10_tta/10_base.ipynb #0d4d445e
+# %% ../../nbs/10_tta/10_base.ipynb #bc32ae12
 @contextmanager
 def guarded(model, # Module, or None: nothing to guard
     keep:bool=False, # Leave the adapted layers in place when all went well
@@ -107,7 +107,7 @@ def guarded(model, # Module, or None: nothing to guard
         for p, on, grad in wanted: p.requires_grad_(on); p.grad = grad
         for m, mode in modes: m.training = mode
 
-# %% ../../nbs/10_tta/10_base.ipynb #4e6b184e
+# %% ../../nbs/10_tta/10_base.ipynb #fd309a47
 class TTA:
     "Base of all methods: what a method defines and what it inherits"
     needs_model, divisor = False, 1. # `divisor` of raw features
@@ -153,7 +153,7 @@ class NoAdapt(TTA):
     "The features as they are, unit-norm"
     def run(self): return unit_norm(self.raw), unit_norm(self.gallery)
 
-# %% ../../nbs/10_tta/10_base.ipynb #8385db61
+# %% ../../nbs/10_tta/10_base.ipynb #84715719
 def _is_method(method):
     if not isinstance(method, TTA):
         what = f"the class {method.__name__}" if isinstance(method, type) else type(method).__name__

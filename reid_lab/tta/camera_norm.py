@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STATS_FROM', 'CameraNorm']
 
-# %% ../../nbs/10_tta/30_camera_norm.ipynb #3679e712
+# %% ../../nbs/10_tta/30_camera_norm.ipynb #0c7c2e2c
 import numpy as np
 import torch
 from fastcore.basics import patch
@@ -13,7 +13,7 @@ from ..core.basics import check_choice, unit_norm
 from ..retrieval.cameras import CameraStats, CHUNK
 from .base import TTA
 
-# %% ../../nbs/10_tta/30_camera_norm.ipynb #4d46c235
+# %% ../../nbs/10_tta/30_camera_norm.ipynb #ab32bd9e
 STATS_FROM = ('pooled', 'query', 'gallery')
 
 
@@ -52,7 +52,7 @@ class CameraNorm(TTA):
 
     def run(self): return self.normalise(self.raw, self.at), self.g_tilde
 
-# %% ../../nbs/10_tta/30_camera_norm.ipynb #39b98a3c
+# %% ../../nbs/10_tta/30_camera_norm.ipynb #ceb46882
 @patch
 def measure(self:CameraNorm, z, # (Q,D) raw queries
     q_cam, # (Q,) their cameras

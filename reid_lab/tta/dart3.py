@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LOSS_DISTANCES', 'distances', 'dart3_loss', 'Dart3', 'Dart3Lite', 'external_parameters']
 
-# %% ../../nbs/10_tta/40_dart3.ipynb #b4e063a5
+# %% ../../nbs/10_tta/40_dart3.ipynb #0804bbf8
 import warnings
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from ..core.basics import check_choice, common_scale, stream, unit_norm
 from .camera_norm import CameraNorm
 from .gradient import Gradient
 
-# %% ../../nbs/10_tta/40_dart3.ipynb #9d22e8b9
+# %% ../../nbs/10_tta/40_dart3.ipynb #4b39d384
 LOSS_DISTANCES = ('euclidean', 'squared', 'cosine')
 
 
@@ -37,7 +37,7 @@ def dart3_loss(delta, # (B,G) distances of queries to the normalised gallery
     near = delta.topk(min(k, delta.shape[1]), dim=1, largest=False).values
     return (near.sum(1)/tau + near.shape[1]*torch.logsumexp(-delta/tau, 1)).mean()
 
-# %% ../../nbs/10_tta/40_dart3.ipynb #bda58889
+# %% ../../nbs/10_tta/40_dart3.ipynb #d548087e
 class Dart3(Gradient):
     "Camera statistics of the queries, and normalisation layers, learn from the nearest gallery images"
     needs_model = True
@@ -94,7 +94,7 @@ class Dart3(Gradient):
         for t in self.external().values(): t.requires_grad_(True)
         super().reset()
 
-# %% ../../nbs/10_tta/40_dart3.ipynb #db011156
+# %% ../../nbs/10_tta/40_dart3.ipynb #60d4fa4a
 @patch
 def _draw_anew(self:Dart3):
     "Start the sequence of grounding images"
@@ -117,7 +117,7 @@ def _compare_rate(self:Dart3):
         warnings.warn(f"lr={self.lr} is a length in feature space, and the features deviate by {size:.3g}: the camera "
                       f"statistics {fate}; use rescale=True or another lr", stacklevel=5)
 
-# %% ../../nbs/10_tta/40_dart3.ipynb #59d40474
+# %% ../../nbs/10_tta/40_dart3.ipynb #66aa5b48
 @patch
 def loss(self:Dart3, rows): # Scalar, (B,D)
     "The loss of Algorithm 2 over the batch and its grounding images; the normalised queries"
@@ -139,7 +139,7 @@ class Dart3Lite(Dart3):
     def features(self, rows): return self.raw[torch.as_tensor(rows, device=self.raw.device)]
     def ground_features(self, rows): return self.ground.raw_features().to(self.raw)[rows]/self.divisor
 
-# %% ../../nbs/10_tta/40_dart3.ipynb #dacd86b2
+# %% ../../nbs/10_tta/40_dart3.ipynb #d37a6498
 def external_parameters(dim:int, # Of the feature
     cams:int, # Cameras of the queries
     ) -> int:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['entropy', 'temp_loss', 'Gradient', 'Tent', 'Temp']
 
-# %% ../../nbs/10_tta/20_gradient.ipynb #e5d3bfe6
+# %% ../../nbs/10_tta/20_gradient.ipynb #ea44c3a3
 import numpy as np
 import torch
 from fastcore.basics import patch
@@ -13,7 +13,7 @@ from ..core.basics import check_choice, unit_norm
 from ..models.backbones import norm_layers, norm_parameters
 from .base import influential, TTA
 
-# %% ../../nbs/10_tta/20_gradient.ipynb #bf0ac3f2
+# %% ../../nbs/10_tta/20_gradient.ipynb #f6e1cca2
 def entropy(logits # (B,C)
     ): # (B,)
     "Entropy of the softmax, natural logarithm (TENT)"
@@ -30,7 +30,7 @@ def temp_loss(z, # (B,D) query features
     s = unit_norm(z) @ unit_norm(g).T
     return entropy(s.topk(min(k, s.shape[1]), 1).values/scale).mean()
 
-# %% ../../nbs/10_tta/20_gradient.ipynb #0c9ac780
+# %% ../../nbs/10_tta/20_gradient.ipynb #93aa09ba
 class Gradient(TTA):
     "The loop shared by the methods that learn"
     def __init__(self, lr:float=1e-4, # Step size (paper: 1e-4)
@@ -60,7 +60,7 @@ class Gradient(TTA):
         "Gallery features that the adapted queries are ranked against; a method that adapts them defines its own"
         return unit_norm(self.gallery)
 
-# %% ../../nbs/10_tta/20_gradient.ipynb #daf6ca9b
+# %% ../../nbs/10_tta/20_gradient.ipynb #73049eba
 @patch
 def configure(self:Gradient, stream, g):
     "Freeze the model but for its influential normalisation layers"
@@ -100,7 +100,7 @@ def reset(self:Gradient):
     kind = dict(adam=torch.optim.Adam, sgd=torch.optim.SGD)[self.optimiser]
     self.opt = kind(params, lr=self.lr) if (params := self.collect_params()) else None
 
-# %% ../../nbs/10_tta/20_gradient.ipynb #494b4537
+# %% ../../nbs/10_tta/20_gradient.ipynb #c7467663
 @patch
 def check(self:Gradient):
     "Raise if no parameter can learn, or if a batch of one would be normalised by itself"
@@ -141,7 +141,7 @@ def run(self:Gradient): # (Q,D), (G,D)
         if self.told: self.told((int(rows[-1]) + 1)/len(self.stream))
     return torch.cat(out), self.gallery_out()
 
-# %% ../../nbs/10_tta/20_gradient.ipynb #ddface33
+# %% ../../nbs/10_tta/20_gradient.ipynb #e1fc390d
 class Tent(Gradient):
     "Entropy of the source classifier's prediction, lowered by the normalisation layers"
     needs_model = True

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COLOUR_BY', 'point_groups', 'FeatureMap', 'firsts', 'camera_passes', 'scatter_library', 'ScatterMap']
 
-# %% ../../nbs/15_widgets/25_maps.ipynb #73989e39
+# %% ../../nbs/15_widgets/25_maps.ipynb #e4e5b96a
 import base64
 import html
 import warnings
@@ -20,7 +20,7 @@ from ..figures.views import selection_map
 from ..retrieval.ranking import rank
 from .scene import Scene, SceneView
 
-# %% ../../nbs/15_widgets/25_maps.ipynb #0e5e808f
+# %% ../../nbs/15_widgets/25_maps.ipynb #f08f7268
 COLOUR_BY = dict(camera='cam', identity='pid', site='site', view='view', correctness='right') # menu -> column
 
 
@@ -47,7 +47,7 @@ def point_groups(values, # (N,) values of a column; -1 and missing ones are unkn
     counts = np.bincount(codes, minlength=len(names)).tolist()
     return dict(codes=codes.astype(np.int16), names=names, colours=colours, values=chosen, counts=counts)
 
-# %% ../../nbs/15_widgets/25_maps.ipynb #b11fa206
+# %% ../../nbs/15_widgets/25_maps.ipynb #0033ac9e
 def _pack(values, kind): return base64.b64encode(np.ascontiguousarray(values, kind).tobytes()).decode()
 
 
@@ -93,7 +93,7 @@ class FeatureMap(SceneView):
         have = [k for k, c in COLOUR_BY.items() if c in self.frame and k != 'correctness']
         return have + ['correctness']
 
-# %% ../../nbs/15_widgets/25_maps.ipynb #83af3b06
+# %% ../../nbs/15_widgets/25_maps.ipynb #e59f9297
 def firsts(scene:Scene # Queries, gallery and ranking
     ) -> np.ndarray: # (Q,) gallery rows, -1 for none
     "The first result of every query"
@@ -124,7 +124,7 @@ def groups(self:FeatureMap, name): # Key of `COLOUR_BY` -> see `point_groups`
     own = {'gallery': GREY, 'right at rank 1': '#1b7f4d', 'wrong at rank 1': '#d55e00', 'unknown': '#777777'}
     return g | dict(colours=[own[n] for n in g['names']])
 
-# %% ../../nbs/15_widgets/25_maps.ipynb #a193eea9
+# %% ../../nbs/15_widgets/25_maps.ipynb #e9f3cbdc
 @patch
 def fixed(self:FeatureMap):
     f = self.frame.iloc[self.drawn]
@@ -157,7 +157,7 @@ def content(self:FeatureMap, query):
     if at is None: said += '; the query is not on the map'
     return dict(label=f'Map of {points}: query {query}, {said}', summary=f'{points} · {said}', near=near, at=at)
 
-# %% ../../nbs/15_widgets/25_maps.ipynb #40b18c47
+# %% ../../nbs/15_widgets/25_maps.ipynb #74531931
 def camera_passes(view:FeatureMap) -> np.ndarray: # (N,) bool
     "Which drawn points the selected camera or pair lets through"
     f, camera = view.frame.iloc[view.drawn], view.selection.camera
@@ -201,7 +201,7 @@ def heard(self:FeatureMap, message): # dict: as for a `View`, or `image`: role a
 @patch
 def version(self:FeatureMap): return self.scene.ranker # after a change of the ranking correctness has changed too
 
-# %% ../../nbs/15_widgets/25_maps.ipynb #07c9d9f4
+# %% ../../nbs/15_widgets/25_maps.ipynb #26cbfaad
 def scatter_library(): # -> module
     "jupyter-scatter, or how to install it"
     return extra_library('jscatter', 'scatter', 'ScatterMap draws with jupyter-scatter',
@@ -220,7 +220,7 @@ class ScatterMap(FeatureMap):
         scatter_library()
         super().__init__(scene, frame, most=len(frame), **state)
 
-# %% ../../nbs/15_widgets/25_maps.ipynb #2f3a3a90
+# %% ../../nbs/15_widgets/25_maps.ipynb #2eabc0bb
 @patch
 def marked(self:ScatterMap) -> np.ndarray: # Positions in the frame
     "Points of the query, its neighbours and the selected gallery images"
@@ -241,7 +241,7 @@ def picked(self:ScatterMap, points): # Positions in the frame, as a click or a l
     if query.any() and not (~query).any(): new['query'] = int(row[query][0])
     self.heard(dict(select=new))
 
-# %% ../../nbs/15_widgets/25_maps.ipynb #e019431f
+# %% ../../nbs/15_widgets/25_maps.ipynb #bc15cb13
 @patch
 def front(self:ScatterMap): # ipywidgets.VBox
     "The live plot below a line of text, made at the first call"
@@ -280,7 +280,7 @@ def _mark(self:ScatterMap):
     said = self.content(self.selection.query)['label']
     self._said.value = f'<b>{html.escape(self.title)}</b> {html.escape(said)}'
 
-# %% ../../nbs/15_widgets/25_maps.ipynb #883091cd
+# %% ../../nbs/15_widgets/25_maps.ipynb #068b861b
 @patch
 def refresh(self:ScatterMap):
     "Colours, filter and marks"

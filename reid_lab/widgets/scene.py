@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NO_QUERY', 'NO_RESULT', 'Thumbnails', 'Scene', 'SceneView', 'RankedList', 'summary']
 
-# %% ../../nbs/15_widgets/20_scene.ipynb #2967d283
+# %% ../../nbs/15_widgets/20_scene.ipynb #e30d183a
 import base64
 import io
 import weakref
@@ -23,7 +23,7 @@ from ..retrieval.scores import MatrixScores, Scores
 from .selection import Selection
 from .view import View
 
-# %% ../../nbs/15_widgets/20_scene.ipynb #602d46c3
+# %% ../../nbs/15_widgets/20_scene.ipynb #a2b2f026
 class Thumbnails:
     "Small images by row; a name where there is none"
     def __init__(self, images, # `ReidTable`, (N,H,W,3) uint8 array, N paths, function of a list of rows, or None
@@ -71,7 +71,7 @@ class Thumbnails:
         small.save(out, 'JPEG', quality=82, optimize=True)
         return dict(uri='data:image/jpeg;base64,' + base64.b64encode(out.getvalue()).decode())
 
-# %% ../../nbs/15_widgets/20_scene.ipynb #2b0b4a41
+# %% ../../nbs/15_widgets/20_scene.ipynb #376a83c1
 class Scene(HasTraits):
     "Queries, gallery, images, ranking and selection of a notebook"
     scores = Any(None, help='`Scores` that rank, or a (Q,G) array; None: those of the embeddings')
@@ -120,7 +120,7 @@ class Scene(HasTraits):
 
     def __repr__(self): return f"Scene({len(self.q)} queries, {len(self.g)} gallery images, {self.selection})"
 
-# %% ../../nbs/15_widgets/20_scene.ipynb #8e8c5a20
+# %% ../../nbs/15_widgets/20_scene.ipynb #d137bac5
 @patch
 def right(self:Scene, query, rows): # -> list of True, False, or None where an identity is unknown
     "Which gallery rows show the person of a query"
@@ -147,7 +147,7 @@ def names(self:Scene, side, row): # -> dict
     known = getattr(self, side).columns
     return {k: str(known[k][row]) for k in ('pid_name', 'cam_name') if k in known}
 
-# %% ../../nbs/15_widgets/20_scene.ipynb #3dde2f3f
+# %% ../../nbs/15_widgets/20_scene.ipynb #7989fffe
 class SceneView(View):
     "A view of a scene"
     def __init__(self, scene:Scene, # Shared with other views
@@ -163,7 +163,7 @@ class SceneView(View):
         seen = '' if cam is None else f" · cam {name['cam_name']}"
         return ('id unknown' if pid == -1 else f"id {name['pid_name']}") + seen
 
-# %% ../../nbs/15_widgets/20_scene.ipynb #6637eabd
+# %% ../../nbs/15_widgets/20_scene.ipynb #41c424da
 NO_QUERY = 'No query is selected. Step through the queries, or select one in another view.'
 NO_RESULT = ('No gallery image is left for this query: all are junk (pid -1), or of its own person and camera. '
              "same_camera='keep' lists the latter.")
@@ -212,7 +212,7 @@ def summary(items, # Results, best first: dicts with `right`
     first = next(i for i, it in enumerate(items, 1) if it['right'])
     return f'first right image: rank {first} · {sum(known)} right of {len(items)}'
 
-# %% ../../nbs/15_widgets/20_scene.ipynb #921604aa
+# %% ../../nbs/15_widgets/20_scene.ipynb #f1f8c68b
 def _drawn(view): # -> dicts for `list_card`
     "The results of the page, with pixels"
     s, camera = view.scene, view.selection.camera

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NAMES', 'Selection', 'as_if']
 
-# %% ../../nbs/15_widgets/05_selection.ipynb #9c86490f
+# %% ../../nbs/15_widgets/05_selection.ipynb #a39b7256
 import inspect
 import weakref
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from traitlets import Any, HasTraits, observe, validate
 from ..core.basics import check_choice
 
-# %% ../../nbs/15_widgets/05_selection.ipynb #64d6a59b
+# %% ../../nbs/15_widgets/05_selection.ipynb #83f4eb94
 def _rows(name, values, n, of, remedy):
     "Integers from 0 to n-1 as a tuple, each once, in the order given"
     if isinstance(values, str) or not hasattr(values, '__iter__'):
@@ -53,7 +53,7 @@ def _valid(sel, name, value, query):
     none = 'select a query first' if query is None else f'query {query} has no words that can be masked: ()'
     return tuple(sorted(_rows(name, value, sel.words_of(query), f'word of query {query}', none)))
 
-# %% ../../nbs/15_widgets/05_selection.ipynb #3c57f8c0
+# %% ../../nbs/15_widgets/05_selection.ipynb #9959a7f8
 NAMES = ('query', 'gallery', 'camera', 'words')
 
 
@@ -100,7 +100,7 @@ class Selection(HasTraits):
 
     def __repr__(self): return f"Selection({', '.join(f'{k}={v}' for k, v in self.state().items())})"
 
-# %% ../../nbs/15_widgets/05_selection.ipynb #963f19ce
+# %% ../../nbs/15_widgets/05_selection.ipynb #3c6e15af
 @patch
 def state(self:Selection) -> dict: # Values that JSON can hold
     "All values"
@@ -127,7 +127,7 @@ def follow(self:Selection, f): # Called with a dict of the values that have chan
     "Tell `f` of every change"
     self._followers.append(weakref.WeakMethod(f) if inspect.ismethod(f) else lambda: f)
 
-# %% ../../nbs/15_widgets/05_selection.ipynb #49011ea0
+# %% ../../nbs/15_widgets/05_selection.ipynb #acbde72c
 @contextmanager
 def as_if(sel:Selection, # Whose values are replaced
     **values): # Of the traits

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['live', 'View', 'mime_bundle', 'Board']
 
-# %% ../../nbs/15_widgets/15_view.ipynb #8ffe5394
+# %% ../../nbs/15_widgets/15_view.ipynb #c0479ea0
 import asyncio
 import base64
 import io
@@ -22,10 +22,10 @@ from ..moved import forward
 from .page import drawing_module, front_file, packed_library, page_html
 from .selection import as_if, Selection
 
-# %% ../../nbs/15_widgets/15_view.ipynb #1f5e7bd3
+# %% ../../nbs/15_widgets/15_view.ipynb #6ab7c323
 __getattr__ = forward('widgets.view') # names that moved in 0.2.0
 
-# %% ../../nbs/15_widgets/15_view.ipynb #8da97eb6
+# %% ../../nbs/15_widgets/15_view.ipynb #aff74624
 def live() -> bool:
     "Whether the cell that runs was sent by a front end with a person before it"
     forced = os.environ.get('REID_LAB_WIDGETS')
@@ -35,7 +35,7 @@ def live() -> bool:
     request = kernel.get_parent('shell') if kernel is not None else {}
     return bool(request.get('content', {}).get('allow_stdin'))
 
-# %% ../../nbs/15_widgets/15_view.ipynb #00afbb3c
+# %% ../../nbs/15_widgets/15_view.ipynb #bc0423e9
 @lru_cache
 def _widget_class(kind, module):
     "An anywidget for the views of a kind"
@@ -45,7 +45,7 @@ def _widget_class(kind, module):
     return type(f'Front_{kind}', (anywidget.AnyWidget,), dict(_esm=f'{module}\nexport default {{ render }};',
                                                               _css=front_file('view.css'), **parts))
 
-# %% ../../nbs/15_widgets/15_view.ipynb #22ba9abf
+# %% ../../nbs/15_widgets/15_view.ipynb #fa0eae83
 class View(HasTraits):
     "A view of what is selected: live in a front end, a picture everywhere, a page without a kernel"
     kind = ''           # its front end is `resources/front/KIND.js`, unless
@@ -101,7 +101,7 @@ class View(HasTraits):
 
     def __repr__(self): return f"{type(self).__name__}: {self.content(self.selection.query)['label']}"
 
-# %% ../../nbs/15_widgets/15_view.ipynb #dbd76a48
+# %% ../../nbs/15_widgets/15_view.ipynb #467391f1
 @patch
 def front(self:View): # anywidget
     "The live front end, made at the first call"
@@ -140,7 +140,7 @@ def _selected(self:View, new):
 def _changed(self:View, change):
     if self._front is not None: self._front.ui = self.state()
 
-# %% ../../nbs/15_widgets/15_view.ipynb #6097c2d0
+# %% ../../nbs/15_widgets/15_view.ipynb #7db20d84
 @patch
 def _show(self:View):
     self._stages = self.stages(self.selection.query)
@@ -165,7 +165,7 @@ def _later(f, *args, seconds=.005):
     try: asyncio.get_running_loop().call_later(seconds, f, *args)
     except RuntimeError: f(*args)
 
-# %% ../../nbs/15_widgets/15_view.ipynb #acd54bc2
+# %% ../../nbs/15_widgets/15_view.ipynb #3c58a035
 @patch
 def heard(self:View, message): # dict: `select`, `ui`, `shown` or `need`
     "Take what the front end sends; what is not possible is said in the view, not raised"
@@ -184,7 +184,7 @@ def say(self:View, text): # str
     "Show a line below the view, and read it out"
     if self._front is not None: self._front.send(dict(said=text))
 
-# %% ../../nbs/15_widgets/15_view.ipynb #ad992e53
+# %% ../../nbs/15_widgets/15_view.ipynb #819fc2c5
 def mime_bundle(view, # A view or a board
     ) -> dict: # MIME type -> data
     "Text and picture, and the widget where it is live"
@@ -214,7 +214,7 @@ def _small_png(image, colours=96):
 @patch
 def _repr_mimebundle_(self:View, include=None, exclude=None): return mime_bundle(self)
 
-# %% ../../nbs/15_widgets/15_view.ipynb #bc6786bc
+# %% ../../nbs/15_widgets/15_view.ipynb #c0831840
 @patch
 def pages(self:View, queries, # Rows
     masks:bool=False, # Also without each word of their captions
@@ -227,7 +227,7 @@ def pages(self:View, queries, # Rows
             with as_if(sel, query=q, words=(w,)): out[f'{q}/{w}'] = self.content(q)
     return out
 
-# %% ../../nbs/15_widgets/15_view.ipynb #7e9b661e
+# %% ../../nbs/15_widgets/15_view.ipynb #7f9823ff
 @patch
 def to_html(self:View, path, # File to write
     **kw, # More for `page_html`: queries, most, theme, title
@@ -241,7 +241,7 @@ def to_html(self:View, path, # File to write
 @patch
 def _views(self:View): return [self]
 
-# %% ../../nbs/15_widgets/15_view.ipynb #9a5d71bf
+# %% ../../nbs/15_widgets/15_view.ipynb #a4b1b7c1
 class Board(View):
     "Several views of one selection, side by side"
     def __init__(self, *views, # Of one selection

@@ -7,7 +7,7 @@ __all__ = ['KINDS', 'SCENARIOS', 'DOMAINS', 'PRESETS', 'TASKS', 'sensor', 'SiteC
            'Group', 'Options', 'Wording', 'text_groups', 'reid_groups', 'aerial_groups', 'world_counts', 'Item',
            'sample_shot', 'Plan']
 
-# %% ../../nbs/03_world/60_plan.ipynb #f0efdb80
+# %% ../../nbs/03_world/60_plan.ipynb #fddd6a43
 from dataclasses import dataclass, replace
 import numpy as np
 from ..core.basics import check_choice, stream
@@ -15,7 +15,7 @@ from .bodies import Shot
 from .people import change_accessories, random_skew, sample_people
 from .places import Camera, ISP, Occluder
 
-# %% ../../nbs/03_world/60_plan.ipynb #e846983f
+# %% ../../nbs/03_world/60_plan.ipynb #bfa1ed0f
 def _r(x, digits=4): return round(float(x), digits)
 
 
@@ -36,7 +36,7 @@ def sensor(rng, # `numpy.random.Generator`
                contrast=_r(np.exp(.18*s*n[5] - .14*s)), haze=_r(max(0., .16*s*n[6])), blur=_r(1.1*s*u[0]),
                noise=_r(10*s*u[1]), jpeg=int(96 - 62*s*u[2]), resolution=_r(1 - .62*s*u[3]))
 
-# %% ../../nbs/03_world/60_plan.ipynb #57e337b1
+# %% ../../nbs/03_world/60_plan.ipynb #d0fce07b
 @dataclass(frozen=True)
 class SiteCamera:
     "A camera of a site, with preferred orientation and drift"
@@ -58,7 +58,7 @@ class SiteCamera:
         balance = isp.balance[0] + red, isp.balance[1] + blue
         return replace(self.camera, isp=replace(isp, exposure=isp.exposure + exposure, balance=balance))
 
-# %% ../../nbs/03_world/60_plan.ipynb #eee0bafd
+# %% ../../nbs/03_world/60_plan.ipynb #58cc8ea0
 @dataclass(frozen=True)
 class Scenario:
     "A type of location"
@@ -79,7 +79,7 @@ SCENARIOS = {
                        (('upper', 'coat', 1.6), ('upper', 'suit jacket', 1.8), ('bag', 'handbag', 1.4),
                         ('held', 'shopping bag', 2.)))}
 
-# %% ../../nbs/03_world/60_plan.ipynb #c690e74d
+# %% ../../nbs/03_world/60_plan.ipynb #32f4ea54
 @dataclass(frozen=True)
 class Domain:
     "Image style and caption style"
@@ -96,7 +96,7 @@ DOMAINS = { # name -> image and caption style
     'generated': Domain(0., (.72, .86), 1.15, .5, 'generated', 1, .0),
     'real-like': Domain(.5, (.50, .80), 1., 1., 'real', 2, .10)}
 
-# %% ../../nbs/03_world/60_plan.ipynb #33ab51e9
+# %% ../../nbs/03_world/60_plan.ipynb #a6cc70fa
 def make_camera(seed:int, # World seed
     cam:int, # Number in the table
     site:int, # Number in the table
@@ -121,7 +121,7 @@ def make_camera(seed:int, # World seed
     yaw = _r(rng.uniform(-np.pi, np.pi))
     return SiteCamera(cam, site, kind, scenario, domain, yaw, tuple(_r(v) for v in drift), camera)
 
-# %% ../../nbs/03_world/60_plan.ipynb #61e94e1f
+# %% ../../nbs/03_world/60_plan.ipynb #60169e1a
 @dataclass(frozen=True)
 class Group:
     "Some identities, seen by some cameras"
@@ -153,7 +153,7 @@ class Options:
     skew:float = .6 # population difference between sites (0: equal)
     drift:float = 1. # factor of the drift of cameras
 
-# %% ../../nbs/03_world/60_plan.ipynb #9d8a2669
+# %% ../../nbs/03_world/60_plan.ipynb #3dd0fbb5
 @dataclass(frozen=True)
 class Wording:
     "Settings of captions, without effect on pixels"
@@ -163,7 +163,7 @@ class Wording:
     confusion:float = .05 # probability that a colour is replaced by a neighbour
     level:str = 'shot' # 'shot': visible attributes; 'identity': all attributes
 
-# %% ../../nbs/03_world/60_plan.ipynb #62c30add
+# %% ../../nbs/03_world/60_plan.ipynb #84906071
 def text_groups(train, # Identities of the generated training split
     shots, # Images of each
     val, # Identities for validation, in either domain
@@ -192,7 +192,7 @@ def reid_groups(train, # Training identities
             group('test', test, seen, 2, people='test', role='first'),
             group('test', test, unseen, 2, first_cam=seen, people='test', role='first', choosy=choosy))
 
-# %% ../../nbs/03_world/60_plan.ipynb #b56daa39
+# %% ../../nbs/03_world/60_plan.ipynb #7165e1c3
 def aerial_groups(train, # Training identities
     aerial, # Aerial images of each
     ground, # Ground images of each
@@ -206,7 +206,7 @@ def aerial_groups(train, # Training identities
                       role='both' if split == 'train' else 'query')]
     return tuple(out)
 
-# %% ../../nbs/03_world/60_plan.ipynb #cfbf779f
+# %% ../../nbs/03_world/60_plan.ipynb #72193bda
 PRESETS = { # preset -> options and, per task, groups
     'smoke': dict(options=Options(size=(64, 32)), text=text_groups(200, 2, 24, 50, 48, 4, 16, 6),
                   reid=reid_groups(40, 3, 2, 30, 2),
@@ -231,7 +231,7 @@ def world_counts(preset:str, # Key of `PRESETS`
             for g in groups for s in range(g.sites) for k in range(g.cams)}
     return dict(images=sum(g.ids*g.shots for g in groups), ids=sum(people.values()), cameras=len(cams))
 
-# %% ../../nbs/03_world/60_plan.ipynb #3dff900b
+# %% ../../nbs/03_world/60_plan.ipynb #ad2b5ac3
 @dataclass(frozen=True)
 class Item:
     "One image of the plan"
@@ -247,7 +247,7 @@ def _muted_occluder(rng):
     at = {'low': (.10, .42), 'pole': (.15, .85), 'side': (.12, .38)}[kind]
     return Occluder(kind, _r(rng.uniform(*at)), _r(rng.uniform(.08, .22)), rgb, int(rng.integers(64)))
 
-# %% ../../nbs/03_world/60_plan.ipynb #a680efd7
+# %% ../../nbs/03_world/60_plan.ipynb #28dd8c2a
 def sample_shot(rng, # `numpy.random.Generator` of this image
     camera:SiteCamera, # Camera with its preferences
     occluders:float=0., # Probability of an `Occluder`
@@ -267,14 +267,14 @@ def sample_shot(rng, # `numpy.random.Generator` of this image
                 occluder=_muted_occluder(rng) if r[4] < occluders else None, time=_r(r[5]),
                 seed=int(rng.integers(2**31)))
 
-# %% ../../nbs/03_world/60_plan.ipynb #fda0b40f
+# %% ../../nbs/03_world/60_plan.ipynb #06e10e65
 def _site_skew(seed, scenario, site, strength):
     skew = random_skew(seed, site, strength) if strength else {}
     for slot, value, factor in SCENARIOS[scenario].skew:
         skew.setdefault(slot, {}); skew[slot][value] = skew[slot].get(value, 1.)*factor
     return skew
 
-# %% ../../nbs/03_world/60_plan.ipynb #208580f0
+# %% ../../nbs/03_world/60_plan.ipynb #123bf53b
 def _passes(seed, person, camera, choosy):
     "Whether a camera with `choosy > 0` sees this identity, by the lightness of the clothes"
     side = (-1, 1)[int(stream(seed, 'who passes', camera.cam).integers(2))]
@@ -283,7 +283,7 @@ def _passes(seed, person, camera, choosy):
     chance = 1/(1 + np.exp(-choosy*side*(light - .4)/.2))
     return bool(stream(seed, 'passes', person.pid, camera.cam).random() < chance)
 
-# %% ../../nbs/03_world/60_plan.ipynb #483de97c
+# %% ../../nbs/03_world/60_plan.ipynb #c540f90b
 class Plan:
     "The items of a world, made from groups"
     def __init__(self, groups, # Of `Group`

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['VERSION', 'FILES', 'SHEET', 'Reader', 'build_cache', 'World', 'sheet_images', 'contact_sheet']
 
-# %% ../../nbs/03_world/70_world.ipynb #9563b4da
+# %% ../../nbs/03_world/70_world.ipynb #8ec0b5c5
 import errno
 import hashlib
 import json
@@ -31,10 +31,10 @@ from reid_lab.world.plan import (DOMAINS, KINDS, make_camera, Options, Plan, PRE
     Wording)
 from .render import pick_backend, reference_areas, render
 
-# %% ../../nbs/03_world/70_world.ipynb #0e72f84a
+# %% ../../nbs/03_world/70_world.ipynb #5c4427de
 __getattr__ = forward('world.world') # names that moved in 0.2.0
 
-# %% ../../nbs/03_world/70_world.ipynb #09b8dcae
+# %% ../../nbs/03_world/70_world.ipynb #487a74f6
 VERSION = 1 # of this notebook's contribution to the pixels
 
 
@@ -59,7 +59,7 @@ def _fingerprint(*modules): # Hash of the drawing code without comments; a chang
     kept = [s for s in lines if s and not s.lstrip().startswith(('#', 'from ', 'import '))]
     return hashlib.sha256('\n'.join(kept).encode()).hexdigest()[:16]
 
-# %% ../../nbs/03_world/70_world.ipynb #4bb1dbec
+# %% ../../nbs/03_world/70_world.ipynb #7b61d8c0
 def _render_chunk(items, options, backend): # -> images (n,H,W,3), fractions and pixels (n, parts)
     images = np.zeros((len(items), *options.size, 3), np.uint8)
     seen = np.zeros((len(items), 2, len(PARTS)), np.float32)
@@ -79,7 +79,7 @@ def _chunks(items, options, backend, n_jobs, size=32): # Rendered chunks in orde
     from joblib import Parallel, delayed
     return Parallel(n_jobs=n_jobs, return_as='generator')(delayed(_render_chunk)(p, options, backend) for p in parts)
 
-# %% ../../nbs/03_world/70_world.ipynb #caddcc63
+# %% ../../nbs/03_world/70_world.ipynb #b9f82a39
 def _facing(yaw): return 'front' if np.cos(yaw) > .5 else 'back' if np.cos(yaw) < -.5 else 'side'
 
 
@@ -107,7 +107,7 @@ class Reader:
         if self._images is None: self._images = np.load(self.folder/'images.npy', mmap_mode='r')
         return [np.array(self._images[int(p[-11:-4])]) for p in paths]
 
-# %% ../../nbs/03_world/70_world.ipynb #992902c1
+# %% ../../nbs/03_world/70_world.ipynb #b659998f
 def build_cache(folder, # Final folder
     plan, # `Plan`
     backend:str='auto', # See `render`
@@ -132,7 +132,7 @@ def _write_world(tmp, plan, backend, n_jobs):
     with open(tmp/'table.json', 'wb') as f: _write(f, json.dumps(_records(plan)).encode())
     write_sums(tmp)
 
-# %% ../../nbs/03_world/70_world.ipynb #938cc241
+# %% ../../nbs/03_world/70_world.ipynb #d8f7bac6
 def _check_options(o, w, groups):
     check_choice('granularity', w.granularity, ('coarse', 'medium', 'fine', 'mixed'))
     check_choice('level', w.level, ('shot', 'identity'))
@@ -144,7 +144,7 @@ def _check_options(o, w, groups):
     for g in groups:
         if g.ids < 1 or g.shots < 1 or g.cams < 1: raise ValueError(f"{g}: ids, shots and cams must be at least 1")
 
-# %% ../../nbs/03_world/70_world.ipynb #316c901d
+# %% ../../nbs/03_world/70_world.ipynb #894d4739
 class World:
     "A benchmark of rendered persons; `table()` gives the `ReidTable`"
     def __init__(self, preset:str='quick', # smoke, quick or full
@@ -185,7 +185,7 @@ class World:
         n = sum(g.ids*g.shots for g in self.groups)
         return f"World({self.preset}, {self.task}, seed {self.seed}: {n} images {self.options.size})"
 
-# %% ../../nbs/03_world/70_world.ipynb #74d13150
+# %% ../../nbs/03_world/70_world.ipynb #ab614338
 FILES = ('images.npy', 'visible.npy', 'table.json')
 
 
@@ -215,7 +215,7 @@ def build(self:World, deep:bool=False, # Also compare the checksum of the images
             build_cache(folder, self.plan, self.backend, jobs)
     return folder
 
-# %% ../../nbs/03_world/70_world.ipynb #4d961e78
+# %% ../../nbs/03_world/70_world.ipynb #9eb0bc29
 def _captions(world, visible): # Areas (n, 2, parts) -> list of lists of str
     w, out = world.wording, []
     for i, it in enumerate(progress(world.plan.items, 'writing captions:')):
@@ -248,7 +248,7 @@ def _cached_captions(world, folder):
         write_sums(folder, path.name)
     return said
 
-# %% ../../nbs/03_world/70_world.ipynb #76dbf7a5
+# %% ../../nbs/03_world/70_world.ipynb #78fa6a98
 @patch
 def table(self:World) -> ReidTable: # All splits and domains; also columns facing, action, time, family, group
     "Build or open the world and return its table"
@@ -258,7 +258,7 @@ def table(self:World) -> ReidTable: # All splits and domains; also columns facin
     frame['captions'] = _cached_captions(self, folder)
     return ReidTable(frame, folder, Reader(folder), name=f'world {self.preset} {self.task} seed {self.seed}')
 
-# %% ../../nbs/03_world/70_world.ipynb #9504c2a4
+# %% ../../nbs/03_world/70_world.ipynb #013ec77c
 @patch
 def again(self:World, i, # Row of the world's table, or a path in it
     size=None, # Another (H, W) than the world's
@@ -280,7 +280,7 @@ def visible(self:World) -> pd.DataFrame: # One row per image, one column per par
     "Visible share of each part, 0 to 1"
     return pd.DataFrame(np.load(self.build()/'visible.npy')[:, 0, 1:], columns=list(PARTS[1:]))
 
-# %% ../../nbs/03_world/70_world.ipynb #23ba3923
+# %% ../../nbs/03_world/70_world.ipynb #5d1461a5
 SHEET = (('generated', 'ground'), ('generated', 'steep'), ('real-like', 'ground'), ('real-like', 'ground'),
          ('real-like', 'steep'), ('real-like', 'low drone'), ('real-like', 'aerial'))
 

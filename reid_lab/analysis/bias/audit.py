@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TIMES', 'camera_facts', 'camera_names', 'camera_warnings', 'feature_warnings', 'bias_report']
 
-# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #b3f2b794
+# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #2a409c83
 import warnings
 from contextlib import contextmanager
 import numpy as np
@@ -25,7 +25,7 @@ from ...retrieval.embeddings import Embeddings
 from ...retrieval.scores import DISTANCES
 from ...retrieval.shards import warn_if_apart
 
-# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #8dd0f0b4
+# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #bc24ab2a
 def _bare(e):
     "Vectors in 32 or 64 bits, identities and cameras only, on the CPU"
     emb = e.emb.cpu()
@@ -70,7 +70,7 @@ def camera_facts(q:Embeddings, # Queries
     return pd.DataFrame(dict(cam=s.cams, n_query=count(q), n_gallery=count(g), shift=shift.double().numpy(),
                              std_ratio=std_ratio.double().numpy()))
 
-# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #e09828b4
+# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #29be86ef
 def _list(values, most=8):
     "A few values in words"
     values = [str(v) for v in values]
@@ -124,7 +124,7 @@ def feature_warnings(q:Embeddings, # Queries
                                    "and returns what Norm does.")
     return out
 
-# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #fb4ded55
+# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #9e853efe
 def _scored(method, q, g, told):
     "Rows, average precisions and tables per camera of a method under both distances; why queries have no match"
     found, skipped = both_scores(q, g, told)
@@ -168,7 +168,7 @@ def _open_set(q, g, kept, v, settings, most, seed, step):
     try: return open_set_report({k: found(w) for k, w in ways.items()}), len(rows), []
     except ValueError as e: return None, len(rows), [f"Open set: {e}."]
 
-# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #c8403cac
+# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #098d90f6
 TIMES = {'adapt': 1, 'learn': 15, 'rank': 10, 'cluster': 3, 'halves': 2, 'open set': 3} # Parts of the progress
 
 
@@ -222,7 +222,7 @@ def _advise(q, AP, n, distance, splits):
     told = [held_out_sentence(halves, v, n['scored'])]*bool(splits)
     return v, halves, [people_sentence(n), *told]
 
-# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #abfc017d
+# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #3a8ee6be
 def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unknown
     g:Embeddings=None, # Raw gallery features with cameras
     *, distance:str='cosine', # `cosine` or `euclidean`: how the features rank as they are
@@ -272,7 +272,7 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
                           len(q) + (len(g) if g is not None else 0), asked, len(q)) + names
     return report
 
-# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #2ce8a3a3
+# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #e4be2684
 def _with_verdict(summary, v):
     "The rows simplest first, with gains and which one is advised"
     at = {w: i for i, w in enumerate(v.gains)}

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TOWERS', 'TARGETS', 'Place', 'place_of', 'untouched', 'Score', 'score_of', 'check_scores', 'map_grid']
 
-# %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #6f0b1562
+# %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #90b663ef
 from contextlib import contextmanager
 from dataclasses import dataclass
 import torch
@@ -14,7 +14,7 @@ from ...core.basics import check_choice
 from ...models.backbones import ResTower, TimmTower
 from ...models.transreid import patch_grid, TransReID
 
-# %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #3c65bb0d
+# %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #6ccc5ab2
 @dataclass(frozen=True)
 class Place:
     "Where the map of a tower is read"
@@ -34,7 +34,7 @@ class Place:
         if x.ndim != 4: raise ValueError(f"the layer gives {tuple(x.shape)}, no map; name another one in TOWERS")
         return x if x.shape[1] == self.width else x.permute(0, 3, 1, 2)
 
-# %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #8312ebbf
+# %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #42d287fa
 def _square(proj): return proj.kernel_size[0], proj.stride[0]
 
 
@@ -83,7 +83,7 @@ def place_of(model, # Any model of the zoo
     raise TypeError(f"the image tower {type(tower).__name__} of {type(model).__name__} is not known; known are "
                     f"{list(TOWERS)}. Add an entry to reid_lab.analysis.explain.places.TOWERS that returns its Place")
 
-# %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #75c5174a
+# %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #f9e89d06
 @contextmanager
 def untouched(model): # Evaluation mode inside; mode, gradients and what is trained are restored
     "Use a model without a trace"
@@ -96,7 +96,7 @@ def untouched(model): # Evaluation mode inside; mode, gradients and what is trai
         for m, on in modes.items(): m.training = on
         for p, learns, grad in before: p.requires_grad_(learns); p.grad = grad
 
-# %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #6b203cb4
+# %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #88254d80
 class Score(nn.Module):
     "`(n,3,H,W) -> (n,)`: row r is scored against target r modulo the number of targets"
     def __init__(self, model, # Any model of the zoo
@@ -157,7 +157,7 @@ def check_scores(model, kind):
         raise TypeError(f"{type(model).__name__} {what}, so {kind} is no target for it; use "
                         f"{['label', 'image', 'to'] if kind == 'text' else ['text', 'image', 'to']}")
 
-# %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #7c8a76b9
+# %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #d9bd6517
 @torch.no_grad()
 def map_grid(model, # Any model of the zoo
     size=None, # (H,W) of the images; default: the model's

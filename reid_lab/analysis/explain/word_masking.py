@@ -6,7 +6,7 @@
 __all__ = ['METRICS', 'UNITS', 'masked_queries', 'word_masking', 'word_kinds', 'masked_copies', 'word_effects', 'effect_table',
            'masked_lists']
 
-# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #30f534d9
+# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #036ba1b6
 import random
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from ...retrieval.ranking import rank, rivals
 from ...world.captions import COLOUR_WORDS
 from ...world.people import HAIR, PALETTE
 
-# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #495532e7
+# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #3ee32f13
 def masked_queries(frame:pd.DataFrame, # From `table.text_queries(split)`
     m:int, # Words to mask in each caption, stop words excepted
     seed:int=0, # Which words
@@ -36,7 +36,7 @@ def masked_queries(frame:pd.DataFrame, # From `table.text_queries(split)`
     masked = [mask_words(c, m, random.Random(d), variant) or c for c, d in zip(frame.caption, draws)]
     return frame.assign(caption=masked)
 
-# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #e1bd6c4c
+# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #dab0ce83
 def word_masking(model, # Has `encode_image`, `encode_text`, `tokenizer` and `size`
     table, # `ReidTable` with captions
     n_masked=range(6), # Numbers of words to mask
@@ -62,10 +62,10 @@ def word_masking(model, # Has `encode_image`, `encode_text`, `tokenizer` and `si
         rows.append(dict(n_masked=m, seed=seed, variant=variant) | {k: v for k, v in scores.items() if k in METRICS})
     return pd.DataFrame(rows)
 
-# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #e758816d
+# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #f8bb7687
 METRICS = ('R1', 'R5', 'R10', 'mAP', 'mINP', 'mSD', 'RSum')
 
-# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #bbcb057a
+# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #31b8bb78
 _COLOURS = {w for t in (*PALETTE, *HAIR, *(x for both in COLOUR_WORDS.values() for f in both for x in f))
             for w in re.findall('[a-z]+', t.lower())}
 _WHO = set('man woman person male female guy lady boy girl gentleman pedestrian adult youth teenager'.split())
@@ -86,7 +86,7 @@ def word_kinds(text:str, # A caption
         else: out.append('person' if set(said) & _WHO else 'other')
     return out
 
-# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #bc21cbd2
+# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #1ee2a705
 UNITS = ('kind', 'word')
 
 
@@ -107,7 +107,7 @@ def masked_copies(frame:pd.DataFrame, # From `table.text_queries(split)`
             out.append((i, pid, kinds[gone[0]], plain, gone, without_words(text, gone, variant)))
     return pd.DataFrame(out, columns=['query', 'pid', 'kind', 'word', 'words', 'caption'])
 
-# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #0ef237b2
+# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #821c8e21
 def word_effects(model, # Has `encode_image`, `encode_text`, `tokenizer` and `size`
     table, # `ReidTable` with captions
     units:str='kind', # See `masked_copies`
@@ -136,7 +136,7 @@ def word_effects(model, # Has `encode_image`, `encode_text`, `tokenizer` and `si
     return copies.join(whole).assign(effect=whole.margin - less.margin, hit_effect=whole.hit - less.hit,
                                      rank_effect=less['rank'] - whole['rank'])
 
-# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #18812667
+# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #86c6e476
 def effect_table(effects:pd.DataFrame, # From `word_effects`
     by:str='kind', # Or `word`
     least:int=3, # Persons; what fewer persons' captions say is left out
@@ -155,7 +155,7 @@ def effect_table(effects:pd.DataFrame, # From `word_effects`
     columns = [by, *'captions persons effect low high hit_effect hit_low hit_high helps'.split()]
     return pd.DataFrame(out, columns=columns).sort_values('effect', ascending=False, ignore_index=True)
 
-# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #20b70d94
+# %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #42347f40
 def masked_lists(model, # Has `encode_text` and `tokenizer`
     g:Embeddings, # Gallery
     text:str, # A caption

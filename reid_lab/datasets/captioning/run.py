@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['caption_key', 'caption_image', 'image_table', 'caption_images', 'with_captions']
 
-# %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #5e0e53bd
+# %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #880b8836
 from itertools import count
 from pathlib import Path
 import pandas as pd
@@ -17,7 +17,7 @@ from ...data.table import ReidTable, TableError
 from .traces import (CaptionRecord, check_captioner, digest, Draft, Perception, Photo,
     RecordFile, refine, TraceError, usable)
 
-# %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #df8722a2
+# %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #22b54657
 def _fields(answer, keys, question):
     "An answer with exactly these keys"
     if not isinstance(answer, dict): raise TraceError(f"{question}: an object is asked for, not {str(answer)[:40]!r}")
@@ -53,7 +53,7 @@ def _audited(backend, photo, made, threshold, attempt):
     answer = backend.audit(photo, made['T2'].S_init, attempt)
     return refine(made['T2'], _fields(answer, ('corrections',), 'audit')['corrections'])
 
-# %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #67370a8a
+# %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #a85752ee
 class _Asking:
     "Asks again after an answer that does not hold, so many times in all"
     def __init__(self, retries): self.retries, self.used = retries, 0
@@ -73,7 +73,7 @@ def caption_key(photo:Photo, # With pixels and their digest
     "What a caption depends on: contents of the image, weights or rules, prompts, threshold"
     return digest(dict(version=1, image=photo.digest, threshold=threshold, settings=backend.settings(photo)))
 
-# %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #c8a29b9a
+# %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #66e0c268
 def caption_image(photo:Photo, # The image
     backend, # `Captioner`
     threshold:float=.5, # Least confidence of what a draft says
@@ -93,7 +93,7 @@ def caption_image(photo:Photo, # The image
         e.add_note(f'while captioning {photo.image!r}')
         raise
 
-# %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #0f645224
+# %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #21ee1d3c
 def image_table(folder, # With images, also in subfolders
     ) -> ReidTable: # Ids from names like `0002_c1s1_000451_03.jpg`, else -1
     "The images of a folder, in the order of their names"
@@ -127,7 +127,7 @@ def _photo(table, i):
     file = safe_join(table.root, path, table.follow_links)
     return Photo(path, pid, read_image(file), digest(file.read_bytes()))
 
-# %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #c3a558b6
+# %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #6ba6ecf3
 def _next_record(photo, known, backend, threshold, retries):
     "The record of an image, and whether questions were asked"
     r = known.get(caption_key(photo, backend, threshold))
@@ -160,7 +160,7 @@ def caption_images(source, # `ReidTable`, or folder of images
             bar.note = f'{asked} new, {bad} rejected'
     return out
 
-# %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #9136501d
+# %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #315f4acd
 def with_captions(table:ReidTable, # That was captioned, or some of its rows
     records, # `CaptionRecord`s
     ) -> ReidTable: # Without captions where an image was rejected
