@@ -1,11 +1,9 @@
-"""README.md from nbs/index.ipynb, and the map of the library inside that notebook.
+"""README.md from nbs/index.ipynb.
 
-    python tools/readme.py           # refresh the map, write README.md and the pictures it shows
+    python tools/readme.py           # write README.md and the pictures that stored outputs hold
     python tools/readme.py --check   # exit code 1 if that would change anything
 
-The map is a table of all notebooks, made from their title cells; it replaces what stands between the two markers in
-`nbs/index.ipynb`. Cells with `#| hide` and the title's `>` line are treated as nbdev would; outputs are taken as
-stored.
+Cells with `#| hide` and the title's `>` line are treated as nbdev would; outputs are taken as stored.
 """
 import argparse
 import base64
@@ -14,11 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from layout import AREAS  # noqa: E402 - a sibling of this file
-
 ROOT = Path(__file__).resolve().parents[1]
-START, END = "<!-- map: made by tools/readme.py -->", "<!-- end of map -->"
 IMAGES = {"image/png": "png", "image/jpeg": "jpg"}
 
 
@@ -32,41 +26,6 @@ def title(path):
     first = source(json.loads(path.read_text(encoding="utf-8"))["cells"][0]).strip().split("\n")
     one = next((s[2:] for s in first if s.startswith("> ")), "")
     return first[0].removeprefix("# ").strip(), one.strip()
-
-
-def row(path, nbs):
-    "One line of the map"
-    name, one = title(path)
-    rel = path.relative_to(nbs).as_posix()
-    return (f"| [{rel.removesuffix('.ipynb')}]({rel}) "
-            f"| {name}: {one[:1].lower() + one[1:] if one[1:2].islower() else one} |")
-
-
-def library_map(nbs):
-    "Markdown tables of all notebooks, by area"
-    head = "| notebook | what is in it |\n|---|---|"
-    out = []
-    for digit, (name, *_) in AREAS.items():
-        rows = [row(p, nbs) for p in sorted(nbs.glob(f"{digit}[0-9][0-9]_*.ipynb"))]
-        if rows: out += [f"**{name}**", "\n".join([head, *rows])]
-    for name, folder in (("Documents", "docs"), ("Tutorials", "tutorials"),
-                         ("Experiments, run by papermill or `reid_lab run`", "experiments")):
-        rows = [row(p, nbs) for p in sorted((nbs/folder).glob("[!_.]*.ipynb"))]
-        if rows: out += [f"**{name}**", "\n".join([head, *rows])]
-    return "\n\n".join(out)
-
-
-def refresh(nb, nbs):
-    "Put the map between its markers; the number of cells that hold the markers"
-    n = 0
-    for cell in nb["cells"]:
-        text = source(cell)
-        if cell["cell_type"] == "markdown" and START in text and END in text:
-            before, after = text.split(START)[0], text.split(END)[1]
-            cell["source"] = (before + START + "\n\n" + library_map(nbs) + "\n\n"
-                              + END + after).splitlines(keepends=True)
-            n += 1
-    return n
 
 
 def links(text):
@@ -110,21 +69,13 @@ def readme(nb):
 
 def build(root):
     "{path: bytes} of everything this tool writes"
-    path = root/"nbs"/"index.ipynb"
-    nb = json.loads(path.read_text(encoding="utf-8"))
-    if refresh(nb, root/"nbs") != 1: sys.exit(f"{path} needs one markdown cell with the lines {START} and {END}")
-    text, files = readme(nb)
-    return {"nbs/index.ipynb": (json.dumps(nb, indent=1, ensure_ascii=False, sort_keys=False) + "\n").encode(),
-            "README.md": text.encode(), **files}
+    text, files = readme(json.loads((root/"nbs"/"index.ipynb").read_text(encoding="utf-8")))
+    return {"README.md": text.encode(), **files}
 
 
 def same(path, new):
-    "Whether a file already says this; notebooks are compared as data"
-    if not path.exists(): return False
-    old = path.read_bytes()
-    if path.suffix != ".ipynb": return old == new
-    flat = lambda b: [{**c, "source": source(c)} for c in json.loads(b)["cells"]]
-    return flat(old) == flat(new)
+    "Whether a file already says this"
+    return path.exists() and path.read_bytes() == new
 
 
 def main(args):

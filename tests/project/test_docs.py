@@ -2,6 +2,7 @@
 import ast
 import importlib.util
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -98,6 +99,38 @@ def test_broken_links_are_found(build, tmp_path):
     assert away == 2
 
 
+def site_files(build, folder):
+    "The map and the list for language models, as they go into a site of all notebooks"
+    build.gather(folder)
+    return (folder/"map.md").read_text("utf-8"), (folder/"llms.txt").read_text("utf-8")
+
+
+def test_the_map_and_the_list_name_every_notebook(build, tmp_path):
+    page, listed = site_files(build, tmp_path/"source")
+    names = [p.relative_to(ROOT/"nbs") for p in (ROOT/"nbs").rglob("*.ipynb")
+             if p.name[0] not in "_." and ".ipynb_checkpoints" not in p.parts]
+    assert len(names) > 100
+    others = [n for n in names if n.as_posix() != "index.ipynb"]
+    assert [n for n in others if f"]({n.as_posix()}) | " not in page] == []
+    assert [n for n in others if f"]({n.with_suffix('.html').as_posix()}): " not in listed] == []
+
+
+def test_the_list_for_language_models_says_what_this_is(build, tmp_path):
+    listed = site_files(build, tmp_path/"source")[1]
+    head, *sections = listed.split("\n## ")
+    assert head.startswith("# reid_lab\n\n> A notebook-first workbench") and "finds one person again" in head
+    assert [s.split("\n")[0] for s in sections][:2] == ["Guide", "Measured results"]
+    assert sections[-1].startswith("Signatures\n") and "](api/reid_lab.retrieval.metrics.html): " in sections[-1]
+    for section in sections:
+        lines = section.strip().split("\n")[2:]
+        assert lines and all(line.startswith("- [") for line in lines), section[:80]
+
+
+def test_bars_in_a_line_do_not_break_the_table(build):
+    page = build.map_page({"A": [build.Entry("1_a.ipynb", "A", "x | y")]})
+    assert page.endswith("| [A](1_a.ipynb) | x &#124; y |\n")
+
+
 def test_foreign_folders_are_not_replaced(build, tmp_path):
     (tmp_path/"thesis.txt").write_text("x")
     with pytest.raises(SystemExit, match="holds other things"): build.main(["--out", str(tmp_path)])
@@ -108,6 +141,10 @@ def test_foreign_folders_are_not_replaced(build, tmp_path):
 def test_the_site_has_its_parts(site):
     text = (site/"index.html").read_text("utf-8")
     for part in ("Guide", "Measured results", "Experiments", "Background", "Signatures"): assert part in text, part
+    assert "All notebooks" in (site/"map.html").read_text("utf-8")
+    listed = [line for line in (site/"llms.txt").read_text("utf-8").splitlines() if line.startswith("- ")]
+    targets = [re.search(r"\]\(([^)]+)\)", line)[1] for line in listed]
+    assert targets and [t for t in targets if not (site/t).exists()] == []
     metrics = (site/"220_metrics.html").read_text("utf-8")
     assert "<math" in metrics and "#| export" not in metrics and "MathJax" not in metrics
     assert (site/"api"/"reid_lab.retrieval.metrics.html").exists() and (site/"docs"/"02_glossary.html").exists()

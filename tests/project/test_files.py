@@ -207,8 +207,51 @@ def test_changelog_has_an_unreleased_section_and_the_current_version(settings):
     for name, body in re.findall(r"^## (\S+).*?\n(.*?)(?=^## |\Z)", read("CHANGELOG.md"), re.M | re.S):
         assert set(re.findall(r"^### (.+)", body, re.M)) <= {
             "Changed", "Added", "Removed", "Fixed", "Deprecated", "Security"}, name
-        assert name == "Unreleased" or re.search(rf"^## {re.escape(name)} - \d{{4}}-\d\d-\d\d$",
+        assert name == "Unreleased" or re.search(rf"^## {re.escape(name)} \(\d{{4}}-\d\d-\d\d\)$",
                                                  read("CHANGELOG.md"), re.M), name
+
+
+def test_changelog_is_one_line_an_entry():
+    "Of every version since 0.2.0; what is unreleased is joined when it is released"
+    released = re.search(r"^## \d.*?(?=^## 0\.1\.0 )", read("CHANGELOG.md"), re.M | re.S)[0]
+    lines = [line for line in released.splitlines() if line.strip()]
+    entries = [line for line in lines if line.startswith("- ")]
+    assert 20 <= len(entries) and [line for line in lines if line.startswith(" ")] == []
+    for version in re.split(r"^(?=## )", released, flags=re.M)[1:]:
+        assert len(re.findall(r"^- ", version, re.M)) <= 60, version[:20]
+
+
+def test_a_release_is_a_list_of_steps():
+    "The checklist names the files that hold the version, and they exist"
+    guide = re.search(r"^## Changelog and releases\n(.*?)^## ", read("CONTRIBUTING.md"), re.M | re.S)[1]
+    steps = re.findall(r"^(\d)\. ", guide, re.M)
+    assert steps == [str(i) for i in range(1, len(steps) + 1)] and len(steps) >= 6
+    for name in ("settings.ini", "CITATION.cff", "CHANGELOG.md", ".ci/run", "Release X.Y.0"): assert name in guide, name
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+def exported_figures():
+    "Patterns of the files that cells of notebooks write to figures/, such as `dmg_*.svg`"
+    found = []
+    for path in (ROOT/"nbs").rglob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for text in ("".join(c["source"]) for c in cells if c["cell_type"] == "code"):
+            for name, ending in re.findall(r"export\(\w+, f?'([^']+)', formats='(\w+)'\)", text):
+                found.append(re.sub(r"\{[^}]*\}", "*", name) + f".{ending}")
+    return found
+
+
+def test_one_file_a_figure():
+    "Vectors for charts, JPEG for pictures; each is written by a notebook or a tool, and no file is left over"
+    files = [p for p in (ROOT/"figures").iterdir() if p.name[0] != "."]
+    assert len({p.stem for p in files}) == len(files) and {p.suffix for p in files} == {".svg", ".jpg"}
+    tools = "".join(p.read_text(encoding="utf-8") for p in (ROOT/"tools").glob("*.py"))
+    patterns = exported_figures()
+    assert len(patterns) > 20
+    unknown = [p.name for p in files if p.name not in tools and not any(p.match(one) for one in patterns)]
+    assert unknown == []
+    assert sum(p.stat().st_size for p in files) < 3_000_000
 
 
 @pytest.mark.parametrize("name", ["bug", "result", "paper"])

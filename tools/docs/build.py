@@ -4,7 +4,8 @@
     python tools/docs/build.py --out DIR --only 2*  # elsewhere; of the library only notebooks of these names
 
 Nothing is executed and nothing is fetched. Directives (`#| export`) and hidden cells are left out; a link to a file
-that is not part of the site becomes its name. Warnings of Sphinx and broken links are errors.
+that is not part of the site becomes its name. Warnings of Sphinx and broken links are errors. Two pages are made here:
+`map.html`, all notebooks with one line each, and `llms.txt`, the same for language models.
 """
 import argparse
 import ast
@@ -12,15 +13,16 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import dataclass
 from html.parser import HTMLParser
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 from layout import AREAS  # noqa: E402 - a tool of this project
-from readme import source  # noqa: E402
+from readme import source, title  # noqa: E402
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 HIDDEN = re.compile(r"^#\| *(hide|default_exp)", re.M)
@@ -120,6 +122,54 @@ def api_page(path):
 
 # --- the site ---------------------------------------------------------------------------------------------------------
 
+@dataclass(frozen=True)
+class Entry:
+    "A page of the site, as lists of pages name it"
+    page: str       # path of its source in the site
+    title: str
+    about: str      # one line
+
+    @property
+    def html(self): return str(PurePosixPath(self.page).with_suffix(".html"))
+
+
+def notebook_entry(path):
+    "A notebook as an entry"
+    return Entry(path.relative_to(ROOT/"nbs").as_posix(), *title(path))
+
+
+def module_entry(name, text):
+    "The signatures of a module as an entry; `text` is its page"
+    about = next((line for line in text.split("\n")[1:] if line.strip()), "")
+    return Entry(f"api/{name}.md", name, about)
+
+
+def map_page(groups):
+    "All notebooks as Markdown, a table a group"
+    parts = ["# All notebooks", "Every page that is made from a notebook, with its one line."]
+    for name, entries in groups.items():
+        rows = [f"| [{e.title}]({e.page}) | {e.about.replace('|', '&#124;')} |" for e in entries]
+        parts.append("\n".join([f"## {name}", "", "| notebook | what is in it |", "|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def summary(index):
+    "What the project is: the first paragraph of the index"
+    texts = [source(c) for c in index["cells"] if c["cell_type"] == "markdown"]
+    first = texts[1].strip().split("\n\n")[0]
+    return " ".join(first.split()).replace("*", "")
+
+
+def llms_text(index, groups):
+    "The site for language models: what it is, and its pages with one line each (llmstxt.org)"
+    name, about = title(index)
+    parts = [f"# {name}", f"> {about}", summary(json.loads(index.read_text("utf-8")))]
+    for group, entries in groups.items():
+        lines = [f"- [{e.title}]({e.html}): {e.about}".removesuffix(": ") for e in entries]
+        parts.append("\n".join([f"## {group}", "", *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
 def gather(src, only="*"):
     "Write the sources of the site below `src`"
     nbs = ROOT/"nbs"
@@ -138,18 +188,25 @@ def gather(src, only="*"):
     for p in ("CHANGELOG.md", "CONTRIBUTING.md"):
         text = relinked((ROOT/p).read_text("utf-8"), Path(p), pages, figures)
         (src/p.lower()).write_text(text, "utf-8")
-    rel = lambda ps: [p.relative_to(nbs).as_posix() for p in ps]
     measured = [p for p in parts["tutorials"] if "_measured_" in p.name]
-    trees = [tree("Guide", rel([p for p in parts["tutorials"] if p not in measured])),
-             tree("Measured results", rel(measured)), tree("Experiments", rel(parts["experiments"])),
-             tree("Background", [*rel(parts["docs"]), "changelog", "contributing"]),
-             *(tree(name, rel([p for p in library if p.name[0] == digit])) for digit, (name, *_) in AREAS.items()),
-             tree("Signatures", [f"api/{m}" for m in modules])]
+    guide = [p for p in parts["tutorials"] if p not in measured]
+    areas = {name: [p for p in library if p.name[0] == digit] for digit, (name, *_) in AREAS.items()}
+    groups = {"Guide": guide, "Measured results": measured, "Experiments": parts["experiments"],
+              "Background": parts["docs"], **areas}
+    groups = {name: [notebook_entry(p) for p in paths] for name, paths in groups.items() if paths}
+    (src/"map.md").write_text(map_page(groups), "utf-8")
+    signatures = [module_entry(name, text) for name, text in modules.items()]
+    everything = groups | {"Signatures": signatures} if signatures else groups
+    (src/"llms.txt").write_text(llms_text(nbs/"index.ipynb", everything), "utf-8")
+    pages_of = {name: [e.page for e in entries] for name, entries in everything.items()}
+    pages_of["Guide"] = ["map.md", *pages_of.get("Guide", [])]
+    pages_of["Background"] = [*pages_of.get("Background", []), "changelog.md", "contributing.md"]
+    trees = [tree(name, entries) for name, entries in pages_of.items()]
     for p in books:
         page = p.relative_to(nbs)
         nb = tidy(json.loads(p.read_text("utf-8")), page, pages, figures)
         if page.as_posix() == "index.ipynb":
-            parts_of_it = "\n\n".join(filter(None, trees))
+            parts_of_it = "\n\n".join(["[All notebooks](map.md), with one line each.", *filter(None, trees)])
             nb["cells"].append(dict(cell_type="markdown", id="trees", metadata={}, source=parts_of_it))
         (src/page).parent.mkdir(parents=True, exist_ok=True)
         (src/page).write_text(json.dumps(nb), "utf-8")
@@ -158,7 +215,7 @@ def gather(src, only="*"):
     (src/"_static").mkdir()
     shutil.copy(HERE/"site.css", src/"_static")
     shutil.copy(HERE/"conf.py", src)
-    return len(books) + len(modules) + 2
+    return len(books) + len(modules) + 3
 
 
 class Page(HTMLParser):

@@ -8,6 +8,7 @@ root_doc, language = "index", "en"
 exclude_patterns = ["figures"]
 html_theme, html_title = "furo", "reid_lab"
 html_static_path, html_css_files = ["_static"], ["site.css"]
+html_extra_path = ["llms.txt"]
 html_copy_source = html_show_sourcelink = False
 html_show_search_summary = False # a page from a disk may not fetch others
 html_math_renderer = "mathml"
