@@ -1,7 +1,7 @@
 """The documentation site: all notebooks with their stored outputs, signatures of all modules, changelog; searchable.
 
-    python tools/docs/build.py                      # write _docs/site/index.html, check its links
-    python tools/docs/build.py --out DIR --only 2*  # elsewhere; of the library only notebooks of these names
+    python tools/docs/build.py                              # write _docs/site/index.html, check its links
+    python tools/docs/build.py --out DIR --only "02_*/*"    # elsewhere; of the library only notebooks that match
 
 Nothing is executed and nothing is fetched. Directives (`#| export`) and hidden cells are left out; a link to a file
 that is not part of the site becomes its name. Warnings of Sphinx and broken links are errors. Two pages are made here:
@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
-from layout import AREAS  # noqa: E402 - a tool of this project
+from layout import library_notebooks, module_of  # noqa: E402 - a tool of this project
 from readme import source, title  # noqa: E402
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
@@ -105,15 +105,21 @@ def signature(n, lines):
     return "\n".join(out).rstrip()
 
 
+def notebook_of(module):
+    "Path below `nbs` of the notebook that a module's text names, or None"
+    made = re.search(r"File to edit: \S*?nbs/(\S+\.ipynb)", module)
+    return Path(made[1]) if made else None
+
+
 def api_page(path):
     "Signatures and docstrings of one module as markdown, or None"
     text = path.read_text("utf-8")
     lines, name = text.split("\n"), ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    made = re.search(r"File to edit: \S*/([\w.]+)\.ipynb", text)
+    made = notebook_of(text)
     found = list(public(text))
     if not found: return None
     out = [f"# {name}", ast.get_docstring(ast.parse(text)) or ""]
-    if made: out.append(f"Explained and shown in use in [{made[1]}](../{made[1]}.ipynb).")
+    if made: out.append(f"Explained and shown in use in [{module_of(made)}](../{made}).")
     for title, n in found:
         about = ast.get_docstring(n) or ""
         out += [f"## `{title}`", about, f"```python\n{signature(n, lines)}\n```"]
@@ -173,16 +179,15 @@ def llms_text(index, groups):
 def gather(src, only="*"):
     "Write the sources of the site below `src`"
     nbs = ROOT/"nbs"
-    library = sorted(p for p in nbs.glob("[0-9]*.ipynb") if p.match(only))
+    library = [nbs/p for p in library_notebooks(ROOT) if p.match(only)]
     parts = {d: sorted((nbs/d).glob("[!_.]*.ipynb")) for d in ("tutorials", "docs", "experiments")}
     books = [nbs/"index.ipynb", *library, *sum(parts.values(), [])]
     pages, figures = {p.relative_to(nbs).as_posix() for p in books}, set()
-    written = {p.stem for p in library}
     modules = {}
-    for p in sorted((ROOT/"reid_lab").rglob("*.py")):
-        page = None if p.name.startswith("_") else api_page(p)
-        made = re.search(r"nbs/([\w.]+)\.ipynb", page or "") or re.search(r"\(\.\./([\w.]+)\.ipynb\)", page or "")
-        if page and made and made[1] in written: modules[".".join(p.relative_to(ROOT).with_suffix("").parts)] = page
+    for p in library:
+        name = module_of(p.relative_to(nbs))
+        page = api_page(ROOT/"reid_lab"/f"{name.replace('.', '/')}.py")
+        if page: modules[f"reid_lab.{name}"] = page
     (src/"api").mkdir(parents=True)
     for name, text in modules.items(): (src/"api"/f"{name}.md").write_text(text, "utf-8")
     for p in ("CHANGELOG.md", "CONTRIBUTING.md"):
@@ -190,9 +195,10 @@ def gather(src, only="*"):
         (src/p.lower()).write_text(text, "utf-8")
     measured = [p for p in parts["tutorials"] if "_measured_" in p.name]
     guide = [p for p in parts["tutorials"] if p not in measured]
-    areas = {name: [p for p in library if p.name[0] == digit] for digit, (name, *_) in AREAS.items()}
+    packages = {}
+    for p in library: packages.setdefault(f"reid_lab.{module_of(p.relative_to(nbs)).rpartition('.')[0]}", []).append(p)
     groups = {"Guide": guide, "Measured results": measured, "Experiments": parts["experiments"],
-              "Background": parts["docs"], **areas}
+              "Background": parts["docs"], **packages}
     groups = {name: [notebook_entry(p) for p in paths] for name, paths in groups.items() if paths}
     (src/"map.md").write_text(map_page(groups), "utf-8")
     signatures = [module_entry(name, text) for name, text in modules.items()]
