@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_switches', 'refuse_ema', 'fit', 'work']
 
-# %% ../../nbs/08_training/50_fit.ipynb #4750f6ed
+# %% ../../nbs/08_training/50_fit.ipynb #2572e4e1
 import os
 import tempfile
 import threading
@@ -25,7 +25,7 @@ from .logs import Log
 from .options import in_force, precision_of, read_switches, spelled
 from .speedups import blocks, chunked, GradCache, tuned
 
-# %% ../../nbs/08_training/50_fit.ipynb #bf44ac1c
+# %% ../../nbs/08_training/50_fit.ipynb #0ac537e4
 def _saver(folder, key, steps, saves):
     "Claim a trained folder -> its log file and, in a list, its `Checkpoint`"
     if not folder: return None, []
@@ -69,7 +69,7 @@ def _fit(model, loader, steps, folder=None, key=None, *, strategy=None, callback
             if folder and first: done.save(folder)
     return done
 
-# %% ../../nbs/08_training/50_fit.ipynb #8d2eca77
+# %% ../../nbs/08_training/50_fit.ipynb #50adb2df
 _TUNED = ('checkpointing', 'channels_last', 'compiled') # arguments of `tune`
 
 
@@ -98,7 +98,7 @@ def refuse_ema(why:str, # What a later part of the same run does
     "Refuse the switch `ema` before a run begins that would meet the refusal of `check_switches` late"
     if 'ema' in read_switches(): raise ValueError(f"speed: ema, but {why}; leave it out")
 
-# %% ../../nbs/08_training/50_fit.ipynb #bf633d32
+# %% ../../nbs/08_training/50_fit.ipynb #2e5caa55
 def fit(model, # Trained in place
     loader, # Batches
     steps:int, # Batches in all
@@ -130,7 +130,7 @@ def fit(model, # Trained in place
                 prepare=prepare, trackers=trackers, speed=speed, **learner)
     return _fit(**call) if n == 1 or 'WORLD_SIZE' in os.environ else _fit_in(n, call)
 
-# %% ../../nbs/08_training/50_fit.ipynb #1d7c8e3b
+# %% ../../nbs/08_training/50_fit.ipynb #0194dd71
 _JOB = "import sys\nfrom reid_lab.training.folder import work\nwork(sys.argv[1])\n"
 
 

@@ -6,7 +6,7 @@
 __all__ = ['TRAINING', 'WEIGHTS', 'DONE', 'digest', 'training_key', 'differences', 'read_record', 'claim', 'random_start',
            'start_of', 'counted', 'Trained', 'model_of', 'load_trained']
 
-# %% ../../nbs/08_training/45_folder.ipynb #d3a2c3b6
+# %% ../../nbs/08_training/45_folder.ipynb #e7652e0c
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from ..models.weights.start import NONE
 from ..models.zoo import create_model, MODELS
 from .options import in_force
 
-# %% ../../nbs/08_training/45_folder.ipynb #5fa76fc6
+# %% ../../nbs/08_training/45_folder.ipynb #57c34a80
 def digest(table, # `ReidTable` of the training images
     captions:bool=False, # Captions are trained on too
     ) -> str: # 16 hexadecimal digits
@@ -44,7 +44,7 @@ def differences(there:dict, # A key
     "What two keys disagree on"
     return {k: (there.get(k), here.get(k)) for k in {**there, **here} if there.get(k) != here.get(k)}
 
-# %% ../../nbs/08_training/45_folder.ipynb #6ca3b6bd
+# %% ../../nbs/08_training/45_folder.ipynb #698f9b79
 TRAINING, WEIGHTS, DONE = 'training.json', 'model.safetensors', 'done.json'
 
 
@@ -81,7 +81,7 @@ def claim(folder, # Made if need be
                          "use a new folder, or remove them")
     with atomic_path(path) as tmp: tmp.write_text(json.dumps(key, indent=1))
 
-# %% ../../nbs/08_training/45_folder.ipynb #6bc0ce5e
+# %% ../../nbs/08_training/45_folder.ipynb #93b21ba0
 def random_start(model:str, # Key of the zoo
     weights:str='', # See `start_of`
     ) -> bool:
@@ -107,7 +107,7 @@ def counted(changes:dict, # Of the settings of a training
     "Changes of which batches that are named go before the epochs of a preset"
     return {epochs: 0, **changes} if steps in changes else changes
 
-# %% ../../nbs/08_training/45_folder.ipynb #664b79de
+# %% ../../nbs/08_training/45_folder.ipynb #48a1e097
 @dataclass
 class Trained:
     "A finished training"
@@ -130,7 +130,7 @@ class Trained:
         about = dict(log=self.log, steps=self.steps, images=self.images, seconds=self.seconds)
         with atomic_path(folder/DONE) as tmp: tmp.write_text(json.dumps(about))
 
-# %% ../../nbs/08_training/45_folder.ipynb #eec1c9be
+# %% ../../nbs/08_training/45_folder.ipynb #a381bbde
 def model_of(key:dict, # With `model` and `model_kw`
     **more, # Arguments that no file holds, such as a tokenizer
     ): # Module

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRECISIONS', 'cache_images', 'prompt_loss', 'learn_prompts']
 
-# %% ../../nbs/08_training/10_prompts.ipynb #b70738ce
+# %% ../../nbs/08_training/10_prompts.ipynb #562149f5
 import numpy as np
 import torch
 from ..losses import image as losses
@@ -14,7 +14,7 @@ from ..core.reporting import progress
 from ..models.clip_reid import CLIPReID
 from .schedules import FORMS, lr_irra_cosine
 
-# %% ../../nbs/08_training/10_prompts.ipynb #60692a3d
+# %% ../../nbs/08_training/10_prompts.ipynb #03157152
 def cache_images(model:CLIPReID, # Used in evaluation mode, not changed
     table, # `ReidTable` of the training images
     batch_size:int=64, # Images at a time
@@ -25,7 +25,7 @@ def cache_images(model:CLIPReID, # Used in evaluation mode, not changed
     e = embed_images(model, table, batch_size, quiet=quiet, encode='joint_features')
     return e.emb, torch.from_numpy(np.unique(table.frame.pid.to_numpy(), return_inverse=True)[1])
 
-# %% ../../nbs/08_training/10_prompts.ipynb #546d223a
+# %% ../../nbs/08_training/10_prompts.ipynb #374d7e83
 PRECISIONS = dict(no=None, bf16=torch.bfloat16, fp16=torch.float16)
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LOSS_DISTANCES', 'distances', 'dart3_loss', 'Dart3', 'Dart3Lite', 'external_parameters']
 
-# %% ../../nbs/10_tta/40_dart3.ipynb #b4e063a5
+# %% ../../nbs/10_tta/40_dart3.ipynb #0804bbf8
 import warnings
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from ..core.basics import check_choice, common_scale, stream, unit_norm
 from .camera_norm import CameraNorm
 from .gradient import Gradient
 
-# %% ../../nbs/10_tta/40_dart3.ipynb #9d22e8b9
+# %% ../../nbs/10_tta/40_dart3.ipynb #4b39d384
 LOSS_DISTANCES = ('euclidean', 'squared', 'cosine')
 
 
@@ -23,10 +23,11 @@ def distances(z, # (B,D)
     kind:str='euclidean', # One of `LOSS_DISTANCES`
     ): # (B,G)
     "Distances with a gradient that is finite at 0, without a (B,G,D) array"
-    if check_choice('distance', kind, LOSS_DISTANCES) == 'cosine': return 1 - unit_norm(z) @ unit_norm(g).T
-    d2 = (z*z).sum(1, keepdim=True) + (g*g).sum(1) - 2*z @ g.T
-    d2 = d2.clamp(min=1e-12)
-    return d2 if kind == 'squared' else d2.sqrt()
+    check_choice('distance', kind, LOSS_DISTANCES)
+    if kind == 'cosine': return 1 - unit_norm(z) @ unit_norm(g).T
+    squared = (z*z).sum(1, keepdim=True) + (g*g).sum(1) - 2*z @ g.T
+    squared = squared.clamp(min=1e-12)
+    return squared if kind == 'squared' else squared.sqrt()
 
 
 def dart3_loss(delta, # (B,G) distances of queries to the normalised gallery
@@ -37,7 +38,7 @@ def dart3_loss(delta, # (B,G) distances of queries to the normalised gallery
     near = delta.topk(min(k, delta.shape[1]), dim=1, largest=False).values
     return (near.sum(1)/tau + near.shape[1]*torch.logsumexp(-delta/tau, 1)).mean()
 
-# %% ../../nbs/10_tta/40_dart3.ipynb #bda58889
+# %% ../../nbs/10_tta/40_dart3.ipynb #d548087e
 class Dart3(Gradient):
     "Camera statistics of the queries, and normalisation layers, learn from the nearest gallery images"
     needs_model = True
@@ -56,20 +57,20 @@ class Dart3(Gradient):
         frozen:bool=True, # See `Gradient`; the paper adapts all normalisation parameters [inference]
         **kw): # For `Gradient`
         super().__init__(frozen=frozen, **kw)
-        self.norm = CameraNorm(stats_from, first, ddof, single) # its `M` and `S` are what learns
+        self.norm = CameraNorm(stats_from, first, ddof, single) # its `M` and `S` learn
         if tau <= 0 or k < 1: raise ValueError(f"tau={tau} must be positive and k={k} at least 1")
         if bool(n_ground) != (ground is not None):
             raise ValueError(f"n_ground={n_ground} needs ground, and the other way round: a stream of known cameras' "
                              "images, and how many of them join each batch")
-        self.tau, self.k, self.distance = tau, k, check_choice('distance', distance, LOSS_DISTANCES)
-        self.camera = camera
-        self.ground, self.n_ground, self.seed, self.rescale = ground, n_ground, seed, rescale
+        self.distance = check_choice('distance', distance, LOSS_DISTANCES)
+        self.tau, self.k, self.camera, self.rescale = tau, k, camera, rescale
+        self.ground, self.n_ground, self.seed = ground, n_ground, seed
 
     def configure(self, stream, g):
         "Measured statistics become parameters"
         if self.rescale:
-            k = common_scale(g.emb)
-            self.divisor = float((g.emb*k).std(0, correction=0).mean().clamp(min=1e-12).double()/k)
+            scale = common_scale(g.emb) # so that squares of very small or large features stay numbers
+            self.divisor = float((g.emb*scale).std(0, correction=0).mean().clamp(min=1e-12).double()/scale)
         super().configure(stream, g)
         self.norm.measure(self.raw, stream.cam, self.gallery, g.cam)
         self.g_tilde = self.norm.g_tilde if self.camera else unit_norm(self.gallery)
@@ -77,8 +78,8 @@ class Dart3(Gradient):
         self._draw_anew()
         if not self.n_ground: return
         self.ground_at = self.norm.q_stats.rows(self.ground.cam)
-        lost = sorted(set(np.asarray(self.ground.cam).tolist()) - set(self.norm.q_stats.cams.tolist()))
-        if lost: raise ValueError(f"ground has cameras without statistics: {lost[:5]}; use stats_from='pooled'")
+        missing = sorted(set(np.asarray(self.ground.cam).tolist()) - set(self.norm.q_stats.cams.tolist()))
+        if missing: raise ValueError(f"ground has cameras without statistics: {missing[:5]}; use stats_from='pooled'")
 
     def features(self, rows): return self.stream.features(rows)/self.divisor
     def ground_features(self, rows): return self.ground.features(rows)/self.divisor
@@ -94,7 +95,7 @@ class Dart3(Gradient):
         for t in self.external().values(): t.requires_grad_(True)
         super().reset()
 
-# %% ../../nbs/10_tta/40_dart3.ipynb #db011156
+# %% ../../nbs/10_tta/40_dart3.ipynb #60d4fa4a
 @patch
 def _draw_anew(self:Dart3):
     "Start the sequence of grounding images"
@@ -117,29 +118,31 @@ def _compare_rate(self:Dart3):
         warnings.warn(f"lr={self.lr} is a length in feature space, and the features deviate by {size:.3g}: the camera "
                       f"statistics {fate}; use rescale=True or another lr", stacklevel=5)
 
-# %% ../../nbs/10_tta/40_dart3.ipynb #59d40474
+# %% ../../nbs/10_tta/40_dart3.ipynb #66aa5b48
 @patch
 def loss(self:Dart3, rows): # Scalar, (B,D)
     "The loss of Algorithm 2 over the batch and its grounding images; the normalised queries"
     z = self.normalise(self.features(rows), self.norm.at[rows])
-    if not self.n_ground: return dart3_loss(distances(z, self.g_tilde, self.distance), self.tau, self.k), z
-    some = self.rng.choice(len(self.ground), min(self.n_ground, len(self.ground)), replace=False)
-    known = self.normalise(self.ground_features(some), self.ground_at[some])
-    return dart3_loss(distances(torch.cat([z, known]), self.g_tilde, self.distance), self.tau, self.k), z
+    compared = z
+    if self.n_ground:
+        some = self.rng.choice(len(self.ground), min(self.n_ground, len(self.ground)), replace=False)
+        compared = torch.cat([z, self.normalise(self.ground_features(some), self.ground_at[some])])
+    return dart3_loss(distances(compared, self.g_tilde, self.distance), self.tau, self.k), z
 
 
 class Dart3Lite(Dart3):
     "DART3 without the model: only the camera statistics learn"
     needs_model = False
     def __init__(self, **kw): # For `Dart3`, without what is about layers: `norm_kinds`, `bn_mode`, `frozen`
-        if layers := {'norm_kinds', 'bn_mode', 'frozen'} & set(kw):
+        layers = {'norm_kinds', 'bn_mode', 'frozen'} & set(kw)
+        if layers:
             raise TypeError(f"Dart3Lite adapts no layers and takes no {sorted(layers)}; use Dart3 with a model")
         super().__init__(**kw, norm_kinds=())
 
     def features(self, rows): return self.raw[torch.as_tensor(rows, device=self.raw.device)]
     def ground_features(self, rows): return self.ground.raw_features().to(self.raw)[rows]/self.divisor
 
-# %% ../../nbs/10_tta/40_dart3.ipynb #dacd86b2
+# %% ../../nbs/10_tta/40_dart3.ipynb #d37a6498
 def external_parameters(dim:int, # Of the feature
     cams:int, # Cameras of the queries
     ) -> int:
