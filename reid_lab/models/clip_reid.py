@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['fixed_words', 'Prompts', 'PromptEncoder', 'CLIPReID', 'start_clip_reid', 'clip_reid_b16', 'clip_reid_tiny']
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #b8c3547d
+# %% ../../nbs/05_models/30_clip_reid.ipynb #8984a0a5
 import torch
 from fastcore.basics import patch
 from torch import nn
@@ -21,10 +21,10 @@ from .weights.formats import OURS
 from .weights.start import load_network
 from ..moved import forward
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #edb7522b
+# %% ../../nbs/05_models/30_clip_reid.ipynb #6daecd14
 __getattr__ = forward('models.clip_reid') # names that moved in 0.2.0
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #693181ad
+# %% ../../nbs/05_models/30_clip_reid.ipynb #92a4f013
 def fixed_words(tokenizer, # Of the text tower
     text:str, # A part of the prompt
     ) -> list: # Ids
@@ -59,7 +59,7 @@ class Prompts(nn.Module):
         B = len(label)
         return torch.cat([self.prefix.expand(B, -1, -1), self.learned[label], self.suffix.expand(B, -1, -1)], 1)
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #5c77140f
+# %% ../../nbs/05_models/30_clip_reid.ipynb #b2594537
 class PromptEncoder(nn.Module):
     "CLIP's text tower for word embeddings instead of words; frozen"
     def __init__(self, clip:nn.Module, # `open_clip.CLIP`; its text modules are reused
@@ -74,7 +74,7 @@ class PromptEncoder(nn.Module):
         causal = torch.full((L, L), -torch.inf, device=x.device).triu(1)
         return self.norm(self.transformer(x + self.pos[:L], attn_mask=causal)[:, -1]) @ self.proj
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #8e0f201c
+# %% ../../nbs/05_models/30_clip_reid.ipynb #e30b453d
 class CLIPReID(Sided):
     "Image ReID model on CLIP with a learnt prompt per training identity"
     def __init__(self, clip:nn.Module, # From `clip_model`; its modules are reused
@@ -108,7 +108,7 @@ class CLIPReID(Sided):
         self.feature = check_choice('feature', feature, ('before', 'after'))
         self.know_cameras(cams, self.width, side)
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #ff71465e
+# %% ../../nbs/05_models/30_clip_reid.ipynb #f2feb734
 @patch
 def towers(self:CLIPReID, img, # (B,3,H,W) in [0,1]
     cam=None, # (B,) camera ids, used with side information
@@ -125,7 +125,7 @@ def towers(self:CLIPReID, img, # (B,3,H,W) in [0,1]
     f11, f12 = x[:, 0], v.ln_post(last(x)[:, 0])
     return f11, f12, f12 @ v.proj
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #d844b10d
+# %% ../../nbs/05_models/30_clip_reid.ipynb #61034f88
 @patch
 def forward_tta(self:CLIPReID, img, # (B,3,H,W) in [0,1]
     cam=None, # (B,) camera ids, used with side information
@@ -161,13 +161,13 @@ def logits(self:CLIPReID, img, # (B,3,H,W) in [0,1]
     "Scores of the training identities by the classifier behind `f12`"
     return self.forward_tta(img, cam)[1]
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #9830c1e9
+# %% ../../nbs/05_models/30_clip_reid.ipynb #661da60d
 @patch
 def joint_features(self:CLIPReID, img): # (B,3,H,W) in [0,1] -> (B,E)
     "`fp` of `img` without side information: the features that stage 1 compares with prompts"
     return self.towers(img, side=False)[2]
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #4ca7897d
+# %% ../../nbs/05_models/30_clip_reid.ipynb #636a25cf
 @patch
 @torch.no_grad()
 def text_cache(self:CLIPReID,
@@ -179,23 +179,24 @@ def text_cache(self:CLIPReID,
     self.texts_ready.fill_(True)
     return self.texts
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #35b85d78
+# %% ../../nbs/05_models/30_clip_reid.ipynb #3c6bbf6a
 @patch
 def forward(self:CLIPReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`, `i2t_loss`; `emb`, the test feature
     "Stage-2 losses of a PK `batch`; its `label` numbers the training identities from 0"
     if not self.texts_ready: self.text_cache()
     if self.cams: self.check_cameras(batch['cam'])
     f11, f12, fp = self.towers(batch['img'], batch['cam'] if self.cams else None)
-    ce = lambda scores: image_losses.label_smoothing(scores, batch['label'], self.smoothing)
-    triplet = lambda f: image_losses.triplet(*gathered(f, batch['pid']), self.margin)
     after = [neck(f) for neck, f in zip(self.necks, (f12, fp))]
-    ids = [ce(head(f)) for head, f in zip(self.heads, after)]
-    return dict(id_loss=self.weights['id']*sum(ids),
+
+    def identity(scores): return image_losses.label_smoothing(scores, batch['label'], self.smoothing)
+    def triplet(f): return image_losses.triplet(*gathered(f, batch['pid']), self.margin)
+
+    return dict(id_loss=self.weights['id']*sum(identity(head(f)) for head, f in zip(self.heads, after)),
                 triplet_loss=self.weights['triplet']*(triplet(f11) + triplet(f12) + triplet(fp)),
-                i2t_loss=self.weights['i2t']*ce(fp @ self.texts.T),
+                i2t_loss=self.weights['i2t']*identity(fp @ self.texts.T),
                 emb=torch.cat(after if self.feature == 'after' else [f12, fp], 1))
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #864041cb
+# %% ../../nbs/05_models/30_clip_reid.ipynb #6118f1ec
 _WHOLE = ('clip', 'clip_b16', 'clip_reid', 'clip_reid_b16'), f'{CLIP_FILES}, or a released CLIP-ReID (ViT)'
 
 
@@ -236,21 +237,25 @@ def clip_reid_b16(n_ids:int, # Training identities
     start = clip_start(weights, *_WHOLE, act) # wrong weights are refused before the network is built
     return start_clip_reid(clip_model(size, stride, act=act), n_ids, size, start, grid, act, **kw)
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #9f983100
+# %% ../../nbs/05_models/30_clip_reid.ipynb #9dfe34e7
 @patch
 def fit_shapes(self:CLIPReID, state, # state dict
     but=(), # Beginnings of names that may differ in shape
     ):
     "Give fixed words and text positions the numbers of rows of `state`, if nothing else differs in shape"
-    free, mine = ('prompts.prefix', 'prompts.suffix', 'text.pos'), self.state_dict()
-    same = [k for k in mine if k in state and not k.startswith((*free, *but))]
-    if any(state[k].shape != mine[k].shape for k in same): return
+    free = ('prompts.prefix', 'prompts.suffix', 'text.pos')
+    mine = self.state_dict()
+    fixed = [k for k in mine if k in state and not k.startswith((*free, *but))]
+    if any(state[k].shape != mine[k].shape for k in fixed): return
     for k in free:
-        (part, name), new = k.split('.'), state.get(k)
+        new = state.get(k)
         if new is None or new.ndim != 2 or new.shape[1:] != mine[k].shape[1:]: continue
-        zeros = torch.zeros_like(new, device=mine[k].device, dtype=mine[k].dtype)
-        setattr(self.get_submodule(part), name, nn.Parameter(zeros, requires_grad=False) if name == 'pos' else zeros)
+        rows = torch.zeros_like(new, device=mine[k].device, dtype=mine[k].dtype)
+        if k == 'text.pos': rows = nn.Parameter(rows, requires_grad=False)
+        part, name = k.split('.')
+        setattr(self.get_submodule(part), name, rows)
 
+# %% ../../nbs/05_models/30_clip_reid.ipynb #4aaf5c96
 def clip_reid_tiny(n_ids:int, # Training identities
     size=(128, 64), # Height and width of the crops
     stride:int=16, # Step between patches
