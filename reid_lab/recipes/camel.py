@@ -7,7 +7,7 @@ __all__ = ['CamelData', 'load_data', 'second_view', 'train_loader', 'released_st
            'phase_key', 'train_phase', 'pretrain', 'finetune', 'run_phases', 'run_variant', 'save_run', 'load_run',
            'run_masking']
 
-# %% ../../nbs/14_recipes/20_camel.ipynb #977a109c
+# %% ../../nbs/14_recipes/20_camel.ipynb #d73e80af
 import copy
 import hashlib
 import json
@@ -37,10 +37,10 @@ from ..training.fit import fit, refuse_ema
 from ..training.folder import claim, digest, load_trained, model_of, read_record, Trained, training_key
 from ..training.learner import Plain
 
-# %% ../../nbs/14_recipes/20_camel.ipynb #3df64c9f
+# %% ../../nbs/14_recipes/20_camel.ipynb #2d3ea32e
 __getattr__ = forward('recipes.camel') # names that moved in 0.2.0
 
-# %% ../../nbs/14_recipes/20_camel.ipynb #6663e5fa
+# %% ../../nbs/14_recipes/20_camel.ipynb #ec57806a
 @dataclass(frozen=True)
 class CamelData:
     "Source and target tables with one tokenizer"
@@ -97,7 +97,7 @@ def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, i
     words = [c for cs in src.where(split='train').frame.captions for c in cs]
     return CamelData(src, tgt, WordPiece.train(words, p.vocab, p.words, clean=p.clean))
 
-# %% ../../nbs/14_recipes/20_camel.ipynb #7902534c
+# %% ../../nbs/14_recipes/20_camel.ipynb #d07ed61a
 def second_view(tokenizer, # Of the model
     first:bool=False, # The augmented view is the first, the clean one the second (released program)
     ):
@@ -123,7 +123,7 @@ def train_loader(config:Config, # Budget and model
     rows = table.where(split='train')
     return Batches(rows, t.batch_size, size, tokenizer, seed, 'caption', augment=t.augment, extras=extras)
 
-# %% ../../nbs/14_recipes/20_camel.ipynb #43bcb69c
+# %% ../../nbs/14_recipes/20_camel.ipynb #4a371ff5
 def released_strategy(config:Config, # Settings of the released program
     steps:int, # Batches of the training; a thirtieth is an epoch of the program
     finetuning:bool=False, # The second training
@@ -152,7 +152,7 @@ def make_strategy(config:Config, # Variant and settings
     if fast or slow: return DualSpeed(tasks, rate, m.eps_slow, m.k, m.order, iters, fast, slow), []
     return TaskCycle(tasks, m.order, iters), [Average(1, 'ema', .98)] if on.ema else []
 
-# %% ../../nbs/14_recipes/20_camel.ipynb #f0f51ac8
+# %% ../../nbs/14_recipes/20_camel.ipynb #88a5ca53
 def set_negatives(config:Config, # Its `Train` may name a rule
     model, # Changed in place
     finetuning:bool=False, # The second training
@@ -166,7 +166,7 @@ def set_negatives(config:Config, # Its `Train` may name a rule
         raise ValueError(f"negatives={how!r} needs a model with an ITM head, and {config.budget.model} has none; "
                          "leave it out")
 
-# %% ../../nbs/14_recipes/20_camel.ipynb #1e4f391e
+# %% ../../nbs/14_recipes/20_camel.ipynb #a8577ae8
 def phase_key(config:Config, # Variant, model and budget
     data:CamelData, # Tokenizer
     table, # `ReidTable` that is trained on
@@ -210,7 +210,7 @@ def train_phase(config:Config, # Variant, model and budget
                view=view, weight_decay=t.weight_decay, new_mult=t.new_mult, device=config.budget.device, seed=seed,
                schedule=lambda s: factor(s, max(1, steps), warm), refresh=steps > 0, **kw) # else statistics are kept
 
-# %% ../../nbs/14_recipes/20_camel.ipynb #a9582ad1
+# %% ../../nbs/14_recipes/20_camel.ipynb #93f09767
 def _steps(t, table, ft=''):
     "Batches of a training; an epoch is a pass over the captions"
     n = sum(map(len, table.where(split='train').frame.captions))
@@ -233,7 +233,7 @@ def pretrain(config:Config, # What to train
     return train_phase(config, model, data, data.source, steps, config.rates['lr'], strategy, callbacks,
                        config.seed, folder, label=f'pretrain {config.name}', quiet=quiet)
 
-# %% ../../nbs/14_recipes/20_camel.ipynb #d9a29240
+# %% ../../nbs/14_recipes/20_camel.ipynb #a7082bb2
 def finetune(config:Config, # What to train
     start:Trained, # The pretraining; its model is changed in place
     data:CamelData, # Its target is trained on
@@ -258,7 +258,7 @@ def finetune(config:Config, # What to train
     if not first: return done, val.rows
     return replace(done, log=styled.log + done.log, images=styled.images + done.images), val.rows
 
-# %% ../../nbs/14_recipes/20_camel.ipynb #32853dd0
+# %% ../../nbs/14_recipes/20_camel.ipynb #528971ce
 def _fusion(model, tuned_on, k):
     "The chosen weight, if there is a matcher to choose for"
     has_val = (tuned_on.frame.split == 'val').any()
@@ -297,7 +297,7 @@ def run_phases(config:Config, # What to train
         e['top'] = e[f'{main}_top']
     return dict(models=models, logs=logs, evals=evals, row=dict(row, wall_s=round(time.perf_counter() - began, 1)))
 
-# %% ../../nbs/14_recipes/20_camel.ipynb #d3036c6a
+# %% ../../nbs/14_recipes/20_camel.ipynb #ced7483f
 def run_variant(method:str='camel', # Key of `VARIANTS`
     preset:str='quick', # Key of `PRESETS`
     seed:int=0, # Training seed
@@ -324,7 +324,7 @@ def run_variant(method:str='camel', # Key of `VARIANTS`
         save_run(done, data, folder)
     return done['row']
 
-# %% ../../nbs/14_recipes/20_camel.ipynb #889e79e3
+# %% ../../nbs/14_recipes/20_camel.ipynb #1993d079
 def save_run(done:dict, # From `run_phases` with this folder
     data:CamelData, # For the tokenizer
     folder, # Holds the trained folders already
@@ -353,7 +353,7 @@ def load_run(folder, # That `save_run` wrote
         out[name] = load_trained(folder/place, tokenizer=tok).model
     return {**out, 'top': {k: np.array(v) for k, v in out['top'].items()}}
 
-# %% ../../nbs/14_recipes/20_camel.ipynb #92509eb8
+# %% ../../nbs/14_recipes/20_camel.ipynb #a2665bf8
 def run_masking(run, # Folder of a run that was fine-tuned
     draws:int=3, # Choices of the words to mask
     seed:int=0, # Of the first choice

@@ -6,7 +6,7 @@
 __all__ = ['VARIANTS', 'TABLE_IV', 'TITLES', 'SHAPES', 'PRESETS', 'PHASES', 'STUDIES', 'Variant', 'Train', 'Meta', 'Preset',
            'Config', 'run_arguments']
 
-# %% ../../nbs/14_recipes/15_camel_settings.ipynb #40685821
+# %% ../../nbs/14_recipes/15_camel_settings.ipynb #0edc71bc
 from dataclasses import asdict, dataclass, fields, replace
 from inspect import signature
 from pathlib import Path
@@ -21,7 +21,7 @@ from .study import Axes, grid, Study
 from ..training.folder import counted, start_of
 from ..training.schedules import lr_linear, lr_step
 
-# %% ../../nbs/14_recipes/15_camel_settings.ipynb #a8f6ccb9
+# %% ../../nbs/14_recipes/15_camel_settings.ipynb #8239c514
 @dataclass(frozen=True)
 class Variant:
     "A row of Table IV, or a control: which ingredients are on"
@@ -58,7 +58,7 @@ VARIANTS = dict(
 TABLE_IV = ('base', 'st', 'st_adsu', 'st_cmml', 'camel')
 TITLES = {k: v.title for k, v in VARIANTS.items()}
 
-# %% ../../nbs/14_recipes/15_camel_settings.ipynb #6741ddcb
+# %% ../../nbs/14_recipes/15_camel_settings.ipynb #43750d01
 @dataclass(frozen=True)
 class Train:
     "Budget and optimiser of the two phases"
@@ -108,7 +108,7 @@ class Meta:
     slow_from: str = 'creation' # released: see `ReleasedDualSpeed`
     contrast: int = 560         # released: entries of its memory; 0: none
 
-# %% ../../nbs/14_recipes/15_camel_settings.ipynb #ac397d9e
+# %% ../../nbs/14_recipes/15_camel_settings.ipynb #16b27841
 @dataclass(frozen=True)
 class Preset:
     "Model, evaluation and budget that belong together"
@@ -141,7 +141,7 @@ PRESETS = dict(
                                warmup_steps=2600, ft_schedule='fixed', augment='camel', swa=3), (('size', (224, 224)),),
                  vocab=30522, clean='plain', k_test=128, meta=(('strength', .4), ('iters_per_task', 0)), **_GPU))
 
-# %% ../../nbs/14_recipes/15_camel_settings.ipynb #72b795ff
+# %% ../../nbs/14_recipes/15_camel_settings.ipynb #41508ed6
 def _two(weights): return [w.strip() for w in (weights.split(',') + [''])[:2]] # of the model, of its text encoder
 def _short(weights): return ','.join(Path(w).name for w in weights.split(',')) # without the way to it
 
@@ -202,7 +202,7 @@ class Config:
         mult, plain = (self.on.lr_mult, self.on.ft_mult) if by else (1., 1.)
         return dict(lr=t.lr*mult, styled_ft_lr=(t.styled_lr or t.ft_lr)*mult, ft_lr=t.ft_lr*plain)
 
-# %% ../../nbs/14_recipes/15_camel_settings.ipynb #130afb0e
+# %% ../../nbs/14_recipes/15_camel_settings.ipynb #6276ebf0
 @patch(as_prop=True)
 def start(self:Config) -> dict: # Weights as the constructor takes them
     (image, text), name = _two(self.budget.weights), self.budget.model
@@ -221,7 +221,7 @@ def describe(self:Config) -> dict:
     return {'method': self.variant, **keep, 'weights': ','.join(map(_short, self.start.values())), **dict(p.model_kw),
             **asdict(p.train), **tasks, **self.rates}
 
-# %% ../../nbs/14_recipes/15_camel_settings.ipynb #ff77b0ff
+# %% ../../nbs/14_recipes/15_camel_settings.ipynb #297d6902
 PHASES = ('zeroshot', 'finetuned', 'indomain')   # the target before and after tuning; held-out part of the source
 _THREE, _LISTS = tuple(grid('base', 'st', 'camel')), ('ranked lists',)
 _SCRATCH = dict(base=3e-3, st=3e-3, camel=6e-3)  # peak rates from random numbers; `lr_mult` is for the shipped start

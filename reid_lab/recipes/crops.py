@@ -7,7 +7,7 @@ __all__ = ['SAVE_EVERY', 'embed_crops', 'embed_captions', 'embed_once', 'crops_t
            'open_threshold', 'calibrate_on', 'matches', 'match_table', 'ready_names', 'from_package', 'open_tokenizer',
            'from_file', 'trained_folders', 'from_folder', 'ready_model', 'ready_models']
 
-# %% ../../nbs/14_recipes/65_crops.ipynb #5a399f42
+# %% ../../nbs/14_recipes/65_crops.ipynb #165073da
 import hashlib
 import json
 import re
@@ -33,7 +33,7 @@ from ..retrieval.embeddings import embed_images, embed_texts, Embeddings
 from ..retrieval.shards import embed_shards, in_memory, one_numbering, open_embeddings, Shards
 from ..training.folder import DONE, load_trained, TRAINING
 
-# %% ../../nbs/14_recipes/65_crops.ipynb #d9e69bfd
+# %% ../../nbs/14_recipes/65_crops.ipynb #f983c50c
 SAVE_EVERY = 10. # Seconds of work that an interruption may cost
 
 
@@ -49,7 +49,7 @@ def _plan(model, name, table):
     images = hashlib.sha256(repr(rows).encode()).hexdigest()[:16]
     return dict(model=name, weights=_sum(model), images=images, n=len(table))
 
-# %% ../../nbs/14_recipes/65_crops.ipynb #08c052fd
+# %% ../../nbs/14_recipes/65_crops.ipynb #e6af10fc
 def _readable(table, rows):
     "Rows whose images can be read, and what is wrong with the others"
     good, bad = [], []
@@ -69,7 +69,7 @@ def _embed_rows(model, table, rows, skip_bad, cameras):
         out = run(rows) if rows else None
     return out, bad
 
-# %% ../../nbs/14_recipes/65_crops.ipynb #8fc328dd
+# %% ../../nbs/14_recipes/65_crops.ipynb #bde7974e
 def embed_crops(table:ReidTable, # Crops, see `reid_lab.data.crops.crops_table`
     model, # Name or folder, see `reid_lab.recipes.crops.ready_model`
     out, # Where to write: folder, `.safetensors` or `.npz`, see `Embeddings.save`
@@ -112,7 +112,7 @@ def _named(model, file, table, tokenizer=None):
     name = str(path.resolve()) if path.is_dir() and not file else str(model)
     return own | dict(weights=name, data=table.name, root=str(table.root.resolve()) if table.root else '')
 
-# %% ../../nbs/14_recipes/65_crops.ipynb #070b4d2b
+# %% ../../nbs/14_recipes/65_crops.ipynb #c83b91fd
 def embed_captions(table:ReidTable, # With captions
     model, # Name or folder, see `ready_model`
     out, # Where to write, see `Embeddings.save`
@@ -145,7 +145,7 @@ def embed_once(source, # Folder of crops, or manifest
     e.meta |= _named(model, weights, table, tokenizer) | dict(checksum=_sum(net))
     return e
 
-# %% ../../nbs/14_recipes/65_crops.ipynb #90b299c0
+# %% ../../nbs/14_recipes/65_crops.ipynb #97baa39e
 def _fill(parts, net, table, batch_size, quiet, how):
     "Write the parts that are missing; `N-M` holds rows N to M - 1"
     at = max((hi for _, hi in _spans(parts)), default=0)
@@ -184,7 +184,7 @@ def _joined(parts):
     e = Embeddings.concat(some)
     return Embeddings(e.emb, e.pid, e.cam, e.path, meta=e.meta | dict(left_out=bad), columns=e.columns)
 
-# %% ../../nbs/14_recipes/65_crops.ipynb #a5737f3e
+# %% ../../nbs/14_recipes/65_crops.ipynb #735a93ad
 def crops_to_shards(table:ReidTable, # Crops, see `reid_lab.data.crops.crops_table`
     model, # Name or folder, see `ready_model`
     out, # Folder to write, or one that the same call has begun
@@ -202,7 +202,7 @@ def crops_to_shards(table:ReidTable, # Crops, see `reid_lab.data.crops.crops_tab
     embed_shards(net, table, out, rows=rows, meta=facts, batch_size=batch_size, cameras=cameras)
     return Shards(out)
 
-# %% ../../nbs/14_recipes/65_crops.ipynb #2735ec8f
+# %% ../../nbs/14_recipes/65_crops.ipynb #14105ae0
 def open_features(features, # Embeddings, Shards, or what `embed_crops`, `crops_to_shards` or another program wrote
     ): # -> Embeddings, or Shards
     "Features, opened if need be"
@@ -228,7 +228,7 @@ def model_of(e, # Features: Embeddings or Shards
                          f"of {e.meta.get('weights') or kind}; questions and gallery need one model")
     return net
 
-# %% ../../nbs/14_recipes/65_crops.ipynb #6ef2e215
+# %% ../../nbs/14_recipes/65_crops.ipynb #4876e5dc
 def search(features, # Gallery: Embeddings, Shards, or a file or folder of features
     what, # A sentence, a `Path` of a crop, pixels (H,W,3) uint8, or a list of one of these kinds
     k:int=10, # Images a question
@@ -250,7 +250,7 @@ def open_threshold(threshold): # `Threshold`, its file, or None -> `Threshold` o
     "A threshold, loaded if need be"
     return threshold if threshold is None or isinstance(threshold, Threshold) else Threshold.load(threshold)
 
-# %% ../../nbs/14_recipes/65_crops.ipynb #ed08f6f4
+# %% ../../nbs/14_recipes/65_crops.ipynb #3c38960a
 def calibrate_on(q, # Labelled queries: Embeddings or file
     g, # Labelled gallery
     rate:float=.05, # Share of searches for somebody absent that may find an image (FPIR)
@@ -259,7 +259,7 @@ def calibrate_on(q, # Labelled queries: Embeddings or file
     q, g = one_numbering(*(in_memory(open_features(e)) for e in (q, g)))
     return calibrate(each_removed(search_scores(q, g)), rate)
 
-# %% ../../nbs/14_recipes/65_crops.ipynb #ef01d19f
+# %% ../../nbs/14_recipes/65_crops.ipynb #dee005df
 def matches(a, # Features that ask: Embeddings, file or folder
     b, # Features that are searched, from the disk if they are shards
     k:int=1, # Images of `b` for each of `a`
@@ -286,7 +286,7 @@ def match_table(found:Answer, # From `matches`
         if e.path is not None: out[f'path_{side}'] = np.array(e.path)[out[side]]
     return out
 
-# %% ../../nbs/14_recipes/65_crops.ipynb #7bc8c1ec
+# %% ../../nbs/14_recipes/65_crops.ipynb #5413b209
 def ready_names(reads:str='', # `captions`, or all
     ) -> list: # Keys of the zoo
     "Models whose weights come with the package"
@@ -340,7 +340,7 @@ def from_file(name:str, # Model of the zoo that is trained, see `list_models(tra
                          "(tokenizer=clip is CLIP's), or as the model the folder of a training, which keeps one")
     return model
 
-# %% ../../nbs/14_recipes/65_crops.ipynb #1cb5c41f
+# %% ../../nbs/14_recipes/65_crops.ipynb #3ad7a9b7
 def trained_folders(folder, # A run folder, or anything in it
     ) -> list: # Paths
     "Folders that hold a finished model: runs of CAMeL, and trainings that do not belong to one"
@@ -365,7 +365,7 @@ def from_folder(folder, # A trained folder, or the folder of a run with one mode
     words = one/'tokenizer'
     return load_trained(one, **dict(tokenizer=load_tokenizer(words)) if (words/FILE).exists() else {}).model.eval()
 
-# %% ../../nbs/14_recipes/65_crops.ipynb #2307b412
+# %% ../../nbs/14_recipes/65_crops.ipynb #c84375aa
 def ready_model(name:str, # One of `ready_names()`, or a folder
     reads:str='', # `captions`: a model that reads images only is refused
     weights=None, # File for a model of the zoo, see `from_file`; None: those of the package or of the folder
