@@ -9,10 +9,10 @@ __all__ = ['fixed_words', 'Prompts', 'PromptEncoder', 'CLIPReID', 'start_clip_re
 import torch
 from fastcore.basics import patch
 from torch import nn
-from ..losses import image as image_losses
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
 from ..data.text import clean_caption, ClipBPE
+from ..losses import image as image_losses
 from .bot import bn_neck, id_head
 from .clip_towers import (CLIP_FILES, clip_model, clip_start, load_clip, start_grid, start_rows,
     start_tokenizer, tiny_start, tiny_towers)
