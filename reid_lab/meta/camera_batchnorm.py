@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import nn
 from fastcore.basics import patch
-from ..retrieval.cameras import camera_rows
 from ..core.basics import stream
+from ..models.backbones import norm_layers
+from ..retrieval.cameras import camera_rows
 from ..retrieval.embeddings import encode_images, image_pixels
 from ..training.learner import Plain
-from ..models.backbones import norm_layers
 
 # %% ../../nbs/09_meta/50_camera_batchnorm.ipynb #859cb9f5
 def camera_moments(x, # (B,C) or (B,C,...) activations

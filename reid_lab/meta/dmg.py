@@ -11,11 +11,11 @@ import torch
 from fastcore.basics import patch
 from torch.func import functional_call
 from ..core.basics import check_choice
-from ..data.loaders import pk_order
 from ..core.distributed import gathered, mean_of_all
-from ..training.learner import Plain
-from ..losses.image import meta_discrimination
+from ..data.loaders import pk_order
 from ..losses.basics import terms
+from ..losses.image import meta_discrimination
+from ..training.learner import Plain
 
 # %% ../../nbs/09_meta/40_dmg.ipynb #6c29d6bd
 def split_cameras(cam, # (N,) camera of each image

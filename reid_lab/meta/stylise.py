@@ -13,10 +13,10 @@ import torch.nn.functional as F
 import torchvision.transforms.v2.functional as TV
 from fastcore.basics import patch
 from ..core.basics import check_choice
+from ..core.distributed import processes
 from ..data.augment import IMAGENET_MEAN, IMAGENET_STD, affine, jitter, uniform
 from ..data.loaders import tokenize
 from ..data.text import EDA_OPS, check_ops, eda
-from ..core.distributed import processes
 from .dual_speed import Task
 from .memory import ErrorMemory
 

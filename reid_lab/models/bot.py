@@ -10,9 +10,9 @@ __all__ = ['METRICS', 'PLACES', 'CENTER_RATE', 'OF_IDS', 'STEMS', 'bn_neck', 'id
 import torch
 from torch import nn
 from fastcore.basics import patch
-from ..losses import image as image_losses
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
+from ..losses import image as image_losses
 from .backbones import PixelNorm, ResTower, TimmTower, TokenPool
 from .weights.start import begin, load_network, published, start_own
 

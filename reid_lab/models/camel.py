@@ -20,8 +20,8 @@ from ..core.distributed import gathered, longest, over_all, own_rows
 from ..losses import basics as loss_basics, text as text_losses
 from .backbones import (CrossEncoder, PixelNorm, ResTower, SwinTower, TextEncoder, TimmTower, TokenPool,
                                        bert_start, init_text, load_bert, timm_tower)
-from .weights.formats import OURS, identify, open_weights, weights_file
 from .sgformer import SGFORMERS, SGFormer
+from .weights.formats import OURS, identify, open_weights, weights_file
 from .weights.start import NONE, begin, load_network, start_own
 
 # %% ../../nbs/05_models/45_camel.ipynb #01e140bd

@@ -10,9 +10,9 @@ __all__ = ['WIRINGS', 'LOSSES', 'HARD_BY', 'L14', 'GranuleBlock', 'GranularityDe
 import torch
 from torch import nn
 from fastcore.basics import patch
-from ..losses import basics as loss_basics, text as text_losses
 from ..core.basics import check_choice
 from ..core.distributed import gathered, over_all, own_rows
+from ..losses import basics as loss_basics, text as text_losses
 from .clip import (CLIPPair, ImplicitReasoning, clip_pair, clip_tiny, irr_loss, loss_names,
                                   masked_caption)
 

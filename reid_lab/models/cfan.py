@@ -12,9 +12,9 @@ import torch
 from torch import nn
 import torch.nn.functional as F
 from fastcore.basics import patch
-from ..losses import fuzzy
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
+from ..losses import fuzzy
 from .clip import CLIPPair, clip_pair, clip_tiny, loss_names
 from .clip_towers import clip_start
 

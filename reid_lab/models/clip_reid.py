@@ -9,10 +9,10 @@ __all__ = ['fixed_words', 'Prompts', 'PromptEncoder', 'CLIPReID', 'start_clip_re
 import torch
 from fastcore.basics import patch
 from torch import nn
-from ..losses import image as image_losses
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
 from ..data.text import clean_caption, ClipBPE
+from ..losses import image as image_losses
 from .bot import bn_neck, id_head
 from .clip_towers import (CLIP_FILES, clip_model, clip_start, load_clip, start_grid, start_rows,
     start_tokenizer, tiny_start, tiny_towers)
@@ -186,13 +186,14 @@ def forward(self:CLIPReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`, `i2
     if not self.texts_ready: self.text_cache()
     if self.cams: self.check_cameras(batch['cam'])
     f11, f12, fp = self.towers(batch['img'], batch['cam'] if self.cams else None)
-    ce = lambda scores: image_losses.label_smoothing(scores, batch['label'], self.smoothing)
-    triplet = lambda f: image_losses.triplet(*gathered(f, batch['pid']), self.margin)
     after = [neck(f) for neck, f in zip(self.necks, (f12, fp))]
-    ids = [ce(head(f)) for head, f in zip(self.heads, after)]
-    return dict(id_loss=self.weights['id']*sum(ids),
+
+    def identity(scores): return image_losses.label_smoothing(scores, batch['label'], self.smoothing)
+    def triplet(f): return image_losses.triplet(*gathered(f, batch['pid']), self.margin)
+
+    return dict(id_loss=self.weights['id']*sum(identity(head(f)) for head, f in zip(self.heads, after)),
                 triplet_loss=self.weights['triplet']*(triplet(f11) + triplet(f12) + triplet(fp)),
-                i2t_loss=self.weights['i2t']*ce(fp @ self.texts.T),
+                i2t_loss=self.weights['i2t']*identity(fp @ self.texts.T),
                 emb=torch.cat(after if self.feature == 'after' else [f12, fp], 1))
 
 # %% ../../nbs/05_models/30_clip_reid.ipynb #6118f1ec
@@ -236,21 +237,25 @@ def clip_reid_b16(n_ids:int, # Training identities
     start = clip_start(weights, *_WHOLE, act) # wrong weights are refused before the network is built
     return start_clip_reid(clip_model(size, stride, act=act), n_ids, size, start, grid, act, **kw)
 
-# %% ../../nbs/05_models/30_clip_reid.ipynb #4aaf5c96
+# %% ../../nbs/05_models/30_clip_reid.ipynb #9dfe34e7
 @patch
 def fit_shapes(self:CLIPReID, state, # state dict
     but=(), # Beginnings of names that may differ in shape
     ):
     "Give fixed words and text positions the numbers of rows of `state`, if nothing else differs in shape"
-    free, mine = ('prompts.prefix', 'prompts.suffix', 'text.pos'), self.state_dict()
-    same = [k for k in mine if k in state and not k.startswith((*free, *but))]
-    if any(state[k].shape != mine[k].shape for k in same): return
+    free = ('prompts.prefix', 'prompts.suffix', 'text.pos')
+    mine = self.state_dict()
+    fixed = [k for k in mine if k in state and not k.startswith((*free, *but))]
+    if any(state[k].shape != mine[k].shape for k in fixed): return
     for k in free:
-        (part, name), new = k.split('.'), state.get(k)
+        new = state.get(k)
         if new is None or new.ndim != 2 or new.shape[1:] != mine[k].shape[1:]: continue
-        zeros = torch.zeros_like(new, device=mine[k].device, dtype=mine[k].dtype)
-        setattr(self.get_submodule(part), name, nn.Parameter(zeros, requires_grad=False) if name == 'pos' else zeros)
+        rows = torch.zeros_like(new, device=mine[k].device, dtype=mine[k].dtype)
+        if k == 'text.pos': rows = nn.Parameter(rows, requires_grad=False)
+        part, name = k.split('.')
+        setattr(self.get_submodule(part), name, rows)
 
+# %% ../../nbs/05_models/30_clip_reid.ipynb #4aaf5c96
 def clip_reid_tiny(n_ids:int, # Training identities
     size=(128, 64), # Height and width of the crops
     stride:int=16, # Step between patches

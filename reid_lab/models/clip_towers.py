@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ACTS', 'PIXELS', 'LONGER', 'CLIP_NAME', 'CLIP_FILES', 'restride', 'clip_model', 'resize_text_positions', 'clip_act',
-           'clip_start', 'load_clip', 'tiny_start', 'start_tokenizer', 'start_rows', 'start_grid', 'tiny_towers']
+           'clip_start', 'load_clip', 'tiny_towers', 'tiny_start', 'start_tokenizer', 'start_rows', 'start_grid']
 
 # %% ../../nbs/05_models/25_clip_towers.ipynb #2911cb92
 import json
@@ -23,17 +23,19 @@ from .weights.start import begin, check_config, load_network, NONE, Start
 
 # %% ../../nbs/05_models/25_clip_towers.ipynb #32c1da99
 ACTS = ('quick_gelu', 'gelu')
-PIXELS = dict(half=((.5,)*3, (.5,)*3), # CLIP-ReID
-              clip=((.48145466, .4578275, .40821073), (.26862954, .26130258, .27577711))) # OpenAI's CLIP
+PIXELS = dict( # mean and standard deviation of the colours
+    half=((.5,)*3, (.5,)*3), # CLIP-ReID
+    clip=((.48145466, .4578275, .40821073), (.26862954, .26130258, .27577711))) # OpenAI's CLIP
 
 
 def restride(visual:nn.Module, # An `open_clip` vision transformer; changed in place
     stride:int, # Step between patches
     ) -> nn.Module: # `visual`
     "Set the stride of the patches, with newly initialised positions for the new grid"
-    patch = visual.conv1.kernel_size[0]
     if visual.conv1.stride == (stride, stride): return visual
-    width, visual.conv1.stride = len(visual.class_embedding), (stride, stride)
+    patch = visual.conv1.kernel_size[0]
+    width = len(visual.class_embedding)
+    visual.conv1.stride = (stride, stride)
     visual.grid_size = patch_grid(visual.image_size, patch, stride)
     n = 1 + visual.grid_size[0]*visual.grid_size[1]
     visual.positional_embedding = nn.Parameter(width**-.5*torch.randn(n, width))
@@ -70,12 +72,18 @@ def resize_text_positions(pos, # (N,D) positions of a text tower
     "Text positions for captions of another length, linear; the first `n` if they are enough"
     check_choice('longer', longer, LONGER)
     if n <= len(pos): return pos[:n]
-    line = lambda m: F.interpolate(pos.double().T[None], m, mode='linear', align_corners=True)[0].T
-    return (line(n) if longer == 'all' else torch.cat([pos.double(), line(n - len(pos))])).to(pos.dtype)
+
+    def stretched(rows):
+        "The table with as many rows"
+        return F.interpolate(pos.double().T[None], rows, mode='linear', align_corners=True)[0].T
+
+    if longer == 'all': table = stretched(n)
+    else: table = torch.cat([pos.double(), stretched(n - len(pos))])
+    return table.to(pos.dtype)
 
 # %% ../../nbs/05_models/25_clip_towers.ipynb #ecb4bcef
 CLIP_NAME = 'ViT-B-16-quickgelu'
-CLIP_FILES = "CLIP of OpenAI, open_clip or Hugging Face"
+CLIP_FILES = "CLIP of OpenAI, open_clip or Hugging Face" # what an error message says is wanted
 
 
 def _tags(weights, arch):
@@ -137,6 +145,19 @@ def load_clip(model:nn.Module, # From `clip_model`; changed in place
     model.loaded = start and load_network(model, start, change=fit, own=('pixels.', *own), optional=optional)
     return model
 
+# %% ../../nbs/05_models/25_clip_towers.ipynb #96689da9
+def tiny_towers(size=(128, 64), # Height and width of the crops
+    stride:int=16, # Step between patches
+    width:int=96, # Width of the image tower, a multiple of 32
+    layers:int=3, # Layers of the image tower
+    dim:int=64, # Width of the text tower and the joint space, a multiple of 2
+    text_layers:int=2, # Layers of the text tower
+    **kw, # Other arguments of `clip_model`
+    ) -> nn.Module: # `open_clip.CLIP`
+    "The towers of `clip_tiny` and `clip_reid_tiny`"
+    vision = dict(width=width, layers=layers, head_width=32, patch_size=16)
+    return clip_model(size, stride, dim, vision, dict(width=dim, layers=text_layers, heads=2), **kw)
+
 # %% ../../nbs/05_models/25_clip_towers.ipynb #24d06cdd
 def tiny_start(weights, # None or 'none'; of a `clip_tiny`: a file, a state dict, a `Start`
     *more, # Other models of the zoo whose weights are taken
@@ -150,14 +171,16 @@ def start_tokenizer(start, # `Start`, or None
     ): # The one given, else that of the weights' card, else None
     "The tokenizer of weights; one that differs from their card is refused"
     try:
-        said = json.loads(start.card.get('card', '{}')).get('tokenizer') if start else None
-        theirs = WordPiece(**said) if said else None
+        stored = json.loads(start.card.get('card', '{}')).get('tokenizer') if start else None
+        theirs = WordPiece(**stored) if stored else None
     except (ValueError, TypeError, AttributeError) as e:
         raise ValueError(f"{start.name} has a card that cannot be read ({e}); save it again, see `Card`") from e
-    if tokenizer is None or theirs is None: return theirs if tokenizer is None else tokenizer
+    if tokenizer is None: return theirs
+    if theirs is None: return tokenizer
     other = [k for k in ('vocab', 'clean', 'lowercase') if getattr(tokenizer, k, None) != getattr(theirs, k)]
-    if other: raise ValueError(f"{start.name} was trained with another tokenizer (its {', '.join(other)} differs); "
-                               "leave the tokenizer out, or build it from the card")
+    if other:
+        raise ValueError(f"{start.name} was trained with another tokenizer (its {', '.join(other)} differs); "
+                         "leave the tokenizer out, or build it from the card")
     return tokenizer
 
 
@@ -179,16 +202,3 @@ def start_grid(start, # `Start`, or None
     n = start_rows(start, 'visual.positional_embedding') - 1
     side = math.isqrt(n//2)
     return (2*side, side) if n == 2*side*side != own[0]*own[1] else person_grid(n, own)
-
-# %% ../../nbs/05_models/25_clip_towers.ipynb #96689da9
-def tiny_towers(size=(128, 64), # Height and width of the crops
-    stride:int=16, # Step between patches
-    width:int=96, # Width of the image tower, a multiple of 32
-    layers:int=3, # Layers of the image tower
-    dim:int=64, # Width of the text tower and the joint space, a multiple of 2
-    text_layers:int=2, # Layers of the text tower
-    **kw, # Other arguments of `clip_model`
-    ) -> nn.Module: # `open_clip.CLIP`
-    "The towers of `clip_tiny` and `clip_reid_tiny`"
-    vision = dict(width=width, layers=layers, head_width=32, patch_size=16)
-    return clip_model(size, stride, dim, vision, dict(width=dim, layers=text_layers, heads=2), **kw)

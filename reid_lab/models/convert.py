@@ -13,8 +13,8 @@ from .. import __version__
 from ..core.basics import check_choice
 from ..core.files import atomic_path
 from .camel import heads_of
-from .weights.formats import OURS, identify, open_weights, peeled, translate
 from .sgformer import SGFORMERS
+from .weights.formats import OURS, identify, open_weights, peeled, translate
 from .zoo import MODELS, create_model
 
 # %% ../../nbs/05_models/80_convert.ipynb #75dd8686

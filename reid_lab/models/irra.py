@@ -6,11 +6,10 @@
 __all__ = ['LOSSES', 'IRRA', 'irra_tiny', 'irra_b16']
 
 # %% ../../nbs/05_models/65_irra.ipynb #d18a927e
-import torch
 from torch import nn
 from fastcore.basics import patch
-from ..losses import text as losses
 from ..core.distributed import gathered, own_rows
+from ..losses import text as losses
 from .clip import (CLIPPair, ImplicitReasoning, clip_pair, clip_tiny, irr_loss, loss_names,
                                   masked_caption)
 

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 import torch.nn.functional as F
 from fastcore.basics import patch
-from ..losses import image as image_losses
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
+from ..losses import image as image_losses
 from .backbones import PixelNorm, check_vit
 from .bot import bn_neck, id_head
 from .weights.start import begin, load_network, published, start_own

@@ -15,8 +15,8 @@ import pandas as pd
 import torch
 from ..core.basics import check_choice, unit_norm
 from ..losses.basics import terms
-from .backbones import norm_gradients
 from .agw import agw_r50, agw_tiny
+from .backbones import norm_gradients
 from .bot import bot_r50, bot_tiny
 from .camel import camel_base, camel_tiny
 from .cfam import cfam_b16, cfam_l14, cfam_tiny

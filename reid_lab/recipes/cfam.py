@@ -15,8 +15,8 @@ from ..models.zoo import MODELS
 from ..results.published import scored_on
 from .study import Axes, Study, grid, label, setting_folder
 from .text import TextTrain, score_text, text_settings, train_text
+from ..training.folder import claim, digest, random_start
 from ..training.options import Execution
-from ..training.folder import Trained, claim, digest, random_start
 from ..datasets.protocols.text import LEVELS, text_case, text_setting
 
 # %% ../../nbs/14_recipes/45_cfam.ipynb #17b25ba0

@@ -19,13 +19,13 @@ from ..models.backbones import TextEncoder
 from ..models.dual import DualEncoder
 from ..models.weights.shipped import Card, save_shipped
 from ..models.transreid import TransReID, overlapping_vit
-from ..models.zoo import MODELS, create_model
+from ..models.zoo import MODELS
 from .camel import CamelData, pretrain
 from .camel_settings import Config, VARIANTS
 from .reid import evaluate_reid, reid_settings, train_reid
 from .study import Study, grid
-from ..training.folder import Trained, training_key
 from ..training.fit import fit
+from ..training.folder import training_key
 from ..training.options import Execution
 from ..training.schedules import lr_linear
 from ..world.world import World

@@ -50,7 +50,9 @@ def _set_rng(states, learn):
     rng = states[learn.rank]
     torch.set_rng_state(rng['cpu'].cpu())
     if rng['cuda'] and torch.cuda.is_available(): torch.cuda.set_rng_state_all([s.cpu() for s in rng['cuda']])
-    if 'numpy' in rng: np.random.set_state(rng['numpy']); random.setstate(rng['python'])
+    if 'numpy' in rng:
+        np.random.set_state(rng['numpy'])
+        random.setstate(rng['python'])
 
 
 def save_state(learn, # `Learner`
@@ -75,10 +77,11 @@ def save_state(learn, # `Learner`
 # %% ../../nbs/08_training/20_checkpoints.ipynb #580527d3
 def _read_state(folder, model, device='cpu'):
     "Weights and the rest of a state, after all checks of its files"
-    lost = [f'{n!r} is missing' for n in ('model.safetensors', 'state.pt') if not (folder/n).is_file()]
-    bad = [f'{k!r} {v}' for k, v in failed_sums(folder).items()]
-    if lost or bad: raise DamagedFile(f"the state in {str(folder)!r} is damaged: {', '.join(lost or bad)}; "
-                                      "load another state, or train again")
+    missing = [f'{n!r} is missing' for n in ('model.safetensors', 'state.pt') if not (folder/n).is_file()]
+    changed = [f'{name!r} {how}' for name, how in failed_sums(folder).items()]
+    if missing or changed:
+        raise DamagedFile(f"the state in {str(folder)!r} is damaged: {', '.join(missing or changed)}; "
+                          "load another state, or train again")
     weights = weights_for(model, folder/'model.safetensors')
     try: return weights, torch.load(folder/'state.pt', weights_only=True, map_location=device)
     except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as e:
@@ -92,16 +95,20 @@ def _refuse_others(learn, state, folder):
     if len(state['cbs']) != len(learn.cbs):
         raise ValueError(f"the saved run had {len(state['cbs'])} callbacks, this one has {len(learn.cbs)}; "
             "use the same list")
-    names, there, here = [type(cb).__name__ for cb in learn.cbs], state.get('settings', {}), _settings(learn)
-    pairs = zip(state.get('names', names), names, state['cbs'], learn.cbs)
+    there, here = state.get('settings', {}), _settings(learn)
     diff = {k: (there[k], here[k]) for k in there if k in here and there[k] != here[k]}
-    diff |= {f'callback {i}': (a, b) for i, (a, b, s, cb) in enumerate(pairs) if a != b and (s or cb.state_dict())}
-    sched, at = learn.sched, state['sched']['last_epoch']
-    rates = [base*f(at) for base, f in zip(sched.base_lrs, sched.lr_lambdas)]
+    names = [type(cb).__name__ for cb in learn.cbs]
+    for i, (old, new) in enumerate(zip(state.get('names', names), names)):
+        if old == new: continue
+        has_state = state['cbs'][i] or learn.cbs[i].state_dict()
+        if has_state: diff[f'callback {i}'] = (old, new)       # callbacks without a state may be exchanged
+    sched, step = learn.sched, state['sched']['last_epoch']
+    rates = [base*factor(step) for base, factor in zip(sched.base_lrs, sched.lr_lambdas)]
     if not diff and not all(math.isclose(a, b) for a, b in zip(state['sched']['_last_lr'], rates)):
         diff['rate by the schedule'] = state['sched']['_last_lr'], rates
-    if diff: raise ValueError(f"{str(folder)!r} was saved with other settings (there, here): {diff}; make the Learner "
-                              "with the same arguments, or start from the weights alone with load_weights")
+    if diff:
+        raise ValueError(f"{str(folder)!r} was saved with other settings (there, here): {diff}; make the Learner "
+                         "with the same arguments, or start from the weights alone with load_weights")
 
 # %% ../../nbs/08_training/20_checkpoints.ipynb #bc157afe
 def load_state(learn, # `Learner` made with the same arguments
@@ -110,11 +117,13 @@ def load_state(learn, # `Learner` made with the same arguments
     "Restore the training state from `folder`; of another training or damaged, it is refused and `learn` unchanged"
     weights, state = _read_state(Path(folder), learn.net, learn.device)
     _refuse_others(learn, state, folder)
-    if (n := 1 + len(state.get('others', ()))) != learn.world and not learn.rank:
+    n = 1 + len(state.get('others', ()))
+    if n != learn.world and not learn.rank:
         warnings.warn(f"{Path(folder).name} was saved by {n} process(es) and training goes on in {learn.world}: the "
                       "batches are the same, what losses and dropout draw is not", stacklevel=2)
     learn.net.load_state_dict(weights)
-    learn.opt.load_state_dict(state['opt']); learn.sched.load_state_dict(state['sched'])
+    learn.opt.load_state_dict(state['opt'])
+    learn.sched.load_state_dict(state['sched'])
     learn.strategy.load_state_dict(state['strategy'])
     for cb, s in zip(learn.cbs, state['cbs']): cb.load_state_dict(s)
     for k, v in state['counts'].items(): setattr(learn, k, v)
@@ -132,7 +141,8 @@ class Checkpoint(Callback):
         ):
         for name, n in dict(every=every, keep=keep).items():
             if n < 1: raise ValueError(f"{name}={n} must be at least 1")
-        self.folder, self.every, self.keep, self._looked = Path(folder), every, keep, False
+        self.folder, self.every, self.keep = Path(folder), every, keep
+        self._looked = False # whether `resume` was called
 
     def saved(self) -> list: # Oldest first
         return sorted((p for p in self.folder.glob('step-*') if p.is_dir() and p.name[5:].isdigit()), key=_step_of)
@@ -150,7 +160,8 @@ class Checkpoint(Callback):
         import shutil
         save_state(learn, self.folder/f'step-{learn.step:08d}')
         if learn.rank: return
-        for old in [p for p in self.saved() if _step_of(p) <= learn.step][:-self.keep]: shutil.rmtree(old)
+        until_now = [p for p in self.saved() if _step_of(p) <= learn.step]
+        for old in until_now[:-self.keep]: shutil.rmtree(old)
 
 
 def _step_of(path): return int(path.name[5:])
@@ -160,11 +171,11 @@ def _step_of(path): return int(path.name[5:])
 def _first_whole(self:Checkpoint, use):
     "What `use` returns for the newest state that is not damaged; None without one"
     states = self.saved()[::-1]
-    for p, older in zip(states, [*states[1:], None]):
-        try: return use(p)
+    for state, older in zip(states, [*states[1:], None]):
+        try: return use(state)
         except DamagedFile as e:
             then = f'goes on from {older.name}' if older else 'starts anew'
-            warnings.warn(f"{p.name} is left out and training {then}: {e}", stacklevel=3)
+            warnings.warn(f"{state.name} is left out and training {then}: {e}", stacklevel=3)
 
 
 @patch

@@ -14,9 +14,6 @@ from ..core.basics import check_choice, pick_device, sensible_threads, stream
 from ..core.distributed import from_main, mean_gradients, mean_statistics, means, processes, sync_batchnorm
 from ..losses.basics import terms
 
-# %% ../../nbs/08_training/15_learner.ipynb #133d8a2f
-#| export
-
 # %% ../../nbs/08_training/15_learner.ipynb #d0191cfa
 def param_groups(model, # Module; may name randomly initialised parts in `new_parts`
     lr:float=1e-3, # Base learning rate
@@ -46,10 +43,10 @@ def guard(losses:dict, # Named losses of one batch
     "Raise `NotFiniteLoss` that names the loss and the batch"
     bad = [k for k, v in losses.items() if not torch.isfinite(v).all()]
     if not bad: return
-    who = [str(x) for x in batch.get('path', batch.get('index', []))][:8]
-    shown = ', '.join(f"{k}={v.item():.4g}" for k, v in losses.items())
-    raise NotFiniteLoss(f"{', '.join(bad)} is not finite in epoch {epoch}, batch {number} ({shown}). "
-        f"First items of the batch: {who or 'not recorded'}. Lower lr, set clip, or look at these items.")
+    items = [str(x) for x in batch.get('path', batch.get('index', []))][:8]
+    values = ', '.join(f"{k}={v.item():.4g}" for k, v in losses.items())
+    raise NotFiniteLoss(f"{', '.join(bad)} is not finite in epoch {epoch}, batch {number} ({values}). "
+        f"First items of the batch: {items or 'not recorded'}. Lower lr, set clip, or look at these items.")
 
 # %% ../../nbs/08_training/15_learner.ipynb #10d896ab
 class Callback:
@@ -97,7 +94,7 @@ def to_device(batch:dict, # Tensors and anything else
 
 # %% ../../nbs/08_training/15_learner.ipynb #0667d7f2
 class Learner:
-    "Train `model` on `loader` with a `strategy`; see the methods below for saving and resuming"
+    "Train `model` on `loader` with a `strategy`, and let `callbacks` watch"
     def __init__(self, model, # Module: batch -> dict with keys ending in `_loss`
         loader, # Has a length and `epoch(e, start)`; with several processes also `share(rank, world)`
         strategy=None, # Definition of a step (default: `Plain`)
@@ -114,20 +111,26 @@ class Learner:
         accumulate:int=1, # Parts of a batch that pass one after the other, each a batch of its own to losses of pairs
         batchnorm:str='local', # With several processes: statistics of the rows of each (`local`) or of all (`sync`)
         ):
-        self.device, self.seed, self.clip, self.accumulate = pick_device(device), seed, clip, accumulate
         if accumulate < 1: raise ValueError(f"accumulate={accumulate} must be at least 1 part")
+        check_choice('batchnorm', batchnorm, ('local', 'sync'))
+        self.seed, self.clip, self.accumulate, self.batchnorm = seed, clip, accumulate, batchnorm
+        self.device = pick_device(device)
         if self.device == 'cpu': torch.set_num_threads(sensible_threads())
         self.rank, self.world = processes()
-        self.acc, self.batchnorm = accelerator(self.device, precision), batchnorm
-        self.loader, self.strategy, self.cbs = _share(loader), strategy or Plain(), list(callbacks)
-        usual = lambda m: torch.optim.AdamW(param_groups(m, lr, weight_decay, new_mult), betas=(.9, .98), eps=1e-8)
-        opt = (opt or usual)(model)
+        self.acc = accelerator(self.device, precision)
+        self.loader = _share(loader)
+        self.strategy = strategy or Plain()
+        self.cbs = list(callbacks)
+        optimiser = opt(model) if opt else _adamw(param_groups(model, lr, weight_decay, new_mult))
         from_main(model.to(self.device))
-        if check_choice('batchnorm', batchnorm, ('local', 'sync')) == 'sync' and self.world > 1: sync_batchnorm(model)
-        self.model, self.opt = self.acc.prepare_model(model, evaluation_mode=True), self.acc.prepare(opt)
+        if batchnorm == 'sync' and self.world > 1: sync_batchnorm(model)
+        self.model = self.acc.prepare_model(model, evaluation_mode=True)
+        self.opt = self.acc.prepare(optimiser)
         self.sched = torch.optim.lr_scheduler.LambdaLR(self.opt.optimizer, schedule or (lambda step: 1.))
         self.epoch = self.number = self.step = self.images = 0
-        self.seconds, self.wait, self.logs, self.stop, self._began = 0., 0., {}, False, False
+        self.seconds = self.wait = 0.
+        self.logs = {}
+        self.stop = self._began = False
         torch.manual_seed(rank_seed(seed, self.rank))
 
     @property
@@ -140,8 +143,15 @@ class Learner:
         return self.acc.unwrap_model(self.model, keep_fp32_wrapper=False)
 
 
-def rank_seed(seed, *name): # of a process; process 0 has the seed itself
-    return int(stream(seed, 'rank', *name).integers(2**62)) if name[0] else seed
+def _adamw(groups): return torch.optim.AdamW(groups, betas=(.9, .98), eps=1e-8)
+
+
+def rank_seed(seed:int, # Of the training
+    rank:int, # Number of the process
+    *more, # Names of a stream, such as a step
+    ) -> int: # Process 0 has the seed itself
+    "The seed of the global random states of one process"
+    return int(stream(seed, 'rank', rank, *more).integers(2**62)) if rank else seed
 
 
 def _share(loader):
@@ -187,17 +197,25 @@ def batch_parts(batch:dict, # With `img`
     size = len(batch['img'])
     if n == 1: return [batch]
     if size % n: raise ValueError(f"accumulate={n} does not divide a batch of {size}; use a divisor")
-    whole = lambda v: not (isinstance(v, (torch.Tensor, list)) and len(v) == size)
-    return [{k: v if whole(v) else v[i:i + size//n] for k, v in batch.items()} for i in range(0, size, size//n)]
+    rows = size//n
+
+    def part(value, first):
+        "Rows of one part; a value that has no rows stays whole"
+        has_rows = isinstance(value, (torch.Tensor, list)) and len(value) == size
+        return value[first:first + rows] if has_rows else value
+
+    return [{k: part(v, first) for k, v in batch.items()} for first in range(0, size, rows)]
 
 
 def _joined(outs):
     "Outputs of parts as those of a batch: scalars as means, rows joined"
-    def one(vs):
-        if isinstance(vs[0], dict): return {k: one([v[k] for v in vs]) for k in vs[0]}
-        if not isinstance(vs[0], torch.Tensor): return vs[0]
-        return torch.stack(vs).mean(0) if vs[0].ndim == 0 else torch.cat(vs)
-    return {k: one([out[k] for out in outs]) for k in outs[0]}
+    def join(values):
+        first = values[0]
+        if isinstance(first, dict): return {k: join([v[k] for v in values]) for k in first}
+        if not isinstance(first, torch.Tensor): return first
+        return torch.stack(values).mean(0) if first.ndim == 0 else torch.cat(values)
+
+    return {k: join([out[k] for out in outs]) for k in outs[0]}
 
 # %% ../../nbs/08_training/15_learner.ipynb #613b3aa3
 @patch
@@ -219,16 +237,19 @@ def _one_epoch(self:Learner):
         self.wait += time.perf_counter() - began
         out = self.strategy.step(self, to_device(batch, self.device))
         self.logs = means(terms(out))
-        self.number += 1; self.step += 1
+        self.number += 1
+        self.step += 1
         self.seconds += time.perf_counter() - began
-        self('after_step'); self('after_all')
+        self('after_step')
+        self('after_all')
         began = time.perf_counter()
         if self.stop or self.step >= self.n_steps: break
     else: done = True
     if done and self.step == at and self.number == 0:
         raise ValueError("the loader gave no batch; is batch_size larger than the data?")
     if done or self.number >= len(self.loader) or self.step >= self.n_steps:
-        self.epoch += 1; self.number = 0
+        self.epoch += 1
+        self.number = 0
         self('after_epoch')
 
 # %% ../../nbs/08_training/15_learner.ipynb #a865bb50
@@ -239,12 +260,20 @@ def fit(self:Learner,
     ):
     "Train until `epochs` or `steps` in total are reached; a loaded state continues where it stopped"
     if (epochs is None) == (steps is None): raise ValueError("give either epochs or steps")
-    if not self._began: self.strategy.before_fit(self); self._began = True
-    self.n_epochs, self.n_steps = epochs, steps if steps is not None else epochs*len(self.loader)
+    if not self._began:
+        self.strategy.before_fit(self)
+        self._began = True
+    self.n_epochs = epochs
+    self.n_steps = epochs*len(self.loader) if steps is None else steps
     self('before_fit')
-    open_epoch = lambda: self.step == self.n_steps and self.number # of a state that was saved at the last step
-    while not self.stop and (self.step < self.n_steps or open_epoch()): self._one_epoch()
+    while not self.stop and (self.step < self.n_steps or self._epoch_is_open()): self._one_epoch()
     if not self.stop:
         self.strategy.finish(self)
         self('after_fit')
     return self
+
+
+@patch
+def _epoch_is_open(self:Learner):
+    "True in a state that was saved at the last step: the event of its epoch is due"
+    return self.step == self.n_steps and self.number > 0

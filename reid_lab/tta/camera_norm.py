@@ -36,9 +36,11 @@ class CameraNorm(TTA):
         unit:bool=False, # Unit-norm afterwards
         by_camera:bool=True, # False: one mean and standard deviation for all images, as a control
         ):
-        check_choice('stats_from', stats_from, STATS_FROM); check_choice('single', single, ('one', 'global'))
+        check_choice('stats_from', stats_from, STATS_FROM)
+        check_choice('single', single, ('one', 'global'))
         if first < 0: raise ValueError(f"first={first}; it is a number of queries of each camera, or 0 for all")
-        self.stats_from, self.first, self.how = stats_from, first, dict(ddof=ddof, single=single)
+        self.stats_from, self.first = stats_from, first
+        self.how = dict(ddof=ddof, single=single)
         self.std, self.unit, self.by_camera = std, unit, by_camera
 
     def configure(self, stream, g):
@@ -61,11 +63,11 @@ def measure(self:CameraNorm, z, # (Q,D) raw queries
     ):
     "Set `M`, `S` and each query's row `at` in them, the statistics of both sides, and the normalised gallery"
     q_cam, g_cam = (np.asarray(c) if self.by_camera else np.zeros(len(c), int) for c in (q_cam, g_cam))
-    some = _first_of_each(q_cam, self.first) if self.first else np.arange(len(q_cam))
-    emb, cam = z[some], q_cam[some]
+    known = _first_of_each(q_cam, self.first) if self.first else np.arange(len(q_cam))
+    emb, cam = z[known], q_cam[known]
     both = torch.cat([emb, gallery]), np.concatenate([cam, g_cam])
-    of = dict(pooled=both, query=(emb, cam), gallery=(gallery, g_cam))
-    self.q_stats = CameraStats(*of[self.stats_from], **self.how)
+    sources = dict(pooled=both, query=(emb, cam), gallery=(gallery, g_cam))
+    self.q_stats = CameraStats(*sources[self.stats_from], **self.how)
     self.g_stats = self.q_stats if self.stats_from == 'pooled' else CameraStats(gallery, g_cam, **self.how)
     new = np.setdiff1d(q_cam, self.q_stats.cams) # cameras without statistics
     place = np.where(np.isin(q_cam, new), np.searchsorted(new, q_cam), 0)
@@ -85,7 +87,13 @@ def normalise(self:CameraNorm, z, # (B,D) raw features
 
 @patch
 def _standardised(self:CameraNorm, z, mean, std, at): # -> (B,D)
-    parts = [(z[i:i + CHUNK] - mean[at[i:i + CHUNK]])/(std[at[i:i + CHUNK]] if self.std else 1.)
-             for i in range(0, len(z), CHUNK)]
-    z = torch.cat(parts) if len(parts) > 1 else parts[0] if parts else z
-    return unit_norm(z) if self.unit else z
+    def part(first):
+        "Some rows; a mean and a deviation for each of all rows may not fit into memory"
+        rows = slice(first, first + CHUNK)
+        centred = z[rows] - mean[at[rows]]
+        return centred/std[at[rows]] if self.std else centred
+
+    parts = [part(first) for first in range(0, len(z), CHUNK)]
+    if len(parts) > 1: out = torch.cat(parts)
+    else: out = parts[0] if parts else z
+    return unit_norm(out) if self.unit else out

@@ -23,10 +23,11 @@ def distances(z, # (B,D)
     kind:str='euclidean', # One of `LOSS_DISTANCES`
     ): # (B,G)
     "Distances with a gradient that is finite at 0, without a (B,G,D) array"
-    if check_choice('distance', kind, LOSS_DISTANCES) == 'cosine': return 1 - unit_norm(z) @ unit_norm(g).T
-    d2 = (z*z).sum(1, keepdim=True) + (g*g).sum(1) - 2*z @ g.T
-    d2 = d2.clamp(min=1e-12)
-    return d2 if kind == 'squared' else d2.sqrt()
+    check_choice('distance', kind, LOSS_DISTANCES)
+    if kind == 'cosine': return 1 - unit_norm(z) @ unit_norm(g).T
+    squared = (z*z).sum(1, keepdim=True) + (g*g).sum(1) - 2*z @ g.T
+    squared = squared.clamp(min=1e-12)
+    return squared if kind == 'squared' else squared.sqrt()
 
 
 def dart3_loss(delta, # (B,G) distances of queries to the normalised gallery
@@ -56,20 +57,20 @@ class Dart3(Gradient):
         frozen:bool=True, # See `Gradient`; the paper adapts all normalisation parameters [inference]
         **kw): # For `Gradient`
         super().__init__(frozen=frozen, **kw)
-        self.norm = CameraNorm(stats_from, first, ddof, single) # its `M` and `S` are what learns
+        self.norm = CameraNorm(stats_from, first, ddof, single) # its `M` and `S` learn
         if tau <= 0 or k < 1: raise ValueError(f"tau={tau} must be positive and k={k} at least 1")
         if bool(n_ground) != (ground is not None):
             raise ValueError(f"n_ground={n_ground} needs ground, and the other way round: a stream of known cameras' "
                              "images, and how many of them join each batch")
-        self.tau, self.k, self.distance = tau, k, check_choice('distance', distance, LOSS_DISTANCES)
-        self.camera = camera
-        self.ground, self.n_ground, self.seed, self.rescale = ground, n_ground, seed, rescale
+        self.distance = check_choice('distance', distance, LOSS_DISTANCES)
+        self.tau, self.k, self.camera, self.rescale = tau, k, camera, rescale
+        self.ground, self.n_ground, self.seed = ground, n_ground, seed
 
     def configure(self, stream, g):
         "Measured statistics become parameters"
         if self.rescale:
-            k = common_scale(g.emb)
-            self.divisor = float((g.emb*k).std(0, correction=0).mean().clamp(min=1e-12).double()/k)
+            scale = common_scale(g.emb) # so that squares of very small or large features stay numbers
+            self.divisor = float((g.emb*scale).std(0, correction=0).mean().clamp(min=1e-12).double()/scale)
         super().configure(stream, g)
         self.norm.measure(self.raw, stream.cam, self.gallery, g.cam)
         self.g_tilde = self.norm.g_tilde if self.camera else unit_norm(self.gallery)
@@ -77,8 +78,8 @@ class Dart3(Gradient):
         self._draw_anew()
         if not self.n_ground: return
         self.ground_at = self.norm.q_stats.rows(self.ground.cam)
-        lost = sorted(set(np.asarray(self.ground.cam).tolist()) - set(self.norm.q_stats.cams.tolist()))
-        if lost: raise ValueError(f"ground has cameras without statistics: {lost[:5]}; use stats_from='pooled'")
+        missing = sorted(set(np.asarray(self.ground.cam).tolist()) - set(self.norm.q_stats.cams.tolist()))
+        if missing: raise ValueError(f"ground has cameras without statistics: {missing[:5]}; use stats_from='pooled'")
 
     def features(self, rows): return self.stream.features(rows)/self.divisor
     def ground_features(self, rows): return self.ground.features(rows)/self.divisor
@@ -122,17 +123,19 @@ def _compare_rate(self:Dart3):
 def loss(self:Dart3, rows): # Scalar, (B,D)
     "The loss of Algorithm 2 over the batch and its grounding images; the normalised queries"
     z = self.normalise(self.features(rows), self.norm.at[rows])
-    if not self.n_ground: return dart3_loss(distances(z, self.g_tilde, self.distance), self.tau, self.k), z
-    some = self.rng.choice(len(self.ground), min(self.n_ground, len(self.ground)), replace=False)
-    known = self.normalise(self.ground_features(some), self.ground_at[some])
-    return dart3_loss(distances(torch.cat([z, known]), self.g_tilde, self.distance), self.tau, self.k), z
+    compared = z
+    if self.n_ground:
+        some = self.rng.choice(len(self.ground), min(self.n_ground, len(self.ground)), replace=False)
+        compared = torch.cat([z, self.normalise(self.ground_features(some), self.ground_at[some])])
+    return dart3_loss(distances(compared, self.g_tilde, self.distance), self.tau, self.k), z
 
 
 class Dart3Lite(Dart3):
     "DART3 without the model: only the camera statistics learn"
     needs_model = False
     def __init__(self, **kw): # For `Dart3`, without what is about layers: `norm_kinds`, `bn_mode`, `frozen`
-        if layers := {'norm_kinds', 'bn_mode', 'frozen'} & set(kw):
+        layers = {'norm_kinds', 'bn_mode', 'frozen'} & set(kw)
+        if layers:
             raise TypeError(f"Dart3Lite adapts no layers and takes no {sorted(layers)}; use Dart3 with a model")
         super().__init__(**kw, norm_kinds=())
 

@@ -1,6 +1,5 @@
-"""DMG-Net's sampler and step: properties over random tables, worked examples, naive references, nothing left behind."""
-import json
-from pathlib import Path
+"""DMG-Net's sampler, loss and step: properties over random tables, worked examples, references, nothing left behind."""
+import math
 
 import numpy as np
 import pandas as pd
@@ -10,20 +9,20 @@ from hypothesis import given, settings, strategies as st
 
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
-from reid_lab.training.learner import Learner
-from reid_lab.training.logs import Log
-from reid_lab.losses.image import meta_discrimination
+from reid_lab.losses import image as image_losses
 from reid_lab.losses.basics import terms
+from reid_lab.losses.image import meta_discrimination
+from reid_lab.meta.camera_batchnorm import camera_batch_norm
 from reid_lab.meta.dmg import (CameraHalves, DMGStep, DomainRuns, group_rates, halves, split_cameras, two_sides,
                                virtual_weights)
 from reid_lab.meta.dual_speed import DualSpeed, Task
-from reid_lab.models.zoo import MODELS, create_model, list_models, sample_batch
+from reid_lab.models.backbones import power_mean
+from reid_lab.models.zoo import create_model, list_models, MODELS, sample_batch
+from reid_lab.training.learner import Learner
+from reid_lab.training.logs import Log
 
-ORACLES = json.loads((Path(__file__).parent/"data"/"oracles.json").read_text())
+
 SIZE = (64, 32)
-
-
-# --- sampler ----------------------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -149,11 +148,8 @@ def test_runs_of_one_domain():
         DomainRuns("site", k=2)(frame, 32, np.random.default_rng(0))
 
 
-# --- the virtual step -------------------------------------------------------------------------------------------------
-
-
-def test_the_quadratic():
-    case = ORACLES["maml_quadratic"]
+def test_the_quadratic(oracles):
+    case = oracles["maml_quadratic"]
     at, alpha, want = case["inputs"]["theta"], case["inputs"]["alpha"], case["expected"]
     for second in (False, True):
         t = torch.tensor(at, dtype=torch.float64, requires_grad=True)
@@ -382,3 +378,75 @@ def test_batches_without_halves_are_refused():
         learn = learner(DMGStep())
         learn.acc = type("A", (), dict(mixed_precision="fp16", num_processes=1))()
         learn.strategy.before_fit(learn)
+
+
+def t64(x): return torch.tensor(x, dtype=torch.float64)
+
+
+def test_meta_discrimination_vector(oracles):
+    o = oracles["dmg_meta_discrimination"]
+    i, e = o["inputs"], o["expected"]
+    q, s = t64(i["f_query_l2"]), t64(i["f_support_l2"])
+    yq, ys = torch.tensor(i["y_query"]), torch.tensor(i["y_support"])
+    assert meta_discrimination(q, yq, s, ys, i["scale"]).item() == pytest.approx(e["loss"], abs=1e-6)
+    for k, want in enumerate(e["per_query"]):
+        assert meta_discrimination(q[k:k + 1], yq[k:k + 1], s, ys).item() == pytest.approx(want, abs=1e-6)
+    eye, ids = torch.eye(16, dtype=torch.float64), torch.arange(16)
+    floor = meta_discrimination(eye, ids, eye, ids).item()
+    assert floor == pytest.approx(e["floor_P16_ideal"], abs=1e-6) == pytest.approx(math.log(math.e + 15) - 1, abs=1e-6)
+    assert meta_discrimination(eye, ids, eye, ids, scale=30.).item() < 1e-6
+
+
+@pytest.mark.parametrize("scale", [1., 5.])
+def test_meta_discrimination_naive(scale):
+    "Loops over queries and centres, with unequal counts, unordered identities and support of nobody's query"
+    g = torch.Generator().manual_seed(1)
+    q, s = (3*torch.randn(n, 5, generator=g, dtype=torch.float64) for n in (5, 9))
+    yq, ys = [7, 2, 2, 5, 7], [5, 2, 7, 7, 9, 2, 2, 5, 9]
+    total = 0.
+    for x, y in zip(q.tolist(), yq):
+        cos = {}
+        for p in set(ys):
+            own = [r for r, z in zip(s.tolist(), ys) if z == p]
+            m = [sum(c)/len(own) for c in zip(*own)]
+            cos[p] = sum(a*b for a, b in zip(x, m))/math.sqrt(sum(a*a for a in x))/math.sqrt(sum(b*b for b in m))
+        total -= scale*cos[y] - math.log(sum(math.exp(scale*c) for c in cos.values()))
+    got = meta_discrimination(q, torch.tensor(yq), s, torch.tensor(ys), scale)
+    assert got.item() == pytest.approx(total/5, abs=1e-9)
+    order = torch.randperm(9, generator=g)
+    assert torch.allclose(got, meta_discrimination(7*q, torch.tensor(yq), s[order], torch.tensor(ys)[order], scale))
+
+
+def test_meta_discrimination_errors_and_empty():
+    x, y = torch.randn(3, 4, requires_grad=True), torch.tensor([0, 1, 4])
+    with pytest.raises(ValueError, match=r"q_pid has identities without support: \[4\]"):
+        meta_discrimination(x, y, x[:2], y[:2])
+    with pytest.raises(ValueError, match="s_pid has 2 entries for 3 features"): meta_discrimination(x, y, x, y[:2])
+    with pytest.raises(ValueError, match="q_pid has 2 entries for 3 features"): meta_discrimination(x, y[:2], x, y)
+    with pytest.raises(ValueError, match="of one width"): meta_discrimination(x, y, x[:, :2], y)
+    empty = meta_discrimination(x[:0], y[:0], x, y)
+    empty.backward()
+    assert empty.item() == 0 and (x.grad == 0).all()
+
+
+PID = torch.tensor([0, 0, 1, 1, 2])
+
+
+TWICE = dict(
+    meta_discrimination=lambda x: meta_discrimination(x[:3], PID[[0, 2, 4]], x, PID, 2.),
+    label_smoothing=lambda x: image_losses.label_smoothing(x, PID), triplet=lambda x: image_losses.triplet(x, PID, 3.),
+    soft_triplet=lambda x: image_losses.triplet(x, PID, None), weighted=lambda x: image_losses.weighted_triplet(x, PID),
+    center=lambda x: image_losses.center(x[:4], PID[:4], x[2:]), gem=lambda x: power_mean(x.exp()[None], t64(3.)).sum(),
+    camera_batch_norm=lambda x: camera_batch_norm(x, PID).sin().sum())
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_first_and_second_derivatives(name):
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(TWICE[name], x) and torch.autograd.gradgradcheck(TWICE[name], x)
+
+
+def test_gradients_reach_queries_and_centres():
+    q, s = (torch.randn(4, 3, requires_grad=True) for _ in range(2))
+    meta_discrimination(q, torch.tensor([0, 0, 1, 1]), s, torch.tensor([0, 1, 1, 0])).backward()
+    assert q.grad.abs().min() > 0 and s.grad.abs().min() > 0

@@ -6,13 +6,20 @@ import torch
 from reid_lab.data.augment import IMAGENET_MEAN, IMAGENET_STD
 from reid_lab.data.text import WordPiece
 from reid_lab.meta.memory import ErrorMemory
-from reid_lab.meta.stylise import (ReleasedTask, StyleTask, blur_released, caption_views, illuminate_released,
-                                   mixup_released, released_tasks, style_tasks)
+from reid_lab.meta.stylise import (blur, blur_released, caption_views, draw_lambda, illuminate, illuminate_released,
+                                   mixup_released, random_blur, released_tasks, ReleasedTask, style_tasks, StyleTask)
+
 
 NAMES = ("illumination", "blur", "memory")
+
+
 CAPTIONS = ["a man in a red coat with a large black bag", "a woman wearing blue jeans and white shoes",
             "a young person in a green shirt and grey trousers", "an old man who carries a brown umbrella"]
+
+
 TOK = WordPiece.train(CAPTIONS, vocab_size=200, context_length=24)
+
+
 BATCH = dict(img=torch.rand(4, 3, 16, 8, generator=torch.Generator().manual_seed(0)), caption=CAPTIONS,
              pid=torch.tensor([3, 3, 5, 9]))
 
@@ -122,8 +129,6 @@ def test_bad_settings(kw, message):
     with pytest.raises(ValueError, match=message): StyleTask(tokenizer=TOK, **kw)
 
 
-# --- the released program's tasks -------------------------------------------------------------------------------------
-
 def test_released_order():
     assert [t.name for t in released_tasks()] == ["blur", "illumination", "mixup"]
 
@@ -196,3 +201,25 @@ def test_released_tasks_change_images_only(name):
                                          (dict(name="blur", later=(2, 1)), r"later=\(2, 1\)")])
 def test_bad_released_tasks(kw, message):
     with pytest.raises(ValueError, match=message): ReleasedTask(**kw)
+
+
+def test_blur_is_a_gaussian():
+    x = torch.zeros(1, 3, 11, 11); x[..., 5, 5] = 1
+    y = blur(x, torch.tensor([1.]))
+    k = torch.exp(-torch.arange(-2, 3.)**2 / 2); k /= k.sum()
+    assert torch.allclose(y[0, 0, 3:8, 3:8], k[:, None] * k[None], atol=1e-6)
+    assert y.sum() == pytest.approx(3., abs=1e-4)
+
+
+def test_styles_stay_pixels_and_depend_on_the_generator_only():
+    x = torch.rand(4, 3, 16, 8)
+    for style in (illuminate, random_blur):
+        a, b = (style(x, torch.Generator().manual_seed(1)) for _ in range(2))
+        assert torch.equal(a, b) and a.shape == x.shape and 0 <= a.min() and a.max() <= 1
+        assert not torch.equal(a, style(x, torch.Generator().manual_seed(2)))
+
+
+def test_lambda_is_beta():
+    lam = draw_lambda(20_000, 1., np.random.default_rng(0))
+    assert abs(lam.mean() - .5) < .01 and abs(lam.var() - 1 / 12) < .005
+    assert torch.equal(draw_lambda(3, 0, np.random.default_rng(0)), torch.ones(3))

@@ -1,15 +1,20 @@
 """Every registered model keeps the contract; paper-size parameter counts; strategies work with any of them."""
+import inspect
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
-from reid_lab.training.learner import Learner, Plain
 from reid_lab.core.weight_files import load_weights, save_weights
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
-from reid_lab.models.backbones import CrossEncoder, TextEncoder, TextLayer
-from reid_lab.models.zoo import (KINDS, MODELS, NEEDS, TINY, ModelInfo, check_entry, create_model, describe_models,
-                                 list_models, observed_facts, sample_batch)
+from reid_lab.models.backbones import CrossEncoder, norm_gradients, TextEncoder, TextLayer
+from reid_lab.models.bot import BoT
+from reid_lab.models.zoo import (check_entry, check_image_model, create_model, describe_models, KINDS, list_models,
+                                 ModelInfo, MODELS, NEEDS, observed_facts, sample_batch, TINY)
+from reid_lab.training.learner import Learner, Plain
+from reid_lab.tta.base import influential
+
 
 SIZE = (64, 32)
 
@@ -29,8 +34,6 @@ class OneBatch:
     def __len__(self): return 1
     def epoch(self, e, start=0): return iter([sample_batch(SIZE)][start:])
 
-
-# --- records ----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", list_models(size="tiny"))
 def test_contract_and_record(name): check_entry(name, SIZE)
@@ -107,9 +110,6 @@ def test_tiny_models_leave_room_below_the_bound():
     assert all(sum(p.numel() for p in build(n).parameters()) < TINY/2 for n in list_models("tiny"))
 
 
-# --- training ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", list_models("tiny"))
 def test_weights_survive_a_file(name, tmp_path):
     a, b = build(name), build(name)
@@ -175,3 +175,99 @@ def test_memory_negatives_are_used():
     torch.manual_seed(1)
     without = model(batch)["itm_loss"]
     assert with_memory.isfinite() and not torch.equal(with_memory, without)
+
+
+IMAGE = [MODELS[name].family for name in list_models(reads="images", size="tiny")]
+
+
+def has_feature(family):
+    "Whether the test feature of a model may lie before or after its BNNeck"
+    name, = list_models(reads="images", size="tiny", family=family)
+    return "feature" in inspect.signature(type(create_model(name, n_ids=4)).__init__).parameters
+
+
+NECKED = [family for family in IMAGE if has_feature(family)]
+
+
+def test_models_with_a_choice_of_feature(): assert {"bot", "transreid", "clip_reid"} <= set(NECKED) <= set(IMAGE)
+
+
+@pytest.mark.parametrize("name", NECKED)
+@pytest.mark.parametrize("feature", ["before", "after"])
+def test_contract_with_either_feature(name, feature, tiny):
+    out = check_image_model(tiny(name, feature=feature))
+    assert out["norms_of_features"] > 3 and out["norms_of_logits"] > 3
+
+
+@pytest.mark.parametrize("name", NECKED)
+def test_necks_move_the_feature_only_after_them(name, tiny):
+    img = torch.rand(4, 3, *SIZE)
+    for feature in ("before", "after"):
+        model = tiny(name, feature=feature).eval()
+        reached = norm_gradients(model, model.raw_features(img))
+        assert any(n.startswith("neck") for n in reached) == (feature == "after")
+
+
+@pytest.mark.parametrize("name, kw", [*((f, {}) for f in IMAGE), *((f, dict(feature="after")) for f in NECKED),
+                                      *((f, dict(feature="before")) for f in NECKED)])
+def test_test_time_adaptation_finds_what_it_needs(name, kw, tiny):
+    "Scales and shifts that move the feature when they are moved, one by one, and no others"
+    model, img, moves = tiny(name, **kw).eval(), torch.rand(4, 3, *SIZE), set()
+    norms = [n for n, m in model.named_modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm))]
+    with torch.no_grad():
+        still = model.raw_features(img)
+        for n, p in model.named_parameters():
+            if n.rpartition(".")[0] not in norms: continue
+            kept = p.clone()
+            p += torch.randn_like(p)
+            if not torch.equal(model.raw_features(img), still): moves.add(n)
+            p.copy_(kept)
+    assert set(influential(model, img)) == moves and len(moves) > 3
+
+
+@pytest.mark.parametrize("name", NECKED)
+def test_one_image_in_training_mode(name, tiny):
+    "The feature before the necks does not need them, whatever their mode"
+    model = tiny(name, feature="before").train()
+    for m in model.modules():
+        if isinstance(m, nn.BatchNorm2d): m.eval()
+    assert model.raw_features(torch.rand(1, 3, *SIZE)).shape == (1, model.dim)
+
+
+@pytest.mark.parametrize("name", NECKED)
+def test_wrong_feature_is_named(name, tiny):
+    with pytest.raises(ValueError, match="feature='neck'.*before"): tiny(name, feature="neck")
+
+
+@pytest.mark.parametrize("broken, message", [
+    (dict(raw_features=lambda img: torch.ones(len(img), 3)), "raw_features gave \\(8, 3\\), expected \\(8, 128\\)"),
+    (dict(logits=lambda img: torch.rand(len(img), 4)), "logits is not deterministic"),
+    (dict(forward_tta=lambda img: (torch.zeros(len(img), 128), torch.zeros(len(img), 4))),
+     "forward_tta gives other raw_features")])
+def test_conformance_check_can_fail(broken, message, tiny):
+    model = tiny("bot")
+    if "raw_features" in broken: model.encode_image = BoT.encode_image.__get__(tiny("bot").eval())
+    for k, v in broken.items(): setattr(model, k, v)
+    with pytest.raises(AssertionError, match=message): check_image_model(model)
+
+
+@pytest.mark.parametrize("change, message", [(lambda out: out.pop("emb"), "forward\\(\\) returns no emb"),
+                                             (lambda out: out.update(emb=2*out["emb"]),
+                                              "emb is not what raw_features gives")])
+def test_training_outputs_hold_the_test_feature(change, message, tiny):
+    model = tiny("bot")
+    plain = model.forward
+    def other(batch):
+        out = plain(batch)
+        change(out)
+        return out
+    model.forward = other
+    with pytest.raises(AssertionError, match=message): check_image_model(model)
+
+
+def test_no_normalisation_layer_is_an_error(tiny):
+    "Only the neck has a normalisation layer, and it comes too late"
+    model = tiny("bot", norm="group", feature="before")
+    for name, m in list(model.named_modules()):
+        if isinstance(m, nn.GroupNorm): model.set_submodule(name, nn.Identity())
+    with pytest.raises(AssertionError, match="no scale or shift"): check_image_model(model)

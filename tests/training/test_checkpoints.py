@@ -1,29 +1,34 @@
-"""Forty trainings, killed at random moments and started again, end bit for bit as if nothing had happened."""
+"""Trainings that are killed, run out of disk or diverge, and go on bit for bit as if nothing had happened."""
 import json
 import os
 import pathlib
 import random
 import shutil
+import signal
+import subprocess
 import sys
-import traceback
+import time
 import warnings
 
+import errno
 import numpy as np
 import pandas as pd
 import pytest
 import safetensors.torch
 import torch
+import traceback
+from safetensors.torch import load_file
 
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
-from reid_lab.training.callbacks import Average
-from reid_lab.training.learner import Callback, Learner, Plain
-from reid_lab.training.checkpoints import Checkpoint
-from reid_lab.training.callbacks import Validate
-from reid_lab.training.logs import TIMES, Log
 from reid_lab.meta.dmg import DMGStep
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
 from reid_lab.meta.memory import ErrorMemory
+from reid_lab.training.callbacks import Average, Validate
+from reid_lab.training.checkpoints import Checkpoint, load_state, save_state
+from reid_lab.training.learner import Callback, Learner, NotFiniteLoss, Plain
+from reid_lab.training.logs import Log, TIMES
+
 
 CASES, STEPS, DIED = 40, 11, 137
 
@@ -225,3 +230,112 @@ def test_worker_processes_change_nothing(tmp_path, workers):
         return learn.fit(steps=7).net.lin.weight
     train(workers, tmp_path, stop=2)
     assert torch.equal(train(workers, tmp_path), train(0))
+
+
+SCRIPT = """
+import sys, time, torch
+from reid_lab.core.weight_files import save_weights
+from reid_lab.meta.dual_speed import DualSpeed, Task
+from reid_lab.models.zoo import create_model, sample_batch
+from reid_lab.training.checkpoints import Checkpoint
+from reid_lab.training.learner import Learner
+from reid_lab.training.logs import Log
+
+class Noise(Task):
+    "Draws from the step's own generator"
+    def __call__(self, batch, rng): return {**batch, 'img': batch['img']*float(rng.uniform(.5, 1.5))}
+
+class Loader:
+    def __len__(self): return 5
+    def epoch(self, e, start=0):
+        for i in range(start, 5):
+            if slow: time.sleep(.15)
+            yield sample_batch((32, 16), seed=100*e + i)
+
+folder, slow = sys.argv[1], sys.argv[2] == 'slow'
+torch.manual_seed(0)
+model = create_model('camel_tiny', vocab_size=60, size=(32, 16), dropout=.1)
+ck = Checkpoint(folder, every=1)
+strategy = DualSpeed([Noise()]*3, iters_per_task=2, order='random')
+learn = Learner(model, Loader(), strategy, [Log(), ck], lr=1e-3, clip=1., device='cpu', seed=4)
+print('resumed' if ck.resume(learn) else 'fresh', learn.step, flush=True)
+learn.fit(epochs=4)
+save_weights(learn.net, folder + '/end.safetensors')
+print('done', learn.step, flush=True)
+"""
+
+
+def run_script(tmp_path, folder, mode):
+    path = tmp_path / "job.py"
+    path.write_text(SCRIPT)
+    env = dict(os.environ, OMP_NUM_THREADS="1")
+    return subprocess.Popen([sys.executable, str(path), str(folder), mode], stdout=subprocess.PIPE, text=True, env=env)
+
+
+def test_killed_and_resumed_equals_uninterrupted(tmp_path):
+    "SIGKILL at some step, start again: the same weights bit for bit, with dropout, DualSpeed and random order"
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert run_script(tmp_path, whole, "fast").communicate(timeout=300)[0].startswith("fresh 0")
+    job = run_script(tmp_path, cut, "slow")
+    end = time.time() + 120
+    while len(list(cut.glob("step-*"))) == 0 or max(int(p.name[5:]) for p in cut.glob("step-*")) < 7:
+        assert time.time() < end and job.poll() is None, "the job did not get far enough to be killed"
+        time.sleep(.02)
+    os.kill(job.pid, signal.SIGKILL)
+    job.communicate()
+    out = run_script(tmp_path, cut, "fast").communicate(timeout=300)[0]
+    assert out.startswith("resumed") and out.strip().endswith("done 20")
+    a, b = (load_file(f / "end.safetensors") for f in (whole, cut))
+    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_nan_leaves_the_last_checkpoint_alone(tmp_path, ToyModel, ToyBatches):
+    class Poison(Callback):
+        def after_step(self, learn):
+            if learn.step == 3: learn.net.scale = float("nan")
+    ck = Checkpoint(tmp_path, every=1)
+    def learner(): return Learner(ToyModel(), ToyBatches(), callbacks=[ck, Poison()], device="cpu")
+    with pytest.raises(NotFiniteLoss): learner().fit(epochs=2)
+    learn = learner()
+    assert ck.resume(learn) and learn.step == 3
+    assert all(p.isfinite().all() for p in learn.net.parameters())
+
+
+def test_full_disk_leaves_no_half_checkpoint(tmp_path, monkeypatch, ToyModel, ToyBatches):
+    "The disk fills while step 4 is written: nothing of it remains; resumed at 3, it ends where a whole run does"
+    whole = Learner(ToyModel(), ToyBatches(), lr=.01, device="cpu").fit(epochs=2)
+    ck = Checkpoint(tmp_path, every=1)
+    real = torch.save
+    def full(obj, path):
+        if obj["counts"]["step"] < 4: return real(obj, path)
+        path.write_bytes(b"PK half of a state")
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space left") as e:
+        Learner(ToyModel(), ToyBatches(), callbacks=[ck], lr=.01, device="cpu").fit(epochs=2)
+    assert e.value.errno == errno.ENOSPC and "Checkpoint.after_all" in e.value.__notes__[0]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
+    monkeypatch.undo()
+    learn = Learner(ToyModel(), ToyBatches(), callbacks=[ck], lr=.01, device="cpu")
+    assert ck.resume(learn) and (learn.step, learn.number) == (3, 3)
+    assert torch.equal(learn.fit(epochs=2).net.lin.weight, whole.net.lin.weight)
+
+
+def test_wait_survives_a_restart_and_old_states_load(tmp_path, ToyModel, LateBatches):
+    learn = Learner(ToyModel(), LateBatches(), device="cpu").fit(epochs=1)
+    save_state(learn, tmp_path / "s")
+    again = load_state(Learner(ToyModel(), LateBatches(), device="cpu"), tmp_path / "s")
+    assert again.wait == learn.wait >= .12
+    state = torch.load(tmp_path / "s" / "state.pt", weights_only=True)
+    del state["counts"]["wait"]
+    torch.save(state, tmp_path / "s" / "state.pt")
+    (tmp_path / "s" / "sums.json").unlink()
+    old = load_state(Learner(ToyModel(), LateBatches(), device="cpu"), tmp_path / "s")
+    assert (old.wait, old.step) == (0, 6)
+
+
+def test_state_needs_the_same_callbacks(tmp_path, ToyModel, ToyBatches):
+    learn = Learner(ToyModel(), ToyBatches(), callbacks=[Log(quiet=True)], device="cpu").fit(steps=2)
+    save_state(learn, tmp_path / "s")
+    with pytest.raises(ValueError, match="1 callbacks, this one has 0"):
+        load_state(Learner(ToyModel(), ToyBatches(), device="cpu"), tmp_path / "s")

@@ -13,8 +13,6 @@ from reid_lab.training.logs import TIMES, TRACKERS, Log, find_trackers, peak_mem
 from reid_lab.training.fit import fit
 from reid_lab.training.options import Execution
 
-board = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-
 
 class Blobs:
     "Two classes in six batches an epoch"
@@ -49,6 +47,7 @@ def train(folder, kill=0):
 
 def points(folder, tag):
     "What TensorBoard reads of a tag, all restarts included"
+    board = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     seen = board.EventAccumulator(str(folder/"tensorboard"), purge_orphaned_data=False).Reload()
     return [(e.step, round(e.value, 5)) for e in seen.Scalars(tag)]
 
@@ -132,3 +131,35 @@ def test_runs_are_named_after_their_folder(tmp_path, monkeypatch):
         log = Log(tmp_path/folder/"log.jsonl", 2, "bot_tiny, seed 0", True, "mlflow")
         Learner(Net(), Blobs(), callbacks=[log], lr=.1, device="cpu").fit(epochs=1)
     assert titles == ["dmg-0: bot_tiny, seed 0", "mine: bot_tiny, seed 0"]
+
+
+def test_log_lines_are_json_and_complete(tmp_path, ToyModel, ToyBatches):
+    log = Log(tmp_path/"l.jsonl", every=4, quiet=True)
+    Learner(ToyModel(), ToyBatches(), callbacks=[log], device="cpu").fit(steps=10)
+    rows = [json.loads(line) for line in (tmp_path / "l.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in rows] == [4, 8, 10] and rows[-1]["images"] == 160
+
+
+def test_a_resumed_log_holds_no_step_twice(tmp_path, ToyModel, ToyBatches):
+    "Killed at step 7 after a row at 6, resumed from step 4: the row is made again and stands once"
+    class Kill(Callback):
+        def after_step(self, learn):
+            if learn.step == 7: raise KeyboardInterrupt
+    def cbs(): return [Log(tmp_path/"l.jsonl", every=2, quiet=True), Checkpoint(tmp_path/"state", every=4)]
+    with pytest.raises(KeyboardInterrupt):
+        Learner(ToyModel(), ToyBatches(), callbacks=[*cbs(), Kill()], device="cpu").fit(epochs=2)
+    again = Learner(ToyModel(), ToyBatches(), callbacks=[*cbs(), Callback()], device="cpu")
+    assert again.cbs[1].resume(again) and again.step == 4
+    again.fit(epochs=2)
+    rows = [json.loads(line) for line in (tmp_path/"l.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in rows] == [2, 4, 6, 8, 10, 12]
+
+
+def test_throughput_and_waiting_are_logged(ToyModel, LateBatches):
+    log = Log(every=3, quiet=True)
+    learn = Learner(ToyModel(), LateBatches(), callbacks=[log], device="cpu").fit(epochs=1)
+    a, b = log.rows
+    assert .06 <= a["wait_s"] <= b["wait_s"] - .06 and b["wait_s"] <= b["seconds"]
+    assert b["wait_s"] == round(learn.wait, 3)
+    assert b["images_per_s"] == pytest.approx((b["images"] - a["images"])/(b["seconds"] - a["seconds"]), rel=.05)
+    assert 0 < b["images_per_s"] <= 16/.02

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
 from ...core.basics import check_choice
-from ...data.text import WordPiece
 from ...core.files import BROKEN, atomic_path, wrong_file
+from ...data.text import WordPiece
 
 # %% ../../../nbs/05_models/00_weights/20_shipped.ipynb #9411c7b8
 FOLDER = resources.files('reid_lab')/'resources'/'weights' # of the files

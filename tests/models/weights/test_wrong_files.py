@@ -6,9 +6,11 @@ from functools import cache
 
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 from safetensors.torch import save_file
 from torch import nn
 
+from reid_lab.models.weights.formats import read_weights
 from reid_lab.models.zoo import MODELS, NEEDS, create_model
 
 W, SIZE = torch.ones(2), (64, 32)
@@ -127,3 +129,19 @@ def test_a_home_folder_is_found(tmp_path, monkeypatch):
     assert create_model("frozen", tower="test_vit", weights="~/vit.pth").loaded.matched > 10
     s = reid_settings("smoke", **source_settings("smoke", "frozen:test_vit", "~/vit.pth"))
     assert control_key(s)["start"] == {"vit.pth": file_sum(tmp_path/"vit.pth")}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=8), st.floats(.1, 1),
+       st.booleans())
+def test_mutated_weight_files_raise_one_line_or_load_finite_tensors(tmp_path_factory, changes, keep, safe):
+    path = tmp_path_factory.getbasetemp()/("w.safetensors" if safe else "w.pth")
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    if safe: save_file(net.state_dict(), path)
+    else: torch.save(net.state_dict(), path)
+    data = bytearray(path.read_bytes())
+    for at, value in changes: data[int(at*(len(data) - 1))] = value
+    path.write_bytes(data[:int(len(data)*keep)] if keep < .6 else data)
+    try: state = read_weights(path)
+    except ValueError as e: assert path.name in str(e) and "\n" not in str(e)
+    else: assert all(v.isfinite().all() for v in state.values() if v.is_floating_point())
