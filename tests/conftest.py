@@ -53,7 +53,7 @@ def outside_make():
 @pytest.fixture(scope="session")
 def oracles():
     "Test vectors worked out by hand or from public reference implementations (float64, 6 decimals)"
-    return json.loads((Path(__file__).parent / "data" / "oracles.json").read_text())
+    return json.loads((Path(__file__).parent / "vectors" / "oracles.json").read_text())
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ask', 'Answer', 'find']
 
-# %% ../../nbs/12_analysis/70_search.ipynb #eb358740
+# %% ../../nbs/12_analysis/70_search.ipynb #5acb3900
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,7 @@ from ..moved import forward
 from ..retrieval.embeddings import embed_texts, Embeddings, encode_images
 from ..retrieval.ranking import rank, RetrievalResult
 
-# %% ../../nbs/12_analysis/70_search.ipynb #cf44f848
-__getattr__ = forward('analysis.search') # names that moved in 0.2.0
-
-# %% ../../nbs/12_analysis/70_search.ipynb #29136b83
+# %% ../../nbs/12_analysis/70_search.ipynb #f89ffd7e
 def ask(model, # Reads images, and captions if a sentence is asked
     what, # A sentence (str), a crop (Path, or (H,W,3) uint8), or a list of such
     ) -> Embeddings: # One row a question, pid -1
@@ -44,7 +41,7 @@ def ask(model, # Reads images, and captions if a sentence is asked
     crops = [read_image(w) if isinstance(w, Path) else w for w in items]
     return _embed_crops(model, crops)
 
-# %% ../../nbs/12_analysis/70_search.ipynb #f4868cfb
+# %% ../../nbs/12_analysis/70_search.ipynb #44d98285
 def _embed_crops(model, crops):
     how, device = getattr(model, 'resample', 'bicubic'), next(model.parameters()).device
     mode = model.training; model.eval()
@@ -54,7 +51,7 @@ def _embed_crops(model, crops):
     finally: model.train(mode)
     return Embeddings(x.float().cpu().clone(), [-1]*len(crops), meta=dict(model=type(model).__name__, kind='image'))
 
-# %% ../../nbs/12_analysis/70_search.ipynb #7137328a
+# %% ../../nbs/12_analysis/70_search.ipynb #3177447c
 @dataclass(frozen=True, eq=False)
 class Answer:
     "The best images of each question, and whether they are good enough"
@@ -84,7 +81,7 @@ class Answer:
         n = int((self.result.score[i] >= t.value).sum())
         return f"present: {n} of the first {self.result.index.shape[1]} images reach the threshold {t}"
 
-# %% ../../nbs/12_analysis/70_search.ipynb #a2a7d595
+# %% ../../nbs/12_analysis/70_search.ipynb #d45c6595
 def find(q:Embeddings, # Questions, see `ask`, or any queries
     g, # Gallery, with or without labels: `Embeddings`, or `Shards` on disk
     k:int=10, # Images a question
@@ -114,3 +111,6 @@ def find(q:Embeddings, # Questions, see `ask`, or any queries
         return e
     index, score = rank(bare(q), bare(g), min(k, len(g)), same_camera='keep', scores=scores, chunk=chunk)
     return Answer(RetrievalResult(index, score, q, g), threshold)
+
+# %% ../../nbs/12_analysis/70_search.ipynb #50a725ec
+__getattr__ = forward('analysis.search') # names that moved in 0.2.0

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['parser', 'main']
 
-# %% ../../nbs/16_cli/50_commands.ipynb #627f5dc4
+# %% ../../nbs/16_cli/50_commands.ipynb #afdcc41a
 import argparse
 import os
 import sys
@@ -17,7 +17,7 @@ from .options import add_cache, add_run_options, run_environment
 from .output import (cell_error, listing, LISTS, pairs, print_conclusions, print_error, print_table,
     result_places, stoppable, typed)
 
-# %% ../../nbs/16_cli/50_commands.ipynb #9b3c1bcc
+# %% ../../nbs/16_cli/50_commands.ipynb #85afbc43
 def _run(a):
     from reid_lab.experiments.terminal import Display
     with run_environment(a), stoppable(), Display():
@@ -49,7 +49,7 @@ def _sweep(a):
     if bad: print(f'{bad} of {len(frame)} runs did not finish; call again to retry them', file=sys.stderr)
     return 1 if bad else 0
 
-# %% ../../nbs/16_cli/50_commands.ipynb #1e3da1a2
+# %% ../../nbs/16_cli/50_commands.ipynb #d15fe499
 def _list(a):
     from reid_lab.core.basics import check_choice
     if not a.name: print(listing(a.what)); return 0
@@ -60,7 +60,7 @@ def _list(a):
     else: print(f'{a.name}: {LISTS[a.what]()[a.name]}')
     return 0
 
-# %% ../../nbs/16_cli/50_commands.ipynb #86e93521
+# %% ../../nbs/16_cli/50_commands.ipynb #6d811ba6
 def _doctor(a):
     from reid_lab.datasets.diagnosis import doctor
     links = dict(follow_links=True) if a.follow_links else {}
@@ -84,7 +84,7 @@ def _world(a):
     print(f'kept in {world.folder}')
     return 0
 
-# %% ../../nbs/16_cli/50_commands.ipynb #8df3380e
+# %% ../../nbs/16_cli/50_commands.ipynb #6d588082
 def _weights(a):
     from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
     if a.action == 'inspect':
@@ -110,10 +110,9 @@ def _add_weights(command):
     c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE', help='convert: argument of the model')
     c.add_argument('--json', action='store_true', help='print JSON')
 
-# %% ../../nbs/16_cli/50_commands.ipynb #b2778fb7
+# %% ../../nbs/16_cli/50_commands.ipynb #201e7289
 def _add_runs(command):
     "`run` and `sweep`"
-    # long: one line an option
     run = command('run', _run, 'run an experiment notebook', 'experiments')
     sweep = command('sweep', _sweep, 'run an experiment over a grid and seeds', 'experiments')
     for c in (run, sweep):
@@ -149,7 +148,7 @@ def _add_data(command):
     c.add_argument('--task', default='text', help='see below (default: text)')
     c.add_argument('--cache', help='folder (default: REID_LAB_CACHE, else ~/.cache/reid_lab)')
 
-# %% ../../nbs/16_cli/50_commands.ipynb #64f2d84b
+# %% ../../nbs/16_cli/50_commands.ipynb #24127c07
 class _Parser(argparse.ArgumentParser):
     "A parser whose help ends with a list from a registry, read when the help is printed"
     ending = ''
@@ -171,7 +170,7 @@ def parser() -> argparse.ArgumentParser:
     for add in (_add_runs, _add_data, add_cache, add_crops, add_numbers, add_results, _add_weights): add(command)
     return p
 
-# %% ../../nbs/16_cli/50_commands.ipynb #cc69f2e8
+# %% ../../nbs/16_cli/50_commands.ipynb #155e5d2e
 def _exit_code(a):
     "Run a command; its errors become one line"
     try:
@@ -190,6 +189,7 @@ def _exit_code(a):
     except (KeyboardInterrupt, SystemExit) as e: # the latter from `stoppable`
         print_error(a, '; '.join(['interrupted', *getattr(e, '__notes__', ())]))
         return 130 if isinstance(e, KeyboardInterrupt) else e.code
+
 
 def main(argv=None, # Arguments; default: those of the process
     ) -> int: # Exit code

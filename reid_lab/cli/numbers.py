@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['json_line', 'add_results', 'add_numbers']
 
-# %% ../../nbs/16_cli/40_numbers.ipynb #6016dee8
+# %% ../../nbs/16_cli/40_numbers.ipynb #86789fc6
 import argparse
 import json
 import sys
 from .output import FORMATS, listing, pairs, print_table, stoppable
 
-# %% ../../nbs/16_cli/40_numbers.ipynb #56f2ed89
+# %% ../../nbs/16_cli/40_numbers.ipynb #549edbce
 def _published(a):
     from reid_lab.results import published as pub
     if not a.paper: print(listing('papers'))
@@ -27,7 +27,7 @@ def _published(a):
         for note in about['notes'] if a.format == 'text' else (): print(f'note: {note}')
     return 0
 
-# %% ../../nbs/16_cli/40_numbers.ipynb #b62c3183
+# %% ../../nbs/16_cli/40_numbers.ipynb #2f615092
 def _how_known(k):
     "Where identities or cameras come from"
     many, one = dict(cam=('Cameras', 'camera'), pid=('Identities', 'identity'))[k]
@@ -48,12 +48,13 @@ def _features(path, key, need=('pid',), copies=2):
     except TypeError as e: raise ValueError(str(e)) from e
 
 
-def json_line(values):
+def json_line(values, # What JSON can hold, and NaN
+    ) -> str:
     "Standard JSON in one line: NaN is null"
     from reid_lab.results.rows import json_values
     return json.dumps(json_values(values), allow_nan=False)
 
-# %% ../../nbs/16_cli/40_numbers.ipynb #d73f69e4
+# %% ../../nbs/16_cli/40_numbers.ipynb #b960bbb1
 def _metrics(a):
     from reid_lab.core.reporting import phase
     from reid_lab.retrieval.shards import one_numbering
@@ -108,7 +109,7 @@ def _open_lines(told):
     return [head, *([told.table().to_string(index=False)] if len(told.rates) else []),
             *(f'Warning: {w}' for w in told.warnings)]
 
-# %% ../../nbs/16_cli/40_numbers.ipynb #e7441835
+# %% ../../nbs/16_cli/40_numbers.ipynb #efd678c3
 def _bias(a):
     from pathlib import Path
     from reid_lab.core.reporting import phase
@@ -146,7 +147,7 @@ def _cockpit(a, q, g, name, page):
     title, how = f'Camera bias of {name}', 'pca' if a.map == 'none' else a.map
     cockpit(Scene(q, g, distance=a.distance), how, seed=a.seed, title=title).to_html(page, title=title)
 
-# %% ../../nbs/16_cli/40_numbers.ipynb #04f7eb80
+# %% ../../nbs/16_cli/40_numbers.ipynb #546f3a94
 def _results(a):
     from reid_lab.results.rows import load_results, publish, results_path, run_table
     from reid_lab.experiments.params import parse_value
@@ -162,8 +163,9 @@ def _results(a):
     return 0
 
 
-def add_results(command):
-    "`results`"
+def add_results(command, # Of `reid_lab.cli.commands.parser`: name, function, help -> parser
+    ):
+    "Add `results` to the command line"
     c = command('results', _results, 'list the runs of a store, or add rows of a run to our measurements')
     c.add_argument('action', nargs='?', choices=('list', 'publish'), default='list', help='default: list')
     c.add_argument('runs', nargs='*', metavar='RUN', help='names of runs, or their folders')
@@ -171,7 +173,7 @@ def add_results(command):
     c.add_argument('--where', action='append', metavar='NAME=VALUE', help='only these rows: a column or parameter')
     c.add_argument('--dirty', action='store_true', help='also rows made with changed files')
 
-# %% ../../nbs/16_cli/40_numbers.ipynb #33890b57
+# %% ../../nbs/16_cli/40_numbers.ipynb #81c00be5
 def _one_of(text, choices):
     if text in choices: return text
     raise argparse.ArgumentTypeError(f"{text!r} is not known; choose one of {list(choices)}")
@@ -189,8 +191,9 @@ def _distance(text):
     return _one_of(text, DISTANCES)
 
 
-def add_numbers(command):
-    "`published`, `metrics` and `bias`"
+def add_numbers(command, # Of `reid_lab.cli.commands.parser`: name, function, help -> parser
+    ):
+    "Add `published`, `metrics` and `bias` to the command line"
     c = command('published', _published, 'print published tables', 'papers')
     c.add_argument('paper', nargs='?', help='see below')
     c.add_argument('table', nargs='?', help='id as printed')

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Params', 'notebook_parameters', 'parse_value', 'check_type', 'params_hash']
 
-# %% ../../nbs/13_experiments/10_params.ipynb #858ef118
+# %% ../../nbs/13_experiments/10_params.ipynb #b6b0dbb9
 import ast
 import hashlib
 import json
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ..core.basics import check_choice
 from ..results.rows import json_values
 
-# %% ../../nbs/13_experiments/10_params.ipynb #20d9c97f
+# %% ../../nbs/13_experiments/10_params.ipynb #50848819
 def _from_string(value, annotation):
     "A string as its declared type wants it: None, a list, a whole number in scientific notation"
     if not isinstance(value, str): return value
@@ -47,7 +47,7 @@ class Params(BaseModel):
 
     def as_dict(self) -> dict: return self.model_dump()
 
-# %% ../../nbs/13_experiments/10_params.ipynb #b250a563
+# %% ../../nbs/13_experiments/10_params.ipynb #235ccaef
 def _injectable(name, value):
     "Could papermill have put this variable there?"
     if name.startswith('_') or name in ('In', 'Out', 'exit', 'quit'): return False
@@ -60,7 +60,7 @@ def from_notebook(cls:Params, namespace:dict # `globals()` of the notebook, befo
     "Read the parameters from a notebook's variables; other plain variables are misspelt parameters"
     return cls(**{k: v for k, v in namespace.items() if k in cls.model_fields or _injectable(k, v)})
 
-# %% ../../nbs/13_experiments/10_params.ipynb #9fbb5574
+# %% ../../nbs/13_experiments/10_params.ipynb #c105a99c
 def notebook_parameters(path) -> dict: # Name -> default
     "Names and defaults in the one cell tagged `parameters`"
     import nbformat
@@ -102,7 +102,7 @@ def check_type(name:str, # Of a parameter
     if isinstance(value, kind) and isinstance(value, bool) <= isinstance(default, bool): return
     raise ValueError(f"parameter {name}={value!r} must be {words}, such as its default {default!r}")
 
-# %% ../../nbs/13_experiments/10_params.ipynb #9f7d6557
+# %% ../../nbs/13_experiments/10_params.ipynb #3473bda7
 def params_hash(params:dict, # JSON-like values
     *more) -> str: # Further things that make a difference -> 10 hexadecimal digits
     "A name for a set of parameters, the same in every process"

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LOST', 'grid_points', 'n_processes', 'sweep']
 
-# %% ../../nbs/13_experiments/60_sweep.ipynb #b459b5cb
+# %% ../../nbs/13_experiments/60_sweep.ipynb #9ccafec1
 import hashlib
 import itertools
 import json
@@ -27,7 +27,7 @@ from .params import check_type, notebook_parameters, params_hash
 from .run import earlier_run, environment, git_commit, mark_ended, write_json
 from ..training.options import in_force, telling
 
-# %% ../../nbs/13_experiments/60_sweep.ipynb #be1e651b
+# %% ../../nbs/13_experiments/60_sweep.ipynb #88d03cca
 def grid_points(grid, # Dict of name -> list of values (all combinations), or a list of dicts (as they are)
     seeds=(0,)) -> list: # Dicts of parameters with `seed`
     "The parameters of every run of a sweep, seeds innermost"
@@ -44,7 +44,7 @@ def grid_points(grid, # Dict of name -> list of values (all combinations), or a 
         raise ValueError(f"grid={grid!r} and seeds={seeds!r} give no run; name at least one value and one seed")
     return points
 
-# %% ../../nbs/13_experiments/60_sweep.ipynb #fcda6016
+# %% ../../nbs/13_experiments/60_sweep.ipynb #4ca35c92
 class _Outcome:
     "Turns an error inside a `with` block into data, because a sweep outlives any one of its runs"
     def __enter__(self): self.data = dict(status='failed', rows=[{}]); return self
@@ -104,7 +104,7 @@ class _Away:
     def __call__(self, params, path):
         return one_at_a_time(_one_job, self.job, self.name, params, path, os.getpid(), self.what)
 
-# %% ../../nbs/13_experiments/60_sweep.ipynb #8dedaa43
+# %% ../../nbs/13_experiments/60_sweep.ipynb #95231c26
 def _job_name(job):
     "A name and a hash of the source, so that an edited job does not reuse old results"
     import inspect
@@ -147,7 +147,7 @@ def _todo(points, paths, fresh):
         if fresh and earlier_run(f.with_suffix('')): shutil.rmtree(f.with_suffix(''))
     return left
 
-# %% ../../nbs/13_experiments/60_sweep.ipynb #8b96c756
+# %% ../../nbs/13_experiments/60_sweep.ipynb #1241822a
 def _run_there(job, name, todo, n_jobs, folder, backend, options):
     "Run the points on other machines -> path: error of those that gave no outcome"
     from reid_lab.core.reporting import progress
@@ -162,7 +162,7 @@ def _run_there(job, name, todo, n_jobs, folder, backend, options):
         raise
     return lost
 
-# %% ../../nbs/13_experiments/60_sweep.ipynb #cad2b4e6
+# %% ../../nbs/13_experiments/60_sweep.ipynb #215e5c82
 def _run_here(job, name, todo, n_jobs):
     "Run the points in processes of this machine; what an interruption stops is ended and marked"
     from joblib import Parallel, delayed, parallel_config

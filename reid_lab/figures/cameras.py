@@ -6,7 +6,7 @@
 __all__ = ['GREY', 'MAX_COLOURS', 'BY', 'UNCERTAINTY_NAMES', 'palette', 'camera_map', 'method_colours', 'camera_bars',
            'error_curves', 'nmi_bars', 'pair_matrix', 'camera_card']
 
-# %% ../../nbs/11_figures/50_cameras.ipynb #b383c32a
+# %% ../../nbs/11_figures/50_cameras.ipynb #7829c9f4
 import numpy as np
 import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
@@ -17,10 +17,7 @@ from ..core.statistics import weighted_mean, wilson
 from .style import COLOURS, literal, paper_figure, paper_style, PaperFigure, wrap_text
 from ..moved import forward
 
-# %% ../../nbs/11_figures/50_cameras.ipynb #9de739f7
-__getattr__ = forward('figures.cameras') # names that moved in 0.2.0
-
-# %% ../../nbs/11_figures/50_cameras.ipynb #2d8d1a86
+# %% ../../nbs/11_figures/50_cameras.ipynb #3e683e7c
 GREY = '#b4bac0' # Cameras and identities without a colour of their own
 MAX_COLOURS = 2*len(COLOURS)
 
@@ -39,7 +36,7 @@ def _main(values, n):
     order = sorted(count.index, key=lambda v: (-count[v], v))
     return sorted(order if len(order) <= n else order[:n - 1])
 
-# %% ../../nbs/11_figures/50_cameras.ipynb #4d141f66
+# %% ../../nbs/11_figures/50_cameras.ipynb #b3d1f453
 BY = ('cam', 'pid')
 
 
@@ -70,7 +67,7 @@ def _box(ax, frame):
     ax.set_box_aspect(1)
     for side in ax.spines.values(): side.set(visible=True, color='#bbbbbb')
 
-# %% ../../nbs/11_figures/50_cameras.ipynb #17001880
+# %% ../../nbs/11_figures/50_cameras.ipynb #1f855fc5
 def camera_map(maps, # Frame of `reid_lab.analysis.bias.maps.project`, or a dict of name to frame; perhaps with `role`
     by=BY, # `cam`, `pid` or both: one row of panels each
     identities:int=12, # So many identities get a colour
@@ -110,7 +107,7 @@ def _keys(cams, more, roles):
     if more and cams: out.append(dot(GREY, f'{more} more'))
     return out + ([dot('#555555', 'query', '^'), dot('#555555', 'gallery')] if roles else [])
 
-# %% ../../nbs/11_figures/50_cameras.ipynb #7f4782b6
+# %% ../../nbs/11_figures/50_cameras.ipynb #c1b61b81
 def method_colours(names, # Methods; the first is the reference
     ) -> dict: # Name -> colour
     "Grey for the first method, colours for the others"
@@ -167,7 +164,7 @@ def _under(ax, cams, seen, frame, w):
     ax.set(xlabel='camera (queries)' if room else 'camera', xlim=(-.6, len(cams) + 1.1))
     ax.tick_params(axis='x', length=0); ax.grid(axis='y')
 
-# %% ../../nbs/11_figures/50_cameras.ipynb #651d6962
+# %% ../../nbs/11_figures/50_cameras.ipynb #f7ee0db9
 UNCERTAINTY_NAMES = dict(euclidean='Euclidean distance', cosine='cosine distance', entropy='entropy')
 
 def _error_panel(ax, f, i):
@@ -179,7 +176,7 @@ def _error_panel(ax, f, i):
     ax.plot(f.centre, f.error, color=COLOURS[i], marker='o')
     ax.set_title(f'bars: up to {f.n.max()} queries', size=6.5, color='#707880', loc='right')
 
-# %% ../../nbs/11_figures/50_cameras.ipynb #89fa327d
+# %% ../../nbs/11_figures/50_cameras.ipynb #e417f34f
 def error_curves(frame, # Rows of `reid_lab.analysis.bias.per_camera.error_vs_distance`, of one or several kinds
     column:str='cvpr', # Key of `reid_lab.figures.style.WIDTHS`
     width:float=None, # Inches, instead of the column's
@@ -200,7 +197,7 @@ def error_curves(frame, # Rows of `reid_lab.analysis.bias.per_camera.error_vs_di
         axes[0].set(ylabel=label, ylim=(0, None))
     return fig
 
-# %% ../../nbs/11_figures/50_cameras.ipynb #365b55c4
+# %% ../../nbs/11_figures/50_cameras.ipynb #1894b797
 def _nmi_panel(ax, frame, key, colours, title):
     "Bars of one column, values behind them"
     y, top = np.arange(len(frame)), max(1e-3, np.nanmax([0, *frame[key], *frame.get('chance', [0])]))
@@ -236,7 +233,7 @@ def nmi_bars(frame, # Rows with `method`, `camera` and perhaps `identity` and `c
         if label: fig.supxlabel(literal(label), size=8)
     return fig
 
-# %% ../../nbs/11_figures/50_cameras.ipynb #82205457
+# %% ../../nbs/11_figures/50_cameras.ipynb #b8edd8b2
 _MORE_LESS = LinearSegmentedColormap.from_list('pairs', [COLOURS[0], '#f4f5f6', COLOURS[1]])
 
 
@@ -280,7 +277,7 @@ def _own_counts(ax, row, counts):
         if n: ax.text(c + .46, row - .44, str(n), ha='right', va='top', size=5, weight='bold',
                       bbox=dict(boxstyle='square,pad=.12', fc='#222222', ec='none'), color='white')
 
-# %% ../../nbs/11_figures/50_cameras.ipynb #8221a45f
+# %% ../../nbs/11_figures/50_cameras.ipynb #a497b132
 def _camera_bars(ax, before, after, label, chosen, query):
     "Two bars a camera, the values behind them"
     y = np.arange(len(before))
@@ -319,7 +316,7 @@ def _nmi_bars(ax, nmi, names):
     ax.set(xlim=(0, 1.15), xlabel='NMI of clusters (black: by chance)', ylim=(1.5, -.5)); ax.set_xticks([0, .5, 1])
     ax.tick_params(axis='y', length=0); ax.grid(axis='x')
 
-# %% ../../nbs/11_figures/50_cameras.ipynb #b090edef
+# %% ../../nbs/11_figures/50_cameras.ipynb #db9904d9
 def camera_card(before, # Frame: cam, n_query, mAP (NaN if not defined)
     after, # The same cameras after adaptation
     nmi:dict, # Name -> dict of camera, chance, identity
@@ -342,3 +339,6 @@ def camera_card(before, # Frame: cam, n_query, mAP (NaN if not defined)
         head = wrap_text(title, .82*w, 7.5, 2) # bold is wider
         fig.suptitle(literal(head), x=.01, ha='left', size=7.5, weight='bold')
     return fig
+
+# %% ../../nbs/11_figures/50_cameras.ipynb #3c5ab575
+__getattr__ = forward('figures.cameras') # names that moved in 0.2.0

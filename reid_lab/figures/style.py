@@ -6,7 +6,7 @@
 __all__ = ['WIDTHS', 'COLOURS', 'MARKERS', 'LINES', 'RIGHT', 'WRONG', 'STYLE', 'NO_DATE', 'paper_style', 'PaperFigure',
            'paper_figure', 'file_name', 'export', 'text_width', 'wrap_text', 'literal', 'inch_canvas']
 
-# %% ../../nbs/11_figures/10_style.ipynb #805e7d99
+# %% ../../nbs/11_figures/10_style.ipynb #3c05507f
 import io
 import re
 import zlib
@@ -21,7 +21,7 @@ from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from ..core.basics import check_choice, project_root
 from ..core.files import atomic_path, safe_join
 
-# %% ../../nbs/11_figures/10_style.ipynb #8126dbd6
+# %% ../../nbs/11_figures/10_style.ipynb #c3bd3a22
 WIDTHS = {'cvpr': 3.25, 'cvpr-full': 6.875, 'ieee': 3.5, 'ieee-full': 7.16, 'slide': 10.} # inches
 COLOURS = ('#0072b2', '#d55e00', '#009e73', '#b65c93', '#a87900', '#3d9bcf', '#333333') # safe without red and green
 MARKERS, LINES = 'osD^vP*', ('-', '--', '-.', ':', (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
@@ -50,7 +50,7 @@ def paper_style(column:str='cvpr', # Key of `WIDTHS`
         with rc_context({**small, **thin, **STYLE, 'font.size': size, 'axes.titlesize': size, 'axes.labelsize': size,
             'font.family': family, 'mathtext.fontset': 'stix' if font == 'serif' else 'dejavusans'}): yield width
 
-# %% ../../nbs/11_figures/10_style.ipynb #e15dc788
+# %% ../../nbs/11_figures/10_style.ipynb #2e24e530
 def _settle(fig):
     "Let the layout engine place everything, then retire it: a second drawing would move things by fractions of a pixel"
     if fig.get_layout_engine() is None or isinstance(fig.get_layout_engine(), PlaceHolderLayoutEngine): return
@@ -90,7 +90,7 @@ def paper_figure(width:float, # Inches
     fig.photo = photo
     return fig
 
-# %% ../../nbs/11_figures/10_style.ipynb #0d630181
+# %% ../../nbs/11_figures/10_style.ipynb #c9abfccd
 NO_DATE = {'pdf': {'CreationDate': None, 'Producer': None, 'Creator': None}, 'png': {'Software': None},
            'svg': {'Date': None, 'Creator': None}, 'jpg': None} # format -> metadata left out
 
@@ -143,7 +143,7 @@ def export(fig, # Any matplotlib figure
         paths.append(folder/f'{name}.{f}')
     return paths
 
-# %% ../../nbs/11_figures/10_style.ipynb #cf2ded53
+# %% ../../nbs/11_figures/10_style.ipynb #b1482241
 @lru_cache(4096)
 def text_width(text:str, # One line
     size:float=7, # Points
@@ -179,19 +179,20 @@ def wrap_text(text:str, # Any text
     if len(lines) > max_lines: lines = [*lines[:max_lines - 1], lines[max_lines - 1].rstrip('.,;') + ' …']
     return '\n'.join(lines)
 
-# %% ../../nbs/11_figures/10_style.ipynb #4ea0a6b1
+# %% ../../nbs/11_figures/10_style.ipynb #2391b745
 def literal(text) -> str: # What matplotlib draws as the same text
     "Text without mathematics (`$`) and without a meaning for legends (a leading `_`)"
     text = str(text).replace('$', r'\$')
     return f'\u200a{text}' if text.startswith('_') else text # a hair space
 
-# %% ../../nbs/11_figures/10_style.ipynb #64293978
+# %% ../../nbs/11_figures/10_style.ipynb #6a2258bf
 def inch_canvas(width:float, # Inches
     height:float, # Inches
     photo:bool=True, # It holds pixels, see `paper_figure`
     ): # Figure, axes without ticks
     "A figure with one axes in inches, y downwards"
     fig = paper_figure(width, height, photo)
-    ax = fig.add_axes((0, 0, 1, 1)); ax.set(xlim=(0, width), ylim=(height, 0)); ax.axis('off')
-    ax.set_autoscale_on(False)
+    ax = fig.add_axes((0, 0, 1, 1))
+    ax.set(xlim=(0, width), ylim=(height, 0), autoscale_on=False)
+    ax.axis('off')
     return fig, ax

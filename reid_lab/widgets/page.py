@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['front_file', 'drawing_module', 'packed_library', 'page_html']
 
-# %% ../../nbs/15_widgets/10_page.ipynb #d3360f40
+# %% ../../nbs/15_widgets/10_page.ipynb #f9aaca46
 import base64
 import gzip
 import html
@@ -15,24 +15,28 @@ from functools import lru_cache
 from importlib import resources
 from ..core.basics import check_choice
 
-# %% ../../nbs/15_widgets/10_page.ipynb #7834a0bd
+# %% ../../nbs/15_widgets/10_page.ipynb #450fb4d6
 @lru_cache
 def front_file(name:str, # Of a file in `resources/front`
     ) -> str:
     "Text of a file of the front ends"
     return (resources.files('reid_lab')/'resources'/'front'/name).read_text(encoding='utf-8')
 
-def drawing_module(view):
-    "The functions that draw a view, as JavaScript"
+
+def drawing_module(view, # A view: `front_end`, or a file of its `kind`
+    ) -> str: # JavaScript
+    "The functions that draw a view"
     return front_file('view.js') + (view.front_end or front_file(f'{view.kind}.js'))
 
+
 @lru_cache
-def packed_library(name):
+def packed_library(name:str, # `plotly`
+    ) -> bytes:
     "A JavaScript library that comes with a package, packed with gzip"
     from plotly.offline import get_plotlyjs
     return gzip.compress({'plotly': get_plotlyjs}[name]().encode(), 6, mtime=0)
 
-# %% ../../nbs/15_widgets/10_page.ipynb #4e1a46eb
+# %% ../../nbs/15_widgets/10_page.ipynb #1098404f
 def _json(value):
     "JSON that can stand inside a script element"
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(',', ':'))

@@ -6,12 +6,12 @@ import sys
 
 import numpy as np
 import pytest
+from helpers.notebooks import RECORD, notebook
 
 from reid_lab import __version__
 from reid_lab.cli.output import LISTS, pairs, typed
 from reid_lab.cli.commands import main
 from reid_lab.retrieval.embeddings import Embeddings
-from test_experiment import RECORD, notebook
 
 
 def test_version_and_start_up():
@@ -40,7 +40,7 @@ def test_json_is_standard(tmp_path, capsys):
     def refuse(word): raise ValueError(word)
     assert json.loads(capsys.readouterr().out, parse_constant=refuse)["R1"] == 100
     from reid_lab.cli.numbers import json_line
-    assert json.loads(_json(dict(a=float("nan"), b=[np.float32(1)])), parse_constant=refuse) == dict(a=None, b=[1.])
+    assert json.loads(json_line(dict(a=float("nan"), b=[np.float32(1)])), parse_constant=refuse) == dict(a=None, b=[1.])
 
 
 @pytest.mark.parametrize("args", [[], ["nothing"], ["run"], ["metrics", "q.npz"], ["bias"],

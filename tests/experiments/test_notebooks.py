@@ -14,7 +14,8 @@ from typing import Literal, Optional
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from helpers.notebooks import RECORD, notebook
+from nbformat.v4 import new_markdown_cell
 
 from reid_lab.experiments import notebooks, params, run as run_folders, sweep
 from reid_lab.results.rows import load_results
@@ -31,17 +32,6 @@ class Demo(params.Params):
     amp: bool = False
 
 
-def notebook(path, body="", parameters="preset = 'quick'\nseed: int | None = 0\nout_dir = ''", tags=("parameters",)):
-    cells = [new_code_cell(parameters, metadata=dict(tags=list(tags))), new_code_cell(body)]
-    nbformat.write(new_notebook(cells=cells), path)
-    return path
-
-
-RECORD = """from reid_lab.experiments.notebooks import start_run
-with start_run('demo', dict(preset=preset, seed=seed), out_dir) as run:
-    run.record(dict(R1=40. + seed), dataset='world-smoke', selection='none')"""
-
-
 def train(gain, seed):
     "A job of a sweep"
     if gain == "die": os._exit(1)
@@ -56,6 +46,8 @@ def quick_train(gain, seed): return dict(R1=gain + seed, threads=os.environ.get(
     (dict(lr="1e-4"), 1e-4), (dict(steps="1e3"), 1000), (dict(steps=7.0), 7), (dict(root="None"), None),
     (dict(root="a/b"), "a/b"), (dict(k="none"), None), (dict(k="2e1"), 20), (dict(ks="1,10"), (1, 10)),
     (dict(ks="[1, 2]"), (1, 2)), (dict(ks=[3]), (3,)), (dict(amp="True"), True), (dict(amp="0"), False)])
+
+
 def test_values_from_a_command_line(given, want):
     value = getattr(Demo(**given), next(iter(given)))
     assert value == want and type(value) is type(want)
@@ -65,6 +57,8 @@ def test_values_from_a_command_line(given, want):
     (dict(prest="smoke"), "Did you mean 'preset'"), (dict(preset="full"), "preset='full'"),
     (dict(steps="many"), "steps='many'"), (dict(steps=1.5), "steps=1.5"), (dict(lr=None), "lr=None"),
     (dict(ks="1,x"), "ks.1='x'"), (dict(amp="maybe"), "amp='maybe'")])
+
+
 def test_wrong_values_are_named(given, message):
     with pytest.raises(ValueError, match=message): Demo(**given)
 
@@ -222,6 +216,8 @@ def test_running_a_notebook(tmp_path):
 @pytest.mark.parametrize("end, why", [("os.kill(os.getpid(), 9)", "out of memory"),
                                       ("os.kill(os.getpid(), 15); input()", "ended from outside .SIGTERM"),
                                       ("os._exit(9)", "exit status 9")])
+
+
 def test_what_ended_a_kernel_is_told_by_its_status(end, why, tmp_path):
     with pytest.raises(RuntimeError, match=why):
         notebooks.run_notebook(notebook(tmp_path/"n.ipynb", f"import os; {end}"), tmp_path/"o")

@@ -3,11 +3,11 @@ import math
 
 import numpy as np
 import pytest
+from helpers.notebooks import RECORD, notebook
 from scipy import stats
 
 from reid_lab.cli.commands import main
 from reid_lab.results.conclusions import NOTES, as_printed, as_text, comparisons, conclusions, notes
-from test_experiment import RECORD, notebook
 
 
 def rows(gains, seeds=4, dataset="world-quick", noise=.1):

@@ -6,7 +6,7 @@
 __all__ = ['REMEDIES', 'CONTROL', 'LITE', 'lite_gradient', 'ClosedLite', 'adapted', 'BothDistances', 'both_scores',
            'nmi_with_chance', 'PairedScores']
 
-# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #dd9a6666
+# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #d1f7364c
 import warnings
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from ...tta.base import adapt_embeddings
 from ...tta.camera_norm import CameraNorm
 from ...tta.dart3 import Dart3Lite
 
-# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #899616a7
+# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #c12aef49
 def lite_gradient(z, # (B,D) normalised queries
     g, # (G,D) normalised gallery
     delta, # (B,G) their Euclidean distances, at least 1e-6
@@ -37,7 +37,7 @@ def lite_gradient(z, # (B,D) normalised queries
     if near.values.min() <= 1e-6: w.masked_fill_(delta <= 1e-6, 0.) # at no distance there is no direction
     return z*w.sum(1, keepdim=True) - inner(w, g.T if columns is None else columns)
 
-# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #8377bac9
+# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #03da467c
 class ClosedLite(Dart3Lite):
     "`Dart3Lite` with its gradient in closed form: Euclidean distance, no grounding"
     def configure(self, stream, g):
@@ -81,7 +81,7 @@ class ClosedLite(Dart3Lite):
         if self.final_forward or not self.steps: z = self.normalise(self.features(rows), self.norm.at[rows])
         return z
 
-# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #802f42af
+# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #71d9bc40
 REMEDIES = ('No adaptation', 'Mean subtraction', 'Norm', 'DART3-LITE') # simplest first
 CONTROL = 'Norm without cameras'
 LITE = dict(lr=1e-2, steps=1, batch_size=64, rescale=True) # Arguments of `Dart3Lite` here
@@ -105,7 +105,7 @@ def adapted(q:Embeddings, # Raw queries
         out = adapt_embeddings(method, q, other)
         yield name, out[0], out[1] if g is not None else None
 
-# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #d688ca37
+# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #9eaa02fa
 class BothDistances(Scores):
     "Scores of 2Q rows: row 2i ranks query i by Euclidean distance, row 2i + 1 by cosine"
     span = (np.nan, np.nan)
@@ -142,7 +142,7 @@ class BothDistances(Scores):
             if self.flat[a:b].any(): both[self.flat[a:b], 1] = 0.
         return both.view(-1, len(self.g))[lo - 2*a:hi - 2*a]
 
-# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #5ec51a9f
+# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #521d3e22
 def both_scores(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     told=None, # Called with the share of the queries that are done
@@ -162,7 +162,7 @@ def both_scores(q:Embeddings, # Queries
     one = {d: {k: v[at::2] for k, v in m['per_query'].items()} for at, d in enumerate(('euclidean', 'cosine'))}
     return {d: one[d] for d in DISTANCES}, skipped
 
-# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #7e806bde
+# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #0120dbe4
 def nmi_with_chance(e:Embeddings, # Features with cameras
     n_clusters:int=None, # Default: the number of identities, or the root of the number of images
     seed:int=0, # Of clusters and shuffles
@@ -176,7 +176,7 @@ def nmi_with_chance(e:Embeddings, # Features with cameras
     return dict(camera=nmi(label, e.cam), chance=float(np.quantile(chance, .95)),
                 identity=nmi(label[known], e.pid[known]) if ids > 1 else float('nan'))
 
-# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #2671772e
+# %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #747a58f7
 class PairedScores:
     "Average precisions of the same queries under several rankings, with persons drawn again"
     def __init__(self, AP:dict, # Ranking -> (Q,) average precisions, 0..1; NaN where a query has no match

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SUMMARY_COLUMNS', 'COLOURED', 'PAGE', 'BiasReport']
 
-# %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #e866df26
+# %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #4d045ec9
 import base64
 import html
 import json
@@ -22,7 +22,7 @@ from ...figures.cameras import camera_bars, camera_map, nmi_bars
 from ...figures.style import export
 from ...results.tables import markdown_escape, to_csv, to_html, to_markdown
 
-# %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #efe2a6b9
+# %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #07444726
 SUMMARY_COLUMNS = ['method', 'distance', 'mAP', 'R1', 'gain', 'low', 'high', 'advised', 'nmi_camera', 'nmi_chance',
                    'nmi_identity', 'camera_share'] # `gain` in mAP over the first row, from `low` to `high`; shares 0..1
 
@@ -82,7 +82,7 @@ def table(self:BiasReport) -> pd.DataFrame: # Texts
     out.loc[once, [c for c in ('NMI camera', 'by chance', 'NMI identity', 'between cameras') if c in out]] = ''
     return out
 
-# %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #de5c6898
+# %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #238abf85
 COLOURED = 12 # People with a colour in the map
 
 
@@ -112,7 +112,7 @@ def figures(self:BiasReport) -> dict: # Name -> `PaperFigure`
     out['nmi'] = nmi_bars(ours.rename(columns=names))
     return out
 
-# %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #d35e9df4
+# %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #99cf4fcd
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">
 <meta name="viewport" content="width=device-width"><title>{title}</title><style>
 body{{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}}
@@ -146,7 +146,7 @@ def _captions(self:BiasReport):
                 per_camera=f'mAP of each query camera{by}; in brackets the mean over queries.',
                 nmi='NMI of clusters of features with cameras and with identities.')
 
-# %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #c77d357e
+# %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #02c2c543
 @patch
 def camera_table(self:BiasReport) -> pd.DataFrame: # One row a camera
     "Facts and mAP of every camera, of the rankings in the figure"
@@ -177,7 +177,7 @@ def _body(self:BiasReport, sources:dict):
 @patch
 def _repr_html_(self:BiasReport): return f'<h3>{html.escape(self._title())}</h3>' + self._body({})
 
-# %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #490a925f
+# %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #266c4d38
 @patch
 def to_page(self:BiasReport, figures:dict=None, # Of `figures`, if they are drawn already
     ) -> str: # HTML

@@ -7,14 +7,14 @@ __all__ = ['BASELINES', 'MODES', 'VARIANTS', 'fit_map', 'unit_map', 'overlay', '
            'perturbation_curve', 'area', 'random_maps', 'against_random', 'pointing', 'mass_inside', 'chance_level',
            'centre_map', 'without_words', 'word_curve', 'words_against_random']
 
-# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #aefb0326
+# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #d066b31e
 import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
 from ...core.basics import check_choice, stream
 
-# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #1285b60a
+# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #25dc08e3
 def fit_map(heat, # (B,h,w) or (h,w), array or tensor
     size=None, # (H,W) wanted; None: as it is
     ): # (B,H,W) float64 array
@@ -30,7 +30,7 @@ def fit_map(heat, # (B,h,w) or (h,w), array or tensor
     if size is None or tuple(x.shape[1:]) == tuple(size): return x.numpy()
     return F.interpolate(x[:, None], size=tuple(size), mode='bilinear', align_corners=False)[:, 0].numpy()
 
-# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #d615891f
+# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #a123bee5
 def unit_map(heat, # (B,H,W)
     ) -> np.ndarray: # (B,H,W)
     "The positive part of maps, the largest value 1; zeros stay zeros"
@@ -50,7 +50,7 @@ def overlay(img, # (3,H,W) in [0,1]
     pale = x.mean(2, keepdims=True)*.5 + x*.5
     return ((pale*(1 - weight) + colour*weight).clip(0, 1)*255).round().astype(np.uint8)
 
-# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #8b7ded2f
+# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #c92076b5
 BASELINES = ('blur', 'grey', 'mean')
 
 
@@ -67,7 +67,7 @@ def baseline_images(img, # (B,3,H,W) in [0,1]
     half = max(1, min(int(np.ceil(2*s)), min(img.shape[2:]) - 1))
     return gaussian_blur(img, [2*half + 1]*2, [s, s])
 
-# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #82046bcc
+# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #1917febc
 def removal_order(heat, # (B,H,W), see `fit_map`
     patch:int=8, # Side of a unit in pixels; 1: single pixels
     seed:int=0, # Of the order among ties
@@ -86,7 +86,7 @@ def removal_order(heat, # (B,H,W), see `fit_map`
     np.put_along_axis(rank, order, np.arange(len(n))[None], 1)
     return rank[:, unit]
 
-# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #8d10b78e
+# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #b017347a
 MODES = ('deletion', 'insertion')
 
 
@@ -134,7 +134,7 @@ def area(curve, # (...,S+1) values at equal distances from 0 to 1
     if y.shape[-1] < 2: raise ValueError(f"curve has {y.shape[-1]} points; an area needs two")
     return (y[..., 1:] + y[..., :-1]).mean(-1)/2
 
-# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #2556542a
+# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #3ce97f3f
 def random_maps(heat, # (B,H,W), see `fit_map`
     n:int=4, # Of each
     seed:int=0, # Of all draws
@@ -150,7 +150,7 @@ def random_maps(heat, # (B,H,W), see `fit_map`
     phase = noise/np.maximum(np.abs(noise), 1e-300)
     return np.fft.ifft2(power*phase).real[..., :H, :W] + heat.mean((1, 2))[:, None, None]
 
-# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #83f88c69
+# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #49591e66
 def against_random(score, # See `perturbation_curve`
     img, # (B,3,H,W) in [0,1]
     heat, # (B,h,w), see `fit_map`
@@ -172,7 +172,7 @@ def against_random(score, # See `perturbation_curve`
                                       gain=better.mean(0), beats=beats, start=own[:, 0], end=own[:, -1])))
     return pd.concat(rows, ignore_index=True)
 
-# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #e0c66094
+# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #c4cc3fb2
 def _masks(mask, shape):
     mask = np.asarray(mask.detach().cpu() if torch.is_tensor(mask) else mask)
     if mask.ndim == 2: mask = mask[None]
@@ -217,7 +217,7 @@ def chance_level(mask, # (B,H,W) bool
     share = (mask & within).sum((1, 2))/np.maximum(within.sum((1, 2)), 1)
     return np.where(mask.any((1, 2)), share, np.nan)
 
-# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #734b2063
+# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #6247fb34
 def centre_map(size, # (H,W)
     n:int=1, # Maps
     spread:float=.25, # Deviation as a share of height and of width
@@ -226,7 +226,7 @@ def centre_map(size, # (H,W)
     bells = [np.exp(-.5*((np.arange(s) - (s - 1)/2)/(spread*s))**2) for s in size]
     return np.repeat((bells[0][:, None]*bells[1])[None], n, 0)
 
-# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #39d99cde
+# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #10e1366b
 VARIANTS = ('delete', 'unk')
 
 
@@ -263,7 +263,7 @@ def word_curve(score, # list of str -> (n,)
     got = torch.as_tensor(score([without_words(text, g, variant) for g in gone])).float().cpu()
     return got.double().numpy()
 
-# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #f48e6d35
+# %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #13ed92ad
 def words_against_random(score, # list of str -> (n,)
     text:str, # A caption
     saliency, # (words,) numbers, one a word between spaces

@@ -6,7 +6,7 @@
 __all__ = ['CAMS', 'grad_cam', 'occlusion_map', 'recorded', 'rollout_matrix', 'rollout', 'cross_maps', 'query_maps',
            'query_word_maps']
 
-# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #7c73492c
+# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #5b0c7245
 from contextlib import contextmanager
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from .places import map_grid, Place, place_of, Score, untouched
 from ...core.basics import check_choice
 from ...models.backbones import Attention
 
-# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #548f6032
+# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #f3285835
 CAMS = dict(gradcam='GradCAM', hirescam='HiResCAM', layercam='LayerCAM') # method -> class of pytorch_grad_cam
 
 
@@ -41,7 +41,7 @@ def grad_cam(score:Score, # See `score_of`
             return np.asarray(cam(img, [lambda one: one]*len(img)), float)
         finally: cam.activations_and_grads.release()
 
-# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #f3f6e389
+# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #651157e5
 @torch.no_grad()
 def occlusion_map(score, # (n,3,H,W) -> (n,); row r belongs to image r % B
     img, # (B,3,H,W) in [0,1]
@@ -67,7 +67,7 @@ def occlusion_map(score, # (n,3,H,W) -> (n,); row r belongs to image r % B
             fall[:, ys, xs] += (whole - s)[:, None, None]; count[ys, xs] += 1
     return (fall/count).numpy()
 
-# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #b82b168b
+# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #e134eca0
 def _timm_weights(m, args, kwargs):
     x = args[0]
     q, k = m.qkv(x).unflatten(2, (3, m.num_heads, -1)).permute(2, 0, 3, 1, 4)[:2]
@@ -101,7 +101,7 @@ def recorded(layers): # Attention modules; yields a list of (B,heads,L,N), one a
     finally:
         for h in handles: h.remove()
 
-# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #c5d5b1a7
+# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #ea7a4d9c
 @torch.no_grad()
 def rollout_matrix(weights, # list of (B,heads,N,N), first block first
     residual:float=.5, # Share of the residual way
@@ -133,7 +133,7 @@ def rollout(model, # With a vision transformer
     grid = row[:, place.prefix:].unflatten(1, place.grid(img.shape[2:]))
     return unit_map(fit_map(grid, img.shape[2:]))
 
-# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #9d671b83
+# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #acc480a1
 def _in_sight(m, args, out, seen):
     "The output of a cross-attention again, through weights that are kept"
     x, kv, *mask = args
@@ -165,7 +165,7 @@ def _irra_attention(model, img, tokens, layer, how):
         model.irr(model.text_tokens(tokens)[1], model.image_tokens(img)[1])
     return seen[0].mean(1)[..., 1:] # without CLS
 
-# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #0a1eeb3a
+# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #820e2a8b
 def cross_maps(model, # With a cross encoder: CAMeL; or with `irr`: IRRA, CFAM
     img, # (B,3,H,W) in [0,1]
     texts, # B captions
@@ -185,7 +185,7 @@ def cross_maps(model, # With a cross encoder: CAMeL; or with `irr`: IRRA, CFAM
         rows, cols = map_grid(model, img.shape[2:])
         return x[..., x.shape[2] - rows*cols:].unflatten(2, (rows, cols)).cpu().numpy() # CLS of a tower comes first
 
-# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #961338cd
+# %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #333efa2e
 def _query_layers(model):
     "Decoder of images, decoder of captions, and the cross-attentions of each"
     if hasattr(model, 'crossformer'): c = model.crossformer; return (c, [c.cross_attn]), (c, [c.cross_attn])

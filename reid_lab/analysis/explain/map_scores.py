@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['METHODS', 'OF_PAIRS', 'COLUMNS', 'part_score', 'map_methods', 'map_scores', 'map_table']
 
-# %% ../../../nbs/12_analysis/90_explain/71_map_scores.ipynb #ea668033
+# %% ../../../nbs/12_analysis/90_explain/71_map_scores.ipynb #c8a7f3f6
 import numpy as np
 import pandas as pd
 import torch
@@ -20,7 +20,7 @@ from ...core.reporting import progress
 from ...core.statistics import mean_interval
 from ...data.augment import to_pixels
 
-# %% ../../../nbs/12_analysis/90_explain/71_map_scores.ipynb #d2194c1d
+# %% ../../../nbs/12_analysis/90_explain/71_map_scores.ipynb #26aa8c20
 def _chosen(maps, cells, tokenizer):
     "Mean map of the tokens of the words of each row"
     out = []
@@ -72,7 +72,7 @@ def map_methods(model, # Any model of the zoo
     has |= {'cross-gradcam': pairs, 'cross-attention': pairs or hasattr(model, 'irr')}
     return [m for m in METHODS if has.get(m, True) and (text or m not in (*OF_PAIRS, 'queries'))]
 
-# %% ../../../nbs/12_analysis/90_explain/71_map_scores.ipynb #e970c10c
+# %% ../../../nbs/12_analysis/90_explain/71_map_scores.ipynb #8284126f
 COLUMNS = 'model method path pid part world chance chance_person pointing mass'.split()
 
 
@@ -121,7 +121,7 @@ def _gains(score, img, heat, mode, n, seed, kw):
     f = against_random(score, img, heat, mode, n, seed, **kw)
     return {f'{mode}_{k}': f[k].to_numpy() for k in ('area', 'random', 'gain', 'beats')}
 
-# %% ../../../nbs/12_analysis/90_explain/71_map_scores.ipynb #bf255605
+# %% ../../../nbs/12_analysis/90_explain/71_map_scores.ipynb #2489bf7d
 def map_table(scores:pd.DataFrame, # From `map_scores`, of one model or several
     groups:str='pid', # Column of what is sampled: `pid` (persons), `world` or `path` (images)
     by=('model', 'method'), # A row for each; also `part`

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PLAIN', 'text_score', 'word_occlusion', 'integrated_gradients', 'word_values']
 
-# %% ../../../nbs/12_analysis/90_explain/61_word_maps.ipynb #bf111869
+# %% ../../../nbs/12_analysis/90_explain/61_word_maps.ipynb #c54577bf
 import numpy as np
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from .places import check_scores, score_of, untouched
 from .visibility import token_words
 from ...core.basics import check_choice
 
-# %% ../../../nbs/12_analysis/90_explain/61_word_maps.ipynb #4b0fb14d
+# %% ../../../nbs/12_analysis/90_explain/61_word_maps.ipynb #46415423
 def text_score(model, # Reads captions
     to, # (D,) vector: the embedding of an image
     match_img=None, # (1,3,H,W): score the log-odds of a cross encoder with this image instead; `to` is not used
@@ -42,7 +42,7 @@ def word_occlusion(score, # list of str -> (n,), see `text_score`
     got = torch.as_tensor(score([text, *(without_words(text, [i], variant) for i in range(n))])).float().cpu()
     return (got[0] - got[1:]).double().numpy()
 
-# %% ../../../nbs/12_analysis/90_explain/61_word_maps.ipynb #7e0773da
+# %% ../../../nbs/12_analysis/90_explain/61_word_maps.ipynb #5c329257
 def _word_table(model):
     "The word embedding of a text tower"
     for path in ('text.word', 'token_embedding', 'tower.token_embedding'):

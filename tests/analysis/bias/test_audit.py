@@ -680,7 +680,7 @@ def test_progress_advances_inside_the_long_steps(monkeypatch):
         def update(self, n, end=False):
             said.append((self.note, n, self.total, end))
             super().update(n, end)
-    monkeypatch.setattr(B, "progress", Each)
+    monkeypatch.setattr(bias_audit, "progress", Each)
     bias_audit.bias_report(q, g, map_method="none", quiet=True)
     parts = [n for _, n, _, _ in said]
     assert type(said[0][2]) is int                                               # another kind has no bar in a terminal

@@ -524,10 +524,11 @@ def test_marks_cover_all_words_and_stay_in_the_line():
     for r in records:
         pieces = T.marked_pieces(r)
         laid = captioning._lay(pieces, 3., 7)
-        assert [w for _, w, *_ in laid] == [w for _, t in pieces for w in t.split()]
-        assert all(x + w <= 3.0001 or x == 0 for *_, x, w in laid)
-        assert [l for _, _, l, *_ in laid] == sorted(l for _, _, l, *_ in laid)
-    fig = captioning.marked_examples([a_record(draft="A $t-shirt$ & <b>x_1</b> t-shirt.")], [photo_of().pixels])
+        assert [w.text for w in laid] == [w for _, t in pieces for w in t.split()]
+        assert all(w.x + w.width <= 3.0001 or w.x == 0 for w in laid)
+        assert [w.line for w in laid] == sorted(w.line for w in laid)
+    text = T.marked_pieces(a_record(draft="A $t-shirt$ & <b>x_1</b> t-shirt."))
+    fig = captioning.marked_examples([text], [photo_of().pixels])
     assert len(fig.picture()) > 1000                                          # nothing is read as mathematics
 
 
