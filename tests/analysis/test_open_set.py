@@ -1,4 +1,4 @@
-"Open-set search: rates by their definitions, thresholds that keep what they promise, answers for any gallery"
+"Open-set rates by their definitions, and thresholds that keep what they promise"
 import json
 import math
 import warnings
@@ -7,20 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.open_set import bare, people, planted
 from hypothesis import given, settings, strategies as st
-from PIL import Image
 
 from reid_lab.analysis import open_set, search
 from reid_lab.retrieval import scores
-from reid_lab.core.basics import stream
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.models.bot import bot_tiny
-
-
-def people(n, seed, ids=30, cams=3, noise=.8, dim=12, dtype="f4"):
-    centre = stream(1, "centres").normal(size=(ids, dim)); pid = np.arange(n) % ids
-    rng = stream(seed, "images")
-    return Embeddings((centre[pid] + noise*rng.normal(size=(n, dim))).astype(dtype), pid, rng.integers(cams, size=n))
 
 
 def plain_fpir(tops, t):
@@ -32,8 +24,6 @@ def plain_fnir(mates, ranks, t, first):
     "NISTIR 8271: mated searches whose mate is outside the top R or below T, over mated searches"
     return sum(1 for s, r in zip(mates, ranks) if r > first or s < t)/len(mates)
 
-
-# ---- formulas
 
 few = st.lists(st.integers(-4, 4), min_size=1, max_size=30)   # many equal scores
 
@@ -84,8 +74,6 @@ def test_curve_is_the_rates_at_every_threshold():
             assert r.FNIR == pytest.approx(100*plain_fnir(f.mate[:40], f["rank"][:40], r.threshold, first))
     assert c.FPIR.iloc[0] == 0 and c.FPIR.iloc[-1] == 100 and c.FPIR.is_unique
 
-
-# ---- searches
 
 def plain_search(q, g, i, same_camera, distance):
     "Best score of the person, of others, and the rank of the person"
@@ -153,19 +141,6 @@ def test_open_set_removes_persons():
     assert open_set.open_set(q, g, .3, seed=5)[0].tolist() != absent.tolist()
 
 
-# ---- planted rates
-
-def planted():
-    "Unit vectors in a plane: each query's scores are cosines that are chosen"
-    at = lambda c: [c, math.sqrt(1 - c*c)]
-    mates, others = [.9, .8, .7, .6], [.5, .85, .3, .65]
-    emb, pid, qs = [], [], []
-    for i, (m, o) in enumerate(zip(mates, others)):
-        plane = np.zeros((2, 8)); plane[0, 2*i] = plane[1, 2*i + 1] = 1
-        qs.append(plane[0]); emb += [at(m) @ plane, at(o) @ plane]; pid += [i, 100 + i]
-    return Embeddings(np.array(qs), range(4), [0, 0, 1, 1]), Embeddings(np.array(emb), pid, [2]*8)
-
-
 def test_planted_scores_give_the_known_rates():
     f = open_set.each_removed(open_set.search_scores(*planted()))
     assert f.mate[:4].round(6).tolist() == [.9, .8, .7, .6] and f.other[:4].round(6).tolist() == [.5, .85, .3, .65]
@@ -197,8 +172,6 @@ def test_a_calibrated_rate_holds_on_other_persons():
         reached.append(open_set.open_set_rates(draw(10*seed + 5), t).FPIR[0])
     assert 7 < np.mean(reached) < 13, reached
 
-
-# ---- same or different
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
 @pytest.mark.parametrize("rate", [.001, .05, .9])
@@ -248,8 +221,6 @@ def test_keys_keep_the_order_of_floats():
     assert [open_set._key_value(int(v)) for v in k] == x.tolist()
 
 
-# ---- edges
-
 def test_distances_far_from_the_origin():
     q, g = (Embeddings(e.emb.double() + 1e4, e.pid) for e in (people(9, 0), people(11, 1)))
     assert torch.allclose(open_set.DistanceScores(q.emb, g.emb).block(3, 9), -torch.cdist(q.emb, g.emb)[3:9], atol=1e-6)
@@ -257,7 +228,6 @@ def test_distances_far_from_the_origin():
     assert torch.allclose(tiny*1e30, -torch.cdist(q.emb, g.emb), rtol=1e-6)
 
 
-def bare(e): return Embeddings(e.emb, e.pid)
 FOUND = lambda: open_set.search_scores(people(60, 0), people(60, 1))
 
 
@@ -311,34 +281,6 @@ def test_a_large_gallery_is_never_a_matrix(monkeypatch):
     assert len(seen) > 12 and max(seen) <= 2**24
 
 
-# ---- answers
-
-def test_lists_hide_nothing_and_need_no_labels():
-    q, g = people(40, 0), people(90, 1)
-    part = Embeddings(g.emb, np.where(np.arange(90) % 2, -1, g.pid), g.cam)
-    want = torch.nn.functional.cosine_similarity(q.emb[:, None], g.emb[None], dim=2)
-    for gallery in (g, part, Embeddings(g.emb, [-1]*90), bare(g)):
-        a = search.find(q, gallery, 5)
-        assert np.allclose(a.result.score, want.topk(5).values, atol=1e-5) and a.present is None
-    assert search.find(q, g, 500).result.index.shape == (40, 90)
-    far = search.find(q, g, 2, distance="euclidean").result
-    assert np.allclose(-far.score, torch.cdist(q.emb, g.emb).topk(2, largest=False).values, atol=1e-4)
-
-
-def test_answers_follow_the_threshold():
-    q, g = planted()
-    t = open_set.Threshold(.82, .1, .1, 10, 5, gallery=8, model="m")
-    a = search.find(q, g, 3, t)
-    assert a.present.tolist() == [True, True, False, False] and len(a) == 4
-    assert a.table(1).accepted.tolist() == [True, False, False] and a.table(1).pid[0] == 101
-    assert a.say(0).startswith("present: 1 of the first 3") and a.say(2).startswith("not present: best score 0.700")
-    with pytest.raises(ValueError, match="calibrated with m"): search.find(q.with_emb(q.emb, model="n"), g, 3, t)
-    with pytest.raises(ValueError, match="calibrated with 'cosine'"): search.find(q, g, 3, t, distance="euclidean")
-    with pytest.raises(ValueError, match="one for pairs"): search.find(q, g, 3, open_set.verification_threshold(q, g, .5))
-    with pytest.warns(UserWarning, match="calibrated on 3 images and 8"):
-        search.find(q, g, 3, open_set.Threshold(.8, .1, .1, 10, 5, gallery=3))
-
-
 def test_thresholds_are_kept(tmp_path):
     t = open_set.calibrate(open_set.each_removed(FOUND()), .1)
     assert open_set.Threshold.load(t.save(tmp_path/"t.json")) == t and "6 false" not in str(t)
@@ -346,17 +288,3 @@ def test_thresholds_are_kept(tmp_path):
         (tmp_path/"t.json").write_text(text)
         with pytest.raises(ValueError, match="saved Threshold"): open_set.Threshold.load(tmp_path/"t.json")
     with pytest.raises(FileNotFoundError): open_set.Threshold.load(tmp_path/"none.json")
-
-
-def test_questions(tmp_path):
-    torch.manual_seed(0); model = bot_tiny(n_ids=2, size=(64, 32))
-    im = np.random.default_rng(0).integers(0, 256, (100, 40, 3)).astype(np.uint8)
-    Image.fromarray(im).save(tmp_path/"a.png")
-    model.train()
-    one, both = search.ask(model, im), search.ask(model, [tmp_path/"a.png", im[::-1].copy()])
-    assert model.training and one.emb.shape == (1, model.dim) and torch.allclose(one.emb, both.emb[:1], atol=1e-5)
-    assert not torch.allclose(both.emb[0], both.emb[1]) and both.pid.tolist() == [-1, -1]
-    for what, message in [([], "is empty"), (["a", im], "mixes"), ("a man", "reads no text"), (im[..., 0], "uint8"),
-                          (str, "give text"), (im/255, "uint8")]:
-        with pytest.raises((ValueError, TypeError), match=message): search.ask(model, what)
-    with pytest.raises(FileNotFoundError, match="none.png"): search.ask(model, tmp_path/"none.png")

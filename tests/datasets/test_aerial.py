@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from reid_lab.datasets.aerial import AERI, SOURCES, Bridges, aerial_table, cross_view, load_aeri, load_tbapr, triplets
+from reid_lab.datasets.aerial import AERI, SOURCES, Bridges, aerial_table, cross_view, load_aeri, triplets
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable, TableError
