@@ -11,8 +11,8 @@ from hypothesis import example, given, settings, strategies as st
 
 from reid_lab.analysis.text_stats import (STATS, all_captions, count_words, report_lost_tokens, stats_table,
                                           text_histograms, text_stats, token_lengths, truncation_table)
-from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.data.text import ClipBPE, WordPiece
+from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.results.published import published_table
 
 WORDS = "a man A Man's red re-d 2 caf\u00e9 , ! ' \u4f60\u597d \N{GRINNING FACE}".split()

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from helpers.figures import ODD, drawn
 
-from reid_lab.figures import charts
+from reid_lab.figures.charts import bars_paired, curves, learning_curves, masking_curves, read_log
 from reid_lab.results import comparisons
 
 
@@ -22,7 +22,7 @@ def test_no_pyplot_figure_is_left_open(runs):
 
 def test_curves_average_over_seeds(runs):
     frame = runs[runs.dataset == "world"]
-    ax = charts.curves(frame, "n_masked", "R1", by="method").axes[0]
+    ax = curves(frame, "n_masked", "R1", by="method").axes[0]
     want = frame[frame.method == "a_1"].groupby("n_masked").R1.mean()
     assert np.allclose(ax.lines[0].get_ydata(), want) and len(ax.collections) == 2
     assert len({l.get_marker() for l in ax.lines}) == 2 and len({str(l.get_linestyle()) for l in ax.lines}) == 2
@@ -32,13 +32,13 @@ def test_curves_average_over_seeds(runs):
 def test_panels_share_their_axis_if_told(runs, sharey):
     low = runs[runs.dataset == "world"]
     frame = pd.concat([low.assign(test="a"), low.assign(test="b", R1=low.R1 + 500)])
-    a, b = (ax.get_ylim() for ax in charts.curves(frame, "n_masked", "R1", panel="test", sharey=sharey).axes)
+    a, b = (ax.get_ylim() for ax in curves(frame, "n_masked", "R1", panel="test", sharey=sharey).axes)
     assert (a == b) == sharey and (sharey or b[0] > a[1])
 
 
 def test_bars_show_what_paired_says(runs):
     frame = runs[(runs.n_masked == 0) & (runs.dataset == "world")]
-    left, right = charts.bars_paired(frame, "R1", "a_1").axes
+    left, right = bars_paired(frame, "R1", "a_1").axes
     p = comparisons.paired(frame, "R1", "a_1", "b & $c$")
     assert left.get_xlim()[0] == 0
     assert right.lines[1].get_xdata().tolist() == [p.low, p.high] and right.lines[2].get_xdata()[0] == p.diff
@@ -48,7 +48,7 @@ def test_bars_show_what_paired_says(runs):
 def test_bars_without_a_spread_have_no_interval(runs):
     frame = runs[(runs.n_masked == 0) & (runs.dataset == "world") & (runs.method == "a_1")].assign(variant="a")
     frame = pd.concat([frame, frame.assign(variant="same"), frame.assign(variant="all higher", R1=frame.R1 + 1)])
-    right = charts.bars_paired(frame, "R1", "a", column_name="variant").axes[1]
+    right = bars_paired(frame, "R1", "a", column_name="variant").axes[1]
     assert [l.get_xdata()[0] for l in right.lines[1:]] == pytest.approx([0, 1])
     assert {l.get_markerfacecolor() for l in right.lines[1:]} == {"white"}
 
@@ -56,22 +56,22 @@ def test_bars_without_a_spread_have_no_interval(runs):
 def test_logs(tmp_path):
     (tmp_path/"log.jsonl").write_text("".join(json.dumps(dict(step=i, loss=1/(i + 1))) + "\n" for i in range(5))
                                       + '{"step": 5, "l')
-    assert len(charts.read_log(tmp_path/"log.jsonl")) == 5
-    assert len(charts.learning_curves(tmp_path/"log.jsonl", "loss").axes[0].lines) == 1
-    with pytest.raises(ValueError, match="Did you mean 'loss'"): charts.learning_curves(tmp_path/"log.jsonl", "lost")
+    assert len(read_log(tmp_path/"log.jsonl")) == 5
+    assert len(learning_curves(tmp_path/"log.jsonl", "loss").axes[0].lines) == 1
+    with pytest.raises(ValueError, match="Did you mean 'loss'"): learning_curves(tmp_path/"log.jsonl", "lost")
 
 
 def test_odd_names_are_drawn_as_they_are():
     frame = pd.DataFrame([dict(variant=v, seed=s, R1=40. + i + s, x=s, panel=p) for i, v in enumerate(ODD)
                           for s in range(3) for p in ("$p$ 5%", "_q")])
     one = frame[frame.panel == "_q"]
-    for fig in (charts.curves(frame, "x", "R1", by="variant", panel="panel"), charts.bars_paired(one, "R1", ODD[0], width=9.),
-                charts.learning_curves({v: [{"step": 1, "$loss$_1": 1.}, {"step": 2, "$loss$_1": 2.}] for v in ODD},
+    for fig in (curves(frame, "x", "R1", by="variant", panel="panel"), bars_paired(one, "R1", ODD[0], width=9.),
+                learning_curves({v: [{"step": 1, "$loss$_1": 1.}, {"step": 2, "$loss$_1": 2.}] for v in ODD},
                                   "$loss$_1")):
         shown, maths = drawn(fig)
         assert not maths, maths
         assert set(ODD) <= {t.replace("\n", " ") for t in shown}
-    shown, _ = drawn(charts.curves(frame, "x", "R1", by="variant", panel="panel"))
+    shown, _ = drawn(curves(frame, "x", "R1", by="variant", panel="panel"))
     assert {"$p$ 5%", "_q"} <= set(shown)
 
 
@@ -79,14 +79,14 @@ def test_infinite_losses_of_a_log_are_numbers(tmp_path):
     from reid_lab.results.rows import json_values
     rows = [dict(step=s, loss=v) for s, v in enumerate((1., np.inf, np.nan))]
     (tmp_path/"log.jsonl").write_text("".join(json.dumps(json_values(r), allow_nan=False) + "\n" for r in rows))
-    assert charts.read_log(tmp_path/"log.jsonl").loss.tolist()[:2] == [1., np.inf]
+    assert read_log(tmp_path/"log.jsonl").loss.tolist()[:2] == [1., np.inf]
 
 
 @pytest.mark.parametrize("values", [(.0015, .003, .006, .012, .024), (1, 2), (100, 300, 900, 2700, 8100, 24300, 72900)])
 def test_texts_of_ticks_do_not_overlap(values):
     "Every value has a tick on a logarithmic axis; where panels are narrow, only some have a text"
     rows = pd.DataFrame([dict(x=v, y=i, part=p) for i, v in enumerate(values) for p in "abc"])
-    fig = charts.curves(rows, "x", "y", panel="part", logx=True, column="cvpr-full")
+    fig = curves(rows, "x", "y", panel="part", logx=True, column="cvpr-full")
     fig.canvas.draw()
     for ax in fig.axes:
         ticks = ax.xaxis.get_major_ticks()
@@ -99,7 +99,7 @@ def test_keys_name_only_the_marks_that_occur(runs):
     frame = runs[(runs.n_masked == 0) & (runs.dataset == "world")]
     high = pd.concat([frame[frame.method == "a_1"], frame[frame.method == "a_1"].assign(
         variant="up", R1=lambda f: f.R1 + 5 + .1*f.seed)])
-    fig = charts.bars_paired(high, "R1", "a_1", label="R@1 (%), World")
+    fig = bars_paired(high, "R1", "a_1", label="R@1 (%), World")
     assert [t.get_text() for t in fig.legends[0].texts] == ["one seed", "higher"]
     assert "points, 95" in " ".join(fig.axes[1].get_xlabel().split())
 
@@ -107,7 +107,7 @@ def test_keys_name_only_the_marks_that_occur(runs):
 def test_controls_stand_below_the_methods(runs):
     one = runs[(runs.n_masked == 0) & (runs.dataset == "world") & (runs.method == "a_1")]
     frame = pd.concat([one.assign(variant=v, R1=one.R1 + i*one.seed) for i, v in enumerate(("a", "control", "b", "c"))])
-    fig = charts.bars_paired(frame, "R1", "a", controls=["control", "not measured"])
+    fig = bars_paired(frame, "R1", "a", controls=["control", "not measured"])
     left, right = fig.axes
     at = dict(zip([t.get_text() for t in left.get_yticklabels()], left.get_yticks()))
     assert at == {"a": 0, "b": 1, "c": 2, "controls": 3, "control": 4}
@@ -118,25 +118,25 @@ def test_controls_stand_below_the_methods(runs):
 
 def test_two_seeds_are_points_and_a_level_starts_at_zero(runs):
     frame = runs[(runs.dataset == "world") & (runs.seed < 2)]
-    ax = charts.curves(frame, "n_masked", "R1", by="method").axes[0]
+    ax = curves(frame, "n_masked", "R1", by="method").axes[0]
     assert not ax.collections and ax.get_legend().get_title().get_text() == "mean; dots: 2 seeds"
     assert sorted(ax.lines[1].get_ydata()) == sorted(frame[frame.method == "a_1"].R1) and ax.get_ylim()[0] > 0
-    assert charts.curves(frame, "n_masked", "R1", zero=True).axes[0].get_ylim()[0] == 0
-    assert charts.masking_curves(frame).axes[0].get_ylim()[0] == 0
+    assert curves(frame, "n_masked", "R1", zero=True).axes[0].get_ylim()[0] == 0
+    assert masking_curves(frame).axes[0].get_ylim()[0] == 0
 
 
 def test_a_legend_covers_no_line():
     cross = pd.DataFrame([dict(x=x, y=y, line=f"line {i}") for i in range(6) for x, y in ((0, i), (1, 5 - i))])
-    fig = charts.curves(cross, "x", "y", by="line")
+    fig = curves(cross, "x", "y", by="line")
     fig.draw_without_rendering()
     box = fig.legends[0].get_window_extent()
     assert fig.axes[0].get_legend() is None and box.y0 >= fig.axes[0].get_window_extent().y1
-    flat = charts.curves(cross[cross.line < "line 2"].assign(y=0), "x", "y", by="line")
+    flat = curves(cross[cross.line < "line 2"].assign(y=0), "x", "y", by="line")
     assert flat.axes[0].get_legend() is not None
 
 
 def test_losses_are_named_as_in_papers():
-    fig = charts.learning_curves([dict(step=i, itc_loss=1., triplet_loss=2.) for i in range(3)],
+    fig = learning_curves([dict(step=i, itc_loss=1., triplet_loss=2.) for i in range(3)],
                             ["itc_loss", "triplet_loss"], ylabel="World")
     assert [ax.get_title() for ax in fig.axes] == ["ITC loss", "triplet loss"]
     assert fig.axes[0].get_ylabel() == "World"

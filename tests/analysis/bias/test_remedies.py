@@ -6,8 +6,8 @@ from helpers.bias import COS, EUC, rows, scene
 
 from reid_lab.analysis.bias import audit as bias_audit, remedies
 from reid_lab.analysis.bias.per_camera import camera_share
-from reid_lab.core import statistics
 from reid_lab.core.basics import stream
+from reid_lab.core.statistics import paired_gain, resampled_means
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.retrieval.scores import LARGE
@@ -65,11 +65,11 @@ def test_all_pairs_of_rankings_share_their_draws():
     for k in AP: AP[k][5] = np.nan
     paired = remedies.PairedScores(AP, pid)
     for new, old in ("ab", "bc", "ca"):
-        np.testing.assert_allclose(paired.gain(new, old, 3), statistics.paired_gain(AP[new] - AP[old], pid, 3), atol=1e-9)
+        np.testing.assert_allclose(paired.gain(new, old, 3), paired_gain(AP[new] - AP[old], pid, 3), atol=1e-9)
     some = paired.of([1, 2, 3])
-    np.testing.assert_allclose(some.gain("a", "b"), statistics.paired_gain((AP["a"] - AP["b"])[np.isin(pid, [1, 2, 3])],
+    np.testing.assert_allclose(some.gain("a", "b"), paired_gain((AP["a"] - AP["b"])[np.isin(pid, [1, 2, 3])],
                                                                   pid[np.isin(pid, [1, 2, 3])]), atol=1e-9)
-    assert len(statistics.resampled_means(np.ones((7, 2)), np.ones(7), 50, 0)) == 50
+    assert len(resampled_means(np.ones((7, 2)), np.ones(7), 50, 0)) == 50
 
 
 def test_large_products_give_the_numbers_of_small_ones():

@@ -5,7 +5,11 @@ import torch
 from helpers.towers import SAID, SIZE, TOK, hooks, tiny
 from torch import nn
 
-from reid_lab.analysis.explain import faithfulness, image_maps, places
+from reid_lab.analysis.explain.faithfulness import (against_random, chance_level, fit_map, mass_inside, pointing,
+                                                    unit_map)
+from reid_lab.analysis.explain.image_maps import (CAMS, cross_maps, grad_cam, occlusion_map, query_maps,
+                                                  query_word_maps, recorded, rollout, rollout_matrix)
+from reid_lab.analysis.explain.places import map_grid, place_of, score_of
 from reid_lab.models.backbones import ResTower
 from reid_lab.models.zoo import list_models
 
@@ -21,13 +25,13 @@ def test_grad_cam_of_every_model(name, img):
     model = tiny(name)
     model.train()
     trained, before = model.training, bare(model)
-    score = places.score_of(model, image=img.flip(0))
-    for method in image_maps.CAMS:
-        heat = image_maps.grad_cam(score, img, method)
+    score = score_of(model, image=img.flip(0))
+    for method in CAMS:
+        heat = grad_cam(score, img, method)
         assert heat.shape == (3, *SIZE) and np.isfinite(heat).all() and heat.min() >= 0 and heat.max() <= 1
     assert heat.max() > 0
     assert model.training == trained and bare(model) == before and hooks(model) == 0
-    assert places.map_grid(model, SIZE)[0] >= places.map_grid(model, SIZE)[1]
+    assert map_grid(model, SIZE)[0] >= map_grid(model, SIZE)[1]
 
 
 def naive_cam(model, place, score, x, method, grid=None):
@@ -52,7 +56,7 @@ def naive_cam(model, place, score, x, method, grid=None):
     assert np.abs(out).max() > 1e-3*np.abs(grad*act).sum(0).max() # read before a LayerNorm it would be rounding
     out = np.maximum(out, 0)
     out = (out - out.min())/(1e-7 + (out - out.min()).max())
-    big = faithfulness.fit_map(out, SIZE)[0]
+    big = fit_map(out, SIZE)[0]
     return (big - big.min())/(1e-7 + (big - big.min()).max())
 
 
@@ -60,9 +64,9 @@ def naive_cam(model, place, score, x, method, grid=None):
 @pytest.mark.parametrize("name, grid", [("bot_tiny", None), ("transreid_tiny", (5, 2)), ("clip_tiny", (4, 2))])
 def test_grad_cam_against_loops(name, grid, method, img):
     model = tiny(name).eval()
-    score = places.score_of(model, image=img[1:2])
-    got = image_maps.grad_cam(score, img[:1], method)[0]
-    want = naive_cam(model, places.place_of(model), score, img[:1].requires_grad_(), method, grid)
+    score = score_of(model, image=img[1:2])
+    got = grad_cam(score, img[:1], method)[0]
+    want = naive_cam(model, place_of(model), score, img[:1].requires_grad_(), method, grid)
     assert np.abs(got - want).max() < .02  # two libraries resize
 
 
@@ -79,33 +83,33 @@ def naive_rollout(weights):
 @pytest.mark.parametrize("name", ["transreid_tiny", "clip_reid_tiny", "clip_tiny", "cfan_tiny"])
 def test_rollout(name, img):
     model = tiny(name).eval()
-    place = places.place_of(model)
-    with image_maps.recorded(place.blocks) as found, torch.no_grad(): before = model.encode_image(img)
+    place = place_of(model)
+    with recorded(place.blocks) as found, torch.no_grad(): before = model.encode_image(img)
     assert hooks(model) == 0
     with torch.no_grad(): assert torch.equal(before, model.encode_image(img))
-    total = image_maps.rollout_matrix(found)
+    total = rollout_matrix(found)
     assert torch.allclose(total.sum(-1), torch.ones(total.shape[:2]), atol=1e-5)
     assert np.allclose(total[1], naive_rollout([w[1].numpy() for w in found]), atol=1e-6)
-    heat = image_maps.rollout(model, img)
+    heat = rollout(model, img)
     grid = total[1, 0, 1:].reshape(place.grid(SIZE)).numpy()
-    assert np.allclose(heat[1], faithfulness.unit_map(faithfulness.fit_map(grid, SIZE))[0], atol=1e-6)
+    assert np.allclose(heat[1], unit_map(fit_map(grid, SIZE))[0], atol=1e-6)
 
 
 def test_recorded_weights_give_the_output_of_the_attention():
     "timm's and torch's attention, from the recorded weights and the values"
     model = tiny("transreid_tiny").eval()
     m, x = model.blocks[0].attn, torch.randn(2, 11, model.cls.shape[-1])
-    with image_maps.recorded([m]) as found, torch.no_grad(): out = m(x)
+    with recorded([m]) as found, torch.no_grad(): out = m(x)
     v = m.qkv(x).unflatten(2, (3, m.num_heads, -1)).permute(2, 0, 3, 1, 4)[2]
     assert torch.allclose(m.proj((found[0] @ v).transpose(1, 2).flatten(2)), out, atol=1e-5)
     m = nn.MultiheadAttention(8, 2, batch_first=True).eval()
     x, padding = torch.randn(2, 5, 8), torch.tensor([[False]*5, [False]*3 + [True]*2])
-    with image_maps.recorded([m]) as found, torch.no_grad(): out = m(x, x, x, key_padding_mask=padding, need_weights=False)[0]
+    with recorded([m]) as found, torch.no_grad(): out = m(x, x, x, key_padding_mask=padding, need_weights=False)[0]
     v = nn.functional.linear(x, m.in_proj_weight[16:], m.in_proj_bias[16:]).unflatten(2, (2, 4)).transpose(1, 2)
     assert torch.allclose(m.out_proj((found[0] @ v).transpose(1, 2).flatten(2)), out, atol=1e-5)
     assert (found[0][1, ..., 3:] == 0).all()
     with pytest.raises(TypeError, match="Linear is not known"):
-        with image_maps.recorded([nn.Linear(2, 2)]): pass
+        with recorded([nn.Linear(2, 2)]): pass
 
 
 def test_cross_maps_against_loops(img):
@@ -130,20 +134,20 @@ def test_cross_maps_against_loops(img):
             for h in range(w.shape[1]):
                 want[b, l] += (w[b, h, l]*w.grad[b, h, l].clamp(min=0)).detach().numpy()/w.shape[1]
     model.zero_grad()
-    got = image_maps.cross_maps(model, img, SAID)
+    got = cross_maps(model, img, SAID)
     assert got.shape == (3, 14, 4, 2) and np.abs(got.reshape(want.shape) - want).max() < 1e-6
     assert hooks(model) == 0 and all(p.grad is None for p in model.parameters())
-    assert np.allclose(image_maps.cross_maps(model, img, SAID, "attention", layer=0).sum((2, 3)), 1, atol=1e-5)
+    assert np.allclose(cross_maps(model, img, SAID, "attention", layer=0).sum((2, 3)), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("name, kw", [("cfam_tiny", {}), ("cfam_tiny", dict(wiring="cross-first")), ("cfan_tiny", {})])
 def test_query_maps(name, kw, img):
     model = tiny(name, **kw).eval()
-    of_img, of_txt = image_maps.query_maps(model, img), image_maps.query_maps(model, texts=SAID)
+    of_img, of_txt = query_maps(model, img), query_maps(model, texts=SAID)
     assert of_img.shape == (3, 4, 4, 2) and (of_img.sum((2, 3)) < 1).all()
     real = np.array([[i < n for i in range(of_txt.shape[2])] for n in TOK.lengths(TOK(SAID))])
     assert np.allclose(of_txt.sum(2), 1, atol=1e-5) and of_txt.transpose(0, 2, 1)[~real].max() == 0
-    both = image_maps.query_word_maps(model, img, SAID)
+    both = query_word_maps(model, img, SAID)
     share = of_txt[1, :, 2]/of_txt[1, :, 2].sum()
     assert np.allclose(both[1, 2], sum(s*m for s, m in zip(share, of_img[1])), atol=1e-6)
     if name == "cfan_tiny":
@@ -175,14 +179,14 @@ class Split(nn.Module):
 def test_a_planted_region_is_found(img):
     region = np.zeros((16, 8)); region[4:8, 2:6] = 1
     truth = np.repeat(np.kron(region, np.ones((4, 4)))[None], 3, 0) > 0
-    chance = faithfulness.chance_level(truth)[0]
+    chance = chance_level(truth)[0]
     assert chance == 1/8
-    score = places.score_of(Planted(region), to=[[1.]])
-    maps = {m: image_maps.grad_cam(score, img, m) for m in image_maps.CAMS}
-    maps["occlusion"] = image_maps.occlusion_map(score, img, patch=8, stride=4, baseline=torch.zeros_like(img))
+    score = score_of(Planted(region), to=[[1.]])
+    maps = {m: grad_cam(score, img, m) for m in CAMS}
+    maps["occlusion"] = occlusion_map(score, img, patch=8, stride=4, baseline=torch.zeros_like(img))
     for method, heat in maps.items():
-        assert (faithfulness.mass_inside(heat, truth) > 4*chance).all() and (faithfulness.pointing(heat, truth) == 1).all(), method
-        found = faithfulness.against_random(score, img, heat, n=4, steps=8, patch=4, baseline=torch.zeros_like(img))
+        assert (mass_inside(heat, truth) > 4*chance).all() and (pointing(heat, truth) == 1).all(), method
+        found = against_random(score, img, heat, n=4, steps=8, patch=4, baseline=torch.zeros_like(img))
         assert found.gain.min() > 0 and found.beats.mean() > .9, method
 
 
@@ -194,5 +198,5 @@ def test_occlusion_against_a_loop(img):
             hidden = img[:1].clone(); hidden[:, :, y:y + 16, x:x + 16] = .5
             fall[y:y + 16, x:x + 16] += float(score(img[:1]) - score(hidden)); count[y:y + 16, x:x + 16] += 1
     for some, batch in ((img, 128), (img[:1], 1)):
-        got = image_maps.occlusion_map(score, some, patch=16, stride=8, baseline="grey", batch=batch)
+        got = occlusion_map(score, some, patch=16, stride=8, baseline="grey", batch=batch)
         assert np.abs(got[0] - fall/count).max() < 1e-3

@@ -6,7 +6,9 @@ import pandas as pd
 import pytest
 from helpers.towers import SIZE, TOK, tiny
 
-from reid_lab.analysis.explain import faithfulness, map_scores
+from reid_lab.analysis.explain import map_scores
+from reid_lab.analysis.explain.faithfulness import centre_map, pointing
+from reid_lab.analysis.explain.map_scores import map_methods, map_table
 from reid_lab.analysis.explain.visibility import named_parts, person_pairs
 
 
@@ -15,14 +17,14 @@ def test_table_of_maps():
                deletion_gain=[.1, .12, .11, .1, .1, -.1, .2, -.2], deletion_beats=[1, 1, 1, 1, .5, 0, 1, 0.])
     f = pd.DataFrame(dict(model="m", method=["a"]*4 + ["b"]*4, pid=[1, 1, 2, 3]*2, world=0, part="upper",
                           chance=.2, chance_person=.5, **own))
-    t = map_scores.map_table(f).set_index("method")
+    t = map_table(f).set_index("method")
     assert (t.n == 4).all() and (t.groups == 3).all() and t.pointing.tolist() == [1, .25]
     assert math.isclose(t.point_person["b"], np.mean([.5, 0, 0]) - .5)
     assert t.points.tolist() == [True, False] and t.in_mask.tolist() == [True, False]
     assert t.deletes.tolist() == [True, False]
-    assert len(map_scores.map_table(f, by=("method", "part"))) == 2
-    with pytest.raises(ValueError, match="groups"): map_scores.map_table(f, "camera")
-    one = map_scores.map_table(f, groups="world")
+    assert len(map_table(f, by=("method", "part"))) == 2
+    with pytest.raises(ValueError, match="groups"): map_table(f, "camera")
+    one = map_table(f, groups="world")
     assert (one.groups == 1).all() and not one.points.any()                # a single World has no interval
 
 
@@ -39,10 +41,10 @@ def test_scores_of_maps_on_a_world(tmp_path):
     masks = {(r.path, r.part): r["mask"] for _, r in cells.iterrows()}
     row = f[f.method == "centre"].iloc[2]
     mask = masks[row.path, row.part]
-    assert math.isclose(row.chance, mask.mean()) and row.pointing == faithfulness.pointing(faithfulness.centre_map(SIZE), mask)[0]
+    assert math.isclose(row.chance, mask.mean()) and row.pointing == pointing(centre_map(SIZE), mask)[0]
     g = map_scores.map_scores(bot, table, world, name="bot", modes=(), **kw)
-    assert set(g.part) == {"person"} and set(g.method) == set(map_scores.map_methods(bot)) and "deletion_gain" not in g
+    assert set(g.part) == {"person"} and set(g.method) == set(map_methods(bot)) and "deletion_gain" not in g
     pairs = person_pairs(table, world)
     assert (table["pid"].iloc[pairs.other].to_numpy() == pairs.pid.to_numpy()).all()
     assert (pairs.other != pairs.row).all()
-    assert len(map_scores.map_table(pd.concat([f, g]))) == 3 + len(map_scores.map_methods(bot))
+    assert len(map_table(pd.concat([f, g]))) == 3 + len(map_methods(bot))

@@ -5,18 +5,18 @@ import torch
 from helpers.towers import SAID, TEXT, TOK, hooks, tiny
 from torch import nn
 
-from reid_lab.analysis.explain import word_maps
 from reid_lab.analysis.explain.visibility import read_words, token_words
+from reid_lab.analysis.explain.word_maps import PLAIN, integrated_gradients, text_score, word_occlusion, word_values
 from reid_lab.data.text import ClipBPE
 
 
 @pytest.mark.parametrize("name", TEXT + ["frozen_pair"])
-@pytest.mark.parametrize("plain", word_maps.PLAIN)
+@pytest.mark.parametrize("plain", PLAIN)
 def test_integrated_gradients_are_complete(name, plain, img):
     model = tiny(name)
     tok = model.tokenizer
     with torch.no_grad(): to = model.eval().encode_image(img)
-    values, score, start = word_maps.integrated_gradients(model, SAID, to, steps=48, plain=plain)
+    values, score, start = integrated_gradients(model, SAID, to, steps=48, plain=plain)
     with torch.no_grad(): assert np.allclose(score, (model.encode_text(tok(SAID))*to).sum(1), atol=1e-5)
     assert np.abs(values.sum(1) - (score - start)).max() < 2e-3*max(1, np.abs(score - start).max())
     fixed = torch.isin(tok(SAID), torch.tensor([tok.cls_id, tok.sep_id, tok.pad_id])).numpy()
@@ -39,28 +39,28 @@ class Bag(nn.Module):
 def test_saliency_of_a_bag_of_words_is_exact():
     torch.manual_seed(0)
     model, to = Bag(), torch.randn(4)
-    values, score, start = word_maps.integrated_gradients(model, SAID[0], to, steps=1, plain="zero")
+    values, score, start = integrated_gradients(model, SAID[0], to, steps=1, plain="zero")
     ids = TOK(SAID[0])[0]
     worth = (model.token_embedding.weight @ to).detach().numpy()
     inner = range(1, 1 + len(TOK.ids(SAID[0])))
     assert np.allclose([values[0, i] for i in inner], worth[ids[list(inner)]], atol=1e-5)
-    per_word = word_maps.word_values(TOK, SAID[0], values[0])
-    gone = word_maps.word_occlusion(word_maps.text_score(model, to), SAID[0])
+    per_word = word_values(TOK, SAID[0], values[0])
+    gone = word_occlusion(text_score(model, to), SAID[0])
     pad = worth[TOK.pad_id]
     pieces = np.array([len(t) for _, t in token_words(TOK, SAID[0])])
     assert np.allclose(gone, per_word - pieces*pad, atol=1e-4)   # a removed token leaves room for padding
-    unk = word_maps.word_occlusion(word_maps.text_score(model, to), SAID[0], "unk")
+    unk = word_occlusion(text_score(model, to), SAID[0], "unk")
     assert np.allclose(unk, gone - (worth[TOK.unk_id] - pad), atol=1e-4)
 
 
 def test_word_scores_of_pairs(img):
     model = tiny("camel_tiny").eval()
-    one = word_maps.text_score(model, None, match_img=img[:1])
+    one = text_score(model, None, match_img=img[:1])
     with torch.no_grad():
         _, x, mask = model.text_states(TOK(SAID))
         two = model.match_logit(x, mask, model.image_states(img[:1])[1].expand(3, -1, -1))
     assert torch.allclose(one(SAID), two[:, 1] - two[:, 0], atol=1e-5)
-    with pytest.raises(TypeError, match="reads no captions"): word_maps.text_score(tiny("bot_tiny"), torch.zeros(2))
+    with pytest.raises(TypeError, match="reads no captions"): text_score(tiny("bot_tiny"), torch.zeros(2))
 
 
 @pytest.mark.parametrize("tok", [TOK, ClipBPE(12)])

@@ -9,7 +9,8 @@ from PIL import Image
 from helpers.captioning import SEEN, STEP, WHY, Echo, Wrong, photo_of
 
 from reid_lab.data.table import ReidTable
-from reid_lab.datasets.captioning import run as caption_run, traces as T
+from reid_lab.datasets.captioning import traces as T
+from reid_lab.datasets.captioning.run import caption_image, caption_images, with_captions
 from reid_lab.datasets.image_sets import tiny_table
 
 
@@ -22,18 +23,18 @@ def photos(tmp_path):
 
 def test_contents_decide_not_names(photos, tmp_path):
     echo, path = Echo(), tmp_path/"c.jsonl"
-    first = caption_run.caption_images(photos, echo, path, quiet=True)
+    first = caption_images(photos, echo, path, quiet=True)
     assert [r.pid for r in first] == [*range(6)] and sum(echo.asked.values()) == 6
     (photos/"0000_c1_0.png").rename(photos/"0009_new.png")                  # a new name and id
     (photos/"0005_c1_5.png").write_bytes((photos/"0001_c1_1.png").read_bytes())   # new contents, known from another
-    second = caption_run.caption_images(photos, echo, path, quiet=True)
+    second = caption_images(photos, echo, path, quiet=True)
     assert sum(echo.asked.values()) == 6
     assert [(r.image, r.pid) for r in second][-2:] == [("0005_c1_5.png", 5), ("0009_new.png", 9)]
     assert second[-2].key == second[0].key == first[1].key
     size = path.stat().st_size
-    caption_run.caption_images(photos, echo, path, quiet=True)
+    caption_images(photos, echo, path, quiet=True)
     assert path.stat().st_size == size                                       # nothing new, nothing written
-    caption_run.caption_images(photos, Echo("His t-shirt."), path, quiet=True)         # other settings: captioned anew
+    caption_images(photos, Echo("His t-shirt."), path, quiet=True)         # other settings: captioned anew
     assert len(T.read_records(path)) == 6 + 2 + 6
 
 
@@ -75,23 +76,23 @@ def test_broken_inputs_stop_before_the_first_question(case, says, photos, tmp_pa
     if case in ("leaves", "gone"):
         path = "../c.png" if case == "leaves" else "c.png"
         source = ReidTable(pd.DataFrame(dict(path=["0000_c1_0.png", path], pid=[1, 2])), photos)
-    with pytest.raises(ValueError, match=says): caption_run.caption_images(source, echo, tmp_path/"c.jsonl", quiet=True)
+    with pytest.raises(ValueError, match=says): caption_images(source, echo, tmp_path/"c.jsonl", quiet=True)
     assert not echo.asked and not (tmp_path/"c.jsonl").exists()
 
 
 def test_a_link_out_of_the_folder(photos, tmp_path):
     Image.new("RGB", (8, 16)).save(tmp_path/"secret.png"); (photos/"a.png").symlink_to(tmp_path/"secret.png")
-    with pytest.raises(ValueError, match="is a link"): caption_run.caption_images(photos, Echo(), tmp_path/"c.jsonl", quiet=True)
+    with pytest.raises(ValueError, match="is a link"): caption_images(photos, Echo(), tmp_path/"c.jsonl", quiet=True)
 
 
 def test_an_image_that_is_damaged_behind_its_header(photos, tmp_path):
     whole = (photos/"0003_c1_3.png").read_bytes()
     (photos/"0003_c1_3.png").write_bytes(whole[:60])
     with pytest.raises(ValueError, match="0003_c1_3.png.*damaged or cut short"):
-        caption_run.caption_images(photos, Echo(), tmp_path/"c.jsonl", quiet=True)
+        caption_images(photos, Echo(), tmp_path/"c.jsonl", quiet=True)
     assert len(T.read_records(tmp_path/"c.jsonl")) == 3                      # what was done before is kept
     (photos/"0003_c1_3.png").write_bytes(whole); echo = Echo()
-    assert len(caption_run.caption_images(photos, echo, tmp_path/"c.jsonl", quiet=True)) == 6 and len(echo.asked) == 3
+    assert len(caption_images(photos, echo, tmp_path/"c.jsonl", quiet=True)) == 6 and len(echo.asked) == 3
 
 
 @pytest.mark.parametrize("question, answer, says", [
@@ -109,7 +110,7 @@ def test_an_image_that_is_damaged_behind_its_header(photos, tmp_path):
     ("audit", dict(corrections="x"), "is no list"),
     ("audit", dict(corrections=[dict(span=[0, 1], op="drop", to="", **{"from": "Z"}, **WHY)]), "not from='Z'")])
 def test_answers_that_do_not_hold(question, answer, says):
-    r = caption_run.caption_image(photo_of(), Wrong(question, answer), retries=2)
+    r = caption_image(photo_of(), Wrong(question, answer), retries=2)
     assert (r.status, r.n_retries) == ("rejected", 2)
     with pytest.raises(ValueError, match=says): raise ValueError(r.reason)
     states = ("perceive", "compose", "audit").index(question)
@@ -119,13 +120,13 @@ def test_answers_that_do_not_hold(question, answer, says):
 def test_other_errors_name_the_image(tmp_path):
     class Ill(Echo):
         def audit(self, photo, text, attempt=0): raise RuntimeError("no memory")
-    with pytest.raises(RuntimeError) as e: caption_run.caption_image(photo_of(2), Ill())
+    with pytest.raises(RuntimeError) as e: caption_image(photo_of(2), Ill())
     assert e.value.__notes__ == ["while captioning '2.png'"]
-    with pytest.raises(TypeError, match="has no"): caption_run.caption_images(tiny_table(2, 1), object(), tmp_path/"c.jsonl")
+    with pytest.raises(TypeError, match="has no"): caption_images(tiny_table(2, 1), object(), tmp_path/"c.jsonl")
 
 
 def test_captions_for_a_table(tmp_path):
     table = tiny_table(4, 1)
-    records = caption_run.caption_images(table, Echo(), tmp_path/"c.jsonl", quiet=True)
-    assert caption_run.with_captions(table, records)["captions"].tolist() == [["A person in a t-shirt."]]*4
-    with pytest.raises(ValueError, match="have none"): caption_run.with_captions(table, records[:2])
+    records = caption_images(table, Echo(), tmp_path/"c.jsonl", quiet=True)
+    assert with_captions(table, records)["captions"].tolist() == [["A person in a t-shirt."]]*4
+    with pytest.raises(ValueError, match="have none"): with_captions(table, records[:2])

@@ -3,7 +3,8 @@ import pytest
 from helpers.captioning import SEEN, WHY, Echo, a_record, photo_of
 
 from reid_lab.core.basics import stream
-from reid_lab.datasets.captioning import run as caption_run, traces as T
+from reid_lab.datasets.captioning import traces as T
+from reid_lab.datasets.captioning.run import caption_image, caption_images
 from reid_lab.datasets.image_sets import tiny_table
 
 
@@ -69,7 +70,7 @@ def test_text_that_changed_without_a_trace():
 def test_text_of_data_is_escaped():
     tag = "<script>alert(1)</script>"
     pixels = photo_of().pixels
-    r = caption_run.caption_image(T.Photo(f"{tag}.png", 1, pixels, T.digest(pixels)), Echo(f"A t-shirt {tag}."))
+    r = caption_image(T.Photo(f"{tag}.png", 1, pixels, T.digest(pixels)), Echo(f"A t-shirt {tag}."))
     assert r.status == "ok" and "<script" not in r._repr_html_() and "&lt;script" in r._repr_html_()
     rejected = T.CaptionRecord(image=tag, pid=1, key="k", status="rejected", reason=tag)
     assert "<script" not in rejected._repr_html_()
@@ -91,11 +92,11 @@ def test_a_file_cut_anywhere_in_its_last_line(tmp_path):
                                      b"\x89PNG\r\n"])
 def test_files_of_others_are_left_alone(content, tmp_path):
     (tmp_path/"x").write_bytes(content)
-    with pytest.raises(T.TraceError, match="line [12]"): caption_run.caption_images(tiny_table(2, 1), Echo(), tmp_path/"x")
+    with pytest.raises(T.TraceError, match="line [12]"): caption_images(tiny_table(2, 1), Echo(), tmp_path/"x")
     assert (tmp_path/"x").read_bytes() == content
 
 
 def test_one_writer_at_a_time(tmp_path):
     with T.RecordFile(tmp_path/"c.jsonl"):
         with pytest.raises(RuntimeError, match="in use by process"):
-            caption_run.caption_images(tiny_table(2, 1), Echo(), tmp_path/"c.jsonl")
+            caption_images(tiny_table(2, 1), Echo(), tmp_path/"c.jsonl")

@@ -7,7 +7,8 @@ import pytest
 import torch
 from helpers.captioning import SEEN, STEP, WHY, Echo, photo_of
 
-from reid_lab.datasets.captioning import run as caption_run, traces as T, vision as V
+from reid_lab.datasets.captioning import traces as T, vision as V
+from reid_lab.datasets.captioning.run import caption_image, caption_images, caption_key
 from reid_lab.datasets.image_sets import tiny_table
 
 
@@ -97,28 +98,28 @@ def test_random_words_are_rejected_after_the_retries(retries, random_model, no_n
     def counted(text, pixels, attempt, *names): asked.append(attempt); return answer(text, pixels, attempt, *names)
     backend.answer = counted
     table = tiny_table(2, 1)
-    records = caption_run.caption_images(table, backend, tmp_path/"c.jsonl", retries=retries, quiet=True)
+    records = caption_images(table, backend, tmp_path/"c.jsonl", retries=retries, quiet=True)
     assert asked == [*range(retries + 1)]*len(table)
     for r in T.read_records(tmp_path/"c.jsonl"):
         assert (r.status, r.n_retries, r.T1, r.caption) == ("rejected", retries, None, "")
         assert r.reason.startswith("T1: answer: no") and "JSON" in r.reason
-    assert caption_run.caption_images(table, backend, tmp_path/"c.jsonl", retries=retries, quiet=True) == records
+    assert caption_images(table, backend, tmp_path/"c.jsonl", retries=retries, quiet=True) == records
     assert len(asked) == (retries + 1)*len(table)                               # rejected ones are remembered
-    caption_run.caption_images(table, backend, tmp_path/"c.jsonl", retries=retries + 1, quiet=True)
+    caption_images(table, backend, tmp_path/"c.jsonl", retries=retries + 1, quiet=True)
     assert len(asked) == (retries + 1)*len(table) + (retries + 2)*len(table)     # and asked again with more retries
 
 
 def test_a_model_that_answers_well(taught_model, no_network, tmp_path):
     "The whole path with real weights: pixels in, three valid answers out"
     backend = V.local_captioner(taught_model, Words.prompts, max_new_tokens=300, device="cpu")
-    r = caption_run.caption_image(photo_of(), backend)
+    r = caption_image(photo_of(), backend)
     assert (r.status, r.n_retries, r.reason) == ("ok", 0, "")
     assert (r.T2.S_init, r.caption) == ("A person in a t-shirt.", "A person in an orange coat.")
     assert [(s.attribute, s.used) for s in r.T2.trace_gen] == [("upper", True), ("bag", False)]
     assert r.T1.model == "tiny-taught" and r.T3.trace_corr[0].span == (14, 21)
     other = V.local_captioner(taught_model, {**Words.prompts, "perceive": "What?"}, max_new_tokens=300, device="cpu")
-    keys = {caption_run.caption_key(photo_of(), b) for b in (backend, other)} | {caption_run.caption_key(photo_of(1), backend),
-                                                                       caption_run.caption_key(photo_of(), backend, .7)}
+    keys = {caption_key(photo_of(), b) for b in (backend, other)} | {caption_key(photo_of(1), backend),
+                                                                       caption_key(photo_of(), backend, .7)}
     assert len(keys) == 4
 
 
@@ -131,9 +132,9 @@ def test_another_model_audits(taught_model, no_network, tmp_path):
         def audit(self, photo, text, attempt=0): self.heard.append(text); return dict(corrections=[])
         def perceive(self, photo, attempt=0): raise AssertionError("the writer perceives")
         compose = perceive
-    r = caption_run.caption_image(table, T.WithAuditor(writer, Calm()))
+    r = caption_image(table, T.WithAuditor(writer, Calm()))
     assert (r.status, r.caption, Calm.heard) == ("ok", "A person in a t-shirt.", ["A person in a t-shirt."])
-    assert r.T1.model == "tiny-taught, audited by echo" and r.key != caption_run.caption_image(table, writer).key
+    assert r.T1.model == "tiny-taught, audited by echo" and r.key != caption_image(table, writer).key
     with pytest.raises(TypeError, match="has no name"): T.WithAuditor(writer, "gpt")
 
 
