@@ -31,7 +31,7 @@ MOVED = {  # old module -> new module, or {new module: names}
     'world.sheet': 'world.world',
     'data.cross_set': 'datasets.cross_set',
     'datasets': {'*': 'datasets.registry',
-        'datasets.export': 'LAYOUTS Layout export_world',
+        'datasets.export': 'LAYOUTS Layout export_world no_junk',
         'datasets.diagnosis': 'Report doctor'},
     'protocols': 'datasets.protocols.cameras',
     'embeddings': 'retrieval.embeddings',

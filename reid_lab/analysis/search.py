@@ -19,9 +19,6 @@ from ..moved import forward
 from ..retrieval.embeddings import embed_texts, Embeddings, encode_images
 from ..retrieval.ranking import rank, RetrievalResult
 
-# %% ../../nbs/12_analysis/70_search.ipynb #50a725ec
-__getattr__ = forward('analysis.search') # names that moved in 0.2.0
-
 # %% ../../nbs/12_analysis/70_search.ipynb #f89ffd7e
 def ask(model, # Reads images, and captions if a sentence is asked
     what, # A sentence (str), a crop (Path, or (H,W,3) uint8), or a list of such
@@ -114,3 +111,6 @@ def find(q:Embeddings, # Questions, see `ask`, or any queries
         return e
     index, score = rank(bare(q), bare(g), min(k, len(g)), same_camera='keep', scores=scores, chunk=chunk)
     return Answer(RetrievalResult(index, score, q, g), threshold)
+
+# %% ../../nbs/12_analysis/70_search.ipynb #50a725ec
+__getattr__ = forward('analysis.search') # names that moved in 0.2.0

@@ -115,7 +115,6 @@ def _add_weights(command):
 # %% ../../nbs/16_cli/50_commands.ipynb #201e7289
 def _add_runs(command):
     "`run` and `sweep`"
-    # long: one line an option
     run = command('run', _run, 'run an experiment notebook', 'experiments')
     sweep = command('sweep', _sweep, 'run an experiment over a grid and seeds', 'experiments')
     for c in (run, sweep):
@@ -192,6 +191,7 @@ def _exit_code(a):
     except (KeyboardInterrupt, SystemExit) as e: # the latter from `stoppable`
         print_error(a, '; '.join(['interrupted', *getattr(e, '__notes__', ())]))
         return 130 if isinstance(e, KeyboardInterrupt) else e.code
+
 
 def main(argv=None, # Arguments; default: those of the process
     ) -> int: # Exit code

@@ -48,7 +48,8 @@ def _features(path, key, need=('pid',), copies=2):
     except TypeError as e: raise ValueError(str(e)) from e
 
 
-def json_line(values):
+def json_line(values, # What JSON can hold, and NaN
+    ) -> str:
     "Standard JSON in one line: NaN is null"
     from reid_lab.results.rows import json_values
     return json.dumps(json_values(values), allow_nan=False)
@@ -162,8 +163,9 @@ def _results(a):
     return 0
 
 
-def add_results(command):
-    "`results`"
+def add_results(command, # Of `reid_lab.cli.commands.parser`: name, function, help -> parser
+    ):
+    "Add `results` to the command line"
     c = command('results', _results, 'list the runs of a store, or add rows of a run to our measurements')
     c.add_argument('action', nargs='?', choices=('list', 'publish'), default='list', help='default: list')
     c.add_argument('runs', nargs='*', metavar='RUN', help='names of runs, or their folders')
@@ -189,8 +191,9 @@ def _distance(text):
     return _one_of(text, DISTANCES)
 
 
-def add_numbers(command):
-    "`published`, `metrics` and `bias`"
+def add_numbers(command, # Of `reid_lab.cli.commands.parser`: name, function, help -> parser
+    ):
+    "Add `published`, `metrics` and `bias` to the command line"
     c = command('published', _published, 'print published tables', 'papers')
     c.add_argument('paper', nargs='?', help='see below')
     c.add_argument('table', nargs='?', help='id as printed')

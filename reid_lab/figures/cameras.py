@@ -17,9 +17,6 @@ from ..core.statistics import weighted_mean, wilson
 from .style import COLOURS, literal, paper_figure, paper_style, PaperFigure, wrap_text
 from ..moved import forward
 
-# %% ../../nbs/11_figures/50_cameras.ipynb #3c5ab575
-__getattr__ = forward('figures.cameras') # names that moved in 0.2.0
-
 # %% ../../nbs/11_figures/50_cameras.ipynb #3e683e7c
 GREY = '#b4bac0' # Cameras and identities without a colour of their own
 MAX_COLOURS = 2*len(COLOURS)
@@ -342,3 +339,6 @@ def camera_card(before, # Frame: cam, n_query, mAP (NaN if not defined)
         head = wrap_text(title, .82*w, 7.5, 2) # bold is wider
         fig.suptitle(literal(head), x=.01, ha='left', size=7.5, weight='bold')
     return fig
+
+# %% ../../nbs/11_figures/50_cameras.ipynb #3c5ab575
+__getattr__ = forward('figures.cameras') # names that moved in 0.2.0

@@ -6,75 +6,95 @@
 __all__ = ['marked_examples', 'error_bars']
 
 # %% ../../nbs/11_figures/80_captioning.ipynb #48186f4f
+from dataclasses import dataclass
 import numpy as np
-from ..datasets.captioning.rules import KINDS, STAGES
-from ..datasets.captioning.traces import marked_pieces
 from .style import COLOURS, paper_figure, paper_style, PaperFigure, RIGHT, text_width, WRONG
 
 # %% ../../nbs/11_figures/80_captioning.ipynb #4f54f9ac
+@dataclass(frozen=True)
+class _Word:
+    "A word at its place in a text"
+    op:str # What became of it
+    text:str
+    line:int
+    x:float # Inches from the left
+    width:float # Inches
+
+
 def _lay(pieces, width, size):
-    "Words of marked pieces with their line and place: (op, word, line, x, width)"
-    out, x, line, space = [], 0., 0, text_width('a a', size) - text_width('aa', size)
+    "Words of marked pieces in lines of a width, `_Word` by `_Word`"
+    words, x, line = [], 0., 0
+    space = text_width('a a', size) - text_width('aa', size)
     for op, text in pieces:
         if op == 'new': x += space # beside what it replaces
         for word in text.replace('\n', ' ').split(' '):
-            w = text_width(word, size) if word else 0.
-            if x and x + w > width: x, line = 0., line + 1
-            if word: out.append((op, word, line, x, w))
-            x += w + space
+            wide = text_width(word, size) if word else 0.
+            if x and x + wide > width: x, line = 0., line + 1
+            if word: words.append(_Word(op, word, line, x, wide))
+            x += wide + space
         x -= space # the piece ended without one
-    return out
+    return words
+
+
+def _n_lines(words):
+    "Lines that words fill"
+    return 1 + max((w.line for w in words), default=-1)
 
 # %% ../../nbs/11_figures/80_captioning.ipynb #b3b770ae
 _MARKS = dict(keep=('#222222', None), drop=(WRONG, .55), add=(RIGHT, -.12), new=(RIGHT, -.12)) # colour, line's height
+_LEADING = 1.35/72 # Inches from line to line for a point of text size
 
 
-def _draw_words(ax, laid, x, y, size):
+def _draw_words(ax, words, x, y, size):
     "Words at their places; a line through what went, and under what came"
-    high = size*1.35/72
-    for op, word, line, at, w in laid:
-        colour, mark = _MARKS[op]
-        base = y + high*(line + .8)
-        ax.text(x + at, base, word, size=size, color=colour, va='baseline', parse_math=False)
+    for w in words:
+        colour, mark = _MARKS[w.op]
+        base = y + size*_LEADING*(w.line + .8)
+        ax.text(x + w.x, base, w.text, size=size, color=colour, va='baseline', parse_math=False)
         if mark is not None:
-            h = base - mark*size/72*.6
-            ax.plot([x + at, x + at + w], [h, h], color=colour, lw=.7)
-    return high*(1 + max((l for _, _, l, *_ in laid), default=0))
+            height = base - mark*size/72*.6
+            ax.plot([x + w.x, x + w.x + w.width], [height, height], color=colour, lw=.7)
 
 # %% ../../nbs/11_figures/80_captioning.ipynb #44d84015
-def marked_examples(records, # `CaptionRecord`s with drafts
-    images, # (H,W,3) uint8, one a record
+def marked_examples(examples, # One text each, as a list of (op, text)
+    images, # (H,W,3) uint8, one an example
     notes=None, # Text below each caption, or None
     column:str='cvpr-full', # Key of `WIDTHS`
     width:float=None, # Inches, instead of the column's
     thumb:float=.4, # Inches of an image's width
     ) -> PaperFigure:
-    "Images beside their drafts, with the corrections of the audit marked"
-    records, notes = list(records), list(notes) if notes is not None else ['']*len(records)
+    "Images beside their texts, with corrections marked"
+    examples = list(examples)
+    notes = [''] * len(examples) if notes is None else list(notes)
+    margin, top, left = .05, .26, thumb + .2 # inches: around an image, of the first one, of the words
     with paper_style(column, width, size=7) as w:
-        room, laid = w - thumb - .25, []
-        for r, note in zip(records, notes):
-            words = _lay(marked_pieces(r), room, 7), _lay([('keep', note)] if note else [], room, 6)
-            lines = [1 + max((l for _, _, l, *_ in ws), default=-1) for ws in words]
-            laid.append((*words, (7*lines[0] + 6*lines[1])*1.35/72 + .05))
-        high = [max(thumb*im.shape[0]/im.shape[1], h) + .12 for im, (*_, h) in zip(images, laid)]
-        fig = paper_figure(w, .28 + sum(high), photo=True)
-        ax = fig.add_axes((0, 0, 1, 1)); ax.set(xlim=(0, w), ylim=(.28 + sum(high), 0)); ax.axis('off')
-        ax.set_autoscale_on(False)
+        room = w - thumb - .25
+        texts = [_lay(pieces, room, 7) for pieces in examples]
+        below = [_lay([('keep', note)] if note else [], room, 6) for note in notes]
+        tall = [thumb*im.shape[0]/im.shape[1] for im in images]
+        wordy = [(7*_n_lines(text) + 6*_n_lines(note))*_LEADING + .05 for text, note in zip(texts, below)]
+        rows = [max(pair) + .12 for pair in zip(tall, wordy)]
+        high = top + .02 + sum(rows)
+        fig = paper_figure(w, high, photo=True)
+        ax = fig.add_axes((0, 0, 1, 1))
+        ax.set(xlim=(0, w), ylim=(high, 0), autoscale_on=False)
+        ax.axis('off')
         key = [('keep', 'Audit:'), ('drop', ' struck out'), ('keep', ','), ('add', ' put in')]
-        _draw_words(ax, _lay(key, w, 7), thumb + .2, .05, 7)
-        y = .26
-        for im, (text, note, _), h in zip(images, laid, high):
-            tall = thumb*im.shape[0]/im.shape[1]
-            ax.imshow(im, extent=(.05, .05 + thumb, y + tall, y), aspect='auto')
-            down = _draw_words(ax, text, thumb + .2, y, 7)
-            if note: _draw_words(ax, [('keep', *p[1:]) for p in note], thumb + .2, y + down + .04, 6)
-            y += h
+        _draw_words(ax, _lay(key, w, 7), left, margin, 7)
+        y = top
+        for im, text, note, h, row in zip(images, texts, below, tall, rows):
+            ax.imshow(im, extent=(margin, margin + thumb, y + h, y), aspect='auto')
+            _draw_words(ax, text, left, y, 7)
+            _draw_words(ax, note, left, y + max(_n_lines(text), 1)*7*_LEADING + .04, 6)
+            y += row
     return fig
 
 # %% ../../nbs/11_figures/80_captioning.ipynb #105e20f3
-def error_bars(frame, # From `measure_audit`, of one factor
-    stages=STAGES, # Some of them
+_ERRORS = dict(omission='left out\n(of visible)', hallucination='made up\n(of said)', wrong='wrong value\n(of said)')
+
+
+def error_bars(frame, # One row a seed and stage: rates in percent, as of `measure_audit` for one factor
+    stages=None, # Some of the stages; default: all
     column:str='cvpr', # Key of `WIDTHS`
     width:float=None, # Inches, instead of the column's
     height:float=2.1, # Inches
@@ -82,19 +102,20 @@ def error_bars(frame, # From `measure_audit`, of one factor
     "Mean rate of each kind of error at each stage, with 95 % intervals over seeds; two seeds are shown as dots"
     from scipy import stats
     if frame.duplicated(['seed', 'stage']).any(): raise ValueError("frame has several factors; choose one first")
+    stages = list(dict.fromkeys(frame.stage)) if stages is None else list(stages)
+    kinds, wide = list(_ERRORS), .8/len(stages)
     with paper_style(column, width) as w:
         fig = paper_figure(w, height, layout='constrained')
-        ax, wide = fig.subplots(), .8/len(stages)
+        ax = fig.subplots()
         for i, stage in enumerate(stages):
-            v = frame[frame.stage == stage][[*KINDS]]
+            v = frame[frame.stage == stage][kinds]
             half = stats.t.ppf(.975, len(v) - 1)*v.std()/len(v)**.5 if len(v) > 2 else None
             if half is not None: half = half.where(half > 0)        # seeds that agree give no interval
-            at = np.arange(len(KINDS)) + (i - (len(stages) - 1)/2)*wide
+            at = np.arange(len(kinds)) + (i - (len(stages) - 1)/2)*wide
             ax.bar(at, v.mean(), wide*.92, yerr=half, label=stage, color=COLOURS[i % 7], ecolor='#333333',
                    error_kw=dict(lw=.8, capsize=2))
             if len(v) == 2: ax.plot(np.tile(at, 2), v.to_numpy().ravel(), 'o', color='#333333', ms=1.8)
-        names = ['left out\n(of visible)', 'made up\n(of said)', 'wrong value\n(of said)']
-        ax.set(xticks=range(len(KINDS)), xticklabels=names, ylabel='World, errors (%)', ylim=(0, None))
+        ax.set(xticks=range(len(kinds)), xticklabels=_ERRORS.values(), ylabel='World, errors (%)', ylim=(0, None))
         ax.grid(axis='y')
         n = frame.seed.nunique()
         title = {1: None, 2: 'mean; dots: 2 Worlds'}.get(n, f'mean, 95 % interval of {n} Worlds')

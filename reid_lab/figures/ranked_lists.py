@@ -16,6 +16,7 @@ def _badge(ax, x, y, right, r=.055):
     strokes = [[(-.5, .05), (-.12, .42), (.5, -.4)]] if right else [[(-.4, -.4), (.4, .4)], [(-.4, .4), (.4, -.4)]]
     for s in strokes: ax.plot([x + r*a for a, b in s], [y + r*b for a, b in s], color='white', lw=.9, zorder=6)
 
+
 def thumbnail(ax, # From `inch_canvas`
     img, # (H,W,3) uint8
     x:float, # Left edge, inches
@@ -33,9 +34,6 @@ def thumbnail(ax, # From `inch_canvas`
     r = min(.055, .17*w) # a small image stays to be seen
     _badge(ax, x + w - r - .015, y + r + .015, right, r)
 
-def _side(ax, x, y, text):
-    "A method's name, upright beside its row"
-    ax.text(x, y, text, rotation=90, ha='center', va='center', size=6.5, parse_math=False, multialignment='center')
 
 def list_key(ax, # From `inch_canvas`
     w:float, # Its width, inches
@@ -43,12 +41,18 @@ def list_key(ax, # From `inch_canvas`
     ):
     "What ticks and crosses mean, at the lower right"
     for x, right, text in ((w - 2.05, True, 'same person'), (w - 1.05, False, 'another person')):
-        _badge(ax, x, y, right); ax.text(x + .1, y, text, va='center', size=6.5)
+        _badge(ax, x, y, right)
+        ax.text(x + .1, y, text, va='center', size=6.5)
 
 # %% ../../nbs/11_figures/30_ranked_lists.ipynb #1bd20231
 def _gallery_images(images, idx):
     "Images of the gallery rows `idx`, from a callable or an array"
     return images(list(idx)) if callable(images) else [images[i] for i in idx]
+
+
+def _side(ax, x, y, text):
+    "A method's name, upright beside its row"
+    ax.text(x, y, text, rotation=90, ha='center', va='center', size=6.5, parse_math=False, multialignment='center')
 
 
 def ranked_lists(queries, # Captions, or query images (H,W,3) uint8
@@ -64,7 +68,6 @@ def ranked_lists(queries, # Captions, or query images (H,W,3) uint8
     max_height:float=4.4, # Inches, half a page; images shrink to fit, to .45 inches at least
     ) -> PaperFigure:
     "Queries and their first `k` results, one row a method, right and wrong marked"
-    # long: one drawing whose parts share a layout
     ranked = ranked if isinstance(ranked, dict) else {'': ranked}
     for name, r in ranked.items():
         if len(r) != len(queries) or len(q_pid) != len(queries):

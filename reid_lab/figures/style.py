@@ -192,6 +192,7 @@ def inch_canvas(width:float, # Inches
     ): # Figure, axes without ticks
     "A figure with one axes in inches, y downwards"
     fig = paper_figure(width, height, photo)
-    ax = fig.add_axes((0, 0, 1, 1)); ax.set(xlim=(0, width), ylim=(height, 0)); ax.axis('off')
-    ax.set_autoscale_on(False)
+    ax = fig.add_axes((0, 0, 1, 1))
+    ax.set(xlim=(0, width), ylim=(height, 0), autoscale_on=False)
+    ax.axis('off')
     return fig, ax

@@ -22,12 +22,16 @@ def front_file(name:str, # Of a file in `resources/front`
     "Text of a file of the front ends"
     return (resources.files('reid_lab')/'resources'/'front'/name).read_text(encoding='utf-8')
 
-def drawing_module(view):
-    "The functions that draw a view, as JavaScript"
+
+def drawing_module(view, # A view: `front_end`, or a file of its `kind`
+    ) -> str: # JavaScript
+    "The functions that draw a view"
     return front_file('view.js') + (view.front_end or front_file(f'{view.kind}.js'))
 
+
 @lru_cache
-def packed_library(name):
+def packed_library(name:str, # `plotly`
+    ) -> bytes:
     "A JavaScript library that comes with a package, packed with gzip"
     from plotly.offline import get_plotlyjs
     return gzip.compress({'plotly': get_plotlyjs}[name]().encode(), 6, mtime=0)

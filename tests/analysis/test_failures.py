@@ -1,18 +1,17 @@
-"Reasons of failures: what is planted is found, what is not is not; tags survive files and two people"
+"Reasons of failures: what is planted is found, what is not is not"
 import itertools
-import json
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from reid_lab.analysis import failures as F, tags as T
+from reid_lab.analysis import failures as F
 from reid_lab.core.basics import stream
 from reid_lab.data.images import resize_image
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.retrieval.scores import EmbeddingScores
 from reid_lab.retrieval.metrics import retrieval_metrics
+from reid_lab.retrieval.scores import EmbeddingScores
 from reid_lab.world.people import srgb_to_lab
 from reid_lab.world.plan import Group
 from reid_lab.world.world import World
@@ -23,8 +22,6 @@ def people(n, seed, ids=40, dim=12, noise=1., **kw):
     emb = centre[pid] + noise*stream(seed, "images").normal(size=(n, dim))
     return Embeddings(emb.astype("f4"), pid, path=[f"{seed}/{i}.jpg" for i in range(n)], **kw)
 
-
-# ---- images
 
 def plain_histogram(im, top, end):
     "One pixel after the other"
@@ -55,8 +52,6 @@ def test_sharpness_falls_with_blur_and_not_with_contrast():
     assert F.sharpness(soft) < .5*F.sharpness(im) and F.sharpness(pale) == pytest.approx(F.sharpness(im), rel=.02)
 
 
-# ---- the search
-
 def test_searched_agrees_with_the_metrics():
     q, g = people(80, 0), people(90, 1)
     q = Embeddings(q.emb, np.where(np.arange(80) % 7 == 0, 900 + q.pid, q.pid), path=q.path)   # some are absent
@@ -84,8 +79,6 @@ def test_other_scores_and_distances_are_followed():
 def test_what_a_search_refuses(make, message):
     with pytest.raises(ValueError, match=message): make()
 
-
-# ---- reasons and rates
 
 def plain_gap(h, f): return 100*(h[f].mean() - h[~f].mean())
 
@@ -171,8 +164,6 @@ def test_worst_first_whatever_the_order():
     assert sorted(twice.key) == [q.path[0], f"{q.path[0]} #2"]
 
 
-# ---- words
-
 def test_satisfying_and_false_words_by_hand():
     attrs = [dict(top="red", bag="yes"), dict(top="red", bag="no"), dict(top="red", bag="yes"),
              dict(top="blue", bag="no"), dict(top="red", bag="yes")]
@@ -195,8 +186,6 @@ def test_without_truth_nothing_is_claimed():
     shared = F.Searched(q, e([0, 1, 2, 3], ["a red  coat", "x", "A RED COAT", "a red coat"], 1))
     assert F.ambiguity(shared).tolist() == [2, 0, 2]
 
-
-# ---- the World
 
 @pytest.fixture(scope="module")
 def world(private_cache):
@@ -271,58 +260,3 @@ def test_a_planted_colour_is_the_reason():
     assert t.verdict["same colours"] == "more often"
     assert t.failures["same colours"] > 90 > 10 > t.successes["same colours"]
     assert t.verdict["low resolution"] == "never" and t.verdict["same camera"] == "unknown"
-
-
-# ---- tags
-
-def row(key="a", by="ann", mark="tick", tags="", comment="", time="2026-01-01T00:00:00+00:00"):
-    return dict(key=key, by=by, mark=mark, tags=tags, comment=comment, time=time)
-
-
-def frame(*rows): return pd.DataFrame(rows, columns=list(T.TAG_COLUMNS))
-
-
-@pytest.mark.parametrize("ending", ["json", "csv"])
-def test_tags_survive_a_file(tmp_path, ending):
-    f = frame(row("=1+1 | <b>", comment='a "b"\nc, ü', tags="x; y"), row("NaN", "bob", ""), row("a", mark="cross"))
-    path = T.write_tags(f, tmp_path/f"t.{ending}")
-    assert T.read_tags(path).to_dict("records") == f.to_dict("records")
-    assert T.read_tags(T.write_tags(frame(), path)).empty
-
-
-def test_one_row_a_person_and_query(tmp_path):
-    path = tmp_path/"t.json"
-    T.tag(path, "a", "ann", "tick"); T.tag(path, "a", "bob", "cross", ["dark", "far"]); T.tag(path, "a", "ann", "cross")
-    f = T.read_tags(path)
-    assert f[["by", "mark", "tags"]].to_numpy().tolist() == [["bob", "cross", "dark; far"], ["ann", "cross", ""]]
-    assert [p.name for p in tmp_path.iterdir()] == ["t.json"]   # no lock, no remains
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match="key='b'"): T.tag(path, "b", "ann", known=["a"])
-    with pytest.raises(ValueError, match="semicolon"): T.tag(path, "a", "ann", tags=["x;y"])
-    with pytest.raises(ValueError, match="`?by`?"): T.tag(path, "a", "")
-    assert path.read_bytes() == before
-
-
-def test_two_people_join_their_files():
-    old, new = row(time="2026-01-01T10:00:00+00:00"), row(mark="cross", time="2026-01-01T12:00:00+02:00")
-    late = row(mark="cross", time="2026-01-01T12:30:00+02:00")
-    a, b = frame(old, row("b")), frame(late, row("b", "bob", "cross"), row("c", "bob"))
-    both = T.merge_tags(a, b)
-    assert sorted(zip(both.key, both.by, both["mark"])) == [("a", "ann", "cross"), ("b", "ann", "tick"),
-                                                           ("b", "bob", "cross"), ("c", "bob", "tick")]
-    assert T.disagreements(both).to_dict("records") == [dict(key="b", ann="tick", bob="cross")]
-    assert T.disagreements(frame(row(), row(by="bob", mark=""))).empty
-    assert T.merge_tags(a, a).equals(T.merge_tags(a, frame()))
-    with pytest.raises(ValueError, match="two things about 'a' at the same time"): T.merge_tags(frame(old), frame(new))
-
-
-@pytest.mark.parametrize("text, message", [
-    ("[", "damaged"), ('[{"key": "a"}]', "no column 'by'"), (json.dumps([row(mark="ok")]), "row 0: mark='ok'"),
-    (json.dumps([row(), row()]), "two rows"), (json.dumps([row(key="")]), "row 0: key"),
-    (json.dumps([row(time="monday")]), "time='monday'")])
-def test_a_wrong_file_is_named(tmp_path, text, message):
-    (tmp_path/"t.json").write_text(text)
-    with pytest.raises(ValueError, match=message) as err: T.read_tags(tmp_path/"t.json")
-    assert "t.json" in str(err.value)
-    with pytest.raises(FileNotFoundError, match="none.csv"): T.read_tags(tmp_path/"none.csv")
-    with pytest.raises(ValueError, match="ending='.txt'"): T.write_tags(frame(row()), tmp_path/"t.txt")

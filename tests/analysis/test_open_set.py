@@ -1,4 +1,4 @@
-"Open-set search: rates by their definitions, thresholds that keep what they promise, answers for any gallery"
+"Open-set rates by their definitions, and thresholds that keep what they promise"
 import json
 import math
 import warnings
@@ -7,20 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.open_set import bare, people, planted
 from hypothesis import given, settings, strategies as st
-from PIL import Image
 
 from reid_lab.analysis import open_set, search
+from reid_lab.analysis.open_set import (DistanceScores, Threshold, calibrate, comparable, each_removed, fnir, fpir,
+                                        identification_curve, open_set_rates, search_scores, threshold_for,
+                                        verification_rates, verification_threshold)
 from reid_lab.retrieval import scores
-from reid_lab.core.basics import stream
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.models.bot import bot_tiny
-
-
-def people(n, seed, ids=30, cams=3, noise=.8, dim=12, dtype="f4"):
-    centre = stream(1, "centres").normal(size=(ids, dim)); pid = np.arange(n) % ids
-    rng = stream(seed, "images")
-    return Embeddings((centre[pid] + noise*rng.normal(size=(n, dim))).astype(dtype), pid, rng.integers(cams, size=n))
 
 
 def plain_fpir(tops, t):
@@ -33,8 +28,6 @@ def plain_fnir(mates, ranks, t, first):
     return sum(1 for s, r in zip(mates, ranks) if r > first or s < t)/len(mates)
 
 
-# ---- formulas
-
 few = st.lists(st.integers(-4, 4), min_size=1, max_size=30)   # many equal scores
 
 
@@ -42,25 +35,25 @@ few = st.lists(st.integers(-4, 4), min_size=1, max_size=30)   # many equal score
 @given(few, few, st.integers(-5, 5), st.integers(1, 3), st.data())
 def test_rates_are_those_of_the_definition(tops, mates, t, first, data):
     ranks = data.draw(st.lists(st.integers(1, 4), min_size=len(mates), max_size=len(mates)))
-    assert open_set.fpir(tops, t) == pytest.approx(plain_fpir(tops, t))
-    assert open_set.fnir(mates, ranks, t, first) == pytest.approx(plain_fnir(mates, ranks, t, first))
+    assert fpir(tops, t) == pytest.approx(plain_fpir(tops, t))
+    assert fnir(mates, ranks, t, first) == pytest.approx(plain_fnir(mates, ranks, t, first))
 
 
 def test_hand_made_example():
     "Ten nonmated and four mated searches; T between .70 and .65 lets two of ten pass"
     tops = [.91, .70, .65, .6, .55, .5, .45, .4, .35, .3]
     mates, ranks = [.95, .80, .66, .90], [1, 1, 1, 2]
-    t = open_set.threshold_for(tops, .2)
-    assert t == pytest.approx(.675) and open_set.fpir(tops, t) == .2
-    assert open_set.fnir(mates, ranks, t) == .5 and open_set.fnir(mates, ranks, t, 2) == .25   # .66 is too low, .90 is second
-    assert open_set.fnir(mates, ranks, .66, 2) == 0 and open_set.fpir(tops, .65) == .3         # at T counts
-    assert math.isnan(open_set.fpir([], .5)) and math.isnan(open_set.fnir([], [], .5))
+    t = threshold_for(tops, .2)
+    assert t == pytest.approx(.675) and fpir(tops, t) == .2
+    assert fnir(mates, ranks, t) == .5 and fnir(mates, ranks, t, 2) == .25   # .66 is too low, .90 is second
+    assert fnir(mates, ranks, .66, 2) == 0 and fpir(tops, .65) == .3         # at T counts
+    assert math.isnan(fpir([], .5)) and math.isnan(fnir([], [], .5))
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(-6, 6), min_size=4, max_size=40), st.floats(.25, .95))
 def test_a_threshold_keeps_its_rate_and_none_lower_does(tops, rate):
-    t, s = open_set.threshold_for(tops, rate), np.array(tops, float)
+    t, s = threshold_for(tops, rate), np.array(tops, float)
     assert plain_fpir(s, t) <= rate + 1e-9
     lower = s[s < t]
     if len(lower): assert plain_fpir(s, lower.max()) > rate
@@ -69,7 +62,7 @@ def test_a_threshold_keeps_its_rate_and_none_lower_does(tops, rate):
 @pytest.mark.parametrize("tops, rate, message", [
     ([.1, .2], .1, "at least 10"), ([], .1, "no nonmated search"), ([.1], 0, "rate=0"), ([.1], 1., "rate=1.0")])
 def test_rates_that_cannot_be_shown(tops, rate, message):
-    with pytest.raises(ValueError, match=message): open_set.threshold_for(tops, rate)
+    with pytest.raises(ValueError, match=message): threshold_for(tops, rate)
 
 
 def test_curve_is_the_rates_at_every_threshold():
@@ -78,14 +71,12 @@ def test_curve_is_the_rates_at_every_threshold():
                           rank=np.r_[rng.integers(1, 4, 40), [0]*25], pid=range(65)))
     f["top"] = np.where(f.present, f.mate, rng.integers(0, 9, 65)/9)
     for first in (1, 2):
-        c = open_set.identification_curve(f, first)
+        c = identification_curve(f, first)
         for r in c.itertuples():
             assert r.FPIR == pytest.approx(100*plain_fpir(f.top[~f.present], r.threshold))
             assert r.FNIR == pytest.approx(100*plain_fnir(f.mate[:40], f["rank"][:40], r.threshold, first))
     assert c.FPIR.iloc[0] == 0 and c.FPIR.iloc[-1] == 100 and c.FPIR.is_unique
 
-
-# ---- searches
 
 def plain_search(q, g, i, same_camera, distance):
     "Best score of the person, of others, and the rank of the person"
@@ -105,7 +96,7 @@ def test_scores_are_those_of_single_searches(same_camera, distance):
     q, g = people(60, 0, dtype="f8"), people(70, 1, dtype="f8")
     g = Embeddings(g.emb, np.where(np.arange(70) % 9 == 0, -1, g.pid), g.cam)
     q = Embeddings(q.emb, np.where(np.arange(60) % 7 == 0, 900 + q.pid, q.pid), q.cam)
-    got = open_set.search_scores(q, g, same_camera=same_camera, distance=distance, chunk=7)
+    got = search_scores(q, g, same_camera=same_camera, distance=distance, chunk=7)
     for i, r in got.iterrows():
         mate, other, rank = plain_search(q, g, i, same_camera, distance)
         assert r.present == np.isfinite(mate) and r.other == pytest.approx(other)
@@ -117,10 +108,10 @@ def test_scores_are_those_of_single_searches(same_camera, distance):
 
 def test_a_removed_person_is_as_searched_again():
     q, g = people(90, 0, dtype="f8"), people(60, 1, dtype="f8")
-    both = open_set.each_removed(open_set.search_scores(q, g, same_camera="keep"))
+    both = each_removed(search_scores(q, g, same_camera="keep"))
     twins = both[~both.present].reset_index(drop=True)
     for p in range(30):
-        again = open_set.search_scores(q[q.pid == p], g[g.pid != p])
+        again = search_scores(q[q.pid == p], g[g.pid != p])
         assert not again.present.any() and np.allclose(twins.top[twins.pid == p], again.top)
     assert len(both) == 180 and both.attrs["gallery"] == 60
 
@@ -131,49 +122,36 @@ def test_the_order_of_the_gallery_changes_nothing():
     tied = Embeddings(torch.cat([g.emb, g.emb[:30]]), np.r_[g.pid, (g.pid[:30] + 1) % 30], np.r_[g.cam, g.cam[:30]])
     for gallery in (g, tied):
         p = rng.permutation(len(gallery))
-        a, b = (open_set.each_removed(open_set.search_scores(q, x)) for x in (gallery, gallery[p]))
+        a, b = (each_removed(search_scores(q, x)) for x in (gallery, gallery[p]))
         pd.testing.assert_frame_equal(a, b, rtol=1e-5)
-        t = open_set.calibrate(a, .1)
-        pd.testing.assert_frame_equal(open_set.open_set_rates(a, t, by="cam"), open_set.open_set_rates(b, t, by="cam"))
+        t = calibrate(a, .1)
+        pd.testing.assert_frame_equal(open_set_rates(a, t, by="cam"), open_set_rates(b, t, by="cam"))
         assert search.find(q, gallery[p], 3, t).present.tolist() == search.find(q, gallery, 3, t).present.tolist()
 
 
 def test_equal_scores_count_against_us():
     same = Embeddings(np.ones((3, 2)), [0, 1, 2])
-    f = open_set.search_scores(same[:1], same)
-    assert f["rank"].item() == 3 and open_set.fnir(f.mate, f["rank"], .5) == 1 and open_set.fnir(f.mate, f["rank"], .5, 3) == 0
+    f = search_scores(same[:1], same)
+    assert f["rank"].item() == 3 and fnir(f.mate, f["rank"], .5) == 1 and fnir(f.mate, f["rank"], .5, 3) == 0
 
 
 def test_open_set_removes_persons():
     q, g = people(90, 0), people(60, 1)
     absent, fewer = open_set.open_set(q, g, .3, seed=4)
     assert len(absent) == 9 and not np.isin(fewer.pid, absent).any() and len(fewer) == 42
-    f = open_set.search_scores(q, fewer, same_camera="keep")
+    f = search_scores(q, fewer, same_camera="keep")
     assert (f.present.to_numpy() == ~np.isin(q.pid, absent)).all()
     assert open_set.open_set(q, g, .3, seed=5)[0].tolist() != absent.tolist()
 
 
-# ---- planted rates
-
-def planted():
-    "Unit vectors in a plane: each query's scores are cosines that are chosen"
-    at = lambda c: [c, math.sqrt(1 - c*c)]
-    mates, others = [.9, .8, .7, .6], [.5, .85, .3, .65]
-    emb, pid, qs = [], [], []
-    for i, (m, o) in enumerate(zip(mates, others)):
-        plane = np.zeros((2, 8)); plane[0, 2*i] = plane[1, 2*i + 1] = 1
-        qs.append(plane[0]); emb += [at(m) @ plane, at(o) @ plane]; pid += [i, 100 + i]
-    return Embeddings(np.array(qs), range(4), [0, 0, 1, 1]), Embeddings(np.array(emb), pid, [2]*8)
-
-
 def test_planted_scores_give_the_known_rates():
-    f = open_set.each_removed(open_set.search_scores(*planted()))
+    f = each_removed(search_scores(*planted()))
     assert f.mate[:4].round(6).tolist() == [.9, .8, .7, .6] and f.other[:4].round(6).tolist() == [.5, .85, .3, .65]
-    r = open_set.open_set_rates(f, .62, by="cam").set_index("group")
+    r = open_set_rates(f, .62, by="cam").set_index("group")
     assert r.FPIR.tolist() == [50, 50, 50] and r.FNIR.tolist() == [50, 50, 50]   # .85 and .65; rank of .8, score of .6
     assert r.DIR.tolist() == [50]*3 and r.present.tolist() == [4, 2, 2]
-    assert open_set.open_set_rates(f, .75).FNIR[0] == 75 and open_set.open_set_rates(f, .75, first=2).FNIR[0] == 50
-    t = open_set.calibrate(f, .25)
+    assert open_set_rates(f, .75).FNIR[0] == 75 and open_set_rates(f, .75, first=2).FNIR[0] == 50
+    t = calibrate(f, .25)
     assert t.value == pytest.approx(.75) and t.reached == .25 and (t.n, t.people, t.gallery) == (4, 4, 8)
 
 
@@ -182,7 +160,7 @@ def test_intervals_are_those_of_drawing_whole_persons():
     pid = np.repeat(np.arange(50), 6)
     top = .5*rng.normal(size=50)[pid] + rng.normal(size=300)
     f = pd.DataFrame(dict(pid=pid, present=False, top=top, mate=np.nan, rank=0))
-    r = open_set.open_set_rates(f, .8).iloc[0]
+    r = open_set_rates(f, .8).iloc[0]
     of = [100*(top[pid == p] >= .8).mean() for p in range(50)]
     draws = [np.mean([of[p] for p in rng.integers(50, size=50)]) for _ in range(3000)]
     assert np.allclose([r.FPIR_low, r.FPIR_high], np.quantile(draws, [.025, .975]), atol=1.5)
@@ -192,28 +170,26 @@ def test_intervals_are_those_of_drawing_whole_persons():
 def test_a_calibrated_rate_holds_on_other_persons():
     reached = []
     for seed in range(12):
-        draw = lambda s: open_set.each_removed(open_set.search_scores(people(300, s, 100), people(200, s + 1, 100)))
-        t = open_set.calibrate(draw(10*seed), .1)
-        reached.append(open_set.open_set_rates(draw(10*seed + 5), t).FPIR[0])
+        draw = lambda s: each_removed(search_scores(people(300, s, 100), people(200, s + 1, 100)))
+        t = calibrate(draw(10*seed), .1)
+        reached.append(open_set_rates(draw(10*seed + 5), t).FPIR[0])
     assert 7 < np.mean(reached) < 13, reached
 
-
-# ---- same or different
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
 @pytest.mark.parametrize("rate", [.001, .05, .9])
 def test_verification_is_that_of_all_pairs(distance, rate):
     q, g = people(60, 0), people(70, 1)
     g = Embeddings(g.emb, np.where(np.arange(70) % 9 == 0, -1, g.pid), g.cam)
-    t = open_set.verification_threshold(q, g, rate, distance=distance, chunk=13)
+    t = verification_threshold(q, g, rate, distance=distance, chunk=13)
     known = g[g.pid != -1]
-    sim = open_set.comparable(q, known, distance).block(0, 60).clone().double().numpy()
+    sim = comparable(q, known, distance).block(0, 60).clone().double().numpy()
     same = q.pid[:, None] == known.pid
     hidden = same & (q.cam[:, None] == known.cam)
     s = np.sort(sim[~same])[::-1]; k = math.floor(rate*len(s))
     assert (s >= t.value).sum() == k and s[k] < t.value <= s[k - 1]
     assert (t.n, t.reached) == (len(s), pytest.approx(k/len(s)))
-    r = open_set.verification_rates(q, g, t, distance=distance, chunk=11)
+    r = verification_rates(q, g, t, distance=distance, chunk=11)
     assert r["FMR"] == pytest.approx(100*k/len(s)) and r["different"] == len(s)
     kept = sim[same & ~hidden]
     assert r["FNMR"] == pytest.approx(100*(kept < t.value).mean()) and r["same"] == len(kept)
@@ -224,9 +200,9 @@ def test_verification_with_ties_and_both_signs():
     rng = np.random.default_rng(0)
     x = rng.choice([-1., 0., 1.], (80, 2)).astype("f4"); x[(x == 0).all(1)] = 1.
     q, g = Embeddings(x[:40], range(40)), Embeddings(x[40:], range(100, 140))
-    s = np.sort(open_set.comparable(q, g).block(0, 40).clone().numpy().ravel())[::-1]
+    s = np.sort(comparable(q, g).block(0, 40).clone().numpy().ravel())[::-1]
     for rate in (.01, .1, .3, .5, .7, .95):
-        t = open_set.verification_threshold(q, g, rate, same_camera="keep")
+        t = verification_threshold(q, g, rate, same_camera="keep")
         k = math.floor(rate*len(s))
         assert (s >= t.value).sum() <= k < (s >= s[k]).sum() and t.value == np.nextafter(s[k], np.float32(np.inf))
 
@@ -235,9 +211,9 @@ def test_scores_that_share_their_upper_bits():
     turn = lambda a, pid: Embeddings(np.stack([np.cos(a), np.sin(a)], 1).astype("f4"), pid)
     rng = np.random.default_rng(0)
     q, g = turn(.05*rng.random(20), range(20)), turn(.05*rng.random(20), range(20, 40))
-    s = open_set.comparable(q, g).block(0, 20).clone().double().numpy()
+    s = comparable(q, g).block(0, 20).clone().double().numpy()
     for rate in (.1, .5, .8):
-        t = open_set.verification_threshold(q, g, rate)
+        t = verification_threshold(q, g, rate)
         assert t.reached == pytest.approx((s >= t.value).mean()) and 0 <= rate - t.reached < .02
 
 
@@ -248,36 +224,33 @@ def test_keys_keep_the_order_of_floats():
     assert [open_set._key_value(int(v)) for v in k] == x.tolist()
 
 
-# ---- edges
-
 def test_distances_far_from_the_origin():
     q, g = (Embeddings(e.emb.double() + 1e4, e.pid) for e in (people(9, 0), people(11, 1)))
-    assert torch.allclose(open_set.DistanceScores(q.emb, g.emb).block(3, 9), -torch.cdist(q.emb, g.emb)[3:9], atol=1e-6)
-    tiny = open_set.DistanceScores(q.emb*1e-30, g.emb*1e-30).block(0, 9)
+    assert torch.allclose(DistanceScores(q.emb, g.emb).block(3, 9), -torch.cdist(q.emb, g.emb)[3:9], atol=1e-6)
+    tiny = DistanceScores(q.emb*1e-30, g.emb*1e-30).block(0, 9)
     assert torch.allclose(tiny*1e30, -torch.cdist(q.emb, g.emb), rtol=1e-6)
 
 
-def bare(e): return Embeddings(e.emb, e.pid)
-FOUND = lambda: open_set.search_scores(people(60, 0), people(60, 1))
+FOUND = lambda: search_scores(people(60, 0), people(60, 1))
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda: open_set.search_scores(people(9, 0), people(9, 1)[:0]), "gallery is empty"),
-    (lambda: open_set.search_scores(people(9, 0)[:0], people(9, 1)), "there is no query"),
+    (lambda: search_scores(people(9, 0), people(9, 1)[:0]), "gallery is empty"),
+    (lambda: search_scores(people(9, 0)[:0], people(9, 1)), "there is no query"),
     (lambda: search.find(people(9, 0), people(9, 1)[:0]), "gallery is empty"),
     (lambda: search.find(people(9, 0, dim=5), people(9, 1)), "5 dimensions, the gallery has 12"),
-    (lambda: open_set.search_scores(Embeddings(np.eye(2), [-1, 0]), people(9, 1, dim=2)), "has pid -1"),
-    (lambda: open_set.each_removed(open_set.search_scores(people(9, 0, 1, 9), people(9, 1, 1, 9))), "nobody but"),
-    (lambda: open_set.calibrate(FOUND()[lambda f: f.present]), "no nonmated search"),
-    (lambda: open_set.calibrate(open_set.each_removed(FOUND()), .001), "at least 1000"),
-    (lambda: open_set.identification_curve(FOUND()[lambda f: f.present]), "0 nonmated"),
-    (lambda: open_set.open_set_rates(open_set.search_scores(bare(people(60, 0)), people(60, 1)), .5, by="cam"), "no such column"),
-    (lambda: open_set.open_set_rates(FOUND().head(0), .5), "has no search"),
+    (lambda: search_scores(Embeddings(np.eye(2), [-1, 0]), people(9, 1, dim=2)), "has pid -1"),
+    (lambda: each_removed(search_scores(people(9, 0, 1, 9), people(9, 1, 1, 9))), "nobody but"),
+    (lambda: calibrate(FOUND()[lambda f: f.present]), "no nonmated search"),
+    (lambda: calibrate(each_removed(FOUND()), .001), "at least 1000"),
+    (lambda: identification_curve(FOUND()[lambda f: f.present]), "0 nonmated"),
+    (lambda: open_set_rates(search_scores(bare(people(60, 0)), people(60, 1)), .5, by="cam"), "no such column"),
+    (lambda: open_set_rates(FOUND().head(0), .5), "has no search"),
     (lambda: open_set.open_set(people(9, 0, 1), people(9, 1, 1)), "leaves 1 present and 0 absent"),
-    (lambda: open_set.verification_threshold(people(9, 0, 1), people(9, 1, 1)), "one person only"),
-    (lambda: open_set.verification_threshold(people(9, 0), people(9, 1)), "less than one"),
-    (lambda: open_set.verification_rates(Embeddings(np.eye(2), [-1, -1]), people(9, 0, dim=2), .5), "pairs need labels"),
-    (lambda: open_set.search_scores(people(9, 0), people(9, 1), distance="l1"), "distance='l1'")])
+    (lambda: verification_threshold(people(9, 0, 1), people(9, 1, 1)), "one person only"),
+    (lambda: verification_threshold(people(9, 0), people(9, 1)), "less than one"),
+    (lambda: verification_rates(Embeddings(np.eye(2), [-1, -1]), people(9, 0, dim=2), .5), "pairs need labels"),
+    (lambda: search_scores(people(9, 0), people(9, 1), distance="l1"), "distance='l1'")])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_is_refused(make, message):
     with pytest.raises(ValueError, match=message): make()
@@ -285,20 +258,20 @@ def test_what_is_refused(make, message):
 
 def test_all_absent_and_no_cameras():
     q, g = bare(people(60, 0)), bare(people(60, 1))
-    f = open_set.search_scores(Embeddings(q.emb, 100 + q.pid), g)
-    t = open_set.calibrate(f, .1)
-    r = open_set.open_set_rates(f, t).iloc[0]
+    f = search_scores(Embeddings(q.emb, 100 + q.pid), g)
+    t = calibrate(f, .1)
+    r = open_set_rates(f, t).iloc[0]
     assert not f.present.any() and r.FPIR == pytest.approx(10) and np.isnan(r.FNIR) and r.present == 0
-    one = open_set.search_scores(q, Embeddings(g.emb[:1], g.pid[:1]))   # one person to be found
-    assert one.present.sum() == 2 and open_set.calibrate(one, .1).people == 29
+    one = search_scores(q, Embeddings(g.emb[:1], g.pid[:1]))   # one person to be found
+    assert one.present.sum() == 2 and calibrate(one, .1).people == 29
 
 
 def test_a_threshold_that_nothing_reaches_is_said():
-    f = open_set.each_removed(FOUND())
-    with pytest.warns(UserWarning, match="no search reaches the threshold 2.000"): r = open_set.open_set_rates(f, 2.)
+    f = each_removed(FOUND())
+    with pytest.warns(UserWarning, match="no search reaches the threshold 2.000"): r = open_set_rates(f, 2.)
     assert r.FPIR[0] == 0 and r.FNIR[0] == 100 and r.FPIR_high[0] > 1   # thirty persons do not show that it is 0
     with warnings.catch_warnings():
-        warnings.simplefilter("error"); open_set.open_set_rates(f, -2.)
+        warnings.simplefilter("error"); open_set_rates(f, -2.)
 
 
 def test_a_large_gallery_is_never_a_matrix(monkeypatch):
@@ -307,56 +280,14 @@ def test_a_large_gallery_is_never_a_matrix(monkeypatch):
     spy = lambda s, lo, hi: seen.append((hi - lo)*s.shape[1]) or block(s, lo, hi)
     monkeypatch.setattr(scores.EmbeddingScores, "block", spy)
     q, g = people(4000, 0, 500, dim=4), people(20_000, 1, 500, dim=4)
-    open_set.search_scores(q, g); open_set.verification_threshold(q[:1000], g, .01); search.find(q, g)
+    search_scores(q, g); verification_threshold(q[:1000], g, .01); search.find(q, g)
     assert len(seen) > 12 and max(seen) <= 2**24
 
 
-# ---- answers
-
-def test_lists_hide_nothing_and_need_no_labels():
-    q, g = people(40, 0), people(90, 1)
-    part = Embeddings(g.emb, np.where(np.arange(90) % 2, -1, g.pid), g.cam)
-    want = torch.nn.functional.cosine_similarity(q.emb[:, None], g.emb[None], dim=2)
-    for gallery in (g, part, Embeddings(g.emb, [-1]*90), bare(g)):
-        a = search.find(q, gallery, 5)
-        assert np.allclose(a.result.score, want.topk(5).values, atol=1e-5) and a.present is None
-    assert search.find(q, g, 500).result.index.shape == (40, 90)
-    far = search.find(q, g, 2, distance="euclidean").result
-    assert np.allclose(-far.score, torch.cdist(q.emb, g.emb).topk(2, largest=False).values, atol=1e-4)
-
-
-def test_answers_follow_the_threshold():
-    q, g = planted()
-    t = open_set.Threshold(.82, .1, .1, 10, 5, gallery=8, model="m")
-    a = search.find(q, g, 3, t)
-    assert a.present.tolist() == [True, True, False, False] and len(a) == 4
-    assert a.table(1).accepted.tolist() == [True, False, False] and a.table(1).pid[0] == 101
-    assert a.say(0).startswith("present: 1 of the first 3") and a.say(2).startswith("not present: best score 0.700")
-    with pytest.raises(ValueError, match="calibrated with m"): search.find(q.with_emb(q.emb, model="n"), g, 3, t)
-    with pytest.raises(ValueError, match="calibrated with 'cosine'"): search.find(q, g, 3, t, distance="euclidean")
-    with pytest.raises(ValueError, match="one for pairs"): search.find(q, g, 3, open_set.verification_threshold(q, g, .5))
-    with pytest.warns(UserWarning, match="calibrated on 3 images and 8"):
-        search.find(q, g, 3, open_set.Threshold(.8, .1, .1, 10, 5, gallery=3))
-
-
 def test_thresholds_are_kept(tmp_path):
-    t = open_set.calibrate(open_set.each_removed(FOUND()), .1)
-    assert open_set.Threshold.load(t.save(tmp_path/"t.json")) == t and "6 false" not in str(t)
+    t = calibrate(each_removed(FOUND()), .1)
+    assert Threshold.load(t.save(tmp_path/"t.json")) == t and "6 false" not in str(t)
     for text in ("[", json.dumps(dict(value=1))):
         (tmp_path/"t.json").write_text(text)
-        with pytest.raises(ValueError, match="saved Threshold"): open_set.Threshold.load(tmp_path/"t.json")
-    with pytest.raises(FileNotFoundError): open_set.Threshold.load(tmp_path/"none.json")
-
-
-def test_questions(tmp_path):
-    torch.manual_seed(0); model = bot_tiny(n_ids=2, size=(64, 32))
-    im = np.random.default_rng(0).integers(0, 256, (100, 40, 3)).astype(np.uint8)
-    Image.fromarray(im).save(tmp_path/"a.png")
-    model.train()
-    one, both = search.ask(model, im), search.ask(model, [tmp_path/"a.png", im[::-1].copy()])
-    assert model.training and one.emb.shape == (1, model.dim) and torch.allclose(one.emb, both.emb[:1], atol=1e-5)
-    assert not torch.allclose(both.emb[0], both.emb[1]) and both.pid.tolist() == [-1, -1]
-    for what, message in [([], "is empty"), (["a", im], "mixes"), ("a man", "reads no text"), (im[..., 0], "uint8"),
-                          (str, "give text"), (im/255, "uint8")]:
-        with pytest.raises((ValueError, TypeError), match=message): search.ask(model, what)
-    with pytest.raises(FileNotFoundError, match="none.png"): search.ask(model, tmp_path/"none.png")
+        with pytest.raises(ValueError, match="saved Threshold"): Threshold.load(tmp_path/"t.json")
+    with pytest.raises(FileNotFoundError): Threshold.load(tmp_path/"none.json")

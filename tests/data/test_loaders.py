@@ -105,8 +105,8 @@ def test_pk_order_is_that_of_the_naive_form_bit_for_bit(seed, ids, n, k, P):
     assert a.integers(2**62) == b.integers(2**62)   # and as many draws
 
 
-def test_an_order_of_many_images_takes_little_time():
-    import time
-    start = time.process_time()
-    pk_order(np.arange(40_000) // 8, 64, np.random.default_rng(0))
-    assert time.process_time() - start < 2   # 3 s when quadratic, 40 s for 160,000
+@pytest.mark.timeout(60)
+def test_an_order_of_many_images_has_them_all():
+    "A quadratic form would take minutes for so many"
+    order = pk_order(np.arange(400_000) // 8, 64, np.random.default_rng(0))
+    assert len(np.unique(np.concatenate(order))) == 400_000

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from reid_lab.datasets.aerial import AERI, SOURCES, Bridges, aerial_table, cross_view, load_aeri, load_tbapr, triplets
-from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable, TableError
-from reid_lab.datasets.text_sets import write_json
-from reid_lab.datasets.registry import DATASETS, load_dataset
+from reid_lab.datasets.aerial import AERI, SOURCES, Bridges, aerial_table, cross_view, load_aeri, triplets
 from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.export import export_world
+from reid_lab.datasets.image_sets import tiny_table
+from reid_lab.datasets.registry import DATASETS, load_dataset
+from reid_lab.datasets.text_sets import write_json
 from reid_lab.retrieval.metrics import retrieval_metrics
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")

@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import example, given, settings, strategies as st
 from PIL import Image
+from hypothesis import example, given, settings, strategies as st
 from scipy.io import loadmat, savemat
 
-from reid_lab.datasets.dg_sets import (DG_SETS, PAIR, check_dg_set, dg_rows, extract_cuhk03, grid_partitions,
-    load_cuhk03, load_dg_set, unfit_dg_rows, write_dg_set)
-from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.data.table import ReidTable, TableError
-from reid_lab.datasets.registry import DATASETS, list_datasets, load_dataset
-from reid_lab.datasets.export import LAYOUTS, export_world
+from reid_lab.datasets.dg_sets import (DG_SETS, PAIR, check_dg_set, dg_rows, extract_cuhk03, grid_partitions,
+                                       load_cuhk03, load_dg_set, unfit_dg_rows, write_dg_set)
 from reid_lab.datasets.diagnosis import doctor
+from reid_lab.datasets.export import LAYOUTS, export_world
+from reid_lab.datasets.image_sets import tiny_table
+from reid_lab.datasets.registry import DATASETS, list_datasets, load_dataset
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
 

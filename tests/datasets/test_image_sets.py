@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings, strategies as st
 from PIL import Image
+from hypothesis import given, settings, strategies as st
 
-from reid_lab.datasets import diagnosis as D
-from reid_lab.datasets.registry import DATASETS, load_dataset
-from reid_lab.datasets.export import LAYOUTS, export_world
-from reid_lab.datasets.diagnosis import doctor
-from reid_lab.datasets.image_sets import (IMAGE_SETS, SUBSETS, check_image_set, load_image_set, tiny_table, unfit_rows,
-    write_images)
 from reid_lab.data.table import ReidTable, TableError
+from reid_lab.datasets import diagnosis as D
+from reid_lab.datasets.diagnosis import doctor
+from reid_lab.datasets.export import LAYOUTS, export_world
+from reid_lab.datasets.image_sets import (IMAGE_SETS, SUBSETS, check_image_set, load_image_set, tiny_table, unfit_rows,
+                                          write_images)
+from reid_lab.datasets.registry import DATASETS, load_dataset
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
 

@@ -3,58 +3,32 @@ import json
 import re
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings, strategies as st
 from PIL import Image
+from helpers.layouts import AERIAL, FROM_DISK, small
+from hypothesis import given, settings, strategies as st
 
-from reid_lab.datasets import diagnosis, registry, text_sets
-from reid_lab.datasets.text_sets import MALS_ATTRIBUTES, TEXT_SETS, mals_labels
-from reid_lab.datasets.dg_sets import DG_SETS, dg_rows
-from reid_lab.datasets.image_sets import IMAGE_SETS, tiny_table
-from reid_lab.datasets.aerial import aerial_table
-from reid_lab.datasets.registry import DATASETS, fits, list_datasets, load_dataset, require
-from reid_lab.datasets.export import LAYOUTS, export_world
-from reid_lab.datasets.diagnosis import doctor
 from reid_lab.data.table import SPLITS, ReidTable, TableError
+from reid_lab.datasets import diagnosis, registry, text_sets
+from reid_lab.datasets.dg_sets import DG_SETS
+from reid_lab.datasets.diagnosis import doctor
+from reid_lab.datasets.export import LAYOUTS, export_world
+from reid_lab.datasets.image_sets import IMAGE_SETS, tiny_table
+from reid_lab.datasets.registry import DATASETS, fits, list_datasets, load_dataset, require
+from reid_lab.datasets.text_sets import MALS_ATTRIBUTES, TEXT_SETS, mals_labels
 from reid_lab.world.plan import TASKS
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
 
-AERIAL = ["aeri-pedes", "tbapr"]  # see also test_aerial
-FROM_DISK = [name for name, d in DATASETS.items() if d.folder]
-TEXT = [name for name, spec in LAYOUTS.items() if "captions" in spec.keeps]  # image-only sets: see also test_image_sets
 
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    "One folder per layout, written once"
-    base = tmp_path_factory.mktemp("layouts")
-    return {name: export_world(small(name), name, base / name / DATASETS[spec.dataset].folder)
-            for name, spec in LAYOUTS.items()}
-
-
-def small(layout):
-    if layout == "ufine3c":  # test only, and a column of its own
-        t = tiny_table(n_ids=8, per_id=2).where(split="test")
-        return t._with(t.frame.assign(source=["A"] * 2 + ["B"] * 2))
-    if layout in AERIAL: return aerial_table()
-    if layout in TEXT: return tiny_table(n_ids=8, per_id=2, n_captions=1 if layout == "mals" else 2)
-    t = tiny_table(8, 2, 0, roles=True)
-    if layout in DG_SETS:  # in the order of the folders
-        form, t = DG_SETS[layout], dg_rows(t, layout)
-        first = ["cam"] if form.parts[-1].cam else ["split", "role"] if "role" in LAYOUTS[layout].keeps else []
-        f = t.frame.assign(pid=t["pid"] + form.parts[0].first + (layout == "cuhk02"))
-        return t._with(f.sort_values([*first, "pid"], kind="stable", key=lambda c: c.map(
-            dict(train=0, test=1, query=2, gallery=3, both=0)) if c.name in ("split", "role") else c))
-    f = t.frame.sort_values("role", key=lambda r: r.map({"both": 0, "query": 1, "gallery": 2}), kind="stable")
-    if not IMAGE_SETS[LAYOUTS[layout].dataset].lists:
-        f = f.assign(pid=f.pid + 1)[f.split != "val"]  # identities from 1, no `val`
-    return ReidTable(f, None, t.reader, t.name)
+def whole(records):
+    "Records with the numbering of the published set, whose ids tell the split"
+    first = dict(train=0, val=11003, test=12003)
+    return [r | dict(id=r["id"] + first[r["split"]]) for r in records]
 
 
 @pytest.fixture
@@ -72,8 +46,6 @@ def error(name, folder, **kw):
     with pytest.raises(TableError) as e: load_dataset(name, folder, **kw)
     return str(e.value)
 
-
-# ---- the contract, for every dataset
 
 @pytest.mark.parametrize("name", list(DATASETS))
 def test_entry_is_complete(name):
@@ -110,14 +82,6 @@ def test_facts_of_the_world(task):
     spec, table = DATASETS["world"], load_dataset("world", preset="smoke", task=task)
     assert diagnosis._check_facts(table, spec) == []
     assert spec.splits == SPLITS == tuple(s for s in SPLITS if (table["split"] == s).any())
-
-
-@pytest.mark.parametrize("fact", ["captions", "cameras", "image_queries"])
-def test_the_doctor_sees_a_wrong_record(fact, written, monkeypatch):
-    monkeypatch.setitem(DATASETS, "rstpreid",
-                        replace(DATASETS["rstpreid"], **{fact: not getattr(DATASETS["rstpreid"], fact)}))
-    report = doctor("rstpreid", written["rstpreid"])
-    assert f"{fact.replace('_', ' ')}: {fact != 'image_queries'}, registered: {fact == 'image_queries'}" in str(report)
 
 
 def test_splits_are_those_with_published_counts():
@@ -157,27 +121,6 @@ def test_no_list_of_names_is_kept_beside_the_records():
 
 
 @pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_round_trip(layout, written):
-    spec, want = LAYOUTS[layout], small(layout)
-    got = load_dataset(spec.dataset, written[layout], check="all")
-    assert isinstance(got, ReidTable) and got.name == spec.dataset and len(got) == len(want)
-    for c in set(spec.keeps) - {"attrs"}: assert got[c].tolist() == want[c].tolist(), c
-    assert np.abs(got.images().astype(int) - want.images()).mean() < 8
-    start = {".jpg": b"\xff\xd8", ".jpeg": b"\xff\xd8", ".png": b"\x89P", ".bmp": b"BM"}
-    assert got["path"].is_unique
-    assert all((got.root / p).read_bytes()[:2] == start[Path(p).suffix] for p in got["path"])
-    assert len(got.gallery(got["split"].iloc[-1])) > 0
-
-
-@pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_second_export_is_the_same(layout, written, tmp_path):
-    "JPEG files are copied and the annotation is written alike"
-    again = export_world(load_dataset(LAYOUTS[layout].dataset, written[layout]), layout, tmp_path / "again")
-    files = lambda root: {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
-    assert files(again) == files(written[layout])
-
-
-@pytest.mark.parametrize("layout", list(LAYOUTS))
 def test_parent_folder_environment_and_settings_file_are_found(layout, written, monkeypatch, no_user_settings):
     name, folder = LAYOUTS[layout].dataset, written[layout]
     n = len(load_dataset(name, folder, check="none"))
@@ -200,28 +143,14 @@ def test_missing_and_empty_roots_name_all_three_sources(name, tmp_path, monkeypa
     assert "gone' is no folder" in error(name, None)
 
 
-@pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_doctor_likes_what_export_wrote(layout, written):
-    report = doctor(LAYOUTS[layout].dataset, written[layout])
-    assert report.ok and len(report.table) == len(small(layout))
-    assert any(f.level == "warn" and "published" in f.what for f in report.findings)  # 16 images are not 40 206
-    assert set(report.frame().columns) == {"level", "what", "where", "remedy"}
-    assert "<table>" in report._repr_html_() and LAYOUTS[layout].dataset in repr(report)
-
-
-@pytest.mark.parametrize("name", FROM_DISK)
-def test_doctor_never_raises_over_the_state_of_a_folder(name, tmp_path):
-    for root in (None, tmp_path, tmp_path / "nowhere"):
-        report = doctor(name, root)
-        assert not report.ok and report.table is None and "REID_LAB_DATA" in str(report)
-
-
 @pytest.mark.parametrize("name", [*TEXT_SETS, "mals"])
 @pytest.mark.parametrize("content, says", [
     ("", "the file is empty"), ("   \n", "the file is empty"), ("[{", "truncated"), ('[{"id": 1, "captio', "truncated"),
     ('{"images": []}', r"expected a list of records, found a dict with keys \['images'\]"), ("3", "found int"),
     ("[1, 2]", "a record is a int, not a dict"), ("[{}]", "key '.*' is missing"), ("<html>", "no valid JSON"),
     ("[]", "lists no image|the table is empty")])
+
+
 def test_annotation_of_the_wrong_shape(name, content, says, tmp_path):
     form = TEXT_SETS.get(name)
     path = tmp_path / (form.annotations[0] if form else "gene_attrs/g_4x_attrs.json")
@@ -237,29 +166,7 @@ def test_world_loads_by_name():
     assert doctor("world", preset="smoke").ok
 
 
-@pytest.mark.parametrize("layout", TEXT)
-def test_world_survives_each_layout(layout, tmp_path):
-    w = load_dataset("world", preset="smoke").where(captions=len)
-    spec = LAYOUTS[layout]
-    if layout == "ufine3c":
-        with pytest.raises(TableError, match="this layout is a test set"): export_world(w, layout, tmp_path / "w")
-        w = w.where(split="test")
-    w = w.take(np.sort(np.random.default_rng(0).permutation(len(w))[:40]))
-    got = load_dataset(spec.dataset, export_world(w, layout, tmp_path / "w"), check="all")
-    key = lambda t, first: sorted(zip(t["split"] if "split" in spec.keeps else t["cam"] * 0,
-                                      t["captions"].map(lambda c: c[:1] if first else c)), key=str)
-    assert key(got, layout == "mals") == key(w, layout == "mals") and doctor(spec.dataset, tmp_path / "w").ok
-
-
-# ---- names, forms, options
-
 NAMES = [(name, other) for name, form in TEXT_SETS.items() if form.prefix for other in form.annotations]
-
-
-def whole(records):
-    "Records with the numbering of the published set, whose ids tell the split"
-    first = dict(train=0, val=11003, test=12003)
-    return [r | dict(id=r["id"] + first[r["split"]]) for r in records]
 
 
 @pytest.mark.parametrize("place", ["", "annotations"])
@@ -292,6 +199,8 @@ def test_the_annotation_without_splits(cuhk):
     (("annotations/reid_raw.json", "CUHK-PEDES.json"), "annotations/reid_raw.json"),
     (("annotations/reid_raw.json", "reid_raw.json"), "reid_raw.json"),
     (("cuhk_train.json", "CUHK-PEDES.json"), "CUHK-PEDES.json")])
+
+
 def test_of_two_annotations_one_is_read_and_both_are_named(cuhk, both, read):
     "The other one would be refused: its records lack the images"
     good = (cuhk / "reid_raw.json").read_text()
@@ -401,12 +310,12 @@ def test_mals_labels_of_a_world_person():
     (dict(name="cuhk-pedes", preset="quick"), "option of cuhk-pedes='preset'"),
     (dict(name="cuhk-pedes", dataset="rstpreid"), "option of cuhk-pedes='dataset'"),
     (dict(name="cuhk-pedes", check="some"), "check='some'"), (dict(name="mals", chunks=["9x"]), "chunks='9x'")])
+
+
 def test_options_are_checked(kw, says, written):
     root = written.get(kw["name"], written["cuhk-pedes"])
     with pytest.raises(ValueError, match=says): load_dataset(root=root, **kw)
 
-
-# ---- broken folders
 
 def test_bad_rows_are_named_with_key_and_row(cuhk):
     def spoil(rs):
@@ -463,6 +372,8 @@ def test_id_in_two_splits_empty_caption_and_doubled_path(cuhk):
 
 @pytest.mark.parametrize("path",
                          ["../../secret.jpg", "/etc/hostname", "train_query/../../../secret.jpg", "..\\..\\secret.jpg"])
+
+
 def test_paths_that_leave_the_folder_are_refused(cuhk, path):
     Image.new("RGB", (4, 4)).save(cuhk.parent / "secret.jpg")
     edit(cuhk, lambda rs: rs[0].update(file_path=path))
@@ -478,6 +389,8 @@ def test_paths_that_leave_the_folder_are_refused(cuhk, path):
     ("train_query", "1 of 16 image files is a folder [row 0 ('train_query')"),
     ("\U0001f600.jpg", ".: some files are missing, 1 of 1"), ("a\nb.jpg", ".: some files are missing, 1 of 1"),
     ("~/x.jpg", "~: the whole folder is missing, 1 of 1")])
+
+
 def test_paths_that_are_no_image_file(cuhk, path, says):
     edit(cuhk, lambda rs: rs[0].update(file_path=path))
     assert "row 0" in error("cuhk-pedes", cuhk, check="all")
@@ -500,6 +413,8 @@ def test_captions_pass_unchanged(written, tmp_path):
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.text(min_size=1, max_size=20).filter(str.strip), min_size=1, max_size=3), min_size=12,
                 max_size=12))
+
+
 def test_any_text_survives_the_annotation(captions):
     import tempfile
     t = tiny_table(4, 3); t = ReidTable(t.frame.assign(captions=captions), None, t.reader)
@@ -515,53 +430,6 @@ def test_a_byte_order_mark_and_other_encodings(cuhk):
     assert "not a UTF-8 text file" in error("cuhk-pedes", cuhk)
 
 
-# ---- export
-
-def test_export_refuses_what_would_be_lost(tmp_path):
-    t = tiny_table()
-    with pytest.raises(ValueError, match="layout='market' is not known"): export_world(t, "market", tmp_path / "x")
-    silent = ReidTable(t.frame.assign(captions=[[]] * 12), None, t.reader)
-    for layout in set(TEXT) - {"ufine3c"}:
-        spec = LAYOUTS[layout]
-        if spec.needs_caption:
-            with pytest.raises(TableError, match="without a caption"): export_world(silent, layout, tmp_path / layout)
-        else: assert len(load_dataset(spec.dataset, export_world(silent, layout, tmp_path / layout))) == 12
-    junk = ReidTable(t.frame.assign(pid=[-1] + t.frame.pid.tolist()[1:], split="test"), None, t.reader)
-    with pytest.raises(TableError, match="junk"): export_world(junk, "rstpreid", tmp_path / "y")
-    assert sorted(p.name for p in tmp_path.iterdir() if p.name in "xy") == []
-
-
-def test_export_can_number_people_as_the_benchmarks_do(tmp_path):
-    t = tiny_table(8, 2)
-    t = ReidTable(t.frame.assign(pid=97 - 3 * t.frame.pid), None, t.reader).take(range(15, -1, -1))
-    got = load_dataset("cuhk-pedes", export_world(t, "cuhk-pedes", tmp_path / "c", renumber=True))
-    first = {s: got["pid"][got["split"] == s] for s in ("train", "val", "test")}
-    assert sorted(set(first["train"])) == [0, 1, 2, 3] and sorted(set(first["val"])) == [4, 5]
-    assert set(first["test"]) == {6, 7}
-    assert len(set(zip(t["pid"], got["pid"]))) == 8 and got["captions"].tolist() == t["captions"].tolist()
-
-
-def test_export_leaves_existing_folders_alone(tmp_path):
-    (tmp_path / "mine").mkdir(); (tmp_path / "mine/a.txt").write_text("keep")
-    with pytest.raises(ValueError, match="exists and is not empty"):
-        export_world(tiny_table(), "mals", tmp_path / "mine")
-    assert (tmp_path / "mine/a.txt").read_text() == "keep"
-    (tmp_path / "empty").mkdir()
-    assert len(load_dataset("mals", export_world(tiny_table(), "mals", tmp_path / "empty"))) == 12
-
-
-@pytest.mark.parametrize("exception", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_interrupted_export_leaves_nothing(tmp_path, monkeypatch, exception):
-    calls = []
-    def save(self, *a, **kw):
-        calls.append(1)
-        if len(calls) == 5: raise exception
-        return whole(self, *a, **kw)
-    whole = Image.Image.save; monkeypatch.setattr(Image.Image, "save", save)
-    with pytest.raises(type(exception)): export_world(tiny_table(), "cuhk-pedes", tmp_path / "out")
-    assert [p.name for p in tmp_path.iterdir() if p.name != "home"] == []
-
-
 def test_import_is_light():
     import subprocess
     code = ("import sys, reid_lab.datasets.registry; "
@@ -569,8 +437,6 @@ def test_import_is_light():
     assert subprocess.run([sys.executable, "-c",
                            code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
-
-# ---- files that are there and wrong
 
 @pytest.fixture
 def linked(cuhk, tmp_path):
@@ -610,18 +476,3 @@ def test_drop_bad_drops_what_it_says(cuhk):
     assert not gone & {Path(p).name for p in t["path"]}
     with pytest.warns(UserWarning, match=r"dropped 3 of 16"), pytest.raises(TableError, match="cannot be read"):
         load_dataset("cuhk-pedes", cuhk, drop_bad=True)   # 13 images, all in the sample: the cut one is found
-
-
-def test_the_doctor_finds_one_file_among_many_and_says_what_it_did_not_look_at(tmp_path):
-    root = export_world(tiny_table(60, 5), "cuhk-pedes", tmp_path / "many")
-    images = sorted((root / "imgs").rglob("*.jpg"))
-    images[7].write_bytes(b""); images[150].write_text("<html>")
-    images[222].write_bytes(images[222].read_bytes()[:-40])
-    Image.new("RGB", (1, 128)).save(images[100]); Image.new("RGB", (3, 2)).save(images[101])
-    report = str(doctor("cuhk-pedes", root, n=3))
-    for words in ("1 of 300 image files is empty", "1 of 300 image files is an HTML page", images[150].name,
-                  "2 degenerate crops", "1 x 128", "3 x 2", "decoded 3 of 300 images; --all decodes every one"):
-        assert words in report
-    assert "cut short" not in report
-    report = str(doctor("cuhk-pedes", root, check="all"))
-    assert "cut short" in report and images[222].name in report and "decoded 298 of 300 images, all whose" in report

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from reid_lab.datasets import cross_set as C
-from reid_lab.datasets.cross_set import (SAME, RuleRewriter, build_cross_set, check_cross_set, edit_caption, facts_said,
-    load_cross_set, local_rewriter, rewrite_captions, write_cross_set)
-from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.data.table import ReidTable, TableError
-from reid_lab.datasets.text_sets import TEXT_SETS, annotation_files, first_record, load_text_set
-from reid_lab.datasets.registry import DATASETS, find_root, load_dataset
-from reid_lab.datasets.export import LAYOUTS, export_world
+from reid_lab.datasets import cross_set as C
+from reid_lab.datasets.cross_set import (SAME, RuleRewriter, build_cross_set, check_cross_set, edit_caption,
+                                         facts_said, load_cross_set, local_rewriter, rewrite_captions, write_cross_set)
 from reid_lab.datasets.diagnosis import doctor
+from reid_lab.datasets.export import LAYOUTS, export_world
+from reid_lab.datasets.image_sets import tiny_table
+from reid_lab.datasets.registry import DATASETS, find_root, load_dataset
+from reid_lab.datasets.text_sets import TEXT_SETS, annotation_files, first_record, load_text_set
 from reid_lab.world.captions import COLOUR_WORDS, GRANULARITY, NOUNS, SAY, STYLES, caption_with_facts
 from reid_lab.world.people import sample_people
 

@@ -5,9 +5,12 @@ from contextlib import contextmanager
 
 import nbformat
 import pytest
-from test_experiments import saved
-from test_widgets import ROOT
-from test_widgets_browser import PANEL, POINT, cockpit_is_drawn, dark, execute, lab_page, pytestmark, shoot
+from helpers.browser import (NEEDS_CHROMIUM, PANEL, POINT, ROOT, cockpit_is_drawn, dark, execute, lab_page,
+                             shoot)
+from helpers.notebooks import saved
+
+pytest.importorskip("playwright.sync_api", reason="the dev extra is not installed")
+pytestmark = NEEDS_CHROMIUM
 
 LOOK = """() => {
   const all = (selector, read) => [...document.querySelectorAll(selector)].map(read);

@@ -15,7 +15,7 @@ from reid_lab.cli.commands import main
 from reid_lab.experiments.cluster import read_backend
 
 RECORD = """import time
-from reid_lab.experiment import start_run
+from reid_lab.experiments.run import start_run
 with start_run('demo', dict(preset=preset, seed=seed), out_dir) as run:
     run.record(dict(R1=40. + seed), dataset='world-smoke', selection='none')"""
 

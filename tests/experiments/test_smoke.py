@@ -10,6 +10,7 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.notebooks import saved
 from papermill.exceptions import PapermillExecutionError
 
 from reid_lab.results.conclusions import conclusions, recorded_row
@@ -71,15 +72,6 @@ def by_papermill(name, tmp_path, **parameters):
                           env=dict(os.environ, IPYTHONDIR=str(tmp_path / "ipython")))
     assert done.returncode == 0, done.stderr[-3000:]
     return out
-
-
-def saved(path):
-    "Outputs with a picture; the notebook is small and without widgets, so that it can be read without a kernel"
-    text = path.read_text(encoding="utf-8")
-    assert path.stat().st_size < 300_000 and "widget-view" not in text and '"widgets"' not in text
-    assert "model not found" not in text and "Loading widget" not in text
-    data = [o.get("data", {}) for c in json.loads(text)["cells"] for o in c.get("outputs", [])]
-    return [d for d in data if "image/png" in d]
 
 
 def test_no_experiment_is_left_out(tmp_path):
@@ -401,6 +393,8 @@ def test_dmg_with_a_manifest_and_a_control(tmp_path, private_cache):
 
 @pytest.mark.parametrize("name, study, model, left_out", [("run_camel", "zero_shot", "dual_tiny", None),
                                                           ("run_dart3", "Table 5", "transreid_tiny", "BN statistics")])
+
+
 def test_another_registered_model(name, study, model, left_out, tmp_path):
     "A model without an ITM head, and one without BatchNorm, to which some settings do not apply"
     done = run_notebook(name, tmp_path / "run", preset="smoke", study=study, model=model)
@@ -432,6 +426,8 @@ def test_a_study_uses_the_models_of_another(tmp_path):
 
 @pytest.mark.parametrize("dataset, asked", [("market1501-5", {5}), ("msmt17-5", {7}),
                                             ("dukemtmc-reid->dukemtmc-reid", set(range(6)))])
+
+
 def test_dart3_on_folders(dataset, asked, tmp_path, private_cache):
     "Folders in the original layouts, with six cameras of which the paper's subsets leave one out"
     world = World("smoke", task="reid", groups=reid_groups(20, 5, 1, 20, 1)).table().where(split=["train", "test"])
@@ -515,6 +511,8 @@ def test_a_misspelt_parameter_is_refused_before_the_notebook_runs(name, tmp_path
 @pytest.mark.parametrize("bad, message", [
     (dict(study="mian"), r"study='mian' is not known; choose one of \['main', .*Did you mean 'main'"),
     (dict(methods="bas"), r"methods?=.*'bas'")])
+
+
 @pytest.mark.parametrize("name", ["camel", "dart3"])
 def test_bad_parameters_are_fatal(name, bad, message, tmp_path):
     with pytest.raises(PapermillExecutionError) as e: run_notebook(name, tmp_path / "run", preset="smoke", **bad)
@@ -581,6 +579,8 @@ def test_attention_maps(tmp_path):
 @pytest.mark.parametrize("name, parameters, view", [
     ("attention_maps", dict(methods="gradcam,centre", steps=3), "AttentionView"),
     ("failure_browser", {}, "FailureBrowser"), ("word_masking", dict(masked=2), "WordLab")])
+
+
 def test_a_notebook_of_the_plain_papermill_command_is_read_without_a_kernel(name, parameters, view, tmp_path):
     "`camera_bias` has a test of its own"
     shown = saved(by_papermill(name, tmp_path, **parameters))

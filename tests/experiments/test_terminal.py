@@ -68,7 +68,7 @@ async def later(self, restart=False):
     await asyncio.sleep(2.5)
     await at_once(self, restart)
 AsyncKernelManager.cleanup_resources = later
-from reid_lab.cli import main
+from reid_lab.cli.commands import main
 sys.exit(main(sys.argv[1:]))
 """
 STUBBORN = """

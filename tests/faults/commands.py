@@ -66,7 +66,7 @@ def _status(folder): return run_folders.earlier_run(folder)["status"]
 
 def _two_runs(tmp):
     with run_folders.start_run("run_demo", {}, tmp/"r"):
-        call = f"from reid_lab.experiments.notebooks import start_run; start_run('run_demo', {{}}, {str(tmp/'r')!r})"
+        call = f"from reid_lab.experiments.run import start_run; start_run('run_demo', {{}}, {str(tmp/'r')!r})"
         done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True)
         raise RuntimeError(done.stderr.replace(str(os.getpid()), "OURS"))
 
@@ -116,7 +116,7 @@ def _ctrl_c_in_a_block(tmp):
 
 def _a_process_that_ends(tmp):
     "A notebook that papermill alone runs, and stops in the middle"
-    code = f"from reid_lab.experiments.notebooks import start_run; run = start_run('run_demo', {{}}, {str(tmp/'r')!r})"
+    code = f"from reid_lab.experiments.run import start_run; run = start_run('run_demo', {{}}, {str(tmp/'r')!r})"
     subprocess.run([sys.executable, "-c", code], check=True)
     return _status(tmp/"r")
 

@@ -1,7 +1,7 @@
 """Models that are not trained: names, towers, tokenizers, weights, and what cannot be asked of them."""
 import timm
 import torch
-from fault import bad, refused
+from fault import bad
 
 from reid_lab.models.frozen import FrozenPair, clip_tokenizer, frozen, frozen_pair, named_tower
 from reid_lab.models.weights.start import begin

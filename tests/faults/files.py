@@ -13,10 +13,10 @@ from torch import nn
 from reid_lab.analysis.bias.audit import bias_report
 from reid_lab.core.files import wrong_file
 from reid_lab.data.loaders import pk_order
-from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.models.clip_towers import load_clip
 from reid_lab.models.weights.formats import read_weights
 from reid_lab.models.weights.start import begin, load_network
+from reid_lab.retrieval.embeddings import Embeddings
 
 ARRAYS = dict(emb=np.eye(4, 3, dtype="f4") + .1, pid=np.arange(4), cam=np.array([0, 1, 0, 1]))
 

@@ -6,18 +6,18 @@ import zlib
 
 import numpy as np
 import pandas as pd
-from fault import bad, cli, clutter, interruption, killed, refused, warned
 from PIL import Image
+from fault import bad, cli, clutter, interruption, killed, refused, warned
 
 from reid_lab.core.files import safe_join
 from reid_lab.data.checks import decode_images, file_findings, look_at_files
-from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.data.images import image_header, read_image
 from reid_lab.data.table import ReidTable, TableError
-from reid_lab.datasets.text_sets import read_json
 from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.export import export_world
+from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.datasets.registry import load_dataset
+from reid_lab.datasets.text_sets import read_json
 
 
 def _jpeg(path, size=(32, 64)):

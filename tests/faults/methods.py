@@ -3,15 +3,16 @@ import numpy as np
 import torch
 from fault import bad
 
-from reid_lab.losses import basics as loss_basics, text as text_losses
-from reid_lab.training import schedules
+from reid_lab.losses import basics as loss_basics
+from reid_lab.losses.text import hard_keys, itc, itm_weights
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
 from reid_lab.meta.memory import ContrastMemory, ErrorMemory, capacity_for
 from reid_lab.meta.stylise import ReleasedTask, StyleTask, draw_lambda
 from reid_lab.models.zoo import create_model
-from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.camel import make_strategy, run_variant, set_negatives
+from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.reid import ReidTrain, reid_optimiser, reid_schedule, reid_settings
+from reid_lab.training import schedules
 
 THREE, EYE = [Task()]*3, torch.eye(3)
 TOWERS = dict(vocab_size=60, size=(32, 16))
@@ -34,22 +35,22 @@ def _config(variant="camel", **kw): return lambda tmp: Config(variant, "smoke", 
 
 
 FAULTS = [
-    bad("losses: no such rule of negatives", "how='hardest'", lambda tmp: text_losses.itm_weights(EYE, EYE, how="hardest"),
+    bad("losses: no such rule of negatives", "how='hardest'", lambda tmp: itm_weights(EYE, EYE, how="hardest"),
         "how='hardest'", "sample", "argmax", "top"),
-    bad("losses: no candidate may remain", "top=0", lambda tmp: text_losses.itm_weights(EYE, EYE, how="top", top=0),
+    bad("losses: no candidate may remain", "top=0", lambda tmp: itm_weights(EYE, EYE, how="top", top=0),
         "top=0", "at least 1", "None to keep all"),
     bad("losses: every pair is dropped", "drop_cos=-1",
-        lambda tmp: text_losses.itm_weights(EYE, EYE, how="top", drop_cos=-1),
+        lambda tmp: itm_weights(EYE, EYE, how="top", drop_cos=-1),
         "drop_cos=-1", "would drop every pair", "None to drop nothing"),
     bad("losses: drop_cos is NaN", "drop_cos=nan",
-        lambda tmp: text_losses.itm_weights(EYE, EYE, how="top", drop_cos=float("nan")), "drop_cos=nan"),
-    bad("losses: images and captions do not pair up", "3 images, 2 captions", lambda tmp: text_losses.itc(EYE, EYE[:2]),
+        lambda tmp: itm_weights(EYE, EYE, how="top", drop_cos=float("nan")), "drop_cos=nan"),
+    bad("losses: images and captions do not pair up", "3 images, 2 captions", lambda tmp: itc(EYE, EYE[:2]),
         "pair up row by row", "3 and 2 rows"),
     bad("losses: widths differ", "image features of 3, captions of 2", lambda tmp: loss_basics.cosine(EYE, EYE[:, :2]),
         "of one width", "(3, 3) and (3, 2)"),
-    bad("losses: too few identities", "5 identities for 3 rows", lambda tmp: text_losses.itc(EYE, EYE, pid=torch.arange(5)),
+    bad("losses: too few identities", "5 identities for 3 rows", lambda tmp: itc(EYE, EYE, pid=torch.arange(5)),
         "pid has 5 entries", "3 rows"),
-    bad("losses: hard keys of an empty memory", "no key", lambda tmp: text_losses.hard_keys(EYE, EYE[:0], EYE[:, :0] > 0),
+    bad("losses: hard keys of an empty memory", "no key", lambda tmp: hard_keys(EYE, EYE[:0], EYE[:, :0] > 0),
         "keys is empty", "nothing to draw"),
     bad("schedules: no such form", "form='code'", lambda tmp: schedules.lr_irra_cosine(0, form="code"),
         "form='code'", "paper", "released"),

@@ -5,17 +5,21 @@ import numpy as np
 import torch
 from fault import bad, interruption
 
-from reid_lab.tta import base as tta_base, camera_norm, dart3, gradient
 from reid_lab.core.basics import stream
-from reid_lab.data import augment, loaders
-from reid_lab.datasets.image_sets import tiny_table
+from reid_lab.data import loaders
+from reid_lab.data.augment import erase, rectangles, to_pixels
 from reid_lab.data.images import resize_image
 from reid_lab.data.table import ReidTable
 from reid_lab.data.text import clean_caption, eda, mask_words
-from reid_lab.retrieval.embeddings import Embeddings, embed_images, encode_images
-from reid_lab.training.prompts import learn_prompts
+from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.models.zoo import create_model
 from reid_lab.recipes.reid import train_reid
+from reid_lab.retrieval.embeddings import Embeddings, embed_images, encode_images
+from reid_lab.training.prompts import learn_prompts
+from reid_lab.tta import dart3
+from reid_lab.tta.base import FeatureStream, ImageStream, adapt_embeddings, adapt_images
+from reid_lab.tta.camera_norm import CameraNorm
+from reid_lab.tta.gradient import Temp, Tent
 
 IMG = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
@@ -40,7 +44,7 @@ def _raw(**where): return embed_images(_model(), _crops().where(**where), encode
 def _adapt(method, model=None):
     model = model or _model()
     g = embed_images(model, _crops().where(cam=0), encode="raw_features", quiet=True)
-    return tta_base.adapt_images(method, model, _crops().where(cam=2), g)
+    return adapt_images(method, model, _crops().where(cam=2), g)
 
 
 def _batch(cam): return dict(img=IMG, label=torch.arange(4)//2, pid=torch.arange(4)//2, cam=torch.tensor(cam))
@@ -67,11 +71,11 @@ class _Flat(torch.nn.Linear):
 
 
 def _ground(tmp):
-    ground = tta_base.ImageStream(_model(), _crops().where(cam=1))
+    ground = ImageStream(_model(), _crops().where(cam=1))
     return _adapt(dart3.Dart3(ground=ground, n_ground=2, stats_from="query"))
 
 
-class _Stop(gradient.Temp):
+class _Stop(Temp):
     "Is interrupted in its third batch, after two updates"
     seen = 0
     def loss(self, rows):
@@ -101,7 +105,7 @@ def _stopped(call, model, before):
 def _adaptation_stops(tmp, **kw):
     model = create_model("bot_tiny", n_ids=4, size=(32, 32)).train()
     before, method = _everything(model), _Stop(k=4, lr=.1, batch_size=4, **kw)
-    said = _stopped(lambda: tta_base.adapt_images(method, model, _crops().where(cam=2), _raw(cam=0), keep=True), model, before)
+    said = _stopped(lambda: adapt_images(method, model, _crops().where(cam=2), _raw(cam=0), keep=True), model, before)
     assert method.seen == 3
     return said
 
@@ -145,9 +149,9 @@ FAULTS = [
     bad("cameras: fewer than images, by name", "two camera numbers for four images",
         lambda tmp: encode_images(_sided(), IMG, [7, 3]), "cam has 2 entries for 4 images"),
     # images to models
-    bad("images: floats", "pixels divided by 255 beforehand", lambda tmp: augment.to_pixels(np.zeros((2, 8, 4, 3))),
+    bad("images: floats", "pixels divided by 255 beforehand", lambda tmp: to_pixels(np.zeros((2, 8, 4, 3))),
         "dtype torch.float64", "expected uint8 (N,H,W,3)"),
-    bad("images: one without a batch", "a single image", lambda tmp: augment.to_pixels(np.zeros((8, 4, 3), np.uint8)),
+    bad("images: one without a batch", "a single image", lambda tmp: to_pixels(np.zeros((8, 4, 3), np.uint8)),
         "shape (8, 4, 3)", "expected uint8 (N,H,W,3)"),
     bad("images: unknown interpolation", "resample='linear'",
         lambda tmp: resize_image(np.zeros((8, 4, 3), np.uint8), (4, 2), "linear"), "resample='linear'", "bilinear"),
@@ -161,50 +165,51 @@ FAULTS = [
         lambda tmp: encode_images(_model(), IMG, encode="patch_features"), "BoT has no method 'patch_features'",
         error=AttributeError),
     # augmentation
-    bad("augmentation: unknown", "a misspelt augmentation", lambda tmp: loaders.Batches(_crops(), 4, augment="bot_release"),
+    bad("augmentation: unknown", "a misspelt augmentation",
+        lambda tmp: loaders.Batches(_crops(), 4, augment="bot_release"),
         "augment='bot_release'", "Did you mean 'bot_released'"),
-    bad("augmentation: area in per cent", "area=(2, 40)", lambda tmp: augment.erase(IMG, torch.Generator(), area=(2, 40)),
+    bad("augmentation: area in per cent", "area=(2, 40)", lambda tmp: erase(IMG, torch.Generator(), area=(2, 40)),
         "area=(2, 40)", "shares of the image"),
-    bad("augmentation: area upside down", "area=(.4, .02)", lambda tmp: augment.erase(IMG, torch.Generator(), area=(.4, .02)),
+    bad("augmentation: area upside down", "area=(.4, .02)", lambda tmp: erase(IMG, torch.Generator(), area=(.4, .02)),
         "area=(0.4, 0.02)", "range"),
     bad("augmentation: ratio below one", "ratio=.3, the smallest instead of the largest",
-        lambda tmp: augment.erase(IMG, torch.Generator(), ratio=.3), "ratio=0.3", "1 or more"),
-    bad("augmentation: share above one", "p=50", lambda tmp: augment.erase(IMG, torch.Generator(), p=50), "p=50", "0 to 1"),
-    bad("augmentation: no draws", "tries=-1", lambda tmp: augment.erase(IMG, torch.Generator(), tries=-1),
+        lambda tmp: erase(IMG, torch.Generator(), ratio=.3), "ratio=0.3", "1 or more"),
+    bad("augmentation: share above one", "p=50", lambda tmp: erase(IMG, torch.Generator(), p=50), "p=50", "0 to 1"),
+    bad("augmentation: no draws", "tries=-1", lambda tmp: erase(IMG, torch.Generator(), tries=-1),
         "tries=-1", "0 or more"),
     bad("augmentation: unknown way to draw", "aspect='uniform'",
-        lambda tmp: augment.rectangles(4, (8, 4), torch.Generator(), aspect="uniform"), "aspect='uniform'", "'even'"),
-    bad("augmentation: unknown colour", "fill='mean'", lambda tmp: augment.erase(IMG, torch.Generator(), fill="mean"),
+        lambda tmp: rectangles(4, (8, 4), torch.Generator(), aspect="uniform"), "aspect='uniform'", "'even'"),
+    bad("augmentation: unknown colour", "fill='mean'", lambda tmp: erase(IMG, torch.Generator(), fill="mean"),
         "fill='mean'", "three numbers"),
     bad("recipe: unknown interpolation", "test_resample='nearest'",
         lambda tmp: train_reid(_training(), "smoke", test_resample="nearest", quiet=True),
         "test_resample='nearest'", "bilinear"),
     # adaptation
     bad("adaptation: no cameras", "queries without camera numbers",
-        lambda tmp: tta_base.FeatureStream(Embeddings(torch.rand(3, 2), [0, 1, 2])), "no camera numbers", "cam=..."),
+        lambda tmp: FeatureStream(Embeddings(torch.rand(3, 2), [0, 1, 2])), "no camera numbers", "cam=..."),
     bad("adaptation: a model is needed", "TENT on features alone",
-        lambda tmp: tta_base.adapt_embeddings(gradient.Tent(), _raw(cam=2), _raw(cam=0)), "Tent adapts a model", "Dart3Lite"),
+        lambda tmp: adapt_embeddings(Tent(), _raw(cam=2), _raw(cam=0)), "Tent adapts a model", "Dart3Lite"),
     bad("adaptation: features of two models", "a gallery of other width",
-        lambda tmp: tta_base.adapt_embeddings(camera_norm.CameraNorm(), _raw(cam=2), Embeddings(torch.rand(3, 5), [0, 1, 2], [0, 1, 0])),
+        lambda tmp: adapt_embeddings(CameraNorm(), _raw(cam=2), Embeddings(torch.rand(3, 5), [0, 1, 2], [0, 1, 0])),
         "q has 128 dimensions and g has 5"),
     bad("adaptation: all is frozen", "a model with requires_grad=False throughout",
-        lambda tmp: _adapt(gradient.Temp(k=4), _frozen()), "requires_grad is False for all", "frozen=True"),
+        lambda tmp: _adapt(Temp(k=4), _frozen()), "requires_grad is False for all", "frozen=True"),
     bad("adaptation: no such layers", "BatchNorm wanted of a model that has none",
-        lambda tmp: _adapt(gradient.Temp(k=4, norm_kinds=("bn2d",)), _model("transreid_tiny", parts=0)),
+        lambda tmp: _adapt(Temp(k=4, norm_kinds=("bn2d",)), _model("transreid_tiny", parts=0)),
         "no normalisation layer of kind ['bn2d']", "norm_kinds"),
-    bad("adaptation: unknown layers", "norm_kinds=('gn',)", lambda tmp: _adapt(gradient.Temp(k=4, norm_kinds=("gn",))),
+    bad("adaptation: unknown layers", "norm_kinds=('gn',)", lambda tmp: _adapt(Temp(k=4, norm_kinds=("gn",))),
         "norm_kinds='gn'", "'bn2d'"),
     bad("adaptation: LITE has no layers", "frozen=True for DART3-LITE", lambda tmp: dart3.Dart3Lite(frozen=True),
         "takes no ['frozen']", "use Dart3", error=TypeError),
     bad("adaptation: a batch of one", "batch statistics of single images",
-        lambda tmp: _adapt(gradient.Tent(bn_mode="batch", batch_size=1)), "at least two images in a batch"),
+        lambda tmp: _adapt(Tent(bn_mode="batch", batch_size=1)), "at least two images in a batch"),
     bad("adaptation: temperature 0", "tau=0", lambda tmp: dart3.Dart3Lite(tau=0), "tau=0 must be positive"),
     bad("adaptation: grounding without images", "n_ground=8 alone", lambda tmp: dart3.Dart3(n_ground=8),
         "n_ground=8 needs ground"),
     bad("adaptation: grounding cameras without statistics", "statistics of the queries only", _ground,
         "ground has cameras without statistics: [1]", "stats_from='pooled'"),
     bad("adaptation: the loss is not finite", "a rate of 1e30",
-        lambda tmp: _adapt(gradient.Temp(k=4, lr=1e30, steps=3)), "the loss of Temp is", "lower lr", error=FloatingPointError),
+        lambda tmp: _adapt(Temp(k=4, lr=1e30, steps=3)), "the loss of Temp is", "lower lr", error=FloatingPointError),
     # captions
     bad("captions: a list", "two captions at once", lambda tmp: clean_caption(["a man", "a hat"]), "is list, not str",
         error=TypeError),

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 from fault import DIED, bad, interruption, killed, refused, warned
 
-from reid_lab.results import rows as results
 from reid_lab.figures.charts import bars_paired, curves, learning_curves
 from reid_lab.figures.style import export, paper_figure
+from reid_lab.results import rows as results
+from reid_lab.results.comparisons import paired, paired_table, relative_to, summarise
 from reid_lab.results.published import compare, published_table
 from reid_lab.recipes.study import Study, register_figure, with_setting
 from reid_lab.results.rows import Setting, append_result, append_results, load_results, publish

@@ -5,16 +5,15 @@ from fault import bad, interruption, killed, warned
 
 from reid_lab.analysis.bias.audit import bias_report
 from reid_lab.analysis.bias.per_camera import camera_share, per_camera
+from reid_lab.retrieval.cameras import CameraStats, camera_nmi
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.retrieval.scores import MatrixScores
-from reid_lab.retrieval.cameras import camera_nmi
 from reid_lab.retrieval.metrics import metrics_from_similarity, msd, retrieval_metrics
 from reid_lab.retrieval.ranking import RetrievalResult, rank, retrieve
 from reid_lab.retrieval.rerank import rerank_itm, rerank_k_reciprocal
-from reid_lab.retrieval.cameras import CameraStats
+from reid_lab.retrieval.scores import MatrixScores
+from reid_lab.tta.base import NoAdapt, adapt_embeddings
 from reid_lab.tta.camera_norm import CameraNorm
 from reid_lab.tta.dart3 import Dart3, Dart3Lite
-from reid_lab.tta.base import NoAdapt, adapt_embeddings
 from reid_lab.tta.gradient import Tent
 
 RNG = np.random.default_rng(0)

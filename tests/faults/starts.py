@@ -7,8 +7,8 @@ from safetensors.torch import save_file
 
 from reid_lab.models.weights.shipped import Card, card_for, check_unseen, read_card, save_shipped
 from reid_lab.models.zoo import create_model
-from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.camel import load_data
+from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.reid import reid_settings
 from reid_lab.recipes.starts import Start, run_start, train_start
 from reid_lab.training.folder import start_of

@@ -12,19 +12,18 @@ import torch
 from fault import bad, clutter, cut, empty, flip, interruption, killed, warned
 
 from reid_lab.core.files import atomic_path, locked
-from reid_lab.data.text import WordPiece
-from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.training.callbacks import Average
-from reid_lab.training.learner import Callback, Learner, Plain
-from reid_lab.training.checkpoints import Checkpoint, load_state, save_state
-from reid_lab.training.callbacks import Validate
 from reid_lab.core.weight_files import load_weights, save_weights
-from reid_lab.training.logs import Log
+from reid_lab.data.text import WordPiece
 from reid_lab.models.zoo import create_model
-from reid_lab.training import folder as training
 from reid_lab.recipes.camel import load_run, save_run
-from reid_lab.training.folder import Trained, claim, load_trained
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.training import folder as training
+from reid_lab.training.callbacks import Average, Validate
+from reid_lab.training.checkpoints import Checkpoint, load_state, save_state
 from reid_lab.training.fit import fit
+from reid_lab.training.folder import Trained, claim, load_trained
+from reid_lab.training.learner import Callback, Learner, Plain
+from reid_lab.training.logs import Log
 
 
 class Blobs:

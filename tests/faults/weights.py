@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from reid_lab.models.backbones import TextEncoder, load_bert
-from reid_lab.models.clip_towers import clip_model, load_clip
 from reid_lab.models.clip_reid import start_clip_reid
-from reid_lab.models.weights.formats import open_weights
+from reid_lab.models.clip_towers import clip_model, load_clip
 from reid_lab.models.transreid import overlapping_vit, start_transreid
+from reid_lab.models.weights.formats import open_weights
 from reid_lab.models.weights.start import begin, load_network
 from reid_lab.models.zoo import create_model
 

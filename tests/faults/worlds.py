@@ -11,8 +11,8 @@ import numpy as np
 from fault import bad, clutter, cut, empty, flip, interruption, killed, warned
 
 from reid_lab.world import world as module
-from reid_lab.world.world import World
 from reid_lab.world.plan import text_groups
+from reid_lab.world.world import World
 
 TINY = dict(groups=text_groups(3, 2, 2, 2, 2, 2, 2, 3), size=(32, 16), supersample=1, backend="numpy")
 

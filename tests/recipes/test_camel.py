@@ -12,7 +12,7 @@ from reid_lab.analysis.text_scores import evaluate
 from reid_lab.training.learner import Callback
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.recipes import camel, camel_report, cfam, cfan, dart3, dmg
-from reid_lab.training import checkpoints, folder as training_folder
+from reid_lab.training import checkpoints, fit
 from reid_lab.recipes.camel_settings import PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, run_arguments
 from reid_lab.recipes.camel import finetune, load_data, load_run, make_strategy, pretrain, run_variant, train_loader
 from reid_lab.recipes.study import FIGURES, Study, find_study, settings_frame
@@ -152,7 +152,7 @@ def test_an_interrupted_run_goes_on(data, tmp_path, monkeypatch):
     config = Config("camel", "smoke", train=(("steps", 12),))
     whole = pretrain(config, data, tmp_path / "a", quiet=True)
     real = checkpoints.Checkpoint
-    monkeypatch.setattr(training, "Checkpoint", lambda folder, every: real(folder, 3))
+    monkeypatch.setattr(fit, "Checkpoint", lambda folder, every: real(folder, 3))
 
     class Stop(Callback):
         def after_step(self, learn):

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from reid_lab.results.comparisons import paired, paired_table, relative_to, smallest_effect, summarise
+from reid_lab.results.rows import Setting, settings_of
 from reid_lab.results.tables import to_markdown
 
 
@@ -110,3 +111,18 @@ def test_bonferroni_is_wider():
 def test_summary():
     frame = summarise(rows(dict(a=[1., 2., 3.], b=[5.]), dataset="world"), "R1")
     assert frame.R1.tolist() == ["2.00 ± 1.00", "5.00"] and frame.n.tolist() == [3, 1]
+
+
+def test_comparisons_by_setting_keep_to_a_stage():
+    "The same table as by labels; equal fields are one setting, however they are printed"
+    a, b, c = (Setting(m, "coarse", o) for m, o in (("a", {}), ("b", dict(k=1)), ("b", dict(k=2))))
+    f = rows({s.label: [i + x for x in (1., 2.5, 3.)] for i, s in enumerate((a, b, c))})
+    f = f.assign(setting=settings_of(f.assign(parameters=[dict(test="coarse", setting=v.removesuffix(", coarse"))
+                                                          for v in f.variant])))
+    f = pd.concat([f, f.assign(setting=[s.at("fine") for s in f.setting])], ignore_index=True)
+    by_label = paired_table(f[:9], "R1", a.label)
+    by_field = paired_table(f, "R1", Setting("a", "coarse", name="whatever"))
+    pd.testing.assert_frame_equal(by_label.drop(columns="base"), by_field.drop(columns="base"))
+    assert by_field.base.tolist() == ["whatever, coarse"]*2
+    assert paired(f, "R1", b, c).diff == 1. and relative_to(f[:9], "R1", a).tolist() == [0.]*3 + [1.]*3 + [2.]*3
+    with pytest.raises(ValueError, match="setting="): paired(f, "R1", a, Setting("b", "coarse", dict(k=3)))

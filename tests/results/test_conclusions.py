@@ -1,21 +1,15 @@
 "Sentences at the end of a run: they say what an interval says, and nothing that the rows do not hold"
 import math
 
-import nbformat
 import numpy as np
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
+from helpers.notebooks import RECORD, notebook
 from scipy import stats
 
 from reid_lab.cli.commands import main
 from reid_lab.recipes import dart3
 from reid_lab.results.conclusions import NOTES, as_printed, as_text, comparisons, conclusions, notes, recorded_row
 from reid_lab.results.rows import Setting, load_results, settings_of
-
-PARAMETERS = "preset = 'quick'\nseed: int | None = 0\nout_dir = ''"
-RECORD = """from reid_lab.experiments.run import start_run
-with start_run('demo', dict(preset=preset, seed=seed), out_dir) as run:
-    run.record(dict(R1=40. + seed), dataset='world-smoke', selection='none')"""
 
 
 def rows(gains, seeds=4, dataset="world-quick", noise=.1):
@@ -142,9 +136,8 @@ def test_digits_and_notes():
 
 
 def test_a_run_ends_with_sentences(tmp_path, capsys):
-    cells = [new_code_cell(PARAMETERS, metadata=dict(tags=["parameters"])), new_code_cell(RECORD)]
-    nbformat.write(new_notebook(cells=cells), tmp_path/"n.ipynb")
-    assert main(["run", str(tmp_path/"n.ipynb"), "-p", "preset=smoke", "--out", str(tmp_path/"a")]) == 0
+    path = notebook(tmp_path/"n.ipynb", RECORD)
+    assert main(["run", str(path), "-p", "preset=smoke", "--out", str(tmp_path/"a")]) == 0
     out = capsys.readouterr().out
     assert "NaN" not in out and "`" not in out and "Compared" not in out # one row: nothing to compare
 

@@ -13,7 +13,7 @@ import pytest
 from reid_lab.core.files import locked
 from reid_lab.recipes import camel, cfam, cfan, dart3, dmg
 from reid_lab.recipes.study import setting_of
-from reid_lab.results.comparisons import paired, paired_table, relative_to, summarise
+from reid_lab.results.comparisons import summarise
 from reid_lab.results.rows import (Setting, RESULT_COLUMNS, append_result, append_results, load_results, pick, publish,
                                    results_path, run_table, settings_of)
 
@@ -318,18 +318,3 @@ def test_a_run_stores_fields_and_an_old_store_takes_them(tmp_path):
     assert [f.iloc[2][k] for k in ("method", "stage", "options")] == ["st", "finetuned", dict(ids=[15, 6])]
     assert settings_of(f)[2].name == "+ ST, ids=(15, 6)" and f.method.tolist()[:2] == ["Norm", "DART3-LITE"]
     assert len(pick(f, method="st", stage="finetuned")) == 1
-
-
-def test_comparisons_by_setting_keep_to_a_stage():
-    "The same table as by labels; equal fields are one setting, however they are printed"
-    a, b, c = (Setting(m, "coarse", o) for m, o in (("a", {}), ("b", dict(k=1)), ("b", dict(k=2))))
-    f = rows({s.label: [i + x for x in (1., 2.5, 3.)] for i, s in enumerate((a, b, c))})
-    f = f.assign(setting=settings_of(f.assign(parameters=[dict(test="coarse", setting=v.removesuffix(", coarse"))
-                                                          for v in f.variant])))
-    f = pd.concat([f, f.assign(setting=[s.at("fine") for s in f.setting])], ignore_index=True)
-    by_label = paired_table(f[:9], "R1", a.label)
-    by_field = paired_table(f, "R1", Setting("a", "coarse", name="whatever"))
-    pd.testing.assert_frame_equal(by_label.drop(columns="base"), by_field.drop(columns="base"))
-    assert by_field.base.tolist() == ["whatever, coarse"]*2
-    assert paired(f, "R1", b, c).diff == 1. and relative_to(f[:9], "R1", a).tolist() == [0.]*3 + [1.]*3 + [2.]*3
-    with pytest.raises(ValueError, match="setting="): paired(f, "R1", a, Setting("b", "coarse", dict(k=3)))

@@ -1,20 +1,16 @@
 """Views in a real browser: JupyterLab with a kernel, and a page without one"""
 import json
-from contextlib import contextmanager
 
 import pytest
-from test_browser import CHROMIUM, FLAGS, serve
-from test_widgets import COCKPIT, EVIL, LABELS, ROOT, VIEWS, lost_files, make_scene, write_notebook
+from helpers.browser import NEEDS_CHROMIUM, PANEL, POINT, cockpit_is_drawn, dark, execute, lab_page, opened, shoot
+from helpers.views import COCKPIT, EVIL, LABELS, VIEWS, lost_files, make_scene, write_notebook
 
 from reid_lab.analysis.tags import read_tags
 from reid_lab.widgets.cameras import cockpit
 from reid_lab.widgets.view import Board
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the dev extra is not installed")
-pytestmark = [pytest.mark.browser,
-              pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine (apt-get install chromium)")]
-WEBGL = ["--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]    # drawn by the processor
-PANEL = "window.jupyterapp?.shell?.currentWidget"
+pytestmark = NEEDS_CHROMIUM
 ANSWER = """async () => {
   const list = document.querySelector(".rl-list"), map = document.querySelector(".rl-map"), old = list.dataset.drawn;
   const marks = map.dataset.marks, start = performance.now();
@@ -23,60 +19,6 @@ ANSWER = """async () => {
   while (!seen() && performance.now() - start < 30000) await new Promise(requestAnimationFrame);
   return performance.now() - start;
 }"""
-POINT = """(nth) => {
-  const plot = document.querySelector(".rl-plot"), layout = plot._fullLayout, trace = plot.data[2];
-  const box = plot.getBoundingClientRect();
-  const place = (i) => [layout.xaxis.l2p(trace.x[i]) + layout._size.l, layout.yaxis.l2p(trace.y[i]) + layout._size.t];
-  const apart = (a, b) => Math.hypot(a[0] - b[0], a[1] - b[1]);
-  const far = (i) => Math.min(...trace.x.map((_, j) => j === i ? 1e9 : apart(place(i), place(j))));
-  const apartest = [...trace.x.keys()].slice(0, 200).sort((a, b) => far(b) - far(a));
-  return place(apartest[nth ?? 0]).map((v, d) => v + (d ? box.top : box.left));
-}"""
-
-
-def opened(p, **kw):
-    browser = p.chromium.launch(executable_path=CHROMIUM, args=[f for f in FLAGS if f != "--disable-gpu"] + WEBGL)
-    page, broken = browser.new_page(viewport=dict(width=1280, height=1000), **kw), []
-    page.on("pageerror", lambda e: broken.append(str(e)))
-    page.on("dialog", lambda d: (broken.append("a script of a caption ran") if d.type == "alert" else None, d.accept()))
-    page.set_default_timeout(150_000)
-    return browser, page, broken
-
-
-def execute(page, command, **kw): page.evaluate("a => window.jupyterapp.commands.execute(...a)", [command, kw])
-
-
-def wait_for_kernel(page):
-    page.wait_for_function(f"{PANEL}?.context?.sessionContext?.session?.kernel?.status === 'idle'")
-
-
-@contextmanager
-def lab_page(notebook, **env):
-    "The notebook in a JupyterLab on its folder, told to run all cells; and the list of the page's errors"
-    home = notebook.parent/"home"
-    home.mkdir()
-    env["PYTHONPATH"] = str(ROOT)
-    with serve(notebook.parent, home, **env) as (address, token), playwright.sync_playwright() as p:
-        browser, page, broken = opened(p)
-        page.goto(f"{address}/lab/tree/{notebook.name}?token={token}&reset", wait_until="domcontentloaded")
-        wait_for_kernel(page)
-        execute(page, "notebook:run-all-cells")
-        yield page, broken
-        browser.close()
-
-
-def dark(page):
-    "The other theme of JupyterLab"
-    execute(page, "apputils:change-theme", theme="JupyterLab Dark")
-    page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
-    page.wait_for_timeout(500)
-    page.wait_for_selector("#jupyterlab-splash", state="detached")
-
-
-def shoot(page, path, first):
-    "A screenshot from the first view of this kind on"
-    page.evaluate(f"document.querySelector('.rl-{first}').scrollIntoView()")
-    page.screenshot(path=str(path))
 
 
 def style(page, selector, name): return page.locator(selector).first.evaluate("(e, k) => getComputedStyle(e)[k]", name)
@@ -162,11 +104,6 @@ DRAWN = """() => {
   return { bars: read(".rl-cameras", "cockpit")[0], maps: read(".rl-map", "marks"), pairs: read(".rl-pairs", "cells"),
     places: [...document.querySelectorAll(".rl-plot")].map((p) => p.data[2].x.reduce((a, b) => a + Math.abs(b), 0)) };
 }"""
-
-
-def cockpit_is_drawn(page):
-    for kind, n in (("cameras[data-cockpit]", 1), ("map[data-marks]", 2), ("pairs[data-cells]", 2)):
-        page.wait_for_function(f"document.querySelectorAll('.rl-{kind}').length === {n}")
 
 
 def test_the_cockpit_in_jupyterlab(tmp_path, capsys):
@@ -271,12 +208,12 @@ def test_pages_of_odd_labels_and_of_lost_images(tmp_path):
 
 
 FAILURES = """from reid_lab.analysis.failures import world_facts
-from reid_lab.analysis.maps import project_pair
-from reid_lab.analysis.search import Threshold
-from reid_lab.embeddings import embed_images, embed_texts
+from reid_lab.analysis.bias.maps import project_pair
+from reid_lab.analysis.open_set import Threshold
+from reid_lab.retrieval.embeddings import embed_images, embed_texts
 from reid_lab.models.zoo import create_model
 from reid_lab.widgets.failures import FailureBrowser
-from reid_lab.widgets.lists import RankedList
+from reid_lab.widgets.scene import RankedList
 from reid_lab.widgets.maps import FeatureMap
 from reid_lab.widgets.scene import Scene
 from reid_lab.widgets.search import SearchPage
@@ -360,8 +297,8 @@ def test_failures_and_search_in_jupyterlab(tmp_path):
 
 MANY = """import numpy as np
 import pandas as pd
-from reid_lab.embeddings import Embeddings
-from reid_lab.widgets.lists import RankedList
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.widgets.scene import RankedList
 from reid_lab.widgets.maps import FeatureMap
 from reid_lab.widgets.scene import Scene
 from reid_lab.widgets.view import Board
@@ -393,9 +330,9 @@ def test_a_hundred_thousand_points_in_jupyterlab(tmp_path, capsys):
 
 SCATTER = """import numpy as np
 import pandas as pd
-from reid_lab.embeddings import Embeddings
-from reid_lab.widgets.lists import RankedList
-from reid_lab.widgets.scatter import ScatterMap
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.widgets.scene import RankedList
+from reid_lab.widgets.maps import ScatterMap
 from reid_lab.widgets.scene import Scene
 from reid_lab.widgets.view import Board
 rng, n = np.random.default_rng(0), 100_000
@@ -446,9 +383,9 @@ def test_all_points_with_jupyter_scatter(tmp_path, capsys):
 
 
 LAB = ["""from reid_lab.retrieval.embeddings import embed_images, embed_texts
-from reid_lab.recipes.ready import from_package
+from reid_lab.recipes.crops import from_package
 from reid_lab.widgets.attention import AttentionView
-from reid_lab.widgets.lists import RankedList
+from reid_lab.widgets.scene import RankedList
 from reid_lab.widgets.view import Board
 from reid_lab.widgets.words import TextScene, WordLab
 from reid_lab.world.world import Group, World

@@ -11,14 +11,14 @@ from importlib import resources
 import numpy as np
 import pandas as pd
 import torch
-from .map_scores import METHODS, OF_PAIRS, map_methods, map_table, part_score
-from .word_maps import integrated_gradients, text_score, word_occlusion, word_values
-from .places import score_of
-from reid_lab.analysis.explain.faithfulness import (MODES, area, fit_map, perturbation_curve, random_maps,
+from reid_lab.analysis.explain.faithfulness import (area, fit_map, MODES, perturbation_curve, random_maps,
     words_against_random)
-from ...core.statistics import mean_interval
+from .map_scores import map_methods, map_table, METHODS, OF_PAIRS, part_score
+from .places import score_of
 from .visibility import read_words
+from .word_maps import integrated_gradients, text_score, word_occlusion, word_values
 from ...core.basics import check_choice
+from ...core.statistics import mean_interval
 from ...data.text import STOP_WORDS
 
 # %% ../../../nbs/12_analysis/90_explain/81_evidence.ipynb #84c29869
@@ -135,7 +135,7 @@ def verdict(beats:float, # Share of random ones that are beaten
     return bool(sure), told if sure else f'not better than random: {told}'
 
 # %% ../../../nbs/12_analysis/90_explain/81_evidence.ipynb #e821531e
-def trust_table(scores:pd.DataFrame, # Of `reid_lab.analysis.explain.map_scores.map_scores`, or means of Worlds with `parts`
+def trust_table(scores:pd.DataFrame, # Of `map_scores`, or means of Worlds with `parts`
     groups:str='world', # What is sampled: `world`, or `pid` (persons)
     ) -> pd.DataFrame: # Of `map_table`, with over_centre (_low, _high), beyond and believed
     "Which maps may be believed"

@@ -1,10 +1,13 @@
-"""Word masking: what is masked, and what the curve of a model that reads words looks like."""
+"Word masking: what is masked, and what the curve of a model that reads words looks like."
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.readers import SAID, sets
+from torch import nn
 
-from reid_lab.analysis.explain.word_masking import masked_queries, word_masking
+from reid_lab.analysis.explain.word_masking import (effect_table, masked_copies, masked_lists, masked_queries,
+                                                    word_effects, word_kinds, word_masking)
 from reid_lab.data.table import ReidTable
 
 CAPTIONS = ["A man in a red coat.", "A woman with green boots and a blue bag."]
@@ -26,7 +29,7 @@ def test_masked_words_are_nested_and_belong_to_the_caption():
     with pytest.raises(ValueError, match="variant='mask'"): masked_queries(f, 1, 0, "mask")
 
 
-class Reader:
+class Colours:
     "Reads colours from words and pixels"
     size, words = (2, 2), ["red", "green", "blue"]
     def tokenizer(self, texts): return torch.tensor([[w in t for w in self.words] for t in texts]).long()
@@ -36,22 +39,52 @@ class Reader:
 
 def table():
     rgb = np.eye(3, dtype=np.uint8)*255
-    frame = pd.DataFrame(dict(path=list("012"), pid=[0, 1, 2], captions=[[f"a {c} coat"] for c in Reader.words]))
+    frame = pd.DataFrame(dict(path=list("012"), pid=[0, 1, 2], captions=[[f"a {c} coat"] for c in Colours.words]))
     return ReidTable(frame, None, reader=lambda ps: [np.tile(rgb[int(p)], (2, 2, 1)) for p in ps], name="flags")
 
 
 def test_curve():
-    t = word_masking(Reader(), table(), n_masked=[0, 1, 2], seeds=range(4), quiet=True)
+    t = word_masking(Colours(), table(), n_masked=[0, 1, 2], seeds=range(4), quiet=True)
     assert list(t.n_masked) == [0]*4 + [1]*4 + [2]*4 and list(t.seed) == list(range(4))*3
     by = t.groupby("n_masked").R1.mean()
     assert by[0] == 100 and by[2] == pytest.approx(100/3) and by[2] < by[1] < 100  # colour and coat both gone at 2
-    again = word_masking(Reader(), table(), n_masked=[0, 1, 2], seeds=range(4), quiet=True)
+    again = word_masking(Colours(), table(), n_masked=[0, 1, 2], seeds=range(4), quiet=True)
     pd.testing.assert_frame_equal(t, again)
 
 
 def test_own_evaluation_is_called_once_for_the_whole_captions():
     seen = []
     def evaluate(frame): seen.append(frame.caption.tolist()); return dict(R1=float(len(seen)), n_query=3)
-    t = word_masking(Reader(), table(), n_masked=[0, 1], seeds=[0, 1], evaluate=evaluate, quiet=True)
+    t = word_masking(Colours(), table(), n_masked=[0, 1], seeds=[0, 1], evaluate=evaluate, quiet=True)
     assert len(seen) == 3 and t.R1.tolist() == [1, 1, 2, 3] and "n_query" not in t
-    with pytest.raises(ValueError, match="at least one of each"): word_masking(Reader(), table(), seeds=[])
+    with pytest.raises(ValueError, match="at least one of each"): word_masking(Colours(), table(), seeds=[])
+
+
+def test_effects_of_kinds_against_a_loop(model):
+    frame, q, g = sets(model)
+    images = ReidTable(pd.DataFrame(dict(path=list("0123"), pid=range(4), captions=[[s] for s in SAID])), None,
+                       reader=lambda paths: [])
+    found = word_effects(model, images, "kind", gallery=g, quiet=True)
+    for r in found.itertuples():
+        def margin(text):
+            v = model.encode_text(model.tokenizer([text]))
+            s = nn.functional.cosine_similarity(v, g.emb).numpy()
+            return s[g.pid == r.pid].max() - s[g.pid != r.pid].max()
+        assert r.effect == pytest.approx(margin(SAID[r.query]) - margin(r.caption), abs=1e-5)
+        assert r.margin == pytest.approx(margin(SAID[r.query]), abs=1e-5)
+    assert set(found[found["query"] == 0].kind) == {"person", "upper colour", "upper", "bag"}
+    table = effect_table(found, least=1)
+    assert table.effect.is_monotonic_decreasing and set(table.helps) <= {"helps", "harms", ""}
+
+
+def test_kinds_of_words():
+    want = ["", "person", "", "", "other", "", "lower colour", "lower"]
+    assert word_kinds("A man, with no bag and Blue jeans!") == want
+    copies = masked_copies(pd.DataFrame(dict(caption=["red", "", "red coat"], pid=[0, 1, 2])), "word", "delete")
+    assert copies.caption.tolist() == ["coat", "red"]
+
+
+def test_lists_while_words_go_begin_with_the_whole_caption(model):
+    frame, q, g = sets(model)
+    said, rows = masked_lists(model, g, SAID[0], range(4), k=30)
+    assert said[0] == SAID[0] and rows.shape == (4, 24) and [s.count("[UNK]") for s in said] == [0, 1, 2, 3]

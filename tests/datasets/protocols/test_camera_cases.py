@@ -4,15 +4,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reid_lab.datasets.protocols import camera_cases as C
 from reid_lab.data.table import ReidTable
-from reid_lab.datasets.registry import DATASETS
 from reid_lab.datasets.export import export_world
+from reid_lab.datasets.protocols import camera_cases as C
+from reid_lab.datasets.protocols.cameras import make_case, world_table
 from reid_lab.datasets.protocols.dg_splits import write_manifest
+from reid_lab.datasets.registry import DATASETS
+from reid_lab.recipes import dart3 as D
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import retrieval_metrics
-from reid_lab.datasets.protocols.cameras import make_case, world_table
-from reid_lab.recipes import dart3 as D
 
 
 @pytest.fixture(scope="module")

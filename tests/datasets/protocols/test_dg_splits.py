@@ -7,17 +7,19 @@ from statistics import mean, stdev
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings, strategies as st
 from PIL import Image
+from hypothesis import given, settings, strategies as st
 
 from reid_lab.data.table import ReidTable, TableError
-from reid_lab.datasets.registry import DATASETS
 from reid_lab.datasets.export import export_world
 from reid_lab.datasets.protocols.dg_splits import (ABC_SIZES, ABC_SUBSETS, MANIFEST, MANIFEST_RULES, MIXED, TARGETS,
-    abc_case, abc_worlds, average_splits, check_manifest, dg_splits, load_manifest, load_mixed, make_splits,
-    mixed_table, no_identity, pick_queries, subset_stats, target_cases, transfer_cases, world_abc, write_manifest)
-from reid_lab.retrieval.metrics import metrics_from_similarity
+                                                   abc_case, abc_worlds, average_splits, check_manifest, dg_splits,
+                                                   load_manifest, load_mixed, make_splits, mixed_table, no_identity,
+                                                   pick_queries, subset_stats, target_cases, transfer_cases, world_abc,
+                                                   write_manifest)
+from reid_lab.datasets.registry import DATASETS
 from reid_lab.results.published import load_paper
+from reid_lab.retrieval.metrics import metrics_from_similarity
 from reid_lab.world.world import World
 
 few = settings(max_examples=25, deadline=None, derandomize=True)

@@ -1,0 +1,51 @@
+"Answers for any gallery, with and without a threshold"
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from helpers.open_set import bare, people, planted
+
+from reid_lab.analysis.open_set import Threshold, verification_threshold
+from reid_lab.analysis.search import ask, find
+from reid_lab.models.bot import bot_tiny
+from reid_lab.retrieval.embeddings import Embeddings
+
+
+def test_lists_hide_nothing_and_need_no_labels():
+    q, g = people(40, 0), people(90, 1)
+    part = Embeddings(g.emb, np.where(np.arange(90) % 2, -1, g.pid), g.cam)
+    want = torch.nn.functional.cosine_similarity(q.emb[:, None], g.emb[None], dim=2)
+    for gallery in (g, part, Embeddings(g.emb, [-1]*90), bare(g)):
+        a = find(q, gallery, 5)
+        assert np.allclose(a.result.score, want.topk(5).values, atol=1e-5) and a.present is None
+    assert find(q, g, 500).result.index.shape == (40, 90)
+    far = find(q, g, 2, distance="euclidean").result
+    assert np.allclose(-far.score, torch.cdist(q.emb, g.emb).topk(2, largest=False).values, atol=1e-4)
+
+
+def test_answers_follow_the_threshold():
+    q, g = planted()
+    t = Threshold(.82, .1, .1, 10, 5, gallery=8, model="m")
+    a = find(q, g, 3, t)
+    assert a.present.tolist() == [True, True, False, False] and len(a) == 4
+    assert a.table(1).accepted.tolist() == [True, False, False] and a.table(1).pid[0] == 101
+    assert a.say(0).startswith("present: 1 of the first 3") and a.say(2).startswith("not present: best score 0.700")
+    with pytest.raises(ValueError, match="calibrated with m"): find(q.with_emb(q.emb, model="n"), g, 3, t)
+    with pytest.raises(ValueError, match="calibrated with 'cosine'"): find(q, g, 3, t, distance="euclidean")
+    with pytest.raises(ValueError, match="one for pairs"): find(q, g, 3, verification_threshold(q, g, .5))
+    with pytest.warns(UserWarning, match="calibrated on 3 images and 8"):
+        find(q, g, 3, Threshold(.8, .1, .1, 10, 5, gallery=3))
+
+
+def test_questions(tmp_path):
+    torch.manual_seed(0); model = bot_tiny(n_ids=2, size=(64, 32))
+    im = np.random.default_rng(0).integers(0, 256, (100, 40, 3)).astype(np.uint8)
+    Image.fromarray(im).save(tmp_path/"a.png")
+    model.train()
+    one, both = ask(model, im), ask(model, [tmp_path/"a.png", im[::-1].copy()])
+    assert model.training and one.emb.shape == (1, model.dim) and torch.allclose(one.emb, both.emb[:1], atol=1e-5)
+    assert not torch.allclose(both.emb[0], both.emb[1]) and both.pid.tolist() == [-1, -1]
+    for what, message in [([], "is empty"), (["a", im], "mixes"), ("a man", "reads no text"), (im[..., 0], "uint8"),
+                          (str, "give text"), (im/255, "uint8")]:
+        with pytest.raises((ValueError, TypeError), match=message): ask(model, what)
+    with pytest.raises(FileNotFoundError, match="none.png"): ask(model, tmp_path/"none.png")

@@ -1,0 +1,137 @@
+"Published numbers, metrics and the audit for camera bias, of files of any program"
+import json
+import re
+
+import numpy as np
+import pytest
+
+from reid_lab.cli.commands import main
+
+
+def test_json_is_standard(tmp_path, capsys):
+    "What cannot be computed is null, not NaN"
+    emb = np.eye(4, dtype=np.float32)
+    np.savez(tmp_path/"q.npz", emb=emb, pid=np.arange(4), cam=np.zeros(4, int))
+    args = ["metrics", str(tmp_path/"q.npz"), str(tmp_path/"q.npz"), "--same-camera", "keep", "--json"]
+    assert main(args) == 0
+    def refuse(word): raise ValueError(word)
+    assert json.loads(capsys.readouterr().out, parse_constant=refuse)["R1"] == 100
+    from reid_lab.cli.numbers import json_line
+    assert json.loads(json_line(dict(a=float("nan"), b=[np.float32(1)])), parse_constant=refuse) == dict(a=None, b=[1.])
+
+
+def test_published(capsys):
+    assert main(["published"]) == 0 and "dart3" in capsys.readouterr().out
+    assert main(["published", "camel", "I"]) == 0 and "77.24" in capsys.readouterr().out
+    assert main(["published", "camel", "I", "--format", "latex"]) == 0 and r"\begin{tabular}" in capsys.readouterr().out
+    assert main(["published", "camel", "Z"]) == 2 and "choose one of" in capsys.readouterr().err
+
+
+def test_metrics_of_own_features(tmp_path, capsys):
+    eye = np.eye(4, dtype=np.float32)
+    np.savez(tmp_path/"q.npz", features=eye, pid=np.arange(4), cam=np.zeros(4, int))
+    np.savez(tmp_path/"g.npz", features=np.vstack([eye, eye[::-1]]), pid=[0, 1, 2, 3, 3, 2, 1, 0], cam=np.ones(8, int))
+    assert main(["metrics", str(tmp_path/"q.npz"), str(tmp_path/"g.npz"), "--key", "emb=features", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["R1"] == found["mAP"] == 100 and found["n_query"] == 4
+    assert main(["metrics", str(tmp_path/"q.npz"), str(tmp_path/"gone.npz")]) == 2
+    assert re.match("reid_lab metrics: .*", capsys.readouterr().err)
+
+
+def test_metrics_of_an_open_set(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    who, pid = rng.normal(size=(60, 24)), np.tile(np.arange(60), 4)
+    for name in ("q", "g"):
+        np.savez(tmp_path/f"{name}.npz", emb=np.float32(who[pid] + .5*rng.normal(size=(240, 24))), pid=pid,
+                 cam=np.repeat([0, 1, 2, 3], 60))
+    files = [str(tmp_path/"q.npz"), str(tmp_path/"g.npz")]
+    assert main(["metrics", *files, "--open-set"]) == 0
+    out = capsys.readouterr().out
+    assert "FNIR % [95 %]" in out and "10 %     all" in out and "cam 3" in out and "1 %     all" in out
+    assert "Warning: Too few people for FPIR 1 %: a threshold rests on 30" in out
+    assert main(["metrics", *files, "--open-set", ".05", ".2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {(r["FPIR_asked"], r["group"]): r for r in found["open_set"]}
+    assert len(rows) == 10 and rows[.05, "all"]["FNIR_low"] <= rows[.05, "all"]["FNIR"] <= rows[.05, "all"]["FNIR_high"]
+    assert rows[.2, "all"]["FNIR"] <= rows[.05, "all"]["FNIR"] and found["mAP"] > 50
+    assert rows[.2, "cam 1"]["present"] == 60
+    assert main(["metrics", *files, "--open-set", "5"]) == 2
+    assert "--open-set 5.0 must lie between 0 and 1" in capsys.readouterr().err
+    assert main(["metrics", *files, "--json"]) == 0 and "open_set" not in json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def features(tmp_path):
+    "Files of 12 people under two cameras, the second shifted"
+    rng = np.random.default_rng(0)
+    who, pid, cam = rng.normal(size=(12, 6)), np.tile(np.arange(12), 2), np.repeat([0, 1], 12)
+    for name in ("q", "g"):
+        emb = np.float32(np.tile(who, (2, 1)) + .3*rng.normal(size=(24, 6)) + 4*cam[:, None])
+        np.savez(tmp_path/f"{name}.npz", emb=emb, pid=pid, cam=cam)
+    return tmp_path, dict(emb=emb, pid=pid, cam=cam)
+
+
+def test_bias_prints_and_writes(features, capsys):
+    d, _ = features
+    assert main(["bias", str(d/"q.npz"), str(d/"g.npz"), "--out", str(d/"new"/"report")]) == 0
+    out = capsys.readouterr().out
+    assert "No adaptation" in out and "helps: mAP " in out and "Warning: Cameras with fewer" not in out
+    assert "12 of 12 people are scored" in out
+    assert "report: " in out
+    assert sorted(p.name for p in (d/"new"/"report").iterdir()) == ["figures", "open_set.csv", "per_camera.csv",
+                                                                    "report.html", "report.md", "summary.csv"]
+    assert "q.npz and g.npz" in (d/"new"/"report"/"report.html").read_text()
+    assert main(["bias", str(d/"q.npz"), "--out", str(d/"new"/"report")]) == 2
+    assert "exists; choose a new name" in capsys.readouterr().err
+
+
+def test_bias_opens_a_page(features, capsys, monkeypatch):
+    d, e = features
+    monkeypatch.chdir(d)
+    assert main(["bias", "q.npz", "g.npz", "--open"]) == 0
+    assert "page: camera_bias.html" in capsys.readouterr().out
+    page = (d/"camera_bias.html").read_text(encoding="utf-8")
+    assert page.count('<div id="view-') == 5 and "default-src 'none'" in page and "q.npz and g.npz" in page
+    for args, words in ((["g.npz"], "exists; choose a new name"), ([], "give both files")):
+        assert main(["bias", "q.npz", *args, "--open"]) == 2
+        assert words in capsys.readouterr().err
+    np.savez(d/"unknown.npz", emb=e["emb"], cam=e["cam"])
+    assert main(["bias", "unknown.npz", "unknown.npz", "--open", "--out", "shown"]) == 0
+    assert "mAP is not defined" in (d/"shown"/"cockpit.html").read_text(encoding="utf-8")
+
+
+def test_bias_as_json_and_without_people(features, capsys):
+    d, e = features
+    np.savez(d/"theirs.npz", features=e["emb"], camera=e["cam"])
+    keys = ["--key", "emb=features", "cam=camera"]
+    assert main(["bias", str(d/"theirs.npz"), *keys, "--json", "--distance", "euclidean", "--map", "none"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["advised"] is None and found["summary"][0]["mAP"] is None
+    assert found["summary"][0]["nmi_identity"] is None
+    assert found["summary"][0]["camera_share"] > .3 and [c["n_query"] for c in found["cameras"]] == [12, 12]
+    assert main(["bias", str(d/"theirs.npz"), str(d/"theirs.npz"), *keys]) == 0
+    assert "No identity is known on both sides" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change, words", [
+    (dict(cam=None), r"has no \['cam'\]; it holds"), (dict(emb=None), r"has no \['emb'\]"),
+    (dict(emb="nan"), "NaN or infinite values in 1 of 24"),
+    (dict(emb="int"), "has dtype int64"), (dict(emb="flat"), r"must be \(N,D\)"),
+    (dict(cam="one"), "single camera there is no bias"),
+    (dict(cam="short"), r"cam has shape \(3,\)"), (dict(pid="text"), "factorize"),
+    (dict(pid="other"), "has a match in the"), (dict(emb="thin"), "did one model make both")])
+def test_bias_says_in_one_line_what_is_wrong(features, capsys, change, words):
+    d, e = features
+    bad = dict(e)
+    for k, v in change.items():
+        if v is None: del bad[k]
+        elif v == "nan": bad[k] = e[k].copy(); bad[k][3, 1] = np.nan
+        else:
+            bad[k] = {"int": e["emb"].astype(int), "flat": e["emb"][0], "thin": e["emb"][:, :2], "one": 0*e["cam"],
+                      "short": e["cam"][:3], "text": np.array(["x"]*24), "other": e["pid"] + 100}[v]
+    np.savez(d/"bad.npz", **bad)
+    good = "bad.npz" if change == dict(cam="one") else "q.npz"
+    assert main(["bias", str(d/good), str(d/"bad.npz"), "--out", str(d/"out")]) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1 and re.match("reid_lab bias: ", err) and re.search(words, err)
+    assert not (d/"out").exists()

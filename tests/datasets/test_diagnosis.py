@@ -1,0 +1,52 @@
+"The doctor: wrong records, wrong files, and folders in any state"
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+from helpers.layouts import FROM_DISK, small
+
+from reid_lab.datasets.diagnosis import doctor
+from reid_lab.datasets.export import LAYOUTS, export_world
+from reid_lab.datasets.image_sets import tiny_table
+from reid_lab.datasets.registry import DATASETS
+
+pytestmark = pytest.mark.usefixtures("no_user_settings")
+
+
+@pytest.mark.parametrize("fact", ["captions", "cameras", "image_queries"])
+def test_the_doctor_sees_a_wrong_record(fact, written, monkeypatch):
+    monkeypatch.setitem(DATASETS, "rstpreid",
+                        replace(DATASETS["rstpreid"], **{fact: not getattr(DATASETS["rstpreid"], fact)}))
+    report = doctor("rstpreid", written["rstpreid"])
+    assert f"{fact.replace('_', ' ')}: {fact != 'image_queries'}, registered: {fact == 'image_queries'}" in str(report)
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_doctor_likes_what_export_wrote(layout, written):
+    report = doctor(LAYOUTS[layout].dataset, written[layout])
+    assert report.ok and len(report.table) == len(small(layout))
+    assert any(f.level == "warn" and "published" in f.what for f in report.findings)  # 16 images are not 40 206
+    assert set(report.frame().columns) == {"level", "what", "where", "remedy"}
+    assert "<table>" in report._repr_html_() and LAYOUTS[layout].dataset in repr(report)
+
+
+@pytest.mark.parametrize("name", FROM_DISK)
+def test_doctor_never_raises_over_the_state_of_a_folder(name, tmp_path):
+    for root in (None, tmp_path, tmp_path / "nowhere"):
+        report = doctor(name, root)
+        assert not report.ok and report.table is None and "REID_LAB_DATA" in str(report)
+
+
+def test_the_doctor_finds_one_file_among_many_and_says_what_it_did_not_look_at(tmp_path):
+    root = export_world(tiny_table(60, 5), "cuhk-pedes", tmp_path / "many")
+    images = sorted((root / "imgs").rglob("*.jpg"))
+    images[7].write_bytes(b""); images[150].write_text("<html>")
+    images[222].write_bytes(images[222].read_bytes()[:-40])
+    Image.new("RGB", (1, 128)).save(images[100]); Image.new("RGB", (3, 2)).save(images[101])
+    report = str(doctor("cuhk-pedes", root, n=3))
+    for words in ("1 of 300 image files is empty", "1 of 300 image files is an HTML page", images[150].name,
+                  "2 degenerate crops", "1 x 128", "3 x 2", "decoded 3 of 300 images; --all decodes every one"):
+        assert words in report
+    assert "cut short" not in report
+    report = str(doctor("cuhk-pedes", root, check="all"))
+    assert "cut short" in report and images[222].name in report and "decoded 298 of 300 images, all whose" in report

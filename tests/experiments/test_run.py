@@ -1,0 +1,105 @@
+"Runs: what they leave behind, what they keep to themselves, and what they ran on"
+import getpass
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from reid_lab.experiments.run import environment, git_commit, start_run
+from reid_lab.results.rows import load_results
+
+
+def test_a_run_leaves_what_it_says(tmp_path):
+    with start_run("run_demo", dict(preset="quick", seed=3, lr=.1), tmp_path/"r", results=tmp_path/"runs.csv") as run:
+        run.log(step=0, loss=1.)
+        run.record(dict(R1=50.), dataset="world", variant="a", selection="val R1", images_seen=64, eps=.5)
+        run.record(dict(R1=51.), dataset="world", variant="b", seed=9)
+        assert not (tmp_path/"runs.csv").exists()  # only a finished run enters the results
+    frame = load_results(tmp_path/"runs.csv")
+    assert frame.seed.tolist() == [3, 9] and frame.parameters[0] == dict(preset="quick", seed=3, lr=.1, eps=.5)
+    assert frame.env[0]["python"] and frame.selection[0] == "val R1" and frame.wall_s[0] >= 0
+    saved = json.loads((tmp_path/"r"/"metrics.json").read_text())
+    assert saved["status"] == "finished" and [r["metrics"]["R1"] for r in saved["rows"]] == [50, 51]
+    assert run.finish() == [] and len(load_results(tmp_path/"runs.csv")) == 2
+
+
+def test_result_rows_name_no_folder_of_the_machine(tmp_path):
+    given = dict(preset="quick", seed=0, data_root=f"{tmp_path/'cuhk'},{tmp_path/'icfg'}", out_dir=str(tmp_path/"r"),
+                 models=["bot_tiny", str(tmp_path/"mine")])
+    with start_run("run_demo", given, results=tmp_path/"runs.csv") as run:
+        run.record(dict(R1=50.), dataset="world", weights=str(tmp_path/"vit.pth"))
+    assert load_results(tmp_path/"runs.csv").parameters[0] == dict(
+        preset="quick", seed=0, data_root="cuhk,icfg", models=["bot_tiny", "mine"], weights="vit.pth")
+    assert json.loads((tmp_path/"r"/"metrics.json").read_text())["params"] == given
+
+
+def test_a_failed_run_keeps_its_numbers_but_adds_no_row(tmp_path):
+    with pytest.raises(RuntimeError), start_run("run_demo", {}, tmp_path/"r", results=tmp_path/"runs.csv") as run:
+        run.record(dict(R1=50.), dataset="world")
+        raise RuntimeError("loss is NaN")
+    saved = json.loads((tmp_path/"r"/"metrics.json").read_text())
+    assert saved["status"] == "failed: RuntimeError: loss is NaN" and saved["rows"][0]["metrics"] == dict(R1=50)
+    assert not (tmp_path/"runs.csv").exists()
+
+
+def test_a_folder_used_again_starts_a_new_log(tmp_path):
+    for _ in range(2): start_run("run_demo", {}, tmp_path).log(step=0)
+    assert len((tmp_path/"log.jsonl").read_text().splitlines()) == 1
+    start_run("run_demo", {}, tmp_path, resume=True).log(step=1)
+    assert len((tmp_path/"log.jsonl").read_text().splitlines()) == 2
+
+
+def test_smoke_runs_stay_out_of_the_results(tmp_path, monkeypatch):
+    monkeypatch.setenv("REID_LAB_HOME", str(tmp_path))
+    monkeypatch.delenv("REID_LAB_RESULTS", raising=False)
+    for preset in ("smoke", "quick"):
+        with start_run("run_demo", dict(preset=preset)) as run: run.record(dict(R1=1.), dataset="world")
+        assert run.folder.parent == tmp_path/"runs"
+    assert not (tmp_path/"results").exists()   # ours, to which no run adds
+    assert load_results().preset.tolist() == ["quick"]
+    assert start_run("run_demo", {}).folder != start_run("run_demo", {}).folder
+
+
+def test_environment_names_no_host_user_or_folder(monkeypatch):
+    "On a machine whose names are unmistakable"
+    host, user, u = "host-of-the-test", "user-of-the-test", platform.uname()
+    told = platform.uname_result(u.system, host, u.release, u.version, u.machine)
+    monkeypatch.setattr(platform, "uname", lambda: told)
+    monkeypatch.setattr(platform, "_platform_cache", {})
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(sysname=u.system, nodename=host, machine=u.machine))
+    for name in ("USER", "LOGNAME", "USERNAME"): monkeypatch.setenv(name, user)
+    monkeypatch.setenv("HOME", f"/{user}")
+    assert platform.node() == host and getpass.getuser() == user     # the disguise works
+    found = environment()
+    text = json.dumps(found)
+    for private in (host, user, sys.prefix, sys.executable): assert private not in text
+    assert found["python"] == platform.python_version() and found["cores"] >= 1 and found["cpu"]
+    assert found["platform"].startswith(platform.system()) and "torch" in found
+
+
+def test_the_commit_of_a_checkout(tmp_path):
+    "Ten digits, a `+` for edited files, results and new files apart; nothing outside a checkout"
+    def git(*args):
+        how = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        out = subprocess.run(["git", "-C", str(tmp_path), *how, *args], capture_output=True, text=True, check=True)
+        return out.stdout.strip()
+    if not shutil.which("git"): pytest.skip("git is not installed")
+    assert git_commit(tmp_path) == ""
+    git("init", "-q")
+    assert git_commit(tmp_path) == ""     # no commit yet
+    (tmp_path/"results").mkdir()
+    for name in ("code.py", "results/runs.csv"): (tmp_path/name).write_text("1")
+    git("add", "."); git("commit", "-qm", "one")
+    head = git("rev-parse", "HEAD")[:10]
+    assert git_commit(tmp_path) == head
+    (tmp_path/"results"/"runs.csv").write_text("2"); (tmp_path/"new.py").write_text("1")
+    assert git_commit(tmp_path) == head
+    (tmp_path/"code.py").write_text("2")
+    assert git_commit(tmp_path) == head + "+"

@@ -1,0 +1,54 @@
+"Sweeps resume, collect failures and survive a process that dies"
+import os
+
+import pytest
+from helpers.notebooks import RECORD, notebook
+
+from reid_lab.experiments.sweep import sweep
+
+
+def train(gain, seed):
+    "A job of a sweep"
+    if gain == "die": os._exit(1)
+    if gain == "fail": raise ArithmeticError("no luck")
+    return [dict(split="val", R1=seed), dict(split="test", R1=seed + gain)]
+
+
+def quick_train(gain, seed): return dict(R1=gain + seed, threads=os.environ.get("OMP_NUM_THREADS"))
+
+
+def test_sweep_resumes_and_collects_failures(tmp_path):
+    first = sweep(train, dict(gain=[1, "fail"]), seeds=(0, 1), n_jobs=1, folder=tmp_path)
+    assert first.status.tolist() == ["ok"]*4 + ["failed"]*2 and "no luck" in first.error.iloc[-1]
+    assert first[first.split == "test"].R1.tolist() == [1, 2]
+    kept = {f: f.stat().st_mtime_ns for f in tmp_path.iterdir() if '"ok"' in f.read_text()}
+    more = sweep(train, dict(gain=[1]), seeds=(0, 1, 2), n_jobs=1, folder=tmp_path)
+    assert more[more.split == "test"].R1.tolist() == [1, 2, 3]
+    assert all(f.stat().st_mtime_ns == t for f, t in kept.items())
+    sweep(train, dict(gain=[1]), seeds=(0,), n_jobs=1, folder=tmp_path, fresh=True)
+    assert sum(f.stat().st_mtime_ns == t for f, t in kept.items()) == len(kept) - 1
+
+
+def undefined(seed): return dict(R1=.5, nmi=float("nan"))
+
+
+def test_a_metric_that_no_run_defines_is_nan(tmp_path):
+    "JSON holds null in its place; a column of None would be no number to `record`"
+    for _ in "ab":                                                       # run, then read again
+        f = sweep(undefined, [{}], seeds=(0, 1), n_jobs=1, folder=tmp_path)
+        assert f.nmi.dtype == float and f.nmi.isna().all() and f.R1.tolist() == [.5, .5]
+
+
+def test_sweep_in_processes_survives_one_that_dies(tmp_path):
+    good = sweep(quick_train, dict(gain=[1, 2]), seeds=(0,), n_jobs=2, folder=tmp_path/"a")
+    assert good.R1.tolist() == [1, 2] and set(good.threads.astype(str)) == {"1"}
+    bad = sweep(train, [dict(gain="die")], seeds=(0,), n_jobs=2, folder=tmp_path/"b")
+    assert bad.status.tolist() == ["lost"] and "out of memory" in bad.error[0]
+
+
+def test_sweep_of_a_notebook_in_processes(tmp_path):
+    frame = sweep(notebook(tmp_path/"n.ipynb", RECORD), [{}], seeds=(1, 2), n_jobs=2, folder=tmp_path/"s",
+                    preset="smoke")
+    assert frame.R1.tolist() == [41, 42] and frame.status.tolist() == ["ok", "ok"]
+    with pytest.raises(ValueError, match="parameter='rl'"):
+        sweep(tmp_path/"n.ipynb", dict(rl=[1]), folder=tmp_path/"s")

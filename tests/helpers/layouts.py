@@ -1,0 +1,31 @@
+"A small table for every layout"
+from reid_lab.data.table import ReidTable
+from reid_lab.datasets.aerial import aerial_table
+from reid_lab.datasets.dg_sets import DG_SETS, dg_rows
+from reid_lab.datasets.export import LAYOUTS
+from reid_lab.datasets.image_sets import IMAGE_SETS, tiny_table
+from reid_lab.datasets.registry import DATASETS
+
+AERIAL = ["aeri-pedes", "tbapr"]  # see also test_aerial
+FROM_DISK = [name for name, d in DATASETS.items() if d.folder]
+TEXT = [name for name, spec in LAYOUTS.items() if "captions" in spec.keeps]  # image-only sets: see also test_image_sets
+
+
+def small(layout):
+    "A table as the layout gives it back"
+    if layout == "ufine3c":  # test only, and a column of its own
+        t = tiny_table(n_ids=8, per_id=2).where(split="test")
+        return t._with(t.frame.assign(source=["A"] * 2 + ["B"] * 2))
+    if layout in AERIAL: return aerial_table()
+    if layout in TEXT: return tiny_table(n_ids=8, per_id=2, n_captions=1 if layout == "mals" else 2)
+    t = tiny_table(8, 2, 0, roles=True)
+    if layout in DG_SETS:  # in the order of the folders
+        form, t = DG_SETS[layout], dg_rows(t, layout)
+        first = ["cam"] if form.parts[-1].cam else ["split", "role"] if "role" in LAYOUTS[layout].keeps else []
+        f = t.frame.assign(pid=t["pid"] + form.parts[0].first + (layout == "cuhk02"))
+        return t._with(f.sort_values([*first, "pid"], kind="stable", key=lambda c: c.map(
+            dict(train=0, test=1, query=2, gallery=3, both=0)) if c.name in ("split", "role") else c))
+    f = t.frame.sort_values("role", key=lambda r: r.map({"both": 0, "query": 1, "gallery": 2}), kind="stable")
+    if not IMAGE_SETS[LAYOUTS[layout].dataset].lists:
+        f = f.assign(pid=f.pid + 1)[f.split != "val"]  # identities from 1, no `val`
+    return ReidTable(f, None, t.reader, t.name)

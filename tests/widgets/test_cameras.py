@@ -1,0 +1,49 @@
+"The cockpit: odd labels, settings that move every view, bad ones that move nothing"
+import pytest
+from helpers.views import LABELS, make_scene
+
+from reid_lab.widgets.cameras import AdaptedScene, CameraBars, cockpit
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_the_cockpit_with_odd_labels(labels, tmp_path):
+    "Bars, maps and matrices, or a message; whatever is selected, and as a page"
+    board = cockpit(make_scene(labels), n=50)
+    for selected in (dict(query=None), dict(query=3), dict(gallery=[2, 5]), dict(camera=0), dict(query=None)):
+        if "camera" not in selected or 0 in board.selection.cameras: board.selection.set(**selected)
+        assert board.picture().startswith(b"\x89PNG")
+    said = [v.content(None)["label"] for v in board.views]
+    if labels in ("one camera", "one of each"): assert "single camera" in said[0]
+    elif labels == "no cameras": assert "have no camera numbers" in said[0]
+    elif labels == "unknown identities": assert "mAP is not defined" in said[0] and "by chance" in said[3]
+    else: assert " → " in said[0] and len(said) == 5
+    assert board.to_html(tmp_path/"page.html", queries=[3]).stat().st_size > 10_000
+
+
+def test_a_setting_moves_bars_map_and_pairs_and_a_bad_one_nothing():
+    board = cockpit(make_scene(query=1), n=60, batch=8, tau=5., rate=.05)
+    bars, _, after, _, pairs = board.views
+    look = lambda: [v.content(1) | v.fixed() | dict(status="", run=0) for v in (bars, after, pairs)]
+    old, still = look(), [board.views[i].fixed() for i in (1, 3)]
+    for wrong in (dict(tau=0), dict(tau=float("nan")), dict(k=50), dict(method="dart"), dict(batch=2.5),
+                  dict(steps=-1)):
+        bars.heard(dict(ui=wrong))
+    assert look() == old
+    bars.heard(dict(ui=dict(method="No adaptation")))
+    assert all(a != b for a, b in zip(look(), old)) and bars.scene.found()["method"] == "No adaptation"
+    bars.heard(dict(ui=dict(method="DART3-LITE", rate=.1, steps=5)))
+    assert look()[1]["x"] != old[1]["x"], "queries are elsewhere on the map"
+    assert [board.views[i].fixed() for i in (1, 3)] == still, "before is before"
+
+
+def test_each_camera_is_shown_as_soon_as_it_is_there():
+    bars, told = CameraBars(AdaptedScene(make_scene(query=1))), []
+    bars.front()
+    bars.heard(dict(shown=1))
+    bars._front.observe(lambda change: told.append(sum(c["done"] for c in change["new"]["cams"])), "fixed")
+    bars.heard(dict(ui=dict(tau=2., batch=8)))
+    assert told[:5] == [1, 2, 3, 4, 5] and bars._front.fixed["nmi"]["after"] is not None
+    told.clear()
+    bars.heard(dict(ui=dict(tau=2.)))
+    assert not told, "the same again is no run"
+    bars.front().close()

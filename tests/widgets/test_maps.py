@@ -1,0 +1,45 @@
+"Maps with odd labels, all points, and the image under the mouse"
+import pytest
+from helpers.views import EVIL, LABELS, VIEWS, embedded, make_scene
+
+from reid_lab.analysis.bias.maps import project_pair
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.widgets.maps import FeatureMap, ScatterMap
+from reid_lab.widgets.scene import Scene
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_a_map_of_another_library_says_what_the_map_says(labels):
+    "All points, with jupyter-scatter: marks and words follow, odd labels are no traceback, hostile text is text"
+    scene = make_scene(labels)
+    frame = project_pair(scene.q, scene.g, "pca").assign(site=EVIL)
+    plain, big = FeatureMap(scene, frame, title=EVIL), ScatterMap(scene, frame, title=EVIL)
+    big.front()
+    for selected in ({}, dict(query=3), dict(gallery=[2, 5]), dict(camera=next(iter(scene.selection.cameras), None)),
+                     dict(query=None)):
+        scene.selection.set(**selected)
+        assert big.content(scene.selection.query) == plain.content(scene.selection.query)
+        assert big._plot.widget.selection.tolist() == big.marked().tolist()
+        assert "&lt;img" in big._said.value and "<img" not in big._said.value
+    for colour in big.choices(): big.colour = colour
+    plain.colour = colour
+    assert big.picture() == plain.picture()
+    big.front().close()
+
+
+def test_a_point_under_the_mouse_shows_its_image(tmp_path):
+    from PIL import Image
+    files = [tmp_path/f"crop{i}.png" for i in range(40)]
+    for f in files[1:]: Image.new("RGB", (32, 64), "red").save(f)
+    e = embedded()
+    text = Embeddings(e.emb[:20], e.pid[:20], caption=[EVIL]*20)
+    view, sent = VIEWS["map"][1](Scene(text, e[20:], files, query=0)), []
+    view.front().send = sent.append
+    for asked in (["gallery", 3], ["gallery", 0], ["query", 2], ["gallery", 40], ["query", -1], ["both", 1]):
+        view.heard(dict(image=asked))
+    images, said = [m for m in sent if "image" in m], [m["said"] for m in sent if "said" in m]
+    assert [m["of"] for m in images] == ["gallery 3", "gallery 0", "query 2"] and len(said) == 3
+    assert images[0]["image"]["thumb"]["uri"].startswith("data:")
+    assert images[1]["image"]["thumb"] == dict(missing="crop0.png")
+    assert images[2]["image"] == dict(caption=EVIL)
+    view.front().close()
