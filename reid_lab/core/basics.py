@@ -90,7 +90,7 @@ def checkout(start=None, # A folder; default: where this package is imported fro
     ) -> Path: # Or None
     "The nearest folder at `start` or above that holds `settings.ini` and `nbs/`"
     own = start is None and '__file__' in globals()
-    here = Path(__file__).parents[1] if own else Path(start or Path.cwd()).resolve()
+    here = Path(__file__).parents[2] if own else Path(start or Path.cwd()).resolve()
     places = [here] if own else [here, *here.parents] # a package in an environment is not the checkout around that
     return next((p for p in places if (p/'settings.ini').is_file() and (p/'nbs').is_dir()), None)
 

@@ -44,7 +44,7 @@ def torchrun(n:int, # Processes
     ) -> str: # Standard output
     "Run a program as `n` processes of this machine; an error shows the end of what they wrote"
     if n < 1: raise ValueError(f"n={n} must be at least 1 process")
-    path = os.pathsep.join([str(Path(__file__).parents[1]) if '__file__' in globals() else os.getcwd(),
+    path = os.pathsep.join([str(Path(__file__).parents[2]) if '__file__' in globals() else os.getcwd(),
                             *filter(None, [os.environ.get('PYTHONPATH')])])
     line = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', n, *command]
     to = subprocess.PIPE if capture else None

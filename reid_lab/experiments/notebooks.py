@@ -279,7 +279,9 @@ def _chosen_execution(params, execution, usual):
     return execution
 
 
-def check_accepted(execution, name):
+def check_accepted(execution, # `Execution` that somebody asked for
+    name:str, # Of the notebook or function, for the message
+    ):
     "A notebook or function without the parameter `execution` is refused what would change rows, and warned of the rest"
     if execution == Execution(): return
     what = f"{name} has no parameter `execution`: {execution.as_text()} has no effect there"
@@ -319,7 +321,8 @@ def run_notebook(name, /, # Experiment (`camel`, `run_camel`) or path of a noteb
     return Finished(path, folder, found if found != known else {})
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #7a2dc444
-def takes_execution(job):
+def takes_execution(job, # A function, or a notebook as in `find_notebook`
+    ) -> bool:
     "Whether a function or notebook can be told how it is executed"
     known = inspect.signature(job).parameters if callable(job) else notebook_parameters(find_notebook(job))
     return 'execution' in known

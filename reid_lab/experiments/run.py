@@ -222,7 +222,7 @@ def record(self:Run, metrics:dict, # Name to number
     selection:str='', # How the checkpoint was chosen: `val R1`, `last epoch`, `none`
     images_seen:int=0, # Training images, with repeats
     seed:int=None, # Default: the parameter of that name
-    setting=None, # `reid_lab.results.rows.Setting`, by whose fields rows are compared; None: they are read from the label
+    setting=None, # `reid_lab.results.rows.Setting`, by whose fields rows are compared; None: they are read from labels
     **extra): # Further parameters of this row alone, and `test_set` (`reid_lab.results.published.scored_on`)
     "Score something; may be called many times"
     check_choice('split', split, ['train', 'val', 'test'])

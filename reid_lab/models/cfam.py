@@ -176,7 +176,8 @@ def pair_losses(self:CFAM, img, # (B,D) global features of images
     i, t, match = (x[own_rows()] for x in text_losses.hard_pairs(sim, batch['pid']))
     out = {}
     if 'm' in self.losses: out['m_loss'] = text_losses.pair_match(self.matcher(fine[0][i], fine[1][t]), match)
-    if 'cid' in self.losses: out['cid_loss'] = text_losses.pair_identity(self.cid(img[i], txt[t]), batch['label'][i], match)
+    if 'cid' in self.losses:
+        out['cid_loss'] = text_losses.pair_identity(self.cid(img[i], txt[t]), batch['label'][i], match)
     return {k: over_all(v, len(match)) for k, v in out.items()}
 
 

@@ -64,7 +64,8 @@ def add(a:int, # One number
     ) -> int: # Their sum
     "Add two numbers"
     return a + b"""
-GOOD = [cell("# Sums\n> Adding things"), cell("#| default_exp base.sums"), cell("#| export\nimport math"), cell("## Add"),
+GOOD = [cell("# Sums\n> Adding things"), cell("#| default_exp base.sums"), cell("#| export\nimport math"),
+        cell("## Add"),
         cell(ADD), cell("assert add(1, 2) == 3\nadd(1, 2)", [text("3")]), cell("## Edge cases"),
         cell("#| hide\nassert add(0) == 0"), cell("#| hide\nimport nbdev; nbdev.nbdev_export()")]
 EXPERIMENT = [cell("# Run\n> An experiment"), cell('preset = "quick"\nlr = -1e-3\nseed = None', tags=["parameters"]),
@@ -342,7 +343,7 @@ def test_a_finding_in_a_script_names_the_line(lint, tree):
 
 def test_no_rule_goes_untested(lint):
     tested = {r.split(" ")[0] for r in (*BAD, *BAD_SCRIPTS)}
-    elsewhere = {"number", "namesake", "parameters", "experiment-output", "orphan"}     # by the tests of their own above
+    elsewhere = {"number", "namesake", "parameters", "experiment-output", "orphan"}     # by tests of their own above
     assert tested.isdisjoint(elsewhere) and tested | elsewhere == set(lint.RULES)
 
 

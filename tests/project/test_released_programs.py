@@ -122,15 +122,15 @@ def test_no_row_comes_twice_and_inference_is_explained():
 
 # --- the check itself -------------------------------------------------------------------------------------------------
 
-GOOD = ["`metrics.metrics_from_similarity(ties='expected')`", "`recipes.camel_settings.Train(schedule='step', warmup=)`",
-        "`data.augment.AUGMENT['bot_released']`", "`tta.Tent(norm_kinds=)`", "not offered: no source asks for it",
+GOOD = ["`retrieval.metrics.metrics_from_similarity(ties='expected')`", "`recipes.camel_settings.Train(schedule='step', warmup=)`",
+        "`data.augment.AUGMENT['bot_released']`", "`tta.gradient.Tent(norm_kinds=)`", "not offered: no source asks for it",
         "`models.backbones.PixelNorm.set_stats(mean=, std=)`", "`meta.dual_speed.ReleasedDualSpeed`"]
 BAD = {"`metrics.metrics_of_similarity(ties=)`": "no attribute 'metrics_of_similarity'",
        "`metrix.msd(legacy=)`": "begins with no module",
-       "`metrics.msd(legacies=)`": "takes no ['legacies']",
+       "`retrieval.metrics.msd(legacies=)`": "takes no ['legacies']",
        "`recipes.camel_settings.Train(schedules=)`": "takes no ['schedules']",
-       "`tta.Tent(norm_kind=)`": "takes no ['norm_kind']",
-       "`schedules.lr_irra_cosine(form='relesed')`": "knows no 'relesed'",
+       "`tta.gradient.Tent(norm_kind=)`": "takes no ['norm_kind']",
+       "`training.schedules.lr_irra_cosine(form='relesed')`": "knows no 'relesed'",
        "`data.augment.AUGMENT['bot_relesed']`": "no such entry",
        "`models.backbones.PixelNorm.set_stat(mean=)`": "no attribute 'set_stat'",
        "not offered": "but why?",

@@ -37,9 +37,8 @@ def old(tmp_path, monkeypatch, make):
     folder = tmp_path/"old"
     shutil.copytree(HERE/"files", folder)
     for image in (folder/"crops").iterdir(): os.utime(image, ns=(make.CROP_TIME, make.CROP_TIME))
-    for name, value in dict(REID_LAB_CACHE=folder/"cache", REID_LAB_RESULTS=folder/"results.csv", REID_LAB_TRACKERS="none",
-                            OMP_NUM_THREADS="1").items():
-        monkeypatch.setenv(name, str(value))
+    for name, value in dict(CACHE=folder/"cache", RESULTS=folder/"results.csv").items():
+        monkeypatch.setenv(f"REID_LAB_{name}", str(value))
     return folder
 
 
@@ -177,7 +176,8 @@ def test_shards_and_index(old, expected, make):
     assert found.tolist() == want["first"] and np.allclose(score, want["score"], atol=1e-5)
     index = Index.load(old/"index", g)
     assert np.array_equal(index.search(q, 3)[0], found)
-    model, train = load_trained(old/"run-finished"/"models"/"bot").model, make.little_world().table().where(split="train")
+    model = load_trained(old/"run-finished"/"models"/"bot").model
+    train = make.little_world().table().where(split="train")
     assert embed_shards(model, train, old/"shards-begun", rows=8, dtype="float32") == 1     # one of two was missing
     assert torch.allclose(Shards(old/"shards-begun").read(), g.read(), atol=1e-5)
 
@@ -228,5 +228,5 @@ def test_records(old, expected, make):
     before = path.read_text().splitlines()
     frame = measure_audit([0], old/"captions", Rates(), (.2,), n=3, quiet=True)
     after = path.read_text().splitlines()
-    assert after[:len(before) - 1] == before[:-1] and len(after) == len(before)     # the last was cut, and is written anew
+    assert after[:len(before) - 1] == before[:-1] and len(after) == len(before)     # the last was cut
     assert json.loads(json.dumps(frame.to_dict("records"))) == expected["captions"]

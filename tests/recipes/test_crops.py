@@ -480,7 +480,8 @@ def test_names_of_the_package():
 
 def test_names_are_loaded_when_they_are_used():
     code = ("import sys, reid_lab as rl\nassert 'torch' not in sys.modules\nrl.ReidTable\n"
-            "assert 'reid_lab.data.table' in sys.modules and 'reid_lab.tta.base' not in sys.modules; print(rl.run.__name__)")
+            "assert 'reid_lab.data.table' in sys.modules and 'reid_lab.tta.base' not in sys.modules; "
+            "print(rl.run.__name__)")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == "run_notebook\n"
 
