@@ -95,6 +95,7 @@ def test_one_process_writes(out):
     assert rows[-1]["images"] == 11*16
 
 
+@pytest.mark.kill
 def test_killed_and_resumed(out, two):
     with pytest.raises(RuntimeError, match="2 processes"): torchrun(2, PROGRAM, out, "killed", DIED_AT)
     saved = [p.name for p in Checkpoint(out/"killed"/"state").saved()]

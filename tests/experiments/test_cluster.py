@@ -16,6 +16,8 @@ from reid_lab.experiments.cluster import read_backend
 
 RECORD = """import time
 from reid_lab.experiments.run import start_run
+
+pytestmark = pytest.mark.kill
 with start_run('demo', dict(preset=preset, seed=seed), out_dir) as run:
     run.record(dict(R1=40. + seed), dataset='world-smoke', selection='none')"""
 

@@ -59,6 +59,7 @@ def test_running_a_notebook(tmp_path):
                                       ("os._exit(9)", "exit status 9")])
 
 
+@pytest.mark.kill
 def test_what_ended_a_kernel_is_told_by_its_status(end, why, tmp_path):
     with pytest.raises(RuntimeError, match=why):
         run_notebook(notebook(tmp_path/"n.ipynb", f"import os; {end}"), tmp_path/"o")

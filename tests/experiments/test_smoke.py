@@ -29,6 +29,8 @@ from reid_lab.recipes.study import settings_frame
 from reid_lab.world.world import World
 from reid_lab.world.plan import reid_groups
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).resolve().parents[2]
 CAMEL = ["main", "ablation", "k", "transfer"]
 DART3 = ["main", "ablation", "k_tau", "samples", "cameras", "noise", "settings"]

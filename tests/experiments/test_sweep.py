@@ -39,6 +39,7 @@ def test_a_metric_that_no_run_defines_is_nan(tmp_path):
         assert f.nmi.dtype == float and f.nmi.isna().all() and f.R1.tolist() == [.5, .5]
 
 
+@pytest.mark.kill
 def test_sweep_in_processes_survives_one_that_dies(tmp_path):
     good = sweep(quick_train, dict(gain=[1, 2]), seeds=(0,), n_jobs=2, folder=tmp_path/"a")
     assert good.R1.tolist() == [1, 2] and set(good.threads.astype(str)) == {"1"}

@@ -16,7 +16,7 @@ from reid_lab.experiments.run import check_folder
 from reid_lab.experiments.terminal import Display
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = [pytest.mark.alone, pytest.mark.skipif(os.name != "posix" or not (ROOT/"Makefile").exists(),
+pytestmark = [pytest.mark.kill, pytest.mark.skipif(os.name != "posix" or not (ROOT/"Makefile").exists(),
                                                     reason="needs a terminal and the tree")]
 
 

@@ -339,6 +339,7 @@ def test_names_and_shapes_at_real_size():
         assert {k: v.shape for k, v in out.items()} == mine
 
 
+@pytest.mark.whole
 def test_camel_at_real_size_loads_and_is_converted(tmp_path):
     "Once, with few words: found by its names, built by the arguments that its shapes state, and written as ours"
     state = drawn(text_shapes(768, 256, VOCAB, 512) | image_head_shapes(512, 256, False))

@@ -137,6 +137,7 @@ def test_foreign_folders_are_not_replaced(build, tmp_path):
     assert (tmp_path/"thesis.txt").exists()
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_the_site_has_its_parts(site):
     text = (site/"index.html").read_text("utf-8")

@@ -129,6 +129,7 @@ def test_every_command_is_tried(text):
     assert names == {"embed", "search", "match", "metrics", "bias", "doctor", "run"}
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_commands_without_files(text, elsewhere):
     tried = [words for words in commands(text) if words[0] == "reid_lab" and not needs_files(words)]
@@ -159,6 +160,7 @@ def files_of_a_user(elsewhere):
     return elsewhere
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_commands_with_files_of_a_user(text, files_of_a_user, capsys):
     tried = [words for words in commands(text) if needs_files(words)]

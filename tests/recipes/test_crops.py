@@ -193,6 +193,7 @@ def test_bad_images_are_left_out_on_request(folder, tmp_path):
         C.embed_crops(table, "clip_tiny", tmp_path/"g", skip_bad=True)
 
 
+@pytest.mark.kill
 def test_a_kill_loses_one_part_at_most(tmp_path):
     root = write(tmp_path/"crops", [f"{i:04d}.png" for i in range(600)])
     code = ("import sys, reid_lab.recipes.crops as C; C.SAVE_EVERY = 0\nfrom reid_lab.data.crops import crops_table\n"

@@ -37,6 +37,7 @@ for i in to.missing(rank, world):
 """
 
 
+@pytest.mark.kill
 def test_a_killed_writer_loses_its_shard_in_hand_and_another_number_of_processes_goes_on(tmp_path, monkeypatch):
     p = run(WRITER, tmp_path/"g", 0, 2, 60)
     assert [p.stdout.readline().strip() for _ in range(2)] == ["begun", "half"], p.stderr.read()

@@ -193,6 +193,7 @@ def killed_and_resumed(case, folder):
     return kills, [k for k in true["done"] if not same(true["done"][k], got[k])] + hidden
 
 
+@pytest.mark.kill
 def test_forty_trainings_survive_kills_bit_for_bit(tmp_path):
     Learner(Net(), Blobs(), device="cpu").fit(steps=1) # imports, before the copies
     wrong, kills = {}, 0
@@ -272,6 +273,7 @@ def run_script(tmp_path, folder, mode):
     return subprocess.Popen([sys.executable, str(path), str(folder), mode], stdout=subprocess.PIPE, text=True, env=env)
 
 
+@pytest.mark.kill
 def test_killed_and_resumed_equals_uninterrupted(tmp_path):
     "SIGKILL at some step, start again: the same weights bit for bit, with dropout, DualSpeed and random order"
     whole, cut = tmp_path / "whole", tmp_path / "cut"

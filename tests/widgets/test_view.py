@@ -123,6 +123,7 @@ def test_boards_share_one_selection():
         Board(RankedList(scene), RankedList(make_scene()))
 
 
+@pytest.mark.whole
 def test_a_plain_papermill_run_stores_a_picture_and_no_widget(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     out = tmp_path/"out.ipynb"

@@ -49,6 +49,7 @@ caption_images(sys.argv[1], Slow(), sys.argv[2], quiet=True)
 """
 
 
+@pytest.mark.kill
 def test_a_kill_loses_the_image_in_hand_at_most(photos, tmp_path):
     path, program = tmp_path/"c.jsonl", tmp_path/"slow.py"
     program.write_text(SLOW.format(tests=str(Path(__file__).parents[2])))
