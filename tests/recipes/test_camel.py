@@ -7,7 +7,7 @@ from reid_lab.analysis.text_scores import evaluate
 from reid_lab.training.learner import Callback
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.recipes import camel
-from reid_lab.training import checkpoints, folder as training_folder
+from reid_lab.training import checkpoints, fit as training_fit
 from reid_lab.recipes.camel_settings import PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, run_arguments
 from reid_lab.recipes.camel import finetune, load_data, load_run, make_strategy, pretrain, run_variant, train_loader
 from reid_lab.recipes.study import find_study, settings_frame
@@ -145,7 +145,7 @@ def test_an_interrupted_run_goes_on(data, tmp_path, monkeypatch):
     config = Config("camel", "smoke", train=(("steps", 12),))
     whole = pretrain(config, data, tmp_path / "a", quiet=True)
     real = checkpoints.Checkpoint
-    monkeypatch.setattr(training, "Checkpoint", lambda folder, every: real(folder, 3))
+    monkeypatch.setattr(training_fit, "Checkpoint", lambda folder, every: real(folder, 3))
 
     class Stop(Callback):
         def after_step(self, learn):
