@@ -148,7 +148,7 @@ def _todo(points, paths, fresh):
         if fresh and earlier_run(f.with_suffix('')): shutil.rmtree(f.with_suffix(''))
     return left
 
-# %% ../../nbs/13_experiments/60_sweep.ipynb #fb8105ad
+# %% ../../nbs/13_experiments/60_sweep.ipynb #02962bab
 SOURCES_OF_0_1 = dict( # notebook -> hash of its text in version 0.1, whose outcomes are those of today
     attention_maps='44185114', camera_bias='5f549d9c', caption_cot='14db25d2', failure_browser='1447aa04',
     run_camel='84c9ba68', run_cfam='44d676f2', run_cfan='176d6335', run_dart3='08be569a', run_dmg='3751b137',
