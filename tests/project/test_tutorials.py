@@ -318,7 +318,7 @@ def test_stored_scores_are_those_of_a_run(path, monkeypatch, tool, tmp_path):
     found = execute_nbs.moved(nbformat.read(path, 4), execute_nbs.run(path))
     assert not found, "\n".join(found)
     drawn = {p.name for p in tmp_path.glob("figures/*")}
-    assert looks() == before and drawn <= set(before) and bool(drawn) == ("export(fig" in path.read_text("utf-8"))
+    assert looks() == before and drawn <= set(before) and bool(drawn) == ("formats='svg'" in path.read_text("utf-8"))
 
 
 def test_a_moved_number_is_found(tool):
