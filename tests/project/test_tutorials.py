@@ -272,7 +272,7 @@ def number(notebook): return int(Path(notebook).name[:2])
 
 
 def assert_free(notebook, said, layout):
-    "A place is among the numbers of `71 to 74`: none is taken in its folder, those next to them are; no file's namesake"
+    "A place is among the numbers of `71 to 74`: none is taken in its folder, those next to them are; no namesake"
     first, last = map(int, re.match(r"(\d\d)\s+to\s+(\d\d)\b", said).groups())
     taken = {number(p) for p in (ROOT/notebook).parent.glob("[0-9][0-9]_*")}
     assert first <= number(notebook) <= last
