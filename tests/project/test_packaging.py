@@ -249,7 +249,8 @@ def test_python_m_reid_lab():
 
 def test_a_home_outside_the_checkout(tmp_path):
     "`REID_LAB_HOME` says where runs and results are; experiments and the commit are still those of the code"
-    code = ("from reid_lab.experiments.notebooks import experiments, git_commit, run_folder\n"
+    code = ("from reid_lab.experiments.notebooks import experiments\n"
+            "from reid_lab.experiments.run import git_commit, run_folder\n"
             "print(sorted(experiments()), bool(git_commit()), run_folder('run_x', {}).parent)")
     env = dict(os.environ, REID_LAB_HOME=str(tmp_path/"home é"), PYTHONPATH=str(ROOT))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env)

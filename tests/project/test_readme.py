@@ -210,14 +210,14 @@ def test_cells_become_markdown(readme, tmp_path):
              "data": {"text/html": ["<style>p</style><table></table>"], "text/plain": "x"}}
     make(tmp_path, [md("# T\n> one"),
                     md('<img src="../figures/b.jpg" width="9">\n'
-                       "see [a](../figures/a.jpg), [b](100_sums.ipynb), [c](https://x.org)\n"),
+                       "see [a](../figures/a.jpg), [b](03_world/50_render.ipynb), [c](https://x.org)\n"),
                     code("#| hide\nsecret = 1"),
                     code("#| eval: true\nprint(1)", {"output_type": "stream", "name": "stdout", "text": "1\n2\n"}),
                     code("plot()", picture, table)])
     files = readme.build(tmp_path)
     out = files["README.md"].decode()
     assert '<img src="figures/b.jpg" width="9">' in out
-    assert "[a](figures/a.jpg), [b](nbs/100_sums.ipynb), [c](https://x.org)" in out
+    assert "[a](figures/a.jpg), [b](nbs/03_world/50_render.ipynb), [c](https://x.org)" in out
     assert "secret" not in out and "```python\nprint(1)\n```\n\n    1\n    2\n" in out
     assert files["figures/readme_4_0.png"] == b"hi" and "![readme_4_0](figures/readme_4_0.png)" in out
     assert "<table></table>" in out and "<style>" not in out

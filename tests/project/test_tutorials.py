@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(not (ROOT/"nbs"/"tutorials").is_dir(), reason="n
 FOLDERS = ("nbs", "reid_lab", "tests", "tools", "figures")
 FILES = ("settings.ini", "setup.py", "pyproject.toml", "pytest.ini", "README.md", "LICENSE")
 GENERATED = {"reid_lab/_modidx.py", "nbs/docs/00_architecture.ipynb", "figures/layout.svg"}
+PLACE = r"nbs/(?:\d\d_\w+/)+\d\d_\w+\.ipynb"           # of a library notebook
 FENCE = re.compile(r"^```(\w+)\n(.*?)\n```$", re.M | re.S)
 
 
@@ -40,11 +41,11 @@ class Tutorial:
         self.title = next(t for kind, t in blocks if kind == "markdown")
         self.default_exp, self.last, self.imports = [t for kind, t in blocks if kind == "python"]
         self.commands = next(t for kind, t in blocks if kind == "bash").splitlines()
-        self.notebook = re.search(r"Write `(nbs/\d{3}_[\w.]+\.ipynb)`", self.steps)[1]
+        self.notebook = re.search(rf"Write `({PLACE})`", self.steps)[1]
         text = re.search(r"all cells of the sections (.*?) of this\s+tutorial", self.steps, re.S)[1]
         self.sections = re.findall(r"\*([^*]+)\*", text)
-        target = re.search(r"^2\. In \[([\w.]+)\]", self.steps, re.M)[1]
-        self.registry = f"nbs/{target}.ipynb"
+        target = re.search(r"^2\. In \[[\w.]+\]\(\.\./(\S+\.ipynb)\)", self.steps, re.M)[1]
+        self.registry = f"nbs/{target}"
 
     def record(self): return record(self.cells)
 
@@ -208,7 +209,7 @@ def follow(name, root, tests):
 
 # --- the tests --------------------------------------------------------------------------------------------------------
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_add_a_model(tmp_path):
     _, copy = follow("02_add_a_model.ipynb", tmp_path/"copy",
                      ["tests/models/test_zoo.py", "-k", "stripes or listed or readme"])
@@ -218,21 +219,22 @@ from reid_lab.models.zoo import MODELS, create_model, list_models
 print(reid_lab.__file__)
 print('stripes_tiny' in list_models('image'), 'stripes_tiny' in list_models('text'), MODELS['stripes_tiny'].size)
 print(create_model('stripes_tiny', n_ids=4).n_ids)
-from reid_lab.cli import main
+from reid_lab.cli.commands import main
 main(['list', 'models', 'stripes_tiny'])""").splitlines()
     assert said[:3] == [str(copy.root/"reid_lab"/"__init__.py"), "True False tiny", "4"]
     assert said[3] == "stripes_tiny: PCB, ECCV 2018; tiny, reads images; needs n_ids"
-    assert "80 `models.stripes`" in (copy.root/"nbs"/"docs"/"00_architecture.ipynb").read_text(encoding="utf-8")
+    page = (copy.root/"nbs"/"docs"/"00_architecture.ipynb").read_text(encoding="utf-8")
+    assert "`bot`, `stripes`, `transreid`" in page          # in the order of their numbers
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_add_a_dataset(tmp_path):
     tutorial, copy = follow("01_add_a_dataset.ipynb", tmp_path/"copy",
                             ["tests/datasets/test_registry.py", "-k", "harbour or kept_beside"])
     small = next(source(c) for c in tutorial.moved() if "def small_harbour" in source(c))
     copy.python("-c", f"from pathlib import Path\n{small}\nPath('harbour').mkdir(); small_harbour('harbour')")
     said = copy.python("-c", """
-from reid_lab.datasets import list_datasets, load_dataset
+from reid_lab.datasets.registry import list_datasets, load_dataset
 t = load_dataset('harbour', 'harbour', check='all')
 print(len(t), t['pid'].nunique(), t['cam'].nunique(), t['captions'].map(len).sum())
 print('harbour' in list_datasets(captions=True, cameras=True, image_queries=True))""").splitlines()
@@ -243,59 +245,79 @@ print('harbour' in list_datasets(captions=True, cameras=True, image_queries=True
     assert "registered:" not in doctor and "Harbour" in copy.python("-c", cli, "datasets")
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_add_a_paper(tmp_path):
     page, copy = PaperTutorial("03_add_a_paper.ipynb"), Copy(tmp_path/"copy")
     before = copy.snapshot()
     for path, cells in page.files.items(): copy.write(path, cells)
     registry, lines, _ = record(page.cells)
     for path, imports in page.edits.items(): register(copy, path, imports, registry, lines)
-    tests = [f"tests/test_{n}.py" for n in ("cmpm", "models", "published", "layout", "readme", "experiments")]
-    chosen = "cmpm or left_out or lower_number or every_module or up_to_date"
+    tests = [f"tests/{n}.py" for n in ("models/test_cmpm", "models/test_zoo", "results/test_published",
+                                       "project/test_layout", "project/test_readme", "experiments/test_smoke")]
+    chosen = "cmpm or left_out or no_rule or every_module or up_to_date"
     for line in page.commands: copy.command(line, [*tests, "-k", chosen])
     after = copy.snapshot()
     new, edited = after.keys() - before.keys(), {p for p in before if after.get(p) != before[p]}
     assert new == page.table("new") and len(new) <= 7, sorted(new)
     assert edited - GENERATED == page.table("edited") and len(edited - GENERATED) <= 2, sorted(edited - GENERATED)
     said = copy.python("-c", """
-from reid_lab.cli import main
-from reid_lab.published import published_table
+from reid_lab.cli.commands import main
+from reid_lab.results.published import published_table
 print(published_table('cmpm', 'cited').R1.tolist(), main(['list', 'experiments']))""")
     assert re.search(r"\n  cmpm +CMPM: two losses on the same towers\. CMPM against ITC", said)
     assert "[49.37, 43.51] 0\n" in said
 
 
-def free_numbers(said, taken):
-    "The numbers of `161 to 179`, none of them taken, and those next to them taken"
-    first, last = map(int, re.match(r"(\d{3})\s+to\s+(\d{3})\b", said).groups())
-    free = {f"{n:03}" for n in range(first, last + 1)}
-    assert not free & taken and {f"{first - 1:03}", f"{last + 1:03}"} <= taken, said
-    return free
+def number(notebook): return int(Path(notebook).name[:2])
+
+
+def assert_free(notebook, said, layout):
+    "A place is among the numbers of `71 to 74`: none is taken in its folder, those next to them are; no namesake"
+    first, last = map(int, re.match(r"(\d\d)\s+to\s+(\d\d)\b", said).groups())
+    taken = {number(p) for p in (ROOT/notebook).parent.glob("[0-9][0-9]_*")}
+    assert first <= number(notebook) <= last
+    assert not taken & set(range(first, last + 1)) and {first - 1, last + 1} <= taken, said
+    assert Path(notebook).name not in {p.name for p in layout.library_notebooks()}
+
+
+def below_nbs(path): return Path(path).relative_to("nbs")
+
+
+@pytest.fixture(scope="module")
+def layout(tool):
+    "tools/layout.py as a module"
+    return tool("layout")
 
 
 @pytest.mark.parametrize("name", ["01_add_a_dataset.ipynb", "02_add_a_model.ipynb"])
-def test_the_steps_can_be_read(name):
+def test_the_steps_can_be_read(name, layout):
     t = Tutorial(name)
     registry, lines, (first, last) = t.record()
     assert re.fullmatch(rf"{registry}\.update\(\{{?", first) and last in (")", "})") and lines
     assert first in t.steps.replace("`", "") and registry in t.steps and t.title.count("\n") == 1
-    taken = {p.name[:3] for p in (ROOT/"nbs").glob("[0-9][0-9][0-9]_*.ipynb")}
-    number, free = Path(t.notebook).name[:3], re.search(r"The number is free \(([^)]*) (?:are|is)\)", t.steps)[1]
-    assert number in free_numbers(free, taken)
+    free = re.search(r"The number is free in the folder \(([^)]*)\)", t.steps)[1]
+    assert_free(t.notebook, free, layout)
+    module = t.default_exp.split()[-1]
+    assert layout.module_of(below_nbs(t.notebook)) == module and t.imports.startswith(f"from reid_lab.{module} import ")
+    assert layout.order(below_nbs(t.notebook)) < layout.order(below_nbs(t.registry))
+    assert f"lower than the {number(t.registry)} of" in t.steps
     heads = re.findall(r"^## (.+)", "\n".join(source(c) for c in t.cells if c["cell_type"] == "markdown"), re.M)
     assert set(t.sections) <= set(heads) and len(t.sections) >= 2
 
 
-def test_the_files_of_a_paper_can_be_read():
+def test_the_files_of_a_paper_can_be_read(layout):
     page = PaperTutorial("03_add_a_paper.ipynb")
     exports = {f"reid_lab/{m}.py" for m in ("models/cmpm", "recipes/cmpm", "models/zoo")}
     assert set(page.files) == page.table("new") - exports and set(page.edits) == page.table("edited") - exports
     assert len(page.table("new")) == 7 and len(page.table("edited")) == 2
     assert not [f for f in page.table("new") if (ROOT/f).exists()]
-    taken = {p.name[:3] for p in (ROOT/"nbs").glob("[0-9][0-9][0-9]_*.ipynb")}
-    said = re.findall(r"(\d{3}) is free \(([^)]*)\)", "\n".join(map(source, page.cells)))
-    assert [n for n, _ in said] == ["480", "870"]
-    for n, others in said: assert n in free_numbers(others, taken)
+    library = [f for f in page.files if re.fullmatch(PLACE, f)]
+    assert [layout.module_of(below_nbs(f)) for f in library] == ["models.cmpm", "recipes.cmpm"]
+    said = re.findall(r"(\d\d) is free\s+\(([^)]*)\)", "\n".join(map(source, page.cells)))
+    assert [int(n) for n, _ in said] == [number(f) for f in library]
+    for f, (_, free) in zip(library, said): assert_free(f, free, layout)
+    registry, = page.edits
+    assert layout.order(below_nbs(library[0])) < layout.order(below_nbs(registry))
     kinds = {path: [kind for kind, _ in cells] for path, cells in page.files.items()}
     assert all(k[0] == "markdown" for f, k in kinds.items() if f.endswith(".ipynb"))
     assert [k for f, k in kinds.items() if not f.endswith(".ipynb")] == [["code"], ["code"]]
@@ -303,7 +325,7 @@ def test_the_files_of_a_paper_can_be_read():
 
 # --- stored outputs ---------------------------------------------------------------------------------------------------
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("path", sorted((ROOT/"nbs"/"tutorials").glob("*.ipynb")), ids=lambda p: p.stem)
 def test_stored_scores_are_those_of_a_run(path, monkeypatch, tool, tmp_path):
     "What a tutorial shows is what it prints today, with the thread that it sets itself; a training within a tolerance"

@@ -21,6 +21,7 @@ REAL = dict(camel=dict(dataset="cuhk-pedes", source="mals"), cfam=dict(dataset="
             dmg=dict(dataset="market1501->market1501"))
 STARTS = dict(camel="bert-base-uncased", cfam="ViT-B-16.pt", cfan="HAM", dart3="ViT-B-16.pt",
               dmg="resnet50-0676ba61.pth")
+NAMES = "from reid_lab.experiments.params import Params\nfrom reid_lab.training.options import Execution\n"
 no_gpu = pick_device() == "cpu"
 
 
@@ -29,7 +30,7 @@ def parameters(name, **changes):
     path = find_notebook(name)
     space = {**notebook_parameters(path), **changes}
     cell = next(c.source for c in read(path, 4).cells if "from_notebook(globals())" in c.source)
-    exec("from reid_lab.experiments.notebooks import Execution, Params\n" + cell, space)
+    exec(NAMES + cell, space)
     return space["p"]
 
 

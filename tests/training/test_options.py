@@ -271,7 +271,10 @@ def test_an_interrupted_run_of_an_earlier_version_goes_on(run, tmp_path):
 
 # --- handed down ------------------------------------------------------------------------------------------------------
 
-TELL = """from reid_lab.experiments.notebooks import Execution, Params, start_run, sweep
+TELL = """from reid_lab.experiments.params import Params
+from reid_lab.experiments.run import start_run
+from reid_lab.experiments.sweep import sweep
+from reid_lab.training.options import Execution
 class P(Params):
     preset: str; execution: Execution; out_dir: str
 p = P.from_notebook(globals())

@@ -218,7 +218,8 @@ from reid_lab.widgets.maps import FeatureMap
 from reid_lab.widgets.scene import Scene
 from reid_lab.widgets.search import SearchPage
 from reid_lab.widgets.view import Board
-from reid_lab.world.world import Group, World
+from reid_lab.world.plan import Group
+from reid_lab.world.world import World
 world = World("smoke", seed=3, task="text", groups=[Group("test", "real-like", 12, 3, 3)])
 table, model = world.table(), create_model("clip_tiny", weights="world").eval()
 queries = table.text_queries("test")
@@ -388,7 +389,8 @@ from reid_lab.widgets.attention import AttentionView
 from reid_lab.widgets.scene import RankedList
 from reid_lab.widgets.view import Board
 from reid_lab.widgets.words import TextScene, WordLab
-from reid_lab.world.world import Group, World
+from reid_lab.world.plan import Group
+from reid_lab.world.world import World
 table = World('smoke', seed=3, task='text', groups=[Group('test', 'real-like', 10, 3, 3)]).table()
 model, gallery = from_package('clip_tiny'), table.gallery('test')
 texts = table.text_queries('test')
