@@ -79,10 +79,12 @@ class Experiment:
 
     @property
     def studies(self) -> dict:
-        "`STUDIES` of the recipe of the same name, empty if there is none"
-        module = f'reid_lab.recipes.{self.name}'
-        if importlib.util.find_spec(module) is None: return {}
-        return dict(vars(importlib.import_module(module)).get('STUDIES', {}))
+        "`STUDIES` of the recipe of the same name, or of its settings; empty if there are none"
+        for module in (f'reid_lab.recipes.{self.name}_settings', f'reid_lab.recipes.{self.name}'):
+            if importlib.util.find_spec(module) is None: continue
+            found = vars(importlib.import_module(module)).get('STUDIES')
+            if found: return dict(found)
+        return {}
 
     def describe(self) -> str:
         "Title, parameters with defaults and notes, and studies, as text"

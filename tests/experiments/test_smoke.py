@@ -365,7 +365,7 @@ def test_caption_cot_from_the_command_line(tmp_path):
 def test_caption_cot_of_a_folder(tmp_path):
     "Own images and a local model: random words are rejected, which ends the run well and leaves the records"
     from PIL import Image
-    from test_captioning import build_model
+    from helpers.captioning import build_model
     from reid_lab.datasets.captioning.traces import read_records
     from reid_lab.datasets.image_sets import tiny_table
     (tmp_path / "images").mkdir(); build_model(tmp_path / "vlm")

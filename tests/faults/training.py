@@ -17,7 +17,7 @@ from reid_lab.data.text import WordPiece
 from reid_lab.models.zoo import create_model
 from reid_lab.recipes.camel import load_run, save_run
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.training import folder as training
+from reid_lab.training import fit as fitting
 from reid_lab.training.callbacks import Average, Validate
 from reid_lab.training.checkpoints import Checkpoint, load_state, save_state
 from reid_lab.training.fit import fit
@@ -153,7 +153,7 @@ def _prepare_again(folder):
     done = []
     def run():
         often = lambda folder, every: Checkpoint(folder, 1)
-        with mock.patch.object(training, "Checkpoint", often), warned() as said:
+        with mock.patch.object(fitting, "Checkpoint", often), warned() as said:
             fit(Net(), Blobs(), 3, folder/"t", {}, prepare=lambda m: done.append(1), quiet=True, device="cpu")
         return said
     run(); run()
@@ -236,7 +236,7 @@ def _trained(folder, **change):
 
 def _finish_dies(folder):
     "Killed between weights and `done.json`: not finished, and saved again by the next try"
-    killed(lambda: _trained(folder/"t"), "reid_lab.core.files.atomic_path", 2)
+    killed(lambda: _trained(folder/"t"), "reid_lab.training.folder.atomic_path", 2)
     try: load_trained(folder/"t")
     except FileNotFoundError as e: said = str(e)
     assert load_trained(_trained(folder/"t"), KEY).steps == 1
@@ -269,7 +269,7 @@ INTERRUPTIONS = [
     ("in the weights of the first state", _dies("safetensors.torch.save_file")),
     ("in the weights of a later state", _dies("safetensors.torch.save_file", 4, True)),
     ("in the optimiser's state", _dies("torch.save", 3)),
-    ("before the checksums of a state", _dies("reid_lab.core.files.write_sums", 3)),
+    ("before the checksums of a state", _dies("reid_lab.training.checkpoints.write_sums", 3)),
     ("before a state is on the disk", _dies("reid_lab.core.files._sync", 5)),
     ("before a state has its name", _dies("pathlib.Path.replace", 9)),
     ("while an old state is deleted", _dies("os.rmdir", 9)),
@@ -397,10 +397,10 @@ FAULTS = [
         ("between two renames", _embeddings_die("pathlib.Path.rename", after=True)))),
     *(interruption(f"run: killed {when}", f"a run is kept by a process that dies {when}", "it is kept by the next",
                    check, "kept") for when, check in (
-        ("in its tokenizer", _run_dies("reid_lab.core.files.atomic_path")),
+        ("in its tokenizer", _run_dies("reid_lab.data.text.atomic_path")),
         ("in its first Embeddings", _run_dies("reid_lab.core.files._sync", 5)),
         ("between two names of its Embeddings", _run_dies("pathlib.Path.rename", 2, True)),
-        ("in run.json", _run_dies("reid_lab.core.files.atomic_path")))),
+        ("in run.json", _run_dies("reid_lab.recipes.camel.atomic_path")))),
 
     bad("state: a torch file", "a .pth is given", _weights(b"PK\3\4 archive/data.pkl"), "w.safetensors",
         "is a torch file", "expected a safetensors file", "copy or train it again"),
