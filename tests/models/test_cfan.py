@@ -367,7 +367,7 @@ def test_the_shipped_clip_starts_it():
 
 def test_towers_of_a_released_irra_start_it(tmp_path):
     "Only the towers of a file of that line are taken, whatever else it holds, and they embed as they did there"
-    from test_irra import SMALL as TOY, BIG, N_IDS, container, Released
+    from helpers.irra import SMALL as TOY, BIG, N_IDS, container, Released
     from reid_lab.models.irra import irra_b16
     torch.manual_seed(0)
     net = Released().eval()

@@ -47,11 +47,11 @@ def make_targets(text):
     out = set()
     for line in code(text):
         m = re.match(r"make((?: +\S+)+)$", line.strip())
-        if m: out |= {w for w in m[1].split() if re.fullmatch(r"[a-z_]+", w)}
+        if m: out |= {w for w in m[1].split() if re.fullmatch(r"[a-z_-]+", w)}
     return out
 
 
-def defined_targets(makefile): return set(re.findall(r"^([a-z_]+):(?!=)", makefile, re.M))
+def defined_targets(makefile): return set(re.findall(r"^([a-z_-]+):(?!=)", makefile, re.M))
 
 
 def paths(text, ignored=()):
@@ -168,7 +168,7 @@ def test_make_targets_exist(name):
 def test_the_guide_names_the_targets_and_help_does_too():
     shown, targets = read("CONTRIBUTING.md"), defined_targets(read("Makefile"))
     assert make_targets(shown) == targets
-    said = set(re.findall(r"make ([a-z]+)", "\n".join(re.findall(r'@echo "(.*)"', read("Makefile")))))
+    said = set(re.findall(r"make ([a-z-]+)", "\n".join(re.findall(r'@echo "(.*)"', read("Makefile")))))
     assert said >= targets - {"help"}
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.dg_targets import FULL, target
 import torch
 
 from reid_lab.analysis.text_scores import FUSION
@@ -31,7 +32,6 @@ from reid_lab.recipes.reid import REID_PRESETS, Scheme, reid_settings, train_rei
 from reid_lab.recipes.text import TEXT_PRESETS, train_text
 from reid_lab.training.folder import Trained, model_of
 from reid_lab.world.world import World
-from test_dg_protocols import FULL, target
 
 Fact = namedtuple("Fact", "what said where read")
 SGFORMER = "reid_lab.models.sgformer"
