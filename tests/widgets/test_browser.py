@@ -42,6 +42,11 @@ def wait_for_mark(page, test):
 def head(page): return page.evaluate("document.querySelector('.rl-list .rl-head').textContent")
 
 
+def wait_for_head(page, text):
+    "Views are drawn one after the other; the list may come last"
+    page.wait_for_function("text => document.querySelector('.rl-list .rl-head').textContent.includes(text)", arg=text)
+
+
 def test_map_and_list_follow_each_other_in_jupyterlab(tmp_path, capsys):
     notebook = write_notebook(tmp_path/"views.ipynb")
     with lab_page(notebook) as (page, broken):
@@ -252,8 +257,10 @@ def test_failures_and_search_in_jupyterlab(tmp_path):
         assert 1 < some < every
         page.click(".rl-row >> nth=0")
         page.wait_for_selector(".rl-three img")
+        wait_for_mark(page, "query !== null")
         first = marks(page)["query"]
-        assert f"query {first}" in head(page) and page.get_attribute(".rl-row >> nth=0", "aria-selected") == "true"
+        wait_for_head(page, f"query {first}")
+        assert page.get_attribute(".rl-row >> nth=0", "aria-selected") == "true"
         page.focus(".rl-failures")
         page.keyboard.press("t")
         page.wait_for_selector(".rl-row .rl-sign.rl-tick")
@@ -277,7 +284,7 @@ def test_failures_and_search_in_jupyterlab(tmp_path):
         page.keyboard.press("x")
         page.wait_for_selector(".rl-row .rl-sign.rl-cross")
         second = marks(page)["query"]
-        assert f"query {second}" in head(page)
+        wait_for_head(page, f"query {second}")
         before = page.inner_text(".rl-search ol")
         page.fill(".rl-ask", "a woman in a red dress " + EVIL)
         page.keyboard.press("Enter")
