@@ -13,7 +13,7 @@ import pytest
 from helpers.notebooks import saved
 from papermill.exceptions import PapermillExecutionError
 
-from reid_lab.results.conclusions import conclusions, recorded_row
+from reid_lab.results.conclusions import comparisons, conclusions, recorded_row
 from reid_lab.datasets.aerial import cross_view
 from reid_lab.datasets.cross_set import build_cross_set
 from reid_lab.data.table import ReidTable
@@ -114,6 +114,16 @@ def test_dart3(study, tmp_path):
     seeds = {p.name for p in (done.folder / "models").iterdir()}
     assert len(seeds) == (2 if study == "ablation" else 1)
     assert len(Embeddings.load(done.folder / "models" / min(seeds) / "queries"))
+
+
+def test_dart3_with_one_method(tmp_path):
+    "A study without its base: its settings are compared with the first of them, whatever their labels end in"
+    done, figures = smoke("run_dart3", "steps", tmp_path, methods="DART3", seeds=2)
+    base, *others = [r["variant"] for r in done.rows if r["seed"] == 0]
+    assert base == "DART3, episodic=False, steps=1" and len(others) == 7 and "dart3_steps_skew.pdf" in figures
+    found = comparisons(map(recorded_row, done.metrics["rows"]))
+    assert [(p.a, p.b) for _, p in found] == [(base, other) for other in others]
+    assert all(r["stage"] == "" and r["options"].keys() == {"episodic", "steps"} for r in done.metrics["rows"])
 
 
 @pytest.mark.parametrize("study", DMG)

@@ -1,10 +1,15 @@
 "Sweeps resume, collect failures and survive a process that dies"
+import json
 import os
 
 import pytest
+from helpers import ROOT
 from helpers.notebooks import RECORD, notebook
 
-from reid_lab.experiments.sweep import sweep
+from reid_lab.experiments import sweep as sweeps
+from reid_lab.experiments.params import params_hash
+from reid_lab.experiments.run import write_json
+from reid_lab.experiments.sweep import SOURCES_OF_0_1, sweep
 
 
 def train(gain, seed):
@@ -53,3 +58,28 @@ def test_sweep_of_a_notebook_in_processes(tmp_path):
     assert frame.R1.tolist() == [41, 42] and frame.status.tolist() == ["ok", "ok"]
     with pytest.raises(ValueError, match="parameter='rl'"):
         sweep(tmp_path/"n.ipynb", dict(rl=[1]), folder=tmp_path/"s")
+
+
+def test_sweeps_of_experiments_that_0_1_began_go_on(tmp_path, monkeypatch):
+    "Notebooks have other texts than in 0.1, and the same results: what is there is not run again"
+    hashes = json.loads((ROOT/"tests"/"vectors"/"written_by_0_1"/"source_hashes.json").read_text())["notebooks"]
+    assert SOURCES_OF_0_1 == {name: source for name, source in hashes.values()}
+    done, missing = (dict(preset="smoke", seed=seed) for seed in (0, 1))
+    had = tmp_path/f"{params_hash(done, 'run_dmg', SOURCES_OF_0_1['run_dmg'])}.json"
+    write_json(had, dict(status="ok", wall_s=1., rows=[dict(variant="BoT", R1=50.)]))
+    ran = []
+    monkeypatch.setattr(sweeps, "_run_here", lambda job, name, todo, *more: ran.extend(todo))
+    rows = sweep("run_dmg", [dict(preset="smoke")], seeds=(0, 1), n_jobs=1, folder=tmp_path)
+    assert rows.status.tolist() == ["ok", "lost"] and rows.R1[0] == 50.
+    (params, path), = ran
+    assert params == missing and SOURCES_OF_0_1["run_dmg"] not in path.stem
+
+
+def test_a_notebook_of_the_same_name_is_another_one(tmp_path, monkeypatch):
+    mine = notebook(tmp_path/"run_dmg.ipynb", RECORD)
+    had = tmp_path/"s"/f"{params_hash(dict(seed=0), 'run_dmg', SOURCES_OF_0_1['run_dmg'])}.json"
+    had.parent.mkdir()
+    write_json(had, dict(status="ok", wall_s=1., rows=[dict(R1=50.)]))
+    ran = []
+    monkeypatch.setattr(sweeps, "_run_here", lambda job, name, todo, *more: ran.extend(todo))
+    assert sweep(mine, [{}], seeds=(0,), n_jobs=1, folder=tmp_path/"s").status.tolist() == ["lost"] and len(ran) == 1

@@ -120,9 +120,9 @@ def api_page(path):
     if not found: return None
     out = [f"# {name}", ast.get_docstring(ast.parse(text)) or ""]
     if made: out.append(f"Explained and shown in use in [{module_of(made)}](../{made}).")
-    for title, n in found:
+    for shown, n in found:
         about = ast.get_docstring(n) or ""
-        out += [f"## `{title}`", about, f"```python\n{signature(n, lines)}\n```"]
+        out += [f"## `{shown}`", about, f"```python\n{signature(n, lines)}\n```"]
     return "\n\n".join(out) + "\n"
 
 
