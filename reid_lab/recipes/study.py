@@ -116,7 +116,7 @@ def telling_queries(right, # (M,Q) of M methods: whether the first result of eac
     pool = differ if len(differ) >= n else np.arange(right.shape[1])
     return pool[np.linspace(0, len(pool) - 1, n).astype(int)]
 
-# %% ../../nbs/14_recipes/05_study.ipynb #47189549
+# %% ../../nbs/14_recipes/05_study.ipynb #bed1b36a
 FIRST_VALIDATION_SEED = 1000
 
 
