@@ -34,7 +34,7 @@ export PATH := $(BIN):$(PATH)
 help:
 	@echo "make camel [PRESET=smoke|quick|full] [ARGS='-p seed=1']   run the main job"
 	@echo "make test        lint, every library notebook, every test that needs no browser, no kill and no whole experiment"
-	@echo "make test-all    make test, then the others: whole experiments and tutorials, processes that are killed, browsers"
+	@echo "make test-all    make test, then make test-rest: whole experiments and tutorials, processes that are killed, browsers"
 	@echo "make lab         JupyterLab on this folder"
 	@echo "make check       the lint alone"
 	@echo "make export      notebooks -> package;  make notebooks  run them and store outputs;  make readme"

@@ -147,6 +147,14 @@ MOVED = {  # old module -> new module, or {new module: names}
     'cli': {'*': 'cli.commands',
         'cli.output': 'FORMATS LISTS OPTIONS as_options listing pairs typed'},
 }
+REMOVED = {  # old module -> {name: what to write instead}
+    'switches': {
+        'in_force': 'give `Execution` of reid_lab.training.options as an argument',
+        'telling': 'give `Execution` of reid_lab.training.options as an argument'},
+    'run_options': {
+        'RUN_OPTIONS': 'read reid_lab.training.options.OPTIONS',
+        'run_environment': 'call reid_lab.cli.options.execution_of'},
+}
 OLD_PACKAGES = ('captioning',)  # packages that hold nothing any more
 
 
@@ -163,6 +171,8 @@ def forward(old: str):
     "A module's `__getattr__` that finds names of an old module where they are now"
     def __getattr__(name):
         if name.startswith('__'): raise AttributeError(f"module 'reid_lab.{old}' has no attribute {name!r}")
+        if instead := REMOVED.get(old, {}).get(name):
+            raise AttributeError(f'reid_lab.{old}.{name} was removed in 0.2.0; {instead}')
         module = new_module(old, name)
         if module == old: raise AttributeError(f"module 'reid_lab.{old}' has no attribute {name!r}")
         try: value = getattr(import_module(f'reid_lab.{module}'), name)

@@ -37,6 +37,7 @@ def alone(): return one.gradients()
 def apart(a, b): return max(((x - y).abs().max().item() for x, y in zip(a, b) if x.numel()), default=0.)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", one.models())
 def test_gradients(alone, two, name):
     a, b = alone[name], two["gradients"][name]

@@ -376,6 +376,7 @@ def test_no_word_of_provenance_is_lost_on_disk(cross, tmp_path):
     assert "provenance" not in load_dataset("ufine3c", folder).frame
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:2 rewritten captions were empty or there already")
 def test_a_set_of_three_worlds_is_whole(tmp_path):
     from reid_lab.world.world import World

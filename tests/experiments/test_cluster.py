@@ -14,10 +14,10 @@ from reid_lab.experiments import sweep as X
 from reid_lab.cli.commands import main
 from reid_lab.experiments.cluster import read_backend
 
+pytestmark = pytest.mark.kill
+
 RECORD = """import time
 from reid_lab.experiments.run import start_run
-
-pytestmark = pytest.mark.kill
 with start_run('demo', dict(preset=preset, seed=seed), out_dir) as run:
     run.record(dict(R1=40. + seed), dataset='world-smoke', selection='none')"""
 

@@ -24,11 +24,13 @@ def found(lint): return lint.check()
 def errors(found, *starts): return [str(f) for f in found if f.error and f.where.startswith(starts)]
 
 
+@pytest.mark.whole
 def test_notebooks_keep_the_house_rules(found):
     bad = errors(found, "nbs/", "reid_lab/")
     assert not bad, "\n".join(["", *bad])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("folder", ["tests", "benchmarks", "tools"])
 def test_scripts_keep_the_house_rules(found, lint, folder):
     assert folder in lint.SCRIPTS and list((ROOT/folder).rglob("*.py"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import reid_lab
-from reid_lab.moved import MOVED, new_module
+from reid_lab.moved import MOVED, REMOVED, new_module
 
 NAMES = json.loads((Path(__file__).resolve().parents[1]/"vectors"/"names_of_0_1.json").read_text())
 
@@ -28,7 +28,22 @@ def test_an_old_module_gives_all_its_names(old):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         module = importlib.import_module(f"reid_lab.{old}")
-        for name in NAMES[old].split(): assert getattr(module, name) is current(old, name), f"reid_lab.{old}.{name}"
+        for name in NAMES[old].split():
+            if name in REMOVED.get(old, ()): continue
+            assert getattr(module, name) is current(old, name), f"reid_lab.{old}.{name}"
+
+
+@pytest.mark.parametrize("old, name", [(old, name) for old in REMOVED for name in REMOVED[old]])
+def test_a_removed_name_says_what_to_write(old, name):
+    module = importlib.import_module(f"reid_lab.{old}")
+    with pytest.raises(AttributeError, match=f"reid_lab.{old}.{name} was removed in 0.2.0; "): getattr(module, name)
+
+
+def test_few_names_are_removed():
+    "Each is in the changelog of 0.2.0"
+    changelog = (Path(__file__).resolve().parents[2]/"CHANGELOG.md").read_text()
+    names = [name for old in REMOVED for name in REMOVED[old]]
+    assert len(names) == 4 and all(f"`{name}`" in changelog for name in names)
 
 
 def test_an_old_name_says_where_it_is():

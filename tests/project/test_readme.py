@@ -68,10 +68,10 @@ def test_the_commands_and_one_picture_are_there(text):
     assert re.findall(r'src="(figures/[^"]+)"', text) == ["figures/search_page.jpg", "figures/flow.svg"]
 
 
-def test_the_rooms_are_named_once(text):
-    table = re.search(r"^\| room \| holds \|\n\|---\|---\|\n((?:\|.*\n)+)", text, re.M)[1]
-    rooms = re.findall(r"^\| `(\w+)` \| \S.* \|$", table, re.M)
-    assert len(rooms) == len(set(rooms)) == 16 == len(table.splitlines())
+def test_the_packages_are_named_once(text):
+    table = re.search(r"^\| package \| holds \|\n\|---\|---\|\n((?:\|.*\n)+)", text, re.M)[1]
+    names = re.findall(r"^\| `(\w+)` \| \S.* \|$", table, re.M)
+    assert len(names) == len(set(names)) == 16 == len(table.splitlines())
 
 
 def test_the_picture_is_sharp_and_light():
@@ -81,6 +81,7 @@ def test_the_picture_is_sharp_and_light():
     assert path.stat().st_size <= 200_000
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_what_is_said_of_the_picture(text, tool):
     "Six images of two people come first, and these two are all who wear such a coat"

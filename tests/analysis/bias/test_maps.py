@@ -8,6 +8,7 @@ from reid_lab.core.basics import stream
 from reid_lab.retrieval.embeddings import Embeddings
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("method, option", [("umap", dict(n_neighbors=4)), ("tsne", dict(perplexity=4)),
                                             ("pca", dict(whiten=True))])
 def test_every_map_takes_the_options_of_its_library(method, option):

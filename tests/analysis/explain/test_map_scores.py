@@ -28,6 +28,7 @@ def test_table_of_maps():
     assert (one.groups == 1).all() and not one.points.any()                # a single World has no interval
 
 
+@pytest.mark.whole
 def test_scores_of_maps_on_a_world(tmp_path):
     from reid_lab.world.plan import Group
     from reid_lab.world.world import World

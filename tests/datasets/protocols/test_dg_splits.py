@@ -434,6 +434,7 @@ def person30k():
     return ReidTable(f.assign(path="x.png", split=f.subset.map(ABC_SUBSETS), role="both"), None, colours, "30k")
 
 
+@pytest.mark.whole
 def test_totals_are_compared_at_full_size_only():
     t = person30k()
     stats = subset_stats(t)
