@@ -153,7 +153,7 @@ REMOVED = {  # old module -> {name: what to write instead}
         'telling': 'give `Execution` of reid_lab.training.options as an argument'},
     'run_options': {
         'RUN_OPTIONS': 'read reid_lab.training.options.OPTIONS',
-        'run_environment': 'call reid_lab.cli.options.execution_of'},
+        'run_environment': 'call reid_lab.experiments.execution.given_execution'},
 }
 OLD_PACKAGES = ('captioning',)  # packages that hold nothing any more
 
@@ -172,7 +172,8 @@ def forward(old: str):
     def __getattr__(name):
         if name.startswith('__'): raise AttributeError(f"module 'reid_lab.{old}' has no attribute {name!r}")
         if instead := REMOVED.get(old, {}).get(name):
-            raise AttributeError(f'reid_lab.{old}.{name} was removed in 0.2.0; {instead}')
+            # `from ... import` would put its own words in the place of an AttributeError
+            raise ImportError(f'reid_lab.{old}.{name} was removed in 0.2.0; {instead}')
         module = new_module(old, name)
         if module == old: raise AttributeError(f"module 'reid_lab.{old}' has no attribute {name!r}")
         try: value = getattr(import_module(f'reid_lab.{module}'), name)

@@ -119,7 +119,7 @@ def test_dart3(study, tmp_path):
 def test_dart3_with_one_method(tmp_path):
     "A study without its base: its settings are compared with the first of them, whatever their labels end in"
     done, figures = smoke("run_dart3", "steps", tmp_path, methods="DART3", seeds=2)
-    base, *others = [r["variant"] for r in done.rows if r["seed"] == 0]
+    base, *others = [r["variant"] for r in done.metrics["rows"] if r["seed"] == 0]
     assert base == "DART3, episodic=False, steps=1" and len(others) == 7 and "dart3_steps_skew.pdf" in figures
     found = comparisons(map(recorded_row, done.metrics["rows"]))
     assert [(p.a, p.b) for _, p in found] == [(base, other) for other in others]
