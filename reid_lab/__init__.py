@@ -12,7 +12,7 @@ no time. `help(rl.search)` explains one of them, and the modules hold the rest.
 """
 from .moved import install
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 install()
 
 _HOME = dict(World="world.world", load_dataset="datasets.registry", ReidTable="data.table", create_model="models.zoo",
