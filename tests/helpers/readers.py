@@ -1,10 +1,12 @@
 "A model that counts words, and captions for it"
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 from torch import nn
 
 from reid_lab.data.text import WordPiece
+from reid_lab.models.zoo import create_model
 from reid_lab.retrieval.embeddings import Embeddings, embed_texts
 
 SAID = ["a man in a red coat with a bag", "a woman in a green coat", "a man in blue jeans with a red bag", "a person"]
@@ -31,3 +33,15 @@ def sets(model):
 
 
 TOK = WordPiece.train(SAID*3, vocab_size=80, context_length=14)
+
+
+# --- fixtures, which a conftest imports
+
+@pytest.fixture(scope="module")
+def model(): return Reader().eval()
+
+
+@pytest.fixture(scope="module")
+def clip():
+    torch.manual_seed(0)
+    return create_model("clip_tiny", tokenizer=TOK, size=(64, 32)).eval()

@@ -9,25 +9,10 @@ import torch
 import torch.nn.functional as F
 from pytorch_metric_learning import distances, miners, reducers
 from pytorch_metric_learning import losses as library
+from helpers.losses import assert_close, naive_cos, naive_logsoftmax, t64
 
 from reid_lab.losses.basics import cosine
 from reid_lab.losses.image import center, circle, label_smoothing, supcon, triplet, weighted_triplet
-
-
-def t64(x): return torch.tensor(x, dtype=torch.float64)
-
-
-def close(a, b, tol=1e-6):
-    assert torch.allclose(torch.as_tensor(a, dtype=torch.float64), t64(b), atol=tol, rtol=0), (a, b)
-
-
-def naive_cos(a, b): return sum(x*y for x, y in zip(a, b))/math.sqrt(sum(x*x for x in a))/math.sqrt(sum(x*x for x in b))
-
-
-def naive_logsoftmax(row):
-    top = max(row)
-    z = top + math.log(sum(math.exp(r - top) for r in row))
-    return [r - z for r in row]
 
 
 # --- test vectors ---------------------------------------------------------------------------------------------------
@@ -35,34 +20,34 @@ def naive_logsoftmax(row):
 def test_label_smoothing(oracles):
     i, e = oracles["label_smoothing"]["inputs"], oracles["label_smoothing"]["expected"]
     x, y = t64(i["logits"]), torch.tensor(i["labels"])
-    close(label_smoothing(x, y, i["eps"]), e["eps_over_C"])
-    close(label_smoothing(x, y, i["eps"], over="others"), e["eps_over_C_minus_1"])
-    close(label_smoothing(x, y, 0.), e["no_smoothing"])
+    assert_close(label_smoothing(x, y, i["eps"]), e["eps_over_C"])
+    assert_close(label_smoothing(x, y, i["eps"], over="others"), e["eps_over_C_minus_1"])
+    assert_close(label_smoothing(x, y, 0.), e["no_smoothing"])
 
 
 @pytest.mark.parametrize("name", ["triplet_batch_hard", "triplet_batch_hard_2"])
 def test_triplet(oracles, name):
     i, e = oracles[name]["inputs"], oracles[name]["expected"]
     X, pid = t64(i["X"]), torch.tensor(i["pid"])
-    close(triplet(X, pid, i["margin"]), e["margin_loss"])
-    close(triplet(X, pid, None), e["soft_margin_loss"])
+    assert_close(triplet(X, pid, i["margin"]), e["margin_loss"])
+    assert_close(triplet(X, pid, None), e["soft_margin_loss"])
 
 
 def test_other_metric_losses(oracles):
     o = oracles["weighted_regularised_triplet"]
     X, pid = t64(o["inputs"]["X"]), torch.tensor(o["inputs"]["pid"])
-    close(weighted_triplet(X, pid), o["expected"]["loss_excluding_self"])
-    close(weighted_triplet(X, pid, include_self=True), o["expected"]["loss_including_self"])
+    assert_close(weighted_triplet(X, pid), o["expected"]["loss_excluding_self"])
+    assert_close(weighted_triplet(X, pid, include_self=True), o["expected"]["loss_including_self"])
     o = oracles["center_loss"]
     i, e = o["inputs"], o["expected"]
-    close(center(t64(i["X"]), torch.tensor(i["pid"]), t64(i["centers"])), e["sum_over_batch_div_B"])
-    close(center(t64(i["X"]), torch.tensor(i["pid"]), t64(i["centers"]), "half_sum"), e["half_sum"])
+    assert_close(center(t64(i["X"]), torch.tensor(i["pid"]), t64(i["centers"])), e["sum_over_batch_div_B"])
+    assert_close(center(t64(i["X"]), torch.tensor(i["pid"]), t64(i["centers"]), "half_sum"), e["half_sum"])
 
 
 @pytest.mark.parametrize("name", ["circle_loss_pairwise", "circle_loss_pairwise_gamma8"])
 def test_circle(oracles, name):
     i, e = oracles[name]["inputs"], oracles[name]["expected"]
-    close(circle(t64(i["F_l2"]), torch.tensor(i["pid"]), i["m"], i["gamma"]), e["loss"])
+    assert_close(circle(t64(i["F_l2"]), torch.tensor(i["pid"]), i["m"], i["gamma"]), e["loss"])
 
 
 # --- naive loops ----------------------------------------------------------------------------------------------------
@@ -81,14 +66,14 @@ def test_metric_losses_naive(batch):
     X, _, pid = batch
     rows = naive_metric(X.tolist(), pid.tolist())
     gaps = [max(pos + [1e-6]) - min(neg) for pos, neg in rows if neg]
-    close(triplet(X, pid, .3), sum(max(0, g + .3) for g in gaps)/len(gaps), 1e-5)
-    close(triplet(X, pid, None), sum(math.log1p(math.exp(g)) for g in gaps)/len(gaps), 1e-5)
+    assert_close(triplet(X, pid, .3), sum(max(0, g + .3) for g in gaps)/len(gaps), 1e-5)
+    assert_close(triplet(X, pid, None), sum(math.log1p(math.exp(g)) for g in gaps)/len(gaps), 1e-5)
 
     def mean(d, sign):
         w = [math.exp(sign*x) for x in d]
         return sum(a*b for a, b in zip(w, d))/sum(w)
     terms = [math.log1p(math.exp(mean(pos, 1) - mean(neg, -1))) for pos, neg in rows if pos and neg]
-    close(weighted_triplet(X, pid), sum(terms)/len(terms))
+    assert_close(weighted_triplet(X, pid), sum(terms)/len(terms))
 
 
 def test_circle_naive(batch):
@@ -101,7 +86,7 @@ def test_circle_naive(batch):
         if not p or not n: continue
         near = sum(math.exp(g*max(0, s + m)*(s - m)) for s in n)
         terms.append(math.log1p(near*sum(math.exp(-g*max(0, 1 + m - s)*(s - 1 + m)) for s in p)))
-    close(circle(X, pid, m, g), sum(terms)/len(terms))
+    assert_close(circle(X, pid, m, g), sum(terms)/len(terms))
 
 
 def test_circle_weights_are_constants_of_the_gradient():
@@ -115,21 +100,21 @@ def test_circle_weights_are_constants_of_the_gradient():
     rows = [F.softplus(torch.logsumexp((g*(w + m).relu()*(s - m))[i][neg[i]], 0)
                        + torch.logsumexp((-g*(1 + m - w).relu()*(s - 1 + m))[i][pos[i]], 0)) for i in range(4)]
     want, = torch.autograd.grad(sum(rows)/4, X)
-    close(got, want.tolist())
+    assert_close(got, want.tolist())
 
 
 def test_center_and_smoothing_naive(batch):
     X, C, pid = batch
     d2 = [sum((a - b)**2 for a, b in zip(x, C.tolist()[p])) for x, p in zip(X.tolist(), pid.tolist())]
-    close(center(X, pid, C), sum(d2)/7)
-    close(center(X, pid, C, "half_sum"), sum(d2)/2)
+    assert_close(center(X, pid, C), sum(d2)/7)
+    assert_close(center(X, pid, C, "half_sum"), sum(d2)/2)
     for over, n in (("all", 5), ("others", 4)):
         total = 0
         for row, y in zip(X.tolist(), pid.tolist()):
             lp = naive_logsoftmax(row)
             total -= sum(((.9 if c == y else 0) + (.1/n if over == "all" or c != y else 0))*lp[c] for c in range(5))
-        close(label_smoothing(X, pid, .1, over), total/7)
-    close(label_smoothing(X, pid, .1), F.cross_entropy(X, pid, label_smoothing=.1).item())
+        assert_close(label_smoothing(X, pid, .1, over), total/7)
+    assert_close(label_smoothing(X, pid, .1), F.cross_entropy(X, pid, label_smoothing=.1).item())
 
 
 # --- degenerate batches and gradients -------------------------------------------------------------------------------

@@ -4,16 +4,12 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.losses import assert_close, naive_cos, naive_logsoftmax, t64
 
 from reid_lab.losses.basics import cosine
 from reid_lab.losses.text import (granularity_similarity, granules, hard_keys, hard_pairs, hardest, instance, itc, itm,
                                   itm_weights, memory_itc, mlm, pair_identity, pair_match, sample_negatives, sdm,
                                   sdm_per_sample)
-
-TOL = 1e-6
-
-
-def t64(x): return torch.tensor(x, dtype=torch.float64)
 
 
 def pair(o, name):
@@ -22,23 +18,10 @@ def pair(o, name):
     return t64(i["V"]), t64(i["T"]), torch.tensor(i["pid"]) if "pid" in i else None
 
 
-def close(a, b, tol=TOL):
-    assert torch.allclose(torch.as_tensor(a, dtype=torch.float64), t64(b), atol=tol, rtol=0), (a, b)
-
-
-def naive_cos(a, b): return sum(x*y for x, y in zip(a, b))/math.sqrt(sum(x*x for x in a))/math.sqrt(sum(x*x for x in b))
-
-
-def naive_logsoftmax(row):
-    top = max(row)
-    z = top + math.log(sum(math.exp(r - top) for r in row))
-    return [r - z for r in row]
-
-
 @pytest.mark.parametrize("name", ["itc_single_positive", "itc_multi_positive"])
 def test_itc(oracles, name):
     V, T, pid = pair(oracles, name)
-    close(itc(V, T, oracles[name]["inputs"]["tau"], pid), oracles[name]["expected"]["loss"])
+    assert_close(itc(V, T, oracles[name]["inputs"]["tau"], pid), oracles[name]["expected"]["loss"])
 
 
 def test_itm_weights(oracles):
@@ -46,8 +29,8 @@ def test_itm_weights(oracles):
     V, T, pid = pair(oracles, "itm_hard_negative_weights")
     wt, wi = itm_weights(V, T, o["inputs"]["tau"], pid)
     e = o["expected"]
-    close(wt, e["w_i2t"]); close(wi, e["w_t2i"])
-    close(wt/wt.sum(1, keepdim=True), e["p_i2t"]); close(wi/wi.sum(1, keepdim=True), e["p_t2i"])
+    assert_close(wt, e["w_i2t"]); assert_close(wi, e["w_t2i"])
+    assert_close(wt/wt.sum(1, keepdim=True), e["p_i2t"]); assert_close(wi/wi.sum(1, keepdim=True), e["p_t2i"])
     at, ai = itm_weights(V, T, o["inputs"]["tau"], pid, how="argmax")
     assert sample_negatives(at).tolist() == e["argmax_text_for_image"]
     assert sample_negatives(ai).tolist() == e["argmax_image_for_text"]
@@ -55,9 +38,9 @@ def test_itm_weights(oracles):
 
 def test_itm_and_mlm(oracles):
     o = oracles["itm_loss"]
-    close(itm(t64(o["inputs"]["logits"]), torch.tensor(o["inputs"]["labels"])), o["expected"]["loss"])
+    assert_close(itm(t64(o["inputs"]["logits"]), torch.tensor(o["inputs"]["labels"])), o["expected"]["loss"])
     o = oracles["mlm_loss"]
-    close(mlm(t64(o["inputs"]["logits"]), torch.tensor(o["inputs"]["labels"])), o["expected"]["loss"])
+    assert_close(mlm(t64(o["inputs"]["logits"]), torch.tensor(o["inputs"]["labels"])), o["expected"]["loss"])
 
 
 @pytest.mark.parametrize("name", ["sdm", "sdm_tau_0.5", "sdm_soft_image_id"])
@@ -66,16 +49,16 @@ def test_sdm(oracles, name):
     i, e = oracles[name]["inputs"], oracles[name]["expected"]
     kw = dict(tau=i["tau"], eps=i["eps"])
     if "image_id" in i: kw |= dict(image_id=torch.tensor(i["image_id"]), factor=i["factor"])
-    close(sdm(V, T, pid, **kw), e["loss"])
+    assert_close(sdm(V, T, pid, **kw), e["loss"])
     each = sdm_per_sample(V, T, pid, **kw)
-    if "per_sample_loss" in e: close(each, e["per_sample_loss"])
-    if "per_row_i2t" in e: close(each, [a + b for a, b in zip(e["per_row_i2t"], e["per_row_t2i"])], 2e-6)
+    if "per_sample_loss" in e: assert_close(each, e["per_sample_loss"])
+    if "per_row_i2t" in e: assert_close(each, [a + b for a, b in zip(e["per_row_i2t"], e["per_row_t2i"])], 2e-6)
 
 
 def test_identity_loss(oracles):
     i = oracles["id_loss"]["inputs"]
     loss = instance(t64(i["image_logits"]), t64(i["text_logits"]), torch.tensor(i["labels"]))
-    close(loss, oracles["id_loss"]["expected"]["loss"])
+    assert_close(loss, oracles["id_loss"]["expected"]["loss"])
 
 
 # --- naive loops ----------------------------------------------------------------------------------------------------
@@ -97,11 +80,11 @@ def test_itc_naive(batch):
     ids = pid.tolist()
     want = (naive_itc_direction(img.tolist(), txt.tolist(), ids, .07)
             + naive_itc_direction(txt.tolist(), img.tolist(), ids, .07))/2
-    close(itc(img, txt, .07, pid), want)
+    assert_close(itc(img, txt, .07, pid), want)
     each = list(range(7))
     want = (naive_itc_direction(img.tolist(), txt.tolist(), each, .1)
             + naive_itc_direction(txt.tolist(), img.tolist(), each, .1))/2
-    close(itc(img, txt, .1), want)
+    assert_close(itc(img, txt, .1), want)
 
 
 def test_itc_with_memory_naive(batch):
@@ -112,10 +95,11 @@ def test_itc_with_memory_naive(batch):
     ids = pid.tolist()
     want = (naive_itc_direction(img.tolist(), txt.tolist(), ids, .07, mt.tolist(), mp.tolist())
             + naive_itc_direction(txt.tolist(), img.tolist(), ids, .07, mi.tolist(), mp.tolist()))/2
-    close(got, want)
+    assert_close(got, want)
     got.backward()
     assert mi.grad is None and mt.grad is None and img.grad.isfinite().all()
-    close(itc(img, txt, .07, pid, neg_img=mi[:0], neg_txt=mt[:0], neg_pid=mp[:0]), itc(img, txt, .07, pid).item())
+    assert_close(itc(img, txt, .07, pid, neg_img=mi[:0], neg_txt=mt[:0], neg_pid=mp[:0]), itc(img, txt, .07,
+                 pid).item())
 
 
 def test_itc_gradient_reaches_the_temperature(batch):
@@ -135,8 +119,8 @@ def test_sdm_naive(batch):
         return sum(math.exp(lp)*(lp - math.log((ids[j] == ids[i])/n + 1e-8)) for j, lp in enumerate(logp))
     a, b = img.tolist(), txt.tolist()
     want = [kl(a, b, i) + kl(b, a, i) for i in range(7)]
-    close(sdm_per_sample(img, txt, pid, tau=.1), want)
-    close(sdm(img, txt, pid, tau=.1), sum(want)/7)
+    assert_close(sdm_per_sample(img, txt, pid, tau=.1), want)
+    assert_close(sdm(img, txt, pid, tau=.1), sum(want)/7)
 
 
 def test_sdm_is_nearly_zero_at_its_target_and_positive_elsewhere():
@@ -195,9 +179,9 @@ def test_pair_losses_naive():
     logits, scores = (torch.randn(*n, generator=g, dtype=torch.float64) for n in ((6,), (6, 4)))
     match, label = torch.tensor([True, True, False, False, False, True]), torch.tensor([0, 2, 1, 0, 2, 1])
     p = [1/(1 + math.exp(-x)) for x in logits.tolist()]
-    close(pair_match(logits, match), -sum(math.log(q if y else 1 - q) for q, y in zip(p, match.tolist()))/6)
+    assert_close(pair_match(logits, match), -sum(math.log(q if y else 1 - q) for q, y in zip(p, match.tolist()))/6)
     each = [-naive_logsoftmax(row)[c if y else 3] for row, c, y in zip(scores.tolist(), label.tolist(), match.tolist())]
-    close(pair_identity(scores, label, match), sum(each)/6)
+    assert_close(pair_identity(scores, label, match), sum(each)/6)
     assert pair_match(torch.tensor([60., -60.]), torch.tensor([False, True])) == 60    # from logits: no infinity
     for bad in (label + 1, label - 1):
         with pytest.raises(ValueError, match="3 identities from 0"): pair_identity(scores, bad, match)
@@ -211,9 +195,9 @@ def test_granularity_similarity_naive():
     g = torch.Generator().manual_seed(0)
     V, W = (torch.randn(n, 3, 5, generator=g, dtype=torch.float64, requires_grad=True) for n in (4, 6))
     want = [[sum(naive_cos(v[k], w[k]) for k in range(3))/3 for w in W.tolist()] for v in V.tolist()]
-    close(granularity_similarity(V, W), want)
-    close(cosine(granules(V), granules(W)), want)
-    close(granularity_similarity(3*V, .1*W), want)                     # the scale of no granule matters
+    assert_close(granularity_similarity(V, W), want)
+    assert_close(cosine(granules(V), granules(W)), want)
+    assert_close(granularity_similarity(3*V, .1*W), want)                     # the scale of no granule matters
     sdm(granules(V), granules(W[:4]), torch.tensor([0, 0, 1, 2])).backward()
     assert V.grad.isfinite().all() and W.grad[4:].abs().sum() == 0
     by_hand = torch.tensor([[[1., 0], [0, 2]]]), torch.tensor([[[3., 0], [1, 0]]])
@@ -279,7 +263,7 @@ def test_memory_itc_naive(batch):
     keys = own + [[w*x + (1 - w)*y for x, y in zip(t, m)] for t, m, w in zip(own, old, lam.tolist())]
     want = -sum(naive_logsoftmax([naive_cos(v, k)/.07 for k in keys])[i] for i, v in enumerate(img.tolist()))/7
     loss = memory_itc(img, txt, mem, lam)
-    close(loss, want)
+    assert_close(loss, want)
     loss.backward()
     assert img.grad.abs().sum() > 0 and txt.grad is None
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from helpers.small_bot import Loader, SIZE, batch, bot, copied, same, t64
 
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.losses import basics as loss_basics
@@ -13,42 +14,13 @@ from reid_lab.meta.camera_batchnorm import (camera_batch_norm, camera_batches, c
                                             camera_normed, CameraNormed, CameraNorms, CBNStep, estimate_camera_stats,
                                             pooled_moments)
 from reid_lab.meta.dual_speed import DualSpeed, Task
-from reid_lab.models.backbones import norm_layers, ResTower
-from reid_lab.models.bot import BoT
-from reid_lab.models.zoo import check_image_model, create_model, sample_batch
+from reid_lab.models.backbones import norm_layers
+from reid_lab.models.zoo import check_image_model, create_model
 from reid_lab.retrieval.embeddings import embed_images, Embeddings
 from reid_lab.training.checkpoints import Checkpoint
 from reid_lab.training.learner import Callback, Learner, Plain
 from reid_lab.tta.base import adapt_images
 from reid_lab.tta.dart3 import Dart3Lite
-
-
-SIZE = (32, 16)
-
-
-def t64(x): return torch.tensor(x, dtype=torch.float64)
-
-
-def bot(seed=0, **kw):
-    torch.manual_seed(seed)
-    return BoT(ResTower((4, 8, 8, 12)), 4, SIZE, **kw)
-
-
-def batch(seed=0, n=8, cams=2):
-    b = sample_batch(SIZE, n, seed=seed)
-    return b | dict(cam=torch.arange(n) % cams)
-
-
-class Loader:
-    "Three batches an epoch, each drawn from its own seed"
-    def __len__(self): return 3
-    def epoch(self, e, start=0): return (batch(10*e + i) for i in range(start, 3))
-
-
-def same(a, b): return a.keys() == b.keys() and all(torch.equal(v, b[k]) for k, v in a.items())
-
-
-def copied(net): return {k: v.clone() for k, v in net.state_dict().items()}
 
 
 def naive_cbn(x, cam, weight=None, bias=None):

@@ -5,42 +5,15 @@ import pytest
 import torch
 import torchvision
 from torch import nn
+from helpers.small_bot import Loader, SIZE, batch, bot, copied, same, t64
 
 from reid_lab.core.weight_files import load_weights, save_weights
 from reid_lab.losses import basics as loss_basics, image as image_losses
 from reid_lab.models.backbones import ResTower
 from reid_lab.models.bot import bn_neck, BoT, bot_tiny, id_head, keep_resolution, METRICS, move_centers
-from reid_lab.models.zoo import check_image_model, sample_batch
+from reid_lab.models.zoo import check_image_model
 from reid_lab.training.callbacks import refresh_batchnorm
 from reid_lab.training.learner import Learner
-
-
-SIZE = (32, 16)
-
-
-def t64(x): return torch.tensor(x, dtype=torch.float64)
-
-
-def bot(seed=0, **kw):
-    torch.manual_seed(seed)
-    return BoT(ResTower((4, 8, 8, 12)), 4, SIZE, **kw)
-
-
-def batch(seed=0, n=8, cams=2):
-    b = sample_batch(SIZE, n, seed=seed)
-    return b | dict(cam=torch.arange(n) % cams)
-
-
-class Loader:
-    "Three batches an epoch, each drawn from its own seed"
-    def __len__(self): return 3
-    def epoch(self, e, start=0): return (batch(10*e + i) for i in range(start, 3))
-
-
-def same(a, b): return a.keys() == b.keys() and all(torch.equal(v, b[k]) for k, v in a.items())
-
-
-def copied(net): return {k: v.clone() for k, v in net.state_dict().items()}
 
 
 def resnet50_parameters():

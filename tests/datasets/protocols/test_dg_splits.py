@@ -7,7 +7,7 @@ from statistics import mean, stdev
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.dg_targets import FULL, colours, pairs, table, target
+from helpers.dg_targets import FULL, colours, table, target
 from PIL import Image
 from hypothesis import given, settings, strategies as st
 
