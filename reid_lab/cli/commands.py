@@ -7,15 +7,18 @@ __all__ = ['parser', 'main']
 
 # %% ../../nbs/16_cli/50_commands.ipynb #afdcc41a
 import argparse
+import contextlib
 import os
 import sys
+import traceback
 import warnings
 from .. import __version__
+from ..core.reporting import Plain
 from .crops import add_crops
 from .numbers import add_numbers, add_results, json_line
 from .options import add_cache, add_run_options, execution_of
-from .output import (cell_error, listing, LISTS, pairs, print_conclusions, print_error, print_table,
-    result_places, stoppable, typed)
+from .output import (cell_error, listing, LISTS, message, pairs, print_conclusions, print_error,
+    print_table, result_places, stoppable, typed)
 
 # %% ../../nbs/16_cli/50_commands.ipynb #85afbc43
 def _run(a):
@@ -151,9 +154,30 @@ def _add_data(command):
     c.add_argument('--cache', help='folder (default: REID_LAB_CACHE, else ~/.cache/reid_lab)')
 
 # %% ../../nbs/16_cli/50_commands.ipynb #24127c07
+class _Once(argparse.Action):
+    "Keep the value of an option that is given once; further values of a list are added, a second single one is an error"
+    def __call__(self, parser, namespace, values, option_string=None):
+        given = vars(namespace).setdefault('given', set())
+        again = self.dest in given
+        if option_string is not None: given.add(self.dest)
+        if again and not isinstance(values, list):
+            raise argparse.ArgumentError(self, 'is given twice; give it once')
+        setattr(namespace, self.dest, getattr(namespace, self.dest) + values if again else values)
+
+
 class _Parser(argparse.ArgumentParser):
     "A parser whose help ends with a list from a registry, read when the help is printed"
     ending = ''
+
+    def __init__(self, *args, **kw):
+        self.options = set() # names of arguments that begin with a dash, for `print_error`
+        super().__init__(*args, **kw)
+        for name in (None, 'store'): self.register('action', name, _Once)
+
+    def add_argument(self, *args, **kw):
+        action = super().add_argument(*args, **kw)
+        if action.option_strings: self.options.add(action.dest)
+        return action
 
     def format_help(self):
         if self.ending: self.epilog = f'{self.ending}:\n{listing(self.ending)}'
@@ -164,10 +188,12 @@ def parser() -> argparse.ArgumentParser:
     "The whole command line"
     p = _Parser('reid_lab', description='A workbench for person re-identification research')
     p.add_argument('--version', action='version', version=f'reid_lab {__version__}')
+    p.add_argument('--debug', action='store_true', help='show where in the program an error was raised')
     sub = p.add_subparsers(dest='command', required=True, metavar='COMMAND')
     def command(name, do, text, ending=''):
         c = sub.add_parser(name, help=text, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-        c.set_defaults(do=do); c.ending = ending
+        c.set_defaults(do=do, options=c.options)
+        c.ending = ending
         return c
     for add in (_add_runs, _add_data, add_cache, add_crops, add_numbers, add_results, _add_weights): add(command)
     return p
@@ -182,22 +208,33 @@ def _exit_code(a):
     except BrokenPipeError: # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (ValueError, KeyError, OSError) as e:
-        print_error(a, e.args[0] if isinstance(e, KeyError) and e.args else e)
-        return 2
-    except RuntimeError as e: # a kernel that died, a folder in use
-        print_error(a, e)
-        return 1
     except (KeyboardInterrupt, SystemExit) as e: # the latter from `stoppable`
         print_error(a, '; '.join(['interrupted', *getattr(e, '__notes__', ())]))
         return 130 if isinstance(e, KeyboardInterrupt) else e.code
+    except Exception as e:
+        if a.debug: traceback.print_exc()
+        return _say_error(a, e)
+
+
+def _say_error(a, e):
+    "One line for an error, and the exit code"
+    if isinstance(e, (ValueError, KeyError, TypeError, OSError)): # the call was wrong
+        print_error(a, message(e))
+        return 2
+    if isinstance(e, (RuntimeError, ImportError, MemoryError)): # a kernel that died, a folder in use, an extra
+        print_error(a, message(e))
+        return 1
+    what = ' '.join(message(e).split())
+    print_error(a, f'{type(e).__name__}: {what} (unexpected; reid_lab --debug {a.command} ... shows where)')
+    return 1
 
 
 def main(argv=None, # Arguments; default: those of the process
     ) -> int: # Exit code
     "Entry point of `reid_lab`"
-    a = parser().parse_args(argv)
-    with warnings.catch_warnings(record=True) as noticed:
-        code = _exit_code(a)
-    for text in dict.fromkeys(str(w.message) for w in noticed): print_error(a, text)
+    with contextlib.redirect_stdout(Plain(sys.stdout)), contextlib.redirect_stderr(Plain(sys.stderr)):
+        a = parser().parse_args(argv)
+        with warnings.catch_warnings(record=True) as noticed:
+            code = _exit_code(a)
+        for text in dict.fromkeys(str(w.message) for w in noticed): print_error(a, text)
     return code

@@ -157,15 +157,14 @@ def _match(a, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab match`"
     for option in ('html', 'out'): check_new(getattr(a, option), a.fresh, f'--{option}')
-    from reid_lab.core.files import atomic_path
     from reid_lab.recipes import crops
     from reid_lab.experiments.terminal import Display, near_path
+    from reid_lab.results.tables import to_csv
     with Display('match', sections=False):
         x, y = (features_of(s, a.model, a.weights, a.tokenizer) for s in (a.a, a.b))
         found = crops.matches(x, y, a.k, a.threshold)
         pairs = crops.match_table(found)
-        if a.out:
-            with atomic_path(Path(a.out).expanduser()) as tmp: pairs.to_csv(tmp, index=False)
+        if a.out: to_csv(pairs, Path(a.out).expanduser())
         if a.html: _write_page(a, found, f'{Path(a.a).name} in {Path(a.b).name}')
     if a.json: print(pairs.to_json(orient='records'))
     else:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FORMATS', 'LISTS', 'OPTIONS', 'pairs', 'typed', 'stoppable', 'print_conclusions', 'result_places', 'print_table',
-           'cell_error', 'listing', 'as_options', 'print_error']
+           'cell_error', 'listing', 'as_options', 'message', 'print_error']
 
 # %% ../../nbs/16_cli/30_output.ipynb #66f7653a
 import re
@@ -163,7 +163,20 @@ def listing(what:str, # Key of `LISTS`
 
 # %% ../../nbs/16_cli/30_output.ipynb #aa9a91a1
 # argument of the library -> option of the same meaning
-OPTIONS = dict(keys='key', columns='column', out_dir='out', n_jobs='jobs', rates='open_set')
+OPTIONS = dict(keys='key', columns='column', out_dir='out', n_jobs='jobs', rates='open_set', folder='images')
+_TEXT = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
+_VALUE = rf"dict\([^()]*\)|\{{[^{{}}]*\}}|\([^()]*\)|\[[^\[\]]*\]|{_TEXT}|[\w.+-]*\w|"
+_ARGUMENT = re.compile(rf"(?<!\w)(?:{_TEXT})|(?<![\w/.=~-])(?P<name>[a-z_]+)=(?P<value>{_VALUE})")
+
+
+def _as_typed(value):
+    "The repr of a value as a user of the command line would type it"
+    if re.fullmatch(_TEXT, value):
+        typed = value[1:-1].replace('\\\\', '\\')
+        return value if re.search(r'\s', typed) or not typed else typed
+    value = re.sub(r'^(dict\(|[({\[])|,?[)}\]]$', '', value)
+    value = re.sub(r"""['"](\w+)['"]: """, r'\1=', value)
+    return value.replace("'", '').replace('"', '').replace(', ', ' ').replace('\\\\', '\\')
 
 
 def as_options(text:str, # An error of the library
@@ -171,17 +184,28 @@ def as_options(text:str, # An error of the library
     ) -> str:
     "A message with options in place of keyword arguments: `same_camera='keep'` becomes `--same-camera keep`"
     def option(m):
-        name, value = OPTIONS.get(m[1], m[1]), m[2]
-        if name not in known: return m[0]
-        value = re.sub(r"^(dict\(|\{)|[)}]$", '', value).replace("'", '').replace('"', '').replace(', ', ' ')
-        value = value.replace('\\\\', '\\') # as it was typed
-        return f"--{name.replace('_', '-')}" + f' {value}'*(value not in ('', 'True'))
-    return re.sub(r"""\b([a-z_]+)=(dict\([^)]*\)|\{[^}]*\}|'[^']*'|"[^"]*"|[\w.-]*[\w]|)""", option, text)
+        if m['name'] is None: return m[0] # a quoted text, such as a file name, is a value and stays as it is
+        name, value = OPTIONS.get(m['name'], m['name']), m['value']
+        if name not in known or value == 'False': return m[0]
+        option = f'-{name}' if len(name) == 1 else f"--{name.replace('_', '-')}"
+        if value == 'None': return f'no {option}'
+        return option if value in ('', 'True') else f'{option} {_as_typed(value)}'
+    return _ARGUMENT.sub(option, text)
 
 
-def print_error(a, # Parsed arguments
+def message(error:BaseException) -> str:
+    "What an error says, in words also where the system or the type alone say it"
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        text = f'{error.filename!r}: {error.strerror[:1].lower()}{error.strerror[1:]}'
+    elif isinstance(error, MemoryError): text = f'not enough memory. {error}'.removesuffix('. ')
+    elif isinstance(error, KeyError) and error.args: text = str(error.args[0])
+    else: text = str(error) or type(error).__name__
+    return '; '.join([text, *getattr(error, '__notes__', ())])
+
+
+def print_error(a, # Parsed arguments; `options` are the names of those that begin with a dash
     text, # Of the error
     ):
     "Print an error in one line, with the command's options"
-    known = {k for k in vars(a) if k not in ('command', 'do', 'name', 'param')}
+    known = getattr(a, 'options', vars(a))
     print(f"reid_lab {a.command}: {as_options(str(text), known)}", file=sys.stderr)
