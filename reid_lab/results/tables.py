@@ -36,7 +36,8 @@ def markdown_escape(text) -> str:
     return re.sub(r'([\\`*_\[\]|#~$])', r'\\\1', html.escape(_one_line(text), quote=False))
 
 # %% ../../nbs/04_results/20_tables.ipynb #bd7ee44a
-_FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]") # the last four: full-width forms of the first
+_WIDE = r"\uff1d\uff0b\uff0d\uff20" # full-width forms of the signs
+_FORMULA = re.compile(rf"'*[=+\-@\t\r\n{_WIDE}]")
 
 
 def is_number(text:str, # Any text

@@ -144,7 +144,8 @@ ROLES = ('both', 'query', 'gallery', 'first')
 def _size(size):
     "(height, width) in whole pixels"
     sides = tuple(size) if isinstance(size, (tuple, list, np.ndarray)) else ()
-    pixels = [int(v) for v in sides if isinstance(v, (int, float, np.number)) and not isinstance(v, bool) and v % 1 == 0]
+    numbers = [v for v in sides if isinstance(v, (int, float, np.number)) and not isinstance(v, bool)]
+    pixels = [int(v) for v in numbers if v % 1 == 0]
     if len(pixels) != 2 or len(sides) != 2 or min(pixels) < 16:
         raise ValueError(f"size={size!r} must be (height, width), each at least 16 pixels")
     return tuple(pixels)
@@ -182,7 +183,8 @@ def _checked_group(n, g):
 def _checked_groups(groups):
     "Groups of a World, at least one"
     if not isinstance(groups, (list, tuple)) or not groups:
-        raise ValueError(f"groups={groups!r} must be a list of reid_lab.world.plan.Group, or None for those of the preset")
+        raise ValueError(f"groups={groups!r} must be a list of reid_lab.world.plan.Group, or None for those of the "
+                         "preset")
     return tuple(_checked_group(n, g) for n, g in enumerate(groups))
 
 
