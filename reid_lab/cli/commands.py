@@ -7,15 +7,18 @@ __all__ = ['parser', 'main']
 
 # %% ../../nbs/16_cli/50_commands.ipynb #afdcc41a
 import argparse
+import contextlib
 import os
+import re
 import sys
 import warnings
 from .. import __version__
+from ..core.reporting import Plain
 from .crops import add_crops
 from .numbers import add_numbers, add_results, json_line
-from .options import add_cache, add_run_options, execution_of
-from .output import (cell_error, listing, LISTS, pairs, print_conclusions, print_error, print_table,
-    result_places, stoppable, typed)
+from .options import add_cache, add_run_options, execution_of, PROCESSES, SECONDS, SEED
+from .output import (cell_error, listing, LISTS, message, pairs, print_conclusions, print_error,
+    print_table, result_places, stoppable, typed)
 
 # %% ../../nbs/16_cli/50_commands.ipynb #85afbc43
 def _run(a):
@@ -123,11 +126,11 @@ def _add_runs(command):
                        help='a parameter, see `reid_lab list experiments NAME`; repeatable')
         c.add_argument('--out', help='folder of the run or of the sweep (default: below runs/); an interrupted run of '
                        'the same parameters is continued')
-    run.add_argument('--threads', type=int, help='threads of the kernel')
-    run.add_argument('--timeout', type=int, help='seconds a cell may take')
+    run.add_argument('--threads', type=PROCESSES, help='threads of the kernel')
+    run.add_argument('--timeout', type=SECONDS, help='seconds a cell may take')
     sweep.add_argument('--grid', nargs='+', metavar='NAME=V1,V2', help='values to combine')
-    sweep.add_argument('--seeds', type=int, nargs='+', default=[0], help='default: 0')
-    sweep.add_argument('--jobs', type=int, help='processes (default: by the number of cores)')
+    sweep.add_argument('--seeds', type=SEED, nargs='+', default=[0], help='default: 0')
+    sweep.add_argument('--jobs', type=PROCESSES, help='processes (default: by the number of cores)')
     for c in (run, sweep):
         c.add_argument('--fresh', action='store_true', help='run again what is finished there, and replace it')
         add_run_options(c)
@@ -146,14 +149,46 @@ def _add_data(command):
     c.add_argument('name', nargs='?', help='one of them; of an experiment, parameters and studies')
     c = command('world', _world, 'render the synthetic World into the cache', 'worlds')
     c.add_argument('--preset', default='quick', help='see below (default: quick)')
-    c.add_argument('--seed', type=int, default=0)
+    c.add_argument('--seed', type=SEED, default=0)
     c.add_argument('--task', default='text', help='see below (default: text)')
     c.add_argument('--cache', help='folder (default: REID_LAB_CACHE, else ~/.cache/reid_lab)')
 
 # %% ../../nbs/16_cli/50_commands.ipynb #24127c07
+class _Once(argparse.Action):
+    "Keep the value of an option; further values of a list are added, a second single value is an error"
+    def __call__(self, parser, namespace, values, option_string=None):
+        if values == '': raise argparse.ArgumentError(self, 'is empty; give a value, or leave it out')
+        given = vars(namespace).setdefault('given', set())
+        again = self.dest in given
+        if option_string is not None: given.add(self.dest)
+        if again and not isinstance(values, list):
+            raise argparse.ArgumentError(self, 'is given twice; give it once')
+        setattr(namespace, self.dest, getattr(namespace, self.dest) + values if again else values)
+
+
+class _Each(argparse.Action):
+    "Collect the values of an option that may be given several times, `name=value` pairs with each name once"
+    def __call__(self, parser, namespace, values, option_string=None):
+        before = getattr(namespace, self.dest) or []
+        if isinstance(values, tuple) and any(values[0] == name for name, _ in before):
+            raise argparse.ArgumentError(self, f'gives {values[0]} twice; give it once')
+        setattr(namespace, self.dest, [*before, values])
+
+
 class _Parser(argparse.ArgumentParser):
     "A parser whose help ends with a list from a registry, read when the help is printed"
     ending = ''
+
+    def __init__(self, *args, **kw):
+        self.options = set() # names of arguments that begin with a dash, for `print_error`
+        super().__init__(*args, **kw)
+        for name in (None, 'store'): self.register('action', name, _Once)
+        self.register('action', 'append', _Each)
+
+    def add_argument(self, *args, **kw):
+        action = super().add_argument(*args, **kw)
+        if action.option_strings: self.options.add(action.dest)
+        return action
 
     def format_help(self):
         if self.ending: self.epilog = f'{self.ending}:\n{listing(self.ending)}'
@@ -164,10 +199,12 @@ def parser() -> argparse.ArgumentParser:
     "The whole command line"
     p = _Parser('reid_lab', description='A workbench for person re-identification research')
     p.add_argument('--version', action='version', version=f'reid_lab {__version__}')
+    p.add_argument('--debug', action='store_true', help='show where in the program an error was raised')
     sub = p.add_subparsers(dest='command', required=True, metavar='COMMAND')
     def command(name, do, text, ending=''):
         c = sub.add_parser(name, help=text, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-        c.set_defaults(do=do); c.ending = ending
+        c.set_defaults(do=do, options=c.options)
+        c.ending = ending
         return c
     for add in (_add_runs, _add_data, add_cache, add_crops, add_numbers, add_results, _add_weights): add(command)
     return p
@@ -182,22 +219,33 @@ def _exit_code(a):
     except BrokenPipeError: # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (ValueError, KeyError, OSError) as e:
-        print_error(a, e.args[0] if isinstance(e, KeyError) and e.args else e)
-        return 2
-    except RuntimeError as e: # a kernel that died, a folder in use
-        print_error(a, e)
-        return 1
     except (KeyboardInterrupt, SystemExit) as e: # the latter from `stoppable`
         print_error(a, '; '.join(['interrupted', *getattr(e, '__notes__', ())]))
         return 130 if isinstance(e, KeyboardInterrupt) else e.code
+    except Exception as e:
+        if a.debug: raise
+        return _say_error(a, e)
+
+
+def _say_error(a, e):
+    "One line for an error, and the exit code"
+    if isinstance(e, (ValueError, KeyError, TypeError, OSError, re.error)): # the call was wrong
+        print_error(a, message(e))
+        return 2
+    if isinstance(e, (RuntimeError, ImportError, MemoryError)): # a kernel that died, a folder in use, an extra
+        print_error(a, message(e))
+        return 1
+    what = ' '.join(message(e).split())
+    print_error(a, f'{type(e).__name__}: {what} (unexpected; reid_lab --debug {a.command} ... shows where)')
+    return 1
 
 
 def main(argv=None, # Arguments; default: those of the process
     ) -> int: # Exit code
     "Entry point of `reid_lab`"
-    a = parser().parse_args(argv)
-    with warnings.catch_warnings(record=True) as noticed:
-        code = _exit_code(a)
-    for text in dict.fromkeys(str(w.message) for w in noticed): print_error(a, text)
+    with contextlib.redirect_stdout(Plain(sys.stdout)), contextlib.redirect_stderr(Plain(sys.stderr)):
+        a = parser().parse_args(argv)
+        with warnings.catch_warnings(record=True) as noticed:
+            code = _exit_code(a)
+        for text in dict.fromkeys(str(w.message) for w in noticed): print_error(a, text)
     return code

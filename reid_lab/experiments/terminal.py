@@ -10,6 +10,7 @@ import json, os, shutil, sys, tempfile, threading, time, unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 from fastcore.basics import patch
+from ..core.reporting import beneath, printable
 
 # %% ../../nbs/13_experiments/30_terminal.ipynb #79ce8ac2
 @dataclass
@@ -41,7 +42,8 @@ class Activity:
     tasks:list=field(default_factory=list) # Open tasks, outer ones first
 
     def take(self, said:dict): # One report
-        "Take in a report"
+        "Take in a report, whose texts may come from data"
+        said = {k: printable(v) if isinstance(v, str) else v for k, v in said.items()}
         own = self.sections and said['pid'] == self.pid
         if 'run' in said:
             if own: self.title, self.folder = said['label'], said['run']
@@ -163,12 +165,12 @@ class Display:
         quiet:bool=None, # Show nothing; default: if `CI` or `REID_LAB_QUIET` is set
         every:float=10., # Seconds between the lines of a log
         ):
-        self.file, self.every = file or sys.stderr, every
+        self.file, self.every = beneath(file or sys.stderr), every
         self.quiet = quiet if quiet is not None else any(os.environ.get(k) for k in ('CI', 'REID_LAB_QUIET'))
         self.tty = getattr(self.file, 'isatty', lambda: False)() and os.environ.get('TERM') != 'dumb'
         utf = (getattr(self.file, 'encoding', None) or 'ascii').lower().replace('-', '').startswith('utf')
         self.signs = Signs() if utf else ASCII
-        self.what, self._shown, self._height = Activity(title, sections), None, 0
+        self.what, self._shown, self._height = Activity(printable(title), sections), None, 0
         self._headed, self._listed = False, 0
 
     def __enter__(self):

@@ -324,8 +324,9 @@ def _rows(path):
     "The rows of a results file, torn ones left out"
     import warnings
     if not path.exists():
-        raise FileNotFoundError(f"no results at {path}; runs append to the store 'own' ({results_path()}), and our "
-                                "measurements are the store 'measured'")
+        raise FileNotFoundError(f"no results at {path}; a finished run adds its rows to the store 'own' "
+                                f"({results_path()}): start one with `reid_lab run camel`; our measurements "
+                                "are the store 'measured' (store='measured')")
     with _locked(path, 'rb', alone=False) as f: text = f.read().decode('utf-8-sig', 'replace')
     found, rows, torn = list(_records(text)), [], []
     head = ','.join(found[0][2] or [text.split('\n')[0][:200]]) if found else ''

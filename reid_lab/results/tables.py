@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from ..core.basics import check_choice
 from ..core.files import atomic_path
+from ..core.reporting import printable
 
 # %% ../../nbs/04_results/20_tables.ipynb #0eef7ddd
 TEX = {'\\': r'\textbackslash{}', '&': r'\&', '%': r'\%', '$': r'\$', '#': r'\#', '_': r'\_', '{': r'\{', '}': r'\}',
@@ -20,17 +21,23 @@ TEX = {'\\': r'\textbackslash{}', '&': r'\&', '%': r'\%', '$': r'\$', '#': r'\#'
        '±': r'$\pm$', '→': r'$\rightarrow$', 'θ': r'$\theta$', 'ε': r'$\epsilon$', 'τ': r'$\tau$'}
 
 
+def _one_line(text):
+    "A text without ends of lines, which would end a row of a table, and with other control characters as escapes"
+    return printable(re.sub(r'[\t\n\v\f\r\x85\u2028\u2029]+', ' ', str(text)))
+
+
 def latex_escape(text) -> str:
     "`text` with everything special to LaTeX made literal"
-    return ''.join(TEX.get(c, c) for c in str(text).replace('\n', ' '))
+    return ''.join(TEX.get(c, c) for c in _one_line(text))
 
 
 def markdown_escape(text) -> str:
     "`text` with everything special in a Markdown table cell made literal"
-    return re.sub(r'([\\`*_\[\]|#~$])', r'\\\1', html.escape(str(text), quote=False).replace('\n', ' '))
+    return re.sub(r'([\\`*_\[\]|#~$])', r'\\\1', html.escape(_one_line(text), quote=False))
 
 # %% ../../nbs/04_results/20_tables.ipynb #bd7ee44a
-_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+_WIDE = r"\uff1d\uff0b\uff0d\uff20" # full-width forms of the signs
+_FORMULA = re.compile(rf"'*[=+\-@\t\r\n{_WIDE}]")
 
 
 def is_number(text:str, # Any text
@@ -106,6 +113,12 @@ def to_html(frame, # Any frame
     return f"<table><thead>{row(head, 'th')}</thead><tbody>{''.join(row(r, 'td') for r in body)}</tbody></table>{foot}"
 
 # %% ../../nbs/04_results/20_tables.ipynb #ce022f17
+def _latex_row(cells):
+    "One row; `\\\\` and the rules take a bracket or a star that follows on the next line as their own"
+    row = ' & '.join(cells) + r' \\'
+    return '{}' + row if row.startswith(('[', '*')) else row
+
+
 def to_latex(frame, # Any frame
     caption:str='', # Plain text, escaped
     label:str='', # For `\ref`
@@ -117,7 +130,7 @@ def to_latex(frame, # Any frame
     if not re.fullmatch(r'[\w:.-]*', label): raise ValueError(f"label={label!r}: use letters, digits and `:.-_` only")
     head, body, right = _cells(frame, digits, bold, within, latex_escape, r'\textbf{{{}}}'.format)
     note = frame.attrs.get('footnote')
-    head, *body = [' & '.join(r) + r' \\' for r in (head, *body)]
+    head, *body = [_latex_row(r) for r in (head, *body)]
     align = ''.join('r' if r else 'l' for r in right)
     lines = [rf'\begin{{tabular}}{{{align}}}', r'\toprule', head, r'\midrule', *body, r'\bottomrule', r'\end{tabular}']
     if note: caption = f'{caption} {note}'.strip()

@@ -148,20 +148,34 @@ def draw(self:SearchPage):
 # %% ../../nbs/15_widgets/50_search.ipynb #b492e164
 def images_of(e, # `Embeddings` with paths
     folder=None, # Where the paths start; None: what `reid_lab.recipes.crops.embed_crops` has noted
+    beside=(), # Folders whose contents need no warning, such as that of the feature file
     ): # Function of rows, for `reid_lab.widgets.scene.Thumbnails`; None without paths or folder
-    "Images of features, read when they are shown"
+    "Images of features, read when they are shown; a folder that only the features name is named in a warning"
     root = folder or e.meta.get('root')
     if e.path is None or not root: return None
-    return lambda rows: [read_image(safe_join(Path(root).expanduser(), e.path[r])) for r in rows]
+    root = Path(root).expanduser()
+    if folder and not root.is_dir():
+        raise ValueError(f"folder={str(folder)!r} is no folder; give that in which the paths of the features start")
+    if not folder and not any(_lies_in(root, place) for place in beside):
+        warnings.warn(f"pictures are taken from {str(root)!r}, which the features name; give folder=DIR for another",
+                      stacklevel=2)
+    return lambda rows: [read_image(safe_join(root, e.path[r])) for r in rows]
+
+
+def _lies_in(path, folder):
+    "Whether a path is a folder or below it, links followed"
+    path, folder = Path(path).resolve(), Path(folder).expanduser().resolve()
+    return path == folder or folder in path.parents
 
 
 def answer_page(answer, # From `reid_lab.analysis.search.find` or `reid_lab.recipes.crops.search`
     folder=None, # Of the gallery's images, see `images_of`
     q_images=None, # Of crops that ask, see `reid_lab.widgets.scene.Thumbnails`; None: those of their own features
+    beside=(), # See `images_of`
     **state): # More traits, such as `title`
     "Questions that were asked, with what was found for each"
     q, g = answer.result.q, answer.result.g
     if isinstance(g, Shards): g = g[np.unique(answer.result.index)].load() # what was found, with the same lists
-    q_images = images_of(q) if q_images is None else q_images
-    scene = Scene(q, g, images_of(g, folder), q_images, same_camera='keep', query=0)
+    q_images = images_of(q, beside=beside) if q_images is None else q_images
+    scene = Scene(q, g, images_of(g, folder, beside), q_images, same_camera='keep', query=0)
     return SearchPage(scene, threshold=answer.threshold, k=answer.result.index.shape[1], **state)
