@@ -198,10 +198,11 @@ def _sources(job, code): # `JobCode` of the job -> hashes under which an outcome
 def _outcome_path(folder, params, code, sources, more):
     "Where the outcome of a point is kept: under the code of today, unless an earlier version began it"
     paths = [folder/f'{params_hash(params, code.name, source, *more)}.json' for source in sources]
-    if code.key == code.source: there = [p for p in paths if p.exists() or p.with_suffix('').exists()]
-    # what an earlier version wrote is that of today's modules only if they were there before
-    else: there = [p for p in paths if p == paths[0] or p.exists() and p.stat().st_mtime > code.changed]
-    return next(iter(there), paths[0])
+    there = [p for p in paths if p.exists() or p.with_suffix('').exists()]
+    if code.key != code.source:
+        # what an earlier version wrote is that of today's modules only if they were there before
+        there = [p for p in there if p == paths[0] or p.exists() and p.stat().st_mtime > code.changed]
+    return there[0] if there else paths[0]
 
 
 def _warn_of_earlier(folder, points, paths, code, more):
