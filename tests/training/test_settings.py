@@ -141,7 +141,8 @@ def test_a_loader_counts_with_images_captions_and_masks_but_not_with_its_workers
     assert "loader.table" in fewer and "loader.captions" in fewer
 
 
-@pytest.mark.parametrize("x, value", [(np.float32(.5), .5), (float("inf"), "inf"), ({1, 2}, [1, 2]), ((1, "a"), [1, "a"]),
+@pytest.mark.parametrize("x, value", [(np.float32(.5), .5), (float("inf"), "inf"), ({1, 2}, [1, 2]),
+                                      ((1, "a"), [1, "a"]),
                                       (torch.float16, "torch.float16"), ("/a/b/c.json", "c.json"),
                                       (np.arange(3), [0, 1, 2]), (np.zeros(99), "array (99,) of float64"),
                                       (dict(a=1), {"a": 1})])
