@@ -126,9 +126,17 @@ class Batches:
         f = table.frame
         self.captions, self.path = f.captions.tolist(), f.path.to_numpy()
         self.pid, self.cam = f.pid.to_numpy(np.int64), f.cam.to_numpy(np.int64)
-        self.rows, self.caps = self._samples(unit)
+        self.unit, (self.rows, self.caps) = unit, self._samples(unit)
         self.label = np.unique(self.pid, return_inverse=True)[1]
         self.n_ids = int(self.label.max()) + 1
+
+    @property
+    def key_settings(self) -> dict: # For `reid_lab.training.settings`
+        "What decides the batches, however they are loaded and shared"
+        words = dict(captions=self.captions, tokenizer=self.tokenizer) if self.tokenizer is not None else {}
+        return dict(table=self.table, batch_size=self.B*self.world, size=self.size, seed=self.seed, unit=self.unit,
+                    sampler=self.sampler, k=self.k, augment=self.augment, extras=self.extras, resample=self.resample,
+                    decoder=self.decoder, **words)
 
     def __len__(self): return len(self.rows)//(self.B*self.world) if self.sampler == 'shuffle' else len(self.order(0))
 

@@ -7,9 +7,11 @@ __all__ = ['ONE_OF', 'ROUNDING', 'summarise', 'Paired', 'paired', 'smallest_effe
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #c4db7269
 import math
+import warnings
 from dataclasses import dataclass
 from ..core.basics import check_choice, stream
-from .rows import labelled, others_of, pick, place_of, RESULT_COLUMNS
+from .rows import (
+    kind_of_start, labelled, others_of, pick, place_of, RESULT_COLUMNS, row_starts)
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #86f5bc1f
 ONE_OF = ('dataset', 'split', 'preset') # Columns whose values are never averaged or paired
@@ -54,6 +56,7 @@ class Paired:
     t_low:float; t_high:float; boot_low:float; boot_high:float
     level:float=.95
     values:tuple=() # The differences, in order of the pairing key
+    note:str='' # Why the difference is not one of what is compared alone
 
     @property
     def low(self): return min(self.t_low, self.boot_low)
@@ -63,14 +66,15 @@ class Paired:
 
     @property
     def verdict(self) -> str:
-        "`higher`, `lower`, `not resolved`, or `equal`: the same scores in each of several pairs"
+        "`higher`, `lower`, `not resolved` (also with a note), or `equal`: the same scores in each of several pairs"
         if self.n > 1 and self.diff == self.sd == 0: return 'equal'
+        if self.note: return 'not resolved'
         return 'higher' if self.low > 0 else 'lower' if self.high < 0 else 'not resolved'
 
     def __str__(self):
         t, boot = (f'[{lo:+.2f}, {hi:+.2f}]' for lo, hi in ((self.t_low, self.t_high), (self.boot_low, self.boot_high)))
         return (f"{self.metric}: {self.b} - {self.a} = {self.diff:+.2f} (sd {self.sd:.2f}, n={self.n}), "
-                f"{self.level:.0%} interval {t}, bootstrap {boot}: {self.verdict}")
+                f"{self.level:.0%} interval {t}, bootstrap {boot}: {self.verdict}" + f' ({self.note})'*bool(self.note))
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #487b12a9
 ROUNDING = 2e-7 # Of a score: a smaller difference, or spread of differences, counts as 0 (float32's step: 1.2e-7)
@@ -95,6 +99,38 @@ def _intervals(d, sd, level, n_boot=10_000):
     return float(d.mean() - half), float(d.mean() + half), float(low), float(high)
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #7af28e22
+def _started(frame, by):
+    "Start and model of rows, by what makes a pair"
+    import pandas as pd
+    model = frame['model'] if 'model' in frame else [
+        p.get('model', '') if isinstance(p, dict) else '' for p in frame.get('parameters', [{}]*len(frame))]
+    return pd.DataFrame(dict(start=row_starts(frame), model=list(model)), index=frame.set_index(by).index)
+
+
+def _other_starts(a, b): # Frames of `_started`
+    "Pairs of starts that differ: in kind, or in their weights where the model is the same"
+    both = a.add_suffix('_a').join(b.add_suffix('_b'), how='inner')
+    found = {}
+    for row in both.itertuples(index=False):
+        if not row.start_a or not row.start_b or row.start_a == row.start_b: continue
+        same_kind = kind_of_start(row.start_a) == kind_of_start(row.start_b)
+        # other models start from other files; those of one model are named
+        if not same_kind or row.model_a == row.model_b: found[row.start_a, row.start_b] = True
+    return list(found)
+
+
+def _note_on_starts(sides, rows, by):
+    "Why two sides are not comparable by what they started from; nothing if the starts are what is compared"
+    names = [name for side in sides if isinstance(side, dict) for name in side]
+    printed = [str(side) for side in sides if not isinstance(side, dict)]
+    if {'start', 'weights'} & {*names} or any(f'{name}=' in text for name in ('start', 'weights') for text in printed):
+        return ''
+    found = _other_starts(*(_started(frame, by) for frame in rows))
+    if not found: return ''
+    a, b = found[0]
+    return f"other starts: {sides[0]} from {a}, {sides[1]} from {b}; train both from one start"
+
+
 def paired(frame, # One row a run
     metric:str, # Column to compare
     a, # Baseline: a value of `column` (a `Setting` too), or a dict of filters for `pick`
@@ -103,9 +139,9 @@ def paired(frame, # One row a run
     column:str='', # Where `a` and `b` are looked up; empty: `setting` for a `Setting`, else `variant`
     level:float=.95, # Of the intervals
     ) -> Paired:
-    "Difference `b - a` over pairs that share `by`; no finite interval from one pair, or if all differences are equal"
+    "Difference `b - a` over pairs that share `by`, not resolved between other starts, or from one or equal differences"
     check_choice('metric', metric, [c for c in frame.columns if c not in RESULT_COLUMNS])
-    by, sides, kept = [by] if isinstance(by, str) else list(by), [], []
+    by, sides, kept, chosen = [by] if isinstance(by, str) else list(by), [], [], []
     column = column or place_of(a)
     for side in (a, b):
         if not isinstance(side, dict): check_choice(column, side, list(dict.fromkeys(frame[column])))
@@ -114,6 +150,7 @@ def paired(frame, # One row a run
             raise ValueError(f"{side!r} has more than one row for some {by}; filter with `pick` first "
                              "(dataset, split, preset ...)")
         kept += list(rows.index)
+        chosen.append(rows)
         sides.append(rows.set_index(by)[metric])
     asked = {k for side in (a, b) if isinstance(side, dict) for k in side} # may differ: they are compared
     _check_mixed(frame.loc[kept].drop(columns=[*asked & set(ONE_OF)]), [c for c in by if c in ONE_OF], 'the comparison')
@@ -121,7 +158,7 @@ def paired(frame, # One row a run
     if d.empty: raise ValueError(f"{a!r} and {b!r} share no {by}; run both with the same seeds")
     lone = len(sides[0]) + len(sides[1]) - 2*len(d)
     return Paired(metric, str(a), str(b), len(d), lone, *(float(s.mean()) for s in both), float(d.mean()), sd,
-                  *_intervals(d.to_numpy(), sd, level), level, tuple(d))
+                  *_intervals(d.to_numpy(), sd, level), level, tuple(d), _note_on_starts((a, b), chosen, by))
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #5aa2612b
 def smallest_effect(n:int, # Pairs
@@ -136,6 +173,15 @@ def smallest_effect(n:int, # Pairs
     return float(q.sum()*sd/math.sqrt(n))
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #d1afa078
+def _warn_of_starts(frame, zero, by):
+    "Say once that rows started otherwise than those they are compared with"
+    found = _other_starts(_started(zero, by), _started(frame, by))
+    if not found: return
+    warnings.warn(f"rows started from {found[0][1]} are compared with rows started from {found[0][0]}: the difference "
+                  "is not one of the method alone; choose rows of one start with pick(frame, weights=...)",
+                  stacklevel=3)
+
+
 def relative_to(frame, # One row a run
     metric:str, # Column
     base, # The variant, or `Setting`, that counts as 0
@@ -149,6 +195,7 @@ def relative_to(frame, # One row a run
     zero = frame[frame[column] == base]
     if zero.empty: check_choice(column, base, sorted(set(frame[column].astype(str))))
     if zero.duplicated(by).any(): raise ValueError(f"{base!r} has more than one row for the same {by}; select one run")
+    _warn_of_starts(frame, zero, by)
     return frame[metric] - frame[by].merge(zero[[*by, metric]], 'left', by)[metric].to_numpy()
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #b08d4037
@@ -168,5 +215,6 @@ def paired_table(frame, # One row a run
     others = others_of(frame, base, column) if others is None else list(others)
     if adjust == 'bonferroni': level = 1 - (1 - level)/(len(others)*len(metrics))
     found = [paired(frame, m, base, o, by, column, level) for m in metrics for o in others]
+    notes = any(p.note for p in found)
     return pd.DataFrame([dict(metric=p.metric, base=p.a, variant=p.b, n=p.n, diff=p.diff, sd=p.sd, low=p.low,
-                              high=p.high, verdict=p.verdict) for p in found])
+                              high=p.high, verdict=p.verdict, **(dict(note=p.note) if notes else {})) for p in found])

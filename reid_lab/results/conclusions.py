@@ -9,7 +9,7 @@ __all__ = ['NOTES', 'SCORE', 'COMPARED_BY', 'notes', 'as_text', 'as_printed', 'c
 import math, re
 from dataclasses import dataclass
 import pandas as pd
-from .rows import SETTING_FIELDS, Setting, others_of, settings_of
+from .rows import SETTING_FIELDS, Setting, others_of, row_starts, settings_of
 from .comparisons import Paired, paired, smallest_effect
 
 # %% ../../nbs/04_results/50_conclusions.ipynb #18e87623
@@ -66,7 +66,8 @@ def _compared(rows, metric):
     frame['stage'] = [setting.stage for setting in frame.setting]
     found = []
     for (dataset, _, _), group in frame.groupby(['dataset', 'split', 'stage'], sort=False):
-        group = group.drop_duplicates(['setting', 'seed'], keep='last')[['setting', 'seed', metric]]
+        group = group.drop_duplicates(['setting', 'seed'], keep='last')
+        group = group[['setting', 'seed', metric]].assign(weights=row_starts(group))
         seeds_of = group.groupby('setting', sort=False).seed.agg(set)
         base = group.setting.iat[0]
         for other in others_of(group, base, 'setting'):
@@ -99,15 +100,17 @@ def _what_was_compared(found, metric, datasets, n_seeds):
 def _what_is_resolved(found, datasets, n_seeds):
     "The second sentence"
     if n_seeds < 2: return 'Nothing is resolved: one seed has no interval; the differences are of one draw.'
-    sure = [c for c in found if c.result.low > 0 or c.result.high < 0]
-    if not sure: return 'No difference is resolved at 95 %.'
+    apart = _each(c.result.note for c in found if c.result.note)
+    apart = f' Not comparable: {_few(apart)}.' if apart else ''
+    sure = [c for c in found if c.result.verdict in ('higher', 'lower')]
+    if not sure: return f'No difference is resolved at 95 %.{apart}'
     def told(c):
         where = f' on {c.dataset}' if len(datasets) > 1 else ''
         return f'{c.other}{where} {c.result.diff:+.1f} ({c.result.low:+.1f} to {c.result.high:+.1f})'
     text = f'Resolved at 95 %, in points: {_few([told(c) for c in sure])}'
     unsure = len(found) - len(sure)
     if not unsure: return f'{text}.'
-    return f"{text}; {unsure} of {len(found)} differences {'is' if unsure == 1 else 'are'} not."
+    return f"{text}; {unsure} of {len(found)} differences {'is' if unsure == 1 else 'are'} not.{apart}"
 
 
 COMPARED_BY = ('variant', *SETTING_FIELDS, 'dataset', 'split', 'seed')
@@ -116,7 +119,8 @@ COMPARED_BY = ('variant', *SETTING_FIELDS, 'dataset', 'split', 'seed')
 def recorded_row(row:dict, # Of `metrics.json`
     ) -> dict: # For `conclusions`
     "What a recorded row says, its metrics unfolded; a row of an earlier version has a label in place of fields"
-    return {**row['metrics'], **{key: row[key] for key in COMPARED_BY if key in row}}
+    start = {key: row['extra'][key] for key in ('start', 'weights') if row.get('extra', {}).get(key)}
+    return {**start, **row['metrics'], **{key: row[key] for key in COMPARED_BY if key in row}}
 
 
 def conclusions(rows, # See `comparisons`

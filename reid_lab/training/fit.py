@@ -19,17 +19,20 @@ from ..core.files import locked
 from ..core.weight_files import load_weights
 from .callbacks import Average, refresh_batchnorm
 from .checkpoints import Checkpoint
-from .folder import claim, DONE, read_record, Trained, WEIGHTS
+from .folder import claim, DONE, read_record, Trained, TRAINING, WEIGHTS
 from .learner import Learner
 from .logs import Log
 from .options import Execution, precision_of, spelled
+from .settings import claim_settings, refuse_settings, training_settings
 from .speedups import blocks, chunked, GradCache, tuned
 
 # %% ../../nbs/08_training/50_fit.ipynb #0ac537e4
-def _saver(folder, key, steps, saves):
+def _saver(folder, key, settings, steps, saves):
     "Claim a trained folder -> its log file and, in a list, its `Checkpoint`"
     if not folder: return None, []
-    with main_first(): claim(folder, key)
+    with main_first() as first:
+        claim(folder, key)
+        if first: claim_settings(folder, settings)
     return folder/'log.jsonl', [Checkpoint(folder/'state', max(50, steps//saves))]
 
 
@@ -55,12 +58,12 @@ def _trained(model, loader, steps, log, save, prepare, refresh, view, strategy, 
 
 
 def _fit(model, loader, steps, folder=None, key=None, *, strategy=None, callbacks=(), label='training', rows=30,
-         saves=10, quiet=None, refresh=True, view=None, prepare=None, execution=Execution(), **learner):
+         saves=10, quiet=None, refresh=True, view=None, prepare=None, execution=Execution(), settings=None, **learner):
     "`fit` in this process, or as one of those that `torchrun` started: process 0 writes"
     folder, rank = folder and Path(folder), processes()[0]
     lock = lambda: locked(folder/'.lock', False, f"the trained folder {str(folder)!r}")
     with lock() if folder and not rank else nullcontext():
-        file, save = _saver(folder, key, steps, saves)
+        file, save = _saver(folder, key, settings or {}, steps, saves)
         trackers = execution.trackers if file else None # they keep their files beside the log
         log = Log(file, max(1, steps//rows), label, quiet, trackers, key)
         learn = _trained(model, loader, steps, log, save, prepare, refresh, view, strategy, callbacks,
@@ -128,6 +131,7 @@ def fit(model, # Trained in place
     call = dict(model=model, loader=loader, steps=steps, folder=folder, key=key, strategy=strategy,
                 callbacks=list(callbacks), label=label, rows=rows, saves=saves, quiet=quiet, refresh=refresh, view=view,
                 prepare=prepare, execution=execution, **learner)
+    if folder: call['settings'] = training_settings(model, loader, strategy, callbacks, view=view, refresh=refresh)
     if execution.processes == 1 or launched(): return _fit(**call)
     return _fit_in(execution.processes, call)
 
@@ -138,6 +142,9 @@ _JOB = "import sys\nfrom reid_lab.training.fit import work\nwork(sys.argv[1])\n"
 def _fit_in(n, call):
     "Start the processes of a training, wait for them, and take its result into the objects of the call"
     from joblib.externals.loky.cloudpickle_wrapper import dumps # the pickler of sweeps: it takes lambdas
+    if call['folder'] and (Path(call['folder'])/TRAINING).exists():     # here the message is not one of two processes
+        claim(call['folder'], call['key'])
+        refuse_settings(call['folder'], call['settings'])
     with tempfile.TemporaryDirectory(prefix='reid_lab-') as tmp:
         tmp = Path(tmp)     # of this user only
         folder = Path(call['folder'] or tmp/'trained')

@@ -51,6 +51,7 @@ def guard(losses:dict, # Named losses of one batch
 # %% ../../nbs/08_training/15_learner.ipynb #10d896ab
 class Callback:
     "Override any of the events; state that must survive a restart belongs in `state_dict`"
+    only_watches = False # True: it reaches no weights, and may be exchanged between parts of a training
     def before_fit(self, learn): "Once, before the first step of this call of `learn.fit`"
     def after_step(self, learn): "After each training step; its losses are in `learn.logs`"
     def after_all(self, learn): "After all callbacks have seen a step, whatever their order: what `Checkpoint` saves"

@@ -126,3 +126,50 @@ def test_comparisons_by_setting_keep_to_a_stage():
     assert by_field.base.tolist() == ["whatever, coarse"]*2
     assert paired(f, "R1", b, c).diff == 1. and relative_to(f[:9], "R1", a).tolist() == [0.]*3 + [1.]*3 + [2.]*3
     with pytest.raises(ValueError, match="setting="): paired(f, "R1", a, Setting("b", "coarse", dict(k=3)))
+
+
+def started(a, b, models=("m", "m"), **columns):
+    "Three seeds of two methods with a clear difference, and what their trainings started from"
+    return pd.DataFrame([dict(variant=v, seed=s, dataset="world", R1=40. + s + gain + .1*s*gain, **columns,
+                              parameters=dict(weights=start, model=model))
+                         for v, start, gain, model in (("a", a, 0, models[0]), ("b", b, 5, models[1])) for s in range(3)])
+
+
+@pytest.mark.parametrize("a, b, models", [("world", "none", ("m", "m")), ("none", "r50.pth", ("m", "m")),
+                                          ("world", "r50.pth", ("m", "n")), ("one.pth", "two.pth", ("m", "m")),
+                                          ("world,none", "world,world", ("m", "m"))])
+def test_rows_of_other_starts_are_not_resolved(a, b, models):
+    p = paired(started(a, b, models), "R1", "a", "b")
+    assert p.low > 0 and p.verdict == "not resolved"
+    assert p.note == f"other starts: a from {a}, b from {b}; train both from one start" and p.note in str(p)
+    table = paired_table(started(a, b, models), "R1", "a")
+    assert table.verdict.tolist() == ["not resolved"] and table.note.tolist() == [p.note]
+    with pytest.warns(UserWarning, match="rows started from"): relative_to(started(a, b, models), "R1", "a")
+
+
+@pytest.mark.parametrize("a, b, models", [("world", "world", ("m", "n")), ("r50.pth", "vit.pth", ("m", "n")),
+                                          ("", "world", ("m", "m")), ("", "", ("m", "m"))])
+def test_one_kind_of_start_is_comparable(a, b, models):
+    p = paired(started(a, b, models), "R1", "a", "b")
+    assert (p.verdict, p.note) == ("higher", "") and "note" not in paired_table(started(a, b, models), "R1", "a")
+
+
+def test_starts_may_be_what_is_compared():
+    frame = started("world", "none")
+    assert paired(frame, "R1", dict(weights="world"), dict(weights="none")).verdict == "higher"
+    named = frame.assign(variant=frame.variant.map({"a": "a, weights=world", "b": "a, weights=none"}))
+    assert paired(named, "R1", "a, weights=world", "a, weights=none").verdict == "higher"
+
+
+def test_starts_are_looked_at_pair_by_pair():
+    frame = started("world", "world").assign(weights=["world", "none", "world"]*2)
+    assert paired(frame, "R1", "a", "b").note == ""
+    assert "a from none, b from world" in paired(frame.assign(weights=["none"] + ["world"]*5), "R1", "a", "b").note
+
+
+def test_conclusions_do_not_resolve_other_starts():
+    from reid_lab.results.conclusions import conclusions, recorded_row
+    rows = [dict(variant=r.variant, dataset="world", split="test", seed=r.seed, metrics=dict(mAP=r.R1),
+                 extra=dict(weights=r.parameters["weights"])) for r in started("world", "none").itertuples()]
+    said = conclusions(map(recorded_row, rows))[1]
+    assert said.startswith("No difference is resolved") and "other starts: a from world, b from none" in said

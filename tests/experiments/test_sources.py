@@ -1,0 +1,143 @@
+"What a job runs is in the key of a sweep: its source, the user's modules behind it, and what it closes over"
+import importlib
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+from helpers.notebooks import RECORD, notebook
+
+from reid_lab.experiments import sweep as sweeps
+from reid_lab.experiments.params import params_hash
+from reid_lab.experiments.run import write_json
+from reid_lab.experiments.sources import is_own, job_code, modules_behind, without_comments
+from reid_lab.experiments.sweep import sweep
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    "Write a module of the user's beside the others and import it anew"
+    monkeypatch.syspath_prepend(tmp_path)
+    names = []
+    def make(name, text):
+        path = tmp_path/f"{name.replace('.', '/')}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        names.append(name)
+        importlib.invalidate_caches()
+        return path
+    yield make
+    for name in names: sys.modules.pop(name, None)
+    for name in {n.split(".")[0] for n in names}: sys.modules.pop(name, None)
+
+
+def fresh(name):
+    "A module as another process would import it"
+    for known in [n for n in sys.modules if n.split(".")[0].startswith("mine")]: del sys.modules[known]
+    sys.dont_write_bytecode = True
+    importlib.invalidate_caches()
+    return importlib.import_module(name)
+
+
+CALLS = "from mine_b import loss\ndef job(seed=0): return dict(mAP=loss())\n"
+
+
+@pytest.mark.parametrize("job, file, before, after", [
+    ("def loss(): return 1.\ndef job(seed=0): return dict(mAP=loss())\n", "mine_a", "1.", "2."),
+    ("RATE = 1.\ndef job(seed=0): return dict(mAP=RATE)\n", "mine_a", "1.", "2."),
+    ("RATE = 1.\ndef job(seed=0, rate=RATE): return dict(mAP=rate)\n", "mine_a", "1.", "2."),
+    (CALLS, "mine_b", "1.", "2."),
+    ("import mine_b\ndef job(seed=0): return dict(mAP=mine_b.loss())\n", "mine_b", "1.", "2."),
+    ("def job(seed=0):\n    from mine_b import loss\n    return dict(mAP=loss())\n", "mine_b", "1.", "2."),
+    ("from mine_p.deep import loss\ndef job(seed=0): return dict(mAP=loss())\n", "mine_p.deep", "1.", "2."),
+    ("from mine_p import top\ndef job(seed=0): return dict(mAP=top())\n", "mine_p.deep", "1.", "2."),
+    ("class Job:\n    def __call__(self, seed=0): return dict(mAP=1.)\njob = Job()\n", "mine_a", "1.", "2.")])
+def test_an_edited_helper_is_run_again(job, file, before, after, write, tmp_path):
+    files = {"mine_a": job, "mine_b": "def loss(): return 1.\n", "mine_p.__init__": "from .deep import loss as top\n",
+             "mine_p.deep": "def loss(): return 1.\n"}
+    for name, text in files.items(): write(name, text)
+    def score(): return sweep(fresh("mine_a").job, [{}], n_jobs=1, folder=tmp_path/"s").mAP.tolist()
+    assert score() == [1.] and score() == [1.] and len(list((tmp_path/"s").glob("*.json"))) == 1
+    write(file, files[file].replace(before, after))
+    assert score() == [2.]
+    write(file, files[file])
+    assert score() == [1.] and len(list((tmp_path/"s").glob("*.json"))) == 2
+
+
+def test_what_does_not_decide_changes_nothing(write):
+    write("mine_b", "def loss(): return 1.\n")
+    write("mine_a", CALLS)
+    key = job_code(fresh("mine_a").job).key
+    write("mine_b", "# how far off\ndef loss(): return 1.     # so far\n\n\n")
+    assert job_code(fresh("mine_a").job).key == key
+    write("mine_c", "X = 1\n")
+    assert job_code(fresh("mine_a").job).key == key
+
+
+def test_a_job_that_refers_to_nothing_keeps_its_key_of_0_1(write):
+    write("mine_a", "import math\nimport numpy as np\ndef other(): return 1\n"
+                    "def job(seed=0): return dict(mAP=float(np.abs(math.sqrt(seed))))\n")
+    code = job_code(fresh("mine_a").job)
+    assert code.key == code.source and not code.files
+
+
+def test_outcomes_of_an_earlier_version_are_taken_if_its_helpers_are_older(write, tmp_path, capsys):
+    write("mine_b", "def loss(): return 1.\n")
+    write("mine_a", CALLS)
+    job = fresh("mine_a").job
+    code = job_code(job)
+    had = tmp_path/"s"/f"{params_hash(dict(seed=0), 'job', code.source)}.json"
+    time.sleep(.02)
+    write_json(had, dict(status="ok", wall_s=1., rows=[dict(mAP=50.)]))
+    os.utime(had, (code.changed + 5, code.changed + 5))
+    assert sweep(job, [{}], n_jobs=1, folder=tmp_path/"s").mAP.tolist() == [50.]
+    os.utime(had, (code.changed - 5, code.changed - 5))     # the helper came later
+    assert sweep(job, [{}], n_jobs=1, folder=tmp_path/"s").mAP.tolist() == [1.]
+    assert "1 outcome(s) of a version that did not look at" in capsys.readouterr().err
+    sweep(job, [{}], n_jobs=1, folder=tmp_path/"s")
+    assert not capsys.readouterr().err
+
+
+def test_a_notebook_with_an_edited_module_is_run_again(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write("mine_b", "GAIN = 1.\n")
+    nb = notebook(tmp_path/"n.ipynb", "%config Application.log_level = 30\nimport mine_b\n" + RECORD)
+    first = job_code(str(nb))
+    assert [*first.files] == ["mine_b"]
+    write("mine_b", "GAIN = 2.\n")
+    assert job_code(str(nb)).key != first.key and job_code(str(nb)).source == first.source
+    ran = []
+    monkeypatch.setattr(sweeps, "_run_here", lambda job, name, todo, *more: ran.extend(todo))
+    sweep(str(nb), [{}], n_jobs=1, folder=tmp_path/"s")
+    write("mine_b", "GAIN = 3.\n")
+    sweep(str(nb), [{}], n_jobs=1, folder=tmp_path/"s")
+    assert len({path.stem for _, path in ran}) == 2
+
+
+def test_arguments_that_are_set_and_values_that_are_closed_over():
+    def scaled(by): return lambda seed: dict(mAP=by)
+    assert job_code(partial(max, 1)).key != job_code(partial(max, 2)).key
+    assert job_code(scaled(1.)).key != job_code(scaled(2.)).key and job_code(scaled(1.)).key == job_code(scaled(1.)).key
+
+
+@pytest.mark.parametrize("typed", ["def loss(): return {}\ndef job(seed=0): return dict(mAP=loss())",
+                                   "rate = {}\ndef job(seed=0): return dict(mAP=rate)",
+                                   "def job(seed=0): return dict(mAP={})"])
+def test_a_job_that_was_typed(typed, tmp_path):
+    "A program from the command line has no file to read"
+    def score(value):
+        code = f"{typed.format(value)}\nfrom reid_lab.experiments.sweep import sweep\n" \
+               f"print(sweep(job, [{{}}], n_jobs=1, folder={str(tmp_path/'s')!r}).mAP.tolist())"
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        return run.stdout.strip()
+    assert [score(1.), score(1.), score(2.)] == ["[1.0]", "[1.0]", "[2.0]"]
+    assert len(list((tmp_path/"s").glob("*.json"))) == 2
+
+
+def test_helpers():
+    assert not is_own(os.__file__) and not is_own(pytest.__file__) and is_own(__file__)
+    assert without_comments("x = '#'  # y") == "x = '#'" and without_comments("def (") == "def ("
+    assert "helpers.notebooks" in modules_behind("here", __file__)

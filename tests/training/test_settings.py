@@ -1,0 +1,177 @@
+"What strategy, callbacks and loader are set to decides whether a folder goes on"
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from reid_lab.data.loaders import Batches, masked_words
+from reid_lab.data.text import WordPiece
+from reid_lab.training.callbacks import Average, Validate
+from reid_lab.training.fit import fit
+from reid_lab.training.learner import Callback, Plain
+from reid_lab.training.settings import (
+    NOT_COMPARED, SETTINGS, changed_settings, claim_settings, plain_settings, refuse_settings, training_settings)
+from reid_lab.world.world import World
+
+
+class Scaled(Plain):
+    def __init__(self, factor, loss=None): self.factor, self.loss = factor, loss
+    def step(self, learn, batch):
+        def forward(b): return {k: self.factor*v for k, v in learn.net(b).items()}
+        return learn.update(batch, forward=forward)
+
+
+class Blobs:
+    "Three batches an epoch"
+    def __init__(self, noise=1.): self.noise = noise
+    def __len__(self): return 3
+    def epoch(self, e, start=0):
+        for i in range(start, 3):
+            g = torch.Generator().manual_seed(10*e + i)
+            yield dict(img=self.noise*torch.randn(8, 3, generator=g), pid=torch.arange(8) % 2)
+
+
+class Net(torch.nn.Module):
+    def __init__(self, margin=.3):
+        super().__init__()
+        torch.manual_seed(0)
+        self.margin, self.lin = margin, torch.nn.Linear(3, 2)
+    def forward(self, b): return dict(id_loss=torch.nn.functional.cross_entropy(self.lin(b["img"]), b["pid"]))
+
+
+class Clip(Callback):
+    "A callback of the user's that changes weights and has no state"
+    def __init__(self, most): self.most = most
+    def after_step(self, learn):
+        for p in learn.net.parameters(): p.data.clamp_(-self.most, self.most)
+
+
+def train(folder, model=None, loader=None, steps=60, **how):
+    return fit(model or Net(), loader or Blobs(), steps, folder, dict(lr=.1), lr=.1, device="cpu", quiet=True, **how)
+
+
+@pytest.mark.parametrize("first, then, name", [
+    (dict(strategy=Scaled(1.)), dict(strategy=Scaled(.05)), "strategy.factor"),
+    (dict(strategy=Scaled(1.)), dict(), "'strategy': \\('Scaled', None\\)"),
+    (dict(strategy=Scaled(1., torch.nn.CrossEntropyLoss())),
+     dict(strategy=Scaled(1., torch.nn.CrossEntropyLoss(label_smoothing=.1))), "strategy.loss.label_smoothing"),
+    (dict(callbacks=[Clip(.5)]), dict(callbacks=[Clip(.1)]), "callback 0.most"),
+    (dict(callbacks=[Clip(.5)]), dict(), "'callbacks'"),
+    (dict(callbacks=[Average(1, "ema", .5)]), dict(callbacks=[Average(1, "ema", .9)]), "callback 0.decay"),
+    (dict(loader=Blobs(1.)), dict(loader=Blobs(2.)), "loader.noise"),
+    (dict(model=Net(.3)), dict(model=Net(.5)), "model.margin")])
+def test_another_training_is_refused_with_the_difference(first, then, name, tmp_path):
+    train(tmp_path/"t", **first)
+    weights = (tmp_path/"t"/"model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match=name) as told: train(tmp_path/"t", **then)
+    assert "use a new folder" in str(told.value) and "(there, here)" in str(told.value)
+    assert (tmp_path/"t"/"model.safetensors").read_bytes() == weights
+    train(tmp_path/"t", **first)        # the same may go on
+    train(tmp_path/"u", **then)
+
+
+def test_what_reaches_no_weights_may_change(tmp_path):
+    class Look(Callback):
+        only_watches = True
+        def __init__(self, every): self.every = every
+    class Bare(Callback): "No settings and no state"
+    class Other(Callback): "Another one"
+    train(tmp_path/"t", callbacks=[Look(5), Bare()])
+    assert train(tmp_path/"t", callbacks=[Look(9), Other()]).steps == 60
+
+
+def test_a_folder_of_an_earlier_version_goes_on_and_knows_its_settings_then(tmp_path):
+    train(tmp_path/"t", strategy=Scaled(1.))
+    (tmp_path/"t"/SETTINGS).unlink()
+    train(tmp_path/"t", strategy=Scaled(1.))
+    assert json.loads((tmp_path/"t"/SETTINGS).read_text())["strategy.factor"] == 1.
+    with pytest.raises(ValueError, match="strategy.factor"): train(tmp_path/"t", strategy=Scaled(2.))
+
+
+def test_a_training_without_a_state_begins_as_it_is_called(tmp_path):
+    class Die(Callback):
+        def after_step(self, learn): raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt): train(tmp_path/"t", strategy=Scaled(1.), callbacks=[Die()])
+    assert train(tmp_path/"t", strategy=Scaled(.5)).steps == 60
+
+
+def test_what_holds_no_plain_values_is_said(tmp_path):
+    class Odd(Plain):
+        def __init__(self): self.stream = iter([1])
+    train(tmp_path/"t", strategy=Odd())
+    with pytest.warns(UserWarning, match=r"strategy.stream.*hold no plain values.*key_settings"):
+        train(tmp_path/"t", strategy=Odd())
+
+
+def test_another_class_may_name_what_counts(tmp_path):
+    class Own(Plain):
+        def __init__(self, seen): self.seen = seen
+        @property
+        def key_settings(self): return dict(kind="own")
+    assert plain_settings(s=Own(3)) == plain_settings(s=Own(4)) == {"s": "Own", "s.kind": "own"}
+
+
+@pytest.mark.kill
+def test_another_strategy_is_refused_by_the_process_that_asked(tmp_path):
+    from reid_lab.training.options import Execution
+    train(tmp_path/"t", strategy=Scaled(1.))
+    with pytest.raises(ValueError, match="strategy.factor"):
+        train(tmp_path/"t", strategy=Scaled(2.), execution=Execution(processes=2))
+
+
+def test_state_and_counters_are_no_settings():
+    a, b = Validate(lambda m: {}, every=2), Validate(lambda m: {}, every=2)
+    a.rows, a.best = [dict(step=1)], 3.
+    assert plain_settings(cb=a, f=1) == plain_settings(cb=b, f=1) and plain_settings(cb=a)["cb.every"] == 2
+
+
+def test_a_loader_counts_with_images_captions_and_masks_but_not_with_its_workers(tmp_path):
+    table = World("smoke", task="text").table().where(split="train")
+    words = WordPiece.train([c for cs in table.frame.captions for c in cs], vocab_size=200)
+    def loader(t=table, p=.25, **how):
+        return plain_settings(loader=Batches(t, 8, (32, 16), words, extras=[masked_words(words, p)], **how))
+    here = loader()
+    words([table.frame.captions.iloc[0][0]])      # a tokenizer counts what it has read
+    assert loader(workers=2, cache=tmp_path/"c") == here
+    assert set(changed_settings(here, loader(p=.5))) == {"loader.extras.0.p"}
+    assert set(changed_settings(here, loader(seed=1))) == {"loader.seed"}
+    fewer = set(changed_settings(here, loader(table.take(range(40)))))
+    assert "loader.table" in fewer and "loader.captions" in fewer
+
+
+@pytest.mark.parametrize("x, value", [(np.float32(.5), .5), (float("inf"), "inf"), ({1, 2}, [1, 2]),
+                                      ((1, "a"), [1, "a"]),
+                                      (torch.float16, "torch.float16"), ("/a/b/c.json", "c.json"),
+                                      (np.arange(3), [0, 1, 2]), (np.zeros(99), "array (99,) of float64"),
+                                      (dict(a=1), {"a": 1})])
+def test_plain_values(x, value): assert plain_settings(x=x) == {"x": value}
+
+
+def test_functions_by_name_and_what_they_close_over():
+    def rate(factor, log=None): return lambda step: factor*step + len(log or [])
+    assert plain_settings(f=rate(.1))["f.factor"] == .1
+    assert plain_settings(f=rate(.1, [1])) == plain_settings(f=rate(.1, [2]))      # a list may grow meanwhile
+    assert plain_settings(f=partial(rate, factor=2.))["f.factor"] == 2.
+    one = plain_settings(a=lambda x: x)
+    assert one != plain_settings(a=lambda x: x + 1)
+
+
+def test_classes_that_lead_to_themselves_end():
+    class Loop: "A ring"
+    a = Loop()
+    a.other = Loop()
+    a.other.other = a
+    assert len(plain_settings(a=a)) < 5
+
+
+def test_settings_are_refused_only_where_there_is_something_to_go_on_with(tmp_path):
+    a, b = (training_settings(Net(), Blobs(), Scaled(f), []) for f in (1., 2.))
+    claim_settings(tmp_path, a)
+    refuse_settings(tmp_path, b)
+    (tmp_path/"done.json").write_text("{}")
+    with pytest.raises(ValueError, match="strategy.factor"): claim_settings(tmp_path, b)
+    (tmp_path/SETTINGS).write_text("[1")
+    with pytest.raises(ValueError, match="is damaged"): claim_settings(tmp_path, a)
+    assert NOT_COMPARED
