@@ -15,7 +15,8 @@ from ..core.basics import check_choice
 from .embeddings import as_ids, Embeddings
 from .ranks import count_torch, counter, group_mean, hit_chance, last_rank
 from .scores import MatrixScores, score_blocks, Scores, scores_of, ShardScores, UNIT
-from .shards import Shards, warn_if_apart
+from .shards import Shards
+from .sides import warn_if_apart
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #4f60b742
 class IdentityPairs:

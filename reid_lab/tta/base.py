@@ -11,7 +11,7 @@ import torch
 from ..core.basics import unit_norm
 from ..models.backbones import norm_gradients, norm_layers, norm_parameters, NORMS
 from ..retrieval.embeddings import embed_images, Embeddings, encode_images, image_pixels
-from ..retrieval.shards import warn_if_apart
+from ..retrieval.sides import warn_if_apart
 
 # %% ../../nbs/10_tta/10_base.ipynb #1c00680a
 class FeatureStream:

@@ -23,7 +23,7 @@ from ...core.reporting import progress
 from ...retrieval.cameras import CameraStats
 from ...retrieval.embeddings import Embeddings
 from ...retrieval.scores import DISTANCES
-from ...retrieval.shards import warn_if_apart
+from ...retrieval.sides import warn_if_apart
 
 # %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #bc24ab2a
 def _bare(e):
