@@ -72,9 +72,9 @@ def _cannot_compare(label, named, names, numbers):
     "The error for names on one side and numbers on the other"
     who = dict(pid='people', cam='cameras')[label]
     sides = ('queries', 'gallery') if named == 0 else ('gallery', 'queries')
-    return ValueError(f"{label}: the {sides[0]} name their {who} ({_few(sorted(names))}), the {sides[1]} number them "
-                      f"({_few(sorted(numbers))}), and no name is a number: they cannot be compared. Give both sides "
-                      f"names (the column {label}_name), or numbers from one table")
+    return ValueError(f"{label}: the {who} of the {sides[0]} have names ({_few(sorted(names))}), those of the {sides[1]} "
+                      f"numbers ({_few(sorted(numbers))}), and no name is a number: they cannot be compared. Give both "
+                      f"sides names (the column {label}_name), or numbers from one table")
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #dd0d130f
 @dataclass(frozen=True)
