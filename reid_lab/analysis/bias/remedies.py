@@ -177,8 +177,10 @@ def nmi_with_chance(e:Embeddings, # Features with cameras
     known, ids = e.pid >= 0, len(np.unique(e.pid[e.pid >= 0]))
     n = n_clusters or (ids if ids > 1 else max(2, round(len(e)**.5)))  # one identity says nothing
     label, rng = cluster(e.emb, n, 'kmeans', seed), stream(seed, 'chance')
-    chance = [nmi(label, rng.permutation(e.cam)) for _ in range(shuffles)]
-    return dict(camera=nmi(label, e.cam), chance=float(np.quantile(chance, .95)),
+    seen = e.cam != -1 # an unknown camera is none
+    cam, of_camera = e.cam[seen], label[seen]
+    chance = [nmi(of_camera, rng.permutation(cam)) for _ in range(shuffles)]
+    return dict(camera=nmi(of_camera, cam), chance=float(np.quantile(chance, .95)),
                 identity=nmi(label[known], e.pid[known]) if ids > 1 else float('nan'))
 
 # %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #747a58f7
