@@ -408,7 +408,7 @@ def load(cls:Embeddings, path, # Folder, `.safetensors` or `.npz`
     try: e = cls(**{k: v for k, v in d.items() if k in (*FIELDS, 'meta', 'columns')})
     except TypeError as err: raise TypeError(f'{path}: {err}') from None
     except ValueError as err: raise ValueError(f'{path}: {err}') from None
-    e.source = os.path.realpath(path) # in memory only: the same file read twice holds the same rows
+    e.source = os.path.realpath(path), keys.get('emb', 'emb') # in memory only: one file read twice holds the same rows
     return e
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #59f7bf4f

@@ -9,6 +9,7 @@ __all__ = ['DTYPES', 'ShardWriter', 'write_shards', 'Shards', 'open_embeddings',
 # %% ../../nbs/06_retrieval/30_shards.ipynb #4ba40082
 import json
 import os
+import zipfile
 import zlib
 from copy import copy
 from pathlib import Path
@@ -24,6 +25,7 @@ from ..core.reporting import progress
 from ..core.weight_files import checksum
 from ..data.table import ReidTable
 from ..moved import forward
+from .feature_files import FOREIGN, read_features, usual_keys
 from .embeddings import caption_frame, embed_images, embed_texts, Embeddings, FIELDS
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #51511920
@@ -248,12 +250,25 @@ def failed(self:Shards) -> dict: # Shard/file -> what is wrong
     return {f'{p.name}/{k}': v for p in self.parts for k, v in _damage(p, False).items()}
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #05f5578f
+def _names_in(path):
+    "Names of the arrays of a `.npz`, none where it is damaged"
+    try:
+        with zipfile.ZipFile(path) as z: return [n.removesuffix('.npy') for n in z.namelist()]
+    except (OSError, zipfile.BadZipFile): return []
+
+
 def open_embeddings(path, # Folder or file of `Embeddings.save`, a file of another program, or a folder of shards
     keys:dict=None, # See `Embeddings.load`
     need=('pid',), # Labels that must be there, see `Embeddings.load`
+    side:str='', # 'query' or 'gallery': what is wanted of a file that holds both
     ): # -> Embeddings, or Shards
-    "Features in whatever form they are"
+    "Features in whatever form they are, with the usual names of other programs"
     path = Path(path).expanduser()
+    if path.suffix in FOREIGN and path.is_file(): return read_features(path, keys, need, side)
+    if path.suffix == '.npz' and file_kind(path) in ('npz', 'zip'):
+        names = _names_in(path)
+        usual = usual_keys(names, side, str(path)) if 'emb' not in names else {}
+        return Embeddings.load(path, {k: v for k, v in usual.items() if k != v} | (keys or {}), need)
     if not (path/PLAN).is_file(): return Embeddings.load(path, keys, need)
     if keys: raise ValueError(f"keys={keys}: names of arrays are for .npz and .safetensors; {path} holds shards")
     e = Shards(path)
