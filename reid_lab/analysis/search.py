@@ -7,6 +7,7 @@ __all__ = ['ask', 'Answer', 'find']
 
 # %% ../../nbs/12_analysis/70_search.ipynb #5acb3900
 import warnings
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
@@ -18,6 +19,7 @@ from ..data.images import read_image, resize_image
 from ..moved import forward
 from ..retrieval.embeddings import embed_texts, Embeddings, encode_images
 from ..retrieval.ranking import rank, RetrievalResult
+from ..retrieval.sides import same_images, warn_of_equal_paths
 
 # %% ../../nbs/12_analysis/70_search.ipynb #f89ffd7e
 def ask(model, # Reads images, and captions if a sentence is asked
@@ -61,6 +63,11 @@ class Answer:
     def __len__(self): return len(self.result)
 
     @property
+    def itself(self): # Pairs of a question and an image that are one, which are in no list
+        "How many images were left out as the question itself"
+        return len(same_images(self.result.q, self.result.g))
+
+    @property
     def present(self): # (Q,) bool, or None without a threshold
         "Whether the best image reaches the threshold"
         return None if self.threshold is None else self.result.score[:, 0] >= self.threshold.value
@@ -76,6 +83,7 @@ class Answer:
         ) -> str:
         "The answer in words"
         best, t = self.result.score[i, 0], self.threshold
+        if best == -np.inf: return "no image is left to be searched"
         if t is None: return f"best score {best:.3f}; no threshold was given, so nothing is said about presence"
         if not self.present[i]: return f"not present: best score {best:.3f}, threshold {t}"
         n = int((self.result.score[i] >= t.value).sum())
@@ -89,7 +97,7 @@ def find(q:Embeddings, # Questions, see `ask`, or any queries
     distance:str=None, # Default: that of the threshold, else 'cosine'
     chunk:int=None, # Questions at a time
     ) -> Answer:
-    "The best images of any gallery, or that there is none"
+    "The best images of any gallery, or that there is none; a question that is an image of the gallery is left out"
     t, distance = threshold, distance or (threshold.distance if threshold else 'cosine')
     scores, model = comparable(q, g, distance), q.meta.get('model', '')
     if t is not None and t.kind != 'fpir': raise ValueError("threshold is one for pairs; calibrate one for searches")
@@ -105,11 +113,10 @@ def find(q:Embeddings, # Questions, see `ask`, or any queries
     if t is not None and len(g) > 2*t.gallery > 0:
         warnings.warn(f"the threshold was calibrated on {t.gallery:,} images and {len(g):,} are searched: false alarms "
                       "grow with their number. Calibrate on a gallery of this size", stacklevel=2)
-    def bare(e): # without labels, none of which counts as junk
-        if isinstance(e, Embeddings): return Embeddings(e.emb, np.full(len(e), -1))
-        e = e[:]; e.pid = np.full(len(e), -1)
-        return e
-    index, score = rank(bare(q), bare(g), min(k, len(g)), same_camera='keep', scores=scores, chunk=chunk)
+    warn_of_equal_paths(q, g, cameras=False)
+    bare = [copy(e) for e in (q, g)] # without labels, none of which counts as junk
+    for e in bare: e.pid = np.full(len(e), -1)
+    index, score = rank(*bare, min(k, len(g)), same_camera='keep', scores=scores, chunk=chunk)
     return Answer(RetrievalResult(index, score, q, g), threshold)
 
 # %% ../../nbs/12_analysis/70_search.ipynb #50a725ec

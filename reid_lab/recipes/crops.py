@@ -10,6 +10,7 @@ __all__ = ['SAVE_EVERY', 'ready_names', 'from_package', 'open_tokenizer', 'from_
 # %% ../../nbs/14_recipes/65_crops.ipynb #165073da
 import hashlib
 import json
+import os
 import re
 import shutil
 import time
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from ..analysis.open_set import calibrate, each_removed, search_scores, Threshold
+from ..analysis.open_set import calibrate, check_rate, each_removed, no_person, search_scores, Threshold
 from ..analysis.search import Answer, ask, find
 from ..core.basics import check_choice, pick_device
 from ..core.files import atomic_path, claim_folder, safe_join
@@ -30,7 +31,8 @@ from ..models.weights.shipped import card_for, shipped, shipped_tokenizer, WORLD
 from ..models.zoo import create_model, list_models, MODELS
 from .camel import load_run
 from ..retrieval.embeddings import embed_images, embed_texts, Embeddings
-from ..retrieval.shards import embed_shards, in_memory, one_numbering, open_embeddings, Shards
+from ..retrieval.shards import embed_shards, in_memory, open_embeddings, Shards
+from ..retrieval.sides import one_model, two_sides
 from ..training.folder import DONE, load_trained, TRAINING
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #5413b209
@@ -318,9 +320,12 @@ def crops_to_shards(table:ReidTable, # Crops, see `crops_table`
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #14105ae0
 def open_features(features, # Embeddings, Shards, or what `embed_crops`, `crops_to_shards` or another program wrote
+    side:str='', # 'query' or 'gallery', for a file that holds both
     ): # -> Embeddings, or Shards
     "Features, opened if need be"
-    return features if isinstance(features, (Embeddings, Shards)) else open_embeddings(features, need=())
+    if isinstance(features, (Embeddings, Shards)): return features
+    try: return open_embeddings(features, need=(), side=side)
+    except TypeError as e: raise ValueError(str(e)) from None # of the file's content, not of the call
 
 
 def model_of(e, # Features: Embeddings or Shards
@@ -356,7 +361,9 @@ def search(features, # Gallery: Embeddings, Shards, or a file or folder of featu
     items = list(what) if isinstance(what, (list, tuple)) else [what]
     net = model_of(e, model, 'captions' if items and isinstance(items[0], str) else '', weights, tokenizer)
     q = ask(net, items)
-    if items and isinstance(items[0], Path): q.path = [str(p) for p in items]
+    if items and isinstance(items[0], Path):
+        q.path = [str(p) for p in items]
+        q.meta['root'] = os.getcwd() # where these paths start: an image of the gallery does not find itself
     return find(q, e, k, open_threshold(threshold))
 
 
@@ -370,7 +377,10 @@ def calibrate_on(q, # Labelled queries: Embeddings or file
     rate:float=.05, # Share of searches for somebody absent that may find an image (FPIR)
     ) -> Threshold: # Every query counts with its person and, searched again without it, as absent
     "A threshold from people who are known"
-    q, g = one_numbering(*(in_memory(open_features(e)) for e in (q, g)))
+    check_rate(rate) # before the work
+    sides = [in_memory(open_features(e, side)) for e, side in ((q, 'query'), (g, 'gallery'))]
+    q, g = two_sides(*sides)
+    if (distractors := no_person(q) & (q.pid == 0)).any(): q = q[~distractors]
     return calibrate(each_removed(search_scores(q, g)), rate)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #dee005df
@@ -380,9 +390,8 @@ def matches(a, # Features that ask: Embeddings, file or folder
     threshold=None, # As for `search`
     ) -> Answer:
     "The best images of one set for each image of another"
-    a, b = in_memory(open_features(a)), open_features(b)
-    if any(a.meta.get(k) != b.meta.get(k) for k in ('model', 'checksum')):
-        raise ValueError(f"a is of {a.meta.get('weights')}, b of {b.meta.get('weights')}; embed both with one model")
+    a, b = in_memory(open_features(a, 'query')), open_features(b, 'gallery')
+    one_model(a, b)
     return find(a, b, k, open_threshold(threshold))
 
 
@@ -390,10 +399,12 @@ def match_table(found:Answer, # From `matches`
     ) -> pd.DataFrame: # One row a pair: a, b (rows), rank, score, mutual, accepted (with a threshold), path_a, path_b
     "Pairs as a table"
     index, score, a, b = found.result.index, found.result.score, found.result.q, found.result.g
-    there = np.unique(index) # only these can be somebody's best
+    there = np.unique(index[index >= 0]) # only these can be somebody's best
+    if not len(there): raise ValueError("no image of a has another image in b: nothing is left to be matched")
     back = find(in_memory(b[there]), a, 1).result.index[:, 0]
     rows, ranks = (x.ravel() for x in np.indices(index.shape))
     out = pd.DataFrame(dict(a=rows, b=index.ravel(), rank=ranks + 1, score=score.ravel()))
+    out = out[out.b >= 0].reset_index(drop=True) # fewer than k images were left
     out['mutual'] = (out['rank'] == 1) & (back[np.searchsorted(there, out.b)] == out.a)
     if found.threshold is not None: out['accepted'] = out.score >= found.threshold.value
     for side, e in (('a', a), ('b', b)):

@@ -130,6 +130,7 @@ class Embeddings:
         if meta is not None and not isinstance(meta, dict):
             raise TypeError(f"meta must be a dict, got {type(meta).__name__}")
         self.meta, self.columns = dict(meta or {}), {}
+        self.source, self.rows = object(), None # the set that rows are taken from, and which; None: all in order
         _writable('meta', [*self.meta, *self.meta.values()])
         _writable('columns', columns or ())
         for name, values in (columns or {}).items():
@@ -172,8 +173,10 @@ def __getitem__(self:Embeddings, key) -> Embeddings:
     i = _positions(key, len(self))
     def pick(x): return None if x is None else [x[j] for j in i] if isinstance(x, list) else x[i]
 
-    return Embeddings(self.emb[torch.as_tensor(i, device=self.device)], pick(self.pid), pick(self.cam), pick(self.path),
-                      pick(self.caption), self.meta, {k: v[i] for k, v in self.columns.items()})
+    new = Embeddings(self.emb[torch.as_tensor(i, device=self.device)], pick(self.pid), pick(self.cam), pick(self.path),
+                     pick(self.caption), self.meta, {k: v[i] for k, v in self.columns.items()})
+    new.source, new.rows = self.source, i if self.rows is None else self.rows[i]
+    return new
 
 
 @patch
@@ -226,7 +229,7 @@ def to(self:Embeddings, device:str, # Such as 'cuda:0'
     "The same on another device (labels stay on the CPU)"
     new = self[:0]
     new.emb = self.emb.to(device)
-    for k in ('pid', 'cam', 'path', 'caption', 'columns'): setattr(new, k, getattr(self, k))
+    for k in ('pid', 'cam', 'path', 'caption', 'columns', 'rows'): setattr(new, k, getattr(self, k))
     return new
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #8602db8d
@@ -235,7 +238,9 @@ def with_emb(self:Embeddings, emb, # (N,D) float array or tensor, one row for ea
     **meta, # Facts to add to `meta`
     ) -> Embeddings:
     "The same rows with other vectors"
-    return Embeddings(emb, self.pid, self.cam, self.path, self.caption, {**self.meta, **meta}, self.columns)
+    new = Embeddings(emb, self.pid, self.cam, self.path, self.caption, {**self.meta, **meta}, self.columns)
+    new.source, new.rows = self.source, self.rows
+    return new
 
 
 @patch
@@ -400,9 +405,11 @@ def load(cls:Embeddings, path, # Folder, `.safetensors` or `.npz`
         if lost: raise KeyError(f"{path} has no {lost}; it holds {sorted(t)}. Map names with keys")
     if 'table' in d: d |= _labels_json(d.pop('table'), f'table in {path}')
     if 'pid' not in d: d['pid'] = np.full(np.shape(d['emb'])[:1], -1)
-    try: return cls(**{k: v for k, v in d.items() if k in (*FIELDS, 'meta', 'columns')})
+    try: e = cls(**{k: v for k, v in d.items() if k in (*FIELDS, 'meta', 'columns')})
     except TypeError as err: raise TypeError(f'{path}: {err}') from None
     except ValueError as err: raise ValueError(f'{path}: {err}') from None
+    e.source = os.path.realpath(path), keys.get('emb', 'emb') # in memory only: one file read twice holds the same rows
+    return e
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #59f7bf4f
 @patch

@@ -15,18 +15,21 @@ from ..core.basics import check_choice
 from .embeddings import as_ids, Embeddings
 from .ranks import count_torch, counter, group_mean, hit_chance, last_rank
 from .scores import MatrixScores, score_blocks, Scores, scores_of, ShardScores, UNIT
-from .shards import Shards, warn_if_apart
+from .shards import Shards
+from .sides import one_numbering, same_images, SameImages, two_sides
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #4f60b742
 class IdentityPairs:
     "Same-identity pairs of any block of queries, split into matches and images left out"
     def __init__(self, q_pid, # (Q,) person ids; -1 has no pairs
         g_pid, # (G,) person ids
-        q_cam, # (Q,) cameras, or None without `drop`
+        q_cam, # (Q,) cameras, or None without `drop`; -1 is unknown, and no camera of anybody
         g_cam, # (G,) cameras, or None without `drop`
         drop:bool, # Leave out images of the query's own camera
+        same:SameImages=None, # Pairs that are one image, left out whatever their labels
         ):
         self.q_pid, self.g_cam, self.q_cam, self.drop = q_pid, g_cam, q_cam, drop
+        self.same, self.n_image = same if same is not None and len(same) else None, len(g_pid)
         self.order = np.argsort(g_pid, kind='stable')
         ids = g_pid[self.order]
         self.start, self.end = np.searchsorted(ids, q_pid, 'left'), np.searchsorted(ids, q_pid, 'right')
@@ -39,8 +42,22 @@ class IdentityPairs:
         row = np.repeat(np.arange(len(rows)), n)
         first = np.repeat(self.start[rows] - (np.cumsum(n) - n), n)
         col = self.order[first + np.arange(len(row))]
-        out = self.g_cam[col] == self.q_cam[rows[row]] if self.drop else np.zeros(len(row), bool)
-        return (row[~out], col[~out]), (row[out], col[out])
+        out = np.zeros(len(row), bool)
+        if self.drop:
+            own = self.q_cam[rows[row]]
+            out = (self.g_cam[col] == own) & (own != -1)
+        if self.same is None: return (row[~out], col[~out]), (row[out], col[out])
+        return self._without_itself(rows, row, col, out)
+
+    def _without_itself(self, rows, row, col, out):
+        "As `of`, with images left out that are the query, of whatever identity"
+        same_row, same_col = self.same.of(rows)
+        pair, same = row*self.n_image + col, same_row*self.n_image + same_col
+        out = out | np.isin(pair, same)
+        more = ~np.isin(same, pair)  # under another identity, or under none
+        left_row, left_col = np.concatenate([row[out], same_row[more]]), np.concatenate([col[out], same_col[more]])
+        order = np.argsort(left_row, kind='stable')
+        return (row[~out], col[~out]), (left_row[order], left_col[order])
 
     def __call__(self, lo:int, # First query
         hi:int, # One past the last
@@ -253,29 +270,36 @@ def why_skipped(q_pid, # (Q,) person ids
     g_pid, # (G,) person ids
     q_cam=None, # (Q,) cameras, if the camera rule is on
     g_cam=None, # (G,) cameras
-    ) -> dict: # Reason -> number of queries
-    "Why queries have no match: junk themselves, id not in the gallery, or seen only by their own camera"
+    same:SameImages=None, # Pairs that are one image, see `same_images`
+    ) -> dict: # Reason -> number of queries; `itself` only where pairs are one image
+    "Why queries have no match: junk themselves, id not in the gallery, seen only by their own camera or as themselves"
     q_pid, g_pid = np.asarray(q_pid), np.asarray(g_pid)
     junk = q_pid == -1
     absent = ~np.isin(q_pid, g_pid) & ~junk
-    same = np.zeros(len(q_pid), bool)
-    if q_cam is not None and g_cam is not None:
-        i = np.flatnonzero(~junk & ~absent)
-        (row, _), _ = IdentityPairs(q_pid[i], g_pid, np.asarray(q_cam)[i], np.asarray(g_cam), True)(0, len(i))
-        same[np.delete(i, np.unique(row))] = True
-    return dict(junk=int(junk.sum()), absent=int(absent.sum()), same_camera=int(same.sum()))
+    drop = q_cam is not None and g_cam is not None
+    cams = (np.asarray(q_cam), np.asarray(g_cam)) if drop else (None, None)
+
+    def unmatched(same):
+        if not drop and same is None: return np.zeros(len(q_pid), bool)
+        (row, _), _ = IdentityPairs(q_pid, g_pid, *cams, drop, same)(0, len(q_pid))
+        return (np.bincount(row, minlength=len(q_pid)) == 0) & ~junk & ~absent
+
+    own_camera = unmatched(None)
+    out = dict(junk=int(junk.sum()), absent=int(absent.sum()), same_camera=int(own_camera.sum()))
+    return out if same is None or not len(same) else out | dict(itself=int((unmatched(same) & ~own_camera).sum()))
 
 
 def _no_match(why, n, g_pid):
     "The error for an evaluation in which no query has a match"
     say = dict(same_camera="{} are seen only by their own camera, which same_camera='drop' leaves out: check the "
                            "camera ids (all equal?) or pass same_camera='keep'",
+               itself="{} are the only image of their person, which is left out of its own list: give the gallery others",
                absent="{} have an id that the gallery does not hold: number query and gallery ids together, "
                       "from one table",
                junk="{} are junk themselves (pid -1): give them their ids")
     if why['junk'] == n or (g_pid == -1).all():
         say['junk'] = "{} queries have pid -1, unlabelled or junk: scoring needs ids, `rank` and `retrieve` do not"
-    parts = [t.format(why[k]) for k, t in say.items() if why[k]]
+    parts = [t.format(why[k]) for k, t in say.items() if why.get(k)]
     junk = int((g_pid == -1).sum())
     left = f" {junk} of {len(g_pid)} gallery images are junk (pid -1)." if junk else ''
     return f"none of the {n} queries has a match in the gallery of {len(g_pid)}. {'; '.join(parts)}.{left}"
@@ -290,13 +314,14 @@ class _Problem:
     g_pid:np.ndarray # with junk
     q_cam:np.ndarray # None where the camera rule is off
     g_cam:np.ndarray # likewise
+    same:SameImages # pairs that are one image, by the columns with junk
 
-    def why_skipped(self): return why_skipped(self.q_pid, self.g_pid, self.q_cam, self.g_cam)
+    def why_skipped(self): return why_skipped(self.q_pid, self.g_pid, self.q_cam, self.g_cam, self.same)
 
     def no_match(self): return ValueError(_no_match(self.why_skipped(), len(self.q_pid), self.g_pid))
 
 
-def _prepare(sim, q_pid, g_pid, q_cam, g_cam, same_camera, span):
+def _prepare(sim, q_pid, g_pid, q_cam, g_cam, same_camera, span, same=None):
     "Checked arguments as a `_Problem`"
     if isinstance(sim, Scores) and span is not None:
         raise ValueError(f"span={span} is for a matrix; {type(sim).__name__} have a span of their own, {sim.span}")
@@ -315,8 +340,9 @@ def _prepare(sim, q_pid, g_pid, q_cam, g_cam, same_camera, span):
         warnings.warn(f"every query and every image has pid {q_pid[0]}: each image is a match, so that the scores are "
                       "100 whatever the features; pid -1 is for images without a label", stacklevel=4)
     if len(keep) < G: scores = scores.columns(keep)
-    pairs = IdentityPairs(q_pid, g_pid[keep], q_cam, g_cam[keep] if drop else None, drop)
-    return _Problem(scores, pairs, q_pid, g_pid, q_cam, g_cam)
+    pairs = IdentityPairs(q_pid, g_pid[keep], q_cam, g_cam[keep] if drop else None, drop,
+                          None if same is None else same.among(keep))
+    return _Problem(scores, pairs, q_pid, g_pid, q_cam, g_cam, same)
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #7a2ee219
 def _per_query(problem, trapezoid, ties, chunk, backend):
@@ -348,14 +374,15 @@ def metrics_from_similarity(sim, # (Q,G) array or tensor, higher is better, or a
     cmc:int=0, # Add `CMC`, the curve up to this rank
     per_query:bool=False, # Add `per_query`, arrays with NaN for skipped queries, and `skipped`, the reasons
     span=None, # Range of the similarities in a matrix, which mSD maps to [0,1]; default (-1, 1)
+    same:SameImages=None, # Pairs of a query and an image that are one, see `reid_lab.retrieval.sides.same_images`
     chunk:int=None, # Queries at a time; the result does not depend on it
     backend:str='auto', # 'numba', 'torch', or the faster one
-    ) -> dict: # R1 R5 R10 mAP mINP mSD RSum in percent, n_query, n_skipped
+    ) -> dict: # R1 R5 R10 mAP mINP mSD RSum in percent, n_query, n_skipped; n_itself: images left out of their own list
     "All retrieval metrics in one pass"
     check_choice('ap', ap, ['step', 'trapezoid'])
     check_choice('ties', ties, TIES)
     _check_ranks(ks, cmc)
-    problem = _prepare(sim, q_pid, g_pid, q_cam, g_cam, same_camera, span)
+    problem = _prepare(sim, q_pid, g_pid, q_cam, g_cam, same_camera, span, same)
     queries, looked_at, tied = _per_query(problem, ap == 'trapezoid', ties, chunk, backend)
     scored, first = queries['n_match'] > 0, queries['first']
     if not scored.any(): raise problem.no_match()
@@ -367,6 +394,7 @@ def metrics_from_similarity(sim, # (Q,G) array or tensor, higher is better, or a
 
     out = {f'R{k}': recall(k) for k in ks} | {f'm{k}': percent(queries[k][scored]) for k in ('AP', 'INP', 'SD')}
     out |= dict(RSum=recall(1) + recall(5) + recall(10), n_query=int(scored.sum()), n_skipped=int((~scored).sum()))
+    if same is not None and len(same): out['n_itself'] = len(same)
     if group: out['tied'] = float(100*np.average(queries['tied'][scored], weights=queries['n_match'][scored]))
     if cmc and group: out['CMC'] = np.array([recall(k) for k in range(1, cmc + 1)])
     elif cmc:
@@ -388,19 +416,21 @@ def retrieval_metrics(q:Embeddings, # Queries
     memory:int=2**30, # Bytes for vectors and scores, for a gallery on disk
     scores:Scores=None, # Other scores of the same queries and gallery (a re-ranking)
     **kw, # `ap`, `ties`, `cmc`, `per_query`, `backend` of `metrics_from_similarity`, and nothing else
-    ) -> dict: # R1 R5 R10 mAP mINP mSD RSum in percent, n_query, n_skipped
-    "All retrieval metrics of two sets of embeddings"
+    ) -> dict: # R1 R5 R10 mAP mINP mSD RSum in percent, n_query, n_skipped; n_itself, see `metrics_from_similarity`
+    "All retrieval metrics of two sets of embeddings; an image that is query and gallery does not find itself"
     for name, e, kind in (('q', q, Embeddings), ('g', g, (Embeddings, Shards))):
         if not isinstance(e, kind):
             raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
-    warn_if_apart(q, g, ('pid',) if same_camera == 'keep' else ('pid', 'cam'))
-    if scores is None:
+    labels = ('pid',) if same_camera == 'keep' else ('pid', 'cam')
+    if scores is not None: q, g = one_numbering(q, g, labels)
+    else:
+        q, g = two_sides(q, g, labels)
         if len(q) and (g.pid != -1).any() and (g.pid == -1).any(): g = g[g.pid != -1]
         scores = scores_of(q, g, distance, memory)
-    elif scores.shape != (len(q), len(g)):
+    if scores.shape != (len(q), len(g)):
         raise ValueError(f"scores have shape {scores.shape}; q and g need ({len(q)}, {len(g)})")
     return metrics_from_similarity(scores, q.pid, g.pid, q.cam, g.cam, same_camera=same_camera, ks=ks, chunk=chunk,
-                                   **kw)
+                                   same=same_images(q, g), **kw)
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #b4bf50ce
 def msd(sim, # (Q,G) cosine similarities, or a `Scores`

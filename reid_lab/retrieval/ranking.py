@@ -15,6 +15,7 @@ from .embeddings import Embeddings
 from .metrics import drops_same_camera, IdentityPairs
 from .scores import EmbeddingScores, score_blocks, Scores, scores_of, ShardScores, UNIT
 from .shards import Shards
+from .sides import one_numbering, same_images, two_sides
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #f33d9e07
 def top_k(block, # (B,n) scores
@@ -53,6 +54,15 @@ def check_pair(q, # `Embeddings`
         raise ValueError(f"scores have shape {tuple(scores.shape)}; q and g need ({len(q)}, {len(g)})")
 
 
+def _labels_of(same_camera): return ('pid',) if same_camera == 'keep' else ('pid', 'cam')
+
+
+def _comparable(q, g, same_camera, scores):
+    "Both sides with one numbering, checked for one model unless scores are given, which may be of several"
+    labels = _labels_of(same_camera)
+    return two_sides(q, g, labels) if scores is None else one_numbering(q, g, labels)
+
+
 def hides_own_camera(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     same_camera:str=None, # As for `rank`
@@ -60,15 +70,14 @@ def hides_own_camera(q:Embeddings, # Queries
     "Whether a query's own person in its own camera is hidden; by default not where nothing would be left to find"
     drop = drops_same_camera(same_camera, q.cam, g.cam)
     if not drop or same_camera is not None: return drop
-    def several(a, b): return len(np.unique(np.concatenate([a, b]))) > 1
-
-    return several(q.cam, g.cam) and several(q.pid, g.pid)
+    cams, pids = (np.unique(np.concatenate([getattr(e, label) for e in (q, g)])) for label in ('cam', 'pid'))
+    return len(cams[cams != -1]) > 1 and len(pids) > 1
 
 
 def _pairs(q, g, drop):
-    "Pairs of one person and pairs that the camera rule hides, by blocks; gallery rows without an identity among others"
+    "Pairs of one person and pairs that are hidden (own camera, own image); gallery rows without an identity among others"
     junk = np.flatnonzero((g.pid == -1) & (g.pid != -1).any())
-    return IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop), torch.from_numpy(junk)
+    return IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop, same_images(q, g)), torch.from_numpy(junk)
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #3bab0a49
 def _hidden(block, pairs, junk, rows, start=0, copy=True):
@@ -114,6 +123,7 @@ def rank(q:Embeddings, # Queries
     check_pair(q, g, scores, disk=True)
     if not isinstance(k, (int, np.integer)) or k < 1:
         raise ValueError(f"k={k!r}; it is the number of images per query, at least one")
+    q, g = _comparable(q, g, same_camera, scores)
     scores = scores or scores_of(q, g, distance, memory)
     pairs, junk = _pairs(q, g, hides_own_camera(q, g, same_camera))
     if isinstance(scores, ShardScores): best = _streamed_topk(scores, pairs, junk, k)
@@ -124,8 +134,8 @@ def rank(q:Embeddings, # Queries
     none = int(sum((i[:, 0] == -1).sum() for i in index))
     def pad(x, fill): return np.pad(np.concatenate(x), ((0, 0), (0, max(0, k - len(g)))), constant_values=fill)
 
-    if none: warnings.warn(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1) or of the "
-                           "query's own person and camera; same_camera='keep' lists the latter", stacklevel=2)
+    if none: warnings.warn(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1), the query "
+                           "itself, or of its own person and camera; same_camera='keep' lists the last", stacklevel=2)
     return pad(index, -1), pad(value, -np.inf)
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #6d5df194
@@ -138,6 +148,7 @@ class Ranker:
         scores:Scores=None, # Other scores of the same queries and gallery
         ):
         check_pair(q, g, scores)
+        q, g = _comparable(q, g, same_camera, scores)
         self.scores = scores or EmbeddingScores(q.emb, g.emb, distance)
         self.pairs, self.junk = _pairs(q, g, hides_own_camera(q, g, same_camera))
 
@@ -204,7 +215,8 @@ def retrieve(q:Embeddings, # Queries
     **kw, # As for `rank`
     ) -> RetrievalResult:
     "`rank`, with the labels"
-    return RetrievalResult(*rank(q, g, k, **kw), q, g)
+    index, score = rank(q, g, k, **kw)
+    return RetrievalResult(index, score, *one_numbering(q, g, _labels_of(kw.get('same_camera'))))
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #3a714a70
 def _best_right(block, row, col):
@@ -226,6 +238,7 @@ def rivals(q:Embeddings, # Queries
     ) -> pd.DataFrame: # right, right_score, wrong, wrong_score, first (rank of `right`); for none -1, -inf and 0
     "The best image of each query's own person and of anybody else; junk and what the camera rule hides do not count"
     check_pair(q, g, scores)
+    q, g = _comparable(q, g, same_camera, scores)
     scores = scores or EmbeddingScores(q.emb, g.emb, distance)
     pairs, junk = _pairs(q, g, drops_same_camera(same_camera, q.cam, g.cam))
     out = {k: np.full(len(q), v) for k, v in dict(right=-1, right_score=-np.inf, wrong=-1, wrong_score=-np.inf,

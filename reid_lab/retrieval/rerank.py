@@ -11,7 +11,8 @@ import torch
 from ..core.basics import check_choice, common_scale
 from .embeddings import Embeddings
 from .ranking import check_pair, top_k
-from .scores import DISTANCES, EmbeddingScores, score_blocks, Scores, unit_rows
+from .scores import centre_of, DISTANCES, EmbeddingScores, score_blocks, Scores, unit_rows
+from .sides import one_model, same_images
 
 # %% ../../nbs/06_retrieval/70_rerank.ipynb #638a57b4
 class ITMScores(Scores):
@@ -79,17 +80,18 @@ class _Squared:
     "Squared distances among the rows of `x`, block by block, divided by each row's maximum"
     def __init__(self, x):
         if (k := common_scale(x)) != 1: x = x*k
-        self.x, self.sq, self.top = x - x.mean(0), None, None
+        mid, kind = centre_of(x, x)
+        self.x, self.sq, self.top = x.to(kind) - mid, None, None
 
-    def raw(self, lo, hi, to=slice(None)):
+    def raw(self, rows, to=slice(None)):
         if self.sq is None: self.sq = self.x.square().sum(1)
-        return (self.sq[lo:hi, None] + self.sq[to] - 2*self.x[lo:hi] @ self.x[to].T).clamp(min=0)
+        return (self.sq[rows, None] + self.sq[to] - 2*self.x[rows] @ self.x[to].T).clamp(min=0)
 
     def scan(self, k, chunk): # (N,k) nearest, self included
         "The k nearest of every row, nearest first; remembers the maxima"
         near, top = [], []
         for lo in range(0, len(self.x), chunk):
-            d = self.raw(lo, lo + chunk)
+            d = self.raw(slice(lo, lo + chunk))
             top.append(d.amax(1))
             near.append(top_k(-d, k)[1])
         self.top = torch.cat(top).clamp(min=torch.finfo(self.x.dtype).tiny)
@@ -130,13 +132,15 @@ def _expanded(near, k1, chunk=512):
 class KReciprocalScores(Scores):
     "Minus the mixed distance of queries and gallery; rows are made on demand"
     span = (-1., 0.)
-    def __init__(self, dist, # Squared distances of queries and gallery together
+    def __init__(self, dist, # Squared distances of all images of both sides
         V, # (N,N) sparse rows of step 4
         n_query:int, # Queries come first
         lam:float, # Weight of the plain distance
+        gallery=None, # (G,) which of the images are the gallery; default: those after the queries
         ):
         self.dist, self.lam, self.V = dist, lam, V[:n_query]
-        self.Vg = V[n_query:].tocsc()
+        self.gallery = slice(n_query, None) if gallery is None else gallery
+        self.Vg = V[self.gallery].tocsc()
         self.shape = (n_query, self.Vg.shape[0])
 
     def _jaccard(self, i):
@@ -150,11 +154,22 @@ class KReciprocalScores(Scores):
         return 1 - shared/(2 - shared)
 
     def block(self, lo, hi):
-        d = self.dist.raw(lo, hi, slice(self.shape[0], None))/self.dist.top[lo:hi, None]
+        d = self.dist.raw(slice(lo, hi), self.gallery)/self.dist.top[lo:hi, None]
         j = torch.from_numpy(np.stack([self._jaccard(i) for i in range(lo, hi)]))
         return -(d.double()*self.lam + j.to(d.device)*(1 - self.lam))
 
 # %% ../../nbs/06_retrieval/70_rerank.ipynb #319813d4
+def _gallery_images(q, g): # -> (G,), or None where both sides have nothing in common
+    "Where the gallery is among all images: queries come first, and an image of both sides is one"
+    same = same_images(q, g)
+    if not len(same): return None
+    place = np.full(len(g), -1)
+    place[same.image] = same.query
+    new = place == -1
+    place[new] = len(q) + np.arange(new.sum())
+    return place
+
+
 def rerank_k_reciprocal(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     k1:int=20, # Neighbours of the reciprocal sets
@@ -163,13 +178,16 @@ def rerank_k_reciprocal(q:Embeddings, # Queries
     distance:str='cosine', # 'cosine' puts vectors on the unit sphere first; 'euclidean' takes them as they are
     chunk:int=None, # Rows at a time
     ) -> KReciprocalScores: # Pass it on as `scores=`
-    "k-reciprocal encoding with sparse rows (Zhong et al., CVPR 2017)"
+    "k-reciprocal encoding with sparse rows (Zhong et al., CVPR 2017); an image of both sides is nobody's neighbour twice"
     from scipy.sparse import csr_matrix
     check_choice('distance', distance, DISTANCES)
     check_pair(q, g, None)
     if k1 < 1 or k2 < 1 or not 0 <= lam <= 1:
         raise ValueError(f"k1={k1}, k2={k2}, lam={lam}; needs k1 >= 1, k2 >= 1 and 0 <= lam <= 1")
-    x = Embeddings.concat([Embeddings(e.emb, e.pid) for e in (g[:0], q, g)]).emb
+    one_model(q, g)
+    gallery, kind = _gallery_images(q, g), torch.promote_types(q.emb.dtype, g.emb.dtype)
+    others = g.emb if gallery is None else g.emb[torch.as_tensor(gallery >= len(q), device=g.device)]
+    x = torch.cat([q.emb.to(g.device, kind), others.to(kind)])
     n = len(x)
     dist = _Squared(unit_rows(x) if distance == 'cosine' else x)
     near = dist.scan(min(n, max(k1 + 1, k2)), chunk or max(16, min(n, 2**24//n)))
@@ -180,4 +198,4 @@ def rerank_k_reciprocal(q:Embeddings, # Queries
         near = near[:, :k2]
         k2 = near.shape[1]
         V = csr_matrix((np.full(near.size, 1/k2), (np.repeat(np.arange(n), k2), near.ravel())), (n, n)) @ V
-    return KReciprocalScores(dist, V.tocsr(), len(q), lam)
+    return KReciprocalScores(dist, V.tocsr(), len(q), lam, gallery)

@@ -7,11 +7,14 @@ __all__ = ['MAPS', 'FIXED', 'sample_rows', 'map_options', 'project', 'project_pa
 
 # %% ../../../nbs/12_analysis/80_bias/10_maps.ipynb #ecb43db7
 import inspect
+import warnings
 import numpy as np
 import pandas as pd
 import torch
 from ...core.basics import check_choice, common_scale, stream
+from ...retrieval.cameras import check_spread
 from ...retrieval.embeddings import Embeddings
+from ...retrieval.sides import one_model, one_numbering
 
 # %% ../../../nbs/12_analysis/80_bias/10_maps.ipynb #8f68588b
 MAPS = ('umap', 'tsne', 'pca')
@@ -67,11 +70,14 @@ def project(e:Embeddings, # Features
     rows = sample_rows(e, n, seed)
     if len(rows) < 5: raise ValueError(f"{len(rows)} images; a map needs at least 5")
     x = e.emb[rows].cpu()
+    check_spread(x)
     x = np.asarray(x*common_scale(x), np.float32)
     usual = dict(umap=dict(n_neighbors=min(15, len(x) - 1), min_dist=.1, n_jobs=1), pca=dict(svd_solver='full'),
                  tsne=dict(perplexity=min(30., (len(x) - 1)/3), init='pca'))[method]
     fit = kind(n_components=2, random_state=seed, **{**usual, **options})
-    xy = fit.fit_transform(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore') # of the library: on threads, on equal points; the features are checked above
+        xy = fit.fit_transform(x)
     if method == 'pca': # signs fixed, so that two runs look alike: the largest weight is positive
         xy = xy*np.sign(fit.components_[np.arange(2), abs(fit.components_).argmax(1)])
     return e[rows].table().assign(x=xy[:, 0], y=xy[:, 1], row=rows)
@@ -86,6 +92,8 @@ def project_pair(q:Embeddings, # Queries
     ) -> pd.DataFrame: # x, y, role, row, pid, cam and the columns that both have
     "A map of queries and gallery together"
     if q.dim != g.dim: raise ValueError(f"q has {q.dim} dimensions and g has {g.dim}; did one model make both?")
+    one_model(q, g)
+    q, g = one_numbering(q, g)
     ids = lambda e, name: np.full(len(e), -1) if getattr(e, name) is None else getattr(e, name)
     pid, cam = (np.concatenate([ids(e, k) for e in (q, g)]) for k in ('pid', 'cam'))
     more = {k: np.concatenate([q.columns[k], g.columns[k]]) for k in q.columns if k in g.columns}

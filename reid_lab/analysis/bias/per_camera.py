@@ -14,6 +14,7 @@ from scipy.stats import rankdata
 from ...core.basics import check_choice, common_scale, stream, unit_norm
 from ...retrieval.embeddings import Embeddings
 from ...retrieval.metrics import retrieval_metrics
+from ...retrieval.sides import same_images, two_sides
 from ...core.statistics import weighted_mean
 from ...tta.camera_norm import CameraNorm
 from ...tta.base import FeatureStream
@@ -27,13 +28,13 @@ def per_camera(q:Embeddings, # Queries with cameras
     keys=('R1', 'mAP', 'mINP'), # Metrics
     found=None, # The `per_query` of `retrieval_metrics`, if it is there already
     ) -> pd.DataFrame: # cam, n_query, the metrics; attrs['mean'] holds the weighted means
-    "Retrieval scores of each query camera against the whole gallery"
+    "Retrieval scores of each query camera against the whole gallery; -1 is unknown, and no camera"
     if q.cam is None: raise ValueError("q has no camera numbers; per_camera needs Embeddings(emb, pid, cam=...)")
     if found is None: found = retrieval_metrics(q, g, distance=distance, per_query=True)['per_query']
     right = dict(R1=found['first'] <= 1, mAP=found['AP'], mINP=found['INP'])
     rows, ok = [], found['n_match'] > 0
     for k in keys: check_choice('keys', k, right)
-    for c in np.unique(q.cam) if cams is None else cams:
+    for c in np.unique(q.cam[q.cam != -1]) if cams is None else cams:
         at = ok & (q.cam == c)
         rows.append(dict(cam=int(c), n_query=int(at.sum()),
                          **{k: 100*float(np.mean(right[k][at])) if at.any() else float('nan') for k in keys}))
@@ -44,8 +45,10 @@ def per_camera(q:Embeddings, # Queries with cameras
 # %% ../../../nbs/12_analysis/80_bias/20_per_camera.ipynb #5590e23e
 def camera_share(e:Embeddings, # Features with cameras
     ) -> float: # 0..1
-    "Share of the features' variance that lies between the means of the cameras"
+    "Share of the features' variance that lies between the means of the cameras; unknown cameras (-1) are left out"
     if e.cam is None: raise ValueError("e has no camera numbers; camera_share needs Embeddings(emb, pid, cam=...)")
+    if (e.cam == -1).any(): e = e[e.cam != -1]
+    if not len(e): raise ValueError("cam is -1, unknown, for all features; camera_share needs cameras")
     _, code, count = np.unique(e.cam, return_inverse=True, return_counts=True)
     code, count, scale = torch.as_tensor(code), torch.as_tensor(count)[:, None], float(common_scale(e.emb))
     parts, wide = e.emb.cpu().split(2**11), lambda x: x.double()*scale
@@ -68,16 +71,21 @@ def uncertainty(q:Embeddings, # Queries
     tau:float=1., # Temperature of the softmax over negative distances (entropy)
     chunk:int=512, # Queries at a time
     ) -> np.ndarray: # (Q,)
-    "Uncertainty of the nearest results of each query; same-id images of its own camera do not count"
+    "Uncertainty of the nearest results of each query; itself and same-id images of its own camera do not count"
     check_choice('uncertainty', kind, UNCERTAINTIES)
+    q, g = two_sides(q, g)
     real = g[g.pid != -1] if (g.pid != -1).any() else g
+    itself = same_images(q, real)
     unit, size = kind == 'cosine', common_scale(q.emb, g.emb, low=2**-10)
     a, b, out = *((unit_norm(e.emb) if unit else e.emb*size for e in (q, real))), []
     for lo in range(0, len(q), chunk):
         d = 1 - a[lo:lo + chunk] @ b.T if unit else distances(a[lo:lo + chunk], b)/size
         if q.cam is not None and real.cam is not None:
             same = (q.pid[lo:lo + chunk, None] == real.pid) & (q.cam[lo:lo + chunk, None] == real.cam)
+            same &= real.cam != -1
             d = d.masked_fill(torch.as_tensor(same, device=d.device), float('inf'))
+        row, col = (torch.as_tensor(i, device=d.device) for i in itself.of(np.arange(lo, min(lo + chunk, len(q)))))
+        d[row, col] = float('inf')
         if kind == 'entropy':
             p = (-d/tau).log_softmax(1)
             out.append(-(p.exp()*p.nan_to_num(neginf=0.)).sum(1))

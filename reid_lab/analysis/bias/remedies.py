@@ -15,7 +15,8 @@ from ...core.statistics import percent_interval, resampled_means
 from ...retrieval.cameras import cluster, nmi
 from ...retrieval.embeddings import Embeddings
 from ...retrieval.metrics import metrics_from_similarity, retrieval_metrics, why_skipped
-from ...retrieval.scores import DISTANCES, EmbeddingScores, inner, Scores
+from ...retrieval.scores import centre_of, DISTANCES, EmbeddingScores, inner, Scores
+from ...retrieval.sides import same_images, SameImages
 from ...tta.base import adapt_embeddings
 from ...tta.camera_norm import CameraNorm
 from ...tta.dart3 import Dart3Lite
@@ -117,7 +118,9 @@ class BothDistances(Scores):
             raise ValueError(f"query vectors have {q.shape[1]} dimensions, gallery vectors {g.shape[1]}")
         dtype = torch.promote_types(q.dtype, g.dtype); q, g = q.to(g.device, dtype), g.to(dtype)
         if (k := common_scale(q, g)) != 1: q, g = q*k, g*k
-        mid, length = g.mean(0), torch.linalg.vector_norm(g, dim=1)
+        mid, kind = centre_of(q, g)
+        q, g = q.to(kind), g.to(kind)
+        length = torch.linalg.vector_norm(g, dim=1)
         self.g = g - mid; self.half = self.g.square().sum(1)/2
         if mid.square().sum() <= 2e-2*self.half.mean(): # not worth moving
             mid, self.g, self.half = 0*mid, g.contiguous(), g.square().sum(1)/2
@@ -154,11 +157,13 @@ def both_scores(q:Embeddings, # Queries
         if n: warnings.warn(f"{n} {side} vectors are all zeros: they have no cosine and score 0 with all. Find what "
                             "made them, or drop them", stacklevel=2)
     drop = (q.cam, g.cam) if q.cam is not None and g.cam is not None else (None, None)
-    skipped = why_skipped(q.pid, g.pid, *drop)
+    same = same_images(q, g)
+    skipped = why_skipped(q.pid, g.pid, *drop, same)
     if sum(skipped.values()) == len(q): retrieval_metrics(q, g) # raises, with the reasons
     twice = lambda x: x if x is None else np.repeat(x, 2)
     scores = BothDistances(q.emb, g.emb, told)
-    m = metrics_from_similarity(scores, twice(q.pid), g.pid, twice(q.cam), g.cam, per_query=True)
+    both = SameImages.of_pairs(np.concatenate([2*same.query, 2*same.query + 1]), np.tile(same.image, 2))
+    m = metrics_from_similarity(scores, twice(q.pid), g.pid, twice(q.cam), g.cam, per_query=True, same=both)
     one = {d: {k: v[at::2] for k, v in m['per_query'].items()} for at, d in enumerate(('euclidean', 'cosine'))}
     return {d: one[d] for d in DISTANCES}, skipped
 
@@ -172,8 +177,10 @@ def nmi_with_chance(e:Embeddings, # Features with cameras
     known, ids = e.pid >= 0, len(np.unique(e.pid[e.pid >= 0]))
     n = n_clusters or (ids if ids > 1 else max(2, round(len(e)**.5)))  # one identity says nothing
     label, rng = cluster(e.emb, n, 'kmeans', seed), stream(seed, 'chance')
-    chance = [nmi(label, rng.permutation(e.cam)) for _ in range(shuffles)]
-    return dict(camera=nmi(label, e.cam), chance=float(np.quantile(chance, .95)),
+    seen = e.cam != -1 # an unknown camera is none
+    cam, of_camera = e.cam[seen], label[seen]
+    chance = [nmi(of_camera, rng.permutation(cam)) for _ in range(shuffles)]
+    return dict(camera=nmi(of_camera, cam), chance=float(np.quantile(chance, .95)),
                 identity=nmi(label[known], e.pid[known]) if ids > 1 else float('nan'))
 
 # %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #747a58f7

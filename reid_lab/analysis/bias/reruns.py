@@ -20,9 +20,11 @@ from ...retrieval.embeddings import Embeddings
 from ...retrieval.metrics import IdentityPairs, drops_same_camera, retrieval_metrics
 from ...retrieval.scores import MatrixScores, Scores
 from ...retrieval.ranking import hides_own_camera, rank
+from ...retrieval.cameras import check_spread
+from ...retrieval.sides import same_images, two_sides
 from ...tta.camera_norm import CameraNorm
 from ...tta.dart3 import Dart3Lite, distances
-from ...tta.base import FeatureStream, NoAdapt
+from ...tta.base import FeatureStream, NoAdapt, warn_of_unknown_cameras
 
 # %% ../../../nbs/12_analysis/80_bias/50_reruns.ipynb #361bf829
 LITE_NAME = REMEDIES[3]
@@ -90,7 +92,7 @@ def query_scores(q:Embeddings, # Queries
     ): # (Q,) average precision 0..1, (Q,k) gallery rows, -1 for none
     "How well each query is answered, and by which images"
     drop = drops_same_camera(None, q.cam, g.cam)
-    pairs = IdentityPairs(q.pid, np.where(g.pid == -1, -2, g.pid), q.cam, g.cam, drop)
+    pairs = IdentityPairs(q.pid, np.where(g.pid == -1, -2, g.pid), q.cam, g.cam, drop, same_images(q, g))
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # empty lists and equal scores are no news in a view
         near = rank(q, g, k, scores=scores)[0]
@@ -122,11 +124,11 @@ class CameraPairs:
 
 def _reachable(q, g, cams, drop): # -> (Q,Cg) images that each query may find, by camera
     real = (g.pid != -1) | (g.pid == -1).all()
-    at = np.searchsorted(cams, g.cam)
-    out = np.repeat(np.bincount(at[real], minlength=len(cams))[None], len(q), 0)
-    if not drop: return out
-    _, (row, col) = IdentityPairs(q.pid, g.pid, q.cam, g.cam, True)(0, len(q))
-    np.subtract.at(out, (row, at[col]), 1)
+    at = np.searchsorted(cams, g.cam) # unknown cameras are left out below
+    out = np.repeat(np.bincount(at[real & (g.cam != -1)], minlength=len(cams))[None], len(q), 0)
+    _, (row, col) = IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop, same_images(q, g))(0, len(q))
+    there = real[col] & (g.cam[col] != -1)
+    np.subtract.at(out, (row[there], at[col[there]]), 1)
     return out
 
 # %% ../../../nbs/12_analysis/80_bias/50_reruns.ipynb #00a77b6d
@@ -134,13 +136,13 @@ def camera_pairs(q:Embeddings, # Queries with cameras
     g:Embeddings, # Gallery with cameras
     near, # (Q,k) nearest gallery rows, -1 for none, see `query_scores`
     ) -> CameraPairs:
-    "Count the cameras of neighbours"
+    "Count the cameras of neighbours; an unknown camera (-1) is none"
     for name, e in (('q', q), ('g', g)):
         if e.cam is None:
             raise ValueError(f"{name} has no camera numbers; camera_pairs needs Embeddings(emb, pid, cam=...)")
-    mine, theirs = np.unique(q.cam), np.unique(g.cam)
+    mine, theirs = (np.unique(e.cam[e.cam != -1]) for e in (q, g))
     may = _reachable(q, g, theirs, hides_own_camera(q, g))
-    row, col = np.nonzero(near >= 0)
+    row, col = np.nonzero((near >= 0) & (q.cam != -1)[:, None] & (g.cam[near] != -1))
     a, b = np.searchsorted(mine, q.cam[row]), np.searchsorted(theirs, g.cam[near[row, col]])
     who, found = q.pid[row], g.pid[near[row, col]]
     n, known, right = (np.zeros((len(mine), len(theirs))) for _ in range(3))
@@ -167,10 +169,13 @@ class Reruns:
     def __init__(self, q:Embeddings, # Raw queries with cameras
         g:Embeddings, # Raw gallery with cameras
         ):
-        self.q, self.g, self._made = q, g, {}
         for name, e in (('q', q), ('g', g)):
             if e.cam is None:
                 raise ValueError(f"{name} has no camera numbers; adaptation needs Embeddings(emb, pid, cam=...)")
+        self.q, self.g = two_sides(q, g)
+        self._made = {}
+        warn_of_unknown_cameras(self.q, self.g)
+        check_spread(torch.cat([self.q.emb[:1].to(self.g.emb), self.g.emb]))
 
     @property
     def bench(self): # `LiteBench`
