@@ -93,13 +93,14 @@ def _world(a):
 def _weights(a):
     from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
     if a.action == 'inspect':
-        found = inspect_weights(a.file)
+        found = inspect_weights(a.file, a.prefix)
         print(json_line(found) if a.json else weights_text(found))
         return 0
     if not (a.target and a.model):
         raise ValueError('convert needs a file to write and --model (see `reid_lab list models`)')
     from reid_lab.experiments.params import parse_value
-    card = convert_weights(a.file, a.target, a.model, **{k: parse_value(v, None) for k, v in pairs(a.param).items()})
+    arguments = {k: parse_value(v, None) for k, v in pairs(a.param).items()}
+    card = convert_weights(a.file, a.target, a.model, a.prefix, **arguments)
     end = f'written: {a.target}, for create_model({a.model!r}, weights=...)'
     print(json_line(card) if a.json else f"{card['report']}\n{end}")
     return 0
@@ -112,6 +113,8 @@ def _add_weights(command):
     c.add_argument('file', help='weights file, or a folder with config.json and model.safetensors')
     c.add_argument('target', nargs='?', metavar='OUT', help='convert: the .safetensors file to write')
     c.add_argument('--model', help='convert: model of the zoo, see below')
+    c.add_argument('--prefix', default='', metavar='NAME.', help='of a file with several networks, such as teacher and '
+                   'student: what the names of the wanted one begin with')
     c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE', help='convert: argument of the model')
     c.add_argument('--json', action='store_true', help='print JSON')
 

@@ -25,14 +25,17 @@ def _embed(a, # Arguments of the command
     odd = [k for k in ('captions', 'skip_bad', 'fresh') if a.shards and getattr(a, k)]
     if odd: raise ValueError(f"--shards goes without --{odd[0].replace('_', '-')}; embed such features in memory, or "
                              "remove the folder to begin anew")
+    if a.prefix and not a.weights: raise ValueError('--prefix is of the names in --weights FILE; give both, or neither')
     with Display('embed', sections=False):
         from reid_lab.data.crops import crops_table
+        from reid_lab.models.weights.formats import with_prefix
         from reid_lab.recipes.crops import crops_to_shards, embed_captions, embed_crops
         table = crops_table(a.source, a.folders, a.pattern, a.root, dict(a.column or ()), a.follow_links, a.skip)
+        weights = a.weights and with_prefix(a.weights, a.prefix)
         how = dict(batch_size=a.batch_size, device=a.device, tokenizer=a.tokenizer)
-        if a.shards: e = crops_to_shards(table, a.model, a.out, a.weights, cameras=a.cameras, **how)
-        elif a.captions: e = embed_captions(table, a.model, a.out, a.weights, fresh=a.fresh, **how)
-        else: e = embed_crops(table, a.model, a.out, a.weights, skip_bad=a.skip_bad, cameras=a.cameras, fresh=a.fresh,
+        if a.shards: e = crops_to_shards(table, a.model, a.out, weights, cameras=a.cameras, **how)
+        elif a.captions: e = embed_captions(table, a.model, a.out, weights, fresh=a.fresh, **how)
+        else: e = embed_crops(table, a.model, a.out, weights, skip_bad=a.skip_bad, cameras=a.cameras, fresh=a.fresh,
                               **how)
     left = e.meta.get('left_out', [])
     for text in left[:5]: print(f'left out: {text}', file=sys.stderr)
@@ -210,6 +213,7 @@ def add_crops(command, # Function (name, what it does, text, list of the help) -
     c.add_argument('--model', required=True, help='weights of the package, see below, or folder of a training or a '
                    'run; with --weights any model of `reid_lab list models` that can be trained')
     c.add_argument('--weights', metavar='FILE', help='weights of your own, see `reid_lab weights inspect`')
+    c.add_argument('--prefix', default='', metavar='NAME.', help='of --weights with several networks, such as student.')
     c.add_argument('--tokenizer', metavar='FOLDER', help='of --weights that read captions and bring none: a saved '
                    'tokenizer, the folder of a BERT model, or clip')
     c.add_argument('--out', required=True, help='features to write: a folder, or a name in .safetensors or .npz')

@@ -14,7 +14,9 @@ from ..core.basics import check_choice
 from ..core.files import atomic_path
 from .camel import heads_of
 from .sgformer import SGFORMERS
-from .weights.formats import OURS, identify, open_weights, peeled, translate
+from ..core.weight_files import checksum, printable
+from reid_lab.models.weights.formats import OURS, chosen, how_to_choose, networks, open_weights, translate, \
+    weights_file, with_prefix
 from .zoo import MODELS, create_model
 
 # %% ../../nbs/05_models/80_convert.ipynb #75dd8686
@@ -91,18 +93,25 @@ def arguments(state:dict, # Under our names, see `translate`
 
 
 def inspect_weights(path, # A file or folder, see `open_weights`
+    prefix:str='', # Of the network in it that is looked at
     ) -> dict: # What it is
     "Container, size, layout, models that take it, what they leave out, and arguments for the constructor"
-    w = open_weights(path)
-    layout, state = identify(w), w.state
+    w = open_weights(path, prefix)
+    ours, state = bool(w.card.get('zoo')) and not w.prefix, w.state
+    found = [] if ours else networks(state)
+    network = found[0] if len(found) == 1 else None
+    layout = OURS if ours else network and network.layout
     out = dict(file=w.path.name, kind=w.kind, tensors=len(state), numbers=sum(v.numel() for v in state.values()),
                types=sorted({str(v.dtype).removeprefix('torch.') for v in state.values()}),
                layout=layout.name if layout else '', about=layout.about if layout else 'a layout that is not known',
                fits=list(layout.fits) if layout else [], pixels=layout.pixels if layout else '',
-               note=layout.note if layout else '', arguments={}, left={}, renamed=0, first=[*state][:3], card=w.card)
+               note=layout.note if layout else '', arguments={}, left={}, renamed=0, first=[*state][:3], card=w.card,
+               prefix=w.prefix + (network.prefix if network else ''), beside=list(network.beside) if network else [],
+               networks={x.prefix: x.layout.about for x in found[1:] and found})
+    if len(found) > 1: out |= dict(about=f'{len(found)} networks')
     if layout is OURS: out |= dict(fits=[w.card['zoo']], arguments=json.loads(w.card.get('arguments', '{}')))
     if layout in (None, OURS) or not layout.gives: return out
-    t = translate(next(s for _, s in peeled(state) if layout.matches(s)), layout)
+    t = translate(network.state, layout)
     why = {}
     for name, reason in t.left.items(): why.setdefault(reason, []).append(name)
     return out | dict(arguments=arguments(t.state, layout.gives), left=why, renamed=len(t.renamed))
@@ -115,7 +124,12 @@ def weights_text(found:dict, # From `inspect_weights`
     lines = [f"{found['file']}: {found['about']}",
              f"container   {found['kind']}, {found['tensors']} tensors, {found['numbers']:,} numbers, "
              f"{', '.join(found['types'])}"]
-    if found['fits']:
+    if found['prefix']: lines.append(f"prefix      {found['prefix']} is removed")
+    if found['beside']: lines.append(f"not used    {few(found['beside'])}")
+    if found['networks']:
+        lines += [f'network     {prefix} {about}' for prefix, about in found['networks'].items()]
+        lines.append(f"choose      one {how_to_choose(next(iter(found['networks'])))}")
+    elif found['fits']:
         args = lambda m: ''.join(f', {k}={v!r}' for k, v in arguments_of(m, found['arguments']).items())
         name = 'text_weights' if found['layout'] == 'hf_bert' else 'weights'
         lines += [f"fits        {m}: create_model({m!r}, {name}='{found['file']}'{args(m)})" for m in found['fits']]
@@ -126,7 +140,7 @@ def weights_text(found:dict, # From `inspect_weights`
     if found['renamed']: lines.append(f"renamed     {found['renamed']} tensors")
     lines += [f'left out    {few(names)}: {why}' for why, names in found['left'].items()]
     lines += [f'{k:11} {v}' for k, v in found['card'].items() if k in ('source', 'sha256', 'layout')]
-    return '\n'.join(lines)
+    return '\n'.join(map(printable, lines))
 
 # %% ../../nbs/05_models/80_convert.ipynb #ed29f8fa
 def _sha256(path):
@@ -145,13 +159,15 @@ def _takes_weights(info):
 def convert_weights(path, # A file or folder, see `open_weights`
     out, # `.safetensors` file to write
     model:str, # Model of the zoo that takes it
+    prefix:str='', # Of the network in it that is wanted
     **kw, # Arguments of that model, beside those that the checkpoint states
     ) -> dict: # The card
-    "Write the weights of another program as a file of this library"
+    "Write the weights of another program as a file of this library; a card that they have stays with them"
     from safetensors.torch import save_file
     out, known = Path(out).expanduser(), [k for k, v in MODELS.items() if _takes_weights(v)]
     if out.suffix != '.safetensors': raise ValueError(f"out={str(out)!r} must end in .safetensors")
-    found, source = inspect_weights(path), open_weights(path).path
+    found, source = inspect_weights(path, prefix), weights_file(path)
+    path = with_prefix(chosen(path).path, prefix or chosen(path).prefix)
     text = check_choice('model', model, known) and found['layout'] == 'hf_bert'
     kw = {**arguments_of(model, found['arguments']), **kw} if model in found['fits'] else kw
     if 'n_ids' in MODELS[model].needs: kw.setdefault('n_ids', 1)
@@ -168,7 +184,8 @@ def convert_weights(path, # A file or folder, see `open_weights`
     card = dict(zoo=model, source=source.name, sha256=_sha256(source), layout=loaded.layout, version=__version__,
                 arguments=json.dumps(kw), taken=f'{loaded.matched} of {loaded.total} tensors', report=loaded.report(),
                 renamed=json.dumps(loaded.renamed), resized=json.dumps(loaded.resized), left=json.dumps(loaded.left),
-                kept=json.dumps([k for k in one if k not in state]))
+                kept=json.dumps([k for k in one if k not in state]), crc32=checksum(state),
+                **{k: v for k, v in found['card'].items() if k in ('card', 'worlds')})
     card['report'] = card['report'].replace(str(path), source.name)
     with atomic_path(out) as tmp: save_file(state, tmp, metadata=card)
     return card

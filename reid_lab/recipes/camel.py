@@ -27,7 +27,7 @@ from ..datasets.registry import load_dataset, require
 from ..meta.dual_speed import DualSpeed, ReleasedDualSpeed, TaskCycle
 from ..meta.memory import capacity_for, ContrastMemory, ErrorMemory
 from ..meta.stylise import released_tasks, style_tasks
-from ..models.weights.shipped import card_for, check_unseen, read_card, shipped_tokenizer, WORLD
+from ..models.weights.shipped import card_for, check_worlds, read_card, shipped_tokenizer, WORLD
 from ..models.weights.start import start_key
 from ..models.zoo import create_model, MODELS
 from ..moved import forward
@@ -83,7 +83,7 @@ def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, i
     words, text = _words_of(start['weights'], model or p.model), start.get('text_weights', 'none')
     vocab_dir = vocab_dir or (None if text == 'none' else text)
     if WORLD in (dataset, source):
-        if start['weights'] == WORLD: check_unseen(card_for(model or p.model), world_seed)
+        check_worlds(start['weights'], model or p.model, world_seed)
         world = load_dataset('world', preset=p.world, seed=world_seed)
     src = world.where(domain='generated') if source == 'world' else load_dataset(source, source_root)
     tgt = world.where(domain='real-like') if dataset == 'world' else load_dataset(dataset, data_root)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from ..core.basics import check_choice
 from ..core.reporting import phase
-from ..models.weights.shipped import WORLD, card_for, check_unseen
+from ..models.weights.shipped import check_worlds
 from ..models.zoo import MODELS
 from ..results.published import scored_on
 from .study import Axes, Study, grid, label, setting_folder
@@ -113,7 +113,7 @@ def run_method(setting:dict, # See `sort_setting`
     "Train with one method on one setting and search all others"
     name, on, _, _ = sort_setting(setting)
     s, on = method_settings(setting, preset, **(train or {})), on or train_on
-    if s.start == WORLD and any(text_setting(n).world for n in (on, *tests)): check_unseen(card_for(s.model), seed)
+    if any(text_setting(n).world for n in (on, *tests)): check_worlds(s.start, s.model, seed)
     with phase(f'images, seed {seed}'): case = text_case(on, tests, preset, seed, root, split)
     folder = keep and Path(keep)/setting_folder(setting, seed)
     searched = {k: digest(t.where(split=case.splits[k]), captions=True) for k, t in case.tests.items()}

@@ -22,7 +22,7 @@ from ..data.table import ReidTable
 from ..datasets.registry import load_dataset, require
 from ..training.learner import Callback
 from ..models.cfan import RELEASED_RATES
-from ..models.weights.shipped import WORLD, card_for, check_unseen
+from ..models.weights.shipped import check_worlds
 from ..results.published import scored_on
 from .study import Axes, Study, grid, label, setting_folder
 from .text import TextTrain, captioned, new_text_model, score_text, text_settings, train_text
@@ -262,7 +262,7 @@ def run_method(setting:dict, # See `method_settings`
     ) -> dict: # One row
     "Train with one method and search"
     s = method_settings(setting, preset, **(train or {}))
-    if s.start == WORLD and dataset == 'world': check_unseen(card_for(s.model), seed)
+    if dataset == 'world': check_worlds(s.start, s.model, seed)
     with phase(f'images, seed {seed}'): case = aerial_case(dataset, preset, seed, root, split)
     folder = keep and Path(keep)/setting_folder(setting, seed)
     searched, name = case.table.where(split=case.split), case.table.name

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['SAVE_EVERY', 'ready_names', 'from_package', 'open_tokenizer', 'from_file', 'trained_folders', 'from_folder',
-           'ready_model', 'ready_models', 'embed_crops', 'embed_captions', 'embed_once', 'crops_to_shards',
-           'open_features', 'model_of', 'search', 'open_threshold', 'calibrate_on', 'matches', 'match_table']
+           'check_model_name', 'ready_model', 'ready_models', 'embed_crops', 'embed_captions', 'embed_once',
+           'crops_to_shards', 'open_features', 'model_of', 'search', 'open_threshold', 'calibrate_on', 'matches',
+           'match_table']
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #165073da
 import hashlib
@@ -27,6 +28,7 @@ from ..core.weight_files import checksum
 from ..data.crops import crops_table
 from ..data.table import ReidTable
 from ..data.text import ClipBPE, FILE, load_tokenizer, WordPiece
+from ..models.weights.formats import chosen
 from ..models.weights.shipped import card_for, shipped, shipped_tokenizer, WORLD
 from ..models.zoo import create_model, list_models, MODELS
 from .camel import load_run
@@ -74,12 +76,11 @@ def from_file(name:str, # Model of the zoo that is trained, see `list_models(tra
     ): # Module in evaluation mode
     "A model with weights of one's own"
     check_choice('model', name, list_models(trains=True))
-    path = Path(weights).expanduser()
-    if not path.exists(): raise FileNotFoundError(f"weights={str(weights)!r} does not exist; give a file of weights")
+    if not chosen(weights).path.exists(): raise FileNotFoundError(f"weights={str(weights)!r} does not exist; give a file of weights")
     reads = MODELS[name].reads == 'captions'
     if tokenizer and not reads:
         raise ValueError(f"tokenizer={str(tokenizer)!r}, but {name} reads no captions; leave it out")
-    try: model = _made(name, weights=path, **dict(tokenizer=open_tokenizer(tokenizer)) if tokenizer else {})
+    try: model = _made(name, weights=str(weights), **dict(tokenizer=open_tokenizer(tokenizer)) if tokenizer else {})
     except ValueError as e:
         if not reads or tokenizer or 'needs a tokenizer' not in str(e): raise
         model = None
@@ -115,23 +116,33 @@ def from_folder(folder, # A trained folder, or the folder of a run with one mode
     return load_trained(one, **dict(tokenizer=load_tokenizer(words)) if (words/FILE).exists() else {}).model.eval()
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #c84375aa
+def check_model_name(name, # See `ready_model`
+    reads:str='', # See `ready_model`
+    weights=None, # See `ready_model`
+    tokenizer=None, # See `ready_model`
+    ):
+    "Raise what `ready_model` would say to a name, before anything is read or loaded"
+    if tokenizer and not weights:
+        raise ValueError(f"tokenizer={str(tokenizer)!r} goes with weights=FILE; models of the package and folders of "
+                         "trainings have their own")
+    if weights: return check_choice('model', name, list_models(trains=True))
+    if Path(name).expanduser().is_dir(): return
+    if name in MODELS and name not in ready_names():
+        raise ValueError(f"no weights of model={name!r} come with the package; give a file with weights=FILE, or "
+                         f"choose one of {ready_names(reads)}")
+    check_choice('model', name, ready_names(reads), 'A folder of a training or of a run will do as well.')
+
+
 def ready_model(name:str, # One of `ready_names()`, or a folder
     reads:str='', # `captions`: a model that reads images only is refused
     weights=None, # File for a model of the zoo, see `from_file`; None: those of the package or of the folder
     tokenizer=None, # For `weights` that bring none, see `from_file`
     ) -> tuple: # Short name, module
     "A model by name or by folder"
-    if tokenizer and not weights:
-        raise ValueError(f"tokenizer={str(tokenizer)!r} goes with weights=FILE; models of the package and folders of "
-                         "trainings have their own")
+    check_model_name(name, '', weights, tokenizer)
     if weights: short, model = name, from_file(name, weights, tokenizer)
     elif Path(name).expanduser().is_dir(): short, model = Path(name).expanduser().resolve().name, from_folder(name)
-    elif name in MODELS and name not in ready_names():
-        raise ValueError(f"no weights of model={name!r} come with the package; give a file with weights=FILE, or "
-                         f"choose one of {ready_names(reads)}")
-    else:
-        check_choice('model', name, ready_names(), 'A folder of a training or of a run will do as well.')
-        short, model = name, from_package(name)
+    else: short, model = name, from_package(name)
     if reads == 'captions' and not hasattr(model, 'encode_text'):
         raise ValueError(f"model={name!r} is a {type(model).__name__}, which reads no captions; "
                          f"choose one of {ready_names(reads)}, or the folder of such a model")

@@ -24,7 +24,7 @@ from ..core.files import locked
 from ..retrieval.cameras import camera_nmi
 from ..core.statistics import weighted_mean
 from ..models.frozen import named_tower
-from ..models.weights.shipped import WORLD, card_for, check_unseen
+from ..models.weights.shipped import check_worlds
 from ..models.zoo import MODELS
 from ..datasets.protocols.cameras import Case, case_seeds
 from .reid import reid_key, reid_settings, train_reid
@@ -283,8 +283,8 @@ def run_study(study='main', # Key of `STUDIES`, or a list of settings
     "Train on the known cameras and score the settings of a study on the others"
     settings = STUDIES[check_choice('study', study, STUDIES)].settings if isinstance(study, str) else study
     s = reid_settings(preset, **(train or {}))
-    if s.start == WORLD and where.get('dataset', 'world') == 'world':
-        for world in case_seeds(seed, where.get('protocol', 'camera')): check_unseen(card_for(s.model), world)
+    if where.get('dataset', 'world') == 'world':
+        check_worlds(s.start, s.model, *case_seeds(seed, where.get('protocol', 'camera')))
     case = camera_case(preset, seed, **where)
     folder, models = (f and Path(f)/f'seed-{seed}' for f in (keep, models))
     with locked(folder/'.study', False, f'the study folder {str(folder)!r}') if folder else nullcontext():

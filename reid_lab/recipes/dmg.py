@@ -23,7 +23,7 @@ from ..retrieval.embeddings import embed_images
 from ..meta.camera_batchnorm import CBNStep, camera_normed
 from ..meta.dmg import CameraHalves, DMGStep, DomainRuns
 from ..meta.dual_speed import DualSpeed, Task
-from ..models.weights.shipped import WORLD, card_for, check_unseen
+from ..models.weights.shipped import check_worlds
 from ..models.zoo import MODELS
 from .reid import REID_PRESETS, ReidTrain, Scheme, reid_settings, train_reid
 from ..training.options import Execution
@@ -208,8 +208,7 @@ def run_method(setting:dict, # See `sort_setting`
     where = {'dataset': dataset, **where}
     train = {**joined_augment(where['dataset'], preset), **(train or {})}
     s = method_settings(name, preset, **{**train, **own})
-    if s.start == WORLD:
-        for world in case_worlds(where['dataset'], seed): check_unseen(card_for(s.model), world)
+    check_worlds(s.start, s.model, *case_worlds(where['dataset'], seed))
     with phase(f'images, seed {seed}'): case = load_case(preset=preset, seed=seed, root=root, subsets=subsets, **where)
     folder = keep and Path(keep)/setting_folder(setting, seed)
     if folder: claim(folder, dict(tests={k: [digest(t.images), len(t.tasks)] for k, t in case.tests.items()}),

@@ -87,7 +87,7 @@ def random_start(model:str, # Key of the zoo
     weights:str='', # See `start_of`
     ) -> bool:
     "Whether a training starts from random numbers"
-    return weights in NONE or not (weights or world_names(model) or MODELS[model].starts)
+    return weights in NONE or not weights and not world_names(model) and MODELS[model].starts == 'none'
 
 
 def start_of(model:str, # Key of the zoo
@@ -97,6 +97,10 @@ def start_of(model:str, # Key of the zoo
     if random_start(model, weights): return 'none'
     if weights or world_names(model): return str(weights or 'world')
     info = MODELS[model]
+    if not info.starts:
+        raise ValueError(f"weights='': no weights of {model} come with the package, and its record says nothing about "
+                         "its start; pass weights='none' for random numbers, or a file, or state it in its ModelInfo "
+                         "(starts='none', or the weights that its paper starts from)")
     raise ValueError(f"weights='': {model} ({info.paper}) starts from {info.starts}; pass the file as weights, or "
                      "weights='none' for random numbers")
 
@@ -109,6 +113,14 @@ def counted(changes:dict, # Of the settings of a training
     return {epochs: 0, **changes} if steps in changes else changes
 
 # %% ../../nbs/08_training/45_folder.ipynb #48a1e097
+def _card(model, key):
+    "What the header of trained weights says: whose they are, and which Worlds their start had seen"
+    if key.get('model') not in MODELS: return {}
+    worlds = getattr(getattr(model, 'loaded', None), 'worlds', ())
+    kw = {k: v for k, v in key.get('model_kw', {}).items() if k not in ('weights', 'text_weights', 'pretrained')}
+    return dict(zoo=key['model'], arguments=json.dumps(kw), worlds=json.dumps(worlds))
+
+
 @dataclass
 class Trained:
     "A finished training"
@@ -127,7 +139,7 @@ class Trained:
         "Leave key, weights and cost in a folder, for `load_trained`"
         folder = Path(folder)
         claim(folder, self.key)
-        save_weights(self.model, folder/WEIGHTS)
+        save_weights(self.model, folder/WEIGHTS, **_card(self.model, self.key))
         about = dict(log=self.log, steps=self.steps, images=self.images, seconds=self.seconds)
         with atomic_path(folder/DONE) as tmp: tmp.write_text(json.dumps(about))
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FOLDER', 'ALSO', 'WORLD', 'Card', 'save_shipped', 'read_card', 'shipped', 'world_names', 'card_for',
-           'shipped_tokenizer', 'check_unseen']
+           'shipped_tokenizer', 'check_unseen', 'header', 'worlds_of', 'seen_worlds', 'check_worlds']
 
 # %% ../../../nbs/05_models/00_weights/20_shipped.ipynb #4b53c8c9
 import json
@@ -13,7 +13,9 @@ from importlib import resources
 from pathlib import Path
 from ...core.basics import check_choice
 from ...core.files import BROKEN, atomic_path, wrong_file
+from ...core.weight_files import checksum
 from ...data.text import WordPiece
+from .formats import FOLDERS, chosen
 
 # %% ../../../nbs/05_models/00_weights/20_shipped.ipynb #9411c7b8
 FOLDER = resources.files('reid_lab')/'resources'/'weights' # of the files
@@ -48,7 +50,7 @@ def save_shipped(model, # Trained
     kept = {k: v for k, v in model.state_dict().items() if not k.startswith(card.heads)}
     state = {k: small(v.detach().cpu()).contiguous() for k, v in kept.items()}
     texts = dict(arguments=card.model_kw, kept=[k for k in model.state_dict() if k not in kept], card=asdict(card))
-    header = dict(zoo=card.model, **{k: json.dumps(v) for k, v in texts.items()})
+    header = dict(zoo=card.model, crc32=checksum(state), **{k: json.dumps(v) for k, v in texts.items()})
     with atomic_path(path) as tmp: save_file(state, tmp, metadata=header)
     return Path(path)
 
@@ -107,6 +109,64 @@ def check_unseen(card:Card, # Of the weights that a training starts from
     seed:int, # Of the World that it trains on or is tested on
     ):
     "Refuse a World that the weights have seen: identities, cameras, sites and wording follow from its seed"
-    if seed in card.seeds:
-        raise ValueError(f"world_seed={seed} was trained on already by the shipped weights of {card.model!r} (World "
-                         f"seeds {sorted(card.seeds)}); choose another World, or weights='none'")
+    if seed in card.seeds: raise _was_seen(seed, f'the shipped weights of {card.model!r}', card.seeds)
+
+
+def _was_seen(seed, by, seeds):
+    "A World that weights were trained on"
+    return ValueError(f"world_seed={seed} was trained on already by {by} (World seeds {sorted(seeds)}); choose another "
+                      "World, or weights='none'")
+
+# %% ../../../nbs/05_models/00_weights/20_shipped.ipynb #b7e04d15
+def header(path, # A safetensors file
+    ) -> dict: # Name -> text; empty for a file of another kind
+    "The texts in the header of a file"
+    from safetensors import SafetensorError, safe_open
+    try:
+        with safe_open(path, 'pt') as f: return f.metadata() or {}
+    except (SafetensorError, OSError): return {}
+
+
+def _file_of(path):
+    "The safetensors file that a path of weights stands for, or None"
+    names = [f for files in FOLDERS.values() for f in files if f.endswith('.safetensors')]
+    found = [path] if path.is_file() else [path/f for f in names if (path/f).is_file()]
+    return next(iter(found), None)
+
+
+def _began_with_ours(folder):
+    "The model of a training that began with weights of the package, by the record in its folder, or None"
+    try: key = json.loads((folder/'training.json').read_text(encoding='utf-8'))
+    except (OSError, ValueError): return None
+    return key.get('model') if isinstance(key, dict) and key.get('weights') == WORLD else None
+
+
+def worlds_of(texts:dict, # Of the header of a file
+    ) -> tuple: # (preset, task, seed) of each World
+    "The Worlds that a header names: those of its card, and those of the start of a training"
+    try: worlds = json.loads(texts.get('card', '{}')).get('worlds', []) + json.loads(texts.get('worlds', '[]'))
+    except (ValueError, TypeError, AttributeError): return () # of another program; `read_card` refuses what is ours
+    return tuple(dict.fromkeys(tuple(w) for w in worlds if isinstance(w, list) and len(w) == 3))
+
+
+def seen_worlds(weights, # As a constructor takes them
+    model:str, # Key of the zoo
+    ) -> tuple: # (preset, task, seed) of each World
+    "The Worlds that weights have seen: by the card in their file, or the training in whose folder they lie"
+    if not isinstance(weights, (str, Path)): return ()
+    path = Path(world_names(model).get(weights, chosen(weights).path))
+    file = _file_of(path)
+    if file is None: return ()
+    worlds, first = worlds_of(header(file)), _began_with_ours(file.parent)
+    return worlds or (card_for(first).worlds if first in shipped() else ()) # the latter before files said it
+
+
+def check_worlds(weights, # That a training starts from, as a constructor takes them
+    model:str, # Key of the zoo
+    *seeds:int, # Of the Worlds that it trains on or is tested on
+    ):
+    "Refuse Worlds that the weights have seen, however they were named"
+    seen = {w[-1] for w in seen_worlds(weights, model)}
+    by = f'the shipped weights of {model!r}' if weights == WORLD else f'weights={Path(str(weights)).name!r}'
+    for seed in seeds:
+        if seed in seen: raise _was_seen(seed, by, seen)
