@@ -16,6 +16,7 @@ import torch
 from .open_set import comparable, Threshold
 from ..data.augment import to_pixels
 from ..data.images import read_image, resize_image
+from ..data.text import check_sentence, text_note
 from ..moved import forward
 from ..retrieval.embeddings import embed_texts, Embeddings, encode_images
 from ..retrieval.ranking import rank, RetrievalResult
@@ -25,7 +26,7 @@ from ..retrieval.sides import same_images, warn_of_equal_paths
 def ask(model, # Reads images, and captions if a sentence is asked
     what, # A sentence (str), a crop (Path, or (H,W,3) uint8), or a list of such
     ) -> Embeddings: # One row a question, pid -1
-    "Embed questions"
+    "Embed questions; a sentence without a word that the model's tokenizer knows is refused"
     items = list(what) if isinstance(what, (list, tuple)) else [what]
     if not items: raise ValueError("what is empty; give a sentence, an image or the path of one")
     words = [isinstance(w, str) for w in items]
@@ -33,7 +34,7 @@ def ask(model, # Reads images, and captions if a sentence is asked
     if words[0]:
         if not hasattr(model, 'encode_text'): raise TypeError(f"{type(model).__name__} reads no text; give an image")
         if not all(w.strip() for w in items): raise ValueError("a sentence is empty; say what the person looks like")
-        return embed_texts(model, items, quiet=True)
+        return _embed_sentences(model, items)
     for i, w in enumerate(items):
         if not isinstance(w, Path) and not (getattr(w, 'ndim', 0) == 3 and w.shape[2] == 3 and w.dtype == np.uint8):
             raise TypeError(f"question {i} is {type(w).__name__}; give text, a pathlib.Path of an image, or an array "
@@ -44,6 +45,15 @@ def ask(model, # Reads images, and captions if a sentence is asked
     return _embed_crops(model, crops)
 
 # %% ../../nbs/12_analysis/70_search.ipynb #44d98285
+def _embed_sentences(model, items):
+    "Features of sentences; what is unknown or cut off is warned of, and kept in the column `note`"
+    for sentence in items: check_sentence(sentence, model.tokenizer)
+    q = embed_texts(model, items, quiet=True)
+    notes = [text_note([sentence], model.tokenizer) for sentence in items]
+    if any(notes): q.columns['note'] = np.array(notes)
+    return q
+
+
 def _embed_crops(model, crops):
     how, device = getattr(model, 'resample', 'bicubic'), next(model.parameters()).device
     mode = model.training; model.eval()

@@ -68,9 +68,11 @@ def _list(a):
 # %% ../../nbs/16_cli/50_commands.ipynb #6d811ba6
 def _doctor(a):
     from reid_lab.datasets.diagnosis import doctor
-    links = dict(follow_links=True) if a.follow_links else {}
-    report = doctor(a.name, a.root, check='all' if a.all else 'sample', **links)
-    print(report)
+    from reid_lab.experiments.params import parse_value
+    options = {k: parse_value(v, None) for k, v in pairs(a.param).items()}
+    if a.follow_links: options['follow_links'] = True
+    report = doctor(a.name, a.root, check='all' if a.all else 'sample', **options)
+    print(report.text(command=True))
     return 0 if report.ok else 1
 
 def _layout_of_datasets(a):
@@ -146,6 +148,8 @@ def _add_data(command):
     c.add_argument('--root', help="the dataset's folder or the one above")
     c.add_argument('--all', action='store_true', help='decode every image, not a sample')
     c.add_argument('--follow-links', action='store_true', help='allow links that lead out of the folder')
+    c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE',
+                   help="argument of the dataset's loader, such as skip=True; repeatable")
     command('datasets', _layout_of_datasets, 'print layout and source of the datasets that can be loaded')
     c = command('list', _list, 'list what is registered: ' + ', '.join(LISTS))
     c.add_argument('what', choices=tuple(LISTS), help='a kind of thing')

@@ -10,6 +10,7 @@ import copy
 import heapq
 import os
 import sys
+import warnings
 from collections import deque
 from itertools import count
 import numpy as np
@@ -21,7 +22,7 @@ from ..core.files import safe_join
 from .augment import AUGMENT, to_pixels
 from .images import DECODERS, ImageCache, read_sized, RESAMPLING
 from .table import JoinedReader, ReidTable
-from .text import mask_tokens
+from .text import mask_tokens, text_note
 from ..moved import forward
 
 # %% ../../nbs/01_data/50_loaders.ipynb #74ac055d
@@ -129,6 +130,7 @@ class Batches:
         self.unit, (self.rows, self.caps) = unit, self._samples(unit)
         self.label = np.unique(self.pid, return_inverse=True)[1]
         self.n_ids = int(self.label.max()) + 1
+        if self.rank == 0 and (note := self._cut_note()): warnings.warn(note, stacklevel=2)
 
     @property
     def key_settings(self) -> dict: # For `reid_lab.training.settings`
@@ -172,6 +174,15 @@ def _image_file(table, path):
         name, _, rest = path.partition('/')
         return _image_file(table.reader.tables[name], rest)
     return None if table.reader else safe_join(table.root, path, table.follow_links)
+
+
+@patch
+def _cut_note(self:Batches): # -> str
+    "How many captions of image files the tokenizer cuts off; images that a reader makes have captions made for it"
+    on_disk = self.table.reader is None or isinstance(self.table.reader, JoinedReader)
+    if self.tokenizer is None or not on_disk: return ''
+    note = text_note([c for captions in self.captions for c in captions], self.tokenizer, unknown=False)
+    return note and f"training on {self.table.name or 'this table'}: {note}"
 
 
 @patch

@@ -4,11 +4,14 @@
 
 # %% auto #0
 __all__ = ['FORMS', 'FILE', 'SPECIAL', 'THESAURUS', 'STOP_WORDS', 'EDA_OPS', 'clean_caption', 'Tokenizer', 'ClipBPE', 'WordPiece',
-           'load_tokenizer', 'quick_rng', 'eda_count', 'replace_synonyms', 'insert_synonyms', 'swap_words',
-           'delete_words', 'check_ops', 'eda', 'eda_batch', 'mask_words', 'mask_tokens']
+           'load_tokenizer', 'TextReport', 'read_text', 'check_sentence', 'text_note', 'quick_rng', 'eda_count',
+           'replace_synonyms', 'insert_synonyms', 'swap_words', 'delete_words', 'check_ops', 'eda', 'eda_batch',
+           'mask_words', 'mask_tokens']
 
 # %% ../../nbs/01_data/30_text.ipynb #724004e8
 import html, json, math, random, re, unicodedata
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
 from fastcore.basics import patch
@@ -250,6 +253,171 @@ def load_tokenizer(folder): # Folder written by a tokenizer's `save`
     "The tokenizer saved in `folder`, of either kind"
     kinds = {'ClipBPE': ClipBPE, 'WordPiece': WordPiece}
     return kinds[check_choice('kind', _settings(folder)['kind'], kinds)].load(folder)
+
+# %% ../../nbs/01_data/30_text.ipynb #7c797133
+@dataclass(frozen=True)
+class TextReport:
+    "What a tokenizer reads of one text"
+    text: str  # As it was given
+    known: int  # Words with a meaning to the tokenizer
+    unknown: tuple  # Words without, in order
+    cut: tuple  # Words that do not fit, in order; of the first a part may
+    place: int  # Number of the first word that is cut, from 1; 0 if none is
+    tokens: int  # Of the whole text, start and end included
+    room: int  # Tokens that the tokenizer keeps
+
+    def __str__(self) -> str: # Empty if every word is read
+        out = []
+        if self.unknown: out.append(f"unknown to the tokenizer: {_few(self.unknown)}")
+        if self.cut:
+            words = 'a word is' if len(self.cut) == 1 else f'{len(self.cut):,} words are'
+            out.append(f"{words} cut off, from word {self.place} on ({_short(' '.join(self.cut))}): {self.room} of "
+                       f"{self.tokens:,} tokens are read")
+        return '; '.join(out)
+
+
+def _short(text, most=40):
+    "A text as Python writes it, in one line and not longer than a line"
+    return repr(text if len(text) <= most else f'{text[:most - 3]}...')
+
+
+def _few(words, limit=4):
+    "The first few words, and how many more there are"
+    words = [*dict.fromkeys(words)]
+    more = f' and {len(words) - limit:,} more' if len(words) > limit else ''
+    return ', '.join(map(_short, words[:limit])) + more
+
+# %% ../../nbs/01_data/30_text.ipynb #3d7e0e31
+_PUTS_IN = ('[UNK]', '[MASK]')  # Words that experiments put into captions
+
+
+def _goes_on(tokenizer, ids):
+    "(n,) list: whether each token goes on in the next one, as a piece of the same word"
+    if isinstance(tokenizer, ClipBPE): return [not e for e in tokenizer.ends[ids].tolist()]
+    if not isinstance(tokenizer, WordPiece): return [False]*len(ids)
+    return [not s for s in tokenizer.starts[ids].tolist()[1:]] + [False]
+
+
+def _chunks_of(tokenizer, ids):
+    "Ids of the words that the tokenizer makes of one word between spaces, such as t, - and shirt"
+    out, chunk = [], []
+    for i, more in zip(ids, _goes_on(tokenizer, ids)):
+        chunk.append(i)
+        if not more:
+            out.append(chunk)
+            chunk = []
+    return out + [chunk]*bool(chunk)
+
+
+def _tells(text):
+    "Whether a word can mean something: letters or a symbol, but not one letter alone"
+    if len(text) == 1 and text.isascii(): return False
+    return any(ch.isalpha() or unicodedata.category(ch) == 'So' for ch in text)
+
+
+def _is_known(tokenizer, word, ids):
+    "True, False, or None for what counts neither way"
+    if word in _PUTS_IN: return None
+    chunks = _chunks_of(tokenizer, ids)
+    texts = [tokenizer.decode(c).strip() for c in chunks]
+    if any(tokenizer.unk_id in c and texts[i] == '[UNK]' for i, c in enumerate(chunks)): return False
+    told = [(c, t) for c, t in zip(chunks, texts) if _tells(t)]
+    if not told: return False if _tells(word) and not any(t.isascii() and t for t in texts) else None
+    return all(len(c) == 1 or len(t) >= 2*len(c) for c, t in told)
+
+# %% ../../nbs/01_data/30_text.ipynb #7759e9ce
+class _Reader:
+    "Reads texts word by word, each word once"
+    def __init__(self, tokenizer): self.tokenizer, self.seen = tokenizer, {}
+
+    def look(self, word): # -> (tokens, whether it is known)
+        if word not in self.seen:
+            ids = self.tokenizer.ids(word)
+            self.seen[word] = len(ids), _is_known(self.tokenizer, word, ids)
+        return self.seen[word]
+
+    def tokens_if_plain(self, text): # -> tokens, or 0 where `report` has to look
+        "The short way for most captions: every word is known, and all of them fit"
+        looked = [self.seen.get(w) or self.look(w) for w in text.split()] if text.isascii() else [(0, False)]
+        tokens = sum(n for n, _ in looked) + 2
+        plain = tokens <= self.tokenizer.context_length and all(known is not False for _, known in looked)
+        return tokens if plain else 0
+
+    def fitting(self, words): # -> how many of the first words fit
+        "By halving: the tokens of a beginning grow with its words"
+        fit, over = 0, len(words)
+        while over - fit > 1:
+            middle = (fit + over)//2
+            if len(self.tokenizer.ids(' '.join(words[:middle]))) <= self.tokenizer.context_length - 2: fit = middle
+            else: over = middle
+        return fit
+
+    def report(self, text): # -> `TextReport`
+        words, room = text.split(), self.tokenizer.context_length
+        looked = [self.look(w) for w in words]
+        tokens = sum(n for n, _ in looked) + 2
+        if tokens > room or not text.isascii(): tokens = len(self.tokenizer.ids(text)) + 2
+        fit = len(words) if tokens <= room else self.fitting(words)
+        unknown = tuple(w for w, (_, known) in zip(words, looked) if known is False)
+        cut = tuple(words[fit:])
+        return TextReport(text, sum(k is True for _, k in looked), unknown, cut, fit + 1 if cut else 0, tokens, room)
+
+
+def read_text(text:str, # A sentence or a caption
+    tokenizer:Tokenizer, # That of the model
+    ) -> TextReport:
+    "Which words of a text a tokenizer knows, and which it cuts off"
+    return _Reader(tokenizer).report(text)
+
+
+def check_sentence(text:str, # That is asked
+    tokenizer:Tokenizer, # That of the model; of another kind, nothing is looked at
+    ):
+    "An error for a sentence without a known word, whose embedding would mean nothing"
+    if not isinstance(tokenizer, Tokenizer): return
+    found = read_text(text, tokenizer)
+    if found.known: return
+    what = f'unknown: {_few(found.unknown)}' if found.unknown else 'it holds no word'
+    raise ValueError(f"the sentence {_short(text)} has no word that the tokenizer of the model knows ({what}); say "
+                     "what the person looks like in the language of the captions that the model was trained with")
+
+# %% ../../nbs/01_data/30_text.ipynb #64ac638e
+def text_note(texts, # Captions, or a list of one sentence
+    tokenizer, # That of the model; of another kind than `Tokenizer`, nothing is looked at
+    unknown:bool=True, # Count unknown words too, not only what is cut off
+    ) -> str: # Empty if every word is read
+    "One line on unknown words and on what is cut off, with counts if there are several texts"
+    texts = list(texts)
+    if not isinstance(tokenizer, Tokenizer) or not texts: return ''
+    reader, words, odd, silent, longest, cut = _Reader(tokenizer), Counter(), 0, 0, 0, []
+    if len(texts) == 1: return str(reader.report(texts[0]))
+    for i, text in enumerate(texts):
+        longest = max(longest, n := reader.tokens_if_plain(text))
+        if n: continue
+        found = reader.report(text)
+        words.update(found.unknown)
+        odd += bool(found.unknown)
+        silent += bool(found.unknown) and not found.known
+        if found.cut: cut.append((i, found))
+        longest = max(longest, found.tokens)
+    told = _unknown_note(words, odd, silent, len(texts)) if unknown else []
+    return '; '.join(told + _cut_note(cut, longest, len(texts)))
+
+
+def _unknown_note(words, odd, silent, n):
+    "How many texts hold unknown words, and the most frequent ones"
+    if not odd: return []
+    few = _few([w for w, _ in words.most_common()])
+    none = f', {silent:,} of them no known word' if silent else ''
+    return [f'{odd:,} of {n:,} texts hold words unknown to the tokenizer{none} ({few})']
+
+
+def _cut_note(cut, longest, n):
+    "How many texts are cut off, and the first of them"
+    if not cut: return []
+    i, first = cut[0]
+    return [f"{len(cut):,} of {n:,} texts are cut off at {first.room} tokens, the longest has {longest:,} (such as "
+            f"text {i + 1}, from word {first.place} on: {_short(' '.join(first.cut))})"]
 
 # %% ../../nbs/01_data/30_text.ipynb #51d6303f
 _GROUPS = '''

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core.basics import check_choice, stream
-from .image_sets import first_few, write_images
+from .image_sets import first_few, load_market_copy, name_findings, write_images
 from ..data.images import IMAGE_SUFFIXES
 from ..data.table import Finding, ReidTable, TableError
 from ..core.files import BROKEN, safe_join
@@ -72,10 +72,12 @@ DG_SETS = {
     'cuhk02': DGSet('cuhk02', ('CUHK02',), 'train',
         tuple(Part(f'Dataset/P{p}/cam{v}', 2*p + v - 3, first=PAIR*p) for p in range(1, 6) for v in (1, 2)),
         r'(?P<pid>\d{1,4})_', '001_045.png', '{pid:03d}_{number:03d}.png', cameras=10),
-    'cuhk03': DGSet('cuhk03', ('CUHK03',), '', (Part('images_detected'), Part('images_labeled')),
+    'cuhk03': DGSet('cuhk03', ('CUHK03', 'cuhk03-np', 'CUHK03-NP'), '',
+        (Part('images_detected'), Part('images_labeled')),
         r'(?P<pair>[1-9])_(?P<pid>\d{3})_(?P<cam>\d)_\d{2}\.\w+$', '1_001_1_01.png',
         '{pair}_{pid:03d}_{cam}_{number:02d}.png', cameras=2, files=('cuhk03_new_protocol_config_*.mat',
-        'cuhk03_testsets.json', 'images_detected', 'images_labeled', 'cuhk-03.mat', 'cuhk03_release/cuhk-03.mat')),
+        'cuhk03_testsets.json', 'images_detected', 'images_labeled', 'cuhk-03.mat', 'cuhk03_release/cuhk-03.mat',
+        'bounding_box_train', 'detected/bounding_box_train', 'labeled/bounding_box_train')),
     'cuhk-sysu': DGSet('CUHK-SYSU', ('cuhk_sysu', 'CUHK_SYSU', 'cuhk-sysu'), 'train', (Part('cropped_images', 0),),
         r'p(?P<pid>\d+)_s\d+_\d+\.', 'p11422_s16929_1.jpg', 'p{pid}_s{row}_{number}.jpg', cameras=1)}
 
@@ -152,6 +154,7 @@ def _images(root, part, form):
     here = _spelt(root, part.folder)
     names = sorted(os.listdir(root/here)) if here else []
     paths = [f'{here}/{n}' for n in names if n[0] != '.' and Path(n).suffix.lower() in IMAGE_SUFFIXES]
+    if unwritable := name_findings(paths): return [], unwritable
     if paths or (here and part.first): return paths, []   # a pair of cameras may be empty, not missing
     what = f'the folder {part.folder!r} is missing' if here is None else f'no image in the folder {here!r}'
     holds = f'{str(root/(here or ""))!r} holds {(names if here else sorted(os.listdir(root)))[:8]}'
@@ -350,6 +353,14 @@ def _classic_protocol(root, part, split_id, skip, remedy):
     return f, found + odd + _twice(f.path, form)
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #c4260831
+def _market_copy(root, labels, protocol):
+    "Folder of the new protocol in the folders of Market-1501, as its authors hand it on, or None"
+    found = next((p for p in (root/labels, root) if (p/'bounding_box_train').is_dir()), None)
+    if found and protocol == 'classic':
+        raise ValueError(f"protocol='classic', but {str(found)!r} is a copy of the new protocol; pass protocol='new'")
+    return found
+
+
 def load_cuhk03(root, # Folder with `images_detected`, `images_labeled` and the `.mat` files of the new protocol
     labels:str='detected', # Boxes by a detector, or by hand: `labeled`
     protocol:str='new', # `new` (767 and 700 identities), or `classic`
@@ -365,6 +376,8 @@ def load_cuhk03(root, # Folder with `images_detected`, `images_labeled` and the 
     mat = next((m for m in ('cuhk-03.mat', 'cuhk03_release/cuhk-03.mat') if (root/m).is_file()), 'cuhk-03.mat')
     remedy = f'extract_cuhk03({str(root/mat)!r}, {str(root)!r}) writes it (needs h5py)'
     here = _spelt(root, part.folder)
+    copy = _market_copy(root, labels, protocol) if here is None else None
+    if copy: return load_market_copy(copy, 'cuhk03', skip, follow_links)
     if here is None:
         holds = f'{str(root)!r} holds {sorted(os.listdir(root))[:8]}'
         raise TableError('cuhk03', [Finding('error', f'the folder {part.folder!r} is missing', holds, remedy)])

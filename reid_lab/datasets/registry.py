@@ -8,6 +8,7 @@ __all__ = ['FACTS', 'DATASETS', 'Dataset', 'dataset_key', 'list_datasets', 'fits
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #322a6f7d
 import inspect
+import os
 import re
 import warnings
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from ..data.table import Finding, ReidTable, SPLITS, TableError
 from .aerial import aeri_notes, aerial_notes, load_aeri, load_tbapr
 from .cross_set import cross_set_notes, load_cross_set
 from .dg_sets import check_dg_set, DG_SETS, load_cuhk03, load_dg_set
-from .image_sets import check_image_set, IMAGE_SETS, load_image_set
+from .image_sets import check_image_set, IMAGE_SETS, layout_notes, load_image_set
 from .text_sets import annotation_notes, load_mals, load_text_set, text_files, TEXT_SETS
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #eb0501ef
@@ -84,7 +85,7 @@ def _image_set(dataset, **rest):
     form = IMAGE_SETS[dataset]
     return dict(load=partial(load_image_set, dataset=dataset), folder=form.folder, also=form.also,
                 cameras=True, image_queries=True, annotations=form.annotations,
-                check=partial(check_image_set, dataset=dataset), **rest)
+                check=partial(check_image_set, dataset=dataset), notes=partial(layout_notes, dataset=dataset), **rest)
 
 
 def _dg_set(dataset, **rest):
@@ -187,7 +188,7 @@ DATASETS = {
         layout='cuhk02/Dataset/{P1,P2,P3,P4,P5}/{cam1,cam2}/001_045.png',
         citation='Li and Wang, Locally Aligned Feature Transforms across Views, CVPR 2013'),
     'cuhk03': Dataset('CUHK03', **_dg_set('cuhk03', load=load_cuhk03), counts=_cuhk03_counts(),
-        counts_of=_cuhk03_counts,
+        counts_of=_cuhk03_counts, notes=partial(layout_notes, dataset='cuhk03'),
         layout='cuhk03/cuhk03_new_protocol_config_{detected,labeled}.mat + images_{detected,labeled}/1_001_1_01.png',
         citation='Li et al., DeepReID, CVPR 2014; new protocol: Zhong et al., Re-ranking Person Re-ID, 2017'),
     'cuhk-sysu': Dataset('CUHK-SYSU', **_dg_set('cuhk-sysu'), counts=dict(train=(11934, 34574)),
@@ -263,6 +264,37 @@ def _holds(folder, spec):
     return any(next(folder.glob(a), None) for a in spec.annotations)
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #b07a95dd
+_MOST_FOLDERS = 200  # Subfolders of a data root that are looked into
+
+
+def _plain(name):
+    "A folder's name without case and signs: `dukemtmcreid` and `DukeMTMC-reID` are one"
+    return ''.join(c for c in name.lower() if c.isalnum())
+
+
+def _subfolders(folder):
+    "The folders in a folder, in the order of their names"
+    if not folder.is_dir(): return []
+    with os.scandir(folder) as entries:
+        return [folder/name for name in sorted(e.name for e in entries if e.is_dir() and e.name[0] != '.')]
+
+
+def _named_like(folder, name, spec):
+    "Subfolders with a name of a dataset, those first that are spelt as usual"
+    usual = [spec.folder, *spec.also]
+    known = {_plain(n) for n in (name, *usual)}
+    found = [p for p in _subfolders(folder) if _plain(p.name) in known]
+    return sorted(found, key=lambda p: (usual.index(p.name) if p.name in usual else len(usual), p.name))
+
+
+def _places(base, name, spec):
+    "Where a dataset can be: the folder, a subfolder of its name, and one more in that, as archives unpack"
+    yield base
+    near = _named_like(base, name, spec)
+    yield from near
+    for p in near: yield from _named_like(p, name, spec)
+
+
 def find_root(name:str, # Key of `DATASETS`
     root=None, # The dataset's folder or the folder above it
     ) -> Path:
@@ -278,8 +310,10 @@ def find_root(name:str, # Key of `DATASETS`
     if chosen is None: stop('no data root is known')
     base = Path(chosen).expanduser()
     if not base.is_dir(): stop(f'{str(base)!r} is no folder')
-    for p in (base, *(base/f for f in (spec.folder, *spec.also))):
+    for p in _places(base, name, spec):
         if _holds(p, spec): return p
+    near = next((p for p in _subfolders(base)[:_MOST_FOLDERS] if _holds(p, spec)), None)
+    if near: stop(f'no folder with a name of {name} in {str(base)!r}', f'; its folder {near.name!r} looks like it')
     inside, like = sorted(p.name for p in base.iterdir()), [k for k, d in DATASETS.items() if _holds(base, d)]
     more = f"; the folder {f'holds {inside[:8]}' if inside else 'is empty'}"
     stop(f'none of {list(spec.annotations)} in {str(base)!r} or its subfolder {spec.folder!r}',
@@ -314,6 +348,32 @@ def check_options(name:str, # Key of `DATASETS`
         if k in taken or not more: check_choice(f'option of {name}', k, known)
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #29102587
+def _on_disk(root, path, listed):
+    "`path` as it is spelt on disk, upper or lower case, or None; `listed` remembers the folders"
+    here = ''
+    for part in path.split('/'):
+        if here not in listed:
+            names = os.listdir(root/here) if os.path.isdir(root/here) else []
+            listed[here] = {n.lower(): n for n in names} | {n: n for n in names}
+        name = listed[here].get(part) or listed[here].get(part.lower())
+        if name is None: return None
+        here = f'{here}/{name}' if here else name
+    return here
+
+
+def _spelling_findings(table, seen):
+    "A finding on missing images whose files differ in upper and lower case alone, and whether these are all"
+    gone, listed = np.flatnonzero(seen.kind == 'missing'), {}
+    found = {i: _on_disk(table.root, table.frame.path.iat[i], listed) for i in gone}
+    other = {i: p for i, p in found.items() if p}
+    if not other: return [], False
+    first = next(iter(other))
+    what = f'{len(other)} of {len(table)} images are on disk under names that differ in upper and lower case'
+    where = f'row {first}: {table.frame.path.iat[first]!r} is {other[first]!r} on disk'
+    remedy = 'rename the files or correct the annotation: this file system tells upper from lower case'
+    return [Finding('error', what, where, remedy)], len(other) == len(gone)
+
+
 def file_checks(table:ReidTable, # As loaded
     spec:Dataset, # Its record
     check:str, # `none`, or look at every file and decode a `sample` of the images, or `all`
@@ -325,9 +385,11 @@ def file_checks(table:ReidTable, # As loaded
     files = spec.check(table, files=check != 'none') if spec.check else []
     if check_choice('check', check, ['sample', 'all', 'none']) == 'none': return files
     seen = look_at_files(table, headers, quiet)
-    told = ['missing']*any('do not exist' in f.what for f in files)
+    spelt, explained = _spelling_findings(table, seen)
+    if explained: files = [f for f in files if 'do not exist' not in f.what]
+    told = ['missing']*(explained or any('do not exist' in f.what for f in files))
     bad, n = decode_images(table, check, n, np.flatnonzero(seen.kind == ''), quiet)
-    return files + file_findings(table, seen, told) + decode_findings(table, bad, n, check)
+    return files + spelt + file_findings(table, seen, told) + decode_findings(table, bad, n, check)
 
 
 def load_dataset(name:str, # Key of `DATASETS`

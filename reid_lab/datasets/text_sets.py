@@ -14,11 +14,27 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core.basics import check_choice
-from .image_sets import write_images
+from .image_sets import name_findings, write_images
 from ..data.table import SPLITS, Finding, ReidTable, TableError
 from ..core.files import atomic_path, safe_join
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #ffa3815e
+def _text_of(data):
+    "The text of an annotation file in UTF-8, UTF-16 or UTF-32, with or without a mark at its beginning"
+    return data.decode(json.detect_encoding(data))
+
+
+def _json_lines(text):
+    "The records of a text with one JSON value a line; the error of a bad line has its number"
+    rows = []
+    for number, line in enumerate(text.split('\n'), 1):
+        if not line.strip(): continue
+        try: rows.append(json.loads(line))
+        except json.JSONDecodeError as e:
+            raise ValueError(f'line {number} of a file with one record a line is no valid JSON: {e.msg}') from None
+    return rows
+
+
 def read_json(path, # Annotation file
     kind:type=list, # What it holds: a list of records, or a `dict`
     ):
@@ -26,11 +42,16 @@ def read_json(path, # Annotation file
     path = Path(path)
     def stop(what, remedy='copy the file again and compare its size with the source'):
         raise TableError(path.name, [Finding('error', what, str(path), remedy)])
-    try: text = path.read_text(encoding='utf-8-sig')
-    except UnicodeDecodeError as e: stop(f'not a UTF-8 text file (byte {e.start})')
+    try: text = _text_of(path.read_bytes())
+    except UnicodeDecodeError as e:
+        stop(f'not a UTF-8 text file (byte {e.start})', 'save it as UTF-8, such as by iconv -f GB18030 -t UTF-8 (with '
+             'the encoding that it has); if it was damaged, copy it again')
     if not text.strip(): stop('the file is empty')
     try: data = json.loads(text)
     except json.JSONDecodeError as e:
+        if kind is list and _is_lines(text):
+            try: return _json_lines(text)
+            except ValueError as wrong: stop(str(wrong), 'correct this line, or copy the file again')
         cut = e.pos >= len(text.rstrip()) - 1 or 'Unterminated' in e.msg
         what = 'the JSON stops early (truncated)' if cut else 'no valid JSON'
         stop(f"{what}: {e.msg}, line {e.lineno}, character {e.pos} of {len(text)}")
@@ -38,6 +59,13 @@ def read_json(path, # Annotation file
     seen = f'a dict with keys {list(data)[:5]}' if isinstance(data, dict) else type(data).__name__
     want = 'a list of records' if kind is list else 'a dict'
     stop(f'expected {want}, found {seen}', 'is this the annotation file? see the layout of the dataset')
+
+def _is_lines(text):
+    "Whether a text begins with a whole record on its first line, and goes on with another"
+    first, _, rest = text.strip().partition('\n')
+    if not rest.lstrip().startswith('{'): return False
+    try: return isinstance(json.loads(first), dict)
+    except json.JSONDecodeError: return False
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #39ba8b3b
 _TEST = dict(  # kind of a value -> (test, words for it)
@@ -156,6 +184,17 @@ def write_text_set(table:ReidTable, # Any table
         if records: write_json(records, folder/(form.processed[split] if processed else form.annotations[0]))
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #70976c37
+def _spelt(root, folder):
+    "A folder below `root`, in upper or lower case, or None"
+    if (root/folder).is_dir(): return root/folder
+    here = root
+    for name in folder.split('/'):
+        near = [p for p in here.iterdir() if p.name.lower() == name.lower() and p.is_dir()] if here.is_dir() else []
+        if not near: return None
+        here = min(near)
+    return here
+
+
 def find_images(root, # Dataset folder
     paths, # Image paths as the annotation gives them
     folders=('imgs', 'images', '.'), # Places to try
@@ -163,7 +202,7 @@ def find_images(root, # Dataset folder
     "The folder below `root` that `paths` start from (the first place, if none fits)"
     some = [paths[i] for i in np.unique(np.linspace(0, len(paths) - 1, 30, dtype=int))] if len(paths) else []
     some = [p for p in some if not os.path.isabs(p) and '..' not in p.split('/')]
-    places = [Path(root)/f for f in folders]
+    places = [p for f in folders for p in [_spelt(Path(root), f)] if p] or [Path(root)/folders[0]]
     return next((place for place in places if any(os.path.isfile(place/p) for p in some)), places[0]).resolve()
 
 
@@ -176,17 +215,24 @@ def _tidy_paths(paths, folder):
 def first_record(path, # JSON file
     ): # dict, or None if there is no list of dicts
     "The first record of a list, without reading to the end of the file"
-    with open(path, encoding='utf-8-sig', errors='replace') as f: text = f.read(2**18).lstrip()
-    if not text.startswith('['): return None
-    try: found = json.JSONDecoder().raw_decode(text[1:].lstrip())[0]
+    with open(path, 'rb') as f: data = f.read(2**18)
+    text = data.decode(json.detect_encoding(data), errors='replace').lstrip()
+    lines = _is_lines(text)
+    if not (lines or text.startswith('[')): return None
+    try: found = json.JSONDecoder().raw_decode(text if lines else text[1:].lstrip())[0]
     except json.JSONDecodeError: return None
     return found if isinstance(found, dict) else None
 
 
 def _named(root, form):
-    "Files with a known name, in the folder or in `annotations` below it, in the order in which they are preferred"
-    places = [root/f for f in ('', 'annotations')]
-    return [p/n for n in form.annotations for p in places if (p/n).is_file()]
+    "Files with a known name (in any case, or in .jsonl), here or in `annotations`, those first that are preferred"
+    found = []
+    for place in (root, root/'annotations'):
+        there = os.listdir(place) if place.is_dir() else []
+        spelt = {n.lower(): n for n in there} | {n: n for n in there}
+        names = {n: spelt.get(n) or spelt.get(n.lower()) or spelt.get(f'{n.lower()}l') for n in form.annotations}
+        found.append({n: place/name for n, name in names.items() if name})
+    return [f[n] for n in form.annotations for f in found if n in f and f[n].is_file()]
 
 
 def annotation_files(root, # Dataset folder
@@ -259,13 +305,15 @@ def load_text_set(root, # Dataset folder
                          + (": form='raw' cannot be read; try form='processed'" if spec.processed else
                             f" and no other JSON list of records with {list(spec.keys)}"))
     rows = _read_processed(root, spec) if raw is None else _read_raw(raw, spec)
+    if unwritable := name_findings(r['path'] for r in rows): raise TableError(dataset, unwritable)
     f = pd.DataFrame(rows, columns=['path', 'pid', 'split', 'captions'] + ['source']*('source' in spec.record))
     f['role'] = 'gallery'
     f['path'] = _tidy_paths(f.path.tolist(), spec.folder)
     if len(f) and f.pid.min() >= spec.first_id: f['pid'] -= spec.first_id
     cams = [re.search(spec.camera, Path(p).name) for p in f.path] if spec.camera else [None]
     if all(cams): f['cam'] = [int(m[1]) for m in cams]
-    places = tuple(dict.fromkeys((spec.images, 'imgs', 'images', '.')))
+    usual = tuple(dict.fromkeys((spec.images, 'imgs', 'images', '.')))
+    places = usual + tuple(f'{d}/{f}' for d in (spec.folder, 'imgs') for f in usual) # as archives unpack
     return ReidTable(f, find_images(root, f.path.tolist(), places), name=dataset, follow_links=follow_links)
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #7cb7e509

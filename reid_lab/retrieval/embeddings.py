@@ -6,7 +6,7 @@
 __all__ = ['FIELDS', 'as_ids', 'Embeddings', 'image_pixels', 'encode_images', 'embed_images', 'caption_frame', 'embed_texts']
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f25554a8
-import html, json, math, os, zipfile
+import html, json, math, os, warnings, zipfile
 from functools import reduce
 from inspect import signature
 from pathlib import Path
@@ -19,6 +19,7 @@ from ..core.distributed import from_all, processes
 from ..core.files import BROKEN, atomic_path, file_kind, wrong_file
 from ..core.reporting import progress
 from ..data.augment import to_pixels
+from ..data.text import text_note
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #65b843ee
 def _as_emb(emb):
@@ -522,7 +523,7 @@ def embed_texts(model, # Has `encode_text` and `tokenizer`
     quiet:bool=None, # No progress lines (default: quiet under CI)
     share:bool=False, # See `embed_images`
     ) -> Embeddings: # One row per caption; without cameras, because a description is not bound to one
-    "Embed captions"
+    "Embed captions; a warning counts those with words that the tokenizer does not know, or that it cuts off"
     name = getattr(texts, 'name', '')
     f = caption_frame(texts)
     if not len(f):
@@ -533,6 +534,7 @@ def embed_texts(model, # Has `encode_text` and `tokenizer`
     def encode(caps, device): return model.encode_text(model.tokenizer(caps).to(device))
 
     caps = f.caption.tolist()
+    if note := text_note(caps, model.tokenizer): warnings.warn(note, stacklevel=2)
     batches = [caps[i:i + batch_size] for i in range(0, len(caps), batch_size)]
     emb = _run(model, batches, encode, 'encode_text', device, 'texts', quiet, share)
     return Embeddings(emb, f.pid.to_numpy(), path=f.path.tolist() if 'path' in f else None, caption=caps,

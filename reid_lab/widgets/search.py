@@ -99,7 +99,9 @@ def found(self:SearchPage, query): # Row, or None -> dict
         return dict(label=f'Search, {what}: no answer', message=str(e), what=what)
     if a is None: return dict(label='Search, nothing asked', message=NOTHING, what=what)
     present, said = None if a.present is None else bool(a.present[0]), a.say()
-    more = '; '.join([said.split(': ', 1)[1] if present is not None else said, *(str(w.message) for w in told)])
+    note = a.result.q.columns.get('note', [''])[0] # what the tokenizer does not read, also of stored sentences
+    notes = dict.fromkeys([str(note), *(str(w.message) for w in told)]) # a new sentence has been warned of as well
+    more = '; '.join([said.split(': ', 1)[1] if present is not None else said, *filter(None, notes)])
     return dict(label=f'Search, {what}: {said}', items=self.items(a), present=present, said=more, what=what)
 
 
