@@ -401,8 +401,7 @@ def _other(there, plan, ignore, added):
         if k in ignore or k in added and k not in there: continue
         old = there.get(k)
         if isinstance(v, dict) and isinstance(old, dict):
-            inner = _other(old, v, ignore, added) + [x for x in old if x not in v and x not in (*ignore, *added)]
-            out += [f"{k} ({', '.join(inner)})"]*bool(inner)
+            out += _other(old, v, ignore, added) + [x for x in old if x not in v and x not in (*ignore, *added)]
         elif old != v: out.append(k)
     return out
 

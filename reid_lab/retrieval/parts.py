@@ -115,8 +115,8 @@ def _readable(table, rows):
 
 def _without_root(text, root):
     "A message without the folder that all images lie in"
-    for place in () if root is None else {str(Path(root).resolve()), str(root)}:
-        text = text.replace(place.rstrip('/') + '/', '')
+    for place in () if root is None else (str(Path(root).resolve()), str(root)):
+        text = re.sub(rf"(?<![^\s'\"]){re.escape(place.rstrip('/'))}/", '', text) # where a path begins
     return text
 
 
