@@ -134,7 +134,8 @@ def _add_runs(command):
     run.add_argument('--threads', type=PROCESSES, help='threads of the kernel')
     run.add_argument('--timeout', type=SECONDS, help='seconds a cell may take')
     sweep.add_argument('--grid', nargs='+', metavar='NAME=V1,V2', help='values to combine')
-    sweep.add_argument('--seeds', type=SEED, nargs='+', default=[0], help='default: 0')
+    sweep.add_argument('--seeds', type=SEED, nargs='+',
+                       help='default: those of --grid seed=... or -p seed=..., else 0')
     sweep.add_argument('--jobs', type=PROCESSES, help='processes (default: by the number of cores)')
     for c in (run, sweep):
         c.add_argument('--fresh', action='store_true', help='run again what is finished there, and replace it')

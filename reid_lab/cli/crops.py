@@ -18,30 +18,37 @@ def pair(text:str, # Of the command line
     raise argparse.ArgumentTypeError(f"{text!r} is not name=value, such as path=file")
 
 
+_OF_IMAGES = ('shards', 'skip_bad', 'cameras', 'check_content') # options of `embed` that captions have no use for
+
+
 def _embed(a, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab embed`"
     from reid_lab.experiments.terminal import Display, near_path
-    odd = [k for k in ('captions', 'skip_bad', 'fresh') if a.shards and getattr(a, k)]
-    if odd: raise ValueError(f"--shards goes without --{odd[0].replace('_', '-')}; embed such features in memory, or "
-                             "remove the folder to begin anew")
+    odd = [k for k in _OF_IMAGES if a.captions and getattr(a, k)]
+    if odd: raise ValueError(f"--captions goes without --{odd[0].replace('_', '-')}, which is for images; leave one out")
+    if a.batch_size < 1: raise ValueError(f'--batch-size {a.batch_size}; it is the number of images at a time, at least 1')
     if a.prefix and not a.weights: raise ValueError('--prefix is of the names in --weights FILE; give both, or neither')
     with Display('embed', sections=False):
         from reid_lab.data.crops import crops_table
         from reid_lab.models.weights.formats import with_prefix
-        from reid_lab.recipes.crops import crops_to_shards, embed_captions, embed_crops
-        table = crops_table(a.source, a.folders, a.pattern, a.root, dict(a.column or ()), a.follow_links, a.skip)
+        from reid_lab.recipes.crops import check_output, crops_to_shards, embed_captions, embed_crops, open_embedder
+        check_output(a.out, a.fresh, a.shards) # what can be refused before anything is read
         weights = a.weights and with_prefix(a.weights, a.prefix)
-        how = dict(batch_size=a.batch_size, device=a.device, tokenizer=a.tokenizer)
-        if a.shards: e = crops_to_shards(table, a.model, a.out, weights, cameras=a.cameras, **how)
-        elif a.captions: e = embed_captions(table, a.model, a.out, weights, fresh=a.fresh, **how)
-        else: e = embed_crops(table, a.model, a.out, weights, skip_bad=a.skip_bad, cameras=a.cameras, fresh=a.fresh,
-                              **how)
+        embedder = open_embedder(a.model, weights, a.tokenizer, 'captions' if a.captions else '', a.device)
+        table = crops_table(a.source, a.folders, a.pattern, a.root, dict(a.column or ()), a.follow_links, a.skip,
+                            images='none' if a.skip_bad else 'sample')
+        if a.captions: e = embed_captions(table, embedder, a.out, batch_size=a.batch_size, fresh=a.fresh)
+        else:
+            write = crops_to_shards if a.shards else embed_crops
+            e = write(table, embedder, a.out, batch_size=a.batch_size, cameras=a.cameras, skip_bad=a.skip_bad,
+                      fresh=a.fresh, check_content=a.check_content)
     left = e.meta.get('left_out', [])
     for text in left[:5]: print(f'left out: {text}', file=sys.stderr)
     if len(left) > 5: print(f'left out: {len(left) - 5} more, see left_out in its meta', file=sys.stderr)
     what = 'captions' if a.captions else 'images'
-    print(f"{len(e)} {what}, {e.dim} numbers each, {known(e)}\nfeatures: {near_path(a.out)}")
+    print(f"{len(e)} {what}, {e.dim} numbers each, {known(e)}{f', {len(left)} left out' if left else ''}\n"
+          f"features: {near_path(a.out)}")
     return 0
 
 
@@ -233,7 +240,10 @@ def add_crops(command, # Function (name, what it does, text, list of the help) -
     c.add_argument('--skip-bad', action='store_true', help='leave out images that cannot be read, and list them')
     c.add_argument('--shards', action='store_true', help='write a folder of shards (float16), for millions of crops: '
                    'search, match and metrics read it from the disk')
-    c.add_argument('--fresh', action='store_true', help='replace what is there; without it an interrupted call goes on')
+    c.add_argument('--check-content', action='store_true', help='compare the images of an interrupted call by what their '
+                   'files hold, not only by name, size and time of change')
+    c.add_argument('--fresh', action='store_true', help='begin anew and replace what is there; without it an interrupted '
+                   'call goes on, and an interrupted --fresh goes on with it')
     c = command('search', _search, 'find a sentence or a crop in features that embed has written')
     c.add_argument('features', help='that embed, or another program, has written: a file, a folder, shards')
     c.add_argument('sentence', nargs='*', help='in quotes, such as "a woman with a white bag"')

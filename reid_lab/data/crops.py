@@ -34,13 +34,14 @@ def folder_table(root, # Folder of crops
     pattern:str='', # Regular expression with the groups pid, cam ..., see `ReidTable.from_folder`; instead of `folders`
     follow_links:bool=False, # Follow links that lead out of `root`
     skip:bool=False, # Leave out images that do not lie so deep, or do not match the pattern
+    images:str='sample', # Decode a sample, all, or none, see `ReidTable.validate`
     ) -> ReidTable: # Split `test`; pid and cam are -1 where nothing says them
     "All images below a folder"
     if folders and pattern:
         raise ValueError(f"folders={folders!r} and pattern={pattern!r} both say what names mean; give one")
     pattern = pattern or (folder_pattern(folders) if folders else '')
     unknown = {c: -1 for c in ('pid', 'cam') if c not in re.compile(pattern).groupindex}
-    try: return ReidTable.from_folder(root, pattern, skip=skip, follow_links=follow_links, **unknown)
+    try: return ReidTable.from_folder(root, pattern, skip=skip, follow_links=follow_links, images=images, **unknown)
     except ValueError as err:
         if not folders or 'fits' not in str(err): raise
         odd = [p for p in image_files(root, '', follow_links) if not re.match(pattern, p)]
@@ -75,6 +76,7 @@ def manifest_table(path, # .csv or .parquet with the column `path`
     root=None, # Folder that paths start at; default: that of the manifest
     columns:dict=None, # Our column -> theirs, such as dict(path='file', pid='person')
     follow_links:bool=False, # Read images behind links that lead out of `root`
+    images:str='sample', # See `folder_table`
     ) -> ReidTable: # Split `test` unless there is a column; pid and cam are -1 where there is none
     "The crops that a file lists"
     path = Path(path).expanduser()
@@ -91,7 +93,7 @@ def manifest_table(path, # .csv or .parquet with the column `path`
     if 'attrs' in f: f['attrs'] = [json.loads(v) if isinstance(v, str) and v else None for v in f['attrs']]
     for c in ('pid', 'cam', 'site'): f = f if c not in f else numbered(f, c)
     f = f if 'pid' in f else f.assign(pid=-1)
-    return ReidTable(f, root or path.parent, name=path.stem, follow_links=follow_links).validate()
+    return ReidTable(f, root or path.parent, name=path.stem, follow_links=follow_links).validate(images)
 
 # %% ../../nbs/01_data/70_crops.ipynb #954c9a6d
 def crops_table(source, # Folder of crops, or manifest (.csv, .parquet)
@@ -101,6 +103,7 @@ def crops_table(source, # Folder of crops, or manifest (.csv, .parquet)
     columns:dict=None, # Likewise
     follow_links:bool=False, # Read images behind links that lead out of the root
     skip:bool=False, # Of a folder: see `folder_table`
+    images:str='sample', # See `folder_table`
     ) -> ReidTable:
     "The crops of a folder or of a manifest"
     source = Path(source).expanduser()
@@ -112,5 +115,5 @@ def crops_table(source, # Folder of crops, or manifest (.csv, .parquet)
         if v:
             kind = 'manifest' if source.is_dir() else 'folder'
             raise ValueError(f"{k}={v!r} is for a {kind}, and {str(source)!r} is none; leave it out")
-    if source.is_dir(): return folder_table(source, folders, pattern, follow_links, skip)
-    return manifest_table(source, root, columns, follow_links)
+    if source.is_dir(): return folder_table(source, folders, pattern, follow_links, skip, images)
+    return manifest_table(source, root, columns, follow_links, images)

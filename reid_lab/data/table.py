@@ -485,6 +485,7 @@ def from_folder(cls:ReidTable, root, # Folder of images
     skip:bool=False, # Ignore files that do not match
     name:str='', # Default: the folder's name
     follow_links:bool=False, # Follow links that lead out of `root`
+    images:str='sample', # Decode a sample, all, or none, see `validate`
     **fixed, # What names do not tell, such as `pid=-1` (unknown) or `cam=0` (one camera)
     ) -> ReidTable:
     "A validated table from a folder whose file names or subfolders encode identity and camera"
@@ -504,7 +505,7 @@ def from_folder(cls:ReidTable, root, # Folder of images
     f = pd.DataFrame(rows).assign(**fixed)
     for c in f.columns.intersection(['pid', 'cam', 'site']):
         if c in groups: f = numbered(f, c)
-    return cls(f, root, name=name or Path(root).resolve().name, follow_links=follow_links).validate()
+    return cls(f, root, name=name or Path(root).resolve().name, follow_links=follow_links).validate(images)
 
 # %% ../../nbs/01_data/20_table.ipynb #777edbe8
 _JSON = ('captions', 'attrs')

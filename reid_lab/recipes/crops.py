@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['SAVE_EVERY', 'ready_names', 'from_package', 'open_tokenizer', 'from_file', 'trained_folders', 'from_folder',
-           'check_model_name', 'ready_model', 'ready_models', 'embed_crops', 'embed_captions', 'embed_once',
-           'crops_to_shards', 'open_features', 'model_of', 'search', 'open_threshold', 'calibrate_on', 'matches',
-           'match_table']
+           'check_model_name', 'ready_model', 'ready_models', 'Embedder', 'open_embedder', 'check_output',
+           'embed_crops', 'embed_captions', 'embed_once', 'crops_to_shards', 'open_features', 'model_of', 'search',
+           'open_threshold', 'calibrate_on', 'matches', 'match_table']
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #165073da
-import hashlib
-import json
 import os
-import re
-import shutil
 import time
+import warnings
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -22,9 +23,8 @@ import torch
 from ..analysis.open_set import calibrate, check_rate, each_removed, no_person, search_scores, Threshold
 from ..analysis.search import Answer, ask, find
 from ..core.basics import check_choice, pick_device
-from ..core.files import atomic_path, claim_folder, safe_join
+from ..core.files import remove_parts
 from ..core.reporting import progress
-from ..core.weight_files import checksum
 from ..data.crops import crops_table
 from ..data.table import ReidTable
 from ..data.text import ClipBPE, FILE, load_tokenizer, WordPiece
@@ -32,8 +32,10 @@ from ..models.weights.formats import chosen
 from ..models.weights.shipped import card_for, shipped, shipped_tokenizer, WORLD
 from ..models.zoo import create_model, list_models, MODELS
 from .camel import load_run
-from ..retrieval.embeddings import embed_images, embed_texts, Embeddings
-from ..retrieval.shards import embed_shards, in_memory, open_embeddings, Shards
+from ..retrieval.embeddings import caption_frame, check_target, embed_images, embed_texts, Embeddings
+from ..retrieval.parts import (claim_parts, embed_rows, image_facts, naming_memory, only_writer, Parts,
+    tokenizer_sum, weights_sum)
+from ..retrieval.shards import embed_shards, free_memory, in_memory, open_embeddings, Shards
 from ..retrieval.sides import one_model, two_sides
 from ..training.folder import DONE, load_trained, TRAINING
 
@@ -160,45 +162,182 @@ def ready_models(names, # See `ready_model`
         out[f'{short} ({again + 1})' if again else short] = model
     return out
 
+# %% ../../nbs/14_recipes/65_crops.ipynb #e36a0002
+@dataclass(frozen=True, eq=False)
+class Embedder:
+    "A model that is ready, and what its features have to note"
+    net:torch.nn.Module # In evaluation mode
+    short:str # For tables
+    name:str # Name or folder that it was opened with
+    file:str = '' # Weights of one's own
+    tokenizer:str = '' # Tokenizer of these, or `clip`
+
+    @cached_property
+    def checksum(self): # Decimal number
+        "Of the weights"
+        return weights_sum(self.net)
+
+    @cached_property
+    def tokenizer_sum(self): # Decimal number; empty without a tokenizer
+        "Checksum of the tokenizer"
+        return tokenizer_sum(self.net)
+
+    def facts(self, table=None, # Whose images are embedded
+        ) -> dict: # weights, file, tokenizer, data and root, where known; paths are whole
+        "What questions to the features need: the model by name or folder, and where the images are"
+        own = {k: v for k, v in dict(file=self.file, tokenizer=self.tokenizer).items() if v}
+        if table is None: return own | dict(weights=self.name)
+        return own | dict(weights=self.name, data=table.name, root=str(table.root.resolve()) if table.root else '')
+
+    @property
+    def sums(self) -> dict: # checksum, and tokenizer_sum if there is a tokenizer
+        "Checksums, as features note them"
+        words = self.tokenizer_sum
+        return dict(checksum=self.checksum) | (dict(tokenizer_sum=words) if words else {})
+
+
+def open_embedder(model, # Name or folder, see `ready_model`; an `Embedder` is returned as it is
+    weights=None, # File for a model of the zoo, see `ready_model`
+    tokenizer=None, # For `weights` that bring none, see `open_tokenizer`
+    reads:str='', # See `ready_model`
+    device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
+    ) -> Embedder:
+    "A model by name or by folder, with its record"
+    if isinstance(model, Embedder): return model
+    short, net = ready_model(model, reads, weights, tokenizer)
+    if device is not None: net = net.to(pick_device(device))
+    def whole(place): return str(place) if str(place) == 'clip' else str(Path(place).expanduser().resolve())
+
+    folder = Path(model).expanduser()
+    name = str(folder.resolve()) if folder.is_dir() and not weights else str(model)
+    return Embedder(net, short, name, whole(weights) if weights else '', whole(tokenizer) if tokenizer else '')
+
 # %% ../../nbs/14_recipes/65_crops.ipynb #f983c50c
 SAVE_EVERY = 10. # Seconds of work that an interruption may cost
 
 
-def _sum(model): return checksum({k: v.detach().cpu() for k, v in model.state_dict().items()})
-
-
-def _plan(model, name, table):
-    "What decides the features: weights, images, labels"
-    place = lambda p: safe_join(table.root, p, table.follow_links).stat()
-    files = [] if table.reader is not None else [place(p) for p in table['path']]
-    facts = [(s.st_size, s.st_mtime_ns) for s in files]
-    rows = [*zip(table['path'], table['pid'].tolist(), table['cam'].tolist()), *facts]
-    images = hashlib.sha256(repr(rows).encode()).hexdigest()[:16]
-    return dict(model=name, weights=_sum(model), images=images, n=len(table))
+def check_output(out, # File or folder that features are to be written to
+    fresh:bool=False, # It may be replaced
+    shards:bool=False, # It is a folder of shards, which may have been begun
+    ) -> Path: # With the home folder in place of `~`
+    "The path, if features may be written there; an error before the work otherwise"
+    out = Path(out).expanduser()
+    if shards:
+        above = next((p for p in (out, *out.parents) if p.exists()), out)
+        if not above.is_dir() and above.exists():
+            raise FileExistsError(f"out={str(out)!r}: {str(above)!r} is a file, and shards are a folder; give another out")
+        return out
+    if out.exists() and not fresh:
+        raise FileExistsError(f"{out} exists; give another out, or fresh=True to replace it")
+    return check_target(out, 'out')
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #e6af10fc
-def _readable(table, rows):
-    "Rows whose images can be read, and what is wrong with the others"
-    good, bad = [], []
-    for r in rows:
-        try: table.image(r); good.append(r)
-        except (ValueError, OSError) as e: bad.append(str(e))
-    return good, bad
+@dataclass(frozen=True)
+class _Rows:
+    "What is embedded into a file"
+    label:str # images, or captions
+    n:int
+    plan:dict # What decides them, for `claim_parts`
+    embed:Callable # (first row, row after the last) -> Embeddings or None, and what was left out
+    changed:Callable # Whether images are others than at the beginning
 
 
-def _embed_rows(model, table, rows, skip_bad, cameras):
-    "Features of some rows (None if none of them can be read), and what is wrong with the others"
-    bad, run = [], lambda rows: embed_images(model, table.take(rows), len(rows), quiet=True, cameras=cameras)
-    try: out = run(rows)
-    except (ValueError, OSError):
-        if not skip_bad: raise
-        rows, bad = _readable(table, rows)
-        out = run(rows) if rows else None
-    return out, bad
+def _image_rows(table, embedder, batch_size, skip_bad, cameras, check_content):
+    facts = image_facts(table, check_content)
+    def embed(lo, hi):
+        return embed_rows(embedder.net, table, range(lo, hi), skip_bad, batch_size=batch_size, cameras=cameras)
+
+    def changed():
+        now = image_facts(table)
+        if now['images'] == facts['images']: return False
+        return not check_content or image_facts(table, True)['content'] != facts['content']
+
+    plan = dict(model=embedder.short, weights=embedder.checksum, tokenizer_sum=embedder.tokenizer_sum, n=len(table),
+                cameras=cameras) | facts
+    return _Rows('images', len(table), plan, embed, changed)
+
+
+def _caption_rows(table, embedder, batch_size):
+    f = caption_frame(table)
+    if not len(f): raise ValueError("there is no caption to embed; check the split, or whether this dataset has captions")
+    said = pd.util.hash_pandas_object(f[[c for c in ('pid', 'path', 'caption') if c in f]], index=False)
+    def embed(lo, hi):
+        with naming_memory(batch_size): return embed_texts(embedder.net, f.iloc[lo:hi], batch_size, quiet=True), []
+
+    plan = dict(model=embedder.short, weights=embedder.checksum, n=len(f), tokenizer_sum=embedder.tokenizer_sum,
+                captions=zlib.crc32(said.to_numpy().tobytes()))
+    return _Rows('captions', len(f), plan, embed, lambda: False)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #bde7974e
+def _check_memory(n, dim):
+    "An error if all features do not fit into memory, twice for a moment"
+    need, have = 2*4*n*dim, free_memory()
+    if have is not None and need > have:
+        raise ValueError(f"{n:,} vectors of {dim} numbers take about {need/2**30:,.1f} GB of memory, of which "
+                         f"{have/2**30:,.1f} GB are free; write shards, which stay on the disk (--shards, in Python "
+                         "crops_to_shards)")
+
+
+def _fill(parts, lo, hi, rows, batch_size, tell):
+    "Write parts for rows `lo` to `hi` - 1; `tell` is given the rows done"
+    while lo < hi:
+        begun, at, some, bad = time.monotonic(), lo, [], []
+        while at < hi and (at == lo or time.monotonic() - begun < SAVE_EVERY):
+            end = min(at + batch_size, hi)
+            e, odd = rows.embed(at, end)
+            if e is not None and not some: _check_memory(rows.n, e.dim)
+            some += [] if e is None else [e]
+            bad += odd
+            tell(end - at)
+            at = end
+        parts.write(lo, at, some, bad)
+        lo = at
+
+
+def _embed_parts(parts, rows, batch_size, quiet):
+    "Embed what is missing, until parts are all rows"
+    missing = parts.missing()
+    done = rows.n - sum(hi - lo for lo, hi in missing)
+    told = progress((), rows.label, total=rows.n, quiet=quiet).start(done)
+    def tell(n):
+        nonlocal done
+        done += n
+        told.update(done)
+
+    while missing:
+        for lo, hi in missing: _fill(parts, lo, hi, rows, batch_size, tell)
+        missing = parts.missing() # another writer, on a disk without locks, may have left parts that do not fit
+    told.update(done, end=True)
+
+
+def _write_features(out, rows, meta, batch_size, quiet, fresh, check_content=False):
+    "Embed rows into parts and join them"
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}; it is the number of {rows.label} at a time, at least 1")
+    folder = out.with_name(out.name + '.parts')
+    with only_writer(out):
+        check_output(out, fresh) # another call may have finished meanwhile
+        claim_parts(folder, rows.plan, fresh, check_content)
+        parts = Parts(folder, rows.n)
+        parts.mend()
+        _embed_parts(parts, rows, batch_size, quiet)
+        try: e, bad = parts.join()
+        except MemoryError:
+            raise ValueError("memory does not suffice to join all features; write shards, which stay on the disk (--shards, "
+                             "in Python crops_to_shards)") from None
+        if rows.changed():
+            raise ValueError(f"images changed while they were embedded, so that some features in {folder} may be of the old "
+                             "ones; pass fresh=True to begin anew")
+        left_out = dict(left_out=bad) if rows.label == 'images' else {}
+        e = Embeddings(e.emb, e.pid, e.cam, e.path, e.caption, e.meta | left_out | meta, e.columns)
+        e.save(out)
+        try: remove_parts(folder, ['model', 'weights', 'n'])
+        except FileExistsError as error: warnings.warn(str(error), stacklevel=3)
+    return e
+
+
 def embed_crops(table:ReidTable, # Crops, see `crops_table`
-    model, # Name or folder, see `ready_model`
+    model, # Name or folder, see `ready_model`; or an `Embedder`
     out, # Where to write: folder, `.safetensors` or `.npz`, see `Embeddings.save`
     weights=None, # File for a model of the zoo, see `ready_model`
     *, batch_size:int=64, # Images at a time
@@ -206,57 +345,32 @@ def embed_crops(table:ReidTable, # Crops, see `crops_table`
     device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
     skip_bad:bool=False, # Leave out images that cannot be read, and list them in `meta`
     cameras:bool=False, # The camera numbers are those that the model was trained with, see `embed_images`
-    fresh:bool=False, # Begin anew, and replace what is there
+    fresh:bool=False, # Begin anew, and replace what is there; an interrupted call with `fresh` goes on
+    check_content:bool=False, # Compare images by what their files hold, see `image_facts`
     quiet:bool=None, # No progress lines
     ) -> Embeddings: # Also written to `out`
     "Features of all crops; an interrupted call is continued by the same call"
-    out = _free(out, fresh)
-    if batch_size < 1: raise ValueError(f"batch_size={batch_size}; it is the number of images at a time, at least 1")
-    name, net = ready_model(model, weights=weights, tokenizer=tokenizer)
-    parts, plan = out.with_name(out.name + '.parts'), _plan(net, name, table)
-    claim_folder(parts, plan, fresh, ', or pass fresh=True to begin anew')
-    if device is not None: net = net.to(pick_device(device))
-    _fill(parts, net, table, batch_size, quiet, dict(skip_bad=skip_bad, cameras=cameras))
-    e = _joined(parts)
-    e.meta |= _named(model, weights, table, tokenizer) | dict(checksum=plan['weights'])
-    e.save(out)
-    shutil.rmtree(parts)
-    return e
-
-
-def _free(out, fresh): # The path, if it may be written
-    out = Path(out).expanduser()
-    if out.exists() and not fresh:
-        raise FileExistsError(f"{out} exists; give another out, or fresh=True to replace it")
-    return out
-
-
-def _named(model, file, table, tokenizer=None):
-    "What questions to the features need: the model by name or folder, and where the images are"
-    path = Path(model).expanduser()
-    place = lambda f: str(f) if str(f) == 'clip' else str(Path(f).expanduser().resolve())
-    own = {k: place(f) for k, f in dict(file=file, tokenizer=tokenizer).items() if f}
-    name = str(path.resolve()) if path.is_dir() and not file else str(model)
-    return own | dict(weights=name, data=table.name, root=str(table.root.resolve()) if table.root else '')
+    out = check_output(out, fresh)
+    embedder = open_embedder(model, weights, tokenizer, device=device)
+    rows = _image_rows(table, embedder, batch_size, skip_bad, cameras, check_content)
+    return _write_features(out, rows, embedder.facts(table) | embedder.sums, batch_size, quiet, fresh, check_content)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #c83b91fd
 def embed_captions(table:ReidTable, # With captions
-    model, # Name or folder, see `ready_model`
+    model, # Name or folder, see `ready_model`; or an `Embedder`
     out, # Where to write, see `Embeddings.save`
     weights=None, # File for a model of the zoo, see `ready_model`
     *, batch_size:int=256, # Captions at a time
     tokenizer=None, # For `weights` that bring none, see `open_tokenizer`
     device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
-    fresh:bool=False, # Replace what is there
+    fresh:bool=False, # As for `embed_crops`
     quiet:bool=None, # No progress lines
     ) -> Embeddings: # One row a caption; also written to `out`
-    "Features of all captions of a table, such as questions to calibrate a threshold for sentences with"
-    out = _free(out, fresh)
-    net = ready_model(model, 'captions', weights, tokenizer)[1]
-    e = embed_texts(net, table, batch_size, device, quiet)
-    e.meta |= _named(model, weights, table, tokenizer) | dict(checksum=_sum(net))
-    e.save(out)
-    return e
+    "Features of all captions, such as questions to calibrate a threshold with; an interrupted call goes on"
+    out = check_output(out, fresh)
+    embedder = open_embedder(model, weights, tokenizer, 'captions', device)
+    rows = _caption_rows(table, embedder, batch_size)
+    return _write_features(out, rows, embedder.facts(table) | embedder.sums, batch_size, quiet, fresh)
 
 
 def embed_once(source, # Folder of crops, or manifest
@@ -267,53 +381,14 @@ def embed_once(source, # Folder of crops, or manifest
     ) -> Embeddings: # With what `embed_crops` notes
     "Features of a small folder, without a file"
     table = crops_table(source)
-    net = ready_model(model, weights=weights, tokenizer=tokenizer)[1]
-    e = embed_images(net, table, cameras=False, **kw)
-    e.meta |= _named(model, weights, table, tokenizer) | dict(checksum=_sum(net))
+    embedder = open_embedder(model, weights, tokenizer)
+    e = embed_images(embedder.net, table, cameras=False, **kw)
+    e.meta |= embedder.facts(table) | embedder.sums
     return e
-
-# %% ../../nbs/14_recipes/65_crops.ipynb #97baa39e
-def _fill(parts, net, table, batch_size, quiet, how):
-    "Write the parts that are missing; `N-M` holds rows N to M - 1"
-    at = max((hi for _, hi in _spans(parts)), default=0)
-    told = progress((), 'images', total=len(table), quiet=quiet).start(at)
-    while at < len(table):
-        begun, lo, some, bad = time.monotonic(), at, [], []
-        while at < len(table) and (not some or time.monotonic() - begun < SAVE_EVERY):
-            e, odd = _embed_rows(net, table, [*range(at, min(at + batch_size, len(table)))], **how)
-            at, bad = min(at + batch_size, len(table)), bad + odd
-            if e is not None: some.append(e)
-            told.update(at)
-        _save_part(parts/f'{lo}-{at}', some, bad)
-    told.update(at, end=True)
-
-
-def _spans(parts):
-    "(first row, row after the last) of the parts that are whole, in order"
-    names = (re.fullmatch(r'(\d+)-(\d+)', p.name) for p in parts.iterdir())
-    return sorted((int(m[1]), int(m[2])) for m in names if m)
-
-
-def _save_part(folder, some, bad):
-    "One part, whole or not at all"
-    with atomic_path(folder) as tmp:
-        tmp.mkdir()
-        if some: Embeddings.concat(some).save(tmp/'features')
-        (tmp/'bad.json').write_text(json.dumps(bad), 'utf-8')
-
-
-def _joined(parts):
-    "All parts in the order of the rows"
-    folders = [parts/f'{lo}-{hi}' for lo, hi in _spans(parts)]
-    bad = sum((json.loads((p/'bad.json').read_text('utf-8')) for p in folders), [])
-    some = [Embeddings.load(p/'features') for p in folders if (p/'features').exists()]
-    if not some: raise ValueError(f"none of the {len(bad)} images can be read; the first: {bad[0]}")
-    e = Embeddings.concat(some)
-    return Embeddings(e.emb, e.pid, e.cam, e.path, meta=e.meta | dict(left_out=bad), columns=e.columns)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #735a93ad
 def crops_to_shards(table:ReidTable, # Crops, see `crops_table`
-    model, # Name or folder, see `ready_model`
+    model, # Name or folder, see `ready_model`; or an `Embedder`
     out, # Folder to write, or one that the same call has begun
     weights=None, # File for a model of the zoo, see `ready_model`
     *, rows:int=2**14, # Of one shard: what an interruption may cost
@@ -321,12 +396,16 @@ def crops_to_shards(table:ReidTable, # Crops, see `crops_table`
     tokenizer=None, # For `weights` that bring none, see `open_tokenizer`
     device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
     cameras:bool=False, # See `embed_crops`
+    skip_bad:bool=False, # See `embed_crops`
+    fresh:bool=False, # See `embed_crops`; shards that are there are removed before
+    check_content:bool=False, # See `embed_crops`
     ) -> Shards:
     "Features of all crops on disk; an interrupted call is continued by the same call"
-    net = ready_model(model, weights=weights, tokenizer=tokenizer)[1]
-    if device is not None: net = net.to(pick_device(device))
-    facts = _named(model, weights, table, tokenizer)
-    embed_shards(net, table, out, rows=rows, meta=facts, batch_size=batch_size, cameras=cameras)
+    check_output(out, fresh, shards=True)
+    embedder = open_embedder(model, weights, tokenizer, device=device)
+    how = dict(skip_bad=skip_bad, fresh=fresh, check_content=check_content)
+    embed_shards(embedder.net, table, out, rows=rows, meta=embedder.facts(table), batch_size=batch_size, cameras=cameras,
+                 **how)
     return Shards(out)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #14105ae0
@@ -353,9 +432,13 @@ def model_of(e, # Features: Embeddings or Shards
     own = weights or noted('file'), tokenizer or noted('tokenizer')
     net = ready_model(name, reads, *own)[1] if isinstance(name, (str, Path)) else name
     kind, known = e.meta.get('model', ''), e.meta.get('checksum', '')
-    if kind and type(net).__name__ != kind or known and _sum(net) != known:
+    if kind and type(net).__name__ != kind or known and weights_sum(net) != known:
         raise ValueError(f"model={str(name)!r} is a {type(net).__name__} of other weights than the features, which are "
                          f"of {e.meta.get('weights') or kind}; questions and gallery need one model")
+    words = e.meta.get('tokenizer_sum')
+    if reads == 'captions' and words and tokenizer_sum(net) not in ('', words):
+        raise ValueError(f"model={str(name)!r} has another tokenizer than the features, so that words would have other "
+                         "numbers; leave tokenizer out, or give the one that they were embedded with")
     return net
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #4876e5dc

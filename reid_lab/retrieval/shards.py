@@ -7,8 +7,13 @@ __all__ = ['DTYPES', 'ShardWriter', 'write_shards', 'Shards', 'open_embeddings',
            'embed_shards']
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #4ba40082
+import itertools
 import json
+import math
 import os
+import re
+import shutil
+import warnings
 import zipfile
 import zlib
 from copy import copy
@@ -19,22 +24,37 @@ import torch
 from fastcore.basics import patch
 from ..core.basics import check_choice
 from ..core.distributed import launched
-from ..core.files import (atomic_path, BROKEN, claim_folder, failed_sums, file_kind, parquet_library, PLAN,
-    read_sums, write_sums)
+from reid_lab.core.files import (atomic_path, BROKEN, failed_sums, file_kind, parquet_library, PLAN, read_plan, read_sums,
+    write_sums)
 from ..core.reporting import progress
-from ..core.weight_files import checksum
 from ..data.table import ReidTable
 from ..moved import forward
 from .feature_files import FOREIGN, read_features, usual_keys
-from .embeddings import caption_frame, embed_images, embed_texts, Embeddings, FIELDS
+from reid_lab.retrieval.embeddings import (caption_frame, embed_texts, Embeddings, FIELDS, PLACES,
+    read_meta, written_meta)
+from .parts import (claim_parts, embed_rows, image_facts, naming_memory, only_writer,
+    tokenizer_sum, weights_sum)
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #51511920
 DTYPES = ('float16', 'float32')
 _KIND = 'reid_lab shards'
+_LEFT_OUT = 'left_out.json'
 
 
 def _spans(n, rows): return [(lo, min(lo + rows, n)) for lo in range(0, n, rows)]
 def _place(folder, i): return folder/f'{i:06d}'
+
+
+def _present(folder, n):
+    "Numbers below `n` of the shards that are there, in order"
+    names = (p.name for p in folder.iterdir() if re.fullmatch(r'\d{6,18}', p.name) and p.is_dir())
+    return sorted(i for i in map(int, names) if i < n)
+
+
+def _complete(folder):
+    "Whether all shards of the plan are there"
+    plan = read_plan(folder)
+    return len(_present(folder, n := math.ceil(plan['n']/plan['rows']))) == n
 
 
 def _rounded(x, dtype):
@@ -46,6 +66,16 @@ def _rounded(x, dtype):
                          f"which {dtype} cannot hold; write unit vectors (e.unit()), or dtype='float32'")
     return y
 
+
+def _damage(part, quick):
+    "What is wrong with the files of a shard, by name; `quick`: by their sizes"
+    files = ('emb.npy', 'table.parquet', *[_LEFT_OUT]*(part/_LEFT_OUT).exists())
+    sums = read_sums(part)
+    return {f: 'has no checksum' for f in files if f not in sums} | failed_sums(part, files if quick else (), sums)
+
+
+def _told(bad): return '; '.join(f'{k} {v}' for k, v in [*bad.items()][:3]) + (' ...' if len(bad) > 3 else '')
+
 # %% ../../nbs/06_retrieval/30_shards.ipynb #70223248
 class ShardWriter:
     "A folder of embeddings that any number of processes write, shard by shard"
@@ -55,13 +85,21 @@ class ShardWriter:
         dtype:str='float16', # Of the vectors on disk, or 'float32'
         rows:int=2**16, # Of one shard
         meta:dict=None, # Facts about the whole, values that JSON can hold; they have to agree too
+        fresh:bool=False, # Begin anew: shards of a finished call, or of another plan, are removed first
+        check_content:bool=False, # Images are compared by `content` of `meta`, see `image_facts`, not by size and time
         ):
         check_choice('dtype', dtype, DTYPES)
         if min(n, dim, rows) < 1: raise ValueError(f"n={n}, dim={dim}, rows={rows}; each is at least 1")
         parquet_library() # before the work
         self.folder, self.dim, self.dtype, self.spans = Path(folder).expanduser(), dim, dtype, _spans(n, rows)
-        plan = dict(kind=_KIND, n=int(n), dim=int(dim), dtype=dtype, rows=int(rows), meta=meta or {})
-        claim_folder(self.folder, plan, remedy=', or write to another folder')
+        plan = dict(kind=_KIND, n=int(n), dim=int(dim), dtype=dtype, rows=int(rows), meta=self._written(meta or {}))
+        claim_parts(self.folder, plan, fresh, check_content, _complete)
+
+    def _written(self, meta):
+        "Facts as they stand in the plan; version 0.1 wrote whole paths"
+        there, seen = read_plan(self.folder).get('meta'), written_meta(meta, self.folder)
+        if not isinstance(there, dict): return seen
+        return {k: meta[k] if k in PLACES and there.get(k) == meta[k] else v for k, v in seen.items()}
 
     def missing(self, rank:int=0, # Of this process
         world:int=1, # Processes
@@ -70,12 +108,26 @@ class ShardWriter:
         if not 0 <= rank < world: raise ValueError(f"rank={rank}, world={world}; ranks are 0 to world - 1")
         return [i for i in range(rank, len(self.spans), world) if not _place(self.folder, i).exists()]
 
+    def mend(self, rank:int=0, # Of this process
+        world:int=1, # Processes
+        ) -> list: # Their numbers
+        "Remove the shards of a process whose contents are not what was written, with a warning for each"
+        damaged = {}
+        for i in range(rank, len(self.spans), world):
+            place = _place(self.folder, i)
+            if place.exists() and (wrong := _damage(place, False)): damaged[i] = wrong
+        for i, wrong in damaged.items():
+            warnings.warn(f"shard {_place(self.folder, i)} is damaged ({_told(wrong)}); it is written again", stacklevel=2)
+            shutil.rmtree(_place(self.folder, i))
+        return list(damaged)
+
     def write(self, i:int, # Shard
         part:Embeddings, # Its rows, `spans[i]`
+        left_out=(), # What is wrong with the rows that it lacks
         ) -> Path: # Its folder
         "One shard, whole or not at all"
         lo, hi = self.spans[i]
-        if (len(part), part.dim) != (hi - lo, self.dim):
+        if (len(part) + len(left_out), part.dim) != (hi - lo, self.dim):
             raise ValueError(f"shard {i} holds rows {lo} to {hi - 1} of {self.dim} dimensions; "
                              f"part is {len(part)} x {part.dim}")
         emb = _rounded(part.numpy(), self.dtype)
@@ -83,6 +135,7 @@ class ShardWriter:
             tmp.mkdir()
             np.save(tmp/'emb.npy', emb, allow_pickle=False)
             part.table().to_parquet(tmp/'table.parquet', index=False)
+            if left_out: (tmp/_LEFT_OUT).write_text(json.dumps([*left_out]), 'utf-8')
             write_sums(tmp)
         return _place(self.folder, i)
 
@@ -93,9 +146,11 @@ def write_shards(e:Embeddings, # In memory
     rows:int=2**16, # Of one shard
     rank:int=0, # Of this process
     world:int=1, # Processes
+    fresh:bool=False, # As for `ShardWriter`
     ) -> Path: # The folder
     "The shards of this process that are missing"
-    to = ShardWriter(folder, len(e), e.dim, dtype, rows, e.meta)
+    to = ShardWriter(folder, len(e), e.dim, dtype, rows, e.meta, fresh)
+    to.mend(rank, world)
     for i in to.missing(rank, world): to.write(i, e[slice(*to.spans[i])])
     return to.folder
 
@@ -108,26 +163,49 @@ def _plan(folder):
     except BROKEN as e: raise ValueError(f"{folder/PLAN} is damaged ({e}); restore it from a copy") from None
     if not isinstance(plan, dict) or plan.get('kind') != _KIND:
         raise ValueError(f"{folder} holds parts of something else; give a folder that ShardWriter made")
+    for k in ('n', 'dim', 'rows'):
+        if type(plan.get(k)) is not int or plan[k] < 1:
+            raise ValueError(f"{folder/PLAN} is damaged: {k} is {plan.get(k)!r}, no whole number of at least 1; restore it "
+                             "from a copy")
+    if plan.get('dtype') not in DTYPES or not isinstance(plan.get('meta'), dict):
+        raise ValueError(f"{folder/PLAN} is damaged: it lacks dtype, one of {DTYPES}, or meta; restore it from a copy")
     return plan
 
 
 def _parts(folder, plan, partial):
-    "Folders of the shards that are there, and their last rows"
-    spans = _spans(plan['n'], plan['rows'])
-    have = [i for i in range(len(spans)) if _place(folder, i).is_dir()]
-    gone = [i for i in range(len(spans)) if i not in set(have)] if len(have) < len(spans) else []
-    if gone and (not partial or not have):
-        raise ValueError(f"{folder} holds {len(have)} of {len(spans)} shards (missing: {gone[:5]}"
+    "Folders of the shards that are there, by number; a plan may claim any number of them"
+    n = math.ceil(plan['n']/plan['rows'])
+    have = _present(folder, n)
+    if len(have) < n and not (partial and have):
+        there = set(have)
+        gone = list(itertools.islice((i for i in range(n) if i not in there), 6))
+        raise ValueError(f"{folder} holds {len(have):,} of {n:,} shards (missing: {gone[:5]}"
                          f"{' ...' if len(gone) > 5 else ''}); the call that wrote them continues where it was "
                          "stopped, and partial=True reads what is there")
-    return [_place(folder, i) for i in have], np.cumsum([hi - lo for lo, hi in (spans[i] for i in have)])
+    return {i: _place(folder, i) for i in have}
 
 
-def _damage(part, quick):
-    "What is wrong with the files of a shard, by name; `quick`: by their sizes"
-    files = ('emb.npy', 'table.parquet')
-    sums = read_sums(part)
-    return {f: 'has no checksum' for f in files if f not in sums} | failed_sums(part, files if quick else (), sums)
+def _left_out(part):
+    "What is wrong with the rows that a shard lacks"
+    if not (part/_LEFT_OUT).exists(): return []
+    try: found = json.loads((part/_LEFT_OUT).read_text('utf-8'))
+    except BROKEN as e: raise ValueError(f"{part/_LEFT_OUT} is damaged ({e}); restore it from a copy") from None
+    return found if isinstance(found, list) else []
+
+
+def _columns(part, i, plan, library):
+    "Names of the labels of shard `i`, its rows, and what was left out; an error if that is not what the plan says"
+    try:
+        with library.ParquetFile(part/'table.parquet') as f: names, rows = tuple(f.schema_arrow.names), f.metadata.num_rows
+    except BROKEN as e:
+        raise ValueError(f"{part/'table.parquet'} is damaged ({e}); the call that wrote this folder will write it again") from None
+    bad = _left_out(part)
+    want = min((i + 1)*plan['rows'], plan['n']) - i*plan['rows']
+    held, of_each = read_sums(part)['emb.npy'][0], plan['dim']*np.dtype(plan['dtype']).itemsize
+    if rows + len(bad) != want or not 0 < held - rows*of_each <= 4096: # the rest is NumPy's header
+        raise ValueError(f"{part} has {rows:,} rows, {len(bad)} left out, and {held:,} bytes of vectors; {PLAN} says {want:,} "
+                         f"rows of {plan['dim']:,} numbers. Restore {PLAN} from a copy, or write the shards again")
+    return names, rows, bad
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #5925460e
 class Shards:
@@ -138,11 +216,16 @@ class Shards:
         library = parquet_library()
         self.folder = Path(folder).expanduser()
         plan = _plan(self.folder)
-        self.dim, self.dtype, self.meta, self.rows = plan['dim'], plan['dtype'], plan['meta'], None
-        self.parts, self.ends = _parts(self.folder, plan, partial)
+        self.dim, self.dtype, self.rows = plan['dim'], plan['dtype'], None
+        parts = _parts(self.folder, plan, partial)
+        self.parts = list(parts.values())
         bad = {f'{p.name}/{k}': v for p in self.parts for k, v in _damage(p, True).items()}
-        if bad: raise ValueError(f"{self.folder}: {_told(bad)}; remove these shards and write them again")
-        kinds = {tuple(library.read_schema(p/'table.parquet').names) for p in self.parts}
+        if bad: raise ValueError(f"{self.folder}: {_told(bad)}; the call that wrote this folder will write them again")
+        found = [_columns(p, i, plan, library) for i, p in parts.items()]
+        self.ends = np.cumsum([rows for _, rows, _ in found])
+        left_out = [text for _, _, texts in found for text in texts]
+        self.meta = read_meta(plan['meta'], self.folder) | (dict(left_out=left_out) if left_out else {})
+        kinds = {names for names, _, _ in found}
         if len(kinds) > 1: raise ValueError(f"{self.folder}: shards differ in their columns, {sorted(kinds)[:2]}")
         self.names = list(kinds.pop())
         ids = self.table([c for c in ('pid', 'cam') if c in self.names])
@@ -165,9 +248,6 @@ class Shards:
         new.rows = i if self.rows is None else self.rows[i]
         new.pid, new.cam = self.pid[i], None if self.cam is None else self.cam[i]
         return new
-
-
-def _told(bad): return '; '.join(f'{k} {v}' for k, v in [*bad.items()][:3]) + (' ...' if len(bad) > 3 else '')
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #e94a0ae8
 @patch
@@ -316,18 +396,35 @@ def _labels_crc(f):
     return zlib.crc32(pd.util.hash_pandas_object(f[parts], index=False).to_numpy().tobytes())
 
 
-def _source(what, kind):
-    "Frame of the rows, and function rows -> Embeddings with the model and options"
+def _source(what, kind, skip_bad, kw):
+    "Frame of the rows, and function model, rows -> Embeddings (None if no image can be read) and what was left out"
+    batch_size = kw.get('batch_size', 256)
     if kind == 'text' or not isinstance(what, ReidTable):
+        if skip_bad: raise ValueError("skip_bad=True is for images; captions are read or refused as a whole")
         f = caption_frame(what)
-        return f, lambda model, s, kw: embed_texts(model, f.iloc[s], quiet=True, **kw)
+        def texts(model, lo, hi):
+            with naming_memory(batch_size): return embed_texts(model, f.iloc[lo:hi], **dict(quiet=True) | kw), []
+        return f, texts
     f = what.frame
     known = (f.cam != -1).any()
-    def run(model, s, kw):
-        e = embed_images(model, what.take(s), quiet=True, **kw)
-        if known and e.cam is None: e.cam = f.cam.iloc[s].to_numpy('int64') # none of this shard has a camera
-        return e
-    return f, run
+    def images(model, lo, hi):
+        step = kw.get('batch_size', 64) if skip_bad else hi - lo # a batch with a bad image is embedded twice, not a shard
+        if step < 1: raise ValueError(f"batch_size={step}; it is the number of images at a time, at least 1")
+        found = [embed_rows(model, what, range(at, min(at + step, hi)), skip_bad, **dict(batch_size=64) | kw)
+                 for at in range(lo, hi, step)]
+        some, bad = [e for e, _ in found if e is not None], [text for _, texts in found for text in texts]
+        for e in some:
+            if known and e.cam is None: e.cam = np.full(len(e), -1, np.int64) # none of these has a camera
+        return Embeddings.concat(some) if some else None, bad
+    return f, images
+
+
+def _first(run, model, n):
+    "Features of the first row that can be read: their number of dimensions and their columns"
+    for i in range(n):
+        e, bad = run(model, i, i + 1)
+        if e is not None: return e
+    raise ValueError(f"none of the {n} images can be read; the last: {bad[0]}")
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #d80667ba
 def embed_shards(model, # Has `encode_image`, or `encode_text` and `tokenizer`
@@ -339,20 +436,32 @@ def embed_shards(model, # Has `encode_image`, or `encode_text` and `tokenizer`
     rank:int=None, # Of this process, see `process_of`
     world:int=None, # Processes
     meta:dict=None, # More facts about the whole, see `ShardWriter`
+    *, skip_bad:bool=False, # Leave out images that cannot be read; what is wrong is in `left_out` of `Shards.meta`
+    fresh:bool=False, # Begin anew; an interrupted call with `fresh` goes on
+    check_content:bool=False, # Compare images by what their files hold, see `image_facts`
     **kw, # For `embed_images` or `embed_texts`: batch_size, device, ...
     ) -> int: # Shards that this call wrote
     "Embed into a folder of shards; several processes share one, and the same call continues"
     check_choice('kind', kind, ('image', 'text'))
     rank, world = process_of(rank, world)
-    f, run = _source(what, kind)
+    if fresh and world > 1:
+        raise ValueError(f"fresh=True with world={world}: one process would remove what another has written; begin with "
+                         "one process, and let the others join without fresh")
+    f, run = _source(what, kind, skip_bad, kw)
     if not len(f): raise ValueError("there is nothing to embed; check the split or the filter that made the table")
-    first = run(model, slice(0, 1), kw) # its number of dimensions
-    state = model.state_dict() if isinstance(model, torch.nn.Module) else {}
-    about = (meta or {}) | dict(first.meta, data=getattr(what, 'name', ''), labels=_labels_crc(f),
-                                checksum=checksum({k: v.detach().cpu() for k, v in state.items()}))
-    to = ShardWriter(folder, len(f), first.dim, dtype, rows, about)
-    own = to.missing(rank, world)
-    for i in progress(own, f'shards of process {rank + 1}/{world}'): to.write(i, run(model, slice(*to.spans[i]), kw))
+    facts = image_facts(what, check_content) if kind == 'image' and isinstance(what, ReidTable) else {}
+    with only_writer(folder, rank):
+        first = _first(run, model, len(f))
+        about = (meta or {}) | dict(first.meta, data=getattr(what, 'name', ''), labels=_labels_crc(f),
+                                    checksum=weights_sum(model)) | facts
+        if kw.get('cameras') is not None: about['cameras'] = bool(kw['cameras'])
+        if words := tokenizer_sum(model): about['tokenizer_sum'] = words
+        to = ShardWriter(folder, len(f), first.dim, dtype, rows, about, fresh, check_content)
+        to.mend(rank, world)
+        own = to.missing(rank, world)
+        for i in progress(own, f'shards of process {rank + 1}/{world}'):
+            e, bad = run(model, *to.spans[i])
+            to.write(i, first[:0] if e is None else e, bad)
     return len(own)
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #58c1dea1

@@ -25,6 +25,7 @@ from reid_lab.core.weight_files import save_weights
 from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.models.zoo import create_model
 from reid_lab.recipes import crops as C
+from reid_lab.retrieval import parts as P
 from reid_lab.recipes.crops import ready_model
 from reid_lab.retrieval.shards import one_numbering, write_shards
 from reid_lab.tta.camera_norm import CameraNorm
@@ -151,8 +152,8 @@ def test_what_is_done_is_not_done_again(folder, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="010.png"): C.embed_crops(table, "clip_tiny", tmp_path/"f", batch_size=4)
     assert not (tmp_path/"f").exists()
     (folder/"010.png").write_bytes(good); os.utime(folder/"010.png", ns=(when, when))
-    seen, real = [], C.embed_images
-    monkeypatch.setattr(C, "embed_images", lambda m, t, *a, **kw: seen.extend(t["path"]) or real(m, t, *a, **kw))
+    seen, real = [], P.embed_images
+    monkeypatch.setattr(P, "embed_images", lambda m, t, *a, **kw: seen.extend(t["path"]) or real(m, t, *a, **kw))
     e = C.embed_crops(table, "clip_tiny", tmp_path/"f", batch_size=4)
     assert seen == [f"{i:03d}.png" for i in range(8, 24)] and len(e) == 24
     assert torch.allclose(e.emb, real(ready_model("clip_tiny")[1], table, quiet=True).emb, atol=1e-6)
@@ -167,13 +168,13 @@ def test_models_of_the_package_are_the_same_each_time():
 @pytest.mark.parametrize("change, what", [("model", "model"), ("image", "images"), ("label", "images")])
 def test_parts_of_another_run_are_refused(folder, tmp_path, monkeypatch, change, what):
     monkeypatch.setattr(C, "SAVE_EVERY", 0)
-    real, calls = C.embed_images, []
+    real, calls = P.embed_images, []
     def stop(*a, **kw):
         if calls: raise KeyboardInterrupt
         calls.append(1); return real(*a, **kw)
-    monkeypatch.setattr(C, "embed_images", stop)
+    monkeypatch.setattr(P, "embed_images", stop)
     with pytest.raises(KeyboardInterrupt): C.embed_crops(crops_table(folder), "clip_tiny", tmp_path/"f", batch_size=4)
-    monkeypatch.setattr(C, "embed_images", real)
+    monkeypatch.setattr(P, "embed_images", real)
     if change == "image": Image.new("RGB", (20, 40)).save(folder/"003.png")
     kw = dict(pattern=r"(?P<pid>\d)") if change == "label" else {}
     name = "bot_tiny" if change == "model" else "clip_tiny"
@@ -320,8 +321,8 @@ def test_shards_too_large_for_memory_are_named(on_disk, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("args, message", [
-    (["embed", "crops", "--model", "clip_tiny", "--out", "s", "--shards", "--fresh"], "goes without --fresh"),
-    (["embed", "crops", "--model", "bot_tiny", "--out", "s", "--shards"], "write to another folder"),
+    (["embed", "crops", "--model", "clip_tiny", "--out", "s", "--shards", "--captions"], "goes without --shards"),
+    (["embed", "crops", "--model", "bot_tiny", "--out", "s", "--shards"], "write to another place"),
     (["metrics", "s", "s", "--key", "emb=x"], "names of arrays are for"),
     (["bias", "plain"], "--folders camera"), (["bias", "plain.npz"], "--folders camera"),
     (["bias", "disk"], "--folders camera"),
