@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['notebooks', 'find_notebook', 'parameter_notes', 'Experiment', 'read_experiment', 'experiments', 'Finished',
-           'check_accepted', 'run_notebook', 'takes_execution']
+           'check_accepted', 'check_before_run', 'run_notebook', 'takes_execution']
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #4f42d1b6
 import ast
@@ -29,7 +29,7 @@ from ..core.files import locked
 from ..core.reporting import report
 from .cluster import read_backend
 from .execution import given_execution, VARIABLES
-from .params import check_type, notebook_parameters
+from .params import check_type, notebook_parameters, notebook_params
 from .run import check_folder, earlier_run, MADE, mark_ended, run_folder
 from .terminal import near_path
 from ..training.options import Execution
@@ -292,6 +292,17 @@ def check_accepted(execution, # `Execution` that somebody asked for
                      "trains")
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #c8462019
+def check_before_run(source:Path, # An experiment notebook
+    given:dict, # Its parameters, where they differ from the defaults
+    ):
+    "Refuse what the notebook would refuse after its kernel has started; of other people's notebooks nothing is known"
+    p = notebook_params(source, given)
+    if p is None or source != notebooks().get(source.stem): return
+    checks = importlib.import_module('reid_lab.recipes.parameters') # a later package, which knows what is run
+    experiment = source.stem.removeprefix('run_')
+    if experiment in checks.CHECKS: checks.check_run(experiment, p, p.execution, quiet=True)
+
+
 def run_notebook(name, /, # Experiment (`camel`, `run_camel`) or path of a notebook
     out=None, # Run folder: new, empty, or that of the same run, interrupted; default a new one under `runs/`
     params:dict=None, # Parameters of the notebook
@@ -312,6 +323,7 @@ def run_notebook(name, /, # Experiment (`camel`, `run_camel`) or path of a noteb
     elif execution.as_text() != defaults['execution']: params['execution'] = execution.as_text() # for the kernel
     out = out or params.get('out_dir', '')
     if out: check_folder(out, source.stem, {**defaults, **params}, fresh, execution.speed)
+    check_before_run(source, params)
     folder = run_folder(source.stem, params, out)
     if 'out_dir' in defaults: params = {**params, 'out_dir': str(folder)}
     report(read_experiment(source).title, run=near_path(folder))

@@ -263,11 +263,12 @@ def missing(plan:Plan, # From one of `PLANS`
 def check_ready(experiment:str, # Key of `PLANS`
     p, # Its parameters
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
+    quiet:bool=False, # Print no warnings
     ) -> list: # Of `Finding`: warnings, which are printed too
     "Raise `TableError` that lists all that is missing; called before any work"
     found = missing(PLANS[check_choice('experiment', experiment, PLANS)](p), execution)
     bad = [f for f in found if f.level == 'error']
     for f in found:
-        if f.level != 'error': print(f)
+        if f.level != 'error' and not quiet: print(f)
     if bad: raise TableError(f'run_{experiment} at preset {p.preset} cannot begin', bad)
     return found

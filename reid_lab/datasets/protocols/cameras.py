@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SEEN', 'ORDERS', 'SCENES', 'PROTOCOLS', 'OTHER_NETWORK', 'Case', 'ordered', 'new_camera', 'gallery_without_junk',
-           'new_network', 'world_table', 'world_case', 'every_camera', 'known_cameras', 'dataset_case', 'case_seeds',
-           'make_case']
+           'new_network', 'world_table', 'world_case', 'every_camera', 'known_cameras', 'check_known', 'dataset_case',
+           'case_seeds', 'protocols_of', 'make_case']
 
 # %% ../../../nbs/07_datasets/90_protocols/10_cameras.ipynb #a5aa5d82
 from dataclasses import dataclass, replace
@@ -137,6 +137,20 @@ def known_cameras(setting:str, # Key of `SEEN`, or `A-N`: the first N cameras of
                  f"{near}, or two datasets, such as market1501->msmt17.")
 
 
+def check_known(table:ReidTable, # A dataset
+    cameras, # That are known
+    setting:str, # Which says so, for the message
+    ):
+    "Refuse cameras that a dataset does not have, and those that leave none to be tested"
+    there = sorted(int(c) for c in set(table.frame.cam))
+    asked = sorted(int(c) for c in set(table.query('test').frame.cam))
+    if set(cameras) <= set(there) and set(asked) - set(cameras): return
+    known = ', '.join(map(str, cameras))
+    raise ValueError(f"dataset={setting!r} trains on cameras {known} and tests the others, but {table.name!r} has cameras "
+                     f"{there}, with queries {asked}; name the dataset alone and the cameras that are trained on, such as "
+                     f"seen={','.join(map(str, there[:max(1, len(there) - 1)]))}")
+
+
 def dataset_case(setting:str, # See `known_cameras`, or `A->B` for two datasets (`A->A`: source on source)
     root=None, # Folder that holds the datasets
     target_root=None, # Folder of the target, if it is another
@@ -152,6 +166,7 @@ def dataset_case(setting:str, # See `known_cameras`, or `A->B` for two datasets 
         return new_network(source, source if a == b else load(b, target_root or root), setting, order, seed)
     name, seen = known_cameras(setting)
     table = load(name, root)
+    check_known(table, seen, setting)
     case = new_camera(table, seen, setting, order, seed)
     if not every: return case
     train = table.where(split='train', pid=lambda p: p >= 0)
@@ -171,6 +186,14 @@ def case_seeds(seed:int, # Of the World
     return (seed, seed + OTHER_NETWORK) if protocol == 'network' else (seed,)
 
 
+def protocols_of(dataset:str, # A setting of `dataset_case`
+    ) -> tuple: # Of `PROTOCOLS`
+    "What a dataset on disk can be used for, by its name"
+    source, two, target = (t.strip() for t in dataset.partition('->'))
+    if not two: return 'camera', 'all cameras'
+    return 'camera', 'source' if source == target else 'network'
+
+
 def make_case(preset, # Size of the World
     seed, # Of World and order
     dataset:str='world', # The World or a setting of `dataset_case`
@@ -182,9 +205,7 @@ def make_case(preset, # Size of the World
     "The case of one run"
     check_choice('protocol', protocol, PROTOCOLS)
     if dataset != 'world':
-        a, two, b = (t.strip() for t in dataset.partition('->'))
-        kinds = ('camera', 'source' if a == b else 'network') if two else ('camera', 'all cameras')
-        check_choice('protocol', protocol, kinds, f'with dataset={dataset!r}; give `A->B` for a new network, `A->A` '
+        check_choice('protocol', protocol, protocols_of(dataset), f'with dataset={dataset!r}; give `A->B` for a new network, `A->A` '
                      f'for the source itself, one of {list(SEEN)} for new cameras.')
         return dataset_case(dataset, data_root, seed=seed, every=protocol == 'all cameras')
     table = world_table(preset, seed, scene, severity, extra=protocol == 'all cameras')

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['SET_SEEDS', 'WORLD_SETS', 'SET_SIZES', 'KEYS', 'SetSize', 'set_seed', 'world_set', 'world_target', 'RankingTest',
-           'DGCase', 'one_test', 'abc_tests', 'load_case', 'case_kind', 'case_worlds', 'task_embeddings', 'score_test']
+           'DGCase', 'one_test', 'abc_tests', 'load_case', 'transfer_sets', 'case_kind', 'case_worlds',
+           'task_embeddings', 'score_test']
 
 # %% ../../../nbs/07_datasets/90_protocols/42_dg_cases.ipynb #ca43d5a3
 from dataclasses import dataclass
@@ -164,9 +165,15 @@ def load_case(dataset:str='world', # See the table above
     return _transfer(dataset, preset, seed, root)
 
 
+def transfer_sets(dataset:str, # `a->b, c`
+    ) -> list: # The set that is trained on, then those that are tested
+    "The names of a direct transfer"
+    return [name.strip() for name in dataset.replace('->', ',').split(',')]
+
+
 def _transfer(dataset, preset, seed, root):
     "One set trained on, others or itself tested"
-    source, *names = (n.strip() for n in dataset.replace('->', ',').split(','))
+    source, *names = transfer_sets(dataset)
     own, tests = _set(source, preset, seed, root, cameras=True), {}
     for n in names:
         if n in TARGETS: tests[n] = _small_target(n, root); continue
