@@ -155,7 +155,8 @@ def _foreign(folder):
     from PIL import Image
     for name in ("got", "private"): (folder/name).mkdir()
     Image.new("RGB", (16, 32), (200, 0, 0)).save(folder/"private"/"a.jpg")
-    e = Embeddings(np.eye(2, 8, dtype=np.float32), [0, 1], path=["a.jpg", "a.jpg"], meta=dict(root=str(folder/"private")))
+    e = Embeddings(np.eye(2, 8, dtype=np.float32), [0, 1], path=["a.jpg", "a.jpg"],
+        meta=dict(root=str(folder/"private")))
     e.save(folder/"got"/"evil.npz")
     return e, str(folder/"got"/"evil.npz")
 

@@ -64,4 +64,5 @@ def test_a_file_in_place_of_a_folder_is_named(tmp_path):
 
 def test_a_name_that_is_no_text():
     with pytest.raises(UnicodeEncodeError) as e: "caf\udce9.jpg".encode()
-    assert message(e.value) == "'caf\\udce9.jpg' holds bytes or halves of characters that are no text in utf-8; rename it"
+    want = "'caf\\udce9.jpg' holds bytes or halves of characters that are no text in utf-8; rename it"
+    assert message(e.value) == want
