@@ -148,13 +148,26 @@ def _cockpit(a, q, g, name, page):
     cockpit(Scene(q, g, distance=a.distance), how, seed=a.seed, title=title).to_html(page, title=title)
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #546f3a94
+def _no_rows(a, known):
+    "Why nothing is listed, and what to do"
+    if not len(known):
+        return (f"store={a.store!r} holds no row yet; a finished run adds its rows (`reid_lab run camel`); our "
+                "measurements are the store 'measured' (store='measured')")
+    asked = [f'RUN {r}' for r in a.runs] + [f'--where {w}' for w in a.where or ()]
+    runs = list(dict.fromkeys(known.run))
+    few = ', '.join(map(str, runs[:9])) + ' ...'*(len(runs) > 9)
+    return f"none of the {len(known)} rows of store={a.store!r} meets {' '.join(asked)}; its runs are {few}"
+
+
 def _results(a):
     from reid_lab.results.rows import load_results, publish, results_path, run_table
     from reid_lab.experiments.params import parse_value
     where = {k: parse_value(v, None) for k, v in pairs(a.where).items()}
     if a.action == 'list':
         known = load_results(a.store, **where)
-        print_table(run_table(known[known.run.isin(a.runs)] if a.runs else known))
+        shown = known[known.run.isin(a.runs)] if a.runs else known
+        if not len(shown): raise ValueError(_no_rows(a, load_results(a.store)))
+        print_table(run_table(shown))
         return 0
     rows = publish(a.runs, a.store, dirty=a.dirty, **where)
     names = lambda c: ', '.join(dict.fromkeys(str(r[c]) for r in rows))

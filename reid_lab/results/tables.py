@@ -7,6 +7,7 @@ __all__ = ['TEX', 'latex_escape', 'markdown_escape', 'is_number', 'sheet_safe', 
            'to_latex', 'to_csv', 'read_csv']
 
 # %% ../../nbs/04_results/20_tables.ipynb #00436d4d
+import csv
 import html
 import re
 from pathlib import Path
@@ -144,11 +145,14 @@ def to_csv(frame, # Any frame; its index is not written
     path, # File to write
     ) -> Path:
     "Write a table for people, whole or not at all"
-    safe = frame.rename(columns=sheet_safe)
+    safe, returns = frame.rename(columns=sheet_safe), False
     for c in range(safe.shape[1]):
         if safe.dtypes.iloc[c] == object or str(safe.dtypes.iloc[c]).startswith(('str', 'category')):
-            safe.isetitem(c, safe.iloc[:, c].astype(object).map(sheet_safe))
-    with atomic_path(path) as tmp: safe.to_csv(tmp, index=False, lineterminator='\n')
+            texts = safe.iloc[:, c].astype(object).map(sheet_safe)
+            safe.isetitem(c, texts)
+            returns = returns or any(isinstance(t, str) and '\r' in t for t in texts)
+    quotes = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL # which quotes no carriage return
+    with atomic_path(path) as tmp: safe.to_csv(tmp, index=False, lineterminator='\n', quoting=quotes)
     return Path(path)
 
 

@@ -115,3 +115,88 @@ def test_weights_are_inspected_and_converted(tmp_path, capsys):
     assert main(["weights", "inspect", str(tmp_path/"b.safetensors")]) == 0
     out = capsys.readouterr().out
     assert "weights of this library" in out and "source      r50.pth" in out and "n_ids=3" in out
+
+
+# ---------------------------------------------------------------- what is shown
+
+def _named(folder, *names):
+    "Features of files with these names"
+    emb = np.eye(len(names), 8, dtype=np.float32)
+    np.savez(folder/"named.npz", emb=emb, pid=np.arange(len(names)), path=np.array(names))
+    return str(folder/"named.npz")
+
+
+def test_names_neither_command_a_terminal_nor_a_spreadsheet(tmp_path, capsys):
+    q = _named(tmp_path, "=1+1.jpg", "@x.jpg", "+a.jpg", "-b.jpg", "a\x1b]0;owned\x07.jpg", "c\x9b2J.jpg")
+    assert main(["match", q, q, "--out", str(tmp_path/"pairs.csv")]) == 0
+    said = capsys.readouterr()
+    assert not {"\x1b", "\x07", "\x9b"} & set(said.out + said.err) and r"a\x1b]0;owned\x07.jpg" in said.out
+    cells = [c for line in (tmp_path/"pairs.csv").read_text().splitlines()[1:] for c in line.split(",")]
+    assert not any(c.startswith(("=", "@", "+", "-b")) for c in cells) and "'=1+1.jpg" in cells
+    assert main(["match", str(tmp_path/"no\x1b[2J.npz"), q]) == 2    # in an error too
+    assert r"no\x1b[2J.npz" in (text := capsys.readouterr().err) and "\x1b" not in text
+
+
+def test_a_tensor_with_an_escape_in_its_name(tmp_path, capsys):
+    from safetensors.numpy import save_file
+    save_file({"a\x1b[2Jb": np.zeros(2, np.float32)}, tmp_path/"w.safetensors")
+    assert main(["weights", "inspect", str(tmp_path/"w.safetensors")]) == 0
+    assert "\x1b" not in (text := capsys.readouterr().out) and r"a\x1b[2Jb" in text
+
+
+def test_a_column_with_an_escape_in_its_name(tmp_path, capsys):
+    (tmp_path/"m.csv").write_text("pa\x1b[2Jth\n0.jpg\n")
+    assert main(["embed", str(tmp_path/"m.csv"), "--model", "clip_tiny", "--out", str(tmp_path/"e")]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def _foreign(folder):
+    "Features in got/ that name the folder private/ beside it, with one picture"
+    from PIL import Image
+    for name in ("got", "private"): (folder/name).mkdir()
+    Image.new("RGB", (16, 32), (200, 0, 0)).save(folder/"private"/"a.jpg")
+    e = Embeddings(np.eye(2, 8, dtype=np.float32), [0, 1], path=["a.jpg", "a.jpg"],
+        meta=dict(root=str(folder/"private")))
+    e.save(folder/"got"/"evil.npz")
+    return e, str(folder/"got"/"evil.npz")
+
+
+def test_a_folder_of_pictures_that_only_the_features_name_is_said(tmp_path, capsys):
+    e, evil = _foreign(tmp_path)
+    page, private = str(tmp_path/"p.html"), str(tmp_path/"private")
+    assert main(["match", evil, evil, "--html", page]) == 0
+    assert f"pictures are taken from {private!r}, which the features name" in capsys.readouterr().err
+    assert main(["match", evil, evil, "--html", page, "--fresh", "--json"]) == 0 and private in capsys.readouterr().err
+    e.save(tmp_path/"mine.npz")        # the folder lies below that of the features
+    mine = str(tmp_path/"mine.npz")
+    assert main(["match", mine, mine, "--html", page, "--fresh"]) == 0 and capsys.readouterr().err == ""
+
+
+def test_a_page_holds_no_path_of_the_host(tmp_path, capsys):
+    _, evil = _foreign(tmp_path)
+    assert main(["match", evil, evil, "--html", str(tmp_path/"p.html")]) == 0
+    text = (tmp_path/"p.html").read_text()
+    assert "data:image" in text and str(tmp_path) not in text
+
+
+# ---------------------------------------------------------------- errors
+
+@pytest.mark.parametrize("error, code", [(AttributeError("a\nb"), 1), (TypeError("pid is text"), 2), (MemoryError(), 1),
+                                         (ImportError("no pyarrow"), 1), (OverflowError("too large"), 1)])
+def test_no_error_leaves_a_traceback_unless_it_is_asked_for(error, code, monkeypatch, capsys):
+    def fails(a): raise error
+    monkeypatch.setattr("reid_lab.cli.commands._layout_of_datasets", fails)
+    assert main(["datasets"]) == code
+    text = capsys.readouterr().err
+    assert text.startswith("reid_lab datasets: ") and text.count("\n") == 1 and "Traceback" not in text
+    with pytest.raises(type(error)): main(["--debug", "datasets"])
+
+
+def test_options_of_a_list_are_joined(capsys, tmp_path):
+    q = _named(tmp_path, "a", "b")
+    assert main(["metrics", q, q, "--ks", "1", "--ks", "2", "--same-camera", "keep"]) == 0
+    text = capsys.readouterr().out
+    assert "R1 " in text and "R2 " in text
+    assert main(["metrics", q, q, "--key", "emb=emb", "--key", "emb=pid"]) == 2
+    assert "['emb'] given more than once" in capsys.readouterr().err
+

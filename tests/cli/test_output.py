@@ -3,7 +3,7 @@ import pytest
 from helpers.notebooks import notebook
 
 from reid_lab.cli.commands import main
-from reid_lab.cli.output import LISTS, pairs, typed
+from reid_lab.cli.output import LISTS, LONGEST, as_options, message, pairs, typed
 
 
 @pytest.mark.parametrize("items, message", [
@@ -33,3 +33,36 @@ def test_lists_follow_the_registry(monkeypatch, capsys):
     from reid_lab.models.zoo import MODELS
     monkeypatch.setitem(MODELS, "zebra", MODELS["bot_tiny"])
     assert main(["list", "models"]) == 0 and "zebra" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text, known, want", [
+    ("ks=(0,) must hold numbers of at least 1", {"ks"}, "--ks 0 must hold numbers of at least 1"),
+    ("ks=[0, 5], or k=3", {"ks", "k"}, "--ks 0 5, or -k 3"),
+    ("keys={'emb': 'features'} and keys=dict(emb='x', pid='y')", {"key"}, "--key emb=features and --key emb=x pid=y"),
+    ("'emb=x' is not emb=y", {"emb"}, "'emb=x' is not --emb y"),
+    ("/data/model=a/f.npz does not exist", {"model"}, "/data/model=a/f.npz does not exist"),
+    ("the folder's k=0 is a file's", {"k"}, "the folder's -k 0 is a file's"),
+    ("out='a b' exists", {"out"}, "--out 'a b' exists"), ("rate=1e-05", {"rate"}, "--rate 1e-05"),
+    ("model=None, skip=False, fresh=True", {"model", "skip", "fresh"}, "no --model, skip=False, --fresh"),
+    ('a "root=x" in quotes, root="x"', {"root"}, 'a "root=x" in quotes, --root x')])
+def test_options_replace_arguments_and_nothing_inside_a_value(text, known, want): assert as_options(text, known) == want
+
+
+@pytest.mark.parametrize("error, want", [
+    (FileNotFoundError(2, "No such file or directory", "a.npz"), "'a.npz': no such file or directory"),
+    (KeyError("no ['emb']"), "no ['emb']"), (MemoryError("Unable to allocate 9 TiB"), "not enough memory. Unable to "
+     "allocate 9 TiB"), (AssertionError(), "AssertionError"), (ValueError("x"*9999), "x"*(LONGEST//2) + " ... " +
+     "x"*(LONGEST//2))])
+def test_every_error_has_words(error, want): assert message(error) == want
+
+
+def test_a_file_in_place_of_a_folder_is_named(tmp_path):
+    (tmp_path/"q.npz").write_text("")
+    with pytest.raises(FileExistsError) as e: (tmp_path/"q.npz").mkdir()
+    assert message(e.value) == f"{str(tmp_path/'q.npz')!r} is a file; a folder is needed there"
+
+
+def test_a_name_that_is_no_text():
+    with pytest.raises(UnicodeEncodeError) as e: "caf\udce9.jpg".encode()
+    want = "'caf\\udce9.jpg' holds bytes or halves of characters that are no text in utf-8; rename it"
+    assert message(e.value) == want

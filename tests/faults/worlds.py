@@ -11,7 +11,7 @@ import numpy as np
 from fault import bad, clutter, cut, empty, flip, interruption, killed, warned
 
 from reid_lab.world import world as module
-from reid_lab.world.plan import text_groups
+from reid_lab.world.plan import Group, text_groups
 from reid_lab.world.world import World
 
 TINY = dict(groups=text_groups(3, 2, 2, 2, 2, 2, 2, 3), size=(32, 16), supersample=1, backend="numpy")
@@ -112,6 +112,34 @@ def _four(folder):
     return "one of four mended"
 
 
+def _zeros(path):
+    "The second half of a file is zeros"
+    data = path.read_bytes()
+    path.write_bytes(data[:len(data)//2] + bytes(len(data) - len(data)//2))
+
+
+def _swapped(path):
+    "Two images have changed places: the same bytes in another order"
+    images = np.load(path)
+    images[[0, -1]] = images[[-1, 0]]
+    np.save(path, images)
+
+
+def _same_time(path):
+    "A byte of the pixels is another, and the time of the file is as before"
+    then = path.stat()
+    flip(path)
+    os.utime(path, ns=(then.st_atime_ns, then.st_mtime_ns))
+
+
+def _after_it_was_opened(folder):
+    "A file that has changed since this process compared it is compared again"
+    path = _copied(folder)
+    assert _right(folder) == ""
+    _zeros(path/"images.npy")
+    return _right(folder)
+
+
 def _read_only(folder):
     "A whole cache that nobody may write to is used as it is"
     path = _copied(folder)
@@ -166,4 +194,43 @@ FAULTS = [
     bad("world: option", "misspelt", lambda tmp: World("smoke", severty=1.), "'severty'", "Did you mean 'severity'?"),
     bad("world: size", "too small", lambda tmp: World("smoke", size=(8, 8)), "size=(8, 8)", "at least 16 pixels"),
     bad("world: severity", "beyond 2", lambda tmp: World("smoke", severity=3.), "severity=3.0", "between 0 and 2"),
+    bad("world: seed of a fraction", "seed=1.5", lambda tmp: World("smoke", seed=1.5),
+        "seed=1.5 must be a whole number",
+        "from 0 to 4294967295"),
+    bad("world: seed of a switch", "seed=True", lambda tmp: World("smoke", seed=True), "seed=True must be a whole"),
+    bad("world: negative seed", "seed=-1", lambda tmp: World("smoke", seed=-1), "seed=-1 must be a whole number"),
+    bad("world: seed of text", "seed='7'", lambda tmp: World("smoke", seed="7"), "seed='7' must be a whole number"),
+    bad("world: seed that the streams cannot hold", "2**32", lambda tmp: World("smoke", seed=2**32),
+        "from 0 to 4294967295"),
+    bad("world: seed of NaN", "nan", lambda tmp: World("smoke", seed=float("nan")), "seed=nan must be a whole number"),
+    bad("world: no process", "n_jobs=0", lambda tmp: World("smoke", n_jobs=0), "n_jobs=0 must be a whole number"),
+    bad("world: half a sample", "supersample=1.5", lambda tmp: World("smoke", supersample=1.5), "supersample=1.5"),
+    bad("world: share above one", "occluders=2", lambda tmp: World("smoke", occluders=2), "occluders=2",
+        "between 0 and 1"),
+    bad("world: share of NaN", "confusion=nan", lambda tmp: World("smoke", confusion=float("nan")), "confusion=nan"),
+    bad("world: severity of text", "severity='x'", lambda tmp: World("smoke", severity="x"),
+        "severity='x' must be a number"),
+    bad("world: half a pixel", "size=(64.5, 32)", lambda tmp: World("smoke", size=(64.5, 32)),
+        "size=(64.5, 32) must be"),
+    bad("world: one side", "size=64", lambda tmp: World("smoke", size=64), "size=64 must be (height, width)"),
+    bad("world: backend", "backend='gpu'", lambda tmp: World("smoke", backend="gpu"), "backend='gpu'", "choose one of"),
+    bad("world: a number as cache", "cache=5", lambda tmp: World("smoke", cache=5),
+        "cache=5 must be the name of a folder"),
+    bad("world: cache below a file", "cache='a.txt/x'",
+        lambda tmp: ((tmp/"a.txt").write_text(""), World("smoke", cache=tmp/"a.txt"/"x")),
+        "a.txt' is a file; name a folder",
+        error=NotADirectoryError),
+    bad("world: groups of numbers", "groups=[3]", lambda tmp: World("smoke", groups=[3]), "groups[0] is int"),
+    bad("world: group of an unknown split", "split='tst'", lambda tmp: World("smoke", groups=[Group("tst",
+        "real-like", 2, 2, 2)]),
+        "groups[0].split='tst'", "Did you mean 'test'?"),
+    bad("world: group with a fraction of people", "ids=2.5", lambda tmp: World("smoke", groups=[Group("test",
+        "real-like", 2.5, 2, 2)]),
+        "groups[0].ids=2.5 must be a whole number"),
+    *(interruption(f"world: images.npy {harm.__name__.strip('_')}", harm.__doc__.lower(),
+        "a warning, and the right World",
+                   _harmed(_on("images.npy", harm)), "made again", "images.npy", "other contents")
+      for harm in (_zeros, _swapped, _same_time)),
+    interruption("world: changed after it was opened", "half of the images becomes zeros between two openings",
+                 "the second opening notices", _after_it_was_opened, "made again", "images.npy"),
 ]

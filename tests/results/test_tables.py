@@ -1,5 +1,6 @@
 "Tables for people: escaped in every form, the best value bold, and safe in a spreadsheet"
 import pandas as pd
+import pytest
 
 from reid_lab.results.tables import read_csv, to_csv, to_html, to_latex, to_markdown
 
@@ -31,3 +32,28 @@ def test_a_table_for_a_spreadsheet_comes_back(tmp_path):
     back = read_csv(tmp_path/"t.csv")
     assert list(back) == list(frame) and back["=x"].tolist()[:5] == frame["=x"].tolist()[:5] and back["=x"].isna()[5]
     assert back.gain.tolist() == frame.gain.tolist()
+
+
+@pytest.mark.parametrize("name", ["[0] plain", "*starred", "[", "[2ex] more"])
+def test_a_bracket_at_the_start_of_a_row_is_no_argument_of_the_row_before(name):
+    lines = to_latex(pd.DataFrame({name: ["a", name], "R1": [1., 2.]})).splitlines()
+    assert not any(line.startswith(("[", "*")) for line in lines) and sum(name in line for line in lines) == 2
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\r\nb", "a\rb", "a\x0bb", "a\u2028b", "a\x85b"])
+def test_one_row_stays_one_row(name):
+    frame = pd.DataFrame(dict(name=[name], R1=[1.]))
+    assert to_markdown(frame).splitlines()[2] == "| a b | 1.00 |"
+    assert to_latex(frame).splitlines()[4] == r"a b & 1.00 \\"
+
+
+def test_terminal_escapes_stay_text():
+    frame = pd.DataFrame(dict(name=["a\x1b[2J"]))
+    assert "\x1b" not in to_markdown(frame) and "\x1b" not in to_latex(frame)
+
+
+@pytest.mark.parametrize("name", ["=1+1.jpg", "+a", "-a.jpg", "@x", "\tx", "\rx", "＝1", "＠x", "'=quoted"])
+def test_names_are_no_formulas_and_come_back(name, tmp_path):
+    path = to_csv(pd.DataFrame(dict(name=[name])), tmp_path/"t.csv")
+    cell = path.read_bytes().decode().split("\n", 1)[1].lstrip('"')
+    assert cell[0] == "'" and read_csv(path).name[0] == name
