@@ -16,7 +16,8 @@ from .. import __version__
 from ..core.reporting import Plain
 from .crops import add_crops
 from .numbers import add_numbers, add_results, json_line
-from .options import add_cache, add_run_options, execution_of, PROCESSES, SECONDS, SEED
+from reid_lab.cli.options import (add_cache, add_run_options, execution_of, PROCESSES, SECONDS, SEED,
+    with_links)
 from .output import (cell_error, listing, LISTS, message, pairs, print_conclusions, print_error,
     print_table, result_places, stoppable, typed)
 
@@ -27,7 +28,7 @@ def _run(a):
     with stoppable(), Display():
         from reid_lab.experiments.notebooks import run_notebook
         failed = None
-        given = typed(pairs(a.param), a.name)
+        given = _given(a)
         try: done = run_notebook(a.name, a.out, given, a.threads, a.timeout, a.fresh, execution)
         except cell_error() as e: failed = e
     if failed:
@@ -39,13 +40,21 @@ def _run(a):
     print(result_places(done))
     return 0
 
+def _given(a):
+    "The parameters of `-p`, and what `--follow-links` says of them"
+    from reid_lab.experiments.notebooks import find_notebook
+    from reid_lab.experiments.params import notebook_parameters
+    given = typed(pairs(a.param), a.name)
+    return with_links(given, notebook_parameters(find_notebook(a.name))) if a.follow_links else given
+
+
 def _sweep(a):
     from reid_lab.experiments.terminal import Display
     execution = execution_of(a)
     with stoppable(), Display(f'sweep {a.name}', sections=False):
         from reid_lab.experiments.sweep import sweep
         grid = {k: [typed({k: t}, a.name)[k] for t in v.split(',')] for k, v in pairs(a.grid).items()}
-        fixed = {k: [v] for k, v in typed(pairs(a.param), a.name).items()}
+        fixed = {k: [v] for k, v in _given(a).items()}
         if twice := sorted(set(fixed) & set(grid)):
             raise ValueError(f"{twice[0]} is given by --grid and by -p; give it once")
         frame = sweep(a.name, {**fixed, **grid}, a.seeds, a.jobs, a.out, a.fresh, execution=execution)

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 from ..core.basics import check_choice
 from ..data.table import Finding, ReidTable, SPLITS, TableError
-from .registry import annotations_in, check_options, dataset_key, DATASETS, file_checks, find_root
+from reid_lab.datasets.registry import (annotations_in, check_options, data_root_of, dataset_key, DATASETS,
+    file_checks, find_root)
 
 # %% ../../nbs/07_datasets/80_diagnosis.ipynb #ef8e74ed
 def loader_options(name:str, # Key of `DATASETS`
@@ -145,6 +146,7 @@ def doctor(name:str, # Key of `DATASETS`
     ) -> Report:
     "What is in a dataset folder, what is missing, and what to do about it; changes nothing"
     name = dataset_key(name); spec, found = DATASETS[name], []
+    if spec.folder and data_root_of(root).follow_links: options['follow_links'] = True
     check_options(name, options); check_choice('check', check, ['sample', 'all'])
     try:
         if spec.folder:

@@ -20,7 +20,7 @@ from ..datasets.protocols.cameras import check_known, known_cameras, protocols_o
 from ..datasets.protocols.dg_cases import case_kind, transfer_sets, WORLD_SETS
 from ..datasets.protocols.dg_splits import TARGETS
 from ..datasets.protocols.text import LEVELS, text_setting
-from ..datasets.registry import DATASETS, find_root, require
+from ..datasets.registry import data_root_of, DATASETS, find_root, require
 from ..models.zoo import check_weights, MODELS
 from . import camel_settings as camel, cfam, cfan, dart3, dmg
 from .crops import ready_names
@@ -92,7 +92,8 @@ def check_places(p, # Parameters of an experiment
     "Refuse files and folders that are not there"
     for name in names:
         for part in filter(None, map(str.strip, str(getattr(p, name, '') or '').split(','))):
-            if not Path(part).expanduser().exists():
+            folder = data_root_of(part).folder
+            if folder and not Path(folder).expanduser().exists():
                 raise FileNotFoundError(f"{name}={part!r} is neither file nor folder; give the right path, or leave "
                                         f"{name} out")
 
@@ -150,7 +151,8 @@ def _check_cameras_on_disk(setting, data_root):
     "Compare the known cameras of a setting with those in the names of files, if the dataset is there"
     name, cameras = known_cameras(setting)
     require(name, 'a case of new cameras', cameras=True, image_queries=True)
-    try: table = DATASETS[name].load(find_root(name, data_root or None))
+    links = dict(follow_links=True) if data_root_of(data_root).follow_links else {}
+    try: table = DATASETS[name].load(find_root(name, data_root or None), **links)
     except (OSError, ValueError): return # `check_ready` says what is wrong with the folder
     check_known(table, cameras, setting)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ...data.table import ReidTable
-from ..registry import DATASETS, load_as_in_papers
+from ..registry import data_root_of, DATASETS, load_as_in_papers
 from .dg_splits import load_manifest
 from ...retrieval.metrics import IdentityPairs
 from .cameras import SCENES, Case, make_case, new_camera, world_table
@@ -24,7 +24,7 @@ def own_table(path, # Ends in .csv or .parquet: a manifest, or a table that `Rei
     root=None, # Folder of the images; default: that of the file
     ) -> ReidTable:
     "A validated table from a file"
-    path = Path(path).expanduser()
+    path, named = Path(path).expanduser(), data_root_of(root)
     if not path.is_file(): raise ValueError(f"dataset={str(path)!r} is no file; name the .csv or .parquet of a table")
     if path.suffix == '.csv':
         with open(path, newline='', encoding='utf-8-sig') as f: head = next(csv.reader(f), [])
@@ -34,7 +34,7 @@ def own_table(path, # Ends in .csv or .parquet: a manifest, or a table that `Rei
     if 'cam' in lacks: raise ValueError(f"dataset={path.name!r} has no camera labels (columns {head}); a case of new "
                                         "cameras needs them: add the column cam, a number for each camera")
     if lacks: raise ValueError(f"dataset={path.name!r} has no columns {lacks}, only {head}; add them, see ReidTable")
-    return ReidTable.load(path, root or path.parent).validate()
+    return ReidTable.load(path, named.folder or path.parent, follow_links=named.follow_links).validate()
 
 # %% ../../../nbs/07_datasets/90_protocols/52_camera_cases.ipynb #85aedadd
 def camera_numbers(seen, # Numbers, or their text such as '0,1,2'

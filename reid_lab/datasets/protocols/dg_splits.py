@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from ...core.basics import check_choice, stream
 from ...data.table import COLUMNS, ROLES, Finding, ReidTable, TableError, join_tables
-from ..registry import load_as_in_papers
+from ..registry import data_root_of, load_as_in_papers
 from ...core.files import BROKEN, atomic_path, file_kind, safe_join, wrong_file
 from .cameras import new_network
 from ...world.plan import Group
@@ -276,7 +276,9 @@ def load_manifest(path, # Ends in .csv or .parquet; columns `MANIFEST`
     if found := _form_findings(path.name, head, rows): raise TableError(path.name, found)
     f = pd.DataFrame([r for _, r in rows], columns=head).assign(line=[i for i, _ in rows])
     f = f.astype({c: 'int64' for c in ('pid', 'camid', 'site')}).rename(columns=MANIFEST)
-    return ReidTable(f.assign(split=f.subset.map(ABC_SUBSETS)), root or path.parent, reader, path.name)
+    named = data_root_of(root)
+    return ReidTable(f.assign(split=f.subset.map(ABC_SUBSETS)), named.folder or path.parent, reader, path.name,
+                     named.follow_links)
 
 
 def write_manifest(table:ReidTable, # With the column subset
