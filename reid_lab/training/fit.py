@@ -7,7 +7,6 @@ __all__ = ['check_switches', 'refuse_ema', 'fit', 'work']
 
 # %% ../../nbs/08_training/50_fit.ipynb #2572e4e1
 import os
-import tempfile
 import threading
 import time
 from contextlib import nullcontext
@@ -16,6 +15,7 @@ import torch
 from ..core.basics import pick_device
 from ..core.distributed import launched, main_first, processes, torchrun
 from ..core.files import locked
+from ..core.scratch import Scratch
 from ..core.weight_files import load_weights
 from .callbacks import Average, refresh_batchnorm
 from .checkpoints import Checkpoint
@@ -145,13 +145,12 @@ def _fit_in(n, call):
     if call['folder'] and (Path(call['folder'])/TRAINING).exists():     # here the message is not one of two processes
         claim(call['folder'], call['key'])
         refuse_settings(call['folder'], call['settings'])
-    with tempfile.TemporaryDirectory(prefix='reid_lab-') as tmp:
-        tmp = Path(tmp)     # of this user only
+    with Scratch('processes') as tmp:   # of this user only
         folder = Path(call['folder'] or tmp/'trained')
         job = dict(call, folder=folder.absolute(), key=call['key'] or {})
         (tmp/'call').write_bytes(dumps((os.getpid(), job)))
         (tmp/'job.py').write_text(_JOB)
-        torchrun(n, tmp/'job.py', tmp, capture=False)
+        torchrun(n, tmp/'job.py', tmp, capture=False, logs=tmp/'logs')
         parts, about = torch.load(tmp/'parts.pt', weights_only=True), read_record(folder/DONE, 'log', 'steps', 'images')
         model = load_weights(call['model'], folder/WEIGHTS).eval().to(pick_device(call.get('device', 'auto')))
     for x, state in zip([*call['callbacks'], call['strategy']], parts): x is not None and x.load_state_dict(state)
