@@ -17,6 +17,7 @@ from ..core.distributed import launched, main_first, processes, torchrun
 from ..core.files import locked
 from ..core.scratch import Scratch
 from ..core.weight_files import load_weights
+from ..data.loaders import explained_workers
 from .callbacks import Average, refresh_batchnorm
 from .checkpoints import Checkpoint
 from .folder import claim, DONE, read_record, Trained, TRAINING, WEIGHTS
@@ -62,7 +63,7 @@ def _fit(model, loader, steps, folder=None, key=None, *, strategy=None, callback
     "`fit` in this process, or as one of those that `torchrun` started: process 0 writes"
     folder, rank = folder and Path(folder), processes()[0]
     lock = lambda: locked(folder/'.lock', False, f"the trained folder {str(folder)!r}")
-    with lock() if folder and not rank else nullcontext():
+    with explained_workers(), lock() if folder and not rank else nullcontext():
         file, save = _saver(folder, key, settings or {}, steps, saves)
         trackers = execution.trackers if file else None # they keep their files beside the log
         log = Log(file, max(1, steps//rows), label, quiet, trackers, key)

@@ -50,7 +50,8 @@ SEEDS = [
     bad("sweep: seeds and a seed in a point", "both", _sweep([dict(seed=5)], seeds=[1]), "are both given"),
     bad("sweep: seeds and seed=", "both", _sweep({}, seeds=[1], seed=5), "are both given"),
     bad("sweep: seed= and a seed in the grid", "both", _sweep(dict(seed=[1]), seed=5), "are both given"),
-    bad("sweep: a parameter twice", "gain= and a grid of gains", _sweep(dict(gain=[1]), gain=2), "gain=2", "give gain once"),
+    bad("sweep: a parameter twice", "gain= and a grid of gains", _sweep(dict(gain=[1]), gain=2), "gain=2",
+        "give gain once"),
     bad("sweep: several seeds as one", "seed=[1, 2]", _sweep({}, seed=[1, 2]), "seed=[1, 2] must be a whole number",
         "seeds=[0, 1]"),
     *(bad(f"sweep: seed {value!r}", "no seed of NumPy", lambda tmp, value=value: grid_points({}, [value]), *words)
@@ -59,7 +60,8 @@ SEEDS = [
                             (None, "seed=None"))),
     bad("command: sweep with a seed twice", "--seeds 0 0", _command("--seeds", "0", "0"), "twice"),
     bad("command: sweep with a seed of the grid twice", "--grid seed=5,5", _command("--grid", "seed=5,5"), "twice"),
-    bad("command: sweep with --seeds and --grid seed", "both", _command("--seeds", "1", "--grid", "seed=5"), "both given"),
+    bad("command: sweep with --seeds and --grid seed", "both", _command("--seeds", "1", "--grid", "seed=5"),
+        "both given"),
     bad("command: sweep with --seeds and -p seed", "both", _command("--seeds", "1", "-p", "seed=5"), "both given"),
     bad("command: sweep with a negative seed", "--seeds -1", _command("--seeds", "-1"), "seed=-1", "between 0 and"),
     bad("command: sweep with a seed that is too large", "-p seed=4294967296", _command("-p", "seed=4294967296"),
@@ -87,8 +89,8 @@ def _fit(folder, model=None, loader=None, steps=3, **how):
     "A training with a state at every step"
     often = lambda folder, every: Checkpoint(folder, 1)
     with mock.patch.object(fitting, "Checkpoint", often):
-        return fit(model or trainings.Net(), loader or trainings.Blobs(), steps, folder/"t", dict(lr=.1), lr=.1, quiet=True,
-                   device="cpu", **how)
+        return fit(model or trainings.Net(), loader or trainings.Blobs(), steps, folder/"t", dict(lr=.1), lr=.1,
+                   quiet=True, device="cpu", **how)
 
 
 def _fit_twice(first, then):
@@ -430,9 +432,11 @@ FAULTS = [
         ("its folder is made anew", "rm -r OUT; mkdir OUT", _all, "Run again"))),
     bad("processes: one of two is killed", "SIGKILL", _rank_fails("os.kill(os.getpid(), 9)"), "2 processes of p.py",
         "process 1 was ended by signal 9", "lack of memory", "process 1 loads images", error=RuntimeError),
-    bad("processes: one of two raises", "an error", _rank_fails("raise ValueError('a bad image')"), "process 1 ended with 1",
+    bad("processes: one of two raises", "an error", _rank_fails("raise ValueError('a bad image')"),
+        "process 1 ended with 1",
         "ValueError: a bad image", error=RuntimeError),
-    bad("processes: one of two ends at once", "exit status 3", _rank_fails("os._exit(3)"), "process 1 ended with 3",
+    bad("processes: one of two ends at once", "exit status 3", _rank_fails("os._exit(3)"),
+        "process 1 ended with 3",
         "process 1 loads images", error=RuntimeError),
     *(interruption(f"state: sums.json {harm.__name__}, state.pt cut", "no checksum can be read, and the state is cut",
                    "the older state is used, or training starts anew: exact", _without_sums(harm), "step-00000003",
@@ -450,12 +454,13 @@ FAULTS = [
     interruption("sweep: killed in an outcome", "dead before it has its name", "it is run again",
                  _sweep_killed("reid_lab.core.files._install", 1, {0: 2, 1: 1, 2: 1}), "three rows"),
     interruption("sweep: killed after an outcome", "dead before the next begins", "none is run twice",
-                 _sweep_killed("reid_lab.experiments.sweep.write_json", 3, {0: 1, 1: 1, 2: 1}, after=True), "three rows"),
+                 _sweep_killed("reid_lab.experiments.sweep.write_json", 3, {0: 1, 1: 1, 2: 1}, after=True),
+                 "three rows"),
     interruption("sweep: killed in a fresh call", "dead in the second outcome of --fresh", "it goes on, not anew",
                  _fresh_sweep, "begun once"),
     interruption("sweep: killed in a fresh call of other points", "other seeds in the next", "begins anew",
                  _fresh_sweep_of_other_points, "anew"),
-    interruption("run: interrupted twice in a fresh call", "Ctrl-C in two calls with --fresh", "the third finishes them",
+    interruption("run: interrupted twice in a fresh call", "Ctrl-C in two calls with --fresh", "the third ends it",
                  _fresh_run, "went on"),
     interruption("run: interrupted in a fresh call, then others", "another rate in the next", "begins anew",
                  _fresh_run_with_others, "anew"),
