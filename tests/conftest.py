@@ -14,6 +14,20 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ["REID_LAB_QUIET"] = "1"
 
 
+def pytest_terminal_summary(terminalreporter):
+    "What was run of the fault table, and how much of it held; also where other processes ran it"
+    known = {"input": "bad inputs", "interruption": "interruptions"}
+    ran = {outcome: [dict(report.user_properties) for report in terminalreporter.stats.get(outcome, [])]
+           for outcome in ("passed", "failed")}
+    rows = [row for found in ran.values() for row in found if row.get("fault") in known]
+    if not rows: return
+    counts = [f"{sum(row['fault'] == kind for row in rows)} {text}" for kind, text in known.items()]
+    areas = {row["area"] for row in rows}
+    terminalreporter.write_line(f"fault table: {', '.join(counts)} in {len(areas)} area{'s'*(len(areas) != 1)}")
+    failed = sum(row.get("fault") in known for row in ran["failed"])
+    if failed: terminalreporter.write_line(f"fault table: {failed} did not hold")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def private_cache(tmp_path_factory):
     "Nothing a test makes may land in the user's cache"

@@ -8,8 +8,8 @@ __all__ = ['launched', 'launched_here', 'processes', 'torchrun', 'main_first', '
            'sync_batchnorm', 'apart']
 
 # %% ../../nbs/00_core/40_distributed.ipynb #d86a94ec
-import atexit, os, subprocess, sys
-from contextlib import contextmanager
+import atexit, os, re, signal, subprocess, sys, tempfile
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 import torch
@@ -41,24 +41,43 @@ def torchrun(n:int, # Processes
     *command, # Path of a program, or `-m` and a module, then its arguments
     capture:bool=True, # Return what is printed; False: let it through
     env:dict=None, # Further variables of the environment
+    logs=None, # Folder for what each process writes to its standard error; default: a temporary one
     ) -> str: # Standard output
     "Run a program as `n` processes of this machine; an error shows the end of what they wrote"
     if n < 1: raise ValueError(f"n={n} must be at least 1 process")
     path = os.pathsep.join([str(Path(__file__).parents[2]) if '__file__' in globals() else os.getcwd(),
                             *filter(None, [os.environ.get('PYTHONPATH')])])
-    line = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', n, *command]
     to = subprocess.PIPE if capture else None
-    p = subprocess.Popen([*map(str, line)], text=True, stdout=to, stderr=subprocess.PIPE,
-                         env={'OMP_NUM_THREADS': '1', **os.environ, 'PYTHONPATH': path, **(env or {})})
-    try: out, err = p.communicate()
-    except BaseException:
-        p.terminate() # torchrun passes this on to its processes
-        try: p.wait(30)
-        except subprocess.TimeoutExpired: p.kill()
-        raise
-    if p.returncode: raise RuntimeError(f"{n} processes of {command[-1]} ended with {p.returncode}: "
-                                        f"{_last_words(err)[-4000:]}")
+    with nullcontext(logs) if logs else tempfile.TemporaryDirectory(prefix='torchrun-') as logs:
+        line = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', n, '--log-dir', logs,
+                '--redirects', '2', *command]
+        p = subprocess.Popen([*map(str, line)], text=True, stdout=to, stderr=subprocess.PIPE,
+                             env={'OMP_NUM_THREADS': '1', **os.environ, 'PYTHONPATH': path, **(env or {})})
+        try: out, err = p.communicate()
+        except BaseException:
+            p.terminate() # torchrun passes this on to its processes
+            try: p.wait(30)
+            except subprocess.TimeoutExpired: p.kill()
+            raise
+        if p.returncode: raise RuntimeError(_why_failed(n, command, p.returncode, err, Path(logs)))
     return out or ''
+
+
+_FIRST = re.compile(r'Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)', re.DOTALL) # In the report of torchrun
+
+
+def _why_failed(n, command, status, err, logs):
+    "Which of the processes failed first and how; its own last lines come last"
+    found, program = _FIRST.search(err), Path(str(command[command[0] == '-m'])).name
+    if not found: return f"{n} processes of {program} ended with {status}: {_last_words(err)[-4000:]}"
+    rank, code = map(int, found.groups())
+    how = f'ended with {code}'
+    if code < 0: how = f'was ended by signal {-code}' + ', probably for lack of memory'*(code == -signal.SIGKILL)
+    said = ''.join(path.read_text(errors='replace') for path in sorted(logs.rglob(f'{rank}/stderr.log')))
+    # of a process that was killed the last lines are all there is to know
+    text = _last_words(said)[-4000:] if code > 0 else '\n'.join(said.splitlines()[-10:])
+    last = f'. Its last lines:\n{text.strip()}' if text.strip() else '; it wrote nothing before'
+    return f"{n} processes of {program} stopped: process {rank} {how}{last}"
 
 
 def _last_words(err):

@@ -11,11 +11,11 @@ import ast
 import importlib.util
 import inspect
 import io
+import json
 import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 import tokenize
@@ -27,11 +27,13 @@ from pathlib import Path
 from ..core.basics import check_choice, checkout, project_root
 from ..core.files import locked
 from ..core.reporting import report
+from ..core.scratch import Scratch
 from .cluster import read_backend
 from .execution import given_execution, VARIABLES
 from .params import check_type, notebook_parameters, notebook_params
 from .run import check_folder, earlier_run, MADE, mark_ended, run_folder
 from .terminal import near_path
+from ..results.rows import json_values
 from ..training.options import Execution
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #0d2b61b9
@@ -208,31 +210,33 @@ def _sections(nb):
     return found, n
 
 
-def _cell_reporter(source, folder):
+def _cell_reporter(source, folder, seen):
     "A hook of nbclient that reports which section runs"
     import nbformat
     sections, total = _sections(nbformat.read(source, 4))
     def hook(cell, cell_index):
         "Of the cell that starts; papermill's own cell counts as the one before it"
+        _note_files(folder, seen)
         heading, n = sections.get(cell.get('id'), (None, None))
         if n: report(heading, n, total, cell=n, where=folder.name)
     return hook
 
 
-def _execute(source, path, params, threads, timeout, attempts=3):
+def _execute(source, path, params, threads, timeout, seen, attempts=3):
     "Papermill with our kernel; a kernel that dies before it answers lost a race for ports and is started again"
     import logging
     import papermill as pm
     from nbclient.exceptions import DeadKernelError
     quiet = logging.getLogger('papermill'); level = quiet.level; quiet.setLevel(logging.CRITICAL)
-    tmp = Path(tempfile.mkdtemp(prefix='kernel-'))
+    scratch = Scratch('kernel')
+    tmp = scratch.path
     try:
         with warnings.catch_warnings(), _tasks_end_first():
             warnings.simplefilter('ignore')
             how = dict(kernel_manager_class=_kernel_class(threads, tmp, path.parent), execution_timeout=timeout,
                        progress_bar=False)
             pm.execute_notebook(str(source), str(path), params, kernel_name='python3', language='python',
-                                on_cell_start=_cell_reporter(source, path.parent), **how)
+                                on_cell_start=_cell_reporter(source, path.parent, seen), **how)
     except DeadKernelError as e:
         said = ' '.join((tmp/'said').read_text(errors='replace').split()[-40:])
         raise RuntimeError(f'the kernel of {source.name} {_why_dead(tmp)}. What had run is in {path}'
@@ -240,11 +244,11 @@ def _execute(source, path, params, threads, timeout, attempts=3):
     except RuntimeError as e:
         if 'Kernel died before replying' not in str(e) or attempts == 1: raise
         time.sleep(1)
-        return _execute(source, path, params, threads, timeout, attempts - 1)
+        return _execute(source, path, params, threads, timeout, seen, attempts - 1)
     finally:
         quiet.setLevel(level)
         _end_group(tmp)
-        shutil.rmtree(tmp, ignore_errors=True)
+        scratch.cleanup()
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #23b8986f
 def _ending(error):
@@ -254,22 +258,69 @@ def _ending(error):
     return f'failed: {name}: {text}'
 
 
+_ANEW = '.fresh' # In a run folder: what a call with `fresh` has begun there and not finished
+
+
+def _what_decides(params, speed):
+    "What two calls must share to be the same run, as text"
+    own = {name: value for name, value in params.items() if name not in ('out_dir', 'n_jobs', 'execution')}
+    return json.dumps(json_values([own, speed]), sort_keys=True)
+
+
+def _begin_anew(folder, notebook, what):
+    "Remove what a run left, unless an interrupted call with `fresh` and the same parameters has removed it before"
+    had, begun = earlier_run(folder), folder/_ANEW
+    same = begun.is_file() and begun.read_text(encoding='utf-8') == what
+    if same and had.get('status', 'interrupted') in ('interrupted', 'running'): return
+    begun.unlink(missing_ok=True)
+    # the record goes last: without it the rest would count as files of others
+    for name in (*(n for n in MADE if n != 'metrics.json'), notebook, 'metrics.json') if had else ():
+        shutil.rmtree(folder/name) if (folder/name).is_dir() else (folder/name).unlink(missing_ok=True)
+    begun.write_text(what, encoding='utf-8')
+
+
+_STAYS = ('metrics.json', 'table.csv', 'sweep', 'models', 'figures') # of `MADE`: what a run writes and never removes
+
+
+def _note_files(folder, seen):
+    "Add what a run has written so far: name -> number of a folder, None of a file, which is written anew"
+    for path in folder.glob('*'):
+        if path.name in _STAYS: seen[path.name] = path.stat().st_ino if path.is_dir() else None
+
+
+def _refuse_removed(folder, notebook, before, seen):
+    "An error if the folder of a run is not the one that it began in, or what it wrote is gone"
+    now = {}
+    try: same = os.path.samestat(before, os.stat(folder))
+    except FileNotFoundError: same = False
+    if same: _note_files(folder, now)
+    lost = [name for name in seen if now.get(name, '') != seen[name]]
+    if same and not lost and (folder/notebook).exists(): return
+    what = 'was' if not same else f"lost {', '.join(lost or [notebook])}, which were"
+    raise RuntimeError(f"the run folder {near_path(folder)!r} {what} removed while the run wrote there: what is left "
+                       "is not whole. Run again, and leave the folder alone until the run has ended")
+
+
 @contextmanager
 def _held(source, folder, params, fresh, own, speed):
-    "The run folder, checked and locked"
+    "The run folder, checked and locked; yields a dict for what the run has written, see `_note_files`"
     what = f'run folder {str(folder)!r}'
     if own: check_folder(folder, source.stem, params, fresh, speed) # before the lock, which is a file in it
     with locked(folder/'.lock', wait=False, what=what):
         if own: check_folder(folder, source.stem, params, fresh, speed)
-        for name in (*MADE, source.name) if fresh and earlier_run(folder) else ():
-            shutil.rmtree(folder/name) if (folder/name).is_dir() else (folder/name).unlink(missing_ok=True)
-        try: yield
+        if fresh: _begin_anew(folder, source.name, _what_decides(params, speed))
+        else: (folder/_ANEW).unlink(missing_ok=True)    # whoever goes on does not begin anew
+        before, seen = os.stat(folder), {}
+        try:
+            yield seen
+            _refuse_removed(folder, source.name, before, seen)
         except BaseException as e:
             mark_ended(folder, _ending(e))
             if not isinstance(e, Exception):
                 e.add_note(f'what is done is kept, and continued with out_dir={near_path(folder)!r}')
             raise
     mark_ended(folder, 'not finished: the notebook ended without `run.finish()`')
+    (folder/_ANEW).unlink(missing_ok=True)
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #aeeea86e
 def _chosen_execution(params, execution, usual):
@@ -328,8 +379,8 @@ def run_notebook(name, /, # Experiment (`camel`, `run_camel`) or path of a noteb
     if 'out_dir' in defaults: params = {**params, 'out_dir': str(folder)}
     report(read_experiment(source).title, run=near_path(folder))
     path, known = folder/source.name, earlier_run(folder)
-    with _held(source, folder, {**defaults, **params}, fresh, bool(out), execution.speed):
-        _execute(source, path, params, threads or sensible_threads(), timeout)
+    with _held(source, folder, {**defaults, **params}, fresh, bool(out), execution.speed) as seen:
+        _execute(source, path, params, threads or sensible_threads(), timeout, seen)
         report('', end=True, cell=0, where=folder.name)
     found = earlier_run(folder)
     return Finished(path, folder, found if found != known else {})

@@ -172,13 +172,32 @@ def _sweep_frame(points, paths, errors):
     return pd.DataFrame(rows)
 
 
+_ANEW = '.fresh' # In a sweep folder: the points that a call with `fresh` has begun and not finished
+
+
 def _todo(points, paths, fresh):
     "What has no good outcome yet; its old outcome is removed, and with `fresh` also its run"
     left = [(p, f) for p, f in zip(points, paths) if fresh or (_outcome(f) or {}).get('status') != 'ok']
     for _, f in left:
         f.unlink(missing_ok=True)
-        if fresh and earlier_run(f.with_suffix('')): shutil.rmtree(f.with_suffix(''))
+        if fresh and earlier_run(f.with_suffix('')): _remove_run(f.with_suffix(''))
     return left
+
+
+def _remove_run(folder):
+    "Remove a run folder; half of one, which nobody would recognise as ours, is never left under its name"
+    gone = folder.with_name(f'.{folder.name}.removed')
+    shutil.rmtree(gone, ignore_errors=True)
+    folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _begin_anew(folder, paths):
+    "Whether outcomes are to be removed: not if an interrupted call with `fresh` for the same points has done that"
+    names, begun = '\n'.join(sorted({path.name for path in paths})), folder/_ANEW
+    if begun.is_file() and begun.read_text(encoding='utf-8') == names: return False
+    begun.unlink(missing_ok=True)
+    return True
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #02962bab
 SOURCES_OF_0_1 = dict( # notebook -> hash of its text in version 0.1, whose outcomes are those of today
@@ -272,6 +291,15 @@ def _with_fixed(grid, seeds, fixed):
     return [{**fixed, **p} for p in points]
 
 
+def _refuse_removed(folder, before):
+    "An error if the folder of a sweep is not the one that it began in"
+    try: same = os.path.samestat(before, os.stat(folder))
+    except FileNotFoundError: same = False
+    if same: return
+    raise RuntimeError(f"the sweep folder {str(folder)!r} was removed while runs wrote there, and outcomes are lost; "
+                       "call again, and leave the folder alone until the sweep has ended")
+
+
 def sweep(job, # Notebook name, or a function of the parameters that returns metrics, or a list of them
     grid, # See `grid_points`
     /,
@@ -305,9 +333,13 @@ def sweep(job, # Notebook name, or a function of the parameters that returns met
     paths = [_outcome_path(place, p, code, sources, speed) for p in points]
     _warn_of_earlier(place, points, paths, code, speed)
     with locked(folder/'.lock', wait=False, what=f'sweep folder {str(folder)!r}'):
-        todo = _todo(points, paths, fresh)
+        fresh = fresh and _begin_anew(folder, paths)
+        todo, before = _todo(points, paths, fresh), os.stat(folder)
+        if fresh: (folder/_ANEW).write_text('\n'.join(sorted({path.name for path in paths})), encoding='utf-8')
         if not n_jobs: n_jobs = 0 if backend == 'slurm' else n_processes(len(todo))
         if todo and backend == 'loky': _run_here(job, name, todo, n_jobs, execution)
         errors = {}
         if todo and backend != 'loky': errors = _run_there(job, name, todo, n_jobs, folder, execution, backend, options)
+        _refuse_removed(folder, before)
+        (folder/_ANEW).unlink(missing_ok=True)
         return _sweep_frame(points, paths, errors)

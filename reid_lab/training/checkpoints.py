@@ -84,7 +84,7 @@ def _read_state(folder, model, device='cpu'):
                           "load another state, or train again")
     weights = weights_for(model, folder/'model.safetensors')
     try: return weights, torch.load(folder/'state.pt', weights_only=True, map_location=device)
-    except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as e:
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as e:
         why = wrong_file(folder/'state.pt', 'a state that save_state wrote', damaged=('torch',),
                          remedy='load another state, or train again')
         raise DamagedFile(f"{why} ({str(e).splitlines()[0]})") from e

@@ -7,7 +7,6 @@ __all__ = ['check_switches', 'refuse_ema', 'fit', 'work']
 
 # %% ../../nbs/08_training/50_fit.ipynb #2572e4e1
 import os
-import tempfile
 import threading
 import time
 from contextlib import nullcontext
@@ -16,7 +15,9 @@ import torch
 from ..core.basics import pick_device
 from ..core.distributed import launched, main_first, processes, torchrun
 from ..core.files import locked
+from ..core.scratch import Scratch
 from ..core.weight_files import load_weights
+from ..data.loaders import explained_workers
 from .callbacks import Average, refresh_batchnorm
 from .checkpoints import Checkpoint
 from .folder import claim, DONE, read_record, Trained, TRAINING, WEIGHTS
@@ -62,7 +63,7 @@ def _fit(model, loader, steps, folder=None, key=None, *, strategy=None, callback
     "`fit` in this process, or as one of those that `torchrun` started: process 0 writes"
     folder, rank = folder and Path(folder), processes()[0]
     lock = lambda: locked(folder/'.lock', False, f"the trained folder {str(folder)!r}")
-    with lock() if folder and not rank else nullcontext():
+    with explained_workers(), lock() if folder and not rank else nullcontext():
         file, save = _saver(folder, key, settings or {}, steps, saves)
         trackers = execution.trackers if file else None # they keep their files beside the log
         log = Log(file, max(1, steps//rows), label, quiet, trackers, key)
@@ -145,13 +146,12 @@ def _fit_in(n, call):
     if call['folder'] and (Path(call['folder'])/TRAINING).exists():     # here the message is not one of two processes
         claim(call['folder'], call['key'])
         refuse_settings(call['folder'], call['settings'])
-    with tempfile.TemporaryDirectory(prefix='reid_lab-') as tmp:
-        tmp = Path(tmp)     # of this user only
+    with Scratch('processes') as tmp:   # of this user only
         folder = Path(call['folder'] or tmp/'trained')
         job = dict(call, folder=folder.absolute(), key=call['key'] or {})
         (tmp/'call').write_bytes(dumps((os.getpid(), job)))
         (tmp/'job.py').write_text(_JOB)
-        torchrun(n, tmp/'job.py', tmp, capture=False)
+        torchrun(n, tmp/'job.py', tmp, capture=False, logs=tmp/'logs')
         parts, about = torch.load(tmp/'parts.pt', weights_only=True), read_record(folder/DONE, 'log', 'steps', 'images')
         model = load_weights(call['model'], folder/WEIGHTS).eval().to(pick_device(call.get('device', 'auto')))
     for x, state in zip([*call['callbacks'], call['strategy']], parts): x is not None and x.load_state_dict(state)

@@ -12,6 +12,7 @@ import torch
 from fastcore.basics import patch
 from ..core.basics import check_choice, pick_device, sensible_threads, stream
 from ..core.distributed import from_main, mean_gradients, mean_statistics, means, processes, sync_batchnorm
+from ..data.loaders import explained_workers
 from ..losses.basics import terms
 
 # %% ../../nbs/08_training/15_learner.ipynb #d0191cfa
@@ -267,7 +268,8 @@ def fit(self:Learner,
     self.n_epochs = epochs
     self.n_steps = epochs*len(self.loader) if steps is None else steps
     self('before_fit')
-    while not self.stop and (self.step < self.n_steps or self._epoch_is_open()): self._one_epoch()
+    while not self.stop and (self.step < self.n_steps or self._epoch_is_open()):
+        with explained_workers(): self._one_epoch()
     if not self.stop:
         self.strategy.finish(self)
         self('after_fit')

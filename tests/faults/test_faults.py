@@ -10,12 +10,15 @@ sys.path.insert(0, str(HERE))
 from fault import message, warned  # noqa: E402
 
 AREAS = sorted(p.stem for p in HERE.glob("*.py") if p.stem not in ("fault", "conftest", "test_faults"))
-FAULTS = [f for area in AREAS for f in importlib.import_module(area).FAULTS]
+OF_AREA = {area: importlib.import_module(area).FAULTS for area in AREAS}
+FAULTS = [f for faults in OF_AREA.values() for f in faults]
+AREA_OF = {f.name: area for area, faults in OF_AREA.items() for f in faults}
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
 def test_fault(fault, tmp_path, record_property):
     record_property("fault", fault.kind)
+    record_property("area", AREA_OF[fault.name])
     if fault.kind == "input":
         with pytest.raises(fault.error) as caught, warned(): fault.run(tmp_path)
         assert isinstance(caught.value, fault.error)

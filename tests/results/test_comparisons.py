@@ -132,7 +132,8 @@ def started(a, b, models=("m", "m"), **columns):
     "Three seeds of two methods with a clear difference, and what their trainings started from"
     return pd.DataFrame([dict(variant=v, seed=s, dataset="world", R1=40. + s + gain + .1*s*gain, **columns,
                               parameters=dict(weights=start, model=model))
-                         for v, start, gain, model in (("a", a, 0, models[0]), ("b", b, 5, models[1])) for s in range(3)])
+                         for v, start, gain, model in (("a", a, 0, models[0]), ("b", b, 5, models[1]))
+                         for s in range(3)])
 
 
 @pytest.mark.parametrize("a, b, models", [("world", "none", ("m", "m")), ("none", "r50.pth", ("m", "m")),

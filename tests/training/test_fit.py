@@ -1,0 +1,51 @@
+"`fit` in a folder: bit for bit the same after an interruption, refused for switches and keys that do not fit"
+import json
+
+import pytest
+import torch
+from helpers.small_training import Blobs, Net, Scaled
+
+from reid_lab.training.callbacks import Average
+from reid_lab.training.fit import check_switches, fit, refuse_ema
+from reid_lab.training.learner import Callback
+from reid_lab.training.options import Execution, read_switches
+
+
+class Stop(Callback):
+    def __init__(self, at): self.at = at
+    only_watches = True
+    def after_step(self, learn):
+        if learn.step == self.at: raise KeyboardInterrupt
+
+
+def train(folder=None, stop=0, steps=60, key=dict(lr=.1), **how):
+    return fit(Net(), Blobs(), steps, folder, key, lr=.1, device="cpu", quiet=True, callbacks=[Stop(stop)], **how)
+
+
+@pytest.mark.parametrize("strategy", [None, Scaled(.5)])
+def test_interrupted_after_a_state_it_ends_the_same(tmp_path, strategy):
+    whole = train(tmp_path/"whole", strategy=strategy)
+    with pytest.raises(KeyboardInterrupt): train(tmp_path/"t", 55, strategy=strategy)
+    again = train(tmp_path/"t", strategy=strategy)
+    assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), again.model.parameters()))
+    assert [r["step"] for r in again.log] == [r["step"] for r in whole.log]
+    done = json.loads((tmp_path/"t"/"done.json").read_text())
+    assert done["steps"] == 60 and not list(tmp_path.rglob(".lock"))
+
+
+def test_a_folder_needs_a_key_made_for_the_same_switches(tmp_path):
+    with pytest.raises(ValueError, match="needs a key"): train(tmp_path, key=None)
+    with pytest.raises(ValueError, match="hand the same execution"): train(tmp_path, execution=Execution(speed="bf16"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("switches, how, why", [("fp16", {}, "needs a GPU"), ("compiled", {}, "no repeated blocks"),
+                                                ("ema=.9", dict(callbacks=[Average()]), "averages its weights already"),
+                                                ("gradcache=4", {}, "name its towers")])
+def test_switches_that_cannot_be_honoured(switches, how, why):
+    with pytest.raises(ValueError, match=why): check_switches(read_switches(switches), Net(), device="cpu", **how)
+
+
+def test_a_later_part_may_refuse_an_average():
+    with pytest.raises(ValueError, match="leave it out"): refuse_ema(Execution(speed="ema=.9"), "tuning averages")
+    refuse_ema(Execution(), "tuning averages")
