@@ -336,5 +336,5 @@ def test_what_is_cut_is_what_does_not_fit(bert, clip, n):
 def test_many_texts_are_counted(captions, clip):
     note = text_note([*captions[:9], LONG, "\u7a7f\u7ea2 hat", "\u7a7f\u7ea2"], clip)
     assert "2 of 12 texts hold words unknown to the tokenizer, 1 of them no known word" in note
-    assert "1 of 12 texts are cut off at 77 tokens" in note and "text 10" in note
+    assert "4 of 12 texts are cut off at 77 tokens" in note and "text 3" in note
     assert text_note(["a red hat"], clip) == text_note([], clip) == text_note(["x"], None) == ""
