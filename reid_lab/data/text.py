@@ -317,7 +317,7 @@ def _tells(text):
 
 def _is_known(tokenizer, word, ids):
     "True, False, or None for what counts neither way"
-    if word in _PUTS_IN: return None
+    if word in _PUTS_IN or not _tells(word): return None
     chunks = _chunks_of(tokenizer, ids)
     texts = [tokenizer.decode(c).strip() for c in chunks]
     if any(tokenizer.unk_id in c and texts[i] == '[UNK]' for i, c in enumerate(chunks)): return False

@@ -60,7 +60,8 @@ def _image_layouts(dataset, form):
     def layout(version):
         write, unfit = partial(write_image_set, dataset=dataset, version=version), partial(unfit_rows, dataset=dataset)
         return Layout(write, dataset, ('pid', 'cam', 'split', 'role'), unfit=unfit)
-    return {f'{dataset}-{v}' if i else dataset: layout(v) for i, v in enumerate(form.folders)}
+    written = [v for v in form.folders if v != 'market'] # which is read only
+    return {f'{dataset}-{v}' if i else dataset: layout(v) for i, v in enumerate(written)}
 
 
 def _dg_layout(dataset, form):

@@ -202,7 +202,7 @@ def find_images(root, # Dataset folder
     "The folder below `root` that `paths` start from (the first place, if none fits)"
     some = [paths[i] for i in np.unique(np.linspace(0, len(paths) - 1, 30, dtype=int))] if len(paths) else []
     some = [p for p in some if not os.path.isabs(p) and '..' not in p.split('/')]
-    places = [p for f in folders for p in [_spelt(Path(root), f)] if p] or [Path(root)/folders[0]]
+    places = [_spelt(Path(root), f) or Path(root)/f for f in folders]
     return next((place for place in places if any(os.path.isfile(place/p) for p in some)), places[0]).resolve()
 
 

@@ -17,7 +17,7 @@ from reid_lab.data.text import (EDA_OPS, STOP_WORDS, THESAURUS, ClipBPE, WordPie
                                 eda_batch,
                                 eda_count, insert_synonyms, load_tokenizer, mask_tokens, mask_words, quick_rng,
                                 replace_synonyms,
-                                swap_words)
+                                read_text, swap_words, text_note)
 
 LONG = 'A woman in a red coat, ' + 'walking '*300
 ODD = 'A <b>woman</b> in a\nlong-sleeved &quot;red&quot; T-shirt 👕\u200b, it’s café!'
@@ -311,3 +311,30 @@ def test_masked_words_are_what_a_reader_sees(text, words):
     want = text
     for w in words: want = want.replace(w, '[UNK]', 1)
     assert mask_words(text, 99, stream(1, 'q')) == want
+
+
+@pytest.mark.parametrize("text, unknown, known", [
+    ("a man in asdkjh", ("asdkjh",), True), ("\u7a7f\u7ea2\u8272", ("\u7a7f\u7ea2\u8272",), False), ("a [UNK] [MASK]", (), False),
+    ("a woman \U0001F455", ("\U0001F455",), True), ("!!! ...", (), False)])
+def test_unknown_words_are_named(bert, text, unknown, known):
+    found = read_text(text, bert)
+    assert found.unknown == unknown and bool(found.known) == known
+
+
+@pytest.mark.parametrize("n", [1, 10, 40, 200])
+def test_what_is_cut_is_what_does_not_fit(bert, clip, n):
+    text = "a man in a red coat " + "walking along "*n + "and a hat"
+    for tok in (bert, clip):
+        found, words = read_text(text, tok), text.split()
+        assert found.tokens == len(tok.ids(text)) + 2
+        assert bool(found.cut) == (found.tokens > tok.context_length)
+        fit = words[:found.place - 1] if found.cut else words
+        assert list(found.cut) == words[len(fit):] and len(tok.ids(" ".join(fit))) + 2 <= tok.context_length
+        if found.cut: assert len(tok.ids(" ".join(words[:found.place]))) + 2 > tok.context_length
+
+
+def test_many_texts_are_counted(captions, clip):
+    note = text_note([*captions[:9], LONG, "\u7a7f\u7ea2 hat", "\u7a7f\u7ea2"], clip)
+    assert "2 of 12 texts hold words unknown to the tokenizer, 1 of them no known word" in note
+    assert "4 of 12 texts are cut off at 77 tokens" in note and "text 3" in note
+    assert text_note(["a red hat"], clip) == text_note([], clip) == text_note(["x"], None) == ""

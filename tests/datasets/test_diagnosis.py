@@ -50,3 +50,25 @@ def test_the_doctor_finds_one_file_among_many_and_says_what_it_did_not_look_at(t
     assert "cut short" not in report
     report = str(doctor("cuhk-pedes", root, check="all"))
     assert "cut short" in report and images[222].name in report and "decoded 298 of 300 images, all whose" in report
+
+
+def test_captions_of_other_identities():
+    import pandas as pd
+    from reid_lab.data.table import ReidTable
+    from reid_lab.datasets.diagnosis import _check_shared_captions
+    from reid_lab.datasets.image_sets import tiny_table
+    t = tiny_table(n_ids=8)
+    assert _check_shared_captions(t)[0].level == "ok"
+    same = ReidTable(t.frame.assign(captions=pd.Series([["A person."]]*len(t))), None, t.reader)
+    found = _check_shared_captions(same)[0]
+    assert found.level == "warn" and "train 100.0%" in found.what and "4 identities of train" in found.where
+
+
+def test_remedies_are_options_of_the_command(tmp_path):
+    from reid_lab.datasets.diagnosis import command_remedy, doctor, loader_options
+    from reid_lab.datasets.image_sets import tiny_table, write_image_set
+    write_image_set(tiny_table(8, 2, 0, roles=True).where(split=["train", "test"]), tmp_path, "market1501")
+    (tmp_path/"query"/"photo.jpg").write_bytes(b"x")
+    assert "pass -p skip=True" in doctor("market1501", tmp_path).text(command=True)
+    assert doctor("market1501", tmp_path, skip=True).ok
+    assert command_remedy("load with drop_bad=True", loader_options("market1501")) == "in Python load with drop_bad=True"

@@ -427,6 +427,8 @@ def test_a_byte_order_mark_and_other_encodings(cuhk):
     text = (cuhk / "reid_raw.json").read_text()
     (cuhk / "reid_raw.json").write_text(text, encoding="utf-8-sig"); assert len(load_dataset("cuhk-pedes", cuhk)) == 16
     (cuhk / "reid_raw.json").write_bytes(b"\xff\xfe" + text.encode("utf-16-le"))
+    assert len(load_dataset("cuhk-pedes", cuhk)) == 16
+    (cuhk / "reid_raw.json").write_bytes(text.replace("Person", "P\xe9rson").encode("latin-1"))
     assert "not a UTF-8 text file" in error("cuhk-pedes", cuhk)
 
 
