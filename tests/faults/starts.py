@@ -101,5 +101,6 @@ FAULTS = [
         _trained(t), check_worlds(t/"run", "bot_tiny", 502)), "world_seed=502"),
     bad("starts: CAMeL on a World that a file has seen", "the shipped weights by their path", lambda t: load_data(
         "smoke", weights=str(world_names("camel_tiny")["world"]), world_seed=500), "world_seed=500"),
-    bad("starts: a model of one's own", "its record says nothing", _own, "mine_tiny", "weights='none'", "starts='none'"),
+    bad("starts: a model of one's own", "its record says nothing", _own, "mine_tiny",
+        "weights='none'", "starts='none'"),
 ]

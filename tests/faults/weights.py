@@ -293,19 +293,23 @@ FAULTS = [
         _bert(t), t/"x.safetensors", "--model", "bot_r50", "-p", "siez"), "'siez' is not name=value"),
     # kinds, damage, several networks
     *[bad(f"weights: {kind} at {door}", f"{kind} tensors where a network has floats", lambda t, m=make, d=use: d(m(t)),
-          "where a network has float numbers", "float32") for kind, make in KINDS.items() for door, use in DOORS.items()],
+          "where a network has float numbers", "float32")
+      for kind, make in KINDS.items() for door, use in DOORS.items()],
     *[bad(f"weights: one byte at {door}", "a byte of a file of this library is another",
           lambda t, d=use: d(_flipped(t)), "holds other weights than were written", "copy or train it again")
       for door, use in DOORS.items()],
     *[bad(f"weights: all zero at {door}", "every matrix is zero", lambda t, d=use: d(_tiny(t, lambda v: v*0)),
           "nothing but zeros", "take another one") for door, use in DOORS.items()],
-    bad("weights: one byte of a torch file", "the checksum in the archive differs", _flipped_torch, "w.pth' is damaged"),
+    bad("weights: one byte of a torch file", "the checksum in the archive differs", _flipped_torch,
+        "w.pth' is damaged"),
     bad("weights: float32 as a whole number table", "int64 for a projection under another name",
         lambda t: load_network(nn.ParameterDict(dict(proj=torch.ones(2, 2))), {"proj": torch.ones(2, 2).long()}),
         "int64 where a network has float numbers"),
-    bad("weights: teacher and student", "neither is taken", lambda t: TOWERS["bot"][0](_file(t, _two("student", "teacher"))),
+    bad("weights: teacher and student", "neither is taken", 
+        lambda t: TOWERS["bot"][0](_file(t, _two("student", "teacher"))),
         "holds 2 networks: student.", "--prefix student."),
-    bad("weights: two encoders", "encoder_q and encoder_k", lambda t: TOWERS["bot"][0](_file(t, _two("encoder_q", "encoder_k"))),
+    bad("weights: two encoders", "encoder_q and encoder_k",
+        lambda t: TOWERS["bot"][0](_file(t, _two("encoder_q", "encoder_k"))),
         "encoder_k.", "prefix='encoder_q.'"),
     bad("weights: nested teacher and student", "two dicts", lambda t: TOWERS["bot"][0](
         _file(t, dict(student=dict(w=W), teacher=dict(w=W)))), "choose one of ['student.', 'teacher.']"),
@@ -313,7 +317,8 @@ FAULTS = [
         lambda t: TOWERS["bot"][0](f"{_file(t, _two('encoder_q', 'encoder_k'))}#student."),
         "no tensor under prefix='student.'", "'encoder_q.'"),
     bad("weights: a neck that would stay unused", "a tower with a neck of another name", lambda t: TOWERS["bot"][0](
-        _file(t, {f"backbone.{k}": v for k, v in R50.items()} | {"bnneck.weight": W})), "would stay unused", "--prefix backbone."),
+        _file(t, {f"backbone.{k}": v for k, v in R50.items()} | {"bnneck.weight": W})), "would stay unused",
+        "--prefix backbone."),
     bad("weights: BatchNorm beside the tower", "statistics of an unknown head", lambda t: TOWERS["bot"][0](
         _file(t, {f"net.{k}": v for k, v in R50.items()} | {"embed.1.running_mean": W})), "embed.1.running_mean"),
     bad("weights: NumPy array in a pickle", "arrays are not admitted", lambda t: open_weights(
