@@ -97,6 +97,7 @@ def test_every_model_can_be_asked_about_weights(tmp_path, name):
     more = dict(tower="resnet10t") if name in ("camel_base", "frozen") else {}
     path = _saved(tmp_path, {"base_model.visual.class_embedding": torch.ones(2), "visul_emb_layer.w": torch.ones(2)})
     needs = {k: NEEDS[k] for k in MODELS[name].needs if k != "weights"}
-    with pytest.raises(ValueError) as later: create_model(name, size=(64, 32), **{**needs, **more, "weights": str(path)})
+    given = {**needs, **more, "weights": str(path)}
+    with pytest.raises(ValueError) as later: create_model(name, size=(64, 32), **given)
     with pytest.raises(ValueError) as first: check_weights(name, str(path), size=(64, 32), **more)
     assert str(first.value) == str(later.value)
