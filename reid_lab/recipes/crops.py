@@ -78,7 +78,8 @@ def from_file(name:str, # Model of the zoo that is trained, see `list_models(tra
     ): # Module in evaluation mode
     "A model with weights of one's own"
     check_choice('model', name, list_models(trains=True))
-    if not chosen(weights).path.exists(): raise FileNotFoundError(f"weights={str(weights)!r} does not exist; give a file of weights")
+    if not chosen(weights).path.exists():
+        raise FileNotFoundError(f"weights={str(weights)!r} does not exist; give a file of weights")
     reads = MODELS[name].reads == 'captions'
     if tokenizer and not reads:
         raise ValueError(f"tokenizer={str(tokenizer)!r}, but {name} reads no captions; leave it out")

@@ -115,8 +115,10 @@ def _compare_rate(self:Dart3):
     size = float(self.norm.S.median())
     if self.camera and self.lr and self.optimiser == 'adam' and not 1e-7*size < self.lr < size:
         fate = 'are lost' if self.lr >= size else 'stay as they are'
+        remedy = 'use rescale=True or another lr'
+        if not 1e-6 < size < 1e6: remedy = 'no trained model has such features: look at its weights first'
         warnings.warn(f"lr={self.lr} is a length in feature space, and the features deviate by {size:.3g}: the camera "
-                      f"statistics {fate}; use rescale=True or another lr", stacklevel=5)
+                      f"statistics {fate}; {remedy}", stacklevel=5)
 
 # %% ../../nbs/10_tta/40_dart3.ipynb #66aa5b48
 @patch

@@ -1,17 +1,20 @@
 """Starting points: weights that come with the package, cards, Worlds that were seen, recipes that need a file."""
 import json
+from dataclasses import replace
 
 import torch
 from fault import bad, cut, refused
 from safetensors.torch import save_file
 
-from reid_lab.models.weights.shipped import Card, card_for, check_unseen, read_card, save_shipped
-from reid_lab.models.zoo import create_model
+from reid_lab.models.convert import convert_weights
+from reid_lab.models.weights.shipped import (
+    Card, card_for, check_unseen, check_worlds, read_card, save_shipped, world_names)
+from reid_lab.models.zoo import MODELS, create_model
 from reid_lab.recipes.camel import load_data
 from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.reid import reid_settings
 from reid_lab.recipes.starts import Start, run_start, train_start
-from reid_lab.training.folder import start_of
+from reid_lab.training.folder import Trained, start_of
 
 CARD = Card("bot_tiny", dict(size=(64, 32)), (("smoke", "reid", 500),), "a command", "abc", 0, 1, 16, 1.)
 
@@ -30,6 +33,18 @@ def _header(folder, **header):
 def _damaged(folder):
     cut(path := _file(folder))
     return path
+
+
+def _trained(folder):
+    "A training that began with the shipped weights"
+    model = create_model("bot_tiny", n_ids=2, weights="world")
+    Trained(model, [], 1, 1, 1., dict(model="bot_tiny", model_kw=dict(n_ids=2))).save(folder/"run")
+
+
+def _own(folder):
+    MODELS["mine_tiny"] = replace(MODELS["bot_tiny"], family="mine")
+    try: start_of("mine_tiny")
+    finally: del MODELS["mine_tiny"]
 
 
 FAULTS = [
@@ -77,4 +92,15 @@ FAULTS = [
         error=FileNotFoundError),
     bad("run starts: no such study", "camel_big", lambda t: refused("run", "starts", "-p", "preset=smoke", "-p",
         "study=camel_big"), "study='camel_big'", "camel_tiny"),
+    bad("starts: a World that a file has seen", "a copy of the shipped weights",
+        lambda t: check_worlds(_file(t), "bot_tiny", 0, 500), "world_seed=500", "weights='w.safetensors'"),
+    bad("starts: a World that a converted file has seen", "`weights convert` keeps the card", lambda t: (
+        convert_weights(world_names("bot_tiny")["world"], t/"c.safetensors", "bot_tiny"),
+        check_worlds(t/"c.safetensors", "bot_tiny", 501)), "world_seed=501"),
+    bad("starts: a World that a training's start has seen", "its folder", lambda t: (
+        _trained(t), check_worlds(t/"run", "bot_tiny", 502)), "world_seed=502"),
+    bad("starts: CAMeL on a World that a file has seen", "the shipped weights by their path", lambda t: load_data(
+        "smoke", weights=str(world_names("camel_tiny")["world"]), world_seed=500), "world_seed=500"),
+    bad("starts: a model of one's own", "its record says nothing", _own, "mine_tiny",
+        "weights='none'", "starts='none'"),
 ]

@@ -6,17 +6,19 @@ import zipfile
 from collections import OrderedDict
 
 import torch
-from fault import bad, cut, refused
+from fault import bad, cut, flip, refused
 from safetensors.torch import save_file
 from torch import nn
 
+from reid_lab.core.weight_files import load_weights, save_weights
 from reid_lab.models.backbones import TextEncoder, load_bert
 from reid_lab.models.clip_reid import start_clip_reid
 from reid_lab.models.clip_towers import clip_model, load_clip
 from reid_lab.models.transreid import overlapping_vit, start_transreid
 from reid_lab.models.weights.formats import open_weights
 from reid_lab.models.weights.start import begin, load_network
-from reid_lab.models.zoo import create_model
+from reid_lab.models.zoo import check_weights, create_model
+from reid_lab.recipes.crops import from_file
 
 W = torch.ones(2)
 TOWERS = dict(  # tower -> (builds it, what its message says was expected)
@@ -142,6 +144,41 @@ def _clip_of_other_pixels(tmp):
     return clip_pixels("ViT-B-16-SigLIP", begin(_file(tmp, {"visual.trunk.x": W}), ("clip",), "SigLIP"))
 
 
+R50 = {k: v for k, v in __import__("timm").create_model("resnet50", num_classes=0).state_dict().items()}
+KINDS = dict(bool=lambda t: _tiny(t, lambda v: v > 0), int8=lambda t: _tiny(t, lambda v: v.to(torch.int8)),
+             complex=lambda t: _tiny(t, lambda v: v*1j))
+DOORS = {  # where weights are given
+    "create_model": lambda f: create_model("bot_tiny", n_ids=1, weights=f),
+    "load_weights": lambda f: load_weights(create_model("bot_tiny", n_ids=1), f),
+    "inspect": lambda f: refused("weights", "inspect", f),
+    "convert": lambda f: refused("weights", "convert", f, f.with_name("x.safetensors"), "--model", "bot_tiny"),
+    "from_file": lambda f: from_file("bot_tiny", f)}
+
+
+def _tiny(tmp, change=None):
+    "A file of bot_tiny whose float tensors are changed"
+    state = create_model("bot_tiny", n_ids=1).state_dict()
+    save_file({k: change(v) if v.is_floating_point() else v for k, v in state.items()}, tmp/"w.safetensors")
+    return tmp/"w.safetensors"
+
+
+def _flipped(tmp):
+    save_weights(create_model("bot_tiny", n_ids=1), tmp/"w.safetensors")
+    flip(tmp/"w.safetensors")
+    return tmp/"w.safetensors"
+
+
+def _flipped_torch(tmp):
+    path = _file(tmp, {"w": torch.arange(2000.)})
+    data = bytearray(path.read_bytes())
+    data[data.find(torch.arange(2000.).numpy().tobytes()) + 4001] ^= 32
+    path.write_bytes(data)
+    return open_weights(path)
+
+
+def _two(*names): return {f"{n}.{k}": v for n in names for k, v in R50.items()}
+
+
 FAULTS = [
     *[bad(f"weights of {tower}: {what}", f"{what.replace('_', ' ')} weights for the tower of {tower}",
           _wrong(build, make),
@@ -254,4 +291,49 @@ FAULTS = [
         _file(t, {"w": W}), t/"x.safetensors", "--model", "frozen"), "--model frozen", "bot_r50"),
     bad("weights convert: an unknown argument", "-p siez=3", lambda t: refused("weights", "convert",
         _bert(t), t/"x.safetensors", "--model", "bot_r50", "-p", "siez"), "'siez' is not name=value"),
+    # kinds, damage, several networks
+    *[bad(f"weights: {kind} at {door}", f"{kind} tensors where a network has floats", lambda t, m=make, d=use: d(m(t)),
+          "where a network has float numbers", "float32")
+      for kind, make in KINDS.items() for door, use in DOORS.items()],
+    *[bad(f"weights: one byte at {door}", "a byte of a file of this library is another",
+          lambda t, d=use: d(_flipped(t)), "holds other weights than were written", "copy or train it again")
+      for door, use in DOORS.items()],
+    *[bad(f"weights: all zero at {door}", "every matrix is zero", lambda t, d=use: d(_tiny(t, lambda v: v*0)),
+          "nothing but zeros", "take another one") for door, use in DOORS.items()],
+    bad("weights: one byte of a torch file", "the checksum in the archive differs", _flipped_torch,
+        "w.pth' is damaged"),
+    bad("weights: float32 as a whole number table", "int64 for a projection under another name",
+        lambda t: load_network(nn.ParameterDict(dict(proj=torch.ones(2, 2))), {"proj": torch.ones(2, 2).long()}),
+        "int64 where a network has float numbers"),
+    bad("weights: teacher and student", "neither is taken", 
+        lambda t: TOWERS["bot"][0](_file(t, _two("student", "teacher"))),
+        "holds 2 networks: student.", "--prefix student."),
+    bad("weights: two encoders", "encoder_q and encoder_k",
+        lambda t: TOWERS["bot"][0](_file(t, _two("encoder_q", "encoder_k"))),
+        "encoder_k.", "prefix='encoder_q.'"),
+    bad("weights: nested teacher and student", "two dicts", lambda t: TOWERS["bot"][0](
+        _file(t, dict(student=dict(w=W), teacher=dict(w=W)))), "choose one of ['student.', 'teacher.']"),
+    bad("weights: a prefix that is not there", "student. for encoder_q.",
+        lambda t: TOWERS["bot"][0](f"{_file(t, _two('encoder_q', 'encoder_k'))}#student."),
+        "no tensor under prefix='student.'", "'encoder_q.'"),
+    bad("weights: a neck that would stay unused", "a tower with a neck of another name", lambda t: TOWERS["bot"][0](
+        _file(t, {f"backbone.{k}": v for k, v in R50.items()} | {"bnneck.weight": W})), "would stay unused",
+        "--prefix backbone."),
+    bad("weights: BatchNorm beside the tower", "statistics of an unknown head", lambda t: TOWERS["bot"][0](
+        _file(t, {f"net.{k}": v for k, v in R50.items()} | {"embed.1.running_mean": W})), "embed.1.running_mean"),
+    bad("weights: NumPy array in a pickle", "arrays are not admitted", lambda t: open_weights(
+        _file(t, dict(model=dict(w=W), best=__import__("numpy").ones(2)))), "numpy", "not loaded"),
+    bad("weights convert: no identities", "-p n_ids=0", lambda t: refused("weights", "convert", _file(t, R50),
+        t/"x.safetensors", "--model", "bot_r50", "-p", "n_ids=0"), "n_ids=0 is not a count"),
+    bad("models: half an identity", "n_ids=2.5", lambda t: create_model("bot_tiny", n_ids=2.5), "n_ids=2.5"),
+    bad("models: no height", "size=(0, 32)", lambda t: create_model("bot_tiny", n_ids=2, size=(0, 32)), "size=(0, 32)"),
+    bad("models: no words", "vocab_size=0", lambda t: create_model("dual_tiny", vocab_size=0), "vocab_size=0"),
+    bad("embed: a prefix without weights", "--prefix alone", lambda t: refused("embed", t, "--model", "bot_tiny",
+        "--prefix", "a.", "--out", t/"x.npz"), "--weights FILE"),
+    bad("check_weights: a misspelt name", "before any work", lambda t: check_weights("bot_r50", "nope"),
+        "weights='nope' is not a file or folder", error=FileNotFoundError),
+    bad("check_weights: another architecture", "a ViT for BoT", lambda t: check_weights("bot_r50", _file(t, VIT)),
+        "holds a vision transformer of timm"),
+    bad("check_weights: no such argument", "text weights for an image model",
+        lambda t: check_weights("bot_tiny", text_weights="bert"), "bot_tiny takes no text_weights"),
 ]

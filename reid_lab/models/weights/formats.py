@@ -147,8 +147,9 @@ def _unsafe(path, error):
                       "torch.save(model.state_dict(), path) where it was made")
 
 
-class _Attributes(dict):
-    "Stands for the dict with attributes in which Lightning keeps the options of a training"
+class _Attributes:
+    "Stands for the dict with attributes in which Lightning keeps the options of a training: a plain dict"
+    def __new__(cls): return {}
 
 
 class _NumberKind:

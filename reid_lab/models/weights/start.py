@@ -84,8 +84,10 @@ def _network_of(w, name, accepts):
     "The network that is meant among those that a file holds, or None if no layout is known"
     found = networks(w.state)
     fits = [x for x in found if x.layout.gives in accepts]
-    if len(found) < 2: return next(iter(found), None)
     if len(fits) == 1: return fits[0]
+    if len(found) == 1: # a tower says nothing about a larger model that it is a part of
+        return None if 10*len(found[0].beside) > len(w.state) else found[0]
+    if not found: return None
     few = ', '.join(str(x) for x in found[:4])
     raise ValueError(f"{name} holds {len(found)} networks: {few}; choose one {how_to_choose(found[0].prefix)}")
 
