@@ -83,6 +83,7 @@ class _Labels:
     names:list # Two arrays of text; the digits where a side has no names
     numbers:list # Two arrays
     known:list # Two masks
+    plain:bool=False # One side has numbers only, which stay
 
     def pairs(self): # -> DataFrame: name, number, each pair once
         "Which name has which number"
@@ -97,7 +98,10 @@ class _Labels:
 
     def numbered(self): # -> two arrays
         "One number for each name"
-        number = {name: i for i, name in enumerate(sorted(self.pairs().name.unique()))}
+        names = sorted(self.pairs().name.unique())
+        number = {n: int(n) for n in names if _is_number(n) and str(int(n)) == n} if self.plain else {}
+        free = np.setdiff1d(np.arange(len(names) + len(number)), list(number.values()))
+        number |= dict(zip([n for n in names if n not in number], free.tolist()))
         return [np.where(k, pd.Series(n).map(number).fillna(-1), -1).astype(np.int64)
                 for n, k in zip(self.names, self.known)]
 
@@ -112,7 +116,7 @@ def _labels(q, g, label):
     there, other = set(names[named][known[named]].tolist()), np.unique(numbers[1 - named][known[1 - named]]).tolist()
     if there and other and not any(map(_is_number, there)): raise _cannot_compare(label, named, there, other)
     names = [v.astype(str) if n is None else _as_numbers(n) for n, v in zip(names, numbers)]
-    return _Labels(names, numbers, known)
+    return _Labels(names, numbers, known, plain=True)
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #250bf9f1
 def one_numbering(q, # `Embeddings` or `Shards`
