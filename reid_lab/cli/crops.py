@@ -74,14 +74,15 @@ def check_new(path, # File to be written, or None
     if place.exists() and not fresh:
         raise FileExistsError(f'{path} exists; give another {option}, or --fresh to replace it')
     above = next((p for p in place.absolute().parents if p.exists()), place)
-    if not above.is_dir(): raise NotADirectoryError(f'{option} {path}: {above.name} is a file, not a folder; give another')
+    if above.is_dir(): return
+    raise NotADirectoryError(f'{option} {path}: {above.name} is a file, not a folder; give another {option}')
 
 
 def itself(n:int, # Pairs that are one image
     ):
     "Say on standard error how many images were left out as the question itself"
-    if n: print(f'left out: {n} images of the lists of the questions that they are (the same file, or the same row of one '
-                'file)', file=sys.stderr)
+    if n: print(f'left out: {n} images of the lists of the questions that they are (the same file, or the same row of '
+                'one file)', file=sys.stderr)
 
 
 def _write_page(a, # Arguments with `html` and `images`
