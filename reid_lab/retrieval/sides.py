@@ -74,8 +74,8 @@ def _cannot_compare(label, named, names, numbers):
     who = dict(pid='people', cam='cameras')[label]
     sides = ('queries', 'gallery') if named == 0 else ('gallery', 'queries')
     return ValueError(f"{label}: the {who} of the {sides[0]} have names ({_few(sorted(names))}), those of the "
-                      f"{sides[1]} numbers ({_few(sorted(numbers))}), and no name is a number: they cannot be compared. "
-                      f"Give both sides names (the column {label}_name), or numbers from one table")
+                      f"{sides[1]} numbers ({_few(sorted(numbers))}), and no name is a number: they cannot be "
+                      f"compared. Give both sides names (the column {label}_name), or numbers from one table")
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #dd0d130f
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ RNG = np.random.default_rng(0)
 X, PID, CAM = RNG.normal(size=(12, 6)).astype("f4"), np.arange(12) % 4, np.arange(12) % 3
 
 
-@pytest.mark.parametrize("names", [("features", "pids", "camids"), ("feat", "labels", "cams"), ("emb", "ids", "cam_ids"),
-                                   ("embeddings", "person_ids", "cameras")])
+@pytest.mark.parametrize("names", [
+    ("features", "pids", "camids"), ("feat", "labels", "cams"), ("emb", "ids", "cam_ids"),
+    ("embeddings", "person_ids", "cameras")])
 @pytest.mark.parametrize("suffix", [".npz", ".pt", ".mat"])
 def test_usual_names_are_read(names, suffix, tmp_path):
     arrays, path = dict(zip(names, (X, PID, CAM))), tmp_path/f"f{suffix}"

@@ -41,7 +41,9 @@ def test_two_models_are_refused(a, b):
 @pytest.mark.parametrize("a, b", [
     ({}, dict(model="BoT")), (dict(model="BoT"), dict(model="BoT")),
     (dict(weights="/a/run", checksum="7"), dict(weights="/b/moved", checksum="7"))])
-def test_what_is_not_known_to_differ_passes(a, b): one_model(people(meta=a), people(meta=b))
+def test_what_is_not_known_to_differ_passes(a, b):
+    one_model(people(meta=a), people(meta=b))
+    assert retrieval_metrics(people(meta=a), people(seed=1, meta=b))["n_query"] == 60
 
 
 # --- one numbering
@@ -132,7 +134,9 @@ def test_the_same_file_behind_another_folder_and_a_link(tmp_path):
     for name in "12": (tmp_path/"a"/f"{name}.jpg").write_bytes(b"")
     (tmp_path/"q").mkdir()
     (tmp_path/"q"/"link.jpg").symlink_to(tmp_path/"a"/"2.jpg")
-    def side(root, *paths): return Embeddings(np.eye(3)[:len(paths)], [0]*len(paths), path=paths, meta=dict(root=str(root)))
+    def side(root, *paths):
+        return Embeddings(np.eye(3)[:len(paths)], [0]*len(paths), path=paths, meta=dict(root=str(root)))
+
     g = side(tmp_path, "a/1.jpg", "a/2.jpg")
     assert same_images(side(tmp_path/"q", "link.jpg"), g).image.tolist() == [1]
     assert same_images(side(tmp_path/"a", "1.jpg", "../a/2.jpg"), g).image.tolist() == [0, 1]
