@@ -218,15 +218,15 @@ def load(cls:Threshold, path, # That `save` wrote
         what = "is a number, which says nothing of the distance, the model and the rate that it stands for" \
             if _is_score(path) else "does not exist"
         raise FileNotFoundError(f"threshold={str(path)!r} {what}; {write}")
-    kind = file_kind(path)
-    if kind in ('special', 'folder', 'empty', 'lfs', 'html', 'unreadable'): raise wrong_file(path, 'a saved Threshold', write)
+    if file_kind(path) in ('special', 'folder', 'empty', 'lfs', 'html', 'unreadable'):
+        raise wrong_file(path, 'a saved Threshold', write)
     try: facts = json.loads(path.read_text('utf-8'))
     except (ValueError, OSError) as e: raise ValueError(f"{path} is no saved Threshold: {e}; {write}") from None
-    known = {f.name for f in fields(cls)}
-    odd = facts.keys() ^ known if isinstance(facts, dict) else known
-    missing = [f.name for f in fields(cls) if f.default is MISSING and (not isinstance(facts, dict) or f.name not in facts)]
-    if missing or odd - known:
-        what = f"lacks {missing}" if missing else f"has {sorted(odd - known)}, which no Threshold has"
+    given = set(facts) if isinstance(facts, dict) else set()
+    missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in given]
+    unknown = sorted(given - {f.name for f in fields(cls)})
+    if missing or unknown:
+        what = f"lacks {missing}" if missing else f"has {unknown}, which no Threshold has"
         raise ValueError(f"{path} is no saved Threshold: it {what}; {write}")
     try: return cls(**facts)
     except ValueError as e: raise ValueError(f"{path} is no usable Threshold: {e}") from None

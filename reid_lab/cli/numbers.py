@@ -36,11 +36,11 @@ def _how_known(k):
             f"--key {k}=NAME says what they are called")
 
 
-def _features(path, key, need=('pid',), copies=2):
+def _features(path, key, need=('pid',), copies=2, side=''):
     "Embeddings of a file or of shards; wrong types are the caller's mistake. `copies` of shards that are held, 0: none"
     from reid_lab.retrieval.shards import in_memory, open_embeddings
     try:
-        e = open_embeddings(path, pairs(key), need)
+        e = open_embeddings(path, pairs(key), need, side)
         return in_memory(e, copies) if copies else e
     except KeyError as e:
         if "['cam']" not in str(e): raise
@@ -57,20 +57,23 @@ def json_line(values, # What JSON can hold, and NaN
 # %% ../../nbs/16_cli/40_numbers.ipynb #b960bbb1
 def _metrics(a):
     from reid_lab.core.reporting import phase
-    from reid_lab.retrieval.shards import one_numbering
+    from reid_lab.retrieval.sides import two_sides
     from reid_lab.experiments.terminal import Display
     with Display('metrics', sections=False):
         disk = a.open_set is None # a gallery of shards may stay there
         with phase('reading features'):
-            q, g = one_numbering(_features(a.query, a.key), _features(a.gallery, a.key, copies=0 if disk else 3))
+            q = _features(a.query, a.key, side='query')
+            g = _features(a.gallery, a.key, copies=0 if disk else 3, side='gallery')
+            q, g = two_sides(q, g, ('pid',) if a.same_camera == 'keep' else ('pid', 'cam'))
         for path, e in ((a.query, q), (a.gallery, g)):
             if not (e.pid == -1).all(): continue
             raise ValueError(f"{path} knows nobody: pid is -1 in all rows. {_how_known('pid')}. search and match need "
                              "no identities")
         from reid_lab.retrieval.metrics import retrieval_metrics
         with phase('scoring'):
-            found = retrieval_metrics(q, g, same_camera=a.same_camera, ks=tuple(a.ks), distance=a.distance,
-                                      ties=a.ties)
+            try: found = retrieval_metrics(q, g, same_camera=a.same_camera, ks=tuple(a.ks), distance=a.distance,
+                                           ties=a.ties)
+            except ValueError as e: raise ValueError(f'{a.query} in {a.gallery}: {e}') from None
         told = None
         if a.open_set is not None:
             with phase('open set'): told = _open_rates(a, q, g)
@@ -79,7 +82,7 @@ def _metrics(a):
     else:
         from reid_lab.results.conclusions import notes
         rows = [f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()]
-        print('\n'.join([*rows, *_skipped(found, q, g, a.same_camera), *notes(found)]))
+        print('\n'.join([*rows, *_skipped(found, q, g, a.same_camera), *_itself(found), *notes(found)]))
         if told is not None:
             from reid_lab.analysis.bias.audit import camera_names
             print('', *_open_lines(told), *camera_names(q, g), sep='\n')
@@ -89,11 +92,21 @@ def _metrics(a):
 def _skipped(found, q, g, same_camera):
     "Why queries do not count"
     from reid_lab.retrieval.metrics import why_skipped
+    from reid_lab.retrieval.sides import same_images
     if not found['n_skipped']: return []
     cams = (q.cam, g.cam) if same_camera == 'drop' else ()
-    words = dict(junk='pid -1', absent='not in the gallery', same_camera='there only under their own camera')
-    told = [f'{words[k]}: {n}' for k, n in why_skipped(q.pid, g.pid, *cams).items() if n]
+    words = dict(junk='pid -1', absent='not in the gallery', same_camera='there only under their own camera',
+                 itself='there only as themselves')
+    cams = cams or (None, None)
+    told = [f'{words[k]}: {n}' for k, n in why_skipped(q.pid, g.pid, *cams, same_images(q, g)).items() if n]
     return [f"n_skipped: queries without a match, which do not count ({', '.join(told)})"]
+
+
+def _itself(found):
+    "What was left out because it is the query"
+    if not found.get('n_itself'): return []
+    return ["n_itself: images left out of the list of the query that they are (the same file, or the same row of one "
+            "file)"]
 
 
 def _open_rates(a, q, g):
@@ -113,7 +126,6 @@ def _open_lines(told):
 def _bias(a):
     from pathlib import Path
     from reid_lab.core.reporting import phase
-    from reid_lab.retrieval.shards import one_numbering
     from reid_lab.experiments.terminal import Display
     page = Path(a.out or '.').expanduser()/('cockpit.html' if a.out else 'camera_bias.html')
     if a.open and not a.gallery: raise ValueError('--open shows queries in a gallery; give both files')
@@ -123,8 +135,11 @@ def _bias(a):
     name = ' and '.join(Path(p).name for p in (a.query, a.gallery) if p)
     with stoppable(), Display('bias report', sections=False):
         with phase('reading features'):
-            q, g = (_features(p, a.key, ('cam',), 12) if p else None for p in (a.query, a.gallery))
-            if g is not None: q, g = one_numbering(q, g)
+            sides = dict(query=a.query, gallery=a.gallery)
+            q, g = (_features(p, a.key, ('cam',), 12, s) if p else None for s, p in sides.items())
+            if g is not None:
+                from reid_lab.retrieval.sides import two_sides
+                q, g = two_sides(q, g)
         with phase('loading the library'): from reid_lab.analysis.bias.audit import bias_report, camera_names
         report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none', seed=a.seed, name=name)
         if a.out:

@@ -169,7 +169,8 @@ def _scores():
     from reid_lab.retrieval.embeddings import Embeddings
     from reid_lab.retrieval.metrics import retrieval_metrics
     two = Embeddings(np.eye(2, dtype=np.float32), np.arange(2))
-    return {k: 'number of queries' if k.startswith('n_') else 'percent' for k in retrieval_metrics(two, two)}
+    found = retrieval_metrics(two, Embeddings(two.emb, two.pid))
+    return {k: 'number of queries' if k.startswith('n_') else 'percent' for k in found}
 
 # %% ../../nbs/16_cli/30_output.ipynb #9f16423a
 LISTS = dict(experiments=_experiments, models=_models, datasets=_datasets, layouts=_layouts, worlds=_worlds,

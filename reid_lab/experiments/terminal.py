@@ -6,11 +6,12 @@
 __all__ = ['ASCII', 'Task', 'Activity', 'clock', 'near_path', 'Signs', 'bar', 'task_parts', 'block', 'log_line', 'Display']
 
 # %% ../../nbs/13_experiments/30_terminal.ipynb #cc1f3614
-import json, os, shutil, sys, tempfile, threading, time, unicodedata
+import json, os, shutil, sys, threading, time, unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 from fastcore.basics import patch
 from ..core.reporting import beneath, printable
+from ..core.scratch import Scratch
 
 # %% ../../nbs/13_experiments/30_terminal.ipynb #79ce8ac2
 @dataclass
@@ -176,7 +177,7 @@ class Display:
     def __enter__(self):
         if self.quiet: return self
         self.start = self._line = self.what.since = time.time()
-        self._folder = tempfile.TemporaryDirectory(prefix='reid_lab-')
+        self._folder = Scratch('progress')
         self._before = os.environ.get('REID_LAB_PROGRESS')
         os.environ['REID_LAB_PROGRESS'] = str(Path(self._folder.name)/'progress.jsonl')
         Path(os.environ['REID_LAB_PROGRESS']).touch()

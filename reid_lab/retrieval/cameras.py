@@ -111,8 +111,8 @@ def check_spread(emb, # (N,D) tensor
     ):
     "A `ValueError` if all features are equal up to rounding: maps, clusters and camera statistics of them mean nothing"
     if not has_spread(emb):
-        raise ValueError(f"{name}: all {len(emb)} features are equal: collapsed model? There is no map and no cluster of "
-                         "them; check the training, the weights, and whether the images differ")
+        raise ValueError(f"{name}: all {len(emb)} features are equal: collapsed model? There is no map and no cluster "
+                         "of them; check the training, the weights, and whether the images differ")
 
 
 def cluster(emb, # (N,D) features
@@ -156,5 +156,5 @@ def camera_nmi(e:Embeddings, # With cameras; pid -1 is left out of the identity 
     kept = label >= 0
     who = known & kept
     def score(truth, on): return nmi(label[on], truth[on], average) if len(np.unique(truth[on])) > 1 else float('nan')
-    return dict(camera=score(e.cam, kept & (e.cam != -1)), identity=score(e.pid, who), clusters=len(np.unique(label[kept])),
-                noise=float(1 - kept.mean()))
+    return dict(camera=score(e.cam, kept & (e.cam != -1)), identity=score(e.pid, who),
+                clusters=len(np.unique(label[kept])), noise=float(1 - kept.mean()))

@@ -44,12 +44,12 @@ def usual_keys(names, # Of the arrays in a file
         raise ValueError(f"{where} holds queries and a gallery ({sorted(names)}); say which with side='query' or "
                          "side='gallery', or name the arrays with keys")
     else: return {}
-    several = {k: v for k, v in by_side[chosen].items() if len(v) > 1}
+    several = {k: v for k, v in by_side[chosen].items() if len(v) > 1 and k not in v}
     if several:
         field, found = next(iter(several.items()))
         raise ValueError(f"{where} holds {found}, each of which may be {field}; say which with keys, such as "
                          f"{field}={found[0]}")
-    return {k: v[0] for k, v in by_side[chosen].items() if v}
+    return {k: k if k in v else v[0] for k, v in by_side[chosen].items() if v}
 
 # %% ../../nbs/06_retrieval/25_feature_files.ipynb #604722ee
 FOREIGN = ('.npy', '.pt', '.pth', '.mat')
@@ -104,8 +104,8 @@ def read_features(path, # `.npy`, `.pt`, `.pth` or `.mat`
     names = usual_keys(arrays, side, str(path)) | keys
     lost = [names.get(k, k) for k in ('emb', *need, *keys) if names.get(k) not in arrays]
     if lost:
-        raise KeyError(f"{path} has no {list(dict.fromkeys(lost))}; it holds {sorted(arrays)}. Name arrays with keys, or "
-                       f"{_how_to_convert(path)}")
+        raise KeyError(f"{path} has no {list(dict.fromkeys(lost))}; it holds {sorted(arrays)}. Name arrays with keys, "
+                       f"or {_how_to_convert(path)}")
     found = {k: arrays[v] for k, v in names.items()}
     emb = found.pop('emb')
     n = len(emb)

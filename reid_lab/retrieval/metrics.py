@@ -293,7 +293,8 @@ def _no_match(why, n, g_pid):
     "The error for an evaluation in which no query has a match"
     say = dict(same_camera="{} are seen only by their own camera, which same_camera='drop' leaves out: check the "
                            "camera ids (all equal?) or pass same_camera='keep'",
-               itself="{} are the only image of their person, which is left out of its own list: give the gallery others",
+               itself="{} are the only image of their person, which is left out of its own list: give the gallery "
+                      "others",
                absent="{} have an id that the gallery does not hold: number query and gallery ids together, "
                       "from one table",
                junk="{} are junk themselves (pid -1): give them their ids")

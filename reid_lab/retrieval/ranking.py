@@ -75,7 +75,7 @@ def hides_own_camera(q:Embeddings, # Queries
 
 
 def _pairs(q, g, drop):
-    "Pairs of one person and pairs that are hidden (own camera, own image); gallery rows without an identity among others"
+    "Pairs of one person, pairs that are hidden (own camera, own image); gallery rows without an identity among others"
     junk = np.flatnonzero((g.pid == -1) & (g.pid != -1).any())
     return IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop, same_images(q, g)), torch.from_numpy(junk)
 

@@ -178,7 +178,7 @@ def rerank_k_reciprocal(q:Embeddings, # Queries
     distance:str='cosine', # 'cosine' puts vectors on the unit sphere first; 'euclidean' takes them as they are
     chunk:int=None, # Rows at a time
     ) -> KReciprocalScores: # Pass it on as `scores=`
-    "k-reciprocal encoding with sparse rows (Zhong et al., CVPR 2017); an image of both sides is nobody's neighbour twice"
+    "k-reciprocal encoding with sparse rows (Zhong et al., CVPR 2017); an image of both sides is one neighbour"
     from scipy.sparse import csr_matrix
     check_choice('distance', distance, DISTANCES)
     check_pair(q, g, None)

@@ -347,7 +347,7 @@ def open_embeddings(path, # Folder or file of `Embeddings.save`, a file of anoth
     if path.suffix in FOREIGN and path.is_file(): return read_features(path, keys, need, side)
     if path.suffix == '.npz' and file_kind(path) in ('npz', 'zip'):
         names = _names_in(path)
-        usual = usual_keys(names, side, str(path)) if 'emb' not in names else {}
+        usual = {} if 'table' in names else usual_keys(names, side, str(path)) # ours have a table
         return Embeddings.load(path, {k: v for k, v in usual.items() if k != v} | (keys or {}), need)
     if not (path/PLAN).is_file(): return Embeddings.load(path, keys, need)
     if keys: raise ValueError(f"keys={keys}: names of arrays are for .npz and .safetensors; {path} holds shards")

@@ -28,7 +28,8 @@ def _other_models(q, g):
     if all(sums) and sums[0] == sums[1]: return ''
     for fact in ('model', 'weights'):
         names = [_noted(e, fact) for e in (q, g)]
-        if all(names) and names[0] != names[1]: return f"the queries are features of {names[0]}, the gallery of {names[1]}"
+        if all(names) and names[0] != names[1]:
+            return f"the queries are features of {names[0]}, the gallery of {names[1]}"
     if all(sums):
         name = _noted(q, 'weights') or _noted(q, 'model') or 'one model'
         return f"queries and gallery are features of {name} with different weights (checksums {sums[0]} and {sums[1]})"
@@ -72,9 +73,9 @@ def _cannot_compare(label, named, names, numbers):
     "The error for names on one side and numbers on the other"
     who = dict(pid='people', cam='cameras')[label]
     sides = ('queries', 'gallery') if named == 0 else ('gallery', 'queries')
-    return ValueError(f"{label}: the {who} of the {sides[0]} have names ({_few(sorted(names))}), those of the {sides[1]} "
-                      f"numbers ({_few(sorted(numbers))}), and no name is a number: they cannot be compared. Give both "
-                      f"sides names (the column {label}_name), or numbers from one table")
+    return ValueError(f"{label}: the {who} of the {sides[0]} have names ({_few(sorted(names))}), those of the "
+                      f"{sides[1]} numbers ({_few(sorted(numbers))}), and no name is a number: they cannot be "
+                      f"compared. Give both sides names (the column {label}_name), or numbers from one table")
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #dd0d130f
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class _Labels:
     names:list # Two arrays of text; the digits where a side has no names
     numbers:list # Two arrays
     known:list # Two masks
+    plain:bool=False # One side has numbers only, which stay
 
     def pairs(self): # -> DataFrame: name, number, each pair once
         "Which name has which number"
@@ -97,7 +99,10 @@ class _Labels:
 
     def numbered(self): # -> two arrays
         "One number for each name"
-        number = {name: i for i, name in enumerate(sorted(self.pairs().name.unique()))}
+        names = sorted(self.pairs().name.unique())
+        number = {n: int(n) for n in names if _is_number(n) and str(int(n)) == n} if self.plain else {}
+        free = np.setdiff1d(np.arange(len(names) + len(number)), list(number.values()))
+        number |= dict(zip([n for n in names if n not in number], free.tolist()))
         return [np.where(k, pd.Series(n).map(number).fillna(-1), -1).astype(np.int64)
                 for n, k in zip(self.names, self.known)]
 
@@ -112,7 +117,7 @@ def _labels(q, g, label):
     there, other = set(names[named][known[named]].tolist()), np.unique(numbers[1 - named][known[1 - named]]).tolist()
     if there and other and not any(map(_is_number, there)): raise _cannot_compare(label, named, there, other)
     names = [v.astype(str) if n is None else _as_numbers(n) for n, v in zip(names, numbers)]
-    return _Labels(names, numbers, known)
+    return _Labels(names, numbers, known, plain=True)
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #250bf9f1
 def one_numbering(q, # `Embeddings` or `Shards`
@@ -276,8 +281,8 @@ def warn_of_equal_paths(q, # `Embeddings` or `Shards`
     where = 'in different folders' if _knows_files(q) and _knows_files(g) else 'in folders that are not noted'
     path = q.path[query[0]]
     warnings.warn(f"{len(np.unique(query))} of {len(q)} queries have the path of a gallery image, such as {path!r}, "
-                  f"{where}: if they are the same images, each finds itself. Embed both sides from one folder, and such "
-                  "pairs are left out", stacklevel=3)
+                  f"{where}: if they are the same images, each finds itself. Embed both sides from one folder, and "
+                  "such pairs are left out", stacklevel=3)
 
 
 def two_sides(q, # Queries: `Embeddings` or `Shards`

@@ -11,8 +11,8 @@ from reid_lab.cli.commands import main
 def test_json_is_standard(tmp_path, capsys):
     "What cannot be computed is null, not NaN"
     emb = np.eye(4, dtype=np.float32)
-    np.savez(tmp_path/"q.npz", emb=emb, pid=np.arange(4), cam=np.zeros(4, int))
-    args = ["metrics", str(tmp_path/"q.npz"), str(tmp_path/"q.npz"), "--same-camera", "keep", "--json"]
+    for side in "qg": np.savez(tmp_path/f"{side}.npz", emb=emb, pid=np.arange(4), cam=np.zeros(4, int))
+    args = ["metrics", str(tmp_path/"q.npz"), str(tmp_path/"g.npz"), "--same-camera", "keep", "--json"]
     assert main(args) == 0
     def refuse(word): raise ValueError(word)
     assert json.loads(capsys.readouterr().out, parse_constant=refuse)["R1"] == 100

@@ -207,7 +207,7 @@ FAULTS = [
     bad("command: sweep folder is a file", "`sweep --out notes.txt`", lambda tmp: [(tmp/"a.txt").write_text(""),
         refused("sweep", _notebook(tmp), "--out", tmp/"a.txt")], "is a file; name a folder"),
     bad("command: metrics without the arrays", "other names in the file",
-        lambda tmp: refused("metrics", *_features(tmp, emb=None, features=np.eye(4))), "has no ['emb']",
+        lambda tmp: refused("metrics", *_features(tmp, emb=None, mine=np.eye(4))), "has no ['emb']",
         "--key emb=features"),
     bad("command: metrics without cameras", "no cam, the same-camera rule on",
         lambda tmp: refused("metrics", *_features(tmp, cam=None)), "--same-camera drop needs cameras",

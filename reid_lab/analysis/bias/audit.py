@@ -137,8 +137,8 @@ def side_warnings(q:Embeddings, # Queries
     if itself: out.append(f"{itself} pairs of a query and a gallery image are one image, which is left out of its own "
                           "list.")
     hidden = sum(int((e.cam == -1).sum()) for e in sides)
-    if hidden: out.append(f"{hidden} of {sum(map(len, sides))} images have an unknown camera (-1): it is none, they are "
-                          "adapted by the statistics of all images, and no camera counts them.")
+    if hidden: out.append(f"{hidden} of {sum(map(len, sides))} images have an unknown camera (-1): it is none, they "
+                          "are adapted by the statistics of all images, and no camera counts them.")
     distractors = sum(int((no_person(e) & (e.pid == 0)).sum()) for e in sides)
     if distractors: out.append(f"{distractors} images with pid 0 are distractors of {q.meta.get('data')}: wrong for "
                                "every query, and no person.")
