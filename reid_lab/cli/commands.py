@@ -25,13 +25,11 @@ from .output import (cell_error, listing, LISTS, message, pairs, print_conclusio
 def _run(a):
     from reid_lab.experiments.terminal import Display
     execution = execution_of(a)
-    with stoppable(), Display():
-        from reid_lab.experiments.notebooks import run_notebook
-        failed = None
-        given = _given(a)
-        try: done = run_notebook(a.name, a.out, given, a.threads, a.timeout, a.fresh, execution)
-        except cell_error() as e: failed = e
-    if failed:
+    try:
+        with stoppable(), Display():
+            from reid_lab.experiments.notebooks import run_notebook
+            done = run_notebook(a.name, a.out, _given(a), a.threads, a.timeout, a.fresh, execution)
+    except cell_error() as failed: # outside the display, which marks the section that failed
         print(f'{a.name} failed in cell {failed.exec_count}: {failed.ename}: {failed.evalue}', file=sys.stderr)
         return 1
     import pandas as pd

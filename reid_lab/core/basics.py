@@ -23,8 +23,9 @@ def check_choice(name:str, # Name of the argument
     import difflib
     choices = list(choices)
     if value in choices: return value
-    near = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1)
-    guess = f" Did you mean {near[0]!r}?" if near else ''
+    spelt = {str(c).lower(): str(c) for c in reversed(choices)}
+    near = difflib.get_close_matches(str(value).lower(), spelt, n=1)
+    guess = f" Did you mean {spelt[near[0]]!r}?" if near else ''
     raise ValueError(f"{name}={value!r} is not known; choose one of {choices}.{guess}{' ' + hint if hint else ''}")
 
 # %% ../../nbs/00_core/10_basics.ipynb #ad72af5b

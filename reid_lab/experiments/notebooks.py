@@ -54,7 +54,9 @@ def find_notebook(name) -> Path:
         if Path(name).expanduser().is_file(): return Path(name).expanduser().resolve()
         raise FileNotFoundError(f"no notebook {str(name)!r}; experiments by name: {list(notebooks())}")
     known = notebooks()
-    return known[check_choice('experiment', f'run_{name}' if f'run_{name}' in known else str(name), known)]
+    short = {stem.removeprefix('run_'): path for stem, path in known.items()}
+    if str(name) in known: return known[str(name)]
+    return short[check_choice('experiment', str(name), short)]
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #b4ec3141
 def parameter_notes(path) -> dict: # Name -> text, of the parameters that have one

@@ -10,6 +10,7 @@ import ast
 import hashlib
 import json
 import numbers
+import re
 from pathlib import Path
 from typing import get_args, get_origin
 from fastcore.basics import patch
@@ -20,6 +21,14 @@ from ..results.rows import json_values
 from ..training.options import Execution
 
 # %% ../../nbs/13_experiments/10_params.ipynb #9ac56a84
+def _literal(text):
+    "What a list, tuple or dict in Python's spelling holds"
+    try: return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise ValueError(f"{text[:60]!r} is no list that can be read; write names with commas between them, such as "
+                         "a,b") from None
+
+
 def _from_string(value, annotation):
     "A string as its declared type wants it: None, a list, a whole number in scientific notation, options of a run"
     if not isinstance(value, str): return value
@@ -28,7 +37,7 @@ def _from_string(value, annotation):
     kinds = {annotation, get_origin(annotation), *inner, *map(get_origin, inner)}
     if type(None) in kinds and (text in ('None', 'none', 'null') or (text == '' and str not in kinds)): return None
     if kinds & {list, tuple, dict}:
-        if text.startswith(('[', '(', '{')): return ast.literal_eval(text)
+        if text.startswith(('[', '(', '{')): return _literal(text)
         return [t.strip() for t in text.split(',') if t.strip()]
     if int in kinds and not text.lstrip('+-').isdigit():
         try: return int(float(text)) if float(text).is_integer() else value
@@ -43,7 +52,13 @@ class Params(BaseModel):
     def __init__(self, **values): # Any of the declared names
         fields = type(self).model_fields
         for name in values: check_choice('parameter', name, fields)
-        try: super().__init__(**{k: _from_string(v, fields[k].annotation) for k, v in values.items()})
+        read = {}
+        for name, value in values.items():
+            try: read[name] = _from_string(value, fields[name].annotation)
+            except ValueError as e:
+                said = str(e)
+                raise ValueError(said if said.startswith(f'{name}=') else f'{name}={value!r}: {said}') from None
+        try: super().__init__(**read)
         except ValidationError as e:
             lines = [f"  {'.'.join(map(str, x['loc'])) or 'parameters'}={x['input']!r}: {x['msg']}" for x in e.errors()]
             raise ValueError(f"{type(self).__name__} has invalid values\n" + '\n'.join(lines)) from None
@@ -51,9 +66,12 @@ class Params(BaseModel):
     def as_dict(self) -> dict: return {k: getattr(self, k) for k in type(self).model_fields}
 
 # %% ../../nbs/13_experiments/10_params.ipynb #235ccaef
+_OF_IPYTHON = re.compile(r'_+|_i{1,3}|_ih|_oh|_dh|_i?\d+|_exit_code|__\w+') # names that a kernel gives
+
+
 def _injectable(name, value):
     "Could papermill have put this variable there?"
-    if name.startswith('_') or name in ('In', 'Out', 'exit', 'quit'): return False
+    if _OF_IPYTHON.fullmatch(name) or name in ('In', 'Out', 'exit', 'quit'): return False
     return isinstance(value, (str, int, float, bool, list, dict, tuple, type(None)))
 
 

@@ -134,23 +134,24 @@ def check_camera_dataset(dataset:str, # Parameter `dataset` of run_dart3
     numbers = camera_numbers(seen)
     if dataset == 'world': return
     if Path(dataset).suffix.lower() in TABLES:
-        if not numbers: raise ValueError(f"dataset={dataset!r} is a table of your own: name the cameras that are trained "
-                                         "on, such as seen=0,1,2")
-        return
+        if numbers: return
+        raise ValueError(f"dataset={dataset!r} is a table of your own: name the cameras that are trained on, such as "
+                         "seen=0,1,2")
     if '->' in dataset:
-        for name in dataset.split('->'): require(name.strip(), 'a case of new cameras', cameras=True, image_queries=True)
-    elif numbers:
-        require(dataset, 'a case of new cameras', cameras=True, image_queries=True)
-        return
-    check_choice('protocol', protocol, protocols_of(dataset), f"The study asks for it, and dataset={dataset!r} does not "
-                 "have it; choose another study, or dataset=world.")
+        for name in dataset.split('->'): _require_cameras(name.strip())
+    elif numbers: return _require_cameras(dataset)
+    check_choice('protocol', protocol, protocols_of(dataset), f"The study asks for it, and dataset={dataset!r} does "
+                 "not have it; choose another study, or dataset=world.")
     if '->' not in dataset: _check_cameras_on_disk(dataset, data_root)
+
+
+def _require_cameras(name): require(name, 'a case of new cameras', cameras=True, image_queries=True)
 
 
 def _check_cameras_on_disk(setting, data_root):
     "Compare the known cameras of a setting with those in the names of files, if the dataset is there"
     name, cameras = known_cameras(setting)
-    require(name, 'a case of new cameras', cameras=True, image_queries=True)
+    _require_cameras(name)
     links = dict(follow_links=True) if data_root_of(data_root).follow_links else {}
     try: table = DATASETS[name].load(find_root(name, data_root or None), **links)
     except (OSError, ValueError): return # `check_ready` says what is wrong with the folder
@@ -260,7 +261,8 @@ def _failure_browser(p):
 def _caption_cot(p):
     check_choice('preset', p.preset, THREE)
     if bool(p.images) != bool(p.model):
-        raise ValueError(f"images={p.images!r} and model={p.model!r} need each other; give both folders, or none (Worlds)")
+        raise ValueError(f"images={p.images!r} and model={p.model!r} need each other; give both folders, or none for "
+                         "Worlds")
     if p.auditor and not p.model:
         raise ValueError(f"auditor={p.auditor!r} audits what a model writes; give model and images too")
     check_places(p, ('images', 'model', 'auditor'))

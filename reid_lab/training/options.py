@@ -145,9 +145,8 @@ def read_options(text:str, # Such as `--speed bf16 --workers 4`
     words, found = shlex.split(text), {}
     while words:
         word, eq, value = words.pop(0).partition('=')
-        if not word.startswith('--'):
-            raise ValueError(f"execution={text!r}: {word!r} is no option; write such as '--speed bf16 --workers 4'")
-        name = check_choice('execution', word[2:].replace('-', '_'), OPTIONS, 'Each with two dashes and its value.')
+        names = {f"--{name.replace('_', '-')}": name for name in OPTIONS}
+        name = names[check_choice('execution', word, names, "Each has a value: '--speed bf16 --workers 4'.")]
         if not eq and not words: raise ValueError(f"execution={text!r}: {word} lacks its value ({OPTIONS[name].value})")
         if name in found: raise ValueError(f"execution={text!r} names {word} twice; give it once")
         found[name] = value if eq else words.pop(0)

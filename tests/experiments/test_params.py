@@ -53,3 +53,20 @@ def test_parameters_cell(tmp_path):
     assert notebook_parameters(notebook(tmp_path/"a.ipynb")) == dict(preset="quick", seed=0, out_dir="")
     for bad, message in ((dict(tags=()), "0 cells tagged"), (dict(parameters="x = f()"), "'x' is not a literal")):
         with pytest.raises(ValueError, match=message): notebook_parameters(notebook(tmp_path/"b.ipynb", **bad))
+
+
+@pytest.mark.parametrize("name", ["_seed", "_x", "_i", "_seed_", "__seed"])
+def test_a_parameter_with_an_underscore_is_not_ignored(name):
+    class Own(Params):
+        seed: int = 0
+    kernel = dict(_=1, __="", _i1="x = 1", _12=3, _ih=[""], _exit_code=0, __doc__="text")  # what IPython puts there
+    assert Own.from_notebook({**kernel, "seed": 1}).seed == 1
+    if name in ("_i", "__seed"): return  # names that a kernel may give
+    with pytest.raises(ValueError, match=f"parameter='{name}' is not known"): Own.from_notebook({**kernel, name: 5})
+
+
+@pytest.mark.parametrize("text", ["[", "['a'", "(1,", "{"])
+def test_a_list_that_is_not_closed_is_named(text):
+    class Own(Params):
+        methods: list[str] = []
+    with pytest.raises(ValueError, match="methods=.*no list that can be read"): Own(methods=text)

@@ -1,31 +1,35 @@
 """Every parameter of every experiment is refused before a kernel starts, and every good value passes."""
 import math
-from types import SimpleNamespace
 
 import pytest
 
+from reid_lab.datasets.export import export_world
 from reid_lab.experiments.notebooks import check_before_run, experiments, run_notebook
 from reid_lab.experiments.params import notebook_params
-from reid_lab.recipes.parameters import (
-    check_camera_dataset, check_dg_dataset, check_numbers, check_run, CHECKS, NUMBERS, protocols_of)
+from reid_lab.recipes.parameters import check_run, CHECKS, NUMBERS
+from reid_lab.world.world import World
 
 EXPERIMENTS = experiments()
-FREE = {"question", "by", "tags", "records", "out_dir", "install", "execution", "suffix"}  # any text, or tested elsewhere
+# any text, or tested elsewhere
+FREE = {"question", "by", "tags", "records", "out_dir", "install", "execution", "suffix"}
 NOT_A_NAME = "wrld"
 BAD = {  # parameter -> values that no experiment takes
     "preset": ["quik", "", "paperr"], "study": ["mian", ""], "methods": ["dart4", "mean, nobody"],
-    "dataset": [NOT_A_NAME, "market1501x", "mixed C", "->", "a->b"], "data_root": ["/nowhere"], "source": [NOT_A_NAME],
-    "source_root": ["/nowhere"], "model": ["resnet51", "bot_tinny", "/nowhere"], "weights": ["nope", "/nowhere/w.pt"],
+    "dataset": [NOT_A_NAME, "market1501x", "mixed C", "->", "a->b"], "data_root": ["/nowhere"],
+    "source": [NOT_A_NAME], "source_root": ["/nowhere"], "model": ["resnet51", "bot_tinny", "/nowhere"],
+    "weights": ["nope", "/nowhere/w.pt"],
     "device": ["tpu", "cuda:x", "auto:1", "gpu"], "seed": [-1, 2**32, 10**20], "seeds": [-1, 10**9],
     "n_jobs": [-1, 10**20], "world_seed": [-2, 2**40], "seen": ["x", "0,0", "0;1"], "scene": ["skewed"],
     "severity": [-.1, math.nan, math.inf, 3.], "models": ["/nowhere", "bot_tinny"], "steps": [-1], "worlds": [-1],
-    "persons": [-1], "draws": [-1], "masked": [1, -3], "variant": ["mask"], "run": ["/nowhere"], "query": ["/nowhere.npz"],
-    "gallery": ["/nowhere.npz"], "method": ["DART4", "cfamm"], "tau": [0., -1., math.nan], "k": [0, -1],
+    "persons": [-1], "draws": [-1], "masked": [1, -3], "variant": ["mask"], "run": ["/nowhere"],
+    "query": ["/nowhere.npz"], "gallery": ["/nowhere.npz"], "method": ["DART4", "cfamm"], "tau": [0., -1., math.nan],
+    "k": [0, -1],
     "rate": [0., -1., math.nan], "batch": [0], "map": ["umapp"], "queries": ["both"], "images": ["/nowhere"],
-    "same_camera": ["maybe"], "auditor": ["/nowhere"], "threshold": [-.1, 1.1, math.nan], "retries": [-1],
+    "same_camera": ["maybe"],
+    "auditor": ["/nowhere"], "threshold": [-.1, 1.1, math.nan], "retries": [-1],
     "train_on": ["rough"], "tests": ["rough"]}
-CASES = [(name, parameter, value) for name, x in EXPERIMENTS.items() for parameter in x.parameters if parameter not in FREE
-         for value in BAD[parameter]]
+CASES = [(name, parameter, value) for name, x in EXPERIMENTS.items() for parameter in x.parameters
+         if parameter not in FREE for value in BAD[parameter]]
 
 
 def test_every_experiment_and_parameter_is_in_the_table():
@@ -55,3 +59,31 @@ def test_every_study_passes(name):
             given = dict(study=study, preset=preset)
             if name == "camel" and study == "transfer": continue  # two datasets on disk
             check_run(name, notebook_params(x.path, given), quiet=True)
+
+
+def test_a_refused_run_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="Did you mean 'skew'"): run_notebook("dart3", tmp_path/"out", scene="skewed")
+    assert not (tmp_path/"out").exists()
+
+
+@pytest.mark.parametrize("dataset, seen, says", [
+    ("market1501-5", "", "such as seen=0,1"), ("market1501-9", "", "cameras"), ("market1501-2", "", None),
+    ("market1501", "0,1", None)])
+def test_cameras_that_a_dataset_lacks_are_said_before_the_run(tmp_path, dataset, seen, says):
+    table = World("smoke", task="reid").table()
+    table = table.where(cam=sorted(set(table.frame.cam))[:3], split=["train", "test"])
+    export_world(table, "market1501", tmp_path/"market", renumber=True)
+    given = dict(preset="smoke", dataset=dataset, seen=seen, data_root=str(tmp_path/"market"))
+    path = EXPERIMENTS["dart3"].path
+    if says is None: return check_before_run(path, given)
+    with pytest.raises(ValueError, match=says): check_before_run(path, given)
+
+
+@pytest.mark.parametrize("text, says", [
+    ('data_root = "C:\\data"', "single quotes"), ("data_root = 5", "must be a folder"), ("data_root", "can be read")])
+def test_a_settings_file_that_cannot_be_read_is_said(tmp_path, monkeypatch, text, says):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("REID_LAB_DATA", raising=False)
+    (tmp_path/".reid_lab.toml").write_text(text)
+    with pytest.raises(ValueError, match=says): check_run("cfan", notebook_params(
+        EXPERIMENTS["cfan"].path, dict(dataset="tbapr")))

@@ -146,9 +146,10 @@ def check_known(table:ReidTable, # A dataset
     asked = sorted(int(c) for c in set(table.query('test').frame.cam))
     if set(cameras) <= set(there) and set(asked) - set(cameras): return
     known = ', '.join(map(str, cameras))
-    raise ValueError(f"dataset={setting!r} trains on cameras {known} and tests the others, but {table.name!r} has cameras "
-                     f"{there}, with queries {asked}; name the dataset alone and the cameras that are trained on, such as "
-                     f"seen={','.join(map(str, there[:max(1, len(there) - 1)]))}")
+    some = ','.join(map(str, there[:max(1, len(there) - 1)]))
+    raise ValueError(f"dataset={setting!r} trains on cameras {known} and tests the others, but {table.name!r} has "
+                     f"cameras {there}, with queries {asked}; name the dataset alone and the cameras that are trained "
+                     f"on, such as seen={some}")
 
 
 def dataset_case(setting:str, # See `known_cameras`, or `A->B` for two datasets (`A->A`: source on source)
@@ -205,8 +206,8 @@ def make_case(preset, # Size of the World
     "The case of one run"
     check_choice('protocol', protocol, PROTOCOLS)
     if dataset != 'world':
-        check_choice('protocol', protocol, protocols_of(dataset), f'with dataset={dataset!r}; give `A->B` for a new network, `A->A` '
-                     f'for the source itself, one of {list(SEEN)} for new cameras.')
+        check_choice('protocol', protocol, protocols_of(dataset), f'with dataset={dataset!r}; give `A->B` for a new '
+                     f'network, `A->A` for the source itself, one of {list(SEEN)} for new cameras.')
         return dataset_case(dataset, data_root, seed=seed, every=protocol == 'all cameras')
     table = world_table(preset, seed, scene, severity, extra=protocol == 'all cameras')
     case, order = world_case(preset, seed, scene, severity, table), SCENES[scene]['order']
