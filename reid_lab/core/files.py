@@ -204,17 +204,17 @@ class DiskFull(OSError):
 
 
 _NO_ROOM = {errno.ENOSPC: 'no space left on device', errno.EDQUOT: 'disk quota exceeded', errno.EFBIG: 'file too large'}
+_UNFINISHED = r'\d+ requested and \d+ written|pytorchstreamwriter|inline_container' # NumPy, torch
 
 
 def _no_room(error):
-    "Number of the system's error if it says that there is no room, else 0"
+    "Number of the system's error if there was no room for a file; EIO if it stopped before its end; else 0"
     if isinstance(error, OSError) and error.errno in _NO_ROOM: return error.errno
     if isinstance(error, ValueError): return 0 # about a value, whatever its text says
-    text = str(error).lower() # safetensors, torch, NumPy, pyarrow and faiss wrap the system's error each in its own way
+    text = str(error).lower() # safetensors, pyarrow and faiss wrap the system's error each in its own way
     for code, words in _NO_ROOM.items():
         if words in text or f'(os error {code})' in text: return code
-    unfinished = r'\d+ requested and \d+ written|pytorchstreamwriter|inline_container'
-    return errno.ENOSPC if re.search(unfinished, text) else 0
+    return errno.EIO if re.search(_UNFINISHED, text) else 0
 
 
 def disk_full(error, # That a writer raised
@@ -226,11 +226,15 @@ def disk_full(error, # That a writer raised
     path = Path(path)
     folder = next(p for p in path.absolute().parents if p.exists())
     disk = next(p for p in (folder, *folder.parents) if os.path.ismount(p) or p == p.parent)
-    why = {errno.EDQUOT: 'Your quota is used up', errno.EFBIG: 'The limit of the size of files (ulimit -f) is reached'}
-    text = why.get(code, 'No space left')
     free = shutil.disk_usage(folder).free/2**20
-    full = DiskFull(f"{text} on the disk at {str(disk)!r} ({free:,.0f} MB free): {path.name!r} was not written, and "
-                    "nothing of it stays. Make room there, or choose a place on another disk; the same call goes on")
+    if code == errno.EIO and free < 100: code = errno.ENOSPC
+    why, remedy = {
+        errno.ENOSPC: ('No space left', 'Make room there, or choose a place on another disk'),
+        errno.EDQUOT: ('Quota used up', 'Make room there, or choose a place on another disk'),
+        errno.EFBIG: ('Limit of the size of files reached', 'Raise it (ulimit -f), or choose a place on another disk'),
+        errno.EIO: ('A file could not be written to its end', 'Look at the disk, and at limits (ulimit -f)')}[code]
+    full = DiskFull(f"{why} on the disk at {str(disk)!r} ({free:,.0f} MB free): {path.name!r} was not written, and "
+                    f"nothing of it stays. {remedy}; the same call goes on")
     full.errno = code
     return full
 

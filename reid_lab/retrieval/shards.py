@@ -275,6 +275,9 @@ def read(self:Shards, lo:int=0, # First row
     out = torch.empty(max(hi - lo, 0), self.dim)
     for part, here, rows in self._places(lo, hi) if lo < hi else ():
         try: m = np.load(part/'emb.npy', mmap_mode='r', allow_pickle=False)
+        except FileNotFoundError:
+            raise ValueError(f"{part/'emb.npy'} was removed since the shards were opened; open them again when they are "
+                             "written") from None
         except BROKEN as e: raise ValueError(f"{part/'emb.npy'} is damaged ({e}); write this shard again") from None
         if m.ndim != 2 or m.shape[1] != self.dim or m.dtype != self.dtype:
             raise ValueError(f"{part/'emb.npy'} is {m.dtype} {m.shape}; the plan says {self.dtype} (.., {self.dim})")
