@@ -44,6 +44,7 @@ def _embed(a, # Arguments of the command
             write = crops_to_shards if a.shards else embed_crops
             e = write(table, embedder, a.out, batch_size=a.batch_size, cameras=a.cameras, skip_bad=a.skip_bad,
                       fresh=a.fresh, check_content=a.check_content)
+    _say_other_files(a.source)
     left = e.meta.get('left_out', [])
     for text in left[:5]: print(f'left out: {text}', file=sys.stderr)
     if len(left) > 5: print(f'left out: {len(left) - 5} more, see left_out in its meta', file=sys.stderr)
@@ -51,6 +52,15 @@ def _embed(a, # Arguments of the command
     print(f"{len(e)} {what}, {e.dim} numbers each, {known(e)}{f', {len(left)} left out' if left else ''}\n"
           f"features: {near_path(a.out)}")
     return 0
+
+
+def _say_other_files(source):
+    "Count on standard error what lies in a folder of crops and is no image"
+    from reid_lab.data.crops import other_files
+    found = other_files(source) if Path(source).expanduser().is_dir() else {}
+    if not found: return
+    kinds = ', '.join(f"{n} {suffix or 'without an ending'}" for suffix, n in found.items())
+    print(f"left out: {sum(found.values())} files whose ending is none of an image ({kinds})", file=sys.stderr)
 
 
 def known(e, # `Embeddings`

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
+from PIL import features
 from ..core.basics import check_choice
 from ..core.files import BROKEN, FILE_KINDS, file_kind, safe_join
 
 # %% ../../nbs/01_data/10_images.ipynb #95841b76
 MAX_PIXELS = 50_000_000
-FORMATS = ('JPEG', 'PNG', 'BMP', 'WEBP', 'TIFF', 'GIF', 'PPM', 'JPEG2000') # of Pillow; others can start programs
+FORMATS = ('JPEG', 'PNG', 'BMP', 'WEBP', 'TIFF', 'GIF', 'PPM', 'JPEG2000', 'AVIF') # of Pillow; others start programs
 
 
 def _opened(path):
@@ -209,7 +210,8 @@ def clear(self:ImageCache) -> int: # Images removed
     return int(seen.loc[ours, 'images'].sum())
 
 # %% ../../nbs/01_data/10_images.ipynb #1d699194
-IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff')
+IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png', '.bmp', '.webp', '.tif', '.tiff', '.gif', '.ppm', '.pgm',
+                  '.pbm', '.jp2', *(['.avif'] if features.check('avif') else []))
 
 
 def image_files(root, # Folder

@@ -16,7 +16,9 @@ import pandas as pd
 from fastcore.basics import patch
 from ..core.basics import check_choice, stream
 from ..core.files import atomic_path, parquet_library, safe_join
-from .images import image_files, read_image, resize_image
+from .images import IMAGE_SUFFIXES, image_files, read_image, resize_image
+from .labels import read_labels
+from .sheets import read_sheet
 
 # %% ../../nbs/01_data/20_table.ipynb #2ffa4e62
 SPLITS = ('train', 'val', 'test')
@@ -156,7 +158,7 @@ def text_queries(self:ReidTable, split:str='test', # train, val, test, or None f
     rows = np.flatnonzero((known | ~known.any()) & (True if split is None else _match(f.split, 'split', split)))
     n = f.captions.iloc[rows].map(len).to_numpy(dtype=np.int64)
     row = np.repeat(rows, n)
-    out = f[['pid', 'cam', 'path']].iloc[row].reset_index(drop=True)
+    out = f[['pid', 'cam', 'path', *(['pid_name'] if 'pid_name' in f else [])]].iloc[row].reset_index(drop=True)
     out.insert(0, 'caption', pd.Series([c for cs in f.captions.iloc[rows] for c in cs], dtype=object))
     return out.assign(row=row, number=np.concatenate([np.arange(k) for k in n] or [np.zeros(0, int)]).astype(np.int64))
 
@@ -463,9 +465,18 @@ def from_dataframe(cls:ReidTable, frame:pd.DataFrame, # Any frame with one row p
 def numbered(f:pd.DataFrame, # Any frame
     c:str, # One of its columns, such as `pid`
     ) -> pd.DataFrame: # A copy with that column as int64
-    "Integers as they are; anything else numbered in sorted order, with the names in the column `<c>_name`"
-    if f[c].map(lambda v: bool(re.fullmatch(r'-?\d+', str(v)))).all(): return f.assign(**{c: f[c].astype('int64')})
-    return f.assign(**{c: np.unique(f[c].astype(str), return_inverse=True)[1], f'{c}_name': f[c].astype(str)})
+    """Ids of labels as they came, see `read_labels`: missing ones are -1; whole numbers stay, names are numbered behind
+    them in sorted order and kept in the column `<c>_name`, which is left out where all names are numbers"""
+    found = read_labels(c, f[c])
+    plain = [name in ('', str(i)) for i, name in zip(found.ids.tolist(), found.names)]
+    named = {} if all(plain) else {f'{c}_name': found.names}
+    return f.assign(**{c: found.ids, **named})
+
+
+def _groups(pattern):
+    "Names of the groups of a pattern, which become columns; those that are none of `COLUMNS` are the caller's own"
+    try: return re.compile(pattern).groupindex
+    except re.error as err: raise ValueError(f"pattern={pattern!r} is no regular expression: {err}") from None
 
 
 def _stated(pattern, groups, fixed):
@@ -489,8 +500,8 @@ def from_folder(cls:ReidTable, root, # Folder of images
     **fixed, # What names do not tell, such as `pid=-1` (unknown) or `cam=0` (one camera)
     ) -> ReidTable:
     "A validated table from a folder whose file names or subfolders encode identity and camera"
-    groups = re.compile(pattern).groupindex
-    for c in (*groups, *fixed): check_choice('group in pattern' if c in groups else 'column', c, COLUMNS)
+    groups = _groups(pattern)
+    for c in fixed: check_choice('column', c, COLUMNS)
     _stated(pattern, groups, fixed)
     rows, odd = [], []
     for sub, (split, role) in (folders or {'': ('test', 'both')}).items():
@@ -498,6 +509,8 @@ def from_folder(cls:ReidTable, root, # Folder of images
             m = re.match(pattern, path if '/' in pattern else path.rpartition('/')[2])
             if m is None: odd.append(path)
             else: rows.append(dict(path=path, split=split, role=role) | m.groupdict())
+    if not rows and not odd:
+        raise ValueError(f"no images below {str(root)!r}; files that end in {', '.join(IMAGE_SUFFIXES)} are read")
     if not rows or (odd and not skip):
         raise ValueError(f"pattern={pattern!r} fits {len(rows)} image names under {str(root)!r} and not {len(odd)} "
                          f"(such as {odd[:3]}); change it (it is matched from the beginning of a name), or pass "
@@ -544,7 +557,7 @@ def load(cls:ReidTable, path, # File written by `save`
     check_choice('ending', path.suffix, ['.csv', '.parquet'])
     if path.suffix == '.parquet': parquet_library()
     text = {c: str for c, (kind, _, _) in COLUMNS.items() if kind != 'int'}
-    f = pd.read_csv(path, dtype=text, keep_default_na=False) if path.suffix == '.csv' else pd.read_parquet(path)
+    f = read_sheet(path, dtype=text, keep_default_na=False) if path.suffix == '.csv' else pd.read_parquet(path)
     for c in _JSON:
         if c in f: f[c] = _from_json(f[c])
     return cls(f, root, reader, name or path.stem, follow_links)

@@ -25,7 +25,7 @@ from ..analysis.search import Answer, ask, find
 from ..core.basics import check_choice, pick_device
 from ..core.files import remove_parts
 from ..core.reporting import progress
-from ..data.crops import crops_table
+from ..data.crops import crops_table, own_columns
 from ..data.table import ReidTable
 from ..data.text import ClipBPE, FILE, load_tokenizer, WordPiece
 from ..models.weights.formats import chosen
@@ -244,9 +244,10 @@ class _Rows:
 
 
 def _image_rows(table, embedder, batch_size, skip_bad, cameras, check_content):
-    facts = image_facts(table, check_content)
+    facts, own = image_facts(table, check_content), own_columns(table)
     def embed(lo, hi):
-        return embed_rows(embedder.net, table, range(lo, hi), skip_bad, batch_size=batch_size, cameras=cameras)
+        return embed_rows(embedder.net, table, range(lo, hi), skip_bad, batch_size=batch_size, cameras=cameras,
+                          columns=own)
 
     def changed():
         now = image_facts(table)
@@ -405,8 +406,8 @@ def crops_to_shards(table:ReidTable, # Crops, see `crops_table`
     check_output(out, fresh, shards=True)
     embedder = open_embedder(model, weights, tokenizer, device=device)
     how = dict(skip_bad=skip_bad, fresh=fresh, check_content=check_content)
-    embed_shards(embedder.net, table, out, rows=rows, meta=embedder.facts(table), batch_size=batch_size, cameras=cameras,
-                 **how)
+    embed_shards(embedder.net, table, out, rows=rows, meta=embedder.facts(table), batch_size=batch_size,
+                 cameras=cameras, columns=own_columns(table), **how)
     return Shards(out)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #14105ae0

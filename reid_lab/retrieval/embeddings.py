@@ -19,12 +19,14 @@ from ..core.basics import check_choice, pick_device, unit_norm
 from ..core.distributed import from_all, processes
 from ..core.files import BROKEN, atomic_path, file_kind, wrong_file
 from ..core.reporting import progress
+from ..data.sheets import read_sheet
 from ..data.augment import to_pixels
 from ..data.text import text_note
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #65b843ee
 def _as_emb(emb):
     "`emb` as a finite (N,D) float tensor; halves become float32, float64 stays"
+    if np.ma.is_masked(emb): raise ValueError("emb has masked values; drop these rows, or fill them with emb.filled(0)")
     x = emb.detach() if isinstance(emb, torch.Tensor) else np.asarray(emb)
     if isinstance(x, np.ndarray):
         if x.dtype == np.float16 or (x.dtype.kind == 'f' and not x.dtype.isnative):
@@ -79,6 +81,9 @@ def as_ids(name:str, # Of the argument, for the message
         why = f"{x.dtype} rounds such numbers" if x.dtype.kind == 'f' else "64 bits with a sign cannot hold it"
         raise ValueError(f"{name}[{wide}] is {x.tolist()[wide]!r}: {why}, and different ids could become one. "
                          "Number them anew with pandas.factorize over query and gallery together")
+    low = np.flatnonzero(x < -1)
+    if len(low):
+        raise ValueError(f"{name}[{low[0]}] is {x.tolist()[low[0]]!r}; ids are whole numbers from 0, and -1 is unknown")
     return x.astype(np.int64)
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #7879943e
@@ -420,7 +425,7 @@ def _read_labels(folder):
     if f.suffix == '.json':
         d = _labels_json(f.read_bytes(), f)
         if isinstance(d, dict) and 'meta' in d and 'columns' in d: return d
-    try: t = pd.DataFrame(d) if f.suffix == '.json' else pd.read_csv(f) if f.suffix == '.csv' else pd.read_parquet(f)
+    try: t = pd.DataFrame(d) if f.suffix == '.json' else read_sheet(f) if f.suffix == '.csv' else pd.read_parquet(f)
     except BROKEN as err:
         raise ValueError(f"{f} cannot be read as a table with one row per vector ({type(err).__name__}: {err}); "
                          "restore it, or remove it and give the labels another way") from None
@@ -552,6 +557,7 @@ def embed_images(model, # Has `encode_image` and `size`
     cameras:bool=True, # Tell a model that takes cameras the camera of each image; False: numbers of another network
     resample:str=None, # Interpolation; None: the model's, see `image_pixels`
     share:bool=False, # Divide the work among the processes of `torchrun`, all of which call this and get all rows
+    columns=(), # Further columns of the table to keep
     ) -> Embeddings: # One row per image, in the order of the table; without cameras if the table knows none
     "Embed every image of a table"
     f = table.frame
@@ -569,6 +575,7 @@ def embed_images(model, # Has `encode_image` and `size`
     emb = _run(model, rows, run, encode, device, 'images', quiet, share)
     extra = {c: f[c].to_numpy() for c in ('site', 'scenario', 'view', 'domain') if c in f}
     extra |= {c: f[c].to_numpy(str) for c in ('pid_name', 'cam_name') if c in f}
+    extra |= {c: f[c].to_numpy(str if f[c].dtype == object else None) for c in columns}
     return Embeddings(emb, f.pid.to_numpy(), cam, f.path.tolist(), columns=extra,
                       meta=dict(model=type(model).__name__, data=table.name, kind='image'))
 
@@ -604,5 +611,6 @@ def embed_texts(model, # Has `encode_text` and `tokenizer`
     if note := text_note(caps, model.tokenizer): warnings.warn(note, stacklevel=2)
     batches = [caps[i:i + batch_size] for i in range(0, len(caps), batch_size)]
     emb = _run(model, batches, encode, 'encode_text', device, 'texts', quiet, share)
-    return Embeddings(emb, f.pid.to_numpy(), path=f.path.tolist() if 'path' in f else None, caption=caps,
+    names = dict(pid_name=f.pid_name.to_numpy(str)) if 'pid_name' in f else {}
+    return Embeddings(emb, f.pid.to_numpy(), path=f.path.tolist() if 'path' in f else None, caption=caps, columns=names,
                       meta=dict(model=type(model).__name__, data=name if isinstance(name, str) else '', kind='text'))
