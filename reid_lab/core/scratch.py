@@ -56,7 +56,7 @@ class Scratch:
     def __init__(self, kind:str='', # For its name, such as `kernel`
         parent=None, # Folder to make it in; default: that for temporary files
         ):
-        if not Scratch._looked: remove_dead(parent)
+        if parent is not None or not Scratch._looked: remove_dead(parent)
         Scratch._looked = parent is None or Scratch._looked
         self.path = Path(tempfile.mkdtemp(prefix=f'{PREFIX}{kind}-' if kind else PREFIX, dir=parent))
         self.name, self._pid = str(self.path), os.getpid()

@@ -133,8 +133,8 @@ def fit(model, # Trained in place
                 callbacks=list(callbacks), label=label, rows=rows, saves=saves, quiet=quiet, refresh=refresh, view=view,
                 prepare=prepare, execution=execution, **learner)
     if folder: call['settings'] = training_settings(model, loader, strategy, callbacks, view=view, refresh=refresh)
-    if execution.processes == 1 or launched(): return _fit(**call)
-    return _fit_in(execution.processes, call)
+    if execution.processes > 1 and not launched(): return _fit_in(execution.processes, call)
+    with explained_workers(): return _fit(**call) # the death of one is reported between any two lines
 
 # %% ../../nbs/08_training/50_fit.ipynb #0194dd71
 _JOB = "import sys\nfrom reid_lab.training.fit import work\nwork(sys.argv[1])\n"

@@ -153,28 +153,29 @@ def test_a_column_with_an_escape_in_its_name(tmp_path, capsys):
 def _foreign(folder):
     "Features in got/ that name the folder private/ beside it, with one picture"
     from PIL import Image
-    for name in ("got", "private"): (folder/name).mkdir()
+    for name in ("got", "private", "asks"): (folder/name).mkdir()
     Image.new("RGB", (16, 32), (200, 0, 0)).save(folder/"private"/"a.jpg")
     e = Embeddings(np.eye(2, 8, dtype=np.float32), [0, 1], path=["a.jpg", "a.jpg"],
         meta=dict(root=str(folder/"private")))
     e.save(folder/"got"/"evil.npz")
-    return e, str(folder/"got"/"evil.npz")
+    Embeddings(np.eye(2, 8, dtype=np.float32), [0, 1]).save(folder/"asks"/"ask.npz")
+    return e, str(folder/"got"/"evil.npz"), str(folder/"asks"/"ask.npz")
 
 
 def test_a_folder_of_pictures_that_only_the_features_name_is_said(tmp_path, capsys):
-    e, evil = _foreign(tmp_path)
+    e, evil, ask = _foreign(tmp_path)
     page, private = str(tmp_path/"p.html"), str(tmp_path/"private")
-    assert main(["match", evil, evil, "--html", page]) == 0
+    assert main(["match", ask, evil, "--html", page]) == 0
     assert f"pictures are taken from {private!r}, which the features name" in capsys.readouterr().err
-    assert main(["match", evil, evil, "--html", page, "--fresh", "--json"]) == 0 and private in capsys.readouterr().err
+    assert main(["match", ask, evil, "--html", page, "--fresh", "--json"]) == 0 and private in capsys.readouterr().err
     e.save(tmp_path/"mine.npz")        # the folder lies below that of the features
     mine = str(tmp_path/"mine.npz")
-    assert main(["match", mine, mine, "--html", page, "--fresh"]) == 0 and capsys.readouterr().err == ""
+    assert main(["match", ask, mine, "--html", page, "--fresh"]) == 0 and capsys.readouterr().err == ""
 
 
 def test_a_page_holds_no_path_of_the_host(tmp_path, capsys):
-    _, evil = _foreign(tmp_path)
-    assert main(["match", evil, evil, "--html", str(tmp_path/"p.html")]) == 0
+    _, evil, ask = _foreign(tmp_path)
+    assert main(["match", ask, evil, "--html", str(tmp_path/"p.html")]) == 0
     text = (tmp_path/"p.html").read_text()
     assert "data:image" in text and str(tmp_path) not in text
 
@@ -193,10 +194,11 @@ def test_no_error_leaves_a_traceback_unless_it_is_asked_for(error, code, monkeyp
 
 
 def test_options_of_a_list_are_joined(capsys, tmp_path):
-    q = _named(tmp_path, "a", "b")
-    assert main(["metrics", q, q, "--ks", "1", "--ks", "2", "--same-camera", "keep"]) == 0
+    q, g = _named(tmp_path, "a", "b"), str(tmp_path/"g.npz")
+    np.savez(g, emb=np.eye(2, 8, dtype=np.float32), pid=np.arange(2))
+    assert main(["metrics", q, g, "--ks", "1", "--ks", "2", "--same-camera", "keep"]) == 0
     text = capsys.readouterr().out
     assert "R1 " in text and "R2 " in text
-    assert main(["metrics", q, q, "--key", "emb=emb", "--key", "emb=pid"]) == 2
+    assert main(["metrics", q, g, "--key", "emb=emb", "--key", "emb=pid"]) == 2
     assert "['emb'] given more than once" in capsys.readouterr().err
 

@@ -63,7 +63,8 @@ SEEDS = [
     bad("command: sweep with --seeds and --grid seed", "both", _command("--seeds", "1", "--grid", "seed=5"),
         "both given"),
     bad("command: sweep with --seeds and -p seed", "both", _command("--seeds", "1", "-p", "seed=5"), "both given"),
-    bad("command: sweep with a negative seed", "--seeds -1", _command("--seeds", "-1"), "seed=-1", "between 0 and"),
+    bad("command: sweep with a negative seed", "--seeds -1", _command("--seeds", "-1"),
+        "--seeds: '-1' must be a whole number from 0 to 4294967295"),
     bad("command: sweep with a seed that is too large", "-p seed=4294967296", _command("-p", "seed=4294967296"),
         "seed=4294967296 must lie between"),
 ]

@@ -161,7 +161,7 @@ FAULTS = [
         error=TypeError),
     _said("adaptation: a rate for other features", "features of scale 1e-25",
           lambda: adapt_embeddings(Dart3Lite(), _with(Q, emb=Q.emb*1e-25), _with(G, emb=G.emb*1e-25)),
-          "lr=0.0001 is a length in feature space", "rescale=True"),
+          "lr=0.0001 is a length in feature space", "look at its weights first"),
     bad("bias report: one camera", "all cam are 3", lambda tmp: bias_report(_with(Q, cam=3)),
         "all images come from camera 3"),
     bad("bias report: no cameras", "cam is None", lambda tmp: bias_report(_with(Q, cam=None)), "no camera numbers"),

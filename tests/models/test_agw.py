@@ -82,7 +82,7 @@ def test_a_file_of_agw_must_have_its_parts(tmp_path):
     assert again.loaded.missing == () and again.loaded.kept == ("classify.weight",)
     with pytest.raises(ValueError, match=r"holds weights of this library \(agw_tiny\); expected weights of bot_tiny"):
         bot_tiny(3, weights=path)
-    with safe_open(path, "pt") as f: header = f.metadata()
+    with safe_open(path, "pt") as f: header = {k: v for k, v in f.metadata().items() if k != "crc32"}
     save_file({k: v for k, v in load_file(path).items() if ".nl1." not in k}, tmp_path/"cut.safetensors", header)
     with pytest.raises(ValueError, match="missing .*nl1"): agw_tiny(3, weights=tmp_path/"cut.safetensors")
 

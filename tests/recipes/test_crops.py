@@ -79,7 +79,8 @@ def test_a_manifest_gives_what_it_has(tmp_path, kind):
         pytest.importorskip("pyarrow")
         f.to_parquet(tmp_path/"m.parquet")
     t = manifest_table(tmp_path/f"m.{kind}", root, dict(path="file", pid="person", cam="camera"))
-    assert t["pid"].tolist() == [1, 0] and t["cam"].tolist() == [3, 1] and "age" in t.frame
+    assert t["pid"].tolist() == [8, 7] and t["pid_name"].tolist() == ["x", "7"]  # what is a number stays
+    assert t["cam"].tolist() == [3, 1] and "age" in t.frame
     assert t["captions"].tolist() == [["A man."], []]
     with pytest.raises(ValueError, match="has no column path"): manifest_table(tmp_path/f"m.{kind}", root)
     with pytest.raises(ValueError, match=r"columns\['pid'\]='who' is not known"):
@@ -95,7 +96,7 @@ def test_a_saved_table_is_a_manifest(tmp_path):
 
 @pytest.mark.parametrize("text, message", [
     ("path\n../out.png\n", "path leaves the root"), ("path\nnone.png\n", "does not exist"), ("", "is empty"),
-    ("<!doctype html><html>", "HTML page"), ("path,path\n", "empty|no column")])
+    ("<!doctype html><html>", "HTML page"), ("path,path\n", "empty|twice")])
 def test_broken_manifests(tmp_path, text, message):
     write(tmp_path, ["out.png", "in/a.png"])
     (tmp_path/"in"/"m.csv").write_text(text)

@@ -215,7 +215,8 @@ def test_two_text_weights_are_refused():
 
 def test_a_folder_without_files_ships_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "FOLDER", tmp_path)
-    assert shipped() == {} and start_of("bot_tiny") == "none"
+    assert shipped() == {}
+    with pytest.raises(ValueError, match="no weights of bot_tiny come with the package"): start_of("bot_tiny")
     with pytest.raises(ValueError, match="none of this model come with the package"):
         create_model("bot_tiny", n_ids=3, weights="world")
 
