@@ -92,8 +92,8 @@ def _captions(values):
     return pd.Series(found, dtype=object)
 
 
-BOXES = ({'x', 'y', 'w', 'h'}, {'x1', 'y1', 'x2', 'y2'}, {'xmin', 'ymin', 'xmax', 'ymax'}, {'left', 'top', 'width', 'height'},
-         {'bbox'}, {'box'})
+BOXES = ({'x', 'y', 'w', 'h'}, {'x1', 'y1', 'x2', 'y2'}, {'xmin', 'ymin', 'xmax', 'ymax'},
+         {'left', 'top', 'width', 'height'}, {'bbox'}, {'box'})
 
 
 def _refuse_boxes(path, names):
@@ -102,8 +102,9 @@ def _refuse_boxes(path, names):
     found = next((box for box in BOXES if box <= set(plain)), None)
     if not found: return
     columns = ', '.join(sorted(str(plain[name]) for name in found))
-    raise ValueError(f"manifest {str(path)!r} has boxes (columns {columns}), which are not read: the whole frames would be "
-                     "taken. Cut the crops into files of their own, or remove these columns if the files are the crops")
+    raise ValueError(f"manifest {str(path)!r} has boxes (columns {columns}), which are not read: the whole frames "
+                     "would be taken. Cut the crops into files of their own, or remove these columns if the files are "
+                     "the crops")
 
 
 def _as_path(text): # Of a file below a root

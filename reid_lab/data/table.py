@@ -465,8 +465,7 @@ def from_dataframe(cls:ReidTable, frame:pd.DataFrame, # Any frame with one row p
 def numbered(f:pd.DataFrame, # Any frame
     c:str, # One of its columns, such as `pid`
     ) -> pd.DataFrame: # A copy with that column as int64
-    """Ids of labels as they came, see `read_labels`: missing ones are -1; whole numbers stay, names are numbered behind
-    them in sorted order and kept in the column `<c>_name`, which is left out where all names are numbers"""
+    "Labels as ids (`read_labels`); names stay in the column `<c>_name`, unless all are numbers"
     found = read_labels(c, f[c])
     plain = [name in ('', str(i)) for i, name in zip(found.ids.tolist(), found.names)]
     named = {} if all(plain) else {f'{c}_name': found.names}

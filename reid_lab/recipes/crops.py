@@ -226,7 +226,8 @@ def check_output(out, # File or folder that features are to be written to
     if shards:
         above = next((p for p in (out, *out.parents) if p.exists()), out)
         if not above.is_dir() and above.exists():
-            raise FileExistsError(f"out={str(out)!r}: {str(above)!r} is a file, and shards are a folder; give another out")
+            raise FileExistsError(f"out={str(out)!r}: {str(above)!r} is a file, and shards are a folder; give another "
+                                  "out")
         return out
     if out.exists() and not fresh:
         raise FileExistsError(f"{out} exists; give another out, or fresh=True to replace it")
@@ -261,7 +262,8 @@ def _image_rows(table, embedder, batch_size, skip_bad, cameras, check_content):
 
 def _caption_rows(table, embedder, batch_size):
     f = caption_frame(table)
-    if not len(f): raise ValueError("there is no caption to embed; check the split, or whether this dataset has captions")
+    if not len(f):
+        raise ValueError("there is no caption to embed; check the split, or whether this dataset has captions")
     said = pd.util.hash_pandas_object(f[[c for c in ('pid', 'path', 'caption') if c in f]], index=False)
     def embed(lo, hi):
         with naming_memory(batch_size): return embed_texts(embedder.net, f.iloc[lo:hi], batch_size, quiet=True), []
@@ -325,11 +327,11 @@ def _write_features(out, rows, meta, batch_size, quiet, fresh, check_content=Fal
         _embed_parts(parts, rows, batch_size, quiet)
         try: e, bad = parts.join()
         except MemoryError:
-            raise ValueError("memory does not suffice to join all features; write shards, which stay on the disk (--shards, "
-                             "in Python crops_to_shards)") from None
+            raise ValueError("memory does not suffice to join all features; write shards, which stay on the disk "
+                             "(--shards, in Python crops_to_shards)") from None
         if rows.changed():
-            raise ValueError(f"images changed while they were embedded, so that some features in {folder} may be of the old "
-                             "ones; pass fresh=True to begin anew")
+            raise ValueError(f"images changed while they were embedded, so that some features in {folder} may be of "
+                             "the old ones; pass fresh=True to begin anew")
         left_out = dict(left_out=bad) if rows.label == 'images' else {}
         e = Embeddings(e.emb, e.pid, e.cam, e.path, e.caption, e.meta | left_out | meta, e.columns)
         e.save(out)

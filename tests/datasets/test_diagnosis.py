@@ -71,4 +71,5 @@ def test_remedies_are_options_of_the_command(tmp_path):
     (tmp_path/"query"/"photo.jpg").write_bytes(b"x")
     assert "pass -p skip=True" in doctor("market1501", tmp_path).text(command=True)
     assert doctor("market1501", tmp_path, skip=True).ok
-    assert command_remedy("load with drop_bad=True", loader_options("market1501")) == "in Python load with drop_bad=True"
+    options = loader_options("market1501")
+    assert command_remedy("load with drop_bad=True", options) == "in Python load with drop_bad=True"

@@ -1,4 +1,4 @@
-"""Sentences and annotations that mean nothing to the program, folders in other layouts, captions that are all rejected."""
+"""Sentences and annotations that mean nothing to the program, other layouts, captions that are all rejected."""
 import json
 import os
 
@@ -15,7 +15,8 @@ from reid_lab.datasets.text_sets import read_json, write_text_set
 from reid_lab.models.zoo import create_model
 
 SENTENCES = {"Chinese": "\u7a7f\u7ea2\u8272\u8863\u670d\u7684\u7537\u4eba", "an emoji": "\U0001F600",
-             "nonsense": "asdkjh qwe zzz", "punctuation": "... !?", "Cyrillic": "\u043c\u0443\u0436\u0447\u0438\u043d\u0430"}
+             "nonsense": "asdkjh qwe zzz", "punctuation": "... !?",
+             "Cyrillic": "\u043c\u0443\u0436\u0447\u0438\u043d\u0430"}
 
 
 def _ask(sentence): return lambda tmp: ask(create_model("clip_tiny", weights="world"), sentence)
@@ -54,7 +55,8 @@ FAULTS = [
         lambda tmp: check_sentence(SENTENCES["Chinese"], ClipBPE()), "no word that the tokenizer"),
     bad("annotation: GB18030", "captions in another encoding", _json("[\"\u7a7f\u7ea2\"]".encode("gb18030")),
         "not a UTF-8 text file", "iconv"),
-    bad("annotation: a line that is cut", "JSON lines that end early", _json(f"{RECORD}\n{RECORD}\n{RECORD[:9]}".encode()),
+    bad("annotation: a line that is cut", "JSON lines that end early",
+        _json(f"{RECORD}\n{RECORD}\n{RECORD[:9]}".encode()),
         "line 3 of a file with one record a line"),
     bad("annotation: a line that is no JSON", "JSON lines with a comment", _json(f"{RECORD}\n{{x}}\n{RECORD}".encode()),
         "line 2 of a file with one record a line"),
@@ -68,5 +70,6 @@ FAULTS = [
     bad("dataset: the classic protocol of a copy", "protocol='classic' of CUHK03-NP",
         lambda tmp: load_cuhk03(_market(tmp), protocol="classic"), "pass protocol='new'"),
     bad("captioning: all rejected", "no answer of the model holds",
-        lambda tmp: accepted(_rejected(3), tmp/"c.jsonl"), "all 3 captions were rejected: 3 times", "T1: no object", "c.jsonl"),
+        lambda tmp: accepted(_rejected(3), tmp/"c.jsonl"), "all 3 captions were rejected: 3 times", "T1: no object",
+        "c.jsonl"),
 ]
