@@ -24,7 +24,7 @@ def check_choice(name:str, # Name of the argument
     choices = list(choices)
     if value in choices: return value
     spelt = {str(c).lower(): str(c) for c in reversed(choices)}
-    near = difflib.get_close_matches(str(value).lower(), spelt, n=1)
+    near = difflib.get_close_matches(str(value).lower(), spelt, n=1) if len(str(value)) > 2 else [] # IX is not I
     guess = f" Did you mean {spelt[near[0]]!r}?" if near else ''
     raise ValueError(f"{name}={value!r} is not known; choose one of {choices}.{guess}{' ' + hint if hint else ''}")
 

@@ -59,7 +59,7 @@ def _table(paper, table):
     tables = {t['id']: t for t in load_paper(paper)['tables']}
     want = str(table).strip().lower().removeprefix('table').strip(' .')
     found = {k.lower(): k for k in tables}.get(want, table)
-    return tables[check_choice('table', found, tables, f"`published_tables({paper!r})` describes them.")]
+    return tables[check_choice('table', found, tables, f"`reid_lab published {paper}` lists them.")]
 
 
 def published_table(paper:str, # Key of `PAPERS`
