@@ -51,10 +51,21 @@ def _as_rgb(im, background):
     return im.convert('RGB')
 
 # %% ../../nbs/01_data/10_images.ipynb #2f13d848
+def _other_case(path):
+    "The file in the same folder whose name differs in case only, or None"
+    path = Path(path)
+    if not path.parent.is_dir(): return None
+    with os.scandir(path.parent) as entries:
+        return next((e.name for e in entries if e.name.lower() == path.name.lower()), None)
+
+
 def _unreadable(path, error):
     "The line that names an image file and says what is wrong with it"
     kind, name = file_kind(path), f'image file {str(path)!r}'
-    if kind == 'missing': return f"{name} does not exist; check the dataset root or drop the row"
+    if kind == 'missing':
+        near = _other_case(path)
+        if near: return f"{name} does not exist, and {near!r} does: names that differ in case are two; correct one of them"
+        return f"{name} does not exist; check the dataset root or drop the row"
     if kind != 'image':
         what, remedy = FILE_KINDS[kind]
         more = '' if remedy == 'give another file' else f'{remedy}, '

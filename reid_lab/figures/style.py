@@ -121,14 +121,13 @@ def _light(fig, dpi):
 
 def export(fig, # Any matplotlib figure
     name:str, # File name without ending, see `file_name`; may hold a subfolder
-    folder='figures', # Relative to the project's root
+    folder=None, # Relative to the current folder; default: `figures` of the project
     formats=('pdf', 'png'), # Among `pdf`, `png`, `svg`, `jpg`
     dpi:int=300, # Of PNG and JPEG
     photo_dpi:int=200, # Of photographs inside PDF
     ) -> list: # Paths written
     "Write `fig` to `folder/name.format`, each file whole or not at all"
-    folder, name = Path(folder).expanduser(), file_name(name)
-    folder, paths = folder if folder.is_absolute() else project_root()/folder, []
+    folder, name, paths = project_root()/'figures' if folder is None else Path(folder).expanduser(), file_name(name), []
     for f in [formats] if isinstance(formats, str) else formats:
         check_choice('format', f, NO_DATE)
         with atomic_path(safe_join(folder, f'{name}.{f}')) as tmp, paper_style():

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['PLANS', 'CPU_RATE', 'named_sets', 'Plan', 'train_size', 'images_seen', 'camel_plan', 'cfam_plan', 'cfan_plan',
-           'dart3_plan', 'dmg_plan', 'set_findings', 'start_findings', 'device_findings', 'switch_findings', 'missing',
-           'check_ready']
+           'dart3_plan', 'dmg_plan', 'run_remedy', 'set_findings', 'start_findings', 'device_findings',
+           'switch_findings', 'missing', 'check_ready']
 
 # %% ../../nbs/14_recipes/60_preflight.ipynb #fe6a539c
 import importlib.util
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 import numpy as np
@@ -181,13 +182,20 @@ PLANS = dict(camel=camel_plan, cfam=cfam_plan, cfan=cfan_plan, dart3=dart3_plan,
 _ROOT = 'give -p data_root=FOLDER (of a source: source_root)'
 
 
+def run_remedy(text:str, # Of a finding about a dataset
+    ) -> str:
+    "A remedy that a run takes: what only the loader in Python can do is left out"
+    text = text.replace('pass root=', _ROOT).replace('follow_links=True (--follow-links)', '--follow-links')
+    return re.sub(r',? or (pass|load with) [^,;]*=[^,;]*$', '', text)
+
+
 def set_findings(name:str, # Key of `DATASETS`, or a file of a table
     root=None, # Its folder or the one above; default: as `load_dataset`
     ) -> list: # of `Finding`
     "What is missing or odd in a dataset"
     if name in DATASETS:
         told = [f for f in doctor(name, root).findings if f.level != 'ok']
-        return [replace(f, what=f'{name}: {f.what}', remedy=f.remedy.replace('pass root=', _ROOT)) for f in told]
+        return [replace(f, what=f'{name}: {f.what}', remedy=run_remedy(f.remedy)) for f in told]
     out = []
     if not Path(name).expanduser().is_file():
         out.append(Finding('error', f'dataset={name!r} is no file', '', 'name the .csv or .parquet of a table'))

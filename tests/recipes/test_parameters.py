@@ -87,3 +87,20 @@ def test_a_settings_file_that_cannot_be_read_is_said(tmp_path, monkeypatch, text
     (tmp_path/".reid_lab.toml").write_text(text)
     with pytest.raises(ValueError, match=says): check_run("cfan", notebook_params(
         EXPERIMENTS["cfan"].path, dict(dataset="tbapr")))
+
+
+def test_remedies_of_a_run_are_options_of_it(tmp_path):
+    table = World("smoke", task="reid").table().where(split=["train", "test"])
+    folder = export_world(table, "market1501", tmp_path/"market", renumber=True)
+    (tmp_path/"market"/"query"/"holiday.jpg").write_bytes(next((tmp_path/"market"/"query").glob("*.jpg")).read_bytes())
+    given = dict(preset="smoke", dataset="market1501-2", data_root=str(tmp_path/"market"))
+    with pytest.raises(ValueError) as caught: check_before_run(EXPERIMENTS["dart3"].path, given)
+    assert "holiday.jpg" in str(caught.value) and "=True" not in str(caught.value), folder
+
+
+def test_a_name_that_differs_in_case_is_named(tmp_path):
+    from PIL import Image
+
+    from reid_lab.data.images import read_image
+    Image.new("RGB", (8, 16)).save(tmp_path/"A.JPG")
+    with pytest.raises(ValueError, match="'A.JPG' does: names that differ in case"): read_image(tmp_path/"a.jpg")
