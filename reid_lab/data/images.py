@@ -66,8 +66,7 @@ def _as_rgb(im, background):
 # %% ../../nbs/01_data/10_images.ipynb #2f13d848
 def _other_case(path):
     "What is at `path` apart from capital letters, or None; several folders of a path may differ"
-    here = Path(path)
-    missing = []
+    here, missing = Path(path), []
     while not here.exists() and here != here.parent:
         missing.insert(0, here.name)
         here = here.parent
@@ -83,7 +82,8 @@ def _missing_file(path, name):
     "The line for an image file that does not exist"
     other = _other_case(path)
     if other is None: return f"{name} does not exist; check the dataset root or drop the row"
-    return f"{name} does not exist, but {str(other)!r} does, which differs in capital letters only; write it as it is on disk"
+    return (f"{name} does not exist, but {str(other)!r} does, which differs in capital letters only; write it as it is on "
+            "disk")
 
 
 def _unreadable(path, error):
@@ -250,8 +250,8 @@ def clear(self:ImageCache) -> int: # Images removed
     return int(seen.loc[ours, 'images'].sum())
 
 # %% ../../nbs/01_data/10_images.ipynb #1d699194
-IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png', '.bmp', '.webp', '.tif', '.tiff', '.gif', '.ppm', '.pgm', '.pbm',
-                  '.jp2')
+IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png', '.bmp', '.webp', '.tif', '.tiff', '.gif', '.ppm', '.pgm',
+                  '.pbm', '.jp2')
 
 
 def image_suffixes() -> tuple: # Lower-case endings, with their dots
@@ -277,7 +277,8 @@ def folder_files(root, # Folder
     if not root.is_dir(): raise ValueError(f"root={str(root)!r} is no folder; give the folder that holds the images")
     found, others, seen, root = [], Counter(), set(), root.resolve()
     suffixes = image_suffixes()
-    for here, folders, files in os.walk(safe_join(root, sub, follow_links), followlinks=follow_links):
+    start = safe_join(root, sub, follow_links)
+    for here, folders, files in os.walk(start, followlinks=follow_links):
         if follow_links and (real := os.path.realpath(here)) in seen:
             folders.clear()
             continue

@@ -13,8 +13,9 @@ import pandas as pd
 
 # %% ../../nbs/01_data/15_labels.ipynb #da69df4d
 UNKNOWN = -1
-MISSING = frozenset(('', '#N/A', '#N/A N/A', '#NA', '-1.#IND', '-1.#QNAN', '-NaN', '-nan', '1.#IND', '1.#QNAN', '<NA>', 'N/A',
-                     'NA', 'NULL', 'NaN', 'NaT', 'None', 'n/a', 'nan', 'none', 'null')) # texts that pandas reads as missing
+MISSING = frozenset(( # texts that pandas reads as missing
+    '', '#N/A', '#N/A N/A', '#NA', '-1.#IND', '-1.#QNAN', '-NaN', '-nan', '1.#IND', '1.#QNAN', '<NA>', 'N/A', 'NA', 'NULL',
+    'NaN', 'NaT', 'None', 'n/a', 'nan', 'none', 'null'))
 LARGEST_ID = 2**63 - 1
 _EXACT = 2**53 # from here on, fractions of 64 bits skip whole numbers
 _INTEGER = re.compile(r'([+-]?)0*([0-9]+)(?:\.0*)?')
@@ -46,7 +47,8 @@ def label_name(value, # Text or number as it came
         if not np.isfinite(value): raise ValueError('infinity is no label')
         if abs(value) >= _EXACT: raise ValueError('fractions round such numbers; store ids as whole numbers or as text')
         return _whole_name(int(value)) if value == int(value) else repr(float(value))
-    if not isinstance(value, str): raise ValueError(f'a {type(value).__name__} is no label; labels are texts or whole numbers')
+    if not isinstance(value, str):
+        raise ValueError(f'a {type(value).__name__} is no label; labels are texts or whole numbers')
     text = value.strip()
     if not (whole := _INTEGER.fullmatch(text)): return text
     sign, digits = whole.groups()

@@ -256,6 +256,7 @@ def embed_once(source, # Folder of crops, or manifest
     table = crops_table(source)
     net = ready_model(model, weights=weights, tokenizer=tokenizer)[1]
     e = embed_images(net, table, cameras=False, **kw)
+    if table.left_out: e.meta['left_out'] = table.left_out
     e.meta |= _named(model, weights, table, tokenizer) | dict(checksum=_sum(net))
     return e
 
