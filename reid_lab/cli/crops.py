@@ -212,7 +212,8 @@ def _set_threshold(a, # Arguments of the command
 def add_crops(command, # Function (name, what it does, text, list of the help) -> parser of the command
     ):
     "Add the commands to a command line"
-    c = command('embed', _embed, 'embed a folder of crops, or the images of a manifest (.csv, .jsonl, .parquet)', 'weights')
+    what = 'embed a folder of crops, or the images of a manifest (.csv, .jsonl, .parquet)'
+    c = command('embed', _embed, what, 'weights')
     c.add_argument('source', help='folder, or manifest with the column path')
     c.add_argument('--model', required=True, help='weights of the package, see below, or folder of a training or a '
                    'run; with --weights any model of `reid_lab list models` that can be trained')

@@ -58,15 +58,16 @@ def _parquet(path):
     "The frame of a parquet file"
     try: return pd.read_parquet(path)
     except BROKEN as err:
-        raise ValueError(f"manifest {str(path)!r} cannot be read ({type(err).__name__}: {err}); it needs named columns and "
-                         "one row an image") from None
+        raise ValueError(f"manifest {str(path)!r} cannot be read ({type(err).__name__}: {err}); it needs named columns "
+                         "and one row an image") from None
 
 
 def _read_manifest(path):
     "The frame of a manifest, texts as they are written"
     ending = check_choice('ending', path.suffix.lower(), MANIFESTS)
     if file_kind(path) in _NO_TABLE:
-        raise wrong_file(path, 'a manifest', 'give a .csv, .tsv, .jsonl or .parquet file with the column path', damaged=())
+        remedy = 'give a .csv, .tsv, .jsonl or .parquet file with the column path'
+        raise wrong_file(path, 'a manifest', remedy, damaged=())
     if ending == '.parquet': f = _parquet(path)
     elif ending == '.jsonl': f = read_json_lines(path)
     else: f = read_sheet(path, sheet_of(path), dtype=str, keep_default_na=False, skipinitialspace=True)
@@ -74,7 +75,8 @@ def _read_manifest(path):
     if f.columns.has_duplicates:
         twice = f.columns[f.columns.duplicated()][0]
         raise ValueError(f"manifest {str(path)!r} has the column {twice!r} twice; rename or remove one of them")
-    return f.drop(columns=[c for c in f if re.fullmatch(r'Unnamed: \d+|', c)]).reset_index(drop=True) # the index of pandas
+    nameless = [c for c in f if re.fullmatch(r'Unnamed: \d+|', c)] # the index that pandas writes
+    return f.drop(columns=nameless).reset_index(drop=True)
 
 # %% ../../nbs/01_data/70_crops.ipynb #a36c0002
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
@@ -126,10 +128,11 @@ def _attributes(values):
     return out
 
 # %% ../../nbs/01_data/70_crops.ipynb #c9f1f123
-_BOXES = (('x', 'y', 'w', 'h'), ('x', 'y', 'width', 'height'), ('left', 'top', 'width', 'height'), ('x1', 'y1', 'x2', 'y2'),
+_BOXES = (('x', 'y', 'w', 'h'), ('x', 'y', 'width', 'height'), ('left', 'top', 'width', 'height'),
+          ('x1', 'y1', 'x2', 'y2'),
           ('xmin', 'ymin', 'xmax', 'ymax'), ('x_min', 'y_min', 'x_max', 'y_max'), ('left', 'top', 'right', 'bottom'),
-          ('bb_left', 'bb_top', 'bb_width', 'bb_height'), ('bbox',), ('bboxes',), ('box',), ('bounding_box',), ('tlwh',),
-          ('xywh',), ('xyxy',))
+          ('bb_left', 'bb_top', 'bb_width', 'bb_height'), ('bbox',), ('bboxes',), ('box',), ('bounding_box',),
+          ('tlwh',), ('xywh',), ('xyxy',))
 
 
 def _refuse_boxes(f, path, taken):
@@ -137,8 +140,8 @@ def _refuse_boxes(f, path, taken):
     there = {c.lower(): c for c in f if c not in taken}
     for box in _BOXES:
         if all(c in there for c in box):
-            raise ValueError(f"manifest {str(path)!r} has boxes ({', '.join(there[c] for c in box)}), which are not read: "
-                             "the whole images would be embedded. Cut the crops and list their files, or remove these "
+            raise ValueError(f"manifest {str(path)!r} has boxes ({', '.join(there[c] for c in box)}), which are not "
+                             "read: the whole images would be embedded. Cut the crops and list their files, or remove these "
                              "columns if the images are crops already")
 
 

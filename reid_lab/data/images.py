@@ -82,8 +82,8 @@ def _missing_file(path, name):
     "The line for an image file that does not exist"
     other = _other_case(path)
     if other is None: return f"{name} does not exist; check the dataset root or drop the row"
-    return (f"{name} does not exist, but {str(other)!r} does, which differs in capital letters only; write it as it is on "
-            "disk")
+    return (f"{name} does not exist, but {str(other)!r} does, which differs in capital letters only; write it as it is "
+            "on disk")
 
 
 def _unreadable(path, error):

@@ -14,8 +14,8 @@ import pandas as pd
 # %% ../../nbs/01_data/15_labels.ipynb #da69df4d
 UNKNOWN = -1
 MISSING = frozenset(( # texts that pandas reads as missing
-    '', '#N/A', '#N/A N/A', '#NA', '-1.#IND', '-1.#QNAN', '-NaN', '-nan', '1.#IND', '1.#QNAN', '<NA>', 'N/A', 'NA', 'NULL',
-    'NaN', 'NaT', 'None', 'n/a', 'nan', 'none', 'null'))
+    '', '#N/A', '#N/A N/A', '#NA', '-1.#IND', '-1.#QNAN', '-NaN', '-nan', '1.#IND', '1.#QNAN', '<NA>', 'N/A', 'NA',
+    'NULL', 'NaN', 'NaT', 'None', 'n/a', 'nan', 'none', 'null'))
 LARGEST_ID = 2**63 - 1
 _EXACT = 2**53 # from here on, fractions of 64 bits skip whole numbers
 _INTEGER = re.compile(r'([+-]?)0*([0-9]+)(?:\.0*)?')

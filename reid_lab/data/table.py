@@ -324,7 +324,8 @@ def _check_content(f, good):
         ({'cam'}, lambda: f.cam < -1, 'cam below -1', 'number cameras from 0; unknown is -1, in all rows'),
         ({'cam'}, lambda: (f.cam == -1) & (f.cam >= 0).any(), 'no camera (cam -1), while other rows have one',
          'give these rows their camera, or -1 to all rows'),
-        ({'pid', 'role'}, lambda: (f.pid == -1) & (f.role == 'query'), 'junk (pid -1) used as query', 'write none or gallery into the column role of these rows'),
+        ({'pid', 'role'}, lambda: (f.pid == -1) & (f.role == 'query'), 'junk (pid -1) used as query',
+         'write none or gallery into the column role of these rows'),
         ({'pid', 'split'}, lambda: (f.pid == -1) & (f.split == 'train'), 'junk (pid -1) in train', 'drop these rows')]
     found = [(test().to_numpy(dtype=bool), what, remedy) for needs, test, what, remedy in rules if needs <= good]
     return [Finding('error', what, _rows(f, mask), remedy) for mask, what, remedy in found if mask.any()]
@@ -520,7 +521,7 @@ def numbered(f:pd.DataFrame, # Any frame
 
 _NO_GROUP = ('path', 'captions', 'attrs', 'caption', 'emb') # what file names do not hold, and what features reserve
 _MEANT = dict(pid=('person', 'person_id', 'identity', 'id', 'pids', 'label', 'who'),
-              cam=('camera', 'camera_id', 'camid', 'camids', 'cams', 'cid')) # a group so named leaves pid or cam unknown
+              cam=('camera', 'camera_id', 'camid', 'camids', 'cams', 'cid')) # such a group would leave cam unknown
 
 
 def name_pattern(pattern:str, # Regular expression with named groups
@@ -529,10 +530,12 @@ def name_pattern(pattern:str, # Regular expression with named groups
     try: compiled = re.compile(pattern)
     except re.error as err: raise ValueError(f"pattern={pattern!r} is no regular expression: {err}") from None
     for group in compiled.groupindex:
-        if group in _NO_GROUP: raise ValueError(f"group in pattern={group!r} cannot be read from a name; rename the group")
+        if group in _NO_GROUP:
+            raise ValueError(f"group in pattern={group!r} cannot be read from a name; rename the group")
         meant = next((c for c, like in _MEANT.items() if group.lower() in like), None)
         if meant and meant not in compiled.groupindex:
-            raise ValueError(f"group in pattern={group!r} is not known. Did you mean {meant!r}? Other names become columns")
+            raise ValueError(f"group in pattern={group!r} is not known. Did you mean {meant!r}? Other "
+                             "names become columns")
     return compiled
 
 
@@ -574,8 +577,8 @@ def _check_names(found, root, pattern, skip):
         raise ValueError(f"no images under {str(root)!r}{there}; endings read are {', '.join(image_suffixes())}")
     if not found.rows or (found.odd and not skip):
         raise ValueError(f"pattern={pattern!r} fits {len(found.rows)} image names under {str(root)!r} and not "
-                         f"{len(found.odd)} (such as {found.odd[:3]}); change it (it is matched from the beginning of a "
-                         "name), or pass skip=True to leave those out")
+                         f"{len(found.odd)} (such as {found.odd[:3]}); change it (it is matched from the beginning of "
+                         "a name), or pass skip=True to leave those out")
 
 
 def _not_taken(found):

@@ -94,8 +94,8 @@ def _writable(name, values):
         try: v.encode()
         except UnicodeEncodeError as err:
             raise ValueError(f"{name}[{i}] is {ascii(v)}, such as a file name that is not UTF-8: its character "
-                             f"{err.start} is half of a pair (a lone surrogate), which cannot be saved or shown; rename "
-                             "the file, or replace it with v.encode('utf-8', 'replace').decode()") from None
+                             f"{err.start} is half of a pair (a lone surrogate), which cannot be saved or shown; "
+                             "rename the file, or replace it with v.encode('utf-8', 'replace').decode()") from None
 
 
 def _has_halves(values):
@@ -381,10 +381,11 @@ def _named_labels(d, where):
         labels = read_labels(c, values)
         lost = partly_missing(labels) if c == 'cam' else np.zeros(0, bool)
         if lost.any():
-            raise ValueError(f"{where}: cam of row {int(lost.argmax())} is missing, while other rows have one; give all rows "
-                             "their camera, or none")
+            raise ValueError(f"{where}: cam of row {int(lost.argmax())} is missing, while other rows have one; give "
+                             "all rows their camera, or none")
         d[c] = labels.ids
-        if values.dtype.kind != 'f': d['columns'] = {f'{c}_name': labels.names.astype(str)} | dict(d.get('columns') or {})
+        if values.dtype.kind == 'f': continue
+        d['columns'] = {f'{c}_name': labels.names.astype(str)} | dict(d.get('columns') or {})
     return d
 
 
@@ -435,8 +436,8 @@ def load(cls:Embeddings, path, # Folder, `.safetensors` or `.npz`
     if 'table' in d:
         labels = _labels_json(d.pop('table'), f'table in {path}')
         if not isinstance(labels, dict):
-            raise ValueError(f"table in {path} is damaged: its JSON is a {type(labels).__name__}, no record; save the features "
-                             "again with their labels")
+            raise ValueError(f"table in {path} is damaged: its JSON is a {type(labels).__name__}, no record; save the "
+                             "features again with their labels")
         d |= labels
     if 'pid' not in d: d['pid'] = np.full(np.shape(d['emb'])[:1], -1)
     try: d = _named_labels(d, path)
