@@ -12,7 +12,7 @@ import pandas as pd
 from ..core.basics import check_choice, stream
 from ..core.files import FILE_KINDS, file_kind
 from ..core.reporting import progress
-from .images import image_header, MAX_PIXELS
+from .images import image_header, ImageTooLarge, MAX_PIXELS
 from .table import Finding, ReidTable
 
 # %% ../../nbs/01_data/60_checks.ipynb #b16ec6c4
@@ -40,6 +40,7 @@ def _place(root, path, follow, folders):
 def _header(full):
     "Kind by its header ('' if sound), width, height and whether there are several frames"
     try: width, height, several = image_header(full)
+    except ImageTooLarge: return 'large', 0, 0, False
     except ValueError:
         kind = file_kind(full)
         return 'damaged' if kind == 'image' else kind, 0, 0, False

@@ -101,9 +101,9 @@ def read_sheet(path, # Text file with a line of column names
     except (pd.errors.ParserError, pd.errors.ParserWarning) as err:
         if found := _long_line(path, sheet):
             line, n = found
-            raise ValueError(f"{str(path)!r}: line {line} has {n} fields, and the header names {len(sheet.names)} "
-                             f"columns ({', '.join(sheet.names[:6])}); put texts that hold {sheet.separator!r} in "
-                             "quotes, or name all columns") from None
+            raise ValueError(f"{str(path)!r}: line {line} has {n} fields, and the header names "
+                             f"{len(sheet.names)} columns ({', '.join(sheet.names[:6])}); put texts that hold "
+                             f"{sheet.separator!r} in quotes, or name all columns") from None
         raise ValueError(f"{str(path)!r} cannot be read as a table ({err})") from None
 
 # %% ../../nbs/01_data/12_sheets.ipynb #277df824
@@ -118,8 +118,8 @@ def read_json_lines(path, # Text file with one JSON record a line
                 try: row = json.loads(line)
                 except ValueError as err: raise ValueError(f"{str(path)!r}: line {n} is no JSON ({err})") from None
                 if not isinstance(row, dict):
-                    raise ValueError(f"{str(path)!r}: line {n} is a {type(row).__name__}; each line is one record, "
-                                     'such as {"path": "a.jpg", "pid": 1}')
+                    raise ValueError(f"{str(path)!r}: line {n} is a {type(row).__name__}; each line is one "
+                                     'record, such as {"path": "a.jpg", "pid": 1}')
                 rows.append({str(k).strip(): v for k, v in row.items()})
     except UnicodeDecodeError as err: raise not_utf8(path, err) from None
     names = list(dict.fromkeys(k for row in rows for k in row))

@@ -25,7 +25,7 @@ from ..analysis.search import Answer, ask, find
 from ..core.basics import check_choice, pick_device
 from ..core.files import remove_parts
 from ..core.reporting import progress
-from ..data.crops import crops_table, own_columns
+from ..data.crops import crops_table
 from ..data.table import ReidTable
 from ..data.text import ClipBPE, FILE, load_tokenizer, WordPiece
 from ..models.weights.formats import chosen
@@ -245,10 +245,9 @@ class _Rows:
 
 
 def _image_rows(table, embedder, batch_size, skip_bad, cameras, check_content):
-    facts, own = image_facts(table, check_content), own_columns(table)
+    facts = image_facts(table, check_content)
     def embed(lo, hi):
-        return embed_rows(embedder.net, table, range(lo, hi), skip_bad, batch_size=batch_size, cameras=cameras,
-                          columns=own)
+        return embed_rows(embedder.net, table, range(lo, hi), skip_bad, batch_size=batch_size, cameras=cameras)
 
     def changed():
         now = image_facts(table)
@@ -387,6 +386,7 @@ def embed_once(source, # Folder of crops, or manifest
     table = crops_table(source)
     embedder = open_embedder(model, weights, tokenizer)
     e = embed_images(embedder.net, table, cameras=False, **kw)
+    if table.left_out: e.meta['left_out'] = table.left_out
     e.meta |= embedder.facts(table) | embedder.sums
     return e
 
@@ -409,7 +409,7 @@ def crops_to_shards(table:ReidTable, # Crops, see `crops_table`
     embedder = open_embedder(model, weights, tokenizer, device=device)
     how = dict(skip_bad=skip_bad, fresh=fresh, check_content=check_content)
     embed_shards(embedder.net, table, out, rows=rows, meta=embedder.facts(table), batch_size=batch_size,
-                 cameras=cameras, columns=own_columns(table), **how)
+                 cameras=cameras, **how)
     return Shards(out)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #14105ae0

@@ -14,6 +14,7 @@ from pathlib import Path
 from ..core.basics import check_choice
 from ..core.files import atomic_path
 from ..core.reporting import printable
+from ..data.sheets import read_sheet
 
 # %% ../../nbs/04_results/20_tables.ipynb #0eef7ddd
 TEX = {'\\': r'\textbackslash{}', '&': r'\&', '%': r'\%', '$': r'\$', '#': r'\#', '_': r'\_', '{': r'\{', '}': r'\}',
@@ -160,5 +161,5 @@ def read_csv(path, # Written by `to_csv`
     **kw): # Frame; keywords are those of `pandas.read_csv`
     "The table, with the texts that were written"
     import pandas as pd
-    frame = pd.read_csv(path, **kw).rename(columns=sheet_text)
+    frame = read_sheet(path, **kw).rename(columns=sheet_text)
     return frame.apply(lambda s: s if pd.api.types.is_numeric_dtype(s) else s.map(sheet_text))

@@ -19,14 +19,16 @@ from ..core.basics import check_choice, pick_device, unit_norm
 from ..core.distributed import from_all, processes
 from ..core.files import BROKEN, atomic_path, file_kind, wrong_file
 from ..core.reporting import progress
-from ..data.sheets import read_sheet
 from ..data.augment import to_pixels
+from ..data.labels import MISSING, partly_missing, read_labels
+from ..data.sheets import read_sheet, sheet_of
+from ..data.table import COLUMNS
 from ..data.text import text_note
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #65b843ee
 def _as_emb(emb):
     "`emb` as a finite (N,D) float tensor; halves become float32, float64 stays"
-    if np.ma.is_masked(emb): raise ValueError("emb has masked values; drop these rows, or fill them with emb.filled(0)")
+    if np.ma.is_masked(emb): raise ValueError("emb has masked values; drop these rows, or fill them: emb.filled(0)")
     x = emb.detach() if isinstance(emb, torch.Tensor) else np.asarray(emb)
     if isinstance(x, np.ndarray):
         if x.dtype == np.float16 or (x.dtype.kind == 'f' and not x.dtype.isnative):
@@ -81,10 +83,10 @@ def as_ids(name:str, # Of the argument, for the message
         why = f"{x.dtype} rounds such numbers" if x.dtype.kind == 'f' else "64 bits with a sign cannot hold it"
         raise ValueError(f"{name}[{wide}] is {x.tolist()[wide]!r}: {why}, and different ids could become one. "
                          "Number them anew with pandas.factorize over query and gallery together")
-    low = np.flatnonzero(x < -1)
-    if len(low):
-        raise ValueError(f"{name}[{low[0]}] is {x.tolist()[low[0]]!r}; ids are whole numbers from 0, and -1 is unknown")
-    return x.astype(np.int64)
+    x = x.astype(np.int64)
+    if n and name in ('pid', 'cam') and x.min() < -1:
+        raise ValueError(f"{name}[{int(x.argmin())}] is {x.min()}; ids are 0 or more, and -1 is unknown")
+    return x
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #7879943e
 def _writable(name, values):
@@ -93,9 +95,9 @@ def _writable(name, values):
         if not isinstance(v, str) or v.isascii(): continue
         try: v.encode()
         except UnicodeEncodeError as err:
-            raise ValueError(f"{name}[{i}] is {ascii(v)}: its character {err.start} is half of a pair (a lone "
-                             "surrogate), which cannot be saved or shown; rename the file, or replace it with "
-                             "v.encode('utf-8', 'replace').decode()") from None
+            raise ValueError(f"{name}[{i}] is {ascii(v)}, such as a file name that is not UTF-8: its character "
+                             f"{err.start} is half of a pair (a lone surrogate), which cannot be saved or shown; "
+                             "rename the file, or replace it with v.encode('utf-8', 'replace').decode()") from None
 
 
 def _has_halves(values):
@@ -142,6 +144,7 @@ class Embeddings:
         _writable('columns', columns or ())
         for name, values in (columns or {}).items():
             if name in FIELDS: raise ValueError(f"columns[{name!r}] is an argument of its own: pass {name}=...")
+            if np.ma.is_masked(values): raise ValueError(f"columns[{name!r}] has masked values; fill them first")
             values = np.asarray(values)
             if values.shape != (n,): raise ValueError(f"columns[{name!r}] has shape {values.shape}; emb has {n} rows")
             if values.dtype.kind == 'O' or _has_halves(values): _writable(f'columns[{name!r}]', values.tolist())
@@ -407,13 +410,40 @@ def _npz_read(path, keys, need=('pid',)):
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #65c599f9
 def _labels_json(text, where):
     "The labels in our JSON, a user's records as they are, or an error that names the file"
-    if isinstance(text, np.ndarray) or hasattr(text, 'numpy'): text = bytes(np.asarray(text, np.uint8))
-    try: d = json.loads(text)
-    except ValueError as err:
+    try:
+        if isinstance(text, np.ndarray) or hasattr(text, 'numpy'): text = bytes(np.asarray(text, np.uint8))
+        d = json.loads(text)
+    except (ValueError, TypeError) as err:
         raise ValueError(f"{where} is damaged: no valid JSON ({err}); restore it from a copy, or save the features "
                          "again with their labels") from None
     if not (isinstance(d, dict) and isinstance(d.get('meta'), dict) and isinstance(d.get('columns'), dict)): return d
     return {k: d[k] for k in ('meta', 'columns', 'path', 'caption', 'pid', 'cam') if k in d}
+
+
+def _own_sheet(file):
+    "A user's CSV file: labels as they are written, numbers elsewhere"
+    sheet = sheet_of(file)
+    kept = [c for c in sheet.names if c in FIELDS or c.endswith('_name')]
+    numbers = {c: sorted(MISSING) for c in sheet.names if c not in kept}
+    return read_sheet(file, sheet, dtype=dict.fromkeys(kept, str), keep_default_na=False, na_values=numbers)
+
+
+def _named_labels(d, where):
+    "Ids of labels that another program wrote as texts, or as fractions because some are missing; names go to columns"
+    for c in ('pid', 'cam'):
+        if c not in d or isinstance(d[c], torch.Tensor): continue
+        values = np.ma.asarray(d[c]) if np.ma.is_masked(d[c]) else np.asarray(d[c])
+        if values.ndim != 1 or values.dtype.kind not in 'UOTf': continue # whole numbers are looked at by `as_ids`
+        if values.dtype.kind == 'f' and not np.isnan(values).any(): continue
+        labels = read_labels(c, values)
+        lost = partly_missing(labels) if c == 'cam' else np.zeros(0, bool)
+        if lost.any():
+            raise ValueError(f"{where}: cam of row {int(lost.argmax())} is missing, while other rows have one; give "
+                             "all rows their camera, or none")
+        d[c] = labels.ids
+        if values.dtype.kind == 'f': continue
+        d['columns'] = {f'{c}_name': labels.names.astype(str)} | dict(d.get('columns') or {})
+    return d
 
 
 def _read_labels(folder):
@@ -425,7 +455,7 @@ def _read_labels(folder):
     if f.suffix == '.json':
         d = _labels_json(f.read_bytes(), f)
         if isinstance(d, dict) and 'meta' in d and 'columns' in d: return d
-    try: t = pd.DataFrame(d) if f.suffix == '.json' else read_sheet(f) if f.suffix == '.csv' else pd.read_parquet(f)
+    try: t = pd.DataFrame(d) if f.suffix == '.json' else _own_sheet(f) if f.suffix == '.csv' else pd.read_parquet(f)
     except BROKEN as err:
         raise ValueError(f"{f} cannot be read as a table with one row per vector ({type(err).__name__}: {err}); "
                          "restore it, or remove it and give the labels another way") from None
@@ -475,9 +505,16 @@ def load(cls:Embeddings, path, # Folder, `.safetensors` or `.npz`
         d = own | {k: t[keys.get(k, k)] for k in ('emb', 'pid', 'cam', 'table') if keys.get(k, k) in t}
         lost = [keys.get(k, k) for k in FIELDS[:3] if k not in d and (k in ('emb', *need) or k in keys)]
         if lost: raise KeyError(f"{path} has no {lost}; it holds {sorted(t)}. Map names with keys")
-    if 'table' in d: d |= _labels_json(d.pop('table'), f'table in {path}')
+    if 'table' in d:
+        labels = _labels_json(d.pop('table'), f'table in {path}')
+        if not isinstance(labels, dict):
+            raise ValueError(f"table in {path} is damaged: its JSON is a {type(labels).__name__}, no record; save the "
+                             "features again with their labels")
+        d |= labels
     if isinstance(d.get('meta'), dict): d['meta'] = read_meta(d['meta'], path)
     if 'pid' not in d: d['pid'] = np.full(np.shape(d['emb'])[:1], -1)
+    try: d = _named_labels(d, path)
+    except ValueError as err: raise ValueError(f'{path}: {err}') from None
     try: e = cls(**{k: v for k, v in d.items() if k in (*FIELDS, 'meta', 'columns')})
     except TypeError as err: raise TypeError(f'{path}: {err}') from None
     except ValueError as err: raise ValueError(f'{path}: {err}') from None
@@ -548,6 +585,12 @@ def encode_images(model, # Has the method `encode`
     return method(img, cam=torch.as_tensor(np.asarray(cam), device=img.device))
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #bd9d0ee1
+def _plain_column(values):
+    "A further column of a table as numbers or texts, which files of features can hold; '' where nothing is said"
+    if values.dtype.kind in 'iufb' and isinstance(values.dtype, np.dtype): return values.to_numpy()
+    return values.astype(object).where(values.notna(), '').to_numpy(str)
+
+
 def embed_images(model, # Has `encode_image` and `size`
     table, # `ReidTable`
     batch_size:int=64, # Images at a time
@@ -557,7 +600,6 @@ def embed_images(model, # Has `encode_image` and `size`
     cameras:bool=True, # Tell a model that takes cameras the camera of each image; False: numbers of another network
     resample:str=None, # Interpolation; None: the model's, see `image_pixels`
     share:bool=False, # Divide the work among the processes of `torchrun`, all of which call this and get all rows
-    columns=(), # Further columns of the table to keep
     ) -> Embeddings: # One row per image, in the order of the table; without cameras if the table knows none
     "Embed every image of a table"
     f = table.frame
@@ -574,8 +616,7 @@ def embed_images(model, # Has `encode_image` and `size`
     rows = [list(range(i, min(i + batch_size, len(f)))) for i in range(0, len(f), batch_size)]
     emb = _run(model, rows, run, encode, device, 'images', quiet, share)
     extra = {c: f[c].to_numpy() for c in ('site', 'scenario', 'view', 'domain') if c in f}
-    extra |= {c: f[c].to_numpy(str) for c in ('pid_name', 'cam_name') if c in f}
-    extra |= {c: f[c].to_numpy(str if f[c].dtype == object else None) for c in columns}
+    extra |= {c: _plain_column(f[c]) for c in f if c not in COLUMNS and c not in FIELDS}
     return Embeddings(emb, f.pid.to_numpy(), cam, f.path.tolist(), columns=extra,
                       meta=dict(model=type(model).__name__, data=table.name, kind='image'))
 
@@ -611,6 +652,6 @@ def embed_texts(model, # Has `encode_text` and `tokenizer`
     if note := text_note(caps, model.tokenizer): warnings.warn(note, stacklevel=2)
     batches = [caps[i:i + batch_size] for i in range(0, len(caps), batch_size)]
     emb = _run(model, batches, encode, 'encode_text', device, 'texts', quiet, share)
-    names = dict(pid_name=f.pid_name.to_numpy(str)) if 'pid_name' in f else {}
-    return Embeddings(emb, f.pid.to_numpy(), path=f.path.tolist() if 'path' in f else None, caption=caps, columns=names,
+    return Embeddings(emb, f.pid.to_numpy(), path=f.path.tolist() if 'path' in f else None, caption=caps,
+                      columns={c: _plain_column(f[c]) for c in ('pid_name',) if c in f},
                       meta=dict(model=type(model).__name__, data=name if isinstance(name, str) else '', kind='text'))

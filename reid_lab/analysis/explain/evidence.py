@@ -158,7 +158,7 @@ TRUST = ('model', 'method', 'n', 'pointing', 'chance_person', 'deletion_beats', 
 
 def measured_maps() -> pd.DataFrame: # Columns `TRUST`: parts, shares 0..1, and whether intervals lie above chance
     "Our measurement of the shipped weights and of three trainings (`reid_lab run attention_maps -p preset=full`)"
-    return pd.read_csv(resources.files('reid_lab')/'resources'/'map_trust.csv')
+    return pd.read_csv(resources.files('reid_lab')/'resources'/'map_trust.csv', index_col=False)
 
 # %% ../../../nbs/12_analysis/90_explain/81_evidence.ipynb #44f62dd5
 SALIENCY = ('occlusion', 'gradients')
