@@ -26,8 +26,10 @@ def _embed(a, # Arguments of the command
     "`reid_lab embed`"
     from reid_lab.experiments.terminal import Display, near_path
     odd = [k for k in _OF_IMAGES if a.captions and getattr(a, k)]
-    if odd: raise ValueError(f"--captions goes without --{odd[0].replace('_', '-')}, which is for images; leave one out")
-    if a.batch_size < 1: raise ValueError(f'--batch-size {a.batch_size}; it is the number of images at a time, at least 1')
+    if odd:
+        raise ValueError(f"--captions goes without --{odd[0].replace('_', '-')}, which is for images; leave one out")
+    if a.batch_size < 1:
+        raise ValueError(f'--batch-size {a.batch_size}; it is the number of images at a time, at least 1')
     with Display('embed', sections=False):
         from reid_lab.data.crops import crops_table
         from reid_lab.recipes.crops import check_output, crops_to_shards, embed_captions, embed_crops, open_embedder
@@ -228,10 +230,10 @@ def add_crops(command, # Function (name, what it does, text, list of the help) -
     c.add_argument('--skip-bad', action='store_true', help='leave out images that cannot be read, and list them')
     c.add_argument('--shards', action='store_true', help='write a folder of shards (float16), for millions of crops: '
                    'search, match and metrics read it from the disk')
-    c.add_argument('--check-content', action='store_true', help='compare the images of an interrupted call by what their '
-                   'files hold, not only by name, size and time of change')
-    c.add_argument('--fresh', action='store_true', help='begin anew and replace what is there; without it an interrupted '
-                   'call goes on, and an interrupted --fresh goes on with it')
+    c.add_argument('--check-content', action='store_true', help='compare the images of an interrupted call by what '
+                   'their files hold, not only by name, size and time of change')
+    c.add_argument('--fresh', action='store_true', help='begin anew and replace what is there; without it an '
+                   'interrupted call goes on, and an interrupted --fresh goes on with it')
     c = command('search', _search, 'find a sentence or a crop in features that embed has written')
     c.add_argument('features', help='that embed, or another program, has written: a file, a folder, shards')
     c.add_argument('sentence', nargs='*', help='in quotes, such as "a woman with a white bag"')

@@ -387,8 +387,8 @@ def remove_parts(folder, # Of parts
     "Remove a folder of parts; one in which something else lies is refused and untouched"
     folder = Path(folder)
     if others := foreign_parts(folder, plan):
-        raise FileExistsError(f"{folder} holds {others[:3]}, which reid_lab did not write; nothing was removed. Move that "
-                              "away, or choose another name")
+        raise FileExistsError(f"{folder} holds {others[:3]}, which reid_lab did not write; nothing was removed. Move "
+                              "that away, or choose another name")
     if not folder.exists(): return
     for p in folder.iterdir():
         if p.name == PLAN: continue

@@ -213,7 +213,8 @@ def check_output(out, # File or folder that features are to be written to
     if shards:
         above = next((p for p in (out, *out.parents) if p.exists()), out)
         if not above.is_dir() and above.exists():
-            raise FileExistsError(f"out={str(out)!r}: {str(above)!r} is a file, and shards are a folder; give another out")
+            raise FileExistsError(f"out={str(out)!r}: {str(above)!r} is a file, and shards are a folder; give another "
+                                  "out")
         return out
     if out.exists() and not fresh:
         raise FileExistsError(f"{out} exists; give another out, or fresh=True to replace it")
@@ -247,7 +248,8 @@ def _image_rows(table, embedder, batch_size, skip_bad, cameras, check_content):
 
 def _caption_rows(table, embedder, batch_size):
     f = caption_frame(table)
-    if not len(f): raise ValueError("there is no caption to embed; check the split, or whether this dataset has captions")
+    if not len(f):
+        raise ValueError("there is no caption to embed; check the split, or whether this dataset has captions")
     said = pd.util.hash_pandas_object(f[[c for c in ('pid', 'path', 'caption') if c in f]], index=False)
     def embed(lo, hi):
         with naming_memory(batch_size): return embed_texts(embedder.net, f.iloc[lo:hi], batch_size, quiet=True), []
@@ -311,11 +313,11 @@ def _write_features(out, rows, meta, batch_size, quiet, fresh, check_content=Fal
         _embed_parts(parts, rows, batch_size, quiet)
         try: e, bad = parts.join()
         except MemoryError:
-            raise ValueError("memory does not suffice to join all features; write shards, which stay on the disk (--shards, "
-                             "in Python crops_to_shards)") from None
+            raise ValueError("memory does not suffice to join all features; write shards, which stay on the disk "
+                             "(--shards, in Python crops_to_shards)") from None
         if rows.changed():
-            raise ValueError(f"images changed while they were embedded, so that some features in {folder} may be of the old "
-                             "ones; pass fresh=True to begin anew")
+            raise ValueError(f"images changed while they were embedded, so that features in {folder} may be of the "
+                             "old ones; pass fresh=True to begin anew")
         left_out = dict(left_out=bad) if rows.label == 'images' else {}
         e = Embeddings(e.emb, e.pid, e.cam, e.path, e.caption, e.meta | left_out | meta, e.columns)
         e.save(out)
@@ -391,9 +393,8 @@ def crops_to_shards(table:ReidTable, # Crops, see `crops_table`
     "Features of all crops on disk; an interrupted call is continued by the same call"
     check_output(out, fresh, shards=True)
     embedder = open_embedder(model, weights, tokenizer, device=device)
-    how = dict(skip_bad=skip_bad, fresh=fresh, check_content=check_content)
-    embed_shards(embedder.net, table, out, rows=rows, meta=embedder.facts(table), batch_size=batch_size, cameras=cameras,
-                 **how)
+    how = dict(batch_size=batch_size, cameras=cameras, skip_bad=skip_bad, fresh=fresh, check_content=check_content)
+    embed_shards(embedder.net, table, out, rows=rows, meta=embedder.facts(table), **how)
     return Shards(out)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #14105ae0

@@ -436,8 +436,8 @@ def _tensors(file, labels=None):
                          "again, or embed again")
     beside = sums.get('table_crc32') if labels is not None and labels.exists() else None
     if beside and beside != str(zlib.crc32(labels.read_bytes())):
-        raise ValueError(f"{labels} is not what was written with {file.name}; restore it from a copy. Labels of your own "
-                         f"go into {labels.with_suffix('.csv')} instead of it, one row a vector")
+        raise ValueError(f"{labels} is not what was written with {file.name}; restore it from a copy. Labels of your "
+                         f"own go into {labels.with_suffix('.csv')} instead of it, one row a vector")
     return tensors
 
 

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 import numpy as np
 import torch
-from ..core.files import atomic_path, BROKEN, claim_folder, failed_sums, locked, PLAN, read_plan, read_sums, write_sums
+from reid_lab.core.files import (atomic_path, BROKEN, claim_folder, failed_sums, locked, read_plan, read_sums,
+    write_sums)
 from ..core.weight_files import checksum
 from ..data.table import ReidTable
 from .embeddings import embed_images, Embeddings
@@ -93,8 +94,8 @@ def claim_parts(folder, # Of the parts
     meta = there.get('meta')
     goes_on = fresh and there.get('begun') == 'fresh' and not (done is not None and done(folder))
     if content and there and not fresh and 'content' not in (meta if isinstance(meta, dict) else there):
-        raise FileExistsError(f"{folder} was begun without check_content=True, so that its images are compared by name, "
-                              "size and time; leave check_content out, or pass fresh=True to begin anew")
+        raise FileExistsError(f"{folder} was begun without check_content=True, so that its images are compared by "
+                              "name, size and time; leave check_content out, or pass fresh=True to begin anew")
     how = dict(remedy=', write to another place, or pass fresh=True to begin anew',
                ignore=('begun', 'images' if content else 'content'), added=('images', 'tokenizer_sum', 'cameras'))
     if fresh: plan = plan | dict(begun='fresh')
@@ -133,8 +134,8 @@ def naming_memory(batch_size:int, # Items at a time
     try: yield
     except (MemoryError, RuntimeError) as e:
         if not _short_of_memory(e): raise
-        raise RuntimeError(f"memory does not suffice for batch_size={batch_size} at a time; give a smaller batch_size. The "
-                           "same call goes on after what was written") from e
+        raise RuntimeError(f"memory does not suffice for batch_size={batch_size} at a time; give a smaller batch_size. "
+                           "The same call goes on after what was written") from e
 
 
 def embed_rows(model, # As for `embed_images`
@@ -195,7 +196,8 @@ class Parts:
         "Features of a part (None if no image could be read), and what was left out"
         part = self.folder/f'{lo}-{hi}'
         bad = json.loads((part/'bad.json').read_text('utf-8'))
-        file = next((part/k for k in ('features.safetensors', 'features') if (part/k).exists()), None) # version 0.1: a folder
+        names = ('features.safetensors', 'features') # version 0.1: a folder
+        file = next((part/k for k in names if (part/k).exists()), None)
         some = None if file is None else Embeddings.load(file)
         if (0 if some is None else len(some)) + len(bad) != hi - lo: raise ValueError('rows are missing')
         return some, bad
@@ -214,12 +216,15 @@ class Parts:
         "Remove parts that are damaged, with a warning for each"
         for lo, hi in self.spans():
             if not (wrong := self._damage(lo, hi)): continue
-            warnings.warn(f"part {lo}-{hi} of {self.folder} is damaged ({wrong}); its rows are embedded again", stacklevel=2)
+            warnings.warn(f"part {lo}-{hi} of {self.folder} is damaged ({wrong}); its rows are embedded again",
+                          stacklevel=2)
             shutil.rmtree(self.folder/f'{lo}-{hi}')
 
     def join(self) -> tuple: # Embeddings, and what is wrong with the rows that were left out
         "All rows, in order"
-        if gaps := self.missing(): raise ValueError(f"{self.folder} lacks rows {gaps[0][0]} to {gaps[0][1] - 1}; call again")
+        if gaps := self.missing():
+            lo, hi = gaps[0]
+            raise ValueError(f"{self.folder} lacks rows {lo} to {hi - 1}; call again")
         found = [self._read(lo, hi) for lo, hi in self.spans()]
         bad = [text for _, texts in found for text in texts]
         some = [e for e, _ in found if e is not None]

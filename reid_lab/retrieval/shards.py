@@ -23,8 +23,8 @@ import torch
 from fastcore.basics import patch
 from ..core.basics import check_choice
 from ..core.distributed import launched
-from reid_lab.core.files import (atomic_path, BROKEN, failed_sums, file_kind, parquet_library, PLAN, read_plan, read_sums,
-    write_sums)
+from ..core.files import (atomic_path, BROKEN, failed_sums, file_kind, parquet_library, PLAN, read_plan,
+    read_sums, write_sums)
 from ..core.reporting import progress
 from ..data.table import ReidTable
 from reid_lab.retrieval.embeddings import (caption_frame, embed_texts, Embeddings, FIELDS, PLACES,
@@ -114,7 +114,8 @@ class ShardWriter:
             place = _place(self.folder, i)
             if place.exists() and (wrong := _damage(place, False)): damaged[i] = wrong
         for i, wrong in damaged.items():
-            warnings.warn(f"shard {_place(self.folder, i)} is damaged ({_told(wrong)}); it is written again", stacklevel=2)
+            warnings.warn(f"shard {_place(self.folder, i)} is damaged ({_told(wrong)}); it is written again",
+                          stacklevel=2)
             shutil.rmtree(_place(self.folder, i))
         return list(damaged)
 
@@ -162,8 +163,8 @@ def _plan(folder):
         raise ValueError(f"{folder} holds parts of something else; give a folder that ShardWriter made")
     for k in ('n', 'dim', 'rows'):
         if type(plan.get(k)) is not int or plan[k] < 1:
-            raise ValueError(f"{folder/PLAN} is damaged: {k} is {plan.get(k)!r}, no whole number of at least 1; restore it "
-                             "from a copy")
+            raise ValueError(f"{folder/PLAN} is damaged: {k} is {plan.get(k)!r}, no whole number from 1 on; restore "
+                             "it from a copy")
     if plan.get('dtype') not in DTYPES or not isinstance(plan.get('meta'), dict):
         raise ValueError(f"{folder/PLAN} is damaged: it lacks dtype, one of {DTYPES}, or meta; restore it from a copy")
     return plan
@@ -193,15 +194,17 @@ def _left_out(part):
 def _columns(part, i, plan, library):
     "Names of the labels of shard `i`, its rows, and what was left out; an error if that is not what the plan says"
     try:
-        with library.ParquetFile(part/'table.parquet') as f: names, rows = tuple(f.schema_arrow.names), f.metadata.num_rows
+        with library.ParquetFile(part/'table.parquet') as f:
+            names, rows = tuple(f.schema_arrow.names), f.metadata.num_rows
     except BROKEN as e:
-        raise ValueError(f"{part/'table.parquet'} is damaged ({e}); the call that wrote this folder will write it again") from None
+        raise ValueError(f"{part/'table.parquet'} is damaged ({e}); the call that wrote this folder will write it "
+                         "again") from None
     bad = _left_out(part)
     want = min((i + 1)*plan['rows'], plan['n']) - i*plan['rows']
     held, of_each = read_sums(part)['emb.npy'][0], plan['dim']*np.dtype(plan['dtype']).itemsize
     if rows + len(bad) != want or not 0 < held - rows*of_each <= 4096: # the rest is NumPy's header
-        raise ValueError(f"{part} has {rows:,} rows, {len(bad)} left out, and {held:,} bytes of vectors; {PLAN} says {want:,} "
-                         f"rows of {plan['dim']:,} numbers. Restore {PLAN} from a copy, or write the shards again")
+        raise ValueError(f"{part} has {rows:,} rows, {len(bad)} left out, and {held:,} bytes of vectors; {PLAN} says "
+                         f"{want:,} rows of {plan['dim']:,} numbers. Restore {PLAN} from a copy, or write the shards again")
     return names, rows, bad
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #5925460e
@@ -273,8 +276,8 @@ def read(self:Shards, lo:int=0, # First row
     for part, here, rows in self._places(lo, hi) if lo < hi else ():
         try: m = np.load(part/'emb.npy', mmap_mode='r', allow_pickle=False)
         except FileNotFoundError:
-            raise ValueError(f"{part/'emb.npy'} was removed since the shards were opened; open them again when they are "
-                             "written") from None
+            raise ValueError(f"{part/'emb.npy'} was removed since the shards were opened; open them again when they "
+                             "are written") from None
         except BROKEN as e: raise ValueError(f"{part/'emb.npy'} is damaged ({e}); write this shard again") from None
         if m.ndim != 2 or m.shape[1] != self.dim or m.dtype != self.dtype:
             raise ValueError(f"{part/'emb.npy'} is {m.dtype} {m.shape}; the plan says {self.dtype} (.., {self.dim})")
@@ -434,7 +437,8 @@ def _source(what, kind, skip_bad, kw):
     f = what.frame
     known = (f.cam != -1).any()
     def images(model, lo, hi):
-        step = kw.get('batch_size', 64) if skip_bad else hi - lo # a batch with a bad image is embedded twice, not a shard
+        # a batch with a bad image is embedded twice, not a shard
+        step = kw.get('batch_size', 64) if skip_bad else hi - lo
         if step < 1: raise ValueError(f"batch_size={step}; it is the number of images at a time, at least 1")
         found = [embed_rows(model, what, range(at, min(at + step, hi)), skip_bad, **dict(batch_size=64) | kw)
                  for at in range(lo, hi, step)]
@@ -471,8 +475,8 @@ def embed_shards(model, # Has `encode_image`, or `encode_text` and `tokenizer`
     check_choice('kind', kind, ('image', 'text'))
     rank, world = process_of(rank, world)
     if fresh and world > 1:
-        raise ValueError(f"fresh=True with world={world}: one process would remove what another has written; begin with "
-                         "one process, and let the others join without fresh")
+        raise ValueError(f"fresh=True with world={world}: one process would remove what another has written; begin "
+                         "with one process, and let the others join without fresh")
     f, run = _source(what, kind, skip_bad, kw)
     if not len(f): raise ValueError("there is nothing to embed; check the split or the filter that made the table")
     facts = image_facts(what, check_content) if kind == 'image' and isinstance(what, ReidTable) else {}

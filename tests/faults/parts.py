@@ -112,7 +112,7 @@ def _plan(command, **change):
     return run
 
 
-# --- bad inputs: changed images, two writers, memory -------------------------------------------------------------------
+# --- bad inputs: changed images, two writers, memory -----------------------------------------------------------------
 
 def _changed_shards(tmp, **how):
     _folder(tmp)
@@ -165,7 +165,7 @@ def _second(call):
 
 
 def _captions(tmp):
-    frame = pd.DataFrame(dict(path=[f"{i:02d}.png" for i in range(N)], caption=[f"a man with bag {i}" for i in range(N)]))
+    frame = pd.DataFrame([dict(path=f"{i:02d}.png", caption=f"a man with bag {i}") for i in range(N)])
     frame.to_csv(tmp/"im"/"m.csv", index=False)
     with patch.object(crops, "SAVE_EVERY", 0):
         return crops.embed_captions(crops_table(tmp/"im"/"m.csv"), "clip_tiny", tmp/"f.npz", batch_size=4, quiet=True)
@@ -186,7 +186,7 @@ def _array_too_large(tmp):
     with naming_memory(64): raise MemoryError("Unable to allocate 9 GiB")
 
 
-# --- bad inputs: bytes that have changed -------------------------------------------------------------------------------
+# --- bad inputs: bytes that have changed -----------------------------------------------------------------------------
 
 def _flipped(name, file=""):
     def run(tmp):
@@ -198,7 +198,7 @@ def _flipped(name, file=""):
     return run
 
 
-# --- interruptions ------------------------------------------------------------------------------------------------------
+# --- interruptions ---------------------------------------------------------------------------------------------------
 
 def _embedded_again(tmp):
     "Rows that a continued call embeds"
@@ -474,8 +474,8 @@ FAULTS = [
         "--out", t/"f"), "--model bot_tine", "Did you mean 'bot_tiny'"),
     bad("embed: model without captions", "nothing is read before", lambda t: refused("embed", t/"none", "--captions",
         "--model", "bot_tiny", "--out", t/"f"), "reads no captions"),
-    bad("embed: captions and skip-bad", "an option that would do nothing", lambda t: _embed(t, "--captions", "--skip-bad"),
-        "--captions goes without --skip-bad"),
+    bad("embed: captions and skip-bad", "an option that would do nothing",
+        lambda t: _embed(t, "--captions", "--skip-bad"), "--captions goes without --skip-bad"),
     bad("embed: parts of others", "a folder OUT.parts of the user's", lambda t: _foreign(t, "f.npz.parts"),
         "holds ['mine.txt']", "move it away"),
     bad("embed: parts of others, --fresh", "likewise, to be replaced", lambda t: _foreign(t, "f.npz.parts", "--fresh"),
@@ -488,9 +488,12 @@ FAULTS = [
         lambda t: _foreign(t, "s", "--shards", "--fresh", out="s"), "['mine.txt']", SAYS),
     bad("shards: own file among them, fresh", "a file of the user's among our shards", _foreign_among_shards,
         "['mine.txt']", SAYS, error=FileExistsError),
-    bad("shards: a plan of 10^12 rows, metrics", "n is wrong", _plan("metrics", n=10**12), "holds 3 of 250,000,000,000"),
-    bad("shards: a plan of 10^12 rows, match", "n is wrong", _plan("match", n=10**12), "holds 3 of 250,000,000,000"),
-    bad("shards: a plan of 10^12 rows, search", "n is wrong", _plan("search", n=10**12), "holds 3 of 250,000,000,000"),
+    bad("shards: a plan of 10^12 rows, metrics", "n is wrong", _plan("metrics", n=10**12),
+        "holds 3 of 250,000,000,000"),
+    bad("shards: a plan of 10^12 rows, match", "n is wrong", _plan("match", n=10**12),
+        "holds 3 of 250,000,000,000"),
+    bad("shards: a plan of 10^12 rows, search", "n is wrong", _plan("search", n=10**12),
+        "holds 3 of 250,000,000,000"),
     bad("shards: a plan of -1 rows", "n is negative", _plan("metrics", n=-1), "n is -1", "restore it"),
     bad("shards: a plan of text", "n is text", _plan("metrics", n="12"), "n is '12'"),
     bad("shards: a plan of a fraction", "rows is 4.5", _plan("match", rows=4.5), "rows is 4.5"),
@@ -498,25 +501,27 @@ FAULTS = [
     bad("shards: a plan of too few rows", "n is 9", _plan("metrics", n=9), "says 1 rows"),
     bad("shards: a plan of long vectors", "dim is 10^12", _plan("metrics", dim=10**12), "1,000,000,000,000 numbers"),
     bad("shards: a plan without a type", "dtype is int8", _plan("search", dtype="int8"), "lacks dtype"),
-    bad("shards: an image was replaced", "another picture, size and time", _changed_shards, "other images", "fresh=True",
-        error=FileExistsError),
+    bad("shards: an image was replaced", "another picture, size and time", _changed_shards, "other images",
+        "fresh=True", error=FileExistsError),
     bad("embed: an image was replaced", "between two parts of a call", _changed_parts, "other images", "fresh=True",
         error=FileExistsError),
-    bad("shards: content replaced", "size and time are as before", _changed_content, "other content", error=FileExistsError),
-    bad("embed: content is not known", "begun without check_content", _content_unknown, "begun without check_content=True",
+    bad("shards: content replaced", "size and time are as before", _changed_content, "other content",
         error=FileExistsError),
-    bad("embed: an image is replaced meanwhile", "while others are embedded", _changed_meanwhile, "images changed while",
-        "fresh=True"),
+    bad("embed: content is not known", "begun without check_content", _content_unknown,
+        "begun without check_content=True", error=FileExistsError),
+    bad("embed: an image is replaced meanwhile", "while others are embedded", _changed_meanwhile,
+        "images changed while", "fresh=True"),
     bad("embed: a second call", "another process writes the file", _second(_call), "in use by process FIRST",
         error=RuntimeError),
-    bad("embed: a second call, shards", "another process writes the shards", _second(_shards), "in use by process FIRST",
-        error=RuntimeError),
+    bad("embed: a second call, shards", "another process writes the shards", _second(_shards),
+        "in use by process FIRST", error=RuntimeError),
     bad("embed: a second call, captions", "another process writes the file", _second(_captions),
         "in use by process FIRST", error=RuntimeError),
     bad("embed: a GPU without memory", "a batch is too large", _no_memory, "--batch-size 64", "give a smaller"),
     bad("embed: features larger than memory", "100 bytes are free", _no_memory_for_all, "write shards", "--shards"),
     bad("embed: an array too large", "NumPy has no memory", _array_too_large, "batch_size=64", error=RuntimeError),
-    bad("safetensors: a flipped bit", "of the labels in it", _flipped("f.safetensors"), "checksum in its header differs"),
+    bad("safetensors: a flipped bit", "of the labels in it", _flipped("f.safetensors"),
+        "checksum in its header differs"),
     bad("features: a flipped bit", "of the vectors in a folder", _flipped("f", "emb.safetensors"), "emb.safetensors",
         "checksum in its header differs"),
     bad("features: another table.json", "a path was edited", _flipped("f", "table.json"), "is not what was written",

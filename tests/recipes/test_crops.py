@@ -368,7 +368,8 @@ def test_features_move_with_their_images(tmp_path, monkeypatch, out, more):
     (tmp_path/"one").rename(tmp_path/"two")
     e = C.open_features(tmp_path/"two"/out)
     assert e.meta["root"] == str(tmp_path/"two"/"crops") and e.meta["file"] == str(tmp_path/"two"/"own.pth")
-    assert main(["search", str(tmp_path/"two"/out), "--image", str(tmp_path/"two"/"crops"/"1.png"), "--html", "p.html"]) == 0
+    crop = str(tmp_path/"two"/"crops"/"1.png")
+    assert main(["search", str(tmp_path/"two"/out), "--image", crop, "--html", "p.html"]) == 0
     assert "data:image" in (tmp_path/"p.html").read_text("utf-8")
 
 
