@@ -204,7 +204,7 @@ def _columns(part, i, plan, library):
     held, of_each = read_sums(part)['emb.npy'][0], plan['dim']*np.dtype(plan['dtype']).itemsize
     if rows + len(bad) != want or not 0 < held - rows*of_each <= 4096: # the rest is NumPy's header
         raise ValueError(f"{part} has {rows:,} rows, {len(bad)} left out, and {held:,} bytes of vectors; {PLAN} says "
-                         f"{want:,} rows of {plan['dim']:,} numbers. Restore {PLAN} from a copy, or write the shards again")
+                         f"{want:,} rows of {plan['dim']:,} numbers. Restore it from a copy, or write the shards again")
     return names, rows, bad
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #5925460e
