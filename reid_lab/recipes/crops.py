@@ -329,8 +329,8 @@ def _write_features(out, rows, meta, batch_size, quiet, fresh, check_content=Fal
             raise ValueError("memory does not suffice to join all features; write shards, which stay on the disk "
                              "(--shards, in Python crops_to_shards)") from None
         if rows.changed():
-            raise ValueError(f"images changed while they were embedded, so that some features in {folder} may be of "
-                             "the old ones; pass fresh=True to begin anew")
+            raise ValueError(f"images changed while they were embedded, so that features in {folder} may be of the "
+                             "old ones; pass fresh=True to begin anew")
         left_out = dict(left_out=bad) if rows.label == 'images' else {}
         e = Embeddings(e.emb, e.pid, e.cam, e.path, e.caption, e.meta | left_out | meta, e.columns)
         e.save(out)
@@ -407,9 +407,8 @@ def crops_to_shards(table:ReidTable, # Crops, see `crops_table`
     "Features of all crops on disk; an interrupted call is continued by the same call"
     check_output(out, fresh, shards=True)
     embedder = open_embedder(model, weights, tokenizer, device=device)
-    how = dict(skip_bad=skip_bad, fresh=fresh, check_content=check_content)
-    embed_shards(embedder.net, table, out, rows=rows, meta=embedder.facts(table), batch_size=batch_size,
-                 cameras=cameras, **how)
+    how = dict(batch_size=batch_size, cameras=cameras, skip_bad=skip_bad, fresh=fresh, check_content=check_content)
+    embed_shards(embedder.net, table, out, rows=rows, meta=embedder.facts(table), **how)
     return Shards(out)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #14105ae0

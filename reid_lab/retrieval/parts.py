@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 import numpy as np
 import torch
-from reid_lab.core.files import (atomic_path, BROKEN, claim_folder, failed_sums, locked, PLAN, read_plan, read_sums,
+from reid_lab.core.files import (atomic_path, BROKEN, claim_folder, failed_sums, locked, read_plan, read_sums,
     write_sums)
 from ..core.weight_files import checksum
 from ..data.table import ReidTable
@@ -196,7 +196,7 @@ class Parts:
         "Features of a part (None if no image could be read), and what was left out"
         part = self.folder/f'{lo}-{hi}'
         bad = json.loads((part/'bad.json').read_text('utf-8'))
-        names = ('features.safetensors', 'features') # of version 0.1: a folder
+        names = ('features.safetensors', 'features') # version 0.1: a folder
         file = next((part/k for k in names if (part/k).exists()), None)
         some = None if file is None else Embeddings.load(file)
         if (0 if some is None else len(some)) + len(bad) != hi - lo: raise ValueError('rows are missing')
@@ -223,7 +223,8 @@ class Parts:
     def join(self) -> tuple: # Embeddings, and what is wrong with the rows that were left out
         "All rows, in order"
         if gaps := self.missing():
-            raise ValueError(f"{self.folder} lacks rows {gaps[0][0]} to {gaps[0][1] - 1}; call again")
+            lo, hi = gaps[0]
+            raise ValueError(f"{self.folder} lacks rows {lo} to {hi - 1}; call again")
         found = [self._read(lo, hi) for lo, hi in self.spans()]
         bad = [text for _, texts in found for text in texts]
         some = [e for e, _ in found if e is not None]

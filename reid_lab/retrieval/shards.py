@@ -166,8 +166,8 @@ def _plan(folder):
         raise ValueError(f"{folder} holds parts of something else; give a folder that ShardWriter made")
     for k in ('n', 'dim', 'rows'):
         if type(plan.get(k)) is not int or plan[k] < 1:
-            raise ValueError(f"{folder/PLAN} is damaged: {k} is {plan.get(k)!r}, no whole number of at least 1; "
-                             "restore it from a copy")
+            raise ValueError(f"{folder/PLAN} is damaged: {k} is {plan.get(k)!r}, no whole number from 1 on; restore "
+                             "it from a copy")
     if plan.get('dtype') not in DTYPES or not isinstance(plan.get('meta'), dict):
         raise ValueError(f"{folder/PLAN} is damaged: it lacks dtype, one of {DTYPES}, or meta; restore it from a copy")
     return plan
@@ -207,8 +207,7 @@ def _columns(part, i, plan, library):
     held, of_each = read_sums(part)['emb.npy'][0], plan['dim']*np.dtype(plan['dtype']).itemsize
     if rows + len(bad) != want or not 0 < held - rows*of_each <= 4096: # the rest is NumPy's header
         raise ValueError(f"{part} has {rows:,} rows, {len(bad)} left out, and {held:,} bytes of vectors; {PLAN} says "
-                         f"{want:,} rows of {plan['dim']:,} numbers. Restore {PLAN} from a copy, or write the shards "
-                         "again")
+                         f"{want:,} rows of {plan['dim']:,} numbers. Restore it from a copy, or write the shards again")
     return names, rows, bad
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #5925460e

@@ -356,6 +356,59 @@ def test_progress_counts_all_images(folder, tmp_path, monkeypatch):
     assert {r["total"] for r in said if r["label"] == "images"} == {24} and said[-1]["n"] == 24
 
 
+# ---- what a file says of its place
+
+@pytest.mark.parametrize("out, more", [("f.npz", []), ("f", []), ("f.safetensors", []), ("s", ["--shards"])])
+def test_features_move_with_their_images(tmp_path, monkeypatch, out, more):
+    write(tmp_path/"one"/"crops", [f"{i}.png" for i in range(4)])
+    own_weights(tmp_path/"one"/"own.pth", n_ids=1)
+    monkeypatch.chdir(tmp_path/"one")
+    call = ["embed", "crops", "--model", "bot_tiny", "--weights", "own.pth", "--out", out]
+    assert main([*call, *more]) == 0
+    files = [p for p in (tmp_path/"one").rglob("*") if p.is_file() and p.suffix not in (".png", ".pth")]
+    assert files and not any(str(tmp_path).encode() in p.read_bytes() for p in files)
+    assert all(p.stat().st_mode & 0o777 == 0o666 & ~umask() for p in files)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path/"one").rename(tmp_path/"two")
+    e = C.open_features(tmp_path/"two"/out)
+    assert e.meta["root"] == str(tmp_path/"two"/"crops") and e.meta["file"] == str(tmp_path/"two"/"own.pth")
+    crop = str(tmp_path/"two"/"crops"/"1.png")
+    assert main(["search", str(tmp_path/"two"/out), "--image", crop, "--html", "p.html"]) == 0
+    assert "data:image" in (tmp_path/"p.html").read_text("utf-8")
+
+
+def umask():
+    now = os.umask(0)
+    os.umask(now)
+    return now
+
+
+def test_whole_paths_of_earlier_versions_stay(folder, tmp_path):
+    e = C.embed_crops(crops_table(folder), "bot_tiny", tmp_path/"f", quiet=True)
+    table = json.loads((tmp_path/"f"/"table.json").read_text("utf-8"))
+    assert table["meta"]["root"] == "./crops" and e.meta["root"] == str(folder)
+    for place in (str(folder), "/data/market"):
+        Embeddings(e.emb, e.pid, meta=dict(root=place)).save(tmp_path/"old.npz")
+        assert Embeddings.load(tmp_path/"old.npz").meta["root"] == place
+
+
+def test_one_model_for_several_folders(folder, tmp_path, monkeypatch):
+    opened = C.open_embedder("clip_tiny")
+    monkeypatch.setattr(C, "ready_model", None)
+    for out in ("a", "b.npz"): C.embed_crops(crops_table(folder), opened, tmp_path/out, quiet=True)
+    a, b = (Embeddings.load(tmp_path/out) for out in ("a", "b.npz"))
+    assert a.meta == b.meta and a.meta["tokenizer_sum"] == opened.tokenizer_sum != ""
+
+
+def test_words_need_the_tokenizer_of_the_features(folder, tmp_path):
+    file, words = bare_weights(tmp_path)
+    C.embed_crops(crops_table(folder), "clip_tiny", tmp_path/"f", file, tokenizer=words, quiet=True)
+    vocab = (words/"vocab.txt").read_text("utf-8").split("\n")
+    vocab[-3], vocab[-2] = vocab[-2], vocab[-3]
+    (words/"vocab.txt").write_text("\n".join(vocab), "utf-8")
+    with pytest.raises(ValueError, match="has another tokenizer than the features"): C.search(tmp_path/"f", "a man")
+
+
 # ---- answers
 
 def test_matches_are_those_of_a_loop():
