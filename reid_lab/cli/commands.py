@@ -8,6 +8,7 @@ __all__ = ['parser', 'main']
 # %% ../../nbs/16_cli/50_commands.ipynb #afdcc41a
 import argparse
 import contextlib
+import difflib
 import os
 import re
 import sys
@@ -205,6 +206,16 @@ class _Parser(argparse.ArgumentParser):
         if action.option_strings: self.options.add(action.dest)
         return action
 
+    def parse_args(self, args=None, namespace=None):
+        "Refuse what no option is, with the nearest option of the command"
+        found, rest = self.parse_known_args(args, namespace)
+        if not rest: return found
+        command = self.commands.choices[found.command]
+        name = next((word.partition('=')[0] for word in rest if word.startswith('--')), '')
+        near = difflib.get_close_matches(name, [o for o in command._option_string_actions if o.startswith('--')], n=1)
+        guess = f'; did you mean {near[0]}?' if near and name else ''
+        command.error(f"unrecognized arguments: {' '.join(rest)}{guess}")
+
     def format_help(self):
         if self.ending: self.epilog = f'{self.ending}:\n{listing(self.ending)}'
         return super().format_help()
@@ -215,7 +226,7 @@ def parser() -> argparse.ArgumentParser:
     p = _Parser('reid_lab', description='A workbench for person re-identification research')
     p.add_argument('--version', action='version', version=f'reid_lab {__version__}')
     p.add_argument('--debug', action='store_true', help='show where in the program an error was raised')
-    sub = p.add_subparsers(dest='command', required=True, metavar='COMMAND')
+    sub = p.commands = p.add_subparsers(dest='command', required=True, metavar='COMMAND')
     def command(name, do, text, ending=''):
         c = sub.add_parser(name, help=text, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
         c.set_defaults(do=do, options=c.options)

@@ -4,32 +4,44 @@
 
 # %% auto #0
 __all__ = ['NUMBERS', 'RATE_OF_ALARMS', 'PLACES', 'THREE', 'CHECKS', 'Bounds', 'check_numbers', 'check_places', 'check_model',
-           'check_starts', 'check_ready_models', 'check_camera_dataset', 'check_dg_dataset', 'check_text_dataset',
-           'check_parameters', 'check_run']
+           'check_starts', 'check_ready_models', 'check_seeds', 'check_unseen_worlds', 'check_kept_models',
+           'check_camera_dataset', 'check_dg_dataset', 'check_text_dataset', 'dart3_features', 'kept_features',
+           'check_features', 'check_tags', 'check_vision_model', 'check_records', 'check_parameters', 'check_run']
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #73067655
+import os
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from ..analysis.bias.maps import MAPS
-from ..analysis.bias.reruns import COCKPIT_METHODS
-from ..analysis.explain.map_scores import METHODS as MAP_METHODS
+from ..analysis.bias.reruns import COCKPIT_METHODS, RANGES
+from ..analysis.explain.map_scores import METHODS as MAP_METHODS, map_methods
+from ..analysis.tags import read_tags
 from ..core.basics import check_choice, check_device
-from ..datasets.protocols.camera_cases import camera_numbers, TABLES
-from ..datasets.protocols.cameras import check_known, known_cameras, protocols_of, SCENES
-from ..datasets.protocols.dg_cases import case_kind, transfer_sets, WORLD_SETS
+from ..data.table import Finding, TableError
+from ..datasets.captioning.run import image_table
+from ..datasets.protocols.camera_cases import camera_numbers, own_cameras, own_table, TABLES
+from ..datasets.protocols.cameras import case_seeds, check_known, known_cameras, protocols_of, SCENES
+from ..datasets.protocols.dg_cases import case_kind, case_worlds, load_case, transfer_sets, WORLD_SETS
 from ..datasets.protocols.dg_splits import TARGETS
 from ..datasets.protocols.text import LEVELS, text_setting
-from ..datasets.registry import data_root_of, DATASETS, find_root, require
+from ..datasets.registry import data_root_of, dataset_key, DATASETS, find_root, require
+from ..models.frozen import check_tower, named_tower
+from ..models.weights.shipped import card_for, check_unseen, check_worlds, shipped
 from ..models.zoo import check_weights, MODELS
 from . import camel_settings as camel, cfam, cfan, dart3, dmg
-from .crops import ready_names
-from .preflight import check_ready, PLANS
+from .crops import from_package, ready_names, trained_folders
+from .preflight import check_ready, missing, Plan, PLANS, set_findings
 from .reid import REID_PRESETS
 from .starts import STUDIES as START_STUDIES
 from .study import find_study
 from .text import TEXT_PRESETS
+from .text_report import planned
+from ..retrieval.embeddings import Embeddings
+from ..retrieval.sides import one_model
+from ..training.folder import DONE, read_record, TRAINING
 from ..training.options import Execution
+from ..world.plan import PRESETS as WORLDS
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #f90c48c7
 @dataclass(frozen=True)
@@ -103,7 +115,9 @@ def check_model(name:str, # Parameter `model`; empty: the preset's
     ):
     "Refuse a model of another kind; `frozen:TOWER` names a control and its tower"
     kind = name.partition(':')[0]
-    if kind: check_choice('model', kind, names)
+    if not kind: return
+    check_choice('model', kind, names)
+    for tower in named_tower(name)[1].values(): check_tower(kind, tower)
 
 
 def check_starts(settings, # Of trainings, each with a `start`: `TextTrain`, `ReidTrain`, `Config` of CAMeL
@@ -116,52 +130,130 @@ def check_starts(settings, # Of trainings, each with a `start`: `TextTrain`, `Re
         if MODELS[budget.model].trains: check_weights(budget.model, **both)
 
 
+def _check_trained(folder, reads):
+    "Refuse a folder without a model, with several, and one whose model reads no captions where it shall"
+    found = trained_folders(Path(folder).expanduser())
+    if len(found) != 1:
+        raise FileNotFoundError(f"models={folder!r} holds {len(found)} finished models; give the folder of one "
+                                "training")
+    if reads != 'captions' or (found[0]/'run.json').exists(): return # a run of CAMeL
+    model = read_record(found[0]/TRAINING, 'model')['model']
+    if MODELS[model].reads == 'captions': return
+    raise ValueError(f"models={folder!r} is a {model}, which reads no captions; choose one of {ready_names(reads)}, or "
+                     "the folder of such a model")
+
+
 def check_ready_models(names, # Names of the package's weights, or folders of trainings
     reads:str='', # `captions`, or all
     ):
     "Refuse names that are no models with weights"
     for name in names:
-        if Path(name).expanduser().is_dir(): continue
+        if Path(name).expanduser().is_dir():
+            _check_trained(name, reads)
+            continue
         check_choice('models', name, ready_names(reads), 'A folder of a training or of a run will do as well.')
+
+# %% ../../nbs/14_recipes/67_parameters.ipynb #fc571d56
+def check_seeds(first:int, # Seed of a run
+    n:int=1, # How many follow each other
+    ) -> range:
+    "The seeds of a run, or an error if the last is none"
+    bound = NUMBERS['seed']
+    if bound.holds(first + n - 1): return range(first, first + n)
+    raise ValueError(f"seed={first} with {n} seeds ends at {first + n - 1}; the last must be {bound}")
+
+
+def check_unseen_worlds(settings, # Of trainings, see `check_starts`
+    seeds, # Of Worlds
+    ):
+    "Refuse Worlds that the weights of a training have seen"
+    for s in settings:
+        model = getattr(s, 'budget', s).model
+        start = s.start['weights'] if isinstance(s.start, dict) else s.start
+        check_worlds(start, model, *seeds)
+
+
+def check_kept_models(models:str, # Parameter `models` of run_dart3; empty: models are trained
+    seeds, # Of the trainings
+    ):
+    "Refuse a run folder that lacks a finished training of a seed"
+    for seed in seeds if models else ():
+        folder = Path(models).expanduser()/'models'/f'seed-{seed}'
+        if (folder/DONE).exists() and (folder/TRAINING).exists(): continue
+        raise FileNotFoundError(f"models={models!r} holds no finished training of seed {seed}, models/seed-{seed}; "
+                                "give the run folder of an earlier run_dart3 with these seeds, or leave models out")
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #e625c4a7
 def check_camera_dataset(dataset:str, # Parameter `dataset` of run_dart3
     data_root:str='', # Folder of the datasets
     seen:str='', # Cameras that are trained on
     protocol:str='camera', # Of the study
+    preset:str='quick', # Of the World
     ):
     "Refuse what is no case of new cameras: by names, and by the cameras of a dataset that is on disk"
     numbers = camera_numbers(seen)
-    if dataset == 'world': return
+    if numbers and protocol != 'camera':
+        raise ValueError(f"seen={seen!r} goes with studies on new cameras, this one has protocol={protocol!r}; leave "
+                         "seen out, or choose another study, such as main")
+    if dataset == 'world': return _check_world_cameras(preset, seen, numbers)
     if Path(dataset).suffix.lower() in TABLES:
-        if numbers: return
+        if numbers: return own_cameras(own_table(dataset, data_root or None), numbers)
         raise ValueError(f"dataset={dataset!r} is a table of your own: name the cameras that are trained on, such as "
                          "seen=0,1,2")
     if '->' in dataset:
         for name in dataset.split('->'): _require_cameras(name.strip())
-    elif numbers: return _require_cameras(dataset)
+    elif numbers:
+        _require_cameras(dataset)
+        table = _on_disk(dataset, data_root)
+        return None if table is None else own_cameras(table, numbers)
+    else: _check_name(dataset)
     check_choice('protocol', protocol, protocols_of(dataset), f"The study asks for it, and dataset={dataset!r} does "
                  "not have it; choose another study, or dataset=world.")
     if '->' not in dataset: _check_cameras_on_disk(dataset, data_root)
 
 
+def _check_name(dataset):
+    "Refuse a name that is neither a dataset nor a dataset and a number of cameras, under the parameter's own name"
+    known = [name for name, d in DATASETS.items() if d.cameras and d.image_queries and name != 'world']
+    name, _, cameras = dataset.rpartition('-')
+    if dataset in DATASETS or name in DATASETS and cameras.isdecimal(): return
+    check_choice('dataset', dataset, ['world', *known], 'With the number of known cameras, such as market1501-5; or '
+                 'two, such as market1501->msmt17.')
+
+
 def _require_cameras(name): require(name, 'a case of new cameras', cameras=True, image_queries=True)
+
+
+def _check_world_cameras(preset, seen, numbers):
+    "Cameras of a World are numbered from 0"
+    there = {g.first_cam + k for g in WORLDS[preset]['reid'] for k in range(g.cams)} if preset in WORLDS else {*numbers}
+    if {*numbers} <= there and ({*numbers} != there or preset not in WORLDS): return
+    raise ValueError(f"seen={seen!r}: the cameras of dataset='world' at preset {preset} are {sorted(there)}; name some "
+                     "of them, and leave at least one out, which is tested")
+
+
+def _on_disk(name, data_root):
+    "The table of a dataset from the names of its files, or None: `check_ready` says what is wrong with the folder"
+    links = dict(follow_links=True) if data_root_of(data_root).follow_links else {}
+    try: return DATASETS[name].load(find_root(name, data_root or None), **links)
+    except (OSError, ValueError): return None
 
 
 def _check_cameras_on_disk(setting, data_root):
     "Compare the known cameras of a setting with those in the names of files, if the dataset is there"
     name, cameras = known_cameras(setting)
     _require_cameras(name)
-    links = dict(follow_links=True) if data_root_of(data_root).follow_links else {}
-    try: table = DATASETS[name].load(find_root(name, data_root or None), **links)
-    except (OSError, ValueError): return # `check_ready` says what is wrong with the folder
-    check_known(table, cameras, setting)
+    table = _on_disk(name, data_root)
+    if table is not None: check_known(table, cameras, setting)
 
 
 def check_dg_dataset(dataset:str, # Parameter `dataset` of run_dmg, or that of the study
+    data_root:str='', # Folder of the datasets, or where the paths of a manifest begin
     ):
-    "Refuse what no protocol of domain generalisation reads"
-    if case_kind(dataset) != 'transfer': return
+    "Refuse what no protocol of domain generalisation reads, and a manifest with errors"
+    kind = case_kind(dataset)
+    if kind == 'manifest' and Path(dataset).expanduser().is_file(): load_case(dataset, root=data_root or None)
+    if kind != 'transfer': return
     source, *tests = transfer_sets(dataset)
     for name in (source, *tests):
         if name in WORLD_SETS: continue
@@ -172,10 +264,78 @@ def check_dg_dataset(dataset:str, # Parameter `dataset` of run_dmg, or that of t
 
 def check_text_dataset(name:str, # A dataset on disk, or world
     purpose:str, # What needs it, for the message
+    argument:str='dataset', # That names it
     **facts, # See `require`
     ):
     "Refuse a dataset without captions or without what else is needed"
+    try: dataset_key(name)
+    except ValueError: check_choice(argument, name, DATASETS)
     require(name, purpose, captions=True, **facts)
+
+# %% ../../nbs/14_recipes/67_parameters.ipynb #1f622807
+def dart3_features(run:str, # Run folder of run_dart3, or a folder with `queries` and `gallery`
+    ) -> tuple: # Two folders
+    "The features of a run's first seed"
+    top = Path(run).expanduser()
+    for folder in (top, *sorted(top.glob('models/seed-*'))):
+        if (folder/'queries').exists() and (folder/'gallery').exists(): return folder/'queries', folder/'gallery'
+    raise FileNotFoundError(f"run={run!r} holds no folders queries and gallery, nor models/seed-*/queries; give a "
+                            "finished run of run_dart3, or query= and gallery=")
+
+
+def kept_features(run:str, # Folder of a run, or below it
+    ) -> list: # Of (queries, gallery)
+    "The pairs of features that a run kept"
+    top = Path(run).expanduser()
+    pairs = [(q, q.with_name(q.name.replace('queries', 'gallery'))) for q in sorted(top.rglob('*queries'))]
+    found = [(q, g) for q, g in pairs if g.exists()]
+    if found: return found
+    raise FileNotFoundError(f"run={run!r} holds no Embeddings (...queries beside ...gallery); name the folder of a "
+                            "finished run")
+
+
+def check_features(query, # File or folder
+    gallery, # Likewise
+    need=(), # Fields that both must have
+    ):
+    "Refuse features that cannot be read, and those of two models"
+    q, g = (Embeddings.load(path, need=need) for path in (query, gallery))
+    one_model(q, g)
+
+
+def check_tags(tags:str, # Parameter `tags` of failure_browser; a file that is not there is made
+    ):
+    "Refuse a file of tags that cannot be read, and one whose ending is unknown"
+    if not tags: return
+    path = Path(tags).expanduser()
+    check_choice('ending of tags', path.suffix, ('.json', '.csv'))
+    if path.exists(): read_tags(path)
+
+
+def check_vision_model(argument:str, # `model` or `auditor`
+    folder:str, # That it names; empty: none
+    ):
+    "Refuse what is no folder of a model of transformers"
+    if not folder or (Path(folder).expanduser()/'config.json').is_file(): return
+    raise FileNotFoundError(f"{argument}={folder!r} holds no config.json; give the folder of a vision-language model, "
+                            "as `save_pretrained` writes it")
+
+
+def check_records(records:str, # Parameter `records` of caption_cot; empty: in the run folder
+    ):
+    "Refuse a file of captions in a folder that cannot be written to"
+    if not records: return
+    path = Path(records).expanduser()
+    if path.is_dir(): raise IsADirectoryError(f"records={records!r} is a folder; name a file in it")
+    _check_writable('records', records, path.parent)
+
+
+def _check_writable(argument, value, folder):
+    "An error if the nearest folder that is there takes no files"
+    near = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    if near.is_dir() and os.access(near, os.W_OK): return
+    what = 'cannot be written to' if near.is_dir() else 'is a file'
+    raise PermissionError(f"{argument}={value!r}: {str(near)!r} {what}; choose another folder")
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #591e28d4
 def _study(p, studies, presets):
@@ -184,44 +344,71 @@ def _study(p, studies, presets):
     return studies[find_study(studies, p.study)]
 
 
+def _seeds(p, study):
+    "The seeds of a run"
+    return check_seeds(study.first_seed(p.seed), study.n_seeds(p.preset, p.seeds))
+
+
 def _camel(p):
     study = _study(p, camel.STUDIES, camel.PRESETS)
+    seeds = check_seeds(p.seed, study.n_seeds(p.preset, p.seeds))
     check_model(p.model, [n for n, m in MODELS.items() if m.reads == 'captions'])
     settings = [camel.run_arguments(s) for s in study.only(p.methods, camel.VARIANTS)]
     for name in map(str.strip, p.dataset.split(',')):
         check_text_dataset(name, 'a target of CAMeL', splits=('train', 'test'))
-    check_text_dataset(p.source, 'the source of CAMeL')
-    check_starts(camel.Config(s['method'], p.preset, 0, (), (), p.model, s['weights'] or p.weights, p.device)
-                 for s in settings)
+    check_text_dataset(p.source, 'the source of CAMeL', 'source')
+    configs = [camel.Config(s['method'], p.preset, 0, (), (), p.model, s['weights'] or p.weights, p.device)
+               for s in settings]
+    check_starts(configs)
+    if 'world' in (*p.dataset.split(','), p.source):
+        check_unseen_worlds(configs, [p.world_seed] if p.world_seed >= 0 else seeds)
 
 
 def _cfam(p):
-    _study(p, cfam.STUDIES, TEXT_PRESETS)
+    study = _study(p, cfam.STUDIES, TEXT_PRESETS)
     check_model(p.model, [n for n, m in MODELS.items() if m.reads == 'captions'])
-    check_starts(PLANS['cfam'](p).settings)
+    plan = PLANS['cfam'](p)
+    check_starts(plan.settings)
+    seeds = _seeds(p, study)
+    settings, tests = planned(study, p.methods, p.dataset)
+    names = [*(s.get('train', 'fine') for s in settings), *tests]
+    if any(text_setting(name).world for name in names): check_unseen_worlds(plan.settings, seeds)
 
 
 def _cfan(p):
-    _study(p, cfan.STUDIES, cfan.CFAN_PRESETS)
+    study = _study(p, cfan.STUDIES, cfan.CFAN_PRESETS)
     if p.dataset != 'world': check_choice('dataset', p.dataset, ['world', *cfan.AERIAL_SETS])
     check_model(p.model, [n for n, m in MODELS.items() if m.family == 'cfan'])
-    check_starts(PLANS['cfan'](p).settings)
+    plan = PLANS['cfan'](p)
+    check_starts(plan.settings)
+    seeds = _seeds(p, study)
+    if p.dataset == 'world': check_unseen_worlds(plan.settings, seeds)
 
 
 def _dart3(p):
     study = _study(p, dart3.STUDIES, REID_PRESETS)
     check_choice('scene', p.scene, SCENES)
     check_model(p.model, [n for n, m in MODELS.items() if m.reads == 'images'])
-    check_camera_dataset(p.dataset, p.data_root, p.seen, study.protocol or 'camera')
+    protocol = study.protocol or 'camera'
+    check_camera_dataset(p.dataset, p.data_root, p.seen, protocol, p.preset)
     check_places(p, ('models',))
-    check_starts(PLANS['dart3'](p).settings)
+    plan = PLANS['dart3'](p)
+    check_starts(plan.settings)
+    seeds = _seeds(p, study)
+    if p.dataset == 'world':
+        for seed in seeds: check_unseen_worlds(plan.settings, check_seeds(case_seeds(seed, protocol)[-1]))
+        check_unseen_worlds(plan.settings, seeds)
+    if MODELS[plan.settings[0].model].trains: check_kept_models(p.models, seeds)
 
 
 def _dmg(p):
     study = _study(p, dmg.STUDIES, REID_PRESETS)
     check_model(p.model, [n for n, m in MODELS.items() if m.reads == 'images'])
-    check_dg_dataset(p.dataset or dict(study.run).get('dataset', 'world'))
-    check_starts(PLANS['dmg'](p).settings)
+    dataset = p.dataset or dict(study.run).get('dataset', 'world')
+    check_dg_dataset(dataset, p.data_root)
+    plan = PLANS['dmg'](p)
+    check_starts(plan.settings)
+    for seed in _seeds(p, study): check_unseen_worlds(plan.settings, case_worlds(dataset, seed))
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #83a63a42
 THREE = ('smoke', 'quick', 'full') # presets of experiments that train nothing
@@ -231,13 +418,45 @@ def _attention_maps(p):
     check_choice('preset', p.preset, THREE)
     for name in p.methods: check_choice('methods', name, MAP_METHODS)
     check_ready_models(p.models)
+    seeds = check_seeds(_world_seed(p), p.worlds or 1)
+    for name in p.models or _MAPPED: _check_package_worlds(name, seeds)
+    models = [from_package(name) for name in p.models if name in shipped()]
+    if not p.methods or not models or len(models) < len(p.models): return # what a folder holds is known when it is read
+    if any({*map_methods(model)} & {*p.methods} for model in models): return
+    raise ValueError(f"methods={','.join(p.methods)!r}: none of {', '.join(p.models)} has these maps; each has some of "
+                     f"{', '.join(dict.fromkeys(m for model in models for m in map_methods(model)))}")
+
+
+_MAPPED = ('clip_tiny', 'bot_tiny') # models that every preset has
+
+
+def _world_seed(p):
+    "The seed of a World that is one and the same in each preset"
+    if p.world_seed >= 0: return p.world_seed
+    raise ValueError(f"world_seed={p.world_seed} must be {NUMBERS['seed']}")
+
+
+def _check_package_worlds(name, seeds):
+    "Refuse Worlds on which weights of the package were trained"
+    for seed in seeds if name in shipped() else (): check_unseen(card_for(name), seed)
+
+
+def _check_data(dataset, data_root):
+    "Refuse a dataset that lacks something, as `check_ready` does"
+    bad = [f for f in set_findings(dataset, data_root or None) if f.level == 'error']
+    if bad: raise TableError(f'dataset={dataset!r} cannot be read', bad)
 
 
 def _word_masking(p):
     check_choice('preset', p.preset, THREE)
     check_choice('variant', p.variant, ('unk', 'delete'))
     check_ready_models(p.models, 'captions')
-    if p.dataset != 'world': check_text_dataset(p.dataset, 'a study of words')
+    check_seeds(p.seed, p.draws or 1)
+    if p.dataset == 'world':
+        for name in p.models or ('clip_tiny',): _check_package_worlds(name, [_world_seed(p)])
+        return
+    check_text_dataset(p.dataset, 'a study of words')
+    _check_data(p.dataset, p.data_root)
 
 
 def _camera_bias(p):
@@ -248,6 +467,11 @@ def _camera_bias(p):
         raise ValueError(f"query={p.query!r} and gallery={p.gallery!r} need each other; give both files, or none")
     if p.run and p.query: raise ValueError(f"run={p.run!r} and query={p.query!r} are two sources of features; give one")
     check_places(p, ('run', 'query', 'gallery'))
+    check_numbers(p, dict(rate=Bounds(*RANGES['lr']), batch=Bounds(*RANGES['batch_size']),
+                          **{name: Bounds(*RANGES[name]) for name in ('tau', 'k', 'steps')}))
+    if p.run: check_features(*dart3_features(p.run))
+    elif p.query: check_features(p.query, p.gallery, ('cam',))
+    else: _check_package_worlds('bot_tiny', [p.seed])
 
 
 def _failure_browser(p):
@@ -256,6 +480,13 @@ def _failure_browser(p):
     check_choice('same_camera', p.same_camera, ('', 'keep', 'drop'))
     check_numbers(p, dict(rate=RATE_OF_ALARMS))
     check_places(p, ('run', 'images'))
+    if p.images and not Path(p.images).expanduser().is_dir():
+        raise NotADirectoryError(f"images={p.images!r} is a file; give the folder that the paths of the features are in")
+    check_tags(p.tags)
+    if p.run: check_features(*kept_features(p.run)[0])
+    else:
+        worlds = check_seeds(p.seed, 1001)[::1000] # the threshold is of another World
+        _check_package_worlds('clip_tiny' if p.queries == 'text' else 'bot_tiny', worlds)
 
 
 def _caption_cot(p):
@@ -266,6 +497,11 @@ def _caption_cot(p):
     if p.auditor and not p.model:
         raise ValueError(f"auditor={p.auditor!r} audits what a model writes; give model and images too")
     check_places(p, ('images', 'model', 'auditor'))
+    for name in ('model', 'auditor'): check_vision_model(name, getattr(p, name))
+    check_records(p.records)
+    seeds = check_seeds(p.seed, p.seeds or 1)
+    if p.images: image_table(p.images)
+    else: _check_package_worlds('clip_tiny', seeds)
 
 
 def _text_granularity(p):
@@ -276,12 +512,24 @@ def _text_granularity(p):
     for level in LEVELS: text_setting(f'{level}{p.suffix}')
     check_model(p.model, [n for n, m in MODELS.items() if m.reads == 'captions'])
     own = {k: v for k, v in dict(model=p.model, weights=p.weights).items() if v}
-    check_starts([cfam.method_settings(dict(name=p.method), p.preset, **own)])
+    settings = cfam.method_settings(dict(name=p.method), p.preset, **own)
+    check_starts([settings])
+    check_unseen_worlds([settings], check_seeds(p.seed, p.seeds or (1 if p.preset == 'smoke' else 5)))
+    _check_plan('text_granularity', p, Plan((settings,), device=settings.device))
 
 
 def _starts(p):
     check_choice('preset', p.preset, ('smoke', 'quick'))
-    find_study(START_STUDIES, p.study)
+    study = START_STUDIES[find_study(START_STUDIES, p.study)]
+    check_seeds(p.seed, study.n_seeds(p.preset, p.seeds))
+    _check_plan('starts', p, Plan(()))
+
+
+def _check_plan(experiment, p, plan):
+    "Refuse what a training of an experiment outside `PLANS` lacks: a GPU, or a World of preset paper"
+    bad = [f for f in missing(plan, p.execution) if f.level == 'error']
+    if p.preset == 'paper': bad.append(Finding('error', 'preset=paper has no World', '', 'take preset=full'))
+    if bad: raise TableError(f'{experiment} at preset {p.preset} cannot begin', bad)
 
 
 CHECKS = dict( # experiment -> function of its parameters
@@ -298,6 +546,8 @@ def check_parameters(experiment:str, # Key of `CHECKS`
     check_numbers(p)
     check_places(p, ('data_root', 'source_root'))
     check_device(getattr(p, 'device', '') or 'auto')
+    folder = p.execution.image_cache
+    if folder: _check_writable('image_cache', folder, Path(folder))
     check(p)
 
 

@@ -229,11 +229,21 @@ def start_findings(settings, # With `start` and the model
 CPU_RATE = 1.5      # images a second of two cores in training at paper size
 
 
+def _lacks_device(named):
+    "What torch finds in place of a device, in words; empty if it is there"
+    kind, _, number = named.partition(':')
+    if kind == 'mps': return '' if torch.backends.mps.is_available() else 'no mps'
+    if kind != 'cuda': return ''
+    n = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not n: return 'no GPU'
+    return '' if int(number or 0) < n else f'only {n} GPU(s), numbered from 0'
+
+
 def device_findings(plan:Plan, # Its device, images and what the user named
     ) -> list: # of `Finding`
     "A GPU that is missing, and how long training takes without"
-    if plan.named.startswith('cuda') and not torch.cuda.is_available():
-        return [Finding('error', f'device={plan.named!r}: torch finds no GPU', '', 'leave it out, or -p device=cpu')]
+    if lacks := _lacks_device(plan.named):
+        return [Finding('error', f'device={plan.named!r}: torch finds {lacks}', '', 'leave it out, or -p device=cpu')]
     asked, days = plan.named == 'cpu' or plan.device == 'auto', plan.images/CPU_RATE/86_400
     large = any(MODELS[_model(s)].size == 'paper' for s in plan.settings)
     if not (asked and large and days >= 1) or pick_device(plan.device) != 'cpu': return []

@@ -3,6 +3,7 @@ import math
 
 import pytest
 
+from reid_lab.core.basics import pick_device
 from reid_lab.datasets.export import export_world
 from reid_lab.experiments.notebooks import check_before_run, experiments, run_notebook
 from reid_lab.experiments.params import notebook_params
@@ -103,4 +104,70 @@ def test_a_name_that_differs_in_case_is_named(tmp_path):
 
     from reid_lab.data.images import read_image
     Image.new("RGB", (8, 16)).save(tmp_path/"A.JPG")
-    with pytest.raises(ValueError, match="'A.JPG' does: names that differ in case"): read_image(tmp_path/"a.jpg")
+    with pytest.raises(ValueError, match="A.JPG' does, which differs in capital letters"): read_image(tmp_path/"a.jpg")
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory):
+    "Files and folders that are there and are not what is wanted"
+    root = tmp_path_factory.mktemp("things")
+    (root/"empty").mkdir()
+    for name in ("text.pt", "text.npz", "tags.json", "tags.txt"): (root/name).write_text("no content of that kind")
+    (root/"table.csv").write_text("a,b\n1,2\n")
+    return root
+
+
+WRONG = [("dart3", dict(models="empty"), "no finished training of seed 0"),
+         ("dart3", dict(models="table.csv"), "no finished training"),
+         ("dart3", dict(weights="text.pt"), "is text"), ("dmg", dict(weights="empty"), "config.json"),
+         ("dart3", dict(dataset="table.csv", seen="0"), "no camera labels"),
+         ("dmg", dict(dataset="table.csv"), "column"),
+         ("attention_maps", dict(models="empty"), "0 finished models"),
+         ("word_masking", dict(models="empty"), "0 finished models"),
+         ("word_masking", dict(dataset="cuhk-pedes", data_root="empty"), "cannot be read"),
+         ("camera_bias", dict(run="empty"), "queries and gallery"), ("camera_bias", dict(run="table.csv"), "queries"),
+         ("camera_bias", dict(query="text.npz", gallery="text.npz"), "text.npz"),
+         ("failure_browser", dict(run="empty"), "holds no Embeddings"),
+         ("failure_browser", dict(tags="tags.json"), "damaged"), ("failure_browser", dict(tags="tags.txt"), "ending"),
+         ("failure_browser", dict(images="table.csv"), "is a file"),
+         ("caption_cot", dict(images="empty", model="empty"), "no config.json"),
+         ("caption_cot", dict(records="empty"), "is a folder"),
+         ("caption_cot", dict(records="table.csv/captions.jsonl"), "is a file")]
+
+
+@pytest.mark.parametrize("name, given, says", WRONG)
+def test_what_is_there_and_is_not_what_is_wanted_is_refused(name, given, says, things):
+    paths = {k: v if k in ("seen",) or v == "cuhk-pedes" else str(things/v) for k, v in given.items()}
+    with pytest.raises((ValueError, OSError), match=says): check_before_run(EXPERIMENTS[name].path, paths)
+
+
+@pytest.mark.parametrize("name, given, says", [
+    ("dart3", dict(model="frozen:nope", weights="none"), "tower='nope'"),
+    ("dmg", dict(model="frozen", weights="none"), "named with its tower"),
+    ("camel", dict(model="frozen_pair:nope", weights="none"), "pair='nope'"),
+    ("dart3", dict(seen="99"), "cameras of dataset='world'"),
+    ("dart3", dict(seen="0,1,2,3,4,5,6,7,8"), "at least one out"),
+    ("dart3", dict(study="source", seen="0,1"), "studies on new cameras"),
+    ("dart3", dict(seed=498, seeds=3), "trained on already"), ("camel", dict(world_seed=500), "trained on already"),
+    ("dmg", dict(seed=500), "trained on already"), ("text_granularity", dict(seed=500), "trained on already"),
+    ("attention_maps", dict(world_seed=499, worlds=2), "trained on already"),
+    ("word_masking", dict(world_seed=500), "trained on already"), ("camera_bias", dict(seed=500), "trained on already"),
+    ("failure_browser", dict(seed=500), "trained on already"), ("caption_cot", dict(seed=500), "trained on already"),
+    ("dart3", dict(seed=2**32 - 2, seeds=5), "the last must be"), ("starts", dict(seed=2**32 - 1), "the last must be"),
+    ("camera_bias", dict(tau=math.inf), "tau"), ("camera_bias", dict(k=10**6), "k=1000000"),
+    ("attention_maps", dict(models="bot_tiny", methods="queries"), "none of bot_tiny"),
+    ("text_granularity", dict(execution="--speed accumulate=3"), "does not divide"),
+    ("text_granularity", dict(preset="paper", weights="none"), "has no World"),
+    ("dart3", dict(execution="--processes 100000000000000000000"), "from 1 to 1024"),
+    ("cfan", dict(execution="--workers 100000000000000000000"), "from 0 to 1024")])
+def test_values_that_only_the_code_behind_them_can_judge(name, given, says):
+    with pytest.raises((ValueError, OSError), match=says): check_before_run(EXPERIMENTS[name].path, given)
+
+
+@pytest.mark.skipif(pick_device() != "cpu", reason="there is a GPU")
+@pytest.mark.parametrize("name", ["camel", "cfam", "cfan", "dart3", "dmg", "starts", "text_granularity"])
+def test_devices_and_switches_that_a_machine_lacks(name):
+    path = EXPERIMENTS[name].path
+    with pytest.raises(ValueError, match="fp16 needs a GPU"): check_before_run(path, dict(execution="--speed fp16"))
+    for device in ("cuda", "cuda:1", "mps") if "device" in EXPERIMENTS[name].parameters else ():
+        with pytest.raises(ValueError, match="torch finds no"): check_before_run(path, dict(device=device))
