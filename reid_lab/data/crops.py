@@ -141,8 +141,8 @@ def _refuse_boxes(f, path, taken):
     for box in _BOXES:
         if all(c in there for c in box):
             raise ValueError(f"manifest {str(path)!r} has boxes ({', '.join(there[c] for c in box)}), which are not "
-                             "read: the whole images would be embedded. Cut the crops and list their files, or remove these "
-                             "columns if the images are crops already")
+                             "read: the whole images would be embedded. Cut the crops and list their files, or remove "
+                             "these columns if the images are crops already")
 
 
 def _plain_path(text, root):

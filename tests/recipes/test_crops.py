@@ -297,7 +297,8 @@ def test_shards_are_features_for_every_command(on_disk, capsys):
     found = [json.loads(said(capsys, "search", g, "--image", crop, "-k", 4, "--json")[1]) for g in (f, s)]
     whole, disk = (answers[0]["results"] for answers in found)
     assert [r["path"] for r in disk] == [r["path"] for r in whole] and disk[0]["path"] == "cam1/5_0.png"
-    assert set(disk[0]) == {"rank", "row", "score", "pid", "cam", "path", "pid_name", "cam_name"}          # what nobody said is left out
+    # what nobody said is left out
+    assert set(disk[0]) == {"rank", "row", "score", "pid", "cam", "path", "pid_name", "cam_name"}
     code, out, _ = said(capsys, "search", s, "a man with a bag", "--html", on_disk/"page.html")
     assert code == 0 and "cam" in out and "data:image" in (on_disk/"page.html").read_text("utf-8")
     a, b = (json.loads(said(capsys, "match", f, g, "--json")[1]) for g in (f, s))
