@@ -196,7 +196,9 @@ def manifest_table(path, # .csv, .tsv, .jsonl or .parquet with the column `path`
     f['path'] = [_plain_path(v, root) if isinstance(v, str) else v for v in f.path]
     if 'captions' in f: f['captions'] = _captions(f.captions)
     if 'attrs' in f: f['attrs'] = _attributes(f['attrs'])
-    return ReidTable(_labelled(f), root, name=path.stem, follow_links=follow_links).validate(images)
+    table = ReidTable(_labelled(f), root, name=path.stem, follow_links=follow_links)
+    table.further = [c for c in f if c not in COLUMNS]
+    return table.validate(images)
 
 # %% ../../nbs/01_data/70_crops.ipynb #954c9a6d
 def crops_table(source, # Folder of crops, or manifest (.csv, .tsv, .jsonl, .parquet)

@@ -81,7 +81,8 @@ def read_labels(column:str, # For messages, such as `pid`
     values, # (N,) labels as they came: list, array, column of a frame
     ) -> Labels:
     "Ids and names of a column; what cannot be an id is refused with its row"
-    if np.ma.is_masked(values): raise ValueError(f'{column} has masked values; fill them first: filled(-1) is unknown')
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values): # pandas has masks of its own, read as missing
+        raise ValueError(f'{column} has masked values; fill them first: filled(-1) is unknown')
     values = values if isinstance(values, pd.Series) else pd.Series(values, dtype=None if len(values) else object)
     try: codes, found = pd.factorize(values)
     except TypeError: raise ValueError(f'{column} holds lists or other things that are no labels') from None

@@ -101,9 +101,10 @@ def read_sheet(path, # Text file with a line of column names
     except (pd.errors.ParserError, pd.errors.ParserWarning) as err:
         if found := _long_line(path, sheet):
             line, n = found
-            raise ValueError(f"{str(path)!r}: line {line} has {n} fields, and the header names "
-                             f"{len(sheet.names)} columns ({', '.join(sheet.names[:6])}); put texts that hold "
-                             f"{sheet.separator!r} in quotes, or name all columns") from None
+            few = ', '.join(sheet.names[:6])
+            raise ValueError(f"{str(path)!r}: line {line} has {n} fields, and the header names {len(sheet.names)} "
+                             f"columns ({few}); put texts that hold {sheet.separator!r} in quotes, or name all "
+                             "columns") from None
         raise ValueError(f"{str(path)!r} cannot be read as a table ({err})") from None
 
 # %% ../../nbs/01_data/12_sheets.ipynb #277df824

@@ -85,6 +85,7 @@ class ReidTable:
         if root is None and reader is None: raise ValueError("root=None needs a reader; give the folder of the images")
         self.frame, self.reader, self.name, self.follow_links = _complete(frame), reader, name, follow_links
         self.root = None if root is None else Path(root).expanduser()
+        self.further = [] # columns of the user's own that go along into features
         self.left_out = [] # what the folder or the manifest held and the table does not, for the output of commands
 
     def __len__(self): return len(self.frame)
@@ -612,6 +613,7 @@ def from_folder(cls:ReidTable, root, # Folder of images
         if c in groups: f = numbered(f, c)
     table = cls(f, root, name=name or Path(root).resolve().name, follow_links=follow_links)
     table.left_out = _not_taken(found)
+    table.further = [c for c in groups if c not in COLUMNS]
     return table.validate(images)
 
 # %% ../../nbs/01_data/20_table.ipynb #777edbe8

@@ -22,7 +22,6 @@ from ..core.reporting import progress
 from ..data.augment import to_pixels
 from ..data.labels import MISSING, partly_missing, read_labels
 from ..data.sheets import read_sheet, sheet_of
-from ..data.table import COLUMNS
 from ..data.text import text_note
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #65b843ee
@@ -616,7 +615,8 @@ def embed_images(model, # Has `encode_image` and `size`
     rows = [list(range(i, min(i + batch_size, len(f)))) for i in range(0, len(f), batch_size)]
     emb = _run(model, rows, run, encode, device, 'images', quiet, share)
     extra = {c: f[c].to_numpy() for c in ('site', 'scenario', 'view', 'domain') if c in f}
-    extra |= {c: _plain_column(f[c]) for c in f if c not in COLUMNS and c not in FIELDS}
+    own = ('pid_name', 'cam_name', *getattr(table, 'further', ()))
+    extra |= {c: _plain_column(f[c]) for c in own if c in f}
     return Embeddings(emb, f.pid.to_numpy(), cam, f.path.tolist(), columns=extra,
                       meta=dict(model=type(model).__name__, data=table.name, kind='image'))
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from reid_lab.data.crops import crops_table, manifest_table, other_files, own_columns
+from reid_lab.data.crops import crops_table, manifest_table
 from reid_lab.data.sheets import read_sheet, sheet_of, text_encoding
 
 
@@ -46,12 +46,12 @@ def test_columns_of_ones_own_are_kept(root):
     rows = [dict(path="g/a.jpg", pid=1, clothes="red", age=4), dict(path="g/b.jpg", pid=1, clothes="blue", age=5)]
     (root/"m.jsonl").write_text("\n".join(map(json.dumps, rows)))
     table = crops_table(root/"m.jsonl")
-    assert own_columns(table) == ["clothes", "age"] and table["clothes"].tolist() == ["red", "blue"]
+    assert table.further == ["clothes", "age"] and table["clothes"].tolist() == ["red", "blue"]
 
 
 def test_what_is_no_image_is_counted(root):
     for name in ("g/a.txt", "g/b.TXT", "readme", ".hidden.txt"): (root/name).write_text("x")
-    assert other_files(root) == {"": 1, ".txt": 2}
+    assert crops_table(root).left_out == ["3 files with other endings than those of images (2 .txt, 1 without ending)"]
 
 
 def test_encodings_and_separators(root):

@@ -1,108 +1,128 @@
-"""Labels, manifests and folders of crops that cannot be read rightly."""
+"Labels, manifests and folders of crops: what no id can be, tables that cannot be read, what would be embedded wrongly"
 import numpy as np
 import pandas as pd
-from fault import bad, refused
 from PIL import Image
-from safetensors.numpy import save_file
 
-from reid_lab.data.crops import crops_table
-from reid_lab.data.table import ReidTable
+from reid_lab.data.crops import captions_of, crops_table, manifest_table
+from reid_lab.data.labels import read_labels
+from reid_lab.data.table import numbered, ReidTable
 from reid_lab.retrieval.embeddings import Embeddings
 
-
-def _images(tmp, *names):
-    for name in names or ("a.jpg", "b.jpg"):
-        (tmp/name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (16, 32), (200, 0, 0)).save(tmp/name)
-    return tmp
+from fault import bad, refused
 
 
-def _manifest(text, name="m.csv"):
-    "A call that reads a manifest of this text"
-    def call(tmp):
-        (_images(tmp)/name).write_bytes(text if isinstance(text, bytes) else text.encode())
-        return crops_table(tmp/name)
-    return call
+def _image(folder, *names):
+    "The folder with small images"
+    for name in names:
+        (folder/name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 16), (90, 30, 30)).save(folder/name, "JPEG")
+    return folder
 
 
-def _parquet(**columns):
-    def call(tmp):
-        pd.DataFrame(dict(path=["a.jpg", "b.jpg"], **columns)).to_parquet(_images(tmp)/"m.parquet")
-        return crops_table(tmp/"m.parquet")
-    return call
+def _manifest(text, name="m.csv", **kw):
+    "Read a manifest of this text, or these bytes, beside a.jpg"
+    def read(tmp):
+        (_image(tmp, "a.jpg", "b.jpg")/name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        return manifest_table(tmp/name, **kw)
+    return read
 
 
-def _beside(text):
-    "A call that loads vectors with a table of labels of this text"
-    def call(tmp):
-        save_file(dict(emb=np.eye(3, dtype=np.float32)), tmp/"emb.safetensors")
-        (tmp/"table.csv").write_text(text)
-        return Embeddings.load(tmp)
-    return call
+def _embedded(text, *options):
+    "Embed a manifest of this text on the command line"
+    def run(tmp):
+        (_image(tmp, "a.jpg", "b.jpg")/"m.csv").write_text(text)
+        refused("embed", tmp/"m.csv", "--model", "bot_tiny", "--out", tmp/"o.npz", *options)
+    return run
 
 
-def _command(*words):
-    def call(tmp):
-        _images(tmp/"g", "a.jpg")
-        (tmp/"empty").mkdir()
-        return refused("embed", *(str(tmp/w[1:]) if w[0] == "@" else w for w in words), "--model", "bot_tiny",
-        "--out",
-                       tmp/"f.npz")
-    return call
+def _folder(*options):
+    "Embed a folder with one text and no image on the command line"
+    def run(tmp):
+        (tmp/"crops").mkdir()
+        (tmp/"crops"/"note.txt").write_text("x")
+        refused("embed", tmp/"crops", "--model", "bot_tiny", "--out", tmp/"o.npz", *options)
+    return run
+
+
+def _features(table=b"[1, 2]", **arrays):
+    "Load a .npz with these arrays"
+    def load(tmp):
+        have = dict(emb=np.eye(2, dtype="f4"), pid=[0, 1]) | arrays
+        np.savez(tmp/"f.npz", table=np.frombuffer(table, np.uint8), **have)
+        return Embeddings.load(tmp/"f.npz")
+    return load
+
+
+def _captions(values):
+    "A parquet manifest with these captions"
+    def read(tmp):
+        _image(tmp, "a.jpg", "b.jpg")
+        pd.DataFrame(dict(path=["a.jpg", "b.jpg"], caption=values)).to_parquet(tmp/"m.parquet")
+        return manifest_table(tmp/"m.parquet")
+    return read
 
 
 FAULTS = [
-    bad("manifest: an id of twenty digits", "10^20", _manifest(f"path,pid\na.jpg,1\nb.jpg,1{'0'*20}\n"),
-        "pid=1000", "row 1",
+    bad("labels: twenty digits", "an id of twenty digits", lambda t: read_labels("pid", ["1", "9"*20]), "pid=9999",
         "64 bits"),
-    bad("manifest: an id of 2^64 - 1", "parquet", _parquet(pid=np.array([1, 2**64 - 1], "u8")),
-        "18446744073709551615",
+    bad("labels: 2^64 - 1", "-1 read as uint64", lambda t: read_labels("pid", np.array([2**64 - 1], "u8")), "row 0",
         "64 bits"),
-    bad("manifest: an id below -1", "pid -2", _manifest("path,pid\na.jpg,-2\nb.jpg,1\n"), "pid=-2 (row 0)",
-        "below -1"),
-    bad("manifest: a camera below -1", "cam -2", _manifest("path,pid,cam\na.jpg,1,-2\nb.jpg,1,0\n"), "cam=-2",
-        "below -1"),
-    bad("manifest: a camera is missing", "one of two", _manifest("path,pid,cam\na.jpg,1,\nb.jpg,1,3\n"), "no camera",
-        "while other rows have one"),
-    bad("manifest: a camera is NaN", "parquet", _parquet(pid=[1, 2], cam=[np.nan, 1.]), "no camera"),
-    bad("manifest: one field too many", "a comma in a caption", _manifest("path,pid\na.jpg,1\nb.jpg,1,2\n"),
-        "line 3 has 3 fields",
-        "2 columns"),
-    bad("manifest: one field too many everywhere", "pandas takes an index",
-        _manifest("path,pid\na.jpg,1,7\nb.jpg,1,7\n"),
+    bad("labels: camera -2", "below unknown", lambda t: read_labels("cam", [0, -2]), "cam=-2 (row 1)", "below -1"),
+    bad("labels: rounded", "a fraction beyond 2^53", lambda t: read_labels("pid", [1., 2.**60]), "row 1", "round"),
+    bad("labels: infinite", "pid is inf", lambda t: read_labels("pid", [1., np.inf]), "row 1", "infinity"),
+    bad("labels: lists", "a label is a list", lambda t: read_labels("pid", [[1], [2]]), "pid holds lists"),
+    bad("labels: names that disagree", "one name for two ids",
+        lambda t: numbered(pd.DataFrame(dict(pid=[0, 1], pid_name=["x", "x"])), "pid"),
+        "pid and pid_name do not agree"),
+    bad("manifest: twenty digits", "on the command line", _embedded(f"path,pid\na.jpg,{'9'*20}\n"), "64 bits", "row 0"),
+    bad("manifest: camera -2", "on the command line", _embedded("path,cam\na.jpg,0\nb.jpg,-2\n"), "cam=-2", "below -1"),
+    bad("manifest: a missing camera", "an empty cell among cameras", _manifest("path,cam\na.jpg,2\nb.jpg,\n"),
+        "no camera (cam -1), while other rows have one"),
+    bad("manifest: a field too many", "every line", _embedded("path,pid\na.jpg,1,7\nb.jpg,2,7\n"),
         "line 2 has 3 fields"),
-    bad("manifest: a column twice", "pid,pid", _manifest("path,pid,pid\na.jpg,1,2\n"), "column 'pid' twice"),
-    bad("manifest: boxes", "x, y, w, h", _manifest("path,x,y,w,h\na.jpg,0,0,5,5\n"), "has boxes", "the crops"),
-    bad("manifest: corners", "x1, y1, x2, y2", _manifest("path,X1,Y1,X2,Y2\na.jpg,0,0,5,5\n"),
-        "has boxes (columns X1"),
-    bad("manifest: a bbox", "one column", _manifest("path,bbox\na.jpg,0 0 5 5\n"), "has boxes (columns bbox)"),
-    bad("manifest: a file twice", "./a.jpg beside a.jpg", _manifest("path,pid\na.jpg,1\n./a.jpg,2\n"),
+    bad("manifest: a field too many in one line", "the last", _manifest("path,pid\na.jpg,1\nb.jpg,2,7\n"),
+        "line 3 has 3 fields", "(path, pid)"),
+    bad("manifest: a header with a column twice", "pid, pid", _embedded("path,pid,pid\na.jpg,1,2\n"), "'pid' twice"),
+    bad("manifest: a column given twice", "--column a=x a=y",
+        _embedded("path,x,y\na.jpg,1,2\n", "--column", "pid=x", "--column", "pid=y"), "pid is given twice"),
+    bad("manifest: two columns from one", "--column a=x b=x",
+        _embedded("path,x\na.jpg,1\n", "--column", "pid=x", "--column", "cam=x"), "'x' is given for both"),
+    bad("manifest: a column that is there too", "--column pid=who beside pid",
+        _embedded("path,pid,who\na.jpg,1,2\n", "--column", "pid=who"), "there is a column 'pid' too"),
+    bad("manifest: boxes", "x, y, w, h", _embedded("path,x,y,w,h\na.jpg,0,0,4,4\n"), "has boxes (x, y, w, h)",
+        "Cut the crops"),
+    bad("manifest: corners", "x1, y1, x2, y2", _manifest("path,x1,y1,x2,y2\na.jpg,0,0,4,4\n"),
+        "has boxes (x1, y1, x2, y2)"),
+    bad("manifest: a column bbox", "a list a row", _manifest('path,bbox\na.jpg,"[0, 0, 4, 4]"\n'), "has boxes (bbox)"),
+    bad("manifest: Latin-1", "an umlaut of another encoding", _manifest("path,pid\na.jpg,Jürg\n".encode("latin-1")),
+        "is not UTF-8", "save it as UTF-8"),
+    bad("manifest: UTF-16 without a mark", "every second byte is zero", _manifest("path\na.jpg\n".encode("utf-16-le")),
+        "zero bytes", "UTF-16"),
+    bad("manifest: one file twice", "./a.jpg beside a.jpg", _manifest("path\na.jpg\n./a.jpg\n"),
         "the same path in several rows"),
-    bad("manifest: a number as caption", "parquet", _parquet(caption=[5, 6]), "captions=5 (row 0) is no text"),
-    bad("manifest: a JSON line that is cut", ".jsonl", _manifest('{"path": "a.jpg"}\n{"path"', "m.jsonl"),
-        "line 2 is no JSON"),
-    bad("manifest: a JSON line that is a list", ".jsonl", _manifest('["a.jpg"]\n', "m.jsonl"), "line 1 is a list"),
-    bad("manifest: another encoding", "Latin-1", _manifest("path,pid\nä.jpg,1\n".encode("latin-1")),
-        "is not UTF-8", "save it"),
-    bad("manifest: UTF-16 without a mark", "zero bytes", _manifest("path,pid\na.jpg,1\n".encode("utf-16-le")),
-        "zero bytes"),
-    bad("labels: one field too many beside vectors", "table.csv", _beside("pid,cam\n10,0,7\n11,1,7\n12,2,7\n"),
-        "line 2 has 3 fields"),
-    bad("labels: a column twice beside vectors", "table.csv", _beside("pid,pid\n1,1\n1,1\n1,1\n"),
-        "column 'pid' twice"),
-    bad("labels: a camera below -1 beside vectors", "table.csv", _beside("pid,cam\n1,-2\n1,1\n1,1\n"),
-        "cam[0] is -2"),
-    bad("features: masked vectors", "numpy.ma", lambda tmp: Embeddings(np.ma.array(np.eye(2), mask=np.eye(2)), [0,
-        1]),
-        "emb has masked values"),
-    bad("features: a person below -1", "pid -5", lambda tmp: Embeddings(np.eye(2, dtype=np.float32), [0, -5]),
-        "pid[1] is -5"),
-    bad("crops: a pattern that is none", "--pattern (", _command("@g", "--pattern", "("), "is no regular expression"),
-    bad("crops: an open set in a pattern", "--pattern [", _command("@g", "--pattern", "[a"),
-        "is no regular expression"),
-    bad("crops: an empty folder", "no image", _command("@empty"), "no images below", ".jpg"),
-    bad("crops: a folder without images", "only notes", lambda tmp: ((tmp/"n.txt").write_text("x"), crops_table(tmp)),
-        "no images below"),
-    bad("crops: a pattern without identities", "(?P<person>..)",
-        lambda tmp: ReidTable.from_folder(_images(tmp), r"(?P<person>\w+)", cam=-1), "no group 'pid'"),
+    bad("manifest: another case", "A.JPG for a.jpg", _manifest("path\nA.JPG\n"), "differs in capital letters only",
+        "a.jpg"),
+    bad("manifest: cut JSON lines", "half a record",
+        _manifest('{"path": "a.jpg"}\n{"path', "m.jsonl"), "line 2 is no JSON"),
+    bad("manifest: JSON lines of lists", "no record", _manifest("[1]\n", "m.jsonl"), "line 1 is a list"),
+    bad("manifest: numbers as captions", "in parquet", _captions([5, 6]), "captions of row 0", "captions are texts"),
+    bad("manifest: fractions as captions", "in parquet", _captions([.5, 2.]), "captions of row 0",
+        "captions are texts"),
+    bad("captions: half a list", "a cell that was cut", lambda t: captions_of("['a man', 'he"), "begins like a list"),
+    bad("folder: no image", "an empty folder of crops", _folder(), "no images under", "endings read are .jpg"),
+    bad("folder: no image, with a pattern", "words about files, not the pattern", _folder("--pattern", r"(?P<pid>\d+)"),
+        "no images under", "1 files with other endings"),
+    bad("folder: no expression", "--pattern '('", _folder("--pattern", "("), "is no regular expression"),
+    bad("folder: no expression in Python", "pattern='[a'", lambda t: crops_table(_image(t, "a.jpg"), pattern="[a"),
+        "pattern='[a' is no regular expression"),
+    bad("folder: a misspelt group", "camera instead of cam",
+        lambda t: ReidTable.from_folder(_image(t, "1_2.jpg"), r"(?P<pid>\d+)_(?P<camera>\d+)", cam=-1),
+        "Did you mean 'cam'"),
+    bad("features: masked vectors", "emb is a masked array",
+        lambda t: Embeddings(np.ma.array(np.eye(2), mask=np.eye(2)), [0, 1]), "emb has masked values"),
+    bad("features: camera -2", "below unknown", lambda t: Embeddings(np.eye(2), [0, 1], [0, -2]), "cam[1] is -2"),
+    bad("features: JSON that is no record", "a list in a .npz", _features(), "f.npz", "no record"),
+    bad("features: JSON that is cut", "in a .npz", _features(b'{"meta'), "table in", "f.npz", "no valid JSON"),
+    bad("features: a missing camera", "NaN among cameras", _features(b"{}", cam=[0., np.nan]), "f.npz",
+        "cam of row 1 is missing"),
 ]
