@@ -481,7 +481,8 @@ def _failure_browser(p):
     check_numbers(p, dict(rate=RATE_OF_ALARMS))
     check_places(p, ('run', 'images'))
     if p.images and not Path(p.images).expanduser().is_dir():
-        raise NotADirectoryError(f"images={p.images!r} is a file; give the folder that the paths of the features are in")
+        raise NotADirectoryError(f"images={p.images!r} is a file; give the folder that the paths of the features are "
+                                 "in")
     check_tags(p.tags)
     if p.run: check_features(*kept_features(p.run)[0])
     else:

@@ -23,7 +23,8 @@ class Tiny:
 
 
 @pytest.mark.parametrize("values", [["2", "", "0001"], [2., np.nan, 1.], ["2.0", "nan", "1.0"],
-                                    [2, None, 1], [2, -1, 1], ["2", "<NA>", "1"], pd.array([2, None, 1], "Int64"), [" 2 ", "-1.0", "01"]])
+                                    [2, None, 1], [2, -1, 1], ["2", "<NA>", "1"],
+                                    pd.array([2, None, 1], "Int64"), [" 2 ", "-1.0", "01"]])
 def test_one_meaning_in_every_form(values):
     found = read_labels("pid", values)
     assert found.ids.tolist() == [2, -1, 1] and found.names.tolist() == ["2", "", "1"] and found.ids.dtype == np.int64
@@ -49,7 +50,9 @@ def test_unknown_persons_are_nobody_in_every_manifest(tmp_path, ending):
     assert e.columns["pid_name"].tolist() == ["3", "", "0"] and e.columns["cam_name"].tolist() == ["0", "1", "0"]
 
 
-@pytest.mark.parametrize("text", ["path;pid\nim\\a.jpg;1\n", "path\tpid\nim/a.jpg\t1\n", "sep=;\npath;pid\nim/a.jpg;1\n", " path , pid\n./im//a.jpg, 1\n", ",path,pid\n0,im/a.jpg,1.0\n"])
+@pytest.mark.parametrize("text", [
+    "path;pid\nim\\a.jpg;1\n", "path\tpid\nim/a.jpg\t1\n", "sep=;\npath;pid\nim/a.jpg;1\n",
+    " path , pid\n./im//a.jpg, 1\n", ",path,pid\n0,im/a.jpg,1.0\n"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-8-sig"])
 def test_dialects(tmp_path, text, encoding):
     images(tmp_path, "im/a.jpg")

@@ -84,7 +84,7 @@ FAULTS = [
         "line 3 has 3 fields", "(path, pid)"),
     bad("manifest: a header with a column twice", "pid, pid", _embedded("path,pid,pid\na.jpg,1,2\n"), "'pid' twice"),
     bad("manifest: a column given twice", "--column a=x a=y",
-        _embedded("path,x,y\na.jpg,1,2\n", "--column", "pid=x", "--column", "pid=y"), "pid is given twice"),
+        _embedded("path,x,y\na.jpg,1,2\n", "--column", "pid=x", "--column", "pid=y"), "gives pid twice"),
     bad("manifest: two columns from one", "--column a=x b=x",
         _embedded("path,x\na.jpg,1\n", "--column", "pid=x", "--column", "cam=x"), "'x' is given for both"),
     bad("manifest: a column that is there too", "--column pid=who beside pid",
