@@ -97,7 +97,8 @@ class Answer:
         if t is None: return f"best score {best:.3f}; no threshold was given, so nothing is said about presence"
         if not self.present[i]: return f"not present: best score {best:.3f}, threshold {t}"
         n = int((self.result.score[i] >= t.value).sum())
-        return f"present: {n} of the first {self.result.index.shape[1]} images reach the threshold {t}"
+        listed = int((self.result.index[i] >= 0).sum())
+        return f"present: {n} of the first {listed} images reach the threshold {t}"
 
 # %% ../../nbs/12_analysis/70_search.ipynb #d45c6595
 def find(q:Embeddings, # Questions, see `ask`, or any queries

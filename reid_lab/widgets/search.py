@@ -83,7 +83,7 @@ def items(self:SearchPage, answer): # -> list of dicts, best first
     s, t = self.scene, answer.threshold
     return [dict(row=int(r), rank=i, score=float(v), accepted=None if t is None else bool(v >= t.value),
                  pid=int(s.g.pid[r]), cam=s.cams('g', r), name=s.g_thumb.name(r), **s.names('g', r))
-            for i, (r, v) in enumerate(zip(answer.result.index[0], answer.result.score[0]), 1)]
+            for i, (r, v) in enumerate(zip(answer.result.index[0], answer.result.score[0]), 1) if r >= 0]
 
 
 @patch
@@ -141,6 +141,7 @@ def draw(self:SearchPage):
     elif text: head = dict(text=text, note='asked')
     elif s.q.caption is not None: head = dict(text=s.q.caption[query], note=self.who('q', query))
     else: head = dict(image=s.q_thumb.image(query), name=s.q_thumb.name(query), note=self.who('q', query))
+    if not results: return message_card(out['said'], f"{self.title}, {out['what']}")
     best, t, at = results[0]['score'], self.threshold, '' if text else f' (query {query})'
     verdict = f'best score {best:.3f}, no threshold' if t is None else (
         f"{'present' if out['present'] else 'not present'}: best score {best:.3f}, threshold {t.value:.3f}, "

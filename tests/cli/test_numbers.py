@@ -118,7 +118,7 @@ def test_bias_as_json_and_without_people(features, capsys):
     (dict(emb="nan"), "NaN or infinite values in 1 of 24"),
     (dict(emb="int"), "has dtype int64"), (dict(emb="flat"), r"must be \(N,D\)"),
     (dict(cam="one"), "single camera there is no bias"),
-    (dict(cam="short"), r"cam has shape \(3,\)"), (dict(pid="text"), "factorize"),
+    (dict(cam="short"), r"cam has shape \(3,\)"), (dict(pid="text"), "have names"),
     (dict(pid="other"), "has a match in the"), (dict(emb="thin"), "did one model make both")])
 def test_bias_says_in_one_line_what_is_wrong(features, capsys, change, words):
     d, e = features

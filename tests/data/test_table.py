@@ -284,7 +284,7 @@ def test_from_folder_numbers_names_and_reports_misfits(tmp_path):
     with pytest.raises(ValueError, match="has a group .cam."):
         ReidTable.from_folder(tmp_path, r"(?P<pid>[a-z]+)-(?P<cam>\d)", cam=0)
     with pytest.raises(ValueError, match="is no folder"): ReidTable.from_folder(tmp_path / "none")
-    with pytest.raises(ValueError, match="has no group 'pid'"):
+    with pytest.raises(ValueError, match="Did you mean 'pid'"):
         ReidTable.from_folder(tmp_path, r"(?P<person>\w+)")
 
 

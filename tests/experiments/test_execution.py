@@ -23,7 +23,7 @@ def test_a_variable_counts_with_a_warning_unless_the_option_is_given(name, text,
 
 
 @pytest.mark.parametrize("text, word", [("--speed fast", "speed"), ("--workers -1", "workers"),
-                                        ("workers 3", "no option"), ("--processes 0", "processes"),
+                                        ("workers 3", "Did you mean '--workers'"), ("--processes 0", "processes"),
                                         ("--wrokers 3", "workers")])
 def test_wrong_options(text, word):
     with pytest.raises(ValueError, match=word): given_execution(text)

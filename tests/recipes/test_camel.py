@@ -29,7 +29,7 @@ def test_table_iv_has_the_papers_five_rows():
 
 
 @pytest.mark.parametrize("bad", [dict(variant="camle"), dict(preset="quik"), dict(train=(("stepz", 1),)),
-                                 dict(meta=(("kk", 1),)), dict(model="dual_tinny")])
+                                 dict(meta=(("ordr", 1),)), dict(model="dual_tinny")])
 def test_misspelt_settings(bad):
     with pytest.raises(ValueError, match="Did you mean"): Config(**bad)
 
