@@ -545,7 +545,6 @@ def check_parameters(experiment:str, # Key of `CHECKS`
     "Refuse a parameter that would fail later, by the functions that would use it"
     check = CHECKS[check_choice('experiment', experiment, CHECKS)]
     check_numbers(p)
-    check_places(p, ('data_root', 'source_root'))
     check_device(getattr(p, 'device', '') or 'auto')
     folder = p.execution.image_cache
     if folder: _check_writable('image_cache', folder, Path(folder))
@@ -559,4 +558,5 @@ def check_run(experiment:str, # Key of `CHECKS`
     ):
     "Everything that can be refused before any work: parameters, then what `check_ready` misses of data, starts and GPU"
     check_parameters(experiment, p)
-    if experiment in PLANS: check_ready(experiment, p, execution, quiet)
+    if experiment in PLANS: check_ready(experiment, p, execution, quiet) # names the layout that a folder lacks
+    check_places(p, ('data_root', 'source_root'))

@@ -1,7 +1,6 @@
 """Every experiment runs through papermill at preset=smoke, as a user would run it, and leaves what it promises."""
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -229,7 +228,7 @@ def test_cfam_on_folders(tmp_path):
     chosen = cfam.run_method(dict(name="gs", steps=2), "smoke", train_on="cuhk-pedes", tests=("cuhk-pedes",),
                              root=tmp_path / "data", split="val")       # rates are not chosen on the test split
     assert chosen[0]["split"] == "val" and 0 < chosen[0]["n_query"] < done.metrics["rows"][0]["extra"]["n_query"]
-    with pytest.raises(PapermillExecutionError, match="expected ICFG-PEDES"):
+    with pytest.raises(ValueError, match="expected ICFG-PEDES"):
         run_notebook("run_cfam", tmp_path / "d", preset="smoke", study="table6", dataset="icfg-pedes", **own)
 
 
@@ -340,7 +339,7 @@ def test_camera_bias_of_files(tmp_path):
     own = dict(query=str(tmp_path / "q.npz"), gallery=str(tmp_path / "g.npz"))
     one = run_notebook("camera_bias", tmp_path / "b", preset="smoke", **own)
     assert one.metrics["status"] == "finished" and one.rows == [] and "single camera" in one.path.read_text()
-    with pytest.raises(PapermillExecutionError, match="need each other"):
+    with pytest.raises(ValueError, match="need each other"):
         run_notebook("camera_bias", tmp_path / "c", preset="smoke", query=own["query"])
 
 
@@ -363,7 +362,7 @@ def test_caption_cot_from_the_command_line(tmp_path):
 
 
 def test_caption_cot_of_a_folder(tmp_path):
-    "Own images and a local model: random words are rejected, which ends the run well and leaves the records"
+    "Own images and a local model: random words are all rejected, which ends the run with reasons and the records"
     from PIL import Image
     from helpers.captioning import build_model
     from reid_lab.datasets.captioning.traces import read_records
@@ -371,14 +370,15 @@ def test_caption_cot_of_a_folder(tmp_path):
     (tmp_path / "images").mkdir(); build_model(tmp_path / "vlm")
     for i, im in enumerate(tiny_table(2, 1).images()): Image.fromarray(im).save(tmp_path / "images" / f"{i}.png")
     own = dict(images=str(tmp_path / "images"), model=str(tmp_path / "vlm"), records=str(tmp_path / "c.jsonl"))
-    done = run_notebook("caption_cot", tmp_path / "run", preset="smoke", retries=1, **own)
-    assert done.metrics["status"] == "finished" and done.rows == []
+    with pytest.raises(PapermillExecutionError, match="captions were rejected"):
+        run_notebook("caption_cot", tmp_path / "run", preset="smoke", retries=1, **own)
     assert [(r.status, r.n_retries) for r in read_records(tmp_path / "c.jsonl")] == [("rejected", 1)]*2
-    two = run_notebook("caption_cot", tmp_path / "two", preset="smoke", retries=0,
-                       **{**own, "auditor": own["model"], "records": str(tmp_path / "d.jsonl")})
-    assert two.metrics["status"] == "finished" and len(read_records(tmp_path / "d.jsonl")) == 2
+    audited = {**own, "auditor": own["model"], "records": str(tmp_path / "d.jsonl")}
+    with pytest.raises(PapermillExecutionError, match="captions were rejected"):
+        run_notebook("caption_cot", tmp_path / "two", preset="smoke", retries=0, **audited)
+    assert len(read_records(tmp_path / "d.jsonl")) == 2
     for kw, says in ((dict(images=own["images"]), "need each other"), (dict(auditor=own["model"]), "give model")):
-        with pytest.raises(PapermillExecutionError, match=says):
+        with pytest.raises(ValueError, match=says):
             run_notebook("caption_cot", tmp_path / says[:4], preset="smoke", **kw)
 
 
@@ -527,8 +527,8 @@ def test_a_misspelt_parameter_is_refused_before_the_notebook_runs(name, tmp_path
 
 @pytest.mark.parametrize("name", ["camel", "dart3"])
 def test_bad_parameters_are_fatal(name, bad, message, tmp_path):
-    with pytest.raises(PapermillExecutionError) as e: run_notebook(name, tmp_path / "run", preset="smoke", **bad)
-    assert e.value.ename == "ValueError" and re.search(message, e.value.evalue)
+    with pytest.raises(ValueError, match=message): run_notebook(name, tmp_path / "run", preset="smoke", **bad)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["camel", "dart3"])
@@ -540,11 +540,11 @@ def test_a_value_of_another_kind_is_refused_before_the_notebook_runs(name, tmp_p
 
 def test_missing_folder_says_what_to_do(tmp_path):
     nowhere = tmp_path / "nowhere"
-    with pytest.raises(PapermillExecutionError) as e:
+    with pytest.raises(ValueError) as e:
         run_notebook("camel", tmp_path / "run", preset="smoke", dataset="rstpreid", data_root=str(nowhere))
-    assert e.value.ename == "TableError" and f"'{nowhere}' is no folder" in e.value.evalue
+    assert f"'{nowhere}' is no folder" in str(e.value) and not (tmp_path / "run").exists()
     for way in ("give -p data_root=", "set REID_LAB_DATA", ".reid_lab.toml", "RSTPReid/data_captions.json"):
-        assert way in e.value.evalue
+        assert way in str(e.value)
 
 
 def test_word_masking(tmp_path):
@@ -584,7 +584,7 @@ def test_attention_maps(tmp_path):
     assert '"0@' in (done.folder / "maps.html").read_text(encoding="utf-8") and len(saved(done.path)) >= 3
     seen = min(card_for("clip_tiny").seeds)
     for bad, says in ((dict(methods="grad"), "methods='grad'"), (dict(world_seed=seen), "trained on already")):
-        with pytest.raises(PapermillExecutionError, match=says):
+        with pytest.raises(ValueError, match=says):
             run_notebook("attention_maps", tmp_path / says[:5], preset="smoke", **bad)
 
 
