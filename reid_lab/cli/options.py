@@ -7,6 +7,7 @@ __all__ = ['PROCESSES', 'SECONDS', 'SEED', 'ROOTS', 'whole_number', 'add_run_opt
 
 # %% ../../nbs/16_cli/20_options.ipynb #5e0bcec9
 import argparse
+from ..core.basics import LAST_SEED
 from ..training.options import OPTIONS, Execution
 
 # %% ../../nbs/16_cli/20_options.ipynb #9aa01930
@@ -24,7 +25,7 @@ def whole_number(low:int, # Smallest value
 
 PROCESSES = whole_number(1, 1024) # Also threads
 SECONDS = whole_number(1, 2**31 - 1)
-SEED = whole_number(0, 2**32 - 1) # What numpy and scikit-learn take
+SEED = whole_number(0, LAST_SEED)
 
 # %% ../../nbs/16_cli/20_options.ipynb #9f3a6ec5
 def add_run_options(c, # Parser of a command

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FLOATS', 'WHOLE', 'fingerprint', 'checksum', 'save_weights', 'DamagedFile', 'check_sum', 'read_tensors',
-           'check_kinds', 'check_values', 'check_tensors', 'printable', 'load_weights', 'weights_for']
+           'check_kinds', 'check_values', 'check_tensors', 'load_weights', 'weights_for']
 
 # %% ../../nbs/00_core/70_weight_files.ipynb #561eed07
 import functools, hashlib, re, zlib
@@ -126,12 +126,6 @@ def check_tensors(state, # Name -> tensor
     check_kinds(state, path)
     check_values(state, path)
     return state
-
-
-def printable(text, # From a file: the name of a tensor, a text of a header
-    ) -> str:
-    "A text in one line, with control characters written as escapes, so that no file commands a terminal"
-    return ''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in str(text))
 
 # %% ../../nbs/00_core/70_weight_files.ipynb #a1bb7dca
 def load_weights(model, # Module with the same parameters

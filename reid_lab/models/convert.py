@@ -14,7 +14,8 @@ from ..core.basics import check_choice
 from ..core.files import atomic_path
 from .camel import heads_of
 from .sgformer import SGFORMERS
-from ..core.weight_files import checksum, printable
+from ..core.reporting import printable
+from ..core.weight_files import checksum
 from reid_lab.models.weights.formats import OURS, chosen, how_to_choose, networks, open_weights, translate, \
     weights_file, with_prefix
 from .zoo import MODELS, create_model

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from torch import nn
 from ...core.files import file_kind, file_sum
-from ...core.weight_files import check_kinds, check_tensors, check_values, printable
+from ...core.reporting import printable
+from ...core.weight_files import check_kinds, check_tensors, check_values
 from reid_lab.models.weights.formats import (OURS, Weights, chosen, how_to_choose, networks, open_weights, translate,
     unwrapped, with_prefix)
 from .shipped import WORLD, world_names, worlds_of
