@@ -190,6 +190,11 @@ def told(found, # `Answer`
     return '\n'.join(lines)
 
 # %% ../../nbs/16_cli/10_crops.ipynb #cb9bcf52
+def _is_crops(path):
+    "Whether a path is a folder of images, not of features or shards"
+    return path.is_dir() and not any((path/name).exists() for name in ('emb.safetensors', 'plan.json'))
+
+
 def features_of(source, # Feature file, or folder of crops
     model, # For a folder
     weights=None, # For a folder, see `embed`
@@ -199,8 +204,7 @@ def features_of(source, # Feature file, or folder of crops
     "Features of a file or of shards; a folder of crops is embedded and nothing is kept"
     from reid_lab.recipes.crops import embed_once, open_features
     path = Path(source).expanduser()
-    kept = any((path/n).exists() for n in ('emb.safetensors', 'plan.json'))
-    if kept or not path.is_dir(): return open_features(path, side)
+    if not _is_crops(path): return open_features(path, side)
     if not model: raise ValueError(f'{source} is a folder of crops; --model says what embeds it')
     e = embed_once(path, model, weights, tokenizer=tokenizer)
     for text in e.meta.get('left_out', ()): print(f'left out: {text}', file=sys.stderr)
@@ -215,6 +219,9 @@ def _match(a, # Arguments of the command
     from reid_lab.experiments.terminal import Display, near_path
     from reid_lab.results.tables import to_csv
     limit = crops.open_threshold(a.threshold)
+    if a.model and not any(_is_crops(Path(s).expanduser()) for s in (a.a, a.b)):
+        raise ValueError('--model embeds a folder of crops, and both sides are features, which know their model; leave '
+                         'it out')
     with Display('match', sections=False):
         x, y = (features_of(s, a.model, a.weights, a.tokenizer, side) for s, side in ((a.a, 'query'), (a.b, 'gallery')))
         found = crops.matches(x, y, a.k, limit)

@@ -131,7 +131,7 @@ def _bias(a):
     if a.open and not a.gallery: raise ValueError('--open shows queries in a gallery; give both files')
     for path in (a.out, page if a.open else None):
         if path and Path(path).expanduser().exists():
-            raise FileExistsError(f'{path} exists; choose a new name, or remove it first')
+            raise FileExistsError(f'{path} exists; choose a new name')
     name = ' and '.join(Path(p).name for p in (a.query, a.gallery) if p)
     with stoppable(), Display('bias report', sections=False):
         with phase('reading features'):

@@ -18,6 +18,7 @@ from .embeddings import Embeddings
 from .ranking import rank
 from .scores import unit_rows
 from .shards import Shards
+from .sides import one_model, same_images
 
 # %% ../../nbs/06_retrieval/80_index.ipynb #8d84037e
 def index_library(): # -> module faiss
@@ -51,14 +52,18 @@ class Index:
     def search(self, q:Embeddings, # Queries
         k:int=10, # How many
         ): # (index, score), both (Q,k), as `rank` gives; index -1 and score -inf where fewer were found
-        "The k best images that were found for every query, best first"
+        "The k best images that were found for every query, best first; one that is the query itself is left out"
         if q.dim != self.g.dim: raise ValueError(f"queries have {q.dim} dimensions, the gallery has {self.g.dim}")
         if min(k, self.probe, self.refine) < 1:
             raise ValueError(f"k={k}, probe={self.probe}, refine={self.refine}; each is at least 1")
+        one_model(q, self.g)
+        same = same_images(q, self.g)
         index_library().extract_index_ivf(self.lists).nprobe = self.probe
         x = unit_rows(q.emb.cpu().float())
-        found = self.lists.search(np.ascontiguousarray(x.numpy()), min(self.refine*k, len(self.g)))[1]
-        return self._scored(x, found, k)
+        candidates = min(self.refine*k + bool(len(same)), len(self.g))
+        found = self.lists.search(np.ascontiguousarray(x.numpy()), candidates)[1]
+        itself = np.isin(np.arange(len(q))[:, None]*len(self.g) + found, same.query*len(self.g) + same.image)
+        return self._scored(x, np.where(itself & (found >= 0), -1, found), k)
 
     def _scored(self, x, found, k):
         "Candidates by their exact scores, equal ones in the order of the gallery"

@@ -21,3 +21,25 @@ def test_the_index_finds_and_scores_as_rank_does(on_disk, noisy, tmp_path):
     assert (Index.load(tmp_path/"i", g).search(q, 5)[0] == i).all()
     other = on_disk(noisy(4000, 3), tmp_path/"h", rows=1500)
     with pytest.raises(ValueError, match="index of another gallery"): Index.load(tmp_path/"i", other)
+
+
+def test_a_query_of_the_gallery_is_not_its_own_answer(on_disk, noisy, tmp_path):
+    pytest.importorskip("faiss")
+    g = on_disk(noisy(2000, 2), tmp_path/"g", rows=700)
+    index = build_index(g, lists=16, probe=16, refine=8)
+    rows = np.array([3, 700, 1999])
+    found, score = index.search(g[rows].load(), 4)
+    assert not (found == rows[:, None]).any() and (found >= 0).all()
+    assert (found == rank(g[rows].load(), g, 4, same_camera="keep")[0]).mean() > .8
+    strangers = Embeddings(g[rows].load().emb, [-1]*3)  # nobody knows that these are rows of the gallery
+    assert (index.search(strangers, 4)[0][:, 0] == rows).all()
+
+
+def test_an_index_and_queries_of_two_models(on_disk, noisy, tmp_path):
+    pytest.importorskip("faiss")
+    gallery = noisy(500, 2)
+    gallery.meta["model"] = "bot_tiny"
+    index = build_index(on_disk(gallery, tmp_path/"g", rows=500), lists=4)
+    query = noisy(3, 1)
+    query.meta["model"] = "camel_tiny"
+    with pytest.raises(ValueError, match="camel_tiny, the gallery of bot_tiny"): index.search(query, 2)

@@ -215,7 +215,7 @@ def save(self:BiasReport, folder, # A new folder
     ) -> Path: # The folder
     "Write `report.html`, `report.md`, tables as CSV and `figures/`, all or nothing"
     folder = Path(folder).expanduser()
-    if folder.exists(): raise FileExistsError(f"{folder} exists; choose a new name, or remove it first")
+    if folder.exists(): raise FileExistsError(f"{folder} exists; choose a new name")
     figures = self.figures()
     with atomic_path(folder) as tmp:
         tmp.mkdir()
