@@ -301,8 +301,13 @@ def test_a_newcomer_with_a_folder_of_crops(wheel, tmp_path):
     found = json.loads(call("search", "f", "a man with a red shirt", "--html", "page.html", "--json"))
     assert len(found[0]["results"]) == 10 and (tmp_path/"page.html").stat().st_size < 1e6
     crop = sorted((tmp_path/"crops"/"hall 0").iterdir())[0]
-    itself = json.loads(call("search", "f", "--image", str(crop), "--json"))[0]["results"][0]
-    assert itself["path"] == f"hall 0/{crop.name}" and itself["score"] > .999
+    photographed = json.loads(call("search", "f", "--image", str(crop), "--json"))[0]["results"]
+    assert f"hall 0/{crop.name}" not in [result["path"] for result in photographed]   # an image does not find itself
+    copy = tmp_path/"elsewhere"/crop.name
+    copy.parent.mkdir()
+    copy.write_bytes(crop.read_bytes())
+    best = json.loads(call("search", "f", "--image", str(copy), "--json"))[0]["results"][0]
+    assert best["path"] == f"hall 0/{crop.name}" and best["score"] > .999
     assert "each other's best" in call("match", "crops/hall 0", "crops/hall 1", "--model", "clip_tiny")
     assert "between cameras" in call("bias", "f")
     assert not [p for p in (tmp_path/"home").rglob("*") if "reid_lab" in p.name] # nothing is rendered or downloaded
