@@ -278,7 +278,7 @@ def load_camel(model:CAMeL, # Changed in place
     start, # `Start` of a whole checkpoint: of APTM, of CAMeL, or ours
     ): # `Loaded`
     "Load a whole checkpoint"
-    at, ours = 'image.' + 'net.'*isinstance(model.image, TimmTower), start.layout is OURS
+    at, ours = 'image.' + 'net.'*isinstance(model.image, TimmTower), start.gives == 'camel_base'
     if model.pool.kind != 'mix' and 'pool.gate' in start.state:
         state = {k: v for k, v in start.state.items() if k != 'pool.gate'}
         start = replace(start, state=state, left={**start.left, 'pool_alpha': f"pool={model.pool.kind!r} has no gate"})

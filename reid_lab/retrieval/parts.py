@@ -83,6 +83,12 @@ def only_writer(out, # File or folder that features are written to
     with locked(lock, wait=False, what=f"out={str(out)!r}"): yield
 
 
+def _noted(plan):
+    "What a plan says of model and images; shards keep it under `meta`"
+    meta = plan.get('meta')
+    return meta if isinstance(meta, dict) else plan
+
+
 def claim_parts(folder, # Of the parts
     plan:dict, # What decides them, with `images` of `image_facts`
     fresh:bool=False, # Begin anew, unless an interrupted call with `fresh` has begun these very parts
@@ -91,9 +97,9 @@ def claim_parts(folder, # Of the parts
     ):
     "A folder for the parts of this plan; one with parts of another plan, or of another program, is refused"
     folder, there = Path(folder), read_plan(folder)
-    meta = there.get('meta')
+    noted = _noted(there)
     goes_on = fresh and there.get('begun') == 'fresh' and not (done is not None and done(folder))
-    if content and there and not fresh and 'content' not in (meta if isinstance(meta, dict) else there):
+    if content and there and not fresh and 'content' not in noted:
         raise FileExistsError(f"{folder} was begun without check_content=True, so that its images are compared by "
                               "name, size and time; leave check_content out, or pass fresh=True to begin anew")
     how = dict(remedy=', write to another place, or pass fresh=True to begin anew',
@@ -103,6 +109,9 @@ def claim_parts(folder, # Of the parts
         try: return claim_folder(folder, plan, **how)
         except FileExistsError: pass # of another plan: begin anew
     claim_folder(folder, plan, fresh, **how)
+    if there and not fresh and 'images' in _noted(plan) and 'images' not in noted:
+        warnings.warn(f"{folder} was begun by an earlier version, which did not note size and time of the images: "
+                      "changes of images since are not noticed. To embed them all again, pass fresh=True", stacklevel=2)
 
 # %% ../../nbs/06_retrieval/15_parts.ipynb #53ac7213
 def _readable(table, rows):

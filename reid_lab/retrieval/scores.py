@@ -113,8 +113,8 @@ def _zeros(x): return int((~x[x[:, 0] == 0].any(1)).sum()) # Vectors without a d
 
 def _warn_of_zeros(side, n, total):
     "Say how many vectors have no direction"
-    if n: warnings.warn(f"{n} of {total} {side} vectors are all zeros: they have no cosine and score 0 with all. "
-                        "Find what made them, drop them, or use distance='euclidean'", stacklevel=4)
+    if n: warnings.warn(f"{n} of {total} {side} vectors are all zeros: they have no cosine (only a Euclidean distance) "
+                        "and score 0 with all. Find what made them, or drop them", stacklevel=4)
 
 
 class EmbeddingScores(Scores):

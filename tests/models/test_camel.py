@@ -380,6 +380,25 @@ def test_heads_of_a_checkpoint_build_the_model_again():
     assert again.dim == 24 and again.pool.kind == "mix" and isinstance(again.img_proj, torch.nn.Sequential)
 
 
+def test_a_plain_state_dict_starts_both_halves(tmp_path):
+    "No card tells that it is a whole model; its names do. Under a prefix too; a part of it, or other words, is refused"
+    how = dict(tower="small", vocab_size=VOCAB, size=SIZE)
+    torch.manual_seed(0)
+    state = camel_base(**how).state_dict()
+    path = tmp_path/"plain.pt"
+    for prefix in ("", "model."):
+        torch.save(dict(state_dict={prefix + k: v for k, v in state.items()}, epoch=3), path)
+        torch.manual_seed(1)
+        again = camel_base(weights=path, **how).state_dict()
+        assert all(torch.equal(v, again[k]) for k, v in state.items())
+    assert whole_checkpoint(path).words == VOCAB
+    with pytest.raises(ValueError, match=f"has {VOCAB} word pieces, the vocabulary here 61"):
+        camel_base(weights=path, **how | dict(vocab_size=VOCAB + 1))
+    torch.save({k: v for k, v in state.items() if not k.startswith("text.layers.3.")}, path)
+    with pytest.raises(ValueError, match=r"plain state dict of this library's camel_base.*16 missing"):
+        camel_base(weights=path, **how)
+
+
 def test_a_pair_of_weights_names_what_it_lacks(pair, tmp_path):
     "A whole checkpoint needs the vocabulary alone, a tower BERT's weights too; sizes have to agree"
     kind, *_, path = pair

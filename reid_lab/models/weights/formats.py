@@ -529,6 +529,9 @@ _APTM = Layout('aptm', "a released APTM (tower='swin_base_patch4_window7_224', s
 _CAMEL = Layout('camel', "a released CAMeL (tower='sgformer_s')", 'camel', **_PAIR,
     keys=(r'vision_encoder\.block1\.0\..*', *_BOTH),
     rename=((r'^vision_encoder\.', 'image.'), *_PAIR_NAMES))
+_CAMEL_STATE = Layout('camel_state', "a plain state dict of this library's camel_base", 'camel_base',
+    fits=('camel_base',), pixels='statistics in the file',
+    keys=(r'image\.(net|block1)\..*', r'text\.word\.weight', r'cross\..*', r'tau'))
 
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #a4fe2844
 _CLIP_REID_R50 = Layout('clip_reid_r50', 'a released CLIP-ReID (ResNet-50)', '',
@@ -542,8 +545,8 @@ _FASTREID_OTHER = Layout('fastreid_other', 'a released FastReID of another form 
     note="IBN, non-local and SE blocks, other depths and other heads are other networks than tower='fastreid_r50'",
     keys=(r'backbone\..*', r'heads\..*', r'heads\.(weight|classifier\.weight|bottleneck\..*|bnneck\..*)'))
 OURS = Layout('reid_lab', 'weights of this library', 'ours', keys=()) # known by its card, see `identify`
-LAYOUTS = {x.name: x for x in (_RDE, _IRRA, _APTM, _CAMEL, _CLIP_REID, _CLIP_REID_R50, _TRANSREID, _TRANSREID_PLAIN,
-                               _BOT, _FASTREID, _FASTREID_OTHER, _OSNET,
+LAYOUTS = {x.name: x for x in (_RDE, _IRRA, _APTM, _CAMEL, _CAMEL_STATE, _CLIP_REID, _CLIP_REID_R50,
+                               _TRANSREID, _TRANSREID_PLAIN, _BOT, _FASTREID, _FASTREID_OTHER, _OSNET,
                                _HF_CLIP, _HF_VIT, _BERT, _OPENAI, _OPEN_CLIP, _TIMM_VIT, _SWIN_OWN, _SWIN_TIMM,
                                _SGFORMER, _TORCHVISION)}
 

@@ -698,6 +698,8 @@ def test_layouts_name_models_of_the_zoo():
       "text_encoder.bert.encoder.layer.11.crossattention.self.query.weight"], "aptm"),
     (["vision_encoder.block1.0.norm1.weight", "itm_head.0.weight", "text_proj.weight",
       "text_encoder.encoder.layer.11.crossattention.self.query.weight"], "camel"),
+    (["image.block1.0.norm1.weight", "text.word.weight", "cross.layers.0.attn.q.weight", "tau"], "camel_state"),
+    (["image.stem.0.weight", "text.word.weight", "cross.layers.0.attn.q.weight", "tau"], None),
     (["vision_encoder.norm.weight", "text_encoder.bert.x", "itm_head.0.weight", "vision_proj.weight", "temp"], None),
     (["image_encoder.attnpool.c_proj.weight", "prompt_learner.cls_ctx", "classifier.weight"], "clip_reid_r50"),
     (["fc.weight", "fc.bias"], None), (["encoder.layers.0.weight"], None)])
@@ -705,8 +707,8 @@ def test_recognition(keys, name):
     for wrap in ("", "module."):
         found = identify({wrap + k: torch.zeros(1) for k in keys})
         assert (found and found.name) == name
-        fits = dict(irra=("irra_b16",), aptm=("camel_base",), camel=("camel_base",)).get(name, ())
-        assert name is None or found.fits == fits
+        fits = dict(irra="irra_b16", aptm="camel_base", camel="camel_base", camel_state="camel_base")
+        assert name is None or found.fits == ((fits[name],) if name in fits else ())
 
 
 def test_incomplete_parts_are_an_error():
