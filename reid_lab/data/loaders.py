@@ -103,7 +103,8 @@ class Batches:
         tokenizer=None, # Adds `tokens` when given
         seed:int=0, # Of order, caption choice and augmentation
         unit:str='image', # `image` (one random caption each) or `caption` (every caption is a sample)
-        sampler='shuffle', # `shuffle`, `pk`, or a function `(frame, batch_size, rng) -> rows of each batch`
+        sampler='shuffle', # `shuffle`, `pk`, or a function `(frame, batch_size, rng) -> rows of each batch`; it may
+                           # have `left_out(frame) -> pids`, the identities that it never draws
         k:int=4, # Images an identity, for `pk`
         augment=None, # Name in `AUGMENT` or a function `(img, generator) -> img`
         extras=(), # Functions `(batch, rng)` that change the batch
@@ -131,7 +132,8 @@ class Batches:
         self.unit, (self.rows, self.caps) = unit, self._samples(unit)
         self.label = np.unique(self.pid, return_inverse=True)[1]
         self.n_ids = int(self.label.max()) + 1
-        if self.rank == 0 and (note := self._cut_note()): warnings.warn(note, stacklevel=2)
+        if self.rank == 0:
+            for note in filter(None, (self._cut_note(), self._left_out_note())): warnings.warn(note, stacklevel=2)
 
     @property
     def key_settings(self) -> dict: # For `reid_lab.training.settings`
@@ -184,6 +186,20 @@ def _cut_note(self:Batches): # -> str
     if self.tokenizer is None or not on_disk: return ''
     note = text_note([c for captions in self.captions for c in captions], self.tokenizer, unknown=False)
     return note and f"training on {self.table.name or 'this table'}: {note}"
+
+
+@patch
+def _left_out_note(self:Batches): # -> str
+    "How many identities the sampler never draws, if it says so"
+    if not hasattr(self.sampler, 'left_out'): return ''
+    lost = self.sampler.left_out(self.table.frame)
+    if not len(lost): return ''
+    f = self.table.frame[np.isin(self.pid, lost)]
+    of = ''
+    if 'dataset' in f:
+        sets = f.groupby('dataset').pid.nunique()
+        of = f" ({', '.join(f'{name} {n}' for name, n in sets.items())})"
+    return f"{type(self.sampler).__name__} leaves {len(lost)} of {self.n_ids} identities out of all batches{of}"
 
 
 @patch

@@ -36,30 +36,34 @@ def two_sides(pid, # (N,) identity of each image
     support, # (N,) bool, from `split_cameras`
     cam=None, # (N,) camera; with it, images of people seen by one camera are dealt out at random
     rng=None, # numpy Generator, for these
+    dealt=None, # (N,) bool, images to which this applies; None: all
     ) -> dict: # pid -> (rows of support images, rows of query images)
     "The images of everybody who is in both halves"
     pid, support = np.asarray(pid), np.array(support)
-    if cam is not None: support = _virtual(pid, np.asarray(cam), support, rng)
+    own = _rows_by_person(pid)
+    if cam is not None: _deal_out(own, np.asarray(cam), support, rng, dealt)
+    return {i: (r[support[r]], r[~support[r]]) for i, r in own.items() if 0 < support[r].sum() < len(r)}
+
+
+def _rows_by_person(pid): # -> dict: pid -> rows, ascending
     order = np.argsort(pid, kind='stable')
     ids, start = np.unique(pid[order], return_index=True)
-    own = np.split(order, start[1:])
-    return {int(i): (r[support[r]], r[~support[r]]) for i, r in zip(ids, own) if 0 < support[r].sum() < len(r)}
+    return dict(zip(ids.tolist(), np.split(order, start[1:])))
 
 
-def _virtual(pid, cam, support, rng):
-    "`support`, where the images of people with one camera and two images or more are dealt out by halves"
-    pairs = np.unique(np.stack([pid, cam]), axis=1)[0]
-    ids, n = np.unique(pairs, return_counts=True)
-    for i in ids[n == 1]:
-        rows = rng.permutation(np.flatnonzero(pid == i))
+def _deal_out(own, cam, support, rng, dealt):
+    "Change `support`: half of the images of each person who is seen by one camera"
+    for rows in own.values():
+        if len(np.unique(cam[rows])) > 1 or dealt is not None and not dealt[rows].all(): continue
+        rows = rng.permutation(rows)
         support[rows] = np.arange(len(rows)) < (len(rows) + int(rng.integers(2)))//2
-    return support
 
 # %% ../../nbs/09_meta/40_dmg.ipynb #3431b46a
 class CameraHalves:
     "Batches of `P` identities with `k` images from each of two disjoint halves of the cameras; a new split every epoch"
     def __init__(self, k:int=4, # Images an identity and half; repeated if there are fewer
-        virtual_cams:bool=False, # Let people seen by one camera take part, see `two_sides`
+        virtual_cams:bool=None, # People seen by one camera are dealt out (see `two_sides`): all, none (False), or by
+                                # default (None) those of sets with one camera that are joined with other sets
         group:str='', # Column whose values (datasets, sites) have a camera split each; empty: `dataset` if there is one
         tries:int=20, # Splits drawn at most, until one leaves enough people
         ):
@@ -88,15 +92,43 @@ def groups_of(self:CameraHalves, frame): # Rows -> (N,) or None
 
 
 @patch
+def virtual_sets(self:CameraHalves, frame, # Rows of a `ReidTable`, with or without a column `dataset`
+    ) -> list: # Their names
+    "Joined sets with one camera, whose people are dealt out by default"
+    if self.virtual_cams is not None or 'dataset' not in frame: return []
+    cameras = frame.groupby('dataset').cam.nunique()
+    one = cameras.index[cameras == 1]
+    return sorted(one) if len(one) < len(cameras) else []
+
+
+@patch
+def _dealt(self:CameraHalves, frame): # (N,) bool
+    "Images of people who may be dealt out"
+    if self.virtual_cams is not None: return np.full(len(frame), self.virtual_cams)
+    sets = self.virtual_sets(frame)
+    return frame['dataset'].isin(sets).to_numpy() if sets else np.zeros(len(frame), bool)
+
+
+@patch
+def left_out(self:CameraHalves, frame, # Rows of a `ReidTable`
+    ): # (M,) pid
+    "People whom no split of the cameras puts into both halves: seen by one camera and not dealt out, or in one image"
+    facts = frame.assign(dealt=self._dealt(frame)).groupby('pid').agg(
+        cameras=('cam', 'nunique'), images=('cam', 'size'), dealt=('dealt', 'all'))
+    takes_part = (facts.cameras > 1) | facts.dealt & (facts.images > 1)
+    return facts.index[~takes_part].to_numpy()
+
+
+@patch
 def _sides(self:CameraHalves, frame, P, rng):
     "The people of the first split that leaves `P` of them"
-    pid, cam, most = frame.pid.to_numpy(), frame.cam.to_numpy(), 0
+    pid, cam, dealt, most = frame.pid.to_numpy(), frame.cam.to_numpy(), self._dealt(frame), 0
     for _ in range(self.tries):
         support = split_cameras(cam, rng, self.groups_of(frame))
-        sides = two_sides(pid, support, *((cam, rng) if self.virtual_cams else ()))
+        sides = two_sides(pid, support, cam, rng, dealt) if dealt.any() else two_sides(pid, support)
         if len(sides) >= P: return sides
         most = max(most, len(sides))
-    single = int((frame.groupby('pid').cam.nunique() == 1).sum())*(not self.virtual_cams)
+    single = len(self.left_out(frame)) if not self.virtual_cams else 0
     remedies = [f'use batch_size <= {2*self.k*most}']*(most > 1) + ['let the people who are seen by one camera '
                 f'({single}) take part with virtual_cams=True']*(single > 0) + ['train on more cameras']
     raise ValueError(f"{most} of {frame.pid.nunique()} identities have images in both halves of the "

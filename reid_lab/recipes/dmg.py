@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['METHODS', 'TITLES', 'STEPS', 'TARGET_SIZES', 'WORLD_ARGS', 'STUDIES', 'PLAIN', 'BASES', 'Method', 'scheme_of',
-           'method_settings', 'score_case', 'test_set_of', 'sort_setting', 'train_method', 'joined_augment',
-           'run_method', 'set_of', 'source_of', 'stored_row', 'alike', 'against_bot', 'source_matrix']
+           'method_settings', 'score_case', 'test_set_of', 'sort_setting', 'people_of', 'train_method',
+           'joined_augment', 'run_method', 'set_of', 'source_of', 'stored_row', 'alike', 'against_bot', 'source_matrix']
 
 # %% ../../nbs/14_recipes/35_dmg.ipynb #6b58d376
 import inspect
@@ -170,6 +170,16 @@ def sort_setting(setting:dict, # With `name`, a key of `METHODS`
     return setting['name'], of(step), of(set(_TRAIN) - set(step)), of(case)
 
 
+def people_of(scheme:Scheme, # Of a method
+    table:ReidTable, # Its `train` rows are used
+    ) -> dict: # virtual_sets: names; left_out: identities; empty of a scheme that draws everybody
+    "What a row says of those whom a method trains on: sets dealt out to both halves, and who is in no batch"
+    if not isinstance(scheme.sampler, CameraHalves): return {}
+    frame, sampler = table.where(split='train').frame, scheme.sampler
+    facts = dict(virtual_sets=', '.join(sampler.virtual_sets(frame)), left_out=len(sampler.left_out(frame)))
+    return {k: v for k, v in facts.items() if v}
+
+
 def train_method(table:ReidTable, # Its `train` rows are used
     setting:dict, # See `sort_setting`
     preset:str='quick', # Key of `REID_PRESETS`
@@ -182,7 +192,10 @@ def train_method(table:ReidTable, # Its `train` rows are used
     "Train with one method"
     name, step, own, _ = sort_setting(setting)
     s = method_settings(name, preset, **{**train, **own})
-    return train_reid(table, s, seed, folder, quiet, scheme_of(name, s.k, **step), execution)
+    scheme = scheme_of(name, s.k, **step)
+    dealt = people_of(scheme, table).get('virtual_sets')
+    if dealt: scheme = replace(scheme, facts=(*scheme.facts, ('virtual_sets', dealt))) # it decides the batches
+    return train_reid(table, s, seed, folder, quiet, scheme, execution)
 
 # %% ../../nbs/14_recipes/35_dmg.ipynb #c564b8bf
 def joined_augment(dataset:str, # See `load_case`
@@ -216,7 +229,8 @@ def run_method(setting:dict, # See `sort_setting`
     done = train_method(case.train, setting, preset, seed, folder and folder/'model', quiet, execution, **train)
     found = score_case(done.model, case, METHODS[name].cameras, folder)
     rest = {k: v for k, v in setting.items() if k != 'name'}
-    return [dict(variant=label(setting, TITLES), method=name, test=k, **m, **rest, **done.cost, model=s.model)
+    about = {**done.cost, **people_of(scheme_of(name, s.k, **step), case.train), 'model': s.model}
+    return [dict(variant=label(setting, TITLES), method=name, test=k, **m, **rest, **about)
             for k, m in found.items()]
 
 # %% ../../nbs/14_recipes/35_dmg.ipynb #1e92b268
@@ -287,11 +301,12 @@ def stored_row(row:dict, # Of `run_method`, with `seed`
     s, seen = method_settings(name, preset, **{**(train or {}), **own}), int(row['images_seen'])
     budget = dict(lr=s.lr, steps=s.steps, batch_size=s.batch_size)
     options = {k: v for k, v in options_of(setting).items() if k != 'dataset'}
+    people = {k: row[k] for k in ('virtual_sets', 'left_out') if pd.notna(row.get(k))}
     return dict(metrics={k: row[k] for k in KEYS}, setting=setting_of(setting, TITLES, row['test']),
                 dataset=f"{where} {row['test']}", selection='last step' if seen else 'none', images_seen=seen,
                 seed=int(row['seed']), train_s=row['train_s'], test=row['test'], splits=int(row['splits']),
                 n_query=int(row['n_query']), case=set_of(setting, dataset),
-                **{**options, **budget, 'weights': Path(s.start).name, 'model': model or row['model']})
+                **{**options, **budget, **people, 'weights': Path(s.start).name, 'model': model or row['model']})
 
 # %% ../../nbs/14_recipes/35_dmg.ipynb #2d4caaaf
 PLAIN = ('start', 'none', 'bot', 'bot_double', 'bot_long', 'halves')     # controls: nothing of DMG-Net

@@ -128,6 +128,44 @@ def test_too_few_people(change, batch, message):
     with pytest.raises(ValueError, match=message): CameraHalves(2)(frame, batch, np.random.default_rng(0))
 
 
+def joined_sets():
+    "Two sets with cameras, one whose images have one camera number; somebody is seen by one camera, somebody once"
+    f = people(n=12, cams=3).frame
+    f["dataset"] = np.array(["a", "b", "one"])[f.pid//4]
+    f["cam"] += 3*f.pid//4*3
+    f.loc[f.dataset == "one", "cam"] = 99
+    f = f[~((f.pid == 0) & (f.cam != f.cam[f.pid == 0].min()))]     # person 0: one camera of several in its set
+    return f[~((f.pid == 11) & f.duplicated("pid"))].reset_index(drop=True) # person 11: one image
+
+
+def test_sets_with_one_camera_are_dealt_out_beside_others():
+    "By default; else they would be in no batch of Mixed A, where CUHK-SYSU has one camera number"
+    frame, drawn = joined_sets(), {}
+    for choice in (None, False, True):
+        sampler = CameraHalves(2, choice)
+        rows = np.concatenate([b for e in range(20) for b in sampler(frame, 16, np.random.default_rng(e))])
+        drawn[choice] = set(frame.pid.to_numpy()[rows])
+        assert set(sampler.left_out(frame)) == set(range(12)) - drawn[choice]
+    assert (drawn[None], drawn[False]) == (set(range(1, 11)), set(range(1, 8)))
+    assert drawn[True] == set(range(11))
+    sampler = CameraHalves(2)
+    assert sampler.virtual_sets(frame) == ["one"]
+    assert sampler.virtual_sets(frame[frame.dataset == "one"]) == []    # alone it has no second camera to learn from
+    assert sampler.virtual_sets(frame.drop(columns="dataset")) == []
+    for b in sampler(frame, 16, np.random.default_rng(0)):
+        assert not set(b[:8]) & set(b[8:])      # nobody's image is on both sides
+
+
+def test_who_is_in_no_batch_is_said_once():
+    frame = joined_sets()
+    pixels = lambda paths: [np.zeros((*SIZE, 3), np.uint8)]*len(paths)
+    table = ReidTable(frame, None, pixels, "joined")
+    with pytest.warns(UserWarning, match=r"CameraHalves leaves 2 of 12 identities out of all batches \(a 1, one 1\)"):
+        Batches(table, 16, SIZE, sampler=CameraHalves(2))
+    with pytest.warns(UserWarning, match=r"leaves 5 of 12 identities .*\(a 1, one 4\)"):
+        Batches(table, 16, SIZE, sampler=CameraHalves(2, False))
+
+
 def test_people_of_one_camera_take_part_when_asked():
     frame = people().frame.assign(cam=0)
     batches = CameraHalves(2, virtual_cams=True)(frame, 16, np.random.default_rng(0))

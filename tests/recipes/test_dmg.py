@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from reid_lab.data.table import ReidTable
 from reid_lab.datasets.protocols.dg_cases import KEYS, load_case, score_test
 from reid_lab.datasets.protocols.dg_splits import TARGETS, world_abc, write_manifest
 from reid_lab.retrieval.embeddings import embed_images
 from reid_lab.meta.dmg import CameraHalves, DMGStep, DomainRuns
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.results.published import published_table
-from reid_lab.recipes.dmg import (METHODS, STUDIES, TITLES, method_settings, run_method, scheme_of, score_case,
-                                  sort_setting, train_method)
+from reid_lab.recipes.dmg import (METHODS, STUDIES, TITLES, method_settings, people_of, run_method, scheme_of,
+                                  score_case, sort_setting, stored_row, train_method)
 from reid_lab.recipes.reid import new_model, reid_key
 from reid_lab.recipes.study import label, setting_folder
 
@@ -88,6 +89,23 @@ def test_rates_by_method_and_start():
         assert method_settings(name, lr=.01).lr == .01
     other = method_settings("dmg", model="clip_reid_tiny")      # brings its own settings of that preset
     assert (other.prompt_epochs, dict(other.model_kw)["w_id"], other.steps) == (10, 1., 300)
+
+
+def test_a_set_with_one_camera_takes_part_and_the_row_says_so(case):
+    "Else Mixed A trains on no image of CUHK-SYSU"
+    f = case.train.frame.assign(dataset=np.where(case.train.frame.pid % 2, "several", "one"))
+    f.loc[f.dataset == "one", "cam"] = f.cam.max() + 1
+    joined = ReidTable(f, case.train.root, case.train.reader, "joined")
+    lost = f.pid[(f.dataset == "one") & (f.split == "train")].nunique()
+    assert people_of(scheme_of("dmg", 2), joined) == dict(virtual_sets="one")
+    assert people_of(scheme_of("dmg", 2, virtual_cams=False), joined) == dict(left_out=lost)
+    assert people_of(scheme_of("bot"), joined) == people_of(scheme_of("dmg", 2), case.train) == {}
+    key = train_method(joined, dict(name="dmg", steps=1), "smoke").key
+    assert ["virtual_sets", "one"] in [list(x) for x in key["scheme"].items()]     # tells it from one of another rule
+    about = dict(images_seen=64, seed=0, train_s=1., test="a", splits=1, n_query=3, model="bot_tiny")
+    row = dict(dict.fromkeys(KEYS, 0.), **about, virtual_sets="one", left_out=float("nan"))
+    stored = stored_row(row, dict(name="dmg"), "smoke", "joined", "joined")
+    assert stored["virtual_sets"] == "one" and "left_out" not in stored
 
 
 def test_settings_reach_what_they_name():
