@@ -348,7 +348,8 @@ def _classic_protocol(root, part, split_id, skip, remedy):
     check_choice('split_id', split_id, range(len(tests)))
     paths, found = _images(root, part, form)
     f, odd = _parsed(paths, part, form, skip)
-    f = f.assign(split=np.where(f.pid.isin(tests[split_id]), 'test', 'train')).sort_values(
+    tested = f.pid.isin(tests[split_id])
+    f = f.assign(split=np.where(tested, 'test', 'train'), role=np.where(tested, 'none', 'both')).sort_values(
         ['split', 'path'], key=lambda x: x != 'train' if x.name == 'split' else x, ignore_index=True)
     return f, found + odd + _twice(f.path, form)
 

@@ -114,7 +114,7 @@ def _tbapr_counts(with_val=False, **rest):
 
 def _cuhk03_counts(labels='detected', protocol='new', **rest):
     "Published counts of CUHK03; the number of images of a classic split depends on the split"
-    if protocol == 'classic': return dict(train=(1367, None), query=(100, None), gallery=(100, None))
+    if protocol == 'classic': return dict(train=(1367, None), test=(100, None))
     train, gallery = (7365, 5332) if labels == 'detected' else (7368, 5328)
     return dict(train=(767, train), query=(700, 1400), gallery=(700, gallery))
 

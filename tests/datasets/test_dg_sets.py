@@ -22,6 +22,7 @@ from reid_lab.datasets.dg_sets import (DG_SETS, PAIR, check_dg_set, dg_rows, ext
 from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.export import LAYOUTS, export_world
 from reid_lab.datasets.image_sets import tiny_table
+from reid_lab.datasets.protocols.dg_splits import single_shot_cases
 from reid_lab.datasets.registry import DATASETS, list_datasets, load_dataset
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
@@ -137,7 +138,7 @@ def test_the_doctor_finds_the_published_counts(name, sizes):
 
 @pytest.mark.parametrize("kw, says", [
     (dict(labels="labeled"), ["train: 767 ids, 7368 images, as", "gallery: 700 ids, 5328 images, as"]),
-    (dict(protocol="classic"), ["train: 1367 ids", "query: 100 ids"]),
+    (dict(protocol="classic"), ["train: 1367 ids", "test: 100 ids"]),
     (dict(protocol="classic", split_id=19), ["train: 1367 ids"])])
 def test_the_other_versions_of_cuhk03(kw, says, sizes):
     report = doctor("cuhk03", sizes("cuhk03"), **kw)
@@ -146,7 +147,11 @@ def test_the_other_versions_of_cuhk03(kw, says, sizes):
     tests = json.loads((sizes("cuhk03") / "cuhk03_testsets.json").read_text())[kw.get("split_id", 0)]
     t = report.table
     assert set(t.where(split="test")["pid"]) == {PAIR*a + b for a, b in tests}
-    assert len(t) == 14097 and set(t.query()["path"]) == set(t.gallery()["path"])
+    assert len(t) == 14097
+    assert len(t.query()) == len(t.gallery()) == 0      # no gallery of ten images a person is searched by mistake
+    cases = single_shot_cases(t, split=kw.get("split_id", 0))
+    assert {(len(c.g), c.g["pid"].nunique()) for c in cases} == {(100, 100)} and len(cases) == 10
+    assert all(set(c.q["cam"]) == {0} and set(c.g["cam"]) == {1} for c in cases)
 
 
 def test_what_the_protocols_need_is_in_the_tables(sizes):
@@ -533,7 +538,7 @@ def test_extraction_from_the_authors_file(tmp_path):
     assert {p.relative_to(out).as_posix() for p in out.rglob("*.png")} == set(pixels)
     assert all((np.asarray(Image.open(out / p)) == im).all() for p, im in pixels.items())
     t = load_dataset("cuhk03", out, protocol="classic", split_id=1, check="all")
-    assert set(t.query()["pid"]) == {PAIR + 2, 2*PAIR + 1} and len(t) == 54
+    assert set(t.where(split="test")["pid"]) == {PAIR + 2, 2*PAIR + 1} and len(t) == 54
 
 
 def test_without_h5py_the_extraction_says_so(tmp_path, monkeypatch):

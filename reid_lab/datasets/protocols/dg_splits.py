@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['TARGETS', 'MIXED', 'MANIFEST', 'ABC_SUBSETS', 'MANIFEST_RULES', 'ABC_SIZES', 'no_identity', 'make_splits',
-           'dg_splits', 'TargetCase', 'target_cases', 'average_splits', 'mixed_table', 'load_mixed', 'load_manifest',
-           'write_manifest', 'check_manifest', 'subset_stats', 'pick_queries', 'ABC', 'abc_worlds', 'world_abc',
-           'abc_case', 'transfer_cases']
+           'dg_splits', 'TargetCase', 'target_cases', 'single_shot_cases', 'average_splits', 'mixed_table',
+           'load_mixed', 'load_manifest', 'write_manifest', 'check_manifest', 'subset_stats', 'pick_queries', 'ABC',
+           'abc_worlds', 'world_abc', 'abc_case', 'transfer_cases']
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #1f7369c6
 import csv, json, os, re
@@ -152,6 +152,30 @@ def target_cases(table:ReidTable, # All images of the target
             cams = (dict(cam=0), dict(cam=1)) if name == 'ilids' else ({}, {})
             out.append(TargetCase(name, k, direction, _roles(table.take(q), 'query', **cams[0]),
                                   _roles(table.take(g), 'gallery', **cams[1])))
+    return out
+
+# %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #e5a7c9d1
+def single_shot_cases(table:ReidTable, # Images of two cameras; of those with splits the test images are used
+    repeats:int=10, # Draws of the gallery
+    seed:int=0, # Of the draws
+    split:int=0, # Number of the test set, for averages over several
+    ) -> list: # of `TargetCase`, one a draw
+    "All images of the first camera ask galleries of one random image a person from the second"
+    if repeats < 1: raise ValueError(f"repeats={repeats} must be at least 1 draw of the gallery")
+    table = table.where(split='test', pid=lambda p: p >= 0)
+    table = table.take(np.argsort(table['path'].to_numpy(str), kind='stable'))   # the order of rows does not matter
+    name, f = table.name or 'table', table.frame
+    first, second = _cameras(table, name)
+    both = np.intersect1d(f.pid[f.cam == first], f.pid[f.cam == second])
+    if len(both) < 2: raise ValueError(f"{table!r} has {len(both)} identities with images of both cameras; it needs 2")
+    asks = f.cam.eq(first).to_numpy() & f.pid.isin(both).to_numpy()
+    rows = [np.flatnonzero(f.cam.eq(second) & f.pid.eq(p)) for p in both]
+    out = []
+    for k in range(repeats):
+        rng = stream(seed, 'single shot', name, split, k)
+        drawn = [rng.choice(own) for own in rows]
+        out.append(TargetCase(name, split, f'{first}->{second}, draw {k}', _roles(table.take(asks), 'query'),
+                              _roles(table.take(drawn), 'gallery')))
     return out
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #f388c201

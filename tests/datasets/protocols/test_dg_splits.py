@@ -7,6 +7,7 @@ from statistics import mean, stdev
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from helpers.dg_targets import FULL, colours, table, target
 from PIL import Image
 from hypothesis import given, settings, strategies as st
@@ -16,17 +17,61 @@ from reid_lab.datasets.export import export_world
 from reid_lab.datasets.protocols.dg_splits import (ABC_SIZES, ABC_SUBSETS, MANIFEST, MANIFEST_RULES, MIXED, TARGETS,
                                                    abc_case, abc_worlds, average_splits, check_manifest, dg_splits,
                                                    load_manifest, load_mixed, make_splits, mixed_table, no_identity,
-                                                   pick_queries, subset_stats, target_cases, transfer_cases, world_abc,
-                                                   write_manifest)
+                                                   pick_queries, single_shot_cases, subset_stats, target_cases,
+                                                   transfer_cases, world_abc, write_manifest)
 from reid_lab.datasets.registry import DATASETS
 from reid_lab.results.published import load_paper
-from reid_lab.retrieval.metrics import metrics_from_similarity
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.metrics import metrics_from_similarity, retrieval_metrics
 from reid_lab.world.world import World
 
 few = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 COUNTS = dict(viper=(20, 316, 316), prid2011=(10, 100, 649), grid=(10, 125, 900), ilids=(10, 60, 60))
+
+
+# ---- one gallery image a person
+
+def several_shots(ids=12, shots=5):
+    "A table of two cameras, several images an identity and camera, and a feature for each"
+    rows = [dict(path=f"{p:02d}-{c}-{i}", pid=p, cam=c, split="test", role="none", captions=[])
+            for p in range(ids) for c in (0, 1) for i in range(shots)]
+    t = ReidTable(pd.DataFrame(rows), None, lambda paths: [np.zeros((4, 2, 3), np.uint8)]*len(paths), "several")
+    rng = np.random.default_rng(0)
+    person, pose, noise = (rng.normal(size=(*n, 8)) for n in ((ids,), (ids, shots), (len(t),)))
+    shot = np.array([int(p[-1]) for p in t["path"]])        # the poses of a person are the same in both cameras
+    return t, person[t["pid"]] + pose[t["pid"], shot] + .5*noise
+
+
+def test_single_shot_against_loops():
+    "CUHK03's classic rule: one gallery image a person; with all five poses in the gallery rank 1 is higher"
+    t, features = several_shots()
+    feature = dict(zip(t["path"], features))
+    def rank_1(q, g): # Share of queries whose nearest gallery image is of the same person
+        hits = []
+        for p, pid in zip(q["path"], q["pid"]):
+            nearest = min(range(len(g)), key=lambda i: np.linalg.norm(feature[p] - feature[g["path"].iloc[i]]))
+            hits.append(g["pid"].iloc[nearest] == pid)
+        return np.mean(hits)
+
+    cases = single_shot_cases(t, repeats=6)
+    for c in cases:
+        assert (len(c.q), len(c.g), c.g["pid"].nunique()) == (60, 12, 12)
+        assert set(c.q["cam"]) == {0} and set(c.g["cam"]) == {1}
+    def of(table):
+        emb = torch.tensor(np.stack([feature[p] for p in table["path"]]))
+        return Embeddings(emb, pid=table["pid"].to_numpy(), cam=table["cam"].to_numpy())
+
+    ours = [retrieval_metrics(of(c.q), of(c.g), distance="euclidean")["R1"]/100 for c in cases]
+    assert ours == pytest.approx([rank_1(c.q, c.g) for c in cases]) and len(set(ours)) > 1
+    assert rank_1(t.where(cam=0), t.where(cam=1)) > max(ours)
+    shuffled = t.take(np.random.default_rng(2).permutation(len(t)))
+    assert [c.g["path"].tolist() for c in single_shot_cases(shuffled, 6)] == [c.g["path"].tolist() for c in cases]
+    lacking = t.take(~((t["pid"] == 3) & (t["cam"] == 1)).to_numpy())       # no image in the gallery's camera
+    assert {(len(c.q), len(c.g)) for c in single_shot_cases(lacking)} == {(55, 11)}
+    with pytest.raises(ValueError, match="repeats=0 must be at least 1"): single_shot_cases(t, 0)
+    with pytest.raises(ValueError, match="has two cameras"): single_shot_cases(t.where(cam=0))
 
 
 # ---- splits and cases of the targets
