@@ -21,7 +21,7 @@ import pandas as pd
 from ..core.basics import check_choice, dataset_root
 from ..data.checks import decode_findings, decode_images, file_findings, look_at_files
 from ..data.table import Finding, ReidTable, SPLITS, TableError
-from .aerial import aeri_notes, aerial_notes, load_aeri, load_tbapr
+from .aerial import AERI_VERSIONS, aeri_notes, aerial_notes, load_aeri, load_tbapr
 from .cross_set import cross_set_notes, load_cross_set
 from .dg_sets import check_dg_set, DG_SETS, load_cuhk03, load_dg_set
 from .image_sets import check_image_set, IMAGE_SETS, layout_notes, load_image_set
@@ -103,8 +103,8 @@ _TBAPR = dict(train=(1180, 62680, 31340), gallery=(529, 3200, 3200))  # 31,340 t
 
 
 def _aeri_counts(form='sampled', **rest):
-    "Published counts of AERI-PEDES; how many triplets were drawn is not stated"
-    return _AERI if form == 'complete' else {**_AERI, 'train': (3659, None, None)}
+    "Published counts of AERI-PEDES; the paper does not say how many triplets its training file has"
+    return _AERI if form == 'complete' else {**_AERI, 'train': (tuple(AERI_VERSIONS), None, None)}
 
 
 def _tbapr_counts(with_val=False, **rest):

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['ALPHA', 'LOSSES', 'TOWER_NAMES', 'RELEASED_RATES', 'CrossFormer', 'sigma_mlp', 'CFAN', 'cfan_tiny', 'lent_towers',
-           'cfan_b16']
+           'released_form', 'cfan_b16']
 
 # %% ../../nbs/05_models/70_cfan.ipynb #4160df04
+import warnings
 from dataclasses import replace
 import torch
 from torch import nn
@@ -217,8 +218,27 @@ def lent_towers(start, # `Start`, or None
     return replace(start, state=state, left={**start.left, **left})
 
 
+def released_form(state:dict, # Of a whole CFAN, under our names
+    ) -> dict: # Arguments of `CFAN`; empty without FTA
+    "How a released CFAN was built, by its shapes: sigma of as many numbers as a feature has is that of its program"
+    if len(state.get('sigma.0.2.weight', ())) < 2: return {} # the paper's sigma is one number
+    blocks = {k.split('.')[3] for k in state if k.startswith('crossformer.transformer.resblocks.')}
+    queries = len(state['crossformer.queries'])
+    return dict(membership='released', mask_padding=False, queries=queries, layers=len(blocks))
+
+
+def _own_sigma(start, membership):
+    "`Start` of a released CFAN for another membership: its MLP of sigma gives other numbers and is left out"
+    state = {k: v for k, v in start.state.items() if not k.startswith('sigma.')}
+    why = f"sigma of membership='released', and membership={membership!r} here"
+    warnings.warn(f"{start.name}: left out is {why}, which begins anew", stacklevel=3)
+    left = {k: why for k in start.state if k not in state}
+    return replace(start, state=state, gives='clip_b16', left={**start.left, **left})
+
+
 def cfan_b16(tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
-    weights=None, # See `clip_b16`; also those of a CFAN, or the towers of a released program of IRRA's line
+    weights=None, # See `clip_b16`; a CFAN, ours or released, whose form is kept where no argument says otherwise; the
+                  # towers of a released program of IRRA's line
     losses='cda+fta', # See `CFAN`
     act:str='quick_gelu', # See `clip_b16`
     **kw, # Other arguments of `clip_pair` and `CFAN`
@@ -226,7 +246,11 @@ def cfan_b16(tokenizer=None, # Source of vocabulary size and end token; None: CL
     "CFAN on CLIP ViT-B/16"
     takes, wanted = ('clip', 'clip_b16', 'irra', 'irra_b16'), 'CLIP, a released program of the line of IRRA, or a CFAN'
     start = lent_towers(clip_start(weights, (*takes, 'cfan_b16'), wanted, act))
+    if start is not None and start.layout and start.layout.name == 'cfan':
+        kw = {**released_form(start.state), **kw}
+        if kw['membership'] != 'released': start = _own_sigma(start, kw['membership'])
     return clip_pair(CFAN, start, ('cfan_b16',), tokenizer, act=act, takes=takes, losses=losses, **kw)
 
 
-RELEASED_RATES = (('crossformer.queries', 50.), ('crossformer.', 5.)) # over the base rate, longest name first
+RELEASED_RATES = (('crossformer.queries', 50.), # over the base rate, longest name first
+                  *((f'crossformer.{name}', 1.) for name in ('ln_q', 'ln_kv', 'ln_post')), ('crossformer.', 5.))

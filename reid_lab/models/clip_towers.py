@@ -107,7 +107,7 @@ def clip_act(start, # `Start` of CLIP weights
     "Raise if the weights were trained with another activation, as far as they or their config say so"
     theirs = start.config.get('vision_config', {}).get('hidden_act', act)
     if 'model_cfg' in start.config: theirs = ACTS[not start.config['model_cfg'].get('quick_gelu')]
-    elif start.layout and start.layout.name in ('openai_clip', 'irra'): theirs = 'quick_gelu'
+    elif start.layout and start.layout.name in ('openai_clip', 'irra', 'cfan'): theirs = 'quick_gelu'
     elif start.layout is OURS: theirs = json.loads(start.card.get('arguments', '{}')).get('act', 'quick_gelu')
     if theirs == act: return
     remedy = remedy or f'pass act={theirs!r}'

@@ -13,6 +13,7 @@ from .. import __version__
 from ..core.basics import check_choice
 from ..core.files import atomic_path
 from .camel import heads_of
+from .cfan import released_form
 from .sgformer import SGFORMERS
 from ..core.reporting import printable
 from ..core.weight_files import checksum
@@ -80,6 +81,7 @@ def arguments(state:dict, # Under our names, see `translate`
         try: return camel_arguments(state, gives)
         except KeyError: return {} # tensors are missing: loading will name them
     if gives == 'bert': return dict(vocab_size=len(state['word.weight']))
+    if gives == 'cfan_b16': return released_form(state)
     if gives not in ('bot', 'transreid', 'clip_reid', 'irra'): return {}
     rows = lambda *names: next((len(state[k]) for k in names if k in state), None)
     pos = state.get('pos', state.get('visual.positional_embedding', torch.empty(0)))

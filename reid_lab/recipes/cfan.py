@@ -58,7 +58,7 @@ METHODS = {
     'alone': Method('CFAN, no ground images', 'direct+fta'),
     'aerial': Method('CFAN, aerial bridge', 'cda+fta', 'aerial'),
     'released': Method('CFAN, released form', 'cda+fta', 'pair', model=(('membership', 'released'),
-                       ('mask_padding', False)), train=(('part_mult', RELEASED_RATES),))}
+                       ('mask_padding', False)), train=(('part_mult', RELEASED_RATES), ('keep_last', True)))}
 TITLES = {k: m.title for k, m in METHODS.items()}
 
 # %% ../../nbs/14_recipes/55_cfan.ipynb #652f40bc
@@ -93,6 +93,8 @@ def method_settings(setting:dict, # With `name`, a key of `METHODS`; the rest ar
     usual = dict(m.train if s.optimiser == 'adam' else (), bridge=m.bridge, steps=s.steps*m.steps,
                  epochs=s.epochs*m.steps, lr=s.lr*_rate(m, s, preset))
     model = dict(s.model_kw, losses=m.losses, **dict(m.model)) | {k: v for k, v in own.items() if k in MODEL_ARGS}
+    if s.model == 'cfan_b16' and 'fta' in m.losses: # weights of a released CFAN would else bring their own form
+        model = dict(membership='paper', mask_padding=True) | model
     usual = {k: v for k, v in usual.items() if k not in changes}
     return text_settings(replace(s, **usual, model_kw=tuple(model.items())))
 
@@ -303,6 +305,8 @@ STUDIES = dict(
                                             *grid('cfan', mask_padding=(False,))), seeds=3),
     longer=Study('longer training', tuple(grid('direct', 'bridge', 'cfan', steps=(150, 600, 1200))), seeds=3,
                  axes=Axes('steps', 'steps')),
+    sampling=Study('captions of a person in an epoch', tuple(grid('cfan', per_id=(0, 1, 2, 4))), seeds=3,
+                   axes=Axes('per_id', 'captions a person (0: all)')),
     longest=Study('training until nothing rises', tuple(grid('direct', 'bridge', 'cfan', steps=(2400,))), seeds=3),
     scratch=Study('the same from random numbers', tuple(grid('direct', 'direct_long', 'bridge', 'cda', 'fta', 'cfan',
                                                              weights=('none',), steps=(600,))), seeds=5),

@@ -17,7 +17,7 @@ from ..analysis.text_scores import evaluate
 from ..core.basics import check_choice, pick_device
 from ..datasets.aerial import SOURCES, Bridges
 from ..data.augment import AUGMENT
-from ..data.loaders import Batches, masked_words
+from ..data.loaders import Batches, FreeOrder, masked_words
 from ..data.table import ReidTable
 from ..data.text import WordPiece, load_tokenizer
 from ..retrieval.embeddings import Embeddings
@@ -52,6 +52,8 @@ class TextTrain:
     schedule: str = 'linear'    # linear, or `cosine`: IRRA's, with five of sixty epochs of warm-up
     clip: float = 5.            # gradient norm; 0: none
     augment: str = 'light'      # key of `AUGMENT`
+    per_id: int = 0             # captions of a person in an epoch, drawn anew; 0: all
+    keep_last: bool = False     # keep the last, smaller batch of an epoch
     mask: float = .15           # share of tokens that are masked or replaced; 0: none
     bridge: str = 'none'        # source of the images on the way to aerial ones, key of `SOURCES`
     words: int = 168            # context length of a tokenizer that is learned from the captions
@@ -152,7 +154,9 @@ def text_key(table:ReidTable, # Its `train` rows are trained on
     "What decides the weights of a training: settings, tokenizer, identities, seed, images and captions"
     words = getattr(tokenizer, 'vocab', type(tokenizer).__name__)   # CLIP's pieces are part of open_clip
     vocab = hashlib.sha256(repr((words, tokenizer.context_length)).encode()).hexdigest()[:12]
-    settings = dict(asdict(s), model_kw=dict(s.model_kw, **_own(table, s)), weights=Path(s.start).name, tokens=vocab,
+    later = [k for k in ('per_id', 'keep_last') if not getattr(s, k)] # keys from before there were these stay equal
+    kept = {k: v for k, v in asdict(s).items() if k not in later}
+    settings = dict(kept, model_kw=dict(s.model_kw, **_own(table, s)), weights=Path(s.start).name, tokens=vocab,
                     **start_key(s.start, s.model))
     return training_key(settings, seed, table.where(split='train'), captions=True, execution=execution)
 
@@ -173,8 +177,9 @@ def text_batches(table:ReidTable, # Its `train` rows, without junk, are used
     "What a training sees"
     extras = [masked_tokens(model.tokenizer, s.mask)] if s.mask else []
     if s.bridge != 'none': extras.append(Bridges(table.where(split='train'), s.bridge, model.size, s.augment))
-    return Batches(captioned(table), s.batch_size, model.size, model.tokenizer, seed, 'caption', augment=s.augment,
-                   extras=extras, **execution.loading)
+    sampler = FreeOrder(s.per_id, s.keep_last) if s.per_id or s.keep_last else 'shuffle'
+    return Batches(captioned(table), s.batch_size, model.size, model.tokenizer, seed, 'caption', sampler,
+                   augment=s.augment, extras=extras, **execution.loading)
 
 
 def train_text(table:ReidTable, # Its `train` rows, without junk, are used

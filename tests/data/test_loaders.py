@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from reid_lab.data.augment import AUGMENT
-from reid_lab.data.loaders import Batches, pk_order, shuffle_order
+from reid_lab.data.loaders import Batches, FreeOrder, pk_order, shuffle_order
 from reid_lab.data.table import ReidTable
 
 STORE = {f"{i}.jpg": np.random.default_rng(i).integers(0, 255, (16, 8, 3), dtype=np.uint8) for i in range(30)}
@@ -51,6 +51,40 @@ def test_pk_batches(sizes, k, seed):
 def test_shuffle_drops_the_rest():
     got = np.concatenate(shuffle_order(11, 4, np.random.default_rng(0)))
     assert len(got) == 8 and len(set(got)) == 8
+
+
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=9), st.integers(0, 4), st.integers(1, 9), st.booleans(),
+       st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_free_order_against_counts(sizes, per_id, size, keep_last, seed):
+    "Every batch is full but the last that is kept; nobody has more samples than asked for, and none comes twice"
+    frame = pd.DataFrame(dict(pid=np.repeat(np.arange(len(sizes)), sizes)))
+    wanted = [min(n, per_id or n) for n in sizes]
+    draw = lambda: FreeOrder(per_id, keep_last)(frame, size, np.random.default_rng(seed))
+    if sum(wanted) < size and not keep_last:
+        with pytest.raises(ValueError, match="larger than an epoch"): draw()
+        return
+    batches = draw()
+    rows = np.concatenate(batches)
+    assert len(set(rows)) == len(rows) == (sum(wanted) if keep_last else sum(wanted)//size*size)
+    assert all(len(b) == size for b in batches[:-1]) and len(batches[-1]) <= size
+    counts = np.bincount(frame.pid[rows], minlength=len(sizes))
+    assert counts.tolist() == wanted if keep_last else all(c <= w for c, w in zip(counts, wanted))
+
+
+def test_epochs_in_free_order():
+    "Other samples of a person in each epoch; the last batch is trained on; processes cannot share it"
+    loader = Batches(table(n=10), 4, unit="caption", sampler=FreeOrder(keep_last=True))
+    assert len(loader) == 5 and [len(b) for b in loader.order(1)] == [4]*5     # 20 captions
+    loader = Batches(table(n=9), 4, unit="caption", sampler=FreeOrder(keep_last=True))
+    assert [len(b["pid"]) for b in loader.epoch(0)] == [4, 4, 4, 4, 2]
+    one = Batches(table(n=12), 4, unit="caption", sampler=FreeOrder(1))
+    drawn = [np.concatenate(one.order(e)) for e in range(6)]
+    assert all(sorted(one.pid[one.rows[d]]) == [0, 1, 2, 3] for d in drawn)
+    assert len({tuple(sorted(d)) for d in drawn}) > 1
+    with pytest.raises(ValueError, match="world=2 processes.*keep_last"):
+        Batches(table(n=12), 4, unit="caption", sampler=FreeOrder(keep_last=True), world=2)
+    with pytest.raises(ValueError, match="per_id=-1"): FreeOrder(-1)
 
 
 def test_processes_share_a_batch_without_overlap():

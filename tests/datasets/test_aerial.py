@@ -3,12 +3,15 @@ import json
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable, TableError
-from reid_lab.datasets.aerial import AERI, SOURCES, Bridges, aerial_table, cross_view, load_aeri, triplets
+from reid_lab.datasets import diagnosis, registry
+from reid_lab.datasets.aerial import (AERI, AERI_VERSIONS, SOURCES, Bridges, aerial_table, cross_view, load_aeri,
+                                      triplets)
 from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.export import export_world
 from reid_lab.datasets.image_sets import tiny_table
@@ -188,6 +191,19 @@ def test_the_doctor_reads_both_files_of_training(aeri, form, other):
     assert len(load_dataset("aeri-pedes", aeri, form=form)) == 18
     (aeri / FILE[other]).unlink()
     assert doctor("aeri-pedes", aeri, form=form).ok
+
+
+def test_both_versions_of_the_training_file_are_known(aeri, monkeypatch):
+    "The paper prints 3,659 identities, the released file has 3,522; which of them it is, is said"
+    frame = lambda ids: pd.DataFrame(dict(path=[f"{i}.jpg" for i in range(ids)], pid=range(ids), cam=0, split="train",
+                                          captions=[["a man"]]*ids))
+    level = lambda ids: {f.what.partition(":")[0]: f.level for f in diagnosis._check_counts(
+        ReidTable(frame(ids), None, lambda paths: None), registry._aeri_counts())}["train"]
+    assert [level(n) for n in (3659, 3522, 3600)] == ["ok", "ok", "warn"]
+    monkeypatch.setitem(AERI_VERSIONS, 4, "as in a test")
+    said = str(doctor("aeri-pedes", aeri))
+    assert "form 'sampled': 4 ids, 8 aerial and 4 ground images, 16 captions: as in a test" in said
+    assert "form 'complete': 4 ids, 8 aerial and 4 ground images, 16 captions\n" in said
 
 
 @pytest.mark.parametrize("file, change, words", [

@@ -1,4 +1,4 @@
-"The released IRRA network, stated again from its description, at a size for tests"
+"The released networks of IRRA and CFAN, stated again from their descriptions, at a size for tests"
 import argparse
 
 import torch
@@ -54,9 +54,26 @@ class Released(nn.Module):
         return h["fc"](h["ln"](Quick()(h["dense"](x))))
 
 
+class ReleasedCFAN(Released):
+    "The program of CFAN, made from that of IRRA: queries that read either modality, and an MLP for sigma"
+    def __init__(self, layers=4, queries=4):
+        super().__init__(layers)
+        del self.classifier
+        self.query = nn.Parameter(torch.randn(queries, DIM))
+        self.mlp_logsigma2 = nn.Sequential(nn.Linear(DIM, 2*DIM), nn.ReLU(), nn.Linear(2*DIM, DIM))
+
+    def cross_former(self, tokens): # (B,N,E) -> (B,K,E)
+        q, k = self.ln_pre_t(self.query.expand(len(tokens), -1, -1)), self.ln_pre_i(tokens)
+        x = self.cross_attn(q, k, k, need_weights=False)[0].transpose(0, 1)
+        return self.ln_post(self.cross_modal_transformer["resblocks"](x).transpose(0, 1))
+
+    def sigma(self, anchor): # (B,E) -> (B,E)
+        return self.mlp_logsigma2(anchor/anchor.norm(dim=-1, keepdim=True)).exp().clamp(min=1e-6)
+
+
 def container(net, wrap=""):
     "What the released program saves: halves, with optimiser and schedule beside them"
     state = {wrap + k: v.half() for k, v in net.state_dict().items()}
-    opt = torch.optim.Adam(net.classifier.parameters(), 1e-5).state_dict()
+    opt = torch.optim.Adam([*net.parameters()][-1:], 1e-5).state_dict()
     return dict(model=state, optimizer=opt, scheduler=dict(last_epoch=3, base_lrs=[1e-5]), epoch=60, iteration=100,
                 args=argparse.Namespace(lr=1e-5))

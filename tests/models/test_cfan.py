@@ -12,7 +12,8 @@ from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
 from reid_lab.core.weight_files import load_weights, save_weights
 from reid_lab.training.learner import param_groups
 from reid_lab.models.cfan import ALPHA, CFAN, LOSSES, RELEASED_RATES, CrossFormer, cfan_b16, cfan_tiny, sigma_mlp
-from reid_lab.models.clip import CLIPPair, clip_tiny, strip
+from reid_lab.models.clip import CLIPPair, clip_b16, clip_tiny, strip
+from reid_lab.models.convert import inspect_weights
 from reid_lab.models.zoo import sample_batch
 from reid_lab.recipes.text import text_optimiser, text_settings
 
@@ -383,6 +384,37 @@ def test_towers_of_a_released_irra_start_it(tmp_path):
     with pytest.raises(ValueError, match="visual.proj"): cfan_b16(weights=dict(model=state), **kw)
 
 
+@pytest.mark.parametrize("wrap", ["", "module."])
+def test_a_released_cfan_is_taken_whole(tmp_path, wrap):
+    "Towers, queries, CrossFormer and sigma; its form follows from its shapes"
+    from helpers.irra import SMALL as TOY, BIG, DIM, ReleasedCFAN, container
+    torch.manual_seed(0)
+    net, file, kw = ReleasedCFAN(layers=3, queries=5), tmp_path/"best0.pth", dict(towers=TOY, size=BIG)
+    for p in net.parameters(): p.data += .02*torch.randn_like(p)
+    torch.save(container(net, wrap), file)
+    net = net.half().float().eval()             # as it is saved
+    found = inspect_weights(file)
+    assert (found["layout"], found["fits"]) == ("cfan", ["cfan_b16"])
+    assert found["arguments"] == dict(membership="released", mask_padding=False, queries=5, layers=3)
+    ours = cfan_b16(weights=file, **kw).eval()
+    assert {prefix(k) for k, _ in ours.loaded.left} == {"mlm_head"} and not ours.loaded.missing
+    assert {prefix(k) for k in ours.loaded.kept} == {"logit_scale", "pixels"}       # constants of the program
+    assert (ours.membership, ours.mask_padding, len(ours.sigma)) == ("released", False, 1)
+    tokens, anchor = torch.randn(3, 9, DIM), torch.randn(3, DIM)
+    with torch.no_grad():
+        queries, sigma = ours.fuzzy_parts(anchor, tokens)
+        assert torch.allclose(queries, net.cross_former(tokens), atol=1e-6) and torch.allclose(sigma, net.sigma(anchor))
+        img = torch.rand(2, 3, *BIG)
+        assert torch.isfinite(ours.encode_image(img)).all()
+    with pytest.warns(UserWarning, match="sigma of membership='released'"):
+        paper = cfan_b16(weights=file, membership="paper", **kw)
+    assert (paper.membership, len(paper.sigma)) == ("paper", 2)
+    assert torch.equal(paper.crossformer.queries, ours.crossformer.queries)
+    bare = cfan_b16(weights=file, losses="cda", **kw)
+    assert not any(k.startswith(CFAN.new_parts) for k in bare.state_dict())
+    with pytest.raises(ValueError, match="a released CFAN.*it fits cfan_b16"): clip_b16(weights=file, size=BIG, **TOY)
+
+
 # --- training ---------------------------------------------------------------------------------------------------------
 
 def test_rates():
@@ -393,7 +425,9 @@ def test_rates():
     rate = {id(p): (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}
     for k, p in model.named_parameters():
         if not p.requires_grad: continue
-        lr = 2.5e-4 if k == "crossformer.queries" else 2.5e-5 if prefix(k) == "crossformer" else 5e-6
+        # the released program goes by names: cross_attn, cross_modal_transformer, query; norms are ln_pre_*, ln_post
+        base = prefix(k) != "crossformer" or k.split(".")[1].startswith("ln_")
+        lr = 5e-6 if base else 2.5e-4 if k == "crossformer.queries" else 2.5e-5
         assert rate[id(p)] == pytest.approx((lr, 4e-5)), k
     assert len(rate) == sum(p.requires_grad for p in model.parameters())
     assert {g["lr"] for g in text_optimiser(model, s).param_groups} == {5e-6}

@@ -33,12 +33,22 @@ def on_disk(tmp_path_factory):
 
 # ---- settings
 
+def test_each_method_states_its_form_whatever_weights_bring():
+    "A released CFAN as the start does not turn the paper's form into the released one"
+    form = lambda name, **kw: {k: v for k, v in method_settings(dict(name=name), **kw).model_kw
+                               if k in ("membership", "mask_padding")}
+    assert form("cfan", preset="paper") == dict(membership="paper", mask_padding=True)
+    assert form("released", preset="paper") == dict(membership="released", mask_padding=False)
+    assert form("cda", preset="paper") == form("cfan", preset="quick") == {}        # no FTA; no such weights
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_what_a_method_sets(name):
     s, m = method_settings(dict(name=name), "quick"), METHODS[name]
     assert (s.bridge, dict(s.model_kw)["losses"], s.steps) == (m.bridge, m.losses, 300*m.steps)
     paper = method_settings(dict(name=name), "paper")
     assert paper.part_mult == (RELEASED_RATES if name == "released" else ()) and paper.decay_bias
+    assert paper.keep_last == (name == "released") and paper.per_id == 0
     assert (paper.lr, paper.epochs, paper.optimiser, paper.eps) == (5e-6, 60*m.steps, "adam", 1e-3)
 
 

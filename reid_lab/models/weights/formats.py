@@ -497,6 +497,13 @@ _IRRA = Layout('irra', 'a released IRRA, or a program of its line', 'irra', fits
     keys=(r'base_model\.visual\.class_embedding',), pixels='mean and deviation of CLIP',
     rename=((r'^base_model\.', ''), (r'^classifier\.', 'classify.'),
             (r'^(cross_attn|cross_modal_transformer|ln_pre_t|ln_pre_i|ln_post|mlm_head)\.', r'irr.\1.')))
+_CFAN = Layout('cfan', 'a released CFAN', 'cfan_b16', fits=('cfan_b16',), pixels=_IRRA.pixels,
+    keys=(r'base_model\.visual\.class_embedding', r'query', r'mlp_logsigma2\.0\.weight', r'cross_attn\..*'),
+    leave=((r'mlm_head\.', 'a head for masked words that its losses do not use'),
+           (r'classifier\.', 'classifier of its training identities')),
+    rename=((r'^base_model\.', ''), (r'^query$', 'crossformer.queries'), (r'^ln_pre_t\.', 'crossformer.ln_q.'),
+            (r'^ln_pre_i\.', 'crossformer.ln_kv.'), (r'^(ln_post|cross_attn)\.', r'crossformer.\1.'),
+            (r'^cross_modal_transformer\.', 'crossformer.transformer.'), (r'^mlp_logsigma2\.', 'sigma.0.')))
 _NECK = r'heads\.(bottleneck\.0|bnneck)\.'
 _FASTREID = Layout('fastreid', "a ResNet-50 of FastReID (tower 'fastreid_r50')", 'fastreid', fits=('frozen',),
     keys=(r'backbone\.conv1\.weight', r'backbone\.layer4\.2\.conv3\.weight', _NECK + 'running_mean'),
@@ -545,7 +552,7 @@ _FASTREID_OTHER = Layout('fastreid_other', 'a released FastReID of another form 
     note="IBN, non-local and SE blocks, other depths and other heads are other networks than tower='fastreid_r50'",
     keys=(r'backbone\..*', r'heads\..*', r'heads\.(weight|classifier\.weight|bottleneck\..*|bnneck\..*)'))
 OURS = Layout('reid_lab', 'weights of this library', 'ours', keys=()) # known by its card, see `identify`
-LAYOUTS = {x.name: x for x in (_RDE, _IRRA, _APTM, _CAMEL, _CAMEL_STATE, _CLIP_REID, _CLIP_REID_R50,
+LAYOUTS = {x.name: x for x in (_RDE, _CFAN, _IRRA, _APTM, _CAMEL, _CAMEL_STATE, _CLIP_REID, _CLIP_REID_R50,
                                _TRANSREID, _TRANSREID_PLAIN, _BOT, _FASTREID, _FASTREID_OTHER, _OSNET,
                                _HF_CLIP, _HF_VIT, _BERT, _OPENAI, _OPEN_CLIP, _TIMM_VIT, _SWIN_OWN, _SWIN_TIMM,
                                _SGFORMER, _TORCHVISION)}
