@@ -351,8 +351,10 @@ def check_before_run(source:Path, # An experiment notebook
     "Refuse what the notebook would refuse after its kernel has started; of other people's notebooks nothing is known"
     p = notebook_params(source, given)
     if p is None or source != notebooks().get(source.stem): return
-    checks = importlib.import_module('reid_lab.recipes.parameters') # a later package, which knows what is run
     experiment = source.stem.removeprefix('run_')
+    # of a later package, which knows what is run; what needs no torch comes first, since that takes seconds to import
+    importlib.import_module('reid_lab.recipes.names').check_names(experiment, p)
+    checks = importlib.import_module('reid_lab.recipes.parameters')
     if experiment in checks.CHECKS: checks.check_run(experiment, p, p.execution, quiet=True)
 
 

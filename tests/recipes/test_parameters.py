@@ -1,5 +1,7 @@
 """Every parameter of every experiment is refused before a kernel starts, and every good value passes."""
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -7,7 +9,8 @@ from reid_lab.core.basics import pick_device
 from reid_lab.datasets.export import export_world
 from reid_lab.experiments.notebooks import check_before_run, experiments, run_notebook
 from reid_lab.experiments.params import notebook_params
-from reid_lab.recipes.parameters import check_run, CHECKS, NUMBERS
+from reid_lab.recipes.names import NUMBERS
+from reid_lab.recipes.parameters import check_run, CHECKS
 from reid_lab.world.world import World
 
 EXPERIMENTS = experiments()
@@ -171,3 +174,23 @@ def test_devices_and_switches_that_a_machine_lacks(name):
     with pytest.raises(ValueError, match="fp16 needs a GPU"): check_before_run(path, dict(execution="--speed fp16"))
     for device in ("cuda", "cuda:1", "mps") if "device" in EXPERIMENTS[name].parameters else ():
         with pytest.raises(ValueError, match="torch finds no"): check_before_run(path, dict(device=device))
+
+
+LIGHT = [("dart3", "dataset=wrld"), ("dmg", "device=tpu"), ("camel", "source=wrld"), ("camel", "dataset=market1501"),
+         ("cfan", "seed=-1"), ("word_masking", "dataset=viper")]
+
+
+@pytest.mark.parametrize("name, given", LIGHT)
+def test_what_needs_no_model_is_refused_without_torch(name, given):
+    "Imports are what a refusal costs: torch, and nbformat's checks of links, take seconds"
+    heavy = ("torch", "torchvision", "papermill", "nbformat", "matplotlib")
+    code = ("import sys; from reid_lab.cli.commands import main\n"
+            f"assert main(['run', {name!r}, '-p', {given!r}]) == 2\n"
+            f"print([m for m in {heavy} if m in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n" and f"{given.partition('=')[2]}" in done.stderr, done.stderr
+
+
+def test_the_whole_check_imports_neither_torchvision_nor_scipys_statistics():
+    code = "import sys, reid_lab.recipes.parameters; print({'torchvision', 'scipy.stats', 'sympy'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
