@@ -39,7 +39,9 @@ def _from_string(value, annotation):
     if type(None) in kinds and (text in ('None', 'none', 'null') or (text == '' and str not in kinds)): return None
     if kinds & {list, tuple, dict}:
         if text.startswith(('[', '(', '{')): return _literal(text)
-        return [t.strip() for t in text.split(',') if t.strip()]
+        parts = [part.strip() for part in text.split(',')] if text else []
+        if not all(parts): raise ValueError('there is an empty name; leave out the comma beside it')
+        return parts
     if int in kinds and not text.lstrip('+-').isdigit():
         try: return int(float(text)) if float(text).is_integer() else value
         except ValueError: return value # pydantic names the parameter

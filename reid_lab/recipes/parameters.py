@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['PLACES', 'UNTRAINED', 'CHECKS', 'check_places', 'check_model', 'check_starts', 'check_ready_models',
            'check_unseen_worlds', 'check_kept_models', 'check_camera_dataset', 'check_dg_dataset', 'dart3_features',
-           'kept_features', 'check_features', 'check_tags', 'check_vision_model', 'check_records', 'check_parameters',
-           'check_run']
+           'kept_features', 'check_images', 'check_features', 'check_tags', 'check_vision_model', 'check_persons',
+           'check_records', 'check_parameters', 'check_run']
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #73067655
 import os
@@ -16,6 +16,7 @@ from ..analysis.bias.reruns import COCKPIT_METHODS, RANGES
 from ..analysis.explain.map_scores import METHODS as MAP_METHODS, map_methods
 from ..analysis.tags import read_tags
 from ..core.basics import check_choice
+from ..core.files import safe_join
 from ..data.table import Finding, TableError
 from ..datasets.captioning.run import image_table
 from ..datasets.protocols.camera_cases import camera_numbers, check_case_names, own_cameras, own_table, TABLES
@@ -209,6 +210,26 @@ def kept_features(run:str, # Folder of a run, or below it
                             "finished run")
 
 
+def check_images(images:str, # Parameter `images` of failure_browser
+    run:str, # Parameter `run`
+    ):
+    "Refuse a folder that lacks images which features name"
+    if not images: return
+    folder = Path(images).expanduser()
+    if not folder.is_dir():
+        raise NotADirectoryError(f"images={images!r} is a file; give the folder that the paths of the features are "
+                                 "in")
+    if not run: raise ValueError(f"images={images!r} goes with run=, whose features name the images; give both or none")
+    q, g = map(Embeddings.load, kept_features(run)[0])
+    by_text = q.caption is not None and q.meta.get('kind') != 'image'
+    named = [*(g.path or ()), *(() if by_text else q.path or ())]
+    if not named: raise ValueError(f"images={images!r}: the features of run={run!r} name no images; leave images out")
+    lost = [path for path in dict.fromkeys(named) if not safe_join(folder, path).is_file()]
+    if not lost: return
+    raise FileNotFoundError(f"images={images!r} lacks {len(lost)} of {len({*named})} images that the features name, "
+                            f"such as {lost[0]!r}; give the folder that their paths begin in")
+
+
 def check_features(query, # File or folder
     gallery, # Likewise
     need=(), # Fields that both must have
@@ -234,6 +255,12 @@ def check_vision_model(argument:str, # `model` or `auditor`
     if not folder or (Path(folder).expanduser()/'config.json').is_file(): return
     raise FileNotFoundError(f"{argument}={folder!r} holds no config.json; give the folder of a vision-language model, "
                             "as `save_pretrained` writes it")
+
+
+def check_persons(n:int, # Parameter `persons`; 0: those of the preset
+    ):
+    "Refuse one person, among whom every search is right and over whom there is no interval"
+    if n == 1: raise ValueError("persons=1 must be 0 (those of the preset) or at least 2: intervals are over persons")
 
 
 def check_records(records:str, # Parameter `records` of caption_cot; empty: in the run folder
@@ -264,8 +291,24 @@ def _seeds(p, study):
     return check_seeds(study.first_seed(p.seed), study.n_seeds(p.preset, p.seeds))
 
 
+def _check_targets(p, study):
+    "Refuse datasets that a study would leave out, and folders that are not one for each"
+    names, roots = ([part.strip() for part in text.split(',')] for text in (p.dataset, p.data_root))
+    two = study.draws('transfer')
+    if len(names) > 1 and not two:
+        raise ValueError(f"dataset={p.dataset!r} names {len(names)} datasets, study={p.study!r} takes one; run one at a "
+                         "time, or study=transfer with two")
+    if two and not (names == ['world'] or len(names) == len({*names}) == 2):
+        raise ValueError(f"dataset={p.dataset!r}: study={p.study!r} tunes in one domain and tests in another; name two "
+                         "different datasets with a comma between them, or world, which has several domains")
+    if p.data_root and len(roots) != len(names):
+        raise ValueError(f"data_root={p.data_root!r} names {len(roots)} folder(s) for {len(names)} dataset(s), "
+                         f"dataset={p.dataset!r}; name one for each, with commas between them")
+
+
 def _camel(p):
     study = _study(p, camel.STUDIES, camel.PRESETS)
+    _check_targets(p, study)
     seeds = check_seeds(p.seed, study.n_seeds(p.preset, p.seeds))
     check_model(p.model, [n for n, m in MODELS.items() if m.reads == 'captions'])
     settings = [camel.run_arguments(s) for s in study.only(p.methods, camel.VARIANTS)]
@@ -329,6 +372,7 @@ UNTRAINED = ('smoke', 'quick', 'full') # presets of experiments that train nothi
 def _attention_maps(p):
     check_choice('preset', p.preset, UNTRAINED)
     for name in p.methods: check_choice('methods', name, MAP_METHODS)
+    check_persons(p.persons)
     check_ready_models(p.models)
     seeds = check_seeds(_world_seed(p), p.worlds or 1)
     for name in p.models or _MAPPED: _check_package_worlds(name, seeds)
@@ -362,6 +406,7 @@ def _check_data(dataset, data_root):
 def _word_masking(p):
     check_choice('preset', p.preset, UNTRAINED)
     check_choice('variant', p.variant, ('unk', 'delete'))
+    check_persons(p.persons)
     check_ready_models(p.models, 'captions')
     check_seeds(p.seed, p.draws or 1)
     if p.dataset == 'world':
@@ -391,9 +436,7 @@ def _failure_browser(p):
     check_choice('same_camera', p.same_camera, ('', 'keep', 'drop'))
     check_numbers(p, dict(rate=RATE_OF_ALARMS))
     check_places(p, ('run', 'images'))
-    if p.images and not Path(p.images).expanduser().is_dir():
-        raise NotADirectoryError(f"images={p.images!r} is a file; give the folder that the paths of the features are "
-                                 "in")
+    check_images(p.images, p.run)
     check_tags(p.tags)
     if p.run: check_features(*kept_features(p.run)[0])
     else:
@@ -421,7 +464,9 @@ def _text_granularity(p):
     check_choice('method', p.method, [k for k, m in cfam.METHODS.items() if m.steps], 'A control is not trained.')
     for name in ('train_on', 'tests'):
         for level in getattr(p, name): check_choice(name, level, LEVELS)
-    for level in LEVELS: text_setting(f'{level}{p.suffix}')
+    for level in LEVELS:
+        try: text_setting(f'{level}{p.suffix}')
+        except ValueError as e: raise ValueError(f'suffix={p.suffix!r}: {e}') from None
     check_model(p.model, [n for n, m in MODELS.items() if m.reads == 'captions'])
     own = {k: v for k, v in dict(model=p.model, weights=p.weights).items() if v}
     settings = cfam.method_settings(dict(name=p.method), p.preset, **own)
