@@ -56,7 +56,7 @@ def typed(texts:dict, # From `pairs`
     _check_notebook(path)
     defaults = notebook_parameters(path)
     for k in texts: check_choice('parameter', k, defaults)
-    return {k: parse_value(v, defaults[k]) for k, v in texts.items()}
+    return {k: parse_value(v, defaults[k], k) for k, v in texts.items()}
 
 # %% ../../nbs/16_cli/30_output.ipynb #21e05993
 @contextmanager

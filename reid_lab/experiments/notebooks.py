@@ -31,7 +31,9 @@ from ..core.scratch import Scratch
 from .cluster import read_backend
 from .execution import given_execution, VARIABLES
 from .params import check_type, notebook_parameters, notebook_params
-from .run import check_folder, earlier_run, MADE, mark_ended, run_folder
+from .places import places_of, without_places
+from .run import (check_folder, earlier_run, keep_parameters, MADE, mark_ended,
+                                      run_folder)
 from .terminal import near_path
 from ..results.rows import json_values
 from ..training.options import Execution
@@ -224,6 +226,29 @@ def _cell_reporter(source, folder, seen):
     return hook
 
 
+class _WithoutPlaces:
+    "How papermill writes a notebook whose path begins with `SCHEME`: with names for the folders of this machine"
+    SCHEME = 'reid_lab-shown:'
+    places = {}         # path of a notebook that is being executed -> `Places`
+
+    @classmethod
+    def path(cls, path, params):
+        "The path to give papermill for a notebook in a run folder"
+        from papermill.iorw import papermill_io
+        if not any(scheme == cls.SCHEME for scheme, _ in papermill_io._handlers): papermill_io.register(cls.SCHEME, cls)
+        cls.places[str(path)] = places_of(path.parent, params)
+        return f'{cls.SCHEME}{path}'
+
+    @classmethod
+    def write(cls, text, path):
+        "Called after each cell"
+        path = path.removeprefix(cls.SCHEME)
+        Path(path).write_text(without_places(text, cls.places[path]), encoding='utf-8')
+
+    @classmethod
+    def pretty_path(cls, path): return path.removeprefix(cls.SCHEME)
+
+
 def _execute(source, path, params, threads, timeout, seen, attempts=3):
     "Papermill with our kernel; a kernel that dies before it answers lost a race for ports and is started again"
     import logging
@@ -235,9 +260,10 @@ def _execute(source, path, params, threads, timeout, seen, attempts=3):
     try:
         with warnings.catch_warnings(), _tasks_end_first():
             warnings.simplefilter('ignore')
+            shown = _WithoutPlaces.path(path, params)
             how = dict(kernel_manager_class=_kernel_class(threads, tmp, path.parent), execution_timeout=timeout,
                        progress_bar=False)
-            pm.execute_notebook(str(source), str(path), params, kernel_name='python3', language='python',
+            pm.execute_notebook(str(source), shown, params, kernel_name='python3', language='python',
                                 on_cell_start=_cell_reporter(source, path.parent, seen), **how)
     except DeadKernelError as e:
         said = ' '.join((tmp/'said').read_text(errors='replace').split()[-40:])
@@ -248,6 +274,7 @@ def _execute(source, path, params, threads, timeout, seen, attempts=3):
         time.sleep(1)
         return _execute(source, path, params, threads, timeout, seen, attempts - 1)
     finally:
+        _WithoutPlaces.places.pop(str(path), None)
         quiet.setLevel(level)
         _end_group(tmp)
         scratch.cleanup()
@@ -312,6 +339,7 @@ def _held(source, folder, params, fresh, own, speed):
         if own: check_folder(folder, source.stem, params, fresh, speed)
         if fresh: _begin_anew(folder, source.name, _what_decides(params, speed))
         else: (folder/_ANEW).unlink(missing_ok=True)    # whoever goes on does not begin anew
+        keep_parameters(folder, source.stem, params, by='run_notebook')
         before, seen = os.stat(folder), {}
         try:
             yield seen

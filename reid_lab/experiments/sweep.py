@@ -23,7 +23,7 @@ from ..core.basics import check_choice, LAST_SEED, project_root
 from ..core.files import locked
 from .cluster import BACKENDS, one_at_a_time, read_backend
 from .execution import given_execution
-from .notebooks import check_accepted, find_notebook, Finished, run_notebook, takes_execution
+from .notebooks import check_accepted, check_before_run, find_notebook, Finished, run_notebook, takes_execution
 from .params import check_type, notebook_parameters, params_hash
 from .run import earlier_run, environment, git_commit, mark_ended, write_json
 from .sources import job_code
@@ -55,11 +55,16 @@ def _combinations(grid):
     return [dict(zip(values, point)) for point in itertools.product(*values.values())]
 
 
+def _as_whole(value):
+    "1 for 1.0, which are one value of a parameter"
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _refuse_repeats(points):
     "A point that is there twice would count as two runs"
     known = set()
     for point in points:
-        key = json.dumps(json_values(point), sort_keys=True)
+        key = json.dumps({name: _as_whole(value) for name, value in json_values(point).items()}, sort_keys=True)
         if key in known:
             raise ValueError(f"grid and seeds give {point} twice, which would count one run as two; name each value "
                              "and each seed once")
@@ -294,6 +299,17 @@ def _with_fixed(grid, seeds, fixed):
     return [{**fixed, **p} for p in points]
 
 
+def _check_points(job, points, defaults, execution):
+    "Refuse what a notebook would refuse; of points that differ in their seeds alone, the first and the last are asked"
+    ends = {}
+    for point in points:
+        key = json.dumps(json_values({name: value for name, value in point.items() if name != 'seed'}), sort_keys=True)
+        ends.setdefault(key, []).append(point)
+    how = {'execution': execution.as_text()} if 'execution' in defaults else {}
+    for alike in ends.values():
+        for point in alike[:1] + alike[1:][-1:]: check_before_run(find_notebook(job), {**point, **how})
+
+
 def _refuse_removed(folder, before):
     "An error if the folder of a sweep is not the one that it began in"
     try: same = os.path.samestat(before, os.stat(folder))
@@ -325,6 +341,10 @@ def sweep(job, # Notebook name, or a function of the parameters that returns met
     if any('execution' in p for p in points):
         raise ValueError("execution is the same for all runs of a sweep; give it as an argument (to the command: as "
                          "options), not among the parameters")
+    if known and any('out_dir' in p for p in points):
+        raise ValueError("out_dir is chosen by a sweep, one folder for each run; name the folder of the sweep (folder=, "
+                         "--out) and leave out_dir out")
+    if known: _check_points(job, points, known, execution)
     if not takes_execution(job):
         check_accepted(execution, name)
         execution = Execution()

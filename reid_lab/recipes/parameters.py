@@ -219,7 +219,8 @@ def check_images(images:str, # Parameter `images` of failure_browser
     if not folder.is_dir():
         raise NotADirectoryError(f"images={images!r} is a file; give the folder that the paths of the features are "
                                  "in")
-    if not run: raise ValueError(f"images={images!r} goes with run=, whose features name the images; give both or none")
+    if not run:
+        raise ValueError(f"images={images!r} goes with run=, whose features name the images; give both or none")
     q, g = map(Embeddings.load, kept_features(run)[0])
     by_text = q.caption is not None and q.meta.get('kind') != 'image'
     named = [*(g.path or ()), *(() if by_text else q.path or ())]
@@ -296,8 +297,8 @@ def _check_targets(p, study):
     names, roots = ([part.strip() for part in text.split(',')] for text in (p.dataset, p.data_root))
     two = study.draws('transfer')
     if len(names) > 1 and not two:
-        raise ValueError(f"dataset={p.dataset!r} names {len(names)} datasets, study={p.study!r} takes one; run one at a "
-                         "time, or study=transfer with two")
+        raise ValueError(f"dataset={p.dataset!r} names {len(names)} datasets, study={p.study!r} takes one; run one at "
+                         "a time, or study=transfer with two")
     if two and not (names == ['world'] or len(names) == len({*names}) == 2):
         raise ValueError(f"dataset={p.dataset!r}: study={p.study!r} tunes in one domain and tests in another; name two "
                          "different datasets with a comma between them, or world, which has several domains")
