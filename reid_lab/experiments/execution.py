@@ -16,7 +16,7 @@ VARIABLES = {k: f'REID_LAB_{k.upper()}' for k in OPTIONS} # deprecated: option -
 
 
 def check_variables():
-    "Refuse what the environment says of threads and widgets and nothing can be: a kernel would stop there, or ignore it"
+    "Refuse what the environment says of threads and widgets and cannot be: a kernel would stop there"
     sensible_threads()
     live_widgets()
 
@@ -31,7 +31,7 @@ def given_execution(given='', # Text as `read_options` takes it, its options, or
         value = options[name] = os.environ[variable]
         try: Execution(**{name: value})
         except (TypeError, ValueError) as e:
-            why = str(e).replace(f"--{name.replace('_', '-')} {value} ", '', 1)
+            why = str(e).removeprefix(f'{name}={value!r} ')
             raise ValueError(f"{variable}={value!r} (an environment variable) {why}") from None
         option = f"--{name.replace('_', '-')} {options[name]}"
         text = f"{variable} is deprecated; write {option} behind `reid_lab run`, or -p execution='{option}'"

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MADE', 'RECORD', 'git_commit', 'environment', 'run_folder', 'write_json', 'earlier_run', 'keep_parameters',
-           'kept_parameters', 'check_folder', 'Run', 'start_run', 'mark_ended']
+           'list_files', 'foreign_files', 'kept_parameters', 'check_folder', 'Run', 'start_run', 'mark_ended']
 
 # %% ../../nbs/13_experiments/20_run.ipynb #cb16b0c3
 import atexit
@@ -115,6 +115,29 @@ def keep_parameters(folder, # A run folder
     ):
     "Keep what a run was given, so that it is recognised if it stops before `metrics.json`, and can be run again"
     write_json(Path(folder)/RECORD, dict(notebook=Path(notebook).stem, by=by, params=params))
+
+
+def _files(folder):
+    "Paths of files below a folder, hidden ones apart"
+    below = (path.relative_to(folder) for path in Path(folder).rglob('*') if path.is_file() or path.is_symlink())
+    return sorted(path.as_posix() for path in below if not any(part.startswith('.') for part in path.parts))
+
+
+def list_files(folder, # A run folder
+    ):
+    "Add the files that are there when a run ends to its record, so that later ones are known as those of others"
+    if not (Path(folder)/RECORD).is_file(): return # removed while it ran
+    record = json.loads((Path(folder)/RECORD).read_text(encoding='utf-8'))
+    write_json(Path(folder)/RECORD, {**record, 'files': _files(folder)})
+
+
+def foreign_files(folder, # A run folder
+    names=(), # Of files and folders in it; none: all
+    ) -> list: # Paths below it
+    "What came into a run folder after its run had ended; empty if the run was killed, or is of a version before 0.3"
+    try: ours = json.loads((Path(folder)/RECORD).read_text(encoding='utf-8'))['files']
+    except (OSError, ValueError, KeyError, TypeError): return []
+    return [path for path in _files(folder) if path not in ours and (not names or path.split('/')[0] in names)]
 
 
 def kept_parameters(folder, # A run folder, or any other

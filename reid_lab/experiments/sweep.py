@@ -23,9 +23,10 @@ from ..core.basics import check_choice, LAST_SEED, project_root
 from ..core.files import locked
 from .cluster import BACKENDS, one_at_a_time, read_backend
 from .execution import given_execution
-from .notebooks import check_accepted, check_before_run, find_notebook, Finished, run_notebook, takes_execution
+from .notebooks import (check_accepted, check_before_run, find_notebook, Finished, run_notebook,
+                                            takes_execution)
 from .params import check_type, notebook_parameters, params_hash
-from .run import earlier_run, environment, git_commit, mark_ended, write_json
+from .run import earlier_run, environment, foreign_files, git_commit, mark_ended, write_json
 from .sources import job_code
 from ..results.rows import json_values
 from ..training.options import Execution
@@ -180,10 +181,19 @@ _ANEW = '.fresh' # In a sweep folder: the points that a call with `fresh` has be
 def _todo(points, paths, fresh):
     "What has no good outcome yet; its old outcome is removed, and with `fresh` also its run"
     left = [(p, f) for p, f in zip(points, paths) if fresh or (_outcome(f) or {}).get('status') != 'ok']
+    for _, f in left if fresh else (): _refuse_foreign(f.with_suffix('')) # before anything is removed
     for _, f in left:
         f.unlink(missing_ok=True)
         if fresh and earlier_run(f.with_suffix('')): _remove_run(f.with_suffix(''))
     return left
+
+
+def _refuse_foreign(folder):
+    "An error if something lies in a run folder that its run did not write"
+    others = foreign_files(folder) if earlier_run(folder) else ()
+    if others:
+        raise FileExistsError(f"{str(folder)!r} holds {others[:3]}, which its run did not write; nothing was removed. "
+                              "Move that away, or name a new folder")
 
 
 def _remove_run(folder):
@@ -342,8 +352,8 @@ def sweep(job, # Notebook name, or a function of the parameters that returns met
         raise ValueError("execution is the same for all runs of a sweep; give it as an argument (to the command: as "
                          "options), not among the parameters")
     if known and any('out_dir' in p for p in points):
-        raise ValueError("out_dir is chosen by a sweep, one folder for each run; name the folder of the sweep (folder=, "
-                         "--out) and leave out_dir out")
+        raise ValueError("out_dir is chosen by a sweep, one folder for each run; name the folder of the sweep "
+                         "(folder=, --out) and leave out_dir out")
     if known: _check_points(job, points, known, execution)
     if not takes_execution(job):
         check_accepted(execution, name)
