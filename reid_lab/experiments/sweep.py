@@ -242,6 +242,14 @@ def _outcome_path(folder, params, code, sources, more):
     return there[0] if there else paths[0]
 
 
+def _tell_unfollowed(code):
+    "One line on what decides the job and is not looked at"
+    if not code.unfollowed: return
+    shown = '; '.join(code.unfollowed[:3]) + (' ...' if len(code.unfollowed) > 3 else '')
+    print(f'sweep {code.name}: names that are built at run time are not followed ({shown}); if such a module changes, '
+          'give fresh=True (--fresh)', file=sys.stderr)
+
+
 def _warn_of_earlier(folder, points, paths, code, more):
     "One line on outcomes of an earlier version that cannot be used again"
     if code.key == code.source: return
@@ -364,6 +372,7 @@ def sweep(job, # Notebook name, or a function of the parameters that returns met
     speed = [execution.speed] if execution.speed else [] # outcomes with other switches are other outcomes
     sources, place = _sources(job, code), folder.resolve()
     paths = [_outcome_path(place, p, code, sources, speed) for p in points]
+    _tell_unfollowed(code)
     _warn_of_earlier(place, points, paths, code, speed)
     with locked(folder/'.lock', wait=False, what=f'sweep folder {str(folder)!r}'):
         fresh = fresh and _begin_anew(folder, paths)

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 import numpy as np
 import torch
-from reid_lab.core.files import (atomic_path, BROKEN, claim_folder, failed_sums, locked, read_plan, read_sums, remove_written,
-    write_sums)
+from ..core.files import (atomic_path, BROKEN, claim_folder, failed_sums, locked, read_plan, read_sums,
+    remove_written, write_sums)
 from ..core.weight_files import checksum
 from ..data.table import ReidTable
 from .embeddings import embed_images, Embeddings

@@ -1,4 +1,4 @@
-"""Nothing of others is deleted: what is replaced or begun anew is looked through first, and refused if it holds more."""
+"""Nothing of others is deleted: what is replaced or begun anew is looked through first, and refused if it holds more"""
 import importlib.util
 import sys
 from pathlib import Path
