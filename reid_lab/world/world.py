@@ -283,7 +283,8 @@ def build(self:World, deep:bool=False, # Compare the checksum of the images even
             write_sums(folder, 'table.json')
         elif wrong != {}:
             from joblib import cpu_count
-            if wrong: remove_written(folder, FILES) # refused if something else lies there
+            captions = (path.name for path in folder.glob('captions-' + '[0-9a-f]'*12 + '.json'))
+            if wrong: remove_written(folder, (*FILES, *captions)) # refused if something else lies there
             jobs = self.n_jobs or (cpu_count() if len(self.plan.items) > 2000 else 1)
             build_cache(folder, self.plan, self.backend, jobs)
     return folder
