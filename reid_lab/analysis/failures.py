@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
-from scipy.stats import norm
 from ..core.statistics import paired_gain
 from .text_stats import token_lengths
 from ..core.basics import check_choice, stream
@@ -367,6 +366,7 @@ def world_facts(world:World, # That the images come from
 # %% ../../nbs/12_analysis/40_failures.ipynb #71acf44c
 def _score_interval(rates, n, tests):
     "Newcombe's interval of a difference of two rates, for rates without spread: Wilson's of each, n identities"
+    from scipy.stats import norm
     (low, high), p = wilson(rates, n, norm.ppf(1 - .025/tests)), np.array(rates)
     a, b = np.hypot(p[0] - low[0], high[1] - p[1]), np.hypot(high[0] - p[0], p[1] - low[1])
     return 100*float(p[0] - p[1] - a), 100*float(p[0] - p[1] + b)

@@ -30,14 +30,14 @@ def pairs(items, # `name=value` texts
 
 def _check_notebook(path):
     "Raise if a file is no notebook, or if its parameters are no Python"
-    import nbformat
-    try: cells = nbformat.read(path, 4).cells
+    from reid_lab.experiments.params import code_cells
+    try: cells = code_cells(path)
     except Exception as e: # of JSON, of nbformat, of its validation, and whatever odd JSON leads to
         why = f"{type(e).__name__}: {' '.join(str(e).split())}"
         raise ValueError(f"{str(path)!r} is no notebook that can be read ({why}); open it in Jupyter, or copy it "
                          "again") from None
     for cell in cells:
-        if 'parameters' not in cell.metadata.get('tags', []): continue
+        if 'parameters' not in cell.tags: continue
         try: ast.parse(cell.source)
         except SyntaxError as e:
             line = (e.text or '').strip()
@@ -56,7 +56,7 @@ def typed(texts:dict, # From `pairs`
     _check_notebook(path)
     defaults = notebook_parameters(path)
     for k in texts: check_choice('parameter', k, defaults)
-    return {k: parse_value(v, defaults[k]) for k, v in texts.items()}
+    return {k: parse_value(v, defaults[k], k) for k, v in texts.items()}
 
 # %% ../../nbs/16_cli/30_output.ipynb #21e05993
 @contextmanager
@@ -118,7 +118,8 @@ def print_table(frame, # `DataFrame`
 
 
 def cell_error():
-    "What papermill raises; imported late, because it takes long"
+    "What papermill raises, for `except`; nothing was raised by it before it is imported, which takes long"
+    if 'papermill' not in sys.modules: return ()
     from papermill.exceptions import PapermillExecutionError
     return PapermillExecutionError
 

@@ -99,8 +99,12 @@ def seed_everything(seed:int, # Any integer
 # %% ../../nbs/00_core/10_basics.ipynb #066fd61a
 def sensible_threads() -> int: # Threads for torch in this process
     "Free cores now (cores less load), at least one; `REID_LAB_THREADS` or `OMP_NUM_THREADS` decide if set"
-    for key in ('REID_LAB_THREADS', 'OMP_NUM_THREADS'):
-        if os.environ.get(key, '').isdigit() and int(os.environ[key]) > 0: return int(os.environ[key])
+    own, others = (os.environ.get(key, '') for key in ('REID_LAB_THREADS', 'OMP_NUM_THREADS'))
+    if own and not (own.isdecimal() and 1 <= int(own) <= 1024):
+        raise ValueError(f'REID_LAB_THREADS={own!r} (an environment variable) must be a whole number from 1 to 1024; '
+                         'unset it, or set it to one')
+    for text in (own, others): # the other one is OpenMP's, which also reads lists
+        if text.isdecimal() and int(text) > 0: return int(text)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else (os.cpu_count() or 1)
     if cores <= 2: return 1
     load = os.getloadavg()[0] if hasattr(os, 'getloadavg') else 0.

@@ -16,15 +16,23 @@ import torch
 import torch.distributed as dist
 
 # %% ../../nbs/00_core/40_distributed.ipynb #02282974
+def _whole(name, usual):
+    "A whole number that `torchrun` set"
+    text = os.environ.get(name, usual)
+    if text.isdecimal(): return int(text)
+    raise ValueError(f"{name}={text!r} (an environment variable of torchrun) must be a whole number; unset it, or "
+                     "start with torchrun")
+
+
 def launched() -> tuple: # (rank of this process, how many there are), or None
     "What `torchrun` said to this process, without joining the others; None if it did not start it"
     if 'WORLD_SIZE' not in os.environ: return None
-    return int(os.environ.get('RANK', 0)), int(os.environ['WORLD_SIZE'])
+    return _whole('RANK', '0'), _whole('WORLD_SIZE', '1')
 
 
 def launched_here() -> int:
     "How many of the processes that `torchrun` started share this machine with this one, itself included"
-    return int(os.environ.get('LOCAL_WORLD_SIZE', 1))
+    return _whole('LOCAL_WORLD_SIZE', '1')
 
 
 def processes() -> tuple: # (rank of this process, how many there are)

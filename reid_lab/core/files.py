@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FILE_KINDS', 'BROKEN', 'PLAN', 'safe_join', 'file_kind', 'wrong_file', 'locked', 'sweep_remains', 'DiskFull',
            'disk_full', 'atomic_path', 'file_sum', 'read_sums', 'write_sums', 'failed_sums', 'read_plan',
-           'foreign_parts', 'remove_parts', 'claim_folder', 'parquet_library']
+           'foreign_parts', 'remove_written', 'remove_parts', 'claim_folder', 'parquet_library']
 
 # %% ../../nbs/00_core/50_files.ipynb #c65970fa
 import errno, glob, json, os, re, shutil, stat, struct, tempfile, tokenize, zipfile, zlib
@@ -366,6 +366,7 @@ def read_plan(folder, # Of parts
 
 
 _PART = r'\d+(-\d+)?' # names of parts: `N`, or `N-M`
+_HALF = r'\..+\.\w{8}|\..+\.lock' # what killed writers left
 _HIDDEN = r'\.lock|\.(\d+(-\d+)?|plan\.json)\.\w{8}' # the lock, and what killed writers left
 
 
@@ -379,6 +380,19 @@ def foreign_parts(folder, # Of parts
     names = sorted(p.name for p in folder.iterdir())
     if names and not set(plan) <= set(read_plan(folder)): return names
     return [n for n in names if n != PLAN and not re.fullmatch(f'{_PART}|{_HIDDEN}', n)]
+
+
+def remove_written(folder, # That `write_sums` was called for
+    known=(), # Names that this program writes there, should the checksums be lost
+    ):
+    "Remove a folder of ours with what was recorded in it; one in which something else lies is refused and untouched"
+    folder = Path(folder)
+    ours = {_SUMS, *known, *read_sums(folder)}
+    others = sorted(p.name for p in folder.iterdir() if p.name not in ours and not re.fullmatch(_HALF, p.name))
+    if others:
+        raise FileExistsError(f"{folder} holds {others[:3]}, which reid_lab did not write; nothing was removed. Move "
+                              "that away, and call again")
+    shutil.rmtree(folder)
 
 
 def remove_parts(folder, # Of parts

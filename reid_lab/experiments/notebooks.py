@@ -31,7 +31,9 @@ from ..core.scratch import Scratch
 from .cluster import read_backend
 from .execution import given_execution, VARIABLES
 from .params import check_type, notebook_parameters, notebook_params
-from .run import check_folder, earlier_run, MADE, mark_ended, run_folder
+from .places import places_of, without_places
+from .run import (check_folder, earlier_run, foreign_files, keep_parameters, list_files, MADE,
+                                      mark_ended, run_folder)
 from .terminal import near_path
 from ..results.rows import json_values
 from ..training.options import Execution
@@ -224,6 +226,29 @@ def _cell_reporter(source, folder, seen):
     return hook
 
 
+class _WithoutPlaces:
+    "How papermill writes a notebook whose path begins with `SCHEME`: with names for the folders of this machine"
+    SCHEME = 'reid_lab-shown:'
+    places = {}         # path of a notebook that is being executed -> `Places`
+
+    @classmethod
+    def path(cls, path, params):
+        "The path to give papermill for a notebook in a run folder"
+        from papermill.iorw import papermill_io
+        if not any(scheme == cls.SCHEME for scheme, _ in papermill_io._handlers): papermill_io.register(cls.SCHEME, cls)
+        cls.places[str(path)] = places_of(path.parent, params)
+        return f'{cls.SCHEME}{path}'
+
+    @classmethod
+    def write(cls, text, path):
+        "Called after each cell"
+        path = path.removeprefix(cls.SCHEME)
+        Path(path).write_text(without_places(text, cls.places[path]), encoding='utf-8')
+
+    @classmethod
+    def pretty_path(cls, path): return path.removeprefix(cls.SCHEME)
+
+
 def _execute(source, path, params, threads, timeout, seen, attempts=3):
     "Papermill with our kernel; a kernel that dies before it answers lost a race for ports and is started again"
     import logging
@@ -235,9 +260,10 @@ def _execute(source, path, params, threads, timeout, seen, attempts=3):
     try:
         with warnings.catch_warnings(), _tasks_end_first():
             warnings.simplefilter('ignore')
+            shown = _WithoutPlaces.path(path, params)
             how = dict(kernel_manager_class=_kernel_class(threads, tmp, path.parent), execution_timeout=timeout,
                        progress_bar=False)
-            pm.execute_notebook(str(source), str(path), params, kernel_name='python3', language='python',
+            pm.execute_notebook(str(source), shown, params, kernel_name='python3', language='python',
                                 on_cell_start=_cell_reporter(source, path.parent, seen), **how)
     except DeadKernelError as e:
         said = ' '.join((tmp/'said').read_text(errors='replace').split()[-40:])
@@ -248,6 +274,7 @@ def _execute(source, path, params, threads, timeout, seen, attempts=3):
         time.sleep(1)
         return _execute(source, path, params, threads, timeout, seen, attempts - 1)
     finally:
+        _WithoutPlaces.places.pop(str(path), None)
         quiet.setLevel(level)
         _end_group(tmp)
         scratch.cleanup()
@@ -269,11 +296,20 @@ def _what_decides(params, speed):
     return json.dumps(json_values([own, speed]), sort_keys=True)
 
 
+def _refuse_foreign(folder, names):
+    "An error if something lies in a finished run's folders that it did not write; nothing is known of a killed run"
+    others = foreign_files(folder, names)
+    if others:
+        raise FileExistsError(f"{str(folder)!r} holds {others[:3]}, which the run did not write; nothing was removed. "
+                              "Move that away, or name a new folder")
+
+
 def _begin_anew(folder, notebook, what):
     "Remove what a run left, unless an interrupted call with `fresh` and the same parameters has removed it before"
     had, begun = earlier_run(folder), folder/_ANEW
     same = begun.is_file() and begun.read_text(encoding='utf-8') == what
     if same and had.get('status', 'interrupted') in ('interrupted', 'running'): return
+    if had: _refuse_foreign(folder, MADE)
     begun.unlink(missing_ok=True)
     # the record goes last: without it the rest would count as files of others
     for name in (*(n for n in MADE if n != 'metrics.json'), notebook, 'metrics.json') if had else ():
@@ -312,16 +348,19 @@ def _held(source, folder, params, fresh, own, speed):
         if own: check_folder(folder, source.stem, params, fresh, speed)
         if fresh: _begin_anew(folder, source.name, _what_decides(params, speed))
         else: (folder/_ANEW).unlink(missing_ok=True)    # whoever goes on does not begin anew
+        keep_parameters(folder, source.stem, params, by='run_notebook')
         before, seen = os.stat(folder), {}
         try:
             yield seen
             _refuse_removed(folder, source.name, before, seen)
         except BaseException as e:
             mark_ended(folder, _ending(e))
+            list_files(folder)
             if not isinstance(e, Exception):
                 e.add_note(f'what is done is kept, and continued with out_dir={near_path(folder)!r}')
             raise
     mark_ended(folder, 'not finished: the notebook ended without `run.finish()`')
+    list_files(folder)
     (folder/_ANEW).unlink(missing_ok=True)
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #aeeea86e
@@ -351,8 +390,10 @@ def check_before_run(source:Path, # An experiment notebook
     "Refuse what the notebook would refuse after its kernel has started; of other people's notebooks nothing is known"
     p = notebook_params(source, given)
     if p is None or source != notebooks().get(source.stem): return
-    checks = importlib.import_module('reid_lab.recipes.parameters') # a later package, which knows what is run
     experiment = source.stem.removeprefix('run_')
+    # of a later package, which knows what is run; what needs no torch comes first, since that takes seconds to import
+    importlib.import_module('reid_lab.recipes.names').check_names(experiment, p)
+    checks = importlib.import_module('reid_lab.recipes.parameters')
     if experiment in checks.CHECKS: checks.check_run(experiment, p, p.execution, quiet=True)
 
 

@@ -23,9 +23,10 @@ from ..core.basics import check_choice, LAST_SEED, project_root
 from ..core.files import locked
 from .cluster import BACKENDS, one_at_a_time, read_backend
 from .execution import given_execution
-from .notebooks import check_accepted, find_notebook, Finished, run_notebook, takes_execution
+from .notebooks import (check_accepted, check_before_run, find_notebook, Finished, run_notebook,
+                                            takes_execution)
 from .params import check_type, notebook_parameters, params_hash
-from .run import earlier_run, environment, git_commit, mark_ended, write_json
+from .run import earlier_run, environment, foreign_files, git_commit, mark_ended, write_json
 from .sources import job_code
 from ..results.rows import json_values
 from ..training.options import Execution
@@ -55,11 +56,16 @@ def _combinations(grid):
     return [dict(zip(values, point)) for point in itertools.product(*values.values())]
 
 
+def _as_whole(value):
+    "1 for 1.0, which are one value of a parameter"
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _refuse_repeats(points):
     "A point that is there twice would count as two runs"
     known = set()
     for point in points:
-        key = json.dumps(json_values(point), sort_keys=True)
+        key = json.dumps({name: _as_whole(value) for name, value in json_values(point).items()}, sort_keys=True)
         if key in known:
             raise ValueError(f"grid and seeds give {point} twice, which would count one run as two; name each value "
                              "and each seed once")
@@ -175,10 +181,19 @@ _ANEW = '.fresh' # In a sweep folder: the points that a call with `fresh` has be
 def _todo(points, paths, fresh):
     "What has no good outcome yet; its old outcome is removed, and with `fresh` also its run"
     left = [(p, f) for p, f in zip(points, paths) if fresh or (_outcome(f) or {}).get('status') != 'ok']
+    for _, f in left if fresh else (): _refuse_foreign(f.with_suffix('')) # before anything is removed
     for _, f in left:
         f.unlink(missing_ok=True)
         if fresh and earlier_run(f.with_suffix('')): _remove_run(f.with_suffix(''))
     return left
+
+
+def _refuse_foreign(folder):
+    "An error if something lies in a run folder that its run did not write"
+    others = foreign_files(folder) if earlier_run(folder) else ()
+    if others:
+        raise FileExistsError(f"{str(folder)!r} holds {others[:3]}, which its run did not write; nothing was removed. "
+                              "Move that away, or name a new folder")
 
 
 def _remove_run(folder):
@@ -225,6 +240,14 @@ def _outcome_path(folder, params, code, sources, more):
         # what an earlier version wrote is that of today's modules only if they were there before
         there = [p for p in there if p == paths[0] or p.exists() and p.stat().st_mtime > code.changed]
     return there[0] if there else paths[0]
+
+
+def _tell_unfollowed(code):
+    "One line on what decides the job and is not looked at"
+    if not code.unfollowed: return
+    shown = '; '.join(code.unfollowed[:3]) + (' ...' if len(code.unfollowed) > 3 else '')
+    print(f'sweep {code.name}: names that are built at run time are not followed ({shown}); if such a module changes, '
+          'give fresh=True (--fresh)', file=sys.stderr)
 
 
 def _warn_of_earlier(folder, points, paths, code, more):
@@ -294,6 +317,17 @@ def _with_fixed(grid, seeds, fixed):
     return [{**fixed, **p} for p in points]
 
 
+def _check_points(job, points, defaults, execution):
+    "Refuse what a notebook would refuse; of points that differ in their seeds alone, the first and the last are asked"
+    ends = {}
+    for point in points:
+        key = json.dumps(json_values({name: value for name, value in point.items() if name != 'seed'}), sort_keys=True)
+        ends.setdefault(key, []).append(point)
+    how = {'execution': execution.as_text()} if 'execution' in defaults else {}
+    for alike in ends.values():
+        for point in alike[:1] + alike[1:][-1:]: check_before_run(find_notebook(job), {**point, **how})
+
+
 def _refuse_removed(folder, before):
     "An error if the folder of a sweep is not the one that it began in"
     try: same = os.path.samestat(before, os.stat(folder))
@@ -325,6 +359,10 @@ def sweep(job, # Notebook name, or a function of the parameters that returns met
     if any('execution' in p for p in points):
         raise ValueError("execution is the same for all runs of a sweep; give it as an argument (to the command: as "
                          "options), not among the parameters")
+    if known and any('out_dir' in p for p in points):
+        raise ValueError("out_dir is chosen by a sweep, one folder for each run; name the folder of the sweep "
+                         "(folder=, --out) and leave out_dir out")
+    if known: _check_points(job, points, known, execution)
     if not takes_execution(job):
         check_accepted(execution, name)
         execution = Execution()
@@ -334,6 +372,7 @@ def sweep(job, # Notebook name, or a function of the parameters that returns met
     speed = [execution.speed] if execution.speed else [] # outcomes with other switches are other outcomes
     sources, place = _sources(job, code), folder.resolve()
     paths = [_outcome_path(place, p, code, sources, speed) for p in points]
+    _tell_unfollowed(code)
     _warn_of_earlier(place, points, paths, code, speed)
     with locked(folder/'.lock', wait=False, what=f'sweep folder {str(folder)!r}'):
         fresh = fresh and _begin_anew(folder, paths)

@@ -10,7 +10,6 @@ __all__ = ['illuminate', 'blur', 'random_blur', 'draw_lambda', 'caption_views', 
 import numpy as np
 import torch
 import torch.nn.functional as F
-import torchvision.transforms.v2.functional as TV
 from fastcore.basics import patch
 from ..core.basics import check_choice
 from ..core.distributed import processes
@@ -165,6 +164,7 @@ def illuminate_released(img, # (B,3,H,W) in [0,1]
     std=IMAGENET_STD, # Their deviations
     ): # (B,3,H,W) in [0,1]
     "T_a of the released program: one saturation factor for the batch, on normalised pixels that are clipped to [0,1]"
+    from torchvision.transforms.v2 import functional as TV
     f = float(torch.empty(()).uniform_(low, high, generator=g))
     factor = float(torch.empty(()).uniform_(max(0, 1 - f), 1 + f, generator=g))
     mean, std = (torch.tensor(v).view(1, 3, 1, 1).to(img) for v in (mean, std))
@@ -177,6 +177,7 @@ def blur_released(img, # (B,3,H,W)
     high:float=2., # Largest sigma, pixels
     ): # (B,3,H,W)
     "T_b of the released program: 5x5 Gaussian, one sigma for the batch"
+    from torchvision.transforms.v2 import functional as TV
     return TV.gaussian_blur(img, [5, 5], [float(torch.empty(()).uniform_(low, high, generator=g))])
 
 

@@ -41,7 +41,7 @@ class CamelPlan:
     def targets(self) -> list:
         "The datasets that are searched, with their folders"
         names, roots = self.given.dataset.split(','), (self.given.data_root or ',').split(',')
-        return [dict(dataset=name, data_root=root or None) for name, root in zip(names, roots)]
+        return [dict(dataset=name.strip(), data_root=root.strip() or None) for name, root in zip(names, roots)]
 
     @property
     def source(self) -> dict:

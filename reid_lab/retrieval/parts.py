@@ -9,15 +9,14 @@ __all__ = ['weights_sum', 'tokenizer_sum', 'image_facts', 'only_writer', 'claim_
 import hashlib
 import json
 import re
-import shutil
 import warnings
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
 import numpy as np
 import torch
-from reid_lab.core.files import (atomic_path, BROKEN, claim_folder, failed_sums, locked, read_plan, read_sums,
-    write_sums)
+from ..core.files import (atomic_path, BROKEN, claim_folder, failed_sums, locked, read_plan, read_sums,
+    remove_written, write_sums)
 from ..core.weight_files import checksum
 from ..data.table import ReidTable
 from .embeddings import embed_images, Embeddings
@@ -227,7 +226,7 @@ class Parts:
             if not (wrong := self._damage(lo, hi)): continue
             warnings.warn(f"part {lo}-{hi} of {self.folder} is damaged ({wrong}); its rows are embedded again",
                           stacklevel=2)
-            shutil.rmtree(self.folder/f'{lo}-{hi}')
+            remove_written(self.folder/f'{lo}-{hi}', ('features.safetensors', 'features', 'bad.json'))
 
     def join(self) -> tuple: # Embeddings, and what is wrong with the rows that were left out
         "All rows, in order"

@@ -12,7 +12,6 @@ import json
 import math
 import os
 import re
-import shutil
 import warnings
 import zipfile
 import zlib
@@ -25,7 +24,7 @@ from fastcore.basics import patch
 from ..core.basics import check_choice
 from ..core.distributed import launched
 from ..core.files import (atomic_path, BROKEN, failed_sums, file_kind, parquet_library, PLAN, read_plan,
-    read_sums, write_sums)
+    read_sums, remove_written, write_sums)
 from ..core.reporting import progress
 from ..data.table import ReidTable
 from ..moved import forward
@@ -119,7 +118,7 @@ class ShardWriter:
         for i, wrong in damaged.items():
             warnings.warn(f"shard {_place(self.folder, i)} is damaged ({_told(wrong)}); it is written again",
                           stacklevel=2)
-            shutil.rmtree(_place(self.folder, i))
+            remove_written(_place(self.folder, i), ('emb.npy', 'table.parquet', _LEFT_OUT))
         return list(damaged)
 
     def write(self, i:int, # Shard

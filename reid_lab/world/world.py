@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 from ..core.basics import cache_dir, check_choice, check_number, check_whole, stream
-from ..core.files import atomic_path, failed_sums, locked, read_sums, sweep_remains, write_sums
+from ..core.files import atomic_path, failed_sums, locked, read_sums, remove_written, sweep_remains, write_sums
 from ..core.pictures import image_grid, Picture
 from ..core.reporting import phase, progress
 from ..data.table import ReidTable
@@ -283,7 +283,8 @@ def build(self:World, deep:bool=False, # Compare the checksum of the images even
             write_sums(folder, 'table.json')
         elif wrong != {}:
             from joblib import cpu_count
-            if wrong: shutil.rmtree(folder)
+            captions = (path.name for path in folder.glob('captions-' + '[0-9a-f]'*12 + '.json'))
+            if wrong: remove_written(folder, (*FILES, *captions)) # refused if something else lies there
             jobs = self.n_jobs or (cpu_count() if len(self.plan.items) > 2000 else 1)
             build_cache(folder, self.plan, self.backend, jobs)
     return folder

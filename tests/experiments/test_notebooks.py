@@ -1,13 +1,20 @@
 "Experiment notebooks: found, described, run, and what ended them is told"
 import importlib
 import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
 
 import nbformat
 import pytest
 from helpers.notebooks import RECORD, notebook
 from nbformat.v4 import new_markdown_cell
+from papermill.exceptions import PapermillExecutionError
 
 from reid_lab.experiments.notebooks import experiments, find_notebook, read_experiment, run_notebook
+from reid_lab.experiments.run import kept_parameters
+from reid_lab.experiments.run import RECORD as RECORD_FILE
 
 
 def test_an_experiment_is_its_notebook(tmp_path):
@@ -65,3 +72,61 @@ def test_running_a_notebook(tmp_path):
 def test_what_ended_a_kernel_is_told_by_its_status(end, why, tmp_path):
     with pytest.raises(RuntimeError, match=why):
         run_notebook(notebook(tmp_path/"n.ipynb", f"import os; {end}"), tmp_path/"o")
+
+
+PRINTS = """import sys, reid_lab
+from IPython.display import HTML, display
+print('to', out_dir, 'from', data_root, 'by', sys.prefix, reid_lab.__file__)
+display(HTML(f'<a href="{out_dir}/figures">figures</a>'))
+"""
+
+
+@pytest.mark.parametrize("end", ["", "raise ValueError(out_dir)", "reid_lab.core.basics.check_choice('a', 'b', ['c'])"])
+def test_an_executed_notebook_names_no_folder_of_the_machine(tmp_path, end):
+    parameters = "preset = 'smoke'\nseed = 0\ndata_root = ''\nsets = []\nout_dir = ''"
+    path = notebook(tmp_path/"n.ipynb", f"{RECORD}\n{PRINTS}{end}", parameters)
+    given = dict(data_root=f"{tmp_path}/cuhk,{tmp_path}/icfg", sets=[f"{tmp_path}/a b"])
+    if end:
+        with pytest.raises(PapermillExecutionError, match="out|choose"): run_notebook(path, tmp_path/"out", given)
+    else: run_notebook(path, tmp_path/"out", given)
+    text = (tmp_path/"out"/"n.ipynb").read_text(encoding="utf-8")
+    for private in (str(tmp_path), sys.prefix, str(Path(__file__).parents[2])): assert private not in text
+    nb = nbformat.reads(text, 4)
+    nbformat.validate(nb)
+    assert nb.metadata.papermill.parameters == dict(data_root="cuhk,icfg", sets=["a b"], out_dir="out")
+    assert (nb.metadata.papermill.input_path, nb.metadata.papermill.output_path) == ("n.ipynb", "n.ipynb")
+    injected = next(c for c in nb.cells if "injected-parameters" in c.metadata.get("tags", []))
+    assert 'data_root = "cuhk,icfg"' in injected.source and 'out_dir = "out"' in injected.source
+    assert "to out from cuhk,icfg" in json.dumps(nb.cells) and 'href=\\"out/figures' in json.dumps(nb.cells)
+    assert str(tmp_path) not in (tmp_path/"out"/"metrics.json").read_text(encoding="utf-8")
+    kept = kept_parameters(tmp_path/"out", "n")         # what a rerun needs
+    assert kept["data_root"] == given["data_root"] and kept["sets"] == given["sets"]
+
+
+STOPS = """import os
+from reid_lab.experiments.run import start_run
+{}
+run = start_run('n', dict(preset=preset, seed=seed), out_dir)
+run.record(dict(R1=40.), dataset='world-smoke')
+run.finish()
+"""
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("where", ["before the record", "after the record"])
+def test_an_interrupted_run_is_known_by_its_record(tmp_path, where):
+    "Killed once, then continued; without its record it is the notebook of somebody else"
+    die = f"if not os.path.exists({str(tmp_path/'once')!r}): open({str(tmp_path/'once')!r}, 'w'); os._exit(9)"
+    body = STOPS.format(die) if where == "before the record" else STOPS.format("").replace("run.finish()", f"{die}\n"
+                                                                                        "run.finish()")
+    parameters = "preset = 'smoke'\nseed = 0\ndata_root = ''\nout_dir = ''"
+    path, given = notebook(tmp_path/"n.ipynb", body, parameters), dict(data_root=str(tmp_path/"a"/"sets"))
+    with pytest.raises(RuntimeError, match="exit status 9"): run_notebook(path, tmp_path/"out", given)
+    for other in (dict(seed=1), dict(data_root=str(tmp_path/"b"/"sets"))):
+        with pytest.raises(FileExistsError, match="other parameters"):
+            run_notebook(path, tmp_path/"out", {**given, **other})
+    shutil.copytree(tmp_path/"out", tmp_path/"copy")
+    (tmp_path/"copy"/RECORD_FILE).unlink()
+    if where == "before the record":
+        with pytest.raises(FileExistsError, match="no run made"): run_notebook(path, tmp_path/"copy", given)
+    assert run_notebook(path, tmp_path/"out", given).rows[0]["R1"] == 40

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from reid_lab.experiments.run import environment, git_commit, start_run
+from reid_lab.experiments.run import environment, git_commit, RECORD, start_run
 from reid_lab.results.rows import load_results
 
 
@@ -36,7 +36,9 @@ def test_result_rows_name_no_folder_of_the_machine(tmp_path):
         run.record(dict(R1=50.), dataset="world", weights=str(tmp_path/"vit.pth"))
     assert load_results(tmp_path/"runs.csv").parameters[0] == dict(
         preset="quick", seed=0, data_root="cuhk,icfg", models=["bot_tiny", "mine"], weights="vit.pth")
-    assert json.loads((tmp_path/"r"/"metrics.json").read_text())["params"] == given
+    assert json.loads((tmp_path/"r"/"metrics.json").read_text())["params"] == dict(
+        given, data_root="cuhk,icfg", models=["bot_tiny", "mine"], out_dir="r")
+    assert json.loads((tmp_path/"r"/RECORD).read_text())["params"] == given     # for a rerun
 
 
 def test_a_failed_run_keeps_its_numbers_but_adds_no_row(tmp_path):

@@ -141,3 +141,60 @@ def test_helpers():
     assert not is_own(os.__file__) and not is_own(pytest.__file__) and is_own(__file__)
     assert without_comments("x = '#'  # y") == "x = '#'" and without_comments("def (") == "def ("
     assert "helpers.notebooks" in modules_behind("here", __file__)
+
+
+@pytest.mark.parametrize("body", [
+    "import importlib\ndef job(seed=0): return dict(mAP=importlib.import_module('mine_b').loss())\n",
+    "from importlib import import_module\nb = import_module('mine_b')\ndef job(seed=0): return dict(mAP=b.loss())\n",
+    "def job(seed=0): return dict(mAP=__import__('mine_b').loss())\n",
+    "import mine_c\ndef job(seed=0): return dict(mAP=mine_c.loss())\n"])
+def test_modules_imported_by_a_constant_name_are_followed(body, write):
+    write("mine_b", "def loss(): return 1.\n")
+    write("mine_c", "import importlib\nloss = importlib.import_module('mine_b').loss\n")
+    write("mine_a", body)
+    before = job_code(fresh("mine_a").job)
+    assert "mine_b" in before.files and not before.unfollowed
+    write("mine_b", "def loss(): return 2.\n")
+    assert job_code(fresh("mine_a").job).key != before.key
+
+
+@pytest.mark.parametrize("line, file", [("%run other.ipynb", "other.ipynb"), ("%run helper.py", "helper.py"),
+                                        ("%run -i helper", "helper.py"), ("  %run 'helper.py'  # first", "helper.py")])
+def test_what_a_notebook_runs_is_followed(line, file, write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write("mine_b", "X = 1\n")
+    (tmp_path/"helper.py").write_text("import mine_b\nY = 1\n")
+    notebook(tmp_path/"other.ipynb", "%run helper.py", "")
+    path = notebook(tmp_path/"n.ipynb", line)
+    before = job_code(path)
+    assert file in {p.name for p in before.files.values()} and "mine_b" in before.files and not before.unfollowed
+    assert {"helper.py", "mine_b.py"} <= {p.name for p in before.files.values()}
+    write("mine_b", "X = 2\n")
+    changed = job_code(path)
+    assert changed.key != before.key
+    if file == "other.ipynb": notebook(tmp_path/"other.ipynb", "%run helper.py\nZ = 3", "")
+    else: (tmp_path/"helper.py").write_text("import mine_b\nY = 2\n")
+    assert job_code(path).key not in (before.key, changed.key)
+
+
+def test_notebooks_that_run_each_other_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notebook(tmp_path/"a.ipynb", "%run b.ipynb", ""); notebook(tmp_path/"b.ipynb", "%run a.ipynb", "")
+    assert {p.name for p in job_code(tmp_path/"a.ipynb").files.values()} == {"a.ipynb", "b.ipynb"}
+
+
+@pytest.mark.parametrize("text", ["import importlib\nm = importlib.import_module(name)", "m = __import__(f'mine_{x}')",
+                                  "%run {name}", "%run $name", "%run nowhere.py"])
+def test_names_built_at_run_time_are_said(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = job_code(notebook(tmp_path/"n.ipynb", f"name = x = 'b'\n{text}"))
+    assert len(found.unfollowed) == 1 and "n.ipynb" in found.unfollowed[0]
+    assert text.splitlines()[-1].removeprefix("m = ") in found.unfollowed[0]
+
+
+def test_a_sweep_says_what_is_not_followed(write, tmp_path, capsys):
+    write("mine_a", "import importlib\ndef helper(name): return importlib.import_module(name)\n"
+          "def job(seed=0): return dict(mAP=float(helper('math').sqrt(4)))\n")
+    sweep(fresh("mine_a").job, [{}], n_jobs=1, folder=tmp_path/"s")
+    said = capsys.readouterr().err
+    assert "mine_a.py, line 2: importlib.import_module(name)" in said and "--fresh" in said

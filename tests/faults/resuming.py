@@ -37,6 +37,21 @@ def _notebook(tmp):
 
 
 def _command(*args): return lambda tmp: refused("sweep", _notebook(tmp), "--out", tmp/"s", *args)
+def _variable(name, value):
+    "Start a run under an environment variable"
+    def call(tmp):
+        with mock.patch.dict(os.environ, {name: value}): refused("run", _notebook(tmp), "--out", tmp/"r")
+    return call
+
+
+def _experiment(name, *args):
+    "A sweep that must be refused before it has a folder"
+    def call(tmp):
+        try: refused("sweep", name, "--out", tmp/"s", *args)
+        finally: assert not (tmp/"s").exists()
+    return call
+
+
 def _sweep(*args, **how): return lambda tmp: sweep(_job, *args, folder=tmp/"s", n_jobs=1, **how)
 
 
@@ -58,6 +73,21 @@ SEEDS = [
       for value, *words in ((-1, "between 0 and 4294967295"), (2**32, "seed=4294967296", "2**32 - 1"),
                             (1.5, "whole number"), ("1", "seed='1'", "whole number"), (True, "seed=True"),
                             (None, "seed=None"))),
+    bad("command: sweep with one value in two spellings", "--grid lr=1,1.0", _command("--grid", "lr=1,1.0"), "twice"),
+    bad("command: sweep with out_dir", "--grid out_dir=a,b", _command("--grid", "out_dir=a,b"), "out_dir is chosen",
+        "--out"),
+    bad("command: sweep with out_dir for all", "-p out_dir=a", _command("-p", "out_dir=a"), "out_dir is chosen"),
+    *(bad(f"command: sweep of {name} with {' '.join(given)}", "judged before a job starts", _experiment(name, *given),
+          *words)
+      for name, given, *words in (
+          ("dart3", ("--grid", "dataset=world,wrld"), "dataset='wrld' is not known"),
+          ("dmg", ("-p", "device=tpu"), "device='tpu'"),
+          ("camel", ("--grid", "preset=smoke,quik"), "preset='quik'", "Did you mean"),
+          ("dart3", ("--grid", "scene=skew,skewed"), "scene='skewed'"),
+          ("dart3", ("--seeds", "0", "499", "500"), "trained on already"),
+          ("cfan", ("--grid", "model=clip_tiny"), "model='clip_tiny'"),
+          ("cfam", ("--grid", "methods=cfam,nope"), "methods='nope'"),
+          ("dart3", ("--grid", "weights=none,nope"), "nope"))),
     bad("command: sweep with a seed twice", "--seeds 0 0", _command("--seeds", "0", "0"), "twice"),
     bad("command: sweep with a seed of the grid twice", "--grid seed=5,5", _command("--grid", "seed=5,5"), "twice"),
     bad("command: sweep with --seeds and --grid seed", "both", _command("--seeds", "1", "--grid", "seed=5"),
@@ -68,6 +98,16 @@ SEEDS = [
     bad("command: sweep with a seed that is too large", "-p seed=4294967296", _command("-p", "seed=4294967296"),
         "seed=4294967296 must lie between"),
 ]
+
+
+VARIABLES = [bad(f"variable: {name}={value}", "an environment variable", _variable(name, value), *words)
+             for name, value, *words in (
+    ("REID_LAB_WORKERS", "x", "REID_LAB_WORKERS='x'", "from 0 to 1024"),
+    ("REID_LAB_PROCESSES", "0", "REID_LAB_PROCESSES='0'", "from 1 to 1024"),
+    ("REID_LAB_SPEED", "fp17", "REID_LAB_SPEED='fp17'", "fp16"),
+    ("REID_LAB_THREADS", "x", "REID_LAB_THREADS='x'", "whole number from 1 to 1024"),
+    ("REID_LAB_THREADS", "0", "REID_LAB_THREADS='0'", "unset it"),
+    ("REID_LAB_WIDGETS", "3", "REID_LAB_WIDGETS='3'", "'on', 'off'"))]
 
 
 # --- trainings whose settings, weights or data changed between two parts ----------------------------------------------
@@ -338,7 +378,7 @@ def _fresh_run(tmp):
     _held(tmp, _section, fresh=True)
     assert _parts(tmp) == 3
     _held(tmp, _section, fresh=True)    # a finished one begins anew
-    assert _parts(tmp) == 1 and not clutter(tmp)
+    assert _parts(tmp) == 1 and clutter(tmp) == [f"o/{run_folders.RECORD}"]
     return "went on"
 
 
@@ -424,7 +464,7 @@ def _rank_fails(how):
 
 
 FAULTS = [
-    *SEEDS, *CHANGED,
+    *SEEDS, *VARIABLES, *CHANGED,
     bad("sweep: its folder is removed", "by a run", _sweep_folder_removed, "the sweep folder", "was removed",
         "outcomes are lost", error=RuntimeError),
     *(bad(f"run: {what} while it runs", does, _removed(do), "the run folder", "removed while the run wrote there", word,

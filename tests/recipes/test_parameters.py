@@ -1,13 +1,17 @@
 """Every parameter of every experiment is refused before a kernel starts, and every good value passes."""
 import math
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 
 from reid_lab.core.basics import pick_device
 from reid_lab.datasets.export import export_world
 from reid_lab.experiments.notebooks import check_before_run, experiments, run_notebook
 from reid_lab.experiments.params import notebook_params
-from reid_lab.recipes.parameters import check_run, CHECKS, NUMBERS
+from reid_lab.recipes.names import NUMBERS
+from reid_lab.recipes.parameters import check_run, CHECKS
 from reid_lab.world.world import World
 
 EXPERIMENTS = experiments()
@@ -171,3 +175,60 @@ def test_devices_and_switches_that_a_machine_lacks(name):
     with pytest.raises(ValueError, match="fp16 needs a GPU"): check_before_run(path, dict(execution="--speed fp16"))
     for device in ("cuda", "cuda:1", "mps") if "device" in EXPERIMENTS[name].parameters else ():
         with pytest.raises(ValueError, match="torch finds no"): check_before_run(path, dict(device=device))
+
+
+LIGHT = [("dart3", "dataset=wrld"), ("dmg", "device=tpu"), ("camel", "source=wrld"), ("camel", "dataset=market1501"),
+         ("cfan", "seed=-1"), ("word_masking", "dataset=viper")]
+
+
+@pytest.mark.parametrize("name, given", LIGHT)
+def test_what_needs_no_model_is_refused_without_torch(name, given):
+    "Imports are what a refusal costs: torch, and nbformat's checks of links, take seconds"
+    heavy = ("torch", "torchvision", "papermill", "nbformat", "matplotlib")
+    code = ("import sys; from reid_lab.cli.commands import main\n"
+            f"assert main(['run', {name!r}, '-p', {given!r}]) == 2\n"
+            f"print([m for m in {heavy} if m in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n" and f"{given.partition('=')[2]}" in done.stderr, done.stderr
+
+
+def test_the_whole_check_imports_neither_torchvision_nor_scipys_statistics():
+    code = "import sys, reid_lab.recipes.parameters; print({'torchvision', 'scipy.stats', 'sympy'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize("name, given, says", [
+    ("camel", dict(dataset="world,world"), "study='main' takes one"),
+    ("camel", dict(dataset="cuhk-pedes,icfg-pedes"), "names 2 datasets"),
+    ("camel", dict(study="transfer", dataset="world,world"), "two different datasets"),
+    ("camel", dict(study="transfer", dataset="cuhk-pedes"), "two different datasets"),
+    ("camel", dict(study="transfer", dataset="world,cuhk-pedes,icfg-pedes"), "two different datasets"),
+    ("camel", dict(dataset="world", data_root="a,b"), "names 2 folder.s. for 1 dataset"),
+    ("camel", dict(methods="camel,,"), "methods='camel,,': there is an empty name"),
+    ("cfam", dict(dataset="fine,,"), "dataset='fine,,' has an empty name"),
+    ("cfam", dict(dataset="fine->,coarse"), "has an empty name"),
+    ("cfam", dict(dataset="fine,nope"), "^dataset='nope' is not known"),
+    ("cfam", dict(dataset="fine/x"), "^dataset='fine/x': style='x'"),
+    ("cfam", dict(dataset="fine//nowhere"), "^dataset='fine//nowhere': domain='nowhere'"),
+    ("cfam", dict(dataset="fine/generated/real-like/x"), "^dataset='fine/generated/real-like/x' has more"),
+    ("text_granularity", dict(suffix="/x"), "^suffix='/x': setting='coarse/x'|^suffix='/x'"),
+    ("word_masking", dict(persons=1), "at least 2"), ("attention_maps", dict(persons=1), "at least 2"),
+    ("failure_browser", dict(images="."), "goes with run=")])
+def test_names_that_a_run_would_leave_out_or_name_otherwise(name, given, says):
+    with pytest.raises((ValueError, OSError), match=says): check_before_run(EXPERIMENTS[name].path, given)
+
+
+def test_images_of_the_failure_browser_are_those_of_its_features(tmp_path):
+    from reid_lab.retrieval.embeddings import Embeddings
+    emb, pid = np.eye(2, dtype="float32"), np.arange(2)
+    (tmp_path/"images").mkdir()
+    (tmp_path/"images"/"a.jpg").write_bytes(b"")
+    given = dict(run=str(tmp_path), images=str(tmp_path/"images"))
+    for name, paths in (("queries", ["a.jpg", "b.jpg"]), ("gallery", ["a.jpg", "c.jpg"])):
+        Embeddings(emb, pid, path=paths, meta=dict(model="bot_tiny")).save(tmp_path/name)
+    path = EXPERIMENTS["failure_browser"].path
+    with pytest.raises(FileNotFoundError, match="lacks 2 of 3 images .* such as 'c.jpg'"): check_before_run(path, given)
+    for name in "bc": (tmp_path/"images"/f"{name}.jpg").write_bytes(b"")
+    check_before_run(path, given)
+    with pytest.raises(FileNotFoundError, match="lacks 3 of 3"):
+        check_before_run(path, dict(given, images=str(tmp_path)))

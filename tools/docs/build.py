@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+MARK = ".written_by_reid_lab"  # in the sources of a site: what this program may remove
 sys.path.insert(0, str(HERE.parent))
 from layout import library_notebooks, module_of  # noqa: E402 - a tool of this project
 from readme import source, title  # noqa: E402
@@ -269,7 +270,12 @@ def main(argv=None):
     except ImportError: sys.exit("Sphinx is not installed: pip install -e '.[docs]'")
     if a.out.exists() and {p.name for p in a.out.iterdir()} - {"source", "site", "cache", "jupyter_execute"}:
         sys.exit(f"--out {a.out} holds other things than a site; give a new folder")
+    ours = (a.out/"source"/MARK).exists() or a.out.resolve() == ROOT/"_docs"
+    if not ours and a.out.exists() and any(a.out.iterdir()):
+        sys.exit(f"--out {a.out} was not written by this program; nothing was removed. Give a new folder")
     shutil.rmtree(a.out, ignore_errors=True)
+    (a.out/"source").mkdir(parents=True)
+    (a.out/"source"/MARK).touch()  # before the rest: a build that is killed is known, too
     n = gather(a.out/"source", a.only)
     code = build_main(["-q", "-W", "--keep-going", "-d", str(a.out/"cache"), str(a.out/"source"), str(a.out/"site")])
     found, away = broken(a.out/"site")

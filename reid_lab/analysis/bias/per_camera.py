@@ -10,7 +10,6 @@ __all__ = ['UNCERTAINTIES', 'per_camera', 'camera_share', 'uncertainty', 'error_
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import rankdata
 from ...core.basics import check_choice, common_scale, stream, unit_norm
 from ...retrieval.embeddings import Embeddings
 from ...retrieval.metrics import retrieval_metrics
@@ -121,6 +120,7 @@ def error_auroc(q:Embeddings, # Queries
     tau:float=1., # See `uncertainty`
     ) -> float: # 0..1; NaN if all queries are right, or all wrong
     "Chance that a query with a wrong first result is more uncertain than one with a right one; ties count half"
+    from scipy.stats import rankdata
     found = retrieval_metrics(q, g, distance=distance, per_query=True)['per_query']
     ok = found['n_match'] > 0
     rank, wrong = rankdata(uncertainty(q, g, kind, tau)[ok]), (found['first'] > 1)[ok]

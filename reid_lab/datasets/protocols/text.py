@@ -32,15 +32,20 @@ class TextSetting:
 
 
 def text_setting(name:str, # granularity/style/domain, or a dataset
+    argument:str='setting', # That named it, for messages
     ) -> TextSetting:
     "What the name of a setting stands for"
     if name != 'world' and name in DATASETS and DATASETS[name].captions: return TextSetting(dataset=name)
     level, style, domain, *more = [*name.split('/'), '', '', ''][:max(3, name.count('/') + 1)]
-    if more: raise ValueError(f"setting={name!r} has more than granularity/style/domain; leave {'/'.join(more)!r} out")
-    check_choice('setting', level, [*LEVELS, *(d for d in DATASETS if d != 'world' and DATASETS[d].captions)],
+    if more:
+        raise ValueError(f"{argument}={name!r} has more than granularity/style/domain; leave {'/'.join(more)!r} out")
+    check_choice(argument, level, [*LEVELS, *(d for d in DATASETS if d != 'world' and DATASETS[d].captions)],
                  'On the World: granularity/style/domain, such as fine, coarse/generated or fine//generated.')
-    check_choice('style', style, ('', 'generated', 'real'))
-    return TextSetting(level, style, check_choice('domain', domain or 'real-like', DOMAINS))
+    try:
+        check_choice('style', style, ('', 'generated', 'real'))
+        check_choice('domain', domain or 'real-like', DOMAINS)
+    except ValueError as e: raise ValueError(f'{argument}={name!r}: {e}') from None
+    return TextSetting(level, style, domain or 'real-like')
 
 # %% ../../../nbs/07_datasets/90_protocols/32_text.ipynb #ca143e50
 def load_setting(name:str, # See `text_setting`
@@ -97,15 +102,23 @@ def text_case(train:str, # Setting that is trained on, see `text_setting`
                     splits)
 
 # %% ../../../nbs/07_datasets/90_protocols/32_text.ipynb #b95797ab
+def _names(text, side):
+    "The settings of one side of an arrow"
+    names = [name.strip() for name in side.split(',')]
+    if any(names) and not all(names):
+        raise ValueError(f"dataset={text!r} has an empty name; leave out the comma beside it")
+    return [name for name in names if name]
+
+
 def read_cases(text:str, # Settings with commas between them, those that are searched behind an arrow
     ) -> tuple: # Settings that are trained on, settings that are searched
     "What `a, b->c, d` stands for"
     left, arrow, right = text.partition('->')
     if '->' in right: raise ValueError(f"dataset={text!r} has two arrows; run one case at a time")
-    sides = [[n for n in map(str.strip, s.split(',')) if n] for s in (left, right if arrow else left)]
+    sides = [_names(text, side) for side in (left, right if arrow else left)]
     for side, what in zip(sides, ('is trained on', 'is searched')):
         if not side: raise ValueError(f"dataset={text!r} does not say what {what}; write it as `a->b, c` or `a`")
-        for n in side: text_setting(n)
+        for n in side: text_setting(n, 'dataset')
     return tuple(tuple(dict.fromkeys(s)) for s in sides)
 
 # %% ../../../nbs/07_datasets/90_protocols/32_text.ipynb #a92baf1f
