@@ -55,6 +55,11 @@ def label_name(value, # Text or number as it came
     if len(digits) > len(str(LARGEST_ID)): return _whole_name(LARGEST_ID + 1) # Python does not read texts of any length
     return _whole_name(-int(digits) if sign == '-' else int(digits))
 
+
+def _digits(value, name):
+    "The digits of a whole number as they came, with zeros in front; numbers that are no text have none"
+    return value.strip().lstrip('+').partition('.')[0] if isinstance(value, str) else name
+
 # %% ../../nbs/01_data/15_labels.ipynb #c1cc7329
 @dataclass(frozen=True)
 class Labels:
@@ -77,6 +82,20 @@ def _ids_of(names):
     return numbers | {n: first + i for i, n in enumerate(others)}
 
 
+def _refuse_spellings(column, found, names, codes):
+    "An error if one number is written in two ways, `1` and `01`: nobody says whether these are one person or two"
+    seen = {} # name -> digits, place in `found`
+    for place, (value, name) in enumerate(zip(found, names)):
+        if not (name.isascii() and name.isdigit()): continue
+        digits = _digits(value, name)
+        before, first = seen.setdefault(name, (digits, place))
+        if digits == before: continue
+        rows = [int(np.argmax(codes == p)) for p in (first, place)]
+        raise ValueError(f"{column} holds both {before!r} (row {rows[0]}) and {digits!r} (row {rows[1]}), one number in "
+                         "two spellings; write it in one if they are the same, else give them names, such as "
+                         f"a{before} and b{digits}")
+
+
 def read_labels(column:str, # For messages, such as `pid`
     values, # (N,) labels as they came: list, array, column of a frame
     ) -> Labels:
@@ -92,6 +111,7 @@ def read_labels(column:str, # For messages, such as `pid`
         except ValueError as err:
             row = int(np.argmax(codes == code))
             raise ValueError(f'{column}={value!s} (row {row}) is no id: {err}') from None
+    _refuse_spellings(column, found, names, codes)
     try: number = _ids_of({n for n in names if n})
     except ValueError as err: raise ValueError(f'{column}: {err}') from None
     ids = np.array([number.get(n, UNKNOWN) for n in names] + [UNKNOWN], np.int64) # code -1, the last place, is missing
