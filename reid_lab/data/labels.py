@@ -91,8 +91,8 @@ def _refuse_spellings(column, found, names, codes):
         before, first = seen.setdefault(name, (digits, place))
         if digits == before: continue
         rows = [int(np.argmax(codes == p)) for p in (first, place)]
-        raise ValueError(f"{column} holds both {before!r} (row {rows[0]}) and {digits!r} (row {rows[1]}), one number in "
-                         "two spellings; write it in one if they are the same, else give them names, such as "
+        raise ValueError(f"{column} holds both {before!r} (row {rows[0]}) and {digits!r} (row {rows[1]}), one number "
+                         "in two spellings; write it in one if they are the same, else give them names, such as "
                          f"a{before} and b{digits}")
 
 

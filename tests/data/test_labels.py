@@ -161,8 +161,8 @@ def _frame(root, **columns):
     return pd.DataFrame(dict(path=["a.jpg", "b.jpg", "c.jpg"], **columns))
 
 
-@pytest.mark.parametrize("pid", [["ann", None, "bob"], [3., np.nan, 1.], ["0003", "", "1.0"], pd.array([3, None, 1], "Int64"),
-                                 ["1", "visitor", "2"], [3., 0., 1.]])
+@pytest.mark.parametrize("pid", [["ann", None, "bob"], [3., np.nan, 1.], ["0003", "", "1.0"], ["1", "visitor", "2"],
+                                 pd.array([3, None, 1], "Int64"), [3., 0., 1.]])
 @pytest.mark.parametrize("cam", [["gate", "hall", "gate"], [np.nan]*3, ["2", "1", "2"], [2., 1., 2.]])
 def test_a_frame_and_its_files_have_the_same_labels(tmp_path, pid, cam):
     f = _frame(tmp_path, pid=pid, cam=cam)
