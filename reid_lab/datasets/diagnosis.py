@@ -116,7 +116,7 @@ _MANY_SHARED = .05 # Share of captions from which on a search by them is doubtfu
 def _check_shared_captions(table):
     "A finding on captions that other identities of their split have too, word for word"
     f = table.text_queries(None)
-    if not len(f): return []
+    if not (f.pid >= 0).any(): return [] # no caption, or nobody knows whose they are
     f = f.assign(split=table['split'].to_numpy()[f.row], said=[' '.join(c.lower().split()) for c in f.caption])
     f['ids'] = f.groupby(['split', 'said']).pid.transform('nunique')
     share = (f.ids > 1).groupby(f.split).mean()
