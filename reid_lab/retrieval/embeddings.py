@@ -20,7 +20,7 @@ from ..core.distributed import from_all, processes
 from ..core.files import BROKEN, atomic_path, file_kind, wrong_file
 from ..core.reporting import progress
 from ..data.augment import to_pixels
-from ..data.labels import MISSING, partly_missing, read_labels
+from ..data.labels import count_known, MISSING, partly_missing, read_labels
 from ..data.sheets import read_sheet, sheet_of
 from ..data.text import text_note
 
@@ -156,9 +156,8 @@ class Embeddings:
     def device(self): return self.emb.device
 
     def __repr__(self):
-        ids = len(np.unique(self.pid[self.pid >= 0]))
-        cams = f', {len(np.unique(self.cam))} cameras' if self.cam is not None else ''
-        return f"Embeddings({len(self)} x {self.dim}, {ids} ids{cams}, {self.emb.dtype})"
+        cams = '' if self.cam is None else f", {count_known('cameras', self.cam)}"
+        return f"Embeddings({len(self)} x {self.dim}, {count_known('ids', self.pid)}{cams}, {self.emb.dtype})"
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f44923da
 FIELDS = ('emb', 'pid', 'cam', 'path', 'caption')

@@ -27,6 +27,7 @@ from ..core.distributed import launched
 from ..core.files import (atomic_path, BROKEN, failed_sums, file_kind, parquet_library, PLAN, read_plan,
     read_sums, write_sums)
 from ..core.reporting import progress
+from ..data.labels import count_known
 from ..data.table import ReidTable
 from ..moved import forward
 from .feature_files import FOREIGN, read_features, usual_keys
@@ -238,9 +239,9 @@ class Shards:
     def __len__(self): return int(self.ends[-1]) if self.rows is None else len(self.rows)
 
     def __repr__(self):
-        ids = len(np.unique(self.pid[self.pid >= 0]))
-        cams = f', {len(np.unique(self.cam))} cameras' if self.cam is not None else ''
-        return f"Shards({len(self)} x {self.dim}, {ids} ids{cams}, {self.dtype}, {len(self.parts)} shards)"
+        cams = '' if self.cam is None else f", {count_known('cameras', self.cam)}"
+        labels = count_known('ids', self.pid) + cams
+        return f"Shards({len(self)} x {self.dim}, {labels}, {self.dtype}, {len(self.parts)} shards)"
 
     def __getitem__(self, key): # Slice, mask or positions
         key = key.cpu().numpy() if isinstance(key, torch.Tensor) else key
