@@ -33,7 +33,7 @@ from ..moved import forward
 from .feature_files import FOREIGN, read_features, usual_keys
 from reid_lab.retrieval.embeddings import (caption_frame, embed_texts, Embeddings, FIELDS, PLACES,
     read_meta, written_meta)
-from .parts import (claim_parts, embed_rows, image_facts, naming_memory, only_writer,
+from .parts import (claim_parts, columns_sum, embed_rows, image_facts, naming_memory, only_writer,
     tokenizer_sum, weights_sum)
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #51511920
@@ -457,7 +457,8 @@ def embed_shards(model, # Has `encode_image`, or `encode_text` and `tokenizer`
                          "with one process, and let the others join without fresh")
     f, run = _source(what, kind, skip_bad, kw)
     if not len(f): raise ValueError("there is nothing to embed; check the split or the filter that made the table")
-    facts = image_facts(what, check_content) if kind == 'image' and isinstance(what, ReidTable) else {}
+    facts = dict(columns=columns_sum(f[[c for c in f if c == 'pid_name']])) # all that captions take along
+    if kind == 'image' and isinstance(what, ReidTable): facts = image_facts(what, check_content)
     with only_writer(folder, rank):
         first = _first(run, model, len(f))
         about = (meta or {}) | dict(first.meta, data=getattr(what, 'name', ''), labels=_labels_crc(f),
