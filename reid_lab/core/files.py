@@ -55,12 +55,22 @@ FILE_KINDS = { # kind -> (in words, remedy)
 # %% ../../nbs/00_core/50_files.ipynb #b21c64f5
 _STARTS = ((b'version https://git-lfs', 'lfs'), (b'\x1f\x8b', 'gzip'), (b'\x93NUMPY', 'npy'), (b'\x89HDF', 'hdf5'),
            (b'%PDF', 'pdf'), (b'\x89PNG', 'image'), (b'\xff\xd8\xff', 'image'), (b'GIF8', 'image'), (b'BM', 'image'),
-           (b'II*\0', 'image'), (b'MM\0*', 'image'), (b'RIFF', 'image'))
+           (b'II*\0', 'image'), (b'MM\0*', 'image'), (b'II+\0', 'image'), (b'MM\0+', 'image'),
+           (b'\0\0\0\x0cjP  \r\n\x87\n', 'image'), (b'\xff\x4f\xff\x51', 'image')) # JPEG 2000: file, bare stream
+_NETPBM = re.compile(rb'P[1-6]\s+[#0-9]') # such as a .ppm
+
+
+def _image_in_boxes(head):
+    "Whether a file of named boxes is a WebP or an AVIF image; RIFF holds sound, `ftyp` films too"
+    if head[:4] == b'RIFF': return head[8:12] == b'WEBP'
+    brands = head[8:min(int.from_bytes(head[:4]), len(head))]
+    return head[4:8] == b'ftyp' and (b'avif' in brands or b'avis' in brands)
 
 
 def _content_kind(head, path):
     "The kind of a regular file from its first bytes"
     if found := next((k for start, k in _STARTS if head.startswith(start)), None): return found
+    if _image_in_boxes(head) or _NETPBM.match(head): return 'image'
     if head[:4] == b'PK\3\4':
         try: names = repr(zipfile.ZipFile(path).namelist())
         except (zipfile.BadZipFile, ValueError, LookupError, NotImplementedError): names = repr(head) # cut short

@@ -11,6 +11,7 @@ __all__ = ['MAX_PIXELS', 'FORMATS', 'RESAMPLING', 'DECODERS', 'IMAGE_SUFFIXES', 
 import hashlib, os, re, shutil, stat, struct, uuid, zlib
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -27,6 +28,7 @@ class ImageTooLarge(ValueError):
     "An image with more pixels than may be decoded"
 
 
+@cache
 def image_formats() -> tuple: # Names of Pillow
     "`FORMATS`, and AVIF where the installed Pillow has it"
     from PIL import features
@@ -86,12 +88,19 @@ def _missing_file(path, name):
             "on disk")
 
 
+def _is_avif(path):
+    "Whether an image file begins like AVIF"
+    with open(path, 'rb') as f: return f.read(12)[4:11] == b'ftypavi'
+
+
 def _unreadable(path, error):
     "The line that names an image file and says what is wrong with it"
     if isinstance(error, ImageTooLarge): return str(error)
     kind, name = file_kind(path), f'image file {str(path)!r}'
     if isinstance(error, MemoryError): return f"{name} cannot be decoded: too little memory is free; shrink it"
     if kind == 'missing': return _missing_file(path, name)
+    if kind == 'image' and _is_avif(path) and 'AVIF' not in image_formats():
+        return f"{name} is AVIF, which the installed Pillow cannot read; install Pillow 11.3 or newer, or convert it"
     if kind != 'image':
         what, remedy = FILE_KINDS[kind]
         more = '' if remedy == 'give another file' else f'{remedy}, '

@@ -73,12 +73,29 @@ def sheet_of(path, # Text file with a line of column names
     return Sheet(encoding, separator, names, skipped)
 
 # %% ../../nbs/01_data/12_sheets.ipynb #f616980d
-def _long_line(path, sheet):
-    "Number and length of the first line with more fields than the header, or None"
+def _uneven_line(path, sheet, **dialect):
+    "Number and length of the first line with more or fewer fields than the header, or None"
     with open(path, encoding=sheet.encoding, newline='') as f:
-        lines = csv.reader(itertools.islice(f, sheet.skipped, None), delimiter=sheet.separator)
-        for fields in lines:
-            if len(fields) > len(sheet.names): return lines.line_num + sheet.skipped, len(fields)
+        lines = csv.reader(itertools.islice(f, sheet.skipped, None), delimiter=sheet.separator, **dialect)
+        try:
+            for fields in lines:
+                blank = not fields or (len(fields) == 1 and not fields[0].strip()) # pandas passes over it
+                if len(fields) != len(sheet.names) and not blank: return lines.line_num + sheet.skipped, len(fields)
+        except csv.Error: return None # a field longer than this module takes, which pandas has read
+
+
+def _uneven(path, sheet, line, n):
+    "The error for a line with `n` fields"
+    remedy = (f'put texts that hold {sheet.separator!r} in quotes, or name all columns' if n > len(sheet.names) else
+              'write the fields that are empty too, with their separators')
+    return ValueError(f"{str(path)!r}: line {line} has {n} field{'s'*(n > 1)}, and the header names {len(sheet.names)} "
+                      f"columns ({', '.join(sheet.names[:6])}); {remedy}")
+
+
+def _may_be_short(frame, sheet):
+    "Whether a line may have had fewer fields than the header: pandas fills them up, so that the last is empty"
+    last = _columns(sheet)[-1]
+    return last not in frame or bool((frame[last].isna() | (frame[last] == '')).any())
 
 
 def _columns(sheet): # Names for pandas, which must differ
@@ -89,23 +106,22 @@ def read_sheet(path, # Text file with a line of column names
     sheet:Sheet=None, # From `sheet_of`; default: separated by commas
     **kw, # Further keywords of `pandas.read_csv`
     ) -> pd.DataFrame: # Columns without spaces around their names
-    "A table of text in which no line has more fields than the header"
+    "A table of text in which each line has as many fields as the header"
     sheet = sheet or sheet_of(path, SEPARATORS[:1])
     if not sheet.names: raise ValueError(f"{str(path)!r} has no line of column names")
     how = dict(sep=sheet.separator, encoding=sheet.encoding, skiprows=sheet.skipped, header=0, names=_columns(sheet))
+    dialect = dict(skipinitialspace=kw.get('skipinitialspace', False))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('error', pd.errors.ParserWarning)
-            return pd.read_csv(path, index_col=False, **how | kw)
+            frame = pd.read_csv(path, index_col=False, **how | kw)
     except UnicodeDecodeError as err: raise not_utf8(path, err) from None
     except (pd.errors.ParserError, pd.errors.ParserWarning) as err:
-        if found := _long_line(path, sheet):
-            line, n = found
-            few = ', '.join(sheet.names[:6])
-            raise ValueError(f"{str(path)!r}: line {line} has {n} fields, and the header names {len(sheet.names)} "
-                             f"columns ({few}); put texts that hold {sheet.separator!r} in quotes, or name all "
-                             "columns") from None
+        if found := _uneven_line(path, sheet, **dialect): raise _uneven(path, sheet, *found) from None
         raise ValueError(f"{str(path)!r} cannot be read as a table ({err})") from None
+    if _may_be_short(frame, sheet) and (found := _uneven_line(path, sheet, **dialect)):
+        raise _uneven(path, sheet, *found)
+    return frame
 
 # %% ../../nbs/01_data/12_sheets.ipynb #277df824
 def read_json_lines(path, # Text file with one JSON record a line

@@ -92,6 +92,14 @@ def _check_counts(table, counts):
     return out
 
 
+def _published(spec, table, options):
+    "The published counts of the parts that are read"
+    if not spec.counts: return {}
+    counts = spec.counts_of(table, **options) if spec.counts_of else spec.counts
+    asked = options.get('subsets') or [*counts]
+    return {k: v for k, v in counts.items() if k in ([asked] if isinstance(asked, str) else asked)}
+
+
 def _check_texts(table):
     "Findings on caption length and on images without caption"
     words = np.array([len(c.split()) for cs in table['captions'] for c in cs])
@@ -108,7 +116,7 @@ _MANY_SHARED = .05 # Share of captions from which on a search by them is doubtfu
 def _check_shared_captions(table):
     "A finding on captions that other identities of their split have too, word for word"
     f = table.text_queries(None)
-    if not len(f): return []
+    if not (f.pid >= 0).any(): return [] # no caption, or nobody knows whose they are
     f = f.assign(split=table['split'].to_numpy()[f.row], said=[' '.join(c.lower().split()) for c in f.caption])
     f['ids'] = f.groupby(['split', 'said']).pid.transform('nunique')
     share = (f.ids > 1).groupby(f.split).mean()
@@ -163,7 +171,7 @@ def doctor(name:str, # Key of `DATASETS`
         return Report(name, (*found, Finding('error', what, ascii(str(root)), 'rename the file, or correct the text')))
     if not len(table):
         return Report(name, (*found, Finding('error', 'the annotation lists no image', str(root), 'copy it again')))
-    if spec.counts: found += _check_counts(table, spec.counts_of(**options) if spec.counts_of else spec.counts)
+    if counts := _published(spec, table, options): found += _check_counts(table, counts)
     found += _check_facts(table, spec)
     if not spec.check: found += _check_texts(table) + _check_ids(table)
     found += _check_shared_captions(table)

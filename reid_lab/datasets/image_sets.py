@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core.basics import check_choice, stream
-from ..data.images import IMAGE_SUFFIXES
+from ..data.images import image_suffixes
 from ..data.table import Finding, ReidTable, TableError
 from ..core.files import safe_join
 
@@ -236,7 +236,8 @@ def _from_folder(root, folder, subset, form):
     "Paths of the images in one folder, where each was found, ids (none), findings"
     here, others = _folder(root, folder), [p for p in next(iter(form.folders.values())) if p != subset]
     files = sorted(os.listdir(root/here)) if here else []
-    paths = [f'{here}/{n}' for n in files if n[0] != '.' and Path(n).suffix.lower() in IMAGE_SUFFIXES]
+    endings = image_suffixes()
+    paths = [f'{here}/{n}' for n in files if n[0] != '.' and Path(n).suffix.lower() in endings]
     if paths: return paths, paths, None, []
     files = files if here else sorted(os.listdir(root))
     holds = f'{str(root/(here or ""))!r} holds {files[:8]}'

@@ -80,12 +80,14 @@ def camera_map(maps, # Frame of `reid_lab.analysis.bias.maps.project`, or a dict
     for b in by: check_choice('by', b, BY)
     every = pd.concat(maps.values())
     for c in ('x', 'y', 'cam', 'pid'): check_choice('column of the map', c, list(every.columns))
-    cams = _main(every.cam, MAX_COLOURS)
+    known = every.cam[every.cam != -1]
+    cams = _main(known, MAX_COLOURS)
     groups = dict(cam=cams, pid=_identities(next(iter(maps.values())), identities))
     n = every.pid[every.pid >= 0].nunique()
     with paper_style(column, width) as w:
         side = (w - .28)/len(maps) - .1
-        keys = _keys(cams if 'cam' in by else [], every.cam.nunique() - len(cams), 'role' in every)
+        more, lost = known.nunique() - len(cams), len(known) < len(every)
+        keys = _keys(cams, more, lost, 'role' in every) if 'cam' in by else _keys([], 0, False, 'role' in every)
         per_line = max(1, int(w/.72))
         high = (side + .1)*len(by) + .2*any(maps) + (.08 + .16*-(-len(keys)//per_line) if keys else 0.)
         fig = paper_figure(w, high, layout='constrained')
@@ -100,11 +102,12 @@ def camera_map(maps, # Frame of `reid_lab.analysis.bias.maps.project`, or a dict
     return fig
 
 
-def _keys(cams, more, roles):
-    "Entries of the legend"
+def _keys(cams, more, unknown, roles):
+    "Entries of the legend; other cameras and unknown ones are grey"
     dot = lambda c, text, marker='o': Line2D([], [], ls='', marker=marker, color=c, ms=4, mew=0, label=text)
     out = [dot(c, f'cam {v}') for v, c in zip(cams, palette(len(cams)))]
-    if more and cams: out.append(dot(GREY, f'{more} more'))
+    rest = [f'{more} more']*bool(more) + ['unknown']*bool(unknown)
+    if rest: out.append(dot(GREY, ' and '.join(rest)))
     return out + ([dot('#555555', 'query', '^'), dot('#555555', 'gallery')] if roles else [])
 
 # %% ../../nbs/11_figures/50_cameras.ipynb #c1b61b81

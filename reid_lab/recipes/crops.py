@@ -33,8 +33,8 @@ from ..models.weights.shipped import card_for, shipped, shipped_tokenizer, WORLD
 from ..models.zoo import create_model, list_models, MODELS
 from .camel import load_run
 from ..retrieval.embeddings import caption_frame, check_target, embed_images, embed_texts, Embeddings
-from ..retrieval.parts import (claim_parts, embed_rows, image_facts, naming_memory, only_writer, Parts,
-    tokenizer_sum, weights_sum)
+from ..retrieval.parts import (claim_parts, columns_sum, embed_rows, image_facts, naming_memory, only_writer,
+    Parts, tokenizer_sum, weights_sum)
 from ..retrieval.shards import embed_shards, free_memory, in_memory, open_embeddings, Shards
 from ..retrieval.sides import one_model, two_sides
 from ..training.folder import DONE, load_trained, TRAINING
@@ -268,7 +268,8 @@ def _caption_rows(table, embedder, batch_size):
         with naming_memory(batch_size): return embed_texts(embedder.net, f.iloc[lo:hi], batch_size, quiet=True), []
 
     plan = dict(model=embedder.short, weights=embedder.checksum, n=len(f), tokenizer_sum=embedder.tokenizer_sum,
-                captions=zlib.crc32(said.to_numpy().tobytes()))
+                captions=zlib.crc32(said.to_numpy().tobytes()),
+                columns=columns_sum(f[[c for c in f if c == 'pid_name']])) # all that captions take along
     return _Rows('captions', len(f), plan, embed, lambda: False)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #bde7974e

@@ -87,7 +87,8 @@ def scored_on(queries, # Query images (`ReidTable`), or captions (frame of `text
         f = getattr(rows, 'frame', rows)
         texts = len(f) if 'caption' in f else int(f.captions.map(len).sum()) if 'captions' in f else 0
         images = int(f.path.nunique()) if 'caption' in f else len(f)
-        return dict(ids=int(f.pid[f.pid >= 0].nunique()), images=images, captions=texts, cams=int(f.cam.nunique()))
+        ids, cams = (int(f[c][f[c] >= 0].nunique()) for c in ('pid', 'cam'))
+        return dict(ids=ids, images=images, captions=texts, cams=cams)
     return dict(query=count(queries), gallery=count(gallery))
 
 # %% ../../nbs/04_results/10_published.ipynb #f2e57333

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FIELDS', 'PLACES', 'as_ids', 'Embeddings', 'written_meta', 'read_meta', 'check_target', 'image_pixels',
-           'encode_images', 'embed_images', 'caption_frame', 'embed_texts']
+           'encode_images', 'further_columns', 'embed_images', 'caption_frame', 'embed_texts']
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f25554a8
 import html, json, math, os, warnings, zipfile, zlib
@@ -20,7 +20,7 @@ from ..core.distributed import from_all, processes
 from ..core.files import BROKEN, atomic_path, file_kind, wrong_file
 from ..core.reporting import progress
 from ..data.augment import to_pixels
-from ..data.labels import MISSING, partly_missing, read_labels
+from ..data.labels import count_known, MISSING, partly_missing, read_labels
 from ..data.sheets import read_sheet, sheet_of
 from ..data.text import text_note
 
@@ -156,9 +156,8 @@ class Embeddings:
     def device(self): return self.emb.device
 
     def __repr__(self):
-        ids = len(np.unique(self.pid[self.pid >= 0]))
-        cams = f', {len(np.unique(self.cam))} cameras' if self.cam is not None else ''
-        return f"Embeddings({len(self)} x {self.dim}, {ids} ids{cams}, {self.emb.dtype})"
+        cams = '' if self.cam is None else f", {count_known('cameras', self.cam)}"
+        return f"Embeddings({len(self)} x {self.dim}, {count_known('ids', self.pid)}{cams}, {self.emb.dtype})"
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f44923da
 FIELDS = ('emb', 'pid', 'cam', 'path', 'caption')
@@ -590,6 +589,15 @@ def _plain_column(values):
     return values.astype(object).where(values.notna(), '').to_numpy(str)
 
 
+def further_columns(table, # `ReidTable`
+    ) -> dict: # Name -> (N,) values
+    "What goes into the features of images beside ids and paths"
+    f = table.frame
+    out = {c: f[c].to_numpy() for c in ('site', 'scenario', 'view', 'domain') if c in f}
+    own = ('pid_name', 'cam_name', *getattr(table, 'further', ()))
+    return out | {c: _plain_column(f[c]) for c in own if c in f}
+
+
 def embed_images(model, # Has `encode_image` and `size`
     table, # `ReidTable`
     batch_size:int=64, # Images at a time
@@ -614,10 +622,7 @@ def embed_images(model, # Has `encode_image` and `size`
         return encode_images(model, img, cam[rows] if cameras and cam is not None else None, encode)
     rows = [list(range(i, min(i + batch_size, len(f)))) for i in range(0, len(f), batch_size)]
     emb = _run(model, rows, run, encode, device, 'images', quiet, share)
-    extra = {c: f[c].to_numpy() for c in ('site', 'scenario', 'view', 'domain') if c in f}
-    own = ('pid_name', 'cam_name', *getattr(table, 'further', ()))
-    extra |= {c: _plain_column(f[c]) for c in own if c in f}
-    return Embeddings(emb, f.pid.to_numpy(), cam, f.path.tolist(), columns=extra,
+    return Embeddings(emb, f.pid.to_numpy(), cam, f.path.tolist(), columns=further_columns(table),
                       meta=dict(model=type(model).__name__, data=table.name, kind='image'))
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f710502e

@@ -26,12 +26,13 @@ from ..core.distributed import launched
 from ..core.files import (atomic_path, BROKEN, failed_sums, file_kind, parquet_library, PLAN, read_plan,
     read_sums, remove_written, write_sums)
 from ..core.reporting import progress
+from ..data.labels import count_known
 from ..data.table import ReidTable
 from ..moved import forward
 from .feature_files import FOREIGN, read_features, usual_keys
 from reid_lab.retrieval.embeddings import (caption_frame, embed_texts, Embeddings, FIELDS, PLACES,
     read_meta, written_meta)
-from .parts import (claim_parts, embed_rows, image_facts, naming_memory, only_writer,
+from .parts import (claim_parts, columns_sum, embed_rows, image_facts, naming_memory, only_writer,
     tokenizer_sum, weights_sum)
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #51511920
@@ -237,9 +238,9 @@ class Shards:
     def __len__(self): return int(self.ends[-1]) if self.rows is None else len(self.rows)
 
     def __repr__(self):
-        ids = len(np.unique(self.pid[self.pid >= 0]))
-        cams = f', {len(np.unique(self.cam))} cameras' if self.cam is not None else ''
-        return f"Shards({len(self)} x {self.dim}, {ids} ids{cams}, {self.dtype}, {len(self.parts)} shards)"
+        cams = '' if self.cam is None else f", {count_known('cameras', self.cam)}"
+        labels = count_known('ids', self.pid) + cams
+        return f"Shards({len(self)} x {self.dim}, {labels}, {self.dtype}, {len(self.parts)} shards)"
 
     def __getitem__(self, key): # Slice, mask or positions
         key = key.cpu().numpy() if isinstance(key, torch.Tensor) else key
@@ -455,7 +456,8 @@ def embed_shards(model, # Has `encode_image`, or `encode_text` and `tokenizer`
                          "with one process, and let the others join without fresh")
     f, run = _source(what, kind, skip_bad, kw)
     if not len(f): raise ValueError("there is nothing to embed; check the split or the filter that made the table")
-    facts = image_facts(what, check_content) if kind == 'image' and isinstance(what, ReidTable) else {}
+    facts = dict(columns=columns_sum(f[[c for c in f if c == 'pid_name']])) # all that captions take along
+    if kind == 'image' and isinstance(what, ReidTable): facts = image_facts(what, check_content)
     with only_writer(folder, rank):
         first = _first(run, model, len(f))
         about = (meta or {}) | dict(first.meta, data=getattr(what, 'name', ''), labels=_labels_crc(f),

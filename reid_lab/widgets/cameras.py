@@ -16,6 +16,7 @@ from ..analysis.bias.reruns import (COCKPIT_METHODS, DEFAULTS, LITE_NAME, Reruns
 from ..analysis.bias.remedies import REMEDIES
 from ..analysis.bias.maps import project_pair
 from ..core.basics import check_choice
+from ..data.labels import known_ids
 from ..retrieval.embeddings import Embeddings
 from ..figures.style import PaperFigure
 from ..figures.cameras import camera_card, pair_matrix
@@ -36,7 +37,8 @@ def no_cameras(q:Embeddings, # Queries
     "Why cameras cannot be compared"
     for name, e in (('queries', q), ('gallery', g)):
         if e.cam is None: return f'The {name} have no camera numbers: Embeddings(emb, pid, cam=...) has them.'
-    cams = np.unique(np.concatenate([q.cam, g.cam]))
+        if not len(known_ids(e.cam)): return f'The cameras of the {name} are unknown (-1 in all rows).'
+    cams = known_ids(np.concatenate([q.cam, g.cam]))
     if len(cams) > 1: return ''
     return f'All images come from camera {cams[0]}: with a single camera there is nothing to compare.'
 
@@ -167,17 +169,24 @@ def content(self:PairMatrix, query):
     if own == own: said = f'own camera {own:.0%} of neighbours, {chance:.0%} by chance'
     if query is None: return dict(label=f'{self.title}, {name}: {said}', summary=said)
     row, counts = self.counts(query)
-    mine = ', '.join(f'{n} of camera {c}' for c, n in zip(np.unique(self.scene.g.cam), counts) if n)
-    label = f'{self.title}, {name} of camera {self.scene.q.cam[query]}: neighbours {mine}; {said}'
+    mine = ', '.join(f'{n} of camera {c}' for c, n in zip(known_ids(self.scene.g.cam).tolist(), counts) if n)
+    label = f'{self.title}, {name} of {_camera(self.scene, query)}: neighbours {mine or "of unknown cameras"}; {said}'
     return dict(label=label, summary=said, row=row, own=counts)
 
 
 @patch
-def counts(self:PairMatrix, query): # Row -> its row in the matrix, neighbours from each camera of the gallery
+def counts(self:PairMatrix, query): # Row -> its row in the matrix (None: unknown camera), neighbours from each camera
     "Cameras of the neighbours of one query"
-    near, mine, cams = self.near()[query], self.scene.q.cam, np.unique(self.scene.g.cam)
-    at = np.searchsorted(cams, self.scene.g.cam[near[near >= 0]])
-    return int(np.searchsorted(np.unique(mine), mine[query])), np.bincount(at, minlength=len(cams)).tolist()
+    near, mine, cams = self.near()[query], self.scene.cams('q', query), known_ids(self.scene.g.cam).tolist()
+    found = self.scene.g.cam[near[near >= 0]]
+    n = np.bincount(np.searchsorted(cams, found[found != -1]), minlength=len(cams)).tolist()
+    return None if mine is None else known_ids(self.scene.q.cam).tolist().index(mine), n
+
+
+def _camera(scene, query):
+    "The camera of a query in words"
+    cam = scene.cams('q', query)
+    return 'an unknown camera' if cam is None else f'camera {cam}'
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #0e51f099
 @patch
@@ -188,8 +197,8 @@ def draw(self:PairMatrix) -> PaperFigure:
     p = self.pairs()
     hit = lambda a, b: camera == (a, b) if isinstance(camera, tuple) else camera is not None and camera in (a, b)
     chosen = [(i, j) for i, a in enumerate(p.query) for j, b in enumerate(p.gallery) if hit(a, b)]
-    return pair_matrix(p.share, p.ratio, p.query, p.gallery, chosen, None if query is None else self.counts(query),
-                       f'{self.title}{name}', width=4.6)
+    own = None if query is None or self.scene.cams('q', query) is None else self.counts(query) # else it has no row
+    return pair_matrix(p.share, p.ratio, p.query, p.gallery, chosen, own, f'{self.title}{name}', width=4.6)
 
 
 @patch
@@ -292,10 +301,12 @@ def fixed(self:CameraBars):
 @patch
 def status(self:CameraBars): # -> str
     "How far the run is, or how long it took"
-    f, n = self.scene.found(), len(np.unique(self.scene.q.cam))
-    if f['seconds'] is None: return f"{len(f['done'])} of {n} cameras"
+    f, cams = self.scene.found(), self.scene.q.cam
+    n, lost = len(known_ids(self.scene.q.cam)), int((cams == -1).sum())
+    if f['seconds'] is None: return f"{len([c for c in f['done'] if c != -1])} of {n} cameras"
     timed = f" in {f['seconds']:.1f} s" if self._front is not None and self._shown else ''
-    return f'{n} cameras{timed} · {self.ranked()}{self.note()}'
+    unknown = f" and {lost} {'queries' if lost > 1 else 'query'} of unknown ones" if lost else ''
+    return f'{n} cameras{unknown}{timed} · {self.ranked()}{self.note()}'
 
 
 @patch
@@ -325,9 +336,9 @@ def content(self:CameraBars, query):
     if query is None: return dict(label=f'{self.title}, {name}: {said}', summary=said, query=None)
     one = [round(float(a[query]), 4) if np.isfinite(a[query]) else None for a in AP]
     both = 'no match' if None in one else f'AP {one[0]:.2f} → {one[1]:.2f}'
-    query = dict(cam=int(s.q.cam[query]), before=one[0], after=one[1])
-    label = f"{self.title}, {name} of camera {query['cam']}: {both}; {said}"
-    return dict(label=label, summary=f'{said} · {name}: {both}', query=query)
+    label = f'{self.title}, {name} of {_camera(s, query)}: {both}; {said}'
+    mark = dict(cam=s.cams('q', query), before=one[0], after=one[1])
+    return dict(label=label, summary=f'{said} · {name}: {both}', query=mark)
 
 
 @patch

@@ -15,6 +15,7 @@ from fastcore.basics import patch
 from traitlets import Any, HasTraits, Int, observe, Unicode, validate
 from ..core.files import BROKEN, safe_join
 from ..data.images import read_image
+from ..data.labels import known_ids
 from ..data.table import ReidTable
 from ..figures.views import list_card, message_card
 from ..retrieval.embeddings import Embeddings
@@ -86,7 +87,7 @@ class Scene(HasTraits):
         **start): # Values of the selection
         self.q, self.g, self._kw, self._followers = q, g, dict(same_camera=same_camera, distance=distance), []
         self._own = self.ranker = Ranker(q, g, **self._kw)
-        cams = [] if g.cam is None else np.unique(g.cam).tolist() + ([] if q.cam is None else np.unique(q.cam).tolist())
+        cams = [c for e in (q, g) if e.cam is not None and g.cam is not None for c in known_ids(e.cam)]
         said = [len(c.split()) for c in q.caption] if q.caption is not None else 0
         self.selection = Selection(len(q), len(g), cams, said, **start)
         self.q_thumb, self.g_thumb = (Thumbnails(i, len(e), e.path) for i, e in ((q_images, q), (g_images, g)))
@@ -138,7 +139,7 @@ def said(self:Scene, query): # Row -> str, or None where queries are images
 def cams(self:Scene, side, row): # 'q' or 'g' -> int, or None
     "Camera of a query or of a gallery image"
     cam = getattr(self, side).cam
-    return None if cam is None else int(cam[row])
+    return None if cam is None or cam[row] == -1 else int(cam[row])
 
 
 @patch

@@ -14,7 +14,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 from PIL import Image, ImageOps
 
-from reid_lab.data.images import DECODERS, ImageCache, image_header, read_image, read_sized, resize_image
+from reid_lab.data import images as images_module
+from reid_lab.data.images import (DECODERS, FORMATS, image_header, image_suffixes, ImageCache, read_image, read_sized,
+                                  resize_image)
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
 from reid_lab.training.checkpoints import Checkpoint
@@ -253,3 +255,10 @@ def test_mutated_images_raise_nothing_but_the_documented_error(tmp_path_factory,
     for call in (read_image, image_header):
         try: call(path)
         except ValueError as e: assert f"image file '{path}'" in str(e)
+
+
+def test_avif_without_a_decoder_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(images_module, "image_formats", lambda: FORMATS)
+    (tmp_path/"a.jpg").write_bytes(b"\0\0\0\x20ftypavif\0\0\0\0avifmif1miafMA1B\0\0\0\xebmeta")
+    with pytest.raises(ValueError, match="is AVIF, which the installed Pillow"): read_image(tmp_path/"a.jpg")
+    assert ".avif" not in image_suffixes() and ".jp2" in image_suffixes()

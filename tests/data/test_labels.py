@@ -137,3 +137,43 @@ def test_names_beside_ids_must_agree():
     with pytest.raises(ValueError, match="do not agree"): named_ids("pid", [3, 3], ["ann", "bob"])
     assert partly_missing(both).tolist() == [False, False, True]
     assert not partly_missing(read_labels("cam", [None, -1])).any() and is_missing(pd.NA)
+
+
+@pytest.mark.parametrize("values", [["1", "1.0", 1, 1.], [1., np.nan, 1.], ["001", "001.0", " 001 ", "+001"],
+                                    ["0001", "10000", "0010"], ["1a", "01a"], ["-1", "-01", ""]])
+def test_one_spelling_of_a_number_in_any_form(values):
+    known = [v for v in read_labels("pid", values).names if v]
+    assert len(set(known)) == len({str(v).strip().lstrip("+").partition(".")[0] for v in values if label_name(v)})
+
+
+@pytest.mark.parametrize("values", [["1", "x", "01"], ["0", "00"], [1, "01"], ["01", "1.0"], ["007", "07", "7"],
+                                    pd.Series(["1", "01"], dtype="category")])
+def test_a_number_in_two_spellings_is_refused(values):
+    with pytest.raises(ValueError, match=r"pid holds both .* one number in two spellings"): read_labels("pid", values)
+
+
+def test_names_that_look_like_padded_numbers_stay_apart():
+    assert read_labels("pid", ["a1", "b01", "2"]).ids.tolist() == [3, 4, 2]
+
+
+def _frame(root, **columns):
+    images(root, "a.jpg", "b.jpg", "c.jpg")
+    return pd.DataFrame(dict(path=["a.jpg", "b.jpg", "c.jpg"], **columns))
+
+
+@pytest.mark.parametrize("pid", [["ann", None, "bob"], [3., np.nan, 1.], ["0003", "", "1.0"], ["1", "visitor", "2"],
+                                 pd.array([3, None, 1], "Int64"), [3., 0., 1.]])
+@pytest.mark.parametrize("cam", [["gate", "hall", "gate"], [np.nan]*3, ["2", "1", "2"], [2., 1., 2.]])
+def test_a_frame_and_its_files_have_the_same_labels(tmp_path, pid, cam):
+    f = _frame(tmp_path, pid=pid, cam=cam)
+    f.to_csv(tmp_path/"m.csv", index=False)
+    given, read = ReidTable.from_dataframe(f, tmp_path), manifest_table(tmp_path/"m.csv")
+    for c in ("pid", "cam", "pid_name", "cam_name"): assert given[c].tolist() == read[c].tolist(), c
+    e = embed_images(Tiny(), given, quiet=True)
+    assert e.columns["pid_name"].tolist() == given["pid_name"].tolist()
+
+
+def test_whole_numbers_of_a_frame_stay_as_they_are(tmp_path):
+    f = _frame(tmp_path, pid=[5, -1, 0], cam=[0, 1, 0])
+    t = ReidTable.from_dataframe(f, tmp_path)
+    assert t["pid"].tolist() == [5, -1, 0] and "pid_name" not in t.frame and list(f.columns) == ["path", "pid", "cam"]

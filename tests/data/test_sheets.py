@@ -35,7 +35,6 @@ def test_manifests_of_many_programs(root, name, data):
 @pytest.mark.parametrize("value, texts", [
     (["a man in red", "he's walking"], ["a man in red", "he's walking"]), ("['a', \"b's\"]", ["a", "b's"]),
     ('["a", "b"]', ["a", "b"]), ("", []), ("NA", []), ("None", []), ("nan", []), ("[unclosed", ["[unclosed"]),
-    
     ("a, b", ["a, b"])])
 def test_captions_in_a_cell(root, value, texts):
     pd.DataFrame([dict(path="g/a.jpg", pid=1, captions=value)]).to_csv(root/"m.csv", index=False)
@@ -59,3 +58,24 @@ def test_encodings_and_separators(root):
     sheet = sheet_of(root/"t.csv")
     assert text_encoding(root/"t.csv") == "utf-16" and sheet.separator == ";" and sheet.names == ("a", "b,c", "d")
     assert read_sheet(root/"t.csv", sheet).to_dict("list") == {"a": [1], "b,c": [2], "d": [3]}
+
+
+@pytest.mark.parametrize("text", ["path,pid,note\ng/a.jpg,1,\n\n  \ng/b.jpg,2,\n",
+                                  "path,pid,note\ng/a.jpg,1,\"\"\ng/b.jpg,2,x",
+                                  "path, pid, note\ng/a.jpg, 1, \"x, y\"\ng/b.jpg, 2, \n",
+                                  "sep=;\npath;pid;note\ng/a.jpg;1;\"two\nlines\"\ng/b.jpg;2;\n"])
+def test_empty_fields_that_are_written_are_no_missing_fields(root, text):
+    (root/"m.csv").write_text(text)
+    table = manifest_table(root/"m.csv")
+    assert table["pid"].tolist() == [1, 2] and "" in table["note"].tolist()
+
+
+def test_one_column_and_blank_lines(root):
+    (root/"m.csv").write_text("path\ng/a.jpg\n\n\ng/b.jpg\n\n")
+    assert manifest_table(root/"m.csv")["path"].tolist() == ["g/a.jpg", "g/b.jpg"]
+
+
+def test_a_field_of_any_length_is_read(root):
+    long = "x"*200_000
+    (root/"t.csv").write_text(f"a,b\n{long},\n")
+    assert read_sheet(root/"t.csv").a.tolist() == [long]

@@ -1,11 +1,13 @@
 "The doctor: wrong records, wrong files, and folders in any state"
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 from PIL import Image
 from helpers.layouts import FROM_DISK, small
 
-from reid_lab.datasets.diagnosis import doctor
+from reid_lab.data.table import ReidTable
+from reid_lab.datasets.diagnosis import _check_shared_captions, doctor
 from reid_lab.datasets.export import LAYOUTS, export_world
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.datasets.registry import DATASETS
@@ -53,10 +55,6 @@ def test_the_doctor_finds_one_file_among_many_and_says_what_it_did_not_look_at(t
 
 
 def test_captions_of_other_identities():
-    import pandas as pd
-    from reid_lab.data.table import ReidTable
-    from reid_lab.datasets.diagnosis import _check_shared_captions
-    from reid_lab.datasets.image_sets import tiny_table
     t = tiny_table(n_ids=8)
     assert _check_shared_captions(t)[0].level == "ok"
     same = ReidTable(t.frame.assign(captions=pd.Series([["A person."]]*len(t))), None, t.reader)
@@ -73,3 +71,46 @@ def test_remedies_are_options_of_the_command(tmp_path):
     assert doctor("market1501", tmp_path, skip=True).ok
     options = loader_options("market1501")
     assert command_remedy("load with drop_bad=True", options) == "in Python load with drop_bad=True"
+
+
+def _said(*rows):
+    "What the doctor finds on captions of (split, person, caption) rows"
+    frame = pd.DataFrame([dict(path=f"{i}.jpg", pid=pid, split=split, captions=[*captions])
+                          for i, (split, pid, *captions) in enumerate(rows)])
+    found = _check_shared_captions(ReidTable(frame, "nowhere"))
+    return found[0] if found else None
+
+
+def test_one_sentence_for_all_of_a_split_is_found_in_that_split():
+    found = _said(("train", 0, "a man"), ("train", 1, "a woman"), ("test", 2, "a person"), ("test", 3, "a person"))
+    assert found.level == "warn" and "train 0.0%, test 100.0%" in found.what
+    assert found.where == "'a person' is said of 2 identities of test"
+
+
+def test_one_sentence_for_all_images_of_one_person_is_fine():
+    found = _said(("test", 0, "a man", "a man"), ("test", 0, "a man"), ("test", 1, "a woman"))
+    assert found.level == "ok" and "test 0.0%" in found.what
+
+
+@pytest.mark.parametrize("other", ["A man in red", "a  man in\tred", " a man in red\n", "A MAN IN RED"])
+def test_capital_letters_and_spaces_make_no_other_sentence(other):
+    found = _said(("val", 0, "a man in red"), ("val", 1, other), ("val", 2, "a man in blue"), ("val", 2, "a hat"))
+    assert found.level == "warn" and "val 50.0%" in found.what and "of 2 identities of val" in found.where
+
+
+def test_a_sentence_of_two_splits_is_no_shared_one():
+    found = _said(("train", 0, "a man"), ("test", 1, "a man"), ("val", 2, "a man"), ("test", 2, "a coat"))
+    assert found.level == "ok" and "train 0.0%, val 0.0%, test 0.0%" in found.what
+
+
+def test_few_shared_sentences_are_counted_without_a_warning():
+    rows = [("test", i, f"person number {i}") for i in range(48)]
+    assert _said(*rows, ("test", 48, "a man"), ("test", 49, "a man")).level == "ok"
+    found = _said(*rows[:30], ("test", 48, "a man"), ("test", 49, "a man"))
+    assert found.level == "warn" and "test 6.2%" in found.what
+
+
+def test_captions_of_nobody_are_not_compared():
+    assert _said(("test", -1, "a man"), ("test", -1, "a man")) is None
+    assert _said(("test", -1, "a man"), ("test", 0, "a man"), ("test", 1, "a hat")).level == "ok"
+    assert _said(("test", 0), ("test", 1)) is None

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
+from PIL import features, Image
 from hypothesis import given, settings, strategies as st
 
 from reid_lab.data.table import ReidTable, TableError
-from reid_lab.datasets import diagnosis as D
+from reid_lab.datasets import dg_sets, diagnosis as D
 from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.export import LAYOUTS, export_world
 from reid_lab.datasets.image_sets import (IMAGE_SETS, SUBSETS, check_image_set, load_image_set, tiny_table, unfit_rows,
@@ -604,3 +604,58 @@ def test_import_is_light():
             "print([m for m in ('torch', 'transformers', 'matplotlib', 'sklearn') if m in sys.modules])")
     assert subprocess.run([sys.executable, "-c",
                            code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+# ---- copies in the folders of Market-1501, and endings
+
+def copied(root, name, train=("0000_c1_0001", "0001_c15_0002"), suffix=".jpg"):
+    "MSMT17 or CUHK03 in the folders of Market-1501; ids of testing begin at 0 again"
+    names = [f"bounding_box_train/{n}{suffix}" for n in train]
+    names += [f"query/0000_c1_0001{suffix}", f"bounding_box_test/0000_c2_0002{suffix}"]
+    for n in names: picture(root / n)
+    return root
+
+
+@pytest.mark.parametrize("suffix", [".jp2", ".gif", ".ppm", ".jfif", ".avif"])
+def test_endings_of_datasets_are_those_of_crops(tmp_path, suffix):
+    if suffix == ".avif" and not features.check("avif"): pytest.skip("this Pillow has no AVIF")
+    t = load_dataset("msmt17", copied(tmp_path / "MSMT17", "msmt17", suffix=suffix))
+    assert len(t) == 4 and t.image(0).shape == (32, 16, 3)
+    assert "decoded" in str(doctor("msmt17", t.root)) and doctor("msmt17", t.root).ok
+
+
+@pytest.mark.parametrize("images, val, path, levels", [
+    (30248, 2373, "train/", "ok ok"), (32621, 0, "train/", "ok"), (30248, 0, "train/", "warn"),
+    (32621, 2373, "train/", "warn ok"), (32621, 0, "bounding_box_train/", "ok"),
+    (30248, 0, "bounding_box_train/", "ok"), (32620, 0, "bounding_box_train/", "warn")])
+def test_counts_of_msmt17_by_its_layout(images, val, path, levels):
+    f = pd.DataFrame(dict(path=[f"{path}{i}.jpg" for i in range(images + val)], split=["train"]*images + ["val"]*val,
+                          pid=np.arange(images + val) % 1041, cam=0))
+    t = ReidTable(f, "nowhere")
+    counts = {k: v for k, v in DATASETS["msmt17"].counts_of(t).items() if k in ("train", "val")}
+    assert [x.level for x in D._check_counts(t, counts)] == levels.split()
+
+
+def test_parts_that_were_not_asked_for_have_no_count(msmt):
+    found = [f.what for f in doctor("msmt17", msmt, subsets=["query", "gallery"]).findings if "published" in f.what]
+    assert [f.split(":")[0] for f in found] == ["query", "gallery"]
+    assert any(f.what.startswith("train: ") for f in doctor("msmt17", msmt).findings)
+
+
+@pytest.mark.parametrize("images, name, labels", [
+    ((2, 1), "cuhk03", "detected"), ((3, 1), "cuhk03", "labeled"), ((9, 9), "labeled", "labeled"),
+    ((9, 9), "detected", "detected"), ((3, 1), "detected", "detected"), ((9, 9), "cuhk03", "")])
+def test_a_flat_copy_of_cuhk03_says_which_boxes_it_holds(tmp_path, monkeypatch, images, name, labels):
+    known = dict(detected=(2, 1), labeled=(3, 1))
+    monkeypatch.setattr(dg_sets, "CUHK03_IMAGES", known)
+    train = [f"{i + 1:04d}_c1_1" for i in range(images[0])]
+    root = copied(tmp_path / name, "cuhk03", train, ".png")
+    for k in range(images[1] - 1): picture(root / f"bounding_box_test/0000_c2_{k + 5}.png")
+    for asked in known:
+        if asked == labels or (not labels and asked == "detected"):
+            assert len(load_dataset("cuhk03", root, labels=asked, check="none")) == sum(images) + 1
+            continue
+        says = f"pass labels='{labels}'" if labels else "move its folders into one that is called labeled"
+        with pytest.raises(ValueError, match=says): load_dataset("cuhk03", root, labels=asked)
+    notes = str(doctor("cuhk03", root, labels=labels or "detected"))
+    assert ("nothing says whether its boxes are detected or labeled" in notes) == (not labels)

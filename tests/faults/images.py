@@ -252,4 +252,8 @@ FAULTS = [
         _table_dies, "12 rows"),
     interruption("copy: stopped half-way", "half of the images are missing, one is cut", "drop_bad drops what it says",
                  _copy_dies, "dropped 7 of 12 images", "6 missing", "1 undecodable"),
+    bad("images: half a JPEG 2000", "a .jp2 is cut", _cut(.5, "a.jp2"), "damaged or cut short"),
+    bad("images: a .ppm cut short", "half of its numbers", _cut(.5, "a.ppm"), "damaged or cut short"),
+    bad("images: sound under the name of an image", "RIFF holds both", _bytes(b"RIFF\x10\0\0\0WAVEfmt ", "a.webp"),
+        "contents of an unknown kind"),
 ]

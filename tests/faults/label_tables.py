@@ -38,4 +38,7 @@ FAULTS = [
     bad("beside vectors: a camera below -1", "cam -2", _beside("pid,cam\n1,-2\n1,1\n1,1\n"), "cam=-2 (row 0)"),
     bad("features: a person below -1", "pid -5", lambda tmp: Embeddings(np.eye(2, dtype=np.float32), [0, -5]),
         "pid[1] is -5"),
+    bad("beside vectors: 1 and 01", "two spellings", _beside("pid,cam\n1,0\n01,0\n2,1\n"), "pid holds both"),
+    bad("beside vectors: one field too few", "pandas fills it up", _beside("pid,cam\n1,0\n1\n2,1\n"),
+        "line 3 has 1 field,"),
 ]

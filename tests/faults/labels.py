@@ -53,6 +53,12 @@ def _features(table=b"[1, 2]", **arrays):
     return load
 
 
+def _frame(**columns):
+    "A table of a frame with these columns"
+    return lambda tmp: ReidTable.from_dataframe(
+        pd.DataFrame(dict(path=["a.jpg", "b.jpg"], **columns)), _image(tmp, "a.jpg", "b.jpg"))
+
+
 def _captions(values):
     "A parquet manifest with these captions"
     def read(tmp):
@@ -125,4 +131,30 @@ FAULTS = [
     bad("features: JSON that is cut", "in a .npz", _features(b'{"meta'), "table in", "f.npz", "no valid JSON"),
     bad("features: a missing camera", "NaN among cameras", _features(b"{}", cam=[0., np.nan]), "f.npz",
         "cam of row 1 is missing"),
+    bad("labels: 1 and 01 in a manifest", "two persons, or one", _embedded("path,pid\na.jpg,1\nb.jpg,01\n"),
+        "pid holds both '1' (row 0) and '01' (row 1)", "two spellings"),
+    bad("labels: 1 and 01 as folders", "--folders identity",
+        lambda t: refused("embed", _image(t/"in", "1/a.jpg", "01/b.jpg"), "--folders", "identity", "--model",
+                          "bot_tiny", "--out", t/"o.npz"), "pid holds both", "two spellings"),
+    bad("labels: cameras 1 and 01 in names", "one camera, or two",
+        lambda t: ReidTable.from_folder(_image(t, "5_c1.jpg", "6_c01.jpg")),
+        "cam holds both '1' (row 0) and '01' (row 1)"),
+    bad("labels: 1 and 01 in a frame", "texts", _frame(pid=["1", "01"]), "pid holds both", "two spellings"),
+    bad("labels: 1 and 01 in JSON lines", "a number and a text",
+        _manifest('{"path": "a.jpg", "pid": 1}\n{"path": "b.jpg", "pid": "01"}\n', "m.jsonl"), "pid holds both"),
+    bad("labels: 1 and 01 in features", "texts in a .npz", _features(b"{}", pid=np.array(["1", "01"])), "f.npz",
+        "pid holds both"),
+    bad("labels: true as an id of a frame", "a column of truth values", _frame(pid=[True, False]), "no labels"),
+    bad("labels: an id of 2^64 - 1 in a frame", "an unsigned type", _frame(pid=np.array([1, 2**64 - 1], "u8")),
+        "64 bits"),
+    bad("labels: a missing camera of a frame", "NaN among cameras", _frame(pid=[0, 1], cam=[0., np.nan]),
+        "no camera (cam -1)"),
+    bad("manifest: a field too few", "the last line", _embedded("path,pid,cam\na.jpg,1,0\nb.jpg,2\n"),
+        "line 3 has 2 fields", "write the fields that are empty too"),
+    bad("manifest: a field too few after blank lines", "and after quotes over two lines",
+        _manifest('path,pid,note\na.jpg,1,"x\ny"\n\nb.jpg,2\n'), "line 5 has 2 fields"),
+    bad("manifest: a field too few in a .tsv", "tabs at the end of a line were cut",
+        _manifest("path\tpid\tcaption\na.jpg\t1\ta man\nb.jpg\t2\n", "m.tsv"), "line 3 has 2 fields"),
+    bad("manifest: too few fields in UTF-16", "every line", _manifest("path;pid\na.jpg\n".encode("utf-16")),
+        "line 2 has 1 field,"),
 ]

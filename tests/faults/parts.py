@@ -171,6 +171,49 @@ def _captions(tmp):
         return crops.embed_captions(crops_table(tmp/"im"/"m.csv"), "clip_tiny", tmp/"f.npz", batch_size=4, quiet=True)
 
 
+def _listed(tmp, what, **columns):
+    "Features of a manifest with these columns"
+    frame = pd.DataFrame(dict(path=[f"{i:02d}.png" for i in range(N)], caption="a man", **columns))
+    frame.to_csv(tmp/"im"/"m.csv", index=False)
+    table = crops_table(tmp/"im"/"m.csv")
+    if what == "shards": return crops.crops_to_shards(table, "bot_tiny", tmp/"s", rows=4)
+    with patch.object(crops, "SAVE_EVERY", 0):
+        if what == "captions":
+            return crops.embed_captions(table, "clip_tiny", tmp/"f.npz", batch_size=4, quiet=True)
+        return crops.embed_crops(table, "bot_tiny", tmp/"f.npz", batch_size=4, quiet=True)
+
+
+def _dies_at_its_third(tmp, what, **columns):
+    _folder(tmp)
+    write = "shards.ShardWriter.write" if what == "shards" else "parts.Parts.write"
+    killed(lambda: _listed(tmp, what, **columns), f"reid_lab.retrieval.{write}", nth=3)
+
+
+def _relabelled(what, before, after):
+    "Labels change between two calls, and neither paths nor ids"
+    def run(tmp):
+        _dies_at_its_third(tmp, what, **before)
+        try: _listed(tmp, what, **after)
+        finally: assert not (tmp/"f.npz").exists() and not (tmp/"s"/"000002").exists()
+    return run
+
+
+def _same_labels(what, earlier=False):
+    "The same labels again, also where an earlier version has begun, whose plan does not hold them"
+    def check(tmp):
+        columns = dict(pid=["ann", "bob"]*6, note=[*"abcdefghijkl"])
+        _dies_at_its_third(tmp, what, **columns)
+        plan = tmp/("s" if what == "shards" else "f.npz.parts")/"plan.json"
+        if earlier:
+            there = json.loads(plan.read_text())
+            assert there.pop("columns", None) or there["meta"].pop("columns")
+            plan.write_text(json.dumps(there))
+        found = _listed(tmp, what, **columns)
+        assert list(found.table().pid_name) == columns["pid"]
+        return f"{len(found)} rows"
+    return check
+
+
 def _no_memory(tmp):
     def full(*args, **kw): raise RuntimeError("CUDA out of memory. Tried to allocate 9 GiB")
     _folder(tmp)
@@ -527,6 +570,20 @@ FAULTS = [
     bad("features: another table.json", "a path was edited", _flipped("f", "table.json"), "is not what was written",
         "table.csv"),
     bad("npz: a flipped bit", "near the end", _flipped("f.npz"), "f.npz"),
+    *[bad(f"embed: other names, {what}", "ids and paths are the same",
+          _relabelled(what, dict(pid=["ann", "bob"]*6), dict(pid=["cat", "dog"]*6)), "with other columns",
+          error=FileExistsError) for what in ("images", "shards", "captions")],
+    *[bad(f"embed: another column, {what}", "its values changed", _relabelled(what, dict(note="old"), dict(note="new")),
+          "with other columns", error=FileExistsError) for what in ("images", "shards")],
+    bad("embed: a column that is gone", "it was there before", _relabelled("images", dict(note="old"), {}),
+        "with other columns", error=FileExistsError),
+    bad("embed: a column that is new", "it was not there before", _relabelled("shards", {}, dict(note="new")),
+        "with other columns", error=FileExistsError),
+    bad("embed: another site", "a column of the table", _relabelled("images", dict(site="1"), dict(site="2")),
+        "with other columns", error=FileExistsError),
+    *[interruption(f"embed: the same labels{', begun by an earlier version' if old else ''}, {what}",
+                   "a call dies at its third part", "it goes on", _same_labels(what, old), "12 rows")
+      for what in ("images", "shards", "captions") for old in (False, True)],
     interruption("embed: killed", "a call dies at its third part", "its other parts are not embedded again", _killed,
                  "4 rows"),
     interruption("embed: a part cut short", "half of its features are gone", "it is embedded again and said",

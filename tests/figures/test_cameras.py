@@ -38,6 +38,13 @@ def test_more_cameras_than_colours(maps):
     assert len(set(cameras.palette(14))) == 14 and cameras.palette(0) == []
 
 
+@pytest.mark.parametrize("n, last", [(3, "unknown"), (20, "6 more and unknown")])
+def test_unknown_cameras_are_grey_and_named_so(maps, n, last):
+    m = maps["one"].assign(cam=lambda f: np.arange(len(f)) % n - 1)
+    texts = [t.get_text() for t in cameras.camera_map(m.drop(columns="role"), by="cam").legends[0].texts]
+    assert texts[-1] == last and "cam -1" not in texts and len(texts) == min(n, 14)
+
+
 @pytest.mark.parametrize("seen", [(), (1,)])
 def test_bars_per_camera(seen):
     f = pd.DataFrame(dict(cam=[0, 1, 2], n_query=[100, 300, 50], mAP=[40., 50., 44.]))

@@ -31,7 +31,9 @@ LABELS = {  # what may be odd about identities and cameras -> (pid, cam) of 60 r
     "ordinary": (np.arange(60) % 12, np.arange(60) % 5), "one camera": (np.arange(60) % 12, np.zeros(60, int)),
     "one identity": (np.zeros(60, int), np.arange(60) % 5), "one of each": (np.zeros(60, int), np.zeros(60, int)),
     "unknown identities": (np.full(60, -1), np.arange(60) % 5), "no cameras": (np.arange(60) % 12, None),
-    "some junk": (np.arange(60) % 13 - 1, np.arange(60) % 5)}
+    "some junk": (np.arange(60) % 13 - 1, np.arange(60) % 5),
+    "some cameras unknown": (np.arange(60) % 12, np.arange(60) % 5 - 1),
+    "unknown cameras": (np.arange(60) % 12, np.full(60, -1))}
 
 
 def embedded(labels="ordinary", n=60):

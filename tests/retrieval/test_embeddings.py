@@ -295,3 +295,13 @@ def test_mutated_feature_files_raise_one_documented_error_with_their_name(tmp_pa
     path.write_bytes(data[:int(len(data)*keep)] if keep < .6 else data)
     try: Embeddings.load(path)
     except (ValueError, TypeError, KeyError) as e: assert name in str(e)
+
+
+@pytest.mark.parametrize("pid, cam, says", [
+    ([0, 0, 5], [0, 1, 1], "2 ids, 2 cameras"), ([7]*3, None, "1 ids"),
+    ([-1]*3, [-1]*3, "ids unknown, cameras unknown"),
+    ([0, -1, 5], [0, -1, -1], "2 ids (1 row unknown), 1 cameras (2 rows unknown)"),
+    ([0, 1, -1], [2, 2, 2], "2 ids (1 row unknown), 1 cameras")])
+def test_unknown_labels_are_counted_by_themselves(pid, cam, says):
+    e = Embeddings(np.eye(3, dtype="f4"), pid, cam)
+    assert repr(e) == f"Embeddings(3 x 3, {says}, torch.float32)"

@@ -128,3 +128,10 @@ def test_a_missing_extra_names_itself_and_its_line(module, call, line, monkeypat
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=module) as err: exec(call, {})
     assert line in str(err.value)
+
+
+def test_unknown_labels_are_counted_by_themselves(tmp_path):
+    from reid_lab.retrieval.embeddings import Embeddings
+    from reid_lab.retrieval.shards import write_shards
+    e = Embeddings(np.eye(4, dtype="f4"), [0, -1, 5, 5], [-1, 0, -1, -1])
+    assert "2 ids (1 row unknown), 1 cameras (3 rows unknown)" in repr(Shards(write_shards(e, tmp_path/"s", rows=2)))

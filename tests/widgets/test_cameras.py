@@ -5,6 +5,9 @@ from helpers.views import LABELS, make_scene
 from reid_lab.widgets.cameras import AdaptedScene, CameraBars, cockpit
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*have an unknown camera")
+
+
 @pytest.mark.parametrize("labels", LABELS)
 def test_the_cockpit_with_odd_labels(labels, tmp_path):
     "Bars, maps and matrices, or a message; whatever is selected, and as a page"
@@ -15,6 +18,7 @@ def test_the_cockpit_with_odd_labels(labels, tmp_path):
     said = [v.content(None)["label"] for v in board.views]
     if labels in ("one camera", "one of each"): assert "single camera" in said[0]
     elif labels == "no cameras": assert "have no camera numbers" in said[0]
+    elif labels == "unknown cameras": assert "cameras of the queries are unknown" in said[0]
     elif labels == "unknown identities": assert "mAP is not defined" in said[0] and "by chance" in said[3]
     else: assert " → " in said[0] and len(said) == 5
     assert board.to_html(tmp_path/"page.html", queries=[3]).stat().st_size > 10_000
@@ -47,3 +51,18 @@ def test_each_camera_is_shown_as_soon_as_it_is_there():
     bars.heard(dict(ui=dict(tau=2.)))
     assert not told, "the same again is no run"
     bars.front().close()
+
+
+def test_an_unknown_camera_is_none_of_the_cameras():
+    board = cockpit(make_scene("some cameras unknown", query=1), n=50)
+    bars, pairs = board.views[0], board.views[3]
+    assert board.selection.cameras == [0, 1, 2, 3]
+    assert [c["cam"] for c in bars.fixed()["cams"]] == [0, 1, 2, 3]
+    assert bars.fixed()["status"].startswith("4 cameras and 4 queries of unknown ones")
+    assert bars.content(5)["query"]["cam"] is None and "query 5 of an unknown camera" in bars.content(5)["label"]
+    for query in range(10):
+        row, near = pairs.content(query)["row"], pairs.near()[query]
+        cams = bars.scene.g.cam[near]
+        assert row == (None if query % 5 == 0 else query % 5 - 1), "its row in the matrix, which knows four cameras"
+        assert pairs.content(query)["own"] == [int((cams == c).sum()) for c in range(4)]
+        assert "camera -1" not in pairs.content(query)["label"] + bars.content(query)["label"]

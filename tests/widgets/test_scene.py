@@ -2,7 +2,7 @@
 import json
 
 import pytest
-from helpers.views import VIEWS, embedded, lost_files
+from helpers.views import VIEWS, embedded, lost_files, make_scene
 from matplotlib.text import Text
 
 from reid_lab.widgets.scene import RankedList, Scene
@@ -34,3 +34,10 @@ def test_a_lost_image_is_named_in_every_view(name, place, tmp_path):
     assert f'{{"missing": "crop{20 + first}.png"}}' in json.dumps(content[place]) and "uri" not in json.dumps(content)
     drawn = [t.get_text() for t in view.draw().findobj(Text)]
     assert any(f"crop{20 + first}" in t.replace("\n", "") for t in drawn) and view.picture().startswith(b"\x89PNG")
+
+
+def test_an_unknown_camera_has_no_number():
+    scene = make_scene("some cameras unknown")
+    assert [scene.cams("g", i) for i in range(5)] == [None, 0, 1, 2, 3]
+    with pytest.raises(ValueError, match="choose one of"): scene.selection.set(camera=-1)
+    assert make_scene("unknown cameras").selection.cameras == []

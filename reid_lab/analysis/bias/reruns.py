@@ -157,7 +157,7 @@ def camera_pairs(q:Embeddings, # Queries with cameras
 @dataclass(frozen=True)
 class CameraStep:
     "A camera that has been adapted"
-    cam: int # Its number
+    cam: int # Its number; -1: the queries whose camera is unknown, together
     rows: np.ndarray # (n,) queries of it
     emb: torch.Tensor # (n,D) adapted
     AP: np.ndarray # (n,) average precision, NaN if not defined
@@ -310,10 +310,10 @@ def moved(self:SharedMap, xy, # (n,2) places, changed in place
 def camera_rows(q:Embeddings, # Queries with cameras
     AP, # (Q,) average precision 0..1, NaN if not defined
     ) -> pd.DataFrame: # cam, n_query (with a match), mAP in percent
-    "Mean average precision of each query camera"
+    "Mean average precision of each query camera; -1 is unknown, and no camera"
     rows = [dict(cam=int(c), n_query=int(np.isfinite(AP[q.cam == c]).sum()),
                  mAP=100*float(np.nanmean(AP[q.cam == c])) if np.isfinite(AP[q.cam == c]).any() else float('nan'))
-            for c in np.unique(q.cam)]
+            for c in np.unique(q.cam[q.cam != -1])]
     return pd.DataFrame(rows, columns=['cam', 'n_query', 'mAP'])
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from ...core.files import safe_join
 from ...core.reporting import progress
 from ...data.checks import file_findings, look_at_files
-from ...data.images import IMAGE_SUFFIXES, read_image
+from ...data.images import image_suffixes, read_image
 from ...data.table import ReidTable, TableError
 from .traces import (CaptionRecord, check_captioner, digest, Draft, Perception, Photo,
     RecordFile, refine, TraceError, usable)
@@ -101,8 +101,9 @@ def image_table(folder, # With images, also in subfolders
     root = Path(folder).expanduser()
     if not root.is_dir():
         raise ValueError(f"source={str(folder)!r} is no folder; give a folder of images or a ReidTable")
-    found = sorted(p for p in root.rglob('*') if p.suffix.lower() in IMAGE_SUFFIXES and p.name[0] != '.')
-    if not found: raise ValueError(f"source={str(folder)!r} holds no image; endings: {', '.join(IMAGE_SUFFIXES)}")
+    endings = image_suffixes()
+    found = sorted(p for p in root.rglob('*') if p.suffix.lower() in endings and p.name[0] != '.')
+    if not found: raise ValueError(f"source={str(folder)!r} holds no image; endings: {', '.join(endings)}")
     head = [p.name.split('_')[0] for p in found]
     pids = [int(h) if h.isascii() and h.isdigit() and '_' in p.name else -1 for h, p in zip(head, found)]
     return ReidTable(pd.DataFrame(dict(path=[p.relative_to(root).as_posix() for p in found], pid=pids)), root,
