@@ -377,11 +377,10 @@ def _boxes_in(copy, frame):
 def _check_boxes(copy, frame, labels):
     "An error if a copy holds other boxes than are asked for, or if nothing says that it holds those made by hand"
     holds = _boxes_in(copy, frame)
-    if holds and holds != labels:
-        raise ValueError(f"labels={labels!r}, but {str(copy)!r} holds the {holds} boxes; pass labels={holds!r}")
-    if not holds and labels == 'labeled':
-        raise ValueError(f"labels='labeled', but nothing says which boxes {str(copy)!r} holds; move its folders into "
-                         "one that is called labeled")
+    if holds == labels or (not holds and labels == 'detected'): return
+    what = f'the copy holds the {holds} boxes' if holds else 'nothing says which boxes the copy holds'
+    remedy = f'pass labels={holds!r}' if holds else 'move its folders into one that is called labeled'
+    raise TableError('cuhk03', [Finding('error', f'{labels} boxes are wanted, and {what}', str(copy), remedy)])
 
 
 def load_cuhk03(root, # Folder with `images_detected`, `images_labeled` and the `.mat` files of the new protocol
