@@ -283,7 +283,7 @@ def test_a_whole_checkpoint_gives_the_released_outputs(pair):
     assert identify(path).name == kind and identify(path).fits == ("camel_base",)
     start = begin(path, (kind,), "a pair")
     heads = heads_of(start.state, start.gives)
-    pool = "token0" if not mlp else "mix" if kind == "camel" else None      # one linear layer: a file of the pretraining
+    pool = "token0" if not mlp else "mix" if kind == "camel" else None      # one linear layer: of the pretraining
     assert heads == dict(dim=16, img_head="mlp" if mlp else "linear", **dict(pool=pool) if pool else {})
     new = timm_tower(TINY, SIZE) if kind == "aptm" else SGFormer("small", SIZE)
     pool = dict(pool="token0")                                       # the released evaluation, for both
