@@ -131,7 +131,8 @@ def _check_shared_captions(table):
 def _check_facts(table, spec):
     "Findings on facts of the record that the folder does not bear out"
     f = table.frame
-    drawn = bool(((f.split == 'test') & (f.role == 'none')).any()) # by the protocol, such as the classic one of CUHK03
+    tested = f.role[f.split == 'test']
+    drawn = len(tested) > 0 and (tested == 'none').all() # by the protocol, such as the classic one of CUHK03
     seen = dict(captions=bool(f.captions.map(len).any()),
                 cameras=bool(f.cam.nunique() > 1) and not spec.index_cameras,
                 image_queries=len(table.query()) > 0 or drawn)

@@ -82,6 +82,7 @@ class CAMeL(nn.Module):
         hard_share:float=1., # Probability of drawing a negative by hardness (paper: 1), else uniformly
         match_share:float=1., # Share of the batch used by ITM and MLM (paper: all); negatives come from all of it
         eda_weight:float=.8, # Weight of the second caption view
+        mlm_image:bool=True, # MLM trains the image tower too
         tokenizer=None, # Stored for encoding captions
         ):
         super().__init__()
@@ -93,6 +94,7 @@ class CAMeL(nn.Module):
         self.size, self.dim, self.tokenizer = tuple(size), dim, tokenizer
         self.set_negatives(negatives, drop_cos, top)
         self.hard_share, self.match_share, self.eda_weight = hard_share, match_share, eda_weight
+        self.mlm_image = mlm_image
 
     @property
     def temperature(self): return self.tau.clamp(1e-3, .5)
@@ -226,7 +228,8 @@ def forward(self:CAMeL, batch:dict) -> dict: # `itc_loss`, `itm_loss`, `mlm_loss
         out = {k: out[k] + self.eda_weight*v for k, v in second.items()}
     if 'tokens_mlm' in batch:
         some = slice(math.ceil(self.match_share*len(img)))
-        out['mlm_loss'] = _mlm_loss(self, batch['tokens_mlm'][some], batch['labels_mlm'][some], img_tok[some])
+        seen = img_tok[some] if self.mlm_image else img_tok[some].detach()
+        out['mlm_loss'] = _mlm_loss(self, batch['tokens_mlm'][some], batch['labels_mlm'][some], seen)
     if 'contrast' in batch: out['contrast_loss'] = _contrast_loss(images[0], every, images[2], batch['contrast'])
     return {**out, 'memory_entry': {k: v.detach() for k, v in entry.items()}}
 
@@ -267,10 +270,12 @@ def image_tower(name:str, # Key of `SGFORMERS`, or an architecture of timm
 
 
 def heads_of(state:dict, # Of a whole checkpoint, under our names
+    gives:str='', # See `Layout.gives`: `aptm` and `camel` are released programs
     ) -> dict: # Arguments of `CAMeL`
-    "Heads that a checkpoint was trained with, by its shapes"
+    "Heads that a checkpoint was trained with, by its shapes; released files with one linear layer read token 0"
     if 'txt_proj.weight' not in state: return {} # ours, of a tower alone
     found = dict(dim=len(state['txt_proj.weight']), img_head='mlp' if 'img_proj.3.weight' in state else 'linear')
+    if gives in ('aptm', 'camel') and found['img_head'] == 'linear': return {**found, 'pool': 'token0'}
     return {**found, 'pool': 'mix'} if 'pool.gate' in state else found
 
 
@@ -309,7 +314,7 @@ def camel_base(tokenizer=None, # Source of vocabulary size and padding id
     kinds, *rest = image.accepts
     start = begin(weights, (*kinds, *whole), *rest)
     whole = start is not None and start.gives in whole
-    bert, heads = None if whole else bert_start(text_weights), heads_of(start.state) if whole else {}
+    bert, heads = None if whole else bert_start(text_weights), heads_of(start.state, start.gives) if whole else {}
     if whole: _same_words(start, vocab_size)
     else: image.start(start)
     text = TextEncoder(vocab_size, pad_id=pad, dropout=dropout)

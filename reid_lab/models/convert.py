@@ -55,7 +55,7 @@ def camel_arguments(state:dict, # Under our names, of a tower or of a whole chec
     "Arguments of `camel_base` that follow from shapes"
     if gives not in ('aptm', 'camel'): return {k: v for k, v in dict(tower=tower_name(state, gives)).items() if v}
     own = {k.removeprefix('image.').removeprefix('net.'): v for k, v in state.items() if k.startswith('image.')}
-    found = dict(tower=tower_name(own, dict(aptm='swin', camel='sgformer')[gives]), **heads_of(state),
+    found = dict(tower=tower_name(own, dict(aptm='swin', camel='sgformer')[gives]), **heads_of(state, gives),
                  vocab_size=len(state['text.word.weight']))
     windows = [len(own[_TABLE.format(i)]) for i in (0, 3)] if gives == 'aptm' else []
     if windows == [225, 49]: found['size'] = (384, 128) # windows of 8 and 4

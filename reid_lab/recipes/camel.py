@@ -164,7 +164,8 @@ def set_negatives(config:Config, # Its `Train` may name a rule
     t = config.budget.train
     how = (finetuning and t.ft_negatives) or t.negatives
     if not how: return
-    if hasattr(model, 'set_negatives'): model.set_negatives(how, t.drop_cos, t.top)
+    least = (finetuning and t.ft_drop_cos) or t.drop_cos
+    if hasattr(model, 'set_negatives'): model.set_negatives(how, least, t.top)
     elif {'negatives', 'ft_negatives'} & {k for k, v in config.train if v}:
         raise ValueError(f"negatives={how!r} needs a model with an ITM head, and {config.budget.model} has none; "
                          "leave it out")
@@ -205,6 +206,7 @@ def train_phase(config:Config, # Variant, model and budget
     ) -> Trained:
     "One phase of training with warm-up and decay"
     set_negatives(config, model, finetuning)
+    if hasattr(model, 'mlm_image'): model.mlm_image = config.budget.train.ft_mlm_image or not finetuning
     t, factor = config.budget.train, SHAPES[shape or config.budget.train.schedule]
     warm = not finetuning and t.warmup_steps or max(1, round(t.warmup*steps))
     key = phase_key(config, data, table, after, execution, steps=steps, peak_lr=lr, phase_seed=seed,

@@ -52,9 +52,10 @@ VARIANTS = dict(
     st_ema=Variant('+ ST + EMA (control)', tasks=True, ema=True, lr_mult=2.),
     start=Variant('Start alone (control)', ft_mult=2., train=(('steps', 0),)),
     released=Variant('released program', tasks=True, released=True,
-        train=(('schedule', 'step'), ('eda_first', True), ('mlm_p', .2), ('mlm_pads', True), ('ft_negatives', 'top'),
-               ('clip', 0.), ('swa', 0), ('warmup_steps', 0), ('ft_schedule', '')),
-        meta=(('eps_fast', .03), ('ft_eps_fast', .1), ('delta', .6))))
+        train=(('schedule', 'step'), ('eda_first', True), ('mlm_p', .2), ('mlm_pads', True), ('negatives', 'top'),
+               ('drop_cos', .62), ('ft_drop_cos', .9), ('ft_mlm_image', False), ('clip', 0.), ('swa', 0),
+               ('warmup_steps', 0), ('ft_schedule', '')),
+        meta=(('eps_fast', .03), ('ft_eps_fast', .1), ('delta', .6), ('slow_from', 'first step'))))
 TABLE_IV = ('base', 'st', 'st_adsu', 'st_cmml', 'camel')
 TITLES = {k: v.title for k, v in VARIANTS.items()}
 
@@ -83,9 +84,11 @@ class Train:
     eda_first: bool = False     # the augmented caption is the first view, and masked; the clean one second (released)
     mlm_pads: bool = False      # padding counts as words and may be masked (released)
     negatives: str = ''         # of ITM, see `CAMeL`: `sample` (paper), `top` or `argmax`; empty: the model's own
-    ft_negatives: str = ''      # the same while fine-tuning (released: `top`); empty: as before
-    drop_cos: float = .9        # `top`: pairs with at least this cosine are no negatives
+    ft_negatives: str = ''      # the same while fine-tuning; empty: as before
+    drop_cos: float = .9        # `top`: pairs with at least this cosine are no negatives (released: .62, then .9)
+    ft_drop_cos: float = 0.     # the same while fine-tuning; 0: as before
     top: int = 12               # `top`: candidates that remain
+    ft_mlm_image: bool = True   # MLM trains the image tower too while fine-tuning (released: no)
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Meta:
     strength: float = .6        # of the illumination; the paper has no range, the released program .4
     ft_eps_fast: float = 0.     # `eps_fast` while fine-tuning; 0: the same (released: .03, then .1)
     refresh: str = 'stylised'   # BatchNorm statistics at the end are those of `stylised` or of `plain` images
-    slow_from: str = 'creation' # released: see `ReleasedDualSpeed`
+    slow_from: str = 'creation' # released: `first step`, see `ReleasedDualSpeed`
     contrast: int = 560         # released: entries of its memory; 0: none
 
 # %% ../../nbs/14_recipes/15_camel_settings.ipynb #16b27841
@@ -213,13 +216,22 @@ def start(self:Config) -> dict: # Weights as the constructor takes them
     return dict(weights=found, text_weights=text) if text else dict(weights=found)
 
 
+_LATER = ('ft_drop_cos', 'ft_mlm_image')    # fields that version 0.2 did not have
+
+
+def _described(train):
+    "Fields of a `Train`; later ones only where they are not as before, so that keys and rows of 0.2 stay equal"
+    default = Train()
+    return {k: v for k, v in asdict(train).items() if k not in _LATER or v != getattr(default, k)}
+
+
 @patch
 def describe(self:Config) -> dict:
     "Variant, model, budget and settings in one flat dict, for result rows"
     p, tasks = self.budget, asdict(self.settings) if self.on.tasks else {}
     keep = {k: getattr(p, k) for k in ('model', 'words', 'vocab', 'clean', 'k_test', 'headline')}
     return {'method': self.variant, **keep, 'weights': ','.join(map(_short, self.start.values())), **dict(p.model_kw),
-            **asdict(p.train), **tasks, **self.rates}
+            **_described(p.train), **tasks, **self.rates}
 
 # %% ../../nbs/14_recipes/15_camel_settings.ipynb #297d6902
 PHASES = ('zeroshot', 'finetuned', 'indomain')   # the target before and after tuning; held-out part of the source

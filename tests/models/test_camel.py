@@ -282,8 +282,9 @@ def test_a_whole_checkpoint_gives_the_released_outputs(pair):
     kind, mlp, mlm, tower, state, path = pair
     assert identify(path).name == kind and identify(path).fits == ("camel_base",)
     start = begin(path, (kind,), "a pair")
-    heads = heads_of(start.state)
-    assert heads == dict(dim=16, img_head="mlp" if mlp else "linear", **dict(pool="mix") if kind == "camel" else {})
+    heads = heads_of(start.state, start.gives)
+    pool = "token0" if not mlp else "mix" if kind == "camel" else None      # one linear layer: of the pretraining
+    assert heads == dict(dim=16, img_head="mlp" if mlp else "linear", **dict(pool=pool) if pool else {})
     new = timm_tower(TINY, SIZE) if kind == "aptm" else SGFormer("small", SIZE)
     pool = dict(pool="token0")                                       # the released evaluation, for both
     model = small_camel(new, **heads | pool)
@@ -315,7 +316,9 @@ def test_the_gate_is_read_from_the_checkpoint(pair):
     kind, mlp, mlm, tower, state, path = pair
     if kind != "camel": return
     start = begin(path, (kind,), "a pair")
-    model = small_camel(SGFormer("small", SIZE), **heads_of(start.state))
+    heads = heads_of(start.state, start.gives)
+    if not mlp: assert heads["pool"] == "token0"; return        # the pretraining reads token 0, whatever its gate says
+    model = small_camel(SGFormer("small", SIZE), **heads)
     load_camel(model, start)
     assert model.pool.gate.item() == -4 and model.pool.gate.ndim == 0
 
@@ -449,6 +452,19 @@ def test_refusals_name_the_tower(pair):
     kind, *_, path = pair
     with pytest.raises(ValueError, match=f"a released {'APTM' if kind == 'aptm' else 'CAMeL'} .*tower='"):
         camel_base(tower="resnet10t", vocab_size=VOCAB, size=SIZE, weights=path)
+
+
+def test_masked_words_can_leave_the_image_tower_alone():
+    torch.manual_seed(0)
+    model = small_camel(SGFormer("small", SIZE), dim=16).train()
+    batch = sample_batch(SIZE)
+    def gradients(mlm_image):
+        model.mlm_image = mlm_image
+        model.zero_grad()
+        model(batch)["mlm_loss"].backward()
+        return [any(p.grad is not None and p.grad.abs().sum() > 0 for p in part.parameters())
+                for part in (model.image, model.cross)]
+    assert gradients(True) == [True, True] and gradients(False) == [False, True]
 
 
 @pytest.mark.parametrize("tower", ["sgformer_s", "resnet10t"])

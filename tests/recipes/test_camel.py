@@ -79,19 +79,35 @@ def test_the_released_program_by_name(data):
     config = Config("released", "smoke")
     t, m = config.budget.train, config.settings
     assert (t.schedule, t.eda_first, t.mlm_p, t.mlm_pads, t.clip, t.swa) == ("step", True, .2, True, 0, 0)
-    assert (t.negatives, t.ft_negatives, t.drop_cos, t.top) == ("", "top", .9, 12)
+    assert (t.negatives, t.ft_negatives, t.drop_cos, t.ft_drop_cos, t.top) == ("top", "", .62, .9, 12)
+    assert not t.ft_mlm_image
     assert (config.eps_fast(), config.eps_fast(True), m.eps_slow, m.k, m.delta, m.mix) == (.03, .1, .5, 6, .6, "select")
     for finetuning, rate in ((False, .03), (True, .1)):
         rd, _ = make_strategy(config, data.tokenizer, 900, finetuning)
         assert [x.name for x in rd.tasks] == ["blur", "illumination", "mixup"] and rd.meta_lr == rate
-        assert (rd.meta_epochs, rd.epoch_steps, rd.k, rd.alpha, rd.slow_from) == (10, 30, 6, .5, "creation")
+        assert (rd.meta_epochs, rd.epoch_steps, rd.k, rd.alpha, rd.slow_from) == (10, 30, 6, .5, "first step")
         assert rd.memory.capacity == 560
     back = Config("released", "smoke", train=(("schedule", "linear"), ("clip", 5.)), meta=(("eps_fast", 1.),))
     assert (back.budget.train.schedule, back.budget.train.clip, back.eps_fast(True)) == ("linear", 5., .1)
     for name in ("base", *TABLE_IV):
         t, m = Config(name, "smoke").budget.train, Config(name, "smoke").settings
         assert (t.schedule, t.eda_first, t.mlm_pads, t.negatives, t.ft_negatives) == ("linear", False, False, "", "")
-        assert (m.eps_fast, m.ft_eps_fast) == (1., 0.)
+        assert (m.eps_fast, m.ft_eps_fast) == (1., 0.) and t.ft_mlm_image and not t.ft_drop_cos
+        assert not {"ft_drop_cos", "ft_mlm_image"} & set(Config(name, "smoke").describe())   # keys of 0.2 stay equal
+    assert Config("released", "smoke").describe()["ft_drop_cos"] == .9
+
+
+def test_released_phases_differ_in_negatives_and_masked_words(data):
+    "Cosine of .62 in pretraining, .9 in fine-tuning, where masked words do not train the image tower"
+    config, seen = Config("released", "smoke", train=(("steps", 2), ("ft_steps", 2))), []
+    train = camel.fit
+    def spy(model, *args, **kw):
+        seen.append((model.negatives, model.drop_cos, model.mlm_image))
+        return train(model, *args, **kw)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(camel, "fit", spy)
+        camel.run_phases(config, data, quiet=True)
+    assert seen[0] == ("top", .62, True) and set(seen[1:]) == {("top", .9, False)}
 
 
 def test_released_captions(data):
