@@ -172,7 +172,7 @@ FAULTS = [
         "seed=1.5 must be a whole number"),
     bad("command: text for a number", "`-p lr=fast`", lambda tmp: _run(tmp, "-p", "lr=fast"),
         "lr='fast' must be a number"),
-    bad("command: neither true nor false", "`-p on=maybe`", lambda tmp: _run(tmp, "-p", "on=maybe"), "value='maybe'",
+    bad("command: neither true nor false", "`-p on=maybe`", lambda tmp: _run(tmp, "-p", "on=maybe"), "on='maybe'",
         "'yes', 'no'"),
     bad("command: unknown experiment", "`run caml`", lambda tmp: refused("run", "caml"), "experiment='caml'",
         "choose one of"),

@@ -238,7 +238,7 @@ CFAN = [
                                                                   for g in s.learn.opt.param_groups}),
     Fact("schedule", [.1, 1., 0.], "5.2: cosine; warm-up of 5 epochs from 0.1: program",
          lambda s: factors(s.learn, (0, 5, 60))),
-    Fact("rates of the program over the base", [50., 5.], "program, a named variant: 2.5e-4 and 2.5e-5",
+    Fact("rates of the program over the base", [50., 1., 1., 1., 5.], "program, a named variant: norms keep the base",
          lambda s: [m for _, m in cfan.method_settings(dict(name="released"), "paper", weights="none").part_mult]),
     Fact("image augmentation", AUGMENT["bot"], "5.2: standard; program: flip, crop, erasing",
          lambda s: s.learn.loader.augment),
