@@ -74,6 +74,8 @@ def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, i
     scenario:str='', # Fine-tune in one scenario of the target only (transfer); '' is everywhere
     weights:str='', # As in `Config`: they may bring a tokenizer; '' is the preset's
     model:str='', # Whose weights; '' is the preset's model
+    hold_out:bool=None, # A tenth of the training identities becomes `val` where the target has none (ICFG-PEDES); None:
+                        # but not at preset `paper`, which trains on all of them
     ) -> CamelData:
     "Load both tables and learn or load the vocabulary"
     p = PRESETS[check_choice('preset', preset, PRESETS)]
@@ -88,7 +90,8 @@ def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, i
     src = world.where(domain='generated') if source == 'world' else load_dataset(source, source_root)
     tgt = world.where(domain='real-like') if dataset == 'world' else load_dataset(dataset, data_root)
     if dataset != 'world' and p.max_ids: tgt = _few_ids(tgt, p.max_ids)
-    if not (tgt.frame.split == 'val').any(): tgt = tgt.split_val(.1)
+    hold_out = preset != 'paper' if hold_out is None else hold_out
+    if hold_out and not (tgt.frame.split == 'val').any(): tgt = tgt.split_val(.1)
     if scenario:
         here = tgt.frame.scenario == check_choice('scenario', scenario, sorted(set(tgt.frame.scenario)))
         tgt = tgt.take((here | (tgt.frame.split == 'test')).to_numpy())
@@ -251,7 +254,7 @@ def finetune(config:Config, # What to train
     quiet:bool=None, # No progress lines
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> tuple: # Trained (log and images of both parts), validation rows
-    "Stylisation tasks first, then plain steps; best weights by the target's val mAP"
+    "Stylisation tasks first, then plain steps; best weights by the target's val mAP, or the last where it has no val"
     t, where = config.budget.train, lambda n: folder and Path(folder)/n
     steps = _steps(t, data.target, 'ft_')
     on, rates = config.on, config.rates
@@ -264,7 +267,8 @@ def finetune(config:Config, # What to train
         styled = train_phase(config, start.model, data, data.target, first, rates['styled_ft_lr'], strategy, callbacks,
                              config.seed + 1, where('stylised'), start.key, **how)
     val = Validate(lambda m: evaluate(m, data.target, 'val', 0)['itc'], 'mAP', config.budget.val_every, 'step')
-    callbacks = [Average(t.swa, 'swa'), val] if t.swa else [val]
+    has_val = (data.target['split'] == 'val').any()
+    callbacks = [Average(t.swa, 'swa')]*bool(t.swa) + [val]*bool(has_val)
     done = train_phase(config, styled.model, data, data.target, steps - first, rates['ft_lr'], last, callbacks,
                        config.seed + 2, where('plain'), styled.key, shape=t.ft_schedule, **how)
     if not first: return done, val.rows
@@ -288,6 +292,8 @@ def run_phases(config:Config, # What to train
     "Pretrain, evaluate, fine-tune, evaluate"
     if finetuned and config.trains and config.budget.train.swa:
         refuse_ema(execution, 'fine-tuning averages its weights (swa)')
+    if split not in (has := set(data.target['split'])):
+        raise ValueError(f"split={split!r}, but the target has {sorted(has)}; load it with hold_out=True (`load_data`)")
     began, where = time.perf_counter(), lambda n: folder and Path(folder)/n
     k = config.budget.k_test if MODELS[config.budget.model].itm else 0
     start = pretrain(config, data, where('pretrain'), quiet, execution)
@@ -301,6 +307,7 @@ def run_phases(config:Config, # What to train
         copied = replace(start, model=copy.deepcopy(start.model))
         tuned, logs['val'] = finetune(config, copied, data, where('finetune'), quiet, execution)
         logs['finetune'], row['images_seen_ft'], models['finetuned'] = tuned.log, tuned.images, tuned.model
+        row['ft_selection'] = 'val mAP' if logs['val'] else 'last step'
         with phase(f'test {config.name}, fine-tuned'): evals['finetuned'] = scored(tuned.model, data.target)
     for name, e in evals.items():
         main = config.budget.headline if config.budget.headline in e else 'itc'

@@ -200,10 +200,12 @@ def _stored_row(row, phase, plan, sets):
     world, side = plan.world(row['seed']), 'source' if phase == 'indomain' else 'target'
     scores = {k: row[f'{phase}_{k}'] for k in (*KEYS, *MATCHED) if f'{phase}_{k}' in row}
     seen = row['images_seen'] + (row['images_seen_ft'] if phase == 'finetuned' else 0)
+    tuned = row.get('ft_selection', CHOSEN['finetuned'])
+    selection = tuned if phase == 'finetuned' else CHOSEN[phase]
     told = {k: v for k, v in plan.config(row['run_with']).describe().items() if k not in SETTING_FIELDS}
     return dict(metrics=scores, setting=row['setting'].at(phase), seed=int(row['seed']), images_seen=int(seen),
                 dataset=f'{plan.given.source} (source)' if side == 'source' else dataset_of(plan, row['domain']),
-                selection=CHOSEN[phase] if plan.trains else 'none', test_set=sets[row['domain'], world][side],
+                selection=selection if plan.trains else 'none', test_set=sets[row['domain'], world][side],
                 world_seed=world, fusion=row.get(f'{phase}_fusion'), phase=phase, domain=row['domain'],
                 train_s=row['train_s'], n_params=row['n_params'], **told)
 

@@ -69,7 +69,7 @@ TEXT_PRESETS = dict(
     quick=TextTrain(mask=0.),
     full=TextTrain('cfam_b16', steps=3000, lr=1e-5, device='auto'),
     paper=TextTrain('cfam_b16', epochs=60, optimiser='adam', lr=1e-5, bias_mult=2., weight_decay=4e-5, eps=1e-3,
-                    schedule='cosine', clip=0., augment='bot', device='auto'))
+                    schedule='cosine', clip=0., augment='irra', device='auto'))
 
 
 def text_settings(preset='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`

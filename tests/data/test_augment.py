@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from reid_lab.data import augment
-from reid_lab.data.augment import bot, bot_released, camel, erase, light, rectangles, to_pixels, transreid
+from reid_lab.data.augment import bot, bot_released, camel, erase, irra, light, rectangles, to_pixels, transreid
 
 
 def test_pixels_are_the_bytes_over_255():
@@ -110,15 +110,17 @@ def test_erasing_of_the_papers(monkeypatch):
     "Area, colour and number of erased images, on black"
     for name in ("flip", "pad_crop", "rand_augment"): monkeypatch.setattr(augment, name, lambda img, *a: img)
     black, seen = torch.zeros(800, 3, 64, 32), {}
-    for fn in (bot, bot_released, transreid, camel):
+    for fn in (bot, bot_released, irra, transreid, camel):
         out = fn(black, generator())
         share = (out != 0).any(1).float().mean((1, 2))
         seen[fn] = float((share > 0).float().mean()), float(share.max()), out
-    for fn, p, most in ((bot, .5, .4), (bot_released, .5, .4), (transreid, .5, 1/3), (camel, .6, .4)):
+    stated = dict.fromkeys((bot, bot_released, irra), (.5, .4)) | {transreid: (.5, 1/3), camel: (.6, .4)}
+    for fn, (p, most) in stated.items():
         assert abs(seen[fn][0] - p) < .05 and most - .04 < seen[fn][1] < most + .02
     colour = lambda fn: seen[fn][2].permute(0, 2, 3, 1)[(seen[fn][2] != 0).any(1)].unique(dim=0)
     mean, std = np.array([.485, .456, .406]), np.array([.229, .224, .225])
     assert np.allclose(colour(bot), mean) and len(colour(bot)) == len(colour(camel)) == 1
     assert np.allclose((colour(bot_released).numpy() - mean)/std, mean, atol=1e-6)   # written after normalisation
+    assert np.allclose(colour(irra), [.611, .577, .521], atol=1e-3)                  # of CLIP's mean, too
     assert np.allclose(colour(camel), [.4416847, .41812873, .4237452])
     assert np.allclose(camel(black, generator(), (.1, .2, .3)).amax((0, 2, 3)), [.1, .2, .3])

@@ -2,6 +2,7 @@
 import inspect
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from reid_lab.training import checkpoints, fit
 from reid_lab.recipes.camel_settings import PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, run_arguments
 from reid_lab.recipes.camel import finetune, load_data, load_run, make_strategy, pretrain, run_variant, train_loader
 from reid_lab.recipes.study import FIGURES, Study, find_study, settings_frame
+from reid_lab.world.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -108,6 +110,29 @@ def test_released_phases_differ_in_negatives_and_masked_words(data):
         patch.setattr(camel, "fit", spy)
         camel.run_phases(config, data, quiet=True)
     assert seen[0] == ("top", .62, True) and set(seen[1:]) == {("top", .9, False)}
+
+
+def test_a_set_without_val_trains_on_everybody_at_paper(tmp_path, monkeypatch):
+    "ICFG-PEDES has no validation split: the paper's preset trains on all identities, the last weights count"
+    from reid_lab.datasets.export import export_world
+    from reid_lab.recipes import camel_settings
+    from reid_lab.recipes.camel_report import CHOSEN
+    people = World("smoke", task="text").table().where(domain="real-like", split=["train", "test"])
+    export_world(people, "icfg-pedes", tmp_path/"ICFG-PEDES")
+    whole = replace(camel_settings.PRESETS["smoke"], max_ids=0)
+    for name in ("paper", "smoke"): monkeypatch.setitem(camel_settings.PRESETS, name, whole)
+    where = dict(dataset="icfg-pedes", data_root=tmp_path, weights="none")
+    everybody = people.where(split="train")["pid"].nunique()
+    ids = {name: load_data(name, **where).target.where(split="train")["pid"].nunique() for name in ("paper", "smoke")}
+    assert ids["paper"] == everybody > ids["smoke"]
+    train = (("steps", 2), ("ft_steps", 2), ("swa", 0))
+    chosen = {}
+    for name in ids:
+        found = camel.run_phases(Config("base", "smoke", train=train), load_data(name, **where), quiet=True)
+        chosen[name] = found["row"]["ft_selection"], bool(found["logs"]["val"])
+    assert chosen == dict(paper=("last step", False), smoke=(CHOSEN["finetuned"], True))
+    with pytest.raises(ValueError, match=r"split='val', but the target has \['test', 'train'\].*hold_out=True"):
+        camel.run_phases(Config("base", "smoke", train=train), load_data("paper", **where), split="val", quiet=True)
 
 
 def test_released_captions(data):

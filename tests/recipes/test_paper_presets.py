@@ -200,7 +200,7 @@ CFAM = [
          lambda s: [*factors(s.learn, (0, 4, 5)), *np.round([s.learn.sched.lr_lambdas[0](
              int(e*len(s.learn.loader))) for e in (32.5, 60)], 1)]),
     Fact("clipping", None, "not stated", lambda s: s.learn.clip),
-    Fact("image augmentation", AUGMENT["bot"], "5.1: erasing, flip, crop with padding",
+    Fact("image augmentation", AUGMENT["irra"], "5.1: erasing, flip, crop with padding; form: IRRA",
          lambda s: s.learn.loader.augment),
     Fact("masked and replaced tokens", .15, "5.1; I: the share of IRRA", lambda s: s.s.mask),
     Fact("order", "shuffle", "I: IRRA", lambda s: s.learn.loader.sampler),
@@ -240,7 +240,7 @@ CFAN = [
          lambda s: factors(s.learn, (0, 5, 60))),
     Fact("rates of the program over the base", [50., 1., 1., 1., 5.], "program, a named variant: norms keep the base",
          lambda s: [m for _, m in cfan.method_settings(dict(name="released"), "paper", weights="none").part_mult]),
-    Fact("image augmentation", AUGMENT["bot"], "5.2: standard; program: flip, crop, erasing",
+    Fact("image augmentation", AUGMENT["irra"], "5.2: standard; program: flip, crop, erasing",
          lambda s: s.learn.loader.augment),
     Fact("masked tokens", .15, "5.2; the share: program", lambda s: s.s.mask),
     Fact("bridge", "pair", "3.2: the ground image of the sample", lambda s: s.s.bridge),
