@@ -119,15 +119,20 @@ def check_device(device:str # `auto`, or one of `DEVICES`, perhaps with a number
     "Refuse what names no device; whether it is there is not asked"
     kind, colon, number = str(device).partition(':')
     check_choice('device', kind, ('auto', *DEVICES), 'With a number, if there are several: cuda:1.')
-    if colon and (kind == 'auto' or not number.isdecimal()):
-        raise ValueError(f"device={device!r} has no number behind the colon; write it such as cuda:1, or cuda")
+    if colon and (kind != 'cuda' or not number.isdecimal()):
+        raise ValueError(f"device={device!r} has no number of a GPU behind the colon; write it such as cuda:1, or cpu")
     return str(device)
 
 
 def pick_device(device:str='auto') -> str: # `cpu`, `cuda`, `cuda:1`, `mps`
     "The device to use; `auto` takes a GPU when there is one"
     import torch
-    if device != 'auto': return str(torch.device(device))
+    kind = check_device(device).partition(':')[0]
+    there = dict(cuda=torch.cuda.is_available(), mps=torch.backends.mps.is_available())
+    if not there.get(kind, True):
+        raise ValueError(f"device={device!r}: torch finds no such device here; choose 'cpu', or 'auto' for what is "
+                         "there")
+    if device != 'auto': return str(device)
     return 'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu'
 
 # %% ../../nbs/00_core/10_basics.ipynb #d2085cd5

@@ -47,8 +47,9 @@ def folder_table(root, # Folder of crops
     except ValueError as err:
         if not folders or 'fits' not in str(err): raise
         odd = [p for p in image_files(root, '', follow_links) if not re.match(pattern, p)]
+        rest = '' if skip else ', or pass skip=True to leave those out'
         raise ValueError(f"folders={folders!r}: {len(odd)} images below {str(root)!r} do not lie that deep (such as "
-                         f"{odd[:3]}); move them, give another folders, or pass skip=True to leave those out") from None
+                         f"{odd[:3]}); move them, or say with folders= what the subfolders stand for{rest}") from None
 
 # %% ../../nbs/01_data/70_crops.ipynb #1acfd203
 MANIFESTS = ('.csv', '.tsv', '.jsonl', '.parquet') # Endings; of the first two the separator may be any of `SEPARATORS`

@@ -23,7 +23,7 @@ def shareable(value, # A parameter: text, a number, a list, a dict
     if isinstance(value, dict): return {name: shareable(v) for name, v in value.items()}
     if isinstance(value, os.PathLike): value = os.fspath(value)
     if not isinstance(value, str): return value
-    return ','.join(Path(v).name if os.path.isabs(v) else v for v in value.split(','))
+    return ','.join(Path(v.strip()).name if os.path.isabs(v.strip()) else v for v in value.split(','))
 
 # %% ../../nbs/13_experiments/15_places.ipynb #6c2fc526
 def _paths(value):

@@ -315,6 +315,8 @@ def camel_base(tokenizer=None, # Source of vocabulary size and padding id
     start = begin(weights, (*kinds, *whole), *rest)
     whole = start is not None and start.gives in whole
     bert, heads = None if whole else bert_start(text_weights), heads_of(start.state, start.gives) if whole else {}
+    told = json.loads(start.card.get('arguments', '{}')) if whole else {}
+    if 'pool' in told: heads['pool'] = told['pool'] # of a converted file: its shapes do not tell token 0 from a mean
     if whole: _same_words(start, vocab_size)
     else: image.start(start)
     text = TextEncoder(vocab_size, pad_id=pad, dropout=dropout)

@@ -230,7 +230,7 @@ def check_output(out, # File or folder that features are to be written to
                                   "out")
         return out
     if out.exists() and not fresh:
-        raise FileExistsError(f"{out} exists; give another out, or fresh=True to replace it")
+        raise FileExistsError(f"out={str(out)!r} exists; write to another place, or pass fresh=True to replace it")
     return check_target(out, 'out')
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #e6af10fc

@@ -213,7 +213,7 @@ def kept_features(run:str, # Folder of a run, or below it
 def check_images(images:str, # Parameter `images` of failure_browser
     run:str, # Parameter `run`
     ):
-    "Refuse a folder that lacks images which features name"
+    "Refuse a folder that lacks all images which features name; of a few that are lost the run tells"
     if not images: return
     folder = Path(images).expanduser()
     if not folder.is_dir():
@@ -226,8 +226,8 @@ def check_images(images:str, # Parameter `images` of failure_browser
     named = [*(g.path or ()), *(() if by_text else q.path or ())]
     if not named: raise ValueError(f"images={images!r}: the features of run={run!r} name no images; leave images out")
     lost = [path for path in dict.fromkeys(named) if not safe_join(folder, path).is_file()]
-    if not lost: return
-    raise FileNotFoundError(f"images={images!r} lacks {len(lost)} of {len({*named})} images that the features name, "
+    if len(lost) < len({*named}): return
+    raise FileNotFoundError(f"images={images!r} lacks all {len(lost)} images that the features name, "
                             f"such as {lost[0]!r}; give the folder that their paths begin in")
 
 

@@ -101,7 +101,8 @@ def camel_plan(p, # Parameters of run_camel
     own = lambda a: (tuple(a[k].items()) for k in ('train', 'meta'))
     config = lambda a: camel.Config(a['method'], p.preset, 0, *own(a), p.model, a['weights'] or p.weights, p.device)
     configs = [config(a) for a in asked]
-    targets = list(zip(p.dataset.split(','), (p.data_root or ',').split(',')))
+    names, roots = (map(str.strip, text.split(',')) for text in (p.dataset, p.data_root or ','))
+    targets = list(zip(names, roots))
     sets = [(n, root or None) for d, root in [*targets, (p.source, p.source_root)] for n in named_sets(d)]
     world, tuned = camel.PRESETS[p.preset].world, dict(study.run).get('finetuned', True)
     def seen(c, target):

@@ -496,7 +496,8 @@ def load(cls:Embeddings, path, # Folder, `.safetensors` or `.npz`
     else:
         file = path/'emb.safetensors' if path.is_dir() else path
         if not file.exists():
-            raise FileNotFoundError(f"{path} has no emb.safetensors; it is not a folder that Embeddings.save wrote")
+            raise FileNotFoundError(f"{path} has no emb.safetensors: it is no folder of features; of a folder of "
+                                    "images `reid_lab embed` makes them, in Python `embed_crops`")
         if file_kind(file) != 'safetensors': raise wrong_file(file, 'a safetensors file')
         own = _read_labels(path) if path.is_dir() else {}
         t = _tensors(file, path/'table.json' if path.is_dir() else None)

@@ -350,7 +350,8 @@ def test_camel_at_real_size_loads_and_is_converted(tmp_path):
     torch.save(dict(model={f"module.{k}": v.half() if v.is_floating_point() else v for k, v in (
         state | {f"vision_encoder.{k}": v for k, v in own.items()}).items()}), tmp_path/"checkpoint_best.pth")
     found = inspect_weights(tmp_path/"checkpoint_best.pth")
-    assert found["arguments"] == dict(tower="sgformer_s", dim=256, img_head="linear", vocab_size=VOCAB)
+    assert found["arguments"] == dict(tower="sgformer_s", dim=256, img_head="linear", pool="token0",
+                                      vocab_size=VOCAB)
     assert "create_model('camel_base', weights='checkpoint_best.pth', tower='sgformer_s'" in weights_text(found)
     del state, own
     card = convert_weights(tmp_path/"checkpoint_best.pth", tmp_path/"camel.safetensors", "camel_base")
@@ -372,6 +373,7 @@ def test_camel_at_real_size_loads_and_is_converted(tmp_path):
     assert {*done.key["files"]["text_weights"]["start"]} == {"vocab.txt"} and done.key["model_kw"]["dim"] == 256
     del done
     model = create_model("camel_base", weights=tmp_path/"camel.safetensors", vocab_size=VOCAB)
+    assert model.pool.kind == "token0"      # what the card says of the converted file
     assert torch.equal(model.cross.layers[3].cross.k.weight.detach(), want)
     assert not model.loaded.missing
 
