@@ -50,10 +50,13 @@ def places_of(folder, # Of a run
     "The run folder and folders among the parameters by their names; what lies below other folders from there on"
     below = [project_root(), Path.cwd(), Path(reid_lab.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix),
              Path(tempfile.gettempdir())]
-    named = [*below, Path(folder), *map(Path, _paths(params))]
-    named = {str(form): path.name for path in named for form in (path, path.resolve()) if len(path.parts) > 2}
-    below = {f'{form}{os.sep}': '' for path in below for form in (path, path.resolve()) if len(form.parts) > 1}
-    return Places({f'{Path.home()}{os.sep}': f'~{os.sep}', **below, **named})
+    whole = [*below, Path(folder), *map(Path, _paths(params))]
+    forms = lambda path: (path, path.resolve()) # as it was written, and with links followed
+    # `/data` alone may be any word of a text; deeper paths are unmistakable
+    names = {str(form): path.name for path in whole for form in forms(path) if len(path.parts) > 2}
+    # what lies in such a folder keeps the rest of its path: of `/clone/nbs/x.ipynb`, `nbs/x.ipynb`
+    starts = {f'{form}{os.sep}': '' for path in below for form in forms(path) if len(form.parts) > 1}
+    return Places({f'{Path.home()}{os.sep}': f'~{os.sep}', **starts, **names})
 
 
 def _hidden(value, places):

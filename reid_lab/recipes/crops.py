@@ -324,7 +324,10 @@ def _write_features(out, rows, meta, batch_size, quiet, fresh, check_content=Fal
         claim_parts(folder, rows.plan, fresh, check_content)
         parts = Parts(folder, rows.n)
         parts.mend()
-        _embed_parts(parts, rows, batch_size, quiet)
+        try: _embed_parts(parts, rows, batch_size, quiet)
+        except KeyboardInterrupt as e:
+            e.add_note(f"{len(parts.spans())} parts are in {folder}; the same call goes on after them")
+            raise
         try: e, bad = parts.join()
         except MemoryError:
             raise ValueError("memory does not suffice to join all features; write shards, which stay on the disk "

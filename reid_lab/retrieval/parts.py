@@ -188,7 +188,8 @@ class Parts:
         "Parts that are there and do not overlap, in order"
         found = (re.fullmatch(r'(\d{1,18})-(\d{1,18})', p.name) for p in self.folder.iterdir())
         out, at = [], 0
-        for lo, hi in sorted(((int(m[1]), int(m[2])) for m in found if m), key=lambda s: (s[0], -s[1])):
+        spans = ((int(m[1]), int(m[2])) for m in found if m)
+        for lo, hi in sorted(spans, key=lambda span: (span[0], -span[1])): # of those that begin alike the longest first
             if not at <= lo < hi <= self.n: continue # of two writers on a disk without locks
             out.append((lo, hi))
             at = hi

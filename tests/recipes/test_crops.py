@@ -178,7 +178,9 @@ def test_parts_of_another_run_are_refused(folder, tmp_path, monkeypatch, change,
         if calls: raise KeyboardInterrupt
         calls.append(1); return real(*a, **kw)
     monkeypatch.setattr(P, "embed_images", stop)
-    with pytest.raises(KeyboardInterrupt): C.embed_crops(crops_table(folder), "clip_tiny", tmp_path/"f", batch_size=4)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        C.embed_crops(crops_table(folder), "clip_tiny", tmp_path/"f", batch_size=4)
+    assert "the same call goes on after" in stopped.value.__notes__[0]
     monkeypatch.setattr(P, "embed_images", real)
     if change == "image": Image.new("RGB", (20, 40)).save(folder/"003.png")
     kw = dict(pattern=r"(?P<pid>\d)") if change == "label" else {}
