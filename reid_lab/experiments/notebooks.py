@@ -235,7 +235,8 @@ class _WithoutPlaces:
     def path(cls, path, params):
         "The path to give papermill for a notebook in a run folder"
         from papermill.iorw import papermill_io
-        if not any(scheme == cls.SCHEME for scheme, _ in papermill_io._handlers): papermill_io.register(cls.SCHEME, cls)
+        known = next((handler for scheme, handler in papermill_io._handlers if scheme == cls.SCHEME), None)
+        if known is not cls: papermill_io.register(cls.SCHEME, cls) # a module may have been loaded twice
         cls.places[str(path)] = places_of(path.parent, params)
         return f'{cls.SCHEME}{path}'
 
