@@ -127,13 +127,11 @@ def check_device(device:str # `auto`, or one of `DEVICES`, perhaps with a number
 def pick_device(device:str='auto') -> str: # `cpu`, `cuda`, `cuda:1`, `mps`
     "The device to use; `auto` takes a GPU when there is one"
     import torch
+    there = dict(cuda=torch.cuda.is_available, mps=torch.backends.mps.is_available, cpu=lambda: True)
     kind = check_device(device).partition(':')[0]
-    there = dict(cuda=torch.cuda.is_available(), mps=torch.backends.mps.is_available())
-    if not there.get(kind, True):
-        raise ValueError(f"device={device!r}: torch finds no such device here; choose 'cpu', or 'auto' for what is "
-                         "there")
-    if device != 'auto': return str(device)
-    return 'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu'
+    if kind == 'auto': return next(name for name, is_there in there.items() if is_there())
+    if there[kind](): return str(device)
+    raise ValueError(f"device={device!r}: torch finds no such device here; choose 'cpu', or 'auto' for what is there")
 
 # %% ../../nbs/00_core/10_basics.ipynb #d2085cd5
 def checkout(start=None, # A folder; default: where this package is imported from

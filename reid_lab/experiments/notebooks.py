@@ -32,8 +32,8 @@ from .cluster import read_backend
 from .execution import given_execution, VARIABLES
 from .params import check_type, notebook_parameters, notebook_params
 from .places import places_of, without_places
-from .run import (check_folder, earlier_run, foreign_files, keep_parameters, list_files, MADE,
-                                      mark_ended, run_folder)
+from .run import (check_folder, earlier_run, keep_parameters, list_files, MADE,
+                                      mark_ended, refuse_foreign, run_folder)
 from .terminal import near_path
 from ..results.rows import json_values
 from ..training.options import Execution
@@ -297,20 +297,12 @@ def _what_decides(params, speed):
     return json.dumps(json_values([own, speed]), sort_keys=True)
 
 
-def _refuse_foreign(folder, names):
-    "An error if something lies in a finished run's folders that it did not write; nothing is known of a killed run"
-    others = foreign_files(folder, names)
-    if others:
-        raise FileExistsError(f"{str(folder)!r} holds {others[:3]}, which the run did not write; nothing was removed. "
-                              "Move that away, or name a new folder")
-
-
 def _begin_anew(folder, notebook, what):
     "Remove what a run left, unless an interrupted call with `fresh` and the same parameters has removed it before"
     had, begun = earlier_run(folder), folder/_ANEW
     same = begun.is_file() and begun.read_text(encoding='utf-8') == what
     if same and had.get('status', 'interrupted') in ('interrupted', 'running'): return
-    if had: _refuse_foreign(folder, MADE)
+    if had: refuse_foreign(folder, MADE)
     begun.unlink(missing_ok=True)
     # the record goes last: without it the rest would count as files of others
     for name in (*(n for n in MADE if n != 'metrics.json'), notebook, 'metrics.json') if had else ():

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['MADE', 'RECORD', 'git_commit', 'environment', 'run_folder', 'write_json', 'earlier_run', 'keep_parameters',
-           'list_files', 'foreign_files', 'kept_parameters', 'check_folder', 'Run', 'start_run', 'mark_ended']
+           'list_files', 'foreign_files', 'refuse_foreign', 'kept_parameters', 'check_folder', 'Run', 'start_run',
+           'mark_ended']
 
 # %% ../../nbs/13_experiments/20_run.ipynb #cb16b0c3
 import atexit
@@ -138,6 +139,16 @@ def foreign_files(folder, # A run folder
     try: ours = json.loads((Path(folder)/RECORD).read_text(encoding='utf-8'))['files']
     except (OSError, ValueError, KeyError, TypeError): return []
     return [path for path in _files(folder) if path not in ours and (not names or path.split('/')[0] in names)]
+
+
+def refuse_foreign(folder, # A run folder whose contents will be removed
+    names=(), # See `foreign_files`
+    ):
+    "An error if something lies in a run folder that its run did not write"
+    others = foreign_files(folder, names)
+    if others:
+        raise FileExistsError(f"{str(folder)!r} holds {others[:3]}, which the run did not write; nothing was removed. "
+                              "Move that away, or name a new folder")
 
 
 def kept_parameters(folder, # A run folder, or any other

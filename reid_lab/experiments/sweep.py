@@ -26,7 +26,7 @@ from .execution import given_execution
 from .notebooks import (check_accepted, check_before_run, find_notebook, Finished, run_notebook,
                                             takes_execution)
 from .params import check_type, notebook_parameters, params_hash
-from .run import earlier_run, environment, foreign_files, git_commit, mark_ended, write_json
+from .run import earlier_run, environment, git_commit, mark_ended, refuse_foreign, write_json
 from .sources import job_code
 from ..results.rows import json_values
 from ..training.options import Execution
@@ -181,19 +181,13 @@ _ANEW = '.fresh' # In a sweep folder: the points that a call with `fresh` has be
 def _todo(points, paths, fresh):
     "What has no good outcome yet; its old outcome is removed, and with `fresh` also its run"
     left = [(p, f) for p, f in zip(points, paths) if fresh or (_outcome(f) or {}).get('status') != 'ok']
-    for _, f in left if fresh else (): _refuse_foreign(f.with_suffix('')) # before anything is removed
+    if fresh: # looked at before anything is removed
+        for _, f in left:
+            if earlier_run(f.with_suffix('')): refuse_foreign(f.with_suffix(''))
     for _, f in left:
         f.unlink(missing_ok=True)
         if fresh and earlier_run(f.with_suffix('')): _remove_run(f.with_suffix(''))
     return left
-
-
-def _refuse_foreign(folder):
-    "An error if something lies in a run folder that its run did not write"
-    others = foreign_files(folder) if earlier_run(folder) else ()
-    if others:
-        raise FileExistsError(f"{str(folder)!r} holds {others[:3]}, which its run did not write; nothing was removed. "
-                              "Move that away, or name a new folder")
 
 
 def _remove_run(folder):

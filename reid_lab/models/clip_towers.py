@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from ..core.basics import check_choice
 from ..core.files import file_kind
+from ..data.augment import CLIP_MEAN, CLIP_STD
 from ..data.text import WordPiece
 from .backbones import PixelNorm
 from .transreid import patch_grid, person_grid, resize_positions
@@ -25,7 +26,7 @@ from .weights.start import begin, check_config, load_network, NONE, Start
 ACTS = ('quick_gelu', 'gelu')
 PIXELS = dict( # mean and standard deviation of the colours
     half=((.5,)*3, (.5,)*3), # CLIP-ReID
-    clip=((.48145466, .4578275, .40821073), (.26862954, .26130258, .27577711))) # OpenAI's CLIP
+    clip=(CLIP_MEAN, CLIP_STD)) # OpenAI's CLIP
 
 
 def restride(visual:nn.Module, # An `open_clip` vision transformer; changed in place

@@ -18,7 +18,7 @@ from ..models.camel import lacking_half
 from ..models.frozen import named_tower
 from ..models.zoo import list_models, MODELS
 from .study import Axes, grid, Study
-from ..training.folder import counted, start_of
+from ..training.folder import counted, start_of, without_later
 from ..training.schedules import lr_linear, lr_step
 
 # %% ../../nbs/14_recipes/15_camel_settings.ipynb #8239c514
@@ -216,22 +216,13 @@ def start(self:Config) -> dict: # Weights as the constructor takes them
     return dict(weights=found, text_weights=text) if text else dict(weights=found)
 
 
-_LATER = ('ft_drop_cos', 'ft_mlm_image')    # fields that version 0.2 did not have
-
-
-def _described(train):
-    "Fields of a `Train`; later ones only where they are not as before, so that keys and rows of 0.2 stay equal"
-    default = Train()
-    return {k: v for k, v in asdict(train).items() if k not in _LATER or v != getattr(default, k)}
-
-
 @patch
 def describe(self:Config) -> dict:
     "Variant, model, budget and settings in one flat dict, for result rows"
     p, tasks = self.budget, asdict(self.settings) if self.on.tasks else {}
     keep = {k: getattr(p, k) for k in ('model', 'words', 'vocab', 'clean', 'k_test', 'headline')}
     return {'method': self.variant, **keep, 'weights': ','.join(map(_short, self.start.values())), **dict(p.model_kw),
-            **_described(p.train), **tasks, **self.rates}
+            **without_later(p.train, 'ft_drop_cos', 'ft_mlm_image'), **tasks, **self.rates}
 
 # %% ../../nbs/14_recipes/15_camel_settings.ipynb #297d6902
 PHASES = ('zeroshot', 'finetuned', 'indomain')   # the target before and after tuning; held-out part of the source

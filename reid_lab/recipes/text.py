@@ -9,7 +9,7 @@ __all__ = ['TEXT_PRESETS', 'TextTrain', 'text_settings', 'text_tokenizer', 'text
 
 # %% ../../nbs/14_recipes/40_text.ipynb #5857135c
 import copy, hashlib
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import pandas as pd
 import torch
@@ -25,7 +25,7 @@ from ..core.distributed import main_first
 from ..training.learner import param_groups
 from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model, list_models
-from ..training.folder import Trained, claim, counted, load_trained, start_of, training_key
+from ..training.folder import Trained, claim, counted, load_trained, start_of, training_key, without_later
 from ..training.fit import fit
 from ..training.options import Execution
 from ..results.tables import read_csv, to_csv
@@ -154,10 +154,8 @@ def text_key(table:ReidTable, # Its `train` rows are trained on
     "What decides the weights of a training: settings, tokenizer, identities, seed, images and captions"
     words = getattr(tokenizer, 'vocab', type(tokenizer).__name__)   # CLIP's pieces are part of open_clip
     vocab = hashlib.sha256(repr((words, tokenizer.context_length)).encode()).hexdigest()[:12]
-    later = [k for k in ('per_id', 'keep_last') if not getattr(s, k)] # keys from before there were these stay equal
-    kept = {k: v for k, v in asdict(s).items() if k not in later}
-    settings = dict(kept, model_kw=dict(s.model_kw, **_own(table, s)), weights=Path(s.start).name, tokens=vocab,
-                    **start_key(s.start, s.model))
+    settings = dict(without_later(s, 'per_id', 'keep_last'), model_kw=dict(s.model_kw, **_own(table, s)),
+                    weights=Path(s.start).name, tokens=vocab, **start_key(s.start, s.model))
     return training_key(settings, seed, table.where(split='train'), captions=True, execution=execution)
 
 # %% ../../nbs/14_recipes/40_text.ipynb #db13bf29
