@@ -105,7 +105,7 @@ FAULTS = [
         error=FileExistsError),
     bad("others: run --fresh", "notes among the figures of a finished run", _fresh_run, "figures/notes.txt",
         "which the run did not write", "name a new folder", error=FileExistsError),
-    bad("others: sweep --fresh", "notes in a run folder", _fresh_sweep("."), *NOTHING, "its run did not write",
+    bad("others: sweep --fresh", "notes in a run folder", _fresh_sweep("."), *NOTHING, "the run did not write",
         error=FileExistsError),
     bad("others: sweep --fresh, figures", "notes among the figures of a run", _fresh_sweep("figures"),
         "figures/notes.txt", error=FileExistsError),
