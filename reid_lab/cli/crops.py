@@ -7,8 +7,13 @@ __all__ = ['pair', 'columns_of', 'known', 'questions', 'check_new', 'itself', 'o
            'features_of', 'add_crops']
 
 # %% ../../nbs/16_cli/10_crops.ipynb #bb014994
-import argparse, json, sys
+import argparse
+import json
+import sys
+import warnings
+from dataclasses import replace
 from pathlib import Path
+from ..core.reporting import printable
 
 # %% ../../nbs/16_cli/10_crops.ipynb #370d0a89
 def pair(text:str, # Of the command line
@@ -33,6 +38,19 @@ def columns_of(pairs, # From `pair`, or None
     return columns
 
 
+def _crops_of(a):
+    "The table of `embed`; an error for images that cannot be read names the option that leaves them out"
+    from reid_lab.data.crops import crops_table
+    from reid_lab.data.table import TableError, UNREADABLE
+    images = 'none' if a.skip_bad else 'sample'
+    try:
+        return crops_table(a.source, a.folders, a.pattern, a.root, columns_of(a.column), a.follow_links, a.skip, images)
+    except TableError as e:
+        remedy = 'replace the files, or give --skip-bad to leave them out'
+        raise TableError(e.name, [replace(f, remedy=remedy) if f.remedy == UNREADABLE else f
+                                  for f in e.findings]) from None
+
+
 def _embed(a, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab embed`"
@@ -44,22 +62,19 @@ def _embed(a, # Arguments of the command
         raise ValueError(f'--batch-size {a.batch_size}; it is the number of images at a time, at least 1')
     if a.prefix and not a.weights: raise ValueError('--prefix is of the names in --weights FILE; give both, or neither')
     with Display('embed', sections=False):
-        from reid_lab.data.crops import crops_table
         from reid_lab.models.weights.formats import with_prefix
         from reid_lab.recipes.crops import check_output, crops_to_shards, embed_captions, embed_crops, open_embedder
         check_output(a.out, a.fresh, a.shards) # what can be refused before anything is read
         weights = a.weights and with_prefix(a.weights, a.prefix)
         embedder = open_embedder(a.model, weights, a.tokenizer, 'captions' if a.captions else '', a.device)
-        table = crops_table(a.source, a.folders, a.pattern, a.root, columns_of(a.column), a.follow_links, a.skip,
-                            images='none' if a.skip_bad else 'sample')
+        table = _crops_of(a)
         if a.captions: e = embed_captions(table, embedder, a.out, batch_size=a.batch_size, fresh=a.fresh)
         else:
             write = crops_to_shards if a.shards else embed_crops
             e = write(table, embedder, a.out, batch_size=a.batch_size, cameras=a.cameras, skip_bad=a.skip_bad,
                       fresh=a.fresh, check_content=a.check_content)
     left = e.meta.get('left_out', [])
-    for text in table.left_out: print(f'left out: {text}', file=sys.stderr)
-    for text in left[:5]: print(f'left out: {text}', file=sys.stderr)
+    for text in [*table.left_out, *left[:5]]: print(f'left out: {printable(text)}', file=sys.stderr)
     if len(left) > 5: print(f'left out: {len(left) - 5} more, see left_out in its meta', file=sys.stderr)
     what = 'captions' if a.captions else 'images'
     print(f"{len(e)} {what}, {e.dim} numbers each, {known(e)}{f', {len(left)} left out' if left else ''}\n"
@@ -71,12 +86,14 @@ def known(e, # `Embeddings`
     ) -> str:
     "What features know of identities and cameras"
     import numpy as np
-    ids = len(np.unique(e.pid[e.pid != -1]))
+    people = e.pid[e.pid != -1]
+    ids = len(np.unique(people))
     seen = [] if e.cam is None else e.cam[e.cam != -1]
     n = len(np.unique(seen))
     cams = 'cameras unknown' if not n else f"{n} camera{'s'*(n > 1)}"
-    if n and len(seen) < len(e): cams += f" ({len(e) - len(seen)} images of unknown ones)"
+    if n and len(seen) < len(e): cams += f" ({len(e) - len(seen)} rows of unknown ones)"
     who = 'identities unknown' if not ids else f"{ids} identit{'y' if ids == 1 else 'ies'}"
+    if ids and len(people) < len(e): who += f" ({len(e) - len(people)} rows of unknown ones)"
     return f"{who}, {cams}"
 
 # %% ../../nbs/16_cli/10_crops.ipynb #fd6576d7
@@ -106,8 +123,10 @@ def check_new(path, # File to be written, or None
 def itself(n:int, # Pairs that are one image
     ):
     "Say on standard error how many images were left out as the question itself"
-    if n: print(f'left out: {n} images of the lists of the questions that they are (the same file, or the same row of '
-                'one file)', file=sys.stderr)
+    if not n: return
+    what = 'pair of a question and a gallery image that are one image' if n == 1 else (
+        'pairs of a question and a gallery image that are one image')
+    print(f'left out: {n} {what} (the same file, or the same row of one file)', file=sys.stderr)
 
 
 def own_folder(source, # Feature file, or folder
@@ -123,10 +142,13 @@ def _write_page(a, # Arguments with `html` and `images`
     sources, # Features, or folders of crops, that were named
     q_images=None, # See `answer_page`
     ):
-    "The page of `--html`"
-    from reid_lab.widgets.search import answer_page
+    "The page of `--html`; a warning where its images are not those that were embedded"
+    from reid_lab.widgets.search import answer_page, Pictures
     page = answer_page(found, a.images, q_images, [own_folder(p) for p in sources], title=title)
     page.to_html(Path(a.html).expanduser(), title=title, most=min(len(found), 200))
+    for side in (page.scene.q_thumb.images, page.scene.g_thumb.images):
+        if not isinstance(side, Pictures): continue
+        for note in side.notes(): warnings.warn(note)
 
 
 def _search(a, # Arguments of the command
@@ -186,7 +208,8 @@ def told(found, # `Answer`
         good = '' if found.threshold is None else '  *' if r.accepted else '   '
         who = f"  person {getattr(r, 'pid_name', r.pid)}" if r.pid != -1 else ''
         cam = f"  camera {getattr(r, 'cam_name', r.cam)}" if hasattr(r, 'cam') else ''
-        lines.append(f"  {r.rank:3}  {r.score:6.3f}{good}  {getattr(r, 'path', f'row {r.row}')}{who}{cam}")
+        image = printable(getattr(r, 'path', f'row {r.row}'))
+        lines.append(f"  {r.rank:3}  {r.score:6.3f}{good}  {image}{who}{cam}")
     return '\n'.join(lines)
 
 # %% ../../nbs/16_cli/10_crops.ipynb #cb9bcf52
@@ -236,7 +259,7 @@ def _match(a, # Arguments of the command
         twins = int(best.mutual.sum())
         print(f"{len(best)} images of {names[0]} in {len(y)} of {names[1]}: {twins} are each other's best (*)")
         for r in best.head(20).itertuples():
-            names = [getattr(r, f'path_{s}', getattr(r, s)) for s in 'ab']
+            names = [printable(getattr(r, f'path_{s}', getattr(r, s))) for s in 'ab']
             print(f"  {r.score:6.3f} {'*' if r.mutual else ' '}  {names[0]}  {names[1]}")
         if len(best) > 20: print(f'  and {len(best) - 20} more; --out pairs.csv holds all, --json prints them')
         for k in ('out', 'html'):

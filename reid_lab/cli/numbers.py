@@ -105,7 +105,7 @@ def _skipped(found, q, g, same_camera):
 def _itself(found):
     "What was left out because it is the query"
     if not found.get('n_itself'): return []
-    return ["n_itself: images left out of the list of the query that they are (the same file, or the same row of one "
+    return ["n_itself: gallery images left out because they are the query (the same file, or the same row of one "
             "file)"]
 
 

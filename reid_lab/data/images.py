@@ -83,7 +83,7 @@ def _other_case(path):
 def _missing_file(path, name):
     "The line for an image file that does not exist"
     other = _other_case(path)
-    if other is None: return f"{name} does not exist; check the dataset root or drop the row"
+    if other is None: return f"{name} does not exist; check the dataset root, or leave the row out"
     return (f"{name} does not exist, but {str(other)!r} does, which differs in capital letters only; write it as it is "
             "on disk")
 
@@ -104,8 +104,8 @@ def _unreadable(path, error):
     if kind != 'image':
         what, remedy = FILE_KINDS[kind]
         more = '' if remedy == 'give another file' else f'{remedy}, '
-        return f"{name} cannot be read: it {what}; {more}replace it or drop the row"
-    return f"{name} cannot be read ({type(error).__name__}): it is damaged or cut short; replace it or drop the row"
+        return f"{name} cannot be read: it {what}; {more}replace it, or leave it out"
+    return f"{name} cannot be read ({type(error).__name__}): it is damaged or cut short; replace it, or leave it out"
 
 
 def image_header(path, # Image file

@@ -9,7 +9,8 @@ __all__ = ['one_model', 'one_numbering', 'warn_if_apart', 'SameImages', 'same_im
 import os
 import warnings
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 import numpy as np
 import pandas as pd
 from .embeddings import Embeddings
@@ -44,14 +45,6 @@ def one_model(q, # `Embeddings` or `Shards`
         raise ValueError(f"{other}: their scores mean nothing. Embed both with one model")
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #c3ebab6f
-def _names(e, label):
-    "The column of names of a label, or None"
-    column = f'{label}_name'
-    if isinstance(e, Embeddings): names = e.columns.get(column)
-    else: names = e.table([column])[column].to_numpy(str) if column in e.names else None
-    return None if names is None else np.asarray(names).astype(str)
-
-
 def _is_number(name): return name.isascii() and name.isdigit() and len(name) < 19
 
 
@@ -63,61 +56,90 @@ def _as_numbers(names):
     return pd.Series(names).map(dict(zip(known, short))).to_numpy(str)
 
 
+@dataclass(frozen=True)
+class _Label:
+    "One label, people or cameras, of one side"
+    number:np.ndarray # (N,) integers, -1: unknown
+    name:np.ndarray # (N,) text, '' : unknown; None: there are numbers only
+
+    @property
+    def known(self): # (N,) mask
+        there = self.number != -1
+        return there if self.name is None else there & (self.name != '')
+
+    def digits(self): # -> _Label
+        "With names that the other side's numbers can be compared with"
+        name = self.number.astype(str) if self.name is None else _as_numbers(self.name)
+        return replace(self, name=name)
+
+
+def _label(e, label):
+    "A label of a side, None where it has none"
+    number, column = getattr(e, label), f'{label}_name'
+    if number is None: return None
+    if isinstance(e, Embeddings): name = e.columns.get(column)
+    else: name = e.table([column])[column].to_numpy(str) if column in e.names else None
+    return _Label(number, None if name is None else np.asarray(name).astype(str))
+
+
 def _few(values, most=3):
     "Some of the values, for a message"
-    values = [repr(v) if isinstance(v, str) else str(v) for v in values]
+    values = [repr(v) if isinstance(v, str) else str(v) for v in sorted(values)]
     return ', '.join(values[:most]) + (' ...' if len(values) > most else '')
 
 
-def _cannot_compare(label, named, names, numbers):
-    "The error for names on one side and numbers on the other"
-    who = dict(pid='people', cam='cameras')[label]
-    sides = ('queries', 'gallery') if named == 0 else ('gallery', 'queries')
-    return ValueError(f"{label}: the {who} of the {sides[0]} have names ({_few(sorted(names))}), those of the "
-                      f"{sides[1]} numbers ({_few(sorted(numbers))}), and no name is a number: they cannot be "
-                      f"compared. Give both sides names (the column {label}_name), or numbers from one table")
+def _check_comparable(label, sides):
+    "A `ValueError` where one side has names and the other numbers, and no name is a number"
+    named = 0 if sides[0].name is not None else 1
+    names, numbers = sides[named], sides[1 - named]
+    names, numbers = set(names.name[names.known].tolist()), set(numbers.number[numbers.known].tolist())
+    if not names or not numbers or any(_is_number(name) for name in names): return
+    who, which = dict(pid='people', cam='cameras')[label], ('queries', 'gallery')
+    raise ValueError(f"{label}: the {who} of the {which[named]} have names ({_few(names)}), those of the "
+                     f"{which[1 - named]} numbers ({_few(numbers)}), and no name is a number: they cannot be compared. "
+                     f"Give both sides names (the column {label}_name), or numbers from one table")
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #dd0d130f
 @dataclass(frozen=True)
 class _Labels:
-    "One label of both sides: numbers, names, which are known"
-    names:list # Two arrays of text; the digits where a side has no names
-    numbers:list # Two arrays
-    known:list # Two masks
-    plain:bool=False # One side has numbers only, which stay
+    "One label of queries and gallery, with names on both sides"
+    sides:list # Two `_Label`
+    plain:bool=False # One side had numbers only, which stay
 
     def pairs(self): # -> DataFrame: name, number, each pair once
         "Which name has which number"
-        parts = [pd.DataFrame(dict(name=n[k], number=v[k])).drop_duplicates()
-                 for n, v, k in zip(self.names, self.numbers, self.known)]
+        parts = [pd.DataFrame(dict(name=s.name[s.known], number=s.number[s.known])) for s in self.sides]
         return pd.concat(parts).drop_duplicates()
 
     def agree(self):
-        "Whether each name has one number and each number one name"
-        pairs, hidden = self.pairs(), any((k != (v != -1)).any() for k, v in zip(self.known, self.numbers))
-        return not hidden and pairs.name.is_unique and pairs.number.is_unique
+        "Whether each name has one number, each number one name, and no row a number without a name"
+        pairs = self.pairs()
+        nameless = any((s.number[~s.known] != -1).any() for s in self.sides)
+        return not nameless and pairs.name.is_unique and pairs.number.is_unique
 
-    def numbered(self): # -> two arrays
-        "One number for each name"
-        names = sorted(self.pairs().name.unique())
-        number = {n: int(n) for n in names if _is_number(n) and str(int(n)) == n} if self.plain else {}
-        free = np.setdiff1d(np.arange(len(names) + len(number)), list(number.values()))
-        number |= dict(zip([n for n in names if n not in number], free.tolist()))
-        return [np.where(k, pd.Series(n).map(number).fillna(-1), -1).astype(np.int64)
-                for n, k in zip(self.names, self.known)]
+    def numbering(self): # -> dict: name -> number
+        "One number for each name: its own where one side had numbers only, the next free one else"
+        names, found = sorted(self.pairs().name.unique()), {}
+        if self.plain: found = {n: int(n) for n in names if _is_number(n) and str(int(n)) == n}
+        taken = set(found.values())
+        free = (i for i in count() if i not in taken)
+        return found | {n: next(free) for n in names if n not in found}
+
+    def numbered(self): # -> list of two arrays; -1: unknown
+        "The numbers of both sides by `numbering`"
+        number = self.numbering()
+        return [np.where(s.known, pd.Series(s.name).map(number).fillna(-1), -1).astype(np.int64) for s in self.sides]
 
 
 def _labels(q, g, label):
-    "The `_Labels` of both sides, or None where both have numbers only or one has none"
-    numbers, names = [getattr(e, label) for e in (q, g)], [_names(e, label) for e in (q, g)]
-    if any(n is None for n in numbers) or all(n is None for n in names): return None
-    known = [v != -1 if n is None else (v != -1) & (n != '') for n, v in zip(names, numbers)]
-    if all(n is not None for n in names): return _Labels(names, numbers, known)
-    named = 0 if names[0] is not None else 1
-    there, other = set(names[named][known[named]].tolist()), np.unique(numbers[1 - named][known[1 - named]]).tolist()
-    if there and other and not any(map(_is_number, there)): raise _cannot_compare(label, named, there, other)
-    names = [v.astype(str) if n is None else _as_numbers(n) for n, v in zip(names, numbers)]
-    return _Labels(names, numbers, known, plain=True)
+    "A label of both sides with names, or None: both have numbers only, or one lacks the label"
+    sides = [_label(e, label) for e in (q, g)]
+    if any(s is None for s in sides): return None
+    with_names = [s.name is not None for s in sides]
+    if not any(with_names): return None
+    if all(with_names): return _Labels(sides)
+    _check_comparable(label, sides)
+    return _Labels([s.digits() for s in sides], plain=True)
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #250bf9f1
 def one_numbering(q, # `Embeddings` or `Shards`
@@ -149,11 +171,12 @@ def warn_if_apart(q, # `Embeddings` or `Shards`
                       stacklevel=3)
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #beb9e7bc
-def _first_of(rows, starts):
-    "For each of `rows`, repeated as often as `starts` say, a running number from its start"
-    begin, end = starts
-    n = end - begin
-    return np.repeat(np.arange(len(rows)), n), np.repeat(begin - (np.cumsum(n) - n), n) + np.arange(n.sum())
+def _equal(a, b):
+    "Positions of equal values of two arrays, each pair once, in the order of the first"
+    left = pd.DataFrame(dict(value=a, at=np.arange(len(a))))
+    right = pd.DataFrame(dict(value=b, other=np.arange(len(b))))
+    pairs = left.merge(right, on='value').sort_values(['at', 'other'])
+    return pairs['at'].to_numpy(), pairs['other'].to_numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,25 +199,16 @@ class SameImages:
     def of(self, rows, # (B,) queries
         ) -> tuple: # (n,) positions in `rows`, (n,) images
         "Pairs of some queries"
-        found = [np.searchsorted(self.query, rows, side) for side in ('left', 'right')]
-        row, at = _first_of(rows, found)
-        return row, self.image[at]
+        if not len(self) or not len(rows): return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        first, end = np.searchsorted(self.query, [np.min(rows), np.max(rows) + 1])
+        row, at = _equal(rows, self.query[first:end])
+        return row, self.image[first:end][at]
 
     def among(self, kept, # (K,) images that stay, rising
         ): # -> SameImages
         "Pairs with images that stay, by their place among these"
-        if not len(self): return self
-        at = np.searchsorted(kept, self.image).clip(max=max(len(kept) - 1, 0))
-        there = kept[at] == self.image if len(kept) else np.zeros(len(self), bool)
-        return SameImages(self.query[there], at[there])
-
-
-def _equal(a, b):
-    "Positions of equal values of two arrays, each pair once"
-    order = np.argsort(b, kind='stable')
-    found = [np.searchsorted(b[order], a, side) for side in ('left', 'right')]
-    row, at = _first_of(a, found)
-    return row, order[at]
+        stays = np.isin(self.image, kept)
+        return SameImages(self.query[stays], np.searchsorted(kept, self.image[stays]))
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #3ae04a1e
 def _is_text(e): return e.meta.get('kind') == 'text' or (e.meta.get('kind') != 'image' and _has_captions(e))
@@ -241,20 +255,25 @@ def _files(e): # -> list of str, '' where it is unknown
 def _knows_files(e): return _has_paths(e) and os.path.isabs(_noted(e, 'root'))
 
 
+def _same_files(q, g):
+    "Positions of queries and gallery images that lie in one file"
+    files = [np.array(_files(e), object) for e in (q, g)]
+    known = [np.flatnonzero(f != '') for f in files]
+    query, image = _equal(*(f[k] for f, k in zip(files, known)))
+    return known[0][query], known[1][image]
+
+
 def same_images(q, # `Embeddings` or `Shards`
     g, # Likewise
     ) -> SameImages: # Pairs of positions, few or none
     "Which queries are which gallery images: the same file, or the same row of one set of features"
-    (a, a_rows), (b, b_rows) = _source(q), _source(g)
-    pairs = [_equal(a_rows, b_rows)] if a == b else []
-    if _knows_files(q) and _knows_files(g):
-        files = [_files(e) for e in (q, g)]
-        number = pd.factorize(np.array(files[0] + files[1], object))[0]
-        query, image = _equal(number[:len(q)], number[len(q):])
-        known = np.array([f != '' for f in files[0]], bool)[query] if len(query) else np.zeros(0, bool)
-        pairs.append((query[known], image[known]))
+    pairs = []
+    (q_source, q_rows), (g_source, g_rows) = _source(q), _source(g)
+    if q_source == g_source: pairs.append(_equal(q_rows, g_rows))
+    if _knows_files(q) and _knows_files(g): pairs.append(_same_files(q, g))
     if not pairs: return SameImages.of_pairs((), ())
-    return SameImages.of_pairs(*(np.concatenate(p) for p in zip(*pairs)))
+    query, image = (np.concatenate(side) for side in zip(*pairs))
+    return SameImages.of_pairs(query, image)
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #c6c9ff81
 def _paths(e): return np.array([os.path.normpath(p) for p in e.path], object)
@@ -267,8 +286,7 @@ def warn_of_equal_paths(q, # `Embeddings` or `Shards`
     "Say so where queries have the paths of gallery images and may be these"
     if not _has_paths(q) or not _has_paths(g) or _source(q)[0] == _source(g)[0]: return
     if _knows_files(q) and _noted(q, 'root') == _noted(g, 'root'): return # these are left out
-    number = pd.factorize(np.concatenate([_paths(q), _paths(g)]))[0]
-    query, image = _equal(number[:len(q)], number[len(q):])
+    query, image = _equal(_paths(q), _paths(g))
     if len(query) and _knows_files(q) and _knows_files(g):
         sure = same_images(q, g)
         apart = ~np.isin(query*len(g) + image, sure.query*len(g) + sure.image)
