@@ -99,6 +99,23 @@ def _noted(plan):
     return meta if isinstance(meta, dict) else plan
 
 
+_LATER = ('images', 'tokenizer_sum', 'cameras', 'columns') # of a plan: what earlier versions did not note
+
+
+def _refuse_without_content(folder, noted):
+    "An error if images of interrupted parts cannot be compared by content"
+    if 'content' in noted: return
+    raise FileExistsError(f"{folder} was begun without check_content=True, so that its images are compared by "
+                          "name, size and time; leave check_content out, or pass fresh=True to begin anew")
+
+
+def _warn_without_times(folder, noted, plan):
+    "Say so where changes of images cannot be noticed"
+    if 'images' in noted or 'images' not in _noted(plan): return
+    warnings.warn(f"{folder} was begun by an earlier version, which did not note size and time of the images: "
+                  "changes of images since are not noticed. To embed them all again, pass fresh=True", stacklevel=3)
+
+
 def claim_parts(folder, # Of the parts
     plan:dict, # What decides them, with `images` of `image_facts`
     fresh:bool=False, # Begin anew, unless an interrupted call with `fresh` has begun these very parts
@@ -107,22 +124,21 @@ def claim_parts(folder, # Of the parts
     ):
     "A folder for the parts of this plan; one with parts of another plan, or of another program, is refused"
     folder, there = Path(folder), read_plan(folder)
-    noted = _noted(there)
-    goes_on = fresh and there.get('begun') == 'fresh' and not (done is not None and done(folder))
-    if content and there and not fresh and 'content' not in noted:
-        raise FileExistsError(f"{folder} was begun without check_content=True, so that its images are compared by "
-                              "name, size and time; leave check_content out, or pass fresh=True to begin anew")
-    how = dict(remedy=', write to another place, or pass fresh=True to begin anew',
-               ignore=('begun', 'images' if content else 'content'),
-               added=('images', 'tokenizer_sum', 'cameras', 'columns'))
-    if fresh: plan = plan | dict(begun='fresh')
+    not_compared = 'images' if content else 'content'
+    how = dict(remedy=', write to another place, or pass fresh=True to begin anew', ignore=('begun', not_compared),
+               added=_LATER)
+    if there and not fresh:
+        if content: _refuse_without_content(folder, _noted(there))
+        claim_folder(folder, plan, **how)
+        return _warn_without_times(folder, _noted(there), plan)
+    if not fresh: return claim_folder(folder, plan, **how)
+    plan = plan | dict(begun='fresh')
+    goes_on = there.get('begun') == 'fresh'
+    if goes_on and done is not None: goes_on = not done(folder)
     if goes_on:
         try: return claim_folder(folder, plan, **how)
         except FileExistsError: pass # of another plan: begin anew
-    claim_folder(folder, plan, fresh, **how)
-    if there and not fresh and 'images' in _noted(plan) and 'images' not in noted:
-        warnings.warn(f"{folder} was begun by an earlier version, which did not note size and time of the images: "
-                      "changes of images since are not noticed. To embed them all again, pass fresh=True", stacklevel=2)
+    claim_folder(folder, plan, fresh=True, **how)
 
 # %% ../../nbs/06_retrieval/15_parts.ipynb #53ac7213
 def _readable(table, rows):
