@@ -295,8 +295,8 @@ def _no_match(why, n, g_pid):
                            "camera ids (all equal?) or pass same_camera='keep'",
                itself="{} are the only image of their person, which is left out of its own list: give the gallery "
                       "others",
-               absent="{} have an id that the gallery does not hold: number query and gallery ids together, "
-                      "from one table",
+               absent="{} show a person that the gallery does not hold: look whether one person has the same name on "
+                      "both sides, or, without names, a number from one table",
                junk="{} are junk themselves (pid -1): give them their ids")
     if why['junk'] == n or (g_pid == -1).all():
         say['junk'] = "{} queries have pid -1, unlabelled or junk: scoring needs ids, `rank` and `retrieve` do not"

@@ -467,9 +467,14 @@ def embed_shards(model, # Has `encode_image`, or `encode_text` and `tokenizer`
         to = ShardWriter(folder, len(f), first.dim, dtype, rows, about, fresh, check_content)
         to.mend(rank, world)
         own = to.missing(rank, world)
-        for i in progress(own, f'shards of process {rank + 1}/{world}'):
-            e, bad = run(model, *to.spans[i])
-            to.write(i, first[:0] if e is None else e, bad)
+        try:
+            for i in progress(own, f'shards of process {rank + 1}/{world}'):
+                e, bad = run(model, *to.spans[i])
+                to.write(i, first[:0] if e is None else e, bad)
+        except KeyboardInterrupt as stop:
+            done = len(own) - len(to.missing(rank, world))
+            stop.add_note(f"{done} of {len(own)} shards were written; the same call goes on after them")
+            raise
     return len(own)
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #58c1dea1

@@ -67,7 +67,7 @@ FAULTS = [
         lambda tmp: retrieval_metrics(_with(Q, pid=0, cam=0), _with(G, pid=0, cam=0)), "seen only by their own camera"),
     bad("metrics: ids numbered apart", "query ids are not in the gallery",
         lambda tmp: retrieval_metrics(_with(Q, pid=9), G),
-        "6 have an id that the gallery does not hold", "number query and gallery ids together"),
+        "6 show a person that the gallery does not hold", "a number from one table"),
     bad("metrics: cameras on one side", "same_camera='drop' without cameras",
         lambda tmp: retrieval_metrics(_with(Q, cam=None), G, same_camera="drop"), "q_cam is None",
         "same_camera='keep'"),

@@ -28,6 +28,7 @@ from reid_lab.models.zoo import create_model
 from reid_lab.recipes import crops as C
 from reid_lab.retrieval import parts as P
 from reid_lab.recipes.crops import ready_model
+from reid_lab.retrieval.shards import embed_shards
 from reid_lab.retrieval.shards import write_shards
 from reid_lab.retrieval.sides import one_numbering
 from reid_lab.tta.camera_norm import CameraNorm
@@ -188,6 +189,19 @@ def test_parts_of_another_run_are_refused(folder, tmp_path, monkeypatch, change,
     with pytest.raises(FileExistsError, match=f"other .*{what}.*fresh=True"):
         C.embed_crops(crops_table(folder, **kw), name, tmp_path/"f")
     assert len(C.embed_crops(crops_table(folder, **kw), name, tmp_path/"f", fresh=True)) == 24
+
+
+def test_interrupted_shards_say_how_they_go_on(folder, tmp_path, monkeypatch):
+    real, left = P.embed_images, [1, 1]
+    def stop(*a, **kw):
+        if not left: raise KeyboardInterrupt
+        left.pop(); return real(*a, **kw)
+    monkeypatch.setattr(P, "embed_images", stop)
+    table, model = crops_table(folder), C.open_embedder("bot_tiny").net
+    with pytest.raises(KeyboardInterrupt) as stopped: embed_shards(model, table, tmp_path/"f", rows=8)
+    assert stopped.value.__notes__ == ["1 of 3 shards were written; the same call goes on after them"]
+    monkeypatch.setattr(P, "embed_images", real)
+    assert embed_shards(model, table, tmp_path/"f", rows=8) == 2
 
 
 def test_bad_images_are_left_out_on_request(folder, tmp_path):
@@ -597,3 +611,56 @@ def test_metrics_of_nobody_say_where_identities_come_from(on_disk, capsys, monke
     Embeddings(e.emb, [-1]*len(e), e.cam).save("nobody")
     code, _, err = said(capsys, "metrics", "nobody", "f")
     assert code == 2 and "nobody knows nobody" in err and "--folders identity" in err
+
+
+@pytest.fixture
+def page_of(folder, tmp_path, capsys):
+    "Function that searches in features of `folder` by `000.png` and returns what is printed and said of the page"
+    features, crop = str(tmp_path/"f.safetensors"), str(folder/"000.png")
+    assert main(["embed", str(folder), "--out", features, "--model", "bot_tiny"]) == 0
+
+    def page():
+        capsys.readouterr()
+        assert main(["search", features, "--image", crop, "--model", "bot_tiny", "-k", "23", "--fresh",
+                     "--html", str(tmp_path/"p.html")]) == 0
+        return capsys.readouterr()
+
+    return page
+
+
+def _later(path): os.utime(path, ns=(time.time_ns() + 10**10,)*2)
+
+
+def test_a_page_of_unchanged_images_says_nothing(page_of):
+    assert "images shown" not in page_of().err
+
+
+@pytest.mark.parametrize("change, said", [
+    (lambda f: (f/"004.png").unlink(), ["1 of the images shown cannot be read", "004.png"]),
+    (lambda f: (f/"004.png").write_bytes(b"no image"), ["1 of the images shown cannot be read", "004.png"]),
+    (lambda f: _later(f/"005.png"), ["1 of the images shown was written after the features", "005.png"]),
+    (lambda f: [_later(f/"005.png"), _later(f/"006.png")], ["2 of the images shown were written after", "005.png"])])
+def test_a_page_says_which_images_are_not_those_that_were_embedded(folder, page_of, change, said):
+    change(folder)
+    err = page_of().err
+    assert all(part in err for part in said)
+
+
+def test_a_name_with_an_end_of_line_stays_on_one_line(folder, page_of, tmp_path, capsys):
+    os.rename(folder/"001.png", folder/"one\nmore.png")
+    assert main(["embed", str(folder), "--out", str(tmp_path/"f.safetensors"), "--model", "bot_tiny", "--fresh"]) == 0
+    assert "one\\nmore.png" in page_of().out
+    (folder/"one\nmore.png").write_bytes(b"no image")
+    arguments = ["embed", str(folder), "--out", str(tmp_path/"g.safetensors"), "--model", "bot_tiny"]
+    assert main([*arguments, "--skip-bad"]) == 0
+    assert all(line.startswith("left out: ") for line in capsys.readouterr().err.splitlines() if "more.png" in line)
+    assert main([*arguments, "--fresh"]) == 2 and "--skip-bad to leave them out" in capsys.readouterr().err
+
+
+def test_people_that_nobody_knows_are_counted(tmp_path, capsys):
+    write(tmp_path/"crops", [f"{i}.png" for i in range(4)])
+    rows = pd.DataFrame(dict(path=[f"{i}.png" for i in range(4)], pid=["ann", "", "bob", ""]))
+    rows.to_csv(tmp_path/"list.csv", index=False)
+    assert main(["embed", str(tmp_path/"list.csv"), "--root", str(tmp_path/"crops"), "--model", "bot_tiny",
+                 "--out", str(tmp_path/"f.safetensors")]) == 0
+    assert "2 identities (2 rows of unknown ones)" in capsys.readouterr().out

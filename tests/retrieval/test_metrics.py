@@ -252,7 +252,7 @@ def test_the_message_says_why_and_what_to_change():
     q, g = embeddings(9, rng, ids=3, cams=1), embeddings(30, rng, ids=3, cams=1)
     why = "none of the 9 queries has a match.*9 are seen only by their own camera.*same_camera='keep'"
     with pytest.raises(ValueError, match=why): retrieval_metrics(q, g)
-    with pytest.raises(ValueError, match="9 have an id that the gallery does not hold"):
+    with pytest.raises(ValueError, match="9 show a person that the gallery does not hold"):
         retrieval_metrics(Embeddings(q.emb, q.pid + 100, q.cam), g)
     with pytest.raises(ValueError, match="30 of 30 gallery images are junk"):
         retrieval_metrics(q, Embeddings(g.emb, g.pid*0 - 1))
