@@ -16,6 +16,7 @@ import json
 import math
 import os
 import re
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -204,24 +205,51 @@ def _split(text):
     out, at = [], 0
     while True:
         m = _CELL.match(text, at)
-        out.append(m[2] if m[1] is None else m[1].replace('""', '"')); at = m.end()
+        out.append(m[2] if m[1] is None else m[1].replace('""', '"'))
+        at = m.end()
         if at == len(text): return out
         if text[at] != ',': return None
         at += 1
 
 
+@dataclass(frozen=True)
+class _Record:
+    "One record of a results file"
+    line:int # Its first line, from 1
+    end:int # Where the next one begins in the text
+    cells:list # As many as `RESULT_COLUMNS`; empty: a blank line; None: no record begins at this line (torn)
+
+
+def _closing_line(lines, first):
+    "The line on which the quotes of a record that begins at `first` are closed, None if they are not"
+    quotes = 0
+    for at in range(first, len(lines)):
+        quotes += lines[at].count('"')
+        if quotes % 2 == 0: return at
+    return None
+
+
+def _cells_of(lines):
+    "The cells of the lines of one record, None if they are not those of a row"
+    cells = _split('\n'.join(lines).removesuffix('\r'))
+    return None if cells is None or len(cells) != len(RESULT_COLUMNS) else cells
+
+
 def _records(text):
-    "First line, end and cells of each record; cells are None for lines at which none begins (torn)"
-    lines, i, end = text.split('\n'), 0, 0
+    "Each `_Record` of a text, in order"
+    lines = text.split('\n')
     if not lines[-1]: lines.pop()
-    while i < len(lines):
-        j, quotes = i, lines[i].count('"')
-        while quotes % 2 and j + 1 < len(lines): j += 1; quotes += lines[j].count('"')
-        cells = _split('\n'.join(lines[i:j + 1]).removesuffix('\r')) if quotes % 2 == 0 else None
-        if cells is None or len(cells) != len(RESULT_COLUMNS): j, cells = i, None if lines[i].strip() else []
-        end = min(end + sum(len(l) + 1 for l in lines[i:j + 1]), len(text))
-        yield i + 1, end, cells
-        i = j + 1
+    first = end = 0
+    while first < len(lines):
+        last, cells = _closing_line(lines, first), None
+        if last is not None: cells = _cells_of(lines[first:last + 1])
+        if cells is None:
+            last = first
+            if not lines[first].strip(): cells = []
+        n_characters = sum(len(line) + 1 for line in lines[first:last + 1])
+        end = min(end + n_characters, len(text)) # the last line may end without a newline
+        yield _Record(first + 1, end, cells)
+        first = last + 1
 
 # %% ../../nbs/04_results/30_rows.ipynb #fdf9836c
 def _row(cells):
@@ -234,22 +262,32 @@ def _row(cells):
     return row
 
 
-def _cut(text, end, cells):
+def _is_cut(record, text):
     "Whether the last record was cut inside its last cell (a doubled quote may be cut in two)"
-    if end < len(text) or text.endswith('\n') or cells == list(RESULT_COLUMNS): return False
-    try: return not _row(cells)
+    if record.end < len(text) or text.endswith('\n') or record.cells == list(RESULT_COLUMNS): return False
+    try: return not _row(record.cells)
     except ValueError: return True
+
+
+_LAST_LINES, _LAST_BYTES = 19, 2**16 # among which the last record of a file usually begins
+
+
+def _ends_whole(tail):
+    "Whether a text ends with a whole record that begins among its last lines"
+    lines = tail.split('\n')
+    if lines[-1]: return False
+    most = min(len(lines) - 1, _LAST_LINES)
+    return any(_cells_of(lines[-n - 1:-1]) is not None for n in range(1, most + 1))
 
 
 def _whole(f, size):
     "Where the last whole record of an open file ends"
-    f.seek(max(0, size - 2**16)); tail = f.read().decode(errors='replace').split('\n')
-    for k in range(2, min(len(tail), 20) + 1):
-        if not tail[-1] and len(_split('\n'.join(tail[-k:-1]).removesuffix('\r')) or ()) == len(RESULT_COLUMNS):
-            return size
-    f.seek(0); text, good = f.read().decode(errors='surrogateescape'), 0
-    for _, end, cells in _records(text):
-        if cells and not _cut(text, end, cells): good = end
+    f.seek(max(0, size - _LAST_BYTES))
+    if _ends_whole(f.read().decode(errors='replace')): return size
+    f.seek(0)
+    text, good = f.read().decode(errors='surrogateescape'), 0
+    for record in _records(text):
+        if record.cells and not _is_cut(record, text): good = record.end
     return len(text[:good].encode(errors='surrogateescape'))
 
 
@@ -261,7 +299,8 @@ def _write(f, data):
 def _mend(f, path):
     "Move a torn last row to `<name>.torn`, and return the length of the file"
     size = f.seek(0, os.SEEK_END)
-    f.seek(0); head = f.readline().decode(errors='replace').strip().removeprefix('\ufeff')
+    f.seek(0)
+    head = f.readline().decode(errors='replace').strip().removeprefix('\ufeff')
     want = ','.join(RESULT_COLUMNS)
     if head != want and not (want.startswith(head) and size <= len(want)):
         raise ValueError(f"{path.name}: header is {head!r}, expected {want!r}; move the file away or migrate its "
@@ -275,24 +314,41 @@ def _mend(f, path):
     return good
 
 # %% ../../nbs/04_results/30_rows.ipynb #9922f6c5
-def _checked(row):
-    "A row with all columns, and its cells as they are written"
-    for key in row: check_choice('result column', key, RESULT_COLUMNS)
-    if not row.get('dataset'): raise ValueError("a result row needs 'dataset', so that World scores are told apart")
+def _metrics_of(row):
+    "The metrics of a row that is to be written, or a `ValueError`"
     given = row.get('metrics')
     if not given: raise ValueError("a result row needs 'metrics', a dict with at least one value")
     if isinstance(given, dict): given = {k: math.nan if v is None else v for k, v in given.items()}
-    full = {c: row.get(c, {} if c in JSON_COLUMNS else '') for c in RESULT_COLUMNS} | dict(metrics=metric_values(given))
+    return metric_values(given)
+
+
+def _checked(row):
+    "A row with all columns, or a `ValueError`"
+    for key in row: check_choice('result column', key, RESULT_COLUMNS)
+    if not row.get('dataset'): raise ValueError("a result row needs 'dataset', so that World scores are told apart")
+    empty = {c: {} if c in JSON_COLUMNS else '' for c in RESULT_COLUMNS}
+    full = empty | row | dict(metrics=_metrics_of(row))
     for c in NUMBER_COLUMNS:
         if full[c] not in ('', None) and not is_number(str(full[c])):
             raise ValueError(f"result column {c!r} is {full[c]!r}, which is no number")
-    cells = []
-    for c, v in full.items():
-        v = json_values(v)
-        cells.append(json.dumps(v, sort_keys=c != 'metrics', allow_nan=False) if c in JSON_COLUMNS else sheet_safe(v))
-        try: str(cells[-1]).encode()
-        except UnicodeEncodeError: raise ValueError(f"result column {c!r}: {v!r} holds half a character") from None
-    return full, cells
+    return full
+
+
+def _cell(column, value):
+    "A value as it is written"
+    value = json_values(value)
+    if column in JSON_COLUMNS: cell = json.dumps(value, sort_keys=column != 'metrics', allow_nan=False)
+    else: cell = sheet_safe(value)
+    try: str(cell).encode()
+    except UnicodeEncodeError: raise ValueError(f"result column {column!r}: {value!r} holds half a character") from None
+    return cell
+
+
+def _as_csv(rows):
+    "The lines of checked rows"
+    out = io.StringIO()
+    csv.writer(out, lineterminator='\n').writerows([[_cell(c, v) for c, v in row.items()] for row in rows])
+    return out.getvalue()
 
 
 def append_results(rows, # Dicts with keys among `RESULT_COLUMNS`; `dataset` and `metrics` are required
@@ -300,18 +356,22 @@ def append_results(rows, # Dicts with keys among `RESULT_COLUMNS`; `dataset` and
     ) -> list: # The rows as written, all columns filled
     "Append rows in one write, cut back if it fails; safe with other processes appending to the same file"
     path, rows = results_path(path), [_checked(r) for r in rows]
-    out = io.StringIO(); csv.writer(out, lineterminator='\n').writerows(cells for _, cells in rows)
+    lines = _as_csv(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path) as f:
         size = _mend(f, path)
-        if size: f.seek(size - 1)
-        start = ','.join(RESULT_COLUMNS) + '\n' if not size else '' if f.read(1) == b'\n' else '\n'
-        try: _write(f, (start + out.getvalue()).encode()); os.fsync(f.fileno())
+        if size == 0: lines = ','.join(RESULT_COLUMNS) + '\n' + lines
+        else:
+            f.seek(size - 1)
+            if f.read(1) != b'\n': lines = '\n' + lines
+        try:
+            _write(f, lines.encode())
+            os.fsync(f.fileno())
         except BaseException as e:
             f.truncate(size)
             e.add_note(f"nothing was added to {path.name}")
             raise
-    return [full for full, _ in rows]
+    return rows
 
 
 def append_result(row:dict, # See `append_results`
@@ -321,29 +381,41 @@ def append_result(row:dict, # See `append_results`
     return append_results([row], path)[0]
 
 # %% ../../nbs/04_results/30_rows.ipynb #aeed5aaf
+def _check_head(path, text, records):
+    "A `ValueError` if the first line of a results file is not its header"
+    if not text or ','.join(RESULT_COLUMNS).startswith(text.strip()): return
+    head = ','.join(records[0].cells or [text.split('\n')[0][:200]])
+    check_choice('header', head, [','.join(RESULT_COLUMNS)], f"in {path}")
+
+
+def _warn_of_torn(path, lines):
+    "Say which rows are left out, given the lines at which no record begins"
+    first = [n for n in lines if n - 1 not in lines]
+    if not first: return
+    warnings.warn(f"{path}: the row that begins at line {', '.join(map(str, first))} is torn, since its writer was "
+                  f"stopped; it is left out. All other rows are whole; the next append moves a torn last row to "
+                  f"{path.name}.torn", stacklevel=4)
+
+
 def _rows(path):
     "The rows of a results file, torn ones left out"
-    import warnings
     if not path.exists():
         raise FileNotFoundError(f"no results at {path}; a finished run adds its rows to the store 'own' "
                                 f"({results_path()}): start one with `reid_lab run camel`; our measurements "
                                 "are the store 'measured' (store='measured')")
     with _locked(path, 'rb', alone=False) as f: text = f.read().decode('utf-8-sig', 'replace')
-    found, rows, torn = list(_records(text)), [], []
-    head = ','.join(found[0][2] or [text.split('\n')[0][:200]]) if found else ''
-    if text and not ','.join(RESULT_COLUMNS).startswith(text.strip()):
-        check_choice('header', head, [','.join(RESULT_COLUMNS)], f"in {path}")
-    for line, end, cells in found[1:]:
-        if cells is None or (cells and _cut(text, end, cells)): torn.append(line); continue
-        try: rows += [_row(cells)] if cells else []
+    records, rows, torn = list(_records(text)), [], []
+    _check_head(path, text, records)
+    for record in records[1:]:
+        if record.cells == []: continue
+        if record.cells is None or _is_cut(record, text):
+            torn.append(record.line)
+            continue
+        try: rows.append(_row(record.cells))
         except ValueError as e:
-            raise ValueError(f"{path}: the row that begins at line {line} is damaged ({e}); correct it there, or take "
-                             "it from an older version of the file. All other rows can stay") from e
-    first = [n for n in torn if n - 1 not in torn]
-    if first:
-        warnings.warn(f"{path}: the row that begins at line {', '.join(map(str, first))} is torn, since its writer was "
-                      f"stopped; it is left out. All other rows are whole; the next append moves a torn last row to "
-                      f"{path.name}.torn", stacklevel=3)
+            raise ValueError(f"{path}: the row that begins at line {record.line} is damaged ({e}); correct it there, "
+                             "or take it from an older version of the file. All other rows can stay") from e
+    _warn_of_torn(path, torn)
     return rows
 
 # %% ../../nbs/04_results/30_rows.ipynb #9c36e0dc
@@ -389,11 +461,13 @@ def run_table(frame, # From `load_results`
     ): # DataFrame: run, time, commit, notebook, preset, datasets, seeds, rows
     "One line a run"
     import pandas as pd
-    join = lambda s: ', '.join(dict.fromkeys(str(v) for v in s))
-    runs = frame.groupby('run', sort=False, dropna=False)
-    return pd.DataFrame([dict(run=r, **{c: f[c].iat[0] for c in ('time', 'commit', 'notebook', 'preset')},
-                              datasets=join(f.dataset), seeds=f.seed.nunique(), rows=len(f)) for r, f in runs],
-                        columns=['run', 'time', 'commit', 'notebook', 'preset', 'datasets', 'seeds', 'rows'])
+    columns = ('time', 'commit', 'notebook', 'preset')
+    lines = []
+    for run, rows in frame.groupby('run', sort=False, dropna=False):
+        first = {c: rows[c].iat[0] for c in columns}
+        datasets = ', '.join(rows.dataset.astype(str).unique())
+        lines.append(dict(run=run, **first, datasets=datasets, seeds=rows.seed.nunique(), rows=len(rows)))
+    return pd.DataFrame(lines, columns=['run', *columns, 'datasets', 'seeds', 'rows'])
 
 
 def _which(row): return tuple(str(row[c]) for c in ('run', 'time', 'variant', 'dataset', 'split', 'seed'))
