@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
-from ..core.basics import check_choice, stream
+from ..core.basics import as_list, check_choice, stream
 from ..core.files import atomic_path, parquet_library, safe_join
 from .images import folder_files, image_suffixes, read_image, resize_image
 from .labels import named_ids, read_labels
@@ -202,7 +202,7 @@ def images(self:ReidTable, rows=None, # Positions (default: all)
 def summary(self:ReidTable, by='split', # Column or columns to group by
     ) -> pd.DataFrame:
     "Counts per group"
-    by = [by] if isinstance(by, str) else list(by)
+    by = as_list(by)
     for b in by: check_choice('by', b, self.frame.columns)
     said = self.frame.captions
     f = self.frame.assign(_n=said.map(len), _w=said.map(lambda cs: sum(len(c.split()) for c in cs)),

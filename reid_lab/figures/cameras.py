@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from ..core.basics import check_choice, stream
+from ..core.basics import as_list, check_choice, stream
 from ..core.statistics import weighted_mean, wilson
 from .style import COLOURS, literal, paper_figure, paper_style, PaperFigure, wrap_text
 from ..moved import forward
@@ -76,7 +76,7 @@ def camera_map(maps, # Frame of `reid_lab.analysis.bias.maps.project`, or a dict
     size:float=5, # Area of a point
     ) -> PaperFigure:
     "Maps of features coloured by camera and by identity"
-    maps, by = maps if isinstance(maps, dict) else {'': maps}, [by] if isinstance(by, str) else list(by)
+    maps, by = maps if isinstance(maps, dict) else {'': maps}, as_list(by)
     for b in by: check_choice('by', b, BY)
     every = pd.concat(maps.values())
     for c in ('x', 'y', 'cam', 'pid'): check_choice('column of the map', c, list(every.columns))

@@ -11,7 +11,7 @@ import math
 import re
 from pathlib import Path
 import numpy as np
-from ..core.basics import check_choice
+from ..core.basics import as_list, check_choice
 from .style import COLOURS, LINES, literal, MARKERS, paper_figure, paper_style, PaperFigure, wrap_text
 from ..results.comparisons import paired
 from ..results.rows import others_of, place_of
@@ -149,7 +149,7 @@ def learning_curves(logs, # One log (see `read_log`), or a dict of name to log
     ) -> PaperFigure:
     "Logged quantities against steps, one panel each, one line a run"
     logs = {n: read_log(log) for n, log in (logs if isinstance(logs, dict) else {'': logs}).items()}
-    metrics = [metrics] if isinstance(metrics, str) else list(metrics)
+    metrics = as_list(metrics)
     known = list(dict.fromkeys(c for f in logs.values() for c in f.columns))
     for m in (x, *metrics): check_choice('log column', m, known)
     with paper_style(column, width) as w:

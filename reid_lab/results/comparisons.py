@@ -9,7 +9,7 @@ __all__ = ['ONE_OF', 'ROUNDING', 'summarise', 'Paired', 'paired', 'smallest_effe
 import math
 import warnings
 from dataclasses import dataclass
-from ..core.basics import check_choice, stream
+from ..core.basics import as_list, check_choice, stream
 from .rows import (
     kind_of_start, labelled, others_of, pick, place_of, RESULT_COLUMNS, row_starts)
 
@@ -32,7 +32,7 @@ def summarise(frame, # One row a run
     text:bool=True, # `40.12 ± 1.30` in one cell; False gives columns `R1_mean`, `R1_sd`
     ): # One row a group, in order of appearance, with the number of runs `n`; settings become labels, as `variant`
     "Mean and standard deviation over runs"
-    metrics, by = [metrics] if isinstance(metrics, str) else list(metrics), [by] if isinstance(by, str) else list(by)
+    metrics, by = as_list(metrics), as_list(by)
     for c in [*metrics, *by]: check_choice('column', c, list(frame.columns))
     _check_mixed(frame, by, 'the mean')
     groups = frame.groupby(by, sort=False, dropna=False)
@@ -141,7 +141,7 @@ def paired(frame, # One row a run
     ) -> Paired:
     "Difference `b - a` over pairs that share `by`, not resolved between other starts, or from one or equal differences"
     check_choice('metric', metric, [c for c in frame.columns if c not in RESULT_COLUMNS])
-    by, sides, kept, chosen = [by] if isinstance(by, str) else list(by), [], [], []
+    by, sides, kept, chosen = as_list(by), [], [], []
     column = column or place_of(a)
     for side in (a, b):
         if not isinstance(side, dict): check_choice(column, side, list(dict.fromkeys(frame[column])))
@@ -189,7 +189,7 @@ def relative_to(frame, # One row a run
     column:str='', # Where `base` is, as in `paired`
     ): # Series: metric minus that of `base`
     "What each row has more than the base variant of the same seed"
-    by, column = [by] if isinstance(by, str) else list(by), column or place_of(base)
+    by, column = as_list(by), column or place_of(base)
     for c in [metric, column, *by]: check_choice('column', c, list(frame.columns))
     _check_mixed(frame, [c for c in by if c in ONE_OF], 'the comparison')
     zero = frame[frame[column] == base]
@@ -211,7 +211,7 @@ def paired_table(frame, # One row a run
     "`paired` for every variant and metric against one baseline"
     import pandas as pd
     check_choice('adjust', adjust, ['none', 'bonferroni'])
-    metrics, column = [metrics] if isinstance(metrics, str) else list(metrics), column or place_of(base)
+    metrics, column = as_list(metrics), column or place_of(base)
     others = others_of(frame, base, column) if others is None else list(others)
     if adjust == 'bonferroni': level = 1 - (1 - level)/(len(others)*len(metrics))
     found = [paired(frame, m, base, o, by, column, level) for m in metrics for o in others]

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 from fastcore.basics import patch
-from ..core.basics import check_choice, pick_device, unit_norm
+from ..core.basics import as_list, check_choice, pick_device, unit_norm
 from ..core.distributed import from_all, processes
 from ..core.files import BROKEN, atomic_path, file_kind, wrong_file
 from ..core.reporting import progress
@@ -109,7 +109,7 @@ def _has_halves(values):
 def _as_text(name, values, n):
     "`values` as a list of N strings"
     if values is None: return None
-    values = [values] if isinstance(values, str) else list(values)
+    values = as_list(values)
     if len(values) != n: raise ValueError(f"{name} has {len(values)} entries; emb has {n} rows, so {name} needs {n}")
     wrong = next((i for i, v in enumerate(values) if not isinstance(v, str)), None)
     if wrong is not None:

@@ -9,7 +9,7 @@ __all__ = ['LEVELS', 'TextSetting', 'text_setting', 'load_setting', 'TextCase', 
 # %% ../../../nbs/07_datasets/90_protocols/32_text.ipynb #05ddba48
 from dataclasses import dataclass
 import pandas as pd
-from ...core.basics import check_choice
+from ...core.basics import as_list, check_choice
 from ...data.table import ReidTable
 from ..registry import DATASETS, load_dataset, require
 from ...world.plan import DOMAINS, PRESETS
@@ -89,7 +89,7 @@ def text_case(train:str, # Setting that is trained on, see `text_setting`
     split:str='test', # What is searched of datasets on disk: `val` while choosing; Worlds are chosen by their seed
     ) -> TextCase:
     "A row of the transfer matrix: one training, several searches"
-    tests = [tests] if isinstance(tests, str) else list(tests)
+    tests = as_list(tests)
     if not tests: raise ValueError("tests=[] names no setting to search; give at least one, such as 'fine'")
     check_choice('split', split, ('test', 'val'))
     tables = {n: load_setting(n, preset, seed, root, split == 'val') for n in dict.fromkeys([train, *tests])}
