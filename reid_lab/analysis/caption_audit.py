@@ -40,7 +40,9 @@ def coverage_table(records, # `CaptionRecord`s
         used = {s.attribute: s.used for s in r.T2.trace_gen}
         for a in r.T1.attributes:
             row = rows.setdefault(a.name, dict(visible=0, said=0, sure=[]))
-            row['visible'] += a.visible; row['said'] += used.get(a.name, False); row['sure'].append(a.confidence)
+            row['visible'] += a.visible
+            row['said'] += used.get(a.name, False)
+            row['sure'].append(a.confidence)
     out = [dict(attribute=k, visible=100*v['visible']/len(records), said=100*v['said']/len(records),
                 confidence=float(np.mean(v['sure']))) for k, v in rows.items()]
     f = pd.DataFrame(out, columns=['attribute', 'visible', 'said', 'confidence'])

@@ -40,7 +40,8 @@ def colour_histograms(images, # N images (H,W,3) uint8, of any sizes
     "Colours of the upper and of the lower body"
     small = np.stack([resize_image(im, (64, 32), 'bilinear') for im in images])[:, :, 7:25]
     at = ((srgb_to_lab(small) - _LOW)/(_HIGH - _LOW)*_BINS - .5).clip(0, _BINS - 1)
-    below = np.minimum(at.astype(int), _BINS - 2); part = at - below
+    below = np.minimum(at.astype(int), _BINS - 2)
+    part = at - below
     out = np.zeros((len(small), len(REGIONS), _BINS.prod()))
     for r, (top, end) in enumerate(REGIONS.values()):
         s = slice(round(64*top), round(64*end))
@@ -289,7 +290,9 @@ def _keys(s):
     parts = [x for x in (s.q.path, s.q.caption if 'captions' in s.facts else None) if x is not None]
     names = [' | '.join(p) for p in zip(*parts)] if parts else [f'query {i}' for i in s.query]
     seen, out = {}, []
-    for n in names: seen[n] = seen.get(n, 0) + 1; out.append(n if seen[n] == 1 else f'{n} #{seen[n]}')
+    for n in names:
+        seen[n] = seen.get(n, 0) + 1
+        out.append(n if seen[n] == 1 else f'{n} #{seen[n]}')
     return out
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #bb99f11f
@@ -379,7 +382,8 @@ def rate_gap(holds, # (Q,) 1, 0, NaN unknown
     ) -> tuple: # Difference, low, high in percent points; NaN without failures or without successes
     "How much more often something holds for failures, with an interval from a bootstrap over identities"
     h, f = np.asarray(holds, float), np.asarray(failed, bool)
-    ok = ~np.isnan(h); h, f = h[ok], f[ok]
+    ok = ~np.isnan(h)
+    h, f = h[ok], f[ok]
     if not f.any() or f.all(): return (np.nan,)*3
     rates = [h[side].mean() for side in (f, ~f)]
     parts = [side/side.mean()*(h - r) for side, r in zip((f, ~f), rates)]

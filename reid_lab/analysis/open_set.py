@@ -116,7 +116,8 @@ def each_removed(found:pd.DataFrame, # From `search_scores`
         raise ValueError("the gallery holds nobody but the queries' own persons: without them nothing is left to be "
                          "searched. A threshold needs other people")
     twin['top'] = twin.other
-    out = pd.concat([found, twin], ignore_index=True); out.attrs = dict(found.attrs)
+    out = pd.concat([found, twin], ignore_index=True)
+    out.attrs = dict(found.attrs)
     return out
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #8bf43cfd
@@ -329,7 +330,8 @@ def _pair_blocks(q, g, same_camera, distance, chunk):
         (row, col), (orow, ocol) = pairs(lo, lo + len(block))
         t = lambda i: torch.as_tensor(i, device=block.device)
         same = block[t(row), t(col)].double().cpu().numpy()
-        block[t(row), t(col)] = torch.nan; block[t(orow), t(ocol)] = torch.nan
+        block[t(row), t(col)] = torch.nan
+        block[t(orow), t(ocol)] = torch.nan
         yield q.pid[lo:lo + len(block)], block, same, q.pid[lo + row]
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #9626d2c7
@@ -359,7 +361,8 @@ def verification_threshold(q:Embeddings, # One side of the pairs
     blocks = lambda: _pair_blocks(q, g, same_camera, distance, chunk)
     check_rate(rate)
     high = _counts(blocks(), lambda k: k >> 16)
-    n = int(high.sum()); k = math.floor(rate*n + 1e-9)
+    n = int(high.sum())
+    k = math.floor(rate*n + 1e-9)
     if n == 0: raise ValueError("there is no pair of different persons; the gallery holds one person only")
     if k < 1: raise ValueError(f"rate={rate} of {n:,} pairs is less than one; they can show {1/n:.2g} at the least")
     top, rest = _place(high, k)
@@ -383,7 +386,10 @@ def verification_rates(q:Embeddings, # One side of the pairs
     passed, n, who, below, whose = [], [], [], [], []
     for pid, block, same, owner in _pair_blocks(q, g, same_camera, distance, chunk):
         passed += [(b.double() >= t).sum(1).cpu().numpy() for b in block.split(16)]
-        n.append((~block.isnan()).sum(1).cpu().numpy()); who.append(pid); below.append(same < t); whose.append(owner)
+        n.append((~block.isnan()).sum(1).cpu().numpy())
+        who.append(pid)
+        below.append(same < t)
+        whose.append(owner)
     passed, n, who, below, whose = map(np.concatenate, (passed, n, who, below, whose))
     share = np.divide(passed, n, out=np.full(len(n), np.nan), where=n > 0)
     wide = _rate(share[n > 0], who[n > 0]) if n.any() else (np.nan,)*3
@@ -478,7 +484,8 @@ def open_set_report(found:dict, # Ranking -> frame of `search_scores`, of the sa
             told = open_set_rates(f, 0., first, by).drop(columns='DIR')
             moved = _changes(next(iter(over.values())), f, by, first)
             told[['change', 'change_low', 'change_high']] = moved if f is not next(iter(over.values())) else np.nan
-            told.insert(0, 'ranking', k); told.insert(0, 'FPIR_asked', rate)
+            told.insert(0, 'ranking', k)
+            told.insert(0, 'FPIR_asked', rate)
             rows.append(told)
     return OpenSet(pd.concat(rows, ignore_index=True) if rows else
                    pd.DataFrame(columns=['FPIR_asked', 'ranking', 'group', 'people']), warn)

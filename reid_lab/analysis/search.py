@@ -56,7 +56,8 @@ def _embed_sentences(model, items):
 
 def _embed_crops(model, crops):
     how, device = getattr(model, 'resample', 'bicubic'), next(model.parameters()).device
-    mode = model.training; model.eval()
+    mode = model.training
+    model.eval()
     try:
         with torch.inference_mode():
             x = encode_images(model, to_pixels(np.stack([resize_image(c, model.size, how) for c in crops]), device))

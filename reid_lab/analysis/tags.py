@@ -67,7 +67,8 @@ def tag(path, # Of the file; made if need be
     known=None, # Keys of the search, to refuse others
     ) -> pd.DataFrame: # All tags of the file
     "Set what one person says about one query"
-    path = Path(path); check_choice('mark', mark, MARKS)
+    path = Path(path)
+    check_choice('mark', mark, MARKS)
     if known is not None: check_choice('key', key, known, 'It is the column `key` of failure_table.')
     tags = [tags] if isinstance(tags, str) else list(tags)
     odd = next((t for t in tags if ';' in t), None)
@@ -97,6 +98,7 @@ def merge_tags(a:pd.DataFrame, # Tags of one file
 def disagreements(tags:pd.DataFrame, # Of several people
     ) -> pd.DataFrame: # One row a query, one column a person; only where marks differ
     "Queries that people mark differently"
-    f = _check_tags(tags, 'tags'); f = f[f.mark != '']
+    f = _check_tags(tags, 'tags')
+    f = f[f.mark != '']
     many = f.groupby('key').mark.transform('nunique') > 1
     return f[many].pivot(index='key', columns='by', values='mark').rename_axis(columns=None).reset_index()

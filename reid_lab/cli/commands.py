@@ -65,7 +65,9 @@ def _sweep(a):
 # %% ../../nbs/16_cli/50_commands.ipynb #d15fe499
 def _list(a):
     from reid_lab.core.basics import check_choice
-    if not a.name: print(listing(a.what)); return 0
+    if not a.name:
+        print(listing(a.what))
+        return 0
     check_choice(a.what, a.name, LISTS[a.what]())
     if a.what == 'experiments':
         from reid_lab.experiments.notebooks import experiments

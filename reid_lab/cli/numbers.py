@@ -18,7 +18,9 @@ def _published(a):
     elif not a.table:
         print_table(pub.published_tables(a.paper).reset_index(), a.format, printed=True)
         figures = pub.published_figures(a.paper).reset_index()
-        if len(figures): print(); print_table(figures, a.format, printed=True)
+        if len(figures):
+            print()
+            print_table(figures, a.format, printed=True)
     else:
         frame = pub.published_table(a.paper, a.table)
         about = frame.attrs

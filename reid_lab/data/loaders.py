@@ -67,7 +67,8 @@ def pk_order(pid, # (N,) identity of each sample
     k:int=4, # Images an identity
     ) -> list: # Arrays of sample numbers
     "Batches of `batch_size/k` identities with `k` images each; about one pass over the data"
-    pid = np.asarray(pid); ids = np.unique(pid)
+    pid = np.asarray(pid)
+    ids = np.unique(pid)
     P = batch_size//k
     if batch_size % k or P < 1:
         raise ValueError(f"batch_size={batch_size} must be a multiple of k={k} images an identity")

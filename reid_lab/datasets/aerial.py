@@ -61,7 +61,9 @@ class _Rows:
         for k, v in dict(pid=pid, view=view, split=split).items():
             if row[k] != v: _stop(at, f'image {path!r} has {k} {row[k]} in another entry and {v} here',
                                   'correct the annotation')
-        if caption is not None: row['captions'].append(caption); row['grounds'].append(ground)
+        if caption is not None:
+            row['captions'].append(caption)
+            row['grounds'].append(ground)
 
     def deal(self, at, captions, images, pid, split, grounds=None):
         "Captions of one identity to its aerial images in turn"
@@ -141,7 +143,9 @@ def _written_triplets(f, names):
     for i, (p, v, cs) in enumerate(zip(f.pid, f.view, f.captions)):
         for k, c in enumerate(cs if v == 'aerial' else []):
             if 'grounds' in f: ground = name.get(f.grounds.iat[i][k])
-            else: j = turn[p] = turn.get(p, -1) + 1; ground = own[p][j % len(own[p])] if p in own else None
+            else:
+                j = turn[p] = turn.get(p, -1) + 1
+                ground = own[p][j % len(own[p])] if p in own else None
             out.append((i, ground, c))
     return out
 
@@ -289,7 +293,9 @@ def aeri_notes(table:ReidTable, # Of AERI-PEDES, from its folder
     out = aerial_notes(table)
     for form in (k for k in AERI if k != 'test' and (Path(table.root)/AERI[k]).is_file()):
         try: f = load_aeri(table.root, form).where(split='train').frame
-        except TableError as e: out += e.findings; continue
+        except TableError as e:
+            out += e.findings
+            continue
         n, ids = f.view.value_counts().to_dict(), f.pid.nunique()
         version = f': {AERI_VERSIONS[ids]}' if form == 'sampled' and ids in AERI_VERSIONS else ''
         out.append(Finding('ok', f'{AERI[form]}, form {form!r}: {ids} ids, {n.get("aerial", 0)} aerial and '
@@ -331,7 +337,9 @@ def cross_view(table:ReidTable, # With both views and captions, such as the Worl
             told = [(c, i) for i in below for c in f.captions.iat[i]]*bool(len(above))
             n = max(len(told), len(above)*(split == 'train'))*bool(told)
             own = [(above[k % len(above)], *told[k % len(told)]) for k in range(n)]
-        for i, c, at in own: new[i].append(c); grounds[i].append('' if at is None else f.path.iat[at])
+        for i, c, at in own:
+            new[i].append(c)
+            grounds[i].append('' if at is None else f.path.iat[at])
     f['captions'], f['grounds'] = pd.Series(new, dtype=object), pd.Series(grounds, dtype=object)
     return table._with(f.assign(role=np.where(f.view == 'aerial', 'gallery', 'none')))
 

@@ -250,7 +250,9 @@ def rewrite_captions(captions, # Captions of one image
                 raise TypeError(f"rewrite: {name!r} returned {type(text).__name__} for {c[:60]!r}; "
                                 "it must return a string")
             if not text.strip() or text in said: left += 1
-            else: said.append(text); by.append(dict(by=name, of=i))
+            else:
+                said.append(text)
+                by.append(dict(by=name, of=i))
     return said, by, left
 
 # %% ../../nbs/07_datasets/50_cross_set.ipynb #52e1c5e0

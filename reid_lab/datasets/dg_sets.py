@@ -215,7 +215,8 @@ def load_dg_set(root, # Folder of the set
     for part in form.parts:
         paths, missing = _images(root, part, form)
         f, odd = _parsed(paths, part, form, skip)
-        frames.append(f); found += missing + odd
+        frames.append(f)
+        found += missing + odd
     f = pd.concat(frames, ignore_index=True)
     found += _twice(f.path, form)
     if not (len(f) or found):
@@ -293,7 +294,8 @@ def extract_cuhk03(mat, # `cuhk-03.mat` of the authors
     dest = Path(dest).expanduser()
     with h5py.File(mat, 'r') as h:
         for labels in ('detected', 'labeled'):
-            out = dest/f'images_{labels}'; out.mkdir(parents=True, exist_ok=True)
+            out = dest/f'images_{labels}'
+            out.mkdir(parents=True, exist_ok=True)
             for pair, people in enumerate(h[labels][0], 1):
                 for (i, pid), ref in np.ndenumerate(h[people][()]):   # ten images by number of people
                     image = h[ref][()]
@@ -391,7 +393,8 @@ def load_cuhk03(root, # Folder with `images_detected`, `images_labeled` and the 
     follow_links:bool=False, # Read images behind links that lead out of the folder
     ) -> ReidTable: # Not validated yet
     "CUHK03 in one of its protocols"
-    check_choice('labels', labels, ['detected', 'labeled']); check_choice('protocol', protocol, ['new', 'classic'])
+    check_choice('labels', labels, ['detected', 'labeled'])
+    check_choice('protocol', protocol, ['new', 'classic'])
     if split_id and protocol == 'new': raise ValueError(f"split_id={split_id} needs protocol='classic'")
     form, part = DG_SETS['cuhk03'], Part(f'images_{labels}')
     root = _checked_root(root, form)
@@ -503,7 +506,8 @@ def _paths(f, form, labels):
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #eb229780
 def _write_cuhk03(root, f, paths, labels):
     "The `.mat` file of the new protocol, and the test identities as the one classic test set"
-    order = np.argsort(paths); f, names = f.iloc[order], [paths[i].rpartition('/')[2] for i in order]
+    order = np.argsort(paths)
+    f, names = f.iloc[order], [paths[i].rpartition('/')[2] for i in order]
     cells = np.empty((len(names), 1), object)
     cells[:, 0] = names
     index = lambda rows: np.flatnonzero(rows)[:, None] + 1.

@@ -86,7 +86,8 @@ def _check_counts(table, counts):
         got = _counted(table, part)[:len(want)]
         text = f'{part}: ' + ', '.join(f'{g} {c}' for g, c in zip(got, names))
         if all(w is None or np.isin(g, w) for g, w in zip(got, want)):
-            out.append(Finding('ok', f'{text}, as published')); continue
+            out.append(Finding('ok', f'{text}, as published'))
+            continue
         said = ', '.join('unstated' if w is None else ' or '.join(map(str, np.atleast_1d(w))) for w in want)
         out.append(Finding('warn', f'{text}; published: {said}', '', 'a subset or another version: scores differ'))
     return out
@@ -156,9 +157,11 @@ def doctor(name:str, # Key of `DATASETS`
     **options, # For the dataset's loader, such as `follow_links`
     ) -> Report:
     "What is in a dataset folder, what is missing, and what to do about it; changes nothing"
-    name = dataset_key(name); spec, found = DATASETS[name], []
+    name = dataset_key(name)
+    spec, found = DATASETS[name], []
     if spec.folder and data_root_of(root).follow_links: options['follow_links'] = True
-    check_options(name, options); check_choice('check', check, ['sample', 'all'])
+    check_options(name, options)
+    check_choice('check', check, ['sample', 'all'])
     try:
         if spec.folder:
             root = find_root(name, root)

@@ -102,6 +102,7 @@ def export_world(table:ReidTable, # What to write: the World's table or any othe
     if silent: bad.append(Finding('error', 'images without a caption', f'{silent} rows', 'table.where(captions=len)'))
     if bad: raise TableError(f'export to {layout}', bad)
     with atomic_path(dest) as tmp:
-        tmp.mkdir(); spec.write(table, tmp)
+        tmp.mkdir()
+        spec.write(table, tmp)
         if dest.is_dir(): dest.rmdir()
     return dest

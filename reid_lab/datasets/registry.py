@@ -435,7 +435,8 @@ def load_dataset(name:str, # Key of `DATASETS`
     **options, # For this dataset's loader, such as `form`, `chunks`, `follow_links`, `preset`, `seed`
     ) -> ReidTable:
     "A checked table of dataset `name`"
-    name = dataset_key(name); spec = DATASETS[name]
+    name = dataset_key(name)
+    spec = DATASETS[name]
     if spec.folder and data_root_of(root).follow_links: options['follow_links'] = True
     check_options(name, options)
     table = spec.load(find_root(name, root) if spec.folder else root, **options)

@@ -74,7 +74,9 @@ def _client(address, n_jobs):
     from distributed import Client, LocalCluster, default_client
     address = address or os.environ.get('DASK_SCHEDULER_ADDRESS', '')
     if not address:
-        try: yield default_client(); return
+        try:
+            yield default_client()
+            return
         except ValueError: pass # none in this session
         how = dict(threads_per_worker=1, memory_limit=0, dashboard_address=None)
         with LocalCluster(n_jobs, **how) as cluster, Client(cluster) as client: yield client

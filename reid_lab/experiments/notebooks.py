@@ -210,7 +210,9 @@ def _sections(nb):
     for c in nb.cells:
         lines = c.source.strip().split('\n')
         if c.cell_type == 'markdown' and lines[0].startswith('## '): heading = lines[0].strip('# ').strip()
-        elif c.cell_type == 'code': n += 1; found[c.get('id')] = heading, n
+        elif c.cell_type == 'code':
+            n += 1
+            found[c.get('id')] = heading, n
     return found, n
 
 
@@ -255,7 +257,9 @@ def _execute(source, path, params, threads, timeout, seen, attempts=3):
     import logging
     import papermill as pm
     from nbclient.exceptions import DeadKernelError
-    quiet = logging.getLogger('papermill'); level = quiet.level; quiet.setLevel(logging.CRITICAL)
+    quiet = logging.getLogger('papermill')
+    level = quiet.level
+    quiet.setLevel(logging.CRITICAL)
     scratch = Scratch('kernel')
     tmp = scratch.path
     try:

@@ -227,13 +227,15 @@ def _at_exit():
 @dataclass(eq=False)
 class Run:
     "One run: its folder, what it scored, and how it ended"
-    folder:Path; notebook:str
+    folder:Path
+    notebook:str
     params:dict # Everything the run was given
     results:Path # CSV that `finish` appends to
     started:datetime=field(default_factory=_now)
     rows:list=field(default_factory=list)
     notes:list=field(default_factory=list) # Sentences, such as what could not be scored and why
-    status:str='running'; seconds:float=0.
+    status:str='running'
+    seconds:float=0.
     lock:object=None # Held while it runs
     execution:Execution=Execution() # How it is executed
 
@@ -265,7 +267,9 @@ class Run:
 
     def end(self, status): # How it ended
         "Close the run without adding rows"
-        if self.status == 'running': self.status = status; self._write()
+        if self.status == 'running':
+            self.status = status
+            self._write()
         self.free()
 
     def free(self):
@@ -323,7 +327,8 @@ def finish(self:Run) -> list: # The rows appended
     rows = [{k: v for k, v in r.items() if k in RESULT_COLUMNS} for r in rows]
     try: rows = append_results(rows, self.results)
     except BaseException as e:
-        self.end(f'failed: its rows could not be added to the results: {type(e).__name__}: {e}'); raise
+        self.end(f'failed: its rows could not be added to the results: {type(e).__name__}: {e}')
+        raise
     self.end('finished')
     return rows
 
@@ -341,10 +346,13 @@ def _claim(notebook, params, out_dir, resume, speed):
     if os.environ.get('REID_LAB_RUN') == str(folder): return None, folder
     if str(folder) in _OPEN: _OPEN[str(folder)].end('interrupted') # a notebook's cell was run again
     if out_dir: check_folder(folder, notebook, fresh=resume, speed=speed) # before the lock, which is a file in it
-    lock = locked(folder/'.lock', wait=False, what=f'run folder {str(folder)!r}'); lock.__enter__()
+    lock = locked(folder/'.lock', wait=False, what=f'run folder {str(folder)!r}')
+    lock.__enter__()
     try:
         if out_dir: check_folder(folder, notebook, fresh=resume, speed=speed)
-    except FileExistsError: lock.__exit__(None, None, None); raise
+    except FileExistsError:
+        lock.__exit__(None, None, None)
+        raise
     return lock, folder
 
 

@@ -267,7 +267,9 @@ def _collect_function(f, texts, files, seen):
     for cell in f.__closure__ or ():
         try: value = cell.cell_contents
         except ValueError: continue     # not assigned yet
-        if inspect.isfunction(value): texts.append(_source(value)); _collect(value, texts, files, seen)
+        if inspect.isfunction(value):
+            texts.append(_source(value))
+            _collect(value, texts, files, seen)
         # lists and the like may change while a sweep runs: a count of calls
         elif isinstance(value, (str, int, float, bool, tuple, type(None))): texts.append(repr(value))
     if file and Path(file).suffix == '.py' and Path(file).is_file():

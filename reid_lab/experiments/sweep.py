@@ -94,7 +94,9 @@ def grid_points(grid, # Dict of name -> list of values (all combinations), or a 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #4ca35c92
 class _Outcome:
     "Turns an error inside a `with` block into data, because a sweep outlives any one of its runs"
-    def __enter__(self): self.data = dict(status='failed', rows=[{}]); return self
+    def __enter__(self):
+        self.data = dict(status='failed', rows=[{}])
+        return self
 
     def done(self, rows):
         "Store what a job returned"
@@ -349,7 +351,8 @@ def sweep(job, # Notebook name, or a function of the parameters that returns met
     name = code.name
     known = None if callable(job) else notebook_parameters(find_notebook(job))
     for key, value in {(k, str(v)): v for p in points for k, v in p.items()}.items() if known else ():
-        check_choice('parameter', key[0], known); check_type(key[0], value, known[key[0]])
+        check_choice('parameter', key[0], known)
+        check_type(key[0], value, known[key[0]])
     if any('execution' in p for p in points):
         raise ValueError("execution is the same for all runs of a sweep; give it as an argument (to the command: as "
                          "options), not among the parameters")

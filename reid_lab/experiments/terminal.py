@@ -17,7 +17,12 @@ from ..core.scratch import Scratch
 @dataclass
 class Task:
     "What one process is doing"
-    pid:int; label:str; n:int=0; total:int=None; note:str=''; left:float=None
+    pid:int
+    label:str
+    n:int=0
+    total:int=None
+    note:str=''
+    left:float=None
     since:float=0. # When it was begun
     said:float=0. # When it was heard of last
 
@@ -37,8 +42,10 @@ class Activity:
     sections:bool=True # Cells that this process runs are sections; False: tasks like all others
     pid:int=field(default_factory=os.getpid)
     folder:str=''
-    section:str=''; since:float=0. # Heading of the running cell, and since when
-    cell:int=0; cells:int=0
+    section:str=''
+    since:float=0. # Heading of the running cell, and since when
+    cell:int=0
+    cells:int=0
     done:list=field(default_factory=list) # (heading, seconds) of finished sections
     tasks:list=field(default_factory=list) # Open tasks, outer ones first
 
@@ -51,7 +58,9 @@ class Activity:
         elif 'cell' in said and not own:
             self._task(dict(said, label=said['where'], n=max(0, said['cell'] - 1), note=said['label']))
         elif 'cell' in said:
-            if said['label'] != self.section: self.close(said['time']); self.section = said['label']
+            if said['label'] != self.section:
+                self.close(said['time'])
+                self.section = said['label']
             self.cell, self.cells = said['cell'], said['total']
         else: self._task(said)
 
@@ -60,7 +69,9 @@ class Activity:
         if said['end']:
             if at is not None: self.tasks[at:] = [t for t in self.tasks[at:] if t.pid != said['pid']]
             return
-        if at is None: self.tasks.append(Task(said['pid'], said['label'], since=said['time'])); at = -1
+        if at is None:
+            self.tasks.append(Task(said['pid'], said['label'], since=said['time']))
+            at = -1
         t = self.tasks[at]
         t.n, t.total, t.note, t.left, t.said = *map(said.get, ('n', 'total', 'note', 'left')), said['time']
 
@@ -100,7 +111,12 @@ def _cut(text, width):
 @dataclass(frozen=True)
 class Signs:
     "Characters of the display"
-    done:str='✓'; failed:str='✗'; now:str='●'; full:str='━'; rest:str='─'; between:str=' · '
+    done:str='✓'
+    failed:str='✗'
+    now:str='●'
+    full:str='━'
+    rest:str='─'
+    between:str=' · '
 
 
 ASCII = Signs('+', 'x', '*', '#', '-', ', ')
@@ -189,10 +205,13 @@ class Display:
 
     def __exit__(self, kind, error, trace):
         if self.quiet: return
-        self._stop.set(); self._thread.join()
+        self._stop.set()
+        self._thread.join()
         if self._before is None: del os.environ['REID_LAB_PROGRESS']
         else: os.environ['REID_LAB_PROGRESS'] = self._before
-        self._read(); self._source.close(); self._folder.cleanup()
+        self._read()
+        self._source.close()
+        self._folder.cleanup()
         self.what.tasks = []
         self.what.close(time.time())
         self._paint(failed=kind is not None)
@@ -214,7 +233,9 @@ def _read(self:Display):
     while True:
         at = self._source.tell()
         line = self._source.readline()
-        if not line.endswith('\n'): self._source.seek(at); return
+        if not line.endswith('\n'):
+            self._source.seek(at)
+            return
         try: self.what.take(json.loads(line))
         except (ValueError, KeyError, TypeError): continue # two processes wrote at once on a system without append
 
@@ -222,7 +243,9 @@ def _read(self:Display):
 @patch
 def _write(self:Display, text):
     "Write; a reader that is gone ends the display, not the run"
-    try: self.file.write(text); self.file.flush()
+    try:
+        self.file.write(text)
+        self.file.flush()
     except (OSError, ValueError): self._stop.set()
 
 
@@ -231,7 +254,9 @@ def _heading(self:Display, failed=False):
     "Lines that stay: title, folder, sections that took time"
     what, new = self.what, []
     if not what.folder: return new
-    if not self._headed: new += [what.title, what.folder, '']; self._headed = True
+    if not self._headed:
+        new += [what.title, what.folder, '']
+        self._headed = True
     for i, (name, seconds) in list(enumerate(what.done))[self._listed:]:
         bad = failed and i == len(what.done) - 1
         sign = self.signs.failed if bad else self.signs.done
@@ -247,7 +272,9 @@ def _paint(self:Display, failed=False):
     self.what.drop_dead(now)
     if not self.tty:
         lines = new
-        if now - self._line >= self.every: self._line = now; lines = [*new, log_line(self.what, now, self.start)]
+        if now - self._line >= self.every:
+            self._line = now
+            lines = [*new, log_line(self.what, now, self.start)]
         if lines: self._write('\n'.join(lines) + '\n')
         return
     width = shutil.get_terminal_size((100, 24)).columns

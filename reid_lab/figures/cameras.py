@@ -94,7 +94,9 @@ def camera_map(maps, # Frame of `reid_lab.analysis.bias.maps.project`, or a dict
         axes = fig.subplots(len(by), len(maps), squeeze=False)
         for ax, name in zip(axes[0], maps): ax.set_title(literal(wrap_text(name, side, 8, 2)))
         for row, b in zip(axes, by):
-            for ax, frame in zip(row, maps.values()): _points(ax, frame, b, groups[b], size); _box(ax, frame)
+            for ax, frame in zip(row, maps.values()):
+                _points(ax, frame, b, groups[b], size)
+                _box(ax, frame)
             who = f"by identity ({len(groups['pid'])} of {n})" if n else 'identities unknown'
             row[0].set_ylabel('by camera' if b == 'cam' else who)
         if keys: fig.legend(handles=keys, loc='outside lower center', ncols=min(per_line, len(keys)), handlelength=.8,
@@ -165,7 +167,8 @@ def _under(ax, cams, seen, frame, w):
     for c, tick in zip(cams, ax.get_xticklabels()): tick.set_color('#a0a0a0' if c in seen else 'black')
     ax.axvline(len(cams) - .25, color='#cccccc', lw=.6)
     ax.set(xlabel='camera (queries)' if room else 'camera', xlim=(-.6, len(cams) + 1.1))
-    ax.tick_params(axis='x', length=0); ax.grid(axis='y')
+    ax.tick_params(axis='x', length=0)
+    ax.grid(axis='y')
 
 # %% ../../nbs/11_figures/50_cameras.ipynb #f7ee0db9
 UNCERTAINTY_NAMES = dict(euclidean='Euclidean distance', cosine='cosine distance', entropy='entropy')
@@ -196,7 +199,8 @@ def error_curves(frame, # Rows of `reid_lab.analysis.bias.per_camera.error_vs_di
         for i, (ax, kind) in enumerate(zip(axes, kinds)):
             _error_panel(ax, frame[frame.kind == kind], i)
             ax.set(xlabel=UNCERTAINTY_NAMES.get(kind, literal(kind)))
-            ax.grid(axis='y'); ax.locator_params(axis='x', nbins=4)
+            ax.grid(axis='y')
+            ax.locator_params(axis='x', nbins=4)
         axes[0].set(ylabel=label, ylim=(0, None))
     return fig
 
@@ -209,8 +213,10 @@ def _nmi_panel(ax, frame, key, colours, title):
         past = frame.chance.iloc[i] if key == 'camera' and 'chance' in frame and np.isfinite(v) else 0.
         if np.isfinite(v): ax.text(max(v, past) + .03*top, i, f'{v:.3f}', va='center', size=6.5)
     if not np.isfinite(frame[key]).any(): ax.text(.5, .5, 'not defined', ha='center', transform=ax.transAxes, size=6.5)
-    ax.set(title=title, xlim=(0, 1.3*top)); ax.locator_params(axis='x', nbins=3)
-    ax.tick_params(axis='y', length=0); ax.grid(axis='x')
+    ax.set(title=title, xlim=(0, 1.3*top))
+    ax.locator_params(axis='x', nbins=3)
+    ax.tick_params(axis='y', length=0)
+    ax.grid(axis='x')
 
 
 def nmi_bars(frame, # Rows with `method`, `camera` and perhaps `identity` and `chance`; see `camera_nmi`
@@ -268,7 +274,8 @@ def pair_matrix(share, # (Cq,Cg) of the neighbours, 0..1, NaN for none
         for side, names in ((ax.xaxis, gallery), (ax.yaxis, query)): side.set_ticks(range(len(names)), map(str, names))
         ax.set(xlabel='camera of the neighbours', ylabel='camera of the query')
         ax.set_title(literal(title), loc='left', size=7.5, weight='bold')
-        ax.tick_params(length=0); ax.grid(False)
+        ax.tick_params(length=0)
+        ax.grid(False)
         for side in ax.spines.values(): side.set_visible(False)
         fig.supxlabel('% of neighbours; orange: more than by chance, blue: less', size=6, color='#555555')
     return fig
@@ -300,7 +307,8 @@ def _camera_bars(ax, before, after, label, chosen, query):
     ax.set_yticks(y, [f'cam {c} ({n})' for c, n in zip(before.cam, before.n_query)])
     ax.set(xlim=(0, 110), xlabel=literal(label) + '; diamonds: the query'*bool(query), ylim=(len(y) - .5, -.5))
     ax.set_xticks([0, 25, 50, 75, 100])
-    ax.tick_params(axis='y', length=0); ax.grid(axis='x')
+    ax.tick_params(axis='y', length=0)
+    ax.grid(axis='x')
 
 
 def _nmi_bars(ax, nmi, names):
@@ -316,8 +324,10 @@ def _nmi_bars(ax, nmi, names):
             ax.text(max(v, past) + .02, i + off, f'{v:.3f}', va='center', size=6)
             if key == 'camera': ax.plot([past]*2, [i + off - .19, i + off + .19], color='black', lw=1.2)
     ax.set_yticks([0, 1], ['cameras ↓', 'identities ↑'])
-    ax.set(xlim=(0, 1.15), xlabel='NMI of clusters (black: by chance)', ylim=(1.5, -.5)); ax.set_xticks([0, .5, 1])
-    ax.tick_params(axis='y', length=0); ax.grid(axis='x')
+    ax.set(xlim=(0, 1.15), xlabel='NMI of clusters (black: by chance)', ylim=(1.5, -.5))
+    ax.set_xticks([0, .5, 1])
+    ax.tick_params(axis='y', length=0)
+    ax.grid(axis='x')
 
 # %% ../../nbs/11_figures/50_cameras.ipynb #db9904d9
 def camera_card(before, # Frame: cam, n_query, mAP (NaN if not defined)

@@ -52,7 +52,9 @@ def caption_board(rows, # (images, texts) a row: a list of (H,W,3) uint8 arrays,
                 thumbnail(ax, im, .03 + j*(wide + .04), y, wide, wide*im.shape[0]/im.shape[1])
             at = y
             for heading, text in said:
-                if heading: ax.text(left, at, heading, va='top', weight='bold', parse_math=False); at += _LINE
+                if heading:
+                    ax.text(left, at, heading, va='top', weight='bold', parse_math=False)
+                    at += _LINE
                 if text: ax.text(left, at, text, va='top', linespacing=1.15, parse_math=False)
                 at += (text.count('\n') + 1 if text else 0)*_LINE + .45*_LINE
             y += high + .12
@@ -96,7 +98,8 @@ def score_strips(lists:dict, # Name -> (similarities from 0 to 1, falling; wheth
     from matplotlib.patches import Rectangle
     with paper_style(column, width, size=7) as w:
         longest = max(len(s) for s, _ in lists.values())
-        left = .7; side = min(.42, (w - left - 1.1)/longest) # room for the scores
+        left = .7
+        side = min(.42, (w - left - 1.1)/longest) # room for the scores
         fig, ax = inch_canvas(w, .2 + len(lists)*.34, photo=False)
         for r, (name, (sims, match)) in enumerate(lists.items()):
             y, m = .16 + r*.34, list_scores(sims, match)
@@ -137,7 +140,8 @@ def outlines(ax, # Axes to draw on
     for i, (v, name) in enumerate(zip(values, names)):
         share = 100*np.histogram(v, edges)[0]/max(len(v), 1)
         ax.stairs(share, edges, color=COLOURS[i % 7], ls=LINES[i % 7], lw=1.2, label=literal(name))
-    ax.set(xlabel=label, xlim=(left, edges[-1]), ylim=(0, None)); ax.grid(axis='y')
+    ax.set(xlabel=label, xlim=(left, edges[-1]), ylim=(0, None))
+    ax.grid(axis='y')
 
 
 def score_histograms(frames:dict, # Name -> frame with one row a query, see `reid_lab.recipes.text.load_search`
@@ -184,14 +188,17 @@ def value_histograms(values:dict, # Name -> numbers; NaN is left out
             if not len(v): continue
             share, style = np.histogram(v, edges)[0], dict(color=COLOURS[i % 7], ls=LINES[i % 7], lw=1.1)
             ax.stairs(100*share/len(v), edges, label=f'{literal(name)} ({v.mean():.2f})', **style)
-        ax.set(xlabel=label, ylabel=f'{unit} (%)', ylim=(0, None)); ax.grid(axis='y')
+        ax.set(xlabel=label, ylabel=f'{unit} (%)', ylim=(0, None))
+        ax.grid(axis='y')
         fig.legend(loc='outside upper center', ncols=2 if max(map(len, values)) < 8*w - 12 else 1)
     return fig
 
 # %% ../../nbs/11_figures/40_captions.ipynb #6cb171ac
 def _one_list(ax, x, y, head, note, images, right, tw, th):
     "A heading, a note at its end, and images in a row, right and wrong marked"
-    for line in head.split('\n'): y += _HEAD; ax.text(x, y - .2*_HEAD, line, size=6.5, parse_math=False)
+    for line in head.split('\n'):
+        y += _HEAD
+        ax.text(x, y - .2*_HEAD, line, size=6.5, parse_math=False)
     ax.text(x + len(images)*(tw + _GAP) - _GAP, y - .2*_HEAD, note, ha='right', size=6.5, parse_math=False)
     y += .02
     for j, (img, ok) in enumerate(zip(images, right)): thumbnail(ax, img, x + j*(tw + _GAP), y, tw, th, bool(ok))

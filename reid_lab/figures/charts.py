@@ -42,7 +42,9 @@ def _legend(fig, axes, title=None):
     "One legend above all panels, or inside a single panel where it covers no line"
     handles, labels = axes[0].get_legend_handles_labels()
     if len(labels) < 2 and not title: return
-    if not labels: axes[0].legend(axes[0].get_lines()[:1], [title]); return # one line without a name
+    if not labels:
+        axes[0].legend(axes[0].get_lines()[:1], [title])
+        return # one line without a name
     if len(axes) == 1:
         inside = axes[0].legend(title=title, alignment='left')
         if not _covers(inside, axes[0]): return
@@ -58,7 +60,8 @@ def _value_ticks(ax, values, room):
     if len(texts) > 8: return
     for step in range(1, len(texts) + 1):
         if sum(len(t) + 1 for t in texts[::step]) < room: break
-    ax.set_xticks(values, [t if i % step == 0 else '' for i, t in enumerate(texts)]); ax.minorticks_off()
+    ax.set_xticks(values, [t if i % step == 0 else '' for i, t in enumerate(texts)])
+    ax.minorticks_off()
 
 
 def curves(frame, # Long frame, one row a run (or a logged step)
@@ -163,7 +166,8 @@ def learning_curves(logs, # One log (see `read_log`), or a dict of name to log
                 if window > 1: ax.plot(f[x], f[m], color=COLOURS[i % 7], alpha=.25, lw=.7)
                 mean = f[m].rolling(window, min_periods=1).mean()
                 ax.plot(f[x], mean, color=COLOURS[i % 7], ls=LINES[i % 7], label=literal(name), **few)
-            ax.set(xlabel=literal(x), title=literal(loss_name(m))); ax.grid(axis='y')
+            ax.set(xlabel=literal(x), title=literal(loss_name(m)))
+            ax.grid(axis='y')
         axes[0].set_ylabel(ylabel or '')
         _legend(fig, axes)
     return fig
@@ -180,7 +184,9 @@ def _means(ax, frame, metric, names, column, by, at, heads):
     ax.set_xlim(0, 1.06*max(frame[metric].max(), 1e-9)) # a bar starts at zero
     ax.set_yticks([*at, *heads], [*(literal(wrap_text(v, 1.1, 7)) for v in names), *heads.values()])
     for tick in ax.get_yticklabels()[len(names):]: tick.set(style='italic', color='#555555')
-    ax.tick_params(axis='y', length=0); ax.invert_yaxis(); ax.grid(axis='x')
+    ax.tick_params(axis='y', length=0)
+    ax.invert_yaxis()
+    ax.grid(axis='x')
 
 
 def _differences(ax, pairs, at):
@@ -191,7 +197,8 @@ def _differences(ax, pairs, at):
         colour = {'higher': COLOURS[0], 'lower': COLOURS[1]}.get(p.verdict, '#777777')
         if math.isfinite(p.low): ax.plot([p.low, p.high], [i, i], color=colour, lw=1.4, solid_capstyle='butt')
         ax.plot([p.diff], [i], 'o', color=colour, mfc=colour if sure else 'white', ms=4.5, mew=1.1)
-    ax.grid(axis='x'); ax.tick_params(axis='y', length=0)
+    ax.grid(axis='x')
+    ax.tick_params(axis='y', length=0)
 
 # %% ../../nbs/11_figures/20_charts.ipynb #6dddea76
 def _difference_label(pairs, base, label, width):
@@ -276,6 +283,7 @@ def heat_map(matrix, # DataFrame: rows, columns and numbers
                       **(dict(rotation=30, ha='right', rotation_mode='anchor') if long else {}))
         ax.set_yticks(range(matrix.shape[0]), [literal(wrap_text(str(v), 1.1, 7)) for v in matrix.index])
         ax.set(xlabel=xlabel, ylabel=ylabel, title=literal(label))
-        ax.tick_params(length=0); ax.grid(False)
+        ax.tick_params(length=0)
+        ax.grid(False)
         for side in ax.spines.values(): side.set_visible(False)
     return fig

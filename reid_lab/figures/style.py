@@ -113,10 +113,13 @@ def _light(fig, dpi):
         box = im.get_window_extent()
         size = [max(1, round(side*dpi/fig.dpi)) for side in (box.width, box.height)]
         small = Image.fromarray(np.asarray(pixels, np.uint8)).resize(size, Image.Resampling.LANCZOS)
-        im.set_data(np.asarray(small.quantize(64, dither=0).convert('RGB'))); im.set_interpolation('none')
+        im.set_data(np.asarray(small.quantize(64, dither=0).convert('RGB')))
+        im.set_interpolation('none')
     try: yield
     finally:
-        for im, pixels, how in kept: im.set_data(pixels); im.set_interpolation(how)
+        for im, pixels, how in kept:
+            im.set_data(pixels)
+            im.set_interpolation(how)
 
 
 def export(fig, # Any matplotlib figure
@@ -170,7 +173,8 @@ def wrap_text(text:str, # Any text
     for word in str(text).split():
         while len(lines) < max_lines + 2 and len(word) > 4 and wide(part := head(word)) > width: # longer than the line
             cut = max(1, int(len(part)*width/wide(part)) - 1)
-            lines += [word[:cut]]; word = word[cut:]
+            lines += [word[:cut]]
+            word = word[cut:]
         if len(lines) > max_lines + 1: break # more are not shown
         if wide(f'{lines[-1]} {word}') <= width: lines[-1] = f'{lines[-1]} {word}'.strip()
         else: lines.append(word)

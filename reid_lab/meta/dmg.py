@@ -23,7 +23,8 @@ def split_cameras(cam, # (N,) camera of each image
     group=None, # (N,) dataset or site of each image, whose cameras are split apart; None: one group
     ): # (N,) bool, True: a support camera
     "A random half of the cameras; of an odd number either half may have one more"
-    cam = np.asarray(cam); group = np.zeros(len(cam), int) if group is None else np.asarray(group)
+    cam = np.asarray(cam)
+    group = np.zeros(len(cam), int) if group is None else np.asarray(group)
     support = np.zeros(len(cam), bool)
     for g in np.unique(group):
         own = rng.permutation(np.unique(cam[group == g]))
@@ -148,7 +149,8 @@ def _groups(ids, P, n, rng):
     left, out = [], []
     while len(out) < n:
         if len(left) < P: left = [ids[j] for j in rng.permutation(len(ids))]
-        out.append(left[:P]); left = left[P:]
+        out.append(left[:P])
+        left = left[P:]
     return out
 
 # %% ../../nbs/09_meta/40_dmg.ipynb #393f3408

@@ -147,7 +147,9 @@ def end_task(self:DualSpeed, params, # List of tensors, changed in place
     if self.fast:
         for p, p0, t in zip(params, self.theta0, self.total): p.copy_(p0 + self.eps_fast*(t/n - p0))
     if self.slow and self.done % self.every == 0: self.slow_step(params)
-    for p0, p, t in zip(self.theta0, params, self.total): p0.copy_(p); t.zero_()
+    for p0, p, t in zip(self.theta0, params, self.total):
+        p0.copy_(p)
+        t.zero_()
 
 
 @patch
@@ -252,7 +254,9 @@ def lookahead(self:ReleasedDualSpeed, params, # List of tensors, changed in plac
     self.count += 1
     if self.slow is None: self.slow = [p.detach().clone() for p in params]
     elif (self.count - (self.slow_from == 'first step')) % self.k == 0:
-        for s, p in zip(self.slow, params): s.lerp_(p, self.alpha); p.copy_(s)
+        for s, p in zip(self.slow, params):
+            s.lerp_(p, self.alpha)
+            p.copy_(s)
 
 # %% ../../nbs/09_meta/20_dual_speed.ipynb #d0360b5f
 @patch

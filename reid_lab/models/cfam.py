@@ -101,7 +101,8 @@ class PairIdentity(nn.Module):
         super().__init__()
         self.mlp = nn.Sequential(nn.Linear(2*dim, dim), nn.LayerNorm(dim), nn.GELU())
         self.classify = nn.Linear(dim, n_ids + 1)
-        nn.init.normal_(self.classify.weight, std=.001); nn.init.zeros_(self.classify.bias)
+        nn.init.normal_(self.classify.weight, std=.001)
+        nn.init.zeros_(self.classify.bias)
 
     def forward(self, img, # (P,D) features of images
         txt, # (P,D) features of captions

@@ -40,9 +40,11 @@ class CrossFormer(nn.Module):
     def initialise(self, attn:float, proj:float, fc:float): # Standard deviations
         "CLIP's initialisation"
         for a in (self.cross_attn, *(b.attn for b in self.transformer.resblocks)):
-            nn.init.normal_(a.in_proj_weight, std=attn); nn.init.normal_(a.out_proj.weight, std=proj)
+            nn.init.normal_(a.in_proj_weight, std=attn)
+            nn.init.normal_(a.out_proj.weight, std=proj)
         for b in self.transformer.resblocks:
-            nn.init.normal_(b.mlp.c_fc.weight, std=fc); nn.init.normal_(b.mlp.c_proj.weight, std=proj)
+            nn.init.normal_(b.mlp.c_fc.weight, std=fc)
+            nn.init.normal_(b.mlp.c_proj.weight, std=proj)
 
     def read(self, tokens, # (B,N,D)
         real=None, # (B,N) True for tokens that are read; None: all

@@ -170,9 +170,11 @@ class ImplicitReasoning(nn.Module):
         "CLIP's initialisation"
         blocks, head = self.cross_modal_transformer.resblocks, self.mlm_head
         for a in (self.cross_attn, *(b.attn for b in blocks)):
-            nn.init.normal_(a.in_proj_weight, std=attn); nn.init.normal_(a.out_proj.weight, std=proj)
+            nn.init.normal_(a.in_proj_weight, std=attn)
+            nn.init.normal_(a.out_proj.weight, std=proj)
         for first, last in ((head.dense, head.fc), *((b.mlp.c_fc, b.mlp.c_proj) for b in blocks)):
-            nn.init.normal_(first.weight, std=fc); nn.init.normal_(last.weight, std=proj)
+            nn.init.normal_(first.weight, std=fc)
+            nn.init.normal_(last.weight, std=proj)
 
     def forward(self, words, # (B,L,E) tokens of masked captions
         regions, # (B,N,E) tokens of images

@@ -55,7 +55,8 @@ class ModelInfo:
     # training that begins otherwise must say so; empty: those of the package, or every training says where it begins
 
     def __post_init__(self):
-        check_choice('reads', self.reads, READS); check_choice('size', self.size, SIZES)
+        check_choice('reads', self.reads, READS)
+        check_choice('size', self.size, SIZES)
         for k in self.needs: check_choice('needs', k, NEEDS)
 
 # %% ../../nbs/05_models/75_zoo.ipynb #eaa5002c
@@ -172,8 +173,10 @@ def sample_batch(size=(64, 32), # Height and width
     g = torch.Generator().manual_seed(seed)
     tokens = torch.randint(5, vocab_size, (n, length), generator=g)
     tokens[:, 0], tokens[n//2:, -2:] = 2, 0
-    labels = torch.full_like(tokens, -100); labels[:, 3] = tokens[:, 3]
-    masked = tokens.clone(); masked[:, 3] = 4
+    labels = torch.full_like(tokens, -100)
+    labels[:, 3] = tokens[:, 3]
+    masked = tokens.clone()
+    masked[:, 3] = 4
     pid = torch.arange(n)//2
     return dict(img=torch.rand(n, 3, *size, generator=g), tokens=tokens, tokens_mlm=masked, labels_mlm=labels,
                 pid=pid, label=pid, cam=torch.arange(n) % 2, index=torch.arange(n),
@@ -186,7 +189,8 @@ def check_model(model, # Reads captions if it has `encode_text`
     ) -> dict: # The losses
     "Raise `AssertionError` naming the part of the contract that `model` breaks"
     batch = batch or sample_batch(model.size)
-    model.train(); model.zero_grad()
+    model.train()
+    model.zero_grad()
     out = terms(model(batch))
     assert out, "forward() returned no key that ends in _loss"
     assert all(v.ndim == 0 and v.isfinite() for v in out.values()), f"losses must be finite scalars: {out}"
@@ -268,8 +272,12 @@ def check_control(model, # Embeds images; and captions, if it has `encode_text`
 # %% ../../nbs/05_models/75_zoo.ipynb #ae9ccd08
 class _Spy(dict):
     "A batch that remembers which of its keys were read"
-    def __init__(self, *args, **kw): super().__init__(*args, **kw); self.read = set()
-    def __getitem__(self, key): self.read.add(key); return super().__getitem__(key)
+    def __init__(self, *args, **kw):
+        super().__init__(*args, **kw)
+        self.read = set()
+    def __getitem__(self, key):
+        self.read.add(key)
+        return super().__getitem__(key)
     def get(self, key, default=None): return self[key] if key in self else default
 
 

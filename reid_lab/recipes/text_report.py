@@ -141,7 +141,8 @@ def beside_paper(runs:pd.DataFrame, # Rows of `run_method`
         if not mine: continue
         both, searched = compare(mine, paper, t), {_key(r['dataset']) for r in mine}
         note, keep = both.attrs['footnote'], [_key(d) in searched for d in both.dataset]
-        out[t] = both[keep].reset_index(drop=True); out[t].attrs['footnote'] = note
+        out[t] = both[keep].reset_index(drop=True)
+        out[t].attrs['footnote'] = note
     return out
 
 

@@ -48,12 +48,19 @@ def summarise(frame, # One row a run
 @dataclass(frozen=True)
 class Paired:
     "The outcome of `paired`"
-    metric:str; a:str; b:str
+    metric:str
+    a:str
+    b:str
     n:int # Pairs
     unpaired:int # Rows that had no partner
-    mean_a:float; mean_b:float; diff:float # Mean of `b - a`
+    mean_a:float
+    mean_b:float
+    diff:float # Mean of `b - a`
     sd:float # Standard deviation of the differences; NaN for one pair
-    t_low:float; t_high:float; boot_low:float; boot_high:float
+    t_low:float
+    t_high:float
+    boot_low:float
+    boot_high:float
     level:float=.95
     values:tuple=() # The differences, in order of the pairing key
     note:str='' # Why the difference is not one of what is compared alone

@@ -145,7 +145,9 @@ def _readable(table, rows):
     "Rows whose images can be read, and what is wrong with the others"
     good, bad = [], []
     for r in rows:
-        try: table.image(r); good.append(r)
+        try:
+            table.image(r)
+            good.append(r)
         except (ValueError, OSError, LookupError) as e: bad.append(_without_root(str(e), table.root))
     return good, bad
 

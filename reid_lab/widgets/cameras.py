@@ -82,8 +82,12 @@ class AdaptedScene(Scene):
         wanted = method, settings if method == LITE_NAME else {}
         if self.why or self._busy or wanted == self._have: return
         self._busy, old = True, self.state
-        try: self._run(method, settings); self._have = wanted
-        except BaseException: self.state = old; raise
+        try:
+            self._run(method, settings)
+            self._have = wanted
+        except BaseException:
+            self.state = old
+            raise
         finally: self._busy = False
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #809a95a3

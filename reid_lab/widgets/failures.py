@@ -43,7 +43,8 @@ class FailureBrowser(SceneView):
         self.tags, self.by, self.most = None if tags is None else Path(tags), by, most
         self.ranking, self._seen, self.notes = None, {}, {}
         self.scene = scene
-        self.measure(); self.read_notes()
+        self.measure()
+        self.read_notes()
         super().__init__(scene, **state)
 
     @validate('show')
@@ -121,7 +122,8 @@ def mark(self:FailureBrowser, query:int, # Row of the queries
     words = [t for t in had['tags'].split('; ') if t] if tags is None else tags
     tag(self.tags, key, self.by, had['mark'] if mark is None else mark, words,
         had['comment'] if comment is None else comment)
-    self.read_notes(); self.refresh()
+    self.read_notes()
+    self.refresh()
 
 
 @patch
@@ -237,7 +239,8 @@ def heard(self:FailureBrowser, message): # dict: as for a `View`, or `mark` or `
     SceneView.heard(self, {k: v for k, v in message.items() if k not in ('mark', 'figure')})
     try:
         if 'mark' in message:
-            self.mark(**message['mark']); self.say(f'kept in {self.tags.name}')
+            self.mark(**message['mark'])
+            self.say(f'kept in {self.tags.name}')
         if 'figure' in message: self.say(f"written: {', '.join(p.name for p in self.write_figure())}")
     except (ValueError, TypeError, LookupError, OSError) as e: self.say(str(e))
 

@@ -36,14 +36,18 @@ def point_groups(values, # (N,) values of a column; -1 and missing ones are unkn
                                    return_inverse=True, return_counts=True)
     order = np.argsort(-count, kind='stable')[:most]
     order = np.sort(order) if len(found) <= most else order
-    at = np.full(len(found) + 1, len(order)); at[order] = np.arange(len(order))
-    codes = np.full(len(values), len(order)); codes[known] = at[code]
+    at = np.full(len(found) + 1, len(order))
+    at[order] = np.arange(len(order))
+    codes = np.full(len(values), len(order))
+    codes[known] = at[code]
     text = {'camera': 'cam {}', 'identity': 'id {}'}.get(name, '{}')
     names, colours = [text.format(found[i]) for i in order], palette(len(order))
     chosen = [found[i].item() for i in order]
     if (codes == len(order)).any():
         more = len(found) - len(order)
-        names.append(f'{more} more' if more else 'unknown'); colours.append(GREY); chosen.append(None)
+        names.append(f'{more} more' if more else 'unknown')
+        colours.append(GREY)
+        chosen.append(None)
     counts = np.bincount(codes, minlength=len(names)).tolist()
     return dict(codes=codes.astype(np.int16), names=names, colours=colours, values=chosen, counts=counts)
 
@@ -81,7 +85,8 @@ class FeatureMap(SceneView):
                 raise ValueError(f"frame holds {r} rows up to {own.max()}, the scene has {n}; project its own q and g")
 
     def _places(self, of, n): # -> position in the frame of every row, -1 if it is not on the map
-        at = np.full(n, -1); i = np.flatnonzero(of)
+        at = np.full(n, -1)
+        i = np.flatnonzero(of)
         at[self.frame.row.to_numpy()[i]] = i
         return at
 
@@ -286,10 +291,13 @@ def refresh(self:ScatterMap):
     "Colours, filter and marks"
     if self._front is None: return
     g, p = self.groups(self.colour), self._plot
-    if self.version() is not self._sent: self._sent = self.version(); p.data(self._points())
+    if self.version() is not self._sent:
+        self._sent = self.version()
+        p.data(self._points())
     p.background('#111111' if self.dark else '#ffffff').height(self.height)
     p.color(by=self.colour, map=dict(zip(g['names'], g['colours'])), selected='#eeeeee' if self.dark else '#000000')
-    self._filter(); self._mark()
+    self._filter()
+    self._mark()
 
 
 @patch

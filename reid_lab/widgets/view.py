@@ -266,7 +266,8 @@ class Board(View):
         places, right, top, low = [], 0, 0, 0
         for p in (Image.open(io.BytesIO(v.picture(dpi))).convert('RGB') for v in self.views):
             if right + p.width > 960: right, top = 0, low
-            places.append((p, right, top)); right, low = right + p.width + 6, max(low, top + p.height + 6)
+            places.append((p, right, top))
+            right, low = right + p.width + 6, max(low, top + p.height + 6)
         out = Image.new('RGB', (max(x + p.width for p, x, _ in places), low - 6), 'white')
         for p, *at in places: out.paste(p, tuple(at))
         return _small_png(out, 128)

@@ -60,7 +60,8 @@ class TextScene(Scene):
         if q.caption is None:
             raise ValueError("q has no captions; use embed_texts(model, table.text_queries(split)), or a Scene")
         self.model, self._vectors = model, {}
-        text = _one_caption(text); own = self._embed([text]).to(q.emb.device, q.emb.dtype)
+        text = _one_caption(text)
+        own = self._embed([text]).to(q.emb.device, q.emb.dtype)
         if own.shape[1] != q.dim:
             raise ValueError(f"the model gives {own.shape[1]} numbers, q has {q.dim}; give the one that embedded both")
         q = Embeddings(torch.cat([q.emb, own]), [*q.pid, -1], caption=[*q.caption, text], meta=q.meta)
@@ -155,7 +156,8 @@ def effects(self:WordLab, query): # Row -> dict, or None where no image is left
     "Score and rank with all words, with those that are left, and without each"
     s, text = self.scene, self.scene.q.caption[query]
     left, (_, (_, own)) = np.ones(len(s.g), bool), s.ranker.pairs(query, query + 1)
-    left[np.asarray(s.ranker.junk)] = False; left[np.asarray(own)] = False
+    left[np.asarray(s.ranker.junk)] = False
+    left[np.asarray(own)] = False
     if not left.any() or not text.split(): return None
     alone = [without_words(text, [i], s.variant) for i in range(len(text.split()))]
     sim = s.cosines([text, s.said(query), *alone]).double().cpu().numpy()

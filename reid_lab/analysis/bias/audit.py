@@ -189,7 +189,8 @@ def _reporter(parts, quiet, file):
     def step(what, parts=1):
         bar.note = what
         yield lambda share: bar.update(bar.at + int(parts*share))
-        bar.at += parts; bar.update(bar.at)
+        bar.at += parts
+        bar.update(bar.at)
     try: yield step
     finally: bar.update(bar.at, end=True)
 
@@ -244,7 +245,8 @@ def _measured(q, g, known, settings, step, map_method, sizes, n_clusters, seed):
             with step(f'{method}: rank', TIMES['rank']) as share:
                 (scores, ap, cam, n_match, skipped), heard = _heard(_scored, method, a, b, share)
             if method == REMEDIES[0]: said += heard
-            AP |= ap; cams += cam
+            AP |= ap
+            cams += cam
         if method == REMEDIES[3]: kept[method] = (a, b) # the only one that takes long
         with step(f'{method}: cluster', TIMES['cluster']):
             a = _role(a, 'query')
@@ -290,7 +292,8 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
     ) -> BiasReport:
     "Audit features for camera bias"
     # long: one report put together
-    check_choice('distance', distance, DISTANCES); check_choice('map_method', map_method, (*MAPS, 'none'))
+    check_choice('distance', distance, DISTANCES)
+    check_choice('map_method', map_method, (*MAPS, 'none'))
     given = (q, g)
     q, g = _checked(q, g, map_images=map_images, nmi_images=nmi_images, n_clusters=n_clusters)
     names = camera_names(*(_with_cameras(e, new) for e, new in zip(given, (q, g)) if e is not None))

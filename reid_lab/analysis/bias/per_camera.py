@@ -55,7 +55,9 @@ def camera_share(e:Embeddings, # Features with cameras
     near = wide(parts[0]).mean(0) # sums of squares about a point near the mean lose nothing
     for x in parts:
         x = wide(x).sub_(near)
-        sums.index_add_(0, code[at:at + len(x)], x); total += float(x.square_().sum()); at += len(x)
+        sums.index_add_(0, code[at:at + len(x)], x)
+        total += float(x.square_().sum())
+        at += len(x)
     mean = sums.sum(0)/len(e)
     total -= len(e)*float(mean.square().sum())
     return float((count*(sums/count - mean)**2).sum())/total if total > 0 else 0.

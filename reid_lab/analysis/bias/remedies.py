@@ -57,9 +57,12 @@ class ClosedLite(Dart3Lite):
 
     def _learn(self, t, grad, moments):
         "A step of Adam or SGD as torch makes it, without torch's optimisers, which take two seconds to load"
-        if self.optimiser == 'sgd': t.sub_(grad, alpha=self.lr); return
+        if self.optimiser == 'sgd':
+            t.sub_(grad, alpha=self.lr)
+            return
         (m, v), (c, d) = moments, (1 - b**self.n for b in (.9, .999))
-        m.lerp_(grad, 1 - .9); v.mul_(.999).addcmul_(grad, grad, value=1 - .999)
+        m.lerp_(grad, 1 - .9)
+        v.mul_(.999).addcmul_(grad, grad, value=1 - .999)
         t.addcdiv_(m, (v.sqrt()/d**.5).add_(1e-8), value=-self.lr/c)
 
     def _step(self, rows): # -> (B,D) queries before the step
@@ -116,12 +119,14 @@ class BothDistances(Scores):
         ):
         if q.shape[1] != g.shape[1]:
             raise ValueError(f"query vectors have {q.shape[1]} dimensions, gallery vectors {g.shape[1]}")
-        dtype = torch.promote_types(q.dtype, g.dtype); q, g = q.to(g.device, dtype), g.to(dtype)
+        dtype = torch.promote_types(q.dtype, g.dtype)
+        q, g = q.to(g.device, dtype), g.to(dtype)
         if (k := common_scale(q, g)) != 1: q, g = q*k, g*k
         mid, kind = centre_of(q, g)
         q, g = q.to(kind), g.to(kind)
         length = torch.linalg.vector_norm(g, dim=1)
-        self.g = g - mid; self.half = self.g.square().sum(1)/2
+        self.g = g - mid
+        self.half = self.g.square().sum(1)/2
         if mid.square().sum() <= 2e-2*self.half.mean(): # not worth moving
             mid, self.g, self.half = 0*mid, g.contiguous(), g.square().sum(1)/2
         least = length[length > 0].min() if (length > 0).any() else length.new_tensor(1.)

@@ -224,9 +224,11 @@ def _scored(self:Reruns, parts, k): # -> (n,D), (n,) AP, (n,k) near
     def flush():
         if of: out.append((torch.cat([z for _, z in of]), *query_scores(
             self.q[np.concatenate([r for r, _ in of])], self.g, MatrixScores(torch.cat(held)), k)))
-        held.clear(); of.clear()
+        held.clear()
+        of.clear()
     for rows, z, delta in parts:
-        held.append(-delta); of.append((rows, z))
+        held.append(-delta)
+        of.append((rows, z))
         if sum(map(len, held))*len(self.g) > 2**24: flush()
     flush()
     emb, AP, near = zip(*out)

@@ -68,7 +68,9 @@ def decide(ways, # (method, distance), simplest first; `CONTROL` is no candidate
     for w in ways[1:]:
         if w[0] == CONTROL: continue
         more = gain(w, take)
-        if more[1] > 0: take = w; steps.append((w, more))
+        if more[1] > 0:
+            take = w
+            steps.append((w, more))
     v = Verdict({w: gain(w, first) for w in ways}, take if steps else None, tuple(steps), mAP=mAP)
     control = (CONTROL, take[1])
     return Verdict(v.gains, v.advised, v.steps, gain(v.best, take) if v.best != take and steps else None,

@@ -64,7 +64,8 @@ def occlusion_map(score, # (n,3,H,W) -> (n,); row r belongs to image r % B
         cut = [(slice(y, y + patch), slice(x, x + patch)) for y, x in boxes[at:at + per]]
         for h, (ys, xs) in zip(hidden, cut): h[:, :, ys, xs] = plain[:, :, ys, xs]
         for (ys, xs), s in zip(cut, score(hidden.flatten(0, 1)).detach().cpu().double().view(len(cut), B)):
-            fall[:, ys, xs] += (whole - s)[:, None, None]; count[ys, xs] += 1
+            fall[:, ys, xs] += (whole - s)[:, None, None]
+            count[ys, xs] += 1
     return (fall/count).numpy()
 
 # %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #e134eca0
@@ -188,7 +189,9 @@ def cross_maps(model, # With a cross encoder: CAMeL; or with `irr`: IRRA, CFAM
 # %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #333efa2e
 def _query_layers(model):
     "Decoder of images, decoder of captions, and the cross-attentions of each"
-    if hasattr(model, 'crossformer'): c = model.crossformer; return (c, [c.cross_attn]), (c, [c.cross_attn])
+    if hasattr(model, 'crossformer'):
+        c = model.crossformer
+        return (c, [c.cross_attn]), (c, [c.cross_attn])
     if not hasattr(model, 'decoders'):
         raise TypeError(f"{type(model).__name__} has no queries that read tokens; query_maps is for CFAM (losses with "
                         "'ls' or 'm') and CFAN (losses with 'fta')")

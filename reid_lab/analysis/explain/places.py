@@ -90,11 +90,15 @@ def untouched(model): # Evaluation mode inside; mode, gradients and what is trai
     modes = {m: m.training for m in model.modules()}
     before = [(p, p.requires_grad, p.grad) for p in model.parameters()]
     model.eval()
-    for p, _, _ in before: p.requires_grad_(False); p.grad = None
+    for p, _, _ in before:
+        p.requires_grad_(False)
+        p.grad = None
     try: yield model
     finally:
         for m, on in modes.items(): m.training = on
-        for p, learns, grad in before: p.requires_grad_(learns); p.grad = grad
+        for p, learns, grad in before:
+            p.requires_grad_(learns)
+            p.grad = grad
 
 # %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #d9bd6517
 @torch.no_grad()

@@ -146,7 +146,8 @@ def token_words(tokenizer, # With `ids`, `clean` and `context_length`
     at, out, last = 1, [], tokenizer.context_length - 1
     for w in read_words(tokenizer, text).split():
         n = len(tokenizer.ids(w))
-        out.append((w, [i for i in range(at, at + n) if i < last])); at += n
+        out.append((w, [i for i in range(at, at + n) if i < last]))
+        at += n
     return out
 
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #d734865f
@@ -243,7 +244,8 @@ def _parts_at(text, attrs):
     parts, out = [p for _, p in word_parts(text, attrs)], []
     for w in text.split():
         n = len(_words(w))
-        out.append(next((p for p in parts[:n] if p), '')); parts = parts[n:]
+        out.append(next((p for p in parts[:n] if p), ''))
+        parts = parts[n:]
     return out
 
 

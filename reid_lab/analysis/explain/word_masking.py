@@ -110,7 +110,8 @@ def masked_copies(frame:pd.DataFrame, # From `table.text_queries(split)`
     variant:str='unk', # 'unk' replaces words by `[UNK]`, 'delete' removes them
     ) -> pd.DataFrame: # query (position in the frame), pid, kind, word, words (positions), caption
     "Captions without one thing each; those that would lose every word are left out"
-    check_choice('units', units, UNITS); check_choice('variant', variant, VARIANTS)
+    check_choice('units', units, UNITS)
+    check_choice('variant', variant, VARIANTS)
     out = []
     for i, (text, pid) in enumerate(zip(frame.caption, frame.pid)):
         kinds, words = word_kinds(text), text.split()

@@ -59,7 +59,9 @@ def _attributes(person, action, facing):
     d = {a: v for a, v in person.attrs().items() if a in WORDS}
     d['sleeve'] = 'sleeveless' if d['sleeve'] == 'none' else d['sleeve']
     if d['upper'] in ('tank top',): d.pop('sleeve') # the word says it
-    if d['lower'] == 'dress': d.pop('lower'); d.pop('lower_colour')
+    if d['lower'] == 'dress':
+        d.pop('lower')
+        d.pop('lower_colour')
     d |= dict(action=action, facing=facing)
     if d['hair'] == 'shaved': d.pop('hair_colour')
     if d['opened'] == 'no': d.pop('inner_colour', None)
@@ -324,7 +326,9 @@ def error_table(records, # `CaptionRecord`s of `RuleCaptioner`; rejected ones ar
     for r in (r for r in records if r.status == 'ok'):
         for stage, said in said_by(r).items():
             t, c = truths[r.image], count[stage]
-            c['images'] += 1; c['visible'] += len(t.values); c['said'] += len(said)
+            c['images'] += 1
+            c['visible'] += len(t.values)
+            c['said'] += len(said)
             for kind, names in errors_in(said, t).items(): c[kind] += len(names)
     f = pd.DataFrame(count).T.rename_axis('stage').reset_index()
     for k in KINDS: f[k] = 100*f[k]/f['visible' if k == 'omission' else 'said'].clip(lower=1)
@@ -337,7 +341,8 @@ def repair_table(records, # As for `error_table`
     "What became of the errors of the drafts, and which ones the audit brought in"
     rows = {k: dict(before=0, removed=0, brought_in=0, after=0) for k in KINDS}
     for r in (r for r in records if r.status == 'ok'):
-        said = said_by(r); old, new = (errors_in(said[s], truths[r.image]) for s in STAGES[1:])
+        said = said_by(r)
+        old, new = (errors_in(said[s], truths[r.image]) for s in STAGES[1:])
         for k in KINDS:
             new_here, gone = new[k] - old[k], old[k] - new[k]
             for name, which in dict(before=old[k], removed=gone, brought_in=new_here, after=new[k]).items():

@@ -157,8 +157,10 @@ def caption_images(source, # `ReidTable`, or folder of images
         for i in bar:
             r, new = _next_record(_photo(table, i), known, backend, threshold, retries)
             if file.records.get((r.key, r.image)) != r: file.add(r)
-            known[r.key] = r; out.append(r)
-            asked += new; bad += r.status == 'rejected'
+            known[r.key] = r
+            out.append(r)
+            asked += new
+            bad += r.status == 'rejected'
             bar.note = f'{asked} new, {bad} rejected'
     return out
 

@@ -377,7 +377,8 @@ def read_records(path, # File that `RecordFile` wrote
         at = f'{str(path)!r} line {n}'
         try: r = read_state(CaptionRecord, line.decode('utf-8'), at)
         except UnicodeDecodeError as e: raise TraceError(f'{at}: byte {e.start} is no UTF-8 text') from None
-        found.pop((r.key, r.image), None); found[r.key, r.image] = r
+        found.pop((r.key, r.image), None)
+        found[r.key, r.image] = r
     return list(found.values())
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #720b2ca6
@@ -393,10 +394,14 @@ class RecordFile:
         self._lock = locked(self.path.with_name(f'.{self.path.name}.lock'), wait=False, what=what)
         self._lock.__enter__()
         try:
-            self._file = open(self.path, 'a+b'); self._file.seek(0)
+            self._file = open(self.path, 'a+b')
+            self._file.seek(0)
             self.records = {(r.key, r.image): r for r in read_records(self.path)} # an error leaves the file as it is
-            self._file.truncate(self._file.read().rfind(b'\n') + 1); os.fsync(self._file.fileno())
-        except BaseException: self.__exit__(); raise
+            self._file.truncate(self._file.read().rfind(b'\n') + 1)
+            os.fsync(self._file.fileno())
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *error):
@@ -406,5 +411,6 @@ class RecordFile:
     def add(self, record:CaptionRecord): # To append
         "Write one line, and wait until the disk holds it"
         self._file.write((json.dumps(record.as_dict(), ensure_ascii=False) + '\n').encode())
-        self._file.flush(); os.fsync(self._file.fileno())
+        self._file.flush()
+        os.fsync(self._file.fileno())
         self.records[record.key, record.image] = record

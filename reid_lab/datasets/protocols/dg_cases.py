@@ -176,7 +176,9 @@ def _transfer(dataset, preset, seed, root):
     source, *names = transfer_sets(dataset)
     own, tests = _set(source, preset, seed, root, cameras=True), {}
     for n in names:
-        if n in TARGETS: tests[n] = _small_target(n, root); continue
+        if n in TARGETS:
+            tests[n] = _small_target(n, root)
+            continue
         table = own if n == source else _set(n, preset, seed, root, cameras=True, image_queries=True)
         c = new_network(own, table, dataset, seed=seed)
         tests[n] = one_test(n, c.q, c.g)

@@ -93,7 +93,9 @@ def _divided(table, name):
     f, known = table.frame, ~no_identity(table)
     if name == 'ilids': kinds = f.groupby('pid').cumcount() # any two images
     elif name == 'grid': kinds = f.role.where(f.role.isin(['query', 'gallery']))
-    else: _cameras(table, name); kinds = f.cam
+    else:
+        _cameras(table, name)
+        kinds = f.cam
     n = kinds[known].groupby(f.pid[known]).nunique()
     return n.index[n >= 2].to_numpy()
 
@@ -290,7 +292,8 @@ def load_manifest(path, # Ends in .csv or .parquet; columns `MANIFEST`
     reader=None, # As of `ReidTable`
     ) -> ReidTable: # Also columns subset, and line (of the file; row, of a Parquet file)
     "Read a manifest, or raise a `TableError` with file, line, column, value and remedy"
-    path = Path(path); check_choice('ending of the manifest', path.suffix, ['.csv', '.parquet'])
+    path = Path(path)
+    check_choice('ending of the manifest', path.suffix, ['.csv', '.parquet'])
     if (kind := file_kind(path)) in ('missing', 'link', 'folder', 'special', 'empty', 'unreadable'):
         raise wrong_file(path, 'a manifest', kind=kind)
     try: head, rows = _lines(path)
@@ -310,7 +313,8 @@ def write_manifest(table:ReidTable, # With the column subset
     images:bool=False, # Also write the images, as PNG files beside the manifest
     ) -> Path:
     "Write a manifest; the rows come back as they were"
-    path = Path(path); check_choice('ending of the manifest', path.suffix, ['.csv', '.parquet'])
+    path = Path(path)
+    check_choice('ending of the manifest', path.suffix, ['.csv', '.parquet'])
     f = table.frame.rename(columns={v: k for k, v in MANIFEST.items()})
     for c in MANIFEST: check_choice('column', c, f.columns, 'A manifest needs it.')
     f = f[[*MANIFEST]]
@@ -318,7 +322,8 @@ def write_manifest(table:ReidTable, # With the column subset
         from PIL import Image
         f = f.assign(path=[f'images/{i:07d}.png' for i in range(len(f))])
         for i, p in enumerate(f.path):
-            out = safe_join(path.parent, p); out.parent.mkdir(parents=True, exist_ok=True)
+            out = safe_join(path.parent, p)
+            out.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(table.image(i)).save(out)
     with atomic_path(path) as tmp:
         if path.suffix == '.csv': f.to_csv(tmp, index=False, lineterminator='\n')
@@ -555,7 +560,8 @@ def world_abc(preset:str='quick', # Size of the World
     for k, (world, subsets) in enumerate(abc_worlds(preset, seed, **settings)):
         t = world.table()
         t = t._with(t.frame.assign(subset=[subsets[g] for g in t['group']], old=t['pid'], dataset='world'))
-        t.name = ('near', 'far')[k]; tables.append(t)
+        t.name = ('near', 'far')[k]
+        tables.append(t)
     t = join_tables(tables, f'world {preset} A/B/C seed {seed}')
     f = t.frame.assign(pid=t['pid'] + 1, site=_totals(t['site']))
     f['family'] = f.family.where(f.family < 0, f.family + f.pid - f.old)

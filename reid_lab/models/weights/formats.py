@@ -371,10 +371,13 @@ def translate(state:dict, # Name -> tensor
     out, parts, renamed, left = {}, {}, {}, {}
     for name, x in state.items():
         why = next((why for p, why in leave if re.match(p, name)), None)
-        if why: left[name] = why; continue
+        if why:
+            left[name] = why
+            continue
         new = name
         for p, to in rename: new = re.sub(p, to, new)
-        new, *part = new.split('#'); new, *how = new.split('^')
+        new, *part = new.split('#')
+        new, *how = new.split('^')
         for h in how: x = x.T if h == 'T' else x.squeeze(int(h))
         if part: parts.setdefault(new, {})[int(part[0])] = x
         elif new in out: raise ValueError(f"two tensors become {new!r}, the second is {name!r}")

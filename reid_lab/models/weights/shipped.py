@@ -30,7 +30,9 @@ class Card:
     command:str             # that trains it
     commit:str              # of that training
     seed:int                # of everything drawn
-    steps:int; images:int; seconds:float # batches, images with repeats, wall time of the training
+    steps:int
+    images:int
+    seconds:float # batches, images with repeats, wall time of the training
     scores:dict = field(default_factory=dict) # on a World of neither training nor experiments
     heads:tuple = ()        # beginnings of names that were left out: classifiers
     tokenizer:dict = field(default_factory=dict) # `vocab`, `context_length`, `clean` of the text tower
