@@ -25,7 +25,7 @@ def record_summary(records, # `CaptionRecord`s
     records = list(records)
     seen = [a for r in records if r.T1 for a in r.T1.attributes if a.visible]
     drafts = [sum(s.used for s in r.T2.trace_gen) for r in records if r.T2]
-    mean = lambda x: float(np.mean(x)) if len(x) else np.nan
+    def mean(x): return float(np.mean(x)) if len(x) else np.nan
     return pd.DataFrame([dict(images=len(records), ok=sum(r.status == 'ok' for r in records),
         rejected=sum(r.status == 'rejected' for r in records), retries=mean([r.n_retries for r in records]),
         visible=len(seen)/max(sum(r.T1 is not None for r in records), 1), said=mean(drafts),

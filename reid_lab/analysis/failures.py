@@ -412,7 +412,7 @@ def _verdict(gap, h):
 
 
 def _reason_row(r, h, failed, pid, tests): # One reason: 1, 0 or NaN of each query
-    rate = lambda x: 100*float(np.nanmean(x)) if (~np.isnan(x)).any() else np.nan
+    def rate(x): return 100*float(np.nanmean(x)) if (~np.isnan(x)).any() else np.nan
     gap = rate_gap(h, failed, pid, tests)
     verdict = _verdict(gap, h)
     if verdict in VERDICTS[3:]: gap = gap[0], np.nan, np.nan
@@ -457,7 +457,7 @@ def failure_figure(s:Searched, # The search
     if s.how.get('scores') is not None: raise ValueError("scores= was given; draw such lists with ranked_lists")
     index = rank(part, s.g, k, **{'same_camera': None, **s.how})[0]
     k = max(1, int((index >= 0).sum(1).min()))
-    fit = lambda images: [resize_image(im, (128, 64)) for im in images]
+    def fit(images): return [resize_image(im, (128, 64)) for im in images]
     queries = part.caption if 'captions' in s.facts else fit(s.read(part.path))
     notes = [f'rank {n}: ' + ', '.join(x[:reasons] + ['…']*(len(x) > reasons))
              for n, x in zip(frame['first'], frame.reasons.str.split(', '))]

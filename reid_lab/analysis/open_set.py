@@ -328,7 +328,7 @@ def _pair_blocks(q, g, same_camera, distance, chunk):
     pairs = IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop, same_images(q, g))
     for lo, block in score_blocks(comparable(q, g, distance), chunk):
         (row, col), (orow, ocol) = pairs(lo, lo + len(block))
-        t = lambda i: torch.as_tensor(i, device=block.device)
+        def t(i): return torch.as_tensor(i, device=block.device)
         same = block[t(row), t(col)].double().cpu().numpy()
         block[t(row), t(col)] = torch.nan
         block[t(orow), t(ocol)] = torch.nan
@@ -358,7 +358,7 @@ def verification_threshold(q:Embeddings, # One side of the pairs
     chunk:int=None, # Queries at a time
     ) -> Threshold: # Of kind 'fmr'
     "The lowest threshold with this false match rate; exact in 32 bits, without the pairs in memory"
-    blocks = lambda: _pair_blocks(q, g, same_camera, distance, chunk)
+    def blocks(): return _pair_blocks(q, g, same_camera, distance, chunk)
     check_rate(rate)
     high = _counts(blocks(), lambda k: k >> 16)
     n = int(high.sum())
@@ -422,9 +422,14 @@ class OpenSet:
     def table(self) -> pd.DataFrame: # Texts
         "One row a rate and camera, the rankings side by side"
         names, rows = list(dict.fromkeys(self.rates.ranking)), []
-        span = lambda r, k: f'{r[k]:.1f} [{r[k + "_low"]:.1f}, {r[k + "_high"]:.1f}]' if np.isfinite(r[k]) else '-'
-        signed = lambda r: (f'{r.change:+.1f} [{r.change_low:+.1f}, {r.change_high:+.1f}]'
-                            if np.isfinite(r.change_low) else '-')
+        def span(r, k):
+            if not np.isfinite(r[k]): return '-'
+            return f'{r[k]:.1f} [{r[k + "_low"]:.1f}, {r[k + "_high"]:.1f}]'
+
+        def signed(r):
+            if not np.isfinite(r.change_low): return '-'
+            return f'{r.change:+.1f} [{r.change_low:+.1f}, {r.change_high:+.1f}]'
+
         for (rate, group), f in self.rates.groupby(['FPIR_asked', 'group'], sort=False):
             one = f.set_index('ranking')
             row = {'FPIR asked': f'{100*rate:g} %', 'queries': group, 'people': int(f.people.iloc[0]),

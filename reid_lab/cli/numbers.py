@@ -187,7 +187,7 @@ def _results(a):
         print_table(run_table(shown))
         return 0
     rows = publish(a.runs, a.store, dirty=a.dirty, **where)
-    names = lambda c: ', '.join(dict.fromkeys(str(r[c]) for r in rows))
+    def names(c): return ', '.join(dict.fromkeys(str(r[c]) for r in rows))
     print(f"added {len(rows)} rows to {results_path('measured')}: runs {names('run')}; datasets {names('dataset')}; "
           f"seeds {names('seed')}; commits {names('commit')}")
     return 0

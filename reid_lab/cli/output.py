@@ -131,14 +131,14 @@ def _experiments():
 
 def _models():
     from reid_lab.models.zoo import MODELS
-    extras = lambda m: ''.join(f', {k}' for k in ('itm', 'mlm', 'eda') if getattr(m, k))
+    def extras(m): return ''.join(f', {k}' for k in ('itm', 'mlm', 'eda') if getattr(m, k))
     return {k: f"{m.paper}; {m.size}, reads {m.reads}{extras(m)}; needs {', '.join(m.needs)}"
             for k, m in MODELS.items()}
 
 
 def _datasets():
     from reid_lab.datasets.registry import DATASETS
-    flags = lambda d: [k.replace('_', ' ') for k in ('captions', 'cameras', 'image_queries') if getattr(d, k)]
+    def flags(d): return [k.replace('_', ' ') for k in ('captions', 'cameras', 'image_queries') if getattr(d, k)]
     return {k: f"{d.title}; {', '.join(flags(d))}; {', '.join(d.splits)}" for k, d in DATASETS.items()}
 
 
@@ -149,7 +149,7 @@ def _layouts():
 
 def _worlds():
     from reid_lab.world.plan import PRESETS, TASKS, world_counts
-    told = lambda k, t: '{images:,} images, {ids:,} ids, {cameras} cameras'.format(**world_counts(k, t))
+    def told(k, t): return '{images:,} images, {ids:,} ids, {cameras} cameras'.format(**world_counts(k, t))
     return {k: f"crops {'x'.join(map(str, p['options'].size))}; " + '; '.join(f'{t} {told(k, t)}' for t in TASKS)
             for k, p in PRESETS.items()}
 

@@ -162,8 +162,8 @@ def write_aeri(table:ReidTable, # With images of both views
     folder, f, names = Path(folder), table.frame, _image_names(table)
     write_images(table, folder, names)
     full = [f'AERI-PEDES/{n}' for n in names]
-    record = lambda i, ground, c: dict(pid=int(f.pid.iat[i]) + 1, split='train', aerial_img=full[i], ground_img=ground,
-                                       caption=c)
+    def record(i, ground, c):
+        return dict(pid=int(f.pid.iat[i]) + 1, split='train', aerial_img=full[i], ground_img=ground, caption=c)
     train = [record(*t) for t in _written_triplets(f, full) if f.split.iat[t[0]] == 'train']
     out = {AERI['sampled']: train, AERI['complete']: [], AERI['test']: []}
     for (split, pid), g in f.groupby(['split', 'pid'], sort=False):
@@ -212,8 +212,8 @@ def _lists(path):
 # %% ../../nbs/07_datasets/40_aerial.ipynb #f7a33a66
 def _read_source(root, source, rows, splits):
     "Add the images of one source; identities are pairs of source and number"
-    start = lambda p: p if (root/p).exists() or p.startswith(f'{source}/') else f'{source}/{p}'
-    place = lambda v: '' if v is None else start('/'.join(v))
+    def start(p): return p if (root/p).exists() or p.startswith(f'{source}/') else f'{source}/{p}'
+    def place(v): return '' if v is None else start('/'.join(v))
     for split in splits:
         path = root/source/f'{TBAPR[source]}_{split}.json'
         if not path.is_file(): continue

@@ -38,7 +38,7 @@ slippers, heels, open shoes, windbreaker, frock, blouse, cardigan, polo shirt, v
 headphones, earphones, helmet, suitcase, necklace, bracelet, earrings"""
 _COLOURS = """black, white, red, green, blue, yellow, orange, pink, brown, beige, khaki, cream, olive, army green,
 olive green, blond, fair, golden, silver, sand-coloured"""
-_phrases = lambda text: [' '.join(p.split()) for p in text.split(',')]
+def _phrases(text): return [' '.join(p.split()) for p in text.split(',')]
 SAME = {g[0]: tuple(g) for g in map(_phrases, _SAME.split('|'))} # first phrase -> all phrases that mean the same
 _FIRST = {p: k for k, g in SAME.items() for p in g}
 _COLOUR = {*_phrases(_COLOURS), *'grey navy turquoise burgundy purple'.split(), 'dark grey', 'light blue'}
@@ -50,7 +50,7 @@ _PHRASE = re.compile(rf"(?:\b(an?) )?(?<![\w-])({'|'.join(map(re.escape, _KNOWN)
 def facts_said(text:str, # A caption
     ) -> Counter: # of (colours, thing); colours is '' where none is said
     "Clothes and things in a caption, with the colours before them"
-    plain = lambda m: f"{m[1] + ' ' if m[1] else ''}{_FIRST.get(m[2].lower(), m[2].lower()).replace(' ', '_')}"
+    def plain(m): return f"{m[1] + ' ' if m[1] else ''}{_FIRST.get(m[2].lower(), m[2].lower()).replace(' ', '_')}"
     words = [w.replace('_', ' ') for w in re.findall(r"[\w'-]+|[^\w\s]", _PHRASE.sub(plain, text.lower()))]
     out = Counter()
     for i, w in enumerate(words):

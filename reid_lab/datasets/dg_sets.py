@@ -114,7 +114,7 @@ def _no_identity(f):
 
 def _unused(f, form):
     "Folders that would hold no image, of those that must"
-    side = lambda p: p.role if form.background else p.cam
+    def side(p): return p.role if form.background else p.cam
     seen = set(f.role if form.background else f.cam)
     return [p.folder for p in form.parts if len(form.parts) == 2 and form.split and side(p) not in seen]
 
@@ -185,7 +185,7 @@ def _parsed(paths, part, form, skip):
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #14f7b0ef
 def _twice(paths, form):
     "A finding on base names that occur twice, whatever their ending"
-    key = lambda p: p.rpartition('.')[0].lower() if form.parts[0].cam is not None else Path(p).stem.lower()
+    def key(p): return p.rpartition('.')[0].lower() if form.parts[0].cam is not None else Path(p).stem.lower()
     first, double = {}, []
     for p in paths:
         if (k := key(p)) in first: double.append(f'{first[k]} and {p}')
@@ -335,7 +335,7 @@ def _new_protocol(root, labels, here):
     if wrong: found.append(Finding('error', what, first_few(wrong), remedy))
     if found: return f, [replace(x, what=f'{path.name}: {x.what}') for x in found]
     f, both = f.assign(pid=ids), np.intersect1d(query, gallery)
-    part = lambda rows, **kw: f.iloc[np.unique(rows)].sort_values('path').assign(**kw)
+    def part(rows, **kw): return f.iloc[np.unique(rows)].sort_values('path').assign(**kw)
     sides = [part(train, split='train'), part(both, split='test', role='both'),
              part(np.setdiff1d(query, both), split='test', role='query'),
              part(np.setdiff1d(gallery, both), split='test', role='gallery')]
@@ -477,7 +477,7 @@ def unfit_dg_rows(table:ReidTable, # To be written
              *((f'{what} have no place in this layout', rows) for what, rows in _outside(f, form))]
     out = [Finding('error', f'no image for the folder {d!r}', f'{len(f)} rows', 'add images of that side')
            for d in _unused(f, form)]
-    at = lambda rows: f'{rows.sum()} rows: ' + first_few(f'row {i} ({f.path[i]!r})' for i in f.index[rows])
+    def at(rows): return f'{rows.sum()} rows: ' + first_few(f'row {i} ({f.path[i]!r})' for i in f.index[rows])
     return out + [Finding('error', what, at(rows), f'dg_rows(table, {dataset!r}) takes the rows that fit')
                   for what, rows in rules if rows.any()]
 
@@ -510,7 +510,7 @@ def _write_cuhk03(root, f, paths, labels):
     f, names = f.iloc[order], [paths[i].rpartition('/')[2] for i in order]
     cells = np.empty((len(names), 1), object)
     cells[:, 0] = names
-    index = lambda rows: np.flatnonzero(rows)[:, None] + 1.
+    def index(rows): return np.flatnonzero(rows)[:, None] + 1.
     test = f.split == 'test'
     _save_mat(root/f'cuhk03_new_protocol_config_{labels}.mat',
         filelist=cells, labels=f.pid.to_numpy(float)[:, None], camId=f.cam.to_numpy(float)[:, None] + 1,

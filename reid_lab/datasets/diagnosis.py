@@ -64,8 +64,8 @@ class Report:
     def __repr__(self): return self.text()
 
     def _repr_html_(self):
-        cell = lambda v, tag: f'<{tag} style="text-align:left">{html.escape(v)}</{tag}>'
-        cells = lambda row, tag: '<tr>' + ''.join(cell(v, tag) for v in row) + '</tr>'
+        def cell(v, tag): return f'<{tag} style="text-align:left">{html.escape(v)}</{tag}>'
+        def cells(row, tag): return '<tr>' + ''.join(cell(v, tag) for v in row) + '</tr>'
         rows = ''.join(cells((f.level, f.what, f.where, f.remedy), 'td') for f in self.findings)
         head = f'<p><b>{html.escape(self.name)}</b>: {"sound" if self.ok else "needs work"}</p>'
         return f"{head}<table>{cells(('level', 'what', 'where', 'remedy'), 'th')}{rows}</table>"

@@ -45,7 +45,7 @@ def write_images(table:ReidTable, # One row an image
     ):
     "Every image as a file `folder/name`: BMP or PNG if the name says so, else JPEG"
     from PIL import Image
-    kind = lambda p: dict(bmp='BMP', png='PNG', jpg='JPEG', jpeg='JPEG').get(p.lower().rpartition('.')[2], '')
+    def kind(p): return dict(bmp='BMP', png='PNG', jpg='JPEG', jpeg='JPEG').get(p.lower().rpartition('.')[2], '')
     for i, name in enumerate(names):
         out, path, image = safe_join(folder, name), table.frame.path.iat[i], table.image(i)
         out.parent.mkdir(parents=True, exist_ok=True)

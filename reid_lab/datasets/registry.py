@@ -249,7 +249,7 @@ def require(name:str, # Key of `DATASETS`
 # %% ../../nbs/07_datasets/60_registry.ipynb #c7e71b70
 def describe_datasets() -> pd.DataFrame: # Title, facts, images and captions as published, citation
     "The records of all datasets as a table"
-    total = lambda d, i: int(sum(np.max(c[i]) for c in (d.counts or {}).values() if len(c) > i))
+    def total(d, i): return int(sum(np.max(c[i]) for c in (d.counts or {}).values() if len(c) > i))
     return pd.DataFrame({n: dict(title=d.title, **{k: getattr(d, k) for k in FACTS[:-1]}, splits=', '.join(d.splits),
                                  images=total(d, 1), citation=d.citation) for n, d in DATASETS.items()}).T
 

@@ -100,7 +100,8 @@ def read_records(path, # Annotation file
     for i, r in enumerate(rows):
         for what in _faults(r, keys): bad.setdefault(what, []).append(i)
     if not bad: return rows
-    where = lambda at: ', '.join(f'row {i}' for i in at[:3]) + (f' and {len(at) - 3} more' if len(at) > 3 else '')
+    def where(at):
+        return ', '.join(f'row {i}' for i in at[:3]) + (f' and {len(at) - 3} more' if len(at) > 3 else '')
     raise TableError(name, [Finding('error', what, f'{name} {where(at)}', f'every record needs {list(keys)}')
                             for what, at in list(bad.items())[:10]])
 
@@ -266,7 +267,7 @@ def _read_raw(path, form):
     "Rows of the authors' annotation"
     more, keys = [k for k in ('source',) if k in form.record], form.keys
     if (by_id := _splits_by_id(path, form)): del keys['split']
-    split = lambda r: SPLITS[int(np.searchsorted(form.split_at, int(r['id'])))] if by_id else r['split']
+    def split(r): return SPLITS[int(np.searchsorted(form.split_at, int(r['id'])))] if by_id else r['split']
     return [dict(path=r[form.image_key], pid=int(r['id']), split=split(r), captions=r['captions'],
                  **{k: r[k] for k in more}) for r in read_records(path, keys)]
 
@@ -399,7 +400,7 @@ def write_mals(table:ReidTable, # Any table; of each row the first caption is wr
 def _chunks(root):
     "Chunk -> annotation file, in the order of their numbers"
     found = {p.name[2:-len('_attrs.json')]: p for p in (Path(root)/'gene_attrs').glob('g_*_attrs.json')}
-    number = lambda c: [int(x) if x.isdecimal() else x for x in re.split(r'(\d+)', c)]
+    def number(c): return [int(x) if x.isdecimal() else x for x in re.split(r'(\d+)', c)]
     return {c: found[c] for c in sorted(found, key=number)}
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #37e491a6

@@ -51,7 +51,7 @@ def places_of(folder, # Of a run
     below = [project_root(), Path.cwd(), Path(reid_lab.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix),
              Path(tempfile.gettempdir())]
     whole = [*below, Path(folder), *map(Path, _paths(params))]
-    forms = lambda path: (path, path.resolve()) # as it was written, and with links followed
+    def forms(path): return (path, path.resolve()) # as it was written, and with links followed
     # `/data` alone may be any word of a text; deeper paths are unmistakable
     names = {str(form): path.name for path in whole for form in forms(path) if len(path.parts) > 2}
     # what lies in such a folder keeps the rest of its path: of `/clone/nbs/x.ipynb`, `nbs/x.ipynb`

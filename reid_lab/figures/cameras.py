@@ -106,7 +106,7 @@ def camera_map(maps, # Frame of `reid_lab.analysis.bias.maps.project`, or a dict
 
 def _keys(cams, more, unknown, roles):
     "Entries of the legend; other cameras and unknown ones are grey"
-    dot = lambda c, text, marker='o': Line2D([], [], ls='', marker=marker, color=c, ms=4, mew=0, label=text)
+    def dot(c, text, marker='o'): return Line2D([], [], ls='', marker=marker, color=c, ms=4, mew=0, label=text)
     out = [dot(c, f'cam {v}') for v, c in zip(cams, palette(len(cams)))]
     rest = [f'{more} more']*bool(more) + ['unknown']*bool(unknown)
     if rest: out.append(dot(GREY, ' and '.join(rest)))

@@ -212,8 +212,9 @@ def _difference_label(pairs, base, label, width):
 def _mark_key(fig, pairs, by):
     "What the marks mean, below both panels; only those that occur"
     from matplotlib.lines import Line2D
-    mark = lambda text, colour, face=None, ms=4.5: Line2D([], [], ls='', marker='o', color=colour, mfc=face or colour,
-                                                          ms=ms, mew=1.1 if ms > 2 else 0, label=text)
+    def mark(text, colour, face=None, ms=4.5):
+        edge = 1.1 if ms > 2 else 0
+        return Line2D([], [], ls='', marker='o', color=colour, mfc=face or colour, ms=ms, mew=edge, label=text)
     found = {p.verdict for p in pairs}
     keys = [mark('one seed' if by == 'seed' else 'one run', '#333333', ms=1.8)]
     keys += [mark(v, c) for v, c in (('higher', COLOURS[0]), ('lower', COLOURS[1])) if v in found]

@@ -165,7 +165,7 @@ def wrap_text(text:str, # Any text
     family:str='DejaVu Sans', # Font that will draw it
     ) -> str: # Lines joined by newlines
     "`text` wrapped to a width, by the font's metrics"
-    wide = lambda s: text_width(s, size, family)
+    def wide(s): return text_width(s, size, family)
     def head(word, n=128): # enough of a long word to fill a line, so that cutting it takes time in proportion
         while n < len(word) and wide(word[:n]) <= width: n *= 2
         return word[:n]

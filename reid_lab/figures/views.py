@@ -135,7 +135,8 @@ def selection_map(x, # (N,) places
     "Points, and what is selected among them"
     x, y, colours, query = np.asarray(x), np.asarray(y), np.asarray(colours), np.asarray(query, bool)
     on = np.ones(len(x), bool) if on is None else np.asarray(on, bool)
-    dot = lambda c, text, marker='o': Line2D([], [], ls='', marker=marker, color=c, ms=4, mew=0, label=literal(text))
+    def dot(c, text, marker='o'):
+        return Line2D([], [], ls='', marker=marker, color=c, ms=4, mew=0, label=literal(text))
     with paper_style(column, width) as w:
         handles = [dot(c, n) for n, c in keys.items()] + [dot('#555555', 'query', '^')]
         rows = -(-len(handles)//max(2, int(w/.85)))

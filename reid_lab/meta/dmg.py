@@ -140,7 +140,7 @@ def _sides(self:CameraHalves, frame, P, rng):
 @patch
 def _batch(self:CameraHalves, sides, ids, rng):
     "`k` support images of every identity, then `k` query images"
-    draw = lambda rows: rng.choice(rows, self.k, replace=len(rows) < self.k)
+    def draw(rows): return rng.choice(rows, self.k, replace=len(rows) < self.k)
     return np.concatenate([draw(sides[i][side]) for side in (0, 1) for i in ids])
 
 

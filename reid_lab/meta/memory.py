@@ -47,7 +47,7 @@ def push(self:ErrorMemory, entry:dict, # `memory_entry` of a model's output
     ):
     "Append the rows that all processes have of a batch, and drop the oldest entries beyond the capacity"
     if not self.capacity: return
-    cast = lambda v: v.detach().to(self.dtype or v.dtype) if v.is_floating_point() else v.detach()
+    def cast(v): return v.detach().to(self.dtype or v.dtype) if v.is_floating_point() else v.detach()
     new = {k: cast(v) for k, v in _everyones(entry).items()}
     if self.data:
         if set(new) != set(self.data): raise ValueError(f"entry has {sorted(new)}, the memory {sorted(self.data)}")

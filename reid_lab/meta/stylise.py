@@ -72,7 +72,7 @@ def caption_views(batch:dict, # From the loader; its `caption` is read
     ) -> dict: # tokens (B,L), lam (B,), and with `embed` tokens_mix (B,L)
     "Two augmentations of every caption, ready to be mixed"
     lam = draw_lambda(len(batch['caption']), delta, rng)
-    views = lambda: [eda(c, rng, alpha, ops) for c in batch['caption']]
+    def views(): return [eda(c, rng, alpha, ops) for c in batch['caption']]
     if mix == 'select': return dict(tokens=tokenize(tokenizer, views()), lam=lam) # distributed as a choice of two views
     both = tokenize(tokenizer, views() + views()) # one call, so that both have the same length
     return dict(tokens=both[:len(lam)], tokens_mix=both[len(lam):], lam=lam)

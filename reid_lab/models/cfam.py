@@ -147,7 +147,7 @@ class CFAM(CLIPPair):
             raise ValueError("losses has 'cid', which classifies identities; pass n_ids, their number in the training "
                              "data, or leave 'cid' out")
         if self.fine:
-            one = lambda: GranularityDecoder(self.dim, queries, depth, hidden, heads, wiring)
+            def one(): return GranularityDecoder(self.dim, queries, depth, hidden, heads, wiring)
             self.decoders = nn.ModuleList([one() for _ in range(1 if shared else 2)])
         if 'm' in self.losses: self.matcher = Matcher(hidden, heads)
         if 'cid' in self.losses: self.cid = PairIdentity(self.dim, n_ids)

@@ -203,7 +203,7 @@ def cfan_tiny(tokenizer=None, # Source of vocabulary size, end token and length;
     **kw, # Other arguments of `clip_tiny` and `CFAN`
     ) -> CFAN:
     "CFAN for two CPU cores"
-    make = lambda clip, size, tokenizer, **more: CFAN(clip, size, tokenizer, layers=depth, **more)
+    def make(clip, size, tokenizer, **more): return CFAN(clip, size, tokenizer, layers=depth, **more)
     return clip_tiny(tokenizer, weights=weights, make=make, also=('cfan_tiny',), losses=losses, queries=queries, **kw)
 
 

@@ -50,7 +50,7 @@ class Prompts(nn.Module):
         if len(table) != tok.vocab_size:
             raise ValueError(f"the text tower has {len(table)} words, {type(tok).__name__} has {tok.vocab_size}; pass "
                              "the tokenizer that the weights were trained with")
-        rows = lambda ids: table[torch.tensor(ids, device=table.device)].clone()
+        def rows(ids): return table[torch.tensor(ids, device=table.device)].clone()
         self.register_buffer('prefix', rows([tok.cls_id, *fixed_words(tok, before)]))
         self.register_buffer('suffix', rows([*fixed_words(tok, after), tok.sep_id]))
         self.learned = nn.Parameter(.02*torch.randn(n_ids, n, table.shape[1]), requires_grad=False)

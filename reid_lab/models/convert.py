@@ -83,7 +83,7 @@ def arguments(state:dict, # Under our names, see `translate`
     if gives == 'bert': return dict(vocab_size=len(state['word.weight']))
     if gives == 'cfan_b16': return released_form(state)
     if gives not in ('bot', 'transreid', 'clip_reid', 'irra'): return {}
-    rows = lambda *names: next((len(state[k]) for k in names if k in state), None)
+    def rows(*names): return next((len(state[k]) for k in names if k in state), None)
     pos = state.get('pos', state.get('visual.positional_embedding', torch.empty(0)))
     found = dict(n_ids=rows('classify.weight', 'heads.0.weight', 'prompts.learned'), cams=rows('side_embed'),
                  stride=_STRIDES.get(pos.shape[-2]) if pos.ndim > 1 else None)
@@ -123,7 +123,7 @@ def inspect_weights(path, # A file or folder, see `open_weights`
 def weights_text(found:dict, # From `inspect_weights`
     ) -> str:
     "The same, for reading"
-    few = lambda names: f"{len(names)} ({', '.join(names[:3])}{', ...'*(len(names) > 3)})"
+    def few(names): return f"{len(names)} ({', '.join(names[:3])}{', ...'*(len(names) > 3)})"
     lines = [f"{found['file']}: {found['about']}",
              f"container   {found['kind']}, {found['tensors']} tensors, {found['numbers']:,} numbers, "
              f"{', '.join(found['types'])}"]
@@ -133,7 +133,7 @@ def weights_text(found:dict, # From `inspect_weights`
         lines += [f'network     {prefix} {about}' for prefix, about in found['networks'].items()]
         lines.append(f"choose      one {how_to_choose(next(iter(found['networks'])))}")
     elif found['fits']:
-        args = lambda m: ''.join(f', {k}={v!r}' for k, v in arguments_of(m, found['arguments']).items())
+        def args(m): return ''.join(f', {k}={v!r}' for k, v in arguments_of(m, found['arguments']).items())
         name = 'text_weights' if found['layout'] == 'hf_bert' else 'weights'
         lines += [f"fits        {m}: create_model({m!r}, {name}='{found['file']}'{args(m)})" for m in found['fits']]
     else: lines.append('fits        ' + ('no model of this zoo takes it yet' if found['layout'] else

@@ -268,7 +268,9 @@ def sincos(grid, # (H,W)
     ): # (1,H*W,dim)
     "Sines and cosines of the column, then of the row"
     omega = 10000**(-torch.arange(dim//4, dtype=torch.float64)/(dim//4))
-    wave = lambda n: (a := torch.arange(n)[:, None]*omega, torch.cat([a.sin(), a.cos()], 1))[1] # (n,dim/2)
+    def wave(n): # -> (n,dim/2)
+        angle = torch.arange(n)[:, None]*omega
+        return torch.cat([angle.sin(), angle.cos()], 1)
     col, row = wave(grid[1]).expand(grid[0], -1, -1), wave(grid[0])[:, None].expand(-1, grid[1], -1)
     return torch.cat([col, row], -1).flatten(0, 1)[None].float()
 

@@ -296,8 +296,8 @@ def start_transreid(vit:nn.Module, # From `overlapping_vit`
     "A TransReID that starts from weights"
     start, proj = transreid_start(weights), vit.patch_embed.proj
     own = patch_grid(size, proj.kernel_size[0], proj.stride[0])
-    fit = lambda p: resize_positions(p[0], own, grid)[None]
-    whole = lambda p: resize_positions(p[0], own, grid or person_grid(p.shape[1] - 1, own))[None]
+    def fit(p): return resize_positions(p[0], own, grid)[None]
+    def whole(p): return resize_positions(p[0], own, grid or person_grid(p.shape[1] - 1, own))[None]
     tower = start is not None and not start.gives.startswith('transreid')
     if tower: check_vit(vit, start)
     loaded = load_network(vit, start, change=dict(pos_embed=fit)) if tower else None
@@ -339,5 +339,5 @@ def transreid_tiny(n_ids:int, # Training identities
     model = TransReID(vit, n_ids, size, w_triplet=w_triplet, **kw)
     grids = [patch_grid(s, patch, stride) for s in (size, (128, 64), (64, 32))] # of ours that are known
     known = {a*b: (a, b) for a, b in reversed(grids)}
-    fit = lambda p: resize_positions(p[0], grids[0], known.get(p.shape[1] - 1))[None]
+    def fit(p): return resize_positions(p[0], grids[0], known.get(p.shape[1] - 1))[None]
     return start_own(model, 'transreid_tiny', weights, ('heads.', 'side_embed'), dict(pos=fit))

@@ -62,7 +62,7 @@ def _fit(model, loader, steps, folder=None, key=None, *, strategy=None, callback
          saves=10, quiet=None, refresh=True, view=None, prepare=None, execution=Execution(), settings=None, **learner):
     "`fit` in this process, or as one of those that `torchrun` started: process 0 writes"
     folder, rank = folder and Path(folder), processes()[0]
-    lock = lambda: locked(folder/'.lock', False, f"the trained folder {str(folder)!r}")
+    def lock(): return locked(folder/'.lock', False, f"the trained folder {str(folder)!r}")
     with explained_workers(), lock() if folder and not rank else nullcontext():
         file, save = _saver(folder, key, settings or {}, steps, saves)
         trackers = execution.trackers if file else None # they keep their files beside the log

@@ -91,7 +91,7 @@ def find_trackers(names='auto', # Names of `TRACKERS`, as a list or with commas
     ) -> list: # Names; `auto` is `tensorboard` if it is installed, `none` is nothing
     "The trackers that are asked for; an unknown name or a missing library is an error"
     names = [n.strip() for n in names.split(',')] if isinstance(names, str) else list(names)
-    there = lambda n: importlib.util.find_spec(TRACKERS[n].module) is not None
+    def there(n): return importlib.util.find_spec(TRACKERS[n].module) is not None
     if names == ['auto']: return ['tensorboard'] if there('tensorboard') else []
     for n in (names := [n for n in names if n not in ('', 'none')]):
         check_choice('trackers', n, TRACKERS, 'Or auto, or none.')
@@ -151,7 +151,7 @@ class Log(Callback):
 
     def state_dict(self) -> dict:
         "The rows and the sums of what is open"
-        sums = lambda o: {**o, 'sum': {k: float(v) for k, v in o['sum'].items()}}
+        def sums(o): return {**o, 'sum': {k: float(v) for k, v in o['sum'].items()}}
         return dict(rows=self.rows, epochs=self.epochs, open={k: sums(o) for k, o in self._open.items()})
 
     def load_state_dict(self, state:dict):
@@ -178,7 +178,7 @@ def _rewrite(self:Log, now=None):
 @patch
 def _tags(self:Log, row, part=''):
     "Numbers of a row under the names that trackers show"
-    place = lambda k: part or ('machine' if k in TIMES else 'training')
+    def place(k): return part or ('machine' if k in TIMES else 'training')
     return {f'{place(k)}/{k}': v for k, v in row.items() if k not in ('step', 'seconds', 'wait_s')}
 
 

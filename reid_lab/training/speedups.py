@@ -100,7 +100,7 @@ def _in_chunks(method, size, *xs):
     "A method on chunks of its rows, without storing activations"
     n = next(len(x) for x in xs if isinstance(x, torch.Tensor))
     if n <= size or not torch.is_grad_enabled(): return method(*xs)
-    part = lambda x, i: x[i:i + size] if isinstance(x, torch.Tensor) else x
+    def part(x, i): return x[i:i + size] if isinstance(x, torch.Tensor) else x
     outs = [checkpoint(method, *[part(x, i) for x in xs], use_reentrant=False) for i in range(0, n, size)]
     return torch.cat(outs) if isinstance(outs[0], torch.Tensor) else tuple(map(torch.cat, zip(*outs)))
 

@@ -199,7 +199,7 @@ def draw(self:PairMatrix) -> PaperFigure:
     name = '' if query is None else f', query {query}'
     if self.why(): return message_card(self.why(), self.title + name, width=4.6)
     p = self.pairs()
-    hit = lambda a, b: camera == (a, b) if isinstance(camera, tuple) else camera is not None and camera in (a, b)
+    def hit(a, b): return camera == (a, b) if isinstance(camera, tuple) else camera is not None and camera in (a, b)
     chosen = [(i, j) for i, a in enumerate(p.query) for j, b in enumerate(p.gallery) if hit(a, b)]
     own = None if query is None or self.scene.cams('q', query) is None else self.counts(query) # else it has no row
     return pair_matrix(p.share, p.ratio, p.query, p.gallery, chosen, own, f'{self.title}{name}', width=4.6)
@@ -293,10 +293,10 @@ def fixed(self:CameraBars):
     if s.why: return dict(message=s.why)
     new, old = s.found(), s.before()
     rows = [camera_rows(s.q, f['AP']) for f in (old, new)]
-    number = lambda v, d=2: round(float(v), d) if v is not None and np.isfinite(v) else None
+    def number(v, d=2): return round(float(v), d) if v is not None and np.isfinite(v) else None
     cams = [dict(cam=int(a.cam), n=int(a.n_query), before=number(a.mAP), after=number(b.mAP),
                  done=int(a.cam) in new['done']) for a, b in zip(rows[0].itertuples(), rows[1].itertuples())]
-    digits = lambda nmi: nmi and {k: number(v, 4) for k, v in nmi.items()}
+    def digits(nmi): return nmi and {k: number(v, 4) for k, v in nmi.items()}
     return dict(cams=cams, nmi=dict(before=digits(old['nmi']), after=digits(new['nmi'])), methods=list(COCKPIT_METHODS),
                 names=[REMEDIES[0], new['method']], learns=[LITE_NAME], status=self.status(),
                 run=number(new['seconds'], 3))

@@ -210,7 +210,7 @@ def _marked(self:FailureBrowser): # -> queries that somebody has said something 
 @patch
 def fixed(self:FailureBrowser):
     s, f, names = self.scene, self.frame.head(self.most), self.rates.reason.tolist()
-    short = lambda t: t if len(t) < 110 else t[:108] + '…'
+    def short(t): return t if len(t) < 110 else t[:108] + '…'
     holds = [f[f'{n} holds'].fillna(False).astype(bool).to_numpy() for n in names]
     rows = [dict(q=int(q), pid=int(s.q.pid[q]), cam=s.cams('q', q), first=int(n), AP=round(100*float(a), 1),
                  failed=bool(b), text=short(s.q.caption[q]) if s.q.caption is not None else None,
@@ -252,7 +252,7 @@ def _drawn(view, f):
         one, text = view.one(q), None if s.q.caption is None else s.q.caption[q]
         why = [(f"{r['name']}{_measured(r)} · {_share(r['failures'])} | {_share(r['successes'])}",
                 r['verdict'] == 'more often') for r in one['reasons'] if r['holds']]
-        image = lambda r: dict(image=s.g_thumb.image(r), name=s.g_thumb.name(r))
+        def image(r): return dict(image=s.g_thumb.image(r), name=s.g_thumb.name(r))
         query = dict(text=text) if text is not None else dict(image=s.q_thumb.image(q), name=s.q_thumb.name(q))
         out.append(dict(head=f"query {q} · {view.who('q', q)}", reasons=why, mark=one['note']['mark'], query=query,
                         said=f"first right image at rank {one['first']} · AP {one['AP']:.0f} %",

@@ -133,7 +133,7 @@ def groups(self:FeatureMap, name): # Key of `COLOUR_BY` -> see `point_groups`
 @patch
 def fixed(self:FeatureMap):
     f = self.frame.iloc[self.drawn]
-    ids = lambda c: f[c].to_numpy() if c in f else np.full(len(f), -1)
+    def ids(c): return f[c].to_numpy() if c in f else np.full(len(f), -1)
     groups = {n: self.groups(n) for n in self.choices()}
     return dict(n_query=len(self.scene.q), limits=self.limits,
                 x=_pack(f.x, '<f4'), y=_pack(f.y, '<f4'), row=_pack(f.row, '<i4'), query=_pack(f.role == 'query', 'u1'),

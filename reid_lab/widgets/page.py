@@ -46,7 +46,7 @@ def _json(value):
 def _images_once(text): # -> text, JSON of the images
     "Number the images of a page, which occur in the lists of many queries"
     found = {}
-    number = lambda m: f'"uri":"#{found.setdefault(m[1], len(found))}"'
+    def number(m): return f'"uri":"#{found.setdefault(m[1], len(found))}"'
     return re.sub(r'"uri":"(data:[^"]+)"', number, text), _json(list(found))
 
 

@@ -221,7 +221,7 @@ def _drawn(view): # -> dicts for `list_card`
     items = view.results(view.selection.query)
     pages = max(1, -(-len(items)//view.k))
     lo = min(view.page, pages - 1)*view.k
-    pale = lambda it: wanted is not None and it['cam'] not in (None, wanted)
+    def pale(it): return wanted is not None and it['cam'] not in (None, wanted)
     return items, [it | dict(image=s.g_thumb.image(it['row']), note=view.who('g', it['row']), dim=pale(it),
                              chosen=it['row'] in view.selection.gallery) for it in items[lo:lo + view.k]]
 

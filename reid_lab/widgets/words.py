@@ -165,7 +165,7 @@ def effects(self:WordLab, query): # Row -> dict, or None where no image is left
     known = bool(right.any())
     if not known: right = np.arange(len(left)) == np.where(left, sim[0], -np.inf).argmax()
     score, margin, rank = _margins(sim, right, left)
-    one = lambda i: dict(score=round(float(score[i]), 4), rank=int(rank[i]))
+    def one(i): return dict(score=round(float(score[i]), 4), rank=int(rank[i]))
     return dict(known=known, whole=one(0), now=one(1), alone=[round(float(margin[0] - m), 4) for m in margin[2:]],
                 ranks=rank[2:].tolist())
 
@@ -191,7 +191,7 @@ def content(self:WordLab, query):
 def _moved(e):
     "What masking did to the best image, in words"
     what, a, b = 'first right image' if e['known'] else 'first image of the whole caption', e['whole'], e['now']
-    step = lambda k, form: format(a[k], form) if a[k] == b[k] else f'{a[k]:{form}} → {b[k]:{form}}'
+    def step(k, form): return format(a[k], form) if a[k] == b[k] else f'{a[k]:{form}} → {b[k]:{form}}'
     return f"{what}: rank {step('rank', 'd')}, score {step('score', '.3f')}"
 
 

@@ -81,7 +81,7 @@ def camera_facts(q:Embeddings, # Queries
     "Images of each camera, and how its features differ from all"
     both = Embeddings.concat([q, g]) if g is not None else q
     s = CameraStats(both.emb, both.cam)
-    count = lambda e: [int((e.cam == c).sum()) for c in s.cams] if e is not None else 0
+    def count(e): return [int((e.cam == c).sum()) for c in s.cams] if e is not None else 0
     shift = (((s.mean - s.all_mean)/s.all_std)**2).mean(1).sqrt()
     std_ratio = (s.std/s.all_std).mean(1).masked_fill(s.count < 2, float('nan'))
     return pd.DataFrame(dict(cam=s.cams, n_query=count(q), n_gallery=count(g), shift=shift.double().numpy(),

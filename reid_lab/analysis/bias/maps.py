@@ -94,7 +94,7 @@ def project_pair(q:Embeddings, # Queries
     if q.dim != g.dim: raise ValueError(f"q has {q.dim} dimensions and g has {g.dim}; did one model make both?")
     one_model(q, g)
     q, g = one_numbering(q, g)
-    ids = lambda e, name: np.full(len(e), -1) if getattr(e, name) is None else getattr(e, name)
+    def ids(e, name): return np.full(len(e), -1) if getattr(e, name) is None else getattr(e, name)
     pid, cam = (np.concatenate([ids(e, k) for e in (q, g)]) for k in ('pid', 'cam'))
     more = {k: np.concatenate([q.columns[k], g.columns[k]]) for k in q.columns if k in g.columns}
     role = np.repeat(['query', 'gallery'], [len(q), len(g)])

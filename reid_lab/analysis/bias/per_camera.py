@@ -153,7 +153,7 @@ def noise_scores(q:Embeddings, # Raw queries
         for s in sigmas:
             method.configure(FeatureStream(q), g)
             rng = stream(seed, 'noise scores')
-            draw = lambda: torch.as_tensor(rng.normal(size=method.S.shape)).to(method.S)
+            def draw(): return torch.as_tensor(rng.normal(size=method.S.shape)).to(method.S)
             method.M, method.S = method.M + s*method.S*draw(), method.S*(1 + s*draw()).clamp(min=.05)
             hat = [e.with_emb(x) for x, e in zip(method.run(), (q, g))]
             m = retrieval_metrics(*hat, distance='euclidean')

@@ -165,7 +165,7 @@ def both_scores(q:Embeddings, # Queries
     same = same_images(q, g)
     skipped = why_skipped(q.pid, g.pid, *drop, same)
     if sum(skipped.values()) == len(q): retrieval_metrics(q, g) # raises, with the reasons
-    twice = lambda x: x if x is None else np.repeat(x, 2)
+    def twice(x): return x if x is None else np.repeat(x, 2)
     scores = BothDistances(q.emb, g.emb, told)
     both = SameImages.of_pairs(np.concatenate([2*same.query, 2*same.query + 1]), np.tile(same.image, 2))
     m = metrics_from_similarity(scores, twice(q.pid), g.pid, twice(q.cam), g.cam, per_query=True, same=both)

@@ -69,7 +69,7 @@ def _gained(mean, low, high): # No interval where all persons differ alike
 def table(self:BiasReport) -> pd.DataFrame: # Texts
     "The summary as it is printed; columns that do not apply are left out"
     s, out = self.summary, pd.DataFrame(dict(method=self.summary.method))
-    number = lambda key, digits: [f'{v:.{digits}f}' if np.isfinite(v) else '' for v in s[key]]
+    def number(key, digits): return [f'{v:.{digits}f}' if np.isfinite(v) else '' for v in s[key]]
     if s.mAP.notna().any():
         out['distance'], out['mAP'], out['R@1'] = s.distance, number('mAP', 1), number('R1', 1)
         bounds = zip(s.gain, s.low, s.high)
@@ -163,9 +163,9 @@ def _title(self:BiasReport): return f"Camera bias{f' of {self.name}' if self.nam
 @patch
 def _body(self:BiasReport, sources:dict):
     "HTML of everything; `sources` maps names of figures to their `src`"
-    lines = lambda kind, items: ''.join(f'<p class="{kind}">{html.escape(t)}</p>' for t in items)
+    def lines(kind, items): return ''.join(f'<p class="{kind}">{html.escape(t)}</p>' for t in items)
     tag, captions = '<figure><img src="{}" alt="{}"><figcaption>{}</figcaption></figure>', self._captions()
-    figure = lambda n, src: tag.format(src, captions[n], captions[n])
+    def figure(n, src): return tag.format(src, captions[n], captions[n])
     told = '' if self.open_set is None or not len(self.open_set.rates) else \
         f'<h2>Open set</h2><p>{html.escape(self._open_title())}</p>' + to_html(self.open_set.table())
     return (lines('advice', self.advice) + lines('check', self.checks) + lines('warning', self.warnings)
@@ -204,7 +204,8 @@ def to_text(self:BiasReport, figures:dict=None, # Of `figures`, if they are draw
 @patch
 def to_dict(self:BiasReport) -> dict: # Values that JSON can hold
     "Everything but the maps"
-    rows = lambda f: [] if f is None else json.loads(f.replace([np.inf, -np.inf], np.nan).to_json(orient='records'))
+    def rows(f):
+        return [] if f is None else json.loads(f.replace([np.inf, -np.inf], np.nan).to_json(orient='records'))
     out = {k: getattr(self, k) for k in ('name', 'advised', 'ranked_by', 'advice', 'checks', 'warnings', 'notes')}
     frames = {k: rows(getattr(self, k)) for k in ('summary', 'cameras', 'per_camera', 'held_out')}
     return out | frames | dict(open_set=rows(self.open_set and self.open_set.rates))

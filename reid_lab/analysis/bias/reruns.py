@@ -50,7 +50,7 @@ class LiteBench:
     def __init__(self, q:Embeddings, # Raw queries with cameras
         g:Embeddings, # Raw gallery with cameras
         ):
-        whole = lambda e: e if e.emb.dtype in (torch.float32, torch.float64) else e.with_emb(e.emb.float())
+        def whole(e): return e if e.emb.dtype in (torch.float32, torch.float64) else e.with_emb(e.emb.float())
         start = Dart3Lite(rescale=True)
         start.configure(FeatureStream(whole(q)), whole(g))
         self.raw, self.norm, self.gallery = start.raw, start.norm, start.norm.g_tilde
@@ -149,7 +149,7 @@ def camera_pairs(q:Embeddings, # Queries with cameras
     for out, w in ((n, np.ones(len(a))), (known, (who >= 0) & (found >= 0)), (right, (who >= 0) & (who == found))):
         np.add.at(out, (a, b), w)
     chance = np.stack([may[q.cam == c].sum(0) for c in mine]).astype(float)
-    part = lambda x, of: np.divide(x, of, out=np.full(x.shape, np.nan), where=np.broadcast_to(of, x.shape) > 0)
+    def part(x, of): return np.divide(x, of, out=np.full(x.shape, np.nan), where=np.broadcast_to(of, x.shape) > 0)
     return CameraPairs(mine.tolist(), theirs.tolist(), part(n, n.sum(1, keepdims=True)),
                        part(chance, chance.sum(1, keepdims=True)), part(right, known))
 

@@ -53,7 +53,7 @@ def occlusion_map(score, # (n,3,H,W) -> (n,); row r belongs to image r % B
     "Mean fall of the score over the squares that cover each pixel"
     if patch < 1 or stride < 1: raise ValueError(f"patch={patch} and stride={stride} must be at least 1 pixel")
     B, _, H, W = img.shape
-    starts = lambda n: sorted({*range(0, max(n - patch, 0), stride), max(n - patch, 0)})
+    def starts(n): return sorted({*range(0, max(n - patch, 0), stride), max(n - patch, 0)})
     boxes = [(y, x) for y in starts(H) for x in starts(W)]
     fall, count = torch.zeros(B, H, W, dtype=torch.float64), torch.zeros(H, W)
     if not B: return fall.numpy()
@@ -96,7 +96,7 @@ def recorded(layers): # Attention modules; yields a list of (B,heads,L,N), one a
         if again is None:
             raise TypeError(f"attention of the type {type(m).__name__} is not known; known are nn.MultiheadAttention, "
                             "timm's Attention and reid_lab.models.backbones.Attention")
-        note = lambda m, args, kwargs, out, again=again: found.append(again(m, args, kwargs))
+        def note(m, args, kwargs, out, again=again): return found.append(again(m, args, kwargs))
         handles.append(m.register_forward_hook(note, with_kwargs=True))
     try: yield found
     finally:
@@ -195,7 +195,7 @@ def _query_layers(model):
     if not hasattr(model, 'decoders'):
         raise TypeError(f"{type(model).__name__} has no queries that read tokens; query_maps is for CFAM (losses with "
                         "'ls' or 'm') and CFAN (losses with 'fta')")
-    own = lambda d: [d.first] if d.first is not None else [b.cross_attn for b in d.blocks]
+    def own(d): return [d.first] if d.first is not None else [b.cross_attn for b in d.blocks]
     return tuple((d, own(d)) for d in (model.decoders[0], model.decoders[-1]))
 
 

@@ -132,7 +132,7 @@ class Score(nn.Module):
         with untouched(self.model): return self._of(img)
 
     def _of(self, img):
-        rep = lambda t: t.repeat(len(img)//self.targets, *[1]*(t.ndim - 1))
+        def rep(t): return t.repeat(len(img)//self.targets, *[1]*(t.ndim - 1))
         if self.to_ is not None: return (self.model.encode_image(img)*rep(self.to_)).sum(1)
         if self.label is not None: return self.model.logits(img).gather(1, rep(self.label)[:, None])[:, 0]
         tok, odds = self.model.image_states(img)[1], 0.
@@ -172,7 +172,7 @@ def score_of(model, # Any model of the zoo
         if kind == 'match': return Score(model, match=[
             (sign, *model.text_states(model.tokenizer(texts(t)).to(device))[1:])
             for sign, t in ((1., value), (-1., against)) if t is not None])
-        embed = lambda t: model.encode_text(model.tokenizer(texts(t)).to(device))
+        def embed(t): return model.encode_text(model.tokenizer(texts(t)).to(device))
         if kind == 'text': to = embed(value) - (0. if against is None else embed(against))
         else: to = model.encode_image(value.to(device)) if kind == 'image' else torch.as_tensor(value, device=device)
     return Score(model, to=to[None] if to.ndim == 1 else to)

@@ -55,8 +55,8 @@ def word_masking(model, # Has `encode_image`, `encode_text`, `tokenizer` and `si
     if not seeds or not n_masked: raise ValueError(f"n_masked={n_masked}, seeds={seeds}: give at least one of each")
     if evaluate is None:
         g = embed_images(model, table.gallery(split), device=device, quiet=quiet)
-        embed = lambda frame: embed_texts(model, frame, device=device, quiet=quiet)
-        evaluate = lambda frame: retrieval_metrics(embed(frame), g, same_camera='keep')
+        def embed(frame): return embed_texts(model, frame, device=device, quiet=quiet)
+        def evaluate(frame): return retrieval_metrics(embed(frame), g, same_camera='keep')
     rows, whole = [], None
     for m, seed in (jobs := progress([(m, s) for m in n_masked for s in seeds], 'masking words', quiet=quiet)):
         jobs.note = f'{m} words, seed {seed}'

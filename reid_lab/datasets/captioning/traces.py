@@ -330,12 +330,12 @@ def record_html(record:CaptionRecord, # Any
     esc, tags = html.escape, dict(drop='del', add='ins', new='ins')
     head = f'<p><b>{esc(record.image)}</b>, id {record.pid}: {esc(record.status)} {esc(record.reason)}</p>'
     if record.T1:
-        seen = lambda a: '' if a.visible else 'not visible: '
+        def seen(a): return '' if a.visible else 'not visible: '
         rows = ''.join(f'<tr><td>{esc(a.name)}</td><td>{esc(a.value)}</td><td>{a.confidence:.2f}</td>'
                        f'<td>{seen(a)}{esc(a.evidence)}</td></tr>' for a in record.T1.attributes)
         head += f'<table><tr><th>attribute</th><th>value</th><th>sure</th><th>evidence</th></tr>{rows}</table>'
     if not record.T2: return head
-    wrap = lambda op, t: f'<{tags[op]}>{esc(t)}</{tags[op]}>' if op in tags else esc(t)
+    def wrap(op, t): return f'<{tags[op]}>{esc(t)}</{tags[op]}>' if op in tags else esc(t)
     body = ''.join(wrap(op, t) for op, t in marked_pieces(record))
     why = ''.join(f'<li>{esc(c.op)}: {esc(c.reason)} ({esc(c.evidence)})</li>'
                   for c in (record.T3.trace_corr if record.T3 else ()) if c.op != 'keep')

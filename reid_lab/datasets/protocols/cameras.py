@@ -84,7 +84,7 @@ def new_network(source:ReidTable, # Trained on, all cameras
     "A new network, or (with the same table twice) source on source"
     q = ordered(target.query('test'), order, seed)
     train = source.where(split='train', pid=lambda p: p >= 0)
-    cams = lambda t: tuple(int(c) for c in sorted(set(t.frame.cam)))
+    def cams(t): return tuple(int(c) for c in sorted(set(t.frame.cam)))
     return Case(name or f'{source.name} -> {target.name}', train, q, gallery_without_junk(target), cams(q), cams(train),
                 source is target if same is None else same)
 

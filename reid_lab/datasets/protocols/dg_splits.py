@@ -356,13 +356,13 @@ MANIFEST_RULES = {
 def _broken(f, scenarios):
     "(rule, column, mask of offending rows, choices) for each rule on rows"
     part = {s: f.subset == s for s in ABC_SUBSETS}
-    has = lambda c, *subsets: set(f[c][np.logical_or.reduce([part[s] for s in subsets])])
+    def has(c, *subsets): return set(f[c][np.logical_or.reduce([part[s] for s in subsets])])
     home, first = {c: has(c, 'train') for c in ('site', 'cam', 'scenario')}, f.scenario[part['train']]
     away = f.scenario[part['test-c']]
     market = {scenarios[0]} if scenarios else set(first.mode()[:1])
     mall = {scenarios[1]} if scenarios else set(away[~away.isin(market)].mode()[:1])
     other = mall or f'another than {_few(market)}'
-    several = lambda key, c, rows: rows & f[key].map(f[rows].groupby(key)[c].nunique()).gt(1)
+    def several(key, c, rows): return rows & f[key].map(f[rows].groupby(key)[c].nunique()).gt(1)
     everyone = pd.Series(True, f.index)
     yield 'ids', 'pid', several('pid', 'subset', ~f.no_identity), 'identities of one subset'
     yield 'camera at one site', 'cam', several('cam', 'site', everyone), 'cameras numbered over all sites'

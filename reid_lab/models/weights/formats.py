@@ -331,7 +331,7 @@ class Layout:
 
     def matches(self, names): # Names of tensors -> bool
         "Whether all of `keys` and none of `lacks` occur among the `names`"
-        has = lambda p: any(re.fullmatch(p, k) for k in names)
+        def has(p): return any(re.fullmatch(p, k) for k in names)
         return all(map(has, self.keys)) and not any(map(has, self.lacks))
 
 

@@ -48,7 +48,7 @@ def save_shipped(model, # Trained
     ) -> Path:
     "Write a model without its classifiers, and its card"
     from safetensors.torch import save_file
-    small = lambda v: v.half() if v.ndim > 1 and v.is_floating_point() else v
+    def small(v): return v.half() if v.ndim > 1 and v.is_floating_point() else v
     kept = {k: v for k, v in model.state_dict().items() if not k.startswith(card.heads)}
     state = {k: small(v.detach().cpu()).contiguous() for k, v in kept.items()}
     texts = dict(arguments=card.model_kw, kept=[k for k in model.state_dict() if k not in kept], card=asdict(card))
