@@ -94,10 +94,12 @@ def to_markdown(frame, # Any frame
     within=('origin', 'dataset'), # ... within groups of these columns, where the frame has them
     ) -> str:
     "A Markdown pipe table; `frame.attrs['footnote']` follows it"
+    from tabulate import tabulate
     head, body, right = _cells(frame, digits, bold, within, markdown_escape, '**{}**'.format)
-    rows = [head, ['---:' if r else '---' for r in right], *body]
+    sides = ['right' if r else 'left' for r in right]
+    table = tabulate(body, head, 'pipe', colalign=sides if body else None, disable_numparse=True)
     note = frame.attrs.get('footnote')
-    return '\n'.join('| ' + ' | '.join(r) + ' |' for r in rows) + (f'\n\n{markdown_escape(note)}' if note else '')
+    return f'{table}\n\n{markdown_escape(note)}' if note else table
 
 
 def to_html(frame, # Any frame
@@ -115,10 +117,9 @@ def to_html(frame, # Any frame
     return f"<table><thead>{row(head, 'th')}</thead><tbody>{''.join(row(r, 'td') for r in body)}</tbody></table>{foot}"
 
 # %% ../../nbs/04_results/20_tables.ipynb #ce022f17
-def _latex_row(cells):
-    "One row; `\\\\` and the rules take a bracket or a star that follows on the next line as their own"
-    row = ' & '.join(cells) + r' \\'
-    return '{}' + row if row.startswith(('[', '*')) else row
+def _row_start(cell):
+    "The first cell of a row; `\\\\` and the rules take a bracket or a star that follows on the next line as their own"
+    return '{}' + cell if cell.startswith(('[', '*')) else cell
 
 
 def to_latex(frame, # Any frame
@@ -129,17 +130,16 @@ def to_latex(frame, # Any frame
     within=('origin', 'dataset'), # ... within groups of these columns
     ) -> str:
     "A `table` environment with booktabs rules (`tabular` alone if there is neither caption nor label)"
+    import pandas as pd
     if not re.fullmatch(r'[\w:.-]*', label): raise ValueError(f"label={label!r}: use letters, digits and `:.-_` only")
     head, body, right = _cells(frame, digits, bold, within, latex_escape, r'\textbf{{{}}}'.format)
     note = frame.attrs.get('footnote')
-    head, *body = [_latex_row(r) for r in (head, *body)]
-    align = ''.join('r' if r else 'l' for r in right)
-    lines = [rf'\begin{{tabular}}{{{align}}}', r'\toprule', head, r'\midrule', *body, r'\bottomrule', r'\end{tabular}']
+    for row in (head, *body): row[:1] = map(_row_start, row[:1])
     if note: caption = f'{caption} {note}'.strip()
-    if not (caption or label): return '\n'.join(lines)
-    lines = [r'\begin{table}[t]', r'\centering', *([rf'\caption{{{latex_escape(caption)}}}'] if caption else []),
-             *([rf'\label{{{label}}}'] if label else []), *lines, r'\end{table}']
-    return '\n'.join(lines)
+    floats = dict(position='t', position_float='centering') if caption or label else {}
+    style = pd.DataFrame(body, columns=head, dtype=object).style.hide(axis='index')
+    return style.to_latex(hrules=True, column_format=''.join('r' if r else 'l' for r in right),
+                          caption=latex_escape(caption) or None, label=label or None, **floats).rstrip('\n')
 
 # %% ../../nbs/04_results/20_tables.ipynb #3f003f52
 def to_csv(frame, # Any frame; its index is not written
