@@ -13,6 +13,7 @@ from torch import nn
 from ...core.basics import check_choice
 from ...models.backbones import ResTower, TimmTower
 from ...models.transreid import patch_grid, TransReID
+from ...tta.base import restored
 
 # %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #6ccc5ab2
 @dataclass(frozen=True)
@@ -87,18 +88,10 @@ def place_of(model, # Any model of the zoo
 @contextmanager
 def untouched(model): # Evaluation mode inside; mode, gradients and what is trained are restored
     "Use a model without a trace"
-    modes = {m: m.training for m in model.modules()}
-    before = [(p, p.requires_grad, p.grad) for p in model.parameters()]
-    model.eval()
-    for p, _, _ in before:
-        p.requires_grad_(False)
-        p.grad = None
-    try: yield model
-    finally:
-        for m, on in modes.items(): m.training = on
-        for p, learns, grad in before:
-            p.requires_grad_(learns)
-            p.grad = grad
+    with restored(model):
+        model.eval()
+        model.requires_grad_(False)
+        yield model
 
 # %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #d9bd6517
 @torch.no_grad()
