@@ -11,12 +11,12 @@ import regex
 
 START, END = 49406, 49407
 AWKWARD = (
-    "A MAN in a Red COAT.", "two  blanks   and\ta tab", "a woman&#39;s &quot;red&quot; coat &amp; hat",
-    "twice &amp;amp; escaped &amp;lt;b&amp;gt;", "caf\u00e9 fa\u00e7ade, na\u00efve", "cafe\u0301 in two signs",
-    "man\u2019s \u201cJeans\u201d, woman's T-shirt, don't, they'll", "a line\nand another\r\nand a third", "  blanks around  ",
-    "1.80m tall, 25-30 years", "mojibake: caf\u00c3\u00a9 it\u00e2\u20ac\u2122s", "<b>marked</b> text", "!!! \u00a7 ... ???",
+    "A MAN in a Red COAT.", "two  blanks   and\ta tab", "  blanks around  ", "a line\nand another\r\nand a third",
+    "a woman&#39;s &quot;red&quot; coat &amp; hat", "twice &amp;amp; escaped &amp;lt;b&amp;gt;", "<b>marked</b> text",
+    "caf\u00e9 fa\u00e7ade, na\u00efve", "cafe\u0301 in two signs", "mojibake: caf\u00c3\u00a9 it\u00e2\u20ac\u2122s",
+    "man\u2019s \u201cJeans\u201d, woman's T-shirt, don't, they'll", "1.80m tall, 25-30 years", "!!! \u00a7 ... ???",
     "a \U0001F455 shirt\u200b and \uff34-shirt", "a\u00a0fixed blank", "no\x1cbreak, bell\x07 and \x0bfeed",
-    "a red coat " + "and a very long black leather boot, "*30, "word " * 166, "word " * 167, "")
+    "a red coat " + "and a very long black leather boot, "*30, "word "*166, "word "*167, "")
 
 
 @functools.cache

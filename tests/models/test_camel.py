@@ -262,7 +262,7 @@ def small_camel(image, **kw):
     return model.eval()
 
 
-@pytest.fixture(params=["aptm", "camel", "camel-mlp", "aptm-no-words"])
+@pytest.fixture(params=["aptm", "camel", "camel-mlp", "aptm-no-words", "aptm-mlp"])
 def pair(request, tmp_path):
     "A released checkpoint with a small BERT, and a model for it"
     kind, mlp, mlm = request.param.split("-")[0], "mlp" in request.param, "no" not in request.param

@@ -320,5 +320,6 @@ def test_rates_are_those_of_the_paper_or_of_the_released_program(part_mult):
             rate, decay = 5. if new else 2. if bias else 1., not bias
         assert of[id(p)] == (pytest.approx(rate), 4e-5 if decay else 0.), k
     assert optimiser.defaults["eps"] == 1e-3
-    norms = {of[id(p)][0] for k, p in model.named_parameters() if k.startswith("irr.ln_") and k.endswith("weight")}
-    assert norms == {pytest.approx(1. if part_mult else 5.)}
+    norms = {round(of[id(p)][0], 6) for k, p in model.named_parameters()
+             if k.startswith("irr.ln_") and k.endswith("weight")}
+    assert norms == {1. if part_mult else 5.}

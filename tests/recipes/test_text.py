@@ -357,9 +357,11 @@ def test_every_dataset_stands_beside_its_own_rows(on, to, tables):
 # --- preset paper reads captions as the released loaders leave them ---------------------------------------------------
 
 WRITTEN = [c for c in AWKWARD if c.strip()]
-FILES = {"cuhk-pedes": ("reid_raw.json", "file_path", "imgs", 1), "icfg-pedes": ("ICFG-PEDES.json", "file_path", "imgs", 0),
-         "rstpreid": ("data_captions.json", "img_path", "imgs", 0),
-         "ufine6926": ("UFine6926.json", "file_path", ".", 1)}    # annotation, key of the path, place of images, first id
+FILES = {  # annotation, key of the path, place of images, first id
+    "cuhk-pedes": ("reid_raw.json", "file_path", "imgs", 1),
+    "icfg-pedes": ("ICFG-PEDES.json", "file_path", "imgs", 0),
+    "rstpreid": ("data_captions.json", "img_path", "imgs", 0),
+    "ufine6926": ("UFine6926.json", "file_path", ".", 1)}
 
 
 def write_pixels(folder, path):
@@ -379,8 +381,8 @@ def write_awkward(folder, name):
         for path in ("a.jpg", "g.jpg", "t.jpg"): write_pixels(folder, path)
         return
     file, key, images, first = FILES[name]
-    records = [{"split": split, "captions": WRITTEN, key: f"images/{split}.jpg", "id": first + i, "processed_tokens": []}
-               for i, split in enumerate(("train", "test"))]
+    records = [{"split": split, "captions": WRITTEN, key: f"images/{split}.jpg", "id": first + i,
+                "processed_tokens": []} for i, split in enumerate(("train", "test"))]
     if name == "ufine6926": records = [{k: v for k, v in r.items() if k != "processed_tokens"} for r in records]
     (folder/file).write_text(json.dumps(records))
     for split in ("train", "test"): write_pixels(folder, f"{images}/images/{split}.jpg")
