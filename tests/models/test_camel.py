@@ -492,3 +492,11 @@ def test_a_bert_folder_starts_the_text_side_of_the_paper_network(tmp_path):
         assert torch.equal(mine.down.weight, theirs[f"bert.encoder.layer.{at}.output.dense.weight"])
     assert not model.text_loaded.missing and len(model.text_loaded.kept) == 60 and model.loaded is None
     assert torch.equal(model.words.bias, theirs["cls.predictions.bias"])
+
+
+def test_the_temperature_starts_as_set_and_stays_within_bounds():
+    model = small_camel(timm_tower(TINY, SIZE), tau=.2)
+    assert model.temperature.item() == pytest.approx(.2)
+    for far, bound in ((-1., .001), (3., .5)):
+        with torch.no_grad(): model.tau.fill_(far)
+        assert model.temperature.item() == pytest.approx(bound)
