@@ -411,9 +411,9 @@ def test_captions_are_read_as_by_the_released_loaders(model, length, dataset, tm
     trained, known = {}, {}
     for i in range(len(batches)):
         batch = batches.batch(0, i)
-        for caption, row, label in zip(batch["caption"], batch["tokens"], batch["labels_mlm"]):
+        for caption, row, hidden in zip(batch["caption"], batch["tokens"], batch["labels_mlm"]):
             trained[caption] = row.tolist() + [0]*(length - len(row))
-            known[caption] = [n for n in label.tolist() if n != -100]
+            known[caption] = [n for n in hidden.tolist() if n != -100]
     assert trained == want
     assert all(known.values()) and len({len(n)/(max(want[c].index(49407), 2) - 1) for c, n in known.items()}) > 5
 
