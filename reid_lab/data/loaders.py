@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['shuffle_order', 'pk_order', 'FreeOrder', 'tokenize', 'sensible_workers', 'Batches', 'explained_workers',
-           'masked_words']
+           'masked_words', 'masked_singly']
 
 # %% ../../nbs/01_data/50_loaders.ipynb #462ee47a
 import copy
@@ -24,7 +24,7 @@ from ..core.files import safe_join
 from .augment import AUGMENT, to_pixels
 from .images import DECODERS, ImageCache, read_sized, RESAMPLING
 from .table import JoinedReader, ReidTable
-from .text import mask_tokens, text_note
+from .text import mask_each, mask_tokens, text_note
 from ..moved import forward
 
 # %% ../../nbs/01_data/50_loaders.ipynb #74ac055d
@@ -373,4 +373,12 @@ def masked_words(tokenizer, # Of the model
     def extra(batch, rng):
         found = mask_tokens(batch['tokens'], tokenizer, rng, p=p, max_masks=max_masks, **how)
         batch['tokens_mlm'], batch['labels_mlm'] = found
+    return extra
+
+
+def masked_singly(tokenizer, # Of the model
+    p:float=.15, # Probability of every token
+    ):
+    "An extra for `Batches` that adds `tokens_mlm` and `labels_mlm`, see `mask_each`"
+    def extra(batch, rng): batch['tokens_mlm'], batch['labels_mlm'] = mask_each(batch['tokens'], tokenizer, rng, p)
     return extra

@@ -6,7 +6,7 @@
 __all__ = ['FORMS', 'FILE', 'SPECIAL', 'THESAURUS', 'STOP_WORDS', 'EDA_OPS', 'clean_caption', 'Tokenizer', 'ClipBPE', 'WordPiece',
            'load_tokenizer', 'TextReport', 'read_text', 'check_sentence', 'text_note', 'quick_rng', 'eda_count',
            'replace_synonyms', 'insert_synonyms', 'swap_words', 'delete_words', 'check_ops', 'eda', 'eda_batch',
-           'mask_words', 'mask_tokens']
+           'mask_words', 'mask_tokens', 'mask_each']
 
 # %% ../../nbs/01_data/30_text.ipynb #724004e8
 import html, json, math, random, re, unicodedata
@@ -52,6 +52,7 @@ def _plain(text, style):
 
 # %% ../../nbs/01_data/30_text.ipynb #2421df2b
 FILE = 'reid_lab_tokenizer.json'   # written by `save`, read by `load_tokenizer`
+_CONTROL = re.compile(r'[\x00-\x08\x0b\x0e-\x1f\x7f]') # tokenizers drop these; `str.split` ends a word at some
 
 
 def _cleaned(text, form):
@@ -75,7 +76,7 @@ class Tokenizer:
     def ids(self, text): # str -> list of int, without start and end
         "`encode` after cleaning, word by word from a cache where that is the same"
         if self.clean != 'keep': text = _cleaned(text, self.clean)
-        if not text.isascii(): return self.encode(text)
+        if not text.isascii() or _CONTROL.search(text): return self.encode(text)
         out = []
         for word in text.split():
             if word not in self.cache:
@@ -589,6 +590,12 @@ def _choose(order, runs, starts, n, last, count): # one row -> positions to mask
     return chosen[:count]
 
 
+def _replaced(ids, words, tok, rng): # (n,) -> (n,)
+    "80 % of the tokens `[MASK]`, 10 % one of `words`, 10 % as they are"
+    u = rng.random(len(ids))
+    return np.where(u < .8, tok.mask_id, np.where(u < .9, rng.choice(words, len(ids)), ids))
+
+
 def mask_tokens(tokens, # (B,L) LongTensor from `tok`
     tok, # A `Tokenizer`
     rng, # `numpy.random.Generator`
@@ -611,7 +618,27 @@ def mask_tokens(tokens, # (B,L) LongTensor from `tok`
         rows += [b]*len(chosen)
         cols += chosen
     masked, labels, at = ids.copy(), np.full_like(ids, -100), (rows, cols)
-    labels[at], u = ids[at], rng.random(len(rows))
-    words = np.setdiff1d(np.arange(tok.vocab_size), tok.special)
-    masked[at] = np.where(u < .8, tok.mask_id, np.where(u < .9, rng.choice(words, len(rows)), ids[at]))
+    labels[at] = ids[at]
+    masked[at] = _replaced(ids[at], np.setdiff1d(np.arange(tok.vocab_size), tok.special), tok, rng)
     return torch.from_numpy(masked), torch.from_numpy(labels)
+
+# %% ../../nbs/01_data/30_text.ipynb #eefb2382
+def mask_each(tokens, # (B,L) LongTensor from `tok`
+    tok, # A `Tokenizer`
+    rng, # `numpy.random.Generator`
+    p:float=.15, # Probability of every token
+    ) -> tuple: # (B,L) masked tokens, (B,L) labels: the token where masked, else -100
+    "Mask every token by itself, at least one of a caption (the released programs of IRRA and CFAN)"
+    import torch
+    ids = tokens.numpy()
+    place = np.arange(ids.shape[1])[None]
+    free = (place > 0) & (place < tok.lengths(ids)[:, None] - 1) & (ids != tok.pad_id)
+    at = free & (rng.random(ids.shape) < p)
+    lone = free.any(1) & ~at.any(1)
+    words = np.setdiff1d(np.arange(tok.vocab_size), [*tok.special, tok.pad_id, tok.mask_id])
+    masked = ids.copy()
+    masked[at] = _replaced(ids[at], words, tok, rng)
+    first = free.argmax(1)
+    at[lone, first[lone]] = True
+    masked[lone, first[lone]] = tok.mask_id
+    return torch.from_numpy(masked), torch.from_numpy(np.where(at, ids, -100))

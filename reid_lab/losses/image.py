@@ -49,18 +49,29 @@ def triplet(emb, # (B,D) embeddings
     return mean_or_zero(F.softplus(gap) if margin is None else F.relu(gap + margin))
 
 
+def _shares(score, mask, eps, top): # (B,B), (B,B) -> (B,B)
+    "Weights of the masked scores of a row: a softmax, or with `eps` exp(score - top) over its sum + `eps`"
+    score = score.masked_fill(~mask, -torch.inf)
+    if not eps: return score.softmax(1)
+    part = (score - top).exp()
+    return part/(part.sum(1, keepdim=True) + eps)
+
+
 def weighted_triplet(emb, # (B,D) embeddings
     pid, # (B,) identities
     include_self:bool=False, # Count the anchor among its own positives, as the public library does
+    eps:float=0., # Added to the sums that weights are divided by; 1e-6 in the public library, where it outweighs
+                  # exp(-d) beyond a distance of 14, so that far negatives lose their weight
     ): # scalar
     "Weighted regularised triplet (AGW): all pairs, weighted by a softmax over distances"
+    if not len(emb): return mean_or_zero(emb)
     d, pos = euclidean(emb, emb), same_id(pid, n=len(emb))
     neg = ~pos
     if not include_self: pos = pos & ~torch.eye(len(emb), dtype=torch.bool, device=emb.device)
     ok = pos.any(1) & neg.any(1)
     d, pos, neg = d[ok], pos[ok], neg[ok]
-    w_p = d.masked_fill(~pos, -torch.inf).softmax(1)
-    w_n = (-d).masked_fill(~neg, -torch.inf).softmax(1)
+    w_p = _shares(d, pos, eps, d.masked_fill(~pos, 0.).amax(1, keepdim=True))
+    w_n = _shares(-d, neg, eps, 0.)
     return mean_or_zero(F.softplus((w_p*d).sum(1) - (w_n*d).sum(1)))
 
 # %% ../../nbs/02_losses/21_image.ipynb #01e0ab88

@@ -17,11 +17,15 @@ class NonLocal(nn.Module):
     "A residual block that lets every position see all others; the identity until it is trained"
     def __init__(self, width:int, # Channels
         reduce:int=2, # Divisor of the channels inside
+        inner:int=None, # Channels inside, in place of `width//reduce`; 1 in the released program
         ):
         super().__init__()
         if not 1 <= reduce <= width: raise ValueError(f"reduce={reduce} must lie between 1 and the width, {width}")
-        self.theta, self.phi, self.g = (nn.Conv2d(width, width//reduce, 1) for _ in range(3))
-        self.out, self.norm = nn.Conv2d(width//reduce, width, 1), nn.BatchNorm2d(width)
+        if inner is not None and not 1 <= inner <= width:
+            raise ValueError(f"inner={inner} must lie between 1 and the width, {width}")
+        inner = width//reduce if inner is None else inner
+        self.theta, self.phi, self.g = (nn.Conv2d(width, inner, 1) for _ in range(3))
+        self.out, self.norm = nn.Conv2d(inner, width, 1), nn.BatchNorm2d(width)
         nn.init.zeros_(self.norm.weight)
 
     def forward(self, x): # (B,C,H,W) -> (B,C,H,W)
@@ -32,6 +36,7 @@ class NonLocal(nn.Module):
 # %% ../../nbs/05_models/35_agw.ipynb #1d42e14a
 def with_nonlocal(stage:nn.Sequential, # Residual blocks
     behind:dict, # Number of a residual block -> its channels
+    inner:int=None, # Channels inside the non-local blocks; None: half
     ) -> nn.Sequential: # With `nl0` behind block 0, and so on
     "A stage with non-local blocks"
     if wrong := [i for i in behind if not 0 <= i < len(stage)]:
@@ -39,7 +44,7 @@ def with_nonlocal(stage:nn.Sequential, # Residual blocks
     parts = OrderedDict()
     for i, block in enumerate(stage):
         parts[str(i)] = block
-        if i in behind: parts[f'nl{i}'] = NonLocal(behind[i])
+        if i in behind: parts[f'nl{i}'] = NonLocal(behind[i], inner=inner)
     return nn.Sequential(parts)
 
 # %% ../../nbs/05_models/35_agw.ipynb #0b1856ca
@@ -53,12 +58,13 @@ def agw_tiny(n_ids:int, # Training identities
     behind=(0, 1), # Stages with a non-local block behind them
     pool:str='gem', # See `TokenPool`
     metric:str='weighted', # See `BoT`
+    inner:int=None, # Channels inside the non-local blocks; None: half (paper); 1 in the released program
     weights=None, # None or 'none', 'world' (the shipped `bot_tiny`), or a file of this library
     **kw, # Other arguments of `BoT`
     ) -> BoT:
     "AGW for two CPU cores and 128x64 crops (about 0.3 million parameters)"
     tower = ResTower(widths, norm)
-    tower.stages = with_nonlocal(tower.stages, {i: widths[i + 1] for i in behind})
+    tower.stages = with_nonlocal(tower.stages, {i: widths[i + 1] for i in behind}, inner)
     model = BoT(tower, n_ids, size, pool, metric=metric, **kw)
     return start_own(model, 'agw_tiny', weights, optional=OF_IDS, lacks=dict(bot_tiny=_TINY, agw_tiny=('centers',)))
 
@@ -71,13 +77,14 @@ def agw_r50(n_ids:int, # Training identities
     weights=None, # As for `bot_r50`
     pool:str='gem', # See `TokenPool`
     metric:str='weighted', # See `BoT`
+    inner:int=None, # Channels inside the non-local blocks; None: half (paper); 1 in the released program
     stem:str=None, # See `bot_r50`
     **kw, # Other arguments of `BoT`
     ) -> BoT:
     "AGW at paper size: ResNet-50 with five non-local blocks and a 2048-d test feature"
     start = begin_r50(weights, 'agw_r50')
     tower = r50_tower(size, stem, start)
-    for name, behind in _R50.items(): setattr(tower.net, name, with_nonlocal(getattr(tower.net, name), behind))
+    for name, behind in _R50.items(): setattr(tower.net, name, with_nonlocal(getattr(tower.net, name), behind, inner))
     new = [f'{p}{name}.nl' for p in ('', 'image.net.') for name in _R50]
     own = () if start and start.gives == 'agw_r50' else (*new, 'pool.p')
     return load_r50(BoT(tower, n_ids, size, pool, metric=metric, **kw), start, own)

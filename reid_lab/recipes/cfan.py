@@ -68,7 +68,7 @@ CFAN_PRESETS = dict(
     quick=_QUICK,
     full=TextTrain('cfan_b16', steps=3000, lr=5e-6, device='auto'),
     paper=TextTrain('cfan_b16', epochs=60, optimiser='adam', lr=5e-6, new_mult=1., weight_decay=4e-5, decay_bias=True,
-                    eps=1e-3, schedule='cosine', clip=0., augment='irra', device='auto'))
+                    eps=1e-3, schedule='cosine', clip=0., augment='irra', mask_each=True, device='auto'))
 MODEL_ARGS = ('losses', 'queries', 'depth', 'k', 'alpha', 'detach_alpha', 'membership', 'tau', 'fta_weight', 'reduce',
               'mask_padding', 'mask_text', 'shared_sigma')
 

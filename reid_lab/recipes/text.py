@@ -17,7 +17,7 @@ from ..analysis.text_scores import evaluate
 from ..core.basics import check_choice, pick_device
 from ..datasets.aerial import SOURCES, Bridges
 from ..data.augment import AUGMENT
-from ..data.loaders import Batches, FreeOrder, masked_words
+from ..data.loaders import Batches, FreeOrder, masked_singly, masked_words
 from ..data.table import ReidTable
 from ..data.text import WordPiece, load_tokenizer
 from ..retrieval.embeddings import Embeddings
@@ -55,6 +55,7 @@ class TextTrain:
     per_id: int = 0             # captions of a person in an epoch, drawn anew; 0: all
     keep_last: bool = False     # keep the last, smaller batch of an epoch
     mask: float = .15           # share of tokens that are masked or replaced; 0: none
+    mask_each: bool = False     # every token by itself, with that probability, as in IRRA's program
     bridge: str = 'none'        # source of the images on the way to aerial ones, key of `SOURCES`
     words: int = 168            # context length of a tokenizer that is learned from the captions
     vocab: int = 1200           # and its pieces
@@ -69,7 +70,7 @@ TEXT_PRESETS = dict(
     quick=TextTrain(mask=0.),
     full=TextTrain('cfam_b16', steps=3000, lr=1e-5, device='auto'),
     paper=TextTrain('cfam_b16', epochs=60, optimiser='adam', lr=1e-5, bias_mult=2., weight_decay=4e-5, eps=1e-3,
-                    schedule='cosine', clip=0., augment='irra', device='auto'))
+                    schedule='cosine', clip=0., augment='irra', mask_each=True, device='auto'))
 
 
 def text_settings(preset='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`
@@ -125,8 +126,10 @@ def text_schedule(s:TextTrain, # Settings
 # %% ../../nbs/14_recipes/40_text.ipynb #9367175d
 def masked_tokens(tokenizer, # Of the model
     p:float=.15, # Share of tokens
+    each:bool=False, # Every token by itself, see `mask_each`; else as many as the share says
     ): # An extra for `Batches` that adds `tokens_mlm` and `labels_mlm`
-    "Single tokens masked (80 %), replaced (10 %) or kept (10 %), as many as the share says (IRRA)"
+    "Single tokens masked (80 %), replaced (10 %) or kept (10 %) (IRRA)"
+    if each: return masked_singly(tokenizer, p)
     return masked_words(tokenizer, p, tokenizer.context_length, ngram=0., whole_words=False)
 
 
@@ -154,7 +157,7 @@ def text_key(table:ReidTable, # Its `train` rows are trained on
     "What decides the weights of a training: settings, tokenizer, identities, seed, images and captions"
     words = getattr(tokenizer, 'vocab', type(tokenizer).__name__)   # CLIP's pieces are part of open_clip
     vocab = hashlib.sha256(repr((words, tokenizer.context_length)).encode()).hexdigest()[:12]
-    settings = dict(without_later(s, 'per_id', 'keep_last'), model_kw=dict(s.model_kw, **_own(table, s)),
+    settings = dict(without_later(s, 'per_id', 'keep_last', 'mask_each'), model_kw=dict(s.model_kw, **_own(table, s)),
                     weights=Path(s.start).name, tokens=vocab, **start_key(s.start, s.model))
     return training_key(settings, seed, table.where(split='train'), captions=True, execution=execution)
 
@@ -173,7 +176,7 @@ def text_batches(table:ReidTable, # Its `train` rows, without junk, are used
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> Batches:
     "What a training sees"
-    extras = [masked_tokens(model.tokenizer, s.mask)] if s.mask else []
+    extras = [masked_tokens(model.tokenizer, s.mask, s.mask_each)] if s.mask else []
     if s.bridge != 'none': extras.append(Bridges(table.where(split='train'), s.bridge, model.size, s.augment))
     sampler = FreeOrder(s.per_id, s.keep_last) if s.per_id or s.keep_last else 'shuffle'
     return Batches(captioned(table), s.batch_size, model.size, model.tokenizer, seed, 'caption', sampler,

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from reid_lab.data import augment
-from reid_lab.data.augment import bot, bot_released, camel, erase, irra, light, rectangles, to_pixels, transreid
+from reid_lab.data.augment import (AUGMENT, bot, bot_released, camel, erase, irra, light, rand_augment, rectangles,
+                                   to_pixels, transreid)
 
 
 def test_pixels_are_the_bytes_over_255():
@@ -124,3 +125,31 @@ def test_erasing_of_the_papers(monkeypatch):
     assert np.allclose(colour(irra), [.611, .577, .521], atol=1e-3)                  # of CLIP's mean, too
     assert np.allclose(colour(camel), [.4416847, .41812873, .4237452])
     assert np.allclose(camel(black, generator(), (.1, .2, .3)).amax((0, 2, 3)), [.1, .2, .3])
+
+
+def test_the_released_form_of_camel_has_no_crop(monkeypatch):
+    "Without flip, RandAugment and erasing an image stays as it is; the paper's form moves it by up to ten pixels"
+    for name in ("flip", "rand_augment"): monkeypatch.setattr(augment, name, lambda img, *a: img)
+    monkeypatch.setattr(augment, "erase", lambda img, *a, **kw: img)
+    img = torch.rand(20, 3, 32, 16, generator=generator())
+    assert torch.equal(AUGMENT["camel_released"](img, generator()), img)
+    assert not torch.equal(AUGMENT["camel"](img, generator()), img)
+
+
+def test_jitter_of_joined_sets_has_its_strengths(monkeypatch):
+    "Brightness of 0.8 to 1.2; contrast of 0.85 to 1.15 about the mean grey; no saturation"
+    monkeypatch.setattr(augment, "bot", lambda img, g: img)
+    flat = AUGMENT["bot_jitter"](torch.full((4000, 3, 2, 2), .5), generator())
+    assert flat.min() >= .4 and flat.max() <= .6 and flat.amax() - flat.amin() > .19
+    two = torch.tensor([.4, .6]).repeat(2).view(1, 1, 2, 2).expand(4000, 3, 2, 2)
+    out = AUGMENT["bot_jitter"](two, generator())
+    contrast = (out[:, 0].amax((1, 2)) - out[:, 0].amin((1, 2)))/(out[:, 0].mean((1, 2))*.4)
+    assert .845 < contrast.min() < .86 and 1.14 < contrast.max() < 1.155
+    assert torch.allclose(out[:, 0], out[:, 2])
+
+
+def test_rand_augment_draws_operations_and_applies_a_share():
+    img = torch.rand(60, 3, 32, 16, generator=generator())
+    def changed(**kw): return (rand_augment(img, generator(), **kw) != img).flatten(1).any(1).float().mean().item()
+    assert changed(p=0.) == 0 and changed(n_ops=0) == 0
+    assert changed(n_ops=1, p=1.) > .75 and changed() == pytest.approx(1 - (1 - .5*.85)**2, abs=.2)

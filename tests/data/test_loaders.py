@@ -144,3 +144,13 @@ def test_an_order_of_many_images_has_them_all():
     "A quadratic form would take minutes for so many"
     order = pk_order(np.arange(400_000) // 8, 64, np.random.default_rng(0))
     assert len(np.unique(np.concatenate(order))) == 400_000
+
+
+def test_a_function_augments_as_well():
+    "It takes images and a generator; the parent of CAMeL crops a part of the area in pretraining"
+    def crop(img, g): return img[:, :, :2, :2]*torch.rand((), generator=g)
+    one, two = (Batches(table(), 6, augment=crop, seed=5).batch(0, 0)["img"] for _ in range(2))
+    plain = Batches(table(), 6, seed=5).batch(0, 0)["img"]
+    assert torch.equal(one, two) and one.shape[2:] == (2, 2)
+    factor = (one/plain[:, :, :2, :2])[plain[:, :, :2, :2] > 0]
+    assert torch.allclose(factor, factor[0].expand_as(factor), atol=1e-5)

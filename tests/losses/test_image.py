@@ -76,6 +76,29 @@ def test_metric_losses_naive(batch):
     assert_close(weighted_triplet(X, pid), sum(terms)/len(terms))
 
 
+@pytest.mark.parametrize("scale", [1., 10., 40.])
+def test_the_public_weighted_triplet_loses_far_negatives(batch, scale):
+    "Its weights are exp(d) and exp(-d) over their sum + 1e-6: beyond a distance of 14 the negatives weigh less than 1"
+    X, _, pid = batch
+    X, rows = X.detach()*scale, []
+    for i in range(len(X)):
+        far = [(X[i] - X[j]).norm().item() if j != i else 1e-6 for j in range(len(X))]
+        pos = [d for d, p in zip(far, pid) if p == pid[i]]
+        neg = [d for d, p in zip(far, pid) if p != pid[i]]
+        if not neg: continue
+        e_pos, e_neg = [math.exp(d - max(pos)) for d in pos], [math.exp(-d) for d in neg]
+        mean = [sum(e*d for e, d in zip(es, ds))/(sum(es) + 1e-6) for es, ds in ((e_pos, pos), (e_neg, neg))]
+        rows.append(max(0., mean[0] - mean[1]) + math.log1p(math.exp(-abs(mean[0] - mean[1]))))
+    found = weighted_triplet(X, pid, include_self=True, eps=1e-6)
+    assert_close(found, sum(rows)/len(rows), 1e-5)
+    ours = weighted_triplet(X, pid, include_self=True)
+    if scale == 1: assert_close(found, ours.item(), 1e-4)
+    if scale == 40: assert found > ours + 1
+    x = X.clone().requires_grad_()
+    weighted_triplet(x, pid, eps=1e-6).backward()
+    assert x.grad.isfinite().all()
+
+
 def test_circle_naive(batch):
     X, _, pid = batch
     x, ids, m, g = X.tolist(), pid.tolist(), .25, 8.

@@ -181,6 +181,34 @@ def test_estimation_on_a_table(crops):
     with pytest.raises(ValueError, match="per_camera=1"): next(camera_batches(net, crops, per_camera=1))
 
 
+def test_means_over_batches_and_mirrored_images_as_in_the_released_program(crops):
+    "Batches of a camera and their mirrors pass in training mode, where BatchNorm averages means and unbiased variances"
+    net = bot().eval()
+    how = dict(per_camera=7, batch_size=3)
+    plain, twice = [*camera_batches(net, crops, **how)], [*camera_batches(net, crops, **how, flip=True)]
+    assert len(twice) == 2*len(plain)
+    for a, b, c in zip(plain, twice[::2], twice[1::2]):
+        assert torch.equal(a["img"], b["img"]) and torch.equal(b["img"].flip(-1), c["img"])
+        assert torch.equal(b["cam"], c["cam"])
+    found = camera_normed(net, crops, **how, flip=True, form="batches").stats
+    for camera in sorted({int(b["cam"][0]) for b in twice}):
+        theirs = deepcopy(net)
+        for m in norm_layers(theirs, ("bn",)).values():
+            m.reset_running_stats()
+            m.momentum = None                                           # the mean over all batches
+        with torch.no_grad():
+            for b in twice:
+                if int(b["cam"][0]) == camera: theirs.train().encode_image(b["img"])
+        for name, m in norm_layers(theirs, ("bn",)).items():
+            mean, var = found.lookup(name, [camera])
+            assert torch.allclose(mean[0], m.running_mean, atol=1e-5, rtol=1e-4), name
+            assert torch.allclose(var[0], m.running_var, atol=1e-5, rtol=1e-4), name
+    pooled = camera_normed(net, crops, **how, flip=True).stats
+    assert not torch.allclose(pooled.lookup(name, [camera])[1][0], var[0], rtol=1e-3)
+    with pytest.raises(ValueError, match="form='batch'.*Did you mean 'batches'"):
+        estimate_camera_stats(net, plain, form="batch")
+
+
 def test_embed_images_tells_the_camera(crops):
     net = bot().eval()
     both = camera_normed(net, crops, per_camera=8)

@@ -488,3 +488,16 @@ def test_gradients_reach_queries_and_centres():
     q, s = (torch.randn(4, 3, requires_grad=True) for _ in range(2))
     meta_discrimination(q, torch.tensor([0, 0, 1, 1]), s, torch.tensor([0, 1, 1, 0])).backward()
     assert q.grad.abs().min() > 0 and s.grad.abs().min() > 0
+
+
+def test_what_is_split_by_itself_is_named():
+    "The column `dataset` where there is one, another column, or all cameras together"
+    frame = pd.DataFrame(dict(pid=0, cam=range(8), dataset=["a"]*4 + ["b"]*4, site=[0, 1]*4))
+    assert CameraHalves().groups_of(frame).tolist() == ["a"]*4 + ["b"]*4
+    assert CameraHalves(group="site").groups_of(frame).tolist() == [0, 1]*4
+    assert CameraHalves().groups_of(frame.drop(columns="dataset")) is None
+    for group in ("dataset", "site"):
+        support = split_cameras(frame.cam, np.random.default_rng(0), CameraHalves(group=group).groups_of(frame))
+        assert support.sum() == 4 and set(pd.Series(support).groupby(frame[group]).sum()) == {2}
+    with pytest.raises(ValueError, match="group='sites'.*Did you mean 'site'"):
+        CameraHalves(group="sites").groups_of(frame)

@@ -21,3 +21,10 @@ def test_memory_is_first_in_first_out():
 
 @pytest.mark.parametrize("share, batch, entries", [(.05, 64, 7), (.5, 64, 64), (1., 10, 20), (0., 64, 0)])
 def test_capacity(share, batch, entries): assert capacity_for(share, batch) == entries
+
+
+@pytest.mark.parametrize("capacity", [5, 560])
+def test_the_memory_of_the_released_program_holds_so_many_embeddings(capacity):
+    memory = ContrastMemory(capacity=capacity)
+    for i in range(4): memory.push(dict(img=torch.full((3, 2), float(i)), txt=torch.zeros(3, 2), pid=torch.arange(3)))
+    assert len(memory) == min(12, capacity)

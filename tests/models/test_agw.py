@@ -42,6 +42,33 @@ def test_nonlocal():
     with pytest.raises(ValueError, match="reduce=7 must lie between 1 and the width, 6"): NonLocal(6, 7)
 
 
+def test_one_channel_inside_as_in_the_released_program():
+    torch.manual_seed(0)
+    net, x = NonLocal(6, inner=1).eval(), torch.randn(3, 6, 4, 2)
+    with torch.no_grad():
+        net.norm.weight.normal_()
+        assert torch.allclose(net(x), torch.stack([naive_nonlocal(net, m) for m in x]), atol=1e-5)
+    assert [tuple(f.weight.shape[:2]) for f in (net.theta, net.phi, net.g, net.out)] == [(1, 6)]*3 + [(6, 1)]
+    for inner in (0, 7):
+        with pytest.raises(ValueError, match=f"inner={inner} must lie between 1 and the width, 6"):
+            NonLocal(6, inner=inner)
+    with torch.device("meta"): net, half, base = agw_r50(7, inner=1), agw_r50(7), bot_r50(7)
+    def count(m): return sum(p.numel() for p in m.parameters())
+    def block(C): return 3*(C + 1) + 2*C + 2*C
+    assert count(net) - count(base) == 2*block(512) + 3*block(1024) + 1 and count(half) > count(net)
+    tiny = agw_tiny(4, SIZE, inner=1)
+    assert {m.g.out_channels for m in tiny.modules() if isinstance(m, NonLocal)} == {1}
+    assert agw_tiny(4, SIZE).image.stages.nl0.g.out_channels == 16
+
+
+def test_the_center_loss_of_its_program():
+    "Off by default, so that AGW and the center loss stand apart in the comparison of DMG-Net"
+    b = sample_batch(SIZE)
+    assert "center_loss" not in agw_tiny(4, SIZE)(b)
+    net = agw_tiny(4, SIZE, center=5e-4)
+    assert net.center == 5e-4 and net(b)["center_loss"] > 0
+
+
 def test_names_of_the_tower_stay():
     stage = ResTower((4, 8, 8, 12)).stages
     more = with_nonlocal(stage, {0: 8, 2: 12})

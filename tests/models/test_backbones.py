@@ -4,7 +4,7 @@ import warnings
 import pytest
 import torch
 
-from reid_lab.models.backbones import power_mean, TimmTower, TokenPool
+from reid_lab.models.backbones import PixelNorm, power_mean, TimmTower, TokenPool
 
 
 def t64(x): return torch.tensor(x, dtype=torch.float64)
@@ -36,3 +36,15 @@ def test_a_tower_loads_wrapped_weights_in_full(tmp_path, wrap):
         tower = TimmTower("resnet10t", (64, 32), weights=tmp_path/"w.pth")
     assert all(torch.equal(v, source.net.state_dict()[k]) for k, v in tower.net.state_dict().items())
     assert tower.loaded.matched == tower.loaded.total and len(tower.loaded.head) == 2 and not tower.loaded.unused
+
+
+def test_pixels_take_the_statistics_of_another_set():
+    "As the program of CAMeL does for MALS and for its targets; they travel with the weights"
+    norm, img = PixelNorm(), torch.rand(2, 3, 4, 4)
+    norm.set_stats(mean=(.4, .5, .6), std=(.1, .2, .3))
+    want = (img - torch.tensor([.4, .5, .6])[:, None, None])/torch.tensor([.1, .2, .3])[:, None, None]
+    assert torch.allclose(norm(img), want)
+    other = PixelNorm()
+    assert not torch.allclose(other(img), want)
+    other.load_state_dict(norm.state_dict())
+    assert torch.equal(other(img), norm(img))

@@ -11,7 +11,7 @@ from reid_lab.core.weight_files import load_weights, save_weights
 from reid_lab.losses import basics as loss_basics, image as image_losses
 from reid_lab.models.backbones import ResTower
 from reid_lab.models.bot import bn_neck, BoT, bot_tiny, id_head, keep_resolution, METRICS, move_centers
-from reid_lab.models.zoo import check_image_model
+from reid_lab.models.zoo import check_image_model, sample_batch
 from reid_lab.training.callbacks import refresh_batchnorm
 from reid_lab.training.learner import Learner
 
@@ -179,3 +179,13 @@ def test_a_file_with_centres(tmp_path):
 def test_centres_are_new_in_a_start():
     net = bot_tiny(3, center=5e-4, weights="world")
     assert net.loaded.missing == () and "centers" in net.loaded.kept and net.centers.shape == (3, 128)
+
+
+@pytest.mark.parametrize("feature", ["before", "after"])
+def test_the_feature_of_a_training_is_the_test_feature(feature):
+    "What meta-discrimination reads (`emb`), what is ranked, and what is adapted at test time"
+    torch.manual_seed(0)
+    model, b = BoT(ResTower((8, 16, 16, 32)), n_ids=4, size=SIZE, feature=feature).eval(), sample_batch(SIZE)
+    with torch.no_grad():
+        want = model.features(b["img"])[feature == "after"]
+        assert torch.equal(model(b)["emb"], want) and torch.equal(model.raw_features(b["img"]), want)

@@ -262,10 +262,11 @@ def small_camel(image, **kw):
     return model.eval()
 
 
-@pytest.fixture(params=["aptm", "camel", "camel-mlp", "aptm-no-words"])
+@pytest.fixture(params=["aptm", "camel", "camel-mlp", "aptm-no-words", "aptm-mlp"])
 def pair(request, tmp_path):
     "A released checkpoint with a small BERT, and a model for it"
     kind, mlp, mlm = request.param.split("-")[0], "mlp" in request.param, "no" not in request.param
+    torch.manual_seed(0)                # the tower's initial numbers do not depend on the tests before
     tower = randomised(timm_tower(TINY, SIZE) if kind == "aptm" else SGFormer("small", SIZE))
     own = authors_names(tower.net.state_dict()) if kind == "aptm" else tower.state_dict() | {
         "head.weight": torch.ones(1000, 32), "head.bias": torch.ones(1000)}
@@ -492,3 +493,11 @@ def test_a_bert_folder_starts_the_text_side_of_the_paper_network(tmp_path):
         assert torch.equal(mine.down.weight, theirs[f"bert.encoder.layer.{at}.output.dense.weight"])
     assert not model.text_loaded.missing and len(model.text_loaded.kept) == 60 and model.loaded is None
     assert torch.equal(model.words.bias, theirs["cls.predictions.bias"])
+
+
+def test_the_temperature_starts_as_set_and_stays_within_bounds():
+    model = small_camel(timm_tower(TINY, SIZE), tau=.2)
+    assert model.temperature.item() == pytest.approx(.2)
+    for far, bound in ((-1., .001), (3., .5)):
+        with torch.no_grad(): model.tau.fill_(far)
+        assert model.temperature.item() == pytest.approx(bound)

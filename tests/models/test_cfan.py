@@ -453,3 +453,15 @@ def test_a_resumed_training_ends_with_the_same_bits(kw, whole_and_resumed):
     whole, again = whole_and_resumed(make, Three(), lr=1e-3, new_mult=5., device="cpu", seed=3)
     assert all(torch.equal(v, again[k]) for k, v in whole.items())
     assert any(not torch.equal(v, make().state_dict()[k]) for k, v in whole.items())
+
+
+@pytest.mark.parametrize("form", ["paper", "released"])
+def test_one_or_two_mlps_of_sigma(form):
+    "Of one both modalities take the width; by default the paper's form has two and the released form one"
+    assert len(build(membership=form).sigma) == (2 if form == "paper" else 1)
+    for shared in (True, False):
+        model = build(membership=form, shared_sigma=shared)
+        assert len(model.sigma) == 2 - shared
+        anchor, tokens = torch.randn(3, model.dim), torch.randn(3, 5, model.dim)
+        image, text = (model.fuzzy_parts(anchor, tokens, text=text)[1] for text in (False, True))
+        assert torch.equal(image, text) == shared

@@ -6,7 +6,7 @@ from open_clip.tokenizer import SimpleTokenizer
 from reid_lab.core.weight_files import load_weights, save_weights
 from reid_lab.losses import image as losses
 from reid_lab.losses.basics import terms
-from reid_lab.models.clip_reid import CLIPReID
+from reid_lab.models.clip_reid import CLIPReID, Prompts
 from reid_lab.models.clip_towers import clip_model
 from reid_lab.models.zoo import sample_batch
 
@@ -61,6 +61,12 @@ def test_a_prompt_is_the_sentence_it_stands_for():
         theirs = clip.encode_text(bpe("A photo of a red hat blue bag person."))
     assert torch.allclose(ours, theirs, atol=1e-5)
     assert model.prompts(torch.tensor([0, 1])).shape == (2, 12, 48)
+    with torch.no_grad():                               # other words, and another number of them
+        other = Prompts(clip.token_embedding, 2, before="A picture of", after="woman walking.", n=3)
+        other.learned[1] = clip.token_embedding.weight[words[:3]]
+        ours = model.text(other(torch.tensor([1])))
+        theirs = clip.encode_text(bpe("A picture of red hat blue woman walking."))
+    assert torch.allclose(ours, theirs, atol=1e-5)
 
 
 def test_stage_2_losses_against_loops(tiny):
@@ -88,3 +94,11 @@ def test_sentences_travel_with_the_weights(tmp_path, tiny):
     assert b.texts_ready and torch.equal(a.texts, b.texts)
     batch = sample_batch(SIZE)
     assert torch.equal(a.eval()(batch)["i2t_loss"], b.eval()(batch)["i2t_loss"])
+
+
+def test_scores_are_those_of_f12():
+    torch.manual_seed(0)
+    model, img = CLIPReID(clip_model(SIZE, **TINY_CLIP), 4, SIZE).eval(), torch.rand(2, 3, *SIZE)
+    with torch.no_grad():
+        f12 = model.towers(img)[1]
+        assert torch.equal(model.logits(img), model.heads[0](model.necks[0](f12))) and len(model.heads) > 1

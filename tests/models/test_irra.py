@@ -11,9 +11,10 @@ from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
 from reid_lab.training.learner import param_groups
 from reid_lab.models.clip import CLIPPair, ImplicitReasoning, irr_loss, masked_caption, strip
 from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
-from reid_lab.models.irra import IRRA, LOSSES, irra_b16, irra_tiny
+from reid_lab.models.irra import IRRA, LOSSES, RELEASED_RATES, irra_b16, irra_tiny
 from reid_lab.models.weights.formats import identify, read_weights
 from reid_lab.models.zoo import sample_batch
+from reid_lab.recipes.text import text_optimiser, text_settings
 
 @pytest.fixture(scope="module")
 def released():
@@ -292,3 +293,33 @@ def test_a_resumed_training_ends_with_the_same_bits(whole_and_resumed, three_bat
     whole, again = whole_and_resumed(make, loader, lr=1e-3, new_mult=5., device="cpu", seed=3)
     assert all(torch.equal(v, again[k]) for k, v in whole.items())
     assert any(not torch.equal(v, make().state_dict()[k]) for k, v in whole.items())
+
+
+def program_rate(name):
+    "Rate over the base rate and whether there is decay, by the rule of IRRA's program, under its names"
+    rate, decay = 1., True
+    if "cross" in name: rate = 5.
+    if "bias" in name: rate, decay = 2., False
+    if "classifier" in name or "mlm_head" in name: rate = 5.
+    return rate, decay
+
+
+@pytest.mark.parametrize("part_mult", [(), RELEASED_RATES])
+def test_rates_are_those_of_the_paper_or_of_the_released_program(part_mult):
+    "Preset `paper`: 5 times for what starts from random numbers, 2 times and no decay for other biases, eps 1e-3"
+    model = build()
+    optimiser = text_optimiser(model, text_settings("paper", model="irra_tiny", part_mult=part_mult))
+    of = {id(p): (g["lr"]/1e-5, g["weight_decay"]) for g in optimiser.param_groups for p in g["params"]}
+    for k, p in model.named_parameters():
+        if not p.requires_grad: continue
+        if part_mult:
+            theirs = k.replace("irr.", "").replace("classify.", "classifier.")
+            rate, decay = program_rate(theirs if theirs != k else f"base_model.{k}")
+        else:
+            bias, new = k.endswith("bias"), k.startswith(("irr.", "classify."))
+            rate, decay = 5. if new else 2. if bias else 1., not bias
+        assert of[id(p)] == (pytest.approx(rate), 4e-5 if decay else 0.), k
+    assert optimiser.defaults["eps"] == 1e-3
+    norms = {round(of[id(p)][0], 6) for k, p in model.named_parameters()
+             if k.startswith("irr.ln_") and k.endswith("weight")}
+    assert norms == {1. if part_mult else 5.}

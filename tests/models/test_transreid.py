@@ -164,3 +164,17 @@ def test_a_vit_from_a_file(tmp_path):
     model.raw_features(torch.rand(1, 3, 64, 32))
     with pytest.raises(ValueError, match="cannot be loaded into VisionTransformer: .* missing"):
         start_transreid(overlapping_vit((64, 32), width=24, depth=3, heads=2), 4, (64, 32), tmp_path/"vit.pt")
+
+
+def test_the_shift_counts_the_class_token():
+    "5 as configured moves 4 patches to the end, 6 moves the 5 of the paper"
+    tok = torch.arange(12.)[None, :, None]
+    one = {shift: shift_shuffle(tok, shift=shift, groups=1)[0, :, 0].tolist() for shift in (5, 6)}
+    assert one[5] == [*range(4, 12), *range(4)] and one[6] == [*range(5, 12), *range(5)]
+
+
+def test_scores_are_those_of_the_global_branch(tiny):
+    model, img = tiny("transreid").eval(), torch.rand(2, 3, *SIZE)
+    with torch.no_grad():
+        before, after = model.features(img)
+        assert torch.equal(model.logits(img), model.heads[0](after[0])) and len(model.heads) > 1

@@ -8,11 +8,14 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers.released_rows import ROWS
 
+TESTS = Path(__file__).resolve().parents[1]
 PAGE = Path(__file__).resolve().parents[2]/"nbs"/"docs"/"01_released_programs.ipynb"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree")
 COLUMNS = ["what", "paper", "released program", "default here", "switch"]
-SECTIONS = ["Losses and negatives", "Tasks and meta-learning (CAMeL)", "Schedules", "Images and augmentation",
+SECTIONS = ["Losses and negatives", "Tasks and meta-learning (CAMeL)", "Meta-learning (DMG-Net)", "Schedules",
+            "Images and augmentation",
             "Backbones", "Evaluation and metrics", "Adaptation", "Text"]
 
 
@@ -107,6 +110,57 @@ def problems(text, least=4):
             if not found and not why: out.append(f"{at}: neither a switch nor 'not offered: reason'")
             out += [f"{at}: {p}" for p in map(problem, found) if p]
     return out
+
+
+# --- the test behind each row -----------------------------------------------------------------------------------------
+
+def words(cell):
+    "What the switches of a cell are called: names, parameters, values"
+    out = set()
+    for switch in switches(cell):
+        name = re.match(r"[\w.]+", switch)[0]
+        out |= {name.rpartition(".")[2], *re.findall(r"(\w+)=", switch), *re.findall(r"'([^']+)'", switch)}
+    return out
+
+
+@functools.cache
+def functions(path):
+    "Text of a test file, and of its tests by name"
+    text = path.read_text(encoding="utf-8")
+    found = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    return text, {node.name for node in found if node.name.startswith("test_")}
+
+
+def untested(text, rows=ROWS):
+    "What is wrong with the tests of the rows of a text: there is none, or its file uses no switch of the row"
+    out = []
+    for name, (_, _, *lines) in sections(text).items():
+        named = rows.get(name, {})
+        out += [f"{name}, {row}: no such row" for row in named.keys() - {cells[0] for cells in lines}]
+        for row, *_, cell in lines:
+            at, (file, _, test) = f"{name}, {row}", named.get(row, "").partition("::")
+            if not file: out.append(f"{at}: no test"); continue
+            if not (TESTS/file).is_file(): out.append(f"{at}: no file {file}"); continue
+            source, tests = functions(TESTS/file)
+            if test not in tests: out.append(f"{at}: {file} has no {test}")
+            if words(cell) and not any(re.search(rf"\b{re.escape(w)}\b", source) for w in words(cell)):
+                out.append(f"{at}: {file} names none of {sorted(words(cell))}")
+    return out + [f"{name}: no such section" for name in rows.keys() - sections(text).keys()]
+
+
+def test_every_row_has_a_test_that_uses_its_switch(): assert untested(markdown()) == []
+
+
+@pytest.mark.parametrize("rows, message", [
+    ({}, "no test"), ({"Part": {"ties": "retrieval/test_metrik.py::test_x"}}, "no file"),
+    ({"Part": {"ties": "retrieval/test_metrics.py::test_x"}}, "has no test_x"),
+    ({"Part": {"ties": "retrieval/test_metrics.py::naive"}}, "has no naive"),
+    ({"Part": {"ties": "models/test_bot.py::test_neck_and_head"}}, "names none of ['expected', "),
+    ({"Part": {"ties": "retrieval/test_metrics.py::test_msd_oracle", "tie": "x"}}, "no such row"),
+    ({"Part": {"ties": "retrieval/test_metrics.py::test_msd_oracle"}, "Parts": {}}, "no such section")])
+def test_a_row_without_its_test_is_found(rows, message):
+    found = untested(page("`retrieval.metrics.metrics_from_similarity(ties='expected')`"), rows)
+    assert len(found) == 1 and message in found[0]
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

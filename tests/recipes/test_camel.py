@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from reid_lab.analysis.text_scores import evaluate
+from reid_lab.core.basics import stream
+from reid_lab.data.loaders import tokenize
+from reid_lab.data.text import WordPiece
 from reid_lab.training.learner import Callback
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.recipes import camel, camel_report, cfam, cfan, dart3, dmg
@@ -319,3 +322,36 @@ def test_experiments_take_no_label_apart(name):
     assert not re.findall(taken_apart, source)
     for call in re.findall(r"(?:run|log)\.record\((.*?)\)\n", source, re.DOTALL):
         assert "variant=" not in call and ("setting=" in call or "stored_row" in call or call.startswith("**row"))
+
+
+def test_rates_of_new_parts_and_the_form_of_captions(data, monkeypatch):
+    "The factor reaches the optimiser; every caption has the form of the preset, in training and in the test"
+    seen = {}
+    def fit(model, loader, *a, new_mult, **kw):
+        seen.update(new_mult=new_mult, loader=loader)
+        raise KeyboardInterrupt
+    monkeypatch.setattr(camel, "fit", fit)
+    config = Config("base", "smoke", train=(("new_mult", 2.),))
+    with pytest.raises(KeyboardInterrupt): camel.pretrain(config, data, quiet=True)
+    assert seen["new_mult"] == 2.
+    forms = {name: p.clean for name, p in PRESETS.items()}
+    assert forms == dict(smoke="letters", quick="letters", full="letters", paper="plain")
+    assert data.tokenizer.clean == "letters"
+    said = ["A man\u2019s caf\u00e9, 3 bags.", "the lady wears a long coat"]
+    for clean, text in (("letters", "a mans cafe bags"), ("plain", "a man s cafe 3 bags")):
+        words = WordPiece.train(["a man s mans cafe 3 bags the lady wears coat"]*3, 200, 20, clean=clean)
+        train, test = tokenize(words, said), words(said)
+        assert words.ids(said[0]) == words.ids(text) and torch.equal(train, test[:, :train.shape[1]])
+
+
+def test_every_caption_of_the_second_view_is_augmented(data):
+    "The parent changes a half of them; the view can come first"
+    said = [c for cs in data.source["captions"] for c in cs][:200]
+    plain = tokenize(data.tokenizer, said)
+    for first in (False, True):
+        batch = dict(caption=said, tokens=plain)
+        camel.second_view(data.tokenizer, first)(batch, stream(0, "view"))
+        view, clean = (batch["tokens"], batch["tokens_eda"]) if first else (batch["tokens_eda"], batch["tokens"])
+        assert torch.equal(clean, plain)
+        same = [data.tokenizer.decode(a) == data.tokenizer.decode(b) for a, b in zip(view, plain)]
+        assert np.mean(same) < .25

@@ -4,6 +4,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from helpers.released_captions import AWKWARD, released_ids
+from PIL import Image
 
 from reid_lab.data.loaders import Batches
 from reid_lab.data.text import ClipBPE
@@ -11,6 +13,8 @@ from reid_lab.retrieval.embeddings import embed_images, embed_texts
 from reid_lab.training.learner import Callback
 from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.models.zoo import MODELS, list_models
+from reid_lab.recipes import cfan
+from reid_lab.datasets.registry import load_dataset
 from reid_lab.recipes.cfam import METHODS, STUDIES, TABLE_8, TITLES, method_settings, run_method, sort_setting
 from reid_lab.recipes.study import label, setting_folder
 from reid_lab.recipes.text import (TEXT_PRESETS, load_text, loss_gradients, masked_tokens, new_text_model, score_text,
@@ -348,3 +352,76 @@ def test_every_dataset_stands_beside_its_own_rows(on, to, tables):
     part = dict(row, test_set=dict(query=whole, gallery=whole | dict(images=images - 1)))
     for f in beside_paper(pd.DataFrame([part]), every).values():
         assert set(f.origin) == {"published"} and f"published: {images:,}" in f.attrs["footnote"]
+
+
+# --- preset paper reads captions as the released loaders leave them ---------------------------------------------------
+
+WRITTEN = [c for c in AWKWARD if c.strip()]
+FILES = {  # annotation, key of the path, place of images, first id
+    "cuhk-pedes": ("reid_raw.json", "file_path", "imgs", 1),
+    "icfg-pedes": ("ICFG-PEDES.json", "file_path", "imgs", 0),
+    "rstpreid": ("data_captions.json", "img_path", "imgs", 0),
+    "ufine6926": ("UFine6926.json", "file_path", ".", 1)}
+
+
+def write_pixels(folder, path):
+    file = folder/path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (16, 32), "gray").save(file)
+
+
+def write_awkward(folder, name):
+    "A dataset in the files of its authors whose captions are `WRITTEN`, in training and in the test"
+    if name == "aeri-pedes":
+        train = [dict(pid=1, split="train", aerial_img="AERI-PEDES/a.jpg", ground_img="AERI-PEDES/g.jpg", caption=c)
+                 for c in WRITTEN]
+        test = [dict(pid=9, split="test", captions=WRITTEN, file_paths=["t.jpg"], ground_file_paths=[])]
+        for file, records in dict(train_caption=train, test_caption=test).items():
+            (folder/f"{file}.json").write_text(json.dumps(records))
+        for path in ("a.jpg", "g.jpg", "t.jpg"): write_pixels(folder, path)
+        return
+    file, key, images, first = FILES[name]
+    records = [{"split": split, "captions": WRITTEN, key: f"images/{split}.jpg", "id": first + i,
+                "processed_tokens": []} for i, split in enumerate(("train", "test"))]
+    if name == "ufine6926": records = [{k: v for k, v in r.items() if k != "processed_tokens"} for r in records]
+    (folder/file).write_text(json.dumps(records))
+    for split in ("train", "test"): write_pixels(folder, f"{images}/images/{split}.jpg")
+
+
+def paper_settings(model):
+    "Preset `paper` of a model of IRRA's line with small towers"
+    small = dict(size=(64, 32), towers=SMALL, **(dict(hidden=32, heads=2) if model == "cfam_b16" else {}))
+    how = dict(weights="none", model_kw=tuple(small.items()), batch_size=4, device="cpu", augment="plain")
+    if model == "cfan_b16": return cfan.method_settings(dict(name="cfan"), "paper", **how, keep_last=True)
+    return method_settings(dict(name=model.removesuffix("_b16")), "paper", **how, keep_last=True)
+
+
+@pytest.mark.parametrize("model, length, dataset", [
+    *[("irra_b16", 77, name) for name in ("cuhk-pedes", "icfg-pedes", "rstpreid")],
+    ("cfam_b16", 168, "ufine6926"), ("cfam_b16", 168, "cuhk-pedes"), ("cfan_b16", 77, "aeri-pedes")])
+def test_captions_are_read_as_by_the_released_loaders(model, length, dataset, tmp_path, monkeypatch):
+    "Token by token, and in training as in the test: the files' captions reach CLIP's tokenizer unchanged"
+    write_awkward(tmp_path, dataset)
+    table, s = load_dataset(dataset, tmp_path), paper_settings(model)
+    assert s.model == model and s.mask == .15 and s.mask_each
+    net = new_text_model(table, s).eval()
+    want = {c: released_ids(c, length) for c in WRITTEN}
+    with pytest.warns(UserWarning, match="cut off"):
+        batches = text_batches(table, s, net)
+    trained, masked = {}, {c: set() for c in WRITTEN}
+    for epoch, i in ((e, i) for e in range(4) for i in range(len(batches))):
+        batch = batches.batch(epoch, i)
+        for caption, row, hidden in zip(batch["caption"], batch["tokens"], batch["labels_mlm"]):
+            trained[caption] = row.tolist() + [0]*(length - len(row))
+            masked[caption].add(int((hidden != -100).sum()))
+    assert trained == want
+    assert all(min(numbers) > 0 for numbers in masked.values())
+    assert len(masked[max(WRITTEN, key=len)]) > 1                     # of each token by itself, not a fixed share
+
+    searched = []
+    def embed(tokens):
+        searched.extend(tokens.tolist())
+        return torch.ones(len(tokens), net.dim)
+    monkeypatch.setattr(net, "encode_text", embed)
+    with pytest.warns(UserWarning): score_text(net, {dataset: table})
+    assert searched == [want[c] for c in table.text_queries("test").caption]

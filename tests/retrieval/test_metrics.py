@@ -425,3 +425,15 @@ def test_unlabelled_features_are_told_what_is_missing():
         with pytest.raises(ValueError, match="scoring needs ids, `rank` and `retrieve` do not"): retrieval_metrics(a, b)
     said = warns(lambda: retrieval_metrics(bare(q, 0), bare(g, 0)))
     assert any("every query and every image has pid 0" in w for w in said)
+
+
+def test_euclidean_distance_of_unit_features_ranks_as_the_cosine():
+    "Released programs rank by squared distances of unit features; of raw features the order is another one"
+    rng = np.random.default_rng(0)
+    def make(n, unit):
+        x = torch.tensor(rng.normal(size=(n, 6)), dtype=torch.float32)*torch.linspace(.2, 5, n)[:, None]
+        return Embeddings(torch.nn.functional.normalize(x) if unit else x, np.arange(n) % 7, np.arange(n) % 3)
+    for unit in (True, False):
+        q, g = make(20, unit), make(60, unit)
+        one, two = (retrieval_metrics(q, g, distance=d) for d in ("cosine", "euclidean"))
+        assert (abs(one["mAP"] - two["mAP"]) < 1e-4 and one["R1"] == two["R1"]) == unit

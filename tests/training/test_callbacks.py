@@ -6,15 +6,17 @@ from reid_lab.training.callbacks import Average, Validate
 from reid_lab.training.learner import Callback, Learner
 
 
-def test_validation_keeps_the_best_and_never_trains_on_it(ToyModel, ToyBatches):
+@pytest.mark.parametrize("select", [True, False])
+def test_validation_keeps_the_best_and_never_trains_on_it(select, ToyModel, ToyBatches):
     scores = iter([10., 30., 20., 5.])
     seen = []
     def score(model):
         assert not model.training
         seen.append(model.lin.weight.clone())
         return dict(mAP=next(scores))
-    learn = Learner(ToyModel(), ToyBatches(), callbacks=[Validate(score)], lr=.05, device="cpu").fit(epochs=3)
-    assert torch.equal(learn.net.lin.weight, seen[1])
+    learn = Learner(ToyModel(), ToyBatches(), callbacks=[Validate(score, select=select)], lr=.05, device="cpu")
+    learn.fit(epochs=3)
+    assert torch.equal(learn.net.lin.weight, seen[1 if select else 3]) and not torch.equal(seen[1], seen[3])
 
 
 def test_missing_metric_is_named(ToyModel, ToyBatches):

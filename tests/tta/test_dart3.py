@@ -288,3 +288,15 @@ def test_grounding_images_have_their_cameras(sided):
     (lambda q, g: adapt_embeddings(Dart3Lite(tau=1e-310), q, g), "raise tau")])
 def test_bad_input_of_dart3_says_what_to_do(make, words, features):
     with pytest.raises((ValueError, TypeError, FloatingPointError), match=words): make(*features())
+
+
+def test_layers_and_batch_statistics_are_chosen(scene):
+    net, table, g = scene
+    learned = {}
+    for kinds in (("ln",), ("bn",), ("bn", "ln")):
+        method = Dart3(norm_kinds=kinds, batch_size=8)
+        adapt_images(method, net, table, g)
+        learned[kinds] = {name.partition(".")[0] for name in method.layers}
+    assert learned == {kinds: set(kinds) for kinds in learned}
+    running, batch = (adapt_images(Dart3(steps=0, bn_mode=mode), net, table, g)[0].emb for mode in ("eval", "batch"))
+    assert not torch.allclose(running, batch, atol=1e-3)

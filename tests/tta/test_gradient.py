@@ -6,7 +6,7 @@ import torch
 from reid_lab.core.basics import unit_norm
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.retrieval.embeddings import embed_images
-from reid_lab.tta.base import adapt_images, FeatureStream, ImageStream, TTA
+from reid_lab.tta.base import adapt_images, FeatureStream, guarded, ImageStream, TTA
 from reid_lab.tta.dart3 import Dart3
 from reid_lab.tta.gradient import entropy, Gradient, Temp, temp_loss, Tent
 
@@ -51,6 +51,32 @@ def test_gradient_methods_define_a_loss(features):
         def loss(self, rows): x = self.features(rows); return x.sum(), x
     still = Still(); still.configure(FeatureStream(q), g)
     torch.testing.assert_close(still.gallery_out(), unit_norm(g.emb))
+
+
+def test_what_each_setting_of_the_loops_does(scene):
+    "Rate, layers, predicted values, neighbours, batches and the penalty of staying near the source"
+    net, table, g = scene
+    stream = ImageStream(net, table)
+    with guarded(net):
+        tent = Tent(prediction="feature", lr=1e-3, norm_kinds=("ln",))
+        tent.configure(stream, g)
+        tent.reset()
+        assert {p["lr"] for p in tent.opt.param_groups} == {1e-3} and set(tent.layers) == {"ln.weight", "ln.bias"}
+        rows = np.arange(4)
+        loss, _ = tent.loss(rows)
+        torch.testing.assert_close(loss, entropy(stream.features(rows)).mean())
+    with guarded(net):
+        temp = Temp(k=3, lr=2e-3, batch_size=5, forget=.5, norm_kinds=("bn",))
+        temp.configure(stream, g)
+        temp.reset()
+        assert set(temp.layers) == {"bn.weight", "bn.bias"} and {p["lr"] for p in temp.opt.param_groups} == {2e-3}
+        assert [len(b) for b in temp.batches()] == [5, 5, 5, 1]
+        loss, _ = temp.loss(rows)
+        torch.testing.assert_close(loss, temp_loss(stream.features(rows), g.emb, 3))      # at the start: no penalty
+        with torch.no_grad(): net.bn.weight += .1
+        loss, _ = temp.loss(rows)
+        far = .5*6*.1**2
+        torch.testing.assert_close(loss, temp_loss(stream.features(rows), g.emb, 3) + far)
 
 
 @pytest.fixture

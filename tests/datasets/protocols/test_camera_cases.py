@@ -7,7 +7,7 @@ import pytest
 from reid_lab.data.table import ReidTable
 from reid_lab.datasets.export import export_world
 from reid_lab.datasets.protocols import camera_cases as C
-from reid_lab.datasets.protocols.cameras import make_case, world_table
+from reid_lab.datasets.protocols.cameras import make_case, new_network, world_table
 from reid_lab.datasets.protocols.dg_splits import write_manifest
 from reid_lab.datasets.registry import DATASETS
 from reid_lab.recipes import dart3 as D
@@ -124,3 +124,10 @@ def test_a_study_on_own_cameras(folders, dataset, root):
     rows = D.run_study([dict(name="No adaptation"), dict(name="Norm")], "smoke", 3, train=dict(steps=4), **where)
     assert [r["variant"] for r in rows] == ["No adaptation", "Norm"] and rows[0]["case"].endswith("seen 0,1")
     assert rows[0]["n_query"] > 0 and 0 < rows[0]["mAP"] < 100
+
+
+def test_camera_numbers_of_a_new_network_mean_other_cameras():
+    "Unless they are said to be the same, as the released programs take them"
+    one, two = (world_table("smoke", seed, "iid") for seed in (3, 4))
+    assert [new_network(one, two, same=same).same for same in (None, True, False)] == [False, True, False]
+    assert new_network(one, one).same
