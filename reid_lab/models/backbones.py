@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from fastcore.basics import patch
 from ..core.basics import check_choice
 from ..data.augment import IMAGENET_MEAN, IMAGENET_STD
+from .places import Place, timm_place
 from .weights.formats import identify
 from .weights.start import begin, check_config, load_network, published
 
@@ -86,6 +87,10 @@ class ResTower(nn.Module):
     def forward(self, img): # (B,3,H,W) -> (B,N,D)
         return self.features(img).flatten(2).transpose(1, 2)
 
+    def map_place(self) -> Place:
+        "The last feature map"
+        return Place(self.stages, self.width)
+
 # %% ../../nbs/05_models/05_backbones.ipynb #58561e33
 def tower_kinds(net:nn.Module, # An image tower
     ) -> list: # See `Layout.gives`
@@ -136,6 +141,10 @@ class TimmTower(nn.Module):
     @property
     def accepts(self): # What `begin` needs to know of weights: kinds, words, published ones
         return tower_kinds(self.net), f"weights of timm's {self.name}", dict(imagenet=published(self.name))
+
+    def map_place(self) -> Place:
+        "The last feature map, or the last block, since all tokens are used"
+        return timm_place(self.net, alone=False)
 
     def changes(self): # For `load_network`
         "Functions that fit tensors of other input sizes, by the name in `net`"

@@ -19,6 +19,7 @@ from ..data.text import ClipBPE
 from .backbones import PixelNorm, fit_positions, tower_kinds
 from .bot import keep_resolution
 from .clip_towers import PIXELS, clip_act
+from .places import Place, timm_place
 from .weights.start import begin, load_network, published
 
 # %% ../../nbs/05_models/50_frozen.ipynb #e232ca9b
@@ -155,6 +156,10 @@ class FastReID(nn.Module):
         x = self.net.forward_features(img)
         if self.p is None: return self.neck(x.mean((2, 3)))
         return self.neck(x.clamp(min=1e-6).pow(self.p).mean((2, 3)).pow(1/self.p))
+
+    def map_place(self) -> Place:
+        "The last feature map"
+        return timm_place(self.net)
 
 
 def _fastreid_tower(name, size, weights):

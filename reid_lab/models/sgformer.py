@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from fastcore.basics import patch
 from ..core.basics import check_choice
 from ..data.augment import IMAGENET_MEAN, IMAGENET_STD
+from .places import Place
 from .weights.start import begin, load_network
 
 # %% ../../nbs/05_models/10_sgformer.ipynb #e7e1bb24
@@ -329,6 +330,10 @@ class SGFormer(nn.Module):
     def grid(self, size): # (H,W) of the input -> rows and columns of the tokens
         "Grid of the last stage"
         return stage_grids(size)[3]
+
+    def map_place(self) -> Place:
+        "The tokens behind the last norm"
+        return Place(self.norm4, self.width, 0, self.grid)
 
     @property
     def accepts(self): # What `begin` needs to know of weights: kinds, words, published ones

@@ -5,9 +5,10 @@ import torch
 from helpers.towers import SAID, SIZE, TEXT, tiny
 from torch import nn
 
-from reid_lab.analysis.explain import faithfulness, places
+from reid_lab.analysis.explain import faithfulness
 from reid_lab.analysis.explain.image_maps import grad_cam, rollout
 from reid_lab.analysis.explain.places import Place, place_of, score_of
+from reid_lab.models.places import timm_place
 from reid_lab.models.zoo import create_model, list_models
 
 
@@ -54,7 +55,7 @@ def test_timm_towers(tower):
     with torch.device("meta"):
         import timm
         small = timm.create_model(tower, num_classes=0, **dict(img_size=(64, 32)) if "vit" in tower else {})
-        place = places._timm_place(small)
+        place = timm_place(small)
         if place.prefix is not None: assert place.grid((64, 32)) == (64//place.patch[0], 32//place.patch[0])
     if not tower.startswith("test_"): return
     model, x = frozen_tower(tower), torch.rand(2, 3, *SIZE)
@@ -74,5 +75,26 @@ def test_channels_last_maps():
 
 
 def test_unknown_towers_are_named_with_the_remedy():
-    with pytest.raises(TypeError, match="TOWERS"): place_of(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match="map_place"): place_of(nn.Linear(2, 2))
     with pytest.raises(TypeError, match="nothing to roll out"): rollout(tiny("bot_tiny"), torch.rand(1, 3, *SIZE))
+
+
+def test_every_tower_of_the_library_names_its_place():
+    unnamed = []
+    for name in list_models(size="tiny"):
+        model = tiny(name)
+        tower = next((getattr(model, part) for part in ("tower", "image", "visual") if hasattr(model, part)), model)
+        if not hasattr(tower, "map_place"): unnamed.append(type(tower).__module__)
+    assert set(unnamed) == {"open_clip.transformer"}
+
+
+def test_a_tower_of_ones_own_names_its_place():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Conv2d(3, 5, 4, 4)
+
+        def map_place(self): return Place(self.last, 5)
+
+    own = Own()
+    assert place_of(own).layer is own.last and place_of(own).width == 5
