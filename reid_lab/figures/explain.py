@@ -151,7 +151,7 @@ def _map_row(ax, x, y, name, panels, tw, th):
 def map_sheet(groups, # `MapGroup`s
     column:str='cvpr-full', # Key of `reid_lab.figures.style.WIDTHS`
     width:float=None, # Inches, instead of the column's
-    image_width:float=.42, # Inches, at most; images shrink until the longest row fits
+    image_width:float=.46, # Inches, at most; images shrink until the longest row fits
     caption_width:float=.26, # Least share of the width for captions
     ) -> PaperFigure:
     "Captions, and beside each the maps of its words, one row a model"
@@ -177,8 +177,8 @@ def map_sheet(groups, # `MapGroup`s
                 _map_row(ax, x, y + _MAP_HEAD + r*(th + _MAP_NOTE), name, panels, tw, th)
         end = .03 + sum(high) + .05
         ax.add_patch(Rectangle((.03, end - .05), .16, .1, fc='none', ec='#b8352a', lw=1.2, ls=(0, (3, 2))))
-        ax.text(.24, end, 'not better than random maps; below each map: how many random ones its deletion beats', size=6,
-                va='center')
+        key = 'not better than random maps; below each map: how many random ones its deletion beats'
+        ax.text(.24, end, key, size=6, va='center')
     return fig
 
 

@@ -68,7 +68,7 @@ def person_maps(name:str, # Of the model
     n_captions:int=3, # That differ
     draws:int=19, # Random maps beside each
     ) -> PaperFigure:
-    "Several captions of one person on the images of this person; the person is in the middle of those with the most images"
+    "Several captions of one person, the middle one of those with the most images, on the images of this person"
     test = table.where(split='test')
     images_of = test.frame.groupby('pid', sort=True).size()
     pids = images_of.index[images_of >= min(n_images, images_of.max())]

@@ -229,10 +229,11 @@ def printed_names(studies:dict, # Name -> `Study`
 def _refuse_drawing(name, paper):
     "An error if the paper has a drawing of that name, which no run repeats"
     figures = published_figures(paper)
-    for figure, shows in figures[figures.kind == 'drawing'].shows.items():
+    drawn = figures.kind == 'drawing'
+    for figure, shows in figures[drawn].shows.items():
         if _plain(name) == f'fig{figure}':
-            data = ', '.join(figures.index[figures.kind == 'data'])
-            raise ValueError(f"study={name!r} is a drawing, which no run repeats ({shows}); name another figure: {data}")
+            raise ValueError(f"study={name!r} is a drawing, which no run repeats ({shows}); figures that a study "
+                             f"repeats are {', '.join(figures.index[~drawn])}")
 
 
 def find_study(studies:dict, # Name -> `Study`
