@@ -105,7 +105,8 @@ def image_rows(rows:dict, # Name -> images (H,W,3) of a row; a row may hold fewe
         below = {name: wrap_text(text, left - .08, 6, 2) for name, text in (notes or {}).items() if text}
         lines = max(names[n].count('\n') + 1 + (below[n].count('\n') + 1 if n in below else 0) for n in rows)
         pitch = max(high, lines*_LINE) + .06
-        fig, ax = inch_canvas(w, .03 + len(rows)*pitch)
+        end = left + max(sum(high*im.shape[1]/im.shape[0] + gap for im in images) for images in rows.values())
+        fig, ax = inch_canvas(min(w, end), .03 + len(rows)*pitch)
         for r, (name, images) in enumerate(rows.items()):
             y = .03 + r*pitch
             ax.text(.03, y, names[name], va='top', weight='bold', linespacing=1.15, parse_math=False)

@@ -256,13 +256,14 @@ def masked_lists_figure(model, # Fine-tuned
     size:tuple, # (H, W) of the images
     n_masked=range(6), # Numbers of words
     k:int=10, # Results
+    width:float=None, # Inches; default: two columns
     ):
     "First results for one caption, the middle one of the test split, while more and more of its words are masked"
     gallery, queries = target.gallery('test'), target.text_queries('test')
     query = queries.iloc[len(queries)//2]
     said, found = masked_lists(model, embed_images(model, gallery, quiet=True), query.caption, n_masked, k=k)
     return ranked_lists(said, found, lambda rows: gallery.images(rows, size), [query.pid]*len(said),
-                        gallery.frame.pid.to_numpy(), k=k, max_height=6.)
+                        gallery.frame.pid.to_numpy(), k=k, width=width, max_height=6.)
 
 
 LONG = 30   # rows of a published table, of which only the paper's own are shown
