@@ -35,7 +35,7 @@ CAMEL = ["main", "ablation", "k", "transfer", "attention", "samples"]
 DART3 = ["main", "ablation", "k_tau", "fig5", "samples", "cameras", "noise", "settings"]
 DMG = ["main", "inner", "scratch_rates", "regimes", "transfer", "mixed", "scenes"]
 CFAM = ["main", "rates"]
-CFAN = ["main", "rates", "bridges", "queries"]
+CFAN = ["main", "rates", "bridges", "queries", "triplets"]
 assert set(CFAM) < set(cfam.STUDIES) and set(CAMEL) < set(camel.STUDIES)
 assert set(DART3) < set(dart3.STUDIES) and set(DMG) < set(dmg.STUDIES) and set(CFAN) < set(cfan.STUDIES)
 
@@ -172,6 +172,7 @@ def test_cfan(study, tmp_path):
         assert images["start"] == 0 and images["direct"] < images["cfan"] <= images["direct_long"] == 2*images["direct"]
         names = ("triplets", "gate", "similarity_0", "similarity_7")
         assert {f"cfan_main_{n}.{x}" for n in names for x in ("pdf", "png")} <= figures
+    if study == "triplets": assert {f"cfan_triplets_{n}.png" for n in ("triplets", "similarity_0")} <= figures
     if known.axes: assert f"cfan_{study}_curve_RSum.pdf" in figures
     if study == "bridges":
         assert images["alone"] < images["aerial"] < images["cfan"] and "cfan_bridges_paired.pdf" in figures
@@ -211,6 +212,13 @@ def test_cfam(study, tmp_path):
         assert len(each) == row["extra"]["n_query"] and 100*each.SD.mean() == pytest.approx(row["metrics"]["mSD"])
         matrix = pd.read_csv(done.folder / "matrix_cfam_mAP.csv")
         assert list(matrix.columns) == ["train", *tests] and list(matrix.train) == ["coarse", "fine"]
+
+
+def test_cfam_captions_alone(tmp_path):
+    "Tables 1 and 10 and the figures of captions need no training"
+    done, figures = smoke("run_cfam", "captions", tmp_path)
+    assert {f"cfam_captions_{n}.{x}" for n in ("captions", "board", "images") for x in ("pdf", "png")} == figures
+    assert {r["images_seen"] for r in done.metrics["rows"]} == {0} and (done.folder/"captions.csv").exists()
 
 
 def test_cfam_on_folders(tmp_path):

@@ -33,7 +33,8 @@ def test_lists_of_several_models_stand_side_by_side(strips, names, column):
     assert len(boxes) == len(ax.images)      # none is hidden
 
 
-@pytest.mark.parametrize("column, shape", [("cvpr", (64, 32, 3)), ("cvpr-full", (64, 32, 3)), ("cvpr-full", (30, 60, 3))])
+@pytest.mark.parametrize("column, shape", [("cvpr", (64, 32, 3)), ("cvpr-full", (64, 32, 3)),
+                                           ("cvpr-full", (30, 60, 3))])
 def test_rows_of_images_stay_on_the_page(column, shape):
     "Rows of unequal length, names and notes of any text"
     rows = {name: [np.full(shape, 90, np.uint8)]*(i + 1) for i, name in enumerate((*ODD, "a name of many words "*3))}

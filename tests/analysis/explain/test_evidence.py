@@ -4,8 +4,8 @@ import pytest
 import torch
 from helpers.readers import TOK
 
-from reid_lab.analysis.explain.evidence import (key_words, map_evidence, measured_maps, one_map, read_positions, telling,
-                                                verdict, word_saliency)
+from reid_lab.analysis.explain.evidence import (key_words, map_evidence, measured_maps, one_map, read_positions,
+                                                telling, verdict, word_saliency)
 from reid_lab.analysis.explain.places import Score
 from reid_lab.widgets.attention import trust_lines
 
