@@ -232,7 +232,8 @@ def _refuse_drawing(name, paper):
     drawn = figures.kind == 'drawing'
     for figure, shows in figures[drawn].shows.items():
         if _plain(name) == f'fig{figure}':
-            raise ValueError(f"study={name!r} is a drawing, which no run repeats ({shows}); figures that a study "
+            what = shows.removesuffix('; no run')
+            raise ValueError(f"study={name!r} is a drawing, which no run repeats ({what}); figures that a study "
                              f"repeats are {', '.join(figures.index[~drawn])}")
 
 
