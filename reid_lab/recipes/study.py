@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FIGURES', 'FIRST_VALIDATION_SEED', 'grid', 'options_of', 'label', 'setting_of', 'setting_folder', 'Axes',
-           'sweep_frame', 'register_figure', 'telling_queries', 'Study', 'joined', 'printed_names', 'find_study',
-           'study_table', 'settings_frame', 'with_setting', 'with_settings']
+           'sweep_frame', 'register_figure', 'telling_queries', 'Sweep', 'Study', 'joined', 'printed_names',
+           'find_study', 'study_table', 'settings_frame', 'with_setting', 'with_settings']
 
 # %% ../../nbs/14_recipes/05_study.ipynb #029349a1
 import re
@@ -125,6 +125,22 @@ FIRST_VALIDATION_SEED = 1000
 
 
 @dataclass(frozen=True)
+class Sweep:
+    "Rows that are drawn as curves, see `sweep_frame`"
+    axes: Axes
+    rows: pd.DataFrame          # one row a run, with settings as columns
+
+    @property
+    def has_points(self) -> bool: return self.axes.x in self.rows and bool(self.rows[self.axes.x].notna().any())
+
+
+def _rows_of(study, runs):
+    "The rows of the settings of a study"
+    own = {setting_of(s) for s in study.settings}
+    return runs[[setting in own for setting in runs.setting]]
+
+
+@dataclass(frozen=True)
 class Study:
     "What is compared, on what, how often, and what it repeats of the paper"
     title: str                  # what the study asks, for the notebook's heading
@@ -156,15 +172,12 @@ class Study:
     def methods(self) -> list: return list(dict.fromkeys(s['name'] for s in self.settings))
 
     def sweeps(self, name:str, # Of the study itself
-        ) -> dict: # Name -> `Study` with axes
-        "What is drawn as curves: the study, or each of its parts"
-        return {part: study for part, study in self.parts or ((name, self),) if study.axes}
-
-    def points(self, runs:pd.DataFrame, # With the column `setting`
-        ) -> pd.DataFrame:
-        "The rows of a sweep: settings of this study that have a value on its x axis"
-        own = {setting_of(s) for s in self.settings if self.axes.x in s}
-        return runs[[setting in own for setting in runs.setting]]
+        runs:pd.DataFrame, # One row a run, with `setting` and the settings as columns
+        ) -> dict: # Name -> `Sweep`
+        "What is drawn as curves: all rows of the study, or of a joined one those of each part; none that was not run"
+        found = {part: Sweep(study.axes, _rows_of(study, runs)) for part, study in self.parts if study.axes}
+        if self.axes: found[name] = Sweep(self.axes, runs)
+        return {part: sweep for part, sweep in found.items() if sweep.has_points}
 
     def n_seeds(self, preset:str, # Of the run
         asked:int=0, # The user's number; 0: the study's own

@@ -2,8 +2,9 @@
 import pytest
 
 from reid_lab.experiments.notebooks import check_before_run, experiments
+from reid_lab.recipes.camel_settings import STUDIES as CAMEL
 from reid_lab.recipes.dart3 import STUDIES as DART3
-from reid_lab.recipes.study import Axes, Study, find_study, grid, joined, printed_names, setting_of
+from reid_lab.recipes.study import Axes, Study, find_study, grid, joined, printed_names, setting_of, sweep_frame
 from reid_lab.results.published import PAPERS, published_figures, published_tables
 
 EXPERIMENTS = experiments()
@@ -47,7 +48,8 @@ def test_every_data_figure_is_reached(paper, figure):
     asked(paper, figure)
     study = study_of(paper, figure)
     assert figure in repeated(study)
-    assert study.shows or study.sweeps("") or study is EXPERIMENTS["cfam"].studies["captions"]    # which all runs draw
+    always = study is EXPERIMENTS["cfam"].studies["captions"]      # every run draws them
+    assert study.shows or study.axes or study.parts or always
 
 
 @pytest.mark.parametrize("paper, figure", FIGURES["drawing"])
@@ -81,14 +83,14 @@ def test_all_panels_of_a_figure_are_drawn_with_their_own_points():
     "Both sweeps of k and temperature have the same axes; each has the rows of its own method"
     import pandas as pd
     study = DART3["fig10"]
-    runs = pd.DataFrame([dict(setting=setting_of(s), **s) for s in study.settings])
+    runs = pd.DataFrame([dict(s, setting=setting_of(s), method=s["name"]) for s in study.settings])
     assert not runs.setting.duplicated().any() and len(runs) == 59 and study.seeds == 5
-    drawn = {part: one.points(runs) for part, one in study.sweeps("fig10").items()}
-    assert {part: (len(f), set(f.name)) for part, f in drawn.items()} == dict(
+    drawn = {part: sweep_frame(sweep.axes, sweep.rows) for part, sweep in study.sweeps("fig10", runs).items()}
+    assert {part: (len(f), set(f.method)) for part, f in drawn.items()} == dict(
         k_tau_dart3=(20, {"DART3"}), steps=(18, {"DART3", "DART3-LITE"}), k_tau=(20, {"DART3-LITE"}))
-    alone = study.only(["DART3-LITE"])
-    few = runs[runs.name == "DART3-LITE"]
-    assert len(few) == len(alone) == 30 and study.sweeps("fig10")["k_tau_dart3"].points(few).empty
+    few = runs[runs.method == "DART3-LITE"]
+    assert len(few) == len(study.only(["DART3-LITE"])) == 30
+    assert list(study.sweeps("fig10", few)) == ["steps", "k_tau"]       # nothing is left of the third panel
 
 
 def test_joined_studies_agree_in_how_they_are_run():
@@ -96,11 +98,24 @@ def test_joined_studies_agree_in_how_they_are_run():
     two = Study("b", tuple(grid("bot", lr=(2., 3.))), ("Table 2",), 5, shows=("maps", "matrix"))
     both = joined("both", ("Fig. 1",), one=one, two=two)
     assert [s["lr"] for s in both.settings] == [1., 2., 3.] and both.seeds == 5
-    assert both.shows == ("matrix", "maps") and both.tables == ["1", "2"] and list(both.sweeps("x")) == ["one"]
+    assert both.shows == ("matrix", "maps") and both.tables == ["1", "2"]
     for name, other in (("protocol", Study("c", (), protocol="source")), ("chooses", Study("c", (), chooses=True)),
                         ("run", Study("c", (), run=(("dataset", "mixed A"),)))):
         with pytest.raises(ValueError, match=f"{name} differs between the studies to be joined"):
             joined("x", (), one=one, other=other)
+
+
+def test_a_sweep_of_other_methods_and_values_is_drawn_too():
+    "Methods that a study does not name, settings that a preset shortens: all rows of the run"
+    import pandas as pd
+    study = CAMEL["k"]
+    base = [s for s in study.only(["base"], ["base", "camel"])]
+    runs = pd.DataFrame([dict(s, setting=setting_of(s)) for s in base])
+    assert [s["name"] for s in base] == ["base"]*4 and len(study.sweeps("k", runs)["k"].rows) == 4
+    short = [dict(s, steps=24) for s in CAMEL["budget"].settings]
+    runs = pd.DataFrame([dict(s, setting=setting_of(s)) for s in short])
+    assert len(CAMEL["budget"].sweeps("budget", runs)["budget"].rows) == len(short)
+    assert study.sweeps("k", runs) == {} == CAMEL["ablation"].sweeps("ablation", runs)
 
 
 def test_a_whole_is_named_where_one_study_has_its_parts():
