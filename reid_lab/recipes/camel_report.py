@@ -5,14 +5,19 @@
 # %% auto #0
 __all__ = ['KEYS', 'MATCHED', 'CHOSEN', 'LONG', 'OWN', 'CamelPlan', 'shortened', 'plan_run', 'domains_of', 'points_of',
            'load_tests', 'trained_setting', 'described', 'phases_of', 'run_folder', 'scored_sets', 'dataset_of',
-           'stored_rows', 'lists_figure', 'means_beside', 'beside_paper', 'tested_elsewhere']
+           'stored_rows', 'lists_figure', 'samples_figure', 'masked_lists_figure', 'means_beside', 'beside_paper',
+           'tested_elsewhere']
 
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #6a56342c
 from dataclasses import dataclass, replace
 from pathlib import Path
+import numpy as np
 import pandas as pd
+from ..analysis.explain.word_masking import masked_lists
 from ..analysis.text_scores import evaluate
+from ..figures.captions import caption_board
 from ..figures.ranked_lists import ranked_lists
+from ..retrieval.embeddings import embed_images
 from ..results.published import compare, scored_on
 from .camel_settings import PHASES, PRESETS, TITLES, Config, run_arguments
 from .camel import load_data
@@ -222,6 +227,43 @@ def lists_figure(top:dict, # Setting or label -> (Q,k) gallery positions
     lists = {str(name): found[chosen] for name, found in top.items()}
     return ranked_lists(queries.caption.iloc[chosen].tolist(), lists, lambda rows: gallery.images(rows, size),
                         q_pid[chosen], g_pid)
+
+
+def _named(part, name, table):
+    "`source: world, generated`: of the World, which of its domains"
+    domains = [domain for domain in table.frame.domain.unique() if domain]
+    return ', '.join((f'{part}: {name}', *domains))
+
+
+def samples_figure(plan:CamelPlan, # Of the run
+    data, # `CamelData`
+    size:tuple, # (H, W) of the images
+    n:int=3, # Pairs of each
+    ):
+    "Training pairs of the source, then of the target, at regular distances"
+    board, p = [], plan.given
+    for part, name, table in (('source', p.source, data.source), ('target', plan.targets[0]['dataset'], data.target)):
+        pairs = table.where(split='train', captions=lambda texts: [len(t) > 0 for t in texts])
+        rows = np.linspace(0, len(pairs) - 1, n).astype(int)
+        heading = _named(part, name, pairs)
+        captions = [texts[0] for texts in pairs['captions'][rows]]
+        board += [([image], [(heading, text)]) for image, text in zip(pairs.images(rows, size), captions)]
+    return caption_board(board, image_height=.8, max_lines=6)
+
+
+def masked_lists_figure(model, # Fine-tuned
+    target, # `ReidTable` that is searched
+    size:tuple, # (H, W) of the images
+    n_masked=range(6), # Numbers of words
+    k:int=10, # Results
+    width:float=None, # Inches; default: two columns
+    ):
+    "First results for one caption, the middle one of the test split, while more and more of its words are masked"
+    gallery, queries = target.gallery('test'), target.text_queries('test')
+    query = queries.iloc[len(queries)//2]
+    said, found = masked_lists(model, embed_images(model, gallery, quiet=True), query.caption, n_masked, k=k)
+    return ranked_lists(said, found, lambda rows: gallery.images(rows, size), [query.pid]*len(said),
+                        gallery.frame.pid.to_numpy(), k=k, width=width, max_height=6.)
 
 
 LONG = 30   # rows of a published table, of which only the paper's own are shown

@@ -247,7 +247,10 @@ STUDIES = dict(
             axes=Axes('steps', 'pretraining batches', by='method', panel='weights')),
     transfer=Study('fine-tuned in one domain, tested in another', tuple(grid('camel')), ('Table VII',),
                    shows=('transfer',)),
-    masking=Study('captions with masked words', _THREE, ('Fig. 5', 'Fig. 6'), shows=(*_LISTS, 'masked words')))
+    masking=Study('captions with masked words', _THREE, ('Fig. 5', 'Fig. 6'), shows=(*_LISTS, 'masked words')),
+    attention=Study('where words are seen', tuple(grid('base', 'camel')), ('Fig. 7', 'Fig. 8'), shows=('word maps',)),
+    samples=Study('pairs of source and target; nothing is trained', tuple(grid('start')), ('Fig. 1',),
+                  run=(('finetuned', False),), shows=('samples',)))
 
 
 def run_arguments(setting:dict, # Of a study

@@ -292,7 +292,9 @@ _K = (1., 2., 4., 8., 12., 16.)
 STUDIES = dict(
     main=Study('what gate and fuzzy alignment add',
                tuple(grid('start', 'direct', 'direct_long', 'alone', 'bridge', 'cda', 'fta', 'cfan')),
-               ('Table 1', 'Table 3', 'Fig. 1', 'Fig. 3'), 5, shows=('examples',)),
+               ('Table 3',), 5, shows=('examples',)),
+    triplets=Study('triplets and their similarities; nothing is trained', tuple(grid('start')),
+                   ('Table 1', 'Fig. 1', 'Fig. 3'), shows=('examples',)),
     ground=Study('with and without ground images', tuple(grid('alone', 'cfan')), ('Table 2',), 5),
     bridges=Study('what the bridge is made of', tuple(grid('alone', 'aerial', 'cfan')), ('Table 4',), 5),
     gate=Study('steepness of the gate', tuple(grid('cfan', k=_K)), ('Table 5',), 3,

@@ -29,7 +29,7 @@ from ..models.zoo import MODELS
 from ..datasets.protocols.cameras import Case, case_seeds
 from .reid import reid_key, reid_settings, train_reid
 from ..training.options import Execution
-from .study import Axes, Study, grid, label
+from .study import Axes, Study, grid, joined, label
 from ..training.folder import Trained, claim, digest, load_trained
 from ..results.rows import Setting
 from ..results.tables import to_csv
@@ -72,7 +72,8 @@ PAPER = tuple(n for n, m in METHODS.items() if not m.control)
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #4cf22f17
 _NORM, _SIZES = grid('Norm'), (2, 8, 16, 32, 64)    # searches and sweeps are read against Norm
-_LITE_RATES, _TAUS, _BOTH = (1e-4, 1e-3, 1e-2, 3e-2, 1e-1), (.3, 1., 10., 100., 1000.), (False, True)
+_LITE_RATES, _BOTH = (1e-4, 1e-3, 1e-2, 3e-2, 1e-1), (False, True)
+_KS, _TAUS = (1, 3, 10, 50), (.3, 1., 10., 100., 1000.)
 _SEARCH = (*_NORM, *grid('DART3-LITE', episodic=_BOTH, steps=(1, 5, 20), lr=_LITE_RATES),
            *grid('DART3', episodic=_BOTH, steps=(1, 5), lr=(1e-4, 1e-3, 3e-3, 1e-2)),
            *grid('TEMP', lr=(1e-4, 3.5e-4, 1e-3, 3e-3, 1e-2)), *grid('TENT', lr=(1e-4, 1e-3)))
@@ -98,8 +99,10 @@ STUDIES = dict(
     cameras=_study('all cameras in training', grid(*PAPER), 'Table 6', protocol='all cameras', shows=('cameras',)),
     distance=_study('distance in the loss', [*_NORM, *grid('DART3', 'DART3-LITE', distance=('euclidean', 'squared',
                     'cosine'))], 'Table 7'),
-    k_tau=_study('neighbours and temperature', [*_NORM, *grid('DART3-LITE', k=(1, 3, 10, 50), tau=_TAUS)], 'Fig. 5a',
-                 'Fig. 10', *(f'Fig. 10{x}' for x in 'abde'), axes=Axes('tau', 'temperature', 'k')),
+    k_tau=_study('neighbours and temperature', [*_NORM, *grid('DART3-LITE', k=_KS, tau=_TAUS)], 'Fig. 10d', 'Fig. 10e',
+                 axes=Axes('tau', 'temperature of DART3-LITE', 'k')),
+    k_tau_dart3=_study('the same with DART3', [*_NORM, *grid('DART3', k=_KS, tau=_TAUS)], 'Fig. 5a', 'Fig. 10a',
+                       'Fig. 10b', axes=Axes('tau', 'temperature of DART3', 'k')),
     steps=_study('updates per batch', _STEPS, 'Fig. 5b', 'Fig. 5c', 'Fig. 10c', 'Fig. 10f',
                  axes=Axes('steps', 'updates per batch', panel='episodic', words=_RESTART)),
     grounding=_study('images of known cameras in each batch', [*_NORM, *grid('DART3', 'DART3-LITE', n_ground=(0, 8, 16,
@@ -114,6 +117,17 @@ STUDIES = dict(
     rescaled=_study('rates in units of the features\' deviation', [*_NORM, *grid('DART3-LITE', 'DART3', rescale=(True,),
                     steps=(1, 5), lr=(1e-4, 1e-3, 3e-3, 1e-2, 3e-2))],
                     axes=Axes('lr', 'learning rate', 'steps', 'method')))
+
+
+def _panels(title, figure, *names):
+    "The sweeps that are panels of one figure"
+    return joined(title, (figure,), **{name: STUDIES[name] for name in names})
+
+
+STUDIES |= dict(
+    fig5=_panels('neighbours, temperature, updates and grounding', 'Fig. 5', 'k_tau_dart3', 'steps', 'grounding'),
+    fig10=_panels('neighbours, temperature and updates', 'Fig. 10', 'k_tau_dart3', 'steps', 'k_tau'))
+
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #d9bfba2f
 @dataclass

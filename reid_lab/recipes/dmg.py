@@ -247,7 +247,9 @@ _SETS = tuple(f'{a}->world-1, world-2, world-3' for a in ('world-1', 'world-2', 
 _INNER = (0., 1e-3, 3e-3, 5e-3, 7e-3, 1e-2)
 STUDIES = dict(
     main=Study('parts of DMG-Net at equal steps and images', tuple(grid(*_MAIN)),
-               ('Table 2', 'Table 6', 'Fig. 1', 'Fig. 4'), 5, shows=('ranked lists',)),
+               ('Table 2', 'Table 6', 'Fig. 4'), 5, shows=('ranked lists',)),
+    scenes=Study('sets, sites and cameras; nothing is trained', tuple(grid('start')), ('Fig. 1', 'Fig. 2'),
+                 shows=('scenes',)),
     methods=Study('baselines', tuple(grid(*_ALL)), ('Table 4',), 5),
     transfer=Study('direct transfer between sets', tuple(grid('bot', dataset=_SETS)), ('Table 1', 'Table 3'), 3,
                    shows=('matrix',)),

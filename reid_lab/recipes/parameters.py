@@ -281,10 +281,10 @@ def _check_writable(argument, value, folder):
     raise PermissionError(f"{argument}={value!r}: {str(near)!r} {what}; choose another folder")
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #591e28d4
-def _study(p, studies, presets):
+def _study(p, studies, presets, paper):
     "The study that is meant, after the preset"
     check_choice('preset', p.preset, presets)
-    return studies[find_study(studies, p.study)]
+    return studies[find_study(studies, p.study, paper)]
 
 
 def _seeds(p, study):
@@ -308,7 +308,7 @@ def _check_targets(p, study):
 
 
 def _camel(p):
-    study = _study(p, camel.STUDIES, camel.PRESETS)
+    study = _study(p, camel.STUDIES, camel.PRESETS, 'camel')
     _check_targets(p, study)
     seeds = check_seeds(p.seed, study.n_seeds(p.preset, p.seeds))
     check_model(p.model, [n for n, m in MODELS.items() if m.reads == 'captions'])
@@ -316,12 +316,15 @@ def _camel(p):
     configs = [camel.Config(s['method'], p.preset, 0, (), (), p.model, s['weights'] or p.weights, p.device)
                for s in settings]
     check_starts(configs)
+    if study.draws('word maps') and not configs[0].trains:
+        raise ValueError(f"model={p.model!r} is not trained, and study={p.study!r} draws what words are seen in after "
+                         "fine-tuning; name a model that is trained, or leave model out")
     if 'world' in (*p.dataset.split(','), p.source):
         check_unseen_worlds(configs, [p.world_seed] if p.world_seed >= 0 else seeds)
 
 
 def _cfam(p):
-    study = _study(p, cfam.STUDIES, TEXT_PRESETS)
+    study = _study(p, cfam.STUDIES, TEXT_PRESETS, 'cfam')
     check_model(p.model, [n for n, m in MODELS.items() if m.reads == 'captions'])
     plan = PLANS['cfam'](p)
     check_starts(plan.settings)
@@ -332,7 +335,7 @@ def _cfam(p):
 
 
 def _cfan(p):
-    study = _study(p, cfan.STUDIES, cfan.CFAN_PRESETS)
+    study = _study(p, cfan.STUDIES, cfan.CFAN_PRESETS, 'cfan')
     if p.dataset != 'world': check_choice('dataset', p.dataset, ['world', *cfan.AERIAL_SETS])
     check_model(p.model, [n for n, m in MODELS.items() if m.family == 'cfan'])
     plan = PLANS['cfan'](p)
@@ -342,7 +345,7 @@ def _cfan(p):
 
 
 def _dart3(p):
-    study = _study(p, dart3.STUDIES, REID_PRESETS)
+    study = _study(p, dart3.STUDIES, REID_PRESETS, 'dart3')
     check_choice('scene', p.scene, SCENES)
     check_model(p.model, [n for n, m in MODELS.items() if m.reads == 'images'])
     protocol = study.protocol or 'camera'
@@ -358,7 +361,7 @@ def _dart3(p):
 
 
 def _dmg(p):
-    study = _study(p, dmg.STUDIES, REID_PRESETS)
+    study = _study(p, dmg.STUDIES, REID_PRESETS, 'dmg')
     check_model(p.model, [n for n, m in MODELS.items() if m.reads == 'images'])
     dataset = p.dataset or dict(study.run).get('dataset', 'world')
     check_dg_dataset(dataset, p.data_root)

@@ -96,7 +96,7 @@ def _on_disk(p): return tuple((n, p.data_root or None) for n in named_sets(p.dat
 def camel_plan(p, # Parameters of run_camel
     ) -> Plan:
     "What run_camel is about to use"
-    study = camel.STUDIES[find_study(camel.STUDIES, p.study)]
+    study = camel.STUDIES[find_study(camel.STUDIES, p.study, 'camel')]
     asked = [camel.run_arguments(s) for s in study.only(p.methods, camel.VARIANTS)]
     own = lambda a: (tuple(a[k].items()) for k in ('train', 'meta'))
     config = lambda a: camel.Config(a['method'], p.preset, 0, *own(a), p.model, a['weights'] or p.weights, p.device)
@@ -130,7 +130,7 @@ def _text_plan(p, seeds, trains, sizes, uses_world):
 def cfam_plan(p, # Parameters of run_cfam
     ) -> Plan:
     "What run_cfam is about to use"
-    study = cfam.STUDIES[find_study(cfam.STUDIES, p.study)]
+    study = cfam.STUDIES[find_study(cfam.STUDIES, p.study, 'cfam')]
     settings, tests = planned(study, p.methods, p.dataset)
     own, on = _fields(p, 'model', 'weights', 'device'), [s.get('train', 'fine') for s in settings]
     trains = [cfam.method_settings(s, p.preset, **own) for s in settings]
@@ -141,7 +141,7 @@ def cfam_plan(p, # Parameters of run_cfam
 def cfan_plan(p, # Parameters of run_cfan
     ) -> Plan:
     "What run_cfan is about to use"
-    study, own = cfan.STUDIES[find_study(cfan.STUDIES, p.study)], _fields(p, 'model', 'weights', 'device')
+    study, own = cfan.STUDIES[find_study(cfan.STUDIES, p.study, 'cfan')], _fields(p, 'model', 'weights', 'device')
     trains = [cfan.method_settings(s, p.preset, **own) for s in study.only(p.methods, cfan.METHODS)]
     sizes = [train_size(p.dataset, p.preset, 'aerial')]*len(trains)
     return _text_plan(p, study.n_seeds(p.preset, p.seeds), trains, sizes, p.dataset == 'world')
@@ -150,7 +150,8 @@ def cfan_plan(p, # Parameters of run_cfan
 def dart3_plan(p, # Parameters of run_dart3
     ) -> Plan:
     "What run_dart3 is about to use"
-    study, model = dart3.STUDIES[find_study(dart3.STUDIES, p.study)], p.model or dart3.SOURCES.get(p.preset, '')
+    study = dart3.STUDIES[find_study(dart3.STUDIES, p.study, 'dart3')]
+    model = p.model or dart3.SOURCES.get(p.preset, '')
     study.only(p.methods, dart3.METHODS)
     s = reid_settings(p.preset, **dart3.source_settings(p.preset, model, p.weights, p.device, check=False))
     source = next(iter(named_sets(p.dataset)), 'world')
@@ -162,7 +163,7 @@ def dart3_plan(p, # Parameters of run_dart3
 def dmg_plan(p, # Parameters of run_dmg
     ) -> Plan:
     "What run_dmg is about to use"
-    study = dmg.STUDIES[find_study(dmg.STUDIES, p.study)]
+    study = dmg.STUDIES[find_study(dmg.STUDIES, p.study, 'dmg')]
     train = dart3.source_settings(p.preset, p.model, p.weights, p.device, check=False)
     dataset = p.dataset or dict(study.run).get('dataset', 'world')
     plain, settings = reid_settings(p.preset, **train), study.only(p.methods, dmg.METHODS)

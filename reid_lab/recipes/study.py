@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FIGURES', 'FIRST_VALIDATION_SEED', 'grid', 'options_of', 'label', 'setting_of', 'setting_folder', 'Axes',
-           'sweep_frame', 'register_figure', 'telling_queries', 'Study', 'find_study', 'study_table', 'settings_frame',
-           'with_setting', 'with_settings']
+           'sweep_frame', 'register_figure', 'telling_queries', 'Sweep', 'Study', 'joined', 'printed_names',
+           'find_study', 'study_table', 'settings_frame', 'with_setting', 'with_settings']
 
 # %% ../../nbs/14_recipes/05_study.ipynb #029349a1
 import re
@@ -14,6 +14,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 from ..core.basics import check_choice
+from ..results.published import published_figures
 from ..results.rows import Setting, setting_text
 from ..results.comparisons import relative_to
 
@@ -93,7 +94,10 @@ FIGURES = { # name -> what is drawn; see `Study.shows`
     'error curves': 'errors against three measures of uncertainty',
     'noise': 'noise in the statistics of cameras',
     'gradients': 'how strongly each loss acts',
-    'examples': 'training triplets and their similarities'}
+    'examples': 'training triplets and their similarities',
+    'samples': 'pairs of the source and of the target',
+    'scenes': 'images of each set, of each site and of single persons',
+    'word maps': 'where single words and whole captions are seen in an image'}
 
 
 def register_figure(name:str, # For `Study.shows`
@@ -121,6 +125,22 @@ FIRST_VALIDATION_SEED = 1000
 
 
 @dataclass(frozen=True)
+class Sweep:
+    "Rows that are drawn as curves, see `sweep_frame`"
+    axes: Axes
+    rows: pd.DataFrame          # one row a run, with settings as columns
+
+    @property
+    def has_points(self) -> bool: return self.axes.x in self.rows and bool(self.rows[self.axes.x].notna().any())
+
+
+def _rows_of(study, runs):
+    "The rows of the settings of a study"
+    own = {setting_of(s) for s in study.settings}
+    return runs[[setting in own for setting in runs.setting]]
+
+
+@dataclass(frozen=True)
 class Study:
     "What is compared, on what, how often, and what it repeats of the paper"
     title: str                  # what the study asks, for the notebook's heading
@@ -132,6 +152,7 @@ class Study:
     shows: tuple = ()           # figures beside the tables, keys of `FIGURES`
     chooses: bool = False       # settings are chosen by it: validation Worlds only
     run: tuple = ()             # (argument, value) pairs for the recipe's run function
+    parts: tuple = ()           # (name, `Study`) of those that are joined, see `joined`
 
     def __post_init__(self):
         if isinstance(self.shows, str): raise ValueError(f"shows={self.shows!r} must be a tuple of names, (..., )")
@@ -143,9 +164,20 @@ class Study:
         return check_choice('figure', name, FIGURES) in self.shows
 
     @property
-    def tables(self) -> list: return [p.removeprefix('Table ') for p in self.printed if p.startswith('Table ')]
+    def tables(self) -> list:
+        printed = [*self.printed, *(p for _, study in self.parts for p in study.printed)]
+        return [p.removeprefix('Table ') for p in printed if p.startswith('Table ')]
+
     @property
     def methods(self) -> list: return list(dict.fromkeys(s['name'] for s in self.settings))
+
+    def sweeps(self, name:str, # Of the study itself
+        runs:pd.DataFrame, # One row a run, with `setting` and the settings as columns
+        ) -> dict: # Name -> `Sweep`
+        "What is drawn as curves: all rows of the study, or of a joined one those of each part; none that was not run"
+        found = {part: Sweep(study.axes, _rows_of(study, runs)) for part, study in self.parts if study.axes}
+        if self.axes: found[name] = Sweep(self.axes, runs)
+        return {part: sweep for part, sweep in found.items() if sweep.has_points}
 
     def n_seeds(self, preset:str, # Of the run
         asked:int=0, # The user's number; 0: the study's own
@@ -172,20 +204,62 @@ class Study:
 
     def _points(self): return [s for s in self.settings if s['name'] == self.methods[0]]
 
+# %% ../../nbs/14_recipes/05_study.ipynb #5d0f3a72
+def _key(setting): return tuple(sorted(setting.items()))
+
+
+def joined(title:str, # What the studies ask together
+    printed:tuple, # What they repeat together: `Fig. 5`
+    **parts) -> Study: # Name -> `Study`; all of one protocol and one way to run
+    "Several studies in one run: each setting once, all tables and figures, as many seeds as the longest needs"
+    first, *others = parts.values()
+    for name in ('protocol', 'run', 'chooses'):
+        found = {part: getattr(study, name) for part, study in parts.items()}
+        if any(getattr(study, name) != getattr(first, name) for study in others):
+            raise ValueError(f"{name} differs between the studies to be joined: {found}; join those that agree in it")
+    settings = {_key(s): s for study in parts.values() for s in study.settings}
+    shows = dict.fromkeys(figure for study in parts.values() for figure in study.shows)
+    return Study(title, tuple(settings.values()), printed, max(study.seeds for study in parts.values()), first.protocol,
+                 shows=tuple(shows), chooses=first.chooses, run=first.run, parts=tuple(parts.items()))
+
+
 # %% ../../nbs/14_recipes/05_study.ipynb #4aeb6b4d
 def _plain(name):
     "`fig5d` for `Fig. 5d` and `Figure 5d`"
     return name.lower().replace('figure', 'fig').translate(dict.fromkeys(map(ord, ' ._')))
 
 
+def printed_names(studies:dict, # Name -> `Study`
+    ) -> dict: # `table4`, `fig5d` -> key of the study
+    "What of the paper can be named: all that is printed, and `table3` where one study has all of `table3a`, `table3b`"
+    found = {_plain(p): key for key, study in reversed(studies.items()) for p in study.printed}
+    wholes = {}
+    for name, key in found.items():
+        if part := re.fullmatch(r'(.*\d)[a-z]', name): wholes.setdefault(part[1], set()).add(key)
+    return {whole: key for whole, (key, *others) in wholes.items() if not others} | found
+
+
+def _refuse_drawing(name, paper):
+    "An error if the paper has a drawing of that name, which no run repeats"
+    figures = published_figures(paper)
+    drawn = figures.kind == 'drawing'
+    for figure, shows in figures[drawn].shows.items():
+        if _plain(name) == f'fig{figure}':
+            what = shows.removesuffix('; no run')
+            raise ValueError(f"study={name!r} is a drawing, which no run repeats ({what}); figures that a study "
+                             f"repeats are {', '.join(figures.index[~drawn])}")
+
+
 def find_study(studies:dict, # Name -> `Study`
     name:str, # Key, or what the paper prints: `table4`, `Fig. 5d`
+    paper:str='', # Key of `reid_lab.results.published.PAPERS`, whose drawings are refused as such
     ) -> str: # Key
     "The study of a name"
-    printed = {_plain(p): k for k, s in reversed(studies.items()) for p in s.printed}
     if name in studies: return name
-    hint = f'Or name what the paper prints: one of {sorted(printed)}.'
-    return printed.get(_plain(name)) or check_choice('study', name, studies, hint)
+    printed = printed_names(studies)
+    if _plain(name) in printed: return printed[_plain(name)]
+    if paper: _refuse_drawing(name, paper)
+    return check_choice('study', name, studies, f'Or name what the paper prints: one of {sorted(printed)}.')
 
 
 def study_table(studies:dict, # Name -> `Study`

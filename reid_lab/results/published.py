@@ -47,11 +47,11 @@ def published_tables(paper:str # Key of `PAPERS`
 
 
 def published_figures(paper:str # Key of `PAPERS`
-    ): # DataFrame indexed by figure number, column `shows`
+    ): # DataFrame indexed by figure number, columns `kind` (`data`, or `drawing`, which no run repeats) and `shows`
     "Index of the figures of one paper: what each shows and what makes it"
     import pandas as pd
-    rows = [dict(figure=f['id'], shows=f['shows']) for f in load_paper(paper)['figures']]
-    return pd.DataFrame(rows, columns=['figure', 'shows']).set_index('figure')
+    rows = [dict(figure=f['id'], kind=f['kind'], shows=f['shows']) for f in load_paper(paper)['figures']]
+    return pd.DataFrame(rows, columns=['figure', 'kind', 'shows']).set_index('figure')
 
 # %% ../../nbs/04_results/10_published.ipynb #f199d3de
 def _table(paper, table):

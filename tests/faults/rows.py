@@ -8,12 +8,15 @@ import numpy as np
 import pandas as pd
 from fault import DIED, bad, interruption, killed, refused, warned
 
+from reid_lab.figures.captions import image_rows
 from reid_lab.figures.charts import bars_paired, curves, learning_curves
+from reid_lab.figures.explain import map_sheet
 from reid_lab.figures.style import export, paper_figure
 from reid_lab.results import rows as results
 from reid_lab.results.comparisons import paired, paired_table, relative_to, summarise
 from reid_lab.results.published import compare, published_table
-from reid_lab.recipes.study import Study, register_figure, with_setting
+from reid_lab.recipes.dmg import STUDIES as DMG
+from reid_lab.recipes.study import Study, find_study, joined, register_figure, with_setting
 from reid_lab.results.rows import Setting, append_result, append_results, load_results, publish
 from reid_lab.results.comparisons import paired, paired_table, relative_to, summarise
 from reid_lab.results.tables import to_latex, to_markdown
@@ -95,6 +98,24 @@ BAD = [
     bad("study: figures as one text", "shows='maps'", lambda tmp: Study("", (), shows="maps"), "must be a tuple"),
     bad("study: a figure's name that is taken", "register_figure('maps')", lambda tmp: register_figure("maps", "x"),
         "'maps' is registered as"),
+    bad("study: a drawing of the paper", "find_study('Figure 3')", lambda tmp: find_study(DMG, "Figure 3", "dmg"),
+        "study='Figure 3' is a drawing", "no run repeats", "1, 2, 4"),
+    bad("study: a drawing, asked of the command", "`run dart3 -p study='Fig. 4'`",
+        lambda tmp: refused("run", "dart3", "-p", "study=Fig. 4", "-p", "preset=smoke", "--out", tmp/"o"),
+        "study='Fig. 4' is a drawing", "1, 2, 3, 5"),
+    bad("study: a panel that no figure has", "`run dart3 -p study='Fig. 5e'`",
+        lambda tmp: refused("run", "dart3", "-p", "study=Fig. 5e", "-p", "preset=smoke", "--out", tmp/"o"),
+        "study='Fig. 5e' is not known", "fig5d"),
+    bad("study: maps of a model that is not trained", "`run camel -p study='Fig. 7' -p model=frozen_pair:...`",
+        lambda tmp: [(tmp/"w.pt").write_bytes(b""), refused("run", "camel", "-p", "study=Fig. 7", "-p", "preset=smoke",
+            "-p", "model=frozen_pair:ViT-S-32-alt", "-p", f"weights={tmp/'w.pt'}", "--out", tmp/"o")],
+        "is not trained", "study='Fig. 7'", "leave model out"),
+    bad("study: joined studies of several protocols", "protocol 'camera' and 'source'",
+        lambda tmp: joined("", (), a=Study("", (), protocol="camera"), b=Study("", (), protocol="source")),
+        "protocol differs", "'a': 'camera', 'b': 'source'"),
+    bad("figures: rows without an image", "image_rows({'a': []})", lambda tmp: image_rows({"a": []}), "hold no image",
+        "give at least one"),
+    bad("figures: a page without maps", "map_sheet([])", lambda tmp: map_sheet([]), "groups is empty"),
     bad("study: a row of no setting", "variant='TENT'",
         lambda tmp: with_setting(_frame(), [dict(name="a")]), "variant='b'", "['a']"),
     bad("results: no such file", "nothing was run", lambda tmp: load_results(tmp/"r.csv"), "no results at",

@@ -1,8 +1,9 @@
-"Lists of several models side by side"
+"Lists of several models side by side, and rows of images"
 import numpy as np
 import pytest
+from helpers.figures import ODD, drawn
 
-from reid_lab.figures.captions import lists_beside
+from reid_lab.figures.captions import image_rows, lists_beside
 
 
 @pytest.mark.parametrize("names, column", [(("one", "a rather long name, which needs two lines"), "cvpr"),
@@ -30,3 +31,21 @@ def test_lists_of_several_models_stand_side_by_side(strips, names, column):
     assert [e.get_linestyle() in ("-", "solid") for e in edges] == want
     boxes = sorted({(round(x, 3), round(y, 3)) for x, _, y, _ in (i.get_extent() for i in ax.images)})
     assert len(boxes) == len(ax.images)      # none is hidden
+
+
+@pytest.mark.parametrize("column, shape", [("cvpr", (64, 32, 3)), ("cvpr-full", (64, 32, 3)),
+                                           ("cvpr-full", (30, 60, 3))])
+def test_rows_of_images_stay_on_the_page(column, shape):
+    "Rows of unequal length, names and notes of any text"
+    rows = {name: [np.full(shape, 90, np.uint8)]*(i + 1) for i, name in enumerate((*ODD, "a name of many words "*3))}
+    fig = image_rows(rows, {name: "12 cameras, 1,234,567 images" for name in rows}, column)
+    ax = fig.axes[0]
+    texts, read_as_maths = drawn(fig)
+    assert not read_as_maths and set(ODD) <= set(texts) and len(ax.images) == 21
+    width, height = fig.get_size_inches()
+    boxes = [image.get_extent() for image in ax.images]
+    assert all(0 < x0 < x1 <= width + 1e-9 and 0 < y0 < y1 < height for x0, x1, y1, y0 in boxes)
+    assert all((x1 - x0)/(y1 - y0) == pytest.approx(shape[1]/shape[0]) for x0, x1, y1, y0 in boxes)
+    fig.canvas.draw()
+    names = [t.get_window_extent() for t in ax.texts if t.get_text()]
+    assert not any(a.overlaps(b) for i, a in enumerate(names) for b in names[:i])

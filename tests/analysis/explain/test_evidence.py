@@ -4,8 +4,8 @@ import pytest
 import torch
 from helpers.readers import TOK
 
-from reid_lab.analysis.explain.evidence import (map_evidence, measured_maps, one_map, read_positions, telling, verdict,
-                                                word_saliency)
+from reid_lab.analysis.explain.evidence import (key_words, map_evidence, measured_maps, one_map, read_positions,
+                                                telling, verdict, word_saliency)
 from reid_lab.analysis.explain.places import Score
 from reid_lab.widgets.attention import trust_lines
 
@@ -49,3 +49,20 @@ def test_all_maps_of_models_that_are_not_shipped_are_measured(name, own):
     assert (known.n >= 500).all() and known.believed["occlusion"] and told["occlusion"].startswith("believed over 620")
     assert (known.pointing < known.chance_person)[own] and told[own].startswith("not believed over 620")
     assert told[own].endswith("not shown to beat a blob in the centre")
+
+
+@pytest.mark.parametrize("text, most, words", [
+    ("A man in a red coat, blue jeans and white sneakers with a black bag.", 5, "coat, jeans sneakers bag."),
+    ("A man in a red coat, blue jeans and white shoes with a black bag.", 2, "coat, jeans"),
+    ("The woman in a red coat.", 5, "woman red coat."), ("Somebody.", 5, "Somebody."), ("the of a", 5, ""), ("", 5, ""),
+    ("A lady in a [UNK] coat and a hat.", 1, "coat"), ("She wears a coat.", 0, "")])
+def test_key_words_name_what_is_worn_first(text, most, words):
+    found = key_words(text, most)
+    assert [text.split()[i] for i in found] == words.split() and found == sorted(set(found))
+
+
+def test_key_words_are_read_by_the_tokenizer():
+    "Words behind the end of what a tokenizer reads have no map"
+    long = "A man " + "who walks "*TOK.context_length + "in a red coat with a bag."
+    n = len(long.split())
+    assert key_words(long)[-1] == n - 1 and max(key_words(long, tokenizer=TOK)) < TOK.context_length
