@@ -100,11 +100,11 @@ def image_rows(rows:dict, # Name -> images (H,W,3) of a row; a row may hold fewe
     longest = max((len(images) for images in rows.values()), default=0)
     if not longest: raise ValueError("rows hold no image; give at least one")
     shape = max(im.shape[1]/im.shape[0] for images in rows.values() for im in images)
-    left, gap = 1.05, .03
+    left, gap, bold = 1.2, .03, 1.3    # inches; bold, hinted letters are wider than `wrap_text` measures
     with paper_style(column, width, size=7) as w:
         high = min(image_height, ((w - left)/longest - gap)/shape)
-        names = {name: wrap_text(str(name), left - .08, 7, 2) for name in rows}
-        below = {name: wrap_text(text, left - .08, 6, 2) for name, text in (notes or {}).items() if text}
+        names = {name: wrap_text(str(name), (left - .08)/bold, 7, 2) for name in rows}
+        below = {name: wrap_text(text, .93*left - .08, 6, 2) for name, text in (notes or {}).items() if text}
         lines = max(names[n].count('\n') + 1 + (below[n].count('\n') + 1 if n in below else 0) for n in rows)
         pitch = max(high, lines*_LINE) + .06
         end = left + max(sum(high*im.shape[1]/im.shape[0] + gap for im in images) for images in rows.values())

@@ -171,8 +171,8 @@ def map_sheet(groups, # `MapGroup`s
             ax.text(.03, y + .02, text, va='top', linespacing=1.15, parse_math=False)
             for j, head in enumerate(g.heads):
                 at = x + _MAP_NAMES + j*(tw + _MAP_GAP) + tw/2
-                ax.text(at, y + .08, wrap_text(head, tw + _MAP_GAP, 6.5, 1), size=6.5, ha='center', va='center',
-                        weight='bold', parse_math=False)
+                ax.text(at, y + .08, wrap_text(head, .88*(tw + _MAP_GAP), 6.5, 1), size=6.5, ha='center',
+                        va='center', parse_math=False) # hinted text is wider
             for r, (name, panels) in enumerate(g.rows.items()):
                 _map_row(ax, x, y + _MAP_HEAD + r*(th + _MAP_NOTE), name, panels, tw, th)
         end = .03 + sum(high) + .05

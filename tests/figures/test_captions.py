@@ -37,15 +37,18 @@ def test_lists_of_several_models_stand_side_by_side(strips, names, column):
                                            ("cvpr-full", (30, 60, 3))])
 def test_rows_of_images_stay_on_the_page(column, shape):
     "Rows of unequal length, names and notes of any text"
-    rows = {name: [np.full(shape, 90, np.uint8)]*(i + 1) for i, name in enumerate((*ODD, "a name of many words "*3))}
+    names = (*ODD, "a name of many words "*3, "world-2, street, site 1")
+    rows = {name: [np.full(shape, 90, np.uint8)]*(i + 1) for i, name in enumerate(names)}
     fig = image_rows(rows, {name: "12 cameras, 1,234,567 images" for name in rows}, column)
     ax = fig.axes[0]
     texts, read_as_maths = drawn(fig)
-    assert not read_as_maths and set(ODD) <= set(texts) and len(ax.images) == 21
+    assert not read_as_maths and set(ODD) <= set(texts) and len(ax.images) == 28
     width, height = fig.get_size_inches()
     boxes = [image.get_extent() for image in ax.images]
     assert all(0 < x0 < x1 <= width + 1e-9 and 0 < y0 < y1 < height for x0, x1, y1, y0 in boxes)
     assert all((x1 - x0)/(y1 - y0) == pytest.approx(shape[1]/shape[0]) for x0, x1, y1, y0 in boxes)
+    fig.set_dpi(300)     # as exported
     fig.canvas.draw()
     names = [t.get_window_extent() for t in ax.texts if t.get_text()]
     assert not any(a.overlaps(b) for i, a in enumerate(names) for b in names[:i])
+    assert all(a.x1/fig.dpi < min(x0 for x0, *_ in boxes) for a in names)      # bold letters too
