@@ -121,7 +121,6 @@ def image_rows(rows:dict, # Name -> images (H,W,3) of a row; a row may hold fewe
                 x += wide + gap
     return fig
 
-
 # %% ../../nbs/11_figures/40_captions.ipynb #44af3169
 def score_strips(lists:dict, # Name -> (similarities from 0 to 1, falling; whether each is a match)
     column:str='cvpr', # Key of `WIDTHS`

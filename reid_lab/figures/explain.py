@@ -24,7 +24,8 @@ def _flow(texts, width, size):
     for t in texts:
         wide = min(text_width(t, size) + .1, width)
         if x and x + wide > width: x, line = 0., line + 1
-        out.append((x, line, wide)); x += wide + .05
+        out.append((x, line, wide))
+        x += wide + .05
     return out
 
 
@@ -64,7 +65,8 @@ def word_card(words, # Dicts: text, and perhaps value (number), gone, stop, chos
         _chips(ax, words, .03, head, w - .06)
         y = head + .34*lines + .09
         ax.add_patch(Rectangle((.05, y - .02), .2, .04, fc=COLOURS[0], lw=0))
-        ax.add_patch(Rectangle((.75, y - .02), .2, .04, **_HARM)); ax.plot([1.5, 1.7], [y, y], color='#b8352a', lw=1)
+        ax.add_patch(Rectangle((.75, y - .02), .2, .04, **_HARM))
+        ax.plot([1.5, 1.7], [y, y], color='#b8352a', lw=1)
         for x, t in ((.3, 'helps'), (1., 'harms'), (1.75, 'masked')): ax.text(x, y, t, size=6.5, va='center')
     return fig
 
@@ -75,11 +77,14 @@ def _curve(fig, box, curve, w, high):
     ax = fig.add_axes((x/w, 1 - (y + tall)/high, wide/w, tall/high))
     for mode, c, ls in (('deletion', COLOURS[0], '-'), ('insertion', COLOURS[2], '--')):
         if mode not in curve: continue
-        one = curve[mode]; at = np.linspace(0, 1, len(one['own']))
+        one = curve[mode]
+        at = np.linspace(0, 1, len(one['own']))
         ax.fill_between(at, one['low'], one['high'], color='#9aa3ab', alpha=.3, lw=0)
         ax.plot(at, one['own'], color=c, ls=ls, lw=1.2, label=mode)
-    ax.set_xlabel('share of the image', size=6, labelpad=1); ax.set_ylabel('score', size=6, labelpad=1)
-    ax.tick_params(labelsize=5.5, pad=1); ax.set_xticks([0, .5, 1])
+    ax.set_xlabel('share of the image', size=6, labelpad=1)
+    ax.set_ylabel('score', size=6, labelpad=1)
+    ax.tick_params(labelsize=5.5, pad=1)
+    ax.set_xticks([0, .5, 1])
     ax.legend(fontsize=5.5, handlelength=1.6, borderpad=.1)
     return ax
 
@@ -181,7 +186,6 @@ def map_sheet(groups, # `MapGroup`s
         ax.text(.24, end, key, size=6, va='center')
     return fig
 
-
 # %% ../../nbs/11_figures/70_explain.ipynb #da4ffd00
 def _dots(ax, frame, y, colour, marker, value, low, high, label):
     "Means with intervals; hollow where zero is inside"
@@ -214,8 +218,11 @@ def effect_dots(tables:dict, # Model -> from `reid_lab.analysis.explain.word_mas
             own = t.loc[[k for k in names if k in t.index]]
             y = [names.index(k) + .22*(j - (len(frames) - 1)/2) for k in own.index]
             _dots(ax, own, y, COLOURS[j % 7], MARKERS[j % 7], value, low, high, n)
-        ax.axvline(0, color='#555555', lw=.8); ax.set_yticks(range(len(names)), [literal(k) for k in names])
-        ax.invert_yaxis(); ax.grid(axis='x'); ax.tick_params(axis='y', length=0)
+        ax.axvline(0, color='#555555', lw=.8)
+        ax.set_yticks(range(len(names)), [literal(k) for k in names])
+        ax.invert_yaxis()
+        ax.grid(axis='x')
+        ax.tick_params(axis='y', length=0)
         ax.set_xlabel(label or 'what it adds to the margin (cosine),\n95 % interval; hollow: includes 0')
         if len(frames) > 1: fig.legend(loc='outside upper center', ncols=3)
     return fig
@@ -243,9 +250,13 @@ def map_dots(table:pd.DataFrame, # From `reid_lab.analysis.explain.evidence.trus
         left.set_yticks(range(len(table)), [literal(f'{r.model}  {r.method}') for r in table.itertuples()])
         for text, good in zip(left.get_yticklabels(), table.believed):
             if good: text.set_weight('bold')
-        left.axvline(0, color='#555555', lw=.8); right.axvline(50, color='#555555', lw=.8); right.set_xlim(-3, 103)
+        left.axvline(0, color='#555555', lw=.8)
+        right.axvline(50, color='#555555', lw=.8)
+        right.set_xlim(-3, 103)
         left.set_xlabel('World: pointing above chance\n(points, 95 % interval; full: above 0)\n'
                         'bold: believed, also better than the centre')
         right.set_xlabel('World: random maps beaten (%);\nfull: interval above chance')
-        for ax in (left, right): ax.grid(axis='x'); ax.tick_params(axis='y', length=0)
+        for ax in (left, right):
+            ax.grid(axis='x')
+            ax.tick_params(axis='y', length=0)
     return fig

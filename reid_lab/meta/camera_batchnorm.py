@@ -51,7 +51,7 @@ def _lone(count, mean, var, all_mean, all_var):
 
 def _affine(x, mean, var, weight, bias, eps): # mean and var: (B,C)
     "Normalise each row of `x` by its own statistics"
-    wide = lambda t: t.reshape(*t.shape, *[1]*(x.ndim - 2))
+    def wide(t): return t.reshape(*t.shape, *[1]*(x.ndim - 2))
     scale = (var + eps).rsqrt() if weight is None else (var + eps).rsqrt()*weight
     y = (x - wide(mean))*wide(scale)
     return y if bias is None else y + wide(bias[None])

@@ -40,7 +40,8 @@ class IRRA(CLIPPair):
             if n_ids is None: raise ValueError("losses has 'id', which classifies identities; pass n_ids, their number "
                                                "in the training data, or leave 'id' out")
             self.classify = nn.Linear(self.dim, n_ids)
-            nn.init.normal_(self.classify.weight, std=.001); nn.init.zeros_(self.classify.bias)
+            nn.init.normal_(self.classify.weight, std=.001)
+            nn.init.zeros_(self.classify.bias)
         if 'irr' in self.losses: self.irr = ImplicitReasoning(self.dim, self.token_embedding.num_embeddings, layers)
 
 # %% ../../nbs/05_models/65_irra.ipynb #bcf9fa26
@@ -69,7 +70,7 @@ def irra_tiny(n_ids:int=None, # Training identities, for `id`
     **kw, # Other arguments of `clip_tiny` and `IRRA`
     ) -> IRRA:
     "IRRA for two CPU cores"
-    make = lambda clip, size, tokenizer, **more: IRRA(clip, size, tokenizer, layers=layers, **more)
+    def make(clip, size, tokenizer, **more): return IRRA(clip, size, tokenizer, layers=layers, **more)
     return clip_tiny(tokenizer, weights=weights, make=make, also=('irra_tiny',), n_ids=n_ids, losses=losses, **kw)
 
 

@@ -216,7 +216,7 @@ def train_phase(config:Config, # Variant, model and budget
                     model_kw={**dict(config.budget.model_kw), **getattr(model, 'heads', {})})
     loader = train_loader(config, table, data.tokenizer, model.size, seed, execution)
     tasks = getattr(strategy, 'tasks', None) if config.settings.refresh == 'stylised' else None
-    view = lambda batch, i: tasks[i % len(tasks)](batch, stream(seed, 'refresh', i)) if tasks else batch
+    def view(batch, i): return tasks[i % len(tasks)](batch, stream(seed, 'refresh', i)) if tasks else batch
     return fit(model, loader, steps, folder, key, strategy=strategy, callbacks=callbacks, lr=lr, clip=t.clip or None,
                view=view, weight_decay=t.weight_decay, new_mult=t.new_mult, device=config.budget.device, seed=seed,
                schedule=lambda s: factor(s, max(1, steps), warm), refresh=steps > 0, # else statistics are kept
@@ -299,7 +299,7 @@ def run_phases(config:Config, # What to train
     start = pretrain(config, data, where('pretrain'), quiet, execution)
     models, logs = dict(pretrained=start.model), dict(pretrain=start.log)
     row = dict(n_params=sum(x.numel() for x in start.model.parameters()), **start.cost)
-    scored = lambda model, tuned_on: evaluate(model, data.target, split, k, fusion=_fusion(model, tuned_on, k))
+    def scored(model, tuned_on): return evaluate(model, data.target, split, k, fusion=_fusion(model, tuned_on, k))
     with phase(f'test {config.name}'):
         evals = dict(indomain=evaluate(start.model, data.source, split, 0)) if split in {*data.source['split']} else {}
         evals['zeroshot'] = scored(start.model, data.source)

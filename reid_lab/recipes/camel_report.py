@@ -180,7 +180,7 @@ def run_folder(row, # Of `described`
 def scored_sets(tests:dict, # See `load_tests`
     ) -> dict: # (domain, World) -> {`source` and `target`: counts of what is searched}
     "What `reid_lab.results.published.compare` must know of test sets; generated pairs on disk have no test split"
-    counts = lambda table: scored_on(table.text_queries('test'), table.gallery('test'))
+    def counts(table): return scored_on(table.text_queries('test'), table.gallery('test'))
     return {key: {part: counts(table) for part, table in (('source', data.source), ('target', data.target))
                   if 'test' in {*table['split']}} for key, data in tests.items()}
 

@@ -162,7 +162,8 @@ class Config:
     device: str = ''            # in place of the preset's
 
     def __post_init__(self):
-        check_choice('variant', self.variant, VARIANTS); check_choice('preset', self.preset, PRESETS)
+        check_choice('variant', self.variant, VARIANTS)
+        check_choice('preset', self.preset, PRESETS)
         key = named_tower(self.model)[0]
         if key not in ('', 'frozen_pair'):
             check_choice('model', key, list_models('text', needs=('tokenizer',)),
@@ -170,7 +171,8 @@ class Config:
         for name, cls in (('train', Train), ('meta', Meta)):
             for k, _ in getattr(self, name): check_choice(name, k, [f.name for f in fields(cls)])
         t = self.budget.train
-        check_choice('schedule', t.schedule, SHAPES); check_choice('ft_schedule', t.ft_schedule or t.schedule, SHAPES)
+        check_choice('schedule', t.schedule, SHAPES)
+        check_choice('ft_schedule', t.ft_schedule or t.schedule, SHAPES)
         check_choice('refresh', self.settings.refresh, ('stylised', 'plain'))
         for how in (t.negatives, t.ft_negatives): check_negatives(how or 'sample', t.drop_cos, t.top)
 
@@ -228,7 +230,7 @@ def describe(self:Config) -> dict:
 PHASES = ('zeroshot', 'finetuned', 'indomain')   # the target before and after tuning; held-out part of the source
 _THREE, _LISTS = tuple(grid('base', 'st', 'camel')), ('ranked lists',)
 _SCRATCH = dict(base=3e-3, st=3e-3, camel=6e-3)  # peak rates from random numbers; `lr_mult` is for the shipped start
-_rate = lambda m, w: dict(lr=round(VARIANTS[m].rate_for(_SCRATCH[m]), 6)) if w == 'none' else {}
+def _rate(m, w): return dict(lr=round(VARIANTS[m].rate_for(_SCRATCH[m]), 6)) if w == 'none' else {}
 STUDIES = dict(
     main=Study('pretrained and fine-tuned against the baseline', _THREE, ('Table I', 'Table II', 'Table III', 'Fig. 3'),
                shows=(*_LISTS, 'masked words')),

@@ -56,7 +56,7 @@ def sort_setting(setting:dict, # With `name`, a key of `METHODS`
     rest = {k: v for k, v in setting.items() if k not in ('name', 'train')}
     check_choice('name', setting['name'], METHODS)
     for k in rest: check_choice(f"setting of {setting['name']}", k, ('train', *MODEL_ARGS, *_TRAIN))
-    of = lambda names: {k: v for k, v in rest.items() if k in names}
+    def of(names): return {k: v for k, v in rest.items() if k in names}
     return setting['name'], setting.get('train', ''), of(MODEL_ARGS), of(_TRAIN)
 
 
@@ -129,38 +129,38 @@ def run_method(setting:dict, # See `sort_setting`
 # %% ../../nbs/14_recipes/45_cfam.ipynb #56d075fb
 _LEVELS = LEVELS[:3]
 _ALL = (*_LEVELS, 'mixed', 'fine/generated', 'fine//generated')
-_ON = lambda *tests: (('tests', tests),)    # what is searched
+def _on(*tests): return (('tests', tests),)    # what is searched
 
 
 STUDIES = dict(
     main=Study('coarse or fine captions in training', (*grid('start'), *grid('itc', 'cfam', train=('coarse', 'fine'))),
-               ('Fig. 2', 'Fig. 4'), 5, run=_ON(*_LEVELS), shows=('ranked lists', 'matrix')),
+               ('Fig. 2', 'Fig. 4'), 5, run=_on(*_LEVELS), shows=('ranked lists', 'matrix')),
     captions=Study('captions and images; nothing is trained', tuple(grid('start')),
-                   ('Table 1', 'Table 10', *(f'Fig. {i}' for i in (1, 5, 6, 7, 8))), run=_ON(*_LEVELS)),
+                   ('Table 1', 'Table 10', *(f'Fig. {i}' for i in (1, 5, 6, 7, 8))), run=_on(*_LEVELS)),
     scratch=Study('the same from random numbers, on the generated images, of which there are more', tuple(grid(
         'itc', 'cfam', train=('coarse//generated', 'fine//generated'), weights=('none',), steps=(800,))), seeds=5,
-        run=_ON(*(f'{x}//generated' for x in _LEVELS)), shows=('matrix',)),
+        run=_on(*(f'{x}//generated' for x in _LEVELS)), shows=('matrix',)),
     losses=Study('losses one by one', (*grid('start'), *grid(*TABLE_8, 'gs_irr', 'irra', train=('fine',))),
-                 ('Table 8',), 5, run=_ON(*_LEVELS), shows=('gradients',)),
+                 ('Table 8',), 5, run=_on(*_LEVELS), shows=('gradients',)),
     pair_weight=Study('weight of matcher and identity loss', tuple(grid(
-        'cfam', pair_weight=(0., 1., 10., 100., 1000.))), seeds=3, chooses=True, run=_ON(*_LEVELS),
+        'cfam', pair_weight=(0., 1., 10., 100., 1000.))), seeds=3, chooses=True, run=_on(*_LEVELS),
         axes=Axes('pair_weight', 'weight of matcher and identity loss', 'method', 'test'), shows=('gradients',)),
     decoder=Study('decoder', (*grid('cfam', shared=(True, False), depth=(1, 2, 3, 4)),
                               *grid('cfam', queries=(8, 16, 20)), *grid('cfam', wiring=('cross-first',))),
-                  ('Table 9',), 3, run=_ON(*_LEVELS)),
+                  ('Table 9',), 3, run=_on(*_LEVELS)),
     settings=Study('train in one setting, search every other', tuple(grid('cfam', train=_ALL)),
-                   ('Table 2', 'Table 3a', 'Table 3b', 'Table 4', 'Fig. 9'), 3, run=_ON(*_ALL), shows=('matrix',)),
+                   ('Table 2', 'Table 3a', 'Table 3b', 'Table 4', 'Fig. 9'), 3, run=_on(*_ALL), shows=('matrix',)),
     within=Study('train and search one set', tuple(grid('itc', 'irra', 'cfam', train=('fine',))),
-                 ('Table 5', 'Table 6', 'Table 7'), 3, run=_ON('fine'), shows=('ranked lists',)),
+                 ('Table 5', 'Table 6', 'Table 7'), 3, run=_on('fine'), shows=('ranked lists',)),
     rates=Study('peak rates', tuple(grid(*TABLE_8, 'gs_irr', 'irra', lr=(6.25e-5, 1.25e-4, 2.5e-4, 5e-4))), seeds=2,
-                chooses=True, run=_ON('coarse', 'fine'), axes=Axes('lr', 'peak rate', 'method', 'test')),
+                chooses=True, run=_on('coarse', 'fine'), axes=Axes('lr', 'peak rate', 'method', 'test')),
     scratch_rates=Study('peak rates from random numbers', tuple(grid(
         'itc', 'cfam', train=('fine//generated',), weights=('none',), steps=(800,), lr=(5e-4, 1e-3, 2e-3, 4e-3))),
-        seeds=2, chooses=True, run=_ON(*(f'{x}//generated' for x in ('coarse', 'fine'))),
+        seeds=2, chooses=True, run=_on(*(f'{x}//generated' for x in ('coarse', 'fine'))),
         axes=Axes('lr', 'peak rate', 'method', 'test')),
     masks=Study('masked captions in training', tuple(grid('itc', 'gs', 'cfam', mask=(0., .15))), seeds=3,
-                run=_ON(*_LEVELS)),
+                run=_on(*_LEVELS)),
     negatives=Study('similarity that chooses the negatives', tuple(grid('cfam', hard_by=('global', 'local'))), seeds=3,
-                    run=_ON(*_LEVELS)),
+                    run=_on(*_LEVELS)),
     steps=Study('longer training', tuple(grid('itc', 'cfam', steps=(100, 200, 600))), seeds=3,
-                run=_ON('coarse', 'fine'), axes=Axes('steps', 'steps', 'method', 'test')))
+                run=_on('coarse', 'fine'), axes=Axes('steps', 'steps', 'method', 'test')))

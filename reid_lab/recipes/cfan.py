@@ -160,7 +160,7 @@ def triplet_similarities(model, # Has `encode_image` and `encode_text`
     found = triplets(case.table.where(split='train')).drop_duplicates('pid')
     found = found[found.ground != ''].iloc[:n].reset_index(drop=True)
     rows, size, tok = dict(zip(case.table['path'], range(len(case.table)))), model.size, model.tokenizer
-    pixels = lambda paths: to_pixels(case.table.images([rows[p] for p in paths], size)).contiguous()
+    def pixels(paths): return to_pixels(case.table.images([rows[p] for p in paths], size)).contiguous()
     with torch.no_grad():
         t = model.encode_text(tok(found.caption.tolist()))
         a, g = model.encode_image(pixels(found.aerial)), model.encode_image(pixels(found.ground))

@@ -139,7 +139,7 @@ class Evaluation:
     g: Embeddings = None        # Raw features of the gallery
 
     def __post_init__(self):
-        embed = lambda t: embed_images(self.model, t, encode='raw_features', quiet=True, cameras=self.case.same)
+        def embed(t): return embed_images(self.model, t, encode='raw_features', quiet=True, cameras=self.case.same)
         self.q, self.g = self.q or embed(self.case.q), self.g or embed(self.case.g)
 
     def stream(self, cam=None): # Of one camera, or of all
@@ -193,7 +193,7 @@ def score_method(make:Callable, # Without arguments -> `TTA`
     bias:bool=False, # Also NMI with cameras and identities (slow for many), and whether uncertainty indicates errors
     ) -> pd.DataFrame: # cam, n_query, R1, mAP, mINP, ms_per_query; with `bias` nmi_*, auroc_* of `BIAS`
     "Scores of one method, camera by camera"
-    matched = lambda c: np.isin(ev.q.pid[ev.q.cam == c], ev.g.pid[ev.g.cam != c]).any()
+    def matched(c): return np.isin(ev.q.pid[ev.q.cam == c], ev.g.pid[ev.g.cam != c]).any()
     cams = [c for c in (ev.case.cams if cams is None else cams) if matched(c)] # others cannot be scored
     if not cams: raise ValueError('no query has a match in the gallery from another camera')
     rows, scored = [], []

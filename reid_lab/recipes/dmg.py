@@ -166,7 +166,7 @@ def sort_setting(setting:dict, # With `name`, a key of `METHODS`
     m = METHODS[check_choice('name', setting['name'], METHODS)]
     step, case = _ARGS[m.step], (*WORLD_ARGS, 'dataset')
     for k in rest: check_choice(f"setting of {setting['name']}", k, (*step, *_TRAIN, *case))
-    of = lambda names: {k: v for k, v in rest.items() if k in names}
+    def of(names): return {k: v for k, v in rest.items() if k in names}
     return setting['name'], of(step), of(set(_TRAIN) - set(step)), of(case)
 
 

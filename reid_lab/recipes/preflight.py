@@ -98,8 +98,9 @@ def camel_plan(p, # Parameters of run_camel
     "What run_camel is about to use"
     study = camel.STUDIES[find_study(camel.STUDIES, p.study, 'camel')]
     asked = [camel.run_arguments(s) for s in study.only(p.methods, camel.VARIANTS)]
-    own = lambda a: (tuple(a[k].items()) for k in ('train', 'meta'))
-    config = lambda a: camel.Config(a['method'], p.preset, 0, *own(a), p.model, a['weights'] or p.weights, p.device)
+    def own(a): return (tuple(a[k].items()) for k in ('train', 'meta'))
+    def config(a):
+        return camel.Config(a['method'], p.preset, 0, *own(a), p.model, a['weights'] or p.weights, p.device)
     configs = [config(a) for a in asked]
     names, roots = (map(str.strip, text.split(',')) for text in (p.dataset, p.data_root or ','))
     targets = list(zip(names, roots))
@@ -122,7 +123,7 @@ def _mals(p):
 # %% ../../nbs/14_recipes/60_preflight.ipynb #8e39b9df
 def _text_plan(p, seeds, trains, sizes, uses_world):
     "The plan of captions: settings of each training and the samples it has"
-    each = lambda s, n: images_seen(n, s.batch_size, s.steps, s.epochs)*(1 + (s.bridge != 'none')) # with bridges
+    def each(s, n): return images_seen(n, s.batch_size, s.steps, s.epochs)*(1 + (s.bridge != 'none')) # with bridges
     images, notes = seeds*sum(map(each, trains, sizes)), _only_real(p.preset, p.dataset, uses_world)
     return Plan(tuple(trains), _on_disk(p), trains[0].device, p.device, images, notes)
 

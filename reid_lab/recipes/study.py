@@ -222,7 +222,6 @@ def joined(title:str, # What the studies ask together
     return Study(title, tuple(settings.values()), printed, max(study.seeds for study in parts.values()), first.protocol,
                  shows=tuple(shows), chooses=first.chooses, run=first.run, parts=tuple(parts.items()))
 
-
 # %% ../../nbs/14_recipes/05_study.ipynb #4aeb6b4d
 def _plain(name):
     "`fig5d` for `Fig. 5d` and `Figure 5d`"

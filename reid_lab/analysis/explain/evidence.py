@@ -30,7 +30,8 @@ def read_positions(tokenizer, # See `reid_lab.analysis.explain.visibility.read_w
     said, at = [], []
     for w in text.split():
         own = read_words(tokenizer, w).split()
-        at.append(list(range(len(said), len(said) + len(own)))); said += own
+        at.append(list(range(len(said), len(said) + len(own))))
+        said += own
     return ' '.join(said), at
 
 
