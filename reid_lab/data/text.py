@@ -52,7 +52,7 @@ def _plain(text, style):
 
 # %% ../../nbs/01_data/30_text.ipynb #2421df2b
 FILE = 'reid_lab_tokenizer.json'   # written by `save`, read by `load_tokenizer`
-_CONTROL = re.compile(r'[\x00-\x08\x0b\x0e-\x1f\x7f]') # tokenizers drop these; `str.split` ends a word at some
+_CONTROL = re.compile(r'[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]') # dropped, or a blank: tokenizers differ from `str.split`
 
 
 def _cleaned(text, form):

@@ -177,7 +177,7 @@ FAULTS = [
     bad("image: Git LFS pointer", "a pointer instead of the file",
         _bytes(b"version https://git-lfs.github.com/spec/v1\n"),
         "is a Git LFS pointer", "git lfs pull"),
-    bad("image: text", "a text file", _bytes(b"hello"), "is text", "replace it or drop the row"),
+    bad("image: text", "a text file", _bytes(b"hello"), "is text", "replace it, or leave it out"),
     bad("image: zeros", "a block of zero bytes", _bytes(bytes(500)), "holds only zero bytes"),
     bad("image: zip archive", "an archive of images", _bytes(b"PK\3\4" + bytes(40)), "is a zip archive", "unpack it"),
     bad("image: PDF", "a document", _bytes(b"%PDF-1.7\n"), "is a PDF document"),
