@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
 from fastcore.basics import patch
-from ..core.basics import check_choice
+from ..core.basics import check_choice, check_number
 from ..core.files import atomic_path
 
 # %% ../../nbs/01_data/30_text.ipynb #299799b3
@@ -630,6 +630,7 @@ def mask_each(tokens, # (B,L) LongTensor from `tok`
     ) -> tuple: # (B,L) masked tokens, (B,L) labels: the token where masked, else -100
     "Mask every token by itself, at least one of a caption (the released programs of IRRA and CFAN)"
     import torch
+    check_number('p', p, 0, 1)
     ids = tokens.numpy()
     place = np.arange(ids.shape[1])[None]
     free = (place > 0) & (place < tok.lengths(ids)[:, None] - 1) & (ids != tok.pad_id)

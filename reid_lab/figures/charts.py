@@ -85,7 +85,8 @@ def curves(frame, # Long frame, one row a run (or a logged step)
         if c is not None: check_choice(name, c, list(frame.columns))
     check_choice('band', band, ['sd', 'se', 'range', 'points', 'none'])
     lines, panels = (list(dict.fromkeys(frame[c])) if c else [None] for c in (by, panel))
-    same = frame.dropna(subset=[y]).groupby(list(dict.fromkeys(c for c in (panel, by, x) if c))).size()
+    points = frame.dropna(subset=[y]).groupby(list(dict.fromkeys(c for c in (panel, by, x) if c)))
+    same = points['seed'].nunique() if of == 'seeds' and 'seed' in frame else points.size()
     runs = same.max() if len(same) else 0
     if band in ('sd', 'se') and runs < 3: band = 'points'
     with paper_style(column, width) as w:

@@ -182,7 +182,7 @@ def map_sheet(groups, # `MapGroup`s
                 _map_row(ax, x, y + _MAP_HEAD + r*(th + _MAP_NOTE), name, panels, tw, th)
         end = .03 + sum(high) + .05
         ax.add_patch(Rectangle((.03, end - .05), .16, .1, fc='none', ec='#b8352a', lw=1.2, ls=(0, (3, 2))))
-        key = 'not better than random maps; below each map: how many random ones its deletion beats'
+        key = 'not told from chance: beaten by a random map; below each map: how many random ones its deletion beats'
         ax.text(.24, end, key, size=6, va='center')
     return fig
 

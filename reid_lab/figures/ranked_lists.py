@@ -79,13 +79,14 @@ def ranked_lists(queries, # Captions, or query images (H,W,3) uint8
     words = isinstance(queries[0], str)
     with paper_style(column, width, size=7) as w:
         gap, top = .035, .18
+        high = ((max_height - top - .16)/len(queries) - .1)/len(ranked) - gap # of an image that fits
         row = min(.75, w*(1 - caption_width*words)*.9/(k + (not words)))*first.shape[0]/first.shape[1] # about
+        row = min(row, max(high, .45))
         names = {m: wrap_text(m, min(.95, max(.4, .95*row)), 6.5, 3) for m in ranked}
         lines = max(m.count('\n') + 1 for m in names.values()) + bool(notes)
         label = .12*lines + .04 if any(names.values()) or notes else 0.
         left = w*caption_width if words else 0. # thumbnails share the rest
         tw = min(.75, (w - left - label - .03 - (k - 1 + (not words))*gap - .03)/(k + (not words)))
-        high = ((max_height - top - .16)/len(queries) - .1)/len(ranked) - gap # of an image that fits
         tw = min(tw, max(high, .45)*first.shape[1]/first.shape[0])
         if words: left = w - label - .06 - k*tw - (k - 1)*gap # few results: more room for the words
         th = tw*first.shape[0]/first.shape[1]

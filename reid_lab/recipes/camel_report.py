@@ -89,8 +89,10 @@ class CamelPlan:
 def shortened(settings, # Of a study
     steps:int=24, # Of pretraining, where a setting names them
     ) -> list:
-    "The first and the last setting, trained for seconds"
-    ends = settings[::max(1, len(settings) - 1)]
+    "The first setting and the last of the paper's own method (the last of all without one), trained for seconds"
+    first, *others = settings
+    own = [setting for setting in others if setting.get('name') == 'camel']
+    ends = [first, *(own or others)[-1:]]
     return [{**setting, 'steps': steps} if 'steps' in setting else setting for setting in ends]
 
 
@@ -98,8 +100,9 @@ def plan_run(given, # Parameters of the experiment
     study:Study, # That it names
     settings, # Of the study
     ) -> CamelPlan:
-    "Resolve what a run trains"
-    plan = CamelPlan(given, study, tuple(shortened(settings) if given.preset == 'smoke' else settings))
+    "Resolve what a run trains; `smoke` trains all settings of methods that are named, else the two of `shortened`"
+    short = given.preset == 'smoke' and not given.methods
+    plan = CamelPlan(given, study, tuple(shortened(settings) if short else settings))
     return plan if plan.trains else replace(plan, settings=plan.settings[:1])
 
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #d8dc8cf9

@@ -33,16 +33,23 @@ def sets_of(case:DGCase, # From `load_case`
     return found
 
 
+def _site_name(part, set_name, scenario, site):
+    "`training, campus, site 2`; a set that has the name of its part is not repeated"
+    names = dict.fromkeys((part, set_name, scenario, f'site {site}'))
+    return ', '.join(str(name) for name in names if name)
+
+
 def sites_of(case:DGCase, # From `load_case`
     ) -> dict: # Name -> `ReidTable`
-    "The images of each site, of training before those of tests; sets are named where there are several"
+    "The images of each site, of training before those of tests; a site that both have seen has two rows"
     found = {}
     for part, table in images_of(case).items():
-        of_site = table.frame.assign(_set=_named_after(table, part)).groupby(['_set', 'scenario', 'site'], sort=False)
-        for key, rows in of_site.indices.items(): found.setdefault(key, table.take(np.sort(rows)))
-    several = len({name for name, _, _ in found}) > 1
-    return {', '.join(filter(None, (f'{name}' if several else '', scenario, f'site {site}'))): table
-            for (name, scenario, site), table in found.items()}
+        sets = _named_after(table, part)
+        if len(set(sets)) == 1: sets = np.full(len(table), '')
+        sites = table.frame.assign(_set=sets).groupby(['_set', 'scenario', 'site'], sort=False)
+        for (set_name, scenario, site), rows in sites.indices.items():
+            found[_site_name(part, set_name, scenario, site)] = table.take(np.sort(rows))
+    return found
 
 
 def persons_of(case:DGCase, # From `load_case`

@@ -77,7 +77,9 @@ def sweep_frame(axes:Axes, # How to draw
     f = rows.dropna(subset=[axes.x])
     for c, v in axes.without: f = f[f[c] != v] if c in f else f
     f = f.fillna({k: v for k, v in axes.fill if k in f})
-    if axes.zero_is_all: f = f.assign(**{axes.x: f[axes.x].mask(f[axes.x] == 0, n_all)})
+    if axes.zero_is_all:
+        f = f[f[axes.x] < n_all] # more than there are is all, too
+        f = f.assign(**{axes.x: f[axes.x].mask(f[axes.x] == 0, n_all)})
     for c, pairs in axes.words: f = f.assign(**{c: f[c].map(dict(pairs))})
     plain = {axes.by, axes.panel} - {'', 'method', 'phase', *(c for c, _ in axes.words)}
     return f.assign(**{c: [f'{c}={v:g}' if isinstance(v, (int, float)) else f'{c}={v}' for v in f[c]] for c in plain})
@@ -212,10 +214,11 @@ def joined(title:str, # What the studies ask together
     printed:tuple, # What they repeat together: `Fig. 5`
     **parts) -> Study: # Name -> `Study`; all of one protocol and one way to run
     "Several studies in one run: each setting once, all tables and figures, as many seeds as the longest needs"
-    first, *others = parts.values()
+    if not parts: raise ValueError(f"{title}: no study is named; give those to be joined as name=Study")
+    first = next(iter(parts.values()))
     for name in ('protocol', 'run', 'chooses'):
         found = {part: getattr(study, name) for part, study in parts.items()}
-        if any(getattr(study, name) != getattr(first, name) for study in others):
+        if any(value != getattr(first, name) for value in found.values()):
             raise ValueError(f"{name} differs between the studies to be joined: {found}; join those that agree in it")
     settings = {_key(s): s for study in parts.values() for s in study.settings}
     shows = dict.fromkeys(figure for study in parts.values() for figure in study.shows)
@@ -224,18 +227,22 @@ def joined(title:str, # What the studies ask together
 
 # %% ../../nbs/14_recipes/05_study.ipynb #4aeb6b4d
 def _plain(name):
-    "`fig5d` for `Fig. 5d` and `Figure 5d`"
-    return name.lower().replace('figure', 'fig').translate(dict.fromkeys(map(ord, ' ._')))
+    "`fig5d` for `Fig. 5d`, `Figure 5(d)` and `FIG 5-d`; `table4` for `Tab. 4`"
+    letters = re.sub(r'[\W_]', '', name.lower()).replace('figure', 'fig')
+    return re.sub(r'^tab(?!le)', 'table', letters)
 
 
 def printed_names(studies:dict, # Name -> `Study`
     ) -> dict: # `table4`, `fig5d` -> key of the study
     "What of the paper can be named: all that is printed, and `table3` where one study has all of `table3a`, `table3b`"
-    found = {_plain(p): key for key, study in reversed(studies.items()) for p in study.printed}
-    wholes = {}
+    found = {} # of several studies that repeat the same the first one
+    for key, study in studies.items():
+        for printed in study.printed: found.setdefault(_plain(printed), key)
+    studies_of = {} # `table3` -> studies of `table3a`, `table3b`
     for name, key in found.items():
-        if part := re.fullmatch(r'(.*\d)[a-z]', name): wholes.setdefault(part[1], set()).add(key)
-    return {whole: key for whole, (key, *others) in wholes.items() if not others} | found
+        if panel := re.fullmatch(r'(.*\d)[a-z]', name): studies_of.setdefault(panel[1], set()).add(key)
+    wholes = {whole: min(keys) for whole, keys in studies_of.items() if len(keys) == 1}
+    return wholes | found
 
 
 def _refuse_drawing(name, paper):

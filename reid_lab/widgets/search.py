@@ -18,7 +18,7 @@ from ..core.basics import check_choice
 from ..core.reporting import printable
 from ..data.images import read_image
 from ..figures.views import list_card, message_card
-from ..core.files import BROKEN, PLAN, safe_join
+from ..core.files import BROKEN, safe_join
 from ..retrieval.shards import Shards
 from .scene import Scene, SceneView
 from .view import View
@@ -183,11 +183,11 @@ class Pictures:
 
 
 def _written(e):
-    "When features were written, None for those in memory; of a folder its plan, which all parts are younger than"
+    "When features were written, None for those in memory; of a folder its oldest file"
     place = e.source[0] if isinstance(e.source, tuple) else e.source
-    if not isinstance(place, str): return None
-    file = os.path.join(place, PLAN) if os.path.isdir(place) else place
-    return os.path.getmtime(file) if os.path.exists(file) else None
+    if not isinstance(place, str) or not os.path.exists(place): return None
+    files = [file for file in Path(place).iterdir() if file.is_file()] if os.path.isdir(place) else [Path(place)]
+    return min((file.stat().st_mtime for file in files), default=None)
 
 
 def images_of(e, # `Embeddings` with paths

@@ -374,3 +374,8 @@ def test_many_texts_are_counted(captions, clip):
     assert "2 of 12 texts hold words unknown to the tokenizer, 1 of them no known word" in note
     assert "4 of 12 texts are cut off at 77 tokens" in note and "text 3" in note
     assert text_note(["a red hat"], clip) == text_note([], clip) == text_note(["x"], None) == ""
+
+
+@pytest.mark.parametrize("p", [-1, 2, float("nan"), "0.15"])
+def test_a_share_that_is_none_is_refused(clip, p):
+    with pytest.raises(ValueError, match="p="): mask_each(clip(["a man"]), clip, np.random.default_rng(0), p)

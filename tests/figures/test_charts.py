@@ -140,3 +140,13 @@ def test_losses_are_named_as_in_papers():
                             ["itc_loss", "triplet_loss"], ylabel="World")
     assert [ax.get_title() for ax in fig.axes] == ["ITC loss", "triplet loss"]
     assert fig.axes[0].get_ylabel() == "World"
+
+
+def test_the_legend_counts_seeds_not_rows():
+    def title(frame):
+        fig = curves(frame, "x", "mAP")
+        legend = fig.axes[0].get_legend()
+        return "" if legend is None else legend.get_texts()[0].get_text()
+
+    frame = pd.DataFrame(dict(x=[1, 2, 2], mAP=[1., 2., 3.], seed=[0, 0, 0]))
+    assert title(frame) == "" and "2 seeds" in title(pd.concat([frame, frame.assign(seed=1)]))

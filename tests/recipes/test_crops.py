@@ -664,3 +664,12 @@ def test_people_that_nobody_knows_are_counted(tmp_path, capsys):
     assert main(["embed", str(tmp_path/"list.csv"), "--root", str(tmp_path/"crops"), "--model", "bot_tiny",
                  "--out", str(tmp_path/"f.safetensors")]) == 0
     assert "2 identities (2 rows of unknown ones)" in capsys.readouterr().out
+
+
+def test_a_page_of_a_folder_of_features_notices_a_changed_image(folder, tmp_path, capsys):
+    features, crop = str(tmp_path/"features"), str(folder/"000.png")
+    assert main(["embed", str(folder), "--out", features, "--model", "bot_tiny"]) == 0
+    _later(folder/"007.png")
+    assert main(["search", features, "--image", crop, "--model", "bot_tiny", "-k", "23",
+                 "--html", str(tmp_path/"p.html")]) == 0
+    assert "1 of the images shown was written after the features" in capsys.readouterr().err

@@ -26,6 +26,11 @@ def test_every_site_is_a_row_of_its_own(case):
     assert {(t["scenario"].iat[0], t["site"].iat[0]) for t in sites_of(case).values()} == places
 
 
+def test_sites_that_training_and_a_test_share_lose_no_image(case):
+    assert sum(map(len, sites_of(case).values())) == sum(map(len, images_of(case).values()))
+    assert all(name.startswith(tuple(images_of(case))) for name in sites_of(case))
+
+
 def test_persons_have_been_seen_by_many_cameras(case):
     found = persons_of(case, 4)
     most = case.train.frame.groupby("pid").cam.nunique().max()

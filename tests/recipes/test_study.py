@@ -1,4 +1,5 @@
 """Every table and every data figure of the papers is reached by a name of a study, through the door of the commands."""
+import pandas as pd
 import pytest
 
 from reid_lab.experiments.notebooks import check_before_run, experiments
@@ -139,3 +140,24 @@ def test_maps_of_words_need_a_model_that_is_trained(tmp_path):
 def test_what_needs_no_training_trains_nothing(paper, name):
     study = EXPERIMENTS[paper].studies[name]
     assert study.methods == ["start"] and "nothing is trained" in study.title and study.n_seeds("paper") == 1
+
+
+@pytest.mark.parametrize("name", ["Fig. 5(d)", "FIGURE 5-d", " fig 5d ", "Fig.\u00a05d", "Figure_5d"])
+def test_spellings_of_one_panel_are_one_name(name):
+    studies = dict(grounding=Study("images of known cameras", (dict(name="DART3"),), ("Fig. 5d",)))
+    assert find_study(studies, name) == "grounding"
+
+
+def test_the_first_of_several_studies_that_repeat_the_same_is_named():
+    studies = {key: Study(key, (dict(name=key),), ("Tab. 4",)) for key in ("b", "a")}
+    assert find_study(studies, "Table 4") == find_study(studies, "tab4") == "b"
+
+
+def test_no_study_joins_nothing():
+    with pytest.raises(ValueError, match="Both: no study is named"): joined("Both", ("Fig. 5",))
+
+
+def test_more_queries_than_there_are_is_all_of_them():
+    rows = pd.DataFrame(dict(method="Norm", first=[4, 16, 32, 0], mAP=[1., 2., 3., 3.]))
+    drawn = sweep_frame(Axes("first", "queries", zero_is_all=True), rows, 17)
+    assert drawn["first"].tolist() == [4, 16, 17]
