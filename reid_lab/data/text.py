@@ -633,13 +633,13 @@ def mask_each(tokens, # (B,L) LongTensor from `tok`
     check_number('p', p, 0, 1)
     ids = tokens.numpy()
     place = np.arange(ids.shape[1])[None]
-    free = (place > 0) & (place < tok.lengths(ids)[:, None] - 1) & (ids != tok.pad_id)
-    at = free & (rng.random(ids.shape) < p)
-    lone = free.any(1) & ~at.any(1)
+    maskable = (place > 0) & (place < tok.lengths(ids)[:, None] - 1) & (ids != tok.pad_id)
+    chosen = maskable & (rng.random(ids.shape) < p)
     words = np.setdiff1d(np.arange(tok.vocab_size), [*tok.special, tok.pad_id, tok.mask_id])
     masked = ids.copy()
-    masked[at] = _replaced(ids[at], words, tok, rng)
-    first = free.argmax(1)
-    at[lone, first[lone]] = True
-    masked[lone, first[lone]] = tok.mask_id
-    return torch.from_numpy(masked), torch.from_numpy(np.where(at, ids, -100))
+    masked[chosen] = _replaced(ids[chosen], words, tok, rng)
+    unmasked = maskable.any(1) & ~chosen.any(1) # captions without a chosen token: their first one is masked
+    first = maskable.argmax(1)
+    chosen[unmasked, first[unmasked]] = True
+    masked[unmasked, first[unmasked]] = tok.mask_id
+    return torch.from_numpy(masked), torch.from_numpy(np.where(chosen, ids, -100))

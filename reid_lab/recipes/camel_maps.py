@@ -34,7 +34,7 @@ def caption_panel(model, # Reads captions
     return MapPanel(overlay(img[0], heat), f'{beats*n:g} of {n}', verdict(beats, n)[0])
 
 # %% ../../nbs/14_recipes/23_camel_maps.ipynb #5d0f3b09
-def _apart(n, most):
+def _spread_rows(n, most):
     "Positions at regular distances"
     return np.linspace(0, n - 1, min(n, most)).astype(int)
 
@@ -49,7 +49,7 @@ def word_maps(models:dict, # Name -> model that reads captions
     test, queries = table.where(split='test'), table.text_queries('test')
     row_of = dict(zip(test['path'], range(len(test))))
     groups = []
-    for query in queries.iloc[_apart(len(queries), n)].itertuples():
+    for query in queries.iloc[_spread_rows(len(queries), n)].itertuples():
         words = query.caption.split()
         shown = key_words(query.caption, most, next(iter(models.values())).tokenizer)
         rows = {}
@@ -73,10 +73,10 @@ def person_maps(name:str, # Of the model
     images_of = test.frame.groupby('pid', sort=True).size()
     pids = images_of.index[images_of >= min(n_images, images_of.max())]
     person = test.where(pid=int(pids[len(pids)//2]))
-    images = person.images(_apart(len(person), n_images), model.size)
+    images = person.images(_spread_rows(len(person), n_images), model.size)
     captions = list(dict.fromkeys(text for texts in person['captions'] for text in texts))
     heads = tuple(f'image {i + 1}' for i in range(len(images)))
     groups = [MapGroup('', heads, {'One person': [MapPanel(image) for image in images]})]
-    for text in [captions[i] for i in _apart(len(captions), n_captions)]:
+    for text in [captions[i] for i in _spread_rows(len(captions), n_captions)]:
         groups.append(MapGroup(text, heads, {name: [caption_panel(model, im, text, n=draws) for im in images]}))
     return map_sheet(groups)

@@ -57,7 +57,7 @@ def _as_numbers(names):
 
 
 @dataclass(frozen=True)
-class _Label:
+class _Side:
     "One label, people or cameras, of one side"
     number:np.ndarray # (N,) integers, -1: unknown
     name:np.ndarray # (N,) text, '' : unknown; None: there are numbers only
@@ -67,19 +67,19 @@ class _Label:
         there = self.number != -1
         return there if self.name is None else there & (self.name != '')
 
-    def digits(self): # -> _Label
+    def digits(self): # -> _Side
         "With names that the other side's numbers can be compared with"
         name = self.number.astype(str) if self.name is None else _as_numbers(self.name)
         return replace(self, name=name)
 
 
-def _label(e, label):
+def _side_of(e, label):
     "A label of a side, None where it has none"
     number, column = getattr(e, label), f'{label}_name'
     if number is None: return None
     if isinstance(e, Embeddings): name = e.columns.get(column)
     else: name = e.table([column])[column].to_numpy(str) if column in e.names else None
-    return _Label(number, None if name is None else np.asarray(name).astype(str))
+    return _Side(number, None if name is None else np.asarray(name).astype(str))
 
 
 def _few(values, most=3):
@@ -101,10 +101,10 @@ def _check_comparable(label, sides):
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #dd0d130f
 @dataclass(frozen=True)
-class _Labels:
+class _BothSides:
     "One label of queries and gallery, with names on both sides"
-    sides:list # Two `_Label`
-    plain:bool=False # One side had numbers only, which stay
+    sides:list # Two `_Side`
+    numbers_stay:bool=False # One side had numbers only, which stay
 
     def pairs(self): # -> DataFrame: name, number, each pair once
         "Which name has which number"
@@ -112,7 +112,7 @@ class _Labels:
         return pd.concat(parts).drop_duplicates()
 
     def agree(self):
-        "Whether each name has one number, each number one name, and no row a number without a name"
+        "One name, one number, and nobody numbered without a name"
         pairs = self.pairs()
         nameless = any((s.number[~s.known] != -1).any() for s in self.sides)
         return not nameless and pairs.name.is_unique and pairs.number.is_unique
@@ -120,7 +120,8 @@ class _Labels:
     def numbering(self): # -> dict: name -> number
         "One number for each name: its own where one side had numbers only, the next free one else"
         names, found = sorted(self.pairs().name.unique()), {}
-        if self.plain: found = {n: int(n) for n in names if _is_number(n) and str(int(n)) == n}
+        if self.numbers_stay: # `007` is a name: its number would be that of `7`
+            found = {n: int(n) for n in names if _is_number(n) and str(int(n)) == n}
         taken = set(found.values())
         free = (i for i in count() if i not in taken)
         return found | {n: next(free) for n in names if n not in found}
@@ -131,15 +132,15 @@ class _Labels:
         return [np.where(s.known, pd.Series(s.name).map(number).fillna(-1), -1).astype(np.int64) for s in self.sides]
 
 
-def _labels(q, g, label):
+def _both_sides(q, g, label):
     "A label of both sides with names, or None: both have numbers only, or one lacks the label"
-    sides = [_label(e, label) for e in (q, g)]
+    sides = [_side_of(e, label) for e in (q, g)]
     if any(s is None for s in sides): return None
     with_names = [s.name is not None for s in sides]
     if not any(with_names): return None
-    if all(with_names): return _Labels(sides)
+    if all(with_names): return _BothSides(sides)
     _check_comparable(label, sides)
-    return _Labels([s.digits() for s in sides], plain=True)
+    return _BothSides([s.digits() for s in sides], numbers_stay=True)
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #250bf9f1
 def one_numbering(q, # `Embeddings` or `Shards`
@@ -148,7 +149,7 @@ def one_numbering(q, # `Embeddings` or `Shards`
     ) -> tuple: # Both; where they agree, the same objects
     "The same number for the same name on both sides; names on one side only are compared with the other's digits"
     for label in what:
-        found = _labels(q, g, label)
+        found = _both_sides(q, g, label)
         if found is None or found.agree(): continue
         q, g = copy(q), copy(g)
         for e, numbers in zip((q, g), found.numbered()): setattr(e, label, numbers)
@@ -161,7 +162,7 @@ def warn_if_apart(q, # `Embeddings` or `Shards`
     ): # A warning; the numbers stay
     "Say so where one number has two names, or one name two numbers"
     for label in what:
-        found = _labels(q, g, label)
+        found = _both_sides(q, g, label)
         if found is None or found.agree(): continue
         pairs = found.pairs().sort_values(['number', 'name'])
         some = pairs[pairs.number.duplicated(keep=False) | pairs.name.duplicated(keep=False)][:3]
