@@ -96,8 +96,19 @@ class Experiment:
         "Title, parameters with defaults and notes, and studies, as text"
         width = max(len(f'{k} = {v!r}') for k, v in self.parameters.items())
         lines = [f"  {f'{k} = {v!r}':{width}}  {self.notes.get(k, '')}".rstrip() for k, v in self.parameters.items()]
-        studies = [f"studies: {', '.join(self.studies)}"]*bool(self.studies)
-        return '\n'.join([f'{self.name}: {self.title}', self.about, 'parameters:', *lines, *studies])
+        return '\n'.join([f'{self.name}: {self.title}', self.about, 'parameters:', *lines, *self.study_lines()])
+
+    def study_lines(self) -> list: # Of str; none without studies
+        "Each study with its title and what it repeats of the paper"
+        found = self.studies
+        if not found: return []
+        width = max(map(len, found))
+        lines = []
+        for name, study in found.items():
+            repeats = ', '.join(getattr(study, 'printed', ()))
+            about = getattr(study, 'title', '') + (f' ({repeats})' if repeats else '')
+            lines.append(f'  {name:{width}}  {about}'.rstrip())
+        return ['studies, by name or by what they repeat:', *lines]
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #9f04fe81
 def read_experiment(path, # Of a notebook with a title cell and a parameters cell

@@ -52,7 +52,8 @@ def test_records_of_the_experiments(name):
     studies = getattr(importlib.import_module(recipe), "STUDIES", None) if recipe else None
     assert list(x.studies) == list(studies or ())
     assert x.studies or name not in ("camel", "cfam", "cfan", "dart3", "dmg")
-    assert (f"studies: {', '.join(x.studies)}" in x.describe()) == bool(studies)
+    assert ("studies, by name" in x.describe()) == bool(studies)
+    assert all(f"  {name}" in x.describe() for name in x.studies)
 
 
 def test_running_a_notebook(tmp_path):
