@@ -10,7 +10,7 @@ import json
 from datetime import datetime, timezone
 from pathlib import Path
 import pandas as pd
-from ..core.basics import check_choice
+from ..core.basics import as_list, check_choice
 from ..core.files import BROKEN, atomic_path, locked
 from ..results.tables import read_csv, to_csv
 
@@ -70,7 +70,7 @@ def tag(path, # Of the file; made if need be
     path = Path(path)
     check_choice('mark', mark, MARKS)
     if known is not None: check_choice('key', key, known, 'It is the column `key` of failure_table.')
-    tags = [tags] if isinstance(tags, str) else list(tags)
+    tags = as_list(tags)
     odd = next((t for t in tags if ';' in t), None)
     if odd is not None: raise ValueError(f"tag {odd!r} holds a semicolon, which separates tags; write it without")
     row = dict(key=key, by=by, mark=mark, tags='; '.join(tags), comment=comment,

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 import numpy as np
 import pandas as pd
-from ..core.basics import check_choice
+from ..core.basics import as_list, check_choice
 from ..data.table import Finding, ReidTable, SPLITS, TableError
 from reid_lab.datasets.registry import (annotations_in, check_options, data_root_of, dataset_key, DATASETS,
     file_checks, find_root)
@@ -98,7 +98,7 @@ def _published(spec, table, options):
     if not spec.counts: return {}
     counts = spec.counts_of(table, **options) if spec.counts_of else spec.counts
     asked = options.get('subsets') or [*counts]
-    return {k: v for k, v in counts.items() if k in ([asked] if isinstance(asked, str) else asked)}
+    return {k: v for k, v in counts.items() if k in as_list(asked)}
 
 
 def _check_texts(table):

@@ -126,7 +126,7 @@ class MapPanel:
     "One image of a page of maps"
     image: np.ndarray           # (H,W,3) uint8, with its heat
     note: str = ''              # below it, such as `19 of 19`
-    believed: bool = True       # False: no better than random maps
+    believed: bool = True       # False: not told from random maps
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def map_sheet(groups, # `MapGroup`s
                 _map_row(ax, x, y + _MAP_HEAD + r*(th + _MAP_NOTE), name, panels, tw, th)
         end = .03 + sum(high) + .05
         ax.add_patch(Rectangle((.03, end - .05), .16, .1, fc='none', ec='#b8352a', lw=1.2, ls=(0, (3, 2))))
-        key = 'not told from chance: beaten by a random map; below each map: how many random ones its deletion beats'
+        key = 'not told from chance at 5 %; below each map: how many random ones its deletion beats'
         ax.text(.24, end, key, size=6, va='center')
     return fig
 

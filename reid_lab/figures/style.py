@@ -18,7 +18,7 @@ from PIL import Image
 from matplotlib import rc_context, rcdefaults
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
-from ..core.basics import check_choice, project_root
+from ..core.basics import as_list, check_choice, project_root
 from ..core.files import atomic_path, safe_join
 
 # %% ../../nbs/11_figures/10_style.ipynb #c3bd3a22
@@ -131,7 +131,7 @@ def export(fig, # Any matplotlib figure
     ) -> list: # Paths written
     "Write `fig` to `folder/name.format`, each file whole or not at all"
     folder, name, paths = project_root()/'figures' if folder is None else Path(folder).expanduser(), file_name(name), []
-    for f in [formats] if isinstance(formats, str) else formats:
+    for f in as_list(formats):
         check_choice('format', f, NO_DATE)
         with atomic_path(safe_join(folder, f'{name}.{f}')) as tmp, paper_style():
             _settle(fig)

@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 from ..analysis.open_set import calibrate, check_rate, each_removed, no_person, search_scores, Threshold
 from ..analysis.search import Answer, ask, find
-from ..core.basics import check_choice, pick_device
+from ..core.basics import as_list, check_choice, pick_device
 from ..core.files import remove_parts
 from ..core.reporting import progress
 from ..data.crops import crops_table
@@ -157,7 +157,7 @@ def ready_models(names, # See `ready_model`
     ) -> dict: # Short name -> module
     "Several models; equal names are numbered"
     out = {}
-    for n in [names] if isinstance(names, str) else names:
+    for n in as_list(names):
         short, model = ready_model(n, reads)
         again = sum(k == short or k.startswith(f'{short} (') for k in out)
         out[f'{short} ({again + 1})' if again else short] = model

@@ -173,12 +173,20 @@ class Study:
     @property
     def methods(self) -> list: return list(dict.fromkeys(s['name'] for s in self.settings))
 
-    def sweeps(self, name:str, # Of the study itself
+    def all_sweeps(self, name:str, # Of the study itself
         runs:pd.DataFrame, # One row a run, with `setting` and the settings as columns
         ) -> dict: # Name -> `Sweep`
-        "What is drawn as curves: all rows of the study, or of a joined one those of each part; none that was not run"
+        "What is drawn as curves: all rows of the study, or of a joined one those of each part"
         found = {part: Sweep(study.axes, _rows_of(study, runs)) for part, study in self.parts if study.axes}
-        if self.axes: found[name] = Sweep(self.axes, runs)
+        return found | {name: Sweep(self.axes, runs)} if self.axes else found
+
+    def sweeps(self, name:str, # See `all_sweeps`
+        runs:pd.DataFrame, # See `all_sweeps`
+        ) -> dict: # Name -> `Sweep`
+        "The sweeps of which something was run; the others are named in a printed line"
+        found = self.all_sweeps(name, runs)
+        empty = [part for part, sweep in found.items() if not sweep.has_points]
+        if empty: print(f"not drawn, since no setting of it was run: {', '.join(empty)}")
         return {part: sweep for part, sweep in found.items() if sweep.has_points}
 
     def n_seeds(self, preset:str, # Of the run

@@ -161,3 +161,12 @@ def test_more_queries_than_there_are_is_all_of_them():
     rows = pd.DataFrame(dict(method="Norm", first=[4, 16, 32, 0], mAP=[1., 2., 3., 3.]))
     drawn = sweep_frame(Axes("first", "queries", zero_is_all=True), rows, 17)
     assert drawn["first"].tolist() == [4, 16, 17]
+
+
+def test_sweeps_without_a_run_are_named(capsys):
+    own = dict(grounding=Study("images", tuple(grid("DART3", n_ground=(0, 8))), axes=Axes("n_ground", "images")))
+    runs = pd.DataFrame(dict(setting=[setting_of(dict(name="Norm"))], n_ground=[float("nan")], mAP=[50.]))
+    assert own["grounding"].sweeps("grounding", runs) == {}
+    assert "not drawn, since no setting of it was run: grounding" in capsys.readouterr().out
+    assert list(own["grounding"].sweeps("grounding", runs.assign(n_ground=8))) == ["grounding"]
+    assert capsys.readouterr().out == ""

@@ -18,7 +18,7 @@ from .places import score_of
 from .visibility import read_words, token_words
 from .word_maps import integrated_gradients, text_score, word_occlusion, word_values
 from .word_masking import word_kinds
-from ...core.basics import check_choice
+from ...core.basics import as_list, check_choice
 from ...core.statistics import mean_interval
 from ...data.text import STOP_WORDS
 
@@ -113,7 +113,7 @@ def evidence_steps(score, # Of `one_map`
     ): # -> shares that are done; returns what `map_evidence` does
     "Evidence for a map in steps, between which a program can do other things"
     if n < 1: raise ValueError(f"n={n} must be at least one random map")
-    own, modes = fit_map(heat, img.shape[2:]), [modes] if isinstance(modes, str) else list(modes)
+    own, modes = fit_map(heat, img.shape[2:]), as_list(modes)
     maps, out = np.concatenate([own, random_maps(own, n, seed)[:, 0]]), {}
     for i, mode in enumerate(modes):
         curves = []

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from ...core.basics import check_choice, stream
+from ...core.basics import as_list, check_choice, stream
 
 # %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #25dc08e3
 def fit_map(heat, # (B,h,w) or (h,w), array or tensor
@@ -162,7 +162,7 @@ def against_random(score, # See `perturbation_curve`
     if n < 1: raise ValueError(f"n={n} must be at least one random map")
     heat, rows = _one_each(heat, img), []
     chance = random_maps(heat, n, seed)
-    for mode in [modes] if isinstance(modes, str) else modes:
+    for mode in as_list(modes):
         own = perturbation_curve(score, img, heat, mode, seed=seed, **kw)
         rand = np.stack([area(perturbation_curve(score, img, c, mode, seed=seed + 1 + i, **kw))
                          for i, c in enumerate(chance)])                     # (n,B)
@@ -275,7 +275,7 @@ def words_against_random(score, # list of str -> (n,)
     if n < 1: raise ValueError(f"n={n} must be at least one random order")
     rng, rows = stream(seed, 'random words'), []
     chance = rng.random((n, len(text.split())))
-    for mode in [modes] if isinstance(modes, str) else modes:
+    for mode in as_list(modes):
         own = word_curve(score, text, saliency, mode, seed=seed, **kw)
         rand = np.array([area(word_curve(score, text, c, mode, **kw)) for c in chance])
         better = (area(own) - rand)*(1 if mode == 'insertion' else -1)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from .faithfulness import baseline_images, fit_map, unit_map
 from .places import map_grid, Place, place_of, Score, untouched
-from ...core.basics import check_choice
+from ...core.basics import as_list, check_choice
 from ...models.backbones import Attention
 
 # %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #f3285835
@@ -179,7 +179,7 @@ def cross_maps(model, # With a cross encoder: CAMeL; or with `irr`: IRRA, CFAM
     if find is None:
         raise TypeError(f"{type(model).__name__} has no cross-attention between words and regions; use query_maps "
                         f"(CFAM, CFAN), or one of {list(CAMS)} with text as the target")
-    texts = [texts] if isinstance(texts, str) else list(texts)
+    texts = as_list(texts)
     if len(texts) != len(img): raise ValueError(f"{len(texts)} captions for {len(img)} images; give one each")
     with untouched(model):
         x = find(model, img, model.tokenizer(texts).to(img.device), layer, how).detach()
@@ -212,7 +212,7 @@ def query_maps(model, # CFAM or CFAN
     with untouched(model), recorded([layers[layer]]) as seen:
         if img is not None: decoder(model.image_tokens(img)[1])
         else:
-            texts = [texts] if isinstance(texts, str) else list(texts)
+            texts = as_list(texts)
             _, x, real = model.text_tokens(model.tokenizer(texts).to(next(model.parameters()).device))
             decoder(x, real)
     w = seen[0].mean(1).cpu()

@@ -15,7 +15,7 @@ from reid_lab.analysis.explain.faithfulness import (against_random, centre_map, 
 from .image_maps import CAMS, cross_maps, grad_cam, occlusion_map, query_word_maps, rollout
 from .places import place_of, Score, score_of
 from .visibility import named_parts, person_pairs, token_words
-from ...core.basics import check_choice
+from ...core.basics import as_list, check_choice
 from ...core.reporting import progress
 from ...core.statistics import mean_interval
 from ...data.augment import to_pixels
@@ -94,7 +94,7 @@ def map_scores(model, # Any model of the zoo
     methods = have if methods is None else [check_choice('method', m, have) for m in methods]
     cells = (named_parts(table, world, rows, tokenizer=getattr(model, 'tokenizer', None)) if words else
              person_pairs(table, world, rows))
-    modes = [modes] if isinstance(modes, str) else list(modes)
+    modes = as_list(modes)
     for m in modes: check_choice('modes', m, MODES)
     device = next(model.parameters()).device
     for at in progress(range(0, len(cells), batch), 'maps of parts', quiet=quiet):

@@ -9,7 +9,7 @@ __all__ = ['TOWERS', 'TARGETS', 'place_of', 'untouched', 'map_grid', 'Score', 'c
 from contextlib import contextmanager
 import torch
 from torch import nn
-from ...core.basics import check_choice
+from ...core.basics import as_list, check_choice
 from ...models.places import clip_resnet_place, clip_vit_place, Place, timm_place
 from ...tta.base import restored
 
@@ -105,16 +105,16 @@ def score_of(model, # Any model of the zoo
     "The number that a map explains"
     if len(target) != 1: raise ValueError(f"give one of {list(TARGETS)}, got {list(target)}")
     (kind, value), = target.items()
-    device, texts = next(model.parameters()).device, lambda t: [t] if isinstance(t, str) else list(t)
+    device = next(model.parameters()).device
     if check_choice('target', kind, TARGETS) in ('text', 'match'): check_scores(model, kind)
     if against is not None and kind not in ('text', 'match'):
         raise ValueError(f"against needs text or match as the target, not {kind}")
     with untouched(model):
         if kind == 'label': return Score(model, label=torch.as_tensor(value, device=device).long().reshape(-1))
         if kind == 'match': return Score(model, match=[
-            (sign, *model.text_states(model.tokenizer(texts(t)).to(device))[1:])
+            (sign, *model.text_states(model.tokenizer(as_list(t)).to(device))[1:])
             for sign, t in ((1., value), (-1., against)) if t is not None])
-        def embed(t): return model.encode_text(model.tokenizer(texts(t)).to(device))
+        def embed(t): return model.encode_text(model.tokenizer(as_list(t)).to(device))
         if kind == 'text': to = embed(value) - (0. if against is None else embed(against))
         else: to = model.encode_image(value.to(device)) if kind == 'image' else torch.as_tensor(value, device=device)
     return Score(model, to=to[None] if to.ndim == 1 else to)

@@ -12,7 +12,7 @@ from torch import nn
 from .faithfulness import VARIANTS, without_words
 from .places import check_scores, score_of, untouched
 from .visibility import token_words
-from ...core.basics import check_choice
+from ...core.basics import as_list, check_choice
 
 # %% ../../../nbs/12_analysis/90_explain/61_word_maps.ipynb #46415423
 def text_score(model, # Reads captions
@@ -64,7 +64,7 @@ def integrated_gradients(model, # Reads captions
     "Integrated gradients of the cosine with `to` along the word embeddings"
     check_choice('plain', plain, PLAIN)
     if steps < 1: raise ValueError(f"steps={steps} must be at least 1")
-    texts, tok = [texts] if isinstance(texts, str) else list(texts), model.tokenizer
+    texts, tok = as_list(texts), model.tokenizer
     words, device = _word_table(model), next(model.parameters()).device
     tokens = tok(texts).to(device)
     fixed = torch.isin(tokens, torch.tensor([tok.cls_id, tok.sep_id, tok.pad_id], device=device))
