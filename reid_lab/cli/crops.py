@@ -228,7 +228,8 @@ def features_of(source, # Feature file, or folder of crops
     from reid_lab.recipes.crops import embed_once, open_features
     path = Path(source).expanduser()
     if not _is_crops(path): return open_features(path, side)
-    if not model: raise ValueError(f'{source} is a folder of crops; --model says what embeds it')
+    if not model:
+        raise ValueError(f'{source} is a folder of crops; --model says what embeds it: the model of the other side')
     e = embed_once(path, model, weights, tokenizer=tokenizer)
     for text in e.meta.get('left_out', ()): print(f'left out: {text}', file=sys.stderr)
     return e
@@ -261,7 +262,9 @@ def _match(a, # Arguments of the command
         for r in best.head(20).itertuples():
             names = [printable(getattr(r, f'path_{s}', getattr(r, s))) for s in 'ab']
             print(f"  {r.score:6.3f} {'*' if r.mutual else ' '}  {names[0]}  {names[1]}")
-        if len(best) > 20: print(f'  and {len(best) - 20} more; --out pairs.csv holds all, --json prints them')
+        if len(best) > 20:
+            where = near_path(a.out) if a.out else '--out pairs.csv'
+            print(f'  and {len(best) - 20} more; {where} holds all, --json prints them')
         for k in ('out', 'html'):
             if getattr(a, k): print(f'{dict(out="pairs", html="page")[k]}: {near_path(getattr(a, k))}')
     return 0
@@ -328,7 +331,8 @@ def add_crops(command, # Function (name, what it does, text, list of the help) -
     d.add_argument('--out', help='CSV file for all pairs')
     for p, k in ((c, 10), (d, 1)):
         p.add_argument('-k', type=int, default=k, help=f'images of each list (default: {k})')
-        p.add_argument('--model', help='default: that which embedded the features')
+        p.add_argument('--model', help='that embeds what is asked, or a folder of crops (default of search: that '
+                       'of the features)')
         p.add_argument('--weights', metavar='FILE', help='of --model, as for embed')
         p.add_argument('--tokenizer', metavar='FOLDER', help='of --weights, as for embed')
         p.add_argument('--threshold', help='from calibrate; what is below it is not accepted')

@@ -269,7 +269,7 @@ def find_study(studies:dict, # Name -> `Study`
     paper:str='', # Key of `reid_lab.results.published.PAPERS`, whose drawings are refused as such
     ) -> str: # Key
     "The study of a name"
-    if name in studies: return name
+    if name.strip() in studies: return name.strip()
     printed = printed_names(studies)
     if _plain(name) in printed: return printed[_plain(name)]
     if paper: _refuse_drawing(name, paper)
