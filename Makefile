@@ -65,6 +65,7 @@ camel: install
 	$(RUN) -m reid_lab run camel -p preset=$(PRESET) $(ARGS)
 
 check: install
+	$(RUN) -m ruff check --quiet .
 	$(RUN) tools/check_nbs.py
 
 # pytest comes last: its closing line is the verdict. Browsers have the machine to themselves.
@@ -73,6 +74,7 @@ test test-rest: export HF_HUB_OFFLINE = 1
 test test-rest: export OMP_NUM_THREADS = 1
 test test-rest: export MPLBACKEND = Agg
 test: install
+	$(RUN) -m ruff check --quiet .
 	$(RUN) tools/check_nbs.py --quiet
 	$(RUN) "$(BIN)/nbdev_test" --n_workers $(WORKERS) --timing --skip_folder_re '^[_.]|^experiments$$|^tutorials$$'
 	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m "not ($(LONG))" tests

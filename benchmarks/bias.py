@@ -21,8 +21,8 @@ import torch  # noqa: E402
 from reid_lab.analysis.bias.audit import bias_report  # noqa: E402
 from reid_lab.analysis.bias.remedies import LITE, ClosedLite, both_scores  # noqa: E402
 from reid_lab.retrieval.embeddings import Embeddings  # noqa: E402
-from reid_lab.retrieval.scores import DISTANCES, EmbeddingScores, score_blocks
 from reid_lab.retrieval.metrics import retrieval_metrics  # noqa: E402
+from reid_lab.retrieval.scores import DISTANCES, EmbeddingScores, score_blocks
 from reid_lab.tta.base import adapt_embeddings  # noqa: E402
 
 

@@ -20,8 +20,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pandas as pd  # noqa: E402 - threads are set before numpy is imported
 
 from reid_lab.experiments.sweep import sweep  # noqa: E402
-from reid_lab.recipes.camel_settings import VARIANTS
 from reid_lab.recipes.camel import run_variant  # noqa: E402
+from reid_lab.recipes.camel_settings import VARIANTS
 
 SEEDS = (1000, 1001, 1002)
 RATES = dict(base=(2.5e-4, 5e-4, 1e-3), st=(1e-3, 2e-3, 4e-3), camel=(4e-3, 8e-3, 16e-3), st_adsu=(2e-3, 4e-3, 8e-3),

@@ -22,8 +22,8 @@ import torch  # noqa: E402
 from reid_lab.analysis.bias.remedies import LITE  # noqa: E402
 from reid_lab.analysis.bias.reruns import LITE_NAME, Reruns, SharedMap, bias_nmi  # noqa: E402
 from reid_lab.retrieval.embeddings import Embeddings  # noqa: E402
-from reid_lab.tta.dart3 import Dart3Lite
 from reid_lab.tta.base import adapt_embeddings  # noqa: E402
+from reid_lab.tta.dart3 import Dart3Lite
 
 Q, G, IDS = 2000, 10_000, 500
 LIMITS = {"adaptation": 1.5, "first camera": .3}

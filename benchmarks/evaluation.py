@@ -27,6 +27,7 @@ def features(n, ids, cams, noise, seed, dim=512):
     "Unit-norm float32 features of `n` images, made in slices so that making them costs no memory worth mentioning"
     import numpy as np
     import torch
+
     from reid_lab.retrieval.embeddings import Embeddings
     rng = np.random.default_rng(seed)
     pid = rng.permutation(n) % ids
@@ -51,8 +52,9 @@ def peak_mb(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/(1024 i
 def worker(size, noise, repeat, backend):
     "One size and noise level; prints a JSON line"
     import torch
-    from reid_lab.retrieval.scores import EmbeddingScores, score_blocks
+
     from reid_lab.retrieval.metrics import retrieval_metrics
+    from reid_lab.retrieval.scores import EmbeddingScores, score_blocks
     nq, ng, ids, cams = SIZES[size]
     q, g = features(nq, ids, cams, noise, 1), features(ng, ids, cams, noise, 2)
     before = peak_mb()

@@ -40,6 +40,7 @@ def task(curve, n):
         word = "".join(rng.choice(list("aeimnorst"), n))
         return lambda: wrap_text(word, 2., 7, max_lines=n)
     import torch
+
     from reid_lab.analysis.bias.audit import bias_report
     from reid_lab.retrieval.embeddings import Embeddings
     pid = rng.integers(0, n//20, n)

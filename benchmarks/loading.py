@@ -17,8 +17,8 @@ import pandas as pd
 from PIL import Image
 
 from reid_lab.core.basics import stream
-from reid_lab.data.images import DECODERS
 from reid_lab.data.augment import AUGMENT
+from reid_lab.data.images import DECODERS
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
 

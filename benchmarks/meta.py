@@ -15,13 +15,12 @@ from multiprocessing import get_context
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch  # noqa: E402 - threads are set before torch is imported
+from timing import best  # noqa: E402
 
-from reid_lab.training.learner import Learner, Plain  # noqa: E402
 from reid_lab.meta.camera_batchnorm import CBNStep  # noqa: E402
 from reid_lab.meta.dmg import DMGStep  # noqa: E402
 from reid_lab.models.zoo import create_model  # noqa: E402
-
-from timing import best  # noqa: E402
+from reid_lab.training.learner import Learner, Plain  # noqa: E402
 
 VARIANTS = {
     "BoT": Plain, "CBN": CBNStep, "both halves + md": lambda: DMGStep(False), "mg, first order": lambda: DMGStep(md=0.),
@@ -50,7 +49,9 @@ def measure(name, model, images, repeat, device):
     learn = Learner(net, Same(batch), VARIANTS[name](), lr=1e-4, clip=5., device=device)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/2**10
     gpu = device != "cpu"
-    if gpu: torch.cuda.reset_peak_memory_stats(); before = torch.cuda.memory_allocated()/2**20
+    if gpu:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()/2**20
 
     def step():
         learn.fit(steps=learn.step + 1)

@@ -46,6 +46,7 @@ def write(folder, n, dim, rank, world):
     "This process's shards of a gallery"
     import numpy as np
     import torch
+
     from reid_lab.retrieval.embeddings import Embeddings
     from reid_lab.retrieval.shards import ShardWriter
     rows = min(2**16, -(-n//(2*world)))
@@ -62,6 +63,7 @@ def queries(n, n_query, dim):
     "Four queries a person, of persons all over the gallery"
     import numpy as np
     import torch
+
     from reid_lab.retrieval.embeddings import Embeddings
     who = np.linspace(0, n//IMAGES - 1, max(1, n_query//4)).astype(int)
     pid = np.repeat(who, 4)[:n_query]
@@ -76,7 +78,9 @@ def evaluate(folder, n, n_query, dim, memory):
     from reid_lab.retrieval.shards import Shards
     clock = lambda: (time.perf_counter(), time.process_time())
     q = queries(n, n_query, dim)
-    start = clock(); g = Shards(folder); opened = clock()
+    start = clock()
+    g = Shards(folder)
+    opened = clock()
     retrieval_metrics(q[:8], g[:2048], backend="numba")  # imports numba, compiles or loads
     before = clock()
     for _ in ShardScores(q.emb, g, memory=memory).sweep(): pass
@@ -95,7 +99,9 @@ def index(folder, n, n_query, dim, memory):
     from reid_lab.retrieval.index import build_index, index_table
     from reid_lab.retrieval.shards import Shards
     q, g = queries(n, n_query, dim), Shards(folder)
-    start = time.perf_counter(); made = build_index(g, lists=max(64, min(1024, n//200))); built = time.perf_counter()
+    start = time.perf_counter()
+    made = build_index(g, lists=max(64, min(1024, n//200)))
+    built = time.perf_counter()
     made.save(Path(folder).with_name("index"))
     size = (Path(folder).with_name("index")/"lists.faiss").stat().st_size/2**20
     table = index_table(made, q, 10, (1, 4, 16, 64, 256), memory=memory)

@@ -82,8 +82,8 @@ def plain(model, loader, device, opt, each):
 
 def ours(model, loader, device, opt, each, speed):
     "The same steps by the function that every recipe calls"
-    from reid_lab.training.learner import Callback
     from reid_lab.training.fit import fit
+    from reid_lab.training.learner import Callback
     from reid_lab.training.options import Execution
     class Clock(Callback):
         def after_step(self, learn): each(sum(learn.logs.values()))
@@ -94,6 +94,7 @@ def ours(model, loader, device, opt, each, speed):
 def worker(name, speed, batch, steps, device, size):
     "One model and switch; prints a JSON line"
     import torch
+
     from reid_lab.core.basics import pick_device, sensible_threads
     from reid_lab.models.zoo import MODELS, create_model
     torch.manual_seed(0)

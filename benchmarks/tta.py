@@ -15,14 +15,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import numpy as np  # noqa: E402 - threads are set before numpy is imported
 import torch  # noqa: E402
+from timing import best  # noqa: E402
 
 from reid_lab.retrieval.embeddings import Embeddings  # noqa: E402
+from reid_lab.tta.base import FeatureStream, NoAdapt
 from reid_lab.tta.camera_norm import CameraNorm
 from reid_lab.tta.dart3 import Dart3, Dart3Lite, distances
-from reid_lab.tta.base import FeatureStream, NoAdapt
 from reid_lab.tta.gradient import Temp, Tent  # noqa: E402
-
-from timing import best  # noqa: E402
 
 Q, G, CAMS = 3368, 15913, 6
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from reid_lab.world.render import pick_backend, reference_areas, render  # noqa: E402 - threads come before numpy
-from reid_lab.world.plan import PRESETS, TASKS, Options, Plan, text_groups, world_counts
-from reid_lab.world.world import World
-
 from timing import best  # noqa: E402
+
+from reid_lab.world.plan import PRESETS, TASKS, Options, Plan, text_groups, world_counts
+from reid_lab.world.render import pick_backend, reference_areas, render  # noqa: E402 - threads come before numpy
+from reid_lab.world.world import World
 
 
 def draw(items, options, backend):

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from reid_lab.retrieval.embeddings import embed_images, embed_texts
 from reid_lab.core.files import atomic_path
 from reid_lab.models.weights.shipped import card_for, check_unseen
 from reid_lab.models.zoo import create_model
+from reid_lab.retrieval.embeddings import embed_images, embed_texts
 from reid_lab.widgets.scene import Scene
 from reid_lab.widgets.search import SearchPage
 from reid_lab.world.plan import Group

@@ -57,7 +57,9 @@ def readme(nb):
     out, files = [], {}
     for i, cell in enumerate(nb["cells"]):
         text = source(cell)
-        if cell["cell_type"] == "markdown": out.append(links(text).strip()); continue
+        if cell["cell_type"] == "markdown":
+            out.append(links(text).strip())
+            continue
         if re.search(r"^#\|\s*hide\b", text, re.M) or "nbdev_export" in text: continue
         code = "\n".join(s for s in text.splitlines() if not s.startswith("#|")).strip()
         if code: out.append(f"```python\n{code}\n```")

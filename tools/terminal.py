@@ -62,7 +62,9 @@ class Recording:
                     if row == len(lines): lines.append("")
                 elif m[2] == "A": row = max(0, row - int(m[1] or 1))
                 elif m[2] == "K": lines[row] = lines[row][:col]
-                elif m[2] == "J": lines[row] = lines[row][:col]; del lines[row + 1:]
+                elif m[2] == "J":
+                    lines[row] = lines[row][:col]
+                    del lines[row + 1:]
         return [line.rstrip() for line in lines]
 
     def warnings(self) -> list:
@@ -80,7 +82,8 @@ def record(command, cwd=None, env=None, interrupt=None, timeout=1200, size=(30, 
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     def own():
         "A terminal of the command's own, whose Ctrl-C is a signal to it, also if this process ignores that signal"
-        os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     start, out = time.monotonic(), Recording()
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode   # a character may come in two parts
@@ -89,7 +92,9 @@ def record(command, cwd=None, env=None, interrupt=None, timeout=1200, size=(30, 
     now = lambda: time.monotonic() - start
     while now() < timeout:
         due = interrupt is not None and (interrupt in out.text if isinstance(interrupt, str) else now() > interrupt)
-        if due: os.write(main, b"\x03"); interrupt = None
+        if due:
+            os.write(main, b"\x03")
+            interrupt = None
         if not select.select([main], [], [], .1)[0]: continue
         try: data = os.read(main, 65536)
         except OSError: break   # the other side is closed

@@ -7,11 +7,13 @@ __all__ = ['record_summary', 'coverage_table', 'edit_table', 'caption_texts', 'l
 
 # %% ../../nbs/12_analysis/30_caption_audit.ipynb #ac6bd360
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
+
 from .text_stats import count_words
 from ..data.table import ReidTable
-from ..datasets.captioning.rules import error_table, Rates, RuleCaptioner, world_truth
+from ..datasets.captioning.rules import Rates, RuleCaptioner, error_table, world_truth
 from ..datasets.captioning.run import caption_images
 from ..datasets.captioning.traces import OPS
 from ..results.published import published_table

@@ -10,24 +10,25 @@ __all__ = ['REGIONS', 'FACTS', 'REASONS', 'VERDICTS', 'colour_histograms', 'colo
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #00a0fb9d
 from dataclasses import dataclass, replace
+
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
-from ..core.statistics import paired_gain
+
 from .text_stats import token_lengths
 from ..core.basics import check_choice, stream
+from ..core.statistics import paired_gain, wilson
 from ..data.images import resize_image
 from ..data.table import ReidTable
-from ..retrieval.embeddings import Embeddings
-from ..figures.style import PaperFigure
 from ..figures.ranked_lists import ranked_lists
-from ..core.statistics import wilson
+from ..figures.style import PaperFigure
+from ..retrieval.embeddings import Embeddings
 from ..retrieval.metrics import retrieval_metrics
 from ..retrieval.ranking import rank, rivals
 from ..world.captions import caption_with_facts
 from ..world.people import PARTS, srgb_to_lab
-from ..world.render import render
 from ..world.plan import DOMAINS
+from ..world.render import render
 from ..world.world import World
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #92c71572

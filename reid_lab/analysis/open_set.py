@@ -12,21 +12,23 @@ __all__ = ['DISTRACTORS', 'RATES', 'LEAST', 'DistanceScores', 'comparable', 'no_
 import json
 import math
 import warnings
-from dataclasses import asdict, dataclass, field, fields, MISSING
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import torch
 from fastcore.basics import patch
+
 from ..core.basics import check_choice, common_scale, stream
 from ..core.files import atomic_path, file_kind, wrong_file
 from ..core.statistics import half_of, paired_gain, wilson
 from ..datasets.dg_sets import DG_SETS
 from ..datasets.image_sets import IMAGE_SETS
 from ..retrieval.embeddings import Embeddings
-from ..retrieval.metrics import drops_same_camera, IdentityPairs
+from ..retrieval.metrics import IdentityPairs, drops_same_camera
 from ..retrieval.ranking import rivals
-from ..retrieval.scores import DISTANCES, EmbeddingScores, score_blocks, Scores, scores_of
+from ..retrieval.scores import DISTANCES, EmbeddingScores, Scores, score_blocks, scores_of
 from ..retrieval.shards import Shards
 from ..retrieval.sides import one_model, one_numbering, same_images, two_sides
 

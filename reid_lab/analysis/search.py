@@ -10,16 +10,18 @@ import warnings
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import torch
-from .open_set import comparable, Threshold
+
+from .open_set import Threshold, comparable
 from ..data.augment import to_pixels
 from ..data.images import read_image, resize_image
 from ..data.text import check_sentence, text_note
 from ..moved import forward
-from ..retrieval.embeddings import embed_texts, Embeddings, encode_images
-from ..retrieval.ranking import rank, RetrievalResult
+from ..retrieval.embeddings import Embeddings, embed_texts, encode_images
+from ..retrieval.ranking import RetrievalResult, rank
 from ..retrieval.sides import same_images, warn_of_equal_paths
 
 # %% ../../nbs/12_analysis/70_search.ipynb #f89ffd7e

@@ -9,7 +9,9 @@ __all__ = ['TAG_COLUMNS', 'MARKS', 'write_tags', 'read_tags', 'tag', 'merge_tags
 import json
 from datetime import datetime, timezone
 from pathlib import Path
+
 import pandas as pd
+
 from ..core.basics import as_list, check_choice
 from ..core.files import BROKEN, atomic_path, locked
 from ..results.tables import read_csv, to_csv

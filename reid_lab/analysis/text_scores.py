@@ -8,6 +8,7 @@ __all__ = ['FUSION', 'Matcher', 'evaluate', 'choose_fusion']
 # %% ../../nbs/12_analysis/10_text_scores.ipynb #a112e324
 import numpy as np
 import torch
+
 from ..data.loaders import tokenize
 from ..retrieval.embeddings import embed_images, embed_texts, image_pixels
 from ..retrieval.metrics import retrieval_metrics

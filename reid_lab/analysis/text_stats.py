@@ -10,11 +10,13 @@ __all__ = ['STATS', 'all_captions', 'WordCounts', 'count_words', 'text_stats', '
 import re
 from dataclasses import dataclass
 from itertools import chain
+
 import numpy as np
 import pandas as pd
+
 from ..core.basics import check_choice
-from ..figures.style import PaperFigure, paper_figure, paper_style
 from ..figures.captions import outlines
+from ..figures.style import PaperFigure, paper_figure, paper_style
 from ..results.published import published_table
 
 # %% ../../nbs/12_analysis/20_text_stats.ipynb #a6485808

@@ -13,14 +13,25 @@ import os
 import re
 import sys
 import warnings
+
 from .. import __version__
-from ..core.reporting import Plain
 from .crops import add_crops
 from .numbers import add_numbers, add_results, json_line
-from reid_lab.cli.options import (add_cache, add_run_options, execution_of, PROCESSES, SECONDS, SEED,
-    with_links)
-from .output import (cell_error, listing, LISTS, message, pairs, print_conclusions, print_error,
-    print_table, result_places, stoppable, typed)
+from .options import PROCESSES, SECONDS, SEED, add_cache, add_run_options, execution_of, with_links
+from reid_lab.cli.output import (
+    LISTS,
+    cell_error,
+    listing,
+    message,
+    pairs,
+    print_conclusions,
+    print_error,
+    print_table,
+    result_places,
+    stoppable,
+    typed,
+)
+from ..core.reporting import Plain
 
 # %% ../../nbs/16_cli/50_commands.ipynb #85afbc43
 def _run(a):

@@ -13,6 +13,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+
 from ..core.reporting import printable
 
 # %% ../../nbs/16_cli/10_crops.ipynb #370d0a89
@@ -41,7 +42,7 @@ def columns_of(pairs, # From `pair`, or None
 def _crops_of(a):
     "The table of `embed`; an error for images that cannot be read names the option that leaves them out"
     from reid_lab.data.crops import crops_table
-    from reid_lab.data.table import TableError, UNREADABLE
+    from reid_lab.data.table import UNREADABLE, TableError
     images = 'none' if a.skip_bad else 'sample'
     try:
         return crops_table(a.source, a.folders, a.pattern, a.root, columns_of(a.column), a.follow_links, a.skip, images)
@@ -143,7 +144,7 @@ def _write_page(a, # Arguments with `html` and `images`
     q_images=None, # See `answer_page`
     ):
     "The page of `--html`; a warning where its images are not those that were embedded"
-    from reid_lab.widgets.search import answer_page, Pictures
+    from reid_lab.widgets.search import Pictures, answer_page
     page = answer_page(found, a.images, q_images, [own_folder(p) for p in sources], title=title)
     page.to_html(Path(a.html).expanduser(), title=title, most=min(len(found), 200))
     for side in (page.scene.q_thumb.images, page.scene.g_thumb.images):
@@ -156,8 +157,8 @@ def _search(a, # Arguments of the command
     "`reid_lab search`"
     asked = questions(a)
     check_new(a.html, a.fresh, '--html')
-    from reid_lab.recipes import crops
     from reid_lab.experiments.terminal import Display, near_path
+    from reid_lab.recipes import crops
     limit = crops.open_threshold(a.threshold)
     with Display('search', sections=False):
         e = crops.open_features(a.features)
@@ -239,8 +240,8 @@ def _match(a, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab match`"
     for option in ('html', 'out'): check_new(getattr(a, option), a.fresh, f'--{option}')
-    from reid_lab.recipes import crops
     from reid_lab.experiments.terminal import Display, near_path
+    from reid_lab.recipes import crops
     from reid_lab.results.tables import to_csv
     limit = crops.open_threshold(a.threshold)
     if a.model and not any(_is_crops(Path(s).expanduser()) for s in (a.a, a.b)):
@@ -275,8 +276,8 @@ def _set_threshold(a, # Arguments of the command
     "`reid_lab calibrate`"
     check_new(a.out, a.fresh, '--out')
     from reid_lab.analysis.open_set import check_rate
-    from reid_lab.recipes.crops import calibrate_on, open_features
     from reid_lab.experiments.terminal import near_path
+    from reid_lab.recipes.crops import calibrate_on, open_features
     from reid_lab.retrieval.shards import in_memory
     from reid_lab.retrieval.sides import same_images
     check_rate(a.rate)

@@ -9,6 +9,7 @@ __all__ = ['json_line', 'add_results', 'add_numbers']
 import argparse
 import json
 import sys
+
 from .output import FORMATS, listing, pairs, print_table, stoppable
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #549edbce
@@ -59,8 +60,8 @@ def json_line(values, # What JSON can hold, and NaN
 # %% ../../nbs/16_cli/40_numbers.ipynb #b960bbb1
 def _metrics(a):
     from reid_lab.core.reporting import phase
-    from reid_lab.retrieval.sides import two_sides
     from reid_lab.experiments.terminal import Display
+    from reid_lab.retrieval.sides import two_sides
     with Display('metrics', sections=False):
         disk = a.open_set is None # a gallery of shards may stay there
         with phase('reading features'):
@@ -127,6 +128,7 @@ def _open_lines(told):
 # %% ../../nbs/16_cli/40_numbers.ipynb #efd678c3
 def _bias(a):
     from pathlib import Path
+
     from reid_lab.core.reporting import phase
     from reid_lab.experiments.terminal import Display
     page = Path(a.out or '.').expanduser()/('cockpit.html' if a.out else 'camera_bias.html')
@@ -142,7 +144,8 @@ def _bias(a):
             if g is not None:
                 from reid_lab.retrieval.sides import two_sides
                 q, g = two_sides(q, g)
-        with phase('loading the library'): from reid_lab.analysis.bias.audit import bias_report, camera_names
+        with phase('loading the library'):
+            from reid_lab.analysis.bias.audit import bias_report, camera_names
         report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none', seed=a.seed, name=name)
         if a.out:
             with phase('drawing and writing the report'): report.save(a.out)
@@ -177,8 +180,8 @@ def _no_rows(a, known):
 
 
 def _results(a):
-    from reid_lab.results.rows import load_results, publish, results_path, run_table
     from reid_lab.experiments.params import parse_value
+    from reid_lab.results.rows import load_results, publish, results_path, run_table
     where = {k: parse_value(v, None) for k, v in pairs(a.where).items()}
     if a.action == 'list':
         known = load_results(a.store, **where)

@@ -7,6 +7,7 @@ __all__ = ['PROCESSES', 'SECONDS', 'SEED', 'ROOTS', 'whole_number', 'add_run_opt
 
 # %% ../../nbs/16_cli/20_options.ipynb #5e0bcec9
 import argparse
+
 from ..core.basics import LAST_SEED
 from ..training.options import OPTIONS, Execution
 

@@ -74,9 +74,9 @@ def print_conclusions(done, # From `run_notebook`
     name:str, # Of the experiment
     ):
     "Print what the rows of a run say, and where our measurements are, if this is a clone"
-    from reid_lab.results.conclusions import conclusions, recorded_row
     from reid_lab.core.basics import checkout
     from reid_lab.experiments.terminal import near_path
+    from reid_lab.results.conclusions import conclusions, recorded_row
     told = conclusions(map(recorded_row, done.metrics.get('rows', [])))
     root, short = checkout(), str(name).removeprefix('run_')
     pages = sorted((root/'nbs'/'tutorials').glob(f'*_measured_{short}.ipynb')) if root and told else []
@@ -87,8 +87,8 @@ def print_conclusions(done, # From `run_notebook`
 def result_places(done, # From `run_notebook`
     ) -> str:
     "Where the results of a run are, a line each"
-    from reid_lab.results.rows import results_path
     from reid_lab.experiments.terminal import clock, near_path
+    from reid_lab.results.rows import results_path
     own = done.folder/'results.csv'
     places = dict(notebook=done.path, tables=done.folder/'table.csv', figures=done.folder/'figures')
     if done.rows: places['rows'] = own if own.exists() else results_path()
@@ -167,6 +167,7 @@ def _papers():
 
 def _scores():
     import numpy as np
+
     from reid_lab.retrieval.embeddings import Embeddings
     from reid_lab.retrieval.metrics import retrieval_metrics
     two = Embeddings(np.eye(2, dtype=np.float32), np.arange(2))

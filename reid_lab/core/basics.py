@@ -96,6 +96,7 @@ def seed_everything(seed:int, # Any integer
     ):
     "Seed Python, NumPy and torch (for code that draws from the global generators, such as dropout)"
     import random
+
     import numpy as np
     import torch
     random.seed(seed)
@@ -189,7 +190,8 @@ def unit_norm(x, # (..., D) tensor
     eps:float=1e-12, # Lower bound of the divisor, after scaling
     ): # (..., D)
     "`x` scaled to length 1 along its last axis, whatever its scale; zeros stay zeros"
-    import torch, torch.nn.functional as F
+    import torch
+    import torch.nn.functional as F
     top, tiny = x.detach().abs().amax(-1, keepdim=True), torch.finfo(x.dtype).tiny
     scale = (torch.frexp(top).mantissa/top).nan_to_num(1.).clamp(tiny, 1/tiny)  # brings the largest to [0.5,1)
     return F.normalize(x*scale, dim=-1, eps=max(eps, tiny))
@@ -201,6 +203,7 @@ def common_scale(*xs, # Tensors of floats
     ) -> float: # 1 for ordinary values
     "The power of two that brings the largest of all values to [0.5,1), so that squares stay in range"
     import math
+
     import torch
     top = max(max(-float(lo), float(hi)) for lo, hi in (x.detach().aminmax() for x in xs if x.numel()))
     most = min(-math.frexp(torch.finfo(x.dtype).tiny)[1] for x in xs)

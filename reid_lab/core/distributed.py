@@ -8,10 +8,17 @@ __all__ = ['launched', 'launched_here', 'processes', 'torchrun', 'main_first', '
            'sync_batchnorm', 'apart']
 
 # %% ../../nbs/00_core/40_distributed.ipynb #d86a94ec
-import atexit, os, re, signal, subprocess, sys, tempfile
+import atexit
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+
 import torch
 import torch.distributed as dist
 

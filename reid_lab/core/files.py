@@ -8,9 +8,21 @@ __all__ = ['FILE_KINDS', 'BROKEN', 'PLAN', 'safe_join', 'file_kind', 'wrong_file
            'foreign_parts', 'remove_written', 'remove_parts', 'claim_folder', 'parquet_library']
 
 # %% ../../nbs/00_core/50_files.ipynb #c65970fa
-import errno, glob, json, os, re, shutil, stat, struct, tempfile, tokenize, zipfile, zlib
+import errno
+import glob
+import json
+import os
+import re
+import shutil
+import stat
+import struct
+import tempfile
+import tokenize
+import zipfile
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
+
 from .basics import check_choice, extra_library
 
 # %% ../../nbs/00_core/50_files.ipynb #03177254
@@ -124,7 +136,8 @@ BROKEN = (OSError, EOFError, ValueError, TypeError, AttributeError, LookupError,
 # %% ../../nbs/00_core/50_files.ipynb #b89c298c
 def _flock(f, wait):
     "Lock an open file, unless the system or the disk has no such locks"
-    try: import fcntl
+    try:
+        import fcntl
     except ModuleNotFoundError: return # Windows
     try: fcntl.flock(f, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError: raise

@@ -8,6 +8,7 @@ __all__ = ['Picture', 'image_grid']
 # %% ../../nbs/00_core/30_pictures.ipynb #b3989367
 import os
 from pathlib import Path
+
 from .basics import check_choice
 
 # %% ../../nbs/00_core/30_pictures.ipynb #a8024782

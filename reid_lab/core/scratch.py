@@ -12,6 +12,7 @@ import shutil
 import stat
 import tempfile
 from pathlib import Path
+
 from .files import locked
 
 # %% ../../nbs/00_core/55_scratch.ipynb #1f8ea396

@@ -8,6 +8,7 @@ __all__ = ['weighted_mean', 'wilson', 'resampled_means', 'percent_interval', 'pa
 # %% ../../nbs/00_core/60_statistics.ipynb #0a732157
 import numpy as np
 import pandas as pd
+
 from .basics import stream
 
 # %% ../../nbs/00_core/60_statistics.ipynb #3aeb109b

@@ -7,9 +7,14 @@ __all__ = ['FLOATS', 'WHOLE', 'fingerprint', 'checksum', 'save_weights', 'Damage
            'check_kinds', 'check_values', 'check_tensors', 'load_weights', 'weights_for']
 
 # %% ../../nbs/00_core/70_weight_files.ipynb #561eed07
-import functools, hashlib, re, zlib
+import functools
+import hashlib
+import re
+import zlib
 from pathlib import Path
+
 import torch
+
 from .files import atomic_path, failed_sums, read_sums, wrong_file
 
 # %% ../../nbs/00_core/70_weight_files.ipynb #1c48e7a8

@@ -11,6 +11,7 @@ __all__ = ['ASPECTS', 'IMAGENET_MEAN', 'IMAGENET_STD', 'CLIP_MEAN', 'CLIP_STD', 
 import numpy as np
 import torch
 import torch.nn.functional as F
+
 from ..core.basics import check_choice
 
 # %% ../../nbs/01_data/40_augment.ipynb #d6390b6b

@@ -6,13 +6,16 @@
 __all__ = ['SMALLEST_SIDE', 'LONGEST_SHAPE', 'KINDS', 'look_at_files', 'file_findings', 'decode_images', 'decode_findings']
 
 # %% ../../nbs/01_data/60_checks.ipynb #f5350ad7
-import os, stat
+import os
+import stat
+
 import numpy as np
 import pandas as pd
+
 from ..core.basics import check_choice, stream
 from ..core.files import FILE_KINDS, file_kind
 from ..core.reporting import progress
-from .images import image_header, ImageTooLarge, MAX_PIXELS
+from .images import MAX_PIXELS, ImageTooLarge, image_header
 from .table import Finding, ReidTable
 
 # %% ../../nbs/01_data/60_checks.ipynb #b16ec6c4

@@ -6,15 +6,19 @@
 __all__ = ['LEVELS', 'MANIFESTS', 'folder_pattern', 'folder_table', 'captions_of', 'manifest_table', 'crops_table']
 
 # %% ../../nbs/01_data/70_crops.ipynb #ca79534e
-import ast, json, re
+import ast
+import json
+import re
 from pathlib import Path
+
 import pandas as pd
+
 from ..core.basics import check_choice
-from ..core.files import BROKEN, wrong_file, file_kind
+from ..core.files import BROKEN, file_kind, wrong_file
 from .images import image_files
 from .labels import is_missing, read_labels
 from .sheets import read_json_lines, read_sheet, sheet_of
-from .table import COLUMNS, name_pattern, numbered, ReidTable, renamed
+from .table import COLUMNS, ReidTable, name_pattern, numbered, renamed
 
 # %% ../../nbs/01_data/70_crops.ipynb #bba2c1ca
 LEVELS = ('camera', 'identity', 'any') # What a subfolder can stand for

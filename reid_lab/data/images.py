@@ -8,14 +8,23 @@ __all__ = ['MAX_PIXELS', 'FORMATS', 'RESAMPLING', 'DECODERS', 'IMAGE_SUFFIXES', 
            'image_files']
 
 # %% ../../nbs/01_data/10_images.ipynb #beabf525
-import hashlib, os, re, shutil, stat, struct, uuid, zlib
+import hashlib
+import os
+import re
+import shutil
+import stat
+import struct
+import uuid
+import zlib
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
+
 from ..core.basics import check_choice
 from ..core.files import BROKEN, FILE_KINDS, file_kind, safe_join
 

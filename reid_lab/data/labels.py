@@ -9,6 +9,7 @@ __all__ = ['UNKNOWN', 'MISSING', 'LARGEST_ID', 'is_missing', 'label_name', 'Labe
 # %% ../../nbs/01_data/15_labels.ipynb #21ef7fa8
 import re
 from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 

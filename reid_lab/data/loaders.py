@@ -15,14 +15,16 @@ import warnings
 from collections import deque
 from contextlib import contextmanager
 from itertools import count
+
 import numpy as np
 import torch
 from fastcore.basics import patch
+
 from ..core.basics import check_choice, stream, torch_stream
 from ..core.distributed import launched_here
 from ..core.files import safe_join
 from .augment import AUGMENT, to_pixels
-from .images import DECODERS, ImageCache, read_sized, RESAMPLING
+from .images import DECODERS, RESAMPLING, ImageCache, read_sized
 from .table import JoinedReader, ReidTable
 from .text import mask_each, mask_tokens, text_note
 from ..moved import forward

@@ -6,9 +6,13 @@
 __all__ = ['SEPARATORS', 'text_encoding', 'not_utf8', 'Sheet', 'sheet_of', 'read_sheet', 'read_json_lines']
 
 # %% ../../nbs/01_data/12_sheets.ipynb #35fe1cfd
-import csv, itertools, json, re, warnings
+import csv
+import itertools
+import json
+import re
+import warnings
 from dataclasses import dataclass
-from pathlib import Path
+
 import pandas as pd
 
 # %% ../../nbs/01_data/12_sheets.ipynb #52276756

@@ -7,15 +7,21 @@ __all__ = ['SPLITS', 'ROLES', 'VIEWS', 'COLUMNS', 'UNREADABLE', 'ReidTable', 'Fi
            'join_tables', 'numbered', 'renamed', 'name_pattern']
 
 # %% ../../nbs/01_data/20_table.ipynb #bd1b5330
-import html, json, os, posixpath, re
+import html
+import json
+import os
+import posixpath
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
+
 from ..core.basics import as_list, check_choice, stream
 from ..core.files import atomic_path, parquet_library, safe_join
 from .images import folder_files, image_suffixes, read_image, resize_image

@@ -9,12 +9,19 @@ __all__ = ['FORMS', 'FILE', 'SPECIAL', 'THESAURUS', 'STOP_WORDS', 'EDA_OPS', 'cl
            'mask_words', 'mask_tokens', 'mask_each']
 
 # %% ../../nbs/01_data/30_text.ipynb #724004e8
-import html, json, math, random, re, unicodedata
+import html
+import json
+import math
+import random
+import re
+import unicodedata
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+
 import numpy as np
 from fastcore.basics import patch
+
 from ..core.basics import check_choice, check_number
 from ..core.files import atomic_path
 

@@ -7,13 +7,15 @@ __all__ = ['AERI', 'AERI_VERSIONS', 'TBAPR', 'SOURCES', 'aerial_table', 'triplet
            'write_tbapr', 'aerial_notes', 'aeri_notes', 'unfit_aerial', 'cross_view', 'Bridges']
 
 # %% ../../nbs/07_datasets/40_aerial.ipynb #a93482a1
-import json, re
+import re
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
+
 from ..core.basics import check_choice
-from .image_sets import tiny_table, write_images
 from ..data.table import Finding, ReidTable, TableError
+from .image_sets import tiny_table, write_images
 from .text_sets import read_json, read_records, write_json
 
 # %% ../../nbs/07_datasets/40_aerial.ipynb #502ae671
@@ -354,7 +356,7 @@ class Bridges:
         size=None, # (H,W) of the images; None: their own size
         augment=None, # Name in `AUGMENT` or a function `(img, generator) -> img`
         ):
-        from reid_lab.data.augment import AUGMENT        # imports torch, which the loaders of tables do without
+        from reid_lab.data.augment import AUGMENT  # imports torch, which the loaders of tables do without
         self.table, self.source, self.size = table, check_choice('source', source, SOURCES), size
         self.augment = AUGMENT[check_choice('augment', augment, AUGMENT)] if isinstance(augment, str) else augment
         f = table.frame
@@ -382,6 +384,7 @@ class Bridges:
     def __call__(self, batch, rng): # adds img_bridge (B,3,H,W), has_bridge (B,) and n_images, both kinds
         if self.source == 'none': return
         import torch
+
         from reid_lab.data.augment import to_pixels
         rows = np.array([self.choose(p, c, rng) for p, c in zip(batch['path'], batch['caption'])])
         has, g = rows >= 0, torch.Generator().manual_seed(int(rng.integers(2**63)))

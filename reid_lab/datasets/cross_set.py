@@ -7,19 +7,23 @@ __all__ = ['SAME', 'PROMPT', 'PROVENANCE', 'facts_said', 'RuleRewriter', 'LocalR
            'check_cross_set', 'build_cross_set', 'edit_caption', 'write_cross_set', 'load_cross_set', 'cross_set_notes']
 
 # %% ../../nbs/07_datasets/50_cross_set.ipynb #6fe70099
-import json, random, re, warnings
+import json
+import re
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
+
 from ..core.basics import check_choice, stream
+from ..core.files import atomic_path
 from ..core.reporting import progress
-from .image_sets import first_few
 from ..data.table import COLUMNS, Finding, ReidTable, TableError, join_tables
 from ..data.text import STOP_WORDS, clean_caption, quick_rng
+from .image_sets import first_few
 from .text_sets import load_text_set, read_json, write_text_set
-from ..core.files import atomic_path
 
 # %% ../../nbs/07_datasets/50_cross_set.ipynb #c700e1da
 _SAME = """man, guy, gentleman | woman, lady | t-shirt, tee shirt, tee | hoodie, hooded sweatshirt, hooded top |

@@ -7,17 +7,20 @@ __all__ = ['PAIR', 'DG_SETS', 'CUHK03_IMAGES', 'Part', 'DGSet', 'dg_rows', 'load
            'load_cuhk03', 'cuhk03_notes', 'unfit_dg_rows', 'write_dg_set', 'check_dg_set']
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #70fffe01
-import json, os, re
+import json
+import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
+
 from ..core.basics import check_choice, stream
-from reid_lab.datasets.image_sets import (first_few, layout_notes, load_market_copy, name_findings,
-    write_images)
+from ..core.files import BROKEN, safe_join
 from ..data.images import image_suffixes
 from ..data.table import Finding, ReidTable, TableError
-from ..core.files import BROKEN, safe_join
+from .image_sets import first_few, layout_notes, load_market_copy, name_findings, write_images
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #4f6b0344
 PAIR = 10_000  # Ids that count anew in each pair of cameras become `PAIR*pair + id`
@@ -287,7 +290,8 @@ def extract_cuhk03(mat, # `cuhk-03.mat` of the authors
     dest, # Folder to write into
     ) -> Path: # `dest`
     "Images of CUHK03 as PNG files `pair_id_view_number.png`, and the classic test sets"
-    try: import h5py
+    try:
+        import h5py
     except ImportError:
         raise ImportError('extract_cuhk03 reads an HDF5 file and needs h5py: pip install h5py') from None
     from PIL import Image

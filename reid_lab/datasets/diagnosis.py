@@ -10,12 +10,21 @@ import html
 import inspect
 import re
 from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
+
 from ..core.basics import as_list, check_choice
-from ..data.table import Finding, ReidTable, SPLITS, TableError
-from reid_lab.datasets.registry import (annotations_in, check_options, data_root_of, dataset_key, DATASETS,
-    file_checks, find_root)
+from ..data.table import SPLITS, Finding, ReidTable, TableError
+from reid_lab.datasets.registry import (
+    DATASETS,
+    annotations_in,
+    check_options,
+    data_root_of,
+    dataset_key,
+    file_checks,
+    find_root,
+)
 
 # %% ../../nbs/07_datasets/80_diagnosis.ipynb #ef8e74ed
 def loader_options(name:str, # Key of `DATASETS`

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
 from ..core.basics import check_choice
 from ..core.files import atomic_path
 from ..data.table import Finding, ReidTable, TableError

@@ -8,15 +8,19 @@ __all__ = ['SUBSETS', 'MARKET_COPY', 'IMAGE_SETS', 'tiny_table', 'write_images',
            'layout_notes']
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #84b16c37
-import os, re, shutil
+import os
+import re
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
+
 from ..core.basics import check_choice, stream
+from ..core.files import safe_join
 from ..data.images import image_suffixes
 from ..data.table import Finding, ReidTable, TableError
-from ..core.files import safe_join
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #8e63a5c6
 def tiny_table(n_ids:int=4, # Identities; the last quarter is `test`, the quarter before `val`

@@ -16,17 +16,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
+
 from ..core.basics import check_choice, dataset_root
 from ..data.checks import decode_findings, decode_images, file_findings, look_at_files
-from ..data.table import Finding, ReidTable, SPLITS, TableError
+from ..data.table import SPLITS, Finding, ReidTable, TableError
 from .aerial import AERI_VERSIONS, aeri_notes, aerial_notes, load_aeri, load_tbapr
 from .cross_set import cross_set_notes, load_cross_set
-from reid_lab.datasets.dg_sets import (check_dg_set, CUHK03_IMAGES, cuhk03_notes, DG_SETS, load_cuhk03,
-    load_dg_set)
-from .image_sets import check_image_set, IMAGE_SETS, layout_notes, load_image_set
-from .text_sets import annotation_notes, load_mals, load_text_set, text_files, TEXT_SETS
+from .dg_sets import CUHK03_IMAGES, DG_SETS, check_dg_set, cuhk03_notes, load_cuhk03, load_dg_set
+from .image_sets import IMAGE_SETS, check_image_set, layout_notes, load_image_set
+from .text_sets import TEXT_SETS, annotation_notes, load_mals, load_text_set, text_files
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #eb0501ef
 @dataclass(frozen=True)

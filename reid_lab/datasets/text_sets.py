@@ -8,15 +8,19 @@ __all__ = ['TEXT_SETS', 'MALS_ATTRIBUTES', 'read_json', 'read_records', 'TextSet
            'write_mals', 'load_mals']
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #4ae438f0
-import json, os, re
+import json
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
+
 from ..core.basics import check_choice
-from .image_sets import name_findings, write_images
-from ..data.table import SPLITS, Finding, ReidTable, TableError
 from ..core.files import atomic_path, safe_join
+from ..data.table import SPLITS, Finding, ReidTable, TableError
+from .image_sets import name_findings, write_images
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #ffa3815e
 def _text_of(data):
@@ -132,7 +136,7 @@ class TextSet:
 
 
 TEXT_SETS = {
-    'cuhk-pedes': TextSet('CUHK-PEDES', 
+    'cuhk-pedes': TextSet('CUHK-PEDES',
         ('reid_raw.json', 'CUHK-PEDES.json', 'CUHK_PEDES.json', 'caption_all.json'), 'cuhk',
         first_id=1, split_at=(11003, 12003), name='{split}_query/{pid:05d}_{row:06d}.jpg'),
     'icfg-pedes': TextSet('ICFG-PEDES', ('ICFG-PEDES.json', 'ICFG_PEDES.json'), 'icfg', camera=r'^\d+_\d+_(\d+)_',

@@ -7,12 +7,20 @@ __all__ = ['BACKENDS', 'Backend', 'read_backend', 'as_finished', 'one_at_a_time'
            'run_slurm']
 
 # %% ../../nbs/13_experiments/40_cluster.ipynb #fe909f4a
-import ast, importlib.util, os, re, signal, subprocess, threading, time
+import ast
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
 from ..core.basics import check_choice
 
 # %% ../../nbs/13_experiments/40_cluster.ipynb #f896cacd

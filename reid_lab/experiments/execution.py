@@ -8,8 +8,9 @@ __all__ = ['VARIABLES', 'check_variables', 'given_execution']
 # %% ../../nbs/13_experiments/05_execution.ipynb #34455de5
 import os
 import warnings
+
 from ..core.basics import live_widgets, sensible_threads
-from ..training.options import Execution, OPTIONS, read_options
+from ..training.options import OPTIONS, Execution, read_options
 
 # %% ../../nbs/13_experiments/05_execution.ipynb #e5124f44
 VARIABLES = {k: f'REID_LAB_{k.upper()}' for k in OPTIONS} # deprecated: option -> environment variable

@@ -24,16 +24,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+
 from ..core.basics import check_choice, checkout, project_root
 from ..core.files import locked
 from ..core.reporting import report
 from ..core.scratch import Scratch
 from .cluster import read_backend
-from .execution import given_execution, VARIABLES
+from .execution import VARIABLES, given_execution
 from .params import check_type, notebook_parameters, notebook_params
 from .places import places_of, without_places
-from .run import (check_folder, earlier_run, keep_parameters, list_files, MADE,
-                                      mark_ended, refuse_foreign, run_folder)
+from reid_lab.experiments.run import (
+                                      MADE,
+                                      check_folder,
+                                      earlier_run,
+                                      keep_parameters,
+                                      list_files,
+                                      mark_ended,
+                                      refuse_foreign,
+                                      run_folder,
+)
 from .terminal import near_path
 from ..results.rows import json_values
 from ..training.options import Execution
@@ -197,6 +206,7 @@ class Finished:
 def _tasks_end_first():
     "Let a signal end the client's tasks before it raises: one left pending would complain later of a dead kernel"
     import asyncio
+
     from jupyter_core.utils import ensure_event_loop
     def stop(number, frame):
         if not loop.is_running(): return before[number](number, frame)
@@ -266,6 +276,7 @@ class _WithoutPlaces:
 def _execute(source, path, params, threads, timeout, seen, attempts=3):
     "Papermill with our kernel; a kernel that dies before it answers lost a race for ports and is started again"
     import logging
+
     import papermill as pm
     from nbclient.exceptions import DeadKernelError
     quiet = logging.getLogger('papermill')

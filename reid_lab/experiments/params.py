@@ -14,8 +14,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args, get_origin
+
 from fastcore.basics import patch
 from pydantic import BaseModel, ConfigDict, ValidationError
+
 from ..core.basics import check_choice
 from .execution import given_execution
 from ..results.rows import json_values

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
 import reid_lab
 from ..core.basics import project_root
 

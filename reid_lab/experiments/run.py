@@ -20,16 +20,25 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
+
 from fastcore.basics import patch
+
 from .. import __version__
 from ..core.basics import check_choice, checkout, project_root, results_file
 from ..core.files import atomic_path, locked
 from .execution import given_execution
-from .params import notebook_parameters, Params, params_hash
+from .params import Params, notebook_parameters, params_hash
 from .places import shareable
 from ..results.conclusions import conclusions, notes, recorded_row
-from ..results.rows import (
-    append_results, json_values, metric_values, RESULT_COLUMNS, results_path, Setting, SETTING_FIELDS)
+from reid_lab.results.rows import (
+    RESULT_COLUMNS,
+    SETTING_FIELDS,
+    Setting,
+    append_results,
+    json_values,
+    metric_values,
+    results_path,
+)
 from ..training.options import Execution
 
 # %% ../../nbs/13_experiments/20_run.ipynb #07de9da1
@@ -49,7 +58,7 @@ def _cpu():
     "Processor name"
     info = Path('/proc/cpuinfo')
     lines = info.read_text().splitlines() if info.exists() else []
-    names = [l.split(':', 1)[1].strip() for l in lines if l.startswith('model name')]
+    names = [line.split(':', 1)[1].strip() for line in lines if line.startswith('model name')]
     return names[0] if names else platform.processor() or platform.machine()
 
 

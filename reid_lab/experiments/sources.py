@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
+
 import reid_lab
 from .notebooks import find_notebook
 from .params import code_cells

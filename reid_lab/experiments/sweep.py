@@ -19,12 +19,19 @@ import time
 import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
-from ..core.basics import check_choice, LAST_SEED, project_root
+
+from ..core.basics import LAST_SEED, check_choice, project_root
 from ..core.files import locked
 from .cluster import BACKENDS, one_at_a_time, read_backend
 from .execution import given_execution
-from .notebooks import (check_accepted, check_before_run, find_notebook, Finished, run_notebook,
-                                            takes_execution)
+from reid_lab.experiments.notebooks import (
+                                            Finished,
+                                            check_accepted,
+                                            check_before_run,
+                                            find_notebook,
+                                            run_notebook,
+                                            takes_execution,
+)
 from .params import check_type, notebook_parameters, params_hash
 from .run import earlier_run, environment, git_commit, mark_ended, refuse_foreign, write_json
 from .sources import job_code
@@ -277,6 +284,7 @@ def _run_here(job, name, todo, n_jobs, execution):
     from joblib import Parallel, delayed, parallel_config
     from joblib.externals.loky import get_reusable_executor
     from joblib.externals.loky.process_executor import TerminatedWorkerError
+
     from reid_lab.core.reporting import progress
     context = dict(n_jobs=1) if n_jobs == 1 else dict(backend='loky', n_jobs=n_jobs, inner_max_num_threads=1)
     try:

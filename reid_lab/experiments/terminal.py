@@ -6,10 +6,18 @@
 __all__ = ['ASCII', 'Task', 'Activity', 'clock', 'near_path', 'Signs', 'bar', 'task_parts', 'block', 'log_line', 'Display']
 
 # %% ../../nbs/13_experiments/30_terminal.ipynb #cc1f3614
-import json, os, shutil, sys, threading, time, unicodedata
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
+
 from fastcore.basics import patch
+
 from ..core.reporting import beneath, printable
 from ..core.scratch import Scratch
 

@@ -12,9 +12,10 @@ import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+
 from ..core.basics import as_list, check_choice, stream
 from ..core.statistics import weighted_mean, wilson
-from .style import COLOURS, literal, paper_figure, paper_style, PaperFigure, wrap_text
+from .style import COLOURS, PaperFigure, literal, paper_figure, paper_style, wrap_text
 from ..moved import forward
 
 # %% ../../nbs/11_figures/50_cameras.ipynb #3e683e7c

@@ -7,8 +7,10 @@ __all__ = ['marked_examples', 'error_bars']
 
 # %% ../../nbs/11_figures/80_captioning.ipynb #48186f4f
 from dataclasses import dataclass
+
 import numpy as np
-from .style import COLOURS, paper_figure, paper_style, PaperFigure, RIGHT, text_width, WRONG
+
+from .style import COLOURS, RIGHT, WRONG, PaperFigure, paper_figure, paper_style, text_width
 
 # %% ../../nbs/11_figures/80_captioning.ipynb #4f54f9ac
 @dataclass(frozen=True)

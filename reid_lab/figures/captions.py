@@ -8,12 +8,21 @@ __all__ = ['TOY', 'caption_board', 'people_sheet', 'image_rows', 'score_strips',
 
 # %% ../../nbs/11_figures/40_captions.ipynb #25eabde5
 import numpy as np
-import pandas as pd
+
 from ..core.basics import check_choice
-from ..retrieval.embeddings import Embeddings
-from .style import (COLOURS, LINES, RIGHT, WRONG, PaperFigure, inch_canvas, literal, paper_figure,
-    paper_style, wrap_text)
-from .ranked_lists import thumbnail, list_key
+from .ranked_lists import list_key, thumbnail
+from reid_lab.figures.style import (
+    COLOURS,
+    LINES,
+    RIGHT,
+    WRONG,
+    PaperFigure,
+    inch_canvas,
+    literal,
+    paper_figure,
+    paper_style,
+    wrap_text,
+)
 from ..retrieval.metrics import metrics_from_similarity, retrieval_metrics
 from ..retrieval.ranking import rank
 

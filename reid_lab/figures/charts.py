@@ -10,9 +10,11 @@ import json
 import math
 import re
 from pathlib import Path
+
 import numpy as np
+
 from ..core.basics import as_list, check_choice
-from .style import COLOURS, LINES, literal, MARKERS, paper_figure, paper_style, PaperFigure, wrap_text
+from .style import COLOURS, LINES, MARKERS, PaperFigure, literal, paper_figure, paper_style, wrap_text
 from ..results.comparisons import paired
 from ..results.rows import others_of, place_of
 
@@ -35,7 +37,8 @@ def _covers(legend, ax):
     "Whether a legend lies on a line"
     ax.figure.draw_without_rendering()
     box = legend.get_window_extent().padded(2)
-    return any(l.get_path().transformed(l.get_transform()).intersects_bbox(box, filled=False) for l in ax.lines)
+    return any(line.get_path().transformed(line.get_transform()).intersects_bbox(box, filled=False)
+               for line in ax.lines)
 
 
 def _legend(fig, axes, title=None):
@@ -126,7 +129,7 @@ def read_log(log): # Path of a JSONL file, a list of dicts, or a frame
     import pandas as pd
     if not isinstance(log, (str, Path)): return pd.DataFrame(log)
     lines = Path(log).read_text(encoding='utf-8').split('\n')
-    frame = pd.DataFrame([json.loads(l) for l in lines[:-1] if l.strip()])
+    frame = pd.DataFrame([json.loads(line) for line in lines[:-1] if line.strip()])
     inf = {'inf': math.inf, '-inf': -math.inf} # as `json_values` writes them
     return frame.apply(lambda s: pd.to_numeric(s.replace(inf)) if s.isin(list(inf)).any() else s)
 

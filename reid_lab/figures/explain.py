@@ -7,11 +7,22 @@ __all__ = ['word_card', 'map_card', 'MapPanel', 'MapGroup', 'map_sheet', 'effect
 
 # %% ../../nbs/11_figures/70_explain.ipynb #e57c39b2
 from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 from matplotlib.patches import FancyBboxPatch, Rectangle
-from reid_lab.figures.style import (COLOURS, MARKERS, PaperFigure, inch_canvas, literal, paper_figure, paper_style,
-    text_width, wrap_text)
+
+from reid_lab.figures.style import (
+    COLOURS,
+    MARKERS,
+    PaperFigure,
+    inch_canvas,
+    literal,
+    paper_figure,
+    paper_style,
+    text_width,
+    wrap_text,
+)
 from .views import image_or_name
 
 # %% ../../nbs/11_figures/70_explain.ipynb #7e16dc22

@@ -6,7 +6,7 @@
 __all__ = ['thumbnail', 'list_key', 'ranked_lists']
 
 # %% ../../nbs/11_figures/30_ranked_lists.ipynb #afc2047b
-from .style import inch_canvas, paper_style, PaperFigure, RIGHT, wrap_text, WRONG
+from .style import RIGHT, WRONG, PaperFigure, inch_canvas, paper_style, wrap_text
 
 # %% ../../nbs/11_figures/30_ranked_lists.ipynb #715c9773
 def _badge(ax, x, y, right, r=.055):

@@ -13,11 +13,13 @@ import zlib
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
+
 import numpy as np
-from PIL import Image
 from matplotlib import rc_context, rcdefaults
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
+from PIL import Image
+
 from ..core.basics import as_list, check_choice, project_root
 from ..core.files import atomic_path, safe_join
 
@@ -178,7 +180,7 @@ def wrap_text(text:str, # Any text
         if len(lines) > max_lines + 1: break # more are not shown
         if wide(f'{lines[-1]} {word}') <= width: lines[-1] = f'{lines[-1]} {word}'.strip()
         else: lines.append(word)
-    lines = [l for l in lines if l]
+    lines = [line for line in lines if line]
     if len(lines) > max_lines: lines = [*lines[:max_lines - 1], lines[max_lines - 1].rstrip('.,;') + ' …']
     return '\n'.join(lines)
 

@@ -9,9 +9,20 @@ __all__ = ['MARK_SIGNS', 'message_card', 'image_or_name', 'list_card', 'selectio
 import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+
 from .ranked_lists import list_key, thumbnail
-from .style import (COLOURS, inch_canvas, literal, paper_figure, paper_style, PaperFigure, RIGHT,
-    text_width, wrap_text, WRONG)
+from reid_lab.figures.style import (
+    COLOURS,
+    RIGHT,
+    WRONG,
+    PaperFigure,
+    inch_canvas,
+    literal,
+    paper_figure,
+    paper_style,
+    text_width,
+    wrap_text,
+)
 
 # %% ../../nbs/11_figures/60_views.ipynb #15145a23
 def message_card(text:str, # What is the matter, and what to do

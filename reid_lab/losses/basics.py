@@ -7,6 +7,7 @@ __all__ = ['cosine', 'both_ways', 'same_id', 'pair_mask', 'mean_or_zero', 'terms
 
 # %% ../../nbs/02_losses/11_basics.ipynb #32a5034c
 import torch
+
 from ..core.basics import unit_norm
 
 # %% ../../nbs/02_losses/11_basics.ipynb #d23a5caf

@@ -8,7 +8,9 @@ __all__ = ['FLOOR', 'REDUCE', 'paired_cosine', 'width', 'token_membership', 'sof
 
 # %% ../../nbs/02_losses/41_fuzzy.ipynb #d1a822ba
 import math
+
 import torch
+
 from ..core.basics import check_choice, unit_norm
 from .basics import same_id
 from .text import sdm_per_sample, sdm_rows

@@ -8,6 +8,7 @@ __all__ = ['label_smoothing', 'euclidean', 'triplet', 'weighted_triplet', 'cente
 # %% ../../nbs/02_losses/21_image.ipynb #e46d4850
 import torch
 import torch.nn.functional as F
+
 from ..core.basics import check_choice
 from .basics import cosine, mean_or_zero, same_id
 

@@ -10,6 +10,7 @@ __all__ = ['itc', 'check_negatives', 'itm_weights', 'sample_negatives', 'itm', '
 # %% ../../nbs/02_losses/31_text.ipynb #fa434645
 import torch
 import torch.nn.functional as F
+
 from ..core.basics import check_choice, unit_norm
 from .basics import both_ways, cosine, mean_or_zero, pair_mask, same_id
 

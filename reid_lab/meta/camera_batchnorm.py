@@ -10,10 +10,12 @@ __all__ = ['STATISTICS', 'camera_moments', 'pooled_moments', 'camera_batch_norm'
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
+
 import numpy as np
 import torch
-from torch import nn
 from fastcore.basics import patch
+from torch import nn
+
 from ..core.basics import check_choice, stream
 from ..models.backbones import norm_layers
 from ..retrieval.cameras import camera_rows

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 from torch.func import functional_call
+
 from ..core.basics import check_choice
 from ..core.distributed import gathered, mean_of_all
 from ..data.loaders import pk_order

@@ -8,6 +8,7 @@ __all__ = ['Task', 'TaskCycle', 'DualSpeed', 'ReleasedDualSpeed']
 # %% ../../nbs/09_meta/20_dual_speed.ipynb #ae26d381
 import torch
 from fastcore.basics import patch
+
 from ..core.basics import check_choice, stream
 from ..core.distributed import apart
 

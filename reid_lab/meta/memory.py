@@ -7,8 +7,10 @@ __all__ = ['capacity_for', 'ErrorMemory', 'ContrastMemory']
 
 # %% ../../nbs/09_meta/10_memory.ipynb #7c52fe21
 import math
+
 import torch
 from fastcore.basics import patch
+
 from ..core.distributed import gathered, longest, processes
 
 # %% ../../nbs/09_meta/10_memory.ipynb #e21d55a0

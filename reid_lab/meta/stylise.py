@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
+
 from ..core.basics import check_choice
 from ..core.distributed import processes
 from ..data.augment import IMAGENET_MEAN, IMAGENET_STD, affine, jitter, uniform

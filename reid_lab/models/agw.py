@@ -7,7 +7,9 @@ __all__ = ['NonLocal', 'with_nonlocal', 'agw_tiny', 'agw_r50']
 
 # %% ../../nbs/05_models/35_agw.ipynb #a0894239
 from collections import OrderedDict
+
 from torch import nn
+
 from .backbones import ResTower
 from .bot import OF_IDS, BoT, begin_r50, load_r50, r50_tower
 from .weights.start import start_own

@@ -11,10 +11,12 @@ __all__ = ['NORMS', 'PixelNorm', 'norm2d', 'ResBlock', 'ResTower', 'tower_kinds'
 import math
 from dataclasses import replace
 from functools import partial
+
 import torch
-from torch import nn
 import torch.nn.functional as F
 from fastcore.basics import patch
+from torch import nn
+
 from ..core.basics import check_choice
 from ..data.augment import IMAGENET_MEAN, IMAGENET_STD
 from .places import Place, timm_place

@@ -8,8 +8,9 @@ __all__ = ['METRICS', 'PLACES', 'CENTER_RATE', 'OF_IDS', 'STEMS', 'bn_neck', 'id
 
 # %% ../../nbs/05_models/15_bot.ipynb #d91c6bf6
 import torch
-from torch import nn
 from fastcore.basics import patch
+from torch import nn
+
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
 from ..losses import image as image_losses

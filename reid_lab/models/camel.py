@@ -7,19 +7,33 @@ __all__ = ['ITMHead', 'MLMHead', 'image_head', 'CAMeL', 'pad_states', 'with_memo
            'heads_of', 'load_camel', 'camel_base', 'Whole', 'whole_checkpoint', 'lacking_half', 'folder_faults']
 
 # %% ../../nbs/05_models/45_camel.ipynb #0ebe41b7
-import json, math
+import json
+import math
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
+
 import torch
-from torch import nn
 from fastcore.basics import patch
-from ..core.basics import unit_norm, check_choice
+from torch import nn
+
+from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered, longest, over_all, own_rows
 from ..losses import basics as loss_basics, text as text_losses
-from .backbones import (CrossEncoder, PixelNorm, ResTower, SwinTower, TextEncoder, TimmTower, TokenPool,
-                                       bert_start, init_text, load_bert, timm_tower)
+from reid_lab.models.backbones import (
+                                       CrossEncoder,
+                                       PixelNorm,
+                                       ResTower,
+                                       SwinTower,
+                                       TextEncoder,
+                                       TimmTower,
+                                       TokenPool,
+                                       bert_start,
+                                       init_text,
+                                       load_bert,
+                                       timm_tower,
+)
 from .sgformer import SGFORMERS, SGFormer
 from .weights.formats import OURS, identify, open_weights, weights_file
 from .weights.start import NONE, begin, load_network, start_own

@@ -8,13 +8,13 @@ __all__ = ['WIRINGS', 'LOSSES', 'HARD_BY', 'L14', 'GranuleBlock', 'GranularityDe
 
 # %% ../../nbs/05_models/60_cfam.ipynb #18b6a567
 import torch
-from torch import nn
 from fastcore.basics import patch
+from torch import nn
+
 from ..core.basics import check_choice
 from ..core.distributed import gathered, over_all, own_rows
 from ..losses import basics as loss_basics, text as text_losses
-from .clip import (CLIPPair, ImplicitReasoning, clip_pair, clip_tiny, irr_loss, loss_names,
-                                  masked_caption)
+from .clip import CLIPPair, ImplicitReasoning, clip_pair, clip_tiny, irr_loss, loss_names, masked_caption
 
 # %% ../../nbs/05_models/60_cfam.ipynb #bc529423
 class GranuleBlock(nn.Module):

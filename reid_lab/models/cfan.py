@@ -9,10 +9,12 @@ __all__ = ['ALPHA', 'LOSSES', 'TOWER_NAMES', 'RELEASED_RATES', 'CrossFormer', 's
 # %% ../../nbs/05_models/70_cfan.ipynb #4160df04
 import warnings
 from dataclasses import replace
+
 import torch
-from torch import nn
 import torch.nn.functional as F
 from fastcore.basics import patch
+from torch import nn
+
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
 from ..losses import fuzzy

@@ -10,15 +10,26 @@ __all__ = ['CLASSIFIERS', 'end_positions', 'CLIPPair', 'loss_names', 'strip', 'l
 import math
 from collections import OrderedDict
 from dataclasses import replace
+
 import torch
-from torch import nn
 from fastcore.basics import patch
+from torch import nn
+
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered, over_all, own_rows
 from ..data.text import ClipBPE
 from ..losses import text as losses
-from .clip_towers import (CLIP_NAME, clip_model, clip_start, load_clip, start_grid, start_rows,
-    start_tokenizer, tiny_start, tiny_towers)
+from reid_lab.models.clip_towers import (
+    CLIP_NAME,
+    clip_model,
+    clip_start,
+    load_clip,
+    start_grid,
+    start_rows,
+    start_tokenizer,
+    tiny_start,
+    tiny_towers,
+)
 from .transreid import person_grid
 
 # %% ../../nbs/05_models/55_clip.ipynb #40ce24f2

@@ -9,14 +9,24 @@ __all__ = ['fixed_words', 'Prompts', 'PromptEncoder', 'CLIPReID', 'start_clip_re
 import torch
 from fastcore.basics import patch
 from torch import nn
+
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
-from ..data.text import clean_caption, ClipBPE
+from ..data.text import ClipBPE, clean_caption
 from ..losses import image as image_losses
 from .bot import bn_neck, id_head
-from .clip_towers import (CLIP_FILES, clip_model, clip_start, load_clip, start_grid, start_rows,
-    start_tokenizer, tiny_start, tiny_towers)
-from .transreid import person_grid, resize_positions, Sided
+from reid_lab.models.clip_towers import (
+    CLIP_FILES,
+    clip_model,
+    clip_start,
+    load_clip,
+    start_grid,
+    start_rows,
+    start_tokenizer,
+    tiny_start,
+    tiny_towers,
+)
+from .transreid import Sided, person_grid, resize_positions
 from .weights.formats import OURS
 from .weights.start import load_network
 from ..moved import forward

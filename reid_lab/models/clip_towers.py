@@ -9,9 +9,11 @@ __all__ = ['ACTS', 'PIXELS', 'LONGER', 'CLIP_NAME', 'CLIP_FILES', 'restride', 'c
 # %% ../../nbs/05_models/25_clip_towers.ipynb #2911cb92
 import json
 import math
+
 import torch
 import torch.nn.functional as F
 from torch import nn
+
 from ..core.basics import check_choice
 from ..core.files import file_kind
 from ..data.augment import CLIP_MEAN, CLIP_STD
@@ -20,7 +22,7 @@ from .backbones import PixelNorm
 from .transreid import patch_grid, person_grid, resize_positions
 from .weights.formats import OURS
 from .weights.shipped import world_names
-from .weights.start import begin, check_config, load_network, NONE, Start
+from .weights.start import NONE, Start, begin, check_config, load_network
 
 # %% ../../nbs/05_models/25_clip_towers.ipynb #32c1da99
 ACTS = ('quick_gelu', 'gelu')
@@ -43,11 +45,14 @@ def restride(visual:nn.Module, # An `open_clip` vision transformer; changed in p
     return visual
 
 
+_VISION = dict(width=768, layers=12, head_width=64, patch_size=16)    # ViT-B/16
+_TEXT = dict(width=512, layers=12, heads=8)
+
 def clip_model(size=(256, 128), # Height and width of the crops
     stride:int=16, # Step between patches; 12 makes them overlap
     dim:int=512, # Width of the joint space
-    vision=dict(width=768, layers=12, head_width=64, patch_size=16), # Image tower, see `open_clip.CLIPVisionCfg`
-    text=dict(width=512, layers=12, heads=8), # Text tower, see `open_clip.CLIPTextCfg`
+    vision:dict=_VISION, # Image tower, see `open_clip.CLIPVisionCfg`
+    text:dict=_TEXT, # Text tower, see `open_clip.CLIPTextCfg`
     act:str='quick_gelu', # `quick_gelu` (OpenAI's weights) or `gelu` (most others)
     vocab_size:int=49408, # Words of the text tower
     context_length:int=77, # Positions of the text tower

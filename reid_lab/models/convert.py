@@ -6,19 +6,33 @@
 __all__ = ['tower_name', 'camel_arguments', 'arguments_of', 'arguments', 'inspect_weights', 'weights_text', 'convert_weights']
 
 # %% ../../nbs/05_models/80_convert.ipynb #fa2c0dcc
-import hashlib, inspect, json, re, warnings
+import hashlib
+import inspect
+import json
+import re
+import warnings
 from pathlib import Path
+
 import torch
+
 from .. import __version__
 from ..core.basics import check_choice
 from ..core.files import atomic_path
+from ..core.reporting import printable
+from ..core.weight_files import checksum
 from .camel import heads_of
 from .cfan import released_form
 from .sgformer import SGFORMERS
-from ..core.reporting import printable
-from ..core.weight_files import checksum
-from reid_lab.models.weights.formats import OURS, chosen, how_to_choose, networks, open_weights, translate, \
-    weights_file, with_prefix
+from reid_lab.models.weights.formats import (
+    OURS,
+    chosen,
+    how_to_choose,
+    networks,
+    open_weights,
+    translate,
+    weights_file,
+    with_prefix,
+)
 from .zoo import MODELS, create_model
 
 # %% ../../nbs/05_models/80_convert.ipynb #75dd8686

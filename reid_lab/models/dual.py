@@ -8,6 +8,7 @@ __all__ = ['TwoTowers', 'DualEncoder', 'dual_tiny']
 # %% ../../nbs/05_models/40_dual.ipynb #db376dc0
 import torch
 from torch import nn
+
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered, own_rows
 from ..losses import text as losses

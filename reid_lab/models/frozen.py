@@ -7,12 +7,15 @@ __all__ = ['TOWERS', 'CONTROLS', 'clip_pixels', 'Frozen', 'FastReID', 'check_tow
            'FrozenPair', 'frozen_pair', 'named_tower']
 
 # %% ../../nbs/05_models/50_frozen.ipynb #83dd6e6c
-import logging, math
+import logging
+import math
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+
 import torch
 from torch import nn
+
 from ..core.basics import unit_norm
 from ..data.images import RESAMPLING
 from ..data.text import ClipBPE

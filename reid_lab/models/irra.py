@@ -6,12 +6,12 @@
 __all__ = ['LOSSES', 'RELEASED_RATES', 'IRRA', 'irra_tiny', 'irra_b16']
 
 # %% ../../nbs/05_models/65_irra.ipynb #d18a927e
-from torch import nn
 from fastcore.basics import patch
+from torch import nn
+
 from ..core.distributed import gathered, own_rows
 from ..losses import text as losses
-from .clip import (CLIPPair, ImplicitReasoning, clip_pair, clip_tiny, irr_loss, loss_names,
-                                  masked_caption)
+from .clip import CLIPPair, ImplicitReasoning, clip_pair, clip_tiny, irr_loss, loss_names, masked_caption
 
 # %% ../../nbs/05_models/65_irra.ipynb #a99264b4
 LOSSES = ('itc', 'sdm', 'id', 'irr')

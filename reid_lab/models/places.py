@@ -7,7 +7,7 @@ __all__ = ['patch_grid', 'patch_sides', 'Place', 'timm_place', 'clip_vit_place',
 
 # %% ../../nbs/05_models/03_places.ipynb #7f1c0a04
 from dataclasses import dataclass
-import torch
+
 from torch import nn
 
 # %% ../../nbs/05_models/03_places.ipynb #7f1c0a06

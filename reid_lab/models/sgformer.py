@@ -11,10 +11,12 @@ __all__ = ['SGFORMERS', 'REDUCE', 'WINDOW', 'MERGE', 'Sizes', 'on_grid', 'to_win
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
+
 import torch
-from torch import nn
 import torch.nn.functional as F
 from fastcore.basics import patch
+from torch import nn
+
 from ..core.basics import check_choice
 from ..data.augment import IMAGENET_MEAN, IMAGENET_STD
 from .places import Place
@@ -218,7 +220,7 @@ class SGBlock(nn.Module):
         kind = PlainAttention if reduce == 1 else GuidedAttention if guided else HybridAttention
         self.norm1, self.norm2 = nn.LayerNorm(dim, eps=1e-6), nn.LayerNorm(dim, eps=1e-6)
         self.attn = kind(dim, heads, *(() if reduce == 1 else (reduce,)))
-        from torchvision.ops import StochasticDepth # takes a second to import, which a name that is refused need not
+        from torchvision.ops import StochasticDepth  # takes a second to import, which a name that is refused need not
         self.mlp, self.drop_path = ConvMLP(dim), StochasticDepth(drop_path, 'row')
 
     def forward(self, x, grid, m=None): # (B,N,C), perhaps the map (B,H,W) -> (B,N,C), the map or None

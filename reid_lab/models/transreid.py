@@ -7,11 +7,14 @@ __all__ = ['GRIDS', 'resize_positions', 'shift_shuffle', 'jigsaw', 'overlapping_
            'half_local', 'person_grid', 'transreid_start', 'start_transreid', 'transreid_b16', 'transreid_tiny']
 
 # %% ../../nbs/05_models/20_transreid.ipynb #abd04da3
-import copy, math
+import copy
+import math
+
 import torch
-from torch import nn
 import torch.nn.functional as F
 from fastcore.basics import patch
+from torch import nn
+
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
 from ..losses import image as image_losses

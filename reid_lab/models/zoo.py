@@ -12,8 +12,10 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
+
 import pandas as pd
 import torch
+
 from ..core.basics import check_choice, unit_norm
 from ..losses.basics import terms
 from .agw import agw_r50, agw_tiny

@@ -14,27 +14,29 @@ import json
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+
 import numpy as np
 import torch
+
 from ..analysis.explain.word_masking import word_masking
 from ..analysis.text_scores import choose_fusion, evaluate
 from ..core.basics import check_choice, pick_device, stream
 from ..core.files import atomic_path, locked
 from ..core.reporting import phase
 from ..data.loaders import Batches, masked_words, tokenize
-from ..data.text import eda, load_tokenizer, WordPiece
+from ..data.text import WordPiece, eda, load_tokenizer
 from ..datasets.registry import load_dataset, require
 from ..meta.dual_speed import DualSpeed, ReleasedDualSpeed, TaskCycle
-from ..meta.memory import capacity_for, ContrastMemory, ErrorMemory
+from ..meta.memory import ContrastMemory, ErrorMemory, capacity_for
 from ..meta.stylise import released_tasks, style_tasks
-from ..models.weights.shipped import card_for, check_worlds, read_card, shipped_tokenizer, WORLD
+from ..models.weights.shipped import WORLD, card_for, check_worlds, read_card, shipped_tokenizer
 from ..models.weights.start import start_key
-from ..models.zoo import create_model, MODELS
+from ..models.zoo import MODELS, create_model
 from ..moved import forward
-from .camel_settings import Config, PRESETS, SHAPES
+from .camel_settings import PRESETS, SHAPES, Config
 from ..training.callbacks import Average, Validate
 from ..training.fit import fit, refuse_ema
-from ..training.folder import claim, digest, load_trained, model_of, read_record, Trained, training_key
+from ..training.folder import Trained, claim, digest, load_trained, model_of, read_record, training_key
 from ..training.learner import Plain
 from ..training.options import Execution
 

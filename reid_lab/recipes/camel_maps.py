@@ -7,11 +7,12 @@ __all__ = ['paper_method', 'caption_panel', 'word_maps', 'person_maps']
 
 # %% ../../nbs/14_recipes/23_camel_maps.ipynb #5d0f3b04
 import numpy as np
+
 from ..analysis.explain.evidence import key_words, map_evidence, one_map, one_methods, verdict
 from ..analysis.explain.faithfulness import overlay
 from ..data.augment import to_pixels
 from ..data.table import ReidTable
-from ..figures.explain import map_sheet, MapGroup, MapPanel
+from ..figures.explain import MapGroup, MapPanel, map_sheet
 from ..figures.style import PaperFigure
 
 # %% ../../nbs/14_recipes/23_camel_maps.ipynb #5d0f3b06

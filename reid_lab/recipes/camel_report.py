@@ -11,18 +11,20 @@ __all__ = ['KEYS', 'MATCHED', 'CHOSEN', 'LONG', 'OWN', 'CamelPlan', 'shortened',
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #6a56342c
 from dataclasses import dataclass, replace
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
+
 from ..analysis.explain.word_masking import masked_lists
 from ..analysis.text_scores import evaluate
 from ..figures.captions import caption_board
 from ..figures.ranked_lists import ranked_lists
-from ..retrieval.embeddings import embed_images
-from ..results.published import compare, scored_on
-from .camel_settings import PHASES, PRESETS, TITLES, Config, run_arguments
 from .camel import load_data
+from .camel_settings import PHASES, PRESETS, TITLES, Config, run_arguments
 from .study import Study, options_of, setting_of, telling_queries
+from ..results.published import compare, scored_on
 from ..results.rows import SETTING_FIELDS, Setting
+from ..retrieval.embeddings import embed_images
 
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #b80b5d59
 @dataclass(frozen=True)

@@ -10,14 +10,16 @@ __all__ = ['VARIANTS', 'TABLE_IV', 'TITLES', 'SHAPES', 'PRESETS', 'PHASES', 'STU
 from dataclasses import asdict, dataclass, fields, replace
 from inspect import signature
 from pathlib import Path
+
 from fastcore.basics import patch
+
 from ..core.basics import check_choice
 from ..data.text import EDA_OPS
 from ..losses.text import check_negatives
 from ..models.camel import lacking_half
 from ..models.frozen import named_tower
-from ..models.zoo import list_models, MODELS
-from .study import Axes, grid, Study
+from ..models.zoo import MODELS, list_models
+from .study import Axes, Study, grid
 from ..training.folder import counted, start_of, without_later
 from ..training.schedules import lr_linear, lr_step
 

@@ -8,16 +8,17 @@ __all__ = ['METHODS', 'TITLES', 'TABLE_8', 'MODEL_ARGS', 'STUDIES', 'Method', 's
 # %% ../../nbs/14_recipes/45_cfam.ipynb #5f163092
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+
 from ..core.basics import check_choice
 from ..core.reporting import phase
+from ..datasets.protocols.text import LEVELS, text_case, text_setting
 from ..models.weights.shipped import check_worlds
 from ..models.zoo import MODELS
-from ..results.published import scored_on
 from .study import Axes, Study, grid, label, setting_folder
 from .text import TextTrain, score_text, text_settings, train_text
+from ..results.published import scored_on
 from ..training.folder import claim, digest, random_start
 from ..training.options import Execution
-from ..datasets.protocols.text import LEVELS, text_case, text_setting
 
 # %% ../../nbs/14_recipes/45_cfam.ipynb #17b25ba0
 @dataclass(frozen=True)

@@ -10,26 +10,28 @@ __all__ = ['METHODS', 'TITLES', 'CFAN_PRESETS', 'MODEL_ARGS', 'AERIAL_SETS', 'ST
 # %% ../../nbs/14_recipes/55_cfan.ipynb #664e1dd5
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import torch
+
 from ..analysis.explain.visibility import membership_sight, rank_correlation, sight_correlation, with_elevation
 from ..core.basics import check_choice
 from ..core.reporting import phase
-from ..datasets.aerial import Bridges, cross_view, triplets
-from ..data.loaders import Batches
 from ..data.augment import to_pixels
+from ..data.loaders import Batches
 from ..data.table import ReidTable
+from ..datasets.aerial import Bridges, cross_view, triplets
 from ..datasets.registry import load_dataset, require
-from ..training.learner import Callback
 from ..models.cfan import RELEASED_RATES
 from ..models.weights.shipped import check_worlds
-from ..results.published import scored_on
 from .study import Axes, Study, grid, label, setting_folder
 from .text import TextTrain, captioned, new_text_model, score_text, text_settings, train_text
-from ..training.options import Execution
-from ..training.folder import claim, digest, random_start
+from ..results.published import scored_on
 from ..results.tables import to_csv
+from ..training.folder import claim, digest, random_start
+from ..training.learner import Callback
+from ..training.options import Execution
 from ..world.plan import PRESETS
 from ..world.world import World
 

@@ -17,27 +17,38 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import torch
-from ..analysis.open_set import calibrate, check_rate, each_removed, no_person, search_scores, Threshold
+
+from ..analysis.open_set import Threshold, calibrate, check_rate, each_removed, no_person, search_scores
 from ..analysis.search import Answer, ask, find
 from ..core.basics import as_list, check_choice, pick_device
 from ..core.files import remove_parts
 from ..core.reporting import progress
 from ..data.crops import crops_table
 from ..data.table import ReidTable
-from ..data.text import ClipBPE, FILE, load_tokenizer, WordPiece
+from ..data.text import FILE, ClipBPE, WordPiece, load_tokenizer
 from ..models.weights.formats import chosen
-from ..models.weights.shipped import card_for, shipped, shipped_tokenizer, WORLD
-from ..models.zoo import create_model, list_models, MODELS
+from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer
+from ..models.zoo import MODELS, create_model, list_models
 from .camel import load_run
-from ..retrieval.embeddings import caption_frame, check_target, embed_images, embed_texts, Embeddings
-from ..retrieval.parts import (claim_parts, columns_sum, embed_rows, image_facts, naming_memory, only_writer,
-    Parts, tokenizer_sum, weights_sum)
-from ..retrieval.shards import embed_shards, free_memory, in_memory, open_embeddings, Shards
+from ..retrieval.embeddings import Embeddings, caption_frame, check_target, embed_images, embed_texts
+from reid_lab.retrieval.parts import (
+    Parts,
+    claim_parts,
+    columns_sum,
+    embed_rows,
+    image_facts,
+    naming_memory,
+    only_writer,
+    tokenizer_sum,
+    weights_sum,
+)
+from ..retrieval.shards import Shards, embed_shards, free_memory, in_memory, open_embeddings
 from ..retrieval.sides import one_model, two_sides
-from ..training.folder import DONE, load_trained, TRAINING
+from ..training.folder import DONE, TRAINING, load_trained
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #5413b209
 def ready_names(reads:str='', # `captions`, or all

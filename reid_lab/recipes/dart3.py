@@ -8,34 +8,37 @@ __all__ = ['METHODS', 'PAPER', 'STUDIES', 'BIAS', 'SOURCES', 'SCORES', 'Method',
            'stored_row', 'of_paper', 'printed_tables']
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #261d2b47
-import json, time
+import json
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
+
 from ..analysis.bias.per_camera import UNCERTAINTIES, error_auroc, per_camera
-from ..datasets.protocols.camera_cases import camera_case
 from ..core.basics import check_choice, pick_device, stream
-from ..core.reporting import phase, progress
-from ..retrieval.embeddings import Embeddings, embed_images
 from ..core.files import locked
-from ..retrieval.cameras import camera_nmi
+from ..core.reporting import phase, progress
 from ..core.statistics import weighted_mean
+from ..datasets.protocols.camera_cases import camera_case
+from ..datasets.protocols.cameras import Case, case_seeds
 from ..models.frozen import named_tower
 from ..models.weights.shipped import check_worlds
 from ..models.zoo import MODELS
-from ..datasets.protocols.cameras import Case, case_seeds
 from .reid import reid_key, reid_settings, train_reid
-from ..training.options import Execution
 from .study import Axes, Study, grid, joined, label
-from ..training.folder import Trained, claim, digest, load_trained
 from ..results.rows import Setting
 from ..results.tables import to_csv
+from ..retrieval.cameras import camera_nmi
+from ..retrieval.embeddings import Embeddings, embed_images
+from ..training.folder import Trained, claim, digest, load_trained
+from ..training.options import Execution
+from ..tta.base import ImageStream, NoAdapt, influential
 from ..tta.camera_norm import CameraNorm
 from ..tta.dart3 import Dart3, Dart3Lite
-from ..tta.base import ImageStream, NoAdapt, influential
 from ..tta.gradient import Temp, Tent
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #d2e872aa

@@ -12,25 +12,34 @@ import inspect
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
+
 import pandas as pd
+
 from ..core.basics import check_choice
 from ..core.reporting import phase
 from ..data.table import ReidTable
-from reid_lab.datasets.protocols.dg_cases import (KEYS, DGCase, RankingTest, case_kind, case_worlds, load_case,
-    score_test)
+from reid_lab.datasets.protocols.dg_cases import (
+    KEYS,
+    DGCase,
+    RankingTest,
+    case_kind,
+    case_worlds,
+    load_case,
+    score_test,
+)
 from ..datasets.protocols.dg_splits import ABC
-from ..retrieval.embeddings import embed_images
 from ..meta.camera_batchnorm import CBNStep, camera_normed
 from ..meta.dmg import CameraHalves, DMGStep, DomainRuns
 from ..meta.dual_speed import DualSpeed, Task
 from ..models.weights.shipped import check_worlds
 from ..models.zoo import MODELS
 from .reid import REID_PRESETS, ReidTrain, Scheme, reid_settings, train_reid
-from ..training.options import Execution
-from ..results.published import scored_on
 from .study import Axes, Study, grid, label, options_of, setting_folder, setting_of
+from ..results.published import scored_on
 from ..results.rows import Setting
+from ..retrieval.embeddings import embed_images
 from ..training.folder import Trained, claim, digest, random_start
+from ..training.options import Execution
 
 # %% ../../nbs/14_recipes/35_dmg.ipynb #2102833e
 @dataclass(frozen=True)

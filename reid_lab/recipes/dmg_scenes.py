@@ -7,8 +7,9 @@ __all__ = ['images_of', 'sets_of', 'sites_of', 'persons_of', 'cameras_in_turn', 
 
 # %% ../../nbs/14_recipes/37_dmg_scenes.ipynb #5d0f3c04
 import numpy as np
+
 from ..data.table import ReidTable
-from ..datasets.protocols.dg_cases import DGCase, load_case
+from ..datasets.protocols.dg_cases import DGCase
 from ..figures.captions import image_rows
 
 # %% ../../nbs/14_recipes/37_dmg_scenes.ipynb #5d0f3c06

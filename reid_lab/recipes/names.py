@@ -10,8 +10,9 @@ __all__ = ['NUMBERS', 'RATE_OF_ALARMS', 'Bounds', 'check_numbers', 'check_seeds'
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from ..core.basics import check_choice, check_device, LAST_SEED
-from ..datasets.registry import dataset_key, DATASETS, require
+
+from ..core.basics import LAST_SEED, check_choice, check_device
+from ..datasets.registry import DATASETS, dataset_key, require
 
 # %% ../../nbs/14_recipes/07_names.ipynb #f66bbef6
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ __all__ = ['PLACES', 'UNTRAINED', 'CHECKS', 'check_places', 'check_model', 'chec
 # %% ../../nbs/14_recipes/67_parameters.ipynb #73067655
 import os
 from pathlib import Path
+
 from ..analysis.bias.maps import MAPS
 from ..analysis.bias.reruns import COCKPIT_METHODS, RANGES
 from ..analysis.explain.map_scores import METHODS as MAP_METHODS, map_methods
@@ -19,20 +20,27 @@ from ..core.basics import check_choice
 from ..core.files import safe_join
 from ..data.table import Finding, TableError
 from ..datasets.captioning.run import image_table
-from ..datasets.protocols.camera_cases import camera_numbers, check_case_names, own_cameras, own_table, TABLES
-from ..datasets.protocols.cameras import case_seeds, check_known, known_cameras, protocols_of, SCENES
-from ..datasets.protocols.dg_cases import case_kind, case_worlds, load_case, transfer_sets, WORLD_SETS
+from ..datasets.protocols.camera_cases import TABLES, camera_numbers, check_case_names, own_cameras, own_table
+from ..datasets.protocols.cameras import SCENES, case_seeds, check_known, known_cameras, protocols_of
+from ..datasets.protocols.dg_cases import WORLD_SETS, case_kind, case_worlds, load_case, transfer_sets
 from ..datasets.protocols.dg_splits import TARGETS
 from ..datasets.protocols.text import LEVELS, text_setting
-from ..datasets.registry import data_root_of, DATASETS, find_root, require
+from ..datasets.registry import DATASETS, data_root_of, find_root, require
 from ..models.frozen import check_tower, named_tower
 from ..models.weights.shipped import card_for, check_unseen, check_worlds, shipped
-from ..models.zoo import check_weights, MODELS
+from ..models.zoo import MODELS, check_weights
 from . import camel_settings as camel, cfam, cfan, dart3, dmg
 from .crops import from_package, ready_names, trained_folders
-from .names import (Bounds, check_camera_name, check_names, check_numbers, check_seeds,
-                                    check_text_dataset, NUMBERS, RATE_OF_ALARMS)
-from .preflight import check_ready, missing, Plan, PLANS, set_findings
+from reid_lab.recipes.names import (
+                                    NUMBERS,
+                                    RATE_OF_ALARMS,
+                                    Bounds,
+                                    check_camera_name,
+                                    check_names,
+                                    check_numbers,
+                                    check_seeds,
+)
+from .preflight import PLANS, Plan, check_ready, missing, set_findings
 from .reid import REID_PRESETS
 from .starts import STUDIES as START_STUDIES
 from .study import find_study
@@ -40,7 +48,7 @@ from .text import TEXT_PRESETS
 from .text_report import planned
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.sides import one_model
-from ..training.folder import DONE, read_record, TRAINING
+from ..training.folder import DONE, TRAINING, read_record
 from ..training.options import Execution
 from ..world.plan import PRESETS as WORLDS
 

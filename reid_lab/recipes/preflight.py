@@ -12,14 +12,17 @@ import importlib.util
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+
 import numpy as np
 import torch
-from ..datasets.protocols.camera_cases import TABLES
+
 from ..core.basics import check_choice, pick_device
 from ..data.table import Finding, TableError
-from ..datasets.registry import DATASETS
 from ..datasets.diagnosis import doctor
+from ..datasets.protocols.camera_cases import TABLES
 from ..datasets.protocols.dg_splits import MIXED, TARGETS
+from ..datasets.protocols.text import text_setting
+from ..datasets.registry import DATASETS
 from ..models.camel import folder_faults
 from ..models.zoo import MODELS
 from . import camel_settings as camel, cfam, cfan, dart3, dmg
@@ -27,7 +30,6 @@ from .reid import reid_settings
 from .study import find_study
 from .text_report import planned
 from ..training.options import Execution
-from ..datasets.protocols.text import text_setting
 from ..world.plan import PRESETS as WORLDS
 
 # %% ../../nbs/14_recipes/60_preflight.ipynb #be040208

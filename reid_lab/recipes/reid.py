@@ -11,21 +11,23 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+
 import torch
+
 from ..core.basics import check_choice, pick_device
-from ..data.loaders import Batches
 from ..data.images import RESAMPLING
+from ..data.loaders import Batches
 from ..data.table import ReidTable
-from ..retrieval.embeddings import embed_images
-from ..training.learner import param_groups
-from ..retrieval.metrics import retrieval_metrics
-from ..training.prompts import cache_images, learn_prompts
 from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model, list_models
-from ..training.folder import Trained, claim, counted, start_of, training_key
+from ..retrieval.embeddings import embed_images
+from ..retrieval.metrics import retrieval_metrics
 from ..training.fit import fit
-from ..training.schedules import FORMS, lr_bot_warmup_multistep, lr_irra_cosine, lr_linear
+from ..training.folder import Trained, claim, counted, start_of, training_key
+from ..training.learner import param_groups
 from ..training.options import Execution, precision_of
+from ..training.prompts import cache_images, learn_prompts
+from ..training.schedules import FORMS, lr_bot_warmup_multistep, lr_irra_cosine, lr_linear
 
 # %% ../../nbs/14_recipes/10_reid.ipynb #8c4b2bec
 @dataclass(frozen=True)

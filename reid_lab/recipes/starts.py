@@ -8,20 +8,22 @@ __all__ = ['FIRST', 'LAST', 'STARTS', 'STUDIES', 'Start', 'start_world', 'start_
 # %% ../../nbs/14_recipes/30_starts.ipynb #b1ea9f4f
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
 import torch
 from torch import nn
+
 from ..analysis.text_scores import evaluate
 from ..core.basics import check_choice
-from ..data.table import ReidTable, join_tables
 from ..data.loaders import Batches
+from ..data.table import ReidTable, join_tables
 from ..data.text import WordPiece
 from ..models.backbones import TextEncoder
 from ..models.dual import DualEncoder
-from ..models.weights.shipped import Card, save_shipped
 from ..models.transreid import TransReID, overlapping_vit
+from ..models.weights.shipped import Card, save_shipped
 from ..models.zoo import MODELS
 from .camel import CamelData, pretrain
-from .camel_settings import Config, VARIANTS
+from .camel_settings import VARIANTS, Config
 from .reid import evaluate_reid, reid_settings, train_reid
 from .study import Study, grid
 from ..training.fit import fit

@@ -11,12 +11,14 @@ __all__ = ['FIGURES', 'FIRST_VALIDATION_SEED', 'grid', 'options_of', 'label', 's
 import re
 from dataclasses import dataclass
 from itertools import product
+
 import numpy as np
 import pandas as pd
+
 from ..core.basics import check_choice
+from ..results.comparisons import relative_to
 from ..results.published import published_figures
 from ..results.rows import Setting, setting_text
-from ..results.comparisons import relative_to
 
 # %% ../../nbs/14_recipes/05_study.ipynb #c2ae0a07
 def grid(*names, # Methods of a recipe

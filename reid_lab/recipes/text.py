@@ -8,27 +8,30 @@ __all__ = ['TEXT_PRESETS', 'TextTrain', 'text_settings', 'text_tokenizer', 'text
            'score_text', 'search_path', 'load_search']
 
 # %% ../../nbs/14_recipes/40_text.ipynb #5857135c
-import copy, hashlib
+import copy
+import hashlib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+
 import pandas as pd
 import torch
+
 from ..analysis.text_scores import evaluate
 from ..core.basics import check_choice, pick_device
-from ..datasets.aerial import SOURCES, Bridges
+from ..core.distributed import main_first
 from ..data.augment import AUGMENT
 from ..data.loaders import Batches, FreeOrder, masked_singly, masked_words
 from ..data.table import ReidTable
 from ..data.text import WordPiece, load_tokenizer
-from ..retrieval.embeddings import Embeddings
-from ..core.distributed import main_first
-from ..training.learner import param_groups
+from ..datasets.aerial import SOURCES, Bridges
 from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model, list_models
-from ..training.folder import Trained, claim, counted, load_trained, start_of, training_key, without_later
-from ..training.fit import fit
-from ..training.options import Execution
 from ..results.tables import read_csv, to_csv
+from ..retrieval.embeddings import Embeddings
+from ..training.fit import fit
+from ..training.folder import Trained, claim, counted, load_trained, start_of, training_key, without_later
+from ..training.learner import param_groups
+from ..training.options import Execution
 from ..training.schedules import lr_irra_cosine, lr_linear
 
 # %% ../../nbs/14_recipes/40_text.ipynb #69a05f71

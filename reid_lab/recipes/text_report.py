@@ -8,16 +8,18 @@ __all__ = ['KEYS', 'planned', 'caption_rows', 'tested_on', 'stored_row', 'table_
 
 # %% ../../nbs/14_recipes/50_text_report.ipynb #f98c5af6
 from pathlib import Path
+
 import pandas as pd
+
 from ..core.basics import check_choice
-from ..figures.style import export
+from ..datasets.protocols.text import both_ways, read_cases, text_setting, transfer_matrix
 from ..figures.charts import heat_map
-from ..results.published import benchmark, compare, is_world, published_table
+from ..figures.style import export
 from .cfam import METHODS, TITLES, method_settings
 from .study import label, options_of, setting_of
 from ..results.comparisons import paired_table, smallest_effect, summarise
+from ..results.published import benchmark, compare, is_world, published_table
 from ..results.tables import to_csv
-from ..datasets.protocols.text import both_ways, read_cases, text_setting, transfer_matrix
 
 # %% ../../nbs/14_recipes/50_text_report.ipynb #ce6b83e4
 def planned(study, # `Study`

@@ -9,9 +9,9 @@ __all__ = ['ONE_OF', 'ROUNDING', 'summarise', 'Paired', 'paired', 'smallest_effe
 import math
 import warnings
 from dataclasses import dataclass
+
 from ..core.basics import as_list, check_choice, stream
-from .rows import (
-    kind_of_start, labelled, others_of, pick, place_of, RESULT_COLUMNS, row_starts)
+from .rows import RESULT_COLUMNS, kind_of_start, labelled, others_of, pick, place_of, row_starts
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #86f5bc1f
 ONE_OF = ('dataset', 'split', 'preset') # Columns whose values are never averaged or paired

@@ -6,11 +6,14 @@
 __all__ = ['NOTES', 'SCORE', 'COMPARED_BY', 'notes', 'as_text', 'as_printed', 'comparisons', 'recorded_row', 'conclusions']
 
 # %% ../../nbs/04_results/50_conclusions.ipynb #825b4d0d
-import math, re
+import math
+import re
 from dataclasses import dataclass
+
 import pandas as pd
-from .rows import SETTING_FIELDS, Setting, others_of, row_starts, settings_of
+
 from .comparisons import Paired, paired, smallest_effect
+from .rows import SETTING_FIELDS, Setting, others_of, row_starts, settings_of
 
 # %% ../../nbs/04_results/50_conclusions.ipynb #18e87623
 NOTES = dict(  # column -> what it is

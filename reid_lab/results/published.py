@@ -10,12 +10,13 @@ __all__ = ['PAPERS', 'ALIASES', 'METRIC_NAMES', 'TEST_SETS', 'WORLD_NOTE', 'load
 import json
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib import resources
+
 from ..core.basics import check_choice
 
 # %% ../../nbs/04_results/10_published.ipynb #1e961b72
-@lru_cache(maxsize=None)
+@cache
 def _read(key): return json.loads((_FOLDER/f'{key}.json').read_text(encoding='utf-8'))
 
 

@@ -20,6 +20,7 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
 from ..core.basics import check_choice, project_root, results_file
 from ..core.files import locked
 from .tables import is_number, sheet_safe, sheet_text
@@ -188,7 +189,8 @@ def settings_of(rows, # Of one run: dicts, or a frame of `load_results`
 @contextmanager
 def _locked(path, mode='a+b', alone=True):
     "The open file, other processes waiting (readers among themselves do not); no lock where the system has no `fcntl`"
-    try: import fcntl
+    try:
+        import fcntl
     except ModuleNotFoundError: fcntl = None # Windows
     with open(path, mode, buffering=0) as f:
         if fcntl: fcntl.flock(f, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

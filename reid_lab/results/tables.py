@@ -11,6 +11,7 @@ import csv
 import html
 import re
 from pathlib import Path
+
 from ..core.basics import check_choice
 from ..core.files import atomic_path
 from ..core.reporting import printable
@@ -148,7 +149,7 @@ def to_csv(frame, # Any frame; its index is not written
     "Write a table for people, whole or not at all"
     safe, returns = frame.rename(columns=sheet_safe), False
     for c in range(safe.shape[1]):
-        if safe.dtypes.iloc[c] == object or str(safe.dtypes.iloc[c]).startswith(('str', 'category')):
+        if safe.dtypes.iloc[c] == 'object' or str(safe.dtypes.iloc[c]).startswith(('str', 'category')):
             texts = safe.iloc[:, c].astype(object).map(sheet_safe)
             safe.isetitem(c, texts)
             returns = returns or any(isinstance(t, str) and '\r' in t for t in texts)

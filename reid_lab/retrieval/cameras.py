@@ -7,11 +7,13 @@ __all__ = ['CHUNK', 'CameraStats', 'camera_rows', 'nmi', 'has_spread', 'check_sp
 
 # %% ../../nbs/06_retrieval/90_cameras.ipynb #16d08d87
 import warnings
+
 import numpy as np
 import torch
 from fastcore.basics import patch
+
 from ..core.basics import check_choice, common_scale
-from .embeddings import as_ids, Embeddings
+from .embeddings import Embeddings, as_ids
 
 # %% ../../nbs/06_retrieval/90_cameras.ipynb #7f470b1c
 CHUNK = 2**13 # rows at a time, so that no second array of the size of the features is needed

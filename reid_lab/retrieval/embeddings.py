@@ -7,20 +7,28 @@ __all__ = ['FIELDS', 'PLACES', 'as_ids', 'Embeddings', 'written_meta', 'read_met
            'encode_images', 'further_columns', 'embed_images', 'caption_frame', 'embed_texts']
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f25554a8
-import html, json, math, os, warnings, zipfile, zlib
+import html
+import json
+import math
+import os
+import warnings
+import zipfile
+import zlib
 from functools import reduce
 from inspect import signature
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import torch
 from fastcore.basics import patch
+
 from ..core.basics import as_list, check_choice, pick_device, unit_norm
 from ..core.distributed import from_all, processes
 from ..core.files import BROKEN, atomic_path, file_kind, wrong_file
 from ..core.reporting import progress
 from ..data.augment import to_pixels
-from ..data.labels import count_known, MISSING, partly_missing, read_labels
+from ..data.labels import MISSING, count_known, partly_missing, read_labels
 from ..data.sheets import read_sheet, sheet_of
 from ..data.text import text_note
 

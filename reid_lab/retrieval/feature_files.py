@@ -8,11 +8,13 @@ __all__ = ['SIDES', 'USUAL', 'PREFIXES', 'FOREIGN', 'usual_keys', 'read_features
 # %% ../../nbs/06_retrieval/25_feature_files.ipynb #9a94667c
 import os
 from pathlib import Path
+
 import numpy as np
 import torch
+
 from ..core.basics import check_choice
 from ..core.files import file_kind, wrong_file
-from .embeddings import Embeddings, FIELDS
+from .embeddings import FIELDS, Embeddings
 
 # %% ../../nbs/06_retrieval/25_feature_files.ipynb #66a6192c
 SIDES = ('', 'query', 'gallery')

@@ -6,12 +6,16 @@
 __all__ = ['index_library', 'Index', 'build_index', 'recall', 'index_table']
 
 # %% ../../nbs/06_retrieval/80_index.ipynb #1505290b
-import json, time, zlib
+import json
+import time
+import zlib
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import torch
 from fastcore.basics import patch
+
 from ..core.basics import extra_library, stream
 from ..core.files import PLAN, atomic_path, read_sums
 from .embeddings import Embeddings

@@ -9,14 +9,16 @@ __all__ = ['TIES', 'IdentityPairs', 'drops_same_camera', 'why_skipped', 'metrics
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #3560f6da
 import warnings
 from dataclasses import dataclass
+
 import numpy as np
 import torch
+
 from ..core.basics import check_choice
-from .embeddings import as_ids, Embeddings
+from .embeddings import Embeddings, as_ids
 from .ranks import count_torch, counter, group_mean, hit_chance, last_rank
-from .scores import MatrixScores, score_blocks, Scores, scores_of, ShardScores, UNIT
+from .scores import UNIT, MatrixScores, Scores, ShardScores, score_blocks, scores_of
 from .shards import Shards
-from .sides import one_numbering, same_images, SameImages, two_sides
+from .sides import SameImages, one_numbering, same_images, two_sides
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #4f60b742
 class IdentityPairs:

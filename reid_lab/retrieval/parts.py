@@ -14,14 +14,25 @@ import warnings
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import torch
-from ..core.files import (atomic_path, BROKEN, claim_folder, failed_sums, locked, read_plan, read_sums,
-    remove_written, write_sums)
+
+from reid_lab.core.files import (
+    BROKEN,
+    atomic_path,
+    claim_folder,
+    failed_sums,
+    locked,
+    read_plan,
+    read_sums,
+    remove_written,
+    write_sums,
+)
 from ..core.weight_files import checksum
 from ..data.table import ReidTable
-from .embeddings import embed_images, Embeddings, further_columns
+from .embeddings import Embeddings, embed_images, further_columns
 
 # %% ../../nbs/06_retrieval/15_parts.ipynb #f3762a31
 def weights_sum(model, # Module, or anything else

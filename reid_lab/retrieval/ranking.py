@@ -8,12 +8,14 @@ __all__ = ['top_k', 'check_pair', 'hides_own_camera', 'rank', 'Ranker', 'Retriev
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #23f8cade
 import warnings
 from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 import torch
+
 from .embeddings import Embeddings
-from .metrics import drops_same_camera, IdentityPairs
-from .scores import EmbeddingScores, score_blocks, Scores, scores_of, ShardScores, UNIT
+from .metrics import IdentityPairs, drops_same_camera
+from .scores import UNIT, EmbeddingScores, Scores, ShardScores, score_blocks, scores_of
 from .shards import Shards
 from .sides import one_numbering, same_images, two_sides
 

@@ -9,8 +9,10 @@ __all__ = ['count_numba', 'count_torch', 'counter', 'harmonic', 'group_mean', 'h
 import importlib.util
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+
 import numpy as np
 import torch
+
 from ..core.basics import check_choice
 
 # %% ../../nbs/06_retrieval/20_ranks.ipynb #006367fe
@@ -214,7 +216,7 @@ def last_rank(N, # (Q,) images before the last group with a match
     kinds, at = np.unique(np.stack([N, n, m], 1), axis=0, return_inverse=True)
     out = []
     for N, n, m in kinds.tolist():  # the same group, the same sum
-        l = np.arange(n, m - 1, -1)
-        chance = m/n*np.concatenate([[1.], np.cumprod((l[:-1] - m)/(l[:-1] - 1))])  # that it stands at place l
-        out.append((chance/(N + l)).sum())
+        place = np.arange(n, m - 1, -1)
+        chance = m/n*np.concatenate([[1.], np.cumprod((place[:-1] - m)/(place[:-1] - 1))])  # that it stands there
+        out.append((chance/(N + place)).sum())
     return np.array(out)[at.ravel()]

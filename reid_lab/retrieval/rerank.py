@@ -8,10 +8,11 @@ __all__ = ['ITMScores', 'rerank_itm', 'KReciprocalScores', 'rerank_k_reciprocal'
 # %% ../../nbs/06_retrieval/70_rerank.ipynb #b0b7dff0
 import numpy as np
 import torch
+
 from ..core.basics import check_choice, common_scale
 from .embeddings import Embeddings
 from .ranking import check_pair, top_k
-from .scores import centre_of, DISTANCES, EmbeddingScores, score_blocks, Scores, unit_rows
+from .scores import DISTANCES, EmbeddingScores, Scores, centre_of, score_blocks, unit_rows
 from .sides import one_model, same_images
 
 # %% ../../nbs/06_retrieval/70_rerank.ipynb #638a57b4

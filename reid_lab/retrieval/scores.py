@@ -8,10 +8,12 @@ __all__ = ['NUMBERS', 'LARGE', 'DISTANCES', 'UNIT', 'Scores', 'MatrixScores', 'i
 
 # %% ../../nbs/06_retrieval/40_scores.ipynb #1ebbe395
 import warnings
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
+
 from ..core.basics import check_choice, common_scale, unit_norm
 from ..core.reporting import progress
 from .embeddings import Embeddings

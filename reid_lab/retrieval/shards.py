@@ -17,23 +17,50 @@ import zipfile
 import zlib
 from copy import copy
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import torch
 from fastcore.basics import patch
+
 from ..core.basics import check_choice
 from ..core.distributed import launched
-from ..core.files import (atomic_path, BROKEN, failed_sums, file_kind, parquet_library, PLAN, read_plan,
-    read_sums, remove_written, write_sums)
+from reid_lab.core.files import (
+    BROKEN,
+    PLAN,
+    atomic_path,
+    failed_sums,
+    file_kind,
+    parquet_library,
+    read_plan,
+    read_sums,
+    remove_written,
+    write_sums,
+)
 from ..core.reporting import progress
 from ..data.labels import count_known
 from ..data.table import ReidTable
 from ..moved import forward
+from reid_lab.retrieval.embeddings import (
+    FIELDS,
+    PLACES,
+    Embeddings,
+    caption_frame,
+    embed_texts,
+    read_meta,
+    written_meta,
+)
 from .feature_files import FOREIGN, read_features, usual_keys
-from reid_lab.retrieval.embeddings import (caption_frame, embed_texts, Embeddings, FIELDS, PLACES,
-    read_meta, written_meta)
-from .parts import (claim_parts, columns_sum, embed_rows, image_facts, naming_memory, only_writer,
-    tokenizer_sum, weights_sum)
+from reid_lab.retrieval.parts import (
+    claim_parts,
+    columns_sum,
+    embed_rows,
+    image_facts,
+    naming_memory,
+    only_writer,
+    tokenizer_sum,
+    weights_sum,
+)
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #51511920
 DTYPES = ('float16', 'float32')

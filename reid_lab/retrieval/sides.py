@@ -11,8 +11,10 @@ import warnings
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import count
+
 import numpy as np
 import pandas as pd
+
 from .embeddings import Embeddings
 from .shards import Shards
 

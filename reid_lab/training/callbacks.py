@@ -7,8 +7,10 @@ __all__ = ['eval_weights', 'Validate', 'refresh_batchnorm', 'Average']
 
 # %% ../../nbs/08_training/30_callbacks.ipynb #6257a190
 from contextlib import contextmanager
+
 import torch
 from fastcore.basics import patch
+
 from ..core.basics import check_choice
 from ..core.distributed import from_all, mean_statistics
 from .learner import Callback, to_device

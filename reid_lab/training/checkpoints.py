@@ -11,9 +11,11 @@ import pickle
 import random
 import warnings
 from pathlib import Path
+
 import numpy as np
 import torch
 from fastcore.basics import patch
+
 from ..core.distributed import from_all, main_first
 from ..core.files import atomic_path, failed_sums, remove_written, sweep_remains, write_sums, wrong_file
 from ..core.weight_files import DamagedFile, save_weights, weights_for

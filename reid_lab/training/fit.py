@@ -11,7 +11,9 @@ import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
+
 import torch
+
 from ..core.basics import pick_device
 from ..core.distributed import launched, main_first, processes, torchrun
 from ..core.files import locked
@@ -20,12 +22,12 @@ from ..core.weight_files import load_weights
 from ..data.loaders import explained_workers
 from .callbacks import Average, refresh_batchnorm
 from .checkpoints import Checkpoint
-from .folder import claim, DONE, read_record, Trained, TRAINING, WEIGHTS
+from .folder import DONE, TRAINING, WEIGHTS, Trained, claim, read_record
 from .learner import Learner
 from .logs import Log
 from .options import Execution, precision_of, spelled
 from .settings import claim_settings, refuse_settings, training_settings
-from .speedups import blocks, chunked, GradCache, tuned
+from .speedups import GradCache, blocks, chunked, tuned
 
 # %% ../../nbs/08_training/50_fit.ipynb #0ac537e4
 def _saver(folder, key, settings, steps, saves):
@@ -142,7 +144,7 @@ _JOB = "import sys\nfrom reid_lab.training.fit import work\nwork(sys.argv[1])\n"
 
 def _fit_in(n, call):
     "Start the processes of a training, wait for them, and take its result into the objects of the call"
-    from joblib.externals.loky.cloudpickle_wrapper import dumps # the pickler of sweeps: it takes lambdas
+    from joblib.externals.loky.cloudpickle_wrapper import dumps  # the pickler of sweeps: it takes lambdas
     if call['folder'] and (Path(call['folder'])/TRAINING).exists():     # here the message is not one of two processes
         claim(call['folder'], call['key'])
         refuse_settings(call['folder'], call['settings'])

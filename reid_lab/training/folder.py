@@ -11,11 +11,12 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+
 from ..core.files import atomic_path
 from ..core.weight_files import load_weights, save_weights
 from ..models.weights.shipped import world_names
 from ..models.weights.start import NONE
-from ..models.zoo import create_model, MODELS
+from ..models.zoo import MODELS, create_model
 from .options import Execution
 
 # %% ../../nbs/08_training/45_folder.ipynb #57c34a80

@@ -8,8 +8,10 @@ __all__ = ['param_groups', 'NotFiniteLoss', 'guard', 'Callback', 'Plain', 'accel
 
 # %% ../../nbs/08_training/15_learner.ipynb #a4130dd2
 import time
+
 import torch
 from fastcore.basics import patch
+
 from ..core.basics import check_choice, pick_device, sensible_threads, stream
 from ..core.distributed import from_main, mean_gradients, mean_statistics, means, processes, sync_batchnorm
 from ..data.loaders import explained_workers

@@ -6,15 +6,22 @@
 __all__ = ['TIMES', 'TRACKERS', 'peak_memory', 'EventFile', 'Tracker', 'find_trackers', 'Outside', 'Log']
 
 # %% ../../nbs/08_training/35_logs.ipynb #76e1a2f8
-import importlib.util, json, os, sys, time, uuid
+import importlib.util
+import json
+import os
+import sys
+import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
 from fastcore.basics import patch
+
 from ..core.basics import check_choice
-from ..core.reporting import progress
-from ..core.files import atomic_path
 from ..core.distributed import processes
+from ..core.files import atomic_path
+from ..core.reporting import progress
 from .learner import Callback
 
 # %% ../../nbs/08_training/35_logs.ipynb #c2dbb12d
@@ -25,7 +32,8 @@ def peak_memory(device='cpu', # Where the model is
     ) -> dict: # peak_MB of this process, and peak_gpu_MB on a GPU; without what the system does not tell
     "The largest memory held so far, in MB of a million bytes; loader workers are other processes and not counted"
     import torch
-    try: import resource
+    try:
+        import resource
     except ModuleNotFoundError: out = {} # Windows
     else:
         unit = 1 if sys.platform == 'darwin' else 1024

@@ -7,8 +7,10 @@ __all__ = ['SWITCHES', 'OPTIONS', 'MOST', 'Switch', 'read_switches', 'precision_
            'read_options']
 
 # %% ../../nbs/08_training/25_options.ipynb #0b207cdf
-import os, shlex
+import os
+import shlex
 from dataclasses import dataclass, field
+
 from ..core.basics import check_choice
 
 # %% ../../nbs/08_training/25_options.ipynb #0338d767

@@ -8,9 +8,10 @@ __all__ = ['PRECISIONS', 'cache_images', 'prompt_loss', 'learn_prompts']
 # %% ../../nbs/08_training/10_prompts.ipynb #562149f5
 import numpy as np
 import torch
-from ..losses import image as losses
+
 from ..core.basics import check_choice, torch_stream
 from ..core.reporting import progress
+from ..losses import image as losses
 from ..models.clip_reid import CLIPReID
 from .schedules import FORMS, lr_irra_cosine
 

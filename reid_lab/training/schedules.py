@@ -7,6 +7,7 @@ __all__ = ['FORMS', 'lr_linear', 'lr_step', 'lr_irra_cosine', 'lr_bot_warmup_mul
 
 # %% ../../nbs/08_training/05_schedules.ipynb #7a79b3fd
 import math
+
 from ..core.basics import check_choice
 
 # %% ../../nbs/08_training/05_schedules.ipynb #675d60bb

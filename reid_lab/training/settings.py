@@ -18,11 +18,13 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
+
 import numpy as np
 import torch
+
 from ..core.files import atomic_path
 from ..data.table import ReidTable
-from .folder import digest, DONE, read_record, WEIGHTS
+from .folder import DONE, WEIGHTS, digest, read_record
 
 # %% ../../nbs/08_training/47_settings.ipynb #fe5c8921
 NOT_COMPARED = '(not compared)' # Behind the class of what holds no plain values

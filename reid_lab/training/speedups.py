@@ -8,9 +8,11 @@ __all__ = ['blocks', 'tune', 'tuned', 'chunked', 'GradCache']
 # %% ../../nbs/08_training/40_speedups.ipynb #dbb53ebf
 from contextlib import contextmanager
 from functools import partial
+
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
 from ..core.basics import check_choice
 from .learner import Plain
 

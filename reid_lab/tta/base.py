@@ -9,11 +9,13 @@ __all__ = ['FeatureStream', 'ImageStream', 'influential', 'restored', 'guarded',
 # %% ../../nbs/10_tta/10_base.ipynb #dbd6cd86
 import warnings
 from contextlib import contextmanager
+
 import numpy as np
 import torch
+
 from ..core.basics import unit_norm
-from ..models.backbones import norm_gradients, norm_layers, norm_parameters, NORMS
-from ..retrieval.embeddings import embed_images, Embeddings, encode_images, image_pixels
+from ..models.backbones import NORMS, norm_gradients, norm_layers, norm_parameters
+from ..retrieval.embeddings import Embeddings, embed_images, encode_images, image_pixels
 from ..retrieval.sides import one_model, one_numbering
 
 # %% ../../nbs/10_tta/10_base.ipynb #1c00680a

@@ -9,8 +9,9 @@ __all__ = ['STATS_FROM', 'CameraNorm']
 import numpy as np
 import torch
 from fastcore.basics import patch
+
 from ..core.basics import check_choice, unit_norm
-from ..retrieval.cameras import CameraStats, CHUNK
+from ..retrieval.cameras import CHUNK, CameraStats
 from .base import TTA
 
 # %% ../../nbs/10_tta/30_camera_norm.ipynb #ab32bd9e

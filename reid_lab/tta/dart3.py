@@ -7,9 +7,11 @@ __all__ = ['LOSS_DISTANCES', 'distances', 'dart3_loss', 'Dart3', 'Dart3Lite', 'e
 
 # %% ../../nbs/10_tta/40_dart3.ipynb #0804bbf8
 import warnings
+
 import numpy as np
 import torch
 from fastcore.basics import patch
+
 from ..core.basics import check_choice, common_scale, stream, unit_norm
 from .camera_norm import CameraNorm
 from .gradient import Gradient

@@ -9,9 +9,10 @@ __all__ = ['entropy', 'temp_loss', 'Gradient', 'Tent', 'Temp']
 import numpy as np
 import torch
 from fastcore.basics import patch
+
 from ..core.basics import check_choice, unit_norm
 from ..models.backbones import norm_layers, norm_parameters
-from .base import influential, TTA
+from .base import TTA, influential
 
 # %% ../../nbs/10_tta/20_gradient.ipynb #f6e1cca2
 def entropy(logits # (B,C)

@@ -7,13 +7,23 @@ __all__ = ['NO_QUERY', 'NO_IMAGE', 'MEASURING', 'AttentionView', 'trust_lines']
 
 # %% ../../nbs/15_widgets/40_attention.ipynb #ffdbb900
 import base64
+
 import numpy as np
 import pandas as pd
 import torch
 from fastcore.basics import patch
 from traitlets import Float, Int, Unicode, observe, validate
-from reid_lab.analysis.explain.evidence import (SALIENCY, evidence_steps, one_map, one_methods, telling, verdict,
-    word_evidence, word_saliency)
+
+from reid_lab.analysis.explain.evidence import (
+    SALIENCY,
+    evidence_steps,
+    one_map,
+    one_methods,
+    telling,
+    verdict,
+    word_evidence,
+    word_saliency,
+)
 from ..analysis.explain.faithfulness import fit_map, overlay, unit_map
 from ..core.basics import check_choice
 from ..data.augment import to_pixels
@@ -21,8 +31,8 @@ from ..data.images import resize_image
 from ..figures.explain import map_card
 from ..figures.views import message_card
 from .scene import Scene, SceneView
-from .view import View
 from .selection import as_if
+from .view import View
 
 # %% ../../nbs/15_widgets/40_attention.ipynb #9d0f24d4
 NO_QUERY = 'No query is selected. Select one in another view.'

@@ -7,24 +7,35 @@ __all__ = ['K_NEAR', 'CONTROLS', 'no_cameras', 'AdaptedScene', 'PairMatrix', 'Ad
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #19706990
 import time
+
 import numpy as np
 import torch
 from fastcore.basics import patch
 from traitlets import Float, Int, Unicode, link, observe, validate
-from ..analysis.bias.reruns import (COCKPIT_METHODS, DEFAULTS, LITE_NAME, Reruns, SharedMap, bias_nmi,
-    camera_pairs, camera_rows, lite_settings, query_scores)
-from ..analysis.bias.remedies import REMEDIES
+
 from ..analysis.bias.maps import project_pair
+from ..analysis.bias.remedies import REMEDIES
+from reid_lab.analysis.bias.reruns import (
+    COCKPIT_METHODS,
+    DEFAULTS,
+    LITE_NAME,
+    Reruns,
+    SharedMap,
+    bias_nmi,
+    camera_pairs,
+    camera_rows,
+    lite_settings,
+    query_scores,
+)
 from ..core.basics import check_choice
 from ..data.labels import known_ids
-from ..retrieval.embeddings import Embeddings
-from ..figures.style import PaperFigure
 from ..figures.cameras import camera_card, pair_matrix
+from ..figures.style import PaperFigure
 from ..figures.views import message_card
+from ..retrieval.embeddings import Embeddings
 from ..retrieval.scores import EmbeddingScores
-from .scene import RankedList
 from .maps import FeatureMap
-from .scene import Scene, SceneView
+from .scene import RankedList, Scene, SceneView
 from .view import Board
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #ff002789

@@ -7,16 +7,17 @@ __all__ = ['SHOW', 'NO_ROW', 'FailureBrowser']
 
 # %% ../../nbs/15_widgets/45_failures.ipynb #3b96e27c
 from pathlib import Path
+
 import pandas as pd
 from fastcore.basics import patch
 from traitlets import Unicode, validate
-from ..analysis.failures import REASONS, Searched, failure_table, reason_table
-from ..analysis.tags import MARKS, read_tags, tag
+
+from ..analysis.failures import Searched, failure_table, reason_table
+from ..analysis.tags import read_tags, tag
 from ..core.basics import check_choice
-from ..figures.style import export as export_figure
-from ..figures.views import failure_card
-from ..figures.views import message_card
 from ..core.files import BROKEN
+from ..figures.style import export as export_figure
+from ..figures.views import failure_card, message_card
 from .scene import Scene, SceneView
 
 # %% ../../nbs/15_widgets/45_failures.ipynb #3ebca289

@@ -9,10 +9,12 @@ __all__ = ['COLOUR_BY', 'point_groups', 'FeatureMap', 'firsts', 'camera_passes',
 import base64
 import html
 import warnings
+
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 from traitlets import Bool, Int, Unicode, validate
+
 from ..core.basics import check_choice, extra_library, stream
 from ..figures.cameras import GREY, MAX_COLOURS, palette
 from ..figures.style import PaperFigure

@@ -13,6 +13,7 @@ import json
 import re
 from functools import lru_cache
 from importlib import resources
+
 from ..core.basics import check_choice
 
 # %% ../../nbs/15_widgets/10_page.ipynb #450fb4d6

@@ -10,9 +10,11 @@ import base64
 import io
 import weakref
 from pathlib import Path
+
 import numpy as np
 from fastcore.basics import patch
-from traitlets import Any, HasTraits, Int, observe, Unicode, validate
+from traitlets import Any, HasTraits, Int, Unicode, observe, validate
+
 from ..core.files import BROKEN, safe_join
 from ..data.images import read_image
 from ..data.labels import known_ids

@@ -9,16 +9,18 @@ __all__ = ['ASKS', 'NOTHING', 'SearchPage', 'Pictures', 'images_of', 'answer_pag
 import os
 import warnings
 from pathlib import Path
+
 import numpy as np
 from fastcore.basics import patch
 from traitlets import Int, Unicode, validate
+
 from ..analysis.open_set import Threshold
 from ..analysis.search import ask, find
 from ..core.basics import check_choice
+from ..core.files import BROKEN, safe_join
 from ..core.reporting import printable
 from ..data.images import read_image
 from ..figures.views import list_card, message_card
-from ..core.files import BROKEN, safe_join
 from ..retrieval.shards import Shards
 from .scene import Scene, SceneView
 from .view import View

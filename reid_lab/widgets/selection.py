@@ -10,8 +10,10 @@ import inspect
 import weakref
 from contextlib import contextmanager
 from numbers import Integral
+
 from fastcore.basics import patch
 from traitlets import Any, HasTraits, observe, validate
+
 from ..core.basics import check_choice
 
 # %% ../../nbs/15_widgets/05_selection.ipynb #83f4eb94

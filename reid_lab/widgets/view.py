@@ -11,15 +11,17 @@ import base64
 import io
 from functools import lru_cache
 from pathlib import Path
-from PIL import Image
+
 from fastcore.basics import patch
+from PIL import Image
 from traitlets import HasTraits, TraitError, Unicode
+
 from ..core.basics import check_choice, live_widgets
 from ..core.files import atomic_path
 from ..figures.style import PaperFigure
 from ..moved import forward
 from .page import drawing_module, front_file, packed_library, page_html
-from .selection import as_if, Selection
+from .selection import Selection, as_if
 
 # %% ../../nbs/15_widgets/15_view.ipynb #aff74624
 def live() -> bool:

@@ -11,14 +11,15 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 from traitlets import Unicode, observe, validate
+
 from ..analysis.explain.evidence import telling
 from ..analysis.explain.faithfulness import VARIANTS, without_words
 from ..core.basics import check_choice
-from ..retrieval.embeddings import Embeddings, embed_texts
 from ..figures.explain import word_card
 from ..figures.views import message_card
-from ..retrieval.scores import EmbeddingScores, Scores, unit_rows
+from ..retrieval.embeddings import Embeddings, embed_texts
 from ..retrieval.ranking import Ranker
+from ..retrieval.scores import EmbeddingScores, Scores, unit_rows
 from .scene import Scene, SceneView
 
 # %% ../../nbs/15_widgets/35_words.ipynb #1966f148

@@ -9,11 +9,13 @@ __all__ = ['KINDS', 'SCENARIOS', 'DOMAINS', 'PRESETS', 'TASKS', 'sensor', 'SiteC
 
 # %% ../../nbs/03_world/60_plan.ipynb #fddd6a43
 from dataclasses import dataclass, replace
+
 import numpy as np
+
 from ..core.basics import check_choice, stream
 from .bodies import Shot
 from .people import change_accessories, random_skew, sample_people
-from .places import Camera, ISP, Occluder
+from .places import ISP, Camera, Occluder
 
 # %% ../../nbs/03_world/60_plan.ipynb #bfa1ed0f
 def _r(x, digits=4): return round(float(x), digits)

@@ -16,20 +16,33 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
+
 from ..core.basics import cache_dir, check_choice, check_number, check_whole, stream
 from ..core.files import atomic_path, failed_sums, locked, read_sums, remove_written, sweep_remains, write_sums
-from ..core.pictures import image_grid, Picture
+from ..core.pictures import Picture, image_grid
 from ..core.reporting import phase, progress
 from ..data.table import ReidTable
 from ..moved import forward
 from . import bodies, captions as wording, people as crowd, places, render as rays
 from .captions import caption
 from .people import ATTRIBUTES, PARTS, sample_people
-from reid_lab.world.plan import (DOMAINS, Group, KINDS, make_camera, Options, Plan, PRESETS, sample_shot, SCENARIOS,
-    TASKS, Wording)
+from reid_lab.world.plan import (
+    DOMAINS,
+    KINDS,
+    PRESETS,
+    SCENARIOS,
+    TASKS,
+    Group,
+    Options,
+    Plan,
+    Wording,
+    make_camera,
+    sample_shot,
+)
 from .render import pick_backend, reference_areas, render
 
 # %% ../../nbs/03_world/70_world.ipynb #5c4427de

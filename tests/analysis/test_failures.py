@@ -18,7 +18,8 @@ from reid_lab.world.world import World
 
 
 def people(n, seed, ids=40, dim=12, noise=1., **kw):
-    centre = stream(1, "centres").normal(size=(ids, dim)); pid = np.arange(n) % ids
+    centre = stream(1, "centres").normal(size=(ids, dim))
+    pid = np.arange(n) % ids
     emb = centre[pid] + noise*stream(seed, "images").normal(size=(n, dim))
     return Embeddings(emb.astype("f4"), pid, path=[f"{seed}/{i}.jpg" for i in range(n)], **kw)
 
@@ -126,7 +127,8 @@ def test_a_planted_reason_is_found_and_a_drawn_one_rarely():
         q = Embeddings(emb, x.pid, columns=dict(hurt=hurt, lot=lot))
         mine = [F.Reason(c, lambda s, c=c: s.q.columns[c], .5, "0 or 1", "a column") for c in ("hurt", "lot")]
         t = F.reason_table(F.failure_table(F.Searched(q, people(160, 1)), mine), mine).set_index("reason")
-        found += t.verdict["hurt"] == "more often"; false += t.verdict["lot"] != "not resolved"
+        found += t.verdict["hurt"] == "more often"
+        false += t.verdict["lot"] != "not resolved"
     assert found >= 18 and false <= 3, (found, false)
 
 
@@ -243,7 +245,8 @@ def test_a_planted_colour_is_the_reason():
     failing = np.arange(ids) < 30
     colour = rng.integers(0, 256, (ids, 2, 3))
     def image(kind, i):
-        im = np.zeros((128, 64, 3), np.uint8); im[:62], im[62:] = colour[i]
+        im = np.zeros((128, 64, 3), np.uint8)
+        im[:62], im[62:] = colour[i]
         if kind == "other": im[:] = rng.integers(0, 256, 3)      # the right image in other clothes
         return im
     emb = np.eye(ids)

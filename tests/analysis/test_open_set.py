@@ -11,9 +11,21 @@ from helpers.open_set import bare, people, planted
 from hypothesis import given, settings, strategies as st
 
 from reid_lab.analysis import open_set, search
-from reid_lab.analysis.open_set import (DistanceScores, Threshold, calibrate, comparable, each_removed, fnir, fpir,
-                                        identification_curve, open_set_rates, search_scores, threshold_for,
-                                        verification_rates, verification_threshold)
+from reid_lab.analysis.open_set import (
+    DistanceScores,
+    Threshold,
+    calibrate,
+    comparable,
+    each_removed,
+    fnir,
+    fpir,
+    identification_curve,
+    open_set_rates,
+    search_scores,
+    threshold_for,
+    verification_rates,
+    verification_threshold,
+)
 from reid_lab.retrieval import scores
 from reid_lab.retrieval.embeddings import Embeddings
 
@@ -186,7 +198,8 @@ def test_verification_is_that_of_all_pairs(distance, rate):
     sim = comparable(q, known, distance).block(0, 60).clone().double().numpy()
     same = q.pid[:, None] == known.pid
     hidden = same & (q.cam[:, None] == known.cam)
-    s = np.sort(sim[~same])[::-1]; k = math.floor(rate*len(s))
+    s = np.sort(sim[~same])[::-1]
+    k = math.floor(rate*len(s))
     assert (s >= t.value).sum() == k and s[k] < t.value <= s[k - 1]
     assert (t.n, t.reached) == (len(s), pytest.approx(k/len(s)))
     r = verification_rates(q, g, t, distance=distance, chunk=11)
@@ -198,7 +211,8 @@ def test_verification_is_that_of_all_pairs(distance, rate):
 
 def test_verification_with_ties_and_both_signs():
     rng = np.random.default_rng(0)
-    x = rng.choice([-1., 0., 1.], (80, 2)).astype("f4"); x[(x == 0).all(1)] = 1.
+    x = rng.choice([-1., 0., 1.], (80, 2)).astype("f4")
+    x[(x == 0).all(1)] = 1.
     q, g = Embeddings(x[:40], range(40)), Embeddings(x[40:], range(100, 140))
     s = np.sort(comparable(q, g).block(0, 40).clone().numpy().ravel())[::-1]
     for rate in (.01, .1, .3, .5, .7, .95):
@@ -271,7 +285,8 @@ def test_a_threshold_that_nothing_reaches_is_said():
     with pytest.warns(UserWarning, match="no search reaches the threshold 2.000"): r = open_set_rates(f, 2.)
     assert r.FPIR[0] == 0 and r.FNIR[0] == 100 and r.FPIR_high[0] > 1   # thirty persons do not show that it is 0
     with warnings.catch_warnings():
-        warnings.simplefilter("error"); open_set_rates(f, -2.)
+        warnings.simplefilter("error")
+        open_set_rates(f, -2.)
 
 
 def test_a_large_gallery_is_never_a_matrix(monkeypatch):
@@ -280,7 +295,9 @@ def test_a_large_gallery_is_never_a_matrix(monkeypatch):
     spy = lambda s, lo, hi: seen.append((hi - lo)*s.shape[1]) or block(s, lo, hi)
     monkeypatch.setattr(scores.EmbeddingScores, "block", spy)
     q, g = people(4000, 0, 500, dim=4), people(20_000, 1, 500, dim=4)
-    search_scores(q, g); verification_threshold(q[:1000], g, .01); search.find(q, g)
+    search_scores(q, g)
+    verification_threshold(q[:1000], g, .01)
+    search.find(q, g)
     assert len(seen) > 12 and max(seen) <= 2**24
 
 

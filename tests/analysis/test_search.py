@@ -2,8 +2,8 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from helpers.open_set import bare, people, planted
+from PIL import Image
 
 from reid_lab.analysis.open_set import Threshold, verification_threshold
 from reid_lab.analysis.search import ask, find
@@ -38,7 +38,8 @@ def test_answers_follow_the_threshold():
 
 
 def test_questions(tmp_path):
-    torch.manual_seed(0); model = bot_tiny(n_ids=2, size=(64, 32))
+    torch.manual_seed(0)
+    model = bot_tiny(n_ids=2, size=(64, 32))
     im = np.random.default_rng(0).integers(0, 256, (100, 40, 3)).astype(np.uint8)
     Image.fromarray(im).save(tmp_path/"a.png")
     model.train()

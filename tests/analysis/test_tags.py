@@ -24,7 +24,9 @@ def test_tags_survive_a_file(tmp_path, ending):
 
 def test_one_row_a_person_and_query(tmp_path):
     path = tmp_path/"t.json"
-    T.tag(path, "a", "ann", "tick"); T.tag(path, "a", "bob", "cross", ["dark", "far"]); T.tag(path, "a", "ann", "cross")
+    T.tag(path, "a", "ann", "tick")
+    T.tag(path, "a", "bob", "cross", ["dark", "far"])
+    T.tag(path, "a", "ann", "cross")
     f = T.read_tags(path)
     assert f[["by", "mark", "tags"]].to_numpy().tolist() == [["bob", "cross", "dark; far"], ["ann", "cross", ""]]
     assert [p.name for p in tmp_path.iterdir()] == ["t.json"]   # no lock, no remains

@@ -8,8 +8,17 @@ import pandas as pd
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from reid_lab.analysis.text_stats import (STATS, all_captions, count_words, report_lost_tokens, stats_table,
-                                          text_histograms, text_stats, token_lengths, truncation_table)
+from reid_lab.analysis.text_stats import (
+    STATS,
+    all_captions,
+    count_words,
+    report_lost_tokens,
+    stats_table,
+    text_histograms,
+    text_stats,
+    token_lengths,
+    truncation_table,
+)
 from reid_lab.data.text import ClipBPE, WordPiece
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.results.published import published_table

@@ -95,6 +95,7 @@ def test_warnings_of_the_library_are_lines_of_the_command(tmp_path, capsys):
 def test_weights_are_inspected_and_converted(tmp_path, capsys):
     import timm
     import torch
+
     from reid_lab.models.bot import bot_r50
     torch.manual_seed(3)
     state = timm.create_model("resnet50", num_classes=5).state_dict()
@@ -201,4 +202,3 @@ def test_options_of_a_list_are_joined(capsys, tmp_path):
     assert "R1 " in text and "R2 " in text
     assert main(["metrics", q, g, "--key", "emb=emb", "--key", "emb=pid"]) == 2
     assert "['emb'] given more than once" in capsys.readouterr().err
-

@@ -125,7 +125,9 @@ def test_bias_says_in_one_line_what_is_wrong(features, capsys, change, words):
     bad = dict(e)
     for k, v in change.items():
         if v is None: del bad[k]
-        elif v == "nan": bad[k] = e[k].copy(); bad[k][3, 1] = np.nan
+        elif v == "nan":
+            bad[k] = e[k].copy()
+            bad[k][3, 1] = np.nan
         else:
             bad[k] = {"int": e["emb"].astype(int), "flat": e["emb"][0], "thin": e["emb"][:, :2], "one": 0*e["cam"],
                       "short": e["cam"][:3], "text": np.array(["x"]*24), "other": e["pid"] + 100}[v]

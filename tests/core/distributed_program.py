@@ -11,19 +11,13 @@ import pandas as pd
 import torch
 from torch import nn
 
+from reid_lab.core.distributed import from_all, gathered, mean_gradients, means, own_rows, processes, sync_batchnorm
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
-from reid_lab.retrieval.embeddings import embed_images
-from reid_lab.core.distributed import from_all, gathered, mean_gradients, means, own_rows, processes, sync_batchnorm
-from reid_lab.training.learner import Callback, Learner, Plain
-from reid_lab.training.checkpoints import Checkpoint
-from reid_lab.training.callbacks import Validate
-from reid_lab.training.logs import Log
 from reid_lab.losses.image import triplet
 from reid_lab.meta.dmg import DMGStep
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
 from reid_lab.meta.memory import ErrorMemory
-from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.models.bot import bot_tiny
 from reid_lab.models.camel import camel_tiny
 from reid_lab.models.cfam import cfam_tiny
@@ -32,6 +26,12 @@ from reid_lab.models.clip import clip_tiny
 from reid_lab.models.dual import dual_tiny
 from reid_lab.models.irra import irra_tiny
 from reid_lab.models.transreid import transreid_tiny
+from reid_lab.retrieval.embeddings import embed_images
+from reid_lab.retrieval.metrics import retrieval_metrics
+from reid_lab.training.callbacks import Validate
+from reid_lab.training.checkpoints import Checkpoint
+from reid_lab.training.learner import Callback, Learner, Plain
+from reid_lab.training.logs import Log
 
 SIZE, N, WORDS, STEPS = (64, 32), 8, 40, 6
 _NET = dict(size=SIZE, width=32, layers=1, text_layers=1, dim=16, max_len=16)
@@ -192,7 +192,10 @@ def run(folder, stop=0, kill=False, p=0.):
 class Colour(nn.Module):
     "A linear model of pixels"
     size = (16, 8)
-    def __init__(self): super().__init__(); torch.manual_seed(0); self.lin = nn.Linear(3*16*8, 5)
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.lin = nn.Linear(3*16*8, 5)
     def encode_image(self, img): return self.lin(img.flatten(1))
 
 

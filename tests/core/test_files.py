@@ -2,7 +2,7 @@
 from pathlib import Path
 
 import pytest
-from PIL import features, Image
+from PIL import Image, features
 
 from reid_lab.core.files import atomic_path, file_kind
 

@@ -6,8 +6,15 @@ import pytest
 from scipy import stats
 
 from reid_lab.core.basics import stream
-from reid_lab.core.statistics import (half_of, mean_interval, paired_gain, percent_interval, resampled_means,
-                                      weighted_mean, wilson)
+from reid_lab.core.statistics import (
+    half_of,
+    mean_interval,
+    paired_gain,
+    percent_interval,
+    resampled_means,
+    weighted_mean,
+    wilson,
+)
 
 
 def test_a_weighted_mean_is_the_mean_over_all_queries():

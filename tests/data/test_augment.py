@@ -7,8 +7,19 @@ import pytest
 import torch
 
 from reid_lab.data import augment
-from reid_lab.data.augment import (AUGMENT, bot, bot_released, camel, erase, irra, light, rand_augment, rectangles,
-                                   to_pixels, transreid)
+from reid_lab.data.augment import (
+    AUGMENT,
+    bot,
+    bot_released,
+    camel,
+    erase,
+    irra,
+    light,
+    rand_augment,
+    rectangles,
+    to_pixels,
+    transreid,
+)
 
 
 def test_pixels_are_the_bytes_over_255():

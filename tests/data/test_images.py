@@ -15,8 +15,16 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image, ImageOps
 
 from reid_lab.data import images as images_module
-from reid_lab.data.images import (DECODERS, FORMATS, image_header, image_suffixes, ImageCache, read_image, read_sized,
-                                  resize_image)
+from reid_lab.data.images import (
+    DECODERS,
+    FORMATS,
+    ImageCache,
+    image_header,
+    image_suffixes,
+    read_image,
+    read_sized,
+    resize_image,
+)
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
 from reid_lab.training.checkpoints import Checkpoint

@@ -6,8 +6,8 @@ from PIL import Image
 
 from reid_lab.data.crops import captions_of, crops_table, manifest_table
 from reid_lab.data.labels import is_missing, label_name, named_ids, partly_missing, read_labels
-from reid_lab.data.table import join_tables, numbered, ReidTable
-from reid_lab.retrieval.embeddings import embed_images, Embeddings
+from reid_lab.data.table import ReidTable, join_tables, numbered
+from reid_lab.retrieval.embeddings import Embeddings, embed_images
 
 
 def images(folder, *names):

@@ -124,9 +124,12 @@ def pk_order_naive(pid, batch_size, rng, k=4):
         taken, rest, seen = [], [], set()
         for who, rows in queue:
             if who in seen or len(taken) == P: rest.append((who, rows))
-            else: taken.append(rows); seen.add(who)
+            else:
+                taken.append(rows)
+                seen.add(who)
         if len(taken) < P: return out
-        out.append(np.concatenate(taken)); queue = rest
+        out.append(np.concatenate(taken))
+        queue = rest
 
 
 @settings(max_examples=60, deadline=None)

@@ -51,8 +51,10 @@ def test_defaults_are_filled_and_extra_columns_kept():
 
 
 def test_views_do_not_share_or_change_the_original():
-    t = table(); before = t.frame.copy()
-    v = t.where(split="test"); v.frame.loc[:, "pid"] = 99
+    t = table()
+    before = t.frame.copy()
+    v = t.where(split="test")
+    v.frame.loc[:, "pid"] = 99
     pd.testing.assert_frame_equal(t.frame, before)
     assert v.frame.index.tolist() == list(range(4)) and v.reader is by_path
 
@@ -73,7 +75,8 @@ def test_roles_and_junk():
 
 
 def test_text_queries_point_at_their_row():
-    t = table(); q = t.text_queries("test")
+    t = table()
+    q = t.text_queries("test")
     assert q.caption.tolist()[:3] == ["person 4", "image 4", "person 5"]
     assert q.row.tolist() == [4, 4, 5, 5, 6, 6, 7, 7] and q.number.tolist() == [0, 1] * 4
     for c, r in zip(q.caption, q.row): assert c in t["captions"].iloc[r]
@@ -208,7 +211,8 @@ def test_relabel_keeps_junk_and_raw_ids():
 @given(st.lists(st.integers(-1, 30), min_size=1, max_size=30))
 def test_relabel_is_a_bijection_onto_a_range(pids):
     t = ReidTable(pd.DataFrame(dict(path=[str(i) for i in range(len(pids))], pid=pids)), None, by_path)
-    new = t.relabel()["pid"].tolist(); real = {p for p in pids if p >= 0}
+    new = t.relabel()["pid"].tolist()
+    real = {p for p in pids if p >= 0}
     assert set(new) - {-1} == set(range(len(real)))
     assert len(set(zip(pids, new))) == len(set(pids)) == len(set(new))
 
@@ -242,7 +246,8 @@ def test_join_offsets_and_reads_each_part(folder):
 
 
 def test_join_of_same_names_and_of_joins():
-    a = table(); t = join_tables([a, a, a + a])
+    a = table()
+    t = join_tables([a, a, a + a])
     assert t["pid"].nunique() == 16 and t["path"].is_unique
     assert all(np.array_equal(t.image(8 * k + 3), a.image(3)) for k in range(4))
 
@@ -340,10 +345,12 @@ def test_a_table_resizes_as_asked():
 
 def test_links_out_of_the_root_are_followed_on_request(tmp_path):
     root = tmp_path / "data"
-    (tmp_path / "far" / "sub").mkdir(parents=True); root.mkdir()
+    (tmp_path / "far" / "sub").mkdir(parents=True)
+    root.mkdir()
     Image.fromarray(pixels(0)).save(tmp_path / "far" / "sub" / "0001_c1_0.png")
     Image.fromarray(pixels(1)).save(tmp_path / "far" / "0002_c1_0.png")
-    (root / "all").symlink_to(tmp_path / "far"); (root / "one").mkdir()
+    (root / "all").symlink_to(tmp_path / "far")
+    (root / "one").mkdir()
     (root / "one" / "0003_c2_0.png").symlink_to(tmp_path / "far" / "0002_c1_0.png")
     (tmp_path / "far" / "loop").symlink_to(root)
     with pytest.raises(ValueError, match="'all' is a link to .*far.*follow_links=True"): ReidTable.from_folder(root)

@@ -12,14 +12,30 @@ from helpers.released_captions import AWKWARD, released_ids
 from hypothesis import example, given, settings, strategies as st
 
 from reid_lab.core.basics import stream
+from reid_lab.data.text import (
+    EDA_OPS,
+    STOP_WORDS,
+    THESAURUS,
+    ClipBPE,
+    WordPiece,
+    clean_caption,
+    delete_words,
+    eda,
+    eda_batch,
+    eda_count,
+    insert_synonyms,
+    load_tokenizer,
+    mask_each,
+    mask_tokens,
+    mask_words,
+    quick_rng,
+    read_text,
+    replace_synonyms,
+    swap_words,
+    text_note,
+)
 from reid_lab.world.captions import caption
 from reid_lab.world.people import sample_people
-from reid_lab.data.text import (EDA_OPS, STOP_WORDS, THESAURUS, ClipBPE, WordPiece, clean_caption, delete_words, eda,
-                                eda_batch,
-                                eda_count, insert_synonyms, load_tokenizer, mask_each, mask_tokens, mask_words,
-                                quick_rng,
-                                replace_synonyms,
-                                read_text, swap_words, text_note)
 
 LONG = 'A woman in a red coat, ' + 'walking '*300
 ODD = 'A <b>woman</b> in a\nlong-sleeved &quot;red&quot; T-shirt 👕\u200b, it’s café!'
@@ -41,7 +57,8 @@ def clip(): return ClipBPE(77)
 
 @pytest.fixture(params=['bert', 'clip'])
 def tok(request):
-    t = request.getfixturevalue(request.param); t.reset_report()
+    t = request.getfixturevalue(request.param)
+    t.reset_report()
     return t
 
 
@@ -262,7 +279,8 @@ def test_mask_tokens_counts_and_labels(tok, captions):
         at = labels >= 0
         assert torch.equal(ids, before) and torch.equal(torch.where(at, labels, masked), ids)
         assert at.sum(1).tolist() == [min(most, max(1, round(n*p))) for n in tok.lengths(ids).tolist()]
-        n = torch.as_tensor(tok.lengths(ids))[:, None]; pos = torch.arange(ids.shape[1])[None]
+        n = torch.as_tensor(tok.lengths(ids))[:, None]
+        pos = torch.arange(ids.shape[1])[None]
         assert not (at & ((pos == 0) | (pos >= n - 1))).any()   # words only
         assert not torch.isin(masked[at], torch.tensor([tok.cls_id, tok.sep_id])).any()
     assert torch.equal(mask_tokens(ids, tok, stream(1))[0], mask_tokens(ids, tok, stream(1))[0])

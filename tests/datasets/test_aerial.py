@@ -10,8 +10,16 @@ import torch
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable, TableError
 from reid_lab.datasets import diagnosis, registry
-from reid_lab.datasets.aerial import (AERI, AERI_VERSIONS, SOURCES, Bridges, aerial_table, cross_view, load_aeri,
-                                      triplets)
+from reid_lab.datasets.aerial import (
+    AERI,
+    AERI_VERSIONS,
+    SOURCES,
+    Bridges,
+    aerial_table,
+    cross_view,
+    load_aeri,
+    triplets,
+)
 from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.export import export_world
 from reid_lab.datasets.image_sets import tiny_table
@@ -97,7 +105,9 @@ def test_triplets_without_a_ground_image(aeri, value):
 
 
 def test_more_captions_than_images_and_the_reverse(aeri):
-    def change(rs): rs[0]["captions"] += ["A fifth caption."]; rs[1]["captions"] = ["One only."]
+    def change(rs):
+        rs[0]["captions"] += ["A fifth caption."]
+        rs[1]["captions"] = ["One only."]
     edit(aeri / FILE["test"], change)
     t = load_dataset("aeri-pedes", aeri).where(split="test", view="aerial")
     assert t["captions"].map(len).tolist() == [3, 2, 1, 0] and len(t.text_queries("test")) == 6
@@ -135,7 +145,8 @@ def test_validation_of_tbapr_shares_identities(tbapr):
     for kind in ("img_paths", "pair_img_paths"):
         for p, f in d[kind]:
             new = tbapr / p.replace("test", "val") / f
-            new.parent.mkdir(parents=True, exist_ok=True); shutil.copy(tbapr / p / f, new)
+            new.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(tbapr / p / f, new)
     val = {k: [[p.replace("test", "val"), f] for p, f in v] if k.endswith("paths") else v for k, v in d.items()}
     (tbapr / "AG-ReID/agtext_val.json").write_text(json.dumps(val))
     assert "val" not in set(load_dataset("tbapr", tbapr)["split"])
@@ -241,7 +252,8 @@ def test_an_image_that_is_no_image_and_one_that_is_missing(aeri):
 def test_a_link_that_leaves_the_folder(aeri, tmp_path):
     path = aeri / load_aeri(aeri)["path"].iloc[0]
     (tmp_path / "other.jpg").write_bytes(path.read_bytes())
-    path.unlink(); path.symlink_to(tmp_path / "other.jpg")
+    path.unlink()
+    path.symlink_to(tmp_path / "other.jpg")
     assert "leaves the root" in error("aeri-pedes", aeri)
     assert len(load_dataset("aeri-pedes", aeri, follow_links=True, check="all")) == 18
 
@@ -322,7 +334,9 @@ def batches(table, *extras, n=8, **kw):
 def test_bridges_are_of_the_same_person_and_the_right_view(source):
     t = cross_view(world_like())
     b = batches(t, Bridges(t, source)).batch(0, 0)
-    if source == "none": assert not {"img_bridge", "has_bridge"} & set(b); return
+    if source == "none":
+        assert not {"img_bridge", "has_bridge"} & set(b)
+        return
     assert b["has_bridge"].all() and b["img_bridge"].shape == b["img"].shape
     f, pixels = t.frame, torch.from_numpy(t.images()).permute(0, 3, 1, 2).float()/255
     pair = {(a, c): g for a, g, c in triplets(t)[["aerial", "ground", "caption"]].itertuples(index=False)}
@@ -388,8 +402,8 @@ def test_workers_prepare_the_same_bridges():
 
 def test_a_model_trains_on_them_and_rsum_is_reported():
     from reid_lab.data.text import WordPiece
-    from reid_lab.retrieval.embeddings import embed_images, embed_texts
     from reid_lab.models.cfan import cfan_tiny
+    from reid_lab.retrieval.embeddings import embed_images, embed_texts
     t = cross_view(world_like())
     tok = WordPiece.train([c for cs in t["captions"] for c in cs], 80, context_length=16, min_frequency=1)
     torch.manual_seed(0)

@@ -12,13 +12,23 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 from hypothesis import example, given, settings, strategies as st
+from PIL import Image
 from scipy.io import loadmat, savemat
 
 from reid_lab.data.table import ReidTable, TableError
-from reid_lab.datasets.dg_sets import (DG_SETS, PAIR, check_dg_set, dg_rows, extract_cuhk03, grid_partitions,
-                                       load_cuhk03, load_dg_set, unfit_dg_rows, write_dg_set)
+from reid_lab.datasets.dg_sets import (
+    DG_SETS,
+    PAIR,
+    check_dg_set,
+    dg_rows,
+    extract_cuhk03,
+    grid_partitions,
+    load_cuhk03,
+    load_dg_set,
+    unfit_dg_rows,
+    write_dg_set,
+)
 from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.export import LAYOUTS, export_world
 from reid_lab.datasets.image_sets import tiny_table
@@ -106,7 +116,9 @@ def full(name, base):
     for p in published(name):
         f, suffix = root / p, p.rpartition(".")[2]
         f.parent.mkdir(parents=True, exist_ok=True)
-        if suffix in first: os.link(first[suffix], f); continue
+        if suffix in first:
+            os.link(first[suffix], f)
+            continue
         Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 8, 3), np.uint8)).save(f, KINDS[suffix])
         first[suffix] = f
     if name == "grid": partitions(root)
@@ -194,7 +206,8 @@ def test_a_part_of_a_set_keeps_its_names(sizes, tmp_path):
 def test_names_are_read_as_they_are_meant(tmp_path):
     def make(name, *paths):
         for p in paths:
-            (tmp_path / name / p).parent.mkdir(parents=True, exist_ok=True); (tmp_path / name / p).write_bytes(b"")
+            (tmp_path / name / p).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / p).write_bytes(b"")
         return [r[1:] for r in rows(load_dg_set(tmp_path / name, name))]
     assert make("viper", "cam_a/000_45.bmp", "cam_b/000_90.bmp", "cam_b/873_0.bmp") == [
         (0, 0, "test", "both"), (0, 1, "test", "both"), (873, 1, "test", "both")]
@@ -243,7 +256,8 @@ def got_ids(t, name):
     count = lambda x: np.unique(x, return_inverse=True)[1] + 1
     pid, cam = t["pid"].to_numpy(), t["cam"].to_numpy()
     if name == "prid2011":
-        asked = np.isin(pid, t.query()["pid"]); out = pid.copy()
+        asked = np.isin(pid, t.query()["pid"])
+        out = pid.copy()
         out[asked], out[~asked] = count(pid[asked]), 200 + count(pid[~asked])
         kept = asked.sum() and set(pid[asked]) <= set(range(1, 201)) and not set(pid[~asked]) & set(range(1, 201))
         return pid if kept else out
@@ -301,7 +315,8 @@ def test_the_order_of_the_disk_does_not_matter(name, tmp_path):
     @given(st.randoms(use_true_random=False))
     def other_orders(r):
         def mixed(path):
-            names = whole(path); r.shuffle(names)
+            names = whole(path)
+            r.shuffle(names)
             return names
         with pytest.MonkeyPatch.context() as m:
             m.setattr(os, "listdir", mixed)
@@ -313,7 +328,8 @@ def test_the_order_of_the_disk_does_not_matter(name, tmp_path):
 
 def test_files_of_matlab_can_be_read_by_others(tmp_path):
     "As other loaders do: names in `filelist`, indices from 1, the third field of each partition"
-    t = dg_rows(tiny_table(12, 4, 0, roles=True), "cuhk03"); t = changed(t, pid=t["pid"] + 5000)
+    t = dg_rows(tiny_table(12, 4, 0, roles=True), "cuhk03")
+    t = changed(t, pid=t["pid"] + 5000)
     m = loadmat(export_world(t, "cuhk03", tmp_path / "c") / "cuhk03_new_protocol_config_detected.mat")
     for part, want in (("train", t.where(split="train")), ("query", t.query()), ("gallery", t.gallery())):
         index = m[f"{part}_idx"].flatten().astype(int) - 1
@@ -388,12 +404,16 @@ def first(root, pattern): return sorted(root.glob(pattern))[0]
 
 
 def renamed(name):
-    def fault(root): p = first(root, "*/*.*"); p.rename(p.with_name(name))
+    def fault(root):
+        p = first(root, "*/*.*")
+        p.rename(p.with_name(name))
     return fault
 
 
 def copied(pattern, suffix):
-    def fault(root): p = first(root, pattern); shutil.copy(p, p.with_suffix(suffix))
+    def fault(root):
+        p = first(root, pattern)
+        shutil.copy(p, p.with_suffix(suffix))
     return fault
 
 
@@ -481,7 +501,8 @@ def config(root, **new):
     (dict(filelist=lambda m: np.array([["../../1_001_1_01.png"]]*len(m["labels"]), object)), "twice|leaves"),
     (dict(filelist=lambda m: np.array([["1_001_3_01.png"]]*len(m["labels"]), object)), "camera outside 1..2")])
 def test_a_wrong_configuration_of_cuhk03(new, says, made):
-    root = made("cuhk03"); config(root, **new)
+    root = made("cuhk03")
+    config(root, **new)
     with pytest.raises(TableError, match=says) as e: load_dataset("cuhk03", root)
     assert "config_detected.mat" in str(e.value) or "leaves" in str(e.value)
     assert not doctor("cuhk03", root).ok
@@ -499,7 +520,8 @@ def test_classic_protocol_says_what_is_missing(made):
     root = made("cuhk03")
     (root / "cuhk03_testsets.json").write_text("[[[1]]]")
     with pytest.raises(TableError, match="'cuhk03_testsets.json' is no list"): load_cuhk03(root, protocol="classic")
-    (root / "cuhk03_testsets.json").unlink(); (root / "cuhk03_release").mkdir()
+    (root / "cuhk03_testsets.json").unlink()
+    (root / "cuhk03_release").mkdir()
     (root / "cuhk03_release/cuhk-03.mat").write_bytes(b"")
     with pytest.raises(TableError, match="extract_cuhk03.*cuhk03_release/cuhk-03.mat"):
         load_cuhk03(root, protocol="classic")
@@ -508,7 +530,8 @@ def test_classic_protocol_says_what_is_missing(made):
 
 
 def test_only_the_authors_file_is_there(tmp_path):
-    (tmp_path / "cuhk03").mkdir(); (tmp_path / "cuhk03/cuhk-03.mat").write_bytes(b"x")
+    (tmp_path / "cuhk03").mkdir()
+    (tmp_path / "cuhk03/cuhk-03.mat").write_bytes(b"x")
     text = error("cuhk03", tmp_path)
     for word in ("'images_detected' is missing", "extract_cuhk03(", "cuhk-03.mat", "needs h5py"): assert word in text
 
@@ -528,7 +551,9 @@ def test_extraction_from_the_authors_file(tmp_path):
                 for pid in range(size):
                     for i in range(10):
                         image = rng.integers(0, 256, (20, 10, 3), np.uint8)
-                        if i == 9: group[i, pid] = put(np.zeros(2, np.uint64)); continue  # an empty cell
+                        if i == 9:
+                            group[i, pid] = put(np.zeros(2, np.uint64))
+                            continue  # an empty cell
                         pixels[f"images_{labels}/{pair + 1}_{pid + 1:03d}_{1 + i//5}_{i + 1:02d}.png"] = image
                         group[i, pid] = put(image.transpose(2, 1, 0))
                 cells[0, pair] = group.ref
@@ -564,7 +589,8 @@ def test_files_that_are_passed_over(made):
     assert rows(load_dataset("ilids", root)) == want
     (root / "Persons/note.jpg").write_bytes(first(root, "Persons/0*").read_bytes())
     assert rows(load_dataset("ilids", root, skip=True)) == want
-    (root / "Persons").rename(root / "persons2"); (root / "persons2").rename(root / "PERSONS")
+    (root / "Persons").rename(root / "persons2")
+    (root / "persons2").rename(root / "PERSONS")
     assert [r[1:] for r in rows(load_dg_set(root, "ilids", skip=True))] == [r[1:] for r in want]
 
 
@@ -579,7 +605,8 @@ def test_facts_of_the_records():
 
 
 def test_an_image_that_cannot_be_decoded_is_named(made):
-    root = made("cuhk02"); p = first(root, "Dataset/P1/cam1/*")
+    root = made("cuhk02")
+    p = first(root, "Dataset/P1/cam1/*")
     p.write_bytes(p.read_bytes()[:60])
     assert p.name in error("cuhk02", root, check="all") and p.name in str(doctor("cuhk02", root, check="all"))
 

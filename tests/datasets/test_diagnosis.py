@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from PIL import Image
 from helpers.layouts import FROM_DISK, small
+from PIL import Image
 
 from reid_lab.data.table import ReidTable
 from reid_lab.datasets.diagnosis import _check_shared_captions, doctor
@@ -42,9 +42,11 @@ def test_doctor_never_raises_over_the_state_of_a_folder(name, tmp_path):
 def test_the_doctor_finds_one_file_among_many_and_says_what_it_did_not_look_at(tmp_path):
     root = export_world(tiny_table(60, 5), "cuhk-pedes", tmp_path / "many")
     images = sorted((root / "imgs").rglob("*.jpg"))
-    images[7].write_bytes(b""); images[150].write_text("<html>")
+    images[7].write_bytes(b"")
+    images[150].write_text("<html>")
     images[222].write_bytes(images[222].read_bytes()[:-40])
-    Image.new("RGB", (1, 128)).save(images[100]); Image.new("RGB", (3, 2)).save(images[101])
+    Image.new("RGB", (1, 128)).save(images[100])
+    Image.new("RGB", (3, 2)).save(images[101])
     report = str(doctor("cuhk-pedes", root, n=3))
     for words in ("1 of 300 image files is empty", "1 of 300 image files is an HTML page", images[150].name,
                   "2 degenerate crops", "1 x 128", "3 x 2", "decoded 3 of 300 images; --all decodes every one"):

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 from helpers.layouts import TEXT, small
+from PIL import Image
 
 from reid_lab.data.table import ReidTable, TableError
 from reid_lab.datasets.diagnosis import doctor
@@ -75,7 +75,8 @@ def test_export_can_number_people_as_the_benchmarks_do(tmp_path):
 
 
 def test_export_leaves_existing_folders_alone(tmp_path):
-    (tmp_path / "mine").mkdir(); (tmp_path / "mine/a.txt").write_text("keep")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/a.txt").write_text("keep")
     with pytest.raises(ValueError, match="exists and is not empty"):
         export_world(tiny_table(), "mals", tmp_path / "mine")
     assert (tmp_path / "mine/a.txt").read_text() == "keep"
@@ -90,6 +91,7 @@ def test_interrupted_export_leaves_nothing(tmp_path, monkeypatch, exception):
         calls.append(1)
         if len(calls) == 5: raise exception
         return whole(self, *a, **kw)
-    whole = Image.Image.save; monkeypatch.setattr(Image.Image, "save", save)
+    whole = Image.Image.save
+    monkeypatch.setattr(Image.Image, "save", save)
     with pytest.raises(type(exception)): export_world(tiny_table(), "cuhk-pedes", tmp_path / "out")
     assert [p.name for p in tmp_path.iterdir() if p.name != "home"] == []

@@ -10,15 +10,22 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import features, Image
 from hypothesis import given, settings, strategies as st
+from PIL import Image, features
 
 from reid_lab.data.table import ReidTable, TableError
 from reid_lab.datasets import dg_sets, diagnosis as D
 from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.export import LAYOUTS, export_world
-from reid_lab.datasets.image_sets import (IMAGE_SETS, SUBSETS, check_image_set, load_image_set, tiny_table, unfit_rows,
-                                          write_images)
+from reid_lab.datasets.image_sets import (
+    IMAGE_SETS,
+    SUBSETS,
+    check_image_set,
+    load_image_set,
+    tiny_table,
+    unfit_rows,
+    write_images,
+)
 from reid_lab.datasets.registry import DATASETS, load_dataset
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
@@ -199,7 +206,8 @@ def test_person_zero_moves_up_and_a_distractor_stays(tmp_path):
 
 
 def test_an_image_of_both_roles_is_query_and_gallery(tmp_path):
-    t = tiny_table(4, 3, 0); t = ReidTable(t.frame.assign(role="both"), None, t.reader).where(split=["train", "test"])
+    t = tiny_table(4, 3, 0)
+    t = ReidTable(t.frame.assign(role="both"), None, t.reader).where(split=["train", "test"])
     got = load_dataset("market1501", export_world(t, "market1501", tmp_path / "b"))
     assert len(got.query()) == len(got.gallery()) == 3 and len(got) == len(t) + 3
     for q, g in zip(got.query()["path"], got.gallery()["path"]):
@@ -245,14 +253,16 @@ def test_any_table_survives(items, layout):
         seen = [(p, c, s, r, int(im.mean()) // 9)
                 for p, c, s, r, im in zip(got["pid"], got["cam"], got["split"], got["role"], got.images())]
     want = [(p, c, s, r, i) for i, (p, c, s, r) in enumerate(zip(t["pid"], t["cam"], t["split"], t["role"]))]
-    seen.sort(key=lambda x: (x[4], x[1:4])); want.sort(key=lambda x: (x[4], x[1:4]))
+    seen.sort(key=lambda x: (x[4], x[1:4]))
+    want.sort(key=lambda x: (x[4], x[1:4]))
     assert [x[1:4] for x in seen] == [x[1:4] for x in want]  # cameras, splits, roles
     pairs = {(a[0], b[0]) for a, b in zip(want, seen)}
     assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})  # people: one to one
 
 
 def test_writing_keeps_the_pixels(tmp_path):
-    t = tiny_table(roles=True); write_images(t, tmp_path, [f"{i}.jpg" for i in range(len(t))])
+    t = tiny_table(roles=True)
+    write_images(t, tmp_path, [f"{i}.jpg" for i in range(len(t))])
     for i in range(len(t)):
         assert np.abs(np.asarray(Image.open(tmp_path / f"{i}.jpg")).astype(int) - t.image(i)).mean() < 8
     with pytest.raises(ValueError, match="leaves the dataset folder"): write_images(t, tmp_path, ["../x.jpg"] * len(t))
@@ -275,7 +285,9 @@ def changed(t, **columns): return ReidTable(t.frame.assign(**columns), None, t.r
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_without_a_place_are_refused_with_a_remedy(name, tmp_path):
-    t = tiny_table(4, 3, 0, roles=True); two = t.where(split=["train", "test"]); most = IMAGE_SETS[name].most
+    t = tiny_table(4, 3, 0, roles=True)
+    two = t.where(split=["train", "test"])
+    most = IMAGE_SETS[name].most
     bad = [(changed(two, role="gallery"), "no test image can be query", "give test images the role"),
            (changed(two, role="query"), "no test image can be gallery", "give test images the role"),
            (changed(two, role=["both"] * 6 + ["query", "gallery", "none"]), "role 'none'", "give them a role"),
@@ -297,7 +309,8 @@ def test_twelve_cameras_go_to_msmt(tmp_path):
 
 
 def test_text_layouts_still_refuse_junk_and_mals_silence(tmp_path):
-    t = tiny_table(); junk = changed(t, pid=[-1] + t["pid"].tolist()[1:], split="test")
+    t = tiny_table()
+    junk = changed(t, pid=[-1] + t["pid"].tolist()[1:], split="test")
     for layout in ("cuhk-pedes", "mals"):
         with pytest.raises(TableError, match="junk"): export_world(junk, layout, tmp_path / layout)
 
@@ -314,7 +327,8 @@ def test_the_folder_is_found_under_each_name(name, tmp_path):
 
 
 def test_upper_case_of_the_second_version(tmp_path):
-    root = make("msmt17", tmp_path / "m", "v2"); (root / "mask_train_v2").rename(root / "mask_train_V2")
+    root = make("msmt17", tmp_path / "m", "v2")
+    (root / "mask_train_v2").rename(root / "mask_train_V2")
     assert load_dataset("msmt17", root, check="all")["path"][0].startswith("mask_train_V2/")
 
 
@@ -355,7 +369,8 @@ def test_names_that_do_not_parse_are_named(market, bad):
 def test_other_files_are_passed_over(market):
     for n in ("Thumbs.db", ".DS_Store", "._0002_c1s1_000451_03.jpg", "readme.txt"):
         (market / "query" / n).write_text("x")
-    (market / "gt_bbox").mkdir(); (market / "gt_bbox/x.jpg").write_text("x")
+    (market / "gt_bbox").mkdir()
+    (market / "gt_bbox/x.jpg").write_text("x")
     os.rename(market / MARKET[0], market / (MARKET[0] + ".jpg"))
     assert len(load_dataset("market1501", market, check="all")) == len(MARKET)
 
@@ -363,7 +378,8 @@ def test_other_files_are_passed_over(market):
 @pytest.mark.parametrize("name, part",
                          [(n, p) for n in ("market1501", "msmt17") for p in ("train", "query", "gallery")])
 def test_missing_and_empty_parts(name, part, tmp_path):
-    root = make(name, tmp_path / "x"); form = IMAGE_SETS[name]
+    root = make(name, tmp_path / "x")
+    form = IMAGE_SETS[name]
     gone = root / (form.lists or BOXES)[part]
     others = [p for p in form.folders["v1"] if p != part]
     for empty in (True, False):
@@ -383,7 +399,8 @@ def test_missing_and_empty_parts(name, part, tmp_path):
 
 
 def test_all_parts_that_are_missing_are_named_at_once(market):
-    shutil.rmtree(market / "query"); shutil.rmtree(market / "bounding_box_train")
+    shutil.rmtree(market / "query")
+    shutil.rmtree(market / "bounding_box_train")
     assert "2 problem(s)" in error("market1501", market)
 
 
@@ -399,7 +416,8 @@ def test_options_are_checked(kw, says, market):
 
 def edit(root, change, name="list_gallery.txt"):
     lines = (root / name).read_text().splitlines()
-    change(lines); (root / name).write_text("\n".join(lines) + "\n")
+    change(lines)
+    (root / name).write_text("\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("line",
@@ -508,7 +526,8 @@ def test_junk_and_distractors_in_the_wrong_place(market):
 
 
 def test_cameras_and_queries_that_are_odd_are_warnings(market):
-    picture(market / "bounding_box_train/0007_c7s1_000001_01.jpg"); picture(market / "query/0003_c1s1_000001_01.jpg")
+    picture(market / "bounding_box_train/0007_c7s1_000001_01.jpg")
+    picture(market / "query/0003_c1s1_000001_01.jpg")
     picture(market / "bounding_box_test/0003_c1s1_000002_01.jpg")  # its own camera does not count
     report = doctor("market1501", market)
     assert report.ok and "cameras [7] beyond the 6" in str(report)

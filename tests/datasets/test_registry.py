@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 from helpers.layouts import AERIAL, FROM_DISK, small
 from hypothesis import given, settings, strategies as st
+from PIL import Image
 
 from reid_lab.data.table import SPLITS, ReidTable, TableError
 from reid_lab.datasets import diagnosis, registry, text_sets
@@ -154,7 +154,8 @@ def test_missing_and_empty_roots_name_all_three_sources(name, tmp_path, monkeypa
 def test_annotation_of_the_wrong_shape(name, content, says, tmp_path):
     form = TEXT_SETS.get(name)
     path = tmp_path / (form.annotations[0] if form else "gene_attrs/g_4x_attrs.json")
-    path.parent.mkdir(exist_ok=True); path.write_text(content)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
     with pytest.raises(TableError, match=says): load_dataset(name, tmp_path)
     report = doctor(name, tmp_path)
     assert not report.ok and path.name in str(report)
@@ -204,7 +205,8 @@ def test_the_annotation_without_splits(cuhk):
 def test_of_two_annotations_one_is_read_and_both_are_named(cuhk, both, read):
     "The other one would be refused: its records lack the images"
     good = (cuhk / "reid_raw.json").read_text()
-    (cuhk / "reid_raw.json").unlink(); (cuhk / "annotations").mkdir()
+    (cuhk / "reid_raw.json").unlink()
+    (cuhk / "annotations").mkdir()
     for name in both: (cuhk / name).write_text(good if name == read else '[{"id": 1}]')
     other = next(n for n in both if n != read)
     assert len(load_dataset("cuhk-pedes", cuhk)) == 16
@@ -254,7 +256,8 @@ def test_forms_agree_and_convert(written, tmp_path):
     a = load_dataset("rstpreid", both)
     (both / "data_captions.json").write_bytes((written["rstpreid"] / "data_captions.json").read_bytes())
     b, c = load_dataset("rstpreid", both, form="raw"), load_dataset("rstpreid", both, form="processed")
-    pd.testing.assert_frame_equal(b.frame, raw.frame); pd.testing.assert_frame_equal(a.frame, c.frame)
+    pd.testing.assert_frame_equal(b.frame, raw.frame)
+    pd.testing.assert_frame_equal(a.frame, c.frame)
     pd.testing.assert_frame_equal(a.frame, raw.frame)
     with pytest.raises(ValueError, match="form='row' is not known"): load_dataset("rstpreid", both, form="row")
 
@@ -319,7 +322,10 @@ def test_options_are_checked(kw, says, written):
 
 def test_bad_rows_are_named_with_key_and_row(cuhk):
     def spoil(rs):
-        del rs[3]["captions"]; rs[5]["captions"] = "A man."; rs[7]["split"] = "dev"; rs[9]["id"] = None
+        del rs[3]["captions"]
+        rs[5]["captions"] = "A man."
+        rs[7]["split"] = "dev"
+        rs[9]["id"] = None
         rs[11]["file_path"] = 4
     edit(cuhk, spoil)
     text = error("cuhk-pedes", cuhk)
@@ -336,7 +342,8 @@ def test_truncated_at_every_length(cuhk):
 
 
 def test_image_that_is_text_is_named(cuhk):
-    bad = sorted((cuhk / "imgs").rglob("*.jpg"))[0]; bad.write_text("hello")
+    bad = sorted((cuhk / "imgs").rglob("*.jpg"))[0]
+    bad.write_text("hello")
     assert bad.name in error("cuhk-pedes", cuhk) and bad.name in str(doctor("cuhk-pedes", cuhk))
     with pytest.raises(ValueError, match=f"{bad.name}.*cannot be read"):
         export_world(load_dataset("cuhk-pedes", cuhk, check="none"), "rstpreid", cuhk.parent / "out")
@@ -344,7 +351,8 @@ def test_image_that_is_text_is_named(cuhk):
 
 
 def test_missing_folder_is_named_and_can_be_dropped(cuhk):
-    shutil.rmtree(cuhk / "imgs/val_query"); sorted((cuhk / "imgs/train_query").iterdir())[0].unlink()
+    shutil.rmtree(cuhk / "imgs/val_query")
+    sorted((cuhk / "imgs/train_query").iterdir())[0].unlink()
     report = str(doctor("cuhk-pedes", cuhk))
     assert "val_query: the whole folder is missing, 4 of 4" in report
     assert "train_query: some files are missing, 1 of 8" in report
@@ -363,7 +371,9 @@ def test_no_images_at_all(cuhk):
 
 def test_id_in_two_splits_empty_caption_and_doubled_path(cuhk):
     def spoil(rs):
-        rs[0]["id"] = rs[-1]["id"]; rs[1]["captions"] = ["", "fine"]; rs[3]["file_path"] = rs[2]["file_path"]
+        rs[0]["id"] = rs[-1]["id"]
+        rs[1]["captions"] = ["", "fine"]
+        rs[3]["file_path"] = rs[2]["file_path"]
     edit(cuhk, spoil)
     text, report = error("cuhk-pedes", cuhk), str(doctor("cuhk-pedes", cuhk))
     for word in ("in both train and test", "empty caption", "the same path in several rows"):
@@ -417,7 +427,8 @@ def test_captions_pass_unchanged(written, tmp_path):
 
 def test_any_text_survives_the_annotation(captions):
     import tempfile
-    t = tiny_table(4, 3); t = ReidTable(t.frame.assign(captions=captions), None, t.reader)
+    t = tiny_table(4, 3)
+    t = ReidTable(t.frame.assign(captions=captions), None, t.reader)
     with tempfile.TemporaryDirectory() as d:
         got = load_dataset("rstpreid", export_world(t, "rstpreid", Path(d) / "r"), check="none")
     assert got["captions"].tolist() == captions
@@ -425,7 +436,8 @@ def test_any_text_survives_the_annotation(captions):
 
 def test_a_byte_order_mark_and_other_encodings(cuhk):
     text = (cuhk / "reid_raw.json").read_text()
-    (cuhk / "reid_raw.json").write_text(text, encoding="utf-8-sig"); assert len(load_dataset("cuhk-pedes", cuhk)) == 16
+    (cuhk / "reid_raw.json").write_text(text, encoding="utf-8-sig")
+    assert len(load_dataset("cuhk-pedes", cuhk)) == 16
     (cuhk / "reid_raw.json").write_bytes(b"\xff\xfe" + text.encode("utf-16-le"))
     assert len(load_dataset("cuhk-pedes", cuhk)) == 16
     (cuhk / "reid_raw.json").write_bytes(text.replace("Person", "P\xe9rson").encode("latin-1"))

@@ -12,8 +12,18 @@ from hypothesis import given, settings, strategies as st
 
 from reid_lab.data.table import ReidTable, TableError
 from reid_lab.datasets import cross_set as C
-from reid_lab.datasets.cross_set import (SAME, RuleRewriter, build_cross_set, check_cross_set, edit_caption,
-                                         facts_said, load_cross_set, local_rewriter, rewrite_captions, write_cross_set)
+from reid_lab.datasets.cross_set import (
+    SAME,
+    RuleRewriter,
+    build_cross_set,
+    check_cross_set,
+    edit_caption,
+    facts_said,
+    load_cross_set,
+    local_rewriter,
+    rewrite_captions,
+    write_cross_set,
+)
 from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.export import LAYOUTS, export_world
 from reid_lab.datasets.image_sets import tiny_table
@@ -134,8 +144,10 @@ def test_first_record_reads_no_further(tmp_path):
     p.write_text('\ufeff [ {"a": "\u00e9"}, {"b": ')
     assert first_record(p) == {"a": "\u00e9"}
     for text in ("[]", "[1]", "{}", "", '[{"a"', '["a"]'):
-        p.write_text(text); assert first_record(p) is None
-    p.write_bytes(b'[{"a": 1}, "\xff\xfe"]'); assert first_record(p) == {"a": 1}
+        p.write_text(text)
+        assert first_record(p) is None
+    p.write_bytes(b'[{"a": 1}, "\xff\xfe"]')
+    assert first_record(p) == {"a": 1}
 
 
 def test_the_doctor_counts_sources(tmp_path):
@@ -156,7 +168,9 @@ def test_groups_mean_the_same_in_the_world():
     checked = 0
     for group in SAME.values():
         values = [own[w] for w in group if w in own]
-        if len(values) > 1: checked += 1; assert set.intersection(*values), group
+        if len(values) > 1:
+            checked += 1
+            assert set.intersection(*values), group
     assert checked >= 25
 
 
@@ -326,7 +340,9 @@ def test_identities_follow_the_seed_and_sources_are_disjoint():
 
 def test_every_caption_is_rewritten_once_by_each():
     calls = []
-    def loud(c): calls.append(c); return c.upper()
+    def loud(c):
+        calls.append(c)
+        return c.upper()
     t = build_cross_set([named("A"), named("B")], 2, rewrite={"loud": loud, "last": lambda c: c[::-1]})
     assert len(calls) == t["captions"].map(len).sum() / 3 == 16
     for said, by in zip(t["captions"], t["provenance"]):
@@ -428,7 +444,8 @@ def test_invented_clothes_are_named(cross):
 
 def test_an_edit_keeps_the_text_before_it(cross):
     before = cross["captions"][1][2]
-    one = edit_caption(cross, 1, 2, "First."); two = edit_caption(one, 1, 2, "Second.", by="x")
+    one = edit_caption(cross, 1, 2, "First.")
+    two = edit_caption(one, 1, 2, "Second.", by="x")
     assert two["provenance"][1][2] == dict(cross["provenance"][1][2], edit="x", before=before)
     assert cross["captions"][1][2] == before and "edit" not in cross["provenance"][1][2]
     assert two["captions"].drop(1).tolist() == cross["captions"].drop(1).tolist()
@@ -441,7 +458,8 @@ def test_an_edit_keeps_the_text_before_it(cross):
 
 def test_layout_and_writer_agree(cross, tmp_path):
     assert LAYOUTS["ufine3c"].write is write_cross_set and DATASETS["ufine3c"].load is load_cross_set
-    (tmp_path / "a").mkdir(); write_cross_set(cross, tmp_path / "a")
+    (tmp_path / "a").mkdir()
+    write_cross_set(cross, tmp_path / "a")
     b = export_world(cross, "ufine3c", tmp_path / "b")
     files = lambda root: {p.relative_to(root).as_posix(): p.read_bytes() for p in Path(root).rglob("*") if p.is_file()}
     assert files(tmp_path / "a") == files(b) and len(files(b)) == len(cross) + 2

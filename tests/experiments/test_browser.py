@@ -5,8 +5,7 @@ from contextlib import contextmanager
 
 import nbformat
 import pytest
-from helpers.browser import (NEEDS_CHROMIUM, PANEL, POINT, ROOT, cockpit_is_drawn, dark, execute, lab_page,
-                             shoot)
+from helpers.browser import NEEDS_CHROMIUM, PANEL, POINT, ROOT, cockpit_is_drawn, dark, execute, lab_page, shoot
 from helpers.notebooks import saved
 
 pytest.importorskip("playwright.sync_api", reason="the dev extra is not installed")

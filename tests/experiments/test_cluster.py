@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from reid_lab.experiments import sweep as X
 from reid_lab.cli.commands import main
+from reid_lab.experiments import sweep as X
 from reid_lab.experiments.cluster import read_backend
 
 pytestmark = pytest.mark.kill
@@ -31,7 +31,9 @@ def slow(gain, seed, trace):
     return [dict(split="val", R1=seed), dict(split="test", R1=seed + gain)]
 
 
-def die(seed): os.kill(os.getpid(), signal.SIGKILL) if seed == 1 else None; return dict(R1=seed)
+def die(seed):
+    os.kill(os.getpid(), signal.SIGKILL) if seed == 1 else None
+    return dict(R1=seed)
 
 
 def notebook(path):

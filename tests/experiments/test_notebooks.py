@@ -13,8 +13,7 @@ from nbformat.v4 import new_markdown_cell
 from papermill.exceptions import PapermillExecutionError
 
 from reid_lab.experiments.notebooks import experiments, find_notebook, read_experiment, run_notebook
-from reid_lab.experiments.run import kept_parameters
-from reid_lab.experiments.run import RECORD as RECORD_FILE
+from reid_lab.experiments.run import RECORD as RECORD_FILE, kept_parameters
 
 
 def test_an_experiment_is_its_notebook(tmp_path):
@@ -33,8 +32,10 @@ def test_an_experiment_is_its_notebook(tmp_path):
 
 def test_a_new_notebook_needs_no_list(tmp_path, monkeypatch, capsys):
     from reid_lab.cli.commands import main
-    (tmp_path/"nbs"/"experiments").mkdir(parents=True); (tmp_path/"settings.ini").write_text("")
-    notebook(tmp_path/"nbs"/"experiments"/"run_new.ipynb"); notebook(tmp_path/"nbs"/"experiments"/"some_maps.ipynb")
+    (tmp_path/"nbs"/"experiments").mkdir(parents=True)
+    (tmp_path/"settings.ini").write_text("")
+    notebook(tmp_path/"nbs"/"experiments"/"run_new.ipynb")
+    notebook(tmp_path/"nbs"/"experiments"/"some_maps.ipynb")
     monkeypatch.setenv("REID_LAB_HOME", str(tmp_path))
     assert list(experiments()) == ["new", "some_maps"] and find_notebook("new") == experiments()["new"].path
     with pytest.raises(SystemExit): main(["run", "--help"])

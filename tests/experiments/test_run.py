@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from reid_lab.experiments.run import environment, git_commit, RECORD, start_run
+from reid_lab.experiments.run import RECORD, environment, git_commit, start_run
 from reid_lab.results.rows import load_results
 
 
@@ -98,10 +98,12 @@ def test_the_commit_of_a_checkout(tmp_path):
     assert git_commit(tmp_path) == ""     # no commit yet
     (tmp_path/"results").mkdir()
     for name in ("code.py", "results/runs.csv"): (tmp_path/name).write_text("1")
-    git("add", "."); git("commit", "-qm", "one")
+    git("add", ".")
+    git("commit", "-qm", "one")
     head = git("rev-parse", "HEAD")[:10]
     assert git_commit(tmp_path) == head
-    (tmp_path/"results"/"runs.csv").write_text("2"); (tmp_path/"new.py").write_text("1")
+    (tmp_path/"results"/"runs.csv").write_text("2")
+    (tmp_path/"new.py").write_text("1")
     assert git_commit(tmp_path) == head
     (tmp_path/"code.py").write_text("2")
     assert git_commit(tmp_path) == head + "+"

@@ -12,21 +12,21 @@ import pytest
 from helpers.notebooks import saved
 from papermill.exceptions import PapermillExecutionError
 
-from reid_lab.results.conclusions import comparisons, conclusions, recorded_row
+from reid_lab.data.table import ReidTable
 from reid_lab.datasets.aerial import cross_view
 from reid_lab.datasets.cross_set import build_cross_set
-from reid_lab.data.table import ReidTable
-from reid_lab.datasets.registry import DATASETS, load_dataset
 from reid_lab.datasets.export import export_world
 from reid_lab.datasets.protocols.dg_splits import TARGETS, world_abc, write_manifest
-from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.datasets.registry import DATASETS, load_dataset
 from reid_lab.experiments.notebooks import experiments, run_notebook
 from reid_lab.experiments.run import git_commit
 from reid_lab.models.weights.shipped import card_for
 from reid_lab.recipes import camel_settings as camel, cfam, cfan, dart3, dmg
 from reid_lab.recipes.study import settings_frame
-from reid_lab.world.world import World
+from reid_lab.results.conclusions import comparisons, conclusions, recorded_row
+from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.world.plan import reid_groups
+from reid_lab.world.world import World
 
 pytestmark = pytest.mark.whole
 
@@ -376,11 +376,13 @@ def test_caption_cot_from_the_command_line(tmp_path):
 
 def test_caption_cot_of_a_folder(tmp_path):
     "Own images and a local model: random words are all rejected, which ends the run with reasons and the records"
-    from PIL import Image
     from helpers.captioning import build_model
+    from PIL import Image
+
     from reid_lab.datasets.captioning.traces import read_records
     from reid_lab.datasets.image_sets import tiny_table
-    (tmp_path / "images").mkdir(); build_model(tmp_path / "vlm")
+    (tmp_path / "images").mkdir()
+    build_model(tmp_path / "vlm")
     for i, im in enumerate(tiny_table(2, 1).images()): Image.fromarray(im).save(tmp_path / "images" / f"{i}.png")
     own = dict(images=str(tmp_path / "images"), model=str(tmp_path / "vlm"), records=str(tmp_path / "c.jsonl"))
     with pytest.raises(PapermillExecutionError, match="captions were rejected"):
@@ -397,7 +399,8 @@ def test_caption_cot_of_a_folder(tmp_path):
 
 def test_dmg_with_a_manifest_and_a_control(tmp_path, private_cache):
     "Own images: files, and one CSV that says who, where and for what; then a tower that is not trained"
-    import timm, torch
+    import timm
+    import torch
     from PIL import Image
     table = world_abc("smoke", 0)
     names = [f"{i:05d}.png" for i in range(len(table))]
@@ -429,7 +432,8 @@ def test_another_registered_model(name, study, model, left_out, tmp_path):
 
 
 def test_a_frozen_tower_is_a_control(tmp_path):
-    import timm, torch
+    import timm
+    import torch
     torch.save(timm.create_model("test_vit", num_classes=0).state_dict(), tmp_path/"vit.pth")
     done = run_notebook("run_dart3", tmp_path / "run", preset="smoke", study="ablation", model="frozen:test_vit",
                         weights=str(tmp_path / "vit.pth"), seeds=1)

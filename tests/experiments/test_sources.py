@@ -179,7 +179,8 @@ def test_what_a_notebook_runs_is_followed(line, file, write, tmp_path, monkeypat
 
 def test_notebooks_that_run_each_other_end(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    notebook(tmp_path/"a.ipynb", "%run b.ipynb", ""); notebook(tmp_path/"b.ipynb", "%run a.ipynb", "")
+    notebook(tmp_path/"a.ipynb", "%run b.ipynb", "")
+    notebook(tmp_path/"b.ipynb", "%run a.ipynb", "")
     assert {p.name for p in job_code(tmp_path/"a.ipynb").files.values()} == {"a.ipynb", "b.ipynb"}
 
 

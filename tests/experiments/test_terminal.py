@@ -42,10 +42,13 @@ def clone(tmp_path_factory):
         folder.mkdir(parents=True, exist_ok=True)
         if (ROOT/name).is_file(): shutil.copy(ROOT/name, folder)
         else: shutil.copytree(ROOT/name, folder/name, ignore=shutil.ignore_patterns("__pycache__"))
-    git(folder, "init", "-q"); git(folder, "add", "."); git(folder, "commit", "-qm", "one")
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "one")
     python = folder/".venv"/"bin"/"python"
     python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}" exec "{sys.executable}" "$@"\n'); python.chmod(0o755)
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
     sums = subprocess.run("{ cat settings.ini setup.py; pwd; } | cksum | tr ' ' '-'", shell=True, cwd=folder,
                           capture_output=True, text=True).stdout.strip()
     (folder/".venv"/f".installed-{sums}").touch()

@@ -22,7 +22,9 @@ def _tok(text="a photo of a person", **kw): return WordPiece.train([text], 60, m
 def _state(rows=None, **kw): return tiny_towers(SIZE, vocab_size=rows or _tok().vocab_size, **kw).state_dict()
 
 
-def _file(tmp, content): torch.save(content, tmp/"w.pth"); return tmp/"w.pth"
+def _file(tmp, content):
+    torch.save(content, tmp/"w.pth")
+    return tmp/"w.pth"
 
 
 def _shipped(tmp, model=None, tok=None):
@@ -39,10 +41,15 @@ def _carded(tmp, text):
     return tmp/"w.safetensors"
 
 
-def _damaged(tmp, how): path = _shipped(tmp); how(path); return path
+def _damaged(tmp, how):
+    path = _shipped(tmp)
+    how(path)
+    return path
 
 
-def _ours(tmp): save_file({"w": W}, tmp/"w.safetensors", metadata=dict(zoo="bot_tiny")); return tmp/"w.safetensors"
+def _ours(tmp):
+    save_file({"w": W}, tmp/"w.safetensors", metadata=dict(zoo="bot_tiny"))
+    return tmp/"w.safetensors"
 
 
 WANTED = "weights of a clip_tiny"

@@ -11,6 +11,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from reid_lab.core import basics as core_basics, reporting
 from reid_lab.experiments import run as run_folders, sweep
 
+
 def _notebook(tmp, body="pass", tags=("parameters",)):
     parameters = "seed = 0\nlr = 1e-3\nname = ''\non = True\nout_dir = ''"
     path = tmp/"demo.ipynb"
@@ -24,7 +25,8 @@ def _run(tmp, *args, **nb): return refused("run", _notebook(tmp, **nb), *args)
 
 def _run_of(tmp, status="finished", notebook="demo"):
     "A folder that an earlier run left"
-    folder = tmp/"run"; folder.mkdir(exist_ok=True)
+    folder = tmp/"run"
+    folder.mkdir(exist_ok=True)
     run_folders.write_json(folder/"metrics.json", dict(run="run", notebook=notebook, status=status, params={}, rows=[]))
     return folder
 
@@ -48,7 +50,8 @@ def _features(tmp, **change):
 
 def _mine(tmp):
     "A folder of the user's own results is named; it is refused and untouched"
-    (tmp/"results.csv").write_text("mine"); (tmp/"log.jsonl").write_text("mine")
+    (tmp/"results.csv").write_text("mine")
+    (tmp/"log.jsonl").write_text("mine")
     try: run_folders.start_run("run_demo", {}, tmp)
     finally:
         assert sorted(p.name for p in tmp.iterdir()) == ["log.jsonl", "results.csv"]

@@ -65,7 +65,8 @@ def empty(path: Path):
 
 def flip(path: Path):
     "One bit near the end is another"
-    data = bytearray(path.read_bytes()); data[-9] ^= 8
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 8
     path.write_bytes(data)
 
 

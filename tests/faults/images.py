@@ -6,8 +6,8 @@ import zlib
 
 import numpy as np
 import pandas as pd
-from PIL import Image
 from fault import bad, cli, clutter, interruption, killed, refused, warned
+from PIL import Image
 
 from reid_lab.core.files import safe_join
 from reid_lab.data.checks import decode_images, file_findings, look_at_files

@@ -1,14 +1,13 @@
 "Labels, manifests and folders of crops: what no id can be, tables that cannot be read, what would be embedded wrongly"
 import numpy as np
 import pandas as pd
+from fault import bad, refused
 from PIL import Image
 
 from reid_lab.data.crops import captions_of, crops_table, manifest_table
 from reid_lab.data.labels import read_labels
-from reid_lab.data.table import numbered, ReidTable
+from reid_lab.data.table import ReidTable, numbered
 from reid_lab.retrieval.embeddings import Embeddings
-
-from fault import bad, refused
 
 
 def _image(folder, *names):

@@ -21,8 +21,8 @@ from reid_lab.core.weight_files import save_weights
 from reid_lab.data.crops import crops_table
 from reid_lab.recipes import crops
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.retrieval.index import build_index, Index
-from reid_lab.retrieval.parts import naming_memory, Parts
+from reid_lab.retrieval.index import Index, build_index
+from reid_lab.retrieval.parts import Parts, naming_memory
 from reid_lab.retrieval.shards import Shards, write_shards
 
 N = 12

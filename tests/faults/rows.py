@@ -12,13 +12,12 @@ from reid_lab.figures.captions import image_rows
 from reid_lab.figures.charts import bars_paired, curves, learning_curves
 from reid_lab.figures.explain import map_sheet
 from reid_lab.figures.style import export, paper_figure
+from reid_lab.recipes.dmg import STUDIES as DMG
+from reid_lab.recipes.study import Study, find_study, joined, register_figure, with_setting
 from reid_lab.results import rows as results
 from reid_lab.results.comparisons import paired, paired_table, relative_to, summarise
 from reid_lab.results.published import compare, published_table
-from reid_lab.recipes.dmg import STUDIES as DMG
-from reid_lab.recipes.study import Study, find_study, joined, register_figure, with_setting
 from reid_lab.results.rows import Setting, append_result, append_results, load_results, publish
-from reid_lab.results.comparisons import paired, paired_table, relative_to, summarise
 from reid_lab.results.tables import to_latex, to_markdown
 
 
@@ -273,7 +272,9 @@ def _eight_writers(tmp):
     for me in range(8):
         pid = os.fork()
         if pid == 0:
-            try: work(me); os._exit(0)
+            try:
+                work(me)
+                os._exit(0)
             finally: os._exit(1)
         pids.append(pid)
     codes = [os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]) for p in pids]
@@ -312,7 +313,10 @@ def _reader_beside_a_writer(tmp):
             (tmp/"writing").touch()
             time.sleep(.3)
             f.write(data[40:])
-        try: results._write = slow; _add(tmp, seed=1); os._exit(0)
+        try:
+            results._write = slow
+            _add(tmp, seed=1)
+            os._exit(0)
         finally: os._exit(1)
     while not (tmp/"writing").exists(): time.sleep(.01)
     with warned() as said: seeds = load_results(tmp/"r.csv").seed.tolist()

@@ -4,9 +4,9 @@ import os
 import numpy as np
 from fault import bad, refused
 
+from reid_lab.results.rows import load_results
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.widgets.search import images_of
-from reid_lab.results.rows import load_results
 
 
 def _features(tmp, **more):
@@ -18,6 +18,7 @@ def _usage(*argv):
     "What argparse prints when it refuses"
     import contextlib
     import io
+
     from reid_lab.cli.commands import main
     with contextlib.redirect_stderr(io.StringIO()) as err:
         try: main([str(a) for a in argv])

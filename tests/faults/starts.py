@@ -8,7 +8,14 @@ from safetensors.torch import save_file
 
 from reid_lab.models.convert import convert_weights
 from reid_lab.models.weights.shipped import (
-    Card, card_for, check_unseen, check_worlds, read_card, save_shipped, world_names)
+    Card,
+    card_for,
+    check_unseen,
+    check_worlds,
+    read_card,
+    save_shipped,
+    world_names,
+)
 from reid_lab.models.zoo import MODELS, create_model
 from reid_lab.recipes.camel import load_data
 from reid_lab.recipes.camel_settings import Config

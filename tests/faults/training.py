@@ -156,7 +156,8 @@ def _prepare_again(folder):
         with mock.patch.object(fitting, "Checkpoint", often), warned() as said:
             fit(Net(), Blobs(), 3, folder/"t", {}, prepare=lambda m: done.append(1), quiet=True, device="cpu")
         return said
-    run(); run()
+    run()
+    run()
     assert done == [1]
     for state in (folder/"t"/"state").iterdir(): (state/"state.pt").unlink()
     said = run()
@@ -168,7 +169,8 @@ def _interrupted_between_renames(folder):
     "Ctrl-C when the old folder has lost its name: the new one takes it"
     def write(text):
         with atomic_path(folder/"x", replace=True) as tmp:
-            tmp.mkdir(); (tmp/"a").write_text(text)
+            tmp.mkdir()
+            (tmp/"a").write_text(text)
     write("old")
     true, stopped = Path.rename, []
     def stop(self, to):
@@ -182,7 +184,9 @@ def _interrupted_between_renames(folder):
 def _sweeper_dies(folder):
     "Killed while it removes the remains of a killed writer: the next one removes them"
     def write():
-        with atomic_path(folder/"x", replace=True) as tmp: tmp.mkdir(); (tmp/"a").write_text("new")
+        with atomic_path(folder/"x", replace=True) as tmp:
+            tmp.mkdir()
+            (tmp/"a").write_text("new")
     killed(write, "reid_lab.core.files._sync")
     killed(write, "os.rmdir")
     write()
@@ -308,7 +312,9 @@ def _value(v):
     return change
 
 
-def _flipped(net, path): save_weights(net, path); flip(path)
+def _flipped(net, path):
+    save_weights(net, path)
+    flip(path)
 
 
 def _other(**kw):

@@ -104,16 +104,20 @@ def _bomb(tmp):
         def persistent_id(self, x):
             return ("storage", torch.FloatStorage, "0", "cpu", 1) if isinstance(x, Storage) else None
 
-    data = io.BytesIO(); Pickler(data, 2).dump({"w": Big()})
+    data = io.BytesIO()
+    Pickler(data, 2).dump({"w": Big()})
     with zipfile.ZipFile(tmp/"clip.pt", "w") as z:
-        z.writestr("a/data.pkl", data.getvalue()); z.writestr("a/constants.pkl", b""); z.writestr("a/data/0", bytes(4))
+        z.writestr("a/data.pkl", data.getvalue())
+        z.writestr("a/constants.pkl", b"")
+        z.writestr("a/data/0", bytes(4))
     return open_weights(tmp/"clip.pt")
 
 
 def _evil(tmp):
     "A TorchScript archive whose pickle calls a function"
     with zipfile.ZipFile(tmp/"clip.pt", "w") as z:
-        z.writestr("a/data.pkl", b"cposix\nsystem\n(S'true'\ntR."); z.writestr("a/constants.pkl", b"")
+        z.writestr("a/data.pkl", b"cposix\nsystem\n(S'true'\ntR.")
+        z.writestr("a/constants.pkl", b"")
     return open_weights(tmp/"clip.pt")
 
 
@@ -305,7 +309,7 @@ FAULTS = [
     bad("weights: float32 as a whole number table", "int64 for a projection under another name",
         lambda t: load_network(nn.ParameterDict(dict(proj=torch.ones(2, 2))), {"proj": torch.ones(2, 2).long()}),
         "int64 where a network has float numbers"),
-    bad("weights: teacher and student", "neither is taken", 
+    bad("weights: teacher and student", "neither is taken",
         lambda t: TOWERS["bot"][0](_file(t, _two("student", "teacher"))),
         "holds 2 networks: student.", "--prefix student."),
     bad("weights: two encoders", "encoder_q and encoder_k",

@@ -16,7 +16,8 @@ def test_lists_of_several_models_stand_side_by_side(strips, names, column):
     captions = ["word " * 300, "A $5 hat_1.", strips[0][0]]
     fig = lists_beside(captions, ranked, images, [0, 1, 2], pid, notes, column=column)
     ax = fig.axes[0]
-    fig.set_dpi(100); fig.canvas.draw()
+    fig.set_dpi(100)
+    fig.canvas.draw()
     assert fig.get_size_inches()[1] < (4.8 if len(names) < 5 else 7)
     for t in ax.texts:
         box = t.get_window_extent()

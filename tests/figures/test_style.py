@@ -76,7 +76,8 @@ def wrap_naive(text, width, max_lines):
     for word in text.split():
         while wide(word) > width and len(word) > 4:
             cut = max(1, int(len(word)*width/wide(word)) - 1)
-            lines += [word[:cut]]; word = word[cut:]
+            lines += [word[:cut]]
+            word = word[cut:]
         if wide(f"{lines[-1]} {word}") <= width: lines[-1] = f"{lines[-1]} {word}".strip()
         else: lines.append(word)
     lines = [x for x in lines if x]

@@ -13,6 +13,7 @@ import urllib.request
 from contextlib import contextmanager
 
 import pytest
+
 from helpers import ROOT
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")

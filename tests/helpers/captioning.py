@@ -18,7 +18,9 @@ class Echo:
     name, prompt_hash = "echo", "0"
     def __init__(self, draft="A person in a t-shirt."): self.draft, self.asked = draft, Counter()
     def settings(self, photo): return dict(model=self.name, draft=self.draft)
-    def perceive(self, photo, attempt=0): self.asked[photo.image] += 1; return dict(attributes=[SEEN])
+    def perceive(self, photo, attempt=0):
+        self.asked[photo.image] += 1
+        return dict(attributes=[SEEN])
     def compose(self, attributes, attempt=0): return dict(S_init=self.draft, trace_gen=[STEP])
     def audit(self, photo, text, attempt=0): return dict(corrections=[])
 
@@ -50,7 +52,9 @@ def captioned(n=40, seed=0, rates=R.Rates(), factor=.2):
 
 class Wrong(Echo):
     "One answer that does not hold"
-    def __init__(self, question, answer): super().__init__(); self.question, self.given = question, answer
+    def __init__(self, question, answer):
+        super().__init__()
+        self.question, self.given = question, answer
     def perceive(self, photo, attempt=0): return self.given if self.question == "perceive" else super().perceive(photo)
     def compose(self, attributes, attempt=0): return self.given if self.question == "compose" else super().compose([])
     def audit(self, photo, text, attempt=0): return self.given if self.question == "audit" else dict(corrections=[])
@@ -69,8 +73,15 @@ class Words:
 def build_model(folder, width=32, layers=1, room=1500):
     "A LLaVA with random weights, saved with its processor by the installed transformers"
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import (CLIPImageProcessor, CLIPVisionConfig, LlamaConfig, LlavaConfig,
-                              LlavaForConditionalGeneration, LlavaProcessor, PreTrainedTokenizerFast)
+    from transformers import (
+        CLIPImageProcessor,
+        CLIPVisionConfig,
+        LlamaConfig,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        LlavaProcessor,
+        PreTrainedTokenizerFast,
+    )
     engine = Tokenizer(models.BPE())
     engine.pre_tokenizer, engine.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     special = ["<end>", "<ask>", "<image>"]
@@ -88,5 +99,6 @@ def build_model(folder, width=32, layers=1, room=1500):
     see = CLIPImageProcessor(size=dict(shortest_edge=32), crop_size=dict(height=32, width=32))
     processor = LlavaProcessor(see, tok, patch_size=16, vision_feature_select_strategy="default",
                                num_additional_image_tokens=1, chat_template=Words.template)
-    model.save_pretrained(folder); processor.save_pretrained(folder)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
     return model, processor

@@ -16,7 +16,9 @@ EVIL = "<img src=x onerror=alert(1)> red"
 class Reader(nn.Module):
     "Counts words; an image is what its name says"
     size, vocab = (8, 4), sorted({w for s in SAID for w in s.split()})
-    def __init__(self): super().__init__(); self.one = nn.Parameter(torch.zeros(1))
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Parameter(torch.zeros(1))
     def tokenizer(self, texts): return torch.tensor([[t.split().count(w) for w in self.vocab] for t in texts]).long()
     def encode_text(self, tokens): return nn.functional.normalize(tokens.float() + .01, dim=1)
 

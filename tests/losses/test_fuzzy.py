@@ -95,7 +95,8 @@ def test_fta_vector(oracles):
     Qa, Qt, A, T, sa, st_ = (t64(i[k]) for k in ("Q_a", "Q_t", "A_c", "T_c", "sigma_a", "sigma_t"))
     pid, how = torch.tensor(i["pid"]), dict(tau=i["tau"], eps=i["eps"])
     ma, mt = Z.token_membership(Qa, A, sa), Z.token_membership(Qt, T, st_)
-    close(ma, want["mu_a"]); close(mt, want["mu_t"])
+    close(ma, want["mu_a"])
+    close(mt, want["mu_t"])
     for mu, r, s in ((ma, want["r_a"], sa), (mt, want["r_t"], st_)):
         close(mu, torch.exp(-(1 - t64(r))**2/(2*s[:, None]**2)).tolist(), 1e-5)
     close(Z.soft_and(ma, mt), want["mu_joint_at"])
@@ -180,7 +181,8 @@ def test_without_ground_images_cda_is_sdm():
                 Z.cda(T, A, None, pid, alpha=0.)):
         assert torch.equal(got, want)
     got, plain = ([x.clone().requires_grad_() for x in (T, A)] for _ in range(2))
-    Z.cda(*got, torch.full_like(A, torch.nan), pid, none).backward(); losses.sdm(*plain, pid).backward()
+    Z.cda(*got, torch.full_like(A, torch.nan), pid, none).backward()
+    losses.sdm(*plain, pid).backward()
     for a, b in zip(got, plain): assert torch.allclose(a.grad, b.grad, atol=1e-12)
 
 
@@ -205,15 +207,19 @@ def test_a_fixed_alpha_is_one_of_the_two_losses_or_their_mixture():
 def test_the_bridge_gives_no_way_and_alpha_can_be_fixed():
     (_, _, T, A, _, _), pid = draw(4)
     G = (A + .3*A.flip(0)).requires_grad_()
-    losses.sdm_per_sample(T, G, pid).sum().backward(); first, G.grad = G.grad.clone(), None
+    losses.sdm_per_sample(T, G, pid).sum().backward()
+    first, G.grad = G.grad.clone(), None
     Z.bridged(T, G, A, pid).sum().backward()
     assert torch.equal(G.grad, first)
     grads = {}
     for stop in (False, True):
-        t = T.clone().requires_grad_(); out = Z.cda_terms(t, A, G, pid, k=8., detach_alpha=stop)
-        out["loss"].mean().backward(); grads[stop] = t.grad
+        t = T.clone().requires_grad_()
+        out = Z.cda_terms(t, A, G, pid, k=8., detach_alpha=stop)
+        out["loss"].mean().backward()
+        grads[stop] = t.grad
         assert out["alpha"].requires_grad is not stop
-    t = T.clone().requires_grad_(); alpha = Z.gate(T, A, G, 8.).detach()
+    t = T.clone().requires_grad_()
+    alpha = Z.gate(T, A, G, 8.).detach()
     (alpha*losses.sdm_per_sample(t, A, pid) + (1 - alpha)*Z.bridged(t, G, A, pid)).mean().backward()
     assert torch.allclose(grads[True], t.grad, atol=1e-12) and not torch.allclose(grads[False], t.grad, atol=1e-3)
 
@@ -283,8 +289,10 @@ def test_a_suppressed_token_has_no_say():
     (q, t, c, d, s, u), pid = draw(10)
     q[:, 0] = -c                                                        # opposite: r = -1
     narrow = torch.full((5,), .1, dtype=torch.float64)
-    other = t.clone(); other[:, 0] = torch.randn(5, 4, dtype=torch.float64)
-    base, _ = Z.fuzzy_similarities(q, t, c, d, narrow, s); new, _ = Z.fuzzy_similarities(q, other, c, d, narrow, s)
+    other = t.clone()
+    other[:, 0] = torch.randn(5, 4, dtype=torch.float64)
+    base, _ = Z.fuzzy_similarities(q, t, c, d, narrow, s)
+    new, _ = Z.fuzzy_similarities(q, other, c, d, narrow, s)
     assert torch.allclose(base, new, atol=1e-12)
     wide, _ = Z.fuzzy_similarities(q, other, c, d, 1e9*narrow, s)
     assert not torch.allclose(wide, Z.fuzzy_similarities(q, t, c, d, 1e9*narrow, s)[0], atol=1e-3)

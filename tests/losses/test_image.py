@@ -7,13 +7,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from pytorch_metric_learning import distances, miners, reducers
-from pytorch_metric_learning import losses as library
 from helpers.losses import assert_close, naive_cos, naive_logsoftmax, t64
+from pytorch_metric_learning import distances, losses as library, miners, reducers
 
 from reid_lab.losses.basics import cosine
 from reid_lab.losses.image import center, circle, label_smoothing, supcon, triplet, weighted_triplet
-
 
 # --- test vectors ---------------------------------------------------------------------------------------------------
 

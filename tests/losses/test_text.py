@@ -7,9 +7,24 @@ import torch.nn.functional as F
 from helpers.losses import assert_close, naive_cos, naive_logsoftmax, t64
 
 from reid_lab.losses.basics import cosine
-from reid_lab.losses.text import (granularity_similarity, granules, hard_keys, hard_pairs, hardest, instance, itc, itm,
-                                  itm_weights, memory_itc, mlm, pair_identity, pair_match, sample_negatives, sdm,
-                                  sdm_per_sample)
+from reid_lab.losses.text import (
+    granularity_similarity,
+    granules,
+    hard_keys,
+    hard_pairs,
+    hardest,
+    instance,
+    itc,
+    itm,
+    itm_weights,
+    memory_itc,
+    mlm,
+    pair_identity,
+    pair_match,
+    sample_negatives,
+    sdm,
+    sdm_per_sample,
+)
 
 
 def pair(o, name):
@@ -29,8 +44,10 @@ def test_itm_weights(oracles):
     V, T, pid = pair(oracles, "itm_hard_negative_weights")
     wt, wi = itm_weights(V, T, o["inputs"]["tau"], pid)
     e = o["expected"]
-    assert_close(wt, e["w_i2t"]); assert_close(wi, e["w_t2i"])
-    assert_close(wt/wt.sum(1, keepdim=True), e["p_i2t"]); assert_close(wi/wi.sum(1, keepdim=True), e["p_t2i"])
+    assert_close(wt, e["w_i2t"])
+    assert_close(wi, e["w_t2i"])
+    assert_close(wt/wt.sum(1, keepdim=True), e["p_i2t"])
+    assert_close(wi/wi.sum(1, keepdim=True), e["p_t2i"])
     at, ai = itm_weights(V, T, o["inputs"]["tau"], pid, how="argmax")
     assert sample_negatives(at).tolist() == e["argmax_text_for_image"]
     assert sample_negatives(ai).tolist() == e["argmax_image_for_text"]
@@ -215,7 +232,8 @@ def test_granules_keep_their_precision_under_autocast():
 
 def test_top_variant_drops_likely_positives_and_keeps_the_heaviest():
     img = torch.eye(4, dtype=torch.float64)
-    txt = img.clone(); txt[1] = t64([.99, .1, 0, 0])             # caption 1 is all but a positive of image 0
+    txt = img.clone()
+    txt[1] = t64([.99, .1, 0, 0])             # caption 1 is all but a positive of image 0
     txt[2], txt[3] = t64([.5, 0, .5, 0]), t64([.3, 0, 0, .7])
     w, _ = itm_weights(img, txt, .07, how="top", top=1)
     assert w[0].nonzero()[:, 0].tolist() == [2]

@@ -5,18 +5,27 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.small_bot import SIZE, Loader, batch, bot, copied, same, t64
 from torch import nn
-from helpers.small_bot import Loader, SIZE, batch, bot, copied, same, t64
 
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.losses import basics as loss_basics
-from reid_lab.meta.camera_batchnorm import (camera_batch_norm, camera_batches, camera_batchnorm, camera_moments,
-                                            camera_normed, CameraNormed, CameraNorms, CBNStep, estimate_camera_stats,
-                                            pooled_moments)
+from reid_lab.meta.camera_batchnorm import (
+    CameraNormed,
+    CameraNorms,
+    CBNStep,
+    camera_batch_norm,
+    camera_batches,
+    camera_batchnorm,
+    camera_moments,
+    camera_normed,
+    estimate_camera_stats,
+    pooled_moments,
+)
 from reid_lab.meta.dual_speed import DualSpeed, Task
 from reid_lab.models.backbones import norm_layers
 from reid_lab.models.zoo import check_image_model, create_model
-from reid_lab.retrieval.embeddings import embed_images, Embeddings
+from reid_lab.retrieval.embeddings import Embeddings, embed_images
 from reid_lab.training.checkpoints import Checkpoint
 from reid_lab.training.learner import Callback, Learner, Plain
 from reid_lab.tta.base import adapt_images
@@ -104,7 +113,8 @@ def test_the_model_is_as_it_was_afterwards():
         assert all("forward" in m.__dict__ for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
     assert same(was, net.state_dict()) and not net._forward_pre_hooks
     assert not any("forward" in m.__dict__ for m in net.modules())
-    net.train(); assert [m.training for m in net.modules()] == flags
+    net.train()
+    assert [m.training for m in net.modules()] == flags
 
 
 def test_parts_of_a_batch_at_other_weights():
@@ -147,7 +157,8 @@ def test_statistics_merge_as_if_measured_at_once():
     m, v = norms.lookup("bn", [77])                                     # a camera without statistics: all images
     flat = x.transpose(0, 1).flatten(1)
     assert torch.allclose(m[0], flat.mean(1)) and torch.allclose(v[0], flat.var(1, False))
-    again = CameraNorms(); again.load_state_dict(norms.state_dict())
+    again = CameraNorms()
+    again.load_state_dict(norms.state_dict())
     assert all(torch.equal(a, b) for a, b in zip(norms.lookup("bn", [5, 1, 2]), again.lookup("bn", [5, 1, 2])))
     again.add("bn", torch.tensor([2]), *camera_moments(x[:3], torch.zeros(3, dtype=torch.long), 1))   # goes on
     assert again.cams.tolist() == [1, 2, 5, 8]

@@ -13,14 +13,21 @@ from reid_lab.losses import image as image_losses
 from reid_lab.losses.basics import terms
 from reid_lab.losses.image import meta_discrimination
 from reid_lab.meta.camera_batchnorm import camera_batch_norm
-from reid_lab.meta.dmg import (CameraHalves, DMGStep, DomainRuns, group_rates, halves, split_cameras, two_sides,
-                               virtual_weights)
+from reid_lab.meta.dmg import (
+    CameraHalves,
+    DMGStep,
+    DomainRuns,
+    group_rates,
+    halves,
+    split_cameras,
+    two_sides,
+    virtual_weights,
+)
 from reid_lab.meta.dual_speed import DualSpeed, Task
 from reid_lab.models.backbones import power_mean
-from reid_lab.models.zoo import create_model, list_models, MODELS, sample_batch
+from reid_lab.models.zoo import MODELS, create_model, list_models, sample_batch
 from reid_lab.training.learner import Learner
 from reid_lab.training.logs import Log
-
 
 SIZE = (64, 32)
 
@@ -358,7 +365,8 @@ def test_statistics_come_from_clean_passes_only():
     batch, seen = meta_batch(), {}
     for name, kw in dict(support=dict(md=0.), clean=dict(), all=dict(md=0., statistics="all")).items():
         learn = learner(DMGStep(inner_lr=.3, **kw))
-        learn.net.train(); learn.strategy.losses(learn, batch)
+        learn.net.train()
+        learn.strategy.losses(learn, batch)
         seen[name] = learn.net.bn.running_mean.clone(), int(learn.net.bn.num_batches_tracked)
     plain = Small().train()
     s, q = halves(batch)
@@ -371,7 +379,9 @@ def test_statistics_come_from_clean_passes_only():
 
 def test_without_the_virtual_step_it_is_ordinary_training():
     a, b, batch = learner(DMGStep(False, md=0.)), learner(None), meta_batch()
-    for learn in (a, b): learn.net.train(); learn.strategy.step(learn, batch)
+    for learn in (a, b):
+        learn.net.train()
+        learn.strategy.step(learn, batch)
     assert all(torch.equal(x, y) for x, y in zip(a.net.state_dict().values(), b.net.state_dict().values()))
     both = DMGStep(False).losses(a, batch)
     assert set(both) == {"id_loss", "md_loss"}
@@ -391,7 +401,9 @@ def test_reptile_moves_a_part_of_the_way():
     torch.manual_seed(0)
     make = lambda: create_model("bot_tiny", size=SIZE, n_ids=12)
     nets = []
-    for _ in range(2): torch.manual_seed(0); nets.append(make())
+    for _ in range(2):
+        torch.manual_seed(0)
+        nets.append(make())
     loader = Batches(table, 8, SIZE, sampler=DomainRuns("site", 2, 3))
     kw = dict(lr=1e-3, clip=5., schedule=lambda step: 1.)
     Learner(nets[0], loader, DualSpeed([Task()], eps_fast=.4, slow_every_tasks=1, iters_per_task=3, slow=False),

@@ -34,9 +34,14 @@ def naive_algorithm_1(theta, deltas, eps_fast, eps_slow, k):
     slow, done = theta, 0
     for row in deltas:
         start, iterates = theta, []
-        for d in row: theta = theta + d; iterates.append(theta); done += 1
+        for d in row:
+            theta = theta + d
+            iterates.append(theta)
+            done += 1
         theta = start + eps_fast * sum(t - start for t in iterates) / len(iterates)
-        if done % k == 0: slow = slow + eps_slow * (theta - slow); theta = slow
+        if done % k == 0:
+            slow = slow + eps_slow * (theta - slow)
+            theta = slow
     return theta, slow
 
 
@@ -49,7 +54,9 @@ def test_against_the_listing(seed):
     w = [torch.zeros(1, dtype=torch.float64)]
     ds.begin(w)
     for row in deltas:
-        for d in row: w[0] += d; ds.end_task(w)
+        for d in row:
+            w[0] += d
+            ds.end_task(w)
     want = naive_algorithm_1(0., deltas, ef, es, n * k)
     assert (w[0].item(), ds.theta_slow[0].item()) == pytest.approx(want, abs=1e-9)
 
@@ -61,7 +68,9 @@ def test_rates_that_mean_plain_training():
         ds, w = DualSpeed([Task()] * 3, slow_every_tasks=3, **kw), [torch.zeros(1, dtype=torch.float64)]
         ds.begin(w)
         for row in deltas:
-            for d in row: w[0] += d; ds.end_task(w)
+            for d in row:
+                w[0] += d
+                ds.end_task(w)
         return w[0].item()
     assert end(fast=False, eps_slow=1.) == pytest.approx(deltas.sum())
     assert end(eps_slow=1.) == pytest.approx(end(slow=False))
@@ -160,7 +169,9 @@ def test_one_step_of_the_schedule_a_batch():
 def test_tasks_are_told_the_epoch():
     seen = []
     class Spy(Task):
-        def __call__(self, batch, rng): seen.append(batch["epoch"]); return batch
+        def __call__(self, batch, rng):
+            seen.append(batch["epoch"])
+            return batch
     learn = Learner(Parabola(), Targets(), ReleasedDualSpeed([Spy()], epoch_steps=3), lr=.1, device="cpu")
     learn.fit(steps=8)
     assert seen == [0, 0, 0, 1, 1, 1, 2, 2]

@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from reid_lab.meta.memory import capacity_for, ContrastMemory, ErrorMemory
+from reid_lab.meta.memory import ContrastMemory, ErrorMemory, capacity_for
 
 
 @pytest.mark.parametrize("epoch, weight", [(11, 0), (12, .025), (13, .05), (17, .15), (18, .15), (29, .15)])

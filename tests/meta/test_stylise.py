@@ -6,9 +6,20 @@ import torch
 from reid_lab.data.augment import IMAGENET_MEAN, IMAGENET_STD
 from reid_lab.data.text import WordPiece
 from reid_lab.meta.memory import ErrorMemory
-from reid_lab.meta.stylise import (blur, blur_released, caption_views, draw_lambda, illuminate, illuminate_released,
-                                   mixup_released, random_blur, released_tasks, ReleasedTask, style_tasks, StyleTask)
-
+from reid_lab.meta.stylise import (
+    ReleasedTask,
+    StyleTask,
+    blur,
+    blur_released,
+    caption_views,
+    draw_lambda,
+    illuminate,
+    illuminate_released,
+    mixup_released,
+    random_blur,
+    released_tasks,
+    style_tasks,
+)
 
 NAMES = ("illumination", "blur", "memory")
 
@@ -168,11 +179,13 @@ def test_illumination_widens_after_three_epochs(monkeypatch):
 
 
 def test_blur_has_one_sigma_for_the_batch():
-    x = torch.zeros(3, 3, 11, 11); x[..., 5, 5] = 1
+    x = torch.zeros(3, 3, 11, 11)
+    x[..., 5, 5] = 1
     out = blur_released(x, torch.Generator().manual_seed(3))
     assert torch.allclose(out[0], out[1], atol=1e-7) and torch.allclose(out[0], out[2], atol=1e-7)
     sigma = torch.empty(()).uniform_(.1, 2., generator=torch.Generator().manual_seed(3))
-    k = torch.exp(-torch.arange(-2, 3.)**2/(2*sigma**2)); k /= k.sum()
+    k = torch.exp(-torch.arange(-2, 3.)**2/(2*sigma**2))
+    k /= k.sum()
     assert torch.allclose(out[0, 0, 3:8, 3:8], k[:, None]*k[None], atol=1e-6)
 
 
@@ -204,9 +217,11 @@ def test_bad_released_tasks(kw, message):
 
 
 def test_blur_is_a_gaussian():
-    x = torch.zeros(1, 3, 11, 11); x[..., 5, 5] = 1
+    x = torch.zeros(1, 3, 11, 11)
+    x[..., 5, 5] = 1
     y = blur(x, torch.tensor([1.]))
-    k = torch.exp(-torch.arange(-2, 3.)**2 / 2); k /= k.sum()
+    k = torch.exp(-torch.arange(-2, 3.)**2 / 2)
+    k /= k.sum()
     assert torch.allclose(y[0, 0, 3:8, 3:8], k[:, None] * k[None], atol=1e-6)
     assert y.sum() == pytest.approx(3., abs=1e-4)
 

@@ -4,13 +4,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from reid_lab.models.agw import agw_r50, agw_tiny, NonLocal, with_nonlocal
+from reid_lab.models.agw import NonLocal, agw_r50, agw_tiny, with_nonlocal
 from reid_lab.models.backbones import ResTower
 from reid_lab.models.bot import bot_r50, bot_tiny
 from reid_lab.models.weights.shipped import Card, save_shipped
 from reid_lab.models.zoo import check_image_model, sample_batch
 from reid_lab.training.folder import start_of
-
 
 SIZE = (32, 16)
 

@@ -4,7 +4,7 @@ import warnings
 import pytest
 import torch
 
-from reid_lab.models.backbones import PixelNorm, power_mean, TimmTower, TokenPool
+from reid_lab.models.backbones import PixelNorm, TimmTower, TokenPool, power_mean
 
 
 def t64(x): return torch.tensor(x, dtype=torch.float64)

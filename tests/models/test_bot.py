@@ -4,13 +4,13 @@ from copy import deepcopy
 import pytest
 import torch
 import torchvision
+from helpers.small_bot import SIZE, Loader, batch, bot, copied, same, t64
 from torch import nn
-from helpers.small_bot import Loader, SIZE, batch, bot, copied, same, t64
 
 from reid_lab.core.weight_files import load_weights, save_weights
 from reid_lab.losses import basics as loss_basics, image as image_losses
 from reid_lab.models.backbones import ResTower
-from reid_lab.models.bot import bn_neck, BoT, bot_tiny, id_head, keep_resolution, METRICS, move_centers
+from reid_lab.models.bot import METRICS, BoT, bn_neck, bot_tiny, id_head, keep_resolution, move_centers
 from reid_lab.models.zoo import check_image_model, sample_batch
 from reid_lab.training.callbacks import refresh_batchnorm
 from reid_lab.training.learner import Learner
@@ -112,7 +112,8 @@ def test_centres_move_as_by_the_released_optimiser():
         b = batch(i)
         with torch.no_grad(): f = deepcopy(net).pooled(b["img"])
         loss = weight*image_losses.center(f, b["label"], theirs)
-        sgd.zero_grad(); loss.backward()
+        sgd.zero_grad()
+        loss.backward()
         theirs.grad *= 1/weight
         assert net(b)["center_loss"].item() == pytest.approx(loss.item(), rel=1e-5)   # at the centres before they move
         sgd.step()
@@ -170,7 +171,8 @@ def test_the_weight_of_the_center_loss_does_not_change_the_rule():
 def test_a_file_with_centres(tmp_path):
     a, b = bot(center=.1), bot(1, center=.1)
     a(batch())
-    save_weights(a, tmp_path/"w.safetensors"); load_weights(b, tmp_path/"w.safetensors")
+    save_weights(a, tmp_path/"w.safetensors")
+    load_weights(b, tmp_path/"w.safetensors")
     assert same(a.state_dict(), b.state_dict())
     with pytest.raises(ValueError, match="missing centers|unexpected centers"):
         load_weights(bot(), tmp_path/"w.safetensors")

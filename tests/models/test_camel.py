@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from reid_lab.models.backbones import CrossEncoder, SwinTower, TextEncoder, TimmTower, swin_windows, timm_tower
 from reid_lab.models.camel import CAMeL, camel_base, heads_of, image_tower, load_camel, whole_checkpoint
 from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
-from reid_lab.models.weights.formats import identify, translate
 from reid_lab.models.sgformer import SGFORMERS, SGFormer, Sizes
+from reid_lab.models.weights.formats import identify, translate
 from reid_lab.models.weights.start import begin
 from reid_lab.models.zoo import MODELS, create_model, sample_batch
-from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.camel import load_data, pretrain
+from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.preflight import start_findings
 
 SIZE, W, HEADS, VOCAB = (64, 32), 24, 2, 60
@@ -318,7 +318,9 @@ def test_the_gate_is_read_from_the_checkpoint(pair):
     if kind != "camel": return
     start = begin(path, (kind,), "a pair")
     heads = heads_of(start.state, start.gives)
-    if not mlp: assert heads["pool"] == "token0"; return        # the pretraining reads token 0, whatever its gate says
+    if not mlp:
+        assert heads["pool"] == "token0"
+        return        # the pretraining reads token 0, whatever its gate says
     model = small_camel(SGFormer("small", SIZE), **heads)
     load_camel(model, start)
     assert model.pool.gate.item() == -4 and model.pool.gate.ndim == 0

@@ -6,15 +6,27 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reid_lab.losses import text as losses
-from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
 from reid_lab.core.weight_files import load_weights, save_weights
-from reid_lab.training.learner import param_groups
-from reid_lab.models.cfam import (CFAM, HARD_BY, L14, LOSSES, WIRINGS, GranularityDecoder, GranuleBlock, Matcher,
-                                  PairIdentity, cfam_b16, cfam_l14, cfam_tiny)
+from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
+from reid_lab.losses import text as losses
+from reid_lab.models.cfam import (
+    CFAM,
+    HARD_BY,
+    L14,
+    LOSSES,
+    WIRINGS,
+    GranularityDecoder,
+    GranuleBlock,
+    Matcher,
+    PairIdentity,
+    cfam_b16,
+    cfam_l14,
+    cfam_tiny,
+)
 from reid_lab.models.clip import CLIPPair, clip_tiny, end_positions, strip
 from reid_lab.models.clip_towers import clip_model, resize_text_positions
 from reid_lab.models.zoo import sample_batch
+from reid_lab.training.learner import param_groups
 
 SIZE = (64, 32)
 WORDS = ["a man in a red coat with a black bag", "a tall woman in blue jeans", "a man with a hat",
@@ -286,7 +298,10 @@ def test_words_are_read_from_the_image():
     other = model({**batch, "img": batch["img"].flip(0)})["irr_loss"]
     assert not torch.allclose(first, other, rtol=1e-4)
     opt = torch.optim.Adam(model.parameters(), 2e-3)
-    for _ in range(15): opt.zero_grad(); model(batch)["irr_loss"].backward(); opt.step()
+    for _ in range(15):
+        opt.zero_grad()
+        model(batch)["irr_loss"].backward()
+        opt.step()
     assert model(batch)["irr_loss"] < .5*first
 
 

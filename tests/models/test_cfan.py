@@ -7,15 +7,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reid_lab.losses import fuzzy, text as losses
-from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
 from reid_lab.core.weight_files import load_weights, save_weights
-from reid_lab.training.learner import param_groups
+from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
+from reid_lab.losses import fuzzy, text as losses
 from reid_lab.models.cfan import ALPHA, CFAN, LOSSES, RELEASED_RATES, CrossFormer, cfan_b16, cfan_tiny, sigma_mlp
 from reid_lab.models.clip import CLIPPair, clip_b16, clip_tiny, strip
 from reid_lab.models.convert import inspect_weights
 from reid_lab.models.zoo import sample_batch
 from reid_lab.recipes.text import text_optimiser, text_settings
+from reid_lab.training.learner import param_groups
 
 SIZE = (64, 32)
 WORDS = ["a man in a red coat with a black bag", "a tall woman in blue jeans", "a man with a hat",
@@ -105,14 +105,16 @@ def test_starting_values():
 
 def plain_attention(m, q, kv, heads):
     "One row: (K,D) queries, (N,D) keys; output and mean weights"
-    D = q.shape[-1]; d = D//heads
+    D = q.shape[-1]
+    d = D//heads
     (wq, wk, wv), (bq, bk, bv) = m.in_proj_weight.chunk(3), m.in_proj_bias.chunk(3)
     q, k, v = q @ wq.T + bq, kv @ wk.T + bk, kv @ wv.T + bv
     out, seen = [], []
     for h in range(heads):
         own = slice(h*d, (h + 1)*d)
         a = (q[:, own] @ k[:, own].T/math.sqrt(d)).softmax(-1)
-        out.append(a @ v[:, own]); seen.append(a)
+        out.append(a @ v[:, own])
+        seen.append(a)
     return torch.cat(out, -1) @ m.out_proj.weight.T + m.out_proj.bias, sum(seen)/heads
 
 
@@ -129,8 +131,10 @@ def test_crossformer_against_a_plain_forward(n_heads):
         x, seen = plain_attention(m.cross_attn, m.ln_q(m.queries), m.ln_kv(row), n_heads)
         assert torch.allclose(w[:, :len(row)], seen, atol=1e-5) and w[:, len(row):].abs().sum() == 0
         for b in m.transformer.resblocks:
-            y = b.ln_1(x); x = x + plain_attention(b.attn, y, y, n_heads)[0]
-            y = b.mlp.c_fc(b.ln_2(x)); x = x + b.mlp.c_proj(y*torch.sigmoid(1.702*y))
+            y = b.ln_1(x)
+            x = x + plain_attention(b.attn, y, y, n_heads)[0]
+            y = b.mlp.c_fc(b.ln_2(x))
+            x = x + b.mlp.c_proj(y*torch.sigmoid(1.702*y))
         assert torch.allclose(one, m.ln_post(x), atol=1e-5)
 
 
@@ -160,10 +164,12 @@ def test_each_switch_trains_and_logs_exactly_its_terms(names, form):
     assert list(out) == [f"{n}_loss" for n in LOSSES if n in on]
     assert all(v.isfinite() and v.ndim == 0 for v in out.values())
     for name, loss in out.items():
-        model.zero_grad(); loss.backward(retain_graph=True)
+        model.zero_grad()
+        loss.backward(retain_graph=True)
         got = {prefix(k) for k, p in model.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
         assert got == TOWERS | ({"crossformer", "sigma"} if name == "fta_loss" else set())
-    model.zero_grad(); sum(model(make_batch()).values()).backward()
+    model.zero_grad()
+    sum(model(make_batch()).values()).backward()
     learnt = {k: p for k, p in model.named_parameters() if p.requires_grad}
     assert not [k for k, p in learnt.items() if p.grad is None or not p.grad.isfinite().all()]
     assert "logit_scale" not in learnt
@@ -182,7 +188,8 @@ def test_alignment_is_its_formula(names, k, has):
     def sdm(x, y, rows):
         out = []
         for i in rows:
-            q = torch.tensor([float(pid[i] == pid[j]) for j in rows]); q = q/q.sum()
+            q = torch.tensor([float(pid[i] == pid[j]) for j in rows])
+            q = q/q.sum()
             out.append(sum((p.softmax(0)*(p.log_softmax(0) - (q + 1e-8).log())).sum()
                            for p in (x[rows] @ y[i]/.02, y[rows] @ x[i]/.02)))
         return dict(zip(rows, out))
@@ -254,7 +261,8 @@ def test_gradient_through_the_gate():
     flows, stops = build("cda", k=8.), build("cda", k=8., detach_alpha=True)
     a, b = flows(batch)["cda_loss"], stops(batch)["cda_loss"]
     assert torch.equal(a, b)
-    a.backward(); b.backward()
+    a.backward()
+    b.backward()
     assert not torch.allclose(flows.text_projection.grad, stops.text_projection.grad, rtol=1e-3)
     fixed = build("cda", alpha=.25)
     assert torch.allclose(fixed.gates(batch)["alpha"], torch.tensor(.25))
@@ -368,7 +376,8 @@ def test_the_shipped_clip_starts_it():
 
 def test_towers_of_a_released_irra_start_it(tmp_path):
     "Only the towers of a file of that line are taken, whatever else it holds, and they embed as they did there"
-    from helpers.irra import SMALL as TOY, BIG, N_IDS, container, Released
+    from helpers.irra import BIG, N_IDS, SMALL as TOY, Released, container
+
     from reid_lab.models.irra import irra_b16
     torch.manual_seed(0)
     net = Released().eval()
@@ -387,7 +396,7 @@ def test_towers_of_a_released_irra_start_it(tmp_path):
 @pytest.mark.parametrize("wrap", ["", "module."])
 def test_a_released_cfan_is_taken_whole(tmp_path, wrap):
     "Towers, queries, CrossFormer and sigma; its form follows from its shapes"
-    from helpers.irra import SMALL as TOY, BIG, DIM, ReleasedCFAN, container
+    from helpers.irra import BIG, DIM, SMALL as TOY, ReleasedCFAN, container
     torch.manual_seed(0)
     net, file, kw = ReleasedCFAN(layers=3, queries=5), tmp_path/"best0.pth", dict(towers=TOY, size=BIG)
     for p in net.parameters(): p.data += .02*torch.randn_like(p)

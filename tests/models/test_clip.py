@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from reid_lab.losses import text as losses
-from reid_lab.data.text import ClipBPE, WordPiece
 from reid_lab.core.weight_files import load_weights, save_weights
+from reid_lab.data.text import ClipBPE, WordPiece
+from reid_lab.losses import text as losses
 from reid_lab.models.clip import CLIPPair, clip_b16, clip_tiny, end_positions
-from reid_lab.models.clip_towers import PIXELS, clip_model, resize_text_positions
 from reid_lab.models.clip_reid import clip_reid_tiny, fixed_words
+from reid_lab.models.clip_towers import PIXELS, clip_model, resize_text_positions
 from reid_lab.models.convert import convert_weights
 from reid_lab.models.weights.shipped import Card, save_shipped
 from reid_lab.models.zoo import sample_batch

@@ -10,7 +10,6 @@ from reid_lab.models.clip_reid import CLIPReID, Prompts
 from reid_lab.models.clip_towers import clip_model
 from reid_lab.models.zoo import sample_batch
 
-
 SIZE = (64, 32)
 
 

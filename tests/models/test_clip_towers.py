@@ -6,7 +6,6 @@ import torch
 from reid_lab.models.clip_towers import clip_model, load_clip
 from reid_lab.models.transreid import resize_positions
 
-
 TINY_CLIP = dict(dim=48, vision=dict(width=64, layers=2, head_width=32, patch_size=16),
                  text=dict(width=48, layers=2, heads=2))
 

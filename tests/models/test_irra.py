@@ -6,15 +6,16 @@ import torch.nn.functional as F
 from helpers.irra import BIG, DIM, N_IDS, SIZE, SMALL, TOWERS, VOCAB, WORDS, Block, Released, container
 from torch import nn
 
-from reid_lab.losses import text as losses
 from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
-from reid_lab.training.learner import param_groups
+from reid_lab.losses import text as losses
 from reid_lab.models.clip import CLIPPair, ImplicitReasoning, irr_loss, masked_caption, strip
 from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
 from reid_lab.models.irra import IRRA, LOSSES, RELEASED_RATES, irra_b16, irra_tiny
 from reid_lab.models.weights.formats import identify, read_weights
 from reid_lab.models.zoo import sample_batch
 from reid_lab.recipes.text import text_optimiser, text_settings
+from reid_lab.training.learner import param_groups
+
 
 @pytest.fixture(scope="module")
 def released():
@@ -261,7 +262,10 @@ def test_masked_words_are_learnt_from_the_image():
     labels = torch.tensor([[-100, 4, -100], [-100, 9, -100]])
     batch = dict(tokens_mlm=torch.zeros(2, 3, dtype=torch.long), labels_mlm=labels)
     opt = torch.optim.Adam(irr.parameters(), 3e-3)
-    for _ in range(30): opt.zero_grad(); irr_loss(irr, batch, words, regions).backward(); opt.step()
+    for _ in range(30):
+        opt.zero_grad()
+        irr_loss(irr, batch, words, regions).backward()
+        opt.step()
     assert irr(words, regions)[:, 1].argmax(-1).tolist() == [4, 9] and irr_loss(irr, batch, words, regions) < .1
     assert masked_caption(batch) is batch["tokens_mlm"]
 

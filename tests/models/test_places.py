@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from reid_lab.models.places import patch_grid, patch_sides, Place
+from reid_lab.models.places import Place, patch_grid, patch_sides
 
 
 @pytest.mark.parametrize("size, patch, stride, grid", [

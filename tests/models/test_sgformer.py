@@ -8,9 +8,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from reid_lab.models import sgformer
+from reid_lab.models.sgformer import (
+    MERGE,
+    REDUCE,
+    SGFORMERS,
+    ConvMLP,
+    GuidedAttention,
+    HybridAttention,
+    PlainAttention,
+    SGBlock,
+    SGFormer,
+    Sizes,
+    fits_released,
+    sincos,
+    stage_grids,
+)
 from reid_lab.models.weights.formats import identify
-from reid_lab.models.sgformer import (MERGE, REDUCE, SGFORMERS, ConvMLP, GuidedAttention, HybridAttention,
-                                      PlainAttention, SGBlock, SGFormer, Sizes, fits_released, sincos, stage_grids)
 
 SMALL = Sizes((2, 2, 2, 1), (16, 16, 32, 32), (2, 2, 4, 4))
 

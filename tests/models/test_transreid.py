@@ -6,11 +6,17 @@ from torch import nn
 from reid_lab.data.augment import to_pixels
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.losses.basics import terms
-from reid_lab.models.transreid import (half_local, jigsaw, overlapping_vit, patch_grid, resize_positions,
-                                       shift_shuffle, start_transreid)
+from reid_lab.models.transreid import (
+    half_local,
+    jigsaw,
+    overlapping_vit,
+    patch_grid,
+    resize_positions,
+    shift_shuffle,
+    start_transreid,
+)
 from reid_lab.models.zoo import sample_batch
 from reid_lab.retrieval.embeddings import embed_images
-
 
 SIZE = (64, 32)
 

@@ -8,13 +8,24 @@ from torch import nn
 
 from reid_lab.core.weight_files import load_weights, save_weights
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
-from reid_lab.models.backbones import CrossEncoder, norm_gradients, TextEncoder, TextLayer
+from reid_lab.models.backbones import CrossEncoder, TextEncoder, TextLayer, norm_gradients
 from reid_lab.models.bot import BoT
-from reid_lab.models.zoo import (check_entry, check_image_model, create_model, describe_models, KINDS, list_models,
-                                 ModelInfo, MODELS, NEEDS, observed_facts, sample_batch, TINY)
+from reid_lab.models.zoo import (
+    KINDS,
+    MODELS,
+    NEEDS,
+    TINY,
+    ModelInfo,
+    check_entry,
+    check_image_model,
+    create_model,
+    describe_models,
+    list_models,
+    observed_facts,
+    sample_batch,
+)
 from reid_lab.training.learner import Learner, Plain
 from reid_lab.tta.base import influential
-
 
 SIZE = (64, 32)
 

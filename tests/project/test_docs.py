@@ -1,7 +1,6 @@
 "The documentation site: what pages show, links that hold, and search from a disk"
 import ast
 import importlib.util
-import json
 import re
 import shutil
 import sys

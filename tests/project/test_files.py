@@ -14,7 +14,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT/"setup.py").exists(), reason="needs the source tree")
 PAPERS = ("camel", "dmg", "cfam", "dart3", "cfan")
-CHECKS = ("export", "clean", "lint", "pyflakes", "merge")
+CHECKS = ("export", "clean", "lint", "ruff", "merge")
 
 
 def read(name): return (ROOT/name).read_text(encoding="utf-8")
@@ -397,13 +397,15 @@ def test_lint_hook_finds_a_broken_rule(project):
     assert run.returncode == 1 and "[title]" in run.stdout
 
 
-def test_pyflakes_hook_finds_an_undefined_name(project):
+@pytest.mark.parametrize("body, rule", [
+    ("def test_a(): return nothing\n", "F821"), ("import os\n", "F401"), ("a = 1; b = 2\n", "E702"),
+    ("import sys\nimport os\n\nprint(os, sys)\n", "I001"), ("def broken(:\n", "invalid-syntax")])
+def test_ruff_hook_finds_names_imports_and_statements(project, body, rule):
     root, check = project
-    (root/"tests"/"test_a.py").write_text("import os\n\n\ndef test_a(): return nothing\n")
-    run = check("pyflakes")
-    assert run.returncode == 1 and "undefined name 'nothing'" in run.stdout and "imported but unused" not in run.stdout
-    (root/"tests"/"test_a.py").write_text("def broken(:\n")
-    assert check("pyflakes").returncode == 1
+    assert check("ruff").returncode == 0
+    (root/"tests"/"test_a.py").write_text(body)
+    run = check("ruff")
+    assert run.returncode == 1 and rule in run.stdout
 
 
 def test_merge_hook_finds_markers(project):

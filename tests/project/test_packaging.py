@@ -163,7 +163,8 @@ def place(tmp_path, outside_make):
     folder.mkdir(parents=True)
     for name in ("Makefile", "settings.ini", "setup.py"): shutil.copy(ROOT/name, folder)
     python = tmp_path/"a b é"/"my python"
-    python.write_text(STUB); python.chmod(0o755)
+    python.write_text(STUB)
+    python.chmod(0o755)
     return folder, python, tmp_path/"calls", outside_make
 
 
@@ -215,7 +216,8 @@ def test_a_clone_that_was_moved_is_installed_again(place):
 def test_an_active_conda_environment_is_used(place, active, used, tmp_path):
     conda = tmp_path/"conda envs"/"reid"
     (conda/"bin").mkdir(parents=True)
-    (conda/"bin"/"python").write_text(STUB); (conda/"bin"/"python").chmod(0o755)
+    (conda/"bin"/"python").write_text(STUB)
+    (conda/"bin"/"python").chmod(0o755)
     said, calls = make(place, "-n", "install", python=False, CONDA_PREFIX=str(conda), **active)
     assert (str(conda) in said) == used
     if not used: return
@@ -276,9 +278,10 @@ def test_a_newcomer_with_a_folder_of_crops(wheel, tmp_path):
     "The wheel without the dev extra: unlabelled JPEG files are embedded, searched, matched and audited"
     import numpy as np
     from PIL import Image
+
     from reid_lab.world.world import World
     wheel.extractall(tmp_path/"site")
-    dev = {"nbdev", "execnb", "ghapi", "pytest", "xdist", "pytest_timeout", "hypothesis", "playwright", "pyflakes",
+    dev = {"nbdev", "execnb", "ghapi", "pytest", "xdist", "pytest_timeout", "hypothesis", "playwright", "ruff",
            "pre_commit", "jscatter", "pytorch_metric_learning", "tensorboard", "distributed", "dask", "submitit",
            "faiss"}
     hide = f"import sys\nfor name in {sorted(dev)!r}: sys.modules[name] = None\n"

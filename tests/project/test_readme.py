@@ -147,7 +147,7 @@ def files_of_a_user(elsewhere):
     from reid_lab.datasets.registry import load_dataset
     from reid_lab.world.world import World
     people = World("smoke", task="reid").table().where(split="test")
-    for folder, rows in (("crops", range(0, 12)), ("other_crops", range(12, 24))):
+    for folder, rows in (("crops", range(12)), ("other_crops", range(12, 24))):
         (elsewhere/folder).mkdir()
         for row in rows: Image.fromarray(people.image(row)).save(elsewhere/folder/f"{row}.jpg")
     shutil.copy(elsewhere/"crops"/"0.jpg", elsewhere/"crop.jpg")

@@ -103,7 +103,9 @@ def problems(text, least=4):
         if len(rows) < least: out.append(f"{name}: {len(rows)} rows")
         for row in rows:
             at = f"{name}, {row[0]}"
-            if len(row) != len(COLUMNS) or not all(row): out.append(f"{at}: {len(row)} cells or an empty one"); continue
+            if len(row) != len(COLUMNS) or not all(row):
+                out.append(f"{at}: {len(row)} cells or an empty one")
+                continue
             found = switches(row[4])
             why = re.search(r"not offered([:,] \w+.*)?", row[4])
             if why and not why[1]: out.append(f"{at}: not offered, but why?")
@@ -139,8 +141,12 @@ def untested(text, rows=ROWS):
         out += [f"{name}, {row}: no such row" for row in named.keys() - {cells[0] for cells in lines}]
         for row, *_, cell in lines:
             at, (file, _, test) = f"{name}, {row}", named.get(row, "").partition("::")
-            if not file: out.append(f"{at}: no test"); continue
-            if not (TESTS/file).is_file(): out.append(f"{at}: no file {file}"); continue
+            if not file:
+                out.append(f"{at}: no test")
+                continue
+            if not (TESTS/file).is_file():
+                out.append(f"{at}: no file {file}")
+                continue
             source, tests = functions(TESTS/file)
             if test not in tests: out.append(f"{at}: {file} has no {test}")
             if words(cell) and not any(re.search(rf"\b{re.escape(w)}\b", source) for w in words(cell)):

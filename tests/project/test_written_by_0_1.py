@@ -65,10 +65,10 @@ def test_world(old, expected, make):
 
 
 def test_trained_folders(old, expected, make):
-    from reid_lab.retrieval.metrics import retrieval_metrics
-    from reid_lab.retrieval.embeddings import embed_images
     from reid_lab.recipes.crops import ready_model
     from reid_lab.recipes.text import load_text
+    from reid_lab.retrieval.embeddings import embed_images
+    from reid_lab.retrieval.metrics import retrieval_metrics
     from reid_lab.training.folder import load_trained
     done = load_trained(old/"run-finished"/"models"/"bot")
     assert make.told(done) == expected["run-finished"]["trained"]
@@ -97,8 +97,8 @@ def test_learner_state(old, expected, make):
 
 def test_interrupted_run(old, expected, make):
     from reid_lab.experiments.notebooks import run_notebook
-    from reid_lab.training.folder import load_trained
     from reid_lab.experiments.run import earlier_run
+    from reid_lab.training.folder import load_trained
     assert earlier_run(old/"run-interrupted")["status"] == "interrupted"
     first = (old/"run-interrupted"/"models"/"bot"/"log.jsonl").read_text().splitlines()
     done = run_notebook(old/"little.ipynb", old/"run-interrupted", make.STOPPED)
@@ -110,8 +110,8 @@ def test_interrupted_run(old, expected, make):
 
 def test_finished_run(old, expected, make):
     from reid_lab.experiments.notebooks import run_notebook
-    from reid_lab.results.rows import load_results, run_table
     from reid_lab.experiments.run import earlier_run
+    from reid_lab.results.rows import load_results, run_table
     assert earlier_run(old/"run-finished")["status"] == "finished"
     with pytest.raises(FileExistsError, match="holds a finished run"):
         run_notebook(old/"little.ipynb", old/"run-finished", make.FINISHED)
@@ -164,11 +164,10 @@ def test_features(old, expected):
 
 def test_shards_and_index(old, expected, make):
     from reid_lab.retrieval.embeddings import Embeddings
-    from reid_lab.retrieval.shards import embed_shards
     from reid_lab.retrieval.index import Index
-    from reid_lab.training.folder import load_trained
     from reid_lab.retrieval.ranking import rank
-    from reid_lab.retrieval.shards import Shards
+    from reid_lab.retrieval.shards import Shards, embed_shards
+    from reid_lab.training.folder import load_trained
     want, g, q = expected["shards"], Shards(old/"shards"), Embeddings.load(old/"features"/"query")
     assert (len(g), g.pid.tolist(), g.failed()) == (want["rows"], want["pid"], {})
     assert float(g.read().double().sum()) == pytest.approx(want["sum"])
@@ -186,8 +185,8 @@ def test_shards_and_index(old, expected, make):
 
 def test_crops(old, expected, make):
     from reid_lab.data.crops import crops_table
-    from reid_lab.retrieval.embeddings import Embeddings
     from reid_lab.recipes.crops import embed_crops, open_threshold, search
+    from reid_lab.retrieval.embeddings import Embeddings
     want = expected["crops"]
     e = Embeddings.load(old/"crop-features", need=())
     assert e.path == want["path"] and float(e.emb.double().sum()) == pytest.approx(want["sum"])
@@ -205,6 +204,7 @@ def test_crops(old, expected, make):
 def test_image_cache(old, expected):
     "Entries are named by the absolute path of an image, so that this one is moved to the name that it has here"
     import hashlib
+
     from reid_lab.data.images import ImageCache
     image, kept = old/"crops"/"0.jpg", next(p for p in (old/"image-cache").rglob("*") if p.is_file())
     name = hashlib.sha256(os.fsencode(os.path.abspath(image))).hexdigest()[:32]
@@ -219,10 +219,10 @@ def test_image_cache(old, expected):
 
 
 def test_records(old, expected, make):
-    from reid_lab.analysis.tags import read_tags
-    from reid_lab.datasets.captioning.rules import Rates
     from reid_lab.analysis.caption_audit import measure_audit
+    from reid_lab.analysis.tags import read_tags
     from reid_lab.data.table import ReidTable
+    from reid_lab.datasets.captioning.rules import Rates
     assert read_tags(old/"tags.json").key.tolist() == ["q-1", "q-2"]
     table = ReidTable.load(old/"table.csv", old)
     assert table["captions"].tolist() == expected["table"]

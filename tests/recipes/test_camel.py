@@ -13,13 +13,13 @@ from reid_lab.analysis.text_scores import evaluate
 from reid_lab.core.basics import stream
 from reid_lab.data.loaders import tokenize
 from reid_lab.data.text import WordPiece
-from reid_lab.training.learner import Callback
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.recipes import camel, camel_report, cfam, cfan, dart3, dmg
-from reid_lab.training import checkpoints, fit
-from reid_lab.recipes.camel_settings import PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, run_arguments
 from reid_lab.recipes.camel import finetune, load_data, load_run, make_strategy, pretrain, run_variant, train_loader
+from reid_lab.recipes.camel_settings import PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, run_arguments
 from reid_lab.recipes.study import FIGURES, Study, find_study, settings_frame
+from reid_lab.training import checkpoints, fit
+from reid_lab.training.learner import Callback
 from reid_lab.world.world import World
 
 ROOT = Path(__file__).resolve().parents[2]

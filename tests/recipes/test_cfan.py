@@ -6,14 +6,25 @@ import pytest
 import torch
 
 from reid_lab.datasets.aerial import cross_view, triplets
-from reid_lab.datasets.registry import DATASETS
 from reid_lab.datasets.export import export_world
-from reid_lab.training.learner import Callback
+from reid_lab.datasets.registry import DATASETS
 from reid_lab.models.cfan import RELEASED_RATES
-from reid_lab.recipes.cfan import (METHODS, STUDIES, TITLES, GateLog, aerial_case, gate_batches,
-                                   gate_values, method_settings, triplet_similarities, run_method, sight_rows,
-                                   triplet_rows)
+from reid_lab.recipes.cfan import (
+    METHODS,
+    STUDIES,
+    TITLES,
+    GateLog,
+    aerial_case,
+    gate_batches,
+    gate_values,
+    method_settings,
+    run_method,
+    sight_rows,
+    triplet_rows,
+    triplet_similarities,
+)
 from reid_lab.recipes.text import captioned, new_text_model, text_key, train_text
+from reid_lab.training.learner import Callback
 from reid_lab.world.world import World
 
 

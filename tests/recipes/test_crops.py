@@ -19,20 +19,19 @@ from reid_lab.analysis.bias.audit import bias_report
 from reid_lab.analysis.open_set import Threshold
 from reid_lab.cli.commands import main
 from reid_lab.core.basics import stream
+from reid_lab.core.weight_files import save_weights
 from reid_lab.data.crops import crops_table, folder_pattern, manifest_table
 from reid_lab.data.table import ReidTable, TableError
-from reid_lab.retrieval.embeddings import Embeddings, embed_images, embed_texts
-from reid_lab.core.weight_files import save_weights
-from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.models.zoo import create_model
 from reid_lab.recipes import crops as C
-from reid_lab.retrieval import parts as P
 from reid_lab.recipes.crops import ready_model
-from reid_lab.retrieval.shards import embed_shards
-from reid_lab.retrieval.shards import write_shards
+from reid_lab.retrieval import parts as P
+from reid_lab.retrieval.embeddings import Embeddings, embed_images, embed_texts
+from reid_lab.retrieval.metrics import retrieval_metrics
+from reid_lab.retrieval.shards import embed_shards, write_shards
 from reid_lab.retrieval.sides import one_numbering
-from reid_lab.tta.camera_norm import CameraNorm
 from reid_lab.tta.base import adapt_embeddings
+from reid_lab.tta.camera_norm import CameraNorm
 from reid_lab.world.world import World
 
 
@@ -124,7 +123,9 @@ def test_some_cameras_unknown_is_an_error(tmp_path):
 def test_unknown_cameras_do_not_reach_features_or_models(folder):
     class Sided(torch.nn.Module):
         size, told = (8, 4), []
-        def encode_image(self, img, cam=None): self.told.append(cam); return img.mean((2, 3))
+        def encode_image(self, img, cam=None):
+            self.told.append(cam)
+            return img.mean((2, 3))
     e = embed_images(Sided(), crops_table(folder), quiet=True)
     assert e.cam is None and Sided.told == [None]
 
@@ -152,12 +153,15 @@ def test_features_are_those_of_embed_images(folder, tmp_path):
 
 def test_what_is_done_is_not_done_again(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(C, "SAVE_EVERY", 0)
-    good = (folder/"010.png").read_bytes(); when = os.stat(folder/"010.png").st_mtime_ns
-    (folder/"010.png").write_bytes(good[:60].ljust(len(good), b"x")); os.utime(folder/"010.png", ns=(when, when))
+    good = (folder/"010.png").read_bytes()
+    when = os.stat(folder/"010.png").st_mtime_ns
+    (folder/"010.png").write_bytes(good[:60].ljust(len(good), b"x"))
+    os.utime(folder/"010.png", ns=(when, when))
     table = ReidTable(pd.DataFrame(dict(path=sorted(os.listdir(folder)), pid=-1)), folder)
     with pytest.raises(ValueError, match="010.png"): C.embed_crops(table, "clip_tiny", tmp_path/"f", batch_size=4)
     assert not (tmp_path/"f").exists()
-    (folder/"010.png").write_bytes(good); os.utime(folder/"010.png", ns=(when, when))
+    (folder/"010.png").write_bytes(good)
+    os.utime(folder/"010.png", ns=(when, when))
     seen, real = [], P.embed_images
     monkeypatch.setattr(P, "embed_images", lambda m, t, *a, **kw: seen.extend(t["path"]) or real(m, t, *a, **kw))
     e = C.embed_crops(table, "clip_tiny", tmp_path/"f", batch_size=4)
@@ -177,7 +181,8 @@ def test_parts_of_another_run_are_refused(folder, tmp_path, monkeypatch, change,
     real, calls = P.embed_images, []
     def stop(*a, **kw):
         if calls: raise KeyboardInterrupt
-        calls.append(1); return real(*a, **kw)
+        calls.append(1)
+        return real(*a, **kw)
     monkeypatch.setattr(P, "embed_images", stop)
     with pytest.raises(KeyboardInterrupt) as stopped:
         C.embed_crops(crops_table(folder), "clip_tiny", tmp_path/"f", batch_size=4)
@@ -195,7 +200,8 @@ def test_interrupted_shards_say_how_they_go_on(folder, tmp_path, monkeypatch):
     real, left = P.embed_images, [1, 1]
     def stop(*a, **kw):
         if not left: raise KeyboardInterrupt
-        left.pop(); return real(*a, **kw)
+        left.pop()
+        return real(*a, **kw)
     monkeypatch.setattr(P, "embed_images", stop)
     table, model = crops_table(folder), C.open_embedder("bot_tiny").net
     with pytest.raises(KeyboardInterrupt) as stopped: embed_shards(model, table, tmp_path/"f", rows=8)
@@ -223,7 +229,8 @@ def test_a_kill_loses_one_part_at_most(tmp_path):
     run = subprocess.Popen([sys.executable, "-c", code, str(root), str(tmp_path/"f")], stdout=subprocess.DEVNULL)
     parts, end = tmp_path/"f.parts", time.monotonic() + 60
     while len(list(parts.glob("[0-9]*-*"))) < 5 and run.poll() is None and time.monotonic() < end: time.sleep(.01)
-    run.send_signal(signal.SIGKILL); run.wait()
+    run.send_signal(signal.SIGKILL)
+    run.wait()
     done = len(list(parts.glob("[0-9]*-*")))
     assert done >= 5 and not (tmp_path/"f").exists()
     e = C.embed_crops(crops_table(root), "clip_tiny", tmp_path/"f", quiet=True)
@@ -244,7 +251,8 @@ def test_weights_of_ones_own(folder, tmp_path):
     asked = shutil.copy(folder/"005.png", tmp_path/"asked.png")      # the image itself would be left out
     with pytest.warns(UserWarning): found = C.search(tmp_path/"f", asked, k=1)
     assert found.table().path[0] == "005.png" and e.meta["file"] == str(file.resolve())
-    other = create_model("bot_tiny", weights="world", n_ids=7); other.neck.bias.data += 1
+    other = create_model("bot_tiny", weights="world", n_ids=7)
+    other.neck.bias.data += 1
     torch.save(other.state_dict(), file)
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="need one model"): C.search(e, folder/"005.png")
 
@@ -368,7 +376,8 @@ def test_columns_that_say_nothing():
 
 
 def test_progress_counts_all_images(folder, tmp_path, monkeypatch):
-    told = tmp_path/"told.jsonl"; told.touch()
+    told = tmp_path/"told.jsonl"
+    told.touch()
     monkeypatch.setenv("REID_LAB_PROGRESS", str(told))
     C.embed_crops(crops_table(folder), "clip_tiny", tmp_path/"f", batch_size=5)
     said = [json.loads(line) for line in told.read_text("utf-8").splitlines()]
@@ -498,7 +507,8 @@ def test_match_of_two_folders(features, capsys):
 
 
 def test_calibrate(tmp_path, capsys):
-    rng = np.random.default_rng(0); pid = np.arange(60) % 30
+    rng = np.random.default_rng(0)
+    pid = np.arange(60) % 30
     centre = rng.normal(size=(30, 8))
     for n in "qg": Embeddings(centre[pid] + .3*rng.normal(size=(60, 8)), pid).save(tmp_path/f"{n}.npz")
     args = ["calibrate", str(tmp_path/"q.npz"), str(tmp_path/"g.npz"), "--rate", ".1", "--out", str(tmp_path/"t.json")]

@@ -6,24 +6,31 @@ import pandas as pd
 import pytest
 import torch
 
-from reid_lab.datasets.export import export_world
-from reid_lab.data.table import ReidTable
-from reid_lab.world.world import World
-from reid_lab.world.plan import reid_groups
-from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.core.files import file_sum
-from reid_lab.retrieval.cameras import camera_nmi, nmi
-from reid_lab.retrieval.metrics import retrieval_metrics
-from reid_lab.analysis.bias.per_camera import (bias_noise, camera_share, error_auroc, error_vs_distance, noise_scores,
-    per_camera, uncertainty)
-from reid_lab.core.statistics import weighted_mean
 from reid_lab.analysis.bias.maps import project, sample_rows
+from reid_lab.analysis.bias.per_camera import (
+    bias_noise,
+    camera_share,
+    error_auroc,
+    error_vs_distance,
+    noise_scores,
+    per_camera,
+    uncertainty,
+)
+from reid_lab.core.files import file_sum
+from reid_lab.core.statistics import weighted_mean
+from reid_lab.data.table import ReidTable
+from reid_lab.datasets.export import export_world
 from reid_lab.datasets.protocols import cameras as P
 from reid_lab.recipes import dart3 as D
 from reid_lab.recipes.reid import train_reid
 from reid_lab.recipes.study import settings_frame, with_settings
-from reid_lab.tta.camera_norm import CameraNorm
+from reid_lab.retrieval.cameras import camera_nmi, nmi
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.tta.base import adapt_embeddings
+from reid_lab.tta.camera_norm import CameraNorm
+from reid_lab.world.plan import reid_groups
+from reid_lab.world.world import World
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +203,9 @@ def test_a_control_of_other_weights_is_another_source(tower, tmp_path):
     torch.save({k: 2*v for k, v in torch.load(tower).items()}, other)
     with pytest.raises(ValueError, match="holds another training.*'start'"):
         D.trained_on(case, "smoke", 3, tmp_path/"a", **D.source_settings("smoke", "frozen:test_vit", str(other)))
-    elsewhere = tmp_path/"b"/"vit.pth"; elsewhere.parent.mkdir(); elsewhere.write_bytes(tower.read_bytes())
+    elsewhere = tmp_path/"b"/"vit.pth"
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(tower.read_bytes())
     moved = D.source_settings("smoke", "frozen:test_vit", str(elsewhere))
     assert D.trained_on(case, "smoke", 5, tmp_path/"a", **moved).key == done.key   # the same file, wherever it lies
     random = D.reid_settings("smoke", **D.source_settings("smoke", "frozen:test_vit", "none"))

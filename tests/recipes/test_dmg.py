@@ -9,15 +9,25 @@ import torch
 from reid_lab.data.table import ReidTable
 from reid_lab.datasets.protocols.dg_cases import KEYS, load_case, score_test
 from reid_lab.datasets.protocols.dg_splits import TARGETS, world_abc, write_manifest
-from reid_lab.retrieval.embeddings import embed_images
 from reid_lab.meta.dmg import CameraHalves, DMGStep, DomainRuns
 from reid_lab.models.zoo import create_model, list_models
-from reid_lab.results.published import published_table
-from reid_lab.recipes.dmg import (METHODS, STUDIES, TITLES, method_settings, people_of, run_method, scheme_of,
-                                  score_case, sort_setting, stored_row, train_method)
+from reid_lab.recipes.dmg import (
+    METHODS,
+    STUDIES,
+    TITLES,
+    method_settings,
+    people_of,
+    run_method,
+    scheme_of,
+    score_case,
+    sort_setting,
+    stored_row,
+    train_method,
+)
 from reid_lab.recipes.reid import new_model, reid_key
 from reid_lab.recipes.study import label, setting_folder
-
+from reid_lab.results.published import published_table
+from reid_lab.retrieval.embeddings import embed_images
 
 TRAINED = [n for n in METHODS if n not in ("none", "start")]
 

@@ -10,27 +10,26 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers.dg_targets import FULL, target
 import torch
+from helpers.dg_targets import FULL, target
 
 from reid_lab.analysis.text_scores import FUSION
-from reid_lab.retrieval.cameras import CameraStats
-from reid_lab.datasets.aerial import cross_view
 from reid_lab.data.augment import AUGMENT
-from reid_lab.datasets.protocols.dg_cases import RankingTest
-from reid_lab.datasets.protocols.dg_splits import MIXED as SETS
-from reid_lab.datasets.protocols.dg_splits import TARGETS, mixed_table, no_identity, target_cases
-from reid_lab.training.callbacks import Average
-from reid_lab.training.learner import Callback
-from reid_lab.meta.dmg import split_cameras
-from reid_lab.training.prompts import learn_prompts
-from reid_lab.models.zoo import MODELS, create_model
+from reid_lab.datasets.aerial import cross_view
 from reid_lab.datasets.protocols.cameras import SEEN
-from reid_lab.results.published import compare, published_table
+from reid_lab.datasets.protocols.dg_cases import RankingTest
+from reid_lab.datasets.protocols.dg_splits import MIXED as SETS, TARGETS, mixed_table, no_identity, target_cases
+from reid_lab.meta.dmg import split_cameras
+from reid_lab.models.zoo import MODELS, create_model
 from reid_lab.recipes import camel, camel_settings, cfam, cfan, dart3, dmg
 from reid_lab.recipes.reid import REID_PRESETS, Scheme, reid_settings, train_reid
 from reid_lab.recipes.text import TEXT_PRESETS, train_text
+from reid_lab.results.published import compare, published_table
+from reid_lab.retrieval.cameras import CameraStats
+from reid_lab.training.callbacks import Average
 from reid_lab.training.folder import Trained, model_of
+from reid_lab.training.learner import Callback
+from reid_lab.training.prompts import learn_prompts
 from reid_lab.world.world import World
 
 Fact = namedtuple("Fact", "what said where read")

@@ -11,7 +11,7 @@ from reid_lab.datasets.export import export_world
 from reid_lab.experiments.notebooks import check_before_run, experiments, run_notebook
 from reid_lab.experiments.params import notebook_params
 from reid_lab.recipes.names import NUMBERS
-from reid_lab.recipes.parameters import check_run, CHECKS
+from reid_lab.recipes.parameters import CHECKS, check_run
 from reid_lab.world.world import World
 
 EXPERIMENTS = experiments()

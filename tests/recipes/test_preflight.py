@@ -6,10 +6,10 @@ import pytest
 from nbformat import read
 
 from reid_lab.core.basics import pick_device
-from reid_lab.datasets.aerial import cross_view
 from reid_lab.data.table import TableError
-from reid_lab.datasets.registry import DATASETS
+from reid_lab.datasets.aerial import cross_view
 from reid_lab.datasets.export import export_world
+from reid_lab.datasets.registry import DATASETS
 from reid_lab.experiments.notebooks import find_notebook
 from reid_lab.experiments.params import notebook_parameters
 from reid_lab.recipes.preflight import PLANS, check_ready

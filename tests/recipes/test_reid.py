@@ -4,15 +4,24 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reid_lab.data.loaders import Batches
 from reid_lab.data.augment import bot, erase, pad_crop, to_pixels, transreid
+from reid_lab.data.loaders import Batches
+from reid_lab.models.zoo import MODELS, create_model, list_models
+from reid_lab.recipes.reid import (
+    BY_MODEL,
+    REID_PRESETS,
+    ReidTrain,
+    evaluate_reid,
+    new_model,
+    reid_optimiser,
+    reid_schedule,
+    reid_settings,
+    train_reid,
+)
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import retrieval_metrics
-from reid_lab.world.world import World
-from reid_lab.models.zoo import MODELS, create_model, list_models
-from reid_lab.recipes.reid import (BY_MODEL, REID_PRESETS, ReidTrain, evaluate_reid, new_model, reid_optimiser,
-                                   reid_schedule, reid_settings, train_reid)
 from reid_lab.training.folder import load_trained
+from reid_lab.world.world import World
 
 SMALL = dict(model_kw=(("size", (64, 32)),), batch_size=16, device="cpu")
 

@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from reid_lab.datasets.protocols import cameras as P
-from reid_lab.retrieval.embeddings import embed_images
 from reid_lab.models.weights import shipped as files
 from reid_lab.models.weights.shipped import FOLDER, read_card, shipped, shipped_tokenizer
 from reid_lab.models.weights.start import start_key
 from reid_lab.models.zoo import MODELS, create_model, list_models
-from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.camel import load_data, phase_key, run_variant
+from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.dart3 import run_study
 from reid_lab.recipes.reid import REID_PRESETS, ReidTrain, new_model, reid_key, reid_settings, train_reid
 from reid_lab.recipes.starts import FIRST, LAST, STARTS, Start, run_start, start_table, start_world
 from reid_lab.recipes.study import FIRST_VALIDATION_SEED
+from reid_lab.retrieval.embeddings import embed_images
 from reid_lab.training.folder import start_of
 from reid_lab.world.world import World
 

@@ -9,17 +9,29 @@ from PIL import Image
 
 from reid_lab.data.loaders import Batches
 from reid_lab.data.text import ClipBPE
-from reid_lab.retrieval.embeddings import embed_images, embed_texts
-from reid_lab.training.learner import Callback
-from reid_lab.retrieval.metrics import retrieval_metrics
+from reid_lab.datasets.protocols.text import LEVELS, both_ways, load_setting, text_case, text_setting, transfer_matrix
+from reid_lab.datasets.registry import load_dataset
 from reid_lab.models.zoo import MODELS, list_models
 from reid_lab.recipes import cfan
-from reid_lab.datasets.registry import load_dataset
 from reid_lab.recipes.cfam import METHODS, STUDIES, TABLE_8, TITLES, method_settings, run_method, sort_setting
 from reid_lab.recipes.study import label, setting_folder
-from reid_lab.recipes.text import (TEXT_PRESETS, load_text, loss_gradients, masked_tokens, new_text_model, score_text,
-                                   text_batches, text_key, text_optimiser, text_settings, text_tokenizer, train_text)
-from reid_lab.datasets.protocols.text import LEVELS, both_ways, load_setting, text_case, text_setting, transfer_matrix
+from reid_lab.recipes.text import (
+    TEXT_PRESETS,
+    load_text,
+    loss_gradients,
+    masked_tokens,
+    new_text_model,
+    score_text,
+    text_batches,
+    text_key,
+    text_optimiser,
+    text_settings,
+    text_tokenizer,
+    train_text,
+)
+from reid_lab.retrieval.embeddings import embed_images, embed_texts
+from reid_lab.retrieval.metrics import retrieval_metrics
+from reid_lab.training.learner import Callback
 
 
 @pytest.fixture(scope="module")
@@ -317,6 +329,7 @@ def test_a_run_goes_on_and_keeps_what_the_figures_read(tmp_path):
 def test_a_row_stands_beside_tables_of_its_training_and_test_set_only():
     "Trained on ICFG-PEDES and searched with CUHK-PEDES: a row of Table 3b, not of Tables 5 and 8; World rows: none"
     import pandas as pd
+
     from reid_lab.recipes.text_report import beside_paper
     whole = dict(ids=1000, images=3074, captions=6156, cams=0)
     row = dict(variant="CFAM", model="cfam_b16", split="test", test_set=dict(query=whole, gallery=whole), R1=1., R5=2.,
@@ -337,6 +350,7 @@ def test_a_row_stands_beside_tables_of_its_training_and_test_set_only():
 def test_every_dataset_stands_beside_its_own_rows(on, to, tables):
     "Whole test sets of each folder; a part of one is left out of the rows and named in the footnote"
     import pandas as pd
+
     from reid_lab.datasets.registry import DATASETS
     from reid_lab.recipes.text_report import beside_paper
     ids, images, captions = DATASETS[to].counts["test"]

@@ -12,10 +12,21 @@ import pytest
 
 from reid_lab.datasets.registry import DATASETS
 from reid_lab.results import published
-from reid_lab.results.published import (ALIASES, PAPERS, TEST_SETS, benchmark, comparable, compare, is_world,
-                                        load_paper, published_figures, published_table, published_tables, scored_on)
+from reid_lab.results.published import (
+    ALIASES,
+    PAPERS,
+    TEST_SETS,
+    benchmark,
+    comparable,
+    compare,
+    is_world,
+    load_paper,
+    published_figures,
+    published_table,
+    published_tables,
+    scored_on,
+)
 from reid_lab.results.tables import to_markdown
-
 
 FOLDER = resources.files("reid_lab")/"resources"/"published"
 

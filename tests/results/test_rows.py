@@ -14,8 +14,18 @@ from reid_lab.core.files import locked
 from reid_lab.recipes import camel, cfam, cfan, dart3, dmg
 from reid_lab.recipes.study import setting_of
 from reid_lab.results.comparisons import summarise
-from reid_lab.results.rows import (Setting, RESULT_COLUMNS, append_result, append_results, load_results, pick, publish,
-                                   results_path, run_table, settings_of)
+from reid_lab.results.rows import (
+    RESULT_COLUMNS,
+    Setting,
+    append_result,
+    append_results,
+    load_results,
+    pick,
+    publish,
+    results_path,
+    run_table,
+    settings_of,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -181,7 +191,8 @@ def test_one_process_publishes_at_a_time(tmp_path):
     measured(own)
     with locked(tmp_path/".to.csv.publish"):
         other = threading.Thread(target=publish, args=("a", own, to))
-        other.start(); other.join(.3)
+        other.start()
+        other.join(.3)
         assert other.is_alive() and not to.exists()
     other.join(20)
     assert len(load_results(to)) == 1

@@ -1,11 +1,11 @@
 """Embeddings: what is refused, what survives a round trip, and what models give."""
 import json
 
+import hypothesis
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-import hypothesis
 from hypothesis import settings, strategies as st
 from safetensors.numpy import save_file
 
@@ -34,9 +34,11 @@ def test_round_trip(tmp_path, name, bare):
 
 
 def test_an_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
-    make().save(tmp_path/"x.npz"); before = (tmp_path/"x.npz").read_bytes()
+    make().save(tmp_path/"x.npz")
+    before = (tmp_path/"x.npz").read_bytes()
     def full(file, **kw):
-        file.write_bytes(b"PK half"); raise OSError(28, "No space left on device")
+        file.write_bytes(b"PK half")
+        raise OSError(28, "No space left on device")
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(OSError, match="No space left"): make().save(tmp_path/"x.npz")
     assert (tmp_path/"x.npz").read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["x.npz"]
@@ -106,7 +108,8 @@ def test_foreign_files(tmp_path):
     assert Embeddings.load(tmp_path/"own.npz", keys=dict(emb="features", pid="ids")).pid.tolist() == [4, 5, 6]
     with pytest.raises(KeyError, match="it holds"): Embeddings.load(tmp_path/"own.npz")
     with pytest.raises(ValueError, match="keys='feat'"): Embeddings.load(tmp_path/"own.npz", keys=dict(feat="features"))
-    np.save(tmp_path/"one.npz", np.eye(3)); (tmp_path/"one.npz.npy").rename(tmp_path/"one.npz")
+    np.save(tmp_path/"one.npz", np.eye(3))
+    (tmp_path/"one.npz.npy").rename(tmp_path/"one.npz")
     with pytest.raises(ValueError, match="holds one array"): Embeddings.load(tmp_path/"one.npz")
     with pytest.raises(FileNotFoundError, match="does not exist"): Embeddings.load(tmp_path/"none.npz")
     (tmp_path/"empty").mkdir()
@@ -116,8 +119,10 @@ def test_foreign_files(tmp_path):
 def test_people_may_be_optional(tmp_path):
     e = Embeddings(torch.randn(4, 2), [1, 1, 2, 2], [0, 1, 0, 1])
     arrays = dict(emb=e.numpy(), cam=e.cam)
-    np.savez(tmp_path/"x.npz", **arrays); save_file(arrays, tmp_path/"x.safetensors")
-    (tmp_path/"folder").mkdir(); save_file(arrays, tmp_path/"folder"/"emb.safetensors")
+    np.savez(tmp_path/"x.npz", **arrays)
+    save_file(arrays, tmp_path/"x.safetensors")
+    (tmp_path/"folder").mkdir()
+    save_file(arrays, tmp_path/"folder"/"emb.safetensors")
     for name in ("x.npz", "x.safetensors", "folder"):
         with pytest.raises(KeyError, match=r"has no \['pid'\]; it holds"): Embeddings.load(tmp_path/name)
         back = Embeddings.load(tmp_path/name, need=("cam",))
@@ -279,7 +284,8 @@ def test_unit_length_rounds_as_torch_does_and_has_its_gradient():
         x = torch.randn(50, 33, generator=torch.Generator().manual_seed(0)).to(dtype)
         a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
         u, v = unit_norm(a), torch.nn.functional.normalize(b, dim=-1)
-        (u*x.flip(0)).sum().backward(); (v*x.flip(0)).sum().backward()
+        (u*x.flip(0)).sum().backward()
+        (v*x.flip(0)).sum().backward()
         assert torch.equal(u, v) and torch.equal(a.grad, b.grad)
 
 

@@ -4,8 +4,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from reid_lab.retrieval import metrics, ranks
 from reid_lab.retrieval.embeddings import Embeddings
@@ -116,7 +115,8 @@ def test_backends_and_chunks_agree_on_real_valued_scores():
 
 
 def test_reid_oracle(oracles):
-    o = oracles["reid_cmc_map_minp"]; i, want = o["inputs"], o["expected"]
+    o = oracles["reid_cmc_map_minp"]
+    i, want = o["inputs"], o["expected"]
     args = -np.array(i["dist"]), *(np.array(i[k]) for k in ("q_pid", "g_pid", "q_cam", "g_cam"))
     got = metrics_from_similarity(*args, ks=(1, 2), cmc=5, per_query=True)
     for k in ("R1", "R2", "mAP", "mINP"): assert got[k] == pytest.approx(want[k], abs=1e-4)
@@ -129,7 +129,8 @@ def test_reid_oracle(oracles):
 
 
 def test_text_to_image_oracle(oracles):
-    o = oracles["t2i_retrieval"]; i, want = o["inputs"], o["expected"]
+    o = oracles["t2i_retrieval"]
+    i, want = o["inputs"], o["expected"]
     got = metrics_from_similarity(np.array(i["sim"]), i["q_pid"], i["g_pid"], ks=(1, 2, 3), per_query=True)
     for k in ("R1", "R2", "R3", "mAP", "mINP"): assert got[k] == pytest.approx(want[k], abs=1e-4)
     assert got["per_query"]["AP"] == pytest.approx(want["AP"], abs=1e-5)
@@ -144,7 +145,8 @@ def test_rsum_oracle(oracles):
 
 
 def test_msd_oracle(oracles):
-    o = oracles["msd"]; i, want = o["inputs"], o["expected"]
+    o = oracles["msd"]
+    i, want = o["inputs"], o["expected"]
     sim, q, g = (np.array(i[k]) for k in ("sim_cosine", "q_pid", "g_pid"))
     perm = np.array(i["gallery_permutation_for_invariance_check"])
     sd = metrics_from_similarity(sim, q, g, per_query=True)["per_query"]["SD"]
@@ -156,7 +158,8 @@ def test_msd_oracle(oracles):
 
 
 def test_sd_hand_example(oracles):
-    o = oracles["sd_hand_example"]; i, want = o["inputs"], o["expected"]
+    o = oracles["sd_hand_example"]
+    i, want = o["inputs"], o["expected"]
     got = metrics_from_similarity(np.array([i["s_sorted"]]), [1], i["match"], span=(0., 1.))
     assert got["mSD"] == pytest.approx(100*want["SD"], abs=1e-4)
     assert got["mAP"] == pytest.approx(100*want["AP"], abs=1e-4)
@@ -322,7 +325,8 @@ def reorder(p, o):
 @settings(max_examples=25, deadline=None)
 def test_expected_ties_are_the_mean_over_every_order(p, backend, trapezoid):
     "All orders of a small gallery, scored as listed, against the closed forms"
-    p = reorder(p, np.arange(min(5, p[0].shape[1]))); G = p[0].shape[1]
+    p = reorder(p, np.arange(min(5, p[0].shape[1])))
+    G = p[0].shape[1]
     kw = dict(per_query=True, cmc=G, backend=backend, ap="trapezoid" if trapezoid else "step")
     assume(any(naive(*p)))
     got = metrics_from_similarity(*p, ties="expected", **kw)
@@ -349,7 +353,8 @@ def test_expected_ties_do_not_depend_on_the_order_of_the_gallery(p, seed, backen
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_expected_ties_of_a_large_group(backend):
     "Constant features of 3,000 images: chance, against drawn orders; and no ties, no difference"
-    rng = np.random.default_rng(0); g = np.arange(3000) % 300
+    rng = np.random.default_rng(0)
+    g = np.arange(3000) % 300
     flat = metrics_from_similarity(np.zeros((2, 3000), "f4"), [0, 7], g, ties="expected", backend=backend)
     assert flat["R1"] == pytest.approx(100/300) and flat["tied"] == 100
     drawn = [metrics_from_similarity(rng.random((50, 3000)), [7]*50, g, ties="order") for _ in range(20)]
@@ -364,18 +369,22 @@ def test_expected_ties_of_a_large_group(backend):
 def warns(call):
     import warnings
     with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always"); call()
+        warnings.simplefilter("always")
+        call()
     return [str(w.message) for w in seen]
 
 
 def test_ties_are_said_with_their_share_and_others_are_not():
-    rng = np.random.default_rng(0); q, g = np.arange(40) % 8, np.arange(400) % 8
+    rng = np.random.default_rng(0)
+    q, g = np.arange(40) % 8, np.arange(400) % 8
     assert not warns(lambda: metrics_from_similarity(rng.random((40, 400)), q, g))
-    coarse = rng.integers(0, 20, (40, 400)); said = warns(lambda: metrics_from_similarity(coarse, q, g))
+    coarse = rng.integers(0, 20, (40, 400))
+    said = warns(lambda: metrics_from_similarity(coarse, q, g))
     assert len(said) == 1 and "about 100 %" in said[0]
     assert not warns(lambda: metrics_from_similarity(coarse, q, g, ties="order"))
     assert not warns(lambda: metrics_from_similarity(coarse, q, g, ties="expected"))
-    half = rng.random((40, 400)); half[::2] = 0
+    half = rng.random((40, 400))
+    half[::2] = 0
     said = warns(lambda: metrics_from_similarity(half, q, g))
     assert len(said) == 1 and 40 <= int(said[0].split()[1]) <= 60
     twins = rng.random((40, 50)).repeat(8, 1)   # equal images, but of one person
@@ -388,7 +397,8 @@ def test_ties_are_said_with_their_share_and_others_are_not():
 @settings(max_examples=60, deadline=None)
 def test_metrics_do_not_depend_on_the_scale_of_the_features(power, seed, distance, dtype):
     "From 1e-30 to 1e30; by a power of two to the bit, by any other number but for rounding"
-    rng = np.random.default_rng(seed); q, g = embeddings(20, rng, dtype="float64"), embeddings(80, rng, dtype="float64")
+    rng = np.random.default_rng(seed)
+    q, g = embeddings(20, rng, dtype="float64"), embeddings(80, rng, dtype="float64")
     q, g = (e.with_emb(e.emb.to(getattr(torch, dtype))) for e in (q, g))
     want = retrieval_metrics(q, g, distance=distance)
     by = lambda s: retrieval_metrics(q.with_emb(q.emb*s), g.with_emb(g.emb*s), distance=distance)
@@ -400,15 +410,18 @@ def test_metrics_do_not_depend_on_the_scale_of_the_features(power, seed, distanc
 @pytest.mark.parametrize("dtype, scale", [("float32", 1e-42), ("float32", 1e-25), ("float32", 1e25), ("float32", 1e37),
                                           ("float64", 1e-300), ("float64", 1e300), ("float16", 1e-4), ("float16", 1e4)])
 def test_extreme_scales(distance, dtype, scale):
-    rng = np.random.default_rng(0); q, g = embeddings(30, rng, dtype="float64"), embeddings(200, rng, dtype="float64")
-    kind = getattr(torch, dtype); want = retrieval_metrics(q, g, distance=distance)
+    rng = np.random.default_rng(0)
+    q, g = embeddings(30, rng, dtype="float64"), embeddings(200, rng, dtype="float64")
+    kind = getattr(torch, dtype)
+    want = retrieval_metrics(q, g, distance=distance)
     got = retrieval_metrics(*(e.with_emb((e.emb*scale).to(kind)) for e in (q, g)), distance=distance)
     coarse = scale == 1e-42 or dtype == "float16"   # few digits are left
     for k in ("R1", "R10", "mAP"): assert got[k] == pytest.approx(want[k], abs=.5 if coarse else .01)
 
 
 def test_a_row_of_another_scale_ranks_by_its_direction():
-    rng = np.random.default_rng(0); q, g = embeddings(30, rng), embeddings(200, rng)
+    rng = np.random.default_rng(0)
+    q, g = embeddings(30, rng), embeddings(200, rng)
     scale = torch.tensor([1e-25, 1., 1e25, 1e-40, 1e37]*40)[:, None]
     assert retrieval_metrics(q, g.with_emb(g.emb*scale))["mAP"] == pytest.approx(retrieval_metrics(q, g)["mAP"], abs=.5)
 
@@ -419,7 +432,8 @@ def test_wide_integers_are_not_rounded():
 
 
 def test_unlabelled_features_are_told_what_is_missing():
-    rng = np.random.default_rng(0); q, g = embeddings(9, rng), embeddings(30, rng)
+    rng = np.random.default_rng(0)
+    q, g = embeddings(9, rng), embeddings(30, rng)
     bare = lambda e, pid: Embeddings(e.emb, np.full(len(e), pid), e.cam)
     for a, b in ((bare(q, -1), bare(g, -1)), (bare(q, -1), g)):
         with pytest.raises(ValueError, match="scoring needs ids, `rank` and `retrieve` do not"): retrieval_metrics(a, b)

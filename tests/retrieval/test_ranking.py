@@ -26,7 +26,8 @@ def test_rank_is_the_order_of_the_definition():
 
 
 def test_rank_leaves_a_given_matrix_alone(people):
-    sim = np.random.default_rng(0).normal(size=(4, 9)).astype("float32"); before = sim.copy()
+    sim = np.random.default_rng(0).normal(size=(4, 9)).astype("float32")
+    before = sim.copy()
     q, g = people(4, 0), people(9, 1)
     rank(q, g, 3, scores=MatrixScores(sim))
     again = rerank_itm(q, g, lambda i, j: sim[i, j], k_test=3, scores=MatrixScores(sim))
@@ -65,7 +66,8 @@ def labelled(e, pid=None, cam=None):
 @pytest.mark.parametrize("pid, cam", [(-1, None), (-1, 0), (0, 0), (0, None), (None, 0)])
 def test_retrieval_needs_no_labels(people, pid, cam):
     "No person, one person or one camera known: the lists are those of the features"
-    q, g = people(20, 0), people(80, 1); want = rank(q, g, 8, same_camera="keep")
+    q, g = people(20, 0), people(80, 1)
+    want = rank(q, g, 8, same_camera="keep")
     got = rank(*(labelled(e, pid, cam) for e in (q, g)), 8)
     assert (got[0] == want[0]).all() and (got[1] == want[1]).all()
     known = rank(labelled(q, pid, cam), g, 8)[0]   # a gallery with labels and its junk
@@ -77,7 +79,8 @@ def test_ranked_lists_of_unlabelled_queries_claim_nothing(people):
     q, g = people(20, 0), people(80, 1)
     r = retrieve(labelled(q, -1), labelled(g, -1), k=5)
     assert not r.correct.any() and len(r.failures()) == 0 and "no labels" in repr(r) and len(r.ranked_list(3)) == 5
-    half = Embeddings(q.emb, np.where(np.arange(20) < 10, -1, q.pid), q.cam); whole = retrieve(q, g)
+    half = Embeddings(q.emb, np.where(np.arange(20) < 10, -1, q.pid), q.cam)
+    whole = retrieve(q, g)
     r = retrieve(half, g)
     assert set(r.failures()) == {i for i in whole.failures() if i >= 10}
     assert f"R1 {100*whole.correct[10:, 0].mean():.1f}" in repr(r)

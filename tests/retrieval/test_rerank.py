@@ -11,10 +11,13 @@ from reid_lab.retrieval.scores import EmbeddingScores, MatrixScores
 
 
 def test_itm_oracle(oracles):
-    o = oracles["itc_topk_itm_rerank"]; i, want = o["inputs"], o["expected"]
+    o = oracles["itc_topk_itm_rerank"]
+    i, want = o["inputs"], o["expected"]
     sim, logit = np.array(i["sim"]), np.array(i["itm_logit_match"])
     asked = []
-    def itm(a, b): asked.extend(zip(a, b)); return logit[a, b]
+    def itm(a, b):
+        asked.extend(zip(a, b))
+        return logit[a, b]
     s = rerank_itm(None, None, itm, k_test=i["k_test"], tie_weight=i["tie_weight"], scores=MatrixScores(sim))
     assert s.index.tolist() == want["topk"] and len(asked) == 6
     assert s.block(0, 2).numpy() == pytest.approx(np.array(want["score"]), abs=1e-6)
@@ -30,7 +33,8 @@ def test_itm_in_pieces_is_itm_at_once(people):
     full = whole.block(0, 30).numpy()
     # the definition, with matrices
     cos = EmbeddingScores(q.emb, g.emb).block(0, 30).double().numpy()
-    m = np.full(cos.shape, np.nan); top = np.argsort(-cos, 1, kind="stable")[:, :20]
+    m = np.full(cos.shape, np.nan)
+    top = np.argsort(-cos, 1, kind="stable")[:, :20]
     np.put_along_axis(m, top, itm(np.arange(30)[:, None], top).numpy(), 1)
     m = np.where(np.isnan(m), np.nanmin(m, 1, keepdims=True), m)
     unit = lambda x: (x - x.min())/(x.max() - x.min())
@@ -53,7 +57,8 @@ def test_itm_refuses_bad_heads(people):
 
 
 def test_k_reciprocal_oracle(oracles):
-    o = oracles["k_reciprocal_rerank"]; i, want = o["inputs"], o["expected"]
+    o = oracles["k_reciprocal_rerank"]
+    i, want = o["inputs"], o["expected"]
     q, g = (Embeddings(np.array(i[k]), np.zeros(len(i[k]), int)) for k in "qg")
     s = rerank_k_reciprocal(q, g, k1=i["k1"], k2=i["k2"], lam=i["lambda"], distance="euclidean")
     assert -s.block(0, 2).numpy() == pytest.approx(np.array(want["final_distance"]), abs=2e-6)

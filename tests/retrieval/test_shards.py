@@ -48,7 +48,8 @@ def test_a_killed_writer_loses_its_shard_in_hand_and_another_number_of_processes
     before = {p: p.stat().st_mtime_ns for p in (tmp_path/"g").glob("0*/emb.npy")}
     p = run(WRITER, tmp_path/"g", 0, 3, 0)
     for r in ("1", "2"):
-        monkeypatch.setattr(sys, "argv", ["", str(tmp_path/"g"), r, "3", "0"]); exec(WRITER, {})
+        monkeypatch.setattr(sys, "argv", ["", str(tmp_path/"g"), r, "3", "0"])
+        exec(WRITER, {})
     assert p.wait() == 0, p.stderr.read()
     g = Shards(tmp_path/"g")
     x = np.random.default_rng(0).normal(size=(400, 8)).astype("float32")
@@ -59,7 +60,9 @@ def test_a_killed_writer_loses_its_shard_in_hand_and_another_number_of_processes
 
 def test_a_damaged_shard_is_named(on_disk, noisy, tmp_path):
     g = on_disk(noisy(90, 0), tmp_path/"g", rows=40)
-    with open(tmp_path/"g"/"000001"/"table.parquet", "r+b") as f: f.seek(9); f.write(b"??")
+    with open(tmp_path/"g"/"000001"/"table.parquet", "r+b") as f:
+        f.seek(9)
+        f.write(b"??")
     assert g.failed() == {"000001/table.parquet": "has other contents than were written"}
     (tmp_path/"g"/"000002"/"sums.json").unlink()
     with pytest.raises(ValueError, match="000002/emb.npy has no checksum.*write them again"): Shards(tmp_path/"g")
@@ -108,7 +111,8 @@ print(embed_shards(Net(), t, sys.argv[1], rows=8, dtype='float32'))
 def test_processes_of_torchrun_share_a_table(tmp_path, monkeypatch, capsys):
     other = run(EMBED, tmp_path/"g", RANK="0", WORLD_SIZE="2")
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2")): monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", ["", str(tmp_path/"g")]); exec(EMBED, {})
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path/"g")])
+    exec(EMBED, {})
     said = other.communicate()
     assert (said[0].strip().splitlines()[-1], capsys.readouterr().out.strip().splitlines()[-1]) == ("4", "3"), said
     g = Shards(tmp_path/"g")

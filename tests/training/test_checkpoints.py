@@ -1,4 +1,5 @@
 """Trainings that are killed, run out of disk or diverge, and go on bit for bit as if nothing had happened."""
+import errno
 import json
 import os
 import pathlib
@@ -8,15 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 import warnings
 
-import errno
 import numpy as np
 import pandas as pd
 import pytest
 import safetensors.torch
 import torch
-import traceback
 from safetensors.torch import load_file
 
 from reid_lab.data.loaders import Batches
@@ -27,8 +27,7 @@ from reid_lab.meta.memory import ErrorMemory
 from reid_lab.training.callbacks import Average, Validate
 from reid_lab.training.checkpoints import Checkpoint, load_state, save_state
 from reid_lab.training.learner import Callback, Learner, NotFiniteLoss, Plain
-from reid_lab.training.logs import Log, TIMES
-
+from reid_lab.training.logs import TIMES, Log
 
 CASES, STEPS, DIED = 40, 11, 137
 

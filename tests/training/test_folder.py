@@ -5,8 +5,19 @@ import pytest
 
 from reid_lab.models.zoo import create_model
 from reid_lab.training.folder import (
-    DONE, TRAINING, WEIGHTS, Trained, claim, counted, differences, digest, load_trained, random_start, start_of,
-    training_key)
+    DONE,
+    TRAINING,
+    WEIGHTS,
+    Trained,
+    claim,
+    counted,
+    differences,
+    digest,
+    load_trained,
+    random_start,
+    start_of,
+    training_key,
+)
 from reid_lab.training.options import Execution
 from reid_lab.world.world import World
 

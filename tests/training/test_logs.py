@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from reid_lab.core.basics import stream
-from reid_lab.training.learner import Callback, Learner
 from reid_lab.training.checkpoints import Checkpoint
-from reid_lab.training.logs import TIMES, TRACKERS, Log, find_trackers, peak_memory
 from reid_lab.training.fit import fit
+from reid_lab.training.learner import Callback, Learner
+from reid_lab.training.logs import TIMES, TRACKERS, Log, find_trackers, peak_memory
 from reid_lab.training.options import Execution
 
 
@@ -109,7 +109,9 @@ def test_trainings_of_one_process_have_their_own_store(tmp_path, monkeypatch):
     from types import SimpleNamespace
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     told = []
-    def set_uri(uri): told.append(uri); os.environ["MLFLOW_TRACKING_URI"] = uri
+    def set_uri(uri):
+        told.append(uri)
+        os.environ["MLFLOW_TRACKING_URI"] = uri
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(set_tracking_uri=set_uri))
     for name in "ab": TRACKERS["mlflow"].options(tmp_path/name, "training", None)
     assert told == [f"sqlite:///{tmp_path/n}/mlflow.db" for n in "ab"] and "MLFLOW_TRACKING_URI" not in os.environ

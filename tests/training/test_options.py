@@ -9,21 +9,21 @@ import pytest
 import torch
 
 from reid_lab.cli.commands import main
+from reid_lab.datasets.protocols.text import load_setting
 from reid_lab.experiments.notebooks import find_notebook, run_notebook
+from reid_lab.experiments.params import notebook_parameters, params_hash
+from reid_lab.experiments.run import check_folder
 from reid_lab.experiments.sweep import sweep
-from reid_lab.training.learner import Callback
 from reid_lab.recipes import cfan, dmg
-from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.camel import load_data, pretrain, run_phases
+from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.dart3 import trained_on
 from reid_lab.recipes.reid import train_reid
 from reid_lab.recipes.starts import train_start
 from reid_lab.recipes.text import train_text
 from reid_lab.results.rows import load_results
-from reid_lab.experiments.run import check_folder
-from reid_lab.experiments.params import notebook_parameters, params_hash
+from reid_lab.training.learner import Callback
 from reid_lab.training.options import OPTIONS, SWITCHES, Execution, read_switches
-from reid_lab.datasets.protocols.text import load_setting
 from reid_lab.world.world import World
 
 ROOT = Path(__file__).resolve().parents[2]

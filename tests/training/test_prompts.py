@@ -8,7 +8,6 @@ from reid_lab.losses.image import supcon
 from reid_lab.models.zoo import create_model
 from reid_lab.training.prompts import learn_prompts, prompt_loss
 
-
 SIZE = (64, 32)
 
 

@@ -13,7 +13,14 @@ from reid_lab.training.callbacks import Average, Validate
 from reid_lab.training.fit import fit
 from reid_lab.training.learner import Callback, Plain
 from reid_lab.training.settings import (
-    NOT_COMPARED, SETTINGS, changed_settings, claim_settings, plain_settings, refuse_settings, training_settings)
+    NOT_COMPARED,
+    SETTINGS,
+    changed_settings,
+    claim_settings,
+    plain_settings,
+    refuse_settings,
+    training_settings,
+)
 from reid_lab.world.world import World
 
 

@@ -8,7 +8,9 @@ from reid_lab.training.speedups import GradCache, blocks, chunked, tune, tuned
 
 
 class Block(nn.Module):
-    def __init__(self): super().__init__(); self.lin, self.act = nn.Linear(4, 4), nn.Tanh()
+    def __init__(self):
+        super().__init__()
+        self.lin, self.act = nn.Linear(4, 4), nn.Tanh()
     def forward(self, x): return self.act(self.lin(x))
 
 
@@ -54,5 +56,7 @@ def test_what_cannot_be_done():
 def test_a_strategy_inside_is_known_with_its_settings():
     class Own(GradCache):
         "A strategy with a factor"
-        def __init__(self, factor): super().__init__(2); self.factor = factor
+        def __init__(self, factor):
+            super().__init__(2)
+            self.factor = factor
     assert plain_settings(s=GradCache(4, Own(.5)))["s.inner.factor"] == .5

@@ -7,7 +7,7 @@ from torch import nn
 from reid_lab.core.basics import unit_norm
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.models.zoo import create_model
-from reid_lab.retrieval.embeddings import embed_images, Embeddings
+from reid_lab.retrieval.embeddings import Embeddings, embed_images
 
 
 @pytest.fixture(scope="session")

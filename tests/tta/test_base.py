@@ -7,13 +7,12 @@ from torch import nn
 from reid_lab.core.basics import unit_norm
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.models.backbones import norm_layers
-from reid_lab.retrieval.embeddings import embed_images, Embeddings
+from reid_lab.retrieval.embeddings import Embeddings, embed_images
 from reid_lab.retrieval.metrics import retrieval_metrics
-from reid_lab.tta.base import adapt_embeddings, adapt_images, guarded, ImageStream, influential, NoAdapt
+from reid_lab.tta.base import ImageStream, NoAdapt, adapt_embeddings, adapt_images, guarded, influential
 from reid_lab.tta.camera_norm import CameraNorm
 from reid_lab.tta.dart3 import Dart3, Dart3Lite
 from reid_lab.tta.gradient import Temp, Tent
-
 
 ALL = dict(tent=Tent(lr=.1, batch_size=5), tent_feature=Tent(prediction="feature", lr=.1, batch_size=5),
            tent_batch=Tent(lr=.1, bn_mode="batch", batch_size=5),
@@ -47,7 +46,8 @@ def test_what_is_no_embeddings_is_named(features):
 @pytest.mark.parametrize("name", ALL)
 def test_the_source_model_stays_as_it_was(scene, name):
     net, table, g = scene
-    net.neck.train(); before = photograph(net)
+    net.neck.train()
+    before = photograph(net)
     q_hat, g_hat = adapt_images(ALL[name], net, table, g)
     assert same(before, photograph(net)) and q_hat.emb.shape == (16, 8) and g_hat.emb.shape == g.emb.shape
     assert torch.isfinite(q_hat.emb).all() and np.isfinite(retrieval_metrics(q_hat, g_hat, distance="euclidean")["mAP"])
@@ -88,7 +88,8 @@ def test_only_layers_that_matter_learn(scene):
     img = torch.rand(3, 3, 16, 8)
     assert sorted(influential(net, img)) == ["bn.bias", "bn.weight", "ln.bias", "ln.weight"]
     assert sorted(influential(net, img, ("bn",))) == ["bn.bias", "bn.weight"]
-    bare = nn.Module(); bare.fc, bare.neck = nn.Linear(2, 2), nn.BatchNorm1d(2)
+    bare = nn.Module()
+    bare.fc, bare.neck = nn.Linear(2, 2), nn.BatchNorm1d(2)
     bare.raw_features = lambda x: bare.fc(x)
     with pytest.raises(ValueError, match="reaches the test feature.*Dart3Lite"): influential(bare, torch.rand(2, 2))
 

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from reid_lab.analysis.bias.maps import project
-from reid_lab.analysis.bias.per_camera import camera_share, error_auroc, UNCERTAINTIES, uncertainty
+from reid_lab.analysis.bias.per_camera import UNCERTAINTIES, camera_share, error_auroc, uncertainty
 from reid_lab.retrieval.cameras import CameraStats
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import retrieval_metrics
-from reid_lab.tta.base import adapt_embeddings, FeatureStream, NoAdapt
-from reid_lab.tta.camera_norm import CameraNorm, STATS_FROM
+from reid_lab.tta.base import FeatureStream, NoAdapt, adapt_embeddings
+from reid_lab.tta.camera_norm import STATS_FROM, CameraNorm
 from reid_lab.tta.dart3 import Dart3Lite
 
 
@@ -73,13 +73,15 @@ def test_an_unknown_camera_takes_the_statistics_of_all():
 
 
 def test_a_constant_dimension_does_not_divide_by_zero():
-    z = torch.randn(6, 2); z[:, 1] = 5.
+    z = torch.randn(6, 2)
+    z[:, 1] = 5.
     assert torch.isfinite(CameraStats(z, [0]*6).normalise(z, [0]*6)).all()
 
 
 def test_first_queries_of_each_camera_count(features):
     q, g = features()
-    a = CameraNorm("query", first=2); a.configure(FeatureStream(q), g)
+    a = CameraNorm("query", first=2)
+    a.configure(FeatureStream(q), g)
     for c in range(3): torch.testing.assert_close(a.q_stats.mean[c], q[q.cam == c].emb[:2].mean(0))
     torch.testing.assert_close(a.g_stats.mean, CameraStats(g.emb, g.cam).mean)
 
@@ -106,7 +108,8 @@ def test_bad_input_of_statistics_says_what_to_do(make, words, features):
                                           ("float64", 1e200)])
 def test_features_of_any_scale(dtype, scale):
     "Statistics, the methods on features, and what the analyses say of them"
-    rng = np.random.default_rng(0); pid, cam = np.arange(90) % 15, rng.integers(0, 3, 90)
+    rng = np.random.default_rng(0)
+    pid, cam = np.arange(90) % 15, rng.integers(0, 3, 90)
     x = rng.normal(size=(15, 6))[pid] + rng.normal(size=(90, 6))*.7 + cam[:, None]
     one, far = (Embeddings(torch.tensor(x*s, dtype=getattr(torch, dtype)), pid, cam) for s in (1., scale))
     a, b = (CameraStats(e.emb, cam) for e in (one, far))

@@ -6,10 +6,10 @@ from hypothesis import given, settings, strategies as st
 
 from reid_lab.core.basics import unit_norm
 from reid_lab.datasets.image_sets import tiny_table
-from reid_lab.retrieval.embeddings import embed_images, Embeddings
-from reid_lab.tta.base import adapt_embeddings, adapt_images, FeatureStream, guarded, ImageStream, TTA
+from reid_lab.retrieval.embeddings import Embeddings, embed_images
+from reid_lab.tta.base import TTA, FeatureStream, ImageStream, adapt_embeddings, adapt_images, guarded
 from reid_lab.tta.camera_norm import CameraNorm
-from reid_lab.tta.dart3 import Dart3, dart3_loss, Dart3Lite, distances, external_parameters
+from reid_lab.tta.dart3 import Dart3, Dart3Lite, dart3_loss, distances, external_parameters
 from reid_lab.tta.gradient import Gradient
 
 
@@ -225,18 +225,21 @@ def test_every_batch_draws_other_grounding_images_and_every_run_the_same(scene, 
     method = Noted(lr=.01, batch_size=4, episodic=episodic, final_forward=False, ground=known, n_ground=4)
     queries = ImageStream(net, table)
     with guarded(net):
-        method.configure(queries, g); runs = [method.run()[0] for _ in range(2)]
+        method.configure(queries, g)
+        runs = [method.run()[0] for _ in range(2)]
     n = len(method.batches())
     assert len(drawn) == 2*n and n > 3 and drawn[:n] == drawn[n:] and torch.equal(*runs)
     assert len(set(drawn[:n])) > n//2
     again = Noted(lr=.01, batch_size=4, episodic=episodic, final_forward=False, ground=known, n_ground=4)
-    drawn.clear(); assert torch.equal(again.adapt(queries, g)[0], runs[0])
+    drawn.clear()
+    assert torch.equal(again.adapt(queries, g)[0], runs[0])
 
 
 def test_state_can_be_read_and_is_reset(scene, features):
     q, g = features()
     lite = Dart3Lite(lr=.1, batch_size=8)
-    lite.configure(FeatureStream(q), g); start = lite.state_dict()
+    lite.configure(FeatureStream(q), g)
+    start = lite.state_dict()
     lite.run()
     assert not torch.equal(lite.state_dict()["M"], start["M"])
     lite.reset()
@@ -250,7 +253,9 @@ def test_dart3_has_a_camera_norm_and_configures_once(scene, kind, monkeypatch):
     calls = []
     def count(cls, name):
         real = getattr(cls, name)
-        def counted(self, *a, **kw): calls.append(f"{cls.__name__}.{name}"); return real(self, *a, **kw)
+        def counted(self, *a, **kw):
+            calls.append(f"{cls.__name__}.{name}")
+            return real(self, *a, **kw)
         monkeypatch.setattr(cls, name, counted)
     for cls, names in ((TTA, ["configure"]), (Gradient, ["configure", "reset"]),
                        (CameraNorm, ["configure", "measure", "reset"]), (ImageStream, ["raw_features"])):

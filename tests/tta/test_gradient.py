@@ -6,9 +6,9 @@ import torch
 from reid_lab.core.basics import unit_norm
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.retrieval.embeddings import embed_images
-from reid_lab.tta.base import adapt_images, FeatureStream, guarded, ImageStream, TTA
+from reid_lab.tta.base import TTA, FeatureStream, ImageStream, adapt_images, guarded
 from reid_lab.tta.dart3 import Dart3
-from reid_lab.tta.gradient import entropy, Gradient, Temp, temp_loss, Tent
+from reid_lab.tta.gradient import Gradient, Temp, Tent, entropy, temp_loss
 
 
 def test_tent_and_temp_vectors(oracles):
@@ -26,7 +26,8 @@ def test_batch_statistics_change_the_result_and_need_two_images(scene, net_class
     net, table, g = scene
     a, b = (adapt_images(Tent(steps=0, bn_mode=m), net, table, g)[0].emb for m in ("eval", "batch"))
     assert not torch.allclose(a, b)
-    net.train(); expected = unit_norm(net.raw_features(ImageStream(net, table).pixels(range(16)))).detach()
+    net.train()
+    expected = unit_norm(net.raw_features(ImageStream(net, table).pixels(range(16)))).detach()
     net.eval()
     net.load_state_dict(net_class().state_dict() | {k: v for k, v in net.state_dict().items() if "running" not in k})
     torch.testing.assert_close(b, expected, atol=1e-5, rtol=1e-4)
@@ -35,7 +36,8 @@ def test_batch_statistics_change_the_result_and_need_two_images(scene, net_class
 
 
 def test_a_single_leftover_joins_the_batch_before():
-    m = Tent(batch_size=5, bn_mode="batch"); m.stream = range(11)
+    m = Tent(batch_size=5, bn_mode="batch")
+    m.stream = range(11)
     assert [len(b) for b in m.batches()] == [5, 6]
     m.bn_mode = "eval"
     assert [len(b) for b in m.batches()] == [5, 5, 1]
@@ -48,8 +50,11 @@ def test_gradient_methods_define_a_loss(features):
     q, g = features()
     class Still(Gradient):
         "Learns nothing"
-        def loss(self, rows): x = self.features(rows); return x.sum(), x
-    still = Still(); still.configure(FeatureStream(q), g)
+        def loss(self, rows):
+            x = self.features(rows)
+            return x.sum(), x
+    still = Still()
+    still.configure(FeatureStream(q), g)
     torch.testing.assert_close(still.gallery_out(), unit_norm(g.emb))
 
 

@@ -5,9 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from PIL import Image
 from helpers.readers import EVIL, SAID, TOK
 from matplotlib.text import Text
+from PIL import Image
 
 from reid_lab.analysis.explain.evidence import telling
 from reid_lab.figures.explain import map_card

@@ -4,7 +4,6 @@ from helpers.views import LABELS, make_scene
 
 from reid_lab.widgets.cameras import AdaptedScene, CameraBars, cockpit
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:.*have an unknown camera")
 
 

@@ -58,6 +58,7 @@ def test_failures_are_those_of_the_ranking():
 
 def test_a_lost_image_leaves_the_other_reasons(tmp_path):
     from PIL import Image
+
     from reid_lab.data.images import read_image
     for i in range(60): Image.new("RGB", (32, 64), (4*i, 9, 200 - 3*i)).save(tmp_path/f"{i}.jpg")
     scene, facts = failing_scene(query=0), dict(read=lambda paths: [read_image(tmp_path/Path(p).name) for p in paths])

@@ -27,7 +27,9 @@ def test_a_follower_may_go_while_others_are_told():
         def _selected(self, new): told.append(new)
         def refresh(self): told.append("ranking")
     class Drops(Told):
-        def _selected(self, new): later.clear(); gc.collect()
+        def _selected(self, new):
+            later.clear()
+            gc.collect()
         refresh = lambda self: self._selected(None)
     first, later = Drops(scene), [Told(scene)]
     scene.selection.query = 2

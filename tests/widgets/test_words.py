@@ -56,7 +56,8 @@ def test_the_list_follows_the_words(model):
     frame, q, g = sets(model)
     scene = TextScene(model, q, g, query=0)
     lab, ranked = WordLab(scene), RankedList(scene)
-    ranked.front(); ranked.heard(dict(shown=1))
+    ranked.front()
+    ranked.heard(dict(shown=1))
     before = ranked.front().now
     lab.heard(dict(select=dict(words=[4, 5, 8])))
     now = ranked.front().now

@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 from reid_lab.core.basics import stream
-from reid_lab.world.captions import (CONFUSED, GRANULARITY, LADDER, STYLES, attribute_oracle, caption, caption_oracle,
-                                    caption_with_facts, mentionable)
+from reid_lab.world.captions import (
+    CONFUSED,
+    GRANULARITY,
+    LADDER,
+    STYLES,
+    attribute_oracle,
+    caption,
+    caption_oracle,
+    caption_with_facts,
+    mentionable,
+)
 from reid_lab.world.people import sample_people
 
 
@@ -70,7 +79,8 @@ def test_confusion_follows_the_graph(crowd):
         _, facts = caption_with_facts(p, rng=stream(4, p.pid), granularity='medium', confusion=.05)
         for a in ('upper_colour', 'lower_colour'):
             if a in facts:
-                total += 1; swapped += facts[a] != getattr(p, a)
+                total += 1
+                swapped += facts[a] != getattr(p, a)
                 assert facts[a] == getattr(p, a) or facts[a] in CONFUSED[getattr(p, a)]
     assert .03 < swapped/total < .07
 
@@ -100,7 +110,8 @@ def test_unknown_choices(crowd, bad):
 # ---- oracles
 
 def test_attribute_oracle_by_hand(crowd):
-    a = replace(crowd[0], gender='man', upper_colour='red'); b = replace(a, upper_colour='blue')
+    a = replace(crowd[0], gender='man', upper_colour='red')
+    b = replace(a, upper_colour='blue')
     assert attribute_oracle([a, a, b, b], ('upper_colour',)) == .5 and attribute_oracle([a, b], ('upper_colour',)) == 1.
     assert caption_oracle([a, a, b], [{'upper_colour': 'red'}]*2 + [{'upper_colour': 'blue'}]) == pytest.approx(2/3)
     assert caption_oracle([a, b], [{'upper_colour': 'blue'}, {'upper_colour': 'blue'}]) == .5   # the first is misled

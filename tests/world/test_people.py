@@ -6,9 +6,26 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from reid_lab.core.basics import stream
-from reid_lab.world.people import (ATTRIBUTES, COLOURS, HAIR, NEEDS, OPENABLE, PALETTE, PARTS, SKIN, SLEEVES, UNIFORM,
-                                   WARDROBE, change_accessories, differences, look_alike, name_colour, sample_people,
-                                   shade, srgb_to_lab)
+from reid_lab.world.people import (
+    ATTRIBUTES,
+    COLOURS,
+    HAIR,
+    NEEDS,
+    OPENABLE,
+    PALETTE,
+    PARTS,
+    SKIN,
+    SLEEVES,
+    UNIFORM,
+    WARDROBE,
+    change_accessories,
+    differences,
+    look_alike,
+    name_colour,
+    sample_people,
+    shade,
+    srgb_to_lab,
+)
 
 
 def test_palette_is_far_apart():

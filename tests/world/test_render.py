@@ -9,7 +9,6 @@ from reid_lab.world.places import ISP, Camera, Occluder
 from reid_lab.world.plan import KINDS, make_camera, sample_shot
 from reid_lab.world.render import pick_backend, reference_areas, render
 
-
 numba = pytest.mark.skipif(pick_backend() != "numba", reason="numba is not installed")
 
 

@@ -178,7 +178,8 @@ def test_two_builders_at_once(tiny, tmp_path):
     assert [m.result() for m in made] == [len(tiny.table())]*2
     assert [f.name for f in tmp_path.iterdir()] == [tiny.key]
     built, alone = folder_bytes(tmp_path/tiny.key), folder_bytes(tiny.folder)
-    built.pop("sums.json"); assert len(built) == 4   # the other also holds captions of other tests
+    built.pop("sums.json")
+    assert len(built) == 4   # the other also holds captions of other tests
     assert all(alone[name] == data for name, data in built.items())
 
 

@@ -266,7 +266,8 @@ def main(argv=None):
     a.add_argument("--out", type=Path, default=ROOT/"_docs", help="folder, replaced (default: _docs)")
     a.add_argument("--only", default="*", help="pattern of library notebooks (default: all)")
     a = a.parse_args(argv)
-    try: from sphinx.cmd.build import build_main
+    try:
+        from sphinx.cmd.build import build_main
     except ImportError: sys.exit("Sphinx is not installed: pip install -e '.[docs]'")
     if a.out.exists() and {p.name for p in a.out.iterdir()} - {"source", "site", "cache", "jupyter_execute"}:
         sys.exit(f"--out {a.out} holds other things than a site; give a new folder")

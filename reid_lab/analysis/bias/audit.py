@@ -9,15 +9,26 @@ __all__ = ['TIMES', 'camera_facts', 'camera_names', 'camera_warnings', 'side_war
 import warnings
 from contextlib import contextmanager
 from copy import copy
+
 import numpy as np
 import pandas as pd
 import torch
+
 from .maps import MAPS, project, sample_rows
 from .per_camera import camera_share, per_camera
-from .remedies import adapted, both_scores, CONTROL, LITE, nmi_with_chance, PairedScores, REMEDIES
-from .report import BiasReport, SUMMARY_COLUMNS
-from .verdict import (held_out, held_out_sentence, in_words, LEAST, people_sentence,
-    scored_people, sentences, SPLITS, verdict_of)
+from .remedies import CONTROL, LITE, REMEDIES, PairedScores, adapted, both_scores, nmi_with_chance
+from .report import SUMMARY_COLUMNS, BiasReport
+from reid_lab.analysis.bias.verdict import (
+    LEAST,
+    SPLITS,
+    held_out,
+    held_out_sentence,
+    in_words,
+    people_sentence,
+    scored_people,
+    sentences,
+    verdict_of,
+)
 from ..open_set import no_person, open_set_report, search_scores
 from ...core.basics import check_choice
 from ...core.reporting import progress

@@ -8,9 +8,11 @@ __all__ = ['MAPS', 'FIXED', 'sample_rows', 'map_options', 'project', 'project_pa
 # %% ../../../nbs/12_analysis/80_bias/10_maps.ipynb #ecb43db7
 import inspect
 import warnings
+
 import numpy as np
 import pandas as pd
 import torch
+
 from ...core.basics import check_choice, common_scale, stream
 from ...retrieval.cameras import check_spread
 from ...retrieval.embeddings import Embeddings
@@ -44,10 +46,14 @@ FIXED = dict(n_components='a map has two dimensions', random_state='use seed',
 
 def _library(method): # -> class that draws the map
     check_choice('method', method, MAPS)
-    if method == 'pca': from sklearn.decomposition import PCA as kind
-    elif method == 'tsne': from sklearn.manifold import TSNE as kind
-    else: from umap import UMAP as kind
-    return kind
+    if method == 'pca':
+        from sklearn.decomposition import PCA
+        return PCA
+    if method == 'tsne':
+        from sklearn.manifold import TSNE
+        return TSNE
+    from umap import UMAP
+    return UMAP
 
 
 def map_options(method:str, # One of `MAPS`

@@ -10,13 +10,14 @@ __all__ = ['UNCERTAINTIES', 'per_camera', 'camera_share', 'uncertainty', 'error_
 import numpy as np
 import pandas as pd
 import torch
+
 from ...core.basics import check_choice, common_scale, stream, unit_norm
+from ...core.statistics import weighted_mean
 from ...retrieval.embeddings import Embeddings
 from ...retrieval.metrics import retrieval_metrics
 from ...retrieval.sides import same_images, two_sides
-from ...core.statistics import weighted_mean
-from ...tta.camera_norm import CameraNorm
 from ...tta.base import FeatureStream
+from ...tta.camera_norm import CameraNorm
 from ...tta.dart3 import distances
 
 # %% ../../../nbs/12_analysis/80_bias/20_per_camera.ipynb #b994ca7f
@@ -78,7 +79,7 @@ def uncertainty(q:Embeddings, # Queries
     real = g[g.pid != -1] if (g.pid != -1).any() else g
     itself = same_images(q, real)
     unit, size = kind == 'cosine', common_scale(q.emb, g.emb, low=2**-10)
-    a, b, out = *((unit_norm(e.emb) if unit else e.emb*size for e in (q, real))), []
+    a, b, out = *(unit_norm(e.emb) if unit else e.emb*size for e in (q, real)), []
     for lo in range(0, len(q), chunk):
         d = 1 - a[lo:lo + chunk] @ b.T if unit else distances(a[lo:lo + chunk], b)/size
         if q.cam is not None and real.cam is not None:

@@ -8,15 +8,17 @@ __all__ = ['REMEDIES', 'CONTROL', 'LITE', 'lite_gradient', 'ClosedLite', 'adapte
 
 # %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #d1f7364c
 import warnings
+
 import numpy as np
 import torch
+
 from ...core.basics import common_scale, stream
 from ...core.statistics import percent_interval, resampled_means
 from ...retrieval.cameras import cluster, nmi
 from ...retrieval.embeddings import Embeddings
 from ...retrieval.metrics import metrics_from_similarity, retrieval_metrics, why_skipped
-from ...retrieval.scores import centre_of, DISTANCES, EmbeddingScores, inner, Scores
-from ...retrieval.sides import same_images, SameImages
+from ...retrieval.scores import DISTANCES, EmbeddingScores, Scores, centre_of, inner
+from ...retrieval.sides import SameImages, same_images
 from ...tta.base import adapt_embeddings
 from ...tta.camera_norm import CameraNorm
 from ...tta.dart3 import Dart3Lite

@@ -11,11 +11,13 @@ import html
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
+
 from .remedies import REMEDIES
-from .verdict import in_words, Verdict
+from .verdict import Verdict, in_words
 from ..open_set import OpenSet
 from ...core.files import atomic_path
 from ...figures.cameras import camera_bars, camera_map, nmi_bars

@@ -9,22 +9,24 @@ __all__ = ['LITE_NAME', 'COCKPIT_METHODS', 'RANGES', 'DEFAULTS', 'lite_settings'
 # %% ../../../nbs/12_analysis/80_bias/50_reruns.ipynb #24a8e7fa
 import warnings
 from dataclasses import dataclass
-from fastcore.basics import patch
+
 import numpy as np
 import pandas as pd
 import torch
+from fastcore.basics import patch
+
 from .maps import MAPS, project, sample_rows
 from .remedies import CONTROL, LITE, REMEDIES, lite_gradient, nmi_with_chance
 from ...core.basics import check_choice
+from ...retrieval.cameras import check_spread
 from ...retrieval.embeddings import Embeddings
 from ...retrieval.metrics import IdentityPairs, drops_same_camera, retrieval_metrics
-from ...retrieval.scores import MatrixScores, Scores
 from ...retrieval.ranking import hides_own_camera, rank
-from ...retrieval.cameras import check_spread
+from ...retrieval.scores import MatrixScores, Scores
 from ...retrieval.sides import same_images, two_sides
+from ...tta.base import FeatureStream, NoAdapt, warn_of_unknown_cameras
 from ...tta.camera_norm import CameraNorm
 from ...tta.dart3 import Dart3Lite, distances
-from ...tta.base import FeatureStream, NoAdapt, warn_of_unknown_cameras
 
 # %% ../../../nbs/12_analysis/80_bias/50_reruns.ipynb #361bf829
 LITE_NAME = REMEDIES[3]

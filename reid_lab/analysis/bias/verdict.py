@@ -9,11 +9,13 @@ __all__ = ['SPLITS', 'LEAST', 'rankings', 'in_words', 'Verdict', 'decide', 'verd
 # %% ../../../nbs/12_analysis/80_bias/40_verdict.ipynb #e751d685
 from collections import Counter
 from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
+
 from .remedies import CONTROL, REMEDIES, PairedScores
-from ...core.statistics import half_of
 from ...core.basics import check_choice
+from ...core.statistics import half_of
 from ...retrieval.scores import DISTANCES
 
 # %% ../../../nbs/12_analysis/80_bias/40_verdict.ipynb #ac0f1dc9

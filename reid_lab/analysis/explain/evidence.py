@@ -8,12 +8,20 @@ __all__ = ['TRUST', 'SALIENCY', 'read_positions', 'telling', 'key_words', 'one_m
 
 # %% ../../../nbs/12_analysis/90_explain/81_evidence.ipynb #57f86c7a
 from importlib import resources
+
 import numpy as np
 import pandas as pd
 import torch
-from reid_lab.analysis.explain.faithfulness import (area, fit_map, MODES, perturbation_curve, random_maps,
-    words_against_random)
-from .map_scores import map_methods, map_table, METHODS, OF_PAIRS, part_score
+
+from reid_lab.analysis.explain.faithfulness import (
+    MODES,
+    area,
+    fit_map,
+    perturbation_curve,
+    random_maps,
+    words_against_random,
+)
+from .map_scores import METHODS, OF_PAIRS, map_methods, map_table, part_score
 from .places import score_of
 from .visibility import read_words, token_words
 from .word_maps import integrated_gradients, text_score, word_occlusion, word_values

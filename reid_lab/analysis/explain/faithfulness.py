@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+
 from ...core.basics import as_list, check_choice, stream
 
 # %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #25dc08e3

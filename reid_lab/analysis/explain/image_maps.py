@@ -8,11 +8,13 @@ __all__ = ['CAMS', 'grad_cam', 'occlusion_map', 'recorded', 'rollout_matrix', 'r
 
 # %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #5b0c7245
 from contextlib import contextmanager
+
 import numpy as np
 import torch
 from torch import nn
+
 from .faithfulness import baseline_images, fit_map, unit_map
-from .places import map_grid, Place, place_of, Score, untouched
+from .places import Place, Score, map_grid, place_of, untouched
 from ...core.basics import as_list, check_choice
 from ...models.backbones import Attention
 

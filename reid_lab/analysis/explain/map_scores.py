@@ -10,10 +10,18 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from reid_lab.analysis.explain.faithfulness import (against_random, centre_map, chance_level, mass_inside, MODES,
-    pointing, without_words)
+
+from reid_lab.analysis.explain.faithfulness import (
+    MODES,
+    against_random,
+    centre_map,
+    chance_level,
+    mass_inside,
+    pointing,
+    without_words,
+)
 from .image_maps import CAMS, cross_maps, grad_cam, occlusion_map, query_word_maps, rollout
-from .places import place_of, Score, score_of
+from .places import Score, place_of, score_of
 from .visibility import named_parts, person_pairs, token_words
 from ...core.basics import as_list, check_choice
 from ...core.reporting import progress

@@ -7,10 +7,12 @@ __all__ = ['TOWERS', 'TARGETS', 'place_of', 'untouched', 'map_grid', 'Score', 'c
 
 # %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #90b663ef
 from contextlib import contextmanager
+
 import torch
 from torch import nn
+
 from ...core.basics import as_list, check_choice
-from ...models.places import clip_resnet_place, clip_vit_place, Place, timm_place
+from ...models.places import Place, clip_resnet_place, clip_vit_place, timm_place
 from ...tta.base import restored
 
 # %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #42d287fa

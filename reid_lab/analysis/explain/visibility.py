@@ -9,9 +9,11 @@ __all__ = ['with_elevation', 'attribute_visibility', 'word_parts', 'token_parts'
 
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #911b8a3b
 import re
+
 import numpy as np
 import pandas as pd
 import torch
+
 from ...data.augment import to_pixels
 from ...data.table import ReidTable
 from ...data.text import clean_caption

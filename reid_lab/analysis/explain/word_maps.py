@@ -9,6 +9,7 @@ __all__ = ['PLAIN', 'text_score', 'word_occlusion', 'integrated_gradients', 'wor
 import numpy as np
 import torch
 from torch import nn
+
 from .faithfulness import VARIANTS, without_words
 from .places import check_scores, score_of, untouched
 from .visibility import token_words

@@ -10,15 +10,17 @@ __all__ = ['METRICS', 'UNITS', 'masked_queries', 'word_masking', 'masked_lists',
 import random
 import re
 from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
+
 from .faithfulness import VARIANTS, without_words
 from .visibility import word_parts
 from ...core.basics import check_choice, stream
 from ...core.reporting import progress
 from ...core.statistics import mean_interval
-from ...data.text import mask_words, STOP_WORDS
-from ...retrieval.embeddings import embed_images, embed_texts, Embeddings
+from ...data.text import STOP_WORDS, mask_words
+from ...retrieval.embeddings import Embeddings, embed_images, embed_texts
 from ...retrieval.metrics import retrieval_metrics
 from ...retrieval.ranking import rank, rivals
 from ...world.captions import COLOUR_WORDS

@@ -9,12 +9,14 @@ __all__ = ['PARENT', 'WORDS', 'KINDS', 'STAGES', 'Truth', 'truth_of', 'world_tru
 # %% ../../../nbs/07_datasets/95_captioning/20_rules.ipynb #90477586
 import re
 from dataclasses import asdict, dataclass
-from fastcore.basics import patch
+
 import numpy as np
 import pandas as pd
-from .traces import ABSENT, CaptionRecord, TraceError, digest, with_article
+from fastcore.basics import patch
+
 from ...core.basics import check_choice, stream
 from ...core.reporting import progress
+from .traces import ABSENT, CaptionRecord, TraceError, digest, with_article
 from ...world.captions import CONFUSED, mentionable
 from ...world.people import COLOURS, HAIR, NEEDS, PARTS, WARDROBE
 from ...world.world import World

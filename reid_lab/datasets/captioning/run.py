@@ -9,14 +9,26 @@ __all__ = ['caption_key', 'caption_image', 'image_table', 'caption_images', 'acc
 from collections import Counter
 from itertools import count
 from pathlib import Path
+
 import pandas as pd
+
 from ...core.files import safe_join
 from ...core.reporting import progress
 from ...data.checks import file_findings, look_at_files
 from ...data.images import image_suffixes, read_image
 from ...data.table import ReidTable, TableError
-from .traces import (CaptionRecord, check_captioner, digest, Draft, Perception, Photo,
-    RecordFile, refine, TraceError, usable)
+from reid_lab.datasets.captioning.traces import (
+    CaptionRecord,
+    Draft,
+    Perception,
+    Photo,
+    RecordFile,
+    TraceError,
+    check_captioner,
+    digest,
+    refine,
+    usable,
+)
 
 # %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #22b54657
 def _fields(answer, keys, question):

@@ -9,12 +9,18 @@ __all__ = ['Text', 'ABSENT', 'OPS', 'TraceError', 'Record', 'Attribute', 'Percep
            'read_records', 'RecordFile']
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #9dcd3c86
-import hashlib, html, json, os, re
+import hashlib
+import html
+import json
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, runtime_checkable
+
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
 from ...core.files import locked
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #7b899638

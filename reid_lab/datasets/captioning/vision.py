@@ -8,10 +8,12 @@ __all__ = ['PROMPTS', 'PLACES', 'check_prompts', 'find_json', 'placed', 'LocalCa
 # %% ../../../nbs/07_datasets/95_captioning/30_vision.ipynb #eac6f6be
 import json
 from pathlib import Path
+
 from fastcore.basics import patch
-from .traces import ABSENT, OPS, TraceError, digest
+
 from ...core.basics import check_choice, pick_device, stream
 from ...core.files import BROKEN, file_sum
+from .traces import ABSENT, OPS, TraceError, digest
 
 # %% ../../../nbs/07_datasets/95_captioning/30_vision.ipynb #52e12b29
 PROMPTS = dict(

@@ -9,12 +9,14 @@ __all__ = ['TABLES', 'own_table', 'camera_numbers', 'own_cameras', 'check_case_n
 # %% ../../../nbs/07_datasets/90_protocols/52_camera_cases.ipynb #3747a565
 import csv
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
+
 from ...data.table import ReidTable
-from ..registry import data_root_of, DATASETS, load_as_in_papers
-from .dg_splits import load_manifest
 from .cameras import SCENES, Case, make_case, new_camera, world_table
+from .dg_splits import load_manifest
+from ..registry import DATASETS, data_root_of, load_as_in_papers
 
 # %% ../../../nbs/07_datasets/90_protocols/52_camera_cases.ipynb #0f04eccc
 TABLES = ('.csv', '.parquet')
@@ -126,7 +128,7 @@ def case_cameras(case:Case, # See `own_cameras`
     ) -> pd.DataFrame: # cam, queries, people, and of the queries scored, own_camera, absent, junk
     "What each camera that is tested has"
     q, g = case.q.frame, case.g.frame
-    from reid_lab.retrieval.metrics import IdentityPairs # with torch, which the names of cases do not need
+    from reid_lab.retrieval.metrics import IdentityPairs  # with torch, which the names of cases do not need
     pairs = IdentityPairs(q.pid.to_numpy(), g.pid.to_numpy(), q.cam.to_numpy(), g.cam.to_numpy(), True)
     (row, _), _ = pairs(0, len(q))
     right = np.isin(np.arange(len(q)), row)

@@ -10,7 +10,9 @@ __all__ = ['SEEN', 'ORDERS', 'SCENES', 'PROTOCOLS', 'OTHER_NETWORK', 'Case', 'or
 # %% ../../../nbs/07_datasets/90_protocols/10_cameras.ipynb #a5aa5d82
 from dataclasses import dataclass, replace
 from functools import partial
+
 import numpy as np
+
 from ...core.basics import check_choice, stream
 from ...data.table import ReidTable
 from ..registry import DATASETS, load_as_in_papers

@@ -10,16 +10,30 @@ __all__ = ['SET_SEEDS', 'WORLD_SETS', 'SET_SIZES', 'KEYS', 'SetSize', 'set_seed'
 # %% ../../../nbs/07_datasets/90_protocols/42_dg_cases.ipynb #ca43d5a3
 from dataclasses import dataclass
 from pathlib import Path
+
 import pandas as pd
+
 from ...core.basics import check_choice
-from ..dg_sets import dg_rows, grid_partitions
 from ...data.table import ReidTable, TableError
+from ..dg_sets import dg_rows, grid_partitions
+from .cameras import new_network
+from reid_lab.datasets.protocols.dg_splits import (
+    MIXED,
+    TARGETS,
+    TargetCase,
+    abc_case,
+    average_splits,
+    check_manifest,
+    load_manifest,
+    load_mixed,
+    mixed_table,
+    pick_queries,
+    target_cases,
+    world_abc,
+)
 from ..registry import DATASETS, find_root, load_as_in_papers
-from .dg_splits import (MIXED, TARGETS, TargetCase, abc_case, average_splits, check_manifest,
-    load_manifest, load_mixed, mixed_table, pick_queries, target_cases, world_abc)
 from ...retrieval.embeddings import Embeddings, embed_images
 from ...retrieval.metrics import retrieval_metrics
-from .cameras import new_network
 from ...world.plan import Group
 from ...world.world import World
 

@@ -9,18 +9,23 @@ __all__ = ['TARGETS', 'MIXED', 'MANIFEST', 'ABC_SUBSETS', 'MANIFEST_RULES', 'ABC
            'abc_worlds', 'world_abc', 'abc_case', 'transfer_cases']
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #1f7369c6
-import csv, json, os, re
+import csv
+import json
+import os
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
+
 from ...core.basics import check_choice, stream
-from ...data.table import COLUMNS, ROLES, Finding, ReidTable, TableError, join_tables
-from ..registry import data_root_of, load_as_in_papers
 from ...core.files import BROKEN, atomic_path, file_kind, safe_join, wrong_file
+from ...data.table import COLUMNS, ROLES, Finding, ReidTable, TableError, join_tables
 from .cameras import new_network
+from ..registry import data_root_of, load_as_in_papers
 from ...world.plan import Group
 from ...world.world import World
 

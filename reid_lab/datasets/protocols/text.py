@@ -8,7 +8,9 @@ __all__ = ['LEVELS', 'TextSetting', 'text_setting', 'load_setting', 'TextCase', 
 
 # %% ../../../nbs/07_datasets/90_protocols/32_text.ipynb #05ddba48
 from dataclasses import dataclass
+
 import pandas as pd
+
 from ...core.basics import as_list, check_choice
 from ...data.table import ReidTable
 from ..registry import DATASETS, load_dataset, require

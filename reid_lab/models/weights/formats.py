@@ -8,12 +8,20 @@ __all__ = ['WRAPPERS', 'WANTED', 'FOLDERS', 'OURS', 'LAYOUTS', 'how_to_choose', 
            'translate', 'peeled', 'Network', 'networks', 'identify']
 
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #f30d6d50
-import argparse, io, json, math, pickle, re, zipfile
+import argparse
+import io
+import json
+import math
+import pickle
+import re
+import zipfile
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
+
 import numpy as np
 import torch
+
 from ...core.files import BROKEN, file_kind, wrong_file
 from ...core.weight_files import check_kinds, check_tensors, read_tensors
 

@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
+
 from ...core.basics import check_choice
 from ...core.files import BROKEN, atomic_path, wrong_file
 from ...core.weight_files import checksum

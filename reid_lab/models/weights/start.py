@@ -7,17 +7,30 @@ __all__ = ['NONE', 'HEADS', 'Start', 'published', 'Look', 'Accepted', 'begin', '
            'load_network', 'start_own', 'start_key']
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #1711f7e6
-import json, re, warnings
+import json
+import re
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
 from torch import nn
+
 from ...core.files import file_kind, file_sum
 from ...core.reporting import printable
 from ...core.weight_files import check_kinds, check_tensors, check_values
-from reid_lab.models.weights.formats import (OURS, Weights, chosen, how_to_choose, networks, open_weights, translate,
-    unwrapped, with_prefix)
+from reid_lab.models.weights.formats import (
+    OURS,
+    Weights,
+    chosen,
+    how_to_choose,
+    networks,
+    open_weights,
+    translate,
+    unwrapped,
+    with_prefix,
+)
 from .shipped import WORLD, world_names, worlds_of
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #9d29b4d2

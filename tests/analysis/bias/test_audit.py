@@ -242,7 +242,9 @@ def test_bad_input(make, words):
 
 def test_nan_wrong_shapes_and_missing_keys_are_load_s_errors(tmp_path):
     z, pid, cam = np.ones((4, 2), np.float32), np.arange(4), np.arange(4) % 2
-    def load(**kw): np.savez(tmp_path/"x.npz", **kw); return Embeddings.load(tmp_path/"x.npz", need=("cam",))
+    def load(**kw):
+        np.savez(tmp_path/"x.npz", **kw)
+        return Embeddings.load(tmp_path/"x.npz", need=("cam",))
     assert load(emb=z, cam=cam).pid.tolist() == [-1]*4
     for kw, words in ((dict(emb=z), r"no \['cam'\]"), (dict(cam=cam), r"no \['emb'\]"),
                       (dict(emb=z*np.nan, cam=cam), "4 of 4 rows"),
@@ -253,7 +255,8 @@ def test_nan_wrong_shapes_and_missing_keys_are_load_s_errors(tmp_path):
 
 def test_one_label_for_all_is_no_identity():
     "pid 0 throughout, as some export unlabelled features: clusters are not one, and the report says what it means"
-    rng = np.random.default_rng(0); cam = np.arange(80) % 2
+    rng = np.random.default_rng(0)
+    cam = np.arange(80) % 2
     e = Embeddings((rng.normal(size=(80, 5)) + 4*cam[:, None]).astype("f4"), np.zeros(80, int), cam)
     none = bias_report(Embeddings(e.emb, e.pid - 1, cam), map_method="none")
     alone = bias_report(e, map_method="none")

@@ -29,7 +29,7 @@ def test_the_figure_of_cameras_shows_the_advice(strong):
     s = rows(strong)
     assert names == [f"{m}{', advised' if m == 'Norm' else ''} ({s.mAP[m]:.1f})" for m in remedies.REMEDIES]
     assert fig.axes[0].get_ylabel() == "mAP (%), cosine" and "ranked by cosine" in strong.to_text()
-    r = bias_report.BiasReport(**{**vars(strong)})
+    r = bias_report.BiasReport(**vars(strong))
     mAP = dict(zip(WAYS, (50., 49, 50, 60, 50, 50, 50, 50, 50, 50)))
     r.verdict = V.decide(mAP, pairs(mAP), mAP)
     names = [t.get_text() for t in r.figures()["per_camera"].legends[0].texts]
@@ -47,8 +47,11 @@ def test_everything_is_escaped(tmp_path):
     q = Embeddings(q.emb, q.pid, q.cam, path=[rude]*len(q), caption=[rude]*len(q), columns={rude: [rude]*len(q)},
                    meta={rude: rude})
     r = bias_audit.bias_report(q, g, name=rude)
-    r.warnings.append(rude); r.advice.append(rude); r.notes.append(rude)
-    r.checks.append(rude); r.open_set.rates.loc[r.open_set.rates.group == "cam 0", "group"] = rude
+    r.warnings.append(rude)
+    r.advice.append(rude)
+    r.notes.append(rude)
+    r.checks.append(rude)
+    r.open_set.rates.loc[r.open_set.rates.group == "cam 0", "group"] = rude
     r.save(tmp_path/"r")
     page, text = ((tmp_path/"r"/f"report.{s}").read_text() for s in ("html", "md"))
     for written in (page, text, r._repr_html_()): assert "<script" not in written and "&lt;script&gt;" in written

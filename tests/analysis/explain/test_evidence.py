@@ -4,8 +4,16 @@ import pytest
 import torch
 from helpers.readers import TOK
 
-from reid_lab.analysis.explain.evidence import (key_words, map_evidence, measured_maps, one_map, read_positions,
-                                                telling, verdict, word_saliency)
+from reid_lab.analysis.explain.evidence import (
+    key_words,
+    map_evidence,
+    measured_maps,
+    one_map,
+    read_positions,
+    telling,
+    verdict,
+    word_saliency,
+)
 from reid_lab.analysis.explain.places import Score
 from reid_lab.widgets.attention import trust_lines
 
@@ -17,7 +25,8 @@ def test_evidence_for_a_planted_map_and_against_its_reverse():
     torch.manual_seed(0)
     img = torch.rand(1, 3, 64, 32)*.3
     img[:, 0, 8:24, 8:24] = 1
-    heat = np.zeros((64, 32)); heat[8:24, 8:24] = 1
+    heat = np.zeros((64, 32))
+    heat[8:24, 8:24] = 1
     good = map_evidence(planted, img, heat, "deletion", n=19)["deletion"]
     bad = map_evidence(planted, img, -heat, "deletion", n=19)["deletion"]
     assert verdict(good["beats"], 19)[0] and not verdict(bad["beats"], 19)[0]

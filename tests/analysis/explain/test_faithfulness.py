@@ -7,8 +7,17 @@ import torch
 from helpers.towers import SIZE
 
 from reid_lab.analysis.explain import faithfulness
-from reid_lab.analysis.explain.faithfulness import (MODES, against_random, chance_level, fit_map, mass_inside,
-                                                    perturbation_curve, pointing, random_maps, word_curve)
+from reid_lab.analysis.explain.faithfulness import (
+    MODES,
+    against_random,
+    chance_level,
+    fit_map,
+    mass_inside,
+    perturbation_curve,
+    pointing,
+    random_maps,
+    word_curve,
+)
 from reid_lab.core.statistics import mean_interval
 
 
@@ -59,7 +68,8 @@ def test_random_maps_have_the_spectrum_of_their_map():
 def test_a_random_map_does_not_beat_random_maps():
     "No gain where the map has nothing to do with the score; a gain where it is the score"
     x = torch.ones(40, 3, *SIZE)
-    weight = torch.zeros(*SIZE); weight[10:30, 5:20] = 1
+    weight = torch.zeros(*SIZE)
+    weight[10:30, 5:20] = 1
     score = lambda x: (x*weight).sum((1, 2, 3))
     y, c = np.mgrid[:64, :32]
     blob = np.exp(-((y - 50)**2 + (c - 20)**2)/60.)
@@ -72,16 +82,20 @@ def test_a_random_map_does_not_beat_random_maps():
 
 
 def test_constant_maps_are_chance(img):
-    mask = np.zeros((3, *SIZE), bool); mask[0, :8] = True; mask[1, 3:20, 4:9] = True
+    mask = np.zeros((3, *SIZE), bool)
+    mask[0, :8] = True
+    mask[1, 3:20, 4:9] = True
     flat, area = np.full((3, 5, 7), .3), [8/64, 17*5/2048]
     for fn in (pointing, mass_inside):
         got = fn(flat, mask)
         assert np.allclose(got[:2], area) and np.isnan(got[2])
     assert np.allclose(chance_level(mask)[:2], area) and np.isnan(chance_level(mask)[2])
-    within = np.zeros_like(mask); within[:, :16] = True
+    within = np.zeros_like(mask)
+    within[:, :16] = True
     assert np.allclose(chance_level(mask, within)[:2], [.5, 13*5/512])
     maps = np.random.default_rng(0).random((4000, 4, 2))
-    hit = np.zeros((4000, 4, 2), bool); hit[:, 1] = True
+    hit = np.zeros((4000, 4, 2), bool)
+    hit[:, 1] = True
     assert abs(pointing(maps, hit).mean() - .25) < .03
 
 

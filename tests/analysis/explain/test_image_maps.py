@@ -5,10 +5,25 @@ import torch
 from helpers.towers import SAID, SIZE, TOK, hooks, tiny
 from torch import nn
 
-from reid_lab.analysis.explain.faithfulness import (against_random, chance_level, fit_map, mass_inside, pointing,
-                                                    unit_map)
-from reid_lab.analysis.explain.image_maps import (CAMS, cross_maps, grad_cam, occlusion_map, query_maps,
-                                                  query_word_maps, recorded, rollout, rollout_matrix)
+from reid_lab.analysis.explain.faithfulness import (
+    against_random,
+    chance_level,
+    fit_map,
+    mass_inside,
+    pointing,
+    unit_map,
+)
+from reid_lab.analysis.explain.image_maps import (
+    CAMS,
+    cross_maps,
+    grad_cam,
+    occlusion_map,
+    query_maps,
+    query_word_maps,
+    recorded,
+    rollout,
+    rollout_matrix,
+)
 from reid_lab.analysis.explain.places import map_grid, place_of, score_of
 from reid_lab.models.backbones import ResTower
 from reid_lab.models.zoo import list_models
@@ -177,7 +192,8 @@ class Split(nn.Module):
 
 
 def test_a_planted_region_is_found(img):
-    region = np.zeros((16, 8)); region[4:8, 2:6] = 1
+    region = np.zeros((16, 8))
+    region[4:8, 2:6] = 1
     truth = np.repeat(np.kron(region, np.ones((4, 4)))[None], 3, 0) > 0
     chance = chance_level(truth)[0]
     assert chance == 1/8
@@ -195,8 +211,10 @@ def test_occlusion_against_a_loop(img):
     fall, count = np.zeros(SIZE), np.zeros(SIZE)
     for y in range(0, 49, 8):
         for x in (0, 8, 16):
-            hidden = img[:1].clone(); hidden[:, :, y:y + 16, x:x + 16] = .5
-            fall[y:y + 16, x:x + 16] += float(score(img[:1]) - score(hidden)); count[y:y + 16, x:x + 16] += 1
+            hidden = img[:1].clone()
+            hidden[:, :, y:y + 16, x:x + 16] = .5
+            fall[y:y + 16, x:x + 16] += float(score(img[:1]) - score(hidden))
+            count[y:y + 16, x:x + 16] += 1
     for some, batch in ((img, 128), (img[:1], 1)):
         got = occlusion_map(score, some, patch=16, stride=8, baseline="grey", batch=batch)
         assert np.abs(got[0] - fall/count).max() < 1e-3

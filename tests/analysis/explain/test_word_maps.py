@@ -23,7 +23,8 @@ def test_integrated_gradients_are_complete(name, plain, img):
     assert (values[fixed] == 0).all() and np.abs(values[~fixed]).max() > 0 and hooks(model) == 0
     if plain == "unk":
         with torch.no_grad():
-            ids = tok(SAID); ids[torch.as_tensor(~fixed)] = tok.unk_id
+            ids = tok(SAID)
+            ids[torch.as_tensor(~fixed)] = tok.unk_id
             assert np.allclose(start, (model.encode_text(ids)*to).sum(1), atol=1e-4)
 
 

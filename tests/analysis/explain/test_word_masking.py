@@ -6,8 +6,15 @@ import torch
 from helpers.readers import SAID, sets
 from torch import nn
 
-from reid_lab.analysis.explain.word_masking import (effect_table, masked_copies, masked_lists, masked_queries,
-                                                    word_effects, word_kinds, word_masking)
+from reid_lab.analysis.explain.word_masking import (
+    effect_table,
+    masked_copies,
+    masked_lists,
+    masked_queries,
+    word_effects,
+    word_kinds,
+    word_masking,
+)
 from reid_lab.data.table import ReidTable
 
 CAPTIONS = ["A man in a red coat.", "A woman with green boots and a blue bag."]
@@ -54,7 +61,9 @@ def test_curve():
 
 def test_own_evaluation_is_called_once_for_the_whole_captions():
     seen = []
-    def evaluate(frame): seen.append(frame.caption.tolist()); return dict(R1=float(len(seen)), n_query=3)
+    def evaluate(frame):
+        seen.append(frame.caption.tolist())
+        return dict(R1=float(len(seen)), n_query=3)
     t = word_masking(Colours(), table(), n_masked=[0, 1], seeds=[0, 1], evaluate=evaluate, quiet=True)
     assert len(seen) == 3 and t.R1.tolist() == [1, 1, 2, 3] and "n_query" not in t
     with pytest.raises(ValueError, match="at least one of each"): word_masking(Colours(), table(), seeds=[])

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from PIL import Image
 from helpers.captioning import SEEN, STEP, WHY, Echo, Wrong, photo_of
+from PIL import Image
 
 from reid_lab.data.table import ReidTable
 from reid_lab.datasets.captioning import traces as T
@@ -56,7 +56,9 @@ def test_a_kill_loses_the_image_in_hand_at_most(photos, tmp_path):
     cmd = [sys.executable, str(program), str(photos), str(path)]
     run = subprocess.Popen(cmd, stdout=subprocess.PIPE, text=True)
     asked = [run.stdout.readline() for _ in range(4)]                        # it has just begun the fourth image
-    run.kill(); run.wait(); run.stdout.close()
+    run.kill()
+    run.wait()
+    run.stdout.close()
     assert asked[3] == "asked 0003_c1_3.png\n"
     assert [r.image for r in T.read_records(path)] == [f"000{i}_c1_{i}.png" for i in range(3)]
     again = subprocess.run(cmd, capture_output=True, text=True, check=True)
@@ -70,7 +72,9 @@ def test_a_kill_loses_the_image_in_hand_at_most(photos, tmp_path):
                                         ("gone", "not exist|missing")])
 def test_broken_inputs_stop_before_the_first_question(case, says, photos, tmp_path):
     source, echo = photos, Echo()
-    if case == "empty": source = tmp_path/"empty"; source.mkdir()
+    if case == "empty":
+        source = tmp_path/"empty"
+        source.mkdir()
     if case == "nowhere": source = tmp_path/"nowhere"
     if case == "text": (photos/"x.jpg").write_text("no image")
     if case == "zero": (photos/"x.jpg").write_bytes(b"")
@@ -82,7 +86,8 @@ def test_broken_inputs_stop_before_the_first_question(case, says, photos, tmp_pa
 
 
 def test_a_link_out_of_the_folder(photos, tmp_path):
-    Image.new("RGB", (8, 16)).save(tmp_path/"secret.png"); (photos/"a.png").symlink_to(tmp_path/"secret.png")
+    Image.new("RGB", (8, 16)).save(tmp_path/"secret.png")
+    (photos/"a.png").symlink_to(tmp_path/"secret.png")
     with pytest.raises(ValueError, match="is a link"): caption_images(photos, Echo(), tmp_path/"c.jsonl", quiet=True)
 
 
@@ -92,7 +97,8 @@ def test_an_image_that_is_damaged_behind_its_header(photos, tmp_path):
     with pytest.raises(ValueError, match="0003_c1_3.png.*damaged or cut short"):
         caption_images(photos, Echo(), tmp_path/"c.jsonl", quiet=True)
     assert len(T.read_records(tmp_path/"c.jsonl")) == 3                      # what was done before is kept
-    (photos/"0003_c1_3.png").write_bytes(whole); echo = Echo()
+    (photos/"0003_c1_3.png").write_bytes(whole)
+    echo = Echo()
     assert len(caption_images(photos, echo, tmp_path/"c.jsonl", quiet=True)) == 6 and len(echo.asked) == 3
 
 

@@ -63,7 +63,8 @@ def test_corrections_that_do_not_fit(fix, says):
 
 
 def test_text_that_changed_without_a_trace():
-    r = dict(a_record()); r["T3"] = T.Refined(S_refined="A man.", trace_corr=[])
+    r = dict(a_record())
+    r["T3"] = T.Refined(S_refined="A man.", trace_corr=[])
     with pytest.raises(T.TraceError, match="T3.S_refined is not what trace_corr makes"): T.CaptionRecord(**r)
 
 

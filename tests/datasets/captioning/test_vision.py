@@ -22,13 +22,16 @@ def teach(model, processor, photo, steps=150):
         made = V._inputs(processor, question, pixels, "cpu", torch.float32)
         answer = torch.tensor([processor.tokenizer(Words.answers[what]).input_ids + [0]])
         ids = torch.cat([made["input_ids"], answer], 1)
-        labels = ids.clone(); labels[:, :made["input_ids"].shape[1]] = -100
+        labels = ids.clone()
+        labels[:, :made["input_ids"].shape[1]] = -100
         extra = dict(pixel_values=made["pixel_values"]) if pixels is not None else {}
         batches.append(dict(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels, **extra))
     opt = torch.optim.Adam(model.parameters(), 3e-3)
     for _ in range(steps):
         loss = sum(model(**b).loss for b in batches)
-        opt.zero_grad(); loss.backward(); opt.step()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
     return loss.item()
 
 
@@ -51,14 +54,17 @@ def taught_model(tmp_path_factory):
 @pytest.fixture()
 def no_network(monkeypatch):
     def refuse(*a, **k): raise AssertionError("a connection was opened")
-    monkeypatch.setattr(socket.socket, "connect", refuse); monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
 def test_random_words_are_rejected_after_the_retries(retries, random_model, no_network, tmp_path):
     backend = V.local_captioner(random_model, max_new_tokens=16, device="cpu")
     asked, answer = [], backend.answer
-    def counted(text, pixels, attempt, *names): asked.append(attempt); return answer(text, pixels, attempt, *names)
+    def counted(text, pixels, attempt, *names):
+        asked.append(attempt)
+        return answer(text, pixels, attempt, *names)
     backend.answer = counted
     table = tiny_table(2, 1)
     records = caption_images(table, backend, tmp_path/"c.jsonl", retries=retries, quiet=True)
@@ -92,7 +98,9 @@ def test_another_model_audits(taught_model, no_network, tmp_path):
 
     class Calm(Echo):
         heard = []
-        def audit(self, photo, text, attempt=0): self.heard.append(text); return dict(corrections=[])
+        def audit(self, photo, text, attempt=0):
+            self.heard.append(text)
+            return dict(corrections=[])
         def perceive(self, photo, attempt=0): raise AssertionError("the writer perceives")
         compose = perceive
     r = caption_image(table, T.WithAuditor(writer, Calm()))
@@ -103,7 +111,8 @@ def test_another_model_audits(taught_model, no_network, tmp_path):
 
 def test_code_of_a_folder_does_not_run(random_model, tmp_path):
     import shutil
-    folder = tmp_path/"vlm"; shutil.copytree(random_model, folder)
+    folder = tmp_path/"vlm"
+    shutil.copytree(random_model, folder)
     config = json.loads((folder/"config.json").read_text())
     own = {"AutoConfig": "evil.Config", "AutoModelForImageTextToText": "evil.Model"}
     config |= dict(model_type="unknown-model", auto_map=own)

@@ -9,16 +9,36 @@ import pandas as pd
 import pytest
 import torch
 from helpers.dg_targets import FULL, colours, table, target
-from PIL import Image
 from hypothesis import given, settings, strategies as st
+from PIL import Image
 
 from reid_lab.data.table import ReidTable, TableError
 from reid_lab.datasets.export import export_world
-from reid_lab.datasets.protocols.dg_splits import (ABC_SIZES, ABC_SUBSETS, MANIFEST, MANIFEST_RULES, MIXED, TARGETS,
-                                                   abc_case, abc_worlds, average_splits, check_manifest, dg_splits,
-                                                   load_manifest, load_mixed, make_splits, mixed_table, no_identity,
-                                                   pick_queries, single_shot_cases, subset_stats, target_cases,
-                                                   transfer_cases, world_abc, write_manifest)
+from reid_lab.datasets.protocols.dg_splits import (
+    ABC_SIZES,
+    ABC_SUBSETS,
+    MANIFEST,
+    MANIFEST_RULES,
+    MIXED,
+    TARGETS,
+    abc_case,
+    abc_worlds,
+    average_splits,
+    check_manifest,
+    dg_splits,
+    load_manifest,
+    load_mixed,
+    make_splits,
+    mixed_table,
+    no_identity,
+    pick_queries,
+    single_shot_cases,
+    subset_stats,
+    target_cases,
+    transfer_cases,
+    world_abc,
+    write_manifest,
+)
 from reid_lab.datasets.registry import DATASETS
 from reid_lab.results.published import load_paper
 from reid_lab.retrieval.embeddings import Embeddings
@@ -467,14 +487,17 @@ def person30k():
         ids, cams, sites, per_id = m["identities"], m["cameras"], m["sites"], m["avg_cameras_per_identity"]
         if s in ("test-a",): cam0, site0 = 0, 0
         low, n = int(per_id), round(per_id*ids)
-        count = np.full(ids, low); count[:n - low*ids] += 1
+        count = np.full(ids, low)
+        count[:n - low*ids] += 1
         who = np.repeat(np.arange(ids), count)
         where = np.arange(n) % cams     # consecutive: all different within an identity, all cameras used
         spare = m["images"] - n
         who, where = np.r_[who, np.repeat(who[:1], spare)], np.r_[where, np.repeat(where[:1], spare)]
         parts.append(pd.DataFrame(dict(pid=who + pid, cam=where + cam0, site=where % sites + site0, subset=s,
                                        scenario="mall" if s == "test-c" else "market")))
-        pid += ids; cam0 += max(cams, 3749 if s != "test-b" else cams); site0 += sites
+        pid += ids
+        cam0 += max(cams, 3749 if s != "test-b" else cams)
+        site0 += sites
     f = pd.concat(parts, ignore_index=True)
     return ReidTable(f.assign(path="x.png", split=f.subset.map(ABC_SUBSETS), role="both"), None, colours, "30k")
 
@@ -652,7 +675,9 @@ def test_statistics_equal_the_plain_loops(rows):
     off = no_identity(t)
     for s in [*dict.fromkeys(["train", "val", "test"]), "all"]:
         at = [i for i, r in enumerate(rows) if s in (r[2], "all")]
-        if not at and s != "all": assert s not in out.index; continue
+        if not at and s != "all":
+            assert s not in out.index
+            continue
         people = [rows[i] for i in at if not off[i]]
         ids = {p for p, _, _ in people}
         per_id = [len({c for q, c, _ in people if q == p}) for p in ids]

@@ -16,10 +16,10 @@ from reid_lab.models.bot import bot_r50
 from reid_lab.models.camel import MLMHead, camel_base
 from reid_lab.models.clip_reid import CLIPReID, start_clip_reid
 from reid_lab.models.clip_towers import clip_model, load_clip
-from reid_lab.models.frozen import FrozenPair, clip_tokenizer, frozen, frozen_pair, named_tower
-from reid_lab.models.weights.formats import LAYOUTS, identify, open_weights, read_weights, translate
 from reid_lab.models.convert import inspect_weights, weights_text
+from reid_lab.models.frozen import FrozenPair, clip_tokenizer, frozen, frozen_pair, named_tower
 from reid_lab.models.transreid import overlapping_vit, start_transreid
+from reid_lab.models.weights.formats import LAYOUTS, identify, open_weights, read_weights, translate
 from reid_lab.models.weights.start import load_network
 from reid_lab.models.zoo import MODELS
 
@@ -64,7 +64,9 @@ class ResNet(nn.Module):
         cin = 64
         for i, (n, mid, stride) in enumerate(((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, last)), 1):
             blocks = []
-            for j in range(n): blocks.append(Bottleneck(cin, mid, stride if j == 0 else 1)); cin = 4*mid
+            for j in range(n):
+                blocks.append(Bottleneck(cin, mid, stride if j == 0 else 1))
+                cin = 4*mid
             setattr(self, f"layer{i}", nn.Sequential(*blocks))
         if classes: self.fc = nn.Linear(2048, classes)
 
@@ -466,7 +468,8 @@ def test_clip_of_open_clip_and_hugging_face(tmp_path):
         for ours, want in ((clip.encode_image(img), out.image_embeds), (clip.encode_text(tok), out.text_embeds)):
             assert (F.normalize(ours, dim=1) - want).abs().max() < 1e-5
     assert identify(tmp_path/"clip").name == "hf_clip" and explained(clip.loaded, tmp_path/"clip")
-    folder = tmp_path/"open"; folder.mkdir()
+    folder = tmp_path/"open"
+    folder.mkdir()
     save_file(clip.state_dict(), folder/"open_clip_model.safetensors")
     (folder/"open_clip_config.json").write_text(json.dumps(dict(model_cfg=dict(quick_gelu=True), preprocess_cfg={})))
     again = load_clip(tiny_clip((64, 64)), folder)
@@ -507,10 +510,12 @@ def test_bert_becomes_both_text_halves(tmp_path, old):
 
 def test_frozen_towers_of_open_clip(tmp_path):
     import open_clip
+
     import reid_lab.models.frozen as module
     small = dict(embed_dim=16, vision_cfg=dict(image_size=64, layers=2, width=W, head_width=16, patch_size=16),
                  text_cfg=dict(context_length=77, vocab_size=60, width=16, heads=2, layers=1))
-    (tmp_path/"cfg").mkdir(); (tmp_path/"cfg"/"tiny-clip.json").write_text(json.dumps(small))
+    (tmp_path/"cfg").mkdir()
+    (tmp_path/"cfg"/"tiny-clip.json").write_text(json.dumps(small))
     open_clip.add_model_config(tmp_path/"cfg")
     source = open_clip.create_model("tiny-clip").eval()
     torch.save(source.state_dict(), tmp_path/"w.pt")
@@ -644,7 +649,8 @@ def test_siglips_pair_takes_timms_trunk_and_the_tokenizer_beside_its_weights(tmp
     with pytest.raises(ValueError, match="tokenizer 'nobody/siglip' of Hugging Face, which is not on this machine; put "
                        "its tokenizer.json and tokenizer_config.json beside the weights"): frozen_pair(cfg, tmp_path)
     vocab = {w: i for i, w in enumerate(["<pad>", "</s>", "<unk>", *"a man in red coat woman with black bag".split()])}
-    engine = Tokenizer(models.WordLevel(vocab, "<unk>")); engine.pre_tokenizer = pre_tokenizers.Whitespace()
+    engine = Tokenizer(models.WordLevel(vocab, "<unk>"))
+    engine.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=engine, pad_token="<pad>", eos_token="</s>",
                             unk_token="<unk>").save_pretrained(tmp_path)
     pair, img = frozen_pair(cfg, tmp_path), torch.rand(2, 3, 160, 160)
