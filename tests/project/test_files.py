@@ -309,7 +309,7 @@ HOOK_NB = [("markdown", "# Sums\n> Adding things"), ("code", "#| default_exp bas
            ("markdown", "## Add"),
            ("code", '#| export\ndef add(a:int, # One number\n    ) -> int: # Twice that\n'
                     '    "Add a number to itself"\n    return a + a'),
-           ("code", "assert add(2) == 4"), ("code", "#| hide\nimport nbdev; nbdev.nbdev_export()")]
+           ("code", "assert add(2) == 4"), ("code", "#| hide\nimport nbdev\n\nnbdev.nbdev_export()")]
 
 
 def notebook(cells, **meta):
@@ -326,7 +326,7 @@ def notebook(cells, **meta):
 def hook(tmp_path_factory):
     "(folder, function that runs .ci/hook) of a small project under git, exported and committed"
     root = tmp_path_factory.mktemp("project")
-    for name in ("settings.ini", "setup.py", ".ci/hook", "tools/check_nbs.py", "tools/layout.py"):
+    for name in ("settings.ini", "setup.py", "pyproject.toml", ".ci/hook", "tools/check_nbs.py", "tools/layout.py"):
         (root/name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT/name, root/name)
     for name in ("nbs/00_base", "tests", "benchmarks", "reid_lab"): (root/name).mkdir(parents=True)

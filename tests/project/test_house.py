@@ -40,7 +40,8 @@ def test_scripts_keep_the_house_rules(found, lint, folder):
 
 def test_ruff_finds_nothing():
     "Undefined and unused names, order of imports, statements on a line: the rules in pyproject.toml"
-    run = subprocess.run([sys.executable, "-m", "ruff", "check", "--quiet", "."], capture_output=True, text=True, cwd=ROOT)
+    command = [sys.executable, "-m", "ruff", "check", "--quiet", "."]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
