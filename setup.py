@@ -24,7 +24,7 @@ setup(
                  "Topic :: Scientific/Engineering :: Artificial Intelligence"],
     packages=[p for p in find_packages(include=["reid_lab", "reid_lab.*"]) if p != notebooks] + [notebooks],
     package_dir={notebooks: "nbs/experiments"},
-    package_data={"reid_lab": ["resources/*", "resources/front/*", "resources/published/*",
+    package_data={"reid_lab": ["py.typed", "resources/*", "resources/front/*", "resources/published/*",
                                "resources/weights/*"], notebooks: ["*.ipynb"]},
     include_package_data=True, zip_safe=False, python_requires=">=" + cfg["min_python"],
     install_requires=cfg["requirements"].split(),

@@ -36,8 +36,9 @@ def __getattr__(name):
 def _explain(value):
     "Let `help` show what the comments of a definition say of its arguments"
     from fastcore.docments import docments
-    said = docments(value.__init__ if isinstance(value, type) else value, returns=True)
-    lines = [f"    {'->' if k == 'return' else k}: {' '.join(text.split())}" for k, text in said.items() if text]
+    comments = docments(value.__init__ if isinstance(value, type) else value, returns=True)
+    if "return" in comments: comments["->"] = comments.pop("return")
+    lines = [f"    {name}: {' '.join(text.split())}" for name, text in comments.items() if text]
     if lines and "\n" not in value.__doc__: value.__doc__ += "\n\n" + "\n".join(lines)
 
 

@@ -6,9 +6,11 @@ is a package today (`reid_lab.losses`) forwards from its `__init__`; the others 
 """
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 MOVED = {  # old module -> new module, or {new module: names}
     'core': {'*': 'core.basics',
@@ -170,7 +172,7 @@ def new_module(old: str, name: str) -> str:
     return places['*']
 
 
-def forward(old: str):
+def forward(old: str) -> Callable:
     "A module's `__getattr__` that finds names of an old module where they are now"
     def __getattr__(name):
         if name.startswith('__'): raise AttributeError(f"module 'reid_lab.{old}' has no attribute {name!r}")
@@ -191,18 +193,19 @@ def forward(old: str):
 
 class OldModules(MetaPathFinder, Loader):
     "Finds an old module after all other finders have failed"
-    def find_spec(self, fullname, path=None, target=None):
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+                  ) -> ModuleSpec | None:
         package, _, old = fullname.partition('.')
         if package != 'reid_lab' or old not in (*MOVED, *OLD_PACKAGES): return None
         return ModuleSpec(fullname, self, is_package=old in OLD_PACKAGES)
 
-    def create_module(self, spec): return None
+    def create_module(self, spec: ModuleSpec) -> None: return None
 
-    def exec_module(self, module):
+    def exec_module(self, module: ModuleType) -> None:
         old = module.__name__.partition('.')[2]
         if old in MOVED: module.__getattr__ = forward(old)
 
 
-def install():
+def install() -> None:
     "Let old module names be imported; a second call changes nothing"
     if not any(isinstance(f, OldModules) for f in sys.meta_path): sys.meta_path.append(OldModules())
