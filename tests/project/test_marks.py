@@ -20,6 +20,7 @@ def marks(tool): return tool("marks")
     ("a = 1 if b else 2 if c else 3\n", "conditions", 2),
     ("a = '" + "x"*105 + "'\n", "long", 1),
     ("a = '" + "x"*104 + "'\n", "long", 0),
+    ("__all__ = ['" + "x"*105 + "',\n    '" + "y"*120 + "']\n", "long", 0),
     ("def f(a, b, c, d, e, f, g): pass\n", "functions", 0),
     ("def f(a, b, c, d, *, e, f, g, h): pass\n", "functions", 1),
     ("class A:\n    def f(self, a, b, c, d, e, f, g): pass\n", "functions", 0),
