@@ -57,7 +57,7 @@ def percent_interval(means:np.ndarray, # (draws,) from `resampled_means`
     return tuple(100*float(v) for v in np.quantile(means, [.025/tests, 1 - .025/tests]))
 
 
-def paired_gain(diff:np.ndarray | Sequence[float], # (Q,) differences in average precision, 0..1; NaN where a query has no match
+def paired_gain(diff:np.ndarray | Sequence[float], # (Q,) differences in average precision, 0..1; NaN: no match
     pid:np.ndarray | Sequence[int], # (Q,) identities
     tests:int=1, # Intervals that are to hold together with 95 %
     draws:int=4000, # Of the bootstrap
