@@ -8,6 +8,7 @@ __all__ = ['SMALLEST_SIDE', 'LONGEST_SHAPE', 'KINDS', 'look_at_files', 'file_fin
 # %% ../../nbs/01_data/60_checks.ipynb #f5350ad7
 import os
 import stat
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -121,7 +122,7 @@ def _crops(table, seen):
 
 def file_findings(table:ReidTable, # As given to `look_at_files`
     seen:pd.DataFrame, # From `look_at_files`
-    leave_out=(), # Kinds that another finding names
+    leave_out:Sequence[str]=(), # Kinds that another finding names
     ) -> list: # of `Finding`
     "What `look_at_files` saw, as findings"
     if table.reader is not None: return []
@@ -137,7 +138,7 @@ def file_findings(table:ReidTable, # As given to `look_at_files`
 def decode_images(table:ReidTable, # Whose images are decoded
     check:str='sample', # A `sample`, `all`, or `none`
     n:int=64, # Size of the sample
-    rows=None, # Rows to choose from (default: all)
+    rows:np.ndarray | Sequence[int]=None, # Rows to choose from (default: all)
     quiet:bool=None, # Whether to suppress progress
     ) -> tuple: # Row -> message of those that cannot be decoded, and how many were decoded
     "Decode images and collect what goes wrong"

@@ -35,7 +35,7 @@ def folder_pattern(folders:str, # What subfolders stand for, outer first, such a
     return ''.join(group[p] + '/' for p in parts)
 
 # %% ../../nbs/01_data/70_crops.ipynb #17c4b364
-def folder_table(root, # Folder of crops
+def folder_table(root:str | Path, # Folder of crops
     folders:str='', # What subfolders stand for, see `folder_pattern`; empty: nothing
     pattern:str='', # Regular expression with the groups pid, cam ..., see `ReidTable.from_folder`; instead of `folders`
     follow_links:bool=False, # Follow links that lead out of `root`
@@ -99,7 +99,7 @@ def _list_of_texts(text):
     return None
 
 
-def captions_of(value, # Text, list, array, or nothing
+def captions_of(value:object, # Text, list, array, or nothing
     ) -> list: # of str
     "The captions of one cell; a `ValueError` for what is neither text nor list of texts"
     if isinstance(value, str) and value.strip().startswith('['):
@@ -177,8 +177,8 @@ def _labelled(f):
     return f if 'pid' in f else f.assign(pid=-1)
 
 
-def manifest_table(path, # .csv, .tsv, .jsonl or .parquet with the column `path`
-    root=None, # Folder that paths start at; default: that of the manifest
+def manifest_table(path:str | Path, # .csv, .tsv, .jsonl or .parquet with the column `path`
+    root:str | Path=None, # Folder that paths start at; default: that of the manifest
     columns:dict=None, # Our column -> theirs, such as dict(path='file', pid='person')
     follow_links:bool=False, # Read images behind links that lead out of `root`
     images:str='sample', # See `folder_table`
@@ -206,10 +206,10 @@ def manifest_table(path, # .csv, .tsv, .jsonl or .parquet with the column `path`
     return table.validate(images)
 
 # %% ../../nbs/01_data/70_crops.ipynb #954c9a6d
-def crops_table(source, # Folder of crops, or manifest (.csv, .tsv, .jsonl, .parquet)
+def crops_table(source:str | Path, # Folder of crops, or manifest (.csv, .tsv, .jsonl, .parquet)
     folders:str='', # Of a folder: see `folder_table`
     pattern:str='', # Likewise
-    root=None, # Of a manifest: see `manifest_table`
+    root:str | Path=None, # Of a manifest: see `manifest_table`
     columns:dict=None, # Likewise
     follow_links:bool=False, # Read images behind links that lead out of the root
     skip:bool=False, # Of a folder: see `folder_table`

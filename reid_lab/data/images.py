@@ -117,7 +117,7 @@ def _unreadable(path, error):
     return f"{name} cannot be read ({type(error).__name__}): it is damaged or cut short; replace it, or leave it out"
 
 
-def image_header(path, # Image file
+def image_header(path:str | Path, # Image file
     ) -> tuple: # Width, height, whether it holds several frames
     "Size of an image without decoding it, or a `ValueError` that names the file"
     try:
@@ -126,9 +126,9 @@ def image_header(path, # Image file
     except BROKEN as e: raise ValueError(_unreadable(path, e)) from None
 
 
-def read_image(path, # Image file
+def read_image(path:str | Path, # Image file
     max_pixels:int=MAX_PIXELS, # Larger images are refused before they are decoded
-    background=(255, 255, 255), # Colour behind transparent pixels
+    background:tuple[int, int, int]=(255, 255, 255), # Colour behind transparent pixels
     ) -> np.ndarray: # (H,W,3) uint8
     "Decode `path` as upright RGB, or raise a `ValueError` that names the file"
     try:
@@ -147,7 +147,7 @@ RESAMPLING = ('bicubic', 'bilinear')
 
 
 def resize_image(image:np.ndarray, # (H,W,3) uint8
-    size, # (H,W) wanted
+    size:tuple[int, int], # (H,W) wanted
     resample:str='bicubic', # Interpolation, one of `RESAMPLING`
     ) -> np.ndarray: # (H,W,3) uint8
     "`image` resized to `size` (aspect ratio not preserved); returned as it is when it fits"
@@ -169,8 +169,8 @@ def _plain_jpeg(path, max_pixels=MAX_PIXELS):
     except BROKEN: return False # Pillow will say why
 
 
-def read_sized(path, # Image file
-    size, # (H,W) wanted
+def read_sized(path:str | Path, # Image file
+    size:tuple[int, int], # (H,W) wanted
     resample:str='bicubic', # Interpolation, one of `RESAMPLING`
     decoder:str='pil', # Library that decodes and resizes, one of `DECODERS`
     ) -> np.ndarray: # (H,W,3) uint8
@@ -192,9 +192,9 @@ _HEAD = struct.Struct('<QqI') # length and time of change of the image file, che
 
 class ImageCache:
     "Resized images on disk, filled by any number of processes"
-    def __init__(self, folder, # Made when the first image is kept
+    def __init__(self, folder:str | Path, # Made when the first image is kept
         limit:float=0, # Gigabytes for each size and way of reading; 0: no bound
-        ):
+        ) -> None:
         if limit < 0: raise ValueError(f"limit={limit!r} must be gigabytes, or 0 for no bound")
         self.folder, self.limit = Path(folder).expanduser(), limit
 
@@ -236,8 +236,8 @@ def _stamp(path):
 
 # %% ../../nbs/01_data/10_images.ipynb #a3413836
 @patch
-def read(self:ImageCache, path, # Image file
-    size, # (H,W) wanted
+def read(self:ImageCache, path:str | Path, # Image file
+    size:tuple[int, int], # (H,W) wanted
     resample:str='bicubic', # Interpolation, one of `RESAMPLING`
     decoder:str='pil', # One of `DECODERS`
     ) -> np.ndarray: # (H,W,3) uint8, not writable
@@ -286,7 +286,7 @@ class FolderFiles:
     def __str__(self): return ', '.join(f"{n} {ending or 'without ending'}" for ending, n in self.others.items())
 
 
-def folder_files(root, # Folder
+def folder_files(root:str | Path, # Folder
     sub:str='', # Only what is below this folder of it
     follow_links:bool=False, # Follow links that lead out of `root`
     ) -> FolderFiles:
@@ -310,7 +310,7 @@ def folder_files(root, # Folder
     return FolderFiles([p.relative_to(root).as_posix() for p in sorted(found)], dict(others.most_common()))
 
 
-def image_files(root, # Folder
+def image_files(root:str | Path, # Folder
     sub:str='', # Only what is below this folder of it
     follow_links:bool=False, # Follow links that lead out of `root`
     ) -> list: # Paths relative to `root`, with `/`, sorted

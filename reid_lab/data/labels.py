@@ -8,6 +8,7 @@ __all__ = ['UNKNOWN', 'MISSING', 'LARGEST_ID', 'is_missing', 'label_name', 'Labe
 
 # %% ../../nbs/01_data/15_labels.ipynb #21ef7fa8
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ _EXACT = 2**53 # from here on, fractions of 64 bits skip whole numbers
 _INTEGER = re.compile(r'([+-]?)0*([0-9]+)(?:\.0*)?')
 
 
-def is_missing(value) -> bool: # Any value of a cell
+def is_missing(value:object) -> bool: # Any value of a cell
     "Whether a cell says nothing: None, NaN, NA, or one of the texts `MISSING`"
     if isinstance(value, str): return value.strip() in MISSING
     if value is None or value is pd.NA or value is pd.NaT: return True
@@ -39,7 +40,7 @@ def _whole_name(value:int):
     return str(value)
 
 
-def label_name(value, # Text or number as it came
+def label_name(value:object, # Text or number as it came
     ) -> str: # '' if it is unknown
     "The name of one label; that of a whole number is its decimal text"
     if is_missing(value): return ''
@@ -99,7 +100,7 @@ def _refuse_spellings(column, found, names, codes):
 
 
 def read_labels(column:str, # For messages, such as `pid`
-    values, # (N,) labels as they came: list, array, column of a frame
+    values:Sequence | pd.Series, # (N,) labels as they came: list, array, column of a frame
     ) -> Labels:
     "Ids and names of a column; what cannot be an id is refused with its row"
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values): # pandas has masks of its own, read as missing
@@ -128,8 +129,8 @@ def partly_missing(labels:Labels, # Of all rows
 
 
 def named_ids(column:str, # For messages, such as `pid`
-    ids, # (N,) labels as they came
-    names, # (N,) names that belong to them
+    ids:Sequence | pd.Series, # (N,) labels as they came
+    names:Sequence | pd.Series, # (N,) names that belong to them
     ) -> Labels:
     "Ids with names of their own; an id without a name keeps its number as its name"
     plain = read_labels(column, ids)
@@ -143,7 +144,7 @@ def named_ids(column:str, # For messages, such as `pid`
     return Labels(plain.ids, both)
 
 # %% ../../nbs/01_data/15_labels.ipynb #b6d0f58a
-def known_ids(ids, # (N,) numbers; -1 is unknown
+def known_ids(ids:np.ndarray | pd.Series, # (N,) numbers; -1 is unknown
     ) -> np.ndarray: # In order, each once
     "The ids that are known"
     ids = np.asarray(ids)
@@ -151,7 +152,7 @@ def known_ids(ids, # (N,) numbers; -1 is unknown
 
 
 def count_known(what:str, # In words, such as `cameras`
-    ids, # (N,) numbers; -1 is unknown
+    ids:np.ndarray | pd.Series, # (N,) numbers; -1 is unknown
     ) -> str:
     "How many different ids there are, and how many rows have none"
     lost = int(np.sum(np.asarray(ids) == UNKNOWN))

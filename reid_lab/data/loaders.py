@@ -171,6 +171,19 @@ class Share:
         return slice(self.rank, None, self.world)
 
 # %% ../../nbs/01_data/50_loaders.ipynb #6a218027
+class _Place(NamedTuple):
+    "Where worker processes go on"
+    epoch: int
+    start: int  # Number of the batch
+    workers: int
+
+
+class _Ahead(NamedTuple):
+    "Batches that worker processes prepare"
+    place: _Place
+    batches: Iterator
+
+
 class Batches:
     "Reproducible batches of a `ReidTable`: `len(loader)`, `loader.batch(e, i)`, `loader.epoch(e, start)`"
     @gathered('loading', Loading)
@@ -198,7 +211,8 @@ class Batches:
         self.table, self.B, self.size, self.tokenizer, self.seed = table, batch_size, size, tokenizer, seed
         self.unit, self.sampler, self.k, self.augment, self.extras = unit, sampler, k, augment, tuple(extras)
         self.loading, self.part, self.cache = loading, part, _image_cache(loading, size)
-        self._orders, self._ahead = {}, None
+        self._orders = {}
+        self._ahead:_Ahead = None
         f = table.frame
         self.captions, self.path = f.captions.tolist(), f.path.to_numpy()
         self.pid, self.cam = f.pid.to_numpy(np.int64), f.cam.to_numpy(np.int64)
@@ -372,19 +386,6 @@ def epoch(self:Batches, e:int, # Epoch
     if workers is None: workers = sensible_workers()
     if workers: return self._with_workers(_Place(e, start, workers))
     return (self.batch(e, i) for i in range(start, len(self.order(e))))
-
-
-class _Place(NamedTuple):
-    "Where worker processes go on"
-    epoch: int
-    start: int  # Number of the batch
-    workers: int
-
-
-class _Ahead(NamedTuple):
-    "Batches that worker processes prepare"
-    place: _Place
-    batches: Iterator
 
 
 class _Anywhere(torch.utils.data.Dataset):

@@ -107,7 +107,8 @@ def test_refused(make, message):
 
 
 def test_training_images_are_resized_as_asked():
-    sharp, soft = (Batches(table(), 6, (5, 3), loading=Loading(resample=r)).batch(0, 0)["img"] for r in ("bicubic", "bilinear"))
+    sharp, soft = (Batches(table(), 6, (5, 3), loading=Loading(resample=how)).batch(0, 0)["img"]
+                   for how in ("bicubic", "bilinear"))
     assert torch.equal(sharp, Batches(table(), 6, (5, 3)).batch(0, 0)["img"]) and not torch.equal(sharp, soft)
 
 
