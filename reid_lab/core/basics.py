@@ -11,39 +11,53 @@ __all__ = ['LAST_SEED', 'DEVICES', 'check_choice', 'as_list', 'check_whole', 'ch
 import numbers
 import os
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
+
+# %% ../../nbs/00_core/10_basics.ipynb #8c5b61ee
+if TYPE_CHECKING: # imported where they are needed only
+    import numpy as np
+    import torch
 
 # %% ../../nbs/00_core/10_basics.ipynb #e657d936
+_T = TypeVar('_T')
+
+
 def check_choice(name:str, # Name of the argument
-    value, # Value received
-    choices, # The valid values
+    value:_T, # Value received
+    choices:Iterable[_T], # The valid values
     hint:str='', # Remedy, appended to the message
-    ):
+    ) -> _T:
     "`value`, or a `ValueError` that lists the valid choices and the nearest one"
     import difflib
     choices = list(choices)
     if value in choices: return value
     spelt = {str(c).lower(): str(c) for c in reversed(choices)}
-    near = difflib.get_close_matches(str(value).lower(), spelt, n=1) if len(str(value)) > 2 else [] # IX is not I
-    guess = f" Did you mean {spelt[near[0]]!r}?" if near else ''
-    raise ValueError(f"{name}={value!r} is not known; choose one of {choices}.{guess}{' ' + hint if hint else ''}")
+    message = f"{name}={value!r} is not known; choose one of {choices}."
+    near = difflib.get_close_matches(str(value).lower(), spelt, n=1)
+    if near and len(str(value)) > 2: message += f" Did you mean {spelt[near[0]]!r}?"    # IX does not mean I
+    if hint: message += f' {hint}'
+    raise ValueError(message)
 
 # %% ../../nbs/00_core/10_basics.ipynb #ad72af5b
-def as_list(values, # One text, or several values
+def as_list(values:str | Iterable, # One text, or several values
     ) -> list:
     "Several values as a list; one text is a list of one, not of its letters"
     return [values] if isinstance(values, str) else list(values)
 
 
 def check_whole(name:str, # Of the argument
-    value, # That was given
+    value:int, # That was given
     low:int, # Smallest value
     high:int=None, # Largest value; None: no bound
     ) -> int:
     "A whole number, or a `ValueError`; `True`, fractions and texts are none"
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if is_whole and value >= low and (high is None or value <= high): return int(value)
-    bounds = f'of at least {low}' if high is None else f'from {low} to {high}'
+    if high is None: bounds = f'of at least {low}'
+    else: bounds = f'from {low} to {high}'
     raise ValueError(f"{name}={value!r} must be a whole number {bounds}, such as {name}={max(low, 1)}")
 
 
@@ -51,32 +65,34 @@ LAST_SEED = 2**32 - 1 # that numpy and scikit-learn take
 
 
 def check_number(name:str, # Of the argument
-    value, # That was given
+    value:float, # That was given
     low:float, # Smallest value
     high:float, # Largest value
-    ): # The same value as a Python number
+    ) -> float: # The same value, as a number of Python
     "A number within bounds, or a `ValueError`; `True`, NaN and texts are none"
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if is_number and low <= value <= high: return value.item() if hasattr(value, 'item') else value
-    raise ValueError(f"{name}={value!r} must be a number between {low} and {high}")
+    if not is_number or not low <= value <= high:
+        raise ValueError(f"{name}={value!r} must be a number between {low} and {high}")
+    return value.item() if hasattr(value, 'item') else value
 
 # %% ../../nbs/00_core/10_basics.ipynb #5d0dabce
 def extra_library(module:str, # To import, such as `pyarrow.parquet`
     extra:str, # Of this package, which brings it
     need:str, # What it is needed for, such as `a parquet file is read with pyarrow`
     without:str='', # What does without
-    ): # -> module
+    ) -> ModuleType:
     "A library of an extra, or an error that says how to install it"
     import importlib
     try: return importlib.import_module(module)
     except ImportError as e:
-        raise ImportError(f"{need}, which is not installed: pip install 'reid_lab[{extra}]'"
-                          f"{'. ' if without else ''}{without}") from e
+        message = f"{need}, which is not installed: pip install 'reid_lab[{extra}]'"
+        if without: message += f'. {without}'
+        raise ImportError(message) from e
 
 # %% ../../nbs/00_core/10_basics.ipynb #95f2f2a6
 def stream(seed:int, # Seed of the experiment
-    *names, # Strings or integers that name the decision
-    ): # numpy.random.Generator
+    *names:str | int, # Strings or integers that name the decision
+    ) -> 'np.random.Generator':
     "A `numpy.random.Generator` that depends on `seed` and on `names` (strings or integers) only"
     import numpy as np
     words = [int(seed) & 0xFFFFFFFF] + [zlib.crc32(repr(n).encode()) for n in names]
@@ -84,16 +100,16 @@ def stream(seed:int, # Seed of the experiment
 
 # %% ../../nbs/00_core/10_basics.ipynb #2de0bb1a
 def torch_stream(seed:int, # Seed of the experiment
-    *names, # Strings or integers that name the decision
-    device='cpu', # Device of the generator
-    ): # torch.Generator
+    *names:str | int, # Strings or integers that name the decision
+    device:'str | torch.device'='cpu', # Device of the generator
+    ) -> 'torch.Generator':
     "A `torch.Generator` seeded like `stream`"
     import torch
     return torch.Generator(device).manual_seed(int(stream(seed, *names).integers(2**62)))
 
 
 def seed_everything(seed:int, # Any integer
-    ):
+    ) -> None:
     "Seed Python, NumPy and torch (for code that draws from the global generators, such as dropout)"
     import random
 
@@ -106,12 +122,13 @@ def seed_everything(seed:int, # Any integer
 # %% ../../nbs/00_core/10_basics.ipynb #066fd61a
 def sensible_threads() -> int: # Threads for torch in this process
     "Free cores now (cores less load), at least one; `REID_LAB_THREADS` or `OMP_NUM_THREADS` decide if set"
-    own, others = (os.environ.get(key, '') for key in ('REID_LAB_THREADS', 'OMP_NUM_THREADS'))
-    if own and not (own.isdecimal() and 1 <= int(own) <= 1024):
-        raise ValueError(f'REID_LAB_THREADS={own!r} (an environment variable) must be a whole number from 1 to 1024; '
-                         'unset it, or set it to one')
-    for text in (own, others): # the other one is OpenMP's, which also reads lists
-        if text.isdecimal() and int(text) > 0: return int(text)
+    ours = os.environ.get('REID_LAB_THREADS', '')
+    if ours and not (ours.isdecimal() and 1 <= int(ours) <= 1024):
+        raise ValueError(f'REID_LAB_THREADS={ours!r} (an environment variable) must be a whole number from 1 to '
+                         '1024; unset it, or set it to one')
+    if ours: return int(ours)
+    openmp = os.environ.get('OMP_NUM_THREADS', '')
+    if openmp.isdecimal() and int(openmp) > 0: return int(openmp)   # OpenMP reads lists, too
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else (os.cpu_count() or 1)
     if cores <= 2: return 1
     load = os.getloadavg()[0] if hasattr(os, 'getloadavg') else 0.
@@ -123,34 +140,40 @@ DEVICES = ('cpu', 'cuda', 'mps')
 
 def check_device(device:str # `auto`, or one of `DEVICES`, perhaps with a number: `cuda:1`
     ) -> str: # The same
-    "Refuse what names no device; whether it is there is not asked"
+    "Refuse what names no device; whether this machine has it is not checked"
     kind, colon, number = str(device).partition(':')
     check_choice('device', kind, ('auto', *DEVICES), 'With a number, if there are several: cuda:1.')
     if colon and (kind != 'cuda' or not number.isdecimal()):
-        raise ValueError(f"device={device!r} has no number of a GPU behind the colon; write it such as cuda:1, or cpu")
+        raise ValueError(f"device={device!r} has no number of a GPU behind the colon; write it such as cuda:1, or "
+                         "cpu")
     return str(device)
 
 
 def pick_device(device:str='auto') -> str: # `cpu`, `cuda`, `cuda:1`, `mps`
     "The device to use; `auto` takes a GPU when there is one"
     import torch
-    there = dict(cuda=torch.cuda.is_available, mps=torch.backends.mps.is_available, cpu=lambda: True)
+    available = ['cpu']
+    if torch.backends.mps.is_available(): available.append('mps')
+    if torch.cuda.is_available(): available.append('cuda')
     kind = check_device(device).partition(':')[0]
-    if kind == 'auto': return next(name for name, is_there in there.items() if is_there())
-    if there[kind](): return str(device)
-    raise ValueError(f"device={device!r}: torch finds no such device here; choose 'cpu', or 'auto' for what is there")
+    if kind == 'auto': return available[-1]
+    if kind in available: return str(device)
+    raise ValueError(f"device={device!r}: torch finds no such device here; choose 'cpu', or 'auto' for what is "
+                     "there")
 
 # %% ../../nbs/00_core/10_basics.ipynb #d2085cd5
-def checkout(start=None, # A folder; default: where this package is imported from
+def checkout(start:str | Path=None, # A folder; default: where this package is imported from
     ) -> Path: # Or None
     "The nearest folder at `start` or above that holds `settings.ini` and `nbs/`"
-    own = start is None and '__file__' in globals()
-    here = Path(__file__).parents[2] if own else Path(start or Path.cwd()).resolve()
-    places = [here] if own else [here, *here.parents] # a package in an environment is not the checkout around that
+    if start is None and '__file__' in globals():
+        places = [Path(__file__).parents[2]] # no folder above: an environment may lie in another checkout
+    else:
+        here = Path(start or Path.cwd()).resolve()
+        places = [here, *here.parents]
     return next((p for p in places if (p/'settings.ini').is_file() and (p/'nbs').is_dir()), None)
 
 
-def project_root() -> Path: # `REID_LAB_HOME`, else the checkout around the current folder or this package's, else `.`
+def project_root() -> Path: # `REID_LAB_HOME`; the checkout around the current folder, or this package's; or `.`
     "Where `figures/`, `results/` and `runs/` live"
     if home := os.environ.get('REID_LAB_HOME'):
         path = Path(home).expanduser().resolve()
@@ -186,18 +209,19 @@ def live_widgets() -> bool: # Or None
     return check_choice('REID_LAB_WIDGETS', value, ('on', 'off')) == 'on'
 
 # %% ../../nbs/00_core/10_basics.ipynb #ab19b1ec
-def unit_norm(x, # (..., D) tensor
+def unit_norm(x:'torch.Tensor', # (..., D) tensor
     eps:float=1e-12, # Lower bound of the divisor, after scaling
-    ): # (..., D)
+    ) -> 'torch.Tensor': # (..., D)
     "`x` scaled to length 1 along its last axis, whatever its scale; zeros stay zeros"
     import torch
     import torch.nn.functional as F
-    top, tiny = x.detach().abs().amax(-1, keepdim=True), torch.finfo(x.dtype).tiny
-    scale = (torch.frexp(top).mantissa/top).nan_to_num(1.).clamp(tiny, 1/tiny)  # brings the largest to [0.5,1)
+    tiny = torch.finfo(x.dtype).tiny
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    scale = (torch.frexp(largest).mantissa/largest).nan_to_num(1.).clamp(tiny, 1/tiny)  # brings it to [0.5,1)
     return F.normalize(x*scale, dim=-1, eps=max(eps, tiny))
 
 
-def common_scale(*xs, # Tensors of floats
+def common_scale(*xs:'torch.Tensor', # Tensors of floats
     low:float=2**-30, # Smallest largest value that is left alone
     high:float=2**30, # Largest one
     ) -> float: # 1 for ordinary values
@@ -205,6 +229,9 @@ def common_scale(*xs, # Tensors of floats
     import math
 
     import torch
-    top = max(max(-float(lo), float(hi)) for lo, hi in (x.detach().aminmax() for x in xs if x.numel()))
-    most = min(-math.frexp(torch.finfo(x.dtype).tiny)[1] for x in xs)
-    return 1. if top == 0 or low <= top <= high else 2.**-min(max(math.frexp(top)[1], -most), most)
+    ends = [x.detach().aminmax() for x in xs if x.numel()]
+    largest = max(max(-float(lo), float(hi)) for lo, hi in ends)
+    if largest == 0 or low <= largest <= high: return 1.
+    limit = min(-math.frexp(torch.finfo(x.dtype).tiny)[1] for x in xs)  # exponent that the type still holds
+    exponent = math.frexp(largest)[1]
+    return 2.**-min(max(exponent, -limit), limit)

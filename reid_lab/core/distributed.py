@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -31,8 +32,8 @@ def _whole(name, usual):
                      "start with torchrun")
 
 
-def launched() -> tuple: # (rank of this process, how many there are), or None
-    "What `torchrun` said to this process, without joining the others; None if it did not start it"
+def launched() -> tuple: # Rank of this process and how many there are, or None
+    "The number that `torchrun` gave this process, without joining the others; None if it did not start it"
     if 'WORLD_SIZE' not in os.environ: return None
     return _whole('RANK', '0'), _whole('WORLD_SIZE', '1')
 
@@ -42,32 +43,32 @@ def launched_here() -> int:
     return _whole('LOCAL_WORLD_SIZE', '1')
 
 
-def processes() -> tuple: # (rank of this process, how many there are)
+def processes() -> tuple: # Rank of this process and how many there are
     "Which process this is; the first call joins the processes that `torchrun` started"
     if not dist.is_available(): return 0, 1
     if not dist.is_initialized():
         if launched() is None or launched()[1] < 2 or 'RANK' not in os.environ: return 0, 1
-        dist.init_process_group('cpu:gloo,cuda:nccl' if torch.cuda.is_available() else 'gloo')
+        backend = 'cpu:gloo,cuda:nccl' if torch.cuda.is_available() else 'gloo'
+        dist.init_process_group(backend)
         atexit.register(dist.destroy_process_group) # an exit without it may abort
     return dist.get_rank(), dist.get_world_size()
 
 # %% ../../nbs/00_core/40_distributed.ipynb #b0df9d40
 def torchrun(n:int, # Processes
-    *command, # Path of a program, or `-m` and a module, then its arguments
+    *command:str | Path, # Path of a program, or `-m` and a module, then its arguments
     capture:bool=True, # Return what is printed; False: let it through
     env:dict=None, # Further variables of the environment
-    logs=None, # Folder for what each process writes to its standard error; default: a temporary one
+    logs:str | Path=None, # Folder for what each process writes to its standard error; default: a temporary one
     ) -> str: # Standard output
     "Run a program as `n` processes of this machine; an error shows the end of what they wrote"
     if n < 1: raise ValueError(f"n={n} must be at least 1 process")
-    path = os.pathsep.join([str(Path(__file__).parents[2]) if '__file__' in globals() else os.getcwd(),
-                            *filter(None, [os.environ.get('PYTHONPATH')])])
-    to = subprocess.PIPE if capture else None
-    with nullcontext(logs) if logs else tempfile.TemporaryDirectory(prefix='torchrun-') as logs:
-        line = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', n, '--log-dir', logs,
-                '--redirects', '2', *command]
-        p = subprocess.Popen([*map(str, line)], text=True, stdout=to, stderr=subprocess.PIPE,
-                             env={'OMP_NUM_THREADS': '1', **os.environ, 'PYTHONPATH': path, **(env or {})})
+    stdout = subprocess.PIPE if capture else None
+    log_folder = nullcontext(logs) if logs else tempfile.TemporaryDirectory(prefix='torchrun-')
+    with log_folder as logs:
+        line = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', n,
+                '--log-dir', logs, '--redirects', '2', *command]
+        p = subprocess.Popen([str(word) for word in line], text=True, stdout=stdout, stderr=subprocess.PIPE,
+                             env=_environment(env or {}))
         try: out, err = p.communicate()
         except BaseException:
             p.terminate() # torchrun passes this on to its processes
@@ -78,32 +79,53 @@ def torchrun(n:int, # Processes
     return out or ''
 
 
-_FIRST = re.compile(r'Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)', re.DOTALL) # In the report of torchrun
+def _environment(further):
+    "The environment of the processes, which import the package that runs here"
+    package_root = str(Path(__file__).parents[2]) if '__file__' in globals() else os.getcwd()
+    paths = [package_root]
+    if os.environ.get('PYTHONPATH'): paths.append(os.environ['PYTHONPATH'])
+    return {'OMP_NUM_THREADS': '1', **os.environ, 'PYTHONPATH': os.pathsep.join(paths), **further}
+
+# %% ../../nbs/00_core/40_distributed.ipynb #6526680d
+# In the report of torchrun
+_ROOT_CAUSE = re.compile(r'Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)', re.DOTALL)
 
 
 def _why_failed(n, command, status, err, logs):
     "Which of the processes failed first and how; its own last lines come last"
-    found, program = _FIRST.search(err), Path(str(command[command[0] == '-m'])).name
-    if not found: return f"{n} processes of {program} ended with {status}: {_last_words(err)[-4000:]}"
-    rank, code = map(int, found.groups())
-    how = f'ended with {code}'
-    if code < 0: how = f'was ended by signal {-code}' + ', probably for lack of memory'*(code == -signal.SIGKILL)
-    said = ''.join(path.read_text(errors='replace') for path in sorted(logs.rglob(f'{rank}/stderr.log')))
-    # of a process that was killed the last lines are all there is to know
-    text = _last_words(said)[-4000:] if code > 0 else '\n'.join(said.splitlines()[-10:])
-    last = f'. Its last lines:\n{text.strip()}' if text.strip() else '; it wrote nothing before'
-    return f"{n} processes of {program} stopped: process {rank} {how}{last}"
+    program = command[1] if command[0] == '-m' else command[0]
+    program = Path(program).name
+    root_cause = _ROOT_CAUSE.search(err)
+    if not root_cause: return f"{n} processes of {program} ended with {status}: {_from_traceback(err)[-4000:]}"
+    rank, code = map(int, root_cause.groups())
+    written = ''.join(path.read_text(errors='replace') for path in sorted(logs.rglob(f'{rank}/stderr.log')))
+    if code > 0: last = _from_traceback(written)[-4000:].strip()
+    else: last = '\n'.join(written.splitlines()[-10:]).strip()  # a process that was killed has no traceback
+    remains = f'. Its last lines:\n{last}' if last else '; it wrote nothing before'
+    return f"{n} processes of {program} stopped: process {rank} {_ending(code)}{remains}"
 
 
-def _last_words(err):
-    "What the first process that failed said, without torchrun's own report"
-    lines = [s for s in err.splitlines() if 'torch/distributed' not in s and not s.startswith(('W', 'E1', 'E0', '==='))]
-    at = next((i for i, s in enumerate(lines) if s.startswith('Traceback') or 'Traceback' in s), 0)
-    return '\n'.join(lines[at:])
+def _ending(code):
+    "What the exit code of a process means"
+    if code >= 0: return f'ended with {code}'
+    if code == -signal.SIGKILL: return f'was ended by signal {-code}, probably for lack of memory'
+    return f'was ended by signal {-code}'
 
-# %% ../../nbs/00_core/40_distributed.ipynb #6526680d
+
+def _is_of_torchrun(line):
+    "Whether torchrun wrote a line, and not the program"
+    return 'torch/distributed' in line or line.startswith(('W', 'E1', 'E0', '==='))
+
+
+def _from_traceback(err):
+    "The error output from its first traceback on, without torchrun's own report"
+    lines = [line for line in err.splitlines() if not _is_of_torchrun(line)]
+    start = next((i for i, line in enumerate(lines) if 'Traceback' in line), 0)
+    return '\n'.join(lines[start:])
+
+
 @contextmanager
-def main_first(): # Yields whether this is process 0
+def main_first() -> Iterator[bool]: # Yields whether this is process 0
     "Let process 0 through the block before the others, for files that one of them writes and all read"
     rank, world = processes()
     if rank: dist.barrier()
@@ -111,14 +133,14 @@ def main_first(): # Yields whether this is process 0
     if world > 1 and not rank: dist.barrier()
 
 
-def from_all(x, # Anything that can be pickled
+def from_all(x:object, # Anything that can be pickled
     ) -> list: # In the order of the ranks
     "What every process has"
     _, world = processes()
     if world == 1: return [x]
-    found = [None]*world
-    dist.all_gather_object(found, x)
-    return found
+    values:list = [None]*world
+    dist.all_gather_object(values, x)
+    return values
 
 # %% ../../nbs/00_core/40_distributed.ipynb #bb51a401
 class _Gather(torch.autograd.Function):
@@ -152,15 +174,18 @@ def own_rows() -> slice: # Into a gathered tensor
     return slice(rank, None, world) if world > 1 else slice(None)
 
 # %% ../../nbs/00_core/40_distributed.ipynb #1bbbcadb
-def gathered(*xs, # Tensors (B,...) with as many rows in every process, or None
-    ): # (W*B,...) each: one for one, else a list
+def _gather(x):
+    "The rows of all processes of one tensor"
+    if x is None or processes()[1] == 1: return x
+    if x.dtype == torch.bool: return _Gather.apply(x.to(torch.uint8).contiguous()).bool()
+    return _Gather.apply(x.contiguous())
+
+
+def gathered(*xs:torch.Tensor | None, # (B,...) with as many rows in every process, or None
+    ) -> torch.Tensor | list[torch.Tensor]: # (W*B,...) each: one for one, else a list
     "The rows of all processes in the order of the whole batch, with gradient"
-    def one(x):
-        if x is None or processes()[1] == 1: return x
-        if x.dtype == torch.bool: return _Gather.apply(x.to(torch.uint8).contiguous()).bool()
-        return _Gather.apply(x.contiguous())
-    found = [one(x) for x in xs]
-    return found[0] if len(xs) == 1 else found
+    whole = [_gather(x) for x in xs]
+    return whole[0] if len(xs) == 1 else whole
 
 # %% ../../nbs/00_core/40_distributed.ipynb #b21346ea
 def _sum(x): # Without gradient
@@ -168,9 +193,9 @@ def _sum(x): # Without gradient
     return x
 
 
-def over_all(value, # Scalar: mean over things that this process holds
-    n, # How many these are
-    ): # Scalar whose mean over processes is the mean over the things of all
+def over_all(value:torch.Tensor, # Scalar: mean over things that this process holds
+    n:float | torch.Tensor, # How many these are
+    ) -> torch.Tensor: # Scalar whose mean over processes is the mean over the things of all
     "A mean that weighs everything equally, whichever process holds it"
     _, world = processes()
     if world == 1: return value
@@ -179,14 +204,14 @@ def over_all(value, # Scalar: mean over things that this process holds
 
 
 def total(n:float, # A number of this process
-    device='cpu', # Where numbers are exchanged
+    device:str | torch.device='cpu', # Where numbers are exchanged
     ) -> float:
     "The sum over processes"
     return float(_sum(torch.tensor(float(n), dtype=torch.float64, device=device)))
 
 
 def longest(n:int, # A length
-    device='cpu', # Where numbers are exchanged
+    device:str | torch.device='cpu', # Where numbers are exchanged
     ) -> int:
     "The largest length of any process, to which tensors are padded before they are gathered"
     if processes()[1] == 1: return n
@@ -200,32 +225,34 @@ def means(values:dict, # Name -> scalar tensor; the same names in every process
     "The mean of each value over processes"
     _, world = processes()
     if world == 1 or not values: return values
-    return dict(zip(values, _sum(torch.stack([v.detach().float() for v in values.values()]))/world))
+    own = torch.stack([v.detach().float() for v in values.values()])
+    return dict(zip(values, _sum(own)/world))
 
 # %% ../../nbs/00_core/40_distributed.ipynb #6f694c73
 @torch.no_grad()
-def mean_gradients(params, # Parameters; the same in every process
+def mean_gradients(params:Iterable[torch.nn.Parameter], # Parameters; the same in every process
     bucket:int=2**24, # Numbers that are exchanged at a time
-    ):
+    ) -> None:
     "Replace every gradient by its mean over processes"
     _, world = processes()
     params = [p for p in params if p.requires_grad]
     if world == 1 or not params: return
-    has = _sum(torch.tensor([float(p.grad is not None) for p in params], device=params[0].device)).tolist()
-    todo = [p for p, n in zip(params, has) if n]
-    for p in todo:
+    own = torch.tensor([float(p.grad is not None) for p in params], device=params[0].device)
+    n_gradients = _sum(own).tolist()    # of each parameter, over processes
+    with_gradient = [p for p, n in zip(params, n_gradients) if n]
+    for p in with_gradient:
         if p.grad is None: p.grad = torch.zeros_like(p)
-    for part in _buckets([p.grad for p in todo], bucket): _average(part, world)
+    for part in _buckets([p.grad for p in with_gradient], bucket): _average(part, world)
 
 
-def _buckets(xs, most):
-    "Lists of tensors of one type and device with at most `most` numbers, or one larger tensor"
+def _buckets(xs, limit):
+    "Lists of tensors of one type and device with at most `limit` numbers, or one larger tensor"
     kinds = {}
     for x in xs: kinds.setdefault((x.dtype, x.device), []).append(x)
-    for same in kinds.values():
+    for same_kind in kinds.values():
         part, n = [], 0
-        for x in same:
-            if part and n + x.numel() > most:
+        for x in same_kind:
+            if part and n + x.numel() > limit:
                 yield part
                 part, n = [], 0
             part.append(x)
@@ -241,22 +268,22 @@ def _average(xs, world):
 
 # %% ../../nbs/00_core/40_distributed.ipynb #4320e6be
 @torch.no_grad()
-def from_main(model, # Module, changed in place
-    ):
+def from_main(model:torch.nn.Module, # Module, changed in place
+    ) -> None:
     "Weights and buffers of process 0 in every process"
     if processes()[1] > 1:
         for x in model.state_dict().values(): dist.broadcast(x, 0)
 
 
 @torch.no_grad()
-def mean_statistics(model, # Module, changed in place
-    ):
+def mean_statistics(model:torch.nn.Module, # Module, changed in place
+    ) -> None:
     "Replace the running statistics of every BatchNorm by their mean over processes"
     _, world = processes()
     norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
-    found = [x for m in norms for x in (m.running_mean, m.running_var) if x is not None]
-    if world == 1 or not found: return
-    for part in _buckets(found, 2**24): _average(part, world)
+    statistics = [x for m in norms for x in (m.running_mean, m.running_var) if x is not None]
+    if world == 1 or not statistics: return
+    for part in _buckets(statistics, 2**24): _average(part, world)
 
 # %% ../../nbs/00_core/40_distributed.ipynb #d65fa00a
 class _AllSum(torch.autograd.Function):
@@ -271,44 +298,51 @@ class _AllSum(torch.autograd.Function):
     def backward(ctx, g): return _AllSum.apply(g.contiguous())
 
 
-def mean_of_all(x, # Tensor of one shape in every process
-    ):
+def mean_of_all(x:torch.Tensor, # Tensor of one shape in every process
+    ) -> torch.Tensor:
     "The mean over processes, with gradient"
     _, world = processes()
-    return x if world == 1 else _AllSum.apply(x.contiguous())/world
+    if world == 1: return x
+    return _AllSum.apply(x.contiguous())/world
 
 
 def _synced(m, x):
     "What a BatchNorm does with the statistics of all processes"
     if not (m.training or m.running_mean is None): return type(m).forward(m, x)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    dims, shape = [0, *range(2, x.ndim)], [1, -1, *[1]*(x.ndim - 2)]
+    dims = [0, *range(2, x.ndim)]               # all but the channels
+    shape = [1, -1, *[1]*(x.ndim - 2)]
     mean = mean_of_all(wide.mean(dims))
-    apart = wide - mean.view(shape)
-    var = mean_of_all(apart.square().mean(dims))
-    if m.training and m.running_mean is not None:
-        m.num_batches_tracked.add_(1)
-        rate, n = m.momentum, x.numel()//x.shape[1]*processes()[1]
-        rate = 1/m.num_batches_tracked.item() if rate is None else rate
-        m.running_mean.lerp_(mean.detach().to(m.running_mean), rate)
-        m.running_var.lerp_((var.detach()*n/max(n - 1, 1)).to(m.running_var), rate)
-    y = apart*(var + m.eps).rsqrt().view(shape)
-    return (y if m.weight is None else y*m.weight.view(shape) + m.bias.view(shape)).to(x.dtype)
+    centred = wide - mean.view(shape)
+    var = mean_of_all(centred.square().mean(dims))
+    if m.training and m.running_mean is not None: _track(m, mean, var, n=x.numel()//x.shape[1]*processes()[1])
+    y = centred*(var + m.eps).rsqrt().view(shape)
+    if m.weight is not None: y = y*m.weight.view(shape) + m.bias.view(shape)
+    return y.to(x.dtype)
+
+
+def _track(m, mean, var, n):
+    "Move the running statistics of a BatchNorm towards those of `n` values, as torch does"
+    m.num_batches_tracked.add_(1)
+    rate = m.momentum
+    if rate is None: rate = 1/m.num_batches_tracked.item()     # the mean over all batches so far
+    m.running_mean.lerp_(mean.detach().to(m.running_mean), rate)
+    m.running_var.lerp_((var.detach()*n/max(n - 1, 1)).to(m.running_var), rate)
 
 # %% ../../nbs/00_core/40_distributed.ipynb #089acded
-def sync_batchnorm(model, # Module, changed in place; names and weights stay
-    ): # `model`
+def sync_batchnorm(model:torch.nn.Module, # Module, changed in place; names and weights stay
+    ) -> torch.nn.Module: # `model`
     "Every BatchNorm normalises with the statistics of the rows of all processes"
     for name, m in model.named_modules():
         if not isinstance(m, torch.nn.modules.batchnorm._BatchNorm): continue
         if type(m) not in (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d):
             raise ValueError(f"{name} is a {type(m).__name__}, which does more than BatchNorm and cannot be "
                              "synchronised; use batchnorm='local'")
-        m.forward = partial(_synced, m)
+        m.forward = partial(_synced, m) # type: ignore[method-assign]
     return model
 
 # %% ../../nbs/00_core/40_distributed.ipynb #328df841
 def apart() -> tuple: # Names for `reid_lab.core.basics.stream`
-    "What tells the random streams of this process from those of process 0"
+    "Further names for the random streams of this process, which differ from those of process 0"
     rank, _ = processes()
     return ('rank', rank) if rank else ()

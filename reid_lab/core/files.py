@@ -20,25 +20,30 @@ import tempfile
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 from .basics import check_choice, extra_library
 
 # %% ../../nbs/00_core/50_files.ipynb #03177254
-def safe_join(root, # Folder that the result must lie in
-    rel, # Relative path from an untrusted annotation file
+def safe_join(root:str | Path, # Folder that the result must lie in
+    rel:str | Path, # Relative path from an untrusted annotation file
     follow_links:bool=False, # Allow links below `root` that lead out of it; `..` and absolute paths stay refused
     ) -> Path: # Path inside `root`, resolved unless links are followed
     "`root/rel`, or a `ValueError` if that would leave `root` (`..`, absolute paths, links)"
+    def inside(p): return p == root or root in p.parents
+
     root = Path(root).resolve()
     written = Path(os.path.normpath(root/str(rel))) # without following links
-    p = written if follow_links else (root/str(rel)).resolve()
-    if p == root or root in p.parents: return p
-    if not (written == root or root in written.parents):
+    path = written if follow_links else (root/str(rel)).resolve()
+    if inside(path): return path
+    if not inside(written):
         raise ValueError(f"path {str(rel)!r} leaves the dataset folder {str(root)!r}; "
                          "paths must be relative and inside it")
-    link = next((q for q in [*reversed(written.parents), written] if q != root and q.is_symlink()), written)
+    along = [*reversed(written.parents), written]
+    link = next((p for p in along if p != root and p.is_symlink()), written)
     raise ValueError(f"path {str(rel)!r} leaves the dataset folder {str(root)!r}: {link.name!r} is a link to "
                      f"{str(link.resolve())!r}; copy what it leads to, or allow links with follow_links=True "
                      "(--follow-links)")
@@ -65,10 +70,11 @@ FILE_KINDS = { # kind -> (in words, remedy)
     'text': ('is text', 'give another file'), 'binary': ('has contents of an unknown kind', 'give another file')}
 
 # %% ../../nbs/00_core/50_files.ipynb #b21c64f5
-_STARTS = ((b'version https://git-lfs', 'lfs'), (b'\x1f\x8b', 'gzip'), (b'\x93NUMPY', 'npy'), (b'\x89HDF', 'hdf5'),
-           (b'%PDF', 'pdf'), (b'\x89PNG', 'image'), (b'\xff\xd8\xff', 'image'), (b'GIF8', 'image'), (b'BM', 'image'),
-           (b'II*\0', 'image'), (b'MM\0*', 'image'), (b'II+\0', 'image'), (b'MM\0+', 'image'),
-           (b'\0\0\0\x0cjP  \r\n\x87\n', 'image'), (b'\xff\x4f\xff\x51', 'image')) # JPEG 2000: file, bare stream
+_STARTS = {
+    b'version https://git-lfs': 'lfs', b'\x1f\x8b': 'gzip', b'\x93NUMPY': 'npy', b'\x89HDF': 'hdf5', b'%PDF': 'pdf',
+    b'\x89PNG': 'image', b'\xff\xd8\xff': 'image', b'GIF8': 'image', b'BM': 'image',
+    b'II*\0': 'image', b'MM\0*': 'image', b'II+\0': 'image', b'MM\0+': 'image',     # TIFF, either byte order
+    b'\0\0\0\x0cjP  \r\n\x87\n': 'image', b'\xff\x4f\xff\x51': 'image'}         # JPEG 2000: file, bare stream
 _NETPBM = re.compile(rb'P[1-6]\s+[#0-9]') # such as a .ppm
 
 
@@ -79,15 +85,22 @@ def _image_in_boxes(head):
     return head[4:8] == b'ftyp' and (b'avif' in brands or b'avis' in brands)
 
 
+def _zip_kind(head, path):
+    "The kind of a zip archive from the names in it"
+    try: names = repr(zipfile.ZipFile(path).namelist())
+    except (zipfile.BadZipFile, ValueError, LookupError, NotImplementedError): names = repr(head) # cut short
+    if 'constants.pkl' in names: return 'script'
+    if 'data.pkl' in names: return 'torch'
+    if '.npy' in names: return 'npz'
+    return 'zip'
+
+
 def _content_kind(head, path):
     "The kind of a regular file from its first bytes"
-    if found := next((k for start, k in _STARTS if head.startswith(start)), None): return found
+    for start, kind in _STARTS.items():
+        if head.startswith(start): return kind
     if _image_in_boxes(head) or _NETPBM.match(head): return 'image'
-    if head[:4] == b'PK\3\4':
-        try: names = repr(zipfile.ZipFile(path).namelist())
-        except (zipfile.BadZipFile, ValueError, LookupError, NotImplementedError): names = repr(head) # cut short
-        if 'constants.pkl' in names: return 'script'
-        return 'torch' if 'data.pkl' in names else 'npz' if '.npy' in names else 'zip'
+    if head[:4] == b'PK\3\4': return _zip_kind(head, path)
     text = head.lstrip(b'\xef\xbb\xbf \t\r\n').lower()
     if text.startswith((b'<!doctype', b'<html', b'<head', b'<?xml', b'<script', b'<body')): return 'html'
     if not head.strip(b'\0'): return 'zeros'
@@ -100,25 +113,25 @@ def _content_kind(head, path):
     return 'json' if text[:1] in (b'{', b'[') else 'text'
 
 # %% ../../nbs/00_core/50_files.ipynb #6f36c3e3
-def file_kind(path, # File to look at
+def file_kind(path:str | Path, # File to look at
     ) -> str: # Key of `FILE_KINDS`
     "What is at `path`, from its type and its first bytes; pipes and devices are not opened"
-    try: mode = os.stat(path)
+    try: status = os.stat(path)
     except PermissionError: return 'unreadable'
     except (OSError, ValueError): return 'link' if os.path.islink(path) else 'missing'
-    if stat.S_ISDIR(mode.st_mode): return 'folder'
-    if not stat.S_ISREG(mode.st_mode): return 'special'
-    if mode.st_size == 0: return 'empty'
+    if stat.S_ISDIR(status.st_mode): return 'folder'
+    if not stat.S_ISREG(status.st_mode): return 'special'
+    if status.st_size == 0: return 'empty'
     try:
         with open(path, 'rb') as f: return _content_kind(f.read(512), path)
     except OSError: return 'unreadable'
 
 
-def wrong_file(path, # The file that was given
+def wrong_file(path:str | Path, # The file that was given
     wanted:str, # What was expected, such as `an image`
     remedy:str='', # Instead of that of `FILE_KINDS`
     kind:str='', # What it is; default: `file_kind(path)`
-    damaged=('image',), # Kinds that `wanted` stands for: such a file is damaged
+    damaged:Sequence[str]=('image',), # Kinds that `wanted` stands for: such a file is damaged
     ) -> ValueError: # To be raised
     "One line that names the file, what it is, what was expected, and the remedy"
     kind = kind or file_kind(path)
@@ -139,7 +152,9 @@ def _flock(f, wait):
     try:
         import fcntl
     except ModuleNotFoundError: return # Windows
-    try: fcntl.flock(f, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    how = fcntl.LOCK_EX
+    if not wait: how |= fcntl.LOCK_NB
+    try: fcntl.flock(f, how)
     except BlockingIOError: raise
     except OSError as e:
         if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP): raise
@@ -160,10 +175,10 @@ def _note_holder(f):
 
 
 @contextmanager
-def locked(path, # Lock file; made if need be, removed at the end
+def locked(path:str | Path, # Lock file; made if need be, removed at the end
     wait:bool=True, # Wait for the other process; False: an error
     what:str='', # What is locked, for that error
-    ):
+    ) -> Iterator[None]:
     "Let one process at a time into the block (no lock where the system has none)"
     path = Path(path)
     while True:
@@ -172,9 +187,10 @@ def locked(path, # Lock file; made if need be, removed at the end
             try: _flock(f, wait)
             except BlockingIOError:
                 f.seek(0)
-                raise RuntimeError(f"{what or str(path.parent)} is in use by process {f.read().strip() or 'unknown'}; "
-                                   "wait until it ends, or choose another folder") from None
-            if not _same(f, path): continue # the holder before us removed it: others lock a new file of this name
+                holder = f.read().strip() or 'unknown'
+                raise RuntimeError(f"{what or str(path.parent)} is in use by process {holder}; wait until it ends, or "
+                                   "choose another folder") from None
+            if not _same(f, path): continue # removed by its last holder: others lock a new file of this name
             _note_holder(f)
             try: yield
             finally:
@@ -205,12 +221,14 @@ def _finish(tmp, path):
     shutil.rmtree(tmp, ignore_errors=True)
 
 
-def sweep_remains(path, # A file or folder that `atomic_path` writes
+def sweep_remains(path:str | Path, # A file or folder that `atomic_path` writes
     below:bool=False, # Of everything in the folder `path`, whatever its name
     ) -> int: # How many were found
     "Remove what killed writers of `path` left; a replacement that was complete is finished"
     path, n = Path(path), 0
-    for tmp in (path.glob('.*.????????') if below else path.parent.glob(f'.{glob.escape(path.name)}.????????')):
+    if below: workspaces = path.glob('.*.????????')
+    else: workspaces = path.parent.glob(f'.{glob.escape(path.name)}.????????')
+    for tmp in workspaces:
         try:
             if not (tmp/'.lock').exists():
                 tmp.rmdir()  # killed before it had a lock: empty
@@ -218,7 +236,7 @@ def sweep_remains(path, # A file or folder that `atomic_path` writes
                 continue
             with locked(tmp/'.lock', wait=False): _finish(tmp, tmp.parent/tmp.name[1:-9])
             n += 1
-        except (RuntimeError, OSError): continue # its writer is alive, it is no remains, or another process swept it
+        except (RuntimeError, OSError): continue # in use, of somebody else, or swept by another process
     return n
 
 # %% ../../nbs/00_core/50_files.ipynb #5fd1a7c0
@@ -226,7 +244,8 @@ class DiskFull(OSError):
     "A file could not be written to its end, because a disk or a limit of the system has no room for it"
 
 
-_NO_ROOM = {errno.ENOSPC: 'no space left on device', errno.EDQUOT: 'disk quota exceeded', errno.EFBIG: 'file too large'}
+_NO_ROOM = {errno.ENOSPC: 'no space left on device', errno.EDQUOT: 'disk quota exceeded',
+            errno.EFBIG: 'file too large'}
 _UNFINISHED = r'\d+ requested and \d+ written|pytorchstreamwriter|inline_container' # NumPy, torch
 
 
@@ -237,40 +256,53 @@ def _no_room(error):
     text = str(error).lower() # safetensors, pyarrow and faiss wrap the system's error each in its own way
     for code, words in _NO_ROOM.items():
         if words in text or f'(os error {code})' in text: return code
-    return errno.EIO if re.search(_UNFINISHED, text) else 0
+    if re.search(_UNFINISHED, text): return errno.EIO
+    return 0
 
 
-def disk_full(error, # That a writer raised
-    path, # What was being written
+_ELSEWHERE = 'choose a place on another disk'
+_ROOM_REMEDIES = { # number of the system's error -> (what happened, remedy)
+    errno.ENOSPC: ('No space left', f'Make room there, or {_ELSEWHERE}'),
+    errno.EDQUOT: ('Quota used up', f'Make room there, or {_ELSEWHERE}'),
+    errno.EFBIG: ('Limit of the size of files reached', f'Raise it (ulimit -f), or {_ELSEWHERE}'),
+    errno.EIO: ('A file could not be written to its end', 'Look at the disk, and at limits (ulimit -f)')}
+
+
+def disk_full(error:BaseException, # That a writer raised
+    path:str | Path, # What was being written
     ) -> DiskFull: # To be raised instead; None if the error is another one
     "One line that names the disk and its free space, if that is why a file was not written"
-    code = next((code for e in (error, error.__cause__, error.__context__) if e and (code := _no_room(e))), 0)
-    if isinstance(error, DiskFull) or not code: return error if code else None
+    chain = [e for e in (error, error.__cause__, error.__context__) if e]
+    code = next((code for code in map(_no_room, chain) if code), 0)
+    if not code: return None
+    if isinstance(error, DiskFull): return error
     path = Path(path)
     folder = next(p for p in path.absolute().parents if p.exists())
     disk = next(p for p in (folder, *folder.parents) if os.path.ismount(p) or p == p.parent)
     free = shutil.disk_usage(folder).free/2**20
     if code == errno.EIO and free < 100: code = errno.ENOSPC
-    why, remedy = {
-        errno.ENOSPC: ('No space left', 'Make room there, or choose a place on another disk'),
-        errno.EDQUOT: ('Quota used up', 'Make room there, or choose a place on another disk'),
-        errno.EFBIG: ('Limit of the size of files reached', 'Raise it (ulimit -f), or choose a place on another disk'),
-        errno.EIO: ('A file could not be written to its end', 'Look at the disk, and at limits (ulimit -f)')}[code]
-    full = DiskFull(f"{why} on the disk at {str(disk)!r} ({free:,.0f} MB free): {path.name!r} was not written, and "
-                    f"nothing of it stays. {remedy}; the same call goes on")
+    why, remedy = _ROOM_REMEDIES[code]
+    full = DiskFull(f"{why} on the disk at {str(disk)!r} ({free:,.0f} MB free): {path.name!r} was not written, "
+                    f"and nothing of it stays. {remedy}; the same call goes on")
     full.errno = code
     return full
 
 # %% ../../nbs/00_core/50_files.ipynb #367cd9b5
+def _with_all_below(path):
+    "A file, or a folder and everything in it"
+    if path.is_dir(): return [path, *path.rglob('*')]
+    return [path]
+
+
 def _sync(path, below=True):
     "Wait until the disk holds a file, or a folder with all that is below it"
     if os.name != 'posix': return
-    for p in [path, *(path.rglob('*') if below and path.is_dir() else ())]:
+    for p in _with_all_below(path) if below else [path]:
         if not (p.is_dir() or p.is_file()) or p.is_symlink(): continue
         fd = os.open(p, os.O_RDONLY)
         try: os.fsync(fd)
         except OSError as e:
-            if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP): raise # some network disks cannot sync a folder
+            if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP): raise # network disks may not sync a folder
         finally: os.close(fd)
 
 
@@ -284,13 +316,13 @@ def _install(new, path, old, replace):
         try: return new.replace(path)
         except OSError:
             if not (new.is_dir() and path.is_dir()): raise
-            old = old.with_name(old.name + '-') # another writer was faster: replace its folder too, or leave it
+            old = old.with_name(old.name + '-') # another writer was faster: replace its folder, or leave it
 
 
 def _usual_permissions(new, lock):
-    "Give written files the permissions of any new file; some libraries write files that only their owner can read"
+    "Give written files the permissions of any new file: some libraries write files that only their owner reads"
     usual = stat.S_IMODE(lock.stat().st_mode) & 0o666
-    for p in [new, *(new.rglob('*') if new.is_dir() else ())]:
+    for p in _with_all_below(new):
         if p.is_symlink() or not p.is_file(): continue
         mode = stat.S_IMODE(p.stat().st_mode)
         if mode | usual != mode: p.chmod(mode | usual)
@@ -315,10 +347,10 @@ def _replacing(path, replace, sync):
 
 
 @contextmanager
-def atomic_path(path, # Final file or folder name
+def atomic_path(path:str | Path, # Final file or folder name
     replace:bool=False, # Replace an existing folder (files always are); False: the folder that is there stays
     sync:bool=True, # Wait until the disk holds it, so that it survives a loss of power
-    ): # Yields the temporary path
+    ) -> Iterator[Path]: # Yields the temporary path
     "A temporary name beside `path`, renamed to it if the block succeeds, else removed"
     path = Path(path)
     try:
@@ -332,7 +364,7 @@ def atomic_path(path, # Final file or folder name
 _SUMS = 'sums.json'
 
 
-def file_sum(path, # A file
+def file_sum(path:str | Path, # A file
     ) -> list: # Bytes and CRC-32
     "Size and checksum of a file"
     crc = 0
@@ -341,7 +373,7 @@ def file_sum(path, # A file
     return [Path(path).stat().st_size, crc]
 
 
-def read_sums(folder, # That `write_sums` was called for
+def read_sums(folder:str | Path, # That `write_sums` was called for
     ) -> dict: # Name -> [bytes, CRC-32]; empty if nothing legible was recorded
     "What was recorded about the files of a folder"
     try: sums = json.loads((Path(folder)/_SUMS).read_text(encoding='utf-8'))
@@ -350,9 +382,9 @@ def read_sums(folder, # That `write_sums` was called for
     return {k: v for k, v in sums.items() if isinstance(v, list) and len(v) == 2}
 
 
-def write_sums(folder, # With the files
-    *names, # Of files in it; none: all
-    ):
+def write_sums(folder:str | Path, # With the files
+    *names:str, # Of files in it; none: all
+    ) -> None:
     "Record size and checksum of files in `sums.json`, beside what it holds about others"
     folder = Path(folder)
     names = names or sorted(p.name for p in folder.iterdir() if p.is_file() and p.name != _SUMS)
@@ -360,32 +392,34 @@ def write_sums(folder, # With the files
     with atomic_path(folder/_SUMS) as tmp: tmp.write_text(json.dumps(sums), encoding='utf-8')
 
 
-def failed_sums(folder, # That `write_sums` was called for
-    quick=(), # Files of which the size is enough
+def failed_sums(folder:str | Path, # That `write_sums` was called for
+    quick:Sequence[str]=(), # Files of which the size is enough
     sums:dict=None, # What was recorded; default: what `read_sums` finds now
     ) -> dict: # Name -> what is wrong
     "The recorded files that are missing or have changed"
-    out = {}
-    for name, (size, crc) in (read_sums(folder) if sums is None else sums).items():
+    if sums is None: sums = read_sums(folder)
+    failures = {}
+    for name, (size, crc) in sums.items():
         path = Path(folder)/name
-        try: now = [path.stat().st_size, crc] if name in quick or path.stat().st_size != size else file_sum(path)
+        try:
+            size_now = path.stat().st_size
+            if size_now != size: failures[name] = f'has {size_now} bytes instead of {size}'
+            elif name not in quick and file_sum(path)[1] != crc:
+                failures[name] = 'has other contents than were written'
         except OSError:  # also if another process removes it meanwhile
-            out[name] = 'is missing'
-            continue
-        if now[0] != size: out[name] = f'has {now[0]} bytes instead of {size}'
-        elif now[1] != crc: out[name] = 'has other contents than were written'
-    return out
+            failures[name] = 'is missing'
+    return failures
 
 # %% ../../nbs/00_core/50_files.ipynb #b5220fa9
 PLAN = 'plan.json'
 
 
-def read_plan(folder, # Of parts
+def read_plan(folder:str | Path, # Of parts
     ) -> dict: # Empty if there is none that can be read
     "What a folder of parts says of what they are parts"
-    try: found = json.loads((Path(folder)/PLAN).read_text('utf-8'))
+    try: plan = json.loads((Path(folder)/PLAN).read_text('utf-8'))
     except (OSError, ValueError): return {}
-    return found if isinstance(found, dict) else {}
+    return plan if isinstance(plan, dict) else {}
 
 
 _PART = r'\d+(-\d+)?' # names of parts: `N`, or `N-M`
@@ -393,8 +427,8 @@ _HALF = r'\..+\.\w{8}|\..+\.lock' # what killed writers left
 _HIDDEN = r'\.lock|\.(\d+(-\d+)?|plan\.json)\.\w{8}' # the lock, and what killed writers left
 
 
-def foreign_parts(folder, # Of parts
-    plan, # Names that the plan of such parts has
+def foreign_parts(folder:str | Path, # Of parts
+    plan:Iterable[str], # Names that the plan of such parts has
     ) -> list: # Names of entries; the folder itself if no such plan is in it
     "What in a folder of parts is none of them: another program's or the user's own"
     folder = Path(folder)
@@ -405,55 +439,57 @@ def foreign_parts(folder, # Of parts
     return [n for n in names if n != PLAN and not re.fullmatch(f'{_PART}|{_HIDDEN}', n)]
 
 
-def remove_written(folder, # That `write_sums` was called for
-    known=(), # Names that this program writes there, should the checksums be lost
-    ):
-    "Remove a folder of ours with what was recorded in it; one in which something else lies is refused and untouched"
+def remove_written(folder:str | Path, # That `write_sums` was called for
+    known:Iterable[str]=(), # Names that this program writes there, should the checksums be lost
+    ) -> None:
+    "Remove a folder of ours with what was recorded in it; one that holds something else is refused, untouched"
     folder = Path(folder)
     ours = {_SUMS, *known, *read_sums(folder)}
-    others = sorted(p.name for p in folder.iterdir() if p.name not in ours and not re.fullmatch(_HALF, p.name))
+    there = sorted(p.name for p in folder.iterdir())
+    others = [name for name in there if name not in ours and not re.fullmatch(_HALF, name)]
     if others:
-        raise FileExistsError(f"{folder} holds {others[:3]}, which reid_lab did not write; nothing was removed. Move "
-                              "that away, and call again")
+        raise FileExistsError(f"{folder} holds {others[:3]}, which reid_lab did not write; nothing was removed. "
+                              "Move that away, and call again")
     shutil.rmtree(folder)
 
 
-def remove_parts(folder, # Of parts
-    plan, # Names that the plan of such parts has
-    ):
+def remove_parts(folder:str | Path, # Of parts
+    plan:Iterable[str], # Names that the plan of such parts has
+    ) -> None:
     "Remove a folder of parts; one in which something else lies is refused and untouched"
     folder = Path(folder)
     if others := foreign_parts(folder, plan):
-        raise FileExistsError(f"{folder} holds {others[:3]}, which reid_lab did not write; nothing was removed. Move "
-                              "that away, or choose another name")
+        raise FileExistsError(f"{folder} holds {others[:3]}, which reid_lab did not write; nothing was removed. "
+                              "Move that away, or choose another name")
     if not folder.exists(): return
     for p in folder.iterdir():
         if p.name == PLAN: continue
         if p.is_dir() and not p.is_symlink(): shutil.rmtree(p)
         else: p.unlink(missing_ok=True)
-    (folder/PLAN).unlink(missing_ok=True) # last: what is left of a removal that was killed still says whose it is
+    (folder/PLAN).unlink(missing_ok=True) # last: if the removal is killed, the rest still says whose it is
     folder.rmdir()
 
 
-def _other(there, plan, ignore, added):
+def _differences(there, plan, ignore, added):
     "Names of what differs between the plan that is there and another one, within dicts too"
-    out = []
-    for k, v in plan.items():
-        if k in ignore or k in added and k not in there: continue
-        old = there.get(k)
-        if isinstance(v, dict) and isinstance(old, dict):
-            out += _other(old, v, ignore, added) + [x for x in old if x not in v and x not in (*ignore, *added)]
-        elif old != v: out.append(k)
-    return out
+    names = []
+    for name, value in plan.items():
+        if name in ignore or (name in added and name not in there): continue
+        old = there.get(name)
+        if isinstance(value, dict) and isinstance(old, dict):
+            names += _differences(old, value, ignore, added)
+            names += [k for k in old if k not in value and k not in ignore and k not in added]
+        elif old != value: names.append(name)
+    return names
 
 
-def claim_folder(folder, # Of the parts
+def claim_folder(folder:str | Path, # Of the parts
     plan:dict, # What decides them; values that JSON can hold
     fresh:bool=False, # Remove what is there
     remedy:str='', # What else to do if the folder holds something else
-    ignore=(), # Names in the plan that may differ
-    added=(), # Names that a plan of an earlier version may lack
-    ):
+    ignore:Sequence[str]=(), # Names in the plan that may differ
+    added:Sequence[str]=(), # Names that a plan of an earlier version may lack
+    ) -> None:
     "A folder of parts, empty or of this plan; another plan is refused, and so is a folder of anything else"
     folder, plan = Path(folder), json.loads(json.dumps(plan))
     needed = [k for k in plan if k not in (*ignore, *added)]
@@ -464,16 +500,19 @@ def claim_folder(folder, # Of the parts
             (tmp/PLAN).write_text(json.dumps(plan), 'utf-8')
     if folder.is_dir() and not any(folder.iterdir()):
         with atomic_path(folder/PLAN) as tmp: tmp.write_text(json.dumps(plan), 'utf-8')
-    if not set(needed) <= set(there := read_plan(folder)):
-        what = f'holds {sorted(p.name for p in folder.iterdir())[:3]}' if folder.is_dir() else 'is a file'
-        raise FileExistsError(f"{folder} {what}, no parts of such an interrupted call; move it away, or choose another "
-                              "name")
-    if odd := _other(there, plan, ignore, added):
-        raise FileExistsError(f"{folder} holds parts of an interrupted run with other {' and '.join(odd)}; remove "
-                              f"it{remedy}")
+    there = read_plan(folder)
+    if not set(needed) <= set(there):
+        what = 'is a file'
+        if folder.is_dir(): what = f'holds {sorted(p.name for p in folder.iterdir())[:3]}'
+        raise FileExistsError(f"{folder} {what}, no parts of such an interrupted call; move it away, or choose "
+                              "another name")
+    differences = _differences(there, plan, ignore, added)
+    if differences:
+        raise FileExistsError(f"{folder} holds parts of an interrupted run with other {' and '.join(differences)}; "
+                              f"remove it{remedy}")
 
 
-def parquet_library(): # -> module pyarrow.parquet
+def parquet_library() -> ModuleType: # `pyarrow.parquet`
     "pyarrow, or how to install it"
     return extra_library('pyarrow.parquet', 'parquet', 'parquet files are read and written with pyarrow',
                          'Small tables may be .csv files')

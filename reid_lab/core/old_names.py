@@ -9,13 +9,18 @@ __all__ = ['renamed', 'gathered']
 import dataclasses
 import functools
 import inspect
+import sys
 import warnings
 from collections.abc import Callable
 
 # %% ../../nbs/00_core/15_old_names.ipynb #819e98dc
 def _warn_once_a_line(text):
-    "A deprecation, at the line that calls the decorated function"
-    warnings.warn(text, DeprecationWarning, stacklevel=3)
+    "A deprecation, at the line that calls the decorated function, however many decorators it has"
+    def is_decorator(frame): return frame.f_code.co_name == 'call' and frame.f_globals is globals()
+
+    level = 3
+    while is_decorator(sys._getframe(level - 1)): level += 1
+    warnings.warn(text, DeprecationWarning, stacklevel=level)
 
 
 def renamed(**new_names:str, # Old name of a parameter = its name now

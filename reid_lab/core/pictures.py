@@ -7,16 +7,24 @@ __all__ = ['Picture', 'image_grid']
 
 # %% ../../nbs/00_core/30_pictures.ipynb #b3989367
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .basics import check_choice
+
+# %% ../../nbs/00_core/30_pictures.ipynb #85175ea6
+if TYPE_CHECKING: # Pillow is imported where a picture is made
+    import numpy as np
+    from PIL import Image
 
 # %% ../../nbs/00_core/30_pictures.ipynb #a8024782
 class Picture:
     "A PIL image that a notebook displays as a JPEG of at most `max_kb`"
-    def __init__(self, image, # PIL image
+    def __init__(self, image:'Image.Image', # Of any mode
         max_kb:int=60, # Largest size of the JPEG
-        ): self.image, self.max_kb = image.convert('RGB'), max_kb
+        ) -> None:
+        self.image, self.max_kb = image.convert('RGB'), max_kb
 
     def _repr_jpeg_(self):
         import io
@@ -26,7 +34,7 @@ class Picture:
             if buf.tell() <= self.max_kb*1024: break
         return buf.getvalue()
 
-    def save(self, path, # The suffix says the format, such as .png or .jpg
+    def save(self, path:str | Path, # The suffix says the format, such as .png or .jpg
         ) -> Path:
         "Write the image at its own size, whole or not at all"
         path = Path(path).expanduser()
@@ -41,10 +49,10 @@ class Picture:
     def __repr__(self): return f"Picture({self.image.width}x{self.image.height})"
 
 # %% ../../nbs/00_core/30_pictures.ipynb #d4cc8fdd
-def image_grid(images, # Sequence of (H,W,3) uint8 arrays or PIL images of one size
+def image_grid(images:'Sequence[np.ndarray | Image.Image]', # (H,W,3) uint8 each, of one size
     ncol:int=8, # Columns
-    titles=None, # Text under each image
-    borders=None, # Colour per image, or None
+    titles:Sequence[str]=None, # Text under each image
+    borders:'Sequence[str | None]'=None, # Colour per image, or None
     pad:int=4, # Pixels between images
     scale:float=1., # Resize factor
     ) -> 'Picture':
@@ -55,7 +63,8 @@ def image_grid(images, # Sequence of (H,W,3) uint8 arrays or PIL images of one s
         thumbnails = [im.resize((round(im.width*scale), round(im.height*scale)), Image.Resampling.BICUBIC)
                       for im in thumbnails]
     width, height = thumbnails[0].size
-    title_height = 14*max(str(t).count('\n') + 1 for t in titles) if titles is not None else 0
+    title_height = 0
+    if titles is not None: title_height = 14*max(str(t).count('\n') + 1 for t in titles)
     font = ImageFont.load_default(10)
     nrow = -(-len(thumbnails)//ncol)
     page = Image.new('RGB', (ncol*(width + pad) + pad, nrow*(height + pad + title_height) + pad), 'white')

@@ -11,25 +11,34 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 # %% ../../nbs/00_core/20_reporting.ipynb #cf6e0685
 _TURNS = r'\u2028\u2029\u202a-\u202e\u2066-\u2069' # ends of lines, and signs that turn the direction of writing
-_CONTROLS = {False: re.compile(rf'[\x00-\x1f\x7f-\x9f{_TURNS}\ud800-\udfff]'),
-             True: re.compile(rf'[\x00-\x08\x0b-\x1f\x7f-\x9f{_TURNS}\ud800-\udfff]')} # whether lines and tabs stay
+_CONTROLS = re.compile(rf'[\x00-\x1f\x7f-\x9f{_TURNS}\ud800-\udfff]')
+_CONTROLS_WITHIN_LINES = re.compile(rf'[\x00-\x08\x0b-\x1f\x7f-\x9f{_TURNS}\ud800-\udfff]')  # not \t and \n
 
 
-def printable(text, # Anything; what is no text is made one with `str`
+def _escape(match):
+    "A character as Python writes it, such as `\\x1b`"
+    return match[0].encode('unicode_escape').decode()
+
+
+def printable(text:object, # Anything; what is no text is made one with `str`
     lines:bool=False, # Keep ends of lines and tabs, for a text of several lines
     ) -> str:
     "A text with control characters as escapes such as `\\x1b`, which a terminal shows and does not obey"
-    return _CONTROLS[lines].sub(lambda m: m[0].encode('unicode_escape').decode(), str(text))
+    controls = _CONTROLS_WITHIN_LINES if lines else _CONTROLS
+    return controls.sub(_escape, str(text))
 
 # %% ../../nbs/00_core/20_reporting.ipynb #ae4f2ac8
 class Plain:
     "A stream to which control characters, and what its encoding lacks, are written as escapes"
-    def __init__(self, stream, # Where text goes, such as `sys.stdout`
-        ): self.stream = stream
+    def __init__(self, stream:TextIO, # Where text goes, such as `sys.stdout`
+        ) -> None:
+        self.stream = stream
 
     def write(self, text:str, # One line or several
         ) -> int: # Characters written
@@ -42,8 +51,8 @@ class Plain:
     def __getattr__(self, name): return getattr(self.stream, name)
 
 
-def beneath(stream, # `Plain`, or any other
-    ): # -> stream
+def beneath(stream:TextIO | Plain, # `Plain`, or any other
+    ) -> TextIO:
     "The stream itself, for control sequences of this program"
     return stream.stream if isinstance(stream, Plain) else stream
 
@@ -58,15 +67,16 @@ def report(label:str, # What is being done
     "Tell the process that follows this one, through the file `REID_LAB_PROGRESS`"
     path = os.environ.get('REID_LAB_PROGRESS')
     if not path: return False
-    said = dict(pid=os.getpid(), time=time.time(), label=label, n=n, total=total, note=note, end=end, **more)
+    event = dict(pid=os.getpid(), time=time.time(), label=label, n=n, total=total, note=note, end=end, **more)
     try:
-        with open(path, 'a', encoding='utf-8') as f: f.write(json.dumps(said, default=str) + '\n')
+        with open(path, 'a', encoding='utf-8') as f: f.write(json.dumps(event, default=str) + '\n')
     except OSError: return False # the process that followed is gone
     return True
 
+
 @contextmanager
 def phase(label:str, # What the block does
-    ):
+    ) -> Iterator[None]:
     "Report the begin and the end of a block"
     report(label)
     try: yield

@@ -6,14 +6,16 @@
 __all__ = ['weighted_mean', 'wilson', 'resampled_means', 'percent_interval', 'paired_gain', 'half_of', 'mean_interval']
 
 # %% ../../nbs/00_core/60_statistics.ipynb #0a732157
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from .basics import stream
 
 # %% ../../nbs/00_core/60_statistics.ipynb #3aeb109b
-def weighted_mean(values, # (C,) scores
-    n, # (C,) queries
+def weighted_mean(values:np.ndarray | Sequence[float], # (C,) scores
+    n:np.ndarray | Sequence[float], # (C,) queries
     ) -> float:
     "Mean of camera scores, weighted by queries"
     values, n = np.asarray(values, float), np.asarray(n, float)
@@ -21,10 +23,10 @@ def weighted_mean(values, # (C,) scores
     return float((values*n)[n > 0].sum()/n.sum())
 
 # %% ../../nbs/00_core/60_statistics.ipynb #65a2aa4d
-def wilson(share, # (K,) observed shares, 0..1
-    n, # (K,) numbers of observations
+def wilson(share:np.ndarray | Sequence[float], # (K,) observed shares, 0..1
+    n:np.ndarray | Sequence[float], # (K,) numbers of observations
     z:float=1.96, # Normal quantile
-    ): # (K,), (K,) bounds
+    ) -> tuple[np.ndarray, np.ndarray]: # (K,), (K,) bounds
     "Wilson's interval of a share"
     share, n = np.asarray(share, float), np.asarray(n, float)
     middle = share + z*z/(2*n)
@@ -32,45 +34,46 @@ def wilson(share, # (K,) observed shares, 0..1
     return (middle - half)/(1 + z*z/n), (middle + half)/(1 + z*z/n)
 
 # %% ../../nbs/00_core/60_statistics.ipynb #816add3c
-def resampled_means(total, # (P,K) sums of the values of each person
-    n, # (P,) number of values of each person
+def resampled_means(total:np.ndarray, # (P,K) sums of the values of each person
+    n:np.ndarray, # (P,) number of values of each person
     draws:int, # Of the bootstrap
     seed:int, # Of the bootstrap
     ) -> np.ndarray: # (draws,K) means over the persons of each draw
     "Means over people who are drawn with replacement, as many as there are"
     rng, means = stream(seed, 'people', len(n)), []
     block = max(1, 10**6//len(n))   # draws at a time, so that memory stays small
-    for lo in range(0, draws, block):
-        drawn = rng.integers(len(n), size=(min(block, draws - lo), len(n)))
-        place = (drawn + np.arange(len(drawn))[:, None]*len(n)).ravel()
-        often = np.bincount(place, minlength=drawn.size).reshape(drawn.shape).astype(float)
-        means.append(often @ total/(often @ n)[:, None])
+    for start in range(0, draws, block):
+        drawn = rng.integers(len(n), size=(min(block, draws - start), len(n)))
+        cell = (drawn + np.arange(len(drawn))[:, None]*len(n)).ravel()     # of draw and person, counted in one call
+        times = np.bincount(cell, minlength=drawn.size).reshape(drawn.shape).astype(float)
+        means.append(times @ total/(times @ n)[:, None])
     return np.concatenate(means)
 
 
-def percent_interval(means, # (draws,) from `resampled_means`
+def percent_interval(means:np.ndarray, # (draws,) from `resampled_means`
     tests:int=1, # Intervals that are to hold together with 95 %
     ) -> tuple: # Low and high in percent points
     "The interval of 95 % of the draws, wider where several are to hold together"
     return tuple(100*float(v) for v in np.quantile(means, [.025/tests, 1 - .025/tests]))
 
 
-def paired_gain(diff, # (Q,) differences in average precision, 0..1; NaN where a query has no match
-    pid, # (Q,) identities
+def paired_gain(diff:np.ndarray | Sequence[float], # (Q,) differences in average precision, 0..1; NaN: no match
+    pid:np.ndarray | Sequence[int], # (Q,) identities
     tests:int=1, # Intervals that are to hold together with 95 %
     draws:int=4000, # Of the bootstrap
     seed:int=0, # Of the bootstrap
     ) -> tuple: # Mean, low, high in percent points
-    "Mean difference over queries and its interval, from a bootstrap over identities; infinite if these do not differ"
+    "Mean difference over queries and its interval, from a bootstrap over people; infinite if these do not differ"
     known = np.isfinite(diff)
     people, place = np.unique(np.asarray(pid)[known], return_inverse=True)
     total, n = np.bincount(place, np.asarray(diff)[known]), np.bincount(place)
     mean = 100*float(total.sum()/n.sum())
     if len(people) < 2 or np.ptp(total/n) < 1e-9: return mean, -np.inf, np.inf # a spread that was not seen
-    return mean, *percent_interval(resampled_means(total[:, None], n, draws, seed)[:, 0], tests)
+    means = resampled_means(total[:, None], n, draws, seed)[:, 0]
+    return mean, *percent_interval(means, tests)
 
 # %% ../../nbs/00_core/60_statistics.ipynb #486e5226
-def half_of(pid, # (N,) identities
+def half_of(pid:np.ndarray | Sequence[int], # (N,) identities
     split:int=0, # Which division
     ) -> np.ndarray: # (N,) 0 or 1; all images of a person are in one half
     "A random half of the persons for every row"
@@ -80,21 +83,22 @@ def half_of(pid, # (N,) identities
     return half[place]
 
 # %% ../../nbs/00_core/60_statistics.ipynb #13723d5c
-def mean_interval(values, # (N,) numbers; NaN is left out
-    groups=None, # (N,) labels of what was sampled together: persons, Worlds; None: every value for itself
+def mean_interval(values:np.ndarray | Sequence[float], # (N,) numbers; NaN is left out
+    groups:np.ndarray | Sequence=None, # (N,) labels of what was sampled together; None: every value for itself
     level:float=.95, # Of the interval
     draws:int=2000, # Of the bootstrap
     seed:int=0, # Of the bootstrap
     ) -> dict: # mean, low, high, n (values), groups
     "Mean of the groups' means with the wider of a bootstrap and a t interval"
     from scipy import stats
-    groups = np.arange(len(values)) if groups is None else np.asarray(groups)
-    f = pd.DataFrame(dict(v=np.asarray(values, float), g=groups)).dropna(subset=['v'])
-    m = f.groupby('g', sort=True).v.mean().to_numpy()
-    k = len(m)
-    mean = float(m.mean()) if k else np.nan
-    if k < 2: return dict(mean=mean, low=-np.inf, high=np.inf, n=len(f), groups=k)
-    half = stats.t.ppf(.5 + level/2, k - 1)*m.std(ddof=1)/np.sqrt(k)
-    boot = m[stream(seed, 'mean interval', k).integers(k, size=(draws, k))].mean(1)
-    low, high = np.quantile(boot, [.5 - level/2, .5 + level/2])
-    return dict(mean=mean, low=float(min(low, mean - half)), high=float(max(high, mean + half)), n=len(f), groups=k)
+    if groups is None: groups = np.arange(len(values))
+    known = pd.DataFrame(dict(value=np.asarray(values, float), group=np.asarray(groups))).dropna(subset=['value'])
+    means = known.groupby('group', sort=True).value.mean().to_numpy()
+    k = len(means)
+    mean = float(means.mean()) if k else np.nan
+    if k < 2: return dict(mean=mean, low=-np.inf, high=np.inf, n=len(known), groups=k)
+    half = stats.t.ppf(.5 + level/2, k - 1)*means.std(ddof=1)/np.sqrt(k)
+    drawn = stream(seed, 'mean interval', k).integers(k, size=(draws, k))
+    low, high = np.quantile(means[drawn].mean(1), [.5 - level/2, .5 + level/2])
+    low, high = float(min(low, mean - half)), float(max(high, mean + half))
+    return dict(mean=mean, low=low, high=high, n=len(known), groups=k)

@@ -8,16 +8,19 @@ __all__ = ['ASPECTS', 'IMAGENET_MEAN', 'IMAGENET_STD', 'CLIP_MEAN', 'CLIP_STD', 
            'irra', 'transreid', 'rand_augment', 'camel', 'camel_released']
 
 # %% ../../nbs/01_data/40_augment.ipynb #3659d947
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from ..core.basics import check_choice
+from ..core.old_names import renamed
 
 # %% ../../nbs/01_data/40_augment.ipynb #d6390b6b
-def to_pixels(images, # (N,H,W,3) uint8 array
-    device='cpu', # Where the tensor is wanted
-    ): # (N,3,H,W) float32 in [0,1]
+def to_pixels(images:np.ndarray, # (N,H,W,3) uint8 array
+    device:str | torch.device='cpu', # Where the tensor is wanted
+    ) -> torch.Tensor: # (N,3,H,W) float32 in [0,1]
     "Images as a model takes them"
     x = torch.from_numpy(np.ascontiguousarray(images))
     if x.dtype != torch.uint8 or x.ndim != 4:
@@ -25,46 +28,51 @@ def to_pixels(images, # (N,H,W,3) uint8 array
     return x.to(device).permute(0, 3, 1, 2).float().div_(255)
 
 # %% ../../nbs/01_data/40_augment.ipynb #2cef165a
+@renamed(g='rng')
 def pick(n:int, # Images
     p:float, # Probability
-    g, # torch.Generator
-    ): # (n,) bool
+    rng:torch.Generator, # On the CPU
+    ) -> torch.Tensor: # (n,) bool
     "True with probability `p`, one draw per image"
-    return torch.rand(n, generator=g) < p
+    return torch.rand(n, generator=rng) < p
 
 
+@renamed(g='rng')
 def uniform(n:int, # Images
     low:float, # Smallest value
     high:float, # Largest value
-    g, # torch.Generator
-    ): # (n,1,1,1)
+    rng:torch.Generator, # On the CPU
+    ) -> torch.Tensor: # (n,1,1,1)
     "One uniform draw per image, shaped to broadcast"
-    return torch.empty(n, 1, 1, 1).uniform_(low, high, generator=g)
+    return torch.empty(n, 1, 1, 1).uniform_(low, high, generator=rng)
 
 # %% ../../nbs/01_data/40_augment.ipynb #f1f56bfc
-def flip(img, # (B,3,H,W)
-    g, # torch.Generator
+@renamed(g='rng')
+def flip(img:torch.Tensor, # (B,3,H,W)
+    rng:torch.Generator, # On the CPU
     p:float=.5, # Share of the images
-    ): # (B,3,H,W)
+    ) -> torch.Tensor: # (B,3,H,W)
     "Mirror left and right"
-    return torch.where(pick(len(img), p, g)[:, None, None, None], img.flip(-1), img)
+    return torch.where(pick(len(img), p, rng)[:, None, None, None], img.flip(-1), img)
 
 
-def jitter(img, # (B,3,H,W) in [0,1]
-    g, # torch.Generator
+@renamed(g='rng')
+def jitter(img:torch.Tensor, # (B,3,H,W) in [0,1]
+    rng:torch.Generator, # On the CPU
     brightness:float=.4, # Factors from `1-brightness` to `1+brightness`
     contrast:float=.4, # Likewise, about the image's mean grey
     saturation:float=.4, # Likewise, about each pixel's grey
     p:float=1., # Share of the images
-    ): # (B,3,H,W) in [0,1]
+    ) -> torch.Tensor: # (B,3,H,W) in [0,1]
     "Random brightness, contrast and saturation, in this order"
-    n, on = len(img), pick(len(img), p, g)[:, None, None, None]
-    out = img*uniform(n, 1 - brightness, 1 + brightness, g)
+    n, on = len(img), pick(len(img), p, rng)[:, None, None, None]
+    out = img*uniform(n, 1 - brightness, 1 + brightness, rng)
     mean = _grey(out).mean((2, 3), keepdim=True)
-    out.sub_(mean).mul_(uniform(n, 1 - contrast, 1 + contrast, g)).add_(mean)
+    out.sub_(mean).mul_(uniform(n, 1 - contrast, 1 + contrast, rng)).add_(mean)
     level = _grey(out)
-    out.sub_(level).mul_(uniform(n, 1 - saturation, 1 + saturation, g)).add_(level).clamp_(0, 1)
-    return out if on.all() else torch.where(on, out, img)
+    out.sub_(level).mul_(uniform(n, 1 - saturation, 1 + saturation, rng)).add_(level).clamp_(0, 1)
+    if on.all(): return out
+    return torch.where(on, out, img)
 
 
 def _grey(img): # (B,3,H,W) -> (B,1,H,W)
@@ -73,33 +81,35 @@ def _grey(img): # (B,3,H,W) -> (B,1,H,W)
     return (r*.299).add_(g*.587).add_(b*.114).unsqueeze(1)
 
 # %% ../../nbs/01_data/40_augment.ipynb #acfa5fa2
-def affine(img, # (B,3,H,W)
-    g, # torch.Generator
+@renamed(g='rng')
+def affine(img:torch.Tensor, # (B,3,H,W)
+    rng:torch.Generator, # On the CPU
     degrees:float=0., # Largest rotation
-    scale=(1., 1.), # Range of the share of the area that stays in view
+    scale:tuple[float, float]=(1., 1.), # Range of the share of the area that stays in view
     shift:float=0., # Largest shift as a share of the side
     p:float=1., # Share of the images
-    ): # (B,3,H,W)
+    ) -> torch.Tensor: # (B,3,H,W)
     "Random rotation, crop and shift in one resampling; the border is repeated"
     n, (H, W) = len(img), img.shape[-2:]
-    on = pick(n, p, g)
-    angle = uniform(n, -degrees, degrees, g).view(n)*on*torch.pi/180
-    zoom = torch.where(on, uniform(n, *scale, g).view(n).sqrt(), torch.ones(n))
+    on = pick(n, p, rng)
+    angle = uniform(n, -degrees, degrees, rng).view(n)*on*torch.pi/180
+    zoom = torch.where(on, uniform(n, *scale, rng).view(n).sqrt(), torch.ones(n))
     room = 1 - zoom + shift
-    tx, ty = (uniform(n, -1, 1, g).view(n)*room*on for _ in range(2))
+    tx, ty = (uniform(n, -1, 1, rng).view(n)*room*on for _ in range(2))
     c, s = angle.cos()*zoom, angle.sin()*zoom
     theta = torch.stack([c, -s*H/W, tx, s*W/H, c, ty], 1).view(n, 2, 3).to(img.dtype)
     grid = F.affine_grid(theta, list(img.shape), align_corners=False) # (B,H,W,2)
     return F.grid_sample(img, grid, padding_mode='border', align_corners=False)
 
 # %% ../../nbs/01_data/40_augment.ipynb #744220e9
-def pad_crop(img, # (B,3,H,W)
-    g, # torch.Generator
+@renamed(g='rng')
+def pad_crop(img:torch.Tensor, # (B,3,H,W)
+    rng:torch.Generator, # On the CPU
     pad:int=10, # Black pixels on every side
-    ): # (B,3,H,W)
+    ) -> torch.Tensor: # (B,3,H,W)
     "A crop of the old size from the padded image, at a random place (whole pixels)"
     n, (H, W) = len(img), img.shape[-2:]
-    top, left = (torch.randint(2*pad + 1, (n, 1, 1), generator=g) for _ in range(2))
+    top, left = (torch.randint(2*pad + 1, (n, 1, 1), generator=rng) for _ in range(2))
     y, x = top + torch.arange(H)[:, None], left + torch.arange(W) # (n,H,1), (n,1,W)
     return F.pad(img, [pad]*4).permute(0, 2, 3, 1)[torch.arange(n)[:, None, None], y, x].permute(0, 3, 1, 2)
 
@@ -107,60 +117,64 @@ def pad_crop(img, # (B,3,H,W)
 ASPECTS = ('even', 'log')
 
 
-def _draw(n, k, low, high, g): # (n,k)
+def _draw(n, k, low, high, rng): # (n,k)
     "Uniform draws, `k` an image"
-    return torch.empty(n, k).uniform_(low, high, generator=g)
+    return torch.empty(n, k).uniform_(low, high, generator=rng)
 
 
-def _sides(n, k, size, area, ratio, aspect, g): # (n,k) heights, (n,k) widths; real numbers
+def _sides(n, k, size, area, ratio, aspect, rng): # (n,k) heights, (n,k) widths; real numbers
     "Sides of random rectangles"
-    part = _draw(n, k, *area, g)*size[0]*size[1]
+    part = _draw(n, k, *area, rng)*size[0]*size[1]
     check_choice('aspect', aspect, ASPECTS)
-    if aspect == 'even': shape = _draw(n, k, 1/ratio, ratio, g)
-    else: shape = _draw(n, k, -np.log(ratio), np.log(ratio), g).exp()
+    if aspect == 'even': shape = _draw(n, k, 1/ratio, ratio, rng)
+    else: shape = _draw(n, k, -np.log(ratio), np.log(ratio), rng).exp()
     return (part*shape).sqrt(), (part/shape).sqrt()
 
 
+@renamed(g='rng')
 def rectangles(n:int, # Images
-    size, # (H,W) of the images
-    g, # torch.Generator
-    area=(.02, .4), # Range of their share of the image
+    size:tuple[int, int], # (H,W) of the images
+    rng:torch.Generator, # On the CPU
+    area:tuple[float, float]=(.02, .4), # Range of their share of the image
     ratio:float=1/.3, # Largest height over width, and its inverse the smallest
     aspect:str='even', # How height over width is drawn, one of `ASPECTS`
     tries:int=100, # Draws, until one fits
     ) -> tuple: # top, left, height, width, each (n,) int64; height and width are 0 where no draw fitted
     "Random rectangles of whole pixels, smaller than the image in both directions"
-    h, w = (x.round().long() for x in _sides(n, tries, size, area, ratio, aspect, g))
+    h, w = (x.round().long() for x in _sides(n, tries, size, area, ratio, aspect, rng))
     fits = (h < size[0]) & (w < size[1])
     first = fits.int().argmax(1, keepdim=True)
     h, w = ((x*fits).gather(1, first)[:, 0] for x in (h, w))
     room = [s - x + 1 for s, x in zip(size, (h, w))]
-    top, left = ((torch.rand(n, generator=g, dtype=torch.float64)*r).long() for r in room)
+    top, left = ((torch.rand(n, generator=rng, dtype=torch.float64)*r).long() for r in room)
     return top, left, h, w
 
 # %% ../../nbs/01_data/40_augment.ipynb #7dc6794b
-def erase(img, # (B,3,H,W)
-    g, # torch.Generator
+@renamed(g='rng')
+def erase(img:torch.Tensor, # (B,3,H,W)
+    rng:torch.Generator, # On the CPU
     p:float=.5, # Share of the images
-    area=(.02, .4), # Range of the erased share
+    area:tuple[float, float]=(.02, .4), # Range of the erased share
     ratio:float=3.3, # Largest height over width, and its inverse the smallest
-    fill=(.45, .43, .42), # Colour of the patch (about the mean of pedestrian crops), or `noise`
+    fill:str | Sequence[float]=(.45, .43, .42), # Colour of the patch (about the mean of pedestrian crops), or `noise`
     aspect:str='log', # How height over width is drawn, one of `ASPECTS`
-    tries:int=0, # Draws, until a rectangle of whole pixels fits (see `rectangles`); 0: one draw, cut to the image
-    ): # (B,3,H,W); noise is not clipped: normal after normalisation by mean and deviation 1/2
+    tries:int=0, # Draws until a rectangle of whole pixels fits, see `rectangles`; 0: one draw, cut to the image
+    ) -> torch.Tensor: # (B,3,H,W); noise is not clipped: normal after normalisation by mean and deviation 1/2
     "Random erasing: a rectangle of a plain colour, or of noise"
     n, (H, W) = len(img), img.shape[-2:]
     _check_erase(p, area, ratio, tries)
-    if tries: top, left, h, w = (x.view(n, 1, 1) for x in rectangles(n, (H, W), g, area, ratio, aspect, tries))
+    if tries:
+        drawn = rectangles(n, (H, W), rng, area, ratio, aspect, tries)
+        top, left, h, w = (x.view(n, 1, 1) for x in drawn)
     else:
-        h, w = (x.view(n, 1, 1) for x in _sides(n, 1, (H, W), area, ratio, aspect, g))
+        h, w = (x.view(n, 1, 1) for x in _sides(n, 1, (H, W), area, ratio, aspect, rng))
         h, w = h.clamp(1, H - 1), w.clamp(1, W - 1)
-        top, left = (uniform(n, 0, 1, g).view(n, 1, 1)*room for room in (H - h, W - w))
+        top, left = (uniform(n, 0, 1, rng).view(n, 1, 1)*room for room in (H - h, W - w))
     y, x = torch.arange(H)[:, None], torch.arange(W)[None]
-    inside = (y >= top) & (y < top + h) & (x >= left) & (x < left + w) & pick(n, p, g).view(n, 1, 1) # (B,H,W)
+    inside = (y >= top) & (y < top + h) & (x >= left) & (x < left + w) & pick(n, p, rng).view(n, 1, 1) # (B,H,W)
     if isinstance(fill, str):
         check_choice('fill', fill, ('noise',), 'or a colour of three numbers')
-        new = .5 + .5*torch.randn(img.shape, generator=g, dtype=img.dtype)
+        new = .5 + .5*torch.randn(img.shape, generator=rng, dtype=img.dtype)
     else: new = torch.tensor(fill, dtype=img.dtype).view(1, 3, 1, 1)
     return torch.where(inside[:, None], new, img)
 
@@ -170,22 +184,27 @@ def _check_erase(p, area, ratio, tries):
     if not 0 <= p <= 1: raise ValueError(f"p={p!r} is the share of the images that are erased; use 0 to 1")
     if not 0 <= area[0] <= area[1] <= 1:
         raise ValueError(f"area={tuple(area)!r} must be a range of shares of the image, such as (0.02, 0.4)")
-    if ratio < 1: raise ValueError(f"ratio={ratio!r} is the largest height over width; use 1 or more, such as 1/0.3")
+    if ratio < 1:
+        raise ValueError(f"ratio={ratio!r} is the largest height over width; use 1 or more, such as 1/0.3")
     if tries < 0: raise ValueError(f"tries={tries!r} must be 0 or more draws")
 
 # %% ../../nbs/01_data/40_augment.ipynb #265e034b
-def plain(img, # (B,3,H,W) in [0,1]
-    g, # torch.Generator
-    ): # (B,3,H,W)
+@renamed(g='rng')
+def plain(img:torch.Tensor, # (B,3,H,W) in [0,1]
+    rng:torch.Generator, # On the CPU
+    ) -> torch.Tensor: # (B,3,H,W)
     "Flip only"
-    return flip(img, g)
+    return flip(img, rng)
 
 
-def light(img, # (B,3,H,W) in [0,1]
-    g, # torch.Generator
-    ): # (B,3,H,W)
+@renamed(g='rng')
+def light(img:torch.Tensor, # (B,3,H,W) in [0,1]
+    rng:torch.Generator, # On the CPU
+    ) -> torch.Tensor: # (B,3,H,W)
     "Flip, small shifts, a little colour jitter and erasing"
-    return erase(affine(jitter(flip(img, g), g, .1, .1, .1), g, shift=.05, scale=(.85, 1.)), g, p=.3, area=(.02, .2))
+    img = jitter(flip(img, rng), rng, .1, .1, .1)
+    img = affine(img, rng, shift=.05, scale=(.85, 1.))
+    return erase(img, rng, p=.3, area=(.02, .2))
 
 
 _EVEN = dict(ratio=1/.3, aspect='even', tries=100)     # as in Zhong et al.
@@ -193,55 +212,65 @@ _LOG = dict(area=(.02, 1/3), ratio=1/.3, aspect='log', tries=10)     # as in tim
 IMAGENET_MEAN, IMAGENET_STD = (.485, .456, .406), (.229, .224, .225)     # of pixels in [0,1]
 
 
-def bot(img, # (B,3,H,W) in [0,1]
-    g, # torch.Generator
-    fill=IMAGENET_MEAN, # Colour of the erased rectangle
-    ): # (B,3,H,W)
+@renamed(g='rng')
+def bot(img:torch.Tensor, # (B,3,H,W) in [0,1]
+    rng:torch.Generator, # On the CPU
+    fill:Sequence[float]=IMAGENET_MEAN, # Colour of the erased rectangle
+    ) -> torch.Tensor: # (B,3,H,W)
     "Flip, pad and crop, erasing with the mean colour of ImageNet (Bag of Tricks)"
-    return erase(pad_crop(flip(img, g), g), g, fill=fill, **_EVEN)
+    return erase(pad_crop(flip(img, rng), rng), rng, fill=fill, **_EVEN)
 
 
-def bot_released(img, # (B,3,H,W) in [0,1]
-    g, # torch.Generator
-    ): # (B,3,H,W)
-    "`bot` with the colour that the released program erases with: ImageNet's mean, written after normalisation"
-    return bot(img, g, tuple(m + s*m for m, s in zip(IMAGENET_MEAN, IMAGENET_STD)))
+@renamed(g='rng')
+def bot_released(img:torch.Tensor, # (B,3,H,W) in [0,1]
+    rng:torch.Generator, # On the CPU
+    ) -> torch.Tensor: # (B,3,H,W)
+    "`bot`, erasing with the released program's colour: ImageNet's mean, written after normalisation"
+    return bot(img, rng, tuple(m + s*m for m, s in zip(IMAGENET_MEAN, IMAGENET_STD)))
 
 
-def bot_jitter(img, # (B,3,H,W) in [0,1]
-    g, # torch.Generator
-    ): # (B,3,H,W)
+@renamed(g='rng')
+def bot_jitter(img:torch.Tensor, # (B,3,H,W) in [0,1]
+    rng:torch.Generator, # On the CPU
+    ) -> torch.Tensor: # (B,3,H,W)
     "`bot` after colour jitter, as DMG-Net trains on joined sets; the strengths are our inference"
-    return bot(jitter(img, g, .2, .15, 0.), g)
+    return bot(jitter(img, rng, .2, .15, 0.), rng)
 
 
 CLIP_MEAN, CLIP_STD = (.48145466, .4578275, .40821073), (.26862954, .26130258, .27577711)
 
 
-def irra(img, # (B,3,H,W) in [0,1]
-    g, # torch.Generator
-    ): # (B,3,H,W)
+@renamed(g='rng')
+def irra(img:torch.Tensor, # (B,3,H,W) in [0,1]
+    rng:torch.Generator, # On the CPU
+    ) -> torch.Tensor: # (B,3,H,W)
     "Flip, pad and crop, erasing with CLIP's mean written after normalisation: programs of IRRA's line"
     fill = tuple(m + s*m for m, s in zip(CLIP_MEAN, CLIP_STD))
-    return erase(pad_crop(flip(img, g), g), g, area=(.02, .4), ratio=3.3, aspect='log', tries=10, fill=fill)
+    return erase(pad_crop(flip(img, rng), rng), rng, area=(.02, .4), ratio=3.3, aspect='log', tries=10, fill=fill)
 
 
-def transreid(img, # (B,3,H,W) in [0,1]
-    g, # torch.Generator
-    ): # (B,3,H,W), not clipped
+@renamed(g='rng')
+def transreid(img:torch.Tensor, # (B,3,H,W) in [0,1]
+    rng:torch.Generator, # On the CPU
+    ) -> torch.Tensor: # (B,3,H,W), not clipped
     "Flip, pad and crop, erasing with noise (TransReID, CLIP-ReID)"
-    return erase(pad_crop(flip(img, g), g), g, fill='noise', **_LOG)
+    return erase(pad_crop(flip(img, rng), rng), rng, fill='noise', **_LOG)
 
 # %% ../../nbs/01_data/40_augment.ipynb #1ffb2b46
-def rand_augment(img, # (B,3,H,W) in [0,1]
-    g, # torch.Generator
+@renamed(g='rng')
+def rand_augment(img:torch.Tensor, # (B,3,H,W) in [0,1]
+    rng:torch.Generator, # On the CPU
     n_ops:int=2, # Operations drawn per image
     p:float=.5, # Probability that a drawn operation is applied
-    ): # (B,3,H,W) in [0,1]
+    ) -> torch.Tensor: # (B,3,H,W) in [0,1]
     "Two of ten operations at magnitude 7 of 10, each applied with probability `p` (image by image)"
     from torchvision.transforms.v2 import functional as T
-    def sign(): return 1 if torch.rand((), generator=g) < .5 else -1
-    def factor(): return .7*1.8*float(torch.rand((), generator=g)) + .1
+    def sign():
+        "1 or -1"
+        if torch.rand((), generator=rng) < .5: return 1
+        return -1
+
+    def factor(): return .7*1.8*float(torch.rand((), generator=rng)) + .1
     def warp(x, angle=0., move=(0, 0), shear=(0., 0.)):
         return T.affine(x, angle, list(move), 1., list(shear), fill=[.5]*3)
     ops = [lambda x: x, T.autocontrast, T.equalize,
@@ -251,8 +280,8 @@ def rand_augment(img, # (B,3,H,W) in [0,1]
            lambda x: warp(x, angle=sign()*21.)]
     out = []
     for x in img:
-        for i in torch.randint(len(ops), (n_ops,), generator=g).tolist():
-            if torch.rand((), generator=g) < p: x = ops[i](x)
+        for i in torch.randint(len(ops), (n_ops,), generator=rng).tolist():
+            if torch.rand((), generator=rng) < p: x = ops[i](x)
         out.append(x)
     return torch.stack(out).clamp(0, 1)
 
@@ -260,20 +289,22 @@ def rand_augment(img, # (B,3,H,W) in [0,1]
 _MALS = (.4416847, .41812873, .4237452)   # mean of its images
 
 
-def camel(img, # (B,3,H,W) in [0,1]
-    g, # torch.Generator
-    fill=_MALS, # Colour of the erased rectangle: the mean by which the images are normalised
-    ): # (B,3,H,W)
+@renamed(g='rng')
+def camel(img:torch.Tensor, # (B,3,H,W) in [0,1]
+    rng:torch.Generator, # On the CPU
+    fill:Sequence[float]=_MALS, # Colour of the erased rectangle: the mean by which the images are normalised
+    ) -> torch.Tensor: # (B,3,H,W)
     "Flip, pad and crop, RandAugment, erasing with probability 0.6 (CAMeL)"
-    return camel_released(pad_crop(img, g), g, fill)
+    return camel_released(pad_crop(img, rng), rng, fill)
 
 
-def camel_released(img, # (B,3,H,W) in [0,1]
-    g, # torch.Generator
-    fill=_MALS, # See `camel`
-    ): # (B,3,H,W)
+@renamed(g='rng')
+def camel_released(img:torch.Tensor, # (B,3,H,W) in [0,1]
+    rng:torch.Generator, # On the CPU
+    fill:Sequence[float]=_MALS, # See `camel`
+    ) -> torch.Tensor: # (B,3,H,W)
     "`camel` without the crop, as the released program has it"
-    return erase(rand_augment(flip(img, g), g), g, p=.6, fill=fill, **_EVEN)
+    return erase(rand_augment(flip(img, rng), rng), rng, p=.6, fill=fill, **_EVEN)
 
 
 AUGMENT = dict(none=None, plain=plain, light=light, bot=bot, bot_released=bot_released, bot_jitter=bot_jitter,

@@ -8,6 +8,8 @@ __all__ = ['SMALLEST_SIDE', 'LONGEST_SHAPE', 'KINDS', 'look_at_files', 'file_fin
 # %% ../../nbs/01_data/60_checks.ipynb #f5350ad7
 import os
 import stat
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -36,18 +38,28 @@ def _place(root, path, follow, folders):
         if stat.S_ISLNK(mode.st_mode):
             if not follow and not _inside(root, full): return 'outside'
             mode = os.stat(full)
-        return '' if stat.S_ISREG(mode.st_mode) and mode.st_size else file_kind(full)
+        if stat.S_ISREG(mode.st_mode) and mode.st_size: return ''
+        return file_kind(full)
     except (OSError, ValueError): return file_kind(full)
 
 
-def _header(full):
-    "Kind by its header ('' if sound), width, height and whether there are several frames"
+class _Look(NamedTuple):
+    "What is seen of a file without decoding it"
+    kind: str  # '' if sound
+    width: int = 0
+    height: int = 0
+    several: bool = False  # Frames
+
+
+def _look_at_header(full):
+    "What the header of an image file says"
     try: width, height, several = image_header(full)
-    except ImageTooLarge: return 'large', 0, 0, False
+    except ImageTooLarge: return _Look('large')
     except ValueError:
         kind = file_kind(full)
-        return 'damaged' if kind == 'image' else kind, 0, 0, False
-    return 'large' if width*height > MAX_PIXELS else '', width, height, several
+        return _Look('damaged' if kind == 'image' else kind)
+    kind = 'large' if width*height > MAX_PIXELS else ''
+    return _Look(kind, width, height, several)
 
 # %% ../../nbs/01_data/60_checks.ipynb #4837e9ce
 def look_at_files(table:ReidTable, # Whose image files are meant
@@ -58,10 +70,12 @@ def look_at_files(table:ReidTable, # Whose image files are meant
     if table.reader is not None: return pd.DataFrame(dict(kind=['']*len(table)))
     root, folders, rows = os.path.realpath(table.root), {}, []
     for path in progress(table['path'].tolist(), 'files looked at', quiet=quiet):
-        kind = _place(root, path, table.follow_links, folders)
-        rows.append(_header(os.path.join(root, path)) if headers and not kind else (kind, 0, 0, False))
-    out = pd.DataFrame(rows, columns=['kind', 'width', 'height', 'several'])
-    return out if headers else out[['kind']]
+        look = _Look(_place(root, path, table.follow_links, folders))
+        if headers and not look.kind: look = _look_at_header(os.path.join(root, path))
+        rows.append(look)
+    out = pd.DataFrame(rows, columns=_Look._fields)
+    if headers: return out
+    return out[['kind']]
 
 # %% ../../nbs/01_data/60_checks.ipynb #42fe8b72
 SMALLEST_SIDE, LONGEST_SHAPE = 8, 10 # pixels; one side over the other
@@ -72,10 +86,14 @@ KINDS = { # further kinds -> (in words, remedy), as in `FILE_KINDS`
     'large': (f'has more than {MAX_PIXELS:,} pixels', 'shrink it, or give the table a reader of your own')}
 
 
-def _at(table, rows, limit=3, say=lambda i: ''):
+def _nothing(i): return ''
+
+
+def _at(table, rows, limit=3, say=_nothing):
     "The first few rows and their paths"
-    out = ', '.join(f"row {i} ({table['path'].iat[i]!r}{say(i)})" for i in rows[:limit])
-    return out + (f' and {len(rows) - limit} more' if len(rows) > limit else '')
+    text = ', '.join(f"row {i} ({table['path'].iat[i]!r}{say(i)})" for i in rows[:limit])
+    if len(rows) > limit: text += f' and {len(rows) - limit} more'
+    return text
 
 
 def _missing(table, gone):
@@ -94,12 +112,13 @@ def _missing(table, gone):
 
 def _kind_finding(table, kind, rows):
     "The finding on all rows of one kind"
-    what, remedy = KINDS.get(kind) or FILE_KINDS[kind]
-    what = f"{len(rows)} of {len(table)} image files{'' if len(rows) == 1 else ': each'} {what}"
     def link(i): return f' -> {os.path.realpath(table.root/table["path"].iat[i])}'
 
-    return Finding('error', what, _at(table, rows, say=link if kind == 'outside' else lambda i: ''),
-                   remedy if kind == 'outside' else f'{remedy}, or load with drop_bad=True')
+    what, remedy = KINDS.get(kind) or FILE_KINDS[kind]
+    each = '' if len(rows) == 1 else ': each'
+    what = f"{len(rows)} of {len(table)} image files{each} {what}"
+    if kind == 'outside': return Finding('error', what, _at(table, rows, say=link), remedy)
+    return Finding('error', what, _at(table, rows), f'{remedy}, or load with drop_bad=True')
 
 # %% ../../nbs/01_data/60_checks.ipynb #89eec990
 def _crops(table, seen):
@@ -121,30 +140,35 @@ def _crops(table, seen):
 
 def file_findings(table:ReidTable, # As given to `look_at_files`
     seen:pd.DataFrame, # From `look_at_files`
-    leave_out=(), # Kinds that another finding names
+    leave_out:Sequence[str]=(), # Kinds that another finding names
     ) -> list: # of `Finding`
     "What `look_at_files` saw, as findings"
     if table.reader is not None: return []
     kinds = [k for k in dict.fromkeys(seen.kind) if k and k not in ('missing', 'path', *leave_out)]
-    out = _missing(table, (seen.kind == 'missing').to_numpy()) if 'missing' not in leave_out else []
+    out = []
+    if 'missing' not in leave_out: out += _missing(table, (seen.kind == 'missing').to_numpy())
     out += [_kind_finding(table, k, np.flatnonzero(seen.kind == k)) for k in kinds]
     if not (seen.kind != '').any():
         more = ' and begin like images' if 'width' in seen else ''
         out.append(Finding('ok', f'all {len(table)} image files exist, have contents{more}', str(table.root)))
-    return out + (_crops(table, seen) if 'width' in seen else [])
+    if 'width' in seen: out += _crops(table, seen)
+    return out
 
 # %% ../../nbs/01_data/60_checks.ipynb #3ef16ffd
 def decode_images(table:ReidTable, # Whose images are decoded
     check:str='sample', # A `sample`, `all`, or `none`
     n:int=64, # Size of the sample
-    rows=None, # Rows to choose from (default: all)
+    rows:np.ndarray | Sequence[int]=None, # Rows to choose from (default: all)
     quiet:bool=None, # Whether to suppress progress
     ) -> tuple: # Row -> message of those that cannot be decoded, and how many were decoded
     "Decode images and collect what goes wrong"
-    rows, bad = np.arange(len(table)) if rows is None else np.asarray(rows), {}
-    if check_choice('check', check, ['sample', 'all', 'none']) == 'none': return bad, 0
-    if check == 'sample' and len(rows) > n: rows = np.sort(stream(0, 'validate').choice(rows, n, replace=False))
-    for i in progress(rows.tolist(), 'images decoded', quiet=True if check == 'sample' else quiet):
+    if check_choice('check', check, ['sample', 'all', 'none']) == 'none': return {}, 0
+    rows = np.arange(len(table)) if rows is None else np.asarray(rows)
+    if check == 'sample':
+        quiet = True
+        if len(rows) > n: rows = np.sort(stream(0, 'validate').choice(rows, n, replace=False))
+    bad = {}
+    for i in progress(rows.tolist(), 'images decoded', quiet=quiet):
         try: table.image(i)
         except (ValueError, OSError, LookupError) as e: bad[i] = str(e)
     return bad, len(rows)

@@ -35,9 +35,9 @@ def folder_pattern(folders:str, # What subfolders stand for, outer first, such a
     return ''.join(group[p] + '/' for p in parts)
 
 # %% ../../nbs/01_data/70_crops.ipynb #17c4b364
-def folder_table(root, # Folder of crops
+def folder_table(root:str | Path, # Folder of crops
     folders:str='', # What subfolders stand for, see `folder_pattern`; empty: nothing
-    pattern:str='', # Regular expression with the groups pid, cam ..., see `ReidTable.from_folder`; instead of `folders`
+    pattern:str='', # Expression with the groups pid, cam ..., see `ReidTable.from_folder`; instead of `folders`
     follow_links:bool=False, # Follow links that lead out of `root`
     skip:bool=False, # Leave out images that do not lie so deep, or do not match the pattern
     images:str='sample', # Decode a sample, all, or none, see `ReidTable.validate`
@@ -45,9 +45,10 @@ def folder_table(root, # Folder of crops
     "All images below a folder"
     if folders and pattern:
         raise ValueError(f"folders={folders!r} and pattern={pattern!r} both say what names mean; give one")
-    pattern = pattern or (folder_pattern(folders) if folders else '')
+    if folders: pattern = folder_pattern(folders)
     unknown = {c: -1 for c in ('pid', 'cam') if c not in name_pattern(pattern).groupindex}
-    try: return ReidTable.from_folder(root, pattern, skip=skip, follow_links=follow_links, images=images, **unknown)
+    try:
+        return ReidTable.from_folder(root, pattern, skip=skip, follow_links=follow_links, images=images, **unknown)
     except ValueError as err:
         if not folders or 'fits' not in str(err): raise
         odd = [p for p in image_files(root, '', follow_links) if not re.match(pattern, p)]
@@ -93,20 +94,24 @@ def _list_of_texts(text):
     "The texts of a list written by JSON, pandas or numpy; None if it is no list"
     try: found = json.loads(text)
     except ValueError: pass
-    else: return found if isinstance(found, list) else None
+    else:
+        if isinstance(found, list): return found
+        return None
     if _TEXTS.fullmatch(text): return [ast.literal_eval(t) for t in re.findall(_TEXT, text, re.DOTALL)]
     if re.match(r"""\[\s*['"]""", text): raise ValueError('begins like a list and does not end like one')
     return None
 
 
-def captions_of(value, # Text, list, array, or nothing
+def captions_of(value:object, # Text, list, array, or nothing
     ) -> list: # of str
     "The captions of one cell; a `ValueError` for what is neither text nor list of texts"
     if isinstance(value, str) and value.strip().startswith('['):
-        found = _list_of_texts(value.strip())
-        value = value if found is None else found
+        texts = _list_of_texts(value.strip())
+        if texts is not None: value = texts
     if is_missing(value): return []
-    if isinstance(value, str): return [value] if value.strip() else []
+    if isinstance(value, str):
+        if value.strip(): return [value]
+        return []
     if not hasattr(value, '__iter__') or isinstance(value, (dict, bytes)):
         raise ValueError(f'is a {type(value).__name__}; captions are texts or lists of texts')
     out = [c for c in value if not is_missing(c)]
@@ -129,8 +134,12 @@ def _attributes(values):
     out = []
     for row, value in enumerate(values):
         if is_missing(value): value = None
-        try: out.append(json.loads(value) if isinstance(value, str) else value)
-        except ValueError as err: raise ValueError(f"attrs of row {row}: {value[:60]!r} is no JSON ({err})") from None
+        if not isinstance(value, str):
+            out.append(value)
+            continue
+        try: out.append(json.loads(value))
+        except ValueError as err:
+            raise ValueError(f"attrs of row {row}: {value[:60]!r} is no JSON ({err})") from None
     return out
 
 # %% ../../nbs/01_data/70_crops.ipynb #c9f1f123
@@ -155,15 +164,17 @@ def _plain_path(text, root):
     "A path with `/`, without `./`; backslashes of Windows are turned unless a file is so named"
     if '\\' in text and not (Path(root)/text).exists(): text = text.replace('\\', '/')
     if '\\' not in text and './' not in text and '//' not in text: return text
-    start = '/' if text.startswith('/') else ''
-    return start + '/'.join(p for p in text.split('/') if p not in ('', '.'))
+    plain = '/'.join(part for part in text.split('/') if part not in ('', '.'))
+    if text.startswith('/'): return '/' + plain
+    return plain
 
 
 def _texts(f):
     "Columns of texts with their default where a cell says nothing"
     for name, (kind, default, _) in COLUMNS.items():
+        if name == 'path': default = '' # an error of its own, see `ReidTable.validate`
         if name in f and (kind == 'str' or isinstance(kind, tuple)):
-            f[name] = ['' if name == 'path' and is_missing(v) else default if is_missing(v) else v for v in f[name]]
+            f[name] = [default if is_missing(value) else value for value in f[name]]
     return f
 
 
@@ -177,8 +188,8 @@ def _labelled(f):
     return f if 'pid' in f else f.assign(pid=-1)
 
 
-def manifest_table(path, # .csv, .tsv, .jsonl or .parquet with the column `path`
-    root=None, # Folder that paths start at; default: that of the manifest
+def manifest_table(path:str | Path, # .csv, .tsv, .jsonl or .parquet with the column `path`
+    root:str | Path=None, # Folder that paths start at; default: that of the manifest
     columns:dict=None, # Our column -> theirs, such as dict(path='file', pid='person')
     follow_links:bool=False, # Read images behind links that lead out of `root`
     images:str='sample', # See `folder_table`
@@ -206,10 +217,10 @@ def manifest_table(path, # .csv, .tsv, .jsonl or .parquet with the column `path`
     return table.validate(images)
 
 # %% ../../nbs/01_data/70_crops.ipynb #954c9a6d
-def crops_table(source, # Folder of crops, or manifest (.csv, .tsv, .jsonl, .parquet)
+def crops_table(source:str | Path, # Folder of crops, or manifest (.csv, .tsv, .jsonl, .parquet)
     folders:str='', # Of a folder: see `folder_table`
     pattern:str='', # Likewise
-    root=None, # Of a manifest: see `manifest_table`
+    root:str | Path=None, # Of a manifest: see `manifest_table`
     columns:dict=None, # Likewise
     follow_links:bool=False, # Read images behind links that lead out of the root
     skip:bool=False, # Of a folder: see `folder_table`
@@ -220,10 +231,14 @@ def crops_table(source, # Folder of crops, or manifest (.csv, .tsv, .jsonl, .par
     if not source.exists():
         raise FileNotFoundError(f"{str(source)!r} does not exist; give a folder of crops, or a manifest (.csv, "
                                 ".tsv, .jsonl or .parquet)")
-    own = dict(root=root, columns=columns) if source.is_dir() else dict(folders=folders, pattern=pattern, skip=skip)
-    for k, v in own.items():
-        if v:
-            kind = 'manifest' if source.is_dir() else 'folder'
-            raise ValueError(f"{k}={v!r} is for a {kind}, and {str(source)!r} is none; leave it out")
-    if source.is_dir(): return folder_table(source, folders, pattern, follow_links, skip, images)
+    if source.is_dir():
+        _refuse_given(source, 'manifest', root=root, columns=columns)
+        return folder_table(source, folders, pattern, follow_links, skip, images)
+    _refuse_given(source, 'folder', folders=folders, pattern=pattern, skip=skip)
     return manifest_table(source, root, columns, follow_links, images)
+
+
+def _refuse_given(source, kind, **parameters):
+    "An error if a parameter is given that concerns another kind of source"
+    for name, value in parameters.items():
+        if value: raise ValueError(f"{name}={value!r} is for a {kind}, and {str(source)!r} is none; leave it out")

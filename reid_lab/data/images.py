@@ -41,7 +41,8 @@ class ImageTooLarge(ValueError):
 def image_formats() -> tuple: # Names of Pillow
     "`FORMATS`, and AVIF where the installed Pillow has it"
     from PIL import features
-    return (*FORMATS, 'AVIF') if features.check('avif') else FORMATS
+    if features.check('avif'): return *FORMATS, 'AVIF'
+    return FORMATS
 
 
 def _opened(path):
@@ -60,6 +61,10 @@ def _no_white(im):
     return f'holds {kind}, of which none is known to be white; convert it to 8 or 16 bits'
 
 
+_UPRIGHT = {2: 'FLIP_LEFT_RIGHT', 3: 'ROTATE_180', 4: 'FLIP_TOP_BOTTOM', 5: 'TRANSPOSE', 6: 'ROTATE_270',
+            7: 'TRANSVERSE', 8: 'ROTATE_90'} # orientation in EXIF -> what undoes it
+
+
 def _as_rgb(im, background):
     "Any Pillow image as RGB: the first frame, 16 bits scaled, turned upright, composed onto a colour"
     from PIL import Image
@@ -70,8 +75,7 @@ def _as_rgb(im, background):
     elif im.mode in ('RGBA', 'LA', 'PA', 'RGBa', 'La') or 'transparency' in im.info:
         im = im.convert('RGBA')
         im = Image.alpha_composite(Image.new('RGBA', im.size, (*background, 255)), im)
-    way = ('FLIP_LEFT_RIGHT', 'ROTATE_180', 'FLIP_TOP_BOTTOM', 'TRANSPOSE', 'ROTATE_270', 'TRANSVERSE', 'ROTATE_90')
-    if turn in range(2, 9): im = im.transpose(Image.Transpose[way[turn - 2]])
+    if turn in _UPRIGHT: im = im.transpose(Image.Transpose[_UPRIGHT[turn]])
     return im.convert('RGB')
 
 # %% ../../nbs/01_data/10_images.ipynb #2f13d848
@@ -112,12 +116,12 @@ def _unreadable(path, error):
         return f"{name} is AVIF, which the installed Pillow cannot read; install Pillow 11.3 or newer, or convert it"
     if kind != 'image':
         what, remedy = FILE_KINDS[kind]
-        more = '' if remedy == 'give another file' else f'{remedy}, '
-        return f"{name} cannot be read: it {what}; {more}replace it, or leave it out"
+        if remedy == 'give another file': return f"{name} cannot be read: it {what}; replace it, or leave it out"
+        return f"{name} cannot be read: it {what}; {remedy}, replace it, or leave it out"
     return f"{name} cannot be read ({type(error).__name__}): it is damaged or cut short; replace it, or leave it out"
 
 
-def image_header(path, # Image file
+def image_header(path:str | Path, # Image file
     ) -> tuple: # Width, height, whether it holds several frames
     "Size of an image without decoding it, or a `ValueError` that names the file"
     try:
@@ -126,9 +130,9 @@ def image_header(path, # Image file
     except BROKEN as e: raise ValueError(_unreadable(path, e)) from None
 
 
-def read_image(path, # Image file
+def read_image(path:str | Path, # Image file
     max_pixels:int=MAX_PIXELS, # Larger images are refused before they are decoded
-    background=(255, 255, 255), # Colour behind transparent pixels
+    background:tuple[int, int, int]=(255, 255, 255), # Colour behind transparent pixels
     ) -> np.ndarray: # (H,W,3) uint8
     "Decode `path` as upright RGB, or raise a `ValueError` that names the file"
     try:
@@ -147,7 +151,7 @@ RESAMPLING = ('bicubic', 'bilinear')
 
 
 def resize_image(image:np.ndarray, # (H,W,3) uint8
-    size, # (H,W) wanted
+    size:tuple[int, int], # (H,W) wanted
     resample:str='bicubic', # Interpolation, one of `RESAMPLING`
     ) -> np.ndarray: # (H,W,3) uint8
     "`image` resized to `size` (aspect ratio not preserved); returned as it is when it fits"
@@ -169,8 +173,8 @@ def _plain_jpeg(path, max_pixels=MAX_PIXELS):
     except BROKEN: return False # Pillow will say why
 
 
-def read_sized(path, # Image file
-    size, # (H,W) wanted
+def read_sized(path:str | Path, # Image file
+    size:tuple[int, int], # (H,W) wanted
     resample:str='bicubic', # Interpolation, one of `RESAMPLING`
     decoder:str='pil', # Library that decodes and resizes, one of `DECODERS`
     ) -> np.ndarray: # (H,W,3) uint8
@@ -192,9 +196,9 @@ _HEAD = struct.Struct('<QqI') # length and time of change of the image file, che
 
 class ImageCache:
     "Resized images on disk, filled by any number of processes"
-    def __init__(self, folder, # Made when the first image is kept
+    def __init__(self, folder:str | Path, # Made when the first image is kept
         limit:float=0, # Gigabytes for each size and way of reading; 0: no bound
-        ):
+        ) -> None:
         if limit < 0: raise ValueError(f"limit={limit!r} must be gigabytes, or 0 for no bound")
         self.folder, self.limit = Path(folder).expanduser(), limit
 
@@ -213,16 +217,19 @@ def _kept(entry, stamp, size):
     if len(data) != _HEAD.size + 3*size[0]*size[1]: return None
     *then, crc = _HEAD.unpack_from(data)
     pixels = np.frombuffer(data, np.uint8, offset=_HEAD.size)
-    return pixels.reshape(*size, 3) if then == stamp and zlib.crc32(pixels) == crc else None
+    if then != stamp or zlib.crc32(pixels) != crc: return None
+    return pixels.reshape(*size, 3)
 
 
 def _keep(entry, stamp, image, limit):
     "Write an entry, if there is room: 1/4096 of the bound in each of as many folders"
-    room = max(1, int(limit*1e9/4096/(image.nbytes + _HEAD.size))) if limit else None
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        if room is not None and len(os.listdir(entry.parent)) >= room and not entry.exists(): return
-        new = entry.with_name(f'{entry.name}.{uuid.uuid4().hex[:8]}') # not `atomic_path`: one file an image, no sync
+        if limit and not entry.exists():
+            room = max(1, int(limit*1e9/4096/(image.nbytes + _HEAD.size)))
+            if len(os.listdir(entry.parent)) >= room: return
+        # not `atomic_path`, which waits for the disk: this is one file an image
+        new = entry.with_name(f'{entry.name}.{uuid.uuid4().hex[:8]}')
         new.write_bytes(_HEAD.pack(*stamp, zlib.crc32(image)) + image.tobytes())
         os.replace(new, entry)
     except FileNotFoundError: return # another process cleared the cache meanwhile
@@ -236,8 +243,8 @@ def _stamp(path):
 
 # %% ../../nbs/01_data/10_images.ipynb #a3413836
 @patch
-def read(self:ImageCache, path, # Image file
-    size, # (H,W) wanted
+def read(self:ImageCache, path:str | Path, # Image file
+    size:tuple[int, int], # (H,W) wanted
     resample:str='bicubic', # Interpolation, one of `RESAMPLING`
     decoder:str='pil', # One of `DECODERS`
     ) -> np.ndarray: # (H,W,3) uint8, not writable
@@ -253,7 +260,8 @@ def read(self:ImageCache, path, # Image file
 @patch
 def usage(self:ImageCache) -> pd.DataFrame: # Index: size and way of reading; images, GB
     "What is in the cache"
-    places = sorted(p for p in self.folder.iterdir() if p.is_dir()) if self.folder.is_dir() else []
+    places = []
+    if self.folder.is_dir(): places = sorted(p for p in self.folder.iterdir() if p.is_dir())
     sizes = {p.name: [f.stat().st_size for f in p.glob('*/*')] for p in places}
     return pd.DataFrame({k: dict(images=len(v), GB=sum(v)/1e9) for k, v in sizes.items()},
                         ['images', 'GB']).T.astype(dict(images=int))
@@ -262,10 +270,11 @@ def usage(self:ImageCache) -> pd.DataFrame: # Index: size and way of reading; im
 @patch
 def clear(self:ImageCache) -> int: # Images removed
     "Empty the cache; nothing else in its folder is touched"
-    seen = self.usage()
-    ours = [k for k in seen.index if re.fullmatch(rf"\d+x\d+-({'|'.join(RESAMPLING)})-({'|'.join(DECODERS)})", k)]
+    usage = self.usage()
+    name = re.compile(rf"\d+x\d+-({'|'.join(RESAMPLING)})-({'|'.join(DECODERS)})")
+    ours = [k for k in usage.index if name.fullmatch(k)]
     for k in ours: shutil.rmtree(self.folder/k, ignore_errors=True)
-    return int(seen.loc[ours, 'images'].sum())
+    return int(usage.loc[ours, 'images'].sum())
 
 # %% ../../nbs/01_data/10_images.ipynb #1d699194
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png', '.bmp', '.webp', '.tif', '.tiff', '.gif', '.ppm', '.pgm',
@@ -286,7 +295,7 @@ class FolderFiles:
     def __str__(self): return ', '.join(f"{n} {ending or 'without ending'}" for ending, n in self.others.items())
 
 
-def folder_files(root, # Folder
+def folder_files(root:str | Path, # Folder
     sub:str='', # Only what is below this folder of it
     follow_links:bool=False, # Follow links that lead out of `root`
     ) -> FolderFiles:
@@ -310,7 +319,7 @@ def folder_files(root, # Folder
     return FolderFiles([p.relative_to(root).as_posix() for p in sorted(found)], dict(others.most_common()))
 
 
-def image_files(root, # Folder
+def image_files(root:str | Path, # Folder
     sub:str='', # Only what is below this folder of it
     follow_links:bool=False, # Follow links that lead out of `root`
     ) -> list: # Paths relative to `root`, with `/`, sorted

@@ -8,6 +8,7 @@ __all__ = ['UNKNOWN', 'MISSING', 'LARGEST_ID', 'is_missing', 'label_name', 'Labe
 
 # %% ../../nbs/01_data/15_labels.ipynb #21ef7fa8
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ _EXACT = 2**53 # from here on, fractions of 64 bits skip whole numbers
 _INTEGER = re.compile(r'([+-]?)0*([0-9]+)(?:\.0*)?')
 
 
-def is_missing(value) -> bool: # Any value of a cell
+def is_missing(value:object) -> bool: # Any value of a cell
     "Whether a cell says nothing: None, NaN, NA, or one of the texts `MISSING`"
     if isinstance(value, str): return value.strip() in MISSING
     if value is None or value is pd.NA or value is pd.NaT: return True
@@ -39,7 +40,7 @@ def _whole_name(value:int):
     return str(value)
 
 
-def label_name(value, # Text or number as it came
+def label_name(value:object, # Text or number as it came
     ) -> str: # '' if it is unknown
     "The name of one label; that of a whole number is its decimal text"
     if is_missing(value): return ''
@@ -48,7 +49,8 @@ def label_name(value, # Text or number as it came
     if isinstance(value, (float, np.floating)):
         if not np.isfinite(value): raise ValueError('infinity is no label')
         if abs(value) >= _EXACT: raise ValueError('fractions round such numbers; store ids as whole numbers or as text')
-        return _whole_name(int(value)) if value == int(value) else repr(float(value))
+        if value == int(value): return _whole_name(int(value))
+        return repr(float(value))
     if not isinstance(value, str):
         raise ValueError(f'a {type(value).__name__} is no label; labels are texts or whole numbers')
     text = value.strip()
@@ -60,7 +62,8 @@ def label_name(value, # Text or number as it came
 
 def _digits(value, name):
     "The digits of a whole number as they came, with zeros in front; numbers that are no text have none"
-    return value.strip().lstrip('+').partition('.')[0] if isinstance(value, str) else name
+    if not isinstance(value, str): return name
+    return value.strip().lstrip('+').partition('.')[0]
 
 # %% ../../nbs/01_data/15_labels.ipynb #c1cc7329
 @dataclass(frozen=True)
@@ -99,12 +102,12 @@ def _refuse_spellings(column, found, names, codes):
 
 
 def read_labels(column:str, # For messages, such as `pid`
-    values, # (N,) labels as they came: list, array, column of a frame
+    values:Sequence | pd.Series, # (N,) labels as they came: list, array, column of a frame
     ) -> Labels:
     "Ids and names of a column; what cannot be an id is refused with its row"
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values): # pandas has masks of its own, read as missing
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values): # masks of pandas are read as missing
         raise ValueError(f'{column} has masked values; fill them first: filled(-1) is unknown')
-    values = values if isinstance(values, pd.Series) else pd.Series(values, dtype=None if len(values) else object)
+    if not isinstance(values, pd.Series): values = pd.Series(values, dtype=None if len(values) else object)
     try: codes, found = pd.factorize(values)
     except TypeError: raise ValueError(f'{column} holds lists or other things that are no labels') from None
     names = []
@@ -124,12 +127,13 @@ def partly_missing(labels:Labels, # Of all rows
     ) -> np.ndarray: # (N,) bool
     "The rows without a label, if others have one; else no row"
     unknown = labels.ids == UNKNOWN
-    return unknown if not unknown.all() else np.zeros(len(unknown), bool)
+    if unknown.all(): return np.zeros(len(unknown), bool)
+    return unknown
 
 
 def named_ids(column:str, # For messages, such as `pid`
-    ids, # (N,) labels as they came
-    names, # (N,) names that belong to them
+    ids:Sequence | pd.Series, # (N,) labels as they came
+    names:Sequence | pd.Series, # (N,) names that belong to them
     ) -> Labels:
     "Ids with names of their own; an id without a name keeps its number as its name"
     plain = read_labels(column, ids)
@@ -138,12 +142,12 @@ def named_ids(column:str, # For messages, such as `pid`
     pairs = pd.DataFrame(dict(id=plain.ids, name=both))[plain.ids != UNKNOWN].drop_duplicates()
     odd = pairs[pairs.id.duplicated(keep=False) | pairs.name.duplicated(keep=False)].sort_values(['id', 'name'])
     if len(odd):
-        said = ', '.join(f'{i} is {n!r}' for i, n in zip(odd.id[:3], odd.name[:3]))
-        raise ValueError(f'{column} and {column}_name do not agree ({said}); give one of the two columns')
+        examples = ', '.join(f'{i} is {n!r}' for i, n in zip(odd.id[:3], odd.name[:3]))
+        raise ValueError(f'{column} and {column}_name do not agree ({examples}); give one of the two columns')
     return Labels(plain.ids, both)
 
 # %% ../../nbs/01_data/15_labels.ipynb #b6d0f58a
-def known_ids(ids, # (N,) numbers; -1 is unknown
+def known_ids(ids:np.ndarray | pd.Series, # (N,) numbers; -1 is unknown
     ) -> np.ndarray: # In order, each once
     "The ids that are known"
     ids = np.asarray(ids)
@@ -151,10 +155,12 @@ def known_ids(ids, # (N,) numbers; -1 is unknown
 
 
 def count_known(what:str, # In words, such as `cameras`
-    ids, # (N,) numbers; -1 is unknown
+    ids:np.ndarray | pd.Series, # (N,) numbers; -1 is unknown
     ) -> str:
     "How many different ids there are, and how many rows have none"
     lost = int(np.sum(np.asarray(ids) == UNKNOWN))
     if lost == len(ids) > 0: return f'{what} unknown'
-    beside = f" ({lost} row{'s'*(lost > 1)} unknown)" if lost else ''
-    return f'{len(known_ids(ids))} {what}{beside}'
+    text = f'{len(known_ids(ids))} {what}'
+    if not lost: return text
+    rows = '1 row' if lost == 1 else f'{lost} rows'
+    return f'{text} ({rows} unknown)'

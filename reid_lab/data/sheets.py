@@ -11,7 +11,9 @@ import itertools
 import json
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
@@ -20,7 +22,7 @@ _MARKS = ((b'\xff\xfe\0\0', 'utf-32'), (b'\0\0\xfe\xff', 'utf-32'), (b'\xff\xfe'
 SEPARATORS = (',', ';', '\t')
 
 
-def text_encoding(path, # Text file
+def text_encoding(path:str | Path, # Text file
     ) -> str: # For `open`
     "UTF-16 and UTF-32 by their mark, else UTF-8; a `ValueError` if it is none of these"
     with open(path, 'rb') as f: head = f.read(4096)
@@ -31,7 +33,7 @@ def text_encoding(path, # Text file
     return 'utf-8-sig'
 
 
-def not_utf8(path, # Text file
+def not_utf8(path:str | Path, # Text file
     error:UnicodeDecodeError, # From reading it
     ) -> ValueError: # To be raised
     "The line for a text of another encoding"
@@ -63,8 +65,8 @@ def _header(path, encoding):
     return 0, stated, ''
 
 
-def sheet_of(path, # Text file with a line of column names
-    separators=SEPARATORS, # Possible ones; with several, that which finds most columns
+def sheet_of(path:str | Path, # Text file with a line of column names
+    separators:str | Sequence[str]=SEPARATORS, # Possible ones; with several, that which finds most columns
     ) -> Sheet:
     "What the first lines say; a column that is named twice is refused"
     encoding = text_encoding(path)
@@ -106,7 +108,7 @@ def _columns(sheet): # Names for pandas, which must differ
     return [n or f'Unnamed: {i}' for i, n in enumerate(sheet.names)]
 
 
-def read_sheet(path, # Text file with a line of column names
+def read_sheet(path:str | Path, # Text file with a line of column names
     sheet:Sheet=None, # From `sheet_of`; default: separated by commas
     **kw, # Further keywords of `pandas.read_csv`
     ) -> pd.DataFrame: # Columns without spaces around their names
@@ -128,7 +130,7 @@ def read_sheet(path, # Text file with a line of column names
     return frame
 
 # %% ../../nbs/01_data/12_sheets.ipynb #277df824
-def read_json_lines(path, # Text file with one JSON record a line
+def read_json_lines(path:str | Path, # Text file with one JSON record a line
     ) -> pd.DataFrame: # Columns of objects
     "The records of a file of JSON lines"
     rows = []

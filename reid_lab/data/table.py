@@ -13,10 +13,11 @@ import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -50,15 +51,23 @@ COLUMNS = dict(  # name -> (kind, default, meaning)
 def _whole(x:pd.Series):
     "`x` as int64 if lossless, else `x` unchanged, for `validate` to report"
     if pd.api.types.is_integer_dtype(x) and not x.hasnans: return x.astype('int64')
-    whole = pd.api.types.is_float_dtype(x) and np.isfinite(x.to_numpy(float)).all() and (x % 1 == 0).all()
-    return x.astype('int64') if whole else x
+    is_whole = pd.api.types.is_float_dtype(x) and np.isfinite(x.to_numpy(float)).all() and (x % 1 == 0).all()
+    if is_whole: return x.astype('int64')
+    return x
 
 
-def _as_list(c):
+def _as_list(captions):
     "Captions of one row as a list, where the conversion is unambiguous"
-    if isinstance(c, str): return [c]
-    if isinstance(c, (tuple, np.ndarray)): return list(c)
-    return [] if c is None or (isinstance(c, float) and np.isnan(c)) else c
+    if isinstance(captions, str): return [captions]
+    if isinstance(captions, (tuple, np.ndarray)): return list(captions)
+    if captions is None or (isinstance(captions, float) and np.isnan(captions)): return []
+    return captions
+
+
+def _or_none(value):
+    "None in place of the missing values of pandas, which are not equal to themselves"
+    if value is pd.NA or value != value: return None
+    return value
 
 # %% ../../nbs/01_data/20_table.ipynb #d2d0fd40
 def _complete(frame:pd.DataFrame) -> pd.DataFrame:
@@ -70,33 +79,36 @@ def _complete(frame:pd.DataFrame) -> pd.DataFrame:
         if name not in f: continue
         if kind == 'int': f[name] = _whole(f[name])
         if kind == 'list': f[name] = pd.Series([_as_list(c) for c in f[name]], dtype=object)
-        if kind == 'dict': f[name] = pd.Series([None if c is pd.NA or c != c else c for c in f[name]], dtype=object)
+        if kind == 'dict': f[name] = pd.Series([_or_none(value) for value in f[name]], dtype=object)
     first = [c for c in COLUMNS if c in f]
     return f[first + [c for c in f if c not in COLUMNS]]
 
 # %% ../../nbs/01_data/20_table.ipynb #9f691beb
-def _cameras(cam): return int(cam[cam >= 0].nunique())
+def _cameras(cam):
+    "Number of known cameras"
+    return int(cam[cam >= 0].nunique())
 
 
 class ReidTable:
     "One row per image: `frame` (see `COLUMNS`) with paths under `root`, or served by `reader`"
     def __init__(self, frame:pd.DataFrame, # At least `path` and `pid`
-        root, # Folder that paths are relative to (None when a reader needs no folder)
+        root:str | Path | None, # Folder that paths are relative to (None when a reader needs no folder)
         reader:Callable=None, # `paths -> list of (H,W,3) uint8 arrays`; default: image files under `root`
         name:str='', # Shown in summaries and errors
         follow_links:bool=False, # Read image files behind links that lead out of `root`
-        ):
+        ) -> None:
         if not isinstance(frame, pd.DataFrame):
             raise TypeError(f"frame must be a pandas DataFrame, got {type(frame).__name__}")
         if root is None and reader is None: raise ValueError("root=None needs a reader; give the folder of the images")
         self.frame, self.reader, self.name, self.follow_links = _complete(frame), reader, name, follow_links
         self.root = None if root is None else Path(root).expanduser()
-        self.further = [] # columns of the user's own that go along into features
-        self.left_out = [] # what the folder or the manifest held and the table does not, for the output of commands
+        self.further:list[str] = [] # columns of the user's own that go along into features
+        self.left_out:list[str] = [] # what lay in the folder or the manifest and is not in the table, in words
 
     def __len__(self): return len(self.frame)
 
     def _with(self, frame):
+        "The same table with other rows"
         new = copy(self)
         new.frame = frame.reset_index(drop=True)
         return new
@@ -114,25 +126,32 @@ class ReidTable:
 
 # %% ../../nbs/01_data/20_table.ipynb #ae6d2797
 @patch
-def take(self:ReidTable, rows, # Boolean mask, positions or slice
+def take(self:ReidTable, rows:np.ndarray | Sequence[int] | slice, # Boolean mask, positions or slice
     ) -> ReidTable:
     "Some rows, in the order given"
     if isinstance(rows, slice): return self._with(self.frame.iloc[rows])
     rows = np.asarray(rows)
-    if rows.dtype == bool and len(rows) != len(self):
-        raise ValueError(f"rows: a mask of length {len(rows)} for a table of {len(self)} rows; pass one value a row")
-    return self._with(self.frame.iloc[np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)])
+    if rows.dtype == bool:
+        if len(rows) != len(self):
+            raise ValueError(f"rows: a mask of length {len(rows)} for a table of {len(self)} rows; pass one value a "
+                             "row")
+        rows = np.flatnonzero(rows)
+    return self._with(self.frame.iloc[rows.astype(np.int64)])
 
 # %% ../../nbs/01_data/20_table.ipynb #cbe4d96e
-def _match(col, name, want):
-    "Mask of the rows whose column equals `want` (one value, several, or a predicate)"
-    if callable(want): return col.map(want).astype(bool).to_numpy()
-    several = isinstance(want, (list, tuple, set, frozenset, np.ndarray, pd.Series, range))
-    want = list(want) if several else [want]
+_SEVERAL = (list, tuple, set, frozenset, np.ndarray, pd.Series, range)
+
+
+def _match(column, name, wanted):
+    "Mask of the rows whose column equals `wanted` (one value, several, or a predicate)"
+    if callable(wanted): return column.map(wanted).astype(bool).to_numpy()
+    values = list(wanted) if isinstance(wanted, _SEVERAL) else [wanted]
     kind = COLUMNS.get(name, ('',))[0]
-    known = kind if isinstance(kind, tuple) else sorted(col.unique()) if kind == 'str' and len(col) else want
-    for w in want: check_choice(name, w, known)
-    return col.isin(want).to_numpy()
+    if isinstance(kind, tuple): known = kind
+    elif kind == 'str' and len(column): known = sorted(column.unique())
+    else: known = values    # a number that no row has is no error
+    for value in values: check_choice(name, value, known)
+    return column.isin(values).to_numpy()
 
 
 @patch
@@ -164,18 +183,22 @@ def text_queries(self:ReidTable, split:str='test', # train, val, test, or None f
     ) -> pd.DataFrame: # One row per caption: caption, pid, cam, path, row, number
     "Text queries, one row per caption; junk has none, unless the table knows no identity at all"
     f = self.frame
-    known = (f.pid >= 0).to_numpy()
-    rows = np.flatnonzero((known | ~known.any()) & (True if split is None else _match(f.split, 'split', split)))
-    n = f.captions.iloc[rows].map(len).to_numpy(dtype=np.int64)
-    row = np.repeat(rows, n)
-    names = ['pid_name'] if 'pid_name' in f else []
-    out = f[['pid', 'cam', 'path', *names]].iloc[row].reset_index(drop=True)
-    out.insert(0, 'caption', pd.Series([c for cs in f.captions.iloc[rows] for c in cs], dtype=object))
-    return out.assign(row=row, number=np.concatenate([np.arange(k) for k in n] or [np.zeros(0, int)]).astype(np.int64))
+    counted = (f.pid >= 0).to_numpy()
+    if not counted.any(): counted = np.ones(len(f), bool)
+    if split is not None: counted = counted & _match(f.split, 'split', split)
+    rows = np.flatnonzero(counted)
+    captions = f.captions.iloc[rows]
+    row = np.repeat(rows, captions.map(len).to_numpy(dtype=np.int64))      # of each caption
+    columns = ['pid', 'cam', 'path']
+    if 'pid_name' in f: columns.append('pid_name')
+    out = f[columns].iloc[row].reset_index(drop=True)
+    out.insert(0, 'caption', pd.Series([text for texts in captions for text in texts], dtype=object))
+    numbers = [i for texts in captions for i in range(len(texts))]
+    return out.assign(row=row, number=np.array(numbers, np.int64))
 
 # %% ../../nbs/01_data/20_table.ipynb #eca5c028
 @patch
-def read(self:ReidTable, paths, # Entries of the column `path`
+def read(self:ReidTable, paths:Sequence[str], # Entries of the column `path`
     ) -> list: # of (H,W,3) uint8
     "The images at `paths`, through the reader or from files below the root"
     if self.reader is not None: return list(self.reader(list(paths)))
@@ -190,48 +213,62 @@ def image(self:ReidTable, i:int, # Row
 
 # %% ../../nbs/01_data/20_table.ipynb #543f8683
 @patch
-def images(self:ReidTable, rows=None, # Positions (default: all)
-    size=None, # (H,W) of the result; required when sizes differ
+def images(self:ReidTable, rows:Sequence[int] | np.ndarray=None, # Positions (default: all)
+    size:tuple[int, int]=None, # (H,W) of the result; required when sizes differ
     resample:str='bicubic', # See `resize_image`
     ) -> np.ndarray: # (N,H,W,3) uint8
     "Several images as one array"
-    rows = range(len(self)) if rows is None else [int(i) for i in rows]
-    ims = self.read(self.frame.path.iloc[rows].tolist())
-    if size is not None: ims = [resize_image(im, size, resample) for im in ims]
-    shapes = {im.shape for im in ims}
+    if rows is None: rows = range(len(self))
+    images = self.read(self.frame.path.iloc[[int(i) for i in rows]].tolist())
+    if not images: return np.zeros((0, *(size or (0, 0)), 3), np.uint8)
+    if size is not None: images = [resize_image(image, size, resample) for image in images]
+    shapes = {image.shape for image in images}
     if len(shapes) > 1:
         raise ValueError(f"size=None but images differ in size ({sorted(shapes)[:3]} ...); pass size=(H,W)")
-    return np.stack(ims) if ims else np.zeros((0, *(size or (0, 0)), 3), np.uint8)
+    return np.stack(images)
 
 # %% ../../nbs/01_data/20_table.ipynb #7c19a96d
 @patch
-def summary(self:ReidTable, by='split', # Column or columns to group by
+def summary(self:ReidTable, by:str | Sequence[str]='split', # Column or columns to group by
     ) -> pd.DataFrame:
     "Counts per group"
     by = as_list(by)
     for b in by: check_choice('by', b, self.frame.columns)
-    said = self.frame.captions
-    f = self.frame.assign(_n=said.map(len), _w=said.map(lambda cs: sum(len(c.split()) for c in cs)),
-                          _q=self.frame.role.isin(['query', 'both']), _g=self.frame.role.isin(['gallery', 'both']))
-    out = f.groupby(by, sort=False, dropna=False).agg(
-        images=('pid', 'size'), ids=('pid', lambda p: p[p >= 0].nunique()), cameras=('cam', _cameras),
-        queries=('_q', 'sum'), gallery=('_g', 'sum'), captions=('_n', 'sum'), words=('_w', 'sum'))
+    def n_words(texts): return sum(len(text.split()) for text in texts)
+    def n_ids(pid): return pid[pid >= 0].nunique()
+
+    f, captions = self.frame, self.frame.captions
+    counted = f.assign(_captions=captions.map(len), _words=captions.map(n_words),
+                       _query=f.role.isin(['query', 'both']), _gallery=f.role.isin(['gallery', 'both']))
+    out = counted.groupby(by, sort=False, dropna=False).agg(
+        images=('pid', 'size'), ids=('pid', n_ids), cameras=('cam', _cameras), queries=('_query', 'sum'),
+        gallery=('_gallery', 'sum'), captions=('_captions', 'sum'), words=('_words', 'sum'))
     out['words'] = (out.words/out.captions.clip(lower=1)).round(1)
     out = out.rename(columns={'words': 'words/caption'}).astype({'ids': int, 'captions': int})
-    order = {s: i for i, s in enumerate(SPLITS)}
-    return out.sort_index(key=lambda i: i.map(lambda v: order.get(v, v)) if i.name == 'split' else i)
+    return out.sort_index(key=_in_order_of_splits)
+
+
+def _in_order_of_splits(index):
+    "Keys to sort an index by: splits as they follow on each other, all else by name"
+    if index.name != 'split': return index
+    order = {split: i for i, split in enumerate(SPLITS)}
+    return index.map(lambda split: order.get(split, split))
 
 # %% ../../nbs/01_data/20_table.ipynb #f52d213e
 @patch
 def _repr_html_(self:ReidTable):
-    def esc(x): return html.escape(str(x))
+    def escaped(x): return html.escape(str(x))
 
-    s = self.summary().reset_index()
-    rows = ''.join('<tr>' + ''.join(f'<td>{esc(v)}</td>' for v in r) + '</tr>' for r in s.itertuples(index=False))
-    head = ''.join(f'<th>{esc(c)}</th>' for c in s)
-    said = next((c for cs in self.frame.captions for c in cs), '')
-    said = f'<p><i>{esc(said[:160])}{"..." if len(said) > 160 else ""}</i></p>' if said else ''
-    return f'<p><b>{esc(self.name or "ReidTable")}</b></p><table><tr>{head}</tr>{rows}</table>{said}'
+    summary = self.summary().reset_index()
+    head = ''.join(f'<th>{escaped(name)}</th>' for name in summary)
+    rows = ''
+    for values in summary.itertuples(index=False):
+        rows += '<tr>' + ''.join(f'<td>{escaped(value)}</td>' for value in values) + '</tr>'
+    page = f'<p><b>{escaped(self.name or "ReidTable")}</b></p><table><tr>{head}</tr>{rows}</table>'
+    caption = next((text for texts in self.frame.captions for text in texts), '')
+    if not caption: return page
+    dots = '...' if len(caption) > 160 else ''
+    return f'{page}<p><i>{escaped(caption[:160])}{dots}</i></p>'
 
 # %% ../../nbs/01_data/20_table.ipynb #dd0c17c6
 @dataclass(frozen=True)
@@ -243,15 +280,17 @@ class Finding:
     remedy: str = ''  # What to do
 
     def __str__(self):
-        where, remedy = f" [{self.where}]" if self.where else '', f" -> {self.remedy}" if self.remedy else ''
-        return f"{self.level:5} {self.what}{where}{remedy}"
+        text = f"{self.level:5} {self.what}"
+        if self.where: text += f" [{self.where}]"
+        if self.remedy: text += f" -> {self.remedy}"
+        return text
 
 
 class TableError(ValueError):
     "All problems of a table; `.findings` holds the list, `.name` what was read"
     def __init__(self, name:str, # The table, or the file that was read
-        findings, # At least one `Finding`
-        ):
+        findings:Iterable[Finding], # At least one `Finding`
+        ) -> None:
         self.name, self.findings = name, list(findings)
         lines = '\n'.join(f'  {i}. {str(f)[6:]}' for i, f in enumerate(self.findings, 1))
         super().__init__(f"{name or 'table'}: {len(self.findings)} problem(s)\n{lines}")
@@ -259,27 +298,46 @@ class TableError(ValueError):
 # %% ../../nbs/01_data/20_table.ipynb #7d6ff080
 def _rows(f, bad, limit=3):
     "`row 3 ('a.jpg'), row 9 ('b.jpg') and 5 more` for the mask or positions `bad`"
+    def row(i):
+        if 'path' in f: return f"row {i} ({f.path.iat[i]!r})"
+        return f"row {i}"
+
     bad = np.asarray(bad)
-    bad = np.flatnonzero(bad) if bad.dtype == bool else bad
-    at = ', '.join(f"row {i}" + (f" ({f.path.iat[i]!r})" if 'path' in f else '') for i in bad[:limit])
-    return at + (f' and {len(bad)-limit} more' if len(bad) > limit else '')
+    if bad.dtype == bool: bad = np.flatnonzero(bad)
+    text = ', '.join(row(i) for i in bad[:limit])
+    if len(bad) > limit: text += f' and {len(bad)-limit} more'
+    return text
 
 # %% ../../nbs/01_data/20_table.ipynb #f1fab922
-_FITS = dict(  # kind -> (predicate, description)
-    str=(lambda v: isinstance(v, str), 'a string'),
-    int=(lambda v: isinstance(v, (int, np.integer)) and not isinstance(v, bool), 'a whole number'),
-    list=(lambda v: isinstance(v, list) and all(isinstance(c, str) for c in v), 'a list of strings'),
-    dict=(lambda v: v is None or isinstance(v, dict), 'a dict or None'))
+def _is_text(v): return isinstance(v, str)
+def _is_whole(v): return isinstance(v, (int, np.integer)) and not isinstance(v, bool)
+def _is_texts(v): return isinstance(v, list) and all(isinstance(text, str) for text in v)
+def _is_dict(v): return v is None or isinstance(v, dict)
 
 
-def _texts(x): return isinstance(x.dtype, pd.StringDtype) and not x.hasnans # strings, and known to be
+class _Kind(NamedTuple):
+    "What the values of a column are"
+    fits: Callable  # Whether one value is of this kind
+    words: str  # What it should be
+
+
+_KINDS = dict(str=_Kind(_is_text, 'a string'), int=_Kind(_is_whole, 'a whole number'),
+              list=_Kind(_is_texts, 'a list of strings'), dict=_Kind(_is_dict, 'a dict or None'))
+
+
+def _only_texts(x):
+    "Whether pandas knows that a column holds nothing but texts"
+    return isinstance(x.dtype, pd.StringDtype) and not x.hasnans
 
 
 def _misfits(x, kind):
     "Mask of the values that are not of a kind of `COLUMNS`, and what they should be"
-    fits, words = _FITS[kind] if isinstance(kind, str) else (kind.__contains__, f'one of {list(kind)}')
-    if kind == 'int' and x.dtype == np.int64 or kind == 'str' and _texts(x): return np.zeros(len(x), bool), words
-    if isinstance(kind, tuple) and _texts(x): return ~x.isin(kind).to_numpy(dtype=bool), words
+    if isinstance(kind, tuple):
+        if _only_texts(x): return ~x.isin(kind).to_numpy(dtype=bool), f'one of {list(kind)}'
+        return ~x.map(kind.__contains__).to_numpy(dtype=bool), f'one of {list(kind)}'
+    fits, words = _KINDS[kind]
+    if (kind == 'int' and x.dtype == np.int64) or (kind == 'str' and _only_texts(x)):
+        return np.zeros(len(x), bool), words    # without looking at each value
     return ~x.map(fits).to_numpy(dtype=bool), words
 
 
@@ -296,7 +354,7 @@ def _check_columns(f):
             good.add(name)
             continue
         value = f[name].iat[np.flatnonzero(bad)[0]]
-        value = value.item() if isinstance(value, np.generic) else value
+        if isinstance(value, np.generic): value = value.item()
         out.append(Finding('error', f"{name}={value!r} is not {words}", _rows(f, bad), f'correct column {name!r}'))
     return out, good
 
@@ -304,7 +362,8 @@ def _check_columns(f):
 def _plain_paths(paths):
     "Paths without `./` and doubled slashes, which name the same file"
     odd = paths.str.contains(r'(?:^|/)\./|//', regex=True).to_numpy(dtype=bool)
-    return paths.mask(odd, paths[odd].map(posixpath.normpath)) if odd.any() else paths
+    if not odd.any(): return paths
+    return paths.mask(odd, paths[odd].map(posixpath.normpath))
 
 
 def _not_unicode(paths):
@@ -340,10 +399,12 @@ def _check_content(f, good):
 
 def _check_splits(f, shared):
     "Findings on identities that occur in two splits"
-    ids, out = {s: set(f.pid[(f.split == s) & (f.pid >= 0)]) for s in SPLITS}, []
+    ids = {split: set(f.pid[(f.split == split) & (f.pid >= 0)]) for split in SPLITS}
+    may_share = [set(pair) for pair in shared]
+    out = []
     for a, b in (('train', 'val'), ('train', 'test'), ('val', 'test')):
         both = sorted(ids[a] & ids[b])
-        if not both or {a, b} in [set(p) for p in shared]: continue
+        if not both or {a, b} in may_share: continue
         where = _rows(f, f.pid.eq(both[0]) & f.split.isin([a, b]))
         out.append(Finding('error', f"{len(both)} id(s) in both {a} and {b}: {list(map(int, both[:4]))}", where,
                            f'move or renumber these identities; shared=[({a!r}, {b!r})] if the benchmark shares ids'))
@@ -357,12 +418,15 @@ def _check_root(table):
     base = table.root.resolve()
     if not base.is_dir():
         return [Finding('error', f'{str(table.root)!r} is no folder', '', 'give the folder of the images')], rows[:0]
-    def risky(p): return os.path.isabs(p) or '..' in p.replace('\\', '/').split('/')
+    def leaves(path):
+        if not os.path.isabs(path) and '..' not in path.replace('\\', '/').split('/'): return False
+        return base not in (base/path).resolve().parents
 
-    some = np.flatnonzero(f.path.str.contains(r'^[/\\]|^\w:|\.\.', regex=True).to_numpy(dtype=bool)) # a few of millions
-    out = [i for i in some if risky(f.path.iat[i]) and base not in (base/f.path.iat[i]).resolve().parents]
-    found = [Finding('error', 'path leaves the root', _rows(f, out), 'use relative paths inside it')] if out else []
-    return found, np.delete(rows, out)
+    suspects = f.path.str.contains(r'^[/\\]|^\w:|\.\.', regex=True).to_numpy(dtype=bool) # a few of millions
+    outside = [i for i in np.flatnonzero(suspects) if leaves(f.path.iat[i])]
+    if not outside: return [], rows
+    finding = Finding('error', 'path leaves the root', _rows(f, outside), 'use relative paths inside it')
+    return [finding], np.delete(rows, outside)
 
 
 UNREADABLE = 'replace the files, or leave these rows out' # remedy for images that cannot be read
@@ -370,15 +434,20 @@ UNREADABLE = 'replace the files, or leave these rows out' # remedy for images th
 
 def _check_images(table, rows, images, n):
     "Findings on images that cannot be read, one per kind of failure"
+    if images == 'none': return []
     if images == 'sample' and len(rows) > n: rows = np.sort(stream(0, 'validate').choice(rows, n, replace=False))
-    failed = {}
-    for i in rows if images != 'none' else ():
+    failed = {}     # message without names -> rows and whole messages
+    for i in rows:
         try: table.image(int(i))
         except (ValueError, OSError, LookupError) as e:
-            failed.setdefault(re.sub(r"'.*?'", '', str(e)), []).append((i, str(e)))
-    return [Finding('error', f'{len(hits)} of {len(rows)} images looked at: {hits[0][1]}',
-                    _rows(table.frame, [i for i, _ in hits]), UNREADABLE)
-            for hits in failed.values()]
+            kind = re.sub(r"'.*?'", '', str(e))
+            failed.setdefault(kind, {})[i] = str(e)
+    findings = []
+    for messages in failed.values():
+        first = next(iter(messages.values()))
+        findings.append(Finding('error', f'{len(messages)} of {len(rows)} images looked at: {first}',
+                                _rows(table.frame, list(messages)), UNREADABLE))
+    return findings
 
 # %% ../../nbs/01_data/20_table.ipynb #b6a5d979
 @patch
@@ -388,13 +457,14 @@ def findings(self:ReidTable, images:str='sample', # Decode a sample of the image
     ) -> list: # of `Finding`
     "All problems, as a list"
     check_choice('images', images, ['sample', 'all', 'none'])
-    if not len(self): return [Finding('error', 'the table is empty', '', 'check the folder, the pattern or the filter')]
-    out, good = _check_columns(self.frame)
-    out += _check_content(self.frame, good)
-    if 'pid' in good and 'split' in self.frame: out += _check_splits(self.frame, shared)
-    if 'path' not in good: return out
-    found, rows = _check_root(self)
-    return out + found + _check_images(self, rows, images, n)
+    if not len(self):
+        return [Finding('error', 'the table is empty', '', 'check the folder, the pattern or the filter')]
+    found, good = _check_columns(self.frame)
+    found += _check_content(self.frame, good)
+    if 'pid' in good and 'split' in self.frame: found += _check_splits(self.frame, shared)
+    if 'path' not in good: return found
+    outside, rows = _check_root(self)
+    return found + outside + _check_images(self, rows, images, n)
 
 # %% ../../nbs/01_data/20_table.ipynb #dac3c78a
 @patch
@@ -413,9 +483,11 @@ def relabel(self:ReidTable, order:str='sorted', # `sorted` ids, or as `seen` in 
     ) -> ReidTable:
     "Number the identities 0..P-1 (junk stays -1); the old number is kept as `raw_pid`"
     check_choice('order', order, ['sorted', 'seen'])
-    pid, ids = self.frame.pid, pd.unique(self.frame.pid[self.frame.pid >= 0])
-    new = {p: i for i, p in enumerate(np.sort(ids) if order == 'sorted' else ids)} | {-1: -1}
-    return self._with(self.frame.assign(pid=pid.map(new).astype('int64'), raw_pid=self.frame.get('raw_pid', pid)))
+    pid = self.frame.pid
+    ids = pd.unique(pid[pid >= 0])
+    if order == 'sorted': ids = np.sort(ids)
+    number = {-1: -1} | {old: i for i, old in enumerate(ids)}
+    return self._with(self.frame.assign(pid=pid.map(number).astype('int64'), raw_pid=self.frame.get('raw_pid', pid)))
 
 # %% ../../nbs/01_data/20_table.ipynb #ea05e2ba
 @patch
@@ -448,15 +520,18 @@ class JoinedReader:
     def __init__(self, tables:dict, # Prefix -> `ReidTable`
         ): self.tables = tables
 
-    def __call__(self, paths):
-        out = [None]*len(paths)
-        split = [p.partition('/') for p in paths]
-        for prefix, t in self.tables.items():
-            at = [i for i, s in enumerate(split) if s[0] == prefix]
-            for i, im in zip(at, t.read([split[i][2] for i in at])): out[i] = im
-        lost = [p for p, im in zip(paths, out) if im is None]
-        if lost: raise ValueError(f"path {lost[0]!r} belongs to none of the joined tables {list(self.tables)}")
-        return out
+    def __call__(self, paths:Sequence[str], # Entries of the column `path`
+        ) -> list: # of (H,W,3) uint8
+        "The images, each table's own in one call"
+        images = {}     # place -> image
+        split = [path.partition('/') for path in paths]
+        for prefix, table in self.tables.items():
+            places = [i for i, (first, _, _) in enumerate(split) if first == prefix]
+            images |= zip(places, table.read([split[i][2] for i in places]))
+        for i, path in enumerate(paths):
+            if i not in images:
+                raise ValueError(f"path {path!r} belongs to none of the joined tables {list(self.tables)}")
+        return [images[i] for i in range(len(paths))]
 
 # %% ../../nbs/01_data/20_table.ipynb #d8309f33
 def _joined_names(f, c, prefix):
@@ -503,7 +578,7 @@ def _with_ids(f):
     "Texts, fractions and missing values as ids, as the readers of files take them; whole numbers stay without names"
     for c in f.columns.intersection(['pid', 'cam', 'site']):
         x = f[c]
-        whole = pd.api.types.is_integer_dtype(x) and not x.hasnans and x.dtype != np.uint64 # which 64 bits may not hold
+        whole = pd.api.types.is_integer_dtype(x) and not x.hasnans and x.dtype != np.uint64 # may exceed int64
         if not whole or f'{c}_name' in f: f = numbered(f, c)
     return f
 
@@ -514,7 +589,8 @@ def renamed(frame:pd.DataFrame, # Any frame
     "A frame with our names of columns; one that would be there twice is refused"
     for ours, theirs in columns.items():
         also = [o for o, t in columns.items() if t == theirs and o != ours]
-        if also: raise ValueError(f"columns: {theirs!r} is given for both {ours} and {also[0]}; give one of them")
+        if also:
+            raise ValueError(f"columns: {theirs!r} is given for both {ours} and {also[0]}; give one of them")
         if ours != theirs and ours in frame and ours not in columns.values():
             raise ValueError(f"columns: {theirs!r} is given for {ours}, and there is a column {ours!r} too; rename or "
                              "remove one of them")
@@ -523,7 +599,7 @@ def renamed(frame:pd.DataFrame, # Any frame
 
 @patch(cls_method=True)
 def from_dataframe(cls:ReidTable, frame:pd.DataFrame, # Any frame with one row per image
-    root, # Folder of the images
+    root:str | Path, # Folder of the images
     columns:dict=None, # Column of `ReidTable` -> column of `frame`
     name:str='', # Shown in summaries and errors
     follow_links:bool=False, # Read image files behind links that lead out of `root`
@@ -562,10 +638,10 @@ def _stated(pattern, groups, fixed):
     "An error if neither names nor the caller say whose the images are, or which camera took them"
     twice = sorted(set(groups) & set(fixed))
     if twice: raise ValueError(f"{twice[0]}={fixed[twice[0]]!r}, but pattern={pattern!r} has a group {twice[0]!r}")
-    for c, what in (('pid', 'identities'), ('cam', 'cameras')):
+    remedies = dict(pid='pid=-1 if identities are unknown', cam='cam=-1 if cameras are unknown, cam=0 if there is one')
+    for c, remedy in remedies.items():
         if c not in groups and c not in fixed:
-            raise ValueError(f"pattern={pattern!r} has no group {c!r}; add (?P<{c}>...), or state it: {c}=-1 if {what} "
-                             f"are unknown{', cam=0 if there is one' if c == 'cam' else ''}")
+            raise ValueError(f"pattern={pattern!r} has no group {c!r}; add (?P<{c}>...), or state it: {remedy}")
 
 # %% ../../nbs/01_data/20_table.ipynb #a0aa0a1b
 @dataclass
@@ -583,16 +659,18 @@ def _names_below(root, compiled, folders, follow_links):
         files = folder_files(root, sub, follow_links)
         found.others.update(files.others)
         for path in files.images:
-            m = compiled.match(path if '/' in compiled.pattern else path.rpartition('/')[2])
-            if m is None: found.odd.append(path)
-            else: found.rows.append(dict(path=path, split=split, role=role) | m.groupdict(''))
+            name = path if '/' in compiled.pattern else path.rpartition('/')[2]
+            match = compiled.match(name)
+            if match is None: found.odd.append(path)
+            else: found.rows.append(dict(path=path, split=split, role=role) | match.groupdict(''))
     return found
 
 
 def _check_names(found, root, pattern, skip):
     "An error if there is no image, or if a name does not fit"
     if not found.rows and not found.odd:
-        there = f", and {sum(found.others.values())} files with other endings" if found.others else ''
+        there = ''
+        if found.others: there = f", and {sum(found.others.values())} files with other endings"
         raise ValueError(f"no images under {str(root)!r}{there}; endings read are {', '.join(image_suffixes())}")
     if not found.rows or (found.odd and not skip):
         raise ValueError(f"pattern={pattern!r} fits {len(found.rows)} image names under {str(root)!r} and not "
@@ -602,16 +680,19 @@ def _check_names(found, root, pattern, skip):
 
 def _not_taken(found):
     "What is left out, in words"
-    n, out = sum(found.others.values()), []
-    kinds = ', '.join(f"{k} {ending or 'without ending'}" for ending, k in found.others.most_common(6))
-    if n: out.append(f"{n} file{'s' if n > 1 else ''} with other endings than those of images ({kinds})")
+    out = []
+    if found.others:
+        n = sum(found.others.values())
+        files = '1 file' if n == 1 else f'{n} files'
+        kinds = ', '.join(f"{k} {ending or 'without ending'}" for ending, k in found.others.most_common(6))
+        out.append(f"{files} with other endings than those of images ({kinds})")
     if found.odd: out.append(f"{len(found.odd)} images whose names do not fit, such as {found.odd[0]!r}")
     return out
 
 
 @patch(cls_method=True)
-def from_folder(cls:ReidTable, root, # Folder of images
-    pattern:str=r'(?P<pid>-?\d+)_c?(?P<cam>\d+)', # Groups are columns; with a `/`: of the path, else of the base name
+def from_folder(cls:ReidTable, root:str | Path, # Folder of images
+    pattern:str=r'(?P<pid>-?\d+)_c?(?P<cam>\d+)', # Groups are columns; with a `/` of the path, else of the name
     folders:dict=None, # Subfolder -> (split, role); default: everything is `test`, `both`
     skip:bool=False, # Ignore files that do not match
     name:str='', # Default: the folder's name
@@ -646,13 +727,15 @@ def _from_json(x):
 
 
 @patch
-def save(self:ReidTable, path, # Ends in .csv or .parquet
+def save(self:ReidTable, path:str | Path, # Ends in .csv or .parquet
     ) -> Path:
     "Write the rows (not the images)"
     path = Path(path)
     check_choice('ending', path.suffix, ['.csv', '.parquet'])
     if path.suffix == '.parquet': parquet_library()
-    f = self.frame.assign(**{c: self.frame[c].map(lambda v: json.dumps(v, ensure_ascii=False)) for c in _JSON})
+    def as_json(value): return json.dumps(value, ensure_ascii=False)
+
+    f = self.frame.assign(**{c: self.frame[c].map(as_json) for c in _JSON})
     with atomic_path(path) as tmp:
         if path.suffix == '.csv': f.to_csv(tmp, index=False, lineterminator='\n')
         else: f.to_parquet(tmp, index=False)
@@ -660,8 +743,8 @@ def save(self:ReidTable, path, # Ends in .csv or .parquet
 
 # %% ../../nbs/01_data/20_table.ipynb #8bdbc10b
 @patch(cls_method=True)
-def load(cls:ReidTable, path, # File written by `save`
-    root, # Folder of the images on this machine
+def load(cls:ReidTable, path:str | Path, # File written by `save`
+    root:str | Path, # Folder of the images on this machine
     reader:Callable=None, # As in the constructor
     name:str='', # Default: the file's name
     follow_links:bool=False, # As in the constructor

@@ -16,8 +16,10 @@ import random
 import re
 import unicodedata
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from fastcore.basics import patch
@@ -25,11 +27,15 @@ from fastcore.basics import patch
 from ..core.basics import check_choice, check_number
 from ..core.files import atomic_path
 
+# %% ../../nbs/01_data/30_text.ipynb #affa7fb0
+if TYPE_CHECKING:
+    import torch
+
 # %% ../../nbs/01_data/30_text.ipynb #299799b3
 FORMS = ('keep', 'plain', 'letters') # of a caption: as it is, a-z and 0-9 only, a-z only
 _WORDS = {'plain': re.compile('[0-9a-z]+'), 'letters': re.compile('[a-z]+')}
 _QUOTES = {**dict.fromkeys(map(ord, '\u2018\u2019\u02bc\u00b4\u2032'), "'"), 0x201c: '"', 0x201d: '"'}
-_BASE = str.maketrans(dict(ß='ss', æ='ae', œ='oe', ø='o', ł='l', đ='d', ð='d', þ='th', ı='i')) # no accent to split off
+_BASE = str.maketrans(dict(ß='ss', æ='ae', œ='oe', ø='o', ł='l', đ='d', ð='d', þ='th', ı='i')) # have no accent
 _NOT_TEXT = ('So', 'Sk', 'Cf', 'Cs', 'Co', 'Cn') # Unicode categories: emoji and other symbols, invisible, unassigned
 
 
@@ -54,33 +60,43 @@ def _plain(text, style):
     "Lower case without accents and, for `letters`, without apostrophes"
     text = text.lower()
     if not text.isascii():
-        text = ''.join(c for c in unicodedata.normalize('NFKD', text.translate(_BASE)) if not unicodedata.combining(c))
-    return text.replace("'", '') if style == 'letters' else text
+        apart = unicodedata.normalize('NFKD', text.translate(_BASE))   # letters and their accents
+        text = ''.join(c for c in apart if not unicodedata.combining(c))
+    if style == 'letters': text = text.replace("'", '')
+    return text
 
 # %% ../../nbs/01_data/30_text.ipynb #2421df2b
 FILE = 'reid_lab_tokenizer.json'   # written by `save`, read by `load_tokenizer`
+_PLACEHOLDERS = ('[UNK]', '[MASK]')  # Words that experiments put into captions
+_PLACEHOLDER = re.compile(r'(\[UNK\]|\[MASK\])')
 _CONTROL = re.compile(r'[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]') # dropped, or a blank: tokenizers differ from `str.split`
 
 
 def _cleaned(text, form):
     "`clean_caption`, with the tokens for unknown and masked words left alone"
-    parts = re.split(r'(\[UNK\]|\[MASK\])', text)
-    return ' '.join(p if i % 2 else clean_caption(p, form) for i, p in enumerate(parts))
+    parts = _PLACEHOLDER.split(text)
+    return ' '.join(part if part in _PLACEHOLDERS else clean_caption(part, form) for part in parts)
 
 
 class Tokenizer:
     "Base of `ClipBPE` and `WordPiece`; a subclass sets ids and `vocab_size`, and defines `encode` and `decode`"
-    def __init__(self, context_length, # Tokens per caption, start and end included
+    def __init__(self, context_length:int, # Tokens per caption, start and end included
         clean:str='keep', # Form that every text is brought to first, see `clean_caption`
-        ):
+        ) -> None:
         if context_length < 3:
             raise ValueError(f"context_length={context_length!r} leaves no room for a word; use at least 3")
         self.context_length, self.clean, self.cache = context_length, check_choice('clean', clean, FORMS), {}
         self.reset_report()
 
-    def reset_report(self): self.texts = self.truncated = self.empty = self.unknown = self.tokens = self.longest = 0
+    def reset_report(self) -> None:
+        "Count from zero"
+        self.texts = self.truncated = self.empty = self.unknown = self.tokens = self.longest = 0
 
-    def ids(self, text): # str -> list of int, without start and end
+    def encode(self, text:str) -> list[int]: # Without start and end
+        "Ids of the tokens of a text"
+        raise NotImplementedError(f'{type(self).__name__} defines no encode')
+
+    def ids(self, text:str) -> list[int]: # Without start and end
         "`encode` after cleaning, word by word from a cache where that is the same"
         if self.clean != 'keep': text = _cleaned(text, self.clean)
         if not text.isascii() or _CONTROL.search(text): return self.encode(text)
@@ -92,7 +108,7 @@ class Tokenizer:
             out += self.cache[word]
         return out
 
-    def __call__(self, texts): # list of str (or one str) -> (B,L) LongTensor
+    def __call__(self, texts:Sequence[str] | str) -> 'torch.Tensor': # (B,L) LongTensor
         "Token ids, padded with `pad_id`"
         import torch
         if isinstance(texts, str): texts = [texts]
@@ -116,14 +132,14 @@ class Tokenizer:
                     mean_tokens=self.tokens/n + 2, unknown_share=self.unknown/t, empty=self.empty,
                     context_length=self.context_length)
 
-    def lengths(self, tokens): # (B,L) -> (B,) array
+    def lengths(self, tokens:np.ndarray) -> np.ndarray: # (B,L) -> (B,)
         "Tokens of each caption, start and end included; counted to the end token, since a pad id can also be a word"
         return (np.asarray(tokens) == self.sep_id).argmax(1) + 1
 
 # %% ../../nbs/01_data/30_text.ipynb #b465037a
 class ClipBPE(Tokenizer):
     "CLIP's byte-pair encoding"
-    def __init__(self, context_length:int=77): # Tokens per caption
+    def __init__(self, context_length:int=77) -> None: # Tokens per caption
         from open_clip.tokenizer import SimpleTokenizer
         super().__init__(context_length)
         self.bpe = SimpleTokenizer(context_length=context_length)
@@ -133,30 +149,35 @@ class ClipBPE(Tokenizer):
         self.special = (self.cls_id, self.sep_id)
         self.ends = np.array([self.bpe.decoder[i].endswith('</w>') for i in range(self.vocab_size)])
 
-    def encode(self, text): # str -> list of int
-        parts = re.split(r'(\[UNK\]|\[MASK\])', re.sub('<(start|end)_of_text>', ' ', text))
-        return [i for p in parts if p for i in ([self.mask_id] if p in ('[UNK]', '[MASK]') else self.bpe.encode(p))]
+    def encode(self, text:str) -> list[int]: # Without start and end
+        "Ids of the pieces of a text; CLIP has one id for all placeholders"
+        ids = []
+        for part in _PLACEHOLDER.split(re.sub('<(start|end)_of_text>', ' ', text)):
+            if part in _PLACEHOLDERS: ids.append(self.mask_id)
+            elif part: ids += self.bpe.encode(part)
+        return ids
 
-    def decode(self, ids) -> str: # ids: (L,) or list
+    def decode(self, ids:Iterable[int]) -> str: # ids: (L,)
         "The text of one row, without start, end and padding"
         ids = [int(i) for i in ids]
         if self.sep_id in ids: ids = ids[:ids.index(self.sep_id)]
         return self.bpe.decode([i for i in ids if i not in self.special]).strip()
 
-    def save(self, folder): # Folder to write
+    def save(self, folder:str | Path) -> None: # Folder to write
         "Write the settings; the vocabulary is part of `open_clip`"
         Path(folder).mkdir(parents=True, exist_ok=True)
         d = dict(kind='ClipBPE', context_length=self.context_length)
         with atomic_path(Path(folder)/FILE) as p: p.write_text(json.dumps(d))
 
     @classmethod
-    def load(cls, folder, # Folder written by `save`
-        context_length:int=None): # Tokens per caption; default: as saved
+    def load(cls, folder:str | Path, # Folder written by `save`
+        context_length:int=None) -> 'ClipBPE': # Tokens per caption; default: as saved
         "Read a saved tokenizer"
         return cls(context_length or _settings(folder, 'ClipBPE')['context_length'])
 
 
 def _settings(folder, kind=None):
+    "What `save` wrote beside a vocabulary"
     file = Path(folder)/FILE
     if not file.is_file():
         raise FileNotFoundError(f"folder={str(folder)!r} holds no {FILE}; write one with `tokenizer.save(folder)`")
@@ -168,11 +189,11 @@ def _settings(folder, kind=None):
 # %% ../../nbs/01_data/30_text.ipynb #e60ed5c0
 class WordPiece(Tokenizer):
     "BERT's tokenizer with a learnt vocabulary or that of a local BERT model"
-    def __init__(self, vocab, # list of str; the position is the id
+    def __init__(self, vocab:Sequence[str], # Pieces; the position is the id
         context_length:int=56, # Tokens per caption; 56 in CAMeL
         lowercase:bool=True, # Lower-case and strip accents first
         clean:str='keep', # Form that every text is brought to first, see `clean_caption`
-        ):
+        ) -> None:
         from tokenizers import Tokenizer as Engine, models
         super().__init__(context_length, clean)
         self.vocab, self.lowercase = list(vocab), lowercase
@@ -184,15 +205,16 @@ class WordPiece(Tokenizer):
         self.vocab_size = len(self.vocab)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (index[t] for t in SPECIAL)
         self.special = tuple(index[t] for t in SPECIAL)
-        model = models.WordPiece(index, unk_token='[UNK]', max_input_chars_per_word=100)
+        model = models.WordPiece(vocab=index, unk_token='[UNK]', max_input_chars_per_word=100)
         self.engine = _bert_engine(Engine(model), lowercase)
         self.engine.add_special_tokens(['[UNK]', '[MASK]'])
         self.starts = np.array([not w.startswith('##') for w in self.vocab])
 
-    def encode(self, text): # str -> list of int
+    def encode(self, text:str) -> list[int]: # Without start and end
+        "Ids of the pieces of a text"
         return self.engine.encode(text, add_special_tokens=False).ids
 
-    def decode(self, ids) -> str: # ids: (L,) or list
+    def decode(self, ids:Iterable[int]) -> str: # ids: (L,)
         "The text of one row, without start, end and padding"
         drop = {self.pad_id, self.cls_id, self.sep_id}
         return ' '.join(self.vocab[int(i)] for i in ids if int(i) not in drop).replace(' ##', '')
@@ -202,6 +224,7 @@ SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 
 
 def _bert_engine(engine, lowercase):
+    "An engine that splits a text as BERT does"
     from tokenizers import normalizers, pre_tokenizers
     engine.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -209,29 +232,32 @@ def _bert_engine(engine, lowercase):
 
 # %% ../../nbs/01_data/30_text.ipynb #cf4fe99c
 @patch(cls_method=True)
-def train(cls:WordPiece, captions, # Iterable of str
+def train(cls:WordPiece, captions:Iterable[str], # Iterable of str
     vocab_size:int=2000, # Largest number of pieces, special tokens included
     context_length:int=56, # Tokens per caption
     min_frequency:int=2, # Least number of occurrences of a piece
     lowercase:bool=True, # Lower-case and strip accents first
     clean:str='keep', # Form that every text is brought to first, see `clean_caption`
-    ):
+    ) -> WordPiece:
     "A vocabulary learnt from `captions`"
     from tokenizers import Tokenizer as Engine, models, trainers
-    captions = [clean_caption(c, clean) if clean != 'keep' else c for c in captions]
+    captions = list(captions)
+    if clean != 'keep': captions = [clean_caption(c, clean) for c in captions]
     if not any(c.strip() for c in captions):
         raise ValueError(f"captions hold no words ({len(captions)} given); pass a list of captions")
     engine = _bert_engine(Engine(models.WordPiece(unk_token='[UNK]')), lowercase)
     letters = sorted({ch for c in captions for ch in engine.normalizer.normalize_str(c) if not ch.isspace()})
-    engine.train_from_iterator(captions, trainers.WordPieceTrainer(
-        vocab_size=vocab_size, min_frequency=min_frequency, show_progress=False,
-        special_tokens=[*SPECIAL, *letters, *(f'##{ch}' for ch in letters)]))
+    special = [*SPECIAL, *letters, *(f'##{ch}' for ch in letters)]     # every letter is known
+    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, min_frequency=min_frequency, show_progress=False,
+                                        special_tokens=special)
+    engine.train_from_iterator(captions, trainer)
     index = engine.get_vocab()
-    return cls(sorted(index, key=index.get), context_length, lowercase, clean)
+    vocab = sorted(index, key=index.get)
+    return cls(vocab, context_length, lowercase, clean) # type: ignore[call-arg, return-value]
 
 # %% ../../nbs/01_data/30_text.ipynb #05c42939
 @patch
-def save(self:WordPiece, folder): # Folder to write
+def save(self:WordPiece, folder:str | Path) -> None: # Folder to write
     "Write `vocab.txt` and the settings"
     Path(folder).mkdir(parents=True, exist_ok=True)
     with atomic_path(Path(folder)/'vocab.txt') as p: p.write_text('\n'.join(self.vocab) + '\n', encoding='utf-8')
@@ -240,24 +266,26 @@ def save(self:WordPiece, folder): # Folder to write
 
 
 @patch(cls_method=True)
-def load(cls:WordPiece, folder, # Folder of a BERT model, or one written by `save`
+def load(cls:WordPiece, folder:str | Path, # Folder of a BERT model, or one written by `save`
     context_length:int=None, # Tokens per caption; default: as saved, else 56
     clean:str=None, # Form that every text is brought to first; default: as saved, else 'keep'
-    ):
+    ) -> WordPiece:
     "Read a vocabulary from a local folder"
     folder = Path(folder)
     if not (folder/'vocab.txt').is_file():
         raise FileNotFoundError(f"folder={str(folder)!r} holds no vocab.txt; put the files of a BERT model there "
                                 "(bert-base-uncased), or train a vocabulary with `WordPiece.train(captions)`")
-    d = _settings(folder, 'WordPiece') if (folder/FILE).is_file() else {}
-    config = folder/'tokenizer_config.json'
-    if not d and config.is_file(): d = dict(lowercase=json.loads(config.read_text()).get('do_lower_case', True))
-    vocab = [w.rstrip('\r') for w in (folder/'vocab.txt').read_text(encoding='utf-8').rstrip('\n').split('\n')]
-    how = (d.get('lowercase', True), clean or d.get('clean', 'keep'))
-    return cls(vocab, context_length or d.get('context_length', 56), *how)
+    settings = dict(context_length=56, lowercase=True, clean='keep')
+    bert_config = folder/'tokenizer_config.json'
+    if (folder/FILE).is_file(): settings |= _settings(folder, 'WordPiece')
+    elif bert_config.is_file(): settings['lowercase'] = json.loads(bert_config.read_text()).get('do_lower_case', True)
+    lines = (folder/'vocab.txt').read_text(encoding='utf-8').rstrip('\n').split('\n')
+    vocab = [line.rstrip('\r') for line in lines]
+    context_length, clean = context_length or settings['context_length'], clean or settings['clean']
+    return cls(vocab, context_length, settings['lowercase'], clean) # type: ignore[call-arg, return-value]
 
 
-def load_tokenizer(folder): # Folder written by a tokenizer's `save`
+def load_tokenizer(folder:str | Path) -> Tokenizer: # Folder written by a tokenizer's `save`
     "The tokenizer saved in `folder`, of either kind"
     kinds = {'ClipBPE': ClipBPE, 'WordPiece': WordPiece}
     return kinds[check_choice('kind', _settings(folder)['kind'], kinds)].load(folder)
@@ -286,21 +314,20 @@ class TextReport:
 
 def _short(text, most=40):
     "A text as Python writes it, in one line and not longer than a line"
-    return repr(text if len(text) <= most else f'{text[:most - 3]}...')
+    if len(text) > most: text = f'{text[:most - 3]}...'
+    return repr(text)
 
 
 def _few(words, limit=4):
     "The first few words, and how many more there are"
     words = [*dict.fromkeys(words)]
-    more = f' and {len(words) - limit:,} more' if len(words) > limit else ''
-    return ', '.join(map(_short, words[:limit])) + more
+    text = ', '.join(map(_short, words[:limit]))
+    if len(words) > limit: text += f' and {len(words) - limit:,} more'
+    return text
 
 # %% ../../nbs/01_data/30_text.ipynb #3d7e0e31
-_PUTS_IN = ('[UNK]', '[MASK]')  # Words that experiments put into captions
-
-
-def _goes_on(tokenizer, ids):
-    "(n,) list: whether each token goes on in the next one, as a piece of the same word"
+def _continues(tokenizer, ids):
+    "(n,) list: whether each token continues in the next one, as a piece of the same word"
     if isinstance(tokenizer, ClipBPE): return [not e for e in tokenizer.ends[ids].tolist()]
     if not isinstance(tokenizer, WordPiece): return [False]*len(ids)
     return [not s for s in tokenizer.starts[ids].tolist()[1:]] + [False]
@@ -308,16 +335,17 @@ def _goes_on(tokenizer, ids):
 
 def _chunks_of(tokenizer, ids):
     "Ids of the words that the tokenizer makes of one word between spaces, such as t, - and shirt"
-    out, chunk = [], []
-    for i, more in zip(ids, _goes_on(tokenizer, ids)):
+    chunks, chunk = [], []
+    for i, continues in zip(ids, _continues(tokenizer, ids)):
         chunk.append(i)
-        if not more:
-            out.append(chunk)
+        if not continues:
+            chunks.append(chunk)
             chunk = []
-    return out + [chunk]*bool(chunk)
+    if chunk: chunks.append(chunk)
+    return chunks
 
 
-def _tells(text):
+def _has_meaning(text):
     "Whether a word can mean something: letters or a symbol, but not one letter alone"
     if len(text) == 1 and text.isascii(): return False
     return any(ch.isalpha() or unicodedata.category(ch) == 'So' for ch in text)
@@ -325,33 +353,43 @@ def _tells(text):
 
 def _is_known(tokenizer, word, ids):
     "True, False, or None for what counts neither way"
-    if word in _PUTS_IN or not _tells(word): return None
+    if word in _PLACEHOLDERS or not _has_meaning(word): return None
     chunks = _chunks_of(tokenizer, ids)
-    texts = [tokenizer.decode(c).strip() for c in chunks]
-    if any(tokenizer.unk_id in c and texts[i] == '[UNK]' for i, c in enumerate(chunks)): return False
-    told = [(c, t) for c, t in zip(chunks, texts) if _tells(t)]
-    if not told: return False if _tells(word) and not any(t.isascii() and t for t in texts) else None
-    return all(len(c) == 1 or len(t) >= 2*len(c) for c, t in told)
+    texts = [tokenizer.decode(chunk).strip() for chunk in chunks]
+    if any(tokenizer.unk_id in chunk and text == '[UNK]' for chunk, text in zip(chunks, texts)): return False
+    meaningful = [(chunk, text) for chunk, text in zip(chunks, texts) if _has_meaning(text)]
+    if meaningful: return all(len(chunk) == 1 or len(text) >= 2*len(chunk) for chunk, text in meaningful)
+    if any(text.isascii() and text for text in texts): return None     # such as one letter
+    return False
 
 # %% ../../nbs/01_data/30_text.ipynb #7759e9ce
+class _Look(NamedTuple):
+    "What a tokenizer makes of one word"
+    tokens: int  # How many
+    known: bool | None  # None counts neither way
+
+
 class _Reader:
     "Reads texts word by word, each word once"
-    def __init__(self, tokenizer): self.tokenizer, self.seen = tokenizer, {}
+    def __init__(self, tokenizer): self.tokenizer, self.looks = tokenizer, {}
 
-    def look(self, word): # -> (tokens, whether it is known)
-        if word not in self.seen:
+    def look(self, word): # -> `_Look`
+        if word not in self.looks:
             ids = self.tokenizer.ids(word)
-            self.seen[word] = len(ids), _is_known(self.tokenizer, word, ids)
-        return self.seen[word]
+            self.looks[word] = _Look(len(ids), _is_known(self.tokenizer, word, ids))
+        return self.looks[word]
 
     def tokens_if_plain(self, text): # -> tokens, or 0 where `report` has to look
         "The short way for most captions: every word is known, and all of them fit"
-        looked = [self.seen.get(w) or self.look(w) for w in text.split()] if text.isascii() else [(0, False)]
-        tokens = sum(n for n, _ in looked) + 2
-        plain = tokens <= self.tokenizer.context_length and all(known is not False for _, known in looked)
-        return tokens if plain else 0
+        if not text.isascii(): return 0
+        tokens = 2
+        for word in text.split():
+            n, known = self.looks.get(word) or self.look(word)
+            if known is False: return 0
+            tokens += n
+        return tokens if tokens <= self.tokenizer.context_length else 0
 
-    def fitting(self, words): # -> how many of the first words fit
+    def n_fitting(self, words): # -> how many of the first words fit
         "By halving: the tokens of a beginning grow with its words"
         fit, over = 0, len(words)
         while over - fit > 1:
@@ -362,13 +400,14 @@ class _Reader:
 
     def report(self, text): # -> `TextReport`
         words, room = text.split(), self.tokenizer.context_length
-        looked = [self.look(w) for w in words]
-        tokens = sum(n for n, _ in looked) + 2
+        looks = [self.look(word) for word in words]
+        tokens = sum(look.tokens for look in looks) + 2
         if tokens > room or not text.isascii(): tokens = len(self.tokenizer.ids(text)) + 2
-        fit = len(words) if tokens <= room else self.fitting(words)
-        unknown = tuple(w for w, (_, known) in zip(words, looked) if known is False)
+        fit = len(words) if tokens <= room else self.n_fitting(words)
         cut = tuple(words[fit:])
-        return TextReport(text, sum(k is True for _, k in looked), unknown, cut, fit + 1 if cut else 0, tokens, room)
+        return TextReport(text, known=sum(look.known is True for look in looks),
+                          unknown=tuple(word for word, look in zip(words, looks) if look.known is False), cut=cut,
+                          place=fit + 1 if cut else 0, tokens=tokens, room=room)
 
 
 def read_text(text:str, # A sentence or a caption
@@ -378,54 +417,73 @@ def read_text(text:str, # A sentence or a caption
     return _Reader(tokenizer).report(text)
 
 
-def check_sentence(text:str, # That is asked
+def check_sentence(text:str, # The query
     tokenizer:Tokenizer, # That of the model; of another kind, nothing is looked at
-    ):
+    ) -> None:
     "An error for a sentence without a known word, whose embedding would mean nothing"
     if not isinstance(tokenizer, Tokenizer): return
-    found = read_text(text, tokenizer)
-    if found.known: return
-    what = f'unknown: {_few(found.unknown)}' if found.unknown else 'it holds no word'
+    report = read_text(text, tokenizer)
+    if report.known: return
+    what = 'it holds no word'
+    if report.unknown: what = f'unknown: {_few(report.unknown)}'
     raise ValueError(f"the sentence {_short(text)} has no word that the tokenizer of the model knows ({what}); say "
                      "what the person looks like in the language of the captions that the model was trained with")
 
 # %% ../../nbs/01_data/30_text.ipynb #64ac638e
-def text_note(texts, # Captions, or a list of one sentence
-    tokenizer, # That of the model; of another kind than `Tokenizer`, nothing is looked at
+def text_note(texts:Iterable[str], # Captions, or a list of one sentence
+    tokenizer:Callable, # That of the model; of another kind than `Tokenizer`, nothing is looked at
     unknown:bool=True, # Count unknown words too, not only what is cut off
     ) -> str: # Empty if every word is read
     "One line on unknown words and on what is cut off, with counts if there are several texts"
     texts = list(texts)
     if not isinstance(tokenizer, Tokenizer) or not texts: return ''
-    reader, words, odd, silent, longest, cut = _Reader(tokenizer), Counter(), 0, 0, 0, []
+    reader, counts = _Reader(tokenizer), _Counts(len(texts))
     if len(texts) == 1: return str(reader.report(texts[0]))
     for i, text in enumerate(texts):
-        longest = max(longest, n := reader.tokens_if_plain(text))
-        if n: continue
-        found = reader.report(text)
-        words.update(found.unknown)
-        odd += bool(found.unknown)
-        silent += bool(found.unknown) and not found.known
-        if found.cut: cut.append((i, found))
-        longest = max(longest, found.tokens)
-    told = _unknown_note(words, odd, silent, len(texts)) if unknown else []
-    return '; '.join(told + _cut_note(cut, longest, len(texts)))
+        tokens = reader.tokens_if_plain(text)
+        if not tokens:
+            report = reader.report(text)
+            counts.add(i, report)
+            tokens = report.tokens
+        counts.longest = max(counts.longest, tokens)
+    notes = [counts.unknown_note()] if unknown else []
+    return '; '.join(filter(None, [*notes, counts.cut_note()]))
 
 
-def _unknown_note(words, odd, silent, n):
-    "How many texts hold unknown words, and the most frequent ones"
-    if not odd: return []
-    few = _few([w for w, _ in words.most_common()])
-    none = f', {silent:,} of them no known word' if silent else ''
-    return [f'{odd:,} of {n:,} texts hold words unknown to the tokenizer{none} ({few})']
+@dataclass
+class _Counts:
+    "What a tokenizer does not read of several texts"
+    texts: int
+    words: Counter = field(default_factory=Counter)  # Unknown ones
+    with_unknown: int = 0  # Texts with unknown words
+    without_known: int = 0  # Those of them without a known one
+    cut: int = 0  # Texts that are cut off
+    first_cut: tuple = None  # Number of the first of them, and its `TextReport`
+    longest: int = 0  # Tokens of the longest text
 
+    def add(self, i, report):
+        "Count text `i`"
+        self.words.update(report.unknown)
+        if report.unknown:
+            self.with_unknown += 1
+            if not report.known: self.without_known += 1
+        if report.cut:
+            self.cut += 1
+            if self.first_cut is None: self.first_cut = i, report
 
-def _cut_note(cut, longest, n):
-    "How many texts are cut off, and the first of them"
-    if not cut: return []
-    i, first = cut[0]
-    return [f"{len(cut):,} of {n:,} texts are cut off at {first.room} tokens, the longest has {longest:,} (such as "
-            f"text {i + 1}, from word {first.place} on: {_short(' '.join(first.cut))})"]
+    def unknown_note(self):
+        "How many texts hold unknown words, and the most frequent ones"
+        if not self.with_unknown: return ''
+        few = _few([word for word, _ in self.words.most_common()])
+        none = f', {self.without_known:,} of them no known word' if self.without_known else ''
+        return (f'{self.with_unknown:,} of {self.texts:,} texts hold words unknown to the tokenizer{none} ({few})')
+
+    def cut_note(self):
+        "How many texts are cut off, and the first of them"
+        if not self.cut: return ''
+        i, first = self.first_cut
+        return (f"{self.cut:,} of {self.texts:,} texts are cut off at {first.room} tokens, the longest has "
+                f"{self.longest:,} (such as text {i + 1}, from word {first.place} on: {_short(' '.join(first.cut))})")
 
 # %% ../../nbs/01_data/30_text.ipynb #51d6303f
 _GROUPS = '''
@@ -449,9 +507,16 @@ square plaza | wall fence | picture image photo photograph | shows displays depi
 erect | steady stable | camera lens | viewer observer | clothes garments clothing | outfit attire | overall
 altogether | seen viewed | appearing seeming | seems appears | creating producing'''
 
-THESAURUS = {} # word -> its synonyms
-for _group in _GROUPS.split('|'):
-    for _w in _group.split(): THESAURUS[_w] = THESAURUS.get(_w, ()) + tuple(v for v in _group.split() if v != _w)
+def _synonyms(groups):
+    "Word -> the other words of its groups"
+    synonyms = {}
+    for group in groups.split('|'):
+        words = group.split()
+        for word in words: synonyms[word] = synonyms.get(word, ()) + tuple(w for w in words if w != word)
+    return synonyms
+
+
+THESAURUS = _synonyms(_GROUPS) # word -> its synonyms
 
 STOP_WORDS = frozenset('''
 a about above after against all am an and any are around as at away be been being below beside between both but by
@@ -462,9 +527,10 @@ towards under underneath until up very was we well were what when where which wh
 your'''.split())
 
 # %% ../../nbs/01_data/30_text.ipynb #663a3b6d
-def quick_rng(rng) -> random.Random: # `numpy.random.Generator`, or a `random.Random`, which is returned as it is
+def quick_rng(rng:np.random.Generator | random.Random) -> random.Random: # One of Python is returned as it is
     "Python's generator, seeded by one draw from `rng`"
-    return rng if isinstance(rng, random.Random) else random.Random(int(rng.integers(2**62)))
+    if isinstance(rng, random.Random): return rng
+    return random.Random(int(rng.integers(2**62)))
 
 
 def eda_count(n_words:int, # Words in the caption
@@ -474,52 +540,57 @@ def eda_count(n_words:int, # Words in the caption
     return max(1, math.floor(alpha*n_words + 1e-9))
 
 
-def replace_synonyms(words, # list of str
-    n, # Distinct words to replace
-    rng, # `random.Random`
-    ): # list of str
+def replace_synonyms(words:Sequence[str], # Of a caption
+    n:int, # Distinct words to replace
+    rng:random.Random, # Such as `quick_rng` makes
+    ) -> list[str]:
     "All occurrences of up to `n` distinct words replaced by a synonym each"
-    able = sorted({w for w in words if w in THESAURUS})
-    swap = {w: rng.choice(THESAURUS[w]) for w in rng.sample(able, min(n, len(able)))}
-    return [swap.get(w, w) for w in words]
+    candidates = sorted({w for w in words if w in THESAURUS})
+    synonym = {w: rng.choice(THESAURUS[w]) for w in rng.sample(candidates, min(n, len(candidates)))}
+    return [synonym.get(w, w) for w in words]
 
 
-def insert_synonyms(words, # list of str
-    n, # Times
-    rng, # `random.Random`
-    ): # list of str
+def insert_synonyms(words:Sequence[str], # Of a caption
+    n:int, # Times
+    rng:random.Random, # Such as `quick_rng` makes
+    ) -> list[str]:
     "Insert `n` times a synonym of a random word at a random position; skipped if ten drawn words have none"
     words = list(words)
-    for _ in range(n if words else 0):
-        w = next((w for w in (rng.choice(words) for _ in range(10)) if w in THESAURUS), None)
-        if w: words.insert(rng.randint(0, len(words)), rng.choice(THESAURUS[w]))
+    if not words: return words
+    for _ in range(n):
+        drawn = (rng.choice(words) for _ in range(10))
+        word = next((w for w in drawn if w in THESAURUS), None)
+        if word: words.insert(rng.randint(0, len(words)), rng.choice(THESAURUS[word]))
     return words
 
 
-def swap_words(words, # list of str
-    n, # Times
-    rng, # `random.Random`
-    ): # list of str
+def swap_words(words:Sequence[str], # Of a caption
+    n:int, # Times
+    rng:random.Random, # Such as `quick_rng` makes
+    ) -> list[str]:
     "Exchange two positions `n` times"
     words = list(words)
-    for _ in range(n if len(words) > 1 else 0):
+    if len(words) < 2: return words
+    for _ in range(n):
         i, j = rng.sample(range(len(words)), 2)
         words[i], words[j] = words[j], words[i]
     return words
 
 
-def delete_words(words, # list of str
-    p, # Probability for each word
-    rng, # `random.Random`
-    ): # list of str
+def delete_words(words:Sequence[str], # Of a caption
+    p:float, # Probability for each word
+    rng:random.Random, # Such as `quick_rng` makes
+    ) -> list[str]:
     "Each word deleted with probability `p`; at least one is kept"
-    return [w for w in words if rng.random() >= p] or ([rng.choice(words)] if words else [])
+    remaining = [w for w in words if rng.random() >= p]
+    if words and not remaining: return [rng.choice(words)]
+    return remaining
 
 # %% ../../nbs/01_data/30_text.ipynb #b3e47516
 EDA_OPS = ('synonym', 'insert', 'swap', 'delete')
 
 
-def check_ops(ops, # Operations of `eda`: their names, or one text with spaces between them
+def check_ops(ops:str | Sequence[str], # Operations of `eda`: their names, or one text with spaces between them
     ) -> tuple:
     "At least one, all of them known (`unk` also)"
     ops = tuple(ops.split()) if isinstance(ops, str) else tuple(ops)
@@ -529,9 +600,9 @@ def check_ops(ops, # Operations of `eda`: their names, or one text with spaces b
 
 
 def eda(text:str, # A caption
-    rng, # `numpy.random.Generator`
+    rng:np.random.Generator | random.Random, # Such as `stream` makes
     alpha:float=.1, # Share of words changed (or probability of deletion); 0 changes none
-    ops=EDA_OPS, # Candidate operations; one is drawn
+    ops:str | Sequence[str]=EDA_OPS, # Candidate operations; one is drawn
     ) -> str: # Lower case, letters only
     "One random augmentation of a caption"
     ops, words = check_ops(ops), clean_caption(text, 'letters').split()
@@ -543,17 +614,19 @@ def eda(text:str, # A caption
     elif op == 'swap': words = swap_words(words, n, r)
     elif op == 'delete': words = delete_words(words, alpha, r)
     else:
-        able = [i for i, w in enumerate(words) if w not in STOP_WORDS]
-        if able: words[r.choice(able)] = 'unk'
+        content = [i for i, w in enumerate(words) if w not in STOP_WORDS]
+        if content: words[r.choice(content)] = 'unk'
     return ' '.join(words)
 
 
-def eda_batch(texts, # list of str
-    rng, # `numpy.random.Generator`
-    **kwargs) -> list: # Arguments of `eda`
+def eda_batch(texts:Sequence[str], # Captions
+    rng:np.random.Generator, # Such as `stream` makes
+    alpha:float=.1, # See `eda`
+    ops:str | Sequence[str]=EDA_OPS, # See `eda`
+    ) -> list[str]:
     "`eda` of each caption"
     r = quick_rng(rng)
-    return [eda(t, r, **kwargs) for t in texts]
+    return [eda(text, r, alpha, ops) for text in texts]
 
 # %% ../../nbs/01_data/30_text.ipynb #c0404803
 _PART = r"[^\W_](?:\w|[\u0300-\u036f\u00ad])*"    # with accents of their own, and soft hyphens
@@ -563,16 +636,19 @@ _WORD = re.compile(f'{_PART}(?:{_JOINT}{_PART})*')
 
 def mask_words(text:str, # A caption
     m:int, # Number of content words (all, if there are fewer)
-    rng, # `numpy.random.Generator`; the same stream gives nested choices
+    rng:np.random.Generator, # Such as `stream` makes; the same stream gives nested choices
     how:str='unk', # 'unk': replaced by `[UNK]` (paper); 'delete': removed (released code)
     ) -> str:
     "`text` without `m` random content words"
     check_choice('how', how, ('unk', 'delete'))
     if m < 0: raise ValueError(f"m={m!r} must be 0 or more words")
-    spans = [s.span() for s in _WORD.finditer(text) if s.group().lower() not in STOP_WORDS]
-    for a, b in sorted((spans[i] for i in quick_rng(rng).sample(range(len(spans)), len(spans))[:m]), reverse=True):
-        text = text[:a] + ('[UNK]' if how == 'unk' else '') + text[b:]
-    return text if how == 'unk' else re.sub(r'\s+([.,;:!?]|$)', r'\1', ' '.join(text.split()))
+    spans = [match.span() for match in _WORD.finditer(text) if match.group().lower() not in STOP_WORDS]
+    order = quick_rng(rng).sample(range(len(spans)), len(spans))
+    replacement = '[UNK]' if how == 'unk' else ''
+    for start, end in sorted((spans[i] for i in order[:m]), reverse=True):     # from the end: places stay valid
+        text = text[:start] + replacement + text[end:]
+    if how == 'unk': return text
+    return re.sub(r'\s+([.,;:!?]|$)', r'\1', ' '.join(text.split()))
 
 # %% ../../nbs/01_data/30_text.ipynb #36904839
 def _word_starts(ids, tok): # (B,L) -> (B,L) list of bool, does a word start here?
@@ -581,19 +657,28 @@ def _word_starts(ids, tok): # (B,L) -> (B,L) list of bool, does a word start her
     return np.concatenate([np.ones((len(ids), 1), bool), after], 1).tolist()
 
 
-def _choose(order, runs, starts, n, last, count): # one row -> positions to mask
-    "Positions in `order`, each with a run of `runs` tokens, extended to words unless `starts` is None"
-    chosen, seen = [], set()
-    for pos in order:
+class _Row(NamedTuple):
+    "What `mask_tokens` chooses from in one caption"
+    order: list  # Positions in the order in which they are tried
+    runs: list  # Tokens that are masked from each position on
+    starts: list | None  # Whether a word starts at each position; None: words are not kept whole
+    length: int  # Tokens, start and end included
+    last: int  # First position behind those that may be masked
+
+
+def _choose(row, count): # -> positions to mask
+    "The first positions in order, each with its run of tokens, extended to whole words"
+    chosen, taken = [], set()
+    for position in row.order:
         if len(chosen) >= count: break
-        if pos in seen or not 0 < pos < last: continue
-        a, b = pos, pos + runs[pos]
-        if starts:
-            while 1 < a < n - 1 and not starts[a]: a -= 1
-            while b < n - 1 and not starts[b]: b += 1
-        new = [q for q in range(a, min(b, last)) if q not in seen]
+        if position in taken or not 0 < position < row.last: continue
+        start, end = position, position + row.runs[position]
+        if row.starts:
+            while 1 < start < row.length - 1 and not row.starts[start]: start -= 1
+            while end < row.length - 1 and not row.starts[end]: end += 1
+        new = [q for q in range(start, min(end, row.last)) if q not in taken]
         chosen += new
-        seen.update(new)
+        taken.update(new)
     return chosen[:count]
 
 
@@ -603,9 +688,9 @@ def _replaced(ids, words, tok, rng): # (n,) -> (n,)
     return np.where(u < .8, tok.mask_id, np.where(u < .9, rng.choice(words, len(ids)), ids))
 
 
-def mask_tokens(tokens, # (B,L) LongTensor from `tok`
-    tok, # A `Tokenizer`
-    rng, # `numpy.random.Generator`
+def mask_tokens(tokens:'torch.Tensor', # (B,L) LongTensor from `tok`
+    tok:Tokenizer, # Of the model
+    rng:np.random.Generator, # Such as `stream` makes
     p:float=.25, # Share of tokens (0.25 in the parent system, 0.20 in CAMeL's released code)
     max_masks:int=10, # Largest number per caption
     ngram:float=.2, # Probability that a run of 2 or 3 tokens is masked
@@ -617,22 +702,25 @@ def mask_tokens(tokens, # (B,L) LongTensor from `tok`
     ids = tokens.numpy()
     B, L = ids.shape
     runs = np.where(rng.random((B, L)) < ngram, rng.integers(2, 4, (B, L)), 1).tolist()
-    order, starts = rng.random((B, L)).argsort(1).tolist(), _word_starts(ids, tok) if whole_words else [None]*B
-    rows, cols = [], []
-    for b, n in enumerate(tok.lengths(ids).tolist()):
-        size, last = (L, L) if pads else (n, n - 1)
-        chosen = _choose(order[b], runs[b], starts[b], n, last, min(max_masks, max(1, round(size*p))))
-        rows += [b]*len(chosen)
-        cols += chosen
-    masked, labels, at = ids.copy(), np.full_like(ids, -100), (rows, cols)
+    order = rng.random((B, L)).argsort(1).tolist()
+    starts = _word_starts(ids, tok) if whole_words else [None]*B
+    rows, columns = [], []
+    for i, length in enumerate(tok.lengths(ids).tolist()):
+        size, last = (L, L) if pads else (length, length - 1)
+        count = min(max_masks, max(1, round(size*p)))
+        chosen = _choose(_Row(order[i], runs[i], starts[i], length, last), count)
+        rows += [i]*len(chosen)
+        columns += chosen
+    masked, labels, at = ids.copy(), np.full_like(ids, -100), (rows, columns)
     labels[at] = ids[at]
-    masked[at] = _replaced(ids[at], np.setdiff1d(np.arange(tok.vocab_size), tok.special), tok, rng)
+    words = np.setdiff1d(np.arange(tok.vocab_size), tok.special)
+    masked[at] = _replaced(ids[at], words, tok, rng)
     return torch.from_numpy(masked), torch.from_numpy(labels)
 
 # %% ../../nbs/01_data/30_text.ipynb #eefb2382
-def mask_each(tokens, # (B,L) LongTensor from `tok`
-    tok, # A `Tokenizer`
-    rng, # `numpy.random.Generator`
+def mask_each(tokens:'torch.Tensor', # (B,L) LongTensor from `tok`
+    tok:Tokenizer, # Of the model
+    rng:np.random.Generator, # Such as `stream` makes
     p:float=.15, # Probability of every token
     ) -> tuple: # (B,L) masked tokens, (B,L) labels: the token where masked, else -100
     "Mask every token by itself, at least one of a caption (the released programs of IRRA and CFAN)"

@@ -11,9 +11,9 @@ import torch
 from ..core.basics import unit_norm
 
 # %% ../../nbs/02_losses/11_basics.ipynb #d23a5caf
-def cosine(a, # (N,D) embeddings, any scale
-    b, # (M,D) embeddings, any scale
-    ): # (N,M) cosines, float32 or better even under autocast
+def cosine(a:torch.Tensor, # (N,D) embeddings, any scale
+    b:torch.Tensor, # (M,D) embeddings, any scale
+    ) -> torch.Tensor: # (N,M) cosines, float32 or better even under autocast
     "Cosine of every row of `a` with every row of `b`"
     if a.shape[1:] != b.shape[1:] or a.ndim != 2:
         got = f"{tuple(a.shape)} and {tuple(b.shape)}"
@@ -22,39 +22,40 @@ def cosine(a, # (N,D) embeddings, any scale
     with torch.autocast(a.device.type, enabled=False): return unit_norm(a.to(kind)) @ unit_norm(b.to(kind)).T
 
 # %% ../../nbs/02_losses/11_basics.ipynb #612a26ee
-def both_ways(img, # (B,D) image embeddings
-    txt, # (B,D) text embeddings, row i belongs to image i
-    rows, # Slice of the pairs that are counted
-    ): # two (b,B) matrices of cosines
+def both_ways(img:torch.Tensor, # (B,D) image embeddings
+    txt:torch.Tensor, # (B,D) text embeddings, row i belongs to image i
+    rows:slice, # Slice of the pairs that are counted
+    ) -> tuple[torch.Tensor, torch.Tensor]: # two (b,B) matrices of cosines
     "Cosines of some images with all captions, and of their captions with all images"
     sim = cosine(img[rows], txt)
     if rows == slice(None): return sim, sim.T
     return sim, cosine(txt[rows], img)
 
 # %% ../../nbs/02_losses/11_basics.ipynb #54a9104b
-def same_id(pid, # (N,) identities, or None: every row its own
-    other=None, # (M,) identities to compare with (default: `pid` itself)
+def same_id(pid:torch.Tensor, # (N,) identities, or None: every row its own
+    other:torch.Tensor=None, # (M,) identities to compare with (default: `pid` itself)
     n:int=None, # Number of rows, needed when `pid` is None
-    device=None, # Device of the result when `pid` is None
-    ): # (N,M) bool
+    device:str | torch.device=None, # Device of the result when `pid` is None
+    ) -> torch.Tensor: # (N,M) bool
     "True where two rows are of one identity"
     if pid is None: return torch.eye(n, dtype=torch.bool, device=device)
     if n is not None and len(pid) != n: raise ValueError(f"pid has {len(pid)} entries for a batch of {n} rows")
-    return pid[:, None] == (pid if other is None else other)[None, :]
+    if other is None: other = pid
+    return pid[:, None] == other[None, :]
 
 
-def pair_mask(img, # (B,D) image embeddings
-    txt, # (B,D) text embeddings, row i belongs to image i
-    pid, # (B,) identities, or None: only the diagonal is positive
-    ): # (B,B) bool
+def pair_mask(img:torch.Tensor, # (B,D) image embeddings
+    txt:torch.Tensor, # (B,D) text embeddings, row i belongs to image i
+    pid:torch.Tensor, # (B,) identities, or None: only the diagonal is positive
+    ) -> torch.Tensor: # (B,B) bool
     "Mask of positive pairs, after checking that images and captions pair up"
     if len(img) != len(txt):
         raise ValueError(f"img and txt must pair up row by row, got {len(img)} and {len(txt)} rows")
     return same_id(pid, n=len(img), device=img.device)
 
 # %% ../../nbs/02_losses/11_basics.ipynb #22b88fb2
-def mean_or_zero(x, # Tensor of any shape
-    ): # scalar
+def mean_or_zero(x:torch.Tensor, # Of any shape
+    ) -> torch.Tensor: # scalar
     "Mean, or a differentiable 0 for an empty tensor"
     return x.sum()/max(x.numel(), 1)
 

@@ -23,9 +23,9 @@ def _exact(*xs):
     return [x.to(kind) for x in xs]
 
 
-def paired_cosine(a, # (B,D) embeddings, any scale
-    b, # (B,D) embeddings, any scale
-    ): # (B,)
+def paired_cosine(a:torch.Tensor, # (B,D) embeddings, any scale
+    b:torch.Tensor, # (B,D) embeddings, any scale
+    ) -> torch.Tensor: # (B,)
     "Cosine of each row of `a` with the same row of `b`, float32 or better even under autocast"
     if a.shape != b.shape: raise ValueError(f"rows must pair up, got {tuple(a.shape)} and {tuple(b.shape)}")
     a, b = _exact(a, b)
@@ -35,10 +35,10 @@ def paired_cosine(a, # (B,D) embeddings, any scale
 FLOOR = dict(paper=1e-3, released=1e-6) # form of the membership -> smallest sigma
 
 
-def width(log_sigma, # Output of the MLP, any shape
+def width(log_sigma:torch.Tensor, # Output of the MLP, any shape
     membership:str='paper', # Decides the floor, see `FLOOR`
     top:float=1e3, # Ceiling; there every membership is 1
-    ): # As `log_sigma`, float32 or better
+    ) -> torch.Tensor: # As `log_sigma`, float32 or better
     "Sigma within its bounds (CFAN, eq. 8)"
     floor = FLOOR[check_choice('membership', membership, FLOOR)]
     return _exact(log_sigma)[0].clamp(math.log(floor), math.log(top)).exp().clamp(floor, top)
@@ -59,11 +59,11 @@ def _check_sigma(tokens, anchor, sigma, membership):
         raise ValueError(f"membership={membership!r} needs tokens (B,K,D), anchor (B,D) and sigma {form}, got {got}")
 
 
-def token_membership(tokens, # (B,K,D) tokens of one modality
-    anchor, # (B,D) global feature of the same samples
-    sigma, # (B,), or (B,D) for `released`
+def token_membership(tokens:torch.Tensor, # (B,K,D) tokens of one modality
+    anchor:torch.Tensor, # (B,D) global feature of the same samples
+    sigma:torch.Tensor, # (B,), or (B,D) for `released`
     membership:str='paper', # Form: `paper`, or `released` with products of single dimensions
-    ): # (B,K) between 0 and 1
+    ) -> torch.Tensor: # (B,K) between 0 and 1
     "The degree to which each token belongs to its sample (CFAN, eq. 9)"
     _check_sigma(tokens, anchor, sigma, membership)
     tokens, anchor, sigma = _exact(tokens, anchor, sigma)
@@ -72,19 +72,19 @@ def token_membership(tokens, # (B,K,D) tokens of one modality
     return _bell(r, sigma[:, None]).mean(-1)
 
 # %% ../../nbs/02_losses/41_fuzzy.ipynb #d7800668
-def soft_and(a, # (M,K) memberships of one modality
-    b, # (N,K) memberships of the other
-    ): # (M,N,K)
+def soft_and(a:torch.Tensor, # (M,K) memberships of one modality
+    b:torch.Tensor, # (N,K) memberships of the other
+    ) -> torch.Tensor: # (M,N,K)
     "Joint membership of every pair of samples: the product (CFAN, eq. 10)"
     if a.shape[1:] != b.shape[1:] or a.ndim != 2:
         raise ValueError(f"memberships must be (M,K) and (N,K), got {tuple(a.shape)} and {tuple(b.shape)}")
     return a[:, None]*b[None]
 
 # %% ../../nbs/02_losses/41_fuzzy.ipynb #4a92f195
-def weighted_similarity(a, # (M,K,D) tokens, any scale
-    b, # (N,K,D) tokens of the other modality
-    joint, # (M,N,K) joint memberships, see `soft_and`
-    ): # (M,N)
+def weighted_similarity(a:torch.Tensor, # (M,K,D) tokens, any scale
+    b:torch.Tensor, # (N,K,D) tokens of the other modality
+    joint:torch.Tensor, # (M,N,K) joint memberships, see `soft_and`
+    ) -> torch.Tensor: # (M,N)
     "Mean over tokens of membership times cosine (CFAN, eq. 11)"
     want = (len(a), len(b), a.shape[1])
     if a.ndim != 3 or a.shape[1:] != b.shape[1:] or joint.shape != want:
@@ -103,14 +103,14 @@ def _cross_membership(tokens, anchor, sigma):
     return _bell(r, sigma.clamp_min(FLOOR['released'])[None, :, None]).mean(-1)
 
 
-def fuzzy_similarities(img, # (B,K,D) tokens of images
-    txt, # (B,K,D) tokens of captions
-    img_anchor, # (B,D) global features of the images
-    txt_anchor, # (B,D) global features of the captions
-    img_sigma, # (B,) widths, or (B,D) for `released`
-    txt_sigma, # (B,) widths, or (B,D) for `released`
+def fuzzy_similarities(img:torch.Tensor, # (B,K,D) tokens of images
+    txt:torch.Tensor, # (B,K,D) tokens of captions
+    img_anchor:torch.Tensor, # (B,D) global features of the images
+    txt_anchor:torch.Tensor, # (B,D) global features of the captions
+    img_sigma:torch.Tensor, # (B,) widths, or (B,D) for `released`
+    txt_sigma:torch.Tensor, # (B,) widths, or (B,D) for `released`
     membership:str='paper', # See `token_membership`
-    ): # (B,B) images to captions, (B,B) captions to images
+    ) -> tuple[torch.Tensor, torch.Tensor]: # (B,B) images to captions, (B,B) captions to images
     "Similarities of all pairs in both directions"
     for x in ((img, img_anchor, img_sigma), (txt, txt_anchor, txt_sigma)): _check_sigma(*x, membership)
     if membership == 'paper':
@@ -124,55 +124,57 @@ def fuzzy_similarities(img, # (B,K,D) tokens of images
 REDUCE = ('mean', 'sum')
 
 
-def fta(img, # (B,K,D) tokens of images
-    txt, # (B,K,D) tokens of captions
-    img_anchor, # (B,D) global features of the images
-    txt_anchor, # (B,D) global features of the captions
-    img_sigma, # (B,) widths, or (B,D) for `released`
-    txt_sigma, # (B,) widths, or (B,D) for `released`
-    pid=None, # (B,) identities; None: every row its own
+def fta(img:torch.Tensor, # (B,K,D) tokens of images
+    txt:torch.Tensor, # (B,K,D) tokens of captions
+    img_anchor:torch.Tensor, # (B,D) global features of the images
+    txt_anchor:torch.Tensor, # (B,D) global features of the captions
+    img_sigma:torch.Tensor, # (B,) widths, or (B,D) for `released`
+    txt_sigma:torch.Tensor, # (B,) widths, or (B,D) for `released`
+    pid:torch.Tensor=None, # (B,) identities; None: every row its own
     tau:float=.02, # Temperature
     eps:float=1e-8, # Floor of the target distribution
     membership:str='paper', # See `token_membership`
     reduce:str='mean', # Over rows, or their `sum` (CFAN, eq. 13)
-    ): # scalar
+    ) -> torch.Tensor: # scalar
     "Fuzzy token alignment: half of SDM on similarities that are weighted by memberships"
     check_choice('reduce', reduce, REDUCE)
     if len(img) != len(txt): raise ValueError(f"img and txt must pair up, got {len(img)} and {len(txt)} rows")
     i2t, t2i = fuzzy_similarities(img, txt, img_anchor, txt_anchor, img_sigma, txt_sigma, membership)
     y = same_id(pid, n=len(img), device=img.device)
     rows = sdm_rows(i2t, y, tau, eps) + sdm_rows(t2i, y, tau, eps)
-    return rows.sum()/2/(max(len(rows), 1) if reduce == 'mean' else 1)
+    n = max(len(rows), 1) if reduce == 'mean' else 1
+    return rows.sum()/2/n
 
 # %% ../../nbs/02_losses/41_fuzzy.ipynb #0f9b3ff5
-def gate(txt, # (B,D) global features of captions
-    aerial, # (B,D) of aerial images
-    ground, # (B,D) of images from the ground
+def gate(txt:torch.Tensor, # (B,D) global features of captions
+    aerial:torch.Tensor, # (B,D) of aerial images
+    ground:torch.Tensor, # (B,D) of images from the ground
     k:float=1., # Steepness
     detach_alpha:bool=False, # Stop the gradient
-    ): # (B,) alpha, the share of the direct loss
+    ) -> torch.Tensor: # (B,) alpha, the share of the direct loss
     "How much direct alignment can be trusted (CFAN, eq. 1 and 2)"
     alpha = (k*(paired_cosine(txt, aerial) - paired_cosine(txt, ground))).sigmoid()
-    return alpha.detach() if detach_alpha else alpha
+    if detach_alpha: return alpha.detach()
+    return alpha
 
 # %% ../../nbs/02_losses/41_fuzzy.ipynb #77172aa0
-def bridged(txt, # (B,D) global features of captions
-    ground, # (B,D) of images from the ground
-    aerial, # (B,D) of aerial images
-    pid=None, # (B,) identities; None: every row its own
+def bridged(txt:torch.Tensor, # (B,D) global features of captions
+    ground:torch.Tensor, # (B,D) of images from the ground
+    aerial:torch.Tensor, # (B,D) of aerial images
+    pid:torch.Tensor=None, # (B,) identities; None: every row its own
     tau:float=.02, # Temperature
     eps:float=1e-8, # Floor of the target distribution
-    ): # (B,)
+    ) -> torch.Tensor: # (B,)
     "SDM of caption and bridge, and of the fixed bridge and the aerial image, of each sample (CFAN, eq. 5)"
     return (sdm_per_sample(txt, ground, pid, tau, eps)
             + sdm_per_sample(ground.detach(), aerial, pid, tau, eps))
 
 # %% ../../nbs/02_losses/41_fuzzy.ipynb #0ea03eab
-def cda_terms(txt, # (B,D) global features of captions
-    aerial, # (B,D) of aerial images
-    ground=None, # (B,D) of images from the ground; None: there are none
-    pid=None, # (B,) identities; None: every row its own
-    has=None, # (B,) bool, True where `ground` holds an image; None: everywhere
+def cda_terms(txt:torch.Tensor, # (B,D) global features of captions
+    aerial:torch.Tensor, # (B,D) of aerial images
+    ground:torch.Tensor=None, # (B,D) of images from the ground; None: there are none
+    pid:torch.Tensor=None, # (B,) identities; None: every row its own
+    has:torch.Tensor=None, # (B,) bool, True where `ground` holds an image; None: everywhere
     k:float=1., # Steepness of the gate
     tau:float=.02, # Temperature
     eps:float=1e-8, # Floor of the target distribution
@@ -187,20 +189,23 @@ def cda_terms(txt, # (B,D) global features of captions
         raise ValueError(f"has is {tuple(has.shape)} with {int(has.sum())} bridges for {len(txt)} samples and "
                          f"ground={'None' if ground is None else tuple(ground.shape)}; give one value a sample")
     if has.any():
-        t, v, g, p = txt[has], aerial[has], ground[has], None if pid is None else pid[has]
-        a = gate(t, v, g, k, detach_alpha) if alpha is None else direct.new_full((len(t),), float(alpha))
-        share = share.masked_scatter(has, a.to(share))
-        detour = detour.masked_scatter(has, bridged(t, g, v, p, tau, eps).to(detour))
+        own_txt, own_aerial, own_ground = txt[has], aerial[has], ground[has]
+        own_pid = None if pid is None else pid[has]
+        if alpha is None: trust = gate(own_txt, own_aerial, own_ground, k, detach_alpha)
+        else: trust = direct.new_full((len(own_txt),), float(alpha))
+        share = share.masked_scatter(has, trust.to(share))
+        bridge = bridged(own_txt, own_ground, own_aerial, own_pid, tau, eps)
+        detour = detour.masked_scatter(has, bridge.to(detour))
     return dict(alpha=share, direct=direct, bridge=detour, loss=share*direct + (1 - share)*detour)
 
 
-def cda(txt, # (B,D) global features of captions
-    aerial, # (B,D) of aerial images
-    ground=None, # (B,D) of images from the ground; None: there are none
-    pid=None, # (B,) identities; None: every row its own
-    has=None, # (B,) bool, True where `ground` holds an image; None: everywhere
-    **how, # `k`, `tau`, `eps`, `alpha`, `detach_alpha` of `cda_terms`
-    ): # scalar
+def cda(txt:torch.Tensor, # (B,D) global features of captions
+    aerial:torch.Tensor, # (B,D) of aerial images
+    ground:torch.Tensor=None, # (B,D) of images from the ground; None: there are none
+    pid:torch.Tensor=None, # (B,) identities; None: every row its own
+    has:torch.Tensor=None, # (B,) bool, True where `ground` holds an image; None: everywhere
+    **how:object, # `k`, `tau`, `eps`, `alpha`, `detach_alpha` of `cda_terms`
+    ) -> torch.Tensor: # scalar
     "Context-aware dynamic alignment, mean over the batch (CFAN, eq. 3)"
     loss = cda_terms(txt, aerial, ground, pid, has, **how)['loss']
     return loss.sum()/max(len(loss), 1)

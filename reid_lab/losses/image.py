@@ -13,11 +13,11 @@ from ..core.basics import check_choice
 from .basics import cosine, mean_or_zero, same_id
 
 # %% ../../nbs/02_losses/21_image.ipynb #032d8f4b
-def label_smoothing(logits, # (B,C) class scores
-    label, # (B,) class index
+def label_smoothing(logits:torch.Tensor, # (B,C) class scores
+    label:torch.Tensor, # (B,) class index
     eps:float=.1, # Share of the target that is redistributed
     over:str='all', # 'all' classes (eps/C) or 'others' (eps/(C-1))
-    ): # scalar
+    ) -> torch.Tensor: # scalar
     "Cross-entropy with a softened target"
     check_choice('over', over, ('all', 'others'))
     logp = F.log_softmax(logits, 1)
@@ -27,9 +27,9 @@ def label_smoothing(logits, # (B,C) class scores
     return -mean_or_zero((1 - eps)*true + eps/max(C - 1, 1)*(logp.sum(1) - true))
 
 # %% ../../nbs/02_losses/21_image.ipynb #2fa5b274
-def euclidean(a, # (N,D) embeddings
-    b, # (M,D) embeddings
-    ): # (N,M) distances
+def euclidean(a:torch.Tensor, # (N,D) embeddings
+    b:torch.Tensor, # (M,D) embeddings
+    ) -> torch.Tensor: # (N,M) distances
     "Euclidean distance of every pair, with a gradient that stays finite (and can be differentiated twice)"
     kind = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
     with torch.autocast(a.device.type, enabled=False):
@@ -37,17 +37,20 @@ def euclidean(a, # (N,D) embeddings
         return (a.pow(2).sum(1)[:, None] + b.pow(2).sum(1)[None] - 2*a @ b.T).clamp_min(1e-12).sqrt()
 
 # %% ../../nbs/02_losses/21_image.ipynb #5f44d628
-def triplet(emb, # (B,D) embeddings
-    pid, # (B,) identities
-    margin=.3, # Margin in distance units; None: soft margin, log(1 + exp(d_ap - d_an))
-    ): # scalar
+def triplet(emb:torch.Tensor, # (B,D) embeddings
+    pid:torch.Tensor, # (B,) identities
+    margin:float | None=.3, # Margin in distance units; None: soft margin, log(1 + exp(d_ap - d_an))
+    ) -> torch.Tensor: # scalar
     "Batch-hard triplet loss"
     if not len(emb): return mean_or_zero(emb)
-    d, same = euclidean(emb, emb), same_id(pid, n=len(emb))
-    ok = ~same.all(1)
-    d, same = d[ok], same[ok]
-    gap = d.masked_fill(~same, -torch.inf).amax(1) - d.masked_fill(same, torch.inf).amin(1)
-    return mean_or_zero(F.softplus(gap) if margin is None else F.relu(gap + margin))
+    distance, same = euclidean(emb, emb), same_id(pid, n=len(emb))
+    has_negative = ~same.all(1)
+    distance, same = distance[has_negative], same[has_negative]
+    farthest_positive = distance.masked_fill(~same, -torch.inf).amax(1)
+    nearest_negative = distance.masked_fill(same, torch.inf).amin(1)
+    gap = farthest_positive - nearest_negative
+    if margin is None: return mean_or_zero(F.softplus(gap))
+    return mean_or_zero(F.relu(gap + margin))
 
 
 def _shares(score, mask, eps, top): # (B,B), (B,B) -> (B,B)
@@ -58,12 +61,12 @@ def _shares(score, mask, eps, top): # (B,B), (B,B) -> (B,B)
     return part/(part.sum(1, keepdim=True) + eps)
 
 
-def weighted_triplet(emb, # (B,D) embeddings
-    pid, # (B,) identities
+def weighted_triplet(emb:torch.Tensor, # (B,D) embeddings
+    pid:torch.Tensor, # (B,) identities
     include_self:bool=False, # Count the anchor among its own positives, as the public library does
     eps:float=0., # Added to the sums that weights are divided by; 1e-6 in the public library, where it outweighs
                   # exp(-d) beyond a distance of 14, so that far negatives lose their weight
-    ): # scalar
+    ) -> torch.Tensor: # scalar
     "Weighted regularised triplet (AGW): all pairs, weighted by a softmax over distances"
     if not len(emb): return mean_or_zero(emb)
     d, pos = euclidean(emb, emb), same_id(pid, n=len(emb))
@@ -76,22 +79,23 @@ def weighted_triplet(emb, # (B,D) embeddings
     return mean_or_zero(F.softplus((w_p*d).sum(1) - (w_n*d).sum(1)))
 
 # %% ../../nbs/02_losses/21_image.ipynb #01e0ab88
-def center(emb, # (B,D) embeddings
-    pid, # (B,) row of `centers` for each embedding
-    centers, # (C,D) one centre per identity
+def center(emb:torch.Tensor, # (B,D) embeddings
+    pid:torch.Tensor, # (B,) row of `centers` for each embedding
+    centers:torch.Tensor, # (C,D) one centre per identity
     scale:str='mean', # 'mean' squared distance (strong baseline) or 'half_sum' (original paper)
-    ): # scalar
+    ) -> torch.Tensor: # scalar
     "Center loss"
     check_choice('scale', scale, ('mean', 'half_sum'))
     d2 = (emb - centers[pid]).pow(2).sum(1)
-    return mean_or_zero(d2) if scale == 'mean' else d2.sum()/2
+    if scale == 'mean': return mean_or_zero(d2)
+    return d2.sum()/2
 
 
-def circle(emb, # (B,D) embeddings
-    pid, # (B,) identities
+def circle(emb:torch.Tensor, # (B,D) embeddings
+    pid:torch.Tensor, # (B,) identities
     m:float=.25, # Margin
     gamma:float=128., # Scale
-    ): # scalar
+    ) -> torch.Tensor: # scalar
     "Pairwise circle loss (Circle Loss, eq. 6) on cosines, the anchor itself excluded"
     s, pos = cosine(emb, emb), same_id(pid, n=len(emb))
     neg, pos = ~pos, pos & ~torch.eye(len(emb), dtype=torch.bool, device=emb.device)
@@ -103,26 +107,26 @@ def circle(emb, # (B,D) embeddings
     return mean_or_zero(F.softplus(ln + lp))
 
 # %% ../../nbs/02_losses/21_image.ipynb #094d4ef5
-def supcon(x, # (B,D) anchors, any scale
-    y, # (M,D) the other modality, any scale
-    pid, # (B,) identities of `x`
-    other=None, # (M,) identities of `y`; None: `pid`
+def supcon(x:torch.Tensor, # (B,D) anchors, any scale
+    y:torch.Tensor, # (M,D) the other modality, any scale
+    pid:torch.Tensor, # (B,) identities of `x`
+    other:torch.Tensor=None, # (M,) identities of `y`; None: `pid`
     tau:float=1., # Temperature
-    ): # scalar
+    ) -> torch.Tensor: # scalar
     "Supervised contrastive loss from `x` to `y` on dot products; anchors without a positive are left out"
-    same = same_id(pid, pid if other is None else other)
+    same = same_id(pid, other)
     logp = F.log_softmax(x @ y.T/tau, 1).masked_fill(~same, 0.)
     n = same.sum(1)
     per = -logp.sum(1)/n.clamp(min=1)
     return per.sum()/(n > 0).sum().clamp(min=1)
 
 # %% ../../nbs/02_losses/21_image.ipynb #417873f2
-def meta_discrimination(query, # (Q,D) features of the query cameras, any scale
-    q_pid, # (Q,) their identities
-    support, # (S,D) features of the support cameras, any scale
-    s_pid, # (S,) their identities, among them every one of the queries
+def meta_discrimination(query:torch.Tensor, # (Q,D) features of the query cameras, any scale
+    q_pid:torch.Tensor, # (Q,) their identities
+    support:torch.Tensor, # (S,D) features of the support cameras, any scale
+    s_pid:torch.Tensor, # (S,) their identities, among them every one of the queries
     scale:float=1., # Factor of the cosines; 1 in the paper
-    ): # scalar
+    ) -> torch.Tensor: # scalar
     "Cross-entropy of queries among the support centres of the identities in the batch"
     if not len(query): return mean_or_zero(query)
     for name, pid, x in (('q_pid', q_pid, query), ('s_pid', s_pid, support)):

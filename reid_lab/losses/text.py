@@ -18,20 +18,21 @@ from .basics import both_ways, cosine, mean_or_zero, pair_mask, same_id
 def _contrast(sim, positive, tau, extra=None, ignore=None):
     "Per-row cross-entropy of the even target over `positive` with the softmax over `sim` and the `extra` negatives"
     target = positive/positive.sum(1, keepdim=True)
-    logits = sim if extra is None else torch.cat([sim, extra.masked_fill(ignore, -torch.inf)], 1)
+    logits = sim
+    if extra is not None: logits = torch.cat([sim, extra.masked_fill(ignore, -torch.inf)], 1)
     logp = F.log_softmax(logits/tau, 1)[:, :sim.shape[1]]
     return -(target*logp).sum(1)
 
 
-def itc(img, # (B,D) image embeddings
-    txt, # (B,D) text embeddings, row i belongs to image i
-    tau=.07, # Temperature, a number or a learnable scalar
-    pid=None, # (B,) identities; None: only the diagonal is positive
-    neg_img=None, # (M,D) extra image keys, used as detached negatives of the captions
-    neg_txt=None, # (M,D) extra text keys, used as detached negatives of the images
-    neg_pid=None, # (M,) identities of the extra keys
+def itc(img:torch.Tensor, # (B,D) image embeddings
+    txt:torch.Tensor, # (B,D) text embeddings, row i belongs to image i
+    tau:float | torch.Tensor=.07, # Temperature, a number or a learnable scalar
+    pid:torch.Tensor=None, # (B,) identities; None: only the diagonal is positive
+    neg_img:torch.Tensor=None, # (M,D) extra image keys, used as detached negatives of the captions
+    neg_txt:torch.Tensor=None, # (M,D) extra text keys, used as detached negatives of the images
+    neg_pid:torch.Tensor=None, # (M,) identities of the extra keys
     rows:slice=slice(None), # Anchors that are counted, among all keys
-    ): # scalar
+    ) -> torch.Tensor: # scalar
     "Image-text contrastive loss, mean of both directions (CAMeL, sec. III; InfoNCE when `pid` is None)"
     y = pair_mask(img, txt, pid)[rows]
     i2t, t2i = both_ways(img, txt, rows)
@@ -40,11 +41,11 @@ def itc(img, # (B,D) image embeddings
         if pid is not None and neg_pid is not None: return same_id(pid[rows], neg_pid)
         return torch.zeros(len(y), len(keys), dtype=torch.bool, device=img.device)
 
-    def one(s, anchors, keys):
-        if keys is None or not len(keys): return mean_or_zero(_contrast(s, y, tau))
-        return mean_or_zero(_contrast(s, y, tau, cosine(anchors[rows], keys.detach()), ignored(keys)))
+    def direction(sim, anchors, keys):
+        if keys is None or not len(keys): return mean_or_zero(_contrast(sim, y, tau))
+        return mean_or_zero(_contrast(sim, y, tau, cosine(anchors[rows], keys.detach()), ignored(keys)))
 
-    return (one(i2t, img, neg_txt) + one(t2i, txt, neg_img))/2
+    return (direction(i2t, img, neg_txt) + direction(t2i, txt, neg_img))/2
 
 # %% ../../nbs/02_losses/31_text.ipynb #88c3ef68
 def _candidate_weights(sim, same, tau, how, eps, drop_cos, top):
@@ -59,46 +60,47 @@ def _candidate_weights(sim, same, tau, how, eps, drop_cos, top):
 
 
 def check_negatives(how:str, # Rule, see `itm_weights`
-    drop_cos, # See `itm_weights`
-    top, # See `itm_weights`
-    ):
+    drop_cos:float | None, # See `itm_weights`
+    top:int | None, # See `itm_weights`
+    ) -> None:
     "Refuse settings that no rule of hard negatives can follow"
     check_choice('how', how, ('sample', 'argmax', 'top'))
     if drop_cos is not None and not drop_cos > -1:
-        raise ValueError(f"drop_cos={drop_cos} would drop every pair; give a cosine above -1, or None to drop nothing")
+        raise ValueError(f"drop_cos={drop_cos} would drop every pair; give a cosine above -1, or None to drop "
+                         "nothing")
     if top is not None and not top >= 1: raise ValueError(f"top={top} must be at least 1, or None to keep all")
 
 
 @torch.no_grad()
-def itm_weights(img, # (B,D) image embeddings
-    txt, # (B,D) text embeddings
-    tau=.07, # Temperature
-    pid=None, # (B,) identities
+def itm_weights(img:torch.Tensor, # (B,D) image embeddings
+    txt:torch.Tensor, # (B,D) text embeddings
+    tau:float | torch.Tensor=.07, # Temperature
+    pid:torch.Tensor=None, # (B,) identities
     how:str='sample', # 'sample', 'argmax' or 'top'
-    neg_img=None, # (M,D) more candidate images, from a memory
-    neg_txt=None, # (M,D) more candidate captions
-    neg_pid=None, # (M,) identities of these candidates
+    neg_img:torch.Tensor=None, # (M,D) more candidate images, from a memory
+    neg_txt:torch.Tensor=None, # (M,D) more candidate captions
+    neg_pid:torch.Tensor=None, # (M,) identities of these candidates
     eps:float=1e-5, # Added to every weight
     drop_cos:float=.9, # 'top': pairs with at least this cosine are treated as positives; None: no pair
     top:int=12, # 'top': number of candidates that remain; None: all
     rows:slice=slice(None), # Anchors; all rows are candidates
-    ): # two (B,B+M) weight matrices: captions for each image, images for each caption
+    ) -> tuple[torch.Tensor, torch.Tensor]: # (B,B+M) weights: of captions for each image, of images for each caption
     "Weights for drawing hard negatives for ITM, zero for the anchor's own identity"
     check_negatives(how, drop_cos, top)
     y = pair_mask(img, txt, pid)[rows]
-    def one(anchors, keys, extra):
+    def direction(anchors, keys, extra):
         same = y
         if extra is not None and len(extra):
             more = torch.zeros(len(y), len(extra), dtype=torch.bool, device=y.device)
             if pid is not None and neg_pid is not None: more = same_id(pid[rows], neg_pid)
             keys, same = torch.cat([keys, extra.to(keys)]), torch.cat([y, more], 1)
         return _candidate_weights(cosine(anchors[rows], keys), same, tau, how, eps, drop_cos, top)
-    return one(img, txt, neg_txt), one(txt, img, neg_img)
+    return direction(img, txt, neg_txt), direction(txt, img, neg_img)
 
 # %% ../../nbs/02_losses/31_text.ipynb #6cedab8c
-def sample_negatives(weights, # (B,K) from `itm_weights`
-    generator=None, # torch.Generator; None: the global one
-    ): # (B,) long, column drawn for each row, -1 where a row has no candidate
+def sample_negatives(weights:torch.Tensor, # (B,K) from `itm_weights`
+    generator:torch.Generator=None, # torch.Generator; None: the global one
+    ) -> torch.Tensor: # (B,) long, column drawn for each row, -1 where a row has no candidate
     "One hard negative per row, in proportion to `weights`"
     some = weights.sum(1) > 0
     if weights.numel() == 0 or not some.any(): return torch.full((len(weights),), -1, device=weights.device)
@@ -108,21 +110,21 @@ def sample_negatives(weights, # (B,K) from `itm_weights`
     return torch.where(some, drawn, torch.full_like(drawn, -1))
 
 # %% ../../nbs/02_losses/31_text.ipynb #e049d864
-def itm(logits, # (N,2) outputs of the ITM head, column 1 = match
-    match, # (N,) 1 or True for positive pairs
-    ): # scalar
+def itm(logits:torch.Tensor, # (N,2) outputs of the ITM head, column 1 = match
+    match:torch.Tensor, # (N,) 1 or True for positive pairs
+    ) -> torch.Tensor: # scalar
     "Image-text matching loss"
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return mean_or_zero(F.cross_entropy(logits, match.long(), reduction='none'))
 
 # %% ../../nbs/02_losses/31_text.ipynb #467d1103
 @torch.no_grad()
-def hard_keys(anchors, # (B,D) embeddings
-    keys, # (M,D) embeddings to choose from
-    same, # (B,M) bool, True where a key is of the anchor's identity
+def hard_keys(anchors:torch.Tensor, # (B,D) embeddings
+    keys:torch.Tensor, # (M,D) embeddings to choose from
+    same:torch.Tensor, # (B,M) bool, True where a key is of the anchor's identity
     top:int=64, # Most similar keys that are drawn from
-    generator=None, # torch.Generator; None: the global one
-    ): # (B,) long, column drawn for each row
+    generator:torch.Generator=None, # torch.Generator; None: the global one
+    ) -> torch.Tensor: # (B,) long, column drawn for each row
     "One key per anchor, uniformly from its most similar keys of other identities, or from all if there is none"
     if not len(keys): raise ValueError("keys is empty; a memory without entries has nothing to draw")
     best = cosine(anchors, keys).masked_fill(same, -torch.inf).topk(min(top, len(keys)), 1)
@@ -130,12 +132,12 @@ def hard_keys(anchors, # (B,D) embeddings
     return best.indices.gather(1, torch.multinomial(weights, 1, generator=generator))[:, 0]
 
 
-def memory_itc(img, # (B,D) image embeddings
-    txt, # (B,D) text embeddings, row i belongs to image i
-    mem, # (B,D) a caption of the memory for each row, see `hard_keys`
-    lam, # (B,) share of the own caption in the mixture
-    tau=.07, # Temperature
-    ): # scalar
+def memory_itc(img:torch.Tensor, # (B,D) image embeddings
+    txt:torch.Tensor, # (B,D) text embeddings, row i belongs to image i
+    mem:torch.Tensor, # (B,D) a caption of the memory for each row, see `hard_keys`
+    lam:torch.Tensor, # (B,) share of the own caption in the mixture
+    tau:float | torch.Tensor=.07, # Temperature
+    ) -> torch.Tensor: # scalar
     "InfoNCE of images against captions and mixtures, all of them detached (CAMeL, released code)"
     own, lam = unit_norm(txt), lam.view(-1, 1).to(txt)
     keys = torch.cat([own, lam*own + (1 - lam)*unit_norm(mem).to(own)]).detach()
@@ -143,21 +145,21 @@ def memory_itc(img, # (B,D) image embeddings
     return mean_or_zero(F.cross_entropy(logits, torch.arange(len(img), device=img.device), reduction='none'))
 
 # %% ../../nbs/02_losses/31_text.ipynb #7dfb84f6
-def mlm(logits, # (B,L,V) token scores
-    labels, # (B,L) token ids at masked positions, `ignore` elsewhere
+def mlm(logits:torch.Tensor, # (B,L,V) token scores
+    labels:torch.Tensor, # (B,L) token ids at masked positions, `ignore` elsewhere
     ignore:int=-100, # Label of the positions that do not count
-    ): # scalar
+    ) -> torch.Tensor: # scalar
     "Cross-entropy of masked tokens"
     logits, labels = logits.flatten(0, -2), labels.flatten()
     keep = labels != ignore
     return mean_or_zero(F.cross_entropy(logits[keep], labels[keep], reduction='none'))
 
 # %% ../../nbs/02_losses/31_text.ipynb #9939ac32
-def sdm_rows(sim, # (N,M) similarities of any kind
-    positive, # (N,M) bool, True where two belong together, or weights
+def sdm_rows(sim:torch.Tensor, # (N,M) similarities of any kind
+    positive:torch.Tensor, # (N,M) bool, True where two belong together, or weights
     tau:float=.02, # Temperature
     eps:float=1e-8, # Floor of the target distribution
-    ): # (N,)
+    ) -> torch.Tensor: # (N,)
     "Divergence of each row's softmax(sim/tau) from its positives (IRRA, eq. 5): one direction of SDM"
     y = positive.to(sim)
     logq = (y/y.sum(1, keepdim=True) + eps).log()
@@ -165,15 +167,15 @@ def sdm_rows(sim, # (N,M) similarities of any kind
     return (logp.exp()*(logp - logq)).sum(1)
 
 
-def sdm_per_sample(img, # (B,D) image embeddings
-    txt, # (B,D) text embeddings
-    pid=None, # (B,) identities
-    tau=.02, # Temperature
+def sdm_per_sample(img:torch.Tensor, # (B,D) image embeddings
+    txt:torch.Tensor, # (B,D) text embeddings
+    pid:torch.Tensor=None, # (B,) identities
+    tau:float=.02, # Temperature
     eps:float=1e-8, # Floor of the target distribution
-    image_id=None, # (B,) photograph ids, to distinguish the same photograph from the same identity
+    image_id:torch.Tensor=None, # (B,) photograph ids, to distinguish the same photograph from the same identity
     factor:float=.3, # Target of another photograph of the same identity, with `image_id`
     rows:slice=slice(None), # Pairs that are counted, among all others
-    ): # (B,) image-to-text plus text-to-image divergence of each pair
+    ) -> torch.Tensor: # (B,) image-to-text plus text-to-image divergence of each pair
     "SDM of each pair (IRRA, eq. 5 and 6)"
     i2t, t2i = both_ways(img, txt, rows)
     y = pair_mask(img, txt, pid)[rows].to(i2t)
@@ -181,42 +183,42 @@ def sdm_per_sample(img, # (B,D) image embeddings
     return sdm_rows(i2t, y, tau, eps) + sdm_rows(t2i, y, tau, eps)
 
 
-def sdm(img, # (B,D) image embeddings
-    txt, # (B,D) text embeddings
-    pid=None, # (B,) identities
-    tau=.02, # Temperature
+def sdm(img:torch.Tensor, # (B,D) image embeddings
+    txt:torch.Tensor, # (B,D) text embeddings
+    pid:torch.Tensor=None, # (B,) identities
+    tau:float=.02, # Temperature
     eps:float=1e-8, # Floor of the target distribution
-    image_id=None, # (B,) photograph ids
+    image_id:torch.Tensor=None, # (B,) photograph ids
     factor:float=.3, # Target of another photograph of the same identity
     rows:slice=slice(None), # Pairs that are counted, among all others
-    ): # scalar
+    ) -> torch.Tensor: # scalar
     "Similarity distribution matching, mean over the batch of the sum of directions"
     return mean_or_zero(sdm_per_sample(img, txt, pid, tau, eps, image_id, factor, rows))
 
 # %% ../../nbs/02_losses/31_text.ipynb #d35c3a9c
-def instance(img_logits, # (B,C) class scores of the images
-    txt_logits, # (B,C) class scores of the captions, same classifier
-    label, # (B,) class index of each pair
-    ): # scalar
+def instance(img_logits:torch.Tensor, # (B,C) class scores of the images
+    txt_logits:torch.Tensor, # (B,C) class scores of the captions, same classifier
+    label:torch.Tensor, # (B,) class index of each pair
+    ) -> torch.Tensor: # scalar
     "Identity loss, mean over both modalities"
     return (mean_or_zero(F.cross_entropy(img_logits, label, reduction='none'))
             + mean_or_zero(F.cross_entropy(txt_logits, label, reduction='none')))/2
 
 # %% ../../nbs/02_losses/31_text.ipynb #5ca48cde
 @torch.no_grad()
-def hardest(sim, # (B,K) similarities
-    same, # (B,K) bool, True where a candidate is of the row's identity
-    ): # (B,) long, column of the most similar candidate of another identity, -1 where there is none
+def hardest(sim:torch.Tensor, # (B,K) similarities
+    same:torch.Tensor, # (B,K) bool, True where a candidate is of the row's identity
+    ) -> torch.Tensor: # (B,) long, column of the most similar candidate of another identity, -1 where there is none
     "The hardest negative of each row; of equal ones the first"
     if not sim.numel(): return torch.full((len(sim),), -1, device=sim.device)
     return torch.where(same.all(1), -1, sim.masked_fill(same, -torch.inf).argmax(1))
 
 
 @torch.no_grad()
-def hard_pairs(sim, # (B,B) similarity of image i and caption j
-    pid=None, # (B,) identities; None: every row its own
-    ): # (P,) image rows, (P,) caption rows, (P,) True for true pairs; P is 3B, or less where a row has no negative
-    "The B true pairs, each image with its hardest caption, and each caption with its hardest image (CFAM, sec. 4.2)"
+def hard_pairs(sim:torch.Tensor, # (B,B) similarity of image i and caption j
+    pid:torch.Tensor=None, # (B,) identities; None: every row its own
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]: # (P,) image rows, caption rows, True for true pairs
+    "The B true pairs, images with their hardest captions, and captions with their hardest images (CFAM, sec. 4.2)"
     if sim.ndim != 2 or len(sim) != sim.shape[1]: raise ValueError(f"sim must be (B,B), got {tuple(sim.shape)}")
     same, rows = same_id(pid, n=len(sim), device=sim.device), torch.arange(len(sim), device=sim.device)
     txt, img = hardest(sim, same), hardest(sim.T, same.T)
@@ -225,18 +227,18 @@ def hard_pairs(sim, # (B,B) similarity of image i and caption j
             torch.arange(len(rows) + int(has_t.sum() + has_i.sum()), device=sim.device) < len(rows))
 
 # %% ../../nbs/02_losses/31_text.ipynb #37dc8c00
-def pair_match(logits, # (P,) outputs of a matcher
-    match, # (P,) True for true pairs
-    ): # scalar
+def pair_match(logits:torch.Tensor, # (P,) outputs of a matcher
+    match:torch.Tensor, # (P,) True for true pairs
+    ) -> torch.Tensor: # scalar
     "Binary cross-entropy of matching pairs (CFAM, eq. 5)"
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return mean_or_zero(F.binary_cross_entropy_with_logits(logits, match.to(logits), reduction='none'))
 
 
-def pair_identity(logits, # (P,M+1) class scores of pairs
-    label, # (P,) identity of each pair's image, from 0 to M-1
-    match, # (P,) True for true pairs
-    ): # scalar
+def pair_identity(logits:torch.Tensor, # (P,M+1) class scores of pairs
+    label:torch.Tensor, # (P,) identity of each pair's image, from 0 to M-1
+    match:torch.Tensor, # (P,) True for true pairs
+    ) -> torch.Tensor: # scalar
     "Cross-entropy of pairs over M identities and the class M of all unmatched pairs (CFAM, eq. 8, as a mean)"
     unmatched = logits.shape[1] - 1
     if len(label) and not 0 <= int(label.min()) <= int(label.max()) < unmatched:
@@ -245,16 +247,16 @@ def pair_identity(logits, # (P,M+1) class scores of pairs
     return mean_or_zero(F.cross_entropy(logits, torch.where(match, label, unmatched), reduction='none'))
 
 # %% ../../nbs/02_losses/31_text.ipynb #e80ef642
-def granules(x, # (B,K,D) K vectors of any scale
-    ): # (B,K*D)
+def granules(x:torch.Tensor, # (B,K,D) K vectors of any scale
+    ) -> torch.Tensor: # (B,K*D)
     "K vectors at length 1, end to end: their cosine is the mean of the K cosines"
     kind = torch.promote_types(x.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False): return unit_norm(x.to(kind)).flatten(1)
 
 
-def granularity_similarity(img, # (B,K,D) granules of images
-    txt, # (M,K,D) granules of captions
-    ): # (B,M)
+def granularity_similarity(img:torch.Tensor, # (B,K,D) granules of images
+    txt:torch.Tensor, # (M,K,D) granules of captions
+    ) -> torch.Tensor: # (B,M)
     "Mean cosine of corresponding granules (CFAM, eq. 4)"
     if img.shape[1:] != txt.shape[1:] or img.ndim != 3:
         got = f"{tuple(img.shape)} and {tuple(txt.shape)}"

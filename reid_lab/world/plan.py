@@ -8,30 +8,34 @@ __all__ = ['KINDS', 'SCENARIOS', 'DOMAINS', 'PRESETS', 'TASKS', 'sensor', 'SiteC
            'Item', 'Plan']
 
 # %% ../../nbs/03_world/60_plan.ipynb #fddd6a43
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from ..core.basics import check_choice, stream
 from .bodies import Shot
-from .people import change_accessories, random_skew, sample_people
+from .people import Person, change_accessories, random_skew, sample_people
 from .places import ISP, Camera, Occluder
 
 # %% ../../nbs/03_world/60_plan.ipynb #bfa1ed0f
-def _r(x, digits=4): return round(float(x), digits)
+def _r(x, digits=4):
+    "Rounded, so that a plan is written in few digits"
+    return round(float(x), digits)
 
 
-KINDS = { # kind of camera -> (elevation in radians, distance in metres, view)
+KINDS = { # kind of camera -> (elevation in radians, distance in metres, view); their text names caches
     'ground': ((.03, .30), (5., 9.), 'ground'), 'steep': ((.35, .60), (6., 10.), 'ground'),
     'low drone': ((.55, .85), (9., 14.), 'aerial'), 'aerial': ((.75, 1.25), (11., 20.), 'aerial')}
 
 
-def sensor(rng, # `numpy.random.Generator`
+def sensor(rng:np.random.Generator, # Of this camera
     severity:float, # 0: identical cameras; .5: as in a surveillance network; 1: exaggerated
     saturation:float=1., # Mean saturation of the domain
     ) -> ISP:
     "Draw the image signal processing of one camera"
-    s, n, u = severity, rng.normal(size=8), rng.random(4)
+    s, n, u = severity, rng.normal(size=8), rng.random(4)      # short, for the formulas below
     if s == 0: return ISP(saturation=saturation)
     return ISP(exposure=_r(.42*s*n[0] - .08*s), balance=(_r(.16*s*n[1]), _r(.18*s*n[2])),
                saturation=_r(saturation*np.exp(.28*s*n[3] - .20*s)), gamma=_r(np.exp(.24*s*n[4])),
@@ -52,9 +56,12 @@ class SiteCamera:
     camera:Camera
 
     @property
-    def view(self): return KINDS[self.kind][2]
+    def view(self) -> str: # ground or aerial
+        "Where it looks from"
+        return KINDS[self.kind][2]
 
-    def at(self, time): # 0..1
+    def at(self, time:float, # 0 (morning) to 1 (evening)
+        ) -> Camera:
         "The camera at a time of day"
         if not any(self.drift): return self.camera
         isp = self.camera.isp
@@ -110,48 +117,63 @@ def make_camera(seed:int, # World seed
     severity:float=None, # Default: that of the domain
     ) -> SiteCamera:
     "Draw one camera; position, background and sensor use separate streams"
-    (lo, hi), (near, far), _ = KINDS[check_choice('kind', kind, KINDS)]
-    d = DOMAINS[check_choice('domain', domain, DOMAINS)]
+    elevations, distances, _ = KINDS[check_choice('kind', kind, KINDS)]
+    style = DOMAINS[check_choice('domain', domain, DOMAINS)]
     place = SCENARIOS[check_choice('scenario', scenario, SCENARIOS)]
-    severity = d.severity if severity is None else severity
-    rng, name = stream(seed, 'camera', domain, site, cam), (domain, site, cam)
+    if severity is None: severity = style.severity
+    name = domain, site, cam
+    rng = stream(seed, 'camera', *name)
     light = _r(rng.uniform(-1.6, 1.6)), _r(rng.uniform(.45, 1.3))
-    camera = Camera(elevation=_r(rng.uniform(lo, hi)), distance=_r(rng.uniform(near, far)), light=light,
-                    ambient=_r(rng.uniform(*d.ambient)), ground=str(rng.choice(place.grounds)),
+    camera = Camera(elevation=_r(rng.uniform(*elevations)), distance=_r(rng.uniform(*distances)), light=light,
+                    ambient=_r(rng.uniform(*style.ambient)), ground=str(rng.choice(place.grounds)),
                     wall=str(rng.choice(place.walls)), wall_distance=_r(rng.uniform(1.2, 6.)),
-                    wall_angle=_r(rng.normal(0, .18)), texture=d.texture, seed=int(rng.integers(2**31)),
-                    isp=sensor(stream(seed, 'sensor', *name), severity, d.saturation))
+                    wall_angle=_r(rng.normal(0, .18)), texture=style.texture, seed=int(rng.integers(2**31)),
+                    isp=sensor(stream(seed, 'sensor', *name), severity, style.saturation))
     drift = stream(seed, 'drift', *name).normal(size=3)*severity*(1., .18, .18)
     yaw = _r(rng.uniform(-np.pi, np.pi))
     return SiteCamera(cam, site, kind, scenario, domain, yaw, tuple(_r(v) for v in drift), camera)
 
 # %% ../../nbs/03_world/60_plan.ipynb #158ce44d
+_OCCLUDER_PLACES = {'low': (.10, .42), 'pole': (.15, .85), 'side': (.12, .38)} # kind -> range, as a share of the image
+
+
 def _muted_occluder(rng):
+    "Something in a greyish colour that stands in front; half of them are low"
     grey, warm = rng.uniform(45, 165), rng.normal(2, 7)
     rgb = tuple(round(float(v)) for v in np.clip((grey + warm, grey + .4*warm, grey - .8*warm), 10, 230))
     kind = ('low', 'low', 'pole', 'side')[int(rng.integers(4))]
-    at = {'low': (.10, .42), 'pole': (.15, .85), 'side': (.12, .38)}[kind]
-    return Occluder(kind, _r(rng.uniform(*at)), _r(rng.uniform(.08, .22)), rgb, int(rng.integers(64)))
+    place, width = _r(rng.uniform(*_OCCLUDER_PLACES[kind])), _r(rng.uniform(.08, .22))
+    return Occluder(kind, place, width, rgb, int(rng.integers(64)))
 
 
-def sample_shot(rng, # `numpy.random.Generator` of this image
+def _first_below(value, limits, otherwise):
+    "The first name whose limit is above a value between 0 and 1"
+    for name, limit in limits.items():
+        if value < limit: return name
+    return otherwise
+
+
+def sample_shot(rng:np.random.Generator, # Of this image
     camera:SiteCamera, # Camera with its preferences
     occluders:float=0., # Probability of an `Occluder`
     ) -> Shot:
     "Pose, orientation, detector error and time of one image"
-    place, r = SCENARIOS[camera.scenario], rng.random(6)
-    action = 'running' if r[0] < place.running else 'walking' if r[0] < place.running + place.walking else 'standing'
-    prefers = camera.domain != 'generated' and r[1] > .2
-    yaw = camera.yaw + rng.normal(0, .6) if prefers else rng.uniform(-np.pi, np.pi)
-    jitter = rng.normal(size=4)*(.012, .010, .030, .050)
-    def clip(v, m): return _r(np.clip(v, -m, m))
+    def clip(value, limit): return _r(np.clip(value, -limit, limit))
 
-    arms = 'down' if r[3] < .6 else 'pockets' if r[3] < .85 else 'folded'
-    return Shot(yaw=_r((yaw + np.pi) % (2*np.pi) - np.pi), action=action, phase=_r(2*np.pi*r[2]), arms=arms,
-                stride=_r(rng.uniform(.26, .52)), look=clip(rng.normal(0, .3), .8),
-                box=tuple(clip(v, m) for v, m in zip(jitter, (.03, .03, .08, .12))),
-                offset=tuple(_r(v) for v in rng.random(3)),
-                occluder=_muted_occluder(rng) if r[4] < occluders else None, time=_r(r[5]),
+    place = SCENARIOS[camera.scenario]
+    for_action, for_yaw, phase, for_arms, for_occluder, time = rng.random(6)
+    action = _first_below(for_action, dict(running=place.running, walking=place.running + place.walking), 'standing')
+    arms = _first_below(for_arms, dict(down=.6, pockets=.85), 'folded')
+    if camera.domain != 'generated' and for_yaw > .2: yaw = camera.yaw + rng.normal(0, .6)
+    else: yaw = rng.uniform(-np.pi, np.pi)
+    jitter = rng.normal(size=4)*(.012, .010, .030, .050)
+    box = tuple(clip(value, limit) for value, limit in zip(jitter, (.03, .03, .08, .12)))
+    stride, look = _r(rng.uniform(.26, .52)), clip(rng.normal(0, .3), .8)
+    offset = tuple(_r(v) for v in rng.random(3))
+    occluder = None
+    if for_occluder < occluders: occluder = _muted_occluder(rng)
+    return Shot(yaw=_r((yaw + np.pi) % (2*np.pi) - np.pi), action=action, phase=_r(2*np.pi*phase), arms=arms,
+                stride=stride, look=look, box=box, offset=offset, occluder=occluder, time=_r(time),
                 seed=int(rng.integers(2**31)))
 
 # %% ../../nbs/03_world/60_plan.ipynb #60169e1a
@@ -197,59 +219,72 @@ class Wording:
     level:str = 'shot' # 'shot': visible attributes; 'identity': all attributes
 
 # %% ../../nbs/03_world/60_plan.ipynb #84906071
-def text_groups(train, # Identities of the generated training split
-    shots, # Images of each
-    val, # Identities for validation, in either domain
-    test, # Identities for testing, in either domain
-    tune, # Identities of the real-like training split
-    tune_shots, # Images of a real-like test identity (at most 3 in the other splits)
-    gen_cams, # Backgrounds of generated images
-    cams): # Real-like cameras, on three sites
+def text_groups(train:int, # Identities of the generated training split
+    shots:int, # Images of each
+    val:int, # Identities for validation, in either domain
+    test:int, # Identities for testing, in either domain
+    tune:int, # Identities of the real-like training split
+    tune_shots:int, # Images of a real-like test identity (at most 3 in the other splits)
+    gen_cams:int, # Backgrounds of generated images
+    cams:int, # Real-like cameras, on three sites
+    ) -> tuple[Group, ...]:
     "Generated training data and a real-like target, for text-to-image retrieval"
+    def generated(split, ids): return Group(split, 'generated', ids, shots, gen_cams)
+    def real(split, ids, shots): return Group(split, 'real-like', ids, shots, cams//3, sites=3, first_site=1)
+
     few = min(3, tune_shots)
-    clean = [Group(s, 'generated', n, shots, gen_cams) for s, n in (('train', train), ('val', val), ('test', test))]
-    real = [Group(s, 'real-like', n, k, cams//3, sites=3, first_site=1)
-            for s, n, k in (('train', tune, few), ('val', val, few), ('test', test, tune_shots))]
-    return *clean, *real
+    return (generated('train', train), generated('val', val), generated('test', test),
+            real('train', tune, few), real('val', val, few), real('test', test, tune_shots))
 
 
-def reid_groups(train, # Training identities
-    seen, # Cameras of the training split
-    unseen, # Further cameras of the same site, in the test split only
-    test, # Test identities
-    per_cam, # Training images per identity and camera
-    choosy=0.): # See `Group`, of the new cameras
+def reid_groups(train:int, # Training identities
+    seen:int, # Cameras of the training split
+    unseen:int, # Further cameras of the same site, in the test split only
+    test:int, # Test identities
+    per_cam:int, # Training images per identity and camera
+    choosy:float=0., # See `Group`, of the new cameras
+    ) -> tuple[Group, ...]:
     "One site; test identities are seen by the cameras of the training split and by others"
-    def group(split, ids, cams, shots, **kw): return Group(split, 'real-like', ids, cams*shots, cams, **kw)
-    return (group('train', train, seen, per_cam), group('val', max(10, test//4), seen, 2, role='first'),
-            group('test', test, seen, 2, people='test', role='first'),
-            group('test', test, unseen, 2, first_cam=seen, people='test', role='first', choosy=choosy))
+    def group(split, ids, cams, per_cam=2, **more):
+        return Group(split, 'real-like', ids, cams*per_cam, cams, **more)
+
+    return (group('train', train, seen, per_cam), group('val', max(10, test//4), seen, role='first'),
+            group('test', test, seen, people='test', role='first'),
+            group('test', test, unseen, first_cam=seen, people='test', role='first', choosy=choosy))
 
 # %% ../../nbs/03_world/60_plan.ipynb #7165e1c3
-def aerial_groups(train, # Training identities
-    aerial, # Aerial images of each
-    ground, # Ground images of each
-    test, # Test identities
-    cams): # Cameras of either kind
+def aerial_groups(train:int, # Training identities
+    aerial:int, # Aerial images of each
+    ground:int, # Ground images of each
+    test:int, # Test identities
+    cams:int, # Cameras of either kind
+    ) -> tuple[Group, ...]:
     "The same identities from the ground and from drones"
-    out = []
+    drones = ('aerial', 'low drone', 'aerial')
+    groups = []
     for split, ids in (('train', train), ('val', max(10, test//3)), ('test', test)):
-        out += [Group(split, 'real-like', ids, aerial, cams, kinds=('aerial', 'low drone', 'aerial'), people=split),
-                Group(split, 'real-like', ids, ground, cams, first_cam=cams, people=split,
-                      role='both' if split == 'train' else 'query')]
-    return tuple(out)
+        role = 'both' if split == 'train' else 'query'
+        groups += [Group(split, 'real-like', ids, aerial, cams, kinds=drones, people=split),
+                   Group(split, 'real-like', ids, ground, cams, first_cam=cams, people=split, role=role)]
+    return tuple(groups)
 
 # %% ../../nbs/03_world/60_plan.ipynb #72193bda
 PRESETS = { # preset -> options and, per task, groups
-    'smoke': dict(options=Options(size=(64, 32)), text=text_groups(200, 2, 24, 50, 48, 4, 16, 6),
-                  reid=reid_groups(40, 3, 2, 30, 2),
-                  aerial=aerial_groups(60, 2, 1, 30, 3)),
-    'quick': dict(options=Options(), text=text_groups(2600, 3, 150, 400, 800, 4, 64, 15),
-                  reid=reid_groups(400, 5, 4, 250, 2),
-                  aerial=aerial_groups(800, 3, 2, 300, 6)),
-    'full': dict(options=Options(size=(384, 128), supersample=1),
-                 text=text_groups(20_000, 4, 500, 1000, 4000, 4, 200, 15),
-                 reid=reid_groups(1500, 5, 10, 1000, 2), aerial=aerial_groups(3700, 8, 3, 1000, 8))}
+    'smoke': dict(
+        options=Options(size=(64, 32)),
+        text=text_groups(train=200, shots=2, val=24, test=50, tune=48, tune_shots=4, gen_cams=16, cams=6),
+        reid=reid_groups(train=40, seen=3, unseen=2, test=30, per_cam=2),
+        aerial=aerial_groups(train=60, aerial=2, ground=1, test=30, cams=3)),
+    'quick': dict(
+        options=Options(),
+        text=text_groups(train=2600, shots=3, val=150, test=400, tune=800, tune_shots=4, gen_cams=64, cams=15),
+        reid=reid_groups(train=400, seen=5, unseen=4, test=250, per_cam=2),
+        aerial=aerial_groups(train=800, aerial=3, ground=2, test=300, cams=6)),
+    'full': dict(
+        options=Options(size=(384, 128), supersample=1),
+        text=text_groups(train=20_000, shots=4, val=500, test=1000, tune=4000, tune_shots=4, gen_cams=200, cams=15),
+        reid=reid_groups(train=1500, seen=5, unseen=10, test=1000, per_cam=2),
+        aerial=aerial_groups(train=3700, aerial=8, ground=3, test=1000, cams=8))}
 TASKS = ('text', 'reid', 'aerial')
 
 
@@ -258,19 +293,22 @@ def world_counts(preset:str, # Key of `PRESETS`
     ) -> dict: # images, ids, cameras
     "How large a World is, without rendering it"
     groups = PRESETS[check_choice('preset', preset, PRESETS)][check_choice('task', task, TASKS)]
-    people = {}
-    for n, g in enumerate(groups): people[g.people or n] = max(g.ids, people.get(g.people or n, 0))
-    cams = {(g.domain, g.first_site + s, g.first_cam + k)
-            for g in groups for s in range(g.sites) for k in range(g.cams)}
-    return dict(images=sum(g.ids*g.shots for g in groups), ids=sum(people.values()), cameras=len(cams))
+    ids, cameras = {}, set()
+    for i, group in enumerate(groups):
+        population = group.people or i
+        ids[population] = max(group.ids, ids.get(population, 0))
+        cameras |= {(group.domain, group.first_site + site, group.first_cam + cam)
+                    for site in range(group.sites) for cam in range(group.cams)}
+    images = sum(group.ids*group.shots for group in groups)
+    return dict(images=images, ids=sum(ids.values()), cameras=len(cameras))
 
 # %% ../../nbs/03_world/60_plan.ipynb #911ff70a
 @dataclass(frozen=True)
 class Item:
     "One image of the plan"
     group:int # number of the group
-    person:object # as described
-    seen:object # as dressed in this image
+    person:Person # as described
+    seen:Person # as dressed in this image
     camera:SiteCamera
     shot:Shot
     role:str # both, query or gallery
@@ -278,6 +316,7 @@ class Item:
 
 # %% ../../nbs/03_world/60_plan.ipynb #277038fb
 def _site_skew(seed, scenario, site, strength):
+    "Factors of the values of each attribute among the people of a site"
     skew = random_skew(seed, site, strength) if strength else {}
     for slot, value, factor in SCENARIOS[scenario].skew:
         factors = skew.setdefault(slot, {})
@@ -294,51 +333,77 @@ def _passes(seed, person, camera, choosy):
     return bool(stream(seed, 'passes', person.pid, camera.cam).random() < chance)
 
 # %% ../../nbs/03_world/60_plan.ipynb #c540f90b
+class _Resident(NamedTuple):
+    "A person of a population and where they are seen"
+    site: int
+    person: Person
+
+
 class Plan:
     "The items of a world, made from groups"
-    def __init__(self, groups, # Of `Group`
+    def __init__(self, groups:Sequence[Group], # What the world consists of
         options:Options, # Settings that affect pixels
-        seed:int): # Of the world
+        seed:int, # Of the world
+        ) -> None:
         self.groups, self.options, self.seed = groups, options, seed
-        self.cams, self.sites, self.people = {}, {}, {}
-        self.items, self.next_pid = [], 0
-        for n, g in enumerate(groups): self.items += self._items(n, g)
+        self.cams, self.populations, self.next_pid = {}, {}, 0
+        self.items:list[Item] = []
+        for number, group in enumerate(groups): self.items += self._items(number, group)
 
-    def _scenario(self, site): return self.options.scenario or list(SCENARIOS)[site % 2]
+    def _scenario(self, number):
+        "That of all, or one after the other"
+        return self.options.scenario or list(SCENARIOS)[number % 2]
 
-    def _camera(self, g, site, k):
-        o, key = self.options, (g.domain, site, g.first_cam + k)
+    def _camera(self, group, site, k):
+        "Camera `k` of a group at a site; groups that share it get the same"
+        key = group.domain, site, group.first_cam + k
         if key not in self.cams:
-            clean = g.domain == 'generated'   # one background per camera: scenarios alternate between cameras
-            scenario = list(SCENARIOS)[k % 2] if clean and not o.scenario else self._scenario(site)
-            cam = make_camera(self.seed, len(self.cams), site, g.kinds[k % len(g.kinds)], g.domain, scenario,
-                              None if clean else o.severity)
-            self.cams[key] = replace(cam, drift=tuple(o.drift*d for d in cam.drift))
+            clean = group.domain == 'generated'
+            scenario = self._scenario(k if clean else site)     # a clean camera has a background of its own
+            severity = None if clean else self.options.severity
+            camera = make_camera(self.seed, len(self.cams), site, group.kinds[k % len(group.kinds)], group.domain,
+                                 scenario, severity)
+            drift = tuple(self.options.drift*d for d in camera.drift)
+            self.cams[key] = replace(camera, drift=drift)
         return self.cams[key]
 
-    def _population(self, n, g):
-        name, o = g.people or f'group {n}', self.options
-        if name not in self.people:
-            seed = int(stream(self.seed, 'population', name).integers(2**31))
-            share, out = -(-g.ids//g.sites), []
-            for s in range(g.first_site, g.first_site + g.sites):
-                skew = None if g.domain == 'generated' else _site_skew(self.seed, self._scenario(s), s, o.skew)
-                people = sample_people(min(share, g.ids - len(out)), seed, o.family_rate, o.uniform_rate, skew,
-                                       site=s, pid=self.next_pid)
-                self.next_pid += len(people)
-                out += [(s, p) for p in people]
-            self.people[name] = name, out
-        return self.people[name]
+    def _population(self, name, group):
+        "The residents of a group's sites; groups that share them get the same"
+        if name in self.populations: return self.populations[name]
+        seed = int(stream(self.seed, 'population', name).integers(2**31))
+        options, per_site = self.options, -(-group.ids//group.sites)
+        residents = []
+        for site in range(group.first_site, group.first_site + group.sites):
+            skew = None
+            if group.domain != 'generated': skew = _site_skew(self.seed, self._scenario(site), site, options.skew)
+            people = sample_people(min(per_site, group.ids - len(residents)), seed, options.family_rate,
+                                   options.uniform_rate, skew, site=site, pid=self.next_pid)
+            self.next_pid += len(people)
+            residents += [_Resident(site, person) for person in people]
+        self.populations[name] = residents
+        return residents
 
-    def _items(self, n, g):
-        (name, people), o = self._population(n, g), self.options
-        rate = DOMAINS[g.domain].occluders if o.occluders is None else o.occluders
-        for site, person in people:
-            order = stream(self.seed, 'where', name, person.pid, g.first_cam).permutation(g.cams)
-            for k in range(g.shots):
-                rng = stream(self.seed, 'shot', name, person.pid, g.first_cam, k)
-                cam = self._camera(g, site, int(order[k % g.cams]))
-                if g.choosy and not _passes(self.seed, person, cam, g.choosy): continue
-                shot = sample_shot(rng, cam, rate if g.domain != 'generated' else 0.)
-                role = g.role if g.role != 'first' else 'query' if k < g.cams else 'gallery'
-                yield Item(n, person, change_accessories(person, rng, o.changes), cam, shot, role, k)
+    def _occluder_rate(self, group):
+        "Share of a group's images with something in front"
+        if group.domain == 'generated': return 0.
+        if self.options.occluders is not None: return self.options.occluders
+        return DOMAINS[group.domain].occluders
+
+    def _items(self, number, group):
+        "The images of one group"
+        name, rate = group.people or f'group {number}', self._occluder_rate(group)
+        for site, person in self._population(name, group):
+            order = stream(self.seed, 'where', name, person.pid, group.first_cam).permutation(group.cams)
+            for k in range(group.shots):
+                rng = stream(self.seed, 'shot', name, person.pid, group.first_cam, k)
+                camera = self._camera(group, site, int(order[k % group.cams]))
+                if group.choosy and not _passes(self.seed, person, camera, group.choosy): continue
+                shot = sample_shot(rng, camera, rate)
+                seen = change_accessories(person, rng, self.options.changes)
+                yield Item(number, person, seen, camera, shot, _role(group, k), k)
+
+
+def _role(group, k):
+    "What image `k` of an identity is for: with `first`, the first of each camera is a query"
+    if group.role != 'first': return group.role
+    return 'query' if k < group.cams else 'gallery'

@@ -25,7 +25,7 @@ from reid_lab.data.images import (
     read_sized,
     resize_image,
 )
-from reid_lab.data.loaders import Batches
+from reid_lab.data.loaders import Batches, Loading
 from reid_lab.data.table import ReidTable
 from reid_lab.training.checkpoints import Checkpoint
 from reid_lab.training.learner import Callback, Learner
@@ -52,9 +52,10 @@ def table(folder):
     return ReidTable(frame, folder)
 
 
-def seen(folder, start=0, **more):
+def seen(folder, start=0, **loading):
     "Batches from one on, to the end of the second epoch, as bytes"
-    loader = Batches(table(folder), 5, SIZE, seed=2, unit="caption", augment="light", **more)
+    loader = Batches(table(folder), 5, SIZE, seed=2, unit="caption", augment="light",
+                     loading=Loading(**loading))
     out = [(b["img"].numpy().tobytes(), b["caption"], b["index"].tolist())
            for e, first in ((0, start), (1, 0)) for b in loader.epoch(e, first)]
     loader.close()
@@ -73,11 +74,11 @@ def test_batches_do_not_depend_on_workers_or_cache(folder, tmp_path, workers, ca
 
 def test_workers_go_on_into_the_next_epoch(folder):
     "The same processes, unless another place is asked for; two epochs at a time do not disturb each other"
-    loader = Batches(table(folder), 5, SIZE, workers=1)
+    loader = Batches(table(folder), 5, SIZE, loading=Loading(workers=1))
     list(loader.epoch(0))
-    kept = loader._ahead[1]
+    kept = loader._ahead.batches
     list(loader.epoch(1))
-    assert loader._ahead[1] is kept
+    assert loader._ahead.batches is kept
     pairs = zip(loader.epoch(2), loader.epoch(2))
     assert all(torch.equal(a["img"], b["img"]) for a, b in pairs)
     loader.close()
@@ -95,11 +96,12 @@ def test_a_training_resumed_in_mid_epoch_sees_the_rest(folder, tmp_path, workers
         def forward(self, b):
             return dict(id_loss=torch.nn.functional.cross_entropy(self.lin(b["img"].mean((2, 3))), b["label"]))
 
-    def train(where=None, stop=0, **more):
+    def train(where=None, stop=0, **loading):
         class Stop(Callback):
             def after_step(self, learn): learn.stop = learn.step == stop
         save = [Checkpoint(where, every=1)] if where else []
-        loader = Batches(table(folder), 5, SIZE, unit="caption", augment="light", **more)
+        loader = Batches(table(folder), 5, SIZE, unit="caption", augment="light",
+                         loading=Loading(**loading))
         learn = Learner(Net(), loader, callbacks=[*save, Stop()], lr=.1, device="cpu")
         for s in save: s.resume(learn)
         learn.fit(steps=13)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from reid_lab.data.augment import AUGMENT
-from reid_lab.data.loaders import Batches, FreeOrder, pk_order, shuffle_order
+from reid_lab.data.loaders import Batches, FreeOrder, Loading, Share, pk_order, shuffle_order
 from reid_lab.data.table import ReidTable
 
 STORE = {f"{i}.jpg": np.random.default_rng(i).integers(0, 255, (16, 8, 3), dtype=np.uint8) for i in range(30)}
@@ -83,12 +83,12 @@ def test_epochs_in_free_order():
     assert all(sorted(one.pid[one.rows[d]]) == [0, 1, 2, 3] for d in drawn)
     assert len({tuple(sorted(d)) for d in drawn}) > 1
     with pytest.raises(ValueError, match="world=2 processes.*keep_last"):
-        Batches(table(n=12), 4, unit="caption", sampler=FreeOrder(keep_last=True), world=2)
+        Batches(table(n=12), 4, unit="caption", sampler=FreeOrder(keep_last=True), part=Share(world=2))
     with pytest.raises(ValueError, match="per_id=-1"): FreeOrder(-1)
 
 
 def test_processes_share_a_batch_without_overlap():
-    parts = [Batches(table(), 5, rank=r, world=3).batch(0, 0)["index"].tolist() for r in range(3)]
+    parts = [Batches(table(), 5, part=Share(r, 3)).batch(0, 0)["index"].tolist() for r in range(3)]
     whole = Batches(table(), 15).batch(0, 0)["index"].tolist()
     assert sorted(sum(parts, [])) == sorted(whole)
 
@@ -107,7 +107,8 @@ def test_refused(make, message):
 
 
 def test_training_images_are_resized_as_asked():
-    sharp, soft = (Batches(table(), 6, (5, 3), resample=r).batch(0, 0)["img"] for r in ("bicubic", "bilinear"))
+    sharp, soft = (Batches(table(), 6, (5, 3), loading=Loading(resample=how)).batch(0, 0)["img"]
+                   for how in ("bicubic", "bilinear"))
     assert torch.equal(sharp, Batches(table(), 6, (5, 3)).batch(0, 0)["img"]) and not torch.equal(sharp, soft)
 
 
@@ -157,3 +158,12 @@ def test_a_function_augments_as_well():
     assert torch.equal(one, two) and one.shape[2:] == (2, 2)
     factor = (one/plain[:, :, :2, :2])[plain[:, :, :2, :2] > 0]
     assert torch.allclose(factor, factor[0].expand_as(factor), atol=1e-5)
+
+
+def test_settings_of_the_last_release_are_taken_with_a_warning_at_the_call():
+    with pytest.warns(DeprecationWarning, match="belongs into") as caught:
+        old = Batches(table(), 5, workers=0, rank=1, world=3, draws="own")
+    assert {w.filename for w in caught} == {__file__}
+    new = Batches(table(), 5, loading=Loading(workers=0), part=Share(1, 3, "own"))
+    assert (old.loading, old.part) == (new.loading, new.part)
+    assert torch.equal(old.batch(1, 0)["img"], new.batch(1, 0)["img"])
