@@ -301,8 +301,10 @@ class _Source:
                                                                          'pair_img_paths')))):
             images.setdefault(p, []).append(self.place(aerial))
             grounds.setdefault(p, []).append(self.place(ground))
-            if ground: self.rows.add(f'{path.name} image {i}', self.place(ground), (self.name, p), 'ground', split)
-        for p, caption in zip(lists['caption_pids'], lists['captions']): captions.setdefault(p, []).append(caption)
+            if ground:
+                self.rows.add(f'{path.name} image {i}', self.place(ground), (self.name, p), 'ground', split)
+        for p, caption in zip(lists['caption_pids'], lists['captions']):
+            captions.setdefault(p, []).append(caption)
         for p in dict.fromkeys([*images, *captions]):
             self.rows.deal(f'{path.name} id {p}', captions.get(p, []), images.get(p, []), (self.name, p), split,
                            grounds.get(p))

@@ -108,10 +108,12 @@ def facts_said(text:str, # A caption
                    if token in _THING)
 
 # %% ../../nbs/07_datasets/50_cross_set.ipynb #2a39b466
-_FRAMES = ('the picture shows {}', 'in the picture there is {}', 'here one sees {}', 'a photo of {}') # of a noun phrase
-_SHOWN = ('as the picture shows, {}', 'it can be seen that {}', 'in this picture, {}') # of a sentence
-_FRAMED = re.compile(r"(?:the|this|a) (?:image|picture|photo|photograph) (?:shows|depicts|of) |in the picture there is "
-                     r"|here one sees |in the picture: |there is (?=an? )|the person is (?=an? )", re.I)
+# frames of a noun phrase, and of a sentence
+_FRAMES = ('the picture shows {}', 'in the picture there is {}', 'here one sees {}', 'a photo of {}')
+_SHOWN = ('as the picture shows, {}', 'it can be seen that {}', 'in this picture, {}')
+_FRAMED = re.compile(r"(?:the|this|a) (?:image|picture|photo|photograph) (?:shows|depicts|of) "
+                     r"|in the picture there is |here one sees |in the picture: |there is (?=an? )"
+                     r"|the person is (?=an? )", re.I)
 _SHOWING = re.compile('|'.join(f.format('') for f in _SHOWN), re.I)
 _FINITE = frozenset("""is are was has have wears wear carries holds walks stands runs seems looks appears can does
 do shows comes consists sits goes falls fall reaches reach hangs reveals rests completes who which that put
@@ -225,7 +227,8 @@ class RuleRewriter:
         out = [_reframe(opening, rng)]
         for sentence in others:
             last = out[-1]
-            room = len(out) > 1 and len((last + sentence).split()) < 22 and not re.search(r', and |[!?]$', last)
+            short = len((last + sentence).split()) < 22
+            room = len(out) > 1 and short and not re.search(r', and |[!?]$', last)
             if room and rng.random() < .35 and sentence[:1] != _lower(sentence)[:1]:
                 out[-1] += ', and ' + _lower(sentence)
             else:
@@ -327,7 +330,8 @@ def _rewriters(rewrite, seed):
     if not isinstance(rewrite, dict):
         functions = [rewrite] if callable(rewrite) else list(rewrite)
         rewrite = {_name_of(function): function for function in functions}
-        if len(rewrite) < len(functions): raise ValueError(f"rewrite: two of one name, {list(rewrite)}; give a dict")
+        if len(rewrite) < len(functions):
+            raise ValueError(f"rewrite: two of one name, {list(rewrite)}; give a dict")
     for name, function in rewrite.items():
         if name == 'original' or not callable(function):
             raise ValueError(f"rewrite: {name!r} = {function!r}; each is a function str -> str with a name, "
@@ -427,7 +431,8 @@ def _changed(captions, provenance):
 def _provenance_findings(f):
     "Who wrote the captions, and which of them to read again"
     bad = np.array([not _is_whole(c, p) for c, p in zip(f.captions, f.provenance)], bool)
-    if bad.any(): return [Finding('error', 'provenance is not complete', _rows_of(f, bad), 'one entry a caption')]
+    if bad.any():
+        return [Finding('error', 'provenance is not complete', _rows_of(f, bad), 'one entry a caption')]
     entries = [entry for provenance in f.provenance for entry in provenance]
     authors = Counter(e['by'] + ', edited' if 'edit' in e else e['by'] for e in entries)
     out = [Finding('ok', 'captions by ' + ', '.join(f'{k}: {v}' for k, v in authors.items()))]
@@ -466,7 +471,7 @@ def _chosen(table, source, n_ids, seed):
     return new
 
 # %% ../../nbs/07_datasets/50_cross_set.ipynb #02d6aede
-def build_cross_set(tables:dict[str, ReidTable] | Sequence[ReidTable], # Sources with a test split, by their names
+def build_cross_set(tables:dict[str, ReidTable] | Sequence[ReidTable], # Sources with a test split, with names
     n_ids:int=750, # Test identities of each
     rewrite:Callable | dict[str, Callable] | Sequence[Callable] | None=None, # `caption -> str`, or several such;
                                                                              # default: `RuleRewriter(seed)`
@@ -485,7 +490,8 @@ def build_cross_set(tables:dict[str, ReidTable] | Sequence[ReidTable], # Sources
                  for captions in progress(new['captions'].tolist(), 'images described anew', quiet=quiet)]
     n_left_out = sum(r.n_left_out for r in rewritten)
     if n_left_out:
-        warnings.warn(f"{n_left_out} rewritten captions were empty or there already, and are left out", stacklevel=2)
+        warnings.warn(f"{n_left_out} rewritten captions were empty or there already, and are left out",
+                      stacklevel=2)
     frame = new.frame.rename(columns=dict(dataset='source'))
     new = new._with(frame.assign(captions=[r.captions for r in rewritten],
                                  provenance=[r.provenance for r in rewritten]))

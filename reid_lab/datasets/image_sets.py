@@ -37,7 +37,7 @@ def tiny_table(n_ids:int=4, # Identities; the last quarter is `test`, the quarte
     per_id:int=3, # Images each, one a camera
     n_captions:int=2, # Captions an image
     seed:int=0, # Names the colours
-    roles:bool=False, # In `test`, the first camera gives queries and the others the gallery (default: gallery only)
+    roles:bool=False, # In `test`, the first camera gives queries and the others the gallery; else gallery only
     ) -> ReidTable:
     "Coloured blocks with captions"
     rows, pixels = [], {}
@@ -193,7 +193,8 @@ def _parse(paths, at, form):
     odd = [i for i, m in enumerate(found) if m is None]
     if not odd: return found, []
     like = [k for k, v in IMAGE_SETS.items() if any(re.match(m.pattern, names[odd[0]]) for m in v.namings)]
-    remedy = f'names of {like[0]}: is this the right folder?' if like else 'move these files away, or pass skip=True'
+    remedy = 'move these files away, or pass skip=True'
+    if like: remedy = f'names of {like[0]}: is this the right folder?'
     what = f'{len(odd)} of {len(names)} file names do not parse (expected such as {naming.example})'
     return found, [Finding('error', what, first_few(at[i] for i in odd), remedy)]
 
@@ -262,7 +263,7 @@ def _says(name, pid, cam, form):
 
 
 def _files(f, form, folders):
-    "The files to be written: under the names that they have where all of these say what they should, else new ones"
+    "The files to be written: under the names that they have if all of these say what they should, else new ones"
     ids, cams = _ids(f, form), f.cam.to_numpy() + 1
     number = f.assign(ids=ids, test=f.split == 'test').groupby(['ids', 'test']).cumcount().to_numpy()
     files = [_File(row, subset, int(ids[row]), f.path.iat[row].rpartition('/')[2])
@@ -438,7 +439,8 @@ def load_image_set(root:Path | str, # Dataset folder
     form, folders = _in_version(form, version), form.folders[version]
     wanted = [subsets] if isinstance(subsets, str) else subsets or folders
     subsets = [check_choice('subsets', s, folders) for s in wanted]
-    if merge_val and 'val' not in subsets and version != 'market': # whose training images are those of both lists
+    # the training images of `market` are those of both lists
+    if merge_val and 'val' not in subsets and version != 'market':
         raise ValueError(f"merge_val=True needs the subset val, but the subsets of {dataset} are {subsets}")
     f = _read_subsets(root, {s: folders[s] for s in subsets}, form, dataset, skip)
     if merge_val: f['split'] = f.split.replace('val', 'train')
@@ -467,7 +469,8 @@ def _lines_of(root, form):
         path, test = root/file, SUBSETS[subset][0] == 'test'
         if not path.is_file(): continue
         for i, line in enumerate(path.read_text(encoding='utf-8-sig', errors='replace').split('\n'), 1):
-            if line.strip(): where[test, line.replace('\\', '/').strip().rsplit(None, 1)[0]] = f'{file} line {i}'
+            if line.strip():
+                where[test, line.replace('\\', '/').strip().rsplit(None, 1)[0]] = f'{file} line {i}'
     return where
 
 

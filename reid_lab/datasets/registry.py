@@ -83,7 +83,8 @@ def _text_set(dataset, **rest):
     form = TEXT_SETS[dataset]
     entries = dict(load=partial(load_text_set, dataset=dataset), folder=form.folder, captions=True,
                    cameras=bool(form.camera), annotations=(*form.annotations, *form.processed.values()),
-                   files=partial(text_files, dataset=dataset), unread=partial(annotation_notes, dataset=dataset))
+                   files=partial(text_files, dataset=dataset),
+                   unread=partial(annotation_notes, dataset=dataset))
     return entries | rest
 
 
@@ -92,7 +93,8 @@ def _image_set(dataset, **rest):
     form = IMAGE_SETS[dataset]
     entries = dict(load=partial(load_image_set, dataset=dataset), folder=form.folder, also=form.also,
                    cameras=True, image_queries=True, annotations=form.annotations,
-                   check=partial(check_image_set, dataset=dataset), notes=partial(layout_notes, dataset=dataset))
+                   check=partial(check_image_set, dataset=dataset),
+                   notes=partial(layout_notes, dataset=dataset))
     return entries | rest
 
 
@@ -100,8 +102,9 @@ def _dg_set(dataset, **rest):
     "The entries that a set of mixed-dataset generalisation takes from its `DGSet`"
     form = DG_SETS[dataset]
     entries = dict(load=partial(load_dg_set, dataset=dataset), folder=form.folder, also=form.also,
-                   cameras=form.cameras > 1, image_queries=form.split != 'train', annotations=form.annotations,
-                   check=partial(check_dg_set, dataset=dataset), index_cameras=not form.cameras)
+                   cameras=form.cameras > 1, image_queries=form.split != 'train',
+                   annotations=form.annotations, check=partial(check_dg_set, dataset=dataset),
+                   index_cameras=not form.cameras)
     return entries | rest
 
 
@@ -426,7 +429,8 @@ def _drop_bad(table, check):
     gone = ~np.isin(kind, ['', 'outside', 'path']) # links and paths that leave the root are refused, not dropped
     if n_blank or gone.any():
         images = f'{gone.sum()} of {len(f)} images'
-        if gone.any(): images += f" ({', '.join(f'{(kind == k).sum()} {k}' for k in dict.fromkeys(kind[gone]))})"
+        if gone.any():
+            images += f" ({', '.join(f'{(kind == k).sum()} {k}' for k in dict.fromkeys(kind[gone]))})"
         warnings.warn(f'{table.name}: dropped {images} and {n_blank} blank captions; '
                       'scores are not comparable with published ones', stacklevel=3)
     new = ReidTable(f.assign(captions=captions), table.root, table.reader, table.name, table.follow_links)
@@ -519,8 +523,9 @@ def load_as_in_papers(name:str, # Key of `DATASETS`
     check:str='sample', # See `load_dataset`
     **facts:Any, # What the use needs, see `require`
     ) -> ReidTable:
-    "A dataset with the facts that a use needs; a published validation split counts as training where papers do so"
+    "A dataset with the facts that a use needs; a published validation split is trained on where papers do so"
     spec = require(name, use, **facts)
     options = {}
-    if 'val' in spec.splits and 'merge_val' in inspect.signature(spec.load).parameters: options['merge_val'] = True
+    if 'val' in spec.splits and 'merge_val' in inspect.signature(spec.load).parameters:
+        options['merge_val'] = True
     return load_dataset(name, root, check, **options)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -212,7 +212,8 @@ def write_text_set(table:ReidTable, # Any table
     ) -> None:
     "Annotation and images of a text-to-image benchmark"
     form, folder = TEXT_SETS[check_choice('dataset', dataset, TEXT_SETS)], Path(folder)
-    if processed and not form.processed: raise ValueError(f"processed=True, but {dataset!r} has no processed form")
+    if processed and not form.processed:
+        raise ValueError(f"processed=True, but {dataset!r} has no processed form")
     names, f = _names(table, form), table.frame
     write_images(table, folder/form.images, names)
     files = {name: [] for name in form.processed.values()} if processed else {form.annotations[0]: []}
@@ -301,7 +302,7 @@ def annotation_files(root:Path | str, # Dataset folder
     odd = {'source', 'processed_tokens'} - {*form.record}  # keys of other sets
     fit = [p for p, r in first.items() if r is not None and {*form.keys} <= {*r} and not odd & {*r}]
     if fit: return fit
-    # a lone file that cannot be parsed, beside the images: it is read, and the message says what is wrong with it
+    # a lone file that cannot be parsed, beside the images: reading it will say what is wrong
     unreadable = [p for p, r in first.items() if r is None]
     return unreadable if len(first) == 1 and (root/'images').is_dir() else []
 
@@ -413,7 +414,7 @@ def annotation_notes(root:Path | str, # Dataset folder
     dataset:str, # Key of `TEXT_SETS`
     form:str='auto', # As for `load_text_set`
     annotation:str | None=None, # As for `load_text_set`
-    **rest, # Other options of the loader
+    **rest:Any, # Other options of the loader
     ) -> list[Finding]:
     "Annotations that are there and not read, and one whose splits follow from the ids"
     root, spec = Path(root), TEXT_SETS[check_choice('dataset', dataset, TEXT_SETS)]
@@ -486,7 +487,7 @@ def _mals_label(name, person):
     return 1 if value in one else 0
 
 
-def mals_labels(attrs:Mapping[str, int | str] | None, # Of a row: MALS names with -1, 0, 1, or those of a World person
+def mals_labels(attrs:Mapping[str, int | str] | None, # Of a row: MALS names with -1, 0, 1, or a World person's
     ) -> list[int]: # 27 of -1, 0, 1
     "The MALS labels of `attrs`; what it does not say is -1"
     attrs = attrs or {}
@@ -529,7 +530,8 @@ def load_mals(root:Path | str, # Dataset folder
     for c in chunks: check_choice('chunks', c, files)
     attrs_of = {}   # labels -> attributes: 1.5 million rows share few of them
     for c in chunks:
-        for r in read_records(files[c], dict(image='text', caption='captions', image_id='name', label='label')):
+        keys = dict(image='text', caption='captions', image_id='name', label='label')
+        for r in read_records(files[c], keys):
             label = tuple(map(int, r['label']))
             if attrs and label not in attrs_of: attrs_of[label] = dict(zip(MALS_ATTRIBUTES, label))
             rows.append((r['image'], _as_list(r['caption']), attrs_of.get(label), c))

@@ -213,7 +213,8 @@ class Word(NamedTuple):
     end: int
 
 
-_VALUES = {a: {word: value for value, word in words.items()} for a, words in WORDS.items()} # attribute -> word -> value
+# attribute -> word -> value
+_VALUES = {a: {word: value for value, word in words.items()} for a, words in WORDS.items()}
 
 
 def read_caption(text:str, # By `word_caption`, perhaps corrected
@@ -343,7 +344,8 @@ class RuleCaptioner:
         check_choice('image', photo.image, self.truths, 'It knows images of its World only; see world_truth.')
         return self.truths[photo.image]
 
-    def settings(self, photo:Photo) -> dict:
+    def settings(self, photo:Photo, # The image
+        ) -> dict:
         "Rates, seed and what is true of the image"
         truth = self._truth(photo)
         return dict(model='rules', version=1, rates=asdict(self.rates), audit=asdict(self.audit_rates),

@@ -84,7 +84,7 @@ class _Task:
 
 # %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #a85752ee
 class _Retries:
-    "Repeats a question after an answer that does not hold; the repetitions are shared by all questions about an image"
+    "Repeats a question after an answer that does not hold, so many times over all questions about an image"
     def __init__(self, allowed): self.allowed, self.used = allowed, 0
 
     def first_valid(self, question):
@@ -147,10 +147,12 @@ def image_table(folder:Path | str, # With images, also in subfolders
 
 def _checked(table):
     "A table whose files lie inside its root and begin like images"
-    if not len(table): raise ValueError(f"source={table!r} is empty; check the split or the filter that made it")
+    if not len(table):
+        raise ValueError(f"source={table!r} is empty; check the split or the filter that made it")
     for p in table['path']:
         try: str(p).encode()
-        except UnicodeEncodeError: raise ValueError(f"path {ascii(p)} is not UTF-8; rename the file") from None
+        except UnicodeEncodeError:
+            raise ValueError(f"path {ascii(p)} is not UTF-8; rename the file") from None
         if table.reader is None: safe_join(table.root, p, table.follow_links)
     found = file_findings(table, look_at_files(table, headers=True, quiet=True))
     if bad := [f for f in found if f.level == 'error']: raise TableError(table.name, bad)

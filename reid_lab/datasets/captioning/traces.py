@@ -110,8 +110,10 @@ class DraftStep(Record):
 
     @model_validator(mode='after')
     def _check(self):
-        if self.used and not self.phrase.strip(): raise ValueError(f'{self.attribute} is used, but phrase is empty')
-        if not self.used and not self.reason.strip(): raise ValueError(f'{self.attribute} is not used; give a reason')
+        if self.used and not self.phrase.strip():
+            raise ValueError(f'{self.attribute} is used, but phrase is empty')
+        if not self.used and not self.reason.strip():
+            raise ValueError(f'{self.attribute} is not used; give a reason')
         if not self.used and self.phrase: raise ValueError(f'{self.attribute} is not used, but has a phrase')
         return self
 
@@ -136,7 +138,8 @@ def _why_not(attribute, threshold):
     "Why a caption may not say an attribute; empty if it may"
     if not attribute.visible: return 'not visible'
     if attribute.value == ABSENT: return 'nothing there'
-    if attribute.confidence < threshold: return f'confidence {attribute.confidence:.2f} is below {threshold:g}'
+    if attribute.confidence < threshold:
+        return f'confidence {attribute.confidence:.2f} is below {threshold:g}'
     return ''
 
 
@@ -227,7 +230,8 @@ def refine(draft:Draft, # T2
     "The state after an audit"
     made = []
     for i, c in enumerate(corrections):
-        if not isinstance(c, (Correction, dict)): raise TraceError(f'trace_corr[{i}]={str(c)[:40]!r} is no object')
+        if not isinstance(c, (Correction, dict)):
+            raise TraceError(f'trace_corr[{i}]={str(c)[:40]!r} is no object')
         try: made.append(c if isinstance(c, Correction) else Correction(**c))
         except TraceError as e: raise TraceError(f'trace_corr[{i}]: {e}') from None
     text = apply_corrections(draft.S_init, made)
@@ -343,19 +347,27 @@ class WithAuditor:
         self.name = f'{writer.name}, audited by {auditor.name}'
         self.prompt_hash = digest([writer.prompt_hash, auditor.prompt_hash])
 
-    def settings(self, photo:Photo) -> dict:
+    def settings(self, photo:Photo, # The image
+        ) -> dict:
         "Those of both"
         return dict(writer=self.writer.settings(photo), auditor=self.auditor.settings(photo))
 
-    def perceive(self, photo:Photo, attempt:int=0) -> dict:
+    def perceive(self, photo:Photo, # The image
+        attempt:int=0, # Times it was asked before
+        ) -> dict:
         "What the writer sees"
         return self.writer.perceive(photo, attempt)
 
-    def compose(self, attributes:Sequence[Attribute], attempt:int=0) -> dict:
+    def compose(self, attributes:Sequence[Attribute], # What may be said
+        attempt:int=0, # Times it was asked before
+        ) -> dict:
         "What the writer says"
         return self.writer.compose(attributes, attempt)
 
-    def audit(self, photo:Photo, text:str, attempt:int=0) -> dict:
+    def audit(self, photo:Photo, # The image
+        text:str, # S_init
+        attempt:int=0, # Times it was asked before
+        ) -> dict:
         "What the auditor corrects"
         return self.auditor.audit(photo, text, attempt)
 
@@ -426,9 +438,11 @@ def read_state(kind:type[_R], # A class of this notebook
     "A record from JSON"
     at = f'{where}: ' if where else ''
     try: data = json.loads(text, object_pairs_hook=_without_repeats)
-    except json.JSONDecodeError as e: raise TraceError(f'{at}no valid JSON: {e.msg}, character {e.pos}') from None
+    except json.JSONDecodeError as e:
+        raise TraceError(f'{at}no valid JSON: {e.msg}, character {e.pos}') from None
     except TraceError as e: raise TraceError(f'{at}{e}') from None
-    if not isinstance(data, dict): raise TraceError(f'{at}a {kind.__name__} is an object, not a {type(data).__name__}')
+    if not isinstance(data, dict):
+        raise TraceError(f'{at}a {kind.__name__} is an object, not a {type(data).__name__}')
     try: return kind(**data)
     except TraceError as e: raise TraceError(f'{at}{e}') from None
 
@@ -459,7 +473,8 @@ class RecordFile:
         self.path = Path(path)
 
     def __enter__(self):
-        if self.path.is_dir(): raise IsADirectoryError(f"path={str(self.path)!r} is a folder; name a file in it")
+        if self.path.is_dir():
+            raise IsADirectoryError(f"path={str(self.path)!r} is a folder; name a file in it")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         what = f'caption file {str(self.path)!r}'
         self._lock = locked(self.path.with_name(f'.{self.path.name}.lock'), wait=False, what=what)

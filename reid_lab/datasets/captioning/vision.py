@@ -99,7 +99,8 @@ def _start_of(words, text, name):
     if not isinstance(words, str) or not words.strip():
         raise TraceError(f"{name}={words!r} names no words of the description")
     n = text.count(words)
-    if n != 1: raise TraceError(f"{name}={words!r} occurs {n} times in the description; name words that occur once")
+    if n != 1:
+        raise TraceError(f"{name}={words!r} occurs {n} times in the description; name words that occur once")
     return text.index(words)
 
 
@@ -107,7 +108,8 @@ def placed(text:str, # S_init
     corrections:list, # Dicts with op, from, to, evidence, reason, as `PROMPTS` asks for them
     ) -> list[dict]: # With the keys of `Correction`
     "Corrections with the characters that they concern"
-    if not isinstance(corrections, list): raise TraceError(f"corrections={str(corrections)[:60]!r} is no list")
+    if not isinstance(corrections, list):
+        raise TraceError(f"corrections={str(corrections)[:60]!r} is no list")
     out = []
     for i, c in enumerate(corrections):
         name = f'corrections[{i}]'
@@ -154,7 +156,8 @@ class LocalCaptioner:
         self.prompts, self.answering = check_prompts(prompts), answering
         self.prompt_hash = digest(self.prompts)
 
-    def settings(self, photo:Photo) -> dict:
+    def settings(self, photo:Photo, # The image
+        ) -> dict:
         "Weights, prompts, and how answers are drawn"
         return dict(model='transformers', version=1, weights=self.weights, prompts=self.prompt_hash,
                     seed=int(self.answering.seed), max_new_tokens=int(self.answering.max_new_tokens),

@@ -34,14 +34,16 @@ def own_table(path:Path | str, # Ends in .csv or .parquet: a manifest, or a tabl
     ) -> ReidTable:
     "A validated table from a file"
     path, named = Path(path).expanduser(), data_root_of(root)
-    if not path.is_file(): raise ValueError(f"dataset={str(path)!r} is no file; name the .csv or .parquet of a table")
+    if not path.is_file():
+        raise ValueError(f"dataset={str(path)!r} is no file; name the .csv or .parquet of a table")
     header = _header(path)
     if 'camid' in header: return load_manifest(path, root).validate()
     lacks = [c for c in ('path', 'pid', 'cam', 'split') if c not in header]
     if 'cam' in lacks:
         raise ValueError(f"dataset={path.name!r} has no camera labels (columns {header}); a case of new "
                          "cameras needs them: add the column cam, a number for each camera")
-    if lacks: raise ValueError(f"dataset={path.name!r} has no columns {lacks}, only {header}; add them, see ReidTable")
+    if lacks:
+        raise ValueError(f"dataset={path.name!r} has no columns {lacks}, only {header}; add them, see ReidTable")
     return ReidTable.load(path, named.folder or path.parent, follow_links=named.follow_links).validate()
 
 # %% ../../../nbs/07_datasets/90_protocols/52_camera_cases.ipynb #85aedadd
@@ -52,7 +54,8 @@ def camera_numbers(seen:Iterable[int] | str, # Numbers, or their text such as '0
     try: numbers = tuple(int(t) for t in parts)
     except (TypeError, ValueError):
         raise ValueError(f"seen={seen!r} is no list of camera numbers; write them with commas, such as 0,1,2") from None
-    if len(set(numbers)) < len(numbers): raise ValueError(f"seen={seen!r} names a camera twice; write each once")
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"seen={seen!r} names a camera twice; write each once")
     return numbers
 
 
@@ -150,7 +153,8 @@ def _outcomes(case):
     (row, _), _ = pairs(0, len(q))
     scored = np.isin(np.arange(len(q)), row)
     person, in_gallery = (q.pid >= 0).to_numpy(), q.pid.isin(g.pid).to_numpy()
-    return dict(scored=scored, own_camera=~scored & in_gallery & person, absent=~in_gallery & person, junk=~person)
+    return dict(scored=scored, own_camera=~scored & in_gallery & person, absent=~in_gallery & person,
+                junk=~person)
 
 
 def case_cameras(case:Case, # See `own_cameras`
@@ -177,7 +181,8 @@ def case_notes(case:Case, # See `own_cameras`
     if case.same:
         no_query = sorted(int(c) for c in set(case.g.frame.cam) - set(case.seen) - set(case.cams))
         if no_query:
-            notes.append(f"Cameras {no_query} were not trained on and have no query: they are searched and not scored.")
+            notes.append(f"Cameras {no_query} were not trained on and have no query: "
+                         "they are searched and not scored.")
     no_image = [c for c in case.seen if c not in set(case.train.frame.cam)]
     if no_image: notes.append(f"Cameras {no_image} are named as trained on and have no training image.")
     for row in case_cameras(case).to_dict('records'):

@@ -64,7 +64,8 @@ def ordered(table:ReidTable, # Queries
     check_choice('order', order, ORDERS)
     if order == 'given': return table
     if order == 'time':
-        if 'time' not in table.frame: raise ValueError(f"{table!r} has no column 'time'; use order='shuffled'")
+        if 'time' not in table.frame:
+            raise ValueError(f"{table!r} has no column 'time'; use order='shuffled'")
         return table.take(np.argsort(table.frame.time.to_numpy(), kind='stable'))
     return table.take(stream(seed, 'stream').permutation(len(table)))
 

@@ -100,7 +100,8 @@ def _in_path_order(table):
 def _cameras(table, name):
     "The two cameras of VIPeR or PRID-2011"
     cams = sorted(set(table.frame.cam.tolist()))
-    if len(cams) != 2: raise ValueError(f"{name} has two cameras; {table!r} has {cams}: keep two, or check the name")
+    if len(cams) != 2:
+        raise ValueError(f"{name} has two cameras; {table!r} has {cams}: keep two, or check the name")
     return cams
 
 
@@ -228,7 +229,8 @@ def average_splits(rows:Iterable[dict], # With `split`, perhaps `direction`, and
     ) -> pd.DataFrame: # One row a metric: mean, std, splits, cases
     "Mean over directions inside a split, then over splits; standard deviation over splits"
     f = pd.DataFrame(list(rows))
-    if not len(f) or 'split' not in f: raise ValueError("rows need the key 'split' and one dict per case; got none")
+    if not len(f) or 'split' not in f:
+        raise ValueError("rows need the key 'split' and one dict per case; got none")
     if 'direction' not in f: f['direction'] = ''
     names = [c for c in f if c not in ('split', 'direction')]
     words = [c for c in names if not pd.api.types.is_numeric_dtype(f[c])]
@@ -256,7 +258,8 @@ def _source(table, name, splits):
     "Training rows of one source, numbered from 0"
     persons = _persons(table)
     if splits == 'train': persons = persons.where(split='train')
-    if not len(persons): raise ValueError(f"{name}: no image of a person is left with splits={splits!r}; try 'all'")
+    if not len(persons):
+        raise ValueError(f"{name}: no image of a person is left with splits={splits!r}; try 'all'")
     f = persons.frame
     numbers = {c: _numbered(f[c]) for c in ('pid', 'cam', 'site')}
     new = persons._with(f.assign(split='train', role='both', dataset=name, raw_pid=f.pid, raw_cam=f.cam, **numbers))
