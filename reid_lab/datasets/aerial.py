@@ -8,12 +8,16 @@ __all__ = ['AERI', 'AERI_VERSIONS', 'TBAPR', 'SOURCES', 'aerial_table', 'triplet
 
 # %% ../../nbs/07_datasets/40_aerial.ipynb #a93482a1
 import re
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from ..core.basics import check_choice
+from ..core.old_names import renamed
 from ..data.table import Finding, ReidTable, TableError
 from .image_sets import tiny_table, write_images
 from .text_sets import read_json, read_records, write_json
@@ -23,17 +27,17 @@ def aerial_table(n_ids:int=8, # Identities; the last quarter is `test`
     per_id:int=2, # Aerial images each, with two captions; and one from the ground
     ) -> ReidTable:
     "Coloured blocks from above and from the ground"
-    t = tiny_table(n_ids, per_id + 1)
-    f = t.frame[t.frame.split != 'val'].copy()
-    last = f.cam == per_id
-    f['view'], f['role'] = np.where(last, 'ground', 'aerial'), np.where(last, 'none', 'gallery')
-    ground = f[last].set_index('pid').path
-    f['captions'] = [[] if g else c for c, g in zip(f.captions, last)]
-    f['grounds'] = [[ground[p]]*len(c) for p, c in zip(f.pid, f.captions)]
-    f = f.assign(cam=0, pid=pd.factorize(f.pid)[0])
-    f = f.sort_values(['split', 'view', 'pid'], kind='stable', key=lambda c: c.map(dict(train=0, test=1))
-                      if c.name == 'split' else c)
-    return ReidTable(f, None, t.reader, 'tiny aerial')
+    table = tiny_table(n_ids, per_id + 1)
+    f = table.frame[table.frame.split != 'val'].copy()
+    from_ground = f.cam == per_id
+    ground_of = f[from_ground].set_index('pid').path
+    f['view'] = np.where(from_ground, 'ground', 'aerial')
+    f['role'] = np.where(from_ground, 'none', 'gallery')
+    f['captions'] = [[] if g else captions for captions, g in zip(f.captions, from_ground)]
+    f['grounds'] = [[ground_of[pid]]*len(captions) for pid, captions in zip(f.pid, f.captions)]
+    f = f.assign(cam=0, pid=pd.factorize(f.pid)[0], first=f.split == 'test')   # training first
+    f = f.sort_values(['first', 'view', 'pid'], kind='stable').drop(columns='first')
+    return ReidTable(f, None, table.reader, 'tiny aerial')
 
 
 def triplets(table:ReidTable, # With the column `grounds`
@@ -44,10 +48,22 @@ def triplets(table:ReidTable, # With the column `grounds`
         raise ValueError(f"table {table.name!r} has no column 'grounds'; load an aerial set, or make one of a World "
                          "with cross_view(table)")
     f = table.where(split=split, view='aerial').frame
-    rows = [(p, a, g, c) for p, a, gs, cs in zip(f.pid, f.path, f.grounds, f.captions) for g, c in zip(gs, cs)]
+    rows = [(pid, path, ground, caption)
+            for pid, path, grounds, captions in zip(f.pid, f.path, f.grounds, f.captions)
+            for ground, caption in zip(grounds, captions)]
     return pd.DataFrame(rows, columns=['pid', 'aerial', 'ground', 'caption'])
 
 # %% ../../nbs/07_datasets/40_aerial.ipynb #e2b90f3e
+def _stop(at, what, remedy):
+    "Refuse an entry; `at` begins with the file that holds it"
+    raise TableError(at.split()[0], [Finding('error', what, at, remedy)])
+
+
+def _leaves_folder(path):
+    "Whether a path is not below the folder, on any system"
+    return path.startswith('/') or '..' in path.split('/') or bool(re.match('[A-Za-z]:', path))
+
+
 class _Rows:
     "Rows by image path, in the order of their first appearance"
     def __init__(self): self.rows = {}
@@ -55,14 +71,17 @@ class _Rows:
     def add(self, at, path, pid, view, split, caption=None, ground=''):
         "One image; `at` is the file and the entry that name it"
         path = path.replace('\\', '/')
-        if not path.strip() or path.startswith('/') or '..' in path.split('/') or re.match('[A-Za-z]:', path):
-            _stop(at, f'path {path!r} leaves the dataset folder' if path.strip() else f'an empty {view} path',
-                  'paths must be relative and inside it')
-        row = self.rows.setdefault(path, dict(path=path, pid=pid, view=view, split=split, captions=[], grounds=[],
-                                              role='gallery' if view == 'aerial' else 'none'))
-        for k, v in dict(pid=pid, view=view, split=split).items():
-            if row[k] != v: _stop(at, f'image {path!r} has {k} {row[k]} in another entry and {v} here',
-                                  'correct the annotation')
+        remedy = 'paths must be relative and inside it'
+        if not path.strip(): _stop(at, f'an empty {view} path', remedy)
+        if _leaves_folder(path): _stop(at, f'path {path!r} leaves the dataset folder', remedy)
+        facts = dict(pid=pid, view=view, split=split)
+        if path not in self.rows:
+            role = 'gallery' if view == 'aerial' else 'none'
+            self.rows[path] = dict(path=path, **facts, captions=[], grounds=[], role=role)
+        row = self.rows[path]
+        for k, v in facts.items():
+            if row[k] != v:
+                _stop(at, f'image {path!r} has {k} {row[k]} in another entry and {v} here', 'correct the annotation')
         if caption is not None:
             row['captions'].append(caption)
             row['grounds'].append(ground)
@@ -70,57 +89,54 @@ class _Rows:
     def deal(self, at, captions, images, pid, split, grounds=None):
         "Captions of one identity to its aerial images in turn"
         if not images: _stop(at, f'id {pid} has no aerial image', 'add one, or remove the entry')
-        for p in images: self.add(at, p, pid, 'aerial', split)
-        for i, c in enumerate(captions):
-            ground = grounds[i % len(images)] if grounds else ''
-            self.add(at, images[i % len(images)], pid, 'aerial', split, c, ground)
+        for path in images: self.add(at, path, pid, 'aerial', split)
+        for i, caption in enumerate(captions):
+            turn = i % len(images)
+            self.add(at, images[turn], pid, 'aerial', split, caption, grounds[turn] if grounds else '')
 
     def frame(self):
         rows = sorted(self.rows.values(), key=lambda r: (r['split'] != 'train', r['view']))
         return pd.DataFrame(rows, columns=['path', 'pid', 'view', 'split', 'role', 'captions', 'grounds'])
 
-
-def _stop(at, what, remedy): raise TableError(at.split()[0], [Finding('error', what, at, remedy)])
-
 # %% ../../nbs/07_datasets/40_aerial.ipynb #bb11d305
-_TRAIN = dict(pid='id', split='split', aerial_img='text', ground_img='maybe', caption='text')
+_TRIPLET = dict(pid='id', split='split', aerial_img='text', ground_img='maybe', caption='text')
 _IDENTITY = dict(captions='texts', file_paths='texts', ground_file_paths='texts')
-_SAID = dict(train={}, test=dict(split='split')) # keys of the complete file are known from a comment only
+_TRAIN_IDENTITY = dict(id='id', **_IDENTITY) # known from a comment only, which names no split
+_TEST_IDENTITY = dict(pid='id', **_IDENTITY, split='split')
 AERI = dict(sampled='train_caption.json', complete='complete_caption.json', test='test_caption.json') # form -> file
 AERI_VERSIONS = {3659: 'as the paper prints', # identities of the sampled file -> which version of it this is
                  3522: 'as in the file that was released, which has 76,007 triplets (log of its authors)'}
 
 
-def load_aeri(root, # Dataset folder
-    form:str='sampled', # Triplets for training: the `sampled` ones of the authors, or all annotations (`complete`)
-    follow_links:bool=False, # Read images behind links that lead out of their folder
-    ) -> ReidTable: # Not validated yet; identities of train from 0, of test as in the file or behind those
-    "AERI-PEDES"
-    root, rows, tidy = Path(root), _Rows(), lambda p: p.replace('\\', '/').removeprefix('AERI-PEDES/')
-    train, test = root/AERI[check_choice('form', form, [k for k in AERI if k != 'test'])], root/AERI['test']
-    if form == 'complete' and not train.is_file():
-        raise ValueError(f"form='complete' needs {train.name!r} in {str(root)!r}; use form='sampled'")
-    if train.is_file() and form == 'sampled':
-        for i, r in enumerate(read_records(train, _TRAIN)):
-            at, pid, ground = f'{train.name} row {i}', int(r['pid']), tidy(r['ground_img'] or '')
-            _of_split(at, r, 'train')
-            rows.add(at, tidy(r['aerial_img']), pid, 'aerial', 'train', r['caption'], ground)
-            if ground: rows.add(at, ground, pid, 'ground', 'train')
-    for path, key, split in ((train, 'id', 'train'), (test, 'pid', 'test')):
-        if not path.is_file() or path == train and form == 'sampled': continue
-        for i, r in enumerate(read_records(path, {key: 'id', **_IDENTITY, **_SAID[split]})):
-            at, pid = f'{path.name} row {i}', int(r[key])
-            _of_split(at, r, split)
-            rows.deal(at, r['captions'], [*map(tidy, r['file_paths'])], pid, split)
-            for p in r['ground_file_paths']: rows.add(at, tidy(p), pid, 'ground', split)
-    return ReidTable(_apart(rows.frame()), root, name='aeri-pedes', follow_links=follow_links)
+def _tidy(path):
+    "With forward slashes, and without the name of the set"
+    return path.replace('\\', '/').removeprefix('AERI-PEDES/')
 
 
-def _of_split(at, record, split):
+def _check_split(at, record, split):
     "Refuse a record that says it belongs to another split"
     if record.get('split', split) != split:
         what = f"split={record['split']!r} in a file of split {split!r}"
         raise TableError('aeri-pedes', [Finding('error', what, at, 'move the record or mend it')])
+
+
+def _read_triplets(path, rows):
+    "Add the images of a file with one record a triplet"
+    for i, r in enumerate(read_records(path, _TRIPLET)):
+        at, pid, ground = f'{path.name} row {i}', int(r['pid']), _tidy(r['ground_img'] or '')
+        _check_split(at, r, 'train')
+        rows.add(at, _tidy(r['aerial_img']), pid, 'aerial', 'train', r['caption'], ground)
+        if ground: rows.add(at, ground, pid, 'ground', 'train')
+
+
+def _read_identities(path, rows, split):
+    "Add the images of a file with one record an identity"
+    key, keys = ('id', _TRAIN_IDENTITY) if split == 'train' else ('pid', _TEST_IDENTITY)
+    for i, r in enumerate(read_records(path, keys)):
+        at, pid = f'{path.name} row {i}', int(r[key])
+        _check_split(at, r, split)
+        rows.deal(at, r['captions'], [*map(_tidy, r['file_paths'])], pid, split)
+        for p in r['ground_file_paths']: rows.add(at, _tidy(p), pid, 'ground', split)
 
 
 def _apart(f):
@@ -130,26 +146,52 @@ def _apart(f):
     if set(f.pid[train]) & set(f.pid[~train]): f.loc[~train, 'pid'] += int(f.pid[train].max()) + 1
     return f
 
+
+def load_aeri(root:Path | str, # Dataset folder
+    form:str='sampled', # Triplets for training: the `sampled` ones of the authors, or all annotations (`complete`)
+    follow_links:bool=False, # Read images behind links that lead out of their folder
+    ) -> ReidTable: # Not validated yet; identities of train from 0, of test as in the file or behind those
+    "AERI-PEDES"
+    root, rows = Path(root), _Rows()
+    train, test = root/AERI[check_choice('form', form, [k for k in AERI if k != 'test'])], root/AERI['test']
+    if form == 'complete' and not train.is_file():
+        raise ValueError(f"form='complete' needs {train.name!r} in {str(root)!r}; use form='sampled'")
+    if form == 'complete': _read_identities(train, rows, 'train')
+    elif train.is_file(): _read_triplets(train, rows)
+    if test.is_file(): _read_identities(test, rows, 'test')
+    return ReidTable(_apart(rows.frame()), root, name='aeri-pedes', follow_links=follow_links)
+
 # %% ../../nbs/07_datasets/40_aerial.ipynb #67c330cc
+class _Triplet(NamedTuple):
+    "A caption, and the images that it goes with"
+    row: int  # Of the aerial image in the table
+    ground: str | None  # Name of the ground image's file
+    caption: str
+
+
 def _image_names(table):
     "Path of every image in a layout, by split and view"
     f = table.frame
     return [f'{s}/{v}/{p:05d}_{i:06d}.jpg' for i, (s, v, p) in enumerate(zip(f.split, f.view, f.pid))]
 
 
-def _written_triplets(f, names):
-    "(row, name of the ground image or None, caption) of every caption of aerial rows"
-    name, own, turn, out = dict(zip(f.path, names)), {}, {}, []
-    for p, v, n in zip(f.pid, f.view, names):
-        if v == 'ground': own.setdefault(p, []).append(n)
-    for i, (p, v, cs) in enumerate(zip(f.pid, f.view, f.captions)):
-        for k, c in enumerate(cs if v == 'aerial' else []):
-            if 'grounds' in f: ground = name.get(f.grounds.iat[i][k])
+def _triplets_to_write(f, names):
+    "The `_Triplet` of every caption of aerial rows, with the ground images of their identity in turn if none is named"
+    name_of, grounds_of, n_used = dict(zip(f.path, names)), {}, Counter()
+    for pid, view, name in zip(f.pid, f.view, names):
+        if view == 'ground': grounds_of.setdefault(pid, []).append(name)
+    found = []
+    for row, (pid, view, captions) in enumerate(zip(f.pid, f.view, f.captions)):
+        if view != 'aerial': continue
+        for k, caption in enumerate(captions):
+            if 'grounds' in f:
+                ground = name_of.get(f.grounds.iat[row][k])
             else:
-                j = turn[p] = turn.get(p, -1) + 1
-                ground = own[p][j % len(own[p])] if p in own else None
-            out.append((i, ground, c))
-    return out
+                own = grounds_of.get(pid)
+                ground = own[n_used[pid] % len(own)] if own else None
+                n_used[pid] += 1
+            found.append(_Triplet(row, ground, caption))
+    return found
 
 
 def _in_turn(captions):
@@ -158,191 +200,270 @@ def _in_turn(captions):
 
 
 def write_aeri(table:ReidTable, # With images of both views
-    folder, # Dataset folder, existing
-    ):
+    folder:Path | str, # Dataset folder, existing
+    ) -> None:
     "The three files of AERI-PEDES and the images"
     folder, f, names = Path(folder), table.frame, _image_names(table)
     write_images(table, folder, names)
     full = [f'AERI-PEDES/{n}' for n in names]
-    def record(i, ground, c):
-        return dict(pid=int(f.pid.iat[i]) + 1, split='train', aerial_img=full[i], ground_img=ground, caption=c)
-    train = [record(*t) for t in _written_triplets(f, full) if f.split.iat[t[0]] == 'train']
-    out = {AERI['sampled']: train, AERI['complete']: [], AERI['test']: []}
-    for (split, pid), g in f.groupby(['split', 'pid'], sort=False):
-        above = g.view == 'aerial'
-        own = dict(captions=_in_turn(list(g.captions[above])), file_paths=[full[i] for i in g.index[above]],
-                   ground_file_paths=[full[i] for i in g.index[~above]])
-        if split == 'train': out[AERI['complete']].append(dict(id=int(pid) + 1, split='train', **own))
-        else: out[AERI['test']].append(dict(pid=int(pid), split='test', **own))
-    for name, records in out.items():
+    files = {name: [] for name in AERI.values()}
+    for t in _triplets_to_write(f, full):
+        if f.split.iat[t.row] != 'train': continue
+        files[AERI['sampled']].append(dict(pid=int(f.pid.iat[t.row]) + 1, split='train', aerial_img=full[t.row],
+                                           ground_img=t.ground, caption=t.caption))
+    for (split, pid), rows in f.groupby(['split', 'pid'], sort=False):
+        above = rows.view == 'aerial'
+        images = dict(captions=_in_turn(list(rows.captions[above])), file_paths=[full[i] for i in rows.index[above]],
+                      ground_file_paths=[full[i] for i in rows.index[~above]])
+        if split == 'train': files[AERI['complete']].append(dict(id=int(pid) + 1, split='train', **images))
+        else: files[AERI['test']].append(dict(pid=int(pid), split='test', **images))
+    for name, records in files.items():
         if records: write_json(records, folder/name)
 
 # %% ../../nbs/07_datasets/40_aerial.ipynb #b04d8dee
 TBAPR = {'AG-ReID': 'agtext', 'G2APS-AG': 'g2aps'} # source (and folder) -> start of its files' names
 _LISTS = 'image_pids', 'img_paths', 'pair_img_paths', 'caption_pids', 'captions'
+_PARALLEL = ('image_pids', 'img_paths'), ('image_pids', 'pair_img_paths'), ('caption_pids', 'captions')
 
 
 def _is_place(v): return isinstance(v, list) and len(v) == 2 and all(isinstance(x, str) for x in v)
 
 
-def _triple(r, at):
+def _is_number(v): return isinstance(v, int)
+
+
+_ENTRIES = dict(image_pids=_is_number, caption_pids=_is_number, captions=lambda v: isinstance(v, str),
+                img_paths=_is_place, pair_img_paths=lambda v: v is None or _is_place(v)) # key -> test
+
+
+class _TrainRow(NamedTuple):
+    "A training row of TBAPR"
+    pid: int
+    number: int
+    aerial: list  # Folder and file
+    ground: list | None  # Folder and file
+    caption: str
+
+
+def _train_row(row, at):
     "A training row, checked"
-    if not (isinstance(r, list) and len(r) == 5 and all(isinstance(r[k], int) for k in (0, 1)) and _is_place(r[2])
-            and (r[3] is None or _is_place(r[3])) and isinstance(r[4], str)):
-        _stop(at, f'{str(r)[:60]!r} is no triplet', 'a row is [pid, number, [folder, aerial file], '
-              '[folder, ground file], caption]; the ground image may be null')
-    return r[0], r[2], r[3], r[4]
+    if isinstance(row, list) and len(row) == 5:
+        r = _TrainRow(*row)
+        if (_is_number(r.pid) and _is_number(r.number) and _is_place(r.aerial)
+                and (r.ground is None or _is_place(r.ground)) and isinstance(r.caption, str)): return r
+    _stop(at, f'{str(row)[:60]!r} is no triplet', 'a row is [pid, number, [folder, aerial file], '
+          '[folder, ground file], caption]; the ground image may be null')
 
 
 def _lists(path):
     "The parallel lists of validation or test, checked"
-    d, at = read_json(path, dict), path.name
+    lists, file = read_json(path, dict), path.name
     for k in _LISTS:
-        if not isinstance(d.get(k), list):
-            _stop(f'{at} key {k!r}', f'key {k!r} is missing or no list (the file has {sorted(d)[:6]})',
+        if not isinstance(lists.get(k), list):
+            _stop(f'{file} key {k!r}', f'key {k!r} is missing or no list (the file has {sorted(lists)[:6]})',
                   f'the file needs {list(_LISTS)}')
-    for a, b in (('image_pids', 'img_paths'), ('image_pids', 'pair_img_paths'), ('caption_pids', 'captions')):
-        if len(d[a]) != len(d[b]): _stop(f'{at} keys {a!r}, {b!r}', f'{len(d[a])} {a} and {len(d[b])} {b}',
-                                         'they are parallel; copy the file again')
-    for k, fits in dict(image_pids=lambda v: isinstance(v, int), caption_pids=lambda v: isinstance(v, int),
-                        captions=lambda v: isinstance(v, str), img_paths=_is_place,
-                        pair_img_paths=lambda v: v is None or _is_place(v)).items():
-        bad = [i for i, v in enumerate(d[k]) if not fits(v)]
-        if bad: _stop(f'{at} key {k!r}, entry {bad[0]}', f'{str(d[k][bad[0]])[:50]!r} has the wrong form', 'correct it')
-    return d
+    for a, b in _PARALLEL:
+        if len(lists[a]) != len(lists[b]):
+            _stop(f'{file} keys {a!r}, {b!r}', f'{len(lists[a])} {a} and {len(lists[b])} {b}',
+                  'they are parallel; copy the file again')
+    for k, fits in _ENTRIES.items():
+        for i, entry in enumerate(lists[k]):
+            if not fits(entry):
+                _stop(f'{file} key {k!r}, entry {i}', f'{str(entry)[:50]!r} has the wrong form', 'correct it')
+    return lists
 
 # %% ../../nbs/07_datasets/40_aerial.ipynb #f7a33a66
-def _read_source(root, source, rows, splits):
-    "Add the images of one source; identities are pairs of source and number"
-    def start(p): return p if (root/p).exists() or p.startswith(f'{source}/') else f'{source}/{p}'
-    def place(v): return '' if v is None else start('/'.join(v))
-    for split in splits:
-        path = root/source/f'{TBAPR[source]}_{split}.json'
-        if not path.is_file(): continue
-        if split == 'train':
-            for i, r in enumerate(read_json(path)):
-                at = f'{path.name} row {i}'
-                pid, aerial, ground, said = _triple(r, at)
-                rows.add(at, place(aerial), (source, pid), 'aerial', split, said, place(ground))
-                if ground: rows.add(at, place(ground), (source, pid), 'ground', split)
-            continue
-        d, own, said = _lists(path), {}, {}
-        for i, (p, a, g) in enumerate(zip(d['image_pids'], d['img_paths'], d['pair_img_paths'])):
-            own.setdefault(p, []).append((place(a), place(g)))
-            if g: rows.add(f'{path.name} image {i}', place(g), (source, p), 'ground', split)
-        for p, c in zip(d['caption_pids'], d['captions']): said.setdefault(p, []).append(c)
-        for p in dict.fromkeys([*own, *said]):
-            images, grounds = zip(*own[p]) if p in own else ((), ())
-            rows.deal(f'{path.name} id {p}', said.get(p, []), list(images), (source, p), split, grounds)
+class _Source:
+    "One of the two folders of TBAPR; identities are pairs of source and number"
+    def __init__(self, root, name, rows): self.root, self.name, self.rows = root, name, rows
+
+    def place(self, parts):
+        "Path below the dataset folder; where paths start was not published"
+        if parts is None: return ''
+        path = '/'.join(parts)
+        if path.startswith(f'{self.name}/') or (self.root/path).exists(): return path
+        return f'{self.name}/{path}'
+
+    def read_train(self, path):
+        "Add the images of a file of triplets"
+        for i, row in enumerate(read_json(path)):
+            at = f'{path.name} row {i}'
+            r = _train_row(row, at)
+            pid, ground = (self.name, r.pid), self.place(r.ground)
+            self.rows.add(at, self.place(r.aerial), pid, 'aerial', 'train', r.caption, ground)
+            if r.ground: self.rows.add(at, ground, pid, 'ground', 'train')
+
+    def read_lists(self, path, split):
+        "Add the images of a file of parallel lists"
+        lists = _lists(path)
+        images, grounds, captions = {}, {}, {}   # by identity
+        for i, (p, aerial, ground) in enumerate(zip(*(lists[k] for k in ('image_pids', 'img_paths',
+                                                                         'pair_img_paths')))):
+            images.setdefault(p, []).append(self.place(aerial))
+            grounds.setdefault(p, []).append(self.place(ground))
+            if ground:
+                self.rows.add(f'{path.name} image {i}', self.place(ground), (self.name, p), 'ground', split)
+        for p, caption in zip(lists['caption_pids'], lists['captions']):
+            captions.setdefault(p, []).append(caption)
+        for p in dict.fromkeys([*images, *captions]):
+            self.rows.deal(f'{path.name} id {p}', captions.get(p, []), images.get(p, []), (self.name, p), split,
+                           grounds.get(p))
+
+    def read(self, split):
+        "Add the images of a split, if its file is there"
+        path = self.root/self.name/f'{TBAPR[self.name]}_{split}.json'
+        if not path.is_file(): return
+        if split == 'train': self.read_train(path)
+        else: self.read_lists(path, split)
 
 
-def load_tbapr(root, # Dataset folder
+def load_tbapr(root:Path | str, # Dataset folder
     with_val:bool=False, # Also read the validation split, which shares identities with the test
     follow_links:bool=False, # Read images behind links that lead out of their folder
     ) -> ReidTable: # Not validated yet; identities from 0, those of training first
     "TBAPR"
     root, rows = Path(root), _Rows()
-    for source in TBAPR: _read_source(root, source, rows, ('train', *['val']*with_val, 'test'))
+    for name in TBAPR:
+        source = _Source(root, name, rows)
+        for split in ('train', 'val', 'test') if with_val else ('train', 'test'): source.read(split)
     f = rows.frame()
-    who, train = f.pid.tolist(), (f.split == 'train').tolist()
     order = list(TBAPR)
-    ids = sorted({(not t, order.index(s), p) for (s, p), t in zip(who, train)})
-    new = {k: i for i, k in enumerate(ids)}
-    f['raw_pid'], f['source'] = [p for _, p in who], [s for s, _ in who]
-    f['pid'] = np.array([new[not t, order.index(s), p] for (s, p), t in zip(who, train)], int)
+    # training first, then by source and number
+    keys = [(split != 'train', order.index(source), number) for (source, number), split in zip(f.pid, f.split)]
+    new = {key: i for i, key in enumerate(sorted(set(keys)))}
+    f['raw_pid'], f['source'] = [number for _, number in f.pid], [source for source, _ in f.pid]
+    f['pid'] = np.array([new[key] for key in keys], int)
     return ReidTable(f, root, name='tbapr', follow_links=follow_links)
 
 # %% ../../nbs/07_datasets/40_aerial.ipynb #d458ff51
+def _place(name):
+    "Folder and file of a path"
+    return None if name is None else name.rsplit('/', 1)
+
+
+def _parallel_lists(f, names, above, triplets):
+    "The lists of a file of validation or test; `above` are its aerial rows"
+    ground_of = {}
+    for t in triplets: ground_of.setdefault(t.row, t.ground)   # the first one
+    pids, captions = [], []
+    for pid in dict.fromkeys(f.pid.iloc[above]):
+        own = _in_turn([f.captions.iat[i] for i in above if f.pid.iat[i] == pid])
+        pids += [int(pid)]*len(own)
+        captions += own
+    return dict(image_pids=[int(f.pid.iat[i]) for i in above], img_paths=[_place(names[i]) for i in above],
+                pair_img_paths=[_place(ground_of.get(i)) for i in above], caption_pids=pids, captions=captions)
+
+
 def write_tbapr(table:ReidTable, # With images of both views; a column `source` names the folder, else it is the first
-    folder, # Dataset folder, existing
-    ):
+    folder:Path | str, # Dataset folder, existing
+    ) -> None:
     "The files of TBAPR and the images"
     folder, f = Path(folder), table.frame
     source = f.get('source', pd.Series([next(iter(TBAPR))]*len(f)))
     for s in source.unique(): check_choice('source', s, TBAPR)
     names = [f'{s}/{n}' for s, n in zip(source, _image_names(table))]
     write_images(table, folder, names)
-    place, found = lambda n: None if n is None else n.rsplit('/', 1), _written_triplets(f, names)
+    found = _triplets_to_write(f, names)
     for s, split in dict.fromkeys(zip(source, f.split)):
-        mine = [t for t in found if source.iat[t[0]] == s and f.split.iat[t[0]] == split]
-        path = folder/s/f'{TBAPR[s]}_{split}.json'
+        here = (source == s) & (f.split == split)
+        own = [t for t in found if here.iat[t.row]]
         if split == 'train':
-            write_json([[int(f.pid.iat[i]), k, place(names[i]), place(g), c] for k, (i, g, c) in enumerate(mine)], path)
-            continue
-        pair = {i: g for i, g, _ in reversed(mine)}
-        above = np.flatnonzero((source == s) & (f.split == split) & (f.view == 'aerial'))
-        said = [(int(p), c) for p in dict.fromkeys(f.pid.iloc[above])
-                for c in _in_turn([f.captions.iat[i] for i in above if f.pid.iat[i] == p])]
-        lists = ([int(f.pid.iat[i]) for i in above], [place(names[i]) for i in above],
-                 [place(pair.get(i)) for i in above], [p for p, _ in said], [c for _, c in said])
-        write_json(dict(zip(_LISTS, lists)), path)
+            content = [[int(f.pid.iat[t.row]), k, _place(names[t.row]), _place(t.ground), t.caption]
+                       for k, t in enumerate(own)]
+        else:
+            content = _parallel_lists(f, names, np.flatnonzero(here & (f.view == 'aerial')), own)
+        write_json(content, folder/s/f'{TBAPR[s]}_{split}.json')
 
 # %% ../../nbs/07_datasets/40_aerial.ipynb #c050c174
 def aerial_notes(table:ReidTable, # Of an aerial set
-    ) -> list: # of `Finding`
+    ) -> list[Finding]:
     "Triplets of training, and those without an image from the ground"
     t = triplets(table)
     if not len(t): return []
-    none, f = int((t.ground == '').sum()), table.where(split='train').frame
-    alone = len(set(f.pid[f.view == 'aerial']) - set(f.pid[f.view == 'ground']))
-    text = f'{len(t)} triplets for training, {none} of them without a ground image'
-    return [Finding('ok', text + f'; {alone} identities without any'*bool(alone))]
+    f = table.where(split='train').frame
+    text = f"{len(t)} triplets for training, {int((t.ground == '').sum())} of them without a ground image"
+    n_alone = len(set(f.pid[f.view == 'aerial']) - set(f.pid[f.view == 'ground']))
+    if n_alone: text += f'; {n_alone} identities without any'
+    return [Finding('ok', text)]
 
 
 def aeri_notes(table:ReidTable, # Of AERI-PEDES, from its folder
-    ) -> list: # of `Finding`
+    ) -> list[Finding]:
     "`aerial_notes`, and what each training file in the folder holds or what is wrong with it"
     out = aerial_notes(table)
-    for form in (k for k in AERI if k != 'test' and (Path(table.root)/AERI[k]).is_file()):
+    for form in ('sampled', 'complete'):
+        if not (Path(table.root)/AERI[form]).is_file(): continue
         try: f = load_aeri(table.root, form).where(split='train').frame
         except TableError as e:
             out += e.findings
             continue
-        n, ids = f.view.value_counts().to_dict(), f.pid.nunique()
-        version = f': {AERI_VERSIONS[ids]}' if form == 'sampled' and ids in AERI_VERSIONS else ''
-        out.append(Finding('ok', f'{AERI[form]}, form {form!r}: {ids} ids, {n.get("aerial", 0)} aerial and '
-                                 f'{n.get("ground", 0)} ground images, {int(f.captions.map(len).sum())} captions'
-                                 + version))
+        n_ids, n = f.pid.nunique(), f.view.value_counts().to_dict()
+        text = (f'{AERI[form]}, form {form!r}: {n_ids} ids, {n.get("aerial", 0)} aerial and {n.get("ground", 0)} '
+                f'ground images, {int(f.captions.map(len).sum())} captions')
+        if form == 'sampled' and n_ids in AERI_VERSIONS: text += f': {AERI_VERSIONS[n_ids]}'
+        out.append(Finding('ok', text))
     return out
 
 
 def unfit_aerial(table:ReidTable, # To be written
-    ) -> list: # of `Finding`
+    ) -> list[Finding]:
     "Rows that the layout of an aerial set has no place for"
-    f = table.frame
-    above, out = (f.view == 'aerial').to_numpy(), []
-    lost = sorted(set(f.pid) - set(f.pid[above]))
-    for bad, what, do in (((f.pid < 0).to_numpy(), 'junk (pid -1) has no place in this layout', 'drop these rows'),
-                          ((f.split == 'val').to_numpy(), 'this layout has no validation split',
-                           "table.where(split=['train', 'test'])"),
-                          (~above & (f.captions.map(len) > 0).to_numpy(), 'captions belong to aerial images',
-                           'cross_view(table) moves them'),
-                          ((above & (f.captions.map(len) == 0) & (f.split == 'train')).to_numpy(),
-                           'aerial images of train without a caption', 'drop these rows'),
-                          (f.pid.isin(lost).to_numpy(), f'ids without an aerial image: {lost[:4]}', 'drop these rows')):
-        if bad.any(): out.append(Finding('error', what, f'{int(bad.sum())} rows', do))
+    f, out = table.frame, []
+    above, n_captions = f.view == 'aerial', f.captions.map(len)
+
+    def check(bad, what, remedy):
+        if bad.any(): out.append(Finding('error', what, f'{int(bad.sum())} rows', remedy))
+
+    check(f.pid < 0, 'junk (pid -1) has no place in this layout', 'drop these rows')
+    check(f.split == 'val', 'this layout has no validation split', "table.where(split=['train', 'test'])")
+    check(~above & (n_captions > 0), 'captions belong to aerial images', 'cross_view(table) moves them')
+    check(above & (n_captions == 0) & (f.split == 'train'), 'aerial images of train without a caption',
+          'drop these rows')
+    ids = sorted(set(f.pid) - set(f.pid[above]))
+    check(f.pid.isin(ids), f'ids without an aerial image: {ids[:4]}', 'drop these rows')
     return out
 
 # %% ../../nbs/07_datasets/40_aerial.ipynb #dca04b8f
+class _Dealt(NamedTuple):
+    "A caption, and the images that it goes with (rows)"
+    aerial: int
+    caption: str
+    ground: int | None
+
+
+def _own_captions(f, above, below):
+    "Aerial images keep their captions, with the ground images in turn"
+    return [_Dealt(i, caption, below[i % len(below)] if len(below) else None)
+            for i in above for caption in f.captions.iat[i]]
+
+
+def _ground_captions(f, above, below, at_least):
+    "Captions of the ground images, dealt out to the aerial ones in turn"
+    given = [(caption, i) for i in below for caption in f.captions.iat[i]]
+    if not given or not len(above): return []
+    dealt = []
+    for k in range(max(len(given), at_least)):
+        caption, ground = given[k % len(given)]
+        dealt.append(_Dealt(above[k % len(above)], caption, ground))
+    return dealt
+
+
+@renamed(said='captions_of')
 def cross_view(table:ReidTable, # With both views and captions, such as the World's task `aerial`
-    said:str='ground', # Captions of `ground` images are dealt out to the aerial ones, or each keeps its own (`aerial`)
+    captions_of:str='ground', # Those of `ground` images are dealt out to the aerial ones; `aerial`: each keeps its own
     ) -> ReidTable: # As an aerial set: column `grounds`, ground rows with role `none`
     "Triplets from a table in which every image has captions"
-    check_choice('said', said, ('ground', 'aerial'))
+    check_choice('captions_of', captions_of, ('ground', 'aerial'))
     f = table.frame.copy()
-    new, grounds = [[] for _ in range(len(f))], [[] for _ in range(len(f))]
-    for (split, _), g in f.groupby(['split', 'pid'], sort=False):
-        above, below = g.index[g.view == 'aerial'], g.index[g.view == 'ground']
-        if said == 'aerial':
-            own = [(i, c, below[i % len(below)] if len(below) else None) for i in above for c in f.captions.iat[i]]
-        else:
-            told = [(c, i) for i in below for c in f.captions.iat[i]]*bool(len(above))
-            n = max(len(told), len(above)*(split == 'train'))*bool(told)
-            own = [(above[k % len(above)], *told[k % len(told)]) for k in range(n)]
-        for i, c, at in own:
-            new[i].append(c)
-            grounds[i].append('' if at is None else f.path.iat[at])
-    f['captions'], f['grounds'] = pd.Series(new, dtype=object), pd.Series(grounds, dtype=object)
+    captions, grounds = [[] for _ in range(len(f))], [[] for _ in range(len(f))]
+    for (split, _), rows in f.groupby(['split', 'pid'], sort=False):
+        above, below = rows.index[rows.view == 'aerial'], rows.index[rows.view == 'ground']
+        if captions_of == 'aerial': dealt = _own_captions(f, above, below)
+        else: dealt = _ground_captions(f, above, below, at_least=len(above) if split == 'train' else 0)
+        for d in dealt:
+            captions[d.aerial].append(d.caption)
+            grounds[d.aerial].append('' if d.ground is None else f.path.iat[d.ground])
+    f['captions'], f['grounds'] = pd.Series(captions, dtype=object), pd.Series(grounds, dtype=object)
     return table._with(f.assign(role=np.where(f.view == 'aerial', 'gallery', 'none')))
 
 # %% ../../nbs/07_datasets/40_aerial.ipynb #0cf85145
@@ -353,43 +474,55 @@ class Bridges:
     "An extra for `Batches` that adds an image on the way from caption to aerial image"
     def __init__(self, table:ReidTable, # Images of both views
         source:str='pair', # One of `SOURCES`
-        size=None, # (H,W) of the images; None: their own size
-        augment=None, # Name in `AUGMENT` or a function `(img, generator) -> img`
+        size:tuple[int, int] | None=None, # (H,W) of the images; None: their own size
+        augment:Callable | str | None=None, # Name in `AUGMENT` or a function `(img, generator) -> img`
         ):
         from reid_lab.data.augment import AUGMENT  # imports torch, which the loaders of tables do without
         self.table, self.source, self.size = table, check_choice('source', source, SOURCES), size
-        self.augment = AUGMENT[check_choice('augment', augment, AUGMENT)] if isinstance(augment, str) else augment
+        if isinstance(augment, str): augment = AUGMENT[check_choice('augment', augment, AUGMENT)]
+        self.augment = augment
         f = table.frame
         if source == 'pair': triplets(table)             # refuses a table without
-        self.row, self.own = {p: i for i, p in enumerate(f.path)}, {}
-        for i, (s, p, v) in enumerate(zip(f.split, f.pid, f.view)): self.own.setdefault((s, p, v), []).append(i)
+        self.row = {path: i for i, path in enumerate(f.path)}
+        self.rows_of = {}                                # (split, identity, view) -> rows
+        for i, key in enumerate(zip(f.split, f.pid, f.view)): self.rows_of.setdefault(key, []).append(i)
+
+    def _candidates(self, i, caption):
+        "Rows that can be the bridge to row `i`"
+        f = self.table.frame
+        if self.source == 'pair':
+            return [self.row[ground] for ground, c in zip(f.grounds.iat[i], f.captions.iat[i])
+                    if c == caption and ground in self.row]
+        view = 'aerial' if self.source == 'aerial' else 'ground'
+        rows = [j for j in self.rows_of.get((f.split.iat[i], f.pid.iat[i], view), []) if j != i]
+        if view == 'aerial' and 'elevation' in f:        # the one from lowest down, if that is lower than this one
+            height = f.elevation.iat
+            rows = sorted([j for j in rows if height[j] < height[i]], key=height.__getitem__)[:1]
+        return rows
 
     def choose(self, path:str, # Of the aerial image
         caption:str, # Of the sample
-        rng, # numpy Generator
+        rng:np.random.Generator, # Draws one of several
         ) -> int: # Row of the bridge, or -1
         "The bridge of one sample"
-        f, i = self.table.frame, self.row[path]
         if self.source == 'none': return -1
-        if self.source == 'pair':
-            found = [g for g, c in zip(f.grounds.iat[i], f.captions.iat[i]) if c == caption and g in self.row]
-            return self.row[found[rng.integers(len(found))]] if found else -1
-        view = 'aerial' if self.source == 'aerial' else 'ground'
-        rows = [j for j in self.own.get((f.split.iat[i], f.pid.iat[i], view), []) if j != i]
-        if view == 'aerial' and 'elevation' in f:       # from lower down, or none
-            height = f.elevation.iat
-            rows = sorted([j for j in rows if height[j] < height[i]], key=height.__getitem__)[:1]
+        rows = self._candidates(self.row[path], caption)
         return rows[rng.integers(len(rows))] if rows else -1
 
-    def __call__(self, batch, rng): # adds img_bridge (B,3,H,W), has_bridge (B,) and n_images, both kinds
+    def __call__(self, batch:dict, # Gets img_bridge (B,3,H,W), has_bridge (B,) and n_images, both kinds
+        rng:np.random.Generator, # Of this batch
+        ) -> None:
+        "Add the bridges of a batch"
         if self.source == 'none': return
         import torch
 
         from reid_lab.data.augment import to_pixels
         rows = np.array([self.choose(p, c, rng) for p, c in zip(batch['path'], batch['caption'])])
-        has, g = rows >= 0, torch.Generator().manual_seed(int(rng.integers(2**63)))
-        out = torch.zeros_like(batch['img'])
+        generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
+        bridges, has = torch.zeros_like(batch['img']), rows >= 0
         if has.any():
-            img = to_pixels(self.table.images(rows[has], self.size or tuple(out.shape[2:]))).contiguous()
-            out[torch.from_numpy(has)] = self.augment(img, g) if self.augment is not None else img
-        batch.update(img_bridge=out, has_bridge=torch.from_numpy(has), n_images=len(out) + int(has.sum()))
+            images = self.table.images(rows[has], self.size or tuple(bridges.shape[2:]))
+            pixels = to_pixels(images).contiguous()
+            if self.augment is not None: pixels = self.augment(pixels, generator)
+            bridges[torch.from_numpy(has)] = pixels
+        batch.update(img_bridge=bridges, has_bridge=torch.from_numpy(has), n_images=len(bridges) + int(has.sum()))

@@ -12,6 +12,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,7 +31,7 @@ PAIR = 10_000  # Ids that count anew in each pair of cameras become `PAIR*pair +
 class Part:
     "One folder of images"
     folder: str  # Below the folder of the set
-    cam: int = None  # Camera of its images; default: the file name says it
+    cam: int | None = None  # Camera of its images; default: the file name says it
     role: str = 'both'  # Of its images
     first: int = 0  # Added to the ids of the file names
 
@@ -39,25 +40,38 @@ class Part:
 class DGSet:
     "What tells one set of mixed-dataset generalisation from another"
     folder: str  # Usual name of the folder
-    also: tuple  # Other names it is met under
+    also: tuple[str, ...]  # Other names it is met under
     split: str  # Of all its images; empty: train and test
-    parts: tuple  # Of `Part`
+    parts: tuple[Part, ...]  # Its folders
     pattern: str  # Start of a base name, with the groups pid and maybe cam
     example: str  # Such a name
     name: str  # Base name to write, from pid, cam (from 1), number (of the identity's images), row and pair
     cameras: int  # Told apart on disk; 0: none, and each image of an identity counts as a camera of its own
     single: bool = False  # One image per identity in each folder
-    shared: int = 0  # Ids above it are of another person in each folder: unused in the first, distractors in the second
+    shared: int = 0  # Ids above it are another person in each folder: unused in the first, distractors in the second
     background: bool = False  # Id 0 is a distractor
     distractors: int = 0  # As published
-    files: tuple = ()  # That tell the set, if the names of its folders do not
+    files: tuple[str, ...] = ()  # That tell the set, if the names of its folders do not
 
     @property
-    def annotations(self) -> tuple: # One of these files (or patterns) is there
+    def annotations(self) -> tuple[str, ...]: # One of these files (or patterns) is there
+        "What tells the set"
         return self.files or tuple(p.folder for p in self.parts)
 
     @property
-    def roles(self) -> set: return {p.role for p in self.parts}
+    def roles(self) -> set[str]: # Of images on disk
+        "The roles of its folders"
+        return {p.role for p in self.parts}
+
+    @property
+    def in_pairs(self) -> bool: # As in CUHK02
+        "Whether identities are counted anew in each pair of cameras, which has folders of its own"
+        return any(p.first for p in self.parts)
+
+    @property
+    def names_pair(self) -> bool: # As in CUHK03
+        "Whether file names say the pair of cameras"
+        return '{pair}' in self.name
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #22c610ad
 DG_SETS = {
@@ -97,47 +111,68 @@ def _two_cameras(f):
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #bfc9038b
 def _probe_and_gallery(f, form, no_identity):
-    "One image per identity asks, one of another camera is searched; `no_identity` (mask) and the others never ask"
+    "One image per identity is a probe, one of another camera is searched; no probe is one of `no_identity` (mask)"
     people = f[~no_identity]
-    first = people.groupby('pid').cam.transform('first')
-    away = people[people.cam != first].drop_duplicates('pid')
-    pair, asks = f.pid.isin(away.pid), ~f.index.isin(away.index)
-    if form.shared: return f.assign(role=np.where(f.cam == 0, 'query', 'gallery'))[pair | (f.cam == 1)]
-    up = int((people.pid == 0).any())   # a person 0 moves up
-    f = f.assign(role=np.where(asks & pair, 'query', 'gallery'), pid=np.where(pair, f.pid + up, 0))
     probes = people.drop_duplicates('pid').index
-    return f[no_identity | f.index.isin(probes) | f.index.isin(away.index)]
+    first_cam = people.groupby('pid').cam.transform('first')
+    matches = people[people.cam != first_cam].drop_duplicates('pid')
+    paired = f.pid.isin(matches.pid)
+    if form.shared: # the cameras are folders
+        return f.assign(role=np.where(f.cam == 0, 'query', 'gallery'))[paired | (f.cam == 1)]
+    is_probe = paired & ~f.index.isin(matches.index)
+    up = int((people.pid == 0).any())   # a person 0 moves up: 0 is that of distractors
+    f = f.assign(role=np.where(is_probe, 'query', 'gallery'), pid=np.where(paired, f.pid + up, 0))
+    return f[no_identity | f.index.isin(probes) | f.index.isin(matches.index)]
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #12caea48
 def _no_identity(f):
-    "Mask of the images whose identity never asks, if any does"
-    asks = f.role.isin(['query', 'both'])
-    return ~f.pid.isin(f.pid[asks]) & asks.any()
+    "Mask of the images whose identity is in no query, if there are queries"
+    is_query = f.role.isin(['query', 'both'])
+    return ~f.pid.isin(f.pid[is_query]) & is_query.any()
 
 
 def _unused(f, form):
     "Folders that would hold no image, of those that must"
-    def side(p): return p.role if form.background else p.cam
-    seen = set(f.role if form.background else f.cam)
-    return [p.folder for p in form.parts if len(form.parts) == 2 and form.split and side(p) not in seen]
+    if len(form.parts) != 2 or not form.split: return []
+    if form.background: return [p.folder for p in form.parts if p.role not in set(f.role)]
+    return [p.folder for p in form.parts if p.cam not in set(f.cam)]
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #67e35708
+def _of_splits(f, form):
+    "Rows of the splits that the layout has, and of identities that it can hold"
+    splits = [form.split] if form.split else ['train', 'test']
+    f = f[(f.pid >= 0) & f.split.isin(splits)]
+    if form.roles != {'both'}: return f
+    if not form.split: return f[f.role.ne('none') | f.split.eq('train')]
+    return f[~_no_identity(f)] if form.split == 'test' else f
+
+
+def _of_cameras(f, form):
+    "Rows of the cameras that the layout has"
+    if form.cameras == 2 and len(f): f = _two_cameras(f)
+    if form.cameras > 2: f = f[f.cam < form.cameras]
+    if form.in_pairs: # each identity in one pair of cameras
+        pair = f.cam//2
+        f = f[pair == f.groupby('pid').cam.transform(lambda c: (c//2).mode().iat[0])]
+    return f
+
+
+def _with_roles(f, form):
+    "The roles that the layout prescribes"
+    if form.roles != {'both'}: return _probe_and_gallery(f, form, _no_identity(f))
+    if form.split: return f.assign(role='both')
+    return f.assign(role=f.role.mask(f.split == 'train', 'both'))
+
+
 def dg_rows(table:ReidTable, # Any table
     dataset:str, # Key of `DG_SETS`
     ) -> ReidTable: # Without `unfit_dg_rows`, maybe without rows
     "The rows that fit the layout of `dataset`, with its cameras, roles and splits"
-    form, f = DG_SETS[check_choice('dataset', dataset, DG_SETS)], table.frame
-    f = f[(f.pid >= 0) & f.split.isin([form.split] if form.split else ['train', 'test'])]
-    if form.roles == {'both'} and not form.split: f = f[f.role.ne('none') | f.split.eq('train')]
-    if form.roles == {'both'} and form.split == 'test': f = f[~_no_identity(f)]
-    if form.cameras == 2 and len(f): f = _two_cameras(f)
-    if form.cameras > 2: f = f[f.cam < form.cameras]
-    if dataset == 'cuhk02': f = f[f.cam//2 == f.groupby('pid').cam.transform(lambda c: (c//2).mode().iat[0])]
+    form = DG_SETS[check_choice('dataset', dataset, DG_SETS)]
+    f = _of_cameras(_of_splits(table.frame, form), form)
     if form.single: f = f[~f.duplicated(['pid', 'cam']) | (_no_identity(f) & form.background)]
-    if form.roles != {'both'}: f = _probe_and_gallery(f, form, _no_identity(f))
-    elif form.split: f = f.assign(role='both')
-    else: f = f.assign(role=f.role.mask(f.split == 'train', 'both'))
-    if not form.cameras: f = f.assign(cam=f.groupby('pid').cumcount())
+    f = _with_roles(f, form)
+    if form.cameras == 0: f = f.assign(cam=f.groupby('pid').cumcount())
     if form.cameras == 1: f = f.assign(cam=0)
     return table._with(f.iloc[:0] if _unused(f, form) else f)
 
@@ -161,40 +196,51 @@ def _images(root, part, form):
     paths = [f'{here}/{n}' for n in names if n[0] != '.' and Path(n).suffix.lower() in endings]
     if unwritable := name_findings(paths): return [], unwritable
     if paths or (here and part.first): return paths, []   # a pair of cameras may be empty, not missing
-    what = f'the folder {part.folder!r} is missing' if here is None else f'no image in the folder {here!r}'
-    holds = f'{str(root/(here or ""))!r} holds {(names if here else sorted(os.listdir(root)))[:8]}'
+    if here is None:
+        what = f'the folder {part.folder!r} is missing'
+        names = sorted(os.listdir(root))
+    else:
+        what = f'no image in the folder {here!r}'
+    holds = f'{str(root/(here or ""))!r} holds {names[:8]}'
     return [], [Finding('error', what, holds, f'copy it again: {part.folder}/{form.example}')]
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #3ce4cd3f
+def _row(path, match, part, form):
+    "One image by its name"
+    groups = match.groupdict()
+    if part.cam is not None: cam = part.cam
+    else: cam = int(match['cam']) - 1 if form.cameras else 0
+    start = PAIR*int(match['pair']) if 'pair' in groups else part.first
+    return dict(path=path, pid=start + int(match['pid']), cam=cam, split=form.split, role=part.role)
+
+
 def _parsed(paths, part, form, skip):
     "Rows of the images whose names parse, and findings"
-    found, rows = [re.match(form.pattern, p.rpartition('/')[2]) for p in paths], []
-    for p, m in zip(paths, found):
-        if m is None: continue
-        cam = part.cam if part.cam is not None else int(m['cam']) - 1 if form.cameras else 0
-        pid = int(m['pid']) + (PAIR*int(m['pair']) if 'pair' in m.groupdict() else part.first)
-        rows.append(dict(path=p, pid=pid, cam=cam, split=form.split, role=part.role))
-    f, out = pd.DataFrame(rows, columns=['path', 'pid', 'cam', 'split', 'role']), []
+    matches = {p: re.match(form.pattern, p.rpartition('/')[2]) for p in paths}
+    rows = [_row(p, matches[p], part, form) for p in paths if matches[p]]
+    f = pd.DataFrame(rows, columns=['path', 'pid', 'cam', 'split', 'role'])
     f = f.astype(dict(pid='int64', cam='int64'))  # also when empty
-    odd = [p for p, m in zip(paths, found) if m is None]
-    far = f.path[~f.cam.between(0, max(form.cameras, 1) - 1)]
+    found, odd = [], [p for p in paths if not matches[p]]
     if odd and not skip:
-        out.append(Finding('error', f'{len(odd)} of {len(paths)} file names do not parse (expected such as '
-                           f'{form.example})', first_few(odd), 'move these files away, or pass skip=True'))
-    if len(far): out.append(Finding('error', f'{len(far)} file names with a camera outside 1..{form.cameras}',
-                                    first_few(far), f'the camera is that of {form.example}: rename these files'))
-    return f, out
+        found.append(Finding('error', f'{len(odd)} of {len(paths)} file names do not parse (expected such as '
+                             f'{form.example})', first_few(odd), 'move these files away, or pass skip=True'))
+    outside = f.path[~f.cam.between(0, max(form.cameras, 1) - 1)]
+    if len(outside):
+        found.append(Finding('error', f'{len(outside)} file names with a camera outside 1..{form.cameras}',
+                             first_few(outside), f'the camera is that of {form.example}: rename these files'))
+    return f, found
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #14f7b0ef
 def _twice(paths, form):
     "A finding on base names that occur twice, whatever their ending"
-    def key(p): return p.rpartition('.')[0].lower() if form.parts[0].cam is not None else Path(p).stem.lower()
+    in_folders = form.parts[0].cam is not None   # names count anew in each
     first, double = {}, []
     for p in paths:
-        if (k := key(p)) in first: double.append(f'{first[k]} and {p}')
-        first.setdefault(k, p)
-    what = f'{len(double)} base names occur twice'
-    return [Finding('error', what, first_few(double), 'keep one of each')]*bool(double)
+        key = p.rpartition('.')[0].lower() if in_folders else Path(p).stem.lower()
+        if key in first: double.append(f'{first[key]} and {p}')
+        first.setdefault(key, p)
+    if not double: return []
+    return [Finding('error', f'{len(double)} base names occur twice', first_few(double), 'keep one of each')]
 
 
 def _checked_root(root, form):
@@ -204,11 +250,11 @@ def _checked_root(root, form):
     raise ValueError(f'root={str(root)!r} is no folder; give the one that holds {list(form.annotations)}')
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #b490cfbc
-def load_dg_set(root, # Folder of the set
+def load_dg_set(root:Path | str, # Folder of the set
     dataset:str, # Key of `DG_SETS`
     skip:bool=False, # Pass over file names that do not parse
     follow_links:bool=False, # Read images behind links that lead out of the folder
-    **options, # Of `load_cuhk03`
+    **options:Any, # Of `load_cuhk03`
     ) -> ReidTable: # Not validated yet
     "One of `DG_SETS`; cameras from 0, test images with all roles that a protocol may give them"
     form = DG_SETS[check_choice('dataset', dataset, DG_SETS)]
@@ -238,7 +284,8 @@ def _mat(path, fields, remedy):
     def stop(what): raise TableError(path.name, [Finding('error', what, str(path), remedy)])
     if not path.is_file(): stop(f'the file {path.name!r} is missing')
     try: m = loadmat(path, variable_names=fields)
-    except (*BROKEN, MatReadError) as e: stop(f'{path.name!r} cannot be read as a MATLAB file ({type(e).__name__})')
+    except (*BROKEN, MatReadError) as e:
+        stop(f'{path.name!r} cannot be read as a MATLAB file ({type(e).__name__})')
     lacks = [k for k in fields if k not in m]
     if lacks: stop(f'{path.name!r} lacks {lacks}')
     return [m[k] for k in fields]
@@ -252,7 +299,9 @@ def _text(x):
 
 def _numbers(x):
     "Whole numbers in a MATLAB cell; of a record those in its third field, or its last"
-    while x.dtype == object or x.dtype.names: x = x[x.dtype.names[:3][-1]] if x.dtype.names else x.flat[0]
+    while x.dtype == object or x.dtype.names:
+        fields = x.dtype.names
+        x = x[fields[:3][-1]] if fields else x.flat[0]
     return x.ravel().astype(np.int64)
 
 
@@ -263,8 +312,8 @@ def _save_mat(path, **arrays):
     with open(path, 'r+b') as f: f.write(b'MATLAB 5.0 MAT-file'.ljust(116))   # without the date
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #dffc71af
-def grid_partitions(root, # Folder of GRID
-    ) -> list: # of (125,) sorted training ids, one array per partition
+def grid_partitions(root:Path | str, # Folder of GRID
+    ) -> list[np.ndarray]: # (125,) sorted training ids of each partition
     "The training ids of the published partitions of GRID"
     path = Path(root).expanduser()/'features_and_partitions.mat'
     remedy = 'copy it from the archive of GRID (underground_reid)'
@@ -278,7 +327,7 @@ def grid_partitions(root, # Folder of GRID
 
 def _write_partitions(path, ids, halves=(), n=10):
     "`features_and_partitions.mat` with `halves` of training ids, or `n` random halves of `ids`"
-    halves = halves or [np.sort(stream(0, 'grid', k).permutation(ids)[:len(ids)//2]) for k in range(n)]
+    if not halves: halves = [np.sort(stream(0, 'grid', k).permutation(ids)[:len(ids)//2]) for k in range(n)]
     cells = np.empty((1, len(halves)), object)
     for k, train in enumerate(halves):
         test = np.setdiff1d(ids, train)
@@ -286,8 +335,8 @@ def _write_partitions(path, ids, halves=(), n=10):
     _save_mat(path, trainIdxAll=cells)
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #dd5db362
-def extract_cuhk03(mat, # `cuhk-03.mat` of the authors
-    dest, # Folder to write into
+def extract_cuhk03(mat:Path | str, # `cuhk-03.mat` of the authors
+    dest:Path | str, # Folder to write into
     ) -> Path: # `dest`
     "Images of CUHK03 as PNG files `pair_id_view_number.png`, and the classic test sets"
     try:
@@ -314,36 +363,51 @@ def extract_cuhk03(mat, # `cuhk-03.mat` of the authors
 _CUHK03 = ['filelist', 'labels', 'camId', 'train_idx', 'query_idx', 'gallery_idx']
 
 
+class _Config(NamedTuple):
+    "A file of the new protocol of CUHK03; indices from 0"
+    names: list[str]
+    ids: np.ndarray
+    cams: np.ndarray  # From 1
+    train: np.ndarray
+    query: np.ndarray
+    gallery: np.ndarray
+
+
 def _read_config(path, remedy):
-    "Names, ids, cameras and three arrays of indices from 0"
+    "Names, ids, cameras and three arrays of indices, checked"
     def stop(what): raise TableError('cuhk03', [Finding('error', f'{path.name!r}: {what}', str(path), remedy)])
     names, *numbers = _mat(path, _CUHK03, remedy)
-    try: names, numbers = [_text(n) for n in names.flat], [_numbers(x) for x in numbers]
+    try:
+        names = [_text(n) for n in names.flat]
+        ids, cams, *rows = (_numbers(x) for x in numbers)
     except BROKEN: stop(f'{_CUHK03} are not lists of names and numbers')
-    (ids, views), index = numbers[:2], [x - 1 for x in numbers[2:]]
-    if not len(names) == len(ids) == len(views): stop(f'{len(names)} names, {len(ids)} labels, {len(views)} cameras')
-    every = np.concatenate(index)
-    if len(every) and not (0 <= every.min() and every.max() < len(names)): stop(f'an index outside 1..{len(names)}')
-    return names, ids, views, index
+    if not len(names) == len(ids) == len(cams):
+        stop(f'{len(names)} names, {len(ids)} labels, {len(cams)} cameras')
+    every = np.concatenate(rows) - 1
+    if len(every) and not (0 <= every.min() and every.max() < len(names)):
+        stop(f'an index outside 1..{len(names)}')
+    return _Config(names, ids, cams, *(r - 1 for r in rows))
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #cb6de50c
 def _new_protocol(root, labels, here):
     "Rows of the new protocol and findings"
     path, form = root/f'cuhk03_new_protocol_config_{labels}.mat', DG_SETS['cuhk03']
     remedy = "copy it from the repository of the protocol's authors (person-re-ranking), or pass protocol='classic'"
-    names, ids, views, (train, query, gallery) = _read_config(path, remedy)
-    f, found = _parsed([f'{here}/{n}' for n in names], form.parts[0], form, False)
+    config = _read_config(path, remedy)
+    f, found = _parsed([f'{here}/{n}' for n in config.names], form.parts[0], form, False)
     found += _twice(f.path, form)
-    wrong = [n for n, c, v in zip(names, f.cam + 1, views) if c != v] if not found else []
-    what = f"'camId' of {len(wrong)} images is not the camera in the name"
-    if wrong: found.append(Finding('error', what, first_few(wrong), remedy))
+    if not found:
+        wrong = [n for n, in_name, cam in zip(config.names, f.cam + 1, config.cams) if in_name != cam]
+        if wrong:
+            what = f"'camId' of {len(wrong)} images is not the camera in the name"
+            found.append(Finding('error', what, first_few(wrong), remedy))
     if found: return f, [replace(x, what=f'{path.name}: {x.what}') for x in found]
-    f, both = f.assign(pid=ids), np.intersect1d(query, gallery)
-    def part(rows, **kw): return f.iloc[np.unique(rows)].sort_values('path').assign(**kw)
-    sides = [part(train, split='train'), part(both, split='test', role='both'),
-             part(np.setdiff1d(query, both), split='test', role='query'),
-             part(np.setdiff1d(gallery, both), split='test', role='gallery')]
-    return pd.concat(sides, ignore_index=True), []
+    f, both = f.assign(pid=config.ids), np.intersect1d(config.query, config.gallery)
+    def part(rows, **columns): return f.iloc[np.unique(rows)].sort_values('path').assign(**columns)
+    parts = [part(config.train, split='train'), part(both, split='test', role='both'),
+             part(np.setdiff1d(config.query, both), split='test', role='query'),
+             part(np.setdiff1d(config.gallery, both), split='test', role='gallery')]
+    return pd.concat(parts, ignore_index=True), []
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #d345098e
 def _classic_protocol(root, part, split_id, skip, remedy):
@@ -357,8 +421,8 @@ def _classic_protocol(root, part, split_id, skip, remedy):
     paths, found = _images(root, part, form)
     f, odd = _parsed(paths, part, form, skip)
     tested = f.pid.isin(tests[split_id])
-    f = f.assign(split=np.where(tested, 'test', 'train'), role=np.where(tested, 'none', 'both')).sort_values(
-        ['split', 'path'], key=lambda x: x != 'train' if x.name == 'split' else x, ignore_index=True)
+    f = f.assign(split=np.where(tested, 'test', 'train'), role=np.where(tested, 'none', 'both'), tested=tested)
+    f = f.sort_values(['tested', 'path'], ignore_index=True).drop(columns='tested')   # training first
     return f, found + odd + _twice(f.path, form)
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #c4260831
@@ -367,29 +431,34 @@ CUHK03_IMAGES = dict(detected=(7365, 5332), labeled=(7368, 5328)) # boxes -> ima
 
 def _market_copy(root, labels, protocol):
     "Folder of the new protocol in the folders of Market-1501, as its authors hand it on, or None"
-    found = next((p for p in (root/labels, root) if (p/'bounding_box_train').is_dir()), None)
-    if found and protocol == 'classic':
-        raise ValueError(f"protocol='classic', but {str(found)!r} is a copy of the new protocol; pass protocol='new'")
-    return found
+    copies = [p for p in (root/labels, root) if (p/'bounding_box_train').is_dir()]
+    if not copies: return None
+    if protocol == 'classic':
+        raise ValueError(f"protocol='classic', but {str(copies[0])!r} is a copy of the new protocol; "
+                         "pass protocol='new'")
+    return copies[0]
 
 
 def _boxes_in(copy, frame):
     "Which boxes a copy holds, by the name of its folder or by its numbers of images; '' if neither says so"
-    if (name := copy.resolve().name.lower()) in CUHK03_IMAGES: return name
-    images = int((frame.split == 'train').sum()), int((frame.role == 'gallery').sum())
-    return next((k for k, v in CUHK03_IMAGES.items() if v == images), '')
+    name = copy.resolve().name.lower()
+    if name in CUHK03_IMAGES: return name
+    n_images = int((frame.split == 'train').sum()), int((frame.role == 'gallery').sum())
+    return next((boxes for boxes, published in CUHK03_IMAGES.items() if published == n_images), '')
 
 
 def _check_boxes(copy, frame, labels):
     "An error if a copy holds other boxes than are asked for, or if nothing says that it holds those made by hand"
     holds = _boxes_in(copy, frame)
     if holds == labels or (not holds and labels == 'detected'): return
-    what = f'the copy holds the {holds} boxes' if holds else 'nothing says which boxes the copy holds'
-    remedy = f'pass labels={holds!r}' if holds else 'move its folders into one that is called labeled'
+    if holds: what, remedy = f'the copy holds the {holds} boxes', f'pass labels={holds!r}'
+    else:
+        what = 'nothing says which boxes the copy holds'
+        remedy = 'move its folders into one that is called labeled'
     raise TableError('cuhk03', [Finding('error', f'{labels} boxes are wanted, and {what}', str(copy), remedy)])
 
 
-def load_cuhk03(root, # Folder with `images_detected`, `images_labeled` and the `.mat` files of the new protocol
+def load_cuhk03(root:Path | str, # Folder with `images_detected`, `images_labeled` and `.mat` files of the new protocol
     labels:str='detected', # Boxes by a detector, or by hand: `labeled`
     protocol:str='new', # `new` (767 and 700 identities), or `classic`
     split_id:int=0, # Of the classic test sets
@@ -413,99 +482,132 @@ def load_cuhk03(root, # Folder with `images_detected`, `images_labeled` and the 
     if here is None:
         holds = f'{str(root)!r} holds {sorted(os.listdir(root))[:8]}'
         raise TableError('cuhk03', [Finding('error', f'the folder {part.folder!r} is missing', holds, remedy)])
-    f, found = (_new_protocol(root, labels, here) if protocol == 'new' else
-                _classic_protocol(root, part, split_id, skip, remedy))
+    if protocol == 'new': f, found = _new_protocol(root, labels, here)
+    else: f, found = _classic_protocol(root, part, split_id, skip, remedy)
     if found: raise TableError('cuhk03', found)
     return ReidTable(f, root, name='cuhk03', follow_links=follow_links)
 
 
 def cuhk03_notes(table:ReidTable, # As `load_cuhk03` returned it
-    ) -> list: # of `Finding`
+    ) -> list[Finding]:
     "Which layout the folder has, and what nothing in it says"
     layout = layout_notes(table, 'cuhk03')
     if not layout or _boxes_in(Path(table.root), table.frame): return layout
     return [*layout, Finding('ok', 'nothing says whether its boxes are detected or labeled')]
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #f46bedd8
+def _from_1(pid):
+    "(N,) identities counted from 1"
+    return np.unique(pid, return_inverse=True)[1].reshape(-1) + 1
+
+
+def _ids_of_shared(f, form):
+    "PRID-2011: those of queries up to the number of shared ids, all others above"
+    pid = f.pid.to_numpy()
+    of_query = np.isin(pid, pid[f.role == 'query'])
+    if np.array_equal(of_query, (pid >= 1) & (pid <= form.shared)): return pid
+    ids = np.zeros(len(f), np.int64)
+    ids[of_query] = _from_1(pid[of_query])
+    ids[~of_query] = form.shared + _from_1(pid[~of_query])
+    return ids
+
+
+def _ids_in_pairs(f):
+    "CUHK02: counted anew in each pair of cameras"
+    pid, pair = f.pid.to_numpy(), f.cam.to_numpy()//2 + 1
+    if ((pid//PAIR == pair) & (pid % PAIR > 0)).all(): return pid % PAIR
+    ids = np.zeros(len(f), np.int64)
+    for p in np.unique(pair): ids[pair == p] = _from_1(pid[pair == p])
+    return ids
+
+
 def _ids(f, form):
     "(N,) ids in file names"
-    pid, count = f.pid.to_numpy(), lambda x: np.unique(x, return_inverse=True)[1].reshape(-1) + 1
-    if form.shared:
-        asked = np.isin(pid, pid[f.role == 'query'])
-        if np.array_equal(asked, (pid >= 1) & (pid <= form.shared)): return pid
-        out = np.zeros(len(f), np.int64)
-        out[asked], out[~asked] = count(pid[asked]), form.shared + count(pid[~asked])
-        return out
-    if any(p.first for p in form.parts):
-        pair = f.cam.to_numpy()//2 + 1
-        if ((pid//PAIR == pair) & (pid % PAIR > 0)).all(): return pid % PAIR
-        out = np.zeros(len(f), np.int64)
-        for p in np.unique(pair): out[pair == p] = count(pid[pair == p])
-        return out
-    if '{pair}' in form.name: return (count(pid) - 1) % 999 + 1
-    return pid + int(form.background and ((pid == 0) & (f.role != 'gallery').to_numpy()).any())
+    if form.shared: return _ids_of_shared(f, form)
+    if form.in_pairs: return _ids_in_pairs(f)
+    pid = f.pid.to_numpy()
+    if form.names_pair: return (_from_1(pid) - 1) % 999 + 1
+    person_0 = form.background and ((pid == 0) & (f.role != 'gallery').to_numpy()).any()
+    return pid + 1 if person_0 else pid
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #8ebc6132
 def _outside(f, form):
     "Masks of rows without a place on disk: what, rows"
-    test = f.split == 'test'
     if form.cameras > 1:
         yield f'cameras outside 0..{form.cameras - 1}', ~f.cam.between(0, form.cameras - 1)
-    yield "test images with role 'none'", test & (f.role == 'none')
+    yield "test images with role 'none'", (f.split == 'test') & (f.role == 'none')
     if form.roles != {'both'}: yield 'images that are query and gallery', f.role == 'both'
     elif form.split == 'test': yield 'gallery images of identities that never ask', _no_identity(f)
     if form.shared:
-        yield 'queries outside camera 0, or gallery images outside camera 1', (f.role == 'query') != (f.cam == 0)
-        yield f'more than {form.shared} query identities', f.pid[f.role == 'query'].rank(method='dense').reindex(
-            f.index) > form.shared
+        is_query = f.role == 'query'
+        yield 'queries outside camera 0, or gallery images outside camera 1', is_query != (f.cam == 0)
+        number = f.pid[is_query].rank(method='dense').reindex(f.index)
+        yield f'more than {form.shared} query identities', number > form.shared
     if form.single:
         again = f.assign(side=f.role if form.background else f.cam).duplicated(['pid', 'side'])
         distractor = form.background & (f.role == 'gallery') & (f.pid == 0)
         yield 'several images of an identity in one folder', again & ~distractor
-    if any(p.first for p in form.parts):
+    if form.in_pairs:
         yield 'identities in two pairs of cameras', (f.cam//2).groupby(f.pid).transform('nunique') > 1
-    if '{pair}' in form.name: yield 'identities beyond 8991', f.pid.rank(method='dense') > 9*999
+    if form.names_pair: yield 'identities beyond 8991', f.pid.rank(method='dense') > 9*999
     elif '{pid:' in form.name: yield 'ids beyond 9999', pd.Series(_ids(f, form) > 9999, f.index)
-    most = dict(re.findall(r'{(number):0(\d)d}', form.name)).get('number')
-    if most: yield f'more than {"9"*int(most)} images of an identity', f.groupby('pid').cumcount() + 2 > 10**int(most)
+    digits = re.search(r'{number:0(\d)d}', form.name)
+    if digits:
+        most = 10**int(digits[1]) - 1
+        yield f'more than {most} images of an identity', f.groupby('pid').cumcount() + 1 > most
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #4a30254c
 def unfit_dg_rows(table:ReidTable, # To be written
     dataset:str, # Key of `DG_SETS`
-    ) -> list: # of `Finding`
+    ) -> list[Finding]:
     "What the layout of `dataset` has no place for"
     form, f = DG_SETS[check_choice('dataset', dataset, DG_SETS)], table.frame
+    found = [Finding('error', f'no image for the folder {folder!r}', f'{len(f)} rows', 'add images of that side')
+             for folder in _unused(f, form)]
+
+    def check(rows, what):
+        if not rows.any(): return
+        where = f'{rows.sum()} rows: ' + first_few(f'row {i} ({f.path[i]!r})' for i in f.index[rows])
+        found.append(Finding('error', what, where, f'dg_rows(table, {dataset!r}) takes the rows that fit'))
+
     splits = [form.split] if form.split else ['train', 'test']
-    rules = [('junk (pid -1) has no place in this layout', f.pid < 0),
-             (f"the layout has images of {' and '.join(splits)} only", ~f.split.isin(splits)),
-             *((f'{what} have no place in this layout', rows) for what, rows in _outside(f, form))]
-    out = [Finding('error', f'no image for the folder {d!r}', f'{len(f)} rows', 'add images of that side')
-           for d in _unused(f, form)]
-    def at(rows): return f'{rows.sum()} rows: ' + first_few(f'row {i} ({f.path[i]!r})' for i in f.index[rows])
-    return out + [Finding('error', what, at(rows), f'dg_rows(table, {dataset!r}) takes the rows that fit')
-                  for what, rows in rules if rows.any()]
+    check(f.pid < 0, 'junk (pid -1) has no place in this layout')
+    check(~f.split.isin(splits), f"the layout has images of {' and '.join(splits)} only")
+    for what, rows in _outside(f, form): check(rows, f'{what} have no place in this layout')
+    return found
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #10a9611c
 def _kept(f, form, parts, ids):
     "The base names of `f` if all of them say what is so, else None"
-    names = f.path.str.rpartition('/')[2]
-    found, suffix = [re.match(form.pattern, n) for n in names], form.name.rpartition('.')[2]
-    if not all(m and n.endswith('.' + suffix) for n, m in zip(names, found)): return None
-    said = [(m['pair'], m['pid']) if 'pair' in m.groupdict() else int(m['pid']) for m in found]
-    cams = [int(m['cam']) - 1 if 'cam' in m.groupdict() else c for c, m in zip(f.cam, found)]
-    one = len({*zip(said, f.pid)}) == len(set(said)) == f.pid.nunique() if '{pair}' in form.name else said == [*ids]
-    return list(names) if one and cams == [*f.cam] and len({*zip(parts, names)}) == len(f) else None
+    names = list(f.path.str.rpartition('/')[2])
+    matches, suffix = [re.match(form.pattern, n) for n in names], form.name.rpartition('.')[2]
+    if not all(m and n.endswith('.' + suffix) for n, m in zip(names, matches)): return None
+    if len({*zip(parts, names)}) < len(f): return None   # two would be one file
+    cams = [int(m['cam']) - 1 if 'cam' in m.groupdict() else c for c, m in zip(f.cam, matches)]
+    if cams != [*f.cam]: return None
+    if not form.names_pair: return names if [int(m['pid']) for m in matches] == [*ids] else None
+    in_names = [(m['pair'], m['pid']) for m in matches]
+    one_to_one = len({*zip(in_names, f.pid)}) == len(set(in_names)) == f.pid.nunique()
+    return names if one_to_one else None
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #ddbf3ad0
+def _folders(f, form, labels):
+    "The folder of each row"
+    if form.names_pair: return [f'images_{labels}']*len(f)
+    by_role = form.background
+    folder_of = {p.role if by_role else p.cam: p.folder for p in form.parts}
+    return [folder_of.get(side, form.parts[0].folder) for side in (f.role if by_role else f.cam)]
+
+
 def _paths(f, form, labels):
     "Path of each row's file"
-    sides = {p.role if form.background else p.cam: p for p in form.parts}
-    keys = f.role if form.background else f.cam
-    parts = [f'images_{labels}' if '{pair}' in form.name else sides.get(k, form.parts[0]).folder for k in keys]
-    ids, number, dense = _ids(f, form), f.groupby('pid').cumcount() + 1, f.pid.rank(method='dense').astype(int)
-    made = [form.name.format(pid=i, cam=c + 1, number=n, row=row, pair=1 + (d - 1)//999)
-            for row, (i, c, n, d) in enumerate(zip(ids, f.cam, number, dense))]
-    return [f'{d}/{n}' for d, n in zip(parts, _kept(f, form, parts, ids) or made)]
+    folders, ids = _folders(f, form, labels), _ids(f, form)
+    names = _kept(f, form, folders, ids)
+    if names is None:
+        number, pair = f.groupby('pid').cumcount() + 1, 1 + (f.pid.rank(method='dense').astype(int) - 1)//999
+        names = [form.name.format(pid=i, cam=c + 1, number=n, row=row, pair=p)
+                 for row, (i, c, n, p) in enumerate(zip(ids, f.cam, number, pair))]
+    return [f'{folder}/{name}' for folder, name in zip(folders, names)]
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #eb229780
 def _write_cuhk03(root, f, paths, labels):
@@ -524,81 +626,94 @@ def _write_cuhk03(root, f, paths, labels):
     (root/'cuhk03_testsets.json').write_text(json.dumps([pairs]), encoding='utf8')
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #d686d6b9
+def _write_grid(table, root, form):
+    "The partitions of GRID: those of the table's folder if the ids are the same, else random ones"
+    f, ids, file = table.frame, _ids(table.frame, form), 'features_and_partitions.mat'
+    with_probe = np.unique(ids[(f.role == 'query').to_numpy()])
+    halves = []
+    if table.reader is None and (table.root/file).is_file() and np.array_equal(ids, f.pid):
+        halves = [np.intersect1d(half, with_probe) for half in grid_partitions(table.root)]
+    if not all(map(len, halves)): halves = []
+    _write_partitions(root/file, with_probe, halves)
+
+
 def write_dg_set(table:ReidTable, # Any table without `unfit_dg_rows`
-    folder, # Dataset folder, existing
+    folder:Path | str, # Dataset folder, existing
     dataset:str, # Key of `DG_SETS`
     labels:str='detected', # CUHK03: or `labeled`
-    ):
+    ) -> None:
     "Folders and lists of one of `DG_SETS`"
     form, root = DG_SETS[check_choice('dataset', dataset, DG_SETS)], Path(folder)
     check_choice('labels', labels, ['detected', 'labeled'])
-    f = table.frame
-    paths = _paths(f, form, labels)
-    for p in [p.folder for p in form.parts] if dataset != 'cuhk03' else [f'images_{labels}']:
-        safe_join(root, p).mkdir(parents=True, exist_ok=True)
+    paths = _paths(table.frame, form, labels)
+    folders = [f'images_{labels}'] if dataset == 'cuhk03' else [p.folder for p in form.parts]
+    for name in folders: safe_join(root, name).mkdir(parents=True, exist_ok=True)
     write_images(table, root, paths)
-    if dataset == 'cuhk03': _write_cuhk03(root, f, paths, labels)
-    if dataset == 'grid':
-        new, file = _ids(f, form), 'features_and_partitions.mat'
-        ids = np.unique(new[(f.role == 'query').to_numpy()])
-        same = table.reader is None and (table.root/file).is_file() and np.array_equal(new, f.pid)
-        halves = [np.intersect1d(h, ids) for h in grid_partitions(table.root)] if same else []
-        _write_partitions(root/file, ids, halves if all(map(len, halves)) else ())
+    if dataset == 'cuhk03': _write_cuhk03(root, table.frame, paths, labels)
+    if dataset == 'grid': _write_grid(table, root, form)
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #e167f361
 def _alone(table, form):
     "A finding on identities under one camera alone"
-    f = table.frame
     if form.cameras == 1: return []
-    if form.split == 'train': asks, found = f, f
-    else: asks, found = table.query().frame, table.gallery().frame
-    cams = found.groupby('pid').cam.agg(set)
-    alone = [p for p, i, c in zip(asks.path, asks.pid, asks.cam) if not cams.get(i, set()) - {c}]
-    who = 'training images' if form.split == 'train' else 'queries'
-    return [Finding('warn', f'{len(alone)} of {len(asks)} {who} have no match under another camera', first_few(alone),
-                    'copy the other images of these identities again')]*bool(alone)
+    if form.split == 'train': q, g, words = table.frame, table.frame, 'training images'
+    else: q, g, words = table.query().frame, table.gallery().frame, 'queries'
+    cams = g.groupby('pid').cam.agg(set)
+    alone = [path for path, pid, cam in zip(q.path, q.pid, q.cam) if not cams.get(pid, set()) - {cam}]
+    if not alone: return []
+    return [Finding('warn', f'{len(alone)} of {len(q)} {words} have no match under another camera', first_few(alone),
+                    'copy the other images of these identities again')]
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #d124deb9
 def _distractors(table, form):
     "Findings on the gallery, and on its distractors against the published number"
     if form.split == 'train': return []
     q, g = table.query().frame, table.gallery().frame
-    asked = g.pid.isin(q.pid[q.pid != 0] if form.background else q.pid)
-    n = int((~asked).sum())
-    text = f'gallery: {asked.sum()} images of the query identities, {n} distractors'
+    of_queries = g.pid.isin(q.pid[q.pid != 0] if form.background else q.pid)
+    n = int((~of_queries).sum())
+    text = f'gallery: {of_queries.sum()} images of the query identities, {n} distractors'
     if n == form.distractors: return [Finding('ok', f'{text}, as published')]
-    return [Finding('warn', f'{text}; published: {form.distractors} distractors', first_few(g.path[~asked]),
+    return [Finding('warn', f'{text}; published: {form.distractors} distractors', first_few(g.path[~of_queries]),
                     'a subset or another version: scores differ')]
 
 
 def _partitions(table):
     "Findings on the partitions of GRID against its images"
-    try: ids = grid_partitions(table.root)
+    try: partitions = grid_partitions(table.root)
     except TableError as e: return [replace(f, level='warn') for f in e.findings]
     name, probes = 'features_and_partitions.mat', set(table.query()['pid'])
-    lost = sorted({int(p) for i in ids for p in i} - probes)
-    sizes = sorted({len(i) for i in ids})
-    out = [Finding('ok' if (len(ids), sizes) == (10, [125]) else 'warn',
-                   f"{name}: {len(ids)} partitions of {first_few(sizes)} training ids; published: 10 of 125")]
-    return out + [Finding('warn', f'{name}: {len(lost)} training ids without a probe image', first_few(lost),
-                          'copy the folder probe again')]*bool(lost)
+    sizes = sorted({len(ids) for ids in partitions})
+    as_published = len(partitions) == 10 and sizes == [125]
+    found = [Finding('ok' if as_published else 'warn',
+                     f'{name}: {len(partitions)} partitions of {first_few(sizes)} training ids; published: 10 of 125')]
+    missing = sorted({int(p) for ids in partitions for p in ids} - probes)
+    if missing:
+        found.append(Finding('warn', f'{name}: {len(missing)} training ids without a probe image', first_few(missing),
+                             'copy the folder probe again'))
+    return found
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #05e0b95f
+def _are_distractors(f, form):
+    "Mask of the images whose ids say that they are distractors"
+    if form.background: return f.pid == 0
+    return f.pid > form.shared if form.shared else f.pid < 0
+
+
 def check_dg_set(table:ReidTable, # As `load_dg_set` returned it
     dataset:str, # Key of `DG_SETS`
     files:bool=True, # Look for the partitions of GRID on disk
-    ) -> list: # of `Finding`
+    ) -> list[Finding]:
     "Findings that are special to these sets, in addition to `ReidTable.findings`"
     form, f = DG_SETS[check_choice('dataset', dataset, DG_SETS)], table.frame
-    no_identity = (f.pid == 0) if form.background else (f.pid > form.shared) if form.shared else f.pid < 0
-    asks, out = f.path[no_identity & (f.role != 'gallery')], []
-    if len(asks):
-        out.append(Finding('error', 'distractors among the queries', first_few(asks), 'move them to the gallery'))
+    distractor, found = _are_distractors(f, form), []
+    wrong = f.path[distractor & (f.role != 'gallery')]
+    if len(wrong):
+        found.append(Finding('error', 'distractors among the queries', first_few(wrong), 'move them to the gallery'))
     if form.single:
         side = f.path.str.rpartition('/')[0]
-        again = f.assign(side=side).duplicated(['pid', 'side'], keep=False) & ~(no_identity & form.background)
+        again = f.assign(side=side).duplicated(['pid', 'side'], keep=False) & ~(distractor & form.background)
         if again.any():
             what = f'{again.sum()} images of identities with several in one folder; the protocol has one'
-            out.append(Finding('error', what, first_few(f.path[again]), 'keep one of each'))
-    out += _partitions(table) if dataset == 'grid' and files and table.reader is None else []
-    return out + _alone(table, form) + _distractors(table, form)
+            found.append(Finding('error', what, first_few(f.path[again]), 'keep one of each'))
+    if dataset == 'grid' and files and table.reader is None: found += _partitions(table)
+    return found + _alone(table, form) + _distractors(table, form)

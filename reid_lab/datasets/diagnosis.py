@@ -9,7 +9,10 @@ __all__ = ['loader_options', 'command_remedy', 'Report', 'doctor']
 import html
 import inspect
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,14 +31,15 @@ from reid_lab.datasets.registry import (
 
 # %% ../../nbs/07_datasets/80_diagnosis.ipynb #ef8e74ed
 def loader_options(name:str, # Key of `DATASETS`
-    ) -> list: # Names
+    ) -> list[str]: # Names
     "What the loader of a dataset takes besides the folder"
-    taken = inspect.signature(DATASETS[name].load).parameters.values() if name in DATASETS else ()
+    if name not in DATASETS: return []
+    taken = inspect.signature(DATASETS[name].load).parameters.values()
     return [p.name for p in taken if p.kind is not p.VAR_KEYWORD and p.name not in ('root', 'dataset')]
 
 
 def command_remedy(text:str, # Remedy of a finding
-    options, # From `loader_options`
+    options:Iterable[str], # From `loader_options`
     ) -> str:
     "A remedy for the command line: options of `reid_lab doctor`; what only Python can do says so"
     text = text.replace('pass root=', 'pass --root').replace('follow_links=True (--follow-links)', '--follow-links')
@@ -45,15 +49,22 @@ def command_remedy(text:str, # Remedy of a finding
     return re.sub(r'(\btable\.\w|\bload with (?=.*=))', r'in Python \1', text, count=1)
 
 
+def _html_row(cells, tag):
+    "A row of a table"
+    return '<tr>' + ''.join(f'<{tag} style="text-align:left">{html.escape(c)}</{tag}>' for c in cells) + '</tr>'
+
+
 @dataclass(frozen=True)
 class Report:
     "What `doctor` found"
     name: str  # Dataset
-    findings: tuple  # of `Finding`
-    table: ReidTable = None  # The table, when it could be read
+    findings: tuple[Finding, ...]
+    table: ReidTable | None = None  # The table, when it could be read
 
     @property
-    def ok(self) -> bool: return all(f.level != 'error' for f in self.findings)
+    def ok(self) -> bool: # Warnings are no errors
+        "Whether nothing is wrong"
+        return all(f.level != 'error' for f in self.findings)
 
     def frame(self) -> pd.DataFrame:
         "One row per finding"
@@ -67,38 +78,58 @@ class Report:
         for f in self.findings:
             lines.append(f"  {f.level.upper():5} {f.what}")
             remedy = command_remedy(f.remedy, loader_options(self.name)) if command else f.remedy
-            lines += [f"          {k}: {v}" for k, v in (('at', f.where), ('do', remedy)) if v]
+            if f.where: lines.append(f"          at: {f.where}")
+            if remedy: lines.append(f"          do: {remedy}")
         return '\n'.join(lines)
 
     def __repr__(self): return self.text()
 
     def _repr_html_(self):
-        def cell(v, tag): return f'<{tag} style="text-align:left">{html.escape(v)}</{tag}>'
-        def cells(row, tag): return '<tr>' + ''.join(cell(v, tag) for v in row) + '</tr>'
-        rows = ''.join(cells((f.level, f.what, f.where, f.remedy), 'td') for f in self.findings)
+        rows = ''.join(_html_row((f.level, f.what, f.where, f.remedy), 'td') for f in self.findings)
         head = f'<p><b>{html.escape(self.name)}</b>: {"sound" if self.ok else "needs work"}</p>'
-        return f"{head}<table>{cells(('level', 'what', 'where', 'remedy'), 'th')}{rows}</table>"
+        return f"{head}<table>{_html_row(('level', 'what', 'where', 'remedy'), 'th')}{rows}</table>"
 
 # %% ../../nbs/07_datasets/80_diagnosis.ipynb #acaf657b
-def _counted(table, part):
-    "Ids, images and captions of a split, or of the queries or the gallery in testing"
-    f = (table.where(split=part) if part in SPLITS else table.query() if part == 'query' else table.gallery()).frame
+def _part(table, name):
+    "A split, or the queries or the gallery in testing"
+    if name in SPLITS: return table.where(split=name)
+    return table.query() if name == 'query' else table.gallery()
+
+
+def _counts(table):
+    "Ids, images and captions"
+    f = table.frame
     return f.pid[f.pid >= 0].nunique(), len(f), int(f.captions.map(len).sum())
 
 # %% ../../nbs/07_datasets/80_diagnosis.ipynb #678c10d1
-def _check_counts(table, counts):
+_UNITS = ('ids', 'images', 'captions')
+
+
+def _fits(count, published):
+    "Whether a number is as published, or one of several that are"
+    return published is None or np.isin(count, published)
+
+
+def _in_words(published):
+    "A published number, or several, or that there is none"
+    return 'unstated' if published is None else ' or '.join(map(str, np.atleast_1d(published)))
+
+
+def _check_counts(table, published):
     "Findings on ids, images and captions of each part against the published numbers"
-    out, splits = [], {k if k in SPLITS else 'test' for k in counts}
-    names, width = ('ids', 'images', 'captions'), max(map(len, counts.values()))
-    for part in [*counts, *[s for s in SPLITS if s not in splits and (table['split'] == s).any()]]:
-        want = counts.get(part, (0,)*width)
-        got = _counted(table, part)[:len(want)]
-        text = f'{part}: ' + ', '.join(f'{g} {c}' for g, c in zip(got, names))
-        if all(w is None or np.isin(g, w) for g, w in zip(got, want)):
+    known = {k if k in SPLITS else 'test' for k in published}
+    unknown = [s for s in SPLITS if s not in known and (table['split'] == s).any()]
+    none = (0,)*max(map(len, published.values()))
+    out = []
+    for part in [*published, *unknown]:
+        expected = published.get(part, none)
+        found = _counts(_part(table, part))[:len(expected)]
+        text = f'{part}: ' + ', '.join(f'{n} {unit}' for n, unit in zip(found, _UNITS))
+        if all(map(_fits, found, expected)):
             out.append(Finding('ok', f'{text}, as published'))
-            continue
-        said = ', '.join('unstated' if w is None else ' or '.join(map(str, np.atleast_1d(w))) for w in want)
-        out.append(Finding('warn', f'{text}; published: {said}', '', 'a subset or another version: scores differ'))
+        else:
+            out.append(Finding('warn', f"{text}; published: {', '.join(map(_in_words, expected))}", '',
+                               'a subset or another version: scores differ'))
     return out
 
 
@@ -106,18 +137,20 @@ def _published(spec, table, options):
     "The published counts of the parts that are read"
     if not spec.counts: return {}
     counts = spec.counts_of(table, **options) if spec.counts_of else spec.counts
-    asked = options.get('subsets') or [*counts]
-    return {k: v for k, v in counts.items() if k in as_list(asked)}
+    parts = as_list(options.get('subsets') or [*counts])
+    return {k: v for k, v in counts.items() if k in parts}
 
 
 def _check_texts(table):
     "Findings on caption length and on images without caption"
-    words = np.array([len(c.split()) for cs in table['captions'] for c in cs])
-    none = int(((table['captions'].map(len) == 0) & (table['role'] != 'none')).sum())
-    out = [Finding('warn', f'{none} images have no caption')] if none else []
-    if not len(words): return out
-    text = f'captions: {words.mean():.1f} words on average, longest {words.max()}, '
-    return [*out, Finding('ok', text + f'{np.mean(words > 56):.1%} over 56 words')]
+    out = []
+    n_silent = int(((table['captions'].map(len) == 0) & (table['role'] != 'none')).sum())
+    if n_silent: out.append(Finding('warn', f'{n_silent} images have no caption'))
+    n_words = np.array([len(c.split()) for captions in table['captions'] for c in captions])
+    if len(n_words):
+        out.append(Finding('ok', f'captions: {n_words.mean():.1f} words on average, longest {n_words.max()}, '
+                                 f'{np.mean(n_words > 56):.1%} over 56 words'))
+    return out
 
 
 _MANY_SHARED = .05 # Share of captions from which on a search by them is doubtful
@@ -127,28 +160,30 @@ def _check_shared_captions(table):
     "A finding on captions that other identities of their split have too, word for word"
     f = table.text_queries(None)
     if not (f.pid >= 0).any(): return [] # no caption, or nobody knows whose they are
-    f = f.assign(split=table['split'].to_numpy()[f.row], said=[' '.join(c.lower().split()) for c in f.caption])
-    f['ids'] = f.groupby(['split', 'said']).pid.transform('nunique')
+    f = f.assign(split=table['split'].to_numpy()[f.row], words=[' '.join(c.lower().split()) for c in f.caption])
+    f['ids'] = f.groupby(['split', 'words']).pid.transform('nunique')
     share = (f.ids > 1).groupby(f.split).mean()
-    told = ', '.join(f'{s} {share[s]:.1%}' for s in SPLITS if s in share)
-    text = f'captions that other identities of the split have too, word for word: {told}'
+    shares = ', '.join(f'{s} {share[s]:.1%}' for s in SPLITS if s in share)
+    text = f'captions that other identities of the split have too, word for word: {shares}'
     if share.max() < _MANY_SHARED: return [Finding('ok', text)]
     most = f.loc[f.ids.idxmax()]
-    where = f'{most.said[:80]!r} is said of {most.ids} identities of {most.split}'
-    return [Finding('warn', text, where, 'a search cannot tell these identities apart: look at how captions were made')]
+    where = f'{most.words[:80]!r} is said of {most.ids} identities of {most.split}'
+    return [Finding('warn', text, where,
+                    'a search cannot tell these identities apart: look at how captions were made')]
 
 # %% ../../nbs/07_datasets/80_diagnosis.ipynb #29138f35
 def _check_facts(table, spec):
     "Findings on facts of the record that the folder does not bear out"
     f = table.frame
-    tested = f.role[f.split == 'test']
-    drawn = len(tested) > 0 and (tested == 'none').all() # by the protocol, such as the classic one of CUHK03
-    seen = dict(captions=bool(f.captions.map(len).any()),
-                cameras=bool(f.cam.nunique() > 1) and not spec.index_cameras,
-                image_queries=len(table.query()) > 0 or drawn)
-    wrong = [f"{k.replace('_', ' ')}: {v}, registered: {getattr(spec, k)}" for k, v in seen.items()
-             if v != getattr(spec, k)]
-    return [Finding('warn', '; '.join(wrong), '', 'a part of the set, or a wrong record in DATASETS')]*bool(wrong)
+    test_roles = f.role[f.split == 'test']
+    drawn = len(test_roles) > 0 and (test_roles == 'none').all() # by the protocol, such as the classic one of CUHK03
+    found = dict(captions=bool(f.captions.map(len).any()),
+                 cameras=bool(f.cam.nunique() > 1) and not spec.index_cameras,
+                 image_queries=len(table.query()) > 0 or drawn)
+    wrong = [f"{fact.replace('_', ' ')}: {value}, registered: {getattr(spec, fact)}"
+             for fact, value in found.items() if value != getattr(spec, fact)]
+    if not wrong: return []
+    return [Finding('warn', '; '.join(wrong), '', 'a part of the set, or a wrong record in DATASETS')]
 
 
 def _check_ids(table):
@@ -158,12 +193,34 @@ def _check_ids(table):
     return [Finding('warn', f'training ids are not 0..{len(ids) - 1}', '', 'table.relabel() before training')]
 
 # %% ../../nbs/07_datasets/80_diagnosis.ipynb #53a09cb1
+def _look_at_folder(spec, root, options):
+    "Findings on the annotations of a folder"
+    names = [p.name for p in annotations_in(root, spec)]
+    if len(names) > 4: names = [*names[:4], '...']
+    found = [Finding('ok', f"found {', '.join(names)}", str(root))]
+    if spec.unread: found += spec.unread(root, **options)
+    return found
+
+
+def _look_at_table(table, spec, options):
+    "Findings on what a table holds"
+    found = []
+    published = _published(spec, table, options)
+    if published: found += _check_counts(table, published)
+    found += _check_facts(table, spec)
+    if not spec.check: found += _check_texts(table) + _check_ids(table)
+    found += _check_shared_captions(table)
+    if spec.notes: found += spec.notes(table)
+    bad = table.findings('none', shared=spec.shared)
+    return found + (bad or [Finding('ok', 'splits, ids, captions and paths are consistent')])
+
+
 def doctor(name:str, # Key of `DATASETS`
-    root=None, # As for `load_dataset`
+    root:Path | str | None=None, # As for `load_dataset`
     n:int=64, # Images to decode
     check:str='sample', # Decode `n` images or `all`; every file is looked at in any case
-    quiet:bool=None, # Whether to suppress progress
-    **options, # For the dataset's loader, such as `follow_links`
+    quiet:bool | None=None, # Whether to suppress progress
+    **options:Any, # For the dataset's loader, such as `follow_links`
     ) -> Report:
     "What is in a dataset folder, what is missing, and what to do about it; changes nothing"
     name = dataset_key(name)
@@ -174,9 +231,7 @@ def doctor(name:str, # Key of `DATASETS`
     try:
         if spec.folder:
             root = find_root(name, root)
-            used = [p.name for p in annotations_in(root, spec)]
-            found.append(Finding('ok', f"found {', '.join(used[:4] + ['...'][:len(used) > 4])}", str(root)))
-            if spec.unread: found += spec.unread(root, **options)
+            found += _look_at_folder(spec, root, options)
         table = spec.load(root, **options)
     except TableError as e: return Report(name, (*found, *e.findings))
     except UnicodeEncodeError as e:
@@ -184,11 +239,6 @@ def doctor(name:str, # Key of `DATASETS`
         return Report(name, (*found, Finding('error', what, ascii(str(root)), 'rename the file, or correct the text')))
     if not len(table):
         return Report(name, (*found, Finding('error', 'the annotation lists no image', str(root), 'copy it again')))
-    if counts := _published(spec, table, options): found += _check_counts(table, counts)
-    found += _check_facts(table, spec)
-    if not spec.check: found += _check_texts(table) + _check_ids(table)
-    found += _check_shared_captions(table)
-    if spec.notes: found += spec.notes(table)
-    bad = table.findings('none', shared=spec.shared)
-    found += bad or [Finding('ok', 'splits, ids, captions and paths are consistent')]
-    return Report(name, (*found, *file_checks(table, spec, check, n, headers=True, quiet=quiet)), table)
+    found += _look_at_table(table, spec, options)
+    found += file_checks(table, spec, check, n, headers=True, quiet=quiet)
+    return Report(name, tuple(found), table)

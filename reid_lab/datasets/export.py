@@ -23,11 +23,12 @@ from .text_sets import TEXT_SETS, write_mals, write_text_set
 
 # %% ../../nbs/07_datasets/70_export.ipynb #c9587079
 def no_junk(table:ReidTable, # To be written
-    ) -> list: # of `Finding`
+    ) -> list[Finding]: # At most one
     "Junk (pid -1) has no place in a layout"
     n = int((table['pid'] < 0).sum())
-    remedy = 'table.where(pid=lambda p: p >= 0)'
-    return [Finding('error', 'junk (pid -1) has no place in this layout', f'{n} rows', remedy)]*bool(n)
+    if not n: return []
+    return [Finding('error', 'junk (pid -1) has no place in this layout', f'{n} rows',
+                    'table.where(pid=lambda p: p >= 0)')]
 
 # %% ../../nbs/07_datasets/70_export.ipynb #984bfeae
 @dataclass(frozen=True)
@@ -35,46 +36,56 @@ class Layout:
     "A way to lie on disk"
     write: Callable  # `write(table, folder)`
     dataset: str  # Key of `DATASETS` that reads it
-    keeps: tuple  # Columns that come back as they were
+    keeps: tuple[str, ...]  # Columns that come back as they were
     needs_caption: bool = False  # Images without a caption cannot be written
     unfit: Callable = no_junk  # `unfit(table)` -> findings on rows that have no place
 
 # %% ../../nbs/07_datasets/70_export.ipynb #106d189d
 def _test_only(table):
     "A test set has no place for other splits, nor for junk"
+    found = no_junk(table)
     n = int((table['split'] != 'test').sum())
-    here = Finding('error', 'this layout is a test set', f"{n} rows of other splits", "table.where(split='test')")
-    return no_junk(table) + [here]*bool(n)
+    if n:
+        found.append(Finding('error', 'this layout is a test set', f"{n} rows of other splits",
+                             "table.where(split='test')"))
+    return found
 
 
 def _text_layouts(dataset, form):
     "A benchmark's own layout and, where there is one, the processed one"
     write = partial(write_text_set, dataset=dataset)
-    keeps = ('pid', *['cam']*bool(form.camera), 'split', 'captions')
-    own = {dataset: Layout(write, dataset, keeps)}
-    if not form.processed: return own
-    return own | {f'{dataset}-processed': Layout(partial(write, processed=True), dataset, keeps, needs_caption=True)}
+    keeps = ('pid', 'cam', 'split', 'captions') if form.camera else ('pid', 'split', 'captions')
+    layouts = {dataset: Layout(write, dataset, keeps)}
+    if form.processed:
+        layouts[f'{dataset}-processed'] = Layout(partial(write, processed=True), dataset, keeps, needs_caption=True)
+    return layouts
 
 
 def _image_layouts(dataset, form):
     "The layout of each version of an image benchmark; the first has the dataset's name"
-    def layout(version):
-        write, unfit = partial(write_image_set, dataset=dataset, version=version), partial(unfit_rows, dataset=dataset)
-        return Layout(write, dataset, ('pid', 'cam', 'split', 'role'), unfit=unfit)
     written = [v for v in form.folders if v != 'market'] # which is read only
-    return {f'{dataset}-{v}' if i else dataset: layout(v) for i, v in enumerate(written)}
+    layouts = {}
+    for version in written:
+        name = dataset if version == written[0] else f'{dataset}-{version}'
+        layouts[name] = Layout(partial(write_image_set, dataset=dataset, version=version), dataset,
+                               ('pid', 'cam', 'split', 'role'), unfit=partial(unfit_rows, dataset=dataset))
+    return layouts
 
 
 def _dg_layout(dataset, form):
     "The layout of a set of mixed-dataset generalisation; roles come back where they are folders or lists"
-    keeps = ('pid', *['cam']*(form.cameras > 1), 'split', *['role']*(form.roles != {'both'} or dataset == 'cuhk03'))
-    return Layout(partial(write_dg_set, dataset=dataset), dataset, keeps, unfit=partial(unfit_dg_rows, dataset=dataset))
+    keeps = ['pid', 'split']
+    if form.cameras > 1: keeps.insert(1, 'cam')
+    if form.roles != {'both'} or dataset == 'cuhk03': keeps.append('role')
+    return Layout(partial(write_dg_set, dataset=dataset), dataset, tuple(keeps),
+                  unfit=partial(unfit_dg_rows, dataset=dataset))
 
 
 LAYOUTS = {
     **{layout: x for name, form in TEXT_SETS.items() for layout, x in _text_layouts(name, form).items()},
     'ufine3c': Layout(write_cross_set, 'ufine3c', ('pid', 'split', 'captions', 'source'), unfit=_test_only),
-    'mals': Layout(write_mals, 'mals', ('captions', 'attrs'), True),  # one caption an image; attributes in MALS terms
+    # one caption an image; attributes in MALS terms
+    'mals': Layout(write_mals, 'mals', ('captions', 'attrs'), needs_caption=True),
     'aeri-pedes': Layout(write_aeri, 'aeri-pedes', ('pid', 'view', 'split'), unfit=unfit_aerial),
     'tbapr': Layout(write_tbapr, 'tbapr', ('pid', 'view', 'split'), unfit=unfit_aerial),
     **{layout: x for name, form in IMAGE_SETS.items() for layout, x in _image_layouts(name, form).items()},
@@ -90,7 +101,7 @@ def _renumber(table):
 # %% ../../nbs/07_datasets/70_export.ipynb #fbd218af
 def export_world(table:ReidTable, # What to write: the World's table or any other
     layout:str, # Key of `LAYOUTS`
-    dest, # Folder to make; must not exist, or be empty
+    dest:Path | str, # Folder to make; must not exist, or be empty
     renumber:bool=False, # Number the identities 0..P-1, training first, as the benchmarks do
     ) -> Path: # `dest`
     "Write `table` as a dataset folder; an interrupted export leaves nothing under the name"
@@ -99,9 +110,11 @@ def export_world(table:ReidTable, # What to write: the World's table or any othe
         raise ValueError(f"dest={str(dest)!r} exists and is not empty; name a new folder or remove that one")
     table.validate('none', shared=DATASETS[spec.dataset].shared)
     if renumber: table = _renumber(table)
-    bad, silent = spec.unfit(table), int((table['captions'].map(len) == 0).sum())*spec.needs_caption
-    if silent: bad.append(Finding('error', 'images without a caption', f'{silent} rows', 'table.where(captions=len)'))
-    if bad: raise TableError(f'export to {layout}', bad)
+    found = spec.unfit(table)
+    n_silent = int((table['captions'].map(len) == 0).sum())
+    if spec.needs_caption and n_silent:
+        found.append(Finding('error', 'images without a caption', f'{n_silent} rows', 'table.where(captions=len)'))
+    if found: raise TableError(f'export to {layout}', found)
     with atomic_path(dest) as tmp:
         tmp.mkdir()
         spec.write(table, tmp)

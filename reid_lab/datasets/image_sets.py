@@ -11,8 +11,10 @@ __all__ = ['SUBSETS', 'MARKET_COPY', 'IMAGE_SETS', 'tiny_table', 'write_images',
 import os
 import re
 import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,39 +25,60 @@ from ..data.images import image_suffixes
 from ..data.table import Finding, ReidTable, TableError
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #8e63a5c6
+def _tiny_split(pid, n_ids):
+    "The last quarter of the identities is `test`, the one before `val`"
+    quarter = n_ids//4
+    if pid >= n_ids - quarter: return 'test'
+    if pid >= n_ids - 2*quarter: return 'val'
+    return 'train'
+
+
 def tiny_table(n_ids:int=4, # Identities; the last quarter is `test`, the quarter before `val`
     per_id:int=3, # Images each, one a camera
     n_captions:int=2, # Captions an image
     seed:int=0, # Names the colours
-    roles:bool=False, # In `test`, the first camera gives queries and the others the gallery (default: gallery only)
+    roles:bool=False, # In `test`, the first camera gives queries and the others the gallery; else gallery only
     ) -> ReidTable:
     "Coloured blocks with captions"
-    rows, pixels, q = [], {}, n_ids//4
+    rows, pixels = [], {}
     for pid in range(n_ids):
-        split = 'test' if pid >= n_ids - q else 'val' if pid >= n_ids - 2*q else 'train'
-        for k in range(per_id):
-            block = stream(seed, 'tiny', pid, k).integers(0, 256, (4, 2, 3)).astype(np.uint8)
-            pixels[f'{pid}/{k}'] = np.kron(block, np.ones((16, 16, 1), np.uint8))
-            said = [f'Person {pid} in picture {k}, said in way {j}.' for j in range(n_captions)]
-            role = 'gallery' if not roles else 'both' if split != 'test' else 'gallery' if k else 'query'
-            rows.append(dict(path=f'{pid}/{k}', pid=pid, cam=k, split=split, role=role, captions=said))
+        split = _tiny_split(pid, n_ids)
+        for cam in range(per_id):
+            path = f'{pid}/{cam}'
+            block = stream(seed, 'tiny', pid, cam).integers(0, 256, (4, 2, 3)).astype(np.uint8)
+            pixels[path] = np.kron(block, np.ones((16, 16, 1), np.uint8))
+            role = 'gallery'
+            if roles and split != 'test': role = 'both'
+            elif roles and cam == 0: role = 'query'
+            captions = [f'Person {pid} in picture {cam}, said in way {j}.' for j in range(n_captions)]
+            rows.append(dict(path=path, pid=pid, cam=cam, split=split, role=role, captions=captions))
     return ReidTable(pd.DataFrame(rows), None, lambda paths: [pixels[p] for p in paths], 'tiny')
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #9a4d33a0
+_FORMATS = dict(bmp='BMP', png='PNG', jpg='JPEG', jpeg='JPEG')   # suffix -> how PIL calls it
+
+
+def _format(path):
+    "The format that a file's name tells, or an empty string"
+    return _FORMATS.get(path.lower().rpartition('.')[2], '')
+
+
 def write_images(table:ReidTable, # One row an image
-    folder, # Paths start here
-    names, # Relative path of each row's file
+    folder:Path | str, # Paths start here
+    names:Iterable[str], # Relative path of each row's file
     quality:int=92, # Of the JPEG compression
-    ):
+    ) -> None:
     "Every image as a file `folder/name`: BMP or PNG if the name says so, else JPEG"
     from PIL import Image
-    def kind(p): return dict(bmp='BMP', png='PNG', jpg='JPEG', jpeg='JPEG').get(p.lower().rpartition('.')[2], '')
     for i, name in enumerate(names):
-        out, path, image = safe_join(folder, name), table.frame.path.iat[i], table.image(i)
+        out = safe_join(folder, name)
+        path, image = table.frame.path.iat[i], table.image(i)
         out.parent.mkdir(parents=True, exist_ok=True)
-        if table.reader is None and kind(path) and kind(path) == (kind(name) or 'JPEG'):
+        wanted = _format(name) or 'JPEG'
+        if table.reader is None and _format(path) == wanted:
             shutil.copyfile(table.root/path, out)
-        else: Image.fromarray(image).save(out, kind(name) or 'JPEG', quality=quality)
+        else:
+            Image.fromarray(image).save(out, wanted, quality=quality)
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #ed475154
 SUBSETS = dict(train=('train', 'both'), val=('val', 'both'), query=('test', 'query'), gallery=('test', 'gallery'))
@@ -77,22 +100,26 @@ class ImageSet:
     folders: dict  # Version -> subset (of `SUBSETS`) -> folder of the images
     pattern: str  # Start of a base name, with the groups pid and cam
     example: str  # Such a name
-    name: str  # Image path to write, from who (the id), cam (from 1), number (of the identity's images) and row
+    name: str  # Path to write, from who (the id), cam (from 1), number (of the identity's images), row
     cameras: int  # In the benchmark
     most: int  # Cameras that a name can tell apart
     background: bool = False  # Id -1 is junk and id 0 a distractor
-    lists: dict = None  # Subset -> file with lines `path id`, where such lists say what belongs to a subset
-    copies: tuple = ()  # `Naming`s of other sets that are copied into these folders
+    lists: dict | None = None  # Subset -> file with lines `path id`, where such lists say what belongs to it
+    copies: tuple[Naming, ...] = ()  # Of other sets that are copied into these folders
 
     @property
-    def annotations(self) -> tuple: # Lists or folders, one of which must be there
+    def annotations(self) -> tuple[str, ...]: # Lists or folders, one of which must be there
         "The lists, and what a version without lists has"
-        bare = [folders for k, folders in self.folders.items() if k == 'market' or not self.lists][:1]
-        names = [*(self.lists or {}).values(), *(d for folders in bare for d in folders.values())]
+        names = list((self.lists or {}).values())
+        for version, folders in self.folders.items():
+            if version == 'market' or not self.lists:
+                names += folders.values()
+                break
         return tuple(dict.fromkeys(names))
 
     @property
-    def namings(self) -> tuple: # The usual one first
+    def namings(self) -> tuple[Naming, ...]: # The usual one first
+        "The ways in which files may be named"
         return (Naming(self.folder, self.pattern, self.example), *self.copies)
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #9b26fab0
@@ -119,33 +146,42 @@ def _in_version(form, version):
     "The record of one version: MSMT17 in the folders of Market-1501 has no lists, and other names"
     folders = form.folders[version]
     if version != 'market': return replace(form, folders={version: folders})
-    copy = MARKET_COPY
-    return replace(form, folders={version: folders}, pattern=copy.pattern, example=copy.example, lists=None, copies=())
+    return replace(form, folders={version: folders}, pattern=MARKET_COPY.pattern, example=MARKET_COPY.example,
+                   lists=None, copies=())
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #e3e25604
-def first_few(items, # Anything
+def first_few(items:Iterable, # Anything
     limit:int=3, # How many are named
     ) -> str:
     "The first few, and how many more there are"
     items = [str(i) for i in items]
-    return ', '.join(items[:limit]) + (f' and {len(items) - limit} more' if len(items) > limit else '')
+    text = ', '.join(items[:limit])
+    if len(items) > limit: text += f' and {len(items) - limit} more'
+    return text
 
 
-def name_findings(paths, # Of image files
-    ) -> list: # of `Finding`, at most one
+def name_findings(paths:Iterable[str], # Of image files
+    ) -> list[Finding]: # At most one
     "A finding on file names that are not UTF-8: no table, feature file or page could hold them"
     odd = []
     for p in paths:
         try: p.encode()
         except UnicodeEncodeError: odd.append(ascii(p))
+    if not odd: return []
     remedy = 'rename them, such as by convmv -f latin1 -t utf8 with the encoding that they have'
-    return [Finding('error', f'{len(odd)} file names are not UTF-8', first_few(odd), remedy)]*bool(odd)
+    return [Finding('error', f'{len(odd)} file names are not UTF-8', first_few(odd), remedy)]
+
+
+def _matches(names, naming):
+    "A match for each name (None: does not fit)"
+    return [re.match(naming.pattern, n) for n in names]
 
 
 def _fitting(names, namings):
     "The naming that fits most names, and a match for each name (None: does not fit)"
-    found = [[re.match(m.pattern, n) for n in names] for m in namings[:1]]
-    if None in found[0]: found += [[re.match(m.pattern, n) for n in names] for m in namings[1:]]
+    usual, *others = namings
+    found = [_matches(names, usual)]
+    if None in found[0]: found += [_matches(names, m) for m in others]
     best = max(range(len(found)), key=lambda i: sum(m is not None for m in found[i]))
     return namings[best], found[best]
 
@@ -157,79 +193,117 @@ def _parse(paths, at, form):
     odd = [i for i, m in enumerate(found) if m is None]
     if not odd: return found, []
     like = [k for k, v in IMAGE_SETS.items() if any(re.match(m.pattern, names[odd[0]]) for m in v.namings)]
-    remedy = f'names of {like[0]}: is this the right folder?' if like else 'move these files away, or pass skip=True'
+    remedy = 'move these files away, or pass skip=True'
+    if like: remedy = f'names of {like[0]}: is this the right folder?'
     what = f'{len(odd)} of {len(names)} file names do not parse (expected such as {naming.example})'
     return found, [Finding('error', what, first_few(at[i] for i in odd), remedy)]
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #0ae3fd8b
 def unfit_rows(table:ReidTable, # To be written
     dataset:str, # Key of `IMAGE_SETS`
-    ) -> list: # of `Finding`
+    ) -> list[Finding]:
     "What the layout of `dataset` has no place for"
     form, f = IMAGE_SETS[check_choice('dataset', dataset, IMAGE_SETS)], table.frame
-    test, wide = f[f.split == 'test'], [k for k, v in IMAGE_SETS.items() if v.most > f.cam.max()]
-    roles = dict(query=test.role.isin(['query', 'both']) & (test.pid >= 0), gallery=test.role.isin(['gallery', 'both']))
-    few = [r for r, mask in roles.items() if len(test) and not mask.any()]
-    rules = [  # rows, what, remedy
-        ((f.pid < 0).sum()*(not form.background), 'junk (pid -1) has no place in this layout',
-         'table.where(pid=lambda p: p >= 0)'),
-        ((f.split == 'val').sum()*(form.lists is None), 'the layout has no subset for split val',
-         "table.where(split=['train', 'test']), or call them train"),
-        ((test.role == 'none').sum(), "test images with role 'none' are in no subset",
-         'give them a role, or drop them'),
-        (len(test)*bool(few), f"no test image can be {' or '.join(few)}",
-         "give test images the role 'query' or 'gallery'"),
-        ((~f.cam.between(0, form.most - 1)).sum(), f'cameras outside 0..{form.most - 1} do not fit the file name',
-         f"table.where(cam=range({form.most})){f', or the layout {wide[-1]}' if wide else ''}")]
-    return [Finding('error', what, f'{n} rows', remedy) for n, what, remedy in rules if n]
+    found = []
+
+    def add(n_rows, what, remedy):
+        if n_rows: found.append(Finding('error', what, f'{n_rows} rows', remedy))
+
+    if not form.background:
+        add((f.pid < 0).sum(), 'junk (pid -1) has no place in this layout', 'table.where(pid=lambda p: p >= 0)')
+    if form.lists is None:
+        add((f.split == 'val').sum(), 'the layout has no subset for split val',
+            "table.where(split=['train', 'test']), or call them train")
+    test = f[f.split == 'test']
+    add((test.role == 'none').sum(), "test images with role 'none' are in no subset", 'give them a role, or drop them')
+    can_be = dict(query=test.role.isin(['query', 'both']) & (test.pid >= 0),
+                  gallery=test.role.isin(['gallery', 'both']))
+    empty = [role for role, mask in can_be.items() if not mask.any()]
+    if empty:
+        add(len(test), f"no test image can be {' or '.join(empty)}", "give test images the role 'query' or 'gallery'")
+    remedy = f'table.where(cam=range({form.most}))'
+    wider = [name for name, other in IMAGE_SETS.items() if other.most > f.cam.max()]
+    if wider: remedy += f', or the layout {wider[-1]}'
+    last = form.most - 1
+    add((~f.cam.between(0, last)).sum(), f'cameras outside 0..{last} do not fit the file name', remedy)
+    return found
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #1f07cd9c
+class _File(NamedTuple):
+    "A file to be written"
+    row: int  # Of the table
+    subset: str  # Of `SUBSETS`
+    pid: int  # As the layout counts
+    name: str  # Path below the folder of the subset
+
+
 def _ids(f, form):
     "(N,) ids as the layout counts them"
     if not form.lists:
         real_0 = (f.pid == 0) & ((f.split != 'test') | f.role.isin(['query', 'both']))
         return np.where(f.pid < 0, f.pid, f.pid + int(real_0.any()))
     test = (f.split == 'test').to_numpy()
-    new = [np.searchsorted(np.unique(f.pid[rows]), f.pid) for rows in (~test, test)]
-    return np.where(test, new[1], new[0])
+    in_training, in_testing = (np.searchsorted(np.unique(f.pid[rows]), f.pid) for rows in (~test, test))
+    return np.where(test, in_testing, in_training)
+
+
+def _subset_rows(f, subset):
+    "The rows that a subset is made of"
+    split, role = SUBSETS[subset]
+    here = f.split == split
+    if split == 'test': here &= f.role.isin([role, 'both'])
+    if role == 'query': here &= f.pid >= 0
+    return np.flatnonzero(here)
+
+
+def _says(name, pid, cam, form):
+    "Whether a base name already tells this identity and camera (from 1)"
+    match = re.match(form.pattern, name)
+    return bool(match) and name.endswith('.jpg') and (int(match['pid']), int(match['cam'])) == (pid, cam)
 
 
 def _files(f, form, folders):
-    "One row per file to be written: row of the table, subset, id and path"
-    ids, files = _ids(f, form), []
+    "The files to be written: under the names that they have if all of these say what they should, else new ones"
+    ids, cams = _ids(f, form), f.cam.to_numpy() + 1
     number = f.assign(ids=ids, test=f.split == 'test').groupby(['ids', 'test']).cumcount().to_numpy()
-    for subset, (split, role) in SUBSETS.items():
-        here = (f.split == split) & ((split != 'test') | f.role.isin([role, 'both']))
-        if role == 'query': here &= f.pid >= 0
-        files += [(row, subset, int(ids[row]), p.rpartition('/')[2], re.match(form.pattern, p.rpartition('/')[2]))
-                  for row, p in zip(np.flatnonzero(here), f.path[here])]
-    keep = all(m and n.endswith('.jpg') and (int(m['pid']), int(m['cam'])) == (i, f.cam.iat[row] + 1)
-               for row, _, i, n, m in files)
-    keep = keep and len({(folders[subset], i, n) for _, subset, i, n, _ in files}) == len(files)
-    def path(row, i, name):
-        who = '-1' if i < 0 else f'{i:04d}'
-        new = form.name.format(who=who, cam=f.cam.iat[row] + 1, number=number[row], row=row)
-        return new.rpartition('/')[0] + '/'*('/' in new) + name if keep else new
-    return [(row, subset, i, path(row, i, name)) for row, subset, i, name, _ in files]
+    files = [_File(row, subset, int(ids[row]), f.path.iat[row].rpartition('/')[2])
+             for subset in SUBSETS for row in _subset_rows(f, subset)]
+    keep = (all(_says(file.name, file.pid, cams[file.row], form) for file in files)
+            and len({(folders[file.subset], file.pid, file.name) for file in files}) == len(files))
+
+    def path(file):
+        who = '-1' if file.pid < 0 else f'{file.pid:04d}'
+        new = form.name.format(who=who, cam=cams[file.row], number=number[file.row], row=file.row)
+        if not keep: return new
+        parent, slash, _ = new.rpartition('/')
+        return parent + slash + file.name
+    return [file._replace(name=path(file)) for file in files]
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #18521603
 def write_image_set(table:ReidTable, # Any table without `unfit_rows`
-    folder, # Dataset folder, existing
+    folder:Path | str, # Dataset folder, existing
     dataset:str, # Key of `IMAGE_SETS`
     version:str='v1', # `v2`: the folder names of the second MSMT17
-    ):
+    ) -> None:
     "The folders and lists of an image benchmark"
     form, root = IMAGE_SETS[check_choice('dataset', dataset, IMAGE_SETS)], Path(folder)
     folders = form.folders[check_choice('version', version, [v for v in form.folders if v != 'market'])]
     files = _files(table.frame, form, folders)
     for d in set(folders.values()): (root/d).mkdir(parents=True, exist_ok=True)
-    names = [f'{folders[subset]}/{name}' for _, subset, _, name in files]
-    write_images(table.take([row for row, *_ in files]), root, names)
+    write_images(table.take([f.row for f in files]), root, [f'{folders[f.subset]}/{f.name}' for f in files])
     for subset, file in (form.lists or {}).items():
-        lines = [f'{name} {i}\n' for _, p, i, name in files if p == subset]
+        lines = [f'{f.name} {f.pid}\n' for f in files if f.subset == subset]
         (root/file).write_text(''.join(lines), encoding='utf8', newline='\n')
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #41ecc232
+class _Listed(NamedTuple):
+    "The images of one subset"
+    paths: list[str]
+    at: list[str]  # Where each was found: the file itself, or the line of a list
+    ids: list[int] | None = None  # Where a list tells them
+    findings: list[Finding] = []
+
+
 def _folder(root, name):
     "`name` as it is spelt below `root`, upper or lower case, or None"
     spelt = [name] if (root/name).is_dir() else [d for d in os.listdir(root) if d.lower() == name.lower()]
@@ -237,34 +311,46 @@ def _folder(root, name):
 
 
 def _from_folder(root, folder, subset, form):
-    "Paths of the images in one folder, where each was found, ids (none), findings"
-    here, others = _folder(root, folder), [p for p in next(iter(form.folders.values())) if p != subset]
-    files = sorted(os.listdir(root/here)) if here else []
+    "The images in one folder"
+    here = _folder(root, folder)
     endings = image_suffixes()
+    files = sorted(os.listdir(root/here)) if here else []
     paths = [f'{here}/{n}' for n in files if n[0] != '.' and Path(n).suffix.lower() in endings]
-    if paths: return paths, paths, None, []
-    files = files if here else sorted(os.listdir(root))
-    holds = f'{str(root/(here or ""))!r} holds {files[:8]}'
-    what = f'the folder {folder!r} is missing' if here is None else f'no image in the folder {here!r}'
+    if paths: return _Listed(paths, paths)
+    if here is None:
+        what = f'the folder {folder!r} is missing'
+        files = sorted(os.listdir(root))
+    else:
+        what = f'no image in the folder {here!r}'
+    others = [p for p in next(iter(form.folders.values())) if p != subset]
     remedy = f'copy the {subset} images again, or read the others: subsets={others}'
-    return [], [], None, [Finding('error', what, holds, remedy)]
+    holds = f'{str(root/(here or ""))!r} holds {files[:8]}'
+    return _Listed([], [], findings=[Finding('error', what, holds, remedy)])
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #721bc210
 def _from_list(root, folder, subset, form):
-    "Paths of the images in one list, the line of each, ids, findings"
-    file, others, here = form.lists[subset], [p for p in form.lists if p != subset], _folder(root, folder)
-    def stop(what, where, remedy=f'copy the list again, or read the others: subsets={others}'):
-        return [], [], [], [Finding('error', what, where, remedy)]
+    "The images in one list"
+    file, here = form.lists[subset], _folder(root, folder)
+    again = f'copy the list again, or read the others: subsets={[p for p in form.lists if p != subset]}'
+
+    def stop(what, where, remedy=again):
+        return _Listed([], [], [], [Finding('error', what, where, remedy)])
+
     holds = f'{str(root)!r} holds {sorted(os.listdir(root))[:8]}'
     if not (root/file).is_file(): return stop(f'the list {file!r} is missing', holds)
-    lines = enumerate((root/file).read_text(encoding='utf-8-sig', errors='replace').split('\n'), 1)
-    lines = [(i, s.strip().replace('\\', '/')) for i, s in lines if s.strip()]
+    text = (root/file).read_text(encoding='utf-8-sig', errors='replace')
+    lines = {f'{file} line {i}': line.strip().replace('\\', '/')
+             for i, line in enumerate(text.split('\n'), 1) if line.strip()}
     if not lines and subset != 'val': return stop(f'the list {file!r} is empty', str(root/file))
-    odd = [f'{file} line {i} ({s[:40]!r})' for i, s in lines if not re.fullmatch(r'\S.*\s\d+', s)]
+    odd = [f'{at} ({line[:40]!r})' for at, line in lines.items() if not re.fullmatch(r'\S.*\s\d+', line)]
     if odd: return stop("a line is not 'path id'", first_few(odd), f'a line looks like 0000/{form.example} 0')
     if lines and here is None: return stop(f'the folder {folder!r} is missing', holds)
-    pairs = [s.rsplit(None, 1) for _, s in lines]
-    return [f'{here}/{p}' for p, _ in pairs], [f'{file} line {i}' for i, _ in lines], [int(i) for _, i in pairs], []
+    paths, ids = [], []
+    for line in lines.values():
+        path, pid = line.rsplit(None, 1)
+        paths.append(f'{here}/{path}')
+        ids.append(int(pid))
+    return _Listed(paths, list(lines), ids)
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #6ea096e5
 def _version(root, form, version):
@@ -286,39 +372,60 @@ def _counted_on(f):
 
 def _first_test_id(root, form):
     "One more than the largest id in the lists of training and validation"
-    files = [root/form.lists[p] for p in ('train', 'val') if (root/form.lists[p]).is_file()]
-    said = [i for p in files for i in re.findall(r'\s(\d+)\s*$', p.read_text(encoding='utf8', errors='replace'), re.M)]
-    return max(map(int, said), default=-1) + 1
+    ids = []
+    for subset in ('train', 'val'):
+        path = root/form.lists[subset]
+        if not path.is_file(): continue
+        text = path.read_text(encoding='utf8', errors='replace')
+        ids += map(int, re.findall(r'\s(\d+)\s*$', text, re.M))
+    return max(ids, default=-1) + 1
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #0f69eac2
 def _read_subset(root, folder, subset, form, skip):
     "Rows of one subset, and findings"
-    paths, at, ids, found = (_from_list if form.lists else _from_folder)(root, folder, subset, form)
-    if unwritable := name_findings(paths): raise TableError(form.folder, unwritable)
-    names, odd = _parse(paths, at, form)
-    rows = [dict(path=p, pid=int(m['pid']) if ids is None else ids[i], cam=int(m['cam']) - 1)
-            for i, (p, m) in enumerate(zip(paths, names)) if m]
+    read = _from_list if form.lists else _from_folder
+    images = read(root, folder, subset, form)
+    if unwritable := name_findings(images.paths): raise TableError(form.folder, unwritable)
+    matches, odd = _parse(images.paths, images.at, form)
+    rows = []
+    for i, (path, match) in enumerate(zip(images.paths, matches)):
+        if match is None: continue
+        pid = int(match['pid']) if images.ids is None else images.ids[i]
+        rows.append(dict(path=path, pid=pid, cam=int(match['cam']) - 1))
     f = pd.DataFrame(rows, columns=['path', 'pid', 'cam']).astype(dict(pid='int64', cam='int64'))   # also when empty
-    if form.lists and SUBSETS[subset][0] == 'test': f['pid'] += _first_test_id(root, form)
-    return f.assign(split=SUBSETS[subset][0], role=SUBSETS[subset][1]), found + (odd if not skip else [])
+    split, role = SUBSETS[subset]
+    if form.lists and split == 'test': f['pid'] += _first_test_id(root, form)
+    findings = list(images.findings)
+    if not skip: findings += odd
+    return f.assign(split=split, role=role), findings
+
+
+def _read_subsets(root, folders, form, name, skip):
+    "Rows of several subsets (subset -> folder), one below the other"
+    frames, findings = [], []
+    for subset, folder in folders.items():
+        frame, found = _read_subset(root, folder, subset, form, skip)
+        frames.append(frame)
+        findings += found
+    if findings: raise TableError(name, findings)
+    return pd.concat(frames, ignore_index=True)
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #506720bc
-def load_market_copy(root, # Folder with `bounding_box_train`, `query`, `bounding_box_test`
+def load_market_copy(root:Path | str, # Folder with `bounding_box_train`, `query`, `bounding_box_test`
     name:str, # Of the set
     skip:bool=False, # Pass over file names that do not parse
     follow_links:bool=False, # Read images behind links that lead out of the folder
     ) -> ReidTable: # Not validated yet
     "A set that was copied into the folders of Market-1501"
     form = replace(_in_version(IMAGE_SETS['msmt17'], 'market'), folder=name)
-    frames, found = zip(*[_read_subset(Path(root), folder, s, form, skip) for s, folder in _BOXES.items()])
-    if any(found): raise TableError(name, [f for fs in found for f in fs])
-    return ReidTable(pd.concat(frames, ignore_index=True), root, name=name, follow_links=follow_links)
+    frame = _read_subsets(Path(root), _BOXES, form, name, skip)
+    return ReidTable(frame, root, name=name, follow_links=follow_links)
 
 
-def load_image_set(root, # Dataset folder
+def load_image_set(root:Path | str, # Dataset folder
     dataset:str, # Key of `IMAGE_SETS`
-    subsets=None, # Some of `SUBSETS` (default: all that the set has)
-    version:str='auto', # MSMT17: `v1`, `v2`, `market` (its copy in the folders of Market-1501), or whichever is there
+    subsets:Sequence[str] | str | None=None, # Some of `SUBSETS` (default: all that the set has)
+    version:str='auto', # MSMT17: `v1`, `v2`, `market` (copied into Market-1501's folders), or whichever is there
     merge_val:bool=False, # MSMT17: count the validation list as training, as most papers do
     junk:bool=True, # Keep junk (pid -1) in the gallery of Market-1501, where no metric scores it
     skip:bool=False, # Pass over file names that do not parse
@@ -332,33 +439,50 @@ def load_image_set(root, # Dataset folder
     form, folders = _in_version(form, version), form.folders[version]
     wanted = [subsets] if isinstance(subsets, str) else subsets or folders
     subsets = [check_choice('subsets', s, folders) for s in wanted]
-    if merge_val and 'val' not in subsets and version != 'market': # whose training images are those of both lists
+    # the training images of `market` are those of both lists
+    if merge_val and 'val' not in subsets and version != 'market':
         raise ValueError(f"merge_val=True needs the subset val, but the subsets of {dataset} are {subsets}")
-    frames, found = zip(*[_read_subset(root, folders[s], s, form, skip) for s in subsets])
-    if any(found): raise TableError(dataset, [f for fs in found for f in fs])
-    f = pd.concat(frames, ignore_index=True)
+    f = _read_subsets(root, {s: folders[s] for s in subsets}, form, dataset, skip)
     if merge_val: f['split'] = f.split.replace('val', 'train')
     if version == 'market' and dataset == 'msmt17': f['pid'] = _counted_on(f)
-    return ReidTable(f if junk else f[f.pid >= 0], root, name=dataset, follow_links=follow_links)
+    if not junk: f = f[f.pid >= 0]
+    return ReidTable(f, root, name=dataset, follow_links=follow_links)
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #514d3617
+def _missing(table):
+    "Paths of images that are not on disk, each folder listed once"
+    paths = [p for p in table['path'] if not os.path.isabs(p) and '..' not in p.split('/')]
+    on_disk = {}
+    for folder in {p.rpartition('/')[0] for p in paths}:
+        on_disk[folder] = set(os.listdir(table.root/folder)) if os.path.isdir(table.root/folder) else ()
+    missing = []
+    for path in dict.fromkeys(paths):
+        folder, _, name = path.rpartition('/')
+        if name not in on_disk[folder]: missing.append(path)
+    return missing
+
+
+def _lines_of(root, form):
+    "`list_train.txt line 5` of every listed image, by whether it is of testing and its path below the folder"
+    where = {}
+    for subset, file in form.lists.items():
+        path, test = root/file, SUBSETS[subset][0] == 'test'
+        if not path.is_file(): continue
+        for i, line in enumerate(path.read_text(encoding='utf-8-sig', errors='replace').split('\n'), 1):
+            if line.strip():
+                where[test, line.replace('\\', '/').strip().rsplit(None, 1)[0]] = f'{file} line {i}'
+    return where
+
+
 def _not_there(table, form):
     "A finding on images that a list names and the disk lacks"
     if table.reader is not None or not form.lists: return []
-    paths = {p: s == 'test' for p, s in zip(table['path'], table['split'])
-             if not os.path.isabs(p) and '..' not in p.split('/')}
-    folders = {p.rpartition('/')[0] for p in paths}
-    there = {d: set(os.listdir(table.root/d)) if os.path.isdir(table.root/d) else () for d in folders}
-    gone = [p for p in paths if p.rpartition('/')[2] not in there[p.rpartition('/')[0]]]
-    if not gone: return []
-    said = {}  # in testing or not, path below the folder -> list and line
-    for subset, file in form.lists.items():
-        path, test = table.root/file, SUBSETS[subset][0] == 'test'
-        text = path.read_text(encoding='utf-8-sig', errors='replace') if path.is_file() else ''
-        said |= {(test, s.replace('\\', '/').strip().rsplit(None, 1)[0]): f'{file} line {i}'
-                 for i, s in enumerate(text.split('\n'), 1) if s.strip()}
-    where = first_few(f"{said.get((paths[p], p.partition('/')[2]), 'no list')} ({p!r})" for p in gone)
-    return [Finding('error', f'{len(gone)} of {len(table)} listed images do not exist', where,
+    missing = _missing(table)
+    if not missing: return []
+    of_testing = {p: s == 'test' for p, s in zip(table['path'], table['split'])}
+    lines = _lines_of(table.root, form)
+    where = first_few(f"{lines.get((of_testing[p], p.partition('/')[2]), 'no list')} ({p!r})" for p in missing)
+    return [Finding('error', f'{len(missing)} of {len(table)} listed images do not exist', where,
                     'copy these files again, or load with drop_bad=True')]
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #d4966132
@@ -366,39 +490,47 @@ def _gallery_findings(table):
     "What the gallery is made of, and whether it can answer"
     q, g = table.query().frame, table.gallery().frame
     if not len(q) or not len(g): return []
-    asked, junk = g.pid.isin(q.pid), g.pid < 0
+    of_queries, junk = g.pid.isin(q.pid), g.pid < 0
+    distractors = ~of_queries & ~junk
+    text = (f'gallery: {of_queries.sum()} images of the query identities, {distractors.sum()} distractors, '
+            f'{junk.sum()} junk')
+    found = [Finding('ok', text)]
     cams = g.groupby('pid').cam.agg(set)
-    alone = sum(not cams.get(p, set()) - {c} for p, c in zip(q.pid, q.cam))
-    others = (~asked & ~junk).sum()
-    text = f'gallery: {asked.sum()} images of the query identities, {others} distractors, {junk.sum()} junk'
-    lone = Finding('warn', f'{alone} of {len(q)} queries have no match under another camera', '',
-                   'evaluation skips them')
-    return [Finding('ok', text)] + [lone]*bool(alone)
+    n_alone = sum(not cams.get(p, set()) - {c} for p, c in zip(q.pid, q.cam))
+    if n_alone:
+        found.append(Finding('warn', f'{n_alone} of {len(q)} queries have no match under another camera', '',
+                             'evaluation skips them'))
+    return found
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #24570768
 def check_image_set(table:ReidTable, # As `load_image_set` returned it
     dataset:str, # Key of `IMAGE_SETS`
     files:bool=True, # Look for listed files on disk
-    ) -> list: # of `Finding`
+    ) -> list[Finding]:
     "Findings that are special to image benchmarks, in addition to `ReidTable.findings`"
     form, f = IMAGE_SETS[check_choice('dataset', dataset, IMAGE_SETS)], table.frame
-    out, far = _not_there(table, form) if files else [], sorted(set(f.cam[f.cam >= form.cameras]))
-    wrong = f[(f.pid == 0) & ((f.split == 'train') | (f.role == 'query'))] if form.background else f[:0]
-    if len(wrong):
-        where = first_few(f'row {i} ({p!r})' for i, p in wrong.path.items())
-        out.append(Finding('error', 'distractors (id 0) among training images or queries', where, 'give them their id'))
-    if far:
-        what = f'cameras {[int(c) + 1 for c in far]} beyond the {form.cameras} of the benchmark'
+    out = _not_there(table, form) if files else []
+    if form.background:
+        wrong = f[(f.pid == 0) & ((f.split == 'train') | (f.role == 'query'))]
+        if len(wrong):
+            where = first_few(f'row {i} ({p!r})' for i, p in wrong.path.items())
+            out.append(Finding('error', 'distractors (id 0) among training images or queries', where,
+                               'give them their id'))
+    beyond = [int(c) + 1 for c in sorted(set(f.cam[f.cam >= form.cameras]))]
+    if beyond:
+        what = f'cameras {beyond} beyond the {form.cameras} of the benchmark'
         out.append(Finding('warn', what, '', 'other readers may refuse them: table.where(cam=range(...))'))
     return out + _gallery_findings(table)
 
 
 def layout_notes(table:ReidTable, # As `load_image_set` returned it
     dataset:str, # Key of `IMAGE_SETS`; another set has this layout only as a copy
-    ) -> list: # of `Finding`
+    ) -> list[Finding]:
     "Which layout the folder has, by its names"
     if table.reader is not None or not len(table): return []
     first = table.frame.path.iat[0]
-    namings = (*(IMAGE_SETS[dataset].namings if dataset in IMAGE_SETS else ()), MARKET_COPY)
-    title = next((m.title for m in namings if re.match(m.pattern, first.rpartition('/')[2])), None)
-    return [Finding('ok', f'layout: {title}, names such as {first}')] if title else []
+    own = IMAGE_SETS[dataset].namings if dataset in IMAGE_SETS else ()
+    for naming in (*own, MARKET_COPY):
+        if re.match(naming.pattern, first.rpartition('/')[2]):
+            return [Finding('ok', f'layout: {naming.title}, names such as {first}')]
+    return []

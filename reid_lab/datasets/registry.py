@@ -12,10 +12,11 @@ import inspect
 import os
 import tomllib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,31 +35,32 @@ from .text_sets import TEXT_SETS, annotation_notes, load_mals, load_text_set, te
 class Dataset:
     "A benchmark: how to read it and what it holds"
     title: str  # As papers write it
-    load: Callable  # `load(root, **options)` -> `ReidTable`, not validated yet
+    load: Callable[..., ReidTable]  # `load(root, **options)`, not validated yet
     folder: str = ''  # Usual name of its folder; empty: needs no folder
-    annotations: tuple = ()  # One of these files (or patterns) must be there
+    annotations: tuple[str, ...] = ()  # One of these files (or patterns) must be there
     captions: bool = False  # Images have captions
     cameras: bool = False  # Images have camera numbers
     image_queries: bool = False  # Some test images are queries; else captions are, or there is no test
-    counts: dict = None  # split, `query` or `gallery` -> (ids, images) or (ids, images, captions)
-    mean: tuple = (.5, .5, .5)  # Pixel mean in [0,1], red green blue
-    std: tuple = (.5, .5, .5)  # Pixel standard deviation
+    counts: dict | None = None  # split, `query` or `gallery` -> (ids, images) or (ids, images, captions)
+    mean: tuple[float, float, float] = (.5, .5, .5)  # Pixel mean in [0,1], red green blue
+    std: tuple[float, float, float] = (.5, .5, .5)  # Pixel standard deviation
     layout: str = ''  # What the folder looks like
     citation: str = ''  # Whose data it is
-    also: tuple = ()  # Other names of its folder
-    shared: tuple = ()  # Pairs of splits that share identities by design
-    check: Callable = None  # `check(table, files=True)` -> findings; default: those on files, captions and numbering
-    counts_of: Callable = None  # `counts_of(table, **options)` -> counts, where layout or options change them
+    also: tuple[str, ...] = ()  # Other names of its folder
+    shared: tuple[tuple[str, str], ...] = ()  # Pairs of splits that share identities by design
+    check: Callable | None = None  # `check(table, files=True)` -> findings besides those on every table
+    counts_of: Callable | None = None  # `counts_of(table, **options)`, where layout or options change them
     index_cameras: bool = False  # The column cam counts the images of an identity
-    files: Callable = None  # `files(folder)` -> annotation files in it; default: those that `annotations` match
-    notes: Callable = None  # `notes(table)` -> what the doctor finds besides
-    unread: Callable = None  # `unread(folder, **options)` -> findings on annotations that are there and not read
+    files: Callable | None = None  # `files(folder)` -> its annotation files; default: those of `annotations`
+    notes: Callable | None = None  # `notes(table)` -> what the doctor finds besides
+    unread: Callable | None = None  # `unread(folder, **options)` -> findings on annotations that are not read
 
     @property
-    def splits(self) -> tuple: # Those that `counts` names
+    def splits(self) -> tuple[str, ...]: # Those that `counts` names
         "The splits it is published with"
-        known = SPLITS if self.counts is None else [k if k in SPLITS else 'test' for k in self.counts]
-        return tuple(s for s in SPLITS if s in known)
+        if self.counts is None: return SPLITS
+        test = self.counts.keys() - {'train', 'val'}   # `test`, or its query and gallery
+        return tuple(s for s in SPLITS if s in self.counts or s == 'test' and test)
 
 
 FACTS = ('captions', 'cameras', 'image_queries', 'splits')
@@ -68,10 +70,12 @@ def _load_world(root=None, preset='quick', seed=0, **options):
     "The rendered World; `root` is the folder of its cache"
     from reid_lab.world.world import World
     for k in options: check_choice('option of world', k, inspect.signature(World).parameters)
-    if root is not None and 'cache' in options:
-        raise ValueError(f"root={str(root)!r} and cache={str(options['cache'])!r} both name the cache of the World; "
-                         "give one")
-    return World(preset, seed, **({} if root is None else dict(cache=root)), **options).table()
+    if root is not None:
+        if 'cache' in options:
+            raise ValueError(f"root={str(root)!r} and cache={str(options['cache'])!r} both name the cache "
+                             "of the World; give one")
+        options['cache'] = root
+    return World(preset, seed, **options).table()
 
 
 def _text_set(dataset, **rest):
@@ -79,24 +83,28 @@ def _text_set(dataset, **rest):
     form = TEXT_SETS[dataset]
     entries = dict(load=partial(load_text_set, dataset=dataset), folder=form.folder, captions=True,
                    cameras=bool(form.camera), annotations=(*form.annotations, *form.processed.values()),
-                   files=partial(text_files, dataset=dataset), unread=partial(annotation_notes, dataset=dataset))
+                   files=partial(text_files, dataset=dataset),
+                   unread=partial(annotation_notes, dataset=dataset))
     return entries | rest
 
 
 def _image_set(dataset, **rest):
     "The entries that an image benchmark takes from its `ImageSet`"
     form = IMAGE_SETS[dataset]
-    return dict(load=partial(load_image_set, dataset=dataset), folder=form.folder, also=form.also,
-                cameras=True, image_queries=True, annotations=form.annotations,
-                check=partial(check_image_set, dataset=dataset), notes=partial(layout_notes, dataset=dataset), **rest)
+    entries = dict(load=partial(load_image_set, dataset=dataset), folder=form.folder, also=form.also,
+                   cameras=True, image_queries=True, annotations=form.annotations,
+                   check=partial(check_image_set, dataset=dataset),
+                   notes=partial(layout_notes, dataset=dataset))
+    return entries | rest
 
 
 def _dg_set(dataset, **rest):
     "The entries that a set of mixed-dataset generalisation takes from its `DGSet`"
     form = DG_SETS[dataset]
     entries = dict(load=partial(load_dg_set, dataset=dataset), folder=form.folder, also=form.also,
-                   cameras=form.cameras > 1, image_queries=form.split != 'train', annotations=form.annotations,
-                   check=partial(check_dg_set, dataset=dataset), index_cameras=not form.cameras)
+                   cameras=form.cameras > 1, image_queries=form.split != 'train',
+                   annotations=form.annotations, check=partial(check_dg_set, dataset=dataset),
+                   index_cameras=not form.cameras)
     return entries | rest
 
 
@@ -106,21 +114,25 @@ _TBAPR = dict(train=(1180, 62680, 31340), gallery=(529, 3200, 3200))  # 31,340 t
 
 def _aeri_counts(table=None, form='sampled', **rest):
     "Published counts of AERI-PEDES; the paper does not say how many triplets its training file has"
-    return _AERI if form == 'complete' else {**_AERI, 'train': (tuple(AERI_VERSIONS), None, None)}
+    if form == 'complete': return _AERI
+    return _AERI | dict(train=(tuple(AERI_VERSIONS), None, None))
 
 
 def _tbapr_counts(table, with_val=False, **rest):
     "Published counts of TBAPR"
-    return {**_TBAPR, 'val': (529, None, 9255)} if with_val else _TBAPR
+    if not with_val: return _TBAPR
+    return _TBAPR | dict(val=(529, None, 9255))
 
 
 def _msmt17_counts(table, **rest):
-    "Published counts of MSMT17 with the validation list apart, or merged; a copy may have been made without it"
-    counts = DATASETS['msmt17'].counts
+    "Published counts of MSMT17 with the validation list apart, or merged"
+    counts = dict(DATASETS['msmt17'].counts)
     if (table['split'] == 'val').any(): return counts | dict(train=(1041, 30248), val=(None, 2373))
+    del counts['val']
+    # a copy in the folders of Market-1501 may have been made without the validation list
     copied = table['path'].str.lower().str.startswith('bounding_box_').any()
-    merged = (30248, 32621) if copied else 32621
-    return {k: (1041, merged) if k == 'train' else v for k, v in counts.items() if k != 'val'}
+    counts['train'] = (1041, (30248, 32621)) if copied else (1041, 32621)
+    return counts
 
 
 def _cuhk03_counts(table=None, labels='detected', protocol='new', **rest):
@@ -130,7 +142,9 @@ def _cuhk03_counts(table=None, labels='detected', protocol='new', **rest):
     return dict(train=(767, train), query=(700, 1400), gallery=(700, gallery))
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #905458c2
-_CLIP = dict(mean=(.48145466, .4578275, .40821073), std=(.26862954, .26130258, .27577711))  # own ones not published
+_CLIP_MEAN = (.48145466, .4578275, .40821073)   # where a set's own are not published
+_CLIP_STD = (.26862954, .26130258, .27577711)
+
 DATASETS = {
     'world': Dataset('World', _load_world, captions=True, cameras=True, image_queries=True,
         mean=(.42, .41, .39), std=(.21, .19, .19),  # of the smoke preset
@@ -138,32 +152,38 @@ DATASETS = {
     'cuhk-pedes': Dataset('CUHK-PEDES', **_text_set('cuhk-pedes'),
         counts=dict(train=(11003, 34054, (68108, 68126)), val=(1000, 3078, 6158), test=(1000, 3074, 6156)),
         mean=(.38901278, .3651612, .34836376), std=(.24344306, .23738699, .23368555),
-        layout='CUHK-PEDES/reid_raw.json + imgs/{cam_a,cam_b,CUHK01,CUHK03,Market,test_query,train_query}/...',
+        layout='CUHK-PEDES/reid_raw.json + '
+               'imgs/{cam_a,cam_b,CUHK01,CUHK03,Market,test_query,train_query}/...',
         citation='Li et al., Person Search with Natural Language Description, CVPR 2017'),
     'icfg-pedes': Dataset('ICFG-PEDES', **_text_set('icfg-pedes'),
         counts=dict(train=(3102, 34674, 34674), test=(1000, 19848, 19848)),
         mean=(.30941582, .28956893, .30347288), std=(.25849792, .24547698, .2366199),
         layout='ICFG-PEDES/ICFG-PEDES.json + imgs/{train,test}/...',
-        citation='Ding et al., Semantically Self-Aligned Network for Text-to-Image Part-aware Person Re-ID, 2021'),
+        citation='Ding et al., Semantically Self-Aligned Network for Text-to-Image '
+                 'Part-aware Person Re-ID, 2021'),
     'rstpreid': Dataset('RSTPReid', **_text_set('rstpreid'),
         counts=dict(train=(3701, 18505, 37010), val=(200, 1000, 2000), test=(200, 1000, 2000)),
         mean=(.27722597, .26065794, .3036557), std=(.2609547, .2508087, .25293276),
         layout='RSTPReid/data_captions.json + imgs/*.jpg',
         citation='Zhu et al., DSSL: Deep Surroundings-person Separation Learning, ACM MM 2021'),
     'ufine6926': Dataset('UFine6926', **_text_set('ufine6926'),
-        counts=dict(train=(4926, 18577, 37154), test=(2000, 7629, 15258)), **_CLIP,
+        counts=dict(train=(4926, 18577, 37154), test=(2000, 7629, 15258)), mean=_CLIP_MEAN, std=_CLIP_STD,
         layout='UFine6926/UFine6926.json (or any other name) + images/1.jpg',
-        citation='Zuo et al., UFineBench: Towards Text-based Person Retrieval with Ultra-fine Granularity, CVPR 2024'),
+        citation='Zuo et al., UFineBench: Towards Text-based Person Retrieval with '
+                 'Ultra-fine Granularity, CVPR 2024'),
     'ufine3c': Dataset('UFine3C', **_text_set('ufine3c', load=load_cross_set, notes=cross_set_notes),
-        counts=dict(test=(2250, 7446, 37939)), **_CLIP,
+        counts=dict(test=(2250, 7446, 37939)), mean=_CLIP_MEAN, std=_CLIP_STD,
         layout='UFine3C/UFine3C.json (or any other name) + images/1.jpg',
-        citation='Zuo et al., UFineBench: Towards Text-based Person Retrieval with Ultra-fine Granularity, CVPR 2024'),
+        citation='Zuo et al., UFineBench: Towards Text-based Person Retrieval with '
+                 'Ultra-fine Granularity, CVPR 2024'),
     'aeri-pedes': Dataset('AERI-PEDES', load_aeri, 'AERI-PEDES', ('train_caption.json', 'test_caption.json'),
-        captions=True, counts=_AERI, counts_of=_aeri_counts, notes=aeri_notes, **_CLIP,
+        captions=True, counts=_AERI, counts_of=_aeri_counts, notes=aeri_notes, mean=_CLIP_MEAN, std=_CLIP_STD,
         layout='AERI-PEDES/{train_caption,test_caption,complete_caption}.json + images as they name them',
-        citation='Deng et al., Cross-modal Fuzzy Alignment Network for Text-Aerial Person Retrieval, CVPR 2026'),
+        citation='Deng et al., Cross-modal Fuzzy Alignment Network for Text-Aerial Person '
+                 'Retrieval, CVPR 2026'),
     'tbapr': Dataset('TBAPR', load_tbapr, 'TBAPR', ('AG-ReID/agtext_*.json', 'G2APS-AG/g2aps_*.json'),
-        captions=True, counts=_TBAPR, counts_of=_tbapr_counts, shared=(('val', 'test'),), notes=aerial_notes, **_CLIP,
+        captions=True, counts=_TBAPR, counts_of=_tbapr_counts, shared=(('val', 'test'),), notes=aerial_notes,
+        mean=_CLIP_MEAN, std=_CLIP_STD,
         layout='TBAPR/AG-ReID/agtext_{train,val,test}.json + G2APS-AG/g2aps_{train,val,test}.json + images',
         citation='Wang et al., AEA-FIRM (text-based aerial pedestrian retrieval), IEEE TCSVT 2025'),
     'mals': Dataset('MALS', load_mals, 'MALS', ('gene_attrs/g_*_attrs.json',), captions=True,
@@ -172,26 +192,32 @@ DATASETS = {
         layout='MALS/gene_attrs/g_<chunk>_attrs.json + gene_crop/<chunk>/*.jpg',
         citation='Yang et al., Towards Unified Text-based Person Retrieval, ACM MM 2023'),
     'market1501': Dataset('Market-1501', **_image_set('market1501'),
-        counts=dict(train=(751, 12936), query=(750, 3368), gallery=(751, (19732, 15913))),  # with and without junk
+        counts=dict(train=(751, 12936), query=(750, 3368), gallery=(751, (19732, 15913))), # with, without junk
         layout='Market-1501-v15.09.15/{bounding_box_train,query,bounding_box_test}/0002_c1s1_000451_03.jpg',
         citation='Zheng et al., Scalable Person Re-identification: A Benchmark, ICCV 2015'),
     'dukemtmc-reid': Dataset('DukeMTMC-reID', **_image_set('dukemtmc-reid'),
         counts=dict(train=(702, 16522), query=(702, 2228), gallery=(1110, 17661)),
         layout='DukeMTMC-reID/{bounding_box_train,query,bounding_box_test}/0001_c2_f0046182.jpg',
-        citation='Zheng et al., Unlabeled Samples Generated by GAN, ICCV 2017; withdrawn by the authors of DukeMTMC'),
+        citation='Zheng et al., Unlabeled Samples Generated by GAN, ICCV 2017; withdrawn by '
+                 'the authors of DukeMTMC'),
     'msmt17': Dataset('MSMT17', **_image_set('msmt17', shared=(('train', 'val'),)), counts_of=_msmt17_counts,
         counts=dict(train=(1041, (30248, 32621)), val=(None, (2373, 0)),  # apart, or val merged into train
                     query=(3060, 11659), gallery=(3060, 82161)),
-        layout='MSMT17_V1/list_{train,val,query,gallery}.txt + {train,test}/... (V2: {mask_train_v2,mask_test_v2}/...)',
-        citation='Wei et al., Person Transfer GAN to Bridge Domain Gap for Person Re-Identification, CVPR 2018'),
+        layout='MSMT17_V1/list_{train,val,query,gallery}.txt + {train,test}/... (V2: '
+               '{mask_train_v2,mask_test_v2}/...)',
+        citation='Wei et al., Person Transfer GAN to Bridge Domain Gap for Person '
+                 'Re-Identification, CVPR 2018'),
     'viper': Dataset('VIPeR', **_dg_set('viper'), counts=dict(test=(632, 1264)),
         layout='VIPeR/{cam_a,cam_b}/000_45.bmp',
-        citation='Gray et al., Evaluating Appearance Models for Recognition, Reacquisition and Tracking, PETS 2007'),
+        citation='Gray et al., Evaluating Appearance Models for Recognition, Reacquisition '
+                 'and Tracking, PETS 2007'),
     'prid2011': Dataset('PRID-2011', **_dg_set('prid2011'), counts=dict(query=(200, 200), gallery=(749, 749)),
         layout='prid_2011/single_shot/{cam_a,cam_b}/person_0001.png',
-        citation='Hirzer et al., Person Re-Identification by Descriptive and Discriminative Classification, SCIA 2011'),
+        citation='Hirzer et al., Person Re-Identification by Descriptive and Discriminative '
+                 'Classification, SCIA 2011'),
     'grid': Dataset('GRID', **_dg_set('grid'), counts=dict(query=(250, 250), gallery=(251, 1025)),  # id 0 counts
-        layout='underground_reid/{probe,gallery}/0001_1_25004_107_32_106_221.jpeg + features_and_partitions.mat',
+        layout='underground_reid/{probe,gallery}/0001_1_25004_107_32_106_221.jpeg + '
+               'features_and_partitions.mat',
         citation='Loy et al., Multi-Camera Activity Correlation Analysis, CVPR 2009'),
     'ilids': Dataset('i-LIDS', **_dg_set('ilids'), counts=dict(test=(119, 476)),
         layout='i-LIDS_Pedestrian/Persons/0001001.jpg',
@@ -201,11 +227,13 @@ DATASETS = {
         citation='Li and Wang, Locally Aligned Feature Transforms across Views, CVPR 2013'),
     'cuhk03': Dataset('CUHK03', **_dg_set('cuhk03', load=load_cuhk03), counts=_cuhk03_counts(),
         counts_of=_cuhk03_counts, notes=cuhk03_notes,
-        layout='cuhk03/cuhk03_new_protocol_config_{detected,labeled}.mat + images_{detected,labeled}/1_001_1_01.png',
+        layout='cuhk03/cuhk03_new_protocol_config_{detected,labeled}.mat + '
+               'images_{detected,labeled}/1_001_1_01.png',
         citation='Li et al., DeepReID, CVPR 2014; new protocol: Zhong et al., Re-ranking Person Re-ID, 2017'),
     'cuhk-sysu': Dataset('CUHK-SYSU', **_dg_set('cuhk-sysu'), counts=dict(train=(11934, 34574)),
         layout='CUHK-SYSU/cropped_images/p11422_s16929_1.jpg',
-        citation='Xiao et al., Joint Detection and Identification Feature Learning for Person Search, CVPR 2017')}
+        citation='Xiao et al., Joint Detection and Identification Feature Learning for '
+                 'Person Search, CVPR 2017')}
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #cd36ba9d
 def dataset_key(name:str, # In any case, with `-` or `_`
@@ -214,22 +242,29 @@ def dataset_key(name:str, # In any case, with `-` or `_`
     return check_choice('name', str(name).lower().replace('_', '-'), DATASETS)
 
 
+def _in_words(fact, value):
+    "`cameras`, `no cameras`, `splits train, test`"
+    if fact == 'splits': return f"splits {', '.join(value)}"
+    words = fact.replace('_', ' ')
+    return words if value else f'no {words}'
+
+
 def _lacks(spec, facts):
     "The facts that do not hold, in words"
-    for k in facts: check_choice('fact', k, FACTS)
-    wrong = [k for k, v in facts.items() if k != 'splits' and getattr(spec, k) != v]
-    words = [f"{'no ' if facts[k] else ''}{k.replace('_', ' ')}" for k in wrong]
+    for fact in facts: check_choice('fact', fact, FACTS)
+    flags = {fact: value for fact, value in facts.items() if fact != 'splits'}
+    words = [_in_words(fact, not value) for fact, value in flags.items() if getattr(spec, fact) != value]
     return words + [f'no split {s!r}' for s in facts.get('splits', ()) if s not in spec.splits]
 
 
-def list_datasets(**facts # Names of `FACTS` with values; of `splits` those that must be there
+def list_datasets(**facts:Any # Names of `FACTS` with values; of `splits` those that must be there
     ) -> list[str]: # Keys of `DATASETS`
     "Registered datasets with certain facts"
     return [n for n, d in DATASETS.items() if not _lacks(d, facts)]
 
 
 def fits(name:str, # Key of `DATASETS`
-    **facts, # As for `list_datasets`
+    **facts:Any, # As for `list_datasets`
     ) -> bool:
     "Whether dataset `name` has certain facts"
     return not _lacks(DATASETS[dataset_key(name)], facts)
@@ -237,22 +272,30 @@ def fits(name:str, # Key of `DATASETS`
 
 def require(name:str, # Key of `DATASETS`
     purpose:str, # What needs it, for the message
-    **facts, # As for `list_datasets`
+    **facts:Any, # As for `list_datasets`
     ) -> Dataset:
     "The record of dataset `name`, or a `ValueError` if it does not fit the purpose"
     spec = DATASETS[dataset_key(name)]
-    if not (lacks := _lacks(spec, facts)): return spec
-    said = {k: k.replace('_', ' ') for k in facts}
-    words = [f"splits {', '.join(v)}" if k == 'splits' else said[k] if v else f'no {said[k]}' for k, v in facts.items()]
-    raise ValueError(f"{purpose} needs a dataset with {', '.join(words)}; {name!r} has {', '.join(lacks)}. "
+    lacks = _lacks(spec, facts)
+    if not lacks: return spec
+    needs = [_in_words(fact, value) for fact, value in facts.items()]
+    raise ValueError(f"{purpose} needs a dataset with {', '.join(needs)}; {name!r} has {', '.join(lacks)}. "
                      f"Registered datasets that fit: {', '.join(list_datasets(**facts)) or 'none'}")
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #c7e71b70
+def _n_images(spec):
+    "Images that a benchmark is published with; of alternatives the largest"
+    return int(sum(np.max(count[1]) for count in (spec.counts or {}).values()))
+
+
 def describe_datasets() -> pd.DataFrame: # Title, facts, images and captions as published, citation
     "The records of all datasets as a table"
-    def total(d, i): return int(sum(np.max(c[i]) for c in (d.counts or {}).values() if len(c) > i))
-    return pd.DataFrame({n: dict(title=d.title, **{k: getattr(d, k) for k in FACTS[:-1]}, splits=', '.join(d.splits),
-                                 images=total(d, 1), citation=d.citation) for n, d in DATASETS.items()}).T
+    rows = {}
+    for name, spec in DATASETS.items():
+        facts = {fact: getattr(spec, fact) for fact in FACTS if fact != 'splits'}
+        rows[name] = dict(title=spec.title, **facts, splits=', '.join(spec.splits), images=_n_images(spec),
+                          citation=spec.citation)
+    return pd.DataFrame(rows).T
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #26e7df83
 def _config_root(path:Path):
@@ -273,11 +316,11 @@ FOLLOW = '#follow-links' # behind the name of a folder
 @dataclass(frozen=True)
 class DataRoot:
     "A folder of datasets as it is named"
-    folder: object = None  # Path or text; None: the usual one, see `find_root`
+    folder: Path | str | None = None  # None: the usual one, see `find_root`
     follow_links: bool = False  # Images behind links that lead out of it are read
 
 
-def data_root_of(root=None, # `FOLDER`, or `FOLDER#follow-links`; the folder may be left out
+def data_root_of(root:Path | str | None=None, # `FOLDER`, or `FOLDER#follow-links`; the folder may be left out
     ) -> DataRoot:
     "What every `root` and `data_root` stands for; a folder that really has such a name is that folder"
     text = str(root or '')
@@ -287,7 +330,7 @@ def data_root_of(root=None, # `FOLDER`, or `FOLDER#follow-links`; the folder may
 
 def annotations_in(folder:Path, # May hold the dataset
     spec:Dataset, # What to look for
-    ) -> list: # Paths
+    ) -> list[Path]:
     "The annotation files of a dataset in `folder`"
     if spec.files: return spec.files(folder)
     return [p for a in spec.annotations for p in sorted(folder.glob(a))]
@@ -296,7 +339,7 @@ def annotations_in(folder:Path, # May hold the dataset
 def _holds(folder, spec):
     "Whether one of the annotations of a dataset is in `folder`"
     if spec.files: return bool(spec.files(folder))
-    return any(next(folder.glob(a), None) for a in spec.annotations)
+    return any(next(folder.glob(a), None) for a in spec.annotations)   # the first hit: folders are large
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #b07a95dd
 _MOST_FOLDERS = 200  # Subfolders of a data root that are looked into
@@ -319,7 +362,8 @@ def _named_like(folder, name, spec):
     usual = [spec.folder, *spec.also]
     known = {_plain(n) for n in (name, *usual)}
     found = [p for p in _subfolders(folder) if _plain(p.name) in known]
-    return sorted(found, key=lambda p: (usual.index(p.name) if p.name in usual else len(usual), p.name))
+    preference = {n: i for i, n in reversed([*enumerate(usual)])}
+    return sorted(found, key=lambda p: (preference.get(p.name, len(usual)), p.name))
 
 
 def _places(base, name, spec):
@@ -330,51 +374,72 @@ def _places(base, name, spec):
     for p in near: yield from _named_like(p, name, spec)
 
 
+def _data_roots(root):
+    "What each source names as the data root, in the order in which they are asked"
+    return {'argument root': data_root_of(root).folder, 'REID_LAB_DATA': dataset_root(),
+            '~/.reid_lab.toml': _config_root(Path('~/.reid_lab.toml').expanduser())}
+
+
+def _contents(base):
+    "What is in a folder that does not hold the dataset, for the message"
+    inside = sorted(p.name for p in base.iterdir())
+    text = f'; the folder holds {inside[:8]}' if inside else '; the folder is empty'
+    like = [name for name, spec in DATASETS.items() if _holds(base, spec)]
+    if like: text += f" and looks like {' or '.join(like)}"
+    return text
+
+
 def find_root(name:str, # Key of `DATASETS`
-    root=None, # The dataset's folder or the folder above it
+    root:Path | str | None=None, # The dataset's folder or the folder above it
     ) -> Path:
     "The folder that holds the annotation of dataset `name`"
-    spec, config = DATASETS[check_choice('name', name, DATASETS)], Path('~/.reid_lab.toml').expanduser()
-    sources = {'argument root': data_root_of(root).folder, 'REID_LAB_DATA': dataset_root(),
-               '~/.reid_lab.toml': _config_root(config)}
-    looked = '; '.join(f"{k}: {'not set' if v is None else repr(str(v))}" for k, v in sources.items())
-    def stop(what, more=''):
-        remedy = f'pass root=, set REID_LAB_DATA, or put data_root = "..." in ~/.reid_lab.toml; expected {spec.layout}'
-        raise TableError(name, [Finding('error', what, looked + more, remedy)])
-    chosen = next((v for v in sources.values() if v is not None), None)
-    if chosen is None: stop('no data root is known')
-    base = Path(chosen).expanduser()
-    if not base.is_dir(): stop(f'{str(base)!r} is no folder')
-    for p in _places(base, name, spec):
-        if _holds(p, spec): return p
-    near = next((p for p in _subfolders(base)[:_MOST_FOLDERS] if _holds(p, spec)), None)
-    if near: stop(f'no folder with a name of {name} in {str(base)!r}', f'; its folder {near.name!r} looks like it')
-    inside, like = sorted(p.name for p in base.iterdir()), [k for k, d in DATASETS.items() if _holds(base, d)]
-    more = f"; the folder {f'holds {inside[:8]}' if inside else 'is empty'}"
-    stop(f'none of {list(spec.annotations)} in {str(base)!r} or its subfolder {spec.folder!r}',
-         more + f" and looks like {' or '.join(like)}"*bool(like))
+    spec = DATASETS[check_choice('name', name, DATASETS)]
+    roots = _data_roots(root)
+    looked = '; '.join(f"{source}: {'not set' if v is None else repr(str(v))}" for source, v in roots.items())
+
+    def missing(what, more=''):
+        "The error, with all places that were looked at"
+        remedy = ('pass root=, set REID_LAB_DATA, or put data_root = "..." in ~/.reid_lab.toml; '
+                  f'expected {spec.layout}')
+        return TableError(name, [Finding('error', what, looked + more, remedy)])
+
+    named = [v for v in roots.values() if v is not None]
+    if not named: raise missing('no data root is known')
+    base = Path(named[0]).expanduser()
+    if not base.is_dir(): raise missing(f'{str(base)!r} is no folder')
+    for place in _places(base, name, spec):
+        if _holds(place, spec): return place
+    for folder in _subfolders(base)[:_MOST_FOLDERS]:
+        if _holds(folder, spec):
+            raise missing(f'no folder with a name of {name} in {str(base)!r}',
+                          f'; its folder {folder.name!r} looks like it')
+    raise missing(f'none of {list(spec.annotations)} in {str(base)!r} or its subfolder {spec.folder!r}',
+                  _contents(base))
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #aad803ff
 def _drop_bad(table, check):
     "Without blank captions and images that cannot be read (`check='all'`: decoded); warns with the numbers"
     f = table.frame
-    said = [[c for c in cs if c.strip()] for cs in f.captions]
+    captions = [[c for c in cs if c.strip()] for cs in f.captions]
+    n_blank = int(f.captions.map(len).sum()) - sum(map(len, captions))
     kind = look_at_files(table, headers=True).kind.to_numpy(dtype=object)
-    bad = decode_images(table, 'all', rows=np.flatnonzero(kind == ''))[0] if check == 'all' else {}
-    kind[list(bad)] = 'undecodable'
+    if check == 'all':
+        undecodable, _ = decode_images(table, 'all', rows=np.flatnonzero(kind == ''))
+        kind[list(undecodable)] = 'undecodable'
     gone = ~np.isin(kind, ['', 'outside', 'path']) # links and paths that leave the root are refused, not dropped
-    blank = int(f.captions.map(len).sum()) - sum(map(len, said))
-    if blank or gone.any():
-        why = ', '.join(f'{(kind == k).sum()} {k}' for k in dict.fromkeys(kind[gone]))
-        warnings.warn(f"{table.name}: dropped {gone.sum()} of {len(f)} images{f' ({why})' if why else ''} and {blank} "
-                      "blank captions; scores are not comparable with published ones", stacklevel=3)
-    new = ReidTable(f.assign(captions=said), table.root, table.reader, table.name, table.follow_links)
+    if n_blank or gone.any():
+        images = f'{gone.sum()} of {len(f)} images'
+        if gone.any():
+            images += f" ({', '.join(f'{(kind == k).sum()} {k}' for k in dict.fromkeys(kind[gone]))})"
+        warnings.warn(f'{table.name}: dropped {images} and {n_blank} blank captions; '
+                      'scores are not comparable with published ones', stacklevel=3)
+    new = ReidTable(f.assign(captions=captions), table.root, table.reader, table.name, table.follow_links)
     return new.take(~gone)
 
 
 def check_options(name:str, # Key of `DATASETS`
-    options, # Their names
-    ):
+    options:Iterable[str], # Their names
+    ) -> None:
     "An option that the dataset's loader does not take is an error, with the list of those it does"
     taken = inspect.signature(DATASETS[name].load).parameters
     more = any(p.kind is p.VAR_KEYWORD for p in taken.values())   # the loader checks those
@@ -398,15 +463,17 @@ def _on_disk(root, path, listed):
 
 def _spelling_findings(table, seen):
     "A finding on missing images whose files differ in upper and lower case alone, and whether these are all"
-    gone, listed = np.flatnonzero(seen.kind == 'missing'), {}
-    found = {i: _on_disk(table.root, table.frame.path.iat[i], listed) for i in gone}
-    other = {i: p for i, p in found.items() if p}
-    if not other: return [], False
-    first = next(iter(other))
-    what = f'{len(other)} of {len(table)} images are on disk under names that differ in upper and lower case'
-    where = f'row {first}: {table.frame.path.iat[first]!r} is {other[first]!r} on disk'
+    paths, listed, spelt = table.frame.path, {}, {}
+    missing = np.flatnonzero(seen.kind == 'missing')
+    for row in missing:
+        name = _on_disk(table.root, paths.iat[row], listed)
+        if name: spelt[row] = name
+    if not spelt: return [], False
+    first = next(iter(spelt))
+    what = f'{len(spelt)} of {len(table)} images are on disk under names that differ in upper and lower case'
+    where = f'row {first}: {paths.iat[first]!r} is {spelt[first]!r} on disk'
     remedy = 'rename the files or correct the annotation: this file system tells upper from lower case'
-    return [Finding('error', what, where, remedy)], len(other) == len(gone)
+    return [Finding('error', what, where, remedy)], len(spelt) == len(missing)
 
 
 def file_checks(table:ReidTable, # As loaded
@@ -414,26 +481,27 @@ def file_checks(table:ReidTable, # As loaded
     check:str, # `none`, or look at every file and decode a `sample` of the images, or `all`
     n:int, # Images in a sample
     headers:bool=False, # Read the headers of images too
-    quiet:bool=None, # Whether to suppress progress
-    ) -> list: # of `Finding`, those on images that can be read last
+    quiet:bool | None=None, # Whether to suppress progress
+    ) -> list[Finding]: # Those on images that can be read last
     "What is wrong with the files of a table, as far as `check` goes"
     files = spec.check(table, files=check != 'none') if spec.check else []
     if check_choice('check', check, ['sample', 'all', 'none']) == 'none': return files
     seen = look_at_files(table, headers, quiet)
     spelt, explained = _spelling_findings(table, seen)
     if explained: files = [f for f in files if 'do not exist' not in f.what]
-    told = ['missing']*(explained or any('do not exist' in f.what for f in files))
+    reported = []   # kinds that have a finding already
+    if explained or any('do not exist' in f.what for f in files): reported.append('missing')
     bad, n = decode_images(table, check, n, np.flatnonzero(seen.kind == ''), quiet)
-    return files + spelt + file_findings(table, seen, told) + decode_findings(table, bad, n, check)
+    return files + spelt + file_findings(table, seen, reported) + decode_findings(table, bad, n, check)
 
 
 def load_dataset(name:str, # Key of `DATASETS`
-    root=None, # Its folder or the one above; default: REID_LAB_DATA, then ~/.reid_lab.toml
+    root:Path | str | None=None, # Its folder or the one above; default: REID_LAB_DATA, then ~/.reid_lab.toml
     check:str='sample', # Look at every file and decode a `sample` of the images, or `all`; or `none`
     drop_bad:bool=False, # Leave out blank captions and images whose file is missing, empty or no image
     val:float=0., # Share (or number) of training identities to move to `val`
     val_seed:int=0, # Which identities
-    **options, # For this dataset's loader, such as `form`, `chunks`, `follow_links`, `preset`, `seed`
+    **options:Any, # For this dataset's loader, such as `form`, `chunks`, `follow_links`, `preset`, `seed`
     ) -> ReidTable:
     "A checked table of dataset `name`"
     name = dataset_key(name)
@@ -442,19 +510,22 @@ def load_dataset(name:str, # Key of `DATASETS`
     check_options(name, options)
     table = spec.load(find_root(name, root) if spec.folder else root, **options)
     if drop_bad: table = _drop_bad(table, check)
-    found = table.findings('none', shared=spec.shared) + file_checks(table, spec, check, 32)*bool(len(table))
-    found = [f for f in found if f.level == 'error']
-    if found: raise TableError(table.name, found)
+    found = table.findings('none', shared=spec.shared)
+    if len(table): found += file_checks(table, spec, check, 32)
+    errors = [f for f in found if f.level == 'error']
+    if errors: raise TableError(table.name, errors)
     return table.split_val(val, val_seed) if val else table
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #8eb9fc79
 def load_as_in_papers(name:str, # Key of `DATASETS`
-    root=None, # See `load_dataset`
+    root:Path | str | None=None, # See `load_dataset`
     use:str='training', # What it is for, in the words of the error
     check:str='sample', # See `load_dataset`
-    **facts, # What the use needs, see `require`
+    **facts:Any, # What the use needs, see `require`
     ) -> ReidTable:
-    "A dataset with the facts that a use needs; a published validation split counts as training where papers do so"
+    "A dataset with the facts that a use needs; a published validation split is trained on where papers do so"
     spec = require(name, use, **facts)
-    merge = 'val' in spec.splits and 'merge_val' in inspect.signature(spec.load).parameters
-    return load_dataset(name, root, check, **(dict(merge_val=True) if merge else {}))
+    options = {}
+    if 'val' in spec.splits and 'merge_val' in inspect.signature(spec.load).parameters:
+        options['merge_val'] = True
+    return load_dataset(name, root, check, **options)

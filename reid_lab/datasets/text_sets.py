@@ -11,8 +11,10 @@ __all__ = ['TEXT_SETS', 'MALS_ATTRIBUTES', 'read_json', 'read_records', 'TextSet
 import json
 import os
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,12 +22,20 @@ import pandas as pd
 from ..core.basics import check_choice
 from ..core.files import atomic_path, safe_join
 from ..data.table import SPLITS, Finding, ReidTable, TableError
-from .image_sets import name_findings, write_images
+from .image_sets import first_few, name_findings, write_images
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #ffa3815e
 def _text_of(data):
     "The text of an annotation file in UTF-8, UTF-16 or UTF-32, with or without a mark at its beginning"
     return data.decode(json.detect_encoding(data))
+
+
+def _is_lines(text):
+    "Whether a text begins with a whole record on its first line, and goes on with another"
+    first, _, rest = text.strip().partition('\n')
+    if not rest.lstrip().startswith('{'): return False
+    try: return isinstance(json.loads(first), dict)
+    except json.JSONDecodeError: return False
 
 
 def _json_lines(text):
@@ -39,17 +49,20 @@ def _json_lines(text):
     return rows
 
 
-def read_json(path, # Annotation file
+def read_json(path:Path | str, # Annotation file
     kind:type=list, # What it holds: a list of records, or a `dict`
-    ):
+    ) -> list | dict:
     "The contents of `path`, or a `TableError` that says what is wrong with the file"
     path = Path(path)
+
     def stop(what, remedy='copy the file again and compare its size with the source'):
         raise TableError(path.name, [Finding('error', what, str(path), remedy)])
+
     try: text = _text_of(path.read_bytes())
     except UnicodeDecodeError as e:
-        stop(f'not a UTF-8 text file (byte {e.start})', 'save it as UTF-8, such as by iconv -f GB18030 -t UTF-8 (with '
-             'the encoding that it has); if it was damaged, copy it again')
+        stop(f'not a UTF-8 text file (byte {e.start})',
+             'save it as UTF-8, such as by iconv -f GB18030 -t UTF-8 (with the encoding that it has); '
+             'if it was damaged, copy it again')
     if not text.strip(): stop('the file is empty')
     try: data = json.loads(text)
     except json.JSONDecodeError as e:
@@ -59,62 +72,72 @@ def read_json(path, # Annotation file
         cut = e.pos >= len(text.rstrip()) - 1 or 'Unterminated' in e.msg
         what = 'the JSON stops early (truncated)' if cut else 'no valid JSON'
         stop(f"{what}: {e.msg}, line {e.lineno}, character {e.pos} of {len(text)}")
-    if isinstance(data, kind): return data
-    seen = f'a dict with keys {list(data)[:5]}' if isinstance(data, dict) else type(data).__name__
-    want = 'a list of records' if kind is list else 'a dict'
-    stop(f'expected {want}, found {seen}', 'is this the annotation file? see the layout of the dataset')
-
-def _is_lines(text):
-    "Whether a text begins with a whole record on its first line, and goes on with another"
-    first, _, rest = text.strip().partition('\n')
-    if not rest.lstrip().startswith('{'): return False
-    try: return isinstance(json.loads(first), dict)
-    except json.JSONDecodeError: return False
+    if not isinstance(data, kind):
+        found = f'a dict with keys {list(data)[:5]}' if isinstance(data, dict) else type(data).__name__
+        expected = 'a list of records' if kind is list else 'a dict'
+        stop(f'expected {expected}, found {found}', 'is this the annotation file? see the layout of the dataset')
+    return data
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #39ba8b3b
-_TEST = dict(  # kind of a value -> (test, words for it)
-    text=(lambda v: isinstance(v, str), 'a string'),
-    maybe=(lambda v: v is None or isinstance(v, str), 'a string or null'),
-    texts=(lambda v: isinstance(v, list) and all(isinstance(c, str) for c in v), 'a list of strings'),
-    captions=(lambda v: isinstance(v, str) or _is('texts', v), 'a string or a list of strings'),
-    id=(lambda v: isinstance(v, int) and not isinstance(v, bool) or isinstance(v, str) and v.isdecimal(),
-        'a whole number'),
-    name=(lambda v: isinstance(v, (str, int)) and not isinstance(v, bool), 'a number or a string'),
-    split=(lambda v: v in SPLITS, "'train', 'val' or 'test'"),
-    label=(lambda v: isinstance(v, list) and len(v) == 27 and {str(x) for x in v} <= {'-1', '0', '1'},
-           'a list of 27 values in -1, 0, 1'))
+class _Kind(NamedTuple):
+    "A kind of value in a record"
+    fits: Callable  # `fits(value)` -> bool
+    words: str  # For messages
 
 
-def _is(kind, value): return _TEST[kind][0](value)
+def _is_text(v): return isinstance(v, str)
+
+
+def _are_texts(v): return isinstance(v, list) and all(isinstance(c, str) for c in v)
+
+
+def _is_id(v): return isinstance(v, int) and not isinstance(v, bool) or isinstance(v, str) and v.isdecimal()
+
+
+def _is_label(v): return isinstance(v, list) and len(v) == 27 and {str(x) for x in v} <= {'-1', '0', '1'}
+
+
+_KINDS = dict(
+    text=_Kind(_is_text, 'a string'),
+    maybe=_Kind(lambda v: v is None or _is_text(v), 'a string or null'),
+    texts=_Kind(_are_texts, 'a list of strings'),
+    captions=_Kind(lambda v: _is_text(v) or _are_texts(v), 'a string or a list of strings'),
+    id=_Kind(_is_id, 'a whole number'),
+    name=_Kind(lambda v: isinstance(v, (str, int)) and not isinstance(v, bool), 'a number or a string'),
+    split=_Kind(lambda v: v in SPLITS, "'train', 'val' or 'test'"),
+    label=_Kind(_is_label, 'a list of 27 values in -1, 0, 1'))
 
 
 def _faults(record, keys):
     "What is wrong with one record, in words"
     if not isinstance(record, dict): return [f'a record is a {type(record).__name__}, not a dict']
-    return [f"key {k!r} is missing (the record has {sorted(record)[:8]})" if k not in record else
-            f"{k}={str(record[k])[:40]!r} is not {_TEST[kind][1]}"
-            for k, kind in keys.items() if k not in record or not _is(kind, record[k])]
+    faults = []
+    for key, kind in keys.items():
+        fits, words = _KINDS[kind]
+        if key not in record: faults.append(f"key {key!r} is missing (the record has {sorted(record)[:8]})")
+        elif not fits(record[key]): faults.append(f"{key}={str(record[key])[:40]!r} is not {words}")
+    return faults
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #680806c1
-def read_records(path, # Annotation file
-    keys:dict, # Key -> kind: text, maybe (text or null), texts, captions, id, name, split or label
-    ) -> list: # of dicts
+def read_records(path:Path | str, # Annotation file
+    keys:Mapping[str, str], # Key -> kind: text, maybe (text or null), texts, captions, id, name, split or label
+    ) -> list[dict]:
     "The records in `path` with their keys checked"
-    rows, bad, name = read_json(path), {}, Path(path).name
-    for i, r in enumerate(rows):
-        for what in _faults(r, keys): bad.setdefault(what, []).append(i)
-    if not bad: return rows
-    def where(at):
-        return ', '.join(f'row {i}' for i in at[:3]) + (f' and {len(at) - 3} more' if len(at) > 3 else '')
-    raise TableError(name, [Finding('error', what, f'{name} {where(at)}', f'every record needs {list(keys)}')
-                            for what, at in list(bad.items())[:10]])
+    records, name = read_json(path), Path(path).name
+    rows_with = {}   # fault -> rows
+    for i, record in enumerate(records):
+        for fault in _faults(record, keys): rows_with.setdefault(fault, []).append(i)
+    if not rows_with: return records
+    raise TableError(name, [Finding('error', fault, f'{name} ' + first_few(f'row {i}' for i in rows),
+                                    f'every record needs {list(keys)}')
+                            for fault, rows in list(rows_with.items())[:10]])
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #38fcb0df
 @dataclass(frozen=True)
 class TextSet:
     "What tells one text-to-image benchmark from another"
     folder: str  # Usual name of the folder
-    annotations: tuple  # Names under which the annotation file is met; the first is written
+    annotations: tuple[str, ...]  # Names under which the annotation file is met; the first is written
     prefix: str = ''  # Start of the processed files' names; empty: there are none
     image_key: str = 'file_path'  # Key of the image path
     first_id: int = 0  # Smallest id in the file
@@ -126,21 +149,25 @@ class TextSet:
     split_at: tuple = ()  # Last id of train and of val, for copies of the annotation that name no split
 
     @property
-    def processed(self) -> dict: return {s: f'{self.prefix}_{s}.json' for s in SPLITS if self.prefix}
+    def processed(self) -> dict[str, str]: # Split -> file
+        "The processed files"
+        if not self.prefix: return {}
+        return {s: f'{self.prefix}_{s}.json' for s in SPLITS}
 
     @property
-    def keys(self) -> dict: # Key -> kind, for `read_records`
+    def keys(self) -> dict[str, str]: # Key -> kind, for `read_records`
         "What is read of a record"
-        own = {'source': 'text'} if 'source' in self.record else {}
-        return {'split': 'split', 'captions': 'texts', self.image_key: 'text', 'id': 'id'} | own
+        keys = {'split': 'split', 'captions': 'texts', self.image_key: 'text', 'id': 'id'}
+        if 'source' in self.record: keys['source'] = 'text'
+        return keys
 
 
 TEXT_SETS = {
     'cuhk-pedes': TextSet('CUHK-PEDES',
         ('reid_raw.json', 'CUHK-PEDES.json', 'CUHK_PEDES.json', 'caption_all.json'), 'cuhk',
         first_id=1, split_at=(11003, 12003), name='{split}_query/{pid:05d}_{row:06d}.jpg'),
-    'icfg-pedes': TextSet('ICFG-PEDES', ('ICFG-PEDES.json', 'ICFG_PEDES.json'), 'icfg', camera=r'^\d+_\d+_(\d+)_',
-        name='{split}/{pid:04d}/{pid:04d}_{row:06d}_{cam:02d}_0.jpg'),
+    'icfg-pedes': TextSet('ICFG-PEDES', ('ICFG-PEDES.json', 'ICFG_PEDES.json'), 'icfg',
+        camera=r'^\d+_\d+_(\d+)_', name='{split}/{pid:04d}/{pid:04d}_{row:06d}_{cam:02d}_0.jpg'),
     'rstpreid': TextSet('RSTPReid', ('data_captions.json',), 'rstp', 'img_path', camera=r'_c(\d+)_',
         name='{pid:04d}_c{cam}_{row:06d}.jpg'),
     'ufine6926': TextSet('UFine6926', ('UFine6926.json',), first_id=1, images='.', name='images/{number}.jpg',
@@ -149,12 +176,12 @@ TEXT_SETS = {
         record=('id', 'source', 'split', 'path', 'captions'), any_name=True)}
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #b70c8c65
-def write_json(records, # List with one line a record, or a dict
-    path, # File; it appears whole or not at all
-    ):
+def write_json(records:list | dict, # A list is written with one record a line
+    path:Path | str, # File; it appears whole or not at all
+    ) -> None:
     "An annotation file"
-    rows = records if isinstance(records, list) else None
-    text = json.dumps(records) if rows is None else '[' + ',\n'.join(json.dumps(r) for r in rows) + ']'
+    if isinstance(records, list): text = '[' + ',\n'.join(json.dumps(r) for r in records) + ']'
+    else: text = json.dumps(records)
     with atomic_path(path, sync=False) as tmp: tmp.write_text(text + '\n', encoding='utf8')
 
 
@@ -170,23 +197,37 @@ def _record(form, **values):
     return {form.image_key if k == 'path' else k: values[k] for k in form.record}
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #98c56c4c
+def _source_of(table):
+    "The set that each row comes from"
+    f = table.frame
+    for column in ('source', 'dataset'):
+        if column in f: return f[column]
+    return [table.name or 'unnamed']*len(f)
+
+
 def write_text_set(table:ReidTable, # Any table
-    folder, # Dataset folder, existing
+    folder:Path | str, # Dataset folder, existing
     dataset:str, # Key of `TEXT_SETS`
     processed:bool=False, # The processed files instead of the authors' annotation
-    ):
+    ) -> None:
     "Annotation and images of a text-to-image benchmark"
     form, folder = TEXT_SETS[check_choice('dataset', dataset, TEXT_SETS)], Path(folder)
-    if processed and not form.processed: raise ValueError(f"processed=True, but {dataset!r} has no processed form")
-    names, f, out = _names(table, form), table.frame, {s: [] for s in SPLITS}
-    source = f.get('source', f.get('dataset', pd.Series([table.name or 'unnamed']*len(f))))
+    if processed and not form.processed:
+        raise ValueError(f"processed=True, but {dataset!r} has no processed form")
+    names, f = _names(table, form), table.frame
     write_images(table, folder/form.images, names)
-    for name, pid, split, said, of in zip(names, f.pid + form.first_id, f.split, f.captions, source):
-        if processed:
-            out[split] += [dict(image=name, caption=c, image_id=pid) for c in (said if split == 'train' else [said])]
-        else: out['train'].append(_record(form, path=name, id=pid, split=split, captions=said, source=of))
-    for split, records in out.items():
-        if records: write_json(records, folder/(form.processed[split] if processed else form.annotations[0]))
+    files = {name: [] for name in form.processed.values()} if processed else {form.annotations[0]: []}
+    for name, pid, split, captions, source in zip(names, f.pid + form.first_id, f.split, f.captions,
+                                                  _source_of(table)):
+        if not processed:
+            files[form.annotations[0]].append(_record(form, path=name, id=pid, split=split, captions=captions,
+                                                      source=source))
+        elif split == 'train': # one record a caption
+            files[form.processed[split]] += [dict(image=name, caption=c, image_id=pid) for c in captions]
+        else:
+            files[form.processed[split]].append(dict(image=name, caption=captions, image_id=pid))
+    for name, records in files.items():
+        if records: write_json(records, folder/name)
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #70976c37
 def _spelt(root, folder):
@@ -194,37 +235,43 @@ def _spelt(root, folder):
     if (root/folder).is_dir(): return root/folder
     here = root
     for name in folder.split('/'):
-        near = [p for p in here.iterdir() if p.name.lower() == name.lower() and p.is_dir()] if here.is_dir() else []
+        if not here.is_dir(): return None
+        near = [p for p in here.iterdir() if p.name.lower() == name.lower() and p.is_dir()]
         if not near: return None
         here = min(near)
     return here
 
 
-def find_images(root, # Dataset folder
-    paths, # Image paths as the annotation gives them
-    folders=('imgs', 'images', '.'), # Places to try
+def find_images(root:Path | str, # Dataset folder
+    paths:Sequence[str], # Image paths as the annotation gives them
+    folders:Sequence[str]=('imgs', 'images', '.'), # Places to try
     ) -> Path:
     "The folder below `root` that `paths` start from (the first place, if none fits)"
-    some = [paths[i] for i in np.unique(np.linspace(0, len(paths) - 1, 30, dtype=int))] if len(paths) else []
-    some = [p for p in some if not os.path.isabs(p) and '..' not in p.split('/')]
+    sample = []
+    if len(paths): sample = [paths[i] for i in np.unique(np.linspace(0, len(paths) - 1, 30, dtype=int))]
+    sample = [p for p in sample if not os.path.isabs(p) and '..' not in p.split('/')]
     places = [_spelt(Path(root), f) or Path(root)/f for f in folders]
-    return next((place for place in places if any(os.path.isfile(place/p) for p in some)), places[0]).resolve()
+    for place in places:
+        if any(os.path.isfile(place/p) for p in sample): return place.resolve()
+    return places[0].resolve()
 
 
 def _tidy_paths(paths, folder):
     "Forward slashes, and without a leading `folder/` that all of them have"
-    paths = [p.replace('\\', '/') for p in paths]
-    return [p[len(folder) + 1:] for p in paths] if paths and all(p.startswith(f'{folder}/') for p in paths) else paths
+    paths, start = [p.replace('\\', '/') for p in paths], f'{folder}/'
+    if all(p.startswith(start) for p in paths): return [p.removeprefix(start) for p in paths]
+    return paths
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #67798c57
-def first_record(path, # JSON file
-    ): # dict, or None if there is no list of dicts
+def first_record(path:Path | str, # JSON file
+    ) -> dict | None: # None if there is no list of dicts
     "The first record of a list, without reading to the end of the file"
     with open(path, 'rb') as f: data = f.read(2**18)
     text = data.decode(json.detect_encoding(data), errors='replace').lstrip()
-    lines = _is_lines(text)
-    if not (lines or text.startswith('[')): return None
-    try: found = json.JSONDecoder().raw_decode(text if lines else text[1:].lstrip())[0]
+    if not _is_lines(text):
+        if not text.startswith('['): return None
+        text = text[1:].lstrip()
+    try: found, _ = json.JSONDecoder().raw_decode(text)
     except json.JSONDecodeError: return None
     return found if isinstance(found, dict) else None
 
@@ -235,14 +282,17 @@ def _named(root, form):
     for place in (root, root/'annotations'):
         there = os.listdir(place) if place.is_dir() else []
         spelt = {n.lower(): n for n in there} | {n: n for n in there}
-        names = {n: spelt.get(n) or spelt.get(n.lower()) or spelt.get(f'{n.lower()}l') for n in form.annotations}
-        found.append({n: place/name for n, name in names.items() if name})
-    return [f[n] for n in form.annotations for f in found if n in f and f[n].is_file()]
+        files = {}
+        for n in form.annotations:
+            name = spelt.get(n) or spelt.get(n.lower()) or spelt.get(f'{n.lower()}l')
+            if name: files[n] = place/name
+        found.append(files)
+    return [files[n] for n in form.annotations for files in found if n in files and files[n].is_file()]
 
 
-def annotation_files(root, # Dataset folder
+def annotation_files(root:Path | str, # Dataset folder
     dataset:str, # Key of `TEXT_SETS`
-    ) -> list: # of `Path`; several only where the name was not published
+    ) -> list[Path]: # Several only where the name was not published
     "The files that can be the annotation of a dataset"
     root, form = Path(root), TEXT_SETS[check_choice('dataset', dataset, TEXT_SETS)]
     named = _named(root, form)[:1]
@@ -251,7 +301,10 @@ def annotation_files(root, # Dataset folder
     first = {p: first_record(p) for p in sorted(root.glob('*.json')) if p.is_file() and p.name not in taken}
     odd = {'source', 'processed_tokens'} - {*form.record}  # keys of other sets
     fit = [p for p, r in first.items() if r is not None and {*form.keys} <= {*r} and not odd & {*r}]
-    return fit or [p for p, r in first.items() if r is None and len(first) == 1 and (root/'images').is_dir()]
+    if fit: return fit
+    # a lone file that cannot be parsed, beside the images: reading it will say what is wrong
+    unreadable = [p for p, r in first.items() if r is None]
+    return unreadable if len(first) == 1 and (root/'images').is_dir() else []
 
 
 def _annotation(root, dataset, name=None):
@@ -261,25 +314,37 @@ def _annotation(root, dataset, name=None):
         raise ValueError(f"annotation={name!r} is no file of {str(root)!r}; it holds "
                          f"{sorted(p.name for p in root.glob('*.json'))}")
     files = annotation_files(root, dataset)
-    if len(files) < 2: return files[0] if files else None
+    if not files: return None
+    if len(files) == 1: return files[0]
     names, usual = [p.name for p in files], TEXT_SETS[dataset].annotations[0]
     raise TableError(dataset, [Finding('error', f'{len(names)} files can be the annotation: {names}', str(root),
                                        f'name one of them, annotation={names[0]!r}, or call it {usual!r}')])
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #d3713ec8
-def _read_raw(path, form):
-    "Rows of the authors' annotation"
-    more, keys = [k for k in ('source',) if k in form.record], form.keys
-    if (by_id := _splits_by_id(path, form)): del keys['split']
-    def split(r): return SPLITS[int(np.searchsorted(form.split_at, int(r['id'])))] if by_id else r['split']
-    return [dict(path=r[form.image_key], pid=int(r['id']), split=split(r), captions=r['captions'],
-                 **{k: r[k] for k in more}) for r in read_records(path, keys)]
-
-
 def _splits_by_id(path, form):
     "Whether an annotation names no split and the ids tell it"
-    first = first_record(path) if form.split_at else None
+    if not form.split_at: return False
+    first = first_record(path)
     return first is not None and 'split' not in first
+
+
+def _read_raw(path, form):
+    "Rows of the authors' annotation"
+    keys, by_id = form.keys, _splits_by_id(path, form)
+    if by_id: del keys['split']
+    rows = []
+    for record in read_records(path, keys):
+        pid = int(record['id'])
+        split = SPLITS[int(np.searchsorted(form.split_at, pid))] if by_id else record['split']
+        row = dict(path=record[form.image_key], pid=pid, split=split, captions=record['captions'])
+        if 'source' in form.record: row['source'] = record['source']
+        rows.append(row)
+    return rows
+
+
+def _as_list(captions):
+    "One caption or several, as a list"
+    return [captions] if isinstance(captions, str) else captions
 
 
 def _read_processed(root, form):
@@ -288,64 +353,84 @@ def _read_processed(root, form):
     for split, name in form.processed.items():
         if not (root/name).is_file(): continue
         for r in read_records(root/name, dict(image='text', caption='captions', image_id='name')):
-            who = r['image_id']
-            pid = int(who) if _is('id', who) else code.setdefault(who, len(code))
-            row = rows.setdefault((r['image'], pid, split), dict(path=r['image'], pid=pid, split=split, captions=[]))
-            row['captions'] += [r['caption']] if isinstance(r['caption'], str) else r['caption']
+            image_id = r['image_id']
+            pid = int(image_id) if _is_id(image_id) else code.setdefault(image_id, len(code))
+            row = rows.setdefault((r['image'], pid, split),
+                                  dict(path=r['image'], pid=pid, split=split, captions=[]))
+            row['captions'] += _as_list(r['caption'])
     return list(rows.values())
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #98bda270
-def load_text_set(root, # Dataset folder
+def _read_rows(root, dataset, form, annotation):
+    "Rows of the annotation in the wanted form"
+    spec = TEXT_SETS[dataset]
+    raw = None if form == 'processed' else _annotation(root, dataset, annotation)
+    if raw is not None: return _read_raw(raw, spec)
+    if form != 'raw' and spec.processed: return _read_processed(root, spec)
+    if spec.processed: more = ": form='raw' cannot be read; try form='processed'"
+    else: more = f" and no other JSON list of records with {list(spec.keys)}"
+    raise ValueError(f"{str(root)!r} holds none of {list(spec.annotations)}" + more)
+
+
+def load_text_set(root:Path | str, # Dataset folder
     dataset:str, # Key of `TEXT_SETS`
     form:str='auto', # The `raw` annotation, the `processed` files, or whichever is there
     follow_links:bool=False, # Read images behind links that lead out of their folder
-    annotation:str=None, # Name of the annotation file, where several can be it
+    annotation:str | None=None, # Name of the annotation file, where several can be it
     ) -> ReidTable: # Not validated yet
     "A text-to-image benchmark; every image is in the gallery of its split"
     root, spec = Path(root), TEXT_SETS[check_choice('dataset', dataset, TEXT_SETS)]
-    check_choice('form', form, ['auto', 'raw'] + ['processed']*bool(spec.processed))
-    raw = _annotation(root, dataset, annotation) if form != 'processed' else None
-    if raw is None and (form == 'raw' or not spec.processed):
-        raise ValueError(f"{str(root)!r} holds none of {list(spec.annotations)}"
-                         + (": form='raw' cannot be read; try form='processed'" if spec.processed else
-                            f" and no other JSON list of records with {list(spec.keys)}"))
-    rows = _read_processed(root, spec) if raw is None else _read_raw(raw, spec)
+    forms = ['auto', 'raw', 'processed'] if spec.processed else ['auto', 'raw']
+    rows = _read_rows(root, dataset, check_choice('form', form, forms), annotation)
     if unwritable := name_findings(r['path'] for r in rows): raise TableError(dataset, unwritable)
-    f = pd.DataFrame(rows, columns=['path', 'pid', 'split', 'captions'] + ['source']*('source' in spec.record))
+    columns = ['path', 'pid', 'split', 'captions']
+    if 'source' in spec.record: columns.append('source')
+    f = pd.DataFrame(rows, columns=columns)
     f['role'] = 'gallery'
     f['path'] = _tidy_paths(f.path.tolist(), spec.folder)
     if len(f) and f.pid.min() >= spec.first_id: f['pid'] -= spec.first_id
-    cams = [re.search(spec.camera, Path(p).name) for p in f.path] if spec.camera else [None]
-    if all(cams): f['cam'] = [int(m[1]) for m in cams]
+    if spec.camera:
+        cams = [re.search(spec.camera, Path(p).name) for p in f.path]
+        if all(cams): f['cam'] = [int(m[1]) for m in cams]
     usual = tuple(dict.fromkeys((spec.images, 'imgs', 'images', '.')))
     places = usual + tuple(f'{d}/{f}' for d in (spec.folder, 'imgs') for f in usual) # as archives unpack
     return ReidTable(f, find_images(root, f.path.tolist(), places), name=dataset, follow_links=follow_links)
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #7cb7e509
-def text_files(root, # Dataset folder
+def _processed_files(root, form):
+    "The processed files that are there"
+    return [root/name for name in form.processed.values() if (root/name).is_file()]
+
+
+def text_files(root:Path | str, # Dataset folder
     dataset:str, # Key of `TEXT_SETS`
-    ) -> list: # of `Path`
+    ) -> list[Path]:
     "The annotation that is read: the raw one, else the processed files"
     form = TEXT_SETS[check_choice('dataset', dataset, TEXT_SETS)]
-    return annotation_files(root, dataset) or [p for n in form.processed.values() if (p := Path(root)/n).is_file()]
+    return annotation_files(root, dataset) or _processed_files(Path(root), form)
 
 
-def annotation_notes(root, # Dataset folder
+def annotation_notes(root:Path | str, # Dataset folder
     dataset:str, # Key of `TEXT_SETS`
     form:str='auto', # As for `load_text_set`
-    annotation:str=None, # As for `load_text_set`
-    **rest, # Other options of the loader
-    ) -> list: # of `Finding`
+    annotation:str | None=None, # As for `load_text_set`
+    **rest:Any, # Other options of the loader
+    ) -> list[Finding]:
     "Annotations that are there and not read, and one whose splits follow from the ids"
     root, spec = Path(root), TEXT_SETS[check_choice('dataset', dataset, TEXT_SETS)]
-    done = [p for n in spec.processed.values() if (p := root/n).is_file()]
-    read = [root/annotation] if annotation else done if form == 'processed' else text_files(root, dataset)
-    short, out = lambda ps: ', '.join(p.relative_to(root).as_posix() for p in ps), []
-    if other := [p for p in (*_named(root, spec), *done) if p not in read]:
-        remedy = f"remove what is not wanted, or name it: annotation={short(other[:1])!r}"
-        more = " or form='processed'"*bool(done)
-        out.append(Finding('warn', f'reads {short(read)}, not {short(other)}', str(root), remedy + more))
-    if read and read != done and _splits_by_id(read[0], spec):
+    processed, out = _processed_files(root, spec), []
+    if annotation: read = [root/annotation]
+    elif form == 'processed': read = processed
+    else: read = text_files(root, dataset)
+
+    def names(paths): return ', '.join(p.relative_to(root).as_posix() for p in paths)
+
+    other = [p for p in (*_named(root, spec), *processed) if p not in read]
+    if other:
+        remedy = f"remove what is not wanted, or name it: annotation={names(other[:1])!r}"
+        if processed: remedy += " or form='processed'"
+        out.append(Finding('warn', f'reads {names(read)}, not {names(other)}', str(root), remedy))
+    if read and read != processed and _splits_by_id(read[0], spec):
         train, val = spec.split_at
         what = f'{read[0].name} names no split: ids up to {train} are train, up to {val} val, others test'
         out.append(Finding('warn', what, str(read[0]), 'compare the counts with the published ones'))
@@ -358,47 +443,73 @@ MALS_ATTRIBUTES = {  # name -> (meaning of 0, meaning of 1), in file order
     'lower_length': ('long', 'short'), 'lower_type': ('dress or skirt', 'trousers or shorts'),
     **{f'upper_{c}': ('yes', 'no') for c in 'black white red purple yellow blue green gray'.split()},
     **{f'lower_{c}': ('yes', 'no') for c in 'black white purple yellow blue green pink gray brown'.split()}}
-_MALS_WORDS = {  # MALS attribute -> (attribute of a World person, values for 0, values for 1; None: the rest)
-    'gender': ('gender', 'woman', 'man'), 'hair': ('hair', 'short shaved', None),
-    'hat': ('hat', 'cap beanie sun_hat', None),
-    'backpack': ('bag', 'backpack', None), 'handbag': ('bag', 'handbag', None), 'bag': ('bag', None, 'none'),
-    'sleeve': ('sleeve', 'long', None), 'lower_length': ('lower', 'trousers jeans leggings', None),
-    'lower_type': ('lower', 'skirt', None)}
+
+
+class _Words(NamedTuple):
+    "What a MALS attribute is of a person of the World"
+    attribute: str  # Of the person
+    zero: tuple[str, ...] | None = None  # Values that mean 0; None: those that do not mean 1
+    one: tuple[str, ...] | None = None  # Values that mean 1; None: those that do not mean 0
+
+
+_MALS_WORDS = {
+    'gender': _Words('gender', ('woman',), ('man',)),
+    'hair': _Words('hair', ('short', 'shaved')),
+    'hat': _Words('hat', ('cap', 'beanie', 'sun hat')),
+    'backpack': _Words('bag', ('backpack',)),
+    'handbag': _Words('bag', ('handbag',)),
+    'bag': _Words('bag', one=('none',)),
+    'sleeve': _Words('sleeve', ('long',)),
+    'lower_length': _Words('lower', ('trousers', 'jeans', 'leggings')),
+    'lower_type': _Words('lower', ('skirt',))}
 _MALS_COLOURS = {'navy': 'blue', 'light blue': 'blue', 'grey': 'gray', 'dark grey': 'gray', 'burgundy': 'red',
                  'olive': 'green'}
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #6fc0e332
-def _mals_label(name, a):
-    "One MALS label of the World person `a`"
-    key, zero, one = _MALS_WORDS.get(name, (f"{name.split('_')[0]}_colour", None, None))
-    value, dress = a.get(key), a.get('upper') == 'dress'
-    if dress and name.startswith('lower_'): return 0 if name == 'lower_type' else -1
-    if value is None or name == 'age': return -1
-    if name not in _MALS_WORDS: return int(_MALS_COLOURS.get(value, value) != name.split('_')[1])
-    value = value.replace(' ', '_')
-    return int(value not in zero.split()) if one is None else int(value in one.split())
+def _mals_colour(name, person):
+    "The label of `upper_red` and such"
+    part, colour = name.split('_')
+    value = person.get(f'{part}_colour')
+    if value is None: return -1
+    return 0 if _MALS_COLOURS.get(value, value) == colour else 1
 
 
-def mals_labels(attrs, # Attributes of a row: MALS names with -1, 0, 1, or those of a World person
-    ) -> list: # 27 integers in -1, 0, 1
+def _mals_label(name, person):
+    "One MALS label of a World person"
+    if person.get('upper') == 'dress' and name.startswith('lower_'):
+        return 0 if name == 'lower_type' else -1
+    if name == 'age': return -1
+    if name not in _MALS_WORDS: return _mals_colour(name, person)
+    attribute, zero, one = _MALS_WORDS[name]
+    value = person.get(attribute)
+    if value is None: return -1
+    if one is None: return 0 if value in zero else 1
+    return 1 if value in one else 0
+
+
+def mals_labels(attrs:Mapping[str, int | str] | None, # Of a row: MALS names with -1, 0, 1, or a World person's
+    ) -> list[int]: # 27 of -1, 0, 1
     "The MALS labels of `attrs`; what it does not say is -1"
-    a = attrs or {}
-    return [int(a[k]) if isinstance(a.get(k), int) else _mals_label(k, a) for k in MALS_ATTRIBUTES]
+    attrs = attrs or {}
+    return [int(attrs[name]) if isinstance(attrs.get(name), int) else _mals_label(name, attrs)
+            for name in MALS_ATTRIBUTES]
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #fd2a6c63
 def write_mals(table:ReidTable, # Any table; of each row the first caption is written
-    folder, # Dataset folder, existing
+    folder:Path | str, # Dataset folder, existing
     chunk:int=10_000, # Images per chunk
-    ):
+    ) -> None:
     "`gene_crop` and `gene_attrs` in chunks"
-    folder, part = Path(folder), [f'c_g_a_{i//chunk - 1}' if i >= chunk else 'c_g_a' for i in range(len(table))]
-    names = [f'gene_crop/{c}/{i}.jpg' for i, c in enumerate(part)]
-    write_images(table, folder, names)
+    folder = Path(folder)
+    files = {}   # chunk -> records
+    for i, (captions, attrs) in enumerate(zip(table['captions'], table['attrs'])):
+        part = f'c_g_a_{i//chunk - 1}' if i >= chunk else 'c_g_a'
+        record = dict(image=f'gene_crop/{part}/{i}.jpg', caption=captions[0], image_id=f'{part}_{i}',
+                      label=mals_labels(attrs))
+        files.setdefault(part, []).append(record)
+    write_images(table, folder, [r['image'] for records in files.values() for r in records])
     (folder/'gene_attrs').mkdir(exist_ok=True)
-    records = [dict(image=name, caption=said[0], image_id=f'{c}_{i}', label=mals_labels(a))
-               for i, (name, c, said, a) in enumerate(zip(names, part, table['captions'], table['attrs']))]
-    for i in range(0, len(records), chunk):
-        write_json(records[i:i + chunk], folder/'gene_attrs'/f'g_{part[i]}_attrs.json')
+    for part, records in files.items(): write_json(records, folder/'gene_attrs'/f'g_{part}_attrs.json')
 
 
 def _chunks(root):
@@ -408,20 +519,22 @@ def _chunks(root):
     return {c: found[c] for c in sorted(found, key=number)}
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #37e491a6
-def load_mals(root, # Dataset folder
-    chunks=None, # Names of the chunks to read, such as `['4x']` (default: all)
+def load_mals(root:Path | str, # Dataset folder
+    chunks:Iterable[str] | None=None, # Names of the chunks to read, such as `['4x']` (default: all)
     attrs:bool=True, # Keep the 27 attributes
     follow_links:bool=False, # Read images behind links that lead out of their folder
     ) -> ReidTable: # Not validated yet
     "MALS: every image is a training image and an identity of its own"
-    files, rows, seen = _chunks(root), [], {}
-    for c in chunks or []: check_choice('chunks', c, files)
-    for c in chunks or files:
-        for r in read_records(files[c], dict(image='text', caption='captions', image_id='name', label='label')):
+    files, rows = _chunks(root), []
+    chunks = list(chunks or files)
+    for c in chunks: check_choice('chunks', c, files)
+    attrs_of = {}   # labels -> attributes: 1.5 million rows share few of them
+    for c in chunks:
+        keys = dict(image='text', caption='captions', image_id='name', label='label')
+        for r in read_records(files[c], keys):
             label = tuple(map(int, r['label']))
-            if attrs and label not in seen: seen[label] = dict(zip(MALS_ATTRIBUTES, label))
-            said = [r['caption']] if isinstance(r['caption'], str) else r['caption']
-            rows.append((r['image'], said, seen.get(label), c))
+            if attrs and label not in attrs_of: attrs_of[label] = dict(zip(MALS_ATTRIBUTES, label))
+            rows.append((r['image'], _as_list(r['caption']), attrs_of.get(label), c))
     f = pd.DataFrame(rows, columns=['path', 'captions', 'attrs', 'chunk'])
     f = f.assign(path=_tidy_paths(f.path.tolist(), 'MALS'), pid=np.arange(len(f)), split='train', role='gallery',
                  domain='generated')

@@ -311,7 +311,7 @@ def test_captions_move_from_ground_to_aerial_images():
     own = cross_view(t, "aerial")
     assert own.where(view="aerial")["captions"].tolist() == t.where(view="aerial")["captions"].tolist()
     assert all(old.pid[g] == p and old.view[g] == "ground" for p, g in zip(triplets(own).pid, triplets(own).ground))
-    with pytest.raises(ValueError, match="said='above'"): cross_view(t, "above")
+    with pytest.raises(ValueError, match="captions_of='above'"): cross_view(t, "above")
 
 
 def test_identities_of_one_view_only():

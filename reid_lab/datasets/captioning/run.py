@@ -7,8 +7,11 @@ __all__ = ['caption_key', 'caption_image', 'image_table', 'caption_images', 'acc
 
 # %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #880b8836
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -18,6 +21,7 @@ from ...data.checks import file_findings, look_at_files
 from ...data.images import image_suffixes, read_image
 from ...data.table import ReidTable, TableError
 from reid_lab.datasets.captioning.traces import (
+    Captioner,
     CaptionRecord,
     Draft,
     Perception,
@@ -33,54 +37,67 @@ from reid_lab.datasets.captioning.traces import (
 # %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #22b54657
 def _fields(answer, keys, question):
     "An answer with exactly these keys"
-    if not isinstance(answer, dict): raise TraceError(f"{question}: an object is asked for, not {str(answer)[:40]!r}")
-    lost, odd = [k for k in keys if k not in answer], [k for k in answer if k not in keys]
-    if lost: raise TraceError(f"{question}: key {lost[0]!r} is missing; it has {list(answer)[:5]}")
-    if odd: raise TraceError(f"{question}: key {odd[0]!r} is not known; keys: {list(keys)}")
+    if not isinstance(answer, dict):
+        raise TraceError(f"{question}: an object is asked for, not {str(answer)[:40]!r}")
+    missing, unknown = [k for k in keys if k not in answer], [k for k in answer if k not in keys]
+    if missing: raise TraceError(f"{question}: key {missing[0]!r} is missing; it has {list(answer)[:5]}")
+    if unknown: raise TraceError(f"{question}: key {unknown[0]!r} is not known; keys: {list(keys)}")
     for k in keys:
         if k != 'S_init' and not isinstance(answer[k], (list, tuple)):
             raise TraceError(f"{question}: {k}={str(answer[k])[:40]!r} is no list")
     return answer
 
 
-def _perceived(backend, photo, made, threshold, attempt):
-    "T1"
-    answer = _fields(backend.perceive(photo, attempt), ('attributes',), 'perceive')
-    return Perception(**answer, image_id=photo.digest, model=backend.name, prompt_hash=backend.prompt_hash)
+@dataclass(frozen=True)
+class _Task:
+    "One image, and what answers about it"
+    photo: Photo
+    backend: Captioner
+    threshold: float  # Least confidence of what a draft says
 
+    def perceive(self, states, attempt):
+        "T1"
+        answer = _fields(self.backend.perceive(self.photo, attempt), ('attributes',), 'perceive')
+        return Perception(**answer, image_id=self.photo.digest, model=self.backend.name,
+                          prompt_hash=self.backend.prompt_hash)
 
-def _drafted(backend, photo, made, threshold, attempt):
-    "T2: what may be said is said, or the trace says why not"
-    use, left = usable(made['T1'], threshold)
-    answer = _fields(backend.compose(use, attempt), ('S_init', 'trace_gen'), 'compose')
-    draft = Draft(S_init=answer['S_init'], trace_gen=[*answer['trace_gen'], *left])
-    asked, told = [a.name for a in use], [s.attribute for s in draft.trace_gen[:len(draft.trace_gen) - len(left)]]
-    lost, odd = [a for a in asked if a not in told], [a for a in told if a not in asked]
-    if odd: raise TraceError(f"trace_gen: {odd[0]!r} was not asked for; attributes: {asked[:8]}")
-    if lost: raise TraceError(f"trace_gen: nothing is said about {lost[0]!r}; say whether it is used")
-    return draft
+    def compose(self, states, attempt):
+        "T2: what may be said is said, or the trace says why not"
+        use, left_out = usable(states['T1'], self.threshold)
+        answer = _fields(self.backend.compose(use, attempt), ('S_init', 'trace_gen'), 'compose')
+        draft = Draft(S_init=answer['S_init'], trace_gen=[*answer['trace_gen'], *left_out])
+        wanted = [a.name for a in use]
+        n_answered = len(draft.trace_gen) - len(left_out)
+        answered = [step.attribute for step in draft.trace_gen[:n_answered]]
+        for name in answered:
+            if name not in wanted:
+                raise TraceError(f"trace_gen: {name!r} was not asked for; attributes: {wanted[:8]}")
+        for name in wanted:
+            if name not in answered:
+                raise TraceError(f"trace_gen: nothing is said about {name!r}; say whether it is used")
+        return draft
 
-
-def _audited(backend, photo, made, threshold, attempt):
-    "T3"
-    answer = backend.audit(photo, made['T2'].S_init, attempt)
-    return refine(made['T2'], _fields(answer, ('corrections',), 'audit')['corrections'])
+    def audit(self, states, attempt):
+        "T3"
+        answer = self.backend.audit(self.photo, states['T2'].S_init, attempt)
+        return refine(states['T2'], _fields(answer, ('corrections',), 'audit')['corrections'])
 
 # %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #a85752ee
-class _Asking:
-    "Asks again after an answer that does not hold, so many times in all"
-    def __init__(self, retries): self.retries, self.used = retries, 0
+class _Retries:
+    "Repeats a question after an answer that does not hold, so many times over all questions about an image"
+    def __init__(self, allowed): self.allowed, self.used = allowed, 0
 
-    def __call__(self, make): # attempt -> state
+    def first_valid(self, question):
+        "The first answer of `question(attempt)` that raises no `TraceError`"
         for attempt in count():
-            try: return make(attempt)
+            try: return question(attempt)
             except TraceError:
-                if self.used >= self.retries: raise
+                if self.used >= self.allowed: raise
                 self.used += 1
 
 
 def caption_key(photo:Photo, # With pixels and their digest
-    backend, # `Captioner`
+    backend:Captioner, # What captions it
     threshold:float=.5, # Least confidence of what a draft says
     ) -> str: # SHA-256
     "What a caption depends on: contents of the image, weights or rules, prompts, threshold"
@@ -88,26 +105,33 @@ def caption_key(photo:Photo, # With pixels and their digest
 
 # %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #66e0c268
 def caption_image(photo:Photo, # The image
-    backend, # `Captioner`
+    backend:Captioner, # What captions it
     threshold:float=.5, # Least confidence of what a draft says
     retries:int=2, # Times that a question may be asked again, over all three
     ) -> CaptionRecord:
     "Perception, draft and audit of one image"
-    about = dict(image=photo.image, pid=photo.pid, key=caption_key(photo, backend, threshold))
-    ask, made = _Asking(retries), {}
+    task, attempts = _Task(photo, backend, threshold), _Retries(retries)
+    common: dict[str, Any] = dict(image=photo.image, pid=photo.pid, key=caption_key(photo, backend, threshold))
+    states: dict[str, Any] = {}
     try:
-        for name, step in dict(T1=_perceived, T2=_drafted, T3=_audited).items():
-            made[name] = ask(lambda n: step(backend, photo, made, threshold, n))
-        return CaptionRecord(**about, **made, status='ok', n_retries=ask.used)
+        for name, step in dict(T1=task.perceive, T2=task.compose, T3=task.audit).items():
+            states[name] = attempts.first_valid(lambda attempt: step(states, attempt))
+        return CaptionRecord(**common, **states, status='ok', n_retries=attempts.used)
     except TraceError as e:
-        why = f'{name}: {e}'.encode('utf-8', 'replace').decode()
-        return CaptionRecord(**about, **made, status='rejected', n_retries=ask.used, reason=why)
+        reason = f'{name}: {e}'.encode('utf-8', 'replace').decode()
+        return CaptionRecord(**common, **states, status='rejected', n_retries=attempts.used, reason=reason)
     except Exception as e:
         e.add_note(f'while captioning {photo.image!r}')
         raise
 
 # %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #21ee1d3c
-def image_table(folder, # With images, also in subfolders
+def _pid_of(name):
+    "The identity in a name like `0002_c1s1_000451_03.jpg`, else -1"
+    start, underscore, _ = name.partition('_')
+    return int(start) if underscore and start.isascii() and start.isdigit() else -1
+
+
+def image_table(folder:Path | str, # With images, also in subfolders
     ) -> ReidTable: # Ids from names like `0002_c1s1_000451_03.jpg`, else -1
     "The images of a folder, in the order of their names"
     root = Path(folder).expanduser()
@@ -116,18 +140,19 @@ def image_table(folder, # With images, also in subfolders
     endings = image_suffixes()
     found = sorted(p for p in root.rglob('*') if p.suffix.lower() in endings and p.name[0] != '.')
     if not found: raise ValueError(f"source={str(folder)!r} holds no image; endings: {', '.join(endings)}")
-    head = [p.name.split('_')[0] for p in found]
-    pids = [int(h) if h.isascii() and h.isdigit() and '_' in p.name else -1 for h, p in zip(head, found)]
-    return ReidTable(pd.DataFrame(dict(path=[p.relative_to(root).as_posix() for p in found], pid=pids)), root,
-                     name=root.resolve().name)
+    frame = pd.DataFrame(dict(path=[p.relative_to(root).as_posix() for p in found],
+                              pid=[_pid_of(p.name) for p in found]))
+    return ReidTable(frame, root, name=root.resolve().name)
 
 
 def _checked(table):
     "A table whose files lie inside its root and begin like images"
-    if not len(table): raise ValueError(f"source={table!r} is empty; check the split or the filter that made it")
+    if not len(table):
+        raise ValueError(f"source={table!r} is empty; check the split or the filter that made it")
     for p in table['path']:
         try: str(p).encode()
-        except UnicodeEncodeError: raise ValueError(f"path {ascii(p)} is not UTF-8; rename the file") from None
+        except UnicodeEncodeError:
+            raise ValueError(f"path {ascii(p)} is not UTF-8; rename the file") from None
         if table.reader is None: safe_join(table.root, p, table.follow_links)
     found = file_findings(table, look_at_files(table, headers=True, quiet=True))
     if bad := [f for f in found if f.level == 'error']: raise TableError(table.name, bad)
@@ -137,64 +162,75 @@ def _checked(table):
 def _photo(table, i):
     "One row with its pixels; files are known by their bytes"
     path, pid = table.frame.path.iat[i], int(table.frame.pid.iat[i])
-    if table.reader is not None: return Photo(path, pid, pixels := table.image(i), digest(pixels))
+    if table.reader is not None:
+        pixels = table.image(i)
+        return Photo(path, pid, pixels, digest(pixels))
     file = safe_join(table.root, path, table.follow_links)
     return Photo(path, pid, read_image(file), digest(file.read_bytes()))
 
 # %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #6ba6ecf3
-def _next_record(photo, known, backend, threshold, retries):
-    "The record of an image, and whether questions were asked"
-    r = known.get(caption_key(photo, backend, threshold))
-    if r is None or r.status == 'rejected' and r.n_retries < retries:
-        return caption_image(photo, backend, threshold, retries), True
-    about = dict(image=photo.image, pid=photo.pid)
-    return r if (r.image, r.pid) == (photo.image, photo.pid) else CaptionRecord(**{**dict(r), **about}), False
+def _can_be_used(record, retries):
+    "Whether a record of an earlier run answers for an image with these contents"
+    return record is not None and (record.status == 'ok' or record.n_retries >= retries)
 
 
-def caption_images(source, # `ReidTable`, or folder of images
-    backend, # `Captioner`, such as `RuleCaptioner` or `local_captioner(folder)`
-    path, # File of records, new or of an earlier run
+def _renamed(record, photo):
+    "The record of an image with the same contents, under the name of this one"
+    if (record.image, record.pid) == (photo.image, photo.pid): return record
+    return CaptionRecord(**dict(record) | dict(image=photo.image, pid=photo.pid))
+
+
+def caption_images(source:ReidTable | Path | str, # A table, or a folder of images
+    backend:Captioner, # Such as `RuleCaptioner` or `local_captioner(folder)`
+    path:Path | str, # File of records, new or of an earlier run
     threshold:float=.5, # Least confidence of what a draft says
     retries:int=2, # Times that a question may be asked again, for one image
-    quiet:bool=None, # No progress lines
-    ) -> list: # of `CaptionRecord`, one a row
+    quiet:bool | None=None, # No progress lines
+    ) -> list[CaptionRecord]: # One a row
     "Caption images, or go on where an earlier run ended"
     if retries < 0: raise ValueError(f"retries={retries}; choose 0 or more")
     if not 0 <= threshold <= 1: raise ValueError(f"threshold={threshold} is a confidence; choose 0 to 1")
     table = _checked(source if isinstance(source, ReidTable) else image_table(source))
     check_captioner(backend)
-    out, asked, bad, bar = [], 0, 0, progress(range(len(table)), 'captions', quiet=quiet)
+    records, n_new, n_rejected = [], 0, 0
+    rows = progress(range(len(table)), 'captions', quiet=quiet)
     with RecordFile(path) as file:
         known = {r.key: r for r in file.records.values()}
-        for i in bar:
-            r, new = _next_record(_photo(table, i), known, backend, threshold, retries)
-            if file.records.get((r.key, r.image)) != r: file.add(r)
-            known[r.key] = r
-            out.append(r)
-            asked += new
-            bad += r.status == 'rejected'
-            bar.note = f'{asked} new, {bad} rejected'
-    return out
+        for i in rows:
+            photo = _photo(table, i)
+            record = known.get(caption_key(photo, backend, threshold))
+            if _can_be_used(record, retries):
+                record = _renamed(record, photo)
+            else:
+                record = caption_image(photo, backend, threshold, retries)
+                n_new += 1
+            if file.records.get((record.key, record.image)) != record: file.add(record)
+            known[record.key] = record
+            records.append(record)
+            if record.status == 'rejected': n_rejected += 1
+            rows.note = f'{n_new} new, {n_rejected} rejected'
+    return records
 
 # %% ../../../nbs/07_datasets/95_captioning/40_run.ipynb #315f4acd
-def accepted(records, # `CaptionRecord`s
-    path, # File that holds them, for the message
-    ) -> list: # Those that were not rejected
+def accepted(records:Iterable[CaptionRecord], # Of a run
+    path:Path | str, # File that holds them, for the message
+    ) -> list[CaptionRecord]: # Those that were not rejected
     "The records with a caption, or an error with the reasons if there is none"
     records = list(records)
     ok = [r for r in records if r.status == 'ok']
     if ok or not records: return ok
     reasons = Counter(r.reason for r in records).most_common(3)
-    told = '; '.join(f'{n:,} times {reason[:160]!r}' for reason, n in reasons)
-    raise ValueError(f"all {len(records):,} captions were rejected: {told}. The records are in {path}; correct the "
+    text = '; '.join(f'{n:,} times {reason[:160]!r}' for reason, n in reasons)
+    raise ValueError(f"all {len(records):,} captions were rejected: {text}. The records are in {path}; correct the "
                      "model or its prompts, or allow more retries, and run again")
 
 
 def with_captions(table:ReidTable, # That was captioned, or some of its rows
-    records, # `CaptionRecord`s
+    records:Iterable[CaptionRecord], # Of a run
     ) -> ReidTable: # Without captions where an image was rejected
     "The table with refined captions in place of its own"
-    said = {r.image: [r.caption]*(r.status == 'ok') for r in records}
-    lost = [p for p in table['path'] if p not in said]
-    if lost: raise ValueError(f"records: {len(lost)} images have none, such as {lost[0]!r}; caption them first")
-    return table._with(table.frame.assign(captions=pd.Series([said[p] for p in table['path']], dtype=object)))
+    captions = {r.image: [r.caption] if r.status == 'ok' else [] for r in records}
+    missing = [p for p in table['path'] if p not in captions]
+    if missing:
+        raise ValueError(f"records: {len(missing)} images have none, such as {missing[0]!r}; caption them first")
+    return table._with(table.frame.assign(captions=pd.Series([captions[p] for p in table['path']], dtype=object)))

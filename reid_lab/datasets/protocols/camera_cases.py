@@ -8,6 +8,7 @@ __all__ = ['TABLES', 'own_table', 'camera_numbers', 'own_cameras', 'check_case_n
 
 # %% ../../../nbs/07_datasets/90_protocols/52_camera_cases.ipynb #3747a565
 import csv
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,63 +17,78 @@ import pandas as pd
 from ...data.table import ReidTable
 from .cameras import SCENES, Case, make_case, new_camera, world_table
 from .dg_splits import load_manifest
-from ..registry import DATASETS, data_root_of, load_as_in_papers
+from ..registry import DATASETS, data_root_of, list_datasets, load_as_in_papers
 
 # %% ../../../nbs/07_datasets/90_protocols/52_camera_cases.ipynb #0f04eccc
 TABLES = ('.csv', '.parquet')
 
 
-def own_table(path, # Ends in .csv or .parquet: a manifest, or a table that `ReidTable.save` wrote
-    root=None, # Folder of the images; default: that of the file
+def _header(path):
+    "The columns of a table"
+    if path.suffix != '.csv': return list(pd.read_parquet(path).columns)
+    with open(path, newline='', encoding='utf-8-sig') as f: return next(csv.reader(f), [])
+
+
+def own_table(path:Path | str, # Ends in .csv or .parquet: a manifest, or a table that `ReidTable.save` wrote
+    root:Path | str | None=None, # Folder of the images; default: that of the file
     ) -> ReidTable:
     "A validated table from a file"
     path, named = Path(path).expanduser(), data_root_of(root)
-    if not path.is_file(): raise ValueError(f"dataset={str(path)!r} is no file; name the .csv or .parquet of a table")
-    if path.suffix == '.csv':
-        with open(path, newline='', encoding='utf-8-sig') as f: head = next(csv.reader(f), [])
-    else: head = list(pd.read_parquet(path).columns)
-    if 'camid' in head: return load_manifest(path, root).validate()
-    lacks = [c for c in ('path', 'pid', 'cam', 'split') if c not in head]
-    if 'cam' in lacks: raise ValueError(f"dataset={path.name!r} has no camera labels (columns {head}); a case of new "
-                                        "cameras needs them: add the column cam, a number for each camera")
-    if lacks: raise ValueError(f"dataset={path.name!r} has no columns {lacks}, only {head}; add them, see ReidTable")
+    if not path.is_file():
+        raise ValueError(f"dataset={str(path)!r} is no file; name the .csv or .parquet of a table")
+    header = _header(path)
+    if 'camid' in header: return load_manifest(path, root).validate()
+    lacks = [c for c in ('path', 'pid', 'cam', 'split') if c not in header]
+    if 'cam' in lacks:
+        raise ValueError(f"dataset={path.name!r} has no camera labels (columns {header}); a case of new "
+                         "cameras needs them: add the column cam, a number for each camera")
+    if lacks:
+        raise ValueError(f"dataset={path.name!r} has no columns {lacks}, only {header}; add them, see ReidTable")
     return ReidTable.load(path, named.folder or path.parent, follow_links=named.follow_links).validate()
 
 # %% ../../../nbs/07_datasets/90_protocols/52_camera_cases.ipynb #85aedadd
-def camera_numbers(seen, # Numbers, or their text such as '0,1,2'
-    ) -> tuple: # int
+def camera_numbers(seen:Iterable[int] | str, # Numbers, or their text such as '0,1,2'
+    ) -> tuple[int, ...]:
     "Cameras that are trained on"
     parts = [t.strip() for t in seen.split(',') if t.strip()] if isinstance(seen, str) else list(seen)
-    try: out = tuple(int(t) for t in parts)
+    try: numbers = tuple(int(t) for t in parts)
     except (TypeError, ValueError):
         raise ValueError(f"seen={seen!r} is no list of camera numbers; write them with commas, such as 0,1,2") from None
-    if len(set(out)) < len(out): raise ValueError(f"seen={seen!r} names a camera twice; write each once")
-    return out
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"seen={seen!r} names a camera twice; write each once")
+    return numbers
+
+
+def _cameras_of(f):
+    "The cameras of some rows, sorted"
+    return sorted(int(c) for c in set(f.cam))
 
 
 def _check_cameras(table, seen):
     "An error if these cameras of this table are no case"
-    f, cams = table.frame, sorted(int(c) for c in set(table.frame.cam))
+    f, text = table.frame, ','.join(map(str, seen))
+    cams = _cameras_of(f)
     if len(cams) < 2:
         raise ValueError(f"{table.name!r} has one camera, {cams[0]}, for all {len(f)} images (or no camera labels): a "
                          "camera that was not trained on needs a second one; correct the column cam")
-    if wrong := [c for c in seen if c not in cams]:
-        raise ValueError(f"seen={','.join(map(str, seen))}: {table.name!r} has no camera {wrong[0]}; choose of {cams} "
-                         "and leave at least one out")
-    asked = sorted(int(c) for c in set(table.query('test').frame.cam))
-    if not asked: raise ValueError(f"{table.name!r} has no query in its split 'test'; set role to 'query' or 'both'")
-    if not set(asked) - set(seen):
-        raise ValueError(f"seen={','.join(map(str, seen))} are all cameras of {table.name!r} with queries ({asked}); "
+    for c in seen:
+        if c not in cams:
+            raise ValueError(f"seen={text}: {table.name!r} has no camera {c}; choose of {cams} "
+                             "and leave at least one out")
+    with_queries = _cameras_of(table.query('test').frame)
+    if not with_queries:
+        raise ValueError(f"{table.name!r} has no query in its split 'test'; set role to 'query' or 'both'")
+    if not set(with_queries) - set(seen):
+        raise ValueError(f"seen={text} are all cameras of {table.name!r} with queries ({with_queries}); "
                          "leave at least one of them out, it is tested")
-    trained = f[(f.split == 'train') & f.cam.isin(seen) & (f.pid >= 0)]
-    if not len(trained):
-        there = sorted(int(c) for c in set(f.cam[(f.split == 'train') & (f.pid >= 0)]))
-        raise ValueError(f"seen={','.join(map(str, seen))}: no training image of {table.name!r} is of these cameras; "
-                         f"those in its split 'train' are {there}")
+    train = f[(f.split == 'train') & (f.pid >= 0)]
+    if not train.cam.isin(seen).any():
+        raise ValueError(f"seen={text}: no training image of {table.name!r} is of these cameras; "
+                         f"those in its split 'train' are {_cameras_of(train)}")
 
 # %% ../../../nbs/07_datasets/90_protocols/52_camera_cases.ipynb #372dc2a6
 def own_cameras(table:ReidTable, # With splits train and test
-    seen, # Cameras that are trained on, see `camera_numbers`
+    seen:Iterable[int] | str, # Cameras that are trained on, see `camera_numbers`
     name:str='', # Of the case
     order:str='shuffled', # See `reid_lab.datasets.protocols.cameras.ordered`
     seed:int=0, # Of the order
@@ -82,15 +98,15 @@ def own_cameras(table:ReidTable, # With splits train and test
     if not seen: raise ValueError("seen is empty; name the cameras that are trained on, such as 0,1,2")
     _check_cameras(table, seen)
     case = new_camera(table, seen, name or f"{table.name} seen {','.join(map(str, seen))}", order, seed)
-    if not case_cameras(case).scored.sum(): raise ValueError(f"no query of {case.name!r} can be scored. "
-                                                             + ' '.join(case_notes(case)))
+    if not case_cameras(case).scored.sum():
+        raise ValueError(f"no query of {case.name!r} can be scored. " + ' '.join(case_notes(case)))
     return case
 
 
 def check_case_names(dataset:str, # See `camera_case`
-    numbers, # Cameras that are trained on, see `camera_numbers`; none: those of the setting
+    numbers:Sequence[int], # Cameras that are trained on, see `camera_numbers`; none: those of the setting
     protocol:str, # Of the study
-    ):
+    ) -> None:
     "Refuse a case that the names alone rule out"
     if not numbers and Path(dataset).suffix.lower() in TABLES:
         raise ValueError(f"dataset={dataset!r} is a table of your own: name the cameras that are trained on, such as "
@@ -100,61 +116,79 @@ def check_case_names(dataset:str, # See `camera_case`
                          f"protocol={protocol!r}; leave seen out, or choose another study, such as main")
 
 
-def camera_case(preset, # Size of the World
-    seed, # Of World and order
+def _real_table(dataset, data_root, seen):
+    "A registered dataset, or a table of one's own"
+    if Path(dataset).suffix.lower() in TABLES: return own_table(dataset, data_root)
+    if dataset in DATASETS:
+        return load_as_in_papers(dataset, data_root, 'a case of new cameras', cameras=True, image_queries=True)
+    raise ValueError(f"dataset={dataset!r} with seen={seen!r} is neither a registered dataset with cameras and "
+                     "image queries nor a .csv or .parquet table; registered: "
+                     f"{list_datasets(cameras=True, image_queries=True)}")
+
+
+def camera_case(preset:str, # Size of the World
+    seed:int, # Of World and order
     dataset:str='world', # The World, a registered dataset, a table (.csv, .parquet), or a setting of `dataset_case`
-    data_root=None, # Folder of the datasets; of a table, that of its images
-    seen='', # Cameras that are trained on; empty: those of the setting
+    data_root:Path | str | None=None, # Folder of the datasets; of a table, that of its images
+    seen:Iterable[int] | str='', # Cameras that are trained on; empty: those of the setting
     protocol:str='camera', # See `make_case`
     scene:str='skew', # Key of `SCENES`, for the World
     severity:float=.4, # Of the World's cameras
     ) -> Case:
     "The case of one run, with the papers' cameras or one's own"
-    numbers, own = camera_numbers(seen), Path(dataset).suffix.lower() in TABLES
+    numbers = camera_numbers(seen)
     check_case_names(dataset, numbers, protocol)
     if not numbers: return make_case(preset, seed, dataset, data_root, scene, severity, protocol)
     if dataset == 'world':
-        return own_cameras(world_table(preset, seed, scene, severity), seen, '', SCENES[scene]['order'], seed)
-    if not own and dataset not in DATASETS:
-        fit = [n for n, d in DATASETS.items() if d.cameras and d.image_queries]
-        raise ValueError(f"dataset={dataset!r} with seen={seen!r} is neither a registered dataset with cameras and "
-                         f"image queries nor a .csv or .parquet table; registered: {fit}")
-    table = own_table(dataset, data_root) if own else load_as_in_papers(dataset, data_root, 'a case of new cameras',
-                                                                        cameras=True, image_queries=True)
-    return own_cameras(table, seen, seed=seed)
+        table = world_table(preset, seed, scene, severity)
+        return own_cameras(table, numbers, order=SCENES[scene].order, seed=seed)
+    return own_cameras(_real_table(dataset, data_root, seen), numbers, seed=seed)
 
 # %% ../../../nbs/07_datasets/90_protocols/52_camera_cases.ipynb #6b31d3fe
+def _outcomes(case):
+    "Masks of the queries: those that are scored, and why others are not"
+    from reid_lab.retrieval.metrics import IdentityPairs  # with torch, which the names of cases do not need
+    q, g = case.q.frame, case.g.frame
+    pairs = IdentityPairs(q.pid.to_numpy(), g.pid.to_numpy(), q.cam.to_numpy(), g.cam.to_numpy(), True)
+    (row, _), _ = pairs(0, len(q))
+    scored = np.isin(np.arange(len(q)), row)
+    person, in_gallery = (q.pid >= 0).to_numpy(), q.pid.isin(g.pid).to_numpy()
+    return dict(scored=scored, own_camera=~scored & in_gallery & person, absent=~in_gallery & person,
+                junk=~person)
+
+
 def case_cameras(case:Case, # See `own_cameras`
     ) -> pd.DataFrame: # cam, queries, people, and of the queries scored, own_camera, absent, junk
     "What each camera that is tested has"
-    q, g = case.q.frame, case.g.frame
-    from reid_lab.retrieval.metrics import IdentityPairs  # with torch, which the names of cases do not need
-    pairs = IdentityPairs(q.pid.to_numpy(), g.pid.to_numpy(), q.cam.to_numpy(), g.cam.to_numpy(), True)
-    (row, _), _ = pairs(0, len(q))
-    right = np.isin(np.arange(len(q)), row)
-    why = dict(scored=right, own_camera=~right & q.pid.isin(g.pid).to_numpy() & (q.pid >= 0).to_numpy(),
-               absent=~q.pid.isin(g.pid).to_numpy() & (q.pid >= 0).to_numpy(), junk=(q.pid < 0).to_numpy())
-    rows = [dict(cam=int(c), queries=int((q.cam == c).sum()), people=int(q.pid[q.cam == c].nunique()),
-                 **{k: int((v & (q.cam == c).to_numpy()).sum()) for k, v in why.items()}) for c in case.cams]
-    return pd.DataFrame(rows, columns=['cam', 'queries', 'people', *why])
+    q, outcomes = case.q.frame, _outcomes(case)
+    rows = []
+    for c in case.cams:
+        here = (q.cam == c).to_numpy()
+        counts = {name: int((mask & here).sum()) for name, mask in outcomes.items()}
+        rows.append(dict(cam=int(c), queries=int(here.sum()), people=int(q.pid[here].nunique()), **counts))
+    return pd.DataFrame(rows, columns=['cam', 'queries', 'people', *outcomes])
 
 
-def _images(n): return f'{n} query' if n == 1 else f'{n} queries'
+_NOT_SCORED = dict(own_camera='of people whom the gallery shows under this camera only; an image under another one '
+                              'would be needed',
+                   absent='of people without a gallery image', junk='junk (pid -1)') # column -> why, in words
 
 
 def case_notes(case:Case, # See `own_cameras`
-    ) -> list: # Sentences; none if every query of every camera counts
+    ) -> list[str]: # Sentences; none if every query of every camera counts
     "What a case cannot score, and why"
-    f, g, out = case_cameras(case), case.g.frame, []
-    asked = sorted(int(c) for c in set(g.cam) - set(case.seen) - set(case.cams)) if case.same else []
-    if asked: out.append(f"Cameras {asked} were not trained on and have no query: they are searched and not scored.")
-    if lost := [c for c in case.seen if c not in set(case.train.frame.cam)]:
-        out.append(f"Cameras {lost} are named as trained on and have no training image.")
-    for r in f.itertuples():
-        why = [(r.own_camera, "of people whom the gallery shows under this camera only; an image under another one "
-                              "would be needed"),
-               (r.absent, "of people without a gallery image"), (r.junk, "junk (pid -1)")]
-        said = [f"{n} {t}" for n, t in why if n]
-        if said: out.append(f"Camera {r.cam}: {r.scored} of {_images(r.queries)} count; {', '.join(said)}.")
-        if not r.scored: out.append(f"Camera {r.cam} is not scored: none of its queries counts.")
-    return out
+    notes = []
+    if case.same:
+        no_query = sorted(int(c) for c in set(case.g.frame.cam) - set(case.seen) - set(case.cams))
+        if no_query:
+            notes.append(f"Cameras {no_query} were not trained on and have no query: "
+                         "they are searched and not scored.")
+    no_image = [c for c in case.seen if c not in set(case.train.frame.cam)]
+    if no_image: notes.append(f"Cameras {no_image} are named as trained on and have no training image.")
+    for row in case_cameras(case).to_dict('records'):
+        reasons = [f'{row[column]} {words}' for column, words in _NOT_SCORED.items() if row[column]]
+        if reasons:
+            queries = '1 query' if row['queries'] == 1 else f"{row['queries']} queries"
+            notes.append(f"Camera {row['cam']}: {row['scored']} of {queries} count; {', '.join(reasons)}.")
+        if not row['scored']: notes.append(f"Camera {row['cam']} is not scored: none of its queries counts.")
+    return notes

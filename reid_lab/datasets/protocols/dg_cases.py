@@ -8,8 +8,10 @@ __all__ = ['SET_SEEDS', 'WORLD_SETS', 'SET_SIZES', 'KEYS', 'SetSize', 'set_seed'
            'task_embeddings', 'score_test']
 
 # %% ../../../nbs/07_datasets/90_protocols/42_dg_cases.ipynb #ca43d5a3
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -36,6 +38,10 @@ from ...retrieval.embeddings import Embeddings, embed_images
 from ...retrieval.metrics import retrieval_metrics
 from ...world.plan import Group
 from ...world.world import World
+
+# %% ../../../nbs/07_datasets/90_protocols/42_dg_cases.ipynb #0f65d583
+if TYPE_CHECKING:
+    from torch import nn
 
 # %% ../../../nbs/07_datasets/90_protocols/42_dg_cases.ipynb #d7218a73
 SET_SEEDS = 2000    # between the Worlds of one case
@@ -71,8 +77,8 @@ def world_set(name:str, # Key of `WORLD_SETS`
     ) -> ReidTable: # Splits train and test, queries drawn
     "One of the World's sets"
     s = SET_SIZES[check_choice('preset', preset, SET_SIZES)]
-    groups = [Group(split, 'real-like', n, 2*s.cams, s.cams, role=role)
-              for split, n, role in (('train', s.train, 'both'), ('test', s.test, 'first'))]
+    groups = [Group('train', 'real-like', s.train, 2*s.cams, s.cams, role='both'),
+              Group('test', 'real-like', s.test, 2*s.cams, s.cams, role='first')]
     table = World(preset, set_seed(name, seed), task='reid', groups=groups, **WORLD_SETS[name]).table()
     table.name = name
     return table
@@ -97,19 +103,21 @@ def world_target(name:str, # One of `TARGETS`
 class RankingTest:
     "Ranking tasks over the same images"
     images: ReidTable           # all of them, embedded once
-    tasks: tuple                # of `TargetCase`
+    tasks: tuple[TargetCase, ...]
+
 
 @dataclass(frozen=True)
 class DGCase:
     "What is trained on and what is tested"
     name: str
     train: ReidTable
-    tests: dict                 # name -> `RankingTest`
+    tests: dict[str, RankingTest] # by their names
     notes: tuple = ()           # warnings of a manifest, see `check_manifest`
 
     def __repr__(self):
-        t = ', '.join(f'{n} ({len(x.tasks)} x {len(x.tasks[0].q)} queries)' for n, x in self.tests.items())
-        return f'{self.name}: {len(self.train)} training images; tests {t}'
+        tests = ', '.join(f'{name} ({len(test.tasks)} x {len(test.tasks[0].q)} queries)'
+                          for name, test in self.tests.items())
+        return f'{self.name}: {len(self.train)} training images; tests {tests}'
 
 
 def one_test(name:str, # Of the test
@@ -122,8 +130,8 @@ def one_test(name:str, # Of the test
 
 # %% ../../../nbs/07_datasets/90_protocols/42_dg_cases.ipynb #76c64d33
 def abc_tests(table:ReidTable, # With the column subset
-    subsets=None, # Which; default: all tests that are there
-    ) -> dict: # subset -> `RankingTest`
+    subsets:Iterable[str] | None=None, # Which; default: all tests that are there
+    ) -> dict[str, RankingTest]: # By subset
     "The tests of a World or manifest"
     there = [s for s in ('val', 'test-a', 'test-b', 'test-c') if s in set(table['subset'])]
     chosen = [s for s in there if s != 'val'] if subsets is None else subsets
@@ -141,62 +149,77 @@ def _set(name, preset, seed, root, **facts):
 
 def _small_target(name, root):
     "The splits of a small set on disk; GRID brings its own"
-    parts = grid_partitions(find_root(name, root)) if name == 'grid' else None
+    partitions = grid_partitions(find_root(name, root)) if name == 'grid' else None
     table = load_as_in_papers(name, root, 'a target', image_queries=True)
-    return RankingTest(table, tuple(target_cases(table, name, partitions=parts)))
+    return RankingTest(table, tuple(target_cases(table, name, partitions=partitions)))
 
 
 def _manifest(path, root):
     "The table of a manifest without errors, and its warnings"
     table = load_manifest(path, root or None)
     found = check_manifest(table)
-    if bad := [f for f in found if f.level == 'error']: raise TableError(table.name, bad)
+    errors = [f for f in found if f.level == 'error']
+    if errors: raise TableError(table.name, errors)
     return table, tuple(found)
 
 # %% ../../../nbs/07_datasets/90_protocols/42_dg_cases.ipynb #efc9e6e3
+def _world_or_manifest(dataset, preset, seed, root, subsets, world):
+    "The subsets of a World or of a manifest"
+    if dataset == 'world': table, notes = world_abc(preset, seed, **world), ()
+    else: table, notes = _manifest(dataset, root)
+    if table.where(split=['val', 'test'])['role'].eq('both').any(): table = pick_queries(table, seed)
+    tests = abc_tests(table, subsets)
+    return DGCase(f'{dataset} {preset} seed {seed}', table.where(split='train'), tests, notes)
+
+
+def _mixed(dataset, preset, seed, root):
+    "Several sets trained on, the small sets tested"
+    if dataset != 'mixed world':
+        _, setting = dataset.split()
+        return DGCase(dataset, load_mixed(setting, root), {n: _small_target(n, root) for n in TARGETS})
+    tests = {}
+    for name in TARGETS:
+        table = world_target(name, preset, seed)
+        tests[name] = RankingTest(table, tuple(target_cases(table, name)))
+    return DGCase(dataset, mixed_table([world_set(n, preset, seed) for n in WORLD_SETS]), tests)
+
+
 def load_case(dataset:str='world', # See the table above
     preset:str='quick', # Size of Worlds
     seed:int=0, # Of Worlds and of queries
-    root=None, # Folder of the datasets, or where the paths of a manifest begin
-    subsets=None, # Tests of a World or manifest; default: all
-    **world, # For `world_abc`
+    root:Path | str | None=None, # Folder of the datasets, or where the paths of a manifest begin
+    subsets:Iterable[str] | None=None, # Tests of a World or manifest; default: all
+    **world:Any, # For `world_abc`
     ) -> DGCase:
     "What a name stands for"
     kind = case_kind(dataset)
     if world and kind != 'world':
         raise ValueError(f"{sorted(world)} describe the World of dataset='world'; {dataset!r} has sites and cameras of "
                          "its own")
-    if kind in ('world', 'manifest'):
-        table, notes = (world_abc(preset, seed, **world), ()) if kind == 'world' else _manifest(dataset, root)
-        if table.where(split=['val', 'test'])['role'].eq('both').any(): table = pick_queries(table, seed)
-        return DGCase(f'{dataset} {preset} seed {seed}', table.where(split='train'), abc_tests(table, subsets), notes)
-    if dataset == 'mixed world':
-        worlds = {n: world_target(n, preset, seed) for n in TARGETS}
-        tests = {n: RankingTest(t, tuple(target_cases(t, n))) for n, t in worlds.items()}
-        return DGCase(dataset, mixed_table([world_set(n, preset, seed) for n in WORLD_SETS]), tests)
-    if kind == 'mixed':
-        return DGCase(dataset, load_mixed(dataset.split()[1], root), {n: _small_target(n, root) for n in TARGETS})
+    if kind in ('world', 'manifest'): return _world_or_manifest(dataset, preset, seed, root, subsets, world)
+    if kind == 'mixed': return _mixed(dataset, preset, seed, root)
     return _transfer(dataset, preset, seed, root)
 
 
 def transfer_sets(dataset:str, # `a->b, c`
-    ) -> list: # The set that is trained on, then those that are tested
+    ) -> list[str]: # The set that is trained on, then those that are tested
     "The names of a direct transfer"
     return [name.strip() for name in dataset.replace('->', ',').split(',')]
 
 
 def _transfer(dataset, preset, seed, root):
     "One set trained on, others or itself tested"
-    source, *names = transfer_sets(dataset)
-    own, tests = _set(source, preset, seed, root, cameras=True), {}
-    for n in names:
-        if n in TARGETS:
-            tests[n] = _small_target(n, root)
+    source, *targets = transfer_sets(dataset)
+    trained, tests = _set(source, preset, seed, root, cameras=True), {}
+    for name in targets:
+        if name in TARGETS:
+            tests[name] = _small_target(name, root)
             continue
-        table = own if n == source else _set(n, preset, seed, root, cameras=True, image_queries=True)
-        c = new_network(own, table, dataset, seed=seed)
-        tests[n] = one_test(n, c.q, c.g)
-    return DGCase(dataset, own.where(split='train', pid=lambda p: p >= 0), tests)
+        if name == source: table = trained
+        else: table = _set(name, preset, seed, root, cameras=True, image_queries=True)
+        case = new_network(trained, table, dataset, seed=seed)
+        tests[name] = one_test(name, case.q, case.g)
+    return DGCase(dataset, trained.where(split='train', pid=lambda p: p >= 0), tests)
 
 # %% ../../../nbs/07_datasets/90_protocols/42_dg_cases.ipynb #47cd2dee
 def case_kind(dataset:str, # See `load_case`
@@ -214,12 +237,11 @@ def case_kind(dataset:str, # See `load_case`
 
 def case_worlds(dataset:str, # See `load_case`
     seed:int, # Of the case
-    ) -> tuple: # World seeds
+    ) -> tuple[int, ...]: # World seeds
     "The Worlds that weights must not have seen"
-    kind = case_kind(dataset)
-    if kind == 'mixed': return tuple(set_seed(n, seed) for n in _OWN)*(dataset == 'mixed world')
-    if kind == 'transfer': return tuple(set_seed(n, seed) for n in WORLD_SETS if n in dataset)
-    return (seed,)*(kind == 'world')
+    if case_kind(dataset) == 'transfer': return tuple(set_seed(n, seed) for n in WORLD_SETS if n in dataset)
+    if dataset == 'mixed world': return tuple(set_seed(n, seed) for n in _OWN)
+    return (seed,) if dataset == 'world' else ()
 
 # %% ../../../nbs/07_datasets/90_protocols/42_dg_cases.ipynb #7e52b553
 KEYS = ('R1', 'R5', 'R10', 'mAP', 'mINP')
@@ -229,21 +251,22 @@ def task_embeddings(e:Embeddings, # Of all images of a test
     table:ReidTable, # Queries or gallery of one task
     ) -> Embeddings:
     "The rows of one side of a task, with the labels that the task gives them"
-    at = dict(zip(e.path, range(len(e))))
-    rows = [at[p] for p in table['path']]
+    row = {path: i for i, path in enumerate(e.path)}
+    rows = [row[p] for p in table['path']]
     return Embeddings(e.emb[rows], table['pid'], table['cam'], table['path'].tolist())
 
 
-def score_test(model, # Reads images
+def score_test(model:'nn.Module', # Reads images
     test:RankingTest, # The test
-    embed=embed_images, # Function: model, table -> `Embeddings`
-    ) -> tuple: # Metrics with `std_mAP`, `splits`, `n_query`; Embeddings of the first task's queries and gallery
-    "Retrieval with the same-camera rule, averaged over splits"
+    embed:Callable[..., Embeddings]=embed_images, # Function of model and table
+    ) -> tuple[dict, tuple[Embeddings, Embeddings]]: # Metrics; queries and gallery of the first task
+    "Retrieval with the same-camera rule, averaged over splits (`std_mAP`: over how many, see `splits`)"
     e = embed(model, test.images)
-    sides = [(task_embeddings(e, t.q), task_embeddings(e, t.g)) for t in test.tasks]
-    found = [retrieval_metrics(q, g) for q, g in sides]
-    mean = average_splits([dict(split=t.split, direction=t.direction, **{k: m[k] for k in KEYS})
-                           for t, m in zip(test.tasks, found)])
+    sides = [(task_embeddings(e, task.q), task_embeddings(e, task.g)) for task in test.tasks]
+    scores = [retrieval_metrics(q, g) for q, g in sides]
+    mean = average_splits([dict(split=task.split, direction=task.direction, **{k: m[k] for k in KEYS})
+                           for task, m in zip(test.tasks, scores)])
     std = float(mean['std']['mAP']) if len(test.tasks) > 1 else float('nan')
-    return dict(mean['mean'].map(float), std_mAP=std, splits=int(mean.splits.iat[0]),
-                n_query=sum(m['n_query'] for m in found)), sides[0]
+    metrics = dict(mean['mean'].map(float), std_mAP=std, splits=int(mean.splits.iat[0]),
+                   n_query=sum(m['n_query'] for m in scores))
+    return metrics, sides[0]

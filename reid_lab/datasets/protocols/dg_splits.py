@@ -6,7 +6,7 @@
 __all__ = ['TARGETS', 'MIXED', 'MANIFEST', 'ABC_SUBSETS', 'MANIFEST_RULES', 'ABC_SIZES', 'no_identity', 'make_splits',
            'dg_splits', 'TargetCase', 'target_cases', 'single_shot_cases', 'average_splits', 'mixed_table',
            'load_mixed', 'load_manifest', 'write_manifest', 'check_manifest', 'subset_stats', 'pick_queries', 'ABC',
-           'abc_worlds', 'world_abc', 'abc_case', 'transfer_cases']
+           'SubsetWorld', 'abc_worlds', 'world_abc', 'abc_case', 'transfer_cases']
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #1f7369c6
 import csv
@@ -14,9 +14,11 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,7 +26,7 @@ import pandas as pd
 from ...core.basics import check_choice, stream
 from ...core.files import BROKEN, atomic_path, file_kind, safe_join, wrong_file
 from ...data.table import COLUMNS, ROLES, Finding, ReidTable, TableError, join_tables
-from .cameras import new_network
+from .cameras import Case, new_network
 from ..registry import data_root_of, load_as_in_papers
 from ...world.plan import Group
 from ...world.world import World
@@ -38,7 +40,9 @@ def no_identity(table:ReidTable, # Any
     return ((f.pid < 0) | ((f.pid == 0) & (not person.any()))).to_numpy()
 
 
-def _persons(table): return table.take(~no_identity(table))
+def _persons(table):
+    "Without junk and distractors"
+    return table.take(~no_identity(table))
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #bd69c90a
 TARGETS = ('viper', 'prid2011', 'grid', 'ilids')
@@ -49,8 +53,8 @@ _FINE = 10_000
 def make_splits(name:str, # One of `TARGETS`
     seed:int=0, # Of the draw
     n:int=10, # Splits
-    ids:int=None, # Identities to divide; default: as published
-    ) -> list: # of dicts: `test`, and `draw` for i-LIDS
+    ids:int | None=None, # Identities to divide; default: as published
+    ) -> list[dict]: # `test`, and `draw` for i-LIDS
     "Halves of the identities of a target, drawn at random; of an odd number the test half is the larger one"
     total = _IDS[check_choice('name', name, TARGETS)] if ids is None else int(ids)
     if total < 2: raise ValueError(f"ids={total} cannot be halved; give a table with at least 2 identities")
@@ -64,7 +68,7 @@ def make_splits(name:str, # One of `TARGETS`
 
 
 def dg_splits(name:str, # One of `TARGETS`
-    ) -> list: # As of `make_splits`
+    ) -> list[dict]: # As of `make_splits`
     "The splits that ship with the package: those of `make_splits(name)`"
     path = resources.files('reid_lab')/'resources'/'dg_splits.json'
     return json.loads(path.read_text(encoding='utf-8'))[check_choice('name', name, TARGETS)]
@@ -83,13 +87,21 @@ class TargetCase:
         return f'{self.name} split {self.split} {self.direction}: {len(self.q)} queries, gallery {len(self.g)}'
 
 
-def _roles(table, role, **columns): return table._with(table.frame.assign(split='test', role=role, **columns))
+def _roles(table, role, **columns):
+    "Test rows of one role"
+    return table._with(table.frame.assign(split='test', role=role, **columns))
+
+
+def _in_path_order(table):
+    "Rows by path: the order of the file that lists them does not matter"
+    return table.take(np.argsort(table['path'].to_numpy(str), kind='stable'))
 
 
 def _cameras(table, name):
     "The two cameras of VIPeR or PRID-2011"
     cams = sorted(set(table.frame.cam.tolist()))
-    if len(cams) != 2: raise ValueError(f"{name} has two cameras; {table!r} has {cams}: keep two, or check the name")
+    if len(cams) != 2:
+        raise ValueError(f"{name} has two cameras; {table!r} has {cams}: keep two, or check the name")
     return cams
 
 
@@ -105,126 +117,158 @@ def _divided(table, name):
     return n.index[n >= 2].to_numpy()
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #0b9dfd21
-def _pairs(table, name, ids, half, draw):
-    "`(direction, queries, gallery)` of one test half"
-    f, tested = table.frame, table.frame.pid.isin(half).to_numpy()
-    if name == 'ilids':
-        rows = [np.flatnonzero(f.pid == p) for p in half]
-        first = [a*len(r)//_FINE for r, (a, _) in zip(rows, draw)]
-        second = [b*(len(r) - 1)//_FINE for r, (_, b) in zip(rows, draw)]
-        second = [j + (j >= i) for i, j in zip(first, second)]   # among the others
-        return [('image->image', [r[i] for r, i in zip(rows, first)], [r[j] for r, j in zip(rows, second)])]
+class _Direction(NamedTuple):
+    "Rows that are searched for, and rows that are searched (masks or positions)"
+    name: str
+    query: Sequence
+    gallery: Sequence
+
+
+def _image_to_image(f, half, draw):
+    "i-LIDS: of each identity one random image is the query and another one is in the gallery"
+    query, gallery = [], []
+    for pid, (a, b) in zip(half, draw):
+        rows = np.flatnonzero(f.pid == pid)
+        first = a*len(rows)//_FINE
+        second = b*(len(rows) - 1)//_FINE
+        if second >= first: second += 1   # among the others
+        query.append(rows[first])
+        gallery.append(rows[second])
+    return _Direction('image->image', query, gallery)
+
+
+def _directions(table, name, ids, half, draw):
+    "The directions in which one test half is searched"
+    f = table.frame
+    if name == 'ilids': return [_image_to_image(f, half, draw)]
+    tested = f.pid.isin(half).to_numpy()
     if name == 'grid':
-        return [('probe->gallery', tested & f.role.eq('query').to_numpy(),
-                 (tested | (f.pid == 0).to_numpy()) & f.role.eq('gallery').to_numpy())]
-    a, b = _cameras(table, name)
+        searched = tested | (f.pid == 0).to_numpy()   # with its distractors
+        return [_Direction('probe->gallery', tested & f.role.eq('query').to_numpy(),
+                           searched & f.role.eq('gallery').to_numpy())]
+    searched = tested
+    if name == 'prid2011': # with its distractors
+        searched = tested | (~f.pid.isin(ids) & (f.pid >= 0)).to_numpy()
+    first, second = _cameras(table, name)
     single = ~f.duplicated(['pid', 'cam']).to_numpy() | no_identity(table)
-    others = ~f.pid.isin(ids).to_numpy() & (f.pid >= 0).to_numpy()*(name == 'prid2011')
     cam = f.cam.to_numpy()
-    ways = [(a, b), (b, a)] if name == 'viper' else [(a, b)]
-    return [(f'{i}->{j}', tested & single & (cam == i), (tested | others) & single & (cam == j)) for i, j in ways]
+    pairs = [(first, second), (second, first)] if name == 'viper' else [(first, second)]
+    return [_Direction(f'{a}->{b}', tested & single & (cam == a), searched & single & (cam == b))
+            for a, b in pairs]
 
 
-def _given(partitions, ids):
+def _test_halves(partitions, ids):
     "Test ranks from lists of training identities"
-    for k, p in enumerate(partitions):
-        odd = sorted(set(map(int, p)) - set(ids.tolist()))
-        if odd or len(set(p)) >= len(ids):
-            raise ValueError(f"partitions[{k}]: identities {odd[:4]} of {len(set(p))} are not among the {len(ids)} "
+    splits = []
+    for k, partition in enumerate(partitions):
+        train = set(map(int, partition))
+        odd = sorted(train - set(ids.tolist()))
+        if odd or len(train) >= len(ids):
+            raise ValueError(f"partitions[{k}]: identities {odd[:4]} of {len(train)} are not among the {len(ids)} "
                              "pairs; give the training half of each split, by pid")
-    return [dict(test=np.flatnonzero(~np.isin(ids, list(map(int, p)))).tolist()) for p in partitions]
+        splits.append(dict(test=np.flatnonzero(~np.isin(ids, list(train))).tolist()))
+    return splits
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #b30ed3ba
 def target_cases(table:ReidTable, # All images of the target
     name:str, # One of `TARGETS`
-    splits=None, # As of `make_splits`; default: those of the package, or at another size drawn in the same way
-    partitions=None, # GRID: its own splits, a list of training pids each
-    ) -> list: # of `TargetCase`
+    splits:Sequence[dict] | None=None, # As of `make_splits`; default: the package's, or at another size drawn alike
+    partitions:Sequence[Sequence[int]] | None=None, # GRID: its own splits, a list of training pids each
+    ) -> list[TargetCase]:
     "The ranking tasks of a target: each split, each direction"
     if partitions is not None and (name != 'grid' or splits is not None):
         raise ValueError(f"partitions= are those of GRID, instead of splits=; for {name!r} give splits=")
-    table = table.take(np.argsort(table['path'].to_numpy(str), kind='stable'))   # the order of rows does not matter
+    table = _in_path_order(table)
     ids = _divided(table, check_choice('name', name, TARGETS))
     if len(ids) < 2:
-        raise ValueError(f"{table!r} has {len(ids)} identities with a query and a match as {name} needs them (GRID: "
-                         "roles query and gallery; i-LIDS: two images; else both cameras); check the table or the name")
-    if partitions is not None: splits = _given(partitions, ids)
-    if splits is None: splits = dg_splits(name) if len(ids) == _IDS[name] else make_splits(name, ids=len(ids))
-    out = []
-    for k, s in enumerate(splits):
-        if not s['test'] or max(s['test']) >= len(ids):
-            raise ValueError(f"splits[{k}] names identity {max(s['test'], default=None)} of {len(ids)} (from 0); make "
-                             f"them for this table: make_splits({name!r}, ids={len(ids)})")
-        for direction, q, g in _pairs(table, name, ids, ids[s['test']], s.get('draw')):
-            cams = (dict(cam=0), dict(cam=1)) if name == 'ilids' else ({}, {})
-            out.append(TargetCase(name, k, direction, _roles(table.take(q), 'query', **cams[0]),
-                                  _roles(table.take(g), 'gallery', **cams[1])))
-    return out
+        raise ValueError(f"{table!r} has {len(ids)} identities with a query and a match as {name} needs them "
+                         "(GRID: roles query and gallery; i-LIDS: two images; else both cameras); "
+                         "check the table or the name")
+    if partitions is not None: splits = _test_halves(partitions, ids)
+    elif splits is None and len(ids) == _IDS[name]: splits = dg_splits(name)
+    elif splits is None: splits = make_splits(name, ids=len(ids))
+    # two images of one place have no cameras: those of queries and gallery are made to differ
+    q_cam, g_cam = (dict(cam=0), dict(cam=1)) if name == 'ilids' else ({}, {})
+    cases = []
+    for k, split in enumerate(splits):
+        if not split['test'] or max(split['test']) >= len(ids):
+            raise ValueError(f"splits[{k}] names identity {max(split['test'], default=None)} of {len(ids)} (from 0); "
+                             f"make them for this table: make_splits({name!r}, ids={len(ids)})")
+        for way in _directions(table, name, ids, ids[split['test']], split.get('draw')):
+            q = _roles(table.take(way.query), 'query', **q_cam)
+            g = _roles(table.take(way.gallery), 'gallery', **g_cam)
+            cases.append(TargetCase(name, k, way.name, q, g))
+    return cases
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #e5a7c9d1
 def single_shot_cases(table:ReidTable, # Images of two cameras; of those with splits the test images are used
     repeats:int=10, # Draws of the gallery
     seed:int=0, # Of the draws
     split:int=0, # Number of the test set, for averages over several
-    ) -> list: # of `TargetCase`, one a draw
+    ) -> list[TargetCase]: # One a draw
     "All images of the first camera ask galleries of one random image a person from the second"
     if repeats < 1: raise ValueError(f"repeats={repeats} must be at least 1 draw of the gallery")
-    table = table.where(split='test', pid=lambda p: p >= 0)
-    table = table.take(np.argsort(table['path'].to_numpy(str), kind='stable'))   # the order of rows does not matter
+    table = _in_path_order(table.where(split='test', pid=lambda p: p >= 0))
     name, f = table.name or 'table', table.frame
     first, second = _cameras(table, name)
     both = np.intersect1d(f.pid[f.cam == first], f.pid[f.cam == second])
-    if len(both) < 2: raise ValueError(f"{table!r} has {len(both)} identities with images of both cameras; it needs 2")
-    asks = f.cam.eq(first).to_numpy() & f.pid.isin(both).to_numpy()
-    rows = [np.flatnonzero(f.cam.eq(second) & f.pid.eq(p)) for p in both]
-    out = []
+    if len(both) < 2:
+        raise ValueError(f"{table!r} has {len(both)} identities with images of both cameras; it needs 2")
+    q = _roles(table.take(f.cam.eq(first).to_numpy() & f.pid.isin(both).to_numpy()), 'query')
+    rows_in_second = [np.flatnonzero(f.cam.eq(second) & f.pid.eq(p)) for p in both]
+    cases = []
     for k in range(repeats):
         rng = stream(seed, 'single shot', name, split, k)
-        drawn = [rng.choice(own) for own in rows]
-        out.append(TargetCase(name, split, f'{first}->{second}, draw {k}', _roles(table.take(asks), 'query'),
-                              _roles(table.take(drawn), 'gallery')))
-    return out
+        drawn = [rng.choice(rows) for rows in rows_in_second]
+        g = _roles(table.take(drawn), 'gallery')
+        cases.append(TargetCase(name, split, f'{first}->{second}, draw {k}', q, g))
+    return cases
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #f388c201
-def average_splits(rows, # Dicts with `split`, perhaps `direction`, and numbers: one per `TargetCase`
+def average_splits(rows:Iterable[dict], # With `split`, perhaps `direction`, and numbers: one per `TargetCase`
     ) -> pd.DataFrame: # One row a metric: mean, std, splits, cases
     "Mean over directions inside a split, then over splits; standard deviation over splits"
     f = pd.DataFrame(list(rows))
-    if not len(f) or 'split' not in f: raise ValueError("rows need the key 'split' and one dict per case; got none")
+    if not len(f) or 'split' not in f:
+        raise ValueError("rows need the key 'split' and one dict per case; got none")
     if 'direction' not in f: f['direction'] = ''
     names = [c for c in f if c not in ('split', 'direction')]
     words = [c for c in names if not pd.api.types.is_numeric_dtype(f[c])]
     if words: raise ValueError(f"rows: {words} are no numbers; keep split, direction and metrics")
-    if lost := [c for c in names if f[c].isna().any()]:
-        raise ValueError(f"rows: {lost} are missing or nan in some cases; score all cases alike")
-    if f.duplicated(['split', 'direction']).any():
-        raise ValueError(f"rows: split {f.split[f.duplicated(['split', 'direction'])].iat[0]} occurs twice in one "
-                         "direction; average each target and model for itself")
-    split = f.groupby('split')[names].mean()
-    return pd.DataFrame(dict(mean=split.mean(), std=split.std(), splits=len(split), cases=len(f)))
+    missing = [c for c in names if f[c].isna().any()]
+    if missing: raise ValueError(f"rows: {missing} are missing or nan in some cases; score all cases alike")
+    again = f.duplicated(['split', 'direction'])
+    if again.any():
+        raise ValueError(f"rows: split {f.split[again].iat[0]} occurs twice in one direction; "
+                         "average each target and model for itself")
+    means = f.groupby('split')[names].mean()
+    return pd.DataFrame(dict(mean=means.mean(), std=means.std(), splits=len(means), cases=len(f)))
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #72e1d375
 MIXED = dict(A=('cuhk02', 'cuhk03', 'market1501', 'dukemtmc-reid', 'cuhk-sysu'),
              B=('msmt17', 'cuhk03', 'market1501', 'dukemtmc-reid')) # names of datasets
 
 
-def _totals(values): return np.unique(values, return_inverse=True)[1].astype(np.int64)
+def _numbered(values):
+    "Whole numbers from 0, in the order of the values"
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
 def _source(table, name, splits):
     "Training rows of one source, numbered from 0"
-    t = _persons(table)
-    if splits == 'train': t = t.where(split='train')
-    if not len(t): raise ValueError(f"{name}: no image of a person is left with splits={splits!r}; try 'all'")
-    f = t.frame
-    new = t._with(f.assign(split='train', role='both', dataset=name, raw_pid=f.pid, raw_cam=f.cam,
-                           **{c: _totals(f[c]) for c in ('pid', 'cam', 'site')}))
+    persons = _persons(table)
+    if splits == 'train': persons = persons.where(split='train')
+    if not len(persons):
+        raise ValueError(f"{name}: no image of a person is left with splits={splits!r}; try 'all'")
+    f = persons.frame
+    numbers = {c: _numbered(f[c]) for c in ('pid', 'cam', 'site')}
+    new = persons._with(f.assign(split='train', role='both', dataset=name, raw_pid=f.pid, raw_cam=f.cam, **numbers))
     new.name = name
     return new
 
 
-def mixed_table(tables, # Several `ReidTable`
-    names=None, # Of the sources; default: those of the tables
+def mixed_table(tables:Iterable[ReidTable], # The sources
+    names:Iterable[str] | None=None, # Of the sources; default: those of the tables
     splits:str='all', # Which images train: `all`, or those of split `train`
     ) -> ReidTable: # Also columns dataset, raw_pid, raw_cam
     "One training set from several sources, without junk and distractors"
@@ -236,13 +280,14 @@ def mixed_table(tables, # Several `ReidTable`
     return join_tables([_source(t, n, splits) for t, n in zip(tables, names)], '+'.join(names))
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #e0e32250
-def load_mixed(setting='A', # Key of `MIXED`, or names of datasets
-    root=None, # Folder that holds the datasets
+def load_mixed(setting:str | Iterable[str]='A', # Key of `MIXED`, or names of datasets
+    root:Path | str | None=None, # Folder that holds the datasets
     splits:str='all', # See `mixed_table`
     check:str='sample', # See `load_dataset`
     ) -> ReidTable:
     "The joined training set of a published setting, from disk"
-    names = MIXED[check_choice('setting', setting, MIXED)] if isinstance(setting, str) else tuple(setting)
+    if isinstance(setting, str): names = MIXED[check_choice('setting', setting, MIXED)]
+    else: names = tuple(setting)
     return mixed_table([load_as_in_papers(n, root, 'joined training', check) for n in names], names, splits)
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #59f020ad
@@ -250,63 +295,93 @@ MANIFEST = dict(path='path', pid='pid', camid='cam', site='site', scenario='scen
 ABC_SUBSETS = {'train': 'train', 'val': 'val', 'test-a': 'test', 'test-b': 'test', 'test-c': 'test'} # -> split
 
 
-def _outside(p):
-    return not p.strip() or os.path.isabs(p) or re.match(r'[A-Za-z]:|[\\/]', p) or '..' in re.split(r'[\\/]', p)
+class _Column(NamedTuple):
+    "What a column of a manifest may hold"
+    wrong: Callable  # `wrong(value)` -> bool
+    choices: str  # For the message
+    remedy: str
 
 
-_FORM = dict( # column -> (what is wrong, choices, remedy)
-    path=(_outside, 'a path inside the root', 'write it relative to the root, without ..'),
-    scenario=(lambda v: not v.strip(), 'a type of location, such as market', 'name it'),
-    subset=(lambda v: v not in ABC_SUBSETS, f'one of {list(ABC_SUBSETS)}', 'correct it'),
-    role=(lambda v: v not in ROLES, f'one of {list(ROLES)}', 'correct it; `both` if queries are not drawn yet'),
-    **dict.fromkeys(('pid', 'camid', 'site'),
-                    (lambda v: not re.fullmatch(r'-?\d{1,18}', v), 'a whole number', 'number them')))
+def _leaves_root(path):
+    "Whether a path is empty, or not below the root, on any system"
+    if not path.strip() or os.path.isabs(path): return True
+    return bool(re.match(r'[A-Za-z]:|[\\/]', path)) or '..' in re.split(r'[\\/]', path)
 
 
-def _lines(path):
-    "Header, and (line, values) of each row, as strings"
+_WHOLE_NUMBER = _Column(lambda v: not re.fullmatch(r'-?\d{1,18}', v), 'a whole number', 'number them')
+_COLUMNS = dict(
+    path=_Column(_leaves_root, 'a path inside the root', 'write it relative to the root, without ..'),
+    scenario=_Column(lambda v: not v.strip(), 'a type of location, such as market', 'name it'),
+    subset=_Column(lambda v: v not in ABC_SUBSETS, f'one of {list(ABC_SUBSETS)}', 'correct it'),
+    role=_Column(lambda v: v not in ROLES, f'one of {list(ROLES)}',
+                 'correct it; `both` if queries are not drawn yet'),
+    pid=_WHOLE_NUMBER, camid=_WHOLE_NUMBER, site=_WHOLE_NUMBER)
+
+
+class _Row(NamedTuple):
+    "One image of a manifest"
+    line: int  # Of the file; row, of a Parquet file
+    values: list[str]
+
+
+def _read_manifest(path):
+    "Header and `_Row`s"
     if path.suffix == '.parquet':
         f = pd.read_parquet(path)
-        return [*f], [(i, [str(v) for v in r]) for i, r in enumerate(f.itertuples(index=False), 1)]
+        return [*f], [_Row(i, [str(v) for v in values]) for i, values in enumerate(f.itertuples(index=False), 1)]
     with open(path, newline='', encoding='utf-8-sig') as file:
         rows = csv.reader(file, strict=True)
-        return next(rows, []), [(rows.line_num, r) for r in rows if r]
+        return next(rows, []), [_Row(rows.line_num, values) for values in rows if values]
 
 
-def _form_findings(file, head, rows):
+def _header_findings(file, header):
+    "Columns that are missing, that occur twice, or that would hide one of a table"
+    found = [Finding('error', f'column {c!r} is missing; the header is {header}', f'{file} line 1',
+                     f'name the columns {list(MANIFEST)}') for c in MANIFEST if c not in header]
+    reserved = {*COLUMNS, 'line'} - {*MANIFEST}
+    for c, n in Counter(header).items():
+        if n > 1 or c in reserved:
+            found.append(Finding('error', f'column {c!r} occurs twice or has another meaning in a table',
+                                 f'{file} line 1', 'rename or remove it'))
+    return found
+
+
+def _form_findings(file, header, rows):
     "What in a manifest cannot be read, one finding per column"
-    def found(what, at, remedy): return Finding('error', what, f'{file} {at}', remedy)
-    wrong = [found(f'column {c!r} is missing; the header is {head}', 'line 1', f'name the columns {list(MANIFEST)}')
-             for c in MANIFEST if c not in head]
-    wrong += [found(f'column {c!r} occurs twice or has another meaning in a table', 'line 1', 'rename or remove it')
-              for c, n in Counter(head).items() if n > 1 or c not in MANIFEST and c in {*COLUMNS, 'line'}]
-    short = [i for i, r in rows if len(r) != len(head)]
-    if short: wrong.append(found(f'{len(short)} rows have not {len(head)} values', f'line {short[0]}', 'complete them'))
-    if wrong or not rows: return wrong or [found('no image is listed', 'line 2', 'write one line an image')]
-    for c, (odd, choices, remedy) in _FORM.items():
-        k = head.index(c)
-        bad = [(i, r[k]) for i, r in rows if odd(r[k])]
-        if not bad: continue
-        (line, value), n = bad[0], len(bad)
-        wrong.append(found(f'{c}={value!r} is not {choices}', f'line {line}, column {c}; {n} row(s)', remedy))
-    return wrong
+    found = _header_findings(file, header)
+    short = [row.line for row in rows if len(row.values) != len(header)]
+    if short:
+        found.append(Finding('error', f'{len(short)} rows have not {len(header)} values', f'{file} line {short[0]}',
+                             'complete them'))
+    if found: return found
+    if not rows: return [Finding('error', 'no image is listed', f'{file} line 2', 'write one line an image')]
+    for name, column in _COLUMNS.items():
+        k = header.index(name)
+        bad = [row for row in rows if column.wrong(row.values[k])]
+        if bad:
+            found.append(Finding('error', f'{name}={bad[0].values[k]!r} is not {column.choices}',
+                                 f'{file} line {bad[0].line}, column {name}; {len(bad)} row(s)', column.remedy))
+    return found
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #7f6b57c8
-def load_manifest(path, # Ends in .csv or .parquet; columns `MANIFEST`
-    root=None, # Folder of the images; default: that of the manifest
-    reader=None, # As of `ReidTable`
+def load_manifest(path:Path | str, # Ends in .csv or .parquet; columns `MANIFEST`
+    root:Path | str | None=None, # Folder of the images; default: that of the manifest
+    reader:Callable | None=None, # As of `ReidTable`
     ) -> ReidTable: # Also columns subset, and line (of the file; row, of a Parquet file)
     "Read a manifest, or raise a `TableError` with file, line, column, value and remedy"
     path = Path(path)
     check_choice('ending of the manifest', path.suffix, ['.csv', '.parquet'])
-    if (kind := file_kind(path)) in ('missing', 'link', 'folder', 'special', 'empty', 'unreadable'):
+    kind = file_kind(path)
+    if kind in ('missing', 'link', 'folder', 'special', 'empty', 'unreadable'):
         raise wrong_file(path, 'a manifest', kind=kind)
-    try: head, rows = _lines(path)
+    try: header, rows = _read_manifest(path)
     except (*BROKEN, csv.Error) as e:
-        said = 'install pyarrow, or write a .csv' if isinstance(e, ImportError) else 'write it again as UTF-8 text'
-        raise TableError(path.name, [Finding('error', f'cannot be read: {e}', path.name, said)]) from None
-    if found := _form_findings(path.name, head, rows): raise TableError(path.name, found)
-    f = pd.DataFrame([r for _, r in rows], columns=head).assign(line=[i for i, _ in rows])
+        remedy = 'write it again as UTF-8 text'
+        if isinstance(e, ImportError): remedy = 'install pyarrow, or write a .csv'
+        raise TableError(path.name, [Finding('error', f'cannot be read: {e}', path.name, remedy)]) from None
+    found = _form_findings(path.name, header, rows)
+    if found: raise TableError(path.name, found)
+    f = pd.DataFrame([row.values for row in rows], columns=header).assign(line=[row.line for row in rows])
     f = f.astype({c: 'int64' for c in ('pid', 'camid', 'site')}).rename(columns=MANIFEST)
     named = data_root_of(root)
     return ReidTable(f.assign(split=f.subset.map(ABC_SUBSETS)), named.folder or path.parent, reader, path.name,
@@ -314,7 +389,7 @@ def load_manifest(path, # Ends in .csv or .parquet; columns `MANIFEST`
 
 
 def write_manifest(table:ReidTable, # With the column subset
-    path, # Ends in .csv or .parquet
+    path:Path | str, # Ends in .csv or .parquet
     images:bool=False, # Also write the images, as PNG files beside the manifest
     ) -> Path:
     "Write a manifest; the rows come back as they were"
@@ -358,83 +433,124 @@ MANIFEST_RULES = {
     'totals': 'at full size: identities, images, sites and cameras as published (a warning)'}
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #4c0abbe0
-def _broken(f, scenarios):
-    "(rule, column, mask of offending rows, choices) for each rule on rows"
+class _Breach(NamedTuple):
+    "Rows against a rule"
+    rule: str  # Of `MANIFEST_RULES`
+    column: str
+    rows: pd.Series  # Mask; no row, if the rule holds
+    choices: str  # What the column may hold
+
+
+def _few(values):
+    "A sorted list of at most eight"
+    text = str(sorted(values)[:8])
+    return text if len(values) <= 8 else text[:-1] + ' ...]'
+
+
+def _several(f, key, column, rows):
+    "Mask of those of some rows whose `key` has more than one value of `column`"
+    return rows & f[key].map(f[rows].groupby(key)[column].nunique()).gt(1)
+
+
+def _place_breaches(f, part):
+    "Rules on sites and cameras of a subset (`part`: subset -> mask)"
+    def values(column, *subsets): return set(f[column][np.logical_or.reduce([part[s] for s in subsets])])
+    home = values('site', 'train')
+    yield _Breach('sites of val', 'site', part['val'] & ~f.site.isin(home), _few(home))
+    strange = part['test-a'] & ~f.site.isin(home)
+    absent = part['train'] & ~f.site.isin(values('site', 'test-a')) & part['test-a'].any()
+    yield _Breach('sites of test-a', 'site', strange | absent, _few(home))
+    for subset, earlier in {'test-b': ('train', 'test-a'), 'test-c': ('train', 'test-a', 'test-b')}.items():
+        for column, words in dict(site='sites', cam='cameras').items():
+            taken = values(column, *earlier)
+            yield _Breach(f'{words} of {subset}', column, part[subset] & f[column].isin(taken),
+                          f'none of {_few(taken)}')
+
+
+def _scenario_breaches(f, part, scenarios):
+    "Rules on scenarios; the two that are found most count, if none are named"
+    if scenarios:
+        market, mall = {scenarios[0]}, {scenarios[1]}
+    else:
+        market = set(f.scenario[part['train']].mode()[:1])
+        away = f.scenario[part['test-c']]
+        mall = set(away[~away.isin(market)].mode()[:1])
+    for subset in ('train', 'val', 'test-a', 'test-b'):
+        yield _Breach(f'scenario of {subset}', 'scenario', part[subset] & ~f.scenario.isin(market),
+                      _few(market))
+    other = _few(mall) if mall else f'another than {_few(market)}'
+    yield _Breach('scenario of test-c', 'scenario', part['test-c'] & ~f.scenario.isin(mall), other)
+
+
+def _breaches(f, scenarios):
+    "The rules on rows, with the rows against each"
     part = {s: f.subset == s for s in ABC_SUBSETS}
-    def has(c, *subsets): return set(f[c][np.logical_or.reduce([part[s] for s in subsets])])
-    home, first = {c: has(c, 'train') for c in ('site', 'cam', 'scenario')}, f.scenario[part['train']]
-    away = f.scenario[part['test-c']]
-    market = {scenarios[0]} if scenarios else set(first.mode()[:1])
-    mall = {scenarios[1]} if scenarios else set(away[~away.isin(market)].mode()[:1])
-    other = mall or f'another than {_few(market)}'
-    def several(key, c, rows): return rows & f[key].map(f[rows].groupby(key)[c].nunique()).gt(1)
     everyone = pd.Series(True, f.index)
-    yield 'ids', 'pid', several('pid', 'subset', ~f.no_identity), 'identities of one subset'
-    yield 'camera at one site', 'cam', several('cam', 'site', everyone), 'cameras numbered over all sites'
-    yield 'site of one scenario', 'site', several('site', 'scenario', everyone), 'one scenario a site'
-    yield 'sites of val', 'site', part['val'] & ~f.site.isin(home['site']), home['site']
-    strange = part['test-a'] & ~f.site.isin(home['site'])
-    absent = part['train'] & ~f.site.isin(has('site', 'test-a')) & part['test-a'].any()
-    yield 'sites of test-a', 'site', strange | absent, home['site']
-    for s, before in (('test-b', ('train', 'test-a')), ('test-c', ('train', 'test-a', 'test-b'))):
-        for c in ('site', 'cam'):
-            rule = f"{'sites' if c == 'site' else 'cameras'} of {s}"
-            yield rule, c, part[s] & f[c].isin(has(c, *before)), f'none of {_few(has(c, *before))}'
-    for s in ('train', 'val', 'test-a', 'test-b'):
-        yield f'scenario of {s}', 'scenario', part[s] & ~f.scenario.isin(market), market
-    yield 'scenario of test-c', 'scenario', part['test-c'] & ~f.scenario.isin(mall), other
+    splits = sorted(set(ABC_SUBSETS.values()))
+    yield _Breach('split', 'split', f.split != f.subset.map(ABC_SUBSETS), str(splits))
+    yield _Breach('ids', 'pid', _several(f, 'pid', 'subset', ~f.no_identity), 'identities of one subset')
+    yield _Breach('camera at one site', 'cam', _several(f, 'cam', 'site', everyone),
+                  'cameras numbered over all sites')
+    yield _Breach('site of one scenario', 'site', _several(f, 'site', 'scenario', everyone),
+                  'one scenario a site')
+    yield from _place_breaches(f, part)
+    yield from _scenario_breaches(f, part, scenarios)
 
 
-def _few(values): return str(sorted(values)[:8])[:-1] + (' ...]' if len(values) > 8 else ']')
-
-
-def _at(table, mask):
-    "Where the first of some rows is, and how many there are"
+def _first_row(table, mask):
+    "Where the first of some rows is"
     i, f = np.flatnonzero(mask)[0], table.frame
     line = f"line {f.line.iat[i]}" if 'line' in f else f"row {i} ({f.path.iat[i]!r})"
-    return f"{table.name or 'table'} {line}", int(np.sum(mask))
+    return f"{table.name or 'table'} {line}"
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #7f127912
+def _subset_finding(table):
+    "A finding, if the column subset holds something else, or no training image"
+    subset = table.frame.subset
+    odd = ~subset.isin(list(ABC_SUBSETS))
+    if not odd.any() and (subset == 'train').any(): return []
+    where = _first_row(table, odd) if odd.any() else table.name
+    what = f"subset: {_few(set(subset.astype(str)))} must be of {list(ABC_SUBSETS)} and include train"
+    return [Finding('error', what, where, 'correct the column subset')]
+
+
 def check_manifest(table:ReidTable, # With the column subset
-    scenarios=None, # Names of (train, val, test-a, test-b) and of test-c; default: those found, which must be two
-    ) -> list: # of `Finding`
+    scenarios:Sequence[str] | None=None, # Of (train, val, test-a, test-b) and of test-c; default: those found
+    ) -> list[Finding]:
     "What in a table contradicts `MANIFEST_RULES`; an empty list if nothing does"
     if 'subset' not in table.frame:
         return [Finding('error', 'subset: the column is missing', table.name, 'load_manifest makes it')]
+    if unknown := _subset_finding(table): return unknown
     f = table.frame.assign(no_identity=no_identity(table))
-    odd = {'subset': ~f.subset.isin(list(ABC_SUBSETS)), 'split': f.split != f.subset.map(ABC_SUBSETS)}
-    if odd['subset'].any() or not (f.subset == 'train').any():
-        where = _at(table, odd['subset'])[0] if odd['subset'].any() else table.name
-        said = f"subset: {_few(set(f.subset.astype(str)))} must be of {list(ABC_SUBSETS)} and include train"
-        return [Finding('error', said, where, 'correct the column subset')]
-    rules = [('split', 'split', odd['split'], sorted(set(ABC_SUBSETS.values()))), *_broken(f, scenarios)]
+    name_of = {column: name for name, column in MANIFEST.items()}   # in the file
     out = []
-    for rule, column, mask, choices in rules:
-        if not (mask := mask.to_numpy(bool)).any(): continue
-        (at, n), value = _at(table, mask), f[column][mask].tolist()[0]
-        name = next((k for k, v in MANIFEST.items() if v == column), column)
-        said = _few(choices) if isinstance(choices, set) else choices
-        what, where = f'{rule}: {name}={value!r} of {f.subset[mask].iat[0]}; choices: {said}', f'{at}, column {name}'
-        remedy = f'{MANIFEST_RULES[rule]}: correct these rows or move them'
-        out.append(Finding('error', what, f'{where}; {n} row(s)', remedy))
+    for breach in _breaches(f, scenarios):
+        mask = breach.rows.to_numpy(bool)
+        if not mask.any(): continue
+        name, value = name_of.get(breach.column, breach.column), f[breach.column][mask].tolist()[0]
+        what = f'{breach.rule}: {name}={value!r} of {f.subset[mask].iat[0]}; choices: {breach.choices}'
+        out.append(Finding('error', what, f'{_first_row(table, mask)}, column {name}; {mask.sum()} row(s)',
+                           f'{MANIFEST_RULES[breach.rule]}: correct these rows or move them'))
     return out + _advice(table)
 
 
 def _advice(table):
     "Findings that are warnings: roles, shared cameras, published totals"
     f, out = table.frame, []
-    part = {s: g for s, g in f.groupby('subset')}
-    for s, g in part.items():
-        lacks = [r for r in ('query', 'gallery') if not g.role.isin([r, 'both']).any()]
-        if not s.startswith('test') or not lacks: continue
-        said = f"roles: {s} has no {' and no '.join(lacks)} image"
-        out.append(Finding('warn', said, table.name, 'pick_queries(table)'))
-    if 'test-a' in part and not set(part['test-a'].cam) & set(part['train'].cam):
-        out.append(Finding('warn', 'cameras of test-a: none is a camera of train', table.name, 'number cameras alike'))
+    parts = {s: g for s, g in f.groupby('subset')}
+    for subset, rows in parts.items():
+        if not subset.startswith('test'): continue
+        lacks = [role for role in ('query', 'gallery') if not rows.role.isin([role, 'both']).any()]
+        if lacks:
+            what = f"roles: {subset} has no {' and no '.join(lacks)} image"
+            out.append(Finding('warn', what, table.name, 'pick_queries(table)'))
+    if 'test-a' in parts and not set(parts['test-a'].cam) & set(parts['train'].cam):
+        out.append(Finding('warn', 'cameras of test-a: none is a camera of train', table.name,
+                           'number cameras alike'))
     return out + _totals_findings(table)
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #65056950
-def _printed():
+def _published():
     "Subset -> numbers of Table 2"
     path = resources.files('reid_lab')/'resources'/'published'/'dmg.json'
     tables = {t['id']: t for t in json.loads(path.read_text(encoding='utf-8'))['tables']}
@@ -446,51 +562,61 @@ _STATS = dict(identities='ids', images='images', sites='sites', cameras='cameras
 
 def _totals_findings(table, share=.9):
     "Differences from the printed table, for a table with nearly as many identities or images"
-    printed = _printed()
-    whole = {k: sum(m[k] for m in printed.values()) for k in ('identities', 'images')}
+    published = _published()
+    n_ids, n_images = (sum(numbers[key] for numbers in published.values()) for key in ('identities', 'images'))
     people = table.frame.pid[~no_identity(table)].nunique()
-    if people < share*whole['identities'] and len(table) < share*whole['images']: return []
+    if people < share*n_ids and len(table) < share*n_images: return []
     stats, out = subset_stats(table), []
-    for s, numbers in printed.items():
-        for key, want in numbers.items():
-            have = stats.loc[s, _STATS[key]] if s in stats.index else 0
-            if abs(have - want) > (.005001 if key.startswith('avg') else 0):
-                out.append(Finding('warn', f'totals: {s} has {have:,} {_STATS[key]}, published {want:,}', table.name,
-                                   'is the copy complete?'))
+    for subset, numbers in published.items():
+        for key, expected in numbers.items():
+            name = _STATS[key]
+            found = stats.loc[subset, name] if subset in stats.index else 0
+            rounding = .005001 if key.startswith('avg') else 0
+            if abs(found - expected) > rounding:
+                out.append(Finding('warn', f'totals: {subset} has {found:,} {name}, published {expected:,}',
+                                   table.name, 'is the copy complete?'))
     return out
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #e724585e
+def _stats(rows, train_cams):
+    "The numbers of one subset; `train_cams` are those of training, or None where they are its own"
+    persons = rows[~rows.no_identity]
+    n_ids, cams = persons.pid.nunique(), set(rows.cam)
+    n_id_cams = len(persons.drop_duplicates(['pid', 'cam']))
+    return {'ids': n_ids, 'images': len(rows), 'distractors': int(rows.no_identity.sum()),
+            'sites': rows.site.nunique(), 'cameras': len(cams), 'cams/id': round(n_id_cams/max(n_ids, 1), 2),
+            'images/id': round(len(persons)/max(n_ids, 1), 2),
+            'shared cameras': len(cams & train_cams) if train_cams else '-',
+            'scenario': ', '.join(sorted(v for v in set(rows.scenario) if v)) or '-'}
+
+
 def subset_stats(table:ReidTable, # Any
-    by:str=None, # Column; default: subset if there is one, else split
+    by:str | None=None, # Column; default: subset if there is one, else split
     ) -> pd.DataFrame: # One row a subset, then `all`
     "Identities, images, sites, cameras and their overlap with the training rows"
     by = by or ('subset' if 'subset' in table.frame else 'split')
     check_choice('by', by, table.frame.columns)
     f = table.frame.assign(no_identity=no_identity(table))
     order = {s: i for i, s in enumerate(ABC_SUBSETS)}
-    parts = {s: f[f[by] == s] for s in sorted(f[by].unique(), key=lambda s: (order.get(s, 9), str(s)))} | {'all': f}
-    train, out = set(f.cam[f.split == 'train']), {}
-    for s, g in parts.items():
-        p = g[~g.no_identity]
-        ids, cams, home = p.pid.nunique(), set(g.cam), s in ('train', 'all') or not train
-        out[s] = {'ids': ids, 'images': len(g), 'distractors': int(g.no_identity.sum()), 'sites': g.site.nunique(),
-                  'cameras': len(cams), 'cams/id': round(len(p.drop_duplicates(['pid', 'cam']))/max(ids, 1), 2),
-                  'images/id': round(len(p)/max(ids, 1), 2), 'shared cameras': '-' if home else len(cams & train),
-                  'scenario': ', '.join(sorted(v for v in set(g.scenario) if v)) or '-'}
+    train_cams = set(f.cam[f.split == 'train'])
+    stats = {}
+    for s in sorted(f[by].unique(), key=lambda s: (order.get(s, 9), str(s))):
+        stats[s] = _stats(f[f[by] == s], None if s in ('train', 'all') else train_cams)
+    stats['all'] = _stats(f, None)
     kinds = dict.fromkeys(('ids', 'images', 'distractors', 'sites', 'cameras'), int)
-    return pd.DataFrame(out).T.rename_axis(by).astype({**kinds, 'cams/id': float, 'images/id': float})
+    return pd.DataFrame(stats).T.rename_axis(by).astype({**kinds, 'cams/id': float, 'images/id': float})
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #6af19afb
 def _drawn(rows, cams, rng):
-    "Positions in `rows` of the queries of one identity"
-    groups = {c: rows[cams == c] for c in rng.permutation(np.unique(cams))}
-    left = {c: len(g) - 1 for c, g in groups.items()}   # gallery images of each camera
-    out = []
-    for c, g in groups.items():
-        drawn = g[int(rng.integers(len(g)))]
-        if any(n for other, n in left.items() if other != c): out.append(drawn)
-        else: left[c] += 1
-    return out
+    "Positions in `rows` of the queries of one identity, such that each has a match under another camera"
+    rows_of = {c: rows[cams == c] for c in rng.permutation(np.unique(cams))}
+    n_gallery = {c: len(own) - 1 for c, own in rows_of.items()}
+    queries = []
+    for c, own in rows_of.items():
+        drawn = own[int(rng.integers(len(own)))]
+        if any(n for other, n in n_gallery.items() if other != c): queries.append(drawn)
+        else: n_gallery[c] += 1   # it stays in the gallery
+    return queries
 
 
 def pick_queries(table:ReidTable, # Any; training rows stay as they are
@@ -500,9 +626,11 @@ def pick_queries(table:ReidTable, # Any; training rows stay as they are
     f = table.frame
     role, free = f.role.to_numpy(dtype=object, copy=True), (f.split != 'train').to_numpy()
     role[free] = np.where(f.pid[free] < 0, 'none', 'gallery')
-    test = f[free & ~no_identity(table)].sort_values('path', kind='stable')   # the order of rows does not matter
-    for pid, g in test.groupby('pid', sort=False):
-        role[_drawn(g.index.to_numpy(), g.cam.to_numpy(), stream(seed, 'queries', int(pid)))] = 'query'
+    # by path: the order of rows does not matter
+    test = f[free & ~no_identity(table)].sort_values('path', kind='stable')
+    for pid, rows in test.groupby('pid', sort=False):
+        rng = stream(seed, 'queries', int(pid))
+        role[_drawn(rows.index.to_numpy(), rows.cam.to_numpy(), rng)] = 'query'
     return table._with(f.assign(role=role))
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #3919f00c
@@ -518,27 +646,40 @@ class ABC:
 
 ABC_SIZES = dict(smoke=ABC((2, 1, 1), 4, 3, (15, 5, 8, 15, 15)), quick=ABC((6, 4, 4), 6, 4, (60, 6, 20, 25, 25)),
                  full=ABC((40, 15, 5), 8, 5, (150, 10, 40, 100, 300)))
-_KINDS = ('ground', 'ground', 'steep')
+_NEAR_CAMERAS, _FAR_CAMERAS = ('ground', 'ground', 'steep'), ('steep',)
+
+
+def _turned(kinds, n):
+    "The kinds of camera, beginning with the `n`-th"
+    n %= len(kinds)
+    return kinds[n:] + kinds[:n]
 
 
 def _passers(subset, size, ids, sites, first_site, kinds):
     "Groups of one subset: identities that begin at the same camera of their site"
-    windows, out = size.cams - size.cams_per_id + 1, []
-    for w in range(windows):
-        n = len(range(w, ids, windows))
-        turned = tuple(kinds[(w + i) % len(kinds)] for i in range(len(kinds)))
-        if n: out.append(Group(ABC_SUBSETS[subset], 'real-like', n*sites, size.cams_per_id*size.shots, size.cams_per_id,
-                               w, sites, first_site, turned, f'{subset} {w}'))
-    return out
+    n_firsts, groups = size.cams - size.cams_per_id + 1, []
+    for first_cam in range(n_firsts):
+        n = len(range(first_cam, ids, n_firsts))
+        if n:
+            groups.append(Group(ABC_SUBSETS[subset], 'real-like', n*sites, size.cams_per_id*size.shots,
+                                size.cams_per_id, first_cam, sites, first_site, _turned(kinds, first_cam),
+                                f'{subset} {first_cam}'))
+    return groups
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #534878b7
+class SubsetWorld(NamedTuple):
+    "A World that makes some of the subsets"
+    world: World
+    subsets: list[str]  # Of each of its groups
+
+
 def abc_worlds(preset:str='quick', # Size of the World
     seed:int=0, # Of both Worlds; 1000 and up are for choosing settings
-    severity=(.4, .9), # Of the cameras' differences: of train, val, A and B; of C
-    scenarios=('campus', 'street'), # Types of location, in the same way
-    cache=None, # See `World`
-    **size, # Fields of `ABC`, instead of the preset's
-    ) -> list: # of (`World`, subset of each of its groups)
+    severity:tuple[float, float]=(.4, .9), # Of the cameras' differences: of train, val, A and B; of C
+    scenarios:tuple[str, str]=('campus', 'street'), # Types of location, in the same way
+    cache:Path | str | None=None, # See `World`
+    **size:Any, # Fields of `ABC`, instead of the preset's
+    ) -> list[SubsetWorld]:
     "The two Worlds of the schema, not rendered yet"
     for k in size: check_choice('size', k, ABC.__dataclass_fields__)
     s = replace(ABC_SIZES[check_choice('preset', preset, ABC_SIZES)], **size)
@@ -546,36 +687,44 @@ def abc_worlds(preset:str='quick', # Size of the World
         raise ValueError(f"cams_per_id={s.cams_per_id} must be from 2 to cams={s.cams}, so that there are matches")
     if len(set(scenarios)) != 2: raise ValueError(f"scenarios={scenarios} must be two different ones")
     home, b, c = s.sites
-    plan = [(x, n, *where) for x, n, where in zip(ABC_SUBSETS, s.ids, [(home, 0)]*3 + [(b, home), (c, home + b)])]
-    out = []
-    for k, subsets in enumerate((('train', 'val', 'test-a', 'test-b'), ('test-c',))):
-        parts = {x: _passers(x, s, n, m, at, _KINDS if k == 0 else ('steep',)) for x, n, m, at in plan if x in subsets}
-        world = World(preset, seed, cache, 'reid', groups=[g for p in parts.values() for g in p],
-                      scenario=scenarios[k], severity=severity[k])
-        out.append((world, [x for x, p in parts.items() for _ in p]))
-    return out
+    n_ids = dict(zip(ABC_SUBSETS, s.ids))
+    n_sites = dict(zip(ABC_SUBSETS, (home, home, home, b, c)))
+    first_site = dict(zip(ABC_SUBSETS, (0, 0, 0, home, home + b)))
+
+    def subset_world(k, subsets, kinds):
+        groups, subset_of_group = [], []
+        for subset in subsets:
+            passers = _passers(subset, s, n_ids[subset], n_sites[subset], first_site[subset], kinds)
+            groups += passers
+            subset_of_group += [subset]*len(passers)
+        world = World(preset, seed, cache, 'reid', groups=groups, scenario=scenarios[k], severity=severity[k])
+        return SubsetWorld(world, subset_of_group)
+
+    return [subset_world(0, ('train', 'val', 'test-a', 'test-b'), _NEAR_CAMERAS),
+            subset_world(1, ('test-c',), _FAR_CAMERAS)]
 
 
 def world_abc(preset:str='quick', # Size of the World
     seed:int=0, # Of the Worlds and of the queries
-    **settings, # See `abc_worlds`
+    **settings:Any, # See `abc_worlds`
     ) -> ReidTable: # With the column subset; identities from 1
     "The subsets train, val, test-a, test-b and test-c of the World, with queries drawn"
     tables = []
-    for k, (world, subsets) in enumerate(abc_worlds(preset, seed, **settings)):
-        t = world.table()
-        t = t._with(t.frame.assign(subset=[subsets[g] for g in t['group']], old=t['pid'], dataset='world'))
-        t.name = ('near', 'far')[k]
-        tables.append(t)
-    t = join_tables(tables, f'world {preset} A/B/C seed {seed}')
-    f = t.frame.assign(pid=t['pid'] + 1, site=_totals(t['site']))
+    for name, (world, subsets) in zip(('near', 'far'), abc_worlds(preset, seed, **settings)):
+        table = world.table()
+        table = table._with(table.frame.assign(subset=[subsets[g] for g in table['group']], old=table['pid'],
+                                               dataset='world'))
+        table.name = name
+        tables.append(table)
+    joined = join_tables(tables, f'world {preset} A/B/C seed {seed}')
+    f = joined.frame.assign(pid=joined['pid'] + 1, site=_numbered(joined['site']))
     f['family'] = f.family.where(f.family < 0, f.family + f.pid - f.old)
-    return pick_queries(t._with(f.drop(columns=['old', 'group'])), seed)
+    return pick_queries(joined._with(f.drop(columns=['old', 'group'])), seed)
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #6ea96b5d
 def abc_case(table:ReidTable, # With the column subset
     subset:str, # One of those that are not trained on
-    ) -> tuple: # Queries, gallery
+    ) -> tuple[ReidTable, ReidTable]: # Queries, gallery
     "Queries and gallery of one subset, without junk"
     check_choice('subset', subset, [s for s in ABC_SUBSETS if s != 'train'])
     t = table.where(subset=subset, pid=lambda p: p >= 0)
@@ -585,8 +734,9 @@ def abc_case(table:ReidTable, # With the column subset
     return t.where(role='query'), t.where(role='gallery')
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #178e0a36
-def transfer_cases(tables:dict, # Name -> `ReidTable` with train and test
+def transfer_cases(tables:Mapping[str, ReidTable], # With train and test, by their names
     seed:int=0, # Of the order of queries
-    ) -> dict: # (source, target) -> `Case`
+    ) -> dict[tuple[str, str], Case]: # (source, target) -> case
     "All ordered pairs of datasets, each with itself too"
-    return {(a, b): new_network(s, t, f'{a} -> {b}', seed=seed) for a, s in tables.items() for b, t in tables.items()}
+    return {(a, b): new_network(source, target, f'{a} -> {b}', seed=seed)
+            for a, source in tables.items() for b, target in tables.items()}
