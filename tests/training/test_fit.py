@@ -18,8 +18,10 @@ class Stop(Callback):
         if learn.step == self.at: raise KeyboardInterrupt
 
 
-def train(folder=None, stop=0, steps=60, key=None, **how):
-    key = dict(lr=.1) if key is None else key
+KEY = dict(lr=.1)
+
+
+def train(folder=None, stop=0, steps=60, key=KEY, **how):
     return fit(Net(), Blobs(), steps, folder, key, lr=.1, device="cpu", quiet=True, callbacks=[Stop(stop)], **how)
 
 
