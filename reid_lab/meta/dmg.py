@@ -81,8 +81,8 @@ def _deal_out(rows_of, cam, support, rng, dealt):
 class CameraHalves:
     "Batches of `P` identities with `k` images from each of two disjoint halves of the cameras; a new split every epoch"
     def __init__(self, k:int=4, # Images an identity and half; repeated if there are fewer
-        virtual_cams:bool | None=None, # People seen by one camera are dealt out (see `two_sides`): all, none (False), or by
-                                # default (None) those of sets with one camera that are joined with other sets
+        virtual_cams:bool | None=None, # People seen by one camera are dealt out (see `two_sides`): all, none (False),
+                                # or by default (None) those of sets with one camera that are joined with other sets
         group:str='', # Column whose values (datasets, sites) have a camera split each; empty: `dataset` if there is one
         tries:int=20, # Splits drawn at most, until one leaves enough people
         ):
