@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from ...core.basics import common_scale, stream
+from ...core.old_names import renamed
 from ...core.statistics import percent_interval, resampled_means
 from ...retrieval.cameras import cluster, nmi
 from ...retrieval.embeddings import Embeddings
@@ -136,6 +137,7 @@ def _lite(settings):
     return ClosedLite(**arguments) if has_closed_form else Dart3Lite(**arguments)
 
 
+@renamed(told='on_progress')
 def adapted(q:Embeddings, # Raw queries
     g:Embeddings | None=None, # Raw gallery, if there is one
     settings:dict | None=None, # Arguments of `Dart3Lite`, over `LITE`
@@ -157,6 +159,7 @@ def adapted(q:Embeddings, # Raw queries
 class BothDistances(Scores):
     "Scores of 2Q rows: row 2i ranks query i by Euclidean distance, row 2i + 1 by cosine"
     span = (np.nan, np.nan)
+    @renamed(told='on_progress')
     def __init__(self, q:torch.Tensor, # (Q,D)
         g:torch.Tensor, # (G,D)
         on_progress:Callable[[float], None] | None=None, # Called with the share of the rows that are made
@@ -211,9 +214,10 @@ def _warn_of_zeros(q, g):
         n = int((e.emb == 0).all(1).sum())
         if n == 0: continue
         warnings.warn(f"{n} {side} vectors are all zeros: they have no cosine and score 0 with all. Find what "
-                      "made them, or drop them", stacklevel=3)
+                      "made them, or drop them", stacklevel=4)
 
 
+@renamed(told='on_progress')
 def both_scores(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     on_progress:Callable[[float], None] | None=None, # Called with the share of the queries that are done
