@@ -6,88 +6,94 @@
 __all__ = ['Task', 'TaskCycle', 'DualSpeed', 'ReleasedDualSpeed']
 
 # %% ../../nbs/09_meta/20_dual_speed.ipynb #ae26d381
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from fastcore.basics import patch
 
 from ..core.basics import check_choice, stream
 from ..core.distributed import apart
+from .memory import ContrastMemory
+from ..training.learner import Learner
 
 # %% ../../nbs/09_meta/20_dual_speed.ipynb #1852acaa
 class Task:
     "The identity task: the batch unchanged"
     name = 'plain'
     def __call__(self, batch:dict, # From the loader
-        rng, # `numpy.random.Generator` of this step
+        rng:np.random.Generator, # Of this step
         ) -> dict: # The batch to train on
+        "A batch of the task"
         return batch
 
-    def after(self, out:dict): "Process `out`, the model's outputs for this batch"
+    def after(self, out:dict) -> None: "Process `out`, the model's outputs for this batch"
     def state_dict(self) -> dict: return {}
-    def load_state_dict(self, state): "Nothing to restore from `state`"
+    def load_state_dict(self, state:dict) -> None: "Nothing to restore from `state`"
 
 # %% ../../nbs/09_meta/20_dual_speed.ipynb #32823956
 class TaskCycle:
     "One gradient step per batch, alternating between the tasks"
-    def __init__(self, tasks, # Sequence of `Task`
+    def __init__(self, tasks:Sequence[Task], # In their order
         order:str='fixed', # `fixed`, or `random`: a new order in every round
-        iters_per_task=1, # Batches per task before the next; None: a round of all tasks is one pass over the data
+        iters_per_task:int | None=1, # Batches of a task before the next; None: a round is one pass over the data
         ):
         if not tasks: raise ValueError("tasks is empty; give at least one Task")
-        for i, t in enumerate(tasks):
-            if not isinstance(t, Task): raise TypeError(f"tasks[{i}] is a {type(t).__name__}; give a Task")
+        for i, task in enumerate(tasks):
+            if not isinstance(task, Task): raise TypeError(f"tasks[{i}] is a {type(task).__name__}; give a Task")
         if iters_per_task is not None and iters_per_task < 1:
             raise ValueError(f"iters_per_task={iters_per_task} must be at least 1, or None")
         self.tasks, self.iters = list(tasks), iters_per_task
         self.order = check_choice('order', order, ('fixed', 'random'))
         self.it = self.slot = self.round = 0
 
-    def before_fit(self, learn): # `Learner`
+    def before_fit(self, learn:Learner) -> None:
         "Without `iters_per_task`, a round of all tasks is one pass over `learn.loader`"
         if self.iters is None: self.iters = max(1, len(learn.loader)//len(self.tasks))
 
-    def end_task(self, params): "Called between tasks; leaves `params` unchanged"
-    def finish(self, learn): "Keep the weights of `learn`"
-    def averaged(self, learn): "None: the weights of `learn` are evaluated"
+    def end_task(self, params:list[torch.Tensor]) -> None: "Called between tasks; leaves `params` unchanged"
+    def finish(self, learn:Learner) -> None: "Keep the weights of `learn`"
+    def averaged(self, learn:Learner) -> dict | None:
+        "None: the weights of `learn` are evaluated"
+        return None
+
+    def step(self, learn:Learner, # In training
+        batch:dict, # From the loader
+        ) -> dict: # The model's outputs
+        "Train on one batch of the current task"
+        task = self.task(learn.seed)
+        out = learn.update(task(batch, stream(learn.seed, 'task', learn.step, *apart())))
+        task.after(out)
+        self.it += 1
+        if self.it == self.iters:
+            self.end_task(list(learn.net.parameters()))
+            self._next_task()
+        return out
+
+    def _next_task(self):
+        "The next one of the round, or the first one of the next round"
+        self.it, self.slot = 0, self.slot + 1
+        if self.slot == len(self.tasks): self.slot, self.round = 0, self.round + 1
+
+    def state_dict(self) -> dict:
+        "Counters, and the state of each task"
+        return dict(it=self.it, slot=self.slot, round=self.round, iters=self.iters,
+                    tasks=[task.state_dict() for task in self.tasks])
+
+    def load_state_dict(self, state:dict, # From `state_dict`
+        ) -> None:
+        "Continue from a saved state"
+        self.it, self.slot, self.round, self.iters = state['it'], state['slot'], state['round'], state['iters']
+        for task, saved in zip(self.tasks, state['tasks']): task.load_state_dict(saved)
 
 # %% ../../nbs/09_meta/20_dual_speed.ipynb #9e9c57ad
 @patch
 def task(self:TaskCycle, seed:int, # Of the training, for `order='random'`
     ) -> Task:
     "The current task"
-    n = len(self.tasks)
-    turn = stream(seed, 'task order', self.round).permutation(n) if self.order == 'random' else range(n)
-    return self.tasks[turn[self.slot]]
-
-# %% ../../nbs/09_meta/20_dual_speed.ipynb #3eefa6d8
-@patch
-def step(self:TaskCycle, learn, # `Learner`
-    batch:dict, # From the loader
-    ) -> dict: # The model's outputs
-    "Train on one batch of the current task"
-    task = self.task(learn.seed)
-    out = learn.update(task(batch, stream(learn.seed, 'task', learn.step, *apart())))
-    task.after(out)
-    self.it += 1
-    if self.it == self.iters:
-        self.end_task(list(learn.net.parameters()))
-        self.it, self.slot = 0, self.slot + 1
-        if self.slot == len(self.tasks): self.slot, self.round = 0, self.round + 1
-    return out
-
-
-@patch
-def state_dict(self:TaskCycle) -> dict:
-    "Counters, and the state of each task"
-    return dict(it=self.it, slot=self.slot, round=self.round, iters=self.iters,
-                tasks=[t.state_dict() for t in self.tasks])
-
-
-@patch
-def load_state_dict(self:TaskCycle, s:dict, # From `state_dict`
-    ):
-    "Continue from a saved state"
-    self.it, self.slot, self.round, self.iters = s['it'], s['slot'], s['round'], s['iters']
-    for t, st in zip(self.tasks, s['tasks']): t.load_state_dict(st)
+    if self.order == 'fixed': return self.tasks[self.slot]
+    order = stream(seed, 'task order', self.round).permutation(len(self.tasks))
+    return self.tasks[order[self.slot]]
 
 # %% ../../nbs/09_meta/20_dual_speed.ipynb #426f4dbc
 @torch.no_grad()
@@ -98,12 +104,12 @@ def _copy(params, values):
 
 class DualSpeed(TaskCycle):
     "CAMeL's Algorithm 1; buffers (BatchNorm statistics, counters) are copied, not averaged"
-    def __init__(self, tasks, # Sequence of `Task`
+    def __init__(self, tasks:Sequence[Task], # In their order
         eps_fast:float=1., # Rate of eq. 4
         eps_slow:float=.5, # Rate of eq. 5
         slow_every_tasks:int=6, # The paper's k; a multiple of the number of tasks
         order:str='fixed', # See `TaskCycle`
-        iters_per_task=None, # See `TaskCycle`
+        iters_per_task:int | None=None, # See `TaskCycle`
         fast:bool=True, # False omits eq. 4
         slow:bool=True, # False omits eq. 5
         sequential:bool=True, # False: every task starts from the weights of the round's start (Reptile)
@@ -114,65 +120,88 @@ class DualSpeed(TaskCycle):
         if slow_every_tasks < 1 or slow_every_tasks % n:
             raise ValueError(f"slow_every_tasks={slow_every_tasks} must be a multiple of the {n} tasks "
                              f"(eq. 5 follows eq. 4); try {max(n, slow_every_tasks//n*n)}")
-        for name, v, top in (('eps_fast', eps_fast, float('inf')), ('eps_slow', eps_slow, 1)):
-            if not 0 <= v <= top: raise ValueError(f"{name}={v} must lie between 0 (no update) and {top}")
+        for name, rate, most in (('eps_fast', eps_fast, float('inf')), ('eps_slow', eps_slow, 1)):
+            if not 0 <= rate <= most: raise ValueError(f"{name}={rate} must lie between 0 (no update) and {most}")
         self.eps_fast, self.eps_slow, self.every = eps_fast, eps_slow, slow_every_tasks
         self.fast, self.slow, self.sequential, self.final = fast, slow, sequential, final_slow_step
-        self.done, self.theta0, self.total, self.theta_slow = 0, None, None, None
+        self.done = 0 # tasks
+        self.theta0:list | None = None
+        self.total:list | None = None
+        self.theta_slow:list | None = None
 
     @property
-    def refuses(self) -> dict: # Key of `SWITCHES` -> why
-        return dict(ema='it ends with weights of its own (eq. 5), which an average would replace') if self.slow else {}
+    def refuses(self) -> dict[str, str]: # Key of `SWITCHES` -> why
+        "Switches that a training with this strategy cannot have"
+        if not self.slow: return {}
+        return dict(ema='it ends with weights of its own (eq. 5), which an average would replace')
+
+    def averaged(self, learn:Learner) -> dict | None:
+        "State for evaluation during training: the slow weights, after their first update"
+        return _slow_state(learn, self.theta_slow) if self.slow and self.done >= self.every else None
+
+    def state_dict(self) -> dict:
+        "Counters, tasks and the three copies of the weights"
+        return dict(super().state_dict(), done=self.done, theta0=self.theta0, total=self.total,
+                    theta_slow=self.theta_slow)
+
+    def load_state_dict(self, state:dict, # From `state_dict`
+        ) -> None:
+        "Continue from a saved state"
+        super().load_state_dict(state)
+        self.done, self.theta0 = state['done'], state['theta0']
+        self.total, self.theta_slow = state['total'], state['theta_slow']
 
 # %% ../../nbs/09_meta/20_dual_speed.ipynb #e7403924
 @patch
 @torch.no_grad()
-def begin(self:DualSpeed, params, # List of tensors
-    ):
+def begin(self:DualSpeed, params:list[torch.Tensor], # Weights
+    ) -> None:
     "theta_0 <- theta, theta' <- theta"
-    self.theta0, self.theta_slow = [p.detach().clone() for p in params], [p.detach().clone() for p in params]
+    self.theta0 = [p.detach().clone() for p in params]
+    self.theta_slow = [p.detach().clone() for p in params]
     self.total = [torch.zeros_like(p) for p in params]
 
 
 @patch
 @torch.no_grad()
-def end_task(self:DualSpeed, params, # List of tensors, changed in place
-    ):
+def end_task(self:DualSpeed, params:list[torch.Tensor], # Weights, changed in place
+    ) -> None:
     "Add this task's iterate; after the last task apply eq. 4 and, when due, eq. 5"
-    for t, p in zip(self.total, params): t.add_(p)
+    for total, p in zip(self.total, params): total.add_(p)
     self.done += 1
     n = len(self.tasks)
-    if self.done % n:
+    if self.done % n: # the round goes on
         if not self.sequential: _copy(params, self.theta0)
         return
     if self.fast:
-        for p, p0, t in zip(params, self.theta0, self.total): p.copy_(p0 + self.eps_fast*(t/n - p0))
+        for p, start, total in zip(params, self.theta0, self.total):
+            p.copy_(start + self.eps_fast*(total/n - start))
     if self.slow and self.done % self.every == 0: self.slow_step(params)
-    for p0, p, t in zip(self.theta0, params, self.total):
-        p0.copy_(p)
-        t.zero_()
+    for start, p, total in zip(self.theta0, params, self.total):
+        start.copy_(p)
+        total.zero_()
 
 
 @patch
 @torch.no_grad()
-def slow_step(self:DualSpeed, params, # List of tensors, changed in place
-    ):
+def slow_step(self:DualSpeed, params:list[torch.Tensor], # Weights, changed in place
+    ) -> None:
     "Eq. 5: theta' <- theta' + eps_slow (theta_0 - theta'), theta_0 <- theta'"
-    for ps, p in zip(self.theta_slow, params): ps.lerp_(p, self.eps_slow)
+    for slow, p in zip(self.theta_slow, params): slow.lerp_(p, self.eps_slow)
     _copy(params, self.theta_slow)
 
 # %% ../../nbs/09_meta/20_dual_speed.ipynb #bfee7d42
 @patch
-def before_fit(self:DualSpeed, learn, # `Learner`
-    ):
+def before_fit(self:DualSpeed, learn:Learner, # In training
+    ) -> None:
     "Both speeds start from the model's weights"
     TaskCycle.before_fit(self, learn)
     self.begin(list(learn.net.parameters()))
 
 
 @patch
-def finish(self:DualSpeed, learn, # `Learner`
-    ):
+def finish(self:DualSpeed, learn:Learner, # In training
+    ) -> None:
     "Return theta' in the model (theta_0 without eq. 5)"
     params = list(learn.net.parameters())
     if not self.slow: return
@@ -181,66 +210,69 @@ def finish(self:DualSpeed, learn, # `Learner`
 
 
 @torch.no_grad()
-def _slow_state(learn, theta): # Model state with the slow weights in it
-    state = {k: v.detach().clone() for k, v in learn.net.state_dict().items()}
-    for (name, _), v in zip(learn.net.named_parameters(), theta): state[name] = v.clone()
+def _slow_state(learn, theta):
+    "The state of the model with the slow weights in it"
+    state = {name: t.detach().clone() for name, t in learn.net.state_dict().items()}
+    for (name, _), slow in zip(learn.net.named_parameters(), theta): state[name] = slow.clone()
     return state
-
-# %% ../../nbs/09_meta/20_dual_speed.ipynb #b62bb1c0
-@patch
-def averaged(self:DualSpeed, learn, # `Learner`
-    ): # State dict, or None
-    "State for evaluation during training: the slow weights, after their first update"
-    return _slow_state(learn, self.theta_slow) if self.slow and self.done >= self.every else None
-
-
-@patch
-def state_dict(self:DualSpeed) -> dict:
-    "Counters, tasks and the three copies of the weights"
-    return dict(TaskCycle.state_dict(self), done=self.done, theta0=self.theta0, total=self.total,
-                theta_slow=self.theta_slow)
-
-
-@patch
-def load_state_dict(self:DualSpeed, s:dict, # From `state_dict`
-    ):
-    "Continue from a saved state"
-    TaskCycle.load_state_dict(self, s)
-    self.done, self.theta0, self.total, self.theta_slow = s['done'], s['theta0'], s['total'], s['theta_slow']
 
 # %% ../../nbs/09_meta/20_dual_speed.ipynb #7adfce52
 class ReleasedDualSpeed(TaskCycle):
     "The program released with CAMeL: parallel tasks, their summed differences, a Lookahead made anew in every epoch"
     refuses = dict(ema='its Lookahead averages the weights already')
 
-    def __init__(self, tasks, # Sequence of `Task`; their batches hold `epoch`
+    def __init__(self, tasks:Sequence[Task], # Their batches hold `epoch`
         meta_lr:float=.03, # Factor of the summed differences
         lookahead_steps:int=6, # Optimiser steps between two moves of the Lookahead
         lookahead_alpha:float=.5, # Rate of these moves
         slow_from:str='creation', # Slow copy: weights when the Lookahead is made, or after its `first step`
-        meta_epochs:int=None, # Epochs with tasks, then ordinary steps; None: all
-        epoch_steps:int=None, # Batches that count as one epoch; None: a pass over the loader
-        memory=None, # `ContrastMemory`, for its term in ordinary steps
+        meta_epochs:int | None=None, # Epochs with tasks, then ordinary steps; None: all
+        epoch_steps:int | None=None, # Batches that count as one epoch; None: a pass over the loader
+        memory:ContrastMemory | None=None, # For its term in ordinary steps
         ):
         super().__init__(tasks)
-        for name, v, low in (('meta_lr', meta_lr, 0), ('lookahead_steps', lookahead_steps, 1),
-                             ('lookahead_alpha', lookahead_alpha, 0), ('meta_epochs', meta_epochs, 0),
-                             ('epoch_steps', epoch_steps, 1)):
-            if v is not None and not v >= low: raise ValueError(f"{name}={v} must be at least {low}")
+        for name, value, least in (('meta_lr', meta_lr, 0), ('lookahead_steps', lookahead_steps, 1),
+                                   ('lookahead_alpha', lookahead_alpha, 0), ('meta_epochs', meta_epochs, 0),
+                                   ('epoch_steps', epoch_steps, 1)):
+            if value is not None and not value >= least: raise ValueError(f"{name}={value} must be at least {least}")
         self.meta_lr, self.k, self.alpha = meta_lr, lookahead_steps, lookahead_alpha
         self.slow_from = check_choice('slow_from', slow_from, ('creation', 'first step'))
         self.meta_epochs, self.epoch_steps, self.memory = meta_epochs, epoch_steps, memory
-        self.slow, self.count, self.at_epoch = None, 0, -1
+        self.slow:list | None = None
+        self.count, self.at_epoch = 0, -1
 
-    def where(self, learn) -> tuple: # Epoch, step in it
+    def where(self, learn:Learner) -> tuple[int, int]: # Epoch, step in it
         "The next batch of `learn`"
         return divmod(learn.step, self.epoch_steps) if self.epoch_steps else (learn.epoch, learn.number)
 
+    def step(self, learn:Learner, # In training
+        batch:dict, # From the loader
+        ) -> dict: # The model's outputs for the last update
+        "All tasks from the same start and their sum, or an ordinary update; then one step of the schedule"
+        params, (epoch, number) = list(learn.net.parameters()), self.where(learn)
+        if epoch != self.at_epoch: self.new_epoch(params, epoch)
+        if self.meta_epochs is None or epoch < self.meta_epochs: out = self._tasks(learn, batch, params, epoch)
+        else: out = self._ordinary(learn, batch, params, epoch, number)
+        learn.sched.step()
+        return out
+
+    def state_dict(self) -> dict:
+        "Counters, tasks, the Lookahead's weights and the memory"
+        return dict(super().state_dict(), slow=self.slow or [], count=self.count, at_epoch=self.at_epoch,
+                    memory={} if self.memory is None else self.memory.state_dict())
+
+    def load_state_dict(self, state:dict, # From `state_dict`
+        ) -> None:
+        "Continue from a saved state"
+        super().load_state_dict(state)
+        self.slow, self.count, self.at_epoch = state['slow'] or None, state['count'], state['at_epoch']
+        if self.memory is not None: self.memory.load_state_dict(state['memory'])
+
 # %% ../../nbs/09_meta/20_dual_speed.ipynb #78d918bf
 @patch
-def new_epoch(self:ReleasedDualSpeed, params, # List of tensors
+def new_epoch(self:ReleasedDualSpeed, params:list[torch.Tensor], # Weights
     epoch:int, # Its number
-    ):
+    ) -> None:
     "Make the Lookahead anew and empty the memory"
     self.count, self.at_epoch = 0, epoch
     self.slow = [p.detach().clone() for p in params] if self.slow_from == 'creation' else None
@@ -249,67 +281,41 @@ def new_epoch(self:ReleasedDualSpeed, params, # List of tensors
 
 @patch
 @torch.no_grad()
-def lookahead(self:ReleasedDualSpeed, params, # List of tensors, changed in place
-    ):
+def lookahead(self:ReleasedDualSpeed, params:list[torch.Tensor], # Weights, changed in place
+    ) -> None:
     "After an optimiser step: move the slow copy and return to it, if that is due"
     self.count += 1
-    if self.slow is None: self.slow = [p.detach().clone() for p in params]
-    elif (self.count - (self.slow_from == 'first step')) % self.k == 0:
-        for s, p in zip(self.slow, params):
-            s.lerp_(p, self.alpha)
-            p.copy_(s)
+    if self.slow is None:
+        self.slow = [p.detach().clone() for p in params]
+        return
+    steps = self.count - 1 if self.slow_from == 'first step' else self.count # since the copy was made
+    if steps % self.k: return
+    for slow, p in zip(self.slow, params):
+        slow.lerp_(p, self.alpha)
+        p.copy_(slow)
 
 # %% ../../nbs/09_meta/20_dual_speed.ipynb #d0360b5f
 @patch
-def step(self:ReleasedDualSpeed, learn, # `Learner`
-    batch:dict, # From the loader
-    ) -> dict: # The model's outputs for the last update
-    "All tasks from the same start and their sum, or an ordinary update; then one step of the schedule"
-    params, (epoch, number) = list(learn.net.parameters()), self.where(learn)
-    if epoch != self.at_epoch: self.new_epoch(params, epoch)
-    if self.meta_epochs is None or epoch < self.meta_epochs: out = self._tasks(learn, batch, params, epoch)
-    else: out = self._ordinary(learn, batch, params, epoch, number)
-    learn.sched.step()
-    return out
-
-
-@patch
 def _tasks(self:ReleasedDualSpeed, learn, batch, params, epoch):
     "One update of every task from the same state, then the state moves by the sum of the differences"
-    state = [v for v in learn.net.state_dict().values() if v.is_floating_point()]   # weights and running statistics
-    start, diff = [v.clone() for v in state], [torch.zeros_like(v) for v in state]
-    for i, task in enumerate(self.tasks):
+    state = [t for t in learn.net.state_dict().values() if t.is_floating_point()]   # weights and running statistics
+    start, difference = [t.clone() for t in state], [torch.zeros_like(t) for t in state]
+    for number, task in enumerate(self.tasks):
         _copy(state, start)
-        styled = task({**batch, 'epoch': epoch}, stream(learn.seed, 'task', learn.step, i, *apart()))
+        styled = task({**batch, 'epoch': epoch}, stream(learn.seed, 'task', learn.step, number, *apart()))
         out = learn.update(styled, advance=False)
         task.after(out)
         self.lookahead(params)
-        for d, v, s in zip(diff, state, start): d.add_(v - s)
-    _copy(state, [s + self.meta_lr*d for s, d in zip(start, diff)])
+        for d, now, before in zip(difference, state, start): d.add_(now - before)
+    _copy(state, [before + self.meta_lr*d for before, d in zip(start, difference)])
     return out
 
 
 @patch
 def _ordinary(self:ReleasedDualSpeed, learn, batch, params, epoch, number):
     "One update, with the memory's term when it is due"
-    ask = None if self.memory is None else self.memory.ask(epoch, number)
-    out = learn.update({**batch, 'contrast': ask} if ask else batch, advance=False)
-    if ask and 'memory_entry' in out: self.memory.push(out['memory_entry'])
+    term = None if self.memory is None else self.memory.term(epoch, number)
+    out = learn.update({**batch, 'contrast': term} if term else batch, advance=False)
+    if term and 'memory_entry' in out: self.memory.push(out['memory_entry'])
     self.lookahead(params)
     return out
-
-# %% ../../nbs/09_meta/20_dual_speed.ipynb #82fbeb63
-@patch
-def state_dict(self:ReleasedDualSpeed) -> dict:
-    "Counters, tasks, the Lookahead's weights and the memory"
-    return dict(TaskCycle.state_dict(self), slow=self.slow or [], count=self.count, at_epoch=self.at_epoch,
-                memory={} if self.memory is None else self.memory.state_dict())
-
-
-@patch
-def load_state_dict(self:ReleasedDualSpeed, s:dict, # From `state_dict`
-    ):
-    "Continue from a saved state"
-    TaskCycle.load_state_dict(self, s)
-    self.slow, self.count, self.at_epoch = s['slow'] or None, s['count'], s['at_epoch']
-    if self.memory is not None: self.memory.load_state_dict(s['memory'])

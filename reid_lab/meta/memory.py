@@ -7,6 +7,7 @@ __all__ = ['capacity_for', 'ErrorMemory', 'ContrastMemory']
 
 # %% ../../nbs/09_meta/10_memory.ipynb #7c52fe21
 import math
+import warnings
 
 import torch
 from fastcore.basics import patch
@@ -15,7 +16,8 @@ from ..core.distributed import gathered, longest, processes
 
 # %% ../../nbs/09_meta/10_memory.ipynb #e21d55a0
 def capacity_for(share:float, # Share of the samples of the two stylised tasks; the paper's best is 0.5
-    batch_size:int) -> int: # Entries
+    batch_size:int, # Pairs
+    ) -> int: # Entries
     "Capacity of the memory: `ceil(share * 2 * batch_size)` (CAMeL, Fig. 4)"
     if batch_size < 1: raise ValueError(f"batch_size={batch_size} must be at least 1")
     if not 0 <= share <= 100: raise ValueError(f"share={share} must lie between 0 (no memory) and 100")
@@ -25,56 +27,74 @@ def capacity_for(share:float, # Share of the samples of the two stylised tasks; 
 class ErrorMemory:
     "FIFO queue of `img (M,D)`, `txt (M,D)`, `pid (M,)`, `img_tok (M,N,Dv)`, `txt_tok (M,L,Dt)` and `mask (M,L)`"
     def __init__(self, capacity:int, # Largest number of entries; 0 disables the memory
-        dtype=None, # `torch.float16` to halve the size; None keeps the model's dtype
+        dtype:torch.dtype | None=None, # `torch.float16` to halve the size; None keeps the model's dtype
         ):
         if capacity < 0 or capacity != int(capacity):
             raise ValueError(f"capacity={capacity} must be a whole number of entries, 0 (no memory) or more")
         self.capacity, self.dtype, self.data = int(capacity), dtype, {}
 
-    def __len__(self): return len(self.data['pid']) if self.data else 0
-    def reset(self): self.data = {}
+    def __len__(self) -> int: return len(self.data['pid']) if self.data else 0
+    def reset(self) -> None: self.data = {}
 
-    def read(self): # dict of the entries, or None
+    def read(self) -> dict[str, torch.Tensor] | None:
         "The entries, or None if there are none"
         return self.data or None
 
-    def state_dict(self): return dict(self.data)
-    def load_state_dict(self, state): # From `state_dict`
+    def state_dict(self) -> dict[str, torch.Tensor]: return dict(self.data)
+    def load_state_dict(self, state:dict[str, torch.Tensor]) -> None: # From `state_dict`
+        "Continue with saved entries"
         self.data = dict(state)
 
 # %% ../../nbs/09_meta/10_memory.ipynb #2450e61e
 @patch
 @torch.no_grad()
-def push(self:ErrorMemory, entry:dict, # `memory_entry` of a model's output
-    ):
+def push(self:ErrorMemory, entry:dict[str, torch.Tensor], # `memory_entry` of a model's output
+    ) -> None:
     "Append the rows that all processes have of a batch, and drop the oldest entries beyond the capacity"
     if not self.capacity: return
-    def cast(v): return v.detach().to(self.dtype or v.dtype) if v.is_floating_point() else v.detach()
-    new = {k: cast(v) for k, v in _everyones(entry).items()}
+
+    def stored(x):
+        "Without a graph, and in the type of the memory"
+        x = x.detach()
+        return x.to(self.dtype) if self.dtype and x.is_floating_point() else x
+
+    entries = {name: stored(x) for name, x in _of_all_processes(entry).items()}
     if self.data:
-        if set(new) != set(self.data): raise ValueError(f"entry has {sorted(new)}, the memory {sorted(self.data)}")
-        length = max(x['mask'].shape[1] if 'mask' in x else 0 for x in (new, self.data))
-        new = {k: torch.cat([_longer(self.data[k], k, length), _longer(v, k, length)]) for k, v in new.items()}
-    self.data = {k: v[-self.capacity:].clone() for k, v in new.items()}
+        if set(entries) != set(self.data):
+            raise ValueError(f"entry has {sorted(entries)}, the memory {sorted(self.data)}")
+        length = max(_text_length(entries), _text_length(self.data))
+        before, new = _padded(self.data, length), _padded(entries, length)
+        entries = {name: torch.cat([before[name], new[name]]) for name in entries}
+    self.data = {name: x[-self.capacity:].clone() for name, x in entries.items()}
 
 
-def _everyones(entry):
+def _text_length(entries):
+    "Positions of the texts of some entries; 0 without any"
+    return entries['mask'].shape[1] if 'mask' in entries else 0
+
+
+def _padded(entries, length):
+    "Entries with text states and masks of `length` positions"
+    def longer(name, x):
+        "Zeros behind a text"
+        if name not in ('txt_tok', 'mask') or x.shape[1] == length: return x
+        return torch.cat([x, x.new_zeros(x.shape[0], length - x.shape[1], *x.shape[2:])], 1)
+
+    return {name: longer(name, x) for name, x in entries.items()}
+
+
+def _of_all_processes(entry):
     "The entries of all processes, in the order of the batch"
     if processes()[1] == 1: return entry
-    length = longest(entry['mask'].shape[1], entry['mask'].device) if 'mask' in entry else 0
-    return dict(zip(entry, gathered(*[_longer(v, k, length) for k, v in entry.items()])))
-
-
-def _longer(x, key, length):
-    "Text states and masks padded to `length` positions"
-    if key not in ('txt_tok', 'mask') or x.shape[1] == length: return x
-    return torch.cat([x, x.new_zeros(x.shape[0], length - x.shape[1], *x.shape[2:])], 1)
+    length = longest(_text_length(entry), entry['mask'].device) if 'mask' in entry else 0
+    padded = _padded(entry, length)
+    return dict(zip(padded, gathered(*padded.values())))
 
 # %% ../../nbs/09_meta/10_memory.ipynb #72292556
 class ContrastMemory(ErrorMemory):
     "Memory of the released program: captions of earlier batches of the epoch, as keys of a contrastive term"
     def __init__(self, capacity:int=560, # Entries; 0 disables the memory
-        dtype=torch.float16, # Of the entries
+        dtype:torch.dtype=torch.float16, # Of the entries
         start:int=12, # First epoch with the term
         wait:int=500, # Steps of an epoch before it
         every:int=2, # Steps from one term to the next
@@ -90,19 +110,29 @@ class ContrastMemory(ErrorMemory):
         self.start, self.wait, self.every, self.weight, self.ramp = start, wait, every, weight, ramp
         self.fixed = dict(top=top, delta=delta, tau=tau)
 
-    def weight_at(self, epoch:int) -> float: # From 0
+    def weight_at(self, epoch:int # From 0
+        ) -> float:
         "Weight of the term"
-        return 0. if epoch < self.start else min(1., (epoch - self.start + 1)/self.ramp)*self.weight
+        if epoch < self.start: return 0.
+        return min(1., (epoch - self.start + 1)/self.ramp)*self.weight
+
+    def term(self, epoch:int, # From 0
+        number:int, # Step of the epoch, from 0
+        ) -> dict | None: # For the model's `contrast`
+        "The term of this step, or None if none is due"
+        is_due = epoch >= self.start and number >= self.wait and number % self.every == 0
+        if not self.capacity or not is_due: return None
+        return dict(self.fixed, txt=self.data.get('txt'), pid=self.data.get('pid'), weight=self.weight_at(epoch))
 
     def ask(self, epoch:int, # From 0
         number:int, # Step of the epoch, from 0
-        ) -> dict: # For the model's `contrast`, or None
-        "The term of this step"
-        if not self.capacity or epoch < self.start or number < self.wait or number % self.every: return None
-        held = self.data or dict(txt=None, pid=None)
-        return dict(self.fixed, txt=held['txt'], pid=held['pid'], weight=self.weight_at(epoch))
+        ) -> dict | None: # For the model's `contrast`
+        "`term` by its name of the last release"
+        warnings.warn('ContrastMemory.ask is called term now; the old name goes with the next release',
+                      DeprecationWarning, stacklevel=2)
+        return self.term(epoch, number)
 
-    def push(self, entry:dict, # `memory_entry` of a model's output
-        ):
+    def push(self, entry:dict[str, torch.Tensor], # `memory_entry` of a model's output
+        ) -> None:
         "Append embeddings and identities of a batch"
         ErrorMemory.push(self, {k: entry[k] for k in ('img', 'txt', 'pid')})

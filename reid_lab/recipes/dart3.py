@@ -38,7 +38,7 @@ from ..training.folder import Trained, claim, digest, load_trained
 from ..training.options import Execution
 from ..tta.base import ImageStream, NoAdapt, influential
 from ..tta.camera_norm import CameraNorm
-from ..tta.dart3 import Dart3, Dart3Lite
+from ..tta.dart3 import RECIPE_LITE, Dart3, Dart3Lite
 from ..tta.gradient import Temp, Tent
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #d2e872aa
@@ -60,7 +60,7 @@ METHODS = {
     'TENT': Method(Tent, dict(lr=1e-4)),
     'TEMP': Method(Temp, dict(lr=3e-3)),
     'Norm': Method(CameraNorm),
-    'DART3-LITE': Method(Dart3Lite, dict(lr=1e-2, steps=5, batch_size=32)),
+    'DART3-LITE': Method(Dart3Lite, RECIPE_LITE.arguments()),
     'DART3': Method(Dart3, dict(lr=3e-3, steps=5, batch_size=32)),
     'Mean only': _control(CameraNorm, std=False),
     'Standardised without cameras': _control(CameraNorm, by_camera=False),

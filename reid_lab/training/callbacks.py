@@ -6,22 +6,24 @@
 __all__ = ['eval_weights', 'Validate', 'refresh_batchnorm', 'Average']
 
 # %% ../../nbs/08_training/30_callbacks.ipynb #6257a190
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from fastcore.basics import patch
+from torch import nn
 
 from ..core.basics import check_choice
 from ..core.distributed import from_all, mean_statistics
-from .learner import Callback, to_device
+from .learner import Callback, Learner, Loader, to_device
 
 # %% ../../nbs/08_training/30_callbacks.ipynb #02f67345
 @contextmanager
-def eval_weights(learn, # `Learner`
-    ): # Its bare model
+def eval_weights(learn:Learner, # In training
+    ) -> Iterator[nn.Module]: # Its bare model
     "The model in evaluation mode with the weights that the strategy would return now"
     averaged, trained = learn.strategy.averaged(learn), None
-    if averaged is not None: trained = {k: v.detach().clone() for k, v in learn.net.state_dict().items()}
+    if averaged is not None: trained = {name: t.detach().clone() for name, t in learn.net.state_dict().items()}
     try:
         if averaged is not None: learn.net.load_state_dict(averaged)
         learn.net.eval()
@@ -33,7 +35,7 @@ def eval_weights(learn, # `Learner`
 # %% ../../nbs/08_training/30_callbacks.ipynb #2e102185
 class Validate(Callback):
     "Score every `every` epochs (or steps), keep the best weights and restore them at the end"
-    def __init__(self, score, # Function: model in eval mode -> dict of metrics
+    def __init__(self, score:Callable[[nn.Module], dict[str, float]], # Model in eval mode -> metrics
         key:str='mAP', # Metric to select on, larger is better
         every:int=1, # Epochs or steps between scores
         unit:str='epoch', # `epoch` or `step`
@@ -41,20 +43,22 @@ class Validate(Callback):
         ):
         self.score, self.key, self.every, self.select = score, key, every, select
         self.unit = check_choice('unit', unit, ('epoch', 'step'))
-        self.rows, self.best, self.best_state = [], None, {}
+        self.rows, self.best_state = [], {}
+        self.best:float | None = None
 
-    def after_step(self, learn):
+    def after_step(self, learn:Learner) -> None:
         "Score `learn` if steps are counted"
         if self.unit == 'step' and learn.step % self.every == 0: self._run(learn)
-    def after_epoch(self, learn):
+    def after_epoch(self, learn:Learner) -> None:
         "Score `learn` if epochs are counted"
-        if self.unit == 'epoch' and (learn.epoch % self.every == 0 or learn.step >= learn.n_steps): self._run(learn)
-    def after_fit(self, learn):
+        is_last = learn.step >= learn.n_steps
+        if self.unit == 'epoch' and (is_last or learn.epoch % self.every == 0): self._run(learn)
+    def after_fit(self, learn:Learner) -> None:
         "Score the final weights of `learn`, then restore the best ones"
         self._run(learn)
         if self.select: learn.net.load_state_dict(self.best_state)
     def state_dict(self) -> dict: return dict(rows=self.rows, best=self.best, best_state=self.best_state)
-    def load_state_dict(self, state:dict):
+    def load_state_dict(self, state:dict) -> None:
         "Continue with the scores in `state`"
         self.rows, self.best, self.best_state = state['rows'], state['best'], state['best_state']
 
@@ -68,17 +72,18 @@ def _run(self:Validate, learn):
             raise KeyError(f"score() returned {sorted(scores)}; key={self.key!r} is not among them")
         if self.best is None or scores[self.key] > self.best:
             self.best = float(scores[self.key])
-            self.best_state = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
-    self.rows.append(dict(step=learn.step, images=learn.images, **{k: float(v) for k, v in scores.items()}))
+            self.best_state = {name: t.detach().cpu().clone() for name, t in model.state_dict().items()}
+    metrics = {name: float(value) for name, value in scores.items()}
+    self.rows.append(dict(step=learn.step, images=learn.images, **metrics))
 
 # %% ../../nbs/08_training/30_callbacks.ipynb #ee8b4337
 @torch.no_grad()
-def refresh_batchnorm(model, # Module, changed in place
-    loader, # Has `epoch(e, start)`
+def refresh_batchnorm(model:nn.Module, # Changed in place
+    loader:Loader, # Of training batches
     n:int=20, # Batches
-    device='cpu', # Device of `model`
-    view=None, # Function (batch, its number) -> batch, for images that are changed before the model trains on them
-    ):
+    device:str | torch.device='cpu', # Device of `model`
+    view:Callable[[dict, int], dict] | None=None, # Batch and its number -> batch, for images that training changes
+    ) -> None:
     "Estimate BatchNorm statistics from `n` batches; without effect on models without BatchNorm"
     norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     if not norms: return
@@ -106,20 +111,20 @@ class Average(Callback):
         self.every, self.decay, self.n, self.mean = every, decay, 0, {}
         self.kind = check_choice('kind', kind, ('swa', 'ema'))
 
-    def after_step(self, learn):
+    def after_step(self, learn:Learner) -> None:
         "Update an exponential average with the weights of `learn`"
         if self.kind == 'ema' and learn.step % self.every == 0: self._take(learn)
-    def after_epoch(self, learn):
+    def after_epoch(self, learn:Learner) -> None:
         "Add the weights of `learn` to an average of snapshots"
         if self.kind == 'swa' and learn.epoch % self.every == 0: self._take(learn)
     @torch.no_grad()
-    def after_fit(self, learn):
+    def after_fit(self, learn:Learner) -> None:
         "Install the average in `learn.net`"
         for k, p in learn.net.named_parameters():
             if k in self.mean: p.copy_(self.mean[k])
         if self.mean: refresh_batchnorm(learn.net, learn.loader, device=learn.device)
     def state_dict(self) -> dict: return dict(n=self.n, mean=self.mean)
-    def load_state_dict(self, state:dict):
+    def load_state_dict(self, state:dict) -> None:
         "Continue with the mean in `state`"
         self.n, self.mean = state['n'], state['mean']
 
@@ -127,8 +132,9 @@ class Average(Callback):
 @patch
 def _take(self:Average, learn):
     "Add the current weights to the mean"
-    w = 1/(self.n + 1) if self.kind == 'swa' or self.n == 0 else 1 - self.decay
-    for k, p in learn.net.named_parameters():
-        if k in self.mean: self.mean[k].lerp_(p.detach(), w)
-        else: self.mean[k] = p.detach().clone()
+    is_first = self.n == 0
+    share = 1/(self.n + 1) if is_first or self.kind == 'swa' else 1 - self.decay
+    for name, p in learn.net.named_parameters():
+        if name in self.mean: self.mean[name].lerp_(p.detach(), share)
+        else: self.mean[name] = p.detach().clone()
     self.n += 1

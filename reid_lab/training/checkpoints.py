@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from fastcore.basics import patch
+from torch import nn
 
 from ..core.distributed import from_all, main_first
 from ..core.files import atomic_path, failed_sums, remove_written, sweep_remains, write_sums, wrong_file
 from ..core.weight_files import DamagedFile, save_weights, weights_for
-from .learner import Callback, rank_seed
+from .learner import Callback, Learner, rank_seed
 
 # %% ../../nbs/08_training/20_checkpoints.ipynb #325bc7f8
 def _storable(x, where):
@@ -33,22 +34,25 @@ def _storable(x, where):
 
 def _settings(learn):
     "What a resumed training must share with the one that was saved"
-    groups = [{k: v for k, v in g.items() if k not in ('params', 'lr')} for g in learn.opt.param_groups]
+    groups = learn.opt.param_groups
+    names = dict.fromkeys(name for group in groups for name in group if name not in ('params', 'lr'))
+    of_optimiser = {name: [group.get(name) for group in groups] for name in names}
     return dict(strategy=type(learn.strategy).__name__, seed=learn.seed, clip=learn.clip, batches=len(learn.loader),
-                precision=learn.acc.mixed_precision, accumulate=learn.accumulate,
-                **{k: [g.get(k) for g in groups] for h in groups for k in h})
+                precision=learn.acc.mixed_precision, accumulate=learn.accumulate, **of_optimiser)
 
 # %% ../../nbs/08_training/20_checkpoints.ipynb #3ec7cf37
 def _rng():
     "The global random states: torch, NumPy and Python"
     name, keys, *rest = np.random.get_state()
-    return dict(cpu=torch.get_rng_state(), cuda=torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-                numpy=(name, keys.tolist(), *rest), python=random.getstate())
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return dict(cpu=torch.get_rng_state(), cuda=cuda, numpy=(name, keys.tolist(), *rest), python=random.getstate())
 
 
 def _set_rng(states, learn):
     "Go on with the random states of this process; one that the saved run did not have begins its own"
-    if learn.rank >= len(states): return torch.manual_seed(rank_seed(learn.seed, learn.rank, learn.step))
+    if learn.rank >= len(states):
+        torch.manual_seed(rank_seed(learn.seed, learn.rank, learn.step))
+        return
     rng = states[learn.rank]
     torch.set_rng_state(rng['cpu'].cpu())
     if rng['cuda'] and torch.cuda.is_available(): torch.cuda.set_rng_state_all([s.cpu() for s in rng['cuda']])
@@ -60,19 +64,27 @@ def _set_rng(states, learn):
 STATE_FILES = ('model.safetensors', 'state.pt') # of a state, beside the checksums
 
 
-def save_state(learn, # `Learner`
-    folder, # Folder to write; a state that is there is replaced
-    ):
+_COUNTS = ('epoch', 'number', 'step', 'images', 'seconds', 'wait') # of a `Learner`
+
+
+def _state_of(learn, rngs):
+    "All of a training but the weights, in values that load with `weights_only=True`"
+    callbacks = [_storable(cb.state_dict(), f'the state of callback {type(cb).__name__}') for cb in learn.cbs]
+    own_rng, *other_rngs = rngs
+    return dict(opt=learn.opt.state_dict(), sched=_storable(learn.sched.state_dict(), 'the schedule'), cbs=callbacks,
+                strategy=_storable(learn.strategy.state_dict(), 'the state of the strategy'),
+                scaler=learn.acc.scaler.state_dict() if learn.acc.scaler else {}, rng=own_rng, others=other_rngs,
+                counts={name: getattr(learn, name) for name in _COUNTS},
+                settings=_storable(_settings(learn), 'settings'), names=[type(cb).__name__ for cb in learn.cbs])
+
+
+def save_state(learn:Learner, # In training
+    folder:Path | str, # Folder to write; a state that is there is replaced
+    ) -> None:
     "Write the complete training state as one folder; every process calls this, one writes"
-    rng, *others = from_all(_rng())
+    rngs = from_all(_rng())
     if learn.rank: return
-    counts = {k: getattr(learn, k) for k in ('epoch', 'number', 'step', 'images', 'seconds', 'wait')}
-    cbs = [_storable(cb.state_dict(), f'the state of callback {type(cb).__name__}') for cb in learn.cbs]
-    state = dict(opt=learn.opt.state_dict(), sched=_storable(learn.sched.state_dict(), 'the schedule'), cbs=cbs,
-                 strategy=_storable(learn.strategy.state_dict(), 'the state of the strategy'),
-                 scaler=learn.acc.scaler.state_dict() if learn.acc.scaler else {}, rng=rng,
-                 others=others, counts=counts, settings=_storable(_settings(learn), 'settings'),
-                 names=[type(cb).__name__ for cb in learn.cbs])
+    state = _state_of(learn, rngs)
     with atomic_path(folder, replace=True) as tmp:
         tmp.mkdir()
         save_weights(learn.net, tmp/'model.safetensors')
@@ -95,44 +107,55 @@ def _read_state(folder, model, device='cpu'):
         raise DamagedFile(f"{why} ({str(e).splitlines()[0]})") from e
 
 
+def _other_callbacks(learn, state):
+    "Name -> (there, here) of callbacks that differ; those without a state may be exchanged"
+    here = [type(cb).__name__ for cb in learn.cbs]
+    there, found = state.get('names', here), {}
+    for i, (old, new) in enumerate(zip(there, here)):
+        has_state = state['cbs'][i] or learn.cbs[i].state_dict()
+        if old != new and has_state: found[f'callback {i}'] = old, new
+    return found
+
+
+def _same_rates(learn, state):
+    "Whether the schedule would have come to the rates of a state; and its rates"
+    sched, step = learn.sched, state['sched']['last_epoch']
+    rates = [base*factor(step) for base, factor in zip(sched.base_lrs, sched.lr_lambdas)]
+    return all(math.isclose(a, b) for a, b in zip(state['sched']['_last_lr'], rates)), rates
+
+
 def _refuse_others(learn, state, folder):
     "Refuse a state of other callbacks, settings or another schedule"
     if len(state['cbs']) != len(learn.cbs):
         raise ValueError(f"the saved run had {len(state['cbs'])} callbacks, this one has {len(learn.cbs)}; "
             "use the same list")
     there, here = state.get('settings', {}), _settings(learn)
-    diff = {k: (there[k], here[k]) for k in there if k in here and there[k] != here[k]}
-    names = [type(cb).__name__ for cb in learn.cbs]
-    for i, (old, new) in enumerate(zip(state.get('names', names), names)):
-        if old == new: continue
-        has_state = state['cbs'][i] or learn.cbs[i].state_dict()
-        if has_state: diff[f'callback {i}'] = (old, new)       # callbacks without a state may be exchanged
-    sched, step = learn.sched, state['sched']['last_epoch']
-    rates = [base*factor(step) for base, factor in zip(sched.base_lrs, sched.lr_lambdas)]
-    if not diff and not all(math.isclose(a, b) for a, b in zip(state['sched']['_last_lr'], rates)):
-        diff['rate by the schedule'] = state['sched']['_last_lr'], rates
-    if diff:
-        raise ValueError(f"{str(folder)!r} was saved with other settings (there, here): {diff}; make the Learner "
+    other = {name: (there[name], here[name]) for name in there if name in here and there[name] != here[name]}
+    other |= _other_callbacks(learn, state)
+    same, rates = _same_rates(learn, state)
+    if not other and not same: other['rate by the schedule'] = state['sched']['_last_lr'], rates
+    if other:
+        raise ValueError(f"{str(folder)!r} was saved with other settings (there, here): {other}; make the Learner "
                          "with the same arguments, or start from the weights alone with load_weights")
 
 # %% ../../nbs/08_training/20_checkpoints.ipynb #bc157afe
-def load_state(learn, # `Learner` made with the same arguments
-    folder, # Folder written by `save_state`
-    ): # `learn`
+def load_state(learn:Learner, # Made with the same arguments
+    folder:Path | str, # Written by `save_state`
+    ) -> Learner: # `learn`
     "Restore the training state from `folder`; of another training or damaged, it is refused and `learn` unchanged"
     weights, state = _read_state(Path(folder), learn.net, learn.device)
     _refuse_others(learn, state, folder)
-    n = 1 + len(state.get('others', ()))
-    if n != learn.world and not learn.rank:
-        warnings.warn(f"{Path(folder).name} was saved by {n} process(es) and training goes on in {learn.world}: the "
-                      "batches are the same, what losses and dropout draw is not", stacklevel=2)
+    rngs = [state['rng'], *state.get('others', ())] # of each process
+    if len(rngs) != learn.world and not learn.rank:
+        warnings.warn(f"{Path(folder).name} was saved by {len(rngs)} process(es) and training goes on in "
+                      f"{learn.world}: the batches are the same, what losses and dropout draw is not", stacklevel=2)
     learn.net.load_state_dict(weights)
     learn.opt.load_state_dict(state['opt'])
     learn.sched.load_state_dict(state['sched'])
     learn.strategy.load_state_dict(state['strategy'])
-    for cb, s in zip(learn.cbs, state['cbs']): cb.load_state_dict(s)
-    for k, v in state['counts'].items(): setattr(learn, k, v)
-    _set_rng([state['rng'], *state.get('others', ())], learn)
+    for callback, saved in zip(learn.cbs, state['cbs']): callback.load_state_dict(saved)
+    for name, count in state['counts'].items(): setattr(learn, name, count)
+    _set_rng(rngs, learn)
     if state.get('scaler') and learn.acc.scaler: learn.acc.scaler.load_state_dict(state['scaler'])
     learn._began = True
     return learn
@@ -140,7 +163,7 @@ def load_state(learn, # `Learner` made with the same arguments
 # %% ../../nbs/08_training/20_checkpoints.ipynb #6a3aac1f
 class Checkpoint(Callback):
     "Save the whole state every `every` steps into `folder`, keep the newest `keep`, and resume from the newest"
-    def __init__(self, folder, # Parent folder of the states
+    def __init__(self, folder:Path | str, # Parent folder of the states
         every:int=200, # Steps
         keep:int=2, # States to keep
         ):
@@ -149,17 +172,19 @@ class Checkpoint(Callback):
         self.folder, self.every, self.keep = Path(folder), every, keep
         self._looked = False # whether `resume` was called
 
-    def saved(self) -> list: # Oldest first
-        return sorted((p for p in self.folder.glob('step-*') if p.is_dir() and p.name[5:].isdigit()), key=_step_of)
+    def saved(self) -> list[Path]: # Oldest first
+        "The states in the folder"
+        states = [p for p in self.folder.glob('step-*') if p.is_dir() and p.name[5:].isdigit()]
+        return sorted(states, key=_step_of)
 
-    def before_fit(self, learn):
+    def before_fit(self, learn:Learner) -> None:
         "Refuse the states of another training, which a later `resume` would take for those of `learn`"
         newer = [p for p in self.saved() if _step_of(p) > learn.step]
         if newer and not self._looked:
             raise ValueError(f"{str(self.folder)!r} holds states up to step {_step_of(newer[-1])}, this training is at "
                              f"step {learn.step}; call resume(learn) before fit, or give another folder")
 
-    def after_all(self, learn):
+    def after_all(self, learn:Learner) -> None:
         "Save `learn` every `every` steps"
         if learn.step % self.every: return
         save_state(learn, self.folder/f'step-{learn.step:08d}')
@@ -170,7 +195,9 @@ class Checkpoint(Callback):
             except FileExistsError as e: warnings.warn(str(e), stacklevel=2) # no reason to end a training
 
 
-def _step_of(path): return int(path.name[5:])
+def _step_of(path):
+    "The number in the name of a state"
+    return int(path.name.removeprefix('step-'))
 
 # %% ../../nbs/08_training/20_checkpoints.ipynb #90212265
 @patch
@@ -185,7 +212,7 @@ def _first_whole(self:Checkpoint, use):
 
 
 @patch
-def resume(self:Checkpoint, learn, # `Learner` made with the same arguments
+def resume(self:Checkpoint, learn:Learner, # Made with the same arguments
     ) -> bool: # Whether a state was loaded
     "Load the newest state into `learn`, if there is one that is not damaged"
     self._looked = True
@@ -195,7 +222,7 @@ def resume(self:Checkpoint, learn, # `Learner` made with the same arguments
 
 
 @patch
-def can_resume(self:Checkpoint, model, # Of the training
+def can_resume(self:Checkpoint, model:nn.Module, # Of the training
     ) -> bool: # Whether `resume` would load a state
     "Look for a state that is not damaged, without loading it"
     with warnings.catch_warnings():

@@ -12,34 +12,40 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
+from torch import nn
+
 from ..core.files import atomic_path
+from ..core.old_names import renamed
 from ..core.weight_files import load_weights, save_weights
+from ..data.table import ReidTable
 from ..models.weights.shipped import world_names
 from ..models.weights.start import NONE
 from ..models.zoo import MODELS, create_model
 from .options import Execution
 
 # %% ../../nbs/08_training/45_folder.ipynb #57c34a80
-def digest(table, # `ReidTable` of the training images
+def digest(table:ReidTable, # Training images
     captions:bool=False, # Captions are trained on too
     ) -> str: # 16 hexadecimal digits
     "What distinguishes one set of training images from another: folder, paths, identities, cameras, captions"
     f = table.frame
-    columns = [f.path, f.pid, f.cam, *([f.captions] if captions else [])]
-    return hashlib.sha256(repr([Path(table.root or table.name).name, *zip(*columns)]).encode()).hexdigest()[:16]
+    columns = [f.path, f.pid, f.cam]
+    if captions: columns.append(f.captions)
+    folder = Path(table.root or table.name).name
+    return hashlib.sha256(repr([folder, *zip(*columns)]).encode()).hexdigest()[:16]
 
 
-def without_later(settings, # Record of settings
-    *names, # Of fields that earlier versions did not have
+def without_later(settings:object, # A dataclass
+    *names:str, # Of fields that earlier versions did not have
     ) -> dict: # Name -> value
     "The settings, without those of `names` that are at their defaults: keys of earlier versions stay equal"
     default = {f.name: f.default for f in fields(settings) if f.name in names}
-    return {k: v for k, v in asdict(settings).items() if k not in names or v != default[k]}
+    return {name: value for name, value in asdict(settings).items() if name not in names or value != default[name]}
 
 
 def training_key(settings:dict, # Everything that was set, model and its arguments included
     seed:int, # Of everything drawn
-    table, # `ReidTable` of the training images
+    table:ReidTable, # Training images
     captions:bool=False, # See `digest`
     execution:Execution=Execution(), # Its switches reach the weights
     ) -> dict: # As JSON holds it
@@ -52,65 +58,72 @@ def differences(there:dict, # A key
     here:dict, # Another
     ) -> dict: # Name -> (there, here)
     "What two keys disagree on"
-    return {k: (there.get(k), here.get(k)) for k in {**there, **here} if there.get(k) != here.get(k)}
+    both = {name: (there.get(name), here.get(name)) for name in {**there, **here}}
+    return {name: (old, new) for name, (old, new) in both.items() if old != new}
 
 # %% ../../nbs/08_training/45_folder.ipynb #698f9b79
 TRAINING, WEIGHTS, DONE = 'training.json', 'model.safetensors', 'done.json'
 
 
-def read_record(path, # A JSON file of a trained folder or a run
-    *need, # Names that it must hold
+def read_record(path:Path | str, # A JSON file of a trained folder or a run
+    *need:str, # Names that it must hold
     ) -> dict:
     "A record of a run; damaged or foreign, it is refused with the file's name"
-    try: d = json.loads(Path(path).read_text(encoding='utf-8'))
+    try: record = json.loads(Path(path).read_text(encoding='utf-8'))
     except UnicodeDecodeError as e: raise ValueError(f"{str(path)!r} is damaged (no UTF-8 text); {_REMEDY}") from e
     except json.JSONDecodeError as e:
         raise ValueError(f"{str(path)!r} is damaged ({e.msg}, line {e.lineno}); {_REMEDY}") from e
-    lost = [n for n in need if not (isinstance(d, dict) and n in d)]
-    if lost or not isinstance(d, dict):
-        raise ValueError(f"{str(path)!r} is no record that a run wrote (it has no {lost or 'names'}); {_REMEDY}")
-    return d
+    is_record = isinstance(record, dict)
+    missing = [name for name in need if not (is_record and name in record)]
+    if missing or not is_record:
+        raise ValueError(f"{str(path)!r} is no record that a run wrote (it has no {missing or 'names'}); {_REMEDY}")
+    return record
 
 
 _REMEDY = 'give the folder of another run, or train into a new folder'
 
 
-def claim(folder, # Made if need be
+def claim(folder:Path | str, # Made if need be
     key:dict, # From `training_key`
     name:str=TRAINING, # Of the record
-    ):
+    ) -> None:
     "Write what a folder holds, or refuse the folder of another training (or, by another `name`, of other scores)"
-    path, what = Path(folder)/name, 'another training' if name == TRAINING else 'other scores'
+    path = Path(folder)/name
     if path.exists():
+        what = 'another training' if name == TRAINING else 'other scores'
         other = differences(read_record(path), key)
         if other: raise ValueError(f"{str(folder)!r} holds {what} (there, here): {other}; use a new folder")
         return
-    left = [n for n in (WEIGHTS, DONE, 'state') if name == TRAINING and (path.parent/n).exists()]
-    if left:
-        raise ValueError(f"{str(folder)!r} holds {left} without {name}, so that nobody can tell what was trained; "
+    unnamed = [n for n in (WEIGHTS, DONE, 'state') if (path.parent/n).exists()] if name == TRAINING else []
+    if unnamed:
+        raise ValueError(f"{str(folder)!r} holds {unnamed} without {name}, so that nobody can tell what was trained; "
                          "use a new folder, or remove them")
     with atomic_path(path) as tmp: tmp.write_text(json.dumps(key, indent=1))
 
 # %% ../../nbs/08_training/45_folder.ipynb #93b21ba0
-def random_start(model:str, # Key of the zoo
+@renamed(model='model_name')
+def random_start(model_name:str, # Key of the zoo
     weights:str='', # See `start_of`
     ) -> bool:
     "Whether a training starts from random numbers"
-    return weights in NONE or not weights and not world_names(model) and MODELS[model].starts == 'none'
+    if weights in NONE: return True
+    if weights: return False
+    return not world_names(model_name) and MODELS[model_name].starts == 'none'
 
 
-def start_of(model:str, # Key of the zoo
+@renamed(model='model_name')
+def start_of(model_name:str, # Key of the zoo
     weights:str='', # `world`, `none`, published weights by name, a file or a folder; empty: where the paper starts
     ) -> str: # For the constructor
     "What a training starts from, or an error if that was left open and there is nothing to take"
-    if random_start(model, weights): return 'none'
-    if weights or world_names(model): return str(weights or 'world')
-    info = MODELS[model]
+    if random_start(model_name, weights): return 'none'
+    if weights or world_names(model_name): return str(weights or 'world')
+    info = MODELS[model_name]
     if not info.starts:
-        raise ValueError(f"weights='': no weights of {model} come with the package, and its record says nothing about "
-                         "its start; pass weights='none' for random numbers, or a file, or state it in its ModelInfo "
-                         "(starts='none', or the weights that its paper starts from)")
-    raise ValueError(f"weights='': {model} ({info.paper}) starts from {info.starts}; pass the file as weights, or "
+        raise ValueError(f"weights='': no weights of {model_name} come with the package, and its record says nothing "
+                         "about its start; pass weights='none' for random numbers, or a file, or state it in its "
+                         "ModelInfo (starts='none', or the weights that its paper starts from)")
+    raise ValueError(f"weights='': {model_name} ({info.paper}) starts from {info.starts}; pass the file as weights, or "
                      "weights='none' for random numbers")
 
 
@@ -126,25 +139,30 @@ def _card(model, key):
     "What the header of trained weights says: whose they are, and which Worlds their start had seen"
     if key.get('model') not in MODELS: return {}
     worlds = getattr(getattr(model, 'loaded', None), 'worlds', ())
-    kw = {k: v for k, v in key.get('model_kw', {}).items() if k not in ('weights', 'text_weights', 'pretrained')}
-    return dict(zoo=key['model'], arguments=json.dumps(kw), worlds=json.dumps(worlds))
+    arguments = {name: value for name, value in key.get('model_kw', {}).items() if name not in _STARTS}
+    return dict(zoo=key['model'], arguments=json.dumps(arguments), worlds=json.dumps(worlds))
+
+
+_STARTS = ('weights', 'text_weights', 'pretrained') # arguments of models that a trained folder has no use for
 
 
 @dataclass
 class Trained:
     "A finished training"
-    model: object               # in evaluation mode
-    log: list                   # rows of `Log`: step, images, seconds, losses
+    model: nn.Module            # in evaluation mode
+    log: list[dict]             # rows of `Log`: step, images, seconds, losses
     steps: int
     images: int                 # seen in training, with repeats
     seconds: float              # of training
     key: dict = field(default_factory=dict)  # what decided the weights
 
     @property
-    def cost(self) -> dict: return dict(images_seen=self.images, train_s=round(self.seconds, 1))
+    def cost(self) -> dict[str, float]:
+        "Columns of rows of results"
+        return dict(images_seen=self.images, train_s=round(self.seconds, 1))
 
-    def save(self, folder, # Made if need be
-        ):
+    def save(self, folder:Path | str, # Made if need be
+        ) -> None:
         "Leave key, weights and cost in a folder, for `load_trained`"
         folder = Path(folder)
         claim(folder, self.key)
@@ -155,17 +173,20 @@ class Trained:
 # %% ../../nbs/08_training/45_folder.ipynb #a381bbde
 def model_of(key:dict, # With `model` and `model_kw`
     **more, # Arguments that no file holds, such as a tokenizer
-    ): # Module
+    ) -> nn.Module:
     "The untrained model that a key describes"
-    kw = {k: tuple(v) if isinstance(v, list) else v for k, v in key['model_kw'].items()}
-    for k in ('weights', 'text_weights', 'pretrained'): kw.pop(k, None)   # the folder's own weights follow
-    model = create_model(key['model'], **kw, **more)
+    def argument(value):
+        "As the constructor takes it; JSON has no tuples"
+        return tuple(value) if isinstance(value, list) else value
+
+    kw = {name: argument(value) for name, value in key['model_kw'].items() if name not in _STARTS}
+    model = create_model(key['model'], **kw, **more) # the folder's own weights follow
     if 'test_resample' in key: model.resample = key['test_resample']   # how its test images are resized
     return model
 
 
-def load_trained(folder, # That `fit` finished
-    key:dict=None, # What it has to be; None: whatever it is
+def load_trained(folder:Path | str, # That `fit` finished
+    key:dict | None=None, # What it has to be; None: whatever it is
     device:str='cpu', # Where the model goes
     **more, # See `model_of`
     ) -> Trained:
@@ -174,9 +195,9 @@ def load_trained(folder, # That `fit` finished
     if not (folder/DONE).exists() or not (folder/TRAINING).exists():
         raise FileNotFoundError(f"no finished training in {str(folder)!r} (it needs {TRAINING} and {DONE}); "
                                 "give the folder of an earlier run, or train")
-    had = read_record(folder/TRAINING, 'model', 'model_kw')
+    there = read_record(folder/TRAINING, 'model', 'model_kw')
     about = read_record(folder/DONE, 'log', 'steps', 'images', 'seconds')
-    other = differences(had, key) if key is not None else {}
+    other = differences(there, key) if key is not None else {}
     if other: raise ValueError(f"{str(folder)!r} was trained otherwise (there, here): {other}; train anew")
-    model = load_weights(model_of(had, **more), folder/WEIGHTS).eval().to(device)
-    return Trained(model, about['log'], about['steps'], about['images'], about['seconds'], had)
+    model = load_weights(model_of(there, **more), folder/WEIGHTS).eval().to(device)
+    return Trained(model, about['log'], about['steps'], about['images'], about['seconds'], there)

@@ -40,42 +40,52 @@ SWITCHES = dict(
 # %% ../../nbs/08_training/25_options.ipynb #91d154b0
 def _value(name, text):
     "The value of a switch from its text"
-    s, part, example = SWITCHES[name], f'speed={name + "=" + text!r}', f'such as {name}={SWITCHES[name].example}'
-    if s.choices: return check_choice(f'speed: {name}', text, s.choices)
-    try: v = float(text) if s.below == 1 else int(text)
-    except ValueError: raise ValueError(f"{part} is no number ({s.value}); {example}") from None
-    if not s.least <= v < s.below:
-        raise ValueError(f"{part} must be at least {s.least:g}" + f' and below {s.below:g}'*(s.below == 1)
-                         + f' ({s.value}); {example}')
-    return v
+    switch = SWITCHES[name]
+    if switch.choices: return check_choice(f'speed: {name}', text, switch.choices)
+    part, example = f'speed={name + "=" + text!r}', f'such as {name}={switch.example}'
+    is_share = switch.below == 1
+    try: value = float(text) if is_share else int(text)
+    except ValueError: raise ValueError(f"{part} is no number ({switch.value}); {example}") from None
+    if not switch.least <= value < switch.below:
+        limits = f'at least {switch.least:g} and below {switch.below:g}' if is_share else f'at least {switch.least:g}'
+        raise ValueError(f"{part} must be {limits} ({switch.value}); {example}")
+    return value
+
+
+def _parts(text):
+    "What commas divide, without blanks"
+    if text.strip() == 'none': return []
+    return [part.strip() for part in text.split(',') if part.strip()]
 
 
 def read_switches(text:str, # Such as `bf16,accumulate=4`; `none` or empty: no switch
     ) -> dict: # Key of `SWITCHES` -> value, True where there is none; in the order of `SWITCHES`
     "The switches that are asked for; an unknown name, a missing value or a contradiction is an error"
     found = {}
-    for part in [] if text.strip() == 'none' else filter(None, map(str.strip, text.split(','))):
-        name, eq, value = map(str.strip, part.partition('='))
-        s = SWITCHES[check_choice('speed', name, SWITCHES, 'With commas between, such as bf16,accumulate=4.')]
+    for part in _parts(text):
+        name, eq, value = (word.strip() for word in part.partition('='))
+        switch = SWITCHES[check_choice('speed', name, SWITCHES, 'With commas between, such as bf16,accumulate=4.')]
         if name in found: raise ValueError(f"speed={text!r} names {name} twice; give it once")
-        if bool(eq) != bool(s.value):
-            raise ValueError(f"speed={part!r} " + (f'lacks a value ({s.value}), such as {name}={s.example}' if s.value
-                                                    else f'has a value, and {name} takes none; write {name}'))
-        found[name] = _value(name, value) if s.value else True
-    if {'bf16', 'fp16'} <= {*found}: raise ValueError(f"speed={text!r} names two precisions; choose bf16 or fp16")
-    return {k: found[k] for k in SWITCHES if k in found}
+        if switch.value and not eq:
+            raise ValueError(f"speed={part!r} lacks a value ({switch.value}), such as {name}={switch.example}")
+        if eq and not switch.value:
+            raise ValueError(f"speed={part!r} has a value, and {name} takes none; write {name}")
+        found[name] = _value(name, value) if switch.value else True
+    if 'bf16' in found and 'fp16' in found:
+        raise ValueError(f"speed={text!r} names two precisions; choose bf16 or fp16")
+    return {name: found[name] for name in SWITCHES if name in found}
 
 
 def precision_of(switches:dict, # From `read_switches`
     ) -> str: # `no`, `bf16` or `fp16`
     "The precision that switches ask for"
-    return next((k for k in ('bf16', 'fp16') if k in switches), 'no')
+    return next((name for name in ('bf16', 'fp16') if name in switches), 'no')
 
 
 def spelled(switches:dict, # From `read_switches`
     ) -> str: # The same for the same switches; empty without any
     "Switches as one text, for keys and rows"
-    return ','.join(k if v is True else f'{k}={v}' for k, v in switches.items())
+    return ','.join(name if value is True else f'{name}={value}' for name, value in switches.items())
 
 # %% ../../nbs/08_training/25_options.ipynb #984a510a
 @dataclass(frozen=True)
@@ -111,8 +121,8 @@ def _number(name, value, least):
 class Execution:
     "How a run is executed; every field takes the text of the option, too"
     processes:int = 1 # That share each batch of a training
-    workers:int = None # That load images; None: see `reid_lab.data.loaders.sensible_workers`
-    image_cache:str = None # Folder of resized images; None: files are read and resized each time
+    workers:int | None = None # That load images; None: see `reid_lab.data.loaders.sensible_workers`
+    image_cache:str | None = None # Folder of resized images; None: files are read and resized each time
     trackers:tuple = ('auto',) # Where logs go besides `log.jsonl`, see `reid_lab.training.logs.find_trackers`
     speed:str = '' # Switches, spelled as keys and rows have them
     backend:str = 'loky' # Where the runs of a sweep go, see `reid_lab.experiments.cluster.read_backend`
@@ -149,9 +159,9 @@ def read_options(text:str, # Such as `--speed bf16 --workers 4`
     ) -> dict: # Key of `OPTIONS` -> text, for `Execution`
     "Options as they are typed"
     words, found = shlex.split(text), {}
+    names = {f"--{name.replace('_', '-')}": name for name in OPTIONS}
     while words:
         word, eq, value = words.pop(0).partition('=')
-        names = {f"--{name.replace('_', '-')}": name for name in OPTIONS}
         name = names[check_choice('execution', word, names, "Each has a value: '--speed bf16 --workers 4'.")]
         if not eq and not words: raise ValueError(f"execution={text!r}: {word} lacks its value ({OPTIONS[name].value})")
         if name in found: raise ValueError(f"execution={text!r} names {word} twice; give it once")

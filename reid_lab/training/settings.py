@@ -13,7 +13,7 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
@@ -21,10 +21,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from ..core.files import atomic_path
 from ..data.table import ReidTable
 from .folder import DONE, WEIGHTS, digest, read_record
+from .learner import Callback, Loader, Plain
 
 # %% ../../nbs/08_training/47_settings.ipynb #fe5c8921
 NOT_COMPARED = '(not compared)' # Behind the class of what holds no plain values
@@ -33,7 +35,9 @@ _LEVELS = 6     # Objects inside objects
 _UNKNOWN = object()
 
 
-def _sum(x): return f'{zlib.crc32(repr(x).encode(errors="replace")):08x}'
+def _sum(x):
+    "A checksum of what a value prints"
+    return f'{zlib.crc32(repr(x).encode(errors="replace")):08x}'
 
 
 def _short(x):
@@ -101,7 +105,7 @@ def _attributes(x, level):
     if isinstance(x, torch.nn.Module):
         found.pop('training', None)
         children = dict(x.named_children())
-        return {**found, **(children if len(children) <= 16 else {})}
+        return found | children if len(children) <= 16 else found
     if level and not hasattr(x, 'state_dict'):  # a helper, such as a tokenizer, may count what it has seen
         return {name: value for name, value in found.items() if name in _arguments(type(x))}
     try: state = x.state_dict() if hasattr(x, 'state_dict') else {}
@@ -146,7 +150,7 @@ def _describe(x, name, found, above):
         for part, value in parts.items(): _describe(value, f'{name}.{part}', found, (*above, id(x)))
 
 
-def plain_settings(**things # Name -> strategy, loader, callback, model, function, value
+def plain_settings(**things:object # Name -> strategy, loader, callback, model, function, value
     ) -> dict: # Name, with dots -> number, text, list or None
     "What objects are set to, in values that JSON holds and that are equal in every process"
     found = {}
@@ -157,19 +161,22 @@ def plain_settings(**things # Name -> strategy, loader, callback, model, functio
 SETTINGS = 'settings.json'
 
 
-def training_settings(model, # To be trained
-    loader, # Its batches
-    strategy, # See `Learner`
-    callbacks, # See `Learner`
+def training_settings(model:nn.Module, # To be trained
+    loader:Loader, # Its batches
+    strategy:Plain | None, # See `Learner`
+    callbacks:Iterable[Callback], # See `Learner`
     **more) -> dict: # Other arguments of `fit` that reach the weights
     "What decides the weights of a training, besides its key"
     found = plain_settings(model=model, loader=loader, strategy=strategy, **more)
-    deciding = [cb for cb in callbacks if not getattr(cb, 'only_watches', False)]
-    described = [plain_settings(callback=cb) for cb in deciding]
-    # one without settings and without a state may be exchanged
-    kept = [d for cb, d in zip(deciding, described) if len(d) > 1 or cb.state_dict()]
-    found['callbacks'] = [d['callback'] for d in kept]
-    for i, d in enumerate(kept): found |= {f'callback {i}' + name.removeprefix('callback'): d[name] for name in d}
+    deciding = []   # what is described of the callbacks that reach weights
+    for callback in callbacks:
+        if getattr(callback, 'only_watches', False): continue
+        described = plain_settings(callback=callback)
+        may_be_exchanged = len(described) == 1 and not callback.state_dict()
+        if not may_be_exchanged: deciding.append(described)
+    found['callbacks'] = [described['callback'] for described in deciding]
+    for i, described in enumerate(deciding):
+        found |= {f'callback {i}' + name.removeprefix('callback'): value for name, value in described.items()}
     return found
 
 
@@ -178,7 +185,12 @@ def changed_settings(there:dict, # From `training_settings`
     ) -> dict: # Name -> (there, here)
     "What two trainings that both know a setting disagree on; below a class that differs nothing is compared"
     other = {name: (there[name], here[name]) for name in there if name in here and there[name] != here[name]}
-    return {name: pair for name, pair in other.items() if not any(name.startswith(f'{above}.') for above in other)}
+
+    def is_below_another(name):
+        "Whether the object that holds it differs itself"
+        return any(name.startswith(f'{above}.') for above in other)
+
+    return {name: pair for name, pair in other.items() if not is_below_another(name)}
 
 # %% ../../nbs/08_training/47_settings.ipynb #694728f4
 def _has_begun(folder):
@@ -186,9 +198,9 @@ def _has_begun(folder):
     return any((folder/name).exists() for name in (WEIGHTS, DONE)) or any((folder/'state').glob('step-*'))
 
 
-def refuse_settings(folder, # A trained folder, which need not exist
+def refuse_settings(folder:Path | str, # A trained folder, which need not exist
     here:dict, # From `training_settings`
-    ):
+    ) -> None:
     "Refuse a folder whose training was begun with other settings"
     folder = Path(folder)
     if not (folder/SETTINGS).exists() or not _has_begun(folder): return
@@ -202,9 +214,9 @@ def refuse_settings(folder, # A trained folder, which need not exist
                       "goes on as it began; give the class a property `key_settings`, a dict of what it is set to")
 
 
-def claim_settings(folder, # A trained folder that this process has locked
+def claim_settings(folder:Path | str, # A trained folder that this process has locked
     here:dict, # From `training_settings`
-    ):
+    ) -> None:
     "Write what a training is set to, or refuse the folder of another one"
     refuse_settings(folder, here)
     path = Path(folder)/SETTINGS

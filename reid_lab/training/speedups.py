@@ -6,6 +6,7 @@
 __all__ = ['blocks', 'tune', 'tuned', 'chunked', 'GradCache']
 
 # %% ../../nbs/08_training/40_speedups.ipynb #dbb53ebf
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -14,58 +15,60 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ..core.basics import check_choice
-from .learner import Plain
+from .learner import Learner, Plain
 
 # %% ../../nbs/08_training/40_speedups.ipynb #b0927b04
-def blocks(model, # Module
-    ) -> dict: # Name -> module
+def blocks(model:nn.Module, # Of any library
+    ) -> dict[str, nn.Module]: # By name
     "The repeated blocks of a model, outermost only"
     found = {}
     for name, m in model.named_modules():
-        inside = any(name.startswith(f'{f}.') for f in found)
-        if inside or not isinstance(m, (nn.ModuleList, nn.Sequential)): continue
-        kinds = {}
-        for k, child in m.named_children():
-            whole = next(child.children(), None) is not None
-            if whole: kinds.setdefault(type(child), []).append((f'{name}.{k}', child))
-        for same in kinds.values():
-            if len(same) > 1: found |= {k: c for k, c in same if not _has_batchnorm(c)}
+        is_inside = any(name.startswith(f'{outer}.') for outer in found)
+        if is_inside or not isinstance(m, (nn.ModuleList, nn.Sequential)): continue
+        of_class = {}
+        for child_name, child in m.named_children():
+            has_parts = next(child.children(), None) is not None
+            if has_parts: of_class.setdefault(type(child), {})[f'{name}.{child_name}'] = child
+        for same in of_class.values():
+            if len(same) > 1: found |= {at: child for at, child in same.items() if not _has_batchnorm(child)}
     return found
 
 
-def _has_batchnorm(m): return any(isinstance(x, nn.modules.batchnorm._BatchNorm) for x in m.modules())
+def _has_batchnorm(m):
+    "Whether there is BatchNorm anywhere in a module"
+    return any(isinstance(x, nn.modules.batchnorm._BatchNorm) for x in m.modules())
 
 # %% ../../nbs/08_training/40_speedups.ipynb #24e8e40b
-def tune(model, # Module; changed in place
+def tune(model:nn.Module, # Changed in place
     checkpointing:bool=False, # Store the input of each block alone and compute it again backward
     channels_last:bool=False, # Order of image maps in memory: for convolutions, on GPUs with 16-bit precision
     compiled:bool=False, # `torch.compile` of each block; the first step of each shape takes longer
-    ): # `model`
+    ) -> nn.Module: # `model`
     "Switch on what saves memory or time"
     if channels_last: model.to(memory_format=torch.channels_last)
-    own = blocks(model) if checkpointing or compiled else {}
-    if (checkpointing or compiled) and not own:
+    if not checkpointing and not compiled: return model
+    repeated = blocks(model)
+    if not repeated:
         raise ValueError(f"{type(model).__name__} has no repeated blocks without BatchNorm; leave checkpointing and "
                          "compiled out")
-    for m in own.values():
-        if compiled: m.compile()
-        if checkpointing: m.forward = partial(_again, m, m.forward)
+    for block in repeated.values():
+        if compiled: block.compile()
+        if checkpointing: block.forward = partial(_again, block, block.forward)
     return model
 
 
 @contextmanager
-def tuned(model, # Module; afterwards as it was
-    **switches, # Arguments of `tune`
-    ):
+def tuned(model:nn.Module, # Afterwards as it was
+    **switches:bool, # Arguments of `tune`
+    ) -> Iterator[nn.Module]:
     "Within the block a model has the switches of `tune`"
-    own, before = blocks(model), {}
-    for m in own.values(): before[m] = m.__dict__.get('forward'), m._compiled_call_impl
+    before = [(block, block.__dict__.get('forward'), block._compiled_call_impl) for block in blocks(model).values()]
     try: yield tune(model, **switches)
     finally:
-        for m, (forward, compiled) in before.items():
-            m.__dict__.pop('forward', None)
-            if forward is not None: m.forward = forward
-            m._compiled_call_impl = compiled
+        for block, forward, compiled in before:
+            block.__dict__.pop('forward', None)
+            if forward is not None: block.forward = forward
+            block._compiled_call_impl = compiled
         if switches.get('channels_last'): model.to(memory_format=torch.contiguous_format)
 
 
@@ -78,49 +81,63 @@ def _again(m, forward, *args, **kw):
 _TOWERS = ('image_hidden', 'text_hidden', 'image_states', 'text_states', 'image_features', 'text_features')
 
 
+def _towers_of(model, towers):
+    "Names of the methods that run in chunks: those that are given, or those of dual encoders that a model has"
+    if towers is None:
+        inner = ('image_hidden', 'text_hidden') if hasattr(model, 'image_hidden') else _TOWERS
+        towers = [name for name in inner if hasattr(model, name)]
+    for name in towers: check_choice('towers', name, [k for k in dir(model) if not k.startswith('_')])
+    if not towers: raise ValueError(f"{type(model).__name__} has none of the methods {_TOWERS}; name its towers")
+    return list(towers)
+
+
 @contextmanager
-def chunked(model, # Has the methods
+def chunked(model:nn.Module, # Has the methods
     size:int, # Rows at a time
-    towers=None, # Names of methods whose tensors have one row a sample; None: those of dual encoders that it has
-    ):
+    towers:Sequence[str] | None=None, # Methods whose tensors have one row a sample; None: those of dual encoders
+    ) -> Iterator[nn.Module]:
     "Within the block the towers of a model see `size` rows at a time"
     if size < 1: raise ValueError(f"size={size} must be at least 1 row")
-    inner = ('image_hidden', 'text_hidden') if hasattr(model, 'image_hidden') else _TOWERS
-    names = [n for n in inner if hasattr(model, n)] if towers is None else list(towers)
-    for n in names: check_choice('towers', n, [k for k in dir(model) if not k.startswith('_')])
-    if not names: raise ValueError(f"{type(model).__name__} has none of the methods {_TOWERS}; name its towers")
+    names = _towers_of(model, towers)
     if any(_has_batchnorm(m) and m.training for m in model.children()):
         raise ValueError(f"{type(model).__name__} has BatchNorm, whose statistics would be those of chunks; use "
                          "another norm (norm='group'), or accumulate")
-    for n in names: setattr(model, n, partial(_in_chunks, getattr(model, n), size))
+    for name in names: setattr(model, name, partial(_in_chunks, getattr(model, name), size))
     try: yield model
     finally:
-        for n in names: delattr(model, n)
+        for name in names: delattr(model, name)
 
 
-def _in_chunks(method, size, *xs):
+def _in_chunks(method, size, *args):
     "A method on chunks of its rows, without storing activations"
-    n = next(len(x) for x in xs if isinstance(x, torch.Tensor))
-    if n <= size or not torch.is_grad_enabled(): return method(*xs)
-    def part(x, i): return x[i:i + size] if isinstance(x, torch.Tensor) else x
-    outs = [checkpoint(method, *[part(x, i) for x in xs], use_reentrant=False) for i in range(0, n, size)]
-    return torch.cat(outs) if isinstance(outs[0], torch.Tensor) else tuple(map(torch.cat, zip(*outs)))
+    n = next(len(x) for x in args if isinstance(x, torch.Tensor))
+    if n <= size or not torch.is_grad_enabled(): return method(*args)
+
+    def chunk(first):
+        "What the method returns for some rows"
+        own = [x[first:first + size] if isinstance(x, torch.Tensor) else x for x in args]
+        return checkpoint(method, *own, use_reentrant=False)
+
+    outs = [chunk(first) for first in range(0, n, size)]
+    if isinstance(outs[0], torch.Tensor): return torch.cat(outs)
+    return tuple(torch.cat(parts) for parts in zip(*outs))
 
 
 class GradCache(Plain):
     "The steps of a strategy with towers that see a batch in chunks; the gradient is that of the whole batch"
     def __init__(self, size:int, # Rows of a chunk
-        strategy=None, # Default: `Plain`
-        towers=None, # See `chunked`
+        strategy:Plain | None=None, # Default: `Plain`
+        towers:Sequence[str] | None=None, # See `chunked`
         ):
         self.size, self.inner, self.towers = size, strategy or Plain(), towers
 
-    def before_fit(self, learn):
-        with chunked(learn.net, self.size, self.towers): self.inner.before_fit(learn) # refuses what cannot be done
-    def step(self, learn, batch:dict) -> dict:
+    def before_fit(self, learn:Learner) -> None:
+        "Refuse what cannot be done in chunks"
+        with chunked(learn.net, self.size, self.towers): self.inner.before_fit(learn)
+    def step(self, learn:Learner, batch:dict) -> dict:
         "A step of the strategy"
         with chunked(learn.net, self.size, self.towers): return self.inner.step(learn, batch)
-    def finish(self, learn): self.inner.finish(learn)
-    def averaged(self, learn): return self.inner.averaged(learn)
+    def finish(self, learn:Learner) -> None: self.inner.finish(learn)
+    def averaged(self, learn:Learner) -> dict | None: return self.inner.averaged(learn)
     def state_dict(self) -> dict: return self.inner.state_dict()
-    def load_state_dict(self, state:dict): self.inner.load_state_dict(state)
+    def load_state_dict(self, state:dict) -> None: self.inner.load_state_dict(state)

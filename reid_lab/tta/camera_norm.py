@@ -12,7 +12,8 @@ from fastcore.basics import patch
 
 from ..core.basics import check_choice, unit_norm
 from ..retrieval.cameras import CHUNK, CameraStats
-from .base import TTA
+from ..retrieval.embeddings import Embeddings
+from .base import TTA, Stream
 
 # %% ../../nbs/10_tta/30_camera_norm.ipynb #ab32bd9e
 STATS_FROM = ('pooled', 'query', 'gallery')
@@ -41,60 +42,79 @@ class CameraNorm(TTA):
         check_choice('single', single, ('one', 'global'))
         if first < 0: raise ValueError(f"first={first}; it is a number of queries of each camera, or 0 for all")
         self.stats_from, self.first = stats_from, first
-        self.how = dict(ddof=ddof, single=single)
+        self.ddof, self.single = ddof, single
         self.std, self.unit, self.by_camera = std, unit, by_camera
 
-    def configure(self, stream, g):
+    def configure(self, stream:Stream, # Queries
+        g:Embeddings, # Raw gallery features with cameras
+        ) -> None:
         "Statistics of both sides, and the normalised gallery"
         super().configure(stream, g)
         self.measure(self.raw, stream.cam, self.gallery, g.cam)
 
-    def reset(self):
+    def reset(self) -> None:
         "Statistics of the queries as measured"
         self.M, self.S = (t.clone() for t in self.measured)
 
-    def run(self): return self.normalise(self.raw, self.at), self.g_tilde
+    def run(self) -> tuple[torch.Tensor, torch.Tensor]: # (Q,D), (G,D)
+        "Normalised queries and gallery"
+        return self.normalise(self.raw, self.at), self.g_tilde
 
 # %% ../../nbs/10_tta/30_camera_norm.ipynb #ceb46882
 @patch
-def measure(self:CameraNorm, z, # (Q,D) raw queries
-    q_cam, # (Q,) their cameras
-    gallery, # (G,D) raw gallery
-    g_cam, # (G,) its cameras
-    ):
-    "Set `M`, `S` and each query's row `at` in them, the statistics of both sides, and the normalised gallery"
-    q_cam, g_cam = (np.asarray(c) if self.by_camera else np.zeros(len(c), int) for c in (q_cam, g_cam))
+def _stats(self:CameraNorm, emb, cam):
+    "Statistics of some features"
+    return CameraStats(emb, cam, ddof=self.ddof, single=self.single)
+
+
+@patch
+def _measure_sides(self:CameraNorm, z, q_cam, gallery, g_cam):
+    "Set the statistics of queries and gallery, each from the images that `stats_from` names"
     known = _first_of_each(q_cam, self.first) if self.first else np.arange(len(q_cam))
     emb, cam = z[known], q_cam[known]
-    both = torch.cat([emb, gallery]), np.concatenate([cam, g_cam])
-    sources = dict(pooled=both, query=(emb, cam), gallery=(gallery, g_cam))
-    self.q_stats = CameraStats(*sources[self.stats_from], **self.how)
-    self.g_stats = self.q_stats if self.stats_from == 'pooled' else CameraStats(gallery, g_cam, **self.how)
+    if self.stats_from == 'pooled':
+        self.q_stats = self.g_stats = self._stats(torch.cat([emb, gallery]), np.concatenate([cam, g_cam]))
+        return
+    self.g_stats = self._stats(gallery, g_cam)
+    self.q_stats = self._stats(emb, cam) if self.stats_from == 'query' else self._stats(gallery, g_cam)
+
+
+@patch
+def measure(self:CameraNorm, z:torch.Tensor, # (Q,D) raw queries
+    q_cam:np.ndarray, # (Q,) their cameras
+    gallery:torch.Tensor, # (G,D) raw gallery
+    g_cam:np.ndarray, # (G,) its cameras
+    ) -> None:
+    "Set `M`, `S` and each query's row `at` in them, the statistics of both sides, and the normalised gallery"
+    q_cam, g_cam = np.asarray(q_cam), np.asarray(g_cam)
+    if not self.by_camera: q_cam, g_cam = np.zeros(len(q_cam), int), np.zeros(len(g_cam), int)
+    self._measure_sides(z, q_cam, gallery, g_cam)
     new = np.setdiff1d(q_cam, self.q_stats.cams) # cameras without statistics
     place = np.where(np.isin(q_cam, new), np.searchsorted(new, q_cam), 0)
     self.at = self.q_stats.rows(q_cam) + torch.as_tensor(place, device=z.device)
     extra = max(0, len(new) - 1) # the table ends with one entry of all images
-    self.M, self.S = self.measured = [torch.cat([t, t[-1:].repeat(extra, 1)]) for t in self.q_stats.table()]
+    self.measured = [torch.cat([t, t[-1:].repeat(extra, 1)]) for t in self.q_stats.table()]
+    self.M, self.S = self.measured
     self.g_tilde = self._standardised(gallery, *self.g_stats.table(), self.g_stats.rows(g_cam))
 
 
 @patch
-def normalise(self:CameraNorm, z, # (B,D) raw features
-    at, # (B,) rows of `M` and `S`
-    ): # (B,D)
+def normalise(self:CameraNorm, z:torch.Tensor, # (B,D) raw features
+    at:torch.Tensor, # (B,) rows of `M` and `S`
+    ) -> torch.Tensor: # (B,D)
     "Features normalised by the present statistics"
     return self._standardised(z, self.M, self.S, at)
 
 
 @patch
 def _standardised(self:CameraNorm, z, mean, std, at): # -> (B,D)
+    "Features shifted, and scaled if wanted, by the statistics in the rows `at`"
     def part(first):
         "Some rows; a mean and a deviation for each of all rows may not fit into memory"
         rows = slice(first, first + CHUNK)
         centred = z[rows] - mean[at[rows]]
         return centred/std[at[rows]] if self.std else centred
 
-    parts = [part(first) for first in range(0, len(z), CHUNK)]
-    if len(parts) > 1: out = torch.cat(parts)
-    else: out = parts[0] if parts else z
+    parts = [part(first) for first in range(0, len(z), CHUNK)] or [z]
+    out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return unit_norm(out) if self.unit else out

@@ -6,30 +6,34 @@
 __all__ = ['entropy', 'temp_loss', 'Gradient', 'Tent', 'Temp']
 
 # %% ../../nbs/10_tta/20_gradient.ipynb #ea44c3a3
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from fastcore.basics import patch
 
 from ..core.basics import check_choice, unit_norm
 from ..models.backbones import norm_layers, norm_parameters
-from .base import TTA, influential
+from ..retrieval.embeddings import Embeddings
+from .base import TTA, Stream, influential
 
 # %% ../../nbs/10_tta/20_gradient.ipynb #f6e1cca2
-def entropy(logits # (B,C)
-    ): # (B,)
+def entropy(logits:torch.Tensor # (B,C)
+    ) -> torch.Tensor: # (B,)
     "Entropy of the softmax, natural logarithm (TENT)"
     p = logits.log_softmax(1)
     return -(p.exp()*p).sum(1)
 
 
-def temp_loss(z, # (B,D) query features
-    g, # (G,D) gallery features
+def temp_loss(z:torch.Tensor, # (B,D) query features
+    g:torch.Tensor, # (G,D) gallery features
     k:int=50, # Most similar gallery images that count
     scale:float=1., # Similarities are divided by this; 1 in the paper
-    ): # Scalar
+    ) -> torch.Tensor: # Scalar
     "Mean entropy of the softmax over the k largest cosine similarities (TEMP)"
-    s = unit_norm(z) @ unit_norm(g).T
-    return entropy(s.topk(min(k, s.shape[1]), 1).values/scale).mean()
+    similarity = unit_norm(z) @ unit_norm(g).T
+    nearest = similarity.topk(min(k, similarity.shape[1]), 1).values
+    return entropy(nearest/scale).mean()
 
 # %% ../../nbs/10_tta/20_gradient.ipynb #93aa09ba
 class Gradient(TTA):
@@ -38,9 +42,9 @@ class Gradient(TTA):
         steps:int=1, # Updates per batch (T)
         batch_size:int=64, # Queries per batch
         episodic:bool=False, # Start anew with every batch
-        final_forward:bool=None, # Compute the result after the last update; None: when episodic
+        final_forward:bool | None=None, # Compute the result after the last update; None: when episodic
         optimiser:str='adam', # `adam` or `sgd` [inference: the paper names none]
-        norm_kinds=('bn', 'ln'), # Normalisation layers that learn
+        norm_kinds:Sequence[str]=('bn', 'ln'), # Normalisation layers that learn
         bn_mode:str='eval', # `eval`: running statistics; `batch`: those of the batch (TENT's official recipe)
         frozen:bool=False, # Adapt layers' parameters with `requires_grad=False` too, such as a BNNeck's shift
         ):
@@ -52,59 +56,70 @@ class Gradient(TTA):
         self.bn_mode = check_choice('bn_mode', bn_mode, ('eval', 'batch'))
         self.norm_kinds, self.frozen = tuple(norm_kinds), frozen
 
-    def features(self, rows): return self.stream.features(rows) # (B,D) of the queries `rows`, with gradients
-    def loss(self, rows): # Scalar, (B,D)
-        "What is minimised on the queries `rows`, and their adapted features; every method defines its own"
+    def features(self, rows:np.ndarray # Numbers of queries
+        ) -> torch.Tensor: # (B,D)
+        "Features of some queries, with gradients"
+        return self.stream.features(rows)
+
+    def loss(self, rows:np.ndarray # Numbers of queries
+        ) -> tuple[torch.Tensor, torch.Tensor]: # Scalar, (B,D)
+        "What is minimised on some queries, and their adapted features; every method defines its own"
         raise NotImplementedError(f"{type(self).__name__} defines no loss(rows) -> scalar, features")
 
-    def gallery_out(self): # (G,D)
+    def gallery_out(self) -> torch.Tensor: # (G,D)
         "Gallery features that the adapted queries are ranked against; a method that adapts them defines its own"
         return unit_norm(self.gallery)
 
 # %% ../../nbs/10_tta/20_gradient.ipynb #73049eba
 @patch
-def configure(self:Gradient, stream, g):
+def configure(self:Gradient, stream:Stream, # Queries
+    g:Embeddings, # Raw gallery features with cameras
+    ) -> None:
     "Freeze the model but for its influential normalisation layers"
     TTA.configure(self, stream, g)
     self.layers, model = {}, stream.model
     if model is None or not self.norm_kinds: return
     model.eval()
-    fixed = set() if self.frozen else {n for n, p in norm_parameters(model).items() if not p.requires_grad}
+    fixed = {name for name, p in norm_parameters(model).items() if not p.requires_grad}
+    if self.frozen: fixed = set()
     for p in model.parameters(): p.requires_grad_(False)
-    layers = influential(model, stream.pixels(list(range(min(4, len(stream))))), self.norm_kinds)
-    self.layers = {n: p for n, p in layers.items() if n not in fixed}
+    some = list(range(min(4, len(stream))))
+    layers = influential(model, stream.pixels(some), self.norm_kinds)
+    self.layers = {name: p for name, p in layers.items() if name not in fixed}
     if not self.layers:
         raise ValueError(f"requires_grad is False for all {len(layers)} parameters of the normalisation layers that "
                          f"{type(self).__name__} adapts; use frozen=True to adapt them, or model.requires_grad_(True)")
     for p in self.layers.values(): p.requires_grad_(True)
     if self.bn_mode == 'batch':
-        for m in norm_layers(model, ('bn',)).values():
-            m.track_running_stats, m.running_mean, m.running_var = False, None, None
-    self.start = {n: p.detach().clone() for n, p in self.layers.items()}
+        for norm in norm_layers(model, ('bn',)).values():
+            norm.track_running_stats, norm.running_mean, norm.running_var = False, None, None
+    self.start = {name: p.detach().clone() for name, p in self.layers.items()}
 
 
 @patch
-def collect_params(self:Gradient) -> list: return list(self.layers.values())
+def collect_params(self:Gradient) -> list[torch.Tensor]:
+    "Tensors that learn"
+    return list(self.layers.values())
 
 
 @patch
-def state_dict(self:Gradient) -> dict: # Name -> tensor
+def state_dict(self:Gradient) -> dict[str, torch.Tensor]: # By name
     "The adapted parameters"
-    return {n: p.detach().clone() for n, p in self.layers.items()}
+    return {name: p.detach().clone() for name, p in self.layers.items()}
 
 
 @patch
 @torch.no_grad()
-def reset(self:Gradient):
+def reset(self:Gradient) -> None:
     "Parameters as `configure` found them, a new optimiser"
-    for n, p in self.layers.items(): p.copy_(self.start[n])
+    for name, p in self.layers.items(): p.copy_(self.start[name])
     kind = dict(adam=torch.optim.Adam, sgd=torch.optim.SGD)[self.optimiser]
     params = self.collect_params()
     self.opt = kind(params, lr=self.lr) if params else None
 
 # %% ../../nbs/10_tta/20_gradient.ipynb #c7467663
 @patch
-def check(self:Gradient):
+def check(self:Gradient) -> None:
     "Raise if no parameter can learn, or if a batch of one would be normalised by itself"
     if not self.collect_params(): raise ValueError(f"{type(self).__name__} has nothing to learn; give norm_kinds")
     if self.bn_mode == 'batch' and self.stream.model is not None and min(self.batch_size, len(self.stream)) < 2:
@@ -112,7 +127,7 @@ def check(self:Gradient):
 
 
 @patch
-def batches(self:Gradient) -> list: # Of arrays of query numbers
+def batches(self:Gradient) -> list[np.ndarray]: # Numbers of the queries of each
     "Queries in order; a single one left over joins the batch before, for BatchNorm's sake"
     n = len(self.stream)
     cuts = list(range(self.batch_size, n, self.batch_size))
@@ -138,13 +153,13 @@ def _one_batch(self:Gradient, rows): # -> (B,D)
 
 
 @patch
-def run(self:Gradient): # (Q,D), (G,D)
+def run(self:Gradient) -> tuple[torch.Tensor, torch.Tensor]: # (Q,D), (G,D)
     "All batches"
     self.reset()
     queries = []
     for rows in self.batches():
         queries.append(self._one_batch(rows))
-        if self.told: self.told((int(rows[-1]) + 1)/len(self.stream))
+        if self.on_progress: self.on_progress((int(rows[-1]) + 1)/len(self.stream))
     return torch.cat(queries), self.gallery_out()
 
 # %% ../../nbs/10_tta/20_gradient.ipynb #e1fc390d
@@ -156,18 +171,21 @@ class Tent(Gradient):
         super().__init__(**kw)
         self.prediction = check_choice('prediction', prediction, ('classifier', 'feature'))
 
-    def configure(self, stream, g):
+    def configure(self, stream:Stream, # Queries
+        g:Embeddings, # Raw gallery features with cameras
+        ) -> None:
         "A classifier is wanted unless the feature itself predicts"
         if self.prediction == 'classifier' and stream.model is not None and not hasattr(stream.model, 'forward_tta'):
             raise TypeError(f"{type(stream.model).__name__} has no forward_tta(img) -> features, logits; "
                             "use Tent(prediction='feature')")
         super().configure(stream, g)
 
-    def loss(self, rows): # Scalar, (B,D)
+    def loss(self, rows:np.ndarray # Numbers of queries
+        ) -> tuple[torch.Tensor, torch.Tensor]: # Scalar, (B,D)
         "Mean entropy, unit-norm features"
-        if self.prediction == 'feature': f = logits = self.features(rows)
-        else: f, logits = self.stream.scored(rows)
-        return entropy(logits).mean(), unit_norm(f)
+        if self.prediction == 'feature': features = logits = self.features(rows)
+        else: features, logits = self.stream.scored(rows)
+        return entropy(logits).mean(), unit_norm(features)
 
 
 class Temp(Gradient):
@@ -182,8 +200,10 @@ class Temp(Gradient):
         super().__init__(lr=lr, batch_size=batch_size, **kw)
         self.k, self.scale, self.forget = k, scale, forget
 
-    def loss(self, rows): # Scalar, (B,D)
+    def loss(self, rows:np.ndarray # Numbers of queries
+        ) -> tuple[torch.Tensor, torch.Tensor]: # Scalar, (B,D)
         "Mean entropy plus the penalty, unit-norm features"
-        f = self.features(rows)
-        far = sum(((p - self.start[n])**2).sum() for n, p in self.layers.items())
-        return temp_loss(f, self.gallery, self.k, self.scale) + self.forget*far, unit_norm(f)
+        features = self.features(rows)
+        squared_distance = sum(((p - self.start[name])**2).sum() for name, p in self.layers.items())
+        loss = temp_loss(features, self.gallery, self.k, self.scale) + self.forget*squared_distance
+        return loss, unit_norm(features)

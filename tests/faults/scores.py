@@ -3,7 +3,7 @@ import numpy as np
 import torch
 from fault import bad, interruption, killed, warned
 
-from reid_lab.analysis.bias.audit import bias_report
+from reid_lab.analysis.bias.audit import AuditSettings, bias_report
 from reid_lab.analysis.bias.per_camera import camera_share, per_camera
 from reid_lab.retrieval.cameras import CameraStats, camera_nmi
 from reid_lab.retrieval.embeddings import Embeddings
@@ -167,8 +167,10 @@ FAULTS = [
     bad("bias report: no cameras", "cam is None", lambda tmp: bias_report(_with(Q, cam=None)), "no camera numbers"),
     bad("bias report: an array", "g is an array", lambda tmp: bias_report(Q, G.numpy()), "g is ndarray",
         error=TypeError),
-    bad("bias report: nothing to cluster", "nmi_images=0", lambda tmp: bias_report(Q, G, nmi_images=0), "nmi_images=0"),
-    bad("bias report: one cluster", "n_clusters=1", lambda tmp: bias_report(Q, G, n_clusters=1), "n_clusters=1",
+    bad("bias report: nothing to cluster", "nmi_images=0",
+        lambda tmp: bias_report(Q, G, audit=AuditSettings(nmi_images=0)), "nmi_images=0"),
+    bad("bias report: one cluster", "n_clusters=1",
+        lambda tmp: bias_report(Q, G, audit=AuditSettings(n_clusters=1)), "n_clusters=1",
         "at least 2"),
     bad("bias report: other distance", "distance='l1'", lambda tmp: bias_report(Q, G, distance="l1"), "distance='l1'"),
     interruption("metrics: killed between blocks", "a process dies in its second block", "another scores the same",

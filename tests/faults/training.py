@@ -20,7 +20,7 @@ from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.training import fit as fitting
 from reid_lab.training.callbacks import Average, Validate
 from reid_lab.training.checkpoints import Checkpoint, load_state, save_state
-from reid_lab.training.fit import fit
+from reid_lab.training.fit import Ends, fit
 from reid_lab.training.folder import Trained, claim, load_trained
 from reid_lab.training.learner import Callback, Learner, Plain
 from reid_lab.training.logs import Log
@@ -154,7 +154,8 @@ def _prepare_again(folder):
     def run():
         often = lambda folder, every: Checkpoint(folder, 1)
         with mock.patch.object(fitting, "Checkpoint", often), warned() as said:
-            fit(Net(), Blobs(), 3, folder/"t", {}, prepare=lambda m: done.append(1), quiet=True, device="cpu")
+            ends = Ends(prepare=lambda m: done.append(1))
+            fit(Net(), Blobs(), 3, folder/"t", {}, ends=ends, quiet=True, device="cpu")
         return said
     run()
     run()

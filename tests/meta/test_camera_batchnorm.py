@@ -10,17 +10,18 @@ from torch import nn
 
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.losses import basics as loss_basics
+from reid_lab.meta import camera_batchnorm as module
 from reid_lab.meta.camera_batchnorm import (
-    CameraNormed,
-    CameraNorms,
+    CameraBatchNorms,
     CBNStep,
+    WithCameraBatchNorm,
     camera_batch_norm,
     camera_batches,
     camera_batchnorm,
     camera_moments,
-    camera_normed,
     estimate_camera_stats,
     pooled_moments,
+    with_camera_batchnorm,
 )
 from reid_lab.meta.dual_speed import DualSpeed, Task
 from reid_lab.models.backbones import norm_layers
@@ -147,7 +148,7 @@ def test_statistics_merge_as_if_measured_at_once():
     g = torch.Generator().manual_seed(0)
     x = 3 + torch.randn(11, 2, 3, generator=g, dtype=torch.float64)
     cam = torch.tensor([1, 8, 8, 1, 8, 5, 1, 8, 5, 5, 8])
-    norms = CameraNorms()
+    norms = CameraBatchNorms()
     for part in (slice(0, 2), slice(2, 7), slice(7, 11)):
         cams, group = cam[part].unique(return_inverse=True)
         norms.add("bn", cams, *camera_moments(x[part], group, len(cams)))
@@ -157,7 +158,7 @@ def test_statistics_merge_as_if_measured_at_once():
     m, v = norms.lookup("bn", [77])                                     # a camera without statistics: all images
     flat = x.transpose(0, 1).flatten(1)
     assert torch.allclose(m[0], flat.mean(1)) and torch.allclose(v[0], flat.var(1, False))
-    again = CameraNorms()
+    again = CameraBatchNorms()
     again.load_state_dict(norms.state_dict())
     assert all(torch.equal(a, b) for a, b in zip(norms.lookup("bn", [5, 1, 2]), again.lookup("bn", [5, 1, 2])))
     again.add("bn", torch.tensor([2]), *camera_moments(x[:3], torch.zeros(3, dtype=torch.long), 1))   # goes on
@@ -166,7 +167,7 @@ def test_statistics_merge_as_if_measured_at_once():
 
 
 def test_a_camera_with_one_image_has_no_variance_of_its_own():
-    norms = CameraNorms()
+    norms = CameraBatchNorms()
     x = torch.tensor([[1.], [3.], [8.]])
     norms.add("neck", torch.tensor([0, 1]), *camera_moments(x, torch.tensor([0, 0, 1]), 2))
     m, v = norms.lookup("neck", [1])
@@ -182,11 +183,12 @@ def test_estimation_on_a_table(crops):
     cams = [int(b["cam"][0]) for b in camera_batches(net, crops, per_camera=5, batch_size=3)]
     count = crops.frame.cam.value_counts()
     assert sorted(set(cams)) == sorted(count.index) and len(cams) == sum(-(-min(5, n)//3) for n in count)
-    one, two = (camera_normed(net, crops, per_camera=6, seed=s).stats for s in (0, 0))
+    one, two = (with_camera_batchnorm(net, crops, per_camera=6, seed=s).stats for s in (0, 0))
     assert all(same(a, two.state_dict()[k]) for k, a in one.state_dict().items())
     alone = next(camera_batches(net, crops, per_camera=6))
     with torch.no_grad():
-        ours = CameraNormed(net, estimate_camera_stats(net, [alone])).encode_image(alone["img"], cam=alone["cam"])
+        model = WithCameraBatchNorm(net, estimate_camera_stats(net, [alone]))
+        ours = model.encode_image(alone["img"], cam=alone["cam"])
         with camera_batchnorm(net.train(), alone["cam"]): theirs = net.encode_image(alone["img"])
     assert torch.allclose(ours, theirs, atol=1e-4)
     with pytest.raises(ValueError, match="per_camera=1"): next(camera_batches(net, crops, per_camera=1))
@@ -201,7 +203,7 @@ def test_means_over_batches_and_mirrored_images_as_in_the_released_program(crops
     for a, b, c in zip(plain, twice[::2], twice[1::2]):
         assert torch.equal(a["img"], b["img"]) and torch.equal(b["img"].flip(-1), c["img"])
         assert torch.equal(b["cam"], c["cam"])
-    found = camera_normed(net, crops, **how, flip=True, form="batches").stats
+    found = with_camera_batchnorm(net, crops, **how, flip=True, form="batches").stats
     for camera in sorted({int(b["cam"][0]) for b in twice}):
         theirs = deepcopy(net)
         for m in norm_layers(theirs, ("bn",)).values():
@@ -214,7 +216,7 @@ def test_means_over_batches_and_mirrored_images_as_in_the_released_program(crops
             mean, var = found.lookup(name, [camera])
             assert torch.allclose(mean[0], m.running_mean, atol=1e-5, rtol=1e-4), name
             assert torch.allclose(var[0], m.running_var, atol=1e-5, rtol=1e-4), name
-    pooled = camera_normed(net, crops, **how, flip=True).stats
+    pooled = with_camera_batchnorm(net, crops, **how, flip=True).stats
     assert not torch.allclose(pooled.lookup(name, [camera])[1][0], var[0], rtol=1e-3)
     with pytest.raises(ValueError, match="form='batch'.*Did you mean 'batches'"):
         estimate_camera_stats(net, plain, form="batch")
@@ -222,7 +224,7 @@ def test_means_over_batches_and_mirrored_images_as_in_the_released_program(crops
 
 def test_embed_images_tells_the_camera(crops):
     net = bot().eval()
-    both = camera_normed(net, crops, per_camera=8)
+    both = with_camera_batchnorm(net, crops, per_camera=8)
     got = embed_images(both, crops, batch_size=7, quiet=True)
     assert torch.allclose(got.emb, embed_images(both, crops, batch_size=3, quiet=True).emb, atol=1e-5)
     off = embed_images(both, crops, quiet=True, cameras=False)
@@ -242,13 +244,13 @@ def test_a_new_camera_with_less_contrast_is_undone(crops):
     both = lambda x, c: dict(img=x, cam=torch.full((len(x),), c))
     stats = estimate_camera_stats(net, [both(img, 0), both(tint, 99)])
     with torch.no_grad():
-        a, b = (CameraNormed(net, stats).encode_image(*both(x, c).values()) for x, c in ((img, 0), (tint, 99)))
+        a, b = (WithCameraBatchNorm(net, stats).encode_image(*both(x, c).values()) for x, c in ((img, 0), (tint, 99)))
         plain = net.encode_image(img) - net.encode_image(tint)
     assert (a - b).norm(dim=1).max() < 2e-2 and plain.norm(dim=1).max() > .2
 
 
 def test_adaptation_at_test_time_takes_it(crops):
-    net = camera_normed(bot().eval(), crops, per_camera=8)
+    net = with_camera_batchnorm(bot().eval(), crops, per_camera=8)
     g = embed_images(net, crops.where(cam=0), encode="raw_features", quiet=True)
     q, _ = adapt_images(Dart3Lite(), net, crops.where(cam=2), g)
     assert isinstance(q, Embeddings) and q.emb.isfinite().all()
@@ -285,3 +287,11 @@ def test_resumed_equals_uninterrupted(tmp_path, make, strategy):
     trained(tmp_path/"b", make, strategy, stop=4)
     assert same(whole, trained(tmp_path/"b", make, strategy, resume=True))
     assert not same(whole, trained(tmp_path/"c", make, strategy, steps=6))
+
+
+def test_names_of_the_last_release_are_found_with_a_warning():
+    for old, new in dict(CameraNorms=CameraBatchNorms, CameraNormed=WithCameraBatchNorm,
+                         camera_normed=with_camera_batchnorm).items():
+        with pytest.warns(DeprecationWarning, match=f"{old} is called {new.__name__} now"):
+            assert getattr(module, old) is new
+    with pytest.raises(AttributeError, match="no attribute 'camera_norms'"): module.camera_norms

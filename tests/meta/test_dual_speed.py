@@ -212,8 +212,8 @@ def test_memory_term_is_asked_for_when_due():
 def test_memory_term_never_meets_the_tasks():
     "The program's settings: tasks until epoch 9, the term from epoch 12 and step 500"
     memory, rd = ContrastMemory(), ReleasedDualSpeed([Task()], meta_epochs=10)
-    assert not any(memory.ask(e, i) for e in range(rd.meta_epochs) for i in range(600))
-    assert not any(memory.ask(e, i) for e in range(30) for i in range(243))      # CUHK-PEDES on four GPUs
+    assert not any(memory.term(e, i) for e in range(rd.meta_epochs) for i in range(600))
+    assert not any(memory.term(e, i) for e in range(30) for i in range(243))      # CUHK-PEDES on four GPUs
     assert memory.capacity == 560 and memory.dtype == torch.float16
 
 

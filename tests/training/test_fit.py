@@ -6,7 +6,7 @@ import torch
 from helpers.small_training import Blobs, Net, Scaled
 
 from reid_lab.training.callbacks import Average
-from reid_lab.training.fit import check_switches, fit, refuse_ema
+from reid_lab.training.fit import Ends, Records, check_switches, fit, refuse_ema
 from reid_lab.training.learner import Callback
 from reid_lab.training.options import Execution, read_switches
 
@@ -18,8 +18,10 @@ class Stop(Callback):
         if learn.step == self.at: raise KeyboardInterrupt
 
 
-def train(folder=None, stop=0, steps=60, key=None, **how):
-    key = dict(lr=.1) if key is None else key
+KEY = dict(lr=.1)
+
+
+def train(folder=None, stop=0, steps=60, key=KEY, **how):
     return fit(Net(), Blobs(), steps, folder, key, lr=.1, device="cpu", quiet=True, callbacks=[Stop(stop)], **how)
 
 
@@ -50,3 +52,11 @@ def test_switches_that_cannot_be_honoured(switches, how, why):
 def test_a_later_part_may_refuse_an_average():
     with pytest.raises(ValueError, match="leave it out"): refuse_ema(Execution(speed="ema=.9"), "tuning averages")
     refuse_ema(Execution(), "tuning averages")
+
+
+def test_what_is_in_records_now_may_stand_alone_as_in_the_last_release():
+    with pytest.warns(DeprecationWarning, match="belongs into records=Records"):
+        old = train(rows=6, label="old", refresh=False)
+    new = train(records=Records("new", 6), ends=Ends(refresh=False))
+    assert [row["step"] for row in old.log] == [row["step"] for row in new.log] and len(new.log) == 6
+    assert all(torch.equal(a, b) for a, b in zip(old.model.parameters(), new.model.parameters()))

@@ -6,7 +6,7 @@ import torch
 
 from reid_lab.losses.image import supcon
 from reid_lab.models.zoo import create_model
-from reid_lab.training.prompts import learn_prompts, prompt_loss
+from reid_lab.training.prompts import PromptSettings, learn_prompts, prompt_loss
 
 SIZE = (64, 32)
 
@@ -40,7 +40,7 @@ def test_stage_1_changes_the_prompts_only_and_is_repeatable():
     for _ in range(2):
         model = clip_reid()
         before = {k: v.clone() for k, v in model.state_dict().items()}
-        curve = learn_prompts(model, features, label, epochs=6, batch_size=8, lr=.01, quiet=True)
+        curve = learn_prompts(model, features, label, epochs=6, settings=PromptSettings(8, .01), quiet=True)
         changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
         assert changed == {"prompts.learned", "texts", "texts_ready"}
         assert curve[-1] < curve[0] and all(p.grad is None for p in model.parameters())
@@ -58,7 +58,8 @@ def test_stage_1_in_16_bits_is_that_in_32_within_rounding(precision):
     features, label = torch.randn(20, 64, generator=torch.Generator().manual_seed(1)), torch.arange(20) % 4
     def run(precision):
         model = clip_reid()
-        curve = learn_prompts(model, features, label, epochs=6, batch_size=8, lr=.01, quiet=True, precision=precision)
+        curve = learn_prompts(model, features, label, epochs=6, settings=PromptSettings(8, .01, precision=precision),
+                              quiet=True)
         return curve, model.prompts.learned
     (whole, words), (half, rounded) = run("no"), run(precision)
     assert rounded.dtype == words.dtype == torch.float32 and whole != half and half[-1] < half[0]
@@ -75,7 +76,8 @@ def test_rates_of_stage_1(form, factors, monkeypatch):
         rates.append(self.param_groups[0]["lr"])
         return step(self, *a, **kw)
     monkeypatch.setattr(torch.optim.Adam, "step", spy)
-    learn_prompts(clip_reid(), torch.randn(8, 64), torch.arange(8) % 4, 2, 8, lr=.01, quiet=True, form=form)
+    learn_prompts(clip_reid(), torch.randn(8, 64), torch.arange(8) % 4, 2, settings=PromptSettings(8, .01, form=form),
+                  quiet=True)
     assert rates == pytest.approx([.01*f for f in factors])
 
 

@@ -27,24 +27,27 @@ def sample_rows(e:Embeddings, # Features
     seed:int=0, # Which identities
     ) -> np.ndarray: # Sorted positions
     "Rows of whole identities, drawn at random until `n` is reached, without junk; of any rows if all are unknown"
-    real = np.flatnonzero(e.pid >= 0)
-    if not len(real): real = np.arange(len(e))
-    if len(real) <= n: return real
-    rng, keep, order = stream(seed, 'map'), [], real[np.argsort(e.pid[real], kind='stable')]
-    ids, start = np.unique(e.pid[order], return_index=True)
-    rows = np.split(order, start[1:])
-    for i in rng.permutation(len(ids)):
-        own = rows[i]
+    usable = np.flatnonzero(e.pid >= 0)
+    if not len(usable): usable = np.arange(len(e))
+    if len(usable) <= n: return usable
+    rng, keep = stream(seed, 'map'), []
+    by_identity = usable[np.argsort(e.pid[usable], kind='stable')]
+    _, start = np.unique(e.pid[by_identity], return_index=True)
+    rows_of = np.split(by_identity, start[1:])
+    for identity in rng.permutation(len(rows_of)):
+        own = rows_of[identity].tolist()
         if keep and len(keep) + len(own) > n: break
-        keep += own.tolist()
-    return np.sort(np.array(keep if n//2 < len(keep) <= n else rng.permutation(real)[:n]))
+        keep += own
+    if not n//2 < len(keep) <= n: keep = rng.permutation(usable)[:n] # identities are too large to be drawn whole
+    return np.sort(np.array(keep))
 
 # %% ../../../nbs/12_analysis/80_bias/10_maps.ipynb #7c0e7001
 FIXED = dict(n_components='a map has two dimensions', random_state='use seed',
              n_jobs='one thread, so that a seed gives the same map again')
 
 
-def _library(method): # -> class that draws the map
+def _library(method):
+    "The class that draws a map"
     check_choice('method', method, MAPS)
     if method == 'pca':
         from sklearn.decomposition import PCA
@@ -57,9 +60,25 @@ def _library(method): # -> class that draws the map
 
 
 def map_options(method:str, # One of `MAPS`
-    ) -> list: # Names
+    ) -> list[str]: # Names
     "What `project` hands on to the class of a method"
-    return [k for k in inspect.signature(_library(method)).parameters if k not in FIXED]
+    return [name for name in inspect.signature(_library(method)).parameters if name not in FIXED]
+
+
+def _check_options(method, options):
+    "Refuse what the class of a method does not take, and what `project` sets itself"
+    names = map_options(method)
+    for name, value in options.items():
+        if name in FIXED:
+            raise ValueError(f"{name}={value!r}: project sets {name} itself ({FIXED[name]}); leave it out")
+        check_choice(f'option of {method}', name, names, f'Its value was {value!r}.')
+
+
+def _usual_options(method, n):
+    "Options for `n` images"
+    if method == 'umap': return dict(n_neighbors=min(15, n - 1), min_dist=.1, n_jobs=1)
+    if method == 'pca': return dict(svd_solver='full')
+    return dict(perplexity=min(30., (n - 1)/3), init='pca')
 
 # %% ../../../nbs/12_analysis/80_bias/10_maps.ipynb #7c0e7002
 def project(e:Embeddings, # Features
@@ -69,18 +88,14 @@ def project(e:Embeddings, # Features
     **options, # Of the method's class, see `map_options`: n_neighbors, min_dist, perplexity ...
     ) -> pd.DataFrame: # x, y, row, pid, cam and further columns
     "Features in two dimensions, with the labels beside them"
-    kind, names = _library(method), map_options(method)
-    for k, v in options.items():
-        if k in FIXED: raise ValueError(f"{k}={v!r}: project sets {k} itself ({FIXED[k]}); leave it out")
-        check_choice(f'option of {method}', k, names, f'Its value was {v!r}.')
+    make = _library(method)
+    _check_options(method, options)
     rows = sample_rows(e, n, seed)
     if len(rows) < 5: raise ValueError(f"{len(rows)} images; a map needs at least 5")
     x = e.emb[rows].cpu()
     check_spread(x)
     x = np.asarray(x*common_scale(x), np.float32)
-    usual = dict(umap=dict(n_neighbors=min(15, len(x) - 1), min_dist=.1, n_jobs=1), pca=dict(svd_solver='full'),
-                 tsne=dict(perplexity=min(30., (len(x) - 1)/3), init='pca'))[method]
-    fit = kind(n_components=2, random_state=seed, **{**usual, **options})
+    fit = make(n_components=2, random_state=seed, **_usual_options(method, len(x)) | options)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # of the library: on threads, on equal points; the features are checked above
         xy = fit.fit_transform(x)
@@ -100,10 +115,16 @@ def project_pair(q:Embeddings, # Queries
     if q.dim != g.dim: raise ValueError(f"q has {q.dim} dimensions and g has {g.dim}; did one model make both?")
     one_model(q, g)
     q, g = one_numbering(q, g)
-    def ids(e, name): return np.full(len(e), -1) if getattr(e, name) is None else getattr(e, name)
-    pid, cam = (np.concatenate([ids(e, k) for e in (q, g)]) for k in ('pid', 'cam'))
-    more = {k: np.concatenate([q.columns[k], g.columns[k]]) for k in q.columns if k in g.columns}
-    role = np.repeat(['query', 'gallery'], [len(q), len(g)])
+
+    def numbers(name):
+        "Of both sides; -1 where one has none"
+        sides = [getattr(e, name) if getattr(e, name) is not None else np.full(len(e), -1) for e in (q, g)]
+        return np.concatenate(sides)
+
+    columns = {k: np.concatenate([q.columns[k], g.columns[k]]) for k in q.columns if k in g.columns}
+    columns['role'] = np.repeat(['query', 'gallery'], [len(q), len(g)])
     emb = torch.cat([q.emb.cpu(), g.emb.cpu().to(q.emb.dtype)])
-    out = project(Embeddings(emb, pid, cam, columns={**more, 'role': role}), method, n, seed, **options)
-    return out.assign(row=out.row - len(q)*(out.role == 'gallery'))
+    both = Embeddings(emb, numbers('pid'), numbers('cam'), columns=columns)
+    out = project(both, method, n, seed, **options)
+    in_gallery = out.role == 'gallery'
+    return out.assign(row=out.row.where(~in_gallery, out.row - len(q)))

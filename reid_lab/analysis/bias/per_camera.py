@@ -7,6 +7,8 @@ __all__ = ['UNCERTAINTIES', 'per_camera', 'camera_share', 'uncertainty', 'error_
            'noise_scores']
 
 # %% ../../../nbs/12_analysis/80_bias/20_per_camera.ipynb #2afae3d3
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import torch
@@ -24,22 +26,23 @@ from ...tta.dart3 import distances
 def per_camera(q:Embeddings, # Queries with cameras
     g:Embeddings, # Gallery with cameras
     distance:str='cosine', # or `euclidean`, for adapted features
-    cams=None, # Cameras to report; default: all of the queries
-    keys=('R1', 'mAP', 'mINP'), # Metrics
-    found=None, # The `per_query` of `retrieval_metrics`, if it is there already
+    cams:Sequence[int] | None=None, # Cameras to report; default: all of the queries
+    keys:Sequence[str]=('R1', 'mAP', 'mINP'), # Metrics
+    found:dict[str, np.ndarray] | None=None, # The `per_query` of `retrieval_metrics`, if it is there already
     ) -> pd.DataFrame: # cam, n_query, the metrics; attrs['mean'] holds the weighted means
     "Retrieval scores of each query camera against the whole gallery; -1 is unknown, and no camera"
     if q.cam is None: raise ValueError("q has no camera numbers; per_camera needs Embeddings(emb, pid, cam=...)")
     if found is None: found = retrieval_metrics(q, g, distance=distance, per_query=True)['per_query']
-    right = dict(R1=found['first'] <= 1, mAP=found['AP'], mINP=found['INP'])
-    rows, ok = [], found['n_match'] > 0
-    for k in keys: check_choice('keys', k, right)
-    for c in np.unique(q.cam[q.cam != -1]) if cams is None else cams:
-        at = ok & (q.cam == c)
-        rows.append(dict(cam=int(c), n_query=int(at.sum()),
-                         **{k: 100*float(np.mean(right[k][at])) if at.any() else float('nan') for k in keys}))
+    values = dict(R1=found['first'] <= 1, mAP=found['AP'], mINP=found['INP'])
+    for key in keys: check_choice('keys', key, values)
+    if cams is None: cams = np.unique(q.cam[q.cam != -1])
+    rows, has_match = [], found['n_match'] > 0
+    for cam in cams:
+        own = has_match & (q.cam == cam)
+        scores = {key: 100*float(np.mean(values[key][own])) if own.any() else float('nan') for key in keys}
+        rows.append(dict(cam=int(cam), n_query=int(own.sum()), **scores))
     out = pd.DataFrame(rows)
-    out.attrs['mean'] = {k: weighted_mean(out[k].fillna(0), out.n_query) for k in keys}
+    out.attrs['mean'] = {key: weighted_mean(out[key].fillna(0), out.n_query) for key in keys}
     return out
 
 # %% ../../../nbs/12_analysis/80_bias/20_per_camera.ipynb #5590e23e
@@ -51,20 +54,36 @@ def camera_share(e:Embeddings, # Features with cameras
     if not len(e): raise ValueError("cam is -1, unknown, for all features; camera_share needs cameras")
     _, code, count = np.unique(e.cam, return_inverse=True, return_counts=True)
     code, count, scale = torch.as_tensor(code), torch.as_tensor(count)[:, None], float(common_scale(e.emb))
-    parts, wide = e.emb.cpu().split(2**11), lambda x: x.double()*scale
-    sums, total, at = torch.zeros(len(count), e.dim, dtype=torch.float64), 0., 0
+
+    def wide(x):
+        "In 64 bits, at a size whose squares stay numbers"
+        return x.double()*scale
+
+    parts = e.emb.cpu().split(2**11)
+    sums, total, first = torch.zeros(len(count), e.dim, dtype=torch.float64), 0., 0
     near = wide(parts[0]).mean(0) # sums of squares about a point near the mean lose nothing
-    for x in parts:
-        x = wide(x).sub_(near)
-        sums.index_add_(0, code[at:at + len(x)], x)
+    for part in parts:
+        x = wide(part).sub_(near)
+        sums.index_add_(0, code[first:first + len(x)], x)
         total += float(x.square_().sum())
-        at += len(x)
+        first += len(x)
     mean = sums.sum(0)/len(e)
     total -= len(e)*float(mean.square().sum())
-    return float((count*(sums/count - mean)**2).sum())/total if total > 0 else 0.
+    if total <= 0: return 0.
+    return float((count*(sums/count - mean)**2).sum())/total
 
 # %% ../../../nbs/12_analysis/80_bias/20_per_camera.ipynb #8a92c5d5
 UNCERTAINTIES = ('euclidean', 'cosine', 'entropy')
+
+
+def _without_own(d, q, g, rows, same):
+    "Distances of some queries with infinity at same-id images of their own camera, and at themselves"
+    if q.cam is not None and g.cam is not None:
+        own = (q.pid[rows, None] == g.pid) & (q.cam[rows, None] == g.cam) & (g.cam != -1)
+        d = d.masked_fill(torch.as_tensor(own, device=d.device), float('inf'))
+    row, col = (torch.as_tensor(i, device=d.device) for i in same.of(np.arange(len(q))[rows]))
+    d[row, col] = float('inf')
+    return d
 
 
 def uncertainty(q:Embeddings, # Queries
@@ -76,23 +95,25 @@ def uncertainty(q:Embeddings, # Queries
     "Uncertainty of the nearest results of each query; itself and same-id images of its own camera do not count"
     check_choice('uncertainty', kind, UNCERTAINTIES)
     q, g = two_sides(q, g)
-    real = g[g.pid != -1] if (g.pid != -1).any() else g
-    itself = same_images(q, real)
-    unit, size = kind == 'cosine', common_scale(q.emb, g.emb, low=2**-10)
-    a, b, out = *(unit_norm(e.emb) if unit else e.emb*size for e in (q, real)), []
+    g = g[g.pid != -1] if (g.pid != -1).any() else g
+    same, scale, out = same_images(q, g), common_scale(q.emb, g.emb, low=2**-10), []
+    if kind == 'cosine': a, b = unit_norm(q.emb), unit_norm(g.emb)
+    else: a, b = q.emb*scale, g.emb*scale
     for lo in range(0, len(q), chunk):
-        d = 1 - a[lo:lo + chunk] @ b.T if unit else distances(a[lo:lo + chunk], b)/size
-        if q.cam is not None and real.cam is not None:
-            same = (q.pid[lo:lo + chunk, None] == real.pid) & (q.cam[lo:lo + chunk, None] == real.cam)
-            same &= real.cam != -1
-            d = d.masked_fill(torch.as_tensor(same, device=d.device), float('inf'))
-        row, col = (torch.as_tensor(i, device=d.device) for i in itself.of(np.arange(lo, min(lo + chunk, len(q)))))
-        d[row, col] = float('inf')
+        rows = slice(lo, lo + chunk)
+        d = 1 - a[rows] @ b.T if kind == 'cosine' else distances(a[rows], b)/scale
+        d = _without_own(d, q, g, rows, same)
         if kind == 'entropy':
             p = (-d/tau).log_softmax(1)
             out.append(-(p.exp()*p.nan_to_num(neginf=0.)).sum(1))
         else: out.append(d.min(1).values)
     return torch.cat(out).cpu().numpy()
+
+
+def _edges(values, bins, how):
+    "Limits of bins of equal width, or of equal counts"
+    if how == 'width': return np.linspace(values.min(), values.max(), bins + 1)
+    return np.quantile(values, np.linspace(0, 1, bins + 1))
 
 
 def error_vs_distance(q:Embeddings, # Queries
@@ -103,16 +124,21 @@ def error_vs_distance(q:Embeddings, # Queries
     min_count:int=10, # Bins with fewer queries are dropped
     distance:str='cosine', # That ranks: `cosine`, or `euclidean` for adapted features
     tau:float=1., # See `uncertainty`
-    ) -> pd.DataFrame: # low, high, centre, n, error (percent of queries whose first result is wrong)
+    ) -> pd.DataFrame: # kind, low, high, centre, n, error (percent of queries whose first result is wrong)
     "Error rate against uncertainty, binned"
     check_choice('how', how, ('width', 'quantile'))
     found = retrieval_metrics(q, g, distance=distance, per_query=True)['per_query']
-    ok = found['n_match'] > 0
-    u, wrong = uncertainty(q, g, kind, tau)[ok], (found['first'] > 1)[ok]
-    edges = np.linspace(u.min(), u.max(), bins + 1) if how == 'width' else np.quantile(u, np.linspace(0, 1, bins + 1))
-    at = np.clip(np.searchsorted(edges, u, 'right') - 1, 0, bins - 1)
-    rows = [dict(kind=kind, low=edges[b], high=edges[b + 1], centre=(edges[b] + edges[b + 1])/2, n=int((at == b).sum()),
-                 error=100*float(wrong[at == b].mean())) for b in range(bins) if (at == b).sum() >= max(1, min_count)]
+    has_match = found['n_match'] > 0
+    values, wrong = uncertainty(q, g, kind, tau)[has_match], (found['first'] > 1)[has_match]
+    edges = _edges(values, bins, how)
+    bin_of = np.clip(np.searchsorted(edges, values, 'right') - 1, 0, bins - 1)
+    rows = []
+    for i, (low, high) in enumerate(zip(edges, edges[1:])):
+        inside = bin_of == i
+        n = int(inside.sum())
+        if n < max(1, min_count): continue
+        error = 100*float(wrong[inside].mean())
+        rows.append(dict(kind=kind, low=low, high=high, centre=(low + high)/2, n=n, error=error))
     return pd.DataFrame(rows, columns=['kind', 'low', 'high', 'centre', 'n', 'error'])
 
 # %% ../../../nbs/12_analysis/80_bias/20_per_camera.ipynb #f992d179
@@ -127,36 +153,41 @@ def error_auroc(q:Embeddings, # Queries
     found = retrieval_metrics(q, g, distance=distance, per_query=True)['per_query']
     ok = found['n_match'] > 0
     rank, wrong = rankdata(uncertainty(q, g, kind, tau)[ok]), (found['first'] > 1)[ok]
-    n = wrong.sum()
-    if n in (0, len(wrong)): return float('nan')
-    return float((rank[wrong].sum() - n*(n + 1)/2)/(n*(len(wrong) - n)))
+    n_wrong, n_right = wrong.sum(), (~wrong).sum()
+    if n_wrong == 0 or n_right == 0: return float('nan')
+    return float((rank[wrong].sum() - n_wrong*(n_wrong + 1)/2)/(n_wrong*n_right)) # Mann and Whitney's U
 
 # %% ../../../nbs/12_analysis/80_bias/20_per_camera.ipynb #e0f27854
-def bias_noise(sigmas=(0., .001, .003, .01, .03, .1), # Standard deviation of the noise
+def bias_noise(sigmas:Sequence[float]=(0., .001, .003, .01, .03, .1), # Standard deviation of the noise
     tolerance:float=.01, # A hit is an estimate within it
     n:int=100_000, # Estimates that are drawn
     seed:int=0, # Of the noise
     ) -> pd.DataFrame: # sigma, hit_rate (percent), mean_error
     "Hit rate and mean absolute error of noisy estimates of camera scale and shift (Fig. 8)"
     z = np.abs(stream(seed, 'bias noise').normal(size=n))
-    return pd.DataFrame([dict(sigma=s, hit_rate=100*float((s*z <= tolerance).mean()), mean_error=float((s*z).mean()))
-                         for s in sigmas])
+    rows = []
+    for sigma in sigmas:
+        error = sigma*z
+        hit_rate = 100*float((error <= tolerance).mean())
+        rows.append(dict(sigma=sigma, hit_rate=hit_rate, mean_error=float(error.mean())))
+    return pd.DataFrame(rows)
 
 
 def noise_scores(q:Embeddings, # Raw queries
     g:Embeddings, # Raw gallery
-    sigmas=(0., .1, .3, 1.), # Standard deviation of the noise, in deviations of each camera and dimension
-    seeds=(0, 1, 2), # Of the noise
+    sigmas:Sequence[float]=(0., .1, .3, 1.), # Size of the noise, in deviations of each camera and dimension
+    seeds:Sequence[int]=(0, 1, 2), # Of the noise
     ) -> pd.DataFrame: # sigma, seed, R1, mAP
     "Scores of Norm when the queries' statistics are noisy; the gallery's stay as measured"
     rows, method = [], CameraNorm()
     for seed in seeds:
-        for s in sigmas:
+        for sigma in sigmas:
             method.configure(FeatureStream(q), g)
             rng = stream(seed, 'noise scores')
-            def draw(): return torch.as_tensor(rng.normal(size=method.S.shape)).to(method.S)
-            method.M, method.S = method.M + s*method.S*draw(), method.S*(1 + s*draw()).clamp(min=.05)
-            hat = [e.with_emb(x) for x, e in zip(method.run(), (q, g))]
-            m = retrieval_metrics(*hat, distance='euclidean')
-            rows.append(dict(sigma=s, seed=seed, R1=m['R1'], mAP=m['mAP']))
+            shift, factor = (torch.as_tensor(rng.normal(size=method.S.shape)).to(method.S) for _ in range(2))
+            method.M = method.M + sigma*method.S*shift
+            method.S = method.S*(1 + sigma*factor).clamp(min=.05)
+            adapted = [e.with_emb(x) for x, e in zip(method.run(), (q, g))]
+            scores = retrieval_metrics(*adapted, distance='euclidean')
+            rows.append(dict(sigma=sigma, seed=seed, R1=scores['R1'], mAP=scores['mAP']))
     return pd.DataFrame(rows)

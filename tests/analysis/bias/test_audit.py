@@ -8,7 +8,7 @@ import torch
 from helpers.bias import COS, EUC, rows, scene
 
 from reid_lab.analysis.bias import audit as bias_audit, remedies
-from reid_lab.analysis.bias.audit import bias_report, camera_facts, camera_warnings
+from reid_lab.analysis.bias.audit import AuditSettings, bias_report, camera_facts, camera_warnings
 from reid_lab.analysis.bias.maps import sample_rows
 from reid_lab.analysis.bias.per_camera import camera_share, per_camera
 from reid_lab.core import reporting
@@ -83,7 +83,7 @@ def test_who_is_scored_is_explained(strong):
     q, g = q[q.pid < 24], g[g.pid >= 4]                          # 0..3 absent, 24..29 without a query
     one = (g.pid >= 20) & (g.pid < 24)
     g, q = g[~one | (g.cam == 0)], q[~((q.pid >= 20) & (q.cam > 0))]      # 20..23 under camera 0 only
-    r = bias_report(q, g, map_method="none", open_images=0)
+    r = bias_report(q, g, map_method="none", audit=AuditSettings(open_images=0))
     assert ("16 of 30 people are scored: those with a query and a gallery image under another camera. The other 14 "
             "cannot be: 6 without a query; 4 with a query but no image in the gallery; 4 with gallery images only "
             "under the cameras of their queries, which do not count.") in r.checks[0]
@@ -96,7 +96,7 @@ def test_who_is_scored_is_explained(strong):
 def test_the_comparisons_are_counted(strong):
     text = " ".join(strong.notes)
     assert "That makes 7 comparisons" in text and "Simplest first: No adaptation by cosine; No" in text
-    two = bias_report(*scene(2., cams=3), map_method="none", splits=0)
+    two = bias_report(*scene(2., cams=3), map_method="none", audit=AuditSettings(splits=0))
     assert two.held_out is None and len(two.checks) == 1
 
 
@@ -116,7 +116,7 @@ def test_an_open_set_of_few_or_of_nobody_else_is_said():
     q, g = scene(1., n=8)
     r = bias_report(q[q.pid < 2], g, map_method="none")
     assert r.open_set is None and any("Open set: 2 people have queries; halves need" in w for w in r.warnings)
-    sampled = bias_report(*scene(1., n=30), map_method="none", open_images=45)
+    sampled = bias_report(*scene(1., n=30), map_method="none", audit=AuditSettings(open_images=45))
     assert any("searched" in n and "45 of 90 queries (whole people)" in n for n in sampled.notes)
 
 
@@ -204,7 +204,7 @@ def test_one_batch_and_one_step_equal_norm():
     r = bias_report(few, g, map_method="none")
     s = rows(r)
     assert s.mAP["DART3-LITE"] == s.mAP["Norm"] and any("returns what Norm does" in w for w in r.warnings)
-    more = bias_report(few, g, map_method="none", settings=dict(batch_size=8, lr=.2))
+    more = bias_report(few, g, map_method="none", audit=AuditSettings(lite=dict(batch_size=8, lr=.2)))
     assert rows(more).mAP["DART3-LITE"] != s.mAP["Norm"]
     assert not any("one batch" in w for w in more.warnings)
     assert "batch_size=8" in " ".join(more.notes) and "lr=0.2" in " ".join(more.notes)
@@ -235,7 +235,7 @@ def test_further_columns_of_one_side_do_not_matter():
     (lambda q, g: bias_report(q, Embeddings(g.emb, g.pid + 500, g.cam)), "none of the 60 queries has a match"),
     (lambda q, g: bias_report(q, g, distance="cosin"), "Did you mean 'cosine'"),
     (lambda q, g: bias_report(q, g, map_method="tsn"), "Did you mean 'tsne'"),
-    (lambda q, g: bias_report(q, g, settings=dict(steps=-1)), "steps=-1")])
+    (lambda q, g: bias_report(q, g, audit=AuditSettings(lite=dict(steps=-1))), "steps=-1")])
 def test_bad_input(make, words):
     with pytest.raises((ValueError, TypeError), match=words): make(*scene())
 
@@ -270,7 +270,7 @@ def test_the_report_says_how_far_it_is_and_what_it_sampled(capsys):
     e = Embeddings(rng.normal(size=(120, 8)).astype("f4"), rng.integers(0, 12, 120), rng.integers(0, 3, 120))
     out = __import__("io").StringIO()
     out.isatty = lambda: True
-    r = bias_report(e, map_method="none", nmi_images=60, quiet=False, file=out)
+    r = bias_report(e, map_method="none", audit=AuditSettings(nmi_images=60, file=out), quiet=False)
     lines = out.getvalue().split("\r")
     assert "parts of the bias report 16/16" in lines[-1] and capsys.readouterr().out == ""
     assert any("images (whole identities)" in n and "of 120" in n for n in r.notes)
@@ -295,3 +295,10 @@ def test_progress_advances_inside_the_long_steps(monkeypatch):
     many = Embeddings.concat([q]*30), Embeddings.concat([g]*30)                  # 9,000 x 9,000: many blocks
     remedies.both_scores(*many, shares.append)
     assert len(shares) > 5 and shares == sorted(shares) and shares[0] == 0 and shares[-1] < 1
+
+
+def test_settings_may_stand_alone_as_in_the_last_release():
+    with pytest.warns(DeprecationWarning, match="belongs into audit=AuditSettings"):
+        old = bias_report(*scene(1.), map_method="none", settings=dict(steps=2), splits=0, open_images=0, quiet=True)
+    audit = AuditSettings(lite=dict(steps=2), splits=0, open_images=0)
+    assert old.to_dict() == bias_report(*scene(1.), map_method="none", audit=audit, quiet=True).to_dict()

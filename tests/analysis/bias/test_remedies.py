@@ -54,7 +54,8 @@ def test_the_closed_form_is_dart3_lite(kw):
 
 
 def test_settings_without_a_closed_form_are_taken_as_they_are():
-    r = bias_audit.bias_report(*scene(1.), map_method="none", settings=dict(distance="cosine", batch_size=16), splits=0)
+    settings = bias_audit.AuditSettings(lite=dict(distance="cosine", batch_size=16), splits=0)
+    r = bias_audit.bias_report(*scene(1.), map_method="none", audit=settings)
     lite = adapt_embeddings(Dart3Lite(**{**remedies.LITE, "distance": "cosine", "batch_size": 16}), *scene(1.))
     assert rows(r, EUC).mAP["DART3-LITE"] == pytest.approx(retrieval_metrics(*lite, distance=EUC)["mAP"])
 

@@ -15,7 +15,8 @@ def test_the_map_says_whose_points_have_a_colour(strong):
     text = strong.to_text()
     assert "12 of the 20 people in the map have a colour, those seen under most cameras; all others are grey" in text
     assert "The map holds 120 of 120 images." in text
-    some = bias_audit.bias_report(*scene(1., n=20), map_images=30, splits=0, open_images=0)
+    few = bias_audit.AuditSettings(map_images=30, splits=0, open_images=0)
+    some = bias_audit.bias_report(*scene(1., n=20), audit=few)
     assert "5 of the 5 people" in some.to_text()
     assert "30 of 120 images (whole people, drawn at random)" in some.to_text()
     q, _ = scene(1.)
