@@ -327,7 +327,7 @@ def _headings(names, width):
 def lists_beside(queries:Sequence[str], # Captions
     ranked:dict, # Name -> (Q,>=k) gallery rows, best first
     images:np.ndarray | Callable, # Gallery images: array (N,H,W,3), or a function of a list of rows
-    q_pid:Sequence[int], # (Q,) identities
+    q_pid:np.ndarray | Sequence[int], # (Q,) identities
     g_pid:np.ndarray, # (N,) identities
     notes:dict, # Name -> (Q,) short texts, beside the names
     k:int=6, # Results shown

@@ -157,8 +157,8 @@ def _draw_list(ax, layout, y, name, images, right):
 def ranked_lists(queries:Sequence, # Captions, or query images (H,W,3) uint8
     ranked:dict | Sequence, # Dict of method name -> (Q,>=k) gallery rows, best first; or one such array
     images:np.ndarray | Callable, # Gallery images (N,H,W,3), or a function of a list of rows that returns them
-    q_pid:Sequence[int], # (Q,) identities
-    g_pid:Sequence[int], # (N,) identities
+    q_pid:np.ndarray | Sequence[int], # (Q,) identities
+    g_pid:np.ndarray | Sequence[int], # (N,) identities
     k:int=10, # Results shown
     column:str='cvpr-full', # Key of `WIDTHS`
     width:float | None=None, # Inches, instead of the column's
@@ -183,7 +183,7 @@ def ranked_lists(queries:Sequence, # Captions, or query images (H,W,3) uint8
         fig, ax = inch_canvas(layout.width, end + _FOOT)
         for j in range(k):
             middle = layout.result_x(j) + layout.image[0]/2
-            ax.text(middle, _TOP - .05, j + 1, ha='center', va='bottom', size=6, color='#555555')
+            ax.text(middle, _TOP - .05, str(j + 1), ha='center', va='bottom', size=6, color='#555555')
         for q, query in enumerate(queries):
             y = layout.query_y(q)
             if q: ax.plot([0, layout.width], [y - .065]*2, color='#dddddd', lw=.5)

@@ -152,11 +152,12 @@ def export(fig:Figure, # Any matplotlib figure
     name, paths = file_name(name), []
     for kind in as_list(formats):
         check_choice('format', kind, NO_DATE)
-        quality = dict(pil_kwargs=dict(quality=80, optimize=True)) if kind == 'jpg' else {}
+        options:dict[str, Any] = dict(format=kind, dpi=dpi, metadata=NO_DATE[kind])
+        if kind == 'jpg': options['pil_kwargs'] = dict(quality=80, optimize=True)
         with atomic_path(safe_join(folder, f'{name}.{kind}')) as tmp, paper_style():
             _settle(fig)
             with _light(fig, photo_dpi) if kind == 'pdf' else nullcontext():
-                fig.savefig(tmp, format=kind, dpi=dpi, metadata=NO_DATE[kind], **quality)
+                fig.savefig(tmp, **options)
             if kind == 'png' and getattr(fig, 'photo', False): _shrink_png(tmp, dpi)
         paths.append(folder/f'{name}.{kind}')
     return paths

@@ -7,6 +7,8 @@ from helpers.readers import SAID, sets
 from torch import nn
 
 from reid_lab.analysis.explain.word_masking import (
+    EffectSearch,
+    MaskedSearch,
     effect_table,
     masked_copies,
     masked_lists,
@@ -64,7 +66,8 @@ def test_own_evaluation_is_called_once_for_the_whole_captions():
     def evaluate(frame):
         seen.append(frame.caption.tolist())
         return dict(R1=float(len(seen)), n_query=3)
-    t = word_masking(Colours(), table(), n_masked=[0, 1], seeds=[0, 1], evaluate=evaluate, quiet=True)
+    t = word_masking(Colours(), table(), n_masked=[0, 1], seeds=[0, 1], search=MaskedSearch(evaluate=evaluate),
+                     quiet=True)
     assert len(seen) == 3 and t.R1.tolist() == [1, 1, 2, 3] and "n_query" not in t
     with pytest.raises(ValueError, match="at least one of each"): word_masking(Colours(), table(), seeds=[])
 
@@ -73,7 +76,7 @@ def test_effects_of_kinds_against_a_loop(model):
     frame, q, g = sets(model)
     images = ReidTable(pd.DataFrame(dict(path=list("0123"), pid=range(4), captions=[[s] for s in SAID])), None,
                        reader=lambda paths: [])
-    found = word_effects(model, images, "kind", gallery=g, quiet=True)
+    found = word_effects(model, images, "kind", search=EffectSearch(gallery=g), quiet=True)
     for r in found.itertuples():
         def margin(text):
             v = model.encode_text(model.tokenizer([text]))
