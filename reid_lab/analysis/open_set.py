@@ -211,8 +211,9 @@ class Threshold:
     def __str__(self):
         errors, of = dict(fpir=('false positive identifications', 'searches without the person'),
                         fmr=('false matches', 'pairs of different persons'))[self.kind]
-        return (f"{self.value:.3f} ({self.distance}): {100*self.reached:.2g} % {errors} "
-                f"({100*self.target:.2g} % asked) of {self.n:,} {of}, {self.people} persons, gallery of {self.gallery:,}")
+        reached, target = f"{100*self.reached:.2g} % {errors}", f"{100*self.target:.2g} % asked"
+        return (f"{self.value:.3f} ({self.distance}): {reached} ({target}) of {self.n:,} {of}, {self.people} persons, "
+                f"gallery of {self.gallery:,}")
 
     def save(self, path:Path | str, # A JSON file
         ) -> Path:
