@@ -53,7 +53,8 @@ def colour_histograms(images:Iterable[np.ndarray], # N images (H,W,3) uint8, of 
             upper = np.array(corner)
             bins = (lower[:, rows] + upper) @ [_BINS[1]*_BINS[2], _BINS[2], 1]
             weights = np.abs(1 - upper - share[:, rows]).prod(-1)
-            for i in range(len(small)): out[i, r] += np.bincount(bins[i].ravel(), weights[i].ravel(), _BINS.prod())
+            for i in range(len(small)):
+                out[i, r] += np.bincount(bins[i].ravel(), weights[i].ravel(), _BINS.prod())
     return out/out.sum(-1, keepdims=True)
 
 
@@ -90,7 +91,8 @@ class Searched:
         ):
         for x in how: check_choice('argument', x, ('same_camera', 'distance', 'scores'))
         for name, x, n in (('said', said, len(q)), ('attrs', attrs, len(g))):
-            if x is not None and len(x) != n: raise ValueError(f"{name} has {len(x)} entries; one of {n} rows each")
+            if x is not None and len(x) != n:
+                raise ValueError(f"{name} has {len(x)} entries; one of {n} rows each")
         if k < 1: raise ValueError(f"k={k}; it is the number of images that are looked at, at least one")
         found = retrieval_metrics(q, g, per_query=True, ties='order', **how)['per_query']
         near = rivals(q, g, **how)
@@ -308,7 +310,8 @@ def _own_reasons(reasons):
     reasons = REASONS if reasons is None else reasons
     reasons = list(reasons.values() if hasattr(reasons, 'values') else reasons)
     names = [r.name for r in reasons]
-    if len(set(names)) < len(names): raise ValueError(f"two reasons have one name: {names}; rename one of them")
+    if len(set(names)) < len(names):
+        raise ValueError(f"two reasons have one name: {names}; rename one of them")
     return reasons
 
 
@@ -332,7 +335,8 @@ def failure_table(s:Searched, # The search
     reasons, labels = _own_reasons(reasons), s.q.table()
     own = s.near.assign(query=s.query, key=_keys(s), failed=s.failed, wrong_pid=s.g.pid[s.near.wrong])
     for r in reasons:
-        if r.name in (*own, 'pid', 'reasons', 'margin'): raise ValueError(f"reason {r.name!r} is a column; rename it")
+        if r.name in (*own, 'pid', 'reasons', 'margin'):
+            raise ValueError(f"reason {r.name!r} is a column; rename it")
     replaced = {*own, *(r.name for r in reasons)}
     f = pd.concat([labels.drop(columns=[c for c in labels if c in replaced]), own], axis=1)
     holding = [[] for _ in range(len(s))]
@@ -402,7 +406,8 @@ def world_facts(world:World, # That the images come from
     "What a World knows about a search"
     row = {p: i for i, p in enumerate(table['path'])}
     lost = next((p for p in [*(q.path or ['None']), *(g.path or ['None'])] if p not in row), None)
-    if lost is not None: raise ValueError(f"path {lost!r} is not in {table!r}; give the table that was embedded")
+    if lost is not None:
+        raise ValueError(f"path {lost!r} is not in {table!r}; give the table that was embedded")
     facts = dict(read=table.read, attrs=[table['attrs'][row[p]] for p in g.path])
     facts['visible'] = {p: unhidden(world, p) for p in dict.fromkeys([*q.path, *g.path])}
     if q.caption is None: return facts
@@ -489,7 +494,8 @@ def reason_table(frame:pd.DataFrame, # From `failure_table`, of one search or of
     ) -> pd.DataFrame: # reason, test, unit, known, failures, successes (%), diff, low, high, odds, verdict, how
     "Which reasons hold more often for failures than for successes"
     reasons = _own_reasons(reasons)
-    for r in reasons: check_choice('reason', f'{r.name} holds', list(frame.columns), 'Measure it with failure_table.')
+    for r in reasons:
+        check_choice('reason', f'{r.name} holds', list(frame.columns), 'Measure it with failure_table.')
     holds = [frame[f'{r.name} holds'].astype('Float64').to_numpy(float, na_value=np.nan) for r in reasons]
     failed = frame.failed.to_numpy(bool)
     varying = [h for h in holds if len(set(h[~np.isnan(h)])) > 1] # what always or never holds has no interval
@@ -514,11 +520,13 @@ def failure_figure(s:Searched, # The search
     **kw, # More for `ranked_lists`: `column`, `width`
     ) -> PaperFigure:
     "Ranked lists of chosen queries, with the rank of the first right image and the reasons that hold"
-    if 'images' not in s.facts: raise ValueError("no images are known; give Searched read=table.read, and paths to g")
+    if 'images' not in s.facts:
+        raise ValueError("no images are known; give Searched read=table.read, and paths to g")
     if not len(frame): raise ValueError("frame is empty; choose at least one row of failure_table")
     place = {n: i for i, n in enumerate(s.query)}
     part = s.q[[place[n] for n in check_rows(frame, place)]]
-    if s.how.get('scores') is not None: raise ValueError("scores= was given; draw such lists with ranked_lists")
+    if s.how.get('scores') is not None:
+        raise ValueError("scores= was given; draw such lists with ranked_lists")
     index = rank(part, s.g, k, **{'same_camera': None, **s.how})[0]
     k = max(1, int((index >= 0).sum(1).min()))
     def fit(images): return [resize_image(im, (128, 64)) for im in images]

@@ -58,18 +58,21 @@ def comparable(q:Embeddings, # Queries
     ) -> Scores:
     "Scores for which one threshold can serve all queries"
     for name, e, kind in (('q', q, Embeddings), ('g', g, (Embeddings, Shards))):
-        if not isinstance(e, kind): raise TypeError(f"{name} is {type(e).__name__}; give Embeddings(emb, pid)")
+        if not isinstance(e, kind):
+            raise TypeError(f"{name} is {type(e).__name__}; give Embeddings(emb, pid)")
     if isinstance(g, Shards) and distance == 'euclidean':
         raise ValueError("distance='euclidean' is not offered for a gallery on disk; use 'cosine', or g.load()")
     if not len(g): raise ValueError("the gallery is empty: there is nothing to search; embed images first")
     if not len(q): raise ValueError("there is no query; give a sentence or a crop, see `ask`")
     one_model(q, g)
-    if q.dim != g.dim: raise ValueError(f"queries have {q.dim} dimensions, the gallery has {g.dim}: another model's?")
+    if q.dim != g.dim:
+        raise ValueError(f"queries have {q.dim} dimensions, the gallery has {g.dim}: another model's?")
     if check_choice('distance', distance, DISTANCES) == 'euclidean': return DistanceScores(q.emb, g.emb)
     return scores_of(q, g)
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #8d91ce1b
-DISTRACTORS = tuple(k for k, s in (IMAGE_SETS | DG_SETS).items() if s.background) # Datasets whose pid 0 is no person
+# datasets whose pid 0 is no person
+DISTRACTORS = tuple(name for name, spec in (IMAGE_SETS | DG_SETS).items() if spec.background)
 
 
 def no_person(e:Embeddings | Shards, # Labelled images
@@ -82,7 +85,7 @@ def no_person(e:Embeddings | Shards, # Labelled images
 
 def search_scores(q:Embeddings, # Labelled queries, with and without their person in the gallery
     g:Embeddings, # Labelled gallery
-    *, same_camera:str | None=None, # 'drop' or 'keep' matches of its own camera; default: drop if both have cameras
+    *, same_camera:str | None=None, # 'drop' or 'keep' matches of its camera; default: drop if both have one
     distance:str='cosine', # See `comparable`
     chunk:int | None=None, # Queries at a time
     ) -> pd.DataFrame: # pid, cam and columns of the query; present, mate, other, top (scores), rank (0: none)
@@ -144,7 +147,7 @@ def fnir(mate:np.ndarray | Sequence[float], # (M,) best score of the person of e
     threshold:float, # T
     first:int=1, # R: how many images count as found
     ) -> float: # 0 to 1
-    "Share of mated searches whose person is below the threshold or not among the first: FNIR(T, R) of NISTIR 8271"
+    "Share of mated searches without their person above the threshold and among the first: FNIR(T, R) of NISTIR 8271"
     missed = (np.asarray(mate, float) < threshold) | (np.asarray(rank) > first)
     return float(missed.mean()) if len(missed) else math.nan
 
@@ -230,7 +233,7 @@ def _is_score(text):
 
 
 @patch(cls_method=True)
-def load(cls:type[Threshold], path:Path | str, # That `save` wrote
+def load(cls:Threshold, path:Path | str, # That `save` wrote
     ) -> Threshold:
     "A saved threshold"
     write = "calibrate one and give the file that it is saved in (reid_lab calibrate QUERY GALLERY --out FILE)"
@@ -243,7 +246,8 @@ def load(cls:type[Threshold], path:Path | str, # That `save` wrote
     if file_kind(path) in ('special', 'folder', 'empty', 'lfs', 'html', 'unreadable'):
         raise wrong_file(path, 'a saved Threshold', write)
     try: facts = json.loads(path.read_text('utf-8'))
-    except (ValueError, OSError) as e: raise ValueError(f"{path} is no saved Threshold: {e}; {write}") from None
+    except (ValueError, OSError) as e:
+        raise ValueError(f"{path} is no saved Threshold: {e}; {write}") from None
     given = set(facts) if isinstance(facts, dict) else set()
     missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in given]
     unknown = sorted(given - {f.name for f in fields(cls)})
@@ -342,7 +346,8 @@ def identification_curve(found:pd.DataFrame, # See `calibrate`
         raise ValueError(f"a curve needs both kinds of searches; there are {len(mated)} mated and {len(top)} nonmated "
                          "ones. `open_set` and `each_removed` make nonmated ones")
     t = np.concatenate([[np.nextafter(top[-1], np.inf)], np.unique(top)[::-1]])
-    mate = np.sort(np.where(mated['rank'] <= first, mated.mate, -np.inf)) # who is not among the first is never found
+    # who is not among the first is never found
+    mate = np.sort(np.where(mated['rank'] <= first, mated.mate, -np.inf))
     return pd.DataFrame(dict(threshold=t, FPIR=100*(1 - np.searchsorted(top, t)/len(top)),
                              FNIR=100*np.searchsorted(mate, t)/len(mate)))
 
@@ -371,7 +376,8 @@ class _PairBlock:
 def _pair_blocks(q, g, same_camera, distance, chunk):
     "All pairs that have labels, block by block of queries"
     q_ok, g_ok = np.flatnonzero(q.pid != -1), np.flatnonzero(g.pid != -1)
-    if not len(q_ok) or not len(g_ok): raise ValueError("pairs need labels; all queries or all images have pid -1")
+    if not len(q_ok) or not len(g_ok):
+        raise ValueError("pairs need labels; all queries or all images have pid -1")
     q, g = q[q_ok], g[g_ok]
     q, g = one_numbering(q, g)
     drop = drops_same_camera(same_camera, q.cam, g.cam)
@@ -495,7 +501,7 @@ def _signed(row):
 @dataclass(frozen=True)
 class OpenSet:
     "FNIR at rates of false alarms, per camera"
-    rates:pd.DataFrame # FPIR_asked, ranking, group, people, absent, present, FPIR, FNIR (percent, _low, _high), change
+    rates:pd.DataFrame # FPIR_asked, ranking, group, people, absent, present, FPIR, FNIR (with _low, _high), change
     warnings:list=field(default_factory=list) # Sentences
 
     def table(self) -> pd.DataFrame: # Texts
@@ -527,13 +533,15 @@ def _changes(base, new, by, first):
 
 def _few(rate, people, n, cams):
     "Sentences on what is too little: `people` and `n` nonmated searches of a half, cameras with few people"
-    if n*rate < 1: return [f"FPIR {100*rate:g} % is not told: half of the people have {n} searches without their "
-                           f"person, and one false alarm in them is {100/n:.2g} % already."]
+    if n*rate < 1:
+        return [f"FPIR {100*rate:g} % is not told: half of the people have {n} searches without their "
+                f"person, and one false alarm in them is {100/n:.2g} % already."]
     out = []
     if people*rate < 1:
         out.append(f"Too few people for FPIR {100*rate:g} %: a threshold rests on {people}, and {1/rate:.0f} or more "
                    "are needed for one false alarm among as many people. Its rates are rough.")
-    if cams: out.append(f"Fewer than {LEAST} people have queries of {', '.join(cams)}: rates of so few are not told.")
+    if cams:
+        out.append(f"Fewer than {LEAST} people have queries of {', '.join(cams)}: rates of so few are not told.")
     return out
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #331d531a
@@ -555,7 +563,7 @@ def open_set_report(found:dict[str, pd.DataFrame], # Ranking -> frame of `search
     first:int=1, # R: how many images count as found
     split:int=0, # Which division of the persons
     ) -> OpenSet:
-    "Rates of each ranking and camera, calibrated on one half of the persons and applied to the other, both ways"
+    "Rates of each ranking and camera; thresholds are calibrated on one half of the persons for the other"
     base = next(iter(found.values()))
     searches = each_removed(base)
     if len(searches) and searches.pid.nunique() < 4:
@@ -570,7 +578,8 @@ def open_set_report(found:dict[str, pd.DataFrame], # Ranking -> frame of `search
         few_people = [_group_name(by, cam) for cam, f in base.groupby(by) if f.pid.nunique() < LEAST]
     rows, warn = [], []
     for rate in rates:
-        if not 0 < rate < 1: raise ValueError(f"rates={rate} must lie between 0 and 1, such as .01, one in a hundred")
+        if not 0 < rate < 1:
+            raise ValueError(f"rates={rate} must lie between 0 and 1, such as .01, one in a hundred")
         warn += [w for w in _few(rate, n_people, n_nonmated, few_people) if w not in warn]
         if n_nonmated*rate >= 1: rows += _report_rows(found, rate, first, split, by)
     if not rows: return OpenSet(pd.DataFrame(columns=['FPIR_asked', 'ranking', 'group', 'people']), warn)

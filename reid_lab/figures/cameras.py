@@ -122,8 +122,9 @@ def camera_map(maps:pd.DataFrame | dict, # Of `reid_lab.analysis.bias.maps.proje
                 _points(ax, frame, b, groups[b], size)
                 _box(ax, frame)
             row[0].set_ylabel(labels[b])
-        if keys: fig.legend(handles=keys, loc='outside lower center', ncols=min(per_line, len(keys)), handlelength=.8,
-                            columnspacing=.9, handletextpad=.3, borderpad=.1, labelspacing=.2)
+        if keys:
+            fig.legend(handles=keys, loc='outside lower center', ncols=min(per_line, len(keys)), handlelength=.8,
+                       columnspacing=.9, handletextpad=.3, borderpad=.1, labelspacing=.2)
     return fig
 
 # %% ../../nbs/11_figures/50_cameras.ipynb #c1b61b81
@@ -140,7 +141,7 @@ def _weighted(frame, metric, seen):
     return weighted_mean(f[metric], f.n_query) if len(f) else float('nan')
 
 
-def camera_bars(frames:pd.DataFrame | dict, # Of `reid_lab.analysis.bias.per_camera.per_camera`, or method -> frame
+def camera_bars(frames:pd.DataFrame | dict, # Of `analysis.bias.per_camera.per_camera`, or method -> frame
     metric:str='mAP', # Column
     seen:Sequence[int]=(), # Cameras the model was trained on: pale, and not in the mean
     label:str | None=None, # Text of the metric
@@ -168,7 +169,8 @@ def camera_bars(frames:pd.DataFrame | dict, # Of `reid_lab.analysis.bias.per_cam
         _under(ax, cams, seen, next(iter(frames.values())), w)
         ax.set_ylabel(label or literal(f'{metric} (%)'))
         ncols = 2 if w < 5 else 4
-        if any(frames): fig.legend(loc='outside upper center', ncols=ncols, handlelength=1., columnspacing=1.2)
+        if any(frames):
+            fig.legend(loc='outside upper center', ncols=ncols, handlelength=1., columnspacing=1.2)
     return fig
 
 
@@ -197,7 +199,7 @@ def _error_panel(ax, f, i):
     ax.set_title(f'bars: up to {f.n.max()} queries', size=6.5, color='#707880', loc='right')
 
 # %% ../../nbs/11_figures/50_cameras.ipynb #e417f34f
-def error_curves(frame:pd.DataFrame, # Of `reid_lab.analysis.bias.per_camera.error_vs_distance`, one or several kinds
+def error_curves(frame:pd.DataFrame, # Of `analysis.bias.per_camera.error_vs_distance`, one or several kinds
     column:str='cvpr', # Key of `reid_lab.figures.style.WIDTHS`
     width:float | None=None, # Inches, instead of the column's
     height:float | None=None, # Inches
@@ -205,7 +207,8 @@ def error_curves(frame:pd.DataFrame, # Of `reid_lab.analysis.bias.per_camera.err
     ) -> PaperFigure:
     "Error rate against each uncertainty, with the number of queries of each bin"
     for c in ('kind', 'low', 'high', 'centre', 'n', 'error'): check_choice('column', c, list(frame.columns))
-    if not len(frame): raise ValueError("no bin has enough queries; lower bins or min_count of error_vs_distance")
+    if not len(frame):
+        raise ValueError("no bin has enough queries; lower bins or min_count of error_vs_distance")
     kinds = list(dict.fromkeys(frame.kind))
     with paper_style(column, width) as w:
         fig = paper_figure(w, height or max(1.75, .85*w/len(kinds)), layout='constrained')
@@ -227,7 +230,8 @@ def _nmi_panel(ax, frame, key, colours, title):
         if not np.isfinite(v): continue
         tick = frame.chance.iloc[i] if key == 'camera' and 'chance' in frame else 0.
         ax.text(max(v, tick) + .03*top, i, f'{v:.3f}', va='center', size=6.5)
-    if not np.isfinite(frame[key]).any(): ax.text(.5, .5, 'not defined', ha='center', transform=ax.transAxes, size=6.5)
+    if not np.isfinite(frame[key]).any():
+        ax.text(.5, .5, 'not defined', ha='center', transform=ax.transAxes, size=6.5)
     ax.set(title=title, xlim=(0, 1.3*top))
     ax.locator_params(axis='x', nbins=3)
     ax.tick_params(axis='y', length=0)
@@ -243,13 +247,15 @@ def nmi_bars(frame:pd.DataFrame, # `method`, `camera` and perhaps `identity` and
     "NMI of clusters with cameras and with identities, one bar a method"
     for c in ('method', 'camera'): check_choice('column', c, list(frame.columns))
     panels = [('camera', 'NMI with cameras ↓')]
-    if 'identity' in frame and frame.identity.notna().any(): panels.append(('identity', 'NMI with identities ↑'))
+    if 'identity' in frame and frame.identity.notna().any():
+        panels.append(('identity', 'NMI with identities ↑'))
     high = height or .62 + .2*len(frame)
     if label and not height: high += .15
     with paper_style(column, width) as w:
         fig = paper_figure(w, high, layout='constrained')
         axes = fig.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for ax, (key, title) in zip(axes, panels): _nmi_panel(ax, frame, key, method_colours(frame.method), title)
+        for ax, (key, title) in zip(axes, panels):
+            _nmi_panel(ax, frame, key, method_colours(frame.method), title)
         if 'chance' in frame:
             y = np.arange(len(frame))
             axes[0].vlines(frame.chance, y - .34, y + .34, color='black', lw=1.)
@@ -267,7 +273,8 @@ def _numbers(ax, share, shade):
     "Percent in the middle of each cell, white on dark ones"
     for r, c in zip(*np.nonzero(np.isfinite(share))):
         dark = abs(shade[r, c]) > 2.2
-        ax.text(c, r, f'{100*share[r, c]:.0f}', ha='center', va='center', size=7, color='white' if dark else '#222222')
+        ax.text(c, r, f'{100*share[r, c]:.0f}', ha='center', va='center', size=7,
+                color='white' if dark else '#222222')
 
 
 def _own_counts(ax, row, counts):
@@ -301,7 +308,8 @@ def pair_matrix(share:np.ndarray, # (Cq,Cg) of the neighbours, 0..1, NaN for non
         for r, c in chosen:
             ax.add_patch(Rectangle((c - .5, r - .5), 1, 1, fc='none', ec='#111111', lw=1.6, clip_on=False))
         if own: _own_counts(ax, *own)
-        for side, names in ((ax.xaxis, gallery), (ax.yaxis, query)): side.set_ticks(range(len(names)), map(str, names))
+        for side, names in ((ax.xaxis, gallery), (ax.yaxis, query)):
+            side.set_ticks(range(len(names)), map(str, names))
         ax.set(xlabel='camera of the neighbours', ylabel='camera of the query')
         ax.set_title(literal(title), loc='left', size=7.5, weight='bold')
         ax.tick_params(length=0)
@@ -322,8 +330,9 @@ def _camera_bars(ax, before, after):
         for i, v in enumerate(frame.mAP):
             if np.isfinite(v): ax.text(v + 1, i + off, f'{v:.1f}', va='center', size=6)
     defined = np.isfinite(before.mAP).any() or np.isfinite(after.mAP).any()
-    if not defined: ax.text(.5, .5, 'not defined: no query has\na match that is known', ha='center', va='center',
-                            transform=ax.transAxes, size=7, color='#555555')
+    if not defined:
+        ax.text(.5, .5, 'not defined: no query has\na match that is known', ha='center', va='center',
+                transform=ax.transAxes, size=7, color='#555555')
     ax.set_yticks(y, [f'cam {c} ({n})' for c, n in zip(before.cam, before.n_query)])
     ax.set(xlim=(0, 110), ylim=(len(y) - .5, -.5))
     ax.set_xticks([0, 25, 50, 75, 100])
@@ -378,7 +387,8 @@ def camera_card(before:pd.DataFrame, # cam, n_query, mAP (NaN if not defined)
             if query is not None and cam == query['cam']: _query_marks(left, i, query)
         left.set_xlabel(literal(label) + ('; diamonds: the query' if query else ''))
         _nmi_bars(right, nmi, names)
-        for name, (_, colour) in zip(names, (_BEFORE, _AFTER)): right.barh([9], [0], color=colour, label=literal(name))
+        for name, (_, colour) in zip(names, (_BEFORE, _AFTER)):
+            right.barh([9], [0], color=colour, label=literal(name))
         fig.legend(*right.get_legend_handles_labels(), loc='outside lower center', ncols=2, handlelength=1.)
         head = wrap_text(title, .82*w, 7.5, 2) # bold is wider
         fig.suptitle(literal(head), x=.01, ha='left', size=7.5, weight='bold')

@@ -119,7 +119,8 @@ def error_bars(frame:pd.DataFrame, # One row a seed and stage: rates in percent,
     height:float=2.1, # Inches
     ) -> PaperFigure:
     "Mean rate of each kind of error at each stage, with 95 % intervals over seeds; two seeds are shown as dots"
-    if frame.duplicated(['seed', 'stage']).any(): raise ValueError("frame has several factors; choose one first")
+    if frame.duplicated(['seed', 'stage']).any():
+        raise ValueError("frame has several factors; choose one first")
     stages = list(dict.fromkeys(frame.stage)) if stages is None else list(stages)
     kinds, wide = list(_ERRORS), .8/len(stages)
     with paper_style(column, width) as w:
@@ -130,7 +131,8 @@ def error_bars(frame:pd.DataFrame, # One row a seed and stage: rates in percent,
             at = np.arange(len(kinds)) + (i - (len(stages) - 1)/2)*wide
             ax.bar(at, rates.mean(), wide*.92, yerr=_interval(rates), label=stage, color=COLOURS[i % 7],
                    ecolor='#333333', error_kw=dict(lw=.8, capsize=2))
-            if len(rates) == 2: ax.plot(np.tile(at, 2), rates.to_numpy().ravel(), 'o', color='#333333', ms=1.8)
+            if len(rates) == 2:
+                ax.plot(np.tile(at, 2), rates.to_numpy().ravel(), 'o', color='#333333', ms=1.8)
         ax.set(xticks=range(len(kinds)), xticklabels=_ERRORS.values(), ylabel='World, errors (%)', ylim=(0, None))
         ax.grid(axis='y')
         n = frame.seed.nunique()

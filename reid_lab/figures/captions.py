@@ -76,7 +76,7 @@ def _draw_texts(ax, x, y, texts):
         y += _n_lines(text)*_LINE + .45*_LINE
 
 # %% ../../nbs/11_figures/40_captions.ipynb #40c0a001
-def caption_board(rows:Sequence, # (images, texts) a row: a list of (H,W,3) uint8 arrays, a list of (heading, text)
+def caption_board(rows:Sequence, # (images, texts) a row: lists of (H,W,3) uint8 arrays, and of (heading, text)
     column:str='cvpr-full', # Key of `WIDTHS`
     width:float | None=None, # Inches, instead of the column's
     image_height:float=.95, # Inches
@@ -124,7 +124,8 @@ def people_sheet(rows:Sequence, # One list a row, of an image (H,W,3) a person
         fig, ax = inch_canvas(w, top + .05 + (max(t.count('\n') for t in wrapped) + 1)*6/7*_LINE + .03)
         for r, row in enumerate(rows):
             y = .03 + r*(high + .03)
-            if len(heads): ax.text(.03, y + high/2, heads[r].replace(' ', '\n', 1), va='center', parse_math=False)
+            if len(heads):
+                ax.text(.03, y + high/2, heads[r].replace(' ', '\n', 1), va='center', parse_math=False)
             for j, im in enumerate(row):
                 wide = min(_image_width(im, high), pitch - .04)
                 thumbnail(ax, im, left + j*pitch + (pitch - wide)/2, y, wide, high)

@@ -91,7 +91,8 @@ def _most_repeats(frame, y, columns, repeats):
     return n.max() if len(n) else 0
 
 # %% ../../nbs/11_figures/20_charts.ipynb #267f78e3
-_BANDS = dict(sd='mean ± sd of', se='mean ± se of', range='mean, range of', none='mean of', points='mean; dots:')
+_BANDS = dict(sd='mean ± sd of', se='mean ± se of', range='mean, range of', none='mean of',
+              points='mean; dots:')
 
 
 @renamed(of='repeats')
@@ -100,7 +101,7 @@ def curves(frame:pd.DataFrame, # Long frame, one row a run (or a logged step)
     y:str, # Column of the metric
     by:str | None=None, # Column: one line a value
     panel:str | None=None, # Column: one panel a value
-    band:str='sd', # Over seeds: `sd`, `se`, `range`, `points` or `none`; two seeds have points, not a deviation
+    band:str='sd', # Over seeds: `sd`, `se`, `range`, `points` or `none`; two seeds are points
     xlabel:str | None=None, # Text of the x axis
     ylabel:str | None=None, # Text of the y axis
     column:str='cvpr', # Key of `WIDTHS`
@@ -149,7 +150,7 @@ def masking_curves(frame:pd.DataFrame, # Rows with `n_masked`, `method`, `datase
     return curves(frame, 'n_masked', metric, **settings | kw)
 
 # %% ../../nbs/11_figures/20_charts.ipynb #4e7155fd
-def read_log(log:Path | str | Sequence[dict] | pd.DataFrame, # Path of a JSONL file, a list of dicts, or a frame
+def read_log(log:Path | str | Sequence[dict] | pd.DataFrame, # A JSONL file, a list of dicts, or a frame
     ) -> pd.DataFrame:
     "A training log as a frame; an unfinished last line (a run still writing) is left out"
     if not isinstance(log, (str, Path)): return pd.DataFrame(log)
@@ -181,7 +182,7 @@ def _log_line(ax, steps, values, smooth, style, label):
     if len(values) <= 12: line.set_marker(MARKERS[style % 7])
 
 
-def learning_curves(logs:Path | str | Sequence[dict] | pd.DataFrame | dict, # One (see `read_log`), or name -> log
+def learning_curves(logs:Path | str | Sequence[dict] | pd.DataFrame | dict, # One log, or name -> log
     metrics:str | Sequence[str], # Columns to draw, one panel each
     x:str='step', # Column of the x axis
     smooth:int=1, # Running mean over so many rows, for what is logged often enough
@@ -331,8 +332,8 @@ def heat_map(matrix:pd.DataFrame, # Rows, columns and numbers
         for r, c in zip(*np.nonzero(np.isfinite(values))):
             best = values[r, c] == np.nanmax(values[:, c])
             dark = image.norm(values[r, c]) > .6
-            ax.text(c, r, f'{values[r, c]:.{digits}f}', ha='center', va='center', weight='bold' if best else 'normal',
-                    color='white' if dark else '#222222')
+            ax.text(c, r, f'{values[r, c]:.{digits}f}', ha='center', va='center',
+                    weight='bold' if best else 'normal', color='white' if dark else '#222222')
         _tick_names(ax, matrix, (w - 1.3)/matrix.shape[1])
         ax.set(xlabel=xlabel, ylabel=ylabel, title=literal(label))
         ax.tick_params(length=0)

@@ -60,7 +60,8 @@ def _harm(x, y, width):
 
 def _draw_word(ax, word, x, y, width):
     "A word in its box, struck through where it is masked"
-    look = dict(fc='#bcd9ee', ec=COLOURS[0], lw=1.2) if word.get('chosen') else dict(fc='#f2f4f6', ec='#cccccc', lw=.5)
+    look = dict(fc='#f2f4f6', ec='#cccccc', lw=.5)
+    if word.get('chosen'): look = dict(fc='#bcd9ee', ec=COLOURS[0], lw=1.2)
     ax.add_patch(FancyBboxPatch((x + .02, y + .02), width - .04, .17, boxstyle='round,pad=.02', **look))
     pale = word.get('gone') or word.get('stop')
     ax.text(x + width/2, y + .105, wrap_text(word['text'], width - .05, _WORD_SIZE, 1), size=_WORD_SIZE, ha='center',
@@ -100,7 +101,8 @@ def word_card(words:Sequence[dict], # text, and perhaps value (number), gone, st
         ax.add_patch(Rectangle((.05, y - .02), .2, .04, fc=COLOURS[0], lw=0))
         ax.add_patch(_harm(.75, y - .02, .2))
         ax.plot([1.5, 1.7], [y, y], color=WRONG, lw=1)
-        for x, name in ((.3, 'helps'), (1., 'harms'), (1.75, 'masked')): ax.text(x, y, name, size=6.5, va='center')
+        for x, name in ((.3, 'helps'), (1., 'harms'), (1.75, 'masked')):
+            ax.text(x, y, name, size=6.5, va='center')
     return fig
 
 # %% ../../nbs/11_figures/70_explain.ipynb #ebf4eaf1
@@ -131,7 +133,7 @@ def _doubt(x, y, width, height, **more):
     return Rectangle((x, y), width, height, fc='none', ec=WRONG, lw=1.2, ls=(0, (3, 2)), **more)
 
 # %% ../../nbs/11_figures/70_explain.ipynb #70c0a002
-def map_card(panels:Sequence[dict], # image, over: (H,W,3) or None; name, head, verdict, believed; curve: mode -> dict
+def map_card(panels:Sequence[dict], # image, over: (H,W,3) or None; name, head, verdict, believed, curve
     words:Sequence[dict]=(), # See `word_card`
     title:str='', # Above all
     column:str='cvpr-full', # Key of `reid_lab.figures.style.WIDTHS`

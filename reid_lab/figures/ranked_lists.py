@@ -57,8 +57,9 @@ def list_key(ax:Axes, # From `inch_canvas`
         ax.text(x + .1, y, text, va='center', size=6.5)
 
 # %% ../../nbs/11_figures/30_ranked_lists.ipynb #30c0a001
-_GAP, _BELOW, _TOP, _FOOT = .035, .1, .18, .16   # inches: between images, below a query, above the lists, of the key
-_WIDEST, _LOWEST = .75, .45                      # inches: greatest width, and least height that a limit may ask for
+# inches: between images, below a query, above all lists, of the key at the foot
+_GAP, _BELOW, _TOP, _FOOT = .035, .1, .18, .16
+_WIDEST, _LOWEST = .75, .45   # inches of an image: at most wide, and at least high whatever a limit asks for
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class _Content:
         return max(one_query/len(self.methods) - _GAP, _LOWEST)
 
     def names(self, room, columns, highest):
-        "Method -> its name in lines as long as an image is high, about, and inches beside the lists for all of them"
+        "Method -> its name in lines about as long as an image is high, and the inches that all need"
         height, width = self.shape
         row = min(min(_WIDEST, room*.9/columns)*height/width, highest)
         names = {m: wrap_text(m, min(.95, max(.4, .95*row)), 6.5, 3) for m in self.methods}
@@ -156,7 +157,7 @@ def _draw_list(ax, layout, y, name, images, right):
 
 def ranked_lists(queries:Sequence, # Captions, or query images (H,W,3) uint8
     ranked:dict | Sequence, # Dict of method name -> (Q,>=k) gallery rows, best first; or one such array
-    images:np.ndarray | Callable, # Gallery images (N,H,W,3), or a function of a list of rows that returns them
+    images:np.ndarray | Callable, # Gallery images (N,H,W,3), or a function that reads a list of rows
     q_pid:np.ndarray | Sequence[int], # (Q,) identities
     g_pid:np.ndarray | Sequence[int], # (N,) identities
     k:int=10, # Results shown
@@ -177,7 +178,8 @@ def ranked_lists(queries:Sequence, # Captions, or query images (H,W,3) uint8
     first = next(iter(shown.values()))[0][0]
     content = _Content(len(queries), tuple(lists), bool(notes), k, first.shape[:2])
     with paper_style(column, width, size=7) as w:
-        if isinstance(queries[0], str): layout = _ListLayout.for_captions(content, w, max_height, caption_width)
+        if isinstance(queries[0], str):
+            layout = _ListLayout.for_captions(content, w, max_height, caption_width)
         else: layout = _ListLayout.for_images(content, w, max_height)
         end = layout.query_y(len(queries))
         fig, ax = inch_canvas(layout.width, end + _FOOT)

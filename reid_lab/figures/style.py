@@ -28,7 +28,8 @@ from ..core.files import atomic_path, safe_join
 
 # %% ../../nbs/11_figures/10_style.ipynb #c3bd3a22
 WIDTHS = {'cvpr': 3.25, 'cvpr-full': 6.875, 'ieee': 3.5, 'ieee-full': 7.16, 'slide': 10.} # inches
-COLOURS = ('#0072b2', '#d55e00', '#009e73', '#b65c93', '#a87900', '#3d9bcf', '#333333') # safe without red and green
+# told apart without seeing red or green
+COLOURS = ('#0072b2', '#d55e00', '#009e73', '#b65c93', '#a87900', '#3d9bcf', '#333333')
 MARKERS, LINES = 'osD^vP*', ('-', '--', '-.', ':', (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 RIGHT, WRONG = '#1b7f4d', '#b8352a'
 STYLE = {'pdf.fonttype': 42, 'ps.fonttype': 42, 'svg.fonttype': 'none', 'svg.hashsalt': 'reid_lab',
@@ -45,7 +46,7 @@ def paper_style(column:str='cvpr', # Key of `WIDTHS`
     size:float=8, # Text size in points; ticks and legends are one point smaller
     font:str='sans', # `sans` | `serif`, both shipped with matplotlib, so the same everywhere
     ) -> Iterator[float]:
-    "Inside the block matplotlib draws in paper style, whatever the user's settings; yields the width in inches"
+    "Inside the block matplotlib draws in paper style, whatever the user's settings; gives the width in inches"
     width = width or WIDTHS[check_choice('column', column, WIDTHS)]
     family = {'sans': 'DejaVu Sans', 'serif': 'STIXGeneral'}[check_choice('font', font, ['sans', 'serif'])]
     settings:dict[Any, Any] = {k: size - 1 for k in ('xtick.labelsize', 'ytick.labelsize', 'legend.fontsize',
@@ -60,11 +61,11 @@ def paper_style(column:str='cvpr', # Key of `WIDTHS`
 
 # %% ../../nbs/11_figures/10_style.ipynb #2e24e530
 def _settle(fig):
-    "Let the layout engine place everything, then retire it: a second drawing would move things by fractions of a pixel"
+    "Let the layout engine place everything, then retire it"
     engine = fig.get_layout_engine()
     if engine is None or isinstance(engine, PlaceHolderLayoutEngine): return
     for _ in range(2): fig.draw_without_rendering()
-    fig.set_layout_engine('none')
+    fig.set_layout_engine('none') # a second drawing would move things by fractions of a pixel
 
 
 class PaperFigure(Figure):

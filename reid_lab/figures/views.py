@@ -60,7 +60,8 @@ def image_or_name(ax:Axes, # From `inch_canvas`
         ax.add_patch(Rectangle((x, y), w, h, fc='#f2f4f6', ec='#777777', lw=.7, ls=(0, (3, 2))))
         ax.text(x + w/2, y + h/2, wrap_text(name or 'no image', w - .06, 5, 6), size=5, ha='center', va='center',
                 color='#555555', parse_math=False)
-    if pale: ax.add_patch(Rectangle((x - .02, y - .02), w + .04, h + .04, fc='white', ec='none', alpha=.6, zorder=8))
+    if pale:
+        ax.add_patch(Rectangle((x - .02, y - .02), w + .04, h + .04, fc='white', ec='none', alpha=.6, zorder=8))
 
 # %% ../../nbs/11_figures/60_views.ipynb #ef9a88f2
 def _note(text, w):

@@ -230,7 +230,7 @@ def pointing(heat:np.ndarray | torch.Tensor | Sequence, # (B,h,w), see `fit_map`
     return np.where(mask.any((1, 2)), hit, np.nan)
 
 
-def mass_inside(heat:np.ndarray | torch.Tensor | Sequence, # (B,h,w), see `fit_map`; negative values count as 0
+def mass_inside(heat:np.ndarray | torch.Tensor | Sequence, # (B,h,w), see `fit_map`; values below 0 count as 0
     mask:np.ndarray | torch.Tensor | Sequence, # (B,H,W) bool, the truth
     ) -> np.ndarray: # (B,) 0 to 1; NaN: the mask is empty
     "Share of the positive mass of the map inside the mask"

@@ -53,7 +53,8 @@ def occlusion_map(score:Callable, # (n,3,H,W) -> (n,); row r belongs to image r 
     batch:int=128, # Images a call, about
     ) -> np.ndarray: # (B,H,W): negative where hiding raises the score
     "Mean fall of the score over the squares that cover each pixel"
-    if patch < 1 or stride < 1: raise ValueError(f"patch={patch} and stride={stride} must be at least 1 pixel")
+    if patch < 1 or stride < 1:
+        raise ValueError(f"patch={patch} and stride={stride} must be at least 1 pixel")
     n_images, _, height, width = img.shape
     fall, count = torch.zeros(n_images, height, width, dtype=torch.float64), torch.zeros(height, width)
     if not n_images: return fall.numpy()
@@ -255,6 +256,7 @@ def query_word_maps(model:nn.Module, # CFAM or CFAN
     ) -> np.ndarray: # (B,L,h,w)
     "For each token the patches that the same queries read"
     of_img, of_txt = query_maps(model, img, layer=layer), query_maps(model, texts=texts, layer=layer)
-    if len(of_txt) != len(of_img): raise ValueError(f"{len(of_txt)} captions for {len(of_img)} images; give one each")
+    if len(of_txt) != len(of_img):
+        raise ValueError(f"{len(of_txt)} captions for {len(of_img)} images; give one each")
     share = of_txt/np.maximum(of_txt.sum(1, keepdims=True), 1e-12)        # of each query in a token
     return np.einsum('bkl,bkhw->blhw', share, of_img)

@@ -123,7 +123,7 @@ class MapSettings:
     baseline: str | torch.Tensor = 'blur'
 
     @property
-    def perturbation(self): return Perturbation(self.steps, self.patch, self.baseline)
+    def perturbation(self) -> Perturbation: return Perturbation(self.steps, self.patch, self.baseline)
 
 
 def _resized(mask, size):

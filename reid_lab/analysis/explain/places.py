@@ -60,7 +60,8 @@ def map_grid(model:nn.Module, # Any model of the zoo
     def note_grid(module, args, output): grids.append(tuple(place.maps(output, size).shape[2:]))
     handle = place.layer.register_forward_hook(note_grid)
     try:
-        with untouched(model): model.encode_image(torch.zeros(1, 3, *size, device=next(model.parameters()).device))
+        with untouched(model):
+            model.encode_image(torch.zeros(1, 3, *size, device=next(model.parameters()).device))
     finally: handle.remove()
     return grids[0]
 
@@ -88,7 +89,8 @@ class Score(nn.Module):
     def _of(self, img):
         def one_each(t): return t.repeat(len(img)//self.targets, *[1]*(t.ndim - 1))
         if self.to_ is not None: return (self.model.encode_image(img)*one_each(self.to_)).sum(1)
-        if self.label is not None: return self.model.logits(img).gather(1, one_each(self.label)[:, None])[:, 0]
+        if self.label is not None:
+            return self.model.logits(img).gather(1, one_each(self.label)[:, None])[:, 0]
         _, tokens = self.model.image_states(img)
         odds = 0.
         for sign, states, mask in self.match:
@@ -124,7 +126,8 @@ def score_of(model:nn.Module, # Any model of the zoo
         raise ValueError(f"against needs text or match as the target, not {kind}")
     def read(texts): return model.tokenizer(as_list(texts)).to(device)
     with untouched(model):
-        if kind == 'label': return Score(model, label=torch.as_tensor(value, device=device).long().reshape(-1))
+        if kind == 'label':
+            return Score(model, label=torch.as_tensor(value, device=device).long().reshape(-1))
         if kind == 'match':
             _, states, mask = model.text_states(read(value))
             match = [(1., states, mask)]

@@ -133,7 +133,8 @@ def token_parts(tokenizer:Tokenizer, # With `ids` and `context_length`
     style = getattr(tokenizer, 'clean', 'keep')
     text = ' '.join((clean_caption(text, style) if style != 'keep' else text).split())
     out = ['']
-    for word, part in zip(text.split(), _parts_between_spaces(text, attrs)): out += [part]*len(tokenizer.ids(word))
+    for word, part in zip(text.split(), _parts_between_spaces(text, attrs)):
+        out += [part]*len(tokenizer.ids(word))
     return out[:tokenizer.context_length - 1] + ['']
 
 

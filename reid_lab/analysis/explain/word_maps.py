@@ -31,7 +31,8 @@ def text_score(model:nn.Module, # Reads captions
     @torch.no_grad()
     def score(texts):
         with untouched(model):
-            if match_img is None: return model.encode_text(model.tokenizer(list(texts)).to(device)) @ to.to(device)
+            if match_img is None:
+                return model.encode_text(model.tokenizer(list(texts)).to(device)) @ to.to(device)
             matches = score_of(model, match=list(texts))
             return matches(match_img.expand(len(texts), -1, -1, -1))
     return score

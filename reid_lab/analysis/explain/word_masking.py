@@ -50,7 +50,7 @@ METRICS = ('R1', 'R5', 'R10', 'mAP', 'mINP', 'mSD', 'RSum')
 class MaskedSearch:
     "What masked captions search, and how"
     split: str = 'test'                 # of the queries (captions) and of the gallery (images)
-    evaluate: Callable | None = None    # frame of captions -> metrics, for models that re-rank; default: by cosine
+    evaluate: Callable | None = None    # frame of captions -> metrics, to re-rank; default: by cosine
     device: str | None = None           # where to compute; default: where the model is
 
 
@@ -75,7 +75,8 @@ def word_masking(model:nn.Module, # Has `encode_image`, `encode_text`, `tokenize
     ) -> pd.DataFrame: # n_masked, seed, variant, R1, R5, R10, mAP, mINP, mSD, RSum; one row per number and seed
     "Retrieval scores by the number of masked words"
     texts, seeds, n_masked = table.text_queries(search.split), list(seeds), list(n_masked)
-    if not seeds or not n_masked: raise ValueError(f"n_masked={n_masked}, seeds={seeds}: give at least one of each")
+    if not seeds or not n_masked:
+        raise ValueError(f"n_masked={n_masked}, seeds={seeds}: give at least one of each")
     evaluate = search.evaluate or _by_cosine(model, table, search, quiet)
     rows, whole = [], None
     for m, seed in (jobs := progress([(m, s) for m in n_masked for s in seeds], 'masking words', quiet=quiet)):
@@ -160,7 +161,7 @@ class EffectSearch:
     n: int | None = None                # captions, drawn at random; default: all
     seed: int = 0                       # of the draw
     gallery: Embeddings | None = None   # of the images, if they are embedded already
-    score: Callable | None = None       # embeddings of captions -> `Scores`, for models that re-rank; default: cosine
+    score: Callable | None = None       # embeddings of captions -> `Scores`, to re-rank; default: cosine
     device: str | None = None           # where to compute; default: where the model is
 
 
@@ -203,7 +204,7 @@ def effect_table(effects:pd.DataFrame, # From `word_effects`
     least:int=3, # Persons; what fewer persons' captions say is left out
     level:float=.95, # Of the intervals
     ) -> pd.DataFrame: # by, captions, persons; effect (of the margin) and hit_effect with low and high; helps
-    "Mean effect of each kind or word, the largest first; `helps` if the interval lies above 0, `harms` below, else ''"
+    "Mean effect of each kind or word, the largest first; `helps` or `harms` if 0 lies outside the interval"
     check_choice('by', by, ('kind', 'word'))
     out = []
     for key, f in effects.dropna(subset=['effect']).groupby(by, sort=True):
@@ -212,8 +213,9 @@ def effect_table(effects:pd.DataFrame, # From `word_effects`
         verdict = ''
         if m['low'] > 0: verdict = 'helps'
         elif m['high'] < 0: verdict = 'harms'
-        out.append({by: key} | dict(captions=f['query'].nunique(), persons=m['groups'], effect=m['mean'], low=m['low'],
-                                    high=m['high'], hit_effect=h['mean'], hit_low=h['low'], hit_high=h['high'],
-                                    helps=verdict))
+        row = {by: key, 'captions': f['query'].nunique(), 'persons': m['groups']}
+        row |= dict(effect=m['mean'], low=m['low'], high=m['high'])
+        row |= dict(hit_effect=h['mean'], hit_low=h['low'], hit_high=h['high'], helps=verdict)
+        out.append(row)
     columns = [by, *'captions persons effect low high hit_effect hit_low hit_high helps'.split()]
     return pd.DataFrame(out, columns=columns).sort_values('effect', ascending=False, ignore_index=True)
