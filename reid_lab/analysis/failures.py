@@ -9,7 +9,7 @@ __all__ = ['REGIONS', 'FACTS', 'REASONS', 'VERDICTS', 'colour_histograms', 'colo
            'check_rows', 'failure_figure']
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #00a0fb9d
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -98,7 +98,8 @@ class Searched:
         near = rivals(q, g, **how)
         self.query = np.flatnonzero(found['n_match'] > 0) # positions in the `q` that was given
         if (near.wrong[self.query] == -1).any():
-            raise ValueError("g holds nobody but the queries' own persons: no query can fail. Give the whole gallery")
+            raise ValueError("g holds nobody but the queries' own persons: no query can fail. Give the "
+                             "whole gallery")
         self.near = near.iloc[self.query].assign(AP=found['AP'][self.query]).reset_index(drop=True)
         self.failed = (self.near['first'] > k).to_numpy()
         self.q, self.g, self.k, self.how = q[self.query], g, k, how
@@ -129,9 +130,9 @@ def paths(self:Searched, side:str, # query, right, wrong, or subject: the query,
 
 class _Look(NamedTuple):
     "What images look like: of one image, or arrays over several"
-    pixels: np.ndarray      # (N,)
-    sharpness: np.ndarray   # (N,)
-    colours: np.ndarray     # (N,2,B)
+    pixels: np.ndarray | float      # (N,)
+    sharpness: np.ndarray | float   # (N,)
+    colours: np.ndarray             # (N,2,B)
 
 
 @patch
@@ -169,7 +170,8 @@ class Reason:
         if not needs <= s.facts: return np.full(len(s), np.nan)
         out = np.asarray(self.measure(s), float)
         if out.shape != (len(s),):
-            raise ValueError(f"reason {self.name!r} measured {out.shape}; it must give one number a query, ({len(s)},)")
+            raise ValueError(f"reason {self.name!r} measured {out.shape}; it must give one number a query, "
+                             f"({len(s)},)")
         return out
 
     def holds(self, values:np.ndarray | Sequence[float], # (Q,) from `values`
@@ -293,13 +295,15 @@ REASONS = {r.name: r for r in (
     Reason('look-alike', attribute_distance, 4, 'attributes',
            'attributes in which the right and the wrong image truly differ', below=True, needs=('attrs',)),
     Reason('ambiguous', ambiguity, 0, 'identities', 'other identities that satisfy the caption', needs=('captions',)),
-    Reason('false words', _n_false_words, 0, 'attributes', 'stated attributes that are true of no image of the person',
+    Reason('false words', _n_false_words, 0, 'attributes', 'stated attributes that are true of no image of '
+                                                           'the person',
            needs=('captions', 'said', 'attrs')),
     Reason('occluded', _unhidden_share, .8, 'share', 'share of the person that nothing hides', below=True,
            needs=('visible',)),
     Reason('low resolution', _pixels, .5, 'of the median', 'pixels of the stored image', below=True,
            needs=('images',)),
-    Reason('blurred', _sharpness, .5, 'of the median', 'variance of the second derivative over that of the image',
+    Reason('blurred', _sharpness, .5, 'of the median', 'variance of the second derivative over that of the '
+                                                       'image',
            below=True, needs=('images',)),
     Reason('short caption', _n_words, .7, 'of the median', 'words of the caption', below=True, needs=('captions',)),
     Reason('cut caption', _cut_share, 0, 'share of tokens', 'tokens beyond the context of the model',
@@ -504,7 +508,7 @@ def reason_table(frame:pd.DataFrame, # From `failure_table`, of one search or of
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #7a2b6168
 def check_rows(frame:pd.DataFrame, # Rows of a `failure_table`
-    known:Iterable[int], # Queries that the search has
+    known:Container, # Queries that the search has
     ) -> list[int]: # Of query numbers
     "The queries of some rows; an error for one that the search does not have"
     check_choice('column', 'query', list(frame.columns), 'Give rows of failure_table.')

@@ -61,7 +61,8 @@ def comparable(q:Embeddings, # Queries
         if not isinstance(e, kind):
             raise TypeError(f"{name} is {type(e).__name__}; give Embeddings(emb, pid)")
     if isinstance(g, Shards) and distance == 'euclidean':
-        raise ValueError("distance='euclidean' is not offered for a gallery on disk; use 'cosine', or g.load()")
+        raise ValueError("distance='euclidean' is not offered for a gallery on disk; use 'cosine', or "
+                         "g.load()")
     if not len(g): raise ValueError("the gallery is empty: there is nothing to search; embed images first")
     if not len(q): raise ValueError("there is no query; give a sentence or a crop, see `ask`")
     one_model(q, g)
@@ -95,8 +96,8 @@ def search_scores(q:Embeddings, # Labelled queries, with and without their perso
     q, g = two_sides(q, g, ('pid',) if same_camera == 'keep' else ('pid', 'cam'))
     near = rivals(q, g, same_camera=same_camera, scores=comparable(q, g, distance), chunk=chunk)
     if (q.pid == -1).any() or not (g.pid != -1).any():
-        raise ValueError("a query or the whole gallery has pid -1: whether a person is present must be known to count "
-                         "errors. Leave unlabelled queries out; `find` needs no labels")
+        raise ValueError("a query or the whole gallery has pid -1: whether a person is present must be "
+                         "known to count errors. Leave unlabelled queries out; `find` needs no labels")
     f = q.table().drop(columns=['path', 'caption'], errors='ignore')
     present = (near.right >= 0).to_numpy()
     out = f.assign(present=present, mate=near.right_score.where(present), other=near.wrong_score,
@@ -115,8 +116,8 @@ def open_set(q:Embeddings, # Queries
     both = np.intersect1d(q.pid[q.pid != -1], g.pid)
     n = round(share*len(both))
     if not 0 < n < len(both):
-        raise ValueError(f"share={share} of {len(both)} persons leaves {len(both) - n} present and {n} absent; an open "
-                         "set needs both")
+        raise ValueError(f"share={share} of {len(both)} persons leaves {len(both) - n} present and {n} "
+                         "absent; an open set needs both")
     absent = np.sort(stream(seed, 'open set').permutation(both)[:n])
     return absent, g[~np.isin(g.pid, absent)]
 
@@ -126,8 +127,8 @@ def each_removed(found:pd.DataFrame, # From `search_scores`
     "Every mated search a second time, as if its person had been removed from the gallery"
     twin = found[found.present].assign(present=False, mate=np.nan, rank=0)
     if not np.isfinite(twin.other).any() and len(twin):
-        raise ValueError("the gallery holds nobody but the queries' own persons: without them nothing is left to be "
-                         "searched. A threshold needs other people")
+        raise ValueError("the gallery holds nobody but the queries' own persons: without them nothing is "
+                         "left to be searched. A threshold needs other people")
     twin['top'] = twin.other
     out = pd.concat([found, twin], ignore_index=True)
     out.attrs = dict(found.attrs)
@@ -215,8 +216,8 @@ class Threshold:
         errors, of = dict(fpir=('false positive identifications', 'searches without the person'),
                         fmr=('false matches', 'pairs of different persons'))[self.kind]
         reached, target = f"{100*self.reached:.2g} % {errors}", f"{100*self.target:.2g} % asked"
-        return (f"{self.value:.3f} ({self.distance}): {reached} ({target}) of {self.n:,} {of}, {self.people} persons, "
-                f"gallery of {self.gallery:,}")
+        return (f"{self.value:.3f} ({self.distance}): {reached} ({target}) of {self.n:,} {of}, "
+                f"{self.people} persons, gallery of {self.gallery:,}")
 
     def save(self, path:Path | str, # A JSON file
         ) -> Path:
@@ -265,8 +266,8 @@ def calibrate(found:pd.DataFrame, # Of validation queries, from `search_scores`,
     check_choice('column', 'present', list(found.columns), 'Give what search_scores returned.')
     nonmated = found[~found.present]
     if not np.isfinite(nonmated.top).any() and len(nonmated):
-        raise ValueError("no nonmated search found any image: the gallery holds nobody else, so nothing can be "
-                         "calibrated")
+        raise ValueError("no nonmated search found any image: the gallery holds nobody else, so nothing "
+                         "can be calibrated")
     t = threshold_for(nonmated.top, rate)
     of_search = {k: v for k, v in found.attrs.items() if k in ('gallery', 'distance', 'model')}
     return Threshold(t, rate, fpir(nonmated.top, t), len(nonmated), nonmated.pid.nunique(),
@@ -327,11 +328,11 @@ def open_set_rates(found:pd.DataFrame, # Of test queries, see `calibrate`
     t = _limit(threshold)
     if not len(found): raise ValueError("found has no search; give queries that were searched")
     if by is not None and by not in found:
-        raise ValueError(f"by={by!r}: the queries have no such column, only {list(found.columns)}; camera numbers are "
-                         "the `cam` of their Embeddings. Leave `by` out for the rates of all")
+        raise ValueError(f"by={by!r}: the queries have no such column, only {list(found.columns)}; camera "
+                         "numbers are the `cam` of their Embeddings. Leave `by` out for the rates of all")
     if (found.top < t).all():
-        warnings.warn(f"no search reaches the threshold {t:.3f} (highest score {found.top.max():.3f}): every answer is "
-                      "'not present'. Was it calibrated with another model or distance?", stacklevel=2)
+        warnings.warn(f"no search reaches the threshold {t:.3f} (highest score {found.top.max():.3f}): "
+                      "every answer is 'not present'. Was it calibrated with another model or distance?", stacklevel=2)
     groups = {'all': found}
     if by is not None: groups |= {_group_name(by, value): f for value, f in found.groupby(by)}
     return pd.DataFrame([dict(group=name, **_rates(f, t, first)) for name, f in groups.items()])
@@ -343,8 +344,8 @@ def identification_curve(found:pd.DataFrame, # See `calibrate`
     "FNIR against FPIR at every threshold at which FPIR changes"
     top, mated = np.sort(found.top[~found.present]), found[found.present]
     if not len(top) or not len(mated):
-        raise ValueError(f"a curve needs both kinds of searches; there are {len(mated)} mated and {len(top)} nonmated "
-                         "ones. `open_set` and `each_removed` make nonmated ones")
+        raise ValueError(f"a curve needs both kinds of searches; there are {len(mated)} mated and "
+                         f"{len(top)} nonmated ones. `open_set` and `each_removed` make nonmated ones")
     t = np.concatenate([[np.nextafter(top[-1], np.inf)], np.unique(top)[::-1]])
     # who is not among the first is never found
     mate = np.sort(np.where(mated['rank'] <= first, mated.mate, -np.inf))
@@ -538,10 +539,12 @@ def _few(rate, people, n, cams):
                 f"person, and one false alarm in them is {100/n:.2g} % already."]
     out = []
     if people*rate < 1:
-        out.append(f"Too few people for FPIR {100*rate:g} %: a threshold rests on {people}, and {1/rate:.0f} or more "
-                   "are needed for one false alarm among as many people. Its rates are rough.")
+        out.append(f"Too few people for FPIR {100*rate:g} %: a threshold rests on {people}, and "
+                   f"{1/rate:.0f} or more are needed for one false alarm among as many people. Its rates "
+                   "are rough.")
     if cams:
-        out.append(f"Fewer than {LEAST} people have queries of {', '.join(cams)}: rates of so few are not told.")
+        out.append(f"Fewer than {LEAST} people have queries of {', '.join(cams)}: rates of so few are not "
+                   "told.")
     return out
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #331d531a
@@ -567,7 +570,8 @@ def open_set_report(found:dict[str, pd.DataFrame], # Ranking -> frame of `search
     base = next(iter(found.values()))
     searches = each_removed(base)
     if len(searches) and searches.pid.nunique() < 4:
-        raise ValueError(f"{searches.pid.nunique()} people have queries; halves need two people each, four together")
+        raise ValueError(f"{searches.pid.nunique()} people have queries; halves need two people each, four "
+                         "together")
     half = half_of(searches.pid, split)
     halves = [searches[half == h] for h in (0, 1)]
     n_nonmated = min(int((~f.present).sum()) for f in halves)

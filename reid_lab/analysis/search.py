@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -35,8 +36,8 @@ def _read_crops(questions):
     "Images of questions that are arrays or paths"
     for i, question in enumerate(questions):
         if not isinstance(question, Path) and not _is_pixels(question):
-            raise TypeError(f"question {i} is {type(question).__name__}; give text, a pathlib.Path of an image, or an "
-                            "array (H,W,3) of uint8")
+            raise TypeError(f"question {i} is {type(question).__name__}; give text, a pathlib.Path of an "
+                            "image, or an array (H,W,3) of uint8")
     for question in questions:
         if isinstance(question, Path) and not question.exists():
             raise FileNotFoundError(f"{str(question)!r} does not exist; give the path of an image")
@@ -123,16 +124,17 @@ def _check_fits(threshold, q, distance):
     "An error if a threshold was calibrated with another distance, model or kind of questions"
     if threshold.kind != 'fpir': raise ValueError("threshold is one for pairs; calibrate one for searches")
     if threshold.distance != distance:
-        raise ValueError(f"distance={distance!r}, but the threshold was calibrated with {threshold.distance!r}")
+        raise ValueError(f"distance={distance!r}, but the threshold was calibrated with "
+                         f"{threshold.distance!r}")
     model, kind = q.meta.get('model', ''), q.meta.get('kind', '')
     if threshold.model and model and threshold.model != model:
-        raise ValueError(f"the threshold was calibrated with {threshold.model}, these features are of {model}: "
-                         "calibrate anew")
+        raise ValueError(f"the threshold was calibrated with {threshold.model}, these features are of "
+                         f"{model}: calibrate anew")
     if threshold.asked and kind and threshold.asked != kind:
         names = dict(text='sentences', image='images')
         calibrated, given = names.get(threshold.asked, threshold.asked), names.get(kind, kind)
-        raise ValueError(f"the threshold was calibrated with {calibrated} as questions, and {given} have other "
-                         f"scores: calibrate one with {given}")
+        raise ValueError(f"the threshold was calibrated with {calibrated} as questions, and {given} have "
+                         f"other scores: calibrate one with {given}")
 
 
 def _unlabelled(e):
@@ -155,12 +157,14 @@ def find(q:Embeddings, # Questions, see `ask`, or any queries
     if threshold is not None:
         _check_fits(threshold, q, distance)
         if len(g) > 2*threshold.gallery > 0:
-            warnings.warn(f"the threshold was calibrated on {threshold.gallery:,} images and {len(g):,} are searched: "
-                          "false alarms grow with their number. Calibrate on a gallery of this size", stacklevel=2)
+            warnings.warn(f"the threshold was calibrated on {threshold.gallery:,} images and {len(g):,} "
+                          "are searched: false alarms grow with their number. Calibrate on a gallery of "
+                          "this size", stacklevel=2)
     warn_of_equal_paths(q, g, cameras=False)
     bare_q, bare_g = _unlabelled(q), _unlabelled(g)
     index, score = rank(bare_q, bare_g, min(k, len(g)), same_camera='keep', scores=scores, chunk=chunk)
-    return Answer(RetrievalResult(index, score, q, g), threshold)
+    labelled = cast(Embeddings, g) # lists look up labels only, which a gallery on disk has as well
+    return Answer(RetrievalResult(index, score, q, labelled), threshold)
 
 # %% ../../nbs/12_analysis/70_search.ipynb #50a725ec
 __getattr__ = forward('analysis.search') # names that moved in 0.2.0

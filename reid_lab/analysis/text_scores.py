@@ -28,7 +28,8 @@ class Matcher:
         captions:Sequence[str], # All captions
         ):
         if not hasattr(model, 'match_logit'):
-            raise ValueError(f"{type(model).__name__} has no ITM head, so no pair can be matched; use k_test=0")
+            raise ValueError(f"{type(model).__name__} has no ITM head, so no pair can be matched; use "
+                             "k_test=0")
         self.model, self.captions, self.device = model, list(captions), next(model.parameters()).device
         batches = np.array_split(np.arange(len(gallery)), -(-len(gallery)//64))
         with torch.inference_mode():

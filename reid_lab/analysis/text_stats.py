@@ -31,10 +31,10 @@ Captions: TypeAlias = ReidTable | pd.DataFrame | Iterable[str]
 def all_captions(source:Captions, # `ReidTable`, frame with a column `caption`, or strings
     ) -> list[str]:
     "The captions of a table, of a frame of `text_queries`, or as given"
-    f = getattr(source, 'frame', source)
-    if isinstance(f, pd.DataFrame):
-        if 'caption' in f: return f['caption'].tolist()
-        return list(chain.from_iterable(f[check_choice('column', 'captions', f.columns)]))
+    if isinstance(source, ReidTable): source = source.frame
+    if isinstance(source, pd.DataFrame):
+        if 'caption' in source: return source['caption'].tolist()
+        return list(chain.from_iterable(source[check_choice('column', 'captions', source.columns)]))
     if isinstance(source, str): raise TypeError("source is one string; pass a table, or a list of captions")
     return list(source)
 
@@ -161,6 +161,6 @@ def report_lost_tokens(source:Captions, # `ReidTable`, frame with a column `capt
         return f"texts: all {len(n):,} captions fit in {room} tokens of {name} (longest {longest})"
     need = int(np.quantile(n, .99, method='higher'))
     cut, share = lost > 0, lost.sum()/(n - 2).sum()
-    return (f"texts: {cut.sum():,} of {len(n):,} captions ({cut.mean():.1%}) are longer than {room} tokens of {name}, "
-            f"and {share:.1%} of all tokens are cut off; context_length={need} keeps 99 % of the captions whole, the "
-            f"longest has {longest}")
+    return (f"texts: {cut.sum():,} of {len(n):,} captions ({cut.mean():.1%}) are longer than {room} tokens "
+            f"of {name}, and {share:.1%} of all tokens are cut off; context_length={need} keeps 99 % of "
+            f"the captions whole, the longest has {longest}")

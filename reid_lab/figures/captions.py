@@ -113,8 +113,8 @@ def people_sheet(rows:Sequence, # One list a row, of an image (H,W,3) a person
     ) -> PaperFigure:
     "People in columns with their captions below"
     if not len(rows) or any(len(r) != len(captions) for r in rows):
-        raise ValueError(f"rows hold {[len(r) for r in rows]} images for {len(captions)} captions; give one image a "
-                         "person and row")
+        raise ValueError(f"rows hold {[len(r) for r in rows]} images for {len(captions)} captions; give "
+                         "one image a person and row")
     high = image_height
     with paper_style(column, width, size=6) as w:
         left = .65 if len(heads) else .03

@@ -323,7 +323,8 @@ def heat_map(matrix:pd.DataFrame, # Rows, columns and numbers
     "Numbers on coloured cells, the best of each column in bold; an empty cell was not measured"
     values = matrix.to_numpy(float)
     if values.ndim != 2 or not values.size or not np.isfinite(values).any():
-        raise ValueError(f"matrix of {values.shape} holds no number; give one row a training set, one column a test")
+        raise ValueError(f"matrix of {values.shape} holds no number; give one row a training set, one "
+                         "column a test")
     with paper_style(column, width) as w:
         fig = paper_figure(w, height or .8 + .3*len(matrix), layout='constrained')
         ax = fig.subplots()

@@ -8,10 +8,10 @@ __all__ = ['TRUST', 'SALIENCY', 'read_positions', 'telling', 'key_words', 'one_m
            'word_evidence']
 
 # %% ../../../nbs/12_analysis/90_explain/81_evidence.ipynb #57f86c7a
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -143,7 +143,7 @@ def evidence_steps(score:Score, # Of `one_map`
     modes:str | Sequence[str]=MODES, # Of `MODES`
     n:int=19, # Random maps
     settings:EvidenceSettings=EvidenceSettings(), # Of the curves
-    ) -> Iterator[float]: # Shares that are done; returns what `map_evidence` does
+    ) -> Generator[float, None, dict]: # Shares that are done; returns what `map_evidence` does
     "Evidence for a map in steps, between which a program can do other things"
     if n < 1: raise ValueError(f"n={n} must be at least one random map")
     seed, per = settings.seed, settings.per
@@ -241,9 +241,10 @@ def word_saliency(model:nn.Module, # Reads captions
     "What each word adds to the score with an image"
     check_choice('saliency', how, SALIENCY)
     if how == 'occlusion': return word_occlusion(text_score(model, to), text)
-    read, positions = read_positions(model.tokenizer, text)
+    tokenizer = cast(Tokenizer, model.tokenizer)
+    read, positions = read_positions(tokenizer, text)
     of_tokens = integrated_gradients(model, [read], to[None]).values[0]
-    of_words = word_values(model.tokenizer, read, of_tokens)
+    of_words = word_values(tokenizer, read, of_tokens)
     return np.array([of_words[j].sum() for j in positions])
 
 

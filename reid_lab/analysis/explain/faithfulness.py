@@ -31,8 +31,9 @@ def fit_map(heat:np.ndarray | torch.Tensor | Sequence, # (B,h,w) or (h,w)
         raise ValueError(f"heat has shape {tuple(np.shape(heat))}; expected maps (B,H,W), or one map (H,W)")
     if not x.isfinite().all():
         wrong = (~x.isfinite()).flatten(1).any(1).nonzero()[:, 0].tolist()
-        raise ValueError(f"heat holds NaN or infinite values in the maps {wrong[:5]}; leave these maps out, or find "
-                         "out why the method gave them (a score without gradient, for example)")
+        raise ValueError(f"heat holds NaN or infinite values in the maps {wrong[:5]}; leave these maps "
+                         "out, or find out why the method gave them (a score without gradient, for "
+                         "example)")
     if size is None or tuple(x.shape[1:]) == tuple(size): return x.numpy()
     return F.interpolate(x[:, None], size=tuple(size), mode='bilinear', align_corners=False)[:, 0].numpy()
 
@@ -146,8 +147,8 @@ def perturbation_curve(score:Callable, # (n,3,H,W) -> (n,); row r belongs to ima
         stages = [torch.where((rank < n)[:, None], after, before) for n in counts[at:at + per_call]]
         scores = torch.as_tensor(score(torch.cat(stages))).detach().float().cpu()
         if scores.shape != (len(stages)*len(img),):
-            raise ValueError(f"score gave {tuple(scores.shape)} for {len(stages)*len(img)} images; expected one number "
-                             "each")
+            raise ValueError(f"score gave {tuple(scores.shape)} for {len(stages)*len(img)} images; "
+                             "expected one number each")
         curves.append(scores.view(len(stages), -1))
     return torch.cat(curves).T.double().numpy()
 
@@ -209,7 +210,8 @@ def _masks(mask, shape):
     mask = np.asarray(mask)
     if mask.ndim == 2: mask = mask[None]
     if mask.shape != tuple(shape):
-        raise ValueError(f"mask has shape {mask.shape}, the maps {tuple(shape)}; give one mask of that size a map")
+        raise ValueError(f"mask has shape {mask.shape}, the maps {tuple(shape)}; give one mask of that "
+                         "size a map")
     return mask.astype(bool)
 
 

@@ -115,8 +115,9 @@ def recorded(layers:Iterable[nn.Module], # Attention modules
     for m in layers:
         weights_again = _weights_of(m)
         if weights_again is None:
-            raise TypeError(f"attention of the type {type(m).__name__} is not known; known are nn.MultiheadAttention, "
-                            "timm's Attention and reid_lab.models.backbones.Attention")
+            raise TypeError(f"attention of the type {type(m).__name__} is not known; known are "
+                            "nn.MultiheadAttention, timm's Attention and "
+                            "reid_lab.models.backbones.Attention")
         def note(m, args, kwargs, out, weights_again=weights_again): found.append(weights_again(m, args, kwargs))
         handles.append(m.register_forward_hook(note, with_kwargs=True))
     try: yield found
@@ -146,8 +147,8 @@ def rollout(model:nn.Module, # With a vision transformer
     "Attention rollout from CLS (or from the mean of all tokens, if there is none) to the patches"
     place = place_of(model)
     if not place.blocks:
-        raise TypeError(f"{type(model).__name__} has no transformer whose blocks see all patches, so there is nothing "
-                        f"to roll out; use occlusion or one of {list(CAMS)}")
+        raise TypeError(f"{type(model).__name__} has no transformer whose blocks see all patches, so there "
+                        f"is nothing to roll out; use occlusion or one of {list(CAMS)}")
     with untouched(model), recorded(place.blocks) as weights:
         model.encode_image(img)
         total = rollout_matrix(weights[:len(place.blocks)], residual)
@@ -203,8 +204,8 @@ def cross_maps(model:nn.Module, # With a cross encoder: CAMeL; or with `irr`: IR
     if hasattr(model, 'cross'): attention = _camel_attention
     elif hasattr(model, 'irr'): attention = _irra_attention
     else:
-        raise TypeError(f"{type(model).__name__} has no cross-attention between words and regions; use query_maps "
-                        f"(CFAM, CFAN), or one of {list(CAMS)} with text as the target")
+        raise TypeError(f"{type(model).__name__} has no cross-attention between words and regions; use "
+                        f"query_maps (CFAM, CFAN), or one of {list(CAMS)} with text as the target")
     texts = as_list(texts)
     if len(texts) != len(img): raise ValueError(f"{len(texts)} captions for {len(img)} images; give one each")
     with untouched(model):
@@ -220,8 +221,8 @@ def _query_layers(model):
         both = model.crossformer
         return (both, [both.cross_attn]), (both, [both.cross_attn])
     if not hasattr(model, 'decoders'):
-        raise TypeError(f"{type(model).__name__} has no queries that read tokens; query_maps is for CFAM (losses with "
-                        "'ls' or 'm') and CFAN (losses with 'fta')")
+        raise TypeError(f"{type(model).__name__} has no queries that read tokens; query_maps is for CFAM "
+                        "(losses with 'ls' or 'm') and CFAN (losses with 'fta')")
     def attentions(d): return [d.first] if d.first is not None else [b.cross_attn for b in d.blocks]
     of_images, of_captions = model.decoders[0], model.decoders[-1]
     return (of_images, attentions(of_images)), (of_captions, attentions(of_captions))

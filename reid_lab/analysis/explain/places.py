@@ -8,6 +8,7 @@ __all__ = ['TOWERS', 'TARGETS', 'place_of', 'untouched', 'map_grid', 'Score', 'c
 # %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #90b663ef
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import nn
@@ -35,9 +36,9 @@ def place_of(model:nn.Module, # Any model of the zoo
     if hasattr(tower, 'map_place'): return tower.map_place()
     for attributes, place in TOWERS.values():
         if all(hasattr(tower, name) for name in attributes): return place(tower)
-    raise TypeError(f"the image tower {type(tower).__name__} of {type(model).__name__} is not known; give it a method "
-                    "map_place() that returns a reid_lab.models.places.Place. Known without one are "
-                    f"{list(TOWERS)}")
+    raise TypeError(f"the image tower {type(tower).__name__} of {type(model).__name__} is not known; give "
+                    "it a method map_place() that returns a reid_lab.models.places.Place. Known without "
+                    f"one are {list(TOWERS)}")
 
 # %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #f9e89d06
 @contextmanager
@@ -55,7 +56,7 @@ def map_grid(model:nn.Module, # Any model of the zoo
     size:Sequence[int] | None=None, # (H,W) of the images; default: the model's
     ) -> tuple[int, int]: # Rows and columns
     "Grid of the tokens or of the feature map"
-    place, size, grids = place_of(model), tuple(size or model.size), []
+    place, size, grids = place_of(model), tuple(cast(Sequence[int], size or model.size)), []
     if place.prefix is not None: return place.grid(size)
     def note_grid(module, args, output): grids.append(tuple(place.maps(output, size).shape[2:]))
     handle = place.layer.register_forward_hook(note_grid)
@@ -83,7 +84,8 @@ class Score(nn.Module):
         ) -> torch.Tensor: # (n,)
         "The score of each image"
         if len(img) % self.targets:
-            raise ValueError(f"{len(img)} images for {self.targets} targets; give whole repetitions of one image each")
+            raise ValueError(f"{len(img)} images for {self.targets} targets; give whole repetitions of one "
+                             "image each")
         with untouched(self.model): return self._of(img)
 
     def _of(self, img):

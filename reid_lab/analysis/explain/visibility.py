@@ -10,6 +10,7 @@ __all__ = ['with_elevation', 'attribute_visibility', 'word_parts', 'token_parts'
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #911b8a3b
 import re
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -77,7 +78,8 @@ def _nouns():
 _NOUNS = _nouns()
 _ADJECTIVES = {w for text in (*PALETTE, *HAIR, *(x for both in COLOUR_WORDS.values() for f in both for x in f),
                               *(x for v in SAY['pattern'].values() for f in v[:2] for x in f),
-                              'long-sleeved short-sleeved sleeveless open cropped medium-length shoulder-length',
+                              'long-sleeved short-sleeved sleeveless open cropped medium-length '
+                              'shoulder-length',
                               'chin-length loose pair of') for w in _words(text)}
 
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #ecfb2897
@@ -168,8 +170,8 @@ def token_words(tokenizer:Tokenizer, # With `ids`, `clean` and `context_length`
     ) -> list[tuple[str, list[int]]]: # (word, positions in the row of tokens); words beyond the context have none
     "The tokens of each word"
     if not hasattr(tokenizer, 'ids'):
-        raise TypeError(f"{type(tokenizer).__name__} does not say which tokens make a word; use a tokenizer of "
-                        "reid_lab.data.text")
+        raise TypeError(f"{type(tokenizer).__name__} does not say which tokens make a word; use a "
+                        "tokenizer of reid_lab.data.text")
     at, out, last = 1, [], tokenizer.context_length - 1
     for w in read_words(tokenizer, text).split():
         n = len(tokenizer.ids(w))
@@ -217,16 +219,16 @@ def membership_sight(model:nn.Module, # With `memberships(img)` and `memberships
     ) -> pd.DataFrame: # path, side (image, caption), query, membership, visibility
     "Membership of every query and the true visibility of what it looks at"
     row, visible, frames = {p: i for i, p in enumerate(table['path'])}, world.visible(), []
+    tokenizer, grid = cast(Tokenizer, model.tokenizer), cast(Sequence[int], model.visual.grid_size)
     device = next(model.parameters()).device
     for start in range(0, len(paths), batch):
         some, texts = list(paths[start:start + batch]), list(captions[start:start + batch])
         shares = [dict(visible.iloc[i]) for i in _numbers(some)]
         img = to_pixels(table.images([row[p] for p in some], model.size)).contiguous().to(device)
         of_img = model.memberships(img)
-        of_txt = model.memberships(tokens=model.tokenizer(texts).to(device))
-        patches = np.stack([patch_visibility(world.parts(p), s, model.visual.grid_size)
-                            for p, s in zip(some, shares)])
-        words = token_visibility(model.tokenizer, texts, shares, [table['attrs'].iat[row[p]] for p in some])
+        of_txt = model.memberships(tokens=tokenizer(texts).to(device))
+        patches = np.stack([patch_visibility(world.parts(p), s, grid) for p, s in zip(some, shares)])
+        words = token_visibility(tokenizer, texts, shares, [table['attrs'].iat[row[p]] for p in some])
         image_attention = of_img['attention'][..., 1:].cpu()                  # without CLS
         text_attention = of_txt['attention'][..., :words.shape[1]].cpu()      # without padding
         frames.append(_query_rows(some, 'image', of_img['membership'], seen_by_queries(image_attention, patches)))

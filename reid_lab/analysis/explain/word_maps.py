@@ -55,7 +55,8 @@ def _word_table(model):
         try: found = model.get_submodule(path)
         except AttributeError: continue
         if isinstance(found, nn.Embedding): return found
-    raise TypeError(f"{type(model).__name__} has no word embedding that gradients can be taken at; use word_occlusion")
+    raise TypeError(f"{type(model).__name__} has no word embedding that gradients can be taken at; use "
+                    "word_occlusion")
 
 
 PLAIN = ('unk', 'zero')

@@ -100,3 +100,14 @@ def test_lists_while_words_go_begin_with_the_whole_caption(model):
     frame, q, g = sets(model)
     said, rows = masked_lists(model, g, SAID[0], range(4), k=30)
     assert said[0] == SAID[0] and rows.shape == (4, 24) and [s.count("[UNK]") for s in said] == [0, 1, 2, 3]
+
+
+def test_parameters_of_the_last_release_are_taken_with_a_warning():
+    g = Colours(), table()
+    new = word_masking(*g, n_masked=[0, 1], seeds=[0], search=MaskedSearch(split="test"), quiet=True)
+    with pytest.warns(DeprecationWarning, match=r"split= belongs into search=MaskedSearch"):
+        old = word_masking(*g, n_masked=[0, 1], seeds=[0], split="test", quiet=True)
+    pd.testing.assert_frame_equal(old, new)
+    with pytest.warns(DeprecationWarning, match=r"n=, seed= belongs into search=EffectSearch"):
+        old = word_effects(*g, n=2, seed=3, quiet=True)
+    pd.testing.assert_frame_equal(old, word_effects(*g, search=EffectSearch(n=2, seed=3), quiet=True))
