@@ -156,7 +156,7 @@ def _draw_list(ax, layout, y, name, images, right):
 
 
 def ranked_lists(queries:Sequence, # Captions, or query images (H,W,3) uint8
-    ranked:dict | Sequence, # Dict of method name -> (Q,>=k) gallery rows, best first; or one such array
+    ranked:dict | np.ndarray | Sequence, # Dict of method name -> (Q,>=k) gallery rows, best first; or one such array
     images:np.ndarray | Callable, # Gallery images (N,H,W,3), or a function that reads a list of rows
     q_pid:np.ndarray | Sequence[int], # (Q,) identities
     g_pid:np.ndarray | Sequence[int], # (N,) identities

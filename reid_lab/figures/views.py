@@ -148,12 +148,12 @@ def _key_dot(colour, text, marker='o'):
     return Line2D([], [], ls='', marker=marker, color=colour, ms=4, mew=0, label=literal(text))
 
 # %% ../../nbs/11_figures/60_views.ipynb #60c0a002
-def selection_map(x:Sequence[float], # (N,) places
-    y:Sequence[float], # (N,)
-    colours:Sequence[str], # (N,) hex colours
-    query:Sequence[bool], # (N,) of a query, a triangle
+def selection_map(x:np.ndarray | Sequence[float], # (N,) places
+    y:np.ndarray | Sequence[float], # (N,)
+    colours:np.ndarray | Sequence[str], # (N,) hex colours
+    query:np.ndarray | Sequence[bool], # (N,) of a query, a triangle
     keys:dict[str, str], # Name -> colour, for the legend
-    on:Sequence[bool] | None=None, # (N,) passes the filter; default: all
+    on:np.ndarray | Sequence[bool] | None=None, # (N,) passes the filter; default: all
     at:tuple[float, float] | None=None, # Place (x, y) of the query
     near:Sequence[tuple]=(), # (x, y, right or None) of its neighbours
     chosen:Iterable[tuple[float, float]]=(), # Places (x, y)
