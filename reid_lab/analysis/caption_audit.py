@@ -6,108 +6,119 @@
 __all__ = ['record_summary', 'coverage_table', 'edit_table', 'caption_texts', 'length_table', 'pair_similarity', 'measure_audit']
 
 # %% ../../nbs/12_analysis/30_caption_audit.ipynb #ac6bd360
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from torch import nn
 
 from .text_stats import count_words
 from ..data.table import ReidTable
 from ..datasets.captioning.rules import Rates, RuleCaptioner, error_table, world_truth
 from ..datasets.captioning.run import caption_images
-from ..datasets.captioning.traces import OPS
+from ..datasets.captioning.traces import OPS, CaptionRecord
 from ..results.published import published_table
 from ..retrieval.embeddings import embed_images, embed_texts
 from ..world.world import World
 
 # %% ../../nbs/12_analysis/30_caption_audit.ipynb #9b546f8c
-def record_summary(records, # `CaptionRecord`s
+def _mean(values): return float(np.mean(values)) if len(values) else np.nan
+
+
+def record_summary(records:Iterable[CaptionRecord], # Of captions
     ) -> pd.DataFrame: # One row
     "Images, rejections, retries, attributes an image, mean confidence of what is visible"
     records = list(records)
-    seen = [a for r in records if r.T1 for a in r.T1.attributes if a.visible]
-    drafts = [sum(s.used for s in r.T2.trace_gen) for r in records if r.T2]
-    def mean(x): return float(np.mean(x)) if len(x) else np.nan
-    return pd.DataFrame([dict(images=len(records), ok=sum(r.status == 'ok' for r in records),
-        rejected=sum(r.status == 'rejected' for r in records), retries=mean([r.n_retries for r in records]),
-        visible=len(seen)/max(sum(r.T1 is not None for r in records), 1), said=mean(drafts),
-        confidence=mean([a.confidence for a in seen]))])
+    perceived = [r.T1 for r in records if r.T1]
+    visible = [a for T1 in perceived for a in T1.attributes if a.visible]
+    n_used = [sum(s.used for s in r.T2.trace_gen) for r in records if r.T2]
+    status = [r.status for r in records]
+    return pd.DataFrame([dict(images=len(records), ok=status.count('ok'), rejected=status.count('rejected'),
+                              retries=_mean([r.n_retries for r in records]),
+                              visible=len(visible)/max(len(perceived), 1), said=_mean(n_used),
+                              confidence=_mean([a.confidence for a in visible]))])
 
 
-def coverage_table(records, # `CaptionRecord`s
+def coverage_table(records:Iterable[CaptionRecord], # Of captions
     ) -> pd.DataFrame: # One row an attribute: visible (also as absent) and said in percent of images, confidence
     "How often each attribute is visible and is said in the draft, and how sure the model is"
-    records, rows = [r for r in records if r.T2], {}
-    for r in records:
+    drafted, found_of = [r for r in records if r.T2], {}
+    for r in drafted:
         used = {s.attribute: s.used for s in r.T2.trace_gen}
         for a in r.T1.attributes:
-            row = rows.setdefault(a.name, dict(visible=0, said=0, sure=[]))
-            row['visible'] += a.visible
-            row['said'] += used.get(a.name, False)
-            row['sure'].append(a.confidence)
-    out = [dict(attribute=k, visible=100*v['visible']/len(records), said=100*v['said']/len(records),
-                confidence=float(np.mean(v['sure']))) for k, v in rows.items()]
+            found = found_of.setdefault(a.name, dict(visible=[], said=[], confidence=[]))
+            found['visible'].append(a.visible)
+            found['said'].append(used.get(a.name, False))
+            found['confidence'].append(a.confidence)
+    out = [dict(attribute=name, visible=100*sum(found['visible'])/len(drafted),
+                said=100*sum(found['said'])/len(drafted), confidence=_mean(found['confidence']))
+           for name, found in found_of.items()]
     f = pd.DataFrame(out, columns=['attribute', 'visible', 'said', 'confidence'])
     return f.sort_values('said', ascending=False, kind='stable', ignore_index=True)
 
 # %% ../../nbs/12_analysis/30_caption_audit.ipynb #6a03b7f5
-def edit_table(records, # `CaptionRecord`s
+def edit_table(records:Iterable[CaptionRecord], # Of captions
     ) -> pd.DataFrame: # One row an operation: n, share (%), per_caption, captions (%)
     "What the audit did: share of all decisions, number a caption, share of captions with at least one"
-    done = [[c.op for c in r.T3.trace_corr] for r in records if r.T3]
-    total, n = max(sum(map(len, done)), 1), max(len(done), 1)
-    return pd.DataFrame([dict(op=o, n=sum(d.count(o) for d in done), share=100*sum(d.count(o) for d in done)/total,
-                              per_caption=sum(d.count(o) for d in done)/n, captions=100*sum(o in d for d in done)/n)
-                         for o in OPS])
+    edits = [[c.op for c in r.T3.trace_corr] for r in records if r.T3] # of each caption
+    n_decisions, n_captions = max(sum(map(len, edits)), 1), max(len(edits), 1)
+    rows = []
+    for op in OPS:
+        n = sum(ops.count(op) for ops in edits)
+        with_op = sum(op in ops for ops in edits)
+        rows.append(dict(op=op, n=n, share=100*n/n_decisions, per_caption=n/n_captions,
+                         captions=100*with_op/n_captions))
+    return pd.DataFrame(rows)
 
 
-def caption_texts(records, # `CaptionRecord`s; rejected ones are left out
-    ) -> dict: # Name -> captions
+def caption_texts(records:Iterable[CaptionRecord], # Rejected ones are left out
+    ) -> dict[str, list]: # Name -> captions
     "Drafts and refined captions"
     ok = [r for r in records if r.status == 'ok']
     return dict(draft=[r.T2.S_init for r in ok], refined=[r.caption for r in ok])
 
 
-def length_table(records, # `CaptionRecord`s
+def length_table(records:Iterable[CaptionRecord], # Of captions
     ) -> pd.DataFrame: # One row a set: captions, avg_words, max_words
     "Words of drafts and refined captions, beside those that the paper prints"
     rows = []
     for name, texts in caption_texts(records).items():
         n = count_words(texts).words
-        mean = float(n.mean()) if len(n) else np.nan
-        rows.append(dict(captions_of=name, origin='ours', captions=len(n), avg_words=mean,
+        rows.append(dict(captions_of=name, origin='ours', captions=len(n), avg_words=_mean(n),
                          max_words=int(n.max(initial=0))))
-    said = published_table('cfan', '1')[['dataset', 'avg_words', 'max_words']].assign(origin='published')
-    both = pd.concat([pd.DataFrame(rows), said.rename(columns=dict(dataset='captions_of'))], ignore_index=True)
+    theirs = published_table('cfan', '1')[['dataset', 'avg_words', 'max_words']].assign(origin='published')
+    both = pd.concat([pd.DataFrame(rows), theirs.rename(columns=dict(dataset='captions_of'))], ignore_index=True)
     return both.astype(dict(captions='Int64'))
 
 # %% ../../nbs/12_analysis/30_caption_audit.ipynb #0a04df9c
-def pair_similarity(model, # With `encode_image`, `encode_text`, `tokenizer`
+def pair_similarity(model:nn.Module, # With `encode_image`, `encode_text`, `tokenizer`
     table:ReidTable, # N images
-    captions, # N captions; an empty one has no pair
-    device:str=None, # Default: where the model is
-    quiet:bool=None, # No progress lines
+    captions:Iterable[str], # N captions; an empty one has no pair
+    device:str | None=None, # Default: where the model is
+    quiet:bool | None=None, # No progress lines
     ) -> np.ndarray: # (N,), NaN where a caption is empty
     "Cosine of each image and its caption"
     captions = list(captions)
-    if len(captions) != len(table): raise ValueError(f"captions has {len(captions)} texts for {len(table)} images")
-    rows, out = [i for i, c in enumerate(captions) if c.strip()], np.full(len(table), np.nan)
-    if not rows: return out
-    texts = pd.DataFrame(dict(caption=[captions[i] for i in rows], pid=table['pid'].to_numpy()[rows]))
-    a = embed_images(model, table.take(rows), device=device, quiet=quiet).unit().emb
-    b = embed_texts(model, texts, device=device, quiet=quiet).unit().emb
-    out[rows] = (a*b).sum(1).numpy()
-    return out
+    if len(captions) != len(table):
+        raise ValueError(f"captions has {len(captions)} texts for {len(table)} images")
+    rows, cosines = [i for i, c in enumerate(captions) if c.strip()], np.full(len(table), np.nan)
+    if not rows: return cosines
+    frame = pd.DataFrame(dict(caption=[captions[i] for i in rows], pid=table['pid'].to_numpy()[rows]))
+    images = embed_images(model, table.take(rows), device=device, quiet=quiet).unit().emb
+    texts = embed_texts(model, frame, device=device, quiet=quiet).unit().emb
+    cosines[rows] = (images*texts).sum(1).numpy()
+    return cosines
 
 # %% ../../nbs/12_analysis/30_caption_audit.ipynb #e57c1dd9
-def measure_audit(seeds, # Of Worlds and of errors
-    folder, # For the records
+def measure_audit(seeds:Iterable[int], # Of Worlds and of errors
+    folder:Path | str, # For the records
     rates:Rates=Rates(), # Of errors in perception
-    factors=(.2,), # Error rates of the auditor, as multiples of `rates`
+    factors:Sequence[float]=(.2,), # Error rates of the auditor, as multiples of `rates`
     n:int=60, # Images of each World
-    size=(128, 64), # Of the images
+    size:tuple[int, int]=(128, 64), # Of the images
     threshold:float=.5, # Least confidence of what a draft says
-    quiet:bool=None, # No progress lines
+    quiet:bool | None=None, # No progress lines
     ) -> pd.DataFrame: # One row a seed, factor and stage: images, and rates of each kind of error in percent
     "Error rates at each stage, over several Worlds"
     out = []

@@ -5,11 +5,13 @@
 # %% auto #0
 __all__ = ['REGIONS', 'FACTS', 'REASONS', 'VERDICTS', 'colour_histograms', 'colour_similarity', 'sharpness', 'Searched', 'Reason',
            'closer_colours', 'nearer_than_others', 'others_that_fit', 'false_words', 'ambiguity', 'attribute_distance',
-           'failure_table', 'caption_facts', 'unhidden', 'world_facts', 'rate_gap', 'odds_ratio', 'reason_table',
+           'failure_table', 'caption_facts', 'unhidden', 'world_facts', 'Gap', 'rate_gap', 'odds_ratio', 'reason_table',
            'check_rows', 'failure_figure']
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #00a0fb9d
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,6 +22,7 @@ from ..core.basics import check_choice, stream
 from ..core.statistics import paired_gain, wilson
 from ..data.images import resize_image
 from ..data.table import ReidTable
+from ..data.text import Tokenizer
 from ..figures.ranked_lists import ranked_lists
 from ..figures.style import PaperFigure
 from ..retrieval.embeddings import Embeddings
@@ -36,26 +39,27 @@ REGIONS = dict(upper=(.18, .48), lower=(.5, .85)) # Rows of a person crop, as sh
 _BINS, _LOW, _HIGH = np.array([5, 8, 8]), np.array([0., -64., -64.]), np.array([100., 64., 64.])
 
 
-def colour_histograms(images, # N images (H,W,3) uint8, of any sizes
+def colour_histograms(images:Iterable[np.ndarray], # N images (H,W,3) uint8, of any sizes
     ) -> np.ndarray: # (N,2,320), each histogram sums to 1
     "Colours of the upper and of the lower body"
     small = np.stack([resize_image(im, (64, 32), 'bilinear') for im in images])[:, :, 7:25]
-    at = ((srgb_to_lab(small) - _LOW)/(_HIGH - _LOW)*_BINS - .5).clip(0, _BINS - 1)
-    below = np.minimum(at.astype(int), _BINS - 2)
-    part = at - below
+    place = ((srgb_to_lab(small) - _LOW)/(_HIGH - _LOW)*_BINS - .5).clip(0, _BINS - 1)
+    lower = np.minimum(place.astype(int), _BINS - 2) # of the two bins between which a colour lies, in each channel
+    share = place - lower                            # of the upper one
     out = np.zeros((len(small), len(REGIONS), _BINS.prod()))
     for r, (top, end) in enumerate(REGIONS.values()):
-        s = slice(round(64*top), round(64*end))
+        rows = slice(round(64*top), round(64*end))
         for corner in np.ndindex(2, 2, 2):
-            c = np.array(corner)
-            b = (below[:, s] + c) @ [_BINS[1]*_BINS[2], _BINS[2], 1]
-            w = np.abs(1 - c - part[:, s]).prod(-1)
-            for i in range(len(small)): out[i, r] += np.bincount(b[i].ravel(), w[i].ravel(), _BINS.prod())
+            upper = np.array(corner)
+            bins = (lower[:, rows] + upper) @ [_BINS[1]*_BINS[2], _BINS[2], 1]
+            weights = np.abs(1 - upper - share[:, rows]).prod(-1)
+            for i in range(len(small)):
+                out[i, r] += np.bincount(bins[i].ravel(), weights[i].ravel(), _BINS.prod())
     return out/out.sum(-1, keepdims=True)
 
 
-def colour_similarity(a, # (...,2,B) from `colour_histograms`
-    b, # (...,2,B)
+def colour_similarity(a:np.ndarray, # (...,2,B) from `colour_histograms`
+    b:np.ndarray, # (...,2,B)
     ) -> np.ndarray: # (...,2) 0 to 1, upper and lower body
     "What two histograms have in common"
     return np.minimum(a, b).sum(-1)
@@ -77,32 +81,36 @@ class Searched:
     "A labelled search, with everything that reasons are measured from; queries without a match are left out"
     def __init__(self, q:Embeddings, # Queries: images, or captions
         g:Embeddings, # Gallery of images
-        read=None, # Function of a list of paths -> images (H,W,3) uint8, such as `table.read`
-        said=None, # For each query a dict attribute -> value that its caption states, or None
-        attrs=None, # For each gallery image a dict attribute -> true value
-        visible:dict=None, # Path -> share of the person that nothing hides, 0 to 1
-        tokenizer=None, # Of the model that reads the captions
+        read:Callable | None=None, # List of paths -> images (H,W,3) uint8, such as `table.read`
+        said:Sequence | None=None, # For each query a dict attribute -> value that its caption states, or None
+        attrs:Sequence[dict] | None=None, # For each gallery image a dict attribute -> true value
+        visible:dict[str, float] | None=None, # Path -> share of the person that nothing hides, 0 to 1
+        tokenizer:Tokenizer | None=None, # Of the model that reads the captions
         k:int=1, # A failure: no right image among the first k
         **how, # `same_camera`, `distance` and `scores` of `retrieval_metrics`
         ):
         for x in how: check_choice('argument', x, ('same_camera', 'distance', 'scores'))
         for name, x, n in (('said', said, len(q)), ('attrs', attrs, len(g))):
-            if x is not None and len(x) != n: raise ValueError(f"{name} has {len(x)} entries; one of {n} rows each")
+            if x is not None and len(x) != n:
+                raise ValueError(f"{name} has {len(x)} entries; one of {n} rows each")
         if k < 1: raise ValueError(f"k={k}; it is the number of images that are looked at, at least one")
-        found, near = retrieval_metrics(q, g, per_query=True, ties='order', **how)['per_query'], rivals(q, g, **how)
+        found = retrieval_metrics(q, g, per_query=True, ties='order', **how)['per_query']
+        near = rivals(q, g, **how)
         self.query = np.flatnonzero(found['n_match'] > 0) # positions in the `q` that was given
         if (near.wrong[self.query] == -1).any():
-            raise ValueError("g holds nobody but the queries' own persons: no query can fail. Give the whole gallery")
+            raise ValueError("g holds nobody but the queries' own persons: no query can fail. Give the "
+                             "whole gallery")
         self.near = near.iloc[self.query].assign(AP=found['AP'][self.query]).reset_index(drop=True)
         self.failed = (self.near['first'] > k).to_numpy()
-        self.q, self.g, self.k, self.how, self.read, self._seen = q[self.query], g, k, how, read, {}
+        self.q, self.g, self.k, self.how = q[self.query], g, k, how
         self.said = None if said is None else [said[i] for i in self.query]
-        self.attrs, self.visible, self.tokenizer = attrs, visible, tokenizer
-        words = q.caption is not None and q.meta.get('kind') != 'image'
-        have = dict(images=read and g.path and (words or q.path), cameras=q.cam is not None and g.cam is not None,
-                    captions=words, crops=not words, said=said, attrs=attrs, visible=visible and g.path,
-                    tokens=tokenizer)
-        self.facts = {k for k, v in have.items() if v is not None and v is not False}
+        self.read, self.attrs, self.visible, self.tokenizer = read, attrs, visible, tokenizer
+        self._seen = {}  # path -> what the image looks like
+        captions = q.caption is not None and q.meta.get('kind') != 'image'
+        known = dict(images=read and g.path and (captions or q.path), cameras=q.cam is not None and g.cam is not None,
+                     captions=captions, crops=not captions, said=said, attrs=attrs, visible=visible and g.path,
+                     tokens=tokenizer)
+        self.facts = {name for name, fact in known.items() if fact is not None and fact is not False}
 
     def __len__(self): return len(self.query)
     def __repr__(self):
@@ -112,31 +120,40 @@ class Searched:
 # %% ../../nbs/12_analysis/40_failures.ipynb #7a71633c
 @patch
 def paths(self:Searched, side:str, # query, right, wrong, or subject: the query, or the right image of a caption
-    ) -> list: # One a query
+    ) -> list[str]: # One a query
     "Paths of one image a query"
     side = check_choice('side', side, ('query', 'right', 'wrong', 'subject'))
     if side == 'subject': side = 'right' if 'captions' in self.facts else 'query'
-    return self.q.path if side == 'query' else [self.g.path[i] for i in self.near[side]]
+    if side == 'query': return self.q.path
+    return [self.g.path[i] for i in self.near[side]]
+
+
+class _Look(NamedTuple):
+    "What images look like: of one image, or arrays over several"
+    pixels: np.ndarray | float      # (N,)
+    sharpness: np.ndarray | float   # (N,)
+    colours: np.ndarray             # (N,2,B)
 
 
 @patch
-def looks(self:Searched, paths, # Of images
+def looks(self:Searched, paths:Sequence[str], # Of images
     chunk:int=256, # Images read at a time
-    ) -> tuple: # Pixels (N,), sharpness (N,), colours (N,2,B)
+    ) -> _Look: # pixels (N,), sharpness (N,), colours (N,2,B)
     "What images look like; each is read once"
     new = [p for p in dict.fromkeys(paths) if p not in self._seen]
     for lo in range(0, len(new), chunk):
         part = new[lo:lo + chunk]
-        for p, im, h in zip(part, images := self.read(part), colour_histograms(images)):
-            self._seen[p] = im.shape[0]*im.shape[1], sharpness(im), h.astype(np.float32)
-    return tuple(np.array(x) for x in zip(*(self._seen[p] for p in paths)))
+        images = self.read(part)
+        for path, im, colours in zip(part, images, colour_histograms(images)):
+            self._seen[path] = _Look(im.shape[0]*im.shape[1], sharpness(im), colours.astype(np.float32))
+    return _Look(*(np.array(column) for column in zip(*(self._seen[p] for p in paths))))
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #558ef35e
 @dataclass(frozen=True)
 class Reason:
     "Something that may be why queries fail, and how it is measured"
     name:str # Of columns
-    measure:object # Function of a `Searched` -> (Q,) numbers, NaN: nothing can tell
+    measure:Callable # Function of a `Searched` -> (Q,) numbers, NaN: nothing can tell
     threshold:float
     unit:str # Of the measurement
     how:str # How it is computed
@@ -146,24 +163,29 @@ class Reason:
     @property
     def test(self) -> str: return f"{'<' if self.below else '>'} {self.threshold:g}"
 
-    def values(self, s:Searched): # (Q,)
+    def values(self, s:Searched, # The search
+        ) -> np.ndarray: # (Q,)
         "The measurement of every query"
-        if any(check_choice('needs', n, FACTS) not in s.facts for n in self.needs): return np.full(len(s), np.nan)
+        needs = {check_choice('needs', n, FACTS) for n in self.needs}
+        if not needs <= s.facts: return np.full(len(s), np.nan)
         out = np.asarray(self.measure(s), float)
         if out.shape != (len(s),):
-            raise ValueError(f"reason {self.name!r} measured {out.shape}; it must give one number a query, ({len(s)},)")
+            raise ValueError(f"reason {self.name!r} measured {out.shape}; it must give one number a query, "
+                             f"({len(s)},)")
         return out
 
-    def holds(self, values) -> np.ndarray: # (Q,) 1 yes, 0 no, NaN unknown
+    def holds(self, values:np.ndarray | Sequence[float], # (Q,) from `values`
+        ) -> np.ndarray: # (Q,) 1 yes, 0 no, NaN unknown
         "Where the reason holds"
-        v = np.asarray(values, float)
-        return np.where(np.isnan(v), np.nan, (v < self.threshold) if self.below else (v > self.threshold))
+        values = np.asarray(values, float)
+        passed = values < self.threshold if self.below else values > self.threshold
+        return np.where(np.isnan(values), np.nan, passed)
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #1fa43fec
 def closer_colours(s:Searched, # With images and image queries
     ) -> np.ndarray: # (Q,)
     "Colour similarity to the wrong image minus that to the right one, mean of upper and lower body"
-    q, right, wrong = (s.looks(s.paths(side))[2] for side in ('query', 'right', 'wrong'))
+    q, right, wrong = (s.looks(s.paths(side)).colours for side in ('query', 'right', 'wrong'))
     return (colour_similarity(q, wrong) - colour_similarity(q, right)).mean(1)
 
 
@@ -173,52 +195,56 @@ def nearer_than_others(s:Searched, # With images
     "Share of other people's images whose colours are less like the right image than those of the wrong one are"
     rows = np.flatnonzero(s.g.pid != -1)
     rows = np.sort(stream(0, 'colours').permutation(rows)[:n])
-    crowd = s.looks([s.g.path[i] for i in rows])[2]
-    right, wrong = (s.looks(s.paths(side))[2] for side in ('right', 'wrong'))
-    own, out = colour_similarity(right, wrong).mean(1), np.full(len(s), np.nan)
+    crowd = s.looks([s.g.path[i] for i in rows]).colours
+    right, wrong = (s.looks(s.paths(side)).colours for side in ('right', 'wrong'))
+    of_wrong, out = colour_similarity(right, wrong).mean(1), np.full(len(s), np.nan)
     for i, pid in enumerate(s.q.pid):
-        other = colour_similarity(right[i], crowd[s.g.pid[rows] != pid]).mean(1)
-        if len(other): out[i] = (other < own[i]).mean()
+        of_others = colour_similarity(right[i], crowd[s.g.pid[rows] != pid]).mean(1)
+        if len(of_others): out[i] = (of_others < of_wrong[i]).mean()
     return out
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #187a6fe7
-def _codes(attrs):
-    "Attribute -> (codes of the images, value -> code)"
-    f = pd.DataFrame(list(attrs))
-    return {a: (c, {v: i for i, v in enumerate(u)}) for a in f for c, u in [pd.factorize(f[a])]}
+class _Attributes:
+    "True attributes of images, as codes that are fast to compare"
+    def __init__(self, attrs):
+        frame = pd.DataFrame(list(attrs))
+        self.n, self.codes, self.code_of = len(attrs), {}, {}
+        for attribute in frame:
+            self.codes[attribute], values = pd.factorize(frame[attribute])
+            self.code_of[attribute] = {value: code for code, value in enumerate(values)}
+
+    def are(self, attribute, value):
+        "(G,) where an attribute has a value"
+        code = self.code_of.get(attribute, {}).get(value)
+        return np.zeros(self.n, bool) if code is None else self.codes[attribute] == code
 
 
-def _true_of(codes, attribute, value, n): # -> (G,) bool
-    c, code = codes.get(attribute, (np.full(n, -1), {}))
-    return c == code.get(value, -2)
-
-
-def others_that_fit(said, # Q dicts attribute -> stated value, None: unknown
-    attrs, # G dicts attribute -> true value
-    q_pid, # (Q,) identities
-    g_pid, # (G,) identities
+def others_that_fit(said:Sequence, # Q dicts attribute -> stated value, None: unknown
+    attrs:Sequence[dict], # G dicts attribute -> true value
+    q_pid:np.ndarray | Sequence[int], # (Q,) identities
+    g_pid:np.ndarray | Sequence[int], # (G,) identities
     ) -> np.ndarray: # (Q,) NaN where nothing is known
     "Other identities with an image of which everything stated is true"
-    codes, g_pid, out = _codes(attrs), np.asarray(g_pid), np.full(len(said), np.nan)
+    true, g_pid, out = _Attributes(attrs), np.asarray(g_pid), np.full(len(said), np.nan)
     for i, facts in enumerate(said):
         if facts is None: continue
         fit = (g_pid != q_pid[i]) & (g_pid != -1)
-        for a, v in facts.items(): fit &= _true_of(codes, a, v, len(g_pid))
+        for attribute, value in facts.items(): fit &= true.are(attribute, value)
         out[i] = len(np.unique(g_pid[fit]))
     return out
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #965cdf7b
-def false_words(said, # As for `others_that_fit`
-    attrs, # G dicts
-    q_pid, # (Q,) identities
-    g_pid, # (G,) identities
+def false_words(said:Sequence, # As for `others_that_fit`
+    attrs:Sequence[dict], # G dicts attribute -> true value
+    q_pid:np.ndarray | Sequence[int], # (Q,) identities
+    g_pid:np.ndarray | Sequence[int], # (G,) identities
     ) -> np.ndarray: # (Q,) NaN where nothing is known
     "Stated values that are true of no gallery image of the person"
-    codes, g_pid, out = _codes(attrs), np.asarray(g_pid), np.full(len(said), np.nan)
+    true, g_pid, out = _Attributes(attrs), np.asarray(g_pid), np.full(len(said), np.nan)
     for i, facts in enumerate(said):
         own = g_pid == q_pid[i]
         if facts is None or not own.any(): continue
-        out[i] = sum(not _true_of(codes, a, v, len(g_pid))[own].any() for a, v in facts.items())
+        out[i] = sum(not true.are(attribute, value)[own].any() for attribute, value in facts.items())
     return out
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #7c4934bb
@@ -227,9 +253,11 @@ def ambiguity(s:Searched, # With captions as queries
     "Other identities that the caption fits: by true attributes, else by the same words in the gallery, else NaN"
     if {'said', 'attrs'} <= s.facts: return others_that_fit(s.said, s.attrs, s.q.pid, s.g.pid)
     if s.g.caption is None: return np.full(len(s), np.nan)
-    plain, who = lambda t: ' '.join(t.lower().split()), {}
-    for t, p in zip(s.g.caption, s.g.pid): who.setdefault(plain(t), set()).add(p)
-    return np.array([len(who.get(plain(t), set()) - {p, -1}) for t, p in zip(s.q.caption, s.q.pid)], float)
+    def plain(text): return ' '.join(text.lower().split())
+    persons = {}    # words -> identities of which they are written
+    for text, pid in zip(s.g.caption, s.g.pid): persons.setdefault(plain(text), set()).add(pid)
+    others = [persons.get(plain(text), set()) - {pid, -1} for text, pid in zip(s.q.caption, s.q.pid)]
+    return np.array([len(pids) for pids in others], float)
 
 
 def attribute_distance(s:Searched, # With `attrs`
@@ -242,15 +270,17 @@ def attribute_distance(s:Searched, # With `attrs`
 def _to_median(x): return np.asarray(x, float)/max(float(np.median(x)), 1e-12)
 
 
-def _seen(s): return [s.visible.get(p, np.nan) for p in s.paths('subject')]
+def _pixels(s): return _to_median(s.looks(s.paths('subject')).pixels)
+def _sharpness(s): return _to_median(s.looks(s.paths('subject')).sharpness)
+def _n_words(s): return _to_median([len(c.split()) for c in s.q.caption])
+def _of_query_camera(s): return s.g.cam[s.near.wrong] == s.q.cam
+def _unhidden_share(s): return [s.visible.get(p, np.nan) for p in s.paths('subject')]
+def _n_false_words(s): return false_words(s.said, s.attrs, s.q.pid, s.g.pid)
 
 
-def _cut(s):
+def _cut_share(s):
     n = token_lengths(s.q.caption, s.tokenizer)
-    return np.maximum(n - s.tokenizer.context_length, 0)/np.maximum(n - 2, 1)
-
-
-def _false(s): return false_words(s.said, s.attrs, s.q.pid, s.g.pid)
+    return np.maximum(n - s.tokenizer.context_length, 0)/np.maximum(n - 2, 1) # start and end are no words
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #ef3aeb74
 REASONS = {r.name: r for r in (
@@ -260,21 +290,23 @@ REASONS = {r.name: r for r in (
     Reason('similar colours', nearer_than_others, .9, 'share of other people',
            'other people whose colours are less like the right image than those of the wrong one',
            needs=('images', 'captions')),
-    Reason('same camera', lambda s: s.g.cam[s.near.wrong] == s.q.cam, .5, '0 or 1',
-           'the wrong image is of the query\'s camera', needs=('cameras',)),
+    Reason('same camera', _of_query_camera, .5, '0 or 1', "the wrong image is of the query's camera",
+           needs=('cameras',)),
     Reason('look-alike', attribute_distance, 4, 'attributes',
-           'attributes in which the right and the wrong image truly differ', True, ('attrs',)),
+           'attributes in which the right and the wrong image truly differ', below=True, needs=('attrs',)),
     Reason('ambiguous', ambiguity, 0, 'identities', 'other identities that satisfy the caption', needs=('captions',)),
-    Reason('false words', _false, 0, 'attributes', 'stated attributes that are true of no image of the person',
+    Reason('false words', _n_false_words, 0, 'attributes', 'stated attributes that are true of no image of '
+                                                           'the person',
            needs=('captions', 'said', 'attrs')),
-    Reason('occluded', _seen, .8, 'share', 'share of the person that nothing hides', True, ('visible',)),
-    Reason('low resolution', lambda s: _to_median(s.looks(s.paths('subject'))[0]), .5, 'of the median',
-           'pixels of the stored image', True, ('images',)),
-    Reason('blurred', lambda s: _to_median(s.looks(s.paths('subject'))[1]), .5, 'of the median',
-           'variance of the second derivative over that of the image', True, ('images',)),
-    Reason('short caption', lambda s: _to_median([len(c.split()) for c in s.q.caption]), .7, 'of the median',
-           'words of the caption', True, ('captions',)),
-    Reason('cut caption', _cut, 0, 'share of tokens', 'tokens beyond the context of the model',
+    Reason('occluded', _unhidden_share, .8, 'share', 'share of the person that nothing hides', below=True,
+           needs=('visible',)),
+    Reason('low resolution', _pixels, .5, 'of the median', 'pixels of the stored image', below=True,
+           needs=('images',)),
+    Reason('blurred', _sharpness, .5, 'of the median', 'variance of the second derivative over that of the '
+                                                       'image',
+           below=True, needs=('images',)),
+    Reason('short caption', _n_words, .7, 'of the median', 'words of the caption', below=True, needs=('captions',)),
+    Reason('cut caption', _cut_share, 0, 'share of tokens', 'tokens beyond the context of the model',
            needs=('captions', 'tokens')))}
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #36c4b89b
@@ -282,37 +314,42 @@ def _own_reasons(reasons):
     reasons = REASONS if reasons is None else reasons
     reasons = list(reasons.values() if hasattr(reasons, 'values') else reasons)
     names = [r.name for r in reasons]
-    if len(set(names)) < len(names): raise ValueError(f"two reasons have one name: {names}; rename one of them")
+    if len(set(names)) < len(names):
+        raise ValueError(f"two reasons have one name: {names}; rename one of them")
     return reasons
 
 
 def _keys(s):
     "A name of each query that other runs share: its path and caption"
-    parts = [x for x in (s.q.path, s.q.caption if 'captions' in s.facts else None) if x is not None]
+    parts = []
+    if s.q.path is not None: parts.append(s.q.path)
+    if 'captions' in s.facts: parts.append(s.q.caption)
     names = [' | '.join(p) for p in zip(*parts)] if parts else [f'query {i}' for i in s.query]
-    seen, out = {}, []
-    for n in names:
-        seen[n] = seen.get(n, 0) + 1
-        out.append(n if seen[n] == 1 else f'{n} #{seen[n]}')
-    return out
+    times, keys = {}, []
+    for name in names:
+        times[name] = times.get(name, 0) + 1
+        keys.append(name if times[name] == 1 else f'{name} #{times[name]}')
+    return keys
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #bb99f11f
 def failure_table(s:Searched, # The search
-    reasons=None, # Of `Reason`, a list or a dict; default: `REASONS`
+    reasons:Iterable | None=None, # Of `Reason`, a list or a dict; default: `REASONS`
     ) -> pd.DataFrame: # query, key, labels, AP, first, failed, rivals; of a reason value and `... holds`; reasons
     "Queries, worst first, with the reasons that hold"
-    reasons, f = _own_reasons(reasons), s.q.table()
+    reasons, labels = _own_reasons(reasons), s.q.table()
     own = s.near.assign(query=s.query, key=_keys(s), failed=s.failed, wrong_pid=s.g.pid[s.near.wrong])
     for r in reasons:
-        if r.name in (*own, 'pid', 'reasons', 'margin'): raise ValueError(f"reason {r.name!r} is a column; rename it")
-    f = f.drop(columns=[c for c in f if c in own or c in [r.name for r in reasons]])
-    f, said = pd.concat([f, own], axis=1), [[] for _ in range(len(s))]
+        if r.name in (*own, 'pid', 'reasons', 'margin'):
+            raise ValueError(f"reason {r.name!r} is a column; rename it")
+    replaced = {*own, *(r.name for r in reasons)}
+    f = pd.concat([labels.drop(columns=[c for c in labels if c in replaced]), own], axis=1)
+    holding = [[] for _ in range(len(s))]
     for r in reasons:
         f[r.name] = r.values(s)
         holds = r.holds(f[r.name])
         f[f'{r.name} holds'] = pd.array(np.where(np.isnan(holds), None, holds == 1), 'boolean')
-        for i in np.flatnonzero(holds == 1): said[i].append(r.name)
-    f['reasons'] = [', '.join(x) for x in said]
+        for i in np.flatnonzero(holds == 1): holding[i].append(r.name)
+    f['reasons'] = [', '.join(names) for names in holding]
     f['margin'] = f.wrong_score - f.right_score
     f = f.sort_values(['AP', 'margin', 'query'], ascending=[True, False, True], ignore_index=True)
     return f.drop(columns='margin')
@@ -320,35 +357,48 @@ def failure_table(s:Searched, # The search
 # %% ../../nbs/12_analysis/40_failures.ipynb #cfee6ef0
 def caption_facts(world:World, # With captions
     table:ReidTable, # Of it
-    paths, # Images whose captions are wanted
-    ) -> dict: # Path -> list of (caption, dict attribute -> stated value)
+    paths:Iterable[str], # Images whose captions are wanted
+    ) -> dict[str, list]: # Path -> list of (caption, dict attribute -> stated value)
     "What the captions of a World state"
-    areas, w, out = np.load(world.build()/'visible.npy'), world.wording, {}
-    row = {p: i for i, p in enumerate(table['path'])}
-    for path in dict.fromkeys(paths):
-        i, d = int(path[-11:-4]), DOMAINS[world.plan.items[int(path[-11:-4])].camera.domain]
-        it, said = world.plan.items[i], []
-        rng = stream(world.seed, 'captions', it.group, it.person.pid, it.number)
-        for _ in range(w.per_image or d.captions):
-            level = ('coarse', 'medium', 'fine')[int(rng.integers(3))] if w.granularity == 'mixed' else w.granularity
-            seen = {p: dict(fraction=float(a), pixels=int(n)) for p, a, n in zip(PARTS[1:], *areas[i, :, 1:])}
-            shot = w.level == 'shot'
-            said.append(caption_with_facts(
-                it.seen if shot else it.person, rng=rng, visible=seen if shot else None, granularity=level,
-                view=table['facing'][row[path]], style=w.style or d.style, aerial=it.camera.view == 'aerial',
-                confusion=w.confusion, action=it.shot.action))
-        out[path] = said
-    return out
+    areas = np.load(world.build()/'visible.npy')
+    facing = dict(zip(table['path'], table['facing']))
+    return {path: _captions_of(world, _number(path), areas[_number(path)], facing[path])
+            for path in dict.fromkeys(paths)}
+
+
+def _number(path):
+    "Position of an image in the plan of its World"
+    return int(path[-11:-4])
+
+
+def _captions_of(world, number, areas, view):
+    "The captions of one image again, from the stream that wrote them"
+    wording, item = world.wording, world.plan.items[number]
+    domain = DOMAINS[item.camera.domain]
+    rng = stream(world.seed, 'captions', item.group, item.person.pid, item.number)
+    person, visible = item.person, None
+    if wording.level == 'shot': # captions say what the image shows, not what the person wears
+        shares, pixels = areas[:, 1:]
+        person = item.seen
+        visible = {p: dict(fraction=float(a), pixels=int(n)) for p, a, n in zip(PARTS[1:], shares, pixels)}
+    captions = []
+    for _ in range(wording.per_image or domain.captions):
+        granularity = wording.granularity
+        if granularity == 'mixed': granularity = ('coarse', 'medium', 'fine')[int(rng.integers(3))]
+        captions.append(caption_with_facts(
+            person, rng=rng, visible=visible, granularity=granularity, view=view, style=wording.style or domain.style,
+            aerial=item.camera.view == 'aerial', confusion=wording.confusion, action=item.shot.action))
+    return captions
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #ffce2520
 def unhidden(world:World, # Any World
     path:str, # Of one of its images
     ) -> float: # 0 to 1
     "Share of the person's pixels that nothing stands before"
-    it, o = world.plan.items[int(path[-11:-4])], world.options
-    if it.shot.occluder is None: return 1.
-    bare = render(it.seen, it.camera.at(it.shot.time), replace(it.shot, occluder=None), o.size, o.supersample,
-                  world.backend)
+    item, options = world.plan.items[_number(path)], world.options
+    if item.shot.occluder is None: return 1.
+    bare = render(item.seen, item.camera.at(item.shot.time), replace(item.shot, occluder=None), options.size,
+                  options.supersample, world.backend)
     return float((world.parts(path) > 0).sum()/max((bare.parts > 0).sum(), 1))
 
 
@@ -360,83 +410,106 @@ def world_facts(world:World, # That the images come from
     "What a World knows about a search"
     row = {p: i for i, p in enumerate(table['path'])}
     lost = next((p for p in [*(q.path or ['None']), *(g.path or ['None'])] if p not in row), None)
-    if lost is not None: raise ValueError(f"path {lost!r} is not in {table!r}; give the table that was embedded")
+    if lost is not None:
+        raise ValueError(f"path {lost!r} is not in {table!r}; give the table that was embedded")
     facts = dict(read=table.read, attrs=[table['attrs'][row[p]] for p in g.path])
     facts['visible'] = {p: unhidden(world, p) for p in dict.fromkeys([*q.path, *g.path])}
     if q.caption is None: return facts
-    said = caption_facts(world, table, q.path)
-    return facts | dict(said=[next((f for t, f in said[p] if t == c), None) for p, c in zip(q.path, q.caption)])
+    captions = {path: dict(reversed(pairs)) for path, pairs in caption_facts(world, table, q.path).items()}
+    return facts | dict(said=[captions[path].get(text) for path, text in zip(q.path, q.caption)])
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #71acf44c
 def _score_interval(rates, n, tests):
     "Newcombe's interval of a difference of two rates, for rates without spread: Wilson's of each, n identities"
     from scipy.stats import norm
     (low, high), p = wilson(rates, n, norm.ppf(1 - .025/tests)), np.array(rates)
-    a, b = np.hypot(p[0] - low[0], high[1] - p[1]), np.hypot(high[0] - p[0], p[1] - low[1])
-    return 100*float(p[0] - p[1] - a), 100*float(p[0] - p[1] + b)
+    below, above = np.hypot(p[0] - low[0], high[1] - p[1]), np.hypot(high[0] - p[0], p[1] - low[1])
+    return 100*float(p[0] - p[1] - below), 100*float(p[0] - p[1] + above)
 
 
-def rate_gap(holds, # (Q,) 1, 0, NaN unknown
-    failed, # (Q,) bool
-    pid, # (Q,) identities
+class Gap(NamedTuple):
+    "A difference of two rates with its interval, in percent points"
+    diff: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+
+
+def rate_gap(holds:np.ndarray | Sequence[float], # (Q,) 1, 0, NaN unknown
+    failed:np.ndarray | Sequence[bool], # (Q,)
+    pid:np.ndarray | Sequence[int], # (Q,) identities
     tests:int=1, # Intervals that are to hold together with 95 %
-    ) -> tuple: # Difference, low, high in percent points; NaN without failures or without successes
+    ) -> Gap: # NaN without failures or without successes
     "How much more often something holds for failures, with an interval from a bootstrap over identities"
-    h, f = np.asarray(holds, float), np.asarray(failed, bool)
-    ok = ~np.isnan(h)
-    h, f = h[ok], f[ok]
-    if not f.any() or f.all(): return (np.nan,)*3
-    rates = [h[side].mean() for side in (f, ~f)]
-    parts = [side/side.mean()*(h - r) for side, r in zip((f, ~f), rates)]
-    pid = np.asarray(pid)[ok]
-    out = paired_gain(parts[0] - parts[1] + rates[0] - rates[1], pid, tests)
-    if np.isfinite(out[1]): return out
-    return out[0], *_score_interval(rates, [len(set(pid[side])) for side in (f, ~f)], tests)
+    holds, failures = np.asarray(holds, float), np.asarray(failed, bool)
+    known = ~np.isnan(holds)
+    holds, failures, pid = holds[known], failures[known], np.asarray(pid)[known]
+    if not failures.any() or failures.all(): return Gap()
+    successes = ~failures
+    rates = holds[failures].mean(), holds[successes].mean()
+    # the part of each query in the difference of both rates, linearised
+    in_failures = failures/failures.mean()*(holds - rates[0])
+    in_successes = successes/successes.mean()*(holds - rates[1])
+    gap = Gap(*paired_gain(in_failures - in_successes + rates[0] - rates[1], pid, tests))
+    if np.isfinite(gap.low): return gap
+    return Gap(gap.diff, *_score_interval(rates, [len(set(pid[failures])), len(set(pid[successes]))], tests))
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #17d8e27a
-def odds_ratio(holds, # (Q,) 1, 0, NaN unknown
-    failed, # (Q,) bool
+def odds_ratio(holds:np.ndarray | Sequence[float], # (Q,) 1, 0, NaN unknown
+    failed:np.ndarray | Sequence[bool], # (Q,)
     ) -> float:
     "Odds of the reason among failures over those among successes, each count raised by 1/2"
-    h, f = np.asarray(holds, float), np.asarray(failed, bool)
-    n = [[(h[side] == v).sum() + .5 for v in (1, 0)] for side in (f, ~f)]
-    return float(n[0][0]*n[1][1]/(n[0][1]*n[1][0]))
+    holds, failed = np.asarray(holds, float), np.asarray(failed, bool)
+    def counts(some): return (holds[some] == 1).sum() + .5, (holds[some] == 0).sum() + .5
+    (fail_yes, fail_no), (success_yes, success_no) = counts(failed), counts(~failed)
+    return float(fail_yes*success_no/(fail_no*success_yes))
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #8ab626ad
 VERDICTS = ('more often', 'not resolved', 'less often', 'always', 'never', 'unknown')
 
 
-def _verdict(gap, h):
-    if np.isnan(gap[0]) or np.isnan(h).all(): return 'unknown'
-    if np.nanmin(h) == np.nanmax(h): return 'always' if np.nanmax(h) else 'never'
-    return VERDICTS[0] if gap[1] > 0 else VERDICTS[2] if gap[2] < 0 else VERDICTS[1]
+def _verdict(gap, holds):
+    if np.isnan(gap.diff) or np.isnan(holds).all(): return 'unknown'
+    if np.nanmax(holds) == 0: return 'never'
+    if np.nanmin(holds) == 1: return 'always'
+    if gap.low > 0: return 'more often'
+    if gap.high < 0: return 'less often'
+    return 'not resolved'
 
 
-def _reason_row(r, h, failed, pid, tests): # One reason: 1, 0 or NaN of each query
-    def rate(x): return 100*float(np.nanmean(x)) if (~np.isnan(x)).any() else np.nan
-    gap = rate_gap(h, failed, pid, tests)
-    verdict = _verdict(gap, h)
-    if verdict in VERDICTS[3:]: gap = gap[0], np.nan, np.nan
-    return dict(reason=r.name, test=r.test, unit=r.unit, known=int((~np.isnan(h)).sum()), failures=rate(h[failed]),
-                successes=rate(h[~failed]), diff=gap[0], low=gap[1], high=gap[2],
-                odds=np.nan if verdict in VERDICTS[3:] else odds_ratio(h, failed), verdict=verdict, how=r.how)
+def _percent(holds):
+    "How often a reason holds where that is known"
+    known = holds[~np.isnan(holds)]
+    return 100*float(known.mean()) if len(known) else np.nan
+
+
+def _reason_row(reason, holds, failed, pid, tests):
+    "One reason that holds, does not, or is unknown (1, 0, NaN) for each query"
+    gap, odds = rate_gap(holds, failed, pid, tests), np.nan
+    verdict = _verdict(gap, holds)
+    if verdict in ('always', 'never', 'unknown'): gap = Gap(gap.diff) # without an interval
+    else: odds = odds_ratio(holds, failed)
+    return dict(reason=reason.name, test=reason.test, unit=reason.unit, known=int((~np.isnan(holds)).sum()),
+                failures=_percent(holds[failed]), successes=_percent(holds[~failed]), diff=gap.diff, low=gap.low,
+                high=gap.high, odds=odds, verdict=verdict, how=reason.how)
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #306897e5
 def reason_table(frame:pd.DataFrame, # From `failure_table`, of one search or of several joined
-    reasons=None, # The reasons that were measured; default: `REASONS`
+    reasons:Iterable | None=None, # The reasons that were measured; default: `REASONS`
     ) -> pd.DataFrame: # reason, test, unit, known, failures, successes (%), diff, low, high, odds, verdict, how
     "Which reasons hold more often for failures than for successes"
     reasons = _own_reasons(reasons)
-    for r in reasons: check_choice('reason', f'{r.name} holds', list(frame.columns), 'Measure it with failure_table.')
-    held = [frame[f'{r.name} holds'].astype('Float64').to_numpy(float, na_value=np.nan) for r in reasons]
+    for r in reasons:
+        check_choice('reason', f'{r.name} holds', list(frame.columns), 'Measure it with failure_table.')
+    holds = [frame[f'{r.name} holds'].astype('Float64').to_numpy(float, na_value=np.nan) for r in reasons]
     failed = frame.failed.to_numpy(bool)
-    tests = max(1, sum(len(set(h[~np.isnan(h)])) > 1 for h in held)) # what always or never holds has no interval
-    return pd.DataFrame([_reason_row(r, h, failed, frame.pid, tests) for r, h in zip(reasons, held)])
+    varying = [h for h in holds if len(set(h[~np.isnan(h)])) > 1] # what always or never holds has no interval
+    tests = max(1, len(varying))
+    return pd.DataFrame([_reason_row(r, h, failed, frame.pid, tests) for r, h in zip(reasons, holds)])
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #7a2b6168
-def check_rows(frame, # Rows of a `failure_table`
-    known, # Queries that the search has
-    ) -> list: # Of query numbers
+def check_rows(frame:pd.DataFrame, # Rows of a `failure_table`
+    known:Container, # Queries that the search has
+    ) -> list[int]: # Of query numbers
     "The queries of some rows; an error for one that the search does not have"
     check_choice('column', 'query', list(frame.columns), 'Give rows of failure_table.')
     lost = next((n for n in frame['query'] if n not in known), None)
@@ -451,16 +524,20 @@ def failure_figure(s:Searched, # The search
     **kw, # More for `ranked_lists`: `column`, `width`
     ) -> PaperFigure:
     "Ranked lists of chosen queries, with the rank of the first right image and the reasons that hold"
-    if 'images' not in s.facts: raise ValueError("no images are known; give Searched read=table.read, and paths to g")
+    if 'images' not in s.facts:
+        raise ValueError("no images are known; give Searched read=table.read, and paths to g")
     if not len(frame): raise ValueError("frame is empty; choose at least one row of failure_table")
     place = {n: i for i, n in enumerate(s.query)}
     part = s.q[[place[n] for n in check_rows(frame, place)]]
-    if s.how.get('scores') is not None: raise ValueError("scores= was given; draw such lists with ranked_lists")
+    if s.how.get('scores') is not None:
+        raise ValueError("scores= was given; draw such lists with ranked_lists")
     index = rank(part, s.g, k, **{'same_camera': None, **s.how})[0]
     k = max(1, int((index >= 0).sum(1).min()))
     def fit(images): return [resize_image(im, (128, 64)) for im in images]
     queries = part.caption if 'captions' in s.facts else fit(s.read(part.path))
-    notes = [f'rank {n}: ' + ', '.join(x[:reasons] + ['…']*(len(x) > reasons))
-             for n, x in zip(frame['first'], frame.reasons.str.split(', '))]
+    notes = []
+    for first, names in zip(frame['first'], frame.reasons.str.split(', ')):
+        shown = names if len(names) <= reasons else [*names[:reasons], '…']
+        notes.append(f'rank {first}: ' + ', '.join(shown))
     return ranked_lists(queries, {'': index[:, :k]}, lambda rows: fit(s.read([s.g.path[i] for i in rows])), part.pid,
                         s.g.pid, k, notes={'': notes}, **kw)

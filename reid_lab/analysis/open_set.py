@@ -12,8 +12,10 @@ __all__ = ['DISTRACTORS', 'RATES', 'LEAST', 'DistanceScores', 'comparable', 'no_
 import json
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -36,59 +38,69 @@ from ..retrieval.sides import one_model, one_numbering, same_images, two_sides
 class DistanceScores(Scores):
     "Minus the Euclidean distance of two sets of vectors, block by block"
     span = (np.nan, np.nan)
-    def __init__(self, q, # (Q,D) tensor
-        g, # (G,D) tensor
+    def __init__(self, q:torch.Tensor, # (Q,D)
+        g:torch.Tensor, # (G,D)
         ):
         self.base, self.scale = EmbeddingScores(q, g, 'euclidean'), common_scale(q, g)
         self.shape, self.sq = self.base.shape, self.base.q.square().sum(1)
 
-    def block(self, lo, hi):
-        return self.base.block(lo, hi).mul_(-2).add_(self.sq[lo:hi, None]).clamp_(min=0).sqrt_().div_(-self.scale)
+    def block(self, lo:int, # First query
+        hi:int, # After the last one
+        ) -> torch.Tensor: # (hi-lo,G)
+        "Scores of some queries"
+        squares = self.base.block(lo, hi).mul_(-2).add_(self.sq[lo:hi, None]).clamp_(min=0)
+        return squares.sqrt_().div_(-self.scale)
 
 
 def comparable(q:Embeddings, # Queries
-    g, # Gallery: `Embeddings`; with cosines also `Shards` on disk
+    g:Embeddings | Shards, # Gallery; on disk with cosines only
     distance:str='cosine', # or 'euclidean', for adapted features
     ) -> Scores:
     "Scores for which one threshold can serve all queries"
     for name, e, kind in (('q', q, Embeddings), ('g', g, (Embeddings, Shards))):
-        if not isinstance(e, kind): raise TypeError(f"{name} is {type(e).__name__}; give Embeddings(emb, pid)")
+        if not isinstance(e, kind):
+            raise TypeError(f"{name} is {type(e).__name__}; give Embeddings(emb, pid)")
     if isinstance(g, Shards) and distance == 'euclidean':
-        raise ValueError("distance='euclidean' is not offered for a gallery on disk; use 'cosine', or g.load()")
+        raise ValueError("distance='euclidean' is not offered for a gallery on disk; use 'cosine', or "
+                         "g.load()")
     if not len(g): raise ValueError("the gallery is empty: there is nothing to search; embed images first")
     if not len(q): raise ValueError("there is no query; give a sentence or a crop, see `ask`")
     one_model(q, g)
-    if q.dim != g.dim: raise ValueError(f"queries have {q.dim} dimensions, the gallery has {g.dim}: another model's?")
-    return DistanceScores(q.emb, g.emb) if check_choice('distance', distance, DISTANCES) == 'euclidean' else \
-        scores_of(q, g)
+    if q.dim != g.dim:
+        raise ValueError(f"queries have {q.dim} dimensions, the gallery has {g.dim}: another model's?")
+    if check_choice('distance', distance, DISTANCES) == 'euclidean': return DistanceScores(q.emb, g.emb)
+    return scores_of(q, g)
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #8d91ce1b
-DISTRACTORS = tuple(k for k, s in (IMAGE_SETS | DG_SETS).items() if s.background) # Datasets whose pid 0 is no person
+# datasets whose pid 0 is no person
+DISTRACTORS = tuple(name for name, spec in (IMAGE_SETS | DG_SETS).items() if spec.background)
 
 
-def no_person(e, # `Embeddings` or `Shards`
+def no_person(e:Embeddings | Shards, # Labelled images
     ) -> np.ndarray: # (N,) bool
-    "Images of nobody in particular: junk (pid -1) and, where the dataset is noted to have them, distractors (pid 0)"
+    "Images of nobody: junk (pid -1) and, where the dataset is noted to have them, distractors (pid 0)"
     nobody = e.pid == -1
-    return nobody | (e.pid == 0) if e.meta.get('data') in DISTRACTORS else nobody
+    if e.meta.get('data') in DISTRACTORS: nobody = nobody | (e.pid == 0)
+    return nobody
 
 
 def search_scores(q:Embeddings, # Labelled queries, with and without their person in the gallery
     g:Embeddings, # Labelled gallery
-    *, same_camera:str=None, # 'drop' or 'keep' matches of the query's own camera; default: drop if both have cameras
+    *, same_camera:str | None=None, # 'drop' or 'keep' matches of its camera; default: drop if both have one
     distance:str='cosine', # See `comparable`
-    chunk:int=None, # Queries at a time
+    chunk:int | None=None, # Queries at a time
     ) -> pd.DataFrame: # pid, cam and columns of the query; present, mate, other, top (scores), rank (0: none)
     "What open-set rates are computed from; an image that is query and gallery does not find itself"
-    comparable(q, g[:1] if isinstance(g, Embeddings) else g, distance) # an error before the labels are compared
+    some = g[:1] if isinstance(g, Embeddings) else g
+    comparable(q, some, distance) # an error before the labels are compared
     q, g = two_sides(q, g, ('pid',) if same_camera == 'keep' else ('pid', 'cam'))
     near = rivals(q, g, same_camera=same_camera, scores=comparable(q, g, distance), chunk=chunk)
     if (q.pid == -1).any() or not (g.pid != -1).any():
-        raise ValueError("a query or the whole gallery has pid -1: whether a person is present must be known to count "
-                         "errors. Leave unlabelled queries out; `find` needs no labels")
+        raise ValueError("a query or the whole gallery has pid -1: whether a person is present must be "
+                         "known to count errors. Leave unlabelled queries out; `find` needs no labels")
     f = q.table().drop(columns=['path', 'caption'], errors='ignore')
-    has = (near.right >= 0).to_numpy()
-    out = f.assign(present=has, mate=near.right_score.where(has), other=near.wrong_score,
+    present = (near.right >= 0).to_numpy()
+    out = f.assign(present=present, mate=near.right_score.where(present), other=near.wrong_score,
                    top=near[['right_score', 'wrong_score']].max(axis=1), rank=near['first'])
     out.attrs = dict(gallery=len(g), distance=distance, model=q.meta.get('model', ''), kind=q.meta.get('kind', ''),
                      itself=len(same_images(q, g)))
@@ -99,13 +111,13 @@ def open_set(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     share:float=.5, # Of the queries' persons in the gallery
     seed:int=0, # Of the draw
-    ) -> tuple: # Absent persons (array), gallery without their images
+    ) -> tuple[np.ndarray, Embeddings]: # Absent persons, gallery without their images
     "A gallery from which some of the queries' persons are removed"
     both = np.intersect1d(q.pid[q.pid != -1], g.pid)
     n = round(share*len(both))
     if not 0 < n < len(both):
-        raise ValueError(f"share={share} of {len(both)} persons leaves {len(both) - n} present and {n} absent; an open "
-                         "set needs both")
+        raise ValueError(f"share={share} of {len(both)} persons leaves {len(both) - n} present and {n} "
+                         "absent; an open set needs both")
     absent = np.sort(stream(seed, 'open set').permutation(both)[:n])
     return absent, g[~np.isin(g.pid, absent)]
 
@@ -115,53 +127,63 @@ def each_removed(found:pd.DataFrame, # From `search_scores`
     "Every mated search a second time, as if its person had been removed from the gallery"
     twin = found[found.present].assign(present=False, mate=np.nan, rank=0)
     if not np.isfinite(twin.other).any() and len(twin):
-        raise ValueError("the gallery holds nobody but the queries' own persons: without them nothing is left to be "
-                         "searched. A threshold needs other people")
+        raise ValueError("the gallery holds nobody but the queries' own persons: without them nothing is "
+                         "left to be searched. A threshold needs other people")
     twin['top'] = twin.other
     out = pd.concat([found, twin], ignore_index=True)
     out.attrs = dict(found.attrs)
     return out
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #8bf43cfd
-def fpir(top, # (A,) best score of each nonmated search
+def fpir(top:np.ndarray | Sequence[float], # (A,) best score of each nonmated search
     threshold:float, # T
     ) -> float: # 0 to 1
     "Share of nonmated searches with an image at or above the threshold: FPIR(T) of NISTIR 8271"
-    return float(np.mean(np.asarray(top, float) >= threshold)) if len(top) else math.nan
+    if not len(top): return math.nan
+    return float(np.mean(np.asarray(top, float) >= threshold))
 
 
-def fnir(mate, # (M,) best score of the person of each mated search
-    rank, # (M,) its rank, from 1
+def fnir(mate:np.ndarray | Sequence[float], # (M,) best score of the person of each mated search
+    rank:np.ndarray | Sequence[int], # (M,) its rank, from 1
     threshold:float, # T
     first:int=1, # R: how many images count as found
     ) -> float: # 0 to 1
-    "Share of mated searches whose person is below the threshold or not among the first: FNIR(T, R) of NISTIR 8271"
+    "Share of mated searches without their person above the threshold and among the first: FNIR(T, R) of NISTIR 8271"
     missed = (np.asarray(mate, float) < threshold) | (np.asarray(rank) > first)
     return float(missed.mean()) if len(missed) else math.nan
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #494f0d02
-def check_rate(rate, # Share of false alarms
-    ):
+def _is_real(number):
+    "Whether something is a number, which a bool is not"
+    return isinstance(number, (int, float, np.number)) and not isinstance(number, bool)
+
+
+def check_rate(rate:float, # Share of false alarms
+    ) -> None:
     "An error unless it lies between 0 and 1"
-    real = isinstance(rate, (int, float, np.number)) and not isinstance(rate, bool)
-    if not real or not 0 < rate < 1:
+    if not _is_real(rate) or not 0 < rate < 1:
         raise ValueError(f"rate={rate!r} must be a number between 0 and 1, such as .01 for one in a hundred")
 
 
-def threshold_for(top, # (A,) best score of each nonmated search
+def threshold_for(top:np.ndarray | Sequence[float], # (A,) best score of each nonmated search
     rate:float, # FPIR that may not be exceeded
     ) -> float:
     "The lowest threshold with this FPIR; it lies in the middle between two scores"
     check_rate(rate)
-    s = -np.sort(-np.asarray(top, float))
-    k = math.floor(rate*len(s) + 1e-9)
-    if not len(s): raise ValueError("there is no nonmated search to calibrate on; remove persons with `open_set` or "
-                                    "`each_removed`")
-    if k < 1: raise ValueError(f"rate={rate} of {len(s)} nonmated searches is less than one search; they can show "
-                               f"{1/len(s):.2g} at the least. Give at least {math.ceil(1/rate)}")
-    above = s[:k][s[:k] > s[k]]
-    if not len(above): return float(np.nextafter(s[k], np.inf)) # the first k + 1 are equal: none may pass
-    return float((s[k] + above[-1])/2) if np.isfinite(s[k]) else float(above[-1])
+    scores = -np.sort(-np.asarray(top, float)) # falling
+    n = len(scores)
+    if not n:
+        raise ValueError("there is no nonmated search to calibrate on; remove persons with `open_set` or "
+                         "`each_removed`")
+    may_pass = math.floor(rate*n + 1e-9)
+    if may_pass < 1:
+        raise ValueError(f"rate={rate} of {n} nonmated searches is less than one search; they can show "
+                         f"{1/n:.2g} at the least. Give at least {math.ceil(1/rate)}")
+    first_below, above = scores[may_pass], scores[:may_pass]
+    above = above[above > first_below]
+    if not len(above): return float(np.nextafter(first_below, np.inf)) # all equal: none may pass
+    if not np.isfinite(first_below): return float(above[-1])
+    return float((first_below + above[-1])/2)
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #5b9d35fb
 @dataclass(frozen=True)
@@ -180,11 +202,10 @@ class Threshold:
 
     def __post_init__(self):
         for name in ('value', 'target', 'reached', 'n', 'people', 'gallery'):
-            number, whole = getattr(self, name), name in ('n', 'people', 'gallery')
-            real = isinstance(number, (int, float, np.number)) and not isinstance(number, bool)
-            if not real or not math.isfinite(number) or whole and number != int(number):
-                raise ValueError(f"{name}={number!r} of a Threshold is no {'whole' if whole else 'finite'} number; "
-                                 "calibrate anew")
+            number, kind = getattr(self, name), 'whole' if name in ('n', 'people', 'gallery') else 'finite'
+            finite = _is_real(number) and math.isfinite(number)
+            if not finite or kind == 'whole' and number != int(number):
+                raise ValueError(f"{name}={number!r} of a Threshold is no {kind} number; calibrate anew")
         check_choice('kind', self.kind, ('fpir', 'fmr'))
         check_choice('distance', self.distance, DISTANCES)
         for name in ('model', 'asked'):
@@ -192,12 +213,13 @@ class Threshold:
                 raise ValueError(f"{name}={getattr(self, name)!r} of a Threshold is no text; calibrate anew")
 
     def __str__(self):
-        rate, of = dict(fpir=('false positive identifications', 'searches without the person'),
+        errors, of = dict(fpir=('false positive identifications', 'searches without the person'),
                         fmr=('false matches', 'pairs of different persons'))[self.kind]
-        return (f"{self.value:.3f} ({self.distance}): {100*self.reached:.2g} % {rate} ({100*self.target:.2g} % asked) "
-                f"of {self.n:,} {of}, {self.people} persons, gallery of {self.gallery:,}")
+        reached, target = f"{100*self.reached:.2g} % {errors}", f"{100*self.target:.2g} % asked"
+        return (f"{self.value:.3f} ({self.distance}): {reached} ({target}) of {self.n:,} {of}, "
+                f"{self.people} persons, gallery of {self.gallery:,}")
 
-    def save(self, path, # A JSON file
+    def save(self, path:Path | str, # A JSON file
         ) -> Path:
         "Write it, whole or not at all"
         with atomic_path(path) as tmp: tmp.write_text(json.dumps(asdict(self), indent=1), 'utf-8')
@@ -212,19 +234,21 @@ def _is_score(text):
 
 
 @patch(cls_method=True)
-def load(cls:Threshold, path, # That `save` wrote
+def load(cls:Threshold, path:Path | str, # That `save` wrote
     ) -> Threshold:
     "A saved threshold"
     write = "calibrate one and give the file that it is saved in (reid_lab calibrate QUERY GALLERY --out FILE)"
     path = Path(path).expanduser()
     if not path.exists():
-        what = "is a number, which says nothing of the distance, the model and the rate that it stands for" \
-            if _is_score(path) else "does not exist"
+        what = "does not exist"
+        if _is_score(path):
+            what = "is a number, which says nothing of the distance, the model and the rate that it stands for"
         raise FileNotFoundError(f"threshold={str(path)!r} {what}; {write}")
     if file_kind(path) in ('special', 'folder', 'empty', 'lfs', 'html', 'unreadable'):
         raise wrong_file(path, 'a saved Threshold', write)
     try: facts = json.loads(path.read_text('utf-8'))
-    except (ValueError, OSError) as e: raise ValueError(f"{path} is no saved Threshold: {e}; {write}") from None
+    except (ValueError, OSError) as e:
+        raise ValueError(f"{path} is no saved Threshold: {e}; {write}") from None
     given = set(facts) if isinstance(facts, dict) else set()
     missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in given]
     unknown = sorted(given - {f.name for f in fields(cls)})
@@ -240,168 +264,216 @@ def calibrate(found:pd.DataFrame, # Of validation queries, from `search_scores`,
     ) -> Threshold:
     "The threshold for a false positive identification rate"
     check_choice('column', 'present', list(found.columns), 'Give what search_scores returned.')
-    gone = found[~found.present]
-    if not np.isfinite(gone.top).any() and len(gone):
-        raise ValueError("no nonmated search found any image: the gallery holds nobody else, so nothing can be "
-                         "calibrated")
-    t = threshold_for(gone.top, rate)
-    about = {k: v for k, v in found.attrs.items() if k in ('gallery', 'distance', 'model')}
-    return Threshold(t, rate, fpir(gone.top, t), len(gone), gone.pid.nunique(), asked=found.attrs.get('kind', ''),
-                     **about)
+    nonmated = found[~found.present]
+    if not np.isfinite(nonmated.top).any() and len(nonmated):
+        raise ValueError("no nonmated search found any image: the gallery holds nobody else, so nothing "
+                         "can be calibrated")
+    t = threshold_for(nonmated.top, rate)
+    of_search = {k: v for k, v in found.attrs.items() if k in ('gallery', 'distance', 'model')}
+    return Threshold(t, rate, fpir(nonmated.top, t), len(nonmated), nonmated.pid.nunique(),
+                     asked=found.attrs.get('kind', ''), **of_search)
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #85544d74
 def _limit(threshold):
     "The number of a `Threshold`, or a number"
     if isinstance(threshold, Threshold): return threshold.value
-    real = isinstance(threshold, (int, float, np.number)) and not isinstance(threshold, bool)
-    if not real or not math.isfinite(threshold):
+    if not _is_real(threshold) or not math.isfinite(threshold):
         raise ValueError(f"threshold={threshold!r} is no finite number; give one, or what calibrate returned")
     return float(threshold)
 
 
-def _rate(hit, pid): # (N,) bool -> percent, low, high
-    if not len(hit): return (np.nan,)*3
-    mean, low, high = paired_gain(np.asarray(hit, float), pid)
-    if np.isfinite(low): return mean, max(low, 0.), min(high, 100.)
-    return mean, *(100*float(v) for v in wilson(mean/100, pd.Series(pid).nunique()))
+class _Rate(NamedTuple):
+    "A rate with its interval, in percent"
+    mean: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+
+    def columns(self, name): return {name: self.mean, f'{name}_low': self.low, f'{name}_high': self.high}
 
 
-def _rates(f, t, first):
-    gone, here = f[~f.present], f[f.present]
-    alarm, miss = gone.top >= t, (here.mate < t) | (here['rank'] > first)
-    rows = [dict(zip((n, f'{n}_low', f'{n}_high'), _rate(h, s.pid))) for n, h, s in
-            (('FPIR', alarm, gone), ('FNIR', miss, here))]
-    return dict(absent=len(gone), present=len(here), people=f.pid.nunique(), **rows[0], **rows[1],
-                DIR=100 - rows[1]['FNIR'])
+def _rate(errors, pid):
+    "The share of errors among searches of some persons, who are the unit of its interval"
+    if not len(errors): return _Rate()
+    mean, low, high = paired_gain(np.asarray(errors, float), pid)
+    if np.isfinite(low): return _Rate(mean, max(low, 0.), min(high, 100.))
+    low, high = wilson(mean/100, pd.Series(pid).nunique())
+    return _Rate(mean, 100*float(low), 100*float(high))
+
+
+def _missed(mated, threshold, first):
+    "Mated searches whose person is below the threshold or not among the first"
+    return (mated.mate < threshold) | (mated['rank'] > first)
+
+
+def _rates(f, threshold, first):
+    "Both rates of some searches, as columns of a row"
+    nonmated, mated = f[~f.present], f[f.present]
+    false_positive = _rate(nonmated.top >= threshold, nonmated.pid)
+    false_negative = _rate(_missed(mated, threshold, first), mated.pid)
+    return dict(absent=len(nonmated), present=len(mated), people=f.pid.nunique(), **false_positive.columns('FPIR'),
+                **false_negative.columns('FNIR'), DIR=100 - false_negative.mean)
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #23623b75
-def _group_name(by, value): return 'cam unknown' if by == 'cam' and value == -1 else f'{by} {value}'
+def _group_name(by, value):
+    if by == 'cam' and value == -1: return 'cam unknown'
+    return f'{by} {value}'
 
 
 def open_set_rates(found:pd.DataFrame, # Of test queries, see `calibrate`
-    threshold, # `Threshold`, or a number
+    threshold:Threshold | float, # What scores have to reach
     first:int=1, # R: how many images count as found
-    by:str=None, # Column of the queries, such as `cam`: one more row a value
+    by:str | None=None, # Column of the queries, such as `cam`: one more row a value
     ) -> pd.DataFrame: # group, absent, present, people, FPIR, FNIR (percent, _low, _high), DIR
     "Errors of a threshold, with 95 % intervals over persons; NaN where there is no search of the kind"
     t = _limit(threshold)
     if not len(found): raise ValueError("found has no search; give queries that were searched")
     if by is not None and by not in found:
-        raise ValueError(f"by={by!r}: the queries have no such column, only {list(found.columns)}; camera numbers are "
-                         "the `cam` of their Embeddings. Leave `by` out for the rates of all")
+        raise ValueError(f"by={by!r}: the queries have no such column, only {list(found.columns)}; camera "
+                         "numbers are the `cam` of their Embeddings. Leave `by` out for the rates of all")
     if (found.top < t).all():
-        warnings.warn(f"no search reaches the threshold {t:.3f} (highest score {found.top.max():.3f}): every answer is "
-                      "'not present'. Was it calibrated with another model or distance?", stacklevel=2)
-    groups = [('all', found)] + ([] if by is None else [(_group_name(by, v), f) for v, f in found.groupby(by)])
-    return pd.DataFrame([dict(group=n, **_rates(f, t, first)) for n, f in groups])
+        warnings.warn(f"no search reaches the threshold {t:.3f} (highest score {found.top.max():.3f}): "
+                      "every answer is 'not present'. Was it calibrated with another model or distance?", stacklevel=2)
+    groups = {'all': found}
+    if by is not None: groups |= {_group_name(by, value): f for value, f in found.groupby(by)}
+    return pd.DataFrame([dict(group=name, **_rates(f, t, first)) for name, f in groups.items()])
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #04d052f0
 def identification_curve(found:pd.DataFrame, # See `calibrate`
     first:int=1, # R: how many images count as found
     ) -> pd.DataFrame: # threshold (falling), FPIR, FNIR in percent
     "FNIR against FPIR at every threshold at which FPIR changes"
-    gone, here = np.sort(found.top[~found.present]), found[found.present]
-    if not len(gone) or not len(here):
-        raise ValueError(f"a curve needs both kinds of searches; there are {len(here)} mated and {len(gone)} nonmated "
-                         "ones. `open_set` and `each_removed` make nonmated ones")
-    t = np.concatenate([[np.nextafter(gone[-1], np.inf)], np.unique(gone)[::-1]])
-    best = np.sort(np.where(here['rank'] <= first, here.mate, -np.inf))
-    return pd.DataFrame(dict(threshold=t, FPIR=100*(1 - np.searchsorted(gone, t)/len(gone)),
-                             FNIR=100*np.searchsorted(best, t)/len(best)))
+    top, mated = np.sort(found.top[~found.present]), found[found.present]
+    if not len(top) or not len(mated):
+        raise ValueError(f"a curve needs both kinds of searches; there are {len(mated)} mated and "
+                         f"{len(top)} nonmated ones. `open_set` and `each_removed` make nonmated ones")
+    t = np.concatenate([[np.nextafter(top[-1], np.inf)], np.unique(top)[::-1]])
+    # who is not among the first is never found
+    mate = np.sort(np.where(mated['rank'] <= first, mated.mate, -np.inf))
+    return pd.DataFrame(dict(threshold=t, FPIR=100*(1 - np.searchsorted(top, t)/len(top)),
+                             FNIR=100*np.searchsorted(mate, t)/len(mate)))
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #20ea6289
-def _keys(x): # float32 -> integers 0 to 2**32 - 1 of the same order; -0 is 0
-    i = (x.float() + 0.).view(torch.int32).long()
-    return torch.where(i < 0, -i - 1, i + 2**31)
+def _keys(x):
+    "Scores as integers from 0 to 2**32 - 1 in the order of the floats; -0 is 0"
+    bits = (x.float() + 0.).view(torch.int32).long()
+    return torch.where(bits < 0, -bits - 1, bits + 2**31)
 
 
-def _key_value(key): # One such integer -> float
-    i = key - 2**31 if key >= 2**31 else -key - 1
-    return float(np.array(i, np.int32).view(np.float32))
+def _key_value(key):
+    "The score that has this integer"
+    bits = key - 2**31 if key >= 2**31 else -key - 1
+    return float(np.array(bits, np.int32).view(np.float32))
+
+
+@dataclass(frozen=True)
+class _PairBlock:
+    "Scores of all pairs of some queries"
+    pid: np.ndarray         # (B,) of the queries
+    different: torch.Tensor # (B,G) scores of pairs of different persons; NaN for other pairs
+    same: np.ndarray        # (S,) scores of pairs of one person
+    same_pid: np.ndarray    # (S,) whose
 
 
 def _pair_blocks(q, g, same_camera, distance, chunk):
-    "Of each block of queries: their pids, scores of pairs of different persons (others NaN), of same pairs, whose"
+    "All pairs that have labels, block by block of queries"
     q_ok, g_ok = np.flatnonzero(q.pid != -1), np.flatnonzero(g.pid != -1)
-    if not len(q_ok) or not len(g_ok): raise ValueError("pairs need labels; all queries or all images have pid -1")
+    if not len(q_ok) or not len(g_ok):
+        raise ValueError("pairs need labels; all queries or all images have pid -1")
     q, g = q[q_ok], g[g_ok]
     q, g = one_numbering(q, g)
     drop = drops_same_camera(same_camera, q.cam, g.cam)
     pairs = IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop, same_images(q, g))
     for lo, block in score_blocks(comparable(q, g, distance), chunk):
-        (row, col), (orow, ocol) = pairs(lo, lo + len(block))
-        def t(i): return torch.as_tensor(i, device=block.device)
-        same = block[t(row), t(col)].double().cpu().numpy()
-        block[t(row), t(col)] = torch.nan
-        block[t(orow), t(ocol)] = torch.nan
-        yield q.pid[lo:lo + len(block)], block, same, q.pid[lo + row]
+        (row, col), (left_out_row, left_out_col) = pairs(lo, lo + len(block))
+        def index(i): return torch.as_tensor(i, device=block.device)
+        same = block[index(row), index(col)].double().cpu().numpy()
+        block[index(row), index(col)] = torch.nan
+        block[index(left_out_row), index(left_out_col)] = torch.nan
+        yield _PairBlock(q.pid[lo:lo + len(block)], block, same, q.pid[lo + row])
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #9626d2c7
-def _counts(blocks, key, step=2**21): # How often `key` of the scores of different persons has each of 2**16 values
+def _upper_bits(keys): return keys >> 16
+
+
+def _lower_bits_below(upper):
+    "The lower halves of those keys that have this upper half"
+    def lower(keys): return keys[(keys >> 16) == upper] & 0xffff
+    return lower
+
+
+def _counts(blocks, half, step=2**21):
+    "How often each value of 16 bits, a half of a key, occurs among pairs of different persons"
     n = np.zeros(2**16, np.int64)
-    for _, block, *_ in blocks:
-        for part in block.flatten().split(step):
-            k = key(_keys(part[~part.isnan()]))
-            n += torch.bincount(k, minlength=2**16).cpu().numpy()
+    for block in blocks:
+        for part in block.different.flatten().split(step):
+            values = half(_keys(part[~part.isnan()]))
+            n += torch.bincount(values, minlength=2**16).cpu().numpy()
     return n
 
 
-def _place(n, k): # Value and rest: the value that holds the k-th from above (from 0)
+def _place(n, k):
+    "The value that holds the k-th from above (from 0), and its place among those of this value"
     above = np.cumsum(n[::-1])
     i = int(np.searchsorted(above, k, 'right'))
-    return len(n) - 1 - i, k - (int(above[i - 1]) if i else 0)
+    rest = k - int(above[i - 1]) if i else k
+    return len(n) - 1 - i, rest
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #d353fa61
 def verification_threshold(q:Embeddings, # One side of the pairs
     g:Embeddings, # The other side
     rate:float=.001, # FMR that may not be exceeded
-    *, same_camera:str=None, # See `search_scores`
+    *, same_camera:str | None=None, # See `search_scores`
     distance:str='cosine', # See `comparable`
-    chunk:int=None, # Queries at a time
+    chunk:int | None=None, # Queries at a time
     ) -> Threshold: # Of kind 'fmr'
     "The lowest threshold with this false match rate; exact in 32 bits, without the pairs in memory"
     def blocks(): return _pair_blocks(q, g, same_camera, distance, chunk)
     check_rate(rate)
-    high = _counts(blocks(), lambda k: k >> 16)
-    n = int(high.sum())
-    k = math.floor(rate*n + 1e-9)
+    upper_counts = _counts(blocks(), _upper_bits)
+    n = int(upper_counts.sum())
+    may_pass = math.floor(rate*n + 1e-9)
     if n == 0: raise ValueError("there is no pair of different persons; the gallery holds one person only")
-    if k < 1: raise ValueError(f"rate={rate} of {n:,} pairs is less than one; they can show {1/n:.2g} at the least")
-    top, rest = _place(high, k)
-    low = _counts(blocks(), lambda k: k[(k >> 16) == top] & 0xffff)
-    bottom, _ = _place(low, rest)
-    t = float(np.nextafter(np.float32(_key_value(top*2**16 + bottom)), np.float32(np.inf)))
-    passed = int(high[top + 1:].sum() + low[bottom + 1:].sum())
+    if may_pass < 1:
+        raise ValueError(f"rate={rate} of {n:,} pairs is less than one; they can show {1/n:.2g} at the least")
+    upper, rest = _place(upper_counts, may_pass)
+    lower_counts = _counts(blocks(), _lower_bits_below(upper))
+    lower, _ = _place(lower_counts, rest)
+    first_below = np.float32(_key_value(upper*2**16 + lower))
+    t = float(np.nextafter(first_below, np.float32(np.inf)))
+    passed = int(upper_counts[upper + 1:].sum() + lower_counts[lower + 1:].sum())
     return Threshold(t, rate, passed/n, n, len(np.unique(q.pid[q.pid != -1])), 'fmr', len(g), distance,
                      q.meta.get('model', ''))
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #98548e69
 def verification_rates(q:Embeddings, # One side of the pairs
     g:Embeddings, # The other side
-    threshold, # `Threshold`, or a number
-    *, same_camera:str=None, # See `search_scores`
+    threshold:Threshold | float, # What scores have to reach
+    *, same_camera:str | None=None, # See `search_scores`
     distance:str='cosine', # Of the scores
-    chunk:int=None, # Queries at a time
+    chunk:int | None=None, # Queries at a time
     ) -> dict: # same, different (pairs), FMR, FNMR (percent, _low, _high over persons of `q`)
     "False matches and false non-matches of all pairs at a threshold"
     t = _limit(threshold)
-    passed, n, who, below, whose = [], [], [], [], []
-    for pid, block, same, owner in _pair_blocks(q, g, same_camera, distance, chunk):
-        passed += [(b.double() >= t).sum(1).cpu().numpy() for b in block.split(16)]
-        n.append((~block.isnan()).sum(1).cpu().numpy())
-        who.append(pid)
-        below.append(same < t)
-        whose.append(owner)
-    passed, n, who, below, whose = map(np.concatenate, (passed, n, who, below, whose))
-    share = np.divide(passed, n, out=np.full(len(n), np.nan), where=n > 0)
-    wide = _rate(share[n > 0], who[n > 0]) if n.any() else (np.nan,)*3
-    fmr = 100*float(passed.sum()/n.sum()) if n.any() else np.nan
-    return dict(same=len(below), different=int(n.sum()), FMR=fmr, FMR_low=wide[1], FMR_high=wide[2],
-                **dict(zip(('FNMR', 'FNMR_low', 'FNMR_high'), _rate(below, whose))))
+    pids, passed, n_different, below, same_pids = [], [], [], [], []
+    for block in _pair_blocks(q, g, same_camera, distance, chunk):
+        pids.append(block.pid)
+        passed += [(scores.double() >= t).sum(1).cpu().numpy() for scores in block.different.split(16)]
+        n_different.append((~block.different.isnan()).sum(1).cpu().numpy())
+        below.append(block.same < t)
+        same_pids.append(block.same_pid)
+    pids, passed, n = np.concatenate(pids), np.concatenate(passed), np.concatenate(n_different)
+    false_match = _Rate()
+    if n.any():
+        some = n > 0
+        of_queries = _rate(passed[some]/n[some], pids[some])
+        false_match = of_queries._replace(mean=100*float(passed.sum()/n.sum())) # a pair counts once
+    false_non_match = _rate(np.concatenate(below), np.concatenate(same_pids))
+    return dict(same=sum(map(len, below)), different=int(n.sum()), **false_match.columns('FMR'),
+                **false_non_match.columns('FNMR'))
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #ac97bea3
 RATES = (.01, .1) # FPIR that are asked for
-LEAST = 10 # People of a camera below which its rates are not told [inference]
+LEAST = 10 # People of a camera below which its rates are not reported [inference]
 
 
 def shifted_scores(found:pd.DataFrame, # From `search_scores`
@@ -415,96 +487,117 @@ def shifted_scores(found:pd.DataFrame, # From `search_scores`
     return trial.assign(**{k: trial[k] - limit for k in ('mate', 'other', 'top')})
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #dcf9ec1e
+def _with_interval(row, name):
+    "A rate as text"
+    if not np.isfinite(row[name]): return '-'
+    return f'{row[name]:.1f} [{row[name + "_low"]:.1f}, {row[name + "_high"]:.1f}]'
+
+
+def _signed(row):
+    "A change as text"
+    if not np.isfinite(row.change_low): return '-'
+    return f'{row.change:+.1f} [{row.change_low:+.1f}, {row.change_high:+.1f}]'
+
+
 @dataclass(frozen=True)
 class OpenSet:
     "FNIR at rates of false alarms, per camera"
-    rates:pd.DataFrame # FPIR_asked, ranking, group, people, absent, present, FPIR, FNIR (percent, _low, _high), change
+    rates:pd.DataFrame # FPIR_asked, ranking, group, people, absent, present, FPIR, FNIR (with _low, _high), change
     warnings:list=field(default_factory=list) # Sentences
 
     def table(self) -> pd.DataFrame: # Texts
         "One row a rate and camera, the rankings side by side"
         names, rows = list(dict.fromkeys(self.rates.ranking)), []
-        def span(r, k):
-            if not np.isfinite(r[k]): return '-'
-            return f'{r[k]:.1f} [{r[k + "_low"]:.1f}, {r[k + "_high"]:.1f}]'
-
-        def signed(r):
-            if not np.isfinite(r.change_low): return '-'
-            return f'{r.change:+.1f} [{r.change_low:+.1f}, {r.change_high:+.1f}]'
-
         for (rate, group), f in self.rates.groupby(['FPIR_asked', 'group'], sort=False):
-            one = f.set_index('ranking')
-            row = {'FPIR asked': f'{100*rate:g} %', 'queries': group, 'people': int(f.people.iloc[0]),
-                   'searches': int(f.present.iloc[0])}
-            few = row['people'] < LEAST
-            for n in names:
-                at = f', {n}' if n else ''
-                row |= {f'FNIR % [95 %]{at}': 'too few people' if few else span(one.loc[n], 'FNIR'),
-                        f'FPIR % reached{at}': '-' if few else f'{one.loc[n].FPIR:.1f}'}
-            if len(names) == 2: row['change in FNIR'] = '-' if few else signed(one.loc[names[1]])
+            of = f.set_index('ranking')
+            people, searches = int(f.people.iloc[0]), int(f.present.iloc[0])
+            enough = people >= LEAST
+            row = {'FPIR asked': f'{100*rate:g} %', 'queries': group, 'people': people, 'searches': searches}
+            for name in names:
+                at = f', {name}' if name else ''
+                row[f'FNIR % [95 %]{at}'] = _with_interval(of.loc[name], 'FNIR') if enough else 'too few people'
+                row[f'FPIR % reached{at}'] = f'{of.loc[name].FPIR:.1f}' if enough else '-'
+            if len(names) == 2: row['change in FNIR'] = _signed(of.loc[names[1]]) if enough else '-'
             rows.append(row)
         return pd.DataFrame(rows)
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #06c78ec4
-def _missed(f, first): # (N,) bool of mated searches
-    here = f[f.present]
-    return ((here.mate < 0) | (here['rank'] > first)).to_numpy(float), here
+def _changes(base, new, by, first):
+    "Change of FNIR with its interval, of all searches and of each value of `by`; 0 is the threshold of both"
+    mated, mated_new = base[base.present], new[new.present]
+    change = _missed(mated_new, 0, first).to_numpy(float) - _missed(mated, 0, first).to_numpy(float)
+    groups = [np.ones(len(mated), bool)]
+    if by is not None: groups += [mated[by].to_numpy() == value for value in sorted(base[by].unique())]
+    pid = mated.pid.to_numpy()
+    return [paired_gain(change[at], pid[at]) if at.any() else _Rate() for at in groups]
 
 
-def _changes(base, new, by, first): # Change of FNIR, low, high: of all and of each camera
-    (a, here), (b, _) = _missed(base, first), _missed(new, first)
-    groups = [np.ones(len(here), bool)] + ([here[by].to_numpy() == c for c in sorted(base[by].unique())] if by else [])
-    return [paired_gain((b - a)[at], here.pid.to_numpy()[at]) if at.any() else (np.nan,)*3 for at in groups]
-
-
-def _few(rate, people, n, cams): # Sentences on what is too little
+def _few(rate, people, n, cams):
+    "Sentences on what is too little: `people` and `n` nonmated searches of a half, cameras with few people"
+    if n*rate < 1:
+        return [f"FPIR {100*rate:g} % is not told: half of the people have {n} searches without their "
+                f"person, and one false alarm in them is {100/n:.2g} % already."]
     out = []
-    if n*rate < 1: return [f"FPIR {100*rate:g} % is not told: half of the people have {n} searches without their "
-                           f"person, and one false alarm in them is {100/n:.2g} % already."]
     if people*rate < 1:
-        out.append(f"Too few people for FPIR {100*rate:g} %: a threshold rests on {people}, and {1/rate:.0f} or more "
-                   "are needed for one false alarm among as many people. Its rates are rough.")
-    return out + ([f"Fewer than {LEAST} people have queries of {', '.join(cams)}: rates of so few are not told."]
-                  if cams else [])
+        out.append(f"Too few people for FPIR {100*rate:g} %: a threshold rests on {people}, and "
+                   f"{1/rate:.0f} or more are needed for one false alarm among as many people. Its rates "
+                   "are rough.")
+    if cams:
+        out.append(f"Fewer than {LEAST} people have queries of {', '.join(cams)}: rates of so few are not "
+                   "told.")
+    return out
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #331d531a
-def open_set_report(found:dict, # Ranking -> frame of `search_scores`, of the same queries
-    rates=RATES, # FPIR that are asked for
+def _report_rows(found, rate, first, split, by):
+    "Rates of every ranking at one rate of false alarms, with changes to the first ranking"
+    over = {ranking: shifted_scores(f, rate, split) for ranking, f in found.items()}
+    base, rows = next(iter(over.values())), []
+    for ranking, f in over.items():
+        rates = open_set_rates(f, 0., first, by).drop(columns='DIR')
+        rates[['change', 'change_low', 'change_high']] = np.nan if f is base else _changes(base, f, by, first)
+        rates.insert(0, 'ranking', ranking)
+        rates.insert(0, 'FPIR_asked', rate)
+        rows.append(rates)
+    return rows
+
+
+def open_set_report(found:dict[str, pd.DataFrame], # Ranking -> frame of `search_scores`, of the same queries
+    rates:Sequence[float]=RATES, # FPIR that are asked for
     first:int=1, # R: how many images count as found
     split:int=0, # Which division of the persons
     ) -> OpenSet:
-    "Rates of each ranking and camera, calibrated on one half of the persons and told on the other, both ways"
+    "Rates of each ranking and camera; thresholds are calibrated on one half of the persons for the other"
     base = next(iter(found.values()))
-    by, rows, warn = 'cam' if 'cam' in base else None, [], []
-    if len(pairs := each_removed(base)) and pairs.pid.nunique() < 4:
-        raise ValueError(f"{pairs.pid.nunique()} people have queries; halves need two people each, four together")
-    half = half_of(pairs.pid, split)
-    halves = [pairs[half == h] for h in (0, 1)]
+    searches = each_removed(base)
+    if len(searches) and searches.pid.nunique() < 4:
+        raise ValueError(f"{searches.pid.nunique()} people have queries; halves need two people each, four "
+                         "together")
+    half = half_of(searches.pid, split)
+    halves = [searches[half == h] for h in (0, 1)]
+    n_nonmated = min(int((~f.present).sum()) for f in halves)
+    n_people = min(f.pid.nunique() for f in halves)
+    by, few_people = None, []
+    if 'cam' in base:
+        by = 'cam'
+        few_people = [_group_name(by, cam) for cam, f in base.groupby(by) if f.pid.nunique() < LEAST]
+    rows, warn = [], []
     for rate in rates:
-        if not 0 < rate < 1: raise ValueError(f"rates={rate} must lie between 0 and 1, such as .01, one in a hundred")
-        n, who = (min(f(x) for x in halves) for f in (lambda x: int((~x.present).sum()), lambda x: x.pid.nunique()))
-        few = [_group_name(by, c) for c, f in base.groupby(by) if f.pid.nunique() < LEAST] if by else []
-        warn += [w for w in _few(rate, who, n, few) if w not in warn]
-        if n*rate < 1: continue
-        over = {k: shifted_scores(f, rate, split) for k, f in found.items()}
-        for k, f in over.items():
-            told = open_set_rates(f, 0., first, by).drop(columns='DIR')
-            moved = _changes(next(iter(over.values())), f, by, first)
-            told[['change', 'change_low', 'change_high']] = moved if f is not next(iter(over.values())) else np.nan
-            told.insert(0, 'ranking', k)
-            told.insert(0, 'FPIR_asked', rate)
-            rows.append(told)
-    return OpenSet(pd.concat(rows, ignore_index=True) if rows else
-                   pd.DataFrame(columns=['FPIR_asked', 'ranking', 'group', 'people']), warn)
+        if not 0 < rate < 1:
+            raise ValueError(f"rates={rate} must lie between 0 and 1, such as .01, one in a hundred")
+        warn += [w for w in _few(rate, n_people, n_nonmated, few_people) if w not in warn]
+        if n_nonmated*rate >= 1: rows += _report_rows(found, rate, first, split, by)
+    if not rows: return OpenSet(pd.DataFrame(columns=['FPIR_asked', 'ranking', 'group', 'people']), warn)
+    return OpenSet(pd.concat(rows, ignore_index=True), warn)
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #5385a457
 def open_set_of(q:Embeddings, # Queries; those with pid -1 are left out
     g:Embeddings, # Gallery
-    rates=RATES, # FPIR that are asked for
+    rates:Sequence[float]=RATES, # FPIR that are asked for
     *, first:int=1, # R: how many images count as found
-    same_camera:str=None, # See `search_scores`
+    same_camera:str | None=None, # See `search_scores`
     distance:str='cosine', # See `search_scores`
     ) -> OpenSet:
     "Open-set rates of one ranking"
-    if (nobody := no_person(q)).any(): q = q[~nobody]
+    nobody = no_person(q)
+    if nobody.any(): q = q[~nobody]
     return open_set_report({'': search_scores(q, g, same_camera=same_camera, distance=distance)}, rates, first)

@@ -7,13 +7,16 @@ __all__ = ['ask', 'Answer', 'find']
 
 # %% ../../nbs/12_analysis/70_search.ipynb #5acb3900
 import warnings
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 
 from .open_set import Threshold, comparable
 from ..data.augment import to_pixels
@@ -22,29 +25,39 @@ from ..data.text import check_sentence, text_note
 from ..moved import forward
 from ..retrieval.embeddings import Embeddings, embed_texts, encode_images
 from ..retrieval.ranking import RetrievalResult, rank
+from ..retrieval.shards import Shards
 from ..retrieval.sides import same_images, warn_of_equal_paths
 
 # %% ../../nbs/12_analysis/70_search.ipynb #f89ffd7e
-def ask(model, # Reads images, and captions if a sentence is asked
-    what, # A sentence (str), a crop (Path, or (H,W,3) uint8), or a list of such
+def _is_pixels(x): return getattr(x, 'ndim', 0) == 3 and x.shape[2] == 3 and x.dtype == np.uint8
+
+
+def _read_crops(questions):
+    "Images of questions that are arrays or paths"
+    for i, question in enumerate(questions):
+        if not isinstance(question, Path) and not _is_pixels(question):
+            raise TypeError(f"question {i} is {type(question).__name__}; give text, a pathlib.Path of an "
+                            "image, or an array (H,W,3) of uint8")
+    for question in questions:
+        if isinstance(question, Path) and not question.exists():
+            raise FileNotFoundError(f"{str(question)!r} does not exist; give the path of an image")
+    return [read_image(x) if isinstance(x, Path) else x for x in questions]
+
+
+def ask(model:nn.Module, # Reads images, and captions if a sentence is asked
+    what:str | Path | np.ndarray | Sequence, # A sentence, a crop (Path, or (H,W,3) uint8), or a list of them
     ) -> Embeddings: # One row a question, pid -1
     "Embed questions; a sentence without a word that the model's tokenizer knows is refused"
-    items = list(what) if isinstance(what, (list, tuple)) else [what]
-    if not items: raise ValueError("what is empty; give a sentence, an image or the path of one")
-    words = [isinstance(w, str) for w in items]
-    if any(words) and not all(words): raise ValueError("what mixes sentences and images; ask one kind at a time")
-    if words[0]:
-        if not hasattr(model, 'encode_text'): raise TypeError(f"{type(model).__name__} reads no text; give an image")
-        if not all(w.strip() for w in items): raise ValueError("a sentence is empty; say what the person looks like")
-        return _embed_sentences(model, items)
-    for i, w in enumerate(items):
-        if not isinstance(w, Path) and not (getattr(w, 'ndim', 0) == 3 and w.shape[2] == 3 and w.dtype == np.uint8):
-            raise TypeError(f"question {i} is {type(w).__name__}; give text, a pathlib.Path of an image, or an array "
-                            "(H,W,3) of uint8")
-    gone = [str(w) for w in items if isinstance(w, Path) and not w.exists()]
-    if gone: raise FileNotFoundError(f"{gone[0]!r} does not exist; give the path of an image")
-    crops = [read_image(w) if isinstance(w, Path) else w for w in items]
-    return _embed_crops(model, crops)
+    questions = list(what) if isinstance(what, (list, tuple)) else [what]
+    if not questions: raise ValueError("what is empty; give a sentence, an image or the path of one")
+    sentences = [isinstance(x, str) for x in questions]
+    if not any(sentences): return _embed_crops(model, _read_crops(questions))
+    if not all(sentences): raise ValueError("what mixes sentences and images; ask one kind at a time")
+    if not hasattr(model, 'encode_text'):
+        raise TypeError(f"{type(model).__name__} reads no text; give an image")
+    if not all(x.strip() for x in questions):
+        raise ValueError("a sentence is empty; say what the person looks like")
+    return _embed_sentences(model, questions)
 
 # %% ../../nbs/12_analysis/70_search.ipynb #44d98285
 def _embed_sentences(model, items):
@@ -57,12 +70,13 @@ def _embed_sentences(model, items):
 
 
 def _embed_crops(model, crops):
-    how, device = getattr(model, 'resample', 'bicubic'), next(model.parameters()).device
+    "Features of images, resampled as the model was trained; its mode stays"
+    resample, device = getattr(model, 'resample', 'bicubic'), next(model.parameters()).device
+    pixels = to_pixels(np.stack([resize_image(c, model.size, resample) for c in crops]), device)
     mode = model.training
     model.eval()
     try:
-        with torch.inference_mode():
-            x = encode_images(model, to_pixels(np.stack([resize_image(c, model.size, how) for c in crops]), device))
+        with torch.inference_mode(): x = encode_images(model, pixels)
     finally: model.train(mode)
     return Embeddings(x.float().cpu().clone(), [-1]*len(crops), meta=dict(model=type(model).__name__, kind='image'))
 
@@ -71,19 +85,20 @@ def _embed_crops(model, crops):
 class Answer:
     "The best images of each question, and whether they are good enough"
     result:RetrievalResult # Lists with the gallery's labels
-    threshold:Threshold = None # None: nothing is said about presence
+    threshold:Threshold | None = None # None: nothing is said about presence
 
     def __len__(self): return len(self.result)
 
     @property
-    def itself(self): # Pairs of a question and an image that are one, which are in no list
+    def itself(self) -> int: # Pairs of a question and an image that are one, which are in no list
         "How many images were left out as the question itself"
         return len(same_images(self.result.q, self.result.g))
 
     @property
-    def present(self): # (Q,) bool, or None without a threshold
+    def present(self) -> np.ndarray | None: # (Q,) bool, or None without a threshold
         "Whether the best image reaches the threshold"
-        return None if self.threshold is None else self.result.score[:, 0] >= self.threshold.value
+        if self.threshold is None: return None
+        return self.result.score[:, 0] >= self.threshold.value
 
     def table(self, i:int=0, # Question
         ) -> pd.DataFrame: # rank, row, score, accepted, and the gallery's labels
@@ -97,41 +112,59 @@ class Answer:
         "The answer in words"
         best, t = self.result.score[i, 0], self.threshold
         if best == -np.inf: return "no image is left to be searched"
-        if t is None: return f"best score {best:.3f}; no threshold was given, so nothing is said about presence"
+        if t is None:
+            return f"best score {best:.3f}; no threshold was given, so nothing is said about presence"
         if not self.present[i]: return f"not present: best score {best:.3f}, threshold {t}"
         n = int((self.result.score[i] >= t.value).sum())
         listed = int((self.result.index[i] >= 0).sum())
         return f"present: {n} of the first {listed} images reach the threshold {t}"
 
 # %% ../../nbs/12_analysis/70_search.ipynb #d45c6595
+def _check_fits(threshold, q, distance):
+    "An error if a threshold was calibrated with another distance, model or kind of questions"
+    if threshold.kind != 'fpir': raise ValueError("threshold is one for pairs; calibrate one for searches")
+    if threshold.distance != distance:
+        raise ValueError(f"distance={distance!r}, but the threshold was calibrated with "
+                         f"{threshold.distance!r}")
+    model, kind = q.meta.get('model', ''), q.meta.get('kind', '')
+    if threshold.model and model and threshold.model != model:
+        raise ValueError(f"the threshold was calibrated with {threshold.model}, these features are of "
+                         f"{model}: calibrate anew")
+    if threshold.asked and kind and threshold.asked != kind:
+        names = dict(text='sentences', image='images')
+        calibrated, given = names.get(threshold.asked, threshold.asked), names.get(kind, kind)
+        raise ValueError(f"the threshold was calibrated with {calibrated} as questions, and {given} have "
+                         f"other scores: calibrate one with {given}")
+
+
+def _unlabelled(e):
+    "The same vectors without labels, so that none counts as junk"
+    bare = copy(e)
+    bare.pid = np.full(len(e), -1)
+    return bare
+
+
 def find(q:Embeddings, # Questions, see `ask`, or any queries
-    g, # Gallery, with or without labels: `Embeddings`, or `Shards` on disk
+    g:Embeddings | Shards, # Gallery, with or without labels, also on disk
     k:int=10, # Images a question
-    threshold:Threshold=None, # From `calibrate`
-    distance:str=None, # Default: that of the threshold, else 'cosine'
-    chunk:int=None, # Questions at a time
+    threshold:Threshold | None=None, # From `calibrate`
+    distance:str | None=None, # Default: that of the threshold, else 'cosine'
+    chunk:int | None=None, # Questions at a time
     ) -> Answer:
     "The best images of any gallery, or that there is none; a question that is an image of the gallery is left out"
-    t, distance = threshold, distance or (threshold.distance if threshold else 'cosine')
-    scores, model = comparable(q, g, distance), q.meta.get('model', '')
-    if t is not None and t.kind != 'fpir': raise ValueError("threshold is one for pairs; calibrate one for searches")
-    if t is not None and t.distance != distance:
-        raise ValueError(f"distance={distance!r}, but the threshold was calibrated with {t.distance!r}")
-    if t is not None and t.model and model and t.model != model:
-        raise ValueError(f"the threshold was calibrated with {t.model}, these features are of {model}: calibrate anew")
-    kind = q.meta.get('kind', '')
-    if t is not None and t.asked and kind and t.asked != kind:
-        words = dict(text='sentences', image='images')
-        raise ValueError(f"the threshold was calibrated with {words.get(t.asked, t.asked)} as questions, and "
-                         f"{words.get(kind, kind)} have other scores: calibrate one with {words.get(kind, kind)}")
-    if t is not None and len(g) > 2*t.gallery > 0:
-        warnings.warn(f"the threshold was calibrated on {t.gallery:,} images and {len(g):,} are searched: false alarms "
-                      "grow with their number. Calibrate on a gallery of this size", stacklevel=2)
+    if not distance: distance = threshold.distance if threshold else 'cosine'
+    scores = comparable(q, g, distance)
+    if threshold is not None:
+        _check_fits(threshold, q, distance)
+        if len(g) > 2*threshold.gallery > 0:
+            warnings.warn(f"the threshold was calibrated on {threshold.gallery:,} images and {len(g):,} "
+                          "are searched: false alarms grow with their number. Calibrate on a gallery of "
+                          "this size", stacklevel=2)
     warn_of_equal_paths(q, g, cameras=False)
-    bare = [copy(e) for e in (q, g)] # without labels, none of which counts as junk
-    for e in bare: e.pid = np.full(len(e), -1)
-    index, score = rank(*bare, min(k, len(g)), same_camera='keep', scores=scores, chunk=chunk)
-    return Answer(RetrievalResult(index, score, q, g), threshold)
+    bare_q, bare_g = _unlabelled(q), _unlabelled(g)
+    index, score = rank(bare_q, bare_g, min(k, len(g)), same_camera='keep', scores=scores, chunk=chunk)
+    labelled = cast(Embeddings, g) # lists look up labels only, which a gallery on disk has as well
+    return Answer(RetrievalResult(index, score, q, labelled), threshold)
 
 # %% ../../nbs/12_analysis/70_search.ipynb #50a725ec
 __getattr__ = forward('analysis.search') # names that moved in 0.2.0

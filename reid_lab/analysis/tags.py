@@ -7,6 +7,7 @@ __all__ = ['TAG_COLUMNS', 'MARKS', 'write_tags', 'read_tags', 'tag', 'merge_tags
 
 # %% ../../nbs/12_analysis/50_tags.ipynb #d9747195
 import json
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -17,56 +18,68 @@ from ..core.files import BROKEN, atomic_path, locked
 from ..results.tables import read_csv, to_csv
 
 # %% ../../nbs/12_analysis/50_tags.ipynb #63351069
-TAG_COLUMNS, MARKS = ('key', 'by', 'mark', 'tags', 'comment', 'time'), ('', 'tick', 'cross')
+TAG_COLUMNS = ('key', 'by', 'mark', 'tags', 'comment', 'time')
+MARKS = ('', 'tick', 'cross')
+
+
+def _no_tags(): return pd.DataFrame(columns=list(TAG_COLUMNS))
+def _is_csv(path): return check_choice('ending', path.suffix, ('.json', '.csv')) == '.csv'
 
 
 def _check_tags(f, where):
     "The frame with all columns as text, or an error that says which row is wrong"
     for c in TAG_COLUMNS:
-        if c not in f: raise ValueError(f"{where} has no column {c!r}; a file of tags has {list(TAG_COLUMNS)}")
+        if c not in f:
+            raise ValueError(f"{where} has no column {c!r}; a file of tags has {list(TAG_COLUMNS)}")
     f = f[list(TAG_COLUMNS)].fillna('').astype(str).reset_index(drop=True)
     for i, r in enumerate(f.itertuples(index=False)):
-        if not r.key or not r.by: raise ValueError(f"{where}, row {i}: key (the query) and by (who says so) are needed")
+        if not r.key or not r.by:
+            raise ValueError(f"{where}, row {i}: key (the query) and by (who says so) are needed")
         check_choice(f'{where}, row {i}: mark', r.mark, MARKS)
         try: datetime.fromisoformat(r.time)
-        except ValueError: raise ValueError(f"{where}, row {i}: time={r.time!r} is no date, such as "
-                                            "2026-01-31T12:00:00+00:00") from None
+        except ValueError:
+            raise ValueError(f"{where}, row {i}: time={r.time!r} is no date, such as "
+                             "2026-01-31T12:00:00+00:00") from None
     twice = f[f.duplicated(['key', 'by'])]
-    if len(twice): raise ValueError(f"{where}: {twice.by.iat[0]!r} has two rows for {twice.key.iat[0]!r}; keep one")
+    if len(twice):
+        raise ValueError(f"{where}: {twice.by.iat[0]!r} has two rows for {twice.key.iat[0]!r}; keep one")
     return f
 
 # %% ../../nbs/12_analysis/50_tags.ipynb #59f052e2
 def write_tags(tags:pd.DataFrame, # Columns `TAG_COLUMNS`
-    path, # Ends in .json or .csv
+    path:Path | str, # Ends in .json or .csv
     ) -> Path:
     "Write tags, whole or not at all"
     path, f = Path(path), _check_tags(tags, 'tags')
-    if check_choice('ending', path.suffix, ('.json', '.csv')) == '.csv': return to_csv(f, path)
+    if _is_csv(path): return to_csv(f, path)
     text = json.dumps(f.to_dict('records'), ensure_ascii=False, indent=1)
     with atomic_path(path) as tmp: tmp.write_text(text, 'utf-8')
     return path
 
 
-def read_tags(path, # That `write_tags` wrote
+def read_tags(path:Path | str, # That `write_tags` wrote
     ) -> pd.DataFrame: # Columns `TAG_COLUMNS`
     "The tags of a file"
     path = Path(path)
-    if not path.exists(): raise FileNotFoundError(f"{path.name} does not exist in {path.parent}; `tag` makes it")
-    csv = check_choice('ending', path.suffix, ('.json', '.csv')) == '.csv'
+    if not path.exists():
+        raise FileNotFoundError(f"{path.name} does not exist in {path.parent}; `tag` makes it")
+    csv = _is_csv(path)
     try:
         if csv: f = read_csv(path, dtype=str, keep_default_na=False)
         else: f = pd.DataFrame(json.loads(path.read_text('utf-8')))
-    except BROKEN as e: raise ValueError(f"{path.name} is damaged ({type(e).__name__}: {e}); restore a copy") from e
-    return _check_tags(f if len(f.columns) else pd.DataFrame(columns=list(TAG_COLUMNS)), path.name)
+    except BROKEN as e:
+        raise ValueError(f"{path.name} is damaged ({type(e).__name__}: {e}); restore a copy") from e
+    if not len(f.columns): f = _no_tags()
+    return _check_tags(f, path.name)
 
 # %% ../../nbs/12_analysis/50_tags.ipynb #5d25e533
-def tag(path, # Of the file; made if need be
+def tag(path:Path | str, # Of the file; made if need be
     key:str, # Of the query, from `failure_table`
     by:str, # Who says so
     mark:str='', # One of `MARKS`
-    tags=(), # Words
+    tags:str | Iterable[str]=(), # Words
     comment:str='', # Free text
-    known=None, # Keys of the search, to refuse others
+    known:Iterable[str] | None=None, # Keys of the search, to refuse others
     ) -> pd.DataFrame: # All tags of the file
     "Set what one person says about one query"
     path = Path(path)
@@ -74,12 +87,14 @@ def tag(path, # Of the file; made if need be
     if known is not None: check_choice('key', key, known, 'It is the column `key` of failure_table.')
     tags = as_list(tags)
     odd = next((t for t in tags if ';' in t), None)
-    if odd is not None: raise ValueError(f"tag {odd!r} holds a semicolon, which separates tags; write it without")
+    if odd is not None:
+        raise ValueError(f"tag {odd!r} holds a semicolon, which separates tags; write it without")
     row = dict(key=key, by=by, mark=mark, tags='; '.join(tags), comment=comment,
                time=datetime.now(timezone.utc).isoformat(timespec='microseconds'))
     with locked(path.with_name(f'.{path.name}.lock')):
-        f = read_tags(path) if path.exists() else pd.DataFrame(columns=list(TAG_COLUMNS))
-        f = pd.concat([f[(f.key != key) | (f.by != by)], pd.DataFrame([row])], ignore_index=True)
+        f = read_tags(path) if path.exists() else _no_tags()
+        others = f[(f.key != key) | (f.by != by)]
+        f = pd.concat([others, pd.DataFrame([row])], ignore_index=True)
         write_tags(f, path)
     return f
 
@@ -101,6 +116,6 @@ def disagreements(tags:pd.DataFrame, # Of several people
     ) -> pd.DataFrame: # One row a query, one column a person; only where marks differ
     "Queries that people mark differently"
     f = _check_tags(tags, 'tags')
-    f = f[f.mark != '']
-    many = f.groupby('key').mark.transform('nunique') > 1
-    return f[many].pivot(index='key', columns='by', values='mark').rename_axis(columns=None).reset_index()
+    marked = f[f.mark != '']
+    differ = marked.groupby('key').mark.transform('nunique') > 1
+    return marked[differ].pivot(index='key', columns='by', values='mark').rename_axis(columns=None).reset_index()

@@ -6,10 +6,15 @@
 __all__ = ['FUSION', 'Matcher', 'evaluate', 'choose_fusion']
 
 # %% ../../nbs/12_analysis/10_text_scores.ipynb #a112e324
+from collections.abc import Sequence
+
 import numpy as np
+import pandas as pd
 import torch
+from torch import nn
 
 from ..data.loaders import tokenize
+from ..data.table import ReidTable
 from ..retrieval.embeddings import embed_images, embed_texts, image_pixels
 from ..retrieval.metrics import retrieval_metrics
 from ..retrieval.ranking import rank
@@ -18,56 +23,63 @@ from ..retrieval.rerank import rerank_itm
 # %% ../../nbs/12_analysis/10_text_scores.ipynb #3b897ee8
 class Matcher:
     "ITM logits for (caption, image) pairs, with the tokens of all images computed once"
-    def __init__(self, model, # With `image_states`, `text_states`, `match_logit`
-        gallery, # `ReidTable` of the images
-        captions, # All captions
+    def __init__(self, model:nn.Module, # With `image_states`, `text_states`, `match_logit`
+        gallery:ReidTable, # The images
+        captions:Sequence[str], # All captions
         ):
         if not hasattr(model, 'match_logit'):
-            raise ValueError(f"{type(model).__name__} has no ITM head, so no pair can be matched; use k_test=0")
-        self.model, self.captions, self.dev = model, list(captions), next(model.parameters()).device
+            raise ValueError(f"{type(model).__name__} has no ITM head, so no pair can be matched; use "
+                             "k_test=0")
+        self.model, self.captions, self.device = model, list(captions), next(model.parameters()).device
+        batches = np.array_split(np.arange(len(gallery)), -(-len(gallery)//64))
         with torch.inference_mode():
-            rows = np.array_split(np.arange(len(gallery)), -(-len(gallery)//64))
-            img = (image_pixels(model, gallery, r, self.dev) for r in rows)
-            self.tok = torch.cat([model.image_states(x)[1] for x in img])
+            pixels = (image_pixels(model, gallery, rows, self.device) for rows in batches)
+            self.image_tokens = torch.cat([model.image_states(x)[1] for x in pixels])
 
     @torch.inference_mode()
-    def __call__(self, q, g): # (P,) caption numbers, (P,) image numbers -> (P,) logits of `match`
-        who, at = np.unique(q, return_inverse=True)
-        tokens = tokenize(self.model.tokenizer, [self.captions[j] for j in who]).to(self.dev)
-        _, x, mask = self.model.text_states(tokens)
-        found = self.model.match_logit(x, mask, self.tok[torch.as_tensor(g)], torch.as_tensor(at, device=self.dev))
-        return found[:, 1].float().cpu()
+    def __call__(self, q:np.ndarray | Sequence[int], # (P,) caption numbers
+        g:np.ndarray | Sequence[int], # (P,) image numbers
+        ) -> torch.Tensor: # (P,) logits of `match`
+        "The matches of pairs; each caption is read once"
+        captions, caption_of = np.unique(q, return_inverse=True)
+        tokens = tokenize(self.model.tokenizer, [self.captions[j] for j in captions]).to(self.device)
+        _, states, mask = self.model.text_states(tokens)
+        images = self.image_tokens[torch.as_tensor(g)]
+        logits = self.model.match_logit(states, mask, images, torch.as_tensor(caption_of, device=self.device))
+        return logits[:, 1].float().cpu()
 
 # %% ../../nbs/12_analysis/10_text_scores.ipynb #ef3b6177
-def evaluate(model, # Trained model
-    table, # `ReidTable`
+def evaluate(model:nn.Module, # Trained model
+    table:ReidTable, # Images and captions
     split:str='test', # Whose captions are queries and whose images are the gallery
     k_test:int=16, # Images per caption that the ITM head reads; 0 leaves it out
-    device:str=None, # Where to compute; default: where the model is
-    queries=None, # Frame of captions in place of the split's own
-    fusion=(), # Weights of the cosine beside the match, see `choose_fusion`
+    device:str | None=None, # Where to compute; default: where the model is
+    queries:pd.DataFrame | None=None, # Captions in place of the split's own
+    fusion:Sequence[float]=(), # Weights of the cosine beside the match, see `choose_fusion`
     per_query:bool=False, # Add `per_query` and `skipped` to `itc`, see `metrics_from_similarity`
     share:bool=False, # Divide the embedding among processes, see `embed_images`
-    ) -> dict: # metrics `itc`, `itm` and by weight `fused`, first ten images `itc_top`, `itm_top`, Embeddings `q`, `g`
+    ) -> dict: # metrics `itc`, `itm`, `fused` (by weight), first images `itc_top`, `itm_top`, Embeddings `q`, `g`
     "Text-to-image retrieval on one split"
     gallery = table.gallery(split)
-    q = embed_texts(model, table.text_queries(split) if queries is None else queries, device=device, share=share)
+    if queries is None: queries = table.text_queries(split)
+    q = embed_texts(model, queries, device=device, share=share)
     g = embed_images(model, gallery, device=device, share=share)
-    found = retrieval_metrics(q, g, same_camera='keep', per_query=per_query)
-    out = dict(q=q, g=g, itc=found, itc_top=rank(q, g, 10, same_camera='keep')[0])
-    if not k_test: return out
+    itc = retrieval_metrics(q, g, same_camera='keep', per_query=per_query)
+    itc_top, _ = rank(q, g, 10, same_camera='keep')
+    if not k_test: return dict(q=q, g=g, itc=itc, itc_top=itc_top)
     model.eval()
-    scores = rerank_itm(q, g, Matcher(model, gallery, q.caption), k_test=min(k_test, len(g)))
-    how = dict(same_camera='keep', scores=scores)
-    fused = {w: retrieval_metrics(q, g, same_camera='keep', scores=scores.weighted(w)) for w in fusion}
-    return dict(out, itm=retrieval_metrics(q, g, **how), itm_top=rank(q, g, 10, **how)[0], fused=fused)
+    matches = rerank_itm(q, g, Matcher(model, gallery, q.caption), k_test=min(k_test, len(g)))
+    itm = retrieval_metrics(q, g, same_camera='keep', scores=matches)
+    itm_top, _ = rank(q, g, 10, same_camera='keep', scores=matches)
+    fused = {w: retrieval_metrics(q, g, same_camera='keep', scores=matches.weighted(w)) for w in fusion}
+    return dict(q=q, g=g, itc=itc, itc_top=itc_top, itm=itm, itm_top=itm_top, fused=fused)
 
 # %% ../../nbs/12_analysis/10_text_scores.ipynb #07d731ac
 FUSION = (.002, .1, .3, 1., 3., 10., 30.) # weights of the cosine to choose from; the first is the paper's
 
 
-def choose_fusion(model, # Trained model with an ITM head
-    table, # `ReidTable` with captions and a validation split; of the target only if it was tuned there
+def choose_fusion(model:nn.Module, # Trained, with an ITM head
+    table:ReidTable, # With captions and a validation split; of the target only if it was tuned there
     k_test:int=16, # Images per caption that the ITM head reads
     ) -> float: # One of `FUSION`
     "The weight of the cosine beside the match with the best mAP on the validation split"

@@ -7,6 +7,8 @@ __all__ = ['GREY', 'MAX_COLOURS', 'BY', 'UNCERTAINTY_NAMES', 'palette', 'camera_
            'error_curves', 'nmi_bars', 'pair_matrix', 'camera_card']
 
 # %% ../../nbs/11_figures/50_cameras.ipynb #7829c9f4
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
@@ -24,10 +26,10 @@ MAX_COLOURS = 2*len(COLOURS)
 
 
 def palette(n:int, # How many
-    ) -> list: # Hex colours
+    ) -> list[str]: # Hex colours
     "Up to fourteen colours, the pale ones last"
     check_choice('n', n, range(MAX_COLOURS + 1))
-    pale = [to_hex(.5*np.array(to_rgb(c)) + .5) for c in COLOURS]
+    pale = [to_hex(tuple(.5*np.array(to_rgb(c)) + .5)) for c in COLOURS]
     return [*COLOURS, *pale][:n]
 
 
@@ -49,15 +51,17 @@ def _identities(frame, n):
 
 def _points(ax, frame, key, groups, size):
     "One scatter of the grey points and one of the coloured ones for each role"
-    colour = dict(zip(groups, palette(len(groups))))
+    colours = dict(zip(groups, palette(len(groups))))
     frame = frame.iloc[stream(0, 'order of points').permutation(len(frame))] # no group hides the others
-    roles = {'gallery': 'o', 'query': '^'} if 'role' in frame else {None: 'o'}
-    for of, alpha in ((~frame[key].isin(groups), .45), (frame[key].isin(groups), .85)):
-        for role, marker in roles.items():
-            some = frame[of & (frame.role == role)] if role else frame[of]
-            shade = [colour.get(v, GREY) for v in some[key]]
-            area = size*(1.5 if role == 'query' else 1.)
-            ax.scatter(some.x, some.y, s=area, c=shade, marker=marker, alpha=alpha, lw=0)
+    coloured = frame[key].isin(groups)
+    for rows, alpha in ((frame[~coloured], .45), (frame[coloured], .85)):
+        drawn = [(rows, 'o', size)]
+        if 'role' in frame:
+            gallery, query = rows[rows.role == 'gallery'], rows[rows.role == 'query']
+            drawn = [(gallery, 'o', size), (query, '^', size*1.5)]
+        for points, marker, area in drawn:
+            shade = [colours.get(v, GREY) for v in points[key]]
+            ax.scatter(points.x, points.y, s=area, c=shade, marker=marker, alpha=alpha, lw=0)
 
 
 def _box(ax, frame):
@@ -68,54 +72,64 @@ def _box(ax, frame):
     ax.set_box_aspect(1)
     for side in ax.spines.values(): side.set(visible=True, color='#bbbbbb')
 
+# %% ../../nbs/11_figures/50_cameras.ipynb #50c0a001
+def _dot(colour, text, marker='o'):
+    "An entry of a legend"
+    return Line2D([], [], ls='', marker=marker, color=colour, ms=4, mew=0, label=text)
+
+
+def _camera_keys(cam, shown):
+    "Entries of the cameras that have a colour, and one for the grey points: other cameras and unknown ones"
+    known = cam[cam != -1]
+    keys = [_dot(c, f'cam {v}') for v, c in zip(shown, palette(len(shown)))]
+    others, grey = known.nunique() - len(shown), []
+    if others: grey.append(f'{others} more')
+    if len(known) < len(cam): grey.append('unknown')
+    if grey: keys.append(_dot(GREY, ' and '.join(grey)))
+    return keys
+
 # %% ../../nbs/11_figures/50_cameras.ipynb #1f855fc5
-def camera_map(maps, # Frame of `reid_lab.analysis.bias.maps.project`, or a dict of name to frame; perhaps with `role`
-    by=BY, # `cam`, `pid` or both: one row of panels each
+def camera_map(maps:pd.DataFrame | dict, # Of `reid_lab.analysis.bias.maps.project`, or name -> frame
+    by:str | Sequence[str]=BY, # `cam`, `pid` or both: one row of panels each
     identities:int=12, # So many identities get a colour
     column:str='cvpr', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     size:float=5, # Area of a point
     ) -> PaperFigure:
     "Maps of features coloured by camera and by identity"
-    maps, by = maps if isinstance(maps, dict) else {'': maps}, as_list(by)
+    frames, by = maps if isinstance(maps, dict) else {'': maps}, as_list(by)
     for b in by: check_choice('by', b, BY)
-    every = pd.concat(maps.values())
+    every = pd.concat(frames.values())
     for c in ('x', 'y', 'cam', 'pid'): check_choice('column of the map', c, list(every.columns))
-    known = every.cam[every.cam != -1]
-    cams = _main(known, MAX_COLOURS)
-    groups = dict(cam=cams, pid=_identities(next(iter(maps.values())), identities))
-    n = every.pid[every.pid >= 0].nunique()
+    cams = _main(every.cam[every.cam != -1], MAX_COLOURS)
+    groups = dict(cam=cams, pid=_identities(next(iter(frames.values())), identities))
+    n_identities = every.pid[every.pid >= 0].nunique()
+    labels = dict(cam='by camera', pid='identities unknown')
+    if n_identities: labels['pid'] = f"by identity ({len(groups['pid'])} of {n_identities})"
+    keys = _camera_keys(every.cam, cams) if 'cam' in by else []
+    if 'role' in every: keys += [_dot('#555555', 'query', '^'), _dot('#555555', 'gallery')]
     with paper_style(column, width) as w:
-        side = (w - .28)/len(maps) - .1
-        more, lost = known.nunique() - len(cams), len(known) < len(every)
-        keys = _keys(cams, more, lost, 'role' in every) if 'cam' in by else _keys([], 0, False, 'role' in every)
+        side = (w - .28)/len(frames) - .1
         per_line = max(1, int(w/.72))
-        high = (side + .1)*len(by) + .2*any(maps) + (.08 + .16*-(-len(keys)//per_line) if keys else 0.)
+        high = (side + .1)*len(by)
+        if any(frames): high += .2 # titles
+        if keys: high += .08 + .16*-(-len(keys)//per_line)
         fig = paper_figure(w, high, layout='constrained')
-        axes = fig.subplots(len(by), len(maps), squeeze=False)
-        for ax, name in zip(axes[0], maps): ax.set_title(literal(wrap_text(name, side, 8, 2)))
+        axes = fig.subplots(len(by), len(frames), squeeze=False)
+        for ax, name in zip(axes[0], frames): ax.set_title(literal(wrap_text(name, side, 8, 2)))
         for row, b in zip(axes, by):
-            for ax, frame in zip(row, maps.values()):
+            for ax, frame in zip(row, frames.values()):
                 _points(ax, frame, b, groups[b], size)
                 _box(ax, frame)
-            who = f"by identity ({len(groups['pid'])} of {n})" if n else 'identities unknown'
-            row[0].set_ylabel('by camera' if b == 'cam' else who)
-        if keys: fig.legend(handles=keys, loc='outside lower center', ncols=min(per_line, len(keys)), handlelength=.8,
-                            columnspacing=.9, handletextpad=.3, borderpad=.1, labelspacing=.2)
+            row[0].set_ylabel(labels[b])
+        if keys:
+            fig.legend(handles=keys, loc='outside lower center', ncols=min(per_line, len(keys)), handlelength=.8,
+                       columnspacing=.9, handletextpad=.3, borderpad=.1, labelspacing=.2)
     return fig
 
-
-def _keys(cams, more, unknown, roles):
-    "Entries of the legend; other cameras and unknown ones are grey"
-    def dot(c, text, marker='o'): return Line2D([], [], ls='', marker=marker, color=c, ms=4, mew=0, label=text)
-    out = [dot(c, f'cam {v}') for v, c in zip(cams, palette(len(cams)))]
-    rest = [f'{more} more']*bool(more) + ['unknown']*bool(unknown)
-    if rest: out.append(dot(GREY, ' and '.join(rest)))
-    return out + ([dot('#555555', 'query', '^'), dot('#555555', 'gallery')] if roles else [])
-
 # %% ../../nbs/11_figures/50_cameras.ipynb #c1b61b81
-def method_colours(names, # Methods; the first is the reference
-    ) -> dict: # Name -> colour
+def method_colours(names:Iterable[str], # Methods; the first is the reference
+    ) -> dict[str, str]: # Name -> colour
     "Grey for the first method, colours for the others"
     names = list(names)
     return dict(zip(names, ['#9aa3ab', *palette(len(names) - 1)]))
@@ -127,12 +141,12 @@ def _weighted(frame, metric, seen):
     return weighted_mean(f[metric], f.n_query) if len(f) else float('nan')
 
 
-def camera_bars(frames, # Dict of method to frame of `reid_lab.analysis.bias.per_camera.per_camera`
+def camera_bars(frames:pd.DataFrame | dict, # Of `analysis.bias.per_camera.per_camera`, or method -> frame
     metric:str='mAP', # Column
-    seen=(), # Cameras the model was trained on: pale, and not in the mean
-    label:str=None, # Text of the metric
+    seen:Sequence[int]=(), # Cameras the model was trained on: pale, and not in the mean
+    label:str | None=None, # Text of the metric
     column:str='cvpr', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     height:float=1.9, # Inches
     ) -> PaperFigure:
     "A metric per camera and method, and the mean weighted by queries"
@@ -148,14 +162,15 @@ def camera_bars(frames, # Dict of method to frame of `reid_lab.analysis.bias.per
         for j, (name, f) in enumerate(frames.items()):
             mean, off = _weighted(f, metric, seen), bar*(j - (len(frames) - 1)/2)
             text = literal(name if np.isnan(mean) else f'{name} ({mean:.1f})'.strip())
-            for pale in (False, True):
-                some = f[f.cam.isin(seen) == pale]
-                ax.bar(some.cam.map(at) + off, some[metric], bar, color=colours[name], alpha=.35 if pale else 1)
+            new, known = f[~f.cam.isin(seen)], f[f.cam.isin(seen)]
+            for some, alpha in ((new, 1), (known, .35)):
+                ax.bar(some.cam.map(at) + off, some[metric], bar, color=colours[name], alpha=alpha)
             ax.bar([len(cams) + .5 + off], [mean], bar, color=colours[name], label=text)
         _under(ax, cams, seen, next(iter(frames.values())), w)
         ax.set_ylabel(label or literal(f'{metric} (%)'))
         ncols = 2 if w < 5 else 4
-        if any(frames): fig.legend(loc='outside upper center', ncols=ncols, handlelength=1., columnspacing=1.2)
+        if any(frames):
+            fig.legend(loc='outside upper center', ncols=ncols, handlelength=1., columnspacing=1.2)
     return fig
 
 
@@ -184,15 +199,16 @@ def _error_panel(ax, f, i):
     ax.set_title(f'bars: up to {f.n.max()} queries', size=6.5, color='#707880', loc='right')
 
 # %% ../../nbs/11_figures/50_cameras.ipynb #e417f34f
-def error_curves(frame, # Rows of `reid_lab.analysis.bias.per_camera.error_vs_distance`, of one or several kinds
+def error_curves(frame:pd.DataFrame, # Of `analysis.bias.per_camera.error_vs_distance`, one or several kinds
     column:str='cvpr', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
-    height:float=None, # Inches
+    width:float | None=None, # Inches, instead of the column's
+    height:float | None=None, # Inches
     label:str='errors at rank 1 (%)', # Text of the y axis
     ) -> PaperFigure:
     "Error rate against each uncertainty, with the number of queries of each bin"
     for c in ('kind', 'low', 'high', 'centre', 'n', 'error'): check_choice('column', c, list(frame.columns))
-    if not len(frame): raise ValueError("no bin has enough queries; lower bins or min_count of error_vs_distance")
+    if not len(frame):
+        raise ValueError("no bin has enough queries; lower bins or min_count of error_vs_distance")
     kinds = list(dict.fromkeys(frame.kind))
     with paper_style(column, width) as w:
         fig = paper_figure(w, height or max(1.75, .85*w/len(kinds)), layout='constrained')
@@ -211,29 +227,35 @@ def _nmi_panel(ax, frame, key, colours, title):
     y, top = np.arange(len(frame)), max(1e-3, np.nanmax([0, *frame[key], *frame.get('chance', [0])]))
     ax.barh(y, frame[key], .68, color=[colours[m] for m in frame.method])
     for i, v in enumerate(frame[key]):
-        past = frame.chance.iloc[i] if key == 'camera' and 'chance' in frame and np.isfinite(v) else 0.
-        if np.isfinite(v): ax.text(max(v, past) + .03*top, i, f'{v:.3f}', va='center', size=6.5)
-    if not np.isfinite(frame[key]).any(): ax.text(.5, .5, 'not defined', ha='center', transform=ax.transAxes, size=6.5)
+        if not np.isfinite(v): continue
+        tick = frame.chance.iloc[i] if key == 'camera' and 'chance' in frame else 0.
+        ax.text(max(v, tick) + .03*top, i, f'{v:.3f}', va='center', size=6.5)
+    if not np.isfinite(frame[key]).any():
+        ax.text(.5, .5, 'not defined', ha='center', transform=ax.transAxes, size=6.5)
     ax.set(title=title, xlim=(0, 1.3*top))
     ax.locator_params(axis='x', nbins=3)
     ax.tick_params(axis='y', length=0)
     ax.grid(axis='x')
 
 
-def nmi_bars(frame, # Rows with `method`, `camera` and perhaps `identity` and `chance`; see `camera_nmi`
+def nmi_bars(frame:pd.DataFrame, # `method`, `camera` and perhaps `identity` and `chance`; see `camera_nmi`
     column:str='cvpr', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
-    height:float=None, # Inches
+    width:float | None=None, # Inches, instead of the column's
+    height:float | None=None, # Inches
     label:str='', # Text below both panels, such as the data set
     ) -> PaperFigure:
     "NMI of clusters with cameras and with identities, one bar a method"
     for c in ('method', 'camera'): check_choice('column', c, list(frame.columns))
     panels = [('camera', 'NMI with cameras ↓')]
-    if 'identity' in frame and frame.identity.notna().any(): panels.append(('identity', 'NMI with identities ↑'))
+    if 'identity' in frame and frame.identity.notna().any():
+        panels.append(('identity', 'NMI with identities ↑'))
+    high = height or .62 + .2*len(frame)
+    if label and not height: high += .15
     with paper_style(column, width) as w:
-        fig = paper_figure(w, height or .62 + .2*len(frame) + .15*bool(label), layout='constrained')
+        fig = paper_figure(w, high, layout='constrained')
         axes = fig.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for ax, (key, title) in zip(axes, panels): _nmi_panel(ax, frame, key, method_colours(frame.method), title)
+        for ax, (key, title) in zip(axes, panels):
+            _nmi_panel(ax, frame, key, method_colours(frame.method), title)
         if 'chance' in frame:
             y = np.arange(len(frame))
             axes[0].vlines(frame.chance, y - .34, y + .34, color='black', lw=1.)
@@ -247,39 +269,12 @@ def nmi_bars(frame, # Rows with `method`, `camera` and perhaps `identity` and `c
 _MORE_LESS = LinearSegmentedColormap.from_list('pairs', [COLOURS[0], '#f4f5f6', COLOURS[1]])
 
 
-def pair_matrix(share, # (Cq,Cg) of the neighbours, 0..1, NaN for none
-    ratio, # (Cq,Cg) share over chance
-    query, # Names of the rows: cameras of queries
-    gallery, # Names of the columns: cameras of the gallery
-    chosen=(), # Cells (row, column) with an outline
-    own=None, # (row, (Cg,) counts) of the neighbours of one query
-    title:str='', # Above the matrix
-    column:str='cvpr', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
-    ) -> PaperFigure:
-    "Shares of neighbours by camera, coloured by how they compare with chance"
-    share, ratio = np.asarray(share, float), np.asarray(ratio, float)
-    with paper_style(column, width) as w, np.errstate(divide='ignore', invalid='ignore'):
-        fig = paper_figure(w, .62 + .27*len(query) + .2*bool(title), layout='constrained')
-        ax = fig.subplots()
-        shade = np.clip(np.log2(ratio), -3, 3)
-        ax.imshow(np.where(np.isfinite(ratio), shade, 0.), cmap=_MORE_LESS, vmin=-3.6, vmax=3.6, aspect='auto')
-        room = (w - .7)/len(gallery) > .3
-        for r, c in zip(*np.nonzero(np.isfinite(share))) if room else ():
-            dark = abs(shade[r, c]) > 2.2
-            style = dict(ha='center', va='center', size=7, color='white' if dark else '#222222')
-            ax.text(c, r, f'{100*share[r, c]:.0f}', **style)
-        line = dict(fc='none', ec='#111111', lw=1.6, clip_on=False)
-        for r, c in chosen: ax.add_patch(Rectangle((c - .5, r - .5), 1, 1, **line))
-        if own: _own_counts(ax, *own)
-        for side, names in ((ax.xaxis, gallery), (ax.yaxis, query)): side.set_ticks(range(len(names)), map(str, names))
-        ax.set(xlabel='camera of the neighbours', ylabel='camera of the query')
-        ax.set_title(literal(title), loc='left', size=7.5, weight='bold')
-        ax.tick_params(length=0)
-        ax.grid(False)
-        for side in ax.spines.values(): side.set_visible(False)
-        fig.supxlabel('% of neighbours; orange: more than by chance, blue: less', size=6, color='#555555')
-    return fig
+def _numbers(ax, share, shade):
+    "Percent in the middle of each cell, white on dark ones"
+    for r, c in zip(*np.nonzero(np.isfinite(share))):
+        dark = abs(shade[r, c]) > 2.2
+        ax.text(c, r, f'{100*share[r, c]:.0f}', ha='center', va='center', size=7,
+                color='white' if dark else '#222222')
 
 
 def _own_counts(ax, row, counts):
@@ -288,42 +283,82 @@ def _own_counts(ax, row, counts):
         if n: ax.text(c + .46, row - .44, str(n), ha='right', va='top', size=5, weight='bold',
                       bbox=dict(boxstyle='square,pad=.12', fc='#222222', ec='none'), color='white')
 
+
+def pair_matrix(share:np.ndarray, # (Cq,Cg) of the neighbours, 0..1, NaN for none
+    ratio:np.ndarray, # (Cq,Cg) share over chance
+    query:Sequence, # Names of the rows: cameras of queries
+    gallery:Sequence, # Names of the columns: cameras of the gallery
+    chosen:Iterable[tuple[int, int]]=(), # Cells (row, column) with an outline
+    own:tuple | None=None, # (row, (Cg,) counts) of the neighbours of one query
+    title:str='', # Above the matrix
+    column:str='cvpr', # Key of `reid_lab.figures.style.WIDTHS`
+    width:float | None=None, # Inches, instead of the column's
+    ) -> PaperFigure:
+    "Shares of neighbours by camera, coloured by how they compare with chance"
+    share, ratio = np.asarray(share, float), np.asarray(ratio, float)
+    high = .62 + .27*len(query)
+    if title: high += .2
+    with paper_style(column, width) as w, np.errstate(divide='ignore', invalid='ignore'):
+        fig = paper_figure(w, high, layout='constrained')
+        ax = fig.subplots()
+        shade = np.clip(np.log2(ratio), -3, 3)
+        ax.imshow(np.where(np.isfinite(ratio), shade, 0.), cmap=_MORE_LESS, vmin=-3.6, vmax=3.6, aspect='auto')
+        fits = (w - .7)/len(gallery) > .3
+        if fits: _numbers(ax, share, shade)
+        for r, c in chosen:
+            ax.add_patch(Rectangle((c - .5, r - .5), 1, 1, fc='none', ec='#111111', lw=1.6, clip_on=False))
+        if own: _own_counts(ax, *own)
+        for side, names in ((ax.xaxis, gallery), (ax.yaxis, query)):
+            side.set_ticks(range(len(names)), map(str, names))
+        ax.set(xlabel='camera of the neighbours', ylabel='camera of the query')
+        ax.set_title(literal(title), loc='left', size=7.5, weight='bold')
+        ax.tick_params(length=0)
+        ax.grid(False)
+        for side in ax.spines.values(): side.set_visible(False)
+        fig.supxlabel('% of neighbours; orange: more than by chance, blue: less', size=6, color='#555555')
+    return fig
+
 # %% ../../nbs/11_figures/50_cameras.ipynb #a497b132
-def _camera_bars(ax, before, after, label, chosen, query):
+_BEFORE, _AFTER = (-.2, '#9aa3ab'), (.2, COLOURS[0])    # of a bar: its place beside the tick, its colour
+
+
+def _camera_bars(ax, before, after):
     "Two bars a camera, the values behind them"
     y = np.arange(len(before))
-    for off, f, colour in ((-.2, before, '#9aa3ab'), (.2, after, COLOURS[0])):
-        ax.barh(y + off, f.mAP.fillna(0), .38, color=colour)
-        for i, v in enumerate(f.mAP):
+    for frame, (off, colour) in ((before, _BEFORE), (after, _AFTER)):
+        ax.barh(y + off, frame.mAP.fillna(0), .38, color=colour)
+        for i, v in enumerate(frame.mAP):
             if np.isfinite(v): ax.text(v + 1, i + off, f'{v:.1f}', va='center', size=6)
-    for i, c in enumerate(before.cam):
-        if c in chosen: ax.axhspan(i - .48, i + .48, color='#bcd9ee', zorder=0)
-        if query is None or c != query['cam']: continue
-        mark = dict(marker='D', ms=4, color='#222222', mec='white', mew=.6, clip_on=False)
-        for off, v in ((-.2, query['before']), (.2, query['after'])):
-            if v is not None: ax.plot(100*v, i + off, **mark)
-    none = not np.isfinite(before.mAP).any() and not np.isfinite(after.mAP).any()
-    if none: ax.text(.5, .5, 'not defined: no query has\na match that is known', ha='center', va='center',
-                     transform=ax.transAxes, size=7, color='#555555')
+    defined = np.isfinite(before.mAP).any() or np.isfinite(after.mAP).any()
+    if not defined:
+        ax.text(.5, .5, 'not defined: no query has\na match that is known', ha='center', va='center',
+                transform=ax.transAxes, size=7, color='#555555')
     ax.set_yticks(y, [f'cam {c} ({n})' for c, n in zip(before.cam, before.n_query)])
-    ax.set(xlim=(0, 110), xlabel=literal(label) + '; diamonds: the query'*bool(query), ylim=(len(y) - .5, -.5))
+    ax.set(xlim=(0, 110), ylim=(len(y) - .5, -.5))
     ax.set_xticks([0, 25, 50, 75, 100])
     ax.tick_params(axis='y', length=0)
     ax.grid(axis='x')
 
 
+def _query_marks(ax, row, query):
+    "Diamonds at the average precisions of one query, in the row of its camera"
+    for precision, (off, _) in ((query['before'], _BEFORE), (query['after'], _AFTER)):
+        if precision is not None:
+            ax.plot(100*precision, row + off, marker='D', ms=4, color='#222222', mec='white', mew=.6, clip_on=False)
+
+
 def _nmi_bars(ax, nmi, names):
     "NMI with cameras and identities, chance as a tick"
     for i, key in enumerate(('camera', 'identity')):
-        for off, name, colour in ((-.2, names[0], '#9aa3ab'), (.2, names[1], COLOURS[0])):
+        for name, (off, colour) in zip(names, (_BEFORE, _AFTER)):
             v = (nmi.get(name) or {}).get(key)
             if v is None or not np.isfinite(v):
                 ax.text(.02, i + off, 'not defined', va='center', size=6, color='#555555')
                 continue
             ax.barh(i + off, v, .38, color=colour)
-            past = nmi[name]['chance'] if key == 'camera' else 0
-            ax.text(max(v, past) + .02, i + off, f'{v:.3f}', va='center', size=6)
-            if key == 'camera': ax.plot([past]*2, [i + off - .19, i + off + .19], color='black', lw=1.2)
+            chance = nmi[name]['chance'] if key == 'camera' else 0
+            ax.text(max(v, chance) + .02, i + off, f'{v:.3f}', va='center', size=6)
+            if key == 'camera': ax.plot([chance]*2, [i + off - .19, i + off + .19], color='black', lw=1.2)
     ax.set_yticks([0, 1], ['cameras ↓', 'identities ↑'])
     ax.set(xlim=(0, 1.15), xlabel='NMI of clusters (black: by chance)', ylim=(1.5, -.5))
     ax.set_xticks([0, .5, 1])
@@ -331,24 +366,29 @@ def _nmi_bars(ax, nmi, names):
     ax.grid(axis='x')
 
 # %% ../../nbs/11_figures/50_cameras.ipynb #db9904d9
-def camera_card(before, # Frame: cam, n_query, mAP (NaN if not defined)
-    after, # The same cameras after adaptation
+def camera_card(before:pd.DataFrame, # cam, n_query, mAP (NaN if not defined)
+    after:pd.DataFrame, # The same cameras after adaptation
     nmi:dict, # Name -> dict of camera, chance, identity
-    names=('before', 'after'), # Of both
-    chosen=(), # Cameras with a band
-    query:dict=None, # cam, before, after: average precision 0..1 of one query, marked in its camera
+    names:Sequence[str]=('before', 'after'), # Of both
+    chosen:Sequence[int]=(), # Cameras with a band
+    query:dict | None=None, # cam, before, after: average precision 0..1 of one query, marked in its camera
     title:str='', # Above
     label:str='mAP (%)', # Of the scores
     column:str='cvpr-full', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "Scores per camera and NMI, before and after"
     with paper_style(column, width) as w:
         fig = paper_figure(w, .8 + max(1.1, .3*len(before)), layout='constrained')
         left, right = fig.subplots(1, 2, width_ratios=[1.5, 1])
-        _camera_bars(left, before, after, label, chosen, query)
+        _camera_bars(left, before, after)
+        for i, cam in enumerate(before.cam):
+            if cam in chosen: left.axhspan(i - .48, i + .48, color='#bcd9ee', zorder=0)
+            if query is not None and cam == query['cam']: _query_marks(left, i, query)
+        left.set_xlabel(literal(label) + ('; diamonds: the query' if query else ''))
         _nmi_bars(right, nmi, names)
-        for name, colour in zip(names, ('#9aa3ab', COLOURS[0])): right.barh([9], [0], color=colour, label=literal(name))
+        for name, (_, colour) in zip(names, (_BEFORE, _AFTER)):
+            right.barh([9], [0], color=colour, label=literal(name))
         fig.legend(*right.get_legend_handles_labels(), loc='outside lower center', ncols=2, handlelength=1.)
         head = wrap_text(title, .82*w, 7.5, 2) # bold is wider
         fig.suptitle(literal(head), x=.01, ha='left', size=7.5, weight='bold')

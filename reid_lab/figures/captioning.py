@@ -6,17 +6,28 @@
 __all__ = ['marked_examples', 'error_bars']
 
 # %% ../../nbs/11_figures/80_captioning.ipynb #48186f4f
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
-from .style import COLOURS, RIGHT, WRONG, PaperFigure, paper_figure, paper_style, text_width
+from reid_lab.figures.style import (
+    COLOURS,
+    RIGHT,
+    WRONG,
+    PaperFigure,
+    inch_canvas,
+    paper_figure,
+    paper_style,
+    text_width,
+)
 
 # %% ../../nbs/11_figures/80_captioning.ipynb #4f54f9ac
 @dataclass(frozen=True)
 class _Word:
     "A word at its place in a text"
-    op:str # What became of it
+    op:str # What became of it: a key of `_MARKS`
     text:str
     line:int
     x:float # Inches from the left
@@ -58,11 +69,11 @@ def _draw_words(ax, words, x, y, size):
             ax.plot([x + w.x, x + w.x + w.width], [height, height], color=colour, lw=.7)
 
 # %% ../../nbs/11_figures/80_captioning.ipynb #44d84015
-def marked_examples(examples, # One text each, as a list of (op, text)
-    images, # (H,W,3) uint8, one an example
-    notes=None, # Text below each caption, or None
+def marked_examples(examples:Iterable, # One text each, as a list of (op, text)
+    images:Sequence[np.ndarray], # (H,W,3) uint8, one an example
+    notes:Iterable | None=None, # Text below each caption, or None
     column:str='cvpr-full', # Key of `WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     thumb:float=.4, # Inches of an image's width
     ) -> PaperFigure:
     "Images beside their texts, with corrections marked"
@@ -77,10 +88,7 @@ def marked_examples(examples, # One text each, as a list of (op, text)
         wordy = [(7*_n_lines(text) + 6*_n_lines(note))*_LEADING + .05 for text, note in zip(texts, below)]
         rows = [max(pair) + .12 for pair in zip(tall, wordy)]
         high = top + .02 + sum(rows)
-        fig = paper_figure(w, high, photo=True)
-        ax = fig.add_axes((0, 0, 1, 1))
-        ax.set(xlim=(0, w), ylim=(high, 0), autoscale_on=False)
-        ax.axis('off')
+        fig, ax = inch_canvas(w, high)
         key = [('keep', 'Audit:'), ('drop', ' struck out'), ('keep', ','), ('add', ' put in')]
         _draw_words(ax, _lay(key, w, 7), left, margin, 7)
         y = top
@@ -95,28 +103,36 @@ def marked_examples(examples, # One text each, as a list of (op, text)
 _ERRORS = dict(omission='left out\n(of visible)', hallucination='made up\n(of said)', wrong='wrong value\n(of said)')
 
 
-def error_bars(frame, # One row a seed and stage: rates in percent, as of `measure_audit` for one factor
-    stages=None, # Some of the stages; default: all
+def _interval(rates):
+    "Half of the 95 % interval of each mean over seeds; None for fewer than three, NaN where seeds agree"
+    from scipy import stats
+    n = len(rates)
+    if n < 3: return None
+    half = stats.t.ppf(.975, n - 1)*rates.std()/n**.5
+    return half.where(half > 0)
+
+
+def error_bars(frame:pd.DataFrame, # One row a seed and stage: rates in percent, as of `measure_audit` for one factor
+    stages:Iterable[str] | None=None, # Some of the stages; default: all
     column:str='cvpr', # Key of `WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     height:float=2.1, # Inches
     ) -> PaperFigure:
     "Mean rate of each kind of error at each stage, with 95 % intervals over seeds; two seeds are shown as dots"
-    from scipy import stats
-    if frame.duplicated(['seed', 'stage']).any(): raise ValueError("frame has several factors; choose one first")
+    if frame.duplicated(['seed', 'stage']).any():
+        raise ValueError("frame has several factors; choose one first")
     stages = list(dict.fromkeys(frame.stage)) if stages is None else list(stages)
     kinds, wide = list(_ERRORS), .8/len(stages)
     with paper_style(column, width) as w:
         fig = paper_figure(w, height, layout='constrained')
         ax = fig.subplots()
         for i, stage in enumerate(stages):
-            v = frame[frame.stage == stage][kinds]
-            half = stats.t.ppf(.975, len(v) - 1)*v.std()/len(v)**.5 if len(v) > 2 else None
-            if half is not None: half = half.where(half > 0)        # seeds that agree give no interval
+            rates = frame[frame.stage == stage][kinds]
             at = np.arange(len(kinds)) + (i - (len(stages) - 1)/2)*wide
-            ax.bar(at, v.mean(), wide*.92, yerr=half, label=stage, color=COLOURS[i % 7], ecolor='#333333',
-                   error_kw=dict(lw=.8, capsize=2))
-            if len(v) == 2: ax.plot(np.tile(at, 2), v.to_numpy().ravel(), 'o', color='#333333', ms=1.8)
+            ax.bar(at, rates.mean(), wide*.92, yerr=_interval(rates), label=stage, color=COLOURS[i % 7],
+                   ecolor='#333333', error_kw=dict(lw=.8, capsize=2))
+            if len(rates) == 2:
+                ax.plot(np.tile(at, 2), rates.to_numpy().ravel(), 'o', color='#333333', ms=1.8)
         ax.set(xticks=range(len(kinds)), xticklabels=_ERRORS.values(), ylabel='World, errors (%)', ylim=(0, None))
         ax.grid(axis='y')
         n = frame.seed.nunique()

@@ -9,11 +9,15 @@ __all__ = ['curves', 'masking_curves', 'read_log', 'loss_name', 'learning_curves
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
 
 from ..core.basics import as_list, check_choice
+from ..core.old_names import renamed
 from .style import COLOURS, LINES, MARKERS, PaperFigure, literal, paper_figure, paper_style, wrap_text
 from ..results.comparisons import paired
 from ..results.rows import others_of, place_of
@@ -23,13 +27,16 @@ def _curve(ax, data, x, y, band, style, label):
     "Mean line and seed band of one group"
     groups = data.dropna(subset=[y]).groupby(x)[y]
     mean, n, sd = groups.mean(), groups.size(), groups.std().fillna(0)
-    colour, marker, line = COLOURS[style % 7], MARKERS[style % 7], LINES[style % 7]
-    if len(mean) > 30: marker = ''
+    colour, line = COLOURS[style % 7], LINES[style % 7]
+    marker = MARKERS[style % 7] if len(mean) <= 30 else ''
     ax.plot(mean.index, mean, color=colour, marker=marker, ls=line, label=literal(label), clip_on=False)
     if n.max() < 2 or band == 'none': return
-    if band == 'points': return ax.plot(data[x], data[y], 'o', color=colour, ms=1.8, alpha=.8, clip_on=False)
-    half = sd if band == 'sd' else sd/n**.5
-    low, high = (groups.min(), groups.max()) if band == 'range' else (mean - half, mean + half)
+    if band == 'points':
+        ax.plot(data[x], data[y], 'o', color=colour, ms=1.8, alpha=.8, clip_on=False)
+        return
+    if band == 'range': low, high = groups.min(), groups.max()
+    elif band == 'sd': low, high = mean - sd, mean + sd
+    else: low, high = mean - sd/n**.5, mean + sd/n**.5
     ax.fill_between(mean.index, low, high, color=colour, alpha=.16, lw=0)
 
 
@@ -52,11 +59,11 @@ def _legend(fig, axes, title=None):
         inside = axes[0].legend(title=title, alignment='left')
         if not _covers(inside, axes[0]): return
         inside.remove()
-    wide = .062*max(map(len, labels)) + .5 # inches, about
-    n = max(1, min(len(labels), 4, int(fig.get_figwidth()/wide)))
+    entry = .062*max(map(len, labels)) + .5 # inches, about
+    n = max(1, min(len(labels), 4, int(fig.get_figwidth()/entry)))
     fig.legend(handles, labels, loc='outside upper center', ncols=n, title=title)
 
-# %% ../../nbs/11_figures/20_charts.ipynb #267f78e3
+# %% ../../nbs/11_figures/20_charts.ipynb #20c0a001
 def _value_ticks(ax, values, room):
     "A tick at each of few values; where their texts need more than `room` characters, only some have one"
     texts = [f'{v:g}' for v in values]
@@ -67,19 +74,41 @@ def _value_ticks(ax, values, room):
     ax.minorticks_off()
 
 
-def curves(frame, # Long frame, one row a run (or a logged step)
+def _values_of(frame, column):
+    "Values of a column in order of appearance; without a column there is one group of all rows"
+    return list(dict.fromkeys(frame[column])) if column else [None]
+
+
+def _rows_of(frame, column, value):
+    "Rows of one group of `_values_of`"
+    return frame if value is None else frame[frame[column] == value]
+
+
+def _most_repeats(frame, y, columns, repeats):
+    "How many runs the best covered point of a figure has"
+    points = frame.dropna(subset=[y]).groupby(list(dict.fromkeys(c for c in columns if c)))
+    n = points['seed'].nunique() if repeats == 'seeds' and 'seed' in frame else points.size()
+    return n.max() if len(n) else 0
+
+# %% ../../nbs/11_figures/20_charts.ipynb #267f78e3
+_BANDS = dict(sd='mean ± sd of', se='mean ± se of', range='mean, range of', none='mean of',
+              points='mean; dots:')
+
+
+@renamed(of='repeats')
+def curves(frame:pd.DataFrame, # Long frame, one row a run (or a logged step)
     x:str, # Column of the x axis
     y:str, # Column of the metric
-    by:str=None, # Column: one line a value
-    panel:str=None, # Column: one panel a value
-    band:str='sd', # Over seeds: `sd`, `se`, `range`, `points` or `none`; two seeds have points, not a deviation
-    xlabel:str=None, # Text of the x axis
-    ylabel:str=None, # Text of the y axis
+    by:str | None=None, # Column: one line a value
+    panel:str | None=None, # Column: one panel a value
+    band:str='sd', # Over seeds: `sd`, `se`, `range`, `points` or `none`; two seeds are points
+    xlabel:str | None=None, # Text of the x axis
+    ylabel:str | None=None, # Text of the y axis
     column:str='cvpr', # Key of `WIDTHS`
-    width:float=None, # Inches, instead of the column's
-    height:float=None, # Inches
+    width:float | None=None, # Inches, instead of the column's
+    height:float | None=None, # Inches
     logx:bool=False, # Logarithmic x axis
-    of:str='seeds', # What the rows of one point differ in, for the legend
+    repeats:str='seeds', # What the rows of one point differ in, for the legend
     sharey:bool=True, # One y axis for all panels; False where their levels are far apart
     zero:bool=False, # The y axis starts at 0, where a level is read and not a difference
     ) -> PaperFigure:
@@ -87,51 +116,50 @@ def curves(frame, # Long frame, one row a run (or a logged step)
     for name, c in dict(x=x, y=y, by=by, panel=panel).items():
         if c is not None: check_choice(name, c, list(frame.columns))
     check_choice('band', band, ['sd', 'se', 'range', 'points', 'none'])
-    lines, panels = (list(dict.fromkeys(frame[c])) if c else [None] for c in (by, panel))
-    points = frame.dropna(subset=[y]).groupby(list(dict.fromkeys(c for c in (panel, by, x) if c)))
-    same = points['seed'].nunique() if of == 'seeds' and 'seed' in frame else points.size()
-    runs = same.max() if len(same) else 0
+    lines, panels = _values_of(frame, by), _values_of(frame, panel)
+    runs = _most_repeats(frame, y, (panel, by, x), repeats)
     if band in ('sd', 'se') and runs < 3: band = 'points'
     with paper_style(column, width) as w:
-        high = height or min(3.2, max(1.7, w/len(panels)*.68)) + .4*(len(panels) > 1)
+        high = height or min(3.2, max(1.7, w/len(panels)*.68))
+        if not height and len(panels) > 1: high += .4 # titles
         fig = paper_figure(w, high, layout='constrained')
         axes = fig.subplots(1, len(panels), sharey=sharey, squeeze=False)[0]
         for ax, p in zip(axes, panels):
             for i, v in enumerate(lines):
-                data = frame if p is None else frame[frame[panel] == p]
-                data = data if v is None else data[data[by] == v]
+                data = _rows_of(_rows_of(frame, panel, p), by, v)
                 if len(data): _curve(ax, data, x, y, band, i, '' if v is None else str(v))
-            title = '' if p is None else literal(p)
-            ax.set(xlabel=xlabel or literal(x), title=title, **({'xscale': 'log'} if logx else {}))
+            ax.set(xlabel=xlabel or literal(x), title='' if p is None else literal(p))
+            if logx: ax.set_xscale('log')
             ax.grid(axis='y')
             if zero: ax.set_ylim(0, 1.06*max(frame[y].max(), 1e-9))
             _value_ticks(ax, sorted(frame[x].unique()), 12*w/len(panels))
         axes[0].set_ylabel(ylabel or literal(y))
-        shown = dict(sd='mean ± sd of', se='mean ± se of', range='mean, range of', none='mean of', points='mean; dots:')
-        _legend(fig, axes, f'{shown[band]} {runs} {of}' if runs > 1 else None)
+        _legend(fig, axes, f'{_BANDS[band]} {runs} {repeats}' if runs > 1 else None)
     return fig
 
 # %% ../../nbs/11_figures/20_charts.ipynb #73b2c716
-def masking_curves(frame, # Rows with `n_masked`, `method`, `dataset` and the metric
+def masking_curves(frame:pd.DataFrame, # Rows with `n_masked`, `method`, `dataset` and the metric
     metric:str='R1', # Column
     column:str='cvpr-full', # Key of `WIDTHS`
     **kw) -> PaperFigure: # More for `curves`
     "A metric against the number of masked words, one line a method, one panel a dataset"
-    many = 'dataset' in frame and frame['dataset'].nunique() > 1
-    text = literal(f"{re.sub(r'^R(?=[0-9])', 'R@', metric)} (%)")
-    usual = dict(by='method' if 'method' in frame else None, panel='dataset' if many else None, column=column)
-    return curves(frame, 'n_masked', metric, **{**usual, 'xlabel': 'masked words', 'ylabel': text,
-                                                'of': 'draws of words', 'zero': True, **kw})
+    settings = dict(column=column, xlabel='masked words', repeats='draws of words', zero=True)
+    settings['ylabel'] = literal(f"{re.sub(r'^R(?=[0-9])', 'R@', metric)} (%)")
+    if 'method' in frame: settings['by'] = 'method'
+    if 'dataset' in frame and frame['dataset'].nunique() > 1: settings['panel'] = 'dataset'
+    return curves(frame, 'n_masked', metric, **settings | kw)
 
 # %% ../../nbs/11_figures/20_charts.ipynb #4e7155fd
-def read_log(log): # Path of a JSONL file, a list of dicts, or a frame
+def read_log(log:Path | str | Sequence[dict] | pd.DataFrame, # A JSONL file, a list of dicts, or a frame
+    ) -> pd.DataFrame:
     "A training log as a frame; an unfinished last line (a run still writing) is left out"
-    import pandas as pd
     if not isinstance(log, (str, Path)): return pd.DataFrame(log)
     lines = Path(log).read_text(encoding='utf-8').split('\n')
     frame = pd.DataFrame([json.loads(line) for line in lines[:-1] if line.strip()])
     inf = {'inf': math.inf, '-inf': -math.inf} # as `json_values` writes them
-    return frame.apply(lambda s: pd.to_numeric(s.replace(inf)) if s.isin(list(inf)).any() else s)
+
+    def with_numbers(s): return pd.to_numeric(s.replace(inf)) if s.isin(list(inf)).any() else s
+    return frame.apply(with_numbers)
 
 
 _WORDS = {'triplet', 'center', 'circle', 'prompt', 'support', 'weighted', 'contrast', 'global', 'local'}
@@ -144,32 +172,39 @@ def loss_name(key:str, # Column of a log, such as `itc_loss`
     if loss != 'loss' or not name: return str(key)
     return ' '.join([w if w in _WORDS else w.upper() for w in name.split('_')] + ['loss'])
 
+# %% ../../nbs/11_figures/20_charts.ipynb #20c0a002
+def _log_line(ax, steps, values, smooth, style, label):
+    "One run's values, smoothed over the raw ones where there are enough"
+    colour, window = COLOURS[style % 7], smooth if len(values) > 3*smooth else 1
+    if window > 1: ax.plot(steps, values, color=colour, alpha=.25, lw=.7)
+    mean = values.rolling(window, min_periods=1).mean()
+    [line] = ax.plot(steps, mean, color=colour, ls=LINES[style % 7], label=literal(label))
+    if len(values) <= 12: line.set_marker(MARKERS[style % 7])
 
-def learning_curves(logs, # One log (see `read_log`), or a dict of name to log
-    metrics, # Columns to draw, one panel each
+
+def learning_curves(logs:Path | str | Sequence[dict] | pd.DataFrame | dict, # One log, or name -> log
+    metrics:str | Sequence[str], # Columns to draw, one panel each
     x:str='step', # Column of the x axis
     smooth:int=1, # Running mean over so many rows, for what is logged often enough
     column:str='cvpr-full', # Key of `WIDTHS`
-    width:float=None, # Inches, instead of the column's
-    height:float=None, # Inches
-    ylabel:str=None, # Text of the y axis, such as the data set
+    width:float | None=None, # Inches, instead of the column's
+    height:float | None=None, # Inches
+    ylabel:str | None=None, # Text of the y axis, such as the data set
     ) -> PaperFigure:
     "Logged quantities against steps, one panel each, one line a run"
-    logs = {n: read_log(log) for n, log in (logs if isinstance(logs, dict) else {'': logs}).items()}
+    frames = {n: read_log(log) for n, log in (logs if isinstance(logs, dict) else {'': logs}).items()}
     metrics = as_list(metrics)
-    known = list(dict.fromkeys(c for f in logs.values() for c in f.columns))
+    known = list(dict.fromkeys(c for f in frames.values() for c in f.columns))
     for m in (x, *metrics): check_choice('log column', m, known)
     with paper_style(column, width) as w:
-        fig = paper_figure(w, height or max(1.5, w/len(metrics)*.62) + .25*(len(logs) > 1), layout='constrained')
+        high = height or max(1.5, w/len(metrics)*.62)
+        if not height and len(frames) > 1: high += .25 # the legend
+        fig = paper_figure(w, high, layout='constrained')
         axes = fig.subplots(1, len(metrics), squeeze=False)[0]
         for ax, m in zip(axes, metrics):
-            for i, (name, f) in enumerate(logs.items()):
-                f = f.reindex(columns=[x, m]).dropna()
-                few = dict(marker=MARKERS[i % 7]) if len(f) <= 12 else {}
-                window = smooth if len(f) > 3*smooth else 1
-                if window > 1: ax.plot(f[x], f[m], color=COLOURS[i % 7], alpha=.25, lw=.7)
-                mean = f[m].rolling(window, min_periods=1).mean()
-                ax.plot(f[x], mean, color=COLOURS[i % 7], ls=LINES[i % 7], label=literal(name), **few)
+            for i, (name, f) in enumerate(frames.items()):
+                logged = f.reindex(columns=[x, m]).dropna()
+                _log_line(ax, logged[x], logged[m], smooth, i, name)
             ax.set(xlabel=literal(x), title=literal(loss_name(m)))
             ax.grid(axis='y')
         axes[0].set_ylabel(ylabel or '')
@@ -177,30 +212,31 @@ def learning_curves(logs, # One log (see `read_log`), or a dict of name to log
     return fig
 
 # %% ../../nbs/11_figures/20_charts.ipynb #d6c0da71
-def _means(ax, frame, metric, names, column, by, at, heads):
-    "Horizontal bars of the means at the heights `at`, seeds as dots; `heads` are lines of text: height -> text"
-    means = [frame[frame[column] == v][metric].mean() for v in names]
-    ax.barh(at, means, color=['#9aa3ab'] + ['#a9cbe0']*(len(names) - 1), height=.62)
-    for i, v in zip(at, names):
-        values = frame[frame[column] == v].sort_values(by)[metric].to_numpy()
+def _means(ax, means, seeds, at):
+    "Horizontal bars at the heights `at`, the values of each as dots"
+    ax.barh(at, means, color=['#9aa3ab'] + ['#a9cbe0']*(len(means) - 1), height=.62)
+    for i, values in zip(at, seeds):
         heights = [i + .18*(2*j/max(1, len(values) - 1) - 1) for j in range(len(values))]
         ax.plot(values, heights, 'o', color='#333333', ms=1.8, lw=0)
-    ax.set_xlim(0, 1.06*max(frame[metric].max(), 1e-9)) # a bar starts at zero
-    ax.set_yticks([*at, *heads], [*(literal(wrap_text(v, 1.1, 7)) for v in names), *heads.values()])
+    ax.grid(axis='x')
+
+
+def _line_names(ax, at, names, headings):
+    "Names of the lines; `headings` are lines of text: height -> text"
+    ax.set_yticks([*at, *headings], [*(literal(wrap_text(v, 1.1, 7)) for v in names), *headings.values()])
     for tick in ax.get_yticklabels()[len(names):]: tick.set(style='italic', color='#555555')
     ax.tick_params(axis='y', length=0)
     ax.invert_yaxis()
-    ax.grid(axis='x')
 
 
 def _differences(ax, pairs, at):
     "Mean difference and interval of each comparison at its height"
     ax.axvline(0, color='#555555', lw=.8)
     for i, p in zip(at, pairs):
-        sure = p.verdict in ('higher', 'lower')
+        resolved = p.verdict in ('higher', 'lower')
         colour = {'higher': COLOURS[0], 'lower': COLOURS[1]}.get(p.verdict, '#777777')
         if math.isfinite(p.low): ax.plot([p.low, p.high], [i, i], color=colour, lw=1.4, solid_capstyle='butt')
-        ax.plot([p.diff], [i], 'o', color=colour, mfc=colour if sure else 'white', ms=4.5, mew=1.1)
+        ax.plot([p.diff], [i], 'o', color=colour, mfc=colour if resolved else 'white', ms=4.5, mew=1.1)
     ax.grid(axis='x')
     ax.tick_params(axis='y', length=0)
 
@@ -208,14 +244,14 @@ def _differences(ax, pairs, at):
 def _difference_label(pairs, base, label, width):
     "Relative to what, in which unit, over how many pairs"
     n = '-'.join(map(str, sorted({p.n for p in pairs})))
-    first = literal(wrap_text(f'paired difference to {base}', width, 8, 2))
-    told = wrap_text(f"({'points, ' if '%' in label else ''}95 % interval, n={n})", width, 8, 2)
-    return f'{first}\n{told}'
+    unit = 'points, ' if '%' in label else ''
+    relative_to = literal(wrap_text(f'paired difference to {base}', width, 8, 2))
+    interval = wrap_text(f"({unit}95 % interval, n={n})", width, 8, 2)
+    return f'{relative_to}\n{interval}'
 
 
 def _mark_key(fig, pairs, by):
     "What the marks mean, below both panels; only those that occur"
-    from matplotlib.lines import Line2D
     def mark(text, colour, face=None, ms=4.5):
         edge = 1.1 if ms > 2 else 0
         return Line2D([], [], ls='', marker='o', color=colour, mfc=face or colour, ms=ms, mew=edge, label=text)
@@ -226,53 +262,69 @@ def _mark_key(fig, pairs, by):
     fig.legend(handles=keys, loc='outside lower center', ncols=len(keys), handlelength=.8, columnspacing=1.2,
                handletextpad=.3, borderpad=.1)
 
-
-def bars_paired(frame, # One row a run
+# %% ../../nbs/11_figures/20_charts.ipynb #20c0a003
+def bars_paired(frame:pd.DataFrame, # One row a run
     metric:str, # Column
-    base, # The baseline's value of `column_name`: a label, or a `Setting`
-    others=None, # Default: all other values, in order of appearance
-    by='seed', # Column or columns that make a pair
+    base:object, # The baseline's value of `column_name`: a label, or a `Setting`
+    others:Sequence | None=None, # Default: all other values, in order of appearance
+    by:str | Sequence[str]='seed', # Column or columns that make a pair
     column_name:str='', # Where `base` and `others` are looked up, as in `paired`
-    label:str=None, # Text of the metric
-    controls=(), # Those of `others` that stand below the methods, under a heading
+    label:str | None=None, # Text of the metric
+    controls:Sequence=(), # Those of `others` that stand below the methods, under a heading
     column:str='cvpr', # Key of `WIDTHS`
-    width:float=None, # Inches, instead of the column's
-    height:float=None, # Inches
+    width:float | None=None, # Inches, instead of the column's
+    height:float | None=None, # Inches
     ) -> PaperFigure:
     "Ablation: means with seeds, beside paired differences to `base` with 95 % intervals"
     column_name = column_name or place_of(base)
     others = others_of(frame, base, column_name) if others is None else list(others)
     last = [v for v in others if v in set(controls)]
     others = [v for v in others if v not in last] + last
-    heads = {len(others) + 1 - len(last): 'controls'} if last else {}
-    at = [i for i in range(len(others) + 1 + len(heads)) if i not in heads]
-    pairs, label = [paired(frame, metric, base, v, by, column_name) for v in others], label or literal(metric)
+    headings = {len(others) + 1 - len(last): 'controls'} if last else {}
+    at = [i for i in range(len(others) + 1 + len(headings)) if i not in headings]
+    pairs = [paired(frame, metric, base, v, by, column_name) for v in others]
+    rows = [frame[frame[column_name] == v] for v in (base, *others)]
+    label = label or literal(metric)
     with paper_style(column, width) as w:
-        told, label = _difference_label(pairs, base, label, .55*(w - 1.1)), wrap_text(label, .45*(w - 1.1), 8, 3)
-        lines = 1 + max(told.count('\n'), label.count('\n'))
+        difference = _difference_label(pairs, base, label, .55*(w - 1.1))
+        label = wrap_text(label, .45*(w - 1.1), 8, 3)
+        lines = 1 + max(difference.count('\n'), label.count('\n'))
         fig = paper_figure(w, height or .74 + .13*lines + .25*(at[-1] + 1), layout='constrained')
         left, right = fig.subplots(1, 2, sharey=True, width_ratios=[.9, 1.1])
-        _means(left, frame, metric, [base, *others], column_name, by, at, heads)
+        _means(left, [f[metric].mean() for f in rows], [f.sort_values(by)[metric].to_numpy() for f in rows], at)
+        left.set_xlim(0, 1.06*max(frame[metric].max(), 1e-9)) # a bar starts at zero
+        _line_names(left, at, [base, *others], headings)
         _differences(right, pairs, at[1:])
         left.set_xlabel(label)
-        right.set_xlabel(told)
+        right.set_xlabel(difference)
         _mark_key(fig, pairs, by)
     return fig
 
 # %% ../../nbs/11_figures/20_charts.ipynb #ca51a029
-def heat_map(matrix, # DataFrame: rows, columns and numbers
+def _tick_names(ax, matrix, cell):
+    "Names of columns and rows; those of columns are slanted where one is wider than a `cell`, inches"
+    names = [wrap_text(str(v), 1., 7) for v in matrix.columns]
+    ax.set_xticks(range(matrix.shape[1]), [literal(n) for n in names])
+    longest = max(len(line) for n in names for line in n.split('\n'))
+    if longest*.062 > cell:
+        for text in ax.get_xticklabels(): text.set(rotation=30, ha='right', rotation_mode='anchor')
+    ax.set_yticks(range(matrix.shape[0]), [literal(wrap_text(str(v), 1.1, 7)) for v in matrix.index])
+
+
+def heat_map(matrix:pd.DataFrame, # Rows, columns and numbers
     label:str='', # Text of the numbers
     xlabel:str='tested on', # Text of the columns
     ylabel:str='trained on', # Text of the rows
     digits:int=1, # Decimals
     column:str='cvpr', # Key of `WIDTHS`
-    width:float=None, # Inches, instead of the column's
-    height:float=None, # Inches
+    width:float | None=None, # Inches, instead of the column's
+    height:float | None=None, # Inches
     ) -> PaperFigure:
     "Numbers on coloured cells, the best of each column in bold; an empty cell was not measured"
     values = matrix.to_numpy(float)
     if values.ndim != 2 or not values.size or not np.isfinite(values).any():
-        raise ValueError(f"matrix of {values.shape} holds no number; give one row a training set, one column a test")
+        raise ValueError(f"matrix of {values.shape} holds no number; give one row a training set, one "
+                         "column a test")
     with paper_style(column, width) as w:
         fig = paper_figure(w, height or .8 + .3*len(matrix), layout='constrained')
         ax = fig.subplots()
@@ -280,13 +332,10 @@ def heat_map(matrix, # DataFrame: rows, columns and numbers
         image = ax.imshow(values, cmap='Blues', aspect='auto', vmin=low - .25*(high - low), vmax=high + 1e-9)
         for r, c in zip(*np.nonzero(np.isfinite(values))):
             best = values[r, c] == np.nanmax(values[:, c])
-            ax.text(c, r, f'{values[r, c]:.{digits}f}', ha='center', va='center', weight='bold' if best else 'normal',
-                    color='white' if image.norm(values[r, c]) > .6 else '#222222')
-        names, cell = [wrap_text(str(v), 1., 7) for v in matrix.columns], (w - 1.3)/matrix.shape[1] # inches, about
-        long = max(len(line) for n in names for line in n.split('\n'))*.062 > cell
-        ax.set_xticks(range(matrix.shape[1]), [literal(n) for n in names],
-                      **(dict(rotation=30, ha='right', rotation_mode='anchor') if long else {}))
-        ax.set_yticks(range(matrix.shape[0]), [literal(wrap_text(str(v), 1.1, 7)) for v in matrix.index])
+            dark = image.norm(values[r, c]) > .6
+            ax.text(c, r, f'{values[r, c]:.{digits}f}', ha='center', va='center',
+                    weight='bold' if best else 'normal', color='white' if dark else '#222222')
+        _tick_names(ax, matrix, (w - 1.3)/matrix.shape[1])
         ax.set(xlabel=xlabel, ylabel=ylabel, title=literal(label))
         ax.tick_params(length=0)
         ax.grid(False)

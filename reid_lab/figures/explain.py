@@ -6,6 +6,7 @@
 __all__ = ['word_card', 'map_card', 'MapPanel', 'MapGroup', 'map_sheet', 'effect_dots', 'map_dots']
 
 # %% ../../nbs/11_figures/70_explain.ipynb #e57c39b2
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from reid_lab.figures.style import (
     COLOURS,
     MARKERS,
+    WRONG,
     PaperFigure,
     inch_canvas,
     literal,
@@ -26,109 +28,139 @@ from reid_lab.figures.style import (
 from .views import image_or_name
 
 # %% ../../nbs/11_figures/70_explain.ipynb #7e16dc22
-_HARM = dict(fc='white', ec=COLOURS[1], lw=.4, ls=(0, (2, 1)))
+_WORD_SIZE, _WORD_LINE = 7.5, .34   # points; inches from line to line, bars included
 
 
-def _flow(texts, width, size):
-    "Place of each text in lines: x, line, width"
-    x, line, out = 0., 0, []
-    for t in texts:
-        wide = min(text_width(t, size) + .1, width)
-        if x and x + wide > width: x, line = 0., line + 1
-        out.append((x, line, wide))
-        x += wide + .05
-    return out
+@dataclass(frozen=True)
+class _Place:
+    "Where a word stands"
+    x: float        # inches from the left
+    line: int
+    width: float    # inches
 
 
-def _chips(ax, words, x, y, width, size=7.5):
-    "Words with their bars; -> height"
-    top = max((abs(c['value']) for c in words if c.get('value') is not None), default=0) or 1.
-    places = _flow([c['text'] for c in words], width, size)
-    for c, (dx, line, wide) in zip(words, places):
-        left, at = x + dx, y + .34*line
-        on = c.get('chosen')
-        look = dict(fc='#bcd9ee', ec=COLOURS[0], lw=1.2) if on else dict(fc='#f2f4f6', ec='#cccccc', lw=.5)
-        ax.add_patch(FancyBboxPatch((left + .02, at + .02), wide - .04, .17, boxstyle='round,pad=.02', **look))
-        ax.text(left + wide/2, at + .105, wrap_text(c['text'], wide - .05, size, 1), size=size, ha='center',
-                va='center', parse_math=False, color='#999999' if c.get('gone') or c.get('stop') else '#222222')
-        if c.get('gone'): ax.plot([left + .03, left + wide - .03], [at + .105]*2, color='#b8352a', lw=1)
-        if c.get('value') is None: continue
-        long, good = (wide - .06)*abs(c['value'])/top, c['value'] >= 0
-        look = dict(fc=COLOURS[0], lw=0) if good else _HARM
-        ax.add_patch(Rectangle((left + .03 if good else left + wide - .03 - long, at + .23), long, .04, **look))
-    return .34*(places[-1][1] + 1 if places else 0)
+def _flow(words, width):
+    "The place of each word in lines of a width"
+    x, line, places = 0., 0, []
+    for word in words:
+        needed = min(text_width(word['text'], _WORD_SIZE) + .1, width)
+        if x and x + needed > width: x, line = 0., line + 1
+        places.append(_Place(x, line, needed))
+        x += needed + .05
+    return places
 
 
-def word_card(words, # Dicts: text, and perhaps value (number), gone, stop, chosen
+def _words_height(places): return _WORD_LINE*(places[-1].line + 1) if places else 0.
+
+
+def _harm(x, y, width):
+    "The bar of a word that harms"
+    return Rectangle((x, y), width, .04, fc='white', ec=COLOURS[1], lw=.4, ls=(0, (2, 1)))
+
+
+def _draw_word(ax, word, x, y, width):
+    "A word in its box, struck through where it is masked"
+    look = dict(fc='#f2f4f6', ec='#cccccc', lw=.5)
+    if word.get('chosen'): look = dict(fc='#bcd9ee', ec=COLOURS[0], lw=1.2)
+    ax.add_patch(FancyBboxPatch((x + .02, y + .02), width - .04, .17, boxstyle='round,pad=.02', **look))
+    pale = word.get('gone') or word.get('stop')
+    ax.text(x + width/2, y + .105, wrap_text(word['text'], width - .05, _WORD_SIZE, 1), size=_WORD_SIZE, ha='center',
+            va='center', parse_math=False, color='#999999' if pale else '#222222')
+    if word.get('gone'): ax.plot([x + .03, x + width - .03], [y + .105]*2, color=WRONG, lw=1)
+
+
+def _draw_words(ax, words, x, y, width):
+    "Words with their bars, the longest bar as wide as its word"
+    largest = max((abs(c['value']) for c in words if c.get('value') is not None), default=0) or 1.
+    for word, place in zip(words, _flow(words, width)):
+        left, top, value = x + place.x, y + _WORD_LINE*place.line, word.get('value')
+        _draw_word(ax, word, left, top, place.width)
+        if value is None: continue
+        long = (place.width - .06)*abs(value)/largest
+        if value >= 0: bar = Rectangle((left + .03, top + .23), long, .04, fc=COLOURS[0], lw=0)
+        else: bar = _harm(left + place.width - .03 - long, top + .23, long)
+        ax.add_patch(bar)
+
+# %% ../../nbs/11_figures/70_explain.ipynb #70c0a001
+def word_card(words:Sequence[dict], # text, and perhaps value (number), gone, stop, chosen
     title:str='', # Above the words
     note:str='', # Below the title
     column:str='cvpr-full', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "A caption with the weight of each word"
     with paper_style(column, width, size=7) as w:
-        places = _flow([c['text'] for c in words], w - .06, 7.5)
-        said, lines = wrap_text(note, w - .1, 7, 3) if note else '', (places[-1][1] + 1 if places else 0)
-        head = .22 + .13*(said.count('\n') + 1 if said else 0) + .05
-        fig, ax = inch_canvas(w, head + .34*lines + .2, photo=False)
+        text = wrap_text(note, w - .1, 7, 3) if note else ''
+        head = .22 + .13*(text.count('\n') + 1 if text else 0) + .05
+        end = head + _words_height(_flow(words, w - .06))
+        fig, ax = inch_canvas(w, end + .2, photo=False)
         ax.text(.03, .11, wrap_text(title, w - .1, 7.5, 1), va='center', weight='bold', size=7.5, parse_math=False)
-        if said: ax.text(.03, .22, said, va='top', color='#555555', linespacing=1.2, parse_math=False)
-        _chips(ax, words, .03, head, w - .06)
-        y = head + .34*lines + .09
+        if text: ax.text(.03, .22, text, va='top', color='#555555', linespacing=1.2, parse_math=False)
+        _draw_words(ax, words, .03, head, w - .06)
+        y = end + .09
         ax.add_patch(Rectangle((.05, y - .02), .2, .04, fc=COLOURS[0], lw=0))
-        ax.add_patch(Rectangle((.75, y - .02), .2, .04, **_HARM))
-        ax.plot([1.5, 1.7], [y, y], color='#b8352a', lw=1)
-        for x, t in ((.3, 'helps'), (1., 'harms'), (1.75, 'masked')): ax.text(x, y, t, size=6.5, va='center')
+        ax.add_patch(_harm(.75, y - .02, .2))
+        ax.plot([1.5, 1.7], [y, y], color=WRONG, lw=1)
+        for x, name in ((.3, 'helps'), (1., 'harms'), (1.75, 'masked')):
+            ax.text(x, y, name, size=6.5, va='center')
     return fig
 
 # %% ../../nbs/11_figures/70_explain.ipynb #ebf4eaf1
-def _curve(fig, box, curve, w, high):
-    "Deletion and insertion in a band of random maps; `box` in inches"
-    x, y, wide, tall = box
-    ax = fig.add_axes((x/w, 1 - (y + tall)/high, wide/w, tall/high))
-    for mode, c, ls in (('deletion', COLOURS[0], '-'), ('insertion', COLOURS[2], '--')):
-        if mode not in curve: continue
-        one = curve[mode]
-        at = np.linspace(0, 1, len(one['own']))
-        ax.fill_between(at, one['low'], one['high'], color='#9aa3ab', alpha=.3, lw=0)
-        ax.plot(at, one['own'], color=c, ls=ls, lw=1.2, label=mode)
+def _curve_axes(fig, x, y, width, height):
+    "Axes of a curve at a place of the page, inches from its upper left corner"
+    w, h = fig.get_size_inches()
+    ax = fig.add_axes((x/w, 1 - (y + height)/h, width/w, height/h))
     ax.set_xlabel('share of the image', size=6, labelpad=1)
     ax.set_ylabel('score', size=6, labelpad=1)
     ax.tick_params(labelsize=5.5, pad=1)
     ax.set_xticks([0, .5, 1])
-    ax.legend(fontsize=5.5, handlelength=1.6, borderpad=.1)
     return ax
 
 
-def map_card(panels, # Dicts: image, over (H,W,3) or None; name, head, verdict, believed, curve (mode -> own, low, high)
-    words=(), # See `word_card`
+def _draw_curve(ax, curve):
+    "Deletion and insertion in a band of random maps"
+    for mode, colour, line in (('deletion', COLOURS[0], '-'), ('insertion', COLOURS[2], '--')):
+        if mode not in curve: continue
+        one = curve[mode]
+        share = np.linspace(0, 1, len(one['own']))
+        ax.fill_between(share, one['low'], one['high'], color='#9aa3ab', alpha=.3, lw=0)
+        ax.plot(share, one['own'], color=colour, ls=line, lw=1.2, label=mode)
+    ax.legend(fontsize=5.5, handlelength=1.6, borderpad=.1)
+
+
+def _doubt(x, y, width, height, **more):
+    "The frame of a map that is not better than random ones"
+    return Rectangle((x, y), width, height, fc='none', ec=WRONG, lw=1.2, ls=(0, (3, 2)), **more)
+
+# %% ../../nbs/11_figures/70_explain.ipynb #70c0a002
+def map_card(panels:Sequence[dict], # image, over: (H,W,3) or None; name, head, verdict, believed, curve
+    words:Sequence[dict]=(), # See `word_card`
     title:str='', # Above all
     column:str='cvpr-full', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "Images, their heat maps, and what speaks for them"
+    tw, th = .6, 1.2    # inches of an image
     with paper_style(column, width, size=7) as w:
-        places = _flow([c['text'] for c in words], w - .06, 7.5)
-        head, tw, th = .24 + .34*(places[-1][1] + 1 if places else 0), .6, 1.2
+        top = .24 + _words_height(_flow(words, w - .06))
         each = (w - .06)/max(1, len(panels))
-        told = [wrap_text(p.get('verdict', ''), each - .1, 6.5, 4) for p in panels]
-        high = head + th + .24 + .11*max(2, *(t.count('\n') + 1 for t in told), 0)
-        fig, ax = inch_canvas(w, high)
+        verdicts = [wrap_text(p.get('verdict', ''), each - .1, 6.5, 4) for p in panels]
+        lines = max(2, *(v.count('\n') + 1 for v in verdicts), 0)
+        fig, ax = inch_canvas(w, top + th + .24 + .11*lines)
         ax.text(.03, .11, wrap_text(title, w - .1, 7.5, 1), va='center', weight='bold', size=7.5, parse_math=False)
-        _chips(ax, words, .03, .24, w - .06)
-        for i, p in enumerate(panels):
-            x, y = .03 + i*each, head + .16
+        _draw_words(ax, words, .03, .24, w - .06)
+        for i, (p, verdict) in enumerate(zip(panels, verdicts)):
+            x, y, believed = .03 + i*each, top + .16, p.get('believed', True)
             ax.text(x, y - .08, wrap_text(p['head'], each - .1, 6.5, 1), size=6.5, va='center', parse_math=False)
             image_or_name(ax, p.get('image'), p.get('name'), x, y, tw, th)
             if p.get('over') is None: continue
             image_or_name(ax, p['over'], '', x + tw + .06, y, tw, th)
-            doubt = not p.get('believed', True)
-            frame = dict(fc='none', ec='#b8352a', lw=1.2, ls=(0, (3, 2)))
-            if doubt: ax.add_patch(Rectangle((x + tw + .04, y - .02), tw + .04, th + .04, **frame))
-            box = x + 2*tw + .56, y + .02, max(.6, each - 2*tw - .74), th - .3
-            if p.get('curve'): _curve(fig, box, p['curve'], w, high)
-            colour = '#b8352a' if doubt else '#222222'
-            ax.text(x, y + th + .04, told[i], size=6.5, va='top', parse_math=False, color=colour)
+            if not believed: ax.add_patch(_doubt(x + tw + .04, y - .02, tw + .04, th + .04))
+            if p.get('curve'):
+                curve = _curve_axes(fig, x + 2*tw + .56, y + .02, max(.6, each - 2*tw - .74), th - .3)
+                _draw_curve(curve, p['curve'])
+            ax.text(x, y + th + .04, verdict, size=6.5, va='top', parse_math=False,
+                    color='#222222' if believed else WRONG)
     return fig
 
 # %% ../../nbs/11_figures/70_explain.ipynb #5d0f3a92
@@ -151,22 +183,33 @@ class MapGroup:
 _MAP_NAMES, _MAP_GAP, _MAP_HEAD, _MAP_NOTE, _MAP_LINE = .62, .05, .16, .16, 7*1.22/72    # inches
 
 
-def _map_row(ax, x, y, name, panels, tw, th):
+def _draw_map_row(ax, x, y, name, panels, image_size):
     "A name, its maps, and what was found below each"
-    said = wrap_text(name, _MAP_NAMES - .06, 6.5, 4)
-    ax.text(x, y + th/2, said, size=6.5, va='center', linespacing=1.1, parse_math=False)
+    tw, th = image_size
+    lines = wrap_text(name, _MAP_NAMES - .06, 6.5, 4)
+    ax.text(x, y + th/2, lines, size=6.5, va='center', linespacing=1.1, parse_math=False)
     for j, panel in enumerate(panels):
-        at = x + _MAP_NAMES + j*(tw + _MAP_GAP)
-        image_or_name(ax, panel.image, '', at, y, tw, th)
-        frame = dict(fc='none', ec='#b8352a', lw=1.2, ls=(0, (3, 2)), zorder=4)
-        if not panel.believed: ax.add_patch(Rectangle((at - .015, y - .015), tw + .03, th + .03, **frame))
-        ax.text(at + tw/2, y + th + .075, panel.note, size=5.5, ha='center', va='center', parse_math=False,
-                color='#222222' if panel.believed else '#b8352a')
+        left = x + _MAP_NAMES + j*(tw + _MAP_GAP)
+        image_or_name(ax, panel.image, '', left, y, tw, th)
+        if not panel.believed: ax.add_patch(_doubt(left - .015, y - .015, tw + .03, th + .03, zorder=4))
+        ax.text(left + tw/2, y + th + .075, panel.note, size=5.5, ha='center', va='center', parse_math=False,
+                color='#222222' if panel.believed else WRONG)
 
 
-def map_sheet(groups, # `MapGroup`s
+def _draw_group(ax, x, y, group, image_size):
+    "The words above their columns, and one row a name"
+    tw, th = image_size
+    for j, head in enumerate(group.heads):
+        middle = x + _MAP_NAMES + j*(tw + _MAP_GAP) + tw/2
+        ax.text(middle, y + .08, wrap_text(head, .88*(tw + _MAP_GAP), 6.5, 1), size=6.5, ha='center', va='center',
+                parse_math=False) # hinted text is wider
+    for r, (name, panels) in enumerate(group.rows.items()):
+        _draw_map_row(ax, x, y + _MAP_HEAD + r*(th + _MAP_NOTE), name, panels, image_size)
+
+# %% ../../nbs/11_figures/70_explain.ipynb #70c0a003
+def map_sheet(groups:Sequence[MapGroup], # Captions with their maps
     column:str='cvpr-full', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     image_width:float=.46, # Inches, at most; images shrink until the longest row fits
     caption_width:float=.26, # Least share of the width for captions
     ) -> PaperFigure:
@@ -177,58 +220,72 @@ def map_sheet(groups, # `MapGroup`s
     with paper_style(column, width, size=7) as w:
         tw = min(image_width, (w*(1 - caption_width) - _MAP_NAMES)/longest - _MAP_GAP)
         th = tw*first.shape[0]/first.shape[1]
-        x = w - _MAP_NAMES - longest*(tw + _MAP_GAP)
-        high = [_MAP_HEAD + len(g.rows)*(th + _MAP_NOTE) + .1 for g in groups]
-        fig, ax = inch_canvas(w, .03 + sum(high) + .14)
-        for i, g in enumerate(groups):
-            y = .03 + sum(high[:i])
+        maps_x = w - _MAP_NAMES - longest*(tw + _MAP_GAP)
+        heights = [_MAP_HEAD + len(g.rows)*(th + _MAP_NOTE) + .1 for g in groups]
+        fig, ax = inch_canvas(w, .03 + sum(heights) + .14)
+        for i, group in enumerate(groups):
+            y = .03 + sum(heights[:i])
             if i: ax.plot([0, w], [y - .04]*2, color='#dddddd', lw=.5)
-            text = wrap_text(g.text, x - .12, 7, int((high[i] - .1)/_MAP_LINE))
+            text = wrap_text(group.text, maps_x - .12, 7, int((heights[i] - .1)/_MAP_LINE))
             ax.text(.03, y + .02, text, va='top', linespacing=1.15, parse_math=False)
-            for j, head in enumerate(g.heads):
-                at = x + _MAP_NAMES + j*(tw + _MAP_GAP) + tw/2
-                ax.text(at, y + .08, wrap_text(head, .88*(tw + _MAP_GAP), 6.5, 1), size=6.5, ha='center',
-                        va='center', parse_math=False) # hinted text is wider
-            for r, (name, panels) in enumerate(g.rows.items()):
-                _map_row(ax, x, y + _MAP_HEAD + r*(th + _MAP_NOTE), name, panels, tw, th)
-        end = .03 + sum(high) + .05
-        ax.add_patch(Rectangle((.03, end - .05), .16, .1, fc='none', ec='#b8352a', lw=1.2, ls=(0, (3, 2))))
+            _draw_group(ax, maps_x, y, group, (tw, th))
+        end = .03 + sum(heights) + .05
+        ax.add_patch(_doubt(.03, end - .05, .16, .1))
         key = 'not told from chance at 5 %; below each map: how many random ones its deletion beats'
         ax.text(.24, end, key, size=6, va='center')
     return fig
 
 # %% ../../nbs/11_figures/70_explain.ipynb #da4ffd00
-def _dots(ax, frame, y, colour, marker, value, low, high, label):
+@dataclass(frozen=True)
+class _Effect:
+    "A mean with its interval, at the height of its line"
+    y: float
+    mean: float
+    low: float      # NaN: no interval
+    high: float
+
+    @property
+    def resolved(self): return np.isfinite(self.low) and (self.low > 0 or self.high < 0)
+
+
+def _draw_effects(ax, effects, style, label):
     "Means with intervals; hollow where zero is inside"
-    for i, (_, r) in zip(y, frame.iterrows()):
-        sure = np.isfinite(r[low]) and (r[low] > 0 or r[high] < 0)
-        if np.isfinite(r[low]): ax.plot([r[low], r[high]], [i, i], color=colour, lw=1.1)
-        ax.plot([r[value]], [i], marker=marker, color=colour, mfc=colour if sure else 'white', ms=4, mew=1, ls='')
+    colour, marker = COLOURS[style % 7], MARKERS[style % 7]
+    for e in effects:
+        if np.isfinite(e.low): ax.plot([e.low, e.high], [e.y, e.y], color=colour, lw=1.1)
+        ax.plot([e.mean], [e.y], marker=marker, color=colour, mfc=colour if e.resolved else 'white', ms=4, mew=1, ls='')
     ax.plot([], [], marker=marker, color=colour, ls='', ms=4, label=literal(label))
+
+
+def _largest(frames, value, most):
+    "Lines of any frame with the largest means over the frames that have them"
+    names = dict.fromkeys(k for f in frames for k in f.index)
+    size = {k: np.mean([f.loc[k, value] for f in frames if k in f.index]) for k in names}
+    return sorted(names, key=lambda k: -size[k])[:most]
 
 
 def effect_dots(tables:dict, # Model -> from `reid_lab.analysis.explain.word_masking.effect_table`
     by:str='kind', # Column of the lines
     value:str='effect', # Or `hit_effect`
-    label:str=None, # Of the x axis
+    label:str | None=None, # Of the x axis
     most:int=14, # Lines
     column:str='cvpr', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "What each kind of word adds, of several models"
     frames = {n: t.set_index(by) for n, t in tables.items()}
-    names = list(dict.fromkeys(k for t in frames.values() for k in t.index))
-    size = {k: np.mean([t.loc[k, value] for t in frames.values() if k in t.index]) for k in names}
-    names = sorted(names, key=lambda k: -size[k])[:most]
+    names = _largest(frames.values(), value, most)
     low, high = ('low', 'high') if value == 'effect' else ('hit_low', 'hit_high')
     with paper_style(column, width) as w:
-        fig = paper_figure(w, .75 + .2*len(names) + .16*(len(frames) > 1), layout='constrained')
-        fig.get_layout_engine().set(w_pad=.1)
+        height = .75 + .2*len(names)
+        if len(frames) > 1: height += .16 # the legend
+        fig = paper_figure(w, height)
+        fig.set_layout_engine('constrained', w_pad=.1)
         ax = fig.subplots()
-        for j, (n, t) in enumerate(frames.items()):
-            own = t.loc[[k for k in names if k in t.index]]
-            y = [names.index(k) + .22*(j - (len(frames) - 1)/2) for k in own.index]
-            _dots(ax, own, y, COLOURS[j % 7], MARKERS[j % 7], value, low, high, n)
+        for j, (model_name, frame) in enumerate(frames.items()):
+            off = .22*(j - (len(frames) - 1)/2) # beside the other models
+            lines = [(i + off, frame.loc[k]) for i, k in enumerate(names) if k in frame.index]
+            _draw_effects(ax, [_Effect(y, r[value], r[low], r[high]) for y, r in lines], j, model_name)
         ax.axvline(0, color='#555555', lw=.8)
         ax.set_yticks(range(len(names)), [literal(k) for k in names])
         ax.invert_yaxis()
@@ -239,24 +296,28 @@ def effect_dots(tables:dict, # Model -> from `reid_lab.analysis.explain.word_mas
     return fig
 
 # %% ../../nbs/11_figures/70_explain.ipynb #b836d692
+def _draw_trust(pointing, deletion, row, y, colour):
+    "One method of one model on both panels; full marks are above chance"
+    ends = [100*row.point_person_low, 100*row.point_person_high]
+    if np.isfinite(ends[0]): pointing.plot(ends, [y, y], color=colour, lw=1.1)
+    for ax, share, above in ((pointing, row.point_person, row.points), (deletion, row.deletion_beats, row.deletes)):
+        ax.plot([100*share], [y], 'o', color=colour, mfc=colour if above else 'white', ms=4, mew=1)
+
+
 def map_dots(table:pd.DataFrame, # From `reid_lab.analysis.explain.evidence.trust_table`
     column:str='cvpr-full', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "Pointing above chance and deletion against random maps, of every method and model"
     table = table.iloc[::-1].reset_index(drop=True)
+    models = list(dict.fromkeys(table.model[::-1]))
     with paper_style(column, width, size=7) as w:
-        fig = paper_figure(w, .75 + .145*len(table), layout='constrained')
-        fig.get_layout_engine().set(w_pad=.1)
+        fig = paper_figure(w, .75 + .145*len(table))
+        fig.set_layout_engine('constrained', w_pad=.1)
         left, right = fig.subplots(1, 2, sharey=True, width_ratios=[1.5, 1])
-        models = list(dict.fromkeys(table.model[::-1]))
-        for i, r in table.iterrows():
-            c = COLOURS[models.index(r.model) % 7]
-            ends = [100*r.point_person_low, 100*r.point_person_high]
-            if np.isfinite(ends[0]): left.plot(ends, [i, i], color=c, lw=1.1)
-            left.plot([100*r.point_person], [i], 'o', color=c, mfc=c if r.points else 'white', ms=4, mew=1)
-            right.plot([100*r.deletion_beats], [i], 'o', color=c, mfc=c if r.deletes else 'white', ms=4, mew=1)
-            if i and table.model[i - 1] != r.model:
+        for i, row in table.iterrows():
+            _draw_trust(left, right, row, i, COLOURS[models.index(row.model) % 7])
+            if i and table.model[i - 1] != row.model:
                 for ax in (left, right): ax.axhline(i - .5, color='#dddddd', lw=.6)
         left.set_yticks(range(len(table)), [literal(f'{r.model}  {r.method}') for r in table.itertuples()])
         for text, good in zip(left.get_yticklabels(), table.believed):

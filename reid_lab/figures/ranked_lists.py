@@ -6,107 +6,194 @@
 __all__ = ['thumbnail', 'list_key', 'ranked_lists']
 
 # %% ../../nbs/11_figures/30_ranked_lists.ipynb #afc2047b
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Circle, Rectangle
+
 from .style import RIGHT, WRONG, PaperFigure, inch_canvas, paper_style, wrap_text
 
 # %% ../../nbs/11_figures/30_ranked_lists.ipynb #715c9773
+_TICK = [[(-.5, .05), (-.12, .42), (.5, -.4)]]
+_CROSS = [[(-.4, -.4), (.4, .4)], [(-.4, .4), (.4, -.4)]]    # strokes, in radii around the centre
+
+
 def _badge(ax, x, y, right, r=.055):
     "A tick or cross in a filled circle; `x, y` its centre in inches"
-    from matplotlib.patches import Circle
     ax.add_patch(Circle((x, y), r, fc=RIGHT if right else WRONG, ec='white', lw=.5, zorder=5))
-    strokes = [[(-.5, .05), (-.12, .42), (.5, -.4)]] if right else [[(-.4, -.4), (.4, .4)], [(-.4, .4), (.4, -.4)]]
-    for s in strokes: ax.plot([x + r*a for a, b in s], [y + r*b for a, b in s], color='white', lw=.9, zorder=6)
+    for stroke in _TICK if right else _CROSS:
+        ax.plot([x + r*a for a, b in stroke], [y + r*b for a, b in stroke], color='white', lw=.9, zorder=6)
 
 
-def thumbnail(ax, # From `inch_canvas`
-    img, # (H,W,3) uint8
+def thumbnail(ax:Axes, # From `inch_canvas`
+    img:np.ndarray, # (H,W,3) uint8
     x:float, # Left edge, inches
     y:float, # Upper edge, inches
     w:float, # Width, inches
     h:float, # Height, inches
-    right:bool=None, # Match or not; None: neither
-    ):
+    right:bool | None=None, # Match or not; None: neither
+    ) -> None:
     "One image, with border and badge when `right` is known"
-    from matplotlib.patches import Rectangle
     ax.imshow(img, extent=(x, x + w, y + h, y), aspect='auto', zorder=1)
-    if right is None: return ax.add_patch(Rectangle((x, y), w, h, fill=False, ec='#777777', lw=.5))
-    edge = dict(ec=RIGHT, ls='-') if right else dict(ec=WRONG, ls=(0, (3, 1.2)))
-    ax.add_patch(Rectangle((x, y), w, h, fill=False, lw=1.5, zorder=4, **edge))
-    r = min(.055, .17*w) # a small image stays to be seen
-    _badge(ax, x + w - r - .015, y + r + .015, right, r)
+    if right is None:
+        ax.add_patch(Rectangle((x, y), w, h, fill=False, ec='#777777', lw=.5))
+        return
+    if right: border = Rectangle((x, y), w, h, fill=False, lw=1.5, zorder=4, ec=RIGHT, ls='-')
+    else: border = Rectangle((x, y), w, h, fill=False, lw=1.5, zorder=4, ec=WRONG, ls=(0, (3, 1.2)))
+    ax.add_patch(border)
+    radius = min(.055, .17*w) # a small image stays to be seen
+    _badge(ax, x + w - radius - .015, y + radius + .015, right, radius)
 
 
-def list_key(ax, # From `inch_canvas`
+def list_key(ax:Axes, # From `inch_canvas`
     w:float, # Its width, inches
     y:float, # Inches
-    ):
+    ) -> None:
     "What ticks and crosses mean, at the lower right"
     for x, right, text in ((w - 2.05, True, 'same person'), (w - 1.05, False, 'another person')):
         _badge(ax, x, y, right)
         ax.text(x + .1, y, text, va='center', size=6.5)
 
+# %% ../../nbs/11_figures/30_ranked_lists.ipynb #30c0a001
+# inches: between images, below a query, above all lists, of the key at the foot
+_GAP, _BELOW, _TOP, _FOOT = .035, .1, .18, .16
+_WIDEST, _LOWEST = .75, .45   # inches of an image: at most wide, and at least high whatever a limit asks for
+
+
+@dataclass(frozen=True)
+class _Content:
+    "What a page of ranked lists has to hold"
+    n_queries: int
+    methods: tuple      # names
+    notes: bool         # whether a note stands behind each name
+    k: int              # results in a list
+    shape: tuple        # (H,W) of an image
+
+    def highest(self, max_height):
+        "The greatest height of an image with which the page is no taller than `max_height`"
+        one_query = (max_height - _TOP - _FOOT)/self.n_queries - _BELOW
+        return max(one_query/len(self.methods) - _GAP, _LOWEST)
+
+    def names(self, room, columns, highest):
+        "Method -> its name in lines about as long as an image is high, and the inches that all need"
+        height, width = self.shape
+        row = min(min(_WIDEST, room*.9/columns)*height/width, highest)
+        names = {m: wrap_text(m, min(.95, max(.4, .95*row)), 6.5, 3) for m in self.methods}
+        if not any(names.values()) and not self.notes: return names, 0.
+        lines = max(name.count('\n') + 1 for name in names.values())
+        if self.notes: lines += 1
+        return names, .12*lines + .04
+
+    def image_size(self, room, columns, highest):
+        "Width and height of an image"
+        height, width = self.shape
+        fitting = min(_WIDEST, room/columns, highest*width/height)
+        return fitting, fitting*height/width
+
+# %% ../../nbs/11_figures/30_ranked_lists.ipynb #30c0a002
+@dataclass(frozen=True)
+class _ListLayout:
+    "Places on a page of ranked lists, in inches from its upper left corner"
+    width: float                # of the page
+    caption: float              # of the room for captions; 0 where images are queries
+    names: dict                 # method -> its name in lines
+    label: float                # of the room for names
+    image: tuple                # width, height
+    first: float                # left edge of the first results
+
+    @classmethod
+    def for_captions(cls, content, width, max_height, share):
+        "Captions take a `share` of the width, and more where results are few"
+        k, highest = content.k, content.highest(max_height)
+        names, label = content.names(width*(1 - share), k, highest)
+        image = content.image_size(width - width*share - label - .03 - (k - 1)*_GAP - .03, k, highest)
+        caption = width - label - .06 - k*image[0] - (k - 1)*_GAP
+        return cls(width, caption, names, label, image, caption + label + .03)
+
+    @classmethod
+    def for_images(cls, content, width, max_height):
+        "The query is the first image of a row; nothing is left free at the right"
+        columns, highest = content.k + 1, content.highest(max_height)
+        names, label = content.names(width, columns, highest)
+        image = content.image_size(width - label - .03 - content.k*_GAP - .03, columns, highest)
+        needed = label + .06 + columns*(image[0] + _GAP)
+        return cls(min(width, max(2.2, needed)), 0., names, label, image, label + .03 + (image[0] + _GAP))
+
+    @property
+    def query_height(self): return len(self.names)*(self.image[1] + _GAP) + _BELOW
+
+    def query_y(self, query): return _TOP + query*self.query_height
+    def list_y(self, query, method): return self.query_y(query) + method*(self.image[1] + _GAP)
+    def result_x(self, j): return self.first + j*(self.image[0] + _GAP)
+
 # %% ../../nbs/11_figures/30_ranked_lists.ipynb #1bd20231
-def _gallery_images(images, idx):
-    "Images of the gallery rows `idx`, from a callable or an array"
-    return images(list(idx)) if callable(images) else [images[i] for i in idx]
+def _gallery_images(images, rows):
+    "Images of some gallery rows, from a callable or an array"
+    if callable(images): return images(list(rows))
+    return [images[i] for i in rows]
 
 
-def _side(ax, x, y, text):
-    "A method's name, upright beside its row"
-    ax.text(x, y, text, rotation=90, ha='center', va='center', size=6.5, parse_math=False, multialignment='center')
+def _draw_query(ax, layout, y, query):
+    "A caption, or an image in the middle of its lists"
+    if isinstance(query, str):
+        lines = max(2, int((layout.query_height - _BELOW)/(7*1.22/72)))
+        text = wrap_text(query, layout.caption - .1, 7, lines)
+        ax.text(.03, y, text, va='top', linespacing=1.15, parse_math=False)
+    else:
+        width, height = layout.image
+        thumbnail(ax, query, .03 + layout.label, y + (layout.query_height - _BELOW - _GAP - height)/2, width, height)
 
 
-def ranked_lists(queries, # Captions, or query images (H,W,3) uint8
-    ranked, # Dict of method name -> (Q,>=k) gallery rows, best first; or one such array
-    images, # Gallery images: array (N,H,W,3), or a function of a list of rows that returns them
-    q_pid, # (Q,) identities
-    g_pid, # (N,) identities
+def _draw_list(ax, layout, y, name, images, right):
+    "A method's name, upright, and its results"
+    width, height = layout.image
+    ax.text(layout.caption + layout.label/2, y + height/2, name, rotation=90, ha='center', va='center', size=6.5,
+            parse_math=False, multialignment='center')
+    for j, (image, ok) in enumerate(zip(images, right)):
+        thumbnail(ax, image, layout.result_x(j), y, width, height, bool(ok))
+
+
+def ranked_lists(queries:Sequence, # Captions, or query images (H,W,3) uint8
+    ranked:dict | np.ndarray | Sequence, # Dict of method name -> (Q,>=k) gallery rows, best first; or one such array
+    images:np.ndarray | Callable, # Gallery images (N,H,W,3), or a function that reads a list of rows
+    q_pid:np.ndarray | Sequence[int], # (Q,) identities
+    g_pid:np.ndarray | Sequence[int], # (N,) identities
     k:int=10, # Results shown
     column:str='cvpr-full', # Key of `WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     caption_width:float=.26, # Least share of the width for captions
-    notes=None, # Dict of method name -> (Q,) short texts, shown behind the name
+    notes:dict | None=None, # Dict of method name -> (Q,) short texts, shown behind the name
     max_height:float=4.4, # Inches, half a page; images shrink to fit, to .45 inches at least
     ) -> PaperFigure:
     "Queries and their first `k` results, one row a method, right and wrong marked"
-    ranked = ranked if isinstance(ranked, dict) else {'': ranked}
-    for name, r in ranked.items():
-        if len(r) != len(queries) or len(q_pid) != len(queries):
-            raise ValueError(f"ranked[{name!r}] has {len(r)} rows and q_pid {len(q_pid)}, but there are "
+    lists = ranked if isinstance(ranked, dict) else {'': ranked}
+    for name, rows in lists.items():
+        if len(rows) != len(queries) or len(q_pid) != len(queries):
+            raise ValueError(f"ranked[{name!r}] has {len(rows)} rows and q_pid {len(q_pid)}, but there are "
                              f"{len(queries)} queries")
-    k = min(k, *(len(row) for r in ranked.values() for row in r))
-    shown = {m: [_gallery_images(images, row[:k]) for row in r] for m, r in ranked.items()}
+    k = min(k, *(len(row) for rows in lists.values() for row in rows))
+    shown = {name: [_gallery_images(images, row[:k]) for row in rows] for name, rows in lists.items()}
     first = next(iter(shown.values()))[0][0]
-    words = isinstance(queries[0], str)
+    content = _Content(len(queries), tuple(lists), bool(notes), k, first.shape[:2])
     with paper_style(column, width, size=7) as w:
-        gap, top = .035, .18
-        high = ((max_height - top - .16)/len(queries) - .1)/len(ranked) - gap # of an image that fits
-        row = min(.75, w*(1 - caption_width*words)*.9/(k + (not words)))*first.shape[0]/first.shape[1] # about
-        row = min(row, max(high, .45))
-        names = {m: wrap_text(m, min(.95, max(.4, .95*row)), 6.5, 3) for m in ranked}
-        lines = max(m.count('\n') + 1 for m in names.values()) + bool(notes)
-        label = .12*lines + .04 if any(names.values()) or notes else 0.
-        left = w*caption_width if words else 0. # thumbnails share the rest
-        tw = min(.75, (w - left - label - .03 - (k - 1 + (not words))*gap - .03)/(k + (not words)))
-        tw = min(tw, max(high, .45)*first.shape[1]/first.shape[0])
-        if words: left = w - label - .06 - k*tw - (k - 1)*gap # few results: more room for the words
-        th = tw*first.shape[0]/first.shape[1]
-        if not words: w = min(w, max(2.2, label + .06 + (k + 1)*(tw + gap))) # nothing to the right
-        x0 = left + label + .03 + (0 if words else tw + gap)
-        block = len(ranked)*(th + gap) + .1
-        fig, ax = inch_canvas(w, top + len(queries)*block + .16)
-        at = [x0 + j*(tw + gap) for j in range(k)]
-        for j in range(k): ax.text(at[j] + tw/2, top - .05, j + 1, ha='center', va='bottom', size=6, color='#555555')
+        if isinstance(queries[0], str):
+            layout = _ListLayout.for_captions(content, w, max_height, caption_width)
+        else: layout = _ListLayout.for_images(content, w, max_height)
+        end = layout.query_y(len(queries))
+        fig, ax = inch_canvas(layout.width, end + _FOOT)
+        for j in range(k):
+            middle = layout.result_x(j) + layout.image[0]/2
+            ax.text(middle, _TOP - .05, str(j + 1), ha='center', va='bottom', size=6, color='#555555')
         for q, query in enumerate(queries):
-            y = top + q*block
-            if q: ax.plot([0, w], [y - .065]*2, color='#dddddd', lw=.5)
-            if words:
-                lines = max(2, int((block - .1)/(7*1.22/72)))
-                ax.text(.03, y, wrap_text(query, left - .1, 7, lines), va='top', linespacing=1.15, parse_math=False)
-            else: thumbnail(ax, query, .03 + label, y + (block - .1 - gap - th)/2, tw, th)
-            for i, (m, rows) in enumerate(shown.items()):
-                yy = y + i*(th + gap)
-                _side(ax, left + label/2, yy + th/2, names[m] + (f'\n{notes[m][q]}' if notes else ''))
-                for j, img in enumerate(rows[q]):
-                    thumbnail(ax, img, at[j], yy, tw, th, bool(g_pid[ranked[m][q][j]] == q_pid[q]))
-        list_key(ax, w, top + len(queries)*block + .05)
+            y = layout.query_y(q)
+            if q: ax.plot([0, layout.width], [y - .065]*2, color='#dddddd', lw=.5)
+            _draw_query(ax, layout, y, query)
+            for i, (name, rows) in enumerate(lists.items()):
+                label = layout.names[name]
+                if notes: label += f'\n{notes[name][q]}'
+                right = [g_pid[row] == q_pid[q] for row in rows[q][:k]]
+                _draw_list(ax, layout, layout.list_y(q, i), label, shown[name][q], right)
+        list_key(ax, layout.width, end + .05)
     return fig

@@ -10,12 +10,15 @@ __all__ = ['WIDTHS', 'COLOURS', 'MARKERS', 'LINES', 'RIGHT', 'WRONG', 'STYLE', '
 import io
 import re
 import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rc_context, rcdefaults
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from PIL import Image
@@ -25,7 +28,8 @@ from ..core.files import atomic_path, safe_join
 
 # %% ../../nbs/11_figures/10_style.ipynb #c3bd3a22
 WIDTHS = {'cvpr': 3.25, 'cvpr-full': 6.875, 'ieee': 3.5, 'ieee-full': 7.16, 'slide': 10.} # inches
-COLOURS = ('#0072b2', '#d55e00', '#009e73', '#b65c93', '#a87900', '#3d9bcf', '#333333') # safe without red and green
+# told apart without seeing red or green
+COLOURS = ('#0072b2', '#d55e00', '#009e73', '#b65c93', '#a87900', '#3d9bcf', '#333333')
 MARKERS, LINES = 'osD^vP*', ('-', '--', '-.', ':', (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 RIGHT, WRONG = '#1b7f4d', '#b8352a'
 STYLE = {'pdf.fonttype': 42, 'ps.fonttype': 42, 'svg.fonttype': 'none', 'svg.hashsalt': 'reid_lab',
@@ -38,26 +42,30 @@ STYLE = {'pdf.fonttype': 42, 'ps.fonttype': 42, 'svg.fonttype': 'none', 'svg.has
 
 @contextmanager
 def paper_style(column:str='cvpr', # Key of `WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     size:float=8, # Text size in points; ticks and legends are one point smaller
     font:str='sans', # `sans` | `serif`, both shipped with matplotlib, so the same everywhere
-    ):
-    "Inside the block matplotlib draws in paper style, whatever the user's settings; yields the width in inches"
+    ) -> Iterator[float]:
+    "Inside the block matplotlib draws in paper style, whatever the user's settings; gives the width in inches"
     width = width or WIDTHS[check_choice('column', column, WIDTHS)]
     family = {'sans': 'DejaVu Sans', 'serif': 'STIXGeneral'}[check_choice('font', font, ['sans', 'serif'])]
-    small = {k: size - 1 for k in ('xtick.labelsize', 'ytick.labelsize', 'legend.fontsize', 'legend.title_fontsize')}
-    thin = {k: .6 for k in ('axes.linewidth', 'xtick.major.width', 'ytick.major.width', 'grid.linewidth')}
+    settings:dict[Any, Any] = {k: size - 1 for k in ('xtick.labelsize', 'ytick.labelsize', 'legend.fontsize',
+                                                     'legend.title_fontsize')}
+    settings |= {k: .6 for k in ('axes.linewidth', 'xtick.major.width', 'ytick.major.width', 'grid.linewidth')}
+    settings |= STYLE
+    settings |= {'font.size': size, 'axes.titlesize': size, 'axes.labelsize': size, 'font.family': family,
+                 'mathtext.fontset': 'stix' if font == 'serif' else 'dejavusans'}
     with rc_context():
         rcdefaults()
-        with rc_context({**small, **thin, **STYLE, 'font.size': size, 'axes.titlesize': size, 'axes.labelsize': size,
-            'font.family': family, 'mathtext.fontset': 'stix' if font == 'serif' else 'dejavusans'}): yield width
+        with rc_context(settings): yield width
 
 # %% ../../nbs/11_figures/10_style.ipynb #2e24e530
 def _settle(fig):
-    "Let the layout engine place everything, then retire it: a second drawing would move things by fractions of a pixel"
-    if fig.get_layout_engine() is None or isinstance(fig.get_layout_engine(), PlaceHolderLayoutEngine): return
+    "Let the layout engine place everything, then retire it"
+    engine = fig.get_layout_engine()
+    if engine is None or isinstance(engine, PlaceHolderLayoutEngine): return
     for _ in range(2): fig.draw_without_rendering()
-    fig.set_layout_engine('none')
+    fig.set_layout_engine('none') # a second drawing would move things by fractions of a pixel
 
 
 class PaperFigure(Figure):
@@ -66,13 +74,15 @@ class PaperFigure(Figure):
 
     def picture(self, dpi:int=110) -> bytes: # PNG of at most 256 colours, or JPEG if `photo`
         "The encoded image a notebook shows"
-        out, small = io.BytesIO(), io.BytesIO()
+        drawn = io.BytesIO()
         with paper_style():
             _settle(self)
-            how = dict(format='jpeg', pil_kwargs=dict(quality=74, optimize=True)) if self.photo else dict(format='png')
-            self.savefig(out, dpi=dpi, **how)
-        if self.photo: return out.getvalue()
-        Image.open(out).convert('RGB').quantize(256, kmeans=1).save(small, 'PNG', optimize=True)
+            if self.photo:
+                self.savefig(drawn, dpi=dpi, format='jpeg', pil_kwargs=dict(quality=74, optimize=True))
+                return drawn.getvalue()
+            self.savefig(drawn, dpi=dpi, format='png')
+        small = io.BytesIO()
+        Image.open(drawn).convert('RGB').quantize(256, kmeans=1).save(small, 'PNG', optimize=True)
         return small.getvalue()
 
     def _ipython_display_(self):
@@ -85,7 +95,7 @@ class PaperFigure(Figure):
 def paper_figure(width:float, # Inches
     height:float, # Inches
     photo:bool=False, # Shown as JPEG
-    layout:str=None, # As for matplotlib's `Figure`, such as `constrained`
+    layout:Literal['constrained', 'compressed', 'tight'] | None=None, # As for matplotlib's `Figure`
     ) -> PaperFigure:
     "An empty figure, for functions that draw one"
     fig = PaperFigure(figsize=(width, height), layout=layout)
@@ -115,36 +125,42 @@ def _light(fig, dpi):
         box = im.get_window_extent()
         size = [max(1, round(side*dpi/fig.dpi)) for side in (box.width, box.height)]
         small = Image.fromarray(np.asarray(pixels, np.uint8)).resize(size, Image.Resampling.LANCZOS)
-        im.set_data(np.asarray(small.quantize(64, dither=0).convert('RGB')))
+        im.set_data(np.asarray(small.quantize(64, dither=Image.Dither.NONE).convert('RGB')))
         im.set_interpolation('none')
     try: yield
     finally:
-        for im, pixels, how in kept:
+        for im, pixels, interpolation in kept:
             im.set_data(pixels)
-            im.set_interpolation(how)
+            im.set_interpolation(interpolation)
 
 
-def export(fig, # Any matplotlib figure
+def _shrink_png(path, dpi):
+    "A PNG of photographs with 256 colours, which are chosen on every fourth pixel"
+    drawn = Image.open(path).convert('RGB')
+    few = drawn.resize([s//4 + 1 for s in drawn.size], Image.Resampling.NEAREST).quantize(256, kmeans=1)
+    drawn.quantize(palette=few, dither=Image.Dither.NONE).save(path, 'PNG', optimize=True, dpi=(dpi, dpi))
+
+
+def export(fig:Figure, # Any matplotlib figure
     name:str, # File name without ending, see `file_name`; may hold a subfolder
-    folder=None, # Relative to the current folder; default: `figures` of the project
-    formats=('pdf', 'png'), # Among `pdf`, `png`, `svg`, `jpg`
+    folder:Path | str | None=None, # Relative to the current folder; default: `figures` of the project
+    formats:str | Sequence[str]=('pdf', 'png'), # Among `pdf`, `png`, `svg`, `jpg`
     dpi:int=300, # Of PNG and JPEG
     photo_dpi:int=200, # Of photographs inside PDF
-    ) -> list: # Paths written
+    ) -> list[Path]: # Paths written
     "Write `fig` to `folder/name.format`, each file whole or not at all"
-    folder, name, paths = project_root()/'figures' if folder is None else Path(folder).expanduser(), file_name(name), []
-    for f in as_list(formats):
-        check_choice('format', f, NO_DATE)
-        with atomic_path(safe_join(folder, f'{name}.{f}')) as tmp, paper_style():
+    folder = project_root()/'figures' if folder is None else Path(folder).expanduser()
+    name, paths = file_name(name), []
+    for kind in as_list(formats):
+        check_choice('format', kind, NO_DATE)
+        options:dict[str, Any] = dict(format=kind, dpi=dpi, metadata=NO_DATE[kind])
+        if kind == 'jpg': options['pil_kwargs'] = dict(quality=80, optimize=True)
+        with atomic_path(safe_join(folder, f'{name}.{kind}')) as tmp, paper_style():
             _settle(fig)
-            small = dict(pil_kwargs=dict(quality=80, optimize=True)) if f == 'jpg' else {}
-            with _light(fig, photo_dpi) if f == 'pdf' else nullcontext():
-                fig.savefig(tmp, format=f, dpi=dpi, metadata=NO_DATE[f], **small)
-            if f == 'png' and getattr(fig, 'photo', False):
-                drawn = Image.open(tmp).convert('RGB')
-                few = drawn.resize([s//4 + 1 for s in drawn.size], Image.Resampling.NEAREST).quantize(256, kmeans=1)
-                drawn.quantize(palette=few, dither=0).save(tmp, 'PNG', optimize=True, dpi=(dpi, dpi))
-        paths.append(folder/f'{name}.{f}')
+            with _light(fig, photo_dpi) if kind == 'pdf' else nullcontext():
+                fig.savefig(tmp, **options)
+            if kind == 'png' and getattr(fig, 'photo', False): _shrink_png(tmp, dpi)
+        paths.append(folder/f'{name}.{kind}')
     return paths
 
 # %% ../../nbs/11_figures/10_style.ipynb #b1482241
@@ -157,7 +173,8 @@ def text_width(text:str, # One line
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
     font = FontProperties(family=family, size=size)
-    return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]/72
+    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return width/72
 
 
 def wrap_text(text:str, # Any text
@@ -167,25 +184,27 @@ def wrap_text(text:str, # Any text
     family:str='DejaVu Sans', # Font that will draw it
     ) -> str: # Lines joined by newlines
     "`text` wrapped to a width, by the font's metrics"
-    def wide(s): return text_width(s, size, family)
-    def head(word, n=128): # enough of a long word to fill a line, so that cutting it takes time in proportion
-        while n < len(word) and wide(word[:n]) <= width: n *= 2
+    def measure(s): return text_width(s, size, family)
+    def head(word, n=128):
+        "Enough of a long word to fill a line, so that cutting it takes time in proportion"
+        while n < len(word) and measure(word[:n]) <= width: n *= 2
         return word[:n]
     lines = ['']
     for word in str(text).split():
-        while len(lines) < max_lines + 2 and len(word) > 4 and wide(part := head(word)) > width: # longer than the line
-            cut = max(1, int(len(part)*width/wide(part)) - 1)
+        while len(lines) < max_lines + 2 and len(word) > 4 and measure(part := head(word)) > width:
+            cut = max(1, int(len(part)*width/measure(part)) - 1)   # of a word that is longer than the line
             lines += [word[:cut]]
             word = word[cut:]
         if len(lines) > max_lines + 1: break # more are not shown
-        if wide(f'{lines[-1]} {word}') <= width: lines[-1] = f'{lines[-1]} {word}'.strip()
+        if measure(f'{lines[-1]} {word}') <= width: lines[-1] = f'{lines[-1]} {word}'.strip()
         else: lines.append(word)
     lines = [line for line in lines if line]
     if len(lines) > max_lines: lines = [*lines[:max_lines - 1], lines[max_lines - 1].rstrip('.,;') + ' …']
     return '\n'.join(lines)
 
 # %% ../../nbs/11_figures/10_style.ipynb #2391b745
-def literal(text) -> str: # What matplotlib draws as the same text
+def literal(text:object, # Anything that has a text
+    ) -> str: # What matplotlib draws as the same text
     "Text without mathematics (`$`) and without a meaning for legends (a leading `_`)"
     text = str(text).replace('$', r'\$')
     return f'\u200a{text}' if text.startswith('_') else text # a hair space
@@ -194,7 +213,7 @@ def literal(text) -> str: # What matplotlib draws as the same text
 def inch_canvas(width:float, # Inches
     height:float, # Inches
     photo:bool=True, # It holds pixels, see `paper_figure`
-    ): # Figure, axes without ticks
+    ) -> tuple[PaperFigure, Axes]: # Figure, axes without ticks
     "A figure with one axes in inches, y downwards"
     fig = paper_figure(width, height, photo)
     ax = fig.add_axes((0, 0, 1, 1))

@@ -6,7 +6,10 @@
 __all__ = ['MARK_SIGNS', 'message_card', 'image_or_name', 'list_card', 'selection_map', 'failure_card']
 
 # %% ../../nbs/11_figures/60_views.ipynb #01207031
+from collections.abc import Iterable, Sequence
+
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
@@ -28,37 +31,37 @@ from reid_lab.figures.style import (
 def message_card(text:str, # What is the matter, and what to do
     title:str='', # Above it
     column:str='cvpr-full', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "A line of text in a dashed frame"
     with paper_style(column, width) as w:
-        said = wrap_text(text, w - .6, 8, 6)
-        high = .34 + .15*(said.count('\n') + 1)
-        fig, ax = inch_canvas(w, high + .24*bool(title) + .04, photo=False)
+        lines = wrap_text(text, w - .6, 8, 6)
+        top, high = .24 if title else 0., .34 + .15*(lines.count('\n') + 1)
+        fig, ax = inch_canvas(w, high + top + .04, photo=False)
         if title: ax.text(.03, .14, title, va='center', weight='bold', parse_math=False)
-        box = Rectangle((.03, .02 + .24*bool(title)), w - .06, high, fc='none', ec='#9aa3ab', lw=.7, ls=(0, (4, 2)))
-        ax.add_patch(box)
-        ax.text(w/2, .02 + .24*bool(title) + high/2, said, ha='center', va='center', color='#555555', parse_math=False)
+        ax.add_patch(Rectangle((.03, .02 + top), w - .06, high, fc='none', ec='#9aa3ab', lw=.7, ls=(0, (4, 2))))
+        ax.text(w/2, .02 + top + high/2, lines, ha='center', va='center', color='#555555', parse_math=False)
     return fig
 
 # %% ../../nbs/11_figures/60_views.ipynb #31138172
-def image_or_name(ax, # From `inch_canvas`
-    image, # (H,W,3) uint8, or None
+def image_or_name(ax:Axes, # From `inch_canvas`
+    image:np.ndarray | None, # (H,W,3) uint8, or None
     name:str, # Of the file
     x:float, # Left edge, inches
     y:float, # Upper edge, inches
     w:float, # Width, inches
     h:float, # Height, inches
-    right:bool=None, # Match or not; None: neither
+    right:bool | None=None, # Match or not; None: neither
     pale:bool=False, # Behind a veil
-    ):
+    ) -> None:
     "A thumbnail, or a dashed box with the name of what is missing"
     if image is not None: thumbnail(ax, image, x, y, w, h, right)
     else:
         ax.add_patch(Rectangle((x, y), w, h, fc='#f2f4f6', ec='#777777', lw=.7, ls=(0, (3, 2))))
         ax.text(x + w/2, y + h/2, wrap_text(name or 'no image', w - .06, 5, 6), size=5, ha='center', va='center',
                 color='#555555', parse_math=False)
-    if pale: ax.add_patch(Rectangle((x - .02, y - .02), w + .04, h + .04, fc='white', ec='none', alpha=.6, zorder=8))
+    if pale:
+        ax.add_patch(Rectangle((x - .02, y - .02), w + .04, h + .04, fc='white', ec='none', alpha=.6, zorder=8))
 
 # %% ../../nbs/11_figures/60_views.ipynb #ef9a88f2
 def _note(text, w):
@@ -67,97 +70,112 @@ def _note(text, w):
     return '\n'.join(wrap_text(t, w, 5.5, 1) for t in parts)
 
 
-def _result(ax, r, x, y, w, h, note):
-    "One result with its lines"
-    band = Rectangle((x - .025, y - .03), w + .05, h + .3 + .09*note.count('\n'), fc='#bcd9ee', ec=COLOURS[0], lw=.8)
-    if r.get('chosen'): ax.add_patch(band)
-    image_or_name(ax, r['image'], r['name'], x, y, w, h, r['right'], r.get('dim'))
-    ax.text(x, y + h + .1, r['rank'], size=6.5, weight='bold', va='center')
-    ax.text(x + w, y + h + .1, f"{r['score']:.3f}", size=6.5, ha='right', va='center')
+def _draw_result(ax, result, x, y, size, note):
+    "One result of `size` (width, height), with its rank, score and note"
+    w, h = size
+    if result.get('chosen'):
+        high = h + .3 + .09*note.count('\n')
+        ax.add_patch(Rectangle((x - .025, y - .03), w + .05, high, fc='#bcd9ee', ec=COLOURS[0], lw=.8))
+    image_or_name(ax, result['image'], result['name'], x, y, w, h, result['right'], result.get('dim'))
+    ax.text(x, y + h + .1, result['rank'], size=6.5, weight='bold', va='center')
+    ax.text(x + w, y + h + .1, f"{result['score']:.3f}", size=6.5, ha='right', va='center')
     ax.text(x, y + h + .16, note, size=5.5, color='#555555', va='top', linespacing=1.15, parse_math=False)
 
 
+def _draw_query(ax, query, y, size, room, lines):
+    "An image of `size`, or a caption of at most so many lines within the `room` at the left"
+    w, h = size
+    if query.get('text') is None:
+        image_or_name(ax, query.get('image'), query.get('name'), .03, y, w, h)
+        ax.text(.03, y + h + .1, 'query', size=6.5, weight='bold', va='center')
+    else: ax.text(.03, y, wrap_text(query['text'], room - .2, 7, lines), va='top', linespacing=1.2, parse_math=False)
+    ax.text(.03, y + h + .2, query['note'], size=5.5, color='#555555', va='center', parse_math=False)
+
+# %% ../../nbs/11_figures/60_views.ipynb #60c0a001
 def list_card(query:dict, # `image` or `text`; `name`, `note`
-    results, # Dicts: image (or None), name, right (or None), rank, score, note; perhaps chosen, dim
+    results:Sequence[dict], # image (or None), name, right (or None), rank, score, note; perhaps chosen, dim
     title:str='', # Above the list
     message:str='', # Instead of results
     per_line:int=10, # Results side by side
     column:str='cvpr-full', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "A query and its results"
+    gap, top = .07, .26    # inches: between images, above the list
     with paper_style(column, width, size=7) as w:
-        text, gap = query.get('text') is not None, .07
-        left = .24*w if text else (w - .2)/(per_line + 1) + .12
-        tw = min(.72, (w - left - .05)/per_line - gap)
-        notes = [_note(r['note'], tw) for r in results]
-        th, lines = 2*tw, max(1, -(-len(results)//per_line))
-        step = th + .34 + .09*max((n.count('\n') for n in notes), default=0)
-        fig, ax = inch_canvas(w, .26 + lines*step + .12)
+        if query.get('text') is None: left = (w - .2)/(per_line + 1) + .12
+        else: left = .24*w
+        image_width = min(.72, (w - left - .05)/per_line - gap)
+        image_height = 2*image_width
+        notes = [_note(r['note'], image_width) for r in results]
+        lines = max(1, -(-len(results)//per_line))
+        step = image_height + .34 + .09*max((n.count('\n') for n in notes), default=0)
+        fig, ax = inch_canvas(w, top + lines*step + .12)
         ax.text(.03, .11, title, va='center', weight='bold', size=7.5, parse_math=False)
-        if text:
-            said = wrap_text(query['text'], left - .2, 7, int(lines*(step - .04)/.125) - 1)
-            ax.text(.03, .26, said, va='top', linespacing=1.2, parse_math=False)
-            ax.text(.03, .26 + th + .2, query['note'], size=5.5, color='#555555', va='center', parse_math=False)
-        else:
-            image_or_name(ax, query.get('image'), query.get('name'), .03, .26, tw, th)
-            ax.text(.03, .26 + th + .1, 'query', size=6.5, weight='bold', va='center')
-            ax.text(.03, .26 + th + .2, query['note'], size=5.5, color='#555555', va='center', parse_math=False)
-        ax.plot([left - .06]*2, [.26, .26 + lines*step - .1], color='#cccccc', lw=.6)
-        style = dict(ha='center', va='center', color='#555555', parse_math=False)
-        if message: ax.text((left + w)/2, .26 + th/2, wrap_text(message, w - left - .4, 7, 5), **style)
-        for i, r in enumerate(results):
-            _result(ax, r, left + .03 + i % per_line*(tw + gap), .26 + i//per_line*step, tw, th, notes[i])
-        if any(r['right'] is not None for r in results): list_key(ax, w, .26 + lines*step + .03)
+        _draw_query(ax, query, top, (image_width, image_height), left, int(lines*(step - .04)/.125) - 1)
+        ax.plot([left - .06]*2, [top, top + lines*step - .1], color='#cccccc', lw=.6)
+        if message:
+            ax.text((left + w)/2, top + image_height/2, wrap_text(message, w - left - .4, 7, 5), ha='center',
+                    va='center', color='#555555', parse_math=False)
+        for i, (result, note) in enumerate(zip(results, notes)):
+            line, place = divmod(i, per_line)
+            x = left + .03 + place*(image_width + gap)
+            _draw_result(ax, result, x, top + line*step, (image_width, image_height), note)
+        if any(r['right'] is not None for r in results): list_key(ax, w, top + lines*step + .03)
     return fig
 
 # %% ../../nbs/11_figures/60_views.ipynb #1666a005
 def _scatter(ax, x, y, colours, query, area):
     "Circles of the gallery, triangles of the queries above them"
-    for of, marker, more in ((~query, 'o', 1.), (query, '^', 1.7)):
-        ax.scatter(x[of], y[of], s=area*more, c=colours[of], marker=marker, lw=0, alpha=.85)
+    for rows, marker, scale in ((~query, 'o', 1.), (query, '^', 1.7)):
+        ax.scatter(x[rows], y[rows], s=area*scale, c=colours[rows], marker=marker, lw=0, alpha=.85)
 
 
 def _marks(ax, at, near, chosen):
-    "Query, neighbours and chosen points"
-    for p in near: ax.plot([at[0], p[0]], [at[1], p[1]], color='#222222', lw=.5, alpha=.5, zorder=3)
+    "Query, neighbours (a ring unless they are known to be wrong) and chosen points"
+    for x, y, _ in near: ax.plot([at[0], x], [at[1], y], color='#222222', lw=.5, alpha=.5, zorder=3)
+    wrong = [(x, y) for x, y, right in near if right is False]
+    others = [(x, y) for x, y, right in near if right is not False]
     style = dict(ls='', color='#222222', mfc='none', zorder=4)
-    for right, how in ((True, dict(marker='o', ms=6.5, mew=1)), (False, dict(marker='x', ms=4.5, mew=1.1))):
-        some = np.array([p[:2] for p in near if (p[2] is not False) == right]).reshape(-1, 2)
-        ax.plot(*some.T, **style, **how)
+    ax.plot(*np.array(others).reshape(-1, 2).T, **style, marker='o', ms=6.5, mew=1)
+    ax.plot(*np.array(wrong).reshape(-1, 2).T, **style, marker='x', ms=4.5, mew=1.1)
     ax.plot(*np.array(chosen).reshape(-1, 2).T, ls='', marker='o', ms=10, mfc='none', mec='#d55e00', mew=1.6, zorder=5)
     if at is not None: ax.plot(*at, ls='', marker='^', ms=9, mfc='#222222', mec='white', mew=1, zorder=6)
 
 
-def selection_map(x, # (N,) places
-    y, # (N,)
-    colours, # (N,) hex colours
-    query, # (N,) bool: of a query, a triangle
-    keys:dict, # Name -> colour, for the legend
-    on=None, # (N,) bool: passes the filter; default: all
-    at=None, # Place (x, y) of the query
-    near=(), # (x, y, right or None) of its neighbours
-    chosen=(), # Places (x, y)
-    limits=None, # (x0, x1, y0, y1), the same for maps that share a layout
+def _key_dot(colour, text, marker='o'):
+    "An entry of a legend"
+    return Line2D([], [], ls='', marker=marker, color=colour, ms=4, mew=0, label=literal(text))
+
+# %% ../../nbs/11_figures/60_views.ipynb #60c0a002
+def selection_map(x:np.ndarray | Sequence[float], # (N,) places
+    y:np.ndarray | Sequence[float], # (N,)
+    colours:np.ndarray | Sequence[str], # (N,) hex colours
+    query:np.ndarray | Sequence[bool], # (N,) of a query, a triangle
+    keys:dict[str, str], # Name -> colour, for the legend
+    on:np.ndarray | Sequence[bool] | None=None, # (N,) passes the filter; default: all
+    at:tuple[float, float] | None=None, # Place (x, y) of the query
+    near:Sequence[tuple]=(), # (x, y, right or None) of its neighbours
+    chosen:Iterable[tuple[float, float]]=(), # Places (x, y)
+    limits:Sequence[float] | None=None, # (x0, x1, y0, y1), the same for maps that share a layout
     title:str='', # Above the map
     column:str='cvpr', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "Points, and what is selected among them"
     x, y, colours, query = np.asarray(x), np.asarray(y), np.asarray(colours), np.asarray(query, bool)
-    on = np.ones(len(x), bool) if on is None else np.asarray(on, bool)
-    def dot(c, text, marker='o'):
-        return Line2D([], [], ls='', marker=marker, color=c, ms=4, mew=0, label=literal(text))
+    passes = np.ones(len(x), bool) if on is None else np.asarray(on, bool)
+    handles = [_key_dot(c, n) for n, c in keys.items()] + [_key_dot('#555555', 'query', '^')]
     with paper_style(column, width) as w:
-        handles = [dot(c, n) for n, c in keys.items()] + [dot('#555555', 'query', '^')]
         rows = -(-len(handles)//max(2, int(w/.85)))
         cols = -(-len(handles)//rows)
-        fig = paper_figure(w, .72*w + .22*bool(title) + .15*rows + .1, layout='constrained')
+        high = .72*w + (.22 if title else 0.) + .15*rows + .1
+        fig = paper_figure(w, high, layout='constrained')
         ax = fig.subplots()
         order = np.random.default_rng(0).permutation(len(x)) # no group hides the others
-        off, on = order[~on[order]], order[on[order]]
-        ax.scatter(x[off], y[off], s=5, c='#8a939c', lw=0, alpha=.15)
-        _scatter(ax, x[on], y[on], colours[on], query[on], 5 if len(x) > 1500 else 9)
+        rest, shown = order[~passes[order]], order[passes[order]]
+        ax.scatter(x[rest], y[rest], s=5, c='#8a939c', lw=0, alpha=.15)
+        _scatter(ax, x[shown], y[shown], colours[shown], query[shown], 5 if len(x) > 1500 else 9)
         _marks(ax, at, near, chosen)
         ax.set(xticks=[], yticks=[])
         ax.margins(.03)
@@ -172,44 +190,51 @@ def selection_map(x, # (N,) places
 MARK_SIGNS = {'tick': ('✓', RIGHT), 'cross': ('✕', WRONG), '': ('', '#555555')}
 
 
-def _words(ax, r, x, y, w, most):
-    "Number, rank and reasons of a row"
-    ax.text(x, y + .07, wrap_text(r['head'], w, 7, 1), size=7, weight='bold', va='center', parse_math=False)
-    ax.text(x, y + .19, wrap_text(r['said'], w, 6.5, 1), size=6.5, va='center', parse_math=False)
-    lines = list(r['reasons'])
+def _draw_words(ax, row, x, y, w, most=5):
+    "Number, rank and at most so many reasons of a row"
+    ax.text(x, y + .07, wrap_text(row['head'], w, 7, 1), size=7, weight='bold', va='center', parse_math=False)
+    ax.text(x, y + .19, wrap_text(row['said'], w, 6.5, 1), size=6.5, va='center', parse_math=False)
+    lines = list(row['reasons'])
     if len(lines) > most: lines = lines[:most - 1] + [(f'and {len(lines) - most + 1} more', False)]
     for i, (text, strong) in enumerate(lines):
         ax.text(x, y + .32 + .105*i, wrap_text(text, w, 6, 1), size=6, va='center', parse_math=False,
                 color='black' if strong else '#777777')
 
 
-def failure_card(rows, # Dicts: head, said, reasons [(text, strong)], mark, wrong, right, query (image or text, name)
+def failure_card(rows:Sequence[dict], # head, said, reasons [(text, strong)], mark; query, wrong, right: dicts
     title:str='', # Above the rows
     message:str='', # Below the title, such as what is left out
     column:str='cvpr-full', # Key of `reid_lab.figures.style.WIDTHS`
-    width:float=None, # Inches, instead of the column's
+    width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "Queries, their best wrong and right image, and reasons"
+    image_width, image_height, left = .42, .84, .26    # inches
+    top = .57 if message else .44
     with paper_style(column, width, size=7) as w:
-        words = any(r['query'].get('text') is not None for r in rows)
-        tw, th, top = .42, .84, .44 + .13*bool(message)
-        left, first = .26, (.26*w if words else .4)
-        at = [left + first + .1, left + first + .24 + tw, left + first + .44 + 2*tw]
-        fig, ax = inch_canvas(w, top + len(rows)*(th + .12) + .02)
+        captions = any(r['query'].get('text') is not None for r in rows)
+        room = .26*w if captions else .4    # of the query
+        wrong_x = left + room + .1
+        right_x = left + room + .24 + image_width
+        words_x = left + room + .44 + 2*image_width
+        fig, ax = inch_canvas(w, top + len(rows)*(image_height + .12) + .02)
         ax.text(.03, .1, title, va='center', weight='bold', size=7.5, parse_math=False)
         if message: ax.text(.03, .24, message, va='center', size=6.5, color='#555555', parse_math=False)
-        names = 'query', 'best wrong', 'best right', 'reasons that hold (% of failures | of successes)'
-        for x, name in zip((left, *at), names): ax.text(x, top - .1, name, size=6, color='#555555', va='center')
-        for i, r in enumerate(rows):
-            y, q = top + i*(th + .12), r['query']
-            band = Rectangle((0, y - .04), w, th + .08, fc='#dcebf5', ec=COLOURS[0], lw=.6)
-            if r.get('chosen'): ax.add_patch(band)
-            sign, colour = MARK_SIGNS[r.get('mark', '')]
-            ax.text(.12, y + th/2, sign, size=11, ha='center', va='center', color=colour)
-            if q.get('text') is None: image_or_name(ax, q.get('image'), q.get('name'), left, y, tw, th)
-            else: ax.text(left, y, wrap_text(q['text'], first - .06, 6.5, 6), size=6.5, va='top', linespacing=1.15,
-                          parse_math=False)
-            for x, side in zip(at, ('wrong', 'right')):
-                image_or_name(ax, r[side].get('image'), r[side].get('name'), x, y, tw, th, side == 'right')
-            _words(ax, r, at[2], y, w - at[2] - .05, 5)
+        for x, name in ((left, 'query'), (wrong_x, 'best wrong'), (right_x, 'best right'),
+                        (words_x, 'reasons that hold (% of failures | of successes)')):
+            ax.text(x, top - .1, name, size=6, color='#555555', va='center')
+        for i, row in enumerate(rows):
+            y, query = top + i*(image_height + .12), row['query']
+            if row.get('chosen'):
+                ax.add_patch(Rectangle((0, y - .04), w, image_height + .08, fc='#dcebf5', ec=COLOURS[0], lw=.6))
+            sign, colour = MARK_SIGNS[row.get('mark', '')]
+            ax.text(.12, y + image_height/2, sign, size=11, ha='center', va='center', color=colour)
+            if query.get('text') is None:
+                image_or_name(ax, query.get('image'), query.get('name'), left, y, image_width, image_height)
+            else:
+                ax.text(left, y, wrap_text(query['text'], room - .06, 6.5, 6), size=6.5, va='top', linespacing=1.15,
+                        parse_math=False)
+            for x, side in ((wrong_x, 'wrong'), (right_x, 'right')):
+                image_or_name(ax, row[side].get('image'), row[side].get('name'), x, y, image_width, image_height,
+                              side == 'right')
+            _draw_words(ax, row, words_x, y, w - words_x - .05)
     return fig

@@ -150,3 +150,9 @@ def test_the_legend_counts_seeds_not_rows():
 
     frame = pd.DataFrame(dict(x=[1, 2, 2], mAP=[1., 2., 3.], seed=[0, 0, 0]))
     assert title(frame) == "" and "2 seeds" in title(pd.concat([frame, frame.assign(seed=1)]))
+
+
+def test_the_name_of_repeats_in_the_last_release_is_taken_with_a_warning(runs):
+    with pytest.warns(DeprecationWarning, match="of= is called repeats= now"):
+        old = curves(runs, "n_masked", "R1", by="method", of="draws")
+    assert old.picture() == curves(runs, "n_masked", "R1", by="method", repeats="draws").picture()

@@ -7,6 +7,7 @@ __all__ = ['CAMS', 'grad_cam', 'occlusion_map', 'recorded', 'rollout_matrix', 'r
            'query_word_maps']
 
 # %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #5b0c7245
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -23,21 +24,20 @@ CAMS = dict(gradcam='GradCAM', hirescam='HiResCAM', layercam='LayerCAM') # metho
 
 
 def grad_cam(score:Score, # See `score_of`
-    img, # (B,3,H,W) in [0,1]
+    img:torch.Tensor, # (B,3,H,W) in [0,1]
     method:str='gradcam', # Key of `CAMS`
-    place:Place=None, # Default: `place_of` the model
-    ): # (B,H,W) in [0,1]
+    place:Place | None=None, # Default: `place_of` the model
+    ) -> np.ndarray: # (B,H,W) in [0,1]
     "Class activation maps of the image tower"
     import pytorch_grad_cam
-    kind = getattr(pytorch_grad_cam, CAMS[check_choice('method', method, CAMS)])
+    cam_class = getattr(pytorch_grad_cam, CAMS[check_choice('method', method, CAMS)])
     place, size = place or place_of(score.model), tuple(img.shape[2:])
     if not len(img): return np.zeros((0, *size))
     with untouched(score.model):
-        cam = kind(score, [place.layer], reshape_transform=lambda x: place.maps(x, size))
+        cam = cam_class(score, [place.layer], reshape_transform=lambda x: place.maps(x, size))
         try:
             img = img.detach().clone().requires_grad_(True)
-            seen = cam.activations_and_grads
-            if not score(img).requires_grad or not seen.activations:
+            if not score(img).requires_grad or not cam.activations_and_grads.activations:
                 raise ValueError(f"no gradient of the score reaches {type(place.layer).__name__} of "
                                  f"{type(score.model).__name__}; choose another place")
             return np.asarray(cam(img, [lambda one: one]*len(img)), float)
@@ -45,60 +45,80 @@ def grad_cam(score:Score, # See `score_of`
 
 # %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #651157e5
 @torch.no_grad()
-def occlusion_map(score, # (n,3,H,W) -> (n,); row r belongs to image r % B
-    img, # (B,3,H,W) in [0,1]
+def occlusion_map(score:Callable, # (n,3,H,W) -> (n,); row r belongs to image r % B
+    img:torch.Tensor, # (B,3,H,W) in [0,1]
     patch:int=16, # Side of the square
     stride:int=8, # Step between squares
-    baseline='blur', # See `baseline_images`, or images (B,3,H,W)
+    baseline:str | torch.Tensor='blur', # See `baseline_images`, or images (B,3,H,W)
     batch:int=128, # Images a call, about
-    ): # (B,H,W): negative where hiding raises the score
+    ) -> np.ndarray: # (B,H,W): negative where hiding raises the score
     "Mean fall of the score over the squares that cover each pixel"
-    if patch < 1 or stride < 1: raise ValueError(f"patch={patch} and stride={stride} must be at least 1 pixel")
-    B, _, H, W = img.shape
-    def starts(n): return sorted({*range(0, max(n - patch, 0), stride), max(n - patch, 0)})
-    boxes = [(y, x) for y in starts(H) for x in starts(W)]
-    fall, count = torch.zeros(B, H, W, dtype=torch.float64), torch.zeros(H, W)
-    if not B: return fall.numpy()
+    if patch < 1 or stride < 1:
+        raise ValueError(f"patch={patch} and stride={stride} must be at least 1 pixel")
+    n_images, _, height, width = img.shape
+    fall, count = torch.zeros(n_images, height, width, dtype=torch.float64), torch.zeros(height, width)
+    if not n_images: return fall.numpy()
     plain = baseline_images(img, baseline) if isinstance(baseline, str) else baseline
-    whole, per = score(img).detach().cpu().double(), max(1, batch//B)
-    for at in range(0, len(boxes), per):
-        hidden = img.repeat(len(boxes[at:at + per]), 1, 1, 1).view(-1, *img.shape).clone()
-        cut = [(slice(y, y + patch), slice(x, x + patch)) for y, x in boxes[at:at + per]]
-        for h, (ys, xs) in zip(hidden, cut): h[:, :, ys, xs] = plain[:, :, ys, xs]
-        for (ys, xs), s in zip(cut, score(hidden.flatten(0, 1)).detach().cpu().double().view(len(cut), B)):
-            fall[:, ys, xs] += (whole - s)[:, None, None]
-            count[ys, xs] += 1
+    whole, squares = score(img).detach().cpu().double(), _squares(height, width, patch, stride)
+    per_call = max(1, batch//n_images)
+    for at in range(0, len(squares), per_call):
+        some = squares[at:at + per_call]
+        hidden = img.repeat(len(some), 1, 1, 1).view(-1, *img.shape).clone()
+        for images, (rows, cols) in zip(hidden, some): images[:, :, rows, cols] = plain[:, :, rows, cols]
+        scores = score(hidden.flatten(0, 1)).detach().cpu().double().view(len(some), n_images)
+        for (rows, cols), without in zip(some, scores):
+            fall[:, rows, cols] += (whole - without)[:, None, None]
+            count[rows, cols] += 1
     return (fall/count).numpy()
+
+
+def _squares(height, width, patch, stride):
+    "Rows and columns of squares that cover an image; the last ones end at its edges"
+    def starts(n):
+        last = max(n - patch, 0)
+        return sorted({*range(0, last, stride), last})
+    return [(slice(y, y + patch), slice(x, x + patch)) for y in starts(height) for x in starts(width)]
 
 # %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #e134eca0
 def _timm_weights(m, args, kwargs):
+    "As in the attention of timm, which keeps no weights"
     x = args[0]
     q, k = m.qkv(x).unflatten(2, (3, m.num_heads, -1)).permute(2, 0, 3, 1, 4)[:2]
     return (m.q_norm(q)*m.scale @ m.k_norm(k).transpose(-2, -1)).softmax(-1)
 
 
+def _own_weights(m, args, kwargs):
+    "Of this library's attention; without a second argument it reads the first one"
+    x, *others = args
+    return m.weights(x, *(others or (x,)), **kwargs)
+
+
 def _torch_weights(m, args, kwargs):
+    "Of torch's attention, which gives them if asked"
     return type(m).forward(m, *args, **{**kwargs, 'need_weights': True, 'average_attn_weights': False})[1]
 
 
 def _weights_of(m):
-    "How the weights of an attention are computed again, or None; its subclasses may add what these functions lack"
+    "How the weights of an attention are computed again, or None"
     from timm.models.vision_transformer import Attention as OfTimm
     if isinstance(m, nn.MultiheadAttention): return _torch_weights
-    if isinstance(m, Attention): return lambda m, args, kwargs: m.weights(args[0], *(args[1:] or (args[0],)), **kwargs)
-    return _timm_weights if type(m) is OfTimm else None
+    if isinstance(m, Attention): return _own_weights
+    if type(m) is OfTimm: return _timm_weights # a subclass may do more than `_timm_weights` does
+    return None
 
 
 @contextmanager
-def recorded(layers): # Attention modules; yields a list of (B,heads,L,N), one a call
+def recorded(layers:Iterable[nn.Module], # Attention modules
+    ) -> Iterator[list]: # Of (B,heads,L,N), one a call
     "Collect the weights of attentions while a model runs"
     found, handles = [], []
     for m in layers:
-        again = _weights_of(m)
-        if again is None:
-            raise TypeError(f"attention of the type {type(m).__name__} is not known; known are nn.MultiheadAttention, "
-                            "timm's Attention and reid_lab.models.backbones.Attention")
-        def note(m, args, kwargs, out, again=again): return found.append(again(m, args, kwargs))
+        weights_again = _weights_of(m)
+        if weights_again is None:
+            raise TypeError(f"attention of the type {type(m).__name__} is not known; known are "
+                            "nn.MultiheadAttention, timm's Attention and "
+                            "reid_lab.models.backbones.Attention")
+        def note(m, args, kwargs, out, weights_again=weights_again): found.append(weights_again(m, args, kwargs))
         handles.append(m.register_forward_hook(note, with_kwargs=True))
     try: yield found
     finally:
@@ -106,9 +126,9 @@ def recorded(layers): # Attention modules; yields a list of (B,heads,L,N), one a
 
 # %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #ea7a4d9c
 @torch.no_grad()
-def rollout_matrix(weights, # list of (B,heads,N,N), first block first
+def rollout_matrix(weights:Sequence[torch.Tensor], # (B,heads,N,N), first block first
     residual:float=.5, # Share of the residual way
-    ): # (B,N,N), rows sum to 1
+    ) -> torch.Tensor: # (B,N,N), rows sum to 1
     "Product of the mean attention of all blocks, each mixed with the identity"
     total = None
     for w in weights:
@@ -120,15 +140,15 @@ def rollout_matrix(weights, # list of (B,heads,N,N), first block first
 
 
 @torch.no_grad()
-def rollout(model, # With a vision transformer
-    img, # (B,3,H,W) in [0,1]
+def rollout(model:nn.Module, # With a vision transformer
+    img:torch.Tensor, # (B,3,H,W) in [0,1]
     residual:float=.5, # See `rollout_matrix`
-    ): # (B,H,W) in [0,1]
+    ) -> np.ndarray: # (B,H,W) in [0,1]
     "Attention rollout from CLS (or from the mean of all tokens, if there is none) to the patches"
     place = place_of(model)
     if not place.blocks:
-        raise TypeError(f"{type(model).__name__} has no transformer whose blocks see all patches, so there is nothing "
-                        f"to roll out; use occlusion or one of {list(CAMS)}")
+        raise TypeError(f"{type(model).__name__} has no transformer whose blocks see all patches, so there "
+                        f"is nothing to roll out; use occlusion or one of {list(CAMS)}")
     with untouched(model), recorded(place.blocks) as weights:
         model.encode_image(img)
         total = rollout_matrix(weights[:len(place.blocks)], residual)
@@ -137,97 +157,107 @@ def rollout(model, # With a vision transformer
     return unit_map(fit_map(grid, img.shape[2:]))
 
 # %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #acc480a1
-def _in_sight(m, args, out, seen):
-    "The output of a cross-attention again, through weights that are kept"
+def _through_weights(m, args, kept):
+    "The output of a cross-attention again, through weights that are kept, so that gradients reach them"
     x, kv, *mask = args
-    w = m.weights(x, kv, *mask)
-    seen.append(w)
-    y = (w @ m._heads(m.v(kv))).transpose(1, 2).flatten(2)
+    weights = m.weights(x, kv, *mask)
+    kept.append(weights)
+    y = (weights @ m._heads(m.v(kv))).transpose(1, 2).flatten(2)
     return m.norm(x + m.out(y))
 
 
 def _camel_attention(model, img, tokens, layer, how):
-    crosses, seen = [c.cross for c in model.cross.layers], []
+    "Weights (B,L,N) of a layer of CAMeL's cross encoder, times their gradient for `gradcam`"
+    crosses, kept = [c.cross for c in model.cross.layers], []
     if not -len(crosses) <= layer < len(crosses):
         raise ValueError(f"layer={layer} is none of the {len(crosses)} layers of the cross encoder")
-    handle = crosses[layer].register_forward_hook(lambda m, args, out: _in_sight(m, args, out, seen))
+    handle = crosses[layer].register_forward_hook(lambda m, args, out: _through_weights(m, args, kept))
     try:
         with torch.enable_grad():
-            (_, x, mask), tok = model.text_states(tokens), model.image_states(img)[1].requires_grad_(True)
-            two = model.match_logit(x, mask, tok)
-            if how == 'attention': return seen[0].mean(1)
-            grad, = torch.autograd.grad((two[:, 1] - two[:, 0]).sum(), seen[0])
-        return (seen[0]*grad.clamp(min=0)).mean(1)
+            _, text_states, mask = model.text_states(tokens)
+            _, image_states = model.image_states(img)
+            two = model.match_logit(text_states, mask, image_states.requires_grad_(True))
+            weights = kept[0]
+            if how == 'attention': return weights.mean(1)
+            gradient, = torch.autograd.grad((two[:, 1] - two[:, 0]).sum(), weights)
+        return (weights*gradient.clamp(min=0)).mean(1)
     finally: handle.remove()
 
 
 def _irra_attention(model, img, tokens, layer, how):
+    "Weights (B,L,N) of the only cross-attention of IRRA"
     if how == 'gradcam':
         raise ValueError("how='gradcam' needs a score of pairs, which this model lacks; use 'attention'")
-    with recorded([model.irr.cross_attn]) as seen, torch.no_grad():
+    with recorded([model.irr.cross_attn]) as weights, torch.no_grad():
         model.irr(model.text_tokens(tokens)[1], model.image_tokens(img)[1])
-    return seen[0].mean(1)[..., 1:] # without CLS
+    return weights[0].mean(1)[..., 1:] # without CLS
 
 # %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #820e2a8b
-def cross_maps(model, # With a cross encoder: CAMeL; or with `irr`: IRRA, CFAM
-    img, # (B,3,H,W) in [0,1]
-    texts, # B captions
+def cross_maps(model:nn.Module, # With a cross encoder: CAMeL; or with `irr`: IRRA, CFAM
+    img:torch.Tensor, # (B,3,H,W) in [0,1]
+    texts:str | Sequence[str], # B captions
     how:str='gradcam', # `gradcam` (CAMeL) or `attention`
     layer:int=-1, # Of the cross encoder
-    ): # (B,L,h,w) for every token of the captions
+    ) -> np.ndarray: # (B,L,h,w) for every token of the captions
     "What each token reads in the image"
     check_choice('how', how, ('gradcam', 'attention'))
-    find = _camel_attention if hasattr(model, 'cross') else _irra_attention if hasattr(model, 'irr') else None
-    if find is None:
-        raise TypeError(f"{type(model).__name__} has no cross-attention between words and regions; use query_maps "
-                        f"(CFAM, CFAN), or one of {list(CAMS)} with text as the target")
+    if hasattr(model, 'cross'): attention = _camel_attention
+    elif hasattr(model, 'irr'): attention = _irra_attention
+    else:
+        raise TypeError(f"{type(model).__name__} has no cross-attention between words and regions; use "
+                        f"query_maps (CFAM, CFAN), or one of {list(CAMS)} with text as the target")
     texts = as_list(texts)
     if len(texts) != len(img): raise ValueError(f"{len(texts)} captions for {len(img)} images; give one each")
     with untouched(model):
-        x = find(model, img, model.tokenizer(texts).to(img.device), layer, how).detach()
+        weights = attention(model, img, model.tokenizer(texts).to(img.device), layer, how).detach()
         rows, cols = map_grid(model, img.shape[2:])
-        return x[..., x.shape[2] - rows*cols:].unflatten(2, (rows, cols)).cpu().numpy() # CLS of a tower comes first
+        patches = weights[..., weights.shape[2] - rows*cols:] # CLS of a tower comes first
+        return patches.unflatten(2, (rows, cols)).cpu().numpy()
 
 # %% ../../../nbs/12_analysis/90_explain/51_image_maps.ipynb #333efa2e
 def _query_layers(model):
-    "Decoder of images, decoder of captions, and the cross-attentions of each"
+    "(decoder, its cross-attentions) of images, and of captions"
     if hasattr(model, 'crossformer'):
-        c = model.crossformer
-        return (c, [c.cross_attn]), (c, [c.cross_attn])
+        both = model.crossformer
+        return (both, [both.cross_attn]), (both, [both.cross_attn])
     if not hasattr(model, 'decoders'):
-        raise TypeError(f"{type(model).__name__} has no queries that read tokens; query_maps is for CFAM (losses with "
-                        "'ls' or 'm') and CFAN (losses with 'fta')")
-    def own(d): return [d.first] if d.first is not None else [b.cross_attn for b in d.blocks]
-    return tuple((d, own(d)) for d in (model.decoders[0], model.decoders[-1]))
+        raise TypeError(f"{type(model).__name__} has no queries that read tokens; query_maps is for CFAM "
+                        "(losses with 'ls' or 'm') and CFAN (losses with 'fta')")
+    def attentions(d): return [d.first] if d.first is not None else [b.cross_attn for b in d.blocks]
+    of_images, of_captions = model.decoders[0], model.decoders[-1]
+    return (of_images, attentions(of_images)), (of_captions, attentions(of_captions))
 
 
 @torch.no_grad()
-def query_maps(model, # CFAM or CFAN
-    img=None, # (B,3,H,W) in [0,1]
-    texts=None, # B captions; one of both is given
+def query_maps(model:nn.Module, # CFAM or CFAN
+    img:torch.Tensor | None=None, # (B,3,H,W) in [0,1]
+    texts:str | Sequence[str] | None=None, # B captions; one of both is given
     layer:int=-1, # Block of CFAM's decoder
-    ): # (B,K,h,w) over patches without CLS, or (B,K,L) over tokens; sums over all tokens are 1
+    ) -> np.ndarray: # (B,K,h,w) over patches without CLS, or (B,K,L) over tokens; sums over all tokens are 1
     "From which patches or tokens each query reads, mean over heads"
     if (img is None) == (texts is None): raise ValueError("give either img or texts")
-    decoder, layers = _query_layers(model)[img is None]
+    of_images, of_captions = _query_layers(model)
+    decoder, layers = of_captions if img is None else of_images
     if not -len(layers) <= layer < len(layers): raise ValueError(f"layer={layer} is none of {len(layers)}")
-    with untouched(model), recorded([layers[layer]]) as seen:
+    with untouched(model), recorded([layers[layer]]) as weights:
         if img is not None: decoder(model.image_tokens(img)[1])
         else:
-            texts = as_list(texts)
-            _, x, real = model.text_tokens(model.tokenizer(texts).to(next(model.parameters()).device))
-            decoder(x, real)
-    w = seen[0].mean(1).cpu()
-    return (w if img is None else w[..., 1:].unflatten(2, place_of(model).grid(img.shape[2:]))).numpy()
+            tokens = model.tokenizer(as_list(texts)).to(next(model.parameters()).device)
+            _, states, real = model.text_tokens(tokens)
+            decoder(states, real)
+    mean = weights[0].mean(1).cpu()
+    if img is None: return mean.numpy()
+    return mean[..., 1:].unflatten(2, place_of(model).grid(img.shape[2:])).numpy() # without CLS
 
 
-def query_word_maps(model, # CFAM or CFAN
-    img, # (B,3,H,W) in [0,1]
-    texts, # B captions
+def query_word_maps(model:nn.Module, # CFAM or CFAN
+    img:torch.Tensor, # (B,3,H,W) in [0,1]
+    texts:str | Sequence[str], # B captions
     layer:int=-1, # See `query_maps`
-    ): # (B,L,h,w)
+    ) -> np.ndarray: # (B,L,h,w)
     "For each token the patches that the same queries read"
     of_img, of_txt = query_maps(model, img, layer=layer), query_maps(model, texts=texts, layer=layer)
-    if len(of_txt) != len(of_img): raise ValueError(f"{len(of_txt)} captions for {len(of_img)} images; give one each")
+    if len(of_txt) != len(of_img):
+        raise ValueError(f"{len(of_txt)} captions for {len(of_img)} images; give one each")
     share = of_txt/np.maximum(of_txt.sum(1, keepdims=True), 1e-12)        # of each query in a token
     return np.einsum('bkl,bkhw->blhw', share, of_img)

@@ -6,7 +6,9 @@
 __all__ = ['TOWERS', 'TARGETS', 'place_of', 'untouched', 'map_grid', 'Score', 'check_scores', 'score_of']
 
 # %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #90b663ef
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import nn
@@ -16,28 +18,32 @@ from ...models.places import Place, clip_resnet_place, clip_vit_place, timm_plac
 from ...tta.base import restored
 
 # %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #42d287fa
-TOWERS = { # of other libraries: name -> (is it this tower?, its `Place`)
-    'vision transformer of open_clip': (lambda t: hasattr(t, 'conv1') and hasattr(t, 'transformer'), clip_vit_place),
-    'ResNet of open_clip': (lambda t: hasattr(t, 'attnpool') and hasattr(t, 'layer4'), clip_resnet_place),
-    'timm model in open_clip': (lambda t: hasattr(t, 'trunk'), lambda t: timm_place(t.trunk)),
-    'timm model': (lambda t: hasattr(t, 'feature_info'), timm_place)}
+def _trunk_place(tower): return timm_place(tower.trunk)
 
 
-def place_of(model, # Any model of the zoo
+TOWERS = { # of other libraries: name -> (attributes that tell it, function that gives its `Place`)
+    'vision transformer of open_clip': (('conv1', 'transformer'), clip_vit_place),
+    'ResNet of open_clip': (('attnpool', 'layer4'), clip_resnet_place),
+    'timm model in open_clip': (('trunk',), _trunk_place),
+    'timm model': (('feature_info',), timm_place)}
+
+
+def place_of(model:nn.Module, # Any model of the zoo
     ) -> Place:
     "Where the map of a model's image tower is read: what its `map_place` says, or an entry of `TOWERS`"
     tower = model
     for name in ('tower', 'image', 'visual'): tower = getattr(tower, name, tower)
     if hasattr(tower, 'map_place'): return tower.map_place()
-    for fits, place in TOWERS.values():
-        if fits(tower): return place(tower)
-    raise TypeError(f"the image tower {type(tower).__name__} of {type(model).__name__} is not known; give it a method "
-                    "map_place() that returns a reid_lab.models.places.Place. Known without one are "
-                    f"{list(TOWERS)}")
+    for attributes, place in TOWERS.values():
+        if all(hasattr(tower, name) for name in attributes): return place(tower)
+    raise TypeError(f"the image tower {type(tower).__name__} of {type(model).__name__} is not known; give "
+                    "it a method map_place() that returns a reid_lab.models.places.Place. Known without "
+                    f"one are {list(TOWERS)}")
 
 # %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #f9e89d06
 @contextmanager
-def untouched(model): # Evaluation mode inside; mode, gradients and what is trained are restored
+def untouched(model:nn.Module, # Evaluation mode inside; mode, gradients and what is trained are restored
+    ) -> Iterator[nn.Module]:
     "Use a model without a trace"
     with restored(model):
         model.eval()
@@ -46,42 +52,51 @@ def untouched(model): # Evaluation mode inside; mode, gradients and what is trai
 
 # %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #d9bd6517
 @torch.no_grad()
-def map_grid(model, # Any model of the zoo
-    size=None, # (H,W) of the images; default: the model's
-    ) -> tuple: # Rows and columns
+def map_grid(model:nn.Module, # Any model of the zoo
+    size:Sequence[int] | None=None, # (H,W) of the images; default: the model's
+    ) -> tuple[int, int]: # Rows and columns
     "Grid of the tokens or of the feature map"
-    place, size, out = place_of(model), tuple(size or model.size), []
+    place, size, grids = place_of(model), tuple(cast(Sequence[int], size or model.size)), []
     if place.prefix is not None: return place.grid(size)
-    handle = place.layer.register_forward_hook(lambda m, args, x: out.append(tuple(place.maps(x, size).shape[2:])))
+    def note_grid(module, args, output): grids.append(tuple(place.maps(output, size).shape[2:]))
+    handle = place.layer.register_forward_hook(note_grid)
     try:
-        with untouched(model): model.encode_image(torch.zeros(1, 3, *size, device=next(model.parameters()).device))
+        with untouched(model):
+            model.encode_image(torch.zeros(1, 3, *size, device=next(model.parameters()).device))
     finally: handle.remove()
-    return out[0]
+    return grids[0]
 
 # %% ../../../nbs/12_analysis/90_explain/41_places.ipynb #88254d80
 class Score(nn.Module):
     "`(n,3,H,W) -> (n,)`: row r is scored against target r modulo the number of targets"
-    def __init__(self, model, # Any model of the zoo
-        to=None, # (T,D) vectors to be multiplied with the embedding
-        label=None, # (T,) identities
-        match=None, # list of (sign, states (T,L,D), mask (T,L)) for a cross encoder
+    def __init__(self, model:nn.Module, # Any model of the zoo
+        to:torch.Tensor | None=None, # (T,D) vectors to be multiplied with the embedding
+        label:torch.Tensor | None=None, # (T,) identities
+        match:Sequence[tuple] | None=None, # (sign, states (T,L,D), mask (T,L)) for a cross encoder
         ):
         super().__init__()
         self.model, self.to_, self.label, self.match = model, to, label, match
-        self.targets = len(to if to is not None else label if label is not None else match[0][1])
+        if to is not None: self.targets = len(to)
+        elif label is not None: self.targets = len(label)
+        else: self.targets = len(match[0][1])
 
-    def forward(self, img): # (n,3,H,W) -> (n,)
+    def forward(self, img:torch.Tensor, # (n,3,H,W)
+        ) -> torch.Tensor: # (n,)
+        "The score of each image"
         if len(img) % self.targets:
-            raise ValueError(f"{len(img)} images for {self.targets} targets; give whole repetitions of one image each")
+            raise ValueError(f"{len(img)} images for {self.targets} targets; give whole repetitions of one "
+                             "image each")
         with untouched(self.model): return self._of(img)
 
     def _of(self, img):
-        def rep(t): return t.repeat(len(img)//self.targets, *[1]*(t.ndim - 1))
-        if self.to_ is not None: return (self.model.encode_image(img)*rep(self.to_)).sum(1)
-        if self.label is not None: return self.model.logits(img).gather(1, rep(self.label)[:, None])[:, 0]
-        tok, odds = self.model.image_states(img)[1], 0.
-        for sign, x, mask in self.match:
-            two = self.model.match_logit(rep(x), rep(mask), tok)
+        def one_each(t): return t.repeat(len(img)//self.targets, *[1]*(t.ndim - 1))
+        if self.to_ is not None: return (self.model.encode_image(img)*one_each(self.to_)).sum(1)
+        if self.label is not None:
+            return self.model.logits(img).gather(1, one_each(self.label)[:, None])[:, 0]
+        _, tokens = self.model.image_states(img)
+        odds = 0.
+        for sign, states, mask in self.match:
+            two = self.model.match_logit(one_each(states), one_each(mask), tokens)
             odds = odds + sign*(two[:, 1] - two[:, 0])
         return odds
 
@@ -89,19 +104,19 @@ class Score(nn.Module):
 TARGETS = ('label', 'text', 'image', 'to', 'match')
 
 
-def check_scores(model, # Any model of the zoo
+def check_scores(model:nn.Module, # Any model of the zoo
     kind:str, # `text` or `match`
-    ):
+    ) -> None:
     "A `TypeError` if a model cannot score texts, or pairs"
-    part, what = ('encode_text', 'reads no captions') if kind == 'text' else ('match_logit', 'has no cross encoder')
-    if not hasattr(model, part):
-        raise TypeError(f"{type(model).__name__} {what}, so {kind} is no target for it; use "
-                        f"{['label', 'image', 'to'] if kind == 'text' else ['text', 'image', 'to']}")
+    if kind == 'text': needed, lack, others = 'encode_text', 'reads no captions', ['label', 'image', 'to']
+    else: needed, lack, others = 'match_logit', 'has no cross encoder', ['text', 'image', 'to']
+    if not hasattr(model, needed):
+        raise TypeError(f"{type(model).__name__} {lack}, so {kind} is no target for it; use {others}")
 
 
 @torch.no_grad()
-def score_of(model, # Any model of the zoo
-    against=None, # With `text` or `match`: captions whose score is subtracted, as many
+def score_of(model:nn.Module, # Any model of the zoo
+    against:str | Sequence[str] | None=None, # With `text` or `match`: captions whose score is subtracted, as many
     **target, # One of `TARGETS`: ids, caption or captions, images (T,3,H,W), vectors (T,D), caption or captions
     ) -> Score:
     "The number that a map explains"
@@ -111,12 +126,20 @@ def score_of(model, # Any model of the zoo
     if check_choice('target', kind, TARGETS) in ('text', 'match'): check_scores(model, kind)
     if against is not None and kind not in ('text', 'match'):
         raise ValueError(f"against needs text or match as the target, not {kind}")
+    def read(texts): return model.tokenizer(as_list(texts)).to(device)
     with untouched(model):
-        if kind == 'label': return Score(model, label=torch.as_tensor(value, device=device).long().reshape(-1))
-        if kind == 'match': return Score(model, match=[
-            (sign, *model.text_states(model.tokenizer(as_list(t)).to(device))[1:])
-            for sign, t in ((1., value), (-1., against)) if t is not None])
-        def embed(t): return model.encode_text(model.tokenizer(as_list(t)).to(device))
-        if kind == 'text': to = embed(value) - (0. if against is None else embed(against))
-        else: to = model.encode_image(value.to(device)) if kind == 'image' else torch.as_tensor(value, device=device)
+        if kind == 'label':
+            return Score(model, label=torch.as_tensor(value, device=device).long().reshape(-1))
+        if kind == 'match':
+            _, states, mask = model.text_states(read(value))
+            match = [(1., states, mask)]
+            if against is not None:
+                _, states, mask = model.text_states(read(against))
+                match.append((-1., states, mask))
+            return Score(model, match=match)
+        if kind == 'image': to = model.encode_image(value.to(device))
+        elif kind == 'to': to = torch.as_tensor(value, device=device)
+        else:
+            to = model.encode_text(read(value))
+            if against is not None: to = to - model.encode_text(read(against))
     return Score(model, to=to[None] if to.ndim == 1 else to)

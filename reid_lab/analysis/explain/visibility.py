@@ -9,14 +9,17 @@ __all__ = ['with_elevation', 'attribute_visibility', 'word_parts', 'token_parts'
 
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #911b8a3b
 import re
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 
 from ...data.augment import to_pixels
 from ...data.table import ReidTable
-from ...data.text import clean_caption
+from ...data.text import Tokenizer, clean_caption
 from ...world.captions import COLOUR_WORDS, NOUNS, SAY
 from ...world.people import HAIR, NEEDS, OPENABLE, PALETTE, PARTS, WARDROBE
 from ...world.world import World
@@ -36,8 +39,8 @@ def with_elevation(table:ReidTable, # Images of a World
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #460ced9a
 def _shown_on(attribute, attrs):
     "The part on which an attribute of this person is seen, or None if there is nothing to see"
-    if attrs.get(attribute) == 'none' and attribute != 'sleeve' or attribute == 'glasses' and attrs['glasses'] == 'no':
-        return None
+    if attribute == 'glasses' and attrs['glasses'] == 'no': return None
+    if attribute != 'sleeve' and attrs.get(attribute) == 'none': return None
     if attribute in ('opened', 'inner_colour') and attrs['opened'] == 'no': return None
     if attribute in ('pattern', 'pattern_colour') and attrs['pattern'] == 'logo': return 'logo'
     if attribute in ('lower', 'lower_colour') and attrs['lower'] == 'dress': return 'upper'
@@ -45,15 +48,16 @@ def _shown_on(attribute, attrs):
 
 
 def attribute_visibility(world:World, # Rendered if need be
-    table:ReidTable=None, # Some of its images; default: all
+    table:ReidTable | None=None, # Some of its images; default: all
     ) -> pd.DataFrame: # One row an image (index: path), one column an attribute; NaN: the person has none
     "Visible share of each attribute in each image, 0 to 1"
     table = world.table() if table is None else table
     shares = world.visible().iloc[_numbers(table['path'])].to_numpy()
-    column, out = {p: i for i, p in enumerate(PARTS[1:])}, np.full((len(table), len(NEEDS)), np.nan)
+    column = {part: i for i, part in enumerate(PARTS[1:])}
+    out = np.full((len(table), len(NEEDS)), np.nan)
     for i, attrs in enumerate(table['attrs']):
-        for j, a in enumerate(NEEDS):
-            part = _shown_on(a, attrs)
+        for j, attribute in enumerate(NEEDS):
+            part = _shown_on(attribute, attrs)
             if part: out[i, j] = shares[i, column[part]]
     return pd.DataFrame(out, index=pd.Index(table['path'], name='path'), columns=list(NEEDS))
 
@@ -67,14 +71,15 @@ def _nouns():
     out = {tuple(_words(w)): slots[v] for v, both in NOUNS.items() if v in slots for form in both for w in form}
     more = dict(hair='hair ponytail bun', glasses='glasses spectacles', lower='knees ankles legs', shoes='footwear',
                 logo='logo print emblem', upper='sleeves stripes checks dots', inner='top', hat='hat', bag='bag')
-    return out | {(w,): part for part, words in more.items() for w in words.split()} | {
-        ('shaved', 'head'): 'hair', ('bald', 'head'): 'hair'}
+    out |= {(w,): part for part, words in more.items() for w in words.split()}
+    return out | {('shaved', 'head'): 'hair', ('bald', 'head'): 'hair'}
 
 
 _NOUNS = _nouns()
 _ADJECTIVES = {w for text in (*PALETTE, *HAIR, *(x for both in COLOUR_WORDS.values() for f in both for x in f),
                               *(x for v in SAY['pattern'].values() for f in v[:2] for x in f),
-                              'long-sleeved short-sleeved sleeveless open cropped medium-length shoulder-length',
+                              'long-sleeved short-sleeved sleeveless open cropped medium-length '
+                              'shoulder-length',
                               'chin-length loose pair of') for w in _words(text)}
 
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #ecfb2897
@@ -84,41 +89,62 @@ def _part_of(words, attrs):
     return 'inner' if inner else _NOUNS[words]
 
 
+def _noun_length(words, at):
+    "Words of the longest noun that begins at a position; 0: none does"
+    for n in (3, 2, 1):
+        if at + n <= len(words) and tuple(words[at:at + n]) in _NOUNS: return n
+    return 0
+
+
 def word_parts(text:str, # A caption of the World
-    attrs:dict=None, # Of the person, to tell a shirt from the shirt under a jacket
-    ) -> list: # (word, part) of every word in small letters; part is '' where it speaks of none
+    attrs:dict | None=None, # Of the person, to tell a shirt from the shirt under a jacket
+    ) -> list[tuple[str, str]]: # (word, part) of every word in small letters; part is '' where it speaks of none
     "The part of the body that each word speaks of"
-    words, at, last = _words(text), 0, 0
-    parts = ['']*len(words)
+    words = _words(text)
+    parts, at, last_end = ['']*len(words), 0, 0
     while at < len(words):
-        n = next((n for n in (3, 2, 1) if at + n <= len(words) and tuple(words[at:at + n]) in _NOUNS), 0)
+        n = _noun_length(words, at)
+        if n == 0:
+            at += 1
+            continue
         start, end = at, at + n
-        while n and start and words[start - 1] in _ADJECTIVES and not parts[start - 1]: start -= 1
-        if not {'no', 'not', 'without'} & set(words[max(last, start - 3):start]):
-            parts[start:end] = [_part_of(tuple(words[at:end]), attrs)]*(end - start) if n else []
-        at, last = at + (n or 1), end if n else last
+        while start and words[start - 1] in _ADJECTIVES and not parts[start - 1]: start -= 1
+        negated = {'no', 'not', 'without'} & set(words[max(last_end, start - 3):start])
+        if not negated: parts[start:end] = [_part_of(tuple(words[at:end]), attrs)]*(end - start)
+        at = last_end = end
     return list(zip(words, parts))
 
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #8a55b649
-def token_parts(tokenizer, # With `ids` and `context_length`
+def _parts_between_spaces(text:str, # A caption of the World
+    attrs:dict | None=None, # See `word_parts`
+    ) -> list[str]: # One a word between spaces, '' for none
+    "The part that each word between spaces speaks of; it may hold several words of letters, such as `t-shirt`"
+    parts, out = [part for _, part in word_parts(text, attrs)], []
+    for word in text.split():
+        n = len(_words(word))
+        own, parts = parts[:n], parts[n:]
+        out.append(next((p for p in own if p), ''))
+    return out
+
+
+def token_parts(tokenizer:Tokenizer, # With `ids` and `context_length`
     text:str, # A caption
-    attrs:dict=None, # See `word_parts`
-    ) -> list: # Part or '' of each of the tokens, start and end included
+    attrs:dict | None=None, # See `word_parts`
+    ) -> list[str]: # Part or '' of each of the tokens, start and end included
     "The part of the body that each token speaks of"
     style = getattr(tokenizer, 'clean', 'keep')
-    words = (clean_caption(text, style) if style != 'keep' else text).split()
-    parts, out = [p for _, p in word_parts(' '.join(words), attrs)], ['']
-    for w in words:
-        own, parts = parts[:len(_words(w))], parts[len(_words(w)):]
-        out += [next((p for p in own if p), '')]*len(tokenizer.ids(w))
-    return (out[:tokenizer.context_length - 1] + [''])
+    text = ' '.join((clean_caption(text, style) if style != 'keep' else text).split())
+    out = ['']
+    for word, part in zip(text.split(), _parts_between_spaces(text, attrs)):
+        out += [part]*len(tokenizer.ids(word))
+    return out[:tokenizer.context_length - 1] + ['']
 
 
-def token_visibility(tokenizer, # As for `token_parts`
-    texts, # B captions
-    shares, # B dicts part -> visible share in the image of the sample
-    attrs=None, # B dicts, see `word_parts`
-    ): # (B,L) NaN for tokens that speak of no part
+def token_visibility(tokenizer:Tokenizer, # As for `token_parts`
+    texts:Sequence[str], # B captions
+    shares:Sequence[dict], # B dicts part -> visible share in the image of the sample
+    attrs:Sequence[dict] | None=None, # B dicts, see `word_parts`
+    ) -> np.ndarray: # (B,L) NaN for tokens that speak of no part
     "How much of what each token speaks of is visible"
     rows = [token_parts(tokenizer, t, a) for t, a in zip(texts, attrs or [None]*len(texts))]
     out = np.full((len(rows), max(map(len, rows), default=1)), np.nan)
@@ -128,23 +154,24 @@ def token_visibility(tokenizer, # As for `token_parts`
     return out
 
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #92ecff30
-def read_words(tokenizer, # With `clean`
+def read_words(tokenizer:Tokenizer, # With `clean`
     text:str, # A caption
     ) -> str:
     "A caption as its tokenizer reads it, with masked words left alone"
     style = getattr(tokenizer, 'clean', 'keep')
     if style == 'keep': return ' '.join(text.split())
-    parts = re.split(r'(\[UNK\]|\[MASK\])', text)
-    return ' '.join(' '.join(p if i % 2 else clean_caption(p, style) for i, p in enumerate(parts)).split())
+    pieces = re.split(r'(\[UNK\]|\[MASK\])', text) # the mask itself is kept as a piece
+    read = [p if p in ('[UNK]', '[MASK]') else clean_caption(p, style) for p in pieces]
+    return ' '.join(' '.join(read).split())
 
 
-def token_words(tokenizer, # With `ids`, `clean` and `context_length`
+def token_words(tokenizer:Tokenizer, # With `ids`, `clean` and `context_length`
     text:str, # A caption
-    ) -> list: # (word, positions in the row of tokens); words beyond the context have none
+    ) -> list[tuple[str, list[int]]]: # (word, positions in the row of tokens); words beyond the context have none
     "The tokens of each word"
     if not hasattr(tokenizer, 'ids'):
-        raise TypeError(f"{type(tokenizer).__name__} does not say which tokens make a word; use a tokenizer of "
-                        "reid_lab.data.text")
+        raise TypeError(f"{type(tokenizer).__name__} does not say which tokens make a word; use a "
+                        "tokenizer of reid_lab.data.text")
     at, out, last = 1, [], tokenizer.context_length - 1
     for w in read_words(tokenizer, text).split():
         n = len(tokenizer.ids(w))
@@ -153,10 +180,10 @@ def token_words(tokenizer, # With `ids`, `clean` and `context_length`
     return out
 
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #d734865f
-def seen_by_queries(attention, # (B,K,N) weights of the cross-attention
-    values, # (B,N) visible share of what each token stands for, NaN for none
+def seen_by_queries(attention:np.ndarray, # (B,K,N) weights of the cross-attention
+    values:np.ndarray, # (B,N) visible share of what each token stands for, NaN for none
     least:float=.05, # Weight on tokens with a value, below which a query has none
-    ): # (B,K)
+    ) -> np.ndarray: # (B,K)
     "How visible is what each query looks at"
     attention, values = np.asarray(attention, float), np.asarray(values, float)
     if attention.ndim != 3 or attention[:, 0].shape != values.shape:
@@ -169,9 +196,9 @@ def seen_by_queries(attention, # (B,K,N) weights of the cross-attention
 
 def patch_visibility(parts:np.ndarray, # (H,W) index into `PARTS`, see `World.parts`
     shares:dict, # Part -> visible share in this image
-    grid, # (rows, columns) of patches
+    grid:Sequence[int], # (rows, columns) of patches
     least:float=.2, # Share of the patch that the person must fill
-    ): # (rows*columns,) NaN for background
+    ) -> np.ndarray: # (rows*columns,) NaN for background
     "Visible share of the most frequent part of the person in each patch"
     rows, cols = (np.arange(n)*g//n for n, g in zip(parts.shape, grid))
     patch = rows[:, None]*grid[1] + cols
@@ -183,33 +210,42 @@ def patch_visibility(parts:np.ndarray, # (H,W) index into `PARTS`, see `World.pa
 
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #0ee23990
 @torch.no_grad()
-def membership_sight(model, # With `memberships(img)` and `memberships(tokens=)`: a CFAN with FTA
+def membership_sight(model:nn.Module, # With `memberships(img)` and `memberships(tokens=)`: a CFAN with FTA
     world:World, # That the images come from
     table:ReidTable, # Holds the images
-    paths, # Aerial images, one a pair
-    captions, # Of the same persons, one a pair
+    paths:Sequence[str], # Aerial images, one a pair
+    captions:Sequence[str], # Of the same persons, one a pair
     batch:int=64, # Pairs at once
     ) -> pd.DataFrame: # path, side (image, caption), query, membership, visibility
     "Membership of every query and the true visibility of what it looks at"
-    row, seen, out = {p: i for i, p in enumerate(table['path'])}, world.visible(), []
-    size, device = model.size, next(model.parameters()).device
+    row, visible, frames = {p: i for i, p in enumerate(table['path'])}, world.visible(), []
+    tokenizer, grid = cast(Tokenizer, model.tokenizer), cast(Sequence[int], model.visual.grid_size)
+    device = next(model.parameters()).device
     for start in range(0, len(paths), batch):
-        own, said = list(paths[start:start + batch]), list(captions[start:start + batch])
-        shares = [dict(seen.iloc[i]) for i in _numbers(own)]
-        img = to_pixels(table.images([row[p] for p in own], size)).contiguous().to(device)
-        of_img, of_txt = model.memberships(img), model.memberships(tokens=model.tokenizer(said).to(device))
-        grid = model.visual.grid_size
-        patches = [patch_visibility(world.parts(p), s, grid) for p, s in zip(own, shares)]
-        words = token_visibility(model.tokenizer, said, shares, [table['attrs'].iat[row[p]] for p in own])
-        looks = dict(image=of_img['attention'][..., 1:], caption=of_txt['attention'][..., :words.shape[1]])
-        for side, m, values in (('image', of_img, np.stack(patches)), ('caption', of_txt, words)):
-            v, mu = seen_by_queries(looks[side].cpu(), values), m['membership'].cpu().numpy()
-            out += [(p, side, k, mu[i, k], v[i, k]) for i, p in enumerate(own) for k in range(mu.shape[1])]
-    return pd.DataFrame(out, columns=['path', 'side', 'query', 'membership', 'visibility'])
+        some, texts = list(paths[start:start + batch]), list(captions[start:start + batch])
+        shares = [dict(visible.iloc[i]) for i in _numbers(some)]
+        img = to_pixels(table.images([row[p] for p in some], model.size)).contiguous().to(device)
+        of_img = model.memberships(img)
+        of_txt = model.memberships(tokens=tokenizer(texts).to(device))
+        patches = np.stack([patch_visibility(world.parts(p), s, grid) for p, s in zip(some, shares)])
+        words = token_visibility(tokenizer, texts, shares, [table['attrs'].iat[row[p]] for p in some])
+        image_attention = of_img['attention'][..., 1:].cpu()                  # without CLS
+        text_attention = of_txt['attention'][..., :words.shape[1]].cpu()      # without padding
+        frames.append(_query_rows(some, 'image', of_img['membership'], seen_by_queries(image_attention, patches)))
+        frames.append(_query_rows(some, 'caption', of_txt['membership'], seen_by_queries(text_attention, words)))
+    if not frames: return pd.DataFrame(columns=['path', 'side', 'query', 'membership', 'visibility'])
+    return pd.concat(frames, ignore_index=True)
+
+
+def _query_rows(paths, side, membership, visibility):
+    "One row an image and query, of (B,K) numbers"
+    n, k = membership.shape
+    return pd.DataFrame(dict(path=[p for p in paths for _ in range(k)], side=side, query=np.tile(np.arange(k), n),
+                             membership=membership.double().cpu().numpy().ravel(), visibility=visibility.ravel()))
 
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #715b7892
-def rank_correlation(a, # (N,) numbers
-    b, # (N,) numbers; pairs with a NaN are left out
+def rank_correlation(a:np.ndarray | Sequence[float], # (N,) numbers
+    b:np.ndarray | Sequence[float], # (N,) numbers; pairs with a NaN are left out
     ) -> float: # Spearman's, NaN if one of them is constant or fewer than three pairs are left
     "Rank correlation, ties at their mean rank"
     f = pd.DataFrame(dict(a=np.asarray(a, float), b=np.asarray(b, float))).dropna().rank()
@@ -217,8 +253,8 @@ def rank_correlation(a, # (N,) numbers
     return float(np.corrcoef(f.a, f.b)[0, 1])
 
 
-def share_within(values, # (N,) numbers
-    groups, # (N,) labels, e.g. of images
+def share_within(values:np.ndarray | Sequence[float], # (N,) numbers
+    groups:np.ndarray | Sequence, # (N,) labels, e.g. of images
     ) -> float: # 0: equal within each group, 1: groups have equal means; NaN if all values are equal
     "Share of the variance that lies within groups"
     f = pd.DataFrame(dict(v=np.asarray(values, float), g=np.asarray(groups))).dropna()
@@ -241,21 +277,11 @@ def sight_correlation(found:pd.DataFrame, # From `membership_sight`
     return pd.DataFrame(out).T
 
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #5debf797
-def _parts_at(text, attrs):
-    "The part of each word between spaces, '' for none"
-    parts, out = [p for _, p in word_parts(text, attrs)], []
-    for w in text.split():
-        n = len(_words(w))
-        out.append(next((p for p in parts[:n] if p), ''))
-        parts = parts[n:]
-    return out
-
-
 def named_parts(table:ReidTable, # Images of a World
     world:World, # The one they come from
-    rows=None, # Positions in the table; default: all
+    rows:Iterable[int] | None=None, # Positions in the table; default: all
     least:float=.005, # Share of the image that the part must fill
-    tokenizer=None, # Captions are read by it, see `read_words`; None: as they are
+    tokenizer:Tokenizer | None=None, # Captions are read by it, see `read_words`; None: as they are
     ) -> pd.DataFrame: # path, pid, row, part, caption, words (positions between spaces), mask, person (both (H,W) bool)
     "Parts that the first caption of an image names and the image shows"
     out = []
@@ -263,24 +289,26 @@ def named_parts(table:ReidTable, # Images of a World
         path, pid, captions, attrs = (table[c].iat[i] for c in ('path', 'pid', 'captions', 'attrs'))
         if not len(captions): continue
         text = ' '.join(captions[0].split()) if tokenizer is None else read_words(tokenizer, captions[0])
-        at, parts = _parts_at(text, attrs), world.parts(path)
-        for p in dict.fromkeys(x for x in at if x):
-            mask = parts == PARTS.index(p)
-            if mask.mean() >= least:
-                out.append((path, pid, i, p, text, [j for j, x in enumerate(at) if x == p], mask, parts > 0))
+        spoken_of, parts = _parts_between_spaces(text, attrs), world.parts(path)
+        for part in dict.fromkeys(p for p in spoken_of if p):
+            mask = parts == PARTS.index(part)
+            if mask.mean() < least: continue
+            words = [j for j, p in enumerate(spoken_of) if p == part]
+            out.append(dict(path=path, pid=pid, row=i, part=part, caption=text, words=words, mask=mask,
+                            person=parts > 0))
     return pd.DataFrame(out, columns=['path', 'pid', 'row', 'part', 'caption', 'words', 'mask', 'person'])
 
 
 def person_pairs(table:ReidTable, # Images of a World
     world:World, # The one they come from
-    rows=None, # Positions in the table; default: all
+    rows:Iterable[int] | None=None, # Positions in the table; default: all
     ) -> pd.DataFrame: # path, pid, row, part ('person'), other (row of another image), mask, person (both (H,W) bool)
     "Images of persons of whom the table has another image"
     f, out = table.frame.reset_index(drop=True), []
     for i in range(len(f)) if rows is None else rows:
         same = f.index[(f.pid == f.pid[i]) & (f.index != i)]
         if not len(same): continue
-        there = [j for j in same if f.cam[j] != f.cam[i]] or list(same)
-        mask = world.parts(f.path[i]) > 0
-        out.append((f.path[i], f.pid[i], i, 'person', there[0], mask, mask))
+        elsewhere = [j for j in same if f.cam[j] != f.cam[i]]
+        other, mask = (elsewhere or list(same))[0], world.parts(f.path[i]) > 0
+        out.append(dict(path=f.path[i], pid=f.pid[i], row=i, part='person', other=other, mask=mask, person=mask))
     return pd.DataFrame(out, columns=['path', 'pid', 'row', 'part', 'other', 'mask', 'person'])

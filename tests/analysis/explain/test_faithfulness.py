@@ -9,6 +9,7 @@ from helpers.towers import SIZE
 from reid_lab.analysis.explain import faithfulness
 from reid_lab.analysis.explain.faithfulness import (
     MODES,
+    Perturbation,
     against_random,
     chance_level,
     fit_map,
@@ -42,7 +43,7 @@ def test_curves_against_a_loop(mode, patch, steps, batch, img):
     weight = torch.rand(3, *SIZE, generator=torch.Generator().manual_seed(1))
     target = torch.tensor([1., -2., 3.])                                  # one for each image
     score = lambda x: target.repeat(len(x)//3)*(x*weight).sum((1, 2, 3))
-    got = perturbation_curve(score, img, heat, mode, steps, patch, "grey", batch)
+    got = perturbation_curve(score, img, heat, mode, Perturbation(steps, patch, "grey", batch))
     for b in range(3):
         one = lambda x: target[b]*(x*weight).sum((1, 2, 3))
         want = naive_curve(one, img[b:b + 1], heat[b], mode, steps, patch, torch.full_like(img[:1], .5))
@@ -74,7 +75,7 @@ def test_a_random_map_does_not_beat_random_maps():
     y, c = np.mgrid[:64, :32]
     blob = np.exp(-((y - 50)**2 + (c - 20)**2)/60.)
     noise = random_maps(blob, 40, seed=9)[:, 0]
-    kw = dict(modes="deletion", n=4, steps=8, baseline="grey")
+    kw = dict(modes="deletion", n=4, perturbation=Perturbation(8, baseline="grey"))
     null = mean_interval(against_random(score, x, noise, **kw).gain)
     assert null["low"] < 0 < null["high"]
     right = against_random(score, x[:8], np.repeat(weight.numpy()[None], 8, 0), **kw)

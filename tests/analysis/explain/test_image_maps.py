@@ -6,6 +6,7 @@ from helpers.towers import SAID, SIZE, TOK, hooks, tiny
 from torch import nn
 
 from reid_lab.analysis.explain.faithfulness import (
+    Perturbation,
     against_random,
     chance_level,
     fit_map,
@@ -202,7 +203,8 @@ def test_a_planted_region_is_found(img):
     maps["occlusion"] = occlusion_map(score, img, patch=8, stride=4, baseline=torch.zeros_like(img))
     for method, heat in maps.items():
         assert (mass_inside(heat, truth) > 4*chance).all() and (pointing(heat, truth) == 1).all(), method
-        found = against_random(score, img, heat, n=4, steps=8, patch=4, baseline=torch.zeros_like(img))
+        found = against_random(score, img, heat, n=4,
+                               perturbation=Perturbation(8, patch=4, baseline=torch.zeros_like(img)))
         assert found.gain.min() > 0 and found.beats.mean() > .9, method
 
 

@@ -36,14 +36,15 @@ def test_scores_of_maps_on_a_world(tmp_path):
     table = world.table()
     camel, bot = tiny("camel_tiny"), tiny("bot_tiny")
     cells = named_parts(table, world, tokenizer=TOK)
-    kw = dict(steps=3, n=1, quiet=True, batch=5)
-    f = map_scores.map_scores(camel, table, world, ["gradcam", "cross-gradcam", "centre"], name="camel", **kw)
+    def settings(name, **more): return map_scores.MapSettings(name, steps=3, n=1, batch=5, **more)
+    f = map_scores.map_scores(camel, table, world, ["gradcam", "cross-gradcam", "centre"],
+                              settings=settings("camel"), quiet=True)
     assert len(f) == 3*len(cells) and f.deletion_beats.between(0, 1).all()
     masks = {(r.path, r.part): r["mask"] for _, r in cells.iterrows()}
     row = f[f.method == "centre"].iloc[2]
     mask = masks[row.path, row.part]
     assert math.isclose(row.chance, mask.mean()) and row.pointing == pointing(centre_map(SIZE), mask)[0]
-    g = map_scores.map_scores(bot, table, world, name="bot", modes=(), **kw)
+    g = map_scores.map_scores(bot, table, world, settings=settings("bot", modes=()), quiet=True)
     assert set(g.part) == {"person"} and set(g.method) == set(map_methods(bot)) and "deletion_gain" not in g
     pairs = person_pairs(table, world)
     assert (table["pid"].iloc[pairs.other].to_numpy() == pairs.pid.to_numpy()).all()

@@ -30,7 +30,8 @@ def test_scores_of_a_model_in_training_are_those_of_evaluation(img):
     model = tiny("bot_tiny").train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
     score = score_of(model, image=img)
-    a = faithfulness.perturbation_curve(score, img, np.random.default_rng(0).random((3, 4, 2)), steps=2)
+    maps = np.random.default_rng(0).random((3, 4, 2))
+    a = faithfulness.perturbation_curve(score, img, maps, perturbation=faithfulness.Perturbation(steps=2))
     assert model.training and all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert np.allclose(a[:, 0], 1, atol=1e-5)
 

@@ -7,6 +7,8 @@ from helpers.readers import SAID, sets
 from torch import nn
 
 from reid_lab.analysis.explain.word_masking import (
+    EffectSearch,
+    MaskedSearch,
     effect_table,
     masked_copies,
     masked_lists,
@@ -64,7 +66,8 @@ def test_own_evaluation_is_called_once_for_the_whole_captions():
     def evaluate(frame):
         seen.append(frame.caption.tolist())
         return dict(R1=float(len(seen)), n_query=3)
-    t = word_masking(Colours(), table(), n_masked=[0, 1], seeds=[0, 1], evaluate=evaluate, quiet=True)
+    t = word_masking(Colours(), table(), n_masked=[0, 1], seeds=[0, 1], search=MaskedSearch(evaluate=evaluate),
+                     quiet=True)
     assert len(seen) == 3 and t.R1.tolist() == [1, 1, 2, 3] and "n_query" not in t
     with pytest.raises(ValueError, match="at least one of each"): word_masking(Colours(), table(), seeds=[])
 
@@ -73,7 +76,7 @@ def test_effects_of_kinds_against_a_loop(model):
     frame, q, g = sets(model)
     images = ReidTable(pd.DataFrame(dict(path=list("0123"), pid=range(4), captions=[[s] for s in SAID])), None,
                        reader=lambda paths: [])
-    found = word_effects(model, images, "kind", gallery=g, quiet=True)
+    found = word_effects(model, images, "kind", search=EffectSearch(gallery=g), quiet=True)
     for r in found.itertuples():
         def margin(text):
             v = model.encode_text(model.tokenizer([text]))
@@ -97,3 +100,14 @@ def test_lists_while_words_go_begin_with_the_whole_caption(model):
     frame, q, g = sets(model)
     said, rows = masked_lists(model, g, SAID[0], range(4), k=30)
     assert said[0] == SAID[0] and rows.shape == (4, 24) and [s.count("[UNK]") for s in said] == [0, 1, 2, 3]
+
+
+def test_parameters_of_the_last_release_are_taken_with_a_warning():
+    g = Colours(), table()
+    new = word_masking(*g, n_masked=[0, 1], seeds=[0], search=MaskedSearch(split="test"), quiet=True)
+    with pytest.warns(DeprecationWarning, match=r"split= belongs into search=MaskedSearch"):
+        old = word_masking(*g, n_masked=[0, 1], seeds=[0], split="test", quiet=True)
+    pd.testing.assert_frame_equal(old, new)
+    with pytest.warns(DeprecationWarning, match=r"n=, seed= belongs into search=EffectSearch"):
+        old = word_effects(*g, n=2, seed=3, quiet=True)
+    pd.testing.assert_frame_equal(old, word_effects(*g, search=EffectSearch(n=2, seed=3), quiet=True))
