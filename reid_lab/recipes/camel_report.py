@@ -19,7 +19,7 @@ from ..analysis.explain.word_masking import masked_lists
 from ..analysis.text_scores import evaluate
 from ..figures.captions import caption_board
 from ..figures.ranked_lists import ranked_lists
-from .camel import load_data
+from .camel import CamelSets, load_data
 from .camel_settings import PHASES, PRESETS, TITLES, Config, run_arguments
 from .study import Study, options_of, setting_of, telling_queries
 from ..results.published import compare, scored_on
@@ -55,6 +55,13 @@ class CamelPlan:
         "Source and model, as arguments of `load_data` and `run_variant`"
         p = self.given
         return dict(source=p.source, source_root=p.source_root or None, model=p.model)
+
+    def sets(self, target:dict, # One of `targets`, perhaps with `scenario`
+        world:int, # Its seed
+        ) -> CamelSets:
+        "What is loaded for a target"
+        return CamelSets(**target, source=self.given.source, source_root=self.given.source_root or None,
+                         world_seed=world)
 
     @property
     def dataset(self) -> str:
@@ -134,8 +141,9 @@ def load_tests(plan:CamelPlan, # Of the run
     ) -> dict: # (domain, World) -> `CamelData`
     "What the trained models are searched with"
     p = plan.given
-    return {(domain, world): load_data(p.preset, **where, **plan.source, weights=p.weights, world_seed=world)
-            for domain, where in domains.items() for world in dict.fromkeys(map(plan.world, seeds))}
+    worlds = dict.fromkeys(plan.world(seed) for seed in seeds)
+    return {(domain, world): load_data(p.preset, plan.sets(target, world), model=p.model, weights=p.weights)
+            for domain, target in domains.items() for world in worlds}
 
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #d1fafa5d
 KEYS = ('R1', 'R5', 'R10', 'mAP', 'mINP', 'mSD', 'RSum')
