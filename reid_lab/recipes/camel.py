@@ -292,11 +292,13 @@ def train_phase(config:Config, # Variant, model and budget
     "One phase of training with warm-up and decay"
     p, t = config.budget, config.budget.train
     set_negatives(config, model, plan.finetuning)
-    if hasattr(model, 'mlm_image'): model.mlm_image = t.ft_mlm_image or not plan.finetuning
+    if hasattr(model, 'mlm_image'):
+        model.mlm_image = t.ft_mlm_image or not plan.finetuning     # type: ignore[assignment]
     model_kw = {**dict(p.model_kw), **getattr(model, 'heads', {})}
     key = phase_key(config, data, plan.table, plan.after, execution, steps=plan.steps, peak_lr=plan.lr,
                     phase_seed=plan.seed, model_kw=model_kw)
-    loader = train_loader(config, plan.table, data.tokenizer, model.size, plan.seed, execution)
+    size: tuple = model.size    # type: ignore[assignment]
+    loader = train_loader(config, plan.table, data.tokenizer, size, plan.seed, execution)
     return fit(model, loader, plan.steps, folder, key, strategy=plan.strategy, callbacks=plan.callbacks, lr=plan.lr,
                schedule=_rate_factor(config, plan), clip=t.clip or None, weight_decay=t.weight_decay,
                new_mult=t.new_mult, view=_refresh_view(config, plan), device=p.device, seed=plan.seed,

@@ -73,7 +73,7 @@ def _create(model_name, **arguments):
 def from_package(name:str, # One of `ready_names()`
     ) -> nn.Module: # In evaluation mode
     "A model with the weights that come with the package"
-    arguments = dict(weights=WORLD)
+    arguments: dict = dict(weights=WORLD)
     if 'tokenizer' in MODELS[name].needs: arguments['tokenizer'] = shipped_tokenizer(card_for(name))
     return _create(name, **arguments)
 
@@ -102,7 +102,7 @@ def from_file(name:str, # Model of the zoo that is trained, see `list_models(tra
     reads = MODELS[name].reads == 'captions'
     if tokenizer and not reads:
         raise ValueError(f"tokenizer={str(tokenizer)!r}, but {name} reads no captions; leave it out")
-    arguments = dict(weights=str(weights))
+    arguments: dict = dict(weights=str(weights))
     if tokenizer: arguments['tokenizer'] = open_tokenizer(tokenizer)
     try: model = _create(name, **arguments)
     except ValueError as e:
@@ -175,9 +175,9 @@ def ready_model(name:Path | str, # One of `ready_names()`, or a folder
     "A model by name or by folder"
     check_model_name(name, '', weights, tokenizer)
     folder = Path(name).expanduser()
-    if weights: short, model = name, from_file(name, weights, tokenizer)
+    if weights: short, model = str(name), from_file(str(name), weights, tokenizer)
     elif folder.is_dir(): short, model = folder.resolve().name, from_folder(folder)
-    else: short, model = name, from_package(name)
+    else: short, model = str(name), from_package(str(name))
     if reads == 'captions' and not hasattr(model, 'encode_text'):
         raise ValueError(f"model={name!r} is a {type(model).__name__}, which reads no captions; "
                          f"choose one of {ready_names(reads)}, or the folder of such a model")
