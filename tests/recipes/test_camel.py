@@ -247,7 +247,8 @@ def test_fine_tuning_refuses_another_target_and_another_start(data, tmp_path):
         start = pretrain(config, data, quiet=True)
         return finetune(config, start, other, tmp_path, quiet=True)
     run()
-    for kw, named in ((dict(other=load_data("smoke", CamelSets(scenario="street"))), "images"), (dict(ft_lr=.1), "ft_lr"),
+    street = load_data("smoke", CamelSets(scenario="street"))
+    for kw, named in ((dict(other=street), "images"), (dict(ft_lr=.1), "ft_lr"),
                       (dict(variant="st"), "method"), (dict(lr=.1), "after")):
         with pytest.raises(ValueError, match=f"holds another training.*'{named}'"): run(**kw)
 
