@@ -16,46 +16,52 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.basics import check_choice
+
+# %% ../../nbs/13_experiments/40_cluster.ipynb #fe909f4b
+if TYPE_CHECKING:
+    from submitit.helpers import DelayedSubmission
 
 # %% ../../nbs/13_experiments/40_cluster.ipynb #f896cacd
 @dataclass(frozen=True)
 class Backend:
     "Where the points of a sweep run"
-    about:str # What it is
-    run:Callable = None # `run(call, todo, n_jobs, folder, **options)` -> see `as_finished`; None: processes of joblib
-    needs:tuple = () # Libraries of the extra `cluster`
-    options:dict = field(default_factory=dict) # Name -> meaning
-    more:str = '' # Where further options are described
+    about: str                  # what it is
+    run: Callable | None = None # (call, todo, n_jobs, folder, **options) -> see `as_finished`; None: joblib's processes
+    needs: tuple = ()           # libraries of the extra `cluster`
+    options: dict = field(default_factory=dict) # name -> meaning
+    more: str = ''              # where further options are described
 
 
 def read_backend(text:str='loky', # Such as `dask:address=tcp://10.0.0.1:8786`
-    ) -> tuple: # Key of `BACKENDS`, dict of options
+    ) -> tuple[str, dict]: # Key of `BACKENDS`, options
     "The backend that is meant, with its options; an unknown one or a missing library is an error"
     name, _, rest = text.partition(':')
-    b, options = BACKENDS[check_choice('backend', name.strip(), BACKENDS)], {}
+    backend, options = BACKENDS[check_choice('backend', name.strip(), BACKENDS)], {}
     for part in filter(None, rest.split(',')):
         key, eq, value = part.strip().partition('=')
         if not eq: raise ValueError(f"backend={text!r}: {part!r} is not name=value, such as {name}:{'timeout_min=60'}")
-        if not b.more: check_choice(f'option of {name}', key, b.options)
+        if not backend.more: check_choice(f'option of {name}', key, backend.options)
         try: options[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError): options[key] = value
-    lost = [m for m in b.needs if importlib.util.find_spec(m) is None]
-    if lost: raise ModuleNotFoundError(f"backend={name!r} needs {' and '.join(lost)}: pip install 'reid_lab[cluster]'")
+    missing = [library for library in backend.needs if importlib.util.find_spec(library) is None]
+    if missing:
+        raise ModuleNotFoundError(f"backend={name!r} needs {' and '.join(missing)}: pip install 'reid_lab[cluster]'")
     return name.strip(), options
 
 # %% ../../nbs/13_experiments/40_cluster.ipynb #b41a2970
-def as_finished(todo, # (parameters, path of the outcome) of each point
-    submit, # `submit(parameters, path)` -> handle
-    ended, # `ended(handles)` -> those that have ended, at least one, or none if it waited long enough
-    result, # `result(handle)` -> the outcome, and the error or None
-    room, # `room()` -> points that may be under way
-    ): # Iterator of (path, outcome or None, error)
+def as_finished(todo:Sequence[tuple[dict, Path]], # (parameters, path of the outcome) of each point
+    submit:Callable, # `submit(parameters, path)` -> handle
+    ended:Callable, # `ended(handles)` -> those that have ended, at least one, or none if it waited long enough
+    result:Callable, # `result(handle)` -> the outcome, and the error or None
+    room:Callable[[], int], # `room()` -> points that may be under way
+    ) -> Iterator[tuple]: # Iterator of (path, outcome or None, error)
     "Run all points; an error of the backend costs the point that it hits, and no other"
     waiting, under_way = deque(todo), {}
     while waiting or under_way:
@@ -70,8 +76,8 @@ def as_finished(todo, # (parameters, path of the outcome) of each point
 _LOCK = threading.Lock()
 
 
-def one_at_a_time(call, # Function
-    *args): # Its arguments
+def one_at_a_time(call:Callable, # Function
+    *args) -> dict: # Its arguments
     "`call(*args)`, when no other such call is under way in this process"
     with _LOCK: return call(*args)
 
@@ -89,18 +95,21 @@ def _client(address, n_jobs):
         how = dict(threads_per_worker=1, memory_limit=0, dashboard_address=None)
         with LocalCluster(n_jobs, **how) as cluster, Client(cluster) as client: yield client
         return
-    try: client = Client(scheduler_file=address) if address.endswith('.json') else Client(address, timeout=30)
-    except OSError as e: raise ConnectionError(f"backend='dask:address={address}': no scheduler answers ({e}); start "
-                                               "one with `dask scheduler`, or leave the address out") from e
+    try:
+        if address.endswith('.json'): client = Client(scheduler_file=address)
+        else: client = Client(address, timeout=30)
+    except OSError as e:
+        raise ConnectionError(f"backend='dask:address={address}': no scheduler answers ({e}); start one with "
+                              "`dask scheduler`, or leave the address out") from e
     with client: yield client
 
 
-def run_dask(call, # `call(parameters, path)` -> outcome
-    todo, # See `as_finished`
+def run_dask(call:Callable, # `call(parameters, path)` -> outcome
+    todo:Sequence[tuple[dict, Path]], # See `as_finished`
     n_jobs:int, # Workers to start on this machine, if no cluster is named
-    folder, # Of the sweep
+    folder:Path | str, # Of the sweep
     address:str='', # Of the scheduler, or its JSON file
-    ): # See `as_finished`
+    ) -> Iterator[tuple]: # See `as_finished`
     "Run points on a Dask cluster, one a worker at a time"
     from distributed import wait
     with _client(address, n_jobs) as client:
@@ -123,41 +132,42 @@ def run_dask(call, # `call(parameters, path)` -> outcome
 # %% ../../nbs/13_experiments/40_cluster.ipynb #1b3555e4
 def queued_again() -> bool: # Whether Slurm starts this job once more
     "What Slurm says of the job that this process belongs to"
-    if not (job := os.environ.get('SLURM_JOB_ID')): return False
-    try: told = subprocess.run(['scontrol', 'show', 'job', job], capture_output=True, text=True, timeout=20).stdout
+    job = os.environ.get('SLURM_JOB_ID')
+    if not job: return False
+    try: answer = subprocess.run(['scontrol', 'show', 'job', job], capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.TimeoutExpired): return False # no Slurm here
-    starts = re.search(r'\bRestarts=(\d+)', told)
+    starts = re.search(r'\bRestarts=(\d+)', answer)
     return bool(starts) and int(starts[1]) > int(os.environ.get('SLURM_RESTART_COUNT') or 0)
 
 
 class Requeued:
     "A call that Slurm may end and queue again"
-    def __init__(self, call, # `call(parameters, path)`
+    def __init__(self, call:Callable, # `call(parameters, path)`
         ): self.call = call
 
-    def __call__(self, *args):
-        ended = []
-        try: usual = signal.signal(signal.SIGTERM, lambda *a: ended.append(a)) # it reaches the kernels, too
+    def __call__(self, *args) -> dict: # The outcome
+        received = []
+        try: handler = signal.signal(signal.SIGTERM, lambda *a: received.append(a)) # it reaches the kernels, too
         except ValueError: return self.call(*args) # not the main thread: no job of submitit
-        try: found = self.call(*args)
-        finally: signal.signal(signal.SIGTERM, usual)
-        if ended and queued_again(): os._exit(143) # without an answer, since the next start gives one
-        return found
+        try: outcome = self.call(*args)
+        finally: signal.signal(signal.SIGTERM, handler)
+        if received and queued_again(): os._exit(143) # without an answer, since the next start gives one
+        return outcome
 
-    def checkpoint(self, *args):
+    def checkpoint(self, *args) -> 'DelayedSubmission':
         "What submitit queues again for `args`"
         from submitit.helpers import DelayedSubmission
         return DelayedSubmission(self, *args)
 
 # %% ../../nbs/13_experiments/40_cluster.ipynb #2c7d10e4
-def run_slurm(call, # `call(parameters, path)` -> outcome
-    todo, # See `as_finished`
+def run_slurm(call:Callable, # `call(parameters, path)` -> outcome
+    todo:Sequence[tuple[dict, Path]], # See `as_finished`
     n_jobs:int, # Jobs in the queue at a time; 0: all
-    folder, # Of the sweep; submitit's files go to `slurm` in it
+    folder:Path | str, # Of the sweep; submitit's files go to `slurm` in it
     cluster:str='slurm', # Or `local`
     poll:float=2., # Seconds between looks at the queue
     **parameters, # Of submitit's `update_parameters`
-    ): # See `as_finished`
+    ) -> Iterator[tuple]: # See `as_finished`
     "Run points as jobs of Slurm"
     import submitit
     check_choice('cluster', cluster, ('slurm', 'local'))
@@ -170,8 +180,9 @@ def run_slurm(call, # `call(parameters, path)` -> outcome
     def submit(params, path):
         jobs.append(executor.submit(Requeued(call), params, path))
         return jobs[-1]
+
     def ended(jobs):
-        done = [j for j in jobs if j.done()]
+        done = [job for job in jobs if job.done()]
         if not done: time.sleep(poll)
         return done
     def result(j): return (None, e) if (e := j.exception()) else (j.result(), None)

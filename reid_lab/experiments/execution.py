@@ -16,30 +16,32 @@ from ..training.options import OPTIONS, Execution, read_options
 VARIABLES = {k: f'REID_LAB_{k.upper()}' for k in OPTIONS} # deprecated: option -> environment variable
 
 
-def check_variables():
+def check_variables() -> None:
     "Refuse what the environment says of threads and widgets and cannot be: a kernel would stop there"
     sensible_threads()
     live_widgets()
 
 
-def given_execution(given='', # Text as `read_options` takes it, its options, or an `Execution`, which is taken as it is
+def given_execution(given:Execution | dict | str='', # Options, also as text (`read_options`), or the record itself
     ) -> Execution:
-    "How a run is executed; what is not said there may come from `VARIABLES`, with a warning"
+    "How a run is executed; what is missing there may come from `VARIABLES`, with a warning"
     if isinstance(given, Execution): return given
-    options = read_options(given) if isinstance(given, str) else dict(given)
+    options: dict = read_options(given) if isinstance(given, str) else dict(given)
     for name, variable in VARIABLES.items():
         if name in options or not os.environ.get(variable): continue
         value = options[name] = os.environ[variable]
-        try: Execution(**{name: value})
+        alone: dict = {name: value}
+        try: Execution(**alone)
         except (TypeError, ValueError) as e:
             why = str(e).removeprefix(f'{name}={value!r} ')
             raise ValueError(f"{variable}={value!r} (an environment variable) {why}") from None
         option = f"--{name.replace('_', '-')} {options[name]}"
         text = f"{variable} is deprecated; write {option} behind `reid_lab run`, or -p execution='{option}'"
-        warnings.warn_explicit(text, DeprecationWarning, 'environment', 1, '__main__') # the user's: shown by default
+        # as if the user's own code had done it: only then is it shown by default
+        warnings.warn_explicit(text, DeprecationWarning, 'environment', 1, '__main__')
     execution = Execution(**options)
     check_variables()
-    if execution.trackers != Execution().trackers: # the usual ones need no check, which takes seconds to import
+    if execution.trackers != Execution().trackers: # those of the default need no check, which takes seconds to import
         from reid_lab.training.logs import find_trackers
         find_trackers(execution.trackers)
     return execution

@@ -13,7 +13,7 @@ import numbers
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args, get_origin
+from typing import NamedTuple, get_args, get_origin
 
 from fastcore.basics import patch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -38,15 +38,17 @@ def _from_string(value, annotation):
     text, inner = value.strip(), get_args(annotation)
     if annotation is Execution: return given_execution(text)
     kinds = {annotation, get_origin(annotation), *inner, *map(get_origin, inner)}
-    if type(None) in kinds and (text in ('None', 'none', 'null') or (text == '' and str not in kinds)): return None
+    means_none = text in ('None', 'none', 'null') or (text == '' and str not in kinds)
+    if type(None) in kinds and means_none: return None
     if kinds & {list, tuple, dict}:
         if text.startswith(('[', '(', '{')): return _literal(text)
         parts = [part.strip() for part in text.split(',')] if text else []
         if not all(parts): raise ValueError('there is an empty name; leave out the comma beside it')
         return parts
     if int in kinds and not text.lstrip('+-').isdigit():
-        try: return int(float(text)) if float(text).is_integer() else value
+        try: number = float(text)
         except ValueError: return value # pydantic names the parameter
+        if number.is_integer(): return int(number)
     return value
 
 
@@ -61,14 +63,16 @@ class Params(BaseModel):
         for name, value in values.items():
             try: read[name] = _from_string(value, fields[name].annotation)
             except ValueError as e:
-                said = str(e)
-                raise ValueError(said if said.startswith(f'{name}=') else f'{name}={value!r}: {said}') from None
+                message = str(e)
+                if not message.startswith(f'{name}='): message = f'{name}={value!r}: {message}'
+                raise ValueError(message) from None
         try: super().__init__(**read)
         except ValidationError as e:
-            lines = [f"  {'.'.join(map(str, x['loc'])) or 'parameters'}={x['input']!r}: {x['msg']}" for x in e.errors()]
+            def where(error): return '.'.join(map(str, error['loc'])) or 'parameters'
+            lines = [f"  {where(error)}={error['input']!r}: {error['msg']}" for error in e.errors()]
             raise ValueError(f"{type(self).__name__} has invalid values\n" + '\n'.join(lines)) from None
 
-    def as_dict(self) -> dict: return {k: getattr(self, k) for k in type(self).model_fields}
+    def as_dict(self) -> dict: return {name: getattr(self, name) for name in type(self).model_fields}
 
 # %% ../../nbs/13_experiments/10_params.ipynb #235ccaef
 _OF_IPYTHON = re.compile(r'_+|_i{1,3}|_ih|_oh|_dh|_i?\d+|_exit_code|__\w+') # names that a kernel gives
@@ -82,7 +86,7 @@ def _injectable(name, value):
 
 @patch(cls_method=True)
 def from_notebook(cls:Params, namespace:dict # `globals()` of the notebook, before anything else is assigned
-    ): # An instance
+    ) -> Params: # An instance of the class
     "Read the parameters from a notebook's variables; other plain variables are misspelt parameters"
     return cls(**{k: v for k, v in namespace.items() if k in cls.model_fields or _injectable(k, v)})
 
@@ -94,8 +98,8 @@ class _CodeCell:
     tags: tuple # Such as `parameters`
 
 
-def code_cells(path, # Of a notebook
-    ) -> list: # Of `_CodeCell`
+def code_cells(path:Path | str, # Of a notebook
+    ) -> list[_CodeCell]:
     "The code cells of a notebook; one of today's format is read without nbformat, which takes a second to import"
     try: nb = json.loads(Path(path).read_text(encoding='utf-8'))
     except ValueError: nb = None
@@ -106,7 +110,8 @@ def code_cells(path, # Of a notebook
             for c in nb['cells'] if c['cell_type'] == 'code']
 
 
-def notebook_parameters(path) -> dict: # Name -> default
+def notebook_parameters(path:Path | str, # Of a notebook
+    ) -> dict: # Name -> default
     "Names and defaults in the one cell tagged `parameters`"
     cells = [c for c in code_cells(path) if 'parameters' in c.tags]
     if len(cells) != 1:
@@ -133,18 +138,18 @@ def _params_class(path):
     return None
 
 
-def notebook_params(path, # Of an experiment notebook
+def notebook_params(path:Path | str, # Of an experiment notebook
     given:dict, # Name -> value, of the parameters that differ from the defaults
-    ): # -> `Params`, or None if the notebook declares none
+    ) -> Params | None: # -> `Params`, or None if the notebook declares none
     "The parameters as the notebook itself would read them"
     kind = _params_class(path)
     return kind and kind(**{**notebook_parameters(path), **given})
 
 
 def parse_value(text:str, # From a command line
-    default, # The notebook's; it gives the type
+    default:object, # The notebook's; it gives the type
     name:str='value', # Of the parameter, for messages
-    ): # The value
+    ) -> object: # The value
     "A command line's `name=value` text, read as the default's type; a default of None reads literals"
     if isinstance(default, str): return text
     if isinstance(default, bool):
@@ -153,10 +158,25 @@ def parse_value(text:str, # From a command line
     except (ValueError, SyntaxError): return text
 
 
+class _Kind(NamedTuple):
+    "What a parameter may be"
+    types: tuple[type, ...]
+    text: str           # in messages
+
+
+_KINDS = { # type of the default -> what may be given
+    bool: _Kind((bool,), 'true or false'),
+    int: _Kind((int,), 'a whole number'),
+    float: _Kind((numbers.Real,), 'a number'),
+    str: _Kind((str, Path, list, tuple), 'text'),
+    list: _Kind((list, tuple), 'a list'),
+    tuple: _Kind((list, tuple), 'a list')}
+
+
 def check_type(name:str, # Of a parameter
-    value, # Given
-    default, # The notebook's
-    ):
+    value:object, # Given
+    default:object, # The notebook's
+    ) -> None:
     "Refuse a value of another kind than the default: text for a number, a number for text"
     if default is None or value is None: return
     if isinstance(value, str) and not isinstance(default, str): value = parse_value(value, default)

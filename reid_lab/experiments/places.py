@@ -17,14 +17,15 @@ import reid_lab
 from ..core.basics import project_root
 
 # %% ../../nbs/13_experiments/15_places.ipynb #37aa01aa
-def shareable(value, # A parameter: text, a number, a list, a dict
-    ): # The same without folders of this machine
+def shareable(value:object, # A parameter: text, a number, a list, a dict
+    ) -> object: # The same without folders of this machine
     "Paths from the root (comma-separated, in a list, in a dict) by their last names; anything else as it is"
     if isinstance(value, (list, tuple)): return [shareable(v) for v in value]
     if isinstance(value, dict): return {name: shareable(v) for name, v in value.items()}
     if isinstance(value, os.PathLike): value = os.fspath(value)
     if not isinstance(value, str): return value
-    return ','.join(Path(v.strip()).name if os.path.isabs(v.strip()) else v for v in value.split(','))
+    def shown(part): return Path(part.strip()).name if os.path.isabs(part.strip()) else part
+    return ','.join(shown(part) for part in value.split(','))
 
 # %% ../../nbs/13_experiments/15_places.ipynb #6c2fc526
 def _paths(value):
@@ -37,15 +38,16 @@ def _paths(value):
 @dataclass(frozen=True)
 class Places:
     "Paths of this machine and what is shown instead"
-    shown: dict # Path -> text
+    shown: dict                 # path -> text
 
-    def hide(self, text:str) -> str:
+    def hide(self, text:str, # That may name folders
+        ) -> str:
         "A text without these paths, the longest first"
         for path in sorted(self.shown, key=len, reverse=True): text = text.replace(path, self.shown[path])
         return text
 
 
-def places_of(folder, # Of a run
+def places_of(folder:Path | str, # Of a run
     params:dict, # With which parameters
     ) -> Places:
     "The run folder and folders among the parameters by their names; what lies below other folders from there on"

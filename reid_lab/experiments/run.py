@@ -15,7 +15,10 @@ import os
 import platform
 import subprocess
 import sys
+import warnings
 import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib import metadata
@@ -42,7 +45,8 @@ from reid_lab.results.rows import (
 from ..training.options import Execution
 
 # %% ../../nbs/13_experiments/20_run.ipynb #07de9da1
-def git_commit(root=None) -> str: # Short hash, `+` appended if tracked files differ; '' outside a checkout
+def git_commit(root:Path | str | None=None, # A checkout
+    ) -> str: # Short hash, `+` appended if tracked files differ; '' outside a checkout
     "The commit of the code: of the checkout that this package is imported from, unless another folder is named"
     where = root or checkout()
     if where is None: return ''
@@ -79,23 +83,33 @@ def environment(processes:int=1, # That share a batch of a training
 # %% ../../nbs/13_experiments/20_run.ipynb #44977840
 def _now(): return datetime.now(timezone.utc)
 
+
+def _named_folder(out_dir):
+    "The folder that the user names"
+    folder = Path(out_dir).expanduser()
+    try: folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as e:
+        raise NotADirectoryError(f"out_dir={str(out_dir)!r} is a file, or below one; name a folder") from e
+    return folder.resolve()
+
+
 def run_folder(notebook:str, # What runs
     params:dict, # With which parameters
-    out_dir='', # A folder to use instead
+    out_dir:Path | str='', # A folder to use instead
     ) -> Path: # It exists
     "`out_dir`, or a fresh `runs/<name>-<time>-<hash>`"
+    if out_dir: return _named_folder(out_dir)
     stem = f"{Path(notebook).stem}-{_now():%Y%m%d-%H%M%S}-{params_hash(params)[:6]}"
-    for n in itertools.count():
-        folder = Path(out_dir).expanduser() if out_dir else project_root()/'runs'/(f'{stem}-{n}' if n else stem)
-        try: folder.mkdir(parents=True, exist_ok=bool(out_dir))
-        except (FileExistsError, NotADirectoryError) as e:
-            if out_dir:
-                raise NotADirectoryError(f"out_dir={str(out_dir)!r} is a file, or below one; name a folder") from e
-            continue # another run of the same second
-        return folder.resolve()
+    for name in itertools.chain([stem], (f'{stem}-{n}' for n in itertools.count(1))):
+        folder = project_root()/'runs'/name
+        try: folder.mkdir(parents=True)
+        except (FileExistsError, NotADirectoryError): continue # another run of the same second
+        break
+    return folder.resolve()
 
-def write_json(path, # File
-    data, # Dicts, lists, numbers, strings
+
+def write_json(path:Path | str, # File
+    data:dict | list, # Of dicts, lists, numbers, strings
     ) -> Path:
     "Write standard JSON, whole or not at all"
     text = json.dumps(json_values(data), indent=1, allow_nan=False) + '\n'
@@ -107,22 +121,28 @@ MADE = ('metrics.json', 'log.jsonl', 'results.csv', 'table.csv', 'masking.csv', 
         'figures') # in a run folder, beside the notebook
 
 
-def earlier_run(folder, # A run folder, or any other
+def _read_dict(path):
+    "A JSON file that holds a dict; empty if it is not there, is damaged, or holds anything else"
+    try: found = json.loads(Path(path).read_text(encoding='utf-8'))
+    except (OSError, ValueError): return {}
+    return found if isinstance(found, dict) else {}
+
+
+def earlier_run(folder:Path | str, # A run folder, or any other
     ) -> dict: # `metrics.json` of the run that was there; empty if there was none of ours
     "What an earlier run of this library left about itself"
-    try: found = json.loads((Path(folder)/'metrics.json').read_text(encoding='utf-8'))
-    except (OSError, ValueError): return {}
-    return found if isinstance(found, dict) and {'run', 'notebook', 'status', 'params'} <= set(found) else {}
+    found = _read_dict(Path(folder)/'metrics.json')
+    return found if {'run', 'notebook', 'status', 'params'} <= set(found) else {}
 
 
 RECORD = '.run.json' # In a run folder: notebook and all parameters, folders whole; what a rerun needs, shown nowhere
 
 
-def keep_parameters(folder, # A run folder
+def keep_parameters(folder:Path | str, # A run folder
     notebook:str, # What runs
     params:dict, # All parameters
     by:str='start_run', # What was given them; only those of `run_notebook` are compared with later ones
-    ):
+    ) -> None:
     "Keep what a run was given, so that it is recognised if it stops before `metrics.json`, and can be run again"
     write_json(Path(folder)/RECORD, dict(notebook=Path(notebook).stem, by=by, params=params))
 
@@ -133,26 +153,26 @@ def _files(folder):
     return sorted(path.as_posix() for path in below if not any(part.startswith('.') for part in path.parts))
 
 
-def list_files(folder, # A run folder
-    ):
+def list_files(folder:Path | str, # A run folder
+    ) -> None:
     "Add the files that are there when a run ends to its record, so that later ones are known as those of others"
     if not (Path(folder)/RECORD).is_file(): return # removed while it ran
     record = json.loads((Path(folder)/RECORD).read_text(encoding='utf-8'))
     write_json(Path(folder)/RECORD, {**record, 'files': _files(folder)})
 
 
-def foreign_files(folder, # A run folder
-    names=(), # Of files and folders in it; none: all
-    ) -> list: # Paths below it
+def foreign_files(folder:Path | str, # A run folder
+    names:Sequence[str]=(), # Of files and folders in it; none: all
+    ) -> list[str]: # Paths below it
     "What came into a run folder after its run had ended; empty if the run was killed, or is of a version before 0.3"
-    try: ours = json.loads((Path(folder)/RECORD).read_text(encoding='utf-8'))['files']
-    except (OSError, ValueError, KeyError, TypeError): return []
-    return [path for path in _files(folder) if path not in ours and (not names or path.split('/')[0] in names)]
+    own = _read_dict(Path(folder)/RECORD).get('files')
+    if own is None: return []
+    return [path for path in _files(folder) if path not in own and (not names or path.split('/')[0] in names)]
 
 
-def refuse_foreign(folder, # A run folder whose contents will be removed
-    names=(), # See `foreign_files`
-    ):
+def refuse_foreign(folder:Path | str, # A run folder whose contents will be removed
+    names:Sequence[str]=(), # See `foreign_files`
+    ) -> None:
     "An error if something lies in a run folder that its run did not write"
     others = foreign_files(folder, names)
     if others:
@@ -160,62 +180,87 @@ def refuse_foreign(folder, # A run folder whose contents will be removed
                               "Move that away, or name a new folder")
 
 
-def kept_parameters(folder, # A run folder, or any other
+def kept_parameters(folder:Path | str, # A run folder, or any other
     notebook:str, # Whose record
-    ): # Parameters, or None if there is no record of `run_notebook` for this notebook
+    ) -> dict | None: # None if there is no record of `run_notebook` for this notebook
     "The parameters that `run_notebook` gave a run"
-    try: found = json.loads((Path(folder)/RECORD).read_text(encoding='utf-8'))
-    except (OSError, ValueError): return None
-    ours = isinstance(found, dict) and (found.get('notebook'), found.get('by')) == (notebook, 'run_notebook')
-    return found.get('params') if ours else None
+    record = _read_dict(Path(folder)/RECORD)
+    if (record.get('notebook'), record.get('by')) != (notebook, 'run_notebook'): return None
+    return record.get('params')
 
-
-def _given(path):
+# %% ../../nbs/13_experiments/20_run.ipynb #a63b0225
+def _papermill_parameters(path):
     "Parameters with which papermill ran a notebook, defaults included; None if it did not"
     try: given = json.loads(Path(path).read_text(encoding='utf-8'))['metadata']['papermill']['parameters']
     except (OSError, ValueError, KeyError, TypeError): return None
     return {**notebook_parameters(path), **given}
 
 
-def check_folder(folder, # Where a run is to write; it need not exist
+@dataclass(frozen=True)
+class _Contents:
+    "What lies in a folder that a run is to write to"
+    names: list                 # of files and folders, hidden ones apart
+    notebook: bool              # it has the executed notebook
+    params: dict | None         # of the run that was begun here, if they are known
+    recorded: bool              # they are from its record, with whole paths; else from its notebook, which shows none
+    begun: bool                 # by this library, for this notebook
+    earlier: dict               # see `earlier_run`
+
+    @classmethod
+    def of(cls, folder, name):
+        names = [p.name for p in folder.iterdir() if not p.name.startswith('.')] if folder.is_dir() else []
+        notebook = folder/f'{name}.ipynb'
+        recorded = kept_parameters(folder, name) if notebook.exists() else None
+        params = recorded
+        if params is None and notebook.exists(): params = _papermill_parameters(notebook)
+        # before 0.3 there was no record; the parameters of the notebook then named this very folder
+        out_dir = (params or {}).get('out_dir')
+        begun = recorded is not None or bool(out_dir and Path(out_dir).resolve() == folder.resolve())
+        return cls(names, notebook.exists(), params, recorded is not None, begun, earlier_run(folder))
+
+    def differing(self, params):
+        "Parameters that are others now: name -> (there, here)"
+        form = json_values if self.recorded else shareable
+        compared = [name for name in self.params if name in params and name not in ('out_dir', 'n_jobs', 'execution')]
+        return {name: (self.params[name], params[name]) for name in compared
+                if form(self.params[name]) != form(params[name])}
+
+
+def _refusal(found, name, params, fresh, speed):
+    "Why a run may not write to a folder; empty if it may"
+    earlier = found.earlier
+    if not earlier:
+        # papermill's notebook comes first, before anything else is known of the run
+        own = [f'{name}.ipynb'] if found.begun else []
+        others = sorted(n for n in found.names if n not in own and (params is not None or not n.endswith('.ipynb')))
+        if others: return f'files that no run made: {others[:5]}; name a new or an empty folder'
+        if not found.begun: return ''
+    elif earlier['notebook'] != name: return f"a run of {earlier['notebook']}, not of {name}; name a new folder"
+    if fresh: return ''
+    different = found.differing(params) if found.params and params is not None else {}
+    if different: return f'a run with other parameters (there, here): {different}; name a new folder'
+    if earlier and earlier.get('speed', '') != speed:
+        return (f"a run with other switches of its trainings (--speed there, here): {earlier.get('speed', ''), speed}; "
+                "name a new folder")
+    if earlier.get('status') == 'finished': return 'a finished run; name a new folder, or run again with fresh=True'
+    return ''
+
+
+def check_folder(folder:Path | str, # Where a run is to write; it need not exist
     notebook:str, # What runs
-    params:dict=None, # All parameters; None: not compared
+    params:dict | None=None, # All parameters; None: not compared
     fresh:bool=False, # A finished run may be replaced
     speed:str='', # Switches of its trainings
-    ):
+    ) -> None:
     "Refuse a folder with files of others, or with another or a finished run; an interrupted run may be continued"
     folder, name = Path(folder).expanduser(), Path(notebook).stem
-    there = [p.name for p in folder.iterdir() if not p.name.startswith('.')] if folder.is_dir() else []
-    own = folder/f'{name}.ipynb'
-    kept = kept_parameters(folder, name) if own.exists() else None
-    given = _given(own) if own.exists() and kept is None else kept
-    # before 0.3 there was no record; the parameters of the notebook then named this very folder
-    begun = kept is not None or (bool(given and given.get('out_dir'))
-                                 and Path(given['out_dir']).resolve() == folder.resolve())
-    had, where = earlier_run(folder), f'out_dir={str(folder)!r} holds'
-    def refuse(what): raise FileExistsError(f'{where} {what}')
-    if not had:
-        others = sorted(n for n in there if not (begun and n == own.name)
-                        and (params is not None or not n.endswith('.ipynb'))) # papermill's comes first
-        if others: refuse(f'files that no run made: {others[:5]}; name a new or an empty folder')
-        if not begun: return
-    elif had['notebook'] != name: refuse(f"a run of {had['notebook']}, not of {name}; name a new folder")
-    was = given if params is not None and not fresh else None
-    skip = ('out_dir', 'n_jobs', 'execution')
-    form = json_values if kept is not None else shareable # a notebook without its record shows no folders
-    other = {k: (was[k], params[k]) for k in was or () if k not in skip and k in params
-             and form(was[k]) != form(params[k])}
-    if other: refuse(f'a run with other parameters (there, here): {other}; name a new folder')
-    before = had.get('speed', '')
-    if had and not fresh and before != speed:
-        refuse(f"a run with other switches of its trainings (--speed there, here): {before, speed}; name a new folder")
-    if had.get('status') == 'finished' and not fresh:
-        refuse('a finished run; name a new folder, or run again with fresh=True')
+    refusal = _refusal(_Contents.of(folder, name), name, params, fresh, speed)
+    if refusal: raise FileExistsError(f'out_dir={str(folder)!r} holds {refusal}')
 
 
-def _shared_by(had, n):
+def _shared_by(earlier, n):
     "Processes that shared a batch, also in the interrupted parts of a run, and a note if their number changed"
-    before = '' if had.get('status') == 'finished' else str(had.get('env', {}).get('processes', ''))
+    before = '' if earlier.get('status') == 'finished' else str(earlier.get('env', {}).get('processes', ''))
     if before in ('', str(n)): return n, []
     if before.split(', then ')[-1] != str(n): before += f', then {n}'
     return before, [f'The number of processes that share a batch changed: {before}. Batches are the same; what losses '
@@ -236,19 +281,19 @@ def _at_exit():
 @dataclass(eq=False)
 class Run:
     "One run: its folder, what it scored, and how it ended"
-    folder:Path
-    notebook:str
-    params:dict # Everything the run was given
-    results:Path # CSV that `finish` appends to
-    started:datetime=field(default_factory=_now)
-    rows:list=field(default_factory=list)
-    notes:list=field(default_factory=list) # Sentences, such as what could not be scored and why
-    status:str='running'
-    seconds:float=0.
-    lock:object=None # Held while it runs
-    execution:Execution=Execution() # How it is executed
+    folder: Path
+    notebook: str
+    params: dict                # everything the run was given
+    results: Path               # CSV that `finish` appends to
+    started: datetime = field(default_factory=_now)
+    rows: list = field(default_factory=list)
+    notes: list = field(default_factory=list)   # sentences, such as what could not be scored and why
+    status: str = 'running'
+    seconds: float = 0.
+    lock: AbstractContextManager | None = None  # of its folder, while it runs
+    execution: Execution = Execution()
 
-    def log(self, **values): # Anything JSON can hold
+    def log(self, **values) -> None: # Anything JSON can hold
         "Add one line to `log.jsonl`"
         with open(self.folder/'log.jsonl', 'a', encoding='utf-8') as f: f.write(json.dumps(json_values(values)) + '\n')
 
@@ -274,14 +319,14 @@ class Run:
         if kind is None: return self.finish()
         self.end(f'failed: {kind.__name__}: {error}' if issubclass(kind, Exception) else 'interrupted')
 
-    def end(self, status): # How it ended
+    def end(self, status:str) -> None: # How it ended
         "Close the run without adding rows"
         if self.status == 'running':
             self.status = status
             self._write()
         self.free()
 
-    def free(self):
+    def free(self) -> None:
         "Let others use the folder"
         if self.lock: self.lock.__exit__(None, None, None)
         self.lock = None
@@ -295,9 +340,9 @@ def record(self:Run, metrics:dict, # Name to number
     variant:str='', # Its label; empty: that of the setting
     selection:str='', # How the checkpoint was chosen: `val R1`, `last epoch`, `none`
     images_seen:int=0, # Training images, with repeats
-    seed:int=None, # Default: the parameter of that name
-    setting=None, # `reid_lab.results.rows.Setting`, by whose fields rows are compared; None: they are read from labels
-    **extra): # Further parameters of this row alone, and `test_set` (`reid_lab.results.published.scored_on`)
+    seed:int | None=None, # Default: the parameter of that name
+    setting:Setting | str | None=None, # By whose fields rows are compared; None: they are read from labels
+    **extra) -> None: # Further parameters of this row alone, and `test_set` (`reid_lab.results.published.scored_on`)
     "Score something; may be called many times"
     check_choice('split', split, ['train', 'val', 'test'])
     metrics = metric_values(metrics)
@@ -325,7 +370,7 @@ def _row_parameters(row):
 
 
 @patch
-def finish(self:Run) -> list: # The rows appended
+def finish(self:Run) -> list[dict]: # The rows appended
     "Close the run: write `metrics.json`, append one result row for each `record`"
     if self.status == 'finished': return []
     self.env = {**environment(), 'processes': self.env['processes']}
@@ -343,10 +388,18 @@ def finish(self:Run) -> list: # The rows appended
 
 
 @patch
-def told(self:Run) -> list: # Of sentences
+def summary(self:Run) -> list[str]: # Sentences
     "What the recorded rows say (`reid_lab.results.conclusions`), the notes, and what the less known of the scores are"
     scores = sorted({name for row in self.rows for name in row['metrics']})
     return conclusions(map(recorded_row, self.rows)) + self.notes + notes(scores)
+
+
+@patch
+def told(self:Run) -> list[str]: # Sentences
+    "The name that `Run.summary` had"
+    warnings.warn('Run.told is called Run.summary now; the old name goes with the next release', DeprecationWarning,
+                  stacklevel=2)
+    return self.summary()
 
 # %% ../../nbs/13_experiments/20_run.ipynb #edf9f706
 def _claim(notebook, params, out_dir, resume, speed):
@@ -366,9 +419,10 @@ def _claim(notebook, params, out_dir, resume, speed):
 
 
 def start_run(notebook:str, # What runs
-    params, # `Params` or a dict; `execution` in it says how it is executed, and is no parameter of a row
-    out_dir='', # Folder; default the parameter of that name, else a new one under `runs/`
-    results=None, # CSV; default the user's own store, but the run folder for `preset=smoke`, which proves nothing
+    params:Params | dict, # `execution` in it says how it is executed, and is no parameter of a row
+    out_dir:Path | str='', # Folder; default the parameter of that name, else a new one under `runs/`
+    results:Path | str | None=None, # CSV; default the user's own store, but at `preset=smoke`, which proves nothing,
+                                    # the run folder
     resume:bool=False, # Keep the log of an earlier run in this folder and add to it
     ) -> Run:
     "Open a run; use it with `with`, or call `.finish()`"
@@ -376,7 +430,8 @@ def start_run(notebook:str, # What runs
     out_dir = out_dir or params.get('out_dir', '')
     execution = given_execution(params.pop('execution', ''))
     lock, folder = _claim(notebook, params, out_dir, resume, execution.speed)
-    for name in () if resume else ('log.jsonl', 'results.csv'): (folder/name).unlink(missing_ok=True)
+    if not resume:
+        for name in ('log.jsonl', 'results.csv'): (folder/name).unlink(missing_ok=True)
     smoke = params.get('preset') == 'smoke' and results is None and not results_file()
     path = folder/'results.csv' if smoke else results_path(results)
     if lock: keep_parameters(folder, notebook, params) # else what started this process has written it
@@ -384,9 +439,9 @@ def start_run(notebook:str, # What runs
     return run
 
 # %% ../../nbs/13_experiments/20_run.ipynb #9bc79cf2
-def mark_ended(folder, # A run folder
+def mark_ended(folder:Path | str, # A run folder
     status:str, # `interrupted`, `failed: ...`
-    ):
+    ) -> None:
     "Write how a run ended whose process could not"
-    had = earlier_run(folder)
-    if had.get('status') == 'running': write_json(Path(folder)/'metrics.json', {**had, 'status': status})
+    earlier = earlier_run(folder)
+    if earlier.get('status') == 'running': write_json(Path(folder)/'metrics.json', {**earlier, 'status': status})

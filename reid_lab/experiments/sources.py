@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import textwrap
 import tokenize
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.machinery import PathFinder
@@ -29,13 +30,14 @@ from .params import code_cells
 from ..training.settings import plain_settings
 
 # %% ../../nbs/13_experiments/55_sources.ipynb #5860455e
-def is_own(path, # Of a module's file
+def is_own(path:Path | str, # Of a module's file
     ) -> bool:
     "Whether a file is the user's: neither Python's, nor installed, nor of this package"
     path = Path(path).resolve()
     if {'site-packages', 'dist-packages'} & {*path.parts}: return False
-    others = [Path(reid_lab.__file__).parent, *(sysconfig.get_paths()[k] for k in ('stdlib', 'platstdlib'))]
-    return not any(path.is_relative_to(Path(folder).resolve()) for folder in others)
+    installed = [sysconfig.get_paths()[name] for name in ('stdlib', 'platstdlib')]
+    others = [Path(reid_lab.__file__).parent, *map(Path, installed)]
+    return not any(path.is_relative_to(folder.resolve()) for folder in others)
 
 
 def _find(name, folders):
@@ -106,7 +108,7 @@ def _tree(text):
 
 
 def modules_behind(name:str, # Of a module, `__main__` of a program
-    path, # Its file
+    path:Path | str, # Its file
     package:str='', # That relative imports in it start from
     ) -> dict: # Name -> file, that of the module first
     "The user's own modules that a module imports, also in functions, and those that these import"
@@ -331,7 +333,7 @@ def _of_notebook(job):
     return _job_code(path.stem, path.read_text(encoding='utf-8'), [], files, unfollowed)
 
 
-def job_code(job, # Notebook name, or a callable
+def job_code(job:Callable | Path | str, # Notebook name, or a callable
     ) -> JobCode:
     "The code of a job, so that an edited job, or one whose helpers were edited, reuses no old results"
     if not callable(job): return _of_notebook(job)

@@ -17,8 +17,10 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.basics import LAST_SEED, check_choice, project_root
 from ..core.files import locked
@@ -38,8 +40,12 @@ from .sources import job_code
 from ..results.rows import json_values
 from ..training.options import Execution
 
+# %% ../../nbs/13_experiments/60_sweep.ipynb #9ccafec2
+if TYPE_CHECKING:
+    import pandas as pd
+
 # %% ../../nbs/13_experiments/60_sweep.ipynb #88d03cca
-def check_seed(seed, # A whole number
+def check_seed(seed:numbers.Integral | int, # A whole number
     ) -> int:
     "A seed that every library takes, so that none refuses it at the end of a training"
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
@@ -79,20 +85,23 @@ def _refuse_repeats(points):
         known.add(key)
 
 
-def grid_points(grid, # Dict of name -> list of values (all combinations), or a list of dicts; may hold `seed`
-    seeds=None, # Seeds of each, unless the grid names them; None: 0
-    ) -> list: # Dicts of parameters with `seed`
+def grid_points(grid:dict[str, Sequence] | Sequence[dict], # Values by name (all combinations), or points; also `seed`
+    seeds:Iterable[int] | None=None, # Seeds of each, unless the grid names them; None: 0
+    ) -> list[dict]: # Parameters with `seed`
     "The parameters of every run of a sweep, each once, seeds innermost"
     if seeds is not None and (isinstance(seeds, (str, int)) or not hasattr(seeds, '__iter__')):
         raise ValueError(f"seeds={seeds!r} must be a list of seeds, such as [0, 1, 2] or range(3)")
-    points, seeds = _combinations(grid), None if seeds is None else list(seeds)
+    points = _combinations(grid)
+    if seeds is not None: seeds = list(seeds)
     in_grid = [point['seed'] for point in points if 'seed' in point]
     if in_grid and seeds is not None:
         raise ValueError(f"seeds={seeds} and seed={list(dict.fromkeys(map(str, in_grid)))} are both given; give the "
                          "seeds once, as seeds (--seeds) or as the parameter seed (--grid seed=..., -p seed=...)")
-    usual = [0] if seeds is None else seeds
-    points = [{**point, 'seed': check_seed(s)} for point in points
-              for s in ([point['seed']] if 'seed' in point else usual)]
+    def seeds_of(point):
+        if 'seed' in point: return [point['seed']]
+        return [0] if seeds is None else seeds
+
+    points = [{**point, 'seed': check_seed(seed)} for point in points for seed in seeds_of(point)]
     if not points:
         raise ValueError(f"grid={grid!r} and seeds={seeds!r} give no run; name at least one value and one seed")
     _refuse_repeats(points)
@@ -110,8 +119,9 @@ class _Outcome:
         rows = [rows] if isinstance(rows, dict) else rows
         if not isinstance(rows, (list, tuple)) or not all(isinstance(r, dict) for r in rows):
             raise TypeError(f"a job returns metrics as a dict or a list of dicts, not {str(rows)[:200]!r}")
-        lost = next((k for r in rows for k, v in r.items() if isinstance(v, float) and math.isinf(v)), None)
-        if lost: raise ValueError(f"the result cannot be stored: {lost!r} is infinite; give NaN if it is not defined")
+        for name, value in itertools.chain.from_iterable(row.items() for row in rows):
+            if isinstance(value, float) and math.isinf(value):
+                raise ValueError(f"the result cannot be stored: {name!r} is infinite; give NaN if it is not defined")
         self.data = dict(status='ok', rows=list(rows))
 
     def __exit__(self, kind, error, trace):
@@ -123,39 +133,43 @@ class _Outcome:
 
 def _die_with(parent):
     "Let this process end when the one that started the sweep is gone, so that nothing goes on unseen"
+    above = os.getppid()
     def watch():
         while os.getppid() == above: time.sleep(1)
         os._exit(1)
-    above = os.getppid()
-    if os.name != 'posix' or os.getpid() == parent or any(t.name == 'die-with' for t in threading.enumerate()): return
+
+    if os.name != 'posix' or os.getpid() == parent: return
+    if any(thread.name == 'die-with' for thread in threading.enumerate()): return
     signal.signal(signal.SIGINT, signal.SIG_IGN) # the sweep is interrupted, and ends its processes
     threading.Thread(target=watch, name='die-with', daemon=True).start()
 
 
 def _rows_of(job, params, folder, execution):
     "Rows of a notebook: of the finished run in its folder, or of a new one"
-    had = earlier_run(folder)
-    if had.get('status') == 'finished': return Finished(folder/find_notebook(job).name, folder, had).rows
+    earlier = earlier_run(folder)
+    if earlier.get('status') == 'finished': return Finished(folder/find_notebook(job).name, folder, earlier).rows
     return run_notebook(job, folder, params, threads=1, execution=execution).rows
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #95231c26
 def _one_job(job, name, params, path, parent, execution):
     "Run one point in this process, executed as the caller says, and store its outcome"
     _die_with(parent)
-    start, how = time.monotonic(), {}
-    if callable(job) and takes_execution(job): how = dict(execution=execution)
+    start = time.monotonic()
     with _Outcome() as out:
-        out.done(job(**params, **how) if callable(job) else _rows_of(job, params, path.with_suffix(''), execution))
+        if not callable(job): out.done(_rows_of(job, params, path.with_suffix(''), execution))
+        elif takes_execution(job): out.done(job(**params, execution=execution))
+        else: out.done(job(**params))
     about = dict(job=name, params=params, commit=git_commit(), wall_s=round(time.monotonic() - start, 2))
     write_json(path, {**about, **out.data})
     return {**about, **out.data}
 
+
 @dataclass(frozen=True)
 class _Away:
     "A call `(parameters, path)` for a process that a cluster started"
-    job:object
-    name:str
-    execution:Execution
+    job: Callable | Path | str
+    name: str
+    execution: Execution
 
     def __call__(self, params, path):
         return one_at_a_time(_one_job, self.job, self.name, params, path, os.getpid(), self.execution)
@@ -177,25 +191,29 @@ def _sweep_frame(points, paths, errors):
     import pandas as pd
     rows = []
     for params, path in zip(points, paths):
-        found = _outcome(path) or {**LOST, **({'error': errors[path]} if path in errors else {})}
+        found = _outcome(path) or dict(LOST, error=errors.get(path, LOST['error']))
         head = {**params, 'status': found['status'], 'wall_s': found.get('wall_s')}
-        scored = [{k: math.nan if v is None else v for k, v in r.items()} for r in found['rows']] # null: undefined
-        rows += [{**head, **r, 'error': found.get('error', '')} for r in scored or [{}]]
+        for row in found['rows'] or [{}]:
+            metrics = {name: math.nan if value is None else value for name, value in row.items()} # null: undefined
+            rows.append({**head, **metrics, 'error': found.get('error', '')})
     return pd.DataFrame(rows)
 
 
-_ANEW = '.fresh' # In a sweep folder: the points that a call with `fresh` has begun and not finished
+_FRESH = '.fresh' # In a sweep folder: the points that a call with `fresh` has begun and not finished
 
 
 def _todo(points, paths, fresh):
     "What has no good outcome yet; its old outcome is removed, and with `fresh` also its run"
-    left = [(p, f) for p, f in zip(points, paths) if fresh or (_outcome(f) or {}).get('status') != 'ok']
+    def is_done(path): return not fresh and (_outcome(path) or {}).get('status') == 'ok'
+
+    left = [(params, path) for params, path in zip(points, paths) if not is_done(path)]
+    runs = {path: path.with_suffix('') for _, path in left}
     if fresh: # looked at before anything is removed
-        for _, f in left:
-            if earlier_run(f.with_suffix('')): refuse_foreign(f.with_suffix(''))
-    for _, f in left:
-        f.unlink(missing_ok=True)
-        if fresh and earlier_run(f.with_suffix('')): _remove_run(f.with_suffix(''))
+        for run in runs.values():
+            if earlier_run(run): refuse_foreign(run)
+    for path, run in runs.items():
+        path.unlink(missing_ok=True)
+        if fresh and earlier_run(run): _remove_run(run)
     return left
 
 
@@ -207,11 +225,14 @@ def _remove_run(folder):
     shutil.rmtree(gone, ignore_errors=True)
 
 
+def _point_names(paths): return '\n'.join(sorted({path.name for path in paths}))
+
+
 def _begin_anew(folder, paths):
     "Whether outcomes are to be removed: not if an interrupted call with `fresh` for the same points has done that"
-    names, begun = '\n'.join(sorted({path.name for path in paths})), folder/_ANEW
-    if begun.is_file() and begun.read_text(encoding='utf-8') == names: return False
-    begun.unlink(missing_ok=True)
+    mark = folder/_FRESH
+    if mark.is_file() and mark.read_text(encoding='utf-8') == _point_names(paths): return False
+    mark.unlink(missing_ok=True)
     return True
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #02962bab
@@ -227,10 +248,11 @@ SOURCES_OF_0_2 = dict( # the same of version 0.2
     run_starts='1bfe0f6d', text_granularity='6dc3d3e7', word_masking='fca0c4bc')
 
 
-def _sources(job, code): # `JobCode` of the job -> hashes under which an outcome may be kept, that of today first
+def _sources(job, code):
+    "Hashes under which an outcome of a job, of which a `JobCode` is given, may be kept, that of today first"
     known = [table[code.name] for table in (SOURCES_OF_0_2, SOURCES_OF_0_1) if code.name in table]
-    if not callable(job) and known and find_notebook(job) == find_notebook(code.name): # the user's may have that name
-        return [code.key, *known]
+    # the user's own notebook may have the name of one of ours
+    if not callable(job) and known and find_notebook(job) == find_notebook(code.name): return [code.key, *known]
     # before 0.3 the source alone was looked at
     return [code.key] if code.key == code.source else [code.key, code.source]
 
@@ -245,7 +267,7 @@ def _outcome_path(folder, params, code, sources, more):
     return there[0] if there else paths[0]
 
 
-def _tell_unfollowed(code):
+def _warn_unfollowed(code):
     "One line on what decides the job and is not looked at"
     if not code.unfollowed: return
     shown = '; '.join(code.unfollowed[:3]) + (' ...' if len(code.unfollowed) > 3 else '')
@@ -264,13 +286,14 @@ def _warn_of_earlier(folder, points, paths, code, more):
           'it may have changed', file=sys.stderr)
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #215e5c82
-def _run_there(job, name, todo, n_jobs, folder, execution, backend, options):
+def _run_there(call, todo, n_jobs, folder, backend, options):
     "Run the points on other machines -> path: error of those that gave no outcome"
     from reid_lab.core.reporting import progress
-    lost, done = {}, BACKENDS[backend].run(_Away(job, name, execution), todo, n_jobs, folder, **options)
+    lost, done = {}, BACKENDS[backend].run(call, todo, n_jobs, folder, **options)
     try:
         for path, outcome, error in progress(done, 'runs', total=len(todo)):
-            if error: lost[path] = f'the {backend} backend gave no outcome ({error}); call again to run what is missing'
+            if error:
+                lost[path] = f'the {backend} backend gave no outcome ({error}); call again to run what is missing'
             elif _outcome(path) is None: write_json(path, outcome) # made on a disk that this machine does not see
     except BaseException as e:
         for _, f in todo: mark_ended(f.with_suffix(''), 'interrupted')
@@ -302,7 +325,7 @@ def _run_here(job, name, todo, n_jobs, execution):
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #c34b7de2
 def n_processes(n:int, # Runs
-    cores:int=None, # Default: of this machine
+    cores:int | None=None, # Default: of this machine
     ) -> int:
     "One a core. Fewer than two runs a core begin together, so that no core waits while another does a second one"
     cores = cores or environment()['cores']
@@ -315,21 +338,39 @@ def _with_fixed(grid, seeds, fixed):
         if seeds is not None: grid_points([dict(seed=fixed['seed'])], seeds)    # raises: given twice
         seeds, fixed = [fixed['seed']], {name: value for name, value in fixed.items() if name != 'seed'}
     points = grid_points(grid, seeds)
-    for name in {name: 0 for p in points for name in p if name in fixed}:
+    for name in fixed:
+        if not any(name in point for point in points): continue
         raise ValueError(f"{name}={fixed[name]!r} is a parameter of every run, and the grid has values for it; give "
                          f"{name} once")
     return [{**fixed, **p} for p in points]
 
 
-def _check_points(job, points, defaults, execution):
-    "Refuse what a notebook would refuse; of points that differ in their seeds alone, the first and the last are asked"
-    ends = {}
+def _check_names(job, points):
+    "Refuse names and types that a notebook does not have, and parameters that are not those of a run"
+    known = None if callable(job) else notebook_parameters(find_notebook(job))
+    given = {(name, str(value)): value for point in points for name, value in point.items()}
+    if known is not None:
+        for (name, _), value in given.items():
+            check_choice('parameter', name, known)
+            check_type(name, value, known[name])
+    names = {name for name, _ in given}
+    if 'execution' in names:
+        raise ValueError("execution is the same for all runs of a sweep; give it as an argument (to the command: as "
+                         "options), not among the parameters")
+    if known and 'out_dir' in names:
+        raise ValueError("out_dir is chosen by a sweep, one folder for each run; name the folder of the sweep "
+                         "(folder=, --out) and leave out_dir out")
+
+
+def _check_points(job, points, execution):
+    "Refuse what a notebook would refuse; of points that differ in their seeds alone, check the first and the last"
+    source, points_of = find_notebook(job), {}
     for point in points:
         key = json.dumps(json_values({name: value for name, value in point.items() if name != 'seed'}), sort_keys=True)
-        ends.setdefault(key, []).append(point)
-    how = {'execution': execution.as_text()} if 'execution' in defaults else {}
-    for alike in ends.values():
-        for point in alike[:1] + alike[1:][-1:]: check_before_run(find_notebook(job), {**point, **how})
+        points_of.setdefault(key, []).append(point)
+    own = {'execution': execution.as_text()} if 'execution' in notebook_parameters(source) else {}
+    for first, *others in points_of.values():
+        for point in (first, *others[-1:]): check_before_run(source, {**point, **own})
 
 
 def _refuse_removed(folder, before):
@@ -341,52 +382,42 @@ def _refuse_removed(folder, before):
                        "call again, and leave the folder alone until the sweep has ended")
 
 
-def sweep(job, # Notebook name, or a function of the parameters that returns metrics, or a list of them
-    grid, # See `grid_points`
+def sweep(job:Callable | Path | str, # Notebook name, or a function: parameters -> metrics, or a list of them
+    grid:dict[str, Sequence] | Sequence[dict], # See `grid_points`
     /,
-    seeds=None, # Seeds, passed as `seed`; None: those of the grid or of the parameter `seed`, else 0
-    n_jobs:int=None, # Processes; default: see `n_processes`. 1 runs here, without processes (with `loky`)
-    folder=None, # Where outcomes are kept; default `runs/sweep-<job>`
+    seeds:Iterable[int] | None=None, # Passed as `seed`; None: those of the grid or of the parameter `seed`, else 0
+    n_jobs:int | None=None, # Processes; default: see `n_processes`. 1 runs here, without processes (with `loky`)
+    folder:Path | str | None=None, # Where outcomes are kept; default `runs/sweep-<job>`
     fresh:bool=False, # Run again what is there already
-    backend:str='', # Where: `loky`, `dask` or `slurm`, with options, see `reid_lab.experiments.cluster.read_backend`
-    execution=None, # `Execution`, or its options as text; handed to `job`, the backend excepted
-    **fixed): # Parameters of every run
+    backend:str='', # Where: `loky`, `dask` or `slurm`, with options, see `read_backend`
+    execution:Execution | str | None=None, # Handed to `job`, the backend excepted
+    **fixed) -> 'pd.DataFrame': # Parameters of every run
     "Run every combination and seed, skip what is already there, return a frame"
     execution = given_execution('' if execution is None else execution)
     backend, options = read_backend(backend or execution.backend)
     execution = replace(execution, backend='loky') # a point is there already
     points, code = _with_fixed(grid, seeds, fixed), job_code(job)
-    name = code.name
-    known = None if callable(job) else notebook_parameters(find_notebook(job))
-    for key, value in {(k, str(v)): v for p in points for k, v in p.items()}.items() if known else ():
-        check_choice('parameter', key[0], known)
-        check_type(key[0], value, known[key[0]])
-    if any('execution' in p for p in points):
-        raise ValueError("execution is the same for all runs of a sweep; give it as an argument (to the command: as "
-                         "options), not among the parameters")
-    if known and any('out_dir' in p for p in points):
-        raise ValueError("out_dir is chosen by a sweep, one folder for each run; name the folder of the sweep "
-                         "(folder=, --out) and leave out_dir out")
-    if known: _check_points(job, points, known, execution)
+    _check_names(job, points)
+    if not callable(job): _check_points(job, points, execution)
     if not takes_execution(job):
-        check_accepted(execution, name)
+        check_accepted(execution, code.name)
         execution = Execution()
-    folder = Path(folder).expanduser() if folder else project_root()/'runs'/f'sweep-{name}'
+
+    folder = Path(folder).expanduser() if folder else project_root()/'runs'/f'sweep-{code.name}'
     if folder.exists() and not folder.is_dir(): raise NotADirectoryError(f"{str(folder)!r} is a file; name a folder")
     folder.mkdir(parents=True, exist_ok=True)
     speed = [execution.speed] if execution.speed else [] # outcomes with other switches are other outcomes
     sources, place = _sources(job, code), folder.resolve()
-    paths = [_outcome_path(place, p, code, sources, speed) for p in points]
-    _tell_unfollowed(code)
+    paths = [_outcome_path(place, params, code, sources, speed) for params in points]
+    _warn_unfollowed(code)
     _warn_of_earlier(place, points, paths, code, speed)
     with locked(folder/'.lock', wait=False, what=f'sweep folder {str(folder)!r}'):
         fresh = fresh and _begin_anew(folder, paths)
-        todo, before = _todo(points, paths, fresh), os.stat(folder)
-        if fresh: (folder/_ANEW).write_text('\n'.join(sorted({path.name for path in paths})), encoding='utf-8')
+        todo, before, errors = _todo(points, paths, fresh), os.stat(folder), {}
+        if fresh: (folder/_FRESH).write_text(_point_names(paths), encoding='utf-8')
         if not n_jobs: n_jobs = 0 if backend == 'slurm' else n_processes(len(todo))
-        if todo and backend == 'loky': _run_here(job, name, todo, n_jobs, execution)
-        errors = {}
-        if todo and backend != 'loky': errors = _run_there(job, name, todo, n_jobs, folder, execution, backend, options)
+        if todo and backend == 'loky': _run_here(job, code.name, todo, n_jobs, execution)
+        elif todo: errors = _run_there(_Away(job, code.name, execution), todo, n_jobs, folder, backend, options)
         _refuse_removed(folder, before)
-        (folder/_ANEW).unlink(missing_ok=True)
+        (folder/_FRESH).unlink(missing_ok=True)
         return _sweep_frame(points, paths, errors)

@@ -15,6 +15,7 @@ import time
 import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 from fastcore.basics import patch
 
@@ -25,14 +26,14 @@ from ..core.scratch import Scratch
 @dataclass
 class Task:
     "What one process is doing"
-    pid:int
-    label:str
-    n:int=0
-    total:int=None
-    note:str=''
-    left:float=None
-    since:float=0. # When it was begun
-    said:float=0. # When it was heard of last
+    pid: int
+    label: str
+    n: int = 0
+    total: int | None = None
+    note: str = ''
+    left: float | None = None   # seconds
+    since: float = 0.           # when it was begun
+    updated: float = 0.         # when it was reported last
 
 
 def _alive(pid):
@@ -46,60 +47,72 @@ def _alive(pid):
 @dataclass
 class Activity:
     "What the reports of all processes amount to"
-    title:str='' # Of the experiment, or what is done
-    sections:bool=True # Cells that this process runs are sections; False: tasks like all others
-    pid:int=field(default_factory=os.getpid)
-    folder:str=''
-    section:str=''
-    since:float=0. # Heading of the running cell, and since when
-    cell:int=0
-    cells:int=0
-    done:list=field(default_factory=list) # (heading, seconds) of finished sections
-    tasks:list=field(default_factory=list) # Open tasks, outer ones first
+    title: str = ''             # of the experiment, or what is done
+    sections: bool = True       # cells that this process runs are sections; False: tasks like all others
+    pid: int = field(default_factory=os.getpid)
+    folder: str = ''
+    section: str = ''           # heading of the running cell
+    since: float = 0.           # since when
+    cell: int = 0
+    cells: int = 0
+    done: list = field(default_factory=list)    # (heading, seconds) of finished sections
+    tasks: list = field(default_factory=list)   # open tasks, outer ones first
 
-    def take(self, said:dict): # One report
+    def take(self, report:dict, # Of one process
+        ) -> None:
         "Take in a report, whose texts may come from data"
-        said = {k: printable(v) if isinstance(v, str) else v for k, v in said.items()}
-        own = self.sections and said['pid'] == self.pid
-        if 'run' in said:
-            if own: self.title, self.folder = said['label'], said['run']
-        elif 'cell' in said and not own:
-            self._task(dict(said, label=said['where'], n=max(0, said['cell'] - 1), note=said['label']))
-        elif 'cell' in said:
-            if said['label'] != self.section:
-                self.close(said['time'])
-                self.section = said['label']
-            self.cell, self.cells = said['cell'], said['total']
-        else: self._task(said)
+        report = {name: printable(value) if isinstance(value, str) else value for name, value in report.items()}
+        own = self.sections and report['pid'] == self.pid
+        if 'run' in report:
+            if own: self.title, self.folder = report['label'], report['run']
+        elif 'cell' not in report: self._task(report)
+        elif own: self._cell(report)
+        else:
+            n = max(0, report['cell'] - 1)
+            self._task(dict(report, label=report['where'], n=n, note=report['label']))
 
-    def _task(self, said):
-        at = next((i for i, t in enumerate(self.tasks) if (t.pid, t.label) == (said['pid'], said['label'])), None)
-        if said['end']:
-            if at is not None: self.tasks[at:] = [t for t in self.tasks[at:] if t.pid != said['pid']]
+    def _cell(self, report):
+        "A cell of the notebook that this process runs begins"
+        if report['label'] != self.section:
+            self.close(report['time'])
+            self.section = report['label']
+        self.cell, self.cells = report['cell'], report['total']
+
+    def _task(self, report):
+        "A task begins, goes on or ends; with it end those that it began"
+        pid, label = report['pid'], report['label']
+        at = next((i for i, task in enumerate(self.tasks) if (task.pid, task.label) == (pid, label)), None)
+        if report['end']:
+            if at is not None: self.tasks[at:] = [task for task in self.tasks[at:] if task.pid != pid]
             return
         if at is None:
-            self.tasks.append(Task(said['pid'], said['label'], since=said['time']))
+            self.tasks.append(Task(pid, label, since=report['time']))
             at = -1
-        t = self.tasks[at]
-        t.n, t.total, t.note, t.left, t.said = *map(said.get, ('n', 'total', 'note', 'left')), said['time']
+        task = self.tasks[at]
+        for name in ('n', 'total', 'note', 'left'): setattr(task, name, report.get(name))
+        task.updated = report['time']
 
-    def close(self, now:float): # Seconds since 1970
+    def close(self, now:float, # Seconds since 1970
+        ) -> None:
         "End the running section"
         if self.section: self.done.append((self.section, now - self.since))
         self.section, self.since = '', now
 
-    def drop_dead(self, now:float): # Seconds since 1970
+    def drop_dead(self, now:float, # Seconds since 1970
+        ) -> None:
         "Forget tasks of processes that are gone"
-        self.tasks = [t for t in self.tasks if now - t.said < 5 or _alive(t.pid)]
+        self.tasks = [task for task in self.tasks if now - task.updated < 5 or _alive(task.pid)]
 
 # %% ../../nbs/13_experiments/30_terminal.ipynb #d169531e
-def clock(seconds:float) -> str: # `0:07`, `12:30`, `1:02:03`
+def clock(seconds:float, # Of any length
+    ) -> str: # `0:07`, `12:30`, `1:02:03`
     "A duration"
-    s = int(seconds)
-    return f'{s//60}:{s%60:02d}' if s < 3600 else f'{s//3600}:{s//60%60:02d}:{s%60:02d}'
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f'{hours}:{minutes:02d}:{seconds:02d}' if hours else f'{minutes}:{seconds:02d}'
 
 
-def near_path(path, # Any
+def near_path(path:Path | str, # Any
     ) -> str:
     "A path as seen from the current folder, if it is below"
     rel = os.path.relpath(path)
@@ -108,9 +121,13 @@ def near_path(path, # Any
 
 def _cut(text, width):
     "The part of a text that fits `width` columns; wide characters take two"
+    def columns(c):
+        if unicodedata.combining(c): return 0
+        return 2 if unicodedata.east_asian_width(c) in 'WF' else 1
+
     out, used = '', 0
     for c in text:
-        used += 0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in 'WF' else 1
+        used += columns(c)
         if used > width: break
         out += c
     return out
@@ -119,12 +136,12 @@ def _cut(text, width):
 @dataclass(frozen=True)
 class Signs:
     "Characters of the display"
-    done:str='✓'
-    failed:str='✗'
-    now:str='●'
-    full:str='━'
-    rest:str='─'
-    between:str=' · '
+    done: str = '✓'
+    failed: str = '✗'
+    now: str = '●'
+    full: str = '━'
+    rest: str = '─'
+    between: str = ' · '
 
 
 ASCII = Signs('+', 'x', '*', '#', '-', ', ')
@@ -143,11 +160,12 @@ def bar(n:int, # Items done
 # %% ../../nbs/13_experiments/30_terminal.ipynb #32e8da67
 def task_parts(task:Task, # An open one
     now:float, # Seconds since 1970
-    ) -> tuple: # Count, time, note
-    "What is said of a task"
-    count = f'{task.n}/{task.total}' if task.total else str(task.n) if task.n else ''
-    left = None if task.left is None else max(0, task.left - (now - task.said))
-    spent = f'{clock(left)} left' if left is not None else clock(now - task.since)
+    ) -> tuple[str, str, str]: # Count, time, note
+    "What is shown of a task"
+    count = str(task.n) if task.n else ''
+    if task.total: count = f'{task.n}/{task.total}'
+    if task.left is None: spent = clock(now - task.since)
+    else: spent = f'{clock(max(0, task.left - (now - task.updated)))} left'
     return count, spent, task.note.replace('_loss', '')
 
 
@@ -156,13 +174,15 @@ def block(what:Activity, # What is going on
     width:int=80, # Columns
     signs:Signs=Signs(), # Characters
     most:int=5, # Tasks at most
-    ) -> list: # Lines
+    ) -> list[str]: # Lines
     "The running section and its tasks, for a terminal"
     of = f'cell {what.cell} of {what.cells}' if what.cells else ''
     head = what.section or ('Starting the kernel' if what.folder else what.title or 'Starting')
     lines = [f'  {signs.now} {_cut(head, 34):<34} {clock(now - what.since):>8}   {of}']
     shown = [t for t in what.tasks if now - t.since >= 1]
-    name, long = (26, 20) if width >= 90 else (20, 10) if width >= 70 else (20, 0)
+    name, long = 20, 0
+    if width >= 70: long = 10
+    if width >= 90: name, long = 26, 20
     for t in shown[:most]:
         count, spent, note = task_parts(t, now)
         lines.append(f'      {_cut(t.label, name):<{name}} {bar(t.n, t.total, signs, long):<{long}} {count:>9}  '
@@ -176,9 +196,13 @@ def log_line(what:Activity, # What is going on
     start:float, # When it began
     ) -> str:
     "The same in one line, for a log"
-    place = f'{what.section}, cell {what.cell} of {what.cells}' if what.cells else what.title or 'starting'
-    tasks = ['{} {} ({})'.format(t.label, *task_parts(t, now)).replace('  ', ' ') + f' {t.note}'*bool(t.note)
-             for t in what.tasks]
+    place = what.title or 'starting'
+    if what.cells: place = f'{what.section}, cell {what.cell} of {what.cells}'
+    tasks = []
+    for task in what.tasks:
+        count, spent, _ = task_parts(task, now)
+        text = f'{task.label} {count} ({spent})'.replace('  ', ' ')
+        tasks.append(f'{text} {task.note}' if task.note else text)
     return '; '.join([f'[{clock(now - start)}] {place}', *tasks])
 
 # %% ../../nbs/13_experiments/30_terminal.ipynb #12343c73
@@ -186,8 +210,8 @@ class Display:
     "Show what is reported inside a `with` block; see `Activity`"
     def __init__(self, title:str='', # Of what is done, unless a run folder is reported
         sections:bool=True, # List the sections of the notebook that this process runs
-        file=None, # Where to write; default: the standard error
-        quiet:bool=None, # Show nothing; default: if `CI` or `REID_LAB_QUIET` is set
+        file:TextIO | None=None, # Where to write; default: the standard error
+        quiet:bool | None=None, # Show nothing; default: if `CI` or `REID_LAB_QUIET` is set
         every:float=10., # Seconds between the lines of a log
         ):
         self.file, self.every = beneath(file or sys.stderr), every
@@ -195,7 +219,9 @@ class Display:
         self.tty = getattr(self.file, 'isatty', lambda: False)() and os.environ.get('TERM') != 'dumb'
         utf = (getattr(self.file, 'encoding', None) or 'ascii').lower().replace('-', '').startswith('utf')
         self.signs = Signs() if utf else ASCII
-        self.what, self._shown, self._height = Activity(printable(title), sections), None, 0
+        self.what = Activity(printable(title), sections)
+        self._shown: list[str] | None = None
+        self._height = 0
         self._headed, self._listed = False, 0
 
     def __enter__(self):

@@ -7,6 +7,7 @@ __all__ = ['paper_method', 'caption_panel', 'word_maps', 'person_maps']
 
 # %% ../../nbs/14_recipes/23_camel_maps.ipynb #5d0f3b04
 import numpy as np
+from torch import nn
 
 from ..analysis.explain.evidence import key_words, map_evidence, one_map, one_methods, verdict
 from ..analysis.explain.faithfulness import overlay
@@ -16,16 +17,16 @@ from ..figures.explain import MapGroup, MapPanel, map_sheet
 from ..figures.style import PaperFigure
 
 # %% ../../nbs/14_recipes/23_camel_maps.ipynb #5d0f3b06
-def paper_method(model, # Reads captions
+def paper_method(model:nn.Module, # Reads captions
     ) -> str: # Key of `reid_lab.analysis.explain.map_scores.METHODS`
     "Grad-CAM of the cross-attention, or of the image tower where there is none"
     return 'cross-gradcam' if 'cross-gradcam' in one_methods(model) else 'gradcam'
 
 
-def caption_panel(model, # Reads captions
-    image, # (H,W,3) uint8, of the size of the model
+def caption_panel(model:nn.Module, # Reads captions
+    image:np.ndarray, # (H,W,3) uint8, of the size of the model
     text:str, # The caption
-    at:int=None, # Position of a word between spaces; None: the whole caption
+    at:int | None=None, # Position of a word between spaces; None: the whole caption
     n:int=19, # Random maps beside it
     ) -> MapPanel:
     "The map of a caption or of one of its words, with its evidence"
@@ -63,13 +64,13 @@ def word_maps(models:dict, # Name -> model that reads captions
 
 # %% ../../nbs/14_recipes/23_camel_maps.ipynb #5d0f3b0c
 def person_maps(name:str, # Of the model
-    model, # Reads captions
+    model:nn.Module, # Reads captions
     table:ReidTable, # Its test split is looked at
     n_images:int=4, # Of the person
     n_captions:int=3, # That differ
     draws:int=19, # Random maps beside each
     ) -> PaperFigure:
-    "Several captions of one person, the middle one of those with the most images, on the images of this person"
+    "Several captions of one person, the middle one of those with the most images, on their images"
     test = table.where(split='test')
     images_of = test.frame.groupby('pid', sort=True).size()
     pids = images_of.index[images_of >= min(n_images, images_of.max())]
@@ -79,5 +80,6 @@ def person_maps(name:str, # Of the model
     heads = tuple(f'image {i + 1}' for i in range(len(images)))
     groups = [MapGroup('', heads, {'One person': [MapPanel(image) for image in images]})]
     for text in [captions[i] for i in _spread_rows(len(captions), n_captions)]:
-        groups.append(MapGroup(text, heads, {name: [caption_panel(model, im, text, n=draws) for im in images]}))
+        panels = [caption_panel(model, image, text, n=draws) for image in images]
+        groups.append(MapGroup(text, heads, {name: panels}))
     return map_sheet(groups)

@@ -9,28 +9,37 @@ __all__ = ['KEYS', 'MATCHED', 'CHOSEN', 'LONG', 'OWN', 'CamelPlan', 'shortened',
            'tested_elsewhere']
 
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #6a56342c
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from torch import nn
 
 from ..analysis.explain.word_masking import masked_lists
 from ..analysis.text_scores import evaluate
+from ..data.table import ReidTable
 from ..figures.captions import caption_board
 from ..figures.ranked_lists import ranked_lists
-from .camel import load_data
+from ..figures.style import PaperFigure
+from .camel import CamelData, CamelSets, load_data
 from .camel_settings import PHASES, PRESETS, TITLES, Config, run_arguments
 from .study import Study, options_of, setting_of, telling_queries
 from ..results.published import compare, scored_on
 from ..results.rows import SETTING_FIELDS, Setting
 from ..retrieval.embeddings import embed_images
 
+# %% ../../nbs/14_recipes/22_camel_report.ipynb #6a56342d
+if TYPE_CHECKING:
+    from reid_lab.experiments.params import Params
+
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #b80b5d59
 @dataclass(frozen=True)
 class CamelPlan:
     "What a run trains and searches, and how it is named"
-    given: object               # parameters of the experiment
+    given: 'Params'             # parameters of the experiment
     study: Study
     settings: tuple             # dicts with `name`
 
@@ -55,6 +64,13 @@ class CamelPlan:
         "Source and model, as arguments of `load_data` and `run_variant`"
         p = self.given
         return dict(source=p.source, source_root=p.source_root or None, model=p.model)
+
+    def sets(self, target:dict, # One of `targets`, perhaps with `scenario`
+        world:int, # Its seed
+        ) -> CamelSets:
+        "What is loaded for a target"
+        return CamelSets(**target, source=self.given.source, source_root=self.given.source_root or None,
+                         world_seed=world)
 
     @property
     def dataset(self) -> str:
@@ -88,7 +104,7 @@ class CamelPlan:
                          f"settings {[str(setting_of(s, self.titles)) for s in self.settings]}")
 
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #1698bd2e
-def shortened(settings, # Of a study
+def shortened(settings:Sequence[dict], # Of a study
     steps:int=24, # Of pretraining, where a setting names them
     ) -> list:
     "The first setting and the last of the paper's own method (the last of all without one), trained for seconds"
@@ -98,9 +114,9 @@ def shortened(settings, # Of a study
     return [{**setting, 'steps': steps} if 'steps' in setting else setting for setting in ends]
 
 
-def plan_run(given, # Parameters of the experiment
+def plan_run(given:'Params', # Parameters of the experiment
     study:Study, # That it names
-    settings, # Of the study
+    settings:Sequence[dict], # Of the study
     ) -> CamelPlan:
     "Resolve what a run trains; `smoke` trains all settings of methods that are named, else the two of `shortened`"
     short = given.preset == 'smoke' and not given.methods
@@ -109,7 +125,7 @@ def plan_run(given, # Parameters of the experiment
 
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #d8dc8cf9
 def domains_of(plan:CamelPlan, # Of the run
-    data, # `CamelData` of its first seed
+    data:CamelData, # `CamelData` of its first seed
     ) -> dict: # Name -> arguments of `load_data`
     "Targets that models are tuned on"
     first, *more = plan.targets
@@ -121,7 +137,7 @@ def domains_of(plan:CamelPlan, # Of the run
 
 def points_of(plan:CamelPlan, # Of the run
     domains:dict, # See `domains_of`
-    kept, # Folder of the trained models
+    kept:Path | str, # Folder of the trained models
     ) -> list: # For `sweep` with `run_variant`
     "Every setting in every domain"
     return [dict(plan.arguments(setting), keep=str(Path(kept)/domain), **where)
@@ -130,12 +146,13 @@ def points_of(plan:CamelPlan, # Of the run
 
 def load_tests(plan:CamelPlan, # Of the run
     domains:dict, # See `domains_of`
-    seeds, # Of training
+    seeds:Iterable[int], # Of training
     ) -> dict: # (domain, World) -> `CamelData`
     "What the trained models are searched with"
     p = plan.given
-    return {(domain, world): load_data(p.preset, **where, **plan.source, weights=p.weights, world_seed=world)
-            for domain, where in domains.items() for world in dict.fromkeys(map(plan.world, seeds))}
+    worlds = dict.fromkeys(plan.world(seed) for seed in seeds)
+    return {(domain, world): load_data(p.preset, plan.sets(target, world), model=p.model, weights=p.weights)
+            for domain, target in domains.items() for world in worlds}
 
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #d1fafa5d
 KEYS = ('R1', 'R5', 'R10', 'mAP', 'mINP', 'mSD', 'RSum')
@@ -156,7 +173,7 @@ def trained_setting(setting:dict, # One of a plan
 def described(runs:pd.DataFrame, # Of the sweep
     plan:CamelPlan, # Of the run
     domains:dict, # See `domains_of`
-    kept, # Folder of the trained models
+    kept:Path | str, # Folder of the trained models
     ) -> pd.DataFrame:
     "The rows with `setting`, `domain` and a column for each option"
     domain_in = {str(Path(kept)/domain): domain for domain in domains}
@@ -174,9 +191,9 @@ def phases_of(runs:pd.DataFrame, # See `described`
     return [name for name in PHASES if f'{name}_R1' in runs]
 
 
-def run_folder(row, # Of `described`
+def run_folder(row:tuple, # Of `described`
     plan:CamelPlan, # Of the run
-    kept, # Folder of the trained models
+    kept:Path | str, # Folder of the trained models
     ) -> Path:
     "Where a run of the sweep is kept"
     return Path(kept)/row.domain/plan.config(row.run_with, int(row.seed)).name
@@ -207,24 +224,27 @@ def stored_rows(runs:pd.DataFrame, # See `described`
 
 def _stored_row(row, phase, plan, sets):
     "The row of one run in one phase"
-    world, side = plan.world(row['seed']), 'source' if phase == 'indomain' else 'target'
-    scores = {k: row[f'{phase}_{k}'] for k in (*KEYS, *MATCHED) if f'{phase}_{k}' in row}
-    seen = row['images_seen'] + (row['images_seen_ft'] if phase == 'finetuned' else 0)
-    tuned = row.get('ft_selection', CHOSEN['finetuned'])
-    selection = tuned if phase == 'finetuned' else CHOSEN[phase]
-    told = {k: v for k, v in plan.config(row['run_with']).describe().items() if k not in SETTING_FIELDS}
+    world = plan.world(row['seed'])
+    side, dataset = 'target', dataset_of(plan, row['domain'])
+    if phase == 'indomain': side, dataset = 'source', f'{plan.given.source} (source)'
+    seen, selection = row['images_seen'], CHOSEN[phase]
+    if phase == 'finetuned':
+        seen += row['images_seen_ft']
+        selection = row.get('ft_selection', selection)
+    scores = {name: row[f'{phase}_{name}'] for name in (*KEYS, *MATCHED) if f'{phase}_{name}' in row}
+    config = plan.config(row['run_with']).describe()
+    about = {name: value for name, value in config.items() if name not in SETTING_FIELDS}
     return dict(metrics=scores, setting=row['setting'].at(phase), seed=int(row['seed']), images_seen=int(seen),
-                dataset=f'{plan.given.source} (source)' if side == 'source' else dataset_of(plan, row['domain']),
-                selection=selection if plan.trains else 'none', test_set=sets[row['domain'], world][side],
-                world_seed=world, fusion=row.get(f'{phase}_fusion'), phase=phase, domain=row['domain'],
-                train_s=row['train_s'], n_params=row['n_params'], **told)
+                dataset=dataset, selection=selection if plan.trains else 'none',
+                test_set=sets[row['domain'], world][side], world_seed=world, fusion=row.get(f'{phase}_fusion'),
+                phase=phase, domain=row['domain'], train_s=row['train_s'], n_params=row['n_params'], **about)
 
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #8754897a
 def lists_figure(top:dict, # Setting or label -> (Q,k) gallery positions
-    target, # `ReidTable` that was searched
+    target:ReidTable, # `ReidTable` that was searched
     size:tuple, # (H, W) of the images
     n:int=4, # Captions
-    ):
+    ) -> PaperFigure:
     "First results of every variant for captions on which they differ"
     gallery, queries = target.gallery('test'), target.text_queries('test')
     g_pid, q_pid = gallery.frame.pid.to_numpy(), queries.pid.to_numpy()
@@ -241,13 +261,14 @@ def _named(part, name, table):
 
 
 def samples_figure(plan:CamelPlan, # Of the run
-    data, # `CamelData`
+    data:CamelData, # `CamelData`
     size:tuple, # (H, W) of the images
     n:int=3, # Pairs of each
-    ):
+    ) -> PaperFigure:
     "Training pairs of the source, then of the target, at regular distances"
-    board, p = [], plan.given
-    for part, name, table in (('source', p.source, data.source), ('target', plan.targets[0]['dataset'], data.target)):
+    parts = (('source', plan.given.source, data.source), ('target', plan.targets[0]['dataset'], data.target))
+    board = []
+    for part, name, table in parts:
         pairs = table.where(split='train', captions=lambda texts: [len(t) > 0 for t in texts])
         rows = np.linspace(0, len(pairs) - 1, n).astype(int)
         heading = _named(part, name, pairs)
@@ -256,18 +277,18 @@ def samples_figure(plan:CamelPlan, # Of the run
     return caption_board(board, image_height=.8, max_lines=6)
 
 
-def masked_lists_figure(model, # Fine-tuned
-    target, # `ReidTable` that is searched
+def masked_lists_figure(model:nn.Module, # Fine-tuned
+    target:ReidTable, # `ReidTable` that is searched
     size:tuple, # (H, W) of the images
-    n_masked=range(6), # Numbers of words
+    n_masked:Iterable[int]=range(6), # Numbers of words
     k:int=10, # Results
-    width:float=None, # Inches; default: two columns
-    ):
-    "First results for one caption, the middle one of the test split, while more and more of its words are masked"
+    width:float | None=None, # Inches; default: two columns
+    ) -> PaperFigure:
+    "First results for one caption, the middle one of the test split, as more and more of its words are masked"
     gallery, queries = target.gallery('test'), target.text_queries('test')
     query = queries.iloc[len(queries)//2]
-    said, found = masked_lists(model, embed_images(model, gallery, quiet=True), query.caption, n_masked, k=k)
-    return ranked_lists(said, found, lambda rows: gallery.images(rows, size), [query.pid]*len(said),
+    texts, found = masked_lists(model, embed_images(model, gallery, quiet=True), query.caption, n_masked, k=k)
+    return ranked_lists(texts, found, lambda rows: gallery.images(rows, size), [query.pid]*len(texts),
                         gallery.frame.pid.to_numpy(), k=k, width=width, max_height=6.)
 
 
@@ -304,7 +325,7 @@ def beside_paper(ours:list, # See `means_beside`
 def tested_elsewhere(models:dict, # Setting -> fine-tuned model
     plan:CamelPlan, # Of the run
     domains:dict, # See `domains_of`
-    target, # `ReidTable`
+    target:ReidTable, # `ReidTable`
     tests:dict, # See `load_tests`
     seed:int, # The first
     ) -> pd.DataFrame: # method, tested, metrics

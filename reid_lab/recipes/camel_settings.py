@@ -135,20 +135,24 @@ class Preset:
 
 
 SHAPES = dict(linear=lr_linear, step=lr_step, fixed=lambda step, total, warmup: 1.) # factor of the rate
-_GPU = dict(model='camel_base', device='auto', val_every=1000, headline='itm', lr_by_method=False)
+_ON_GPU = Preset('full', Train(), model='camel_base', device='auto', val_every=1000, headline='itm',
+                 lr_by_method=False)
 PRESETS = dict(
-    smoke=Preset('smoke', Train(steps=24, ft_steps=9, batch_size=16), (('size', (64, 32)),), vocab=500, k_test=8,
-                 val_every=6, max_ids=30, weights='none'),
+    smoke=Preset(
+        'smoke', Train(steps=24, ft_steps=9, batch_size=16), model_kw=(('size', (64, 32)),), vocab=500, k_test=8,
+        val_every=6, max_ids=30, weights='none'),
     quick=Preset('quick', Train()),
-    full=Preset('full', Train(3000, 900, lr=1e-4, ft_lr=1e-4, augment='light', swa=3),
-                (('tower', 'resnet50'), ('size', (384, 128))), vocab=3000, k_test=64, **_GPU),
-    paper=Preset('full', Train(epochs=32, ft_epochs=30, batch_size=80, lr=1e-4, ft_lr=2e-4, styled_lr=1e-4, clip=0.,
-                               warmup_steps=2600, ft_schedule='fixed', augment='camel', swa=3), (('size', (224, 224)),),
-                 vocab=30522, clean='plain', k_test=128, meta=(('strength', .4), ('iters_per_task', 0)), **_GPU))
+    full=replace(
+        _ON_GPU, train=Train(3000, 900, lr=1e-4, ft_lr=1e-4, augment='light', swa=3),
+        model_kw=(('tower', 'resnet50'), ('size', (384, 128))), vocab=3000, k_test=64),
+    paper=replace(
+        _ON_GPU, train=Train(epochs=32, ft_epochs=30, batch_size=80, lr=1e-4, ft_lr=2e-4, styled_lr=1e-4, clip=0.,
+                             warmup_steps=2600, ft_schedule='fixed', augment='camel', swa=3),
+        model_kw=(('size', (224, 224)),), vocab=30522, clean='plain', k_test=128,
+        meta=(('strength', .4), ('iters_per_task', 0))))
 
 # %% ../../nbs/14_recipes/15_camel_settings.ipynb #41508ed6
-def _two(weights): return [w.strip() for w in (weights.split(',') + [''])[:2]] # of the model, of its text encoder
-def _short(weights): return ','.join(Path(w).name for w in weights.split(',')) # without the way to it
+def _without_folders(weights): return ','.join(Path(part).name for part in weights.split(','))
 
 
 @dataclass(frozen=True)
@@ -170,72 +174,100 @@ class Config:
         if key not in ('', 'frozen_pair'):
             check_choice('model', key, list_models('text', needs=('tokenizer',)),
                          "A control is 'frozen_pair:TOWER'; others read captions and need no number of identities.")
-        for name, cls in (('train', Train), ('meta', Meta)):
-            for k, _ in getattr(self, name): check_choice(name, k, [f.name for f in fields(cls)])
+        for field, _ in self.train: check_choice('train', field, [f.name for f in fields(Train)])
+        for field, _ in self.meta: check_choice('meta', field, [f.name for f in fields(Meta)])
         t = self.budget.train
         check_choice('schedule', t.schedule, SHAPES)
         check_choice('ft_schedule', t.ft_schedule or t.schedule, SHAPES)
         check_choice('refresh', self.settings.refresh, ('stylised', 'plain'))
-        for how in (t.negatives, t.ft_negatives): check_negatives(how or 'sample', t.drop_cos, t.top)
+        for rule in (t.negatives, t.ft_negatives): check_negatives(rule or 'sample', t.drop_cos, t.top)
 
     @property
     def name(self) -> str: # Of the folder
-        start = [('weights', _short(self.weights))]*bool(self.weights)
-        more = [f'{k}={v}' for k, v in (*self.train, *self.meta, *start)]
-        return '-'.join([self.variant, str(self.seed), *([self.model.replace(':', '-')]*bool(self.model)), *more])
+        parts = [self.variant, str(self.seed)]
+        if self.model: parts.append(self.model.replace(':', '-'))
+        parts += [f'{field}={value}' for field, value in (*self.train, *self.meta)]
+        if self.weights: parts.append(f'weights={_without_folders(self.weights)}')
+        return '-'.join(parts)
+
     @property
     def on(self) -> Variant: return VARIANTS[self.variant]
+
     @property
     def budget(self) -> Preset:
+        "The preset with what is set differently here"
         p = PRESETS[self.preset]
         own = counted(counted({**dict(self.on.train), **dict(self.train)}), 'ft_epochs', 'ft_steps')
         p = replace(p, train=replace(p.train, **own), weights=self.weights or p.weights, device=self.device or p.device)
         if self.model in ('', p.model): return p
         key, tower = named_tower(self.model)
-        size = [(k, v) for k, v in p.model_kw if k == 'size' and (not tower or self.preset == 'smoke')] # else its own
+        keeps_size = not tower or self.preset == 'smoke'    # else the tower has its own
+        size = [('size', value) for name, value in p.model_kw if name == 'size' and keeps_size]
         return replace(p, model=key, model_kw=(*size, *tower.items()))
+
     @property
     def settings(self) -> Meta:
         return replace(Meta(), **{**dict(self.budget.meta), **dict(self.on.meta), **dict(self.meta)})
+
     @property
     def trains(self) -> bool: return MODELS[self.budget.model].trains # False: a control
 
-    def eps_fast(self, finetuning:bool=False) -> float: # In one of the two trainings; a rate of its own for the second
-        return finetuning and self.settings.ft_eps_fast or self.settings.eps_fast
+    def eps_fast(self, finetuning:bool=False, # The second training, which may have a rate of its own
+        ) -> float:
+        "Rate of the fast step"
+        settings = self.settings
+        return settings.ft_eps_fast if finetuning and settings.ft_eps_fast else settings.eps_fast
 
     @property
-    def rates(self) -> dict: # Peak rates of pretraining (lr), of the stylised and of the plain part of fine-tuning
-        t, by = self.budget.train, self.budget.lr_by_method
-        mult, plain = (self.on.lr_mult, self.on.ft_mult) if by else (1., 1.)
-        return dict(lr=t.lr*mult, styled_ft_lr=(t.styled_lr or t.ft_lr)*mult, ft_lr=t.ft_lr*plain)
+    def rates(self) -> dict[str, float]: # lr, styled_ft_lr, ft_lr
+        "Peak rates of pretraining, of the stylised and of the plain part of fine-tuning"
+        t, lr_mult, ft_mult = self.budget.train, self.on.lr_mult, self.on.ft_mult
+        if not self.budget.lr_by_method: lr_mult = ft_mult = 1.
+        return dict(lr=t.lr*lr_mult, styled_ft_lr=(t.styled_lr or t.ft_lr)*lr_mult, ft_lr=t.ft_lr*ft_mult)
 
 # %% ../../nbs/14_recipes/15_camel_settings.ipynb #6276ebf0
 @patch(as_prop=True)
 def start(self:Config) -> dict: # Weights as the constructor takes them
-    (image, text), name = _two(self.budget.weights), self.budget.model
+    name = self.budget.model
+    # of the model, and behind a comma of its text encoder
+    image, text = [part.strip() for part in (self.budget.weights.split(',') + [''])[:2]]
     if not (self.weights or self.trains):
         raise ValueError(f"model={self.model!r} is not trained; weights='' must name its file or folder")
     found, takes = start_of(name, image), 'text_weights' in signature(MODELS[name].make).parameters
-    if wrong := lacking_half(name, found, text, takes): raise ValueError(f"weights={self.budget.weights!r}: {wrong}")
+    wrong = lacking_half(name, found, text, takes)
+    if wrong: raise ValueError(f"weights={self.budget.weights!r}: {wrong}")
     return dict(weights=found, text_weights=text) if text else dict(weights=found)
 
 
 @patch
 def describe(self:Config) -> dict:
     "Variant, model, budget and settings in one flat dict, for result rows"
-    p, tasks = self.budget, asdict(self.settings) if self.on.tasks else {}
-    keep = {k: getattr(p, k) for k in ('model', 'words', 'vocab', 'clean', 'k_test', 'headline')}
-    return {'method': self.variant, **keep, 'weights': ','.join(map(_short, self.start.values())), **dict(p.model_kw),
-            **without_later(p.train, 'ft_drop_cos', 'ft_mlm_image'), **tasks, **self.rates}
+    p = self.budget
+    own = {name: getattr(p, name) for name in ('model', 'words', 'vocab', 'clean', 'k_test', 'headline')}
+    own['weights'] = ','.join(_without_folders(weights) for weights in self.start.values())
+    tasks = asdict(self.settings) if self.on.tasks else {}
+    return {'method': self.variant, **own, **dict(p.model_kw), **without_later(p.train, 'ft_drop_cos', 'ft_mlm_image'),
+            **tasks, **self.rates}
 
 # %% ../../nbs/14_recipes/15_camel_settings.ipynb #297d6902
 PHASES = ('zeroshot', 'finetuned', 'indomain')   # the target before and after tuning; held-out part of the source
 _THREE, _LISTS = tuple(grid('base', 'st', 'camel')), ('ranked lists',)
 _SCRATCH = dict(base=3e-3, st=3e-3, camel=6e-3)  # peak rates from random numbers; `lr_mult` is for the shipped start
-def _rate(m, w): return dict(lr=round(VARIANTS[m].rate_for(_SCRATCH[m]), 6)) if w == 'none' else {}
+
+
+def _budget_points():
+    "Three lengths of pretraining from each start; from random numbers with a rate of their own"
+    points = [dict(name=method, weights=weights, steps=steps) for weights in ('world', 'none')
+              for steps in (300, 900, 2700) for method in _SCRATCH]
+    for point in points:
+        method = point['name']
+        if point['weights'] == 'none': point['lr'] = round(VARIANTS[method].rate_for(_SCRATCH[method]), 6)
+    return tuple(points)
+
+
 STUDIES = dict(
-    main=Study('pretrained and fine-tuned against the baseline', _THREE, ('Table I', 'Table II', 'Table III', 'Fig. 3'),
-               shows=(*_LISTS, 'masked words')),
+    main=Study('pretrained and fine-tuned against the baseline', _THREE,
+               ('Table I', 'Table II', 'Table III', 'Fig. 3'), shows=(*_LISTS, 'masked words')),
     zero_shot=Study('without fine-tuning', _THREE, ('Table I', 'Table II', 'Table III'), shows=_LISTS,
                     run=(('finetuned', False),)),
     ablation=Study('ingredients one by one', tuple(grid(*TABLE_IV, 'st_ema', 'start')), ('Table IV',), seeds=10),
@@ -245,10 +277,8 @@ STUDIES = dict(
     order=Study('order of the tasks', tuple(grid('camel', order=('fixed', 'random'))), ('Table V',), seeds=3),
     k=Study('tasks between slow steps', tuple(grid('camel', k=(3, 6, 15, 30))), ('Table VI',), seeds=3,
             axes=Axes('k', 'tasks between slow steps', by='phase')),
-    budget=Study('batches of pretraining, with and without a start', tuple(
-            {'name': m, 'weights': w, 'steps': n, **_rate(m, w)} for w in ('world', 'none') for n in (300, 900, 2700)
-            for m in ('base', 'st', 'camel')), seeds=3, run=(('finetuned', False),),
-            axes=Axes('steps', 'pretraining batches', by='method', panel='weights')),
+    budget=Study('batches of pretraining, with and without a start', _budget_points(), seeds=3,
+            run=(('finetuned', False),), axes=Axes('steps', 'pretraining batches', by='method', panel='weights')),
     transfer=Study('fine-tuned in one domain, tested in another', tuple(grid('camel')), ('Table VII',),
                    shows=('transfer',)),
     masking=Study('captions with masked words', _THREE, ('Fig. 5', 'Fig. 6'), shows=(*_LISTS, 'masked words')),
@@ -260,7 +290,8 @@ STUDIES = dict(
 def run_arguments(setting:dict, # Of a study
     ) -> dict: # method, train, meta, weights
     "A setting as arguments of `run_variant`: fields of `Train`, of `Meta`, and where it starts"
-    more = {k: v for k, v in setting.items() if k not in ('name', 'weights')}
-    train = {k: v for k, v in more.items() if k in {f.name for f in fields(Train)}}
-    return dict(method=setting['name'], train=train, meta={k: v for k, v in more.items() if k not in train},
-                weights=setting.get('weights', ''))
+    of_train = {field.name for field in fields(Train)}
+    own = {name: value for name, value in setting.items() if name not in ('name', 'weights')}
+    train = {name: value for name, value in own.items() if name in of_train}
+    meta = {name: value for name, value in own.items() if name not in of_train}
+    return dict(method=setting['name'], train=train, meta=meta, weights=setting.get('weights', ''))

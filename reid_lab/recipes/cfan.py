@@ -8,12 +8,14 @@ __all__ = ['METHODS', 'TITLES', 'CFAN_PRESETS', 'MODEL_ARGS', 'AERIAL_SETS', 'ST
            'sight_rows', 'run_method']
 
 # %% ../../nbs/14_recipes/55_cfan.ipynb #664e1dd5
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 
 from ..analysis.explain.visibility import membership_sight, rank_correlation, sight_correlation, with_elevation
 from ..core.basics import check_choice
@@ -25,12 +27,12 @@ from ..datasets.aerial import Bridges, cross_view, triplets
 from ..datasets.registry import load_dataset, require
 from ..models.cfan import RELEASED_RATES
 from ..models.weights.shipped import check_worlds
-from .study import Axes, Study, grid, label, setting_folder
+from .study import Axes, Study, grid, label, options_of, setting_folder
 from .text import TextTrain, captioned, new_text_model, score_text, text_settings, train_text
 from ..results.published import scored_on
 from ..results.tables import to_csv
 from ..training.folder import claim, digest, random_start
-from ..training.learner import Callback
+from ..training.learner import Callback, Learner
 from ..training.options import Execution
 from ..world.plan import PRESETS
 from ..world.world import World
@@ -80,25 +82,26 @@ def _rate(m, s, preset):
     return m.scratch_mult if random_start(s.model, s.weights) else m.lr_mult
 
 
-def method_settings(setting:dict, # With `name`, a key of `METHODS`; the rest are `MODEL_ARGS` or fields of `TextTrain`
+def method_settings(setting:dict, # With `name`, a key of `METHODS`; the rest are of `MODEL_ARGS` or of `TextTrain`
     preset:str='quick', # Key of `CFAN_PRESETS`
     **changes, # Fields of `TextTrain`; a given `lr` or `steps` is taken as it is
     ) -> TextTrain:
     "What a method trains with"
     m = METHODS[check_choice('name', setting['name'], METHODS)]
-    own, train = {k: v for k, v in setting.items() if k != 'name'}, [f.name for f in fields(TextTrain)]
-    for k in own: check_choice(f"setting of {setting['name']}", k, [*MODEL_ARGS, *train])
-    changes = {**changes, **{k: v for k, v in own.items() if k in train}}
+    own, train = options_of(setting), [field.name for field in fields(TextTrain)]
+    for name in own: check_choice(f"setting of {setting['name']}", name, [*MODEL_ARGS, *train])
+    changes = {**changes, **{name: value for name, value in own.items() if name in train}}
     s = text_settings(CFAN_PRESETS[check_choice('preset', preset, CFAN_PRESETS)], **changes)
     if not m.steps and changes.get('steps'):
         raise ValueError(f"steps={changes['steps']}, but {setting['name']!r} is not trained; give steps to another")
-    usual = dict(m.train if s.optimiser == 'adam' else (), bridge=m.bridge, steps=s.steps*m.steps,
-                 epochs=s.epochs*m.steps, lr=s.lr*_rate(m, s, preset))
-    model = dict(s.model_kw, losses=m.losses, **dict(m.model)) | {k: v for k, v in own.items() if k in MODEL_ARGS}
+    of_method = dict(bridge=m.bridge, steps=s.steps*m.steps, epochs=s.epochs*m.steps, lr=s.lr*_rate(m, s, preset))
+    if s.optimiser == 'adam': of_method = dict(m.train) | of_method
+    of_method = {name: value for name, value in of_method.items() if name not in changes}
+    model = dict(s.model_kw, losses=m.losses, **dict(m.model))
+    model |= {name: value for name, value in own.items() if name in MODEL_ARGS}
     if s.model == 'cfan_b16' and 'fta' in m.losses: # weights of a released CFAN would else bring their own form
         model = dict(membership='paper', mask_padding=True) | model
-    usual = {k: v for k, v in usual.items() if k not in changes}
-    return text_settings(replace(s, **usual, model_kw=tuple(model.items())))
+    return text_settings(replace(s, **of_method, model_kw=tuple(model.items())))
 
 # %% ../../nbs/14_recipes/55_cfan.ipynb #fd2ebc0f
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class AerialCase:
     "An aerial set and how it is searched"
     table: ReidTable            # both views
     split: str                  # that is searched
-    world: World = None         # it comes from
+    world: World | None = None  # it comes from
 
     def __repr__(self):
         n = self.table.where(split='train')['view'].value_counts().to_dict()
@@ -120,8 +123,8 @@ AERIAL_SETS = ('aeri-pedes', 'tbapr') # datasets with captions, aerial images an
 def aerial_case(dataset:str='world', # World, or an aerial set with captions
     preset:str='quick', # Size of the World
     seed:int=0, # Of the World
-    root=None, # Folder of the datasets
-    split:str='test', # What is searched of a dataset on disk: `val` while choosing; Worlds are chosen by their seed
+    root:Path | str | None=None, # Folder of the datasets
+    split:str='test', # What is searched of a dataset on disk, `val` while choosing; of a World always `test`
     ) -> AerialCase:
     "The images and captions of a run"
     check_choice('split', split, ('test', 'val'))
@@ -134,27 +137,29 @@ def aerial_case(dataset:str='world', # World, or an aerial set with captions
     table = load_dataset(dataset, root)
     if 'grounds' not in table.frame:
         raise ValueError(f"dataset={dataset!r} has no aerial view; use 'world', 'aeri-pedes' or 'tbapr'")
-    table = table.split_val(.1) if split == 'val' and not (table['split'] == 'val').any() else table
+    if split == 'val' and not (table['split'] == 'val').any(): table = table.split_val(.1)
     table.name = dataset
     return AerialCase(table, split)
 
 # %% ../../nbs/14_recipes/55_cfan.ipynb #60048cc4
 def triplet_rows(case:AerialCase, # Its training triplets
     n:int=3, # Persons
-    ) -> list: # For `caption_board`
+    ) -> list[tuple]: # For `caption_board`
     "Aerial image and bridge with the caption they share"
     train = case.table.where(split='train')
-    f, at, out = captioned(case.table).frame, dict(zip(train['path'], range(len(train)))), []
-    for i in [k*len(f)//n for k in range(n)]:
-        r = f.iloc[i]
-        angle = f'{np.rad2deg(r.elevation):.0f} degrees' if 'elevation' in f else 'above'
-        images = [train.image(at[p]) for p in (r.path, r.grounds[0]) if p in at]
-        said = f'from {angle}' + ', and from the ground'*(len(images) > 1)
-        out.append((images, [(said, r.captions[0])]))
-    return out
+    frame, row_of = captioned(case.table).frame, dict(zip(train['path'], range(len(train))))
+    board = []
+    for i in [k*len(frame)//n for k in range(n)]:
+        sample = frame.iloc[i]
+        angle = f'{np.rad2deg(sample.elevation):.0f} degrees' if 'elevation' in frame else 'above'
+        images = [train.image(row_of[path]) for path in (sample.path, sample.grounds[0]) if path in row_of]
+        heading = f'from {angle}'
+        if len(images) > 1: heading += ', and from the ground'
+        board.append((images, [(heading, sample.captions[0])]))
+    return board
 
 
-def triplet_similarities(model, # Has `encode_image` and `encode_text`
+def triplet_similarities(model:nn.Module, # Has `encode_image` and `encode_text`
     case:AerialCase, # Its training triplets
     n:int=200, # Triplets
     ) -> dict: # Name -> cosines
@@ -173,20 +178,23 @@ def triplet_similarities(model, # Has `encode_image` and `encode_text`
 # %% ../../nbs/14_recipes/55_cfan.ipynb #dc5e5ccc
 class GateLog(Callback):
     "Mean and spread of the gate on fixed batches, every `every` steps"
-    def __init__(self, batches, # From `Batches`, with bridges
+    def __init__(self, batches:Iterable[dict], # From `Batches`, with bridges
         every:int=30, # Steps
         ):
         self.batches, self.every, self.rows = list(batches), every, []
 
-    def before_fit(self, learn):
+    def before_fit(self, learn:Learner) -> None:
         "The gate of the start"
         if not self.rows: self.look(learn.net, learn.step, learn.device)
 
-    def after_step(self, learn):
+    def after_step(self, learn:Learner) -> None:
         "The gate of `learn` at the set intervals and at the end"
         if learn.step % self.every == 0 or learn.step == learn.n_steps: self.look(learn.net, learn.step, learn.device)
 
-    def look(self, model, step, device='cpu'): # Model, number of the row, device
+    def look(self, model:nn.Module, # `CFAN`
+        step:int, # Number of the row
+        device:torch.device | str='cpu', # Of the model
+        ) -> None:
         "Add a row"
         a = gate_values(model, self.batches, device)
         low, high = np.quantile(a, (.05, .95)) if len(a) else (np.nan, np.nan)
@@ -194,25 +202,27 @@ class GateLog(Callback):
                               high=float(high)))
 
     def state_dict(self) -> dict: return dict(rows=self.rows)
-    def load_state_dict(self, state:dict): self.rows = state['rows'] # Of an earlier run
+    def load_state_dict(self, state:dict) -> None: self.rows = state['rows'] # Of an earlier run
 
 
-def gate_values(model, # `CFAN`
-    batches, # With bridges
-    device='cpu', # Of the model
+def gate_values(model:nn.Module, # `CFAN`
+    batches:Iterable[dict], # With bridges
+    device:torch.device | str='cpu', # Of the model
     ) -> np.ndarray: # alpha of every sample with a bridge
     "The gate of some samples"
-    was, out = model.training, []
+    def moved(value): return value.to(device) if isinstance(value, torch.Tensor) else value
+
+    training, alphas = model.training, []
     model.eval()
-    for b in batches:
-        found = model.gates({k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in b.items()})
-        out.append(found['alpha'][b['has_bridge'].to(device)].cpu().numpy())
-    model.train(was)
-    return np.concatenate(out) if out else np.zeros(0)
+    for batch in batches:
+        gates = model.gates({name: moved(value) for name, value in batch.items()})
+        alphas.append(gates['alpha'][batch['has_bridge'].to(device)].cpu().numpy())
+    model.train(training)
+    return np.concatenate(alphas) if alphas else np.zeros(0)
 
 
 def gate_batches(case:AerialCase, # Its training triplets
-    model, # With `size` and `tokenizer`
+    model:nn.Module, # With `size` and `tokenizer`
     s:TextTrain, # Its bridge
     n:int=256, # Samples
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
@@ -225,7 +235,7 @@ def gate_batches(case:AerialCase, # Its training triplets
     return [loader.batch(0, i) for i in range(min(len(loader), max(1, n//size)))]
 
 # %% ../../nbs/14_recipes/55_cfan.ipynb #af7e094e
-def sight_rows(model, # With FTA
+def sight_rows(model:nn.Module, # With FTA
     case:AerialCase, # Of a World
     stage:str, # `before` or `after` training
     n:int=300, # Test pairs of an aerial image and its caption
@@ -243,27 +253,32 @@ def _seen_alike(model, batches, case):
     return rank_correlation(gate_values(model, batches), [high[p] for p in paths])
 
 
-def _told_of(model, case, gate, before, folder):
-    "Numbers beside the scores: gate and memberships"
-    out = {}
-    if gate:
-        out = {f'gate_{k}': gate.rows[-1][k] for k in ('alpha', 'sd', 'low', 'high')}
-        if case.world: out['gate_elevation'] = _seen_alike(model.cpu(), gate.batches, case)
-        if folder: to_csv(pd.DataFrame(gate.rows), folder/'gate.csv')
-    if before is None: return out
+def _gate_numbers(model, case, gate, folder):
+    "Numbers beside the scores: the gate at the end, and how it goes with the elevation of the camera"
+    numbers = {f'gate_{name}': gate.rows[-1][name] for name in ('alpha', 'sd', 'low', 'high')}
+    if case.world: numbers['gate_elevation'] = _seen_alike(model.cpu(), gate.batches, case)
+    if folder: to_csv(pd.DataFrame(gate.rows), folder/'gate.csv')
+    return numbers
+
+
+def _sight_numbers(model, case, before, folder):
+    "Numbers beside the scores: how memberships go with visibility, before and after training"
     sight = pd.concat([before, sight_rows(model, case, 'after')], ignore_index=True)
     if folder: to_csv(sight, folder/'sight.csv')
-    return out | {f'sight_{r.side}_{r.stage}': r.within for r in sight.itertuples()} | {
-        f'{k}_{r.side}_{r.stage}': getattr(r, k) for r in sight.itertuples() for k in ('spread', 'own', 'own_seen')}
+    rows = list(sight.itertuples())
+    numbers = {f'sight_{row.side}_{row.stage}': row.within for row in rows}
+    for row in rows:
+        numbers |= {f'{name}_{row.side}_{row.stage}': getattr(row, name) for name in ('spread', 'own', 'own_seen')}
+    return numbers
 
 # %% ../../nbs/14_recipes/55_cfan.ipynb #aa250695
 def run_method(setting:dict, # See `method_settings`
     preset:str='quick', # Key of `CFAN_PRESETS` and size of the World
     seed:int=0, # Of World and training
     dataset:str='world', # See `aerial_case`
-    keep=None, # Folder in which the run gets its own
-    root=None, # Folder of the datasets
-    train:dict=None, # Fields of `TextTrain`
+    keep:Path | str | None=None, # Folder in which the run gets its own
+    root:Path | str | None=None, # Folder of the datasets
+    train:dict | None=None, # Fields of `TextTrain`
     split:str='test', # See `aerial_case`
     quiet:bool=True, # No progress lines
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
@@ -276,18 +291,19 @@ def run_method(setting:dict, # See `method_settings`
     searched, name = case.table.where(split=case.split), case.table.name
     if folder: claim(folder, {name: digest(searched, captions=True)}, 'scored.json')
     torch.manual_seed(seed)
-    fresh, trains = new_text_model(case.table, s).eval(), bool(s.steps or s.epochs)
-    gated = trains and fresh.align == 'cda' and s.bridge != 'none'
-    seen = gate_batches(case, fresh, s, execution=execution) if gated else []
-    gate = GateLog(seen, max(1, s.steps//12) if s.steps else 200) if gated else None
-    before = sight_rows(fresh, case, 'before') if case.world and 'fta' in fresh.losses else None
-    done = train_text(case.table, s, seed, folder and folder/'model', quiet, [gate] if gate else (), execution)
+    fresh, callbacks, before = new_text_model(case.table, s).eval(), [], None
+    if (s.steps or s.epochs) and fresh.align == 'cda' and s.bridge != 'none':
+        every = max(1, s.steps//12) if s.steps else 200
+        callbacks = [GateLog(gate_batches(case, fresh, s, execution=execution), every)]
+    if case.world and 'fta' in fresh.losses: before = sight_rows(fresh, case, 'before')
+    done = train_text(case.table, s, seed, folder and folder/'model', quiet, callbacks, execution)
     scores = score_text(done.model, {name: case.table}, case.split, folder)[name]
-    rest = {k: v for k, v in setting.items() if k != 'name'}
+    numbers = {}
+    for gate in callbacks: numbers |= _gate_numbers(done.model, case, gate, folder)
+    if before is not None: numbers |= _sight_numbers(done.model, case, before, folder)
     test_set = scored_on(searched.text_queries(case.split), searched.gallery(case.split))
     return dict(variant=label(setting, TITLES), method=setting['name'], train=name, test=name, split=case.split,
-                test_set=test_set, **scores, **rest, **done.cost, model=s.model,
-                **_told_of(done.model, case, gate, before, folder))
+                test_set=test_set, **scores, **options_of(setting), **done.cost, model=s.model, **numbers)
 
 # %% ../../nbs/14_recipes/55_cfan.ipynb #0ff45574
 _K = (1., 2., 4., 8., 12., 16.)

@@ -4,28 +4,33 @@
 
 # %% auto #0
 __all__ = ['SAVE_EVERY', 'ready_names', 'from_package', 'open_tokenizer', 'from_file', 'trained_folders', 'from_folder',
-           'check_model_name', 'ready_model', 'ready_models', 'Embedder', 'open_embedder', 'check_output',
-           'embed_crops', 'embed_captions', 'embed_once', 'crops_to_shards', 'open_features', 'model_of', 'search',
-           'open_threshold', 'calibrate_on', 'matches', 'match_table']
+           'check_model_name', 'ReadyModel', 'ready_model', 'ready_models', 'Embedder', 'open_embedder', 'NotedModel',
+           'noted_model', 'check_output', 'CropOptions', 'embed_crops', 'embed_captions', 'embed_once',
+           'crops_to_shards', 'open_features', 'model_of', 'open_threshold', 'search', 'calibrate_on', 'matches',
+           'match_table']
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #165073da
+import functools
 import os
 import time
 import warnings
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 
 from ..analysis.open_set import Threshold, calibrate, check_rate, each_removed, no_person, search_scores
 from ..analysis.search import Answer, ask, find
 from ..core.basics import as_list, check_choice, pick_device
-from ..core.files import remove_parts
+from ..core.files import read_plan, remove_parts
+from ..core.old_names import gathered
 from ..core.reporting import progress
 from ..data.crops import crops_table
 from ..data.table import ReidTable
@@ -52,26 +57,29 @@ from ..training.folder import DONE, TRAINING, load_trained
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #5413b209
 def ready_names(reads:str='', # `captions`, or all
-    ) -> list: # Keys of the zoo
+    ) -> list[str]: # Keys of the zoo
     "Models whose weights come with the package"
-    return [n for n in shipped() if not reads or MODELS[n].reads == reads]
+    return [name for name in shipped() if not reads or MODELS[name].reads == reads]
 
 
-def _made(name, **kw): # What weights leave out, a classifier, is the same in each call
+def _create(model_name, **arguments):
+    "A model in evaluation mode; what its weights leave out, such as a classifier, is the same in each call"
+    if 'n_ids' in MODELS[model_name].needs: arguments['n_ids'] = 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return create_model(name, **kw, **dict(n_ids=1) if 'n_ids' in MODELS[name].needs else {}).eval()
+        return create_model(model_name, **arguments).eval()
 
 
 def from_package(name:str, # One of `ready_names()`
-    ): # Module in evaluation mode
+    ) -> nn.Module: # In evaluation mode
     "A model with the weights that come with the package"
-    words = dict(tokenizer=shipped_tokenizer(card_for(name))) if 'tokenizer' in MODELS[name].needs else {}
-    return _made(name, weights=WORLD, **words)
+    arguments: dict = dict(weights=WORLD)
+    if 'tokenizer' in MODELS[name].needs: arguments['tokenizer'] = shipped_tokenizer(card_for(name))
+    return _create(name, **arguments)
 
 
-def open_tokenizer(where, # Folder that a tokenizer's `save` wrote, or of a BERT model; `clip`: that of CLIP
-    ): # Tokenizer
+def open_tokenizer(where:Path | str, # Folder that a tokenizer's `save` wrote, or of a BERT model; `clip`: that of CLIP
+    ) -> 'WordPiece | ClipBPE':
     "A tokenizer from this machine, of any kind"
     folder = Path(where).expanduser()
     if folder.name in (FILE, 'vocab.txt') and folder.is_file(): folder = folder.parent
@@ -84,9 +92,9 @@ def open_tokenizer(where, # Folder that a tokenizer's `save` wrote, or of a BERT
 
 
 def from_file(name:str, # Model of the zoo that is trained, see `list_models(trains=True)`
-    weights, # File or folder of weights, see `reid_lab.models.convert.inspect_weights`
-    tokenizer=None, # That of their training, see `open_tokenizer`; None: that which the weights bring
-    ): # Module in evaluation mode
+    weights:Path | str, # File or folder of weights, see `reid_lab.models.convert.inspect_weights`
+    tokenizer:Path | str | None=None, # That of their training, see `open_tokenizer`; None: that which the weights bring
+    ) -> nn.Module: # In evaluation mode
     "A model with weights of one's own"
     check_choice('model', name, list_models(trains=True))
     if not chosen(weights).path.exists():
@@ -94,52 +102,58 @@ def from_file(name:str, # Model of the zoo that is trained, see `list_models(tra
     reads = MODELS[name].reads == 'captions'
     if tokenizer and not reads:
         raise ValueError(f"tokenizer={str(tokenizer)!r}, but {name} reads no captions; leave it out")
-    try: model = _made(name, weights=str(weights), **dict(tokenizer=open_tokenizer(tokenizer)) if tokenizer else {})
+    arguments: dict = dict(weights=str(weights))
+    if tokenizer: arguments['tokenizer'] = open_tokenizer(tokenizer)
+    try: model = _create(name, **arguments)
     except ValueError as e:
         if not reads or tokenizer or 'needs a tokenizer' not in str(e): raise
         model = None
-    if model is None or reads and model.tokenizer is None:
+    if model is None or (reads and model.tokenizer is None):
         raise ValueError(f"weights={str(weights)!r} bring no tokenizer, and {name} reads captions; give that of their "
                          "training with tokenizer=FOLDER, which its save wrote or which holds BERT's vocab.txt "
                          "(tokenizer=clip is CLIP's), or as the model the folder of a training, which keeps one")
     return model
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #3ad7a9b7
-def trained_folders(folder, # A run folder, or anything in it
-    ) -> list: # Paths
+def trained_folders(folder:Path | str, # A run folder, or anything in it
+    ) -> list[Path]:
     "Folders that hold a finished model: runs of CAMeL, and trainings that do not belong to one"
     folder = Path(folder)
     runs = sorted(p.parent for p in folder.rglob('run.json') if (p.parent/'finetune'/'plain'/DONE).exists())
-    rest = sorted(p.parent for p in folder.rglob(TRAINING) if (p.parent/DONE).exists())
-    return runs + [p for p in rest if not any(r in p.parents for r in runs)]
+    trainings = sorted(p.parent for p in folder.rglob(TRAINING) if (p.parent/DONE).exists())
+    return runs + [p for p in trainings if not any(run in p.parents for run in runs)]
 
 
-def from_folder(folder, # A trained folder, or the folder of a run with one model
-    ): # Module in evaluation mode
+def from_folder(folder:Path | str, # A trained folder, or the folder of a run with one model
+    ) -> nn.Module: # In evaluation mode
     "The model of a folder"
     folder = Path(folder).expanduser()
     found = trained_folders(folder)
-    if len(found) != 1:
-        few = [str(p.relative_to(folder)) for p in found[:9]]
-        what = f"holds {len(found)} models; give one of them, such as {few}" if found else \
-            "holds no finished model; give a trained folder, or the folder of a run that has ended"
-        raise FileNotFoundError(f"{str(folder)!r} {what}")
-    one = found[0]
-    if (one/'run.json').exists(): return load_run(one)['finetuned'].eval()
-    words = one/'tokenizer'
-    return load_trained(one, **dict(tokenizer=load_tokenizer(words)) if (words/FILE).exists() else {}).model.eval()
+    if not found:
+        raise FileNotFoundError(f"{str(folder)!r} holds no finished model; give a trained folder, or the folder of a "
+                                "run that has ended")
+    if len(found) > 1:
+        some = [str(p.relative_to(folder)) for p in found[:9]]
+        raise FileNotFoundError(f"{str(folder)!r} holds {len(found)} models; give one of them, such as {some}")
+    trained = found[0]
+    if (trained/'run.json').exists(): return load_run(trained)['finetuned'].eval()
+    arguments = {}
+    if (trained/'tokenizer'/FILE).exists(): arguments['tokenizer'] = load_tokenizer(trained/'tokenizer')
+    return load_trained(trained, **arguments).model.eval()
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #c84375aa
-def check_model_name(name, # See `ready_model`
+def check_model_name(name:Path | str, # See `ready_model`
     reads:str='', # See `ready_model`
-    weights=None, # See `ready_model`
-    tokenizer=None, # See `ready_model`
-    ):
+    weights:Path | str | None=None, # See `ready_model`
+    tokenizer:Path | str | None=None, # See `ready_model`
+    ) -> None:
     "Raise what `ready_model` would say to a name, before anything is read or loaded"
     if tokenizer and not weights:
         raise ValueError(f"tokenizer={str(tokenizer)!r} goes with weights=FILE; models of the package and folders of "
                          "trainings have their own")
-    if weights: return check_choice('model', name, list_models(trains=True))
+    if weights:
+        check_choice('model', name, list_models(trains=True))
+        return
     if Path(name).expanduser().is_dir(): return
     if name in MODELS and name not in ready_names():
         raise ValueError(f"no weights of model={name!r} come with the package; give a file with weights=FILE, or "
@@ -147,88 +161,112 @@ def check_model_name(name, # See `ready_model`
     check_choice('model', name, ready_names(reads), 'A folder of a training or of a run will do as well.')
 
 
-def ready_model(name:str, # One of `ready_names()`, or a folder
+class ReadyModel(NamedTuple):
+    "A model in evaluation mode, with a name for tables"
+    name: str
+    net: nn.Module
+
+
+def ready_model(name:Path | str, # One of `ready_names()`, or a folder
     reads:str='', # `captions`: a model that reads images only is refused
-    weights=None, # File for a model of the zoo, see `from_file`; None: those of the package or of the folder
-    tokenizer=None, # For `weights` that bring none, see `from_file`
-    ) -> tuple: # Short name, module
+    weights:Path | str | None=None, # File for a model of the zoo, see `from_file`; None: those of the package or folder
+    tokenizer:Path | str | None=None, # For `weights` that bring none, see `from_file`
+    ) -> ReadyModel:
     "A model by name or by folder"
     check_model_name(name, '', weights, tokenizer)
-    if weights: short, model = name, from_file(name, weights, tokenizer)
-    elif Path(name).expanduser().is_dir(): short, model = Path(name).expanduser().resolve().name, from_folder(name)
-    else: short, model = name, from_package(name)
+    folder = Path(name).expanduser()
+    if weights: short, model = str(name), from_file(str(name), weights, tokenizer)
+    elif folder.is_dir(): short, model = folder.resolve().name, from_folder(folder)
+    else: short, model = str(name), from_package(str(name))
     if reads == 'captions' and not hasattr(model, 'encode_text'):
         raise ValueError(f"model={name!r} is a {type(model).__name__}, which reads no captions; "
                          f"choose one of {ready_names(reads)}, or the folder of such a model")
-    return short, model
+    return ReadyModel(short, model)
 
 
-def ready_models(names, # See `ready_model`
+def ready_models(names:str | Sequence[str], # See `ready_model`
     reads:str='', # See `ready_model`
-    ) -> dict: # Short name -> module
+    ) -> dict[str, nn.Module]: # By name for tables
     "Several models; equal names are numbered"
-    out = {}
-    for n in as_list(names):
-        short, model = ready_model(n, reads)
-        again = sum(k == short or k.startswith(f'{short} (') for k in out)
-        out[f'{short} ({again + 1})' if again else short] = model
-    return out
+    models = {}
+    for ready in [ready_model(name, reads) for name in as_list(names)]:
+        n_before = sum(key == ready.name or key.startswith(f'{ready.name} (') for key in models)
+        models[f'{ready.name} ({n_before + 1})' if n_before else ready.name] = ready.net
+    return models
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #e36a0002
 @dataclass(frozen=True, eq=False)
 class Embedder:
     "A model that is ready, and what its features have to note"
-    net:torch.nn.Module # In evaluation mode
-    short:str # For tables
-    name:str # Name or folder that it was opened with
-    file:str = '' # Weights of one's own
-    tokenizer:str = '' # Tokenizer of these, or `clip`
+    net: nn.Module              # in evaluation mode
+    short: str                  # for tables
+    model_name: str = ''        # key of the zoo; empty: the folder of a training knows it
+    weights: str = ''           # file or folder of weights; empty: those of the package
+    tokenizer: str = ''         # of a bare file of weights: its folder, or `clip`
 
     @cached_property
-    def checksum(self): # Decimal number
+    def checksum(self) -> str: # Decimal number
         "Of the weights"
         return weights_sum(self.net)
 
     @cached_property
-    def tokenizer_sum(self): # Decimal number; empty without a tokenizer
+    def tokenizer_sum(self) -> str: # Decimal number; empty without a tokenizer
         "Checksum of the tokenizer"
         return tokenizer_sum(self.net)
 
-    def facts(self, table=None, # Whose images are embedded
-        ) -> dict: # weights, file, tokenizer, data and root, where known; paths are whole
-        "What questions to the features need: the model by name or folder, and where the images are"
-        own = {k: v for k, v in dict(file=self.file, tokenizer=self.tokenizer).items() if v}
-        if table is None: return own | dict(weights=self.name)
-        return own | dict(weights=self.name, data=table.name, root=str(table.root.resolve()) if table.root else '')
+    def facts(self, table:ReidTable | None=None, # Whose images are embedded
+        ) -> dict[str, str]: # model_name, weights, tokenizer, data and root, where known; paths are whole
+        "What questions to the features need: the model, and where the images are"
+        known = dict(model_name=self.model_name, weights=self.weights, tokenizer=self.tokenizer)
+        facts = {name: value for name, value in known.items() if value}
+        if table is None: return facts
+        return facts | dict(data=table.name, root=str(table.root.resolve()) if table.root else '')
 
     @property
-    def sums(self) -> dict: # checksum, and tokenizer_sum if there is a tokenizer
+    def sums(self) -> dict[str, str]: # checksum, and tokenizer_sum if there is a tokenizer
         "Checksums, as features note them"
-        words = self.tokenizer_sum
-        return dict(checksum=self.checksum) | (dict(tokenizer_sum=words) if words else {})
+        if not self.tokenizer_sum: return dict(checksum=self.checksum)
+        return dict(checksum=self.checksum, tokenizer_sum=self.tokenizer_sum)
 
 
-def open_embedder(model, # Name or folder, see `ready_model`; an `Embedder` is returned as it is
-    weights=None, # File for a model of the zoo, see `ready_model`
-    tokenizer=None, # For `weights` that bring none, see `open_tokenizer`
+def _whole(place):
+    "The whole path of a file or folder; CLIP's tokenizer is none"
+    return 'clip' if str(place) == 'clip' else str(Path(place).expanduser().resolve())
+
+
+def open_embedder(model:'Embedder | Path | str', # Name or folder, see `ready_model`; an `Embedder` is returned as it is
+    weights:Path | str | None=None, # File for a model of the zoo, see `ready_model`
+    tokenizer:Path | str | None=None, # For `weights` that bring none, see `open_tokenizer`
     reads:str='', # See `ready_model`
-    device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
+    device:str | None=None, # Default: where the model is; `auto` takes a GPU when there is one
     ) -> Embedder:
     "A model by name or by folder, with its record"
     if isinstance(model, Embedder): return model
     short, net = ready_model(model, reads, weights, tokenizer)
     if device is not None: net = net.to(pick_device(device))
-    def whole(place): return str(place) if str(place) == 'clip' else str(Path(place).expanduser().resolve())
+    if not weights and Path(model).expanduser().is_dir(): return Embedder(net, short, weights=_whole(model))
+    return Embedder(net, short, str(model), _whole(weights) if weights else '', _whole(tokenizer) if tokenizer else '')
 
-    folder = Path(model).expanduser()
-    name = str(folder.resolve()) if folder.is_dir() and not weights else str(model)
-    return Embedder(net, short, name, whole(weights) if weights else '', whole(tokenizer) if tokenizer else '')
+# %% ../../nbs/14_recipes/65_crops.ipynb #e36a0005
+class NotedModel(NamedTuple):
+    "How the model of some features is opened again, see `ready_model`"
+    name: str                   # name or folder; empty: not known
+    weights: str = ''
+    tokenizer: str = ''
+
+
+def noted_model(meta:dict, # Of features
+    ) -> NotedModel:
+    "What features say of the model that embedded them"
+    tokenizer = meta.get('tokenizer', '')
+    if meta.get('model_name'): return NotedModel(meta['model_name'], meta.get('weights', ''), tokenizer)
+    return NotedModel(meta.get('weights', ''), meta.get('file', ''), tokenizer)     # a folder, or a version before 0.3
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #f983c50c
 SAVE_EVERY = 10. # Seconds of work that an interruption may cost
 
 
-def check_output(out, # File or folder that features are to be written to
+def check_output(out:Path | str, # File or folder that features are to be written to
     fresh:bool=False, # It may be replaced
     shards:bool=False, # It is a folder of shards, which may have been begun
     ) -> Path: # With the home folder in place of `~`
@@ -246,155 +284,200 @@ def check_output(out, # File or folder that features are to be written to
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #e6af10fc
 @dataclass(frozen=True)
-class _Rows:
-    "What is embedded into a file"
-    label:str # images, or captions
-    n:int
-    plan:dict # What decides them, for `claim_parts`
-    embed:Callable # (first row, row after the last) -> Embeddings or None, and what was left out
-    changed:Callable # Whether images are others than at the beginning
+class CropOptions:
+    "How crops are read and embedded"
+    batch_size: int = 64        # images at a time
+    skip_bad: bool = False      # leave out images that cannot be read, and list them in `meta`
+    cameras: bool = False       # the camera numbers are those that the model was trained with, see `embed_images`
+    check_content: bool = False # compare images by what their files hold, see `image_facts`
 
 
-def _image_rows(table, embedder, batch_size, skip_bad, cameras, check_content):
-    facts = image_facts(table, check_content)
-    def embed(lo, hi):
-        return embed_rows(embedder.net, table, range(lo, hi), skip_bad, batch_size=batch_size, cameras=cameras)
+class _ImageRows:
+    "The images that are embedded into a file"
+    label = 'images'
+    def __init__(self, table, embedder, options):
+        self.table, self.embedder, self.options = table, embedder, options
+        self.batch_size, self.check_content = options.batch_size, options.check_content
+        self.facts = image_facts(table, options.check_content)      # as they are at the beginning
 
-    def changed():
-        now = image_facts(table)
-        if now['images'] == facts['images']: return False
-        return not check_content or image_facts(table, True)['content'] != facts['content']
+    def __len__(self): return len(self.table)
 
-    plan = dict(model=embedder.short, weights=embedder.checksum, tokenizer_sum=embedder.tokenizer_sum, n=len(table),
-                cameras=cameras) | facts
-    return _Rows('images', len(table), plan, embed, changed)
+    @property
+    def plan(self):
+        "What decides the features, for `claim_parts`"
+        e = self.embedder
+        return dict(model=e.short, weights=e.checksum, tokenizer_sum=e.tokenizer_sum, n=len(self),
+                    cameras=self.options.cameras) | self.facts
+
+    def embed(self, first, end):
+        "Embeddings of some rows, or None, and what was left out"
+        rows, options = range(first, end), self.options
+        return embed_rows(self.embedder.net, self.table, rows, options.skip_bad, batch_size=options.batch_size,
+                          cameras=options.cameras)
+
+    def changed(self):
+        "Whether images are others than at the beginning"
+        if image_facts(self.table)['images'] == self.facts['images']: return False
+        if not self.check_content: return True
+        return image_facts(self.table, True)['content'] != self.facts['content']
 
 
-def _caption_rows(table, embedder, batch_size):
-    f = caption_frame(table)
-    if not len(f):
-        raise ValueError("there is no caption to embed; check the split, or whether this dataset has captions")
-    said = pd.util.hash_pandas_object(f[[c for c in ('pid', 'path', 'caption') if c in f]], index=False)
-    def embed(lo, hi):
-        with naming_memory(batch_size): return embed_texts(embedder.net, f.iloc[lo:hi], batch_size, quiet=True), []
+class _CaptionRows:
+    "The captions that are embedded into a file"
+    label, check_content = 'captions', False
+    def __init__(self, table, embedder, batch_size):
+        self.frame, self.embedder, self.batch_size = caption_frame(table), embedder, batch_size
+        if not len(self.frame):
+            raise ValueError("there is no caption to embed; check the split, or whether this dataset has captions")
 
-    plan = dict(model=embedder.short, weights=embedder.checksum, n=len(f), tokenizer_sum=embedder.tokenizer_sum,
-                captions=zlib.crc32(said.to_numpy().tobytes()),
-                columns=columns_sum(f[[c for c in f if c == 'pid_name']])) # all that captions take along
-    return _Rows('captions', len(f), plan, embed, lambda: False)
+    def __len__(self): return len(self.frame)
+
+    @property
+    def plan(self):
+        "What decides the features, for `claim_parts`"
+        e, frame = self.embedder, self.frame
+        texts = pd.util.hash_pandas_object(frame[[c for c in ('pid', 'path', 'caption') if c in frame]], index=False)
+        return dict(model=e.short, weights=e.checksum, n=len(self), tokenizer_sum=e.tokenizer_sum,
+                    captions=zlib.crc32(texts.to_numpy().tobytes()),
+                    columns=columns_sum(frame[[c for c in frame if c == 'pid_name']])) # all that captions take along
+
+    def embed(self, first, end):
+        "Embeddings of some rows, and nothing that was left out"
+        with naming_memory(self.batch_size):
+            return embed_texts(self.embedder.net, self.frame.iloc[first:end], self.batch_size, quiet=True), []
+
+    def changed(self): return False
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #bde7974e
 def _check_memory(n, dim):
     "An error if all features do not fit into memory, twice for a moment"
-    need, have = 2*4*n*dim, free_memory()
-    if have is not None and need > have:
-        raise ValueError(f"{n:,} vectors of {dim} numbers take about {need/2**30:,.1f} GB of memory, of which "
-                         f"{have/2**30:,.1f} GB are free; write shards, which stay on the disk (--shards, in Python "
+    needed, free = 2*4*n*dim, free_memory()
+    if free is not None and needed > free:
+        raise ValueError(f"{n:,} vectors of {dim} numbers take about {needed/2**30:,.1f} GB of memory, of which "
+                         f"{free/2**30:,.1f} GB are free; write shards, which stay on the disk (--shards, in Python "
                          "crops_to_shards)")
 
 
-def _fill(parts, lo, hi, rows, batch_size, tell):
-    "Write parts for rows `lo` to `hi` - 1; `tell` is given the rows done"
-    while lo < hi:
-        begun, at, some, bad = time.monotonic(), lo, [], []
-        while at < hi and (at == lo or time.monotonic() - begun < SAVE_EVERY):
-            end = min(at + batch_size, hi)
-            e, odd = rows.embed(at, end)
-            if e is not None and not some: _check_memory(rows.n, e.dim)
-            some += [] if e is None else [e]
-            bad += odd
-            tell(end - at)
-            at = end
-        parts.write(lo, at, some, bad)
-        lo = at
+def _fill(parts, first, end, rows):
+    "Write parts for the rows from `first` to before `end`; yields how many rows are done, batch by batch"
+    while first < end:
+        began, at, embedded, left_out = time.monotonic(), first, [], []
+        while at < end and (at == first or time.monotonic() - began < SAVE_EVERY):
+            stop = min(at + rows.batch_size, end)
+            e, bad = rows.embed(at, stop)
+            if e is not None:
+                if not embedded: _check_memory(len(rows), e.dim)
+                embedded.append(e)
+            left_out += bad
+            yield stop - at
+            at = stop
+        parts.write(first, at, embedded, left_out)
+        first = at
 
 
-def _embed_parts(parts, rows, batch_size, quiet):
+def _embed_parts(parts, rows, quiet):
     "Embed what is missing, until parts are all rows"
     missing = parts.missing()
-    done = rows.n - sum(hi - lo for lo, hi in missing)
-    told = progress((), rows.label, total=rows.n, quiet=quiet).start(done)
-    def tell(n):
-        nonlocal done
-        done += n
-        told.update(done)
-
+    done = len(rows) - sum(end - first for first, end in missing)
+    lines = progress((), rows.label, total=len(rows), quiet=quiet).start(done)
     while missing:
-        for lo, hi in missing: _fill(parts, lo, hi, rows, batch_size, tell)
+        for first, end in missing:
+            for n in _fill(parts, first, end, rows):
+                done += n
+                lines.update(done)
         missing = parts.missing() # another writer, on a disk without locks, may have left parts that do not fit
-    told.update(done, end=True)
+    lines.update(done, end=True)
+
+# %% ../../nbs/14_recipes/65_crops.ipynb #bde7974f
+def _joined(parts):
+    "All features, and what was left out"
+    try: return parts.join()
+    except MemoryError:
+        raise ValueError("memory does not suffice to join all features; write shards, which stay on the disk "
+                         "(--shards, in Python crops_to_shards)") from None
 
 
-def _write_features(out, rows, meta, batch_size, quiet, fresh, check_content=False):
+def _write_features(out, rows, meta, fresh, quiet):
     "Embed rows into parts and join them"
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size}; it is the number of {rows.label} at a time, at least 1")
+    if rows.batch_size < 1:
+        raise ValueError(f"batch_size={rows.batch_size}; it is the number of {rows.label} at a time, at least 1")
     folder = out.with_name(out.name + '.parts')
     with only_writer(out):
         check_output(out, fresh) # another call may have finished meanwhile
-        claim_parts(folder, rows.plan, fresh, check_content)
-        parts = Parts(folder, rows.n)
+        claim_parts(folder, rows.plan, fresh, rows.check_content)
+        parts = Parts(folder, len(rows))
         parts.mend()
-        try: _embed_parts(parts, rows, batch_size, quiet)
+        try: _embed_parts(parts, rows, quiet)
         except KeyboardInterrupt as e:
             e.add_note(f"{len(parts.spans())} parts are in {folder}; the same call goes on after them")
             raise
-        try: e, bad = parts.join()
-        except MemoryError:
-            raise ValueError("memory does not suffice to join all features; write shards, which stay on the disk "
-                             "(--shards, in Python crops_to_shards)") from None
+        e, left_out = _joined(parts)
         if rows.changed():
             raise ValueError(f"images changed while they were embedded, so that features in {folder} may be of the "
                              "old ones; pass fresh=True to begin anew")
-        left_out = dict(left_out=bad) if rows.label == 'images' else {}
-        e = Embeddings(e.emb, e.pid, e.cam, e.path, e.caption, e.meta | left_out | meta, e.columns)
+        own = dict(left_out=left_out) if rows.label == 'images' else {}
+        e = Embeddings(e.emb, e.pid, e.cam, e.path, e.caption, e.meta | own | meta, e.columns)
         e.save(out)
         try: remove_parts(folder, ['model', 'weights', 'n'])
         except FileExistsError as error: warnings.warn(str(error), stacklevel=3)
     return e
 
+# %% ../../nbs/14_recipes/65_crops.ipynb #bde79751
+def _opens_model(reads:str='', # See `ready_model`
+    ) -> Callable: # Decorator
+    "Take weights, tokenizer and device of a model as the last release did, with a warning"
+    def decorate(function):
+        @functools.wraps(function)
+        def call(table, model, out, *args, tokenizer=None, device=None, **kwargs):
+            weights = kwargs.pop('weights', None)
+            if args and not isinstance(args[0], CropOptions): weights, *args = args
+            single = dict(weights=weights, tokenizer=tokenizer, device=device)
+            names = ', '.join(f'{name}=' for name, value in single.items() if value is not None)
+            if names:
+                text = (f'{function.__name__}: {names} belongs into open_embedder(model, ...) now, whose result is the '
+                        'model; as a parameter of its own it goes with the next release')
+                warnings.warn(text, DeprecationWarning, stacklevel=2)
+                model = open_embedder(model, weights, tokenizer, reads, device)
+            return function(table, model, out, *args, **kwargs)
+        return call
+    return decorate
 
+
+@_opens_model()
+@gathered('options', CropOptions)
 def embed_crops(table:ReidTable, # Crops, see `crops_table`
-    model, # Name or folder, see `ready_model`; or an `Embedder`
-    out, # Where to write: folder, `.safetensors` or `.npz`, see `Embeddings.save`
-    weights=None, # File for a model of the zoo, see `ready_model`
-    *, batch_size:int=64, # Images at a time
-    tokenizer=None, # For `weights` that bring none, see `open_tokenizer`
-    device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
-    skip_bad:bool=False, # Leave out images that cannot be read, and list them in `meta`
-    cameras:bool=False, # The camera numbers are those that the model was trained with, see `embed_images`
-    fresh:bool=False, # Begin anew, and replace what is there; an interrupted call with `fresh` goes on
-    check_content:bool=False, # Compare images by what their files hold, see `image_facts`
-    quiet:bool=None, # No progress lines
+    model:Embedder | Path | str, # Name or folder, see `ready_model`; or what `open_embedder` gives
+    out:Path | str, # Where to write: folder, `.safetensors` or `.npz`, see `Embeddings.save`
+    options:CropOptions=CropOptions(), # How crops are read and embedded
+    *, fresh:bool=False, # Begin anew, and replace what is there; an interrupted call with `fresh` goes on
+    quiet:bool | None=None, # No progress lines
     ) -> Embeddings: # Also written to `out`
     "Features of all crops; an interrupted call is continued by the same call"
     out = check_output(out, fresh)
-    embedder = open_embedder(model, weights, tokenizer, device=device)
-    rows = _image_rows(table, embedder, batch_size, skip_bad, cameras, check_content)
-    return _write_features(out, rows, embedder.facts(table) | embedder.sums, batch_size, quiet, fresh, check_content)
+    embedder = open_embedder(model)
+    rows = _ImageRows(table, embedder, options)
+    return _write_features(out, rows, embedder.facts(table) | embedder.sums, fresh, quiet)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #c83b91fd
+@_opens_model('captions')
 def embed_captions(table:ReidTable, # With captions
-    model, # Name or folder, see `ready_model`; or an `Embedder`
-    out, # Where to write, see `Embeddings.save`
-    weights=None, # File for a model of the zoo, see `ready_model`
+    model:Embedder | Path | str, # Name or folder, see `ready_model`; or what `open_embedder` gives
+    out:Path | str, # Where to write, see `Embeddings.save`
     *, batch_size:int=256, # Captions at a time
-    tokenizer=None, # For `weights` that bring none, see `open_tokenizer`
-    device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
     fresh:bool=False, # As for `embed_crops`
-    quiet:bool=None, # No progress lines
+    quiet:bool | None=None, # No progress lines
     ) -> Embeddings: # One row a caption; also written to `out`
     "Features of all captions, such as questions to calibrate a threshold with; an interrupted call goes on"
     out = check_output(out, fresh)
-    embedder = open_embedder(model, weights, tokenizer, 'captions', device)
-    rows = _caption_rows(table, embedder, batch_size)
-    return _write_features(out, rows, embedder.facts(table) | embedder.sums, batch_size, quiet, fresh)
+    embedder = open_embedder(model, reads='captions')
+    rows = _CaptionRows(table, embedder, batch_size)
+    return _write_features(out, rows, embedder.facts(table) | embedder.sums, fresh, quiet)
 
 
-def embed_once(source, # Folder of crops, or manifest
-    model, # Name or folder, see `ready_model`
-    weights=None, # File for a model of the zoo, see `ready_model`
-    tokenizer=None, # For `weights` that bring none, see `open_tokenizer`
+def embed_once(source:Path | str, # Folder of crops, or manifest
+    model:Embedder | Path | str, # Name or folder, see `ready_model`
+    weights:Path | str | None=None, # File for a model of the zoo, see `ready_model`
+    tokenizer:Path | str | None=None, # For `weights` that bring none, see `open_tokenizer`
     **kw, # More for `embed_images`, such as batch_size
     ) -> Embeddings: # With what `embed_crops` notes
     "Features of a small folder, without a file"
@@ -406,100 +489,109 @@ def embed_once(source, # Folder of crops, or manifest
     return e
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #735a93ad
+def _facts_as_begun(out, facts):
+    "Facts in the form in which shards were begun: a version before 0.3 noted a name as `weights` and a file as `file`"
+    noted = read_plan(out).get('meta')
+    if not isinstance(noted, dict) or 'weights' not in noted or 'model_name' in noted: return facts
+    earlier = {name: value for name, value in facts.items() if name not in ('model_name', 'weights')}
+    earlier['weights'] = facts.get('model_name') or facts['weights']
+    if 'model_name' in facts and 'weights' in facts: earlier['file'] = facts['weights']
+    return earlier
+
+
+@_opens_model()
+@gathered('options', CropOptions)
 def crops_to_shards(table:ReidTable, # Crops, see `crops_table`
-    model, # Name or folder, see `ready_model`; or an `Embedder`
-    out, # Folder to write, or one that the same call has begun
-    weights=None, # File for a model of the zoo, see `ready_model`
+    model:Embedder | Path | str, # Name or folder, see `ready_model`; or what `open_embedder` gives
+    out:Path | str, # Folder to write, or one that the same call has begun
+    options:CropOptions=CropOptions(), # How crops are read and embedded
     *, rows:int=2**14, # Of one shard: what an interruption may cost
-    batch_size:int=64, # Images at a time
-    tokenizer=None, # For `weights` that bring none, see `open_tokenizer`
-    device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
-    cameras:bool=False, # See `embed_crops`
-    skip_bad:bool=False, # See `embed_crops`
     fresh:bool=False, # See `embed_crops`; shards that are there are removed before
-    check_content:bool=False, # See `embed_crops`
     ) -> Shards:
     "Features of all crops on disk; an interrupted call is continued by the same call"
-    check_output(out, fresh, shards=True)
-    embedder = open_embedder(model, weights, tokenizer, device=device)
-    how = dict(batch_size=batch_size, cameras=cameras, skip_bad=skip_bad, fresh=fresh, check_content=check_content)
-    embed_shards(embedder.net, table, out, rows=rows, meta=embedder.facts(table), **how)
+    out = check_output(out, fresh, shards=True)
+    embedder = open_embedder(model)
+    embed_shards(embedder.net, table, out, rows=rows, meta=_facts_as_begun(out, embedder.facts(table)), fresh=fresh,
+                 **asdict(options))
     return Shards(out)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #14105ae0
-def open_features(features, # Embeddings, Shards, or what `embed_crops`, `crops_to_shards` or another program wrote
+def open_features(features:Embeddings | Shards | Path | str, # Or what `embed_crops` or another program wrote
     side:str='', # 'query' or 'gallery', for a file that holds both
-    ): # -> Embeddings, or Shards
+    ) -> Embeddings | Shards:
     "Features, opened if need be"
     if isinstance(features, (Embeddings, Shards)): return features
     try: return open_embeddings(features, need=(), side=side)
     except TypeError as e: raise ValueError(str(e)) from None # of the file's content, not of the call
 
 
-def model_of(e, # Features: Embeddings or Shards
-    model=None, # Name, folder or module; None: what `embed_crops` has noted
+def model_of(e:Embeddings | Shards, # Features
+    model:nn.Module | Path | str | None=None, # Name, folder or module; None: what `embed_crops` has noted
     reads:str='', # See `ready_model`
-    weights=None, # File for a model of the zoo; None: what has been noted
-    tokenizer=None, # For `weights`; None: what has been noted
-    ): # Module
+    weights:Path | str | None=None, # File for a model of the zoo; None: what has been noted
+    tokenizer:Path | str | None=None, # For `weights`; None: what has been noted
+    ) -> nn.Module:
     "The model that questions have to be embedded with"
-    name = model or e.meta.get('weights')
+    noted = noted_model(e.meta)
+    name = model or noted.name
     if not name:
         raise ValueError("model=None, and the features do not say what embedded them; give its name or its folder")
-    noted = (lambda k: e.meta.get(k)) if model is None else lambda k: None
-    own = weights or noted('file'), tokenizer or noted('tokenizer')
-    net = ready_model(name, reads, *own)[1] if isinstance(name, (str, Path)) else name
-    kind, known = e.meta.get('model', ''), e.meta.get('checksum', '')
-    if kind and type(net).__name__ != kind or known and weights_sum(net) != known:
+    if model is None: weights, tokenizer = weights or noted.weights, tokenizer or noted.tokenizer
+    net = ready_model(name, reads, weights, tokenizer).net if isinstance(name, (str, Path)) else name
+    kind, checksum = e.meta.get('model', ''), e.meta.get('checksum', '')
+    if (kind and type(net).__name__ != kind) or (checksum and weights_sum(net) != checksum):
         raise ValueError(f"model={str(name)!r} is a {type(net).__name__} of other weights than the features, which are "
-                         f"of {e.meta.get('weights') or kind}; questions and gallery need one model")
-    words = e.meta.get('tokenizer_sum')
-    if reads == 'captions' and words and tokenizer_sum(net) not in ('', words):
+                         f"of {noted.name or kind}; questions and gallery need one model")
+    words_sum = e.meta.get('tokenizer_sum')
+    if reads == 'captions' and words_sum and tokenizer_sum(net) not in ('', words_sum):
         raise ValueError(f"model={str(name)!r} has another tokenizer than the features, so that words would have other "
                          "numbers; leave tokenizer out, or give the one that they were embedded with")
     return net
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #4876e5dc
-def search(features, # Gallery: Embeddings, Shards, or a file or folder of features
-    what, # A sentence, a `Path` of a crop, pixels (H,W,3) uint8, or a list of one of these kinds
+def open_threshold(threshold:Threshold | Path | str | None, # Or its file
+    ) -> Threshold | None:
+    "A threshold, loaded if need be"
+    if threshold is None or isinstance(threshold, Threshold): return threshold
+    return Threshold.load(threshold)
+
+
+def search(features:Embeddings | Shards | Path | str, # Gallery, or its file or folder
+    what:str | Path | np.ndarray | Sequence, # A sentence, a `Path` of a crop, pixels (H,W,3) uint8, or a list
     k:int=10, # Images a question
-    model=None, # Name, folder or module; None: that which `embed_crops` has noted
-    threshold=None, # `Threshold`, or its file; None: nothing is said about presence
-    weights=None, # File for a model of the zoo; None: that which was noted
-    tokenizer=None, # For `weights` that bring none; None: that which was noted
+    model:nn.Module | Path | str | None=None, # Name, folder or module; None: that which `embed_crops` has noted
+    threshold:Threshold | Path | str | None=None, # None: nothing is said about presence
+    weights:Path | str | None=None, # File for a model of the zoo; None: that which was noted
+    tokenizer:Path | str | None=None, # For `weights` that bring none; None: that which was noted
     ) -> Answer: # `table(i)`, `say(i)`, `present`
     "The best images of a gallery for sentences or crops"
     e = open_features(features)
     items = list(what) if isinstance(what, (list, tuple)) else [what]
-    net = model_of(e, model, 'captions' if items and isinstance(items[0], str) else '', weights, tokenizer)
+    first = items[0] if items else None
+    net = model_of(e, model, 'captions' if isinstance(first, str) else '', weights, tokenizer)
     q = ask(net, items)
-    if items and isinstance(items[0], Path):
-        q.path = [str(p) for p in items]
+    if isinstance(first, Path):
+        q.path = [str(path) for path in items]
         q.meta['root'] = os.getcwd() # where these paths start: an image of the gallery does not find itself
     return find(q, e, k, open_threshold(threshold))
 
-
-def open_threshold(threshold): # `Threshold`, its file, or None -> `Threshold` or None
-    "A threshold, loaded if need be"
-    return threshold if threshold is None or isinstance(threshold, Threshold) else Threshold.load(threshold)
-
 # %% ../../nbs/14_recipes/65_crops.ipynb #3c38960a
-def calibrate_on(q, # Labelled queries: Embeddings or file
-    g, # Labelled gallery
+def calibrate_on(q:Embeddings | Shards | Path | str, # Labelled queries, or their file
+    g:Embeddings | Shards | Path | str, # Labelled gallery, or its file
     rate:float=.05, # Share of searches for somebody absent that may find an image (FPIR)
     ) -> Threshold: # Every query counts with its person and, searched again without it, as absent
     "A threshold from people who are known"
     check_rate(rate) # before the work
-    sides = [in_memory(open_features(e, side)) for e, side in ((q, 'query'), (g, 'gallery'))]
-    q, g = two_sides(*sides)
-    if (distractors := no_person(q) & (q.pid == 0)).any(): q = q[~distractors]
+    q, g = two_sides(in_memory(open_features(q, 'query')), in_memory(open_features(g, 'gallery')))
+    distractors = no_person(q) & (q.pid == 0)
+    if distractors.any(): q = q[~distractors]
     return calibrate(each_removed(search_scores(q, g)), rate)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #dee005df
-def matches(a, # Features that ask: Embeddings, file or folder
-    b, # Features that are searched, from the disk if they are shards
+def matches(a:Embeddings | Shards | Path | str, # Features that ask
+    b:Embeddings | Shards | Path | str, # Features that are searched, from the disk if they are shards
     k:int=1, # Images of `b` for each of `a`
-    threshold=None, # As for `search`
+    threshold:Threshold | Path | str | None=None, # As for `search`
     ) -> Answer:
     "The best images of one set for each image of another"
     a, b = in_memory(open_features(a, 'query')), open_features(b, 'gallery')
@@ -508,16 +600,16 @@ def matches(a, # Features that ask: Embeddings, file or folder
 
 
 def match_table(found:Answer, # From `matches`
-    ) -> pd.DataFrame: # One row a pair: a, b (rows), rank, score, mutual, accepted (with a threshold), path_a, path_b
-    "Pairs as a table"
+    ) -> pd.DataFrame: # a, b (rows), rank, score, mutual, accepted (with a threshold), path_a, path_b
+    "One row a pair"
     index, score, a, b = found.result.index, found.result.score, found.result.q, found.result.g
-    there = np.unique(index[index >= 0]) # only these can be somebody's best
-    if not len(there): raise ValueError("no image of a has another image in b: nothing is left to be matched")
-    back = find(in_memory(b[there]), a, 1).result.index[:, 0]
+    found_rows = np.unique(index[index >= 0]) # only these can be somebody's best
+    if not len(found_rows): raise ValueError("no image of a has another image in b: nothing is left to be matched")
+    best_of_b = find(in_memory(b[found_rows]), a, 1).result.index[:, 0]
     rows, ranks = (x.ravel() for x in np.indices(index.shape))
     out = pd.DataFrame(dict(a=rows, b=index.ravel(), rank=ranks + 1, score=score.ravel()))
     out = out[out.b >= 0].reset_index(drop=True) # fewer than k images were left
-    out['mutual'] = (out['rank'] == 1) & (back[np.searchsorted(there, out.b)] == out.a)
+    out['mutual'] = (out['rank'] == 1) & (best_of_b[np.searchsorted(found_rows, out.b)] == out.a)
     if found.threshold is not None: out['accepted'] = out.score >= found.threshold.value
     for side, e in (('a', a), ('b', b)):
         if e.path is not None: out[f'path_{side}'] = np.array(e.path)[out[side]]

@@ -10,13 +10,15 @@ __all__ = ['METHODS', 'PAPER', 'STUDIES', 'BIAS', 'SOURCES', 'SCORES', 'Method',
 # %% ../../nbs/14_recipes/25_dart3.ipynb #261d2b47
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from torch import nn
 
 from ..analysis.bias.per_camera import UNCERTAINTIES, error_auroc, per_camera
 from ..core.basics import check_choice, pick_device, stream
@@ -29,7 +31,7 @@ from ..models.frozen import named_tower
 from ..models.weights.shipped import check_worlds
 from ..models.zoo import MODELS
 from .reid import reid_key, reid_settings, train_reid
-from .study import Axes, Study, grid, joined, label
+from .study import Axes, Study, grid, joined, label, options_of
 from ..results.rows import Setting
 from ..results.tables import to_csv
 from ..retrieval.cameras import camera_nmi
@@ -136,21 +138,25 @@ STUDIES |= dict(
 @dataclass
 class Evaluation:
     "A trained model with the raw features of a case"
-    model: object
+    model: nn.Module
     case: Case
-    q: Embeddings = None        # Raw features of the queries
-    g: Embeddings = None        # Raw features of the gallery
+    q: Embeddings | None = None # raw features of the queries
+    g: Embeddings | None = None # raw features of the gallery
 
     def __post_init__(self):
-        def embed(t): return embed_images(self.model, t, encode='raw_features', quiet=True, cameras=self.case.same)
+        def embed(table):
+            return embed_images(self.model, table, encode='raw_features', quiet=True, cameras=self.case.same)
+
         self.q, self.g = self.q or embed(self.case.q), self.g or embed(self.case.g)
 
-    def stream(self, cam=None): # Of one camera, or of all
+    def stream(self, cam:int | None=None, # Of one camera; None: of all
+        ) -> ImageStream:
         "Queries as a stream of images with their raw features"
         rows = np.arange(len(self.q)) if cam is None else np.flatnonzero(self.q.cam == cam)
         return ImageStream(self.model, self.case.q.take(rows), self.q[rows], self.case.same)
 
-    def known(self, n=256):
+    def known(self, n:int=256, # Images
+        ) -> ImageStream:
         "Images of known cameras, for grounding: some that were trained on (the paper: *source domain*)"
         rows = np.sort(stream(0, 'ground').permutation(len(self.case.train))[:n])
         return ImageStream(self.model, self.case.train.take(rows))
@@ -176,9 +182,9 @@ def applies(setting:dict, # Of a study
     except ValueError: return False
 
 
-def applicable(settings, # Of a study
+def applicable(settings:Sequence[dict], # Of a study
     ev:Evaluation, # Model and raw features
-    ) -> list: # Those that apply
+    ) -> list[dict]: # Those that apply
     "The settings that apply to a model; an error if none does"
     if kept := [s for s in settings if applies(s, ev)]: return kept
     can = [n for n in METHODS if applies(dict(name=n), ev)]
@@ -189,57 +195,72 @@ def applicable(settings, # Of a study
 BIAS = ('nmi_camera', 'nmi_identity', *(f'auroc_{k}' for k in UNCERTAINTIES))
 
 
+def _error_aurocs(q, g):
+    "How well each measure of uncertainty tells wrong first results from right ones"
+    return {f'auroc_{name}': error_auroc(q, g, name, 'euclidean') for name in UNCERTAINTIES}
+
+
 def score_method(make:Callable, # Without arguments -> `TTA`
     ev:Evaluation, # Model and raw features
-    cams=None, # Cameras to score; default: those of the case
+    cams:Sequence[int] | None=None, # Cameras to score; default: those of the case
     continual:bool=False, # All cameras in one stream, without starting anew
     bias:bool=False, # Also NMI with cameras and identities (slow for many), and whether uncertainty indicates errors
-    ) -> pd.DataFrame: # cam, n_query, R1, mAP, mINP, ms_per_query; with `bias` nmi_*, auroc_* of `BIAS`
+    ) -> pd.DataFrame: # cam, n_query, R1, mAP, mINP, ms_per_query; with `bias` those of `BIAS`
     "Scores of one method, camera by camera"
-    def matched(c): return np.isin(ev.q.pid[ev.q.cam == c], ev.g.pid[ev.g.cam != c]).any()
-    cams = [c for c in (ev.case.cams if cams is None else cams) if matched(c)] # others cannot be scored
+    def has_match(cam): return np.isin(ev.q.pid[ev.q.cam == cam], ev.g.pid[ev.g.cam != cam]).any()
+
+    cams = [cam for cam in (ev.case.cams if cams is None else cams) if has_match(cam)] # others cannot be scored
     if not cams: raise ValueError('no query has a match in the gallery from another camera')
     rows, scored = [], []
-    for part in [ev.stream()] if continual else [ev.stream(c) for c in cams]:
+    for part in [ev.stream()] if continual else [ev.stream(cam) for cam in cams]:
         start = time.perf_counter()
-        adapted = [x.cpu() for x in make().adapt(part, ev.g)]
+        queries, gallery = (x.cpu() for x in make().adapt(part, ev.g))
         ms = 1e3*(time.perf_counter() - start)/len(part)
-        q, g = (e.with_emb(x) for x, e in zip(adapted, (part.q, ev.g)))
-        for r in per_camera(q, g, 'euclidean').to_dict('records'):
-            own = q.where(cam=r['cam'])
-            told = {f'auroc_{k}': error_auroc(own, g, k, 'euclidean') for k in UNCERTAINTIES} if bias else {}
-            rows.append(dict(r, ms_per_query=ms, **told))
+        q, g = part.q.with_emb(queries), ev.g.with_emb(gallery)
+        for row in per_camera(q, g, 'euclidean').to_dict('records'):
+            row['ms_per_query'] = ms
+            if bias: row |= _error_aurocs(q.where(cam=row['cam']), g)
+            rows.append(row)
         scored += [q, g[np.isin(g.cam, q.cam)]]
-    nmi = camera_nmi(Embeddings.concat(scored)) if bias else {} # of the scored cameras' queries and gallery
-    return pd.DataFrame(rows).assign(**{f'nmi_{k}': nmi[k] for k in ('camera', 'identity') if k in nmi})
+    frame = pd.DataFrame(rows)
+    if not bias: return frame
+    nmi = camera_nmi(Embeddings.concat(scored)) # of the scored cameras' queries and gallery
+    return frame.assign(**{f'nmi_{kind}': nmi[kind] for kind in ('camera', 'identity') if kind in nmi})
 
 
 def score_settings(ev:Evaluation, # Model and raw features
-    settings, # Dicts with `name` (key of `METHODS`) and arguments; or names
-    usual=None, # Method -> arguments that differ from those of `METHODS`, see `as_in_paper`
+    settings:Sequence[dict | str], # Dicts with `name` (key of `METHODS`) and arguments; or names
+    usual:dict | None=None, # Method -> arguments that differ from those of `METHODS`, see `as_in_paper`
     **kw, # For `score_method`
     ) -> pd.DataFrame: # As `score_method`, with the columns `variant` and `method`
     "Scores of several settings"
     frames = []
-    settings = [dict(name=s) if isinstance(s, str) else s for s in settings]
-    for s in progress(settings, 'methods', quiet=True):
-        make = METHODS[check_choice('method', s['name'], METHODS)]
-        all_layers = s['name'] == 'TEMP' and not getattr(ev.model, 'trains', True)
-        args = dict(frozen=True) if all_layers else {}
-        args |= {**(usual or {}).get(s['name'], {}), **{k: v for k, v in s.items() if k != 'name'}}
-        if args.get('n_ground'): args['ground'] = ev.known()
-        frames.append(score_method(lambda: make(**args), ev, **kw).assign(variant=label(s), method=s['name']))
+    settings = [dict(name=setting) if isinstance(setting, str) else setting for setting in settings]
+    for setting in progress(settings, 'methods', quiet=True):
+        name = setting['name']
+        method = METHODS[check_choice('method', name, METHODS)]
+        arguments: dict = {}
+        if name == 'TEMP' and not getattr(ev.model, 'trains', True): arguments['frozen'] = True     # all layers
+        arguments |= {**(usual or {}).get(name, {}), **options_of(setting)}
+        if arguments.get('n_ground'): arguments['ground'] = ev.known()
+        scores = score_method(partial(method, **arguments), ev, **kw)
+        frames.append(scores.assign(variant=label(setting), method=name))
     return pd.concat(frames, ignore_index=True)
 
 
 def over_cameras(frame:pd.DataFrame, # From `score_settings`; other columns than metrics tell runs apart
-    by=('variant',), # Columns that name one run
+    by:Sequence[str]=('variant',), # Columns that name one run
     ) -> pd.DataFrame: # One row a run
     "Means over cameras, weighted by queries"
-    keys = [k for k in ('R1', 'mAP', 'mINP', 'ms_per_query', *BIAS) if k in frame]
-    def mean(f, k): return weighted_mean(f[k], f.n_query) if len(f := f[f[k].notna()]) else float('nan')
-    def one(f): return pd.Series({k: mean(f, k) for k in keys} | dict(n_query=f.n_query.sum()))
-    return frame.groupby(list(by), sort=False)[[*keys, 'n_query']].apply(one).reset_index()
+    metrics = [metric for metric in ('R1', 'mAP', 'mINP', 'ms_per_query', *BIAS) if metric in frame]
+    def mean(rows, metric):
+        known = rows[rows[metric].notna()]
+        return weighted_mean(known[metric], known.n_query) if len(known) else float('nan')
+
+    def of_run(rows):
+        return pd.Series({metric: mean(rows, metric) for metric in metrics} | dict(n_query=rows.n_query.sum()))
+
+    return frame.groupby(list(by), sort=False)[[*metrics, 'n_query']].apply(of_run).reset_index()
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #6c11079b
 def source_settings(preset:str='quick', # Key of `REID_PRESETS`
@@ -254,7 +275,9 @@ def source_settings(preset:str='quick', # Key of `REID_PRESETS`
     s = reid_settings(preset, **train)
     if check and not (MODELS[s.model].trains or weights):
         raise ValueError(f"model={model!r} is not trained; weights='' must name its file or folder")
-    if tower: train['model_kw'] = (*(s.model_kw if preset == 'smoke' else ()), *tower.items()) # else a tower's own size
+    if tower:
+        own_size = s.model_kw if preset == 'smoke' else ()  # else that of the tower
+        train['model_kw'] = (*own_size, *tower.items())
     if check: s.start # an error here, before images are read
     return train
 
@@ -265,8 +288,8 @@ SOURCES = dict(paper='clip_reid_b16') # preset -> source model of DART3, where n
 def trained_on(case:Case, # Its training images
     preset:str='quick', # Of training
     seed:int=0, # Of training
-    folder=None, # A trained folder
-    models=None, # A trained folder of an earlier run with the same training; its weights are used
+    folder:Path | str | None=None, # A trained folder
+    models:Path | str | None=None, # A trained folder of an earlier run with the same training; its weights are used
     quiet:bool=True, # No progress lines
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **train, # Fields of `ReidTrain` to change
@@ -286,36 +309,41 @@ def _scored(case, settings, bias):
     return json.loads(json.dumps(key))
 
 
-def run_study(study='main', # Key of `STUDIES`, or a list of settings
+def run_study(study:str | Sequence[dict]='main', # Key of `STUDIES`, or a list of settings
     preset:str='quick', # Of World and training
     seed:int=0, # Of World and training
-    keep=None, # Folder for weights, raw features and scores per camera
+    keep:Path | str | None=None, # Folder for weights, raw features and scores per camera
     bias:bool=False, # See `score_method`
     quiet:bool=True, # No progress lines
-    train:dict=None, # Fields of `ReidTrain` to change
-    models=None, # `keep` of an earlier study, whose weights are used again
+    train:dict | None=None, # Fields of `ReidTrain` to change
+    models:Path | str | None=None, # `keep` of an earlier study, whose weights are used again
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **where, # For `camera_case`: dataset, data_root, seen, protocol and the World's
-    ) -> list: # One row a setting: variant, method, settings, means over cameras, images seen, times
+    ) -> list[dict]: # A row a setting: variant, method, settings, means over cameras, images, times
     "Train on the known cameras and score the settings of a study on the others"
-    settings = STUDIES[check_choice('study', study, STUDIES)].settings if isinstance(study, str) else study
+    if isinstance(study, str): settings = STUDIES[check_choice('study', study, STUDIES)].settings
+    else: settings = tuple(study)
     s = reid_settings(preset, **(train or {}))
     if where.get('dataset', 'world') == 'world':
         check_worlds(s.start, s.model, *case_seeds(seed, where.get('protocol', 'camera')))
     case = camera_case(preset, seed, **where)
-    folder, models = (f and Path(f)/f'seed-{seed}' for f in (keep, models))
-    with locked(folder/'.study', False, f'the study folder {str(folder)!r}') if folder else nullcontext():
+    folder = keep and Path(keep)/f'seed-{seed}'
+    models = models and Path(models)/f'seed-{seed}'
+    lock = locked(folder/'.study', False, f'the study folder {str(folder)!r}') if folder else nullcontext()
+    with lock:
         if folder: claim(folder, _scored(case, settings, bias), 'scored.json')
         done = trained_on(case, preset, seed, folder, models, quiet, execution, **(train or {}))
-        with phase(f'features, seed {seed}'): ev, usual = Evaluation(done.model, case), {}
+        with phase(f'features, seed {seed}'): ev = Evaluation(done.model, case)
         settings = applicable(settings, ev)
-        if preset in ('full', 'paper'): usual = as_in_paper(s.model)
+        usual = as_in_paper(s.model) if preset in ('full', 'paper') else {}
         frame = score_settings(ev, settings, usual, bias=bias)
         if folder:
-            for name, e in (('queries', ev.q), ('gallery', ev.g)): e.save(folder/name)
+            ev.q.save(folder/'queries')
+            ev.g.save(folder/'gallery')
             to_csv(frame.assign(seed=seed), folder/'cameras.csv')
-    keys = [{k: v for k, v in s.items() if k != 'name'} | dict(method=s['name']) for s in settings]
-    return [{**r, **k, **done.cost, 'case': case.name} for r, k in zip(over_cameras(frame).to_dict('records'), keys)]
+    rows = over_cameras(frame).to_dict('records')
+    return [{**row, **options_of(setting), 'method': setting['name'], **done.cost, 'case': case.name}
+            for row, setting in zip(rows, settings)]
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #f2dbda32
 SCORES = ('R1', 'mAP', 'mINP', *BIAS)

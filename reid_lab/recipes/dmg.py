@@ -4,16 +4,19 @@
 
 # %% auto #0
 __all__ = ['METHODS', 'TITLES', 'STEPS', 'TARGET_SIZES', 'WORLD_ARGS', 'STUDIES', 'PLAIN', 'BASES', 'Method', 'scheme_of',
-           'method_settings', 'score_case', 'test_set_of', 'sort_setting', 'people_of', 'train_method',
+           'method_settings', 'score_case', 'test_set_of', 'SortedSetting', 'sort_setting', 'people_of', 'train_method',
            'joined_augment', 'run_method', 'set_of', 'source_of', 'stored_row', 'alike', 'against_bot', 'source_matrix']
 
 # %% ../../nbs/14_recipes/35_dmg.ipynb #6b58d376
 import inspect
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
+from torch import nn
 
 from ..core.basics import check_choice
 from ..core.reporting import phase
@@ -80,11 +83,17 @@ METHODS = {
 TITLES = {k: m.title for k, m in METHODS.items()}
 
 # %% ../../nbs/14_recipes/35_dmg.ipynb #7551891f
-def _halves(k, **kw):
+def _plain(k): return Scheme()
+def _cameras(k): return Scheme('pk', CBNStep, (('cbn', True),))
+
+
+def _halves(k, **settings):
     "Steps on two camera halves"
-    own = {n: kw[n] for n in kw if n in inspect.signature(CameraHalves).parameters}
-    rest = {n: v for n, v in kw.items() if n not in own}
-    return Scheme(CameraHalves(k, **own), partial(DMGStep, **rest), tuple(sorted(kw.items())) or (('dmg', True),))
+    of_sampler = inspect.signature(CameraHalves).parameters
+    sampler = {name: value for name, value in settings.items() if name in of_sampler}
+    step = {name: value for name, value in settings.items() if name not in of_sampler}
+    facts = tuple(sorted(settings.items())) or (('dmg', True),)
+    return Scheme(CameraHalves(k, **sampler), partial(DMGStep, **step), facts)
 
 
 def _domains(k, eps=.5, run=5, column='site'):
@@ -93,8 +102,7 @@ def _domains(k, eps=.5, run=5, column='site'):
     return Scheme(DomainRuns(column, k, run), strategy, (('reptile', eps), ('run', run), ('column', column)))
 
 
-STEPS = dict(plain=lambda k: Scheme(), halves=_halves, domains=_domains,
-             cameras=lambda k: Scheme('pk', CBNStep, (('cbn', True),)))
+STEPS = dict(plain=_plain, halves=_halves, domains=_domains, cameras=_cameras)
 _ARGS = dict(plain=(), cameras=(), domains=('eps', 'run', 'column'),
              halves=(*inspect.signature(DMGStep).parameters,
                      *[n for n in inspect.signature(CameraHalves).parameters if n != 'k']))
@@ -113,6 +121,11 @@ def scheme_of(method:str, # Key of `METHODS`
 _OWN_STEPS = dict(smoke=12, quick=300)      # presets of the World: fewer batches, and rates by method
 
 
+def _of_family(family, size):
+    "The first model of a family and size in the zoo"
+    return next(name for name, record in MODELS.items() if (record.family, record.size) == (family, size))
+
+
 def method_settings(method:str='dmg', # Key of `METHODS`
     preset:str='quick', # Key of `REID_PRESETS`
     **changes, # Fields of `ReidTrain`; a given `lr`, `steps` or `batch_size` is taken as it is
@@ -124,32 +137,36 @@ def method_settings(method:str='dmg', # Key of `METHODS`
         raise ValueError(f"model={s.model!r} is {'trained' if method == 'none' else 'not trained'}; method='none' goes "
                          "with a control such as model='frozen', the other methods with a model that is trained")
     if method == 'none': return s
-    if not m.epochs and (given := [k for k in ('steps', 'epochs') if changes.get(k)]):
-        raise ValueError(f"{given[0]}={changes[given[0]]}, but method={method!r} is not trained; give steps to another")
-    rate = (m.scratch_mult if random_start(s.model, s.weights) else m.lr_mult) if preset in _OWN_STEPS else 1.
-    own = dict(batch_size=s.batch_size*m.batches, steps=_OWN_STEPS.get(preset, s.steps)*m.epochs,
-               epochs=s.epochs*m.epochs, lr=s.lr*rate)
-    s = replace(s, **{k: v for k, v in own.items() if k not in changes})
-    if m.tower and MODELS[s.model].family != m.tower:
-        s = replace(s, model=next(n for n, r in MODELS.items() if r.family == m.tower
-                                  and r.size == MODELS[s.model].size))
-    return replace(s, model_kw=(*s.model_kw, *((k, v) for k, v in m.loss if k not in dict(s.model_kw))))
+    for name in ('steps', 'epochs'):
+        if changes.get(name) and not m.epochs:
+            raise ValueError(f"{name}={changes[name]}, but method={method!r} is not trained; give steps to another")
+    rate = 1.
+    if preset in _OWN_STEPS: rate = m.scratch_mult if random_start(s.model, s.weights) else m.lr_mult
+    own: dict = dict(batch_size=s.batch_size*m.batches, steps=_OWN_STEPS.get(preset, s.steps)*m.epochs,
+                     epochs=s.epochs*m.epochs, lr=s.lr*rate)
+    s = replace(s, **{name: value for name, value in own.items() if name not in changes})
+    if m.tower and MODELS[s.model].family != m.tower: s = replace(s, model=_of_family(m.tower, MODELS[s.model].size))
+    loss = [(name, value) for name, value in m.loss if name not in dict(s.model_kw)]
+    return replace(s, model_kw=(*s.model_kw, *loss))
 
 # %% ../../nbs/14_recipes/35_dmg.ipynb #afe333c3
-def score_case(model, # Trained
+def score_case(model:nn.Module, # Trained
     case:DGCase, # From `load_case`
     cameras:bool=False, # Estimate the statistics of each test camera
-    keep=None, # Folder for the Embeddings of each test's first task
-    ) -> dict: # test -> metrics
+    keep:Path | str | None=None, # Folder for the Embeddings of each test's first task
+    ) -> dict[str, dict]: # Metrics by test
     "Scores of all tests"
-    out = {}
+    def embed(net, table): return embed_images(net, table, quiet=True, cameras=cameras)
+
+    scores = {}
     for name, test in case.tests.items():
         known = test.tasks[0].g if len(test.tasks) == 1 else test.images
         net = camera_normed(model, known) if cameras else model
-        out[name], sides = score_test(net, test, lambda m, t: embed_images(m, t, quiet=True, cameras=cameras))
+        scores[name], (q, g) = score_test(net, test, embed)
         if keep:
-            for part, e in zip(('queries', 'gallery'), sides): e.save(Path(keep)/f'{name}-{part}')
-    return out
+            q.save(Path(keep)/f'{name}-queries')
+            g.save(Path(keep)/f'{name}-gallery')
+    return scores
 
 # %% ../../nbs/14_recipes/35_dmg.ipynb #8ce41650
 TARGET_SIZES = dict(viper=(20, 316, 316), prid2011=(10, 100, 649), grid=(10, 125, 900), ilids=(10, 60, 60)) # as
@@ -158,7 +175,7 @@ TARGET_SIZES = dict(viper=(20, 316, 316), prid2011=(10, 100, 649), grid=(10, 125
 
 def test_set_of(name:str, # Of the test
     test:RankingTest, # It
-    ): # `published`, or counts
+    ) -> str | dict: # `published`, or counts
     "What a test searched, for `reid_lab.results.published.compare`"
     sizes = {(len(test.tasks), len(t.q), len(t.g)) for t in test.tasks}
     return 'published' if sizes == {TARGET_SIZES.get(name)} else scored_on(test.tasks[0].q, test.tasks[0].g)
@@ -168,15 +185,23 @@ WORLD_ARGS = (*[f.name for f in fields(ABC)], 'severity', 'scenarios')
 _TRAIN = tuple(f.name for f in fields(ReidTrain))
 
 
+class SortedSetting(NamedTuple):
+    "The values of a setting by what they belong to"
+    method: str
+    step: dict          # arguments of the step
+    train: dict         # fields of `ReidTrain`
+    case: dict          # of `load_case`
+
+
 def sort_setting(setting:dict, # With `name`, a key of `METHODS`
-    ) -> tuple: # Method, settings of its step, of the training, of the case
+    ) -> SortedSetting:
     "What each value of a setting belongs to"
-    rest = {k: v for k, v in setting.items() if k != 'name'}
+    values = options_of(setting)
     m = METHODS[check_choice('name', setting['name'], METHODS)]
     step, case = _ARGS[m.step], (*WORLD_ARGS, 'dataset')
-    for k in rest: check_choice(f"setting of {setting['name']}", k, (*step, *_TRAIN, *case))
-    def of(names): return {k: v for k, v in rest.items() if k in names}
-    return setting['name'], of(step), of(set(_TRAIN) - set(step)), of(case)
+    for name in values: check_choice(f"setting of {setting['name']}", name, (*step, *_TRAIN, *case))
+    def of(names): return {name: value for name, value in values.items() if name in names}
+    return SortedSetting(setting['name'], of(step), of(set(_TRAIN) - set(step)), of(case))
 
 
 def people_of(scheme:Scheme, # Of a method
@@ -193,7 +218,7 @@ def train_method(table:ReidTable, # Its `train` rows are used
     setting:dict, # See `sort_setting`
     preset:str='quick', # Key of `REID_PRESETS`
     seed:int=0, # Of everything drawn
-    folder=None, # A trained folder
+    folder:Path | str | None=None, # A trained folder
     quiet:bool=True, # No progress lines
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **train, # Further fields of `ReidTrain`
@@ -217,30 +242,30 @@ def joined_augment(dataset:str, # See `load_case`
 def run_method(setting:dict, # See `sort_setting`
     preset:str='quick', # Key of `REID_PRESETS`
     seed:int=0, # Of Worlds and training
-    keep=None, # Folder in which the run gets its own
+    keep:Path | str | None=None, # Folder in which the run gets its own
     dataset:str='world', # See `load_case`; a setting may name another
-    root=None, # Folder of the datasets, or where the paths of a manifest begin
-    train:dict=None, # Fields of `ReidTrain`
-    subsets=None, # Tests of a World or manifest; default: all but `val`
+    root:Path | str | None=None, # Folder of the datasets, or where the paths of a manifest begin
+    train:dict | None=None, # Fields of `ReidTrain`
+    subsets:Sequence[str] | None=None, # Tests of a World or manifest; default: all but `val`
     quiet:bool=True, # No progress lines
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> list: # One row a test
     "Train with one method and score the tests"
-    name, step, own, where = sort_setting(setting)
-    where = {'dataset': dataset, **where}
+    name, step, own, of_case = sort_setting(setting)
+    where = {'dataset': dataset, **of_case}
     train = {**joined_augment(where['dataset'], preset), **(train or {})}
     s = method_settings(name, preset, **{**train, **own})
     check_worlds(s.start, s.model, *case_worlds(where['dataset'], seed))
     with phase(f'images, seed {seed}'): case = load_case(preset=preset, seed=seed, root=root, subsets=subsets, **where)
     folder = keep and Path(keep)/setting_folder(setting, seed)
-    if folder: claim(folder, dict(tests={k: [digest(t.images), len(t.tasks)] for k, t in case.tests.items()}),
-                     'scored.json')
+    if folder:
+        searched = {name: [digest(test.images), len(test.tasks)] for name, test in case.tests.items()}
+        claim(folder, dict(tests=searched), 'scored.json')
     done = train_method(case.train, setting, preset, seed, folder and folder/'model', quiet, execution, **train)
-    found = score_case(done.model, case, METHODS[name].cameras, folder)
-    rest = {k: v for k, v in setting.items() if k != 'name'}
+    scores = score_case(done.model, case, METHODS[name].cameras, folder)
     about = {**done.cost, **people_of(scheme_of(name, s.k, **step), case.train), 'model': s.model}
-    return [dict(variant=label(setting, TITLES), method=name, test=k, **m, **rest, **about)
-            for k, m in found.items()]
+    return [dict(variant=label(setting, TITLES), method=name, test=test, **metrics, **options_of(setting), **about)
+            for test, metrics in scores.items()]
 
 # %% ../../nbs/14_recipes/35_dmg.ipynb #1e92b268
 _PARTS = ('bot', 'bot_double', 'halves', 'md', 'mg', 'dmg')
@@ -304,7 +329,7 @@ def stored_row(row:dict, # Of `run_method`, with `seed`
     preset:str, # Of the run
     dataset:str, # Of the run
     where:str, # What rows say that was tested, without the test
-    train:dict=None, # Fields of `ReidTrain`
+    train:dict | None=None, # Fields of `ReidTrain`
     model:str='', # As the user named it
     ) -> dict: # Arguments of `Run.record`
     "The result row of one test"
@@ -324,7 +349,7 @@ PLAIN = ('start', 'none', 'bot', 'bot_double', 'bot_long', 'halves')     # contr
 BASES = ('bot', 'bot_double')
 
 
-def alike(settings, # `Setting`s
+def alike(settings:Iterable[Setting], # `Setting`s
     ) -> list: # Of lists
     "Settings that differ in nothing but the method"
     groups = {}
@@ -332,7 +357,7 @@ def alike(settings, # `Setting`s
     return list(groups.values())
 
 
-def against_bot(settings, # `Setting`s
+def against_bot(settings:Iterable[Setting], # `Setting`s
     ) -> list: # Of (`Setting` of BoT, those that are compared with it)
     "What is compared: each BoT with the other methods of its settings"
     return [(base, group) for group in alike(settings) for base in group if base.method in BASES and len(group) > 1]

@@ -10,9 +10,14 @@ __all__ = ['NUMBERS', 'RATE_OF_ALARMS', 'Bounds', 'check_numbers', 'check_seeds'
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.basics import LAST_SEED, check_choice, check_device
 from ..datasets.registry import DATASETS, dataset_key, require
+
+# %% ../../nbs/14_recipes/07_names.ipynb #4c967dc0
+if TYPE_CHECKING:
+    from reid_lab.experiments.params import Params
 
 # %% ../../nbs/14_recipes/07_names.ipynb #f66bbef6
 @dataclass(frozen=True)
@@ -24,14 +29,15 @@ class Bounds:
     what: str = ''              # for the message
 
     def __str__(self):
-        begin = f'above {self.low:g}' if self.beyond else f'of at least {self.low:g}'
-        end = '' if self.high == inf else f' and at most {self.high:g}'
-        return f"a number {begin}{end}{f' ({self.what})' if self.what else ''}"
+        text = f'a number above {self.low:g}' if self.beyond else f'a number of at least {self.low:g}'
+        if self.high != inf: text += f' and at most {self.high:g}'
+        return f'{text} ({self.what})' if self.what else text
 
     def holds(self, value:float, # Given
         ) -> bool:
         "Whether the number is allowed; NaN is not"
-        return (value > self.low if self.beyond else value >= self.low) and value <= self.high
+        if self.beyond and not value > self.low: return False
+        return self.low <= value <= self.high
 
 
 _OR_USUAL = '0: as many as the preset says'
@@ -55,9 +61,9 @@ NUMBERS = dict( # parameter -> bounds
 RATE_OF_ALARMS = Bounds(0, .999, beyond=True, what='a share of searches')
 
 # %% ../../nbs/14_recipes/07_names.ipynb #c9be19dd
-def check_numbers(p, # Parameters of an experiment
-    own:dict=None, # Parameter -> bounds that differ from `NUMBERS`
-    ):
+def check_numbers(p:'Params', # Parameters of an experiment
+    own:dict | None=None, # Parameter -> bounds that differ from `NUMBERS`
+    ) -> None:
     "Refuse numbers out of bounds"
     bounds = {**NUMBERS, **(own or {})}
     for name, bound in bounds.items():
@@ -79,7 +85,7 @@ def check_text_dataset(name:str, # A dataset on disk, or world
     purpose:str, # What needs it, for the message
     argument:str='dataset', # That names it
     **facts, # See `require`
-    ):
+    ) -> None:
     "Refuse a dataset without captions or without what else is needed"
     try: dataset_key(name)
     except ValueError: check_choice(argument, name, DATASETS)
@@ -87,7 +93,7 @@ def check_text_dataset(name:str, # A dataset on disk, or world
 
 
 def check_camera_name(dataset:str, # Parameter `dataset` of run_dart3: neither `A->B` nor a table nor the World
-    ):
+    ) -> None:
     "Refuse a name that is neither a dataset nor a dataset and a number of cameras, under the parameter's own name"
     known = [name for name, d in DATASETS.items() if d.cameras and d.image_queries and name != 'world']
     name, _, cameras = dataset.rpartition('-')
@@ -115,8 +121,8 @@ _DATASETS = dict(camel=_camel, dart3=_dart3, word_masking=_word_masking) # exper
 
 
 def check_names(experiment:str, # Name of an experiment; of others, numbers and the device are looked at
-    p, # Its parameters
-    ):
+    p:'Params', # Its parameters
+    ) -> None:
     "Refuse what needs no model to be refused: numbers, the device and names of datasets, without importing torch"
     check_numbers(p)
     check_device(getattr(p, 'device', '') or 'auto')

@@ -10,7 +10,9 @@ __all__ = ['PLACES', 'UNTRAINED', 'CHECKS', 'check_places', 'check_model', 'chec
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #73067655
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..analysis.bias.maps import MAPS
 from ..analysis.bias.reruns import COCKPIT_METHODS, RANGES
@@ -41,10 +43,10 @@ from reid_lab.recipes.names import (
                                     check_seeds,
 )
 from .preflight import PLANS, Plan, check_ready, missing, set_findings
-from .reid import REID_PRESETS
+from .reid import REID_PRESETS, ReidTrain
 from .starts import STUDIES as START_STUDIES
 from .study import find_study
-from .text import TEXT_PRESETS
+from .text import TEXT_PRESETS, TextTrain
 from .text_report import planned
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.sides import one_model
@@ -52,25 +54,29 @@ from ..training.folder import DONE, TRAINING, read_record
 from ..training.options import Execution
 from ..world.plan import PRESETS as WORLDS
 
+# %% ../../nbs/14_recipes/67_parameters.ipynb #73067656
+if TYPE_CHECKING:
+    from reid_lab.experiments.params import Params
+
 # %% ../../nbs/14_recipes/67_parameters.ipynb #e2c14924
 PLACES = ('data_root', 'source_root', 'run', 'query', 'gallery', 'images', 'models', 'model', 'auditor')
 
 
-def check_places(p, # Parameters of an experiment
-    names=PLACES, # Of those that are files or folders
-    ):
+def check_places(p:'Params', # Parameters of an experiment
+    names:Sequence[str]=PLACES, # Of those that are files or folders
+    ) -> None:
     "Refuse files and folders that are not there"
     for name in names:
         for part in filter(None, map(str.strip, str(getattr(p, name, '') or '').split(','))):
-            folder = data_root_of(part).folder
+            folder = str(data_root_of(part).folder or '')
             if folder and not Path(folder).expanduser().exists():
                 raise FileNotFoundError(f"{name}={part!r} is neither file nor folder; give the right path, or leave "
                                         f"{name} out")
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #68277d98
 def check_model(name:str, # Parameter `model`; empty: the preset's
-    names, # Models that the experiment takes
-    ):
+    names:Sequence[str], # Models that the experiment takes
+    ) -> None:
     "Refuse a model of another kind; `frozen:TOWER` names a control and its tower"
     kind = name.partition(':')[0]
     if not kind: return
@@ -78,8 +84,8 @@ def check_model(name:str, # Parameter `model`; empty: the preset's
     for tower in named_tower(name)[1].values(): check_tower(kind, tower)
 
 
-def check_starts(settings, # Of trainings, each with a `start`: `TextTrain`, `ReidTrain`, `Config` of CAMeL
-    ):
+def check_starts(settings:Sequence[ReidTrain | TextTrain | camel.Config], # Of trainings, each with a `start`
+    ) -> None:
     "Refuse weights that do not fit the model which would start from them"
     for s in settings:
         start = s.start
@@ -101,9 +107,9 @@ def _check_trained(folder, reads):
                      "the folder of such a model")
 
 
-def check_ready_models(names, # Names of the package's weights, or folders of trainings
+def check_ready_models(names:Sequence[str], # Names of the package's weights, or folders of trainings
     reads:str='', # `captions`, or all
-    ):
+    ) -> None:
     "Refuse names that are no models with weights"
     for name in names:
         if Path(name).expanduser().is_dir():
@@ -112,9 +118,9 @@ def check_ready_models(names, # Names of the package's weights, or folders of tr
         check_choice('models', name, ready_names(reads), 'A folder of a training or of a run will do as well.')
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #fc571d56
-def check_unseen_worlds(settings, # Of trainings, see `check_starts`
-    seeds, # Of Worlds
-    ):
+def check_unseen_worlds(settings:Sequence[ReidTrain | TextTrain | camel.Config], # Of trainings, see `check_starts`
+    seeds:Sequence[int], # Of Worlds
+    ) -> None:
     "Refuse Worlds that the weights of a training have seen"
     for s in settings:
         model = getattr(s, 'budget', s).model
@@ -123,8 +129,8 @@ def check_unseen_worlds(settings, # Of trainings, see `check_starts`
 
 
 def check_kept_models(models:str, # Parameter `models` of run_dart3; empty: models are trained
-    seeds, # Of the trainings
-    ):
+    seeds:Iterable[int], # Of the trainings
+    ) -> None:
     "Refuse a run folder that lacks a finished training of a seed"
     for seed in seeds if models else ():
         folder = Path(models).expanduser()/'models'/f'seed-{seed}'
@@ -138,18 +144,23 @@ def check_camera_dataset(dataset:str, # Parameter `dataset` of run_dart3
     seen:str='', # Cameras that are trained on
     protocol:str='camera', # Of the study
     preset:str='quick', # Of the World
-    ):
+    ) -> None:
     "Refuse what is no case of new cameras: by names, and by the cameras of a dataset that is on disk"
     numbers = camera_numbers(seen)
     check_case_names(dataset, numbers, protocol)
-    if dataset == 'world': return _check_world_cameras(preset, seen, numbers)
-    if Path(dataset).suffix.lower() in TABLES: return own_cameras(own_table(dataset, data_root or None), numbers)
+    if dataset == 'world':
+        _check_world_cameras(preset, seen, numbers)
+        return
+    if Path(dataset).suffix.lower() in TABLES:
+        own_cameras(own_table(dataset, data_root or None), numbers)
+        return
     if '->' in dataset:
         for name in dataset.split('->'): _require_cameras(name.strip())
     elif numbers:
         _require_cameras(dataset)
         table = _on_disk(dataset, data_root)
-        return None if table is None else own_cameras(table, numbers)
+        if table is not None: own_cameras(table, numbers)
+        return
     else: check_camera_name(dataset)
     check_choice('protocol', protocol, protocols_of(dataset), f"The study asks for it, and dataset={dataset!r} does "
                  "not have it; choose another study, or dataset=world.")
@@ -184,7 +195,7 @@ def _check_cameras_on_disk(setting, data_root):
 
 def check_dg_dataset(dataset:str, # Parameter `dataset` of run_dmg, or that of the study
     data_root:str='', # Folder of the datasets, or where the paths of a manifest begin
-    ):
+    ) -> None:
     "Refuse what no protocol of domain generalisation reads, and a manifest with errors"
     kind = case_kind(dataset)
     if kind == 'manifest' and Path(dataset).expanduser().is_file(): load_case(dataset, root=data_root or None)
@@ -220,7 +231,7 @@ def kept_features(run:str, # Folder of a run, or below it
 
 def check_images(images:str, # Parameter `images` of failure_browser
     run:str, # Parameter `run`
-    ):
+    ) -> None:
     "Refuse a folder that lacks all images which features name; of a few that are lost the run tells"
     if not images: return
     folder = Path(images).expanduser()
@@ -239,17 +250,17 @@ def check_images(images:str, # Parameter `images` of failure_browser
                             f"such as {lost[0]!r}; give the folder that their paths begin in")
 
 
-def check_features(query, # File or folder
-    gallery, # Likewise
-    need=(), # Fields that both must have
-    ):
+def check_features(query:Path | str, # File or folder
+    gallery:Path | str, # Likewise
+    need:Sequence[str]=(), # Fields that both must have
+    ) -> None:
     "Refuse features that cannot be read, and those of two models"
     q, g = (Embeddings.load(path, need=need) for path in (query, gallery))
     one_model(q, g)
 
 
 def check_tags(tags:str, # Parameter `tags` of failure_browser; a file that is not there is made
-    ):
+    ) -> None:
     "Refuse a file of tags that cannot be read, and one whose ending is unknown"
     if not tags: return
     path = Path(tags).expanduser()
@@ -259,7 +270,7 @@ def check_tags(tags:str, # Parameter `tags` of failure_browser; a file that is n
 
 def check_vision_model(argument:str, # `model` or `auditor`
     folder:str, # That it names; empty: none
-    ):
+    ) -> None:
     "Refuse what is no folder of a model of transformers"
     if not folder or (Path(folder).expanduser()/'config.json').is_file(): return
     raise FileNotFoundError(f"{argument}={folder!r} holds no config.json; give the folder of a vision-language model, "
@@ -267,13 +278,13 @@ def check_vision_model(argument:str, # `model` or `auditor`
 
 
 def check_persons(n:int, # Parameter `persons`; 0: those of the preset
-    ):
+    ) -> None:
     "Refuse one person, among whom every search is right and over whom there is no interval"
     if n == 1: raise ValueError("persons=1 must be 0 (those of the preset) or at least 2: intervals are over persons")
 
 
 def check_records(records:str, # Parameter `records` of caption_cot; empty: in the run folder
-    ):
+    ) -> None:
     "Refuse a file of captions in a folder that cannot be written to"
     if not records: return
     path = Path(records).expanduser()
@@ -508,8 +519,8 @@ CHECKS = dict( # experiment -> function of its parameters
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #ed28ba97
 def check_parameters(experiment:str, # Key of `CHECKS`
-    p, # Its parameters
-    ):
+    p:'Params', # Its parameters
+    ) -> None:
     "Refuse a parameter that would fail later, by the functions that would use it"
     check = CHECKS[check_choice('experiment', experiment, CHECKS)]
     check_names(experiment, p)
@@ -519,10 +530,10 @@ def check_parameters(experiment:str, # Key of `CHECKS`
 
 
 def check_run(experiment:str, # Key of `CHECKS`
-    p, # Its parameters
+    p:'Params', # Its parameters
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     quiet:bool=False, # Print no warnings
-    ):
+    ) -> None:
     "Everything that can be refused before any work: parameters, then what `check_ready` misses of data, starts and GPU"
     check_parameters(experiment, p)
     if experiment in PLANS: check_ready(experiment, p, execution, quiet) # names the layout that a folder lacks

@@ -12,6 +12,7 @@ import importlib.util
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,11 +27,16 @@ from ..datasets.registry import DATASETS
 from ..models.camel import folder_faults
 from ..models.zoo import MODELS
 from . import camel_settings as camel, cfam, cfan, dart3, dmg
-from .reid import reid_settings
+from .reid import ReidTrain, reid_settings
 from .study import find_study
+from .text import TextTrain
 from .text_report import planned
 from ..training.options import Execution
 from ..world.plan import PRESETS as WORLDS
+
+# %% ../../nbs/14_recipes/60_preflight.ipynb #fe6a539d
+if TYPE_CHECKING:
+    from reid_lab.experiments.params import Params
 
 # %% ../../nbs/14_recipes/60_preflight.ipynb #be040208
 def named_sets(dataset:str, # Parameter `dataset` of an experiment
@@ -58,7 +64,9 @@ class Plan:
 
 def _published_size(name):
     "The last number that is known of a training split"
-    return int(np.max(next((c for c in reversed((DATASETS[name].counts or {}).get('train', ())) if c), 0)))
+    for count in reversed((DATASETS[name].counts or {}).get('train', ())):
+        if count: return int(np.max(count))
+    return 0
 
 
 def train_size(name:str, # Key of `DATASETS`, or a World setting
@@ -89,31 +97,39 @@ def _only_real(preset, dataset, uses_world):
 
 def _fields(p, *names):
     "Fields of a training's settings from parameters of those names"
-    return {k: v for k in names if (v := getattr(p, k))}
+    return {name: getattr(p, name) for name in names if getattr(p, name)}
 
 
-def _on_disk(p): return tuple((n, p.data_root or None) for n in named_sets(p.dataset))
+def _on_disk(p): return tuple((name, p.data_root or None) for name in named_sets(p.dataset))
 
 
-def camel_plan(p, # Parameters of run_camel
+def camel_plan(p:'Params', # Parameters of run_camel
     ) -> Plan:
     "What run_camel is about to use"
     study = camel.STUDIES[find_study(camel.STUDIES, p.study, 'camel')]
-    asked = [camel.run_arguments(s) for s in study.only(p.methods, camel.VARIANTS)]
-    def own(a): return (tuple(a[k].items()) for k in ('train', 'meta'))
-    def config(a):
-        return camel.Config(a['method'], p.preset, 0, *own(a), p.model, a['weights'] or p.weights, p.device)
-    configs = [config(a) for a in asked]
+    configs = [_camel_config(p, camel.run_arguments(setting)) for setting in study.only(p.methods, camel.VARIANTS)]
     names, roots = (map(str.strip, text.split(',')) for text in (p.dataset, p.data_root or ','))
-    targets = list(zip(names, roots))
-    sets = [(n, root or None) for d, root in [*targets, (p.source, p.source_root)] for n in named_sets(d)]
-    world, tuned = camel.PRESETS[p.preset].world, dict(study.run).get('finetuned', True)
-    def seen(c, target):
-        t = c.budget.train
-        first = images_seen(train_size(p.source, world), t.batch_size, t.steps, t.epochs)
-        return first + tuned*images_seen(train_size(target, world), t.batch_size, t.ft_steps, t.ft_epochs)
-    images = sum(seen(c, d) for c in configs if c.trains for d, _ in targets)*study.n_seeds(p.preset, p.seeds)
+    targets = dict(zip(names, roots))
+    sets = [(name, root or None) for dataset, root in [*targets.items(), (p.source, p.source_root)]
+            for name in named_sets(dataset)]
+    tuned = dict(study.run).get('finetuned', True)
+    images = sum(_camel_images(p, config, target, tuned) for config in configs if config.trains for target in targets)
+    images *= study.n_seeds(p.preset, p.seeds)
     return Plan(tuple(configs), tuple(sets), configs[0].budget.device, p.device, images, _mals(p))
+
+
+def _camel_config(p, own):
+    "The configuration of a setting of run_camel, given as arguments of `run_variant`"
+    train, meta = tuple(own['train'].items()), tuple(own['meta'].items())
+    return camel.Config(own['method'], p.preset, 0, train, meta, p.model, own['weights'] or p.weights, p.device)
+
+
+def _camel_images(p, config, target, tuned):
+    "Images of pretraining, and of fine-tuning on a target"
+    t, world = config.budget.train, camel.PRESETS[p.preset].world
+    images = images_seen(train_size(p.source, world), t.batch_size, t.steps, t.epochs)
+    if not tuned: return images
+    return images + images_seen(train_size(target, world), t.batch_size, t.ft_steps, t.ft_epochs)
 
 
 def _mals(p):
@@ -130,7 +146,7 @@ def _text_plan(p, seeds, trains, sizes, uses_world):
     return Plan(tuple(trains), _on_disk(p), trains[0].device, p.device, images, notes)
 
 
-def cfam_plan(p, # Parameters of run_cfam
+def cfam_plan(p:'Params', # Parameters of run_cfam
     ) -> Plan:
     "What run_cfam is about to use"
     study = cfam.STUDIES[find_study(cfam.STUDIES, p.study, 'cfam')]
@@ -141,7 +157,7 @@ def cfam_plan(p, # Parameters of run_cfam
     return _text_plan(p, study.n_seeds(p.preset, p.seeds), trains, sizes, world)
 
 
-def cfan_plan(p, # Parameters of run_cfan
+def cfan_plan(p:'Params', # Parameters of run_cfan
     ) -> Plan:
     "What run_cfan is about to use"
     study, own = cfan.STUDIES[find_study(cfan.STUDIES, p.study, 'cfan')], _fields(p, 'model', 'weights', 'device')
@@ -150,7 +166,7 @@ def cfan_plan(p, # Parameters of run_cfan
     return _text_plan(p, study.n_seeds(p.preset, p.seeds), trains, sizes, p.dataset == 'world')
 
 
-def dart3_plan(p, # Parameters of run_dart3
+def dart3_plan(p:'Params', # Parameters of run_dart3
     ) -> Plan:
     "What run_dart3 is about to use"
     study = dart3.STUDIES[find_study(dart3.STUDIES, p.study, 'dart3')]
@@ -163,7 +179,7 @@ def dart3_plan(p, # Parameters of run_dart3
     return Plan((s,), _on_disk(p), s.device, p.device, images, _only_real(p.preset, p.dataset, p.dataset == 'world'))
 
 
-def dmg_plan(p, # Parameters of run_dmg
+def dmg_plan(p:'Params', # Parameters of run_dmg
     ) -> Plan:
     "What run_dmg is about to use"
     study = dmg.STUDIES[find_study(dmg.STUDIES, p.study, 'dmg')]
@@ -195,12 +211,12 @@ def run_remedy(text:str, # Of a finding about a dataset
 
 
 def set_findings(name:str, # Key of `DATASETS`, or a file of a table
-    root=None, # Its folder or the one above; default: as `load_dataset`
-    ) -> list: # of `Finding`
+    root:Path | str | None=None, # Its folder or the one above; default: as `load_dataset`
+    ) -> list[Finding]:
     "What is missing or odd in a dataset"
     if name in DATASETS:
-        told = [f for f in doctor(name, root).findings if f.level != 'ok']
-        return [replace(f, what=f'{name}: {f.what}', remedy=run_remedy(f.remedy)) for f in told]
+        faults = [finding for finding in doctor(name, root).findings if finding.level != 'ok']
+        return [replace(fault, what=f'{name}: {fault.what}', remedy=run_remedy(fault.remedy)) for fault in faults]
     out = []
     if not Path(name).expanduser().is_file():
         out.append(Finding('error', f'dataset={name!r} is no file', '', 'name the .csv or .parquet of a table'))
@@ -213,8 +229,8 @@ def set_findings(name:str, # Key of `DATASETS`, or a file of a table
 def _model(settings): return getattr(settings, 'budget', settings).model
 
 
-def start_findings(settings, # With `start` and the model
-    ) -> list: # of `Finding`
+def start_findings(settings:ReidTrain | TextTrain | camel.Config, # With `start` and the model
+    ) -> list[Finding]:
     "Weights that a training would look for in vain"
     try: start = settings.start
     except ValueError as e:
@@ -245,36 +261,44 @@ def _lacks_device(named):
 
 
 def device_findings(plan:Plan, # Its device, images and what the user named
-    ) -> list: # of `Finding`
+    ) -> list[Finding]:
     "A GPU that is missing, and how long training takes without"
     if lacks := _lacks_device(plan.named):
         return [Finding('error', f'device={plan.named!r}: torch finds {lacks}', '', 'leave it out, or -p device=cpu')]
-    asked, days = plan.named == 'cpu' or plan.device == 'auto', plan.images/CPU_RATE/86_400
-    large = any(MODELS[_model(s)].size == 'paper' for s in plan.settings)
-    if not (asked and large and days >= 1) or pick_device(plan.device) != 'cpu': return []
+    days = plan.images/CPU_RATE/86_400
+    wants_gpu = plan.device == 'auto' or plan.named == 'cpu'    # or the user who knows that there is none
+    large = any(MODELS[_model(settings)].size == 'paper' for settings in plan.settings)
+    if not (wants_gpu and large and days >= 1) or pick_device(plan.device) != 'cpu': return []
     what = f'no GPU: {plan.images:,} images in training, about {days:,.0f} days on two cores at paper size'
     if plan.named == 'cpu': return [Finding('warn', what)]
     return [Finding('error', what, '', 'run it where there is a GPU; or here all the same, with -p device=cpu')]
 
 # %% ../../nbs/14_recipes/60_preflight.ipynb #d7e12a1e
+def _batch_size(settings):
+    "Images of a batch: `Config` of CAMeL keeps them with the rest of its budget"
+    budget = getattr(settings, 'budget', settings)
+    return getattr(budget, 'train', budget).batch_size
+
+
 def switch_findings(plan:Plan, # Its settings and device
     execution:Execution, # Its switches and processes
-    ) -> list: # of `Finding`
+    ) -> list[Finding]:
     "Switches (`reid_lab.training.options`) without a GPU, and parts that do not divide a batch"
-    asked, n, out = execution.switches, execution.processes, []
-    if 'fp16' in asked and pick_device(plan.named or plan.device) == 'cpu':
-        out.append(Finding('error', 'speed: fp16 needs a GPU', '', 'use bf16, or leave it out'))
-    trains = [getattr(s, 'budget', s) for s in plan.settings]
-    for b in sorted({getattr(t, 'train', t).batch_size for t in trains}) if 'accumulate' in asked else ():
-        if b % (asked['accumulate']*n):
-            out.append(Finding('error', f"speed: accumulate={asked['accumulate']} does not divide a batch of {b}"
-                               + f' of {n} processes'*(n > 1), '', 'use a divisor'))
-    return out
+    switches, processes, found = execution.switches, execution.processes, []
+    if 'fp16' in switches and pick_device(plan.named or plan.device) == 'cpu':
+        found.append(Finding('error', 'speed: fp16 needs a GPU', '', 'use bf16, or leave it out'))
+    if 'accumulate' not in switches: return found
+    parts, shared = switches['accumulate'], f' of {processes} processes' if processes > 1 else ''
+    for batch_size in sorted({_batch_size(settings) for settings in plan.settings}):
+        if batch_size % (parts*processes):
+            what = f'speed: accumulate={parts} does not divide a batch of {batch_size}{shared}'
+            found.append(Finding('error', what, '', 'use a divisor'))
+    return found
 
 # %% ../../nbs/14_recipes/60_preflight.ipynb #2e51c147
 def missing(plan:Plan, # From one of `PLANS`
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
-    ) -> list: # of `Finding`, errors first; each once
+    ) -> list[Finding]: # Errors first; each once
     "Everything that a run lacks, with remedies"
     found = [*plan.notes]
     for name, root in dict.fromkeys(plan.sets): found += set_findings(name, root)
@@ -284,10 +308,10 @@ def missing(plan:Plan, # From one of `PLANS`
 
 
 def check_ready(experiment:str, # Key of `PLANS`
-    p, # Its parameters
+    p:'Params', # Its parameters
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     quiet:bool=False, # Print no warnings
-    ) -> list: # Of `Finding`: warnings, which are printed too
+    ) -> list[Finding]: # Warnings, which are printed too
     "Raise `TableError` that lists all that is missing; called before any work"
     found = missing(PLANS[check_choice('experiment', experiment, PLANS)](p), execution)
     bad = [f for f in found if f.level == 'error']

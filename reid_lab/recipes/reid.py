@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from ..core.basics import check_choice, pick_device
 from ..data.images import RESAMPLING
@@ -33,8 +34,8 @@ from ..training.schedules import FORMS, lr_bot_warmup_multistep, lr_irra_cosine,
 @dataclass(frozen=True)
 class Scheme:
     "How batches are drawn and what a step is, where they are not the usual ones"
-    sampler: object = 'pk'      # see `Batches`; `pk` draws `ReidTrain.k` images a person
-    strategy: Callable = None   # without arguments -> strategy of the `Learner`
+    sampler: 'str | Callable' = 'pk'    # see `Batches`; `pk` draws `ReidTrain.k` images a person
+    strategy: Callable | None = None    # without arguments -> strategy of the `Learner`
     facts: tuple = ()           # (name, value) pairs that tell it from others, for the key
 
 
@@ -92,23 +93,26 @@ REID_SCHEDULES = dict( # Factor of the rate; epochs are stretched to the length 
 
 def reid_schedule(s:ReidTrain, # Settings
     per_epoch:int, # Batches in an epoch
-    ): # Function: step -> factor of the rate
+    ) -> Callable[[int], float]: # Function: step -> factor of the rate
     "The schedule of a training"
     shape = REID_SCHEDULES[check_choice('schedule', s.schedule, REID_SCHEDULES)]
     form, total = check_choice('form', s.form, FORMS), s.epochs*per_epoch or s.steps
     return lambda step: shape(step, total, step//per_epoch*per_epoch/total, form)
 
 # %% ../../nbs/14_recipes/10_reid.ipynb #987c95cd
-def reid_optimiser(model, # Module
+def reid_optimiser(model:nn.Module, # Module
     s:ReidTrain, # Settings
-    ): # Torch optimiser
+    ) -> torch.optim.Optimizer: # Torch optimiser
     "The optimiser of a training"
     check_choice('optimiser', s.optimiser, ('adamw', 'adam', 'sgd'))
     if s.optimiser == 'adamw': return torch.optim.AdamW(param_groups(model, s.lr, s.weight_decay), betas=(.9, .98))
-    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    groups = [dict(params=[p for n, p in named if n.endswith('bias') == bias], lr=s.lr*(s.bias_mult if bias else 1.))
-              for bias in (False, True)]
-    groups = [g for g in groups if g['params']]
+    weights, biases = [], []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad: continue
+        if name.endswith('bias'): biases.append(parameter)
+        else: weights.append(parameter)
+    groups = [dict(params=weights, lr=s.lr), dict(params=biases, lr=s.lr*s.bias_mult)]
+    groups = [group for group in groups if group['params']]
     if s.optimiser == 'sgd': return torch.optim.SGD(groups, s.lr, momentum=.9, weight_decay=s.weight_decay)
     return torch.optim.Adam(groups, s.lr, weight_decay=s.weight_decay)
 
@@ -117,9 +121,10 @@ def control_key(s:ReidTrain, # Settings of a model that is not trained; `model_k
     seed:int=0, # Of a tower with random numbers
     ) -> dict: # Model, its arguments with the name of the weights file, the file's size and checksum
     "What decides the weights of a control"
-    kw, needs = dict(s.model_kw), [k for k in MODELS[s.model].needs if k != 'weights']
-    if lost := [k for k in needs if k not in kw]:
-        raise ValueError(f"model={s.model!r} is not trained and needs {' and '.join(needs)}; model_kw lacks {lost}")
+    kw, needs = dict(s.model_kw), [name for name in MODELS[s.model].needs if name != 'weights']
+    missing = [name for name in needs if name not in kw]
+    if missing:
+        raise ValueError(f"model={s.model!r} is not trained and needs {' and '.join(needs)}; model_kw lacks {missing}")
     start = start_key(s.start, s.model) or dict(start=f'seed {seed}')
     return json.loads(json.dumps(dict(model=s.model, model_kw=kw, weights=Path(s.start).name, steps=0, **start)))
 
@@ -130,8 +135,8 @@ def _untrained(model, s, key, folder):
     return Trained(model.eval().to(pick_device(s.device)), [], 0, 0, 0., key)
 
 # %% ../../nbs/14_recipes/10_reid.ipynb #f3336e1b
-def reid_settings(preset='quick', # Key of `REID_PRESETS`, or a `ReidTrain`
-    **changes, # Fields of `ReidTrain`; a `model` brings its own settings of that preset, `steps` replace its `epochs`
+def reid_settings(preset:str | ReidTrain='quick', # Key of `REID_PRESETS`, or a `ReidTrain`
+    **changes, # Fields of `ReidTrain`; a `model` brings its own of that preset, `steps` replace its `epochs`
     ) -> ReidTrain:
     "The settings of a preset with changes"
     for k in changes: check_choice('setting', k, [f.name for f in fields(ReidTrain)])
@@ -157,13 +162,14 @@ def reid_key(table:ReidTable, # Its `train` rows are trained on
     "What decides the weights of a training: settings, model with its identities, seed, images"
     if not MODELS[s.model].trains: return control_key(s, seed)
     settings = dict(asdict(s), model_kw=dict(s.model_kw, n_ids=_n_ids(table)), weights=Path(s.start).name,
-                    **start_key(s.start, s.model), **({'scheme': dict(scheme.facts)} if scheme.facts else {}))
+                    **start_key(s.start, s.model))
+    if scheme.facts: settings['scheme'] = dict(scheme.facts)
     return training_key(settings, seed, table.where(split='train'), execution=execution)
 
 
 def new_model(table:ReidTable, # Its `train` rows tell the number of identities
     s:ReidTrain, # Settings
-    ): # Module
+    ) -> nn.Module: # Module
     "The untrained model of some settings"
     if not MODELS[s.model].trains: return create_model(s.model, **dict(s.model_kw, weights=s.start))
     model = create_model(s.model, n_ids=_n_ids(table), **dict(s.model_kw, weights=s.start))
@@ -172,10 +178,10 @@ def new_model(table:ReidTable, # Its `train` rows tell the number of identities
 
 # %% ../../nbs/14_recipes/10_reid.ipynb #b08ef096
 def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
-    preset='quick', # Key of `REID_PRESETS`, or a `ReidTrain`
+    preset:str | ReidTrain='quick', # Key of `REID_PRESETS`, or a `ReidTrain`
     seed:int=0, # Of initial weights, batches and everything drawn
-    folder=None, # A trained folder, see `reid_lab.training.fit.fit`
-    quiet:bool=None, # No progress lines
+    folder:Path | str | None=None, # A trained folder, see `reid_lab.training.fit.fit`
+    quiet:bool | None=None, # No progress lines
     scheme:Scheme=Scheme(), # Batches and steps
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **changes, # Fields of `ReidTrain`
@@ -199,10 +205,10 @@ def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
                strategy=scheme.strategy and scheme.strategy(), opt=lambda m: reid_optimiser(m, s), execution=execution)
 
 # %% ../../nbs/14_recipes/10_reid.ipynb #47e589e4
-def evaluate_reid(model, # Has `encode_image` and `size`
+def evaluate_reid(model:nn.Module, # Has `encode_image` and `size`
     table:ReidTable, # With queries and a gallery
     split:str='val', # Which
-    device:str=None, # Where to compute; default: where the model is
+    device:str | None=None, # Where to compute; default: where the model is
     **how, # `cameras` and `resample`, see `embed_images`
     ) -> dict: # Metrics
     "Image-to-image retrieval with the same-camera rule"

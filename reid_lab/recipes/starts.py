@@ -86,18 +86,22 @@ def start_table(start:Start, # Whose images
     return ReidTable(rows, None, table.reader, table.name)
 
 # %% ../../nbs/14_recipes/30_starts.ipynb #2759acb3
-def score_start(model, # In evaluation mode
+def score_start(model:nn.Module, # In evaluation mode
     start:Start, # Whose held-out World is searched
     preset:str='quick', # Of the World
     ) -> dict: # R1, mAP
     "Retrieval on the held-out World: by captions if the model reads them, else by images"
-    task = start if model.tokenizer else replace(start, task='reid', domain='', options=())
-    table = start_world(task, start.held_out, preset)
-    scores = evaluate(model, table, 'test', 0)['itc'] if model.tokenizer else evaluate_reid(model, table, 'test')
-    return {k: scores[k] for k in ('R1', 'mAP')}
+    if model.tokenizer:
+        scores = evaluate(model, start_world(start, start.held_out, preset), 'test', 0)['itc']
+    else:
+        by_images = replace(start, task='reid', domain='', options=())
+        scores = evaluate_reid(model, start_world(by_images, start.held_out, preset), 'test')
+    return {metric: scores[metric] for metric in ('R1', 'mAP')}
 
 
-def _size(preset): return {k: v for k, v in reid_settings(preset).model_kw if k == 'size'} # of the images
+def _size(preset):
+    "The size of the images, as an argument of a model"
+    return {name: value for name, value in reid_settings(preset).model_kw if name == 'size'}
 
 
 def _captioned(start, preset):
@@ -154,9 +158,9 @@ def _train_vit(name, start, preset, seed, folder, quiet, execution):
 def train_start(name:str, # Key of `STARTS`, which is the model's in the zoo
     preset:str='quick', # Of Worlds and model
     seed:int=FIRST, # Of everything drawn while training
-    folder=None, # A trained folder, resumed if the training was stopped
+    folder:Path | str | None=None, # A trained folder, resumed if the training was stopped
     commit:str='', # Of the code, for the card
-    quiet:bool=None, # No progress lines
+    quiet:bool | None=None, # No progress lines
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **changes, # Fields of `Start`
     ) -> tuple: # Trained, Card
@@ -175,7 +179,7 @@ def train_start(name:str, # Key of `STARTS`, which is the model's in the zoo
 def run_start(method:str, # Key of `STARTS`
     preset:str='quick', # Of Worlds and model
     seed:int=FIRST, # Of everything drawn while training
-    keep=None, # Folder in which the training gets its own; the file with its card is put there
+    keep:Path | str | None=None, # Folder in which the training gets its own; the file with its card is put there
     commit:str='', # Of the code, for the card
     quiet:bool=True, # No progress lines
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
@@ -184,5 +188,7 @@ def run_start(method:str, # Key of `STARTS`
     "`train_start` from names and numbers, for sweeps"
     folder = keep and Path(keep)/f'{method}-{seed}'
     done, card = train_start(method, preset, seed, folder and folder/'trained', commit, quiet, execution, **changes)
-    file = save_shipped(done.model, card, folder/f'{method}.safetensors') if folder else None
-    return {**card.scores, **done.cost, **({'MB': round(file.stat().st_size/1e6, 2)} if file else {})}
+    row = {**card.scores, **done.cost}
+    if not folder: return row
+    file = save_shipped(done.model, card, folder/f'{method}.safetensors')
+    return {**row, 'MB': round(file.stat().st_size/1e6, 2)}

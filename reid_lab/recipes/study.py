@@ -9,6 +9,7 @@ __all__ = ['FIGURES', 'FIRST_VALIDATION_SEED', 'grid', 'options_of', 'label', 's
 
 # %% ../../nbs/14_recipes/05_study.ipynb #029349a1
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -23,10 +24,10 @@ from ..results.rows import Setting, setting_text
 # %% ../../nbs/14_recipes/05_study.ipynb #c2ae0a07
 def grid(*names, # Methods of a recipe
     **values, # Argument = values to combine
-    ) -> list: # Dicts with `name`
+    ) -> list[dict]: # With `name`
     "Every combination of values, for each method"
-    points = [dict(zip(values, v)) for v in product(*values.values())]
-    return [dict(name=n, **p) for n in names for p in points]
+    points = [dict(zip(values, combination)) for combination in product(*values.values())]
+    return [dict(name=name, **point) for name in names for point in points]
 
 
 def options_of(setting:dict, # With `name`
@@ -36,14 +37,14 @@ def options_of(setting:dict, # With `name`
 
 
 def label(setting:dict, # With `name`
-    titles:dict=None, # Method -> text; default: the name itself
+    titles:dict | None=None, # Method -> text; default: the name itself
     ) -> str:
     "The name of a setting in tables"
     return setting_text((titles or {}).get(setting['name'], setting['name']), options_of(setting))
 
 
 def setting_of(setting:dict, # With `name`
-    titles:dict=None, # See `label`
+    titles:dict | None=None, # See `label`
     stage:str='', # That was scored
     ) -> Setting: # For rows
     "A setting as rows carry it: method, options and stage, with the text that tables print"
@@ -75,16 +76,20 @@ def sweep_frame(axes:Axes, # How to draw
     n_all:float=0, # Where `zero_is_all` draws 0
     ) -> pd.DataFrame:
     "The rows of a sweep, ready for `curves`"
-    for c in {axes.x, axes.by, axes.panel} - {''}: check_choice('column of a sweep', c, list(rows.columns))
+    for column in {axes.x, axes.by, axes.panel} - {''}: check_choice('column of a sweep', column, list(rows.columns))
     f = rows.dropna(subset=[axes.x])
-    for c, v in axes.without: f = f[f[c] != v] if c in f else f
-    f = f.fillna({k: v for k, v in axes.fill if k in f})
+    for column, value in axes.without:
+        if column in f: f = f[f[column] != value]
+    f = f.fillna({column: value for column, value in axes.fill if column in f})
     if axes.zero_is_all:
         f = f[f[axes.x] < n_all] # more than there are is all, too
         f = f.assign(**{axes.x: f[axes.x].mask(f[axes.x] == 0, n_all)})
-    for c, pairs in axes.words: f = f.assign(**{c: f[c].map(dict(pairs))})
-    plain = {axes.by, axes.panel} - {'', 'method', 'phase', *(c for c, _ in axes.words)}
-    return f.assign(**{c: [f'{c}={v:g}' if isinstance(v, (int, float)) else f'{c}={v}' for v in f[c]] for c in plain})
+    for column, words in axes.words: f = f.assign(**{column: f[column].map(dict(words))})
+    def named(column, value):
+        return f'{column}={value:g}' if isinstance(value, (int, float)) else f'{column}={value}'
+
+    plain = {axes.by, axes.panel} - {'', 'method', 'phase', *(column for column, _ in axes.words)}
+    return f.assign(**{column: [named(column, value) for value in f[column]] for column in plain})
 
 # %% ../../nbs/14_recipes/05_study.ipynb #47189549
 FIGURES = { # name -> what is drawn; see `Study.shows`
@@ -115,7 +120,7 @@ def register_figure(name:str, # For `Study.shows`
     return name
 
 # %% ../../nbs/14_recipes/05_study.ipynb #65e5c209
-def telling_queries(right, # (M,Q) of M methods: whether the first result of each query is right
+def telling_queries(right:np.ndarray | Sequence, # (M,Q) of M methods: whether each first result is right
     n:int, # How many
     ) -> np.ndarray: # (n,) rows of queries
     "Queries at regular distances, of those for which the methods differ, if there are `n`"
@@ -135,7 +140,9 @@ class Sweep:
     rows: pd.DataFrame          # one row a run, with settings as columns
 
     @property
-    def has_points(self) -> bool: return self.axes.x in self.rows and bool(self.rows[self.axes.x].notna().any())
+    def has_points(self) -> bool:
+        "Whether something of it was run"
+        return self.axes.x in self.rows and bool(self.rows[self.axes.x].notna().any())
 
 
 def _rows_of(study, runs):
@@ -152,7 +159,7 @@ class Study:
     printed: tuple = ()         # `Table 4`, `Fig. 5d`
     seeds: int = 1              # repetitions of a run that names no number (1 at smoke)
     protocol: str = ''          # who is trained on and searched, see `reid_lab.datasets.protocols.cameras`
-    axes: Axes = None           # how a sweep is drawn
+    axes: Axes | None = None           # how a sweep is drawn
     shows: tuple = ()           # figures beside the tables, keys of `FIGURES`
     chooses: bool = False       # settings are chosen by it: validation Worlds only
     run: tuple = ()             # (argument, value) pairs for the recipe's run function
@@ -168,12 +175,13 @@ class Study:
         return check_choice('figure', name, FIGURES) in self.shows
 
     @property
-    def tables(self) -> list:
+    def tables(self) -> list[str]:
+        "Ids of the tables that it repeats, with those of its parts"
         printed = [*self.printed, *(p for _, study in self.parts for p in study.printed)]
         return [p.removeprefix('Table ') for p in printed if p.startswith('Table ')]
 
     @property
-    def methods(self) -> list: return list(dict.fromkeys(s['name'] for s in self.settings))
+    def methods(self) -> list[str]: return list(dict.fromkeys(s['name'] for s in self.settings))
 
     def all_sweeps(self, name:str, # Of the study itself
         runs:pd.DataFrame, # One row a run, with `setting` and the settings as columns
@@ -192,19 +200,20 @@ class Study:
         return {part: sweep for part, sweep in found.items() if sweep.has_points}
 
     def n_seeds(self, preset:str, # Of the run
-        asked:int=0, # The user's number; 0: the study's own
+        own:int=0, # The user's number; 0: that of the study
         ) -> int:
         "Repetitions of a run"
-        if asked < 0: raise ValueError(f"seeds={asked} must be a number of seeds, or 0 for what the study needs")
-        return asked or (1 if preset == 'smoke' else self.seeds)
+        if own < 0: raise ValueError(f"seeds={own} must be a number of seeds, or 0 for what the study needs")
+        if own: return own
+        return 1 if preset == 'smoke' else self.seeds
 
     def first_seed(self, seed:int, # The user's
         ) -> int:
         "The first seed: of a validation World, where settings are chosen"
         return seed + FIRST_VALIDATION_SEED if self.chooses and seed < FIRST_VALIDATION_SEED else seed
 
-    def only(self, methods, # Names; none: all of the study
-        known=(), # Further methods of the recipe
+    def only(self, methods:Sequence[str], # Names; none: all of the study
+        known:Iterable[str]=(), # Further methods of the recipe
         ) -> tuple:
         "The settings of some methods; others of the recipe take the values of a study with one method, or none"
         bare = [s for s in self.settings if len(s) == 1]
@@ -232,8 +241,9 @@ def joined(title:str, # What the studies ask together
             raise ValueError(f"{name} differs between the studies to be joined: {found}; join those that agree in it")
     settings = {_key(s): s for study in parts.values() for s in study.settings}
     shows = dict.fromkeys(figure for study in parts.values() for figure in study.shows)
-    return Study(title, tuple(settings.values()), printed, max(study.seeds for study in parts.values()), first.protocol,
-                 shows=tuple(shows), chooses=first.chooses, run=first.run, parts=tuple(parts.items()))
+    most_seeds = max(study.seeds for study in parts.values())
+    return Study(title, tuple(settings.values()), printed, most_seeds, first.protocol, shows=tuple(shows),
+                 chooses=first.chooses, run=first.run, parts=tuple(parts.items()))
 
 # %% ../../nbs/14_recipes/05_study.ipynb #4aeb6b4d
 def _plain(name):
@@ -286,15 +296,15 @@ def study_table(studies:dict, # Name -> `Study`
 
 
 def settings_frame(study:Study, # The study
-    titles:dict=None, # See `label`
+    titles:dict | None=None, # See `label`
     ) -> pd.DataFrame: # variant, method and one column a setting
     "The settings of a study beside their labels"
     return pd.DataFrame([dict(variant=label(s, titles), method=s['name'], **options_of(s)) for s in study.settings])
 
 # %% ../../nbs/14_recipes/05_study.ipynb #4a0ebe5c
 def with_setting(rows:pd.DataFrame, # Of a sweep, with the label `variant` that a recipe gave each
-    settings, # That were run
-    titles:dict=None, # See `label`
+    settings:Iterable[dict], # That were run
+    titles:dict | None=None, # See `label`
     ) -> pd.DataFrame: # With the column `setting`
     "The `Setting` of each row, by which it is grouped, in place of its label"
     known = {label(s, titles): setting_of(s, titles) for s in settings}
@@ -303,7 +313,7 @@ def with_setting(rows:pd.DataFrame, # Of a sweep, with the label `variant` that 
 
 def with_settings(rows:pd.DataFrame, # With `variant`
     study:Study, # That made them
-    titles:dict=None, # See `label`
+    titles:dict | None=None, # See `label`
     base:str='', # Adds `over`: metric minus that of this variant on the same seed
     metric:str='mAP', # For `over`
     ) -> pd.DataFrame: # The rows with method and settings as columns

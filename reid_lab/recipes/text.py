@@ -10,11 +10,13 @@ __all__ = ['TEXT_PRESETS', 'TextTrain', 'text_settings', 'text_tokenizer', 'text
 # %% ../../nbs/14_recipes/40_text.ipynb #5857135c
 import copy
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import pandas as pd
 import torch
+from torch import nn
 
 from ..analysis.text_scores import evaluate
 from ..core.basics import check_choice, pick_device
@@ -30,7 +32,7 @@ from ..results.tables import read_csv, to_csv
 from ..retrieval.embeddings import Embeddings
 from ..training.fit import fit
 from ..training.folder import Trained, claim, counted, load_trained, start_of, training_key, without_later
-from ..training.learner import param_groups
+from ..training.learner import Callback, param_groups
 from ..training.options import Execution
 from ..training.schedules import lr_irra_cosine, lr_linear
 
@@ -76,7 +78,7 @@ TEXT_PRESETS = dict(
                     schedule='cosine', clip=0., augment='irra', mask_each=True, device='auto'))
 
 
-def text_settings(preset='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`
+def text_settings(preset:str | TextTrain='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`
     **changes, # Fields of `TextTrain`; `steps` replaces the `epochs` of a preset
     ) -> TextTrain:
     "The settings of a preset with changes"
@@ -94,7 +96,7 @@ def text_settings(preset='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`
 # %% ../../nbs/14_recipes/40_text.ipynb #969d236e
 def text_tokenizer(table:ReidTable, # Its `train` captions are read
     s:TextTrain, # Settings
-    ): # Tokenizer, or None: that of the weights or of CLIP
+    ) -> WordPiece | None: # Tokenizer, or None: that of the weights or of CLIP
     "The tokenizer of a model without weights"
     if s.start != 'none' or MODELS[s.model].size != 'tiny': return None
     words = [c for cs in table.where(split='train')['captions'] for c in cs]
@@ -102,35 +104,43 @@ def text_tokenizer(table:ReidTable, # Its `train` captions are read
     return WordPiece.train(words, s.vocab, s.words, clean='letters')
 
 # %% ../../nbs/14_recipes/40_text.ipynb #ba8b93e9
-def text_optimiser(model, # Module; names randomly initialised parts in `new_parts`
+def _rate_over_lr(name, s, new_parts):
+    "Rate of a parameter over `lr`: that of its part, of what no weights are for, or of biases"
+    for part, mult in s.part_mult:
+        if name.startswith(part): return mult
+    if new_parts and name.startswith(new_parts) and s.new_mult: return s.new_mult
+    return s.bias_mult if name.endswith('bias') else 1.
+
+
+def text_optimiser(model:nn.Module, # Module; names randomly initialised parts in `new_parts`
     s:TextTrain, # Settings
-    ): # Torch optimiser
+    ) -> torch.optim.Optimizer: # Torch optimiser
     "The optimiser of a training"
     if s.optimiser == 'adamw':
         return torch.optim.AdamW(param_groups(model, s.lr, s.weight_decay, s.new_mult), betas=(.9, .98), eps=s.eps)
-    new, groups = tuple(getattr(model, 'new_parts', ())), {}
-    for n, p in model.named_parameters():
-        if not p.requires_grad: continue
-        bias, usual = n.endswith('bias'), s.new_mult if new and n.startswith(new) else None
-        mult = next((m for part, m in s.part_mult if n.startswith(part)), usual or (s.bias_mult if bias else 1.))
-        groups.setdefault((mult, 0. if bias and not s.decay_bias else s.weight_decay), []).append(p)
-    return torch.optim.Adam([dict(params=ps, lr=s.lr*m, weight_decay=w) for (m, w), ps in sorted(groups.items())],
-                            eps=s.eps)
+    new_parts, groups = tuple(getattr(model, 'new_parts', ())), {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad: continue
+        mult = _rate_over_lr(name, s, new_parts)
+        decay = 0. if name.endswith('bias') and not s.decay_bias else s.weight_decay
+        groups.setdefault((mult, decay), []).append(parameter)
+    return torch.optim.Adam([dict(params=parameters, lr=s.lr*mult, weight_decay=decay)
+                             for (mult, decay), parameters in sorted(groups.items())], eps=s.eps)
 
 
 def text_schedule(s:TextTrain, # Settings
     total:int, # Batches in all
     per_epoch:int, # Batches in an epoch
-    ): # Function: step -> factor of the rate
+    ) -> Callable[[int], float]: # Function: step -> factor of the rate
     "The schedule of a training; the cosine counts whole epochs, stretched to sixty"
     if s.schedule == 'linear': return lambda step: lr_linear(step, total, max(1, round(.1*total)))
     return lambda step: lr_irra_cosine(60*(step//per_epoch*per_epoch)/max(1, total))
 
 # %% ../../nbs/14_recipes/40_text.ipynb #9367175d
-def masked_tokens(tokenizer, # Of the model
+def masked_tokens(tokenizer:Callable, # Of the model
     p:float=.15, # Share of tokens
     each:bool=False, # Every token by itself, see `mask_each`; else as many as the share says
-    ): # An extra for `Batches` that adds `tokens_mlm` and `labels_mlm`
+    ) -> Callable: # An extra for `Batches` that adds `tokens_mlm` and `labels_mlm`
     "Single tokens masked (80 %), replaced (10 %) or kept (10 %) (IRRA)"
     if each: return masked_singly(tokenizer, p)
     return masked_words(tokenizer, p, tokenizer.context_length, ngram=0., whole_words=False)
@@ -145,7 +155,7 @@ def _own(table, s):
 
 def new_text_model(table:ReidTable, # Its `train` rows tell identities and words
     s:TextTrain, # Settings
-    ): # Module
+    ) -> nn.Module: # Module
     "The untrained model of some settings"
     kw = dict(_own(table, s), tokenizer=text_tokenizer(table, s), **dict(s.model_kw, weights=s.start))
     return create_model(s.model, **kw)
@@ -154,7 +164,7 @@ def new_text_model(table:ReidTable, # Its `train` rows tell identities and words
 def text_key(table:ReidTable, # Its `train` rows are trained on
     s:TextTrain, # Settings
     seed:int=0, # Of everything drawn
-    tokenizer=None, # Of the model
+    tokenizer:Callable | None=None, # Of the model
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> dict: # For `reid_lab.training.fit.fit`
     "What decides the weights of a training: settings, tokenizer, identities, seed, images and captions"
@@ -174,7 +184,7 @@ def captioned(table:ReidTable, # Any split
 
 def text_batches(table:ReidTable, # Its `train` rows, without junk, are used
     s:TextTrain, # Settings
-    model, # Says the size of the images, has the tokenizer
+    model:nn.Module, # Says the size of the images, has the tokenizer
     seed:int=0, # Of the order and everything drawn
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> Batches:
@@ -187,11 +197,11 @@ def text_batches(table:ReidTable, # Its `train` rows, without junk, are used
 
 
 def train_text(table:ReidTable, # Its `train` rows, without junk, are used
-    preset='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`
+    preset:str | TextTrain='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`
     seed:int=0, # Of initial weights, batches and everything drawn
-    folder=None, # A trained folder, see `reid_lab.training.fit.fit`
-    quiet:bool=None, # No progress lines
-    callbacks=(), # See `Learner`
+    folder:Path | str | None=None, # A trained folder, see `reid_lab.training.fit.fit`
+    quiet:bool | None=None, # No progress lines
+    callbacks:Sequence[Callback]=(), # See `Learner`
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     **changes, # Fields of `TextTrain`
     ) -> Trained:
@@ -217,48 +227,55 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
                clip=s.clip or None, device=s.device, seed=seed, opt=lambda m: text_optimiser(m, s), execution=execution)
 
 
-def load_text(folder, # A trained folder of `train_text`
+def load_text(folder:Path | str, # A trained folder of `train_text`
     device:str='cpu', # Where the model goes
     ) -> Trained:
     "A finished training from its folder"
     return load_trained(folder, device=device, tokenizer=load_tokenizer(Path(folder)/'tokenizer'))
 
 # %% ../../nbs/14_recipes/40_text.ipynb #d1e288c5
-def loss_gradients(model, # `model(batch)` gives one `..._loss` for each loss; its copy is used
+def loss_gradients(model:nn.Module, # `model(batch)` gives one `..._loss` for each loss; its copy is used
     batch:dict, # Of `text_batches`
     ) -> pd.DataFrame: # Index: loss; its value, `norm` of its gradient, `share` of the largest, cosine with the first
     "Gradients of each loss at the parameters that a start has values for (all but `new_parts`)"
-    net, new = copy.deepcopy(model).train(), tuple(getattr(model, 'new_parts', ()))
-    own = [p for n, p in net.named_parameters() if p.requires_grad and not (new and n.startswith(new))]
-    found = {k.removesuffix('_loss'): v for k, v in net(batch).items() if k.endswith('_loss')}
-    if not found: raise ValueError(f"{type(model).__name__} gives no `..._loss` for this batch; it trains nothing here")
-    def gradient(v): return torch.cat([g.flatten() for g in torch.autograd.grad(
-        v, own, retain_graph=True, allow_unused=True, materialize_grads=True)])
-    grads = {k: gradient(v) for k, v in found.items()}
-    norm, first = {k: g.norm().item() for k, g in grads.items()}, next(iter(grads.values()))
-    most = max(norm.values()) or 1.
-    return pd.DataFrame({k: dict(value=found[k].item(), norm=norm[k], share=norm[k]/most,
-                                 cosine=torch.cosine_similarity(g, first, dim=0).item()) for k, g in grads.items()}).T
+    net, new_parts = copy.deepcopy(model).train(), tuple(getattr(model, 'new_parts', ()))
+    own = [parameter for name, parameter in net.named_parameters()
+           if parameter.requires_grad and not (new_parts and name.startswith(new_parts))]
+    losses = {name.removesuffix('_loss'): loss for name, loss in net(batch).items() if name.endswith('_loss')}
+    if not losses:
+        raise ValueError(f"{type(model).__name__} gives no `..._loss` for this batch; it trains nothing here")
+
+    def gradient(loss):
+        parts = torch.autograd.grad(loss, own, retain_graph=True, allow_unused=True, materialize_grads=True)
+        return torch.cat([part.flatten() for part in parts])
+
+    gradients = {name: gradient(loss) for name, loss in losses.items()}
+    norms = {name: g.norm().item() for name, g in gradients.items()}
+    first, largest = next(iter(gradients.values())), max(norms.values()) or 1.
+    rows = {name: dict(value=losses[name].item(), norm=norms[name], share=norms[name]/largest,
+                       cosine=torch.cosine_similarity(g, first, dim=0).item()) for name, g in gradients.items()}
+    return pd.DataFrame(rows).T
 
 # %% ../../nbs/14_recipes/40_text.ipynb #b6dbd102
-def score_text(model, # Trained
+def score_text(model:nn.Module, # Trained
     tests:dict, # Setting -> table, see `text_case`
-    split='test', # What is searched, of all, or a dict of setting -> split; `val` while choosing settings
-    keep=None, # Folder for Embeddings and scores of every query, see `load_search`
-    ) -> dict: # setting -> R1 R5 R10 mAP mINP mSD, n_query
+    split:str | dict[str, str]='test', # What is searched, of all or by setting; `val` while choosing settings
+    keep:Path | str | None=None, # Folder for Embeddings and scores of every query, see `load_search`
+    ) -> dict[str, dict]: # By setting: R1 R5 R10 mAP mINP mSD, n_query
     "Text-to-image retrieval in every setting"
-    out = {}
+    scores = {}
     for name, table in tests.items():
         found = evaluate(model, table, split if isinstance(split, str) else split[name], 0, per_query=True)
-        one, _ = found['itc'].pop('per_query'), found['itc'].pop('skipped')
-        out[name] = found['itc']
+        per_query, _ = found['itc'].pop('per_query'), found['itc'].pop('skipped')
+        scores[name] = found['itc']
         if keep:
-            for side, e in dict(queries=found['q'], gallery=found['g']).items(): e.save(search_path(keep, name, side))
-            to_csv(pd.DataFrame(dict(pid=found['q'].pid, **one)), search_path(keep, name, 'scores.csv'))
-    return out
+            found['q'].save(search_path(keep, name, 'queries'))
+            found['g'].save(search_path(keep, name, 'gallery'))
+            to_csv(pd.DataFrame(dict(pid=found['q'].pid, **per_query)), search_path(keep, name, 'scores.csv'))
+    return scores
 
 
-def search_path(folder, # Of a run
+def search_path(folder:Path | str, # Of a run
     test:str, # Setting that was searched
     what:str, # `queries`, `gallery` or `scores.csv`
     ) -> Path:
@@ -266,9 +283,9 @@ def search_path(folder, # Of a run
     return Path(folder)/f"{test.replace('/', '_')}-{what}"
 
 
-def load_search(folder, # That `score_text` kept, or of a run
+def load_search(folder:Path | str, # That `score_text` kept, or of a run
     test:str, # Setting that was searched
-    ) -> tuple: # Embeddings of captions and of images; frame with a row a caption: pid, first, AP, INP, SD, n_match
+    ) -> tuple[Embeddings, Embeddings, pd.DataFrame]: # Captions, images, a row a caption (pid, first, AP, INP, SD)
     "A kept search"
-    q, g = (Embeddings.load(search_path(folder, test, x)) for x in ('queries', 'gallery'))
+    q, g = (Embeddings.load(search_path(folder, test, side)) for side in ('queries', 'gallery'))
     return q, g, read_csv(search_path(folder, test, 'scores.csv'))

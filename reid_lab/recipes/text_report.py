@@ -7,6 +7,7 @@ __all__ = ['KEYS', 'planned', 'caption_rows', 'tested_on', 'stored_row', 'table_
            'beside_paper']
 
 # %% ../../nbs/14_recipes/50_text_report.ipynb #f98c5af6
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -16,39 +17,47 @@ from ..datasets.protocols.text import both_ways, read_cases, text_setting, trans
 from ..figures.charts import heat_map
 from ..figures.style import export
 from .cfam import METHODS, TITLES, method_settings
-from .study import label, options_of, setting_of
+from .study import Study, label, options_of, setting_of
 from ..results.comparisons import paired_table, smallest_effect, summarise
 from ..results.published import benchmark, compare, is_world, published_table
+from ..results.rows import Setting
 from ..results.tables import to_csv
 
 # %% ../../nbs/14_recipes/50_text_report.ipynb #ce6b83e4
-def planned(study, # `Study`
-    methods=(), # Names; none: those of the study
+def planned(study:Study, # `Study`
+    methods:Sequence[str]=(), # Names; none: those of the study
     dataset:str='', # `a`, or `a, b->c, d`; empty: as the study says
-    ) -> tuple: # Settings (list of dicts), what is searched
+    ) -> tuple[list[dict], tuple[str, ...]]: # Settings, what is searched
     "The settings of a run"
     settings, tests = [dict(s) for s in study.only(methods, METHODS)], tuple(dict(study.run)['tests'])
     if not dataset: return settings, tests
     on, tests = read_cases(dataset)
-    bare = [{k: v for k, v in s.items() if k != 'train'} for s in settings]
-    every = [{**s, 'train': t} for s in bare for t in (on if METHODS[s['name']].steps else on[:1])]
-    return [dict(s) for s in dict.fromkeys(tuple(s.items()) for s in every)], tests
+    planned = {}    # by content: settings that differed in `train` alone are one now
+    for setting in settings:
+        for captions in on if METHODS[setting['name']].steps else on[:1]:
+            own = {name: value for name, value in setting.items() if name != 'train'} | dict(train=captions)
+            planned.setdefault(tuple(own.items()), own)
+    return list(planned.values()), tests
 
 # %% ../../nbs/14_recipes/50_text_report.ipynb #ce2b440e
 def caption_rows(tables:dict, # Setting -> table
     n:int=2, # Images of each
     each:int=1, # Captions of an image and a setting
-    ) -> list: # For `caption_board`
+    ) -> list[tuple]: # For `caption_board`
     "Images with the captions of all settings that have them"
-    found = {}
+    board = {}      # the same image of several settings is one row
     for name, table in tables.items():
-        s, rows = text_setting(name), table.where(split='test') if 'test' in {*table['split']} else table
-        at = dict(zip(rows['path'], range(len(rows))))
+        setting = text_setting(name)
+        rows = table.where(split='test') if 'test' in {*table['split']} else table
+        row_of = dict(zip(rows['path'], range(len(rows))))
         for i in range(min(n, len(rows))):
             path = rows['path'].iat[i*len(rows)//n]
-            image, said = found.setdefault((s.dataset, s.domain, path), ([rows.image(at[path])], []))
-            said += [(name if not j else '', c) for j, c in enumerate(rows['captions'].iat[at[path]][:each])]
-    return list(found.values())
+            at = row_of[path]
+            _, texts = board.setdefault((setting.dataset, setting.domain, path), ([rows.image(at)], []))
+            captions = rows['captions'].iat[at][:each]
+            headings = [name] + ['']*(len(captions) - 1)
+            texts += list(zip(headings, captions))
+    return list(board.values())
 
 # %% ../../nbs/14_recipes/50_text_report.ipynb #bff84ae9
 KEYS = ('R1', 'R5', 'R10', 'mAP', 'mINP', 'mSD')
@@ -62,12 +71,12 @@ def tested_on(test:str, # Setting
 
 
 def stored_row(row:dict, # Of `run_method`, with `seed`
-    settings, # Of the run
+    settings:Sequence[dict], # Of the run
     preset:str, # Of the run
-    train:dict=None, # Fields of `TextTrain`
+    train:dict | None=None, # Fields of `TextTrain`
     titles:dict=TITLES, # Of the recipe
-    settings_of=method_settings, # Function of the recipe: setting, preset, fields -> `TextTrain`
-    keys=KEYS, # Metrics
+    settings_of:Callable=method_settings, # Function of the recipe: setting, preset, fields -> `TextTrain`
+    keys:Sequence[str]=KEYS, # Metrics
     ) -> dict: # Arguments of `Run.record`
     "The result row of one search"
     names = {label(s, titles): s for s in settings}
@@ -84,8 +93,8 @@ def stored_row(row:dict, # Of `run_method`, with `seed`
 
 # %% ../../nbs/14_recipes/50_text_report.ipynb #6fbfc6c0
 def table_of(rows:pd.DataFrame, # With `setting`, see `with_setting`
-    metrics, # Columns
-    order, # `Setting`s of the run
+    metrics:Sequence[str], # Columns
+    order:Iterable[Setting], # `Setting`s of the run
     ) -> pd.DataFrame: # variant and the metrics over seeds
     "One row a setting"
     table = summarise(rows, list(metrics), by='setting', digits=1).set_index('variant')
@@ -99,9 +108,9 @@ def file_of(test:str, # Setting that was searched
 
 # %% ../../nbs/14_recipes/50_text_report.ipynb #7db8ceea
 def matrix_figures(runs:pd.DataFrame, # Rows of `run_method`; what is not trained is left out
-    folder, # Of the run
+    folder:Path | str, # Of the run
     prefix:str, # Of file names
-    metrics=('R1', 'mAP', 'mSD'), # Columns
+    metrics:Sequence[str]=('R1', 'mAP', 'mSD'), # Columns
     ) -> list: # `PaperFigure`, exported to `figures` of the folder
     "Trained on one setting, searched with another: means over seeds"
     figures, rows = [], runs[runs.images_seen > 0]
@@ -118,7 +127,7 @@ def matrix_figures(runs:pd.DataFrame, # Rows of `run_method`; what is not traine
 def transfer_gap(rows:pd.DataFrame, # Of one method
     a:str, # Setting
     b:str, # Another
-    metrics=('R1', 'mAP', 'mSD'), # Columns
+    metrics:Sequence[str]=('R1', 'mAP', 'mSD'), # Columns
     ) -> pd.DataFrame: # As `paired_table`, with `resolves`
     "Trained on `b` and searched with `a`, minus the reverse, over the same seeds"
     f = paired_table(both_ways(rows[rows.images_seen > 0], a, b), list(metrics), f'{a} -> {b}', by='seed')
@@ -126,26 +135,34 @@ def transfer_gap(rows:pd.DataFrame, # Of one method
 
 # %% ../../nbs/14_recipes/50_text_report.ipynb #77ac6a76
 def beside_paper(runs:pd.DataFrame, # Rows of `run_method`
-    tables, # Ids as printed
+    tables:Sequence[str], # Ids as printed
     paper:str='cfam', # Key of `PAPERS`
-    keys=('R1', 'R5', 'R10', 'mAP', 'mSD'), # Metrics that it prints
+    keys:Sequence[str]=('R1', 'R5', 'R10', 'mAP', 'mSD'), # Metrics that it prints
     ) -> dict: # Table -> frame of `compare`, for tables with a dataset of the run
     "Means over seeds below the published rows of the same datasets; World rows and validation splits are left out"
-    real = runs[[not (is_world(t) or text_setting(t).world) for t in runs.test]]
-    real = real[real.split == 'test'] if len(real) else real
-    groups = real.groupby(['variant', 'train', 'test'], sort=False) if len(real) else ()
-    ours = [dict(f[[*keys]].mean(), method=f'{v} ({f.model.iat[0]})', dataset=t if on == t else f'{on}->{t}',
-                 test_set=f.test_set.iat[0]) for (v, on, t), f in groups]
-    out = {}
-    for t in tables:
-        printed = _ways(published_table(paper, t))      # a model of another training set is no row of this table
-        mine = [r for r in ours if (_key(r['dataset'].split('->')[0]), _key(r['dataset'])) in printed]
-        if not mine: continue
-        both, searched = compare(mine, paper, t), {_key(r['dataset']) for r in mine}
-        note, keep = both.attrs['footnote'], [_key(d) in searched for d in both.dataset]
-        out[t] = both[keep].reset_index(drop=True)
-        out[t].attrs['footnote'] = note
-    return out
+    on_disk = runs[[not (is_world(test) or text_setting(test).world) for test in runs.test]]
+    if not len(on_disk): return {}
+    ours = _means(on_disk[on_disk.split == 'test'], keys)
+    beside = {}
+    for name in tables:
+        printed = _ways(published_table(paper, name))      # a model of another training set is no row of this table
+        rows = [row for row in ours if (_key(row['dataset'].split('->')[0]), _key(row['dataset'])) in printed]
+        if not rows: continue
+        both, searched = compare(rows, paper, name), {_key(row['dataset']) for row in rows}
+        footnote, shown = both.attrs['footnote'], [_key(dataset) in searched for dataset in both.dataset]
+        beside[name] = both[shown].reset_index(drop=True)
+        beside[name].attrs['footnote'] = footnote
+    return beside
+
+
+def _means(runs, keys):
+    "Means over seeds, a row for each variant, training set and test"
+    rows = []
+    for (variant, trained_on, test), group in runs.groupby(['variant', 'train', 'test'], sort=False):
+        dataset = test if trained_on == test else f'{trained_on}->{test}'
+        rows.append(dict(group[[*keys]].mean(), method=f'{variant} ({group.model.iat[0]})', dataset=dataset,
+                         test_set=group.test_set.iat[0]))
+    return rows
 
 
 def _key(name): return benchmark(name)[0] # of the dataset that is searched

@@ -336,7 +336,7 @@ def _held(tmp, do, fresh=False, lr=.1):
     folder.mkdir(exist_ok=True)
     params = dict(lr=lr, seed=0, out_dir=str(folder))
     with mock.patch.dict(os.environ, REID_LAB_RUN=str(folder)):
-        with notebooks._held(source, folder, params, fresh, True, "") as seen:
+        with notebooks._locked_run(source, folder, params, fresh, True, "") as seen:
             run = run_folders.start_run("n", params, results=tmp/"r.csv", resume=True)
             nb = nbformat.read(source, 4)
             nb.metadata["papermill"] = dict(parameters=params)

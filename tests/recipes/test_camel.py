@@ -15,7 +15,16 @@ from reid_lab.data.loaders import tokenize
 from reid_lab.data.text import WordPiece
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.recipes import camel, camel_report, cfam, cfan, dart3, dmg
-from reid_lab.recipes.camel import finetune, load_data, load_run, make_strategy, pretrain, run_variant, train_loader
+from reid_lab.recipes.camel import (
+    CamelSets,
+    finetune,
+    load_data,
+    load_run,
+    make_strategy,
+    pretrain,
+    run_variant,
+    train_loader,
+)
 from reid_lab.recipes.camel_settings import PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, run_arguments
 from reid_lab.recipes.study import FIGURES, Study, find_study, settings_frame
 from reid_lab.training import checkpoints, fit
@@ -124,18 +133,18 @@ def test_a_set_without_val_trains_on_everybody_at_paper(tmp_path, monkeypatch):
     export_world(people, "icfg-pedes", tmp_path/"ICFG-PEDES")
     whole = replace(camel_settings.PRESETS["smoke"], max_ids=0)
     for name in ("paper", "smoke"): monkeypatch.setitem(camel_settings.PRESETS, name, whole)
-    where = dict(dataset="icfg-pedes", data_root=tmp_path, weights="none")
+    def load(name): return load_data(name, CamelSets("icfg-pedes", tmp_path), weights="none")
     everybody = people.where(split="train")["pid"].nunique()
-    ids = {name: load_data(name, **where).target.where(split="train")["pid"].nunique() for name in ("paper", "smoke")}
+    ids = {name: load(name).target.where(split="train")["pid"].nunique() for name in ("paper", "smoke")}
     assert ids["paper"] == everybody > ids["smoke"]
     train = (("steps", 2), ("ft_steps", 2), ("swa", 0))
     chosen = {}
     for name in ids:
-        found = camel.run_phases(Config("base", "smoke", train=train), load_data(name, **where), quiet=True)
+        found = camel.run_phases(Config("base", "smoke", train=train), load(name), quiet=True)
         chosen[name] = found["row"]["ft_selection"], bool(found["logs"]["val"])
     assert chosen == dict(paper=("last step", False), smoke=(CHOSEN["finetuned"], True))
     with pytest.raises(ValueError, match=r"split='val', but the target has \['test', 'train'\].*hold_out=True"):
-        camel.run_phases(Config("base", "smoke", train=train), load_data("paper", **where), split="val", quiet=True)
+        camel.run_phases(Config("base", "smoke", train=train), load("paper"), split="val", quiet=True)
 
 
 def test_released_captions(data):
@@ -221,7 +230,7 @@ def test_a_folder_refuses_another_training(data, tmp_path, change, named):
     config, other = Config("camel", "smoke", train=(("steps", 4),)), data
     pretrain(config, data, tmp_path, quiet=True)
     change = dict(change)
-    if "data" in change: other = load_data("smoke", **change.pop("data"))
+    if "data" in change: other = load_data("smoke", CamelSets(**change.pop("data")))
     if named is None: assert pretrain(config, other, tmp_path, quiet=True).steps == 4
     else:
         if change.get("preset"):
@@ -238,7 +247,8 @@ def test_fine_tuning_refuses_another_target_and_another_start(data, tmp_path):
         start = pretrain(config, data, quiet=True)
         return finetune(config, start, other, tmp_path, quiet=True)
     run()
-    for kw, named in ((dict(other=load_data("smoke", scenario="street")), "images"), (dict(ft_lr=.1), "ft_lr"),
+    street = load_data("smoke", CamelSets(scenario="street"))
+    for kw, named in ((dict(other=street), "images"), (dict(ft_lr=.1), "ft_lr"),
                       (dict(variant="st"), "method"), (dict(lr=.1), "after")):
         with pytest.raises(ValueError, match=f"holds another training.*'{named}'"): run(**kw)
 
@@ -262,7 +272,7 @@ def test_a_run_is_opened_at_its_own_size(tmp_path):
     back = load_run(tmp_path / "base-0-steps=2-ft_steps=2", ["pretrained", "finetuned"])
     assert back["finetuned"].size == back["pretrained"].size == (64, 32)
     with pytest.raises(ValueError, match="models='tuned'"): load_run(tmp_path / "base-0-steps=2-ft_steps=2", ["tuned"])
-    with pytest.raises(ValueError, match="image queries|captions"): load_data("smoke", dataset="market1501")
+    with pytest.raises(ValueError, match="image queries|captions"): load_data("smoke", CamelSets("market1501"))
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -355,3 +365,20 @@ def test_every_caption_of_the_second_view_is_augmented(data):
         assert torch.equal(clean, plain)
         same = [data.tokenizer.decode(a) == data.tokenizer.decode(b) for a, b in zip(view, plain)]
         assert np.mean(same) < .25
+
+
+def test_arguments_of_the_last_release(data):
+    with pytest.warns(DeprecationWarning, match="world_seed= belongs into sets=CamelSets"):
+        before = load_data("smoke", world_seed=1, weights="none")
+    now = load_data("smoke", CamelSets(world_seed=1), weights="none")
+    assert before.target.frame.equals(now.target.frame) and before.tokenizer.vocab == now.tokenizer.vocab
+    assert len(load_data("smoke", "world").target) == len(data.target)
+    config, after = Config("base", "smoke"), dict(after="x")
+    plan = camel.PhasePlan(data.target, 2, 1e-4, seed=3, finetuning=True, after=after, label="short")
+    keys = [camel.train_phase(config, create_model("camel_tiny", size=(64, 32), tokenizer=data.tokenizer), data, plan,
+                              quiet=True).key]
+    with pytest.warns(DeprecationWarning, match="belong into a PhasePlan"):
+        model = create_model("camel_tiny", size=(64, 32), tokenizer=data.tokenizer)
+        keys.append(camel.train_phase(config, model, data, data.target, 2, 1e-4, camel.Plain(), seed=3, after=after,
+                                      finetuning=True, label="short", quiet=True).key)
+    assert keys[0] == keys[1]

@@ -143,10 +143,10 @@ def test_sentences_embed_without_a_table():
 
 def test_features_are_those_of_embed_images(folder, tmp_path):
     table = crops_table(folder)
-    e = C.embed_crops(table, "clip_tiny", tmp_path/"f", batch_size=7, quiet=True)
+    e = C.embed_crops(table, "clip_tiny", tmp_path/"f", C.CropOptions(batch_size=7), quiet=True)
     want = embed_images(ready_model("clip_tiny")[1], table, quiet=True)
     assert torch.allclose(e.emb, want.emb, atol=1e-6) and e.path == want.path
-    assert e.meta["weights"] == "clip_tiny" and e.meta["root"] == str(folder.resolve())
+    assert e.meta["model_name"] == "clip_tiny" and "weights" not in e.meta and e.meta["root"] == str(folder.resolve())
     assert torch.equal(Embeddings.load(tmp_path/"f").emb, e.emb) and not list(tmp_path.glob("*.parts"))
     with pytest.raises(FileExistsError, match="fresh=True"): C.embed_crops(table, "clip_tiny", tmp_path/"f")
 
@@ -158,13 +158,14 @@ def test_what_is_done_is_not_done_again(folder, tmp_path, monkeypatch):
     (folder/"010.png").write_bytes(good[:60].ljust(len(good), b"x"))
     os.utime(folder/"010.png", ns=(when, when))
     table = ReidTable(pd.DataFrame(dict(path=sorted(os.listdir(folder)), pid=-1)), folder)
-    with pytest.raises(ValueError, match="010.png"): C.embed_crops(table, "clip_tiny", tmp_path/"f", batch_size=4)
+    with pytest.raises(ValueError, match="010.png"):
+        C.embed_crops(table, "clip_tiny", tmp_path/"f", C.CropOptions(batch_size=4))
     assert not (tmp_path/"f").exists()
     (folder/"010.png").write_bytes(good)
     os.utime(folder/"010.png", ns=(when, when))
     seen, real = [], P.embed_images
     monkeypatch.setattr(P, "embed_images", lambda m, t, *a, **kw: seen.extend(t["path"]) or real(m, t, *a, **kw))
-    e = C.embed_crops(table, "clip_tiny", tmp_path/"f", batch_size=4)
+    e = C.embed_crops(table, "clip_tiny", tmp_path/"f", C.CropOptions(batch_size=4))
     assert seen == [f"{i:03d}.png" for i in range(8, 24)] and len(e) == 24
     assert torch.allclose(e.emb, real(ready_model("clip_tiny")[1], table, quiet=True).emb, atol=1e-6)
 
@@ -185,7 +186,7 @@ def test_parts_of_another_run_are_refused(folder, tmp_path, monkeypatch, change,
         return real(*a, **kw)
     monkeypatch.setattr(P, "embed_images", stop)
     with pytest.raises(KeyboardInterrupt) as stopped:
-        C.embed_crops(crops_table(folder), "clip_tiny", tmp_path/"f", batch_size=4)
+        C.embed_crops(crops_table(folder), "clip_tiny", tmp_path/"f", C.CropOptions(batch_size=4))
     assert "the same call goes on after" in stopped.value.__notes__[0]
     monkeypatch.setattr(P, "embed_images", real)
     if change == "image": Image.new("RGB", (20, 40)).save(folder/"003.png")
@@ -213,19 +214,19 @@ def test_interrupted_shards_say_how_they_go_on(folder, tmp_path, monkeypatch):
 def test_bad_images_are_left_out_on_request(folder, tmp_path):
     for n in ("000.png", "013.png"): (folder/n).write_bytes(b"no image")
     table = ReidTable(pd.DataFrame(dict(path=sorted(os.listdir(folder)), pid=-1)), folder)
-    e = C.embed_crops(table, "clip_tiny", tmp_path/"f", batch_size=5, skip_bad=True)
+    e = C.embed_crops(table, "clip_tiny", tmp_path/"f", C.CropOptions(batch_size=5, skip_bad=True))
     assert len(e) == 22 and "000.png" not in e.path
     assert len(e.meta["left_out"]) == 2 and "013.png" in e.meta["left_out"][1]
     for p in folder.iterdir(): p.write_bytes(b"no image")
     with pytest.raises(ValueError, match="none of the 24 images can be read"):
-        C.embed_crops(table, "clip_tiny", tmp_path/"g", skip_bad=True)
+        C.embed_crops(table, "clip_tiny", tmp_path/"g", C.CropOptions(skip_bad=True))
 
 
 @pytest.mark.kill
 def test_a_kill_loses_one_part_at_most(tmp_path):
     root = write(tmp_path/"crops", [f"{i:04d}.png" for i in range(600)])
     code = ("import sys, reid_lab.recipes.crops as C; C.SAVE_EVERY = 0\nfrom reid_lab.data.crops import crops_table\n"
-            "C.embed_crops(crops_table(sys.argv[1]), 'clip_tiny', sys.argv[2], batch_size=4)")
+            "C.embed_crops(crops_table(sys.argv[1]), 'clip_tiny', sys.argv[2], C.CropOptions(batch_size=4))")
     run = subprocess.Popen([sys.executable, "-c", code, str(root), str(tmp_path/"f")], stdout=subprocess.DEVNULL)
     parts, end = tmp_path/"f.parts", time.monotonic() + 60
     while len(list(parts.glob("[0-9]*-*"))) < 5 and run.poll() is None and time.monotonic() < end: time.sleep(.01)
@@ -246,11 +247,11 @@ def own_weights(path, name="bot_tiny", **kw):
 def test_weights_of_ones_own(folder, tmp_path):
     file = own_weights(tmp_path/"own.pth", n_ids=7)
     with pytest.warns(UserWarning, match="left out: classify"):
-        e = C.embed_crops(crops_table(folder), "bot_tiny", tmp_path/"f", file, quiet=True)
+        e = C.embed_crops(crops_table(folder), C.open_embedder("bot_tiny", file), tmp_path/"f", quiet=True)
     assert torch.allclose(e.emb, C.embed_once(folder, "bot_tiny", quiet=True).emb, atol=1e-6)
     asked = shutil.copy(folder/"005.png", tmp_path/"asked.png")      # the image itself would be left out
     with pytest.warns(UserWarning): found = C.search(tmp_path/"f", asked, k=1)
-    assert found.table().path[0] == "005.png" and e.meta["file"] == str(file.resolve())
+    assert found.table().path[0] == "005.png" and e.meta["weights"] == str(file.resolve())
     other = create_model("bot_tiny", weights="world", n_ids=7)
     other.neck.bias.data += 1
     torch.save(other.state_dict(), file)
@@ -379,7 +380,7 @@ def test_progress_counts_all_images(folder, tmp_path, monkeypatch):
     told = tmp_path/"told.jsonl"
     told.touch()
     monkeypatch.setenv("REID_LAB_PROGRESS", str(told))
-    C.embed_crops(crops_table(folder), "clip_tiny", tmp_path/"f", batch_size=5)
+    C.embed_crops(crops_table(folder), "clip_tiny", tmp_path/"f", C.CropOptions(batch_size=5))
     said = [json.loads(line) for line in told.read_text("utf-8").splitlines()]
     assert {r["total"] for r in said if r["label"] == "images"} == {24} and said[-1]["n"] == 24
 
@@ -430,11 +431,49 @@ def test_one_model_for_several_folders(folder, tmp_path, monkeypatch):
 
 def test_words_need_the_tokenizer_of_the_features(folder, tmp_path):
     file, words = bare_weights(tmp_path)
-    C.embed_crops(crops_table(folder), "clip_tiny", tmp_path/"f", file, tokenizer=words, quiet=True)
+    C.embed_crops(crops_table(folder), C.open_embedder("clip_tiny", file, words), tmp_path/"f", quiet=True)
     vocab = (words/"vocab.txt").read_text("utf-8").split("\n")
     vocab[-3], vocab[-2] = vocab[-2], vocab[-3]
     (words/"vocab.txt").write_text("\n".join(vocab), "utf-8")
     with pytest.raises(ValueError, match="has another tokenizer than the features"): C.search(tmp_path/"f", "a man")
+
+
+def test_facts_of_earlier_versions(folder, tmp_path):
+    "Before 0.3 `weights` was a name or the folder of a training, and `file` the weights"
+    file, words = bare_weights(tmp_path)
+    opened = C.open_embedder("clip_tiny", file, words)
+    e = C.embed_crops(crops_table(folder), opened, tmp_path/"f", quiet=True)
+    earlier = {k: v for k, v in e.meta.items() if k != "model_name"} | dict(weights="clip_tiny", file=str(file))
+    assert C.noted_model(earlier) == C.noted_model(e.meta) == ("clip_tiny", str(file), str(words))
+    before = Embeddings(e.emb, e.pid, path=e.path, meta=earlier)
+    for features in (before, e): assert C.search(features, "a man", k=2).table().path.tolist() == \
+        C.search(e, "a man", k=2).table().path.tolist()
+    assert C.noted_model(dict(weights="/runs/seed-0")) == ("/runs/seed-0", "", "")
+    assert len(C.matches(before, e).result.index) == len(e)          # one model, however it is noted
+
+
+def test_shards_that_an_earlier_version_has_begun(folder, tmp_path):
+    file = own_weights(tmp_path/"own.pth", n_ids=1)
+    for model, facts in ((C.open_embedder("bot_tiny"), dict(weights="bot_tiny")),
+                         (C.open_embedder("bot_tiny", file), dict(weights="bot_tiny", file=str(file)))):
+        out, table = tmp_path/f"s{len(facts)}", crops_table(folder)
+        data = {k: model.facts(table)[k] for k in ("data", "root")}
+        embed_shards(model.net, table, out, rows=10, meta=facts | data)
+        shutil.rmtree(next(p for p in out.iterdir() if p.is_dir()))
+        done = C.crops_to_shards(table, model, out, rows=10)
+        assert len(done) == 24 and C.noted_model(done.meta).name == "bot_tiny"
+
+
+def test_arguments_of_the_last_release(folder, tmp_path):
+    file, words = bare_weights(tmp_path)
+    table = crops_table(folder)
+    now = C.embed_crops(table, C.open_embedder("clip_tiny", file, words), tmp_path/"now", quiet=True)
+    with pytest.warns(DeprecationWarning) as caught:
+        e = C.embed_crops(table, "clip_tiny", tmp_path/"a", file, tokenizer=words, batch_size=5, quiet=True)
+        C.crops_to_shards(table, "clip_tiny", tmp_path/"b", weights=file, tokenizer=words, batch_size=5)
+    said = " ".join(str(w.message) for w in caught)
+    assert "weights=, tokenizer= belongs into open_embedder" in said and "options=CropOptions(...)" in said
+    assert torch.allclose(e.emb, now.emb, atol=1e-6) and e.meta == now.meta
 
 
 # ---- answers

@@ -88,7 +88,8 @@ def of_camel():
     model = model_of(dict(model=c.budget.model, model_kw=dict(c.budget.model_kw)), tokenizer=data.tokenizer, **c.start)
     strategy = camel.make_strategy(c, data.tokenizer)[0]
     n = 32*(1_510_330//80)      # batches of MALS
-    train = learner(camel.train_phase, c, model, data, data.source, n, c.rates["lr"], strategy, [Stop()])
+    plan = camel.PhasePlan(data.source, n, c.rates["lr"], strategy, [Stop()])
+    train = learner(camel.train_phase, c, model, data, plan)
     return SimpleNamespace(c=c, t=c.budget.train, m=c.settings, learn=train, net=model, strategy=strategy, n=n)
 
 

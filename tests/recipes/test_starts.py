@@ -12,7 +12,7 @@ from reid_lab.models.weights import shipped as files
 from reid_lab.models.weights.shipped import FOLDER, read_card, shipped, shipped_tokenizer
 from reid_lab.models.weights.start import start_key
 from reid_lab.models.zoo import MODELS, create_model, list_models
-from reid_lab.recipes.camel import load_data, phase_key, run_variant
+from reid_lab.recipes.camel import CamelSets, load_data, phase_key, run_variant
 from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.dart3 import run_study
 from reid_lab.recipes.reid import REID_PRESETS, ReidTrain, new_model, reid_key, reid_settings, train_reid
@@ -176,8 +176,8 @@ def test_a_file_may_move(people, tmp_path):
 @pytest.mark.parametrize("seed", sorted(STARTS["camel_tiny"].worlds))
 def test_worlds_that_were_seen_are_refused(seed):
     with pytest.raises(ValueError, match=f"world_seed={seed} was trained on already"):
-        load_data("smoke", weights="world", world_seed=seed)
-    load_data("smoke", weights="none", world_seed=seed)
+        load_data("smoke", CamelSets(world_seed=seed), weights="world")
+    load_data("smoke", CamelSets(world_seed=seed), weights="none")
 
 
 @pytest.mark.parametrize("protocol", P.PROTOCOLS)
@@ -205,7 +205,7 @@ def test_text_weights_bring_their_tokenizer(made, tmp_path):
     row = run_variant("base", "smoke", weights=str(file), model=name, finetuned=False, train=dict(steps=2))
     assert row["images_seen"] == 32
     with pytest.raises(ValueError, match="bring their own tokenizer"):
-        load_data("smoke", weights=str(file), model=name, vocab_dir=tmp_path)
+        load_data("smoke", CamelSets(vocab_dir=tmp_path), weights=str(file), model=name)
 
 
 def test_two_text_weights_are_refused():
