@@ -7,7 +7,6 @@ __all__ = ['SPLITS', 'ROLES', 'VIEWS', 'COLUMNS', 'UNREADABLE', 'ReidTable', 'Fi
            'join_tables', 'numbered', 'renamed', 'name_pattern']
 
 # %% ../../nbs/01_data/20_table.ipynb #bd1b5330
-import html
 import json
 import os
 import posixpath
@@ -24,6 +23,7 @@ from fastcore.basics import patch
 
 from ..core.basics import as_list, check_choice, stream
 from ..core.files import atomic_path, parquet_library, safe_join
+from ..core.markup import fill
 from .images import folder_files, image_suffixes, read_image, resize_image
 from .labels import named_ids, read_labels
 from .sheets import read_sheet, sheet_of
@@ -222,16 +222,22 @@ def summary(self:ReidTable, by='split', # Column or columns to group by
     return out.sort_index(key=lambda i: i.map(lambda v: order.get(v, v)) if i.name == 'split' else i)
 
 # %% ../../nbs/01_data/20_table.ipynb #f52d213e
+_SUMMARY = """
+<p><b>{{ name }}</b></p><table><tr>
+{%- for name in summary %}<th>{{ name }}</th>{% endfor -%}
+</tr>
+{%- for row in summary.itertuples(index=False) -%}
+  <tr>{% for value in row %}<td>{{ value }}</td>{% endfor %}</tr>
+{%- endfor -%}
+</table>
+{%- if caption %}<p><i>{{ caption[:160] }}{{ '...' if caption|length > 160 }}</i></p>{% endif -%}
+""".strip()
+
+
 @patch
 def _repr_html_(self:ReidTable):
-    def esc(x): return html.escape(str(x))
-
-    s = self.summary().reset_index()
-    rows = ''.join('<tr>' + ''.join(f'<td>{esc(v)}</td>' for v in r) + '</tr>' for r in s.itertuples(index=False))
-    head = ''.join(f'<th>{esc(c)}</th>' for c in s)
-    said = next((c for cs in self.frame.captions for c in cs), '')
-    said = f'<p><i>{esc(said[:160])}{"..." if len(said) > 160 else ""}</i></p>' if said else ''
-    return f'<p><b>{esc(self.name or "ReidTable")}</b></p><table><tr>{head}</tr>{rows}</table>{said}'
+    first_caption = next((caption for captions in self.frame.captions for caption in captions), '')
+    return fill(_SUMMARY, name=self.name or 'ReidTable', summary=self.summary().reset_index(), caption=first_caption)
 
 # %% ../../nbs/01_data/20_table.ipynb #dd0c17c6
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ __all__ = ['COLOUR_BY', 'point_groups', 'FeatureMap', 'firsts', 'camera_passes',
 
 # %% ../../nbs/15_widgets/25_maps.ipynb #e4e5b96a
 import base64
-import html
 import warnings
 
 import numpy as np
@@ -16,6 +15,7 @@ from fastcore.basics import patch
 from traitlets import Bool, Int, Unicode, validate
 
 from ..core.basics import check_choice, extra_library, stream
+from ..core.markup import fill
 from ..figures.cameras import GREY, MAX_COLOURS, palette
 from ..figures.style import PaperFigure
 from ..figures.views import selection_map
@@ -285,7 +285,7 @@ def _mark(self:ScatterMap):
     self._own = tuple(now.tolist())
     self._plot.selection(now)
     said = self.content(self.selection.query)['label']
-    self._said.value = f'<b>{html.escape(self.title)}</b> {html.escape(said)}'
+    self._said.value = fill('<b>{{ title }}</b> {{ said }}', title=self.title, said=said)
 
 # %% ../../nbs/15_widgets/25_maps.ipynb #068b861b
 @patch
@@ -322,4 +322,4 @@ def _changed(self:ScatterMap, change): self.refresh()
 @patch
 def say(self:ScatterMap, text): # str
     "Show a line above the plot"
-    if self._front is not None: self._said.value = html.escape(text)
+    if self._front is not None: self._said.value = fill('{{ text }}', text=text)

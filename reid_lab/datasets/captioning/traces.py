@@ -10,7 +10,6 @@ __all__ = ['Text', 'ABSENT', 'OPS', 'TraceError', 'Record', 'Attribute', 'Percep
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #9dcd3c86
 import hashlib
-import html
 import json
 import os
 import re
@@ -22,6 +21,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ...core.files import locked
+from ...core.markup import fill
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #7b899638
 class TraceError(ValueError):
@@ -330,22 +330,36 @@ def marked_pieces(record:CaptionRecord, # With T2
     return [(op, t) for op, t in [*out, ('keep', text[at:])] if t]
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #62dfaeda
+_EDIT_TAGS = dict(drop='del', add='ins', new='ins')
+_RECORD = """
+<p><b>{{ record.image }}</b>, id {{ record.pid }}: {{ record.status }} {{ record.reason }}</p>
+{%- if record.T1 -%}
+  <table><tr><th>attribute</th><th>value</th><th>sure</th><th>evidence</th></tr>
+  {%- for a in record.T1.attributes -%}
+    <tr><td>{{ a.name }}</td><td>{{ a.value }}</td><td>{{ '%.2f' % a.confidence }}</td>
+    {#- -#}
+    <td>{{ '' if a.visible else 'not visible: ' }}{{ a.evidence }}</td></tr>
+  {%- endfor -%}
+  </table>
+{%- endif -%}
+{%- if record.T2 -%}
+  <p>
+  {%- for tag, text in pieces -%}
+    {% if tag %}<{{ tag }}>{{ text }}</{{ tag }}>{% else %}{{ text }}{% endif %}
+  {%- endfor -%}
+  </p><ul>
+  {%- for c in corrections -%}<li>{{ c.op }}: {{ c.reason }} ({{ c.evidence }})</li>{%- endfor -%}
+  </ul>
+{%- endif -%}
+""".strip()
+
+
 def record_html(record:CaptionRecord, # Any
     ) -> str:
     "Attributes, the draft with corrections marked, and the reasons"
-    esc, tags = html.escape, dict(drop='del', add='ins', new='ins')
-    head = f'<p><b>{esc(record.image)}</b>, id {record.pid}: {esc(record.status)} {esc(record.reason)}</p>'
-    if record.T1:
-        def seen(a): return '' if a.visible else 'not visible: '
-        rows = ''.join(f'<tr><td>{esc(a.name)}</td><td>{esc(a.value)}</td><td>{a.confidence:.2f}</td>'
-                       f'<td>{seen(a)}{esc(a.evidence)}</td></tr>' for a in record.T1.attributes)
-        head += f'<table><tr><th>attribute</th><th>value</th><th>sure</th><th>evidence</th></tr>{rows}</table>'
-    if not record.T2: return head
-    def wrap(op, t): return f'<{tags[op]}>{esc(t)}</{tags[op]}>' if op in tags else esc(t)
-    body = ''.join(wrap(op, t) for op, t in marked_pieces(record))
-    why = ''.join(f'<li>{esc(c.op)}: {esc(c.reason)} ({esc(c.evidence)})</li>'
-                  for c in (record.T3.trace_corr if record.T3 else ()) if c.op != 'keep')
-    return f'{head}<p>{body}</p><ul>{why}</ul>'
+    pieces = [(_EDIT_TAGS.get(op), text) for op, text in marked_pieces(record)] if record.T2 else []
+    corrections = [c for c in record.T3.trace_corr if c.op != 'keep'] if record.T3 else []
+    return fill(_RECORD, record=record, pieces=pieces, corrections=corrections)
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #80c19286
 def _pairs(items):
