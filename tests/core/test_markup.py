@@ -11,7 +11,8 @@ from reid_lab.core.markup import fill, fill_file
 EVIL = "\"><script>alert('1')</script>&"
 
 
-@pytest.mark.parametrize("template", ["<b>{{ x }}</b>", '<b title="{{ x }}"></b>', "{% for x in [x] %}<i>{{ x }}</i>{% endfor %}"])
+@pytest.mark.parametrize("template", [
+    "<b>{{ x }}</b>", '<b title="{{ x }}"></b>', "{% for x in [x] %}<i>{{ x }}</i>{% endfor %}"])
 def test_data_stay_text(template):
     text = fill(template, x=EVIL)
     assert "<script" not in text and "'" not in text and text.count('"') == template.count('"')
@@ -28,6 +29,7 @@ def test_a_missing_value_is_an_error():
 
 
 def test_jinja_is_loaded_by_the_first_page():
-    code = "import sys, reid_lab.core.markup as m; print('jinja2' in sys.modules); m.fill(''); print('jinja2' in sys.modules)"
+    code = ("import sys, reid_lab.core.markup as m; print('jinja2' in sys.modules); m.fill(''); "
+            "print('jinja2' in sys.modules)")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert run.stdout.split() == ["False", "True"]
