@@ -160,6 +160,9 @@ REMOVED = {  # old module -> {name: what to write instead}
         'RUN_OPTIONS': 'read reid_lab.training.options.OPTIONS',
         'run_environment': 'call reid_lab.experiments.execution.given_execution'},
 }
+RENAMED = {  # old module -> {name: name now}
+    'crop_commands': dict(answered='answer_record', known='labels_in_words', silent='empty_columns', told='answer_text'),
+}
 OLD_PACKAGES = ('captioning',)  # packages that hold nothing any more
 
 
@@ -181,11 +184,12 @@ def forward(old: str) -> Callable:
             raise ImportError(f'reid_lab.{old}.{name} was removed in 0.2.0; {instead}')
         module = new_module(old, name)
         if module == old: raise AttributeError(f"module 'reid_lab.{old}' has no attribute {name!r}")
-        try: value = getattr(import_module(f'reid_lab.{module}'), name)
+        now = RENAMED.get(old, {}).get(name, name)
+        try: value = getattr(import_module(f'reid_lab.{module}'), now)
         except AttributeError:
             raise AttributeError(f"module 'reid_lab.{old}' has no attribute {name!r}; its names are in reid_lab.{module}"
                                  ) from None
-        warnings.warn(f'reid_lab.{old}.{name} is reid_lab.{module}.{name} since 0.2.0; the old name ends with 1.0',
+        warnings.warn(f'reid_lab.{old}.{name} is reid_lab.{module}.{now} since 0.2.0; the old name ends with 1.0',
                       DeprecationWarning, stacklevel=2)
         return value
     return __getattr__

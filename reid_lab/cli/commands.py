@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Sequence
 
 from .. import __version__
 from .crops import add_crops
@@ -35,6 +36,7 @@ from ..core.reporting import Plain
 
 # %% ../../nbs/16_cli/50_commands.ipynb #85afbc43
 def _run(a):
+    "`reid_lab run`"
     from reid_lab.experiments.terminal import Display
     execution = execution_of(a)
     try:
@@ -59,12 +61,14 @@ def _given(a):
 
 
 def _sweep(a):
+    "`reid_lab sweep`"
     from reid_lab.experiments.terminal import Display
     execution = execution_of(a)
     with stoppable(), Display(f'sweep {a.name}', sections=False):
         from reid_lab.experiments.sweep import sweep
-        grid = {k: [typed({k: t}, a.name)[k] for t in v.split(',')] for k, v in pairs(a.grid).items()}
-        fixed = {k: [v] for k, v in _given(a).items()}
+        grid = {name: [typed({name: text}, a.name)[name] for text in texts.split(',')]
+                for name, texts in pairs(a.grid).items()}
+        fixed = {name: [value] for name, value in _given(a).items()}
         if twice := sorted(set(fixed) & set(grid)):
             raise ValueError(f"{twice[0]} is given by --grid and by -p; give it once")
         frame = sweep(a.name, {**fixed, **grid}, a.seeds, a.jobs, a.out, a.fresh, execution=execution)
@@ -75,6 +79,7 @@ def _sweep(a):
 
 # %% ../../nbs/16_cli/50_commands.ipynb #d15fe499
 def _list(a):
+    "`reid_lab list`"
     from reid_lab.core.basics import check_choice
     if not a.name:
         print(listing(a.what))
@@ -88,6 +93,7 @@ def _list(a):
 
 # %% ../../nbs/16_cli/50_commands.ipynb #6d811ba6
 def _doctor(a):
+    "`reid_lab doctor`"
     from reid_lab.datasets.diagnosis import doctor
     from reid_lab.experiments.params import parse_value
     options = {k: parse_value(v, None) for k, v in pairs(a.param).items()}
@@ -97,11 +103,14 @@ def _doctor(a):
     return 0 if report.ok else 1
 
 def _layout_of_datasets(a):
+    "`reid_lab datasets`"
     from reid_lab.datasets.registry import DATASETS
-    for key, s in DATASETS.items(): print(f'{key:12} {s.title}\n    layout: {s.layout}\n    source: {s.citation}')
+    for key, dataset in DATASETS.items():
+        print(f'{key:12} {dataset.title}\n    layout: {dataset.layout}\n    source: {dataset.citation}')
     return 0
 
 def _world(a):
+    "`reid_lab world`"
     from reid_lab.experiments.terminal import Display
     with Display('the World', sections=False):
         from reid_lab.world.world import World
@@ -114,6 +123,7 @@ def _world(a):
 
 # %% ../../nbs/16_cli/50_commands.ipynb #6d588082
 def _weights(a):
+    "`reid_lab weights`"
     from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
     if a.action == 'inspect':
         found = inspect_weights(a.file, a.prefix)
@@ -224,10 +234,11 @@ class _Parser(argparse.ArgumentParser):
         found, rest = self.parse_known_args(args, namespace)
         if not rest: return found
         command = self.commands.choices[found.command]
-        name = next((word.partition('=')[0] for word in rest if word.startswith('--')), '')
-        near = difflib.get_close_matches(name, [o for o in command._option_string_actions if o.startswith('--')], n=1)
-        guess = f'; did you mean {near[0]}?' if near and name else ''
-        command.error(f"unrecognized arguments: {' '.join(rest)}{guess}")
+        text = f"unrecognized arguments: {' '.join(rest)}"
+        unknown = [word.partition('=')[0] for word in rest if word.startswith('--')]
+        options = [option for option in command._option_string_actions if option.startswith('--')]
+        near = difflib.get_close_matches(unknown[0], options, n=1) if unknown else []
+        command.error(f'{text}; did you mean {near[0]}?' if near else text)
 
     def format_help(self):
         if self.ending: self.epilog = f'{self.ending}:\n{listing(self.ending)}'
@@ -263,10 +274,10 @@ def _exit_code(a):
         return 130 if isinstance(e, KeyboardInterrupt) else e.code
     except Exception as e:
         if a.debug: raise
-        return _say_error(a, e)
+        return _report_error(a, e)
 
 
-def _say_error(a, e):
+def _report_error(a, e):
     "One line for an error, and the exit code"
     if isinstance(e, (ValueError, KeyError, TypeError, OSError, re.error)): # the call was wrong
         print_error(a, message(e))
@@ -279,7 +290,7 @@ def _say_error(a, e):
     return 1
 
 
-def main(argv=None, # Arguments; default: those of the process
+def main(argv:Sequence[str]=None, # Arguments; default: those of the process
     ) -> int: # Exit code
     "Entry point of `reid_lab`"
     with contextlib.redirect_stdout(Plain(sys.stdout)), contextlib.redirect_stderr(Plain(sys.stderr)):

@@ -9,11 +9,14 @@ __all__ = ['json_line', 'add_results', 'add_numbers']
 import argparse
 import json
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from .output import FORMATS, listing, pairs, print_table, stoppable
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #549edbce
 def _published(a):
+    "`reid_lab published`"
     from reid_lab.results import published as pub
     if not a.paper: print(listing('papers'))
     elif not a.table:
@@ -40,74 +43,97 @@ def _how_known(k):
 
 
 def _features(path, key, need=('pid',), copies=2, side=''):
-    "Embeddings of a file or of shards; wrong types are the caller's mistake. `copies` of shards that are held, 0: none"
+    "Embeddings of a file or of shards, which are read into memory `copies` times; 0: they stay on the disk"
     from reid_lab.retrieval.shards import in_memory, open_embeddings
     try:
-        e = open_embeddings(path, pairs(key), need, side)
-        return in_memory(e, copies) if copies else e
+        features = open_embeddings(path, pairs(key), need, side)
+        return in_memory(features, copies) if copies else features
     except KeyError as e:
         if "['cam']" not in str(e): raise
         raise KeyError(f"{e.args[0].split('. ')[0]}. {_how_known('cam')}") from None
     except TypeError as e: raise ValueError(str(e)) from e
 
 
-def json_line(values, # What JSON can hold, and NaN
+def json_line(values:dict | list, # What JSON can hold, and NaN
     ) -> str:
     "Standard JSON in one line: NaN is null"
     from reid_lab.results.rows import json_values
     return json.dumps(json_values(values), allow_nan=False)
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #b960bbb1
+def _read_sides(a):
+    "Queries and gallery of `metrics`, whose identities are known"
+    from reid_lab.retrieval.sides import two_sides
+    q = _features(a.query, a.key, side='query')
+    on_disk = a.open_set is None # a gallery of shards may stay there
+    g = _features(a.gallery, a.key, copies=0 if on_disk else 3, side='gallery')
+    q, g = two_sides(q, g, ('pid',) if a.same_camera == 'keep' else ('pid', 'cam'))
+    return q, g
+
+
+def _check_known(path, features):
+    "Refuse features that know nobody"
+    if (features.pid != -1).any(): return
+    raise ValueError(f"{path} knows nobody: pid is -1 in all rows. {_how_known('pid')}. search and match need "
+                     "no identities")
+
+
 def _metrics(a):
+    "`reid_lab metrics`"
     from reid_lab.core.reporting import phase
     from reid_lab.experiments.terminal import Display
-    from reid_lab.retrieval.sides import two_sides
+    open_set = None
     with Display('metrics', sections=False):
-        disk = a.open_set is None # a gallery of shards may stay there
-        with phase('reading features'):
-            q = _features(a.query, a.key, side='query')
-            g = _features(a.gallery, a.key, copies=0 if disk else 3, side='gallery')
-            q, g = two_sides(q, g, ('pid',) if a.same_camera == 'keep' else ('pid', 'cam'))
-        for path, e in ((a.query, q), (a.gallery, g)):
-            if not (e.pid == -1).all(): continue
-            raise ValueError(f"{path} knows nobody: pid is -1 in all rows. {_how_known('pid')}. search and match need "
-                             "no identities")
+        with phase('reading features'): q, g = _read_sides(a)
+        _check_known(a.query, q)
+        _check_known(a.gallery, g)
         from reid_lab.retrieval.metrics import retrieval_metrics
         with phase('scoring'):
-            try: found = retrieval_metrics(q, g, same_camera=a.same_camera, ks=tuple(a.ks), distance=a.distance,
+            try:
+                scores = retrieval_metrics(q, g, same_camera=a.same_camera, ks=tuple(a.ks), distance=a.distance,
                                            ties=a.ties)
             except ValueError as e: raise ValueError(f'{a.query} in {a.gallery}: {e}') from None
-        told = None
         if a.open_set is not None:
-            with phase('open set'): told = _open_rates(a, q, g)
-    if a.json: print(json_line(found | ({} if told is None else dict(open_set=told.rates.to_dict('records'),
-                                                                 open_set_warnings=told.warnings))))
-    else:
-        from reid_lab.results.conclusions import notes
-        rows = [f'{k:10} {v:.2f}' if isinstance(v, float) else f'{k:10} {v}' for k, v in found.items()]
-        print('\n'.join([*rows, *_skipped(found, q, g, a.same_camera), *_itself(found), *notes(found)]))
-        if told is not None:
-            from reid_lab.analysis.bias.audit import camera_names
-            print('', *_open_lines(told), *camera_names(q, g), sep='\n')
+            with phase('open set'): open_set = _open_rates(a, q, g)
+    if a.json: _print_json(scores, open_set)
+    else: _print_scores(scores, open_set, q, g, a.same_camera)
     return 0
 
 
-def _skipped(found, q, g, same_camera):
+def _print_json(scores, open_set):
+    "The scores for a program"
+    if open_set is not None:
+        scores = scores | dict(open_set=open_set.rates.to_dict('records'), open_set_warnings=open_set.warnings)
+    print(json_line(scores))
+
+
+def _print_scores(scores, open_set, q, g, same_camera):
+    "The scores for a reader, with what was left out and why"
+    from reid_lab.results.conclusions import notes
+    for name, value in scores.items():
+        print(f'{name:10} {value:.2f}' if isinstance(value, float) else f'{name:10} {value}')
+    for line in (*_skipped(scores, q, g, same_camera), *_itself(scores), *notes(scores)): print(line)
+    if open_set is None: return
+    from reid_lab.analysis.bias.audit import camera_names
+    print('', *_open_lines(open_set), *camera_names(q, g), sep='\n')
+
+
+def _skipped(scores, q, g, same_camera):
     "Why queries do not count"
     from reid_lab.retrieval.metrics import why_skipped
     from reid_lab.retrieval.sides import same_images
-    if not found['n_skipped']: return []
-    cams = (q.cam, g.cam) if same_camera == 'drop' else ()
+    if not scores['n_skipped']: return []
+    cams = (q.cam, g.cam) if same_camera == 'drop' else (None, None)
     words = dict(junk='pid -1', absent='not in the gallery', same_camera='there only under their own camera',
                  itself='there only as themselves')
-    cams = cams or (None, None)
-    told = [f'{words[k]}: {n}' for k, n in why_skipped(q.pid, g.pid, *cams, same_images(q, g)).items() if n]
-    return [f"n_skipped: queries without a match, which do not count ({', '.join(told)})"]
+    counts = why_skipped(q.pid, g.pid, *cams, same_images(q, g))
+    reasons = ', '.join(f'{words[why]}: {n}' for why, n in counts.items() if n)
+    return [f'n_skipped: queries without a match, which do not count ({reasons})']
 
 
-def _itself(found):
+def _itself(scores):
     "What was left out because it is the query"
-    if not found.get('n_itself'): return []
+    if not scores.get('n_itself'): return []
     return ["n_itself: gallery images left out because they are the query (the same file, or the same row of one "
             "file)"]
 
@@ -118,32 +144,40 @@ def _open_rates(a, q, g):
     return open_set_of(q, g, a.open_set or RATES, same_camera=a.same_camera, distance=a.distance)
 
 
-def _open_lines(told):
-    "They as text"
+def _open_lines(open_set):
+    "Open-set rates as text"
     head = ('open set: searches whose person is missed (FNIR) at a rate of false alarms (FPIR), threshold of one half '
             'of the people, told on the other')
-    return [head, *([told.table().to_string(index=False)] if len(told.rates) else []),
-            *(f'Warning: {w}' for w in told.warnings)]
+    table = [open_set.table().to_string(index=False)] if len(open_set.rates) else []
+    return [head, *table, *(f'Warning: {warning}' for warning in open_set.warnings)]
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #efd678c3
-def _bias(a):
-    from pathlib import Path
-
-    from reid_lab.core.reporting import phase
-    from reid_lab.experiments.terminal import Display
-    page = Path(a.out or '.').expanduser()/('cockpit.html' if a.out else 'camera_bias.html')
+def _cockpit_page(a):
+    "Where the page of `--open` goes; an error if it or the report is there"
+    page = Path(a.out).expanduser()/'cockpit.html' if a.out else Path('camera_bias.html')
     if a.open and not a.gallery: raise ValueError('--open shows queries in a gallery; give both files')
     for path in (a.out, page if a.open else None):
         if path and Path(path).expanduser().exists():
             raise FileExistsError(f'{path} exists; choose a new name')
-    name = ' and '.join(Path(p).name for p in (a.query, a.gallery) if p)
+    return page
+
+
+def _sides_with_cameras(a):
+    "Queries and, if there is one, gallery of `bias`"
+    from reid_lab.retrieval.sides import two_sides
+    q = _features(a.query, a.key, ('cam',), 12, 'query')
+    if not a.gallery: return q, None
+    return two_sides(q, _features(a.gallery, a.key, ('cam',), 12, 'gallery'))
+
+
+def _bias(a):
+    "`reid_lab bias`"
+    from reid_lab.core.reporting import phase
+    from reid_lab.experiments.terminal import Display
+    page = _cockpit_page(a)
+    name = ' and '.join(Path(path).name for path in (a.query, a.gallery) if path)
     with stoppable(), Display('bias report', sections=False):
-        with phase('reading features'):
-            sides = dict(query=a.query, gallery=a.gallery)
-            q, g = (_features(p, a.key, ('cam',), 12, s) if p else None for s, p in sides.items())
-            if g is not None:
-                from reid_lab.retrieval.sides import two_sides
-                q, g = two_sides(q, g)
+        with phase('reading features'): q, g = _sides_with_cameras(a)
         with phase('loading the library'):
             from reid_lab.analysis.bias.audit import bias_report, camera_names
         report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none', seed=a.seed, name=name)
@@ -164,8 +198,9 @@ def _cockpit(a, q, g, name, page):
     "The page of maps, scores per camera and camera pairs, which needs no kernel"
     from reid_lab.widgets.cameras import cockpit
     from reid_lab.widgets.scene import Scene
-    title, how = f'Camera bias of {name}', 'pca' if a.map == 'none' else a.map
-    cockpit(Scene(q, g, distance=a.distance), how, seed=a.seed, title=title).to_html(page, title=title)
+    title = f'Camera bias of {name}'
+    method = 'pca' if a.map == 'none' else a.map # the page has a map in any case
+    cockpit(Scene(q, g, distance=a.distance), method, seed=a.seed, title=title).to_html(page, title=title)
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #546f3a94
 def _no_rows(a, known):
@@ -173,13 +208,15 @@ def _no_rows(a, known):
     if not len(known):
         return (f"store={a.store!r} holds no row yet; a finished run adds its rows (`reid_lab run camel`); our "
                 "measurements are the store 'measured' (store='measured')")
-    asked = [f'RUN {r}' for r in a.runs] + [f'--where {w}' for w in a.where or ()]
+    conditions = [f'RUN {run}' for run in a.runs] + [f'--where {where}' for where in a.where or ()]
     runs = list(dict.fromkeys(known.run))
-    few = ', '.join(map(str, runs[:9])) + ' ...'*(len(runs) > 9)
-    return f"none of the {len(known)} rows of store={a.store!r} meets {' '.join(asked)}; its runs are {few}"
+    few = ', '.join(map(str, runs[:9]))
+    if len(runs) > 9: few = f'{few} ...'
+    return f"none of the {len(known)} rows of store={a.store!r} meets {' '.join(conditions)}; its runs are {few}"
 
 
 def _results(a):
+    "`reid_lab results`"
     from reid_lab.experiments.params import parse_value
     from reid_lab.results.rows import load_results, publish, results_path, run_table
     where = {k: parse_value(v, None) for k, v in pairs(a.where).items()}
@@ -190,14 +227,14 @@ def _results(a):
         print_table(run_table(shown))
         return 0
     rows = publish(a.runs, a.store, dirty=a.dirty, **where)
-    def names(c): return ', '.join(dict.fromkeys(str(r[c]) for r in rows))
+    def names(column): return ', '.join(dict.fromkeys(str(row[column]) for row in rows))
     print(f"added {len(rows)} rows to {results_path('measured')}: runs {names('run')}; datasets {names('dataset')}; "
           f"seeds {names('seed')}; commits {names('commit')}")
     return 0
 
 
-def add_results(command, # Of `reid_lab.cli.commands.parser`: name, function, help -> parser
-    ):
+def add_results(command:Callable[..., argparse.ArgumentParser], # Called with name, function, help
+    ) -> None:
     "Add `results` to the command line"
     c = command('results', _results, 'list the runs of a store, or add rows of a run to our measurements')
     c.add_argument('action', nargs='?', choices=('list', 'publish'), default='list', help='default: list')
@@ -224,8 +261,8 @@ def _distance(text):
     return _one_of(text, DISTANCES)
 
 
-def add_numbers(command, # Of `reid_lab.cli.commands.parser`: name, function, help -> parser
-    ):
+def add_numbers(command:Callable[..., argparse.ArgumentParser], # Called with name, function, help
+    ) -> None:
     "Add `published`, `metrics` and `bias` to the command line"
     c = command('published', _published, 'print published tables', 'papers')
     c.add_argument('paper', nargs='?', help='see below')

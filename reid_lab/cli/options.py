@@ -7,6 +7,7 @@ __all__ = ['PROCESSES', 'SECONDS', 'SEED', 'ROOTS', 'whole_number', 'add_run_opt
 
 # %% ../../nbs/16_cli/20_options.ipynb #5e0bcec9
 import argparse
+from collections.abc import Callable, Mapping
 
 from ..core.basics import LAST_SEED
 from ..training.options import OPTIONS, Execution
@@ -14,7 +15,7 @@ from ..training.options import OPTIONS, Execution
 # %% ../../nbs/16_cli/20_options.ipynb #9aa01930
 def whole_number(low:int, # Smallest value
     high:int, # Largest value
-    ): # Function of a text, as a type of argparse
+    ) -> Callable[[str], int]: # A type of argparse
     "Read a whole number within bounds"
     def read(text):
         try: value = int(text)
@@ -29,8 +30,8 @@ SECONDS = whole_number(1, 2**31 - 1)
 SEED = whole_number(0, LAST_SEED)
 
 # %% ../../nbs/16_cli/20_options.ipynb #9f3a6ec5
-def add_run_options(c, # Parser of a command
-    ):
+def add_run_options(c:argparse.ArgumentParser, # Of a command
+    ) -> None:
     "Links of datasets, and an option for each field of `Execution`"
     c.add_argument('--follow-links', action='store_true', help='read images of datasets behind links that lead out of '
                    'their folder')
@@ -42,7 +43,7 @@ ROOTS = ('data_root', 'source_root') # parameters of experiments that name folde
 
 
 def with_links(given:dict, # Parameters, as values
-    defaults, # Those that the experiment has
+    defaults:Mapping, # Those that the experiment has
     ) -> dict: # With `--follow-links` said behind the folders
     "Let an experiment read images behind links that lead out of the folders of its datasets"
     from reid_lab.datasets.registry import FOLLOW
@@ -52,28 +53,30 @@ def with_links(given:dict, # Parameters, as values
     return given | {name: ','.join(f'{f.strip()}{FOLLOW}' for f in parts) for name, parts in folders.items()}
 
 
-def execution_of(a, # Parsed arguments
-    ) -> Execution: # None if none of the options was given
+def execution_of(a:argparse.Namespace, # Parsed arguments
+    ) -> Execution | None: # None if none of the options was given
     "What the options say"
     from reid_lab.experiments.execution import given_execution
-    given = {name: value for name in OPTIONS if (value := getattr(a, name)) is not None}
+    options = {name: getattr(a, name) for name in OPTIONS}
+    given = {name: value for name, value in options.items() if value is not None}
     return given_execution(given) if given else None
 
 # %% ../../nbs/16_cli/20_options.ipynb #b2ef7812
 def _cache(a):
+    "`reid_lab cache`"
     from reid_lab.data.images import ImageCache
     from reid_lab.experiments.execution import given_execution
     folder = a.folder or given_execution().image_cache
     if not folder: raise ValueError("which cache? give its folder, as you gave it to --image-cache")
     cache = ImageCache(folder)
     if a.clear: print(f'removed {cache.clear()} images from {folder}')
-    seen = cache.usage()
-    print(seen.round(3).to_string() if len(seen) else f'{folder} holds no image')
+    usage = cache.usage()
+    print(usage.round(3).to_string() if len(usage) else f'{folder} holds no image')
     return 0
 
 
-def add_cache(command, # `command(name, function, help)` -> its parser
-    ):
+def add_cache(command:Callable[..., argparse.ArgumentParser], # Called with name, function, help
+    ) -> None:
     "`cache`"
     c = command('cache', _cache, 'say what a cache of resized images holds, or empty it')
     c.add_argument('folder', nargs='?', help='as given to --image-cache')

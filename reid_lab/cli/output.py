@@ -7,25 +7,36 @@ __all__ = ['FORMATS', 'LISTS', 'OPTIONS', 'LONGEST', 'pairs', 'typed', 'stoppabl
            'print_table', 'cell_error', 'listing', 'as_options', 'message', 'print_error']
 
 # %% ../../nbs/16_cli/30_output.ipynb #66f7653a
+import argparse
 import ast
 import os
 import re
 import signal
 import sys
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+# %% ../../nbs/16_cli/30_output.ipynb #d90a47e2
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from reid_lab.experiments.notebooks import Finished
 
 # %% ../../nbs/16_cli/30_output.ipynb #e2f63c65
-def pairs(items, # `name=value` texts
-    ) -> dict: # Name to text
+def pairs(items:Iterable[str] | None, # `name=value` texts
+    ) -> dict[str, str]: # Name -> text
     "`name=value` arguments as a dict; the value may contain `=`"
-    for t in items or ():
-        if '=' not in t or not t.split('=')[0].isidentifier():
-            raise ValueError(f"{t!r} is not name=value, for example preset=smoke")
-    names = [t.split('=', 1)[0] for t in items or ()]
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice: raise ValueError(f"{twice} given more than once")
-    return dict(t.split('=', 1) for t in items or ())
+    values, twice = {}, set()
+    for item in items or ():
+        name, sign, value = item.partition('=')
+        if not sign or not name.isidentifier():
+            raise ValueError(f"{item!r} is not name=value, for example preset=smoke")
+        if name in values: twice.add(name)
+        values[name] = value
+    if twice: raise ValueError(f"{sorted(twice)} given more than once")
+    return values
 
 
 def _check_notebook(path):
@@ -45,8 +56,8 @@ def _check_notebook(path):
                              f"{line!r}") from None
 
 
-def typed(texts:dict, # From `pairs`
-    name, # Experiment, or path of a notebook
+def typed(texts:dict[str, str], # From `pairs`
+    name:str | Path, # Experiment, or path of a notebook
     ) -> dict: # Parameters
     "Texts read as the types of the notebook's defaults, so that a name `007` stays a name"
     from reid_lab.core.basics import check_choice
@@ -60,31 +71,34 @@ def typed(texts:dict, # From `pairs`
 
 # %% ../../nbs/16_cli/30_output.ipynb #21e05993
 @contextmanager
-def stoppable():
+def stoppable() -> Iterator[None]:
     "Let SIGTERM and a closed terminal end a run as Ctrl-C does, so that it is marked and leaves no process"
     def stop(number, frame): raise SystemExit(128 + number)
-    names = [getattr(signal, n) for n in ('SIGTERM', 'SIGHUP') if hasattr(signal, n)]
-    before = {n: signal.signal(n, stop) for n in names}
+    signals = [getattr(signal, name) for name in ('SIGTERM', 'SIGHUP') if hasattr(signal, name)]
+    before = {number: signal.signal(number, stop) for number in signals}
     try: yield
     finally:
-        for n, old in before.items(): signal.signal(n, old)
+        for number, handler in before.items(): signal.signal(number, handler)
 
 
-def print_conclusions(done, # From `run_notebook`
+def print_conclusions(done:'Finished', # From `run_notebook`
     name:str, # Of the experiment
-    ):
+    ) -> None:
     "Print what the rows of a run say, and where our measurements are, if this is a clone"
     from reid_lab.core.basics import checkout
     from reid_lab.experiments.terminal import near_path
     from reid_lab.results.conclusions import conclusions, recorded_row
-    told = conclusions(map(recorded_row, done.metrics.get('rows', [])))
-    root, short = checkout(), str(name).removeprefix('run_')
-    pages = sorted((root/'nbs'/'tutorials').glob(f'*_measured_{short}.ipynb')) if root and told else []
-    told += done.metrics.get('notes', [])
-    for text in [''*bool(told), *told, *(f'Measured with more seeds: {near_path(p)}' for p in pages)]: print(text)
+    sentences = conclusions(map(recorded_row, done.metrics.get('rows', [])))
+    pages, root = [], checkout()
+    if root and sentences:
+        pages = sorted((root/'nbs'/'tutorials').glob(f"*_measured_{str(name).removeprefix('run_')}.ipynb"))
+    sentences += done.metrics.get('notes', [])
+    print() # an empty line before what follows
+    for sentence in sentences: print(sentence)
+    for page in pages: print(f'Measured with more seeds: {near_path(page)}')
 
 
-def result_places(done, # From `run_notebook`
+def result_places(done:'Finished', # From `run_notebook`
     ) -> str:
     "Where the results of a run are, a line each"
     from reid_lab.experiments.terminal import clock, near_path
@@ -92,32 +106,34 @@ def result_places(done, # From `run_notebook`
     own = done.folder/'results.csv'
     places = dict(notebook=done.path, tables=done.folder/'table.csv', figures=done.folder/'figures')
     if done.rows: places['rows'] = own if own.exists() else results_path()
-    lines = [f'{k + ":":9} {near_path(p)}' for k, p in places.items() if p.exists()]
+    lines = [f"{f'{what}:':9} {near_path(path)}" for what, path in places.items() if path.exists()]
     seconds = done.metrics.get('wall_s')
-    return '\n'.join([f'\nfinished in {clock(seconds)}']*bool(seconds) + lines)
+    if seconds: lines.insert(0, f'\nfinished in {clock(seconds)}')
+    return '\n'.join(lines)
 
 # %% ../../nbs/16_cli/30_output.ipynb #fa654752
 FORMATS = ('text', 'markdown', 'latex', 'html')
 
 
-def print_table(frame, # `DataFrame`
+def print_table(frame:'pd.DataFrame', # To be printed
     how:str='text', # One of `FORMATS`
     printed:bool=False, # Numbers and texts of a publication, whole
-    ):
+    ) -> None:
     "Print a frame"
     from reid_lab.results.tables import to_html, to_latex, to_markdown
     if how != 'text':
-        write = dict(zip(FORMATS[1:], (to_markdown, to_latex, to_html)))
-        print(write[how](frame))
+        write = dict(markdown=to_markdown, latex=to_latex, html=to_html)[how]
+        print(write(frame))
         return
     from reid_lab.results.conclusions import as_printed, as_text, notes
-    cells = frame.astype(object).apply(as_printed if printed else lambda c: [as_text(v, c.name) for v in c])
+    def as_texts(column): return [as_text(value, column.name) for value in column]
+    cells = frame.astype(object).apply(as_printed if printed else as_texts)
     print(cells.to_string(index=False, max_colwidth=None if printed else 60))
     for text in notes(frame.columns): print(text)
     if frame.attrs.get('footnote'): print(frame.attrs['footnote'])
 
 
-def cell_error():
+def cell_error() -> type[Exception] | tuple:
     "What papermill raises, for `except`; nothing was raised by it before it is imported, which takes long"
     if 'papermill' not in sys.modules: return ()
     from papermill.exceptions import PapermillExecutionError
@@ -131,15 +147,16 @@ def _experiments():
 
 def _models():
     from reid_lab.models.zoo import MODELS
-    def extras(m): return ''.join(f', {k}' for k in ('itm', 'mlm', 'eda') if getattr(m, k))
-    return {k: f"{m.paper}; {m.size}, reads {m.reads}{extras(m)}; needs {', '.join(m.needs)}"
-            for k, m in MODELS.items()}
+    def reads(model): return ', '.join([model.reads, *(part for part in ('itm', 'mlm', 'eda') if getattr(model, part))])
+    return {key: f"{model.paper}; {model.size}, reads {reads(model)}; needs {', '.join(model.needs)}"
+            for key, model in MODELS.items()}
 
 
 def _datasets():
     from reid_lab.datasets.registry import DATASETS
-    def flags(d): return [k.replace('_', ' ') for k in ('captions', 'cameras', 'image_queries') if getattr(d, k)]
-    return {k: f"{d.title}; {', '.join(flags(d))}; {', '.join(d.splits)}" for k, d in DATASETS.items()}
+    words = dict(captions='captions', cameras='cameras', image_queries='image queries')
+    def has(dataset): return ', '.join(word for name, word in words.items() if getattr(dataset, name))
+    return {key: f"{dataset.title}; {has(dataset)}; {', '.join(dataset.splits)}" for key, dataset in DATASETS.items()}
 
 
 def _layouts():
@@ -149,9 +166,10 @@ def _layouts():
 
 def _worlds():
     from reid_lab.world.plan import PRESETS, TASKS, world_counts
-    def told(k, t): return '{images:,} images, {ids:,} ids, {cameras} cameras'.format(**world_counts(k, t))
-    return {k: f"crops {'x'.join(map(str, p['options'].size))}; " + '; '.join(f'{t} {told(k, t)}' for t in TASKS)
-            for k, p in PRESETS.items()}
+    def size(preset): return f"crops {'x'.join(map(str, PRESETS[preset]['options'].size))}"
+    def counts(preset, task):
+        return f'{task} ' + '{images:,} images, {ids:,} ids, {cameras} cameras'.format(**world_counts(preset, task))
+    return {preset: '; '.join([size(preset), *(counts(preset, task) for task in TASKS)]) for preset in PRESETS}
 
 
 def _weights_kept():
@@ -198,23 +216,25 @@ def _as_typed(value):
     "The repr of a value as a user of the command line would type it"
     if re.fullmatch(_TEXT, value):
         typed = value[1:-1].replace('\\\\', '\\')
-        return value if re.search(r'\s', typed) or not typed else typed
+        needs_quotes = not typed or re.search(r'\s', typed)
+        return value if needs_quotes else typed
     value = re.sub(r'^(dict\(|[({\[])|,?[)}\]]$', '', value)
     value = re.sub(r"""['"](\w+)['"]: """, r'\1=', value)
     return value.replace("'", '').replace('"', '').replace(', ', ' ').replace('\\\\', '\\')
 
 
 def as_options(text:str, # An error of the library
-    known, # Names of the command's options, with underscores
+    known:Collection[str], # Names of the command's options, with underscores
     ) -> str:
     "A message with options in place of keyword arguments: `same_camera='keep'` becomes `--same-camera keep`"
-    def option(m):
-        if m['name'] is None: return m[0] # a quoted text, such as a file name, is a value and stays as it is
-        name, value = OPTIONS.get(m['name'], m['name']), m['value']
-        if name not in known or value == 'False': return m[0]
+    def option(match):
+        if match['name'] is None: return match[0] # a quoted text, such as a file name, is a value and stays as it is
+        name, value = OPTIONS.get(match['name'], match['name']), match['value']
+        if name not in known or value == 'False': return match[0]
         option = f'-{name}' if len(name) == 1 else f"--{name.replace('_', '-')}"
         if value == 'None': return f'no {option}'
-        return option if value in ('', 'True') else f'{option} {_as_typed(value)}'
+        if value in ('', 'True'): return option
+        return f'{option} {_as_typed(value)}'
     return _ARGUMENT.sub(option, text)
 
 
@@ -243,9 +263,9 @@ def message(error:BaseException, # Any
     return '; '.join([text, *getattr(error, '__notes__', ())])
 
 
-def print_error(a, # Parsed arguments; `options` are the names of those that begin with a dash
-    text, # Of the error
-    ):
+def print_error(a:argparse.Namespace, # Its `options` are the names of those that begin with a dash
+    text:str, # Of the error
+    ) -> None:
     "Print an error in one line, with the command's options"
     known = getattr(a, 'options', vars(a))
     print(f"reid_lab {a.command}: {as_options(str(text), known)}", file=sys.stderr)

@@ -9,6 +9,7 @@ __all__ = ['printable', 'Plain', 'beneath', 'report', 'phase', 'progress']
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -126,6 +127,8 @@ class progress:
         if self.quiet or end and not (self._lines or self.tty): return # a loop shorter than `every` prints nothing
         of, rest = f'/{self.total}' if self.total else '', f', {left:.0f} s left' if left is not None else ''
         line = printable(f"{self.label} {n}{of} ({t:.0f} s{rest}) {self.note}".strip())
+        if self.tty and not end: # a line that wraps could not be drawn over
+            line = line[:shutil.get_terminal_size().columns - 1]
         if self.tty: line = '\r\x1b[K' + line
         print(line, end='' if self.tty and not end else '\n', file=self.file, flush=True)
         self._lines += 1

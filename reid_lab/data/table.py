@@ -7,7 +7,6 @@ __all__ = ['SPLITS', 'ROLES', 'VIEWS', 'COLUMNS', 'UNREADABLE', 'ReidTable', 'Fi
            'join_tables', 'numbered', 'renamed', 'name_pattern']
 
 # %% ../../nbs/01_data/20_table.ipynb #bd1b5330
-import html
 import json
 import os
 import posixpath
@@ -25,6 +24,7 @@ from fastcore.basics import patch
 
 from ..core.basics import as_list, check_choice, stream
 from ..core.files import atomic_path, parquet_library, safe_join
+from ..core.markup import fill
 from .images import folder_files, image_suffixes, read_image, resize_image
 from .labels import named_ids, read_labels
 from .sheets import read_sheet, sheet_of
@@ -255,20 +255,22 @@ def _in_order_of_splits(index):
     return index.map(lambda split: order.get(split, split))
 
 # %% ../../nbs/01_data/20_table.ipynb #f52d213e
+_SUMMARY = """
+<p><b>{{ name }}</b></p><table><tr>
+{%- for name in summary %}<th>{{ name }}</th>{% endfor -%}
+</tr>
+{%- for row in summary.itertuples(index=False) -%}
+  <tr>{% for value in row %}<td>{{ value }}</td>{% endfor %}</tr>
+{%- endfor -%}
+</table>
+{%- if caption %}<p><i>{{ caption[:160] }}{{ '...' if caption|length > 160 }}</i></p>{% endif -%}
+""".strip()
+
+
 @patch
 def _repr_html_(self:ReidTable):
-    def escaped(x): return html.escape(str(x))
-
-    summary = self.summary().reset_index()
-    head = ''.join(f'<th>{escaped(name)}</th>' for name in summary)
-    rows = ''
-    for values in summary.itertuples(index=False):
-        rows += '<tr>' + ''.join(f'<td>{escaped(value)}</td>' for value in values) + '</tr>'
-    page = f'<p><b>{escaped(self.name or "ReidTable")}</b></p><table><tr>{head}</tr>{rows}</table>'
-    caption = next((text for texts in self.frame.captions for text in texts), '')
-    if not caption: return page
-    dots = '...' if len(caption) > 160 else ''
-    return f'{page}<p><i>{escaped(caption[:160])}{dots}</i></p>'
+    first_caption = next((caption for captions in self.frame.captions for caption in captions), '')
+    return fill(_SUMMARY, name=self.name or 'ReidTable', summary=self.summary().reset_index(), caption=first_caption)
 
 # %% ../../nbs/01_data/20_table.ipynb #dd0c17c6
 @dataclass(frozen=True)

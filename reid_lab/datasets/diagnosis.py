@@ -6,7 +6,6 @@
 __all__ = ['loader_options', 'command_remedy', 'Report', 'doctor']
 
 # %% ../../nbs/07_datasets/80_diagnosis.ipynb #b5671869
-import html
 import inspect
 import re
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from ..core.basics import as_list, check_choice
+from ..core.markup import fill
 from ..data.table import SPLITS, Finding, ReidTable, TableError
 from reid_lab.datasets.registry import (
     DATASETS,
@@ -49,9 +49,17 @@ def command_remedy(text:str, # Remedy of a finding
     return re.sub(r'(\btable\.\w|\bload with (?=.*=))', r'in Python \1', text, count=1)
 
 
-def _html_row(cells, tag):
-    "A row of a table"
-    return '<tr>' + ''.join(f'<{tag} style="text-align:left">{html.escape(c)}</{tag}>' for c in cells) + '</tr>'
+_FINDINGS = """
+<p><b>{{ name }}</b>: {{ verdict }}</p><table><tr>
+{%- for column in columns %}<th style="text-align:left">{{ column }}</th>{% endfor -%}
+</tr>
+{%- for finding in findings -%}
+  <tr>
+  {%- for column in columns %}<td style="text-align:left">{{ finding[column] }}</td>{% endfor -%}
+  </tr>
+{%- endfor -%}
+</table>
+""".strip()
 
 
 @dataclass(frozen=True)
@@ -85,9 +93,8 @@ class Report:
     def __repr__(self): return self.text()
 
     def _repr_html_(self):
-        rows = ''.join(_html_row((f.level, f.what, f.where, f.remedy), 'td') for f in self.findings)
-        head = f'<p><b>{html.escape(self.name)}</b>: {"sound" if self.ok else "needs work"}</p>'
-        return f"{head}<table>{_html_row(('level', 'what', 'where', 'remedy'), 'th')}{rows}</table>"
+        return fill(_FINDINGS, name=self.name, verdict='sound' if self.ok else 'needs work', findings=self.findings,
+                    columns=('level', 'what', 'where', 'remedy'))
 
 # %% ../../nbs/07_datasets/80_diagnosis.ipynb #acaf657b
 def _part(table, name):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..core.basics import check_choice
 from ..core.files import atomic_path
+from ..core.markup import fill
 from ..core.reporting import printable
 from ..data.sheets import read_sheet
 
@@ -103,19 +104,35 @@ def to_markdown(frame, # Any frame
     return f'{table}\n\n{markdown_escape(note)}' if note else table
 
 
+_HTML_TABLE = """
+<table><thead><tr>
+{%- for name, side in head -%}
+  <th style="text-align:{{ side }}">{{ name }}</th>
+{%- endfor -%}
+</tr></thead><tbody>
+{%- for row in rows -%}
+  <tr>
+  {%- for text, best, side in row -%}
+    <td style="text-align:{{ side }}">{% if best %}<b>{{ text }}</b>{% else %}{{ text }}{% endif %}</td>
+  {%- endfor -%}
+  </tr>
+{%- endfor -%}
+</tbody></table>
+{%- if note %}<p>{{ note }}</p>{% endif -%}
+""".strip()
+
+
 def to_html(frame, # Any frame
     digits:int=2, # Decimals of floats
     bold=(), # Columns whose best value is set in bold
     within=('origin', 'dataset'), # ... within groups of these columns
     ) -> str:
     "An HTML table; `frame.attrs['footnote']` follows it"
-    head, body, right = _cells(frame, digits, bold, within, html.escape, '<b>{}</b>'.format)
-    style = [' style="text-align:right"' if r else ' style="text-align:left"' for r in right]
-    def row(cells, tag): return '<tr>' + ''.join(f'<{tag}{s}>{c}</{tag}>' for c, s in zip(cells, style)) + '</tr>'
-
-    note = frame.attrs.get('footnote')
-    foot = f'<p>{html.escape(note)}</p>' if note else ''
-    return f"<table><thead>{row(head, 'th')}</thead><tbody>{''.join(row(r, 'td') for r in body)}</tbody></table>{foot}"
+    head, body, right = _cells(frame, digits, bold, within, str, str)       # the template escapes
+    best = _best(frame.reset_index(drop=True), bold, within).to_numpy()
+    sides = ['right' if r else 'left' for r in right]
+    rows = [list(zip(texts, marks, sides)) for texts, marks in zip(body, best)]
+    return fill(_HTML_TABLE, head=list(zip(head, sides)), rows=rows, note=frame.attrs.get('footnote'))
 
 # %% ../../nbs/04_results/20_tables.ipynb #ce022f17
 def _row_start(cell):

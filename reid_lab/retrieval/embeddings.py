@@ -7,7 +7,6 @@ __all__ = ['FIELDS', 'PLACES', 'as_ids', 'Embeddings', 'written_meta', 'read_met
            'encode_images', 'further_columns', 'embed_images', 'caption_frame', 'embed_texts']
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f25554a8
-import html
 import json
 import math
 import os
@@ -26,6 +25,7 @@ from fastcore.basics import patch
 from ..core.basics import as_list, check_choice, pick_device, unit_norm
 from ..core.distributed import from_all, processes
 from ..core.files import BROKEN, atomic_path, file_kind, wrong_file
+from ..core.markup import fill
 from ..core.reporting import progress
 from ..data.augment import to_pixels
 from ..data.labels import MISSING, count_known, partly_missing, read_labels
@@ -529,15 +529,27 @@ def load(cls:Embeddings, path, # Folder, `.safetensors` or `.npz`
     return e
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #59f7bf4f
+_FIRST_ROWS = """
+<p>{{ title }}</p><table><tr>
+{%- for name in head %}<th>{{ name }}</th>{% endfor -%}
+</tr>
+{%- for row in rows -%}
+  <tr>{% for value in row %}<td>{{ value }}</td>{% endfor %}</tr>
+{%- endfor -%}
+</table>
+""".strip()
+
+
 @patch
 def _repr_html_(self:Embeddings):
-    t, esc = self.table().head(4), lambda v: html.escape(str(v)[:80])
-    head = ''.join(f'<th>{esc(c)}</th>' for c in t) + '<th>emb</th>'
-    def vec(i): return ' '.join(f'{float(v):.2f}' for v in self.emb[i, :3]) + (' ...' if self.dim > 3 else '')
+    def short(value): return str(value)[:80]
+    def vector(row):
+        numbers = ' '.join(f'{float(v):.2f}' for v in self.emb[row, :3])
+        return f'{numbers} ...' if self.dim > 3 else numbers
 
-    rows = ''.join('<tr>' + ''.join(f'<td>{esc(v)}</td>' for v in r) + f'<td>{vec(i)}</td></tr>'
-                   for i, r in enumerate(t.itertuples(index=False)))
-    return f'<p>{esc(repr(self))}</p><table><tr>{head}</tr>{rows}</table>'
+    table = self.table().head(4)
+    rows = [[*map(short, labels), vector(i)] for i, labels in enumerate(table.itertuples(index=False))]
+    return fill(_FIRST_ROWS, title=short(repr(self)), head=[*map(short, table), 'emb'], rows=rows)
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f9883a01
 def _checked(out, n, what):

@@ -7,6 +7,8 @@ __all__ = ['NO_QUERY', 'NO_IMAGE', 'MEASURING', 'AttentionView', 'trust_lines']
 
 # %% ../../nbs/15_widgets/40_attention.ipynb #ffdbb900
 import base64
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,9 +28,11 @@ from reid_lab.analysis.explain.evidence import (
 )
 from ..analysis.explain.faithfulness import fit_map, overlay, unit_map
 from ..core.basics import check_choice
+from ..core.old_names import renamed
 from ..data.augment import to_pixels
 from ..data.images import resize_image
 from ..figures.explain import map_card
+from ..figures.style import PaperFigure
 from ..figures.views import message_card
 from .scene import Scene, SceneView
 from .selection import as_if
@@ -42,7 +46,10 @@ MEASURING = 'deletion beside random maps is being measured'
 
 class AttentionView(SceneView):
     "Heat maps of the selected query on the selected gallery image"
-    kind, follows, most_pages, slow = 'attention', {'query', 'words', 'gallery'}, 4, True
+    kind = 'attention'
+    follows = {'query', 'words', 'gallery'}
+    most_pages = 4
+    slow = True
     title = Unicode('Heat map', help='heading').tag(ui=True)
     method = Unicode('occlusion', help='see `methods`').tag(ui=True)
     word = Int(-1, min=-1, help='word between spaces that is explained; -1: the whole caption').tag(ui=True)
@@ -50,14 +57,17 @@ class AttentionView(SceneView):
     strength = Float(.75, min=0, max=1, help='of the heat').tag(ui=True)
 
     def __init__(self, scene:Scene, # Shared with other views
-        model, # Embedded queries and gallery
-        trust:dict=None, # Method -> a line about it over many images, see `trust_lines`
+        model:torch.nn.Module, # Embedded queries and gallery
+        trust:dict[str, str]=None, # Method -> a line about it over many images, see `trust_lines`
         n:int=19, # Random maps beside each
         **state): # Values of the traits
         words = scene.q.caption is not None
         if words and not hasattr(model, 'encode_text'):
             raise TypeError(f"model is a {type(model).__name__}, which reads no captions; give the one of the queries")
-        self.model, self.trust, self.n, self._made = model, trust or {}, n, {}
+        self.model = model
+        self.trust = trust or {}
+        self.n = n
+        self._made = {}         # what was computed, by everything that it depends on
         self.methods = one_methods(model, words)
         super().__init__(scene, **state)
 
@@ -68,22 +78,22 @@ class AttentionView(SceneView):
     def _weighs(self, proposal): return check_choice('saliency', proposal.value, SALIENCY)
 
     @observe('method', 'word', 'saliency')
-    def _asked(self, change):
+    def _otherwise(self, change):
         if hasattr(self, '_front'): self.refresh()
 
-    def fixed(self): return dict(methods=self.methods, saliencies=list(SALIENCY))
+    def fixed(self) -> dict: return dict(methods=self.methods, saliencies=list(SALIENCY))
 
     def _selected(self, new):
         if 'query' in new and self.word != -1: self.word = -1
         super()._selected(new)
 
-    def row(self, query): # -> int, or None
+    def row(self, query:int) -> int | None:
         "The gallery image that is explained"
         if self.selection.gallery: return self.selection.gallery[-1]
         first = self.scene.ranker(query, 1)[0]
         return int(first[0]) if len(first) else None
 
-    def pixels(self, side, row): # 'q' or 'g' -> (1,3,H,W), or None
+    def pixels(self, side:str, row:int) -> torch.Tensor | None: # `side` is 'q' or 'g' -> (1,3,H,W)
         "An image as the model takes it"
         thumb = getattr(self.scene, f'{side}_thumb').image(row)
         if thumb is None: return None
@@ -92,23 +102,29 @@ class AttentionView(SceneView):
 
 # %% ../../nbs/15_widgets/40_attention.ipynb #f4ab92a2
 @patch
-def explained(self:AttentionView, query, row, side, word): # Side that is explained; word: -1 for the whole
-    "heat, score, img and found (evidence, None before `measure`), or None if an image cannot be read"
-    text = self.scene.said(query)
+def explained(self:AttentionView, query:int, # Row
+    row:int, # Of the gallery
+    side:str, # Side whose image is explained: 'q' or 'g'
+    word:int, # Of the caption; -1 for the whole
+    ) -> dict | None: # heat, score, img and found: evidence, None before `measure`
+    "A heat map, computed once; None if an image cannot be read"
+    text = self.scene.caption(query)
     key = (side, row, query, text, self.method, word)
     if key in self._made: return self._made[key]
     if len(self._made) > 300: self._made.clear()
-    img, other = self.pixels(side, row if side == 'g' else query), None
-    if text is None: other = self.pixels('q' if side == 'g' else 'g', query if side == 'g' else row)
-    if img is None or (text is None and other is None): return None
-    at = None if text is None else self._place(query, word)
-    heat, score = one_map(self.model, img, self.method, text, at, other)
-    self._made[key] = dict(heat=heat, score=score, img=img, found=None)
+    images = dict(g=self.pixels('g', row))
+    if side == 'q' or text is None: images['q'] = self.pixels('q', query)
+    if any(pixels is None for pixels in images.values()): return None
+    place, other = None, None
+    if text is None: other = images['q' if side == 'g' else 'g']
+    else: place = self._place(query, word)
+    heat, score = one_map(self.model, images[side], self.method, text, place, other)
+    self._made[key] = dict(heat=heat, score=score, img=images[side], found=None)
     return self._made[key]
 
 
 @patch
-def measure(self:AttentionView, query, word): # -> nothing, in steps
+def measure(self:AttentionView, query:int | None, word:int) -> Iterator[None]: # Row; word or -1 -> a step at a time
     "Evidence for the maps of a query and for the weights of its words"
     row = None if query is None else self.row(query)
     if row is None: return
@@ -116,8 +132,9 @@ def measure(self:AttentionView, query, word): # -> nothing, in steps
         made = self.explained(query, row, side, word)
         if made is None or made['found']: continue
         made['found'] = yield from evidence_steps(made['score'], made['img'], made['heat'], n=self.n)
-    if (made := self.weighed(query, row)) and not made['found']:
-        made['found'] = word_evidence(self.model, made['said'], made['to'], made['values'], self.n)
+    weighed = self.weighed(query, row)
+    if weighed and not weighed['found']:
+        weighed['found'] = word_evidence(self.model, weighed['text'], weighed['to'], weighed['values'], self.n)
 
 
 @patch
@@ -125,83 +142,116 @@ def _sides(self:AttentionView): return 'g' if self.scene.q.caption is not None e
 
 
 @patch
-def _gone(self:AttentionView, query): return set(self.selection.words) if query == self.selection.query else set()
+def _gone(self:AttentionView, query):
+    "Words of the selected caption that are taken away"
+    return set(self.selection.words) if query == self.selection.query else set()
 
 
 @patch
 def _place(self:AttentionView, query, word):
     "Where a word of the caption is in what is searched, None if it is not"
-    n, gone = len(self.scene.q.caption[query].split()), self._gone(query)
-    if not 0 <= word < n or word in gone: return None
-    return word - (sum(g < word for g in gone) if getattr(self.scene, 'variant', '') == 'delete' else 0)
+    n_words, gone = len(self.scene.q.caption[query].split()), self._gone(query)
+    if not 0 <= word < n_words or word in gone: return None
+    if getattr(self.scene, 'variant', '') != 'delete': return word # masked words keep their places
+    return word - sum(deleted < word for deleted in gone)
 
 
 @patch
-def panel(self:AttentionView, query, row, side, word): # -> dict
+def panel(self:AttentionView, query:int, # Row
+    row:int, # Of the gallery
+    side:str, # Side that is explained
+    word:int, # Of the caption; -1 for the whole
+    ) -> dict:
     "One image, its map and its evidence, for the front end"
-    s, own = self.scene, row if side == 'g' else query
-    head = f"{'gallery row' if side == 'g' else 'query'} {own} · {self.who(side, own)}"
-    out = dict(head=head, side=side, row=own, thumb=getattr(s, f'{side}_thumb')(own))
+    own, what = (row, 'gallery row') if side == 'g' else (query, 'query')
+    thumb = getattr(self.scene, f'{side}_thumb')(own)
+    panel = dict(head=f'{what} {own} · {self.in_words(side, own)}', side=side, row=own, thumb=thumb)
     made = self.explained(query, row, side, word)
-    if made is None: return out | dict(verdict='', trust='')
-    small = (unit_map(fit_map(made['heat'], (32, 16)))[0]*255).round().astype(np.uint8)
-    out |= dict(trust=self.trust.get(self.method, ''),
-                heat=dict(w=16, h=32, data=base64.b64encode(small.tobytes()).decode()))
-    if (found := made['found']) is None: return out | dict(believed=None, verdict=MEASURING)
-    believed, told = verdict(found['deletion']['beats'], found['deletion']['n'])
-    curve = {m: {k: [round(float(v), 5) for v in f[k]] for k in ('own', 'low', 'high')} for m, f in found.items()}
-    return out | dict(believed=believed, verdict=told, curve=curve)
+    if made is None: return panel | dict(verdict='', trust='')
+    panel |= dict(trust=self.trust.get(self.method, ''), heat=_packed_heat(made['heat']))
+    if made['found'] is None: return panel | dict(believed=None, verdict=MEASURING)
+    deletion = made['found']['deletion']
+    believed, text = verdict(deletion['beats'], deletion['n'])
+    curves = {measure: _rounded_curve(found) for measure, found in made['found'].items()}
+    return panel | dict(believed=believed, verdict=text, curve=curves)
+
+
+def _packed_heat(heat, size=(32, 16)):
+    "A map for the front end: small, in bytes"
+    small = (unit_map(fit_map(heat, size))[0]*255).round().astype(np.uint8)
+    return dict(w=size[1], h=size[0], data=base64.b64encode(small.tobytes()).decode())
+
+
+def _rounded_curve(found):
+    "The own curve and the band of random maps"
+    return {name: [round(float(value), 5) for value in found[name]] for name in ('own', 'low', 'high')}
 
 # %% ../../nbs/15_widgets/40_attention.ipynb #625d56a7
 @patch
-def weighed(self:AttentionView, query, row): # -> dict: said, to, values and found (None before `measure`), or None
+def weighed(self:AttentionView, query:int, # Row
+    row:int, # Of the gallery
+    ) -> dict | None: # text, to, values and found: evidence, None before `measure`
     "What each word that is left adds to the score with an image"
-    said = self.scene.said(query)
-    if not (said or '').split() or (img := self.pixels('g', row)) is None: return None
-    key = ('words', row, said, self.saliency)
+    text = self.scene.caption(query)
+    if not (text or '').split(): return None
+    pixels = self.pixels('g', row)
+    if pixels is None: return None
+    key = ('words', row, text, self.saliency)
     if key not in self._made:
-        with torch.no_grad(): to = self.model.encode_image(img)[0]
-        self._made[key] = dict(said=said, to=to, found=None, values=word_saliency(self.model, said, to, self.saliency))
+        with torch.no_grad(): to = self.model.encode_image(pixels)[0]
+        values = word_saliency(self.model, text, to, self.saliency)
+        self._made[key] = dict(text=text, to=to, found=None, values=values)
     return self._made[key]
 
 
+class _WeighedWords(NamedTuple):
+    "The words of a caption with what they add to the score"
+    words: list[dict]
+    believed: bool
+    verdict: str
+
+
 @patch
-def weights(self:AttentionView, query, row): # -> list of dicts, believed, a line
+def weights(self:AttentionView, query:int, row:int) -> _WeighedWords: # Row of the queries, of the gallery
     "The words of the caption for the front end"
     text, gone = self.scene.q.caption[query], self._gone(query)
-    say, words = set(telling(text)), [dict(text=w, gone=i in gone) for i, w in enumerate(text.split())]
-    for i, w in enumerate(words): w['stop'] = i not in say
-    if (made := self.weighed(query, row)) is None: return words, True, ''
-    for i, w in enumerate(words):
-        at = self._place(query, i)
-        if at is not None: w['value'] = round(float(made['values'][at]), 4)
-    believed, told = made['found'] or (True, 'random orders are being measured')
-    return words, believed, f'words by {self.saliency}: {told}'
+    counts = set(telling(text)) # other words say nothing of a person
+    words = [dict(text=word, gone=i in gone, stop=i not in counts) for i, word in enumerate(text.split())]
+    weighed = self.weighed(query, row)
+    if weighed is None: return _WeighedWords(words, True, '')
+    for i, word in enumerate(words):
+        place = self._place(query, i)
+        if place is not None: word['value'] = round(float(weighed['values'][place]), 4)
+    believed, evidence = weighed['found'] or (True, 'random orders are being measured')
+    return _WeighedWords(words, believed, f'words by {self.saliency}: {evidence}')
 
 # %% ../../nbs/15_widgets/40_attention.ipynb #b2101779
 @patch
-def about(self:AttentionView, query, word): # Row, word or -1 -> dict
+def about(self:AttentionView, query:int | None, word:int) -> dict: # Row; word or -1
     "Contents of a query and one of its words, with the evidence that is there"
     if query is None: return dict(label='Heat map, no query selected', message=NO_QUERY, words=[], panels=[])
     row, name = self.row(query), f'Heat map of query {query}'
     if row is None: return dict(label=f'{name}: no image', message=NO_IMAGE, words=[], panels=[])
-    text = self.scene.q.caption is not None
     panels = [self.panel(query, row, side, word) for side in self._sides()]
-    out = dict(panels=panels, words=[], about='each image explained by the other')
-    if text: out['words'], out['words_believed'], out['words_verdict'] = self.weights(query, row)
-    what = 'the caption' if not text or self._place(query, word) is None else self.scene.q.caption[query].split()[word]
+    content = dict(panels=panels, words=[], about='each image explained by the other')
+    what = 'the other image'
+    captions = self.scene.q.caption
+    if captions is not None:
+        weighed = self.weights(query, row)
+        content |= dict(words=weighed.words, words_believed=weighed.believed, words_verdict=weighed.verdict)
+        what = 'the caption' if self._place(query, word) is None else captions[query].split()[word]
+    label = f'{name} on gallery row {row}'
     if 'heat' not in panels[0]:
-        lost = next((p for p in panels if 'missing' in p['thumb']), panels[0])
-        gone = lost['thumb'].get('missing', 'no image')
-        out['message'] = f"No map: the image of {lost['head']} cannot be read ({gone})."
-        return out | dict(label=f'{name} on gallery row {row}: no map')
-    if text: panels[0]['head'] += f' · {what}'
-    told = f"{self.method} of {what if text else 'the other image'}: {panels[0]['verdict']}"
-    return out | dict(label=f'{name} on gallery row {row}, {told}')
+        lost = next((panel for panel in panels if 'missing' in panel['thumb']), panels[0])
+        why = lost['thumb'].get('missing', 'no image')
+        return content | dict(message=f"No map: the image of {lost['head']} cannot be read ({why}).",
+                              label=f'{label}: no map')
+    if captions is not None: panels[0]['head'] += f' · {what}'
+    return content | dict(label=f"{label}, {self.method} of {what}: {panels[0]['verdict']}")
 
 
 @patch
-def content(self:AttentionView, query): return self._proven(query, self.word)
+def content(self:AttentionView, query:int | None) -> dict: return self._proven(query, self.word)
 
 
 @patch
@@ -211,7 +261,7 @@ def _proven(self:AttentionView, query, word):
 
 
 @patch
-def stages(self:AttentionView, query):
+def stages(self:AttentionView, query:int | None) -> Iterator[dict | float | None]:
     "The map at once, its evidence when it is measured, which begins when nobody clicks on"
     word = self.word
     yield self.about(query, word)
@@ -221,44 +271,52 @@ def stages(self:AttentionView, query):
 
 # %% ../../nbs/15_widgets/40_attention.ipynb #2ce7ddef
 @patch
-def pages(self:AttentionView, queries, masks=False):
+def pages(self:AttentionView, queries:Sequence[int], masks:bool=False) -> dict[str, dict]: # Rows -> also `query@word`
     "As for other views, and each telling word"
-    out = View.pages(self, queries)
-    for q in queries if self.scene.q.caption is not None else ():
-        with as_if(self.selection, query=q, words=()):
-            for w in telling(self.scene.q.caption[q]): out[f'{q}@{w}'] = self._proven(q, w)
-    return out
+    contents, captions = View.pages(self, queries), self.scene.q.caption
+    if captions is None: return contents
+    for query in queries:
+        with as_if(self.selection, query=query, words=()):
+            for word in telling(captions[query]): contents[f'{query}@{word}'] = self._proven(query, word)
+    return contents
+
+
+def _as_drawn(view, panel):
+    "A panel for `map_card`: with pixels, heat and curves"
+    thumb, row = getattr(view.scene, f"{panel['side']}_thumb"), panel['row']
+    drawn = panel | dict(image=thumb.image(row), name=thumb.name(row), curve=None,
+                         verdict='; '.join(filter(None, (panel['verdict'], panel['trust']))))
+    if 'heat' not in panel: return drawn
+    query = view.selection.query
+    made = view.explained(query, view.row(query), panel['side'], view.word)
+    return drawn | dict(over=overlay(made['img'][0], made['heat']), curve=made['found'])
 
 
 @patch
-def draw(self:AttentionView):
+def draw(self:AttentionView) -> PaperFigure:
     "Images, heat and curves"
     query = self.selection.query
     now = self.content(query)
     if not now['panels']: return message_card(now['message'], self.title)
-    panels = []
-    for p in now['panels']:
-        thumb = getattr(self.scene, f"{p['side']}_thumb")
-        one = p | dict(image=thumb.image(p['row']), name=thumb.name(p['row']), curve=None,
-                       verdict='; '.join(t for t in (p['verdict'], p['trust']) if t))
-        if 'heat' in p:
-            made = self.explained(query, self.row(query), p['side'], self.word)
-            one |= dict(over=overlay(made['img'][0], made['heat']), curve=made['found'])
-        panels.append(one)
-    words = [w | dict(chosen=i == self.word) for i, w in enumerate(now['words'])]
-    lost = f". {now['message']}" if 'message' in now else ''
-    return map_card(panels, words, f'{self.title}: query {query}, {self.method}{lost}')
+    words = [word | dict(chosen=i == self.word) for i, word in enumerate(now['words'])]
+    title = f'{self.title}: query {query}, {self.method}'
+    if 'message' in now: title += f". {now['message']}"
+    return map_card([_as_drawn(self, panel) for panel in now['panels']], words, title)
 
 # %% ../../nbs/15_widgets/40_attention.ipynb #41b672c8
+@renamed(model='model_name')
 def trust_lines(table:pd.DataFrame, # From `measured_maps` or `trust_table`
-    model:str, # Name in the table
-    ) -> dict: # Method -> line
+    model_name:str, # In the table
+    ) -> dict[str, str]: # Method -> line
     "What the measurement over many images says of each method"
-    out = {}
-    for r in table[table.model == model].itertuples():
-        blob = '' if r.beyond else ', not shown to beat a blob in the centre'
-        good = 'believed' if r.believed else 'not believed'
-        point = f'hottest point on the mask {100*r.pointing:.0f} % (chance {100*r.chance_person:.0f} %)'
-        delete = f'deletion beats {100*r.deletion_beats:.0f} % of random maps'
-        out[r.method] = f'{good} over {r.n} true masks of Worlds: {point}, {delete}{blob}'
-    return out
+    rows = table[table.model == model_name].itertuples()
+    return {row.method: _trust_line(row) for row in rows}
+
+
+def _trust_line(row):
+    "One row of the measurement in words"
+    believed = 'believed' if row.believed else 'not believed'
+    line = (f'{believed} over {row.n} true masks of Worlds: '
+            f'hottest point on the mask {100*row.pointing:.0f} % (chance {100*row.chance_person:.0f} %), '
+            f'deletion beats {100*row.deletion_beats:.0f} % of random maps')
+    return line if row.beyond else f'{line}, not shown to beat a blob in the centre'

@@ -9,6 +9,7 @@ __all__ = ['K_NEAR', 'CONTROLS', 'no_cameras', 'AdaptedScene', 'PairMatrix', 'Ad
 import time
 
 import numpy as np
+import pandas as pd
 import torch
 from fastcore.basics import patch
 from traitlets import Float, Int, Unicode, link, observe, validate
@@ -19,6 +20,7 @@ from reid_lab.analysis.bias.reruns import (
     COCKPIT_METHODS,
     DEFAULTS,
     LITE_NAME,
+    CameraPairs,
     Reruns,
     SharedMap,
     bias_nmi,
@@ -33,8 +35,9 @@ from ..figures.cameras import camera_card, pair_matrix
 from ..figures.style import PaperFigure
 from ..figures.views import message_card
 from ..retrieval.embeddings import Embeddings
+from ..retrieval.ranking import Ranker
 from ..retrieval.scores import EmbeddingScores
-from .maps import FeatureMap
+from .maps import FeatureMap, first_is_right
 from .scene import RankedList, Scene, SceneView
 from .view import Board
 
@@ -64,35 +67,41 @@ class AdaptedScene(Scene):
         self.base, self.seed, self.why, self._busy = base, seed, no_cameras(base.q, base.g), True
         super().__init__(base.q, base.g)
         self.selection, self.q_thumb, self.g_thumb = base.selection, base.q_thumb, base.g_thumb
-        self._wanted, self._have, self._before, self.state = (LITE_NAME, dict(DEFAULTS)), None, (None, None), None
+        self._wanted = (LITE_NAME, dict(DEFAULTS))
+        self._have: tuple[str, dict] | None = None      # what was run
+        self._before: tuple = (None, None)              # a ranking of the base, and its scores
+        self.state: dict | None = None                  # of the latest run
         if not self.why:
             self.runs = Reruns(self.q, self.g)
             self.shared = SharedMap(self.runs, how=how, n=n, seed=seed)
         self._busy = False
 
     @property
-    def ranker(self): # Of the settings that are wanted
+    def ranker(self) -> Ranker:
+        "Ranking by the settings that are wanted"
         self.settle()
         return self._ranker
 
     @ranker.setter
-    def ranker(self, new): self._ranker = new
+    def ranker(self, new:Ranker): self._ranker = new
 
     @property
-    def method(self): return self._wanted[0]
+    def method(self) -> str: return self._wanted[0]
 
     def want(self, method:str=None, # One of `COCKPIT_METHODS`; default: as it is
-        **settings): # See `lite_settings`; others stay
+        **settings # See `lite_settings`; others stay
+        ) -> None:
         "What the next run is to be"
         method = check_choice('method', method or self.method, COCKPIT_METHODS)
         self._wanted = method, lite_settings(**{**self._wanted[1], **settings})
 
-    def settle(self):
+    def settle(self) -> None:
         "Run, if what is wanted has not been run"
         method, settings = self._wanted
-        wanted = method, settings if method == LITE_NAME else {}
+        wanted = (method, settings) if method == LITE_NAME else (method, {}) # others have no settings
         if self.why or self._busy or wanted == self._have: return
-        self._busy, old = True, self.state
+        self._busy = True
+        old = self.state
         try:
             self._run(method, settings)
             self._have = wanted
@@ -104,22 +113,27 @@ class AdaptedScene(Scene):
 # %% ../../nbs/15_widgets/30_cameras.ipynb #809a95a3
 @patch
 def _run(self:AdaptedScene, method, settings):
-    "One camera after the other; those that are done are told"
-    start, g, old = time.perf_counter(), self.runs.gallery(method), self.state
-    n, dtype = len(self.q), g.dtype
-    AP, near = (old['AP'].copy(), old['near'].copy()) if old else (np.full(n, np.nan), np.full((n, K_NEAR), -1))
-    emb, xy, same = torch.zeros(n, g.shape[1], dtype=dtype), self.shared.start(method), old and old['method'] == method
-    if same: xy = old['xy'].copy()
+    "One camera after the other; followers see each that is done"
+    start = time.perf_counter()
+    g, old, n = self.runs.gallery(method), self.state, len(self.q)
+    # until a camera is done, its queries are shown as the run before left them
+    AP = old['AP'].copy() if old else np.full(n, np.nan)
+    near = old['near'].copy() if old else np.full((n, K_NEAR), -1)
+    xy = self.shared.start(method)
+    if old and old['method'] == method: xy = old['xy'].copy()
+    emb = torch.zeros(n, g.shape[1], dtype=g.dtype)
     self.state = dict(method=method, AP=AP, near=near, xy=xy, done=[], nmi=None, first=None, seconds=None)
     for step in self.runs.run(method, K_NEAR, **settings):
-        emb[step.rows], AP[step.rows], near[step.rows] = step.emb.cpu(), step.AP, step.near
+        emb[step.rows] = step.emb.cpu()
+        AP[step.rows] = step.AP
+        near[step.rows] = step.near
         self.shared.moved(xy, step, g)
         self.state['done'].append(step.cam)
-        if old: self.tell()
+        if old: self.notify()
         self.state['first'] = self.state['first'] or time.perf_counter() - start
     self.state['seconds'] = time.perf_counter() - start
     self.state['nmi'] = bias_nmi(emb, g, self.runs, self.shared, self.seed)
-    self.scores = EmbeddingScores(emb, g, 'euclidean') # tells the views
+    self.scores = EmbeddingScores(emb, g, 'euclidean') # notifies the views
 
 
 @patch
@@ -132,70 +146,91 @@ def found(self:AdaptedScene) -> dict: # method, AP, near, xy, done, nmi, first, 
 @patch
 def before(self:AdaptedScene) -> dict: # AP, near, nmi
     "The same of the scene that it starts from"
-    ranker, held = self._before
+    ranker, scores = self._before
     if ranker is not self.base.ranker:
         AP, near = query_scores(self.q, self.g, self.base.ranker.scores, K_NEAR)
-        held = dict(AP=AP, near=near, nmi=bias_nmi(*self.runs.fixed(REMEDIES[0]), self.runs, self.shared, self.seed))
-        self._before = self.base.ranker, held
-    return held
+        q, g = self.runs.fixed(REMEDIES[0])
+        nmi = bias_nmi(q, g, self.runs, self.shared, self.seed)
+        scores = dict(AP=AP, near=near, nmi=nmi)
+        self._before = self.base.ranker, scores
+    return scores
 
 
 @patch
-def frame(self:AdaptedScene): # Frame as that of `project_pair`
+def frame(self:AdaptedScene) -> pd.DataFrame: # As that of `project_pair`
     "Places of the latest run"
     return self.shared.frame(self.found()['xy'])
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #526c5e90
-def _numbers(x, digits=4): # Array -> nested lists that JSON can hold
-    return [[round(float(v), digits) if np.isfinite(v) else None for v in row] for row in x]
+def _number(value, digits=4):
+    "A number that JSON can hold, None where it is not known"
+    if value is None or not np.isfinite(value): return None
+    return round(float(value), digits)
+
+
+def _numbers(matrix, digits=4): return [[_number(value, digits) for value in row] for row in matrix]
 
 
 class PairMatrix(SceneView):
     "Cameras of queries against cameras of their neighbours"
     kind = 'pairs'
     title = Unicode('Pairs of cameras', help='heading').tag(ui=True)
-    _held = (None, None)
+    _kept: tuple = (None, None) # a ranking, and its neighbours
 
-    def why(self): return getattr(self.scene, 'why', None) or no_cameras(self.scene.q, self.scene.g) # or ''
+    def why(self) -> str:
+        "Why cameras cannot be compared, or ''"
+        return getattr(self.scene, 'why', None) or no_cameras(self.scene.q, self.scene.g)
 
-    def near(self): # (Q,10) gallery rows
+    def near(self) -> np.ndarray: # (Q,10) gallery rows
         "Neighbours by the ranking of the scene"
-        s = self.scene
-        if isinstance(s, AdaptedScene): return s.found()['near']
-        if self._held[0] is not s.ranker: self._held = s.ranker, query_scores(s.q, s.g, s.ranker.scores, K_NEAR)[1]
-        return self._held[1]
+        scene = self.scene
+        if isinstance(scene, AdaptedScene): return scene.found()['near']
+        ranker, near = self._kept
+        if ranker is not scene.ranker:
+            _, near = query_scores(scene.q, scene.g, scene.ranker.scores, K_NEAR)
+            self._kept = scene.ranker, near
+        return near
 
-    def pairs(self): return camera_pairs(self.scene.q, self.scene.g, self.near()) # `CameraPairs`
+    def version(self) -> object: return object() # a run changes it camera by camera
 
-    def fixed(self):
-        out = dict(n_query=len(self.scene.q))
-        if self.why(): return out | dict(message=self.why(), query=[], gallery=[])
-        p = self.pairs()
-        return out | dict(query=p.query, gallery=p.gallery, share=_numbers(p.share), ratio=_numbers(p.ratio, 2),
-                          right=_numbers(p.right))
+    def pairs(self) -> CameraPairs: return camera_pairs(self.scene.q, self.scene.g, self.near())
+
+    def fixed(self) -> dict:
+        n = len(self.scene.q)
+        if self.why(): return dict(n_query=n, message=self.why(), query=[], gallery=[])
+        pairs = self.pairs()
+        return dict(n_query=n, query=pairs.query, gallery=pairs.gallery, share=_numbers(pairs.share),
+                    ratio=_numbers(pairs.ratio, 2), right=_numbers(pairs.right))
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #f37a58e9
 @patch
-def content(self:PairMatrix, query):
-    name = 'no query selected' if query is None else f'query {query}'
+def content(self:PairMatrix, query:int | None) -> dict:
+    name = _query_name(query)
     if self.why(): return dict(label=f'{self.title}, {name}: {self.why()}')
     own, chance = self.pairs().own
-    said = 'no camera is on both sides'
-    if own == own: said = f'own camera {own:.0%} of neighbours, {chance:.0%} by chance'
-    if query is None: return dict(label=f'{self.title}, {name}: {said}', summary=said)
+    known = own == own # else NaN
+    text = f'own camera {own:.0%} of neighbours, {chance:.0%} by chance' if known else 'no camera is on both sides'
+    if query is None: return dict(label=f'{self.title}, {name}: {text}', summary=text)
     row, counts = self.counts(query)
-    mine = ', '.join(f'{n} of camera {c}' for c, n in zip(known_ids(self.scene.g.cam).tolist(), counts) if n)
-    label = f'{self.title}, {name} of {_camera(self.scene, query)}: neighbours {mine or "of unknown cameras"}; {said}'
-    return dict(label=label, summary=said, row=row, own=counts)
+    cams = known_ids(self.scene.g.cam).tolist()
+    near = ', '.join(f'{n} of camera {cam}' for cam, n in zip(cams, counts) if n) or 'of unknown cameras'
+    label = f'{self.title}, {name} of {_camera(self.scene, query)}: neighbours {near}; {text}'
+    return dict(label=label, summary=text, row=row, own=counts)
 
 
 @patch
-def counts(self:PairMatrix, query): # Row -> its row in the matrix (None: unknown camera), neighbours from each camera
-    "Cameras of the neighbours of one query"
-    near, mine, cams = self.near()[query], self.scene.cams('q', query), known_ids(self.scene.g.cam).tolist()
+def counts(self:PairMatrix, query:int) -> tuple[int | None, list[int]]: # Row of the matrix, None without a camera
+    "How many neighbours of a query are of each camera of the gallery"
+    near = self.near()[query]
+    cams = known_ids(self.scene.g.cam)
     found = self.scene.g.cam[near[near >= 0]]
-    n = np.bincount(np.searchsorted(cams, found[found != -1]), minlength=len(cams)).tolist()
-    return None if mine is None else known_ids(self.scene.q.cam).tolist().index(mine), n
+    counts = np.bincount(np.searchsorted(cams, found[found != -1]), minlength=len(cams)).tolist()
+    own = self.scene.cams('q', query)
+    row = None if own is None else known_ids(self.scene.q.cam).tolist().index(own)
+    return row, counts
+
+
+def _query_name(query): return 'no query selected' if query is None else f'query {query}'
 
 
 def _camera(scene, query):
@@ -206,51 +241,58 @@ def _camera(scene, query):
 # %% ../../nbs/15_widgets/30_cameras.ipynb #0e51f099
 @patch
 def draw(self:PairMatrix) -> PaperFigure:
-    query, camera = self.selection.query, self.selection.camera
-    name = '' if query is None else f', query {query}'
-    if self.why(): return message_card(self.why(), self.title + name, width=4.6)
-    p = self.pairs()
-    def hit(a, b): return camera == (a, b) if isinstance(camera, tuple) else camera is not None and camera in (a, b)
-    chosen = [(i, j) for i, a in enumerate(p.query) for j, b in enumerate(p.gallery) if hit(a, b)]
-    own = None if query is None or self.scene.cams('q', query) is None else self.counts(query) # else it has no row
-    return pair_matrix(p.share, p.ratio, p.query, p.gallery, chosen, own, f'{self.title}{name}', width=4.6)
+    query = self.selection.query
+    title = self.title if query is None else f'{self.title}, query {query}'
+    if self.why(): return message_card(self.why(), title, width=4.6)
+    pairs = self.pairs()
+    chosen = [(i, j) for i, of_query in enumerate(pairs.query) for j, of_gallery in enumerate(pairs.gallery)
+              if _is_chosen(self.selection.camera, of_query, of_gallery)]
+    own = None
+    if query is not None and self.scene.cams('q', query) is not None: own = self.counts(query) # else it has no row
+    return pair_matrix(pairs.share, pairs.ratio, pairs.query, pairs.gallery, chosen, own, title, width=4.6)
 
 
-@patch
-def version(self:PairMatrix): return object() # a run changes it camera by camera
+def _is_chosen(camera, of_query, of_gallery):
+    "Whether a cell is selected: by its pair, or by one of its cameras"
+    if camera is None: return False
+    if isinstance(camera, tuple): return camera == (of_query, of_gallery)
+    return camera in (of_query, of_gallery)
+
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #0b5aa1eb
 class AdaptedMap(FeatureMap):
     "A map that shows where a run has taken the queries"
-    def refresh(self):
+    def refresh(self) -> None:
         "Places and correctness have changed"
-        s = self.scene
-        if isinstance(s, AdaptedScene): self.frame = s.frame()
+        self._update_places()
         SceneView.refresh(self)
 
-    def version(self): return object() # a run changes it camera by camera
+    def version(self) -> object: return object() # a run changes it camera by camera
 
-    def fixed(self): return self._moved(FeatureMap.fixed)
+    def fixed(self) -> dict:
+        self._update_places()
+        return FeatureMap.fixed(self)
 
-    def draw(self): return self._moved(FeatureMap.draw)
+    def draw(self) -> PaperFigure:
+        self._update_places()
+        return FeatureMap.draw(self)
 
-    def right(self): # (N,) objects, see `FeatureMap.right`
+    def right(self) -> np.ndarray: # (N,) objects, see `FeatureMap.right`
         "Whether the first result of each drawn query is right"
-        s = self.scene
-        if isinstance(s, AdaptedScene) and not s.why:
-            first = s.found()['near'][:, 0]
-            self._ranking = s._ranker
-            self._right = np.array([None if r < 0 else s.right(i, [r])[0] for i, r in enumerate(first)], object)
+        scene = self.scene
+        if isinstance(scene, AdaptedScene) and not scene.why:
+            self._right = first_is_right(scene, scene.found()['near'][:, 0])
+            self._ranking = scene._ranker
         return super().right()
 
-    def content(self, query):
-        out, s = FeatureMap.content(self, query), self.scene
-        if not isinstance(s, AdaptedScene): return out
-        return out | dict(summary=f"{s.method} · {out['summary']}", label=f"{out['label']}, after {s.method}")
+    def content(self, query:int | None) -> dict:
+        content, scene = FeatureMap.content(self, query), self.scene
+        if not isinstance(scene, AdaptedScene): return content
+        return content | dict(summary=f"{scene.method} · {content['summary']}",
+                              label=f"{content['label']}, after {scene.method}")
 
-    def _moved(self, f):
+    def _update_places(self):
         if isinstance(self.scene, AdaptedScene): self.frame = self.scene.frame()
-        return f(self)
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #b9e4a7d0
 _BY = dict(cosine='cosine', euclidean='Euclidean distance')
@@ -284,7 +326,9 @@ class CameraBars(SceneView):
     def _control(self, change):
         if not self._several: self._wish()
 
-    def set(self, **state): # Of the view's own traits
+    def version(self) -> object: return object() # a run changes it camera by camera
+
+    def set(self, **state) -> None: # Of the view's own traits
         "Set several values, and run once"
         self._several = True
         try: super().set(**state)
@@ -295,82 +339,94 @@ class CameraBars(SceneView):
         self.scene.want(self.method, **{s: getattr(self, t) for t, s in CONTROLS.items() if s})
         if self._front is None or not self._shown: return
         try: self.scene.settle()
-        except FloatingPointError as e: self.say(str(e))
+        except FloatingPointError as e: self.show_message(str(e))
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #4b08f381
 @patch
-def fixed(self:CameraBars):
-    s = self.scene
-    if s.why: return dict(message=s.why)
-    new, old = s.found(), s.before()
-    rows = [camera_rows(s.q, f['AP']) for f in (old, new)]
-    def number(v, d=2): return round(float(v), d) if v is not None and np.isfinite(v) else None
-    cams = [dict(cam=int(a.cam), n=int(a.n_query), before=number(a.mAP), after=number(b.mAP),
-                 done=int(a.cam) in new['done']) for a, b in zip(rows[0].itertuples(), rows[1].itertuples())]
-    def digits(nmi): return nmi and {k: number(v, 4) for k, v in nmi.items()}
-    return dict(cams=cams, nmi=dict(before=digits(old['nmi']), after=digits(new['nmi'])), methods=list(COCKPIT_METHODS),
-                names=[REMEDIES[0], new['method']], learns=[LITE_NAME], status=self.status(),
-                run=number(new['seconds'], 3))
+def fixed(self:CameraBars) -> dict:
+    scene = self.scene
+    if scene.why: return dict(message=scene.why)
+    before, after = scene.before(), scene.found()
+    rows = zip(camera_rows(scene.q, before['AP']).itertuples(), camera_rows(scene.q, after['AP']).itertuples())
+    cams = [dict(cam=int(old.cam), n=int(old.n_query), before=_number(old.mAP, 2), after=_number(new.mAP, 2),
+                 done=int(old.cam) in after['done']) for old, new in rows]
+    return dict(cams=cams, nmi=dict(before=_rounded(before['nmi']), after=_rounded(after['nmi'])),
+                methods=list(COCKPIT_METHODS), names=[REMEDIES[0], after['method']], learns=[LITE_NAME],
+                status=self.status(), run=_number(after['seconds'], 3))
+
+
+def _rounded(nmi): # None while a run goes on
+    return nmi and {name: _number(value) for name, value in nmi.items()}
 
 
 @patch
-def status(self:CameraBars): # -> str
+def status(self:CameraBars) -> str:
     "How far the run is, or how long it took"
-    f, cams = self.scene.found(), self.scene.q.cam
-    n, lost = len(known_ids(self.scene.q.cam)), int((cams == -1).sum())
-    if f['seconds'] is None: return f"{len([c for c in f['done'] if c != -1])} of {n} cameras"
-    timed = f" in {f['seconds']:.1f} s" if self._front is not None and self._shown else ''
-    unknown = f" and {lost} {'queries' if lost > 1 else 'query'} of unknown ones" if lost else ''
-    return f'{n} cameras{unknown}{timed} · {self.ranked()}{self.note()}'
+    run, cams = self.scene.found(), self.scene.q.cam
+    n = len(known_ids(cams))
+    if run['seconds'] is None: return f"{sum(cam != -1 for cam in run['done'])} of {n} cameras"
+    text = f'{n} cameras'
+    unknown = int((cams == -1).sum())
+    if unknown: text += f" and {unknown} {'query' if unknown == 1 else 'queries'} of unknown ones"
+    if self._front is not None and self._shown: text += f" in {run['seconds']:.1f} s"
+    return f'{text} · {self.ranked()}{self.note()}'
 
 
 @patch
-def ranked(self:CameraBars): # -> str
+def ranked(self:CameraBars) -> str:
     "By what both sides are ranked"
     base = self.scene.base
-    by = 'the given scores' if base.scores is not None else _BY[base.how()['distance']]
+    by = _BY[base.how()['distance']] if base.scores is None else 'the given scores'
     return f"ranked by {by} before, by {_BY['euclidean']} after"
 
 
 @patch
-def note(self:CameraBars): # -> str
-    "Said where DART3-LITE has nothing to learn from: what one batch has learned is lost (Algorithm 2)"
+def note(self:CameraBars) -> str:
+    "A remark where DART3-LITE has nothing to learn from: what one batch has learned is lost (Algorithm 2)"
     method, settings = self.scene._wanted
-    most = np.unique(self.scene.q.cam, return_counts=True)[1].max()
-    one = method == LITE_NAME and (settings['steps'] == 0 or settings['steps'] == 1 and most <= settings['batch_size'])
-    return ' · learns nothing (at most one batch and one step a camera): the same as Norm' if one else ''
+    if method != LITE_NAME: return ''
+    largest = np.unique(self.scene.q.cam, return_counts=True)[1].max()
+    one_batch = settings['steps'] == 1 and largest <= settings['batch_size']
+    if settings['steps'] > 0 and not one_batch: return ''
+    return ' · learns nothing (at most one batch and one step a camera): the same as Norm'
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #6d4689d9
-@patch
-def content(self:CameraBars, query):
-    name, s = 'no query selected' if query is None else f'query {query}', self.scene
-    if s.why: return dict(label=f'{self.title}, {name}: {s.why}')
-    AP = [f['AP'] for f in (s.before(), s.found())]
-    mean = [f'{100*np.nanmean(a):.1f}' if np.isfinite(a).any() else '' for a in AP]
-    said = f'mAP {mean[0]} → {mean[1]}' if all(mean) else 'mAP is not defined: no query has a match that is known'
-    if query is None: return dict(label=f'{self.title}, {name}: {said}', summary=said, query=None)
-    one = [round(float(a[query]), 4) if np.isfinite(a[query]) else None for a in AP]
-    both = 'no match' if None in one else f'AP {one[0]:.2f} → {one[1]:.2f}'
-    label = f'{self.title}, {name} of {_camera(s, query)}: {both}; {said}'
-    mark = dict(cam=s.cams('q', query), before=one[0], after=one[1])
-    return dict(label=label, summary=f'{said} · {name}: {both}', query=mark)
+def _mean_AP(before, after):
+    "Mean AP before and after, in words"
+    if not (np.isfinite(before).any() and np.isfinite(after).any()):
+        return 'mAP is not defined: no query has a match that is known'
+    return f'mAP {100*np.nanmean(before):.1f} → {100*np.nanmean(after):.1f}'
 
 
 @patch
-def draw(self:CameraBars) -> PaperFigure:
-    s, query, camera = self.scene, self.selection.query, self.selection.camera
-    name = '' if query is None else f', query {query}'
-    if s.why: return message_card(s.why, self.title + name)
-    now, rows = self.content(query), [camera_rows(s.q, f['AP']) for f in (s.before(), s.found())]
-    names = REMEDIES[0], s.method if s.method != REMEDIES[0] else f'{s.method} (again)'
-    how = ', '.join(f'{t}={getattr(self, t):g}' for t in list(CONTROLS)[1:]) if s.method == LITE_NAME else s.method
-    nmi = dict(zip(names, (s.before()['nmi'], s.found()['nmi'])))
-    return camera_card(*rows, nmi, names, camera if isinstance(camera, tuple) else [camera], now['query'],
-                       f"{self.title} ({how}): {now['summary']} · {self.ranked()}{self.note()}")
+def content(self:CameraBars, query:int | None) -> dict: # type: ignore[no-redef]
+    scene, name = self.scene, _query_name(query)
+    if scene.why: return dict(label=f'{self.title}, {name}: {scene.why}')
+    before, after = scene.before()['AP'], scene.found()['AP']
+    text = _mean_AP(before, after)
+    if query is None: return dict(label=f'{self.title}, {name}: {text}', summary=text, query=None)
+    mark = dict(cam=scene.cams('q', query), before=_number(before[query]), after=_number(after[query]))
+    own = 'no match'
+    if mark['before'] is not None and mark['after'] is not None: own = f"AP {mark['before']:.2f} → {mark['after']:.2f}"
+    label = f'{self.title}, {name} of {_camera(scene, query)}: {own}; {text}'
+    return dict(label=label, summary=f'{text} · {name}: {own}', query=mark)
 
 
 @patch
-def version(self:CameraBars): return object() # a run changes it camera by camera
+def draw(self:CameraBars) -> PaperFigure: # type: ignore[no-redef]
+    scene, query, camera = self.scene, self.selection.query, self.selection.camera
+    if scene.why: return message_card(scene.why, self.title if query is None else f'{self.title}, query {query}')
+    now, before, after = self.content(query), scene.before(), scene.found()
+    names = REMEDIES[0], scene.method
+    if scene.method == REMEDIES[0]: names = REMEDIES[0], f'{scene.method} (again)'
+    settings = scene.method
+    if scene.method == LITE_NAME:
+        settings = ', '.join(f'{trait}={getattr(self, trait):g}' for trait, setting in CONTROLS.items() if setting)
+    return camera_card(camera_rows(scene.q, before['AP']), camera_rows(scene.q, after['AP']),
+                       dict(zip(names, (before['nmi'], after['nmi']))), names,
+                       camera if isinstance(camera, tuple) else [camera], now['query'],
+                       f"{self.title} ({settings}): {now['summary']} · {self.ranked()}{self.note()}")
+
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #9f920b94
 def cockpit(scene:Scene, # Raw features of queries and gallery, with cameras
@@ -385,13 +441,21 @@ def cockpit(scene:Scene, # Raw features of queries and gallery, with cameras
     bars = CameraBars(after, title=title, **settings)
     if after.why: # bars and matrix would say the same
         return Board(bars, FeatureMap(scene, project_pair(scene.q, scene.g, how, n, seed), title='Before'), title=title)
-    maps = [FeatureMap(scene, after.shared.frame(after.shared.start(REMEDIES[0])), title='Before'),
-            AdaptedMap(after, after.frame(), title='After')]
-    link((maps[0], 'colour'), (maps[1], 'colour'))
-    low, high = (np.concatenate([f(m.frame[['x', 'y']].to_numpy(), 0)[None] for m in maps]) for f in (np.min, np.max))
-    low, high = low.min(0), high.max(0)
-    edge = .05*(high - low) + 1e-6
-    for m in maps: m.limits = [float(v) for i in (0, 1) for v in (low[i] - edge[i], high[i] + edge[i])]
     pairs = [PairMatrix(scene, title='Pairs before'), PairMatrix(after, title='Pairs after')]
-    lists = [RankedList(after, k=6, depth=12)] if (scene.g_thumb.images is not None if lists is None else lists) else []
-    return Board(bars, *maps, *pairs, *lists, title=title)
+    views = [bars, *_two_maps(scene, after), *pairs]
+    if lists is None: lists = scene.g_thumb.images is not None
+    if lists: views.append(RankedList(after, k=6, depth=12))
+    return Board(*views, title=title)
+
+
+def _two_maps(scene, after):
+    "Maps before and after, with the same colours and axes"
+    maps = (FeatureMap(scene, after.shared.frame(after.shared.start(REMEDIES[0])), title='Before'),
+            AdaptedMap(after, after.frame(), title='After'))
+    link((maps[0], 'colour'), (maps[1], 'colour'))
+    places = np.concatenate([view.frame[['x', 'y']].to_numpy() for view in maps])
+    low, high = places.min(0), places.max(0)
+    edge = .05*(high - low) + 1e-6
+    (x0, y0), (x1, y1) = (low - edge).tolist(), (high + edge).tolist()
+    for view in maps: view.limits = [x0, x1, y0, y1]
+    return maps

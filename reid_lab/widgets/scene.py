@@ -9,6 +9,7 @@ __all__ = ['NO_QUERY', 'NO_RESULT', 'Thumbnails', 'Scene', 'SceneView', 'RankedL
 import base64
 import io
 import weakref
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..core.files import BROKEN, safe_join
 from ..data.images import read_image
 from ..data.labels import known_ids
 from ..data.table import ReidTable
+from ..figures.style import PaperFigure
 from ..figures.views import list_card, message_card
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.ranking import Ranker
@@ -29,15 +31,20 @@ from .view import View
 # %% ../../nbs/15_widgets/20_scene.ipynb #a2b2f026
 class Thumbnails:
     "Small images by row; a name where there is none"
-    def __init__(self, images, # `ReidTable`, (N,H,W,3) uint8 array, N paths, function of a list of rows, or None
+    def __init__(self, images:ReidTable | np.ndarray | Sequence[str | Path] | Callable | None, # A function takes rows
         n:int, # Rows
-        names=None, # N file names, for images that cannot be read
+        names:Sequence[str]=None, # N file names, for images that cannot be read
         height:int=128, # Pixels at most
-        root=None, # Folder of the paths, which they may not leave
+        root:str | Path=None, # Folder of the paths, which they may not leave
         ):
         if not (images is None or callable(images) or len(images) == n):
             raise ValueError(f"images has {len(images)} rows for {n} embeddings; give the table that was embedded")
-        self.images, self.n, self.names, self.height, self.root, self._made = images, n, names, height, root, {}
+        self.images = images
+        self.n = n
+        self.names = names
+        self.height = height
+        self.root = root
+        self._made = {}         # row -> what was shown of it
         if isinstance(images, ReidTable): self.names = images.frame.path.tolist()
         elif self._files: self.names = [str(p) for p in images]
 
@@ -47,20 +54,24 @@ class Thumbnails:
 
     def name(self, row:int) -> str: # Last part of the path
         "File name of `row`, or ''"
-        return str(self.names[row]).replace('\\', '/').rsplit('/', 1)[-1] if self.names is not None else ''
+        if self.names is None: return ''
+        return str(self.names[row]).replace('\\', '/').rsplit('/', 1)[-1]
 
-    def image(self, row:int) -> np.ndarray: # (H,W,3) uint8, or None
+    def image(self, row:int) -> np.ndarray | None: # (H,W,3) uint8
         "Pixels of `row`, None if they cannot be read"
-        try:
-            if self.images is None: return None
-            if isinstance(self.images, ReidTable): return self.images.image(row)
-            if self._files:
-                path = self.images[row]
-                return read_image(path if self.root is None else safe_join(self.root, path))
-            return np.asarray(self.images([row])[0] if callable(self.images) else self.images[row], np.uint8)
+        try: return self._read(row)
         except BROKEN: return None
 
-    def __call__(self, row:int) -> dict: # `uri`, or `missing`: a name
+    def _read(self, row):
+        if self.images is None: return None
+        if isinstance(self.images, ReidTable): return self.images.image(row)
+        if self._files:
+            path = self.images[row]
+            return read_image(path if self.root is None else safe_join(self.root, path))
+        pixels = self.images([row])[0] if callable(self.images) else self.images[row]
+        return np.asarray(pixels, np.uint8)
+
+    def __call__(self, row:int) -> dict[str, str]: # `uri`, or `missing`: a name
         "What a front end shows of `row`"
         if row not in self._made: self._made[row] = self._make(row)
         return self._made[row]
@@ -69,8 +80,9 @@ class Thumbnails:
         from PIL import Image
         pixels = self.image(row)
         if pixels is None: return dict(missing=self.name(row) or 'no image')
-        small, out = Image.fromarray(pixels), io.BytesIO()
+        small = Image.fromarray(pixels)
         small.thumbnail((self.height, self.height))
+        out = io.BytesIO()
         small.save(out, 'JPEG', quality=82, optimize=True)
         return dict(uri='data:image/jpeg;base64,' + base64.b64encode(out.getvalue()).decode())
 
@@ -81,74 +93,81 @@ class Scene(HasTraits):
 
     def __init__(self, q:Embeddings, # Queries
         g:Embeddings, # Gallery
-        g_images=None, # Of the gallery, see `Thumbnails`
-        q_images=None, # Of the queries; captions need none
+        g_images:ReidTable | np.ndarray | Sequence | Callable=None, # Of the gallery, see `Thumbnails`
+        q_images:ReidTable | np.ndarray | Sequence | Callable=None, # Of the queries; captions need none
         *, same_camera:str=None, # As for `reid_lab.retrieval.ranking.rank`
         distance:str='cosine', # Of the embeddings, or 'euclidean'
-        scores=None, # Value of the trait
+        scores:Scores | np.ndarray=None, # Value of the trait
         **start): # Values of the selection
-        self.q, self.g, self._kw, self._followers = q, g, dict(same_camera=same_camera, distance=distance), []
-        self._own = self.ranker = Ranker(q, g, **self._kw)
-        cams = [c for e in (q, g) if e.cam is not None and g.cam is not None for c in known_ids(e.cam)]
-        said = [len(c.split()) for c in q.caption] if q.caption is not None else 0
-        self.selection = Selection(len(q), len(g), cams, said, **start)
-        self.q_thumb, self.g_thumb = (Thumbnails(i, len(e), e.path) for i, e in ((q_images, q), (g_images, g)))
+        self.q = q
+        self.g = g
+        self._followers = []    # weak references to methods
+        self._ranking = dict(same_camera=same_camera, distance=distance)
+        self._own = self.ranker = Ranker(q, g, **self._ranking)
+        cams = []
+        if g.cam is not None: cams += known_ids(g.cam).tolist()
+        if g.cam is not None and q.cam is not None: cams += known_ids(q.cam).tolist()
+        n_words = [len(caption.split()) for caption in q.caption] if q.caption is not None else 0
+        self.selection = Selection(len(q), len(g), cams, n_words, **start)
+        self.q_thumb = Thumbnails(q_images, len(q), q.path)
+        self.g_thumb = Thumbnails(g_images, len(g), g.path)
         super().__init__(scores=scores)
 
     @validate('scores')
     def _fits(self, proposal):
         if proposal.value is None: return None
         new = proposal.value if isinstance(proposal.value, Scores) else MatrixScores(proposal.value)
-        self._given = Ranker(self.q, self.g, **self._kw, scores=new)
+        self._given = Ranker(self.q, self.g, **self._ranking, scores=new)
         return new
 
     @observe('scores')
     def _scored(self, change):
         self.ranker = self._own if self.scores is None else self._given
-        self.tell()
+        self.notify()
 
-    def tell(self):
-        "Say that the ranking has changed"
+    def notify(self) -> None:
+        "Call the followers: the ranking has changed"
         self._followers = [f for f in self._followers if f() is not None]
-        for f in list(self._followers):
-            if (told := f()) is not None: told() # it may have gone while others were told
+        for reference in list(self._followers):
+            follower = reference() # it may have gone while others were called
+            if follower is not None: follower()
 
-    def follow(self, f): # Bound method without arguments
-        "Call `f` when the ranking has changed; held weakly"
+    def follow(self, f:Callable[[], None]) -> None: # Bound method
+        "Call `f` when the ranking has changed; it is held weakly"
         self._followers.append(weakref.WeakMethod(f))
 
-    def how(self): # -> dict
-        "What the ranking is made with: same_camera, distance and scores, for functions that rank"
-        return dict(self._kw, scores=self.scores)
+    def how(self) -> dict: # same_camera, distance and scores
+        "What the ranking is made with, for functions that rank"
+        return dict(self._ranking, scores=self.scores)
 
     def __repr__(self): return f"Scene({len(self.q)} queries, {len(self.g)} gallery images, {self.selection})"
 
 # %% ../../nbs/15_widgets/20_scene.ipynb #d137bac5
 @patch
-def right(self:Scene, query, rows): # -> list of True, False, or None where an identity is unknown
+def right(self:Scene, query:int, rows:Iterable[int]) -> list[bool | None]: # None where an identity is unknown
     "Which gallery rows show the person of a query"
-    who = self.q.pid[query]
-    return [None if who == -1 or p == -1 else bool(p == who) for p in self.g.pid[rows]]
+    pid = self.q.pid[query]
+    return [None if pid == -1 or p == -1 else bool(p == pid) for p in self.g.pid[rows]]
 
 
 @patch
-def said(self:Scene, query): # Row -> str, or None where queries are images
+def caption(self:Scene, query:int) -> str | None: # None where queries are images
     "The caption of a query as it is searched"
     return None if self.q.caption is None else self.q.caption[query]
 
 
 @patch
-def cams(self:Scene, side, row): # 'q' or 'g' -> int, or None
+def cams(self:Scene, side:str, row:int) -> int | None: # `side` is 'q' or 'g'
     "Camera of a query or of a gallery image"
     cam = getattr(self, side).cam
     return None if cam is None or cam[row] == -1 else int(cam[row])
 
 
 @patch
-def names(self:Scene, side, row): # -> dict
+def names(self:Scene, side:str, row:int) -> dict[str, str]: # `side` is 'q' or 'g'
     "Names of identity and camera, `pid_name` and `cam_name`, where the features know them"
     known = getattr(self, side).columns
-    return {k: str(known[k][row]) for k in ('pid_name', 'cam_name') if k in known}
+    return {name: str(known[name][row]) for name in ('pid_name', 'cam_name') if name in known}
 
 # %% ../../nbs/15_widgets/20_scene.ipynb #7989fffe
 class SceneView(View):
@@ -159,12 +178,14 @@ class SceneView(View):
         super().__init__(scene.selection, **state)
         scene.follow(self.refresh)
 
-    def who(self, side, row): # 'q' or 'g' -> str
-        "Identity and camera in words"
-        pid, cam = getattr(self.scene, side).pid[row], self.scene.cams(side, row)
-        name = dict(pid_name=pid, cam_name=cam) | self.scene.names(side, row)
-        seen = '' if cam is None else f" · cam {name['cam_name']}"
-        return ('id unknown' if pid == -1 else f"id {name['pid_name']}") + seen
+    def in_words(self, side:str, row:int) -> str: # `side` is 'q' or 'g'
+        "Identity and camera of an image"
+        pid = getattr(self.scene, side).pid[row]
+        cam = self.scene.cams(side, row)
+        names = self.scene.names(side, row)
+        person = 'id unknown' if pid == -1 else f"id {names.get('pid_name', pid)}"
+        if cam is None: return person
+        return f"{person} · cam {names.get('cam_name', cam)}"
 
 # %% ../../nbs/15_widgets/20_scene.ipynb #41c424da
 NO_QUERY = 'No query is selected. Step through the queries, or select one in another view.'
@@ -180,61 +201,73 @@ class RankedList(SceneView):
     page = Int(0, min=0, help='counted from 0').tag(ui=True)
     depth = Int(30, min=1, max=1000, help='results in all').tag(ui=True)
 
-    def fixed(self): return dict(n_query=len(self.scene.q), n_gallery=len(self.scene.g))
+    def fixed(self) -> dict: return dict(n_query=len(self.scene.q), n_gallery=len(self.scene.g))
 
-    def query(self, query): # Row -> dict
+    def query(self, query:int) -> dict: # Row
         "The query as it is shown"
-        s, text = self.scene, self.scene.said(query)
-        cam, thumb = s.cams('q', query), None if text is not None else s.q_thumb(query)
-        return dict(row=query, pid=int(s.q.pid[query]), cam=cam, text=text, thumb=thumb, **s.names('q', query))
+        scene = self.scene
+        text = scene.caption(query)
+        thumb = scene.q_thumb(query) if text is None else None
+        return dict(row=query, pid=int(scene.q.pid[query]), cam=scene.cams('q', query), text=text, thumb=thumb,
+                    **scene.names('q', query))
 
-    def results(self, query): # Row -> list of dicts, best first
+    def results(self, query:int) -> list[dict]: # Row -> best first
         "The first `depth` results"
-        s = self.scene
-        rows, scores = s.ranker(query, self.depth)
-        return [dict(row=int(r), rank=i, score=float(v), right=ok, pid=int(s.g.pid[r]), cam=s.cams('g', r),
-                     name=s.g_thumb.name(r), **s.names('g', r))
-                for i, (r, v, ok) in enumerate(zip(rows, scores, s.right(query, rows)), 1)]
+        scene = self.scene
+        rows, scores = scene.ranker(query, self.depth)
+        ranked = enumerate(zip(rows, scores, scene.right(query, rows)), 1)
+        return [dict(row=int(row), rank=rank, score=float(score), right=right, pid=int(scene.g.pid[row]),
+                     cam=scene.cams('g', row), name=scene.g_thumb.name(row), **scene.names('g', row))
+                for rank, (row, score, right) in ranked]
 
-    def content(self, query):
+    def content(self, query:int | None) -> dict:
         if query is None: return dict(label='Ranked list, no query selected', message=NO_QUERY, items=[])
         items = self.results(query)
-        words, out = summary(items), dict(query=self.query(query), items=items)
-        for it in items: it['thumb'] = self.scene.g_thumb(it['row'])
-        if not items: out['message'] = NO_RESULT
-        return out | dict(summary=words, label=f'Ranked list of query {query}: {words}')
+        for item in items: item['thumb'] = self.scene.g_thumb(item['row'])
+        text = summary(items)
+        content = dict(query=self.query(query), items=items, summary=text,
+                       label=f'Ranked list of query {query}: {text}')
+        if not items: content['message'] = NO_RESULT
+        return content
 
 
-def summary(items, # Results, best first: dicts with `right`
+def summary(items:Sequence[dict], # Results, best first, with `right`
     ) -> str:
     "What a list is like, in words"
-    known = [it['right'] for it in items if it['right'] is not None]
+    known = [item['right'] for item in items if item['right'] is not None]
     if not items: return 'no results'
     if not known: return 'identity unknown'
     if not any(known): return f'no right image among the first {len(items)}'
-    first = next(i for i, it in enumerate(items, 1) if it['right'])
+    first = next(rank for rank, item in enumerate(items, 1) if item['right'])
     return f'first right image: rank {first} · {sum(known)} right of {len(items)}'
 
 # %% ../../nbs/15_widgets/20_scene.ipynb #f1f8c68b
-def _drawn(view): # -> dicts for `list_card`
-    "The results of the page, with pixels"
-    s, camera = view.scene, view.selection.camera
-    wanted = camera[1] if isinstance(camera, tuple) else camera
-    items = view.results(view.selection.query)
+def _page_of(view, items):
+    "The results that the view shows now"
     pages = max(1, -(-len(items)//view.k))
-    lo = min(view.page, pages - 1)*view.k
-    def pale(it): return wanted is not None and it['cam'] not in (None, wanted)
-    return items, [it | dict(image=s.g_thumb.image(it['row']), note=view.who('g', it['row']), dim=pale(it),
-                             chosen=it['row'] in view.selection.gallery) for it in items[lo:lo + view.k]]
+    first = min(view.page, pages - 1)*view.k
+    return items[first:first + view.k]
+
+
+def _as_drawn(view, item):
+    "A result for `list_card`: with pixels, pale where another camera is selected"
+    camera = view.selection.camera
+    if isinstance(camera, tuple): camera = camera[1] # of the gallery
+    row = item['row']
+    return item | dict(image=view.scene.g_thumb.image(row), note=view.in_words('g', row),
+                       dim=camera is not None and item['cam'] not in (None, camera),
+                       chosen=row in view.selection.gallery)
 
 
 @patch
-def draw(self:RankedList):
+def draw(self:RankedList) -> PaperFigure:
     "Query and page of results"
-    s, query = self.scene, self.selection.query
+    scene, query = self.scene, self.selection.query
     if query is None: return message_card(NO_QUERY, self.title)
-    items, page = _drawn(self)
-    head = dict(note=self.who('q', query), name=s.q_thumb.name(query))
-    head |= dict(text=s.said(query)) if s.q.caption is not None else dict(image=s.q_thumb.image(query))
-    title = f'{self.title}: query {query} of {len(s.q)}, {summary(items)}'
-    return list_card(head, page, title, NO_RESULT if not items else '', per_line=max(4, min(10, self.k)))
+    items = self.results(query)
+    head = dict(note=self.in_words('q', query), name=scene.q_thumb.name(query))
+    if scene.q.caption is None: head['image'] = scene.q_thumb.image(query)
+    else: head['text'] = scene.caption(query)
+    title = f'{self.title}: query {query} of {len(scene.q)}, {summary(items)}'
+    results = [_as_drawn(self, item) for item in _page_of(self, items)]
+    return list_card(head, results, title, '' if items else NO_RESULT, per_line=max(4, min(10, self.k)))

@@ -8,19 +8,25 @@ __all__ = ['ASKS', 'NOTHING', 'SearchPage', 'Pictures', 'images_of', 'answer_pag
 # %% ../../nbs/15_widgets/50_search.ipynb #2c552dda
 import os
 import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from fastcore.basics import patch
 from traitlets import Int, Unicode, validate
 
 from ..analysis.open_set import Threshold
-from ..analysis.search import ask, find
+from ..analysis.search import Answer, ask, find
 from ..core.basics import check_choice
 from ..core.files import BROKEN, safe_join
+from ..core.old_names import renamed
 from ..core.reporting import printable
 from ..data.images import read_image
+from ..figures.style import PaperFigure
 from ..figures.views import list_card, message_card
+from ..retrieval.embeddings import Embeddings
 from ..retrieval.shards import Shards
 from .scene import Scene, SceneView
 from .view import View
@@ -39,85 +45,115 @@ class SearchPage(SceneView):
     k = Int(10, min=1, max=100, help='images').tag(ui=True)
 
     def __init__(self, scene:Scene, # Gallery and queries; for a gallery alone give it twice
-        model=None, # That embedded the gallery; None: stored queries only
+        model:torch.nn.Module=None, # That embedded the gallery; None: stored queries only
         threshold:Threshold=None, # From `reid_lab.analysis.open_set.calibrate`; None: nothing is said about presence
-        folder='.', # Which paths of crops may not leave
+        folder:str | Path='.', # Which paths of crops may not leave
         **state): # Values of the traits
-        self.model, self.threshold, self.folder, self._last = model, threshold, Path(folder), (None, None, None)
+        self.model = model
+        self.threshold = threshold
+        self.folder = Path(folder)
+        self._last: '_Question | None' = None   # embedded last
         super().__init__(scene, **state)
 
     @validate('asks')
     def _kind_of(self, proposal): return check_choice('asks', proposal.value, ASKS)
 
-    def reads(self) -> list: # Of `ASKS`
+    def reads(self) -> list[str]: # Of `ASKS`
         "What the model can be asked"
-        return [] if self.model is None else [*ASKS] if hasattr(self.model, 'encode_text') else ['crop']
+        if self.model is None: return []
+        return list(ASKS) if hasattr(self.model, 'encode_text') else ['crop']
 
-    def fixed(self):
-        said = self.scene.q.caption or []
-        return dict(n_query=len(self.scene.q), reads=self.reads(), captions=dict(enumerate(said[:2000])))
+    def fixed(self) -> dict:
+        captions = self.scene.q.caption or []
+        return dict(n_query=len(self.scene.q), reads=self.reads(), captions=dict(enumerate(captions[:2000])))
 
 # %% ../../nbs/15_widgets/50_search.ipynb #72975f11
+@dataclass(frozen=True)
+class _Question:
+    "What was typed, as the model reads it"
+    text: str
+    asks: str                   # one of `ASKS`
+    embedded: Embeddings        # of one row
+    pixels: np.ndarray | None   # of a crop
+
+
 @patch
-def asked(self:SearchPage): # -> Embeddings of one row, pixels or None
-    "The question, embedded; an error says what is wrong with it"
-    text = self.question.strip()
+def _embedded_question(self:SearchPage):
+    "The question; an error says what is wrong with it"
+    text, last = self.question.strip(), self._last
     if self.model is None:
         raise ValueError('No model was given, so that only the queries of the scene can be searched; '
                          'give SearchPage(scene, model) that which embedded the gallery.')
     check_choice('asks', self.asks, self.reads(), f'{type(self.model).__name__} reads nothing else.')
-    if self._last[0] != (text, self.asks):
-        pixels = read_image(safe_join(self.folder, text)) if self.asks == 'crop' else None
-        self._last = (text, self.asks), ask(self.model, text if pixels is None else pixels), pixels
-    return self._last[1:]
+    if last is not None and (last.text, last.asks) == (text, self.asks): return last
+    pixels = read_image(safe_join(self.folder, text)) if self.asks == 'crop' else None
+    embedded = ask(self.model, text if pixels is None else pixels)
+    self._last = _Question(text, self.asks, embedded, pixels)
+    return self._last
 
 
 @patch
-def answer(self:SearchPage, query): # Row, or None -> `Answer`, or None if nothing is asked
+def answer(self:SearchPage, query:int | None) -> Answer | None: # Row -> None if nothing is asked
     "What is found for the question, or for a query if there is none"
-    if not self.question.strip() and query is None: return None
-    q = self.asked()[0] if self.question.strip() else self.scene.q[[query]]
-    how = None if self.threshold else self.scene.how()['distance']
-    return find(q, self.scene.g, self.k, self.threshold, how)
+    if self.question.strip(): q = self._embedded_question().embedded
+    elif query is not None: q = self.scene.q[[query]]
+    else: return None
+    distance = None if self.threshold else self.scene.how()['distance'] # else that of the threshold
+    return find(q, self.scene.g, self.k, self.threshold, distance)
 
 # %% ../../nbs/15_widgets/50_search.ipynb #7235921f
 @patch
-def items(self:SearchPage, answer): # -> list of dicts, best first
+def items(self:SearchPage, answer:Answer) -> list[dict]: # Best first
     "What was found"
-    s, t = self.scene, answer.threshold
-    return [dict(row=int(r), rank=i, score=float(v), accepted=None if t is None else bool(v >= t.value),
-                 pid=int(s.g.pid[r]), cam=s.cams('g', r), name=s.g_thumb.name(r), **s.names('g', r))
-            for i, (r, v) in enumerate(zip(answer.result.index[0], answer.result.score[0]), 1) if r >= 0]
+    scene, items = self.scene, []
+    for rank, (row, score) in enumerate(zip(answer.result.index[0], answer.result.score[0]), 1):
+        if row < 0: continue # the list is shorter
+        accepted = None if answer.threshold is None else bool(score >= answer.threshold.value)
+        items.append(dict(row=int(row), rank=rank, score=float(score), accepted=accepted, pid=int(scene.g.pid[row]),
+                          cam=scene.cams('g', row), name=scene.g_thumb.name(row), **scene.names('g', row)))
+    return items
 
 
 @patch
-def found(self:SearchPage, query): # Row, or None -> dict
-    "The answer as values, or a message: nothing was asked, or it cannot be answered"
+def _subject(self:SearchPage, query):
+    "What is asked, for headings"
     text = self.question.strip()
-    what = f'{text!r}' if text else 'nothing asked' if query is None else f'query {query}'
+    if text: return repr(text)
+    return 'nothing asked' if query is None else f'query {query}'
+
+
+@patch
+def found(self:SearchPage, query:int | None) -> dict: # Row
+    "The answer as values, or a message: nothing was asked, or it cannot be answered"
+    what = self._subject(query)
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as noticed:
             warnings.simplefilter('always')
-            a = self.answer(query)
+            answer = self.answer(query)
     except (ValueError, TypeError, LookupError, *BROKEN) as e:
         return dict(label=f'Search, {what}: no answer', message=str(e), what=what)
-    if a is None: return dict(label='Search, nothing asked', message=NOTHING, what=what)
-    present, said = None if a.present is None else bool(a.present[0]), a.say()
-    note = a.result.q.columns.get('note', [''])[0] # what the tokenizer does not read, also of stored sentences
-    notes = dict.fromkeys([str(note), *(str(w.message) for w in told)]) # a new sentence has been warned of as well
-    more = '; '.join([said.split(': ', 1)[1] if present is not None else said, *filter(None, notes)])
-    return dict(label=f'Search, {what}: {said}', items=self.items(a), present=present, said=more, what=what)
+    if answer is None: return dict(label='Search, nothing asked', message=NOTHING, what=what)
+    sentence, present = answer.say(), None
+    remarks = [sentence]
+    if answer.present is not None:
+        present = bool(answer.present[0])
+        remarks = [sentence.split(': ', 1)[1]] # the page shows the verdict before it in colour
+    note = answer.result.q.columns.get('note', [''])[0] # what the tokenizer does not read, also of stored sentences
+    notes = dict.fromkeys([str(note), *(str(w.message) for w in noticed)]) # a new sentence gives a warning too
+    remarks += filter(None, notes)
+    return dict(label=f'Search, {what}: {sentence}', items=self.items(answer), present=present,
+                said='; '.join(remarks), what=what)
 
 
 @patch
-def content(self:SearchPage, query):
-    out, text = self.found(query), self.question.strip()
-    for it in out.get('items', []): it['thumb'] = self.scene.g_thumb(it['row'])
-    if text or query is None: return out | dict(asked=text)
-    s, said = self.scene, self.scene.q.caption
-    if said is not None: return out | dict(asked=said[query])
-    who = self.who('q', query) if s.q.pid[query] != -1 else s.q_thumb.name(query) or 'id unknown'
-    return out | dict(asked=f'query {query}', crop=s.q_thumb(query), who=who)
+def content(self:SearchPage, query:int | None) -> dict:
+    content, text, scene = self.found(query), self.question.strip(), self.scene
+    for item in content.get('items', []): item['thumb'] = scene.g_thumb(item['row'])
+    if text or query is None: return content | dict(asked=text)
+    if scene.q.caption is not None: return content | dict(asked=scene.q.caption[query])
+    known = scene.q.pid[query] != -1
+    who = self.in_words('q', query) if known else scene.q_thumb.name(query) or 'id unknown'
+    return content | dict(asked=f'query {query}', crop=scene.q_thumb(query), who=who)
 
 # %% ../../nbs/15_widgets/50_search.ipynb #c8359cc5
 @patch
@@ -133,35 +169,58 @@ def _selected(self:SearchPage, new):
 
 
 @patch
-def draw(self:SearchPage):
+def _head(self:SearchPage, query):
+    "The question for `list_card`"
+    text, scene = self.question.strip(), self.scene
+    if text and self.asks == 'crop':
+        return dict(image=self._embedded_question().pixels, name=text, note=Path(text).name)
+    if text: return dict(text=text, note='asked')
+    note = self.in_words('q', query)
+    if scene.q.caption is not None: return dict(text=scene.q.caption[query], note=note)
+    return dict(image=scene.q_thumb.image(query), name=scene.q_thumb.name(query), note=note)
+
+
+@patch
+def _as_drawn(self:SearchPage, item):
+    "A found image for `list_card`; pale if it is below the threshold"
+    row = item['row']
+    return item | dict(image=self.scene.g_thumb.image(row), note=self.in_words('g', row), right=None,
+                       dim=item['accepted'] is False, chosen=row in self.selection.gallery)
+
+
+def _verdict(best, present, threshold):
+    "Whether the best image is good enough, for a heading"
+    if threshold is None: return f'best score {best:.3f}, no threshold'
+    return (f"{'present' if present else 'not present'}: best score {best:.3f}, threshold {threshold.value:.3f}, "
+            f'calibrated for {100*threshold.target:.2g} % false alarms')
+
+
+@patch
+def draw(self:SearchPage) -> PaperFigure:
     "Question and answer"
-    query, s = self.selection.query, self.scene
-    out, text = self.found(query), self.question.strip()
-    if 'message' in out: return message_card(out['message'], f"{self.title}, {out['what']}")
-    results = [it | dict(image=s.g_thumb.image(it['row']), note=self.who('g', it['row']), right=None,
-                         dim=it['accepted'] is False, chosen=it['row'] in self.selection.gallery)
-               for it in out['items']]
-    if text and self.asks == 'crop': head = dict(image=self.asked()[1], name=text, note=Path(text).name)
-    elif text: head = dict(text=text, note='asked')
-    elif s.q.caption is not None: head = dict(text=s.q.caption[query], note=self.who('q', query))
-    else: head = dict(image=s.q_thumb.image(query), name=s.q_thumb.name(query), note=self.who('q', query))
-    if not results: return message_card(out['said'], f"{self.title}, {out['what']}")
-    best, t, at = results[0]['score'], self.threshold, '' if text else f' (query {query})'
-    verdict = f'best score {best:.3f}, no threshold' if t is None else (
-        f"{'present' if out['present'] else 'not present'}: best score {best:.3f}, threshold {t.value:.3f}, "
-        f'calibrated for {100*t.target:.2g} % false alarms')
-    return list_card(head, results, f'{self.title}{at}: {verdict}', per_line=max(4, min(10, self.k)))
+    query = self.selection.query
+    found = self.found(query)
+    if 'message' in found: return message_card(found['message'], f"{self.title}, {found['what']}")
+    if not found['items']: return message_card(found['said'], f"{self.title}, {found['what']}")
+    results = [self._as_drawn(item) for item in found['items']]
+    title = self.title if self.question.strip() else f'{self.title} (query {query})'
+    verdict = _verdict(results[0]['score'], found['present'], self.threshold)
+    return list_card(self._head(query), results, f'{title}: {verdict}', per_line=max(4, min(10, self.k)))
 
 # %% ../../nbs/15_widgets/50_search.ipynb #b492e164
 class Pictures:
     "Images of features, read when they are shown; counts which are lost, and which are newer than the features"
-    def __init__(self, root, # Folder that no path may leave
-        paths, # N paths in it
+    def __init__(self, root:str | Path, # Folder that no path may leave
+        paths:Sequence[str], # N paths in it
         written:float=None, # Time of the features in seconds; None: not known
         ):
-        self.root, self.paths, self.written, self.lost, self.newer = Path(root), paths, written, set(), set()
+        self.root = Path(root)
+        self.paths = paths
+        self.written = written
+        self.lost = set()       # paths that could not be read
+        self.newer = set()      # paths of images that are newer than the features
 
-    def __call__(self, rows): # -> list of (H,W,3) uint8
+    def __call__(self, rows:Sequence[int]) -> list[np.ndarray]: # (H,W,3) uint8
         "Pixels of some rows"
         return [self._read(self.paths[r]) for r in rows]
 
@@ -175,37 +234,46 @@ class Pictures:
         if self.written is not None and place.stat().st_mtime > self.written: self.newer.add(str(path))
         return pixels
 
-    def notes(self) -> list: # of str
-        "What is to be said about the images that were shown"
-        facts = ((self.lost, "cannot be read and is shown by name", "cannot be read and are shown by name"),
-                 (self.newer, "was written after the features were: it may show something else",
-                  "were written after the features were: they may show something else"))
-        return [f"{len(paths)} of the images shown {many if len(paths) > 1 else one} ({printable(sorted(paths)[0])} "
-                f"in {printable(self.root)})" for paths, one, many in facts if paths]
+    def notes(self) -> list[str]:
+        "What a reader should know about the images that were shown"
+        notes = []
+        if self.lost:
+            verb = 'is' if len(self.lost) == 1 else 'are'
+            notes.append(self._note(self.lost, f'cannot be read and {verb} shown by name'))
+        if len(self.newer) == 1:
+            notes.append(self._note(self.newer, 'was written after the features were: it may show something else'))
+        elif self.newer:
+            notes.append(self._note(self.newer, 'were written after the features were: they may show something else'))
+        return notes
+
+    def _note(self, paths, what):
+        return f'{len(paths)} of the images shown {what} ({printable(sorted(paths)[0])} in {printable(self.root)})'
 
 
-def _written(e):
+def _written(features):
     "When features were written, None for those in memory; of a folder its oldest file"
-    place = e.source[0] if isinstance(e.source, tuple) else e.source
+    source = features.source
+    place = source[0] if isinstance(source, tuple) else source
     if not isinstance(place, str) or not os.path.exists(place): return None
     files = [file for file in Path(place).iterdir() if file.is_file()] if os.path.isdir(place) else [Path(place)]
     return min((file.stat().st_mtime for file in files), default=None)
 
 
-def images_of(e, # `Embeddings` with paths
-    folder=None, # Where the paths start; None: what `reid_lab.recipes.crops.embed_crops` has noted
-    beside=(), # Folders whose contents need no warning, such as that of the feature file
-    ): # `Pictures`, for `reid_lab.widgets.scene.Thumbnails`; None without paths or folder
+@renamed(e='features')
+def images_of(features:Embeddings, # With paths
+    folder:str | Path=None, # Where the paths start; None: what `reid_lab.recipes.crops.embed_crops` has noted
+    beside:Iterable[str | Path]=(), # Folders whose contents need no warning, such as that of the feature file
+    ) -> Pictures | None: # For `reid_lab.widgets.scene.Thumbnails`; None without paths or folder
     "Images of features, read when they are shown; a folder that only the features name is named in a warning"
-    root = folder or e.meta.get('root')
-    if e.path is None or not root: return None
+    root = folder or features.meta.get('root')
+    if features.path is None or not root: return None
     root = Path(root).expanduser()
     if folder and not root.is_dir():
         raise ValueError(f"folder={str(folder)!r} is no folder; give that in which the paths of the features start")
     if not folder and not any(_lies_in(root, place) for place in beside):
         warnings.warn(f"pictures are taken from {str(root)!r}, which the features name; give folder=DIR for another",
                       stacklevel=2)
-    return Pictures(root, e.path, _written(e))
+    return Pictures(root, features.path, _written(features))
 
 
 def _lies_in(path, folder):
@@ -214,11 +282,12 @@ def _lies_in(path, folder):
     return path == folder or folder in path.parents
 
 
-def answer_page(answer, # From `reid_lab.analysis.search.find` or `reid_lab.recipes.crops.search`
-    folder=None, # Of the gallery's images, see `images_of`
-    q_images=None, # Of crops that ask, see `reid_lab.widgets.scene.Thumbnails`; None: those of their own features
-    beside=(), # See `images_of`
-    **state): # More traits, such as `title`
+def answer_page(answer:Answer, # From `reid_lab.analysis.search.find` or `reid_lab.recipes.crops.search`
+    folder:str | Path=None, # Of the gallery's images, see `images_of`
+    q_images:Sequence | Callable=None, # Of crops that ask, see `Thumbnails`; None: those of their own features
+    beside:Iterable[str | Path]=(), # See `images_of`
+    **state # More traits, such as `title`
+    ) -> SearchPage:
     "Questions that were asked, with what was found for each"
     q, g = answer.result.q, answer.result.g
     if isinstance(g, Shards): g = g[np.unique(answer.result.index)].load() # what was found, with the same lists

@@ -8,6 +8,7 @@ __all__ = ['NAMES', 'Selection', 'as_if']
 # %% ../../nbs/15_widgets/05_selection.ipynb #a39b7256
 import inspect
 import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 
@@ -33,18 +34,18 @@ def _query(value, n):
     "None, or a row of the queries"
     if value is None: return None
     if isinstance(value, Integral) and not isinstance(value, bool) and 0 <= value < n: return int(value)
-    raise ValueError(f"query={value!r} is no row of the queries; choose " + (f'among 0 to {n - 1}, or ' if n else '') +
-                     'None for no selection')
+    rows = f'among 0 to {n - 1}, or ' if n else ''
+    raise ValueError(f"query={value!r} is no row of the queries; choose {rows}None for no selection")
 
 
 def _camera(value, cameras):
     "None, a camera, or a pair (query, gallery)"
     if value is None: return None
-    pair = not isinstance(value, (str, Integral)) and hasattr(value, '__len__')
-    if pair and len(value) != 2: raise ValueError(f"camera={value!r}: a pair is (that of the query, of the gallery)")
     hint = 'A pair is (that of the query, that of the gallery); None selects no camera.'
-    known = [int(check_choice('camera', v, cameras, hint)) for v in (value if pair else [value])]
-    return tuple(known) if pair else known[0]
+    if isinstance(value, (str, Integral)) or not hasattr(value, '__len__'):
+        return int(check_choice('camera', value, cameras, hint))
+    if len(value) != 2: raise ValueError(f"camera={value!r}: a pair is (that of the query, of the gallery)")
+    return tuple(int(check_choice('camera', v, cameras, hint)) for v in value)
 
 
 def _valid(sel, name, value, query):
@@ -61,15 +62,23 @@ NAMES = ('query', 'gallery', 'camera', 'words')
 
 class Selection(HasTraits):
     "What is selected, shared by all views of a notebook"
-    query, gallery, camera, words = Any(None), Any(()), Any(None), Any(())
+    query = Any(None)   # row
+    gallery = Any(())   # rows
+    camera = Any(None)  # number, or a pair: that of the query, that of the gallery
+    words = Any(())     # positions in the caption of the query
 
     def __init__(self, n_query:int, # Queries
         n_gallery:int, # Gallery images
-        cameras=(), # Camera numbers of both
-        n_words=0, # Words of the captions: (Q,) numbers, or one for all; 0: queries are images
+        cameras:Iterable[int]=(), # Camera numbers of both
+        n_words:Sequence[int] | int=0, # Words of each caption, or one number for all; 0: queries are images
         **start): # Values of the traits
-        self.n_query, self.n_gallery, self.cameras = int(n_query), int(n_gallery), sorted({int(c) for c in cameras})
-        self.n_words, self._followers, self._new, self._busy = n_words, [], {}, 0
+        self.n_query = int(n_query)
+        self.n_gallery = int(n_gallery)
+        self.cameras = sorted({int(c) for c in cameras})
+        self.n_words = n_words
+        self._followers = []    # weak references to functions
+        self._new = {}          # what followers have not been told of
+        self._busy = 0          # above 0: changes are collected
         super().__init__()
         self.set(**start)
 
@@ -83,21 +92,27 @@ class Selection(HasTraits):
             self._busy += 1
             self.words = ()
             self._busy -= 1
-        self._tell()
+        self._notify()
 
-    def _tell(self, rounds=20):
+    def _notify(self, rounds=20):
+        "Call the followers, which may change the selection in turn"
         if self._busy: return
         self._busy = 1
         try:
             while self._new:
-                new, self._new, rounds = self._new, {}, rounds - 1
-                if rounds < 0: raise RuntimeError(f"followers set {sorted(new)} in a circle; one of them must stop")
+                if rounds == 0:
+                    raise RuntimeError(f"followers set {sorted(self._new)} in a circle; one of them must stop")
+                rounds -= 1
+                new, self._new = self._new, {}
                 self._followers = [f for f in self._followers if f() is not None]
-                for f in list(self._followers):
-                    if (told := f()) is not None: told(new) # it may have gone while others were told
-        finally: self._busy, self._new = 0, {}
+                for reference in list(self._followers):
+                    follower = reference() # it may have gone while others were called
+                    if follower is not None: follower(new)
+        finally:
+            self._busy = 0
+            self._new = {}
 
-    def words_of(self, query): # Row, or None -> int
+    def words_of(self, query:int | None) -> int: # Row
         "How many words can be masked"
         if query is None: return 0
         return int(self.n_words if isinstance(self.n_words, Integral) else self.n_words[query])
@@ -113,7 +128,7 @@ def state(self:Selection) -> dict: # Values that JSON can hold
 
 
 @patch
-def set(self:Selection, **values): # Of the traits
+def set(self:Selection, **values) -> None: # Of the traits
     "Several values as one change: all of them, or none and an error"
     for k in values: check_choice('selection', k, NAMES)
     query = _query(values.get('query', self.query), self.n_query)
@@ -123,19 +138,20 @@ def set(self:Selection, **values): # Of the traits
         for k in NAMES:
             if k in values: setattr(self, k, values[k])
     finally: self._busy -= 1
-    self._tell()
+    self._notify()
 
 
 @patch
-def follow(self:Selection, f): # Called with a dict of the values that have changed
-    "Tell `f` of every change"
+def follow(self:Selection, f:Callable[[dict], None]) -> None: # Called with the values that have changed
+    "Call `f` after every change; a method is held weakly"
     self._followers.append(weakref.WeakMethod(f) if inspect.ismethod(f) else lambda: f)
 
 # %% ../../nbs/15_widgets/05_selection.ipynb #acbde72c
 @contextmanager
 def as_if(sel:Selection, # Whose values are replaced
-    **values): # Of the traits
-    "Other values for a moment, of which no follower is told"
+    **values # Of the traits
+    ) -> Iterator[None]:
+    "Other values for a moment, of which no follower hears"
     before, busy = sel.state(), sel._busy
     sel._busy = busy + 1
     try: yield sel.set(**values)

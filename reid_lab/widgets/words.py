@@ -6,6 +6,9 @@
 __all__ = ['OWN', 'NO_QUERY', 'NO_WORDS', 'NO_IMAGE', 'NO_MODEL', 'TextScene', 'WordLab']
 
 # %% ../../nbs/15_widgets/35_words.ipynb #9ddae9d8
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 import torch
@@ -15,7 +18,9 @@ from traitlets import Unicode, observe, validate
 from ..analysis.explain.evidence import telling
 from ..analysis.explain.faithfulness import VARIANTS, without_words
 from ..core.basics import check_choice
+from ..data.table import ReidTable
 from ..figures.explain import word_card
+from ..figures.style import PaperFigure
 from ..figures.views import message_card
 from ..retrieval.embeddings import Embeddings, embed_texts
 from ..retrieval.ranking import Ranker
@@ -27,6 +32,7 @@ OWN = 'A woman with a red jacket and black trousers.'
 
 
 def _one_caption(value):
+    "A caption in one line"
     text = ' '.join(value.split())
     if not 0 < len(text) <= 2000: raise ValueError(f"text has {len(text)} characters; type a caption of 1 to 2000")
     return text
@@ -39,10 +45,12 @@ class _Masked(Scores):
         self.shape, self.span = self.base.shape, self.base.span
 
     def block(self, lo, hi):
-        out, s = self.base.block(lo, hi), self.scene
-        for i in {s.own, s.selection.query if s.selection.words else s.own}:
-            if lo <= i < hi: out[i - lo] = s.cosines([s.said(i)])[0].to(out)
-        return out
+        scores, scene = self.base.block(lo, hi), self.scene
+        changed = {scene.own}
+        if scene.selection.words: changed.add(scene.selection.query)
+        for query in changed:
+            if lo <= query < hi: scores[query - lo] = scene.cosines([scene.caption(query)])[0].to(scores)
+        return scores
 
 # %% ../../nbs/15_widgets/35_words.ipynb #fb6c6da9
 class TextScene(Scene):
@@ -50,17 +58,18 @@ class TextScene(Scene):
     text = Unicode(OWN, help='caption of the last query')
     variant = Unicode('unk', help='`unk` masks words, `delete` removes them')
 
-    def __init__(self, model, # Embedded both; has `encode_text` and `tokenizer`
+    def __init__(self, model:torch.nn.Module, # Embedded both; has `encode_text` and `tokenizer`
         q:Embeddings, # Of captions
         g:Embeddings, # Gallery
-        g_images=None, # Of the gallery, see `Thumbnails`
+        g_images:ReidTable | np.ndarray | Sequence | Callable=None, # Of the gallery, see `Thumbnails`
         text:str=OWN, # Caption of one's own
         variant:str='unk', # See the trait
-        scores=None, # Of the queries and one's own, see `Scene`
+        scores:Scores | np.ndarray=None, # Of the queries and one's own, see `Scene`
         **start): # Values of the selection
         if q.caption is None:
             raise ValueError("q has no captions; use embed_texts(model, table.text_queries(split)), or a Scene")
-        self.model, self._vectors = model, {}
+        self.model = model
+        self._vectors = {}      # caption -> its embedding
         text = _one_caption(text)
         own = self._embed([text]).to(q.emb.device, q.emb.dtype)
         if own.shape[1] != q.dim:
@@ -78,7 +87,7 @@ class TextScene(Scene):
     def _known(self, proposal): return check_choice('variant', proposal.value, VARIANTS)
 
     @observe('variant')
-    def _otherwise(self, change): self.tell()
+    def _otherwise(self, change): self.notify()
 
     @observe('text')
     def _typed(self, change):
@@ -87,7 +96,7 @@ class TextScene(Scene):
         self.q.caption[self.own] = self.text
         self.q.emb[self.own] = self._embed([self.text])[0].to(self.q.emb)
         self.selection.n_words[self.own] = len(self.text.split())
-        self.tell()
+        self.notify()
         self.selection.query = self.own
 
     def _embed(self, texts):
@@ -95,20 +104,21 @@ class TextScene(Scene):
 
 # %% ../../nbs/15_widgets/35_words.ipynb #fa2f65d8
 @patch
-def said(self:TextScene, query): # Row -> str
-    "The caption as it is searched"
-    words = self.selection.words if query == self.selection.query else ()
-    return without_words(self.q.caption[query], words, self.variant) if words else self.q.caption[query]
+def caption(self:TextScene, query:int) -> str: # Row
+    "The caption as it is searched: without the masked words of the selected one"
+    whole = self.q.caption[query]
+    if query != self.selection.query or not self.selection.words: return whole
+    return without_words(whole, self.selection.words, self.variant)
 
 
 @patch
-def cosines(self:TextScene, texts): # Captions, of which none need be a query -> (n,G)
+def cosines(self:TextScene, texts:Sequence[str]) -> torch.Tensor: # Captions, of which none need be a query -> (n,G)
     "Scores of captions"
     if len(self._vectors) > 5000: self._vectors.clear()
-    new = [t for t in dict.fromkeys(texts) if t not in self._vectors]
+    new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
     if new: self._vectors.update(zip(new, self._embed(new)))
     g = self._own.scores.base.g
-    return unit_rows(torch.stack([self._vectors[t] for t in texts]).to(g)) @ g.T
+    return unit_rows(torch.stack([self._vectors[text] for text in texts]).to(g)) @ g.T
 
 # %% ../../nbs/15_widgets/35_words.ipynb #b80c38de
 NO_QUERY = 'No caption is selected. Step through the captions, or type one.'
@@ -119,7 +129,9 @@ NO_MODEL = 'This scene cannot search without some words. TextScene(model, q, g) 
 
 class WordLab(SceneView):
     "A caption whose words can be taken away"
-    kind, toggles, most_pages = 'words', True, 24
+    kind = 'words'
+    toggles = True
+    most_pages = 24
     title = Unicode('Words of the caption', help='heading').tag(ui=True)
     text = Unicode('', help='a caption of one\'s own, see `TextScene`').tag(ui=True)
     variant = Unicode('unk', help='`unk` masks words, `delete` removes them').tag(ui=True)
@@ -141,65 +153,91 @@ class WordLab(SceneView):
     def _otherwise(self, change):
         if isinstance(self.scene, TextScene): self.scene.variant = self.variant
 
-    def fixed(self): return dict(n_query=len(self.scene.q), own=getattr(self.scene, 'own', None))
+    def fixed(self) -> dict: return dict(n_query=len(self.scene.q), own=getattr(self.scene, 'own', None))
 
 # %% ../../nbs/15_widgets/35_words.ipynb #b41c053d
-def _margins(sim, right, left):
+class _First(NamedTuple):
+    "The first right image for each of several captions"
+    score: np.ndarray   # (n,)
+    margin: np.ndarray  # (n,) to the best of the others
+    rank: np.ndarray    # (n,)
+
+    def of(self, i): return dict(score=round(float(self.score[i]), 4), rank=int(self.rank[i]))
+
+
+def _first_right(scores, right, left): # (n,G), (G,) bool, (G,) bool
     "Best right score, margin to the best other and rank of the first right image, of each row"
-    best = np.where(right, sim, -np.inf).max(1)
-    rest = np.where(left & ~right, sim, -np.inf)
-    other = rest.max(1)
-    return best, best - np.where(np.isfinite(other), other, 0.), 1 + (rest >= best[:, None]).sum(1)
+    best = np.where(right, scores, -np.inf).max(1)
+    others = np.where(left & ~right, scores, -np.inf)
+    best_other = others.max(1)
+    margin = best - np.where(np.isfinite(best_other), best_other, 0.)
+    return _First(best, margin, 1 + (others >= best[:, None]).sum(1))
+
+
+def _images_left(scene, query):
+    "Which gallery images can be found for a query: (G,) bool"
+    left = np.ones(len(scene.g), bool)
+    left[np.asarray(scene.ranker.junk)] = False
+    _, (_, own_camera) = scene.ranker.pairs(query, query + 1)
+    left[np.asarray(own_camera)] = False
+    return left
 
 
 @patch
-def effects(self:WordLab, query): # Row -> dict, or None where no image is left
+def effects(self:WordLab, query:int) -> dict | None: # Row -> None where no image is left
     "Score and rank with all words, with those that are left, and without each"
-    s, text = self.scene, self.scene.q.caption[query]
-    left, (_, (_, own)) = np.ones(len(s.g), bool), s.ranker.pairs(query, query + 1)
-    left[np.asarray(s.ranker.junk)] = False
-    left[np.asarray(own)] = False
-    if not left.any() or not text.split(): return None
-    alone = [without_words(text, [i], s.variant) for i in range(len(text.split()))]
-    sim = s.cosines([text, s.said(query), *alone]).double().cpu().numpy()
-    right = left & (s.g.pid == s.q.pid[query]) & (s.q.pid[query] != -1)
+    scene, text = self.scene, self.scene.q.caption[query]
+    left, n_words = _images_left(scene, query), len(text.split())
+    if not left.any() or n_words == 0: return None
+    each_gone = [without_words(text, [i], scene.variant) for i in range(n_words)]
+    scores = scene.cosines([text, scene.caption(query), *each_gone]).double().cpu().numpy()
+    pid = scene.q.pid[query]
+    right = left & (scene.g.pid == pid) & (pid != -1)
     known = bool(right.any())
-    if not known: right = np.arange(len(left)) == np.where(left, sim[0], -np.inf).argmax()
-    score, margin, rank = _margins(sim, right, left)
-    def one(i): return dict(score=round(float(score[i]), 4), rank=int(rank[i]))
-    return dict(known=known, whole=one(0), now=one(1), alone=[round(float(margin[0] - m), 4) for m in margin[2:]],
-                ranks=rank[2:].tolist())
+    if not known: right = np.arange(len(left)) == np.where(left, scores[0], -np.inf).argmax()
+    first = _first_right(scores, right, left)
+    added = [round(float(first.margin[0] - without), 4) for without in first.margin[2:]]
+    return dict(known=known, whole=first.of(0), now=first.of(1), alone=added, ranks=first.rank[2:].tolist())
 
 # %% ../../nbs/15_widgets/35_words.ipynb #d04d534b
 @patch
-def content(self:WordLab, query):
-    s, name = self.scene, f'Words of query {query}'
+def content(self:WordLab, query:int | None) -> dict:
+    scene, name = self.scene, f'Words of query {query}'
     if query is None: return dict(label='Words of a caption, no query selected', message=NO_QUERY, words=[])
-    if s.q.caption is None: return dict(label=f'{name}: an image', message=NO_WORDS, words=[])
-    text, gone = s.q.caption[query], self.selection.words if query == self.selection.query else ()
-    say = set(telling(text))
-    words = [dict(text=w, gone=i in gone, stop=i not in say) for i, w in enumerate(text.split())]
-    out = dict(words=words, row=query, own=query == getattr(s, 'own', None), pid=int(s.q.pid[query]))
-    told = f'{len(gone)} of {len(words)} words masked'
-    if not isinstance(s, TextScene): return out | dict(label=f'{name}: {told}', message=NO_MODEL, summary=told)
-    e = self.effects(query)
-    if e is None: return out | dict(label=f'{name}: no image is left', message=NO_IMAGE)
-    for w, value, rank in zip(words, e['alone'], e['ranks']): w.update(value=value, rank=rank)
-    told += f" · {_moved(e)}"
-    return out | dict(label=f'{name}: {told}', summary=told, known=e['known'])
+    if scene.q.caption is None: return dict(label=f'{name}: an image', message=NO_WORDS, words=[])
+    text = scene.q.caption[query]
+    gone = self.selection.words if query == self.selection.query else ()
+    counts = set(telling(text)) # other words say nothing of a person
+    words = [dict(text=word, gone=i in gone, stop=i not in counts) for i, word in enumerate(text.split())]
+    content = dict(words=words, row=query, own=query == getattr(scene, 'own', None), pid=int(scene.q.pid[query]))
+    summary = f'{len(gone)} of {len(words)} words masked'
+    if not isinstance(scene, TextScene):
+        return content | dict(label=f'{name}: {summary}', message=NO_MODEL, summary=summary)
+    effects = self.effects(query)
+    if effects is None: return content | dict(label=f'{name}: no image is left', message=NO_IMAGE)
+    for word, value, rank in zip(words, effects['alone'], effects['ranks']): word.update(value=value, rank=rank)
+    summary = f'{summary} · {_change_in_words(effects)}'
+    return content | dict(label=f'{name}: {summary}', summary=summary, known=effects['known'])
 
 
-def _moved(e):
-    "What masking did to the best image, in words"
-    what, a, b = 'first right image' if e['known'] else 'first image of the whole caption', e['whole'], e['now']
-    def step(k, form): return format(a[k], form) if a[k] == b[k] else f'{a[k]:{form}} → {b[k]:{form}}'
-    return f"{what}: rank {step('rank', 'd')}, score {step('score', '.3f')}"
+def _change_in_words(effects):
+    "What masking did to the best image"
+    what = 'first right image' if effects['known'] else 'first image of the whole caption'
+    before, after = effects['whole'], effects['now']
+    rank = _step(before['rank'], after['rank'], 'd')
+    score = _step(before['score'], after['score'], '.3f')
+    return f'{what}: rank {rank}, score {score}'
+
+
+def _step(before, after, form):
+    return f'{before:{form}}' if before == after else f'{before:{form}} → {after:{form}}'
 
 
 @patch
-def draw(self:WordLab):
+def draw(self:WordLab) -> PaperFigure:
     "The words and what they add"
     now = self.content(self.selection.query)
     if now.get('message') and not now['words']: return message_card(now['message'], self.title)
-    title = f"{self.title}: query {now['row']}" + (', typed' if now['own'] else '')
+    title = f"{self.title}: query {now['row']}"
+    if now['own']: title += ', typed'
     return word_card(now['words'], title, now.get('summary') or now['message'])

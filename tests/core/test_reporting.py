@@ -42,6 +42,16 @@ def test_progress_sends_its_own_sequences_and_no_others():
     assert "\r\x1b[K" in screen.getvalue()     # of the line that is redrawn
 
 
+def test_a_line_fits_the_terminal(monkeypatch):
+    "One that wraps cannot be drawn over; the last one stays, and is whole"
+    monkeypatch.setenv("COLUMNS", "30")
+    screen = Screen()
+    loop = progress(range(2), "captions", every=0, quiet=False, file=screen)
+    for _ in loop: loop.note = "x"*99
+    lines = [line for line in screen.getvalue().split("\r\x1b[K") if line]
+    assert max(map(len, lines[:-1])) == 29 and lines[-1].endswith("x"*99 + "\n")
+
+
 def test_the_display_takes_in_text_from_data():
     what = Activity(pid=1)
     for more in (dict(label="run \x1b[2J", run="runs/\x1b"), dict(label="cell \x1b", cell=1, total=2)):

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 import reid_lab
-from reid_lab.moved import MOVED, REMOVED, new_module
+from reid_lab.moved import MOVED, REMOVED, RENAMED, new_module
 
 NAMES = json.loads((Path(__file__).resolve().parents[1]/"vectors"/"names_of_0_1.json").read_text())
 
 
 def current(old, name):
     "The object that an old name stands for, by its new name"
-    return getattr(importlib.import_module(f"reid_lab.{new_module(old, name) if old in MOVED else old}"), name)
+    module = importlib.import_module(f"reid_lab.{new_module(old, name) if old in MOVED else old}")
+    return getattr(module, RENAMED.get(old, {}).get(name, name))
 
 
 def test_the_list_is_that_of_a_whole_library():

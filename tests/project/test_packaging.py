@@ -90,13 +90,13 @@ def test_the_library_imports_only_what_it_requires(settings):
 
 
 def test_every_requirement_is_imported(settings):
-    "What no module uses is no requirement; papermill finds the kernel by its name, pandas loads jinja2 for LaTeX"
+    "What no module uses is no requirement; papermill finds the kernel by its name"
     seen = set()
     for path in (ROOT/"reid_lab").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import): seen |= {a.name.split(".")[0] for a in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level: seen.add(node.module.split(".")[0])
-    required = {re.split(r"[<>=!~]", r)[0] for r in settings["requirements"].split()} - {"ipykernel", "jinja2"}
+    required = {re.split(r"[<>=!~]", r)[0] for r in settings["requirements"].split()} - {"ipykernel"}
     assert not {r for r in required if IMPORT_NAMES.get(r, r).replace("-", "_") not in seen}
 
 

@@ -370,10 +370,10 @@ def test_wrong_calls_on_shards_and_cameras(on_disk, capsys, monkeypatch, args, m
 
 
 def test_columns_that_say_nothing():
-    from reid_lab.cli.crops import silent
+    from reid_lab.cli.crops import empty_columns
     e = Embeddings(np.eye(3, dtype="f4"), [-1]*3, [0, 1, 1], columns=dict(site=[0, 0, 0], scenario=["", "x", ""],
                                                                          view=["ground"]*3, domain=["", "", ""]))
-    assert silent(e) == ["site", "view", "domain", "pid"]
+    assert empty_columns(e) == ["site", "view", "domain", "pid"]
 
 
 def test_progress_counts_all_images(folder, tmp_path, monkeypatch):

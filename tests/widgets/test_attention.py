@@ -56,7 +56,7 @@ def test_removed_words_shift_the_positions(clip):
     scene = TextScene(clip, q, Embeddings(q.emb, q.pid), gallery(4), query=0, variant="delete")
     view = AttentionView(scene, clip, n=2, method="gradcam", word=4)
     scene.selection.words = (1, 2)
-    assert scene.said(0).split()[view._place(0, 4)] == "red" and view._place(0, 2) is None
+    assert scene.caption(0).split()[view._place(0, 4)] == "red" and view._place(0, 2) is None
     assert view.content(0)["panels"][0]["head"].endswith("red")
 
 

@@ -30,11 +30,11 @@ def test_a_setting_moves_bars_map_and_pairs_and_a_bad_one_nothing():
     old, still = look(), [board.views[i].fixed() for i in (1, 3)]
     for wrong in (dict(tau=0), dict(tau=float("nan")), dict(k=50), dict(method="dart"), dict(batch=2.5),
                   dict(steps=-1)):
-        bars.heard(dict(ui=wrong))
+        bars.receive(dict(ui=wrong))
     assert look() == old
-    bars.heard(dict(ui=dict(method="No adaptation")))
+    bars.receive(dict(ui=dict(method="No adaptation")))
     assert all(a != b for a, b in zip(look(), old)) and bars.scene.found()["method"] == "No adaptation"
-    bars.heard(dict(ui=dict(method="DART3-LITE", rate=.1, steps=5)))
+    bars.receive(dict(ui=dict(method="DART3-LITE", rate=.1, steps=5)))
     assert look()[1]["x"] != old[1]["x"], "queries are elsewhere on the map"
     assert [board.views[i].fixed() for i in (1, 3)] == still, "before is before"
 
@@ -42,12 +42,12 @@ def test_a_setting_moves_bars_map_and_pairs_and_a_bad_one_nothing():
 def test_each_camera_is_shown_as_soon_as_it_is_there():
     bars, told = CameraBars(AdaptedScene(make_scene(query=1))), []
     bars.front()
-    bars.heard(dict(shown=1))
+    bars.receive(dict(shown=1))
     bars._front.observe(lambda change: told.append(sum(c["done"] for c in change["new"]["cams"])), "fixed")
-    bars.heard(dict(ui=dict(tau=2., batch=8)))
+    bars.receive(dict(ui=dict(tau=2., batch=8)))
     assert told[:5] == [1, 2, 3, 4, 5] and bars._front.fixed["nmi"]["after"] is not None
     told.clear()
-    bars.heard(dict(ui=dict(tau=2.)))
+    bars.receive(dict(ui=dict(tau=2.)))
     assert not told, "the same again is no run"
     bars.front().close()
 

@@ -5,7 +5,7 @@ from helpers.views import embedded
 
 from reid_lab.analysis.tags import read_tags, tag
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.widgets.failures import FailureBrowser, _shown
+from reid_lab.widgets.failures import FailureBrowser, _in_unit
 from reid_lab.widgets.scene import Scene
 
 
@@ -23,21 +23,21 @@ def test_failures_are_marked_in_a_file_that_others_write_too(tmp_path):
     view, said = FailureBrowser(scene, tags=path, by="ann"), []
     worst = view.frame["query"].iloc[:2].tolist()
     assert view.frame.failed[:2].all() and view.frame.AP.is_monotonic_increasing
-    view.heard(dict(mark=dict(query=worst[0], mark="tick")))
+    view.receive(dict(mark=dict(query=worst[0], mark="tick")))
     tag(path, view.frame.key[0], "bob", "cross", comment="=no")
-    view.heard(dict(mark=dict(query=worst[0], comment="both wear red")))
+    view.receive(dict(mark=dict(query=worst[0], comment="both wear red")))
     rows = read_tags(path).set_index("by")
     assert rows.mark.to_dict() == dict(ann="tick", bob="cross") and rows.comment["ann"] == "both wear red"
     one = view.content(worst[0])["one"]
     assert one["note"]["mark"] == "tick" and one["others"] == ["bob: cross =no"]
     assert view.rows("tick")["query"].tolist() == worst[:1] and worst[0] not in view.rows("open")["query"].tolist()
     view.say = said.append
-    for wrong in (dict(query=worst[0], mark="maybe"), dict(query=99, mark="tick")): view.heard(dict(mark=wrong))
+    for wrong in (dict(query=worst[0], mark="maybe"), dict(query=99, mark="tick")): view.receive(dict(mark=wrong))
     assert len(said) == 2 and "maybe" in said[0] and len(read_tags(path)) == 2
     path.write_text("damaged")
-    view.heard(dict(mark=dict(query=worst[1], mark="tick")))
+    view.receive(dict(mark=dict(query=worst[1], mark="tick")))
     assert path.read_text() == "damaged" and "tags.csv" in said[2]      # said, not overwritten
-    view.heard(dict(figure=1))
+    view.receive(dict(figure=1))
     assert {p.name for p in tmp_path.glob("failures.*")} == {"failures.pdf", "failures.png"}, said
 
 
@@ -47,7 +47,7 @@ def test_failures_are_those_of_the_ranking():
     reason = view.rates.reason[0]
     view.set(show="all", reason=reason)
     assert set(view.rows()["query"]) == set(view.frame["query"][view.frame[f"{reason} holds"]])
-    assert [_shown(*x) for x in ((1., "0 or 1"), (.966, "share of other people"), (1., "share"), (1., "attributes"),
+    assert [_in_unit(*x) for x in ((1., "0 or 1"), (.966, "share of other people"), (1., "share"), (1., "attributes"),
                                  (2., "identities"), (.6449, "of the median"))] == [
         "yes", "97 % of other people", "100 %", "1 attribute", "2 identities", "0.645 of the median"]
     scene.scores = (scene.q.pid[:, None] == scene.g.pid[None]).astype("f4")

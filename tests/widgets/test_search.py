@@ -11,7 +11,7 @@ def test_a_search_page_says_what_it_cannot_do():
     assert page.content(1)["present"] is False and "calibrated" not in page.content(1)["said"]
     assert "searches without the person" in page.content(1)["said"]
     assert not any(i["accepted"] for i in page.content(1)["items"])
-    page.heard(dict(ui=dict(question="a man")))
+    page.receive(dict(ui=dict(question="a man")))
     assert "No model was given" in page.content(1)["message"] and "no answer" in repr(page)
     scene.selection.query = 5
     assert page.question == "" and "query 5" in repr(page)

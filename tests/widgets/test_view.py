@@ -87,10 +87,10 @@ def test_state_can_be_set_and_is_checked(make):
     assert view.picture() != before and view.state()["title"] == "another"
     with pytest.raises(ValueError, match="Did you mean 'title'"): view.set(titel="x")
     with pytest.raises(ValueError, match="choose one of"): make(make_scene(), size=3)
-    view.heard(dict(ui=dict(title="from the browser"), select=dict(query=7)))
+    view.receive(dict(ui=dict(title="from the browser"), select=dict(query=7)))
     assert (view.title, view.selection.query) == ("from the browser", 7)
-    for select in (dict(query=99), dict(camera=77)): view.heard(dict(select=select))
-    for ui in (dict(title=3), dict(a=1)): view.heard(dict(ui=ui))
+    for select in (dict(query=99), dict(camera=77)): view.receive(dict(select=select))
+    for ui in (dict(title=3), dict(a=1)): view.receive(dict(ui=ui))
     assert (view.title, view.selection.query, view.selection.camera) == ("from the browser", 7, None)
 
 
@@ -99,9 +99,9 @@ def test_a_change_of_the_selection_reaches_all_views_once():
     views, told = [make(scene) for _, make in VIEWS.values()], []
     for view in views:
         view.front()
-        view.heard(dict(shown=1))
+        view.receive(dict(shown=1))
         view._front.observe(lambda change: told.append(change["new"]["label"]), "now")
-    views[0].heard(dict(select=dict(query=4)))
+    views[0].receive(dict(select=dict(query=4)))
     assert len(told) == len(views) and all("query 4" in t for t in told)
     assert all(v.front().select["query"] == 4 for v in views)
     scene.scores = -scene.ranker.scores.block(0, 20).clone()

@@ -24,7 +24,7 @@ def test_a_scene_searches_with_what_is_left_of_a_caption(model):
         scene.selection.words = words
         kept = [(i, w) for i, w in enumerate(SAID[2].split()) if variant == "unk" or i not in words]
         left = " ".join("[UNK]" if i in words else w for i, w in kept)
-        assert scene.said(2) == left and scene.said(3) == SAID[3]
+        assert scene.caption(2) == left and scene.caption(3) == SAID[3]
         sims = nn.functional.cosine_similarity(model.encode_text(model.tokenizer([left])), g.emb)
         rows, scores = scene.ranker(2, 24)
         assert np.allclose(scores, sims.sort(descending=True).values.numpy(), atol=1e-5)
@@ -48,7 +48,7 @@ def test_what_a_word_adds_is_what_the_search_loses(model):
     words = dict(zip(SAID[2].split(), e["alone"]))
     assert words["jeans"] > .01 and abs(words["jeans"] - words["blue"]) < .02       # both said by one caption alone
     before = lab.picture()
-    lab.heard(dict(select=dict(words=[4, 5])))
+    lab.receive(dict(select=dict(words=[4, 5])))
     assert lab.effects(2)["now"] != e["now"] and lab.picture() != before and "2 of 9 words masked" in repr(lab)
 
 
@@ -57,13 +57,13 @@ def test_the_list_follows_the_words(model):
     scene = TextScene(model, q, g, query=0)
     lab, ranked = WordLab(scene), RankedList(scene)
     ranked.front()
-    ranked.heard(dict(shown=1))
+    ranked.receive(dict(shown=1))
     before = ranked.front().now
-    lab.heard(dict(select=dict(words=[4, 5, 8])))
+    lab.receive(dict(select=dict(words=[4, 5, 8])))
     now = ranked.front().now
     assert [i["row"] for i in now["items"]] != [i["row"] for i in before["items"]] and "[UNK]" in now["query"]["text"]
-    lab.heard(dict(ui=dict(text="")))
-    lab.heard(dict(ui=dict(text=EVIL)))
+    lab.receive(dict(ui=dict(text="")))
+    lab.receive(dict(ui=dict(text=EVIL)))
     assert scene.text == EVIL and ranked.front().now["query"]["text"] == EVIL
     ranked.front().close()
 

@@ -7,7 +7,6 @@ __all__ = ['SUMMARY_COLUMNS', 'OF_METHOD', 'COLOURED', 'PAGE', 'BiasReport']
 
 # %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #4d045ec9
 import base64
-import html
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from .remedies import REMEDIES
 from .verdict import Ranking, Verdict, in_words
 from ..open_set import OpenSet
 from ...core.files import atomic_path
+from ...core.markup import fill, fill_file
 from ...figures.cameras import camera_bars, camera_map, nmi_bars
 from ...figures.style import PaperFigure, export
 from ...results.tables import markdown_escape, to_csv, to_html, to_markdown
@@ -131,18 +131,7 @@ def figures(self:BiasReport) -> dict[str, PaperFigure]: # By name
     return out
 
 # %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #99cf4fcd
-PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">
-<meta name="viewport" content="width=device-width"><title>{title}</title><style>
-body{{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}}
-p,li,figure{{max-width:60rem}}
-table{{border-collapse:collapse;margin:.5rem 0;display:block;overflow-x:auto}}
-td,th{{padding:.2rem .5rem;border-bottom:1px solid #ddd;white-space:nowrap}}
-.advice{{border-left:4px solid #0072b2;padding-left:1rem}}.check{{border-left:4px solid #009e73;padding-left:1rem}}
-.warning{{border-left:4px solid #d55e00;padding-left:1rem}}figure{{margin:1rem 0}}
-img{{max-width:100%;background:#fff}}li,figcaption{{color:#555}}
-@media (prefers-color-scheme:dark){{body{{color:#ddd;background:#181a1b}}td,th{{border-color:#444}}
-li,figcaption{{color:#aaa}}img{{border-radius:4px}}}}</style><body><h1>{title}</h1>{body}</body></html>
-"""
+PAGE = 'bias_report.html' # Template of the page, in `resources`
 
 
 @patch
@@ -185,31 +174,22 @@ def _title(self:BiasReport):
 
 
 @patch
-def _body(self:BiasReport, sources:dict):
-    "HTML of everything; `sources` maps names of figures to their `src`"
+def _parts(self:BiasReport, sources:dict):
+    "Values of the templates; `sources` maps names of figures to their `src`"
     captions = self._captions()
-
-    def lines(kind, items):
-        "Sentences as paragraphs of a class"
-        return ''.join(f'<p class="{kind}">{html.escape(text)}</p>' for text in items)
-
-    def figure(name, src):
-        "A figure with its caption"
-        return (f'<figure><img src="{src}" alt="{captions[name]}"><figcaption>{captions[name]}</figcaption></figure>')
-
-    parts = [lines('advice', self.advice), lines('check', self.checks), lines('warning', self.warnings),
-             to_html(self.table()), *(figure(name, src) for name, src in sources.items()),
-             '<h2>Cameras</h2>', to_html(self.camera_table())]
+    parts = dict(title=self._title(), notes=self.notes, summary=to_html(self.table()),
+                 remarks=[('advice', self.advice), ('check', self.checks), ('warning', self.warnings)],
+                 figures=[dict(src=src, caption=captions[name]) for name, src in sources.items()],
+                 cameras=to_html(self.camera_table()), open_set='', open_title='')
     if self._has_open_set:
-        parts += [f'<h2>Open set</h2><p>{html.escape(self._open_title())}</p>', to_html(self.open_set.table())]
-    notes = ''.join(f'<li>{html.escape(note)}</li>' for note in self.notes)
-    return ''.join([*parts, f'<h2>How it was measured</h2><ul>{notes}</ul>'])
+        parts |= dict(open_set=to_html(self.open_set.table()), open_title=self._open_title())
+    return parts
 
 
 @patch
 def _repr_html_(self:BiasReport):
-    "What a notebook shows"
-    return f'<h3>{html.escape(self._title())}</h3>' + self._body({})
+    parts = self._parts({})
+    return fill('<h3>{{ title }}</h3>', title=parts['title']) + fill_file('bias_body.html', **parts)
 
 # %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #266c4d38
 @patch
@@ -217,8 +197,8 @@ def to_page(self:BiasReport, figures:dict[str, PaperFigure] | None=None, # Of `f
     ) -> str: # HTML
     "A page that holds its figures"
     coded = {n: base64.b64encode(f.picture(150)).decode() for n, f in (figures or self.figures()).items()}
-    body = self._body({n: f'data:image/png;base64,{c}' for n, c in coded.items()})
-    return PAGE.format(title=html.escape(self._title()), body=body)
+    parts = self._parts({n: f'data:image/png;base64,{c}' for n, c in coded.items()})
+    return fill_file(PAGE, **parts)
 
 
 @patch

@@ -10,7 +10,6 @@ __all__ = ['Text', 'ABSENT', 'Op', 'OPS', 'TraceError', 'Record', 'Attribute', '
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #9dcd3c86
 import hashlib
-import html
 import json
 import os
 import re
@@ -23,6 +22,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ...core.files import locked
+from ...core.markup import fill
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #7b899638
 class TraceError(ValueError):
@@ -392,36 +392,38 @@ def marked_pieces(record:CaptionRecord, # With T2
     return [piece for piece in pieces if piece.text]
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #62dfaeda
-_TAGS = dict(drop='del', add='ins', new='ins')
-
-
-def _attribute_row(a):
-    "One row of the table of attributes"
-    evidence = a.evidence if a.visible else f'not visible: {a.evidence}'
-    cells = (html.escape(a.name), html.escape(a.value), f'{a.confidence:.2f}', html.escape(evidence))
-    return '<tr>' + ''.join(f'<td>{cell}</td>' for cell in cells) + '</tr>'
-
-
-def _marked(piece):
-    "A piece of the draft, crossed out or inserted"
-    text = html.escape(piece.text)
-    if piece.op not in _TAGS: return text
-    return f'<{_TAGS[piece.op]}>{text}</{_TAGS[piece.op]}>'
+_EDIT_TAGS = dict(drop='del', add='ins', new='ins')
+_RECORD = """
+<p><b>{{ record.image }}</b>, id {{ record.pid }}: {{ record.status }} {{ record.reason }}</p>
+{%- if record.T1 -%}
+  <table><tr><th>attribute</th><th>value</th><th>sure</th><th>evidence</th></tr>
+  {%- for a in record.T1.attributes -%}
+    <tr><td>{{ a.name }}</td><td>{{ a.value }}</td><td>{{ '%.2f' % a.confidence }}</td>
+    {#- -#}
+    <td>{{ '' if a.visible else 'not visible: ' }}{{ a.evidence }}</td></tr>
+  {%- endfor -%}
+  </table>
+{%- endif -%}
+{%- if record.T2 -%}
+  <p>
+  {%- for tag, text in pieces -%}
+    {% if tag %}<{{ tag }}>{{ text }}</{{ tag }}>{% else %}{{ text }}{% endif %}
+  {%- endfor -%}
+  </p><ul>
+  {%- for c in corrections -%}<li>{{ c.op }}: {{ c.reason }} ({{ c.evidence }})</li>{%- endfor -%}
+  </ul>
+{%- endif -%}
+""".strip()
 
 
 def record_html(record:CaptionRecord, # Any
     ) -> str:
     "Attributes, the draft with corrections marked, and the reasons"
-    esc = html.escape
-    out = f'<p><b>{esc(record.image)}</b>, id {record.pid}: {esc(record.status)} {esc(record.reason)}</p>'
-    if record.T1:
-        rows = ''.join(map(_attribute_row, record.T1.attributes))
-        out += f'<table><tr><th>attribute</th><th>value</th><th>sure</th><th>evidence</th></tr>{rows}</table>'
-    if not record.T2: return out
-    body = ''.join(map(_marked, marked_pieces(record)))
-    corrections = [c for c in record.T3.trace_corr if c.op != 'keep'] if record.T3 else []
-    reasons = ''.join(f'<li>{esc(c.op)}: {esc(c.reason)} ({esc(c.evidence)})</li>' for c in corrections)
-    return f'{out}<p>{body}</p><ul>{reasons}</ul>'
+    pieces = []
+    if record.T2: pieces = [(_EDIT_TAGS.get(piece.op), piece.text) for piece in marked_pieces(record)]
+    corrections = []
+    if record.T3: corrections = [c for c in record.T3.trace_corr if c.op != 'keep']
+    return fill(_RECORD, record=record, pieces=pieces, corrections=corrections)
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #80c19286
 def _without_repeats(items):
