@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -123,7 +123,7 @@ def read_records(path:Path | str, # Annotation file
     keys:Mapping[str, str], # Key -> kind: text, maybe (text or null), texts, captions, id, name, split or label
     ) -> list[dict]:
     "The records in `path` with their keys checked"
-    records, name = read_json(path), Path(path).name
+    records, name = cast(list[dict], read_json(path)), Path(path).name
     rows_with = {}   # fault -> rows
     for i, record in enumerate(records):
         for fault in _faults(record, keys): rows_with.setdefault(fault, []).append(i)

@@ -236,7 +236,7 @@ def refine(draft:Draft, # T2
         except TraceError as e: raise TraceError(f'trace_corr[{i}]: {e}') from None
     text = apply_corrections(draft.S_init, made)
     if not text: raise TraceError('the corrections leave no text; a caption says something')
-    return Refined(S_refined=text, trace_corr=made)
+    return Refined(S_refined=text, trace_corr=tuple(made))
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #d1ff048a
 def _check_states(record):

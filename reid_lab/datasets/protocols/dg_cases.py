@@ -45,8 +45,10 @@ if TYPE_CHECKING:
 
 # %% ../../../nbs/07_datasets/90_protocols/42_dg_cases.ipynb #d7218a73
 SET_SEEDS = 2000    # between the Worlds of one case
-WORLD_SETS = {'world-1': dict(scenario='campus', severity=.4), 'world-2': dict(scenario='street', severity=.4),
-              'world-3': dict(scenario='street', severity=.9)}
+WORLD_SETS: dict[str, dict[str, Any]] = { # name -> options of `World`
+    'world-1': dict(scenario='campus', severity=.4),
+    'world-2': dict(scenario='street', severity=.4),
+    'world-3': dict(scenario='street', severity=.9)}
 _OWN = (*WORLD_SETS, *TARGETS)   # each has a World of its own
 
 
