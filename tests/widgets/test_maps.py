@@ -20,7 +20,7 @@ def test_a_map_of_another_library_says_what_the_map_says(labels):
         scene.selection.set(**selected)
         assert big.content(scene.selection.query) == plain.content(scene.selection.query)
         assert big._plot.widget.selection.tolist() == big.marked().tolist()
-        assert "&lt;img" in big._said.value and "<img" not in big._said.value
+        assert "&lt;img" in big._line.value and "<img" not in big._line.value
     for colour in big.choices(): big.colour = colour
     plain.colour = colour
     assert big.picture() == plain.picture()
