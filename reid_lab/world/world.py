@@ -264,8 +264,8 @@ def _captions_of(world, item, areas): # Areas (2,parts) -> list of str
     rng = stream(world.seed, 'captions', item.group, item.person.pid, item.number)
     texts = []
     for _ in range(wording.per_image or domain.captions):
-        granularity = ('coarse', 'medium', 'fine')[int(rng.integers(3))]     # drawn even if it is given
-        if wording.granularity != 'mixed': granularity = wording.granularity
+        granularity = wording.granularity
+        if granularity == 'mixed': granularity = ('coarse', 'medium', 'fine')[int(rng.integers(3))]
         texts.append(caption(person, rng=rng, visible=visible, view=_facing(item.shot.yaw), granularity=granularity,
                              style=wording.style or domain.style, aerial=item.camera.view == 'aerial',
                              confusion=wording.confusion, action=item.shot.action))
