@@ -12,8 +12,12 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable
+from typing import TypeVar
 
 # %% ../../nbs/00_core/15_old_names.ipynb #819e98dc
+_Function = TypeVar('_Function', bound=Callable)   # a type checker sees the function as it is now
+
+
 def _warn_once_a_line(text):
     "A deprecation, at the line that calls the decorated function, however many decorators it has"
     def is_decorator(frame): return frame.f_code.co_name == 'call' and frame.f_globals is globals()
@@ -24,7 +28,7 @@ def _warn_once_a_line(text):
 
 
 def renamed(**new_names:str, # Old name of a parameter = its name now
-    ) -> Callable: # Decorator
+    ) -> Callable[[_Function], _Function]: # Decorator
     "Take parameters by the names of the last release, with a warning; both names at once are refused"
     def decorate(function):
         @functools.wraps(function)
@@ -44,7 +48,7 @@ def renamed(**new_names:str, # Old name of a parameter = its name now
 def gathered(parameter:str, # Name of the parameter that takes the record
     record:type, # Frozen dataclass; each field has a default
     **new_names:str, # Old name of a parameter = name of the field, where they differ
-    ) -> Callable: # Decorator
+    ) -> Callable[[_Function], _Function]: # Decorator
     "Take fields of a record as parameters of their own, as the last release did, with a warning"
     field_of = {f.name: f.name for f in dataclasses.fields(record)} | new_names
 
