@@ -7,8 +7,10 @@ __all__ = ['NonLocal', 'with_nonlocal', 'agw_tiny', 'agw_r50']
 
 # %% ../../nbs/05_models/35_agw.ipynb #a0894239
 from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from .backbones import ResTower
 from .bot import OF_IDS, BoT, begin_r50, load_r50, r50_tower
@@ -30,7 +32,7 @@ class NonLocal(nn.Module):
         self.out, self.norm = nn.Conv2d(inner, width, 1), nn.BatchNorm2d(width)
         nn.init.zeros_(self.norm.weight)
 
-    def forward(self, x): # (B,C,H,W) -> (B,C,H,W)
+    def forward(self, x:Tensor) -> Tensor: # (B,C,H,W) -> (B,C,H,W)
         q, k, v = (f(x).flatten(2) for f in (self.theta, self.phi, self.g))  # (B,M,N)
         y = (v @ k.transpose(1, 2)/q.shape[2]) @ q
         return x + self.norm(self.out(y.unflatten(2, x.shape[2:])))
@@ -54,14 +56,14 @@ _TINY = ('image.stages.nl', 'pool.p', 'centers') # names that a bot_tiny lacks
 
 
 def agw_tiny(n_ids:int, # Training identities
-    size=(128, 64), # Height and width of the crops
-    widths=(16, 32, 64, 128), # Stem and stages of the tower
+    size:tuple[int, int]=(128, 64), # Height and width of the crops
+    widths:Sequence[int]=(16, 32, 64, 128), # Stem and stages of the tower
     norm:str='batch', # `batch` or `group`, in the tower
-    behind=(0, 1), # Stages with a non-local block behind them
+    behind:Sequence[int]=(0, 1), # Stages with a non-local block behind them
     pool:str='gem', # See `TokenPool`
     metric:str='weighted', # See `BoT`
     inner:int=None, # Channels inside the non-local blocks; None: half (paper); 1 in the released program
-    weights=None, # None or 'none', 'world' (the shipped `bot_tiny`), or a file of this library
+    weights:str | Path | dict=None, # None or 'none', 'world' (the shipped `bot_tiny`), or a file of this library
     **kw, # Other arguments of `BoT`
     ) -> BoT:
     "AGW for two CPU cores and 128x64 crops (about 0.3 million parameters)"
@@ -75,8 +77,8 @@ _R50 = dict(layer2={2: 512, 3: 512}, layer3={3: 1024, 4: 1024, 5: 1024}) # stage
 
 
 def agw_r50(n_ids:int, # Training identities
-    size=(256, 128), # Height and width of the crops
-    weights=None, # As for `bot_r50`
+    size:tuple[int, int]=(256, 128), # Height and width of the crops
+    weights:str | Path | dict=None, # As for `bot_r50`
     pool:str='gem', # See `TokenPool`
     metric:str='weighted', # See `BoT`
     inner:int=None, # Channels inside the non-local blocks; None: half (paper); 1 in the released program

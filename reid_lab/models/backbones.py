@@ -9,38 +9,40 @@ __all__ = ['NORMS', 'PixelNorm', 'norm2d', 'ResBlock', 'ResTower', 'tower_kinds'
 
 # %% ../../nbs/05_models/05_backbones.ipynb #553002f7
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.basics import check_choice
 from ..data.augment import IMAGENET_MEAN, IMAGENET_STD
 from .places import Place, timm_place
 from .weights.formats import identify
-from .weights.start import begin, check_config, load_network, published
+from .weights.start import Loaded, Start, begin, check_config, load_network, published
 
 # %% ../../nbs/05_models/05_backbones.ipynb #ab662cc4
 class PixelNorm(nn.Module):
     "`(img - mean)/std` per channel, with the statistics kept as buffers"
     def __init__(self,
-        mean=IMAGENET_MEAN, # Channel means of `[0,1]` pixels
-        std=IMAGENET_STD, # Channel standard deviations
+        mean:Sequence[float]=IMAGENET_MEAN, # Channel means of `[0,1]` pixels
+        std:Sequence[float]=IMAGENET_STD, # Channel standard deviations
         ):
         super().__init__()
         self.register_buffer('mean', torch.tensor(mean).view(1, 3, 1, 1), persistent=True)
         self.register_buffer('std', torch.tensor(std).view(1, 3, 1, 1), persistent=True)
 
-    def forward(self, img): # (B,3,H,W) in [0,1] -> (B,3,H,W)
+    def forward(self, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,3,H,W)
         return (img - self.mean)/self.std
 
     @torch.no_grad()
-    def set_stats(self, mean, # Three channel means of `[0,1]` pixels
-        std, # Three channel standard deviations
-        ):
+    def set_stats(self, mean:Sequence[float], # Three channel means of `[0,1]` pixels
+        std:Sequence[float], # Three channel standard deviations
+        ) -> None:
         "Use another dataset's statistics, for example in zero-shot transfer"
         self.mean.copy_(torch.as_tensor(mean, dtype=torch.float32).view(1, 3, 1, 1))
         self.std.copy_(torch.as_tensor(std, dtype=torch.float32).view(1, 3, 1, 1))
@@ -67,14 +69,14 @@ class ResBlock(nn.Module):
         self.short = nn.Identity() if cin == cout and stride == 1 else nn.Sequential(
             nn.Conv2d(cin, cout, 1, stride, bias=False), norm2d(norm, cout))
 
-    def forward(self, x): # (B,C,H,W) -> (B,C',H/s,W/s)
+    def forward(self, x:Tensor) -> Tensor: # (B,C,H,W) -> (B,C',H/s,W/s)
         y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
         return F.relu(y + self.short(x))
 
 # %% ../../nbs/05_models/05_backbones.ipynb #b9b54eb9
 class ResTower(nn.Module):
     "Small residual image tower: `(B,3,H,W)` -> tokens `(B,N,width)` on an `H/16 x W/16` grid"
-    def __init__(self, widths=(16, 32, 64, 128), # Stem and three stages
+    def __init__(self, widths:Sequence[int]=(16, 32, 64, 128), # Stem and three stages
         norm:str='batch', # `batch` or `group`
         ):
         super().__init__()
@@ -82,11 +84,11 @@ class ResTower(nn.Module):
         self.stem = nn.Sequential(nn.Conv2d(3, widths[0], 5, 4, 2, bias=False), norm2d(norm, widths[0]), nn.ReLU())
         self.stages = nn.Sequential(*[ResBlock(a, b, s, norm) for a, b, s in zip(widths, widths[1:], (1, 2, 2))])
 
-    def features(self, img): # (B,3,H,W) -> (B,D,H/16,W/16)
+    def features(self, img:Tensor) -> Tensor: # (B,3,H,W) -> (B,D,H/16,W/16)
         "Feature map, for pooling and for attention maps"
         return self.stages(self.stem(img.contiguous(memory_format=torch.channels_last)))
 
-    def forward(self, img): # (B,3,H,W) -> (B,N,D)
+    def forward(self, img:Tensor) -> Tensor: # (B,3,H,W) -> (B,N,D)
         return self.features(img).flatten(2).transpose(1, 2)
 
     def map_place(self) -> Place:
@@ -116,8 +118,8 @@ def fit_positions(net:nn.Module, # A model of timm
 
 
 def check_vit(net:nn.Module, # A timm model
-    start, # `Start` of its weights
-    ):
+    start:Start, # `Start` of its weights
+    ) -> None:
     "Raise if the config of Hugging Face's ViT states other heads or another activation than `net` has"
     if start.gives == 'vit': check_config(start, num_attention_heads=net.blocks[0].attn.num_heads, hidden_act='gelu')
 
@@ -125,8 +127,8 @@ def check_vit(net:nn.Module, # A timm model
 class TimmTower(nn.Module):
     "A `timm` model without its head as an image tower; feature maps and token sequences both become `(B,N,width)`"
     def __init__(self, name:str='resnet50', # A timm architecture
-        size=(224, 224), # Input height and width
-        weights=None, # None or 'none': random; 'imagenet' (downloads once); a local file or folder, see `begin`
+        size:tuple[int, int]=(224, 224), # Input height and width
+        weights:str | Path | dict=None, # None or 'none': random; 'imagenet' (downloads once); a file or folder
         ):
         super().__init__()
         self.name, self.loaded, self.stats = name, None, None
@@ -134,25 +136,25 @@ class TimmTower(nn.Module):
         self.width = self.net.num_features
         self.start(weights)
 
-    def make(self, size): # (H,W) -> nn.Module
+    def make(self, size:tuple[int, int]) -> nn.Module: # (H,W) -> nn.Module
         "The network with random weights"
         import timm
         kw = dict(img_size=size) if self.name.startswith(('vit', 'swin', 'deit')) else {}
         return timm.create_model(self.name, pretrained=False, num_classes=0, global_pool='', **kw)
 
     @property
-    def accepts(self): # What `begin` needs to know of weights: kinds, words, published ones
+    def accepts(self) -> tuple: # What `begin` needs to know of weights: kinds, words, published ones
         return tower_kinds(self.net), f"weights of timm's {self.name}", dict(imagenet=published(self.name))
 
     def map_place(self) -> Place:
         "The last feature map, or the last block, since all tokens are used"
         return timm_place(self.net, alone=False)
 
-    def changes(self): # For `load_network`
+    def changes(self) -> dict[str, Callable]: # For `load_network`
         "Functions that fit tensors of other input sizes, by the name in `net`"
         return fit_positions(self.net)
 
-    def start(self, weights): # See `__init__`
+    def start(self, weights:str | Path | dict) -> None: # See `__init__`
         "Load weights, or none"
         start = begin(weights, *self.accepts)
         if start is None: return
@@ -161,14 +163,14 @@ class TimmTower(nn.Module):
         pixels = self.net.pretrained_cfg | start.config.get('pretrained_cfg', {})
         self.stats = pixels['mean'], pixels['std'] # of the pixels that the weights were trained on
 
-    def forward(self, img): # (B,3,H,W) -> (B,N,D)
+    def forward(self, img:Tensor) -> Tensor: # (B,3,H,W) -> (B,N,D)
         x = self.net.forward_features(img)
         if x.ndim == 3: return x
         return x.flatten(1, 2) if x.shape[-1] == self.width else x.flatten(2).transpose(1, 2)
 
 # %% ../../nbs/05_models/05_backbones.ipynb #448c4353
-def swin_windows(size, # (H,W) of the input
-    own=(7, 7, 7, 7), # Of the published network, a stage each
+def swin_windows(size:tuple[int, int], # (H,W) of the input
+    own:Sequence[int]=(7, 7, 7, 7), # Of the published network, a stage each
     ) -> tuple: # Of int, a stage each
     "Sides of a Swin transformer's windows: its own where they tile all grids, else 8, else its own with padding"
     grids = [(-(-size[0]//2**s), -(-size[1]//2**s)) for s in range(2, 2 + len(own))]
@@ -187,7 +189,7 @@ def _fit_table(shape, t): # (rows wanted, heads), (rows,heads) -> (rows wanted, 
 
 class SwinTower(TimmTower):
     "A Swin transformer of timm with the windows of its authors' program, and the mean of the tokens before them"
-    def make(self, size): # (H,W) -> nn.Module
+    def make(self, size:tuple[int, int]) -> nn.Module: # (H,W) -> nn.Module
         "The network with random weights"
         import timm
         with torch.device('meta'): own = timm.create_model(self.name)
@@ -199,17 +201,17 @@ class SwinTower(TimmTower):
                 block.shift_size, block.attn_mask = (0, 0), None # one window fills a side: no shift
         return net
 
-    def changes(self): # For `load_network`
+    def changes(self) -> dict[str, Callable]: # For `load_network`
         "Functions that fit tables of other windows, by the name in `net`"
         return {n: partial(_fit_table, p.shape) for n, p in self.net.named_parameters() if n.endswith('bias_table')}
 
-    def forward(self, img): # (B,3,H,W) -> (B,1+N,D)
+    def forward(self, img:Tensor) -> Tensor: # (B,3,H,W) -> (B,1+N,D)
         x = super().forward(img)
         return torch.cat([x.mean(1, keepdim=True), x], 1)
 
 
 def timm_tower(name:str, # A timm architecture
-    size=(224, 224), # Input height and width
+    size:tuple[int, int]=(224, 224), # Input height and width
     ) -> TimmTower: # With random weights
     "The tower for an architecture of timm"
     import timm
@@ -217,10 +219,10 @@ def timm_tower(name:str, # A timm architecture
     return (SwinTower if swin else TimmTower)(name, size)
 
 # %% ../../nbs/05_models/05_backbones.ipynb #a281af18
-def power_mean(tok, # (B,N,D)
-    p, # Exponent: 1 is the mean, infinity the maximum
+def power_mean(tok:Tensor, # (B,N,D)
+    p:float | Tensor, # Exponent: 1 is the mean, infinity the maximum
     floor:float=1e-6, # Smaller values count as this
-    ): # (B,D)
+    ) -> Tensor: # (B,D)
     "Generalised mean of tokens (GeM)"
     return tok.clamp(min=floor).pow(p).mean(1).pow(1/p)
 
@@ -234,7 +236,7 @@ class TokenPool(nn.Module):
         if kind == 'mix': self.gate = nn.Parameter(torch.tensor(-4.))
         if kind == 'gem': self.p = nn.Parameter(torch.tensor([3.]))
 
-    def forward(self, tok): # (B,N,D) -> (B,D)
+    def forward(self, tok:Tensor) -> Tensor: # (B,N,D) -> (B,D)
         if self.kind == 'token0': return tok[:, 0]
         if self.kind == 'meanmax': return tok.mean(1) + tok.amax(1)
         if self.kind == 'gem': return power_mean(tok, self.p)
@@ -261,10 +263,10 @@ class Attention(nn.Module):
     def _heads(self, x): # (B,L,D) -> (B,heads,L,D/heads)
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def forward(self, x, # (B,L,D) queries and residual
-        kv=None, # (B,N,Dkv) keys and values; `x` itself when None
-        mask=None, # (B,N) True where a key may be attended
-        ): # (B,L,D)
+    def forward(self, x:Tensor, # (B,L,D) queries and residual
+        kv:Tensor=None, # (B,N,Dkv) keys and values; `x` itself when None
+        mask:Tensor=None, # (B,N) True where a key may be attended
+        ) -> Tensor: # (B,L,D)
         kv = x if kv is None else kv
         q, k, v = self._heads(self.q(x)), self._heads(self.k(kv)), self._heads(self.v(kv))
         mask = None if mask is None else mask[:, None, None, :]
@@ -274,10 +276,10 @@ class Attention(nn.Module):
 
 # %% ../../nbs/05_models/05_backbones.ipynb #9f0ce0a4
 @patch
-def weights(self:Attention, x, # (B,L,D) queries
-    kv, # (B,N,Dkv) keys
-    mask=None, # (B,N) True where a key may be attended
-    ): # (B,heads,L,N)
+def weights(self:Attention, x:Tensor, # (B,L,D) queries
+    kv:Tensor, # (B,N,Dkv) keys
+    mask:Tensor=None, # (B,N) True where a key may be attended
+    ) -> Tensor: # (B,heads,L,N)
     "The attention itself, for maps"
     q, k = self._heads(self.q(x)), self._heads(self.k(kv))
     s = q @ k.transpose(-1, -2)/q.shape[-1]**.5
@@ -298,20 +300,20 @@ class TextLayer(nn.Module):
         self.up, self.down, self.norm = nn.Linear(width, ffn), nn.Linear(ffn, width), nn.LayerNorm(width, eps=1e-12)
         self.p = dropout
 
-    def forward(self, x, # (B,L,D)
-        mask=None, # (B,L) True at real tokens
-        img_tok=None, # (B,N,Dv), for cross-attention
-        text_of=None, # (P,) which of the B texts belongs to each of P images; None: one image a text
-        ): # (B,L,D), or (P,L,D)
+    def forward(self, x:Tensor, # (B,L,D)
+        mask:Tensor=None, # (B,L) True at real tokens
+        img_tok:Tensor=None, # (B,N,Dv), for cross-attention
+        text_of:Tensor=None, # (P,) which of the B texts belongs to each of P images; None: one image a text
+        ) -> Tensor: # (B,L,D), or (P,L,D)
         x = self.attn(x, mask=mask) # reads no image, so once per text
         if text_of is not None: x = x[text_of]
         if self.cross is not None: x = self.cross(x, img_tok)
         return self.norm(x + F.dropout(self.down(F.gelu(self.up(x))), self.p, self.training))
 
 # %% ../../nbs/05_models/05_backbones.ipynb #2a59dac1
-def init_text(m, # A module; linear layers and embeddings change
+def init_text(m:nn.Module, # A module; linear layers and embeddings change
     width:int=768, # Of the states
-    ):
+    ) -> None:
     "BERT's initialisation, N(0, 0.02) weights and zero biases; narrower layers get the same output variance"
     if isinstance(m, (nn.Linear, nn.Embedding)): nn.init.normal_(m.weight, std=.02*(768/width)**.5)
     if isinstance(m, nn.Linear) and m.bias is not None: nn.init.zeros_(m.bias)
@@ -336,7 +338,7 @@ class TextEncoder(nn.Module):
         self.layers = nn.ModuleList([TextLayer(width, heads, ffn, dropout=dropout) for _ in range(layers)])
         self.apply(lambda m: init_text(m, width))
 
-    def embed(self, tokens): # (B,L) -> (B,L,D)
+    def embed(self, tokens:Tensor) -> Tensor: # (B,L) -> (B,L,D)
         "Word, position and type embeddings after their LayerNorm: where captions are mixed"
         if tokens.shape[1] > self.max_len:
             raise ValueError(f"tokens has {tokens.shape[1]} positions but the encoder holds {self.max_len}; "
@@ -344,14 +346,14 @@ class TextEncoder(nn.Module):
         pos = torch.arange(tokens.shape[1], device=tokens.device)
         return self.drop(self.norm(self.word(tokens) + self.pos(pos) + self.kind.weight[0]))
 
-    def encode(self, emb, # (B,L,D) from `embed`, or a mix of two
-        mask, # (B,L) True at real tokens
-        ): # (B,L,D)
+    def encode(self, emb:Tensor, # (B,L,D) from `embed`, or a mix of two
+        mask:Tensor, # (B,L) True at real tokens
+        ) -> Tensor: # (B,L,D)
         "Self-attention layers over embeddings"
         for layer in self.layers: emb = layer(emb, mask)
         return emb
 
-    def forward(self, tokens): # (B,L) -> (B,L,D)
+    def forward(self, tokens:Tensor) -> Tensor: # (B,L) -> (B,L,D)
         return self.encode(self.embed(tokens), tokens != self.pad_id)
 
 # %% ../../nbs/05_models/05_backbones.ipynb #b95fecad
@@ -369,11 +371,11 @@ class CrossEncoder(nn.Module):
         self.layers = nn.ModuleList([TextLayer(width, heads, ffn, img_width, dropout) for _ in range(layers)])
         self.apply(lambda m: init_text(m, width))
 
-    def forward(self, txt, # (B,L,D) text states
-        mask, # (B,L) True at real tokens
-        img_tok, # (B,N,Dv) image tokens
-        text_of=None, # (P,) which of the B texts belongs to each of P images; None: one image a text
-        ): # (B,L,D), or (P,L,D)
+    def forward(self, txt:Tensor, # (B,L,D) text states
+        mask:Tensor, # (B,L) True at real tokens
+        img_tok:Tensor, # (B,N,Dv) image tokens
+        text_of:Tensor=None, # (P,) which of the B texts belongs to each of P images; None: one image a text
+        ) -> Tensor: # (B,L,D), or (P,L,D)
         for layer in self.layers:
             txt = layer(txt, mask, img_tok, text_of)
             if text_of is not None: mask, text_of = mask[text_of], None
@@ -393,17 +395,17 @@ def _bert_parts(start, n_text, n_cross, words):
     return state, left
 
 
-def bert_start(weights, # See `load_bert`
-    ): # `Start`, or None
+def bert_start(weights:str | Path | dict, # See `load_bert`
+    ) -> Start | None: # `Start`, or None
     "Read the weights of BERT"
     return begin(weights, ('bert',), 'BERT of Hugging Face, a folder with config.json and model.safetensors')
 
 
 def load_bert(text:TextEncoder, # Takes embeddings and the first layers; changed in place
-    weights, # None or 'none', a Hugging Face folder of BERT, or its weights file
+    weights:str | Path | dict, # None or 'none', a Hugging Face folder of BERT, or its weights file
     cross:CrossEncoder=None, # Takes the following layers, apart from cross-attention
     words:nn.Module=None, # MLM head with `dense`, `norm` and `bias`
-    ): # `Loaded`, or None without weights
+    ) -> Loaded | None: # `Loaded`, or None without weights
     "Start the text side from BERT"
     start = bert_start(weights)
     if start is None: return None
@@ -420,24 +422,24 @@ def load_bert(text:TextEncoder, # Takes embeddings and the first layers; changed
 NORMS = dict(bn=nn.modules.batchnorm._BatchNorm, bn2d=nn.BatchNorm2d, ln=(nn.LayerNorm, nn.GroupNorm))
 
 
-def norm_layers(model, # Module
-    kinds=('bn', 'ln'), # Of `NORMS`
+def norm_layers(model:nn.Module, # Module
+    kinds:Sequence[str]=('bn', 'ln'), # Of `NORMS`
     ) -> dict: # Name -> layer
     "Normalisation layers of the wanted kinds"
     for k in kinds: check_choice('norm_kinds', k, NORMS)
     return {n: m for n, m in model.named_modules() if any(isinstance(m, NORMS[k]) for k in kinds)}
 
 
-def norm_parameters(model, # Module
-    kinds=('bn', 'ln'), # Of `NORMS`
+def norm_parameters(model:nn.Module, # Module
+    kinds:Sequence[str]=('bn', 'ln'), # Of `NORMS`
     ) -> dict: # Name -> parameter
     "Their scales and shifts"
     return {f'{n}.{k}': p for n, m in norm_layers(model, kinds).items() for k, p in m.named_parameters(recurse=False)}
 
 
-def norm_gradients(model, # Module
-    out, # (B,D) output of `model`, with a graph
-    kinds=('bn', 'ln'), # Of `NORMS`
+def norm_gradients(model:nn.Module, # Module
+    out:Tensor, # (B,D) output of `model`, with a graph
+    kinds:Sequence[str]=('bn', 'ln'), # Of `NORMS`
     seed:int=0, # Of the projection
     ) -> dict: # Name -> gradient
     "Gradients of a random projection of `out` that reach scales or shifts; those that are 0 everywhere are left out"

@@ -7,15 +7,18 @@ __all__ = ['METRICS', 'PLACES', 'CENTER_RATE', 'OF_IDS', 'STEMS', 'bn_neck', 'id
            'StemReLU', 'keep_resolution', 'begin_r50', 'r50_tower', 'load_r50', 'bot_r50']
 
 # %% ../../nbs/05_models/15_bot.ipynb #d91c6bf6
+from collections.abc import Sequence
+from pathlib import Path
+
 import torch
 from fastcore.basics import patch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
 from ..losses import image as image_losses
 from .backbones import PixelNorm, ResTower, TimmTower, TokenPool
-from .weights.start import begin, load_network, published, start_own
+from .weights.start import Start, begin, load_network, published, start_own
 
 # %% ../../nbs/05_models/15_bot.ipynb #739f74f7
 def bn_neck(width:int, # Of the feature
@@ -43,7 +46,7 @@ class BoT(nn.Module):
     "Image ReID model: tower, pooling, BNNeck and a classifier over the training identities"
     def __init__(self, image:nn.Module, # Image tower: `(B,3,H,W)` -> `(B,N,image.width)`
         n_ids:int, # Training identities
-        size=(256, 128), # Height and width of the crops
+        size:tuple[int, int]=(256, 128), # Height and width of the crops
         pool:str='mean', # See `TokenPool`
         margin:float=.3, # Margin of `triplet`; None for the soft margin
         smoothing:float=.1, # Label smoothing
@@ -63,11 +66,12 @@ class BoT(nn.Module):
         if center < 0: raise ValueError(f"center={center}; it is the weight of the center loss, or 0 for none")
         if center: self.register_buffer('centers', torch.randn(n_ids, image.width))
 
-    def pooled(self, img): # (B,3,H,W) in [0,1] -> (B,D)
+    def pooled(self, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,D)
         "Feature before the neck"
         return self.pool(self.image(self.pixels(img)))
 
-    def features(self, img): # (B,3,H,W) in [0,1] -> (B,D) before and (B,D) after the neck
+    def features(self, img:Tensor, # (B,3,H,W) in [0,1]
+        ) -> tuple[Tensor, Tensor]: # (B,D) before and (B,D) after the neck
         "Pooled feature and its batch-normalised version"
         f = self.pooled(img)
         return f, self.neck(f)
@@ -83,19 +87,19 @@ CENTER_RATE = .5 # of the released program
 
 
 @torch.no_grad()
-def move_centers(centers, # (C,D), changed in place
-    f, # (B,D) features
-    label, # (B,) row of `centers` for each feature
+def move_centers(centers:Tensor, # (C,D), changed in place
+    f:Tensor, # (B,D) features
+    label:Tensor, # (B,) row of `centers` for each feature
     rate:float=CENTER_RATE, # Of gradient descent
-    ):
+    ) -> None:
     "One step of gradient descent on the (unweighted) center loss"
     toward = f.detach().to(centers) - centers[label]
     centers.index_add_(0, label, toward, alpha=2*rate/max(len(f), 1))
 
 
 @patch
-def metric_losses(self:BoT, before, # (B,D) features before the neck
-    after, # (B,D) features after it
+def metric_losses(self:BoT, before:Tensor, # (B,D) features before the neck
+    after:Tensor, # (B,D) features after it
     batch:dict, # With `pid` and, for centres, `label`
     ) -> dict:
     "The losses that shape distances; in training mode the centres (of features before the neck) move"
@@ -111,27 +115,27 @@ def metric_losses(self:BoT, before, # (B,D) features before the neck
 
 # %% ../../nbs/05_models/15_bot.ipynb #1cb88c4e
 @patch
-def raw_features(self:BoT, img): # (B,3,H,W) in [0,1] -> (B,D) of any length
+def raw_features(self:BoT, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,D) of any length
     "Test feature of `img` as it leaves the network"
     f = self.pooled(img)
     return self.neck(f) if self.feature == 'after' else f
 
 
 @patch
-def encode_image(self:BoT, img): # (B,3,H,W) in [0,1] -> (B,D) unit-norm
+def encode_image(self:BoT, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,D) unit-norm
     "Embedding of `img` for retrieval"
     return unit_norm(self.raw_features(img))
 
 
 @patch
-def forward_tta(self:BoT, img): # (B,3,H,W) in [0,1] -> (B,D) and (B,n_ids)
+def forward_tta(self:BoT, img:Tensor) -> tuple[Tensor, Tensor]: # (B,3,H,W) in [0,1] -> (B,D) and (B,n_ids)
     "Raw features and scores of `img` in one pass"
     both = self.features(img)
     return both[self.feature == 'after'], self.classify(both[1])
 
 
 @patch
-def logits(self:BoT, img): # (B,3,H,W) in [0,1] -> (B,n_ids)
+def logits(self:BoT, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,n_ids)
     "Scores of the training identities for `img`"
     return self.forward_tta(img)[1]
 
@@ -140,11 +144,11 @@ OF_IDS = ('classify.', 'centers') # names of what belongs to the training identi
 
 
 def bot_tiny(n_ids:int, # Training identities
-    size=(128, 64), # Height and width of the crops
-    widths=(16, 32, 64, 128), # Stem and stages of the tower
+    size:tuple[int, int]=(128, 64), # Height and width of the crops
+    widths:Sequence[int]=(16, 32, 64, 128), # Stem and stages of the tower
     norm:str='batch', # `batch` or `group`
     pool:str='meanmax', # See `TokenPool`
-    weights=None, # None or 'none', 'world' (shipped), or a file of this library
+    weights:str | Path | dict=None, # None or 'none', 'world' (shipped), or a file of this library
     **kw, # Other arguments of `BoT`
     ) -> BoT:
     "BoT for two CPU cores and 128x64 crops (about 0.3 million parameters)"
@@ -162,7 +166,7 @@ class StemReLU(nn.Module):
         super().__init__()
         self.register_buffer('linear', torch.tensor(check_choice('stem', stem, STEMS) == 'linear'))
 
-    def forward(self, x): return torch.where(self.linear, x, x.relu()) # any shape
+    def forward(self, x:Tensor) -> Tensor: return torch.where(self.linear, x, x.relu()) # any shape
 
 
 def keep_resolution(net:nn.Module, # A timm or torchvision ResNet of bottlenecks; changed in place
@@ -173,17 +177,17 @@ def keep_resolution(net:nn.Module, # A timm or torchvision ResNet of bottlenecks
     return net
 
 # %% ../../nbs/05_models/15_bot.ipynb #287c6b37
-def begin_r50(weights, # See `bot_r50`
+def begin_r50(weights:str | Path | dict, # See `bot_r50`
     *models, # Further models of the zoo whose weights fit
-    ): # `Start`, or None
+    ) -> Start | None: # `Start`, or None
     "Read what a BoT at paper size starts from"
     return begin(weights, ('resnet50', 'bot', 'bot_r50', *models),
                  'a ResNet-50 of torchvision or timm, or a released BoT', dict(imagenet=published('resnet50.tv_in1k')))
 
 
-def r50_tower(size, # Height and width of the crops
+def r50_tower(size:tuple[int, int], # Height and width of the crops
     stem:str=None, # See `bot_r50`
-    start=None, # From `begin_r50`
+    start:Start=None, # From `begin_r50`
     ) -> TimmTower:
     "ResNet-50 with the stem of its weights and stride 1 in the last stage"
     released, tower = start is not None and start.gives == 'bot', TimmTower('resnet50', size)
@@ -193,8 +197,8 @@ def r50_tower(size, # Height and width of the crops
 
 
 def load_r50(model:BoT, # With a tower of `r50_tower`; changed in place
-    start, # From `begin_r50`
-    own=(), # Prefixes of names, in the model or in its tower's `net`, that such weights lack
+    start:Start, # From `begin_r50`
+    own:Sequence[str]=(), # Prefixes of names, in the model or in its tower's `net`, that such weights lack
     ) -> BoT: # `model`, with the report as `model.loaded`
     "Load the tower of a BoT or all of it"
     net = model.image.net if start and start.gives in ('resnet50', '') else model
@@ -204,8 +208,8 @@ def load_r50(model:BoT, # With a tower of `r50_tower`; changed in place
 
 
 def bot_r50(n_ids:int, # Training identities
-    size=(256, 128), # Height and width of the crops
-    weights=None, # None or 'none'; 'imagenet' (downloads once); a ResNet-50 or a released BoT: file or folder
+    size:tuple[int, int]=(256, 128), # Height and width of the crops
+    weights:str | Path | dict=None, # None or 'none'; 'imagenet' (downloads once); a ResNet-50 or a released BoT
     pool:str='mean', # See `TokenPool`
     stem:str=None, # `relu` or `linear` (released program); default: as `weights` were trained, else `relu`
     **kw, # Other arguments of `BoT`

@@ -9,17 +9,20 @@ __all__ = ['ITMHead', 'MLMHead', 'image_head', 'CAMeL', 'pad_states', 'with_memo
 # %% ../../nbs/05_models/45_camel.ipynb #0ebe41b7
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from fastcore.basics import patch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered, longest, over_all, own_rows
+from ..data.text import Tokenizer
 from ..losses import basics as loss_basics, text as text_losses
 from reid_lab.models.backbones import (
                                        CrossEncoder,
@@ -36,7 +39,7 @@ from reid_lab.models.backbones import (
 )
 from .sgformer import SGFORMERS, SGFormer
 from .weights.formats import OURS, identify, open_weights, weights_file
-from .weights.start import NONE, begin, load_network, start_own
+from .weights.start import NONE, Loaded, Start, begin, load_network, start_own
 
 # %% ../../nbs/05_models/45_camel.ipynb #01e140bd
 class ITMHead(nn.Module):
@@ -48,7 +51,7 @@ class ITMHead(nn.Module):
         self.net = nn.Sequential(nn.Linear(width, 2*width), norm, nn.GELU(), nn.Linear(2*width, 2))
         self.apply(lambda m: init_text(m, width))
 
-    def forward(self, x): # (B,D) -> (B,2)
+    def forward(self, x:Tensor) -> Tensor: # (B,D) -> (B,2)
         return self.net(x)
 
 
@@ -62,8 +65,8 @@ class MLMHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         init_text(self.dense, width)
 
-    def forward(self, x, # (N,D)
-        words): # (V,D) -> (N,V)
+    def forward(self, x:Tensor, # (N,D)
+        words:Tensor) -> Tensor: # (V,D) -> (N,V)
         return nn.functional.linear(self.norm(nn.functional.gelu(self.dense(x))), words, self.bias)
 
 # %% ../../nbs/05_models/45_camel.ipynb #aeaf53f4
@@ -84,7 +87,7 @@ class CAMeL(nn.Module):
     def __init__(self, image:nn.Module, # Image tower: `(B,3,H,W)` -> `(B,N,image.width)`
         text:TextEncoder, # First half of the text layers
         cross:CrossEncoder, # Second half, with cross-attention
-        size=(224, 224), # Input height and width
+        size:tuple[int, int]=(224, 224), # Input height and width
         dim:int=256, # Joint embedding size D
         pool:str='mean', # Image tokens: `mean`, `token0`, `mix` or `meanmax`
         img_head:str='linear', # Projection of the image, see `image_head`
@@ -97,7 +100,7 @@ class CAMeL(nn.Module):
         match_share:float=1., # Share of the batch used by ITM and MLM (paper: all); negatives come from all of it
         eda_weight:float=.8, # Weight of the second caption view
         mlm_image:bool=True, # MLM trains the image tower too
-        tokenizer=None, # Stored for encoding captions
+        tokenizer:Tokenizer=None, # Stored for encoding captions
         ):
         super().__init__()
         self.pixels, self.image, self.text, self.cross = PixelNorm(), image, text, cross
@@ -111,14 +114,18 @@ class CAMeL(nn.Module):
         self.mlm_image = mlm_image
 
     @property
-    def temperature(self): return self.tau.clamp(1e-3, .5)
+    def temperature(self) -> Tensor: return self.tau.clamp(1e-3, .5)
 
-    def image_states(self, img): # (B,3,H,W) pixels in [0,1] -> (B,D) unit-norm, (B,N,Dv)
+    def image_states(self, img:Tensor, # (B,3,H,W) pixels in [0,1]
+        ) -> tuple[Tensor, Tensor]: # (B,D) unit-norm, (B,N,Dv)
         "Embedding and tokens of images"
         tok = self.image(self.pixels(img))
         return unit_norm(self.img_proj(self.pool(tok))), tok
 
-    def text_states(self, tokens, mix=None, lam=None): # (B,L) -> (B,D) unit-norm, (B,L,Dt), (B,L) mask
+    def text_states(self, tokens:Tensor, # (B,L)
+        mix:Tensor=None, # (B,L) captions to interpolate with
+        lam:Tensor=None, # (B,) share of `tokens`
+        ) -> tuple[Tensor, Tensor, Tensor]: # (B,D) unit-norm, (B,L,Dt), (B,L) mask
         "Embedding, states and mask of the captions `tokens`; with `mix` and `lam`, of interpolated word embeddings"
         mask, emb = tokens != self.text.pad_id, self.text.embed(tokens)
         if mix is not None:
@@ -128,13 +135,13 @@ class CAMeL(nn.Module):
         x = self.text.encode(emb, mask)
         return unit_norm(self.txt_proj(self.pool_text(x, mask))), x, mask
 
-    def pool_text(self, x, mask): # (B,L,D), (B,L) -> (B,D)
+    def pool_text(self, x:Tensor, mask:Tensor) -> Tensor: # (B,L,D), (B,L) -> (B,D)
         "One vector per caption from the states `x` under `mask`"
         if self.text_pool == 'cls': return x[:, 0]
         return (x*mask.unsqueeze(-1)).sum(1)/mask.sum(1, keepdim=True)
 
-    def encode_image(self, img): return self.image_states(img)[0] # (B,3,H,W) -> (B,D)
-    def encode_text(self, tokens): return self.text_states(tokens)[0] # (B,L) -> (B,D)
+    def encode_image(self, img:Tensor) -> Tensor: return self.image_states(img)[0] # (B,3,H,W) -> (B,D)
+    def encode_text(self, tokens:Tensor) -> Tensor: return self.text_states(tokens)[0] # (B,L) -> (B,D)
 
 # %% ../../nbs/05_models/45_camel.ipynb #da79381b
 @patch
@@ -142,65 +149,94 @@ def set_negatives(self:CAMeL,
     negatives:str='sample', # ITM negatives: `sample` (paper), `top` (released fine-tuning), `argmax`
     drop_cos:float=.9, # `top`: pairs with at least this cosine are no negatives; None: all are
     top:int=12, # `top`: negatives that remain for a draw; None: all
-    ):
+    ) -> None:
     "Change the rule of ITM negatives, between two phases of training"
     text_losses.check_negatives(check_choice('negatives', negatives, ('sample', 'top', 'argmax')), drop_cos, top)
     self.negatives, self.drop_cos, self.top = negatives, drop_cos, top
 
 
 @patch
-def match_logit(self:CAMeL, txt, mask, img_tok, text_of=None): # (B,L,Dt), (B,L), (P,N,Dv), (P,) -> (P,2)
-    "ITM logits of caption states `txt` (with `mask`) and image tokens: row by row, or image i and text `text_of[i]`"
+def match_logit(self:CAMeL, txt:Tensor, # (B,L,Dt) caption states
+    mask:Tensor, # (B,L) True for words
+    img_tok:Tensor, # (P,N,Dv) image tokens
+    text_of:Tensor=None, # (P,) caption of each image; None: row by row
+    ) -> Tensor: # (P,2)
+    "ITM logits of captions and images"
     x = self.cross(txt, mask, img_tok, text_of)
     return self.match(self.pool_text(x, mask if text_of is None else mask[text_of]))
 
 # %% ../../nbs/05_models/45_camel.ipynb #d975c1dc
-def pad_states(x, # (B,L,D) text states
-    mask, # (B,L) True for words
+def pad_states(x:Tensor, # (B,L,D) text states
+    mask:Tensor, # (B,L) True for words
     length:int, # Padded length
-    ): # (B,length,D), (B,length)
+    ) -> tuple[Tensor, Tensor]: # (B,length,D), (B,length)
     "Text states and mask padded to `length`"
     extra = length - x.shape[1]
-    return (x, mask) if extra <= 0 else (nn.functional.pad(x, (0, 0, 0, extra)), nn.functional.pad(mask, (0, extra)))
+    if extra <= 0: return x, mask
+    return nn.functional.pad(x, (0, 0, 0, extra)), nn.functional.pad(mask, (0, extra))
 
 
-def with_memory(x, # (B,L,Dt) text states of the batch
-    mask, # (B,L) True for words
-    img_tok, # (B,N,Dv) image tokens
-    memory, # Entries of an `ErrorMemory`, or None
-    ): # (B+M,L,Dt), (B+M,L), (B+M,N,Dv)
+def with_memory(x:Tensor, # (B,L,Dt) text states of the batch
+    mask:Tensor, # (B,L) True for words
+    img_tok:Tensor, # (B,N,Dv) image tokens
+    memory:dict, # Entries of an `ErrorMemory`, or None
+    ) -> tuple[Tensor, Tensor, Tensor]: # (B+M,L,Dt), (B+M,L), (B+M,N,Dv)
     "Batch states followed by the memory's"
     if memory is None: return x, mask, img_tok
     length = max(x.shape[1], memory['txt_tok'].shape[1])
-    (x, mask), (mx, mm) = pad_states(x, mask, length), pad_states(memory['txt_tok'].to(x), memory['mask'], length)
-    return torch.cat([x, mx]), torch.cat([mask, mm]), torch.cat([img_tok, memory['img_tok'].to(img_tok)])
+    x, mask = pad_states(x, mask, length)
+    old_x, old_mask = pad_states(memory['txt_tok'].to(x), memory['mask'], length)
+    return torch.cat([x, old_x]), torch.cat([mask, old_mask]), torch.cat([img_tok, memory['img_tok'].to(img_tok)])
 
 # %% ../../nbs/05_models/45_camel.ipynb #46b29b3e
-def soften(weights, # (B,K) weights of the candidates, zero for positives
+def soften(weights:Tensor, # (B,K) weights of the candidates, zero for positives
     hard_share:float, # 1: weights unchanged; 0: uniform over the negatives
-    ): # (B,K) probabilities
+    ) -> Tensor: # (B,K) probabilities
     "Mix the sampling weights with a uniform distribution over all negatives"
     if hard_share >= 1: return weights
-    some = (weights > 0).to(weights)
-    even = some/some.sum(1, keepdim=True).clamp(min=1)
-    return hard_share*weights/weights.sum(1, keepdim=True).clamp(min=1e-12) + (1 - hard_share)*even
+    negatives = (weights > 0).to(weights)
+    uniform = negatives/negatives.sum(1, keepdim=True).clamp(min=1)
+    return hard_share*weights/weights.sum(1, keepdim=True).clamp(min=1e-12) + (1 - hard_share)*uniform
 
 # %% ../../nbs/05_models/45_camel.ipynb #9422ad75
-def _itm_loss(model:CAMeL, img, img_tok, txt, txt_tok, mask, pid, memory):
+class _Images(NamedTuple):
+    "Images of a batch, gathered from all processes"
+    emb:Tensor # (B,D) unit-norm
+    tokens:Tensor # (B,N,Dv)
+    pid:Tensor # (B,)
+
+
+class _Captions(NamedTuple):
+    "Captions of a batch, in the order of its images"
+    emb:Tensor # (B,D) unit-norm
+    states:Tensor # (B,L,Dt)
+    mask:Tensor # (B,L) True for words
+
+
+def _negatives(model, images, captions, memory):
+    "A wrong caption for each own image and a wrong image for each own caption; -1 where there is none"
+    older = {}
+    if memory is not None: older = dict(neg_img=memory['img'], neg_txt=memory['txt'], neg_pid=memory['pid'])
+    weights = text_losses.itm_weights(images.emb, captions.emb, model.temperature.detach(), images.pid,
+                                      how=model.negatives, drop_cos=model.drop_cos, top=model.top, rows=own_rows(),
+                                      **older)
+    n_pairs = math.ceil(model.match_share*len(weights[0]))
+    return [text_losses.sample_negatives(soften(w[:n_pairs], model.hard_share)) for w in weights]
+
+
+def _itm_loss(model:CAMeL, images:_Images, captions:_Captions, memory):
     "Image-text matching of the own rows of a gathered batch, with one sampled negative per image and per caption"
-    extra = {} if memory is None else dict(neg_img=memory['img'], neg_txt=memory['txt'], neg_pid=memory['pid'])
-    rule = dict(how=model.negatives, drop_cos=model.drop_cos, top=model.top, rows=own_rows())
-    weights = text_losses.itm_weights(img, txt, model.temperature.detach(), pid, **rule, **extra)
-    B = math.ceil(model.match_share*len(weights[0]))
-    n_txt, n_img = (text_losses.sample_negatives(soften(w[:B], model.hard_share)) for w in weights)
-    all_txt, all_mask, all_img = with_memory(txt_tok, mask, img_tok, memory)
-    has_t, has_i = n_txt >= 0, n_img >= 0
-    (x, m), v = (s[:len(img)][own_rows()][:B] for s in (all_txt, all_mask)), img_tok[own_rows()][:B]
-    logits = model.match_logit(torch.cat([x, all_txt[n_txt[has_t]], x[has_i]]),
-                               torch.cat([m, all_mask[n_txt[has_t]], m[has_i]]),
-                               torch.cat([v, v[has_t], all_img[n_img[has_i]]]))
-    match = torch.zeros(len(logits), dtype=torch.long, device=img.device)
-    match[:B] = 1
+    wrong_txt, wrong_img = _negatives(model, images, captions, memory)
+    n_pairs = len(wrong_txt)
+    all_txt, all_mask, all_img = with_memory(captions.states, captions.mask, images.tokens, memory)
+    txt, mask, img = (states[:len(images.emb)][own_rows()][:n_pairs] for states in (all_txt, all_mask, all_img))
+    has_txt, has_img = wrong_txt >= 0, wrong_img >= 0
+    # true pairs, then images with wrong captions, then captions with wrong images
+    logits = model.match_logit(torch.cat([txt, all_txt[wrong_txt[has_txt]], txt[has_img]]),
+                               torch.cat([mask, all_mask[wrong_txt[has_txt]], mask[has_img]]),
+                               torch.cat([img, img[has_txt], all_img[wrong_img[has_img]]]))
+    match = torch.zeros(len(logits), dtype=torch.long, device=images.emb.device)
+    match[:n_pairs] = 1
     return over_all(text_losses.itm(logits, match), len(logits))
 
 
@@ -212,53 +248,60 @@ def _mlm_loss(model:CAMeL, tokens, labels, img_tok):
     return over_all(text_losses.mlm(model.words(x[keep], model.text.word.weight), labels[keep]), keep.sum())
 
 
-def _pair_losses(model:CAMeL, img, img_tok, pid, txt, txt_tok, mask, memory):
-    "ITC and ITM of gathered images and the own captions, and the embeddings of all captions"
-    own = txt, *pad_states(txt_tok, mask, longest(txt_tok.shape[1], txt_tok.device))
-    txt, txt_tok, mask = gathered(*own)
-    return dict(itc_loss=text_losses.itc(img, txt, model.temperature, pid, rows=own_rows()),
-                itm_loss=_itm_loss(model, img, img_tok, txt, txt_tok, mask, pid, memory)), txt
+def _all_captions(own:_Captions):
+    "The captions of all processes, padded to the longest"
+    states, mask = pad_states(own.states, own.mask, longest(own.states.shape[1], own.states.device))
+    return _Captions(*gathered(own.emb, states, mask))
 
 
-def _contrast_loss(img, txt, pid, ask):
-    "The released program's memory term, as a `ContrastMemory` asks for it; an empty memory stands for the batch itself"
-    keys, who = (txt.detach(), pid) if ask['txt'] is None else (ask['txt'].to(txt), ask['pid'])
-    drawn = text_losses.hard_keys(img[own_rows()], keys, loss_basics.same_id(pid[own_rows()], who), ask['top'])
-    lam = torch.distributions.Beta(ask['delta'], ask['delta']).sample((len(drawn),))
+def _pair_losses(model:CAMeL, images:_Images, captions:_Captions, memory):
+    "ITC and ITM of gathered images and captions"
+    itc = text_losses.itc(images.emb, captions.emb, model.temperature, images.pid, rows=own_rows())
+    return dict(itc_loss=itc, itm_loss=_itm_loss(model, images, captions, memory))
+
+
+def _contrast_loss(images:_Images, txt:Tensor, request:dict):
+    "The released program's memory term as `ContrastMemory` requests it; an empty memory stands for the batch itself"
+    keys, key_pid = txt.detach(), images.pid
+    if request['txt'] is not None: keys, key_pid = request['txt'].to(txt), request['pid']
+    same = loss_basics.same_id(images.pid[own_rows()], key_pid)
+    drawn = text_losses.hard_keys(images.emb[own_rows()], keys, same, request['top'])
+    lam = torch.distributions.Beta(request['delta'], request['delta']).sample((len(drawn),))
     mem, lam = gathered(keys[drawn], lam.to(keys))
-    return ask['weight']*text_losses.memory_itc(img, txt, mem, lam, ask['tau'])
+    return request['weight']*text_losses.memory_itc(images.emb, txt, mem, lam, request['tau'])
 
 # %% ../../nbs/05_models/45_camel.ipynb #a8aebcf7
 @patch
 def forward(self:CAMeL, batch:dict) -> dict: # `itc_loss`, `itm_loss`, `mlm_loss`, ..., `memory_entry` (detached)
     "Losses of one batch (CAMeL, sec. III; equal weights)"
     img, img_tok = self.image_states(batch['img'])
-    txt, txt_tok, mask = self.text_states(batch['tokens'], batch.get('tokens_mix'), batch.get('lam'))
-    entry = dict(img=img, txt=txt, pid=batch['pid'], img_tok=img_tok, txt_tok=txt_tok, mask=mask)
-    images = gathered(img, img_tok, batch['pid'])
-    out, every = _pair_losses(self, *images, txt, txt_tok, mask, batch.get('memory'))
+    own = _Captions(*self.text_states(batch['tokens'], batch.get('tokens_mix'), batch.get('lam')))
+    images, captions = _Images(*gathered(img, img_tok, batch['pid'])), _all_captions(own)
+    out = _pair_losses(self, images, captions, batch.get('memory'))
     if 'tokens_eda' in batch and self.eda_weight:
-        second, _ = _pair_losses(self, *images, *self.text_states(batch['tokens_eda']), batch.get('memory'))
-        out = {k: out[k] + self.eda_weight*v for k, v in second.items()}
+        second = _all_captions(_Captions(*self.text_states(batch['tokens_eda'])))
+        of_second = _pair_losses(self, images, second, batch.get('memory'))
+        out = {name: out[name] + self.eda_weight*loss for name, loss in of_second.items()}
     if 'tokens_mlm' in batch:
         some = slice(math.ceil(self.match_share*len(img)))
-        seen = img_tok[some] if self.mlm_image else img_tok[some].detach()
-        out['mlm_loss'] = _mlm_loss(self, batch['tokens_mlm'][some], batch['labels_mlm'][some], seen)
-    if 'contrast' in batch: out['contrast_loss'] = _contrast_loss(images[0], every, images[2], batch['contrast'])
-    return {**out, 'memory_entry': {k: v.detach() for k, v in entry.items()}}
+        img_states = img_tok[some] if self.mlm_image else img_tok[some].detach()
+        out['mlm_loss'] = _mlm_loss(self, batch['tokens_mlm'][some], batch['labels_mlm'][some], img_states)
+    if 'contrast' in batch: out['contrast_loss'] = _contrast_loss(images, captions.emb, batch['contrast'])
+    entry = dict(img=img, txt=own.emb, pid=batch['pid'], img_tok=img_tok, txt_tok=own.states, mask=own.mask)
+    return {**out, 'memory_entry': {name: value.detach() for name, value in entry.items()}}
 
 # %% ../../nbs/05_models/45_camel.ipynb #bf0f1cce
-def camel_tiny(tokenizer=None, # Object with `vocab_size`, `pad_id`, `context_length`; sizes are taken from it
+def camel_tiny(tokenizer:Tokenizer=None, # Object with `vocab_size`, `pad_id`, `context_length`; sizes are taken from it
     vocab_size:int=None, # Used when there is no tokenizer
-    widths=(16, 32, 64, 128), # Stem and stages of the image tower
+    widths:Sequence[int]=(16, 32, 64, 128), # Stem and stages of the image tower
     norm:str='batch', # Normalisation of the image tower; `group` has no running statistics
     text_width:int=64, # Width of text and cross encoder
     heads:int=2, # Attention heads; fewer are faster
     layers:int=1, # Layers of text and of cross encoder
     dropout:float=0., # Dropout of text and cross encoder
     max_len:int=96, # Text positions
-    weights=None, # None or 'none', 'world' (shipped, with the tokenizer of its card), or a file of this library
-    **kw): # Arguments of `CAMeL`
+    weights:str | Path | dict=None, # None or 'none', 'world' (shipped, with its tokenizer), or a file of ours
+    **kw) -> CAMeL: # Arguments of `CAMeL`
     "CAMeL for two CPU cores and 128x64 crops"
     pad = 0
     if tokenizer is not None:
@@ -273,8 +316,8 @@ def camel_tiny(tokenizer=None, # Object with `vocab_size`, `pad_id`, `context_le
 
 # %% ../../nbs/05_models/45_camel.ipynb #3aed3d6a
 def image_tower(name:str, # Key of `SGFORMERS`, or an architecture of timm
-    size=(224, 224), # Input height and width
-    ) -> nn.Module: # With random weights
+    size:tuple[int, int]=(224, 224), # Input height and width
+    ) -> SGFormer | TimmTower: # With random weights
     "Image tower by name"
     import timm
     if name in SGFORMERS: return SGFormer(name, size)
@@ -294,52 +337,66 @@ def heads_of(state:dict, # Of a whole checkpoint, under our names
 
 
 def load_camel(model:CAMeL, # Changed in place
-    start, # `Start` of a whole checkpoint: of APTM, of CAMeL, or ours
-    ): # `Loaded`
+    start:Start, # `Start` of a whole checkpoint: of APTM, of CAMeL, or ours
+    ) -> Loaded: # `Loaded`
     "Load a whole checkpoint"
-    at, ours = 'image.' + 'net.'*isinstance(model.image, TimmTower), start.gives == 'camel_base'
+    at = 'image.net.' if isinstance(model.image, TimmTower) else 'image.'
     if model.pool.kind != 'mix' and 'pool.gate' in start.state:
         state = {k: v for k, v in start.state.items() if k != 'pool.gate'}
         start = replace(start, state=state, left={**start.left, 'pool_alpha': f"pool={model.pool.kind!r} has no gate"})
-    return load_network(model, start, own=() if ours else ('pixels.',), optional=() if ours else ('words.',),
-                        change={at + k: f for k, f in model.image.changes().items()})
+    changes = {at + name: change for name, change in model.image.changes().items()}
+    if start.gives == 'camel_base': return load_network(model, start, change=changes)
+    return load_network(model, start, own=('pixels.',), optional=('words.',), change=changes)
 
 
 def _same_words(start, n):
     "Refuse a vocabulary of another size than that of a whole checkpoint"
-    had = len(start.state.get('text.word.weight', range(n)))
-    if had != n: raise ValueError(f"{start.name} has {had} word pieces, the vocabulary here {n}; give the tokenizer or "
-                                  "vocab_size that it was trained with (of released ones: bert-base-uncased)")
+    n_words = len(start.state.get('text.word.weight', range(n)))
+    if n_words != n:
+        raise ValueError(f"{start.name} has {n_words} word pieces, the vocabulary here {n}; give the tokenizer or "
+                         "vocab_size that it was trained with (of released ones: bert-base-uncased)")
+
+
+def _whole_kinds(image):
+    "What holds every part of a CAMeL with this image tower: see `Layout.gives`"
+    kinds = ['camel_base']
+    if isinstance(image, SGFormer): kinds.append('camel')
+    if isinstance(image, SwinTower): kinds.append('aptm')
+    return kinds
 
 # %% ../../nbs/05_models/45_camel.ipynb #97d1a145
-def camel_base(tokenizer=None, # Source of vocabulary size and padding id
+def camel_base(tokenizer:Tokenizer=None, # Source of vocabulary size and padding id
     vocab_size:int=30522, # Used when there is no tokenizer
     tower:str='sgformer_s', # See `image_tower`; the paper's by default
-    weights=None, # None or 'none'; weights of the tower; a whole checkpoint: a local file or folder; see `begin`
-    text_weights=None, # None or 'none'; a Hugging Face folder of BERT. Not read beside a whole checkpoint
-    size=(224, 224), # Input height and width
+    weights:str | Path | dict=None, # None or 'none'; a file or folder of the tower or of a whole checkpoint
+    text_weights:str | Path=None, # None or 'none'; a Hugging Face folder of BERT. Not read beside a whole checkpoint
+    size:tuple[int, int]=(224, 224), # Input height and width
     dropout:float=.1, # Dropout of text and cross encoder
-    **kw): # Other arguments of `CAMeL`
+    **kw) -> CAMeL: # Other arguments of `CAMeL`
     "CAMeL with BERT-base halves and SG-Former-S, or another image tower"
     pad = 0
     if tokenizer is not None: vocab_size, pad = tokenizer.vocab_size, tokenizer.pad_id
     image = image_tower(tower, size)
-    whole = ('camel_base', *['camel']*isinstance(image, SGFormer), *['aptm']*isinstance(image, SwinTower))
-    kinds, *rest = image.accepts
-    start = begin(weights, (*kinds, *whole), *rest)
-    whole = start is not None and start.gives in whole
-    bert, heads = None if whole else bert_start(text_weights), heads_of(start.state, start.gives) if whole else {}
-    told = json.loads(start.card.get('arguments', '{}')) if whole else {}
-    if 'pool' in told: heads['pool'] = told['pool'] # of a converted file: its shapes do not tell token 0 from a mean
-    if whole: _same_words(start, vocab_size)
-    else: image.start(start)
+    tower_kinds, wanted, published = image.accepts
+    start = begin(weights, (*tower_kinds, *_whole_kinds(image)), wanted, published)
+    is_whole = start is not None and start.gives in _whole_kinds(image)
+    bert, heads = None, {}
+    if is_whole:
+        heads = heads_of(start.state, start.gives)
+        arguments = json.loads(start.card.get('arguments', '{}'))
+        # Of a converted file: its shapes do not tell token 0 from a mean.
+        if 'pool' in arguments: heads['pool'] = arguments['pool']
+        _same_words(start, vocab_size)
+    else:
+        bert = bert_start(text_weights)
+        image.start(start)
     text = TextEncoder(vocab_size, pad_id=pad, dropout=dropout)
     cross = CrossEncoder(img_width=image.width, dropout=dropout)
     model = CAMeL(image, text, cross, size, tokenizer=tokenizer, **{**heads, **kw})
     model.heads = heads # arguments that a checkpoint brought
     model.match.net[1].eps = 1e-5 # as in the released programs
     if image.stats: model.pixels.set_stats(*image.stats)
-    model.loaded = load_camel(model, start) if whole else image.loaded
+    model.loaded = load_camel(model, start) if is_whole else image.loaded
     model.text_loaded = load_bert(text, bert, cross, model.words)
     return model
 
@@ -353,23 +410,26 @@ class Whole:
 
 
 @lru_cache(maxsize=8)
-def _looked_at(path, *version):
-    "What a file of a certain size and time is"
-    w = open_weights(path)
-    layout = identify(w)
-    word = next((v for k, v in w.state.items() if k.endswith(('word_embeddings.weight', 'text.word.weight'))), None)
-    fits = (w.card.get('zoo'),) if layout is OURS else layout.fits if layout else ()
-    if word is None or 'camel_base' not in fits: return None
-    return Whole(layout.about, len(word), bool(json.loads(w.card.get('card', '{}')).get('tokenizer')))
+def _whole_file(path, *version):
+    "What a file of a certain size and time is: `Whole`, or None"
+    found = open_weights(path)
+    layout = identify(found)
+    fits = layout.fits if layout else ()
+    if layout is OURS: fits = (found.card.get('zoo'),)
+    embeddings = [value for name, value in found.state.items()
+                  if name.endswith(('word_embeddings.weight', 'text.word.weight'))]
+    if not embeddings or 'camel_base' not in fits: return None
+    card = json.loads(found.card.get('card', '{}'))
+    return Whole(layout.about, len(embeddings[0]), bool(card.get('tokenizer')))
 
 
-def whole_checkpoint(weights, # As `camel_base` takes them
-    ): # `Whole`, or None for a tower, a name, or a file that is not there
+def whole_checkpoint(weights:str | Path | dict, # As `camel_base` takes them
+    ) -> Whole | None: # `Whole`, or None for a tower, a name, or a file that is not there
     "Whether weights start the image tower and the text encoder"
     if not isinstance(weights, (str, Path)) or not Path(weights).expanduser().exists(): return None
     try:
         path = weights_file(weights)
-        return _looked_at(str(path), path.stat().st_size, path.stat().st_mtime_ns)
+        return _whole_file(str(path), path.stat().st_size, path.stat().st_mtime_ns)
     except (ValueError, OSError): return None # who loads it says why
 
 
@@ -379,28 +439,35 @@ def lacking_half(model:str, # Name, for messages
     takes:bool=True, # Whether the model has such a text encoder
     ) -> str: # Empty: nothing
     "What the second of two weights should have been"
-    if not takes: return f"{model} takes no weights of a text encoder; leave out what follows the comma" if text else ''
+    if not takes and text: return f"{model} takes no weights of a text encoder; leave out what follows the comma"
+    if not takes: return ''
     if text not in ('', *NONE) or weights in NONE: return ''
-    if not (whole := whole_checkpoint(weights)):
-        return '' if text else f"the text encoder of {model} would start from random numbers; add the folder of " \
-            "bert-base-uncased behind a comma, or ',none' if it shall"
+    whole = whole_checkpoint(weights)
+    if whole is None and text: return ''
+    if whole is None:
+        return (f"the text encoder of {model} would start from random numbers; add the folder of bert-base-uncased "
+                "behind a comma, or ',none' if it shall")
     if whole.tokenizer: return ''
-    return f"{Path(weights).name} is {whole.about} with text weights for {whole.words} word pieces that it does not " \
-        "name; add a folder with BERT's vocab.txt (of bert-base-uncased) behind a comma"
+    return (f"{Path(weights).name} is {whole.about} with text weights for {whole.words} word pieces that it does not "
+            "name; add a folder with BERT's vocab.txt (of bert-base-uncased) behind a comma")
 
 
-def folder_faults(weights, # See `lacking_half`
-    text, # Folder of BERT
+def folder_faults(weights:str | Path | dict, # See `lacking_half`
+    text:str | Path, # Folder of BERT
     ) -> list: # (what, remedy)
     "What the folder of BERT lacks"
     folder, whole = Path(text).expanduser(), whole_checkpoint(weights)
-    need = 'vocab.txt' + ', and config.json with model.safetensors'*(whole is None)
+    need = 'vocab.txt' if whole else 'vocab.txt, and config.json with model.safetensors'
     if not folder.is_dir(): return [(f'text_weights={str(text)!r} is no folder', f'it has to hold {need}')]
-    out, vocab, name = [], folder/'vocab.txt', f'text_weights={str(text)!r}'
-    if not vocab.is_file(): out.append((f'{name} holds no vocab.txt', 'put that of bert-base-uncased there'))
-    elif whole and (n := len(vocab.read_text(encoding='utf-8').rstrip('\n').split('\n'))) != whole.words:
-        out.append((f'{name} has {n} word pieces in vocab.txt, {Path(weights).name} has {whole.words}',
-                    'give the vocabulary that it was trained with'))
-    try: whole or weights_file(folder)
-    except ValueError as e: out.append((f'text_weights: {str(e).partition("; ")[0]}', 'put the weights of BERT there'))
-    return out
+    faults, vocab, name = [], folder/'vocab.txt', f'text_weights={str(text)!r}'
+    if not vocab.is_file(): faults.append((f'{name} holds no vocab.txt', 'put that of bert-base-uncased there'))
+    elif whole is not None:
+        n_pieces = len(vocab.read_text(encoding='utf-8').rstrip('\n').split('\n'))
+        if n_pieces != whole.words:
+            faults.append((f'{name} has {n_pieces} word pieces in vocab.txt, {Path(weights).name} has {whole.words}',
+                           'give the vocabulary that it was trained with'))
+    if whole is not None: return faults
+    try: weights_file(folder)
+    except ValueError as e:
+        faults.append((f'text_weights: {str(e).partition("; ")[0]}', 'put the weights of BERT there'))
+    return faults

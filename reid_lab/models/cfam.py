@@ -7,12 +7,16 @@ __all__ = ['WIRINGS', 'LOSSES', 'HARD_BY', 'L14', 'GranuleBlock', 'GranularityDe
            'cfam_tiny', 'cfam_b16', 'cfam_l14']
 
 # %% ../../nbs/05_models/60_cfam.ipynb #18b6a567
+from collections.abc import Sequence
+from pathlib import Path
+
 import torch
 from fastcore.basics import patch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.basics import check_choice
 from ..core.distributed import gathered, over_all, own_rows
+from ..data.text import Tokenizer
 from ..losses import basics as loss_basics, text as text_losses
 from .clip import CLIPPair, ImplicitReasoning, clip_pair, clip_tiny, irr_loss, loss_names, masked_caption
 
@@ -30,10 +34,10 @@ class GranuleBlock(nn.Module):
         self.ln_ffn = nn.LayerNorm(width)
         self.ffn = nn.Sequential(nn.Linear(width, 4*width), nn.GELU(), nn.Linear(4*width, width))
 
-    def forward(self, x, # (B,K,D)
-        tokens=None, # (B,N,D) for cross-attention
-        padding=None, # (B,N) True for tokens that are left out
-        ): # (B,K,D)
+    def forward(self, x:Tensor, # (B,K,D)
+        tokens:Tensor=None, # (B,N,D) for cross-attention
+        padding:Tensor=None, # (B,N) True for tokens that are left out
+        ) -> Tensor: # (B,K,D)
         y = self.ln_self(x)
         x = x + self.self_attn(y, y, y, need_weights=False)[0]
         if tokens is not None:
@@ -63,13 +67,16 @@ class GranularityDecoder(nn.Module):
         self.first = nn.MultiheadAttention(width, heads, batch_first=True) if once else None
         self.blocks = nn.ModuleList([GranuleBlock(width, heads, cross=not once) for _ in range(depth)])
 
-    def forward(self, tokens, # (B,N,dim)
-        real=None, # (B,N) True for tokens that are no padding; None: all
-        ): # (B,K,width)
-        t, padding = self.ln_tokens(self.fit(tokens)), None if real is None else ~real
-        x = self.queries.expand(len(t), -1, -1)
-        if self.first is not None: x, t = self.first(self.ln_first(x), t, t, padding, need_weights=False)[0], None
-        for block in self.blocks: x = block(x, t, padding)
+    def forward(self, tokens:Tensor, # (B,N,dim)
+        real:Tensor=None, # (B,N) True for tokens that are no padding; None: all
+        ) -> Tensor: # (B,K,width)
+        keys = self.ln_tokens(self.fit(tokens))
+        padding = None if real is None else ~real
+        x = self.queries.expand(len(keys), -1, -1)
+        if self.first is not None:      # the blocks then attend to the queries alone
+            x = self.first(self.ln_first(x), keys, keys, padding, need_weights=False)[0]
+            keys = None
+        for block in self.blocks: x = block(x, keys, padding)
         return self.ln_post(x)
 
 # %% ../../nbs/05_models/60_cfam.ipynb #3ba2d88d
@@ -85,9 +92,9 @@ class Matcher(nn.Module):
         self.ln_post = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1))
 
-    def forward(self, img, # (P,K,D) of images
-        txt, # (P,K,D) of captions
-        ): # (P,) logits
+    def forward(self, img:Tensor, # (P,K,D) of images
+        txt:Tensor, # (P,K,D) of captions
+        ) -> Tensor: # (P,) logits
         x = torch.cat([img + self.kinds[0], txt + self.kinds[1]], 1)
         for block in self.blocks: x = block(x)
         return self.mlp(self.ln_post(x).mean(1))[:, 0]
@@ -104,9 +111,9 @@ class PairIdentity(nn.Module):
         nn.init.normal_(self.classify.weight, std=.001)
         nn.init.zeros_(self.classify.bias)
 
-    def forward(self, img, # (P,D) features of images
-        txt, # (P,D) features of captions
-        ): # (P,n_ids+1)
+    def forward(self, img:Tensor, # (P,D) features of images
+        txt:Tensor, # (P,D) features of captions
+        ) -> Tensor: # (P,n_ids+1)
         return self.classify(self.mlp(torch.cat([img, txt], 1)))
 
 # %% ../../nbs/05_models/60_cfam.ipynb #a691c2a8
@@ -119,10 +126,10 @@ class CFAM(CLIPPair):
     new_parts = 'decoders.', 'matcher.', 'cid.', 'irr.'
 
     def __init__(self, clip:nn.Module, # From `clip_model`; its modules are reused
-        size=(128, 64), # Height and width of the crops
-        tokenizer=None, # Stored for encoding captions
+        size:tuple[int, int]=(128, 64), # Height and width of the crops
+        tokenizer:Tokenizer=None, # Stored for encoding captions
         n_ids:int=None, # Training identities, for `cid`
-        losses='gs+ls+m+cid', # Names in `LOSSES` with `+` between them, or a list
+        losses:str | Sequence[str]='gs+ls+m+cid', # Names in `LOSSES` with `+` between them, or a list
         queries:int=4, # K of the decoder
         depth:int=2, # Blocks of the decoder
         hidden:int=512, # Width of decoder and matcher; None: that of the joint space
@@ -133,7 +140,7 @@ class CFAM(CLIPPair):
         tau:float=.02, # Temperature of SDM
         mask_text:bool=True, # Align the masked captions of a batch, where it has them (text augmentation)
         irr_layers:int=4, # Of the transformer of `irr`
-        loss_weights=None, # dict of loss -> weight, where it is not 1
+        loss_weights:dict[str, float]=None, # dict of loss -> weight, where it is not 1
         ):
         super().__init__(clip, size, tokenizer)
         self.losses, hidden = loss_names(losses, LOSSES), hidden or self.dim
@@ -157,18 +164,18 @@ class CFAM(CLIPPair):
     @property
     def fine(self) -> bool: return 'ls' in self.losses or 'm' in self.losses # whether granules are needed
 
-    def decode(self, regions, # (B,N,E) tokens of images
-        words, # (B,L,E) tokens of captions
-        real, # (B,L) True for tokens that are no padding
-        ): # (B,K,D), (B,K,D)
+    def decode(self, regions:Tensor, # (B,N,E) tokens of images
+        words:Tensor, # (B,L,E) tokens of captions
+        real:Tensor, # (B,L) True for tokens that are no padding
+        ) -> tuple[Tensor, Tensor]: # (B,K,D), (B,K,D)
         "Granules of images and captions"
         return self.decoders[0](regions), self.decoders[-1](words, real)
 
 # %% ../../nbs/05_models/60_cfam.ipynb #ea9a83bc
 @patch
-def pair_losses(self:CFAM, img, # (B,D) global features of images
-    txt, # (B,D) global features of captions
-    fine, # two (B,K,D), or None: granules
+def pair_losses(self:CFAM, img:Tensor, # (B,D) global features of images
+    txt:Tensor, # (B,D) global features of captions
+    fine:Tensor, # two (B,K,D), or None: granules
     batch:dict, # `pid`, and for `cid` also `label`
     ) -> dict: # `m_loss`, `cid_loss`
     "Losses of true and hardest wrong pairs, dealt out to processes; no gradient passes through their choice"
@@ -186,25 +193,29 @@ def pair_losses(self:CFAM, img, # (B,D) global features of images
 def forward(self:CFAM, batch:dict) -> dict: # One `..._loss` for each of `losses`
     "Losses of one batch (CFAM, eq. 7)"
     on, rows, out = self.losses, own_rows(), {}
-    tokens = batch.get('tokens_mlm', batch['tokens']) if self.mask_text else batch['tokens']
-    (img, regions), (txt, words, real) = self.image_tokens(batch['img']), self.text_tokens(tokens)
+    tokens = batch['tokens']
+    if self.mask_text: tokens = batch.get('tokens_mlm', tokens)
+    img, regions = self.image_tokens(batch['img'])
+    txt, words, real = self.text_tokens(tokens)
     img, txt, pid, label = gathered(img, txt, batch['pid'], batch.get('label'))
     if 'itc' in on: out['itc_loss'] = text_losses.itc(img, txt, self.temperature, rows=rows)
     if 'gs' in on: out['gs_loss'] = text_losses.sdm(img, txt, pid, self.tau, rows=rows)
     fine = gathered(*self.decode(regions, words, real)) if self.fine else None
-    if 'ls' in on: out['ls_loss'] = text_losses.sdm(*map(text_losses.granules, fine), pid, self.tau, rows=rows)
+    if 'ls' in on:
+        img_granules, txt_granules = (text_losses.granules(part) for part in fine)
+        out['ls_loss'] = text_losses.sdm(img_granules, txt_granules, pid, self.tau, rows=rows)
     if 'm' in on or 'cid' in on: out |= self.pair_losses(img, txt, fine, dict(pid=pid, label=label))
     if 'irr' in on:
         masked = masked_caption(batch)
         states = words if masked is tokens else self.text_tokens(masked)[1]
         out['irr_loss'] = irr_loss(self.irr, batch, states, regions)
-    return {k: v*self.loss_weights.get(k.removesuffix('_loss'), 1.) for k, v in out.items()}
+    return {name: loss*self.loss_weights.get(name.removesuffix('_loss'), 1.) for name, loss in out.items()}
 
 # %% ../../nbs/05_models/60_cfam.ipynb #bf735aad
 def cfam_tiny(n_ids:int=None, # Training identities, for `cid`
-    tokenizer=None, # Source of vocabulary size, end token and length; None: that of the weights
-    weights=None, # None or 'none', 'world' (shipped); of a `clip_tiny` or `cfam_tiny`: a file, a state dict, a `Start`
-    losses='gs+ls+m+cid', # See `CFAM`
+    tokenizer:Tokenizer=None, # Source of vocabulary size, end token and length; None: that of the weights
+    weights:str | Path | dict=None, # None or 'none', 'world' (shipped); a file of `clip_tiny` or `cfam_tiny`
+    losses:str | Sequence[str]='gs+ls+m+cid', # See `CFAM`
     queries:int=4, # K of the decoder
     hidden:int=None, # Width of decoder and matcher; None: that of the joint space
     heads:int=2, # Of decoder and matcher
@@ -216,9 +227,9 @@ def cfam_tiny(n_ids:int=None, # Training identities, for `cid`
 
 
 def cfam_b16(n_ids:int=None, # Training identities, for `cid`
-    tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
-    weights=None, # See `clip_b16`; also those of a CFAM
-    losses='gs+ls+m+cid', # See `CFAM`
+    tokenizer:Tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
+    weights:str | Path | dict=None, # See `clip_b16`; also those of a CFAM
+    losses:str | Sequence[str]='gs+ls+m+cid', # See `CFAM`
     max_len:int=168, # Text positions at least
     **kw, # Other arguments of `clip_pair` and `CFAM`
     ) -> CFAM:
@@ -231,12 +242,12 @@ L14 = dict(dim=768, vision=dict(width=1024, layers=24, head_width=64, patch_size
 
 
 def cfam_l14(n_ids:int=None, # Training identities, for `cid`
-    tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
-    weights=None, # CLIP ViT-L/14: see `clip_start`; also those of a CFAM
-    losses='gs+ls+m+cid', # See `CFAM`
+    tokenizer:Tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
+    weights:str | Path | dict=None, # CLIP ViT-L/14: see `clip_start`; also those of a CFAM
+    losses:str | Sequence[str]='gs+ls+m+cid', # See `CFAM`
     max_len:int=168, # Text positions at least
     stride:int=14, # Step between patches
-    towers=None, # See `clip_pair`
+    towers:dict=None, # See `clip_pair`
     **kw, # Other arguments of `clip_pair` and `CFAM`
     ) -> CFAM:
     "CFAM on CLIP ViT-L/14"

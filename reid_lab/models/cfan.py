@@ -8,18 +8,22 @@ __all__ = ['ALPHA', 'LOSSES', 'TOWER_NAMES', 'RELEASED_RATES', 'CrossFormer', 's
 
 # %% ../../nbs/05_models/70_cfan.ipynb #4160df04
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
+from ..data.text import Tokenizer
 from ..losses import fuzzy
 from .clip import CLIPPair, clip_pair, clip_tiny, loss_names
 from .clip_towers import clip_start
+from .weights.start import Start
 
 # %% ../../nbs/05_models/70_cfan.ipynb #e56d30b4
 class CrossFormer(nn.Module):
@@ -39,7 +43,7 @@ class CrossFormer(nn.Module):
         self.transformer = Transformer(dim, layers, heads, act_layer=QuickGELU)
         self.initialise(dim**-.5, dim**-.5*(2*layers)**-.5, (2*dim)**-.5)
 
-    def initialise(self, attn:float, proj:float, fc:float): # Standard deviations
+    def initialise(self, attn:float, proj:float, fc:float) -> None: # Standard deviations
         "CLIP's initialisation"
         for a in (self.cross_attn, *(b.attn for b in self.transformer.resblocks)):
             nn.init.normal_(a.in_proj_weight, std=attn)
@@ -48,16 +52,16 @@ class CrossFormer(nn.Module):
             nn.init.normal_(b.mlp.c_fc.weight, std=fc)
             nn.init.normal_(b.mlp.c_proj.weight, std=proj)
 
-    def read(self, tokens, # (B,N,D)
-        real=None, # (B,N) True for tokens that are read; None: all
-        ): # (B,K,D), (B,K,N) weights, mean over heads
+    def read(self, tokens:Tensor, # (B,N,D)
+        real:Tensor=None, # (B,N) True for tokens that are read; None: all
+        ) -> tuple[Tensor, Tensor]: # (B,K,D), (B,K,N) weights, mean over heads
         "What the queries take from the tokens, and from which"
         q, kv = self.ln_q(self.queries).expand(len(tokens), -1, -1), self.ln_kv(tokens)
         return self.cross_attn(q, kv, kv, key_padding_mask=None if real is None else ~real)
 
-    def forward(self, tokens, # (B,N,D)
-        real=None, # (B,N) True for tokens that are read; None: all
-        ): # (B,K,D)
+    def forward(self, tokens:Tensor, # (B,N,D)
+        real:Tensor=None, # (B,N) True for tokens that are read; None: all
+        ) -> Tensor: # (B,K,D)
         return self.ln_post(self.transformer(self.read(tokens, real)[0]))
 
 # %% ../../nbs/05_models/70_cfan.ipynb #ec30eb7b
@@ -77,9 +81,9 @@ class CFAN(CLIPPair):
     new_parts = 'crossformer.', 'sigma.'
 
     def __init__(self, clip:nn.Module, # From `clip_model`; its modules are reused
-        size=(128, 64), # Height and width of the crops
-        tokenizer=None, # Stored for encoding captions
-        losses='cda+fta', # Names in `LOSSES` with `+` between them, or a list; one of `ALPHA` at most
+        size:tuple[int, int]=(128, 64), # Height and width of the crops
+        tokenizer:Tokenizer=None, # Stored for encoding captions
+        losses:str | Sequence[str]='cda+fta', # Names in `LOSSES`, joined by `+` or a list; one of `ALPHA` at most
         queries:int=4, # K of the CrossFormer
         k:float=1., # Steepness of the gate
         alpha:float=None, # In place of the gate of `cda`, where there is a bridge
@@ -105,8 +109,9 @@ class CFAN(CLIPPair):
         if 'fta' not in self.losses: return
         self.crossformer = CrossFormer(self.dim, queries, layers, heads)
         released = membership == 'released'
-        n = 1 if (released if shared_sigma is None else shared_sigma) else 2
-        self.sigma = nn.ModuleList([sigma_mlp(self.dim, self.dim if released else 1) for _ in range(n)])
+        if shared_sigma is None: shared_sigma = released
+        n_sigma, outputs = (1 if shared_sigma else 2), (self.dim if released else 1)
+        self.sigma = nn.ModuleList([sigma_mlp(self.dim, outputs) for _ in range(n_sigma)])
 
 
 def _one_alignment(names, alpha):
@@ -122,54 +127,67 @@ def _one_alignment(names, alpha):
 
 # %% ../../nbs/05_models/70_cfan.ipynb #fbbd29aa
 @patch
-def views(self:CFAN, batch:dict): # -> (B,E), (B,1+N,E), (B,E) or None, (B,) bool or None
+def views(self:CFAN, batch:dict) -> tuple[Tensor, ...]: # -> (B,E), (B,1+N,E), (B,E) or None, (B,) bool or None
     "Global features and tokens of the aerial images; features of the bridges, and which samples have one"
-    img, bridge, has = batch['img'], batch.get('img_bridge'), batch.get('has_bridge')
-    if bridge is None or self.align in (None, 'direct'): return *self.image_tokens(img), None, None
-    if has is None: has = torch.ones(len(img), dtype=torch.bool, device=img.device)
-    if bridge.shape != img.shape or has.shape != img.shape[:1] or has.dtype != torch.bool:
-        raise ValueError(f"img_bridge {tuple(bridge.shape)} and has_bridge {tuple(has.shape)} of {has.dtype} do not "
-                         f"fit img {tuple(img.shape)}; give one image and one bool a sample")
-    x, tokens = self.image_tokens(torch.cat([img, bridge[has]]))
-    ground = torch.zeros_like(x[:len(img)]).index_put((has.nonzero()[:, 0],), x[len(img):])
-    return x[:len(img)], tokens[:len(img)], ground, has
+    img, bridge, has_bridge = batch['img'], batch.get('img_bridge'), batch.get('has_bridge')
+    if bridge is None or self.align in (None, 'direct'):
+        emb, tokens = self.image_tokens(img)
+        return emb, tokens, None, None
+    if has_bridge is None: has_bridge = torch.ones(len(img), dtype=torch.bool, device=img.device)
+    if bridge.shape != img.shape or has_bridge.shape != img.shape[:1] or has_bridge.dtype != torch.bool:
+        raise ValueError(f"img_bridge {tuple(bridge.shape)} and has_bridge {tuple(has_bridge.shape)} of "
+                         f"{has_bridge.dtype} do not fit img {tuple(img.shape)}; give one image and one bool a sample")
+    emb, tokens = self.image_tokens(torch.cat([img, bridge[has_bridge]]))
+    aerial, of_bridges = emb[:len(img)], emb[len(img):]
+    ground = torch.zeros_like(aerial).index_put((has_bridge.nonzero()[:, 0],), of_bridges)
+    return aerial, tokens[:len(img)], ground, has_bridge
 
 
 @patch
-def captions_of(self:CFAN, batch:dict): # -> (B,E), (B,L,E), (B,L) True for tokens that the queries read, or None
-    "Global features and tokens of the captions"
-    tokens = batch.get('tokens_mlm', batch['tokens']) if self.mask_text else batch['tokens']
+def captions_of(self:CFAN, batch:dict) -> tuple[Tensor, Tensor, Tensor | None]: # (B,E), (B,L,E), (B,L) or None
+    "Global features and tokens of the captions, and which of them the queries read (None: all)"
+    tokens = batch['tokens']
+    if self.mask_text: tokens = batch.get('tokens_mlm', tokens)
     if self.mask_padding: return self.text_tokens(tokens)
     room = getattr(self.tokenizer, 'context_length', tokens.shape[1]) - tokens.shape[1]
-    return *self.text_tokens(F.pad(tokens, (0, max(room, 0)), value=self.pad_id))[:2], None
+    txt, words, _ = self.text_tokens(F.pad(tokens, (0, max(room, 0)), value=self.pad_id))
+    return txt, words, None
 
 # %% ../../nbs/05_models/70_cfan.ipynb #d6af3a81
 @patch
-def fuzzy_parts(self:CFAN, anchor, # (B,E) global features
-    tokens, # (B,N,E) tokens of the same samples
-    real=None, # (B,N) True for tokens that are read; None: all
+def fuzzy_parts(self:CFAN, anchor:Tensor, # (B,E) global features
+    tokens:Tensor, # (B,N,E) tokens of the same samples
+    real:Tensor=None, # (B,N) True for tokens that are read; None: all
     text:bool=False, # Captions; else images
-    ): # (B,K,E), (B,) or (B,E)
+    ) -> tuple[Tensor, Tensor, Tensor]: # (B,K,E), (B,) or (B,E)
     "The K vectors of images or captions and the widths of their memberships"
     if 'fta' not in self.losses: raise ValueError(f"losses={self.losses!r} train no queries; add 'fta'")
-    log = self.sigma[-1 if text else 0](unit_norm(anchor) if self.membership == 'released' else anchor)
-    sigma = fuzzy.width(log[:, 0] if self.membership == 'paper' else log, self.membership)
+    mlp = self.sigma[-1] if text else self.sigma[0]
+    log = mlp(unit_norm(anchor) if self.membership == 'released' else anchor)
+    if self.membership == 'paper': log = log[:, 0]
+    sigma = fuzzy.width(log, self.membership)
     return self.crossformer(tokens, real), sigma
 
 
 @patch
 def forward(self:CFAN, batch:dict) -> dict: # One `..._loss` for each of `losses`
     "Losses of one batch: alignment and FTA"
-    (img, regions, ground, has), (txt, words, real), out = self.views(batch), self.captions_of(batch), {}
+    img, regions, ground, has_bridge = self.views(batch)
+    txt, words, real = self.captions_of(batch)
+    out = {}
     if 'fta' in self.losses:
-        fine = *self.fuzzy_parts(img, regions), *self.fuzzy_parts(txt, words, real, text=True)
-        fv, sv, ft, st = gathered(*fine)
-    img, txt, ground, has, pid = gathered(img, txt, ground, has, batch['pid'])     # the loss is that of the whole batch
-    if self.align: out[f'{self.align}_loss'] = fuzzy.cda(txt, img, ground, pid, has, k=self.k, tau=self.tau,
-                                                         alpha=self.alpha, detach_alpha=self.detach_alpha)
+        img_parts, img_sigma = self.fuzzy_parts(img, regions)
+        txt_parts, txt_sigma = self.fuzzy_parts(txt, words, real, text=True)
+        img_parts, img_sigma, txt_parts, txt_sigma = gathered(img_parts, img_sigma, txt_parts, txt_sigma)
+    # The loss is that of the whole batch.
+    img, txt, ground, has_bridge, pid = gathered(img, txt, ground, has_bridge, batch['pid'])
+    if self.align:
+        out[f'{self.align}_loss'] = fuzzy.cda(txt, img, ground, pid, has_bridge, k=self.k, tau=self.tau,
+                                              alpha=self.alpha, detach_alpha=self.detach_alpha)
     if 'fta' in self.losses:
-        out['fta_loss'] = self.fta_weight*fuzzy.fta(fv, ft, img, txt, sv, st, pid, self.tau,
-                                                    membership=self.membership, reduce=self.reduce)
+        fta = fuzzy.fta(img_parts, txt_parts, img, txt, img_sigma, txt_sigma, pid, self.tau,
+                        membership=self.membership, reduce=self.reduce)
+        out['fta_loss'] = self.fta_weight*fta
     return out
 
 # %% ../../nbs/05_models/70_cfan.ipynb #ffb6ad17
@@ -177,29 +195,31 @@ def forward(self:CFAN, batch:dict) -> dict: # One `..._loss` for each of `losses
 @torch.no_grad()
 def gates(self:CFAN, batch:dict) -> dict: # `alpha`, `direct`, `bridge`, each (B,)
     "Share of the direct way and both losses of each sample of a batch"
-    (img, _, ground, has), txt = self.views(batch), self.captions_of(batch)[0]
-    found = fuzzy.cda_terms(txt, img, ground, batch['pid'], has, self.k, self.tau, alpha=self.alpha)
-    return {k: found[k] for k in ('alpha', 'direct', 'bridge')}
+    img, _, ground, has_bridge = self.views(batch)
+    txt, _, _ = self.captions_of(batch)
+    terms = fuzzy.cda_terms(txt, img, ground, batch['pid'], has_bridge, self.k, self.tau, alpha=self.alpha)
+    return {name: terms[name] for name in ('alpha', 'direct', 'bridge')}
 
 
 @patch
 @torch.no_grad()
-def memberships(self:CFAN, img=None, # (B,3,H,W) in [0,1]
-    tokens=None, # (B,L) captions; one of both is given
+def memberships(self:CFAN, img:Tensor=None, # (B,3,H,W) in [0,1]
+    tokens:Tensor=None, # (B,L) captions; one of both is given
     ) -> dict: # `membership` (B,K), `sigma`, `attention` (B,K,N) over patches or words
     "How far each query belongs to its image or caption, and from which tokens it was made"
     if (img is None) == (tokens is None): raise ValueError("give either img or tokens")
-    if img is not None: anchor, x, real = *self.image_tokens(img), None
+    real = None
+    if img is not None: anchor, x = self.image_tokens(img)
     else: anchor, x, real = self.captions_of(dict(tokens=tokens))
     fine, sigma = self.fuzzy_parts(anchor, x, real, text=img is None)
-    attention = self.crossformer.read(x, real)[1]
+    _, attention = self.crossformer.read(x, real)
     return dict(membership=fuzzy.token_membership(fine, anchor, sigma, self.membership), sigma=sigma,
                 attention=attention)
 
 # %% ../../nbs/05_models/70_cfan.ipynb #361bfba3
-def cfan_tiny(tokenizer=None, # Source of vocabulary size, end token and length; None: that of the weights
-    weights=None, # None or 'none', 'world' (shipped); of a `clip_tiny` or `cfan_tiny`: a file, a state dict, a `Start`
-    losses='cda+fta', # See `CFAN`
+def cfan_tiny(tokenizer:Tokenizer=None, # Source of vocabulary size, end token and length; None: that of the weights
+    weights:str | Path | dict=None, # None or 'none', 'world' (shipped); a file of `clip_tiny` or `cfan_tiny`
+    losses:str | Sequence[str]='cda+fta', # See `CFAN`
     queries:int=4, # K of the CrossFormer
     depth:int=2, # Blocks of the CrossFormer
     **kw, # Other arguments of `clip_tiny` and `CFAN`
@@ -212,9 +232,9 @@ def cfan_tiny(tokenizer=None, # Source of vocabulary size, end token and length;
 TOWER_NAMES = ('visual.', 'transformer.', 'token_embedding.', 'positional_embedding', 'ln_final.', 'text_projection')
 
 
-def lent_towers(start, # `Start`, or None
-    gives=('irra', 'irra_b16'), # Of which only the towers are taken
-    ): # `Start` without what is not a tower, or the same
+def lent_towers(start:Start, # `Start`, or None
+    gives:Sequence[str]=('irra', 'irra_b16'), # Of which only the towers are taken
+    ) -> Start | None: # `Start` without what is not a tower, or the same
     "The towers of a text-image model that was trained for persons before"
     if start is None or start.gives not in gives: return start
     left = {k: 'the towers alone are taken' for k in start.state if not k.startswith(TOWER_NAMES)}
@@ -240,10 +260,9 @@ def _own_sigma(start, membership):
     return replace(start, state=state, gives='clip_b16', left={**start.left, **left})
 
 
-def cfan_b16(tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
-    weights=None, # See `clip_b16`; a CFAN, ours or released, whose form is kept where no argument says otherwise; the
-                  # towers of a released program of IRRA's line
-    losses='cda+fta', # See `CFAN`
+def cfan_b16(tokenizer:Tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
+    weights:str | Path | dict=None, # See `clip_b16`; a CFAN, whose form is kept, or a program of IRRA's line
+    losses:str | Sequence[str]='cda+fta', # See `CFAN`
     act:str='quick_gelu', # See `clip_b16`
     **kw, # Other arguments of `clip_pair` and `CFAN`
     ) -> CFAN:

@@ -9,15 +9,17 @@ __all__ = ['CLASSIFIERS', 'end_positions', 'CLIPPair', 'loss_names', 'strip', 'l
 # %% ../../nbs/05_models/55_clip.ipynb #3c7e9bab
 import math
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from fastcore.basics import patch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered, over_all, own_rows
-from ..data.text import ClipBPE
+from ..data.text import ClipBPE, Tokenizer
 from ..losses import text as losses
 from reid_lab.models.clip_towers import (
     CLIP_NAME,
@@ -31,12 +33,13 @@ from reid_lab.models.clip_towers import (
     tiny_towers,
 )
 from .transreid import person_grid
+from .weights.start import Start
 
 # %% ../../nbs/05_models/55_clip.ipynb #40ce24f2
-def end_positions(tokens, # (B,L) ids
+def end_positions(tokens:Tensor, # (B,L) ids
     end_id:int=None, # Of the end token; None: the tokenizer has none
     pad_id:int=0, # Of the padding
-    ): # (B,)
+    ) -> Tensor: # (B,)
     "Position of the first end token of each row; without one, of the last token that is no padding"
     last = ((tokens != pad_id)*torch.arange(tokens.shape[1], device=tokens.device)).amax(1)
     if end_id is None: return last
@@ -49,8 +52,8 @@ class CLIPPair(nn.Module):
     new_parts = () # of a subclass: beginnings of names that only training uses; they start from random numbers
 
     def __init__(self, clip:nn.Module, # From `clip_model`; its modules are reused
-        size=(128, 64), # Height and width of the crops
-        tokenizer=None, # Stored for encoding captions; end token and padding are taken from it
+        size:tuple[int, int]=(128, 64), # Height and width of the crops
+        tokenizer:Tokenizer=None, # Stored for encoding captions; end token and padding are taken from it
         ):
         super().__init__()
         self.pixels, self.visual, self.transformer = clip.pixels, clip.visual, clip.transformer
@@ -61,16 +64,16 @@ class CLIPPair(nn.Module):
         self.end_id, self.pad_id = getattr(tokenizer, 'sep_id', None), getattr(tokenizer, 'pad_id', 0)
 
     @property
-    def temperature(self): return (-self.logit_scale.clamp(max=math.log(100))).exp()
+    def temperature(self) -> Tensor: return (-self.logit_scale.clamp(max=math.log(100))).exp()
 
-    def image_hidden(self, img): # (B,3,H,W) in [0,1] -> (B,1+N,D)
+    def image_hidden(self, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,1+N,D)
         "Hidden states behind the last block, CLS first"
         v = self.visual
         x = v.conv1(self.pixels(img)).flatten(2).transpose(1, 2)
         x = torch.cat([v.class_embedding.expand(len(x), 1, -1), x], 1) + v.positional_embedding
         return v.transformer(v.ln_pre(x))
 
-    def text_hidden(self, tokens): # (B,L) -> (B,L,T)
+    def text_hidden(self, tokens:Tensor) -> Tensor: # (B,L) -> (B,L,T)
         "Hidden states behind the last norm"
         L, most = tokens.shape[1], len(self.positional_embedding)
         if L > most: raise ValueError(f"captions of {L} tokens do not fit {most} positions; use a tokenizer with "
@@ -81,13 +84,13 @@ class CLIPPair(nn.Module):
 
 # %% ../../nbs/05_models/55_clip.ipynb #b1dbeb8a
 @patch
-def image_features(self:CLIPPair, img): # (B,3,H,W) in [0,1] -> (B,E) of any length
+def image_features(self:CLIPPair, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,E) of any length
     "Features of `img` in the joint space: CLS"
     return self.visual.ln_post(self.image_hidden(img)[:, 0]) @ self.visual.proj
 
 
 @patch
-def text_features(self:CLIPPair, tokens): # (B,L) -> (B,E) of any length
+def text_features(self:CLIPPair, tokens:Tensor) -> Tensor: # (B,L) -> (B,E) of any length
     "Features of captions in the joint space: the end token"
     rows, ends = torch.arange(len(tokens), device=tokens.device), end_positions(tokens, self.end_id, self.pad_id)
     if not torch.is_grad_enabled() and len(tokens): tokens = tokens[:, :ends.max() + 1]    # nothing reads what follows
@@ -95,14 +98,15 @@ def text_features(self:CLIPPair, tokens): # (B,L) -> (B,E) of any length
 
 
 @patch
-def image_tokens(self:CLIPPair, img): # (B,3,H,W) in [0,1] -> (B,E), (B,1+N,E)
+def image_tokens(self:CLIPPair, img:Tensor) -> tuple[Tensor, Tensor]: # (B,3,H,W) in [0,1] -> (B,E), (B,1+N,E)
     "Global feature and all tokens of `img` in the joint space, CLS first"
     x = self.visual.ln_post(self.image_hidden(img)) @ self.visual.proj
     return x[:, 0], x
 
 
 @patch
-def text_tokens(self:CLIPPair, tokens): # (B,L) -> (B,E), (B,L,E), (B,L) True up to the end token
+def text_tokens(self:CLIPPair, tokens:Tensor, # (B,L)
+    ) -> tuple[Tensor, Tensor, Tensor]: # (B,E), (B,L,E), (B,L) True up to the end token
     "Global feature and all tokens of captions in the joint space, and which of them are no padding"
     x, ends = self.text_hidden(tokens) @ self.text_projection, end_positions(tokens, self.end_id, self.pad_id)
     rows, places = (torch.arange(n, device=tokens.device) for n in tokens.shape)
@@ -110,11 +114,13 @@ def text_tokens(self:CLIPPair, tokens): # (B,L) -> (B,E), (B,L,E), (B,L) True up
 
 
 @patch
-def encode_image(self:CLIPPair, img): return unit_norm(self.image_features(img)) # (B,3,H,W) -> (B,E) unit-norm
+def encode_image(self:CLIPPair, img:Tensor) -> Tensor: # (B,3,H,W) -> (B,E) unit-norm
+    return unit_norm(self.image_features(img))
 
 
 @patch
-def encode_text(self:CLIPPair, tokens): return unit_norm(self.text_features(tokens)) # (B,L) -> (B,E) unit-norm
+def encode_text(self:CLIPPair, tokens:Tensor) -> Tensor: # (B,L) -> (B,E) unit-norm
+    return unit_norm(self.text_features(tokens))
 
 # %% ../../nbs/05_models/55_clip.ipynb #1eb97835
 @patch
@@ -124,8 +130,8 @@ def forward(self:CLIPPair, batch:dict) -> dict: # `itc_loss`
     return dict(itc_loss=losses.itc(img, txt, self.temperature, pid, rows=own_rows()))
 
 # %% ../../nbs/05_models/55_clip.ipynb #8374070d
-def loss_names(given, # Names with `+` between them, or a list of names
-    known, # Names that the model knows
+def loss_names(given:str | Sequence[str], # Names with `+` between them, or a list of names
+    known:Sequence[str], # Names that the model knows
     ) -> tuple: # In the order of `known`
     "The losses that are switched on"
     names = [n.strip() for n in given.split('+')] if isinstance(given, str) else list(given)
@@ -141,12 +147,12 @@ def strip(model:CLIPPair, # Or of a class made from it
 
 # %% ../../nbs/05_models/55_clip.ipynb #1a650246
 def load_pair(model:CLIPPair, # New; changed in place
-    start, # `Start`, or None
-    grid=None, # See `load_clip`
+    start:Start, # `Start`, or None
+    grid:tuple[int, int]=None, # See `load_clip`
     act:str='quick_gelu', # See `load_clip`
     longer:str='all', # See `load_clip`
-    whole=(), # What must hold every part: see `Layout.gives`
-    optional=(), # Beginnings of names that may be missing or of another shape: classifiers
+    whole:Sequence[str]=(), # What must hold every part: see `Layout.gives`
+    optional:Sequence[str]=(), # Beginnings of names that may be missing or of another shape: classifiers
     ) -> CLIPPair: # `model`, with the report as `model.loaded`
     "Load towers, and the parts that only training uses where both file and model have them"
     if start is None: return load_clip(model, None)
@@ -177,7 +183,7 @@ class ImplicitReasoning(nn.Module):
                                                   fc=nn.Linear(dim, vocab_size)))
         self.initialise(dim**-.5, dim**-.5*(2*layers)**-.5, (2*dim)**-.5)
 
-    def initialise(self, attn:float, proj:float, fc:float): # Standard deviations
+    def initialise(self, attn:float, proj:float, fc:float) -> None: # Standard deviations
         "CLIP's initialisation"
         blocks, head = self.cross_modal_transformer.resblocks, self.mlm_head
         for a in (self.cross_attn, *(b.attn for b in blocks)):
@@ -187,10 +193,10 @@ class ImplicitReasoning(nn.Module):
             nn.init.normal_(first.weight, std=fc)
             nn.init.normal_(last.weight, std=proj)
 
-    def forward(self, words, # (B,L,E) tokens of masked captions
-        regions, # (B,N,E) tokens of images
-        keep=None, # (B,L) True where scores are wanted; None: everywhere
-        ): # (n,V), or (B,L,V) without `keep`
+    def forward(self, words:Tensor, # (B,L,E) tokens of masked captions
+        regions:Tensor, # (B,N,E) tokens of images
+        keep:Tensor=None, # (B,L) True where scores are wanted; None: everywhere
+        ) -> Tensor: # (n,V), or (B,L,V) without `keep`
         k = self.ln_pre_i(regions)
         x = self.cross_attn(self.ln_pre_t(words), k, k, need_weights=False)[0]
         x = self.ln_post(self.cross_modal_transformer(x))
@@ -199,9 +205,9 @@ class ImplicitReasoning(nn.Module):
 
 def irr_loss(irr:ImplicitReasoning, # The module
     batch:dict, # `labels_mlm`
-    words, # (B,L,E) tokens of the captions `tokens_mlm`
-    regions, # (B,N,E) tokens of the images
-    ): # scalar
+    words:Tensor, # (B,L,E) tokens of the captions `tokens_mlm`
+    regions:Tensor, # (B,N,E) tokens of the images
+    ) -> Tensor: # scalar
     "Cross-entropy of the masked words"
     keep = batch['labels_mlm'] != -100
     return over_all(losses.mlm(irr(words, regions, keep), batch['labels_mlm'][keep]), keep.sum())
@@ -209,7 +215,7 @@ def irr_loss(irr:ImplicitReasoning, # The module
 
 def masked_caption(batch:dict, # Of a loader with masked words
     name:str='irr', # Loss that asks, for the message
-    ): # (B,L)
+    ) -> Tensor: # (B,L)
     "The masked captions `tokens_mlm` of a batch"
     if 'tokens_mlm' in batch: return batch['tokens_mlm']
     raise ValueError(f"losses has {name!r}, but the batch holds no tokens_mlm; add an extra to Batches that masks "
@@ -225,21 +231,21 @@ def _rows(tokenizer, vocab_size, max_len):
     return tokenizer.vocab_size, max(max_len, tokenizer.context_length)
 
 
-def clip_tiny(tokenizer=None, # Source of vocabulary size, end token and length; None: that of the weights
+def clip_tiny(tokenizer:Tokenizer=None, # Source of vocabulary size, end token and length; None: that of the weights
     vocab_size:int=None, # Needed without tokenizer and weights
-    size=(128, 64), # Height and width of the crops
+    size:tuple[int, int]=(128, 64), # Height and width of the crops
     stride:int=16, # Step between patches
     width:int=96, # Width of the image tower, a multiple of 32
     layers:int=3, # Layers of the image tower
     dim:int=64, # Width of the text tower and the joint space
     text_layers:int=2, # Layers of the text tower
     max_len:int=168, # Text positions at least
-    weights=None, # None or 'none'; of another `clip_tiny`: a file, a state dict, a `Start`
-    grid=None, # (rows, columns) of the image positions in `weights`; None: see `start_grid`
+    weights:str | Path | dict=None, # None or 'none'; of another `clip_tiny`: a file, a state dict, a `Start`
+    grid:tuple[int, int]=None, # (rows, columns) of the image positions in `weights`; None: see `start_grid`
     longer:str='all', # Text positions, if there are more than in `weights`: see `resize_text_positions`
     pixels:str='half', # Statistics of the pixels: `half` or `clip`; those of the weights go first
-    make=CLIPPair, # Class of the model, a `CLIPPair`
-    also=(), # Other models of the zoo whose weights are taken
+    make:Callable=CLIPPair, # Class of the model, a `CLIPPair`
+    also:Sequence[str]=(), # Other models of the zoo whose weights are taken
     **kw, # Other arguments of the class
     ) -> CLIPPair:
     "CLIP for two CPU cores"
@@ -254,20 +260,20 @@ def clip_tiny(tokenizer=None, # Source of vocabulary size, end token and length;
     return load_pair(model, start, grid, longer=longer, whole=also, optional=CLASSIFIERS)
 
 # %% ../../nbs/05_models/55_clip.ipynb #d683414d
-def clip_pair(make, # `CLIPPair`, or a class made from it
-    weights=None, # See `clip_start`
-    whole=('clip_b16',), # Models of the zoo of this class: their files hold every part, positions are those of crops
-    tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
-    size=(384, 128), # Height and width of the crops
+def clip_pair(make:Callable, # `CLIPPair`, or a class made from it
+    weights:str | Path | dict=None, # See `clip_start`
+    whole:Sequence[str]=('clip_b16',), # Models of this class: their files hold every part, positions of crops
+    tokenizer:Tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
+    size:tuple[int, int]=(384, 128), # Height and width of the crops
     stride:int=16, # Step between patches
     max_len:int=77, # Text positions at least
-    grid=None, # (rows, columns) of the image positions in `weights`; None: a known grid of crops, or a square
+    grid:tuple[int, int]=None, # (rows, columns) of the positions in `weights`; None: of known crops, or a square
     act:str='quick_gelu', # `quick_gelu` or `gelu`
     longer:str='all', # See `resize_text_positions`
     pixels:str='clip', # Key of `PIXELS`; those of a file of ours go first
-    towers=None, # dict of other arguments of `clip_model`, such as its sizes
+    towers:dict=None, # dict of other arguments of `clip_model`, such as its sizes
     arch:str=CLIP_NAME, # Name in `open_clip` under which tags are looked up
-    takes=('clip', 'clip_b16'), # What else the weights may be, see `Layout.gives`
+    takes:Sequence[str]=('clip', 'clip_b16'), # What else the weights may be, see `Layout.gives`
     wanted:str='CLIP of OpenAI, open_clip or Hugging Face', # The same in words
     **kw, # Other arguments of the class
     ) -> CLIPPair:
@@ -282,12 +288,12 @@ def clip_pair(make, # `CLIPPair`, or a class made from it
     return load_pair(make(clip, size, tokenizer, **kw), start, grid, act, longer, whole, CLASSIFIERS)
 
 
-def clip_b16(tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
-    size=(384, 128), # Height and width of the crops
+def clip_b16(tokenizer:Tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
+    size:tuple[int, int]=(384, 128), # Height and width of the crops
     stride:int=16, # Step between patches; 12 makes them overlap
     max_len:int=77, # Text positions at least
-    weights=None, # See `clip_start`: None or 'none', a file or folder, or a tag (`openai`, downloads once)
-    grid=None, # (rows, columns) of the image positions in `weights`; None: those here (our files), or a square
+    weights:str | Path | dict=None, # None or 'none', a file or folder, or a tag (`openai`, downloads once)
+    grid:tuple[int, int]=None, # (rows, columns) of the positions in `weights`; None: those here, or a square
     act:str='quick_gelu', # `quick_gelu` (OpenAI's weights) or `gelu` (most others)
     longer:str='all', # Text positions beyond those of `weights`, see `resize_text_positions` (our inference)
     pixels:str='clip', # Statistics of the pixels: `clip` or `half`; those of a file of ours go first

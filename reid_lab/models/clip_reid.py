@@ -6,13 +6,16 @@
 __all__ = ['fixed_words', 'Prompts', 'PromptEncoder', 'CLIPReID', 'start_clip_reid', 'clip_reid_b16', 'clip_reid_tiny']
 
 # %% ../../nbs/05_models/30_clip_reid.ipynb #8984a0a5
+from collections.abc import Sequence
+from pathlib import Path
+
 import torch
 from fastcore.basics import patch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
-from ..data.text import ClipBPE, clean_caption
+from ..data.text import ClipBPE, Tokenizer, clean_caption
 from ..losses import image as image_losses
 from .bot import bn_neck, id_head
 from reid_lab.models.clip_towers import (
@@ -29,13 +32,13 @@ from reid_lab.models.clip_towers import (
 from .transreid import Sided, person_grid, resize_positions
 from .weights.formats import OURS
 from .weights.start import load_network
-from ..moved import forward
+from ..moved import forward as moved_names
 
 # %% ../../nbs/05_models/30_clip_reid.ipynb #6daecd14
-__getattr__ = forward('models.clip_reid') # names that moved in 0.2.0
+__getattr__ = moved_names('models.clip_reid') # names that moved in 0.2.0
 
 # %% ../../nbs/05_models/30_clip_reid.ipynb #92a4f013
-def fixed_words(tokenizer, # Of the text tower
+def fixed_words(tokenizer:Tokenizer, # Of the text tower
     text:str, # A part of the prompt
     ) -> list: # Ids
     "Tokens of a prompt's words; those of a tokenizer other than CLIP's in plain form, since it may know no full stop"
@@ -53,7 +56,7 @@ class Prompts(nn.Module):
         before:str='A photo of a', # Fixed words before the learnable ones
         after:str='person.', # Fixed words after them
         n:int=4, # Learnable words
-        tokenizer=None, # Whose ids `words` has; None: CLIP's
+        tokenizer:Tokenizer=None, # Whose ids `words` has; None: CLIP's
         ):
         super().__init__()
         tok, table = tokenizer or ClipBPE(), words.weight.detach()
@@ -65,7 +68,7 @@ class Prompts(nn.Module):
         self.register_buffer('suffix', rows([*fixed_words(tok, after), tok.sep_id]))
         self.learned = nn.Parameter(.02*torch.randn(n_ids, n, table.shape[1]), requires_grad=False)
 
-    def forward(self, label): # (B,) identities from 0 -> (B,L,D), the end token last
+    def forward(self, label:Tensor) -> Tensor: # (B,) identities from 0 -> (B,L,D), the end token last
         B = len(label)
         return torch.cat([self.prefix.expand(B, -1, -1), self.learned[label], self.suffix.expand(B, -1, -1)], 1)
 
@@ -79,7 +82,7 @@ class PromptEncoder(nn.Module):
         self.pos, self.proj = clip.positional_embedding, clip.text_projection
         self.requires_grad_(False)
 
-    def forward(self, x): # (B,L,D) with the end token last -> (B,E)
+    def forward(self, x:Tensor) -> Tensor: # (B,L,D) with the end token last -> (B,E)
         L = x.shape[1]
         causal = torch.full((L, L), -torch.inf, device=x.device).triu(1)
         return self.norm(self.transformer(x + self.pos[:L], attn_mask=causal)[:, -1]) @ self.proj
@@ -89,16 +92,16 @@ class CLIPReID(Sided):
     "Image ReID model on CLIP with a learnt prompt per training identity"
     def __init__(self, clip:nn.Module, # From `clip_model`; its modules are reused
         n_ids:int, # Training identities
-        size=(256, 128), # Height and width of the crops
+        size:tuple[int, int]=(256, 128), # Height and width of the crops
         margin:float=.3, # Triplet margin; None for the soft margin
         smoothing:float=.1, # Label smoothing of all cross-entropies
         w_id:float=.25, # Weight of each of the two identity losses
         w_triplet:float=1., # Weight of each of the three triplet losses
         w_i2t:float=1., # Weight of the image-to-text loss
         feature:str='before', # Test feature: `before` or `after` the necks
-        cams=None, # Camera ids with side information, or their number; None: without
+        cams:int | Sequence[int]=None, # Camera ids with side information, or their number; None: without
         side:float=1., # Weight of the side information
-        tokenizer=None, # Of the text tower, for the prompts; None: CLIP's
+        tokenizer:Tokenizer=None, # Of the text tower, for the prompts; None: CLIP's
         ):
         super().__init__()
         self.pixels, self.visual = clip.pixels, clip.visual
@@ -107,7 +110,7 @@ class CLIPReID(Sided):
         if length > len(self.text.pos):
             raise ValueError(f"a prompt has {length} tokens, the text tower {len(self.text.pos)} positions; build it "
                              f"with at least {length}")
-        self.width, self.joint = clip.visual.proj.shape
+        self.width, self.joint = tuple(clip.visual.proj.shape)
         self.necks = nn.ModuleList([bn_neck(self.width), bn_neck(self.joint)])
         self.heads = nn.ModuleList([id_head(self.width, n_ids), id_head(self.joint, n_ids)])
         self.register_buffer('texts', torch.zeros(n_ids, self.joint))
@@ -120,16 +123,16 @@ class CLIPReID(Sided):
 
 # %% ../../nbs/05_models/30_clip_reid.ipynb #f2feb734
 @patch
-def towers(self:CLIPReID, img, # (B,3,H,W) in [0,1]
-    cam=None, # (B,) camera ids, used with side information
+def towers(self:CLIPReID, img:Tensor, # (B,3,H,W) in [0,1]
+    cam:Tensor=None, # (B,) camera ids, used with side information
     side:bool=True, # Whether to use it
-    ): # f11 (B,D), f12 (B,D), fp (B,E)
+    ) -> tuple[Tensor, Tensor, Tensor]: # f11 (B,D), f12 (B,D), fp (B,E)
     "CLS after the last but one block, after the last block and norm, and its projection"
     v = self.visual
     x = v.conv1(self.pixels(img)).flatten(2).transpose(1, 2)
     first = v.class_embedding + (self.side_information(cam) if side else 0.)
     x = torch.cat([first.expand(len(x), 1, -1), x], 1) + v.positional_embedding
-    *blocks, last = v.transformer.resblocks
+    *blocks, last = list(v.transformer.resblocks)
     x = v.ln_pre(x)
     for block in blocks: x = block(x)
     f11, f12 = x[:, 0], v.ln_post(last(x)[:, 0])
@@ -137,9 +140,9 @@ def towers(self:CLIPReID, img, # (B,3,H,W) in [0,1]
 
 # %% ../../nbs/05_models/30_clip_reid.ipynb #61034f88
 @patch
-def forward_tta(self:CLIPReID, img, # (B,3,H,W) in [0,1]
-    cam=None, # (B,) camera ids, used with side information
-    ): # (B,dim) and (B,n_ids)
+def forward_tta(self:CLIPReID, img:Tensor, # (B,3,H,W) in [0,1]
+    cam:Tensor=None, # (B,) camera ids, used with side information
+    ) -> tuple[Tensor, Tensor]: # (B,dim) and (B,n_ids)
     "Raw features and scores in one pass"
     _, *before = self.towers(img, cam)
     after = [neck(f) for neck, f in zip(self.necks, before)]
@@ -147,9 +150,9 @@ def forward_tta(self:CLIPReID, img, # (B,3,H,W) in [0,1]
 
 
 @patch
-def raw_features(self:CLIPReID, img, # (B,3,H,W) in [0,1]
-    cam=None, # (B,) camera ids, used with side information
-    ): # (B,dim) of any length
+def raw_features(self:CLIPReID, img:Tensor, # (B,3,H,W) in [0,1]
+    cam:Tensor=None, # (B,) camera ids, used with side information
+    ) -> Tensor: # (B,dim) of any length
     "Test feature: `f12` and `fp`"
     both = self.towers(img, cam)[1:]
     if self.feature == 'after': both = [neck(f) for neck, f in zip(self.necks, both)]
@@ -157,23 +160,23 @@ def raw_features(self:CLIPReID, img, # (B,3,H,W) in [0,1]
 
 
 @patch
-def encode_image(self:CLIPReID, img, # (B,3,H,W) in [0,1]
-    cam=None, # (B,) camera ids, used with side information
-    ): # (B,dim) unit-norm
+def encode_image(self:CLIPReID, img:Tensor, # (B,3,H,W) in [0,1]
+    cam:Tensor=None, # (B,) camera ids, used with side information
+    ) -> Tensor: # (B,dim) unit-norm
     "Embedding for retrieval"
     return unit_norm(self.raw_features(img, cam))
 
 
 @patch
-def logits(self:CLIPReID, img, # (B,3,H,W) in [0,1]
-    cam=None, # (B,) camera ids, used with side information
-    ): # (B,n_ids)
+def logits(self:CLIPReID, img:Tensor, # (B,3,H,W) in [0,1]
+    cam:Tensor=None, # (B,) camera ids, used with side information
+    ) -> Tensor: # (B,n_ids)
     "Scores of the training identities by the classifier behind `f12`"
     return self.forward_tta(img, cam)[1]
 
 # %% ../../nbs/05_models/30_clip_reid.ipynb #661da60d
 @patch
-def joint_features(self:CLIPReID, img): # (B,3,H,W) in [0,1] -> (B,E)
+def joint_features(self:CLIPReID, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,E)
     "`fp` of `img` without side information: the features that stage 1 compares with prompts"
     return self.towers(img, side=False)[2]
 
@@ -182,7 +185,7 @@ def joint_features(self:CLIPReID, img): # (B,3,H,W) in [0,1] -> (B,E)
 @torch.no_grad()
 def text_cache(self:CLIPReID,
     batch_size:int=64, # Prompts at a time
-    ): # (n_ids,E)
+    ) -> Tensor: # (n_ids,E)
     "Text features of all training identities, kept in `texts` until the prompts change"
     ids = torch.arange(self.n_ids, device=self.texts.device)
     self.texts.copy_(torch.cat([self.text(self.prompts(i)) for i in ids.split(batch_size)]))
@@ -199,7 +202,10 @@ def forward(self:CLIPReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`, `i2
     after = [neck(f) for neck, f in zip(self.necks, (f12, fp))]
 
     def identity(scores): return image_losses.label_smoothing(scores, batch['label'], self.smoothing)
-    def triplet(f): return image_losses.triplet(*gathered(f, batch['pid']), self.margin)
+
+    def triplet(own):
+        emb, pid = gathered(own, batch['pid'])
+        return image_losses.triplet(emb, pid, self.margin)
 
     return dict(id_loss=self.weights['id']*sum(identity(head(f)) for head, f in zip(self.heads, after)),
                 triplet_loss=self.weights['triplet']*(triplet(f11) + triplet(f12) + triplet(fp)),
@@ -212,9 +218,9 @@ _WHOLE = ('clip', 'clip_b16', 'clip_reid', 'clip_reid_b16'), f'{CLIP_FILES}, or 
 
 def start_clip_reid(clip:nn.Module, # From `clip_model`
     n_ids:int, # Training identities
-    size, # Height and width of the crops
-    weights=None, # None or 'none'; a tag (`openai`, downloads once); a CLIP or a released CLIP-ReID: file or folder
-    grid=None, # (rows, columns) of the positions in `weights`; None: a square (CLIP), `person_grid` (CLIP-ReID)
+    size:tuple[int, int], # Height and width of the crops
+    weights:str | Path | dict=None, # None or 'none'; a tag (`openai`, downloads once); a CLIP or a CLIP-ReID
+    grid:tuple[int, int]=None, # (rows, columns) in `weights`; None: a square (CLIP), `person_grid` (CLIP-ReID)
     act:str='quick_gelu', # Activation of `clip`
     **kw, # Other arguments of `CLIPReID`
     ) -> CLIPReID:
@@ -236,10 +242,10 @@ def start_clip_reid(clip:nn.Module, # From `clip_model`
 
 
 def clip_reid_b16(n_ids:int, # Training identities
-    size=(256, 128), # Height and width of the crops
+    size:tuple[int, int]=(256, 128), # Height and width of the crops
     stride:int=16, # Step between patches; 12 makes them overlap
-    weights=None, # See `start_clip_reid`
-    grid=None, # See `start_clip_reid`
+    weights:str | Path | dict=None, # See `start_clip_reid`
+    grid:tuple[int, int]=None, # See `start_clip_reid`
     act:str='quick_gelu', # `quick_gelu` (OpenAI's weights) or `gelu` (most others)
     **kw, # Other arguments of `CLIPReID`
     ) -> CLIPReID:
@@ -249,9 +255,9 @@ def clip_reid_b16(n_ids:int, # Training identities
 
 # %% ../../nbs/05_models/30_clip_reid.ipynb #9dfe34e7
 @patch
-def fit_shapes(self:CLIPReID, state, # state dict
-    but=(), # Beginnings of names that may differ in shape
-    ):
+def fit_shapes(self:CLIPReID, state:dict, # state dict
+    but:Sequence[str]=(), # Beginnings of names that may differ in shape
+    ) -> None:
     "Give fixed words and text positions the numbers of rows of `state`, if nothing else differs in shape"
     free = ('prompts.prefix', 'prompts.suffix', 'text.pos')
     mine = self.state_dict()
@@ -267,15 +273,15 @@ def fit_shapes(self:CLIPReID, state, # state dict
 
 # %% ../../nbs/05_models/30_clip_reid.ipynb #4aaf5c96
 def clip_reid_tiny(n_ids:int, # Training identities
-    size=(128, 64), # Height and width of the crops
+    size:tuple[int, int]=(128, 64), # Height and width of the crops
     stride:int=16, # Step between patches
     width:int=96, # Width of the image tower, a multiple of 32
     layers:int=3, # Layers of the image tower
     dim:int=64, # Width of the text tower and the joint space
     text_layers:int=2, # Layers of the text tower
-    weights=None, # None or 'none'; of a `clip_tiny`: a file, a state dict, a `Start`
-    tokenizer=None, # Of these weights; None: that of their card, or CLIP's
-    grid=None, # (rows, columns) of the image positions in `weights`; None: see `start_grid`
+    weights:str | Path | dict=None, # None or 'none'; of a `clip_tiny`: a file, a state dict, a `Start`
+    tokenizer:Tokenizer=None, # Of these weights; None: that of their card, or CLIP's
+    grid:tuple[int, int]=None, # (rows, columns) of the image positions in `weights`; None: see `start_grid`
     **kw, # Other arguments of `CLIPReID`
     ) -> CLIPReID:
     "CLIP-ReID for two CPU cores (about 0.5 million parameters), from random numbers or a `clip_tiny`"

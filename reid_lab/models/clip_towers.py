@@ -9,15 +9,17 @@ __all__ = ['ACTS', 'PIXELS', 'LONGER', 'CLIP_NAME', 'CLIP_FILES', 'restride', 'c
 # %% ../../nbs/05_models/25_clip_towers.ipynb #2911cb92
 import json
 import math
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.basics import check_choice
 from ..core.files import file_kind
 from ..data.augment import CLIP_MEAN, CLIP_STD
-from ..data.text import WordPiece
+from ..data.text import Tokenizer, WordPiece
 from .backbones import PixelNorm
 from .transreid import patch_grid, person_grid, resize_positions
 from .weights.formats import OURS
@@ -48,7 +50,7 @@ def restride(visual:nn.Module, # An `open_clip` vision transformer; changed in p
 _VISION = dict(width=768, layers=12, head_width=64, patch_size=16)    # ViT-B/16
 _TEXT = dict(width=512, layers=12, heads=8)
 
-def clip_model(size=(256, 128), # Height and width of the crops
+def clip_model(size:tuple[int, int]=(256, 128), # Height and width of the crops
     stride:int=16, # Step between patches; 12 makes them overlap
     dim:int=512, # Width of the joint space
     vision:dict=_VISION, # Image tower, see `open_clip.CLIPVisionCfg`
@@ -71,10 +73,10 @@ def clip_model(size=(256, 128), # Height and width of the crops
 LONGER = ('all', 'rest')
 
 
-def resize_text_positions(pos, # (N,D) positions of a text tower
+def resize_text_positions(pos:Tensor, # (N,D) positions of a text tower
     n:int, # Positions wanted
     longer:str='all', # What is stretched if n > N: `all`, or the `rest` behind a copy of the N (both our inference)
-    ): # (n,D)
+    ) -> Tensor: # (n,D)
     "Text positions for captions of another length, linear; the first `n` if they are enough"
     check_choice('longer', longer, LONGER)
     if n <= len(pos): return pos[:n]
@@ -106,10 +108,10 @@ def _tags(weights, arch):
     return {tag: (lambda tag=tag: fetch(tag)) for tag in tags}
 
 
-def clip_act(start, # `Start` of CLIP weights
+def clip_act(start:Start, # `Start` of CLIP weights
     act:str, # Activation of the model, see `ACTS`
     remedy:str='', # What to do; default: pass the other one
-    ):
+    ) -> None:
     "Raise if the weights were trained with another activation, as far as they or their config say so"
     theirs = start.config.get('vision_config', {}).get('hidden_act', act)
     if 'model_cfg' in start.config: theirs = ACTS[not start.config['model_cfg'].get('quick_gelu')]
@@ -120,12 +122,12 @@ def clip_act(start, # `Start` of CLIP weights
     raise ValueError(f"{start.name} was trained with {theirs}, the model has act={act!r}; {remedy}")
 
 
-def clip_start(weights, # None or 'none', a local file or folder, or a tag of `open_clip` (downloads once)
-    accepts=('clip',), # See `begin`
+def clip_start(weights:str | Path | dict, # None or 'none', a file or folder, or a tag of `open_clip` (downloads)
+    accepts:Sequence[str]=('clip',), # See `begin`
     wanted:str=CLIP_FILES, # The same in words
     act:str='quick_gelu', # Activation of the model
     arch:str=CLIP_NAME, # Name in `open_clip` under which tags are looked up
-    ): # `Start`, or None
+    ) -> Start | None: # `Start`, or None
     "Read CLIP weights; those trained with another activation are refused"
     plain = isinstance(weights, (dict, Start, bool)) or weights in NONE
     start = begin(weights, accepts, wanted, {} if plain else _tags(weights, arch))
@@ -134,12 +136,12 @@ def clip_start(weights, # None or 'none', a local file or folder, or a tag of `o
 
 # %% ../../nbs/05_models/25_clip_towers.ipynb #2267b41a
 def load_clip(model:nn.Module, # From `clip_model`; changed in place
-    weights=None, # See `clip_start`
-    grid=None, # (rows, columns) of the checkpoint's positions; None: a square
+    weights:str | Path | dict=None, # See `clip_start`
+    grid:tuple[int, int]=None, # (rows, columns) of the checkpoint's positions; None: a square
     act:str='quick_gelu', # Activation of `model`
     longer:str='all', # See `resize_text_positions`
-    own=(), # Beginnings of names in `model` that the weights need not hold
-    optional=(), # Beginnings of names in `model` that may be missing or of another shape, with a warning
+    own:Sequence[str]=(), # Beginnings of names in `model` that the weights need not hold
+    optional:Sequence[str]=(), # Beginnings of names in `model` that may be missing or of another shape, with a warning
     ) -> nn.Module: # `model`, with the report as `model.loaded`
     "Load CLIP weights, position embeddings resized to the grid and the context of `model`"
     start = clip_start(weights, act=act)
@@ -152,7 +154,7 @@ def load_clip(model:nn.Module, # From `clip_model`; changed in place
     return model
 
 # %% ../../nbs/05_models/25_clip_towers.ipynb #96689da9
-def tiny_towers(size=(128, 64), # Height and width of the crops
+def tiny_towers(size:tuple[int, int]=(128, 64), # Height and width of the crops
     stride:int=16, # Step between patches
     width:int=96, # Width of the image tower, a multiple of 32
     layers:int=3, # Layers of the image tower
@@ -165,16 +167,16 @@ def tiny_towers(size=(128, 64), # Height and width of the crops
     return clip_model(size, stride, dim, vision, dict(width=dim, layers=text_layers, heads=2), **kw)
 
 # %% ../../nbs/05_models/25_clip_towers.ipynb #24d06cdd
-def tiny_start(weights, # None or 'none'; of a `clip_tiny`: a file, a state dict, a `Start`
+def tiny_start(weights:str | Path | dict, # None or 'none'; of a `clip_tiny`: a file, a state dict, a `Start`
     *more, # Other models of the zoo whose weights are taken
-    ): # `Start`, or None
+    ) -> Start | None: # `Start`, or None
     "Read the weights of a `clip_tiny`"
     return begin(weights, ('clip', 'clip_tiny', *more), 'weights of a clip_tiny', world_names('clip_tiny'))
 
 
-def start_tokenizer(start, # `Start`, or None
-    tokenizer=None, # Given by the caller
-    ): # The one given, else that of the weights' card, else None
+def start_tokenizer(start:Start, # `Start`, or None
+    tokenizer:Tokenizer=None, # Given by the caller
+    ) -> Tokenizer | None: # The one given, else that of the weights' card, else None
     "The tokenizer of weights; one that differs from their card is refused"
     try:
         stored = json.loads(start.card.get('card', '{}')).get('tokenizer') if start else None
@@ -190,19 +192,19 @@ def start_tokenizer(start, # `Start`, or None
     return tokenizer
 
 
-def start_rows(start, # `Start`, or None
+def start_rows(start:Start, # `Start`, or None
     name:str, # Of a table, such as the token embedding
     default:int=None, # Without weights
-    ): # int or None
+    ) -> int | None: # int or None
     "Rows of a table of a `clip_tiny`"
     if start is None: return default
     if name in start.state and start.state[name].ndim == 2: return len(start.state[name])
     raise ValueError(f"{start.name} holds no table {name!r}; expected {start.wanted or 'weights of a clip_tiny'}")
 
 
-def start_grid(start, # `Start`, or None
-    own, # (rows, columns) of the model
-    ): # (rows, columns), or None: a square
+def start_grid(start:Start, # `Start`, or None
+    own:Sequence[str], # (rows, columns) of the model
+    ) -> tuple[int, int] | None: # (rows, columns), or None: a square
     "Grid of the image positions of a `clip_tiny`: that of the model if as many, or of crops twice as high as wide"
     if start is None: return None
     n = start_rows(start, 'visual.positional_embedding') - 1

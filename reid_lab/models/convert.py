@@ -109,7 +109,7 @@ def arguments(state:dict, # Under our names, see `translate`
     return {k: v for k, v in found.items() if v is not None}
 
 
-def inspect_weights(path, # A file or folder, see `open_weights`
+def inspect_weights(path:str | Path, # A file or folder, see `open_weights`
     prefix:str='', # Of the network in it that is looked at
     ) -> dict: # What it is
     "Container, size, layout, models that take it, what they leave out, and arguments for the constructor"
@@ -173,8 +173,8 @@ def _takes_weights(info):
     return info.trains and 'weights' in inspect.signature(info.make).parameters
 
 
-def convert_weights(path, # A file or folder, see `open_weights`
-    out, # `.safetensors` file to write
+def convert_weights(path:str | Path, # A file or folder, see `open_weights`
+    out:str | Path, # `.safetensors` file to write
     model:str, # Model of the zoo that takes it
     prefix:str='', # Of the network in it that is wanted
     **kw, # Arguments of that model, beside those that the checkpoint states

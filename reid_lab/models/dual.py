@@ -6,11 +6,15 @@
 __all__ = ['TwoTowers', 'DualEncoder', 'dual_tiny']
 
 # %% ../../nbs/05_models/40_dual.ipynb #db376dc0
+from collections.abc import Sequence
+from pathlib import Path
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered, own_rows
+from ..data.text import Tokenizer
 from ..losses import text as losses
 from .backbones import PixelNorm, ResTower, TextEncoder, TokenPool
 from .weights.start import start_own
@@ -20,27 +24,30 @@ class TwoTowers(nn.Module):
     "Image tower and text encoder in one joint space; a subclass adds the loss"
     def __init__(self, image:nn.Module, # Image tower: `(B,3,H,W)` -> `(B,N,image.width)`
         text:TextEncoder, # Token states
-        size=(128, 64), # Height and width of the crops
+        size:tuple[int, int]=(128, 64), # Height and width of the crops
         dim:int=128, # Width of the joint space
         pool:str='meanmax', # Pooling of image tokens; see `TokenPool`
-        tokenizer=None, # Stored for encoding captions
+        tokenizer:Tokenizer=None, # Stored for encoding captions
         ):
         super().__init__()
         self.pixels, self.image, self.text, self.pool = PixelNorm(), image, text, TokenPool(pool)
         self.img_proj, self.txt_proj = nn.Linear(image.width, dim), nn.Linear(text.width, dim)
         self.size, self.dim, self.tokenizer = tuple(size), dim, tokenizer
 
-    def image_features(self, img): # (B,3,H,W) in [0,1] -> (B,D) of any length
+    def image_features(self, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,D) of any length
         "Features of `img` in the joint space"
         return self.img_proj(self.pool(self.image(self.pixels(img))))
 
-    def text_features(self, tokens): # (B,L) -> (B,D) of any length
+    def text_features(self, tokens:Tensor) -> Tensor: # (B,L) -> (B,D) of any length
         "Features of captions in the joint space: the mean over real `tokens`"
         x, real = self.text(tokens), (tokens != self.text.pad_id).unsqueeze(-1)
         return self.txt_proj((x*real).sum(1)/real.sum(1).clamp(min=1))
 
-    def encode_image(self, img): return unit_norm(self.image_features(img)) # (B,3,H,W) in [0,1] -> (B,D) unit-norm
-    def encode_text(self, tokens): return unit_norm(self.text_features(tokens)) # (B,L) -> (B,D) unit-norm
+    def encode_image(self, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,D) unit-norm
+        return unit_norm(self.image_features(img))
+
+    def encode_text(self, tokens:Tensor) -> Tensor: # (B,L) -> (B,D) unit-norm
+        return unit_norm(self.text_features(tokens))
 
 # %% ../../nbs/05_models/40_dual.ipynb #d1c0e4a2
 class DualEncoder(TwoTowers):
@@ -64,16 +71,16 @@ class DualEncoder(TwoTowers):
         return {f'{self.loss}_loss': fn(img, txt, pid=pid, tau=self.tau.clamp(1e-3, .5), rows=own_rows())}
 
 # %% ../../nbs/05_models/40_dual.ipynb #d8b2181f
-def dual_tiny(tokenizer=None, # Source of vocabulary size and length, if given
+def dual_tiny(tokenizer:Tokenizer=None, # Source of vocabulary size and length, if given
     vocab_size:int=None, # Needed without a tokenizer
-    size=(128, 64), # Height and width of the crops
-    widths=(16, 32, 64, 128), # Stem and stages of the image tower
+    size:tuple[int, int]=(128, 64), # Height and width of the crops
+    widths:Sequence[int]=(16, 32, 64, 128), # Stem and stages of the image tower
     norm:str='batch', # `batch` or `group`
     text_width:int=96, # Width of the text encoder
     layers:int=1, # Layers of the text encoder
     max_len:int=96, # Text positions at least
-    make=DualEncoder, # Class of the model, a `TwoTowers`
-    weights=None, # None or 'none', or a file of this library
+    make:type[TwoTowers]=DualEncoder, # Class of the model, a `TwoTowers`
+    weights:str | Path | dict=None, # None or 'none', or a file of this library
     **kw, # Other arguments of that class
     ) -> TwoTowers:
     "Dual encoder for two CPU cores"

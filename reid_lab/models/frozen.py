@@ -9,28 +9,30 @@ __all__ = ['TOWERS', 'CONTROLS', 'clip_pixels', 'Frozen', 'FastReID', 'check_tow
 # %% ../../nbs/05_models/50_frozen.ipynb #83dd6e6c
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.basics import unit_norm
 from ..data.images import RESAMPLING
-from ..data.text import ClipBPE
+from ..data.text import ClipBPE, Tokenizer
 from .backbones import PixelNorm, fit_positions, tower_kinds
 from .bot import keep_resolution
 from .clip_towers import PIXELS, clip_act
 from .places import Place, timm_place
-from .weights.start import begin, load_network, published
+from .weights.start import Start, begin, load_network, published
 
 # %% ../../nbs/05_models/50_frozen.ipynb #e232ca9b
 _DEFAULT = dict(zip(('mean', 'std'), PIXELS['clip'])) # if nothing else is stated
 
 
 def clip_pixels(name:str, # Model of open_clip
-    start=None, # Its `Start`, or None
+    start:Start=None, # Its `Start`, or None
     ) -> dict: # `mean` and `std`
     "How the pixels of an open_clip model are normalised; an error if its weights do not say so"
     import open_clip
@@ -48,9 +50,9 @@ class Frozen(nn.Module):
     trains = False
 
     def __init__(self, tower:nn.Module, # `(B,3,H,W)` -> `(B,dim)`
-        size, # Height and width of its input
-        mean, # Of the pixels, per channel
-        std, # Of the pixels, per channel
+        size:tuple[int, int], # Height and width of its input
+        mean:Sequence[float], # Of the pixels, per channel
+        std:Sequence[float], # Of the pixels, per channel
         resample:str='bicubic', # Interpolation of its images; one that is not in `RESAMPLING` becomes bicubic
         ):
         super().__init__()
@@ -59,19 +61,19 @@ class Frozen(nn.Module):
         self.size, self.tokenizer = tuple(size), None
         with torch.no_grad(): self.dim = self.raw_features(self.pixels.mean.expand(1, 3, *self.size)).shape[1]
 
-    def raw_features(self, img): # (B,3,H,W) in [0,1] -> (B,D) of any length
+    def raw_features(self, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,D) of any length
         "Features of `img` as the tower gives them"
         return self.tower(self.pixels(img))
 
-    def encode_image(self, img): # (B,3,H,W) in [0,1] -> (B,D) unit-norm
+    def encode_image(self, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,D) unit-norm
         "Embedding of `img` for retrieval"
         return unit_norm(self.raw_features(img))
 
-    def train(self, mode=True): # A frozen tower stays in evaluation mode
+    def train(self, mode:bool=True) -> Self: # A frozen tower stays in evaluation mode
         "Change nothing"
         return super().train(False)
 
-    def forward(self, batch:dict):
+    def forward(self, batch:dict) -> None:
         "Raise: there is no loss for a `batch`"
         raise RuntimeError("a frozen tower is a zero-shot control and is not trained; embed images with it")
 
@@ -155,7 +157,7 @@ class FastReID(nn.Module):
         self.net.maxpool, self.neck = nn.MaxPool2d(3, 2, ceil_mode=True), nn.BatchNorm1d(self.net.num_features)
         self.p = nn.Parameter(torch.tensor([3.])) if gem else None
 
-    def forward(self, img): # (B,3,H,W) -> (B,2048)
+    def forward(self, img:Tensor) -> Tensor: # (B,3,H,W) -> (B,2048)
         x = self.net.forward_features(img)
         if self.p is None: return self.neck(x.mean((2, 3)))
         return self.neck(x.clamp(min=1e-6).pow(self.p).mean((2, 3)).pow(1/self.p))
@@ -192,8 +194,8 @@ def _check_name(argument, name, lists='', more=()):
 
 
 def check_tower(control:str, # `frozen` or `frozen_pair`
-    tower, # What is named: a tower, a pair, or the configuration of a pair
-    ):
+    tower:str | dict, # What is named: a tower, a pair, or the configuration of a pair
+    ) -> None:
     "Refuse a name that nobody has a model of, before anything is built"
     if isinstance(tower, dict): return
     import timm
@@ -206,8 +208,8 @@ def _pair(size): return (size, size) if isinstance(size, int) else size and tupl
 
 
 def frozen(tower:str, # A model of timm or open_clip, or a key of `TOWERS`
-    weights, # Its weights: a local file or folder, 'published' (timm, downloads once), or 'none' for a random tower
-    size=None, # Height and width of the input; None: what the tower was made for
+    weights:str | Path | dict, # A file or folder, 'published' (timm, downloads once), or 'none' for a random tower
+    size:tuple[int, int]=None, # Height and width of the input; None: what the tower was made for
     ) -> Frozen:
     "A zero-shot control: an image tower as it was published"
     import timm
@@ -221,7 +223,7 @@ def frozen(tower:str, # A model of timm or open_clip, or a key of `TOWERS`
 # %% ../../nbs/05_models/50_frozen.ipynb #e636d9f4
 class HFWords:
     "A Hugging Face tokenizer as open_clip uses it, with the names of `reid_lab.data.text.Tokenizer`"
-    def __init__(self, words, # `open_clip.tokenizer.HFTokenizer`
+    def __init__(self, words:Tensor, # `open_clip.tokenizer.HFTokenizer`
         ):
         self.words, self.context_length = words, words.context_length
         self.vocab_size, self.pad_id = len(words.tokenizer), words.tokenizer.pad_token_id
@@ -230,9 +232,9 @@ class HFWords:
         return self.words(list(texts))
 
 
-def clip_tokenizer(pair, # Name in open_clip, or a configuration
-    folder=None, # May hold `tokenizer.json` and `tokenizer_config.json`
-    ): # `list[str] -> (B,L) LongTensor`, with `pad_id`
+def clip_tokenizer(pair:str | dict, # Name in open_clip, or a configuration
+    folder:str | Path=None, # May hold `tokenizer.json` and `tokenizer_config.json`
+    ) -> Tensor: # `list[str] -> (B,L) LongTensor`, with `pad_id`
     "The tokenizer that an open_clip model was trained with, from local files"
     import open_clip
     from open_clip.tokenizer import HFTokenizer
@@ -252,7 +254,7 @@ def clip_tokenizer(pair, # Name in open_clip, or a configuration
 class FrozenPair(Frozen):
     "An image tower and a text tower with fixed weights; it embeds images and captions and is not trained"
     def __init__(self, clip:nn.Module, # Of open_clip
-        tokenizer, # Of its captions
+        tokenizer:Tokenizer, # Of its captions
         *args, # See `Frozen`
         ):
         super().__init__(clip, *args)
@@ -261,18 +263,18 @@ class FrozenPair(Frozen):
             raise ValueError(f"the tokenizer has {tokenizer.vocab_size} words and the text tower {own}; take the "
                              "tokenizer of this model")
 
-    def raw_features(self, img): # (B,3,H,W) in [0,1] -> (B,D) of any length
+    def raw_features(self, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,D) of any length
         "Features of `img` in the joint space"
         return self.tower.encode_image(self.pixels(img))
 
-    def encode_text(self, tokens): # (B,L) from `tokenizer` -> (B,D) unit-norm
+    def encode_text(self, tokens:Tensor) -> Tensor: # (B,L) from `tokenizer` -> (B,D) unit-norm
         "Embedding of captions for retrieval"
         return unit_norm(self.tower.encode_text(tokens))
 
 
-def frozen_pair(pair, # A model of open_clip, by name or by a configuration such as `model_cfg` of open_clip_config.json
-    weights, # Its weights: a local file or folder, or 'none' for random towers
-    size=None, # Height and width of the input; None: what the image tower was made for
+def frozen_pair(pair:str | dict, # A model of open_clip by name, or `model_cfg` of an open_clip_config.json
+    weights:str | Path | dict, # Its weights: a local file or folder, or 'none' for random towers
+    size:tuple[int, int]=None, # Height and width of the input; None: what the image tower was made for
     ) -> FrozenPair:
     "A zero-shot control of text-to-image search: both towers as they were published"
     check_tower('frozen_pair', pair)

@@ -6,10 +6,14 @@
 __all__ = ['LOSSES', 'RELEASED_RATES', 'IRRA', 'irra_tiny', 'irra_b16']
 
 # %% ../../nbs/05_models/65_irra.ipynb #d18a927e
+from collections.abc import Sequence
+from pathlib import Path
+
 from fastcore.basics import patch
 from torch import nn
 
 from ..core.distributed import gathered, own_rows
+from ..data.text import Tokenizer
 from ..losses import text as losses
 from .clip import CLIPPair, ImplicitReasoning, clip_pair, clip_tiny, irr_loss, loss_names, masked_caption
 
@@ -22,14 +26,14 @@ class IRRA(CLIPPair):
     new_parts = 'classify.', 'irr.'
 
     def __init__(self, clip:nn.Module, # From `clip_model`; its modules are reused
-        size=(128, 64), # Height and width of the crops
-        tokenizer=None, # Stored for encoding captions
+        size:tuple[int, int]=(128, 64), # Height and width of the crops
+        tokenizer:Tokenizer=None, # Stored for encoding captions
         n_ids:int=None, # Training identities, for `id`
-        losses='sdm+id+irr', # Names in `LOSSES` with `+` between them, or a list
+        losses:str | Sequence[str]='sdm+id+irr', # Names in `LOSSES` with `+` between them, or a list
         tau:float=.02, # Temperature of SDM
         layers:int=4, # Of the cross-modal transformer
         mask_text:bool=False, # All losses read the masked captions (released program), where a batch has them
-        loss_weights=None, # dict of loss -> weight, where it is not 1
+        loss_weights:dict[str, float]=None, # dict of loss -> weight, where it is not 1
         ):
         super().__init__(clip, size, tokenizer)
         self.losses, self.tau, self.mask_text = loss_names(losses, LOSSES), tau, mask_text
@@ -49,23 +53,25 @@ class IRRA(CLIPPair):
 def forward(self:IRRA, batch:dict) -> dict: # One `..._loss` for each of `losses`
     "Losses of one batch: SDM, identities, masked words"
     on, out = self.losses, {}
-    tokens = batch.get('tokens_mlm', batch['tokens']) if self.mask_text else batch['tokens']
-    (img, regions), (txt, words, _) = self.image_tokens(batch['img']), self.text_tokens(tokens)
-    every, rows = gathered(img, txt, batch['pid']), own_rows()
-    if 'itc' in on: out['itc_loss'] = losses.itc(*every[:2], self.temperature, rows=rows)
-    if 'sdm' in on: out['sdm_loss'] = losses.sdm(*every, self.tau, rows=rows)
+    tokens = batch['tokens']
+    if self.mask_text: tokens = batch.get('tokens_mlm', tokens)
+    img, regions = self.image_tokens(batch['img'])
+    txt, words, _ = self.text_tokens(tokens)
+    all_img, all_txt, all_pid = gathered(img, txt, batch['pid'])
+    if 'itc' in on: out['itc_loss'] = losses.itc(all_img, all_txt, self.temperature, rows=own_rows())
+    if 'sdm' in on: out['sdm_loss'] = losses.sdm(all_img, all_txt, all_pid, self.tau, rows=own_rows())
     if 'id' in on: out['id_loss'] = losses.instance(self.classify(img), self.classify(txt), batch['label'])
     if 'irr' in on:
         masked = masked_caption(batch)
         states = words if masked is tokens else self.text_tokens(masked)[1]
         out['irr_loss'] = irr_loss(self.irr, batch, states, regions)
-    return {k: v*self.loss_weights[k.removesuffix('_loss')] for k, v in out.items()}
+    return {name: loss*self.loss_weights[name.removesuffix('_loss')] for name, loss in out.items()}
 
 # %% ../../nbs/05_models/65_irra.ipynb #f24f3313
 def irra_tiny(n_ids:int=None, # Training identities, for `id`
-    tokenizer=None, # Source of vocabulary size, end token and length; None: that of the weights
-    weights=None, # None or 'none', 'world' (shipped); of a `clip_tiny` or `irra_tiny`: a file, a state dict, a `Start`
-    losses='sdm+id+irr', # See `IRRA`
+    tokenizer:Tokenizer=None, # Source of vocabulary size, end token and length; None: that of the weights
+    weights:str | Path | dict=None, # None or 'none', 'world' (shipped); a file of `clip_tiny` or `irra_tiny`
+    losses:str | Sequence[str]='sdm+id+irr', # See `IRRA`
     layers:int=2, # Of the cross-modal transformer
     **kw, # Other arguments of `clip_tiny` and `IRRA`
     ) -> IRRA:
@@ -75,9 +81,9 @@ def irra_tiny(n_ids:int=None, # Training identities, for `id`
 
 
 def irra_b16(n_ids:int=None, # Training identities, for `id`
-    tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
-    weights=None, # See `clip_b16`; a released IRRA (`best.pth`) or one of this library
-    losses='sdm+id+irr', # See `IRRA`; a released file holds what it was trained with
+    tokenizer:Tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
+    weights:str | Path | dict=None, # See `clip_b16`; a released IRRA (`best.pth`) or one of this library
+    losses:str | Sequence[str]='sdm+id+irr', # See `IRRA`; a released file holds what it was trained with
     **kw, # Other arguments of `clip_pair` and `IRRA`
     ) -> IRRA:
     "IRRA on CLIP ViT-B/16"

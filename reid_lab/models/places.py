@@ -8,10 +8,10 @@ __all__ = ['patch_grid', 'patch_sides', 'Place', 'timm_place', 'clip_vit_place',
 # %% ../../nbs/05_models/03_places.ipynb #7f1c0a04
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 # %% ../../nbs/05_models/03_places.ipynb #7f1c0a06
-def patch_grid(size, # (H,W) of the crops
+def patch_grid(size:tuple[int, int], # (H,W) of the crops
     patch:int=16, # Side of a patch
     stride:int=16, # Step between patches
     ) -> tuple: # Rows and columns
@@ -35,11 +35,11 @@ class Place:
     patch: tuple = None  # Side of the patches and step between them; or a function (H,W) -> rows and columns
     blocks: tuple = ()  # Self-attention of a transformer that sees all tokens, first block first
 
-    def grid(self, size): # (H,W) -> rows and columns of the tokens
+    def grid(self, size:tuple[int, int]) -> tuple[int, int]: # (H,W) -> rows and columns of the tokens
         "Grid of the patches of an image"
         return self.patch(size) if callable(self.patch) else patch_grid(size, *self.patch)
 
-    def maps(self, x, size): # Output of `layer`, (H,W) of the image -> (B,C,h,w)
+    def maps(self, x:Tensor, size:tuple[int, int]) -> Tensor: # Output of `layer`, (H,W) of the image -> (B,C,h,w)
         "The output as maps, without CLS"
         if self.prefix is not None: return x[:, self.prefix:].transpose(1, 2).unflatten(2, self.grid(size))
         if x.ndim != 4: raise ValueError(f"the layer gives {tuple(x.shape)}, no map; let `map_place` name another one")

@@ -10,12 +10,14 @@ __all__ = ['SGFORMERS', 'REDUCE', 'WINDOW', 'MERGE', 'Sizes', 'on_grid', 'to_win
 # %% ../../nbs/05_models/10_sgformer.ipynb #f04f72cc
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.basics import check_choice
 from ..data.augment import IMAGENET_MEAN, IMAGENET_STD
@@ -38,18 +40,18 @@ REDUCE, WINDOW = (8, 4, 2, 1), 7 # side of a coarse cell by stage, and of a wind
 MERGE = {8: (196, 56, 28), 4: (49, 14, 7), 2: (2, 1)} # side of a cell -> tokens of a group, least significant first
 
 # %% ../../nbs/05_models/10_sgformer.ipynb #c009dba9
-def on_grid(f, # Map (B,C,H,W) -> (B,C',H',W')
-    x, # (B,N,C) tokens
-    grid, # (H,W) with H*W = N
-    ): # (B,N',C')
+def on_grid(f:Tensor, # Map (B,C,H,W) -> (B,C',H',W')
+    x:Tensor, # (B,N,C) tokens
+    grid:tuple[int, int], # (H,W) with H*W = N
+    ) -> Tensor: # (B,N',C')
     "Tokens through a function of maps"
     return f(x.transpose(1, 2).unflatten(2, grid)).flatten(2).transpose(1, 2)
 
 
-def to_windows(x, # (...,N,d) tokens on a grid
-    grid, # (H,W)
+def to_windows(x:Tensor, # (...,N,d) tokens on a grid
+    grid:tuple[int, int], # (H,W)
     side:int=WINDOW, # Of a window
-    ): # (...,windows,side*side,d)
+    ) -> Tensor: # (...,windows,side*side,d)
     "Windows of a grid, padded with zeros at the right and at the bottom"
     H, W = grid
     x = F.pad(x.unflatten(-2, (H, W)), (0, 0, 0, -W % side, 0, -H % side))
@@ -57,21 +59,21 @@ def to_windows(x, # (...,N,d) tokens on a grid
     return x.transpose(-4, -3).flatten(-3, -2).flatten(-4, -3)
 
 
-def from_windows(x, # (...,windows,side*side,d)
-    grid, # (H,W) before padding
+def from_windows(x:Tensor, # (...,windows,side*side,d)
+    grid:tuple[int, int], # (H,W) before padding
     side:int=WINDOW, # Of a window
-    ): # (...,N,d)
+    ) -> Tensor: # (...,N,d)
     "The inverse of `to_windows`"
     H, W = grid
     x = x.unflatten(-3, (-(-H//side), -(-W//side))).unflatten(-2, (side, side)).transpose(-4, -3)
     return x.flatten(-3, -2).flatten(-4, -3)[..., :H, :W, :].flatten(-3, -2)
 
 # %% ../../nbs/05_models/10_sgformer.ipynb #1882a060
-def attend(q, # (...,Nq,d)
-    k, # (...,Nk,d)
-    v, # (...,Nk,d)
-    keep=None, # Broadcasts to (...,Nq,Nk); True where a key may be attended
-    ): # (...,Nq,d), and the weights (...,Nq,Nk) in at least 32 bits
+def attend(q:Tensor, # (...,Nq,d)
+    k:Tensor, # (...,Nk,d)
+    v:Tensor, # (...,Nk,d)
+    keep:Tensor=None, # Broadcasts to (...,Nq,Nk); True where a key may be attended
+    ) -> tuple[Tensor, Tensor]: # (...,Nq,d), and the weights (...,Nq,Nk) in at least 32 bits
     "Softmax attention with its weights"
     a = q @ k.transpose(-1, -2)*q.shape[-1]**-.5
     if keep is not None: a = a.masked_fill(~keep, -torch.inf)
@@ -89,15 +91,15 @@ class SGAttention(nn.Module):
         self.lepe_linear, self.lepe_conv = nn.Linear(dim, dim), nn.Conv2d(dim, dim, 3, 1, 1, groups=dim)
         self.proj = nn.Linear(dim, dim)
 
-    def split(self, x, heads): # (B,N,heads*d) -> (B,heads,N,d)
+    def split(self, x:Tensor, heads:int) -> Tensor: # (B,N,heads*d) -> (B,heads,N,d)
         "Channels by head"
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
-    def keys(self, kv, heads): # (B,N,2*heads*d) -> two of (B,heads,N,d)
+    def keys(self, kv:Tensor, heads:int) -> list[Tensor]: # (B,N,2*heads*d) -> two of (B,heads,N,d)
         "Keys and values of one projection"
         return [self.split(t, heads) for t in kv.chunk(2, -1)]
 
-    def out(self, y, x, grid): # (B,heads,N,d), (B,N,C) -> (B,N,C)
+    def out(self, y:Tensor, x:Tensor, grid:tuple[int, int]) -> Tensor: # (B,heads,N,d), (B,N,C) -> (B,N,C)
         "Heads together, LePE, projection"
         return self.proj(y.transpose(1, 2).flatten(2) + on_grid(self.lepe_conv, self.lepe_linear(x), grid))
 
@@ -110,7 +112,7 @@ class PlainAttention(SGAttention):
         super().__init__(dim, heads)
         self.q, self.kv = nn.Linear(dim, dim), nn.Linear(dim, 2*dim)
 
-    def forward(self, x, grid, m=None): # (B,N,C) -> (B,N,C), None
+    def forward(self, x:Tensor, grid:tuple[int, int], m:Tensor=None) -> tuple[Tensor, None]: # (B,N,C) -> (B,N,C)
         y = F.scaled_dot_product_attention(self.split(self.q(x), self.heads), *self.keys(self.kv(x), self.heads))
         return self.out(y, x, grid), None
 
@@ -126,7 +128,7 @@ class HybridAttention(SGAttention):
         self.q1, self.kv1 = nn.Linear(dim, dim//2), nn.Linear(dim, dim)
         self.q2, self.kv2 = nn.Linear(dim, dim//2), nn.Linear(dim, dim)
 
-    def far(self, x, grid): # (B,N,C) -> (B,heads/2,N,d), (B,H,W)
+    def far(self, x:Tensor, grid:tuple[int, int]) -> tuple[Tensor, Tensor]: # (B,N,C) -> (B,heads/2,N,d), (B,H,W)
         "Attention to cells, and what each cell gets"
         (H, W), r, half = grid, self.reduce, self.heads//2
         cells = on_grid(lambda t: self.sr(F.pad(t, (0, -W % r, 0, -H % r))), x, grid)
@@ -134,17 +136,20 @@ class HybridAttention(SGAttention):
         m = a.detach().mean((1, 2)).unflatten(1, (-(-H//r), -(-W//r)))
         return y, m.repeat_interleave(r, 1).repeat_interleave(r, 2)[:, :H, :W]
 
-    def near(self, x, grid): # (B,N,C) -> (B,heads/2,N,d), (B,H,W)
+    def near(self, x:Tensor, grid:tuple[int, int]) -> tuple[Tensor, Tensor]: # (B,N,C) -> (B,heads/2,N,d), (B,H,W)
         "Attention within windows, and what each token gets"
-        half, real = self.heads//2, None
-        qkv = (self.split(self.q2(x), half), *self.keys(self.kv2(x), half))
-        if any(n % WINDOW for n in grid): real = to_windows(x.new_ones(x.shape[1], 1), grid)[..., 0] > 0 # (windows,49)
-        y, a = attend(*(to_windows(t, grid) for t in qkv), None if real is None else real[:, None])
+        half, real, keep = self.heads//2, None, None
+        if any(n % WINDOW for n in grid):       # windows at the border hold padding
+            real = to_windows(x.new_ones(x.shape[1], 1), grid)[..., 0] > 0 # (windows,49)
+            keep = real[:, None]
+        k, v = self.keys(self.kv2(x), half)
+        y, a = attend(to_windows(self.split(self.q2(x), half), grid), to_windows(k, grid), to_windows(v, grid), keep)
         a = a.detach().mean(1) # (B,windows,49 queries,49 keys)
         m = a.mean(2) if real is None else (a*real[..., None]).sum(2)/WINDOW**2
         return from_windows(y, grid), from_windows(m[..., None], grid)[..., 0].unflatten(1, grid)
 
-    def forward(self, x, grid, m=None): # (B,N,C) -> (B,N,C), the significance (B,H,W)
+    def forward(self, x:Tensor, grid:tuple[int, int], m:Tensor=None, # (B,N,C)
+        ) -> tuple[Tensor, Tensor]: # (B,N,C), the significance (B,H,W)
         (one, far), (two, near) = self.far(x, grid), self.near(x, grid)
         return self.out(torch.cat([one, two], 1), x, grid), far + near
 
@@ -156,9 +161,9 @@ def cut_points(n:int, # Tokens
     return (n//2,) if reduce == 2 else (n//4, n//4*3)
 
 
-def in_groups(x, # (B,n,C) tokens
+def in_groups(x:Tensor, # (B,n,C) tokens
     g:int, # Tokens of a group
-    ): # (B,ceil(n/g),g,C)
+    ) -> Tensor: # (B,ceil(n/g),g,C)
     "Consecutive groups; the last one is filled up with the last token"
     short = -x.shape[1] % g
     if short: x = torch.cat([x, x[:, -1:].expand(-1, short, -1)], 1)
@@ -175,9 +180,9 @@ class GuidedAttention(SGAttention):
         self.reduce, self.q, self.kv1, self.kv2 = reduce, *(nn.Linear(dim, dim) for _ in range(3))
         for i, g in enumerate(MERGE[reduce]): setattr(self, f'f{i + 1}', nn.Linear(g, 1))
 
-    def merge(self, x, # (B,N,C) tokens
-        m, # (B,N) their significance
-        ): # (B,M,C)
+    def merge(self, x:Tensor, # (B,N,C) tokens
+        m:Tensor, # (B,N) their significance
+        ) -> Tensor: # (B,M,C)
         "Fewer tokens, the least significant first"
         order = m.sort(dim=1, stable=True).indices
         x = x.gather(1, order[..., None].expand_as(x))
@@ -185,7 +190,7 @@ class GuidedAttention(SGAttention):
         return torch.cat([getattr(self, f'f{i + 1}')(in_groups(p, g).transpose(2, 3)).squeeze(-1)
                           for i, (g, p) in enumerate(zip(MERGE[self.reduce], parts)) if p.shape[1]], 1)
 
-    def forward(self, x, grid, m): # (B,N,C), (B,H,W) -> (B,N,C), None
+    def forward(self, x:Tensor, grid:tuple[int, int], m:Tensor) -> tuple[Tensor, None]: # (B,N,C), (B,H,W) -> (B,N,C)
         down = x.unflatten(1, grid).transpose(1, 2).flatten(1, 2) # column by column
         one, two = self.merge(x, m.flatten(1)), self.merge(down, m.transpose(1, 2).flatten(1))
         pairs = zip(self.keys(self.kv1(one), self.heads//2), self.keys(self.kv2(two), self.heads//2))
@@ -203,7 +208,7 @@ class ConvMLP(nn.Module):
         self.fc1, self.fc2 = nn.Linear(dim, wide), nn.Linear(wide, dim)
         self.dwconv = nn.Sequential(OrderedDict(dwconv=nn.Conv2d(wide, wide, 3, 1, 1, groups=wide)))
 
-    def forward(self, x, grid): # (B,N,C) -> (B,N,C)
+    def forward(self, x:Tensor, grid:tuple[int, int]) -> Tensor: # (B,N,C) -> (B,N,C)
         x = self.fc1(x)
         return self.fc2(F.gelu(x + on_grid(self.dwconv, x, grid)))
 
@@ -223,7 +228,8 @@ class SGBlock(nn.Module):
         from torchvision.ops import StochasticDepth  # takes a second to import, which a name that is refused need not
         self.mlp, self.drop_path = ConvMLP(dim), StochasticDepth(drop_path, 'row')
 
-    def forward(self, x, grid, m=None): # (B,N,C), perhaps the map (B,H,W) -> (B,N,C), the map or None
+    def forward(self, x:Tensor, grid:tuple[int, int], m:Tensor=None, # (B,N,C), perhaps the map (B,H,W)
+        ) -> tuple[Tensor, Tensor | None]: # (B,N,C), the map
         y, m = self.attn(self.norm1(x), grid, m)
         x = x + self.drop_path(y)
         return x + self.drop_path(self.mlp(self.norm2(x), grid)), m
@@ -249,7 +255,7 @@ class Stem(nn.Module):
                                   conv_norm(dim, dim, 3, 2))
         self.norm = nn.LayerNorm(dim)
 
-    def forward(self, img): # (B,3,H,W) -> (B,H/4,W/4,C)
+    def forward(self, img:Tensor) -> Tensor: # (B,3,H,W) -> (B,H/4,W/4,C)
         return self.norm(self.conv(img).permute(0, 2, 3, 1))
 
 
@@ -261,14 +267,14 @@ class Halve(nn.Module):
         super().__init__()
         self.conv1, self.conv2, self.conv3 = conv_norm(a, b, 1), conv_norm(b, b, 3, 2, groups=b), conv_norm(b, b, 1)
 
-    def forward(self, x): # (B,H,W,C) -> (B,H/2,W/2,C')
+    def forward(self, x:Tensor) -> Tensor: # (B,H,W,C) -> (B,H/2,W/2,C')
         x = self.conv2(F.gelu(self.conv1(x.permute(0, 3, 1, 2))))
         return self.conv3(F.gelu(x)).permute(0, 2, 3, 1)
 
 # %% ../../nbs/05_models/10_sgformer.ipynb #3dd7e08a
-def sincos(grid, # (H,W)
+def sincos(grid:tuple[int, int], # (H,W)
     dim:int, # Channels, a multiple of 4
-    ): # (1,H*W,dim)
+    ) -> Tensor: # (1,H*W,dim)
     "Sines and cosines of the column, then of the row"
     omega = 10000**(-torch.arange(dim//4, dtype=torch.float64)/(dim//4))
     def wave(n): # -> (n,dim/2)
@@ -278,13 +284,13 @@ def sincos(grid, # (H,W)
     return torch.cat([col, row], -1).flatten(0, 1)[None].float()
 
 
-def stage_grids(size, # (H,W) of the input
+def stage_grids(size:tuple[int, int], # (H,W) of the input
     ) -> list: # Of (H,W)
     "Grids of the four stages"
     return [tuple(-(-n//2**(s + 2)) for n in size) for s in range(4)]
 
 
-def fits_released(size, # (H,W) of the input
+def fits_released(size:tuple[int, int], # (H,W) of the input
     ) -> bool:
     "Whether the released network takes this size"
     if size[0] != size[1]: return False
@@ -294,8 +300,8 @@ def fits_released(size, # (H,W) of the input
     return True
 
 # %% ../../nbs/05_models/10_sgformer.ipynb #1a7514c8
-def init_sg(m, # A module; linear layers and convolutions change
-    ):
+def init_sg(m:nn.Module, # A module; linear layers and convolutions change
+    ) -> None:
     "Truncated normal for linear layers, a variance of 2 over the fan-out for convolutions, biases 0"
     if isinstance(m, nn.Linear): nn.init.trunc_normal_(m.weight, std=.02)
     if isinstance(m, nn.Conv2d):
@@ -306,8 +312,8 @@ def init_sg(m, # A module; linear layers and convolutions change
 class SGFormer(nn.Module):
     "SG-Former as an image tower: `(B,3,H,W)` -> tokens `(B,N,width)` on an `H/32 x W/32` grid"
     def __init__(self, name:str='sgformer_s', # Key of `SGFORMERS`
-        size=(224, 224), # Input height and width
-        weights=None, # None or 'none': random; a released file
+        size:tuple[int, int]=(224, 224), # Input height and width
+        weights:str | Path | dict=None, # None or 'none': random; a released file
         classes:int=0, # Of the classifier; 0: without
         drop_path:float=0., # Stochastic depth of the last block; it grows from 0 (S on ImageNet: .1; CAMeL: 0)
         extend:bool=True, # Take sizes that the released network does not, see `fits_released`
@@ -329,7 +335,7 @@ class SGFormer(nn.Module):
         self.apply(init_sg)
         self.start(weights)
 
-    def grid(self, size): # (H,W) of the input -> rows and columns of the tokens
+    def grid(self, size:tuple[int, int]) -> tuple[int, int]: # (H,W) of the input -> rows and columns of the tokens
         "Grid of the last stage"
         return stage_grids(size)[3]
 
@@ -338,14 +344,14 @@ class SGFormer(nn.Module):
         return Place(self.norm4, self.width, 0, self.grid)
 
     @property
-    def accepts(self): # What `begin` needs to know of weights: kinds, words, published ones
+    def accepts(self) -> tuple: # What `begin` needs to know of weights: kinds, words, published ones
         return ('sgformer',), f"weights of {self.name} of SG-Former", {}
 
 # %% ../../nbs/05_models/10_sgformer.ipynb #b13bf75e
 @patch
-def forward(self:SGFormer, img, # (B,3,H,W)
+def forward(self:SGFormer, img:Tensor, # (B,3,H,W)
     maps:list=None, # Takes (stage, significance (B,h,w)) of every hybrid block
-    ): # (B,N,D)
+    ) -> Tensor: # (B,N,D)
     "Tokens of the last stage"
     if tuple(img.shape[2:]) != self.size:
         raise ValueError(f"images of {tuple(img.shape[2:])} for a tower of size={self.size}; resize the images, or "
@@ -364,7 +370,7 @@ def forward(self:SGFormer, img, # (B,3,H,W)
 
 
 @patch
-def logits(self:SGFormer, img): # (B,3,H,W) -> (B,classes)
+def logits(self:SGFormer, img:Tensor) -> Tensor: # (B,3,H,W) -> (B,classes)
     "Scores of the classifier"
     if isinstance(self.head, nn.Identity): raise ValueError("the tower has classes=0; build it with classes=1000")
     return self.head(self(img).mean(1))
@@ -372,7 +378,7 @@ def logits(self:SGFormer, img): # (B,3,H,W) -> (B,classes)
 
 @patch
 @torch.no_grad()
-def significance(self:SGFormer, img, # (B,3,H,W), normalised as the tower expects
+def significance(self:SGFormer, img:Tensor, # (B,3,H,W), normalised as the tower expects
     ) -> list: # Of (stage, (B,h,w)), one for every hybrid block
     "Significance maps"
     self(img, maps := [])
@@ -380,7 +386,7 @@ def significance(self:SGFormer, img, # (B,3,H,W), normalised as the tower expect
 
 # %% ../../nbs/05_models/10_sgformer.ipynb #6926678a
 @patch
-def changes(self:SGFormer): # For `change` of `load_network`
+def changes(self:SGFormer) -> dict[str, Callable]: # For `change` of `load_network`
     "The function that fits learnt positions of a square grid to that of the tower"
     from timm.layers import resample_abs_pos_embed
     grid, own = stage_grids(self.size)[0], self.pos_embed.shape
@@ -388,7 +394,7 @@ def changes(self:SGFormer): # For `change` of `load_network`
 
 
 @patch
-def start(self:SGFormer, weights): # See `__init__`
+def start(self:SGFormer, weights:str | Path | dict) -> None: # See `__init__`
     "Load weights, or none"
     start = begin(weights, *self.accepts)
     if start is None: return

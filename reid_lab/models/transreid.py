@@ -9,11 +9,13 @@ __all__ = ['GRIDS', 'resize_positions', 'shift_shuffle', 'jigsaw', 'overlapping_
 # %% ../../nbs/05_models/20_transreid.ipynb #abd04da3
 import copy
 import math
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
@@ -21,13 +23,13 @@ from ..losses import image as image_losses
 from .backbones import PixelNorm, check_vit
 from .bot import bn_neck, id_head
 from .places import Place, patch_grid, patch_sides
-from .weights.start import begin, load_network, published, start_own
+from .weights.start import Start, begin, load_network, published, start_own
 
 # %% ../../nbs/05_models/20_transreid.ipynb #2f7c4b66
-def resize_positions(pos, # (P+h*w,D) position embeddings, the grid last
-    grid, # (rows, columns) wanted
-    old=None, # (rows, columns) that `pos` was learnt on; None: a square
-    ): # (P+rows*columns,D)
+def resize_positions(pos:Tensor, # (P+h*w,D) position embeddings, the grid last
+    grid:tuple[int, int], # (rows, columns) wanted
+    old:tuple[int, int]=None, # (rows, columns) that `pos` was learnt on; None: a square
+    ) -> Tensor: # (P+rows*columns,D)
     "Position embeddings on another grid, bilinear; tokens before the grid (CLS) are kept"
     if old is None:
         side = math.isqrt(len(pos))
@@ -43,10 +45,10 @@ def resize_positions(pos, # (P+h*w,D) position embeddings, the grid last
     return torch.cat([pos[:n], x[0].flatten(1).T.to(pos.dtype)])
 
 # %% ../../nbs/05_models/20_transreid.ipynb #9bdac9ad
-def shift_shuffle(tok, # (B,N,D) patches without CLS
+def shift_shuffle(tok:Tensor, # (B,N,D) patches without CLS
     shift:int=5, # As configured in the paper's code: `shift - 1` patches move to the end
     groups:int=2, # Groups that are interleaved
-    ): # (B,N',D), N' the next multiple of `groups`
+    ) -> Tensor: # (B,N',D), N' the next multiple of `groups`
     "Shift, then patch shuffle (TransReID, sec. 3.2)"
     x = torch.cat([tok[:, shift - 1:], tok[:, :shift - 1]], 1)
     short = -x.shape[1] % groups
@@ -54,18 +56,18 @@ def shift_shuffle(tok, # (B,N,D) patches without CLS
     return x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
 
 
-def jigsaw(tok, # (B,N,D) patches without CLS
+def jigsaw(tok:Tensor, # (B,N,D) patches without CLS
     parts:int=4, # Local features
     shift:int=5, # See `shift_shuffle`
     groups:int=2, # See `shift_shuffle`
-    ): # (B,parts,floor(N/parts),D); the remainder is dropped
+    ) -> Tensor: # (B,parts,floor(N/parts),D); the remainder is dropped
     "Shuffled patches in equal parts"
     n = tok.shape[1]//parts
     if not n: raise ValueError(f"{tok.shape[1]} patches do not fill {parts} parts; use larger crops or less stride")
     return shift_shuffle(tok, shift, groups)[:, :n*parts].unflatten(1, (parts, n))
 
 # %% ../../nbs/05_models/20_transreid.ipynb #f1cf0631
-def overlapping_vit(size=(256, 128), # Height and width of the crops
+def overlapping_vit(size:tuple[int, int]=(256, 128), # Height and width of the crops
     patch:int=16, # Side of a patch
     stride:int=12, # Step between patches
     width:int=768, # Width of the tokens
@@ -93,18 +95,18 @@ def _camera_ids(cams): # -> tuple of int
 
 class Sided(nn.Module):
     "A model with one learnt vector per training camera, its side information"
-    def know_cameras(self, cams, # Camera ids, or their number; None: without side information
+    def know_cameras(self, cams:int | Sequence[int], # Camera ids, or their number; None: without side information
         width:int, # Of the vectors
         side:float, # Their weight
-        ):
+        ) -> None:
         "Make the vectors"
         self.cams, self.side = _camera_ids(cams), side
         if self.cams: self.side_embed = nn.Parameter(nn.init.trunc_normal_(torch.empty(len(self.cams), width), std=.02))
 
 # %% ../../nbs/05_models/20_transreid.ipynb #55c14228
 @patch
-def camera_rows(self:Sided, cam, # (B,) camera ids
-    ): # (B,) rows of `side_embed`; -1 for a camera without side information
+def camera_rows(self:Sided, cam:Tensor, # (B,) camera ids
+    ) -> Tensor: # (B,) rows of `side_embed`; -1 for a camera without side information
     "Where the side information of each image is"
     cam = torch.as_tensor(cam, device=self.side_embed.device)
     hit = cam[:, None] == torch.tensor(self.cams, device=cam.device)
@@ -112,8 +114,8 @@ def camera_rows(self:Sided, cam, # (B,) camera ids
 
 
 @patch
-def side_information(self:Sided, cam=None, # (B,) camera ids, or None
-    ): # (B,1,D) or (1,1,D), or 0 without side information
+def side_information(self:Sided, cam:Tensor=None, # (B,) camera ids, or None
+    ) -> tuple[Tensor, Tensor]: # (B,1,D) or (1,1,D), or 0 without side information
     "Side information added to every token of an image; for unknown cameras the mean over the known ones"
     if not self.cams: return 0.
     mean = self.side_embed.mean(0)
@@ -123,7 +125,7 @@ def side_information(self:Sided, cam=None, # (B,) camera ids, or None
 
 
 @patch
-def check_cameras(self:Sided, cam): # (B,) camera ids of training images
+def check_cameras(self:Sided, cam:Tensor) -> None: # (B,) camera ids of training images
     "Raise if a camera has no side information to learn"
     lost = sorted(set(torch.as_tensor(cam).tolist()) - set(self.cams))
     if lost: raise ValueError(f"cam={lost[0]} has no side information; the model knows {list(self.cams)}. Name every "
@@ -131,7 +133,7 @@ def check_cameras(self:Sided, cam): # (B,) camera ids of training images
 
 
 @patch
-def check_side(self:Sided, start): # `Start` of a whole checkpoint, or None
+def check_side(self:Sided, start:Start) -> None: # `Start` of a whole checkpoint, or None
     "Raise if a checkpoint has side information for other cameras than the model"
     found = len(start.state.get('side_embed', ())) if start else 0
     if found and found != len(self.cams):
@@ -143,8 +145,8 @@ class TransReID(Sided):
     "Image ReID model on a vision transformer with a global and (optionally) four local features"
     def __init__(self, vit:nn.Module, # From `overlapping_vit`; its modules are reused
         n_ids:int, # Training identities
-        size=(256, 128), # Height and width of the crops
-        cams=None, # Camera ids with side information, or their number; None: without
+        size:tuple[int, int]=(256, 128), # Height and width of the crops
+        cams:int | Sequence[int]=None, # Camera ids with side information, or their number; None: without
         side:float=3., # Weight of the side information
         parts:int=4, # Local features; 0: no jigsaw branch
         shift:int=5, # See `shift_shuffle`
@@ -177,9 +179,9 @@ def map_place(self:TransReID) -> Place:
 
 
 @patch
-def tokens(self:TransReID, img, # (B,3,H,W) in [0,1]
-    cam=None, # (B,) camera ids, used with side information
-    ): # (B,1+N,D)
+def tokens(self:TransReID, img:Tensor, # (B,3,H,W) in [0,1]
+    cam:Tensor=None, # (B,) camera ids, used with side information
+    ) -> Tensor: # (B,1+N,D)
     "CLS and patches after the trunk"
     if self.cams and cam is not None and len(cam) != len(img):
         raise ValueError(f"cam has {len(cam)} entries for {len(img)} images; give each image its camera, or None")
@@ -189,8 +191,8 @@ def tokens(self:TransReID, img, # (B,3,H,W) in [0,1]
 
 # %% ../../nbs/05_models/20_transreid.ipynb #744921ef
 @patch
-def branches(self:TransReID, img, # (B,3,H,W) in [0,1]
-    cam=None, # (B,) camera ids, used with side information
+def branches(self:TransReID, img:Tensor, # (B,3,H,W) in [0,1]
+    cam:Tensor=None, # (B,) camera ids, used with side information
     ) -> list: # Of (B,D): the global feature, then the local ones
     "Features before the necks"
     x = self.tokens(img, cam)
@@ -204,59 +206,60 @@ def branches(self:TransReID, img, # (B,3,H,W) in [0,1]
 
 
 @patch
-def features(self:TransReID, img, # (B,3,H,W) in [0,1]
-    cam=None, # (B,) camera ids, used with side information
-    ): # Two lists of (B,D)
+def features(self:TransReID, img:Tensor, # (B,3,H,W) in [0,1]
+    cam:Tensor=None, # (B,) camera ids, used with side information
+    ) -> Tensor: # Two lists of (B,D)
     "Global and local features before and after their necks"
     before = self.branches(img, cam)
     return before, [neck(f) for neck, f in zip(self.necks, before)]
 
 # %% ../../nbs/05_models/20_transreid.ipynb #60cece25
-def joined(features, # Global feature (B,D), then the local ones
-    ): # (B,D*len(features))
+def joined(features:Sequence[Tensor], # Global feature (B,D), then the local ones
+    ) -> Tensor: # (B,D*len(features))
     "Global feature, and each local one divided by their number"
     first, *rest = features
     return torch.cat([first, *[f/len(rest) for f in rest]], 1)
 
 
 @patch
-def raw_features(self:TransReID, img, # (B,3,H,W) in [0,1]
-    cam=None, # (B,) camera ids, used with side information
-    ): # (B,dim) of any length
+def raw_features(self:TransReID, img:Tensor, # (B,3,H,W) in [0,1]
+    cam:Tensor=None, # (B,) camera ids, used with side information
+    ) -> Tensor: # (B,dim) of any length
     "Test feature before normalisation"
     return joined(self.branches(img, cam) if self.feature == 'before' else self.features(img, cam)[1])
 
 
 @patch
-def encode_image(self:TransReID, img, # (B,3,H,W) in [0,1]
-    cam=None, # (B,) camera ids, used with side information
-    ): # (B,dim) unit-norm
+def encode_image(self:TransReID, img:Tensor, # (B,3,H,W) in [0,1]
+    cam:Tensor=None, # (B,) camera ids, used with side information
+    ) -> Tensor: # (B,dim) unit-norm
     "Embedding for retrieval"
     return unit_norm(self.raw_features(img, cam))
 
 
 @patch
-def forward_tta(self:TransReID, img, # (B,3,H,W) in [0,1]
-    cam=None, # (B,) camera ids, used with side information
-    ): # (B,dim) and (B,n_ids)
+def forward_tta(self:TransReID, img:Tensor, # (B,3,H,W) in [0,1]
+    cam:Tensor=None, # (B,) camera ids, used with side information
+    ) -> tuple[Tensor, Tensor]: # (B,dim) and (B,n_ids)
     "Raw features and scores in one pass"
     both = self.features(img, cam)
     return joined(both[self.feature == 'after']), self.heads[0](both[1][0])
 
 
 @patch
-def logits(self:TransReID, img, # (B,3,H,W) in [0,1]
-    cam=None, # (B,) camera ids, used with side information
-    ): # (B,n_ids)
+def logits(self:TransReID, img:Tensor, # (B,3,H,W) in [0,1]
+    cam:Tensor=None, # (B,) camera ids, used with side information
+    ) -> Tensor: # (B,n_ids)
     "Scores of the training identities by the global branch"
     return self.forward_tta(img, cam)[1]
 
 # %% ../../nbs/05_models/20_transreid.ipynb #8b742996
-def half_local(values, # Loss of the global feature, then of each local one
-    ): # scalar
+def half_local(values:Sequence[Tensor], # Loss of the global feature, then of each local one
+    ) -> Tensor: # scalar
     "Half the first, half the mean of the others; the first alone if there are no others"
-    first, *rest = values
-    return .5*first + .5*sum(rest)/len(rest) if rest else first
+    first, *local = values
+    if not local: return first
+    return .5*first + .5*sum(local)/len(local)
 
 
 @patch
@@ -265,7 +268,12 @@ def forward(self:TransReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`; `e
     if self.cams: self.check_cameras(batch['cam'])
     before, after = self.features(batch['img'], batch['cam'] if self.cams else None)
     ids = [image_losses.label_smoothing(h(f), batch['label'], self.smoothing) for h, f in zip(self.heads, after)]
-    triplets = [image_losses.triplet(*gathered(f, batch['pid']), self.margin) for f in before]
+
+    def triplet(own):
+        emb, pid = gathered(own, batch['pid'])
+        return image_losses.triplet(emb, pid, self.margin)
+
+    triplets = [triplet(f) for f in before]
     return dict(id_loss=half_local(ids), triplet_loss=self.w_triplet*half_local(triplets),
                 emb=joined(after if self.feature == 'after' else before))
 
@@ -274,14 +282,14 @@ GRIDS = {a*b: (a, b) for a, b in (patch_grid(size, stride=s) for size in ((256, 
 
 
 def person_grid(n:int, # Positions without CLS
-    own, # (rows, columns) of the model
-    ): # (rows, columns), or None: a square
+    own:Sequence[str], # (rows, columns) of the model
+    ) -> tuple[int, int] | None: # (rows, columns), or None: a square
     "Grid on which a ReID checkpoint learnt its positions"
     return tuple(own) if n == own[0]*own[1] else GRIDS.get(n)
 
 
-def transreid_start(weights, # See `start_transreid`
-    ): # `Start`, or None
+def transreid_start(weights:str | Path | dict, # See `start_transreid`
+    ) -> Start | None: # `Start`, or None
     "Read the weights of a TransReID"
     wanted = 'a vision transformer of timm or Hugging Face, or a released TransReID'
     return begin(weights, ('vit', 'transreid', 'transreid_b16'), wanted,
@@ -290,9 +298,9 @@ def transreid_start(weights, # See `start_transreid`
 
 def start_transreid(vit:nn.Module, # From `overlapping_vit`
     n_ids:int, # Training identities
-    size, # Height and width of the crops
-    weights=None, # None or 'none'; 'imagenet21k' (downloads once); a ViT or a released TransReID, as a file or folder
-    grid=None, # (rows, columns) of the positions in `weights`; None: a square (ViT), `person_grid` (TransReID)
+    size:tuple[int, int], # Height and width of the crops
+    weights:str | Path | dict=None, # None or 'none'; 'imagenet21k' (downloads once); a ViT or a TransReID
+    grid:tuple[int, int]=None, # (rows, columns) in `weights`; None: a square (ViT), `person_grid` (TransReID)
     **kw, # Other arguments of `TransReID`
     ) -> TransReID:
     "A TransReID that starts from weights"
@@ -314,10 +322,10 @@ def start_transreid(vit:nn.Module, # From `overlapping_vit`
 
 
 def transreid_b16(n_ids:int, # Training identities
-    size=(256, 128), # Height and width of the crops
+    size:tuple[int, int]=(256, 128), # Height and width of the crops
     stride:int=12, # 12: overlapping patches, 16: disjoint
-    weights=None, # See `start_transreid`
-    grid=None, # See `start_transreid`
+    weights:str | Path | dict=None, # See `start_transreid`
+    grid:tuple[int, int]=None, # See `start_transreid`
     **kw, # Other arguments of `TransReID`
     ) -> TransReID:
     "TransReID at paper size: ViT-B/16, 3,840-d test feature"
@@ -326,14 +334,14 @@ def transreid_b16(n_ids:int, # Training identities
 
 # %% ../../nbs/05_models/20_transreid.ipynb #072fc916
 def transreid_tiny(n_ids:int, # Training identities
-    size=(128, 64), # Height and width of the crops
+    size:tuple[int, int]=(128, 64), # Height and width of the crops
     patch:int=16, # Side of a patch
     stride:int=12, # Step between patches
     width:int=96, # Width of the tokens
     depth:int=3, # Blocks; the last one exists twice
     heads:int=3, # Attention heads
     w_triplet:float=.1, # Weight of the triplet loss; 1 in the paper, which starts from pretrained weights
-    weights=None, # None or 'none', 'world' (shipped), or a file of this library
+    weights:str | Path | dict=None, # None or 'none', 'world' (shipped), or a file of this library
     **kw, # Other arguments of `TransReID`
     ) -> TransReID:
     "TransReID for two CPU cores (about 0.5 million parameters)"

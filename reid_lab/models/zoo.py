@@ -11,10 +11,12 @@ __all__ = ['READS', 'SIZES', 'TINY', 'NEEDS', 'MODELS', 'KINDS', 'ModelInfo', 'l
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import torch
+from torch import nn
 
 from ..core.basics import check_choice, unit_norm
 from ..losses.basics import terms
@@ -105,7 +107,7 @@ MODELS = dict(
 )
 
 # %% ../../nbs/05_models/75_zoo.ipynb #99e8eb3a
-KINDS = dict(all={}, text=dict(reads='captions', trains=True), image=dict(reads='images', trains=True),
+KINDS: dict[str, dict] = dict(all={}, text=dict(reads='captions', trains=True), image=dict(reads='images', trains=True),
              tiny=dict(size='tiny'), control=dict(trains=False))
 
 
@@ -135,7 +137,7 @@ def _check_counts(kw):
 
 def create_model(name:str, # One of `list_models()`
     **kw, # Arguments of that model, those of `needs` included
-    ): # nn.Module that keeps the contract below
+    ) -> nn.Module: # nn.Module that keeps the contract below
     "A model by name"
     info = MODELS[check_choice('name', name, MODELS)]
     _check_counts(kw)
@@ -143,10 +145,10 @@ def create_model(name:str, # One of `list_models()`
 
 
 def check_weights(name:str, # One of `list_models()`
-    weights='', # As its constructor takes them; empty or 'none': nothing to check
-    text_weights='', # The same for the text encoder of a model that takes such weights
+    weights:str | Path | dict='', # As its constructor takes them; empty or 'none': nothing to check
+    text_weights:str | Path='', # The same for the text encoder of a model that takes such weights
     **kw, # Arguments of the model that decide what it takes, such as `tower`
-    ):
+    ) -> None:
     "Raise what the constructor would say to weights: by their names, shapes and kinds alone, before any work"
     info = MODELS[check_choice('name', name, MODELS)]
     needs = {k: NEEDS[k] for k in info.needs} | kw
@@ -165,7 +167,7 @@ def describe_models() -> pd.DataFrame: # One row a model, one column a fact
     return pd.DataFrame(rows).T.assign(needs=lambda f: f.needs.map(', '.join))
 
 # %% ../../nbs/05_models/75_zoo.ipynb #3aa072b7
-def sample_batch(size=(64, 32), # Height and width
+def sample_batch(size:tuple[int, int]=(64, 32), # Height and width
     n:int=8, # Samples, two of each person
     vocab_size:int=60, # Tokens are 5 and above, after a 2 in front
     length:int=10, # Tokens; the second half of the batch has two fewer
@@ -185,7 +187,7 @@ def sample_batch(size=(64, 32), # Height and width
                 caption=['a man in a red coat']*n, path=[f'{i}.jpg' for i in range(n)])
 
 # %% ../../nbs/05_models/75_zoo.ipynb #4cec84cc
-def check_model(model, # Reads captions if it has `encode_text`
+def check_model(model:nn.Module, # Reads captions if it has `encode_text`
     batch:dict=None, # Default: `sample_batch(model.size)`
     text:bool=True, # Whether it encodes captions
     ) -> dict: # The losses
@@ -217,7 +219,7 @@ def _check_encoder(model, name, x):
     assert torch.allclose(fn(x[:3]), a[:3], atol=1e-4), f"{name} of an image or caption depends on its batch"
 
 # %% ../../nbs/05_models/75_zoo.ipynb #cec46929
-def check_image_model(model, # Reads images; has `n_ids`
+def check_image_model(model:nn.Module, # Reads images; has `n_ids`
     batch:dict=None, # Default: `sample_batch(model.size)`
     ) -> dict: # The losses, and how many normalisation parameters move the raw features and the scores
     "`check_model`, then what adaptation at test time needs; raise `AssertionError` naming what is broken"
@@ -253,7 +255,7 @@ def _check_emb(model, batch):
     assert torch.allclose(emb, model.raw_features(batch['img']), atol=1e-5), "emb is not what raw_features gives"
 
 # %% ../../nbs/05_models/75_zoo.ipynb #a3727a27
-def check_control(model, # Embeds images; and captions, if it has `encode_text`
+def check_control(model:nn.Module, # Embeds images; and captions, if it has `encode_text`
     batch:dict=None, # Default: `sample_batch(model.size)`
     ) -> dict: # Empty: there are no losses
     "Raise `AssertionError` naming what is broken in a model that is not trained"
@@ -293,7 +295,7 @@ def _matches(model, batch):
 
 
 @torch.no_grad()
-def observed_facts(model, # Any model of the contract
+def observed_facts(model:nn.Module, # Any model of the contract
     batch:dict=None, # Default: `sample_batch(model.size)`
     ) -> dict: # `reads`, `size`, `itm`, `mlm`, `eda`, `trains`
     "What a model does, in the terms of `ModelInfo`"
@@ -307,7 +309,7 @@ def observed_facts(model, # Any model of the contract
 
 # %% ../../nbs/05_models/75_zoo.ipynb #c4299bb9
 def check_entry(name:str, # Key of `MODELS`
-    size=(64, 32), # Of the images, (H,W)
+    size:tuple[int, int]=(64, 32), # Of the images, (H,W)
     contract:bool=True, # Also run `check_model`, `check_image_model` or `check_control`
     ) -> dict: # What these return
     "Build a registered model; raise `AssertionError` where contract or record do not hold"

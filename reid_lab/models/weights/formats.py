@@ -16,6 +16,7 @@ import pickle
 import re
 import zipfile
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def _first_parts(names):
 
 def below(state:dict, # Name -> tensor
     prefix:str, # `student.`, with or without the dot
-    path='the weights', # For the message
+    path:str | Path='the weights', # For the message
     ) -> dict: # Name without the prefix -> tensor
     "The tensors whose names begin with a prefix"
     start = prefix.rstrip('.') + '.'
@@ -68,8 +69,8 @@ def below(state:dict, # Name -> tensor
                      f"{_first_parts(state)[:8] or [*state][:3]}")
 
 
-def unwrapped(x, # What a file holds, or a state dict
-    path='the weights', # For the message
+def unwrapped(x:object, # What a file holds, or a state dict
+    path:str | Path='the weights', # For the message
     prefix:str='', # Take what is below it, such as `student.`, in a wrapper or in a dict of this name
     ) -> dict: # Name -> tensor
     "The state dict in what a file holds, at most two wrappers deep"
@@ -226,7 +227,7 @@ FOLDERS = { # config in a folder -> files that may hold its weights
     'config.json': ('model.safetensors', 'pytorch_model.bin')}
 
 
-def read_config(path, # A JSON file
+def read_config(path:str | Path, # A JSON file
     ) -> dict:
     "The settings in a config"
     try: config = json.loads(Path(path).read_text(encoding='utf-8'))
@@ -265,14 +266,14 @@ class Chosen:
     prefix:str = '' # Of its names
 
 
-def with_prefix(path, # A file or folder of weights
+def with_prefix(path:str | Path, # A file or folder of weights
     prefix:str='', # Of the names of one of its networks
     ) -> str:
     "`FILE#PREFIX`, which every `weights` takes; the file alone without a prefix"
     return f'{path}#{prefix}' if prefix else str(path)
 
 
-def chosen(weights, # A path, or `FILE#PREFIX`
+def chosen(weights:str | Path | dict, # A path, or `FILE#PREFIX`
     ) -> Chosen:
     "The file and the prefix of `with_prefix`; a file that really has such a name is that file"
     path, (file, sign, prefix) = Path(weights).expanduser(), str(weights).rpartition('#')
@@ -287,14 +288,14 @@ def _located(path):
     return path, next((path.parent/c for c, files in FOLDERS.items() if path.name in files), path)
 
 
-def weights_file(weights, # What a model takes as `weights`
-    ): # `Path`, or None for a name or a state dict
+def weights_file(weights:str | Path | dict, # What a model takes as `weights`
+    ) -> Path | None: # `Path`, or None for a name or a state dict
     "The local file that weights are read from"
     if not isinstance(weights, (str, Path)) or not chosen(weights).path.exists(): return None
     return _located(weights)[0]
 
 
-def open_weights(path, # A `.safetensors` file, one of `torch.save`, a TorchScript archive, or a folder with a config
+def open_weights(path:str | Path, # A `.safetensors` or torch file, a TorchScript archive, a folder with a config
     prefix:str='', # Of the network in it that is wanted, such as `student.`; also `FILE#student.` as the path
     values:bool=True, # Read and check the values; False: names, shapes and kinds alone, which is quick
     ) -> Weights:
@@ -316,7 +317,7 @@ def open_weights(path, # A `.safetensors` file, one of `torch.save`, a TorchScri
     return Weights(path, state, said, settings, card, prefix)
 
 
-def read_weights(path, # See `open_weights`
+def read_weights(path:str | Path, # See `open_weights`
     prefix:str='', # See `open_weights`
     ) -> dict: # Name -> tensor
     "The tensors of `open_weights`"
@@ -337,7 +338,7 @@ class Layout:
     pixels:str = '' # Preprocessing that it was trained with
     note:str = '' # What else must be known
 
-    def matches(self, names): # Names of tensors -> bool
+    def matches(self, names:Sequence[str]) -> bool: # Names of tensors -> bool
         "Whether all of `keys` and none of `lacks` occur among the `names`"
         def has(p): return any(re.fullmatch(p, k) for k in names)
         return all(map(has, self.keys)) and not any(map(has, self.lacks))
@@ -628,8 +629,8 @@ def networks(state:dict, # Name -> tensor
     return [Network(layout, prefix, part, tuple(beside)), *_side_by_side(beside, least)]
 
 
-def identify(weights, # Path of a file or folder, `Weights`, or a state dict
-    ): # `Layout`, or None for one that is not known, and for several networks: see `networks`
+def identify(weights:str | Path | dict, # Path of a file or folder, `Weights`, or a state dict
+    ) -> Layout | None: # `Layout`, or None for one that is not known, and for several networks: see `networks`
     "Whose names the weights bear"
     if not isinstance(weights, (dict, Weights)): weights = open_weights(weights)
     state, card = (weights, {}) if isinstance(weights, dict) else (weights.state, weights.card)

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
 
+from torch import nn
+
 from ...core.basics import check_choice
 from ...core.files import BROKEN, atomic_path, wrong_file
 from ...core.weight_files import checksum
@@ -43,9 +45,9 @@ class Card:
     def seeds(self) -> set: return {w[-1] for w in self.worlds}
 
 # %% ../../../nbs/05_models/00_weights/20_shipped.ipynb #71fa06ee
-def save_shipped(model, # Trained
+def save_shipped(model:nn.Module, # Trained
     card:Card, # What is known about it
-    path, # File to write
+    path:str | Path, # File to write
     ) -> Path:
     "Write a model without its classifiers, and its card"
     from safetensors.torch import save_file
@@ -58,7 +60,7 @@ def save_shipped(model, # Trained
     return Path(path)
 
 
-def read_card(path, # File that `save_shipped` wrote
+def read_card(path:str | Path, # File that `save_shipped` wrote
     ) -> Card:
     "The card in the header of a file"
     from safetensors import SafetensorError, safe_open
@@ -75,7 +77,7 @@ ALSO = dict(bot_tiny=('agw_tiny',), # models made after the file was written tha
             clip_tiny=('cfam_tiny', 'cfan_tiny', 'irra_tiny'))
 
 
-def shipped(folder=None, # Of the files; default: that of the package
+def shipped(folder:str | Path=None, # Of the files; default: that of the package
     ) -> dict: # Model -> (card, path)
     "What comes with the package, under every model that may start from it"
     found = [(read_card(p), p) for p in sorted(Path(folder or FOLDER).glob('*.safetensors'))]
@@ -86,7 +88,7 @@ WORLD = 'world' # value of `weights`: those that come with the package
 
 
 def world_names(model:str, # Key of the zoo
-    folder=None, # Of the files; default: that of the package
+    folder:str | Path=None, # Of the files; default: that of the package
     ) -> dict: # `WORLD` -> path; empty if none fit
     "The shipped weights of a model as a constructor's names of weights"
     found = shipped(folder)
@@ -94,7 +96,7 @@ def world_names(model:str, # Key of the zoo
 
 
 def card_for(model:str, # Key of the zoo
-    folder=None, # Of the files; default: that of the package
+    folder:str | Path=None, # Of the files; default: that of the package
     ) -> Card:
     "The card of the weights that a model starts from"
     found = shipped(folder)
@@ -110,7 +112,7 @@ def shipped_tokenizer(card:Card, # Of a model that reads captions
 
 def check_unseen(card:Card, # Of the weights that a training starts from
     seed:int, # Of the World that it trains on or is tested on
-    ):
+    ) -> None:
     "Refuse a World that the weights have seen: identities, cameras, sites and wording follow from its seed"
     if seed in card.seeds: raise _was_seen(seed, f'the shipped weights of {card.model!r}', card.seeds)
 
@@ -121,7 +123,7 @@ def _was_seen(seed, by, seeds):
                       "World, or weights='none'")
 
 # %% ../../../nbs/05_models/00_weights/20_shipped.ipynb #b7e04d15
-def header(path, # A safetensors file
+def header(path:str | Path, # A safetensors file
     ) -> dict: # Name -> text; empty for a file of another kind
     "The texts in the header of a file"
     from safetensors import SafetensorError, safe_open
@@ -152,7 +154,7 @@ def worlds_of(texts:dict, # Of the header of a file
     return tuple(dict.fromkeys(tuple(w) for w in worlds if isinstance(w, list) and len(w) == 3))
 
 
-def seen_worlds(weights, # As a constructor takes them
+def seen_worlds(weights:str | Path | dict, # As a constructor takes them
     model:str, # Key of the zoo
     ) -> tuple: # (preset, task, seed) of each World
     "The Worlds that weights have seen: by the card in their file, or the training in whose folder they lie"
@@ -164,10 +166,10 @@ def seen_worlds(weights, # As a constructor takes them
     return worlds or (card_for(first).worlds if first in shipped() else ()) # the latter before files said it
 
 
-def check_worlds(weights, # That a training starts from, as a constructor takes them
+def check_worlds(weights:str | Path | dict, # That a training starts from, as a constructor takes them
     model:str, # Key of the zoo
     *seeds:int, # Of the Worlds that it trains on or is tested on
-    ):
+    ) -> None:
     "Refuse Worlds that the weights have seen, however they were named"
     seen = {w[-1] for w in seen_worlds(weights, model)}
     by = f'the shipped weights of {model!r}' if weights == WORLD else f'weights={Path(str(weights)).name!r}'

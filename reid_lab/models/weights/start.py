@@ -11,7 +11,7 @@ import json
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -84,72 +84,80 @@ def _source(weights, wanted, names):
     if callable(names.get(weights)):
         if isinstance(weights, Look): raise Accepted # it would be downloaded
         return repr(weights), Weights(None, names[weights](), 'published weights')
-    if weights == WORLD and WORLD not in names: raise ValueError("weights='world': none of this model come with the "
-                                                                 "package; pass 'none', or a file or folder")
-    values, weights = not isinstance(weights, Look), names.get(weights, weights)
-    if not weights or file_kind(chosen(weights).path) == 'missing':
-        known = ''.join(f', {n!r}' + ' (downloads once)'*callable(p) for n, p in names.items())
-        raise FileNotFoundError(f"weights={str(weights)!r} is not a file or folder; pass 'none'{known}, or a local "
+    if weights == WORLD and WORLD not in names:
+        raise ValueError("weights='world': none of this model come with the package; pass 'none', or a file or folder")
+    path = names.get(weights, weights)
+    if not path or file_kind(chosen(path).path) == 'missing':
+        known = ''.join(f', {n!r} (downloads once)' if callable(p) else f', {n!r}' for n, p in names.items())
+        raise FileNotFoundError(f"weights={str(path)!r} is not a file or folder; pass 'none'{known}, or a local "
                                 f"file or folder: {wanted}")
-    return repr(str(weights)), open_weights(weights, values=values)
+    return repr(str(path)), open_weights(path, values=not isinstance(weights, Look))
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #d456973a
-def _network_of(w, name, accepts):
+def _network_of(source, name, accepts):
     "The network that is meant among those that a file holds, or None if no layout is known"
-    found = networks(w.state)
-    fits = [x for x in found if x.layout.gives in accepts]
+    found = networks(source.state)
+    fits = [network for network in found if network.layout.gives in accepts]
     if len(fits) == 1: return fits[0]
-    if len(found) == 1: # a tower says nothing about a larger model that it is a part of
-        return None if 10*len(found[0].beside) > len(w.state) else found[0]
     if not found: return None
+    if len(found) == 1:
+        # A tower says nothing about a larger model that it is a part of.
+        is_part = 10*len(found[0].beside) > len(source.state)
+        return None if is_part else found[0]
     few = ', '.join(str(x) for x in found[:4])
     raise ValueError(f"{name} holds {len(found)} networks: {few}; choose one {how_to_choose(found[0].prefix)}")
 
 
-def begin(weights, # None or 'none', a key of `names`, a local file or folder, a state dict, or `Weights`
-    accepts, # What may be loaded: see `Layout.gives`, or models of the zoo
+def begin(weights:'str | Path | dict | Weights', # None or 'none', a key of `names`, a file, a folder, a state dict
+    accepts:Sequence[str], # What may be loaded: see `Layout.gives`, or models of the zoo
     wanted:str, # The same in words
-    names=None, # Name -> function that returns a state dict (published weights), or a path (those of the package)
-    ): # `Start`, or None for random weights
-    "Read the weights that a constructor was given, and refuse those of another architecture"
+    names:dict[str, Callable | str | Path]=None, # Name -> function that returns a state dict, or a path of ours
+    ) -> Start | None: # `Start`, or None for random weights
+    "Read the weights that a constructor takes, and refuse those of another architecture"
     if weights is None or isinstance(weights, (bool, str)) and weights in NONE: return None
     if isinstance(weights, Start): return weights
-    if weights is True: raise ValueError(f"weights=True is unknown; pass 'none', {[*(names or ())]}, a file or folder")
+    if weights is True:
+        raise ValueError(f"weights=True is unknown; pass 'none', {[*(names or ())]}, a file or folder")
+    network, layout, gives = None, None, ''
     try:
-        name, w = _source(weights, wanted, names or {})
-        ours = bool(w.card.get('zoo')) and not w.prefix
-        network = None if ours else _network_of(w, name, accepts)
+        name, source = _source(weights, wanted, names or {})
+        is_ours = bool(source.card.get('zoo')) and not source.prefix
+        if not is_ours: network = _network_of(source, name, accepts)
     except ValueError as e: raise ValueError(f'{e}; needed here: {wanted}') from None
-    layout = OURS if ours else network and network.layout
-    gives = w.card['zoo'] if ours else layout.gives if layout else ''
-    if layout and gives not in accepts:
-        about = f'{layout.about} ({gives})' if ours else layout.about
-        fits = layout.fits or ((gives,) if ours else ())
-        raise ValueError(f"{name} holds {about}; expected {wanted}: "
-                         + (f"it fits {', '.join(fits)}" if fits else 'no model of this zoo takes it yet'))
-    start = Start(name, w.state, layout, gives, config=w.config, card=w.card, wanted=wanted, prefix=w.prefix,
-                  picked=bool(w.prefix))
+    if is_ours: layout, gives = OURS, source.card['zoo']
+    elif network: layout, gives = network.layout, network.layout.gives
+    if layout and gives not in accepts: raise _wrong_network(name, layout, gives, wanted)
+    start = Start(name, source.state, layout, gives, config=source.config, card=source.card, wanted=wanted,
+                  prefix=source.prefix, picked=bool(source.prefix))
     if network:
-        try: t = translate(network.state, layout)
+        try: ours = translate(network.state, layout)
         except (ValueError, RuntimeError, IndexError) as e:
             raise ValueError(f"{name} is {layout.about}, but {e}") from None
-        start = replace(start, state=t.state, renamed=t.renamed, left=t.left, prefix=w.prefix + network.prefix,
-                        beside=network.beside)
+        start = replace(start, state=ours.state, renamed=ours.renamed, left=ours.left,
+                        prefix=source.prefix + network.prefix, beside=network.beside)
     if isinstance(weights, Look): raise Accepted
     return start
 
+
+def _wrong_network(name, layout, gives, wanted):
+    "The error for weights of a network that a constructor does not take"
+    about, fits = layout.about, layout.fits
+    if layout is OURS: about, fits = f'{layout.about} ({gives})', layout.fits or (gives,)
+    where = f"it fits {', '.join(fits)}" if fits else 'no model of this zoo takes it yet'
+    return ValueError(f"{name} holds {about}; expected {wanted}: {where}")
+
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #61391bad
-def check_config(start, # `Start`, or None
+def check_config(start:Start, # `Start`, or None
     part:str='', # Section of the config; the whole config if empty
     **mine, # Settings of the network under the config's names
-    ):
+    ) -> None:
     "Raise if the config beside weights describes another network; what it does not state is not compared"
-    theirs = start.config if start else {}
-    theirs = theirs.get(part, {}) if part else theirs
-    for k, v in mine.items():
-        if theirs.get(k, v) != v:
-            raise ValueError(f"{start.name} has {k}={theirs[k]!r} in its config, the network here {v!r}; build the "
-                             "network alike, or take other weights")
+    if start is None: return
+    theirs = start.config.get(part, {}) if part else start.config
+    for name, value in mine.items():
+        if theirs.get(name, value) != value:
+            raise ValueError(f"{start.name} has {name}={theirs[name]!r} in its config, the network here {value!r}; "
+                             "build the network alike, or take other weights")
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #32d63467
 HEADS = ('fc.', 'head.', 'head_dist.', 'classifier.')
@@ -178,7 +186,8 @@ class Loaded:
         parts = [f'{self.matched} of {self.total} tensors loaded']
         if self.prefix: parts.append(f'prefix {self.prefix!r} removed')
         for what, names in self._lists().items():
-            if names: parts.append(f'{what}: {", ".join(names[:3])}' + (f' and {len(names) - 3} more')*(len(names) > 3))
+            more = f' and {len(names) - 3} more' if len(names) > 3 else ''
+            if names: parts.append(f'{what}: {", ".join(names[:3])}{more}')
         return printable('; '.join(parts))
 
     def _lists(self):
@@ -186,54 +195,78 @@ class Loaded:
                 'not found': self.missing,
                 'of another shape, left out': self.misfit}
 
-    def report(self): # -> str
+    def report(self) -> str:
         "Everything that was taken, renamed, resized, left out and missing, a line each"
         lines = [f'{self.source}: {self.layout or "a layout that is not known"}',
                  f'taken: {self.matched} of {self.total} tensors']
         if self.prefix: lines.append(f'prefix {self.prefix!r} removed')
-        if self.renamed: lines.append('renamed: {}, such as {} -> {}'.format(len(self.renamed), *self.renamed[0]))
+        if self.renamed:
+            theirs, ours = self.renamed[0]
+            lines.append(f'renamed: {len(self.renamed)}, such as {theirs} -> {ours}')
         reasons = {}
         for name, why in self.left: reasons.setdefault(why, []).append(name)
         groups = self._lists() | {f'left out ({why})': names for why, names in reasons.items()}
         groups['kept, as no such file holds them'] = self.kept
         for what, names in groups.items():
-            if names: lines.append(f'{what}: {len(names)} ({", ".join(names[:3])}{", ..."*(len(names) > 3)})')
-        return '\n'.join(map(printable, lines + [f'note: {self.note}']*bool(self.note)))
+            more = ', ...' if len(names) > 3 else ''
+            if names: lines.append(f'{what}: {len(names)} ({", ".join(names[:3])}{more})')
+        if self.note: lines.append(f'note: {self.note}')
+        return '\n'.join(map(printable, lines))
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #6de6e386
 def find_prefix(state:dict, # Name -> tensor
-    names, # Names of the network
+    names:Sequence[str], # Names of the network
     ) -> str: # Such as `module.`, or ''
     "The prefix under which most of `names` are found in `state`; an error if two are equally good"
     names, found = set(names), Counter()
-    for k in state:
-        parts = k.split('.')
+    for name in state:
+        parts = name.split('.')
         for i in range(len(parts)):
-            if '.'.join(parts[i:]) in names: found['.'.join(parts[:i]) + '.'*(i > 0)] += 1
+            if '.'.join(parts[i:]) in names: found[''.join(part + '.' for part in parts[:i])] += 1
     if not found: return ''
     most = max(found.values())
-    best = [p for p in found if found[p] == most]
-    if len(best) > 1 and '' not in best:
+    best = [prefix for prefix in found if found[prefix] == most]
+    if '' in best: return ''
+    if len(best) > 1:
         raise ValueError(f"{len(best)} networks of this architecture are there, under {best[:4]}; choose one with "
                          f"prefix={best[0]!r}")
-    return '' if '' in best else best[0]
+    return best[0]
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #46c9bd41
+@dataclass
+class _Fit:
+    "What becomes of the tensors of a state dict and of a network"
+    fits:dict = field(default_factory=dict) # Name in the network -> tensor to load
+    shapes:list = field(default_factory=list) # Of another shape, which is an error
+    misfit:list = field(default_factory=list) # Of another shape, optional
+    heads:list = field(default_factory=list) # Of classifiers in the file
+    inside:list = field(default_factory=list) # Names in the file that the network does not have
+    missing:list = field(default_factory=list) # In the network alone
+    lacking:list = field(default_factory=list) # Those of `missing` that are not optional
+    kept:list = field(default_factory=list) # In the network alone, and in no such file
+
+    @property
+    def total(self): return len(self.fits) + len(self.missing)
+
+
 def _fit(net, state, prefix, head, optional, own):
     "Sort a state dict and the network's names by what becomes of them"
-    mine, found = net.state_dict(), dict(fits={}, shapes=[], misfit=[], heads=[], inside=[])
-    for name, v in state.items():
-        k = name.removeprefix(prefix)
+    mine, found = net.state_dict(), _Fit()
+    for name, value in state.items():
         if not name.startswith(prefix): continue # see `_check_rest`
-        if k in mine and mine[k].shape == v.shape: found['fits'][k] = v
-        elif k in mine:
-            said = f'{k} {tuple(v.shape)} instead of {tuple(mine[k].shape)}'
-            found['misfit' if k.startswith(optional) else 'shapes'].append(said)
-        else: found['heads' if k.startswith(tuple(head)) else 'inside'].append(name)
-    lacks = [k for k in mine if k not in found['fits'] and not k.endswith('num_batches_tracked')]
-    missing = [k for k in lacks if not k.startswith(own)]
-    return dict(found, kept=[k for k in lacks if k.startswith(own)], missing=missing,
-                lacking=[k for k in missing if not k.startswith(optional)])
+        inner = name.removeprefix(prefix)
+        if inner not in mine:
+            group = found.heads if inner.startswith(tuple(head)) else found.inside
+            group.append(name)
+        elif mine[inner].shape == value.shape: found.fits[inner] = value
+        else:
+            group = found.misfit if inner.startswith(optional) else found.shapes
+            group.append(f'{inner} {tuple(value.shape)} instead of {tuple(mine[inner].shape)}')
+    alone = [name for name in mine if name not in found.fits and not name.endswith('num_batches_tracked')]
+    found.kept = [name for name in alone if name.startswith(own)]
+    found.missing = [name for name in alone if not name.startswith(own)]
+    found.lacking = [name for name in found.missing if not name.startswith(optional)]
+    return found
 
 
 _PART = re.compile(r'(.*\.)?(running_mean|running_var|(bottleneck|bn_?neck|neck)(_\w+)?\.[^.]+)$', re.IGNORECASE)
@@ -241,8 +274,8 @@ _PART = re.compile(r'(.*\.)?(running_mean|running_var|(bottleneck|bn_?neck|neck)
 
 def _check_rest(name, prefix, rest, head, card):
     "Refuse to take a part of a model for all of it: what else the file holds of it would stay unused"
-    left = [k for k in rest if _PART.match(k) and not k.startswith(tuple(head))]
-    why = f"{len(left)} tensors beside it, such as {left[0]!r}, would stay unused" if left else ''
+    left, why = [name for name in rest if _PART.match(name) and not name.startswith(tuple(head))], ''
+    if left: why = f"{len(left)} tensors beside it, such as {left[0]!r}, would stay unused"
     if rest and card.get('fingerprint'):
         why = f"the file is a whole {card.get('model', 'model')} of this library ({len(rest)} tensors beside it)"
     if prefix and why:
@@ -250,94 +283,112 @@ def _check_rest(name, prefix, rest, head, card):
                          f"choose that part {how_to_choose(prefix)}")
 
 
-def _refusal(name, net, start, f, total, extra):
+def _refusal(name, net, start, found, extra):
     "Why a network cannot be loaded, in one line"
-    said = [f"{len(f['lacking'])} missing (first {f['lacking'][:2]})"]*bool(f['lacking'])
-    said += [f"{len(f['shapes'])} of another shape (first {s})" for s in f['shapes'][:1]]
-    said += [f'{len(extra)} left over (first {extra[:2]})']*bool(extra)
-    what = f'; expected {start.wanted}' if start and start.wanted else ''
-    held = f' ({start.layout.about})' if start and start.layout else ''
-    return ValueError(f"{name}{held} cannot be loaded into {type(net).__name__}: {len(f['fits'])} of {total} tensors "
-                      f"match, {', '.join(said)}{what}; pass weights of the same architecture")
+    reasons, about, wanted = [], '', ''
+    if found.lacking: reasons.append(f'{len(found.lacking)} missing (first {found.lacking[:2]})')
+    if found.shapes: reasons.append(f'{len(found.shapes)} of another shape (first {found.shapes[0]})')
+    if extra: reasons.append(f'{len(extra)} left over (first {extra[:2]})')
+    if start and start.layout: about = f' ({start.layout.about})'
+    if start and start.wanted: wanted = f'; expected {start.wanted}'
+    return ValueError(f"{name}{about} cannot be loaded into {type(net).__name__}: {len(found.fits)} of {found.total} "
+                      f"tensors match, {', '.join(reasons)}{wanted}; pass weights of the same architecture")
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #4ac69498
 def _changed(state, prefix, change, name):
     "Apply the functions of `change`; the names whose shape they changed"
     resized = []
-    for k, f in (change or {}).items():
-        if prefix + k not in state: continue
-        old = state[prefix + k]
-        try: state[prefix + k] = f(old)
-        except (ValueError, LookupError, RuntimeError) as e: raise ValueError(f'{name}: {k} misfits: {e}') from None
-        new = tuple(state[prefix + k].shape)
-        if new != old.shape: resized.append(f'{k} {tuple(old.shape)} -> {new}')
+    for inner, function in (change or {}).items():
+        old = state.get(prefix + inner)
+        if old is None: continue
+        try: new = state[prefix + inner] = function(old)
+        except (ValueError, LookupError, RuntimeError) as e:
+            raise ValueError(f'{name}: {inner} misfits: {e}') from None
+        if new.shape != old.shape: resized.append(f'{inner} {tuple(old.shape)} -> {tuple(new.shape)}')
     return tuple(resized)
 
 
+def _as_start(weights):
+    "`Start` of what `load_network` takes"
+    if isinstance(weights, Start): return weights
+    if isinstance(weights, dict): return Start('the weights', unwrapped(weights))
+    source = open_weights(weights)
+    return Start(repr(str(weights)), source.state, picked=bool(source.prefix))
+
+
+def _prefix_of(start, net, prefix):
+    "Prefix of the network's names in the file"
+    if start.layout is OURS: return ''
+    if prefix is not None: return prefix
+    if start.layout: return ''
+    try: return find_prefix(start.state, net.state_dict())
+    except ValueError as e: raise ValueError(f'{start.name}: {e}') from None
+
+
 def load_network(net:nn.Module, # Takes the weights; changed in place
-    weights, # Path of a file or folder, a state dict, or a `Start`
-    head=HEADS, # Prefixes of classifiers, which are left out
+    weights:str | Path | dict, # Path of a file or folder, a state dict, or a `Start`
+    head:Sequence[str]=HEADS, # Prefixes of classifiers, which are left out
     prefix:str=None, # Of the network's names in the file; default: found by `find_prefix`
     change:dict=None, # Name in `net` -> function of its tensor, such as positions for another grid
     least:float=1., # Share of the network's tensors that must be found; below 1, other tensors may be left over
-    optional=(), # Prefixes of names in `net` that may be missing or of another shape
-    own=(), # Prefixes of names in `net` that no such file holds
+    optional:Sequence[str]=(), # Prefixes of names in `net` that may be missing or of another shape
+    own:Sequence[str]=(), # Prefixes of names in `net` that no such file holds
     ) -> Loaded: # What matched, and what was not used
     "Load a network, all of it or (by `least`) a part, or raise a `ValueError`"
-    start = weights if isinstance(weights, Start) else None
-    given = bool(prefix) or bool(start and start.picked)
-    if start: name, state = start.name, dict(start.state)
-    elif isinstance(weights, dict): name, state = 'the weights', dict(unwrapped(weights))
-    else:
-        w = open_weights(weights)
-        name, state, given = repr(str(weights)), dict(w.state), given or bool(w.prefix)
-    if start and start.layout is OURS: own, prefix = (*own, *json.loads(start.card.get('kept', '[]'))), ''
-    elif start and start.layout: prefix = '' if prefix is None else prefix
-    try: prefix = find_prefix(state, net.state_dict()) if prefix is None else prefix
-    except ValueError as e: raise ValueError(f'{name}: {e}') from None
-    rest = [*(start.beside if start else ()), *(k for k in state if not k.startswith(prefix))]
-    removed = (start.prefix if start else '') + prefix
-    if not given: _check_rest(name, removed, rest, head, start.card if start else {})
-    resized = _changed(state, prefix, change, name)
-    f = _fit(net, state, prefix, head, tuple(optional), tuple(own))
-    total, extra = len(f['fits']) + len(f['missing']), f['inside'] if least == 1 else []
-    if f['shapes'] or extra or len(f['fits']) < least*(len(f['fits']) + len(f['lacking'])):
-        raise _refusal(name, net, start, f, total, extra)
-    check_kinds(f['fits'], name.strip("'"), net.state_dict())
-    if isinstance(weights, dict): check_values(f['fits'], name.strip("'")) # those of files were looked at when read
-    net.load_state_dict(f['fits'], strict=False)
-    out = Loaded(len(f['fits']), total, removed, tuple(f['heads']), (*(f['inside'] if least < 1 else ()), *rest),
-                 tuple(f['missing']), tuple(f['misfit']), name.strip("'"), resized=resized, kept=tuple(f['kept']))
-    if start: out = replace(out, renamed=tuple(start.renamed.items()), left=tuple(start.left.items()),
-                            worlds=worlds_of(start.card))
-    if start and start.layout: out = replace(out, layout=start.layout.about, note=start.layout.note)
-    if out.unused or out.missing or out.misfit: warnings.warn(f'{name}: {out}', stacklevel=2)
-    return out
+    start = _as_start(weights)
+    is_chosen = bool(prefix) or start.picked        # by the caller, who leaves out the rest
+    if start.layout is OURS: own = (*own, *json.loads(start.card.get('kept', '[]')))
+    prefix = _prefix_of(start, net, prefix)
+    rest = [*start.beside, *(name for name in start.state if not name.startswith(prefix))]
+    if not is_chosen: _check_rest(start.name, start.prefix + prefix, rest, head, start.card)
+    state = dict(start.state)
+    resized = _changed(state, prefix, change, start.name)
+    found = _fit(net, state, prefix, head, tuple(optional), tuple(own))
+    extra, unused = found.inside, rest
+    if least < 1: extra, unused = [], [*found.inside, *rest]
+    n_fits = len(found.fits)
+    if found.shapes or extra or n_fits < least*(n_fits + len(found.lacking)):
+        raise _refusal(start.name, net, start, found, extra)
+    source = start.name.strip("'")
+    check_kinds(found.fits, source, net.state_dict())
+    if isinstance(weights, dict): check_values(found.fits, source) # those of files were looked at when read
+    net.load_state_dict(found.fits, strict=False)
+    about = dict(layout=start.layout.about, note=start.layout.note) if start.layout else {}
+    loaded = Loaded(n_fits, found.total, start.prefix + prefix, head=tuple(found.heads), unused=tuple(unused),
+                    missing=tuple(found.missing), misfit=tuple(found.misfit), source=source, resized=resized,
+                    kept=tuple(found.kept), renamed=tuple(start.renamed.items()), left=tuple(start.left.items()),
+                    worlds=worlds_of(start.card), **about)
+    if loaded.unused or loaded.missing or loaded.misfit: warnings.warn(f'{start.name}: {loaded}', stacklevel=2)
+    return loaded
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #ebeee770
 def start_own(net:nn.Module, # New; changed in place
     model:str, # Its key in the zoo
-    weights=None, # None or 'none', 'world', or a file of this library
-    optional=('classify.',), # See `load_network`
-    change=None, # See `load_network`
-    lacks=None, # Model whose weights fit -> prefixes of names in `net` that they need not hold
+    weights:str | Path | dict=None, # None or 'none', 'world', or a file of this library
+    optional:Sequence[str]=('classify.',), # See `load_network`
+    change:dict=None, # See `load_network`
+    lacks:dict=None, # Model whose weights fit -> prefixes of names in `net` that they need not hold
     ) -> nn.Module: # `net`, with the report as `net.loaded`
     "Start a network from weights of the same model, or of one that lacks certain parts"
-    lacks, fits = lacks or {}, tuple(dict.fromkeys((model, *(lacks or {}))))
-    start = begin(weights, fits, f"weights of {' or '.join(fits)} that this library wrote", world_names(model))
+    lacks = lacks or {}
+    fits = tuple(dict.fromkeys((model, *lacks)))
+    wanted = f"weights of {' or '.join(fits)} that this library wrote"
+    start = begin(weights, fits, wanted, world_names(model))
     net.loaded = start
     if start is None: return net
-    own = lacks.get(start.gives, () if start.gives else [k for ks in lacks.values() for k in ks]) # '' if not known
+    if start.gives: own = lacks.get(start.gives, ())
+    else: own = [prefix for prefixes in lacks.values() for prefix in prefixes]      # it is not known whose they are
     net.loaded = load_network(net, start, optional=optional, change=change, own=own)
     return net
 
 
-def start_key(weights, # As a constructor takes them
+def start_key(weights:str | Path | dict, # As a constructor takes them
     model:str, # Key of the zoo
     ) -> dict: # Empty for random weights
     "What a training key says about its start: sizes and checksums of the files, or the name of published weights"
     if weights in NONE: return {}
     place = chosen(world_names(model).get(weights, weights))
     path = place.path
-    files = sorted(path.iterdir()) if path.is_dir() else [path]*path.is_file()
-    return dict(start={with_prefix(p.name, place.prefix): file_sum(p) for p in files if p.is_file()} or str(weights))
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    sums = {with_prefix(p.name, place.prefix): file_sum(p) for p in files if p.is_file()}
+    return dict(start=sums or str(weights))
