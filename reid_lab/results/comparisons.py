@@ -184,8 +184,8 @@ def _warn_of_starts(frame, zero, by):
     "Say once that rows started otherwise than those they are compared with"
     found = _other_starts(_started(zero, by), _started(frame, by))
     if not found: return
-    warnings.warn(f"rows started from {found[0][1]} are compared with rows started from {found[0][0]}: the difference "
-                  "is not one of the method alone; choose rows of one start with pick(frame, weights=...)",
+    warnings.warn(f"rows started from {found[0][1]} are compared with rows started from {found[0][0]}: the "
+                  "difference is not one of the method alone; choose rows of one start with pick(frame, weights=...)",
                   stacklevel=3)
 
 
@@ -201,7 +201,8 @@ def relative_to(frame, # One row a run
     _check_mixed(frame, [c for c in by if c in ONE_OF], 'the comparison')
     zero = frame[frame[column] == base]
     if zero.empty: check_choice(column, base, sorted(set(frame[column].astype(str))))
-    if zero.duplicated(by).any(): raise ValueError(f"{base!r} has more than one row for the same {by}; select one run")
+    if zero.duplicated(by).any():
+        raise ValueError(f"{base!r} has more than one row for the same {by}; select one run")
     _warn_of_starts(frame, zero, by)
     return frame[metric] - frame[by].merge(zero[[*by, metric]], 'left', by)[metric].to_numpy()
 

@@ -175,8 +175,8 @@ def comparable(dataset:str, # As the row names it
     return ''
 
 # %% ../../nbs/04_results/10_published.ipynb #8ac0ee95
-WORLD_NOTE = ("Scores on `world` datasets are synthetic: they say whether the method runs and in which direction it "
-              "moves, and are not to be ranked with scores on real datasets.")
+WORLD_NOTE = ("Scores on `world` datasets are synthetic: they say whether the method runs and in which "
+              "direction it moves, and are not to be ranked with scores on real datasets.")
 
 
 def is_world(dataset) -> bool: # True for `world`, `World-quick`, `world:ground->aerial`

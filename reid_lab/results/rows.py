@@ -62,17 +62,20 @@ def metric_values(metrics, # Name -> number, or an array of one number
     ) -> dict: # Name -> Python number
     "Metrics as numbers; an error names the metric that is none"
     if not isinstance(metrics, dict) or not metrics:
-        raise ValueError(f"metrics={metrics!r}: a result row needs 'metrics', a dict with at least one name and number")
+        raise ValueError(f"metrics={metrics!r}: a result row needs 'metrics', a dict with at least one name "
+                         "and number")
     out = {}
     for k, v in metrics.items():
         if not isinstance(k, str) or k in RESULT_COLUMNS:
-            raise ValueError(f"metric {k!r}: a name must be text, and none of the columns {list(RESULT_COLUMNS)}")
+            raise ValueError(f"metric {k!r}: a name must be text, and none of the columns "
+                             f"{list(RESULT_COLUMNS)}")
         value = v.item() if hasattr(v, 'item') and math.prod(getattr(v, 'shape', ())) == 1 else v
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"metric {k!r} is {str(v)[:60]} ({type(v).__name__}), which is no number; give NaN if "
-                             "it is not defined, and put lists into a file of the run folder")
+            raise ValueError(f"metric {k!r} is {str(v)[:60]} ({type(v).__name__}), which is no number; give "
+                             "NaN if it is not defined, and put lists into a file of the run folder")
         if math.isinf(value):
-            raise ValueError(f"metric {k!r} is {value}, which JSON cannot hold; give NaN if it is not defined")
+            raise ValueError(f"metric {k!r} is {value}, which JSON cannot hold; give NaN if it is not "
+                             "defined")
         out[k] = value
     return out
 
@@ -305,8 +308,8 @@ def _mend(f, path):
     head = f.readline().decode(errors='replace').strip().removeprefix('\ufeff')
     want = ','.join(RESULT_COLUMNS)
     if head != want and not (want.startswith(head) and size <= len(want)):
-        raise ValueError(f"{path.name}: header is {head!r}, expected {want!r}; move the file away or migrate its "
-                         "columns")
+        raise ValueError(f"{path.name}: header is {head!r}, expected {want!r}; move the file away or migrate "
+                         "its columns")
     good = _whole(f, size) if head == want else 0
     if good == size: return size
     f.seek(good)
@@ -327,7 +330,8 @@ def _metrics_of(row):
 def _checked(row):
     "A row with all columns, or a `ValueError`"
     for key in row: check_choice('result column', key, RESULT_COLUMNS)
-    if not row.get('dataset'): raise ValueError("a result row needs 'dataset', so that World scores are told apart")
+    if not row.get('dataset'):
+        raise ValueError("a result row needs 'dataset', so that World scores are told apart")
     empty = {c: {} if c in JSON_COLUMNS else '' for c in RESULT_COLUMNS}
     full = empty | row | dict(metrics=_metrics_of(row))
     for c in NUMBER_COLUMNS:
@@ -394,9 +398,9 @@ def _warn_of_torn(path, lines):
     "Say which rows are left out, given the lines at which no record begins"
     first = [n for n in lines if n - 1 not in lines]
     if not first: return
-    warnings.warn(f"{path}: the row that begins at line {', '.join(map(str, first))} is torn, since its writer was "
-                  f"stopped; it is left out. All other rows are whole; the next append moves a torn last row to "
-                  f"{path.name}.torn", stacklevel=4)
+    warnings.warn(f"{path}: the row that begins at line {', '.join(map(str, first))} is torn, since its "
+                  f"writer was stopped; it is left out. All other rows are whole; the next append moves a "
+                  f"torn last row to {path.name}.torn", stacklevel=4)
 
 
 def _rows(path):
@@ -415,8 +419,8 @@ def _rows(path):
             continue
         try: rows.append(_row(record.cells))
         except ValueError as e:
-            raise ValueError(f"{path}: the row that begins at line {record.line} is damaged ({e}); correct it there, "
-                             "or take it from an older version of the file. All other rows can stay") from e
+            raise ValueError(f"{path}: the row that begins at line {record.line} is damaged ({e}); correct "
+                             "it there, or take it from an older version of the file. All other rows can stay") from e
     _warn_of_torn(path, torn)
     return rows
 

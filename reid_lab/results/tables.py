@@ -132,7 +132,8 @@ def to_latex(frame, # Any frame
     ) -> str:
     "A `table` environment with booktabs rules (`tabular` alone if there is neither caption nor label)"
     import pandas as pd
-    if not re.fullmatch(r'[\w:.-]*', label): raise ValueError(f"label={label!r}: use letters, digits and `:.-_` only")
+    if not re.fullmatch(r'[\w:.-]*', label):
+        raise ValueError(f"label={label!r}: use letters, digits and `:.-_` only")
     head, body, right = _cells(frame, digits, bold, within, latex_escape, r'\textbf{{{}}}'.format)
     note = frame.attrs.get('footnote')
     for row in (head, *body): row[:1] = map(_row_start, row[:1])

@@ -39,9 +39,11 @@ class CameraStats:
         check_choice('single', single, ('one', 'global'))
         check_choice('ddof', ddof, (0, 1))
         if len(cam) != len(emb) or not len(cam):
-            raise ValueError(f"cam has {len(cam)} entries for {len(emb)} features; give one camera number per feature")
+            raise ValueError(f"cam has {len(cam)} entries for {len(emb)} features; give one camera number "
+                             "per feature")
         cam, unit = as_ids('cam', cam, len(emb)), common_scale(emb, low=2**-10)
-        if (cam == -1).all(): raise ValueError(f"cam is -1, unknown, for all {len(cam)} features; give the cameras")
+        if (cam == -1).all():
+            raise ValueError(f"cam is -1, unknown, for all {len(cam)} features; give the cameras")
         emb, known = emb*unit, cam != -1
         self.cams, code = np.unique(cam[known], return_inverse=True)
         seen = emb if known.all() else emb[torch.as_tensor(known, device=emb.device)]
@@ -113,8 +115,8 @@ def check_spread(emb, # (N,D) tensor
     ):
     "A `ValueError` if all features are equal up to rounding: maps, clusters and camera statistics of them mean nothing"
     if not has_spread(emb):
-        raise ValueError(f"{name}: all {len(emb)} features are equal: collapsed model? There is no map and no cluster "
-                         "of them; check the training, the weights, and whether the images differ")
+        raise ValueError(f"{name}: all {len(emb)} features are equal: collapsed model? There is no map and "
+                         "no cluster of them; check the training, the weights, and whether the images differ")
 
 
 def cluster(emb, # (N,D) features
@@ -150,7 +152,8 @@ def camera_nmi(e:Embeddings, # With cameras; pid -1 is left out of the identity 
     eps:float=None, # See `cluster`
     ) -> dict: # camera and identity (NaN where there are not two to tell apart), clusters, noise (share of images)
     "NMI between clusters of features and cameras, and between clusters and identities (DART3, Fig. 3)"
-    if e.cam is None: raise ValueError("e has no camera numbers; camera_nmi needs Embeddings(emb, pid, cam=...)")
+    if e.cam is None:
+        raise ValueError("e has no camera numbers; camera_nmi needs Embeddings(emb, pid, cam=...)")
     known = e.pid >= 0
     n = n_clusters or len(np.unique(e.pid[known]))
     if clusters == 'kmeans' and n < 2: raise ValueError(f"{n or 'no'} identities are known; say n_clusters=")

@@ -57,7 +57,8 @@ class Index:
         k:int=10, # How many
         ): # (index, score), both (Q,k), as `rank` gives; index -1 and score -inf where fewer were found
         "The k best images that were found for every query, best first; one that is the query itself is left out"
-        if q.dim != self.g.dim: raise ValueError(f"queries have {q.dim} dimensions, the gallery has {self.g.dim}")
+        if q.dim != self.g.dim:
+            raise ValueError(f"queries have {q.dim} dimensions, the gallery has {self.g.dim}")
         if min(k, self.probe, self.refine) < 1:
             raise ValueError(f"k={k}, probe={self.probe}, refine={self.refine}; each is at least 1")
         one_model(q, self.g)
@@ -100,8 +101,8 @@ def build_index(g:Shards, # Gallery
     if not 1 <= lists <= n: raise ValueError(f"lists={lists} for {n} images; give at least one image a list")
     try: made = library.index_factory(g.dim, f'IVF{lists},{codes}', library.METRIC_INNER_PRODUCT)
     except RuntimeError as e:
-        raise ValueError(f"codes={codes!r} is not known to faiss, or does not divide {g.dim} dimensions; use 'SQ8', "
-                         "'SQ4', 'Flat' or such as 'PQ64'") from e
+        raise ValueError(f"codes={codes!r} is not known to faiss, or does not divide {g.dim} dimensions; use "
+                         "'SQ8', 'SQ4', 'Flat' or such as 'PQ64'") from e
     rows = np.sort(stream(seed, 'index').choice(n, min(n, sample or max(64*lists, 2**14)), replace=False))
     library.extract_index_ivf(made).cp.seed = seed + 1
     made.train(np.ascontiguousarray(unit_rows(g[rows].read()).numpy()))
@@ -130,7 +131,8 @@ def load(cls:Index, path, # That `save` wrote
     try: plan = json.loads((path/PLAN).read_text('utf-8'))
     except (OSError, ValueError) as e: raise ValueError(f"{path} is no folder that Index.save wrote ({e})") from None
     odd = [k for k, v in _fingerprint_of(g).items() if plan.get(k) != v]
-    if odd: raise ValueError(f"{path} is an index of another gallery (other {' and '.join(odd)}); build it again")
+    if odd:
+        raise ValueError(f"{path} is an index of another gallery (other {' and '.join(odd)}); build it again")
     try: lists = library.read_index(str(path/'lists.faiss'), library.IO_FLAG_MMAP)
     except RuntimeError as e: raise ValueError(f"{path/'lists.faiss'} is damaged; build the index again") from e
     return cls(lists, g, plan['probe'], plan['refine'])

@@ -544,8 +544,8 @@ def _prepare(sim, labels, scoring):
     kept = np.flatnonzero(labels.g_pid != -1)
     if not len(kept): raise replace(labels, same=None).no_match()
     if labels.all_are_one():
-        warnings.warn(f"every query and every image has pid {labels.q_pid[0]}: each image is a match, so that "
-                      "the scores are 100 whatever the features; pid -1 is for images without a label",
+        warnings.warn(f"every query and every image has pid {labels.q_pid[0]}: each image is a match, so "
+                      "that the scores are 100 whatever the features; pid -1 is for images without a label",
                       stacklevel=4)   # the line that calls the decorated function
     if len(kept) < n_image: scores = scores.columns(kept)
     return _Problem(scores, labels.pairs_among(kept), labels)

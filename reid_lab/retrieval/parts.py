@@ -116,15 +116,15 @@ _LATER = ('images', 'tokenizer_sum', 'cameras', 'columns') # of a plan: what ear
 def _refuse_without_content(folder, noted):
     "An error if images of interrupted parts cannot be compared by content"
     if 'content' in noted: return
-    raise FileExistsError(f"{folder} was begun without check_content=True, so that its images are compared by "
-                          "name, size and time; leave check_content out, or pass fresh=True to begin anew")
+    raise FileExistsError(f"{folder} was begun without check_content=True, so that its images are compared "
+                          "by name, size and time; leave check_content out, or pass fresh=True to begin anew")
 
 
 def _warn_without_times(folder, noted, plan):
     "Say so where changes of images cannot be noticed"
     if 'images' in noted or 'images' not in _noted(plan): return
-    warnings.warn(f"{folder} was begun by an earlier version, which did not note size and time of the images: "
-                  "changes of images since are not noticed. To embed them all again, pass fresh=True", stacklevel=3)
+    warnings.warn(f"{folder} was begun by an earlier version, which did not note size and time of the "
+                  "images: changes of images since are not noticed. To embed them all again, pass fresh=True", stacklevel=3)
 
 
 def claim_parts(folder, # Of the parts
@@ -183,8 +183,8 @@ def naming_memory(batch_size:int, # Items at a time
     try: yield
     except (MemoryError, RuntimeError) as e:
         if not _short_of_memory(e): raise
-        raise RuntimeError(f"memory does not suffice for batch_size={batch_size} at a time; give a smaller batch_size. "
-                           "The same call goes on after what was written") from e
+        raise RuntimeError(f"memory does not suffice for batch_size={batch_size} at a time; give a smaller "
+                           "batch_size. The same call goes on after what was written") from e
 
 
 def embed_rows(model, # As for `embed_images`

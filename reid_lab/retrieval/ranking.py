@@ -45,11 +45,12 @@ def check_pair(q, # `Embeddings`
     "An error unless queries, gallery and scores fit together"
     for name, e in (('q', q), ('g', g)):
         if isinstance(e, Shards) and not (disk and name == 'g'):
-            raise TypeError(f"{name} is on disk (Shards), which this function does not read; give {name}.load(), or a "
-                            f"choice of its rows, {name}[rows].load()")
+            raise TypeError(f"{name} is on disk (Shards), which this function does not read; give "
+                            f"{name}.load(), or a choice of its rows, {name}[rows].load()")
         if not isinstance(e, (Embeddings, Shards)):
             raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
-        if not len(e): raise ValueError(f"{name} has no rows: nothing to rank; check the split and the filters")
+        if not len(e):
+            raise ValueError(f"{name} has no rows: nothing to rank; check the split and the filters")
     if scores is None and q.dim != g.dim:
         raise ValueError(f"q has {q.dim} dimensions and g has {g.dim}; did one model make both?")
     if scores is not None and tuple(scores.shape) != (len(q), len(g)):
@@ -136,8 +137,8 @@ def rank(q:Embeddings, # Queries
     none = int(sum((i[:, 0] == -1).sum() for i in index))
     def pad(x, fill): return np.pad(np.concatenate(x), ((0, 0), (0, max(0, k - len(g)))), constant_values=fill)
 
-    if none: warnings.warn(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1), the query "
-                           "itself, or of its own person and camera; same_camera='keep' lists the last", stacklevel=2)
+    if none: warnings.warn(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1), "
+                           "the query itself, or of its own person and camera; same_camera='keep' lists the last", stacklevel=2)
     return pad(index, -1), pad(value, -np.inf)
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #6d5df194
@@ -177,12 +178,14 @@ class RetrievalResult:
     def __post_init__(self):
         i, s = self.index, self.score
         if i.ndim != 2 or i.shape != s.shape or len(i) != len(self.q):
-            raise ValueError(f"index {i.shape} and score {s.shape} must both be ({len(self.q)},k), one row per query")
+            raise ValueError(f"index {i.shape} and score {s.shape} must both be ({len(self.q)},k), one row "
+                             "per query")
         if i.size and (i.max() >= len(self.g) or i.min() < -1):
             raise ValueError(f"index holds {i.min()} to {i.max()}; "
                              f"the gallery has positions 0 to {len(self.g) - 1} (-1 for none)")
         with np.errstate(invalid='ignore'):
-            if (s[:, 1:] > s[:, :-1]).any(): raise ValueError("score must fall along each row, best image first")
+            if (s[:, 1:] > s[:, :-1]).any():
+                raise ValueError("score must fall along each row, best image first")
 
     def __len__(self): return len(self.index)
     def __repr__(self):

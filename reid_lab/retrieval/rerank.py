@@ -57,7 +57,8 @@ def rerank_itm(q:Embeddings, # Captions
     "Match the best `k_test` of every query and order by the match"
     if scores is None: check_pair(q, g, None)
     if k_test < 1 or pairs_per_call < 1:
-        raise ValueError(f"k_test={k_test}, pairs_per_call={pairs_per_call}; both count pairs and are at least 1")
+        raise ValueError(f"k_test={k_test}, pairs_per_call={pairs_per_call}; both count pairs and are at "
+                         "least 1")
     base = scores or EmbeddingScores(q.emb, g.emb)
     low, high, index, logit = np.inf, -np.inf, [], []
     for _, block in score_blocks(base, chunk):
@@ -70,9 +71,11 @@ def rerank_itm(q:Embeddings, # Captions
         s = slice(lo, lo + pairs_per_call)
         out = torch.as_tensor(itm(qi[s], gi[s])).detach().double().cpu()
         if out.shape != qi[s].shape:
-            raise ValueError(f"itm returned shape {tuple(out.shape)} for {len(qi[s])} pairs; one match logit per pair")
+            raise ValueError(f"itm returned shape {tuple(out.shape)} for {len(qi[s])} pairs; one match logit "
+                             "per pair")
         if not torch.isfinite(out).all():
-            raise ValueError(f"itm returned NaN or infinite logits (query {qi[s][~torch.isfinite(out).numpy()][0]})")
+            raise ValueError(f"itm returned NaN or infinite logits (query "
+                             f"{qi[s][~torch.isfinite(out).numpy()][0]})")
         logit.append(out)
     return ITMScores(base, index, torch.cat(logit).reshape(n, k), low, high, tie_weight)
 

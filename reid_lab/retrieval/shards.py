@@ -89,8 +89,8 @@ def _rounded(x, dtype):
     with np.errstate(over='ignore', under='ignore'): y = x.astype(dtype)
     lost = ~np.isfinite(y).all(1) | ((y == 0).all(1) & (x != 0).any(1))
     if lost.any():
-        raise ValueError(f"emb: row {int(np.argmax(lost))} has values up to {np.abs(x[np.argmax(lost)]).max():.3g}, "
-                         f"which {dtype} cannot hold; write unit vectors (e.unit()), or dtype='float32'")
+        raise ValueError(f"emb: row {int(np.argmax(lost))} has values up to "
+                         f"{np.abs(x[np.argmax(lost)]).max():.3g}, which {dtype} cannot hold; write unit vectors (e.unit()), or dtype='float32'")
     return y
 
 
@@ -186,17 +186,19 @@ def write_shards(e:Embeddings, # In memory
 def _plan(folder):
     "The plan of a folder of shards"
     kind = file_kind(folder/PLAN)
-    if kind == 'missing': raise FileNotFoundError(f"{folder} has no {PLAN}; it is no folder that ShardWriter made")
+    if kind == 'missing':
+        raise FileNotFoundError(f"{folder} has no {PLAN}; it is no folder that ShardWriter made")
     try: plan = json.loads((folder/PLAN).read_text('utf-8'))
     except BROKEN as e: raise ValueError(f"{folder/PLAN} is damaged ({e}); restore it from a copy") from None
     if not isinstance(plan, dict) or plan.get('kind') != _KIND:
         raise ValueError(f"{folder} holds parts of something else; give a folder that ShardWriter made")
     for k in ('n', 'dim', 'rows'):
         if type(plan.get(k)) is not int or plan[k] < 1:
-            raise ValueError(f"{folder/PLAN} is damaged: {k} is {plan.get(k)!r}, no whole number from 1 on; restore "
-                             "it from a copy")
+            raise ValueError(f"{folder/PLAN} is damaged: {k} is {plan.get(k)!r}, no whole number from 1 on; "
+                             "restore it from a copy")
     if plan.get('dtype') not in DTYPES or not isinstance(plan.get('meta'), dict):
-        raise ValueError(f"{folder/PLAN} is damaged: it lacks dtype, one of {DTYPES}, or meta; restore it from a copy")
+        raise ValueError(f"{folder/PLAN} is damaged: it lacks dtype, one of {DTYPES}, or meta; restore it "
+                         "from a copy")
     return plan
 
 
@@ -208,8 +210,8 @@ def _parts(folder, plan, partial):
         there = set(have)
         gone = list(itertools.islice((i for i in range(n) if i not in there), 6))
         raise ValueError(f"{folder} holds {len(have):,} of {n:,} shards (missing: {gone[:5]}"
-                         f"{' ...' if len(gone) > 5 else ''}); the call that wrote them continues where it was "
-                         "stopped, and partial=True reads what is there")
+                         f"{' ...' if len(gone) > 5 else ''}); the call that wrote them continues where it "
+                         "was stopped, and partial=True reads what is there")
     return {i: _place(folder, i) for i in have}
 
 
@@ -227,14 +229,14 @@ def _columns(part, i, plan, library):
         with library.ParquetFile(part/'table.parquet') as f:
             names, rows = tuple(f.schema_arrow.names), f.metadata.num_rows
     except BROKEN as e:
-        raise ValueError(f"{part/'table.parquet'} is damaged ({e}); the call that wrote this folder will write it "
-                         "again") from None
+        raise ValueError(f"{part/'table.parquet'} is damaged ({e}); the call that wrote this folder will "
+                         "write it again") from None
     bad = _left_out(part)
     want = min((i + 1)*plan['rows'], plan['n']) - i*plan['rows']
     held, of_each = read_sums(part)['emb.npy'][0], plan['dim']*np.dtype(plan['dtype']).itemsize
     if rows + len(bad) != want or not 0 < held - rows*of_each <= 4096: # the rest is NumPy's header
-        raise ValueError(f"{part} has {rows:,} rows, {len(bad)} left out, and {held:,} bytes of vectors; {PLAN} says "
-                         f"{want:,} rows of {plan['dim']:,} numbers. Restore it from a copy, or write the shards again")
+        raise ValueError(f"{part} has {rows:,} rows, {len(bad)} left out, and {held:,} bytes of vectors; "
+                         f"{PLAN} says {want:,} rows of {plan['dim']:,} numbers. Restore it from a copy, or write the shards again")
     return names, rows, bad
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #5925460e
@@ -250,13 +252,16 @@ class Shards:
         parts = _parts(self.folder, plan, partial)
         self.parts = list(parts.values())
         bad = {f'{p.name}/{k}': v for p in self.parts for k, v in _damage(p, True).items()}
-        if bad: raise ValueError(f"{self.folder}: {_told(bad)}; the call that wrote this folder will write them again")
+        if bad:
+            raise ValueError(f"{self.folder}: {_told(bad)}; the call that wrote this folder will write them "
+                             "again")
         found = [_columns(p, i, plan, library) for i, p in parts.items()]
         self.ends = np.cumsum([rows for _, rows, _ in found])
         left_out = [text for _, _, texts in found for text in texts]
         self.meta = read_meta(plan['meta'], self.folder) | (dict(left_out=left_out) if left_out else {})
         kinds = {names for names, _, _ in found}
-        if len(kinds) > 1: raise ValueError(f"{self.folder}: shards differ in their columns, {sorted(kinds)[:2]}")
+        if len(kinds) > 1:
+            raise ValueError(f"{self.folder}: shards differ in their columns, {sorted(kinds)[:2]}")
         self.names = list(kinds.pop())
         ids = self.table([c for c in ('pid', 'cam') if c in self.names])
         self.pid = ids.pid.to_numpy(np.int64)
@@ -306,11 +311,12 @@ def read(self:Shards, lo:int=0, # First row
     for part, here, rows in self._places(lo, hi) if lo < hi else ():
         try: m = np.load(part/'emb.npy', mmap_mode='r', allow_pickle=False)
         except FileNotFoundError:
-            raise ValueError(f"{part/'emb.npy'} was removed since the shards were opened; open them again when they "
-                             "are written") from None
+            raise ValueError(f"{part/'emb.npy'} was removed since the shards were opened; open them again "
+                             "when they are written") from None
         except BROKEN as e: raise ValueError(f"{part/'emb.npy'} is damaged ({e}); write this shard again") from None
         if m.ndim != 2 or m.shape[1] != self.dim or m.dtype != self.dtype:
-            raise ValueError(f"{part/'emb.npy'} is {m.dtype} {m.shape}; the plan says {self.dtype} (.., {self.dim})")
+            raise ValueError(f"{part/'emb.npy'} is {m.dtype} {m.shape}; the plan says {self.dtype} (.., "
+                             f"{self.dim})")
         out[here] = torch.from_numpy(np.array(m[rows])).float()
     return out
 
@@ -383,7 +389,8 @@ def open_embeddings(path, # Folder or file of `Embeddings.save`, a file of anoth
         usual = {} if 'table' in names else usual_keys(names, side, str(path)) # ours have a table
         return Embeddings.load(path, {k: v for k, v in usual.items() if k != v} | (keys or {}), need)
     if not (path/PLAN).is_file(): return Embeddings.load(path, keys, need)
-    if keys: raise ValueError(f"keys={keys}: names of arrays are for .npz and .safetensors; {path} holds shards")
+    if keys:
+        raise ValueError(f"keys={keys}: names of arrays are for .npz and .safetensors; {path} holds shards")
     e = Shards(path)
     lost = [k for k in need if k not in e.names]
     if lost: raise KeyError(f"{path} has no {lost}; its tables hold {e.names}. Embed again with these labels")
@@ -407,9 +414,9 @@ def in_memory(e, # `Embeddings` or `Shards`
     if isinstance(e, Embeddings): return e
     need, have = 4*len(e)*e.dim*copies, free_memory()
     if have is not None and need > have:
-        raise ValueError(f"{e.folder} holds {len(e):,} vectors of {e.dim} numbers; this works in memory and takes "
-                         f"about {need/2**30:,.1f} GB, of which {have/2**30:,.1f} GB are free. Give a part "
-                         "of it, such as every tenth row: Shards(folder)[::10].load().save('part')")
+        raise ValueError(f"{e.folder} holds {len(e):,} vectors of {e.dim} numbers; this works in memory and "
+                         f"takes about {need/2**30:,.1f} GB, of which {have/2**30:,.1f} GB are free. Give a "
+                         "part of it, such as every tenth row: Shards(folder)[::10].load().save('part')")
     return e.load()
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #bc74425f
@@ -479,10 +486,11 @@ def embed_shards(model, # Has `encode_image`, or `encode_text` and `tokenizer`
     check_choice('kind', kind, ('image', 'text'))
     rank, world = process_of(rank, world)
     if fresh and world > 1:
-        raise ValueError(f"fresh=True with world={world}: one process would remove what another has written; begin "
-                         "with one process, and let the others join without fresh")
+        raise ValueError(f"fresh=True with world={world}: one process would remove what another has written; "
+                         "begin with one process, and let the others join without fresh")
     f, run = _source(what, kind, skip_bad, kw)
-    if not len(f): raise ValueError("there is nothing to embed; check the split or the filter that made the table")
+    if not len(f):
+        raise ValueError("there is nothing to embed; check the split or the filter that made the table")
     facts = dict(columns=columns_sum(f[[c for c in f if c == 'pid_name']])) # all that captions take along
     if kind == 'image' and isinstance(what, ReidTable): facts = image_facts(what, check_content)
     with only_writer(folder, rank):
