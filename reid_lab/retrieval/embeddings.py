@@ -90,7 +90,8 @@ def _check_integers(name, x):
     if odd.any():
         i = int(np.argmax(odd))
         raise TypeError(f"{name} has dtype {x.dtype} ({name}[{i}] is {x.tolist()[i]!r}); it must hold "
-                        "integers. Names become integers with pandas.factorize over query and gallery together")
+                        "integers. Names become integers with pandas.factorize over query and gallery "
+                        "together")
     if wide.any():
         i = int(np.argmax(wide))
         why = "64 bits with a sign cannot hold it"
@@ -547,7 +548,8 @@ def _tensors(file, labels=None):
         known = sums.get('table_crc32')
         if known and known != str(zlib.crc32(labels.read_bytes())):
             raise ValueError(f"{labels} is not what was written with {file.name}; restore it from a copy. "
-                             f"Labels of your own go into {labels.with_suffix('.csv')} instead of it, one row a vector")
+                             f"Labels of your own go into {labels.with_suffix('.csv')} instead of it, one "
+                             "row a vector")
     return tensors
 
 

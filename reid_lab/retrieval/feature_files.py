@@ -115,8 +115,8 @@ def read_features(path:Path | str, # `.npy`, `.pt`, `.pth` or `.mat`
     n = len(emb)
     pid = np.asarray(found.pop('pid', np.full(n, -1))).reshape(-1)
     cam = np.asarray(found['cam']).reshape(-1) if 'cam' in found else None
-    path, caption = (list(found[k]) if k in found else None for k in ('path', 'caption'))
-    try: out = Embeddings(emb, pid, cam, path, caption)
+    texts = {k: list(found[k]) for k in ('path', 'caption') if k in found}
+    try: out = Embeddings(emb, pid, cam, **texts)
     except TypeError as e: raise TypeError(f'{path}: {e}') from None
     except ValueError as e: raise ValueError(f'{path}: {e}') from None
     out.source = os.path.realpath(path), names['emb'] # in memory only, see `Embeddings.load`

@@ -123,7 +123,8 @@ class _Matches:
         self.row, self.column = found.matches
         self.out_row, self.out_column = found.left_out
         self.queries, self.n_queries, self.expected = queries, len(queries), expected
-        self.n_counted = n_images - np.bincount(self.out_row, minlength=self.n_queries)   # length of each list
+        # images of each list
+        self.n_counted = n_images - np.bincount(self.out_row, minlength=self.n_queries)
 
     def take_scores(self, score):
         "Give the matches their scores, in the order of `row` and `column`, and sort them"
@@ -376,7 +377,7 @@ def _match_scores(scores, blocks):
 
 
 def _counted_from_disk(problem, scoring, sample):
-    "As `_counted_in_memory`, for blocks of queries of neighbouring ids, whose scores are never there as a whole"
+    "As `_counted_in_memory`, for blocks of queries of neighbouring ids; their scores never lie there whole"
     if scoring.chunk is not None:
         raise ValueError(f"chunk={scoring.chunk} is for galleries in memory; one on disk is read in pieces: "
                          "give memory= bytes")
@@ -460,7 +461,7 @@ def _check_ranks(ks, cmc):
 @dataclass(frozen=True)
 class Scoring:
     "What counts in a comparison, which metrics are wanted, and how much is worked on at a time"
-    same_camera:str | None=None # 'drop' or 'keep' matches of the query's own camera; None: see `drops_same_camera`
+    same_camera:str | None=None # 'drop' or 'keep' the query's own camera; None: see `drops_same_camera`
     ks:Sequence[int]=(1, 5, 10) # Ranks of R@k
     ap:str='step' # 'step' is k/r_k; 'trapezoid' is the original Market-1501 code
     ties:str | None=None # Equal scores: in 'order' of the gallery, or 'expected'; None: warn if they are many

@@ -108,7 +108,7 @@ def centre_of(q:torch.Tensor, # (Q,D) tensor
     if not (_whole(q) and _whole(g)): return mid, q.dtype
     mid = mid.round()
     largest = [float(torch.linalg.vector_norm(x - mid, dim=1).max()) for x in (q, g)]
-    if max(largest)**2 < 2**22: return mid, q.dtype   # halves of squares, and sums of two of them, have 24 bits
+    if max(largest)**2 < 2**22: return mid, q.dtype   # halves of squares and their sums have 24 bits
     return mid, torch.float64
 
 # %% ../../nbs/06_retrieval/40_scores.ipynb #3a6da7fd
@@ -140,7 +140,8 @@ class EmbeddingScores(Scores):
         q, g = q.to(g.device, dtype), g.to(dtype)
         if distance == 'cosine':
             self.q, self.g, self.bias = unit_rows(q), unit_rows(g), None
-            for side, x in (('query', self.q), ('gallery', self.g)): _warn_of_zeros(side, _count_zeros(x), len(x))
+            for side, x in (('query', self.q), ('gallery', self.g)):
+                _warn_of_zeros(side, _count_zeros(x), len(x))
         else:
             k = common_scale(q, g)
             if k != 1: q, g = q*k, g*k
@@ -238,8 +239,8 @@ def product(self:ShardScores, rows:Sequence[int], # (B,) queries, at most those 
 
 
 @patch
-def sweep(self:ShardScores) -> Iterator[tuple[int, torch.Tensor, torch.Tensor | None]]: # Yields the number of the first image and what `load` gives
-    "The whole gallery, piece by piece"
+def sweep(self:ShardScores) -> Iterator[tuple[int, torch.Tensor, torch.Tensor | None]]:
+    "The whole gallery, piece by piece: the number of the first image, and what `load` gives"
     zeros, G = 0, self.shape[1]
     for lo in progress(range(0, G, self.step), 'pieces of the gallery'):
         x, bias = self.load(lo, min(lo + self.step, G))

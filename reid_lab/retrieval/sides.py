@@ -36,7 +36,8 @@ def _other_models(q, g):
             return f"the queries are features of {names[0]}, the gallery of {names[1]}"
     if all(sums):
         name = _noted(q, 'weights') or _noted(q, 'model') or 'one model'
-        return f"queries and gallery are features of {name} with different weights (checksums {sums[0]} and {sums[1]})"
+        return (f"queries and gallery are features of {name} with different weights (checksums {sums[0]} "
+                f"and {sums[1]})")
     return ''
 
 
@@ -93,13 +94,17 @@ def _few(values, most=3):
 
 def _check_comparable(label, sides):
     "A `ValueError` where one side has names and the other numbers, and no name is a number"
-    named = 0 if sides[0].name is not None else 1
-    names, numbers = sides[named], sides[1 - named]
-    names, numbers = set(names.name[names.known].tolist()), set(numbers.number[numbers.known].tolist())
+    with_names, with_numbers = sides
+    of_names, of_numbers = 'queries', 'gallery'
+    if with_names.name is None:
+        with_names, with_numbers = with_numbers, with_names
+        of_names, of_numbers = of_numbers, of_names
+    names = set(with_names.name[with_names.known].tolist())
+    numbers = set(with_numbers.number[with_numbers.known].tolist())
     if not names or not numbers or any(_is_number(name) for name in names): return
-    who, which = dict(pid='people', cam='cameras')[label], ('queries', 'gallery')
-    raise ValueError(f"{label}: the {who} of the {which[named]} have names ({_few(names)}), those of the "
-                     f"{which[1 - named]} numbers ({_few(numbers)}), and no name is a number: they cannot be "
+    things = dict(pid='people', cam='cameras')[label]
+    raise ValueError(f"{label}: the {things} of the {of_names} have names ({_few(names)}), those of the "
+                     f"{of_numbers} numbers ({_few(numbers)}), and no name is a number: they cannot be "
                      f"compared. Give both sides names (the column {label}_name), or numbers from one table")
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #dd0d130f
@@ -132,7 +137,12 @@ class _BothSides:
     def numbered(self): # -> list of two arrays; -1: unknown
         "The numbers of both sides by `numbering`"
         number = self.numbering()
-        return [np.where(s.known, pd.Series(s.name).map(number).fillna(-1), -1).astype(np.int64) for s in self.sides]
+
+        def of(side):
+            found = pd.Series(side.name).map(number).fillna(-1)
+            return np.where(side.known, found, -1).astype(np.int64)
+
+        return [of(side) for side in self.sides]
 
 
 def _both_sides(q, g, label):
@@ -150,7 +160,7 @@ def one_numbering(q:Embeddings | Shards, # Queries
     g:Embeddings | Shards, # Gallery
     what:Sequence[str]=('pid', 'cam'), # Labels that are compared
     ) -> tuple: # Both; where they agree, the same objects
-    "The same number for the same name on both sides; names on one side only are compared with the other's digits"
+    "The same number for the same name on both sides; names of one side are compared with the other's digits"
     for label in what:
         found = _both_sides(q, g, label)
         if found is None or found.agree(): continue
@@ -171,8 +181,8 @@ def warn_if_apart(q:Embeddings | Shards, # Queries
         some = pairs[pairs.number.duplicated(keep=False) | pairs.name.duplicated(keep=False)][:3]
         examples = ', '.join(f'{n} is {str(w)!r}' for w, n in zip(some.name, some.number))
         warnings.warn(f"{label} and {label}_name do not agree between queries and gallery ({examples}); "
-                      "numbers are compared. Number both alike first: q, g = reid_lab.retrieval.sides.one_numbering(q, g)",
-                      stacklevel=3)
+                      "numbers are compared. Number both alike first: q, g = "
+                      "reid_lab.retrieval.sides.one_numbering(q, g)", stacklevel=3)
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #beb9e7bc
 def _equal(a, b):
@@ -215,19 +225,26 @@ class SameImages:
         return SameImages(self.query[stays], np.searchsorted(kept, self.image[stays]))
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #3ae04a1e
-def _is_text(e): return e.meta.get('kind') == 'text' or (e.meta.get('kind') != 'image' and _has_captions(e))
+def _has(e, label):
+    "Whether features have captions or paths, which `Shards` read when they are wanted"
+    if isinstance(e, Shards): return label in e.names
+    return getattr(e, label) is not None
 
 
-def _has_captions(e): return 'caption' in e.names if isinstance(e, Shards) else e.caption is not None
+def _is_text(e):
+    kind = e.meta.get('kind')
+    if kind in ('text', 'image'): return kind == 'text'
+    return _has(e, 'caption')
 
 
-def _has_paths(e): return not _is_text(e) and ('path' in e.names if isinstance(e, Shards) else e.path is not None)
+def _has_paths(e): return not _is_text(e) and _has(e, 'path')
 
 
 def _source(e):
     "The set that rows are taken from, and their numbers in it"
     source = os.path.realpath(e.folder) if isinstance(e, Shards) else e.source
-    return source, np.arange(len(e)) if e.rows is None else e.rows
+    rows = e.rows if e.rows is not None else np.arange(len(e))
+    return source, rows
 
 
 class _Folder:
