@@ -12,7 +12,7 @@ import html
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.basics import check_choice
 from ..core.files import atomic_path
@@ -186,7 +186,7 @@ def to_csv(frame:'pd.DataFrame', # Any frame; its index is not written
 
 
 def read_csv(path:Path | str, # Written by `to_csv`
-    **kw:object) -> 'pd.DataFrame': # Frame; keywords are those of `pandas.read_csv`
+    **kw:Any) -> 'pd.DataFrame': # Frame; keywords are those of `pandas.read_csv`
     "The table, with the texts that were written"
     import pandas as pd
     frame = read_sheet(path, **kw).rename(columns=sheet_text)

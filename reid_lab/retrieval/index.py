@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -170,7 +170,7 @@ def index_table(index:Index, # To be tried
     q:Embeddings, # Queries
     k:int=10, # How many
     probes:Sequence[int]=(1, 4, 16, 64), # Numbers of lists to look through
-    **kw:int, # For the exact `rank`, such as memory
+    **kw:Any, # For the exact `rank`, such as memory
     ) -> pd.DataFrame: # probe (all: exact), recall, seconds, speed (times the exact one)
     "Recall beside time, for several numbers of lists"
     clock = time.perf_counter()

@@ -87,8 +87,8 @@ class IdentityPairs:
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #035e3b0d
 def drops_same_camera(same_camera:str | None, # 'drop', 'keep', or None: drop if both sides have cameras
-    q_cam:Sequence[int] | None, # (Q,) cameras, or None
-    g_cam:Sequence[int] | None, # (G,) cameras, or None
+    q_cam:Sequence[int] | np.ndarray | None, # (Q,) cameras, or None
+    g_cam:Sequence[int] | np.ndarray | None, # (G,) cameras, or None
     ) -> bool:
     "Whether matches of the query's own camera are left out"
     if same_camera is None: return q_cam is not None and g_cam is not None
@@ -398,10 +398,10 @@ def _counted_from_disk(problem, scoring, sample):
     for matches in blocks: yield matches, None
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #c8c17a9e
-def why_skipped(q_pid:Sequence[int], # (Q,) person ids
-    g_pid:Sequence[int], # (G,) person ids
-    q_cam:Sequence[int] | None=None, # (Q,) cameras, if the camera rule is on
-    g_cam:Sequence[int] | None=None, # (G,) cameras
+def why_skipped(q_pid:Sequence[int] | np.ndarray, # (Q,) person ids
+    g_pid:Sequence[int] | np.ndarray, # (G,) person ids
+    q_cam:Sequence[int] | np.ndarray | None=None, # (Q,) cameras, if the camera rule is on
+    g_cam:Sequence[int] | np.ndarray | None=None, # (G,) cameras
     same:SameImages | None=None, # Pairs that are one image, see `same_images`
     ) -> dict: # Reason -> number of queries; `itself` only where pairs are one image
     "Why queries have no match: junk, id not in the gallery, seen only by their own camera or as themselves"
@@ -482,8 +482,8 @@ class _Labels:
     "People and cameras of both sides, as they were given"
     q_pid:Sequence[int]
     g_pid:Sequence[int]
-    q_cam:Sequence[int] | None=None
-    g_cam:Sequence[int] | None=None
+    q_cam:Sequence[int] | np.ndarray | None=None
+    g_cam:Sequence[int] | np.ndarray | None=None
     same:SameImages | None=None # pairs that are one image
 
     def checked(self, shape, same_camera): # -> _Labels
@@ -589,10 +589,10 @@ def _scored(problem, scoring, per_query):
 
 @gathered('scoring', Scoring)
 def metrics_from_similarity(sim:np.ndarray | torch.Tensor | Scores, # (Q,G), higher is better
-    q_pid:Sequence[int], # (Q,) person ids; -1 is junk
-    g_pid:Sequence[int], # (G,) person ids; -1 is junk
-    q_cam:Sequence[int] | None=None, # (Q,) cameras
-    g_cam:Sequence[int] | None=None, # (G,) cameras; with both, matches of the query's own are left out
+    q_pid:Sequence[int] | np.ndarray, # (Q,) person ids; -1 is junk
+    g_pid:Sequence[int] | np.ndarray, # (G,) person ids; -1 is junk
+    q_cam:Sequence[int] | np.ndarray | None=None, # (Q,) cameras
+    g_cam:Sequence[int] | np.ndarray | None=None, # (G,) cameras; with both, matches of the query's own are left out
     *, scoring:Scoring | None=None, # What counts, and which metrics; None: `Scoring()`
     per_query:bool=False, # Add `per_query`, arrays with NaN for skipped queries, and `skipped`, the reasons
     same:SameImages | None=None, # Pairs that are one image, see `reid_lab.retrieval.sides.same_images`
@@ -655,10 +655,10 @@ def _released_msd(problem, scoring):
 
 @gathered('scoring', Scoring)
 def msd(sim:np.ndarray | torch.Tensor | Scores, # (Q,G) cosine similarities
-    q_pid:Sequence[int], # (Q,) person ids; -1 is junk
-    g_pid:Sequence[int], # (G,) person ids; -1 is junk
-    q_cam:Sequence[int] | None=None, # (Q,) cameras, if same-camera matches are to be dropped
-    g_cam:Sequence[int] | None=None, # (G,) cameras
+    q_pid:Sequence[int] | np.ndarray, # (Q,) person ids; -1 is junk
+    g_pid:Sequence[int] | np.ndarray, # (G,) person ids; -1 is junk
+    q_cam:Sequence[int] | np.ndarray | None=None, # (Q,) cameras, if same-camera matches are to be dropped
+    g_cam:Sequence[int] | np.ndarray | None=None, # (G,) cameras
     *, legacy:bool=False, # The released calculator instead of the paper
     scoring:Scoring | None=None, # `span` and `chunk` of it matter here
     ) -> float: # Percent

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -198,7 +199,7 @@ def embed_rows(model:torch.nn.Module, # As for `embed_images`
     table:ReidTable, # Whose images are embedded
     rows:Sequence[int], # Positions in it
     skip_bad:bool=False, # Leave out images that cannot be read
-    **kw:object, # More for `embed_images`; `batch_size` is that of all rows unless given
+    **kw:Any, # More for `embed_images`; `batch_size` is that of all rows unless given
     ) -> tuple: # Embeddings (None if no image can be read), and what is wrong with those that were left out
     "Features of some rows"
     rows = list(rows)

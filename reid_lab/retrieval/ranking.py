@@ -8,6 +8,7 @@ __all__ = ['top_k', 'check_pair', 'hides_own_camera', 'rank', 'Ranker', 'Retriev
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #23f8cade
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -229,7 +230,7 @@ class RetrievalResult:
 def retrieve(q:Embeddings, # Queries
     g:Embeddings | Shards, # Gallery, in memory or on disk
     k:int=10, # How many
-    **kw:object, # As for `rank`
+    **kw:Any, # As for `rank`
     ) -> RetrievalResult:
     "`rank`, with the labels"
     index, score = rank(q, g, k, **kw)

@@ -87,7 +87,7 @@ def _leave_out(value, column, matches, beat, total):
 # %% ../../nbs/06_retrieval/20_ranks.ipynb #13628307
 class _Rows(NamedTuple):
     "Scores of a block with what `_count_rows` needs to know of each row"
-    block:np.ndarray # (B,n)
+    block:np.ndarray | torch.Tensor # (B,n)
     score:np.ndarray # (M,) of the matches, by row, worst first
     place:np.ndarray # (M,) their columns
     start:np.ndarray # (B+1,) where the matches of each row begin

@@ -200,8 +200,8 @@ class SameImages:
     image:np.ndarray # (K,) positions, rising within a query
 
     @classmethod
-    def of_pairs(cls, query:Sequence[int], # (K,) positions in any order
-        image:Sequence[int], # (K,) positions
+    def of_pairs(cls, query:Sequence[int] | np.ndarray, # (K,) positions in any order
+        image:Sequence[int] | np.ndarray, # (K,) positions
         ) -> 'SameImages': # -> SameImages
         "Each pair once, in order"
         if not len(query): return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
