@@ -8,10 +8,25 @@ __all__ = ['ONE_OF', 'ROUNDING', 'summarise', 'Paired', 'paired', 'smallest_effe
 # %% ../../nbs/04_results/40_comparisons.ipynb #c4db7269
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.basics import as_list, check_choice, stream
-from .rows import RESULT_COLUMNS, kind_of_start, labelled, others_of, pick, place_of, row_starts
+from reid_lab.results.rows import (
+    RESULT_COLUMNS,
+    Setting,
+    kind_of_start,
+    labelled,
+    others_of,
+    pick,
+    place_of,
+    row_starts,
+)
+
+# %% ../../nbs/04_results/40_comparisons.ipynb #0c5ad1e8
+if TYPE_CHECKING:
+    import pandas as pd
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #86f5bc1f
 ONE_OF = ('dataset', 'split', 'preset') # Columns whose values are never averaged or paired
@@ -20,28 +35,36 @@ def _check_mixed(frame, by, what):
     "Refuse groups with several datasets, splits or presets"
     for c in ONE_OF:
         if c not in frame or c in by: continue
-        for key, f in frame.groupby(by, sort=False, dropna=False)[c] if by else [('all rows', frame[c])]:
+        groups = [('all rows', frame[c])]
+        if by: groups = frame.groupby(by, sort=False, dropna=False)[c]
+        for key, f in groups:
             if f.nunique(dropna=False) < 2: continue
             raise ValueError(f"{what} of {key} would mix {f.nunique(dropna=False)} values of {c!r}: "
-                             f"{list(dict.fromkeys(f))[:4]}; choose with pick(frame, {c}=...), or add {c!r} to by")
+                             f"{list(dict.fromkeys(f))[:4]}; choose with pick(frame, {c}=...), or add {c!r} "
+                             "to by")
 
-def summarise(frame, # One row a run
-    metrics, # Name or names of metric columns
-    by=('variant', 'dataset'), # Columns that define a line of the table
+def summarise(frame:'pd.DataFrame', # One row a run
+    metrics:str | Sequence[str], # Name or names of metric columns
+    by:str | Sequence[str]=('variant', 'dataset'), # Columns that define a line of the table
     digits:int=2, # Decimals
     text:bool=True, # `40.12 ± 1.30` in one cell; False gives columns `R1_mean`, `R1_sd`
-    ): # One row a group, in order of appearance, with the number of runs `n`; settings become labels, as `variant`
+    ) -> 'pd.DataFrame': # One row a group, in order of appearance, with the number of runs `n`
     "Mean and standard deviation over runs"
     metrics, by = as_list(metrics), as_list(by)
     for c in [*metrics, *by]: check_choice('column', c, list(frame.columns))
     _check_mixed(frame, by, 'the mean')
     groups = frame.groupby(by, sort=False, dropna=False)
     out = groups.size().to_frame('n')
+
+    def printed(mean, sd):
+        if math.isnan(mean): return ''   # the metric is not defined
+        if math.isnan(sd): return f'{mean:.{digits}f}'
+        return f'{mean:.{digits}f} ± {sd:.{digits}f}'
+
     for m in metrics:
         mean, sd = groups[m].mean(), groups[m].std()
-        if not text: out[f'{m}_mean'], out[f'{m}_sd'] = mean, sd
-        else: out[m] = ['' if math.isnan(a) else f'{a:.{digits}f}' + ('' if math.isnan(s) else f' ± {s:.{digits}f}')
-                        for a, s in zip(mean, sd)] # a metric that is not defined stays blank
+        if text: out[m] = [printed(*values) for values in zip(mean, sd)]
+        else: out[f'{m}_mean'], out[f'{m}_sd'] = mean, sd
     return labelled(out.reset_index())
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #f60ab671
@@ -66,51 +89,73 @@ class Paired:
     note:str='' # Why the difference is not one of what is compared alone
 
     @property
-    def low(self): return min(self.t_low, self.boot_low)
+    def low(self) -> float: return min(self.t_low, self.boot_low)
 
     @property
-    def high(self): return max(self.t_high, self.boot_high)
+    def high(self) -> float: return max(self.t_high, self.boot_high)
 
     @property
     def verdict(self) -> str:
-        "`higher`, `lower`, `not resolved` (also with a note), or `equal`: the same scores in each of several pairs"
+        "`higher`, `lower`, `not resolved` (also with a note), or `equal`: the same scores in several pairs"
         if self.n > 1 and self.diff == self.sd == 0: return 'equal'
         if self.note: return 'not resolved'
-        return 'higher' if self.low > 0 else 'lower' if self.high < 0 else 'not resolved'
+        if self.low > 0: return 'higher'
+        if self.high < 0: return 'lower'
+        return 'not resolved'
 
     def __str__(self):
-        t, boot = (f'[{lo:+.2f}, {hi:+.2f}]' for lo, hi in ((self.t_low, self.t_high), (self.boot_low, self.boot_high)))
-        return (f"{self.metric}: {self.b} - {self.a} = {self.diff:+.2f} (sd {self.sd:.2f}, n={self.n}), "
-                f"{self.level:.0%} interval {t}, bootstrap {boot}: {self.verdict}" + f' ({self.note})'*bool(self.note))
+        text = (f"{self.metric}: {self.b} - {self.a} = {self.diff:+.2f} (sd {self.sd:.2f}, n={self.n}), "
+                f"{self.level:.0%} interval [{self.t_low:+.2f}, {self.t_high:+.2f}], "
+                f"bootstrap [{self.boot_low:+.2f}, {self.boot_high:+.2f}]: {self.verdict}")
+        return f'{text} ({self.note})' if self.note else text
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #487b12a9
-ROUNDING = 2e-7 # Of a score: a smaller difference, or spread of differences, counts as 0 (float32's step: 1.2e-7)
+ROUNDING = 2e-7 # Of a score: a smaller difference or spread counts as 0 (float32's step: 1.2e-7)
+
+class _Differences(NamedTuple):
+    "Scores that have a partner, `b - a` in order of the pairs, and its standard deviation"
+    a:'pd.Series'
+    b:'pd.Series'
+    values:'pd.Series'
+    sd:float # NaN for one pair
+
+
+class _Intervals(NamedTuple):
+    "Of the mean difference: Student's t and percentile bootstrap"
+    t_low:float
+    t_high:float
+    boot_low:float
+    boot_high:float
+
 
 def _differences(a, b):
-    "Scores of `a` and `b` that have a partner, `b - a`, and its standard deviation"
+    "Scores of both sides pair by pair"
     import numpy as np
     d = (b - a).dropna().sort_index().astype(float)
     a, b = a.loc[d.index], b.loc[d.index]
     d = d.mask(np.isclose(b, a, rtol=ROUNDING, atol=0), 0.)
     sd = float(d.std()) if len(d) > 1 else math.nan
-    return a, b, d, 0. if sd <= ROUNDING*max(a.abs().max(), b.abs().max()) else sd
+    if sd <= ROUNDING*max(a.abs().max(), b.abs().max()): sd = 0.
+    return _Differences(a, b, d, sd)
 
 def _intervals(d, sd, level, n_boot=10_000):
     "Student's t and percentile bootstrap intervals of the mean of `d`; infinite where no spread was seen"
     import numpy as np
     from scipy import stats
-    if not sd > 0: return (-math.inf, math.inf)*2
+    if not sd > 0: return _Intervals(-math.inf, math.inf, -math.inf, math.inf)
     half = stats.t.ppf(.5 + level/2, len(d) - 1)*sd/math.sqrt(len(d))
     means = d[stream(0, 'bootstrap', len(d)).integers(len(d), size=(n_boot, len(d)))].mean(1)
     low, high = np.quantile(means, [.5 - level/2, .5 + level/2])
-    return float(d.mean() - half), float(d.mean() + half), float(low), float(high)
+    return _Intervals(float(d.mean() - half), float(d.mean() + half), float(low), float(high))
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #7af28e22
 def _started(frame, by):
     "Start and model of rows, by what makes a pair"
     import pandas as pd
-    model = frame['model'] if 'model' in frame else [
-        p.get('model', '') if isinstance(p, dict) else '' for p in frame.get('parameters', [{}]*len(frame))]
+    def recorded(parameters): return parameters.get('model', '') if isinstance(parameters, dict) else ''
+
+    if 'model' in frame: model = frame['model']
+    else: model = [recorded(p) for p in frame.get('parameters', [{}]*len(frame))]
     return pd.DataFrame(dict(start=row_starts(frame), model=list(model)), index=frame.set_index(by).index)
 
 
@@ -129,43 +174,51 @@ def _other_starts(a, b): # Frames of `_started`
 def _note_on_starts(sides, rows, by):
     "Why two sides are not comparable by what they started from; nothing if the starts are what is compared"
     names = [name for side in sides if isinstance(side, dict) for name in side]
-    printed = [str(side) for side in sides if not isinstance(side, dict)]
-    if {'start', 'weights'} & {*names} or any(f'{name}=' in text for name in ('start', 'weights') for text in printed):
-        return ''
+    labels = [str(side) for side in sides if not isinstance(side, dict)]
+    for name in ('start', 'weights'):
+        if name in names or any(f'{name}=' in label for label in labels): return ''
     found = _other_starts(*(_started(frame, by) for frame in rows))
     if not found: return ''
     a, b = found[0]
     return f"other starts: {sides[0]} from {a}, {sides[1]} from {b}; train both from one start"
 
 
-def paired(frame, # One row a run
+def paired(frame:'pd.DataFrame', # One row a run
     metric:str, # Column to compare
-    a, # Baseline: a value of `column` (a `Setting` too), or a dict of filters for `pick`
-    b, # What is compared with it, likewise
-    by='seed', # Column or columns that make a pair
+    a:str | Setting | dict, # Baseline: a value of `column` (a `Setting` too), or a dict of filters for `pick`
+    b:str | Setting | dict, # What is compared with it, likewise
+    by:str | Sequence[str]='seed', # Column or columns that make a pair
     column:str='', # Where `a` and `b` are looked up; empty: `setting` for a `Setting`, else `variant`
     level:float=.95, # Of the intervals
     ) -> Paired:
-    "Difference `b - a` over pairs that share `by`, not resolved between other starts, or from one or equal differences"
+    "Difference `b - a` over pairs that share `by`; not resolved between other starts, or from one difference"
     check_choice('metric', metric, [c for c in frame.columns if c not in RESULT_COLUMNS])
-    by, sides, kept, chosen = as_list(by), [], [], []
-    column = column or place_of(a)
+    by, column = as_list(by), column or place_of(a)
+    chosen = []
     for side in (a, b):
-        if not isinstance(side, dict): check_choice(column, side, list(dict.fromkeys(frame[column])))
-        rows = pick(frame, **(side if isinstance(side, dict) else {column: side})).dropna(subset=[metric])
+        filters = side
+        if not isinstance(side, dict):
+            check_choice(column, side, list(dict.fromkeys(frame[column])))
+            filters = {column: side}
+        rows = pick(frame, **filters).dropna(subset=[metric])
         if rows.duplicated(by).any():
             raise ValueError(f"{side!r} has more than one row for some {by}; filter with `pick` first "
                              "(dataset, split, preset ...)")
-        kept += list(rows.index)
         chosen.append(rows)
-        sides.append(rows.set_index(by)[metric])
-    asked = {k for side in (a, b) if isinstance(side, dict) for k in side} # may differ: they are compared
-    _check_mixed(frame.loc[kept].drop(columns=[*asked & set(ONE_OF)]), [c for c in by if c in ONE_OF], 'the comparison')
-    *both, d, sd = _differences(*sides)
-    if d.empty: raise ValueError(f"{a!r} and {b!r} share no {by}; run both with the same seeds")
-    lone = len(sides[0]) + len(sides[1]) - 2*len(d)
-    return Paired(metric, str(a), str(b), len(d), lone, *(float(s.mean()) for s in both), float(d.mean()), sd,
-                  *_intervals(d.to_numpy(), sd, level), level, tuple(d), _note_on_starts((a, b), chosen, by))
+
+    compared = {k for side in (a, b) if isinstance(side, dict) for k in side}   # these may differ
+    both = frame.loc[[i for rows in chosen for i in rows.index]]
+    both = both.drop(columns=[c for c in ONE_OF if c in compared])
+    _check_mixed(both, [c for c in by if c in ONE_OF], 'the comparison')
+
+    found = _differences(*(rows.set_index(by)[metric] for rows in chosen))
+    n = len(found.values)
+    if not n: raise ValueError(f"{a!r} and {b!r} share no {by}; run both with the same seeds")
+    between = _intervals(found.values.to_numpy(), found.sd, level)
+    return Paired(metric=metric, a=str(a), b=str(b), n=n, unpaired=sum(map(len, chosen)) - 2*n,
+                  mean_a=float(found.a.mean()), mean_b=float(found.b.mean()), diff=float(found.values.mean()),
+                  sd=found.sd, **between._asdict(), level=level, values=tuple(found.values),
+                  note=_note_on_starts((a, b), chosen, by))
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #5aa2612b
 def smallest_effect(n:int, # Pairs
@@ -184,37 +237,39 @@ def _warn_of_starts(frame, zero, by):
     "Say once that rows started otherwise than those they are compared with"
     found = _other_starts(_started(zero, by), _started(frame, by))
     if not found: return
-    warnings.warn(f"rows started from {found[0][1]} are compared with rows started from {found[0][0]}: the difference "
-                  "is not one of the method alone; choose rows of one start with pick(frame, weights=...)",
+    warnings.warn(f"rows started from {found[0][1]} are compared with rows started from {found[0][0]}: the "
+                  "difference is not one of the method alone; choose rows of one start with pick(frame, "
+                  "weights=...)",
                   stacklevel=3)
 
 
-def relative_to(frame, # One row a run
+def relative_to(frame:'pd.DataFrame', # One row a run
     metric:str, # Column
-    base, # The variant, or `Setting`, that counts as 0
-    by='seed', # What makes rows comparable: a column or several
+    base:str | Setting, # The variant, or `Setting`, that counts as 0
+    by:str | Sequence[str]='seed', # What makes rows comparable: a column or several
     column:str='', # Where `base` is, as in `paired`
-    ): # Series: metric minus that of `base`
+    ) -> 'pd.Series': # Series: metric minus that of `base`
     "What each row has more than the base variant of the same seed"
     by, column = as_list(by), column or place_of(base)
     for c in [metric, column, *by]: check_choice('column', c, list(frame.columns))
     _check_mixed(frame, [c for c in by if c in ONE_OF], 'the comparison')
     zero = frame[frame[column] == base]
     if zero.empty: check_choice(column, base, sorted(set(frame[column].astype(str))))
-    if zero.duplicated(by).any(): raise ValueError(f"{base!r} has more than one row for the same {by}; select one run")
+    if zero.duplicated(by).any():
+        raise ValueError(f"{base!r} has more than one row for the same {by}; select one run")
     _warn_of_starts(frame, zero, by)
     return frame[metric] - frame[by].merge(zero[[*by, metric]], 'left', by)[metric].to_numpy()
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #b08d4037
-def paired_table(frame, # One row a run
-    metrics, # Name or names of metric columns
-    base, # What all others are compared with: a label, or a `Setting` in the column `setting`
-    others=None, # Default: all other values of `column` (settings: of the same stage), in order of appearance
-    by='seed', # As in `paired`
+def paired_table(frame:'pd.DataFrame', # One row a run
+    metrics:str | Sequence[str], # Name or names of metric columns
+    base:str | Setting, # What all others are compared with: a label, or a `Setting` in the column `setting`
+    others:Sequence[str | Setting] | None=None, # Default: all others of `column` (of the same stage)
+    by:str | Sequence[str]='seed', # As in `paired`
     column:str='', # As in `paired`
     level:float=.95, # Of each interval, or of all together
     adjust:str='none', # `none` | `bonferroni`
-    ): # DataFrame, one row a comparison
+    ) -> 'pd.DataFrame': # DataFrame, one row a comparison
     "`paired` for every variant and metric against one baseline"
     import pandas as pd
     check_choice('adjust', adjust, ['none', 'bonferroni'])
@@ -222,6 +277,6 @@ def paired_table(frame, # One row a run
     others = others_of(frame, base, column) if others is None else list(others)
     if adjust == 'bonferroni': level = 1 - (1 - level)/(len(others)*len(metrics))
     found = [paired(frame, m, base, o, by, column, level) for m in metrics for o in others]
-    notes = any(p.note for p in found)
-    return pd.DataFrame([dict(metric=p.metric, base=p.a, variant=p.b, n=p.n, diff=p.diff, sd=p.sd, low=p.low,
-                              high=p.high, verdict=p.verdict, **(dict(note=p.note) if notes else {})) for p in found])
+    table = pd.DataFrame([dict(metric=p.metric, base=p.a, variant=p.b, n=p.n, diff=p.diff, sd=p.sd, low=p.low,
+                               high=p.high, verdict=p.verdict, note=p.note) for p in found])
+    return table if any(p.note for p in found) else table.drop(columns='note', errors='ignore')

@@ -8,6 +8,7 @@ __all__ = ['NOTES', 'SCORE', 'COMPARED_BY', 'notes', 'as_text', 'as_printed', 'c
 # %% ../../nbs/04_results/50_conclusions.ipynb #825b4d0d
 import math
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -17,20 +18,22 @@ from .rows import SETTING_FIELDS, Setting, others_of, row_starts, settings_of
 
 # %% ../../nbs/04_results/50_conclusions.ipynb #18e87623
 NOTES = dict(  # column -> what it is
-    mINP='mINP: of each query, its matches over the rank of the last of them; low if one match is hard to find',
-    mSD='mSD: average precision whose hits are weighed by similarity; higher if matches stand out (UFineBench, sec. 5)',
+    mINP='mINP: of each query, its matches over the rank of the last of them; low if one match is hard to '
+         'find',
+    mSD='mSD: average precision whose hits are weighed by similarity; higher if matches stand out '
+        '(UFineBench, sec. 5)',
     RSum='RSum: R1 + R5 + R10')
 SCORE = re.compile(r'(^|_)(R\d+|mAP|mINP|mSD|RSum)$')
 
 
-def notes(columns, # Names of columns
+def notes(columns:Iterable[str], # Names of columns
     ) -> list: # Of sentences
     "What the less known of some columns mean"
     ends = {c.rpartition('_')[2] for c in map(str, columns)}
     return [text for name, text in NOTES.items() if name in ends]
 
 
-def as_text(value, # Of a table
+def as_text(value:object, # Of a table
     column:str='', # Its column: scores in percent have one decimal
     ) -> str:
     "A value with the digits that a reader needs; nothing where there is none"
@@ -41,14 +44,19 @@ def as_text(value, # Of a table
     return f'{value:.0f}' if abs(value) >= 1000 else f'{value:.3g}'
 
 
-def as_printed(values, # Of a column of a published table
+def as_printed(values:Sequence, # Of a column of a published table
     ) -> list: # Of texts
     "Numbers with all decimals that were printed, as many in the whole column; nothing where there is none"
-    whole = [f'{v:.10f}'.rstrip('0') if isinstance(v, float) and v == v else '' for v in values]
-    digits = max((len(t.partition('.')[2]) for t in whole), default=0) if all(
-        isinstance(v, (int, float)) and (v != v or 0 <= abs(v) < 1000) for v in values) else None
-    some = len({len(t.partition('.')[2]) for t in whole if t}) and digits is not None and digits <= 2
-    return [as_text(v) if not t else f'{v:.{digits}f}' if some else t.rstrip('.') for v, t in zip(values, whole)]
+    texts = [f'{v:.10f}'.rstrip('0') if isinstance(v, float) and v == v else '' for v in values]
+    decimals = [len(text.partition('.')[2]) for text in texts if text]
+    are_small = all(isinstance(v, (int, float)) and (v != v or abs(v) < 1000) for v in values)
+    aligned = are_small and decimals and max(decimals) <= 2
+
+    def printed(value, text):
+        if not text: return as_text(value)
+        return f'{value:.{max(decimals)}f}' if aligned else text.rstrip('.')
+
+    return [printed(value, text) for value, text in zip(values, texts)]
 
 # %% ../../nbs/04_results/50_conclusions.ipynb #471729aa
 @dataclass(frozen=True)
@@ -79,14 +87,19 @@ def _compared(rows, metric):
     return found
 
 
-def comparisons(rows, # One row a scored thing: method, stage and options, or a label; dataset, split, seed, metrics
+def comparisons(rows:pd.DataFrame | Sequence[dict], # See `COMPARED_BY`; and metrics
     metric:str='mAP', # To compare
     ) -> list: # Of (dataset, `Paired`)
     "Each setting with the first one of its stage on the same test set"
     return [(found.dataset, found.result) for found in _compared(rows, metric)]
 
 # %% ../../nbs/04_results/50_conclusions.ipynb #70f88d95
-def _few(texts, n=4): return '; '.join(texts[:n]) + (f'; and {len(texts) - n} more' if len(texts) > n else '')
+def _few(texts, n=4):
+    "The first texts, and how many more there are"
+    some = '; '.join(texts[:n])
+    return f'{some}; and {len(texts) - n} more' if len(texts) > n else some
+
+
 def _each(values): return list(dict.fromkeys(values))
 
 
@@ -94,10 +107,13 @@ def _what_was_compared(found, metric, datasets, n_seeds):
     "The first sentence; labels hold the stage, unless there are several"
     stages = _each(c.base.stage for c in found)
     in_stages = f" ({', '.join(stages)})" if len(stages) > 1 else ''
-    printed = (lambda setting: setting.name) if in_stages else str
-    others, bases = (_each(printed(getattr(c, side)) for c in found) for side in ('other', 'base'))
-    seeds = f"{n_seeds} seed{'s'*(n_seeds > 1)}"
-    return f'Compared by {metric}: {_few(others)} with {_few(bases)}{in_stages}, on {_few(datasets)}, {seeds}.'
+
+    def printed(setting): return setting.name if in_stages else str(setting)
+
+    others, bases = _each(printed(c.other) for c in found), _each(printed(c.base) for c in found)
+    seeds = '1 seed' if n_seeds == 1 else f'{n_seeds} seeds'
+    return (f'Compared by {metric}: {_few(others)} with {_few(bases)}{in_stages}, '
+            f'on {_few(datasets)}, {seeds}.')
 
 
 def _what_is_resolved(found, datasets, n_seeds):
@@ -107,10 +123,11 @@ def _what_is_resolved(found, datasets, n_seeds):
     apart = f' Not comparable: {_few(apart)}.' if apart else ''
     sure = [c for c in found if c.result.verdict in ('higher', 'lower')]
     if not sure: return f'No difference is resolved at 95 %.{apart}'
-    def told(c):
+
+    def in_words(c):
         where = f' on {c.dataset}' if len(datasets) > 1 else ''
         return f'{c.other}{where} {c.result.diff:+.1f} ({c.result.low:+.1f} to {c.result.high:+.1f})'
-    text = f'Resolved at 95 %, in points: {_few([told(c) for c in sure])}'
+    text = f'Resolved at 95 %, in points: {_few([in_words(c) for c in sure])}'
     unsure = len(found) - len(sure)
     if not unsure: return f'{text}.'
     return f"{text}; {unsure} of {len(found)} differences {'is' if unsure == 1 else 'are'} not.{apart}"
@@ -121,12 +138,12 @@ COMPARED_BY = ('variant', *SETTING_FIELDS, 'dataset', 'split', 'seed')
 
 def recorded_row(row:dict, # Of `metrics.json`
     ) -> dict: # For `conclusions`
-    "What a recorded row says, its metrics unfolded; a row of an earlier version has a label in place of fields"
+    "A recorded row with its metrics unfolded; one of an earlier version has a label in place of fields"
     start = {key: row['extra'][key] for key in ('start', 'weights') if row.get('extra', {}).get(key)}
     return {**start, **row['metrics'], **{key: row[key] for key in COMPARED_BY if key in row}}
 
 
-def conclusions(rows, # See `comparisons`
+def conclusions(rows:pd.DataFrame | Sequence[dict], # See `comparisons`
     metric:str='mAP', # To compare
     ) -> list: # Of sentences; empty if nothing was compared
     "What was compared, what is resolved, what the rows cannot say"
@@ -141,9 +158,12 @@ def _limits(datasets, results):
     "What rows cannot say"
     world = [d for d in datasets if str(d).startswith('world')]
     spread = [smallest_effect(p.n, p.sd) for p in results if p.n > 1 and p.sd > 0]
-    least = (f'with these seeds and their spread a difference below about {max(spread):.1f} points would mostly stay '
-             'unresolved') if spread else 'how much seeds differ is not known from them'
+    least = 'how much seeds differ is not known from them'
+    if spread:
+        least = (f'with these seeds and their spread a difference below about {max(spread):.1f} points would '
+                 'mostly stay unresolved')
     kind = 'Other datasets were not searched'
     if world: kind = 'Scores of the rendered World say nothing of photographs'
-    if len(world) == len(datasets): kind = 'These are scores of the rendered World, which say nothing of photographs'
+    if len(world) == len(datasets):
+        kind = 'These are scores of the rendered World, which say nothing of photographs'
     return f'{kind}; {least}.'

@@ -12,8 +12,13 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import TYPE_CHECKING
 
 from ..core.basics import check_choice
+
+# %% ../../nbs/04_results/10_published.ipynb #0f1ad4b8
+if TYPE_CHECKING:
+    import pandas as pd
 
 # %% ../../nbs/04_results/10_published.ipynb #1e961b72
 @cache
@@ -37,7 +42,7 @@ METRIC_NAMES = {'CMC1': 'R1', 'CMC5': 'R5', 'CMC10': 'R10'} # printed name -> ou
 
 
 def published_tables(paper:str # Key of `PAPERS`
-    ): # DataFrame indexed by table id: kind, rows, datasets, metrics, caption
+    ) -> 'pd.DataFrame': # DataFrame indexed by table id: kind, rows, datasets, metrics, caption
     "Index of the tables of one paper"
     import pandas as pd
     rows = [dict(table=t['id'], kind=t['kind'], rows=len(t['rows']),
@@ -48,7 +53,7 @@ def published_tables(paper:str # Key of `PAPERS`
 
 
 def published_figures(paper:str # Key of `PAPERS`
-    ): # DataFrame indexed by figure number, columns `kind` (`data`, or `drawing`, which no run repeats) and `shows`
+    ) -> 'pd.DataFrame': # By figure number: `kind` (`data`, or `drawing`) and `shows`
     "Index of the figures of one paper: what each shows and what makes it"
     import pandas as pd
     rows = [dict(figure=f['id'], kind=f['kind'], shows=f['shows']) for f in load_paper(paper)['figures']]
@@ -64,8 +69,8 @@ def _table(paper, table):
 
 
 def published_table(paper:str, # Key of `PAPERS`
-    table, # Id as printed: `I` or `3a`
-    ): # DataFrame: method, dataset, source, target, backbone, setting, ... and one column a metric, as printed
+    table:str, # Id as printed: `I` or `3a`
+    ) -> 'pd.DataFrame': # method, dataset, source, target, ..., and metrics as printed
     "One published table; `.attrs` holds `paper`, `table`, `caption`, `kind`, `notes`, `metrics`"
     import pandas as pd
     t = _table(paper, table)
@@ -80,8 +85,8 @@ def published_table(paper:str, # Key of `PAPERS`
     return frame
 
 # %% ../../nbs/04_results/10_published.ipynb #b1c0de02
-def scored_on(queries, # Query images (`ReidTable`), or captions (frame of `text_queries`)
-    gallery, # `ReidTable`
+def scored_on(queries:'pd.DataFrame', # Query images (`ReidTable`), or captions (frame of `text_queries`)
+    gallery:'pd.DataFrame', # `ReidTable`
     ) -> dict: # query, gallery -> ids, images, captions, cams
     "What a score was computed on, for the entry `test_set` of a result row"
     def count(rows):
@@ -152,7 +157,7 @@ def benchmark(name:str, # Of a dataset, in a run or in print: `cuhk-pedes`, `mar
 
 
 def comparable(dataset:str, # As the row names it
-    test_set, # From `scored_on`; or `published`, if it is known to be the whole one
+    test_set:dict | None, # From `scored_on`; or `published`, if it is known to be the whole one
     printed:str='', # Dataset or target as the paper names it; default: the whole dataset
     ) -> str: # Why a row is not comparable; '' if it is
     "Was the published test set scored?"
@@ -175,11 +180,11 @@ def comparable(dataset:str, # As the row names it
     return ''
 
 # %% ../../nbs/04_results/10_published.ipynb #8ac0ee95
-WORLD_NOTE = ("Scores on `world` datasets are synthetic: they say whether the method runs and in which direction it "
-              "moves, and are not to be ranked with scores on real datasets.")
+WORLD_NOTE = ("Scores on `world` datasets are synthetic: they say whether the method runs and in which "
+              "direction it moves, and are not to be ranked with scores on real datasets.")
 
 
-def is_world(dataset) -> bool: # True for `world`, `World-quick`, `world:ground->aerial`
+def is_world(dataset:str) -> bool: # True for `world`, `World-quick`, `world:ground->aerial`
     "Is this the name of a synthetic dataset?"
     return str(dataset).lower().startswith('world')
 
@@ -216,11 +221,11 @@ def _beside(row, printed):
     return (fits[0], '') if fits else (None, f"{row.dataset}: {why[same[0]]}")
 
 # %% ../../nbs/04_results/10_published.ipynb #81788dd1
-def compare(ours, # Our results: a dict with `dataset`, `test_set` and metrics in percent, a list of those, or a frame
+def compare(ours:'dict | list[dict] | pd.DataFrame', # With `dataset`, `test_set`, metrics in percent
     paper:str, # Key of `PAPERS`
-    table, # Id as printed
+    table:str, # Id as printed
     dataset:str=None, # Keep only the published rows of this dataset (or target)
-    ): # DataFrame: origin, method, dataset, setting, metrics; `.attrs['footnote']` says what was left out, and of World
+    ) -> 'pd.DataFrame': # origin, method, ...; `.attrs['footnote']` says what was left out
     "Our scores under a published table, in sections: published, ours (on the same test set), ours (world)"
     import pandas as pd
     theirs = published_table(paper, table)

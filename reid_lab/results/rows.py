@@ -20,10 +20,15 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.basics import check_choice, project_root, results_file
 from ..core.files import locked
 from .tables import is_number, sheet_safe, sheet_text
+
+# %% ../../nbs/04_results/30_rows.ipynb #0e9cf3a7
+if TYPE_CHECKING:
+    import pandas as pd
 
 # %% ../../nbs/04_results/30_rows.ipynb #20d662a8
 RESULT_COLUMNS = { # column -> meaning; results/README.md says the same
@@ -40,15 +45,15 @@ NUMBER_COLUMNS = ('seed', 'images_seen', 'wall_s')
 STORES = {'own': 'runs/results.csv', 'measured': 'results/runs.csv'} # below the project's root
 
 
-def results_path(path=None) -> Path: # The CSV file, which need not exist yet
+def results_path(path:'Path | str | None'=None) -> Path: # The CSV file, which need not exist yet
     "`path`, a key of `STORES`, or (default) the user's own store, which `REID_LAB_RESULTS` moves"
     if path in (None, 'own'): path = results_file() or project_root()/STORES['own']
     elif isinstance(path, str) and path in STORES: path = project_root()/STORES[path]
     return Path(path).expanduser()
 
 # %% ../../nbs/04_results/30_rows.ipynb #357335b8
-def json_values(x, # A value, or dicts and lists of values
-    ): # The same with values that JSON can hold
+def json_values(x:object, # A value, or dicts and lists of values
+    ) -> object: # The same with values that JSON can hold
     "NumPy and torch values as Python ones, NaN as None, infinity and anything unknown as text"
     if isinstance(x, dict): return {str(k): json_values(v) for k, v in x.items()}
     if isinstance(x, (set, frozenset)): x = sorted(x, key=repr)
@@ -58,21 +63,24 @@ def json_values(x, # A value, or dicts and lists of values
     return x if isinstance(x, (str, int, float, bool, type(None))) else str(x)
 
 
-def metric_values(metrics, # Name -> number, or an array of one number
+def metric_values(metrics:dict, # Name -> number, or an array of one number
     ) -> dict: # Name -> Python number
     "Metrics as numbers; an error names the metric that is none"
     if not isinstance(metrics, dict) or not metrics:
-        raise ValueError(f"metrics={metrics!r}: a result row needs 'metrics', a dict with at least one name and number")
+        raise ValueError(f"metrics={metrics!r}: a result row needs 'metrics', a dict with at least one name "
+                         "and number")
     out = {}
     for k, v in metrics.items():
         if not isinstance(k, str) or k in RESULT_COLUMNS:
-            raise ValueError(f"metric {k!r}: a name must be text, and none of the columns {list(RESULT_COLUMNS)}")
+            raise ValueError(f"metric {k!r}: a name must be text, and none of the columns "
+                             f"{list(RESULT_COLUMNS)}")
         value = v.item() if hasattr(v, 'item') and math.prod(getattr(v, 'shape', ())) == 1 else v
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"metric {k!r} is {str(v)[:60]} ({type(v).__name__}), which is no number; give NaN if "
-                             "it is not defined, and put lists into a file of the run folder")
+            raise ValueError(f"metric {k!r} is {str(v)[:60]} ({type(v).__name__}), which is no number; give "
+                             "NaN if it is not defined, and put lists into a file of the run folder")
         if math.isinf(value):
-            raise ValueError(f"metric {k!r} is {value}, which JSON cannot hold; give NaN if it is not defined")
+            raise ValueError(f"metric {k!r} is {value}, which JSON cannot hold; give NaN if it is not "
+                             "defined")
         out[k] = value
     return out
 
@@ -108,7 +116,7 @@ class Setting:
         "The setting with its stage, as tables print it"
         return f'{self.name}, {self.stage}' if self.stage else self.name
 
-    def at(self, stage:str): # -> Setting
+    def at(self, stage:str) -> 'Setting': # -> Setting
         "The same, scored at a stage"
         return replace(self, stage=stage)
 
@@ -176,7 +184,7 @@ def _from_fields(row):
     return None
 
 
-def settings_of(rows, # Of one run: dicts, or a frame of `load_results`
+def settings_of(rows:'pd.DataFrame | list[dict]', # Of one run: dicts, or a frame of `load_results`
     ) -> list: # `Setting` of each row
     "What rows measured: by their fields, or, where they have none, by their labels"
     rows = rows.to_dict('records') if hasattr(rows, 'to_dict') else list(rows)
@@ -305,8 +313,8 @@ def _mend(f, path):
     head = f.readline().decode(errors='replace').strip().removeprefix('\ufeff')
     want = ','.join(RESULT_COLUMNS)
     if head != want and not (want.startswith(head) and size <= len(want)):
-        raise ValueError(f"{path.name}: header is {head!r}, expected {want!r}; move the file away or migrate its "
-                         "columns")
+        raise ValueError(f"{path.name}: header is {head!r}, expected {want!r}; move the file away or migrate "
+                         "its columns")
     good = _whole(f, size) if head == want else 0
     if good == size: return size
     f.seek(good)
@@ -327,7 +335,8 @@ def _metrics_of(row):
 def _checked(row):
     "A row with all columns, or a `ValueError`"
     for key in row: check_choice('result column', key, RESULT_COLUMNS)
-    if not row.get('dataset'): raise ValueError("a result row needs 'dataset', so that World scores are told apart")
+    if not row.get('dataset'):
+        raise ValueError("a result row needs 'dataset', so that World scores are told apart")
     empty = {c: {} if c in JSON_COLUMNS else '' for c in RESULT_COLUMNS}
     full = empty | row | dict(metrics=_metrics_of(row))
     for c in NUMBER_COLUMNS:
@@ -353,8 +362,8 @@ def _as_csv(rows):
     return out.getvalue()
 
 
-def append_results(rows, # Dicts with keys among `RESULT_COLUMNS`; `dataset` and `metrics` are required
-    path=None, # See `results_path`
+def append_results(rows:list[dict], # Dicts with keys among `RESULT_COLUMNS`; `dataset` and `metrics` are required
+    path:'Path | str | None'=None, # See `results_path`
     ) -> list: # The rows as written, all columns filled
     "Append rows in one write, cut back if it fails; safe with other processes appending to the same file"
     path, rows = results_path(path), [_checked(r) for r in rows]
@@ -377,7 +386,7 @@ def append_results(rows, # Dicts with keys among `RESULT_COLUMNS`; `dataset` and
 
 
 def append_result(row:dict, # See `append_results`
-    path=None, # See `results_path`
+    path:'Path | str | None'=None, # See `results_path`
     ) -> dict: # The row as written, all columns filled
     "Append one row"
     return append_results([row], path)[0]
@@ -394,9 +403,9 @@ def _warn_of_torn(path, lines):
     "Say which rows are left out, given the lines at which no record begins"
     first = [n for n in lines if n - 1 not in lines]
     if not first: return
-    warnings.warn(f"{path}: the row that begins at line {', '.join(map(str, first))} is torn, since its writer was "
-                  f"stopped; it is left out. All other rows are whole; the next append moves a torn last row to "
-                  f"{path.name}.torn", stacklevel=4)
+    warnings.warn(f"{path}: the row that begins at line {', '.join(map(str, first))} is torn, since its "
+                  f"writer was stopped; it is left out. All other rows are whole; the next append moves a "
+                  f"torn last row to {path.name}.torn", stacklevel=4)
 
 
 def _rows(path):
@@ -415,8 +424,8 @@ def _rows(path):
             continue
         try: rows.append(_row(record.cells))
         except ValueError as e:
-            raise ValueError(f"{path}: the row that begins at line {record.line} is damaged ({e}); correct it there, "
-                             "or take it from an older version of the file. All other rows can stay") from e
+            raise ValueError(f"{path}: the row that begins at line {record.line} is damaged ({e}); correct "
+                             "it there, or take it from an older version of the file. All other rows can stay") from e
     _warn_of_torn(path, torn)
     return rows
 
@@ -430,9 +439,9 @@ def _setting_columns(rows):
     return {column: [fields[column] for fields in found] for column in SETTING_FIELDS}
 
 
-def load_results(path=None, # `own` (default), `measured` or a file, see `results_path`
-    **where, # Column or parameter = value, or a list of values
-    ): # DataFrame; `.attrs['metrics']` names the metric columns
+def load_results(path:'Path | str | None'=None, # `own` (default), `measured` or a file, see `results_path`
+    **where:object, # Column or parameter = value, or a list of values
+    ) -> 'pd.DataFrame': # DataFrame; `.attrs['metrics']` names the metric columns
     "A results file as a frame, metrics and the fields of settings unfolded"
     import pandas as pd
     rows = _rows(results_path(path))
@@ -446,9 +455,9 @@ def load_results(path=None, # `own` (default), `measured` or a file, see `result
     return pick(frame, **where) if where else frame
 
 
-def pick(frame, # From `load_results`
-    **where, # Column or parameter = value, or a list of values
-    ): # The rows that match all
+def pick(frame:'pd.DataFrame', # From `load_results`
+    **where:object, # Column or parameter = value, or a list of values
+    ) -> 'pd.DataFrame': # The rows that match all
     "Rows whose columns or parameters have the given values"
     params = list(dict.fromkeys(k for p in frame.get('parameters', []) for k in p))
     keep = frame.index == frame.index
@@ -459,8 +468,8 @@ def pick(frame, # From `load_results`
     return frame[keep]
 
 # %% ../../nbs/04_results/30_rows.ipynb #3752a1ac
-def run_table(frame, # From `load_results`
-    ): # DataFrame: run, time, commit, notebook, preset, datasets, seeds, rows
+def run_table(frame:'pd.DataFrame', # From `load_results`
+    ) -> 'pd.DataFrame': # DataFrame: run, time, commit, notebook, preset, datasets, seeds, rows
     "One line a run"
     import pandas as pd
     columns = ('time', 'commit', 'notebook', 'preset')
@@ -491,11 +500,11 @@ def _append_checked(names, chosen, path, dirty):
     return append_results(chosen, path)
 
 
-def publish(runs, # Name or folder of a run, or several
-    source=None, # Store that holds them, see `results_path`
-    target='measured', # Store that they are added to
+def publish(runs:'str | Path | list[str]', # Name or folder of a run, or several
+    source:'Path | str | None'=None, # Store that holds them, see `results_path`
+    target:'Path | str | None'='measured', # Store that they are added to
     dirty:bool=False, # Also rows of changed files (a `+` behind the commit)
-    **where, # Only rows that `pick` would take
+    **where:object, # Only rows that `pick` would take
     ) -> list: # The rows added
     "Add rows of named runs to our measurements"
     rows, names = _rows(results_path(source)), [runs] if isinstance(runs, (str, Path)) else list(runs)
@@ -507,20 +516,20 @@ def publish(runs, # Name or folder of a run, or several
     with locked(path.with_name(f'.{path.name}.publish')): return _append_checked(names, chosen, path, dirty)
 
 # %% ../../nbs/04_results/30_rows.ipynb #6ba29456
-def labelled(frame, # With a column `setting`, or without
-    ): # With its labels, as `variant`, in the same place
+def labelled(frame:'pd.DataFrame', # With a column `setting`, or without
+    ) -> 'pd.DataFrame': # With its labels, as `variant`, in the same place
     "A frame as it is printed"
     if 'setting' not in frame: return frame
     return frame.assign(setting=frame.setting.map(str)).rename(columns=dict(setting='variant'))
 
 # %% ../../nbs/04_results/30_rows.ipynb #f33826e9
-def place_of(value, # What is compared
+def place_of(value:'str | Setting | dict', # What is compared
     ) -> str: # A column
     "Where a `Setting` or a label is looked up"
     return 'setting' if isinstance(value, Setting) else 'variant'
 
-def others_of(frame, # One row a run
-    base, # What they are compared with
+def others_of(frame:'pd.DataFrame', # One row a run
+    base:'str | Setting', # What they are compared with
     column:str, # Where it is
     ) -> list: # In order of appearance
     "What else a column holds; of settings those of the same stage, since others are not comparable"
@@ -532,7 +541,7 @@ RANDOM_STARTS = ('none', 'random') # Starts that are no weights
 _STARTS = ('start', 'weights')     # Where a row says it: a column, or a parameter
 
 
-def row_starts(frame, # From `load_results`, or of one's own with a column `weights`
+def row_starts(frame:'pd.DataFrame', # From `load_results`, or of one's own with a column `weights`
     ) -> list: # Text of each row; empty where it does not say
     "What the trainings behind rows started from"
     columns = [name for name in _STARTS if name in frame]

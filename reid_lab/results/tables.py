@@ -10,7 +10,9 @@ __all__ = ['TEX', 'latex_escape', 'markdown_escape', 'is_number', 'sheet_safe', 
 import csv
 import html
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.basics import check_choice
 from ..core.files import atomic_path
@@ -18,24 +20,29 @@ from ..core.markup import fill
 from ..core.reporting import printable
 from ..data.sheets import read_sheet
 
+# %% ../../nbs/04_results/20_tables.ipynb #0d7be2f9
+if TYPE_CHECKING:
+    import pandas as pd
+
 # %% ../../nbs/04_results/20_tables.ipynb #0eef7ddd
-TEX = {'\\': r'\textbackslash{}', '&': r'\&', '%': r'\%', '$': r'\$', '#': r'\#', '_': r'\_', '{': r'\{', '}': r'\}',
+TEX = {'\\': r'\textbackslash{}', '&': r'\&', '%': r'\%', '$': r'\$', '#': r'\#', '_': r'\_',
+       '{': r'\{', '}': r'\}',
        '~': r'\textasciitilde{}', '^': r'\textasciicircum{}', '<': r'\textless{}', '>': r'\textgreater{}',
        '|': r'\textbar{}',
        '±': r'$\pm$', '→': r'$\rightarrow$', 'θ': r'$\theta$', 'ε': r'$\epsilon$', 'τ': r'$\tau$'}
 
 
 def _one_line(text):
-    "A text without ends of lines, which would end a row of a table, and with other control characters as escapes"
+    "A text on one line, as a cell of a table has to be, and with other control characters as escapes"
     return printable(re.sub(r'[\t\n\v\f\r\x85\u2028\u2029]+', ' ', str(text)))
 
 
-def latex_escape(text) -> str:
+def latex_escape(text:object) -> str:
     "`text` with everything special to LaTeX made literal"
     return ''.join(TEX.get(c, c) for c in _one_line(text))
 
 
-def markdown_escape(text) -> str:
+def markdown_escape(text:object) -> str:
     "`text` with everything special in a Markdown table cell made literal"
     return re.sub(r'([\\`*_\[\]|#~$])', r'\\\1', html.escape(_one_line(text), quote=False))
 
@@ -52,16 +59,18 @@ def is_number(text:str, # Any text
     return True
 
 
-def sheet_safe(value, # Any cell
-    ): # As it was, or a text
+def sheet_safe(value:object, # Any cell
+    ) -> object: # As it was, or a text
     "A text that a spreadsheet would run, with an apostrophe in front; anything else as it is"
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) and not is_number(value) else value
+    if not isinstance(value, str) or not _FORMULA.match(value) or is_number(value): return value
+    return f"'{value}"
 
 
-def sheet_text(value, # A cell that was written by `sheet_safe`
-    ): # As it was
+def sheet_text(value:object, # A cell that was written by `sheet_safe`
+    ) -> object: # As it was
     "The cell without the apostrophe that `sheet_safe` put there"
-    return value[1:] if isinstance(value, str) and value[:1] == "'" and _FORMULA.match(value) else value
+    protected = isinstance(value, str) and value[:1] == "'" and _FORMULA.match(value)
+    return value[1:] if protected else value
 
 # %% ../../nbs/04_results/20_tables.ipynb #4a5b6e15
 def _best(frame, bold, within):
@@ -72,34 +81,46 @@ def _best(frame, bold, within):
     for c in bold:
         texts = frame[check_choice('bold', c, list(frame.columns))].astype(str)
         values = pd.to_numeric(texts.str.split('±').str[0], errors='coerce')
-        top = values.groupby([frame[k].fillna('') for k in keys], sort=False).transform('max') if keys else values.max()
+        if keys: top = values.groupby([frame[k].fillna('') for k in keys], sort=False).transform('max')
+        else: top = values.max()
         mask[c] = values.notna() & (values == top)
     return mask
 
 
+class _Cells(NamedTuple):
+    "A table as escaped texts"
+    head:list
+    body:list # a list a row
+    numeric:list # of each column, whether it holds numbers, which stand to the right
+
+
 def _cells(frame, digits, bold, within, escape, strong):
-    "Header and body as escaped text"
+    "The frame as escaped texts; `strong` marks the best values"
     import pandas as pd
     frame = frame.reset_index(drop=True)
-    def text(v):
-        if v is None or (pd.api.types.is_scalar(v) and pd.isna(v)): return ''
-        return f'{v:.{digits}f}' if isinstance(v, float) else str(v)
-    mask = _best(frame, bold, within)
-    body = [[strong(escape(text(v))) if m else escape(text(v)) for v, m in zip(row, marks)]
-            for row, marks in zip(frame.astype(object).to_numpy(), mask.to_numpy())]
-    return [escape(str(c)) for c in frame.columns], body, [pd.api.types.is_numeric_dtype(t) for t in frame.dtypes]
+
+    def cell(value, is_best):
+        if value is None or (pd.api.types.is_scalar(value) and pd.isna(value)): text = ''
+        else: text = f'{value:.{digits}f}' if isinstance(value, float) else str(value)
+        return strong(escape(text)) if is_best else escape(text)
+
+    best = _best(frame, bold, within).to_numpy()
+    body = [[cell(*pair) for pair in zip(*row)] for row in zip(frame.astype(object).to_numpy(), best)]
+    numeric = [pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]
+    return _Cells([escape(str(c)) for c in frame.columns], body, numeric)
 
 # %% ../../nbs/04_results/20_tables.ipynb #57d6f767
-def to_markdown(frame, # Any frame
+def to_markdown(frame:'pd.DataFrame', # Any frame
     digits:int=2, # Decimals of floats
-    bold=(), # Columns whose best value is set in bold
-    within=('origin', 'dataset'), # ... within groups of these columns, where the frame has them
+    bold:Sequence[str]=(), # Columns whose best value is set in bold
+    within:Sequence[str]=('origin', 'dataset'), # ... within groups of these columns, where the frame has them
     ) -> str:
     "A Markdown pipe table; `frame.attrs['footnote']` follows it"
     from tabulate import tabulate
-    head, body, right = _cells(frame, digits, bold, within, markdown_escape, '**{}**'.format)
-    sides = ['right' if r else 'left' for r in right]
-    table = tabulate(body, head, 'pipe', colalign=sides if body else None, disable_numparse=True)
+    cells = _cells(frame, digits, bold, within, markdown_escape, '**{}**'.format)
+    sides = ['right' if numeric else 'left' for numeric in cells.numeric]
+    if not cells.body: sides = None
+    table = tabulate(cells.body, cells.head, 'pipe', colalign=sides, disable_numparse=True)
     note = frame.attrs.get('footnote')
     return f'{table}\n\n{markdown_escape(note)}' if note else table
 
@@ -122,46 +143,48 @@ _HTML_TABLE = """
 """.strip()
 
 
-def to_html(frame, # Any frame
+def to_html(frame:'pd.DataFrame', # Any frame
     digits:int=2, # Decimals of floats
-    bold=(), # Columns whose best value is set in bold
-    within=('origin', 'dataset'), # ... within groups of these columns
+    bold:Sequence[str]=(), # Columns whose best value is set in bold
+    within:Sequence[str]=('origin', 'dataset'), # ... within groups of these columns
     ) -> str:
     "An HTML table; `frame.attrs['footnote']` follows it"
-    head, body, right = _cells(frame, digits, bold, within, str, str)       # the template escapes
+    cells = _cells(frame, digits, bold, within, str, str)       # the template escapes
     best = _best(frame.reset_index(drop=True), bold, within).to_numpy()
-    sides = ['right' if r else 'left' for r in right]
-    rows = [list(zip(texts, marks, sides)) for texts, marks in zip(body, best)]
-    return fill(_HTML_TABLE, head=list(zip(head, sides)), rows=rows, note=frame.attrs.get('footnote'))
+    sides = ['right' if numeric else 'left' for numeric in cells.numeric]
+    rows = [list(zip(texts, marks, sides)) for texts, marks in zip(cells.body, best)]
+    return fill(_HTML_TABLE, head=list(zip(cells.head, sides)), rows=rows, note=frame.attrs.get('footnote'))
 
 # %% ../../nbs/04_results/20_tables.ipynb #ce022f17
 def _row_start(cell):
-    "The first cell of a row; `\\\\` and the rules take a bracket or a star that follows on the next line as their own"
+    "The first cell of a row; `\\\\` and the rules would take a bracket or a star that follows as their own"
     return '{}' + cell if cell.startswith(('[', '*')) else cell
 
 
-def to_latex(frame, # Any frame
+def to_latex(frame:'pd.DataFrame', # Any frame
     caption:str='', # Plain text, escaped
     label:str='', # For `\ref`
     digits:int=2, # Decimals of floats
-    bold=(), # Columns whose best value is set in bold
-    within=('origin', 'dataset'), # ... within groups of these columns
+    bold:Sequence[str]=(), # Columns whose best value is set in bold
+    within:Sequence[str]=('origin', 'dataset'), # ... within groups of these columns
     ) -> str:
     "A `table` environment with booktabs rules (`tabular` alone if there is neither caption nor label)"
     import pandas as pd
-    if not re.fullmatch(r'[\w:.-]*', label): raise ValueError(f"label={label!r}: use letters, digits and `:.-_` only")
-    head, body, right = _cells(frame, digits, bold, within, latex_escape, r'\textbf{{{}}}'.format)
+    if not re.fullmatch(r'[\w:.-]*', label):
+        raise ValueError(f"label={label!r}: use letters, digits and `:.-_` only")
+    cells = _cells(frame, digits, bold, within, latex_escape, r'\textbf{{{}}}'.format)
     note = frame.attrs.get('footnote')
-    for row in (head, *body): row[:1] = map(_row_start, row[:1])
+    for row in (cells.head, *cells.body): row[:1] = map(_row_start, row[:1])
     if note: caption = f'{caption} {note}'.strip()
     floats = dict(position='t', position_float='centering') if caption or label else {}
-    style = pd.DataFrame(body, columns=head, dtype=object).style.hide(axis='index')
-    return style.to_latex(hrules=True, column_format=''.join('r' if r else 'l' for r in right),
-                          caption=latex_escape(caption) or None, label=label or None, **floats).rstrip('\n')
+    style = pd.DataFrame(cells.body, columns=cells.head, dtype=object).style.hide(axis='index')
+    sides = ''.join('r' if numeric else 'l' for numeric in cells.numeric)
+    return style.to_latex(hrules=True, column_format=sides, caption=latex_escape(caption) or None,
+                          label=label or None, **floats).rstrip('\n')
 
 # %% ../../nbs/04_results/20_tables.ipynb #3f003f52
-def to_csv(frame, # Any frame; its index is not written
-    path, # File to write
+def to_csv(frame:'pd.DataFrame', # Any frame; its index is not written
+    path:Path | str, # File to write
     ) -> Path:
     "Write a table for people, whole or not at all"
     safe, returns = frame.rename(columns=sheet_safe), False
@@ -175,8 +198,8 @@ def to_csv(frame, # Any frame; its index is not written
     return Path(path)
 
 
-def read_csv(path, # Written by `to_csv`
-    **kw): # Frame; keywords are those of `pandas.read_csv`
+def read_csv(path:Path | str, # Written by `to_csv`
+    **kw:Any) -> 'pd.DataFrame': # Frame; keywords are those of `pandas.read_csv`
     "The table, with the texts that were written"
     import pandas as pd
     frame = read_sheet(path, **kw).rename(columns=sheet_text)

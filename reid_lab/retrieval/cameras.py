@@ -7,6 +7,7 @@ __all__ = ['CHUNK', 'CameraStats', 'camera_rows', 'nmi', 'has_spread', 'check_sp
 
 # %% ../../nbs/06_retrieval/90_cameras.ipynb #16d08d87
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -24,14 +25,15 @@ def _by_code(x, code, n, mean=None): # (N,D), (N,), n, (n,D) -> (n,D)
     out = torch.zeros(n, x.shape[1], dtype=x.dtype, device=x.device)
     for i in range(0, len(x), CHUNK):
         part, at = x[i:i + CHUNK], code[i:i + CHUNK]
-        out.index_add_(0, at, part if mean is None else (part - mean[at])**2)
+        if mean is not None: part = (part - mean[at])**2
+        out.index_add_(0, at, part)
     return out
 
 
 class CameraStats:
-    "Mean and standard deviation of the features of every camera; -1 is unknown and counts with all images only"
-    def __init__(self, emb, # (N,D) features
-        cam, # (N,) camera numbers; -1 is unknown
+    "Mean and standard deviation of each camera's features; -1 is unknown and counts with all images only"
+    def __init__(self, emb:torch.Tensor, # (N,D) features
+        cam:Sequence[int], # (N,) camera numbers; -1 is unknown
         ddof:int=0, # 0: population (paper); 1: unbiased
         single:str='one', # `std` of a camera with one image: `one` or `global`
         floor:float=1e-6, # Dimensions that deviate less are constant and get `std` 1 [inference]
@@ -39,15 +41,18 @@ class CameraStats:
         check_choice('single', single, ('one', 'global'))
         check_choice('ddof', ddof, (0, 1))
         if len(cam) != len(emb) or not len(cam):
-            raise ValueError(f"cam has {len(cam)} entries for {len(emb)} features; give one camera number per feature")
+            raise ValueError(f"cam has {len(cam)} entries for {len(emb)} features; give one camera number "
+                             "per feature")
         cam, unit = as_ids('cam', cam, len(emb)), common_scale(emb, low=2**-10)
-        if (cam == -1).all(): raise ValueError(f"cam is -1, unknown, for all {len(cam)} features; give the cameras")
+        if (cam == -1).all():
+            raise ValueError(f"cam is -1, unknown, for all {len(cam)} features; give the cameras")
         emb, known = emb*unit, cam != -1
         self.cams, code = np.unique(cam[known], return_inverse=True)
         seen = emb if known.all() else emb[torch.as_tensor(known, device=emb.device)]
         code, n = torch.as_tensor(code, device=emb.device), len(self.cams)
         count = torch.bincount(code, minlength=n).to(emb)[:, None]
         self.count, self.mean = count[:, 0].long(), _by_code(seen, code, n)/count
+
         def varied(std): return torch.where(std < floor, torch.ones_like(std), std)
 
         self.all_mean = emb.mean(0)
@@ -59,39 +64,39 @@ class CameraStats:
         for k in ('mean', 'std', 'all_mean', 'all_std'): setattr(self, k, getattr(self, k)/unit)
 
 # %% ../../nbs/06_retrieval/90_cameras.ipynb #919dafca
-def camera_rows(cams, # (C,) camera numbers in increasing order
-    cam, # (N,) camera numbers
-    ): # (N,) place of each in `cams`, C for one that is not there
+def camera_rows(cams:np.ndarray, # (C,) camera numbers in increasing order
+    cam:Sequence[int], # (N,) camera numbers
+    ) -> np.ndarray: # (N,) place of each in `cams`, C for one that is not there
     "Where to look up each camera in a table with a last row for all others"
     at = np.searchsorted(cams, np.asarray(cam)).clip(max=len(cams) - 1)
     return np.where(cams[at] == np.asarray(cam), at, len(cams))
 
 
 @patch
-def rows(self:CameraStats, cam # (N,) camera numbers
-    ): # (N,) row of `table()`; the last one for a camera without statistics
+def rows(self:CameraStats, cam:Sequence[int] # (N,) camera numbers
+    ) -> torch.Tensor: # (N,) row of `table()`; the last one for a camera without statistics
     "Where to look up each camera"
     return torch.as_tensor(camera_rows(self.cams, cam), device=self.mean.device)
 
 
 @patch
-def table(self:CameraStats): # (C+1,D), (C+1,D)
+def table(self:CameraStats) -> tuple[torch.Tensor, torch.Tensor]: # (C+1,D), (C+1,D)
     "Mean and std of the cameras and, last, of all images"
     return torch.cat([self.mean, self.all_mean[None]]), torch.cat([self.std, self.all_std[None]])
 
 
 @patch
-def normalise(self:CameraStats, emb, # (N,D) features
-    cam, # (N,) camera numbers
-    ): # (N,D)
+def normalise(self:CameraStats, emb:torch.Tensor, # (N,D) features
+    cam:Sequence[int], # (N,) camera numbers
+    ) -> torch.Tensor: # (N,D)
     "Features minus the mean of their camera, divided by its standard deviation (eq. 6)"
     mean, std = self.table()
     at = self.rows(cam)
     return (emb - mean[at])/std[at]
 
 # %% ../../nbs/06_retrieval/90_cameras.ipynb #646096d5
-def nmi(a, # (N,) labels of any kind
-    b, # (N,) labels
+def nmi(a:Sequence, # (N,) labels of any kind
+    b:Sequence, # (N,) labels
     average:str='arithmetic', # Denominator: `arithmetic`, `geometric`, `max` or `min` of the two entropies
     ) -> float: # 0..1
     "Normalised mutual information of two labellings"
@@ -100,7 +105,7 @@ def nmi(a, # (N,) labels of any kind
     return float(normalized_mutual_info_score(np.asarray(a), np.asarray(b), average_method=average))
 
 
-def has_spread(emb, # (N,D) tensor
+def has_spread(emb:torch.Tensor, # (N,D) tensor
     ) -> bool:
     "Whether features differ by more than rounding"
     if len(emb) < 2: return True
@@ -108,20 +113,20 @@ def has_spread(emb, # (N,D) tensor
     return away > 8*torch.finfo(emb.dtype).eps*float(emb[0].abs().max())
 
 
-def check_spread(emb, # (N,D) tensor
+def check_spread(emb:torch.Tensor, # (N,D) tensor
     name:str='emb', # What it is, for the message
-    ):
-    "A `ValueError` if all features are equal up to rounding: maps, clusters and camera statistics of them mean nothing"
+    ) -> None:
+    "A `ValueError` if all features are equal up to rounding: maps and clusters of them mean nothing"
     if not has_spread(emb):
-        raise ValueError(f"{name}: all {len(emb)} features are equal: collapsed model? There is no map and no cluster "
-                         "of them; check the training, the weights, and whether the images differ")
+        raise ValueError(f"{name}: all {len(emb)} features are equal: collapsed model? There is no map and "
+                         "no cluster of them; check the training, the weights, and whether the images differ")
 
 
-def cluster(emb, # (N,D) features
+def cluster(emb:np.ndarray | torch.Tensor, # (N,D) features
     n_clusters:int, # For k-means
     how:str='kmeans', # or `dbscan`
     seed:int=0, # Of k-means
-    eps:float=None, # Radius for DBSCAN; default: the 0.16 % smallest distances reach it
+    eps:float | None=None, # Radius for DBSCAN; default: the 0.16 % smallest distances reach it
     ) -> np.ndarray: # (N,) labels; -1 is DBSCAN's noise
     "Clusters of features by Euclidean distance"
     from sklearn.cluster import DBSCAN, KMeans, MiniBatchKMeans
@@ -142,21 +147,26 @@ def cluster(emb, # (N,D) features
     return DBSCAN(eps=max(eps, 1e-12), min_samples=4).fit(x).labels_
 
 # %% ../../nbs/06_retrieval/90_cameras.ipynb #6230bbfa
-def camera_nmi(e:Embeddings, # With cameras; pid -1 is left out of the identity part, cam -1 of the camera part
+def camera_nmi(e:Embeddings, # With cameras; pid -1 does not count for identity, cam -1 not for camera
     clusters:str='kmeans', # or `dbscan`
-    n_clusters:int=None, # Default: the number of identities
+    n_clusters:int | None=None, # Default: the number of identities
     seed:int=0, # Of the clustering
     average:str='arithmetic', # See `nmi`
-    eps:float=None, # See `cluster`
-    ) -> dict: # camera and identity (NaN where there are not two to tell apart), clusters, noise (share of images)
+    eps:float | None=None, # See `cluster`
+    ) -> dict: # camera and identity (NaN where there are not two), clusters, noise (share of images)
     "NMI between clusters of features and cameras, and between clusters and identities (DART3, Fig. 3)"
-    if e.cam is None: raise ValueError("e has no camera numbers; camera_nmi needs Embeddings(emb, pid, cam=...)")
+    if e.cam is None:
+        raise ValueError("e has no camera numbers; camera_nmi needs Embeddings(emb, pid, cam=...)")
     known = e.pid >= 0
     n = n_clusters or len(np.unique(e.pid[known]))
     if clusters == 'kmeans' and n < 2: raise ValueError(f"{n or 'no'} identities are known; say n_clusters=")
     label = cluster(e.emb, n, clusters, seed, eps)
     kept = label >= 0
-    who = known & kept
-    def score(truth, on): return nmi(label[on], truth[on], average) if len(np.unique(truth[on])) > 1 else float('nan')
-    return dict(camera=score(e.cam, kept & (e.cam != -1)), identity=score(e.pid, who),
+
+    def score(truth, counts):
+        counts = counts & kept
+        if len(np.unique(truth[counts])) < 2: return float('nan')
+        return nmi(label[counts], truth[counts], average)
+
+    return dict(camera=score(e.cam, e.cam != -1), identity=score(e.pid, known),
                 clusters=len(np.unique(label[kept])), noise=float(1 - kept.mean()))

@@ -13,9 +13,13 @@ import os
 import warnings
 import zipfile
 import zlib
+from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import reduce
 from inspect import signature
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -32,10 +36,15 @@ from ..data.labels import MISSING, count_known, partly_missing, read_labels
 from ..data.sheets import read_sheet, sheet_of
 from ..data.text import text_note
 
+# %% ../../nbs/06_retrieval/10_embeddings.ipynb #0f3a7c51
+if TYPE_CHECKING:
+    from reid_lab.data.table import ReidTable
+
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #65b843ee
 def _as_emb(emb):
     "`emb` as a finite (N,D) float tensor; halves become float32, float64 stays"
-    if np.ma.is_masked(emb): raise ValueError("emb has masked values; drop these rows, or fill them: emb.filled(0)")
+    if np.ma.is_masked(emb):
+        raise ValueError("emb has masked values; drop these rows, or fill them: emb.filled(0)")
     x = emb.detach() if isinstance(emb, torch.Tensor) else np.asarray(emb)
     if isinstance(x, np.ndarray):
         if x.dtype == np.float16 or (x.dtype.kind == 'f' and not x.dtype.isnative):
@@ -58,38 +67,55 @@ def _as_emb(emb):
     return x
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #8d38a647
-def _wrong_id(x):
-    "Position of the first value that is no integer, and of the first that 64 bits cannot hold or the type has rounded"
+def _is_integer(value):
+    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+
+
+def _no_integers(x):
+    "Two (N,) masks: values that are none, integers that 64 bits cannot hold or the type has rounded"
     if x.dtype.kind == 'f':
         with np.errstate(invalid='ignore'): odd = ~np.isfinite(x) | (x % 1 != 0)
-        wide = np.abs(x) >= 2.**(np.finfo(x.dtype).nmant + 1)
-    elif x.dtype.kind == 'O':
-        odd = np.array([isinstance(v, (bool, np.bool_)) or not isinstance(v, (int, np.integer)) for v in x], bool)
-        wide = np.array([not o and not -2**63 <= v < 2**63 for o, v in zip(odd, x)], bool)
-    else: odd, wide = np.full(x.shape, x.dtype.kind not in 'iu'), x > 2**63 - 1 if x.dtype.kind == 'u' else np.zeros(0)
-    return [int(np.argmax(w)) if w.any() else None for w in (odd, wide)]
+        return odd, np.abs(x) >= 2.**(np.finfo(x.dtype).nmant + 1)
+    if x.dtype.kind == 'O':
+        odd = np.array([not _is_integer(v) for v in x], bool)
+        return odd, np.array([not o and not -2**63 <= v < 2**63 for o, v in zip(odd, x)], bool)
+    odd, wide = np.full(x.shape, x.dtype.kind not in 'iu'), np.zeros(x.shape, bool)
+    if x.dtype.kind == 'u': wide = x > 2**63 - 1
+    return odd, wide
+
+
+def _check_integers(name, x):
+    "An error for the first value that is no integer, or that int64 does not hold as it was meant"
+    odd, wide = _no_integers(x)
+    if odd.any():
+        i = int(np.argmax(odd))
+        raise TypeError(f"{name} has dtype {x.dtype} ({name}[{i}] is {x.tolist()[i]!r}); it must hold "
+                        "integers. Names become integers with pandas.factorize over query and gallery "
+                        "together")
+    if wide.any():
+        i = int(np.argmax(wide))
+        why = "64 bits with a sign cannot hold it"
+        if x.dtype.kind == 'f': why = f"{x.dtype} rounds such numbers"
+        raise ValueError(f"{name}[{i}] is {x.tolist()[i]!r}: {why}, and different ids could become one. "
+                         "Number them anew with pandas.factorize over query and gallery together")
 
 
 def as_ids(name:str, # Of the argument, for the message
-    ids, # (N,) integers in any form: list, array, tensor
+    ids:Sequence[int] | np.ndarray | torch.Tensor, # (N,) integers
     n:int, # How many are needed
     rows:str='emb has {n} rows', # What needs them
     ) -> np.ndarray: # (N,) int64
     "Person or camera ids, unchanged; an error says which value is none and what to do"
-    if isinstance(ids, torch.Tensor): ids = ids.detach().cpu() if ids.dtype != torch.bfloat16 else ids.tolist()
-    if np.ma.is_masked(ids): raise ValueError(f"{name} has masked values; fill them first: {name}.filled(-1) is junk")
+    if isinstance(ids, torch.Tensor):
+        ids = ids.tolist() if ids.dtype == torch.bfloat16 else ids.detach().cpu()   # NumPy has no bfloat16
+    if np.ma.is_masked(ids):
+        raise ValueError(f"{name} has masked values; fill them first: {name}.filled(-1) is junk")
     try: x = np.asarray(ids)
-    except ValueError: raise TypeError(f"{name} holds lists of different lengths; it must hold integers") from None
+    except ValueError:
+        raise TypeError(f"{name} holds lists of different lengths; it must hold integers") from None
     if x.shape != (n,):
         raise ValueError(f"{name} has shape {x.shape}; {rows.format(n=n)}, so {name} must have shape ({n},)")
-    odd, wide = _wrong_id(x) if n else (None, None)
-    if odd is not None:
-        raise TypeError(f"{name} has dtype {x.dtype} ({name}[{odd}] is {x.tolist()[odd]!r}); it must hold integers. "
-                        "Names become integers with pandas.factorize over query and gallery together")
-    if wide is not None:
-        why = f"{x.dtype} rounds such numbers" if x.dtype.kind == 'f' else "64 bits with a sign cannot hold it"
-        raise ValueError(f"{name}[{wide}] is {x.tolist()[wide]!r}: {why}, and different ids could become one. "
-                         "Number them anew with pandas.factorize over query and gallery together")
+    if n: _check_integers(name, x)
     x = x.astype(np.int64)
     if n and name in ('pid', 'cam') and x.min() < -1:
         raise ValueError(f"{name}[{int(x.argmin())}] is {x.min()}; ids are 0 or more, and -1 is unknown")
@@ -102,9 +128,10 @@ def _writable(name, values):
         if not isinstance(v, str) or v.isascii(): continue
         try: v.encode()
         except UnicodeEncodeError as err:
-            raise ValueError(f"{name}[{i}] is {ascii(v)}, such as a file name that is not UTF-8: its character "
-                             f"{err.start} is half of a pair (a lone surrogate), which cannot be saved or shown; "
-                             "rename the file, or replace it with v.encode('utf-8', 'replace').decode()") from None
+            raise ValueError(f"{name}[{i}] is {ascii(v)}, such as a file name that is not UTF-8: its "
+                             f"character {err.start} is half of a pair (a lone surrogate), which cannot be "
+                             "saved or shown; rename the file, or replace it with v.encode('utf-8', "
+                             "'replace').decode()") from None
 
 
 def _has_halves(values):
@@ -118,7 +145,8 @@ def _as_text(name, values, n):
     "`values` as a list of N strings"
     if values is None: return None
     values = as_list(values)
-    if len(values) != n: raise ValueError(f"{name} has {len(values)} entries; emb has {n} rows, so {name} needs {n}")
+    if len(values) != n:
+        raise ValueError(f"{name} has {len(values)} entries; emb has {n} rows, so {name} needs {n}")
     wrong = next((i for i, v in enumerate(values) if not isinstance(v, str)), None)
     if wrong is not None:
         raise TypeError(f"{name}[{wrong}] is {type(values[wrong]).__name__}, not a string; "
@@ -128,40 +156,47 @@ def _as_text(name, values, n):
     return [str(v) for v in values]
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #fb6b16a8
+def _as_column(name, values, n):
+    "A further column as an array of N values"
+    if name in FIELDS: raise ValueError(f"columns[{name!r}] is an argument of its own: pass {name}=...")
+    if np.ma.is_masked(values): raise ValueError(f"columns[{name!r}] has masked values; fill them first")
+    values = np.asarray(values)
+    if values.shape != (n,):
+        raise ValueError(f"columns[{name!r}] has shape {values.shape}; emb has {n} rows")
+    if values.dtype.kind == 'O' or _has_halves(values): _writable(f'columns[{name!r}]', values.tolist())
+    return values
+
+
 class Embeddings:
     "Vectors with their labels; indexes, joins, saves"
-    def __init__(self, emb, # (N,D) float array or tensor
-        pid, # (N,) person ids; -1 is junk
-        cam=None, # (N,) camera ids, or None
-        path=None, # N image paths, or None
-        caption=None, # N captions, or None
+    def __init__(self, emb:np.ndarray | torch.Tensor, # (N,D) float array or tensor
+        pid:Sequence[int] | np.ndarray | torch.Tensor, # (N,) person ids; -1 is junk
+        cam:Sequence[int] | np.ndarray | torch.Tensor | None=None, # (N,) camera ids, or None
+        path:Sequence[str] | None=None, # N image paths, or None
+        caption:Sequence[str] | None=None, # N captions, or None
         meta:dict=None, # Facts about the whole set (model, dataset, seed ...), values that JSON can hold
         columns:dict=None, # Further columns of N values, name -> list or array
         ):
         self.emb = _as_emb(emb)
         n = len(self.emb)
         if pid is None: raise ValueError("pid=None; every row needs a person id (use -1 for junk)")
-        self.pid, self.cam = as_ids('pid', pid, n), None if cam is None else as_ids('cam', cam, n)
+        self.pid = as_ids('pid', pid, n)
+        self.cam = as_ids('cam', cam, n) if cam is not None else None
         self.path, self.caption = _as_text('path', path, n), _as_text('caption', caption, n)
         if meta is not None and not isinstance(meta, dict):
             raise TypeError(f"meta must be a dict, got {type(meta).__name__}")
-        self.meta, self.columns = dict(meta or {}), {}
-        self.source, self.rows = object(), None # the set that rows are taken from, and which; None: all in order
+        self.meta = dict(meta or {})
         _writable('meta', [*self.meta, *self.meta.values()])
         _writable('columns', columns or ())
-        for name, values in (columns or {}).items():
-            if name in FIELDS: raise ValueError(f"columns[{name!r}] is an argument of its own: pass {name}=...")
-            if np.ma.is_masked(values): raise ValueError(f"columns[{name!r}] has masked values; fill them first")
-            values = np.asarray(values)
-            if values.shape != (n,): raise ValueError(f"columns[{name!r}] has shape {values.shape}; emb has {n} rows")
-            if values.dtype.kind == 'O' or _has_halves(values): _writable(f'columns[{name!r}]', values.tolist())
-            self.columns[name] = values
+        self.columns = {name: _as_column(name, values, n) for name, values in (columns or {}).items()}
+        # the set that rows are taken from, and which of it; None: all in order
+        self.source, self.rows = object(), None
 
     def __len__(self): return len(self.emb)
     @property
-    def dim(self): return self.emb.shape[1]
+    def dim(self) -> int: return self.emb.shape[1]
     @property
-    def device(self): return self.emb.device
+    def device(self) -> torch.device: return self.emb.device
 
     def __repr__(self):
         cams = '' if self.cam is None else f", {count_known('cameras', self.cam)}"
@@ -187,11 +222,16 @@ def _positions(key, n):
 @patch
 def __getitem__(self:Embeddings, key) -> Embeddings:
     i = _positions(key, len(self))
-    def pick(x): return None if x is None else [x[j] for j in i] if isinstance(x, list) else x[i]
 
-    new = Embeddings(self.emb[torch.as_tensor(i, device=self.device)], pick(self.pid), pick(self.cam), pick(self.path),
-                     pick(self.caption), self.meta, {k: v[i] for k, v in self.columns.items()})
-    new.source, new.rows = self.source, i if self.rows is None else self.rows[i]
+    def of_these(x):
+        if x is None: return None
+        return [x[j] for j in i] if isinstance(x, list) else x[i]
+
+    new = Embeddings(self.emb[torch.as_tensor(i, device=self.device)], of_these(self.pid), of_these(self.cam),
+                     of_these(self.path), of_these(self.caption), self.meta,
+                     {k: v[i] for k, v in self.columns.items()})
+    new.source = self.source
+    new.rows = self.rows[i] if self.rows is not None else i
     return new
 
 
@@ -203,39 +243,45 @@ def table(self:Embeddings) -> pd.DataFrame: # pid, cam, path, caption and the fu
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #edfaf1a4
 @patch
-def where(self:Embeddings, **conditions, # Column = value, several values, or a test of one value
+def where(self:Embeddings, **conditions:object, # Column = value, several values, or a test of one value
     ) -> Embeddings:
     "Rows that meet every condition"
-    t = self.table()
+    table = self.table()
     keep = np.ones(len(self), bool)
     for name, want in conditions.items():
-        col = t[check_choice('column', name, t.columns)]
-        several = isinstance(want, (list, tuple, set, range, np.ndarray))
-        meets = col.map(want).astype(bool) if callable(want) else col.isin(list(want) if several else [want])
+        column = table[check_choice('column', name, table.columns)]
+        if callable(want): meets = column.map(want).astype(bool)
+        elif isinstance(want, (list, tuple, set, range, np.ndarray)): meets = column.isin(list(want))
+        else: meets = column.isin([want])
         keep &= meets.to_numpy()
     return self[keep]
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f45ece6f
 @patch(cls_method=True)
-def concat(cls:Embeddings, parts, # Embeddings of one dimension with the same columns
+def concat(cls:Embeddings, parts:Iterable[Embeddings], # Embeddings of one dimension with the same columns
     ) -> Embeddings:
-    "Rows of all parts, in order, on the device of the first, in the widest type; `meta` keeps what they agree on"
+    "Rows of all parts, on the device of the first, in the widest type; `meta` keeps what they agree on"
     parts = list(parts)
     if not parts: raise ValueError("parts is empty; concat needs at least one Embeddings")
     for i, p in enumerate(parts):
         if not isinstance(p, Embeddings): raise TypeError(f"parts[{i}] is {type(p).__name__}, not Embeddings")
     first, names = parts[0], [tuple(p.table().columns) for p in parts]
     for i, p in enumerate(parts):
-        if p.dim != first.dim: raise ValueError(f"parts[{i}] has {p.dim} dimensions, parts[0] has {first.dim}")
+        if p.dim != first.dim:
+            raise ValueError(f"parts[{i}] has {p.dim} dimensions, parts[0] has {first.dim}")
         if set(names[i]) != set(names[0]):
             odd = sorted(set(names[i]) ^ set(names[0]))
-            raise ValueError(f"parts[{i}] and parts[0] differ in {odd}; give both these columns or drop them first")
-    def col(k): return None if getattr(first, k) is None else sum((list(getattr(p, k)) for p in parts), [])
+            raise ValueError(f"parts[{i}] and parts[0] differ in {odd}; give both these columns or drop them "
+                             "first")
+
+    def joined(label):
+        if getattr(first, label) is None: return None
+        return [value for p in parts for value in getattr(p, label)]
 
     meta = {k: v for k, v in first.meta.items() if all(k in p.meta and p.meta[k] == v for p in parts)}
     kind = reduce(torch.promote_types, [p.emb.dtype for p in parts])
     emb = torch.cat([p.emb.to(first.device, kind) for p in parts])
-    return cls(emb, col('pid'), col('cam'), col('path'), col('caption'), meta,
+    return cls(emb, *(joined(label) for label in ('pid', 'cam', 'path', 'caption')), meta,
                {k: np.concatenate([p.columns[k] for p in parts]) for k in first.columns})
 
 
@@ -250,8 +296,8 @@ def to(self:Embeddings, device:str, # Such as 'cuda:0'
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #8602db8d
 @patch
-def with_emb(self:Embeddings, emb, # (N,D) float array or tensor, one row for each of these rows
-    **meta, # Facts to add to `meta`
+def with_emb(self:Embeddings, emb:np.ndarray | torch.Tensor, # (N,D) floats, one row for each of these
+    **meta:object, # Facts to add to `meta`
     ) -> Embeddings:
     "The same rows with other vectors"
     new = Embeddings(emb, self.pid, self.cam, self.path, self.caption, {**self.meta, **meta}, self.columns)
@@ -275,9 +321,9 @@ PLACES = ('root', 'weights', 'file', 'tokenizer') # facts of `meta` that may be 
 
 
 def written_meta(meta:dict, # Facts, with whole paths
-    path, # Where they are to be written
+    path:Path | str, # Where they are to be written
     ) -> dict:
-    "`meta` with paths as seen from the folder of `path`, unless they have nothing but the root of the disk in common"
+    "`meta` with paths as seen from the folder of `path`, unless they share nothing but the root of the disk"
     home, out = str(Path(os.path.abspath(path)).parent.resolve()), dict(meta)
     for k in PLACES:
         place = meta.get(k)
@@ -290,7 +336,7 @@ def written_meta(meta:dict, # Facts, with whole paths
 
 
 def read_meta(meta:dict, # Of a file
-    path, # That file, or folder
+    path:Path | str, # That file, or folder
     ) -> dict:
     "`meta` with whole paths again: they move with the folder"
     home, out = Path(path).resolve().parent, dict(meta)
@@ -304,12 +350,15 @@ def _table_json(e, path):
     "Everything but the numbers, as JSON"
     text = {k: getattr(e, k) for k in ('path', 'caption') if getattr(e, k) is not None}
     columns = {k: v.tolist() for k, v in e.columns.items()}
-    return json.dumps(dict(meta=written_meta(e.meta, path), columns=columns, **text), ensure_ascii=False, indent=0)
+    labels = dict(meta=written_meta(e.meta, path), columns=columns, **text)
+    return json.dumps(labels, ensure_ascii=False, indent=0)
 
 
 def _arrays(e):
     "Vectors and ids as arrays"
-    return dict(emb=np.ascontiguousarray(e.numpy()), pid=e.pid) | (dict(cam=e.cam) if e.cam is not None else {})
+    arrays = dict(emb=np.ascontiguousarray(e.numpy()), pid=e.pid)
+    if e.cam is not None: arrays['cam'] = e.cam
+    return arrays
 
 
 def _crc32(arrays):
@@ -328,11 +377,11 @@ def _refuse_foreign(path):
         with open(path/'table.json', 'rb') as f: head = f.read(16)
         if not head or b'"meta"' in head: return
     odd = sorted(there - ours)[:3] or sorted(there)
-    raise FileExistsError(f"{path} is an existing folder that Embeddings.save did not write (it holds {odd}); "
-                          "choose a new name, or move it away")
+    raise FileExistsError(f"{path} is an existing folder that Embeddings.save did not write (it holds "
+                          f"{odd}); choose a new name, or move it away")
 
 
-def check_target(path, # Where features are to be written
+def check_target(path:Path | str, # Where features are to be written
     name:str='path', # Of the argument, for the message
     ) -> Path: # With the home folder in place of `~`
     "The path, if `save` can write there; an error before the work otherwise"
@@ -341,17 +390,17 @@ def check_target(path, # Where features are to be written
         raise ValueError(f"{name}={str(path)!r}: use a folder name without a dot, `.safetensors` or `.npz`")
     above = next((p for p in path.parents if p.exists()), None)
     if above is not None and not above.is_dir():
-        raise NotADirectoryError(f"{name}={str(path)!r}: {str(above)!r} is a file, and no folder that something can be "
-                                 "written to; choose another name")
+        raise NotADirectoryError(f"{name}={str(path)!r}: {str(above)!r} is a file, and no folder that "
+                                 "something can be written to; choose another name")
     _refuse_foreign(path)
     if path.suffix and path.is_dir(): raise FileExistsError(f"{path} is a folder; choose another file name")
     return path
 
 
 @patch
-def save(self:Embeddings, path, # Folder, or a name ending in `.safetensors` or `.npz`
+def save(self:Embeddings, path:Path | str, # Folder, or a name ending in `.safetensors` or `.npz`
     ) -> Path: # What was written
-    "Write all of it with checksums, atomically; a file, or a folder of Embeddings, is replaced, another is refused"
+    "Write all of it with checksums, atomically, over a file or folder of Embeddings; others are refused"
     from safetensors.numpy import save_file
     path = check_target(path)
     arrays, text = _arrays(self), _table_json(self, path).encode()
@@ -368,31 +417,34 @@ def save(self:Embeddings, path, # Folder, or a name ending in `.safetensors` or 
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #16a767f5
 def _npz_check(path):
-    "Raise if an array of a `.npz` claims more or fewer bytes than the file holds, before any of it is allocated"
+    "Raise if an array of a `.npz` claims other bytes than the file holds, before any of it is allocated"
     from numpy.lib import format as npy
     heads = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     with zipfile.ZipFile(path) as z:
         for m in (m for m in z.infolist() if m.filename.endswith('.npy')):
-            packed = m.compress_type == zipfile.ZIP_DEFLATED # which makes at most 1,032 bytes of one
-            most = 1040*m.compress_size + 64 if packed else m.compress_size
+            most = m.compress_size
+            if m.compress_type == zipfile.ZIP_DEFLATED: most = 1040*most + 64   # at most 1,032 of one
             if m.file_size > most or m.compress_size > os.path.getsize(path):
                 raise ValueError(f'{m.filename} claims {m.file_size:,} bytes in {m.compress_size:,}')
             with z.open(m) as f:
                 shape, _, dtype = heads[npy.read_magic(f)](f)
-                held, want = m.file_size - f.tell(), math.prod(shape)*dtype.itemsize
-            if held != want and not dtype.hasobject:
-                raise ValueError(f'{m.filename} claims shape {shape}, {want:,} bytes, and holds {held:,}')
+                present, want = m.file_size - f.tell(), math.prod(shape)*dtype.itemsize
+            if present != want and not dtype.hasobject:
+                raise ValueError(f'{m.filename} claims shape {shape}, {want:,} bytes, and holds {present:,}')
 
 
 def _npz_read(path, keys, need=('pid',)):
     "Arrays of a `.npz`, without unpickling anything"
     kind = file_kind(path)
-    if kind == 'npy': raise ValueError(f"{path} holds one array; write emb, pid and cam together with numpy.savez")
+    if kind == 'npy':
+        raise ValueError(f"{path} holds one array; write emb, pid and cam together with numpy.savez")
     write = "write it with numpy.savez(path, emb=..., pid=..., cam=...)"
     if kind not in ('npz', 'zip'): raise wrong_file(path, 'a .npz file', write)
+
     def damaged(err):
         why = str(err) or type(err).__name__
         return ValueError(f"{path} is a damaged .npz file ({why}); copy it again, or {write}")
+
     try:
         _npz_check(path)
         z = np.load(path, allow_pickle=False)
@@ -408,9 +460,9 @@ def _npz_read(path, keys, need=('pid',)):
             try: out[k] = z[v]
             except BROKEN as err:
                 if 'allow_pickle' not in str(err): raise damaged(err) from None
-                raise ValueError(f"{path}: {v!r} holds Python objects, which are not loaded because unpickling "
-                                 "can run code; "
-                                 "save it as numbers or as fixed-width strings, numpy.asarray(x, str)") from None
+                raise ValueError(f"{path}: {v!r} holds Python objects, which are not loaded because "
+                                 "unpickling can run code; save it as numbers or as fixed-width strings, "
+                                 "numpy.asarray(x, str)") from None
     return out
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #65c599f9
@@ -420,9 +472,10 @@ def _labels_json(text, where):
         if isinstance(text, np.ndarray) or hasattr(text, 'numpy'): text = bytes(np.asarray(text, np.uint8))
         d = json.loads(text)
     except (ValueError, TypeError) as err:
-        raise ValueError(f"{where} is damaged: no valid JSON ({err}); restore it from a copy, or save the features "
-                         "again with their labels") from None
-    if not (isinstance(d, dict) and isinstance(d.get('meta'), dict) and isinstance(d.get('columns'), dict)): return d
+        raise ValueError(f"{where} is damaged: no valid JSON ({err}); restore it from a copy, or save the "
+                         "features again with their labels") from None
+    ours = isinstance(d, dict) and isinstance(d.get('meta'), dict) and isinstance(d.get('columns'), dict)
+    if not ours: return d
     return {k: d[k] for k in ('meta', 'columns', 'path', 'caption', 'pid', 'cam') if k in d}
 
 
@@ -434,43 +487,53 @@ def _own_sheet(file):
     return read_sheet(file, sheet, dtype=dict.fromkeys(kept, str), keep_default_na=False, na_values=numbers)
 
 
+def _needs_reading(values):
+    "Whether labels are texts, or numbers some of which are missing; `as_ids` looks at whole numbers"
+    if values.ndim != 1: return False
+    if values.dtype.kind == 'f': return bool(np.isnan(values).any())
+    return values.dtype.kind in 'UOT'
+
+
 def _named_labels(d, where):
-    "Ids of labels that another program wrote as texts, or as fractions because some are missing; names go to columns"
+    "Ids of labels that were written as texts, or as fractions as some are missing; names go to columns"
     for c in ('pid', 'cam'):
         if c not in d or isinstance(d[c], torch.Tensor): continue
         values = np.ma.asarray(d[c]) if np.ma.is_masked(d[c]) else np.asarray(d[c])
-        if values.ndim != 1 or values.dtype.kind not in 'UOTf': continue # whole numbers are looked at by `as_ids`
-        if values.dtype.kind == 'f' and not np.isnan(values).any(): continue
+        if not _needs_reading(values): continue
         labels = read_labels(c, values)
-        lost = partly_missing(labels) if c == 'cam' else np.zeros(0, bool)
-        if lost.any():
-            raise ValueError(f"{where}: cam of row {int(lost.argmax())} is missing, while other rows have one; give "
-                             "all rows their camera, or none")
+        if c == 'cam' and (missing := partly_missing(labels)).any():
+            raise ValueError(f"{where}: cam of row {int(missing.argmax())} is missing, while other rows have "
+                             "one; give all rows their camera, or none")
         d[c] = labels.ids
-        if values.dtype.kind == 'f': continue
-        d['columns'] = {f'{c}_name': labels.names.astype(str)} | dict(d.get('columns') or {})
+        if values.dtype.kind != 'f':
+            d['columns'] = {f'{c}_name': labels.names.astype(str)} | dict(d.get('columns') or {})
     return d
 
 
 def _read_labels(folder):
-    "The table beside `emb.safetensors`: ours, or a user's own .json, .csv or .parquet with one row per vector"
-    f = next((p for p in (folder/f'table.{s}' for s in ('json', 'csv', 'parquet')) if p.exists()), None)
-    if f is None: return {}
-    if file_kind(f) in ('special', 'folder', 'empty', 'lfs', 'html', 'unreadable'):
-        raise wrong_file(f, f'the labels of {folder}/emb.safetensors')
-    if f.suffix == '.json':
-        d = _labels_json(f.read_bytes(), f)
-        if isinstance(d, dict) and 'meta' in d and 'columns' in d: return d
-    try: t = pd.DataFrame(d) if f.suffix == '.json' else _own_sheet(f) if f.suffix == '.csv' else pd.read_parquet(f)
+    "The table beside `emb.safetensors`: ours, or a user's .json, .csv or .parquet with one row per vector"
+    usual = (folder/f'table.{suffix}' for suffix in ('json', 'csv', 'parquet'))
+    file = next((path for path in usual if path.exists()), None)
+    if file is None: return {}
+    if file_kind(file) in ('special', 'folder', 'empty', 'lfs', 'html', 'unreadable'):
+        raise wrong_file(file, f'the labels of {folder}/emb.safetensors')
+    records = None
+    if file.suffix == '.json':
+        records = _labels_json(file.read_bytes(), file)
+        if isinstance(records, dict) and 'meta' in records and 'columns' in records: return records
+    try:
+        if records is not None: table = pd.DataFrame(records)
+        elif file.suffix == '.csv': table = _own_sheet(file)
+        else: table = pd.read_parquet(file)
     except BROKEN as err:
-        raise ValueError(f"{f} cannot be read as a table with one row per vector ({type(err).__name__}: {err}); "
-                         "restore it, or remove it and give the labels another way") from None
-    own = {k: t[k].tolist() for k in FIELDS[1:] if k in t}
-    return dict(meta={}, columns={k: t[k].tolist() for k in t if k not in FIELDS}, **own)
+        raise ValueError(f"{file} cannot be read as a table with one row per vector ({type(err).__name__}: "
+                         f"{err}); restore it, or remove it and give the labels another way") from None
+    labels = {k: table[k].tolist() for k in FIELDS[1:] if k in table}
+    return dict(meta={}, columns={k: table[k].tolist() for k in table if k not in FIELDS}, **labels)
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #6ef18e56
 def _tensors(file, labels=None):
-    "Tensors of a safetensors file by name, if they are those that were written; `labels`: the table beside it"
+    "Tensors of a safetensors file by name, if they are as written; `labels`: the table beside it"
     from safetensors import SafetensorError, safe_open
     try:
         with safe_open(file, 'pt') as f:
@@ -479,19 +542,56 @@ def _tensors(file, labels=None):
         raise ValueError(f"{file} is a damaged safetensors file ({err}); copy it again") from None
     known = sums.get('reid_lab_crc32')
     if known and known != _crc32({k: v.numpy() for k, v in tensors.items()}):
-        raise ValueError(f"{file} holds other numbers than were written (the checksum in its header differs); copy it "
-                         "again, or embed again")
-    beside = sums.get('table_crc32') if labels is not None and labels.exists() else None
-    if beside and beside != str(zlib.crc32(labels.read_bytes())):
-        raise ValueError(f"{labels} is not what was written with {file.name}; restore it from a copy. Labels of your "
-                         f"own go into {labels.with_suffix('.csv')} instead of it, one row a vector")
+        raise ValueError(f"{file} holds other numbers than were written (the checksum in its header "
+                         "differs); copy it again, or embed again")
+    if labels is not None and labels.exists():
+        known = sums.get('table_crc32')
+        if known and known != str(zlib.crc32(labels.read_bytes())):
+            raise ValueError(f"{labels} is not what was written with {file.name}; restore it from a copy. "
+                             f"Labels of your own go into {labels.with_suffix('.csv')} instead of it, one "
+                             "row a vector")
     return tensors
 
 
+def _npz_content(path, keys, need):
+    "Arrays of a `.npz` by our names; texts, other than those of identities, as lists"
+    arrays = _npz_read(path, keys, need)
+    texts = {k: v.tolist() for k, v in arrays.items() if v.dtype.kind == 'U' and k != 'pid'}
+    return arrays | texts
+
+
+def _safetensors_content(path, keys, need):
+    "Tensors of a file or folder by our names, with the labels beside them"
+    file, labels, own = path, None, {}
+    if path.is_dir(): file, labels = path/'emb.safetensors', path/'table.json'
+    if not file.exists():
+        raise FileNotFoundError(f"{path} has no emb.safetensors: it is no folder of features; of a folder of "
+                                "images `reid_lab embed` makes them, in Python `embed_crops`")
+    if file_kind(file) != 'safetensors': raise wrong_file(file, 'a safetensors file')
+    if path.is_dir(): own = _read_labels(path)
+    tensors = _tensors(file, labels)
+    names = {k: keys.get(k, k) for k in (*FIELDS[:3], 'table')}
+    content = own | {k: tensors[name] for k, name in names.items() if name in tensors}
+    needed = [k for k in FIELDS[:3] if k in ('emb', *need) or k in keys]
+    missing = [names[k] for k in needed if k not in content]
+    if missing: raise KeyError(f"{path} has no {missing}; it holds {sorted(tensors)}. Map names with keys")
+    return content
+
+
+def _unfolded(content, path):
+    "With the labels that stand as JSON in an array of their own"
+    if 'table' not in content: return content
+    labels = _labels_json(content.pop('table'), f'table in {path}')
+    if not isinstance(labels, dict):
+        raise ValueError(f"table in {path} is damaged: its JSON is a {type(labels).__name__}, no record; "
+                         "save the features again with their labels")
+    return content | labels
+
+
 @patch(cls_method=True)
-def load(cls:Embeddings, path, # Folder, `.safetensors` or `.npz`
-    keys:dict=None, # For a `.npz` with other names: our name -> theirs, such as dict(emb='features')
-    need=('pid',), # Labels that must be there, `pid` or `cam` or both; without `pid` every row gets -1
+def load(cls:Embeddings, path:Path | str, # Folder, `.safetensors` or `.npz`
+    keys:dict[str, str] | None=None, # For a `.npz`: our name -> its name, such as dict(emb='features')
+    need:Sequence[str]=('pid',), # Labels that must be there: `pid`, `cam`; without `pid` every row gets -1
     ) -> Embeddings:
     "Read what `save` wrote, or features that another program saved"
     path, keys = Path(path).expanduser(), keys or {}
@@ -499,33 +599,17 @@ def load(cls:Embeddings, path, # Folder, `.safetensors` or `.npz`
     for k in need: check_choice('need', k, ('pid', 'cam'))
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; pass a folder, a .safetensors or a .npz file")
-    if path.suffix == '.npz':
-        d = {k: v.tolist() if v.dtype.kind == 'U' and k != 'pid' else v for k, v in _npz_read(path, keys, need).items()}
-    else:
-        file = path/'emb.safetensors' if path.is_dir() else path
-        if not file.exists():
-            raise FileNotFoundError(f"{path} has no emb.safetensors: it is no folder of features; of a folder of "
-                                    "images `reid_lab embed` makes them, in Python `embed_crops`")
-        if file_kind(file) != 'safetensors': raise wrong_file(file, 'a safetensors file')
-        own = _read_labels(path) if path.is_dir() else {}
-        t = _tensors(file, path/'table.json' if path.is_dir() else None)
-        d = own | {k: t[keys.get(k, k)] for k in ('emb', 'pid', 'cam', 'table') if keys.get(k, k) in t}
-        lost = [keys.get(k, k) for k in FIELDS[:3] if k not in d and (k in ('emb', *need) or k in keys)]
-        if lost: raise KeyError(f"{path} has no {lost}; it holds {sorted(t)}. Map names with keys")
-    if 'table' in d:
-        labels = _labels_json(d.pop('table'), f'table in {path}')
-        if not isinstance(labels, dict):
-            raise ValueError(f"table in {path} is damaged: its JSON is a {type(labels).__name__}, no record; save the "
-                             "features again with their labels")
-        d |= labels
-    if isinstance(d.get('meta'), dict): d['meta'] = read_meta(d['meta'], path)
-    if 'pid' not in d: d['pid'] = np.full(np.shape(d['emb'])[:1], -1)
-    try: d = _named_labels(d, path)
-    except ValueError as err: raise ValueError(f'{path}: {err}') from None
-    try: e = cls(**{k: v for k, v in d.items() if k in (*FIELDS, 'meta', 'columns')})
+    read = _npz_content if path.suffix == '.npz' else _safetensors_content
+    content = _unfolded(read(path, keys, need), path)
+    if isinstance(content.get('meta'), dict): content['meta'] = read_meta(content['meta'], path)
+    if 'pid' not in content: content['pid'] = np.full(np.shape(content['emb'])[:1], -1)
+    try:
+        content = _named_labels(content, path)
+        e = cls(**{k: v for k, v in content.items() if k in (*FIELDS, 'meta', 'columns')})
     except TypeError as err: raise TypeError(f'{path}: {err}') from None
     except ValueError as err: raise ValueError(f'{path}: {err}') from None
-    e.source = os.path.realpath(path), keys.get('emb', 'emb') # in memory only: one file read twice holds the same rows
+    # in memory only: one file that is read twice holds the same rows
+    e.source = os.path.realpath(path), keys.get('emb', 'emb')
     return e
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #59f7bf4f
@@ -552,51 +636,70 @@ def _repr_html_(self:Embeddings):
     return fill(_FIRST_ROWS, title=short(repr(self)), head=[*map(short, table), 'emb'], rows=rows)
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f9883a01
-def _checked(out, n, what):
+def _checked(out, n, method):
     "What the model gave for a batch, or an error that names the model's method"
-    if not isinstance(out, torch.Tensor) or out.ndim != 2 or len(out) != n:
-        got = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-        raise ValueError(f"model.{what} returned {got} for a batch of {n}; it must return a tensor (B,D)")
-    return out.float().cpu()
+    if isinstance(out, torch.Tensor) and out.ndim == 2 and len(out) == n: return out.float().cpu()
+    found = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+    raise ValueError(f"model.{method} returned {found} for a batch of {n}; it must return a tensor (B,D)")
 
 
-def _run(model, batches, encode, what, device, label, quiet, share=False):
-    "Embeddings of all batches, in evaluation mode, with the model's mode and device restored"
-    rank, world = processes() if share else (0, 1)
-    first = next(iter(model.parameters()), None) if isinstance(model, torch.nn.Module) else None
+@contextmanager
+def _evaluating(model, device):
+    "The device to compute on; the model is there in evaluation mode, and afterwards where and as it was"
+    if not isinstance(model, torch.nn.Module):
+        yield pick_device(device) if device is not None else 'cpu'
+        return
+    first = next(model.parameters(), None)
     home = first.device if first is not None else None
     device = pick_device(device) if device is not None else str(home or 'cpu')
-    modes = [(m, m.training) for m in model.modules()] if isinstance(model, torch.nn.Module) else []
+    modes = [(m, m.training) for m in model.modules()]
     if first is not None: model.eval().to(device)
-    own = batches[rank::world]
-    told = own if rank or len(own) < 2 else progress(own, label, quiet=quiet) # one batch: its caller says how far
-    try:
-        with torch.inference_mode(): out = [_checked(encode(b, device), len(b), what) for b in told]
+    try: yield device
     finally:
         if first is not None: model.to(home)
-        for m, mode in modes: m.training = mode
+        for module, training in modes: module.training = training
+
+
+@dataclass(frozen=True)
+class _Work:
+    "How batches are to be embedded"
+    method:str # Of the model, for messages
+    label:str # Of the progress lines
+    device:str | None
+    quiet:bool | None
+    share:bool # among the processes of `torchrun`
+
+
+def _embed(model, batches, encode, work):
+    "Embeddings of all batches"
+    rank, world = processes() if work.share else (0, 1)
+    own = batches[rank::world]
+    shown = own
+    if rank == 0 and len(own) > 1: shown = progress(own, work.label, quiet=work.quiet)
+    with _evaluating(model, work.device) as device, torch.inference_mode():
+        out = [_checked(encode(batch, device), len(batch), work.method) for batch in shown]
     if world > 1: # whole batches are dealt out, so that each embedding is computed as in one process
         parts = from_all(out)
         out = [parts[i % world][i//world] for i in range(len(batches))]
     return torch.cat(out).clone()
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #5cb66f01
-def image_pixels(model, # Has `size`, and `resample` unless its images are resized bicubic
-    table, # `ReidTable`
-    rows, # Positions in it
-    device='cpu', # Where the pixels are wanted
-    resample:str=None, # Interpolation, see `reid_lab.data.images.resize_image`; None: the model's
-    ): # (B,3,H,W) in [0,1]
+def image_pixels(model:torch.nn.Module, # Has `size`, and `resample` unless its images are resized bicubic
+    table:'ReidTable', # Whose images
+    rows:Sequence[int], # Positions in it
+    device:str | torch.device='cpu', # Where the pixels are wanted
+    resample:str | None=None, # Interpolation, see `reid_lab.data.images.resize_image`; None: the model's
+    ) -> torch.Tensor: # (B,3,H,W) in [0,1]
     "Images of a table as a model is tested with"
     how = resample or getattr(model, 'resample', 'bicubic')
     return to_pixels(table.images(rows, model.size, how), device)
 
 
-def encode_images(model, # Has the method `encode`
-    img, # (B,3,H,W) in [0,1]
-    cam=None, # (B,) camera numbers, or None: unknown
+def encode_images(model:torch.nn.Module, # Has the method `encode`
+    img:torch.Tensor, # (B,3,H,W) in [0,1]
+    cam:Sequence[int] | None=None, # (B,) camera numbers, or None: unknown
     encode:str='encode_image', # Method of the model
-    ): # What the method returns
+    ) -> torch.Tensor: # What the method returns
     "A model's method on images; `cam` is for methods that have a parameter of this name, others do without"
     if not hasattr(model, encode): raise AttributeError(f"{type(model).__name__} has no method {encode!r}")
     method = getattr(model, encode)
@@ -605,12 +708,12 @@ def encode_images(model, # Has the method `encode`
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #bd9d0ee1
 def _plain_column(values):
-    "A further column of a table as numbers or texts, which files of features can hold; '' where nothing is said"
+    "A further column of a table as numbers or texts, which files can hold; '' where nothing is known"
     if values.dtype.kind in 'iufb' and isinstance(values.dtype, np.dtype): return values.to_numpy()
     return values.astype(object).where(values.notna(), '').to_numpy(str)
 
 
-def further_columns(table, # `ReidTable`
+def further_columns(table:'ReidTable', # Of images
     ) -> dict: # Name -> (N,) values
     "What goes into the features of images beside ids and paths"
     f = table.frame
@@ -619,35 +722,38 @@ def further_columns(table, # `ReidTable`
     return out | {c: _plain_column(f[c]) for c in own if c in f}
 
 
-def embed_images(model, # Has `encode_image` and `size`
-    table, # `ReidTable`
+def embed_images(model:torch.nn.Module, # Has `encode_image` and `size`
+    table:'ReidTable', # Its images
     batch_size:int=64, # Images at a time
-    device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
-    quiet:bool=None, # No progress lines (default: quiet under CI)
+    device:str | None=None, # Default: where the model is; `auto` takes a GPU when there is one
+    quiet:bool | None=None, # No progress lines (default: quiet under CI)
     encode:str='encode_image', # Method of the model; `raw_features` gives what test-time adaptation wants
-    cameras:bool=True, # Tell a model that takes cameras the camera of each image; False: numbers of another network
-    resample:str=None, # Interpolation; None: the model's, see `image_pixels`
-    share:bool=False, # Divide the work among the processes of `torchrun`, all of which call this and get all rows
+    cameras:bool=True, # Give each image's camera to a model that takes it; False: it is of another network
+    resample:str | None=None, # Interpolation; None: the model's, see `image_pixels`
+    share:bool=False, # Divide the work among the processes of `torchrun`, all of which get all rows
     ) -> Embeddings: # One row per image, in the order of the table; without cameras if the table knows none
     "Embed every image of a table"
     f = table.frame
     if not len(f): raise ValueError(f"table {table!r} is empty; check the split or the filter that made it")
-    if batch_size < 1: raise ValueError(f"batch_size={batch_size}; it is the number of images at a time, at least 1")
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}; it is the number of images at a time, at least 1")
     as_ids('pid', f.pid, len(f))  # before the work
     as_ids('cam', f.cam, len(f))
     _as_text('path', f.path, len(f))
     if not hasattr(model, encode): raise AttributeError(f"{type(model).__name__} has no method {encode!r}")
     cam = f.cam.to_numpy(np.int64) if (f.cam != -1).any() else None
-    def run(rows, device):
-        img = image_pixels(model, table, rows, device, resample)
-        return encode_images(model, img, cam[rows] if cameras and cam is not None else None, encode)
-    rows = [list(range(i, min(i + batch_size, len(f)))) for i in range(0, len(f), batch_size)]
-    emb = _run(model, rows, run, encode, device, 'images', quiet, share)
+
+    def encoded(rows, device):
+        given = cam[rows] if cameras and cam is not None else None
+        return encode_images(model, image_pixels(model, table, rows, device, resample), given, encode)
+
+    batches = [list(range(i, min(i + batch_size, len(f)))) for i in range(0, len(f), batch_size)]
+    emb = _embed(model, batches, encoded, _Work(encode, 'images', device, quiet, share))
     return Embeddings(emb, f.pid.to_numpy(), cam, f.path.tolist(), columns=further_columns(table),
                       meta=dict(model=type(model).__name__, data=table.name, kind='image'))
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f710502e
-def caption_frame(texts, # As for `embed_texts`
+def caption_frame(texts:'str | Sequence[str] | pd.DataFrame | ReidTable', # As for `embed_texts`
     ) -> pd.DataFrame: # With `caption` and `pid`
     "Captions as a frame with the column `pid`: -1 where nobody says whose they are"
     if isinstance(texts, str): texts = [texts]
@@ -657,27 +763,31 @@ def caption_frame(texts, # As for `embed_texts`
     return texts if 'pid' in texts else texts.assign(pid=-1)
 
 
-def embed_texts(model, # Has `encode_text` and `tokenizer`
-    texts, # Sentences (list of str); a frame with `caption` and maybe `pid` and `path`; a `ReidTable`: all its captions
+def embed_texts(model:torch.nn.Module, # Has `encode_text` and `tokenizer`
+    texts:'str | Sequence[str] | pd.DataFrame | ReidTable', # A frame has `caption`
     batch_size:int=256, # Captions at a time
-    device:str=None, # Default: where the model is; `auto` takes a GPU when there is one
-    quiet:bool=None, # No progress lines (default: quiet under CI)
+    device:str | None=None, # Default: where the model is; `auto` takes a GPU when there is one
+    quiet:bool | None=None, # No progress lines (default: quiet under CI)
     share:bool=False, # See `embed_images`
     ) -> Embeddings: # One row per caption; without cameras, because a description is not bound to one
     "Embed captions; a warning counts those with words that the tokenizer does not know, or that it cuts off"
     name = getattr(texts, 'name', '')
     f = caption_frame(texts)
     if not len(f):
-        raise ValueError("there is no caption to embed; check the split, or whether this dataset has captions")
-    if batch_size < 1: raise ValueError(f"batch_size={batch_size}; it is the number of captions at a time, at least 1")
+        raise ValueError("there is no caption to embed; check the split, or whether this dataset has "
+                         "captions")
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}; it is the number of captions at a time, at least 1")
     as_ids('pid', f.pid, len(f))  # before the work
     _as_text('caption', f.caption, len(f))
-    def encode(caps, device): return model.encode_text(model.tokenizer(caps).to(device))
+    captions = f.caption.tolist()
+    if note := text_note(captions, model.tokenizer): warnings.warn(note, stacklevel=2)
 
-    caps = f.caption.tolist()
-    if note := text_note(caps, model.tokenizer): warnings.warn(note, stacklevel=2)
-    batches = [caps[i:i + batch_size] for i in range(0, len(caps), batch_size)]
-    emb = _run(model, batches, encode, 'encode_text', device, 'texts', quiet, share)
-    return Embeddings(emb, f.pid.to_numpy(), path=f.path.tolist() if 'path' in f else None, caption=caps,
-                      columns={c: _plain_column(f[c]) for c in ('pid_name',) if c in f},
-                      meta=dict(model=type(model).__name__, data=name if isinstance(name, str) else '', kind='text'))
+    def encoded(some, device): return model.encode_text(model.tokenizer(some).to(device))
+
+    batches = [captions[i:i + batch_size] for i in range(0, len(captions), batch_size)]
+    emb = _embed(model, batches, encoded, _Work('encode_text', 'texts', device, quiet, share))
+    meta = dict(model=type(model).__name__, data=name if isinstance(name, str) else '', kind='text')
+    columns = {'pid_name': _plain_column(f.pid_name)} if 'pid_name' in f else {}
+    path = f.path.tolist() if 'path' in f else None
+    return Embeddings(emb, f.pid.to_numpy(), path=path, caption=captions, columns=columns, meta=meta)

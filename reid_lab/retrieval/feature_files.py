@@ -7,6 +7,7 @@ __all__ = ['SIDES', 'USUAL', 'PREFIXES', 'FOREIGN', 'usual_keys', 'read_features
 
 # %% ../../nbs/06_retrieval/25_feature_files.ipynb #9a94667c
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def _of_side(names, side):
             for field, usual in USUAL.items()}
 
 
-def usual_keys(names, # Of the arrays in a file
+def usual_keys(names:Iterable[str], # Of the arrays in a file
     side:str='', # 'query' or 'gallery': which of them, where a file holds both
     where:str='the file', # For the message
     ) -> dict: # Our name -> theirs, as `keys` of `Embeddings.load`; without what is not there
@@ -43,8 +44,8 @@ def usual_keys(names, # Of the arrays in a file
     elif '' in there: chosen = ''
     elif len(there) == 1: chosen = there[0]
     elif there:
-        raise ValueError(f"{where} holds queries and a gallery ({sorted(names)}); say which with side='query' or "
-                         "side='gallery', or name the arrays with keys")
+        raise ValueError(f"{where} holds queries and a gallery ({sorted(names)}); say which with "
+                         "side='query' or side='gallery', or name the arrays with keys")
     else: return {}
     several = {k: v for k, v in by_side[chosen].items() if len(v) > 1 and k not in v}
     if several:
@@ -72,7 +73,8 @@ def _mat(path):
 def _pt(path):
     found = torch.load(path, map_location='cpu', weights_only=True)
     if isinstance(found, torch.Tensor): return dict(emb=found)
-    if not isinstance(found, dict): raise ValueError(f"it holds a {type(found).__name__}, not a dict of tensors")
+    if not isinstance(found, dict):
+        raise ValueError(f"it holds a {type(found).__name__}, not a dict of tensors")
     return {str(k): v for k, v in found.items() if isinstance(v, (torch.Tensor, np.ndarray, list, tuple))}
 
 
@@ -88,13 +90,13 @@ def _arrays(path):
                          f"{_how_to_convert(path)}") from None
     except Exception as e: # unpickling, zip and MATLAB readers raise errors of their own
         why = str(e).split('\n')[0][:200] or type(e).__name__
-        raise ValueError(f"{path} cannot be read without running code that it may hold, or is damaged ({why}); "
-                         f"{_how_to_convert(path)}") from None
+        raise ValueError(f"{path} cannot be read without running code that it may hold, or is damaged "
+                         f"({why}); {_how_to_convert(path)}") from None
 
 
-def read_features(path, # `.npy`, `.pt`, `.pth` or `.mat`
-    keys:dict=None, # Our name -> theirs, where names are not the usual ones
-    need=('pid',), # Labels that must be there, see `Embeddings.load`
+def read_features(path:Path | str, # `.npy`, `.pt`, `.pth` or `.mat`
+    keys:dict[str, str] | None=None, # Our name -> theirs, where names are not the usual ones
+    need:Sequence[str]=('pid',), # Labels that must be there, see `Embeddings.load`
     side:str='', # 'query' or 'gallery', for a file that holds both
     ) -> Embeddings: # Without identities every pid is -1
     "Features of another program"
@@ -106,13 +108,15 @@ def read_features(path, # `.npy`, `.pt`, `.pth` or `.mat`
     names = usual_keys(arrays, side, str(path)) | keys
     lost = [names.get(k, k) for k in ('emb', *need, *keys) if names.get(k) not in arrays]
     if lost:
-        raise KeyError(f"{path} has no {list(dict.fromkeys(lost))}; it holds {sorted(arrays)}. Name arrays with keys, "
-                       f"or {_how_to_convert(path)}")
+        raise KeyError(f"{path} has no {list(dict.fromkeys(lost))}; it holds {sorted(arrays)}. Name arrays "
+                       f"with keys, or {_how_to_convert(path)}")
     found = {k: arrays[v] for k, v in names.items()}
     emb = found.pop('emb')
     n = len(emb)
-    labels = {k: np.asarray(v).reshape(-1) if k in ('pid', 'cam') else list(v) for k, v in found.items()}
-    try: out = Embeddings(emb, labels.pop('pid', np.full(n, -1)), **labels)
+    pid = np.asarray(found.pop('pid', np.full(n, -1))).reshape(-1)
+    cam = np.asarray(found['cam']).reshape(-1) if 'cam' in found else None
+    texts = {k: list(found[k]) for k in ('path', 'caption') if k in found}
+    try: out = Embeddings(emb, pid, cam, **texts)
     except TypeError as e: raise TypeError(f'{path}: {e}') from None
     except ValueError as e: raise ValueError(f'{path}: {e}') from None
     out.source = os.path.realpath(path), names['emb'] # in memory only, see `Embeddings.load`

@@ -9,7 +9,10 @@ __all__ = ['index_library', 'Index', 'build_index', 'recall', 'index_table']
 import json
 import time
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -24,8 +27,12 @@ from .scores import unit_rows
 from .shards import Shards
 from .sides import one_model, same_images
 
+# %% ../../nbs/06_retrieval/80_index.ipynb #0a8d31f4
+if TYPE_CHECKING:
+    import faiss
+
 # %% ../../nbs/06_retrieval/80_index.ipynb #8d84037e
-def index_library(): # -> module faiss
+def index_library() -> ModuleType: # -> module faiss
     "faiss, or how to install it"
     return extra_library('faiss', 'index', 'an approximate index is made with faiss',
                          'rank(q, g) is exact and needs nothing more')
@@ -40,7 +47,7 @@ def _fingerprint_of(g):
 # %% ../../nbs/06_retrieval/80_index.ipynb #761be4e0
 class Index:
     "Approximate nearest neighbours by cosine in a gallery on disk; knows no identities and no cameras"
-    def __init__(self, lists, # faiss index, see `build_index`
+    def __init__(self, lists:'faiss.Index', # faiss index, see `build_index`
         g:Shards, # The gallery that it was built of
         probe:int=16, # Lists that are looked through
         refine:int=4, # Times k: images that are scored exactly
@@ -48,23 +55,28 @@ class Index:
         self.lists, self.g, self.probe, self.refine = lists, g, probe, refine
 
     def __len__(self): return len(self.g)
-    def __repr__(self): return f"Index({len(self)} x {self.g.dim}, {self.n_lists} lists, {self.probe} looked through)"
+
+    def __repr__(self):
+        return f"Index({len(self)} x {self.g.dim}, {self.n_lists} lists, {self.probe} looked through)"
 
     @property
-    def n_lists(self): return index_library().extract_index_ivf(self.lists).nlist
+    def n_lists(self) -> int: return index_library().extract_index_ivf(self.lists).nlist
 
     def search(self, q:Embeddings, # Queries
         k:int=10, # How many
-        ): # (index, score), both (Q,k), as `rank` gives; index -1 and score -inf where fewer were found
-        "The k best images that were found for every query, best first; one that is the query itself is left out"
-        if q.dim != self.g.dim: raise ValueError(f"queries have {q.dim} dimensions, the gallery has {self.g.dim}")
+        ) -> tuple[np.ndarray, np.ndarray]: # index and score, (Q,k), as of `rank`
+        "The k best images that were found for every query, best first, without the query itself"
+        if q.dim != self.g.dim:
+            raise ValueError(f"queries have {q.dim} dimensions, the gallery has {self.g.dim}")
         if min(k, self.probe, self.refine) < 1:
             raise ValueError(f"k={k}, probe={self.probe}, refine={self.refine}; each is at least 1")
         one_model(q, self.g)
         same = same_images(q, self.g)
         index_library().extract_index_ivf(self.lists).nprobe = self.probe
         x = unit_rows(q.emb.cpu().float())
-        candidates = min(self.refine*k + bool(len(same)), len(self.g))
+        candidates = self.refine*k
+        if len(same): candidates += 1   # for the query itself
+        candidates = min(candidates, len(self.g))
         found = self.lists.search(np.ascontiguousarray(x.numpy()), candidates)[1]
         itself = np.isin(np.arange(len(q))[:, None]*len(self.g) + found, same.query*len(self.g) + same.image)
         return self._scored(x, np.where(itself & (found >= 0), -1, found), k)
@@ -86,12 +98,12 @@ class Index:
 
 # %% ../../nbs/06_retrieval/80_index.ipynb #85bb8535
 def build_index(g:Shards, # Gallery
-    lists:int=None, # Default: four times the root of the number of images, at most a list for each 39 images
+    lists:int | None=None, # Default: four times the root of the number of images, at most one for each 39
     codes:str='SQ8', # How vectors are kept, in the words of faiss
-    sample:int=None, # Images that the centres are made of; default: 64 a list, and at least 16,384
+    sample:int | None=None, # Images that the centres are made of; default: 64 a list, and at least 16,384
     seed:int=0, # Of the sample
     chunk:int=2**16, # Images added at a time
-    **how, # `probe` and `refine` of `Index`
+    **how:int, # `probe` and `refine` of `Index`
     ) -> Index:
     "An index of all images, read piece by piece"
     library = index_library()
@@ -100,8 +112,8 @@ def build_index(g:Shards, # Gallery
     if not 1 <= lists <= n: raise ValueError(f"lists={lists} for {n} images; give at least one image a list")
     try: made = library.index_factory(g.dim, f'IVF{lists},{codes}', library.METRIC_INNER_PRODUCT)
     except RuntimeError as e:
-        raise ValueError(f"codes={codes!r} is not known to faiss, or does not divide {g.dim} dimensions; use 'SQ8', "
-                         "'SQ4', 'Flat' or such as 'PQ64'") from e
+        raise ValueError(f"codes={codes!r} is not known to faiss, or does not divide {g.dim} dimensions; use "
+                         "'SQ8', 'SQ4', 'Flat' or such as 'PQ64'") from e
     rows = np.sort(stream(seed, 'index').choice(n, min(n, sample or max(64*lists, 2**14)), replace=False))
     library.extract_index_ivf(made).cp.seed = seed + 1
     made.train(np.ascontiguousarray(unit_rows(g[rows].read()).numpy()))
@@ -110,7 +122,7 @@ def build_index(g:Shards, # Gallery
 
 # %% ../../nbs/06_retrieval/80_index.ipynb #9196b914
 @patch
-def save(self:Index, path, # Folder
+def save(self:Index, path:Path | str, # Folder
     ) -> Path:
     "Write the lists, and what they were built of; whole or not at all"
     with atomic_path(path, replace=True) as tmp:
@@ -122,22 +134,25 @@ def save(self:Index, path, # Folder
 
 
 @patch(cls_method=True)
-def load(cls:Index, path, # That `save` wrote
+def load(cls:Index, path:Path | str, # That `save` wrote
     g:Shards, # The gallery that it was built of
     ) -> Index: # Its lists stay on the disk until they are looked through
     "Open an index"
     library, path = index_library(), Path(path)
     try: plan = json.loads((path/PLAN).read_text('utf-8'))
-    except (OSError, ValueError) as e: raise ValueError(f"{path} is no folder that Index.save wrote ({e})") from None
+    except (OSError, ValueError) as e:
+        raise ValueError(f"{path} is no folder that Index.save wrote ({e})") from None
     odd = [k for k, v in _fingerprint_of(g).items() if plan.get(k) != v]
-    if odd: raise ValueError(f"{path} is an index of another gallery (other {' and '.join(odd)}); build it again")
+    if odd:
+        raise ValueError(f"{path} is an index of another gallery (other {' and '.join(odd)}); build it again")
     try: lists = library.read_index(str(path/'lists.faiss'), library.IO_FLAG_MMAP)
-    except RuntimeError as e: raise ValueError(f"{path/'lists.faiss'} is damaged; build the index again") from e
+    except RuntimeError as e:
+        raise ValueError(f"{path/'lists.faiss'} is damaged; build the index again") from e
     return cls(lists, g, plan['probe'], plan['refine'])
 
 # %% ../../nbs/06_retrieval/80_index.ipynb #884a450a
-def recall(found, # (Q,k) images that an index gave
-    exact, # (Q,k) images that `rank` gave
+def recall(found:np.ndarray, # (Q,k) images that an index gave
+    exact:np.ndarray, # (Q,k) images that `rank` gave
     ) -> float: # 0 to 1
     "Share of the exact images that were found"
     found, exact = np.asarray(found), np.asarray(exact)
@@ -146,24 +161,26 @@ def recall(found, # (Q,k) images that an index gave
     return float(np.concatenate(hit).mean())
 
 
-def _bare(q): return Embeddings(q.emb, q.pid) # an index does not know which of its images is the query
+def _bare(q):
+    "Without paths and source: an index does not know which of its images is the query"
+    return Embeddings(q.emb, q.pid)
 
 
 def index_table(index:Index, # To be tried
     q:Embeddings, # Queries
     k:int=10, # How many
-    probes=(1, 4, 16, 64), # Numbers of lists to look through
-    **kw, # For the exact `rank`, such as memory
+    probes:Sequence[int]=(1, 4, 16, 64), # Numbers of lists to look through
+    **kw:Any, # For the exact `rank`, such as memory
     ) -> pd.DataFrame: # probe (all: exact), recall, seconds, speed (times the exact one)
     "Recall beside time, for several numbers of lists"
     clock = time.perf_counter()
     exact = rank(_bare(q), index.g, k, same_camera='keep', **kw)[0]
-    all_ = time.perf_counter() - clock
-    rows, before = [dict(probe='all', recall=1., seconds=all_)], index.probe
+    seconds = time.perf_counter() - clock
+    rows, before = [dict(probe='all', recall=1., seconds=seconds)], index.probe
     for index.probe in (p for p in probes if p <= index.n_lists):
         clock = time.perf_counter()
         found = index.search(q, k)[0]
         rows.append(dict(probe=index.probe, recall=recall(found, exact), seconds=time.perf_counter() - clock))
     index.probe = before
     out = pd.DataFrame(rows)
-    return out.assign(speed=all_/out.seconds)
+    return out.assign(speed=seconds/out.seconds)

@@ -12,8 +12,10 @@ import json
 import re
 import warnings
 import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -35,14 +37,14 @@ from ..data.table import ReidTable
 from .embeddings import Embeddings, embed_images, further_columns
 
 # %% ../../nbs/06_retrieval/15_parts.ipynb #f3762a31
-def weights_sum(model, # Module, or anything else
-    ) -> str: # Decimal number; '0' of what is no module
+def weights_sum(model:torch.nn.Module, # Module, or anything else
+    ) -> str: # Decimal number; '0' of anything else
     "Checksum of a model's weights"
     if not isinstance(model, torch.nn.Module): return checksum({})
     return checksum({k: v.detach().cpu() for k, v in model.state_dict().items()})
 
 
-def tokenizer_sum(model, # Module with or without a `tokenizer`
+def tokenizer_sum(model:torch.nn.Module, # Module with or without a `tokenizer`
     ) -> str: # Decimal number; empty: there is none that can be saved
     "Checksum of what a model's tokenizer would save"
     import tempfile
@@ -51,7 +53,8 @@ def tokenizer_sum(model, # Module with or without a `tokenizer`
     crc = 0
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save(folder)
-        for p in sorted(Path(folder).iterdir()): crc = zlib.crc32(p.read_bytes(), zlib.crc32(p.name.encode(), crc))
+        for p in sorted(Path(folder).iterdir()):
+            crc = zlib.crc32(p.read_bytes(), zlib.crc32(p.name.encode(), crc))
     return str(crc)
 
 
@@ -72,7 +75,7 @@ def _file_content(path):
     return found.hexdigest()
 
 
-def columns_sum(columns, # Dict or frame: name -> (N,) values
+def columns_sum(columns:Mapping[str, Sequence] | pd.DataFrame, # Dict or frame: name -> (N,) values
     ) -> str: # 16 hexadecimal digits
     "Short hash of names and values, in order"
     found = hashlib.sha256(repr([str(c) for c in columns]).encode('utf-8', 'surrogatepass'))
@@ -82,12 +85,12 @@ def columns_sum(columns, # Dict or frame: name -> (N,) values
 
 def image_facts(table:ReidTable, # With image files, or a reader
     content:bool=False, # Compare what the files hold too, which reads them all
-    ) -> dict: # images: by name, labels, size and time; content: by name, labels and bytes; columns: all other labels
+    ) -> dict: # images: by labels, size and time; content: by labels and bytes; columns: all other labels
     "Short hashes that are others if images or labels are others"
     def short(rows): return hashlib.sha256(repr(rows).encode('utf-8', 'surrogatepass')).hexdigest()[:16]
 
     labels = [*zip(table['path'], table['pid'].tolist(), table['cam'].tolist())]
-    files = [] if table.reader is not None else [table.root/p for p in table['path']]
+    files = [table.root/p for p in table['path']] if table.reader is None else []
     out = dict(images=short([*labels, *(_file_facts(p) for p in files)]))
     out['columns'] = columns_sum(further_columns(table))
     if content: out['content'] = short([*labels, *(_file_content(p) for p in files)])
@@ -95,13 +98,13 @@ def image_facts(table:ReidTable, # With image files, or a reader
 
 # %% ../../nbs/06_retrieval/15_parts.ipynb #44d88876
 @contextmanager
-def only_writer(out, # File or folder that features are written to
+def only_writer(out:Path | str, # File or folder that features are written to
     rank:int=None, # Of a process that shares the work with others; None: it works alone
-    ):
+    ) -> Iterator[None]:
     "Let one process write into `out`; an error names the one that does"
     out = Path(out).expanduser()
-    lock = out.with_name(f".{out.name}{'' if rank is None else f'.{rank}'}.lock")
-    with locked(lock, wait=False, what=f"out={str(out)!r}"): yield
+    name = f'.{out.name}' if rank is None else f'.{out.name}.{rank}'
+    with locked(out.with_name(f'{name}.lock'), wait=False, what=f"out={str(out)!r}"): yield
 
 
 def _noted(plan):
@@ -116,40 +119,44 @@ _LATER = ('images', 'tokenizer_sum', 'cameras', 'columns') # of a plan: what ear
 def _refuse_without_content(folder, noted):
     "An error if images of interrupted parts cannot be compared by content"
     if 'content' in noted: return
-    raise FileExistsError(f"{folder} was begun without check_content=True, so that its images are compared by "
-                          "name, size and time; leave check_content out, or pass fresh=True to begin anew")
+    raise FileExistsError(f"{folder} was begun without check_content=True, so that its images are compared "
+                          "by name, size and time; leave check_content out, or pass fresh=True to begin anew")
 
 
 def _warn_without_times(folder, noted, plan):
     "Say so where changes of images cannot be noticed"
     if 'images' in noted or 'images' not in _noted(plan): return
-    warnings.warn(f"{folder} was begun by an earlier version, which did not note size and time of the images: "
-                  "changes of images since are not noticed. To embed them all again, pass fresh=True", stacklevel=3)
+    warnings.warn(f"{folder} was begun by an earlier version, which did not note size and time of the "
+                  "images: changes of images since are not noticed. To embed them all again, pass "
+                  "fresh=True", stacklevel=3)
 
 
-def claim_parts(folder, # Of the parts
+def claim_parts(folder:Path | str, # Of the parts
     plan:dict, # What decides them, with `images` of `image_facts`
     fresh:bool=False, # Begin anew, unless an interrupted call with `fresh` has begun these very parts
     content:bool=False, # Images are compared by content
-    done=None, # Function folder -> whether all parts are there; None: they never are
-    ):
+    done:Callable[[Path], bool] | None=None, # Whether all parts are there; None: they never are
+    ) -> None:
     "A folder for the parts of this plan; one with parts of another plan, or of another program, is refused"
     folder, there = Path(folder), read_plan(folder)
     not_compared = 'images' if content else 'content'
-    how = dict(remedy=', write to another place, or pass fresh=True to begin anew', ignore=('begun', not_compared),
-               added=_LATER)
-    if there and not fresh:
-        if content: _refuse_without_content(folder, _noted(there))
-        claim_folder(folder, plan, **how)
-        return _warn_without_times(folder, _noted(there), plan)
-    if not fresh: return claim_folder(folder, plan, **how)
+
+    def claim(plan, fresh=False):
+        claim_folder(folder, plan, fresh=fresh, ignore=('begun', not_compared), added=_LATER,
+                     remedy=', write to another place, or pass fresh=True to begin anew')
+
+    if not fresh:
+        if there and content: _refuse_without_content(folder, _noted(there))
+        claim(plan)
+        if there: _warn_without_times(folder, _noted(there), plan)
+        return
     plan = plan | dict(begun='fresh')
     goes_on = there.get('begun') == 'fresh'
     if goes_on and done is not None: goes_on = not done(folder)
     if goes_on:
-        try: return claim_folder(folder, plan, **how)
-        except FileExistsError: pass # of another plan: begin anew
-    claim_folder(folder, plan, fresh=True, **how)
+        try: return claim(plan)
+        except FileExistsError: pass   # of another plan: begin anew
+    claim(plan, fresh=True)
 
 # %% ../../nbs/06_retrieval/15_parts.ipynb #53ac7213
 def _readable(table, rows):
@@ -165,7 +172,8 @@ def _readable(table, rows):
 
 def _without_root(text, root):
     "A message without the folder that all images lie in"
-    for place in () if root is None else (str(Path(root).resolve()), str(root)):
+    if root is None: return text
+    for place in (str(Path(root).resolve()), str(root)):
         text = re.sub(rf"(?<![^\s'\"]){re.escape(place.rstrip('/'))}/", '', text) # where a path begins
     return text
 
@@ -178,24 +186,25 @@ def _short_of_memory(error):
 
 @contextmanager
 def naming_memory(batch_size:int, # Items at a time
-    ):
+    ) -> Iterator[None]:
     "Say what needs less memory if the block has too little"
     try: yield
     except (MemoryError, RuntimeError) as e:
         if not _short_of_memory(e): raise
-        raise RuntimeError(f"memory does not suffice for batch_size={batch_size} at a time; give a smaller batch_size. "
-                           "The same call goes on after what was written") from e
+        raise RuntimeError(f"memory does not suffice for batch_size={batch_size} at a time; give a smaller "
+                           "batch_size. The same call goes on after what was written") from e
 
 
-def embed_rows(model, # As for `embed_images`
+def embed_rows(model:torch.nn.Module, # As for `embed_images`
     table:ReidTable, # Whose images are embedded
-    rows, # Positions in it
+    rows:Sequence[int], # Positions in it
     skip_bad:bool=False, # Leave out images that cannot be read
-    **kw, # More for `embed_images`; `batch_size` is that of all rows unless given
+    **kw:Any, # More for `embed_images`; `batch_size` is that of all rows unless given
     ) -> tuple: # Embeddings (None if no image can be read), and what is wrong with those that were left out
     "Features of some rows"
     rows = list(rows)
     kw = dict(batch_size=len(rows), quiet=True) | kw
+
     def run(rows): return embed_images(model, table.take(rows), **kw)
 
     with naming_memory(kw['batch_size']):
@@ -203,26 +212,26 @@ def embed_rows(model, # As for `embed_images`
         except (ValueError, OSError, LookupError):
             if not skip_bad: raise
         rows, bad = _readable(table, rows)
-        return run(rows) if rows else None, bad
+        return (run(rows) if rows else None), bad
 
 # %% ../../nbs/06_retrieval/15_parts.ipynb #2ef2e141
 class Parts:
     "A folder of parts that are to become all rows"
-    def __init__(self, folder, # That `claim_parts` has claimed
+    def __init__(self, folder:Path | str, # That `claim_parts` has claimed
         n:int, # Rows of all parts
         ):
         self.folder, self.n = Path(folder), n
 
     def spans(self) -> list: # of (first row, row after the last)
         "Parts that are there and do not overlap, in order"
-        found = (re.fullmatch(r'(\d{1,18})-(\d{1,18})', p.name) for p in self.folder.iterdir())
-        out, at = [], 0
-        spans = ((int(m[1]), int(m[2])) for m in found if m)
-        for lo, hi in sorted(spans, key=lambda span: (span[0], -span[1])): # of those that begin alike the longest first
-            if not at <= lo < hi <= self.n: continue # of two writers on a disk without locks
-            out.append((lo, hi))
-            at = hi
-        return out
+        names = (re.fullmatch(r'(\d{1,18})-(\d{1,18})', p.name) for p in self.folder.iterdir())
+        found = ((int(name[1]), int(name[2])) for name in names if name)
+        spans, end = [], 0
+        for lo, hi in sorted(found, key=lambda span: (span[0], -span[1])):   # of one begin, the longest
+            if not end <= lo < hi <= self.n: continue   # of two writers on a disk without locks
+            spans.append((lo, hi))
+            end = hi
+        return spans
 
     def missing(self) -> list: # of (first row, row after the last)
         "What is not there yet"
@@ -232,9 +241,9 @@ class Parts:
 
     def write(self, lo:int, # First row
         hi:int, # Row after the last
-        some, # Embeddings of these rows, in order
-        bad=(), # What is wrong with the rows that were left out
-        ):
+        some:Sequence[Embeddings], # Embeddings of these rows, in order
+        bad:Sequence[str]=(), # What is wrong with the rows that were left out
+        ) -> None:
         "One part, whole or not at all"
         with atomic_path(self.folder/f'{lo}-{hi}') as tmp:
             tmp.mkdir()
@@ -248,8 +257,11 @@ class Parts:
         bad = json.loads((part/'bad.json').read_text('utf-8'))
         names = ('features.safetensors', 'features') # version 0.1: a folder
         file = next((part/k for k in names if (part/k).exists()), None)
-        some = None if file is None else Embeddings.load(file)
-        if (0 if some is None else len(some)) + len(bad) != hi - lo: raise ValueError('rows are missing')
+        if file is None: some, n = None, 0
+        else:
+            some = Embeddings.load(file)
+            n = len(some)
+        if n + len(bad) != hi - lo: raise ValueError('rows are missing')
         return some, bad
 
     def _damage(self, lo, hi):
@@ -262,12 +274,12 @@ class Parts:
         except BROKEN as e: return str(e)
         return ''
 
-    def mend(self):
+    def mend(self) -> None:
         "Remove parts that are damaged, with a warning for each"
         for lo, hi in self.spans():
             if not (wrong := self._damage(lo, hi)): continue
-            warnings.warn(f"part {lo}-{hi} of {self.folder} is damaged ({wrong}); its rows are embedded again",
-                          stacklevel=2)
+            warnings.warn(f"part {lo}-{hi} of {self.folder} is damaged ({wrong}); its rows are embedded "
+                          "again", stacklevel=2)
             remove_written(self.folder/f'{lo}-{hi}', ('features.safetensors', 'features', 'bad.json'))
 
     def join(self) -> tuple: # Embeddings, and what is wrong with the rows that were left out

@@ -8,6 +8,7 @@ __all__ = ['top_k', 'check_pair', 'hides_own_camera', 'rank', 'Ranker', 'Retriev
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #23f8cade
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,7 @@ from .shards import Shards
 from .sides import one_numbering, same_images, two_sides
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #f33d9e07
-def top_k(block, # (B,n) scores
+def top_k(block:torch.Tensor, # (B,n) scores
     k:int, # How many; fewer where there are fewer columns
     ) -> tuple: # (B,k) values, (B,k) columns
     "Values and columns of the k best per row, best first, ties by column"
@@ -37,19 +38,20 @@ def top_k(block, # (B,n) scores
     return v, i.gather(1, o)
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #89cac144
-def check_pair(q, # `Embeddings`
-    g, # `Embeddings`, or `Shards` where they can be read
-    scores, # `Scores` of both, or None
+def check_pair(q:Embeddings | Shards, # Queries
+    g:Embeddings | Shards, # Gallery
+    scores:Scores | None, # Of both
     disk:bool=False, # The gallery may be on disk
-    ):
+    ) -> None:
     "An error unless queries, gallery and scores fit together"
     for name, e in (('q', q), ('g', g)):
         if isinstance(e, Shards) and not (disk and name == 'g'):
-            raise TypeError(f"{name} is on disk (Shards), which this function does not read; give {name}.load(), or a "
-                            f"choice of its rows, {name}[rows].load()")
+            raise TypeError(f"{name} is on disk (Shards), which this function does not read; give "
+                            f"{name}.load(), or a choice of its rows, {name}[rows].load()")
         if not isinstance(e, (Embeddings, Shards)):
             raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
-        if not len(e): raise ValueError(f"{name} has no rows: nothing to rank; check the split and the filters")
+        if not len(e):
+            raise ValueError(f"{name} has no rows: nothing to rank; check the split and the filters")
     if scores is None and q.dim != g.dim:
         raise ValueError(f"q has {q.dim} dimensions and g has {g.dim}; did one model make both?")
     if scores is not None and tuple(scores.shape) != (len(q), len(g)):
@@ -67,9 +69,9 @@ def _comparable(q, g, same_camera, scores):
 
 def hides_own_camera(q:Embeddings, # Queries
     g:Embeddings, # Gallery
-    same_camera:str=None, # As for `rank`
+    same_camera:str | None=None, # As for `rank`
     ) -> bool:
-    "Whether a query's own person in its own camera is hidden; by default not where nothing would be left to find"
+    "Whether a query's own person in its own camera is hidden; not by default if nothing would be left"
     drop = drops_same_camera(same_camera, q.cam, g.cam)
     if not drop or same_camera is not None: return drop
     cams, pids = (np.unique(np.concatenate([getattr(e, label) for e in (q, g)])) for label in ('cam', 'pid'))
@@ -77,7 +79,7 @@ def hides_own_camera(q:Embeddings, # Queries
 
 
 def _pairs(q, g, drop):
-    "Pairs of one person, pairs that are hidden (own camera, own image); gallery rows without an identity among others"
+    "Pairs of one person, and hidden ones (own camera, own image); gallery rows that have no identity"
     junk = np.flatnonzero((g.pid == -1) & (g.pid != -1).any())
     return IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop, same_images(q, g)), torch.from_numpy(junk)
 
@@ -89,11 +91,18 @@ def _hidden(block, pairs, junk, rows, start=0, copy=True):
     junk = junk[(junk >= start) & (junk < start + block.shape[1])]
     if not here.any() and not len(junk): return block
     if copy: block = block.clone()
+
     def to(i): return torch.as_tensor(i, device=block.device)
 
     block[:, to(junk - start)] = -torch.inf
     block[to(row[here]), to(col[here] - start)] = -torch.inf
     return block
+
+
+def _blockwise_topk(scores, pairs, junk, k, chunk):
+    "Values and columns of the k best of every block of queries"
+    for lo, block in score_blocks(scores, chunk):
+        yield top_k(_hidden(block, pairs, junk, np.arange(lo, lo + len(block))), k)
 
 
 def _streamed_topk(scores, pairs, junk, k):
@@ -106,21 +115,22 @@ def _streamed_topk(scores, pairs, junk, k):
             if start == 0:
                 best.append((v, i))
                 continue
-            v, i = (torch.cat(p, 1) for p in zip(best[n], (v, i + start))) # of equal scores, the earlier image first
-            v, at = top_k(v, k)
-            best[n] = v, i.gather(1, at)
+            # of equal scores, the earlier image stands first
+            known_v, known_i = best[n]
+            v, at = top_k(torch.cat([known_v, v], 1), k)
+            best[n] = v, torch.cat([known_i, i + start], 1).gather(1, at)
     return best
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #96ee6e20
 def rank(q:Embeddings, # Queries
-    g, # Gallery: `Embeddings`, or `Shards` on disk
+    g:Embeddings | Shards, # Gallery, in memory or on disk
     k:int=10, # How many
-    *, same_camera:str=None, # 'drop' or 'keep' the query's own camera; default: drop if there are several cameras
+    *, same_camera:str | None=None, # 'drop' or 'keep' the query's own camera; None: drop if there are several
     distance:str='cosine', # or 'euclidean'
-    scores:Scores=None, # Other scores of the same queries and gallery (a re-ranking)
-    chunk:int=None, # Queries at a time, for a gallery in memory
+    scores:Scores | None=None, # Other scores of the same queries and gallery (a re-ranking)
+    chunk:int | None=None, # Queries at a time, for a gallery in memory
     memory:int=2**30, # Bytes for vectors and scores, for a gallery on disk
-    ): # (index, score), both (Q,k) arrays; index -1 and score -inf where fewer than k images are left
+    ) -> tuple[np.ndarray, np.ndarray]: # index and score, (Q,k); -1 and -inf where fewer are left
     "The k best gallery images of every query, best first"
     check_pair(q, g, scores, disk=True)
     if not isinstance(k, (int, np.integer)) or k < 1:
@@ -129,25 +139,28 @@ def rank(q:Embeddings, # Queries
     scores = scores or scores_of(q, g, distance, memory)
     pairs, junk = _pairs(q, g, hides_own_camera(q, g, same_camera))
     if isinstance(scores, ShardScores): best = _streamed_topk(scores, pairs, junk, k)
-    else: best = (top_k(_hidden(block, pairs, junk, np.arange(lo, lo + len(block))), k)
-                  for lo, block in score_blocks(scores, chunk))
-    best = [(torch.where(v == -torch.inf, -1, i).cpu().numpy(), v.cpu().numpy()) for v, i in best]
-    index, value = ([b[j] for b in best] for j in (0, 1))
-    none = int(sum((i[:, 0] == -1).sum() for i in index))
-    def pad(x, fill): return np.pad(np.concatenate(x), ((0, 0), (0, max(0, k - len(g)))), constant_values=fill)
-
-    if none: warnings.warn(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1), the query "
-                           "itself, or of its own person and camera; same_camera='keep' lists the last", stacklevel=2)
-    return pad(index, -1), pad(value, -np.inf)
+    else: best = _blockwise_topk(scores, pairs, junk, k, chunk)
+    index, value = [], []
+    for v, i in best:
+        index.append(torch.where(v == -torch.inf, -1, i).cpu().numpy())
+        value.append(v.cpu().numpy())
+    index, value = np.concatenate(index), np.concatenate(value)
+    none = int((index[:, 0] == -1).sum())
+    if none:
+        warnings.warn(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1), the "
+                      "query itself, or of its own person and camera; same_camera='keep' lists the last",
+                      stacklevel=2)
+    beyond = ((0, 0), (0, max(0, k - len(g))))   # of a gallery of fewer than k images
+    return np.pad(index, beyond, constant_values=-1), np.pad(value, beyond, constant_values=-np.inf)
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #6d5df194
 class Ranker:
     "Lists of single queries, with what all queries share computed once"
     def __init__(self, q:Embeddings, # Queries
         g:Embeddings, # Gallery
-        *, same_camera:str=None, # As for `rank`
+        *, same_camera:str | None=None, # As for `rank`
         distance:str='cosine', # or 'euclidean'
-        scores:Scores=None, # Other scores of the same queries and gallery
+        scores:Scores | None=None, # Other scores of the same queries and gallery
         ):
         check_pair(q, g, scores)
         q, g = _comparable(q, g, same_camera, scores)
@@ -156,11 +169,11 @@ class Ranker:
 
     def __call__(self, i:int, # Query
         k:int=10, # How many
-        ): # (index, score), both (n,) arrays; n < k where fewer images are left
+        ) -> tuple[np.ndarray, np.ndarray]: # index and score, (n,); n < k where fewer are left
         "The k best gallery images of query `i`, best first"
         row = self.scores.block(i, i + 1).clone()
         _, (_, own) = self.pairs(i, i + 1)
-        for out in (self.junk, torch.from_numpy(own)): row[0, out.to(row.device)] = -torch.inf
+        for hidden in (self.junk, torch.from_numpy(own)): row[0, hidden.to(row.device)] = -torch.inf
         score, index = (x[0].cpu().numpy() for x in top_k(row, k))
         left = score > -np.inf
         return index[left], score[left]
@@ -177,23 +190,26 @@ class RetrievalResult:
     def __post_init__(self):
         i, s = self.index, self.score
         if i.ndim != 2 or i.shape != s.shape or len(i) != len(self.q):
-            raise ValueError(f"index {i.shape} and score {s.shape} must both be ({len(self.q)},k), one row per query")
+            raise ValueError(f"index {i.shape} and score {s.shape} must both be ({len(self.q)},k), one row "
+                             "per query")
         if i.size and (i.max() >= len(self.g) or i.min() < -1):
             raise ValueError(f"index holds {i.min()} to {i.max()}; "
                              f"the gallery has positions 0 to {len(self.g) - 1} (-1 for none)")
         with np.errstate(invalid='ignore'):
-            if (s[:, 1:] > s[:, :-1]).any(): raise ValueError("score must fall along each row, best image first")
+            if (s[:, 1:] > s[:, :-1]).any():
+                raise ValueError("score must fall along each row, best image first")
 
     def __len__(self): return len(self.index)
     def __repr__(self):
         known = self.q.pid != -1
-        r1 = f'R1 {100*self.correct[known, 0].mean():.1f}' if known.any() else 'no labels'
+        r1 = 'no labels'
+        if known.any(): r1 = f'R1 {100*self.correct[known, 0].mean():.1f}'
         return f"RetrievalResult({len(self)} queries, top {self.index.shape[1]} of {len(self.g)}, {r1})"
 
     @property
-    def correct(self): # (Q,k) bool; False where the query has no label
-        who = self.q.pid[:, None]
-        return (self.g.pid[self.index] == who) & (self.index >= 0) & (who != -1)
+    def correct(self) -> np.ndarray: # (Q,k) bool; False where the query has no label
+        person = self.q.pid[:, None]
+        return (self.g.pid[self.index] == person) & (self.index >= 0) & (person != -1)
 
     def ranked_list(self, i:int, # Query
         ) -> pd.DataFrame: # One row per image: rank, row, score, correct and the gallery's labels
@@ -212,9 +228,9 @@ class RetrievalResult:
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #0f78ea40
 def retrieve(q:Embeddings, # Queries
-    g, # Gallery: `Embeddings`, or `Shards` on disk
+    g:Embeddings | Shards, # Gallery, in memory or on disk
     k:int=10, # How many
-    **kw, # As for `rank`
+    **kw:Any, # As for `rank`
     ) -> RetrievalResult:
     "`rank`, with the labels"
     index, score = rank(q, g, k, **kw)
@@ -225,41 +241,43 @@ def _best_right(block, row, col):
     "Row and column of the best match of each row that has one, ties by column, and its score"
     def t(i): return torch.as_tensor(i, device=block.device)
 
-    val = block[t(row), t(col)].double().cpu().numpy()
-    o = np.lexsort((col, -val, row))
-    _, at = np.unique(row[o], return_index=True)
-    return row[o][at], col[o][at], val[o][at]
+    score = block[t(row), t(col)].double().cpu().numpy()
+    order = np.lexsort((col, -score, row))
+    _, first = np.unique(row[order], return_index=True)
+    best = order[first]
+    return row[best], col[best], score[best]
 
 
 def rivals(q:Embeddings, # Queries
     g:Embeddings, # Gallery
-    *, same_camera:str=None, # 'drop' or 'keep' matches of the query's own camera; default: drop if both have cameras
+    *, same_camera:str | None=None, # 'drop' or 'keep' matches of the query's own camera; None: drop if known
     distance:str='cosine', # or 'euclidean'
-    scores:Scores=None, # Other scores of the same queries and gallery
-    chunk:int=None, # Queries at a time
-    ) -> pd.DataFrame: # right, right_score, wrong, wrong_score, first (rank of `right`); for none -1, -inf and 0
-    "The best image of each query's own person and of anybody else; junk and what the camera rule hides do not count"
+    scores:Scores | None=None, # Other scores of the same queries and gallery
+    chunk:int | None=None, # Queries at a time
+    ) -> pd.DataFrame: # right, right_score, wrong, wrong_score, first (rank of `right`); none: -1, -inf, 0
+    "The best image of each query's own person and of anybody else, of those that count"
     check_pair(q, g, scores)
     q, g = _comparable(q, g, same_camera, scores)
     scores = scores or EmbeddingScores(q.emb, g.emb, distance)
     pairs, junk = _pairs(q, g, drops_same_camera(same_camera, q.cam, g.cam))
-    out = {k: np.full(len(q), v) for k, v in dict(right=-1, right_score=-np.inf, wrong=-1, wrong_score=-np.inf,
-                                                  first=0).items()}
+    none = dict(right=-1, right_score=-np.inf, wrong=-1, wrong_score=-np.inf, first=0)
+    out = {column: np.full(len(q), value) for column, value in none.items()}
     for lo, block in score_blocks(scores, chunk):
-        (row, col), (orow, ocol) = pairs(lo, lo + len(block))
-        r, c, v = _best_right(block, row, col)
-        out['right'][lo + r], out['right_score'][lo + r] = c, v
         def to(i): return torch.as_tensor(i, device=block.device)
 
-        rest = block.clone()
-        rest[:, to(junk)] = -torch.inf
-        rest[to(row), to(col)] = -torch.inf
-        rest[to(orow), to(ocol)] = -torch.inf
-        best, at = (x.cpu().numpy() for x in rest.max(1)) # of equal scores, the first
-        some, s = best > -np.inf, slice(lo, lo + len(block))
-        out['wrong'][s], out['wrong_score'][s] = np.where(some, at, -1), best
+        found = pairs(lo, lo + len(block))
+        row, column, score = _best_right(block, *found.matches)
+        out['right'][lo + row], out['right_score'][lo + row] = column, score
+
+        others = block.clone()
+        others[:, to(junk)] = -torch.inf
+        for hidden in found: others[to(hidden.row), to(hidden.column)] = -torch.inf
+        best, at = (x.cpu().numpy() for x in others.max(1))   # of equal scores, the first
+        here = slice(lo, lo + len(block))
+        out['wrong'][here], out['wrong_score'][here] = np.where(best > -np.inf, at, -1), best
+
         bound = block.new_full((len(block),), torch.nan)
-        bound[to(r)] = to(v).to(bound)
-        beat = (rest >= bound[:, None]).sum(1).cpu().numpy()
-        out['first'][lo + r] = 1 + beat[r]
+        bound[to(row)] = to(score).to(bound)
+        beat = (others >= bound[:, None]).sum(1).cpu().numpy()
+        out['first'][lo + row] = 1 + beat[row]
     return pd.DataFrame(out)

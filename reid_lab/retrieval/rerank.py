@@ -6,6 +6,9 @@
 __all__ = ['ITMScores', 'rerank_itm', 'KReciprocalScores', 'rerank_k_reciprocal']
 
 # %% ../../nbs/06_retrieval/70_rerank.ipynb #b0b7dff0
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 
@@ -15,12 +18,16 @@ from .ranking import check_pair, top_k
 from .scores import DISTANCES, EmbeddingScores, Scores, centre_of, score_blocks, unit_rows
 from .sides import one_model, same_images
 
+# %% ../../nbs/06_retrieval/70_rerank.ipynb #0b6f2a91
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
 # %% ../../nbs/06_retrieval/70_rerank.ipynb #638a57b4
 class ITMScores(Scores):
-    "Cosine scores with match logits for the top k; rows are made on demand, in float64 so that 0.002 cosine survives"
+    "Cosine scores with match logits for the top k, made on demand; float64, so that 0.002 cosine survives"
     def __init__(self, base:Scores, # Cosines
-        index, # (Q,k) gallery positions that were matched
-        logit, # (Q,k) their match logits
+        index:np.ndarray, # (Q,k) gallery positions that were matched
+        logit:np.ndarray | torch.Tensor, # (Q,k) their match logits
         lowest:float, # Smallest of all cosines
         highest:float, # Largest
         tie_weight:float=.002, # Weight of the cosine
@@ -32,49 +39,61 @@ class ITMScores(Scores):
         scaled = self.logit*common_scale(self.logit)
         self.itm = (scaled - scaled.min())/((scaled.max() - scaled.min()) or 1.)
 
-    def block(self, lo, hi):
-        out = self.base.block(lo, hi).to(torch.float64, copy=True).sub_(self.low).mul_(self.tie_weight/self.width)
+    def block(self, lo:int, hi:int) -> torch.Tensor:
+        out = self.base.block(lo, hi).to(torch.float64, copy=True)
+        out.sub_(self.low).mul_(self.tie_weight/self.width)
         itm = self.itm[lo:hi].to(out.device)
         rest = itm.min(1, keepdim=True).values
         i = torch.as_tensor(self.index[lo:hi], device=out.device)
         best = out.gather(1, i) + itm
         return out.add_(rest).scatter_(1, i, best)
 
-    def weighted(self, tie_weight): # Of the cosine -> ITMScores of the same pairs
+    def weighted(self, tie_weight:float, # Of the cosine
+        ) -> 'ITMScores':
         "The same logits with another weight of the cosine"
         return ITMScores(self.base, self.index, self.logit, self.low, self.low + self.width, tie_weight)
 
 # %% ../../nbs/06_retrieval/70_rerank.ipynb #b8266527
+def _match_logits(itm, index, pairs_per_call): # function, (Q,k), int -> (Q,k)
+    "Match logits of all pairs, some at a time; an error names the first query without a number"
+    n, k = index.shape
+    query, image = np.repeat(np.arange(n), k), index.ravel()
+    logits = []
+    for lo in range(0, n*k, pairs_per_call):
+        some = slice(lo, lo + pairs_per_call)
+        out = torch.as_tensor(itm(query[some], image[some])).detach().double().cpu()
+        if out.shape != query[some].shape:
+            raise ValueError(f"itm returned shape {tuple(out.shape)} for {len(query[some])} pairs; one match "
+                             "logit per pair")
+        finite = torch.isfinite(out).numpy()
+        if not finite.all():
+            raise ValueError(f"itm returned NaN or infinite logits (query {query[some][~finite][0]})")
+        logits.append(out)
+    return torch.cat(logits).reshape(n, k)
+
+
 def rerank_itm(q:Embeddings, # Captions
     g:Embeddings, # Images
-    itm, # Function: (n,) query numbers, (n,) gallery numbers -> (n,) match logits
+    itm:Callable[[np.ndarray, np.ndarray], torch.Tensor], # Query and gallery numbers -> logits
     *, k_test:int=128, # Images per query to match
     tie_weight:float=.002, # Weight of the cosine in the final score
-    scores:Scores=None, # First-stage scores; default: cosine of `q` and `g`
+    scores:Scores | None=None, # First-stage scores; default: cosine of `q` and `g`
     pairs_per_call:int=1024, # Pairs given to `itm` at a time
-    chunk:int=None, # Queries at a time in the first stage
+    chunk:int | None=None, # Queries at a time in the first stage
     ) -> ITMScores: # Pass it on as `scores=`
     "Match the best `k_test` of every query and order by the match"
     if scores is None: check_pair(q, g, None)
     if k_test < 1 or pairs_per_call < 1:
-        raise ValueError(f"k_test={k_test}, pairs_per_call={pairs_per_call}; both count pairs and are at least 1")
+        raise ValueError(f"k_test={k_test}, pairs_per_call={pairs_per_call}; both count pairs and are at "
+                         "least 1")
     base = scores or EmbeddingScores(q.emb, g.emb)
-    low, high, index, logit = np.inf, -np.inf, [], []
+    low, high, index = np.inf, -np.inf, []
     for _, block in score_blocks(base, chunk):
         low, high = min(low, float(block.min())), max(high, float(block.max()))
         index.append(top_k(block, k_test)[1].cpu().numpy())
     index = np.concatenate(index)
-    n, k = index.shape
-    qi, gi = np.repeat(np.arange(n), k), index.ravel()
-    for lo in range(0, n*k, pairs_per_call):
-        s = slice(lo, lo + pairs_per_call)
-        out = torch.as_tensor(itm(qi[s], gi[s])).detach().double().cpu()
-        if out.shape != qi[s].shape:
-            raise ValueError(f"itm returned shape {tuple(out.shape)} for {len(qi[s])} pairs; one match logit per pair")
-        if not torch.isfinite(out).all():
-            raise ValueError(f"itm returned NaN or infinite logits (query {qi[s][~torch.isfinite(out).numpy()][0]})")
-        logit.append(out)
-    return ITMScores(base, index, torch.cat(logit).reshape(n, k), low, high, tie_weight)
+    logit = _match_logits(itm, index, pairs_per_call)
+    return ITMScores(base, index, logit, low, high, tie_weight)
 
 # %% ../../nbs/06_retrieval/70_rerank.ipynb #ec911d01
 class _Squared:
@@ -101,8 +120,10 @@ class _Squared:
     def pairs(self, i, j, chunk=2**16): # (n,)
         "Distances of single pairs"
         i, j = torch.as_tensor(i, device=self.x.device), torch.as_tensor(j, device=self.x.device)
-        d = [(self.x[a] - self.x[b]).square().sum(1)/self.top[a] for a, b in zip(i.split(chunk), j.split(chunk))]
-        return torch.cat(d).double().cpu().numpy()
+        distances = []
+        for a, b in zip(i.split(chunk), j.split(chunk)):
+            distances.append((self.x[a] - self.x[b]).square().sum(1)/self.top[a])
+        return torch.cat(distances).double().cpu().numpy()
 
 # %% ../../nbs/06_retrieval/70_rerank.ipynb #4b1842de
 def _reciprocal(near, k, chunk=2048):
@@ -133,28 +154,29 @@ def _expanded(near, k1, chunk=512):
 class KReciprocalScores(Scores):
     "Minus the mixed distance of queries and gallery; rows are made on demand"
     span = (-1., 0.)
-    def __init__(self, dist, # Squared distances of all images of both sides
-        V, # (N,N) sparse rows of step 4
+    def __init__(self, dist:_Squared, # Squared distances of all images of both sides
+        V:'csr_matrix', # (N,N) sparse rows of step 4
         n_query:int, # Queries come first
         lam:float, # Weight of the plain distance
-        gallery=None, # (G,) which of the images are the gallery; default: those after the queries
+        gallery:np.ndarray | None=None, # (G,) the images of the gallery; default: those after the queries
         ):
         self.dist, self.lam, self.V = dist, lam, V[:n_query]
-        self.gallery = slice(n_query, None) if gallery is None else gallery
+        self.gallery = gallery if gallery is not None else slice(n_query, None)
         self.Vg = V[self.gallery].tocsc()
         self.shape = (n_query, self.Vg.shape[0])
 
     def _jaccard(self, i):
         "Distances of query i to the gallery, through the columns that it occupies"
         V, Vg = self.V, self.Vg
-        s = slice(V.indptr[i], V.indptr[i + 1])
-        c, v = V.indices[s], V.data[s]
-        n = np.diff(Vg.indptr)[c]
-        at = np.repeat(Vg.indptr[c] - (np.cumsum(n) - n), n) + np.arange(n.sum())
-        shared = np.bincount(Vg.indices[at], np.minimum(np.repeat(v, n), Vg.data[at]), minlength=self.shape[1])
+        own = slice(V.indptr[i], V.indptr[i + 1])
+        column, value = V.indices[own], V.data[own]
+        n = np.diff(Vg.indptr)[column]   # gallery images in each of these columns
+        at = np.repeat(Vg.indptr[column] - (np.cumsum(n) - n), n) + np.arange(n.sum())
+        smaller = np.minimum(np.repeat(value, n), Vg.data[at])
+        shared = np.bincount(Vg.indices[at], smaller, minlength=self.shape[1])
         return 1 - shared/(2 - shared)
 
-    def block(self, lo, hi):
+    def block(self, lo:int, hi:int) -> torch.Tensor:
         d = self.dist.raw(slice(lo, hi), self.gallery)/self.dist.top[lo:hi, None]
         j = torch.from_numpy(np.stack([self._jaccard(i) for i in range(lo, hi)]))
         return -(d.double()*self.lam + j.to(d.device)*(1 - self.lam))
@@ -171,15 +193,22 @@ def _gallery_images(q, g): # -> (G,), or None where both sides have nothing in c
     return place
 
 
+def _mean_of_neighbours(near): # (N,k) -> (N,N) sparse
+    "A matrix that puts the mean of its k neighbours in the place of a row"
+    from scipy.sparse import csr_matrix
+    n, k = near.shape
+    return csr_matrix((np.full(near.size, 1/k), (np.repeat(np.arange(n), k), near.ravel())), (n, n))
+
+
 def rerank_k_reciprocal(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     k1:int=20, # Neighbours of the reciprocal sets
     k2:int=6, # Neighbours that a row is averaged over
     lam:float=.3, # Weight of the plain distance
-    distance:str='cosine', # 'cosine' puts vectors on the unit sphere first; 'euclidean' takes them as they are
-    chunk:int=None, # Rows at a time
+    distance:str='cosine', # 'cosine': of unit vectors; 'euclidean': of vectors as they are
+    chunk:int | None=None, # Rows at a time
     ) -> KReciprocalScores: # Pass it on as `scores=`
-    "k-reciprocal encoding with sparse rows (Zhong et al., CVPR 2017); an image of both sides is one neighbour"
+    "k-reciprocal encoding, sparse (Zhong et al., CVPR 2017); an image of both sides is one neighbour"
     from scipy.sparse import csr_matrix
     check_choice('distance', distance, DISTANCES)
     check_pair(q, g, None)
@@ -194,9 +223,7 @@ def rerank_k_reciprocal(q:Embeddings, # Queries
     near = dist.scan(min(n, max(k1 + 1, k2)), chunk or max(16, min(n, 2**24//n)))
     row, col = _expanded(near, min(k1, n - 1))
     V = csr_matrix((np.exp(-dist.pairs(row, col)), (row, col)), (n, n))
-    V = csr_matrix((V.data/np.repeat(np.asarray(V.sum(1)).ravel(), np.diff(V.indptr)), V.indices, V.indptr), (n, n))
-    if k2 > 1:
-        near = near[:, :k2]
-        k2 = near.shape[1]
-        V = csr_matrix((np.full(near.size, 1/k2), (np.repeat(np.arange(n), k2), near.ravel())), (n, n)) @ V
+    sums = np.repeat(np.asarray(V.sum(1)).ravel(), np.diff(V.indptr))
+    V = csr_matrix((V.data/sums, V.indices, V.indptr), (n, n))
+    if k2 > 1: V = _mean_of_neighbours(near[:, :k2]) @ V
     return KReciprocalScores(dist, V.tocsr(), len(q), lam, gallery)

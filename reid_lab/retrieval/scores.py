@@ -8,6 +8,7 @@ __all__ = ['NUMBERS', 'LARGE', 'DISTANCES', 'UNIT', 'Scores', 'MatrixScores', 'i
 
 # %% ../../nbs/06_retrieval/40_scores.ipynb #1ebbe395
 import warnings
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -20,7 +21,8 @@ from .embeddings import Embeddings
 from .shards import Shards
 
 # %% ../../nbs/06_retrieval/40_scores.ipynb #5dcae65d
-NUMBERS = ('bool', 'uint8', 'int8', 'int16', 'int32', 'int64', 'float16', 'bfloat16', 'float32', 'float64') # of scores
+NUMBERS = ('bool', 'uint8', 'int8', 'int16', 'int32', 'int64', 'float16', 'bfloat16', 'float32',
+           'float64') # of scores
 
 
 class Scores:
@@ -28,28 +30,29 @@ class Scores:
     shape, span = (0, 0), (-1., 1.)  # span: what mSD maps to [0,1]
     def block(self, lo:int, # First query
         hi:int, # One past the last
-        ): # (hi-lo, G) tensor; the next call may overwrite it
+        ) -> torch.Tensor: # (hi-lo, G) tensor; the next call may overwrite it
         "Scores of queries `lo` to `hi`"
         raise NotImplementedError
 
-    def columns(self, keep, # (K,) images
-        ): # -> Scores
+    def columns(self, keep:np.ndarray, # (K,) images
+        ) -> 'Scores': # -> Scores
         "Scores of some of the images"
         return _Columns(self, keep)
 
 
 class MatrixScores(Scores):
     "Scores that exist already: an array, a tensor or a memory map"
-    def __init__(self, sim, # (Q,G) floats, higher is better
-        span=(-1., 1.), # The range that mSD maps to [0,1]
+    def __init__(self, sim:np.ndarray | torch.Tensor, # (Q,G) floats, higher is better
+        span:tuple[float, float]=(-1., 1.), # The range that mSD maps to [0,1]
         ):
         if len(getattr(sim, 'shape', ())) != 2:
             raise ValueError(f"sim has shape {getattr(sim, 'shape', None)}; it must be (Q,G)")
         kind = str(sim.dtype).removeprefix('torch.')
-        if kind not in NUMBERS: raise TypeError(f"sim has dtype {kind}; scores are real numbers: use sim.astype('f8')")
+        if kind not in NUMBERS:
+            raise TypeError(f"sim has dtype {kind}; scores are real numbers: use sim.astype('f8')")
         self.sim, self.shape, self.span = sim, tuple(sim.shape), span
 
-    def block(self, lo, hi):
+    def block(self, lo:int, hi:int) -> torch.Tensor:
         b = self.sim[lo:hi]
         if not isinstance(b, torch.Tensor): b = torch.from_numpy(np.require(b, requirements='CW'))
         if not b.dtype.is_floating_point and b.element_size() > 2: b = b.double()
@@ -63,26 +66,28 @@ class MatrixScores(Scores):
 LARGE = 2**20 # Numbers in a matrix from which on oneDNN multiplies
 
 
-def inner(q, # (B,D) tensor
-    g, # (G,D) tensor of the same type
-    out=None, # (B,G) array to fill
-    plus=None, # (G,) added to every row
-    ): # (B,G)
+def inner(q:torch.Tensor, # (B,D) tensor
+    g:torch.Tensor, # (G,D) tensor of the same type
+    out:torch.Tensor | None=None, # (B,G) array to fill
+    plus:torch.Tensor | None=None, # (G,) added to every row
+    ) -> torch.Tensor: # (B,G)
     "Inner products of all rows, by the fastest library; type, size and layout of `g` decide which"
     if out is None: out = q.new_empty(len(q), len(g))
-    one = g.dtype == torch.float32 and g.device.type == 'cpu' and g.numel() >= LARGE and g.is_contiguous()
-    if not (one and torch.backends.mkldnn.is_available()):
-        return torch.mm(q, g.T, out=out) if plus is None else torch.addmm(plus, q, g.T, out=out)
+    large = g.dtype == torch.float32 and g.device.type == 'cpu' and g.numel() >= LARGE and g.is_contiguous()
+    if not (large and torch.backends.mkldnn.is_available()):
+        if plus is None: return torch.mm(q, g.T, out=out)
+        return torch.addmm(plus, q, g.T, out=out)
     step = max(1, 6*2**20//len(g)) # for arrays beyond 24 MB the allocator may ask for new pages every time
     for rows, to in zip(q.split(step), out.split(step)):
-        two = rows.expand(2, -1) if len(rows) == 1 else rows
-        made = F.linear(two.to_mkldnn(), g).to_dense()[:len(rows)]
-        to.copy_(made) if plus is None else torch.add(made, plus, out=to)
+        several = rows.expand(2, -1) if len(rows) == 1 else rows
+        products = F.linear(several.to_mkldnn(), g).to_dense()[:len(rows)]
+        if plus is None: to.copy_(products)
+        else: torch.add(products, plus, out=to)
     return out
 
 # %% ../../nbs/06_retrieval/40_scores.ipynb #12777b18
-def unit_rows(x, # (N,D) tensor
-    ): # (N,D)
+def unit_rows(x:torch.Tensor, # (N,D) tensor
+    ) -> torch.Tensor: # (N,D)
     "`x` with rows of length 1; `x` itself, not a copy, where they are already"
     n = torch.linalg.vector_norm(x, dim=1)
     if bool(((n - 1).abs() < 1e-6).all()): return x
@@ -95,34 +100,37 @@ def _whole(x):
     return all(bool((part == part.round()).all()) for part in (x[:16], x))
 
 
-def centre_of(q, # (Q,D) tensor
-    g, # (G,D) tensor of the same type
+def centre_of(q:torch.Tensor, # (Q,D) tensor
+    g:torch.Tensor, # (G,D) tensor of the same type
     ) -> tuple: # (D,) tensor, type to compute in
     "A point in the middle of `g` and a type with which differences and products of whole numbers are exact"
     mid = g.mean(0)
     if not (_whole(q) and _whole(g)): return mid, q.dtype
     mid = mid.round()
     largest = [float(torch.linalg.vector_norm(x - mid, dim=1).max()) for x in (q, g)]
-    exact = max(largest)**2 < 2**22 or q.dtype == torch.float64 # halves of squares, and sums of two of them, in 24 bits
-    return mid, q.dtype if exact else torch.float64
+    if max(largest)**2 < 2**22: return mid, q.dtype   # halves of squares and their sums have 24 bits
+    return mid, torch.float64
 
 # %% ../../nbs/06_retrieval/40_scores.ipynb #3a6da7fd
 DISTANCES = ('cosine', 'euclidean')   # that rank a gallery
 
 
-def _zeros(x): return int((~x[x[:, 0] == 0].any(1)).sum()) # Vectors without a direction
+def _count_zeros(x):
+    "Vectors without a direction; most are told apart by their first number"
+    return int((~x[x[:, 0] == 0].any(1)).sum())
 
 
 def _warn_of_zeros(side, n, total):
     "Say how many vectors have no direction"
-    if n: warnings.warn(f"{n} of {total} {side} vectors are all zeros: they have no cosine (only a Euclidean distance) "
-                        "and score 0 with all. Find what made them, or drop them", stacklevel=4)
+    if n:
+        warnings.warn(f"{n} of {total} {side} vectors are all zeros: they have no cosine (only a Euclidean "
+                        "distance) and score 0 with all. Find what made them, or drop them", stacklevel=4)
 
 
 class EmbeddingScores(Scores):
     "Cosine or (negative, order only) Euclidean scores of two sets of vectors"
-    def __init__(self, q, # (Q,D) tensor
-        g, # (G,D) tensor
+    def __init__(self, q:torch.Tensor, # (Q,D) tensor
+        g:torch.Tensor, # (G,D) tensor
         distance:str='cosine', # or 'euclidean'
         ):
         check_choice('distance', distance, DISTANCES)
@@ -132,7 +140,8 @@ class EmbeddingScores(Scores):
         q, g = q.to(g.device, dtype), g.to(dtype)
         if distance == 'cosine':
             self.q, self.g, self.bias = unit_rows(q), unit_rows(g), None
-            for side, x in (('query', self.q), ('gallery', self.g)): _warn_of_zeros(side, _zeros(x), len(x))
+            for side, x in (('query', self.q), ('gallery', self.g)):
+                _warn_of_zeros(side, _count_zeros(x), len(x))
         else:
             k = common_scale(q, g)
             if k != 1: q, g = q*k, g*k
@@ -142,14 +151,14 @@ class EmbeddingScores(Scores):
             self.span = (np.nan, np.nan)
         self.shape, self._buf = (len(q), len(g)), None
 
-    def block(self, lo, hi):
+    def block(self, lo:int, hi:int) -> torch.Tensor:
         if self._buf is None or len(self._buf) < hi - lo: self._buf = self.g.new_empty(hi - lo, len(self.g))
         return inner(self.q[lo:hi], self.g, self._buf[:hi - lo], self.bias)
 
 # %% ../../nbs/06_retrieval/40_scores.ipynb #bdedde6f
 def score_blocks(scores:Scores, # Of all queries
     chunk:int=None, # Queries at a time; default: blocks of about 64 MB on a CPU
-    ): # Yields the number of the first query and its block
+    ) -> Iterator[tuple[int, torch.Tensor]]: # Yields the number of the first query and its block
     "All blocks of a `Scores`, in order"
     Q, G = scores.shape
     chunk = chunk or max(16, min(Q, 2**24//G))
@@ -171,7 +180,7 @@ UNIT = (256, 1024) # Queries and images of one product
 
 class ShardScores(Scores):
     "Cosine or (negative, order only) Euclidean scores against a gallery on disk, made piece by piece"
-    def __init__(self, q, # (Q,D) tensor
+    def __init__(self, q:torch.Tensor, # (Q,D) tensor
         g:Shards, # Gallery
         distance:str='cosine', # or 'euclidean'
         memory:int=2**30, # Bytes for vectors and scores in work
@@ -180,28 +189,31 @@ class ShardScores(Scores):
         if q.shape[1] != g.dim:
             raise ValueError(f"query vectors have {q.shape[1]} dimensions, gallery vectors {g.dim}")
         q = q.to(torch.promote_types(q.dtype, torch.float32))
-        self.g, self.shape, self.given = g, (len(q), len(g)), (q, distance, memory)
+        self.g, self.shape = g, (len(q), len(g))
+        self.given_q, self.distance, self.memory = q, distance, memory
         self.mid = None
         if distance == 'cosine':
             self.q = unit_rows(q)
-            _warn_of_zeros('query', _zeros(self.q), len(q))
+            _warn_of_zeros('query', _count_zeros(self.q), len(q))
         else:
             self.mid, kind = centre_of(q, g.read(0, UNIT[1]).to(q)) # of the first images, which will do
             q, self.span = q.to(kind), (np.nan, np.nan)
             self.q = q - self.mid
-        one = q.element_size()*(3*g.dim + 2*UNIT[0]) + 4*g.dim # a row: read, used, what lies between; scores
-        self.step = min(max(1, int(memory)//(one*UNIT[1])), -(-len(g)//UNIT[1]))*UNIT[1]
+        row = q.element_size()*(3*g.dim + 2*UNIT[0]) + 4*g.dim # bytes: read, used, what lies between; scores
+        units_in_memory, units_in_all = max(1, int(memory)//(row*UNIT[1])), -(-len(g)//UNIT[1])
+        self.step = min(units_in_memory, units_in_all)*UNIT[1]
         self._buf = self.q.new_empty(min(len(q), UNIT[0]), self.step)
 
 # %% ../../nbs/06_retrieval/40_scores.ipynb #f4b99706
 @patch
-def columns(self:ShardScores, keep): return ShardScores(self.given[0], self.g[keep], *self.given[1:])
+def columns(self:ShardScores, keep:np.ndarray) -> ShardScores:
+    return ShardScores(self.given_q, self.g[keep], self.distance, self.memory)
 
 
 @patch
 def load(self:ShardScores, lo:int, # First image, a multiple of the unit
     hi:int, # One past the last
-    ): # (n,D) vectors, (n,) summand or None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]: # (n,D) vectors, (n,) summand or None
     "Images as they are multiplied"
     x = self.g.read(lo, hi).to(self.q)
     if not torch.isfinite(x.sum(1)).all(): raise ValueError(f"{self.g.folder} has NaN or infinite values")
@@ -213,10 +225,10 @@ def load(self:ShardScores, lo:int, # First image, a multiple of the unit
 
 
 @patch
-def product(self:ShardScores, rows, # (B,) queries, at most those of the unit
-    x, # (n,D) from `load`
-    bias, # (n,) or None
-    ): # (B,n); the next call overwrites it
+def product(self:ShardScores, rows:Sequence[int], # (B,) queries, at most those of the unit
+    x:torch.Tensor, # (n,D) from `load`
+    bias:torch.Tensor | None, # (n,) or None
+    ) -> torch.Tensor: # (B,n); the next call overwrites it
     "Scores of some queries with some images"
     q, out = self.q[torch.as_tensor(rows, device=self.q.device)], self._buf[:len(rows), :len(x)]
     for a in range(0, len(x), UNIT[1]):
@@ -227,18 +239,18 @@ def product(self:ShardScores, rows, # (B,) queries, at most those of the unit
 
 
 @patch
-def sweep(self:ShardScores): # Yields the number of the first image and what `load` gives
-    "The whole gallery, piece by piece"
+def sweep(self:ShardScores) -> Iterator[tuple[int, torch.Tensor, torch.Tensor | None]]:
+    "The whole gallery, piece by piece: the number of the first image, and what `load` gives"
     zeros, G = 0, self.shape[1]
     for lo in progress(range(0, G, self.step), 'pieces of the gallery'):
         x, bias = self.load(lo, min(lo + self.step, G))
-        if bias is None: zeros += _zeros(x)
+        if bias is None: zeros += _count_zeros(x)
         yield lo, x, bias
     _warn_of_zeros('gallery', zeros, G)
 
 
 @patch
-def block(self:ShardScores, lo, hi):
+def block(self:ShardScores, lo:int, hi:int) -> torch.Tensor:
     out = self.q.new_empty(hi - lo, self.shape[1])
     for start, x, bias in self.sweep():
         for a in range(lo, hi, UNIT[0]):
@@ -248,7 +260,7 @@ def block(self:ShardScores, lo, hi):
 
 # %% ../../nbs/06_retrieval/40_scores.ipynb #0e135858
 def scores_of(q:Embeddings, # Queries
-    g, # Gallery: `Embeddings` or `Shards`
+    g:Embeddings | Shards, # Gallery
     distance:str='cosine', # or 'euclidean'
     memory:int=2**30, # Bytes for a gallery on disk
     ) -> Scores:

@@ -15,8 +15,10 @@ import re
 import warnings
 import zipfile
 import zlib
+from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -89,37 +91,45 @@ def _rounded(x, dtype):
     with np.errstate(over='ignore', under='ignore'): y = x.astype(dtype)
     lost = ~np.isfinite(y).all(1) | ((y == 0).all(1) & (x != 0).any(1))
     if lost.any():
-        raise ValueError(f"emb: row {int(np.argmax(lost))} has values up to {np.abs(x[np.argmax(lost)]).max():.3g}, "
-                         f"which {dtype} cannot hold; write unit vectors (e.unit()), or dtype='float32'")
+        row = int(np.argmax(lost))
+        raise ValueError(f"emb: row {row} has values up to {np.abs(x[row]).max():.3g}, which {dtype} cannot "
+                         "hold; write unit vectors (e.unit()), or dtype='float32'")
     return y
 
 
 def _damage(part, quick):
     "What is wrong with the files of a shard, by name; `quick`: by their sizes"
-    files = ('emb.npy', 'table.parquet', *[_LEFT_OUT]*(part/_LEFT_OUT).exists())
+    files = ['emb.npy', 'table.parquet']
+    if (part/_LEFT_OUT).exists(): files.append(_LEFT_OUT)
     sums = read_sums(part)
-    return {f: 'has no checksum' for f in files if f not in sums} | failed_sums(part, files if quick else (), sums)
+    without = {file: 'has no checksum' for file in files if file not in sums}
+    return without | failed_sums(part, files if quick else (), sums)
 
 
-def _told(bad): return '; '.join(f'{k} {v}' for k, v in [*bad.items()][:3]) + (' ...' if len(bad) > 3 else '')
+def _listed(damage):
+    "The first of what is wrong, for a message"
+    some = '; '.join(f'{file} {what}' for file, what in [*damage.items()][:3])
+    return f'{some} ...' if len(damage) > 3 else some
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #70223248
 class ShardWriter:
     "A folder of embeddings that any number of processes write, shard by shard"
-    def __init__(self, folder, # To be made, or begun by a call with the same arguments
+    def __init__(self, folder:Path | str, # To be made, or begun by a call with the same arguments
         n:int, # Rows of all shards
         dim:int, # Numbers of a vector
         dtype:str='float16', # Of the vectors on disk, or 'float32'
         rows:int=2**16, # Of one shard
-        meta:dict=None, # Facts about the whole, values that JSON can hold; they have to agree too
+        meta:dict | None=None, # Facts about the whole, values that JSON can hold; they have to agree too
         fresh:bool=False, # Begin anew: shards of a finished call, or of another plan, are removed first
-        check_content:bool=False, # Images are compared by `content` of `meta`, see `image_facts`, not by size and time
+        check_content:bool=False, # Images are compared by `content` of `meta`, see `image_facts`
         ):
         check_choice('dtype', dtype, DTYPES)
         if min(n, dim, rows) < 1: raise ValueError(f"n={n}, dim={dim}, rows={rows}; each is at least 1")
         parquet_library() # before the work
-        self.folder, self.dim, self.dtype, self.spans = Path(folder).expanduser(), dim, dtype, _spans(n, rows)
-        plan = dict(kind=_KIND, n=int(n), dim=int(dim), dtype=dtype, rows=int(rows), meta=self._written(meta or {}))
+        self.folder, self.dim, self.dtype = Path(folder).expanduser(), dim, dtype
+        self.spans = _spans(n, rows)
+        plan = dict(kind=_KIND, n=int(n), dim=int(dim), dtype=dtype, rows=int(rows))
+        plan['meta'] = self._written(meta or {})
         claim_parts(self.folder, plan, fresh, check_content, _complete)
 
     def _written(self, meta):
@@ -144,14 +154,14 @@ class ShardWriter:
             place = _place(self.folder, i)
             if place.exists() and (wrong := _damage(place, False)): damaged[i] = wrong
         for i, wrong in damaged.items():
-            warnings.warn(f"shard {_place(self.folder, i)} is damaged ({_told(wrong)}); it is written again",
-                          stacklevel=2)
+            warnings.warn(f"shard {_place(self.folder, i)} is damaged ({_listed(wrong)}); it is written "
+                          "again", stacklevel=2)
             remove_written(_place(self.folder, i), ('emb.npy', 'table.parquet', _LEFT_OUT))
         return list(damaged)
 
     def write(self, i:int, # Shard
         part:Embeddings, # Its rows, `spans[i]`
-        left_out=(), # What is wrong with the rows that it lacks
+        left_out:Sequence[str]=(), # What is wrong with the rows that it lacks
         ) -> Path: # Its folder
         "One shard, whole or not at all"
         lo, hi = self.spans[i]
@@ -169,7 +179,7 @@ class ShardWriter:
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #c22e72b8
 def write_shards(e:Embeddings, # In memory
-    folder, # To be made, or begun by the same call
+    folder:Path | str, # To be made, or begun by the same call
     dtype:str='float16', # As for `ShardWriter`
     rows:int=2**16, # Of one shard
     rank:int=0, # Of this process
@@ -186,17 +196,19 @@ def write_shards(e:Embeddings, # In memory
 def _plan(folder):
     "The plan of a folder of shards"
     kind = file_kind(folder/PLAN)
-    if kind == 'missing': raise FileNotFoundError(f"{folder} has no {PLAN}; it is no folder that ShardWriter made")
+    if kind == 'missing':
+        raise FileNotFoundError(f"{folder} has no {PLAN}; it is no folder that ShardWriter made")
     try: plan = json.loads((folder/PLAN).read_text('utf-8'))
     except BROKEN as e: raise ValueError(f"{folder/PLAN} is damaged ({e}); restore it from a copy") from None
     if not isinstance(plan, dict) or plan.get('kind') != _KIND:
         raise ValueError(f"{folder} holds parts of something else; give a folder that ShardWriter made")
     for k in ('n', 'dim', 'rows'):
         if type(plan.get(k)) is not int or plan[k] < 1:
-            raise ValueError(f"{folder/PLAN} is damaged: {k} is {plan.get(k)!r}, no whole number from 1 on; restore "
-                             "it from a copy")
+            raise ValueError(f"{folder/PLAN} is damaged: {k} is {plan.get(k)!r}, no whole number from 1 on; "
+                             "restore it from a copy")
     if plan.get('dtype') not in DTYPES or not isinstance(plan.get('meta'), dict):
-        raise ValueError(f"{folder/PLAN} is damaged: it lacks dtype, one of {DTYPES}, or meta; restore it from a copy")
+        raise ValueError(f"{folder/PLAN} is damaged: it lacks dtype, one of {DTYPES}, or meta; restore it "
+                         "from a copy")
     return plan
 
 
@@ -208,8 +220,8 @@ def _parts(folder, plan, partial):
         there = set(have)
         gone = list(itertools.islice((i for i in range(n) if i not in there), 6))
         raise ValueError(f"{folder} holds {len(have):,} of {n:,} shards (missing: {gone[:5]}"
-                         f"{' ...' if len(gone) > 5 else ''}); the call that wrote them continues where it was "
-                         "stopped, and partial=True reads what is there")
+                         f"{' ...' if len(gone) > 5 else ''}); the call that wrote them continues where it "
+                         "was stopped, and partial=True reads what is there")
     return {i: _place(folder, i) for i in have}
 
 
@@ -217,30 +229,39 @@ def _left_out(part):
     "What is wrong with the rows that a shard lacks"
     if not (part/_LEFT_OUT).exists(): return []
     try: found = json.loads((part/_LEFT_OUT).read_text('utf-8'))
-    except BROKEN as e: raise ValueError(f"{part/_LEFT_OUT} is damaged ({e}); restore it from a copy") from None
+    except BROKEN as e:
+        raise ValueError(f"{part/_LEFT_OUT} is damaged ({e}); restore it from a copy") from None
     return found if isinstance(found, list) else []
 
 
-def _columns(part, i, plan, library):
-    "Names of the labels of shard `i`, its rows, and what was left out; an error if that is not what the plan says"
+class _Content(NamedTuple):
+    "What a shard holds"
+    names:tuple # of its labels
+    rows:int
+    left_out:list # what is wrong with the rows that it lacks
+
+
+def _content(part, i, plan, library):
+    "The content of shard `i`; an error if that is not what the plan says"
     try:
         with library.ParquetFile(part/'table.parquet') as f:
             names, rows = tuple(f.schema_arrow.names), f.metadata.num_rows
     except BROKEN as e:
-        raise ValueError(f"{part/'table.parquet'} is damaged ({e}); the call that wrote this folder will write it "
-                         "again") from None
+        raise ValueError(f"{part/'table.parquet'} is damaged ({e}); the call that wrote this folder will "
+                         "write it again") from None
     bad = _left_out(part)
     want = min((i + 1)*plan['rows'], plan['n']) - i*plan['rows']
-    held, of_each = read_sums(part)['emb.npy'][0], plan['dim']*np.dtype(plan['dtype']).itemsize
-    if rows + len(bad) != want or not 0 < held - rows*of_each <= 4096: # the rest is NumPy's header
-        raise ValueError(f"{part} has {rows:,} rows, {len(bad)} left out, and {held:,} bytes of vectors; {PLAN} says "
-                         f"{want:,} rows of {plan['dim']:,} numbers. Restore it from a copy, or write the shards again")
-    return names, rows, bad
+    size, of_each = read_sums(part)['emb.npy'][0], plan['dim']*np.dtype(plan['dtype']).itemsize
+    if rows + len(bad) != want or not 0 < size - rows*of_each <= 4096:   # the rest is NumPy's header
+        raise ValueError(f"{part} has {rows:,} rows, {len(bad)} left out, and {size:,} bytes of vectors; "
+                         f"{PLAN} says {want:,} rows of {plan['dim']:,} numbers. Restore it from a copy, or "
+                         "write the shards again")
+    return _Content(names, rows, bad)
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #5925460e
 class Shards:
     "Embeddings on disk: ids in memory, vectors and other labels read where they are needed"
-    def __init__(self, folder, # That `ShardWriter` made
+    def __init__(self, folder:Path | str, # That `ShardWriter` made
         partial:bool=False, # Read the shards that are there, although others are missing
         ):
         library = parquet_library()
@@ -250,13 +271,17 @@ class Shards:
         parts = _parts(self.folder, plan, partial)
         self.parts = list(parts.values())
         bad = {f'{p.name}/{k}': v for p in self.parts for k, v in _damage(p, True).items()}
-        if bad: raise ValueError(f"{self.folder}: {_told(bad)}; the call that wrote this folder will write them again")
-        found = [_columns(p, i, plan, library) for i, p in parts.items()]
-        self.ends = np.cumsum([rows for _, rows, _ in found])
-        left_out = [text for _, _, texts in found for text in texts]
-        self.meta = read_meta(plan['meta'], self.folder) | (dict(left_out=left_out) if left_out else {})
-        kinds = {names for names, _, _ in found}
-        if len(kinds) > 1: raise ValueError(f"{self.folder}: shards differ in their columns, {sorted(kinds)[:2]}")
+        if bad:
+            raise ValueError(f"{self.folder}: {_listed(bad)}; the call that wrote this folder will write "
+                             "them again")
+        found = [_content(p, i, plan, library) for i, p in parts.items()]
+        self.ends = np.cumsum([part.rows for part in found])
+        self.meta = read_meta(plan['meta'], self.folder)
+        left_out = [text for part in found for text in part.left_out]
+        if left_out: self.meta['left_out'] = left_out
+        kinds = {part.names for part in found}
+        if len(kinds) > 1:
+            raise ValueError(f"{self.folder}: shards differ in their columns, {sorted(kinds)[:2]}")
         self.names = list(kinds.pop())
         ids = self.table([c for c in ('pid', 'cam') if c in self.names])
         self.pid = ids.pid.to_numpy(np.int64)
@@ -270,22 +295,33 @@ class Shards:
         return f"Shards({len(self)} x {self.dim}, {labels}, {self.dtype}, {len(self.parts)} shards)"
 
     def __getitem__(self, key): # Slice, mask or positions
-        key = key.cpu().numpy() if isinstance(key, torch.Tensor) else key
-        key = key if isinstance(key, slice) else np.atleast_1d(np.asarray(key))
-        if not isinstance(key, slice) and key.dtype == bool and len(key) != len(self):
-            raise IndexError(f"mask of length {len(key)} for {len(self)} rows")
-        new, i = copy(self), np.arange(len(self))[key if isinstance(key, slice) or key.size else slice(0)]
-        new.rows = i if self.rows is None else self.rows[i]
-        new.pid, new.cam = self.pid[i], None if self.cam is None else self.cam[i]
+        if isinstance(key, torch.Tensor): key = key.cpu().numpy()
+        if not isinstance(key, slice):
+            key = np.atleast_1d(np.asarray(key))
+            if key.dtype == bool and len(key) != len(self):
+                raise IndexError(f"mask of length {len(key)} for {len(self)} rows")
+            if not key.size: key = slice(0)
+        i = np.arange(len(self))[key]
+        new = copy(self)
+        new.rows = self.rows[i] if self.rows is not None else i
+        new.pid = self.pid[i]
+        new.cam = self.cam[i] if self.cam is not None else None
         return new
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #e94a0ae8
 @patch
+def _start(self:Shards, p):
+    "Number of the first row of shard `p`"
+    return int(self.ends[p - 1]) if p else 0
+
+
+@patch
 def _places(self:Shards, lo, hi):
     "Each shard that rows `lo` to `hi` lie in: which of these rows, and which of the shard's"
     if self.rows is None:
-        for p in range(np.searchsorted(self.ends, lo, 'right'), np.searchsorted(self.ends, hi, 'left') + 1):
-            start, end = int(self.ends[p - 1]) if p else 0, int(self.ends[p])
+        first, last = np.searchsorted(self.ends, lo, 'right'), np.searchsorted(self.ends, hi, 'left')
+        for p in range(first, last + 1):
+            start, end = self._start(p), int(self.ends[p])
             a, b = max(lo, start), min(hi, end)
             if a < b: yield self.parts[p], slice(a - lo, b - lo), slice(a - start, b - start)
         return
@@ -293,12 +329,12 @@ def _places(self:Shards, lo, hi):
     part = np.searchsorted(self.ends, rows, 'right')
     for p in np.unique(part):
         here = np.flatnonzero(part == p)
-        yield self.parts[p], here, rows[here] - (int(self.ends[p - 1]) if p else 0)
+        yield self.parts[p], here, rows[here] - self._start(p)
 
 
 @patch
 def read(self:Shards, lo:int=0, # First row
-    hi:int=None, # One past the last; default: all
+    hi:int | None=None, # One past the last; default: all
     ) -> torch.Tensor: # (n,D) float32
     "Some of the vectors"
     hi = len(self) if hi is None else min(hi, len(self))
@@ -306,17 +342,19 @@ def read(self:Shards, lo:int=0, # First row
     for part, here, rows in self._places(lo, hi) if lo < hi else ():
         try: m = np.load(part/'emb.npy', mmap_mode='r', allow_pickle=False)
         except FileNotFoundError:
-            raise ValueError(f"{part/'emb.npy'} was removed since the shards were opened; open them again when they "
-                             "are written") from None
-        except BROKEN as e: raise ValueError(f"{part/'emb.npy'} is damaged ({e}); write this shard again") from None
+            raise ValueError(f"{part/'emb.npy'} was removed since the shards were opened; open them again "
+                             "when they are written") from None
+        except BROKEN as e:
+            raise ValueError(f"{part/'emb.npy'} is damaged ({e}); write this shard again") from None
         if m.ndim != 2 or m.shape[1] != self.dim or m.dtype != self.dtype:
-            raise ValueError(f"{part/'emb.npy'} is {m.dtype} {m.shape}; the plan says {self.dtype} (.., {self.dim})")
+            raise ValueError(f"{part/'emb.npy'} is {m.dtype} {m.shape}; the plan says {self.dtype} (.., "
+                             f"{self.dim})")
         out[here] = torch.from_numpy(np.array(m[rows])).float()
     return out
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #375a80fb
 @patch
-def table(self:Shards, columns=None, # Names; default: all
+def table(self:Shards, columns:Sequence[str] | None=None, # Names; default: all
     ) -> pd.DataFrame:
     "The labels, without the vectors"
     columns = self.names if columns is None else list(columns)
@@ -331,16 +369,18 @@ def table(self:Shards, columns=None, # Names; default: all
 
 
 @patch(as_prop=True)
-def path(self:Shards): return self.table(['path']).path.tolist() if 'path' in self.names else None
+def path(self:Shards) -> list[str] | None:
+    return self.table(['path']).path.tolist() if 'path' in self.names else None
 
 
 @patch(as_prop=True)
-def caption(self:Shards): return self.table(['caption']).caption.tolist() if 'caption' in self.names else None
+def caption(self:Shards) -> list[str] | None:
+    return self.table(['caption']).caption.tolist() if 'caption' in self.names else None
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #4ad63930
 @patch
 def chunks(self:Shards, n:int=2**16, # Rows at a time
-    ): # Yields the number of the first row and (n,D) float32
+    ) -> Iterator[tuple[int, torch.Tensor]]: # Yields the number of the first row and (n,D) float32
     "All vectors, in order"
     if n < 1: raise ValueError(f"n={n}; it is the number of rows at a time, at least 1")
     for lo in range(0, len(self), n): yield lo, self.read(lo, lo + n)
@@ -370,11 +410,11 @@ def _names_in(path):
     except (OSError, zipfile.BadZipFile): return []
 
 
-def open_embeddings(path, # Folder or file of `Embeddings.save`, a file of another program, or a folder of shards
-    keys:dict=None, # See `Embeddings.load`
-    need=('pid',), # Labels that must be there, see `Embeddings.load`
+def open_embeddings(path:Path | str, # Of `Embeddings.save`, a file of another program, or a folder of shards
+    keys:dict[str, str] | None=None, # See `Embeddings.load`
+    need:Sequence[str]=('pid',), # Labels that must be there, see `Embeddings.load`
     side:str='', # 'query' or 'gallery': what is wanted of a file that holds both
-    ): # -> Embeddings, or Shards
+    ) -> 'Embeddings | Shards': # -> Embeddings, or Shards
     "Features in whatever form they are, with the usual names of other programs"
     path = Path(path).expanduser()
     if path.suffix in FOREIGN and path.is_file(): return read_features(path, keys, need, side)
@@ -383,38 +423,39 @@ def open_embeddings(path, # Folder or file of `Embeddings.save`, a file of anoth
         usual = {} if 'table' in names else usual_keys(names, side, str(path)) # ours have a table
         return Embeddings.load(path, {k: v for k, v in usual.items() if k != v} | (keys or {}), need)
     if not (path/PLAN).is_file(): return Embeddings.load(path, keys, need)
-    if keys: raise ValueError(f"keys={keys}: names of arrays are for .npz and .safetensors; {path} holds shards")
+    if keys:
+        raise ValueError(f"keys={keys}: names of arrays are for .npz and .safetensors; {path} holds shards")
     e = Shards(path)
     lost = [k for k in need if k not in e.names]
     if lost: raise KeyError(f"{path} has no {lost}; its tables hold {e.names}. Embed again with these labels")
     return e
 
 
-def free_memory(): # -> int, or None where the system does not say
+def free_memory() -> int | None: # -> int, or None where the system does not say
     "Bytes that programs can still take"
     try:
-        with open('/proc/meminfo', encoding='ascii') as f: said = dict(line.split(':', 1) for line in f)
-        return int(said['MemAvailable'].split()[0])*1024
+        with open('/proc/meminfo', encoding='ascii') as f: facts = dict(line.split(':', 1) for line in f)
+        return int(facts['MemAvailable'].split()[0])*1024
     except (OSError, KeyError): pass
     try: return os.sysconf('SC_PHYS_PAGES')*os.sysconf('SC_PAGE_SIZE') # all of it
     except (AttributeError, OSError, ValueError): return None
 
 
-def in_memory(e, # `Embeddings` or `Shards`
+def in_memory(e:'Embeddings | Shards', # Features
     copies:float=2., # How many times the vectors are held at the most by what follows
     ) -> Embeddings:
     "All of it in memory, or an error that names the size"
     if isinstance(e, Embeddings): return e
     need, have = 4*len(e)*e.dim*copies, free_memory()
     if have is not None and need > have:
-        raise ValueError(f"{e.folder} holds {len(e):,} vectors of {e.dim} numbers; this works in memory and takes "
-                         f"about {need/2**30:,.1f} GB, of which {have/2**30:,.1f} GB are free. Give a part "
-                         "of it, such as every tenth row: Shards(folder)[::10].load().save('part')")
+        raise ValueError(f"{e.folder} holds {len(e):,} vectors of {e.dim} numbers; this works in memory and "
+                         f"takes about {need/2**30:,.1f} GB, of which {have/2**30:,.1f} GB are free. Give a "
+                         "part of it, such as every tenth row: Shards(folder)[::10].load().save('part')")
     return e.load()
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #bc74425f
-def process_of(rank:int=None, # Of this process; default: what torchrun says, else 0
-    world:int=None, # Processes; default: what torchrun says, else 1
+def process_of(rank:int | None=None, # Of this process; default: what torchrun says, else 0
+    world:int | None=None, # Processes; default: what torchrun says, else 1
     ) -> tuple: # rank, world
     "Which process this is of how many"
     if (rank is None) != (world is None): raise ValueError(f"rank={rank}, world={world}; give both or none")
@@ -429,75 +470,91 @@ def _labels_crc(f):
     return zlib.crc32(pd.util.hash_pandas_object(f[parts], index=False).to_numpy().tobytes())
 
 
-def _source(what, kind, skip_bad, kw):
-    "Frame of the rows, and function model, rows -> Embeddings (None if no image can be read) and what was left out"
-    batch_size = kw.get('batch_size', 256)
-    if kind == 'text' or not isinstance(what, ReidTable):
+class _Texts:
+    "Captions that are embedded some at a time"
+    def __init__(self, what, skip_bad, kw):
         if skip_bad: raise ValueError("skip_bad=True is for images; captions are read or refused as a whole")
-        f = caption_frame(what)
-        def texts(model, lo, hi):
-            with naming_memory(batch_size): return embed_texts(model, f.iloc[lo:hi], **dict(quiet=True) | kw), []
-        return f, texts
-    f = what.frame
-    known = (f.cam != -1).any()
-    def images(model, lo, hi):
+        self.frame, self.kw = caption_frame(what), dict(quiet=True) | kw
+
+    def facts(self, check_content): # pid_name is all that captions take along
+        return dict(columns=columns_sum(self.frame[[c for c in self.frame if c == 'pid_name']]))
+
+    def embed(self, model, lo, hi): # -> Embeddings, and what is wrong with rows that were left out: nothing
+        with naming_memory(self.kw.get('batch_size', 256)):
+            return embed_texts(model, self.frame.iloc[lo:hi], **self.kw), []
+
+
+class _Images:
+    "Images of a table that are embedded some at a time"
+    def __init__(self, table, skip_bad, kw):
+        self.table, self.frame = table, table.frame
+        self.skip_bad, self.kw = skip_bad, dict(batch_size=64) | kw
+        self.has_cameras = (self.frame.cam != -1).any()
+
+    def facts(self, check_content): return image_facts(self.table, check_content)
+
+    def embed(self, model, lo, hi): # -> Embeddings (None: no image can be read), what is wrong with the others
         # a batch with a bad image is embedded twice, not a shard
-        step = kw.get('batch_size', 64) if skip_bad else hi - lo
+        step = self.kw['batch_size'] if self.skip_bad else hi - lo
         if step < 1: raise ValueError(f"batch_size={step}; it is the number of images at a time, at least 1")
-        found = [embed_rows(model, what, range(at, min(at + step, hi)), skip_bad, **dict(batch_size=64) | kw)
-                 for at in range(lo, hi, step)]
-        some, bad = [e for e, _ in found if e is not None], [text for _, texts in found for text in texts]
-        for e in some:
-            if known and e.cam is None: e.cam = np.full(len(e), -1, np.int64) # none of these has a camera
-        return Embeddings.concat(some) if some else None, bad
-    return f, images
+        some, bad = [], []
+        for at in range(lo, hi, step):
+            rows = range(at, min(at + step, hi))
+            e, wrong = embed_rows(model, self.table, rows, self.skip_bad, **self.kw)
+            bad += wrong
+            if e is None: continue
+            if self.has_cameras and e.cam is None: e.cam = np.full(len(e), -1, np.int64)
+            some.append(e)
+        return (Embeddings.concat(some) if some else None), bad
 
 
-def _first(run, model, n):
+def _first(source, model):
     "Features of the first row that can be read: their number of dimensions and their columns"
+    n = len(source.frame)
     for i in range(n):
-        e, bad = run(model, i, i + 1)
+        e, bad = source.embed(model, i, i + 1)
         if e is not None: return e
     raise ValueError(f"none of the {n} images can be read; the last: {bad[0]}")
 
 # %% ../../nbs/06_retrieval/30_shards.ipynb #d80667ba
-def embed_shards(model, # Has `encode_image`, or `encode_text` and `tokenizer`
-    what, # `ReidTable`: its images; sentences, or a frame with `caption`
-    folder, # To be made, or begun by the same call
+def embed_shards(model:torch.nn.Module, # Has `encode_image`, or `encode_text` and `tokenizer`
+    what:ReidTable | Sequence[str] | pd.DataFrame, # A table: its images; a frame has `caption`
+    folder:Path | str, # To be made, or begun by the same call
     kind:str='image', # or 'text': the captions of a table
     dtype:str='float16', # Of the vectors on disk, or 'float32'
     rows:int=2**14, # Of one shard: what an interruption may cost
-    rank:int=None, # Of this process, see `process_of`
-    world:int=None, # Processes
-    meta:dict=None, # More facts about the whole, see `ShardWriter`
-    *, skip_bad:bool=False, # Leave out images that cannot be read; what is wrong is in `left_out` of `Shards.meta`
+    rank:int | None=None, # Of this process, see `process_of`
+    world:int | None=None, # Processes
+    meta:dict | None=None, # More facts about the whole, see `ShardWriter`
+    *, skip_bad:bool=False, # Leave out images that cannot be read; `left_out` of `Shards.meta` says why
     fresh:bool=False, # Begin anew; an interrupted call with `fresh` goes on
     check_content:bool=False, # Compare images by what their files hold, see `image_facts`
-    **kw, # For `embed_images` or `embed_texts`: batch_size, device, ...
+    **kw:object, # For `embed_images` or `embed_texts`: batch_size, device, ...
     ) -> int: # Shards that this call wrote
     "Embed into a folder of shards; several processes share one, and the same call continues"
     check_choice('kind', kind, ('image', 'text'))
     rank, world = process_of(rank, world)
     if fresh and world > 1:
-        raise ValueError(f"fresh=True with world={world}: one process would remove what another has written; begin "
-                         "with one process, and let the others join without fresh")
-    f, run = _source(what, kind, skip_bad, kw)
-    if not len(f): raise ValueError("there is nothing to embed; check the split or the filter that made the table")
-    facts = dict(columns=columns_sum(f[[c for c in f if c == 'pid_name']])) # all that captions take along
-    if kind == 'image' and isinstance(what, ReidTable): facts = image_facts(what, check_content)
+        raise ValueError(f"fresh=True with world={world}: one process would remove what another has written; "
+                         "begin with one process, and let the others join without fresh")
+    as_images = kind == 'image' and isinstance(what, ReidTable)
+    source = _Images(what, skip_bad, kw) if as_images else _Texts(what, skip_bad, kw)
+    if not len(source.frame):
+        raise ValueError("there is nothing to embed; check the split or the filter that made the table")
+    facts = source.facts(check_content)
     with only_writer(folder, rank):
-        first = _first(run, model, len(f))
-        about = (meta or {}) | dict(first.meta, data=getattr(what, 'name', ''), labels=_labels_crc(f),
-                                    checksum=weights_sum(model)) | facts
+        first = _first(source, model)
+        own = dict(first.meta, data=getattr(what, 'name', ''), labels=_labels_crc(source.frame))
+        about = (meta or {}) | own | dict(checksum=weights_sum(model)) | facts
         if kw.get('cameras') is not None: about['cameras'] = bool(kw['cameras'])
         if words := tokenizer_sum(model): about['tokenizer_sum'] = words
-        to = ShardWriter(folder, len(f), first.dim, dtype, rows, about, fresh, check_content)
+        to = ShardWriter(folder, len(source.frame), first.dim, dtype, rows, about, fresh, check_content)
         to.mend(rank, world)
         own = to.missing(rank, world)
         try:
             for i in progress(own, f'shards of process {rank + 1}/{world}'):
-                e, bad = run(model, *to.spans[i])
-                to.write(i, first[:0] if e is None else e, bad)
+                e, bad = source.embed(model, *to.spans[i])
+                to.write(i, e if e is not None else first[:0], bad)
         except KeyboardInterrupt as stop:
             done = len(own) - len(to.missing(rank, world))
             stop.add_note(f"{done} of {len(own)} shards were written; the same call goes on after them")

@@ -8,6 +8,7 @@ __all__ = ['one_model', 'one_numbering', 'warn_if_apart', 'SameImages', 'same_im
 # %% ../../nbs/06_retrieval/35_sides.ipynb #853c51cc
 import os
 import warnings
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import count
@@ -35,13 +36,14 @@ def _other_models(q, g):
             return f"the queries are features of {names[0]}, the gallery of {names[1]}"
     if all(sums):
         name = _noted(q, 'weights') or _noted(q, 'model') or 'one model'
-        return f"queries and gallery are features of {name} with different weights (checksums {sums[0]} and {sums[1]})"
+        return (f"queries and gallery are features of {name} with different weights (checksums {sums[0]} "
+                f"and {sums[1]})")
     return ''
 
 
-def one_model(q, # `Embeddings` or `Shards`
-    g, # Likewise
-    ):
+def one_model(q:Embeddings | Shards, # Queries
+    g:Embeddings | Shards, # Gallery
+    ) -> None:
     "A `ValueError` with both names if the sides are noted to be of two models"
     if other := _other_models(q, g):
         raise ValueError(f"{other}: their scores mean nothing. Embed both with one model")
@@ -92,14 +94,18 @@ def _few(values, most=3):
 
 def _check_comparable(label, sides):
     "A `ValueError` where one side has names and the other numbers, and no name is a number"
-    named = 0 if sides[0].name is not None else 1
-    names, numbers = sides[named], sides[1 - named]
-    names, numbers = set(names.name[names.known].tolist()), set(numbers.number[numbers.known].tolist())
+    with_names, with_numbers = sides
+    of_names, of_numbers = 'queries', 'gallery'
+    if with_names.name is None:
+        with_names, with_numbers = with_numbers, with_names
+        of_names, of_numbers = of_numbers, of_names
+    names = set(with_names.name[with_names.known].tolist())
+    numbers = set(with_numbers.number[with_numbers.known].tolist())
     if not names or not numbers or any(_is_number(name) for name in names): return
-    who, which = dict(pid='people', cam='cameras')[label], ('queries', 'gallery')
-    raise ValueError(f"{label}: the {who} of the {which[named]} have names ({_few(names)}), those of the "
-                     f"{which[1 - named]} numbers ({_few(numbers)}), and no name is a number: they cannot be compared. "
-                     f"Give both sides names (the column {label}_name), or numbers from one table")
+    things = dict(pid='people', cam='cameras')[label]
+    raise ValueError(f"{label}: the {things} of the {of_names} have names ({_few(names)}), those of the "
+                     f"{of_numbers} numbers ({_few(numbers)}), and no name is a number: they cannot be "
+                     f"compared. Give both sides names (the column {label}_name), or numbers from one table")
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #dd0d130f
 @dataclass(frozen=True)
@@ -131,7 +137,12 @@ class _BothSides:
     def numbered(self): # -> list of two arrays; -1: unknown
         "The numbers of both sides by `numbering`"
         number = self.numbering()
-        return [np.where(s.known, pd.Series(s.name).map(number).fillna(-1), -1).astype(np.int64) for s in self.sides]
+
+        def of(side):
+            found = pd.Series(side.name).map(number).fillna(-1)
+            return np.where(side.known, found, -1).astype(np.int64)
+
+        return [of(side) for side in self.sides]
 
 
 def _both_sides(q, g, label):
@@ -145,11 +156,11 @@ def _both_sides(q, g, label):
     return _BothSides([s.digits() for s in sides], numbers_stay=True)
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #250bf9f1
-def one_numbering(q, # `Embeddings` or `Shards`
-    g, # Likewise
-    what=('pid', 'cam'), # Labels that are compared
+def one_numbering(q:Embeddings | Shards, # Queries
+    g:Embeddings | Shards, # Gallery
+    what:Sequence[str]=('pid', 'cam'), # Labels that are compared
     ) -> tuple: # Both; where they agree, the same objects
-    "The same number for the same name on both sides; names on one side only are compared with the other's digits"
+    "The same number for the same name on both sides; names of one side are compared with the other's digits"
     for label in what:
         found = _both_sides(q, g, label)
         if found is None or found.agree(): continue
@@ -158,10 +169,10 @@ def one_numbering(q, # `Embeddings` or `Shards`
     return q, g
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #3047d53c
-def warn_if_apart(q, # `Embeddings` or `Shards`
-    g, # Likewise
-    what=('pid', 'cam'), # What is compared
-    ): # A warning; the numbers stay
+def warn_if_apart(q:Embeddings | Shards, # Queries
+    g:Embeddings | Shards, # Gallery
+    what:Sequence[str]=('pid', 'cam'), # What is compared
+    ) -> None: # A warning; the numbers stay
     "Say so where one number has two names, or one name two numbers"
     for label in what:
         found = _both_sides(q, g, label)
@@ -169,9 +180,9 @@ def warn_if_apart(q, # `Embeddings` or `Shards`
         pairs = found.pairs().sort_values(['number', 'name'])
         some = pairs[pairs.number.duplicated(keep=False) | pairs.name.duplicated(keep=False)][:3]
         examples = ', '.join(f'{n} is {str(w)!r}' for w, n in zip(some.name, some.number))
-        warnings.warn(f"{label} and {label}_name do not agree between queries and gallery ({examples}); numbers are "
-                      "compared. Number both alike first: q, g = reid_lab.retrieval.sides.one_numbering(q, g)",
-                      stacklevel=3)
+        warnings.warn(f"{label} and {label}_name do not agree between queries and gallery ({examples}); "
+                      "numbers are compared. Number both alike first: q, g = "
+                      "reid_lab.retrieval.sides.one_numbering(q, g)", stacklevel=3)
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #beb9e7bc
 def _equal(a, b):
@@ -189,9 +200,9 @@ class SameImages:
     image:np.ndarray # (K,) positions, rising within a query
 
     @classmethod
-    def of_pairs(cls, query, # (K,) positions in any order
-        image, # (K,) positions
-        ): # -> SameImages
+    def of_pairs(cls, query:Sequence[int] | np.ndarray, # (K,) positions in any order
+        image:Sequence[int] | np.ndarray, # (K,) positions
+        ) -> 'SameImages': # -> SameImages
         "Each pair once, in order"
         if not len(query): return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
         pairs = np.unique(np.stack([query, image], 1), axis=0)
@@ -199,7 +210,7 @@ class SameImages:
 
     def __len__(self): return len(self.query)
 
-    def of(self, rows, # (B,) queries
+    def of(self, rows:np.ndarray, # (B,) queries
         ) -> tuple: # (n,) positions in `rows`, (n,) images
         "Pairs of some queries"
         if not len(self) or not len(rows): return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -207,26 +218,33 @@ class SameImages:
         row, at = _equal(rows, self.query[first:end])
         return row, self.image[first:end][at]
 
-    def among(self, kept, # (K,) images that stay, rising
-        ): # -> SameImages
+    def among(self, kept:np.ndarray, # (K,) images that stay, rising
+        ) -> 'SameImages': # -> SameImages
         "Pairs with images that stay, by their place among these"
         stays = np.isin(self.image, kept)
         return SameImages(self.query[stays], np.searchsorted(kept, self.image[stays]))
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #3ae04a1e
-def _is_text(e): return e.meta.get('kind') == 'text' or (e.meta.get('kind') != 'image' and _has_captions(e))
+def _has(e, label):
+    "Whether features have captions or paths, which `Shards` read when they are wanted"
+    if isinstance(e, Shards): return label in e.names
+    return getattr(e, label) is not None
 
 
-def _has_captions(e): return 'caption' in e.names if isinstance(e, Shards) else e.caption is not None
+def _is_text(e):
+    kind = e.meta.get('kind')
+    if kind in ('text', 'image'): return kind == 'text'
+    return _has(e, 'caption')
 
 
-def _has_paths(e): return not _is_text(e) and ('path' in e.names if isinstance(e, Shards) else e.path is not None)
+def _has_paths(e): return not _is_text(e) and _has(e, 'path')
 
 
 def _source(e):
     "The set that rows are taken from, and their numbers in it"
     source = os.path.realpath(e.folder) if isinstance(e, Shards) else e.source
-    return source, np.arange(len(e)) if e.rows is None else e.rows
+    rows = e.rows if e.rows is not None else np.arange(len(e))
+    return source, rows
 
 
 class _Folder:
@@ -266,8 +284,8 @@ def _same_files(q, g):
     return known[0][query], known[1][image]
 
 
-def same_images(q, # `Embeddings` or `Shards`
-    g, # Likewise
+def same_images(q:Embeddings | Shards, # Queries
+    g:Embeddings | Shards, # Gallery
     ) -> SameImages: # Pairs of positions, few or none
     "Which queries are which gallery images: the same file, or the same row of one set of features"
     pairs = []
@@ -282,10 +300,10 @@ def same_images(q, # `Embeddings` or `Shards`
 def _paths(e): return np.array([os.path.normpath(p) for p in e.path], object)
 
 
-def warn_of_equal_paths(q, # `Embeddings` or `Shards`
-    g, # Likewise
+def warn_of_equal_paths(q:Embeddings | Shards, # Queries
+    g:Embeddings | Shards, # Gallery
     cameras:bool=True, # Images of the query's own person and camera are left out in any case
-    ): # A warning; nothing is left out
+    ) -> None: # A warning; nothing is left out
     "Say so where queries have the paths of gallery images and may be these"
     if not _has_paths(q) or not _has_paths(g) or _source(q)[0] == _source(g)[0]: return
     if _knows_files(q) and _noted(q, 'root') == _noted(g, 'root'): return # these are left out
@@ -301,14 +319,14 @@ def warn_of_equal_paths(q, # `Embeddings` or `Shards`
     if not len(query): return
     where = 'in different folders' if _knows_files(q) and _knows_files(g) else 'in folders that are not noted'
     path = q.path[query[0]]
-    warnings.warn(f"{len(np.unique(query))} of {len(q)} queries have the path of a gallery image, such as {path!r}, "
-                  f"{where}: if they are the same images, each finds itself. Embed both sides from one folder, and "
-                  "such pairs are left out", stacklevel=3)
+    warnings.warn(f"{len(np.unique(query))} of {len(q)} queries have the path of a gallery image, such as "
+                  f"{path!r}, {where}: if they are the same images, each finds itself. Embed both sides from "
+                  "one folder, and such pairs are left out", stacklevel=3)
 
 
-def two_sides(q, # Queries: `Embeddings` or `Shards`
-    g, # Gallery: likewise
-    what=('pid', 'cam'), # Labels that are compared
+def two_sides(q:Embeddings | Shards, # Queries
+    g:Embeddings | Shards, # Gallery
+    what:Sequence[str]=('pid', 'cam'), # Labels that are compared
     ) -> tuple: # Both, with one numbering
     "Queries and gallery that may be compared: of one model, numbered alike; an error or a warning else"
     one_model(q, g)

@@ -7,7 +7,7 @@ from reid_lab.analysis.bias.audit import AuditSettings, bias_report
 from reid_lab.analysis.bias.per_camera import camera_share, per_camera
 from reid_lab.retrieval.cameras import CameraStats, camera_nmi
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.retrieval.metrics import metrics_from_similarity, msd, retrieval_metrics
+from reid_lab.retrieval.metrics import Scoring, metrics_from_similarity, msd, retrieval_metrics
 from reid_lab.retrieval.ranking import RetrievalResult, rank, retrieve
 from reid_lab.retrieval.rerank import rerank_itm, rerank_k_reciprocal
 from reid_lab.retrieval.scores import MatrixScores
@@ -29,8 +29,8 @@ def _with(e, emb=None, pid=None, cam=True):
                       None if cam is None else np.broadcast_to(cam, len(e)))
 
 
-def _sim(dtype="f4", **kw):
-    return metrics_from_similarity(np.zeros((2, 3), dtype), [0, 1], [0, 1, 2], **kw)
+def _sim(dtype="f4", **fields):
+    return metrics_from_similarity(np.zeros((2, 3), dtype), [0, 1], [0, 1, 2], scoring=Scoring(**fields))
 
 
 def _complaint(call):
@@ -46,9 +46,11 @@ def _said(name, does, call, *words):
 
 def _killed_while_scoring(tmp):
     "A process dies between two blocks; another one scores as if nothing had been"
-    want = retrieval_metrics(Q, G, chunk=2)
-    killed(lambda: retrieval_metrics(Q, G, chunk=2), "reid_lab.retrieval.scores.EmbeddingScores.block", nth=2)
-    assert retrieval_metrics(Q, G, chunk=2) == want
+    def score(): return retrieval_metrics(Q, G, scoring=Scoring(chunk=2))
+
+    want = score()
+    killed(score, "reid_lab.retrieval.scores.EmbeddingScores.block", nth=2)
+    assert score() == want
     return "the same scores"
 
 
@@ -94,7 +96,8 @@ FAULTS = [
     bad("metrics: ids beyond 64 bits", "q_pid is 2^63 as uint64",
         lambda tmp: metrics_from_similarity(np.eye(2), np.array([0, 2**63], np.uint64), [0, 1]),
         "q_pid[1] is 9223372036854775808", "pandas.factorize"),
-    bad("metrics: span of embeddings", "span with EmbeddingScores", lambda tmp: retrieval_metrics(Q, G, span=(0, 1)),
+    bad("metrics: span of embeddings", "span with EmbeddingScores",
+        lambda tmp: retrieval_metrics(Q, G, scoring=Scoring(span=(0, 1))),
         "span of their own"),
     bad("metrics: scores of others", "a re-ranking of another gallery",
         lambda tmp: retrieval_metrics(Q, G, scores=MatrixScores(np.eye(3))), "scores have shape (3, 3)", "(6, 12)"),

@@ -1,4 +1,5 @@
 """The metrics against a naive reference, published hand examples and bad input."""
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import assume, given, settings, strategies as st
 
 from reid_lab.retrieval import metrics, ranks
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.retrieval.metrics import metrics_from_similarity, msd, retrieval_metrics, rsum, why_skipped
+from reid_lab.retrieval.metrics import Scoring, metrics_from_similarity, msd, retrieval_metrics, rsum, why_skipped
 from reid_lab.retrieval.scores import DISTANCES, EmbeddingScores, MatrixScores
 
 BACKENDS = ["torch", "numba"]
@@ -72,11 +73,11 @@ def problems(draw):
 @settings(max_examples=150, deadline=None)
 def test_equals_the_naive_reference(backend, p, chunk, trapezoid):
     rows = naive(*p, trapezoid=trapezoid)
-    kw = dict(chunk=chunk, backend=backend, ap="trapezoid" if trapezoid else "step")
+    scoring = Scoring(chunk=chunk, backend=backend, ap="trapezoid" if trapezoid else "step")
     if not any(rows):
-        with pytest.raises(ValueError, match="none of the"): metrics_from_similarity(*p, **kw)
+        with pytest.raises(ValueError, match="none of the"): metrics_from_similarity(*p, scoring=scoring)
         return
-    got, want = metrics_from_similarity(*p, per_query=True, **kw), summary(rows)
+    got, want = metrics_from_similarity(*p, per_query=True, scoring=scoring), summary(rows)
     for k in want: assert got[k] == pytest.approx(want[k], abs=1e-4), k
     one = got["per_query"]
     for i, r in enumerate(rows):
@@ -94,7 +95,7 @@ def test_segments_of_the_compiled_loop(backend):
     for G in (1023, 1024, 1025, 3000):
         sim = (rng.integers(0, 9, (6, G))/8).astype("float32")
         p = sim, rng.integers(0, 40, 6), rng.integers(-1, 40, G), rng.integers(0, 3, 6), rng.integers(0, 3, G)
-        got, want = metrics_from_similarity(*p, backend=backend, per_query=True), naive(*p)
+        got, want = metrics_from_similarity(*p, scoring=Scoring(backend=backend), per_query=True), naive(*p)
         for i, r in enumerate(want):
             for k in ("first", "AP", "INP"): assert got["per_query"][k][i] == pytest.approx(r[k], abs=1e-12)
             assert got["per_query"]["SD"][i] == pytest.approx(r["SD"], abs=1e-6)
@@ -103,14 +104,15 @@ def test_segments_of_the_compiled_loop(backend):
 def test_backends_and_chunks_agree_on_real_valued_scores():
     rng = np.random.default_rng(1)
     p = rng.normal(size=(40, 2500)).astype("float32").clip(-1, 1), rng.integers(0, 50, 40), rng.integers(-1, 50, 2500)
-    base = metrics_from_similarity(*p, backend="torch")
-    for kw in (dict(backend="numba"), dict(backend="numba", chunk=7), dict(backend="torch", chunk=3)):
-        other = metrics_from_similarity(*p, **kw)
+    base = metrics_from_similarity(*p, scoring=Scoring(backend="torch"))
+    for scoring in (Scoring(backend="numba"), Scoring(backend="numba", chunk=7), Scoring(backend="torch", chunk=3)):
+        other = metrics_from_similarity(*p, scoring=scoring)
         for k in KEYS: assert other[k] == pytest.approx(base[k], abs=1e-6)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        assert metrics_from_similarity(*p, backend="numba")["mAP"] == pytest.approx(base["mAP"], abs=1e-9)
+        compiled = metrics_from_similarity(*p, scoring=Scoring(backend="numba"))
+        assert compiled["mAP"] == pytest.approx(base["mAP"], abs=1e-9)
     finally: torch.set_num_threads(threads)
 
 
@@ -118,10 +120,11 @@ def test_reid_oracle(oracles):
     o = oracles["reid_cmc_map_minp"]
     i, want = o["inputs"], o["expected"]
     args = -np.array(i["dist"]), *(np.array(i[k]) for k in ("q_pid", "g_pid", "q_cam", "g_cam"))
-    got = metrics_from_similarity(*args, ks=(1, 2), cmc=5, per_query=True)
+    got = metrics_from_similarity(*args, scoring=Scoring(ks=(1, 2), cmc=5), per_query=True)
     for k in ("R1", "R2", "mAP", "mINP"): assert got[k] == pytest.approx(want[k], abs=1e-4)
     assert (got["n_query"], got["n_skipped"]) == (want["valid_queries"], 1)
-    assert metrics_from_similarity(*args, ap="trapezoid")["mAP"] == pytest.approx(want["mAP_trapezoid"], abs=1e-4)
+    trapezoid = metrics_from_similarity(*args, scoring=Scoring(ap="trapezoid"))
+    assert trapezoid["mAP"] == pytest.approx(want["mAP_trapezoid"], abs=1e-4)
     valid = [q for q in want["per_query"] if q]
     assert got["per_query"]["AP"][:2] == pytest.approx([q["AP"] for q in valid])
     assert got["per_query"]["INP"][:2] == pytest.approx([q["INP"] for q in valid])
@@ -131,7 +134,8 @@ def test_reid_oracle(oracles):
 def test_text_to_image_oracle(oracles):
     o = oracles["t2i_retrieval"]
     i, want = o["inputs"], o["expected"]
-    got = metrics_from_similarity(np.array(i["sim"]), i["q_pid"], i["g_pid"], ks=(1, 2, 3), per_query=True)
+    got = metrics_from_similarity(np.array(i["sim"]), i["q_pid"], i["g_pid"], scoring=Scoring(ks=(1, 2, 3)),
+                                  per_query=True)
     for k in ("R1", "R2", "R3", "mAP", "mINP"): assert got[k] == pytest.approx(want[k], abs=1e-4)
     assert got["per_query"]["AP"] == pytest.approx(want["AP"], abs=1e-5)
     assert got["per_query"]["INP"] == pytest.approx(want["INP"], abs=1e-5)
@@ -160,7 +164,7 @@ def test_msd_oracle(oracles):
 def test_sd_hand_example(oracles):
     o = oracles["sd_hand_example"]
     i, want = o["inputs"], o["expected"]
-    got = metrics_from_similarity(np.array([i["s_sorted"]]), [1], i["match"], span=(0., 1.))
+    got = metrics_from_similarity(np.array([i["s_sorted"]]), [1], i["match"], scoring=Scoring(span=(0., 1.)))
     assert got["mSD"] == pytest.approx(100*want["SD"], abs=1e-4)
     assert got["mAP"] == pytest.approx(100*want["AP"], abs=1e-4)
 
@@ -190,7 +194,7 @@ def test_one_match_and_all_match():
     assert (one["R1"], one["R5"]) == (0, 100) and one["mAP"] == pytest.approx(100/3)
     assert one["mINP"] == pytest.approx(100/3)
     every = metrics_from_similarity(np.random.default_rng(0).normal(size=(3, 400)).clip(-1, 1), [1]*3, [1]*400,
-                                    backend="numba")
+                                    scoring=Scoring(backend="numba"))
     assert all(every[k] == pytest.approx(100) for k in KEYS)
 
 
@@ -210,7 +214,8 @@ def test_embeddings_door(distance):
     for k in ("R1", "R5", "R10", "mAP", "mINP"): assert got[k] == pytest.approx(want[k], abs=1e-9)
     if distance == "cosine": assert got["mSD"] == pytest.approx(want["mSD"], abs=1e-6)
     else: assert np.isnan(got["mSD"])
-    assert retrieval_metrics(q, g, distance=distance, chunk=4)["mAP"] == pytest.approx(got["mAP"], abs=1e-9)
+    in_fours = retrieval_metrics(q, g, distance=distance, scoring=Scoring(chunk=4))
+    assert in_fours["mAP"] == pytest.approx(got["mAP"], abs=1e-9)
 
 
 def test_scale_of_vectors_and_integer_ties():
@@ -270,9 +275,10 @@ def test_the_message_says_why_and_what_to_change():
     (lambda s: metrics_from_similarity(s, [.5, 1], [0, 1, 2]), "must hold integers"),
     (lambda s: metrics_from_similarity(s*np.nan, [0, 1], [0, 1, 2]), "NaN or infinite"),
     (lambda s: metrics_from_similarity(s[0], [0], [0]), r"must be \(Q,G\)"),
-    (lambda s: metrics_from_similarity(s, [0, 1], [0, 1, 2], ap="area"), "ap='area' is not known"),
-    (lambda s: metrics_from_similarity(s, [0, 1], [0, 1, 2], backend="cuda"), "backend='cuda' is not known"),
-    (lambda s: metrics_from_similarity(s, [0, 1], [0, 1, 2], chunk=-1), "at least 1"),
+    (lambda s: Scoring(ap="area"), "ap='area' is not known"),
+    (lambda s: metrics_from_similarity(s, [0, 1], [0, 1, 2], scoring=Scoring(backend="cuda")),
+     "backend='cuda' is not known"),
+    (lambda s: metrics_from_similarity(s, [0, 1], [0, 1, 2], scoring=Scoring(chunk=-1)), "at least 1"),
     (lambda s: metrics_from_similarity(s[:, :0], [0, 1], []), "nothing to rank"),
     (lambda s: msd(s, [0, 1], [0, 1, 2], [0, 0], [0, 0, 0], legacy=True), "knows no cameras"),
 ])
@@ -285,7 +291,7 @@ def test_no_matrix_is_held(monkeypatch):
     seen, real = [], EmbeddingScores.block
     monkeypatch.setattr(EmbeddingScores, "block", lambda self, lo, hi: seen.append(hi - lo) or real(self, lo, hi))
     rng = np.random.default_rng(0)
-    retrieval_metrics(embeddings(50, rng), embeddings(60, rng), chunk=8)
+    retrieval_metrics(embeddings(50, rng), embeddings(60, rng), scoring=Scoring(chunk=8))
     assert max(seen) == 8 and sum(seen) == 50
 
 
@@ -302,6 +308,16 @@ def test_without_numba(monkeypatch):
     for k in KEYS: assert a[k] == pytest.approx(b[k], abs=1e-5)
 
 
+def test_single_keywords_of_the_last_release():
+    "Fields of `Scoring` as parameters of their own: the same result, and a warning at the line of the call"
+    rng = np.random.default_rng(0)
+    q, g = embeddings(20, rng), embeddings(60, rng)
+    with pytest.warns(DeprecationWarning, match=r"ties=, ks= belongs into scoring=Scoring\(\.\.\.\)") as found:
+        old = retrieval_metrics(q, g, ties="expected", ks=(1, 3))
+    assert old == retrieval_metrics(q, g, scoring=Scoring(ties="expected", ks=(1, 3))) and "R3" in old
+    assert found[0].filename == __file__
+
+
 def test_integer_and_half_and_tensor_inputs():
     sim = torch.tensor([[2, 1, 0], [0, 1, 2]])
     assert metrics_from_similarity(sim, torch.tensor([0, 1]), torch.tensor([0, 2, 1]))["R1"] == 100
@@ -311,7 +327,7 @@ def test_integer_and_half_and_tensor_inputs():
 def test_what_does_not_apply_is_refused():
     "A span belongs to a matrix; other scores have their own"
     q = Embeddings(np.eye(4, dtype="float32"), np.arange(4))
-    with pytest.raises(ValueError, match="span of their own"): retrieval_metrics(q, q, span=(0., 1.))
+    with pytest.raises(ValueError, match="span of their own"): retrieval_metrics(q, q, scoring=Scoring(span=(0., 1.)))
     with pytest.raises(TypeError, match="perquery"): retrieval_metrics(q, q, perquery=True)
 
 
@@ -327,10 +343,11 @@ def test_expected_ties_are_the_mean_over_every_order(p, backend, trapezoid):
     "All orders of a small gallery, scored as listed, against the closed forms"
     p = reorder(p, np.arange(min(5, p[0].shape[1])))
     G = p[0].shape[1]
-    kw = dict(per_query=True, cmc=G, backend=backend, ap="trapezoid" if trapezoid else "step")
+    fixed = Scoring(ties="order", cmc=G, backend=backend, ap="trapezoid" if trapezoid else "step")
     assume(any(naive(*p)))
-    got = metrics_from_similarity(*p, ties="expected", **kw)
-    every = [metrics_from_similarity(*reorder(p, list(o)), ties="order", **kw) for o in permutations(range(G))]
+    got = metrics_from_similarity(*p, scoring=replace(fixed, ties="expected"), per_query=True)
+    every = [metrics_from_similarity(*reorder(p, list(o)), scoring=fixed, per_query=True)
+             for o in permutations(range(G))]
     for k in (*KEYS, "RSum"): assert got[k] == pytest.approx(np.mean([m[k] for m in every]), abs=1e-4), k
     assert got["CMC"] == pytest.approx(np.mean([m["CMC"] for m in every], 0), abs=1e-6)
     for k in ("first", "AP", "INP", "SD"):
@@ -344,8 +361,8 @@ def test_expected_ties_are_the_mean_over_every_order(p, backend, trapezoid):
 def test_expected_ties_do_not_depend_on_the_order_of_the_gallery(p, seed, backend, chunk):
     assume(any(naive(*p)))
     other = reorder(p, np.random.default_rng(seed).permutation(p[0].shape[1]))
-    kw = dict(ties="expected", cmc=7, backend=backend, chunk=chunk)
-    a, b = metrics_from_similarity(*p, **kw), metrics_from_similarity(*other, **kw)
+    scoring = Scoring(ties="expected", cmc=7, backend=backend, chunk=chunk)
+    a, b = (metrics_from_similarity(*case, scoring=scoring) for case in (p, other))
     assert a.pop("CMC") == pytest.approx(b.pop("CMC"), abs=1e-9)
     assert a == pytest.approx(b, abs=1e-4)
 
@@ -355,14 +372,16 @@ def test_expected_ties_of_a_large_group(backend):
     "Constant features of 3,000 images: chance, against drawn orders; and no ties, no difference"
     rng = np.random.default_rng(0)
     g = np.arange(3000) % 300
-    flat = metrics_from_similarity(np.zeros((2, 3000), "f4"), [0, 7], g, ties="expected", backend=backend)
+    expected = Scoring(ties="expected", backend=backend)
+    flat = metrics_from_similarity(np.zeros((2, 3000), "f4"), [0, 7], g, scoring=expected)
     assert flat["R1"] == pytest.approx(100/300) and flat["tied"] == 100
-    drawn = [metrics_from_similarity(rng.random((50, 3000)), [7]*50, g, ties="order") for _ in range(20)]
+    in_order = Scoring(ties="order")
+    drawn = [metrics_from_similarity(rng.random((50, 3000)), [7]*50, g, scoring=in_order) for _ in range(20)]
     for k in ("R5", "R10", "mAP", "mINP"):
         values = [m[k] for m in drawn]
         assert abs(flat[k] - np.mean(values)) < 4*np.std(values)/20**.5, k
     p = rng.permutation(5*900).reshape(5, 900)/4500., np.arange(5), np.arange(900) % 30
-    a, b = (metrics_from_similarity(*p, ties=t, backend=backend) for t in (None, "expected"))
+    a, b = (metrics_from_similarity(*p, scoring=Scoring(ties=t, backend=backend)) for t in (None, "expected"))
     assert b.pop("tied") == 0 and a == pytest.approx(b, abs=1e-5)
 
 
@@ -381,8 +400,8 @@ def test_ties_are_said_with_their_share_and_others_are_not():
     coarse = rng.integers(0, 20, (40, 400))
     said = warns(lambda: metrics_from_similarity(coarse, q, g))
     assert len(said) == 1 and "about 100 %" in said[0]
-    assert not warns(lambda: metrics_from_similarity(coarse, q, g, ties="order"))
-    assert not warns(lambda: metrics_from_similarity(coarse, q, g, ties="expected"))
+    assert not warns(lambda: metrics_from_similarity(coarse, q, g, scoring=Scoring(ties="order")))
+    assert not warns(lambda: metrics_from_similarity(coarse, q, g, scoring=Scoring(ties="expected")))
     half = rng.random((40, 400))
     half[::2] = 0
     said = warns(lambda: metrics_from_similarity(half, q, g))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.retrieval.metrics import metrics_from_similarity, retrieval_metrics
+from reid_lab.retrieval.metrics import Scoring, metrics_from_similarity, retrieval_metrics
 from reid_lab.retrieval.ranking import rank
 from reid_lab.retrieval.rerank import rerank_itm, rerank_k_reciprocal
 from reid_lab.retrieval.scores import EmbeddingScores, MatrixScores
@@ -39,10 +39,10 @@ def test_itm_in_pieces_is_itm_at_once(people):
     m = np.where(np.isnan(m), np.nanmin(m, 1, keepdims=True), m)
     unit = lambda x: (x - x.min())/(x.max() - x.min())
     assert full == pytest.approx(unit(m) + .002*unit(cos), abs=1e-6)
-    want = metrics_from_similarity(full, q.pid, g.pid, span=whole.span)
-    for kw in (dict(chunk=1), dict(chunk=7), dict(chunk=None)):
-        pieces = rerank_itm(texts, g, itm, k_test=20, pairs_per_call=13, chunk=kw["chunk"])
-        got = retrieval_metrics(texts, g, scores=pieces, **kw)
+    want = metrics_from_similarity(full, q.pid, g.pid, scoring=Scoring(span=whole.span))
+    for chunk in (1, 7, None):
+        pieces = rerank_itm(texts, g, itm, k_test=20, pairs_per_call=13, chunk=chunk)
+        got = retrieval_metrics(texts, g, scores=pieces, scoring=Scoring(chunk=chunk))
         for k in want: assert got[k] == pytest.approx(want[k], abs=1e-4), k
     assert want["R1"] > retrieval_metrics(texts, g)["R1"]
     index, _ = rank(texts, g, 20, scores=whole)

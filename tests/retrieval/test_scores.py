@@ -7,7 +7,7 @@ import pytest
 
 from reid_lab.analysis.search import find
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.retrieval.metrics import metrics_from_similarity, retrieval_metrics
+from reid_lab.retrieval.metrics import Scoring, metrics_from_similarity, retrieval_metrics
 from reid_lab.retrieval.ranking import RetrievalResult, rank, retrieve, rivals
 from reid_lab.retrieval.scores import EmbeddingScores, ShardScores
 from reid_lab.retrieval.shards import Shards
@@ -35,8 +35,8 @@ def naive(sim, q, g):
     ("expected", "trapezoid", "torch", "keep"), ("order", "step", "torch", "keep")])
 def test_metrics_from_disk_are_those_of_memory_bit_for_bit(tied, ties, ap, backend, same_camera):
     q, g, disk = tied
-    kw = dict(ties=ties, ap=ap, backend=backend, same_camera=same_camera, per_query=True, cmc=20)
-    a, b = retrieval_metrics(q, g, **kw), retrieval_metrics(q, disk, memory=2**20, **kw)
+    scoring = Scoring(ties=ties, ap=ap, backend=backend, same_camera=same_camera, cmc=20, memory=2**20)
+    a, b = (retrieval_metrics(q, gallery, scoring=scoring, per_query=True) for gallery in (g, disk))
     for k in KEYS[:5]: assert a[k] == b[k], k
     assert a["mSD"] == pytest.approx(b["mSD"], abs=1e-4)       # sums of float32 in another order
     assert a["skipped"] == b["skipped"] and (a["CMC"] == b["CMC"]).all() and b["n_skipped"] > 0
@@ -45,7 +45,7 @@ def test_metrics_from_disk_are_those_of_memory_bit_for_bit(tied, ties, ap, backe
 
 def test_metrics_from_disk_are_those_of_a_sort(tied):
     q, g, disk = tied
-    m = retrieval_metrics(q, disk, ties="order", memory=2**20)
+    m = retrieval_metrics(q, disk, scoring=Scoring(ties="order", memory=2**20))
     want = naive((q.unit().emb.double() @ g.unit().emb.double().T).numpy(), q, g)
     assert [m[k] for k in ("R1", "mAP", "mINP")] == pytest.approx(want, abs=1e-9)
 
@@ -62,7 +62,7 @@ def test_random_features_agree_with_memory(on_disk, noisy, tmp_path, dtype, dist
 def test_the_result_does_not_depend_on_memory_or_shards(on_disk, noisy, tmp_path):
     q, g = noisy(300, 1), noisy(7000, 2)
     disks = [on_disk(g, tmp_path/str(rows), rows=rows) for rows in (7000, 999)]
-    out = [retrieval_metrics(q, d, memory=m) for d, m in itertools.product(disks, (1, 2**22, 2**30))]
+    out = [retrieval_metrics(q, d, scoring=Scoring(memory=m)) for d, m in itertools.product(disks, (1, 2**22, 2**30))]
     for o in out[1:]: assert {k: o[k] for k in KEYS if k != "mSD"} == {k: out[0][k] for k in KEYS if k != "mSD"}
     for o in out[1:]: assert o["mSD"] == pytest.approx(out[0]["mSD"], abs=1e-4)
 
@@ -93,7 +93,7 @@ def test_errors_are_those_of_memory(noisy, tied):
             with pytest.raises(ValueError, match="none of the 300 queries") as err: retrieval_metrics(e, gallery)
             said.append(str(err.value))
         assert said[0] == said[1]
-    with pytest.raises(ValueError, match="give memory="): retrieval_metrics(q, disk, chunk=5)
+    with pytest.raises(ValueError, match="give memory="): retrieval_metrics(q, disk, scoring=Scoring(chunk=5))
     with pytest.raises(TypeError, match=r"g\.load\(\)"): rivals(q, disk)
     with pytest.raises(TypeError, match="q is Shards"): retrieval_metrics(disk, disk)
     with pytest.raises(ValueError, match="gallery vectors 16"): retrieval_metrics(noisy(3, 0), disk)
@@ -105,8 +105,9 @@ def test_errors_are_those_of_memory(noisy, tied):
 
 def test_scores_of_a_matrix_with_junk_are_read_from_disk_too(tied):
     q, g, disk = tied
-    a = metrics_from_similarity(ShardScores(q.emb, disk), q.pid, g.pid, q.cam, g.cam, ties="order")
-    b = metrics_from_similarity(EmbeddingScores(q.emb, g.emb), q.pid, g.pid, q.cam, g.cam, ties="order")
+    labels, scoring = (q.pid, g.pid, q.cam, g.cam), Scoring(ties="order")
+    a = metrics_from_similarity(ShardScores(q.emb, disk), *labels, scoring=scoring)
+    b = metrics_from_similarity(EmbeddingScores(q.emb, g.emb), *labels, scoring=scoring)
     assert {k: a[k] for k in KEYS[:5]} == {k: b[k] for k in KEYS[:5]}
 
 
@@ -114,9 +115,9 @@ def test_no_piece_is_larger_than_the_memory_allows(tied, monkeypatch):
     q, _, disk = tied
     seen, real = [], Shards.read
     monkeypatch.setattr(Shards, "read", lambda self, lo=0, hi=None: seen.append(hi - lo) or real(self, lo, hi))
-    retrieval_metrics(q, disk, memory=2**20)
+    retrieval_metrics(q, disk, scoring=Scoring(memory=2**20))
     assert max(seen) == 1024
-    retrieval_metrics(q, disk, memory=2**23)
+    retrieval_metrics(q, disk, scoring=Scoring(memory=2**23))
     assert 1024 < max(seen) <= 2**23//(4*(16*4 + 2*256))
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.retrieval.metrics import metrics_from_similarity, retrieval_metrics
+from reid_lab.retrieval.metrics import Scoring, metrics_from_similarity, retrieval_metrics
 from reid_lab.retrieval.ranking import Ranker, rank, rivals
 from reid_lab.retrieval.shards import Shards, open_embeddings, write_shards
 from reid_lab.retrieval.sides import SameImages, one_model, one_numbering, same_images, two_sides
@@ -110,7 +110,7 @@ def test_a_part_against_all_and_junk_between(tmp_path):
 def test_left_out_images_count_nowhere(backend, ties):
     "As if each query had a gallery without itself"
     e = people(24, 5, cams=3)
-    kw = dict(ties=ties, backend=backend, same_camera="keep", per_query=True)
+    kw = dict(scoring=Scoring(ties=ties, backend=backend, same_camera="keep"), per_query=True)
     got = retrieval_metrics(e, e, **kw)["per_query"]
     for i in range(len(e)):
         rest = e[np.arange(len(e)) != i]
