@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from fastcore.basics import patch
@@ -23,6 +24,7 @@ from ..core.distributed import gathered, longest, over_all, own_rows
 from ..losses import basics as loss_basics, text as text_losses
 from reid_lab.models.backbones import (
                                        CrossEncoder,
+                                       ImageTower,
                                        PixelNorm,
                                        ResTower,
                                        SwinTower,
@@ -36,7 +38,7 @@ from reid_lab.models.backbones import (
 )
 from .sgformer import SGFORMERS, SGFormer
 from .weights.formats import OURS, identify, open_weights, weights_file
-from .weights.start import NONE, begin, load_network, start_own
+from .weights.start import NONE, Loaded, begin, load_network, start_own
 
 # %% ../../nbs/05_models/45_camel.ipynb #01e140bd
 class ITMHead(nn.Module):
@@ -80,8 +82,14 @@ class CAMeL(nn.Module):
     "Text-to-image retrieval network of CAMeL (and of its parent APTM, without attributes)"
     supports_text_mix = supports_memory = True
     new_parts = ('img_proj', 'txt_proj', 'match', 'words', 'cross.layers')
+    negatives: str  # The rule of ITM negatives, with the next two: see `set_negatives`
+    drop_cos: float | None
+    top: int | None
+    heads: dict  # Of `camel_base`: arguments that a checkpoint brought
+    loaded: Loaded | None  # Reports of weights: of the image side or the whole, of the text side
+    text_loaded: Loaded | None
 
-    def __init__(self, image:nn.Module, # Image tower: `(B,3,H,W)` -> `(B,N,image.width)`
+    def __init__(self, image:ImageTower, # `(B,3,H,W)` -> `(B,N,image.width)`
         text:TextEncoder, # First half of the text layers
         cross:CrossEncoder, # Second half, with cross-attention
         size=(224, 224), # Input height and width
@@ -140,9 +148,9 @@ class CAMeL(nn.Module):
 @patch
 def set_negatives(self:CAMeL,
     negatives:str='sample', # ITM negatives: `sample` (paper), `top` (released fine-tuning), `argmax`
-    drop_cos:float=.9, # `top`: pairs with at least this cosine are no negatives; None: all are
-    top:int=12, # `top`: negatives that remain for a draw; None: all
-    ):
+    drop_cos:float | None=.9, # `top`: pairs with at least this cosine are no negatives; None: all are
+    top:int | None=12, # `top`: negatives that remain for a draw; None: all
+    ) -> None:
     "Change the rule of ITM negatives, between two phases of training"
     text_losses.check_negatives(check_choice('negatives', negatives, ('sample', 'top', 'argmax')), drop_cos, top)
     self.negatives, self.drop_cos, self.top = negatives, drop_cos, top
@@ -161,7 +169,8 @@ def pad_states(x, # (B,L,D) text states
     ): # (B,length,D), (B,length)
     "Text states and mask padded to `length`"
     extra = length - x.shape[1]
-    return (x, mask) if extra <= 0 else (nn.functional.pad(x, (0, 0, 0, extra)), nn.functional.pad(mask, (0, extra)))
+    if extra <= 0: return x, mask
+    return nn.functional.pad(x, (0, 0, 0, extra)), nn.functional.pad(mask, (0, extra))
 
 
 def with_memory(x, # (B,L,Dt) text states of the batch
@@ -172,8 +181,9 @@ def with_memory(x, # (B,L,Dt) text states of the batch
     "Batch states followed by the memory's"
     if memory is None: return x, mask, img_tok
     length = max(x.shape[1], memory['txt_tok'].shape[1])
-    (x, mask), (mx, mm) = pad_states(x, mask, length), pad_states(memory['txt_tok'].to(x), memory['mask'], length)
-    return torch.cat([x, mx]), torch.cat([mask, mm]), torch.cat([img_tok, memory['img_tok'].to(img_tok)])
+    x, mask = pad_states(x, mask, length)
+    old_x, old_mask = pad_states(memory['txt_tok'].to(x), memory['mask'], length)
+    return torch.cat([x, old_x]), torch.cat([mask, old_mask]), torch.cat([img_tok, memory['img_tok'].to(img_tok)])
 
 # %% ../../nbs/05_models/45_camel.ipynb #46b29b3e
 def soften(weights, # (B,K) weights of the candidates, zero for positives
@@ -186,19 +196,37 @@ def soften(weights, # (B,K) weights of the candidates, zero for positives
     return hard_share*weights/weights.sum(1, keepdim=True).clamp(min=1e-12) + (1 - hard_share)*even
 
 # %% ../../nbs/05_models/45_camel.ipynb #9422ad75
-def _itm_loss(model:CAMeL, img, img_tok, txt, txt_tok, mask, pid, memory):
+class _Images(NamedTuple):
+    "What the losses read of images"
+    emb: torch.Tensor  # (B,D) unit-norm
+    tokens: torch.Tensor  # (B,N,Dv)
+    pid: torch.Tensor  # (B,)
+
+
+class _Captions(NamedTuple):
+    "What the losses read of captions"
+    emb: torch.Tensor  # (B,D) unit-norm
+    states: torch.Tensor  # (B,L,Dt)
+    mask: torch.Tensor  # (B,L) True for words
+
+
+def _itm_loss(model:CAMeL, images:_Images, captions:_Captions, memory):
     "Image-text matching of the own rows of a gathered batch, with one sampled negative per image and per caption"
     extra = {} if memory is None else dict(neg_img=memory['img'], neg_txt=memory['txt'], neg_pid=memory['pid'])
-    rule = dict(how=model.negatives, drop_cos=model.drop_cos, top=model.top, rows=own_rows())
-    weights = text_losses.itm_weights(img, txt, model.temperature.detach(), pid, **rule, **extra)
+    weights = text_losses.itm_weights(images.emb, captions.emb, model.temperature.detach(), images.pid,
+                                      how=model.negatives, drop_cos=model.drop_cos, top=model.top,
+                                      rows=own_rows(), **extra)
     B = math.ceil(model.match_share*len(weights[0]))
-    n_txt, n_img = (text_losses.sample_negatives(soften(w[:B], model.hard_share)) for w in weights)
-    all_txt, all_mask, all_img = with_memory(txt_tok, mask, img_tok, memory)
-    has_t, has_i = n_txt >= 0, n_img >= 0
-    (x, m), v = (s[:len(img)][own_rows()][:B] for s in (all_txt, all_mask)), img_tok[own_rows()][:B]
-    logits = model.match_logit(torch.cat([x, all_txt[n_txt[has_t]], x[has_i]]),
-                               torch.cat([m, all_mask[n_txt[has_t]], m[has_i]]),
-                               torch.cat([v, v[has_t], all_img[n_img[has_i]]]))
+    wrong_txt, wrong_img = (text_losses.sample_negatives(soften(w[:B], model.hard_share)) for w in weights)
+    has_txt, has_img = wrong_txt >= 0, wrong_img >= 0                # of a batch of one person there is no negative
+    wrong_txt, wrong_img = wrong_txt[has_txt], wrong_img[has_img]
+
+    all_txt, all_mask, all_img = with_memory(captions.states, captions.mask, images.tokens, memory)
+    txt, mask = (states[:len(images.emb)][own_rows()][:B] for states in (all_txt, all_mask))
+    img = images.tokens[own_rows()][:B]
+    logits = model.match_logit(torch.cat([txt, all_txt[wrong_txt], txt[has_img]]),     # true pairs, wrong captions,
+                               torch.cat([mask, all_mask[wrong_txt], mask[has_img]]),  # wrong images
+                               torch.cat([img, img[has_txt], all_img[wrong_img]]))
     match = torch.zeros(len(logits), dtype=torch.long, device=img.device)
     match[:B] = 1
     return over_all(text_losses.itm(logits, match), len(logits))
@@ -212,21 +240,23 @@ def _mlm_loss(model:CAMeL, tokens, labels, img_tok):
     return over_all(text_losses.mlm(model.words(x[keep], model.text.word.weight), labels[keep]), keep.sum())
 
 
-def _pair_losses(model:CAMeL, img, img_tok, pid, txt, txt_tok, mask, memory):
+def _pair_losses(model:CAMeL, images:_Images, own:_Captions, memory):
     "ITC and ITM of gathered images and the own captions, and the embeddings of all captions"
-    own = txt, *pad_states(txt_tok, mask, longest(txt_tok.shape[1], txt_tok.device))
-    txt, txt_tok, mask = gathered(*own)
-    return dict(itc_loss=text_losses.itc(img, txt, model.temperature, pid, rows=own_rows()),
-                itm_loss=_itm_loss(model, img, img_tok, txt, txt_tok, mask, pid, memory)), txt
+    length = longest(own.states.shape[1], own.states.device)       # processes pad to the longest caption of all
+    captions = _Captions(*gathered(own.emb, *pad_states(own.states, own.mask, length)))
+    itc = text_losses.itc(images.emb, captions.emb, model.temperature, images.pid, rows=own_rows())
+    return dict(itc_loss=itc, itm_loss=_itm_loss(model, images, captions, memory)), captions.emb
 
 
-def _contrast_loss(img, txt, pid, ask):
-    "The released program's memory term, as a `ContrastMemory` asks for it; an empty memory stands for the batch itself"
-    keys, who = (txt.detach(), pid) if ask['txt'] is None else (ask['txt'].to(txt), ask['pid'])
-    drawn = text_losses.hard_keys(img[own_rows()], keys, loss_basics.same_id(pid[own_rows()], who), ask['top'])
-    lam = torch.distributions.Beta(ask['delta'], ask['delta']).sample((len(drawn),))
+def _contrast_loss(images:_Images, txt, request):
+    "The released program's memory term, as a `ContrastMemory` requests it"
+    if request['txt'] is None: keys, key_pid = txt.detach(), images.pid   # an empty memory: the batch itself
+    else: keys, key_pid = request['txt'].to(txt), request['pid']
+    same = loss_basics.same_id(images.pid[own_rows()], key_pid)
+    drawn = text_losses.hard_keys(images.emb[own_rows()], keys, same, request['top'])
+    lam = torch.distributions.Beta(request['delta'], request['delta']).sample((len(drawn),))
     mem, lam = gathered(keys[drawn], lam.to(keys))
-    return ask['weight']*text_losses.memory_itc(img, txt, mem, lam, ask['tau'])
+    return request['weight']*text_losses.memory_itc(images.emb, txt, mem, lam, request['tau'])
 
 # %% ../../nbs/05_models/45_camel.ipynb #a8aebcf7
 @patch
@@ -235,16 +265,16 @@ def forward(self:CAMeL, batch:dict) -> dict: # `itc_loss`, `itm_loss`, `mlm_loss
     img, img_tok = self.image_states(batch['img'])
     txt, txt_tok, mask = self.text_states(batch['tokens'], batch.get('tokens_mix'), batch.get('lam'))
     entry = dict(img=img, txt=txt, pid=batch['pid'], img_tok=img_tok, txt_tok=txt_tok, mask=mask)
-    images = gathered(img, img_tok, batch['pid'])
-    out, every = _pair_losses(self, *images, txt, txt_tok, mask, batch.get('memory'))
+    images, memory = _Images(*gathered(img, img_tok, batch['pid'])), batch.get('memory')
+    out, all_txt = _pair_losses(self, images, _Captions(txt, txt_tok, mask), memory)
     if 'tokens_eda' in batch and self.eda_weight:
-        second, _ = _pair_losses(self, *images, *self.text_states(batch['tokens_eda']), batch.get('memory'))
+        second, _ = _pair_losses(self, images, _Captions(*self.text_states(batch['tokens_eda'])), memory)
         out = {k: out[k] + self.eda_weight*v for k, v in second.items()}
     if 'tokens_mlm' in batch:
         some = slice(math.ceil(self.match_share*len(img)))
         seen = img_tok[some] if self.mlm_image else img_tok[some].detach()
         out['mlm_loss'] = _mlm_loss(self, batch['tokens_mlm'][some], batch['labels_mlm'][some], seen)
-    if 'contrast' in batch: out['contrast_loss'] = _contrast_loss(images[0], every, images[2], batch['contrast'])
+    if 'contrast' in batch: out['contrast_loss'] = _contrast_loss(images, all_txt, batch['contrast'])
     return {**out, 'memory_entry': {k: v.detach() for k, v in entry.items()}}
 
 # %% ../../nbs/05_models/45_camel.ipynb #bf0f1cce
@@ -264,7 +294,7 @@ def camel_tiny(tokenizer=None, # Object with `vocab_size`, `pad_id`, `context_le
     if tokenizer is not None:
         vocab_size, pad, max_len = tokenizer.vocab_size, tokenizer.pad_id, max(tokenizer.context_length, max_len)
     if vocab_size is None: raise ValueError("camel_tiny needs a tokenizer or a vocab_size")
-    sizes = dict(width=text_width, heads=heads, layers=layers, ffn=2*text_width, dropout=dropout)
+    sizes:dict = dict(width=text_width, heads=heads, layers=layers, ffn=2*text_width, dropout=dropout)
     image, text = ResTower(widths, norm), TextEncoder(vocab_size, max_len=max_len, pad_id=pad, **sizes)
     tiny = dict(size=(128, 64), dim=128, pool='meanmax', text_pool='mean', hard_share=.5, match_share=.5,
                 eda_weight=0.)
@@ -274,12 +304,13 @@ def camel_tiny(tokenizer=None, # Object with `vocab_size`, `pad_id`, `context_le
 # %% ../../nbs/05_models/45_camel.ipynb #3aed3d6a
 def image_tower(name:str, # Key of `SGFORMERS`, or an architecture of timm
     size=(224, 224), # Input height and width
-    ) -> nn.Module: # With random weights
+    ) -> SGFormer | TimmTower: # With random weights
     "Image tower by name"
     import timm
     if name in SGFORMERS: return SGFormer(name, size)
     if timm.is_model(name): return timm_tower(name, size)
-    near = ''.join(f' Did you mean {n!r}?' for n in get_close_matches(name, [*SGFORMERS, *timm.list_models()], 1))
+    close = get_close_matches(name, [*SGFORMERS, *timm.list_models()], 1)
+    near = ''.join(f' Did you mean {n!r}?' for n in close)
     raise ValueError(f"tower={name!r} is not known.{near} Choose one of {[*SGFORMERS]} or of timm.list_models()")
 
 
@@ -288,30 +319,41 @@ def heads_of(state:dict, # Of a whole checkpoint, under our names
     ) -> dict: # Arguments of `CAMeL`
     "Heads that a checkpoint was trained with, by its shapes; released files with one linear layer read token 0"
     if 'txt_proj.weight' not in state: return {} # ours, of a tower alone
-    found = dict(dim=len(state['txt_proj.weight']), img_head='mlp' if 'img_proj.3.weight' in state else 'linear')
-    if gives in ('aptm', 'camel') and found['img_head'] == 'linear': return {**found, 'pool': 'token0'}
-    return {**found, 'pool': 'mix'} if 'pool.gate' in state else found
+    img_head = 'mlp' if 'img_proj.3.weight' in state else 'linear'
+    found = dict(dim=len(state['txt_proj.weight']), img_head=img_head)
+    if gives in ('aptm', 'camel') and img_head == 'linear': found['pool'] = 'token0'
+    elif 'pool.gate' in state: found['pool'] = 'mix'
+    return found
 
 
 def load_camel(model:CAMeL, # Changed in place
     start, # `Start` of a whole checkpoint: of APTM, of CAMeL, or ours
     ): # `Loaded`
     "Load a whole checkpoint"
-    at, ours = 'image.' + 'net.'*isinstance(model.image, TimmTower), start.gives == 'camel_base'
+    at = 'image.net.' if isinstance(model.image, TimmTower) else 'image.'
     if model.pool.kind != 'mix' and 'pool.gate' in start.state:
         state = {k: v for k, v in start.state.items() if k != 'pool.gate'}
         start = replace(start, state=state, left={**start.left, 'pool_alpha': f"pool={model.pool.kind!r} has no gate"})
-    return load_network(model, start, own=() if ours else ('pixels.',), optional=() if ours else ('words.',),
-                        change={at + k: f for k, f in model.image.changes().items()})
+    change = {at + k: f for k, f in model.image.changes().items()}
+    if start.gives == 'camel_base': return load_network(model, start, change=change)
+    return load_network(model, start, own=('pixels.',), optional=('words.',), change=change)
 
 
 def _same_words(start, n):
     "Refuse a vocabulary of another size than that of a whole checkpoint"
-    had = len(start.state.get('text.word.weight', range(n)))
-    if had != n: raise ValueError(f"{start.name} has {had} word pieces, the vocabulary here {n}; give the tokenizer or "
-                                  "vocab_size that it was trained with (of released ones: bert-base-uncased)")
+    found = len(start.state.get('text.word.weight', range(n)))
+    if found == n: return
+    raise ValueError(f"{start.name} has {found} word pieces, the vocabulary here {n}; give the tokenizer or "
+                     "vocab_size that it was trained with (of released ones: bert-base-uncased)")
 
 # %% ../../nbs/05_models/45_camel.ipynb #97d1a145
+def _heads_of_start(start):
+    "Heads of a whole checkpoint; a converted file states its pooling: shapes do not tell token 0 from a mean"
+    heads, stated = heads_of(start.state, start.gives), json.loads(start.card.get('arguments', '{}'))
+    if 'pool' in stated: heads['pool'] = stated['pool']
+    return heads
+
+
 def camel_base(tokenizer=None, # Source of vocabulary size and padding id
     vocab_size:int=30522, # Used when there is no tokenizer
     tower:str='sgformer_s', # See `image_tower`; the paper's by default
@@ -324,19 +366,22 @@ def camel_base(tokenizer=None, # Source of vocabulary size and padding id
     pad = 0
     if tokenizer is not None: vocab_size, pad = tokenizer.vocab_size, tokenizer.pad_id
     image = image_tower(tower, size)
-    whole = ('camel_base', *['camel']*isinstance(image, SGFormer), *['aptm']*isinstance(image, SwinTower))
+    checkpoints = ['camel_base']
+    if isinstance(image, SGFormer): checkpoints.append('camel')
+    if isinstance(image, SwinTower): checkpoints.append('aptm')
     kinds, *rest = image.accepts
-    start = begin(weights, (*kinds, *whole), *rest)
-    whole = start is not None and start.gives in whole
-    bert, heads = None if whole else bert_start(text_weights), heads_of(start.state, start.gives) if whole else {}
-    told = json.loads(start.card.get('arguments', '{}')) if whole else {}
-    if 'pool' in told: heads['pool'] = told['pool'] # of a converted file: its shapes do not tell token 0 from a mean
-    if whole: _same_words(start, vocab_size)
-    else: image.start(start)
+    start = begin(weights, (*kinds, *checkpoints), *rest)
+    whole = start is not None and start.gives in checkpoints
+    if whole:
+        bert, heads = None, _heads_of_start(start)
+        _same_words(start, vocab_size)
+    else:
+        bert, heads = bert_start(text_weights), {}
+        image.start(start)
     text = TextEncoder(vocab_size, pad_id=pad, dropout=dropout)
     cross = CrossEncoder(img_width=image.width, dropout=dropout)
     model = CAMeL(image, text, cross, size, tokenizer=tokenizer, **{**heads, **kw})
-    model.heads = heads # arguments that a checkpoint brought
+    model.heads = heads
     model.match.net[1].eps = 1e-5 # as in the released programs
     if image.stats: model.pixels.set_stats(*image.stats)
     model.loaded = load_camel(model, start) if whole else image.loaded

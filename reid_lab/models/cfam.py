@@ -7,6 +7,8 @@ __all__ = ['WIRINGS', 'LOSSES', 'HARD_BY', 'L14', 'GranuleBlock', 'GranularityDe
            'cfam_tiny', 'cfam_b16', 'cfam_l14']
 
 # %% ../../nbs/05_models/60_cfam.ipynb #18b6a567
+from typing import TYPE_CHECKING, cast
+
 import torch
 from fastcore.basics import patch
 from torch import nn
@@ -15,6 +17,10 @@ from ..core.basics import check_choice
 from ..core.distributed import gathered, over_all, own_rows
 from ..losses import basics as loss_basics, text as text_losses
 from .clip import CLIPPair, ImplicitReasoning, clip_pair, clip_tiny, irr_loss, loss_names, masked_caption
+
+# %% ../../nbs/05_models/60_cfam.ipynb #b38a0006
+if TYPE_CHECKING:
+    from open_clip import CLIP
 
 # %% ../../nbs/05_models/60_cfam.ipynb #bc529423
 class GranuleBlock(nn.Module):
@@ -118,10 +124,10 @@ class CFAM(CLIPPair):
     "CLIP's towers with CFAM's losses"
     new_parts = 'decoders.', 'matcher.', 'cid.', 'irr.'
 
-    def __init__(self, clip:nn.Module, # From `clip_model`; its modules are reused
+    def __init__(self, clip:'CLIP', # From `clip_model`; its modules are reused
         size=(128, 64), # Height and width of the crops
         tokenizer=None, # Stored for encoding captions
-        n_ids:int=None, # Training identities, for `cid`
+        n_ids:int | None=None, # Training identities, for `cid`
         losses='gs+ls+m+cid', # Names in `LOSSES` with `+` between them, or a list
         queries:int=4, # K of the decoder
         depth:int=2, # Blocks of the decoder
@@ -192,7 +198,9 @@ def forward(self:CFAM, batch:dict) -> dict: # One `..._loss` for each of `losses
     if 'itc' in on: out['itc_loss'] = text_losses.itc(img, txt, self.temperature, rows=rows)
     if 'gs' in on: out['gs_loss'] = text_losses.sdm(img, txt, pid, self.tau, rows=rows)
     fine = gathered(*self.decode(regions, words, real)) if self.fine else None
-    if 'ls' in on: out['ls_loss'] = text_losses.sdm(*map(text_losses.granules, fine), pid, self.tau, rows=rows)
+    if 'ls' in on:
+        fine_img, fine_txt = (text_losses.granules(x) for x in fine)
+        out['ls_loss'] = text_losses.sdm(fine_img, fine_txt, pid, self.tau, rows=rows)
     if 'm' in on or 'cid' in on: out |= self.pair_losses(img, txt, fine, dict(pid=pid, label=label))
     if 'irr' in on:
         masked = masked_caption(batch)
@@ -211,8 +219,9 @@ def cfam_tiny(n_ids:int=None, # Training identities, for `cid`
     **kw, # Other arguments of `clip_tiny` and `CFAM`
     ) -> CFAM:
     "CFAM for two CPU cores"
-    return clip_tiny(tokenizer, weights=weights, make=CFAM, also=('cfam_tiny',), n_ids=n_ids, losses=losses,
-                     queries=queries, hidden=hidden, heads=heads, **kw)
+    model = clip_tiny(tokenizer, weights=weights, make=CFAM, also=('cfam_tiny',), n_ids=n_ids, losses=losses,
+                      queries=queries, hidden=hidden, heads=heads, **kw)
+    return cast(CFAM, model)
 
 
 def cfam_b16(n_ids:int=None, # Training identities, for `cid`

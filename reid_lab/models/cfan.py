@@ -9,6 +9,7 @@ __all__ = ['ALPHA', 'LOSSES', 'TOWER_NAMES', 'RELEASED_RATES', 'CrossFormer', 's
 # %% ../../nbs/05_models/70_cfan.ipynb #4160df04
 import warnings
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,10 @@ from ..core.distributed import gathered
 from ..losses import fuzzy
 from .clip import CLIPPair, clip_pair, clip_tiny, loss_names
 from .clip_towers import clip_start
+
+# %% ../../nbs/05_models/70_cfan.ipynb #b38a0008
+if TYPE_CHECKING:
+    from open_clip import CLIP
 
 # %% ../../nbs/05_models/70_cfan.ipynb #e56d30b4
 class CrossFormer(nn.Module):
@@ -76,23 +81,23 @@ class CFAN(CLIPPair):
     "CLIP's towers with CFAN's losses"
     new_parts = 'crossformer.', 'sigma.'
 
-    def __init__(self, clip:nn.Module, # From `clip_model`; its modules are reused
+    def __init__(self, clip:'CLIP', # From `clip_model`; its modules are reused
         size=(128, 64), # Height and width of the crops
         tokenizer=None, # Stored for encoding captions
         losses='cda+fta', # Names in `LOSSES` with `+` between them, or a list; one of `ALPHA` at most
         queries:int=4, # K of the CrossFormer
         k:float=1., # Steepness of the gate
-        alpha:float=None, # In place of the gate of `cda`, where there is a bridge
+        alpha:float | None=None, # In place of the gate of `cda`, where there is a bridge
         detach_alpha:bool=False, # No gradient through the gate
         membership:str='paper', # Form of memberships, see `reid_lab.losses.fuzzy.token_membership`
         layers:int=4, # Blocks of the CrossFormer
-        heads:int=None, # Of the CrossFormer; None: one for 64 numbers
+        heads:int | None=None, # Of the CrossFormer; None: one for 64 numbers
         tau:float=.02, # Temperature of SDM
         fta_weight:float=1., # Of `fta` in the sum
         reduce:str='mean', # Of FTA over rows, or `sum` (CFAN, eq. 13)
         mask_padding:bool=True, # Queries do not read the padding of captions; False: they do (released program)
         mask_text:bool=True, # Align the masked captions of a batch, where it has them (text augmentation)
-        shared_sigma:bool=None, # One MLP for both modalities; None: in the released form
+        shared_sigma:bool | None=None, # One MLP for both modalities; None: in the released form
         ):
         super().__init__(clip, size, tokenizer)
         self.losses, self.k, self.tau, self.detach_alpha = loss_names(losses, LOSSES), k, tau, detach_alpha
@@ -105,8 +110,9 @@ class CFAN(CLIPPair):
         if 'fta' not in self.losses: return
         self.crossformer = CrossFormer(self.dim, queries, layers, heads)
         released = membership == 'released'
-        n = 1 if (released if shared_sigma is None else shared_sigma) else 2
-        self.sigma = nn.ModuleList([sigma_mlp(self.dim, self.dim if released else 1) for _ in range(n)])
+        if shared_sigma is None: shared_sigma = released
+        outputs = self.dim if released else 1
+        self.sigma = nn.ModuleList([sigma_mlp(self.dim, outputs) for _ in range(1 if shared_sigma else 2)])
 
 
 def _one_alignment(names, alpha):
@@ -125,7 +131,9 @@ def _one_alignment(names, alpha):
 def views(self:CFAN, batch:dict): # -> (B,E), (B,1+N,E), (B,E) or None, (B,) bool or None
     "Global features and tokens of the aerial images; features of the bridges, and which samples have one"
     img, bridge, has = batch['img'], batch.get('img_bridge'), batch.get('has_bridge')
-    if bridge is None or self.align in (None, 'direct'): return *self.image_tokens(img), None, None
+    if bridge is None or self.align in (None, 'direct'):
+        x, tokens = self.image_tokens(img)
+        return x, tokens, None, None
     if has is None: has = torch.ones(len(img), dtype=torch.bool, device=img.device)
     if bridge.shape != img.shape or has.shape != img.shape[:1] or has.dtype != torch.bool:
         raise ValueError(f"img_bridge {tuple(bridge.shape)} and has_bridge {tuple(has.shape)} of {has.dtype} do not "
@@ -160,13 +168,16 @@ def fuzzy_parts(self:CFAN, anchor, # (B,E) global features
 @patch
 def forward(self:CFAN, batch:dict) -> dict: # One `..._loss` for each of `losses`
     "Losses of one batch: alignment and FTA"
-    (img, regions, ground, has), (txt, words, real), out = self.views(batch), self.captions_of(batch), {}
+    img, regions, ground, has = self.views(batch)
+    txt, words, real = self.captions_of(batch)
+    out = {}
     if 'fta' in self.losses:
         fine = *self.fuzzy_parts(img, regions), *self.fuzzy_parts(txt, words, real, text=True)
         fv, sv, ft, st = gathered(*fine)
     img, txt, ground, has, pid = gathered(img, txt, ground, has, batch['pid'])     # the loss is that of the whole batch
-    if self.align: out[f'{self.align}_loss'] = fuzzy.cda(txt, img, ground, pid, has, k=self.k, tau=self.tau,
-                                                         alpha=self.alpha, detach_alpha=self.detach_alpha)
+    if self.align:
+        out[f'{self.align}_loss'] = fuzzy.cda(txt, img, ground, pid, has, k=self.k, tau=self.tau, alpha=self.alpha,
+                                              detach_alpha=self.detach_alpha)
     if 'fta' in self.losses:
         out['fta_loss'] = self.fta_weight*fuzzy.fta(fv, ft, img, txt, sv, st, pid, self.tau,
                                                     membership=self.membership, reduce=self.reduce)
@@ -189,8 +200,10 @@ def memberships(self:CFAN, img=None, # (B,3,H,W) in [0,1]
     ) -> dict: # `membership` (B,K), `sigma`, `attention` (B,K,N) over patches or words
     "How far each query belongs to its image or caption, and from which tokens it was made"
     if (img is None) == (tokens is None): raise ValueError("give either img or tokens")
-    if img is not None: anchor, x, real = *self.image_tokens(img), None
-    else: anchor, x, real = self.captions_of(dict(tokens=tokens))
+    if img is None: anchor, x, real = self.captions_of(dict(tokens=tokens))
+    else:
+        anchor, x = self.image_tokens(img)
+        real = None
     fine, sigma = self.fuzzy_parts(anchor, x, real, text=img is None)
     attention = self.crossformer.read(x, real)[1]
     return dict(membership=fuzzy.token_membership(fine, anchor, sigma, self.membership), sigma=sigma,
@@ -206,7 +219,8 @@ def cfan_tiny(tokenizer=None, # Source of vocabulary size, end token and length;
     ) -> CFAN:
     "CFAN for two CPU cores"
     def make(clip, size, tokenizer, **more): return CFAN(clip, size, tokenizer, layers=depth, **more)
-    return clip_tiny(tokenizer, weights=weights, make=make, also=('cfan_tiny',), losses=losses, queries=queries, **kw)
+    model = clip_tiny(tokenizer, weights=weights, make=make, also=('cfan_tiny',), losses=losses, queries=queries, **kw)
+    return cast(CFAN, model)
 
 
 TOWER_NAMES = ('visual.', 'transformer.', 'token_embedding.', 'positional_embedding', 'ln_final.', 'text_projection')

@@ -9,7 +9,9 @@ __all__ = ['CLASSIFIERS', 'end_positions', 'CLIPPair', 'loss_names', 'strip', 'l
 # %% ../../nbs/05_models/55_clip.ipynb #3c7e9bab
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from fastcore.basics import patch
@@ -32,6 +34,12 @@ from reid_lab.models.clip_towers import (
 )
 from .transreid import person_grid
 
+# %% ../../nbs/05_models/55_clip.ipynb #b38a0005
+if TYPE_CHECKING:
+    from open_clip import CLIP
+
+    from reid_lab.models.weights.start import Loaded
+
 # %% ../../nbs/05_models/55_clip.ipynb #40ce24f2
 def end_positions(tokens, # (B,L) ids
     end_id:int=None, # Of the end token; None: the tokenizer has none
@@ -46,9 +54,12 @@ def end_positions(tokens, # (B,L) ids
 # %% ../../nbs/05_models/55_clip.ipynb #b224271b
 class CLIPPair(nn.Module):
     "CLIP's image and text tower with its contrastive loss"
-    new_parts = () # of a subclass: beginnings of names that only training uses; they start from random numbers
+    new_parts: tuple[str, ...] = () # of a subclass: beginnings of names that only training uses; they start from random
+                                    # numbers
+    positional_embedding: nn.Parameter  # (L,T)
+    loaded: 'Loaded | None'  # Report of the weights
 
-    def __init__(self, clip:nn.Module, # From `clip_model`; its modules are reused
+    def __init__(self, clip:'CLIP | CLIPPair', # From `clip_model`; its modules are reused
         size=(128, 64), # Height and width of the crops
         tokenizer=None, # Stored for encoding captions; end token and padding are taken from it
         ):
@@ -57,7 +68,8 @@ class CLIPPair(nn.Module):
         self.token_embedding, self.positional_embedding = clip.token_embedding, clip.positional_embedding
         self.ln_final, self.text_projection = clip.ln_final, clip.text_projection
         self.logit_scale, self.loaded = clip.logit_scale, None
-        self.size, self.dim, self.tokenizer = tuple(size), clip.visual.proj.shape[1], tokenizer
+        self.size, self.tokenizer = tuple(size), tokenizer
+        self.dim:int = clip.visual.proj.shape[1]
         self.end_id, self.pad_id = getattr(tokenizer, 'sep_id', None), getattr(tokenizer, 'pad_id', 0)
 
     @property
@@ -73,8 +85,9 @@ class CLIPPair(nn.Module):
     def text_hidden(self, tokens): # (B,L) -> (B,L,T)
         "Hidden states behind the last norm"
         L, most = tokens.shape[1], len(self.positional_embedding)
-        if L > most: raise ValueError(f"captions of {L} tokens do not fit {most} positions; use a tokenizer with "
-                                      f"context_length={most}, or build the model with max_len={L}")
+        if L > most:
+            raise ValueError(f"captions of {L} tokens do not fit {most} positions; use a tokenizer with "
+                             f"context_length={most}, or build the model with max_len={L}")
         x = self.token_embedding(tokens) + self.positional_embedding[:L]
         causal = torch.full((L, L), -torch.inf, device=tokens.device).triu(1)
         return self.ln_final(self.transformer(x, attn_mask=causal))
@@ -140,24 +153,31 @@ def strip(model:CLIPPair, # Or of a class made from it
     return CLIPPair(model, model.size, model.tokenizer).train(model.training)
 
 # %% ../../nbs/05_models/55_clip.ipynb #1a650246
-def load_pair(model:CLIPPair, # New; changed in place
+_Pair = TypeVar('_Pair', bound=CLIPPair)
+
+
+def load_pair(model:_Pair, # New; changed in place
     start, # `Start`, or None
     grid=None, # See `load_clip`
     act:str='quick_gelu', # See `load_clip`
     longer:str='all', # See `load_clip`
     whole=(), # What must hold every part: see `Layout.gives`
     optional=(), # Beginnings of names that may be missing or of another shape: classifiers
-    ) -> CLIPPair: # `model`, with the report as `model.loaded`
+    ) -> _Pair: # `model`, with the report as `model.loaded`
     "Load towers, and the parts that only training uses where both file and model have them"
-    if start is None: return load_clip(model, None)
+    if start is None:
+        load_clip(model, None)
+        return model
     mine = [p for p in model.new_parts if any(k.startswith(p) for k in model.state_dict())]
     gone = tuple(p for p in model.new_parts if p not in mine)
     left = {k: 'used in training only, and not by the losses here' for k in start.state if k.startswith(gone)}
     rest = {k: v for k, v in start.state.items() if k not in left}
-    own = [] if start.gives in whole else [p for p in mine if not any(k.startswith(p) for k in rest)]
+    own = []
+    if start.gives not in whole: own += [p for p in mine if not any(k.startswith(p) for k in rest)]
     if start.gives in whole or not model.logit_scale.requires_grad: own.append('logit_scale') # some train without it
     start = replace(start, state=rest, left={**start.left, **left})
-    return load_clip(model, start, grid, act, longer, own, optional)
+    load_clip(model, start, grid, act, longer, own, optional)
+    return model
 
 # %% ../../nbs/05_models/55_clip.ipynb #85453969
 class ImplicitReasoning(nn.Module):
@@ -254,7 +274,7 @@ def clip_tiny(tokenizer=None, # Source of vocabulary size, end token and length;
     return load_pair(model, start, grid, longer=longer, whole=also, optional=CLASSIFIERS)
 
 # %% ../../nbs/05_models/55_clip.ipynb #d683414d
-def clip_pair(make, # `CLIPPair`, or a class made from it
+def clip_pair(make:Callable[..., _Pair], # `CLIPPair`, or a class made from it
     weights=None, # See `clip_start`
     whole=('clip_b16',), # Models of the zoo of this class: their files hold every part, positions are those of crops
     tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
@@ -270,7 +290,7 @@ def clip_pair(make, # `CLIPPair`, or a class made from it
     takes=('clip', 'clip_b16'), # What else the weights may be, see `Layout.gives`
     wanted:str='CLIP of OpenAI, open_clip or Hugging Face', # The same in words
     **kw, # Other arguments of the class
-    ) -> CLIPPair:
+    ) -> _Pair:
     "A pair of published size for person crops"
     start = clip_start(weights, (*takes, *whole), wanted, act, arch) # wrong weights are refused before it is built
     positions = start_rows(start, 'visual.positional_embedding', 1) - 1

@@ -6,6 +6,8 @@
 __all__ = ['fixed_words', 'Prompts', 'PromptEncoder', 'CLIPReID', 'start_clip_reid', 'clip_reid_b16', 'clip_reid_tiny']
 
 # %% ../../nbs/05_models/30_clip_reid.ipynb #8984a0a5
+from typing import TYPE_CHECKING
+
 import torch
 from fastcore.basics import patch
 from torch import nn
@@ -28,8 +30,12 @@ from reid_lab.models.clip_towers import (
 )
 from .transreid import Sided, person_grid, resize_positions
 from .weights.formats import OURS
-from .weights.start import load_network
+from .weights.start import Loaded, load_network
 from ..moved import forward
+
+# %% ../../nbs/05_models/30_clip_reid.ipynb #b38a0004
+if TYPE_CHECKING:
+    from open_clip import CLIP
 
 # %% ../../nbs/05_models/30_clip_reid.ipynb #6daecd14
 __getattr__ = forward('models.clip_reid') # names that moved in 0.2.0
@@ -72,7 +78,7 @@ class Prompts(nn.Module):
 # %% ../../nbs/05_models/30_clip_reid.ipynb #b2594537
 class PromptEncoder(nn.Module):
     "CLIP's text tower for word embeddings instead of words; frozen"
-    def __init__(self, clip:nn.Module, # `open_clip.CLIP`; its text modules are reused
+    def __init__(self, clip:'CLIP', # Its text modules are reused
         ):
         super().__init__()
         self.transformer, self.norm = clip.transformer, clip.ln_final
@@ -87,10 +93,13 @@ class PromptEncoder(nn.Module):
 # %% ../../nbs/05_models/30_clip_reid.ipynb #e30b453d
 class CLIPReID(Sided):
     "Image ReID model on CLIP with a learnt prompt per training identity"
-    def __init__(self, clip:nn.Module, # From `clip_model`; its modules are reused
+    texts: torch.Tensor  # (n_ids,E) text features of the training identities
+    loaded: Loaded | None  # Report of the weights, of a model that a builder made
+
+    def __init__(self, clip:'CLIP', # From `clip_model`; its modules are reused
         n_ids:int, # Training identities
         size=(256, 128), # Height and width of the crops
-        margin:float=.3, # Triplet margin; None for the soft margin
+        margin:float | None=.3, # Triplet margin; None for the soft margin
         smoothing:float=.1, # Label smoothing of all cross-entropies
         w_id:float=.25, # Weight of each of the two identity losses
         w_triplet:float=1., # Weight of each of the three triplet losses
@@ -151,9 +160,9 @@ def raw_features(self:CLIPReID, img, # (B,3,H,W) in [0,1]
     cam=None, # (B,) camera ids, used with side information
     ): # (B,dim) of any length
     "Test feature: `f12` and `fp`"
-    both = self.towers(img, cam)[1:]
-    if self.feature == 'after': both = [neck(f) for neck, f in zip(self.necks, both)]
-    return torch.cat(both, 1)
+    _, *features = self.towers(img, cam)
+    if self.feature == 'after': features = [neck(f) for neck, f in zip(self.necks, features)]
+    return torch.cat(features, 1)
 
 
 @patch
@@ -210,7 +219,7 @@ def forward(self:CLIPReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`, `i2
 _WHOLE = ('clip', 'clip_b16', 'clip_reid', 'clip_reid_b16'), f'{CLIP_FILES}, or a released CLIP-ReID (ViT)'
 
 
-def start_clip_reid(clip:nn.Module, # From `clip_model`
+def start_clip_reid(clip:'CLIP', # From `clip_model`
     n_ids:int, # Training identities
     size, # Height and width of the crops
     weights=None, # None or 'none'; a tag (`openai`, downloads once); a CLIP or a released CLIP-ReID: file or folder

@@ -9,6 +9,7 @@ __all__ = ['ACTS', 'PIXELS', 'LONGER', 'CLIP_NAME', 'CLIP_FILES', 'restride', 'c
 # %% ../../nbs/05_models/25_clip_towers.ipynb #2911cb92
 import json
 import math
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,11 @@ from .weights.formats import OURS
 from .weights.shipped import world_names
 from .weights.start import NONE, Start, begin, check_config, load_network
 
+# %% ../../nbs/05_models/25_clip_towers.ipynb #b38a0003
+if TYPE_CHECKING:
+    from open_clip import CLIP
+    from open_clip.transformer import VisionTransformer
+
 # %% ../../nbs/05_models/25_clip_towers.ipynb #32c1da99
 ACTS = ('quick_gelu', 'gelu')
 PIXELS = dict( # mean and standard deviation of the colours
@@ -31,9 +37,9 @@ PIXELS = dict( # mean and standard deviation of the colours
     clip=(CLIP_MEAN, CLIP_STD)) # OpenAI's CLIP
 
 
-def restride(visual:nn.Module, # An `open_clip` vision transformer; changed in place
+def restride(visual:'VisionTransformer', # Of `open_clip`; changed in place
     stride:int, # Step between patches
-    ) -> nn.Module: # `visual`
+    ) -> 'VisionTransformer': # `visual`
     "Set the stride of the patches, with newly initialised positions for the new grid"
     if visual.conv1.stride == (stride, stride): return visual
     patch = visual.conv1.kernel_size[0]
@@ -57,7 +63,7 @@ def clip_model(size=(256, 128), # Height and width of the crops
     vocab_size:int=49408, # Words of the text tower
     context_length:int=77, # Positions of the text tower
     pixels:str='half', # Key of `PIXELS`: statistics of the pixels
-    ) -> nn.Module: # `open_clip.CLIP` with random weights, and `PixelNorm` as `pixels`
+    ) -> 'CLIP': # With random weights, and `PixelNorm` as `pixels`
     "OpenCLIP's model for crops of any shape; by default ViT-B/16 with QuickGELU"
     from open_clip.model import CLIP
     text = dict(context_length=context_length, vocab_size=vocab_size, **text)
@@ -133,14 +139,14 @@ def clip_start(weights, # None or 'none', a local file or folder, or a tag of `o
     return start
 
 # %% ../../nbs/05_models/25_clip_towers.ipynb #2267b41a
-def load_clip(model:nn.Module, # From `clip_model`; changed in place
+def load_clip(model:'CLIP', # From `clip_model`; changed in place
     weights=None, # See `clip_start`
     grid=None, # (rows, columns) of the checkpoint's positions; None: a square
     act:str='quick_gelu', # Activation of `model`
     longer:str='all', # See `resize_text_positions`
     own=(), # Beginnings of names in `model` that the weights need not hold
     optional=(), # Beginnings of names in `model` that may be missing or of another shape, with a warning
-    ) -> nn.Module: # `model`, with the report as `model.loaded`
+    ) -> 'CLIP': # `model`, with the report as `model.loaded`
     "Load CLIP weights, position embeddings resized to the grid and the context of `model`"
     start = clip_start(weights, act=act)
     length = len(model.positional_embedding)

@@ -6,12 +6,18 @@
 __all__ = ['LOSSES', 'RELEASED_RATES', 'IRRA', 'irra_tiny', 'irra_b16']
 
 # %% ../../nbs/05_models/65_irra.ipynb #d18a927e
+from typing import TYPE_CHECKING, cast
+
 from fastcore.basics import patch
 from torch import nn
 
 from ..core.distributed import gathered, own_rows
 from ..losses import text as losses
 from .clip import CLIPPair, ImplicitReasoning, clip_pair, clip_tiny, irr_loss, loss_names, masked_caption
+
+# %% ../../nbs/05_models/65_irra.ipynb #b38a0007
+if TYPE_CHECKING:
+    from open_clip import CLIP
 
 # %% ../../nbs/05_models/65_irra.ipynb #a99264b4
 LOSSES = ('itc', 'sdm', 'id', 'irr')
@@ -21,10 +27,10 @@ class IRRA(CLIPPair):
     "CLIP's towers with IRRA's losses"
     new_parts = 'classify.', 'irr.'
 
-    def __init__(self, clip:nn.Module, # From `clip_model`; its modules are reused
+    def __init__(self, clip:'CLIP', # From `clip_model`; its modules are reused
         size=(128, 64), # Height and width of the crops
         tokenizer=None, # Stored for encoding captions
-        n_ids:int=None, # Training identities, for `id`
+        n_ids:int | None=None, # Training identities, for `id`
         losses='sdm+id+irr', # Names in `LOSSES` with `+` between them, or a list
         tau:float=.02, # Temperature of SDM
         layers:int=4, # Of the cross-modal transformer
@@ -37,8 +43,9 @@ class IRRA(CLIPPair):
         loss_names(list(self.loss_weights), self.losses)
         self.logit_scale.requires_grad_('itc' in self.losses)
         if 'id' in self.losses:
-            if n_ids is None: raise ValueError("losses has 'id', which classifies identities; pass n_ids, their number "
-                                               "in the training data, or leave 'id' out")
+            if n_ids is None:
+                raise ValueError("losses has 'id', which classifies identities; pass n_ids, their number in the "
+                                 "training data, or leave 'id' out")
             self.classify = nn.Linear(self.dim, n_ids)
             nn.init.normal_(self.classify.weight, std=.001)
             nn.init.zeros_(self.classify.bias)
@@ -51,9 +58,9 @@ def forward(self:IRRA, batch:dict) -> dict: # One `..._loss` for each of `losses
     on, out = self.losses, {}
     tokens = batch.get('tokens_mlm', batch['tokens']) if self.mask_text else batch['tokens']
     (img, regions), (txt, words, _) = self.image_tokens(batch['img']), self.text_tokens(tokens)
-    every, rows = gathered(img, txt, batch['pid']), own_rows()
-    if 'itc' in on: out['itc_loss'] = losses.itc(*every[:2], self.temperature, rows=rows)
-    if 'sdm' in on: out['sdm_loss'] = losses.sdm(*every, self.tau, rows=rows)
+    all_img, all_txt, all_pid = gathered(img, txt, batch['pid'])
+    if 'itc' in on: out['itc_loss'] = losses.itc(all_img, all_txt, self.temperature, rows=own_rows())
+    if 'sdm' in on: out['sdm_loss'] = losses.sdm(all_img, all_txt, all_pid, self.tau, rows=own_rows())
     if 'id' in on: out['id_loss'] = losses.instance(self.classify(img), self.classify(txt), batch['label'])
     if 'irr' in on:
         masked = masked_caption(batch)
@@ -71,7 +78,8 @@ def irra_tiny(n_ids:int=None, # Training identities, for `id`
     ) -> IRRA:
     "IRRA for two CPU cores"
     def make(clip, size, tokenizer, **more): return IRRA(clip, size, tokenizer, layers=layers, **more)
-    return clip_tiny(tokenizer, weights=weights, make=make, also=('irra_tiny',), n_ids=n_ids, losses=losses, **kw)
+    model = clip_tiny(tokenizer, weights=weights, make=make, also=('irra_tiny',), n_ids=n_ids, losses=losses, **kw)
+    return cast(IRRA, model)
 
 
 def irra_b16(n_ids:int=None, # Training identities, for `id`

@@ -9,6 +9,8 @@ __all__ = ['GRIDS', 'resize_positions', 'shift_shuffle', 'jigsaw', 'overlapping_
 # %% ../../nbs/05_models/20_transreid.ipynb #abd04da3
 import copy
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +23,11 @@ from ..losses import image as image_losses
 from .backbones import PixelNorm, check_vit
 from .bot import bn_neck, id_head
 from .places import Place, patch_grid, patch_sides
-from .weights.start import begin, load_network, published, start_own
+from .weights.start import Loaded, begin, load_network, published, start_own
+
+# %% ../../nbs/05_models/20_transreid.ipynb #b38a0002
+if TYPE_CHECKING:
+    from timm.models.vision_transformer import VisionTransformer
 
 # %% ../../nbs/05_models/20_transreid.ipynb #2f7c4b66
 def resize_positions(pos, # (P+h*w,D) position embeddings, the grid last
@@ -72,7 +78,7 @@ def overlapping_vit(size=(256, 128), # Height and width of the crops
     depth:int=12, # Blocks
     heads:int=12, # Attention heads
     drop_path:float=.1, # Stochastic depth of the last block; it grows from 0
-    ) -> nn.Module: # timm's `VisionTransformer` without head, with random weights
+    ) -> 'VisionTransformer': # Of timm, without head, with random weights
     "A timm vision transformer whose patches may overlap, with positions for crops of any shape"
     from timm.models.vision_transformer import VisionTransformer
     grid = patch_grid(size, patch, stride)
@@ -86,7 +92,9 @@ def overlapping_vit(size=(256, 128), # Height and width of the crops
 def _camera_ids(cams): # -> tuple of int
     "Ids of the cameras with side information"
     if isinstance(cams, int) and cams < 0: raise ValueError(f"cams={cams} must be a number of cameras, or their ids")
-    ids = tuple(int(c) for c in (range(cams) if isinstance(cams, int) else () if cams is None else cams))
+    if cams is None: cams = ()
+    elif isinstance(cams, int): cams = range(cams)
+    ids = tuple(int(c) for c in cams)
     if len(set(ids)) < len(ids): raise ValueError(f"cams={list(ids)} names a camera twice; give each id once")
     return ids
 
@@ -141,15 +149,19 @@ def check_side(self:Sided, start): # `Start` of a whole checkpoint, or None
 # %% ../../nbs/05_models/20_transreid.ipynb #5ff4d818
 class TransReID(Sided):
     "Image ReID model on a vision transformer with a global and (optionally) four local features"
-    def __init__(self, vit:nn.Module, # From `overlapping_vit`; its modules are reused
+    cls: nn.Parameter  # (1,1,D)
+    pos: nn.Parameter  # (1,1+N,D)
+    loaded: Loaded | None  # Report of the weights, of a model that a builder made
+
+    def __init__(self, vit:'VisionTransformer', # From `overlapping_vit`; its modules are reused
         n_ids:int, # Training identities
         size=(256, 128), # Height and width of the crops
-        cams=None, # Camera ids with side information, or their number; None: without
+        cams:int | Sequence[int] | None=None, # Camera ids with side information, or their number; None: without
         side:float=3., # Weight of the side information
         parts:int=4, # Local features; 0: no jigsaw branch
         shift:int=5, # See `shift_shuffle`
         groups:int=2, # See `shift_shuffle`
-        margin:float=None, # Triplet margin; None for the soft margin
+        margin:float | None=None, # Triplet margin; None for the soft margin
         smoothing:float=0., # Label smoothing
         w_triplet:float=1., # Weight of the triplet loss
         feature:str='before', # Test feature: `before` or `after` the necks
@@ -224,7 +236,9 @@ def raw_features(self:TransReID, img, # (B,3,H,W) in [0,1]
     cam=None, # (B,) camera ids, used with side information
     ): # (B,dim) of any length
     "Test feature before normalisation"
-    return joined(self.branches(img, cam) if self.feature == 'before' else self.features(img, cam)[1])
+    if self.feature == 'before': return joined(self.branches(img, cam))   # without the necks
+    _, after = self.features(img, cam)
+    return joined(after)
 
 
 @patch
@@ -240,8 +254,8 @@ def forward_tta(self:TransReID, img, # (B,3,H,W) in [0,1]
     cam=None, # (B,) camera ids, used with side information
     ): # (B,dim) and (B,n_ids)
     "Raw features and scores in one pass"
-    both = self.features(img, cam)
-    return joined(both[self.feature == 'after']), self.heads[0](both[1][0])
+    before, after = self.features(img, cam)
+    return joined(after if self.feature == 'after' else before), self.heads[0](after[0])
 
 
 @patch
@@ -256,7 +270,8 @@ def half_local(values, # Loss of the global feature, then of each local one
     ): # scalar
     "Half the first, half the mean of the others; the first alone if there are no others"
     first, *rest = values
-    return .5*first + .5*sum(rest)/len(rest) if rest else first
+    if not rest: return first
+    return .5*first + .5*sum(rest)/len(rest)
 
 
 @patch
@@ -265,7 +280,10 @@ def forward(self:TransReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`; `e
     if self.cams: self.check_cameras(batch['cam'])
     before, after = self.features(batch['img'], batch['cam'] if self.cams else None)
     ids = [image_losses.label_smoothing(h(f), batch['label'], self.smoothing) for h, f in zip(self.heads, after)]
-    triplets = [image_losses.triplet(*gathered(f, batch['pid']), self.margin) for f in before]
+    triplets = []
+    for f in before:
+        every_f, every_pid = gathered(f, batch['pid'])
+        triplets.append(image_losses.triplet(every_f, every_pid, self.margin))
     return dict(id_loss=half_local(ids), triplet_loss=self.w_triplet*half_local(triplets),
                 emb=joined(after if self.feature == 'after' else before))
 
@@ -288,7 +306,7 @@ def transreid_start(weights, # See `start_transreid`
                  dict(imagenet21k=published('vit_base_patch16_224.orig_in21k_ft_in1k')))
 
 
-def start_transreid(vit:nn.Module, # From `overlapping_vit`
+def start_transreid(vit:'VisionTransformer', # From `overlapping_vit`
     n_ids:int, # Training identities
     size, # Height and width of the crops
     weights=None, # None or 'none'; 'imagenet21k' (downloads once); a ViT or a released TransReID, as a file or folder
