@@ -59,7 +59,7 @@ class CLIPPair(nn.Module):
     positional_embedding: nn.Parameter  # (L,T)
     loaded: 'Loaded | None'  # Report of the weights
 
-    def __init__(self, clip:'CLIP | CLIPPair', # From `clip_model`; its modules are reused
+    def __init__(self, clip:'CLIP', # From `clip_model`; its modules are reused
         size=(128, 64), # Height and width of the crops
         tokenizer=None, # Stored for encoding captions; end token and padding are taken from it
         ):
