@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
 from ..losses import image as image_losses
-from .backbones import PixelNorm, ResTower, TimmTower, TokenPool
-from .weights.start import Start, begin, load_network, published, start_own
+from .backbones import ImageTower, PixelNorm, ResTower, TimmTower, TokenPool
+from .weights.start import Loaded, Start, begin, load_network, published, start_own
 
 # %% ../../nbs/05_models/15_bot.ipynb #739f74f7
 def bn_neck(width:int, # Of the feature
@@ -44,15 +44,18 @@ PLACES = ('before', 'after') # the neck
 
 class BoT(nn.Module):
     "Image ReID model: tower, pooling, BNNeck and a classifier over the training identities"
-    def __init__(self, image:nn.Module, # Image tower: `(B,3,H,W)` -> `(B,N,image.width)`
+    centers: torch.Tensor  # (n_ids,D), of models with a center loss
+    loaded: Loaded | None  # Report of the weights, of a model that a builder made
+
+    def __init__(self, image:ImageTower, # `(B,3,H,W)` -> `(B,N,image.width)`
         n_ids:int, # Training identities
         size:tuple[int, int]=(256, 128), # Height and width of the crops
         pool:str='mean', # See `TokenPool`
-        margin:float=.3, # Margin of `triplet`; None for the soft margin
+        margin:float | None=.3, # Margin of `triplet`; None for the soft margin
         smoothing:float=.1, # Label smoothing
         feature:str='after', # Test feature: `before` or `after` the neck
         metric:str='triplet', # Loss of distances or angles, one of `METRICS`
-        metric_at:str=None, # It acts `before` or `after` the neck; None: its place in `METRICS`
+        metric_at:str | None=None, # It acts `before` or `after` the neck; None: its place in `METRICS`
         center:float=0., # Weight of the center loss (5e-4 in the paper); 0: without centres
         ):
         super().__init__()
@@ -62,7 +65,8 @@ class BoT(nn.Module):
         self.margin, self.smoothing = margin, smoothing
         self.feature = check_choice('feature', feature, PLACES)
         self.metric, self.center = check_choice('metric', metric, METRICS), center
-        self.metric_at = check_choice('metric_at', METRICS[metric] if metric_at is None else metric_at, PLACES)
+        if metric_at is None: metric_at = METRICS[metric]
+        self.metric_at = check_choice('metric_at', metric_at, PLACES)
         if center < 0: raise ValueError(f"center={center}; it is the weight of the center loss, or 0 for none")
         if center: self.register_buffer('centers', torch.randn(n_ids, image.width))
 
@@ -79,8 +83,9 @@ class BoT(nn.Module):
     def forward(self, batch:dict) -> dict: # `id_loss`, that of `metric`, perhaps `center_loss`; `emb`, the test feature
         "Losses of a PK batch; `label` numbers the training identities from 0"
         before, after = self.features(batch['img'])
-        return dict(id_loss=image_losses.label_smoothing(self.classify(after), batch['label'], self.smoothing),
-                    **self.metric_losses(before, after, batch), emb=after if self.feature == 'after' else before)
+        id_loss = image_losses.label_smoothing(self.classify(after), batch['label'], self.smoothing)
+        emb = after if self.feature == 'after' else before
+        return dict(id_loss=id_loss, **self.metric_losses(before, after, batch), emb=emb)
 
 # %% ../../nbs/05_models/15_bot.ipynb #dacd2d57
 CENTER_RATE = .5 # of the released program
@@ -103,7 +108,8 @@ def metric_losses(self:BoT, before:Tensor, # (B,D) features before the neck
     batch:dict, # With `pid` and, for centres, `label`
     ) -> dict:
     "The losses that shape distances; in training mode the centres (of features before the neck) move"
-    out, (f, pid) = {}, gathered(after if self.metric_at == 'after' else before, batch['pid'])
+    out = {}
+    f, pid = gathered(after if self.metric_at == 'after' else before, batch['pid'])
     if self.metric == 'triplet': out['triplet_loss'] = image_losses.triplet(f, pid, margin=self.margin)
     elif self.metric == 'weighted': out['weighted_loss'] = image_losses.weighted_triplet(f, pid)
     elif self.metric == 'circle': out['circle_loss'] = image_losses.circle(f, pid)
@@ -130,8 +136,9 @@ def encode_image(self:BoT, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,D) 
 @patch
 def forward_tta(self:BoT, img:Tensor) -> tuple[Tensor, Tensor]: # (B,3,H,W) in [0,1] -> (B,D) and (B,n_ids)
     "Raw features and scores of `img` in one pass"
-    both = self.features(img)
-    return both[self.feature == 'after'], self.classify(both[1])
+    before, after = self.features(img)
+    raw = after if self.feature == 'after' else before
+    return raw, self.classify(after)
 
 
 @patch

@@ -26,6 +26,7 @@ from ..data.text import Tokenizer
 from ..losses import basics as loss_basics, text as text_losses
 from reid_lab.models.backbones import (
                                        CrossEncoder,
+                                       ImageTower,
                                        PixelNorm,
                                        ResTower,
                                        SwinTower,
@@ -83,8 +84,14 @@ class CAMeL(nn.Module):
     "Text-to-image retrieval network of CAMeL (and of its parent APTM, without attributes)"
     supports_text_mix = supports_memory = True
     new_parts = ('img_proj', 'txt_proj', 'match', 'words', 'cross.layers')
+    negatives: str  # The rule of ITM negatives, with the next two: see `set_negatives`
+    drop_cos: float | None
+    top: int | None
+    heads: dict  # Of `camel_base`: arguments that a checkpoint brought
+    loaded: Loaded | None  # Reports of weights: of the image side or the whole, of the text side
+    text_loaded: Loaded | None
 
-    def __init__(self, image:nn.Module, # Image tower: `(B,3,H,W)` -> `(B,N,image.width)`
+    def __init__(self, image:ImageTower, # `(B,3,H,W)` -> `(B,N,image.width)`
         text:TextEncoder, # First half of the text layers
         cross:CrossEncoder, # Second half, with cross-attention
         size:tuple[int, int]=(224, 224), # Input height and width
@@ -307,7 +314,7 @@ def camel_tiny(tokenizer:Tokenizer=None, # Object with `vocab_size`, `pad_id`, `
     if tokenizer is not None:
         vocab_size, pad, max_len = tokenizer.vocab_size, tokenizer.pad_id, max(tokenizer.context_length, max_len)
     if vocab_size is None: raise ValueError("camel_tiny needs a tokenizer or a vocab_size")
-    sizes = dict(width=text_width, heads=heads, layers=layers, ffn=2*text_width, dropout=dropout)
+    sizes:dict = dict(width=text_width, heads=heads, layers=layers, ffn=2*text_width, dropout=dropout)
     image, text = ResTower(widths, norm), TextEncoder(vocab_size, max_len=max_len, pad_id=pad, **sizes)
     tiny = dict(size=(128, 64), dim=128, pool='meanmax', text_pool='mean', hard_share=.5, match_share=.5,
                 eda_weight=0.)

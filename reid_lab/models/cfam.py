@@ -9,6 +9,7 @@ __all__ = ['WIRINGS', 'LOSSES', 'HARD_BY', 'L14', 'GranuleBlock', 'GranularityDe
 # %% ../../nbs/05_models/60_cfam.ipynb #18b6a567
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 from fastcore.basics import patch
@@ -222,8 +223,9 @@ def cfam_tiny(n_ids:int=None, # Training identities, for `cid`
     **kw, # Other arguments of `clip_tiny` and `CFAM`
     ) -> CFAM:
     "CFAM for two CPU cores"
-    return clip_tiny(tokenizer, weights=weights, make=CFAM, also=('cfam_tiny',), n_ids=n_ids, losses=losses,
-                     queries=queries, hidden=hidden, heads=heads, **kw)
+    model = clip_tiny(tokenizer, weights=weights, make=CFAM, also=('cfam_tiny',), n_ids=n_ids, losses=losses,
+                      queries=queries, hidden=hidden, heads=heads, **kw)
+    return cast(CFAM, model)
 
 
 def cfam_b16(n_ids:int=None, # Training identities, for `cid`

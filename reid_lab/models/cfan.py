@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -226,7 +227,8 @@ def cfan_tiny(tokenizer:Tokenizer=None, # Source of vocabulary size, end token a
     ) -> CFAN:
     "CFAN for two CPU cores"
     def make(clip, size, tokenizer, **more): return CFAN(clip, size, tokenizer, layers=depth, **more)
-    return clip_tiny(tokenizer, weights=weights, make=make, also=('cfan_tiny',), losses=losses, queries=queries, **kw)
+    model = clip_tiny(tokenizer, weights=weights, make=make, also=('cfan_tiny',), losses=losses, queries=queries, **kw)
+    return cast(CFAN, model)
 
 
 TOWER_NAMES = ('visual.', 'transformer.', 'token_embedding.', 'positional_embedding', 'ln_final.', 'text_projection')

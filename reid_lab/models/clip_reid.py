@@ -8,6 +8,7 @@ __all__ = ['fixed_words', 'Prompts', 'PromptEncoder', 'CLIPReID', 'start_clip_re
 # %% ../../nbs/05_models/30_clip_reid.ipynb #8984a0a5
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from fastcore.basics import patch
@@ -33,6 +34,10 @@ from .transreid import Sided, person_grid, resize_positions
 from .weights.formats import OURS
 from .weights.start import load_network
 from ..moved import forward as moved_names
+
+# %% ../../nbs/05_models/30_clip_reid.ipynb #b38a0004
+if TYPE_CHECKING:
+    from open_clip import CLIP
 
 # %% ../../nbs/05_models/30_clip_reid.ipynb #6daecd14
 __getattr__ = moved_names('models.clip_reid') # names that moved in 0.2.0
@@ -75,7 +80,7 @@ class Prompts(nn.Module):
 # %% ../../nbs/05_models/30_clip_reid.ipynb #b2594537
 class PromptEncoder(nn.Module):
     "CLIP's text tower for word embeddings instead of words; frozen"
-    def __init__(self, clip:nn.Module, # `open_clip.CLIP`; its text modules are reused
+    def __init__(self, clip:'CLIP', # Its text modules are reused
         ):
         super().__init__()
         self.transformer, self.norm = clip.transformer, clip.ln_final
@@ -154,9 +159,9 @@ def raw_features(self:CLIPReID, img:Tensor, # (B,3,H,W) in [0,1]
     cam:Tensor=None, # (B,) camera ids, used with side information
     ) -> Tensor: # (B,dim) of any length
     "Test feature: `f12` and `fp`"
-    both = self.towers(img, cam)[1:]
-    if self.feature == 'after': both = [neck(f) for neck, f in zip(self.necks, both)]
-    return torch.cat(both, 1)
+    _, *features = self.towers(img, cam)
+    if self.feature == 'after': features = [neck(f) for neck, f in zip(self.necks, features)]
+    return torch.cat(features, 1)
 
 
 @patch
@@ -216,7 +221,7 @@ def forward(self:CLIPReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`, `i2
 _WHOLE = ('clip', 'clip_b16', 'clip_reid', 'clip_reid_b16'), f'{CLIP_FILES}, or a released CLIP-ReID (ViT)'
 
 
-def start_clip_reid(clip:nn.Module, # From `clip_model`
+def start_clip_reid(clip:'CLIP', # From `clip_model`
     n_ids:int, # Training identities
     size:tuple[int, int], # Height and width of the crops
     weights:str | Path | dict=None, # None or 'none'; a tag (`openai`, downloads once); a CLIP or a CLIP-ReID

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,11 @@ from .weights.formats import OURS
 from .weights.shipped import world_names
 from .weights.start import NONE, Start, begin, check_config, load_network
 
+# %% ../../nbs/05_models/25_clip_towers.ipynb #b38a0003
+if TYPE_CHECKING:
+    from open_clip import CLIP
+    from open_clip.transformer import VisionTransformer
+
 # %% ../../nbs/05_models/25_clip_towers.ipynb #32c1da99
 ACTS = ('quick_gelu', 'gelu')
 PIXELS = dict( # mean and standard deviation of the colours
@@ -33,9 +39,9 @@ PIXELS = dict( # mean and standard deviation of the colours
     clip=(CLIP_MEAN, CLIP_STD)) # OpenAI's CLIP
 
 
-def restride(visual:nn.Module, # An `open_clip` vision transformer; changed in place
+def restride(visual:'VisionTransformer', # Of `open_clip`; changed in place
     stride:int, # Step between patches
-    ) -> nn.Module: # `visual`
+    ) -> 'VisionTransformer': # `visual`
     "Set the stride of the patches, with newly initialised positions for the new grid"
     if visual.conv1.stride == (stride, stride): return visual
     patch = visual.conv1.kernel_size[0]
@@ -59,7 +65,7 @@ def clip_model(size:tuple[int, int]=(256, 128), # Height and width of the crops
     vocab_size:int=49408, # Words of the text tower
     context_length:int=77, # Positions of the text tower
     pixels:str='half', # Key of `PIXELS`: statistics of the pixels
-    ) -> nn.Module: # `open_clip.CLIP` with random weights, and `PixelNorm` as `pixels`
+    ) -> 'CLIP': # With random weights, and `PixelNorm` as `pixels`
     "OpenCLIP's model for crops of any shape; by default ViT-B/16 with QuickGELU"
     from open_clip.model import CLIP
     text = dict(context_length=context_length, vocab_size=vocab_size, **text)

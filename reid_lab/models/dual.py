@@ -16,13 +16,13 @@ from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered, own_rows
 from ..data.text import Tokenizer
 from ..losses import text as losses
-from .backbones import PixelNorm, ResTower, TextEncoder, TokenPool
+from .backbones import ImageTower, PixelNorm, ResTower, TextEncoder, TokenPool
 from .weights.start import start_own
 
 # %% ../../nbs/05_models/40_dual.ipynb #7014f480
 class TwoTowers(nn.Module):
     "Image tower and text encoder in one joint space; a subclass adds the loss"
-    def __init__(self, image:nn.Module, # Image tower: `(B,3,H,W)` -> `(B,N,image.width)`
+    def __init__(self, image:ImageTower, # `(B,3,H,W)` -> `(B,N,image.width)`
         text:TextEncoder, # Token states
         size:tuple[int, int]=(128, 64), # Height and width of the crops
         dim:int=128, # Width of the joint space

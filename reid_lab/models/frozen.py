@@ -112,13 +112,17 @@ def _clip(name, size, weights):
     import open_clip
     cfg = name if isinstance(name, dict) else open_clip.get_model_config(name) or {}
     model, act = _random_clip(name, size), 'quick_gelu' if cfg.get('quick_gelu') else 'gelu'
-    said = 'model of this configuration' if isinstance(name, dict) else name
-    start = begin(weights, ('clip',), f"weights of open_clip's {said}")
-    other = f"take the tower {said.removesuffix('-quickgelu') + '-quickgelu'*(act == 'gelu')!r}"
-    if isinstance(name, dict): other = f"set quick_gelu={act == 'gelu'} in the configuration"
-    if start: clip_act(start, act, other)
-    how = start.config.get('preprocess_cfg', {}).get('interpolation', 'bicubic') if start else 'bicubic'
-    return model, start, dict(clip_pixels(said, start), interpolation=how)
+    if isinstance(name, dict):
+        called, remedy = 'model of this configuration', f"set quick_gelu={act == 'gelu'} in the configuration"
+    else:
+        other = name.removesuffix('-quickgelu')
+        if act == 'gelu': other += '-quickgelu'
+        called, remedy = name, f"take the tower {other!r}"
+    start, interpolation = begin(weights, ('clip',), f"weights of open_clip's {called}"), 'bicubic'
+    if start:
+        clip_act(start, act, remedy)
+        interpolation = start.config.get('preprocess_cfg', {}).get('interpolation', interpolation)
+    return model, start, dict(clip_pixels(called, start), interpolation=interpolation)
 
 # %% ../../nbs/05_models/50_frozen.ipynb #8df9fcf2
 def _clip_positions(visual, prefix=''):
@@ -189,8 +193,8 @@ def _check_name(argument, name, lists='', more=()):
     import open_clip
     if name in (known := [*open_clip.list_models(), *more]): return
     near = ''.join(f' Did you mean {n!r}?' for n in get_close_matches(str(name), known, 1))
-    raise ValueError(f"{argument}={name!r} is not known.{near} Choose one of {lists}open_clip.list_models()"
-                     + f", or {[*TOWERS]}"*bool(more))
+    ours = f", or {[*TOWERS]}" if more else ''
+    raise ValueError(f"{argument}={name!r} is not known.{near} Choose one of {lists}open_clip.list_models(){ours}")
 
 
 def check_tower(control:str, # `frozen` or `frozen_pair`

@@ -8,6 +8,7 @@ __all__ = ['LOSSES', 'RELEASED_RATES', 'IRRA', 'irra_tiny', 'irra_b16']
 # %% ../../nbs/05_models/65_irra.ipynb #d18a927e
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from fastcore.basics import patch
 from torch import nn
@@ -77,7 +78,8 @@ def irra_tiny(n_ids:int=None, # Training identities, for `id`
     ) -> IRRA:
     "IRRA for two CPU cores"
     def make(clip, size, tokenizer, **more): return IRRA(clip, size, tokenizer, layers=layers, **more)
-    return clip_tiny(tokenizer, weights=weights, make=make, also=('irra_tiny',), n_ids=n_ids, losses=losses, **kw)
+    model = clip_tiny(tokenizer, weights=weights, make=make, also=('irra_tiny',), n_ids=n_ids, losses=losses, **kw)
+    return cast(IRRA, model)
 
 
 def irra_b16(n_ids:int=None, # Training identities, for `id`

@@ -6,9 +6,15 @@
 __all__ = ['patch_grid', 'patch_sides', 'Place', 'timm_place', 'clip_vit_place', 'clip_resnet_place']
 
 # %% ../../nbs/05_models/03_places.ipynb #7f1c0a04
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
+
+# %% ../../nbs/05_models/03_places.ipynb #b38a0001
+if TYPE_CHECKING:
+    from open_clip.transformer import VisionTransformer
 
 # %% ../../nbs/05_models/03_places.ipynb #7f1c0a06
 def patch_grid(size:tuple[int, int], # (H,W) of the crops
@@ -31,13 +37,14 @@ class Place:
     "Where the map of a tower is read"
     layer: nn.Module  # Its output: (B,C,h,w), (B,h,w,C), or tokens (B,prefix+N,C)
     width: int  # C
-    prefix: int = None  # Tokens before the patches, such as CLS; None: the output is a map
-    patch: tuple = None  # Side of the patches and step between them; or a function (H,W) -> rows and columns
+    prefix: int | None = None  # Tokens before the patches, such as CLS; None: the output is a map
+    patch: tuple | Callable | None = None  # Side of the patches and step between them; or (H,W) -> rows and columns
     blocks: tuple = ()  # Self-attention of a transformer that sees all tokens, first block first
 
     def grid(self, size:tuple[int, int]) -> tuple[int, int]: # (H,W) -> rows and columns of the tokens
         "Grid of the patches of an image"
-        return self.patch(size) if callable(self.patch) else patch_grid(size, *self.patch)
+        if callable(self.patch): return self.patch(size)
+        return patch_grid(size, *self.patch)
 
     def maps(self, x:Tensor, size:tuple[int, int]) -> Tensor: # Output of `layer`, (H,W) of the image -> (B,C,h,w)
         "The output as maps, without CLS"
@@ -60,7 +67,7 @@ def timm_place(net:nn.Module, # A model of timm
                  patch_sides(net.patch_embed.proj), tuple(block.attn for block in net.blocks))
 
 
-def clip_vit_place(vit:nn.Module, # `VisionTransformer` of open_clip
+def clip_vit_place(vit:'VisionTransformer', # Image tower of open_clip
     ) -> Place:
     "Last block of the transformer"
     last = vit.transformer.resblocks[-1]

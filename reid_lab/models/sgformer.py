@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..core.basics import check_choice
 from ..data.augment import IMAGENET_MEAN, IMAGENET_STD
 from .places import Place
-from .weights.start import begin, load_network
+from .weights.start import Loaded, begin, load_network
 
 # %% ../../nbs/05_models/10_sgformer.ipynb #e7e1bb24
 @dataclass(frozen=True)
@@ -323,7 +323,9 @@ class SGFormer(nn.Module):
         if not extend and not fits_released(size):
             raise ValueError(f"size={size} does not fit windows, cells and groups of the released network; choose "
                              "(224, 224) or (448, 448), or extend=True")
-        self.name, self.size, self.width, self.loaded, self.stats = name, size, s.dims[-1], None, None
+        self.name, self.size, self.width = name, size, s.dims[-1]
+        self.loaded:Loaded | None = None
+        self.stats:tuple | None = None        # mean and deviation of the pixels that the weights were trained on
         rates = (drop_path*j/(sum(s.depths) - 1) for j in range(sum(s.depths)))
         for i, (n, d, h, r) in enumerate(zip(s.depths, s.dims, s.heads, REDUCE)):
             setattr(self, f'patch_embed{i + 1}', Halve(s.dims[i - 1], d) if i else Stem(d))

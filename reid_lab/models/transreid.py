@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,10 @@ from .backbones import PixelNorm, check_vit
 from .bot import bn_neck, id_head
 from .places import Place, patch_grid, patch_sides
 from .weights.start import Start, begin, load_network, published, start_own
+
+# %% ../../nbs/05_models/20_transreid.ipynb #b38a0002
+if TYPE_CHECKING:
+    from timm.models.vision_transformer import VisionTransformer
 
 # %% ../../nbs/05_models/20_transreid.ipynb #2f7c4b66
 def resize_positions(pos:Tensor, # (P+h*w,D) position embeddings, the grid last
@@ -74,7 +79,7 @@ def overlapping_vit(size:tuple[int, int]=(256, 128), # Height and width of the c
     depth:int=12, # Blocks
     heads:int=12, # Attention heads
     drop_path:float=.1, # Stochastic depth of the last block; it grows from 0
-    ) -> nn.Module: # timm's `VisionTransformer` without head, with random weights
+    ) -> 'VisionTransformer': # Of timm, without head, with random weights
     "A timm vision transformer whose patches may overlap, with positions for crops of any shape"
     from timm.models.vision_transformer import VisionTransformer
     grid = patch_grid(size, patch, stride)
@@ -88,7 +93,9 @@ def overlapping_vit(size:tuple[int, int]=(256, 128), # Height and width of the c
 def _camera_ids(cams): # -> tuple of int
     "Ids of the cameras with side information"
     if isinstance(cams, int) and cams < 0: raise ValueError(f"cams={cams} must be a number of cameras, or their ids")
-    ids = tuple(int(c) for c in (range(cams) if isinstance(cams, int) else () if cams is None else cams))
+    if cams is None: cams = ()
+    elif isinstance(cams, int): cams = range(cams)
+    ids = tuple(int(c) for c in cams)
     if len(set(ids)) < len(ids): raise ValueError(f"cams={list(ids)} names a camera twice; give each id once")
     return ids
 
@@ -226,7 +233,9 @@ def raw_features(self:TransReID, img:Tensor, # (B,3,H,W) in [0,1]
     cam:Tensor=None, # (B,) camera ids, used with side information
     ) -> Tensor: # (B,dim) of any length
     "Test feature before normalisation"
-    return joined(self.branches(img, cam) if self.feature == 'before' else self.features(img, cam)[1])
+    if self.feature == 'before': return joined(self.branches(img, cam))   # without the necks
+    _, after = self.features(img, cam)
+    return joined(after)
 
 
 @patch
@@ -242,8 +251,8 @@ def forward_tta(self:TransReID, img:Tensor, # (B,3,H,W) in [0,1]
     cam:Tensor=None, # (B,) camera ids, used with side information
     ) -> tuple[Tensor, Tensor]: # (B,dim) and (B,n_ids)
     "Raw features and scores in one pass"
-    both = self.features(img, cam)
-    return joined(both[self.feature == 'after']), self.heads[0](both[1][0])
+    before, after = self.features(img, cam)
+    return joined(after if self.feature == 'after' else before), self.heads[0](after[0])
 
 
 @patch
@@ -296,7 +305,7 @@ def transreid_start(weights:str | Path | dict, # See `start_transreid`
                  dict(imagenet21k=published('vit_base_patch16_224.orig_in21k_ft_in1k')))
 
 
-def start_transreid(vit:nn.Module, # From `overlapping_vit`
+def start_transreid(vit:'VisionTransformer', # From `overlapping_vit`
     n_ids:int, # Training identities
     size:tuple[int, int], # Height and width of the crops
     weights:str | Path | dict=None, # None or 'none'; 'imagenet21k' (downloads once); a ViT or a TransReID

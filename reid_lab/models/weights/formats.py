@@ -418,7 +418,7 @@ _HF_VIT = Layout('hf_vit', 'a vision transformer of Hugging Face', 'vit',
     fits=('transreid_b16', 'camel_base'), pixels='mean and deviation 0.5')
 _MERGED = tuple((rf'layers\.{i}\.downsample\.', f'layers.{i + 1}.downsample.') for i in (2, 1, 0)) # of Swin, to timm's
 _TABLES = (r'.*\.(relative_position_index|attn_mask)$', 'follows from the size of the input')
-_SWIN = dict(gives='swin', fits=('camel_base',), pixels=_TORCHVISION.pixels)
+_SWIN:dict = dict(gives='swin', fits=('camel_base',), pixels=_TORCHVISION.pixels)
 _SWIN_OWN = Layout('swin', 'a Swin transformer of its authors', **_SWIN, rename=_MERGED,
     leave=((r'head\.', _HEAD), _TABLES),
     keys=(r'layers\.0\.blocks\.0\.attn\.relative_position_bias_table', r'layers\.0\.downsample\.reduction\.weight'))
@@ -430,7 +430,8 @@ _SGFORMER = Layout('sgformer', 'an SG-Former', 'sgformer', fits=('camel_base',),
     leave=((r'head\.', _HEAD),))
 
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #cca8c5c3
-_CLIP = dict(gives='clip', fits=('clip_b16', 'clip_reid_b16'), pixels='mean and deviation of CLIP; CLIP-ReID uses 0.5')
+_CLIP:dict = dict(gives='clip', fits=('clip_b16', 'clip_reid_b16'),
+                  pixels='mean and deviation of CLIP; CLIP-ReID uses 0.5')
 _NUMBERS = (r'(input_resolution|context_length|vocab_size|attn_mask)$', 'a number or mask of the program')
 _OPENAI = Layout('openai_clip', "OpenAI's CLIP", **_CLIP, leave=(_NUMBERS,),
     keys=(r'visual\.class_embedding', r'token_embedding\.weight', r'input_resolution'))
@@ -479,8 +480,8 @@ _COPIED = 'not run by the released program: b1 and b2 are its trained copies'
 _TRANS = ((r'^base\.cls_token$', 'cls'), (r'^base\.pos_embed$', 'pos'), (r'^base\.patch_embed\.', 'patches.'),
           (r'^base\.sie_embed$', 'side_embed^1'), (r'^bottleneck\.', 'necks.0.'), (r'^bottleneck_(\d)\.', r'necks.\1.'),
           (r'^classifier\.', 'heads.0.'), (r'^classifier_(\d)\.', r'heads.\1.'))
-_ORDER = dict(note="classifiers and prompts are in the order of a Python set; the identity of a row is not known")
-_HALF = dict(pixels='mean and deviation 0.5', **_ORDER)
+_ORDER:dict = dict(note="classifiers and prompts are in the order of a Python set; the identity of a row is not known")
+_HALF:dict = dict(pixels='mean and deviation 0.5', **_ORDER)
 _TRANSREID = Layout('transreid', 'a released TransReID with its jigsaw branch', 'transreid', **_HALF,
     fits=('transreid_b16',), keys=(r'base\.cls_token', r'b1\.0\.attn\.qkv\.weight', r'b2\.0\.attn\.qkv\.weight',
                                    r'bottleneck_1\.weight'),
@@ -530,7 +531,7 @@ _FASTREID = Layout('fastreid', "a ResNet-50 of FastReID (tower 'fastreid_r50')",
 _BERT_AT = r'^text_encoder\.(?:bert\.)?'
 _HALVES = tuple((_BERT_AT + rf'encoder\.layer\.{i}\.', f'text.layers.{i}.' if i < 6 else f'cross.layers.{i - 6}.')
                 for i in range(12))
-_PAIR = dict(fits=('camel_base',), pixels="statistics of its training set: set_stats of the model's pixels",
+_PAIR:dict = dict(fits=('camel_base',), pixels="statistics of its training set: set_stats of the model's pixels",
     leave=((r'vision_encoder\.head\.', _HEAD), _TABLES, _POSITIONS, (_BERT_AT + r'pooler\.', 'a layer behind CLS'),
            (r'text_encoder\.cls\.predictions\.decoder\.', 'tied to the word embeddings')))
 _PAIR_NAMES = (*_HALVES, (_BERT_AT + r'embeddings\.word_embeddings', 'text.word'),
