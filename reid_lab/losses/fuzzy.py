@@ -8,6 +8,7 @@ __all__ = ['FLOOR', 'REDUCE', 'paired_cosine', 'width', 'token_membership', 'sof
 
 # %% ../../nbs/02_losses/41_fuzzy.ipynb #d1a822ba
 import math
+from typing import Any
 
 import torch
 
@@ -204,7 +205,7 @@ def cda(txt:torch.Tensor, # (B,D) global features of captions
     ground:torch.Tensor=None, # (B,D) of images from the ground; None: there are none
     pid:torch.Tensor=None, # (B,) identities; None: every row its own
     has:torch.Tensor=None, # (B,) bool, True where `ground` holds an image; None: everywhere
-    **how:object, # `k`, `tau`, `eps`, `alpha`, `detach_alpha` of `cda_terms`
+    **how:Any, # `k`, `tau`, `eps`, `alpha`, `detach_alpha` of `cda_terms`
     ) -> torch.Tensor: # scalar
     "Context-aware dynamic alignment, mean over the batch (CFAN, eq. 3)"
     loss = cda_terms(txt, aerial, ground, pid, has, **how)['loss']

@@ -269,7 +269,7 @@ def aerial_groups(train:int, # Training identities
     return tuple(groups)
 
 # %% ../../nbs/03_world/60_plan.ipynb #72193bda
-PRESETS = { # preset -> options and, per task, groups
+PRESETS:dict[str, dict] = { # preset -> options and, per task, groups
     'smoke': dict(
         options=Options(size=(64, 32)),
         text=text_groups(train=200, shots=2, val=24, test=50, tune=48, tune_shots=4, gen_cams=16, cams=6),

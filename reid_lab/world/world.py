@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -139,7 +140,7 @@ class World:
         backend:str='auto', # See `render`; without effect on the images
         n_jobs:int=None, # Processes for rendering; default: one per core for large worlds, else 1
         groups:Sequence[Group]=None, # Instead of the preset's
-        **overrides:object, # Fields of `Options` and `Wording`
+        **overrides:Any, # Fields of `Options` and `Wording`
         ) -> None:
         usual = PRESETS[check_choice('preset', preset, PRESETS)]
         check_choice('task', task, TASKS)
@@ -457,7 +458,7 @@ def _sheet_image(person, place, seed, kind_of_row, size, severity):
 def contact_sheet(seed:int=0, # World seed
     n:int=13, # Identities
     people:Sequence[Person]=None, # Instead of the first `n` families
-    **kwargs:object, # Further arguments of `sheet_images`
+    **kwargs:Any, # Further arguments of `sheet_images`
     ) -> Picture:
     "Identities in columns, cameras in rows"
     if not people: people = sample_people(3*n, seed)[::3]
