@@ -88,7 +88,8 @@ def length_table(records:Iterable[CaptionRecord], # Of captions
         rows.append(dict(captions_of=name, origin='ours', captions=len(n), avg_words=_mean(n),
                          max_words=int(n.max(initial=0))))
     theirs = published_table('cfan', '1')[['dataset', 'avg_words', 'max_words']].assign(origin='published')
-    both = pd.concat([pd.DataFrame(rows), theirs.rename(columns=dict(dataset='captions_of'))], ignore_index=True)
+    both = pd.concat([pd.DataFrame(rows), theirs.rename(columns=dict(dataset='captions_of'))],
+                     ignore_index=True)
     return both.astype(dict(captions='Int64'))
 
 # %% ../../nbs/12_analysis/30_caption_audit.ipynb #0a04df9c

@@ -107,9 +107,10 @@ class Searched:
         self.read, self.attrs, self.visible, self.tokenizer = read, attrs, visible, tokenizer
         self._seen = {}  # path -> what the image looks like
         captions = q.caption is not None and q.meta.get('kind') != 'image'
-        known = dict(images=read and g.path and (captions or q.path), cameras=q.cam is not None and g.cam is not None,
-                     captions=captions, crops=not captions, said=said, attrs=attrs, visible=visible and g.path,
-                     tokens=tokenizer)
+        known = dict(images=read and g.path and (captions or q.path),
+                     cameras=q.cam is not None and g.cam is not None,
+                     captions=captions, crops=not captions, said=said, attrs=attrs,
+                     visible=visible and g.path, tokens=tokenizer)
         self.facts = {name for name, fact in known.items() if fact is not None and fact is not False}
 
     def __len__(self): return len(self.query)
@@ -294,7 +295,8 @@ REASONS = {r.name: r for r in (
            needs=('cameras',)),
     Reason('look-alike', attribute_distance, 4, 'attributes',
            'attributes in which the right and the wrong image truly differ', below=True, needs=('attrs',)),
-    Reason('ambiguous', ambiguity, 0, 'identities', 'other identities that satisfy the caption', needs=('captions',)),
+    Reason('ambiguous', ambiguity, 0, 'identities', 'other identities that satisfy the caption',
+           needs=('captions',)),
     Reason('false words', _n_false_words, 0, 'attributes', 'stated attributes that are true of no image of '
                                                            'the person',
            needs=('captions', 'said', 'attrs')),
@@ -305,7 +307,8 @@ REASONS = {r.name: r for r in (
     Reason('blurred', _sharpness, .5, 'of the median', 'variance of the second derivative over that of the '
                                                        'image',
            below=True, needs=('images',)),
-    Reason('short caption', _n_words, .7, 'of the median', 'words of the caption', below=True, needs=('captions',)),
+    Reason('short caption', _n_words, .7, 'of the median', 'words of the caption', below=True,
+           needs=('captions',)),
     Reason('cut caption', _cut_share, 0, 'share of tokens', 'tokens beyond the context of the model',
            needs=('captions', 'tokens')))}
 
@@ -386,7 +389,8 @@ def _captions_of(world, number, areas, view):
         granularity = wording.granularity
         if granularity == 'mixed': granularity = ('coarse', 'medium', 'fine')[int(rng.integers(3))]
         captions.append(caption_with_facts(
-            person, rng=rng, visible=visible, granularity=granularity, view=view, style=wording.style or domain.style,
+            person, rng=rng, visible=visible, granularity=granularity, view=view,
+            style=wording.style or domain.style,
             aerial=item.camera.view == 'aerial', confusion=wording.confusion, action=item.shot.action))
     return captions
 
@@ -489,8 +493,8 @@ def _reason_row(reason, holds, failed, pid, tests):
     if verdict in ('always', 'never', 'unknown'): gap = Gap(gap.diff) # without an interval
     else: odds = odds_ratio(holds, failed)
     return dict(reason=reason.name, test=reason.test, unit=reason.unit, known=int((~np.isnan(holds)).sum()),
-                failures=_percent(holds[failed]), successes=_percent(holds[~failed]), diff=gap.diff, low=gap.low,
-                high=gap.high, odds=odds, verdict=verdict, how=reason.how)
+                failures=_percent(holds[failed]), successes=_percent(holds[~failed]), diff=gap.diff,
+                low=gap.low, high=gap.high, odds=odds, verdict=verdict, how=reason.how)
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #306897e5
 def reason_table(frame:pd.DataFrame, # From `failure_table`, of one search or of several joined
@@ -539,5 +543,5 @@ def failure_figure(s:Searched, # The search
     for first, names in zip(frame['first'], frame.reasons.str.split(', ')):
         shown = names if len(names) <= reasons else [*names[:reasons], '…']
         notes.append(f'rank {first}: ' + ', '.join(shown))
-    return ranked_lists(queries, {'': index[:, :k]}, lambda rows: fit(s.read([s.g.path[i] for i in rows])), part.pid,
-                        s.g.pid, k, notes={'': notes}, **kw)
+    return ranked_lists(queries, {'': index[:, :k]}, lambda rows: fit(s.read([s.g.path[i] for i in rows])),
+                        part.pid, s.g.pid, k, notes={'': notes}, **kw)

@@ -102,8 +102,8 @@ def search_scores(q:Embeddings, # Labelled queries, with and without their perso
     present = (near.right >= 0).to_numpy()
     out = f.assign(present=present, mate=near.right_score.where(present), other=near.wrong_score,
                    top=near[['right_score', 'wrong_score']].max(axis=1), rank=near['first'])
-    out.attrs = dict(gallery=len(g), distance=distance, model=q.meta.get('model', ''), kind=q.meta.get('kind', ''),
-                     itself=len(same_images(q, g)))
+    out.attrs = dict(gallery=len(g), distance=distance, model=q.meta.get('model', ''),
+                     kind=q.meta.get('kind', ''), itself=len(same_images(q, g)))
     return out
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #6b697121
@@ -310,7 +310,8 @@ def _rates(f, threshold, first):
     nonmated, mated = f[~f.present], f[f.present]
     false_positive = _rate(nonmated.top >= threshold, nonmated.pid)
     false_negative = _rate(_missed(mated, threshold, first), mated.pid)
-    return dict(absent=len(nonmated), present=len(mated), people=f.pid.nunique(), **false_positive.columns('FPIR'),
+    return dict(absent=len(nonmated), present=len(mated), people=f.pid.nunique(),
+                **false_positive.columns('FPIR'),
                 **false_negative.columns('FNIR'), DIR=100 - false_negative.mean)
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #23623b75
@@ -332,7 +333,8 @@ def open_set_rates(found:pd.DataFrame, # Of test queries, see `calibrate`
                          "numbers are the `cam` of their Embeddings. Leave `by` out for the rates of all")
     if (found.top < t).all():
         warnings.warn(f"no search reaches the threshold {t:.3f} (highest score {found.top.max():.3f}): "
-                      "every answer is 'not present'. Was it calibrated with another model or distance?", stacklevel=2)
+                      "every answer is 'not present'. Was it calibrated with another model or distance?",
+                      stacklevel=2)
     groups = {'all': found}
     if by is not None: groups |= {_group_name(by, value): f for value, f in found.groupby(by)}
     return pd.DataFrame([dict(group=name, **_rates(f, t, first)) for name, f in groups.items()])
@@ -515,7 +517,8 @@ class OpenSet:
             row = {'FPIR asked': f'{100*rate:g} %', 'queries': group, 'people': people, 'searches': searches}
             for name in names:
                 at = f', {name}' if name else ''
-                row[f'FNIR % [95 %]{at}'] = _with_interval(of.loc[name], 'FNIR') if enough else 'too few people'
+                row[f'FNIR % [95 %]{at}'] = _with_interval(of.loc[name],
+                                                           'FNIR') if enough else 'too few people'
                 row[f'FPIR % reached{at}'] = f'{of.loc[name].FPIR:.1f}' if enough else '-'
             if len(names) == 2: row['change in FNIR'] = _signed(of.loc[names[1]]) if enough else '-'
             rows.append(row)
@@ -600,4 +603,5 @@ def open_set_of(q:Embeddings, # Queries; those with pid -1 are left out
     "Open-set rates of one ranking"
     nobody = no_person(q)
     if nobody.any(): q = q[~nobody]
-    return open_set_report({'': search_scores(q, g, same_camera=same_camera, distance=distance)}, rates, first)
+    return open_set_report({'': search_scores(q, g, same_camera=same_camera, distance=distance)}, rates,
+                           first)

@@ -78,7 +78,8 @@ def _embed_crops(model, crops):
     try:
         with torch.inference_mode(): x = encode_images(model, pixels)
     finally: model.train(mode)
-    return Embeddings(x.float().cpu().clone(), [-1]*len(crops), meta=dict(model=type(model).__name__, kind='image'))
+    return Embeddings(x.float().cpu().clone(), [-1]*len(crops),
+                      meta=dict(model=type(model).__name__, kind='image'))
 
 # %% ../../nbs/12_analysis/70_search.ipynb #3177447c
 @dataclass(frozen=True, eq=False)

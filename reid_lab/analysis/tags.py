@@ -118,4 +118,5 @@ def disagreements(tags:pd.DataFrame, # Of several people
     f = _check_tags(tags, 'tags')
     marked = f[f.mark != '']
     differ = marked.groupby('key').mark.transform('nunique') > 1
-    return marked[differ].pivot(index='key', columns='by', values='mark').rename_axis(columns=None).reset_index()
+    return marked[differ].pivot(index='key', columns='by',
+                                values='mark').rename_axis(columns=None).reset_index()

@@ -81,8 +81,10 @@ def text_stats(source:Captions | WordCounts, # Table, frame with a column `capti
     words, entropy = counts.words, counts.entropy
     if not len(words): raise ValueError("there are no captions to count; does this dataset have any?")
     return dict(captions=len(words), max_words=words.max().item(), min_words=words.min().item(),
-                avg_words=words.mean().item(), unique_words=len(counts.vocabulary), max_entropy=entropy.max().item(),
-                min_entropy=entropy.min().item(), avg_entropy=entropy.mean().item(), all_text_entropy=counts.bits)
+                avg_words=words.mean().item(), unique_words=len(counts.vocabulary),
+                max_entropy=entropy.max().item(),
+                min_entropy=entropy.min().item(), avg_entropy=entropy.mean().item(),
+                all_text_entropy=counts.bits)
 
 
 def stats_table(sources:dict, # Name -> what `text_stats` takes

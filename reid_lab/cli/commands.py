@@ -44,7 +44,8 @@ def _run(a):
             from reid_lab.experiments.notebooks import run_notebook
             done = run_notebook(a.name, a.out, _given(a), a.threads, a.timeout, a.fresh, execution)
     except cell_error() as failed: # outside the display, which marks the section that failed
-        print(f'{a.name} failed in cell {failed.exec_count}: {failed.ename}: {failed.evalue}', file=sys.stderr)
+        print(f'{a.name} failed in cell {failed.exec_count}: {failed.ename}: {failed.evalue}',
+              file=sys.stderr)
         return 1
     import pandas as pd
     if done.rows: print_table(pd.DataFrame(done.rows))
@@ -146,9 +147,11 @@ def _add_weights(command):
     c.add_argument('file', help='weights file, or a folder with config.json and model.safetensors')
     c.add_argument('target', nargs='?', metavar='OUT', help='convert: the .safetensors file to write')
     c.add_argument('--model', help='convert: model of the zoo, see below')
-    c.add_argument('--prefix', default='', metavar='NAME.', help='of a file with several networks, such as teacher and '
+    c.add_argument('--prefix', default='', metavar='NAME.',
+                   help='of a file with several networks, such as teacher and '
                    'student: what the names of the wanted one begin with')
-    c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE', help='convert: argument of the model')
+    c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE',
+                   help='convert: argument of the model')
     c.add_argument('--json', action='store_true', help='print JSON')
 
 # %% ../../nbs/16_cli/50_commands.ipynb #201e7289
@@ -160,7 +163,8 @@ def _add_runs(command):
         c.add_argument('name', help='experiment, see below, or path of a notebook')
         c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE',
                        help='a parameter, see `reid_lab list experiments NAME`; repeatable')
-        c.add_argument('--out', help='folder of the run or of the sweep (default: below runs/); an interrupted run of '
+        c.add_argument('--out',
+                       help='folder of the run or of the sweep (default: below runs/); an interrupted run of '
                        'the same parameters is continued')
     run.add_argument('--threads', type=PROCESSES, help='threads of the kernel')
     run.add_argument('--timeout', type=SECONDS, help='seconds a cell may take')
@@ -169,7 +173,8 @@ def _add_runs(command):
                        help='default: those of --grid seed=... or -p seed=..., else 0')
     sweep.add_argument('--jobs', type=PROCESSES, help='processes (default: by the number of cores)')
     for c in (run, sweep):
-        c.add_argument('--fresh', action='store_true', help='run again what is finished there, and replace it')
+        c.add_argument('--fresh', action='store_true',
+                       help='run again what is finished there, and replace it')
         add_run_options(c)
 
 
@@ -252,11 +257,13 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument('--debug', action='store_true', help='show where in the program an error was raised')
     sub = p.commands = p.add_subparsers(dest='command', required=True, metavar='COMMAND')
     def command(name, do, text, ending=''):
-        c = sub.add_parser(name, help=text, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+        c = sub.add_parser(name, help=text, description=text,
+                           formatter_class=argparse.RawDescriptionHelpFormatter)
         c.set_defaults(do=do, options=c.options)
         c.ending = ending
         return c
-    for add in (_add_runs, _add_data, add_cache, add_crops, add_numbers, add_results, _add_weights): add(command)
+    for add in (_add_runs, _add_data, add_cache, add_crops, add_numbers, add_results,
+                _add_weights): add(command)
     return p
 
 # %% ../../nbs/16_cli/50_commands.ipynb #155e5d2e

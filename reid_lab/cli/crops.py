@@ -84,7 +84,8 @@ def _crops_of(a):
     from reid_lab.data.table import UNREADABLE, TableError
     images = 'none' if a.skip_bad else 'sample'
     try:
-        return crops_table(a.source, a.folders, a.pattern, a.root, columns_of(a.column), a.follow_links, a.skip, images)
+        return crops_table(a.source, a.folders, a.pattern, a.root, columns_of(a.column), a.follow_links,
+                           a.skip, images)
     except TableError as e:
         remedy = 'replace the files, or give --skip-bad to leave them out'
         findings = [replace(f, remedy=remedy) if f.remedy == UNREADABLE else f for f in e.findings]
@@ -96,8 +97,8 @@ def _write_features(a, table, embedder):
     from reid_lab.recipes.crops import crops_to_shards, embed_captions, embed_crops
     if a.captions: return embed_captions(table, embedder, a.out, batch_size=a.batch_size, fresh=a.fresh)
     write = crops_to_shards if a.shards else embed_crops
-    return write(table, embedder, a.out, batch_size=a.batch_size, cameras=a.cameras, skip_bad=a.skip_bad, fresh=a.fresh,
-                 check_content=a.check_content)
+    return write(table, embedder, a.out, batch_size=a.batch_size, cameras=a.cameras, skip_bad=a.skip_bad,
+                 fresh=a.fresh, check_content=a.check_content)
 
 
 def _embed(a:argparse.Namespace, # Arguments of the command
@@ -134,30 +135,42 @@ def _add_embed(command):
     what = 'embed a folder of crops, or the images of a manifest (.csv, .jsonl, .parquet)'
     c = command('embed', _embed, what, 'weights')
     c.add_argument('source', help='folder, or manifest with the column path')
-    c.add_argument('--model', required=True, help='weights of the package, see below, or folder of a training or a '
+    c.add_argument('--model', required=True,
+                   help='weights of the package, see below, or folder of a training or a '
                    'run; with --weights any model of `reid_lab list models` that can be trained')
     c.add_argument('--weights', metavar='FILE', help='weights of your own, see `reid_lab weights inspect`')
-    c.add_argument('--prefix', default='', metavar='NAME.', help='of --weights with several networks, such as student.')
-    c.add_argument('--tokenizer', metavar='FOLDER', help='of --weights that read captions and bring none: a saved '
+    c.add_argument('--prefix', default='', metavar='NAME.',
+                   help='of --weights with several networks, such as student.')
+    c.add_argument('--tokenizer', metavar='FOLDER',
+                   help='of --weights that read captions and bring none: a saved '
                    'tokenizer, the folder of a BERT model, or clip')
-    c.add_argument('--out', required=True, help='features to write: a folder, or a name in .safetensors or .npz')
-    c.add_argument('--folders', default='', help='what subfolders stand for: camera, identity, camera/identity, '
+    c.add_argument('--out', required=True,
+                   help='features to write: a folder, or a name in .safetensors or .npz')
+    c.add_argument('--folders', default='',
+                   help='what subfolders stand for: camera, identity, camera/identity, '
                    'any/camera; without it nothing, and nobody is known')
-    c.add_argument('--pattern', default='', help='instead: regular expression with the groups pid, cam; with a / it is '
+    c.add_argument('--pattern', default='',
+                   help='instead: regular expression with the groups pid, cam; with a / it is '
                    'matched with the path below the folder, else with the file name')
     c.add_argument('--root', help='manifest: where paths start (default: its folder)')
-    c.add_argument('--column', type=pair, action='append', metavar='OURS=THEIRS', help='manifest: such as path=file')
-    c.add_argument('--captions', action='store_true', help='embed the captions of a manifest (column caption), '
+    c.add_argument('--column', type=pair, action='append', metavar='OURS=THEIRS',
+                   help='manifest: such as path=file')
+    c.add_argument('--captions', action='store_true',
+                   help='embed the captions of a manifest (column caption), '
                    'such as to calibrate a threshold for sentences')
     c.add_argument('--follow-links', action='store_true', help='allow links that lead out of the folder')
     c.add_argument('--batch-size', type=int, default=64, help='images at a time (default: 64)')
     c.add_argument('--device', help='cpu, cuda or auto')
     c.add_argument('--cameras', action='store_true', help='cameras are those that the model was trained with')
-    c.add_argument('--skip', action='store_true', help='leave out images that --folders or --pattern does not fit')
-    c.add_argument('--skip-bad', action='store_true', help='leave out images that cannot be read, and list them')
-    c.add_argument('--shards', action='store_true', help='write a folder of shards (float16), for millions of crops: '
+    c.add_argument('--skip', action='store_true',
+                   help='leave out images that --folders or --pattern does not fit')
+    c.add_argument('--skip-bad', action='store_true',
+                   help='leave out images that cannot be read, and list them')
+    c.add_argument('--shards', action='store_true',
+                   help='write a folder of shards (float16), for millions of crops: '
                    'search, match and metrics read it from the disk')
-    c.add_argument('--check-content', action='store_true', help='compare the images of an interrupted call by what '
+    c.add_argument('--check-content', action='store_true',
+                   help='compare the images of an interrupted call by what '
                    'their files hold, not only by name, size and time of change')
     c.add_argument('--fresh', action='store_true', help='begin anew and replace what is there; without it an '
                    'interrupted call goes on, and an interrupted --fresh goes on with it')
@@ -276,7 +289,8 @@ def _search(a:argparse.Namespace, # Arguments of the command
         gallery = crops.open_features(a.features)
         answer = crops.search(gallery, asked, a.k, a.model, threshold, a.weights, a.tokenizer)
         if a.html:
-            _write_page(a, answer, f'Search in {Path(a.features).name}', [a.features], asked if a.image else None)
+            _write_page(a, answer, f'Search in {Path(a.features).name}', [a.features],
+                        asked if a.image else None)
     report_itself(answer.itself)
     names = [str(question) for question in asked]
     if a.json:
@@ -403,10 +417,13 @@ def _set_threshold(a:argparse.Namespace, # Arguments of the command
 
 def _add_calibrate(command):
     "`calibrate`"
-    c = command('calibrate', _set_threshold, 'a threshold for "not present", from features of people who are known')
-    c.add_argument('query', help='features with identities: of images, or of captions for searches by sentence')
+    c = command('calibrate', _set_threshold,
+                'a threshold for "not present", from features of people who are known')
+    c.add_argument('query',
+                   help='features with identities: of images, or of captions for searches by sentence')
     c.add_argument('gallery', help='features of images with identities')
-    c.add_argument('--rate', type=float, default=.05, help='share of searches for somebody absent that may find an '
+    c.add_argument('--rate', type=float, default=.05,
+                   help='share of searches for somebody absent that may find an '
                    'image (default: .05)')
     c.add_argument('--out', required=True, help='file to write, for --threshold')
     c.add_argument('--fresh', action='store_true', help='replace it')

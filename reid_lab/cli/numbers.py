@@ -90,8 +90,8 @@ def _metrics(a):
         from reid_lab.retrieval.metrics import retrieval_metrics
         with phase('scoring'):
             try:
-                scores = retrieval_metrics(q, g, same_camera=a.same_camera, ks=tuple(a.ks), distance=a.distance,
-                                           ties=a.ties)
+                scores = retrieval_metrics(q, g, same_camera=a.same_camera, ks=tuple(a.ks),
+                                           distance=a.distance, ties=a.ties)
             except ValueError as e: raise ValueError(f'{a.query} in {a.gallery}: {e}') from None
         if a.open_set is not None:
             with phase('open set'): open_set = _open_rates(a, q, g)
@@ -103,7 +103,8 @@ def _metrics(a):
 def _print_json(scores, open_set):
     "The scores for a program"
     if open_set is not None:
-        scores = scores | dict(open_set=open_set.rates.to_dict('records'), open_set_warnings=open_set.warnings)
+        scores = scores | dict(open_set=open_set.rates.to_dict('records'),
+                               open_set_warnings=open_set.warnings)
     print(json_line(scores))
 
 
@@ -180,7 +181,8 @@ def _bias(a):
         with phase('reading features'): q, g = _sides_with_cameras(a)
         with phase('loading the library'):
             from reid_lab.analysis.bias.audit import bias_report, camera_names
-        report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none', seed=a.seed, name=name)
+        report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none', seed=a.seed,
+                             name=name)
         if a.out:
             with phase('drawing and writing the report'): report.save(a.out)
         if a.open:
@@ -240,7 +242,8 @@ def add_results(command:Callable[..., argparse.ArgumentParser], # Called with na
     c.add_argument('action', nargs='?', choices=('list', 'publish'), default='list', help='default: list')
     c.add_argument('runs', nargs='*', metavar='RUN', help='names of runs, or their folders')
     c.add_argument('--store', default='own', help='own (default), measured, or a CSV file')
-    c.add_argument('--where', action='append', metavar='NAME=VALUE', help='only these rows: a column or parameter')
+    c.add_argument('--where', action='append', metavar='NAME=VALUE',
+                   help='only these rows: a column or parameter')
     c.add_argument('--dirty', action='store_true', help='also rows made with changed files')
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #81c00be5
@@ -268,15 +271,19 @@ def add_numbers(command:Callable[..., argparse.ArgumentParser], # Called with na
     c.add_argument('paper', nargs='?', help='see below')
     c.add_argument('table', nargs='?', help='id as printed')
     c.add_argument('--format', choices=FORMATS, default=FORMATS[0])
-    c = command('metrics', _metrics, 'retrieval metrics of two feature files (emb, pid, maybe cam)', 'metrics')
+    c = command('metrics', _metrics, 'retrieval metrics of two feature files (emb, pid, maybe cam)',
+                'metrics')
     c.add_argument('query', help='.npz, .safetensors, a folder of features or of shards')
     c.add_argument('gallery', help='likewise; shards are scored from the disk')
-    c.add_argument('--same-camera', choices=('drop', 'keep'), default='drop', help='results that share id and camera')
+    c.add_argument('--same-camera', choices=('drop', 'keep'), default='drop',
+                   help='results that share id and camera')
     c.add_argument('--distance', type=_distance, default='cosine', help='that ranks')
-    c.add_argument('--ties', choices=('order', 'expected'), help='equal scores: in the order of the gallery (default; '
+    c.add_argument('--ties', choices=('order', 'expected'),
+                   help='equal scores: in the order of the gallery (default; '
                    'it is said if they are many), or the mean over all orders')
     c.add_argument('--ks', type=int, nargs='+', default=[1, 5, 10], help='ranks (default: 1 5 10)')
-    c.add_argument('--open-set', type=float, nargs='*', metavar='FPIR', help='also the share of searches whose person '
+    c.add_argument('--open-set', type=float, nargs='*', metavar='FPIR',
+                   help='also the share of searches whose person '
                    'is missed at these rates of false alarms (default: .01 .1), per camera, with intervals over people')
     b = command('bias', _bias, 'audit feature files (emb, cam and perhaps pid) for camera bias')
     b.add_argument('query', help='.npz, .safetensors, a folder of features or of shards')
@@ -285,8 +292,10 @@ def add_numbers(command:Callable[..., argparse.ArgumentParser], # Called with na
     b.add_argument('--open', action='store_true', help='write an interactive page (cockpit.html in the '
                    'folder of --out, else camera_bias.html here) and show it in a browser')
     b.add_argument('--distance', type=_distance, default='cosine', help='of the features as they are')
-    b.add_argument('--map', type=_map, default='pca', help='map in the report (--out): pca, another method, or none')
+    b.add_argument('--map', type=_map, default='pca',
+                   help='map in the report (--out): pca, another method, or none')
     b.add_argument('--seed', type=int, default=0, help='of samples and clusters')
     for c in (c, b):
-        c.add_argument('--key', nargs='+', metavar='OURS=THEIRS', help='array names in the files, such as emb=features')
+        c.add_argument('--key', nargs='+', metavar='OURS=THEIRS',
+                       help='array names in the files, such as emb=features')
         c.add_argument('--json', action='store_true', help='print JSON')

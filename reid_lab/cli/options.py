@@ -33,7 +33,8 @@ SEED = whole_number(0, LAST_SEED)
 def add_run_options(c:argparse.ArgumentParser, # Of a command
     ) -> None:
     "Links of datasets, and an option for each field of `Execution`"
-    c.add_argument('--follow-links', action='store_true', help='read images of datasets behind links that lead out of '
+    c.add_argument('--follow-links', action='store_true',
+                   help='read images of datasets behind links that lead out of '
                    'their folder')
     for name, option in OPTIONS.items():
         c.add_argument(f"--{name.replace('_', '-')}", metavar=option.value, help=option.about)

@@ -147,7 +147,8 @@ def _experiments():
 
 def _models():
     from reid_lab.models.zoo import MODELS
-    def reads(model): return ', '.join([model.reads, *(part for part in ('itm', 'mlm', 'eda') if getattr(model, part))])
+    def reads(model): return ', '.join([model.reads,
+                                        *(part for part in ('itm', 'mlm', 'eda') if getattr(model, part))])
     return {key: f"{model.paper}; {model.size}, reads {reads(model)}; needs {', '.join(model.needs)}"
             for key, model in MODELS.items()}
 
@@ -156,7 +157,8 @@ def _datasets():
     from reid_lab.datasets.registry import DATASETS
     words = dict(captions='captions', cameras='cameras', image_queries='image queries')
     def has(dataset): return ', '.join(word for name, word in words.items() if getattr(dataset, name))
-    return {key: f"{dataset.title}; {has(dataset)}; {', '.join(dataset.splits)}" for key, dataset in DATASETS.items()}
+    return {key: f"{dataset.title}; {has(dataset)}; {', '.join(dataset.splits)}" for key,
+            dataset in DATASETS.items()}
 
 
 def _layouts():
@@ -168,8 +170,10 @@ def _worlds():
     from reid_lab.world.plan import PRESETS, TASKS, world_counts
     def size(preset): return f"crops {'x'.join(map(str, PRESETS[preset]['options'].size))}"
     def counts(preset, task):
-        return f'{task} ' + '{images:,} images, {ids:,} ids, {cameras} cameras'.format(**world_counts(preset, task))
-    return {preset: '; '.join([size(preset), *(counts(preset, task) for task in TASKS)]) for preset in PRESETS}
+        return f'{task} ' + '{images:,} images, {ids:,} ids, {cameras} cameras'.format(**world_counts(preset,
+                                                                                                      task))
+    return {preset: '; '.join([size(preset),
+                               *(counts(preset, task) for task in TASKS)]) for preset in PRESETS}
 
 
 def _weights_kept():

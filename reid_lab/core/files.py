@@ -60,19 +60,21 @@ FILE_KINDS = { # kind -> (in words, remedy)
     'html': ('is an HTML page', 'a download page was saved in its place: download the file itself'),
     'zeros': ('holds only zero bytes', 'its copy was interrupted: copy or download it again'),
     'gzip': ('is a gzip archive', 'unpack it first'), 'tar': ('is a tar archive', 'unpack it first'),
-    'script': ('is a TorchScript program, not run here', 'save its model.state_dict() with torch.save instead'),
+    'script': ('is a TorchScript program, not run here',
+               'save its model.state_dict() with torch.save instead'),
     'torch': ('is a torch file', 'name it .pt or .pth'), 'zip': ('is a zip archive', 'unpack it first'),
     'npz': ('is a NumPy .npz archive', 'name it .npz'), 'npy': ('is a single NumPy array', 'name it .npy'),
     'pickle': ('is a Python pickle', 'save numbers or tensors only'),
     'safetensors': ('is a safetensors file', 'name it .safetensors'),
     'hdf5': ('is an HDF5 file', 'convert it'), 'image': ('is an image', 'give another file'),
     'pdf': ('is a PDF document', 'give another file'), 'json': ('is JSON text', 'give another file'),
-    'text': ('is text', 'give another file'), 'binary': ('has contents of an unknown kind', 'give another file')}
+    'text': ('is text', 'give another file'),
+    'binary': ('has contents of an unknown kind', 'give another file')}
 
 # %% ../../nbs/00_core/50_files.ipynb #b21c64f5
 _STARTS = {
-    b'version https://git-lfs': 'lfs', b'\x1f\x8b': 'gzip', b'\x93NUMPY': 'npy', b'\x89HDF': 'hdf5', b'%PDF': 'pdf',
-    b'\x89PNG': 'image', b'\xff\xd8\xff': 'image', b'GIF8': 'image', b'BM': 'image',
+    b'version https://git-lfs': 'lfs', b'\x1f\x8b': 'gzip', b'\x93NUMPY': 'npy', b'\x89HDF': 'hdf5',
+    b'%PDF': 'pdf', b'\x89PNG': 'image', b'\xff\xd8\xff': 'image', b'GIF8': 'image', b'BM': 'image',
     b'II*\0': 'image', b'MM\0*': 'image', b'II+\0': 'image', b'MM\0+': 'image',     # TIFF, either byte order
     b'\0\0\0\x0cjP  \r\n\x87\n': 'image', b'\xff\x4f\xff\x51': 'image'}         # JPEG 2000: file, bare stream
 _NETPBM = re.compile(rb'P[1-6]\s+[#0-9]') # such as a .ppm
@@ -142,7 +144,8 @@ def wrong_file(path:str | Path, # The file that was given
     return ValueError(f"{str(path)!r} {what}; expected {wanted}: {remedy or usual}")
 
 # %% ../../nbs/00_core/50_files.ipynb #d1e60237
-BROKEN = (OSError, EOFError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError,
+BROKEN = (OSError, EOFError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
+          RuntimeError,
           SyntaxError, ImportError, AssertionError, MemoryError, struct.error, zlib.error, zipfile.BadZipFile,
           tokenize.TokenError)
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 def _environment():
     "How all templates are read. Jinja2 is loaded with the first page, since most calls write none"
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    return Environment(loader=PackageLoader('reid_lab', 'resources'), autoescape=True, undefined=StrictUndefined,
-                       trim_blocks=True, lstrip_blocks=True)
+    return Environment(loader=PackageLoader('reid_lab', 'resources'), autoescape=True,
+                       undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 @lru_cache

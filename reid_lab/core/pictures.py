@@ -39,7 +39,8 @@ class Picture:
         "Write the image at its own size, whole or not at all"
         path = Path(path).expanduser()
         tmp = path.with_name(f'.{os.getpid()}.{path.name}')
-        check_choice('suffix', path.suffix.lower(), ('.png', '.jpg', '.jpeg', '.webp', '.tif', '.tiff', '.bmp'))
+        check_choice('suffix', path.suffix.lower(),
+                     ('.png', '.jpg', '.jpeg', '.webp', '.tif', '.tiff', '.bmp'))
         try:
             self.image.save(tmp)
             os.replace(tmp, path)

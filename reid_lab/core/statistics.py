@@ -92,7 +92,8 @@ def mean_interval(values:np.ndarray | Sequence[float], # (N,) numbers; NaN is le
     "Mean of the groups' means with the wider of a bootstrap and a t interval"
     from scipy import stats
     if groups is None: groups = np.arange(len(values))
-    known = pd.DataFrame(dict(value=np.asarray(values, float), group=np.asarray(groups))).dropna(subset=['value'])
+    known = pd.DataFrame(dict(value=np.asarray(values, float),
+                              group=np.asarray(groups))).dropna(subset=['value'])
     means = known.groupby('group', sort=True).value.mean().to_numpy()
     k = len(means)
     mean = float(means.mean()) if k else np.nan

@@ -246,7 +246,8 @@ def irra(img:torch.Tensor, # (B,3,H,W) in [0,1]
     ) -> torch.Tensor: # (B,3,H,W)
     "Flip, pad and crop, erasing with CLIP's mean written after normalisation: programs of IRRA's line"
     fill = tuple(m + s*m for m, s in zip(CLIP_MEAN, CLIP_STD))
-    return erase(pad_crop(flip(img, rng), rng), rng, area=(.02, .4), ratio=3.3, aspect='log', tries=10, fill=fill)
+    return erase(pad_crop(flip(img, rng), rng), rng, area=(.02, .4), ratio=3.3, aspect='log', tries=10,
+                 fill=fill)
 
 
 @renamed(g='rng')

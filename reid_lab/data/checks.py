@@ -184,5 +184,6 @@ def decode_findings(table:ReidTable, # As given to `decode_images`
     out = [Finding('ok', f"decoded {n} of {len(table)} images{more if n < len(table) else ''}")]
     if not bad: return out
     rows = list(bad)
-    return [Finding('error', f'{len(bad)} of {n} images decoded cannot be read: {bad[rows[0]]}', _at(table, rows),
+    return [Finding('error', f'{len(bad)} of {n} images decoded cannot be read: {bad[rows[0]]}',
+                    _at(table, rows),
                     'replace the files, or load with check=\'all\' and drop_bad=True'), *out]

@@ -48,7 +48,8 @@ def folder_table(root:str | Path, # Folder of crops
     if folders: pattern = folder_pattern(folders)
     unknown = {c: -1 for c in ('pid', 'cam') if c not in name_pattern(pattern).groupindex}
     try:
-        return ReidTable.from_folder(root, pattern, skip=skip, follow_links=follow_links, images=images, **unknown)
+        return ReidTable.from_folder(root, pattern, skip=skip, follow_links=follow_links, images=images,
+                                     **unknown)
     except ValueError as err:
         if not folders or 'fits' not in str(err): raise
         odd = [p for p in image_files(root, '', follow_links) if not re.match(pattern, p)]
@@ -58,7 +59,8 @@ def folder_table(root:str | Path, # Folder of crops
 
 # %% ../../nbs/01_data/70_crops.ipynb #1acfd203
 MANIFESTS = ('.csv', '.tsv', '.jsonl', '.parquet') # Endings; of the first two the separator may be any of `SEPARATORS`
-_NO_TABLE = ('missing', 'special', 'folder', 'empty', 'lfs', 'html', 'unreadable', 'zip', 'gzip', 'tar', 'image', 'pdf')
+_NO_TABLE = ('missing', 'special', 'folder', 'empty', 'lfs', 'html', 'unreadable', 'zip', 'gzip', 'tar',
+             'image', 'pdf')
 
 
 def _parquet(path):
@@ -145,7 +147,8 @@ def _attributes(values):
 # %% ../../nbs/01_data/70_crops.ipynb #c9f1f123
 _BOXES = (('x', 'y', 'w', 'h'), ('x', 'y', 'width', 'height'), ('left', 'top', 'width', 'height'),
           ('x1', 'y1', 'x2', 'y2'),
-          ('xmin', 'ymin', 'xmax', 'ymax'), ('x_min', 'y_min', 'x_max', 'y_max'), ('left', 'top', 'right', 'bottom'),
+          ('xmin', 'ymin', 'xmax', 'ymax'), ('x_min', 'y_min', 'x_max', 'y_max'),
+          ('left', 'top', 'right', 'bottom'),
           ('bb_left', 'bb_top', 'bb_width', 'bb_height'), ('bbox',), ('bboxes',), ('box',), ('bounding_box',),
           ('tlwh',), ('xywh',), ('xyxy',))
 

@@ -110,7 +110,8 @@ def _unreadable(path, error):
     "The line that names an image file and says what is wrong with it"
     if isinstance(error, ImageTooLarge): return str(error)
     kind, name = file_kind(path), f'image file {str(path)!r}'
-    if isinstance(error, MemoryError): return f"{name} cannot be decoded: too little memory is free; shrink it"
+    if isinstance(error,
+                  MemoryError): return f"{name} cannot be decoded: too little memory is free; shrink it"
     if kind == 'missing': return _missing_file(path, name)
     if kind == 'image' and _is_avif(path) and 'AVIF' not in image_formats():
         return f"{name} is AVIF, which the installed Pillow cannot read; install Pillow 11.3 or newer, or convert it"
@@ -277,8 +278,8 @@ def clear(self:ImageCache) -> int: # Images removed
     return int(usage.loc[ours, 'images'].sum())
 
 # %% ../../nbs/01_data/10_images.ipynb #1d699194
-IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png', '.bmp', '.webp', '.tif', '.tiff', '.gif', '.ppm', '.pgm',
-                  '.pbm', '.jp2')
+IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png', '.bmp', '.webp', '.tif', '.tiff', '.gif', '.ppm',
+                  '.pgm', '.pbm', '.jp2')
 
 
 def image_suffixes() -> tuple: # Lower-case endings, with their dots
@@ -292,7 +293,8 @@ class FolderFiles:
     images: list  # Paths relative to the root, with `/`, sorted
     others: dict  # Ending ('' if a file has none) -> number of files that are no images, the most frequent first
 
-    def __str__(self): return ', '.join(f"{n} {ending or 'without ending'}" for ending, n in self.others.items())
+    def __str__(self): return ', '.join(f"{n} {ending or 'without ending'}" for ending,
+                                        n in self.others.items())
 
 
 def folder_files(root:str | Path, # Folder

@@ -17,8 +17,8 @@ import pandas as pd
 # %% ../../nbs/01_data/15_labels.ipynb #da69df4d
 UNKNOWN = -1
 MISSING = frozenset(( # texts that pandas reads as missing
-    '', '#N/A', '#N/A N/A', '#NA', '-1.#IND', '-1.#QNAN', '-NaN', '-nan', '1.#IND', '1.#QNAN', '<NA>', 'N/A', 'NA',
-    'NULL', 'NaN', 'NaT', 'None', 'n/a', 'nan', 'none', 'null'))
+    '', '#N/A', '#N/A N/A', '#NA', '-1.#IND', '-1.#QNAN', '-NaN', '-nan', '1.#IND', '1.#QNAN', '<NA>', 'N/A',
+    'NA', 'NULL', 'NaN', 'NaT', 'None', 'n/a', 'nan', 'none', 'null'))
 LARGEST_ID = 2**63 - 1
 _EXACT = 2**53 # from here on, fractions of 64 bits skip whole numbers
 _INTEGER = re.compile(r'([+-]?)0*([0-9]+)(?:\.0*)?')
@@ -140,7 +140,8 @@ def named_ids(column:str, # For messages, such as `pid`
     given = read_labels(f'{column}_name', names).names
     both = np.where(plain.ids == UNKNOWN, '', np.where(given == '', plain.names, given))
     pairs = pd.DataFrame(dict(id=plain.ids, name=both))[plain.ids != UNKNOWN].drop_duplicates()
-    odd = pairs[pairs.id.duplicated(keep=False) | pairs.name.duplicated(keep=False)].sort_values(['id', 'name'])
+    odd = pairs[pairs.id.duplicated(keep=False) | pairs.name.duplicated(keep=False)].sort_values(['id',
+                                                                                                  'name'])
     if len(odd):
         examples = ', '.join(f'{i} is {n!r}' for i, n in zip(odd.id[:3], odd.name[:3]))
         raise ValueError(f'{column} and {column}_name do not agree ({examples}); give one of the two columns')

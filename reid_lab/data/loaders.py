@@ -233,8 +233,8 @@ class Batches:
         "What decides the batches, however they are loaded and shared"
         words = {}
         if self.tokenizer is not None: words = dict(captions=self.captions, tokenizer=self.tokenizer)
-        return dict(table=self.table, batch_size=self.full_size, size=self.size, seed=self.seed, unit=self.unit,
-                    sampler=self.sampler, k=self.k, augment=self.augment, extras=self.extras,
+        return dict(table=self.table, batch_size=self.full_size, size=self.size, seed=self.seed,
+                    unit=self.unit, sampler=self.sampler, k=self.k, augment=self.augment, extras=self.extras,
                     resample=self.loading.resample, decoder=self.loading.decoder, **words)
 
     def __len__(self):
@@ -346,7 +346,8 @@ def _drawn(self:Batches, samples, names, read=slice(None)):
     rows, rng = self.rows[samples], stream(self.seed, 'batch', *names)
     img = _among(to_pixels(self._images(rows[read])).contiguous(), read, len(rows))
     if self.augment is not None: img = self.augment(img, torch_stream(self.seed, 'augment', *names))
-    out = dict(img=img.contiguous(), path=self.path[rows].tolist(), index=torch.from_numpy(rows.astype(np.int64)))
+    out = dict(img=img.contiguous(), path=self.path[rows].tolist(),
+               index=torch.from_numpy(rows.astype(np.int64)))
     out |= dict(pid=torch.from_numpy(self.pid[rows]), label=torch.from_numpy(self.label[rows]),
                 cam=torch.from_numpy(self.cam[rows]), caption=self._captions_of(samples, rng))
     if self.tokenizer is not None: out['tokens'] = tokenize(self.tokenizer, out['caption'])

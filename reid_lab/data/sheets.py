@@ -18,7 +18,8 @@ from pathlib import Path
 import pandas as pd
 
 # %% ../../nbs/01_data/12_sheets.ipynb #52276756
-_MARKS = ((b'\xff\xfe\0\0', 'utf-32'), (b'\0\0\xfe\xff', 'utf-32'), (b'\xff\xfe', 'utf-16'), (b'\xfe\xff', 'utf-16'))
+_MARKS = ((b'\xff\xfe\0\0', 'utf-32'), (b'\0\0\xfe\xff', 'utf-32'), (b'\xff\xfe', 'utf-16'),
+          (b'\xfe\xff', 'utf-16'))
 SEPARATORS = (',', ';', '\t')
 
 
@@ -115,7 +116,8 @@ def read_sheet(path:str | Path, # Text file with a line of column names
     "A table of text in which each line has as many fields as the header"
     sheet = sheet or sheet_of(path, SEPARATORS[:1])
     if not sheet.names: raise ValueError(f"{str(path)!r} has no line of column names")
-    how = dict(sep=sheet.separator, encoding=sheet.encoding, skiprows=sheet.skipped, header=0, names=_columns(sheet))
+    how = dict(sep=sheet.separator, encoding=sheet.encoding, skiprows=sheet.skipped, header=0,
+               names=_columns(sheet))
     dialect = dict(skipinitialspace=kw.get('skipinitialspace', False))
     try:
         with warnings.catch_warnings():

@@ -270,7 +270,8 @@ _SUMMARY = """
 @patch
 def _repr_html_(self:ReidTable):
     first_caption = next((caption for captions in self.frame.captions for caption in captions), '')
-    return fill(_SUMMARY, name=self.name or 'ReidTable', summary=self.summary().reset_index(), caption=first_caption)
+    return fill(_SUMMARY, name=self.name or 'ReidTable', summary=self.summary().reset_index(),
+                caption=first_caption)
 
 # %% ../../nbs/01_data/20_table.ipynb #dd0c17c6
 @dataclass(frozen=True)
@@ -349,7 +350,8 @@ def _check_columns(f):
     for name, (kind, _, meaning) in COLUMNS.items():
         if name not in f:
             remedy = f"rename one: ReidTable.from_dataframe(frame, root, columns={{{name!r}: 'your column'}})"
-            out.append(Finding('error', f"column {name!r} ({meaning}) is missing", f'columns {[*f.columns]}', remedy))
+            out.append(Finding('error', f"column {name!r} ({meaning}) is missing", f'columns {[*f.columns]}',
+                               remedy))
             continue
         bad, words = _misfits(f[name], kind)
         if not bad.any():
@@ -357,7 +359,8 @@ def _check_columns(f):
             continue
         value = f[name].iat[np.flatnonzero(bad)[0]]
         if isinstance(value, np.generic): value = value.item()
-        out.append(Finding('error', f"{name}={value!r} is not {words}", _rows(f, bad), f'correct column {name!r}'))
+        out.append(Finding('error', f"{name}={value!r} is not {words}", _rows(f, bad),
+                           f'correct column {name!r}'))
     return out, good
 
 # %% ../../nbs/01_data/20_table.ipynb #3aafd25e
@@ -394,8 +397,10 @@ def _check_content(f, good):
          'give these rows their camera, or -1 to all rows'),
         ({'pid', 'role'}, lambda: (f.pid == -1) & (f.role == 'query'), 'junk (pid -1) used as query',
          'write none or gallery into the column role of these rows'),
-        ({'pid', 'split'}, lambda: (f.pid == -1) & (f.split == 'train'), 'junk (pid -1) in train', 'drop these rows')]
-    found = [(test().to_numpy(dtype=bool), what, remedy) for needs, test, what, remedy in rules if needs <= good]
+        ({'pid', 'split'}, lambda: (f.pid == -1) & (f.split == 'train'), 'junk (pid -1) in train',
+         'drop these rows')]
+    found = [(test().to_numpy(dtype=bool), what, remedy) for needs, test, what,
+             remedy in rules if needs <= good]
     return [Finding('error', what, _rows(f, mask), remedy) for mask, what, remedy in found if mask.any()]
 
 
@@ -408,7 +413,8 @@ def _check_splits(f, shared):
         both = sorted(ids[a] & ids[b])
         if not both or {a, b} in may_share: continue
         where = _rows(f, f.pid.eq(both[0]) & f.split.isin([a, b]))
-        out.append(Finding('error', f"{len(both)} id(s) in both {a} and {b}: {list(map(int, both[:4]))}", where,
+        out.append(Finding('error', f"{len(both)} id(s) in both {a} and {b}: {list(map(int, both[:4]))}",
+                           where,
                            f'move or renumber these identities; shared=[({a!r}, {b!r})] if the benchmark shares ids'))
     return out
 
@@ -419,7 +425,8 @@ def _check_root(table):
     if table.reader is not None: return [], rows
     base = table.root.resolve()
     if not base.is_dir():
-        return [Finding('error', f'{str(table.root)!r} is no folder', '', 'give the folder of the images')], rows[:0]
+        return [Finding('error', f'{str(table.root)!r} is no folder', '',
+                        'give the folder of the images')], rows[:0]
     def leaves(path):
         if not os.path.isabs(path) and '..' not in path.replace('\\', '/').split('/'): return False
         return base not in (base/path).resolve().parents
@@ -437,7 +444,8 @@ UNREADABLE = 'replace the files, or leave these rows out' # remedy for images th
 def _check_images(table, rows, images, n):
     "Findings on images that cannot be read, one per kind of failure"
     if images == 'none': return []
-    if images == 'sample' and len(rows) > n: rows = np.sort(stream(0, 'validate').choice(rows, n, replace=False))
+    if images == 'sample' and len(rows) > n: rows = np.sort(stream(0, 'validate').choice(rows, n,
+                                                                                         replace=False))
     failed = {}     # message without names -> rows and whole messages
     for i in rows:
         try: table.image(int(i))
@@ -489,7 +497,8 @@ def relabel(self:ReidTable, order:str='sorted', # `sorted` ids, or as `seen` in 
     ids = pd.unique(pid[pid >= 0])
     if order == 'sorted': ids = np.sort(ids)
     number = {-1: -1} | {old: i for i, old in enumerate(ids)}
-    return self._with(self.frame.assign(pid=pid.map(number).astype('int64'), raw_pid=self.frame.get('raw_pid', pid)))
+    return self._with(self.frame.assign(pid=pid.map(number).astype('int64'),
+                                        raw_pid=self.frame.get('raw_pid', pid)))
 
 # %% ../../nbs/01_data/20_table.ipynb #ea05e2ba
 @patch
@@ -640,7 +649,8 @@ def _stated(pattern, groups, fixed):
     "An error if neither names nor the caller say whose the images are, or which camera took them"
     twice = sorted(set(groups) & set(fixed))
     if twice: raise ValueError(f"{twice[0]}={fixed[twice[0]]!r}, but pattern={pattern!r} has a group {twice[0]!r}")
-    remedies = dict(pid='pid=-1 if identities are unknown', cam='cam=-1 if cameras are unknown, cam=0 if there is one')
+    remedies = dict(pid='pid=-1 if identities are unknown',
+                    cam='cam=-1 if cameras are unknown, cam=0 if there is one')
     for c, remedy in remedies.items():
         if c not in groups and c not in fixed:
             raise ValueError(f"pattern={pattern!r} has no group {c!r}; add (?P<{c}>...), or state it: {remedy}")

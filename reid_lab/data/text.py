@@ -128,7 +128,8 @@ class Tokenizer:
     def report(self) -> dict:
         "Counts of texts, truncations and unknown tokens since the last `reset_report`"
         n, t = max(self.texts, 1), max(self.tokens, 1)
-        return dict(texts=self.texts, truncated=self.truncated, truncated_share=self.truncated/n, longest=self.longest,
+        return dict(texts=self.texts, truncated=self.truncated, truncated_share=self.truncated/n,
+                    longest=self.longest,
                     mean_tokens=self.tokens/n + 2, unknown_share=self.unknown/t, empty=self.empty,
                     context_length=self.context_length)
 
@@ -248,8 +249,8 @@ def train(cls:WordPiece, captions:Iterable[str], # Iterable of str
     engine = _bert_engine(Engine(models.WordPiece(unk_token='[UNK]')), lowercase)
     letters = sorted({ch for c in captions for ch in engine.normalizer.normalize_str(c) if not ch.isspace()})
     special = [*SPECIAL, *letters, *(f'##{ch}' for ch in letters)]     # every letter is known
-    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, min_frequency=min_frequency, show_progress=False,
-                                        special_tokens=special)
+    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, min_frequency=min_frequency,
+                                        show_progress=False, special_tokens=special)
     engine.train_from_iterator(captions, trainer)
     index = engine.get_vocab()
     vocab = sorted(index, key=index.get)
@@ -260,7 +261,8 @@ def train(cls:WordPiece, captions:Iterable[str], # Iterable of str
 def save(self:WordPiece, folder:str | Path) -> None: # Folder to write
     "Write `vocab.txt` and the settings"
     Path(folder).mkdir(parents=True, exist_ok=True)
-    with atomic_path(Path(folder)/'vocab.txt') as p: p.write_text('\n'.join(self.vocab) + '\n', encoding='utf-8')
+    with atomic_path(Path(folder)/'vocab.txt') as p: p.write_text('\n'.join(self.vocab) + '\n',
+                                                                  encoding='utf-8')
     d = dict(kind='WordPiece', context_length=self.context_length, lowercase=self.lowercase, clean=self.clean)
     with atomic_path(Path(folder)/FILE) as p: p.write_text(json.dumps(d))
 
@@ -406,8 +408,8 @@ class _Reader:
         fit = len(words) if tokens <= room else self.n_fitting(words)
         cut = tuple(words[fit:])
         return TextReport(text, known=sum(look.known is True for look in looks),
-                          unknown=tuple(word for word, look in zip(words, looks) if look.known is False), cut=cut,
-                          place=fit + 1 if cut else 0, tokens=tokens, room=room)
+                          unknown=tuple(word for word, look in zip(words, looks) if look.known is False),
+                          cut=cut, place=fit + 1 if cut else 0, tokens=tokens, room=room)
 
 
 def read_text(text:str, # A sentence or a caption

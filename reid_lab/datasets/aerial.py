@@ -81,7 +81,8 @@ class _Rows:
         row = self.rows[path]
         for k, v in facts.items():
             if row[k] != v:
-                _stop(at, f'image {path!r} has {k} {row[k]} in another entry and {v} here', 'correct the annotation')
+                _stop(at, f'image {path!r} has {k} {row[k]} in another entry and {v} here',
+                      'correct the annotation')
         if caption is not None:
             row['captions'].append(caption)
             row['grounds'].append(ground)
@@ -209,11 +210,12 @@ def write_aeri(table:ReidTable, # With images of both views
     files = {name: [] for name in AERI.values()}
     for t in _triplets_to_write(f, full):
         if f.split.iat[t.row] != 'train': continue
-        files[AERI['sampled']].append(dict(pid=int(f.pid.iat[t.row]) + 1, split='train', aerial_img=full[t.row],
-                                           ground_img=t.ground, caption=t.caption))
+        files[AERI['sampled']].append(dict(pid=int(f.pid.iat[t.row]) + 1, split='train',
+                                           aerial_img=full[t.row], ground_img=t.ground, caption=t.caption))
     for (split, pid), rows in f.groupby(['split', 'pid'], sort=False):
         above = rows.view == 'aerial'
-        images = dict(captions=_in_turn(list(rows.captions[above])), file_paths=[full[i] for i in rows.index[above]],
+        images = dict(captions=_in_turn(list(rows.captions[above])),
+                      file_paths=[full[i] for i in rows.index[above]],
                       ground_file_paths=[full[i] for i in rows.index[~above]])
         if split == 'train': files[AERI['complete']].append(dict(id=int(pid) + 1, split='train', **images))
         else: files[AERI['test']].append(dict(pid=int(pid), split='test', **images))
@@ -306,8 +308,8 @@ class _Source:
         for p, caption in zip(lists['caption_pids'], lists['captions']):
             captions.setdefault(p, []).append(caption)
         for p in dict.fromkeys([*images, *captions]):
-            self.rows.deal(f'{path.name} id {p}', captions.get(p, []), images.get(p, []), (self.name, p), split,
-                           grounds.get(p))
+            self.rows.deal(f'{path.name} id {p}', captions.get(p, []), images.get(p, []), (self.name, p),
+                           split, grounds.get(p))
 
     def read(self, split):
         "Add the images of a split, if its file is there"
@@ -329,7 +331,8 @@ def load_tbapr(root:Path | str, # Dataset folder
     f = rows.frame()
     order = list(TBAPR)
     # training first, then by source and number
-    keys = [(split != 'train', order.index(source), number) for (source, number), split in zip(f.pid, f.split)]
+    keys = [(split != 'train', order.index(source), number) for (source, number),
+            split in zip(f.pid, f.split)]
     new = {key: i for i, key in enumerate(sorted(set(keys)))}
     f['raw_pid'], f['source'] = [number for _, number in f.pid], [source for source, _ in f.pid]
     f['pid'] = np.array([new[key] for key in keys], int)
@@ -351,7 +354,8 @@ def _parallel_lists(f, names, above, triplets):
         pids += [int(pid)]*len(own)
         captions += own
     return dict(image_pids=[int(f.pid.iat[i]) for i in above], img_paths=[_place(names[i]) for i in above],
-                pair_img_paths=[_place(ground_of.get(i)) for i in above], caption_pids=pids, captions=captions)
+                pair_img_paths=[_place(ground_of.get(i)) for i in above], caption_pids=pids,
+                captions=captions)
 
 
 def write_tbapr(table:ReidTable, # With images of both views; a column `source` names the folder, else it is the first
@@ -525,4 +529,5 @@ class Bridges:
             pixels = to_pixels(images).contiguous()
             if self.augment is not None: pixels = self.augment(pixels, generator)
             bridges[torch.from_numpy(has)] = pixels
-        batch.update(img_bridge=bridges, has_bridge=torch.from_numpy(has), n_images=len(bridges) + int(has.sum()))
+        batch.update(img_bridge=bridges, has_bridge=torch.from_numpy(has),
+                     n_images=len(bridges) + int(has.sum()))

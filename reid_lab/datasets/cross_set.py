@@ -383,8 +383,8 @@ def _source_findings(f, n_ids, level):
     n_sources = f.groupby('pid').source.nunique()
     ids = n_sources.index[n_sources > 1].tolist()
     if ids:
-        out.append(Finding('error', f'{len(ids)} id(s) in two sources: {ids[:4]}', _rows_of(f, f.pid.isin(ids)),
-                           'number the identities of each source anew'))
+        out.append(Finding('error', f'{len(ids)} id(s) in two sources: {ids[:4]}',
+                           _rows_of(f, f.pid.isin(ids)), 'number the identities of each source anew'))
     return out
 
 # %% ../../nbs/07_datasets/50_cross_set.ipynb #0abd9529
@@ -399,7 +399,8 @@ def _caption_findings(f):
     check(f.captions.map(len) == 0, 'image without a caption', 'write one, or leave the image out')
     check(f.captions.map(lambda cs: not all(map(str.strip, cs))), 'empty caption', 'write or remove it')
     check(f.captions.map(lambda cs: len({*cs}) < len(cs)), 'the same caption twice', 'remove or edit one')
-    pairs = pd.DataFrame([(c, p) for cs, p in zip(f.captions, f.pid) for c in {*cs}], columns=['caption', 'pid'])
+    pairs = pd.DataFrame([(c, p) for cs, p in zip(f.captions, f.pid) for c in {*cs}],
+                         columns=['caption', 'pid'])
     n_shared = int((pairs.groupby('caption').pid.nunique() > 1).sum())
     if n_shared:
         out.append(Finding('warn', f'{n_shared} captions describe two or more identities', '',
@@ -550,7 +551,8 @@ def load_cross_set(root:Path | str, # Dataset folder
     missing = [p for p in table['path'] if p not in known]
     if missing:
         what = f'{len(missing)} images are not in it, such as {missing[0]!r}'
-        raise TableError(PROVENANCE, [Finding('error', what, str(path), 'copy the file of this set, or remove it')])
+        raise TableError(PROVENANCE,
+                         [Finding('error', what, str(path), 'copy the file of this set, or remove it')])
     return table._with(table.frame.assign(provenance=[known[p] for p in table['path']]))
 
 # %% ../../nbs/07_datasets/50_cross_set.ipynb #98736a93

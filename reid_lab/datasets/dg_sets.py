@@ -79,8 +79,8 @@ DG_SETS = {
         r'(?P<pid>\d{1,4})_', '000_45.bmp', '{pid:03d}_00.bmp', cameras=2, single=True),
     'prid2011': DGSet('prid_2011', ('PRID-2011', 'PRID2011', 'prid2011'), 'test',
         (Part('single_shot/cam_a', 0, 'query'), Part('single_shot/cam_b', 1, 'gallery')),
-        r'person_(?P<pid>\d{4})\.', 'person_0001.png', 'person_{pid:04d}.png', cameras=2, single=True, shared=200,
-        distractors=549),
+        r'person_(?P<pid>\d{4})\.', 'person_0001.png', 'person_{pid:04d}.png', cameras=2, single=True,
+                      shared=200, distractors=549),
     'grid': DGSet('underground_reid', ('GRID', 'grid'), 'test', (Part('probe', role='query'),
         Part('gallery', role='gallery')), r'(?P<pid>\d{4})_(?P<cam>\d)_', '0001_1_25004_107_32_106_221.jpeg',
         '{pid:04d}_{cam}_{row:05d}.jpeg', cameras=8, single=True, background=True, distractors=775,
@@ -94,9 +94,11 @@ DG_SETS = {
         (Part('images_detected'), Part('images_labeled')),
         r'(?P<pair>[1-9])_(?P<pid>\d{3})_(?P<cam>\d)_\d{2}\.\w+$', '1_001_1_01.png',
         '{pair}_{pid:03d}_{cam}_{number:02d}.png', cameras=2, files=('cuhk03_new_protocol_config_*.mat',
-        'cuhk03_testsets.json', 'images_detected', 'images_labeled', 'cuhk-03.mat', 'cuhk03_release/cuhk-03.mat',
+        'cuhk03_testsets.json', 'images_detected', 'images_labeled', 'cuhk-03.mat',
+                                                                     'cuhk03_release/cuhk-03.mat',
         'bounding_box_train', 'detected/bounding_box_train', 'labeled/bounding_box_train')),
-    'cuhk-sysu': DGSet('CUHK-SYSU', ('cuhk_sysu', 'CUHK_SYSU', 'cuhk-sysu'), 'train', (Part('cropped_images', 0),),
+    'cuhk-sysu': DGSet('CUHK-SYSU', ('cuhk_sysu', 'CUHK_SYSU', 'cuhk-sysu'), 'train',
+                       (Part('cropped_images', 0),),
         r'p(?P<pid>\d+)_s\d+_\d+\.', 'p11422_s16929_1.jpg', 'p{pid}_s{row}_{number}.jpg', cameras=1)}
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #04764179
@@ -375,7 +377,8 @@ class _Config(NamedTuple):
 
 def _read_config(path, remedy):
     "Names, ids, cameras and three arrays of indices, checked"
-    def stop(what): raise TableError('cuhk03', [Finding('error', f'{path.name!r}: {what}', str(path), remedy)])
+    def stop(what): raise TableError('cuhk03',
+                                     [Finding('error', f'{path.name!r}: {what}', str(path), remedy)])
     names, *numbers = _mat(path, _CUHK03, remedy)
     try:
         names = [_text(n) for n in names.flat]
@@ -415,13 +418,15 @@ def _classic_protocol(root, part, split_id, skip, remedy):
     path, form = root/'cuhk03_testsets.json', DG_SETS['cuhk03']
     def stop(what): raise TableError('cuhk03', [Finding('error', what, str(path), remedy)])
     if not path.is_file(): stop(f'the file {path.name!r} is missing')
-    try: tests = [[PAIR*int(a) + int(b) for a, b in pairs] for pairs in json.loads(path.read_text(encoding='utf8'))]
+    try: tests = [[PAIR*int(a) + int(b) for a,
+                   b in pairs] for pairs in json.loads(path.read_text(encoding='utf8'))]
     except BROKEN: stop(f'{path.name!r} is no list of lists of [pair, id]')
     check_choice('split_id', split_id, range(len(tests)))
     paths, found = _images(root, part, form)
     f, odd = _parsed(paths, part, form, skip)
     tested = f.pid.isin(tests[split_id])
-    f = f.assign(split=np.where(tested, 'test', 'train'), role=np.where(tested, 'none', 'both'), tested=tested)
+    f = f.assign(split=np.where(tested, 'test', 'train'), role=np.where(tested, 'none', 'both'),
+                 tested=tested)
     f = f.sort_values(['tested', 'path'], ignore_index=True).drop(columns='tested')   # training first
     return f, found + odd + _twice(f.path, form)
 
@@ -455,7 +460,8 @@ def _check_boxes(copy, frame, labels):
     else:
         what = 'nothing says which boxes the copy holds'
         remedy = 'move its folders into one that is called labeled'
-    raise TableError('cuhk03', [Finding('error', f'{labels} boxes are wanted, and {what}', str(copy), remedy)])
+    raise TableError('cuhk03',
+                     [Finding('error', f'{labels} boxes are wanted, and {what}', str(copy), remedy)])
 
 
 def load_cuhk03(root:Path | str, # Folder with `images_detected`, `images_labeled` and `.mat` files of the new protocol
@@ -471,7 +477,8 @@ def load_cuhk03(root:Path | str, # Folder with `images_detected`, `images_labele
     if split_id and protocol == 'new': raise ValueError(f"split_id={split_id} needs protocol='classic'")
     form, part = DG_SETS['cuhk03'], Part(f'images_{labels}')
     root = _checked_root(root, form)
-    mat = next((m for m in ('cuhk-03.mat', 'cuhk03_release/cuhk-03.mat') if (root/m).is_file()), 'cuhk-03.mat')
+    mat = next((m for m in ('cuhk-03.mat', 'cuhk03_release/cuhk-03.mat') if (root/m).is_file()),
+               'cuhk-03.mat')
     remedy = f'extract_cuhk03({str(root/mat)!r}, {str(root)!r}) writes it (needs h5py)'
     here = _spelt(root, part.folder)
     copy = _market_copy(root, labels, protocol) if here is None else None
@@ -481,7 +488,8 @@ def load_cuhk03(root:Path | str, # Folder with `images_detected`, `images_labele
         return table
     if here is None:
         holds = f'{str(root)!r} holds {sorted(os.listdir(root))[:8]}'
-        raise TableError('cuhk03', [Finding('error', f'the folder {part.folder!r} is missing', holds, remedy)])
+        raise TableError('cuhk03',
+                         [Finding('error', f'the folder {part.folder!r} is missing', holds, remedy)])
     if protocol == 'new': f, found = _new_protocol(root, labels, here)
     else: f, found = _classic_protocol(root, part, split_id, skip, remedy)
     if found: raise TableError('cuhk03', found)
@@ -562,7 +570,8 @@ def unfit_dg_rows(table:ReidTable, # To be written
     ) -> list[Finding]:
     "What the layout of `dataset` has no place for"
     form, f = DG_SETS[check_choice('dataset', dataset, DG_SETS)], table.frame
-    found = [Finding('error', f'no image for the folder {folder!r}', f'{len(f)} rows', 'add images of that side')
+    found = [Finding('error', f'no image for the folder {folder!r}', f'{len(f)} rows',
+                     'add images of that side')
              for folder in _unused(f, form)]
 
     def check(rows, what):
@@ -661,8 +670,8 @@ def _alone(table, form):
     cams = g.groupby('pid').cam.agg(set)
     alone = [path for path, pid, cam in zip(q.path, q.pid, q.cam) if not cams.get(pid, set()) - {cam}]
     if not alone: return []
-    return [Finding('warn', f'{len(alone)} of {len(q)} {words} have no match under another camera', first_few(alone),
-                    'copy the other images of these identities again')]
+    return [Finding('warn', f'{len(alone)} of {len(q)} {words} have no match under another camera',
+                    first_few(alone), 'copy the other images of these identities again')]
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #d124deb9
 def _distractors(table, form):
@@ -673,8 +682,8 @@ def _distractors(table, form):
     n = int((~of_queries).sum())
     text = f'gallery: {of_queries.sum()} images of the query identities, {n} distractors'
     if n == form.distractors: return [Finding('ok', f'{text}, as published')]
-    return [Finding('warn', f'{text}; published: {form.distractors} distractors', first_few(g.path[~of_queries]),
-                    'a subset or another version: scores differ')]
+    return [Finding('warn', f'{text}; published: {form.distractors} distractors',
+                    first_few(g.path[~of_queries]), 'a subset or another version: scores differ')]
 
 
 def _partitions(table):
@@ -688,8 +697,8 @@ def _partitions(table):
                      f'{name}: {len(partitions)} partitions of {first_few(sizes)} training ids; published: 10 of 125')]
     missing = sorted({int(p) for ids in partitions for p in ids} - probes)
     if missing:
-        found.append(Finding('warn', f'{name}: {len(missing)} training ids without a probe image', first_few(missing),
-                             'copy the folder probe again'))
+        found.append(Finding('warn', f'{name}: {len(missing)} training ids without a probe image',
+                             first_few(missing), 'copy the folder probe again'))
     return found
 
 # %% ../../nbs/07_datasets/30_dg_sets.ipynb #05e0b95f
@@ -708,7 +717,8 @@ def check_dg_set(table:ReidTable, # As `load_dg_set` returned it
     distractor, found = _are_distractors(f, form), []
     wrong = f.path[distractor & (f.role != 'gallery')]
     if len(wrong):
-        found.append(Finding('error', 'distractors among the queries', first_few(wrong), 'move them to the gallery'))
+        found.append(Finding('error', 'distractors among the queries', first_few(wrong),
+                             'move them to the gallery'))
     if form.single:
         side = f.path.str.rpartition('/')[0]
         again = f.assign(side=side).duplicated(['pid', 'side'], keep=False) & ~(distractor & form.background)

@@ -42,7 +42,8 @@ def command_remedy(text:str, # Remedy of a finding
     options:Iterable[str], # From `loader_options`
     ) -> str:
     "A remedy for the command line: options of `reid_lab doctor`; what only Python can do says so"
-    text = text.replace('pass root=', 'pass --root').replace('follow_links=True (--follow-links)', '--follow-links')
+    text = text.replace('pass root=', 'pass --root').replace('follow_links=True (--follow-links)',
+                                                             '--follow-links')
     value = r"""(\[[^\]]*\]|'[^']*'|[\w.-]+)"""
     for name in options:
         text = re.sub(rf'\b{name}={value}', lambda m: f'-p {name}={m[1]}', text)
@@ -93,8 +94,8 @@ class Report:
     def __repr__(self): return self.text()
 
     def _repr_html_(self):
-        return fill(_FINDINGS, name=self.name, verdict='sound' if self.ok else 'needs work', findings=self.findings,
-                    columns=('level', 'what', 'where', 'remedy'))
+        return fill(_FINDINGS, name=self.name, verdict='sound' if self.ok else 'needs work',
+                    findings=self.findings, columns=('level', 'what', 'where', 'remedy'))
 
 # %% ../../nbs/07_datasets/80_diagnosis.ipynb #acaf657b
 def _part(table, name):
@@ -167,7 +168,8 @@ def _check_shared_captions(table):
     "A finding on captions that other identities of their split have too, word for word"
     f = table.text_queries(None)
     if not (f.pid >= 0).any(): return [] # no caption, or nobody knows whose they are
-    f = f.assign(split=table['split'].to_numpy()[f.row], words=[' '.join(c.lower().split()) for c in f.caption])
+    f = f.assign(split=table['split'].to_numpy()[f.row],
+                 words=[' '.join(c.lower().split()) for c in f.caption])
     f['ids'] = f.groupby(['split', 'words']).pid.transform('nunique')
     share = (f.ids > 1).groupby(f.split).mean()
     shares = ', '.join(f'{s} {share[s]:.1%}' for s in SPLITS if s in share)
@@ -243,9 +245,12 @@ def doctor(name:str, # Key of `DATASETS`
     except TableError as e: return Report(name, (*found, *e.findings))
     except UnicodeEncodeError as e:
         what = f'a file name or a text is not UTF-8: {ascii(e.object)[:80]}'
-        return Report(name, (*found, Finding('error', what, ascii(str(root)), 'rename the file, or correct the text')))
+        return Report(name,
+                      (*found,
+                       Finding('error', what, ascii(str(root)), 'rename the file, or correct the text')))
     if not len(table):
-        return Report(name, (*found, Finding('error', 'the annotation lists no image', str(root), 'copy it again')))
+        return Report(name,
+                      (*found, Finding('error', 'the annotation lists no image', str(root), 'copy it again')))
     found += _look_at_table(table, spec, options)
     found += file_checks(table, spec, check, n, headers=True, quiet=quiet)
     return Report(name, tuple(found), table)

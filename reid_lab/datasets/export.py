@@ -57,7 +57,8 @@ def _text_layouts(dataset, form):
     keeps = ('pid', 'cam', 'split', 'captions') if form.camera else ('pid', 'split', 'captions')
     layouts = {dataset: Layout(write, dataset, keeps)}
     if form.processed:
-        layouts[f'{dataset}-processed'] = Layout(partial(write, processed=True), dataset, keeps, needs_caption=True)
+        layouts[f'{dataset}-processed'] = Layout(partial(write, processed=True), dataset, keeps,
+                                                 needs_caption=True)
     return layouts
 
 
@@ -113,7 +114,8 @@ def export_world(table:ReidTable, # What to write: the World's table or any othe
     found = spec.unfit(table)
     n_silent = int((table['captions'].map(len) == 0).sum())
     if spec.needs_caption and n_silent:
-        found.append(Finding('error', 'images without a caption', f'{n_silent} rows', 'table.where(captions=len)'))
+        found.append(Finding('error', 'images without a caption', f'{n_silent} rows',
+                             'table.where(captions=len)'))
     if found: raise TableError(f'export to {layout}', found)
     with atomic_path(dest) as tmp:
         tmp.mkdir()

@@ -81,7 +81,8 @@ def write_images(table:ReidTable, # One row an image
             Image.fromarray(image).save(out, wanted, quality=quality)
 
 # %% ../../nbs/07_datasets/10_image_sets.ipynb #ed475154
-SUBSETS = dict(train=('train', 'both'), val=('val', 'both'), query=('test', 'query'), gallery=('test', 'gallery'))
+SUBSETS = dict(train=('train', 'both'), val=('val', 'both'), query=('test', 'query'),
+               gallery=('test', 'gallery'))
 
 
 @dataclass(frozen=True)
@@ -210,17 +211,20 @@ def unfit_rows(table:ReidTable, # To be written
         if n_rows: found.append(Finding('error', what, f'{n_rows} rows', remedy))
 
     if not form.background:
-        add((f.pid < 0).sum(), 'junk (pid -1) has no place in this layout', 'table.where(pid=lambda p: p >= 0)')
+        add((f.pid < 0).sum(), 'junk (pid -1) has no place in this layout',
+            'table.where(pid=lambda p: p >= 0)')
     if form.lists is None:
         add((f.split == 'val').sum(), 'the layout has no subset for split val',
             "table.where(split=['train', 'test']), or call them train")
     test = f[f.split == 'test']
-    add((test.role == 'none').sum(), "test images with role 'none' are in no subset", 'give them a role, or drop them')
+    add((test.role == 'none').sum(), "test images with role 'none' are in no subset",
+        'give them a role, or drop them')
     can_be = dict(query=test.role.isin(['query', 'both']) & (test.pid >= 0),
                   gallery=test.role.isin(['gallery', 'both']))
     empty = [role for role, mask in can_be.items() if not mask.any()]
     if empty:
-        add(len(test), f"no test image can be {' or '.join(empty)}", "give test images the role 'query' or 'gallery'")
+        add(len(test), f"no test image can be {' or '.join(empty)}",
+            "give test images the role 'query' or 'gallery'")
     remedy = f'table.where(cam=range({form.most}))'
     wider = [name for name, other in IMAGE_SETS.items() if other.most > f.cam.max()]
     if wider: remedy += f', or the layout {wider[-1]}'

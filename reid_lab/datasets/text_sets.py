@@ -75,7 +75,8 @@ def read_json(path:Path | str, # Annotation file
     if not isinstance(data, kind):
         found = f'a dict with keys {list(data)[:5]}' if isinstance(data, dict) else type(data).__name__
         expected = 'a list of records' if kind is list else 'a dict'
-        stop(f'expected {expected}, found {found}', 'is this the annotation file? see the layout of the dataset')
+        stop(f'expected {expected}, found {found}',
+             'is this the annotation file? see the layout of the dataset')
     return data
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #39ba8b3b
@@ -317,7 +318,8 @@ def _annotation(root, dataset, name=None):
     if not files: return None
     if len(files) == 1: return files[0]
     names, usual = [p.name for p in files], TEXT_SETS[dataset].annotations[0]
-    raise TableError(dataset, [Finding('error', f'{len(names)} files can be the annotation: {names}', str(root),
+    raise TableError(dataset,
+                     [Finding('error', f'{len(names)} files can be the annotation: {names}', str(root),
                                        f'name one of them, annotation={names[0]!r}, or call it {usual!r}')])
 
 # %% ../../nbs/07_datasets/20_text_sets.ipynb #d3713ec8
@@ -536,7 +538,7 @@ def load_mals(root:Path | str, # Dataset folder
             if attrs and label not in attrs_of: attrs_of[label] = dict(zip(MALS_ATTRIBUTES, label))
             rows.append((r['image'], _as_list(r['caption']), attrs_of.get(label), c))
     f = pd.DataFrame(rows, columns=['path', 'captions', 'attrs', 'chunk'])
-    f = f.assign(path=_tidy_paths(f.path.tolist(), 'MALS'), pid=np.arange(len(f)), split='train', role='gallery',
-                 domain='generated')
+    f = f.assign(path=_tidy_paths(f.path.tolist(), 'MALS'), pid=np.arange(len(f)), split='train',
+                 role='gallery', domain='generated')
     folder = find_images(root, f.path.tolist(), ('.', 'gene_crop', 'imgs'))
     return ReidTable(f, folder, name='mals', follow_links=follow_links)

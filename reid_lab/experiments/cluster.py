@@ -134,7 +134,8 @@ def queued_again() -> bool: # Whether Slurm starts this job once more
     "What Slurm says of the job that this process belongs to"
     job = os.environ.get('SLURM_JOB_ID')
     if not job: return False
-    try: answer = subprocess.run(['scontrol', 'show', 'job', job], capture_output=True, text=True, timeout=20).stdout
+    try: answer = subprocess.run(['scontrol', 'show', 'job', job], capture_output=True, text=True,
+                                 timeout=20).stdout
     except (OSError, subprocess.TimeoutExpired): return False # no Slurm here
     starts = re.search(r'\bRestarts=(\d+)', answer)
     return bool(starts) and int(starts[1]) > int(os.environ.get('SLURM_RESTART_COUNT') or 0)
@@ -196,5 +197,6 @@ BACKENDS = dict(
     loky=Backend('processes of this machine'),
     dask=Backend('workers of a Dask cluster', run_dask, ('distributed',), dict(address='of the scheduler')),
     slurm=Backend('jobs of Slurm, through submitit', run_slurm, ('submitit',),
-                  dict(cluster='slurm, or local to try without it', poll='seconds between looks at the queue'),
+                  dict(cluster='slurm, or local to try without it',
+                       poll='seconds between looks at the queue'),
                   "options of submitit's `update_parameters`, such as timeout_min, slurm_partition, gpus_per_node"))

@@ -119,7 +119,8 @@ class Experiment:
         defaults = {name: f'{name} = {value!r}' for name, value in self.parameters.items()}
         width = max(map(len, defaults.values()))
         lines = [f"  {text:{width}}  {self.notes.get(name, '')}".rstrip() for name, text in defaults.items()]
-        return '\n'.join([f'{self.name}: {self.title}', self.about, 'parameters:', *lines, *self.study_lines()])
+        return '\n'.join([f'{self.name}: {self.title}', self.about, 'parameters:', *lines,
+                          *self.study_lines()])
 
     def study_lines(self) -> list[str]: # None without studies
         "Each study with its title and what it repeats of the paper"
@@ -181,7 +182,8 @@ def _kernel_class(threads, folder, run):
         async def start_kernel(self, **kw):
             env = kw.get('env') or os.environ
             kw['env'] = {name: value for name, value in env.items() if name not in VARIABLES.values()}
-            with open(folder/'printed', 'a') as f: await super().start_kernel(**{**kw, 'stdout': f, 'stderr': f})
+            with open(folder/'printed',
+                      'a') as f: await super().start_kernel(**{**kw, 'stdout': f, 'stderr': f})
             (folder/'pid').write_text(str(self.provisioner.pid))
 
         async def is_alive(self):

@@ -131,7 +131,8 @@ def _params_class(path):
     for cell in code_cells(path):
         if '(Params)' not in cell.source: continue
         for node in ast.parse(cell.source).body:
-            if not isinstance(node, ast.ClassDef) or [ast.unparse(b) for b in node.bases] != ['Params']: continue
+            if not isinstance(node,
+                              ast.ClassDef) or [ast.unparse(b) for b in node.bases] != ['Params']: continue
             names = dict(Params=Params, Execution=Execution, __name__=f'{Path(path).stem}')
             exec(compile(ast.Module([node], []), str(path), 'exec'), names)
             return names[node.name]
@@ -153,7 +154,8 @@ def parse_value(text:str, # From a command line
     "A command line's `name=value` text, read as the default's type; a default of None reads literals"
     if isinstance(default, str): return text
     if isinstance(default, bool):
-        return check_choice(name, text.lower(), ['true', 'false', '1', '0', 'yes', 'no']) in ('true', '1', 'yes')
+        return check_choice(name, text.lower(), ['true', 'false', '1', '0', 'yes', 'no']) in ('true', '1',
+                                                                                              'yes')
     try: return ast.literal_eval(text)
     except (ValueError, SyntaxError): return text
 
@@ -181,7 +183,8 @@ def check_type(name:str, # Of a parameter
     if default is None or value is None: return
     if isinstance(value, str) and not isinstance(default, str): value = parse_value(value, default)
     kinds = {bool: (bool, 'true or false'), int: (int, 'a whole number'), float: (numbers.Real, 'a number'),
-             str: ((str, Path, list, tuple), 'text'), list: ((list, tuple), 'a list'), tuple: ((list, tuple), 'a list')}
+             str: ((str, Path, list, tuple), 'text'), list: ((list, tuple), 'a list'),
+             tuple: ((list, tuple), 'a list')}
     kind, words = kinds.get(type(default), (object, ''))
     if isinstance(value, kind) and isinstance(value, bool) <= isinstance(default, bool): return
     raise ValueError(f"parameter {name}={value!r} must be {words}, such as its default {default!r}")

@@ -51,8 +51,8 @@ def places_of(folder:Path | str, # Of a run
     params:dict, # With which parameters
     ) -> Places:
     "The run folder and folders among the parameters by their names; what lies below other folders from there on"
-    below = [project_root(), Path.cwd(), Path(reid_lab.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix),
-             Path(tempfile.gettempdir())]
+    below = [project_root(), Path.cwd(), Path(reid_lab.__file__).parents[1], Path(sys.prefix),
+             Path(sys.base_prefix), Path(tempfile.gettempdir())]
     whole = [*below, Path(folder), *map(Path, _paths(params))]
     def forms(path): return (path, path.resolve()) # as it was written, and with links followed
     # `/data` alone may be any word of a text; deeper paths are unmistakable

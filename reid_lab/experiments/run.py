@@ -50,7 +50,8 @@ def git_commit(root:Path | str | None=None, # A checkout
     "The commit of the code: of the checkout that this package is imported from, unless another folder is named"
     where = root or checkout()
     if where is None: return ''
-    def git(*args): return subprocess.run(['git', '-C', str(where), *args], capture_output=True, text=True, timeout=20)
+    def git(*args): return subprocess.run(['git', '-C', str(where), *args], capture_output=True, text=True,
+                                          timeout=20)
     try: head = git('rev-parse', '--short=10', 'HEAD')
     except FileNotFoundError: return '' # no git here
     if head.returncode: return ''
@@ -77,8 +78,8 @@ def environment(processes:int=1, # That share a batch of a training
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
     gpu = torch.cuda.get_device_name() if torch and torch.cuda.is_available() else ''
     system = platform.platform(terse=True)
-    return dict(reid_lab=__version__, python=platform.python_version(), **versions, platform=system, cpu=_cpu(),
-                cores=cores, threads=threads, gpu=gpu, processes=processes)
+    return dict(reid_lab=__version__, python=platform.python_version(), **versions, platform=system,
+                cpu=_cpu(), cores=cores, threads=threads, gpu=gpu, processes=processes)
 
 # %% ../../nbs/13_experiments/20_run.ipynb #44977840
 def _now(): return datetime.now(timezone.utc)
@@ -117,8 +118,8 @@ def write_json(path:Path | str, # File
     return Path(path)
 
 # %% ../../nbs/13_experiments/20_run.ipynb #a63b0223
-MADE = ('metrics.json', 'log.jsonl', 'results.csv', 'table.csv', 'masking.csv', 'transfer.csv', 'sweep', 'models',
-        'figures') # in a run folder, beside the notebook
+MADE = ('metrics.json', 'log.jsonl', 'results.csv', 'table.csv', 'masking.csv', 'transfer.csv', 'sweep',
+        'models', 'figures') # in a run folder, beside the notebook
 
 
 def _read_dict(path):
@@ -221,7 +222,8 @@ class _Contents:
     def differing(self, params):
         "Parameters that are others now: name -> (there, here)"
         form = json_values if self.recorded else shareable
-        compared = [name for name in self.params if name in params and name not in ('out_dir', 'n_jobs', 'execution')]
+        compared = [name for name in self.params if name in params and name not in ('out_dir', 'n_jobs',
+                                                                                    'execution')]
         return {name: (self.params[name], params[name]) for name in compared
                 if form(self.params[name]) != form(params[name])}
 
@@ -295,7 +297,8 @@ class Run:
 
     def log(self, **values) -> None: # Anything JSON can hold
         "Add one line to `log.jsonl`"
-        with open(self.folder/'log.jsonl', 'a', encoding='utf-8') as f: f.write(json.dumps(json_values(values)) + '\n')
+        with open(self.folder/'log.jsonl', 'a',
+                  encoding='utf-8') as f: f.write(json.dumps(json_values(values)) + '\n')
 
     def _write(self):
         self.seconds = round((_now() - self.started).total_seconds(), 1)
@@ -397,8 +400,8 @@ def summary(self:Run) -> list[str]: # Sentences
 @patch
 def told(self:Run) -> list[str]: # Sentences
     "The name that `Run.summary` had"
-    warnings.warn('Run.told is called Run.summary now; the old name goes with the next release', DeprecationWarning,
-                  stacklevel=2)
+    warnings.warn('Run.told is called Run.summary now; the old name goes with the next release',
+                  DeprecationWarning, stacklevel=2)
     return self.summary()
 
 # %% ../../nbs/13_experiments/20_run.ipynb #edf9f706
@@ -444,4 +447,5 @@ def mark_ended(folder:Path | str, # A run folder
     ) -> None:
     "Write how a run ended whose process could not"
     earlier = earlier_run(folder)
-    if earlier.get('status') == 'running': write_json(Path(folder)/'metrics.json', {**earlier, 'status': status})
+    if earlier.get('status') == 'running': write_json(Path(folder)/'metrics.json',
+                                                      {**earlier, 'status': status})

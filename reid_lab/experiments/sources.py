@@ -197,7 +197,8 @@ def _source(x):
     try: return textwrap.dedent(inspect.getsource(x))
     except (OSError, TypeError): pass
     code = getattr(x, '__code__', None)
-    return '' if code is None else repr([(c.co_code, c.co_names, [k for k in c.co_consts if not inspect.iscode(k)])
+    return '' if code is None else repr([(c.co_code, c.co_names,
+                                          [k for k in c.co_consts if not inspect.iscode(k)])
                                          for c in _codes(code)])
 
 # %% ../../nbs/13_experiments/55_sources.ipynb #9900745a
@@ -224,7 +225,8 @@ def _job_code(name, source, texts, files, unfollowed=()):
     "The record of a job from its source, what else it refers to, and the files of modules"
     own = _hash(source)
     built = {path.name: built_names(_read(path)) for path in files.values() if path.suffix == '.py'}
-    unfollowed = tuple(unfollowed) + tuple(f'{file}, {text}' for file, texts_of in built.items() for text in texts_of)
+    unfollowed = tuple(unfollowed) + tuple(f'{file}, {text}' for file,
+                                           texts_of in built.items() for text in texts_of)
     if not texts and not files: return JobCode(name, own, own, unfollowed=unfollowed)
     code = [f'{module}\n{without_comments(_read(path))}' for module, path in sorted(files.items())]
     return JobCode(name, own, _hash('\0'.join([own, *texts, *code])), files, unfollowed)

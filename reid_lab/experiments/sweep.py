@@ -78,7 +78,8 @@ def _refuse_repeats(points):
     "A point that is there twice would count as two runs"
     known = set()
     for point in points:
-        key = json.dumps({name: _as_whole(value) for name, value in json_values(point).items()}, sort_keys=True)
+        key = json.dumps({name: _as_whole(value) for name, value in json_values(point).items()},
+                         sort_keys=True)
         if key in known:
             raise ValueError(f"grid and seeds give {point} twice, which would count one run as two; name each value "
                              "and each seed once")
@@ -147,7 +148,8 @@ def _die_with(parent):
 def _rows_of(job, params, folder, execution):
     "Rows of a notebook: of the finished run in its folder, or of a new one"
     earlier = earlier_run(folder)
-    if earlier.get('status') == 'finished': return Finished(folder/find_notebook(job).name, folder, earlier).rows
+    if earlier.get('status') == 'finished': return Finished(folder/find_notebook(job).name, folder,
+                                                            earlier).rows
     return run_notebook(job, folder, params, threads=1, execution=execution).rows
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #95231c26
@@ -175,7 +177,8 @@ class _Away:
         return one_at_a_time(_one_job, self.job, self.name, params, path, os.getpid(), self.execution)
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #1241822a
-LOST = dict(rows=[{}], status='lost', error='the process died, probably out of memory; use a smaller n_jobs, and call '
+LOST = dict(rows=[{}], status='lost',
+            error='the process died, probably out of memory; use a smaller n_jobs, and call '
             'again to run what is missing')
 
 
@@ -252,7 +255,8 @@ def _sources(job, code):
     "Hashes under which an outcome of a job, of which a `JobCode` is given, may be kept, that of today first"
     known = [table[code.name] for table in (SOURCES_OF_0_2, SOURCES_OF_0_1) if code.name in table]
     # the user's own notebook may have the name of one of ours
-    if not callable(job) and known and find_notebook(job) == find_notebook(code.name): return [code.key, *known]
+    if not callable(job) and known and find_notebook(job) == find_notebook(code.name): return [code.key,
+                                                                                               *known]
     # before 0.3 the source alone was looked at
     return [code.key] if code.key == code.source else [code.key, code.source]
 
@@ -366,7 +370,8 @@ def _check_points(job, points, execution):
     "Refuse what a notebook would refuse; of points that differ in their seeds alone, check the first and the last"
     source, points_of = find_notebook(job), {}
     for point in points:
-        key = json.dumps(json_values({name: value for name, value in point.items() if name != 'seed'}), sort_keys=True)
+        key = json.dumps(json_values({name: value for name, value in point.items() if name != 'seed'}),
+                         sort_keys=True)
         points_of.setdefault(key, []).append(point)
     own = {'execution': execution.as_text()} if 'execution' in notebook_parameters(source) else {}
     for first, *others in points_of.values():
@@ -417,7 +422,8 @@ def sweep(job:Callable | Path | str, # Notebook name, or a function: parameters 
         if fresh: (folder/_FRESH).write_text(_point_names(paths), encoding='utf-8')
         if not n_jobs: n_jobs = 0 if backend == 'slurm' else n_processes(len(todo))
         if todo and backend == 'loky': _run_here(job, code.name, todo, n_jobs, execution)
-        elif todo: errors = _run_there(_Away(job, code.name, execution), todo, n_jobs, folder, backend, options)
+        elif todo: errors = _run_there(_Away(job, code.name, execution), todo, n_jobs, folder, backend,
+                                       options)
         _refuse_removed(folder, before)
         (folder/_FRESH).unlink(missing_ok=True)
         return _sweep_frame(points, paths, errors)

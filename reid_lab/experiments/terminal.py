@@ -61,7 +61,8 @@ class Activity:
     def take(self, report:dict, # Of one process
         ) -> None:
         "Take in a report, whose texts may come from data"
-        report = {name: printable(value) if isinstance(value, str) else value for name, value in report.items()}
+        report = {name: printable(value) if isinstance(value, str) else value for name,
+                  value in report.items()}
         own = self.sections and report['pid'] == self.pid
         if 'run' in report:
             if own: self.title, self.folder = report['label'], report['run']

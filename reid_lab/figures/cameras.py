@@ -45,7 +45,8 @@ BY = ('cam', 'pid')
 
 def _identities(frame, n):
     "The `n` identities under most cameras, then with most images"
-    known = frame[frame.pid >= 0].groupby('pid').agg(cams=('cam', 'nunique'), images=('cam', 'size')).reset_index()
+    known = frame[frame.pid >= 0].groupby('pid').agg(cams=('cam', 'nunique'),
+                                                     images=('cam', 'size')).reset_index()
     return known.sort_values(['cams', 'images', 'pid'], ascending=[False, False, True]).pid.head(n).tolist()
 
 
@@ -123,8 +124,8 @@ def camera_map(maps:pd.DataFrame | dict, # Of `reid_lab.analysis.bias.maps.proje
                 _box(ax, frame)
             row[0].set_ylabel(labels[b])
         if keys:
-            fig.legend(handles=keys, loc='outside lower center', ncols=min(per_line, len(keys)), handlelength=.8,
-                       columnspacing=.9, handletextpad=.3, borderpad=.1, labelspacing=.2)
+            fig.legend(handles=keys, loc='outside lower center', ncols=min(per_line, len(keys)),
+                       handlelength=.8, columnspacing=.9, handletextpad=.3, borderpad=.1, labelspacing=.2)
     return fig
 
 # %% ../../nbs/11_figures/50_cameras.ipynb #c1b61b81
@@ -302,7 +303,8 @@ def pair_matrix(share:np.ndarray, # (Cq,Cg) of the neighbours, 0..1, NaN for non
         fig = paper_figure(w, high, layout='constrained')
         ax = fig.subplots()
         shade = np.clip(np.log2(ratio), -3, 3)
-        ax.imshow(np.where(np.isfinite(ratio), shade, 0.), cmap=_MORE_LESS, vmin=-3.6, vmax=3.6, aspect='auto')
+        ax.imshow(np.where(np.isfinite(ratio), shade, 0.), cmap=_MORE_LESS, vmin=-3.6, vmax=3.6,
+                  aspect='auto')
         fits = (w - .7)/len(gallery) > .3
         if fits: _numbers(ax, share, shade)
         for r, c in chosen:
@@ -344,7 +346,8 @@ def _query_marks(ax, row, query):
     "Diamonds at the average precisions of one query, in the row of its camera"
     for precision, (off, _) in ((query['before'], _BEFORE), (query['after'], _AFTER)):
         if precision is not None:
-            ax.plot(100*precision, row + off, marker='D', ms=4, color='#222222', mec='white', mew=.6, clip_on=False)
+            ax.plot(100*precision, row + off, marker='D', ms=4, color='#222222', mec='white', mew=.6,
+                    clip_on=False)
 
 
 def _nmi_bars(ax, nmi, names):

@@ -100,7 +100,8 @@ def marked_examples(examples:Iterable, # One text each, as a list of (op, text)
     return fig
 
 # %% ../../nbs/11_figures/80_captioning.ipynb #105e20f3
-_ERRORS = dict(omission='left out\n(of visible)', hallucination='made up\n(of said)', wrong='wrong value\n(of said)')
+_ERRORS = dict(omission='left out\n(of visible)', hallucination='made up\n(of said)',
+               wrong='wrong value\n(of said)')
 
 
 def _interval(rates):
@@ -133,7 +134,8 @@ def error_bars(frame:pd.DataFrame, # One row a seed and stage: rates in percent,
                    ecolor='#333333', error_kw=dict(lw=.8, capsize=2))
             if len(rates) == 2:
                 ax.plot(np.tile(at, 2), rates.to_numpy().ravel(), 'o', color='#333333', ms=1.8)
-        ax.set(xticks=range(len(kinds)), xticklabels=_ERRORS.values(), ylabel='World, errors (%)', ylim=(0, None))
+        ax.set(xticks=range(len(kinds)), xticklabels=_ERRORS.values(), ylabel='World, errors (%)',
+               ylim=(0, None))
         ax.grid(axis='y')
         n = frame.seed.nunique()
         title = {1: None, 2: 'mean; dots: 2 Worlds'}.get(n, f'mean, 95 % interval of {n} Worlds')

@@ -130,7 +130,8 @@ def people_sheet(rows:Sequence, # One list a row, of an image (H,W,3) a person
                 wide = min(_image_width(im, high), pitch - .04)
                 thumbnail(ax, im, left + j*pitch + (pitch - wide)/2, y, wide, high)
         for j, text in enumerate(wrapped):
-            ax.text(left + (j + .5)*pitch, top + .03, text, ha='center', va='top', linespacing=1.15, parse_math=False)
+            ax.text(left + (j + .5)*pitch, top + .03, text, ha='center', va='top', linespacing=1.15,
+                    parse_math=False)
     return fig
 
 # %% ../../nbs/11_figures/40_captions.ipynb #5d0f3a82
@@ -174,8 +175,8 @@ def list_scores(sims:Sequence[float], # (n,) similarities from 0 to 1
     match:Sequence, # (n,) whether each is a match
     ) -> dict[str, float]: # AP, SD, from 0 to 1
     "AP and SD of one list"
-    one = metrics_from_similarity(np.asarray(sims, float)[None], [1], np.where(match, 1, 2), span=(0., 1.), ks=(1,),
-                                  ties='order')
+    one = metrics_from_similarity(np.asarray(sims, float)[None], [1], np.where(match, 1, 2), span=(0., 1.),
+                                  ks=(1,), ties='order')
     return dict(AP=one['mAP']/100, SD=one['mSD']/100)
 
 
@@ -202,7 +203,8 @@ def score_strips(lists:dict, # Name -> (similarities from 0 to 1, falling; wheth
     return fig
 
 
-TOY = dict(close=((.60, .55, .54, .50, .48), (1, 0, 1, 0, 0)), apart=((.95, .60, .55, .20, .15), (1, 0, 1, 0, 0)),
+TOY = dict(close=((.60, .55, .54, .50, .48), (1, 0, 1, 0, 0)),
+           apart=((.95, .60, .55, .20, .15), (1, 0, 1, 0, 0)),
            between=((.90, .80, .60, .30, .20), (1, 0, 1, 0, 0))) # three lists of one AP
 
 # %% ../../nbs/11_figures/40_captions.ipynb #b065621d
@@ -266,8 +268,8 @@ def value_histograms(values:dict, # Name -> numbers; NaN is left out
         for i, (name, v) in enumerate(values.items()):
             if not len(v): continue
             counts, _ = np.histogram(v, edges)
-            ax.stairs(100*counts/len(v), edges, label=f'{literal(name)} ({v.mean():.2f})', color=COLOURS[i % 7],
-                      ls=LINES[i % 7], lw=1.1)
+            ax.stairs(100*counts/len(v), edges, label=f'{literal(name)} ({v.mean():.2f})',
+                      color=COLOURS[i % 7], ls=LINES[i % 7], lw=1.1)
         ax.set(xlabel=label, ylabel=f'{unit} (%)', ylim=(0, None))
         ax.grid(axis='y')
         fig.legend(loc='outside upper center', ncols=2 if max(map(len, values)) < 8*w - 12 else 1)
@@ -378,8 +380,9 @@ def caption_lists(runs:dict, # Name -> (Embeddings of captions, of images, ...),
     tops, sd = {}, {}
     for name, (q, g, *_) in runs.items():
         tops[name] = rank(q, g, k, same_camera='keep')[0]
-        sd[name] = retrieval_metrics(q, g, same_camera='keep', per_query=True, ties='order')['per_query']['SD']
+        sd[name] = retrieval_metrics(q, g, same_camera='keep', per_query=True,
+                                     ties='order')['per_query']['SD']
     chosen = _told_apart(np.stack([g.pid[top[:, 0]] == q.pid for top in tops.values()]), n)
     notes = {m: [f'SD {s:.2f}' for s in v[chosen]] for m, v in sd.items()}
-    return lists_beside([q.caption[i] for i in chosen], {m: t[chosen] for m, t in tops.items()}, images, q.pid[chosen],
-                        g.pid, notes, k, **kw)
+    return lists_beside([q.caption[i] for i in chosen], {m: t[chosen] for m, t in tops.items()}, images,
+                        q.pid[chosen], g.pid, notes, k, **kw)

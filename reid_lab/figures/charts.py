@@ -254,7 +254,8 @@ def _mark_key(fig, pairs, by):
     "What the marks mean, below both panels; only those that occur"
     def mark(text, colour, face=None, ms=4.5):
         edge = 1.1 if ms > 2 else 0
-        return Line2D([], [], ls='', marker='o', color=colour, mfc=face or colour, ms=ms, mew=edge, label=text)
+        return Line2D([], [], ls='', marker='o', color=colour, mfc=face or colour, ms=ms, mew=edge,
+                      label=text)
     found = {p.verdict for p in pairs}
     keys = [mark('one seed' if by == 'seed' else 'one run', '#333333', ms=1.8)]
     keys += [mark(v, c) for v, c in (('higher', COLOURS[0]), ('lower', COLOURS[1])) if v in found]
@@ -291,7 +292,8 @@ def bars_paired(frame:pd.DataFrame, # One row a run
         lines = 1 + max(difference.count('\n'), label.count('\n'))
         fig = paper_figure(w, height or .74 + .13*lines + .25*(at[-1] + 1), layout='constrained')
         left, right = fig.subplots(1, 2, sharey=True, width_ratios=[.9, 1.1])
-        _means(left, [f[metric].mean() for f in rows], [f.sort_values(by)[metric].to_numpy() for f in rows], at)
+        _means(left, [f[metric].mean() for f in rows], [f.sort_values(by)[metric].to_numpy() for f in rows],
+               at)
         left.set_xlim(0, 1.06*max(frame[metric].max(), 1e-9)) # a bar starts at zero
         _line_names(left, at, [base, *others], headings)
         _differences(right, pairs, at[1:])

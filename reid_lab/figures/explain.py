@@ -64,8 +64,8 @@ def _draw_word(ax, word, x, y, width):
     if word.get('chosen'): look = dict(fc='#bcd9ee', ec=COLOURS[0], lw=1.2)
     ax.add_patch(FancyBboxPatch((x + .02, y + .02), width - .04, .17, boxstyle='round,pad=.02', **look))
     pale = word.get('gone') or word.get('stop')
-    ax.text(x + width/2, y + .105, wrap_text(word['text'], width - .05, _WORD_SIZE, 1), size=_WORD_SIZE, ha='center',
-            va='center', parse_math=False, color='#999999' if pale else '#222222')
+    ax.text(x + width/2, y + .105, wrap_text(word['text'], width - .05, _WORD_SIZE, 1), size=_WORD_SIZE,
+            ha='center', va='center', parse_math=False, color='#999999' if pale else '#222222')
     if word.get('gone'): ax.plot([x + .03, x + width - .03], [y + .105]*2, color=WRONG, lw=1)
 
 
@@ -94,7 +94,8 @@ def word_card(words:Sequence[dict], # text, and perhaps value (number), gone, st
         head = .22 + .13*(text.count('\n') + 1 if text else 0) + .05
         end = head + _words_height(_flow(words, w - .06))
         fig, ax = inch_canvas(w, end + .2, photo=False)
-        ax.text(.03, .11, wrap_text(title, w - .1, 7.5, 1), va='center', weight='bold', size=7.5, parse_math=False)
+        ax.text(.03, .11, wrap_text(title, w - .1, 7.5, 1), va='center', weight='bold', size=7.5,
+                parse_math=False)
         if text: ax.text(.03, .22, text, va='top', color='#555555', linespacing=1.2, parse_math=False)
         _draw_words(ax, words, .03, head, w - .06)
         y = end + .09
@@ -147,11 +148,13 @@ def map_card(panels:Sequence[dict], # image, over: (H,W,3) or None; name, head, 
         verdicts = [wrap_text(p.get('verdict', ''), each - .1, 6.5, 4) for p in panels]
         lines = max(2, *(v.count('\n') + 1 for v in verdicts), 0)
         fig, ax = inch_canvas(w, top + th + .24 + .11*lines)
-        ax.text(.03, .11, wrap_text(title, w - .1, 7.5, 1), va='center', weight='bold', size=7.5, parse_math=False)
+        ax.text(.03, .11, wrap_text(title, w - .1, 7.5, 1), va='center', weight='bold', size=7.5,
+                parse_math=False)
         _draw_words(ax, words, .03, .24, w - .06)
         for i, (p, verdict) in enumerate(zip(panels, verdicts)):
             x, y, believed = .03 + i*each, top + .16, p.get('believed', True)
-            ax.text(x, y - .08, wrap_text(p['head'], each - .1, 6.5, 1), size=6.5, va='center', parse_math=False)
+            ax.text(x, y - .08, wrap_text(p['head'], each - .1, 6.5, 1), size=6.5, va='center',
+                    parse_math=False)
             image_or_name(ax, p.get('image'), p.get('name'), x, y, tw, th)
             if p.get('over') is None: continue
             image_or_name(ax, p['over'], '', x + tw + .06, y, tw, th)
@@ -201,8 +204,8 @@ def _draw_group(ax, x, y, group, image_size):
     tw, th = image_size
     for j, head in enumerate(group.heads):
         middle = x + _MAP_NAMES + j*(tw + _MAP_GAP) + tw/2
-        ax.text(middle, y + .08, wrap_text(head, .88*(tw + _MAP_GAP), 6.5, 1), size=6.5, ha='center', va='center',
-                parse_math=False) # hinted text is wider
+        ax.text(middle, y + .08, wrap_text(head, .88*(tw + _MAP_GAP), 6.5, 1), size=6.5, ha='center',
+                va='center', parse_math=False) # hinted text is wider
     for r, (name, panels) in enumerate(group.rows.items()):
         _draw_map_row(ax, x, y + _MAP_HEAD + r*(th + _MAP_NOTE), name, panels, image_size)
 
@@ -253,7 +256,8 @@ def _draw_effects(ax, effects, style, label):
     colour, marker = COLOURS[style % 7], MARKERS[style % 7]
     for e in effects:
         if np.isfinite(e.low): ax.plot([e.low, e.high], [e.y, e.y], color=colour, lw=1.1)
-        ax.plot([e.mean], [e.y], marker=marker, color=colour, mfc=colour if e.resolved else 'white', ms=4, mew=1, ls='')
+        ax.plot([e.mean], [e.y], marker=marker, color=colour, mfc=colour if e.resolved else 'white', ms=4,
+                mew=1, ls='')
     ax.plot([], [], marker=marker, color=colour, ls='', ms=4, label=literal(label))
 
 
@@ -300,7 +304,8 @@ def _draw_trust(pointing, deletion, row, y, colour):
     "One method of one model on both panels; full marks are above chance"
     ends = [100*row.point_person_low, 100*row.point_person_high]
     if np.isfinite(ends[0]): pointing.plot(ends, [y, y], color=colour, lw=1.1)
-    for ax, share, above in ((pointing, row.point_person, row.points), (deletion, row.deletion_beats, row.deletes)):
+    for ax, share, above in ((pointing, row.point_person, row.points),
+                             (deletion, row.deletion_beats, row.deletes)):
         ax.plot([100*share], [y], 'o', color=colour, mfc=colour if above else 'white', ms=4, mew=1)
 
 

@@ -143,14 +143,15 @@ def _draw_query(ax, layout, y, query):
         ax.text(.03, y, text, va='top', linespacing=1.15, parse_math=False)
     else:
         width, height = layout.image
-        thumbnail(ax, query, .03 + layout.label, y + (layout.query_height - _BELOW - _GAP - height)/2, width, height)
+        thumbnail(ax, query, .03 + layout.label, y + (layout.query_height - _BELOW - _GAP - height)/2, width,
+                  height)
 
 
 def _draw_list(ax, layout, y, name, images, right):
     "A method's name, upright, and its results"
     width, height = layout.image
-    ax.text(layout.caption + layout.label/2, y + height/2, name, rotation=90, ha='center', va='center', size=6.5,
-            parse_math=False, multialignment='center')
+    ax.text(layout.caption + layout.label/2, y + height/2, name, rotation=90, ha='center', va='center',
+            size=6.5, parse_math=False, multialignment='center')
     for j, (image, ok) in enumerate(zip(images, right)):
         thumbnail(ax, image, layout.result_x(j), y, width, height, bool(ok))
 

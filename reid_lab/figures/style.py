@@ -34,8 +34,10 @@ MARKERS, LINES = 'osD^vP*', ('-', '--', '-.', ':', (0, (5, 1)), (0, (3, 1, 1, 1)
 RIGHT, WRONG = '#1b7f4d', '#b8352a'
 STYLE = {'pdf.fonttype': 42, 'ps.fonttype': 42, 'svg.fonttype': 'none', 'svg.hashsalt': 'reid_lab',
     'text.hinting': 'none', # lines are as long at 100 dots an inch as `text_width` says
-    'axes.spines.top': False, 'axes.spines.right': False, 'axes.edgecolor': '#555555', 'axes.titleweight': 'normal',
-    'axes.axisbelow': True, 'grid.color': '#e3e3e3', 'figure.constrained_layout.w_pad': .05, 'lines.linewidth': 1.3,
+    'axes.spines.top': False, 'axes.spines.right': False, 'axes.edgecolor': '#555555',
+         'axes.titleweight': 'normal',
+    'axes.axisbelow': True, 'grid.color': '#e3e3e3', 'figure.constrained_layout.w_pad': .05,
+         'lines.linewidth': 1.3,
     'lines.markersize': 3.6, 'xtick.major.size': 2.5, 'ytick.major.size': 2.5, 'legend.frameon': False,
     'legend.handlelength': 2.2}
 
@@ -51,7 +53,8 @@ def paper_style(column:str='cvpr', # Key of `WIDTHS`
     family = {'sans': 'DejaVu Sans', 'serif': 'STIXGeneral'}[check_choice('font', font, ['sans', 'serif'])]
     settings:dict[Any, Any] = {k: size - 1 for k in ('xtick.labelsize', 'ytick.labelsize', 'legend.fontsize',
                                                      'legend.title_fontsize')}
-    settings |= {k: .6 for k in ('axes.linewidth', 'xtick.major.width', 'ytick.major.width', 'grid.linewidth')}
+    settings |= {k: .6 for k in ('axes.linewidth', 'xtick.major.width', 'ytick.major.width',
+                                 'grid.linewidth')}
     settings |= STYLE
     settings |= {'font.size': size, 'axes.titlesize': size, 'axes.labelsize': size, 'font.family': family,
                  'mathtext.fontset': 'stix' if font == 'serif' else 'dejavusans'}
@@ -87,7 +90,8 @@ class PaperFigure(Figure):
 
     def _ipython_display_(self):
         from IPython.display import display
-        display({'image/jpeg' if self.photo else 'image/png': self.picture(), 'text/plain': repr(self)}, raw=True)
+        display({'image/jpeg' if self.photo else 'image/png': self.picture(), 'text/plain': repr(self)},
+                raw=True)
 
     def __repr__(self): return 'PaperFigure({:.2f} x {:.2f} in)'.format(*self.get_size_inches())
 

@@ -39,7 +39,8 @@ def message_card(text:str, # What is the matter, and what to do
         top, high = .24 if title else 0., .34 + .15*(lines.count('\n') + 1)
         fig, ax = inch_canvas(w, high + top + .04, photo=False)
         if title: ax.text(.03, .14, title, va='center', weight='bold', parse_math=False)
-        ax.add_patch(Rectangle((.03, .02 + top), w - .06, high, fc='none', ec='#9aa3ab', lw=.7, ls=(0, (4, 2))))
+        ax.add_patch(Rectangle((.03, .02 + top), w - .06, high, fc='none', ec='#9aa3ab', lw=.7,
+                               ls=(0, (4, 2))))
         ax.text(w/2, .02 + top + high/2, lines, ha='center', va='center', color='#555555', parse_math=False)
     return fig
 
@@ -58,10 +59,11 @@ def image_or_name(ax:Axes, # From `inch_canvas`
     if image is not None: thumbnail(ax, image, x, y, w, h, right)
     else:
         ax.add_patch(Rectangle((x, y), w, h, fc='#f2f4f6', ec='#777777', lw=.7, ls=(0, (3, 2))))
-        ax.text(x + w/2, y + h/2, wrap_text(name or 'no image', w - .06, 5, 6), size=5, ha='center', va='center',
-                color='#555555', parse_math=False)
+        ax.text(x + w/2, y + h/2, wrap_text(name or 'no image', w - .06, 5, 6), size=5, ha='center',
+                va='center', color='#555555', parse_math=False)
     if pale:
-        ax.add_patch(Rectangle((x - .02, y - .02), w + .04, h + .04, fc='white', ec='none', alpha=.6, zorder=8))
+        ax.add_patch(Rectangle((x - .02, y - .02), w + .04, h + .04, fc='white', ec='none', alpha=.6,
+                               zorder=8))
 
 # %% ../../nbs/11_figures/60_views.ipynb #ef9a88f2
 def _note(text, w):
@@ -88,7 +90,8 @@ def _draw_query(ax, query, y, size, room, lines):
     if query.get('text') is None:
         image_or_name(ax, query.get('image'), query.get('name'), .03, y, w, h)
         ax.text(.03, y + h + .1, 'query', size=6.5, weight='bold', va='center')
-    else: ax.text(.03, y, wrap_text(query['text'], room - .2, 7, lines), va='top', linespacing=1.2, parse_math=False)
+    else: ax.text(.03, y, wrap_text(query['text'], room - .2, 7, lines), va='top', linespacing=1.2,
+                  parse_math=False)
     ax.text(.03, y + h + .2, query['note'], size=5.5, color='#555555', va='center', parse_math=False)
 
 # %% ../../nbs/11_figures/60_views.ipynb #60c0a001
@@ -139,7 +142,8 @@ def _marks(ax, at, near, chosen):
     style = dict(ls='', color='#222222', mfc='none', zorder=4)
     ax.plot(*np.array(others).reshape(-1, 2).T, **style, marker='o', ms=6.5, mew=1)
     ax.plot(*np.array(wrong).reshape(-1, 2).T, **style, marker='x', ms=4.5, mew=1.1)
-    ax.plot(*np.array(chosen).reshape(-1, 2).T, ls='', marker='o', ms=10, mfc='none', mec='#d55e00', mew=1.6, zorder=5)
+    ax.plot(*np.array(chosen).reshape(-1, 2).T, ls='', marker='o', ms=10, mfc='none', mec='#d55e00', mew=1.6,
+            zorder=5)
     if at is not None: ax.plot(*at, ls='', marker='^', ms=9, mfc='#222222', mec='white', mew=1, zorder=6)
 
 
@@ -225,16 +229,17 @@ def failure_card(rows:Sequence[dict], # head, said, reasons [(text, strong)], ma
         for i, row in enumerate(rows):
             y, query = top + i*(image_height + .12), row['query']
             if row.get('chosen'):
-                ax.add_patch(Rectangle((0, y - .04), w, image_height + .08, fc='#dcebf5', ec=COLOURS[0], lw=.6))
+                ax.add_patch(Rectangle((0, y - .04), w, image_height + .08, fc='#dcebf5', ec=COLOURS[0],
+                                       lw=.6))
             sign, colour = MARK_SIGNS[row.get('mark', '')]
             ax.text(.12, y + image_height/2, sign, size=11, ha='center', va='center', color=colour)
             if query.get('text') is None:
                 image_or_name(ax, query.get('image'), query.get('name'), left, y, image_width, image_height)
             else:
-                ax.text(left, y, wrap_text(query['text'], room - .06, 6.5, 6), size=6.5, va='top', linespacing=1.15,
-                        parse_math=False)
+                ax.text(left, y, wrap_text(query['text'], room - .06, 6.5, 6), size=6.5, va='top',
+                        linespacing=1.15, parse_math=False)
             for x, side in ((wrong_x, 'wrong'), (right_x, 'right')):
-                image_or_name(ax, row[side].get('image'), row[side].get('name'), x, y, image_width, image_height,
-                              side == 'right')
+                image_or_name(ax, row[side].get('image'), row[side].get('name'), x, y, image_width,
+                              image_height, side == 'right')
             _draw_words(ax, row, words_x, y, w - words_x - .05)
     return fig

@@ -115,7 +115,8 @@ def fuzzy_similarities(img:torch.Tensor, # (B,K,D) tokens of images
     "Similarities of all pairs in both directions"
     for x in ((img, img_anchor, img_sigma), (txt, txt_anchor, txt_sigma)): _check_sigma(*x, membership)
     if membership == 'paper':
-        joint = soft_and(token_membership(img, img_anchor, img_sigma), token_membership(txt, txt_anchor, txt_sigma))
+        joint = soft_and(token_membership(img, img_anchor, img_sigma),
+                         token_membership(txt, txt_anchor, txt_sigma))
         sim = weighted_similarity(img, txt, joint)
         return sim, sim.T
     joint = _cross_membership(img, img_anchor, img_sigma)*_cross_membership(txt, txt_anchor, txt_sigma)

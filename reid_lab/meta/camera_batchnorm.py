@@ -302,7 +302,8 @@ def camera_batches(model:nn.Module, # Has `size`
     for number in np.unique(cams):
         rows = stream(seed, 'cameras', int(number)).permutation(np.flatnonzero(cams == number))[:per_camera]
         for part in np.array_split(rows, -(-len(rows)//batch_size)):
-            img, cam = image_pixels(model, table, part.tolist(), device, resample), torch.as_tensor(cams[part])
+            img, cam = image_pixels(model, table, part.tolist(), device,
+                                    resample), torch.as_tensor(cams[part])
             yield dict(img=img, cam=cam)
             if flip: yield dict(img=img.flip(-1), cam=cam)
 
@@ -344,7 +345,8 @@ def estimate_camera_stats(model:nn.Module, # Has the method `encode`
     model.eval()
     try:
         for b in batches:
-            with camera_batchnorm(model, b['cam'], record=norms): encode_images(model, b['img'], b['cam'].cpu(), encode)
+            with camera_batchnorm(model, b['cam'], record=norms): encode_images(model, b['img'],
+                                                                                b['cam'].cpu(), encode)
     finally:
         for m, mode in modes: m.training = mode
     if of_batches: norms = of_batches.means()
@@ -365,7 +367,8 @@ class WithCameraBatchNorm(nn.Module):
     def _with(self, encode, img, cam):
         "What a method of the model returns, with the cameras' statistics where cameras are given"
         if cam is None: return getattr(self.model, encode)(img)
-        with camera_batchnorm(self.model, cam, self.stats): return encode_images(self.model, img, cam.cpu(), encode)
+        with camera_batchnorm(self.model, cam, self.stats): return encode_images(self.model, img, cam.cpu(),
+                                                                                 encode)
 
     def forward(self, batch:dict) -> dict: return self.model(batch)
     def encode_image(self, img:torch.Tensor, cam:torch.Tensor | None=None) -> torch.Tensor:
@@ -377,7 +380,8 @@ class WithCameraBatchNorm(nn.Module):
     def logits(self, img:torch.Tensor, cam:torch.Tensor | None=None) -> torch.Tensor:
         "Scores of the training identities"
         return self._with('logits', img, cam)
-    def forward_tta(self, img:torch.Tensor, cam:torch.Tensor | None=None) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward_tta(self, img:torch.Tensor, cam:torch.Tensor | None=None) -> tuple[torch.Tensor,
+                                                                                   torch.Tensor]:
         "Raw features and logits"
         return self._with('forward_tta', img, cam)
 
@@ -388,4 +392,5 @@ def with_camera_batchnorm(model:nn.Module, # An image model
     **kw, # For `camera_batches`
     ) -> WithCameraBatchNorm:
     "A model with the statistics of the cameras of a table"
-    return WithCameraBatchNorm(model, estimate_camera_stats(model, camera_batches(model, table, **kw), form=form))
+    return WithCameraBatchNorm(model,
+                               estimate_camera_stats(model, camera_batches(model, table, **kw), form=form))

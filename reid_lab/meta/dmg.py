@@ -242,8 +242,8 @@ class DMGStep(Plain):
         why = dict(accumulate='a part would not hold both halves')
         if not self.virtual: return why
         again = 'the weights of the virtual step are gone when activations are computed again'
-        return why | dict(fp16='its scaled loss is not undone by the virtual step; use bf16', checkpointing=again,
-                          gradcache=again)
+        return why | dict(fp16='its scaled loss is not undone by the virtual step; use bf16',
+                          checkpointing=again, gradcache=again)
 
     def before_fit(self, learn:Learner) -> None:
         "Refuse what the virtual step of `learn` cannot do"

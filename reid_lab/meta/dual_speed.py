@@ -40,7 +40,8 @@ class TaskCycle:
         ):
         if not tasks: raise ValueError("tasks is empty; give at least one Task")
         for i, task in enumerate(tasks):
-            if not isinstance(task, Task): raise TypeError(f"tasks[{i}] is a {type(task).__name__}; give a Task")
+            if not isinstance(task,
+                              Task): raise TypeError(f"tasks[{i}] is a {type(task).__name__}; give a Task")
         if iters_per_task is not None and iters_per_task < 1:
             raise ValueError(f"iters_per_task={iters_per_task} must be at least 1, or None")
         self.tasks, self.iters = list(tasks), iters_per_task
@@ -251,7 +252,8 @@ class ReleasedDualSpeed(TaskCycle):
         "All tasks from the same start and their sum, or an ordinary update; then one step of the schedule"
         params, (epoch, number) = list(learn.net.parameters()), self.where(learn)
         if epoch != self.at_epoch: self.new_epoch(params, epoch)
-        if self.meta_epochs is None or epoch < self.meta_epochs: out = self._tasks(learn, batch, params, epoch)
+        if self.meta_epochs is None or epoch < self.meta_epochs: out = self._tasks(learn, batch, params,
+                                                                                   epoch)
         else: out = self._ordinary(learn, batch, params, epoch, number)
         learn.sched.step()
         return out

@@ -122,7 +122,8 @@ class ContrastMemory(ErrorMemory):
         "The term of this step, or None if none is due"
         is_due = epoch >= self.start and number >= self.wait and number % self.every == 0
         if not self.capacity or not is_due: return None
-        return dict(self.fixed, txt=self.data.get('txt'), pid=self.data.get('pid'), weight=self.weight_at(epoch))
+        return dict(self.fixed, txt=self.data.get('txt'), pid=self.data.get('pid'),
+                    weight=self.weight_at(epoch))
 
     def ask(self, epoch:int, # From 0
         number:int, # Step of the epoch, from 0

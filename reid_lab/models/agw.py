@@ -70,7 +70,8 @@ def agw_tiny(n_ids:int, # Training identities
     tower = ResTower(widths, norm)
     tower.stages = with_nonlocal(tower.stages, {i: widths[i + 1] for i in behind}, inner)
     model = BoT(tower, n_ids, size, pool, metric=metric, **kw)
-    return start_own(model, 'agw_tiny', weights, optional=OF_IDS, lacks=dict(bot_tiny=_TINY, agw_tiny=('centers',)))
+    return start_own(model, 'agw_tiny', weights, optional=OF_IDS,
+                     lacks=dict(bot_tiny=_TINY, agw_tiny=('centers',)))
 
 # %% ../../nbs/05_models/35_agw.ipynb #c1eca4be
 _R50 = dict(layer2={2: 512, 3: 512}, layer3={3: 1024, 4: 1024, 5: 1024}) # stage -> see `with_nonlocal`
@@ -88,7 +89,8 @@ def agw_r50(n_ids:int, # Training identities
     "AGW at paper size: ResNet-50 with five non-local blocks and a 2048-d test feature"
     start = begin_r50(weights, 'agw_r50')
     tower = r50_tower(size, stem, start)
-    for name, behind in _R50.items(): setattr(tower.net, name, with_nonlocal(getattr(tower.net, name), behind, inner))
+    for name, behind in _R50.items(): setattr(tower.net, name,
+                                              with_nonlocal(getattr(tower.net, name), behind, inner))
     new = [f'{p}{name}.nl' for p in ('', 'image.net.') for name in _R50]
     own = () if start and start.gives == 'agw_r50' else (*new, 'pool.p')
     return load_r50(BoT(tower, n_ids, size, pool, metric=metric, **kw), start, own)

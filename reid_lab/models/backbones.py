@@ -87,8 +87,10 @@ class ResTower(ImageTower):
         ):
         super().__init__()
         self.width, self.stride = widths[-1], 16
-        self.stem = nn.Sequential(nn.Conv2d(3, widths[0], 5, 4, 2, bias=False), norm2d(norm, widths[0]), nn.ReLU())
-        self.stages = nn.Sequential(*[ResBlock(a, b, s, norm) for a, b, s in zip(widths, widths[1:], (1, 2, 2))])
+        self.stem = nn.Sequential(nn.Conv2d(3, widths[0], 5, 4, 2, bias=False), norm2d(norm, widths[0]),
+                                  nn.ReLU())
+        self.stages = nn.Sequential(*[ResBlock(a, b, s, norm) for a, b,
+                                      s in zip(widths, widths[1:], (1, 2, 2))])
 
     def features(self, img:Tensor) -> Tensor: # (B,3,H,W) -> (B,D,H/16,W/16)
         "Feature map, for pooling and for attention maps"
@@ -128,7 +130,8 @@ def check_vit(net:nn.Module, # A timm model
     start:Start, # `Start` of its weights
     ) -> None:
     "Raise if the config of Hugging Face's ViT states other heads or another activation than `net` has"
-    if start.gives == 'vit': check_config(start, num_attention_heads=net.blocks[0].attn.num_heads, hidden_act='gelu')
+    if start.gives == 'vit': check_config(start, num_attention_heads=net.blocks[0].attn.num_heads,
+                                          hidden_act='gelu')
 
 # %% ../../nbs/05_models/05_backbones.ipynb #31015c54
 class TimmTower(ImageTower):
@@ -213,7 +216,8 @@ class SwinTower(TimmTower):
 
     def changes(self) -> dict[str, Callable]: # For `load_network`
         "Functions that fit tables of other windows, by the name in `net`"
-        return {n: partial(_fit_table, p.shape) for n, p in self.net.named_parameters() if n.endswith('bias_table')}
+        return {n: partial(_fit_table, p.shape) for n,
+                p in self.net.named_parameters() if n.endswith('bias_table')}
 
     def forward(self, img:Tensor) -> Tensor: # (B,3,H,W) -> (B,1+N,D)
         x = super().forward(img)
@@ -268,7 +272,8 @@ class Attention(nn.Module):
         if width % heads: raise ValueError(f"width={width} must be a multiple of heads={heads}")
         kv_width = kv_width or width
         self.heads, self.p = heads, dropout
-        self.q, self.k, self.v = nn.Linear(width, width), nn.Linear(kv_width, width), nn.Linear(kv_width, width)
+        self.q, self.k, self.v = nn.Linear(width, width), nn.Linear(kv_width, width), nn.Linear(kv_width,
+                                                                                                width)
         self.out, self.norm = nn.Linear(width, width), nn.LayerNorm(width, eps=1e-12)
 
     def _heads(self, x): # (B,L,D) -> (B,heads,L,D/heads)
@@ -308,7 +313,8 @@ class TextLayer(nn.Module):
         super().__init__()
         self.attn = Attention(width, heads, dropout=dropout)
         self.cross = Attention(width, heads, cross_width, dropout) if cross_width else None
-        self.up, self.down, self.norm = nn.Linear(width, ffn), nn.Linear(ffn, width), nn.LayerNorm(width, eps=1e-12)
+        self.up, self.down, self.norm = nn.Linear(width, ffn), nn.Linear(ffn, width), nn.LayerNorm(width,
+                                                                                                   eps=1e-12)
         self.p = dropout
 
     def forward(self, x:Tensor, # (B,L,D)
@@ -427,14 +433,14 @@ def load_bert(text:TextEncoder, # Takes embeddings and the first layers; changed
     "Start the text side from BERT"
     start = bert_start(weights)
     if start is None: return None
-    check_config(start, num_attention_heads=text.layers[0].attn.heads, hidden_act='gelu', pad_token_id=text.pad_id,
-                 position_embedding_type='absolute')
+    check_config(start, num_attention_heads=text.layers[0].attn.heads, hidden_act='gelu',
+                 pad_token_id=text.pad_id, position_embedding_type='absolute')
     parts = {k: m for k, m in dict(text=text, cross=cross, words=words).items() if m is not None}
     n_cross = 0 if cross is None else len(cross.layers)
     state, left = _bert_parts(start, len(text.layers), n_cross, words is not None)
     own = [f'cross.layers.{i}.cross.' for i in range(n_cross)]
-    return load_network(nn.ModuleDict(parts), replace(start, state=state, left=left), own=own, optional=('words.',),
-                        change={'text.pos.weight': lambda p: p[:text.max_len]})
+    return load_network(nn.ModuleDict(parts), replace(start, state=state, left=left), own=own,
+                        optional=('words.',), change={'text.pos.weight': lambda p: p[:text.max_len]})
 
 # %% ../../nbs/05_models/05_backbones.ipynb #90834689
 NORMS:dict = dict(bn=nn.modules.batchnorm._BatchNorm, bn2d=nn.BatchNorm2d, ln=(nn.LayerNorm, nn.GroupNorm))
@@ -452,7 +458,8 @@ def norm_parameters(model:nn.Module, # Module
     kinds:Sequence[str]=('bn', 'ln'), # Of `NORMS`
     ) -> dict: # Name -> parameter
     "Their scales and shifts"
-    return {f'{n}.{k}': p for n, m in norm_layers(model, kinds).items() for k, p in m.named_parameters(recurse=False)}
+    return {f'{n}.{k}': p for n, m in norm_layers(model, kinds).items() for k,
+            p in m.named_parameters(recurse=False)}
 
 
 def norm_gradients(model:nn.Module, # Module

@@ -189,7 +189,8 @@ def begin_r50(weights:str | Path | dict, # See `bot_r50`
     ) -> Start | None: # `Start`, or None
     "Read what a BoT at paper size starts from"
     return begin(weights, ('resnet50', 'bot', 'bot_r50', *models),
-                 'a ResNet-50 of torchvision or timm, or a released BoT', dict(imagenet=published('resnet50.tv_in1k')))
+                 'a ResNet-50 of torchvision or timm, or a released BoT',
+                 dict(imagenet=published('resnet50.tv_in1k')))
 
 
 def r50_tower(size:tuple[int, int], # Height and width of the crops

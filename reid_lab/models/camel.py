@@ -158,7 +158,8 @@ def set_negatives(self:CAMeL,
     top:int=12, # `top`: negatives that remain for a draw; None: all
     ) -> None:
     "Change the rule of ITM negatives, between two phases of training"
-    text_losses.check_negatives(check_choice('negatives', negatives, ('sample', 'top', 'argmax')), drop_cos, top)
+    text_losses.check_negatives(check_choice('negatives', negatives, ('sample', 'top', 'argmax')), drop_cos,
+                                top)
     self.negatives, self.drop_cos, self.top = negatives, drop_cos, top
 
 
@@ -193,7 +194,8 @@ def with_memory(x:Tensor, # (B,L,Dt) text states of the batch
     length = max(x.shape[1], memory['txt_tok'].shape[1])
     x, mask = pad_states(x, mask, length)
     old_x, old_mask = pad_states(memory['txt_tok'].to(x), memory['mask'], length)
-    return torch.cat([x, old_x]), torch.cat([mask, old_mask]), torch.cat([img_tok, memory['img_tok'].to(img_tok)])
+    return torch.cat([x, old_x]), torch.cat([mask, old_mask]), torch.cat([img_tok,
+                                                                          memory['img_tok'].to(img_tok)])
 
 # %% ../../nbs/05_models/45_camel.ipynb #46b29b3e
 def soften(weights:Tensor, # (B,K) weights of the candidates, zero for positives
@@ -225,8 +227,8 @@ def _negatives(model, images, captions, memory):
     older = {}
     if memory is not None: older = dict(neg_img=memory['img'], neg_txt=memory['txt'], neg_pid=memory['pid'])
     weights = text_losses.itm_weights(images.emb, captions.emb, model.temperature.detach(), images.pid,
-                                      how=model.negatives, drop_cos=model.drop_cos, top=model.top, rows=own_rows(),
-                                      **older)
+                                      how=model.negatives, drop_cos=model.drop_cos, top=model.top,
+                                      rows=own_rows(), **older)
     n_pairs = math.ceil(model.match_share*len(weights[0]))
     return [text_losses.sample_negatives(soften(w[:n_pairs], model.hard_share)) for w in weights]
 
@@ -236,7 +238,8 @@ def _itm_loss(model:CAMeL, images:_Images, captions:_Captions, memory):
     wrong_txt, wrong_img = _negatives(model, images, captions, memory)
     n_pairs = len(wrong_txt)
     all_txt, all_mask, all_img = with_memory(captions.states, captions.mask, images.tokens, memory)
-    txt, mask, img = (states[:len(images.emb)][own_rows()][:n_pairs] for states in (all_txt, all_mask, all_img))
+    txt, mask, img = (states[:len(images.emb)][own_rows()][:n_pairs] for states in (all_txt, all_mask,
+                                                                                    all_img))
     has_txt, has_img = wrong_txt >= 0, wrong_img >= 0
     # true pairs, then images with wrong captions, then captions with wrong images
     logits = model.match_logit(torch.cat([txt, all_txt[wrong_txt[has_txt]], txt[has_img]]),
@@ -312,13 +315,15 @@ def camel_tiny(tokenizer:Tokenizer=None, # Object with `vocab_size`, `pad_id`, `
     "CAMeL for two CPU cores and 128x64 crops"
     pad = 0
     if tokenizer is not None:
-        vocab_size, pad, max_len = tokenizer.vocab_size, tokenizer.pad_id, max(tokenizer.context_length, max_len)
+        vocab_size, pad, max_len = tokenizer.vocab_size, tokenizer.pad_id, max(tokenizer.context_length,
+                                                                               max_len)
     if vocab_size is None: raise ValueError("camel_tiny needs a tokenizer or a vocab_size")
     sizes:dict = dict(width=text_width, heads=heads, layers=layers, ffn=2*text_width, dropout=dropout)
     image, text = ResTower(widths, norm), TextEncoder(vocab_size, max_len=max_len, pad_id=pad, **sizes)
     tiny = dict(size=(128, 64), dim=128, pool='meanmax', text_pool='mean', hard_share=.5, match_share=.5,
                 eda_weight=0.)
-    model = CAMeL(image, text, CrossEncoder(img_width=image.width, **sizes), tokenizer=tokenizer, **{**tiny, **kw})
+    model = CAMeL(image, text, CrossEncoder(img_width=image.width, **sizes), tokenizer=tokenizer,
+                  **{**tiny, **kw})
     return start_own(model, 'camel_tiny', weights)
 
 # %% ../../nbs/05_models/45_camel.ipynb #3aed3d6a
@@ -329,7 +334,8 @@ def image_tower(name:str, # Key of `SGFORMERS`, or an architecture of timm
     import timm
     if name in SGFORMERS: return SGFormer(name, size)
     if timm.is_model(name): return timm_tower(name, size)
-    near = ''.join(f' Did you mean {n!r}?' for n in get_close_matches(name, [*SGFORMERS, *timm.list_models()], 1))
+    near = ''.join(f' Did you mean {n!r}?' for n in get_close_matches(name, [*SGFORMERS, *timm.list_models()],
+                                                                      1))
     raise ValueError(f"tower={name!r} is not known.{near} Choose one of {[*SGFORMERS]} or of timm.list_models()")
 
 
@@ -338,7 +344,8 @@ def heads_of(state:dict, # Of a whole checkpoint, under our names
     ) -> dict: # Arguments of `CAMeL`
     "Heads that a checkpoint was trained with, by its shapes; released files with one linear layer read token 0"
     if 'txt_proj.weight' not in state: return {} # ours, of a tower alone
-    found = dict(dim=len(state['txt_proj.weight']), img_head='mlp' if 'img_proj.3.weight' in state else 'linear')
+    found = dict(dim=len(state['txt_proj.weight']),
+                 img_head='mlp' if 'img_proj.3.weight' in state else 'linear')
     if gives in ('aptm', 'camel') and found['img_head'] == 'linear': return {**found, 'pool': 'token0'}
     return {**found, 'pool': 'mix'} if 'pool.gate' in state else found
 
@@ -350,7 +357,8 @@ def load_camel(model:CAMeL, # Changed in place
     at = 'image.net.' if isinstance(model.image, TimmTower) else 'image.'
     if model.pool.kind != 'mix' and 'pool.gate' in start.state:
         state = {k: v for k, v in start.state.items() if k != 'pool.gate'}
-        start = replace(start, state=state, left={**start.left, 'pool_alpha': f"pool={model.pool.kind!r} has no gate"})
+        start = replace(start, state=state,
+                        left={**start.left, 'pool_alpha': f"pool={model.pool.kind!r} has no gate"})
     changes = {at + name: change for name, change in model.image.changes().items()}
     if start.gives == 'camel_base': return load_network(model, start, change=changes)
     return load_network(model, start, own=('pixels.',), optional=('words.',), change=changes)
@@ -467,7 +475,8 @@ def folder_faults(weights:str | Path | dict, # See `lacking_half`
     need = 'vocab.txt' if whole else 'vocab.txt, and config.json with model.safetensors'
     if not folder.is_dir(): return [(f'text_weights={str(text)!r} is no folder', f'it has to hold {need}')]
     faults, vocab, name = [], folder/'vocab.txt', f'text_weights={str(text)!r}'
-    if not vocab.is_file(): faults.append((f'{name} holds no vocab.txt', 'put that of bert-base-uncased there'))
+    if not vocab.is_file(): faults.append((f'{name} holds no vocab.txt',
+                                           'put that of bert-base-uncased there'))
     elif whole is not None:
         n_pieces = len(vocab.read_text(encoding='utf-8').rstrip('\n').split('\n'))
         if n_pieces != whole.words:

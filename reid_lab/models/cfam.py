@@ -29,9 +29,11 @@ class GranuleBlock(nn.Module):
         cross:bool=False, # With cross-attention
         ):
         super().__init__()
-        self.ln_self, self.self_attn = nn.LayerNorm(width), nn.MultiheadAttention(width, heads, batch_first=True)
+        self.ln_self, self.self_attn = nn.LayerNorm(width), nn.MultiheadAttention(width, heads,
+                                                                                  batch_first=True)
         if cross:
-            self.ln_cross, self.cross_attn = nn.LayerNorm(width), nn.MultiheadAttention(width, heads, batch_first=True)
+            self.ln_cross, self.cross_attn = nn.LayerNorm(width), nn.MultiheadAttention(width, heads,
+                                                                                        batch_first=True)
         self.ln_ffn = nn.LayerNorm(width)
         self.ffn = nn.Sequential(nn.Linear(width, 4*width), nn.GELU(), nn.Linear(4*width, width))
 
@@ -42,7 +44,8 @@ class GranuleBlock(nn.Module):
         y = self.ln_self(x)
         x = x + self.self_attn(y, y, y, need_weights=False)[0]
         if tokens is not None:
-            x = x + self.cross_attn(self.ln_cross(x), tokens, tokens, key_padding_mask=padding, need_weights=False)[0]
+            x = x + self.cross_attn(self.ln_cross(x), tokens, tokens, key_padding_mask=padding,
+                                    need_weights=False)[0]
         return x + self.ffn(self.ln_ffn(x))
 
 # %% ../../nbs/05_models/60_cfam.ipynb #68e0ae82
@@ -181,7 +184,8 @@ def pair_losses(self:CFAM, img:Tensor, # (B,D) global features of images
     ) -> dict: # `m_loss`, `cid_loss`
     "Losses of true and hardest wrong pairs, dealt out to processes; no gradient passes through their choice"
     with torch.no_grad():
-        sim = loss_basics.cosine(img, txt) if self.hard_by == 'global' else text_losses.granularity_similarity(*fine)
+        sim = loss_basics.cosine(img,
+                                 txt) if self.hard_by == 'global' else text_losses.granularity_similarity(*fine)
     i, t, match = (x[own_rows()] for x in text_losses.hard_pairs(sim, batch['pid']))
     out = {}
     if 'm' in self.losses: out['m_loss'] = text_losses.pair_match(self.matcher(fine[0][i], fine[1][t]), match)
@@ -236,7 +240,8 @@ def cfam_b16(n_ids:int=None, # Training identities, for `cid`
     **kw, # Other arguments of `clip_pair` and `CFAM`
     ) -> CFAM:
     "CFAM on CLIP ViT-B/16"
-    return clip_pair(CFAM, weights, ('cfam_b16',), tokenizer, max_len=max_len, n_ids=n_ids, losses=losses, **kw)
+    return clip_pair(CFAM, weights, ('cfam_b16',), tokenizer, max_len=max_len, n_ids=n_ids, losses=losses,
+                     **kw)
 
 
 L14 = dict(dim=768, vision=dict(width=1024, layers=24, head_width=64, patch_size=14),
@@ -253,5 +258,6 @@ def cfam_l14(n_ids:int=None, # Training identities, for `cid`
     **kw, # Other arguments of `clip_pair` and `CFAM`
     ) -> CFAM:
     "CFAM on CLIP ViT-L/14"
-    return clip_pair(CFAM, weights, ('cfam_l14',), tokenizer, max_len=max_len, stride=stride, towers=towers or L14,
+    return clip_pair(CFAM, weights, ('cfam_l14',), tokenizer, max_len=max_len, stride=stride,
+                     towers=towers or L14,
                      arch='ViT-L-14-quickgelu', takes=('clip',), n_ids=n_ids, losses=losses, **kw)

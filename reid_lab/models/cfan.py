@@ -227,11 +227,13 @@ def cfan_tiny(tokenizer:Tokenizer=None, # Source of vocabulary size, end token a
     ) -> CFAN:
     "CFAN for two CPU cores"
     def make(clip, size, tokenizer, **more): return CFAN(clip, size, tokenizer, layers=depth, **more)
-    model = clip_tiny(tokenizer, weights=weights, make=make, also=('cfan_tiny',), losses=losses, queries=queries, **kw)
+    model = clip_tiny(tokenizer, weights=weights, make=make, also=('cfan_tiny',), losses=losses,
+                      queries=queries, **kw)
     return cast(CFAN, model)
 
 
-TOWER_NAMES = ('visual.', 'transformer.', 'token_embedding.', 'positional_embedding', 'ln_final.', 'text_projection')
+TOWER_NAMES = ('visual.', 'transformer.', 'token_embedding.', 'positional_embedding', 'ln_final.',
+               'text_projection')
 
 
 def lent_towers(start:Start, # `Start`, or None
@@ -269,7 +271,8 @@ def cfan_b16(tokenizer:Tokenizer=None, # Source of vocabulary size and end token
     **kw, # Other arguments of `clip_pair` and `CFAN`
     ) -> CFAN:
     "CFAN on CLIP ViT-B/16"
-    takes, wanted = ('clip', 'clip_b16', 'irra', 'irra_b16'), 'CLIP, a released program of the line of IRRA, or a CFAN'
+    takes, wanted = ('clip', 'clip_b16', 'irra',
+                     'irra_b16'), 'CLIP, a released program of the line of IRRA, or a CFAN'
     start = lent_towers(clip_start(weights, (*takes, 'cfan_b16'), wanted, act))
     if start is not None and start.layout and start.layout.name == 'cfan':
         kw = {**released_form(start.state), **kw}
@@ -278,4 +281,5 @@ def cfan_b16(tokenizer:Tokenizer=None, # Source of vocabulary size and end token
 
 
 RELEASED_RATES = (('crossformer.queries', 50.), # over the base rate, longest name first
-                  *((f'crossformer.{name}', 1.) for name in ('ln_q', 'ln_kv', 'ln_post')), ('crossformer.', 5.))
+                  *((f'crossformer.{name}', 1.) for name in ('ln_q', 'ln_kv', 'ln_post')),
+                  ('crossformer.', 5.))

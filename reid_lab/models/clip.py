@@ -92,7 +92,8 @@ def image_features(self:CLIPPair, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] ->
 @patch
 def text_features(self:CLIPPair, tokens:Tensor) -> Tensor: # (B,L) -> (B,E) of any length
     "Features of captions in the joint space: the end token"
-    rows, ends = torch.arange(len(tokens), device=tokens.device), end_positions(tokens, self.end_id, self.pad_id)
+    rows, ends = torch.arange(len(tokens), device=tokens.device), end_positions(tokens, self.end_id,
+                                                                                self.pad_id)
     if not torch.is_grad_enabled() and len(tokens): tokens = tokens[:, :ends.max() + 1]    # nothing reads what follows
     return self.text_hidden(tokens)[rows, ends] @ self.text_projection
 
@@ -179,8 +180,8 @@ class ImplicitReasoning(nn.Module):
         self.ln_pre_t, self.ln_pre_i, self.ln_post = nn.LayerNorm(dim), nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.cross_attn = nn.MultiheadAttention(dim, heads, batch_first=True)
         self.cross_modal_transformer = Transformer(dim, layers, heads, act_layer=QuickGELU)
-        self.mlm_head = nn.Sequential(OrderedDict(dense=nn.Linear(dim, dim), gelu=QuickGELU(), ln=nn.LayerNorm(dim),
-                                                  fc=nn.Linear(dim, vocab_size)))
+        self.mlm_head = nn.Sequential(OrderedDict(dense=nn.Linear(dim, dim), gelu=QuickGELU(),
+                                                  ln=nn.LayerNorm(dim), fc=nn.Linear(dim, vocab_size)))
         self.initialise(dim**-.5, dim**-.5*(2*layers)**-.5, (2*dim)**-.5)
 
     def initialise(self, attn:float, proj:float, fc:float) -> None: # Standard deviations
@@ -254,8 +255,8 @@ def clip_tiny(tokenizer:Tokenizer=None, # Source of vocabulary size, end token a
     if tokenizer is None and vocab_size is None: vocab_size = start_rows(start, 'token_embedding.weight')
     words, positions = _rows(tokenizer, vocab_size, max_len)
     if words is None: raise ValueError("clip_tiny needs a tokenizer or a vocab_size, or weights that tell it")
-    clip = tiny_towers(size, stride, width, layers, dim, text_layers, vocab_size=words, context_length=positions,
-                       pixels=pixels)
+    clip = tiny_towers(size, stride, width, layers, dim, text_layers, vocab_size=words,
+                       context_length=positions, pixels=pixels)
     model, grid = make(clip, size, tokenizer, **kw), grid or start_grid(start, clip.visual.grid_size)
     return load_pair(model, start, grid, longer=longer, whole=also, optional=CLASSIFIERS)
 
@@ -282,8 +283,10 @@ def clip_pair(make:Callable, # `CLIPPair`, or a class made from it
     positions = start_rows(start, 'visual.positional_embedding', 1) - 1
     tokenizer = ClipBPE(max_len) if tokenizer is None else tokenizer
     words, length = _rows(tokenizer, None, max_len)
-    clip = clip_model(size, stride, act=act, vocab_size=words, context_length=length, pixels=pixels, **(towers or {}))
-    ours = start is not None and (start.gives in (*whole, 'clip_b16') or positions != math.isqrt(positions)**2)
+    clip = clip_model(size, stride, act=act, vocab_size=words, context_length=length, pixels=pixels,
+                      **(towers or {}))
+    ours = start is not None and (start.gives in (*whole,
+                                                  'clip_b16') or positions != math.isqrt(positions)**2)
     if grid is None and ours: grid = person_grid(positions, clip.visual.grid_size)
     return load_pair(make(clip, size, tokenizer, **kw), start, grid, act, longer, whole, CLASSIFIERS)
 
@@ -300,5 +303,5 @@ def clip_b16(tokenizer:Tokenizer=None, # Source of vocabulary size and end token
     **towers, # Other arguments of `clip_model`, for other sizes
     ) -> CLIPPair:
     "CLIP ViT-B/16 for person crops"
-    return clip_pair(CLIPPair, weights, ('clip_b16',), tokenizer, size, stride, max_len, grid, act, longer, pixels,
-                     towers)
+    return clip_pair(CLIPPair, weights, ('clip_b16',), tokenizer, size, stride, max_len, grid, act, longer,
+                     pixels, towers)

@@ -75,7 +75,8 @@ class Prompts(nn.Module):
 
     def forward(self, label:Tensor) -> Tensor: # (B,) identities from 0 -> (B,L,D), the end token last
         B = len(label)
-        return torch.cat([self.prefix.expand(B, -1, -1), self.learned[label], self.suffix.expand(B, -1, -1)], 1)
+        return torch.cat([self.prefix.expand(B, -1, -1), self.learned[label], self.suffix.expand(B, -1, -1)],
+                         1)
 
 # %% ../../nbs/05_models/30_clip_reid.ipynb #b2594537
 class PromptEncoder(nn.Module):
@@ -110,7 +111,8 @@ class CLIPReID(Sided):
         ):
         super().__init__()
         self.pixels, self.visual = clip.pixels, clip.visual
-        self.prompts, self.text = Prompts(clip.token_embedding, n_ids, tokenizer=tokenizer), PromptEncoder(clip)
+        self.prompts, self.text = Prompts(clip.token_embedding, n_ids,
+                                          tokenizer=tokenizer), PromptEncoder(clip)
         length = len(self.prompts.prefix) + self.prompts.learned.shape[1] + len(self.prompts.suffix)
         if length > len(self.text.pos):
             raise ValueError(f"a prompt has {length} tokens, the text tower {len(self.text.pos)} positions; build it "
@@ -238,7 +240,8 @@ def start_clip_reid(clip:'CLIP', # From `clip_model`
     model.loaded = None if whole else clip.loaded
     if not whole: return model
     rest = ('heads.', 'prompts.learned', 'side_embed', 'texts')
-    fit = {'visual.positional_embedding': lambda p: resize_positions(p, own, grid or person_grid(len(p) - 1, own)),
+    fit = {'visual.positional_embedding': lambda p: resize_positions(p, own,
+                                                                     grid or person_grid(len(p) - 1, own)),
            'prompts.suffix': lambda p: p[:len(model.prompts.suffix)]}  # the rest is padding behind the end token
     if start.layout is OURS: model.fit_shapes(start.state, rest)
     model.loaded = load_network(model, start, own=('pixels.', 'texts'), optional=rest, change=fit)

@@ -104,7 +104,8 @@ def _tags(weights, arch):
     "Published sets of open_clip -> function that downloads them"
     import open_clip
     tags = open_clip.list_pretrained_tags_by_model(arch)
-    if file_kind(weights) == 'missing': check_choice('weights', weights, tags, hint='Or pass a local file or folder.')
+    if file_kind(weights) == 'missing': check_choice('weights', weights, tags,
+                                                     hint='Or pass a local file or folder.')
 
     def fetch(tag):
         try: return open_clip.create_model(arch, pretrained=tag).state_dict()

@@ -67,8 +67,10 @@ def camel_arguments(state:dict, # Under our names, of a tower or of a whole chec
     gives:str, # See `tower_name`; or `aptm`, `camel`
     ) -> dict: # Name -> value
     "Arguments of `camel_base` that follow from shapes"
-    if gives not in ('aptm', 'camel'): return {k: v for k, v in dict(tower=tower_name(state, gives)).items() if v}
-    own = {k.removeprefix('image.').removeprefix('net.'): v for k, v in state.items() if k.startswith('image.')}
+    if gives not in ('aptm', 'camel'): return {k: v for k,
+                                               v in dict(tower=tower_name(state, gives)).items() if v}
+    own = {k.removeprefix('image.').removeprefix('net.'): v for k,
+           v in state.items() if k.startswith('image.')}
     found = dict(tower=tower_name(own, dict(aptm='swin', camel='sgformer')[gives]), **heads_of(state, gives),
                  vocab_size=len(state['text.word.weight']))
     windows = [len(own[_TABLE.format(i)]) for i in (0, 3)] if gives == 'aptm' else []
@@ -80,7 +82,8 @@ def arguments_of(model:str, # Of the zoo
     found:dict, # From `arguments`
     ) -> dict:
     "Those that the model takes: not every one has a choice of towers"
-    return {k: v for k, v in found.items() if k != 'tower' or k in inspect.signature(MODELS[model].make).parameters}
+    return {k: v for k,
+            v in found.items() if k != 'tower' or k in inspect.signature(MODELS[model].make).parameters}
 
 # %% ../../nbs/05_models/80_convert.ipynb #3ee922ba
 _STRIDES = {129: 16, 193: 16, 211: 12, 311: 12} # positions with CLS of 256x128 and 384x128 crops
@@ -118,12 +121,16 @@ def inspect_weights(path:str | Path, # A file or folder, see `open_weights`
     found = [] if ours else networks(state)
     network = found[0] if len(found) == 1 else None
     layout = OURS if ours else network and network.layout
-    out = dict(file=w.path.name, kind=w.kind, tensors=len(state), numbers=sum(v.numel() for v in state.values()),
+    out = dict(file=w.path.name, kind=w.kind, tensors=len(state),
+               numbers=sum(v.numel() for v in state.values()),
                types=sorted({str(v.dtype).removeprefix('torch.') for v in state.values()}),
-               layout=layout.name if layout else '', about=layout.about if layout else 'a layout that is not known',
+               layout=layout.name if layout else '',
+               about=layout.about if layout else 'a layout that is not known',
                fits=list(layout.fits) if layout else [], pixels=layout.pixels if layout else '',
-               note=layout.note if layout else '', arguments={}, left={}, renamed=0, first=[*state][:3], card=w.card,
-               prefix=w.prefix + (network.prefix if network else ''), beside=list(network.beside) if network else [],
+               note=layout.note if layout else '', arguments={}, left={}, renamed=0, first=[*state][:3],
+               card=w.card,
+               prefix=w.prefix + (network.prefix if network else ''),
+               beside=list(network.beside) if network else [],
                networks={x.prefix: x.layout.about for x in found[1:] and found})
     if len(found) > 1: out |= dict(about=f'{len(found)} networks')
     if layout is OURS: out |= dict(fits=[w.card['zoo']], arguments=json.loads(w.card.get('arguments', '{}')))
@@ -198,9 +205,12 @@ def convert_weights(path:str | Path, # A file or folder, see `open_weights`
     one, two = (net.state_dict() for net in nets)
     state = {k: v.contiguous() for k, v in one.items() if torch.equal(v, two[k])}
     loaded = nets[0].text_loaded if text else nets[0].loaded
-    card = dict(zoo=model, source=source.name, sha256=_sha256(source), layout=loaded.layout, version=__version__,
-                arguments=json.dumps(kw), taken=f'{loaded.matched} of {loaded.total} tensors', report=loaded.report(),
-                renamed=json.dumps(loaded.renamed), resized=json.dumps(loaded.resized), left=json.dumps(loaded.left),
+    card = dict(zoo=model, source=source.name, sha256=_sha256(source), layout=loaded.layout,
+                version=__version__,
+                arguments=json.dumps(kw), taken=f'{loaded.matched} of {loaded.total} tensors',
+                report=loaded.report(),
+                renamed=json.dumps(loaded.renamed), resized=json.dumps(loaded.resized),
+                left=json.dumps(loaded.left),
                 kept=json.dumps([k for k in one if k not in state]), crc32=checksum(state),
                 **{k: v for k, v in found['card'].items() if k in ('card', 'worlds')})
     card['report'] = card['report'].replace(str(path), source.name)

@@ -99,7 +99,8 @@ def _random_clip(name, size):
         return (open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**cfg)
     root, weights_follow = logging.getLogger(), lambda record: 'initialized randomly' not in record.getMessage()
     root.addFilter(weights_follow)
-    try: return open_clip.create_model(name, pretrained_text=False, **dict(force_image_size=size) if size else {})
+    try: return open_clip.create_model(name, pretrained_text=False,
+                                       **dict(force_image_size=size) if size else {})
     except OSError as e:
         text = open_clip.get_model_config(name)['text_cfg'].get('hf_model_name')
         raise OSError(f"the text tower of {name!r} is {text!r} of Hugging Face, whose config is not on this machine; "
@@ -128,7 +129,8 @@ def _clip(name, size, weights):
 def _clip_positions(visual, prefix=''):
     "Functions that fit learnt positions of an open_clip image tower to its grid, for `change` of `load_network`"
     from timm.layers import resample_abs_pos_embed
-    if hasattr(visual, 'trunk'): return {f'{prefix}trunk.{k}': f for k, f in fit_positions(visual.trunk).items()}
+    if hasattr(visual, 'trunk'): return {f'{prefix}trunk.{k}': f for k,
+                                         f in fit_positions(visual.trunk).items()}
     if not hasattr(visual, 'positional_embedding'): return {}
     grid, own = visual.grid_size, visual.positional_embedding.shape
 
@@ -158,7 +160,8 @@ class FastReID(nn.Module):
         import timm
         super().__init__()
         self.net = keep_resolution(timm.create_model('resnet50', num_classes=0, global_pool=''))
-        self.net.maxpool, self.neck = nn.MaxPool2d(3, 2, ceil_mode=True), nn.BatchNorm1d(self.net.num_features)
+        self.net.maxpool, self.neck = nn.MaxPool2d(3, 2,
+                                                   ceil_mode=True), nn.BatchNorm1d(self.net.num_features)
         self.p = nn.Parameter(torch.tensor([3.])) if gem else None
 
     def forward(self, img:Tensor) -> Tensor: # (B,3,H,W) -> (B,2048)
@@ -247,7 +250,8 @@ def clip_tokenizer(pair:str | dict, # Name in open_clip, or a configuration
     if not name: return ClipBPE(length)
     files = ('tokenizer.json', 'tokenizer_config.json')
     here = folder is not None and all((Path(folder)/f).is_file() for f in files)
-    kw = dict(text.get('tokenizer_kwargs', {}), tokenizer_mode=text.get('tokenizer_mode'), local_files_only=True)
+    kw = dict(text.get('tokenizer_kwargs', {}), tokenizer_mode=text.get('tokenizer_mode'),
+              local_files_only=True)
     try: return HFWords(HFTokenizer(str(folder) if here else name, length, **kw))
     except (OSError, ValueError, ImportError) as e:
         why = 'cannot be read' if here else 'is not on this machine'
@@ -282,7 +286,8 @@ def frozen_pair(pair:str | dict, # A model of open_clip by name, or `model_cfg` 
     ) -> FrozenPair:
     "A zero-shot control of text-to-image search: both towers as they were published"
     check_tower('frozen_pair', pair)
-    if isinstance(pair, dict) and (lost := [k for k in ('embed_dim', 'vision_cfg', 'text_cfg') if k not in pair]):
+    if isinstance(pair,
+                  dict) and (lost := [k for k in ('embed_dim', 'vision_cfg', 'text_cfg') if k not in pair]):
         raise ValueError(f"pair is a configuration without {lost}; pass all of model_cfg of open_clip_config.json")
     local = isinstance(weights, (str, Path)) and Path(weights).expanduser().is_dir()
     tokenizer = clip_tokenizer(pair, Path(weights).expanduser() if local else None) # before the weights are read

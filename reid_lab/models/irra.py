@@ -47,7 +47,8 @@ class IRRA(CLIPPair):
             self.classify = nn.Linear(self.dim, n_ids)
             nn.init.normal_(self.classify.weight, std=.001)
             nn.init.zeros_(self.classify.bias)
-        if 'irr' in self.losses: self.irr = ImplicitReasoning(self.dim, self.token_embedding.num_embeddings, layers)
+        if 'irr' in self.losses: self.irr = ImplicitReasoning(self.dim, self.token_embedding.num_embeddings,
+                                                              layers)
 
 # %% ../../nbs/05_models/65_irra.ipynb #bcf9fa26
 @patch
@@ -78,7 +79,8 @@ def irra_tiny(n_ids:int=None, # Training identities, for `id`
     ) -> IRRA:
     "IRRA for two CPU cores"
     def make(clip, size, tokenizer, **more): return IRRA(clip, size, tokenizer, layers=layers, **more)
-    model = clip_tiny(tokenizer, weights=weights, make=make, also=('irra_tiny',), n_ids=n_ids, losses=losses, **kw)
+    model = clip_tiny(tokenizer, weights=weights, make=make, also=('irra_tiny',), n_ids=n_ids, losses=losses,
+                      **kw)
     return cast(IRRA, model)
 
 
@@ -94,7 +96,8 @@ def irra_b16(n_ids:int=None, # Training identities, for `id`
 
 # %% ../../nbs/05_models/65_irra.ipynb #86737f0c
 _NORMS = ('ln_pre_t', 'ln_pre_i', 'ln_post')
-_BIASES = ('attn.in_proj_bias', 'attn.out_proj.bias', 'ln_1.bias', 'ln_2.bias', 'mlp.c_fc.bias', 'mlp.c_proj.bias')
+_BIASES = ('attn.in_proj_bias', 'attn.out_proj.bias', 'ln_1.bias', 'ln_2.bias', 'mlp.c_fc.bias',
+           'mlp.c_proj.bias')
 _LAYERS = 12 # of the cross-modal transformer at most; IRRA has 4
 RELEASED_RATES = ( # (beginning of a name, rate over the base rate), longest name first
     *((f'irr.{norm}.bias', 2.) for norm in _NORMS), *((f'irr.{norm}.', 1.) for norm in _NORMS),

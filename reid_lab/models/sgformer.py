@@ -113,7 +113,8 @@ class PlainAttention(SGAttention):
         self.q, self.kv = nn.Linear(dim, dim), nn.Linear(dim, 2*dim)
 
     def forward(self, x:Tensor, grid:tuple[int, int], m:Tensor=None) -> tuple[Tensor, None]: # (B,N,C) -> (B,N,C)
-        y = F.scaled_dot_product_attention(self.split(self.q(x), self.heads), *self.keys(self.kv(x), self.heads))
+        y = F.scaled_dot_product_attention(self.split(self.q(x), self.heads),
+                                           *self.keys(self.kv(x), self.heads))
         return self.out(y, x, grid), None
 
 # %% ../../nbs/05_models/10_sgformer.ipynb #00a7bcfa
@@ -143,7 +144,8 @@ class HybridAttention(SGAttention):
             real = to_windows(x.new_ones(x.shape[1], 1), grid)[..., 0] > 0 # (windows,49)
             keep = real[:, None]
         k, v = self.keys(self.kv2(x), half)
-        y, a = attend(to_windows(self.split(self.q2(x), half), grid), to_windows(k, grid), to_windows(v, grid), keep)
+        y, a = attend(to_windows(self.split(self.q2(x), half), grid), to_windows(k, grid),
+                      to_windows(v, grid), keep)
         a = a.detach().mean(1) # (B,windows,49 queries,49 keys)
         m = a.mean(2) if real is None else (a*real[..., None]).sum(2)/WINDOW**2
         return from_windows(y, grid), from_windows(m[..., None], grid)[..., 0].unflatten(1, grid)
@@ -194,7 +196,8 @@ class GuidedAttention(SGAttention):
         down = x.unflatten(1, grid).transpose(1, 2).flatten(1, 2) # column by column
         one, two = self.merge(x, m.flatten(1)), self.merge(down, m.transpose(1, 2).flatten(1))
         pairs = zip(self.keys(self.kv1(one), self.heads//2), self.keys(self.kv2(two), self.heads//2))
-        y = F.scaled_dot_product_attention(self.split(self.q(x), self.heads), *(torch.cat(p, 1) for p in pairs))
+        y = F.scaled_dot_product_attention(self.split(self.q(x), self.heads),
+                                           *(torch.cat(p, 1) for p in pairs))
         return self.out(y, x, grid), None
 
 # %% ../../nbs/05_models/10_sgformer.ipynb #ab740c3f
@@ -265,7 +268,9 @@ class Halve(nn.Module):
         b:int, # Channels out
         ):
         super().__init__()
-        self.conv1, self.conv2, self.conv3 = conv_norm(a, b, 1), conv_norm(b, b, 3, 2, groups=b), conv_norm(b, b, 1)
+        self.conv1, self.conv2, self.conv3 = conv_norm(a, b, 1), conv_norm(b, b, 3, 2, groups=b), conv_norm(b,
+                                                                                                            b,
+                                                                                                            1)
 
     def forward(self, x:Tensor) -> Tensor: # (B,H,W,C) -> (B,H/2,W/2,C')
         x = self.conv2(F.gelu(self.conv1(x.permute(0, 3, 1, 2))))
@@ -296,7 +301,8 @@ def fits_released(size:tuple[int, int], # (H,W) of the input
     if size[0] != size[1]: return False
     for (H, W), r in zip(stage_grids(size)[:3], REDUCE):
         ends = (0, *cut_points(H*W, r), H*W)
-        if H % WINDOW or H % r or any((b - a) % g or a == b for a, b, g in zip(ends, ends[1:], MERGE[r])): return False
+        if H % WINDOW or H % r or any((b - a) % g or a == b for a, b,
+                                      g in zip(ends, ends[1:], MERGE[r])): return False
     return True
 
 # %% ../../nbs/05_models/10_sgformer.ipynb #1a7514c8
@@ -374,7 +380,8 @@ def forward(self:SGFormer, img:Tensor, # (B,3,H,W)
 @patch
 def logits(self:SGFormer, img:Tensor) -> Tensor: # (B,3,H,W) -> (B,classes)
     "Scores of the classifier"
-    if isinstance(self.head, nn.Identity): raise ValueError("the tower has classes=0; build it with classes=1000")
+    if isinstance(self.head,
+                  nn.Identity): raise ValueError("the tower has classes=0; build it with classes=1000")
     return self.head(self(img).mean(1))
 
 
@@ -392,7 +399,8 @@ def changes(self:SGFormer) -> dict[str, Callable]: # For `change` of `load_netwo
     "The function that fits learnt positions of a square grid to that of the tower"
     from timm.layers import resample_abs_pos_embed
     grid, own = stage_grids(self.size)[0], self.pos_embed.shape
-    return dict(pos_embed=lambda p: p if p.shape == own else resample_abs_pos_embed(p, grid, num_prefix_tokens=0))
+    return dict(pos_embed=lambda p: p if p.shape == own else resample_abs_pos_embed(p, grid,
+                                                                                    num_prefix_tokens=0))
 
 
 @patch

@@ -83,8 +83,8 @@ def overlapping_vit(size:tuple[int, int]=(256, 128), # Height and width of the c
     "A timm vision transformer whose patches may overlap, with positions for crops of any shape"
     from timm.models.vision_transformer import VisionTransformer
     grid = patch_grid(size, patch, stride)
-    vit = VisionTransformer(img_size=tuple(size), patch_size=patch, embed_dim=width, depth=depth, num_heads=heads,
-                            num_classes=0, global_pool='', drop_path_rate=drop_path)
+    vit = VisionTransformer(img_size=tuple(size), patch_size=patch, embed_dim=width, depth=depth,
+                            num_heads=heads, num_classes=0, global_pool='', drop_path_rate=drop_path)
     vit.patch_embed.proj.stride = (stride, stride)
     vit.pos_embed = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1 + grid[0]*grid[1], width), std=.02))
     return vit
@@ -92,7 +92,8 @@ def overlapping_vit(size:tuple[int, int]=(256, 128), # Height and width of the c
 # %% ../../nbs/05_models/20_transreid.ipynb #0a9ddddc
 def _camera_ids(cams): # -> tuple of int
     "Ids of the cameras with side information"
-    if isinstance(cams, int) and cams < 0: raise ValueError(f"cams={cams} must be a number of cameras, or their ids")
+    if isinstance(cams,
+                  int) and cams < 0: raise ValueError(f"cams={cams} must be a number of cameras, or their ids")
     if cams is None: cams = ()
     elif isinstance(cams, int): cams = range(cams)
     ids = tuple(int(c) for c in cams)
@@ -108,7 +109,8 @@ class Sided(nn.Module):
         ) -> None:
         "Make the vectors"
         self.cams, self.side = _camera_ids(cams), side
-        if self.cams: self.side_embed = nn.Parameter(nn.init.trunc_normal_(torch.empty(len(self.cams), width), std=.02))
+        if self.cams: self.side_embed = nn.Parameter(nn.init.trunc_normal_(torch.empty(len(self.cams), width),
+                                                                           std=.02))
 
 # %% ../../nbs/05_models/20_transreid.ipynb #55c14228
 @patch
@@ -276,7 +278,8 @@ def forward(self:TransReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`; `e
     "Losses of a PK `batch`; its `label` numbers the training identities from 0"
     if self.cams: self.check_cameras(batch['cam'])
     before, after = self.features(batch['img'], batch['cam'] if self.cams else None)
-    ids = [image_losses.label_smoothing(h(f), batch['label'], self.smoothing) for h, f in zip(self.heads, after)]
+    ids = [image_losses.label_smoothing(h(f), batch['label'], self.smoothing) for h,
+           f in zip(self.heads, after)]
 
     def triplet(own):
         emb, pid = gathered(own, batch['pid'])
@@ -287,7 +290,8 @@ def forward(self:TransReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`; `e
                 emb=joined(after if self.feature == 'after' else before))
 
 # %% ../../nbs/05_models/20_transreid.ipynb #8e4cff9d
-GRIDS = {a*b: (a, b) for a, b in (patch_grid(size, stride=s) for size in ((256, 128), (384, 128)) for s in (16, 12))}
+GRIDS = {a*b: (a, b) for a,
+         b in (patch_grid(size, stride=s) for size in ((256, 128), (384, 128)) for s in (16, 12))}
 
 
 def person_grid(n:int, # Positions without CLS
@@ -325,7 +329,8 @@ def start_transreid(vit:'VisionTransformer', # From `overlapping_vit`
     if start and start.gives == 'transreid' and ('local_branch.0.norm1.weight' in start.state) != bool(model.parts):
         raise ValueError(f"{start.name} is {start.layout.about}; pass parts={0 if model.parts else 4}")
     if start and not tower:
-        loaded = load_network(model, start, own=('pixels.',), optional=('heads.', 'side_embed'), change=dict(pos=whole))
+        loaded = load_network(model, start, own=('pixels.',), optional=('heads.', 'side_embed'),
+                              change=dict(pos=whole))
     model.loaded = loaded
     return model
 

@@ -36,8 +36,10 @@ from .weights.start import NONE, Accepted, Look
 
 # %% ../../nbs/05_models/75_zoo.ipynb #80432657
 READS, SIZES, TINY = ('images', 'captions'), ('tiny', 'paper'), 2_000_000
-NEEDS = dict(n_ids=4, tokenizer=SimpleNamespace(vocab_size=60, pad_id=0, context_length=12), tower='resnet10t',
-             pair=dict(embed_dim=32, vision_cfg=dict(image_size=64, layers=1, width=64, head_width=32, patch_size=16),
+NEEDS = dict(n_ids=4, tokenizer=SimpleNamespace(vocab_size=60, pad_id=0, context_length=12),
+             tower='resnet10t',
+             pair=dict(embed_dim=32,
+                       vision_cfg=dict(image_size=64, layers=1, width=64, head_width=32, patch_size=16),
                        text_cfg=dict(context_length=20, vocab_size=49408, width=64, heads=2, layers=1)),
              weights='none') # argument -> for checks
 
@@ -77,11 +79,12 @@ MODELS = dict(
                'folder of bert-base-uncased, both with a comma between'),
     camel_tiny=ModelInfo(camel_tiny, 'captions', 'tiny', 'camel', 'CAMeL, IEEE TIFS 2025', ('tokenizer',),
         itm=True, mlm=True),
-    cfam_b16=ModelInfo(cfam_b16, 'captions', 'paper', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'), mlm=True,
-        starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
-    cfam_l14=ModelInfo(cfam_l14, 'captions', 'paper', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'), mlm=True,
-        starts='CLIP ViT-L/14 of OpenAI (ViT-L-14.pt)'),
-    cfam_tiny=ModelInfo(cfam_tiny, 'captions', 'tiny', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'), mlm=True),
+    cfam_b16=ModelInfo(cfam_b16, 'captions', 'paper', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'),
+                       mlm=True, starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
+    cfam_l14=ModelInfo(cfam_l14, 'captions', 'paper', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'),
+                       mlm=True, starts='CLIP ViT-L/14 of OpenAI (ViT-L-14.pt)'),
+    cfam_tiny=ModelInfo(cfam_tiny, 'captions', 'tiny', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'),
+                        mlm=True),
     cfan_b16=ModelInfo(cfan_b16, 'captions', 'paper', 'cfan', 'CFAN, CVPR 2026', ('tokenizer',), mlm=True,
         starts='CLIP ViT-B/16 trained further on pedestrians with captions (HAM)'),
     cfan_tiny=ModelInfo(cfan_tiny, 'captions', 'tiny', 'cfan', 'CFAN, CVPR 2026', ('tokenizer',), mlm=True),
@@ -89,25 +92,29 @@ MODELS = dict(
         starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
     clip_reid_b16=ModelInfo(clip_reid_b16, 'images', 'paper', 'clip_reid', 'CLIP-ReID, AAAI 2023', ('n_ids',),
         starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
-    clip_reid_tiny=ModelInfo(clip_reid_tiny, 'images', 'tiny', 'clip_reid', 'CLIP-ReID, AAAI 2023', ('n_ids',)),
+    clip_reid_tiny=ModelInfo(clip_reid_tiny, 'images', 'tiny', 'clip_reid', 'CLIP-ReID, AAAI 2023',
+                             ('n_ids',)),
     clip_tiny=ModelInfo(clip_tiny, 'captions', 'tiny', 'clip', 'CLIP, ICML 2021', ('tokenizer',)),
     dual_tiny=ModelInfo(dual_tiny, 'captions', 'tiny', 'dual', 'two towers, a baseline', ('tokenizer',),
         starts='none'),
     frozen=ModelInfo(frozen, 'images', 'paper', 'frozen', 'an image tower as published, zero-shot control',
                      ('tower', 'weights'), trains=False, starts='the published weights of its tower'),
     frozen_pair=ModelInfo(frozen_pair, 'captions', 'paper', 'frozen',
-                          'image and text tower as published, zero-shot control', ('pair', 'weights'), trains=False,
-                          starts='the published weights of its towers'),
-    irra_b16=ModelInfo(irra_b16, 'captions', 'paper', 'irra', 'IRRA, CVPR 2023', ('tokenizer', 'n_ids'), mlm=True,
-        starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
-    irra_tiny=ModelInfo(irra_tiny, 'captions', 'tiny', 'irra', 'IRRA, CVPR 2023', ('tokenizer', 'n_ids'), mlm=True),
+                          'image and text tower as published, zero-shot control', ('pair', 'weights'),
+                          trains=False, starts='the published weights of its towers'),
+    irra_b16=ModelInfo(irra_b16, 'captions', 'paper', 'irra', 'IRRA, CVPR 2023', ('tokenizer', 'n_ids'),
+                       mlm=True, starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
+    irra_tiny=ModelInfo(irra_tiny, 'captions', 'tiny', 'irra', 'IRRA, CVPR 2023', ('tokenizer', 'n_ids'),
+                        mlm=True),
     transreid_b16=ModelInfo(transreid_b16, 'images', 'paper', 'transreid', 'TransReID, ICCV 2021', ('n_ids',),
         starts='a ViT-B/16 trained on ImageNet-21k and ImageNet (vit_base_patch16_224.orig_in21k_ft_in1k of timm)'),
-    transreid_tiny=ModelInfo(transreid_tiny, 'images', 'tiny', 'transreid', 'TransReID, ICCV 2021', ('n_ids',)),
+    transreid_tiny=ModelInfo(transreid_tiny, 'images', 'tiny', 'transreid', 'TransReID, ICCV 2021',
+                             ('n_ids',)),
 )
 
 # %% ../../nbs/05_models/75_zoo.ipynb #99e8eb3a
-KINDS: dict[str, dict] = dict(all={}, text=dict(reads='captions', trains=True), image=dict(reads='images', trains=True),
+KINDS: dict[str, dict] = dict(all={}, text=dict(reads='captions', trains=True),
+                              image=dict(reads='images', trains=True),
              tiny=dict(size='tiny'), control=dict(trains=False))
 
 
@@ -252,7 +259,8 @@ def _check_emb(model, batch):
     "The training outputs hold the feature that is tested"
     emb = model(batch).get('emb')
     assert emb is not None, "forward() returns no emb, the test feature, which losses between features need"
-    assert torch.allclose(emb, model.raw_features(batch['img']), atol=1e-5), "emb is not what raw_features gives"
+    assert torch.allclose(emb, model.raw_features(batch['img']),
+                          atol=1e-5), "emb is not what raw_features gives"
 
 # %% ../../nbs/05_models/75_zoo.ipynb #a3727a27
 def check_control(model:nn.Module, # Embeds images; and captions, if it has `encode_text`
@@ -270,7 +278,8 @@ def check_control(model:nn.Module, # Embeds images; and captions, if it has `enc
     tokens = model.tokenizer(batch['caption'])
     _check_encoder(model, 'encode_text', tokens)
     told = model.encode_text(model.tokenizer(['a woman with a black bag']))[0]
-    assert not torch.allclose(told, model.encode_text(tokens[:1])[0], atol=1e-4), "encode_text ignores the caption"
+    assert not torch.allclose(told, model.encode_text(tokens[:1])[0],
+                              atol=1e-4), "encode_text ignores the caption"
     return {}
 
 # %% ../../nbs/05_models/75_zoo.ipynb #ae9ccd08

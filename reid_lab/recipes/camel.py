@@ -76,7 +76,8 @@ class CamelData:
 def _few_ids(table, n):
     "At most `n` identities in every split"
     kept = {split: set(table.where(split=split).sample_ids(n).frame.pid) for split in set(table.frame.split)}
-    return table.take(np.array([pid in kept[split] for split, pid in zip(table.frame.split, table.frame.pid)]))
+    return table.take(np.array([pid in kept[split] for split,
+                                pid in zip(table.frame.split, table.frame.pid)]))
 
 
 def _only_scenario(target, name):
@@ -88,7 +89,8 @@ def _only_scenario(target, name):
 def _read_tables(sets, preset):
     "Source and target as they are"
     p = PRESETS[preset]
-    if WORLD in (sets.dataset, sets.source): world = load_dataset('world', preset=p.world, seed=sets.world_seed)
+    if WORLD in (sets.dataset, sets.source): world = load_dataset('world', preset=p.world,
+                                                                  seed=sets.world_seed)
     if sets.source == WORLD: source = world.where(domain='generated')
     else: source = load_dataset(sets.source, sets.source_root)
     if sets.dataset == WORLD: return source, world.where(domain='real-like')
@@ -161,8 +163,8 @@ def train_loader(config:Config, # Budget and model
     if t.eda_first: extras.append(second_view(tokenizer, True))     # before words are masked
     if t.mlm_p and reads.mlm: extras.append(masked_words(tokenizer, t.mlm_p, pads=t.mlm_pads))
     if reads.eda and not t.eda_first: extras.append(second_view(tokenizer))
-    return Batches(table.where(split='train'), t.batch_size, size, tokenizer, seed, 'caption', augment=t.augment,
-                   extras=extras, **execution.loading)
+    return Batches(table.where(split='train'), t.batch_size, size, tokenizer, seed, 'caption',
+                   augment=t.augment, extras=extras, **execution.loading)
 
 # %% ../../nbs/14_recipes/20_camel.ipynb #4a371ff5
 def released_strategy(config:Config, # Settings of the released program
@@ -299,7 +301,8 @@ def train_phase(config:Config, # Variant, model and budget
                     phase_seed=plan.seed, model_kw=model_kw)
     size: tuple = model.size    # type: ignore[assignment]
     loader = train_loader(config, plan.table, data.tokenizer, size, plan.seed, execution)
-    return fit(model, loader, plan.steps, folder, key, strategy=plan.strategy, callbacks=plan.callbacks, lr=plan.lr,
+    return fit(model, loader, plan.steps, folder, key, strategy=plan.strategy, callbacks=plan.callbacks,
+               lr=plan.lr,
                schedule=_rate_factor(config, plan), clip=t.clip or None, weight_decay=t.weight_decay,
                new_mult=t.new_mult, view=_refresh_view(config, plan), device=p.device, seed=plan.seed,
                refresh=plan.steps > 0, # else statistics are kept
@@ -365,7 +368,8 @@ def finetune(config:Config, # What to train
         strategy, callbacks = make_strategy(config, data.tokenizer, n_styled, True)
         plan = PhasePlan(target, n_styled, rates['styled_ft_lr'], strategy, callbacks, config.seed + 1, True,
                           after=start.key, label=label)
-        styled = train_phase(config, start.model, data, plan, folder and Path(folder)/'stylised', quiet, execution)
+        styled = train_phase(config, start.model, data, plan, folder and Path(folder)/'stylised', quiet,
+                             execution)
 
     strategy = make_strategy(config, data.tokenizer, steps, True)[0] if on.released else Plain()
     callbacks, validate = _selection(config, target)
@@ -386,7 +390,8 @@ def _score_columns(stage, scores, main):
     "Columns of a row: the main scores, those of each way to rank, and those of both together"
     columns = {f'{stage}_{metric}': value for metric, value in scores[main].items()}
     for kind in ('itc', 'itm'):
-        if kind in scores: columns |= {f'{stage}_{kind}_{metric}': scores[kind][metric] for metric in ('R1', 'mAP')}
+        if kind in scores: columns |= {f'{stage}_{kind}_{metric}': scores[kind][metric] for metric in ('R1',
+                                                                                                       'mAP')}
     for weight, fused in scores.get('fused', {}).items():
         columns |= {f'{stage}_fused_{metric}': fused[metric] for metric in ('R1', 'mAP')}
         columns[f'{stage}_fusion'] = weight
@@ -421,7 +426,8 @@ def run_phases(config:Config, # What to train
         evals['zeroshot'] = score(start.model, data.source)
     if finetuned:
         copied = replace(start, model=copy.deepcopy(start.model))
-        tuned, logs['val'] = finetune(config, copied, data, folder and Path(folder)/'finetune', quiet, execution)
+        tuned, logs['val'] = finetune(config, copied, data, folder and Path(folder)/'finetune', quiet,
+                                      execution)
         logs['finetune'], row['images_seen_ft'], models['finetuned'] = tuned.log, tuned.images, tuned.model
         row['ft_selection'] = 'val mAP' if logs['val'] else 'last step'
         with phase(f'test {config.name}, fine-tuned'): evals['finetuned'] = score(tuned.model, data.target)

@@ -57,7 +57,8 @@ class CamelPlan:
     def targets(self) -> list:
         "The datasets that are searched, with their folders"
         names, roots = self.given.dataset.split(','), (self.given.data_root or ',').split(',')
-        return [dict(dataset=name.strip(), data_root=root.strip() or None) for name, root in zip(names, roots)]
+        return [dict(dataset=name.strip(), data_root=root.strip() or None) for name,
+                root in zip(names, roots)]
 
     @property
     def source(self) -> dict:
@@ -219,7 +220,8 @@ def stored_rows(runs:pd.DataFrame, # See `described`
     sets:dict, # See `scored_sets`
     ) -> list: # Arguments of `Run.record`
     "One row for each run and phase"
-    return [_stored_row(row, phase, plan, sets) for row in runs.to_dict('records') for phase in phases_of(runs)]
+    return [_stored_row(row, phase, plan,
+                        sets) for row in runs.to_dict('records') for phase in phases_of(runs)]
 
 
 def _stored_row(row, phase, plan, sets):
@@ -234,9 +236,10 @@ def _stored_row(row, phase, plan, sets):
     scores = {name: row[f'{phase}_{name}'] for name in (*KEYS, *MATCHED) if f'{phase}_{name}' in row}
     config = plan.config(row['run_with']).describe()
     about = {name: value for name, value in config.items() if name not in SETTING_FIELDS}
-    return dict(metrics=scores, setting=row['setting'].at(phase), seed=int(row['seed']), images_seen=int(seen),
-                dataset=dataset, selection=selection if plan.trains else 'none',
-                test_set=sets[row['domain'], world][side], world_seed=world, fusion=row.get(f'{phase}_fusion'),
+    return dict(metrics=scores, setting=row['setting'].at(phase), seed=int(row['seed']),
+                images_seen=int(seen), dataset=dataset, selection=selection if plan.trains else 'none',
+                test_set=sets[row['domain'], world][side], world_seed=world,
+                fusion=row.get(f'{phase}_fusion'),
                 phase=phase, domain=row['domain'], train_s=row['train_s'], n_params=row['n_params'], **about)
 
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #8754897a

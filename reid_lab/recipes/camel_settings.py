@@ -54,7 +54,8 @@ VARIANTS = dict(
     st_ema=Variant('+ ST + EMA (control)', tasks=True, ema=True, lr_mult=2.),
     start=Variant('Start alone (control)', ft_mult=2., train=(('steps', 0),)),
     released=Variant('released program', tasks=True, released=True,
-        train=(('schedule', 'step'), ('eda_first', True), ('mlm_p', .2), ('mlm_pads', True), ('negatives', 'top'),
+        train=(('schedule', 'step'), ('eda_first', True), ('mlm_p', .2), ('mlm_pads', True),
+               ('negatives', 'top'),
                ('drop_cos', .62), ('ft_drop_cos', .9), ('ft_mlm_image', False), ('clip', 0.), ('swa', 0),
                ('warmup_steps', 0), ('ft_schedule', '')),
         meta=(('eps_fast', .03), ('ft_eps_fast', .1), ('delta', .6), ('slow_from', 'first step'))))
@@ -139,14 +140,15 @@ _ON_GPU = Preset('full', Train(), model='camel_base', device='auto', val_every=1
                  lr_by_method=False)
 PRESETS = dict(
     smoke=Preset(
-        'smoke', Train(steps=24, ft_steps=9, batch_size=16), model_kw=(('size', (64, 32)),), vocab=500, k_test=8,
-        val_every=6, max_ids=30, weights='none'),
+        'smoke', Train(steps=24, ft_steps=9, batch_size=16), model_kw=(('size', (64, 32)),), vocab=500,
+        k_test=8, val_every=6, max_ids=30, weights='none'),
     quick=Preset('quick', Train()),
     full=replace(
         _ON_GPU, train=Train(3000, 900, lr=1e-4, ft_lr=1e-4, augment='light', swa=3),
         model_kw=(('tower', 'resnet50'), ('size', (384, 128))), vocab=3000, k_test=64),
     paper=replace(
-        _ON_GPU, train=Train(epochs=32, ft_epochs=30, batch_size=80, lr=1e-4, ft_lr=2e-4, styled_lr=1e-4, clip=0.,
+        _ON_GPU,
+        train=Train(epochs=32, ft_epochs=30, batch_size=80, lr=1e-4, ft_lr=2e-4, styled_lr=1e-4, clip=0.,
                              warmup_steps=2600, ft_schedule='fixed', augment='camel', swa=3),
         model_kw=(('size', (224, 224)),), vocab=30522, clean='plain', k_test=128,
         meta=(('strength', .4), ('iters_per_task', 0))))
@@ -198,7 +200,8 @@ class Config:
         "The preset with what is set differently here"
         p = PRESETS[self.preset]
         own = counted(counted({**dict(self.on.train), **dict(self.train)}), 'ft_epochs', 'ft_steps')
-        p = replace(p, train=replace(p.train, **own), weights=self.weights or p.weights, device=self.device or p.device)
+        p = replace(p, train=replace(p.train, **own), weights=self.weights or p.weights,
+                    device=self.device or p.device)
         if self.model in ('', p.model): return p
         key, tower = named_tower(self.model)
         keeps_size = not tower or self.preset == 'smoke'    # else the tower has its own
@@ -246,8 +249,8 @@ def describe(self:Config) -> dict:
     own = {name: getattr(p, name) for name in ('model', 'words', 'vocab', 'clean', 'k_test', 'headline')}
     own['weights'] = ','.join(_without_folders(weights) for weights in self.start.values())
     tasks = asdict(self.settings) if self.on.tasks else {}
-    return {'method': self.variant, **own, **dict(p.model_kw), **without_later(p.train, 'ft_drop_cos', 'ft_mlm_image'),
-            **tasks, **self.rates}
+    return {'method': self.variant, **own, **dict(p.model_kw),
+            **without_later(p.train, 'ft_drop_cos', 'ft_mlm_image'), **tasks, **self.rates}
 
 # %% ../../nbs/14_recipes/15_camel_settings.ipynb #297d6902
 PHASES = ('zeroshot', 'finetuned', 'indomain')   # the target before and after tuning; held-out part of the source
@@ -270,19 +273,25 @@ STUDIES = dict(
                ('Table I', 'Table II', 'Table III', 'Fig. 3'), shows=(*_LISTS, 'masked words')),
     zero_shot=Study('without fine-tuning', _THREE, ('Table I', 'Table II', 'Table III'), shows=_LISTS,
                     run=(('finetuned', False),)),
-    ablation=Study('ingredients one by one', tuple(grid(*TABLE_IV, 'st_ema', 'start')), ('Table IV',), seeds=10),
-    longer=Study('the same after 20,000 batches of pretraining', tuple(grid(*TABLE_IV, steps=(20_000,))), seeds=3),
-    memory=Study('capacity of the error memory', tuple(grid('camel', memory=(.05, .1, .2, .3, .5, 1.))), ('Fig. 4',),
+    ablation=Study('ingredients one by one', tuple(grid(*TABLE_IV, 'st_ema', 'start')), ('Table IV',),
+                   seeds=10),
+    longer=Study('the same after 20,000 batches of pretraining', tuple(grid(*TABLE_IV, steps=(20_000,))),
+                 seeds=3),
+    memory=Study('capacity of the error memory', tuple(grid('camel', memory=(.05, .1, .2, .3, .5, 1.))),
+                 ('Fig. 4',),
                  seeds=3, axes=Axes('memory', 'memory capacity (share of the stylised samples)', by='phase')),
     order=Study('order of the tasks', tuple(grid('camel', order=('fixed', 'random'))), ('Table V',), seeds=3),
     k=Study('tasks between slow steps', tuple(grid('camel', k=(3, 6, 15, 30))), ('Table VI',), seeds=3,
             axes=Axes('k', 'tasks between slow steps', by='phase')),
     budget=Study('batches of pretraining, with and without a start', _budget_points(), seeds=3,
-            run=(('finetuned', False),), axes=Axes('steps', 'pretraining batches', by='method', panel='weights')),
+            run=(('finetuned', False),),
+                 axes=Axes('steps', 'pretraining batches', by='method', panel='weights')),
     transfer=Study('fine-tuned in one domain, tested in another', tuple(grid('camel')), ('Table VII',),
                    shows=('transfer',)),
-    masking=Study('captions with masked words', _THREE, ('Fig. 5', 'Fig. 6'), shows=(*_LISTS, 'masked words')),
-    attention=Study('where words are seen', tuple(grid('base', 'camel')), ('Fig. 7', 'Fig. 8'), shows=('word maps',)),
+    masking=Study('captions with masked words', _THREE, ('Fig. 5', 'Fig. 6'),
+                  shows=(*_LISTS, 'masked words')),
+    attention=Study('where words are seen', tuple(grid('base', 'camel')), ('Fig. 7', 'Fig. 8'),
+                    shows=('word maps',)),
     samples=Study('pairs of source and target; nothing is trained', tuple(grid('start')), ('Fig. 1',),
                   run=(('finetuned', False),), shows=('samples',)))
 

@@ -49,8 +49,8 @@ TITLES = {k: m.title for k, m in METHODS.items()}
 TABLE_8 = ('itc', 'gs', 'gs_ls', 'gs_ls_m', 'cfam')
 
 # %% ../../nbs/14_recipes/45_cfam.ipynb #b6cf0494
-MODEL_ARGS = ('losses', 'queries', 'depth', 'hidden', 'heads', 'wiring', 'shared', 'hard_by', 'tau', 'mask_text',
-              'pair_weight')    # the last: of matcher and identity loss
+MODEL_ARGS = ('losses', 'queries', 'depth', 'hidden', 'heads', 'wiring', 'shared', 'hard_by', 'tau',
+              'mask_text', 'pair_weight')    # the last: of matcher and identity loss
 _TRAIN = tuple(f.name for f in fields(TextTrain))
 
 
@@ -105,7 +105,8 @@ def method_settings(setting:dict, # See `sort_setting`
     if not m.steps and changes.get('steps'):
         raise ValueError(f"steps={changes['steps']}, but method={name!r} is not trained; give steps to another")
     needs_mask = m.mask and not s.mask
-    own: dict = dict(lr=s.lr*_rate(m, s, preset), steps=s.steps*m.steps, epochs=s.epochs*m.steps, mask=s.mask or m.mask)
+    own: dict = dict(lr=s.lr*_rate(m, s, preset), steps=s.steps*m.steps, epochs=s.epochs*m.steps,
+                     mask=s.mask or m.mask)
     s = replace(s, **{field: value for field, value in own.items() if field not in changes})
     s = replace(s, model=_of_family(s.model, m.family))
     if model and m.family != 'cfam':
@@ -138,7 +139,8 @@ def run_method(setting:dict, # See `sort_setting`
     if any(text_setting(name).world for name in (on, *tests)): check_worlds(s.start, s.model, seed)
     with phase(f'images, seed {seed}'): case = text_case(on, tests, preset, seed, root, split)
     folder = keep and Path(keep)/setting_folder(setting, seed)
-    searched = {test: digest(table.where(split=case.splits[test]), captions=True) for test, table in case.tests.items()}
+    searched = {test: digest(table.where(split=case.splits[test]), captions=True) for test,
+                table in case.tests.items()}
     if folder: claim(folder, searched, 'scored.json')
     done = train_text(case.train, s, seed, folder and folder/'model', quiet, execution=execution)
     scores = score_text(done.model, case.tests, case.splits, folder)
@@ -147,7 +149,8 @@ def run_method(setting:dict, # See `sort_setting`
         table, split = case.tests[test], case.splits[test]
         return scored_on(table.text_queries(split), table.gallery(split))
 
-    return [dict(variant=label(setting, TITLES), method=setting['name'], train=on, test=test, split=case.splits[test],
+    return [dict(variant=label(setting, TITLES), method=setting['name'], train=on, test=test,
+                 split=case.splits[test],
                  test_set=test_set(test), **metrics, **values, **done.cost, model=s.model)
             for test, metrics in scores.items()]
 
@@ -158,34 +161,40 @@ def _on(*tests): return (('tests', tests),)    # what is searched
 
 
 STUDIES = dict(
-    main=Study('coarse or fine captions in training', (*grid('start'), *grid('itc', 'cfam', train=('coarse', 'fine'))),
+    main=Study('coarse or fine captions in training',
+               (*grid('start'), *grid('itc', 'cfam', train=('coarse', 'fine'))),
                ('Fig. 2', 'Fig. 4'), 5, run=_on(*_LEVELS), shows=('ranked lists', 'matrix')),
     captions=Study('captions and images; nothing is trained', tuple(grid('start')),
                    ('Table 1', 'Table 10', *(f'Fig. {i}' for i in (1, 5, 6, 7, 8))), run=_on(*_LEVELS)),
-    scratch=Study('the same from random numbers, on the generated images, of which there are more', tuple(grid(
-        'itc', 'cfam', train=('coarse//generated', 'fine//generated'), weights=('none',), steps=(800,))), seeds=5,
-        run=_on(*(f'{x}//generated' for x in _LEVELS)), shows=('matrix',)),
+    scratch=Study('the same from random numbers, on the generated images, of which there are more',
+                  tuple(grid(
+        'itc', 'cfam', train=('coarse//generated', 'fine//generated'), weights=('none',), steps=(800,))),
+                  seeds=5, run=_on(*(f'{x}//generated' for x in _LEVELS)), shows=('matrix',)),
     losses=Study('losses one by one', (*grid('start'), *grid(*TABLE_8, 'gs_irr', 'irra', train=('fine',))),
                  ('Table 8',), 5, run=_on(*_LEVELS), shows=('gradients',)),
     pair_weight=Study('weight of matcher and identity loss', tuple(grid(
         'cfam', pair_weight=(0., 1., 10., 100., 1000.))), seeds=3, chooses=True, run=_on(*_LEVELS),
-        axes=Axes('pair_weight', 'weight of matcher and identity loss', 'method', 'test'), shows=('gradients',)),
+        axes=Axes('pair_weight', 'weight of matcher and identity loss', 'method', 'test'),
+                      shows=('gradients',)),
     decoder=Study('decoder', (*grid('cfam', shared=(True, False), depth=(1, 2, 3, 4)),
                               *grid('cfam', queries=(8, 16, 20)), *grid('cfam', wiring=('cross-first',))),
                   ('Table 9',), 3, run=_on(*_LEVELS)),
     settings=Study('train in one setting, search every other', tuple(grid('cfam', train=_ALL)),
-                   ('Table 2', 'Table 3a', 'Table 3b', 'Table 4', 'Fig. 9'), 3, run=_on(*_ALL), shows=('matrix',)),
+                   ('Table 2', 'Table 3a', 'Table 3b', 'Table 4', 'Fig. 9'), 3, run=_on(*_ALL),
+                   shows=('matrix',)),
     within=Study('train and search one set', tuple(grid('itc', 'irra', 'cfam', train=('fine',))),
                  ('Table 5', 'Table 6', 'Table 7'), 3, run=_on('fine'), shows=('ranked lists',)),
-    rates=Study('peak rates', tuple(grid(*TABLE_8, 'gs_irr', 'irra', lr=(6.25e-5, 1.25e-4, 2.5e-4, 5e-4))), seeds=2,
+    rates=Study('peak rates', tuple(grid(*TABLE_8, 'gs_irr', 'irra', lr=(6.25e-5, 1.25e-4, 2.5e-4, 5e-4))),
+                seeds=2,
                 chooses=True, run=_on('coarse', 'fine'), axes=Axes('lr', 'peak rate', 'method', 'test')),
     scratch_rates=Study('peak rates from random numbers', tuple(grid(
-        'itc', 'cfam', train=('fine//generated',), weights=('none',), steps=(800,), lr=(5e-4, 1e-3, 2e-3, 4e-3))),
+        'itc', 'cfam', train=('fine//generated',), weights=('none',), steps=(800,),
+        lr=(5e-4, 1e-3, 2e-3, 4e-3))),
         seeds=2, chooses=True, run=_on(*(f'{x}//generated' for x in ('coarse', 'fine'))),
         axes=Axes('lr', 'peak rate', 'method', 'test')),
     masks=Study('masked captions in training', tuple(grid('itc', 'gs', 'cfam', mask=(0., .15))), seeds=3,
                 run=_on(*_LEVELS)),
-    negatives=Study('similarity that chooses the negatives', tuple(grid('cfam', hard_by=('global', 'local'))), seeds=3,
-                    run=_on(*_LEVELS)),
+    negatives=Study('similarity that chooses the negatives', tuple(grid('cfam', hard_by=('global', 'local'))),
+                    seeds=3, run=_on(*_LEVELS)),
     steps=Study('longer training', tuple(grid('itc', 'cfam', steps=(100, 200, 600))), seeds=3,
                 run=_on('coarse', 'fine'), axes=Axes('steps', 'steps', 'method', 'test')))

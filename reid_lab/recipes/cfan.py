@@ -68,13 +68,15 @@ TITLES = {k: m.title for k, m in METHODS.items()}
 # %% ../../nbs/14_recipes/55_cfan.ipynb #652f40bc
 _QUICK = TextTrain(model='cfan_tiny', steps=300, mask=0.)
 CFAN_PRESETS = dict(
-    smoke=replace(_QUICK, model_kw=(('size', (64, 32)),), weights='none', steps=24, batch_size=16, vocab=500, words=77),
+    smoke=replace(_QUICK, model_kw=(('size', (64, 32)),), weights='none', steps=24, batch_size=16, vocab=500,
+                  words=77),
     quick=_QUICK,
     full=TextTrain('cfan_b16', steps=3000, lr=5e-6, device='auto'),
-    paper=TextTrain('cfan_b16', epochs=60, optimiser='adam', lr=5e-6, new_mult=1., weight_decay=4e-5, decay_bias=True,
+    paper=TextTrain('cfan_b16', epochs=60, optimiser='adam', lr=5e-6, new_mult=1., weight_decay=4e-5,
+                    decay_bias=True,
                     eps=1e-3, schedule='cosine', clip=0., augment='irra', mask_each=True, device='auto'))
-MODEL_ARGS = ('losses', 'queries', 'depth', 'k', 'alpha', 'detach_alpha', 'membership', 'tau', 'fta_weight', 'reduce',
-              'mask_padding', 'mask_text', 'shared_sigma')
+MODEL_ARGS = ('losses', 'queries', 'depth', 'k', 'alpha', 'detach_alpha', 'membership', 'tau', 'fta_weight',
+              'reduce', 'mask_padding', 'mask_text', 'shared_sigma')
 
 
 def _rate(m, s, preset):
@@ -94,7 +96,8 @@ def method_settings(setting:dict, # With `name`, a key of `METHODS`; the rest ar
     s = text_settings(CFAN_PRESETS[check_choice('preset', preset, CFAN_PRESETS)], **changes)
     if not m.steps and changes.get('steps'):
         raise ValueError(f"steps={changes['steps']}, but {setting['name']!r} is not trained; give steps to another")
-    of_method = dict(bridge=m.bridge, steps=s.steps*m.steps, epochs=s.epochs*m.steps, lr=s.lr*_rate(m, s, preset))
+    of_method = dict(bridge=m.bridge, steps=s.steps*m.steps, epochs=s.epochs*m.steps,
+                     lr=s.lr*_rate(m, s, preset))
     if s.optimiser == 'adam': of_method = dict(m.train) | of_method
     of_method = {name: value for name, value in of_method.items() if name not in changes}
     model = dict(s.model_kw, losses=m.losses, **dict(m.model))
@@ -189,7 +192,8 @@ class GateLog(Callback):
 
     def after_step(self, learn:Learner) -> None:
         "The gate of `learn` at the set intervals and at the end"
-        if learn.step % self.every == 0 or learn.step == learn.n_steps: self.look(learn.net, learn.step, learn.device)
+        if learn.step % self.every == 0 or learn.step == learn.n_steps: self.look(learn.net, learn.step,
+                                                                                  learn.device)
 
     def look(self, model:nn.Module, # `CFAN`
         step:int, # Number of the row
@@ -241,7 +245,8 @@ def sight_rows(model:nn.Module, # With FTA
     n:int=300, # Test pairs of an aerial image and its caption
     ) -> pd.DataFrame: # Row of `sight_correlation` for each side
     "Rank correlation of membership and visibility"
-    f = case.table.where(split=case.split, view='aerial', captions=lambda cs: [len(c) > 0 for c in cs]).frame[:n]
+    f = case.table.where(split=case.split, view='aerial',
+                         captions=lambda cs: [len(c) > 0 for c in cs]).frame[:n]
     found = membership_sight(model, case.world, case.table, f.path.tolist(), [c[0] for c in f.captions])
     return sight_correlation(found).rename_axis('side').reset_index().assign(stage=stage)
 
@@ -268,7 +273,8 @@ def _sight_numbers(model, case, before, folder):
     rows = list(sight.itertuples())
     numbers = {f'sight_{row.side}_{row.stage}': row.within for row in rows}
     for row in rows:
-        numbers |= {f'{name}_{row.side}_{row.stage}': getattr(row, name) for name in ('spread', 'own', 'own_seen')}
+        numbers |= {f'{name}_{row.side}_{row.stage}': getattr(row, name) for name in ('spread', 'own',
+                                                                                      'own_seen')}
     return numbers
 
 # %% ../../nbs/14_recipes/55_cfan.ipynb #aa250695
@@ -302,7 +308,8 @@ def run_method(setting:dict, # See `method_settings`
     for gate in callbacks: numbers |= _gate_numbers(done.model, case, gate, folder)
     if before is not None: numbers |= _sight_numbers(done.model, case, before, folder)
     test_set = scored_on(searched.text_queries(case.split), searched.gallery(case.split))
-    return dict(variant=label(setting, TITLES), method=setting['name'], train=name, test=name, split=case.split,
+    return dict(variant=label(setting, TITLES), method=setting['name'], train=name, test=name,
+                split=case.split,
                 test_set=test_set, **scores, **options_of(setting), **done.cost, model=s.model, **numbers)
 
 # %% ../../nbs/14_recipes/55_cfan.ipynb #0ff45574
@@ -327,12 +334,14 @@ STUDIES = dict(
                  axes=Axes('steps', 'steps')),
     sampling=Study('captions of a person in an epoch', tuple(grid('cfan', per_id=(0, 1, 2, 4))), seeds=3,
                    axes=Axes('per_id', 'captions a person (0: all)')),
-    longest=Study('training until nothing rises', tuple(grid('direct', 'bridge', 'cfan', steps=(2400,))), seeds=3),
-    scratch=Study('the same from random numbers', tuple(grid('direct', 'direct_long', 'bridge', 'cda', 'fta', 'cfan',
+    longest=Study('training until nothing rises', tuple(grid('direct', 'bridge', 'cfan', steps=(2400,))),
+                  seeds=3),
+    scratch=Study('the same from random numbers',
+                  tuple(grid('direct', 'direct_long', 'bridge', 'cda', 'fta', 'cfan',
                                                              weights=('none',), steps=(600,))), seeds=5),
     scratch_rates=Study('peak rates from random numbers', tuple(grid(
         'direct', 'bridge', 'cfan', weights=('none',), steps=(600,), lr=(5e-4, 1e-3, 2e-3, 4e-3))),
         seeds=2, chooses=True, axes=Axes('lr', 'peak rate')),
     rates=Study('peak rates', tuple(grid(
-        'direct', 'bridge', 'cda', 'fta', 'cfan', lr=(6.25e-5, 1.25e-4, 2.5e-4, 5e-4))), seeds=2, chooses=True,
-        axes=Axes('lr', 'peak rate')))
+        'direct', 'bridge', 'cda', 'fta', 'cfan', lr=(6.25e-5, 1.25e-4, 2.5e-4, 5e-4))), seeds=2,
+                chooses=True, axes=Axes('lr', 'peak rate')))

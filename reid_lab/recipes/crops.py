@@ -245,7 +245,8 @@ def open_embedder(model:'Embedder | Path | str', # Name or folder, see `ready_mo
     short, net = ready_model(model, reads, weights, tokenizer)
     if device is not None: net = net.to(pick_device(device))
     if not weights and Path(model).expanduser().is_dir(): return Embedder(net, short, weights=_whole(model))
-    return Embedder(net, short, str(model), _whole(weights) if weights else '', _whole(tokenizer) if tokenizer else '')
+    return Embedder(net, short, str(model), _whole(weights) if weights else '',
+                    _whole(tokenizer) if tokenizer else '')
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #e36a0005
 class NotedModel(NamedTuple):
@@ -312,8 +313,8 @@ class _ImageRows:
     def embed(self, first, end):
         "Embeddings of some rows, or None, and what was left out"
         rows, options = range(first, end), self.options
-        return embed_rows(self.embedder.net, self.table, rows, options.skip_bad, batch_size=options.batch_size,
-                          cameras=options.cameras)
+        return embed_rows(self.embedder.net, self.table, rows, options.skip_bad,
+                          batch_size=options.batch_size, cameras=options.cameras)
 
     def changed(self):
         "Whether images are others than at the beginning"
@@ -336,7 +337,8 @@ class _CaptionRows:
     def plan(self):
         "What decides the features, for `claim_parts`"
         e, frame = self.embedder, self.frame
-        texts = pd.util.hash_pandas_object(frame[[c for c in ('pid', 'path', 'caption') if c in frame]], index=False)
+        texts = pd.util.hash_pandas_object(frame[[c for c in ('pid', 'path', 'caption') if c in frame]],
+                                           index=False)
         return dict(model=e.short, weights=e.checksum, n=len(self), tokenizer_sum=e.tokenizer_sum,
                     captions=zlib.crc32(texts.to_numpy().tobytes()),
                     columns=columns_sum(frame[[c for c in frame if c == 'pid_name']])) # all that captions take along
@@ -511,8 +513,8 @@ def crops_to_shards(table:ReidTable, # Crops, see `crops_table`
     "Features of all crops on disk; an interrupted call is continued by the same call"
     out = check_output(out, fresh, shards=True)
     embedder = open_embedder(model)
-    embed_shards(embedder.net, table, out, rows=rows, meta=_facts_as_begun(out, embedder.facts(table)), fresh=fresh,
-                 **asdict(options))
+    embed_shards(embedder.net, table, out, rows=rows, meta=_facts_as_begun(out, embedder.facts(table)),
+                 fresh=fresh, **asdict(options))
     return Shards(out)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #14105ae0

@@ -93,33 +93,39 @@ def _study(title, settings, *printed, protocol='camera', seeds=5, **kw):
 
 
 STUDIES = dict(
-    main=_study('all methods and controls', grid(*METHODS), 'Table 1', 'Fig. 1', 'Fig. 2', 'Fig. 3', 'Fig. 6', 'Fig. 7',
-                'Fig. 9', shows=('cameras', 'NMI', 'maps', 'error curves'), run=(('bias', True),)),
+    main=_study('all methods and controls', grid(*METHODS), 'Table 1', 'Fig. 1', 'Fig. 2', 'Fig. 3', 'Fig. 6',
+                'Fig. 7', 'Fig. 9', shows=('cameras', 'NMI', 'maps', 'error curves'), run=(('bias', True),)),
     network=_study('a new network', grid(*PAPER), 'Table 2', protocol='network', shows=('cameras',)),
     source=_study('the training cameras', grid(*PAPER), 'Table 3', protocol='source', shows=('cameras',)),
     ablation=_study('parts of DART3', [dict(name='No adaptation'), *_NORM, dict(name='DART3', camera=False),
                     *grid('DART3-LITE', 'DART3')], 'Table 4', shows=('cameras',)),
-    batch=_study('queries per batch', [*grid('No adaptation', 'Norm'), *grid('TENT with BN statistics', 'TEMP', 'DART3',
+    batch=_study('queries per batch',
+                 [*grid('No adaptation', 'Norm'), *grid('TENT with BN statistics', 'TEMP', 'DART3',
                  'DART3-LITE', batch_size=_SIZES)], 'Table 5', axes=Axes('batch_size', 'queries per batch')),
-    cameras=_study('all cameras in training', grid(*PAPER), 'Table 6', protocol='all cameras', shows=('cameras',)),
-    distance=_study('distance in the loss', [*_NORM, *grid('DART3', 'DART3-LITE', distance=('euclidean', 'squared',
+    cameras=_study('all cameras in training', grid(*PAPER), 'Table 6', protocol='all cameras',
+                   shows=('cameras',)),
+    distance=_study('distance in the loss',
+                    [*_NORM, *grid('DART3', 'DART3-LITE', distance=('euclidean', 'squared',
                     'cosine'))], 'Table 7'),
-    k_tau=_study('neighbours and temperature', [*_NORM, *grid('DART3-LITE', k=_KS, tau=_TAUS)], 'Fig. 10d', 'Fig. 10e',
-                 axes=Axes('tau', 'temperature of DART3-LITE', 'k')),
-    k_tau_dart3=_study('the same with DART3', [*_NORM, *grid('DART3', k=_KS, tau=_TAUS)], 'Fig. 5a', 'Fig. 10a',
-                       'Fig. 10b', axes=Axes('tau', 'temperature of DART3', 'k')),
+    k_tau=_study('neighbours and temperature', [*_NORM, *grid('DART3-LITE', k=_KS, tau=_TAUS)], 'Fig. 10d',
+                 'Fig. 10e', axes=Axes('tau', 'temperature of DART3-LITE', 'k')),
+    k_tau_dart3=_study('the same with DART3', [*_NORM, *grid('DART3', k=_KS, tau=_TAUS)], 'Fig. 5a',
+                       'Fig. 10a', 'Fig. 10b', axes=Axes('tau', 'temperature of DART3', 'k')),
     steps=_study('updates per batch', _STEPS, 'Fig. 5b', 'Fig. 5c', 'Fig. 10c', 'Fig. 10f',
                  axes=Axes('steps', 'updates per batch', panel='episodic', words=_RESTART)),
-    grounding=_study('images of known cameras in each batch', [*_NORM, *grid('DART3', 'DART3-LITE', n_ground=(0, 8, 16,
+    grounding=_study('images of known cameras in each batch',
+                     [*_NORM, *grid('DART3', 'DART3-LITE', n_ground=(0, 8, 16,
                      32))], 'Fig. 5d', axes=Axes('n_ground', 'grounding images per batch')),
     samples=_study('statistics from the first queries', [*_NORM, *grid('Norm', 'DART3-LITE', 'DART3',
                    stats_from=('query',), first=(4, 8, 16, 32, 0))], 'Fig. 11',
                    axes=Axes('first', 'queries per camera that make the statistics', zero_is_all=True)),
-    noise=_study('noise in the statistics', grid('No adaptation', 'Norm'), 'Fig. 8', seeds=1, shows=('noise',)),
+    noise=_study('noise in the statistics', grid('No adaptation', 'Norm'), 'Fig. 8', seeds=1,
+                 shows=('noise',)),
     settings=_study('search of rates and steps', _SEARCH, seeds=2, chooses=True,
                     axes=Axes('lr', 'learning rate', 'steps', 'method', fill=(('steps', 1),),
                               without=(('episodic', True), ('method', 'TENT')))),
-    rescaled=_study('rates in units of the features\' deviation', [*_NORM, *grid('DART3-LITE', 'DART3', rescale=(True,),
+    rescaled=_study('rates in units of the features\' deviation',
+                    [*_NORM, *grid('DART3-LITE', 'DART3', rescale=(True,),
                     steps=(1, 5), lr=(1e-4, 1e-3, 3e-3, 1e-2, 3e-2))],
                     axes=Axes('lr', 'learning rate', 'steps', 'method')))
 
@@ -130,7 +136,8 @@ def _panels(title, figure, *names):
 
 
 STUDIES |= dict(
-    fig5=_panels('neighbours, temperature, updates and grounding', 'Fig. 5', 'k_tau_dart3', 'steps', 'grounding'),
+    fig5=_panels('neighbours, temperature, updates and grounding', 'Fig. 5', 'k_tau_dart3', 'steps',
+                 'grounding'),
     fig10=_panels('neighbours, temperature and updates', 'Fig. 10', 'k_tau_dart3', 'steps', 'k_tau'))
 
 
@@ -166,7 +173,8 @@ def as_in_paper(model:str, # Key of the zoo
     ) -> dict: # Method -> arguments
     "Rate, steps, batch size and temperature of the paper (TEMP: of its released code), for presets `full` and `paper`"
     ours = dict(lr=1e-4, steps=1, batch_size=64, tau=200. if MODELS[model].family == 'transreid' else 100.)
-    same = {f'{n}, {k}': dict(tau=ours['tau']) for n in ('DART3', 'DART3-LITE') for k in ('paper rate', 'episodic')}
+    same = {f'{n}, {k}': dict(tau=ours['tau']) for n in ('DART3', 'DART3-LITE') for k in ('paper rate',
+                                                                                          'episodic')}
     return {'DART3': ours, 'DART3-LITE': ours, 'TEMP': dict(lr=3.5e-4), 'TENT': dict(lr=1e-4), **same}
 
 
@@ -176,7 +184,8 @@ def applies(setting:dict, # Of a study
     "Whether a setting can change this model's feature: TENT needs a classifier, statistics of the batch a BatchNorm"
     make = METHODS[check_choice('method', setting['name'], METHODS)]
     method = make(**{k: v for k, v in setting.items() if k not in ('name', 'n_ground')})
-    if getattr(method, 'prediction', '') == 'classifier' and not hasattr(ev.model, 'forward_tta'): return False
+    if getattr(method, 'prediction', '') == 'classifier' and not hasattr(ev.model,
+                                                                         'forward_tta'): return False
     if getattr(method, 'bn_mode', 'eval') != 'batch': return True
     try: return bool(influential(ev.model.eval(), ev.stream().pixels(range(min(2, len(ev.q)))), ('bn',)))
     except ValueError: return False
@@ -258,7 +267,8 @@ def over_cameras(frame:pd.DataFrame, # From `score_settings`; other columns than
         return weighted_mean(known[metric], known.n_query) if len(known) else float('nan')
 
     def of_run(rows):
-        return pd.Series({metric: mean(rows, metric) for metric in metrics} | dict(n_query=rows.n_query.sum()))
+        return pd.Series({metric: mean(rows,
+                                       metric) for metric in metrics} | dict(n_query=rows.n_query.sum()))
 
     return frame.groupby(list(by), sort=False)[[*metrics, 'n_query']].apply(of_run).reset_index()
 
@@ -357,17 +367,19 @@ def stored_row(row:dict, # Of `run_study`, with `setting` and `seed`
     ) -> dict: # Arguments of `Run.record`
     "The result row of one setting"
     setting, seen = row['setting'], int(row['images_seen'])
-    return dict(metrics={k: row[k] for k in SCORES if k in row}, setting=setting, dataset=dataset, test_set=test_set,
+    return dict(metrics={k: row[k] for k in SCORES if k in row}, setting=setting, dataset=dataset,
+                test_set=test_set,
                 selection='last step' if seen else 'none', images_seen=seen, seed=int(row['seed']),
-                train_s=row['train_s'], ms_per_query=round(row['ms_per_query'], 3), n_query=int(row['n_query']),
-                model=model, weights=weights, **setting.options)
+                train_s=row['train_s'], ms_per_query=round(row['ms_per_query'], 3),
+                n_query=int(row['n_query']), model=model, weights=weights, **setting.options)
 
 
 def of_paper(rows:pd.DataFrame, # With `setting`
     ) -> pd.DataFrame: # In the paper's order
     "Rows of the paper's methods with their usual arguments"
     usual = [Setting(name) for name in PAPER]
-    return rows[rows.setting.isin(usual)].sort_values('method', key=lambda m: m.map(PAPER.index), kind='stable')
+    return rows[rows.setting.isin(usual)].sort_values('method', key=lambda m: m.map(PAPER.index),
+                                                      kind='stable')
 
 
 def printed_tables(study:Study, # Of the run

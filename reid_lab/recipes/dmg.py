@@ -145,7 +145,9 @@ def method_settings(method:str='dmg', # Key of `METHODS`
     own: dict = dict(batch_size=s.batch_size*m.batches, steps=_OWN_STEPS.get(preset, s.steps)*m.epochs,
                      epochs=s.epochs*m.epochs, lr=s.lr*rate)
     s = replace(s, **{name: value for name, value in own.items() if name not in changes})
-    if m.tower and MODELS[s.model].family != m.tower: s = replace(s, model=_of_family(m.tower, MODELS[s.model].size))
+    if m.tower and MODELS[s.model].family != m.tower: s = replace(s,
+                                                                  model=_of_family(m.tower,
+                                                                                   MODELS[s.model].size))
     loss = [(name, value) for name, value in m.loss if name not in dict(s.model_kw)]
     return replace(s, model_kw=(*s.model_kw, *loss))
 
@@ -256,21 +258,25 @@ def run_method(setting:dict, # See `sort_setting`
     train = {**joined_augment(where['dataset'], preset), **(train or {})}
     s = method_settings(name, preset, **{**train, **own})
     check_worlds(s.start, s.model, *case_worlds(where['dataset'], seed))
-    with phase(f'images, seed {seed}'): case = load_case(preset=preset, seed=seed, root=root, subsets=subsets, **where)
+    with phase(f'images, seed {seed}'): case = load_case(preset=preset, seed=seed, root=root, subsets=subsets,
+                                                         **where)
     folder = keep and Path(keep)/setting_folder(setting, seed)
     if folder:
         searched = {name: [digest(test.images), len(test.tasks)] for name, test in case.tests.items()}
         claim(folder, dict(tests=searched), 'scored.json')
-    done = train_method(case.train, setting, preset, seed, folder and folder/'model', quiet, execution, **train)
+    done = train_method(case.train, setting, preset, seed, folder and folder/'model', quiet, execution,
+                        **train)
     scores = score_case(done.model, case, METHODS[name].cameras, folder)
     about = {**done.cost, **people_of(scheme_of(name, s.k, **step), case.train), 'model': s.model}
-    return [dict(variant=label(setting, TITLES), method=name, test=test, **metrics, **options_of(setting), **about)
+    return [dict(variant=label(setting, TITLES), method=name, test=test, **metrics, **options_of(setting),
+                 **about)
             for test, metrics in scores.items()]
 
 # %% ../../nbs/14_recipes/35_dmg.ipynb #1e92b268
 _PARTS = ('bot', 'bot_double', 'halves', 'md', 'mg', 'dmg')
 _MAIN = ('start', 'bot', 'bot_long', *_PARTS[1:])   # equal steps and equal images
-_ALL = ('softmax', 'bot', 'center', 'circle', 'agw', 'bot_double', 'cbn', 'mldg', 'reptile', 'md', 'mg', 'dmg')
+_ALL = ('softmax', 'bot', 'center', 'circle', 'agw', 'bot_double', 'cbn', 'mldg', 'reptile', 'md', 'mg',
+        'dmg')
 _TRIO = ('bot_double', 'md', 'dmg')     # what a regime compares
 
 
@@ -285,30 +291,34 @@ STUDIES = dict(
     scenes=Study('sets, sites and cameras; nothing is trained', tuple(grid('start')), ('Fig. 1', 'Fig. 2'),
                  shows=('scenes',)),
     methods=Study('baselines', tuple(grid(*_ALL)), ('Table 4',), 5),
-    transfer=Study('direct transfer between sets', tuple(grid('bot', dataset=_SETS)), ('Table 1', 'Table 3'), 3,
-                   shows=('matrix',)),
+    transfer=Study('direct transfer between sets', tuple(grid('bot', dataset=_SETS)), ('Table 1', 'Table 3'),
+                   3, shows=('matrix',)),
     mixed=Study('joined sets, four small targets', tuple(grid('bot', 'bot_double', 'dmg')), ('Table 5',), 3,
                 run=(('dataset', 'mixed world'),)),
     scratch=Study('the same from random numbers', tuple(grid(*_MAIN[1:], weights=('none',))), seeds=5),
-    inner=Study('rate of the virtual step', (*grid('halves', 'bot_double'), *grid('mg', inner_lr=_INNER)), seeds=2,
-                chooses=True, axes=_axis('rate of the virtual step', 'inner_lr')),
-    rates=Study('peak rates', (*grid(*_PARTS, lr=(1e-4, 3e-4, 7e-4, 1.5e-3, 3e-3)), *grid(*_PARTS[3:], lr=(3e-5,))),
+    inner=Study('rate of the virtual step', (*grid('halves', 'bot_double'), *grid('mg', inner_lr=_INNER)),
+                seeds=2, chooses=True, axes=_axis('rate of the virtual step', 'inner_lr')),
+    rates=Study('peak rates',
+                (*grid(*_PARTS, lr=(1e-4, 3e-4, 7e-4, 1.5e-3, 3e-3)), *grid(*_PARTS[3:], lr=(3e-5,))),
                 seeds=2, chooses=True, axes=_axis('peak rate', 'lr')),
     baseline_rates=Study('peak rates of the baselines', (
         *grid('softmax', 'center', 'circle', 'agw', 'cbn', 'mldg', 'reptile', lr=(1e-4, 3e-4, 1e-3)),
-        *grid('agw', 'cbn', 'reptile', lr=(3e-3, 6e-3))), seeds=2, chooses=True, axes=_axis('peak rate', 'lr')),
+        *grid('agw', 'cbn', 'reptile', lr=(3e-3, 6e-3))), seeds=2, chooses=True,
+                         axes=_axis('peak rate', 'lr')),
     scratch_rates=Study('peak rates from random numbers', tuple(grid(*_PARTS, weights=('none',), lr=(
         1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2))), seeds=2, chooses=True, axes=_axis('peak rate', 'lr')),
     regimes=Study('more cameras, fewer people, larger shift, second order', (
-        *grid(*_TRIO, weights=('none',), cams=(12,)), *grid(*_TRIO, weights=('none',), ids=((15, 6, 20, 25, 25),)),
+        *grid(*_TRIO, weights=('none',), cams=(12,)),
+        *grid(*_TRIO, weights=('none',), ids=((15, 6, 20, 25, 25),)),
         *grid(*_TRIO, weights=('none',), severity=((.9, .9),)),
         *grid('mg', 'dmg', weights=('none',), second_order=(True,))), seeds=3),
     longer=Study('three times the steps', tuple(grid(*_TRIO, weights=('none',), steps=(900,))), seeds=3),
-    scale=Study('scale of the cosines in the meta-discrimination loss', (*grid('halves', weights=('none',)), *grid(
+    scale=Study('scale of the cosines in the meta-discrimination loss',
+                (*grid('halves', weights=('none',)), *grid(
         'md', 'dmg', weights=('none',), scale=(1., 4., 16.))), seeds=2, chooses=True,
         axes=_axis('scale of the cosines', 'scale')),
-    support=Study('the support loss in the objective', tuple(grid('mg', 'dmg', support=(0., .5, 1.))), seeds=3,
-                  axes=_axis('weight of the support loss', 'support')))
+    support=Study('the support loss in the objective', tuple(grid('mg', 'dmg', support=(0., .5, 1.))),
+                  seeds=3, axes=_axis('weight of the support loss', 'support')))
 
 # %% ../../nbs/14_recipes/35_dmg.ipynb #f82e95df
 def set_of(setting:dict, # Of a run
@@ -342,7 +352,8 @@ def stored_row(row:dict, # Of `run_method`, with `seed`
                 dataset=f"{where} {row['test']}", selection='last step' if seen else 'none', images_seen=seen,
                 seed=int(row['seed']), train_s=row['train_s'], test=row['test'], splits=int(row['splits']),
                 n_query=int(row['n_query']), case=set_of(setting, dataset),
-                **{**options, **budget, **people, 'weights': Path(s.start).name, 'model': model or row['model']})
+                **{**options, **budget, **people, 'weights': Path(s.start).name,
+                   'model': model or row['model']})
 
 # %% ../../nbs/14_recipes/35_dmg.ipynb #2d4caaaf
 PLAIN = ('start', 'none', 'bot', 'bot_double', 'bot_long', 'halves')     # controls: nothing of DMG-Net
@@ -360,7 +371,8 @@ def alike(settings:Iterable[Setting], # `Setting`s
 def against_bot(settings:Iterable[Setting], # `Setting`s
     ) -> list: # Of (`Setting` of BoT, those that are compared with it)
     "What is compared: each BoT with the other methods of its settings"
-    return [(base, group) for group in alike(settings) for base in group if base.method in BASES and len(group) > 1]
+    return [(base,
+             group) for group in alike(settings) for base in group if base.method in BASES and len(group) > 1]
 
 
 def source_matrix(rows:pd.DataFrame, # With `setting`, `test` and `mAP`

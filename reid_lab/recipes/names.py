@@ -98,7 +98,8 @@ def check_camera_name(dataset:str, # Parameter `dataset` of run_dart3: neither `
     known = [name for name, d in DATASETS.items() if d.cameras and d.image_queries and name != 'world']
     name, _, cameras = dataset.rpartition('-')
     if dataset in DATASETS or name in DATASETS and cameras.isdecimal(): return
-    check_choice('dataset', dataset, ['world', *known], 'With the number of known cameras, such as market1501-5; or '
+    check_choice('dataset', dataset, ['world', *known],
+                 'With the number of known cameras, such as market1501-5; or '
                  'two, such as market1501->msmt17.')
 
 # %% ../../nbs/14_recipes/07_names.ipynb #8d28ef80

@@ -115,7 +115,8 @@ def check_ready_models(names:Sequence[str], # Names of the package's weights, or
         if Path(name).expanduser().is_dir():
             _check_trained(name, reads)
             continue
-        check_choice('models', name, ready_names(reads), 'A folder of a training or of a run will do as well.')
+        check_choice('models', name, ready_names(reads),
+                     'A folder of a training or of a run will do as well.')
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #fc571d56
 def check_unseen_worlds(settings:Sequence[ReidTrain | TextTrain | camel.Config], # Of trainings, see `check_starts`
@@ -162,7 +163,8 @@ def check_camera_dataset(dataset:str, # Parameter `dataset` of run_dart3
         if table is not None: own_cameras(table, numbers)
         return
     else: check_camera_name(dataset)
-    check_choice('protocol', protocol, protocols_of(dataset), f"The study asks for it, and dataset={dataset!r} does "
+    check_choice('protocol', protocol, protocols_of(dataset),
+                 f"The study asks for it, and dataset={dataset!r} does "
                  "not have it; choose another study, or dataset=world.")
     if '->' not in dataset: _check_cameras_on_disk(dataset, data_root)
 
@@ -484,7 +486,8 @@ def _caption_cot(p):
 
 def _text_granularity(p):
     check_choice('preset', p.preset, TEXT_PRESETS)
-    check_choice('method', p.method, [k for k, m in cfam.METHODS.items() if m.steps], 'A control is not trained.')
+    check_choice('method', p.method, [k for k, m in cfam.METHODS.items() if m.steps],
+                 'A control is not trained.')
     for name in ('train_on', 'tests'):
         for level in getattr(p, name): check_choice(name, level, LEVELS)
     for level in LEVELS:
@@ -514,8 +517,8 @@ def _check_plan(experiment, p, plan):
 
 CHECKS = dict( # experiment -> function of its parameters
     camel=_camel, cfam=_cfam, cfan=_cfan, dart3=_dart3, dmg=_dmg, attention_maps=_attention_maps,
-    word_masking=_word_masking, camera_bias=_camera_bias, failure_browser=_failure_browser, caption_cot=_caption_cot,
-    text_granularity=_text_granularity, starts=_starts)
+    word_masking=_word_masking, camera_bias=_camera_bias, failure_browser=_failure_browser,
+    caption_cot=_caption_cot, text_granularity=_text_granularity, starts=_starts)
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #ed28ba97
 def check_parameters(experiment:str, # Key of `CHECKS`

@@ -91,8 +91,8 @@ def images_seen(n:int, # Samples of the training split
 def _only_real(preset, dataset, uses_world):
     "The note on preset `paper` where a World is named"
     if preset != 'paper' or not uses_world: return ()
-    return (Finding('error', f"preset='paper' is for datasets on disk, and dataset={dataset!r} means a World", '',
-                    'name one with -p dataset= and its folder with -p data_root=, or take preset=full'),)
+    return (Finding('error', f"preset='paper' is for datasets on disk, and dataset={dataset!r} means a World",
+                    '', 'name one with -p dataset= and its folder with -p data_root=, or take preset=full'),)
 
 
 def _fields(p, *names):
@@ -107,13 +107,15 @@ def camel_plan(p:'Params', # Parameters of run_camel
     ) -> Plan:
     "What run_camel is about to use"
     study = camel.STUDIES[find_study(camel.STUDIES, p.study, 'camel')]
-    configs = [_camel_config(p, camel.run_arguments(setting)) for setting in study.only(p.methods, camel.VARIANTS)]
+    configs = [_camel_config(p, camel.run_arguments(setting)) for setting in study.only(p.methods,
+                                                                                        camel.VARIANTS)]
     names, roots = (map(str.strip, text.split(',')) for text in (p.dataset, p.data_root or ','))
     targets = dict(zip(names, roots))
     sets = [(name, root or None) for dataset, root in [*targets.items(), (p.source, p.source_root)]
             for name in named_sets(dataset)]
     tuned = dict(study.run).get('finetuned', True)
-    images = sum(_camel_images(p, config, target, tuned) for config in configs if config.trains for target in targets)
+    images = sum(_camel_images(p, config, target,
+                               tuned) for config in configs if config.trains for target in targets)
     images *= study.n_seeds(p.preset, p.seeds)
     return Plan(tuple(configs), tuple(sets), configs[0].budget.device, p.device, images, _mals(p))
 
@@ -121,7 +123,8 @@ def camel_plan(p:'Params', # Parameters of run_camel
 def _camel_config(p, own):
     "The configuration of a setting of run_camel, given as arguments of `run_variant`"
     train, meta = tuple(own['train'].items()), tuple(own['meta'].items())
-    return camel.Config(own['method'], p.preset, 0, train, meta, p.model, own['weights'] or p.weights, p.device)
+    return camel.Config(own['method'], p.preset, 0, train, meta, p.model, own['weights'] or p.weights,
+                        p.device)
 
 
 def _camel_images(p, config, target, tuned):
@@ -160,7 +163,8 @@ def cfam_plan(p:'Params', # Parameters of run_cfam
 def cfan_plan(p:'Params', # Parameters of run_cfan
     ) -> Plan:
     "What run_cfan is about to use"
-    study, own = cfan.STUDIES[find_study(cfan.STUDIES, p.study, 'cfan')], _fields(p, 'model', 'weights', 'device')
+    study, own = cfan.STUDIES[find_study(cfan.STUDIES, p.study, 'cfan')], _fields(p, 'model', 'weights',
+                                                                                  'device')
     trains = [cfan.method_settings(s, p.preset, **own) for s in study.only(p.methods, cfan.METHODS)]
     sizes = [train_size(p.dataset, p.preset, 'aerial')]*len(trains)
     return _text_plan(p, study.n_seeds(p.preset, p.seeds), trains, sizes, p.dataset == 'world')
@@ -175,8 +179,10 @@ def dart3_plan(p:'Params', # Parameters of run_dart3
     s = reid_settings(p.preset, **dart3.source_settings(p.preset, model, p.weights, p.device, check=False))
     source = next(iter(named_sets(p.dataset)), 'world')
     n = 0 if source.lower().endswith(TABLES) else train_size(source, p.preset, 'reid')
-    images = images_seen(n, s.batch_size, s.steps, s.epochs)*study.n_seeds(p.preset, p.seeds)*MODELS[s.model].trains
-    return Plan((s,), _on_disk(p), s.device, p.device, images, _only_real(p.preset, p.dataset, p.dataset == 'world'))
+    images = images_seen(n, s.batch_size, s.steps, s.epochs)*study.n_seeds(p.preset,
+                                                                           p.seeds)*MODELS[s.model].trains
+    return Plan((s,), _on_disk(p), s.device, p.device, images,
+                _only_real(p.preset, p.dataset, p.dataset == 'world'))
 
 
 def dmg_plan(p:'Params', # Parameters of run_dmg
@@ -186,7 +192,8 @@ def dmg_plan(p:'Params', # Parameters of run_dmg
     train = dart3.source_settings(p.preset, p.model, p.weights, p.device, check=False)
     dataset = p.dataset or dict(study.run).get('dataset', 'world')
     plain, settings = reid_settings(p.preset, **train), study.only(p.methods, dmg.METHODS)
-    trains = [dmg.method_settings(s['name'], p.preset, **{**train, **dmg.sort_setting(s)[2]}) for s in settings
+    trains = [dmg.method_settings(s['name'], p.preset,
+                                  **{**train, **dmg.sort_setting(s)[2]}) for s in settings
               ] if MODELS[plain.model].trains else [plain]
     known = [n for n in named_sets(dataset.split('->')[0]) if n in DATASETS]
     sizes = [train_size(k, p.preset, 'reid') for k in known or ['world'] if k not in TARGETS]
@@ -216,11 +223,14 @@ def set_findings(name:str, # Key of `DATASETS`, or a file of a table
     "What is missing or odd in a dataset"
     if name in DATASETS:
         faults = [finding for finding in doctor(name, root).findings if finding.level != 'ok']
-        return [replace(fault, what=f'{name}: {fault.what}', remedy=run_remedy(fault.remedy)) for fault in faults]
+        return [replace(fault, what=f'{name}: {fault.what}',
+                        remedy=run_remedy(fault.remedy)) for fault in faults]
     out = []
     if not Path(name).expanduser().is_file():
-        out.append(Finding('error', f'dataset={name!r} is no file', '', 'name the .csv or .parquet of a table'))
-    if name.lower().endswith('.parquet') and not any(map(importlib.util.find_spec, ('pyarrow', 'fastparquet'))):
+        out.append(Finding('error', f'dataset={name!r} is no file', '',
+                           'name the .csv or .parquet of a table'))
+    if name.lower().endswith('.parquet') and not any(map(importlib.util.find_spec,
+                                                         ('pyarrow', 'fastparquet'))):
         out.append(Finding('error', f'dataset={name!r} needs pyarrow', '',
                            "pip install 'reid_lab[parquet]', or name a .csv"))
     return out
@@ -264,14 +274,16 @@ def device_findings(plan:Plan, # Its device, images and what the user named
     ) -> list[Finding]:
     "A GPU that is missing, and how long training takes without"
     if lacks := _lacks_device(plan.named):
-        return [Finding('error', f'device={plan.named!r}: torch finds {lacks}', '', 'leave it out, or -p device=cpu')]
+        return [Finding('error', f'device={plan.named!r}: torch finds {lacks}', '',
+                        'leave it out, or -p device=cpu')]
     days = plan.images/CPU_RATE/86_400
     wants_gpu = plan.device == 'auto' or plan.named == 'cpu'    # or the user who knows that there is none
     large = any(MODELS[_model(settings)].size == 'paper' for settings in plan.settings)
     if not (wants_gpu and large and days >= 1) or pick_device(plan.device) != 'cpu': return []
     what = f'no GPU: {plan.images:,} images in training, about {days:,.0f} days on two cores at paper size'
     if plan.named == 'cpu': return [Finding('warn', what)]
-    return [Finding('error', what, '', 'run it where there is a GPU; or here all the same, with -p device=cpu')]
+    return [Finding('error', what, '',
+                    'run it where there is a GPU; or here all the same, with -p device=cpu')]
 
 # %% ../../nbs/14_recipes/60_preflight.ipynb #d7e12a1e
 def _batch_size(settings):

@@ -72,14 +72,16 @@ REID_PRESETS = dict(
     quick=ReidTrain(),
     full=ReidTrain('bot_r50', (('size', (256, 128)),), steps=6000, lr=3.5e-4, resample='bilinear',
                    test_resample='bilinear', device='auto'),
-    paper=ReidTrain('bot_r50', epochs=120, optimiser='adam', lr=3.5e-4, schedule='bot', clip=0., augment='bot',
+    paper=ReidTrain('bot_r50', epochs=120, optimiser='adam', lr=3.5e-4, schedule='bot', clip=0.,
+                    augment='bot',
                     resample='bilinear', test_resample='bilinear', refresh=False, device='auto'))
 BY_MODEL = { # (preset, model): what differs from the preset for other models; `quick` by benchmarks/reid_rates.py
     ('quick', 'transreid_tiny'): dict(lr=2e-3, model_kw=(('w_triplet', 1.),)),
     ('quick', 'clip_reid_tiny'): dict(lr=2e-3, model_kw=(('w_id', 1.),), prompt_epochs=10),
-    ('paper', 'transreid_b16'): dict(optimiser='sgd', lr=8e-3, bias_mult=2., weight_decay=1e-4, schedule='transreid',
-                                     augment='transreid', resample='bicubic'),
-    ('paper', 'clip_reid_b16'): dict(epochs=60, lr=5e-6, bias_mult=2., weight_decay=1e-4, schedule='clip_reid',
+    ('paper', 'transreid_b16'): dict(optimiser='sgd', lr=8e-3, bias_mult=2., weight_decay=1e-4,
+                                     schedule='transreid', augment='transreid', resample='bicubic'),
+    ('paper', 'clip_reid_b16'): dict(epochs=60, lr=5e-6, bias_mult=2., weight_decay=1e-4,
+                                     schedule='clip_reid',
                                      augment='transreid', resample='bicubic', prompt_epochs=120),
 }
 
@@ -105,7 +107,8 @@ def reid_optimiser(model:nn.Module, # Module
     ) -> torch.optim.Optimizer: # Torch optimiser
     "The optimiser of a training"
     check_choice('optimiser', s.optimiser, ('adamw', 'adam', 'sgd'))
-    if s.optimiser == 'adamw': return torch.optim.AdamW(param_groups(model, s.lr, s.weight_decay), betas=(.9, .98))
+    if s.optimiser == 'adamw': return torch.optim.AdamW(param_groups(model, s.lr, s.weight_decay),
+                                                        betas=(.9, .98))
     weights, biases = [], []
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad: continue
@@ -126,7 +129,8 @@ def control_key(s:ReidTrain, # Settings of a model that is not trained; `model_k
     if missing:
         raise ValueError(f"model={s.model!r} is not trained and needs {' and '.join(needs)}; model_kw lacks {missing}")
     start = start_key(s.start, s.model) or dict(start=f'seed {seed}')
-    return json.loads(json.dumps(dict(model=s.model, model_kw=kw, weights=Path(s.start).name, steps=0, **start)))
+    return json.loads(json.dumps(dict(model=s.model, model_kw=kw, weights=Path(s.start).name, steps=0,
+                                      **start)))
 
 
 def _untrained(model, s, key, folder):
@@ -193,16 +197,17 @@ def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
     if not MODELS[s.model].trains: return _untrained(new_model(table, s), s, key, folder)
     model, rows = new_model(table, s), table.where(split='train')
     if not (s.steps or s.epochs): return _untrained(model, s, key, folder)
-    loader = Batches(rows, s.batch_size, model.size, seed=seed, sampler=scheme.sampler, k=s.k, augment=s.augment,
-                     resample=s.resample, **execution.loading)
+    loader = Batches(rows, s.batch_size, model.size, seed=seed, sampler=scheme.sampler, k=s.k,
+                     augment=s.augment, resample=s.resample, **execution.loading)
     def stage_1(model):
         seen = cache_images(model.to(pick_device(s.device)), rows, quiet=quiet)
         learn_prompts(model, *seen, s.prompt_epochs, seed=seed, quiet=quiet, form=s.form,
                       precision=precision_of(execution.switches))
-    return fit(model, loader, s.epochs*len(loader) or s.steps, folder, key, label=f'{s.model}, seed {seed}', rows=20,
-               saves=5, quiet=quiet, refresh=s.refresh, prepare=stage_1 if s.prompt_epochs else None,
+    return fit(model, loader, s.epochs*len(loader) or s.steps, folder, key, label=f'{s.model}, seed {seed}',
+               rows=20, saves=5, quiet=quiet, refresh=s.refresh, prepare=stage_1 if s.prompt_epochs else None,
                schedule=reid_schedule(s, len(loader)), clip=s.clip or None, device=s.device, seed=seed,
-               strategy=scheme.strategy and scheme.strategy(), opt=lambda m: reid_optimiser(m, s), execution=execution)
+               strategy=scheme.strategy and scheme.strategy(), opt=lambda m: reid_optimiser(m, s),
+               execution=execution)
 
 # %% ../../nbs/14_recipes/10_reid.ipynb #47e589e4
 def evaluate_reid(model:nn.Module, # Has `encode_image` and `size`

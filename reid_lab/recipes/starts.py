@@ -62,8 +62,8 @@ class Start:
 STARTS = dict(
     camel_tiny=Start(tuple(range(500, 504)), 3000, 3e-3, domain='generated'),
     bot_tiny=Start(tuple(range(500, 506)), 3000, 1.5e-3, task='reid'),
-    clip_tiny=Start(tuple(range(500, 506)), 4000, 1e-3, options=(('granularity', 'mixed'),), words=168, heads=(),
-                    fits=('clip_reid_tiny',)),
+    clip_tiny=Start(tuple(range(500, 506)), 4000, 1e-3, options=(('granularity', 'mixed'),), words=168,
+                    heads=(), fits=('clip_reid_tiny',)),
     transreid_tiny=Start(tuple(range(500, 506)), 4000, 1e-3, heads=('heads.',)))
 STUDIES = {name: Study(f'the start of {name}', tuple(grid(name)), seeds=3) for name in STARTS}
 
@@ -118,7 +118,8 @@ def _train_captions(name, start, preset, seed, folder, quiet, execution):
     how = dict(steps=start.steps, lr=lr, augment=start.augment)
     config = Config('base', preset, seed, tuple(how.items()), model=name, weights='none')
     done = pretrain(config, CamelData(table, table, tok), folder, quiet, execution)
-    return done, dict(config.budget.model_kw), dict(vocab=tok.vocab, context_length=start.words, clean=tok.clean)
+    return done, dict(config.budget.model_kw), dict(vocab=tok.vocab, context_length=start.words,
+                                                    clean=tok.clean)
 
 
 def _train_images(name, start, preset, seed, folder, quiet, execution):
@@ -149,9 +150,10 @@ def _train_vit(name, start, preset, seed, folder, quiet, execution):
     loader = Batches(table, batch, size, tok, seed, 'caption', augment=start.augment, **execution.loading)
     settings = dict(asdict(start), model=name, model_kw=dict(size=size), batch_size=batch)
     key = training_key(settings, seed, table, True, execution)
-    done = fit(pair, loader, start.steps, folder, key, lr=start.lr, clip=5., seed=seed, label=f'{name}, seed {seed}',
-               quiet=quiet, schedule=lambda s: lr_linear(s, start.steps, max(1, start.steps//10)), device='cpu',
-               execution=execution)
+    done = fit(pair, loader, start.steps, folder, key, lr=start.lr, clip=5., seed=seed,
+               label=f'{name}, seed {seed}',
+               quiet=quiet, schedule=lambda s: lr_linear(s, start.steps, max(1, start.steps//10)),
+               device='cpu', execution=execution)
     return replace(done, model=TransReID(vit, 2, size, w_triplet=.1).eval()), _size(preset), {}
 
 # %% ../../nbs/14_recipes/30_starts.ipynb #b2532856
@@ -171,9 +173,10 @@ def train_start(name:str, # Key of `STARTS`, which is the model's in the zoo
     done, kw, words = train(name, start, preset, seed, folder, quiet, execution)
     worlds = tuple((preset, start.task, s) for s in start.worlds)
     scores = {k: round(v, 2) for k, v in score_start(done.model, start, preset).items()}
-    return done, Card(name, kw, worlds, f'reid_lab run starts -p study={name} -p preset={preset} -p seed={seed}',
-                      commit, seed, done.steps, done.images, round(done.seconds, 1), scores, start.heads, words,
-                      start.fits)
+    return done, Card(name, kw, worlds,
+                      f'reid_lab run starts -p study={name} -p preset={preset} -p seed={seed}',
+                      commit, seed, done.steps, done.images, round(done.seconds, 1), scores, start.heads,
+                      words, start.fits)
 
 # %% ../../nbs/14_recipes/30_starts.ipynb #9c9c8621
 def run_start(method:str, # Key of `STARTS`
@@ -187,7 +190,8 @@ def run_start(method:str, # Key of `STARTS`
     ) -> dict: # R1 and mAP on the held-out World, cost, megabytes of the file
     "`train_start` from names and numbers, for sweeps"
     folder = keep and Path(keep)/f'{method}-{seed}'
-    done, card = train_start(method, preset, seed, folder and folder/'trained', commit, quiet, execution, **changes)
+    done, card = train_start(method, preset, seed, folder and folder/'trained', commit, quiet, execution,
+                             **changes)
     row = {**card.scores, **done.cost}
     if not folder: return row
     file = save_shipped(done.model, card, folder/f'{method}.safetensors')

@@ -76,7 +76,8 @@ def sweep_frame(axes:Axes, # How to draw
     n_all:float=0, # Where `zero_is_all` draws 0
     ) -> pd.DataFrame:
     "The rows of a sweep, ready for `curves`"
-    for column in {axes.x, axes.by, axes.panel} - {''}: check_choice('column of a sweep', column, list(rows.columns))
+    for column in {axes.x, axes.by, axes.panel} - {''}: check_choice('column of a sweep', column,
+                                                                     list(rows.columns))
     f = rows.dropna(subset=[axes.x])
     for column, value in axes.without:
         if column in f: f = f[f[column] != value]
@@ -166,7 +167,8 @@ class Study:
     parts: tuple = ()           # (name, `Study`) of those that are joined, see `joined`
 
     def __post_init__(self):
-        if isinstance(self.shows, str): raise ValueError(f"shows={self.shows!r} must be a tuple of names, (..., )")
+        if isinstance(self.shows,
+                      str): raise ValueError(f"shows={self.shows!r} must be a tuple of names, (..., )")
         for name in self.shows: check_choice('shows', name, FIGURES, 'Add your own with `register_figure`.')
 
     def draws(self, name:str, # Key of `FIGURES`
@@ -299,7 +301,8 @@ def settings_frame(study:Study, # The study
     titles:dict | None=None, # See `label`
     ) -> pd.DataFrame: # variant, method and one column a setting
     "The settings of a study beside their labels"
-    return pd.DataFrame([dict(variant=label(s, titles), method=s['name'], **options_of(s)) for s in study.settings])
+    return pd.DataFrame([dict(variant=label(s, titles), method=s['name'],
+                              **options_of(s)) for s in study.settings])
 
 # %% ../../nbs/14_recipes/05_study.ipynb #4a0ebe5c
 def with_setting(rows:pd.DataFrame, # Of a sweep, with the label `variant` that a recipe gave each

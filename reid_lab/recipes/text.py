@@ -74,8 +74,8 @@ TEXT_PRESETS = dict(
     smoke=TextTrain(model_kw=(('size', (64, 32)),), weights='none', steps=24, batch_size=16, vocab=500),
     quick=TextTrain(mask=0.),
     full=TextTrain('cfam_b16', steps=3000, lr=1e-5, device='auto'),
-    paper=TextTrain('cfam_b16', epochs=60, optimiser='adam', lr=1e-5, bias_mult=2., weight_decay=4e-5, eps=1e-3,
-                    schedule='cosine', clip=0., augment='irra', mask_each=True, device='auto'))
+    paper=TextTrain('cfam_b16', epochs=60, optimiser='adam', lr=1e-5, bias_mult=2., weight_decay=4e-5,
+                    eps=1e-3, schedule='cosine', clip=0., augment='irra', mask_each=True, device='auto'))
 
 
 def text_settings(preset:str | TextTrain='quick', # Key of `TEXT_PRESETS`, or a `TextTrain`
@@ -83,7 +83,8 @@ def text_settings(preset:str | TextTrain='quick', # Key of `TEXT_PRESETS`, or a 
     ) -> TextTrain:
     "The settings of a preset with changes"
     for k in changes: check_choice('setting', k, [f.name for f in fields(TextTrain)])
-    s = preset if isinstance(preset, TextTrain) else TEXT_PRESETS[check_choice('preset', preset, TEXT_PRESETS)]
+    s = preset if isinstance(preset,
+                             TextTrain) else TEXT_PRESETS[check_choice('preset', preset, TEXT_PRESETS)]
     s = replace(s, **counted(changes))
     check_choice('model', s.model, list_models('text'), 'It has to read captions.')
     known = dict(optimiser=('adamw', 'adam'), schedule=('linear', 'cosine'), augment=AUGMENT, bridge=SOURCES)
@@ -117,7 +118,8 @@ def text_optimiser(model:nn.Module, # Module; names randomly initialised parts i
     ) -> torch.optim.Optimizer: # Torch optimiser
     "The optimiser of a training"
     if s.optimiser == 'adamw':
-        return torch.optim.AdamW(param_groups(model, s.lr, s.weight_decay, s.new_mult), betas=(.9, .98), eps=s.eps)
+        return torch.optim.AdamW(param_groups(model, s.lr, s.weight_decay, s.new_mult), betas=(.9, .98),
+                                 eps=s.eps)
     new_parts, groups = tuple(getattr(model, 'new_parts', ())), {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad: continue
@@ -170,7 +172,8 @@ def text_key(table:ReidTable, # Its `train` rows are trained on
     "What decides the weights of a training: settings, tokenizer, identities, seed, images and captions"
     words = getattr(tokenizer, 'vocab', type(tokenizer).__name__)   # CLIP's pieces are part of open_clip
     vocab = hashlib.sha256(repr((words, tokenizer.context_length)).encode()).hexdigest()[:12]
-    settings = dict(without_later(s, 'per_id', 'keep_last', 'mask_each'), model_kw=dict(s.model_kw, **_own(table, s)),
+    settings = dict(without_later(s, 'per_id', 'keep_last', 'mask_each'),
+                    model_kw=dict(s.model_kw, **_own(table, s)),
                     weights=Path(s.start).name, tokens=vocab, **start_key(s.start, s.model))
     return training_key(settings, seed, table.where(split='train'), captions=True, execution=execution)
 
@@ -222,9 +225,10 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
         raise ValueError("mask=0, but losses has 'irr', which predicts masked words; give mask=.15, or leave 'irr' out")
     loader = text_batches(table, s, model, seed, execution)
     steps = s.epochs*len(loader) or s.steps
-    return fit(model, loader, steps, folder, key, label=f'{s.model}, seed {seed}', rows=20, saves=5, quiet=quiet,
-               refresh=False, callbacks=callbacks, schedule=text_schedule(s, steps, len(loader)),
-               clip=s.clip or None, device=s.device, seed=seed, opt=lambda m: text_optimiser(m, s), execution=execution)
+    return fit(model, loader, steps, folder, key, label=f'{s.model}, seed {seed}', rows=20, saves=5,
+               quiet=quiet, refresh=False, callbacks=callbacks, schedule=text_schedule(s, steps, len(loader)),
+               clip=s.clip or None, device=s.device, seed=seed, opt=lambda m: text_optimiser(m, s),
+               execution=execution)
 
 
 def load_text(folder:Path | str, # A trained folder of `train_text`
@@ -253,7 +257,8 @@ def loss_gradients(model:nn.Module, # `model(batch)` gives one `..._loss` for ea
     norms = {name: g.norm().item() for name, g in gradients.items()}
     first, largest = next(iter(gradients.values())), max(norms.values()) or 1.
     rows = {name: dict(value=losses[name].item(), norm=norms[name], share=norms[name]/largest,
-                       cosine=torch.cosine_similarity(g, first, dim=0).item()) for name, g in gradients.items()}
+                       cosine=torch.cosine_similarity(g, first, dim=0).item()) for name,
+            g in gradients.items()}
     return pd.DataFrame(rows).T
 
 # %% ../../nbs/14_recipes/40_text.ipynb #b6dbd102

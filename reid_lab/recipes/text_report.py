@@ -88,8 +88,8 @@ def stored_row(row:dict, # Of `run_method`, with `seed`
     return dict(metrics={k: row[k] for k in keys}, dataset=tested_on(row['test'], preset), split=row['split'],
                 setting=setting_of(one, titles, row['test']), selection='last step' if seen else 'none',
                 images_seen=seen, seed=int(row['seed']), train_s=row['train_s'], test=row['test'],
-                trained_on=row['train'] if seen else '', n_query=int(row['n_query']), test_set=row['test_set'],
-                **{**budget, **started, **options})
+                trained_on=row['train'] if seen else '', n_query=int(row['n_query']),
+                test_set=row['test_set'], **{**budget, **started, **options})
 
 # %% ../../nbs/14_recipes/50_text_report.ipynb #6fbfc6c0
 def table_of(rows:pd.DataFrame, # With `setting`, see `with_setting`

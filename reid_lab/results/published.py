@@ -47,7 +47,8 @@ def published_tables(paper:str # Key of `PAPERS`
     import pandas as pd
     rows = [dict(table=t['id'], kind=t['kind'], rows=len(t['rows']),
                  datasets=', '.join(dict.fromkeys(r['target'] or r['dataset'] or '' for r in t['rows'])),
-                 metrics=', '.join(dict.fromkeys(METRIC_NAMES.get(k, k) for r in t['rows'] for k in r['metrics'])),
+                 metrics=', '.join(dict.fromkeys(METRIC_NAMES.get(k,
+                                                                  k) for r in t['rows'] for k in r['metrics'])),
                  caption=t['caption']) for t in load_paper(paper)['tables']]
     return pd.DataFrame(rows).set_index('table')
 
@@ -166,7 +167,8 @@ def comparable(dataset:str, # As the row names it
     n_cams = re.match(r'([0-9]+) unseen', want)
     if bool(part) != bool(n_cams) and printed: return f"{'new cameras only' if part else 'all cameras'} were scored"
     if isinstance(test_set, str) and test_set == 'published': return ''
-    if not isinstance(test_set, dict): return "its test set is not recorded (test_set of the row, see `scored_on`)"
+    if not isinstance(test_set,
+                      dict): return "its test set is not recorded (test_set of the row, see `scored_on`)"
     if part and n_cams and test_set['query'].get('cams') != int(n_cams[1]):
         return f"other cameras were scored than the {want}"
     published = TEST_SETS.get(key)
@@ -245,7 +247,8 @@ def compare(ours:'dict | list[dict] | pd.DataFrame', # With `dataset`, `test_set
     mine = mine[[d is not None for d, _ in found]].sort_values('origin', kind='stable')
     cols = ['origin', 'method', 'dataset', *[c for c in ('source', 'setting') if c in theirs], *metrics]
     parts = [p for p in (theirs.assign(origin='published'), mine) if len(p)]
-    both = pd.concat([p.reindex(columns=cols).astype({m: float for m in metrics}) for p in parts], ignore_index=True)
+    both = pd.concat([p.reindex(columns=cols).astype({m: float for m in metrics}) for p in parts],
+                     ignore_index=True)
     notes = [f"Not beside the published rows: {'; '.join(out)}."] if out else []
     both.attrs = {**attrs, 'footnote': ' '.join(notes + [WORLD_NOTE]*bool(world.any()))}
     return both

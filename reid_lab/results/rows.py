@@ -36,7 +36,8 @@ RESULT_COLUMNS = { # column -> meaning; results/README.md says the same
     'notebook': 'what ran', 'variant': 'its setting as tables print it',
     'preset': 'smoke, quick, full, paper', 'seed': 'seed of the run',
     'dataset': 'what was scored; world... is synthetic', 'split': 'train, val or test',
-    'selection': 'how the checkpoint was chosen', 'images_seen': 'training images, with repeats', 'wall_s': 'seconds',
+    'selection': 'how the checkpoint was chosen', 'images_seen': 'training images, with repeats',
+    'wall_s': 'seconds',
     'parameters': 'JSON object; method, stage and options in it are the setting, test_set counts what was scored',
     'env': 'JSON object',
     'metrics': 'JSON object, percent where they are rates'}
@@ -446,10 +447,12 @@ def load_results(path:'Path | str | None'=None, # `own` (default), `measured` or
     import pandas as pd
     rows = _rows(results_path(path))
     frame = pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
-    for column, values in _setting_columns(rows).items(): frame[column] = pd.Series(values, frame.index, dtype=object)
+    for column, values in _setting_columns(rows).items(): frame[column] = pd.Series(values, frame.index,
+                                                                                    dtype=object)
     for c in NUMBER_COLUMNS: frame[c] = pd.to_numeric(frame[c], errors='coerce')
     names = list(dict.fromkeys(k for m in frame.metrics for k in m))
-    values = pd.DataFrame({k: pd.to_numeric(frame.metrics.map(lambda m: m.get(k))) for k in names}, index=frame.index)
+    values = pd.DataFrame({k: pd.to_numeric(frame.metrics.map(lambda m: m.get(k))) for k in names},
+                          index=frame.index)
     frame = pd.concat([frame.drop(columns='metrics'), values], axis=1)
     frame.attrs['metrics'] = names
     return pick(frame, **where) if where else frame
@@ -510,7 +513,8 @@ def publish(runs:'str | Path | list[str]', # Name or folder of a run, or several
     rows, names = _rows(results_path(source)), [runs] if isinstance(runs, (str, Path)) else list(runs)
     names = [Path(r).name for r in names]
     if not names: raise ValueError(f"no run is named; known: {list(dict.fromkeys(r['run'] for r in rows))}")
-    for r in names: check_choice('run', r, list(dict.fromkeys(x['run'] for x in rows)), f"in {results_path(source)}")
+    for r in names: check_choice('run', r, list(dict.fromkeys(x['run'] for x in rows)),
+                                 f"in {results_path(source)}")
     chosen = [rows[i] for i in pick(load_results(source), run=names, **where).index]
     path = results_path(target)
     with locked(path.with_name(f'.{path.name}.publish')): return _append_checked(names, chosen, path, dirty)
@@ -547,7 +551,8 @@ def row_starts(frame:'pd.DataFrame', # From `load_results`, or of one's own with
     columns = [name for name in _STARTS if name in frame]
     if columns: return ['' if value is None or value != value else str(value) for value in frame[columns[0]]]
     told = frame['parameters'] if 'parameters' in frame else [{}]*len(frame)
-    known = [next((p[name] for name in _STARTS if p.get(name)), '') if isinstance(p, dict) else '' for p in told]
+    known = [next((p[name] for name in _STARTS if p.get(name)), '') if isinstance(p,
+                                                                                  dict) else '' for p in told]
     return [str(start) for start in known]
 
 

@@ -23,7 +23,8 @@ def eval_weights(learn:Learner, # In training
     ) -> Iterator[nn.Module]: # Its bare model
     "The model in evaluation mode with the weights that the strategy would return now"
     averaged, trained = learn.strategy.averaged(learn), None
-    if averaged is not None: trained = {name: t.detach().clone() for name, t in learn.net.state_dict().items()}
+    if averaged is not None: trained = {name: t.detach().clone() for name,
+                                        t in learn.net.state_dict().items()}
     try:
         if averaged is not None: learn.net.load_state_dict(averaged)
         learn.net.eval()

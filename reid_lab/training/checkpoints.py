@@ -37,7 +37,8 @@ def _settings(learn):
     groups = learn.opt.param_groups
     names = dict.fromkeys(name for group in groups for name in group if name not in ('params', 'lr'))
     of_optimiser = {name: [group.get(name) for group in groups] for name in names}
-    return dict(strategy=type(learn.strategy).__name__, seed=learn.seed, clip=learn.clip, batches=len(learn.loader),
+    return dict(strategy=type(learn.strategy).__name__, seed=learn.seed, clip=learn.clip,
+                batches=len(learn.loader),
                 precision=learn.acc.mixed_precision, accumulate=learn.accumulate, **of_optimiser)
 
 # %% ../../nbs/08_training/20_checkpoints.ipynb #3ec7cf37
@@ -45,7 +46,8 @@ def _rng():
     "The global random states: torch, NumPy and Python"
     name, keys, *rest = np.random.get_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return dict(cpu=torch.get_rng_state(), cuda=cuda, numpy=(name, keys.tolist(), *rest), python=random.getstate())
+    return dict(cpu=torch.get_rng_state(), cuda=cuda, numpy=(name, keys.tolist(), *rest),
+                python=random.getstate())
 
 
 def _set_rng(states, learn):
@@ -71,11 +73,12 @@ def _state_of(learn, rngs):
     "All of a training but the weights, in values that load with `weights_only=True`"
     callbacks = [_storable(cb.state_dict(), f'the state of callback {type(cb).__name__}') for cb in learn.cbs]
     own_rng, *other_rngs = rngs
-    return dict(opt=learn.opt.state_dict(), sched=_storable(learn.sched.state_dict(), 'the schedule'), cbs=callbacks,
-                strategy=_storable(learn.strategy.state_dict(), 'the state of the strategy'),
-                scaler=learn.acc.scaler.state_dict() if learn.acc.scaler else {}, rng=own_rng, others=other_rngs,
-                counts={name: getattr(learn, name) for name in _COUNTS},
-                settings=_storable(_settings(learn), 'settings'), names=[type(cb).__name__ for cb in learn.cbs])
+    return dict(opt=learn.opt.state_dict(), sched=_storable(learn.sched.state_dict(), 'the schedule'),
+                cbs=callbacks, strategy=_storable(learn.strategy.state_dict(), 'the state of the strategy'),
+                scaler=learn.acc.scaler.state_dict() if learn.acc.scaler else {}, rng=own_rng,
+                others=other_rngs, counts={name: getattr(learn, name) for name in _COUNTS},
+                settings=_storable(_settings(learn), 'settings'),
+                names=[type(cb).__name__ for cb in learn.cbs])
 
 
 def save_state(learn:Learner, # In training
@@ -148,7 +151,8 @@ def load_state(learn:Learner, # Made with the same arguments
     rngs = [state['rng'], *state.get('others', ())] # of each process
     if len(rngs) != learn.world and not learn.rank:
         warnings.warn(f"{Path(folder).name} was saved by {len(rngs)} process(es) and training goes on in "
-                      f"{learn.world}: the batches are the same, what losses and dropout draw is not", stacklevel=2)
+                      f"{learn.world}: the batches are the same, what losses and dropout draw is not",
+                      stacklevel=2)
     learn.net.load_state_dict(weights)
     learn.opt.load_state_dict(state['opt'])
     learn.sched.load_state_dict(state['sched'])

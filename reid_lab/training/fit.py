@@ -165,7 +165,8 @@ def check_switches(switches:dict, # From `read_switches`
     device:str='auto', # See `Learner`
     ) -> None:
     "Refuse a switch that a training cannot honour"
-    why = {name: f'{type(strategy).__name__}: {text}' for name, text in getattr(strategy, 'refuses', {}).items()}
+    why = {name: f'{type(strategy).__name__}: {text}' for name,
+           text in getattr(strategy, 'refuses', {}).items()}
     if any(isinstance(callback, Average) for callback in callbacks):
         why['ema'] = 'this training averages its weights already'
     if pick_device(device) == 'cpu': why['fp16'] = 'it needs a GPU; use bf16'
@@ -210,8 +211,8 @@ def fit(model:nn.Module, # Trained in place
                          "same execution to training_key and fit")
     callbacks = list(callbacks)
     check_switches(execution.switches, model, strategy, callbacks, learner.get('device', 'auto'))
-    job = _Job(model, loader, steps, Path(folder) if folder else None, key, strategy, callbacks, quiet, records, ends,
-               execution, learner)
+    job = _Job(model, loader, steps, Path(folder) if folder else None, key, strategy, callbacks, quiet,
+               records, ends, execution, learner)
     if folder:
         settings = training_settings(model, loader, strategy, callbacks, view=ends.view, refresh=ends.refresh)
         job = replace(job, settings=settings)

@@ -40,7 +40,8 @@ def without_later(settings:object, # A dataclass
     ) -> dict: # Name -> value
     "The settings, without those of `names` that are at their defaults: keys of earlier versions stay equal"
     default = {f.name: f.default for f in fields(settings) if f.name in names}
-    return {name: value for name, value in asdict(settings).items() if name not in names or value != default[name]}
+    return {name: value for name,
+            value in asdict(settings).items() if name not in names or value != default[name]}
 
 
 def training_key(settings:dict, # Everything that was set, model and its arguments included

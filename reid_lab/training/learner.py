@@ -70,9 +70,11 @@ class Callback:
     only_watches = False # True: it reaches no weights, and may be exchanged between parts of a training
     def before_fit(self, learn:'Learner') -> None: "Once, before the first step of this call of `learn.fit`"
     def after_step(self, learn:'Learner') -> None: "After each training step; its losses are in `learn.logs`"
-    def after_all(self, learn:'Learner') -> None: "After all callbacks have seen a step: what `Checkpoint` saves"
+    def after_all(self,
+                  learn:'Learner') -> None: "After all callbacks have seen a step: what `Checkpoint` saves"
     def after_epoch(self, learn:'Learner') -> None: "After each pass over `learn.loader`"
-    def after_fit(self, learn:'Learner') -> None: "Once, after the strategy has set the final weights of `learn.net`"
+    def after_fit(self,
+                  learn:'Learner') -> None: "Once, after the strategy has set the final weights of `learn.net`"
     def state_dict(self) -> dict:
         "Tensors, numbers, strings, and lists or dicts of them"
         return {}

@@ -41,7 +41,8 @@ def peak_memory(device:str | torch.device='cpu', # Where the model is
     else:
         unit = 1 if sys.platform == 'darwin' else 1024
         out['peak_MB'] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*unit/1e6, 1)
-    if str(device).startswith('cuda'): out['peak_gpu_MB'] = round(torch.cuda.max_memory_allocated(device)/1e6, 1)
+    if str(device).startswith('cuda'): out['peak_gpu_MB'] = round(torch.cuda.max_memory_allocated(device)/1e6,
+                                                                  1)
     return out
 
 # %% ../../nbs/08_training/35_logs.ipynb #d93b1038
@@ -107,7 +108,8 @@ def _mlflow(folder, name, id):
 
 
 TRACKERS = dict(tensorboard=Tracker('tensorboard', 'an event file in `tensorboard/` beside the log'),
-                wandb=Tracker('wandb', 'a run in `wandb/` beside the log, offline unless WANDB_MODE is set', _wandb),
+                wandb=Tracker('wandb', 'a run in `wandb/` beside the log, offline unless WANDB_MODE is set',
+                              _wandb),
                 mlflow=Tracker('mlflow', '`mlflow.db` beside the log, or MLFLOW_TRACKING_URI', _mlflow))
 
 
@@ -208,9 +210,11 @@ class Log(Callback):
         def storable(part):
             "Plain numbers and lists, which a file can hold"
             start = None if part['start'] is None else list(part['start'])
-            return dict(sum={name: float(loss) for name, loss in part['sum'].items()}, n=part['n'], start=start)
+            return dict(sum={name: float(loss) for name, loss in part['sum'].items()}, n=part['n'],
+                        start=start)
 
-        return dict(rows=self.rows, epochs=self.epochs, open={k: storable(part) for k, part in self._open.items()})
+        return dict(rows=self.rows, epochs=self.epochs,
+                    open={k: storable(part) for k, part in self._open.items()})
 
     def load_state_dict(self, state:dict) -> None:
         "Continue with the rows in `state`; later rows are removed from the file"
@@ -258,7 +262,8 @@ def _run_name(folder, label):
 @patch
 def before_fit(self:Log, learn:Learner) -> None:
     "Start the clocks from the totals of `learn`, and the files with the rows that it has"
-    self._bar = learn.rank == 0 and progress(range(learn.n_steps), self.label, quiet=self.quiet).start(learn.step)
+    self._bar = learn.rank == 0 and progress(range(learn.n_steps), self.label,
+                                             quiet=self.quiet).start(learn.step)
     self._began, self._first_step, now = time.monotonic(), learn.step, _Totals.of(learn)
     self._open['row']['start'] = now
     self._open['epoch']['start'] = self._open['epoch']['start'] or now

@@ -31,10 +31,11 @@ SWITCHES = dict(
     checkpointing=Switch('activations of repeated blocks are computed again instead of stored'),
     channels_last=Switch('image maps in the order that convolutions prefer'),
     compiled=Switch('repeated blocks by `torch.compile`'),
-    accumulate=Switch('a batch passes in parts, each a batch of its own to losses of pairs', 'parts', 2, example='4'),
+    accumulate=Switch('a batch passes in parts, each a batch of its own to losses of pairs', 'parts', 2,
+                      example='4'),
     gradcache=Switch('towers see a batch in chunks, losses all of it', 'rows of a chunk', 1, example='16'),
-    batchnorm=Switch('with several processes: statistics of the rows of each, or of all', 'whose', example='sync',
-                     choices=('local', 'sync')),
+    batchnorm=Switch('with several processes: statistics of the rows of each, or of all', 'whose',
+                     example='sync', choices=('local', 'sync')),
     ema=Switch('an exponential average of the weights is what is kept', 'decay', 0., 1., example='0.999'))
 
 # %% ../../nbs/08_training/25_options.ipynb #91d154b0
@@ -64,7 +65,8 @@ def read_switches(text:str, # Such as `bf16,accumulate=4`; `none` or empty: no s
     found = {}
     for part in _parts(text):
         name, eq, value = (word.strip() for word in part.partition('='))
-        switch = SWITCHES[check_choice('speed', name, SWITCHES, 'With commas between, such as bf16,accumulate=4.')]
+        switch = SWITCHES[check_choice('speed', name, SWITCHES,
+                                       'With commas between, such as bf16,accumulate=4.')]
         if name in found: raise ValueError(f"speed={text!r} names {name} twice; give it once")
         if switch.value and not eq:
             raise ValueError(f"speed={part!r} lacks a value ({switch.value}), such as {name}={switch.example}")
@@ -99,11 +101,14 @@ OPTIONS = dict(
     processes=Option('N', 'processes that share each batch of a training (default: 1)'),
     workers=Option('N', 'processes that load images (default: none on a CPU, up to 8 with a GPU)'),
     image_cache=Option('FOLDER', 'keep resized images of files there, see `reid_lab cache`'),
-    trackers=Option('NAMES', 'where training logs go besides log.jsonl: auto, none, or tensorboard, wandb, mlflow with '
+    trackers=Option('NAMES',
+                    'where training logs go besides log.jsonl: auto, none, or tensorboard, wandb, mlflow with '
                     'commas (default: auto, TensorBoard if it is installed)'),
-    speed=Option('NAME[=V],...', 'switches of every training with commas: bf16, fp16, checkpointing, channels_last, '
+    speed=Option('NAME[=V],...',
+                 'switches of every training with commas: bf16, fp16, checkpointing, channels_last, '
                  'compiled, accumulate=PARTS, gradcache=ROWS, batchnorm=sync, ema=DECAY (default: none)'),
-    backend=Option('NAME[:K=V,...]', 'where the runs of a sweep go: loky, dask, or slurm, with options such as '
+    backend=Option('NAME[:K=V,...]',
+                   'where the runs of a sweep go: loky, dask, or slurm, with options such as '
                    'dask:address=tcp://10.0.0.1:8786 (default: loky)'))
 
 # %% ../../nbs/08_training/25_options.ipynb #00fa3fe7
@@ -134,9 +139,10 @@ class Execution:
         trackers = self.trackers.split(',') if isinstance(self.trackers, str) else self.trackers
         folder = self.image_cache and os.path.abspath(os.path.expanduser(self.image_cache))
         workers = None if self.workers is None else _number('workers', self.workers, 0)
-        values = dict(processes=_number('processes', self.processes, 1), workers=workers, image_cache=folder or None,
-                      trackers=tuple(t.strip() for t in trackers if t.strip()) or ('none',), speed=spelled(switches),
-                      backend=self.backend.strip() or 'loky', switches=switches)
+        values = dict(processes=_number('processes', self.processes, 1), workers=workers,
+                      image_cache=folder or None,
+                      trackers=tuple(t.strip() for t in trackers if t.strip()) or ('none',),
+                      speed=spelled(switches), backend=self.backend.strip() or 'loky', switches=switches)
         for name, value in values.items(): object.__setattr__(self, name, value)
 
     @property

@@ -53,7 +53,9 @@ def _scalar(x):
     if isinstance(x, str): return _short(Path(x).name if os.path.isabs(x) else x)   # folders may be moved
     if isinstance(x, float): return x if np.isfinite(x) else str(x)
     if isinstance(x, (bool, int, type(None))): return x
-    if isinstance(x, (bytes, complex, Enum, range, re.Pattern, slice, torch.device, torch.dtype)): return _short(str(x))
+    if isinstance(x,
+                  (bytes, complex, Enum, range, re.Pattern, slice, torch.device,
+                   torch.dtype)): return _short(str(x))
     return _UNKNOWN
 
 
@@ -208,7 +210,8 @@ def refuse_settings(folder:Path | str, # A trained folder, which need not exist
     if other:
         raise ValueError(f"{str(folder)!r} holds a training with other settings (there, here): {other}; set them as "
                          "there to go on, or use a new folder")
-    unknown = [name for name, value in here.items() if isinstance(value, str) and value.endswith(NOT_COMPARED)]
+    unknown = [name for name,
+               value in here.items() if isinstance(value, str) and value.endswith(NOT_COMPARED)]
     if unknown:
         warnings.warn(f"{folder.name}: {unknown} hold no plain values, so that nobody can tell whether the training "
                       "goes on as it began; give the class a property `key_settings`, a dict of what it is set to")

@@ -62,7 +62,8 @@ def tuned(model:nn.Module, # Afterwards as it was
     **switches:bool, # Arguments of `tune`
     ) -> Iterator[nn.Module]:
     "Within the block a model has the switches of `tune`"
-    before = [(block, block.__dict__.get('forward'), block._compiled_call_impl) for block in blocks(model).values()]
+    before = [(block, block.__dict__.get('forward'),
+               block._compiled_call_impl) for block in blocks(model).values()]
     try: yield tune(model, **switches)
     finally:
         for block, forward, compiled in before:

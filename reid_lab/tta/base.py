@@ -69,7 +69,8 @@ class ImageStream:
         self.model, self.table, self.cam = model, table, table.frame.cam.to_numpy()
         self.cameras, self.resample = cameras, resample
         if raw is None:
-            raw = embed_images(model, table, encode='raw_features', quiet=True, cameras=cameras, resample=resample)
+            raw = embed_images(model, table, encode='raw_features', quiet=True, cameras=cameras,
+                               resample=resample)
         self.q, self.device = raw, next(model.parameters()).device
 
     def __len__(self) -> int: return len(self.cam)
@@ -141,7 +142,8 @@ def guarded(model:nn.Module | None, # None: nothing to guard
         yield
         return
     layers = norm_layers(model).values()
-    tensors = [t for layer in layers for t in (*layer.parameters(recurse=False), *layer.buffers(recurse=False))]
+    tensors = [t for layer in layers for t in (*layer.parameters(recurse=False),
+                                               *layer.buffers(recurse=False))]
     values = [t.detach().clone() for t in tensors]
     names = ('running_mean', 'running_var', 'num_batches_tracked', 'track_running_stats')
     stats = [(norm, {k: getattr(norm, k) for k in names}) for norm in norm_layers(model, ('bn',)).values()]

@@ -134,7 +134,8 @@ def measure(self:AttentionView, query:int | None, word:int) -> Iterator[None]: #
         made['found'] = yield from evidence_steps(made['score'], made['img'], made['heat'], n=self.n)
     weighed = self.weighed(query, row)
     if weighed and not weighed['found']:
-        weighed['found'] = word_evidence(self.model, weighed['text'], weighed['to'], weighed['values'], self.n)
+        weighed['found'] = word_evidence(self.model, weighed['text'], weighed['to'], weighed['values'],
+                                         self.n)
 
 
 @patch

@@ -347,7 +347,8 @@ def fixed(self:CameraBars) -> dict:
     scene = self.scene
     if scene.why: return dict(message=scene.why)
     before, after = scene.before(), scene.found()
-    rows = zip(camera_rows(scene.q, before['AP']).itertuples(), camera_rows(scene.q, after['AP']).itertuples())
+    rows = zip(camera_rows(scene.q, before['AP']).itertuples(),
+               camera_rows(scene.q, after['AP']).itertuples())
     cams = [dict(cam=int(old.cam), n=int(old.n_query), before=_number(old.mAP, 2), after=_number(new.mAP, 2),
                  done=int(old.cam) in after['done']) for old, new in rows]
     return dict(cams=cams, nmi=dict(before=_rounded(before['nmi']), after=_rounded(after['nmi'])),
@@ -415,13 +416,15 @@ def content(self:CameraBars, query:int | None) -> dict: # type: ignore[no-redef]
 @patch
 def draw(self:CameraBars) -> PaperFigure: # type: ignore[no-redef]
     scene, query, camera = self.scene, self.selection.query, self.selection.camera
-    if scene.why: return message_card(scene.why, self.title if query is None else f'{self.title}, query {query}')
+    if scene.why: return message_card(scene.why,
+                                      self.title if query is None else f'{self.title}, query {query}')
     now, before, after = self.content(query), scene.before(), scene.found()
     names = REMEDIES[0], scene.method
     if scene.method == REMEDIES[0]: names = REMEDIES[0], f'{scene.method} (again)'
     settings = scene.method
     if scene.method == LITE_NAME:
-        settings = ', '.join(f'{trait}={getattr(self, trait):g}' for trait, setting in CONTROLS.items() if setting)
+        settings = ', '.join(f'{trait}={getattr(self, trait):g}' for trait,
+                             setting in CONTROLS.items() if setting)
     return camera_card(camera_rows(scene.q, before['AP']), camera_rows(scene.q, after['AP']),
                        dict(zip(names, (before['nmi'], after['nmi']))), names,
                        camera if isinstance(camera, tuple) else [camera], now['query'],
@@ -440,7 +443,8 @@ def cockpit(scene:Scene, # Raw features of queries and gallery, with cameras
     after = AdaptedScene(scene, how, n, seed)
     bars = CameraBars(after, title=title, **settings)
     if after.why: # bars and matrix would say the same
-        return Board(bars, FeatureMap(scene, project_pair(scene.q, scene.g, how, n, seed), title='Before'), title=title)
+        return Board(bars, FeatureMap(scene, project_pair(scene.q, scene.g, how, n, seed), title='Before'),
+                     title=title)
     pairs = [PairMatrix(scene, title='Pairs before'), PairMatrix(after, title='Pairs after')]
     views = [bars, *_two_maps(scene, after), *pairs]
     if lists is None: lists = scene.g_thumb.images is not None

@@ -139,7 +139,8 @@ def mark(self:FailureBrowser, query:int, # Row of the queries
     ) -> None:
     "Say something about a query, in the file"
     if self.tags is None: raise ValueError("tags=None: nothing can be kept; give FailureBrowser(tags='tags.json')")
-    check_choice('query', query, list(self._place), 'Only queries with a right image in the gallery are judged.')
+    check_choice('query', query, list(self._place),
+                 'Only queries with a right image in the gallery are judged.')
     self.read_notes()
     note = self.own_note(query)
     if mark is None: mark = note['mark']
@@ -181,7 +182,8 @@ def why(self:FailureBrowser, query:int) -> list[dict]: # Row of the queries
         value = float(value)
         reasons.append(dict(name=rate.reason, value=value, unit=rate.unit, shown=_in_unit(value, rate.unit),
                             test=rate.test, holds=bool(row[f'{rate.reason} holds']), how=rate.how,
-                            failures=_percent(rate.failures), successes=_percent(rate.successes), verdict=rate.verdict))
+                            failures=_percent(rate.failures), successes=_percent(rate.successes),
+                            verdict=rate.verdict))
     return sorted(reasons, key=lambda reason: not reason['holds'])
 
 
@@ -213,10 +215,12 @@ def one(self:FailureBrowser, query:int) -> dict: # Row
     note = self.own_note(query)
     others = [f"{by}: {other['mark']} {other['comment']}".strip()
               for by, other in self.notes.get(row.key, {}).items() if by != self.by]
-    return dict(query=dict(row=query, text=text, pid=int(scene.q.pid[query]), cam=scene.cams('q', query), thumb=thumb),
+    return dict(query=dict(row=query, text=text, pid=int(scene.q.pid[query]), cam=scene.cams('q', query),
+                           thumb=thumb),
                 wrong=self.side(row.wrong, row.wrong_score), right=self.side(row.right, row.right_score),
                 first=int(row['first']), AP=round(100*float(row.AP), 1), failed=bool(row.failed),
-                reasons=self.why(query), key=row.key, note={name: note[name] for name in NO_NOTE}, others=others)
+                reasons=self.why(query), key=row.key, note={name: note[name] for name in NO_NOTE},
+                others=others)
 
 # %% ../../nbs/15_widgets/45_failures.ipynb #9a01619a
 @patch
@@ -255,7 +259,8 @@ def fixed(self:FailureBrowser) -> dict:
     rows = []
     if len(self.frame): # else it has no column of reasons
         frame = self.frame.head(self.most)
-        holds = np.array([_holds(frame, reason) for reason in self.rates.reason], bool).reshape(-1, len(frame))
+        holds = np.array([_holds(frame, reason) for reason in self.rates.reason], bool).reshape(-1,
+                                                                                                len(frame))
         listed = frame[['query', 'first', 'AP', 'failed']].itertuples()
         rows = [self._listed(row, np.flatnonzero(why)) for row, why in zip(listed, holds.T)]
     rates = [dict(name=rate.reason, failures=_percent(rate.failures), successes=_percent(rate.successes),
@@ -288,7 +293,8 @@ def version(self:FailureBrowser) -> Ranker: return self.ranking
 @patch
 def receive(self:FailureBrowser, message:dict) -> None: # As for a `View`, or `mark` or `figure`
     "Take what the front end sends: marks and comments go into the file, the figure beside it"
-    SceneView.receive(self, {name: value for name, value in message.items() if name not in ('mark', 'figure')})
+    SceneView.receive(self,
+                      {name: value for name, value in message.items() if name not in ('mark', 'figure')})
     try:
         if 'mark' in message:
             self.mark(**message['mark'])
@@ -304,7 +310,8 @@ def _drawn(view, query):
     else: shown = dict(text=scene.q.caption[query])
     holding = [reason for reason in one['reasons'] if reason['holds']]
     reasons = [(_reason_line(reason), reason['verdict'] == 'more often') for reason in holding]
-    return dict(head=f"query {query} · {view.in_words('q', query)}", reasons=reasons, mark=one['note']['mark'],
+    return dict(head=f"query {query} · {view.in_words('q', query)}", reasons=reasons,
+                mark=one['note']['mark'],
                 query=shown, said=f"first right image at rank {one['first']} · AP {one['AP']:.0f} %",
                 right=_pixels(scene, one['right']['row']), wrong=_pixels(scene, one['wrong']['row']),
                 chosen=query == view.selection.query)

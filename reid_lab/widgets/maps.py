@@ -62,7 +62,8 @@ def point_groups(values:Sequence, # (N,) values of a column; -1 and missing ones
         colours.append(GREY)
         group_values.append(None)
     counts = np.bincount(codes, minlength=len(names)).tolist()
-    return dict(codes=codes.astype(np.int16), names=names, colours=colours, values=group_values, counts=counts)
+    return dict(codes=codes.astype(np.int16), names=names, colours=colours, values=group_values,
+                counts=counts)
 
 # %% ../../nbs/15_widgets/25_maps.ipynb #0033ac9e
 def _pack(values, kind): return base64.b64encode(np.ascontiguousarray(values, kind).tobytes()).decode()
@@ -80,9 +81,11 @@ class FeatureMap(SceneView):
         frame:pd.DataFrame, # Of `reid_lab.analysis.bias.maps.project_pair`: x, y, role, row
         most:int=20_000, # Points drawn
         **state): # Values of the traits
-        for column in ('x', 'y', 'role', 'row'): check_choice('column of the map', column, list(frame.columns))
+        for column in ('x', 'y', 'role', 'row'): check_choice('column of the map', column,
+                                                              list(frame.columns))
         self.frame = frame.reset_index(drop=True)
-        self._at = {role: self._places(role, n) for role, n in (('query', len(scene.q)), ('gallery', len(scene.g)))}
+        self._at = {role: self._places(role, n) for role,
+                    n in (('query', len(scene.q)), ('gallery', len(scene.g)))}
         self.drawn = self._sample(most)
         self._ranking: Ranker | None = None     # that of which `_right` is
         self._right: np.ndarray | None = None   # whether the first result of each query is right
@@ -150,7 +153,8 @@ def groups(self:FeatureMap, name:str) -> dict: # Key of `COLOUR_BY` -> see `poin
     "The drawn points in groups"
     if name != 'correctness': return point_groups(self.frame[COLOUR_BY[name]].to_numpy()[self.drawn], name)
     groups = point_groups(self.right(), name)
-    colours = {'gallery': GREY, 'right at rank 1': '#1b7f4d', 'wrong at rank 1': '#d55e00', 'unknown': '#777777'}
+    colours = {'gallery': GREY, 'right at rank 1': '#1b7f4d', 'wrong at rank 1': '#d55e00',
+               'unknown': '#777777'}
     return groups | dict(colours=[colours[name] for name in groups['names']])
 
 # %% ../../nbs/15_widgets/25_maps.ipynb #e9f3cbdc
@@ -160,9 +164,10 @@ def fixed(self:FeatureMap) -> dict:
     def ids(column): return frame[column].to_numpy() if column in frame else np.full(len(frame), -1)
     groups = {name: self.groups(name) for name in self.choices()}
     packed = {name: group | dict(codes=_pack(group['codes'], '<i2')) for name, group in groups.items()}
-    return dict(n_query=len(self.scene.q), limits=self.limits, x=_pack(frame.x, '<f4'), y=_pack(frame.y, '<f4'),
-                row=_pack(frame.row, '<i4'), query=_pack(frame.role == 'query', 'u1'), pid=_pack(ids('pid'), '<i4'),
-                cam=_pack(ids('cam'), '<i4'), groups=packed)
+    return dict(n_query=len(self.scene.q), limits=self.limits, x=_pack(frame.x, '<f4'),
+                y=_pack(frame.y, '<f4'),
+                row=_pack(frame.row, '<i4'), query=_pack(frame.role == 'query', 'u1'),
+                pid=_pack(ids('pid'), '<i4'), cam=_pack(ids('cam'), '<i4'), groups=packed)
 
 
 @patch
@@ -180,14 +185,16 @@ def near(self:FeatureMap, query:int) -> list[dict]: # Row -> row, x, y and right
 def content(self:FeatureMap, query:int | None) -> dict:
     points = f'{len(self.frame):,} images'
     if len(self.drawn) < len(self.frame): points = f'{len(self.drawn):,} of {points}'
-    if query is None: return dict(label=f'Map of {points}, no query selected', summary=points, near=[], at=None)
+    if query is None: return dict(label=f'Map of {points}, no query selected', summary=points, near=[],
+                                  at=None)
     near = self.near(query)
     known = [neighbour['right'] for neighbour in near if neighbour['right'] is not None]
     text = f'{sum(known)} of {len(near)} neighbours right' if known else f'{len(near)} neighbours'
     at, place = None, self._at['query'][query]
     if place >= 0: at = dict(x=float(self.frame.x[place]), y=float(self.frame.y[place]))
     else: text += '; the query is not on the map'
-    return dict(label=f'Map of {points}: query {query}, {text}', summary=f'{points} · {text}', near=near, at=at)
+    return dict(label=f'Map of {points}: query {query}, {text}', summary=f'{points} · {text}', near=near,
+                at=at)
 
 # %% ../../nbs/15_widgets/25_maps.ipynb #74531931
 def camera_passes(view:FeatureMap) -> np.ndarray: # (N,) bool
@@ -210,8 +217,8 @@ def draw(self:FeatureMap) -> PaperFigure:
     chosen = [(self.frame.x[i], self.frame.y[i]) for i in spots]
     colours = np.array(groups['colours'], object)[groups['codes']] if len(frame) else []
     legend = dict(zip(groups['names'], groups['colours']))
-    return selection_map(frame.x, frame.y, colours, frame.role == 'query', legend, camera_passes(self), at, near,
-                         chosen, self.limits, f"{self.title}: {now['summary']}", width=4.6)
+    return selection_map(frame.x, frame.y, colours, frame.role == 'query', legend, camera_passes(self), at,
+                         near, chosen, self.limits, f"{self.title}: {now['summary']}", width=4.6)
 
 
 @patch
@@ -268,7 +275,8 @@ def marked(self:ScatterMap) -> np.ndarray: # Positions in the frame
     "Points of the query, its neighbours and the selected gallery images"
     sel = self.selection
     rows = list(sel.gallery)
-    if sel.query is not None and self.neighbours: rows += self.scene.ranker(sel.query, self.neighbours)[0].tolist()
+    if sel.query is not None and self.neighbours: rows += self.scene.ranker(sel.query,
+                                                                            self.neighbours)[0].tolist()
     at = self._at['gallery'][rows].tolist()
     if sel.query is not None: at.append(self._at['query'][sel.query])
     return np.unique([i for i in at if i >= 0]).astype(int)
@@ -304,7 +312,8 @@ def front(self:ScatterMap) -> 'VBox':
 def _points(self:ScatterMap):
     "Places, with a column for each colouring"
     groups = {name: self.groups(name) for name in self.choices()}
-    columns = {name: pd.Categorical.from_codes(group['codes'], group['names']) for name, group in groups.items()}
+    columns = {name: pd.Categorical.from_codes(group['codes'], group['names']) for name,
+               group in groups.items()}
     return self.frame[['x', 'y', 'role']].astype(dict(role='category')).assign(**columns)
 
 

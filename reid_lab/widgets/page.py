@@ -106,7 +106,8 @@ def page_html(views:Sequence[PageView], # Of one selection
     drawn = [dict(data=images.numbered(_json(_page_data(view, rows, masks))), module=drawing_module(view))
              for view in views]
     libraries = sorted({view.library for view in views if view.library})
-    return fill_file('front/page.html', theme=theme, title=title or views[0].title, heading=title, views=drawn,
+    return fill_file('front/page.html', theme=theme, title=title or views[0].title, heading=title,
+                     views=drawn,
                      style=front_file('view.css') + front_file('page.css'), front_end=front_file('page.js'),
                      images=_json(list(images.places)), selection=_json(selection.state()),
                      libraries={name: base64.b64encode(packed_library(name)).decode() for name in libraries})

@@ -208,8 +208,8 @@ class RankedList(SceneView):
         scene = self.scene
         text = scene.caption(query)
         thumb = scene.q_thumb(query) if text is None else None
-        return dict(row=query, pid=int(scene.q.pid[query]), cam=scene.cams('q', query), text=text, thumb=thumb,
-                    **scene.names('q', query))
+        return dict(row=query, pid=int(scene.q.pid[query]), cam=scene.cams('q', query), text=text,
+                    thumb=thumb, **scene.names('q', query))
 
     def results(self, query:int) -> list[dict]: # Row -> best first
         "The first `depth` results"

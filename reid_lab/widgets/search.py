@@ -109,7 +109,8 @@ def items(self:SearchPage, answer:Answer) -> list[dict]: # Best first
     for rank, (row, score) in enumerate(zip(answer.result.index[0], answer.result.score[0]), 1):
         if row < 0: continue # the list is shorter
         accepted = None if answer.threshold is None else bool(score >= answer.threshold.value)
-        items.append(dict(row=int(row), rank=rank, score=float(score), accepted=accepted, pid=int(scene.g.pid[row]),
+        items.append(dict(row=int(row), rank=rank, score=float(score), accepted=accepted,
+                          pid=int(scene.g.pid[row]),
                           cam=scene.cams('g', row), name=scene.g_thumb.name(row), **scene.names('g', row)))
     return items
 
@@ -241,9 +242,11 @@ class Pictures:
             verb = 'is' if len(self.lost) == 1 else 'are'
             notes.append(self._note(self.lost, f'cannot be read and {verb} shown by name'))
         if len(self.newer) == 1:
-            notes.append(self._note(self.newer, 'was written after the features were: it may show something else'))
+            notes.append(self._note(self.newer,
+                                    'was written after the features were: it may show something else'))
         elif self.newer:
-            notes.append(self._note(self.newer, 'were written after the features were: they may show something else'))
+            notes.append(self._note(self.newer,
+                                    'were written after the features were: they may show something else'))
         return notes
 
     def _note(self, paths, what):

@@ -52,7 +52,8 @@ def _valid(sel, name, value, query):
     "A value in the form in which it is kept, or an error that names the choices"
     if name == 'query': return _query(value, sel.n_query)
     if name == 'camera': return _camera(value, sel.cameras)
-    if name == 'gallery': return _rows(name, value, sel.n_gallery, 'row of the gallery', 'the gallery is empty: ()')
+    if name == 'gallery': return _rows(name, value, sel.n_gallery, 'row of the gallery',
+                                       'the gallery is empty: ()')
     none = 'select a query first' if query is None else f'query {query} has no words that can be masked: ()'
     return tuple(sorted(_rows(name, value, sel.words_of(query), f'word of query {query}', none)))
 

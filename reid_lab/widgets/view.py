@@ -227,7 +227,8 @@ def picture(self:View, dpi:int=100, # Pixels an inch
 def _small_png(image, colours=96):
     "Thumbnails take most of a picture, and hardly change with few colours; thin lines and small marks keep theirs"
     out = io.BytesIO()
-    image.convert('RGB').quantize(colours, Image.Quantize.MAXCOVERAGE, kmeans=1).save(out, 'PNG', optimize=True)
+    image.convert('RGB').quantize(colours, Image.Quantize.MAXCOVERAGE, kmeans=1).save(out, 'PNG',
+                                                                                      optimize=True)
     return out.getvalue()
 
 
@@ -242,7 +243,8 @@ def _page_contents(view, queries, masks):
         with as_if(selection, query=query, words=()): contents[str(query)] = view.content(query)
         if not masks: continue
         for word in range(selection.words_of(query)):
-            with as_if(selection, query=query, words=(word,)): contents[f'{query}/{word}'] = view.content(query)
+            with as_if(selection, query=query,
+                       words=(word,)): contents[f'{query}/{word}'] = view.content(query)
     return contents
 
 # %% ../../nbs/15_widgets/15_view.ipynb #7f9823ff

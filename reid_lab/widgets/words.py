@@ -209,13 +209,15 @@ def content(self:WordLab, query:int | None) -> dict:
     gone = self.selection.words if query == self.selection.query else ()
     counts = set(telling(text)) # other words say nothing of a person
     words = [dict(text=word, gone=i in gone, stop=i not in counts) for i, word in enumerate(text.split())]
-    content = dict(words=words, row=query, own=query == getattr(scene, 'own', None), pid=int(scene.q.pid[query]))
+    content = dict(words=words, row=query, own=query == getattr(scene, 'own', None),
+                   pid=int(scene.q.pid[query]))
     summary = f'{len(gone)} of {len(words)} words masked'
     if not isinstance(scene, TextScene):
         return content | dict(label=f'{name}: {summary}', message=NO_MODEL, summary=summary)
     effects = self.effects(query)
     if effects is None: return content | dict(label=f'{name}: no image is left', message=NO_IMAGE)
-    for word, value, rank in zip(words, effects['alone'], effects['ranks']): word.update(value=value, rank=rank)
+    for word, value, rank in zip(words, effects['alone'], effects['ranks']): word.update(value=value,
+                                                                                         rank=rank)
     summary = f'{summary} · {_change_in_words(effects)}'
     return content | dict(label=f'{name}: {summary}', summary=summary, known=effects['known'])
 

@@ -162,7 +162,8 @@ def sample_shot(rng:np.random.Generator, # Of this image
 
     place = SCENARIOS[camera.scenario]
     for_action, for_yaw, phase, for_arms, for_occluder, time = rng.random(6)
-    action = _first_below(for_action, dict(running=place.running, walking=place.running + place.walking), 'standing')
+    action = _first_below(for_action, dict(running=place.running, walking=place.running + place.walking),
+                          'standing')
     arms = _first_below(for_arms, dict(down=.6, pockets=.85), 'folded')
     if camera.domain != 'generated' and for_yaw > .2: yaw = camera.yaw + rng.normal(0, .6)
     else: yaw = rng.uniform(-np.pi, np.pi)
@@ -277,12 +278,14 @@ PRESETS:dict[str, dict] = { # preset -> options and, per task, groups
         aerial=aerial_groups(train=60, aerial=2, ground=1, test=30, cams=3)),
     'quick': dict(
         options=Options(),
-        text=text_groups(train=2600, shots=3, val=150, test=400, tune=800, tune_shots=4, gen_cams=64, cams=15),
+        text=text_groups(train=2600, shots=3, val=150, test=400, tune=800, tune_shots=4, gen_cams=64,
+                         cams=15),
         reid=reid_groups(train=400, seen=5, unseen=4, test=250, per_cam=2),
         aerial=aerial_groups(train=800, aerial=3, ground=2, test=300, cams=6)),
     'full': dict(
         options=Options(size=(384, 128), supersample=1),
-        text=text_groups(train=20_000, shots=4, val=500, test=1000, tune=4000, tune_shots=4, gen_cams=200, cams=15),
+        text=text_groups(train=20_000, shots=4, val=500, test=1000, tune=4000, tune_shots=4, gen_cams=200,
+                         cams=15),
         reid=reid_groups(train=1500, seen=5, unseen=10, test=1000, per_cam=2),
         aerial=aerial_groups(train=3700, aerial=8, ground=3, test=1000, cams=8))}
 TASKS = ('text', 'reid', 'aerial')
@@ -361,8 +364,8 @@ class Plan:
             clean = group.domain == 'generated'
             scenario = self._scenario(k if clean else site)     # a clean camera has a background of its own
             severity = None if clean else self.options.severity
-            camera = make_camera(self.seed, len(self.cams), site, group.kinds[k % len(group.kinds)], group.domain,
-                                 scenario, severity)
+            camera = make_camera(self.seed, len(self.cams), site, group.kinds[k % len(group.kinds)],
+                                 group.domain, scenario, severity)
             drift = tuple(self.options.drift*d for d in camera.drift)
             self.cams[key] = replace(camera, drift=drift)
         return self.cams[key]
@@ -375,7 +378,8 @@ class Plan:
         residents = []
         for site in range(group.first_site, group.first_site + group.sites):
             skew = None
-            if group.domain != 'generated': skew = _site_skew(self.seed, self._scenario(site), site, options.skew)
+            if group.domain != 'generated': skew = _site_skew(self.seed, self._scenario(site), site,
+                                                              options.skew)
             people = sample_people(min(per_site, group.ids - len(residents)), seed, options.family_rate,
                                    options.uniform_rate, skew, site=site, pid=self.next_pid)
             self.next_pid += len(people)

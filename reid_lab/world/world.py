@@ -164,7 +164,8 @@ class World:
     @property
     def key(self) -> str:
         "Name of the cache folder: a hash of all settings that affect pixels"
-        spec = json.dumps([VERSION, repr((KINDS, SCENARIOS, DOMAINS)), _fingerprint(crowd, bodies, places, rays),
+        spec = json.dumps([VERSION, repr((KINDS, SCENARIOS, DOMAINS)),
+                           _fingerprint(crowd, bodies, places, rays),
                            self.seed, [asdict(g) for g in self.groups], asdict(self.options)], sort_keys=True)
         return f'{self.preset}-{self.task}-{self.seed}-{hashlib.sha256(spec.encode()).hexdigest()[:12]}'
 
@@ -188,7 +189,8 @@ def _render_chunk(items, options, backend): # -> images (n,H,W,3), areas (n,2,pa
         camera = item.camera.at(item.shot.time)
         rendered = render(item.seen, camera, item.shot, options.size, options.supersample, backend, reference)
         images[i] = rendered.image
-        for part, area in rendered.visible.items(): areas[i, :, PARTS.index(part)] = area['fraction'], area['pixels']
+        for part, area in rendered.visible.items(): areas[i, :,
+                                                          PARTS.index(part)] = area['fraction'], area['pixels']
     return images, areas
 
 
@@ -208,18 +210,21 @@ def _facing(yaw):
     return 'side'
 
 
-_COLUMNS = ('path', 'pid', 'cam', 'site', 'scenario', 'view', 'domain', 'split', 'role', 'attrs', 'facing', 'action',
-            'time', 'family', 'group')
+_COLUMNS = ('path', 'pid', 'cam', 'site', 'scenario', 'view', 'domain', 'split', 'role', 'attrs', 'facing',
+            'action', 'time', 'family', 'group')
 
 
 def _record(plan, number):
     "One row of the table"
     item = plan.items[number]
     split, camera, person, shot = plan.groups[item.group].split, item.camera, item.person, item.shot
-    return dict(path=f'{camera.domain}/{split}/{person.pid:06d}_c{camera.cam:03d}_{number:07d}.jpg', pid=person.pid,
-                cam=camera.cam, site=camera.site, scenario=camera.scenario, view=camera.view, domain=camera.domain,
+    return dict(path=f'{camera.domain}/{split}/{person.pid:06d}_c{camera.cam:03d}_{number:07d}.jpg',
+                pid=person.pid,
+                cam=camera.cam, site=camera.site, scenario=camera.scenario, view=camera.view,
+                domain=camera.domain,
                 split=split, role=item.role, attrs=[getattr(item.seen, name) for name in ATTRIBUTES],
-                facing=_facing(shot.yaw), action=shot.action, time=shot.time, family=person.family, group=item.group)
+                facing=_facing(shot.yaw), action=shot.action, time=shot.time, family=person.family,
+                group=item.group)
 
 
 def _records(plan): # -> dict of lists
@@ -267,7 +272,8 @@ def _captions_of(world, item, areas): # Areas (2,parts) -> list of str
     for _ in range(wording.per_image or domain.captions):
         granularity = wording.granularity
         if granularity == 'mixed': granularity = ('coarse', 'medium', 'fine')[int(rng.integers(3))]
-        texts.append(caption(person, rng=rng, visible=visible, view=_facing(item.shot.yaw), granularity=granularity,
+        texts.append(caption(person, rng=rng, visible=visible, view=_facing(item.shot.yaw),
+                             granularity=granularity,
                              style=wording.style or domain.style, aerial=item.camera.view == 'aerial',
                              confusion=wording.confusion, action=item.shot.action))
     return texts
@@ -299,7 +305,8 @@ def build_cache(folder:str | Path, # Final folder
     height, width = plan.options.size
     need = n*height*width*3 + n*1500
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _room(folder.parent, need), atomic_path(folder) as tmp: _write_world(tmp, plan, pick_backend(backend), n_jobs)
+    with _room(folder.parent, need), atomic_path(folder) as tmp: _write_world(tmp, plan,
+                                                                              pick_backend(backend), n_jobs)
 
 
 def _write_world(folder, plan, backend, n_jobs):
@@ -355,7 +362,8 @@ def build(self:World, deep:bool=False, # Compare the checksum of the images even
     if _damage(folder, deep) == {}: return folder
     with locked(folder.with_name(f'.{folder.name}.lock')):
         wrong = _damage(folder, deep) # another process may have built or mended it meanwhile
-        if wrong: warnings.warn(f"the World cache {str(folder)!r} is damaged and made again: {wrong}", stacklevel=3)
+        if wrong: warnings.warn(f"the World cache {str(folder)!r} is damaged and made again: {wrong}",
+                                stacklevel=3)
         if wrong is None: self._render()
         elif set(wrong) == {'table.json'}: self._write_table_again()
         elif wrong:

@@ -129,8 +129,8 @@ def camera_facts(q:Embeddings, # Queries
 
     shift = (((stats.mean - stats.all_mean)/stats.all_std)**2).mean(1).sqrt()
     std_ratio = (stats.std/stats.all_std).mean(1).masked_fill(stats.count < 2, float('nan'))
-    return pd.DataFrame(dict(cam=stats.cams, n_query=images(q), n_gallery=images(g), shift=shift.double().numpy(),
-                             std_ratio=std_ratio.double().numpy()))
+    return pd.DataFrame(dict(cam=stats.cams, n_query=images(q), n_gallery=images(g),
+                             shift=shift.double().numpy(), std_ratio=std_ratio.double().numpy()))
 
 # %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #29be86ef
 def _list(values, most=8):
@@ -145,7 +145,8 @@ def camera_names(*sides:Embeddings | None # Whose columns may hold `cam_name`
     "Which camera has which number"
     known = {}
     for e in sides:
-        if getattr(e, 'cam', None) is not None: known |= dict(zip(e.cam.tolist(), e.columns.get('cam_name', ())))
+        if getattr(e, 'cam',
+                   None) is not None: known |= dict(zip(e.cam.tolist(), e.columns.get('cam_name', ())))
     known.pop(-1, None)
     if not known: return []
     return [f"Cameras: {_list(f'{cam} is {name}' for cam, name in sorted(known.items()))}."]
@@ -464,7 +465,8 @@ def _all_warnings(task, measured, facts, n_scored, searched):
     "Sentences in the order of a report"
     has_gallery = task.g is not None
     out = [*side_warnings(task.q, task.g), *camera_warnings(facts, task.settings.few, has_gallery),
-           *feature_warnings(task.q, n_scored, measured.skipped, _batch_without_effect(task)), *measured.warnings]
+           *feature_warnings(task.q, n_scored, measured.skipped, _batch_without_effect(task)),
+           *measured.warnings]
     if searched: out += searched.warnings
     if has_gallery and not task.known:
         out.append("No identity is known on both sides, so retrieval cannot be scored.")

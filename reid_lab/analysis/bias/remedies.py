@@ -73,7 +73,8 @@ class ClosedLite(Dart3Lite):
         "Statistics as measured, no moments"
         self.norm.reset()
         self.n = 0 # steps
-        self.moments = [_Moments(torch.zeros_like(t), torch.zeros_like(t)) for t in (self.norm.M, self.norm.S)]
+        self.moments = [_Moments(torch.zeros_like(t), torch.zeros_like(t)) for t in (self.norm.M,
+                                                                                     self.norm.S)]
 
     def _learn(self, t, grad, moments):
         "A step of Adam or SGD as torch makes it, without torch's optimisers, which take two seconds to load"
@@ -232,8 +233,8 @@ def both_scores(q:Embeddings, # Queries
     def twice(x): return x if x is None else np.repeat(x, 2)
 
     same_twice = SameImages.of_pairs(np.concatenate([2*same.query, 2*same.query + 1]), np.tile(same.image, 2))
-    found = metrics_from_similarity(BothDistances(q.emb, g.emb, on_progress), twice(q.pid), g.pid, twice(q.cam), g.cam,
-                                    per_query=True, same=same_twice)['per_query']
+    found = metrics_from_similarity(BothDistances(q.emb, g.emb, on_progress), twice(q.pid), g.pid,
+                                    twice(q.cam), g.cam, per_query=True, same=same_twice)['per_query']
     euclidean, cosine = ({name: values[row::2] for name, values in found.items()} for row in (0, 1))
     one = dict(euclidean=euclidean, cosine=cosine)
     return {distance: one[distance] for distance in DISTANCES}, skipped
@@ -283,7 +284,8 @@ class PairedScores:
         ok = np.isfinite(next(iter(AP.values())))
         if not ok.any():
             raise ValueError("no query has a match, so nothing can be compared; see `why_skipped`")
-        self.AP, self.pid = {ranking: np.asarray(values)[ok] for ranking, values in AP.items()}, np.asarray(pid)[ok]
+        self.AP, self.pid = {ranking: np.asarray(values)[ok] for ranking,
+                             values in AP.items()}, np.asarray(pid)[ok]
         self.who, person = np.unique(self.pid, return_inverse=True)
         self.total = np.stack([np.bincount(person, values) for values in self.AP.values()], 1) # (people, rankings)
         self.n = np.bincount(person) # queries of each person

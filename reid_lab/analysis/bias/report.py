@@ -26,8 +26,8 @@ from ...results.tables import markdown_escape, to_csv, to_html, to_markdown
 
 # %% ../../../nbs/12_analysis/80_bias/60_report.ipynb #07444726
 # `gain` is that in mAP over the first row, with an interval from `low` to `high`; shares are 0..1
-SUMMARY_COLUMNS = ['method', 'distance', 'mAP', 'R1', 'gain', 'low', 'high', 'advised', 'nmi_camera', 'nmi_chance',
-                   'nmi_identity', 'camera_share']
+SUMMARY_COLUMNS = ['method', 'distance', 'mAP', 'R1', 'gain', 'low', 'high', 'advised', 'nmi_camera',
+                   'nmi_chance', 'nmi_identity', 'camera_share']
 OF_METHOD = ('NMI camera', 'by chance', 'NMI identity', 'between cameras') # printed columns without a distance
 
 
@@ -124,7 +124,8 @@ def figures(self:BiasReport) -> dict[str, PaperFigure]: # By name
     if self.maps: out['map'] = camera_map(self.maps, identities=COLOURED, column=column(len(self.maps), 2))
     if self.per_camera is not None:
         by = 'Euclid' if self.ranked_by == 'euclidean' else self.ranked_by
-        out['per_camera'] = camera_bars(self._shown(), column=column(len(self.cameras), 8), label=f'mAP (%), {by}')
+        out['per_camera'] = camera_bars(self._shown(), column=column(len(self.cameras), 8),
+                                        label=f'mAP (%), {by}')
     of_methods = self.summary[self.summary.method.isin(REMEDIES)].drop_duplicates('method')
     out['nmi'] = nmi_bars(of_methods.rename(columns=dict(nmi_camera='camera', nmi_chance='chance',
                                                          nmi_identity='identity')))
@@ -139,7 +140,8 @@ def _map_caption(self:BiasReport):
     "What the points of the map are, and which people have a colour"
     if not self.maps: return ''
     frame = next(iter(self.maps.values()))
-    people, images = frame.pid[frame.pid >= 0].nunique(), int(self.cameras[['n_query', 'n_gallery']].sum().sum())
+    people, images = frame.pid[frame.pid >= 0].nunique(), int(self.cameras[['n_query',
+                                                                            'n_gallery']].sum().sum())
     colours, drawn = '; no identity is known', ''
     if people:
         colours = (f': {min(COLOURED, people)} of the {people} people in the map have a colour, those seen under most '
@@ -229,7 +231,8 @@ def to_dict(self:BiasReport) -> dict: # Values that JSON can hold
     texts = ('name', 'advised', 'ranked_by', 'advice', 'checks', 'warnings', 'notes')
     frames = ('summary', 'cameras', 'per_camera', 'held_out')
     rates = self.open_set.rates if self.open_set is not None else None
-    return ({name: getattr(self, name) for name in texts} | {name: rows(getattr(self, name)) for name in frames}
+    return ({name: getattr(self,
+                           name) for name in texts} | {name: rows(getattr(self, name)) for name in frames}
             | dict(open_set=rows(rates)))
 
 
@@ -240,7 +243,8 @@ def save(self:BiasReport, folder:Path | str, # A new folder
     folder = Path(folder).expanduser()
     if folder.exists(): raise FileExistsError(f"{folder} exists; choose a new name")
     figures, cameras = self.figures(), self.cameras
-    if self.per_camera is not None: cameras = self.per_camera.merge(cameras.drop(columns='n_query'), 'left', 'cam')
+    if self.per_camera is not None: cameras = self.per_camera.merge(cameras.drop(columns='n_query'), 'left',
+                                                                    'cam')
     with atomic_path(folder) as tmp:
         tmp.mkdir()
         (tmp/'report.html').write_text(self.to_page(figures), 'utf-8')

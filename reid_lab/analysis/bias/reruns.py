@@ -248,7 +248,8 @@ class Reruns:
         for cam in cams[np.argsort(count, kind='stable')]:
             rows = np.flatnonzero(self.q.cam == cam)
             learns = method == LITE_NAME
-            batches = self.bench.camera(rows, **settings) if learns else self._plain(rows, *self.fixed(method))
+            batches = self.bench.camera(rows, **settings) if learns else self._plain(rows,
+                                                                                     *self.fixed(method))
             yield CameraStep(int(cam), rows, *self._scored(batches, k_near))
 
 # %% ../../../nbs/12_analysis/80_bias/50_reruns.ipynb #4be79cf8
@@ -341,10 +342,13 @@ def frame(self:SharedMap, xy:np.ndarray # (n,2) places of the images on the map
     ) -> pd.DataFrame: # x, y, role, row, pid, cam and the columns that both have
     "A frame as that of `project_pair`"
     q, g = self.runs.q[self.q_rows], self.runs.g[self.g_rows]
-    columns = {name: np.concatenate([q.columns[name], g.columns[name]]) for name in q.columns if name in g.columns}
+    columns = {name: np.concatenate([q.columns[name],
+                                     g.columns[name]]) for name in q.columns if name in g.columns}
     role = np.repeat(['query', 'gallery'], [len(q), len(g)])
-    return pd.DataFrame(dict(x=xy[:, 0], y=xy[:, 1], role=role, row=np.concatenate([self.q_rows, self.g_rows]),
-                             pid=np.concatenate([q.pid, g.pid]), cam=np.concatenate([q.cam, g.cam]), **columns))
+    return pd.DataFrame(dict(x=xy[:, 0], y=xy[:, 1], role=role,
+                             row=np.concatenate([self.q_rows, self.g_rows]),
+                             pid=np.concatenate([q.pid, g.pid]), cam=np.concatenate([q.cam, g.cam]),
+                             **columns))
 
 
 @patch

@@ -209,8 +209,8 @@ def scored_people(q_pid:np.ndarray, # (Q,) identities; -1 is junk
     scored = np.setdiff1d(q_pid[n_match > 0], [-1])
     absent = np.setdiff1d(queried, there)
     own_camera = np.setdiff1d(np.setdiff1d(queried, scored), absent)
-    return dict(people=len(np.union1d(queried, there)), scored=len(scored), no_query=len(np.setdiff1d(there, queried)),
-                absent=len(absent), own_camera=len(own_camera))
+    return dict(people=len(np.union1d(queried, there)), scored=len(scored),
+                no_query=len(np.setdiff1d(there, queried)), absent=len(absent), own_camera=len(own_camera))
 
 
 def people_sentence(n:dict[str, int], # From `scored_people`
@@ -241,7 +241,8 @@ def held_out(paired:PairedScores, # Average precisions of all rankings
         for h, (advising, trying) in enumerate(zip(sides, sides[::-1])):
             v = verdict_of(advising, distance)
             gain = trying.gain(v.take, v.first) if v.advised else Gain(0., 0., 0.)
-            rows.append(dict(split=split, advises=h, people=len(trying.who), **v.take._asdict(), gain=gain.mean,
+            rows.append(dict(split=split, advises=h, people=len(trying.who), **v.take._asdict(),
+                             gain=gain.mean,
                              low=gain.low, high=gain.high, same=v.take == of_all, first=not v.advised))
     return pd.DataFrame(rows)
 

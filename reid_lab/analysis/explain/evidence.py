@@ -216,7 +216,9 @@ def trust_table(scores:pd.DataFrame, # Of `map_scores`, or means of Worlds with 
         over = dict(mean=np.nan, low=-np.inf, high=np.inf)
         if r.method != 'centre' and (r.model, 'centre') in beats:
             over = mean_interval((beats[r.model, r.method] - beats[r.model, 'centre']).to_numpy())
-        table.loc[i, ['over_centre', 'over_centre_low', 'over_centre_high']] = over['mean'], over['low'], over['high']
+        table.loc[i,
+                  ['over_centre', 'over_centre_low',
+                   'over_centre_high']] = over['mean'], over['low'], over['high']
     table['beyond'] = table.over_centre_low > 0
     return table.assign(believed=table.points & table.deletes & table.beyond)
 

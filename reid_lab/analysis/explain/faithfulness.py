@@ -198,7 +198,8 @@ def against_random(score:Callable, # See `perturbation_curve`
         random = np.stack([area(perturbation_curve(score, img, maps, mode, perturbation, seed + 1 + i))
                            for i, maps in enumerate(chance)])               # (n,B)
         better = _better_by(area(own), random, mode)                        # (n,B)
-        rows.append(pd.DataFrame(dict(image=np.arange(len(img)), mode=mode, area=area(own), random=random.mean(0),
+        rows.append(pd.DataFrame(dict(image=np.arange(len(img)), mode=mode, area=area(own),
+                                      random=random.mean(0),
                                       gain=better.mean(0), beats=_share_beaten(better), start=own[:, 0],
                                       end=own[:, -1])))
     return pd.concat(rows, ignore_index=True)

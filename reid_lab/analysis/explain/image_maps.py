@@ -118,7 +118,8 @@ def recorded(layers:Iterable[nn.Module], # Attention modules
             raise TypeError(f"attention of the type {type(m).__name__} is not known; known are "
                             "nn.MultiheadAttention, timm's Attention and "
                             "reid_lab.models.backbones.Attention")
-        def note(m, args, kwargs, out, weights_again=weights_again): found.append(weights_again(m, args, kwargs))
+        def note(m, args, kwargs, out,
+                 weights_again=weights_again): found.append(weights_again(m, args, kwargs))
         handles.append(m.register_forward_hook(note, with_kwargs=True))
     try: yield found
     finally:

@@ -54,7 +54,8 @@ def part_score(model:nn.Module, # Any model of the zoo
     if 'other' in parts: return score_of(model, image=to_pixels(table.images(list(parts.other), model.size)))
     kind = 'match' if match else 'text'
     if target == 'phrase':
-        return score_of(model, **{kind: [_words_alone(c, words) for c, words in zip(parts.caption, parts.words)]})
+        return score_of(model,
+                        **{kind: [_words_alone(c, words) for c, words in zip(parts.caption, parts.words)]})
     without = [without_words(c, words) for c, words in zip(parts.caption, parts.words)]
     return score_of(model, against=without, **{kind: list(parts.caption)})
 
@@ -91,7 +92,8 @@ def _centre(model, score, img, parts): return centre_map(img.shape[2:], len(img)
 
 METHODS = { # name -> (model, score, images, parts) -> (B,h,w)
     **{kind: _cam(kind) for kind in CAMS}, 'occlusion': _occlusion, 'rollout': _rollout,
-    'cross-gradcam': _cross('gradcam'), 'cross-attention': _cross('attention'), 'queries': _queries, 'centre': _centre}
+    'cross-gradcam': _cross('gradcam'), 'cross-attention': _cross('attention'), 'queries': _queries,
+    'centre': _centre}
 OF_PAIRS = ('cross-gradcam', 'cross-attention') # explain the score of pairs, where there is one
 
 

@@ -68,15 +68,19 @@ def _words(text): return re.findall('[a-z]+', text.lower())
 def _nouns():
     "Phrase -> part"
     slots = {v: slot for slot in ('upper', 'lower', 'shoes', 'bag', 'held', 'hat') for v in WARDROBE[slot]}
-    out = {tuple(_words(w)): slots[v] for v, both in NOUNS.items() if v in slots for form in both for w in form}
-    more = dict(hair='hair ponytail bun', glasses='glasses spectacles', lower='knees ankles legs', shoes='footwear',
-                logo='logo print emblem', upper='sleeves stripes checks dots', inner='top', hat='hat', bag='bag')
+    out = {tuple(_words(w)): slots[v] for v,
+           both in NOUNS.items() if v in slots for form in both for w in form}
+    more = dict(hair='hair ponytail bun', glasses='glasses spectacles', lower='knees ankles legs',
+                shoes='footwear',
+                logo='logo print emblem', upper='sleeves stripes checks dots', inner='top', hat='hat',
+                bag='bag')
     out |= {(w,): part for part, words in more.items() for w in words.split()}
     return out | {('shaved', 'head'): 'hair', ('bald', 'head'): 'hair'}
 
 
 _NOUNS = _nouns()
-_ADJECTIVES = {w for text in (*PALETTE, *HAIR, *(x for both in COLOUR_WORDS.values() for f in both for x in f),
+_ADJECTIVES = {w for text in (*PALETTE, *HAIR,
+                              *(x for both in COLOUR_WORDS.values() for f in both for x in f),
                               *(x for v in SAY['pattern'].values() for f in v[:2] for x in f),
                               'long-sleeved short-sleeved sleeveless open cropped medium-length '
                               'shoulder-length',
@@ -231,8 +235,10 @@ def membership_sight(model:nn.Module, # With `memberships(img)` and `memberships
         words = token_visibility(tokenizer, texts, shares, [table['attrs'].iat[row[p]] for p in some])
         image_attention = of_img['attention'][..., 1:].cpu()                  # without CLS
         text_attention = of_txt['attention'][..., :words.shape[1]].cpu()      # without padding
-        frames.append(_query_rows(some, 'image', of_img['membership'], seen_by_queries(image_attention, patches)))
-        frames.append(_query_rows(some, 'caption', of_txt['membership'], seen_by_queries(text_attention, words)))
+        frames.append(_query_rows(some, 'image', of_img['membership'],
+                                  seen_by_queries(image_attention, patches)))
+        frames.append(_query_rows(some, 'caption', of_txt['membership'],
+                                  seen_by_queries(text_attention, words)))
     if not frames: return pd.DataFrame(columns=['path', 'side', 'query', 'membership', 'visibility'])
     return pd.concat(frames, ignore_index=True)
 
@@ -240,8 +246,10 @@ def membership_sight(model:nn.Module, # With `memberships(img)` and `memberships
 def _query_rows(paths, side, membership, visibility):
     "One row an image and query, of (B,K) numbers"
     n, k = membership.shape
-    return pd.DataFrame(dict(path=[p for p in paths for _ in range(k)], side=side, query=np.tile(np.arange(k), n),
-                             membership=membership.double().cpu().numpy().ravel(), visibility=visibility.ravel()))
+    return pd.DataFrame(dict(path=[p for p in paths for _ in range(k)], side=side,
+                             query=np.tile(np.arange(k), n),
+                             membership=membership.double().cpu().numpy().ravel(),
+                             visibility=visibility.ravel()))
 
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #715b7892
 def rank_correlation(a:np.ndarray | Sequence[float], # (N,) numbers
@@ -271,7 +279,8 @@ def sight_correlation(found:pd.DataFrame, # From `membership_sight`
         within = [rank_correlation(q.membership, q.visibility) for _, q in g.groupby('query')]
         known = [w for w in within if not np.isnan(w)]
         pooled = rank_correlation(g.membership, g.visibility)
-        out[side] = dict(within=np.mean(known) if known else np.nan, pooled=pooled, n=int(g.visibility.notna().sum()),
+        out[side] = dict(within=np.mean(known) if known else np.nan, pooled=pooled,
+                         n=int(g.visibility.notna().sum()),
                          membership=g.membership.mean(), spread=g.membership.std(),
                          own=share_within(g.membership, g.path), own_seen=share_within(g.visibility, g.path))
     return pd.DataFrame(out).T
@@ -310,5 +319,6 @@ def person_pairs(table:ReidTable, # Images of a World
         if not len(same): continue
         elsewhere = [j for j in same if f.cam[j] != f.cam[i]]
         other, mask = (elsewhere or list(same))[0], world.parts(f.path[i]) > 0
-        out.append(dict(path=f.path[i], pid=f.pid[i], row=i, part='person', other=other, mask=mask, person=mask))
+        out.append(dict(path=f.path[i], pid=f.pid[i], row=i, part='person', other=other, mask=mask,
+                        person=mask))
     return pd.DataFrame(out, columns=['path', 'pid', 'row', 'part', 'other', 'mask', 'person'])

@@ -79,12 +79,14 @@ def word_masking(model:nn.Module, # Has `encode_image`, `encode_text`, `tokenize
         raise ValueError(f"n_masked={n_masked}, seeds={seeds}: give at least one of each")
     evaluate = search.evaluate or _by_cosine(model, table, search, quiet)
     rows, whole = [], None
-    for m, seed in (jobs := progress([(m, s) for m in n_masked for s in seeds], 'masking words', quiet=quiet)):
+    for m, seed in (jobs := progress([(m, s) for m in n_masked for s in seeds], 'masking words',
+                                     quiet=quiet)):
         jobs.note = f'{m} words, seed {seed}'
         if m == 0 and whole is not None: scores = whole   # nothing to draw: the same for every seed
         else: scores = evaluate(masked_queries(texts, m, seed, variant))
         if m == 0: whole = scores
-        rows.append(dict(n_masked=m, seed=seed, variant=variant) | {k: v for k, v in scores.items() if k in METRICS})
+        rows.append(dict(n_masked=m, seed=seed, variant=variant) | {k: v for k,
+                                                                    v in scores.items() if k in METRICS})
     return pd.DataFrame(rows)
 
 # %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #42347f40

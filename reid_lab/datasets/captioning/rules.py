@@ -34,12 +34,15 @@ from ...world.people import COLOURS, HAIR, NEEDS, PARTS, WARDROBE
 from ...world.world import World
 
 # %% ../../../nbs/07_datasets/95_captioning/20_rules.ipynb #8a53491c
-PARENT = dict(hair_colour='hair', upper_colour='upper', sleeve='upper', pattern='upper', pattern_colour='pattern',
-              opened='upper', inner_colour='opened', lower_colour='lower', hat_colour='hat', shoe_colour='shoes',
+PARENT = dict(hair_colour='hair', upper_colour='upper', sleeve='upper', pattern='upper',
+              pattern_colour='pattern',
+              opened='upper', inner_colour='opened', lower_colour='lower', hat_colour='hat',
+              shoe_colour='shoes',
               bag_colour='bag', held_colour='held') # attribute -> the thing that it belongs to
 _OWN = dict(gender={'man': 'male', 'woman': 'female'}, glasses={'yes': 'glasses'}, opened={'yes': 'open'},
             build={'slim': 'slim', 'average': 'medium-sized', 'heavy': 'heavy-set'},
-            hair={'shaved': 'shaved off', 'short': 'cut short', 'medium': 'of medium length', 'long': 'worn long',
+            hair={'shaved': 'shaved off', 'short': 'cut short', 'medium': 'of medium length',
+                  'long': 'worn long',
                   'ponytail': 'in a ponytail', 'bun': 'in a bun'}, hair_colour={c: c for c in HAIR},
             sleeve={'long': 'long-sleeved', 'short': 'short-sleeved', 'sleeveless': 'sleeveless'},
             pattern={'striped': 'stripes', 'plaid': 'checks', 'dotted': 'dots', 'logo': 'print'},
@@ -125,7 +128,8 @@ def world_truth(world:World, # Of the table
     quiet:bool | None=None, # No progress lines
     ) -> dict[str, Truth]: # By path
     "The truth of every image of a table"
-    return {p: truth_of(world, p) for p in progress(table.frame.path.tolist(), 'reading the truth', quiet=quiet)}
+    return {p: truth_of(world, p) for p in progress(table.frame.path.tolist(), 'reading the truth',
+                                                    quiet=quiet)}
 
 # %% ../../../nbs/07_datasets/95_captioning/20_rules.ipynb #dc34684b
 class _Piece(NamedTuple):
@@ -369,7 +373,8 @@ class RuleCaptioner:
 # %% ../../../nbs/07_datasets/95_captioning/20_rules.ipynb #17252791
 def _perceived(name, value, evidence, confidence, visible=True):
     "One attribute as a model would answer it"
-    return dict(name=name, value=value, evidence=evidence, visible=visible, confidence=round(float(confidence), 3))
+    return dict(name=name, value=value, evidence=evidence, visible=visible,
+                confidence=round(float(confidence), 3))
 
 
 @patch

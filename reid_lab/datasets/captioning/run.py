@@ -111,7 +111,8 @@ def caption_image(photo:Photo, # The image
     ) -> CaptionRecord:
     "Perception, draft and audit of one image"
     task, attempts = _Task(photo, backend, threshold), _Retries(retries)
-    common: dict[str, Any] = dict(image=photo.image, pid=photo.pid, key=caption_key(photo, backend, threshold))
+    common: dict[str, Any] = dict(image=photo.image, pid=photo.pid,
+                                  key=caption_key(photo, backend, threshold))
     states: dict[str, Any] = {}
     try:
         for name, step in dict(T1=task.perceive, T2=task.compose, T3=task.audit).items():
@@ -233,4 +234,5 @@ def with_captions(table:ReidTable, # That was captioned, or some of its rows
     missing = [p for p in table['path'] if p not in captions]
     if missing:
         raise ValueError(f"records: {len(missing)} images have none, such as {missing[0]!r}; caption them first")
-    return table._with(table.frame.assign(captions=pd.Series([captions[p] for p in table['path']], dtype=object)))
+    return table._with(table.frame.assign(captions=pd.Series([captions[p] for p in table['path']],
+                                                             dtype=object)))

@@ -46,14 +46,15 @@ def _problem(error, known):
     if error['type'] != 'value_error': return f"{at}={repr(error['input'])[:60]}: {text}"
     if not at: return text
     # an error of a record inside begins with an entry of its own: T1 + attributes[0]... -> T1.attributes[0]...
-    inner = isinstance(error.get('ctx', {}).get('error'), TraceError) and re.match(r'[A-Za-z_]\w*[.\[=:]', text)
+    inner = isinstance(error.get('ctx', {}).get('error'), TraceError) and re.match(r'[A-Za-z_]\w*[.\[=:]',
+                                                                                   text)
     return f'{at}.{text}' if inner else f'{at}: {text}'
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #4cd8e308
 class Record(BaseModel):
     "Checked when made: no other keys, no other kinds of values, not changed afterwards"
-    model_config = ConfigDict(strict=True, frozen=True, extra='forbid', allow_inf_nan=False, validate_by_name=True,
-                              validate_by_alias=True, serialize_by_alias=True)
+    model_config = ConfigDict(strict=True, frozen=True, extra='forbid', allow_inf_nan=False,
+                              validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
 
     def __init__(self, **values:Any): # Keys and values
         try: super().__init__(**values)
@@ -194,7 +195,8 @@ def with_article(text:str, # A caption
     changed = None if places is None else list(places)
 
     def put(match):
-        near = changed is None or any(match.start() <= end + 1 and match.end() >= start for start, end in changed)
+        near = changed is None or any(match.start() <= end + 1 and match.end() >= start for start,
+                                      end in changed)
         if not near: return match[0]
         an = re.match(r'[aeio]|u(?!ni|se)', match[2], re.I)
         return f'{match[1]}n ' if an else f'{match[1]} '

@@ -184,7 +184,8 @@ class LocalCaptioner:
         attempt:int=0, # Times it was asked before
         ) -> dict:
         "Corrections"
-        answer = self.answer(self.prompts['audit'].replace('{caption}', text), photo.pixels, attempt, photo.digest)
+        answer = self.answer(self.prompts['audit'].replace('{caption}', text), photo.pixels, attempt,
+                             photo.digest)
         return dict(corrections=placed(text, find_json(answer, 'corrections')['corrections']))
 
 # %% ../../../nbs/07_datasets/95_captioning/30_vision.ipynb #7faf70bc

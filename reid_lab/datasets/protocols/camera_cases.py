@@ -120,7 +120,8 @@ def _real_table(dataset, data_root, seen):
     "A registered dataset, or a table of one's own"
     if Path(dataset).suffix.lower() in TABLES: return own_table(dataset, data_root)
     if dataset in DATASETS:
-        return load_as_in_papers(dataset, data_root, 'a case of new cameras', cameras=True, image_queries=True)
+        return load_as_in_papers(dataset, data_root, 'a case of new cameras', cameras=True,
+                                 image_queries=True)
     raise ValueError(f"dataset={dataset!r} with seen={seen!r} is neither a registered dataset with cameras and "
                      "image queries nor a .csv or .parquet table; registered: "
                      f"{list_datasets(cameras=True, image_queries=True)}")

@@ -29,7 +29,8 @@ class KnownCameras(NamedTuple):
     cameras: tuple[int, ...]  # From 0
 
 
-SEEN = {'msmt17-5': KnownCameras('msmt17', (2, 3, 4, 5, 6)), 'msmt17-10': KnownCameras('msmt17', tuple(range(10))),
+SEEN = {'msmt17-5': KnownCameras('msmt17', (2, 3, 4, 5, 6)),
+        'msmt17-10': KnownCameras('msmt17', tuple(range(10))),
         'dukemtmc-reid-5': KnownCameras('dukemtmc-reid', tuple(range(5))),
         'market1501-5': KnownCameras('market1501', tuple(range(5)))}
 ORDERS = ('time', 'shuffled', 'given')
@@ -115,7 +116,8 @@ class Scene:
     order: str  # Of `ORDERS`
 
 
-SCENES = dict(iid=Scene(drift=0., choosy=0., order='shuffled'), skew=Scene(drift=1.5, choosy=1., order='time'))
+SCENES = dict(iid=Scene(drift=0., choosy=0., order='shuffled'),
+              skew=Scene(drift=1.5, choosy=1., order='time'))
 
 
 def world_table(preset:str='quick', # Size of the World
@@ -236,7 +238,8 @@ def make_case(preset:str, # Size of the World
     "The case of one run"
     check_choice('protocol', protocol, PROTOCOLS)
     if dataset != 'world':
-        check_choice('protocol', protocol, protocols_of(dataset), f'with dataset={dataset!r}; give `A->B` for a new '
+        check_choice('protocol', protocol, protocols_of(dataset),
+                     f'with dataset={dataset!r}; give `A->B` for a new '
                      f'network, `A->A` for the source itself, one of {list(SEEN)} for new cameras.')
         return dataset_case(dataset, data_root, seed=seed, every=protocol == 'all cameras')
     table = world_table(preset, seed, scene, severity, extra=protocol == 'all cameras')
@@ -249,4 +252,5 @@ def make_case(preset:str, # Size of the World
     if protocol == 'network':
         other = world_table(preset, case_seeds(seed, protocol)[-1], scene, severity)
         return new_network(case.train, other, order=order)
-    return new_network(case.train, table.where(cam=list(case.seen)), f'{case.name}, source', order, seed, same=True)
+    return new_network(case.train, table.where(cam=list(case.seen)), f'{case.name}, source', order, seed,
+                       same=True)

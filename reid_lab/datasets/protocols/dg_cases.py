@@ -92,7 +92,8 @@ def world_target(name:str, # One of `TARGETS`
     ) -> ReidTable: # In the form of the target
     "People under two cameras, and more under the second, as one of the small sets has them"
     s, name = SET_SIZES[check_choice('preset', preset, SET_SIZES)], check_choice('name', name, TARGETS)
-    groups = [Group('test', 'real-like', s.pairs, 4, 2), Group('test', 'real-like', s.others, 1, 1, first_cam=1)]
+    groups = [Group('test', 'real-like', s.pairs, 4, 2),
+              Group('test', 'real-like', s.others, 1, 1, first_cam=1)]
     world = World(preset, set_seed(name, seed), task='reid', groups=groups, severity=.6).table()
     second = world.where(group=1)['cam'].iloc[0]    # the camera of the others
     world = world._with(world.frame.assign(cam=(world['cam'] == second).astype('int64')))

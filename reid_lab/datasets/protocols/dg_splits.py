@@ -262,7 +262,8 @@ def _source(table, name, splits):
         raise ValueError(f"{name}: no image of a person is left with splits={splits!r}; try 'all'")
     f = persons.frame
     numbers = {c: _numbered(f[c]) for c in ('pid', 'cam', 'site')}
-    new = persons._with(f.assign(split='train', role='both', dataset=name, raw_pid=f.pid, raw_cam=f.cam, **numbers))
+    new = persons._with(f.assign(split='train', role='both', dataset=name, raw_pid=f.pid, raw_cam=f.cam,
+                                 **numbers))
     new.name = name
     return new
 
@@ -291,7 +292,8 @@ def load_mixed(setting:str | Iterable[str]='A', # Key of `MIXED`, or names of da
     return mixed_table([load_as_in_papers(n, root, 'joined training', check) for n in names], names, splits)
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #59f020ad
-MANIFEST = dict(path='path', pid='pid', camid='cam', site='site', scenario='scenario', subset='subset', role='role')
+MANIFEST = dict(path='path', pid='pid', camid='cam', site='site', scenario='scenario', subset='subset',
+                role='role')
 ABC_SUBSETS = {'train': 'train', 'val': 'val', 'test-a': 'test', 'test-b': 'test', 'test-c': 'test'} # -> split
 
 
@@ -328,7 +330,8 @@ def _read_manifest(path):
     "Header and `_Row`s"
     if path.suffix == '.parquet':
         f = pd.read_parquet(path)
-        return [*f], [_Row(i, [str(v) for v in values]) for i, values in enumerate(f.itertuples(index=False), 1)]
+        return [*f], [_Row(i, [str(v) for v in values]) for i,
+                      values in enumerate(f.itertuples(index=False), 1)]
     with open(path, newline='', encoding='utf-8-sig') as file:
         rows = csv.reader(file, strict=True)
         return next(rows, []), [_Row(rows.line_num, values) for values in rows if values]
@@ -351,8 +354,8 @@ def _form_findings(file, header, rows):
     found = _header_findings(file, header)
     short = [row.line for row in rows if len(row.values) != len(header)]
     if short:
-        found.append(Finding('error', f'{len(short)} rows have not {len(header)} values', f'{file} line {short[0]}',
-                             'complete them'))
+        found.append(Finding('error', f'{len(short)} rows have not {len(header)} values',
+                             f'{file} line {short[0]}', 'complete them'))
     if found: return found
     if not rows: return [Finding('error', 'no image is listed', f'{file} line 2', 'write one line an image')]
     for name, column in _COLUMNS.items():
@@ -360,7 +363,8 @@ def _form_findings(file, header, rows):
         bad = [row for row in rows if column.wrong(row.values[k])]
         if bad:
             found.append(Finding('error', f'{name}={bad[0].values[k]!r} is not {column.choices}',
-                                 f'{file} line {bad[0].line}, column {name}; {len(bad)} row(s)', column.remedy))
+                                 f'{file} line {bad[0].line}, column {name}; {len(bad)} row(s)',
+                                 column.remedy))
     return found
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #7f6b57c8
@@ -384,8 +388,8 @@ def load_manifest(path:Path | str, # Ends in .csv or .parquet; columns `MANIFEST
     f = pd.DataFrame([row.values for row in rows], columns=header).assign(line=[row.line for row in rows])
     f = f.astype({c: 'int64' for c in ('pid', 'camid', 'site')}).rename(columns=MANIFEST)
     named = data_root_of(root)
-    return ReidTable(f.assign(split=f.subset.map(ABC_SUBSETS)), named.folder or path.parent, reader, path.name,
-                     named.follow_links)
+    return ReidTable(f.assign(split=f.subset.map(ABC_SUBSETS)), named.folder or path.parent, reader,
+                     path.name, named.follow_links)
 
 
 def write_manifest(table:ReidTable, # With the column subset
@@ -557,13 +561,15 @@ def _published():
     return {r['dataset'].split()[-1].lower(): r['metrics'] for r in tables['2']['rows']}
 
 
-_STATS = dict(identities='ids', images='images', sites='sites', cameras='cameras', avg_cameras_per_identity='cams/id')
+_STATS = dict(identities='ids', images='images', sites='sites', cameras='cameras',
+              avg_cameras_per_identity='cams/id')
 
 
 def _totals_findings(table, share=.9):
     "Differences from the printed table, for a table with nearly as many identities or images"
     published = _published()
-    n_ids, n_images = (sum(numbers[key] for numbers in published.values()) for key in ('identities', 'images'))
+    n_ids, n_images = (sum(numbers[key] for numbers in published.values()) for key in ('identities',
+                                                                                       'images'))
     people = table.frame.pid[~no_identity(table)].nunique()
     if people < share*n_ids and len(table) < share*n_images: return []
     stats, out = subset_stats(table), []
@@ -644,7 +650,8 @@ class ABC:
     shots: int = 2              # images of an identity in a camera
 
 
-ABC_SIZES = dict(smoke=ABC((2, 1, 1), 4, 3, (15, 5, 8, 15, 15)), quick=ABC((6, 4, 4), 6, 4, (60, 6, 20, 25, 25)),
+ABC_SIZES = dict(smoke=ABC((2, 1, 1), 4, 3, (15, 5, 8, 15, 15)),
+                 quick=ABC((6, 4, 4), 6, 4, (60, 6, 20, 25, 25)),
                  full=ABC((40, 15, 5), 8, 5, (150, 10, 40, 100, 300)))
 _NEAR_CAMERAS, _FAR_CAMERAS = ('ground', 'ground', 'steep'), ('steep',)
 

@@ -91,7 +91,8 @@ def unwrapped(x:object, # What a file holds, or a state dict
 
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #d1f7cd42
 _STORAGES = dict(FloatStorage=torch.float32, HalfStorage=torch.float16, BFloat16Storage=torch.bfloat16,
-                 DoubleStorage=torch.float64, LongStorage=torch.int64, IntStorage=torch.int32, ShortStorage=torch.int16,
+                 DoubleStorage=torch.float64, LongStorage=torch.int64, IntStorage=torch.int32,
+                 ShortStorage=torch.int16,
                  CharStorage=torch.int8, ByteStorage=torch.uint8, BoolStorage=torch.bool)
 
 
@@ -217,7 +218,8 @@ def _load_safetensors(path, values=True):
     if values: return read_tensors(path, 'a safetensors file', 'copy or download it again')
     from safetensors import SafetensorError, safe_open
     try:
-        with safe_open(path, 'pt') as f: return {k: _empty_like(f.get_slice(k)) for k in f.keys()}, f.metadata() or {}
+        with safe_open(path,
+                       'pt') as f: return {k: _empty_like(f.get_slice(k)) for k in f.keys()}, f.metadata() or {}
     except (SafetensorError, OSError):
         raise wrong_file(path, 'a safetensors file', kind='safetensors', damaged=('safetensors',)) from None
 
@@ -406,14 +408,17 @@ _TIMM_VIT = Layout('timm_vit', 'a vision transformer of timm', 'vit',
     leave=((r'(head|head_dist|pre_logits|fc)\.', _HEAD),), fits=('transreid_b16', 'camel_base'),
     pixels='mean and deviation 0.5 (the AugReg and ImageNet-21k weights)')
 _HF_VIT = Layout('hf_vit', 'a vision transformer of Hugging Face', 'vit',
-    keys=(r'(vit\.)?embeddings\.cls_token', r'(vit\.)?encoder\.layer\.0\.attention\.attention\.query\.weight'),
+    keys=(r'(vit\.)?embeddings\.cls_token',
+          r'(vit\.)?encoder\.layer\.0\.attention\.attention\.query\.weight'),
     leave=((r'classifier\.', _HEAD), (r'(vit\.)?pooler\.', 'a layer behind CLS'), _POSITIONS),
-    rename=((r'^vit\.', ''), (r'^embeddings\.(cls_token)$', r'\1'), (r'^embeddings\.position_embeddings$', 'pos_embed'),
+    rename=((r'^vit\.', ''), (r'^embeddings\.(cls_token)$', r'\1'),
+            (r'^embeddings\.position_embeddings$', 'pos_embed'),
             (r'^embeddings\.patch_embeddings\.projection', 'patch_embed.proj'), (r'^layernorm\.', 'norm.'),
             (r'^encoder\.layer\.', 'blocks.'), (r'layernorm_before', 'norm1'), (r'layernorm_after', 'norm2'),
             (r'attention\.attention\.query\.(\w+)$', r'attn.qkv.\1#0'),
             (r'attention\.attention\.key\.(\w+)$', r'attn.qkv.\1#1'),
-            (r'attention\.attention\.value\.(\w+)$', r'attn.qkv.\1#2'), (r'attention\.output\.dense', 'attn.proj'),
+            (r'attention\.attention\.value\.(\w+)$', r'attn.qkv.\1#2'),
+            (r'attention\.output\.dense', 'attn.proj'),
             (r'intermediate\.dense', 'mlp.fc1'), (r'output\.dense', 'mlp.fc2')),
     fits=('transreid_b16', 'camel_base'), pixels='mean and deviation 0.5')
 _MERGED = tuple((rf'layers\.{i}\.downsample\.', f'layers.{i + 1}.downsample.') for i in (2, 1, 0)) # of Swin, to timm's
@@ -421,12 +426,14 @@ _TABLES = (r'.*\.(relative_position_index|attn_mask)$', 'follows from the size o
 _SWIN:dict = dict(gives='swin', fits=('camel_base',), pixels=_TORCHVISION.pixels)
 _SWIN_OWN = Layout('swin', 'a Swin transformer of its authors', **_SWIN, rename=_MERGED,
     leave=((r'head\.', _HEAD), _TABLES),
-    keys=(r'layers\.0\.blocks\.0\.attn\.relative_position_bias_table', r'layers\.0\.downsample\.reduction\.weight'))
+    keys=(r'layers\.0\.blocks\.0\.attn\.relative_position_bias_table',
+          r'layers\.0\.downsample\.reduction\.weight'))
 _SWIN_TIMM = Layout('timm_swin', 'a Swin transformer of timm', **_SWIN, leave=((r'head\.', _HEAD), _TABLES),
     keys=(r'layers\.0\.blocks\.0\.attn\.relative_position_bias_table', r'patch_embed\.proj\.weight'),
     lacks=(r'layers\.0\.downsample\..*',))
 _SGFORMER = Layout('sgformer', 'an SG-Former', 'sgformer', fits=('camel_base',), pixels=_TORCHVISION.pixels,
-    keys=(r'patch_embed1\.conv\.0\.c\.weight', r'block1\.0\.attn\.sr\.weight', r'block1\.1\.attn\.f1\.weight'),
+    keys=(r'patch_embed1\.conv\.0\.c\.weight', r'block1\.0\.attn\.sr\.weight',
+          r'block1\.1\.attn\.f1\.weight'),
     leave=((r'head\.', _HEAD),))
 
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #cca8c5c3
@@ -438,7 +445,8 @@ _OPENAI = Layout('openai_clip', "OpenAI's CLIP", **_CLIP, leave=(_NUMBERS,),
 _OPEN_CLIP = Layout('open_clip', 'CLIP under the names of open_clip', **_CLIP, leave=(_NUMBERS,),
     lacks=(r'input_resolution',),
     keys=(r'visual\.class_embedding', r'visual\.transformer\.resblocks\.0\..*', r'token_embedding\.weight'))
-_BLOCK = ((r'self_attn\.q_proj\.(\w+)$', r'attn.in_proj_\1#0'), (r'self_attn\.k_proj\.(\w+)$', r'attn.in_proj_\1#1'),
+_BLOCK = ((r'self_attn\.q_proj\.(\w+)$', r'attn.in_proj_\1#0'),
+          (r'self_attn\.k_proj\.(\w+)$', r'attn.in_proj_\1#1'),
           (r'self_attn\.v_proj\.(\w+)$', r'attn.in_proj_\1#2'), (r'self_attn\.out_proj', 'attn.out_proj'),
           (r'layer_norm(\d)', r'ln_\1'), (r'mlp\.fc1', 'mlp.c_fc'), (r'mlp\.fc2', 'mlp.c_proj'))
 _HF_CLIP = Layout('hf_clip', 'CLIP of Hugging Face', **_CLIP, leave=(_POSITIONS,),
@@ -446,11 +454,13 @@ _HF_CLIP = Layout('hf_clip', 'CLIP of Hugging Face', **_CLIP, leave=(_POSITIONS,
           r'visual_projection\.weight'),
     rename=((r'^text_model\.embeddings\.token_embedding', 'token_embedding'),
             (r'^text_model\.embeddings\.position_embedding\.weight', 'positional_embedding'),
-            (r'^text_model\.final_layer_norm', 'ln_final'), (r'^text_projection\.weight', 'text_projection^T'),
+            (r'^text_model\.final_layer_norm', 'ln_final'),
+            (r'^text_projection\.weight', 'text_projection^T'),
             (r'^vision_model\.embeddings\.class_embedding', 'visual.class_embedding'),
             (r'^vision_model\.embeddings\.patch_embedding', 'visual.conv1'),
             (r'^vision_model\.embeddings\.position_embedding\.weight', 'visual.positional_embedding'),
-            (r'^vision_model\.pre_layrnorm', 'visual.ln_pre'), (r'^vision_model\.post_layernorm', 'visual.ln_post'),
+            (r'^vision_model\.pre_layrnorm', 'visual.ln_pre'),
+            (r'^vision_model\.post_layernorm', 'visual.ln_post'),
             (r'^visual_projection\.weight', 'visual.proj^T'),
             (r'^vision_model\.encoder\.layers', 'visual.transformer.resblocks'),
             (r'^text_model\.encoder\.layers', 'transformer.resblocks'), *_BLOCK))
@@ -460,10 +470,12 @@ _BERT = Layout('hf_bert', 'BERT of Hugging Face', 'bert',
     keys=(r'(bert\.)?embeddings\.word_embeddings\.weight',
           r'(bert\.)?encoder\.layer\.0\.attention\.self\.query\.weight',
           r'(bert\.)?embeddings\.token_type_embeddings\.weight'),
-    leave=((r'(bert\.)?pooler\.', 'a layer behind CLS'), (r'cls\.seq_relationship\.', 'head for the next sentence'),
+    leave=((r'(bert\.)?pooler\.', 'a layer behind CLS'),
+           (r'cls\.seq_relationship\.', 'head for the next sentence'),
            (r'cls\.predictions\.decoder\.', 'tied to the word embeddings'),
            (r'(classifier|qa_outputs)\.', _HEAD), _POSITIONS),
-    rename=((r'^bert\.', ''), (r'LayerNorm\.gamma$', 'LayerNorm.weight'), (r'LayerNorm\.beta$', 'LayerNorm.bias'),
+    rename=((r'^bert\.', ''), (r'LayerNorm\.gamma$', 'LayerNorm.weight'),
+            (r'LayerNorm\.beta$', 'LayerNorm.bias'),
             (r'^embeddings\.word_embeddings', 'word'), (r'^embeddings\.position_embeddings', 'pos'),
             (r'^embeddings\.token_type_embeddings', 'kind'), (r'^embeddings\.LayerNorm', 'norm'),
             (r'^encoder\.layer\.', 'layers.'), (r'attention\.self\.query', 'attn.q'),
@@ -478,16 +490,20 @@ _BERT_INSIDE = _BERT.rename[_BERT.rename.index((r'attention\.self\.query', 'attn
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #b783e9ea
 _COPIED = 'not run by the released program: b1 and b2 are its trained copies'
 _TRANS = ((r'^base\.cls_token$', 'cls'), (r'^base\.pos_embed$', 'pos'), (r'^base\.patch_embed\.', 'patches.'),
-          (r'^base\.sie_embed$', 'side_embed^1'), (r'^bottleneck\.', 'necks.0.'), (r'^bottleneck_(\d)\.', r'necks.\1.'),
+          (r'^base\.sie_embed$', 'side_embed^1'), (r'^bottleneck\.', 'necks.0.'),
+          (r'^bottleneck_(\d)\.', r'necks.\1.'),
           (r'^classifier\.', 'heads.0.'), (r'^classifier_(\d)\.', r'heads.\1.'))
 _ORDER:dict = dict(note="classifiers and prompts are in the order of a Python set; the identity of a row is not known")
 _HALF:dict = dict(pixels='mean and deviation 0.5', **_ORDER)
 _TRANSREID = Layout('transreid', 'a released TransReID with its jigsaw branch', 'transreid', **_HALF,
-    fits=('transreid_b16',), keys=(r'base\.cls_token', r'b1\.0\.attn\.qkv\.weight', r'b2\.0\.attn\.qkv\.weight',
+    fits=('transreid_b16',),
+                    keys=(r'base\.cls_token', r'b1\.0\.attn\.qkv\.weight', r'b2\.0\.attn\.qkv\.weight',
                                    r'bottleneck_1\.weight'),
     leave=((r'base\.fc\.', _HEAD), (r'base\.blocks\.LAST\.', _COPIED), (r'base\.norm\.', _COPIED)),
-    rename=((r'^base\.blocks\.', 'blocks.'), (r'^b1\.', 'global_branch.'), (r'^b2\.', 'local_branch.'), *_TRANS))
-_TRANSREID_PLAIN = Layout('transreid_plain', 'a released TransReID without jigsaw branch', 'transreid', **_HALF,
+    rename=((r'^base\.blocks\.', 'blocks.'), (r'^b1\.', 'global_branch.'), (r'^b2\.', 'local_branch.'),
+            *_TRANS))
+_TRANSREID_PLAIN = Layout('transreid_plain', 'a released TransReID without jigsaw branch', 'transreid',
+                          **_HALF,
     fits=('transreid_b16',), keys=(r'base\.cls_token', r'base\.blocks\.0\..*', r'bottleneck\.weight'),
     lacks=(r'b1\.0\..*',), leave=((r'base\.fc\.', _HEAD),),
     rename=((r'^base\.blocks\.LAST\.', 'global_branch.0.'), (r'^base\.norm\.', 'global_branch.1.'),
@@ -504,8 +520,8 @@ _CLIP_REID = Layout('clip_reid', 'a released CLIP-ReID (ViT)', 'clip_reid', **_H
             (r'^text_encoder\.text_projection', 'text.proj'), (r'^cv_embed$', 'side_embed'),
             (r'^prompt_learner\.cls_ctx', 'prompts.learned'),
             (r'^prompt_learner\.token_(prefix|suffix)', r'prompts.\1^0'),
-            (r'^bottleneck\.', 'necks.0.'), (r'^bottleneck_proj\.', 'necks.1.'), (r'^classifier\.', 'heads.0.'),
-            (r'^classifier_proj\.', 'heads.1.')))
+            (r'^bottleneck\.', 'necks.0.'), (r'^bottleneck_proj\.', 'necks.1.'),
+            (r'^classifier\.', 'heads.0.'), (r'^classifier_proj\.', 'heads.1.')))
 _IRRA = Layout('irra', 'a released IRRA, or a program of its line', 'irra', fits=('irra_b16',),
     keys=(r'base_model\.visual\.class_embedding',), pixels='mean and deviation of CLIP',
     rename=((r'^base_model\.', ''), (r'^classifier\.', 'classify.'),
@@ -514,38 +530,46 @@ _CFAN = Layout('cfan', 'a released CFAN', 'cfan_b16', fits=('cfan_b16',), pixels
     keys=(r'base_model\.visual\.class_embedding', r'query', r'mlp_logsigma2\.0\.weight', r'cross_attn\..*'),
     leave=((r'mlm_head\.', 'a head for masked words that its losses do not use'),
            (r'classifier\.', 'classifier of its training identities')),
-    rename=((r'^base_model\.', ''), (r'^query$', 'crossformer.queries'), (r'^ln_pre_t\.', 'crossformer.ln_q.'),
+    rename=((r'^base_model\.', ''), (r'^query$', 'crossformer.queries'),
+            (r'^ln_pre_t\.', 'crossformer.ln_q.'),
             (r'^ln_pre_i\.', 'crossformer.ln_kv.'), (r'^(ln_post|cross_attn)\.', r'crossformer.\1.'),
             (r'^cross_modal_transformer\.', 'crossformer.transformer.'), (r'^mlp_logsigma2\.', 'sigma.0.')))
 _NECK = r'heads\.(bottleneck\.0|bnneck)\.'
 _FASTREID = Layout('fastreid', "a ResNet-50 of FastReID (tower 'fastreid_r50')", 'fastreid', fits=('frozen',),
     keys=(r'backbone\.conv1\.weight', r'backbone\.layer4\.2\.conv3\.weight', _NECK + 'running_mean'),
-    lacks=(r'backbone\.layer3\.6\..*', r'backbone\..*\.(IN|se)\..*', r'backbone\.NL_.*', r'backbone\..*\.conv4\..*'),
+    lacks=(r'backbone\.layer3\.6\..*', r'backbone\..*\.(IN|se)\..*', r'backbone\.NL_.*',
+           r'backbone\..*\.conv4\..*'),
     leave=((r'heads\.(weight|classifier\..*)$', 'classifier of its training identities'),
            (r'pixel_(mean|std)$', "pixels of ImageNet, as in the tower"),
            (r'heads\.bnneck\.num_batches_tracked$', 'a counter of the training')),
     rename=((r'^backbone\.', 'net.'), (f'^{_NECK}', 'neck.'), (r'^heads\.pool_layer\.p$', 'p')),
-    pixels=_TORCHVISION.pixels, note='pooled by a power mean (GeM) if the file holds its exponent, else by the mean')
+    pixels=_TORCHVISION.pixels,
+                   note='pooled by a power mean (GeM) if the file holds its exponent, else by the mean')
 
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #cb46544c
 _BERT_AT = r'^text_encoder\.(?:bert\.)?'
-_HALVES = tuple((_BERT_AT + rf'encoder\.layer\.{i}\.', f'text.layers.{i}.' if i < 6 else f'cross.layers.{i - 6}.')
+_HALVES = tuple((_BERT_AT + rf'encoder\.layer\.{i}\.',
+                 f'text.layers.{i}.' if i < 6 else f'cross.layers.{i - 6}.')
                 for i in range(12))
-_PAIR:dict = dict(fits=('camel_base',), pixels="statistics of its training set: set_stats of the model's pixels",
-    leave=((r'vision_encoder\.head\.', _HEAD), _TABLES, _POSITIONS, (_BERT_AT + r'pooler\.', 'a layer behind CLS'),
+_PAIR:dict = dict(fits=('camel_base',),
+                  pixels="statistics of its training set: set_stats of the model's pixels",
+    leave=((r'vision_encoder\.head\.', _HEAD), _TABLES, _POSITIONS,
+           (_BERT_AT + r'pooler\.', 'a layer behind CLS'),
            (r'text_encoder\.cls\.predictions\.decoder\.', 'tied to the word embeddings')))
 _PAIR_NAMES = (*_HALVES, (_BERT_AT + r'embeddings\.word_embeddings', 'text.word'),
-    (_BERT_AT + r'embeddings\.position_embeddings', 'text.pos'), (_BERT_AT + r'embeddings\.LayerNorm', 'text.norm'),
+    (_BERT_AT + r'embeddings\.position_embeddings', 'text.pos'),
+               (_BERT_AT + r'embeddings\.LayerNorm', 'text.norm'),
     (_BERT_AT + r'embeddings\.token_type_embeddings', 'text.kind'), (r'^text_encoder\.cls\.', 'cls.'),
-    (r'crossattention\.self\.(q)uery|crossattention\.self\.(k)ey|crossattention\.self\.(v)alue', r'cross.\1\2\3'),
+    (r'crossattention\.self\.(q)uery|crossattention\.self\.(k)ey|crossattention\.self\.(v)alue',
+     r'cross.\1\2\3'),
     (r'crossattention\.output\.dense', 'cross.out'), (r'crossattention\.output\.LayerNorm', 'cross.norm'),
-    *_BERT_INSIDE, (r'^vision_proj\.', 'img_proj.'), (r'^text_proj\.', 'txt_proj.'), (r'^itm_head\.', 'match.net.'),
-    (r'^temp$', 'tau'), (r'^pool_alpha$', 'pool.gate^0'))
+    *_BERT_INSIDE, (r'^vision_proj\.', 'img_proj.'), (r'^text_proj\.', 'txt_proj.'),
+               (r'^itm_head\.', 'match.net.'), (r'^temp$', 'tau'), (r'^pool_alpha$', 'pool.gate^0'))
 _BOTH = (_BERT_AT + r'encoder\.layer\.11\.crossattention\..*', r'itm_head\.0\.weight', r'text_proj\.weight')
-_APTM = Layout('aptm', "a released APTM (tower='swin_base_patch4_window7_224', size=(384, 128))", 'aptm', **_PAIR,
-    keys=(r'vision_encoder\.layers\.0\.blocks\.0\..*', *_BOTH),
-    rename=(*((rf'^vision_encoder\.{a}', f'image.net.{b}') for a, b in _MERGED), (r'^vision_encoder\.', 'image.net.'),
-            *_PAIR_NAMES))
+_APTM = Layout('aptm', "a released APTM (tower='swin_base_patch4_window7_224', size=(384, 128))", 'aptm',
+               **_PAIR, keys=(r'vision_encoder\.layers\.0\.blocks\.0\..*', *_BOTH),
+    rename=(*((rf'^vision_encoder\.{a}', f'image.net.{b}') for a, b in _MERGED),
+            (r'^vision_encoder\.', 'image.net.'), *_PAIR_NAMES))
 _CAMEL = Layout('camel', "a released CAMeL (tower='sgformer_s')", 'camel', **_PAIR,
     keys=(r'vision_encoder\.block1\.0\..*', *_BOTH),
     rename=((r'^vision_encoder\.', 'image.'), *_PAIR_NAMES))
@@ -558,7 +582,8 @@ _CLIP_REID_R50 = Layout('clip_reid_r50', 'a released CLIP-ReID (ResNet-50)', '',
     keys=(r'image_encoder\.attnpool\..*', r'prompt_learner\.cls_ctx'))
 _RDE = Layout('rde', 'a released RDE', '',
     keys=(r'base_model\.visual\.class_embedding', r'(visul|texual)_emb_layer\..*'))
-_OSNET = Layout('osnet', 'an OSNet', '', note="no kept and light package builds it; embed images with its own program "
+_OSNET = Layout('osnet', 'an OSNet', '',
+                note="no kept and light package builds it; embed images with its own program "
     "and read the features as Embeddings",
     keys=(r'conv1\.conv\.weight', r'conv2\.0\.gate\.fc1\.weight', r'conv5\.conv\.weight'))
 _FASTREID_OTHER = Layout('fastreid_other', 'a released FastReID of another form than its plain ResNet-50', '',
@@ -567,8 +592,8 @@ _FASTREID_OTHER = Layout('fastreid_other', 'a released FastReID of another form 
 OURS = Layout('reid_lab', 'weights of this library', 'ours', keys=()) # known by its card, see `identify`
 LAYOUTS = {x.name: x for x in (_RDE, _CFAN, _IRRA, _APTM, _CAMEL, _CAMEL_STATE, _CLIP_REID, _CLIP_REID_R50,
                                _TRANSREID, _TRANSREID_PLAIN, _BOT, _FASTREID, _FASTREID_OTHER, _OSNET,
-                               _HF_CLIP, _HF_VIT, _BERT, _OPENAI, _OPEN_CLIP, _TIMM_VIT, _SWIN_OWN, _SWIN_TIMM,
-                               _SGFORMER, _TORCHVISION)}
+                               _HF_CLIP, _HF_VIT, _BERT, _OPENAI, _OPEN_CLIP, _TIMM_VIT, _SWIN_OWN,
+                               _SWIN_TIMM, _SGFORMER, _TORCHVISION)}
 
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #93926e3c
 def peeled(state:dict, # Name -> tensor

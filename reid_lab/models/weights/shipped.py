@@ -54,7 +54,8 @@ def save_shipped(model:nn.Module, # Trained
     def small(v): return v.half() if v.ndim > 1 and v.is_floating_point() else v
     kept = {k: v for k, v in model.state_dict().items() if not k.startswith(card.heads)}
     state = {k: small(v.detach().cpu()).contiguous() for k, v in kept.items()}
-    texts = dict(arguments=card.model_kw, kept=[k for k in model.state_dict() if k not in kept], card=asdict(card))
+    texts = dict(arguments=card.model_kw, kept=[k for k in model.state_dict() if k not in kept],
+                 card=asdict(card))
     header = dict(zoo=card.model, crc32=checksum(state), **{k: json.dumps(v) for k, v in texts.items()})
     with atomic_path(path) as tmp: save_file(state, tmp, metadata=header)
     return Path(path)
@@ -66,11 +67,13 @@ def read_card(path:str | Path, # File that `save_shipped` wrote
     from safetensors import SafetensorError, safe_open
     try:
         with safe_open(path, 'pt') as f: said = json.loads((f.metadata() or {})['card'])
-        tuples = {k: tuple(said[k]) for k in ('heads', 'fits')} | dict(worlds=tuple(map(tuple, said['worlds'])))
+        tuples = {k: tuple(said[k]) for k in ('heads',
+                                              'fits')} | dict(worlds=tuple(map(tuple, said['worlds'])))
         kw = {k: tuple(v) if isinstance(v, list) else v for k, v in said['model_kw'].items()}
         return Card(**{**said, **tuples, 'model_kw': kw})
     except (SafetensorError, *BROKEN) as e:
-        raise wrong_file(path, 'weights with a card, as `save_shipped` writes', damaged=('safetensors',)) from e
+        raise wrong_file(path, 'weights with a card, as `save_shipped` writes',
+                         damaged=('safetensors',)) from e
 
 
 ALSO = dict(bot_tiny=('agw_tiny',), # models made after the file was written that may start from it too
@@ -81,7 +84,8 @@ def shipped(folder:str | Path=None, # Of the files; default: that of the package
     ) -> dict: # Model -> (card, path)
     "What comes with the package, under every model that may start from it"
     found = [(read_card(p), p) for p in sorted(Path(folder or FOLDER).glob('*.safetensors'))]
-    return {model: (card, p) for card, p in found for model in (card.model, *card.fits, *ALSO.get(card.model, ()))}
+    return {model: (card, p) for card,
+            p in found for model in (card.model, *card.fits, *ALSO.get(card.model, ()))}
 
 # %% ../../../nbs/05_models/00_weights/20_shipped.ipynb #2e01842c
 WORLD = 'world' # value of `weights`: those that come with the package
@@ -100,7 +104,8 @@ def card_for(model:str, # Key of the zoo
     ) -> Card:
     "The card of the weights that a model starts from"
     found = shipped(folder)
-    return found[check_choice('model', model, found, f"weights={WORLD!r} needs weights that come with the package; "
+    return found[check_choice('model', model, found,
+                              f"weights={WORLD!r} needs weights that come with the package; "
                               "weights='none' starts from random numbers.")][0]
 
 
@@ -149,7 +154,8 @@ def _began_with_ours(folder):
 def worlds_of(texts:dict, # Of the header of a file
     ) -> tuple: # (preset, task, seed) of each World
     "The Worlds that a header names: those of its card, and those of the start of a training"
-    try: worlds = json.loads(texts.get('card', '{}')).get('worlds', []) + json.loads(texts.get('worlds', '[]'))
+    try: worlds = json.loads(texts.get('card', '{}')).get('worlds',
+                                                          []) + json.loads(texts.get('worlds', '[]'))
     except (ValueError, TypeError, AttributeError): return () # of another program; `read_card` refuses what is ours
     return tuple(dict.fromkeys(tuple(w) for w in worlds if isinstance(w, list) and len(w) == 3))
 

@@ -269,7 +269,8 @@ def _fit(net, state, prefix, head, optional, own):
     return found
 
 
-_PART = re.compile(r'(.*\.)?(running_mean|running_var|(bottleneck|bn_?neck|neck)(_\w+)?\.[^.]+)$', re.IGNORECASE)
+_PART = re.compile(r'(.*\.)?(running_mean|running_var|(bottleneck|bn_?neck|neck)(_\w+)?\.[^.]+)$',
+                   re.IGNORECASE)
 
 
 def _check_rest(name, prefix, rest, head, card):
@@ -356,9 +357,10 @@ def load_network(net:nn.Module, # Takes the weights; changed in place
     about = dict(layout=start.layout.about, note=start.layout.note) if start.layout else {}
     loaded = Loaded(n_fits, found.total, start.prefix + prefix, head=tuple(found.heads), unused=tuple(unused),
                     missing=tuple(found.missing), misfit=tuple(found.misfit), source=source, resized=resized,
-                    kept=tuple(found.kept), renamed=tuple(start.renamed.items()), left=tuple(start.left.items()),
-                    worlds=worlds_of(start.card), **about)
-    if loaded.unused or loaded.missing or loaded.misfit: warnings.warn(f'{start.name}: {loaded}', stacklevel=2)
+                    kept=tuple(found.kept), renamed=tuple(start.renamed.items()),
+                    left=tuple(start.left.items()), worlds=worlds_of(start.card), **about)
+    if loaded.unused or loaded.missing or loaded.misfit: warnings.warn(f'{start.name}: {loaded}',
+                                                                       stacklevel=2)
     return loaded
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #ebeee770
