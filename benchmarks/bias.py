@@ -21,7 +21,7 @@ import torch  # noqa: E402
 from reid_lab.analysis.bias.audit import bias_report  # noqa: E402
 from reid_lab.analysis.bias.remedies import LITE, ClosedLite, both_scores  # noqa: E402
 from reid_lab.retrieval.embeddings import Embeddings  # noqa: E402
-from reid_lab.retrieval.metrics import retrieval_metrics  # noqa: E402
+from reid_lab.retrieval.metrics import Scoring, retrieval_metrics  # noqa: E402
 from reid_lab.retrieval.scores import DISTANCES, EmbeddingScores, score_blocks
 from reid_lab.tta.base import adapt_embeddings  # noqa: E402
 
@@ -37,7 +37,7 @@ def features(n, dim, people, seed, cams=6):
 def main(queries, gallery, dim, people, threads):
     torch.set_num_threads(threads)
     q, g = features(queries, dim, people, 0), features(gallery, dim, people, 1)
-    retrieval_metrics(q[:200], g[:2000], backend="numba")
+    retrieval_metrics(q[:200], g[:2000], scoring=Scoring(backend="numba"))
     print(f"{queries} x {gallery} x {dim}, {people} people, {threads} threads, load {os.getloadavg()[0]:.1f} on "
           f"{os.cpu_count()} cores\n{'':22}{'seconds':>9}{'products':>10}")
     base = None

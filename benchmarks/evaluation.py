@@ -53,7 +53,7 @@ def worker(size, noise, repeat, backend):
     "One size and noise level; prints a JSON line"
     import torch
 
-    from reid_lab.retrieval.metrics import retrieval_metrics
+    from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
     from reid_lab.retrieval.scores import EmbeddingScores, score_blocks
     nq, ng, ids, cams = SIZES[size]
     q, g = features(nq, ids, cams, noise, 1), features(ng, ids, cams, noise, 2)
@@ -62,11 +62,12 @@ def worker(size, noise, repeat, backend):
     def product():
         for _ in score_blocks(EmbeddingScores(q.emb, g.emb)): pass
 
-    _, _, first = clocked(lambda: retrieval_metrics(q[:64], g, backend="numba" if backend == "auto" else backend))
+    compiled = Scoring(backend="numba" if backend == "auto" else backend)
+    _, _, first = clocked(lambda: retrieval_metrics(q[:64], g, scoring=compiled))
     runs = []
     for _ in range(repeat):
         _, pc, pw = clocked(product)
-        m, ec, ew = clocked(lambda: retrieval_metrics(q, g, backend=backend))
+        m, ec, ew = clocked(lambda: retrieval_metrics(q, g, scoring=Scoring(backend=backend)))
         runs.append(dict(product=pw, product_cpu=pc, metrics=ew, metrics_cpu=ec, ratio=ew/pw, ratio_cpu=ec/pc))
     med = {k: statistics.median(r[k] for r in runs) for k in runs[0]}
     print(json.dumps(dict(size=size, noise=noise, first=first, before=before, peak=peak_mb(),

@@ -73,7 +73,7 @@ def queries(n, n_query, dim):
 
 def evaluate(folder, n, n_query, dim, memory):
     "Time and memory of one size; prints a JSON line"
-    from reid_lab.retrieval.metrics import retrieval_metrics
+    from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
     from reid_lab.retrieval.scores import ShardScores
     from reid_lab.retrieval.shards import Shards
     clock = lambda: (time.perf_counter(), time.process_time())
@@ -81,13 +81,13 @@ def evaluate(folder, n, n_query, dim, memory):
     start = clock()
     g = Shards(folder)
     opened = clock()
-    retrieval_metrics(q[:8], g[:2048], backend="numba")  # imports numba, compiles or loads
+    retrieval_metrics(q[:8], g[:2048], scoring=Scoring(backend="numba"))  # imports numba, compiles or loads
     before = clock()
     for _ in ShardScores(q.emb, g, memory=memory).sweep(): pass
     read = clock()
-    retrieval_metrics(q[:len(q)//2], g, memory=memory)
+    retrieval_metrics(q[:len(q)//2], g, scoring=Scoring(memory=memory))
     half = clock()
-    m = retrieval_metrics(q, g, memory=memory)
+    m = retrieval_metrics(q, g, scoring=Scoring(memory=memory))
     end = clock()
     print(json.dumps(dict(open=opened[0] - start[0], read=read[0] - before[0], seconds=end[0] - half[0],
                           cpu=end[1] - half[1], half_cpu=half[1] - read[1], peak=peak_mb(), n_query=m["n_query"],

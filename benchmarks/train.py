@@ -82,12 +82,12 @@ def plain(model, loader, device, opt, each):
 
 def ours(model, loader, device, opt, each, speed):
     "The same steps by the function that every recipe calls"
-    from reid_lab.training.fit import fit
+    from reid_lab.training.fit import Ends, fit
     from reid_lab.training.learner import Callback
     from reid_lab.training.options import Execution
     class Clock(Callback):
         def after_step(self, learn): each(sum(learn.logs.values()))
-    fit(model, loader, len(loader), callbacks=[Clock()], quiet=True, refresh=False, opt=opt, device=device,
+    fit(model, loader, len(loader), callbacks=[Clock()], quiet=True, ends=Ends(refresh=False), opt=opt, device=device,
         execution=Execution(speed=speed))
 
 

@@ -26,7 +26,7 @@ from ..data.text import Tokenizer
 from ..figures.ranked_lists import ranked_lists
 from ..figures.style import PaperFigure
 from ..retrieval.embeddings import Embeddings
-from ..retrieval.metrics import retrieval_metrics
+from ..retrieval.metrics import Scoring, retrieval_metrics
 from ..retrieval.ranking import rank, rivals
 from ..world.captions import caption_with_facts
 from ..world.people import PARTS, srgb_to_lab
@@ -94,7 +94,7 @@ class Searched:
             if x is not None and len(x) != n:
                 raise ValueError(f"{name} has {len(x)} entries; one of {n} rows each")
         if k < 1: raise ValueError(f"k={k}; it is the number of images that are looked at, at least one")
-        found = retrieval_metrics(q, g, per_query=True, ties='order', **how)['per_query']
+        found = retrieval_metrics(q, g, per_query=True, scoring=Scoring(ties='order'), **how)['per_query']
         near = rivals(q, g, **how)
         self.query = np.flatnonzero(found['n_match'] > 0) # positions in the `q` that was given
         if (near.wrong[self.query] == -1).any():

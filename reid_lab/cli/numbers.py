@@ -87,11 +87,11 @@ def _metrics(a):
         with phase('reading features'): q, g = _read_sides(a)
         _check_known(a.query, q)
         _check_known(a.gallery, g)
-        from reid_lab.retrieval.metrics import retrieval_metrics
+        from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
         with phase('scoring'):
             try:
-                scores = retrieval_metrics(q, g, same_camera=a.same_camera, ks=tuple(a.ks),
-                                           distance=a.distance, ties=a.ties)
+                scoring = Scoring(ks=tuple(a.ks), ties=a.ties)
+                scores = retrieval_metrics(q, g, same_camera=a.same_camera, distance=a.distance, scoring=scoring)
             except ValueError as e: raise ValueError(f'{a.query} in {a.gallery}: {e}') from None
         if a.open_set is not None:
             with phase('open set'): open_set = _open_rates(a, q, g)
@@ -180,9 +180,9 @@ def _bias(a):
     with stoppable(), Display('bias report', sections=False):
         with phase('reading features'): q, g = _sides_with_cameras(a)
         with phase('loading the library'):
-            from reid_lab.analysis.bias.audit import bias_report, camera_names
-        report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none', seed=a.seed,
-                             name=name)
+            from reid_lab.analysis.bias.audit import AuditSettings, bias_report, camera_names
+        report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none',
+                             audit=AuditSettings(seed=a.seed), name=name)
         if a.out:
             with phase('drawing and writing the report'): report.save(a.out)
         if a.open:

@@ -28,7 +28,7 @@ from reid_lab.figures.style import (
     paper_style,
     wrap_text,
 )
-from ..retrieval.metrics import metrics_from_similarity, retrieval_metrics
+from ..retrieval.metrics import Scoring, metrics_from_similarity, retrieval_metrics
 from ..retrieval.ranking import rank
 
 # %% ../../nbs/11_figures/40_captions.ipynb #3689ada9
@@ -175,8 +175,8 @@ def list_scores(sims:Sequence[float], # (n,) similarities from 0 to 1
     match:Sequence, # (n,) whether each is a match
     ) -> dict[str, float]: # AP, SD, from 0 to 1
     "AP and SD of one list"
-    one = metrics_from_similarity(np.asarray(sims, float)[None], [1], np.where(match, 1, 2), span=(0., 1.),
-                                  ks=(1,), ties='order')
+    scoring = Scoring(ks=(1,), ties='order', span=(0., 1.))
+    one = metrics_from_similarity(np.asarray(sims, float)[None], [1], np.where(match, 1, 2), scoring=scoring)
     return dict(AP=one['mAP']/100, SD=one['mSD']/100)
 
 
@@ -380,8 +380,8 @@ def caption_lists(runs:dict, # Name -> (Embeddings of captions, of images, ...),
     tops, sd = {}, {}
     for name, (q, g, *_) in runs.items():
         tops[name] = rank(q, g, k, same_camera='keep')[0]
-        sd[name] = retrieval_metrics(q, g, same_camera='keep', per_query=True,
-                                     ties='order')['per_query']['SD']
+        scores = retrieval_metrics(q, g, same_camera='keep', per_query=True, scoring=Scoring(ties='order'))
+        sd[name] = scores['per_query']['SD']
     chosen = _told_apart(np.stack([g.pid[top[:, 0]] == q.pid for top in tops.values()]), n)
     notes = {m: [f'SD {s:.2f}' for s in v[chosen]] for m, v in sd.items()}
     return lists_beside([q.caption[i] for i in chosen], {m: t[chosen] for m, t in tops.items()}, images,

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..analysis.explain.word_masking import word_masking
+from ..analysis.explain.word_masking import MaskedSearch, word_masking
 from ..analysis.text_scores import choose_fusion, evaluate
 from ..core.basics import check_choice, pick_device, stream
 from ..core.files import atomic_path, locked
@@ -164,7 +164,7 @@ def train_loader(config:Config, # Budget and model
     if t.mlm_p and reads.mlm: extras.append(masked_words(tokenizer, t.mlm_p, pads=t.mlm_pads))
     if reads.eda and not t.eda_first: extras.append(second_view(tokenizer))
     return Batches(table.where(split='train'), t.batch_size, size, tokenizer, seed, 'caption',
-                   augment=t.augment, extras=extras, **execution.loading)
+                   augment=t.augment, extras=extras, loading=execution.loading)
 
 # %% ../../nbs/14_recipes/20_camel.ipynb #4a371ff5
 def released_strategy(config:Config, # Settings of the released program
@@ -510,5 +510,6 @@ def run_masking(run:Path | str, # Folder of a run that was fine-tuned
     **data) -> list[dict]: # Preset, model, weights and fields of `CamelSets` -> rows of `word_masking`
     "How a fine-tuned run searches with masked words, for sweeps"
     model, target = load_run(run)['finetuned'], _load_flat(**data).target
-    rows = word_masking(model, target, range(6), range(seed, seed + draws), split=split, quiet=True)
+    search = MaskedSearch(split=split)
+    rows = word_masking(model, target, range(6), range(seed, seed + draws), search=search, quiet=True)
     return rows.to_dict('records')

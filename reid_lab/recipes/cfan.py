@@ -235,7 +235,7 @@ def gate_batches(case:AerialCase, # Its training triplets
     train = case.table.where(split='train')
     size = min(64, len(captioned(case.table)))
     loader = Batches(captioned(case.table), size, model.size, model.tokenizer, 0, 'caption',
-                     extras=[Bridges(train, s.bridge, model.size)], **execution.loading)
+                     extras=[Bridges(train, s.bridge, model.size)], loading=execution.loading)
     return [loader.batch(0, i) for i in range(min(len(loader), max(1, n//size)))]
 
 # %% ../../nbs/14_recipes/55_cfan.ipynb #af7e094e

@@ -197,8 +197,9 @@ def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
     if not MODELS[s.model].trains: return _untrained(new_model(table, s), s, key, folder)
     model, rows = new_model(table, s), table.where(split='train')
     if not (s.steps or s.epochs): return _untrained(model, s, key, folder)
+    loading = replace(execution.loading, resample=s.resample)
     loader = Batches(rows, s.batch_size, model.size, seed=seed, sampler=scheme.sampler, k=s.k,
-                     augment=s.augment, resample=s.resample, **execution.loading)
+                     augment=s.augment, loading=loading)
     def stage_1(model):
         seen = cache_images(model.to(pick_device(s.device)), rows, quiet=quiet)
         learn_prompts(model, *seen, s.prompt_epochs, seed=seed, quiet=quiet, form=s.form,

@@ -147,7 +147,7 @@ def _train_vit(name, start, preset, seed, folder, quiet, execution):
     text = TextEncoder(tok.vocab_size, 96, 4, 1, 192, start.words, tok.pad_id, dropout=0.)
     pair = DualEncoder(_Tokens(vit), text, size=size, pool='token0', tokenizer=tok)
     pair.pixels.set_stats((.5,)*3, (.5,)*3)     # as TransReID normalises them
-    loader = Batches(table, batch, size, tok, seed, 'caption', augment=start.augment, **execution.loading)
+    loader = Batches(table, batch, size, tok, seed, 'caption', augment=start.augment, loading=execution.loading)
     settings = dict(asdict(start), model=name, model_kw=dict(size=size), batch_size=batch)
     key = training_key(settings, seed, table, True, execution)
     done = fit(pair, loader, start.steps, folder, key, lr=start.lr, clip=5., seed=seed,

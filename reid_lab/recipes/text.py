@@ -196,7 +196,7 @@ def text_batches(table:ReidTable, # Its `train` rows, without junk, are used
     if s.bridge != 'none': extras.append(Bridges(table.where(split='train'), s.bridge, model.size, s.augment))
     sampler = FreeOrder(s.per_id, s.keep_last) if s.per_id or s.keep_last else 'shuffle'
     return Batches(captioned(table), s.batch_size, model.size, model.tokenizer, seed, 'caption', sampler,
-                   augment=s.augment, extras=extras, **execution.loading)
+                   augment=s.augment, extras=extras, loading=execution.loading)
 
 
 def train_text(table:ReidTable, # Its `train` rows, without junk, are used

@@ -10,8 +10,13 @@ __all__ = ['SWITCHES', 'OPTIONS', 'MOST', 'Switch', 'read_switches', 'precision_
 import os
 import shlex
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..core.basics import check_choice
+
+# %% ../../nbs/08_training/25_options.ipynb #7c1b9d2e
+if TYPE_CHECKING:
+    from reid_lab.data.loaders import Loading
 
 # %% ../../nbs/08_training/25_options.ipynb #0338d767
 @dataclass(frozen=True)
@@ -146,9 +151,11 @@ class Execution:
         for name, value in values.items(): object.__setattr__(self, name, value)
 
     @property
-    def loading(self) -> dict: # Arguments of `reid_lab.data.loaders.Batches`
+    def loading(self) -> 'Loading': # For `reid_lab.data.loaders.Batches`
         "How images are loaded"
-        return dict(workers=self.workers, cache=self.image_cache)
+        from reid_lab.data.loaders import Loading       # this room is imported without torch
+
+        return Loading(workers=self.workers, cache=self.image_cache)
 
     def as_text(self) -> str: # As `read_options` takes it; empty if all is as usual
         "The options that differ from the default, for another process"

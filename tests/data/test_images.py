@@ -160,7 +160,7 @@ def test_unusual_jpeg_files_are_the_same_with_both_decoders(tmp_path, mode):
 
 def test_workers_and_cache_of_a_run(folder, tmp_path):
     want, how = seen(folder, workers=0), Execution(workers=1, image_cache=tmp_path)
-    assert seen(folder, **how.loading) == want and ImageCache(tmp_path).usage().images.tolist() == [24]
+    assert seen(folder, loading=how.loading) == want and ImageCache(tmp_path).usage().images.tolist() == [24]
 
 
 # ---- what a file holds becomes what is seen

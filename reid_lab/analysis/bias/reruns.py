@@ -22,7 +22,7 @@ from .remedies import CONTROL, REMEDIES, lite_gradient, nmi_with_chance
 from ...core.basics import check_choice
 from ...retrieval.cameras import check_spread
 from ...retrieval.embeddings import Embeddings
-from ...retrieval.metrics import IdentityPairs, drops_same_camera, retrieval_metrics
+from ...retrieval.metrics import IdentityPairs, Scoring, drops_same_camera, retrieval_metrics
 from ...retrieval.ranking import hides_own_camera, rank
 from ...retrieval.scores import MatrixScores, Scores
 from ...retrieval.sides import same_images, two_sides
@@ -120,7 +120,7 @@ def query_scores(q:Embeddings, # Queries
         warnings.simplefilter('ignore') # empty lists and equal scores are no news in a view
         near = rank(q, g, k, scores=scores)[0]
         if not len(pairs(0, len(q))[0][0]): return np.full(len(q), np.nan), near
-        found = retrieval_metrics(q, g, scores=scores, ties='order', per_query=True)['per_query']
+        found = retrieval_metrics(q, g, scores=scores, scoring=Scoring(ties='order'), per_query=True)['per_query']
     return np.where(found['n_match'] > 0, found['AP'], np.nan), near
 
 # %% ../../../nbs/12_analysis/80_bias/50_reruns.ipynb #df6eef0f
