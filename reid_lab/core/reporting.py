@@ -12,9 +12,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Self, TextIO
 
 # %% ../../nbs/00_core/20_reporting.ipynb #cf6e0685
 _TURNS = r'\u2028\u2029\u202a-\u202e\u2066-\u2069' # ends of lines, and signs that turn the direction of writing
@@ -86,40 +86,43 @@ def phase(label:str, # What the block does
 # %% ../../nbs/00_core/20_reporting.ipynb #0934a104
 class progress:
     "Iterate and report, at most every `every` seconds; set `.note` inside the loop to add text"
-    def __init__(self, items, # Anything iterable
+    def __init__(self, items:Iterable, # What is iterated over
         label:str='', # What is being done
         total:int=None, # Length, if `items` has none
         every:float=None, # Seconds between lines (default 0.2 in a terminal, 0.5 if followed, 10 elsewhere)
         quiet:bool=None, # Print nothing (default: when `CI` or `REID_LAB_QUIET` is set); whoever follows is told
-        file=None, # Where to write (default: stdout)
+        file:TextIO=None, # Where to write (default: stdout)
         ):
         self.items, self.label, self.note = items, label, ''
-        self.total = total if total is not None else len(items) if hasattr(items, '__len__') else None
+        if total is None and hasattr(items, '__len__'): total = len(items)
+        self.total = total
         self.file = beneath(file or sys.stdout)
         self.tty = getattr(self.file, 'isatty', lambda: False)()
-        usual = 0.5 if os.environ.get('REID_LAB_PROGRESS') else 0.2 if self.tty else 10
+        usual = 0.2 if self.tty else 10
+        if os.environ.get('REID_LAB_PROGRESS'): usual = 0.5
         self.every = every if every is not None else usual
-        self.quiet = quiet if quiet is not None else any(os.environ.get(k) for k in ('CI', 'REID_LAB_QUIET'))
+        if quiet is None: quiet = any(os.environ.get(name) for name in ('CI', 'REID_LAB_QUIET'))
+        self.quiet = quiet
         self._first, self._lines = 0, 0
-        self._start = self._said = time.monotonic()
+        self._start = self._reported = time.monotonic()
 
     def __len__(self): return self.total
 
     def start(self, n:int=0, # Items done before, by an interrupted run
-        ):
-        "Start the clock, and say so to whoever follows"
+        ) -> Self:
+        "Start the clock, and report it to whoever follows"
         self._first, self._lines = n, 0
-        self._start = self._said = time.monotonic()
+        self._start = self._reported = time.monotonic()
         report(self.label, n, self.total)
         return self
 
     def update(self, n:int, # Items done
         end:bool=False, # There are no more
-        ):
+        ) -> None:
         "Report that `n` items are done, if the time for that has come"
         now = time.monotonic()
-        if not end and now - self._said < self.every: return
-        self._said, t, new = now, now - self._start, n - self._first
+        if not end and now - self._reported < self.every: return
+        self._reported, t, new = now, now - self._start, n - self._first
         left = t/new*(self.total - n) if new > 0 and self.total and not end else None
         if not report(self.label, n, self.total, self.note, end, left=left): self._print(n, t, left, end)
 

@@ -300,8 +300,9 @@ def losses(self:DMGStep, learn:Learner, # In training
         out, n = learn.model(batch), len(support['img'])
         found, support_emb, query_emb = terms(out), out['emb'][:n], out['emb'][n:]
     if self.md:
-        every = gathered(query_emb, query['pid'], support_emb, support['pid'])
-        found['md_loss'] = self.md*meta_discrimination(*every, scale=self.scale)
+        query_emb, query_pid, support_emb, support_pid = gathered(query_emb, query['pid'], support_emb, support['pid'])
+        md = meta_discrimination(query_emb, query_pid, support_emb, support_pid, scale=self.scale)
+        found['md_loss'] = self.md*md
     return found
 
 

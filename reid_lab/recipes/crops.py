@@ -34,7 +34,7 @@ from ..core.old_names import gathered
 from ..core.reporting import progress
 from ..data.crops import crops_table
 from ..data.table import ReidTable
-from ..data.text import FILE, ClipBPE, WordPiece, load_tokenizer
+from ..data.text import FILE, ClipBPE, Tokenizer, WordPiece, load_tokenizer
 from ..models.weights.formats import chosen
 from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer
 from ..models.zoo import MODELS, create_model, list_models
@@ -79,7 +79,7 @@ def from_package(name:str, # One of `ready_names()`
 
 
 def open_tokenizer(where:Path | str, # Folder that a tokenizer's `save` wrote, or of a BERT model; `clip`: that of CLIP
-    ) -> 'WordPiece | ClipBPE':
+    ) -> Tokenizer:
     "A tokenizer from this machine, of any kind"
     folder = Path(where).expanduser()
     if folder.name in (FILE, 'vocab.txt') and folder.is_file(): folder = folder.parent

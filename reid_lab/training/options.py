@@ -153,7 +153,7 @@ class Execution:
     @property
     def loading(self) -> 'Loading': # For `reid_lab.data.loaders.Batches`
         "How images are loaded"
-        from reid_lab.data.loaders import Loading       # this room is imported without torch
+        from reid_lab.data.loaders import Loading  # this room is imported without torch
 
         return Loading(workers=self.workers, cache=self.image_cache)
 

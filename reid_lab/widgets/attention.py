@@ -124,7 +124,7 @@ def explained(self:AttentionView, query:int, # Row
 
 
 @patch
-def measure(self:AttentionView, query:int | None, word:int) -> Iterator[None]: # Row; word or -1 -> a step at a time
+def measure(self:AttentionView, query:int | None, word:int) -> Iterator[float]: # Row; word or -1 -> shares done
     "Evidence for the maps of a query and for the weights of its words"
     row = None if query is None else self.row(query)
     if row is None: return

@@ -83,7 +83,7 @@ class AdaptedScene(Scene):
         return self._ranker
 
     @ranker.setter
-    def ranker(self, new:Ranker): self._ranker = new
+    def ranker(self, new:Ranker) -> None: self._ranker = new
 
     @property
     def method(self) -> str: return self._wanted[0]
@@ -283,7 +283,7 @@ class AdaptedMap(FeatureMap):
         if isinstance(scene, AdaptedScene) and not scene.why:
             self._right = first_is_right(scene, scene.found()['near'][:, 0])
             self._ranking = scene._ranker
-        return super().right()
+        return super().right()  # type: ignore[misc] # a patched method of FeatureMap
 
     def content(self, query:int | None) -> dict:
         content, scene = FeatureMap.content(self, query), self.scene

@@ -209,7 +209,7 @@ def mime_bundle(view:View, # Or a board
     ) -> dict[str, str | dict]: # MIME type -> data
     "Text and picture, and the widget where it is live"
     png = base64.b64encode(view.picture()).decode()
-    bundle = {'text/plain': repr(view), 'image/png': png}
+    bundle: dict[str, str | dict] = {'text/plain': repr(view), 'image/png': png}
     if not live(): return bundle
     widget = dict(version_major=2, version_minor=0, model_id=view.front().model_id)
     return bundle | {'application/vnd.jupyter.widget-view+json': widget}

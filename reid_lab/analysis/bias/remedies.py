@@ -8,7 +8,7 @@ __all__ = ['REMEDIES', 'CONTROL', 'LITE', 'lite_gradient', 'ClosedLite', 'Adapte
 
 # %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #d1f7364c
 import warnings
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -276,7 +276,7 @@ class Gain(NamedTuple):
 
 class PairedScores:
     "Average precisions of the same queries under several rankings, with persons drawn again"
-    def __init__(self, AP:dict[Hashable, np.ndarray], # Ranking -> (Q,) values, 0..1; NaN where a query has no match
+    def __init__(self, AP:dict[tuple[str, str], np.ndarray], # Ranking -> (Q,), 0..1; NaN: no match
         pid:np.ndarray, # (Q,) identities
         draws:int=4000, # Of the bootstrap
         seed:int=0, # Of the bootstrap
@@ -298,8 +298,8 @@ class PairedScores:
         "Means of the persons that are drawn; all rankings share the draws"
         return resampled_means(self.total, self.n, self.draws, self.seed)
 
-    def gain(self, new:Hashable, # A ranking
-        old:Hashable, # Another one
+    def gain(self, new:tuple[str, str], # A ranking
+        old:tuple[str, str], # Another one
         tests:int=1, # See `paired_gain`
         ) -> Gain:
         "How much more mAP `new` has than `old`"

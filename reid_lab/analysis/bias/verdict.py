@@ -112,12 +112,13 @@ def decide(ways:Iterable[Ranking | tuple[str, str]], # Simplest first; `CONTROL`
     mAP:dict[Ranking, float] | None=None, # In percent
     ) -> Verdict:
     "The simplest ranking that no more complicated one clearly beats"
-    ways = [Ranking(*way) for way in ways]
+    rankings = [Ranking(*way) for way in ways]
+
     def gain_of(new, old): return Gain(*gain(new, old))
 
-    steps = _steps(ways, gain_of)
+    steps = _steps(rankings, gain_of)
     advised = steps[-1].ranking if steps else None
-    v = Verdict({way: gain_of(way, ways[0]) for way in ways}, advised, steps, mAP=mAP)
+    v = Verdict({ranking: gain_of(ranking, rankings[0]) for ranking in rankings}, advised, steps, mAP=mAP)
     if advised and v.best != advised: v = replace(v, rival=gain_of(v.best, advised))
     control = Ranking(CONTROL, v.take.distance)
     if control in v.gains and v.take.method != REMEDIES[0]: v = replace(v, control=gain_of(v.take, control))
@@ -128,7 +129,7 @@ def verdict_of(paired:PairedScores, # Average precisions of all rankings
     distance:str='cosine', # That ranks the features as they are
     ) -> Verdict:
     "The verdict on paired scores"
-    ways = [way for way in rankings(distance, {method for method, _ in paired.AP}) if way in paired.AP]
+    ways = [way for way in rankings(distance, {Ranking(*way).method for way in paired.AP}) if way in paired.AP]
     candidates = [way for way in ways if way.method != CONTROL]
     tests = len(candidates) - 1
     return decide(ways, lambda new, old: paired.gain(new, old, tests), paired.mean)
