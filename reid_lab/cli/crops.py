@@ -94,11 +94,12 @@ def _crops_of(a):
 
 def _write_features(a, table, embedder):
     "Embed captions or images, into the kind of file that the options name"
-    from reid_lab.recipes.crops import crops_to_shards, embed_captions, embed_crops
+    from reid_lab.recipes.crops import CropOptions, crops_to_shards, embed_captions, embed_crops
     if a.captions: return embed_captions(table, embedder, a.out, batch_size=a.batch_size, fresh=a.fresh)
     write = crops_to_shards if a.shards else embed_crops
-    return write(table, embedder, a.out, batch_size=a.batch_size, cameras=a.cameras, skip_bad=a.skip_bad,
-                 fresh=a.fresh, check_content=a.check_content)
+    options = CropOptions(batch_size=a.batch_size, cameras=a.cameras, skip_bad=a.skip_bad,
+                          check_content=a.check_content)
+    return write(table, embedder, a.out, options, fresh=a.fresh)
 
 
 def _embed(a:argparse.Namespace, # Arguments of the command

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from ..core.basics import check_choice
-from .ranked_lists import _gallery_images, list_key, thumbnail
+from .ranked_lists import gallery_images, list_key, thumbnail
 from reid_lab.figures.style import (
     COLOURS,
     LINES,
@@ -340,7 +340,7 @@ def lists_beside(queries:Sequence[str], # Captions
     ) -> PaperFigure:
     "Captions, and below each the first results of all models side by side"
     k = min(k, *(len(row) for r in ranked.values() for row in r))
-    shown = {m: [_gallery_images(images, row[:k]) for row in r] for m, r in ranked.items()}
+    shown = {m: [gallery_images(images, row[:k]) for row in r] for m, r in ranked.items()}
     first = next(iter(shown.values()))[0][0]
     with paper_style(column, width, size=7) as w:
         layout = _BesideLayout.of(w, len(ranked), k, first.shape)

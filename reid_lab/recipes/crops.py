@@ -562,7 +562,7 @@ def search(features:Embeddings | Shards | Path | str, # Gallery, or its file or 
     what:str | Path | np.ndarray | Sequence, # A sentence, a `Path` of a crop, pixels (H,W,3) uint8, or a list
     k:int=10, # Images a question
     model:nn.Module | Path | str | None=None, # Name, folder or module; None: that which `embed_crops` has noted
-    threshold:Threshold | Path | str | None=None, # None: nothing is said about presence
+    threshold:Threshold | Path | str | None=None, # `Threshold`, or its file; None: nothing on presence
     weights:Path | str | None=None, # File for a model of the zoo; None: that which was noted
     tokenizer:Path | str | None=None, # For `weights` that bring none; None: that which was noted
     ) -> Answer: # `table(i)`, `say(i)`, `present`

@@ -31,7 +31,7 @@ from reid_lab.datasets.protocols.dg_cases import (
     score_test,
 )
 from ..datasets.protocols.dg_splits import ABC
-from ..meta.camera_batchnorm import CBNStep, camera_normed
+from ..meta.camera_batchnorm import CBNStep, with_camera_batchnorm
 from ..meta.dmg import CameraHalves, DMGStep, DomainRuns
 from ..meta.dual_speed import DualSpeed, Task
 from ..models.weights.shipped import check_worlds
@@ -163,7 +163,7 @@ def score_case(model:nn.Module, # Trained
     scores = {}
     for name, test in case.tests.items():
         known = test.tasks[0].g if len(test.tasks) == 1 else test.images
-        net = camera_normed(model, known) if cameras else model
+        net = with_camera_batchnorm(model, known) if cameras else model
         scores[name], (q, g) = score_test(net, test, embed)
         if keep:
             q.save(Path(keep)/f'{name}-queries')

@@ -161,11 +161,11 @@ def test_every_row_has_a_test_that_uses_its_switch(): assert untested(markdown()
     ({}, "no test"), ({"Part": {"ties": "retrieval/test_metrik.py::test_x"}}, "no file"),
     ({"Part": {"ties": "retrieval/test_metrics.py::test_x"}}, "has no test_x"),
     ({"Part": {"ties": "retrieval/test_metrics.py::naive"}}, "has no naive"),
-    ({"Part": {"ties": "models/test_bot.py::test_neck_and_head"}}, "names none of ['expected', "),
+    ({"Part": {"ties": "models/test_bot.py::test_neck_and_head"}}, "names none of ['Scoring', 'expected', "),
     ({"Part": {"ties": "retrieval/test_metrics.py::test_msd_oracle", "tie": "x"}}, "no such row"),
     ({"Part": {"ties": "retrieval/test_metrics.py::test_msd_oracle"}, "Parts": {}}, "no such section")])
 def test_a_row_without_its_test_is_found(rows, message):
-    found = untested(page("`retrieval.metrics.metrics_from_similarity(ties='expected')`"), rows)
+    found = untested(page("`retrieval.metrics.Scoring(ties='expected')`"), rows)
     assert len(found) == 1 and message in found[0]
 
 
@@ -189,7 +189,7 @@ def test_no_row_comes_twice_and_inference_is_explained():
 # --- the check itself -------------------------------------------------------------------------------------------------
 
 GOOD = ["`tta.dart3.Dart3(bn_mode='batch')`",
-        "`retrieval.metrics.metrics_from_similarity(ties='expected')`",
+        "`retrieval.metrics.Scoring(ties='expected')`",
         "`recipes.camel_settings.Train(schedule='step', warmup=)`",
         "`data.augment.AUGMENT['bot_released']`",
         "`tta.gradient.Tent(norm_kinds=)`",

@@ -400,7 +400,7 @@ def test_features_move_with_their_images(tmp_path, monkeypatch, out, more):
     monkeypatch.chdir(tmp_path)
     (tmp_path/"one").rename(tmp_path/"two")
     e = C.open_features(tmp_path/"two"/out)
-    assert e.meta["root"] == str(tmp_path/"two"/"crops") and e.meta["file"] == str(tmp_path/"two"/"own.pth")
+    assert e.meta["root"] == str(tmp_path/"two"/"crops") and e.meta["weights"] == str(tmp_path/"two"/"own.pth")
     crop = str(tmp_path/"two"/"crops"/"1.png")
     assert main(["search", str(tmp_path/"two"/out), "--image", crop, "--html", "p.html"]) == 0
     assert "data:image" in (tmp_path/"p.html").read_text("utf-8")

@@ -29,7 +29,7 @@ from reid_lab.retrieval.cameras import CameraStats
 from reid_lab.training.callbacks import Average
 from reid_lab.training.folder import Trained, model_of
 from reid_lab.training.learner import Callback
-from reid_lab.training.prompts import learn_prompts
+from reid_lab.training.prompts import PromptSettings
 from reid_lab.world.world import World
 
 Fact = namedtuple("Fact", "what said where read")
@@ -448,7 +448,7 @@ DART3 = [
     Fact("TransReID: side information", (), "I: unknown cameras are tested", lambda s: s.t.net.cams),
     # CLIP-ReID
     Fact("CLIP-ReID: stage 1", (120, 64, 3.5e-4), "its paper", lambda s: (s.c.s.prompt_epochs, *(
-        inspect.signature(learn_prompts).parameters[k].default for k in ("batch_size", "lr")))),
+        getattr(PromptSettings(), k) for k in ("batch_size", "lr")))),
     Fact("CLIP-ReID: stage 2", (60, 64, 4, "Adam"), "its paper: 16 x 4", lambda s: (
         s.c.s.epochs, s.c.learn.loader.B, s.c.s.k, type(s.c.learn.opt.optimizer).__name__)),
     Fact("CLIP-ReID: rates and decay", {(5e-6, 1e-4), (1e-5, 1e-4)}, "its paper; biases twice: program",

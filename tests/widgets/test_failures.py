@@ -31,7 +31,7 @@ def test_failures_are_marked_in_a_file_that_others_write_too(tmp_path):
     one = view.content(worst[0])["one"]
     assert one["note"]["mark"] == "tick" and one["others"] == ["bob: cross =no"]
     assert view.rows("tick")["query"].tolist() == worst[:1] and worst[0] not in view.rows("open")["query"].tolist()
-    view.say = said.append
+    view.show_message = said.append
     for wrong in (dict(query=worst[0], mark="maybe"), dict(query=99, mark="tick")): view.receive(dict(mark=wrong))
     assert len(said) == 2 and "maybe" in said[0] and len(read_tags(path)) == 2
     path.write_text("damaged")

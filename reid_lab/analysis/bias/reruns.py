@@ -391,6 +391,7 @@ def bias_nmi(q:torch.Tensor, # (Q,D) adapted queries
     seed:int=0, # Of clusters and shuffles
     ) -> dict[str, float]: # camera, chance, identity (NaN without identities)
     "NMI of clusters with cameras and with identities"
-    on_map = Embeddings.concat([runs.q[shared.q_rows], runs.g[shared.g_rows]])
     emb = torch.cat([q[torch.as_tensor(shared.q_rows)], g[torch.as_tensor(shared.g_rows)]]).cpu()
-    return nmi_with_chance(Embeddings(emb, on_map.pid, on_map.cam), seed=seed)
+    pid = np.concatenate([runs.q.pid[shared.q_rows], runs.g.pid[shared.g_rows]])
+    cam = np.concatenate([runs.q.cam[shared.q_rows], runs.g.cam[shared.g_rows]])
+    return nmi_with_chance(Embeddings(emb, pid, cam), seed=seed)

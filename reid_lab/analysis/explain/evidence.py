@@ -21,12 +21,11 @@ from torch import nn
 from reid_lab.analysis.explain.faithfulness import (
     MODES,
     Perturbation,
-    _better_by,
-    _share_beaten,
     area,
     fit_map,
     perturbation_curve,
     random_maps,
+    share_beaten,
     words_against_random,
 )
 from .map_scores import METHODS, OF_PAIRS, map_methods, map_table, part_score
@@ -166,7 +165,7 @@ def _beside_random(curves, mode):
     areas, rest = area(curves), curves[1:]
     return dict(own=curves[0], low=rest.min(0), mean=rest.mean(0), high=rest.max(0), area=areas[0],
                 random=areas[1:].mean(), n=len(rest),
-                beats=float(_share_beaten(_better_by(areas[0], areas[1:], mode))))
+                beats=float(share_beaten(areas[0], areas[1:], mode)))
 
 
 @gathered('settings', EvidenceSettings)

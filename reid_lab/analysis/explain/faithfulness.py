@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['BASELINES', 'MODES', 'VARIANTS', 'fit_map', 'unit_map', 'overlay', 'baseline_images', 'removal_order', 'Perturbation',
-           'area', 'perturbation_curve', 'random_maps', 'against_random', 'pointing', 'mass_inside', 'chance_level',
-           'centre_map', 'without_words', 'word_curve', 'words_against_random']
+           'area', 'perturbation_curve', 'random_maps', 'share_beaten', 'against_random', 'pointing', 'mass_inside',
+           'chance_level', 'centre_map', 'without_words', 'word_curve', 'words_against_random']
 
 # %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #d066b31e
 from collections.abc import Callable, Iterable, Sequence
@@ -175,8 +175,12 @@ def _better_by(own, random, mode):
     return lead if mode == 'insertion' else -lead
 
 
-def _share_beaten(better):
-    "Share of random orders that are worse, along the first axis; a tie is half a win"
+def share_beaten(own:np.ndarray, # (...) areas of heat maps
+    random:np.ndarray, # (n,...) areas of random orders
+    mode:str='deletion', # Of `MODES`
+    ) -> np.ndarray: # (...) from 0 to 1
+    "Share of random orders with a worse area; a tie is half a win"
+    better = _better_by(own, random, mode)
     return np.where(np.abs(better) < 1e-9, .5, better > 0).mean(0)
 
 
@@ -200,7 +204,7 @@ def against_random(score:Callable, # See `perturbation_curve`
         better = _better_by(area(own), random, mode)                        # (n,B)
         rows.append(pd.DataFrame(dict(image=np.arange(len(img)), mode=mode, area=area(own),
                                       random=random.mean(0),
-                                      gain=better.mean(0), beats=_share_beaten(better), start=own[:, 0],
+                                      gain=better.mean(0), beats=share_beaten(area(own), random, mode), start=own[:, 0],
                                       end=own[:, -1])))
     return pd.concat(rows, ignore_index=True)
 
@@ -317,5 +321,6 @@ def words_against_random(score:Callable, # list of str -> (n,)
         random = np.array([area(word_curve(score, text, c, mode, **kw)) for c in chance])
         better = _better_by(area(own), random, mode)
         rows.append(dict(mode=mode, area=area(own), random=random.mean(), gain=better.mean(),
-                         beats=_share_beaten(better), start=own[0], end=own[-1]))
+                         beats=share_beaten(area(own), random, mode), start=own[0],
+                         end=own[-1]))
     return pd.DataFrame(rows)
