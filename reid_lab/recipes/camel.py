@@ -42,7 +42,7 @@ from ..models.zoo import MODELS, create_model
 from ..moved import forward
 from .camel_settings import PRESETS, SHAPES, Config
 from ..training.callbacks import Average, Validate
-from ..training.fit import fit, refuse_ema
+from ..training.fit import Ends, Records, fit, refuse_ema
 from ..training.folder import Trained, claim, digest, load_trained, model_of, read_record, training_key
 from ..training.learner import Callback, Plain
 from ..training.options import Execution
@@ -301,12 +301,11 @@ def train_phase(config:Config, # Variant, model and budget
                     phase_seed=plan.seed, model_kw=model_kw)
     size: tuple = model.size    # type: ignore[assignment]
     loader = train_loader(config, plan.table, data.tokenizer, size, plan.seed, execution)
+    ends = Ends(refresh=plan.steps > 0, view=_refresh_view(config, plan))  # without a step statistics are kept
     return fit(model, loader, plan.steps, folder, key, strategy=plan.strategy, callbacks=plan.callbacks,
-               lr=plan.lr,
-               schedule=_rate_factor(config, plan), clip=t.clip or None, weight_decay=t.weight_decay,
-               new_mult=t.new_mult, view=_refresh_view(config, plan), device=p.device, seed=plan.seed,
-               refresh=plan.steps > 0, # else statistics are kept
-               label=plan.label, quiet=quiet, execution=execution)
+               lr=plan.lr, schedule=_rate_factor(config, plan), clip=t.clip or None, weight_decay=t.weight_decay,
+               new_mult=t.new_mult, device=p.device, seed=plan.seed, records=Records(plan.label), ends=ends,
+               quiet=quiet, execution=execution)
 
 # %% ../../nbs/14_recipes/20_camel.ipynb #93f09767
 def _n_batches(config, table, finetuning=False):

@@ -23,11 +23,11 @@ from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model, list_models
 from ..retrieval.embeddings import embed_images
 from ..retrieval.metrics import retrieval_metrics
-from ..training.fit import fit
+from ..training.fit import Ends, Records, fit
 from ..training.folder import Trained, claim, counted, start_of, training_key
 from ..training.learner import param_groups
 from ..training.options import Execution, precision_of
-from ..training.prompts import cache_images, learn_prompts
+from ..training.prompts import PromptSettings, cache_images, learn_prompts
 from ..training.schedules import FORMS, lr_bot_warmup_multistep, lr_irra_cosine, lr_linear
 
 # %% ../../nbs/14_recipes/10_reid.ipynb #8c4b2bec
@@ -202,10 +202,12 @@ def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
                      augment=s.augment, loading=loading)
     def stage_1(model):
         seen = cache_images(model.to(pick_device(s.device)), rows, quiet=quiet)
-        learn_prompts(model, *seen, s.prompt_epochs, seed=seed, quiet=quiet, form=s.form,
-                      precision=precision_of(execution.switches))
-    return fit(model, loader, s.epochs*len(loader) or s.steps, folder, key, label=f'{s.model}, seed {seed}',
-               rows=20, saves=5, quiet=quiet, refresh=s.refresh, prepare=stage_1 if s.prompt_epochs else None,
+        settings = PromptSettings(form=s.form, precision=precision_of(execution.switches))
+        learn_prompts(model, *seen, s.prompt_epochs, seed=seed, quiet=quiet, settings=settings)
+
+    records = Records(f'{s.model}, seed {seed}', rows=20, saves=5)
+    ends = Ends(prepare=stage_1 if s.prompt_epochs else None, refresh=s.refresh)
+    return fit(model, loader, s.epochs*len(loader) or s.steps, folder, key, records=records, ends=ends, quiet=quiet,
                schedule=reid_schedule(s, len(loader)), clip=s.clip or None, device=s.device, seed=seed,
                strategy=scheme.strategy and scheme.strategy(), opt=lambda m: reid_optimiser(m, s),
                execution=execution)

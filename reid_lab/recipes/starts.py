@@ -26,7 +26,7 @@ from .camel import CamelData, pretrain
 from .camel_settings import VARIANTS, Config
 from .reid import evaluate_reid, reid_settings, train_reid
 from .study import Study, grid
-from ..training.fit import fit
+from ..training.fit import Records, fit
 from ..training.folder import training_key
 from ..training.options import Execution
 from ..training.schedules import lr_linear
@@ -151,8 +151,8 @@ def _train_vit(name, start, preset, seed, folder, quiet, execution):
     settings = dict(asdict(start), model=name, model_kw=dict(size=size), batch_size=batch)
     key = training_key(settings, seed, table, True, execution)
     done = fit(pair, loader, start.steps, folder, key, lr=start.lr, clip=5., seed=seed,
-               label=f'{name}, seed {seed}',
-               quiet=quiet, schedule=lambda s: lr_linear(s, start.steps, max(1, start.steps//10)),
+               records=Records(f'{name}, seed {seed}'), quiet=quiet,
+               schedule=lambda s: lr_linear(s, start.steps, max(1, start.steps//10)),
                device='cpu', execution=execution)
     return replace(done, model=TransReID(vit, 2, size, w_triplet=.1).eval()), _size(preset), {}
 

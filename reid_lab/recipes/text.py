@@ -30,7 +30,7 @@ from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model, list_models
 from ..results.tables import read_csv, to_csv
 from ..retrieval.embeddings import Embeddings
-from ..training.fit import fit
+from ..training.fit import Ends, Records, fit
 from ..training.folder import Trained, claim, counted, load_trained, start_of, training_key, without_later
 from ..training.learner import Callback, param_groups
 from ..training.options import Execution
@@ -225,8 +225,9 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
         raise ValueError("mask=0, but losses has 'irr', which predicts masked words; give mask=.15, or leave 'irr' out")
     loader = text_batches(table, s, model, seed, execution)
     steps = s.epochs*len(loader) or s.steps
-    return fit(model, loader, steps, folder, key, label=f'{s.model}, seed {seed}', rows=20, saves=5,
-               quiet=quiet, refresh=False, callbacks=callbacks, schedule=text_schedule(s, steps, len(loader)),
+    records = Records(f'{s.model}, seed {seed}', rows=20, saves=5)
+    return fit(model, loader, steps, folder, key, records=records, ends=Ends(refresh=False), quiet=quiet,
+               callbacks=callbacks, schedule=text_schedule(s, steps, len(loader)),
                clip=s.clip or None, device=s.device, seed=seed, opt=lambda m: text_optimiser(m, s),
                execution=execution)
 
