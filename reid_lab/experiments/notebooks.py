@@ -36,14 +36,14 @@ from .execution import VARIABLES, given_execution
 from .params import check_type, notebook_parameters, notebook_params
 from .places import places_of, without_places
 from reid_lab.experiments.run import (
-                                      MADE,
-                                      check_folder,
-                                      earlier_run,
-                                      keep_parameters,
-                                      list_files,
-                                      mark_ended,
-                                      refuse_foreign,
-                                      run_folder,
+    MADE,
+    check_folder,
+    earlier_run,
+    keep_parameters,
+    list_files,
+    mark_ended,
+    refuse_foreign,
+    run_folder,
 )
 from .terminal import near_path
 from ..results.rows import json_values

@@ -27,12 +27,12 @@ from ..core.files import locked
 from .cluster import BACKENDS, one_at_a_time, read_backend
 from .execution import given_execution
 from reid_lab.experiments.notebooks import (
-                                            Finished,
-                                            check_accepted,
-                                            check_before_run,
-                                            find_notebook,
-                                            run_notebook,
-                                            takes_execution,
+    Finished,
+    check_accepted,
+    check_before_run,
+    find_notebook,
+    run_notebook,
+    takes_execution,
 )
 from .params import check_type, notebook_parameters, params_hash
 from .run import earlier_run, environment, git_commit, mark_ended, refuse_foreign, write_json

@@ -25,18 +25,18 @@ from ..core.distributed import gathered, longest, over_all, own_rows
 from ..data.text import Tokenizer
 from ..losses import basics as loss_basics, text as text_losses
 from reid_lab.models.backbones import (
-                                       CrossEncoder,
-                                       ImageTower,
-                                       PixelNorm,
-                                       ResTower,
-                                       SwinTower,
-                                       TextEncoder,
-                                       TimmTower,
-                                       TokenPool,
-                                       bert_start,
-                                       init_text,
-                                       load_bert,
-                                       timm_tower,
+    CrossEncoder,
+    ImageTower,
+    PixelNorm,
+    ResTower,
+    SwinTower,
+    TextEncoder,
+    TimmTower,
+    TokenPool,
+    bert_start,
+    init_text,
+    load_bert,
+    timm_tower,
 )
 from .sgformer import SGFORMERS, SGFormer
 from .weights.formats import OURS, identify, open_weights, weights_file

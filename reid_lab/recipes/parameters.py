@@ -34,13 +34,13 @@ from ..models.zoo import MODELS, check_weights
 from . import camel_settings as camel, cfam, cfan, dart3, dmg
 from .crops import from_package, ready_names, trained_folders
 from reid_lab.recipes.names import (
-                                    NUMBERS,
-                                    RATE_OF_ALARMS,
-                                    Bounds,
-                                    check_camera_name,
-                                    check_names,
-                                    check_numbers,
-                                    check_seeds,
+    NUMBERS,
+    RATE_OF_ALARMS,
+    Bounds,
+    check_camera_name,
+    check_names,
+    check_numbers,
+    check_seeds,
 )
 from .preflight import PLANS, Plan, check_ready, missing, set_findings
 from .reid import REID_PRESETS, ReidTrain
