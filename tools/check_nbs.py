@@ -52,6 +52,7 @@ RULES = {  # rule -> (severity, remedy)
     "no-output": ("error", "run the notebook and store its outputs (`make notebooks`)"),
     "widget-state": ("error", "drop the saved widget state (`make notebooks`)"),
     "last-cell": ("error", "end a library notebook with a hidden `import nbdev; nbdev.nbdev_export()`"),
+    "exports": ("error", "delete the cell: only library notebooks export, others run while tests read the modules"),
     "parameters": ("error", "give an experiment one cell tagged `parameters` with at most 17 plain scalar assignments"),
     "experiment-output": ("error", "store experiments without outputs (`jupyter nbconvert --clear-output --inplace`)"),
     "used": ("error", "call every public function and class in a visible cell of its notebook; naming it is no use"),
@@ -249,6 +250,9 @@ def check_shape(nb):
         if nb.module and module_of(nb.place) != nb.module: yield nb.found("name", text=f"default_exp {nb.module}")
         last = nb.cells[-1]
         if not (last.hidden and "nbdev_export()" in last.source): yield nb.found("last-cell", last)
+    else:
+        for c in nb.code:
+            if "nbdev_export()" in c.source: yield nb.found("exports", c)
     n_md = sum(c.kind == "markdown" for c in nb.cells)
     if nb.code and 3*n_md < len(nb.code): yield nb.found("prose", text=f"{n_md} markdown, {len(nb.code)} code cells")
     off = [c for c in nb.code if re.search(r"^#\|\s*eval:\s*false", c.source, re.M)]
