@@ -89,8 +89,7 @@ def _only_scenario(target, name):
 def _read_tables(sets, preset):
     "Source and target as they are"
     p = PRESETS[preset]
-    if WORLD in (sets.dataset, sets.source): world = load_dataset('world', preset=p.world,
-                                                                  seed=sets.world_seed)
+    if WORLD in (sets.dataset, sets.source): world = load_dataset('world', preset=p.world, seed=sets.world_seed)
     if sets.source == WORLD: source = world.where(domain='generated')
     else: source = load_dataset(sets.source, sets.source_root)
     if sets.dataset == WORLD: return source, world.where(domain='real-like')
@@ -375,7 +374,9 @@ def finetune(config:Config, # What to train
     plan = PhasePlan(target, steps - n_styled, rates['ft_lr'], strategy, callbacks, config.seed + 2, True,
                       config.budget.train.ft_schedule, after=styled.key, label=label)
     done = train_phase(config, styled.model, data, plan, folder and Path(folder)/'plain', quiet, execution)
-    if n_styled: done = replace(done, log=styled.log + done.log, images=styled.images + done.images)
+    if n_styled:
+        done = replace(done, log=styled.log + done.log, steps=styled.steps + done.steps,
+                       images=styled.images + done.images, seconds=styled.seconds + done.seconds)
     return FineTuned(done, validate.rows)
 
 # %% ../../nbs/14_recipes/20_camel.ipynb #528971ce
@@ -389,8 +390,7 @@ def _score_columns(stage, scores, main):
     "Columns of a row: the main scores, those of each way to rank, and those of both together"
     columns = {f'{stage}_{metric}': value for metric, value in scores[main].items()}
     for kind in ('itc', 'itm'):
-        if kind in scores: columns |= {f'{stage}_{kind}_{metric}': scores[kind][metric] for metric in ('R1',
-                                                                                                       'mAP')}
+        if kind in scores: columns |= {f'{stage}_{kind}_{metric}': scores[kind][metric] for metric in ('R1', 'mAP')}
     for weight, fused in scores.get('fused', {}).items():
         columns |= {f'{stage}_fused_{metric}': fused[metric] for metric in ('R1', 'mAP')}
         columns[f'{stage}_fusion'] = weight
@@ -427,7 +427,8 @@ def run_phases(config:Config, # What to train
         copied = replace(start, model=copy.deepcopy(start.model))
         tuned, logs['val'] = finetune(config, copied, data, folder and Path(folder)/'finetune', quiet,
                                       execution)
-        logs['finetune'], row['images_seen_ft'], models['finetuned'] = tuned.log, tuned.images, tuned.model
+        logs['finetune'], models['finetuned'] = tuned.log, tuned.model
+        row |= {f'{name}_ft': value for name, value in tuned.cost.items()}
         row['ft_selection'] = 'val mAP' if logs['val'] else 'last step'
         with phase(f'test {config.name}, fine-tuned'): evals['finetuned'] = score(tuned.model, data.target)
     for stage, scores in evals.items():

@@ -229,9 +229,10 @@ def _stored_row(row, phase, plan, sets):
     world = plan.world(row['seed'])
     side, dataset = 'target', dataset_of(plan, row['domain'])
     if phase == 'indomain': side, dataset = 'source', f'{plan.given.source} (source)'
-    seen, selection = row['images_seen'], CHOSEN[phase]
+    seen, seconds, selection = row['images_seen'], row['train_s'], CHOSEN[phase]
     if phase == 'finetuned':
         seen += row['images_seen_ft']
+        seconds += row.get('train_s_ft', 0.)    # before 0.3 a run did not keep it
         selection = row.get('ft_selection', selection)
     scores = {name: row[f'{phase}_{name}'] for name in (*KEYS, *MATCHED) if f'{phase}_{name}' in row}
     config = plan.config(row['run_with']).describe()
@@ -240,7 +241,7 @@ def _stored_row(row, phase, plan, sets):
                 images_seen=int(seen), dataset=dataset, selection=selection if plan.trains else 'none',
                 test_set=sets[row['domain'], world][side], world_seed=world,
                 fusion=row.get(f'{phase}_fusion'),
-                phase=phase, domain=row['domain'], train_s=row['train_s'], n_params=row['n_params'], **about)
+                phase=phase, domain=row['domain'], train_s=seconds, n_params=row['n_params'], **about)
 
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #8754897a
 def lists_figure(top:dict, # Setting or label -> (Q,k) gallery positions

@@ -171,6 +171,16 @@ def test_released_finetuning_is_one_training(tmp_path):
     assert load_run(folder)["finetuned"].size == (64, 32)
 
 
+def test_the_cost_of_finetuning_is_that_of_both_parts(data, tmp_path):
+    "Images, steps and seconds of the stylised and of the plain part"
+    config = Config("camel", "smoke", train=(("steps", 4), ("ft_steps", 6)))
+    row = camel.run_phases(config, data, folder=tmp_path, quiet=True)["row"]
+    parts = [json.loads((tmp_path/"finetune"/part/"done.json").read_text()) for part in ("stylised", "plain")]
+    assert [part["steps"] for part in parts] == [2, 4]
+    assert row["images_seen_ft"] == sum(part["images"] for part in parts)
+    assert row["train_s_ft"] == round(sum(part["seconds"] for part in parts), 1)
+
+
 def test_negatives_reach_the_model(data, monkeypatch):
     "Rule, cosine and number come from the settings, in either phase"
     from reid_lab.losses import text as losses
