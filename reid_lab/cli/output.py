@@ -170,8 +170,7 @@ def _worlds():
     from reid_lab.world.plan import PRESETS, TASKS, world_counts
     def size(preset): return f"crops {'x'.join(map(str, PRESETS[preset]['options'].size))}"
     def counts(preset, task):
-        return f'{task} ' + '{images:,} images, {ids:,} ids, {cameras} cameras'.format(**world_counts(preset,
-                                                                                                      task))
+        return f'{task} ' + '{images:,} images, {ids:,} ids, {cameras} cameras'.format(**world_counts(preset, task))
     return {preset: '; '.join([size(preset),
                                *(counts(preset, task) for task in TASKS)]) for preset in PRESETS}
 

@@ -140,8 +140,7 @@ def named_ids(column:str, # For messages, such as `pid`
     given = read_labels(f'{column}_name', names).names
     both = np.where(plain.ids == UNKNOWN, '', np.where(given == '', plain.names, given))
     pairs = pd.DataFrame(dict(id=plain.ids, name=both))[plain.ids != UNKNOWN].drop_duplicates()
-    odd = pairs[pairs.id.duplicated(keep=False) | pairs.name.duplicated(keep=False)].sort_values(['id',
-                                                                                                  'name'])
+    odd = pairs[pairs.id.duplicated(keep=False) | pairs.name.duplicated(keep=False)].sort_values(['id', 'name'])
     if len(odd):
         examples = ', '.join(f'{i} is {n!r}' for i, n in zip(odd.id[:3], odd.name[:3]))
         raise ValueError(f'{column} and {column}_name do not agree ({examples}); give one of the two columns')

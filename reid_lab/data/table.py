@@ -444,8 +444,7 @@ UNREADABLE = 'replace the files, or leave these rows out' # remedy for images th
 def _check_images(table, rows, images, n):
     "Findings on images that cannot be read, one per kind of failure"
     if images == 'none': return []
-    if images == 'sample' and len(rows) > n: rows = np.sort(stream(0, 'validate').choice(rows, n,
-                                                                                         replace=False))
+    if images == 'sample' and len(rows) > n: rows = np.sort(stream(0, 'validate').choice(rows, n, replace=False))
     failed = {}     # message without names -> rows and whole messages
     for i in rows:
         try: table.image(int(i))

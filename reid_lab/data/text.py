@@ -261,8 +261,7 @@ def train(cls:WordPiece, captions:Iterable[str], # Iterable of str
 def save(self:WordPiece, folder:str | Path) -> None: # Folder to write
     "Write `vocab.txt` and the settings"
     Path(folder).mkdir(parents=True, exist_ok=True)
-    with atomic_path(Path(folder)/'vocab.txt') as p: p.write_text('\n'.join(self.vocab) + '\n',
-                                                                  encoding='utf-8')
+    with atomic_path(Path(folder)/'vocab.txt') as p: p.write_text('\n'.join(self.vocab) + '\n', encoding='utf-8')
     d = dict(kind='WordPiece', context_length=self.context_length, lowercase=self.lowercase, clean=self.clean)
     with atomic_path(Path(folder)/FILE) as p: p.write_text(json.dumps(d))
 

@@ -42,8 +42,7 @@ def command_remedy(text:str, # Remedy of a finding
     options:Iterable[str], # From `loader_options`
     ) -> str:
     "A remedy for the command line: options of `reid_lab doctor`; what only Python can do says so"
-    text = text.replace('pass root=', 'pass --root').replace('follow_links=True (--follow-links)',
-                                                             '--follow-links')
+    text = text.replace('pass root=', 'pass --root').replace('follow_links=True (--follow-links)', '--follow-links')
     value = r"""(\[[^\]]*\]|'[^']*'|[\w.-]+)"""
     for name in options:
         text = re.sub(rf'\b{name}={value}', lambda m: f'-p {name}={m[1]}', text)

@@ -154,8 +154,7 @@ def parse_value(text:str, # From a command line
     "A command line's `name=value` text, read as the default's type; a default of None reads literals"
     if isinstance(default, str): return text
     if isinstance(default, bool):
-        return check_choice(name, text.lower(), ['true', 'false', '1', '0', 'yes', 'no']) in ('true', '1',
-                                                                                              'yes')
+        return check_choice(name, text.lower(), ['true', 'false', '1', '0', 'yes', 'no']) in ('true', '1', 'yes')
     try: return ast.literal_eval(text)
     except (ValueError, SyntaxError): return text
 

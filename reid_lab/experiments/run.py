@@ -222,8 +222,7 @@ class _Contents:
     def differing(self, params):
         "Parameters that are others now: name -> (there, here)"
         form = json_values if self.recorded else shareable
-        compared = [name for name in self.params if name in params and name not in ('out_dir', 'n_jobs',
-                                                                                    'execution')]
+        compared = [name for name in self.params if name in params and name not in ('out_dir', 'n_jobs', 'execution')]
         return {name: (self.params[name], params[name]) for name in compared
                 if form(self.params[name]) != form(params[name])}
 

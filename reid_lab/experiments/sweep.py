@@ -148,8 +148,7 @@ def _die_with(parent):
 def _rows_of(job, params, folder, execution):
     "Rows of a notebook: of the finished run in its folder, or of a new one"
     earlier = earlier_run(folder)
-    if earlier.get('status') == 'finished': return Finished(folder/find_notebook(job).name, folder,
-                                                            earlier).rows
+    if earlier.get('status') == 'finished': return Finished(folder/find_notebook(job).name, folder, earlier).rows
     return run_notebook(job, folder, params, threads=1, execution=execution).rows
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #95231c26
@@ -255,8 +254,7 @@ def _sources(job, code):
     "Hashes under which an outcome of a job, of which a `JobCode` is given, may be kept, that of today first"
     known = [table[code.name] for table in (SOURCES_OF_0_2, SOURCES_OF_0_1) if code.name in table]
     # the user's own notebook may have the name of one of ours
-    if not callable(job) and known and find_notebook(job) == find_notebook(code.name): return [code.key,
-                                                                                               *known]
+    if not callable(job) and known and find_notebook(job) == find_notebook(code.name): return [code.key, *known]
     # before 0.3 the source alone was looked at
     return [code.key] if code.key == code.source else [code.key, code.source]
 

@@ -345,8 +345,7 @@ def estimate_camera_stats(model:nn.Module, # Has the method `encode`
     model.eval()
     try:
         for b in batches:
-            with camera_batchnorm(model, b['cam'], record=norms): encode_images(model, b['img'],
-                                                                                b['cam'].cpu(), encode)
+            with camera_batchnorm(model, b['cam'], record=norms): encode_images(model, b['img'], b['cam'].cpu(), encode)
     finally:
         for m, mode in modes: m.training = mode
     if of_batches: norms = of_batches.means()
@@ -367,8 +366,7 @@ class WithCameraBatchNorm(nn.Module):
     def _with(self, encode, img, cam):
         "What a method of the model returns, with the cameras' statistics where cameras are given"
         if cam is None: return getattr(self.model, encode)(img)
-        with camera_batchnorm(self.model, cam, self.stats): return encode_images(self.model, img, cam.cpu(),
-                                                                                 encode)
+        with camera_batchnorm(self.model, cam, self.stats): return encode_images(self.model, img, cam.cpu(), encode)
 
     def forward(self, batch:dict) -> dict: return self.model(batch)
     def encode_image(self, img:torch.Tensor, cam:torch.Tensor | None=None) -> torch.Tensor:
@@ -380,8 +378,7 @@ class WithCameraBatchNorm(nn.Module):
     def logits(self, img:torch.Tensor, cam:torch.Tensor | None=None) -> torch.Tensor:
         "Scores of the training identities"
         return self._with('logits', img, cam)
-    def forward_tta(self, img:torch.Tensor, cam:torch.Tensor | None=None) -> tuple[torch.Tensor,
-                                                                                   torch.Tensor]:
+    def forward_tta(self, img:torch.Tensor, cam:torch.Tensor | None=None) -> tuple[torch.Tensor, torch.Tensor]:
         "Raw features and logits"
         return self._with('forward_tta', img, cam)
 

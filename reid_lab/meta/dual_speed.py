@@ -252,8 +252,7 @@ class ReleasedDualSpeed(TaskCycle):
         "All tasks from the same start and their sum, or an ordinary update; then one step of the schedule"
         params, (epoch, number) = list(learn.net.parameters()), self.where(learn)
         if epoch != self.at_epoch: self.new_epoch(params, epoch)
-        if self.meta_epochs is None or epoch < self.meta_epochs: out = self._tasks(learn, batch, params,
-                                                                                   epoch)
+        if self.meta_epochs is None or epoch < self.meta_epochs: out = self._tasks(learn, batch, params, epoch)
         else: out = self._ordinary(learn, batch, params, epoch, number)
         learn.sched.step()
         return out

@@ -272,8 +272,7 @@ class Attention(nn.Module):
         if width % heads: raise ValueError(f"width={width} must be a multiple of heads={heads}")
         kv_width = kv_width or width
         self.heads, self.p = heads, dropout
-        self.q, self.k, self.v = nn.Linear(width, width), nn.Linear(kv_width, width), nn.Linear(kv_width,
-                                                                                                width)
+        self.q, self.k, self.v = nn.Linear(width, width), nn.Linear(kv_width, width), nn.Linear(kv_width, width)
         self.out, self.norm = nn.Linear(width, width), nn.LayerNorm(width, eps=1e-12)
 
     def _heads(self, x): # (B,L,D) -> (B,heads,L,D/heads)
@@ -313,8 +312,7 @@ class TextLayer(nn.Module):
         super().__init__()
         self.attn = Attention(width, heads, dropout=dropout)
         self.cross = Attention(width, heads, cross_width, dropout) if cross_width else None
-        self.up, self.down, self.norm = nn.Linear(width, ffn), nn.Linear(ffn, width), nn.LayerNorm(width,
-                                                                                                   eps=1e-12)
+        self.up, self.down, self.norm = nn.Linear(width, ffn), nn.Linear(ffn, width), nn.LayerNorm(width, eps=1e-12)
         self.p = dropout
 
     def forward(self, x:Tensor, # (B,L,D)

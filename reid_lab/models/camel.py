@@ -194,8 +194,7 @@ def with_memory(x:Tensor, # (B,L,Dt) text states of the batch
     length = max(x.shape[1], memory['txt_tok'].shape[1])
     x, mask = pad_states(x, mask, length)
     old_x, old_mask = pad_states(memory['txt_tok'].to(x), memory['mask'], length)
-    return torch.cat([x, old_x]), torch.cat([mask, old_mask]), torch.cat([img_tok,
-                                                                          memory['img_tok'].to(img_tok)])
+    return torch.cat([x, old_x]), torch.cat([mask, old_mask]), torch.cat([img_tok, memory['img_tok'].to(img_tok)])
 
 # %% ../../nbs/05_models/45_camel.ipynb #46b29b3e
 def soften(weights:Tensor, # (B,K) weights of the candidates, zero for positives
@@ -238,8 +237,7 @@ def _itm_loss(model:CAMeL, images:_Images, captions:_Captions, memory):
     wrong_txt, wrong_img = _negatives(model, images, captions, memory)
     n_pairs = len(wrong_txt)
     all_txt, all_mask, all_img = with_memory(captions.states, captions.mask, images.tokens, memory)
-    txt, mask, img = (states[:len(images.emb)][own_rows()][:n_pairs] for states in (all_txt, all_mask,
-                                                                                    all_img))
+    txt, mask, img = (states[:len(images.emb)][own_rows()][:n_pairs] for states in (all_txt, all_mask, all_img))
     has_txt, has_img = wrong_txt >= 0, wrong_img >= 0
     # true pairs, then images with wrong captions, then captions with wrong images
     logits = model.match_logit(torch.cat([txt, all_txt[wrong_txt[has_txt]], txt[has_img]]),
@@ -315,8 +313,7 @@ def camel_tiny(tokenizer:Tokenizer=None, # Object with `vocab_size`, `pad_id`, `
     "CAMeL for two CPU cores and 128x64 crops"
     pad = 0
     if tokenizer is not None:
-        vocab_size, pad, max_len = tokenizer.vocab_size, tokenizer.pad_id, max(tokenizer.context_length,
-                                                                               max_len)
+        vocab_size, pad, max_len = tokenizer.vocab_size, tokenizer.pad_id, max(tokenizer.context_length, max_len)
     if vocab_size is None: raise ValueError("camel_tiny needs a tokenizer or a vocab_size")
     sizes:dict = dict(width=text_width, heads=heads, layers=layers, ffn=2*text_width, dropout=dropout)
     image, text = ResTower(widths, norm), TextEncoder(vocab_size, max_len=max_len, pad_id=pad, **sizes)
@@ -334,8 +331,7 @@ def image_tower(name:str, # Key of `SGFORMERS`, or an architecture of timm
     import timm
     if name in SGFORMERS: return SGFormer(name, size)
     if timm.is_model(name): return timm_tower(name, size)
-    near = ''.join(f' Did you mean {n!r}?' for n in get_close_matches(name, [*SGFORMERS, *timm.list_models()],
-                                                                      1))
+    near = ''.join(f' Did you mean {n!r}?' for n in get_close_matches(name, [*SGFORMERS, *timm.list_models()], 1))
     raise ValueError(f"tower={name!r} is not known.{near} Choose one of {[*SGFORMERS]} or of timm.list_models()")
 
 

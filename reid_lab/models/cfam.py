@@ -29,11 +29,9 @@ class GranuleBlock(nn.Module):
         cross:bool=False, # With cross-attention
         ):
         super().__init__()
-        self.ln_self, self.self_attn = nn.LayerNorm(width), nn.MultiheadAttention(width, heads,
-                                                                                  batch_first=True)
+        self.ln_self, self.self_attn = nn.LayerNorm(width), nn.MultiheadAttention(width, heads, batch_first=True)
         if cross:
-            self.ln_cross, self.cross_attn = nn.LayerNorm(width), nn.MultiheadAttention(width, heads,
-                                                                                        batch_first=True)
+            self.ln_cross, self.cross_attn = nn.LayerNorm(width), nn.MultiheadAttention(width, heads, batch_first=True)
         self.ln_ffn = nn.LayerNorm(width)
         self.ffn = nn.Sequential(nn.Linear(width, 4*width), nn.GELU(), nn.Linear(4*width, width))
 

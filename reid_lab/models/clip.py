@@ -92,8 +92,7 @@ def image_features(self:CLIPPair, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] ->
 @patch
 def text_features(self:CLIPPair, tokens:Tensor) -> Tensor: # (B,L) -> (B,E) of any length
     "Features of captions in the joint space: the end token"
-    rows, ends = torch.arange(len(tokens), device=tokens.device), end_positions(tokens, self.end_id,
-                                                                                self.pad_id)
+    rows, ends = torch.arange(len(tokens), device=tokens.device), end_positions(tokens, self.end_id, self.pad_id)
     if not torch.is_grad_enabled() and len(tokens): tokens = tokens[:, :ends.max() + 1]    # nothing reads what follows
     return self.text_hidden(tokens)[rows, ends] @ self.text_projection
 

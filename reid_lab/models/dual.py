@@ -84,8 +84,7 @@ def dual_tiny(tokenizer:Tokenizer=None, # Source of vocabulary size and length, 
     **kw, # Other arguments of that class
     ) -> TwoTowers:
     "Dual encoder for two CPU cores"
-    if tokenizer is not None: vocab_size, max_len = tokenizer.vocab_size, max(max_len,
-                                                                              tokenizer.context_length)
+    if tokenizer is not None: vocab_size, max_len = tokenizer.vocab_size, max(max_len, tokenizer.context_length)
     if vocab_size is None: raise ValueError("the text encoder needs a tokenizer or a vocab_size")
     pad = 0 if tokenizer is None else tokenizer.pad_id
     text = TextEncoder(vocab_size, text_width, 4, layers, 2*text_width, max_len, pad, dropout=0.)

@@ -47,8 +47,7 @@ class IRRA(CLIPPair):
             self.classify = nn.Linear(self.dim, n_ids)
             nn.init.normal_(self.classify.weight, std=.001)
             nn.init.zeros_(self.classify.bias)
-        if 'irr' in self.losses: self.irr = ImplicitReasoning(self.dim, self.token_embedding.num_embeddings,
-                                                              layers)
+        if 'irr' in self.losses: self.irr = ImplicitReasoning(self.dim, self.token_embedding.num_embeddings, layers)
 
 # %% ../../nbs/05_models/65_irra.ipynb #bcf9fa26
 @patch

@@ -268,9 +268,7 @@ class Halve(nn.Module):
         b:int, # Channels out
         ):
         super().__init__()
-        self.conv1, self.conv2, self.conv3 = conv_norm(a, b, 1), conv_norm(b, b, 3, 2, groups=b), conv_norm(b,
-                                                                                                            b,
-                                                                                                            1)
+        self.conv1, self.conv2, self.conv3 = conv_norm(a, b, 1), conv_norm(b, b, 3, 2, groups=b), conv_norm(b, b, 1)
 
     def forward(self, x:Tensor) -> Tensor: # (B,H,W,C) -> (B,H/2,W/2,C')
         x = self.conv2(F.gelu(self.conv1(x.permute(0, 3, 1, 2))))
@@ -399,8 +397,7 @@ def changes(self:SGFormer) -> dict[str, Callable]: # For `change` of `load_netwo
     "The function that fits learnt positions of a square grid to that of the tower"
     from timm.layers import resample_abs_pos_embed
     grid, own = stage_grids(self.size)[0], self.pos_embed.shape
-    return dict(pos_embed=lambda p: p if p.shape == own else resample_abs_pos_embed(p, grid,
-                                                                                    num_prefix_tokens=0))
+    return dict(pos_embed=lambda p: p if p.shape == own else resample_abs_pos_embed(p, grid, num_prefix_tokens=0))
 
 
 @patch

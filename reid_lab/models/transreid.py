@@ -109,8 +109,7 @@ class Sided(nn.Module):
         ) -> None:
         "Make the vectors"
         self.cams, self.side = _camera_ids(cams), side
-        if self.cams: self.side_embed = nn.Parameter(nn.init.trunc_normal_(torch.empty(len(self.cams), width),
-                                                                           std=.02))
+        if self.cams: self.side_embed = nn.Parameter(nn.init.trunc_normal_(torch.empty(len(self.cams), width), std=.02))
 
 # %% ../../nbs/05_models/20_transreid.ipynb #55c14228
 @patch

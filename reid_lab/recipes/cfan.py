@@ -192,8 +192,7 @@ class GateLog(Callback):
 
     def after_step(self, learn:Learner) -> None:
         "The gate of `learn` at the set intervals and at the end"
-        if learn.step % self.every == 0 or learn.step == learn.n_steps: self.look(learn.net, learn.step,
-                                                                                  learn.device)
+        if learn.step % self.every == 0 or learn.step == learn.n_steps: self.look(learn.net, learn.step, learn.device)
 
     def look(self, model:nn.Module, # `CFAN`
         step:int, # Number of the row
@@ -273,8 +272,7 @@ def _sight_numbers(model, case, before, folder):
     rows = list(sight.itertuples())
     numbers = {f'sight_{row.side}_{row.stage}': row.within for row in rows}
     for row in rows:
-        numbers |= {f'{name}_{row.side}_{row.stage}': getattr(row, name) for name in ('spread', 'own',
-                                                                                      'own_seen')}
+        numbers |= {f'{name}_{row.side}_{row.stage}': getattr(row, name) for name in ('spread', 'own', 'own_seen')}
     return numbers
 
 # %% ../../nbs/14_recipes/55_cfan.ipynb #aa250695

@@ -173,8 +173,7 @@ def as_in_paper(model:str, # Key of the zoo
     ) -> dict: # Method -> arguments
     "Rate, steps, batch size and temperature of the paper (TEMP: of its released code), for presets `full` and `paper`"
     ours = dict(lr=1e-4, steps=1, batch_size=64, tau=200. if MODELS[model].family == 'transreid' else 100.)
-    same = {f'{n}, {k}': dict(tau=ours['tau']) for n in ('DART3', 'DART3-LITE') for k in ('paper rate',
-                                                                                          'episodic')}
+    same = {f'{n}, {k}': dict(tau=ours['tau']) for n in ('DART3', 'DART3-LITE') for k in ('paper rate', 'episodic')}
     return {'DART3': ours, 'DART3-LITE': ours, 'TEMP': dict(lr=3.5e-4), 'TENT': dict(lr=1e-4), **same}
 
 
@@ -184,8 +183,7 @@ def applies(setting:dict, # Of a study
     "Whether a setting can change this model's feature: TENT needs a classifier, statistics of the batch a BatchNorm"
     make = METHODS[check_choice('method', setting['name'], METHODS)]
     method = make(**{k: v for k, v in setting.items() if k not in ('name', 'n_ground')})
-    if getattr(method, 'prediction', '') == 'classifier' and not hasattr(ev.model,
-                                                                         'forward_tta'): return False
+    if getattr(method, 'prediction', '') == 'classifier' and not hasattr(ev.model, 'forward_tta'): return False
     if getattr(method, 'bn_mode', 'eval') != 'batch': return True
     try: return bool(influential(ev.model.eval(), ev.stream().pixels(range(min(2, len(ev.q)))), ('bn',)))
     except ValueError: return False

@@ -145,9 +145,7 @@ def method_settings(method:str='dmg', # Key of `METHODS`
     own: dict = dict(batch_size=s.batch_size*m.batches, steps=_OWN_STEPS.get(preset, s.steps)*m.epochs,
                      epochs=s.epochs*m.epochs, lr=s.lr*rate)
     s = replace(s, **{name: value for name, value in own.items() if name not in changes})
-    if m.tower and MODELS[s.model].family != m.tower: s = replace(s,
-                                                                  model=_of_family(m.tower,
-                                                                                   MODELS[s.model].size))
+    if m.tower and MODELS[s.model].family != m.tower: s = replace(s, model=_of_family(m.tower, MODELS[s.model].size))
     loss = [(name, value) for name, value in m.loss if name not in dict(s.model_kw)]
     return replace(s, model_kw=(*s.model_kw, *loss))
 

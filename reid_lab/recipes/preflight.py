@@ -107,8 +107,7 @@ def camel_plan(p:'Params', # Parameters of run_camel
     ) -> Plan:
     "What run_camel is about to use"
     study = camel.STUDIES[find_study(camel.STUDIES, p.study, 'camel')]
-    configs = [_camel_config(p, camel.run_arguments(setting)) for setting in study.only(p.methods,
-                                                                                        camel.VARIANTS)]
+    configs = [_camel_config(p, camel.run_arguments(setting)) for setting in study.only(p.methods, camel.VARIANTS)]
     names, roots = (map(str.strip, text.split(',')) for text in (p.dataset, p.data_root or ','))
     targets = dict(zip(names, roots))
     sets = [(name, root or None) for dataset, root in [*targets.items(), (p.source, p.source_root)]
@@ -163,8 +162,7 @@ def cfam_plan(p:'Params', # Parameters of run_cfam
 def cfan_plan(p:'Params', # Parameters of run_cfan
     ) -> Plan:
     "What run_cfan is about to use"
-    study, own = cfan.STUDIES[find_study(cfan.STUDIES, p.study, 'cfan')], _fields(p, 'model', 'weights',
-                                                                                  'device')
+    study, own = cfan.STUDIES[find_study(cfan.STUDIES, p.study, 'cfan')], _fields(p, 'model', 'weights', 'device')
     trains = [cfan.method_settings(s, p.preset, **own) for s in study.only(p.methods, cfan.METHODS)]
     sizes = [train_size(p.dataset, p.preset, 'aerial')]*len(trains)
     return _text_plan(p, study.n_seeds(p.preset, p.seeds), trains, sizes, p.dataset == 'world')
@@ -179,8 +177,7 @@ def dart3_plan(p:'Params', # Parameters of run_dart3
     s = reid_settings(p.preset, **dart3.source_settings(p.preset, model, p.weights, p.device, check=False))
     source = next(iter(named_sets(p.dataset)), 'world')
     n = 0 if source.lower().endswith(TABLES) else train_size(source, p.preset, 'reid')
-    images = images_seen(n, s.batch_size, s.steps, s.epochs)*study.n_seeds(p.preset,
-                                                                           p.seeds)*MODELS[s.model].trains
+    images = images_seen(n, s.batch_size, s.steps, s.epochs)*study.n_seeds(p.preset, p.seeds)*MODELS[s.model].trains
     return Plan((s,), _on_disk(p), s.device, p.device, images,
                 _only_real(p.preset, p.dataset, p.dataset == 'world'))
 

@@ -76,8 +76,7 @@ def sweep_frame(axes:Axes, # How to draw
     n_all:float=0, # Where `zero_is_all` draws 0
     ) -> pd.DataFrame:
     "The rows of a sweep, ready for `curves`"
-    for column in {axes.x, axes.by, axes.panel} - {''}: check_choice('column of a sweep', column,
-                                                                     list(rows.columns))
+    for column in {axes.x, axes.by, axes.panel} - {''}: check_choice('column of a sweep', column, list(rows.columns))
     f = rows.dropna(subset=[axes.x])
     for column, value in axes.without:
         if column in f: f = f[f[column] != value]

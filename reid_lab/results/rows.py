@@ -447,8 +447,7 @@ def load_results(path:'Path | str | None'=None, # `own` (default), `measured` or
     import pandas as pd
     rows = _rows(results_path(path))
     frame = pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
-    for column, values in _setting_columns(rows).items(): frame[column] = pd.Series(values, frame.index,
-                                                                                    dtype=object)
+    for column, values in _setting_columns(rows).items(): frame[column] = pd.Series(values, frame.index, dtype=object)
     for c in NUMBER_COLUMNS: frame[c] = pd.to_numeric(frame[c], errors='coerce')
     names = list(dict.fromkeys(k for m in frame.metrics for k in m))
     values = pd.DataFrame({k: pd.to_numeric(frame.metrics.map(lambda m: m.get(k))) for k in names},
@@ -551,8 +550,7 @@ def row_starts(frame:'pd.DataFrame', # From `load_results`, or of one's own with
     columns = [name for name in _STARTS if name in frame]
     if columns: return ['' if value is None or value != value else str(value) for value in frame[columns[0]]]
     told = frame['parameters'] if 'parameters' in frame else [{}]*len(frame)
-    known = [next((p[name] for name in _STARTS if p.get(name)), '') if isinstance(p,
-                                                                                  dict) else '' for p in told]
+    known = [next((p[name] for name in _STARTS if p.get(name)), '') if isinstance(p, dict) else '' for p in told]
     return [str(start) for start in known]
 
 

@@ -41,8 +41,7 @@ def peak_memory(device:str | torch.device='cpu', # Where the model is
     else:
         unit = 1 if sys.platform == 'darwin' else 1024
         out['peak_MB'] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*unit/1e6, 1)
-    if str(device).startswith('cuda'): out['peak_gpu_MB'] = round(torch.cuda.max_memory_allocated(device)/1e6,
-                                                                  1)
+    if str(device).startswith('cuda'): out['peak_gpu_MB'] = round(torch.cuda.max_memory_allocated(device)/1e6, 1)
     return out
 
 # %% ../../nbs/08_training/35_logs.ipynb #d93b1038

@@ -122,8 +122,7 @@ def reset(self:Gradient) -> None:
 def check(self:Gradient) -> None:
     "Raise if no parameter can learn, or if a batch of one would be normalised by itself"
     if not self.collect_params(): raise ValueError(f"{type(self).__name__} has nothing to learn; give norm_kinds")
-    if self.bn_mode == 'batch' and self.stream.model is not None and min(self.batch_size,
-                                                                         len(self.stream)) < 2:
+    if self.bn_mode == 'batch' and self.stream.model is not None and min(self.batch_size, len(self.stream)) < 2:
         raise ValueError("bn_mode='batch' needs at least two images in a batch; use batch_size >= 2 or bn_mode='eval'")
 
 
@@ -176,8 +175,7 @@ class Tent(Gradient):
         g:Embeddings, # Raw gallery features with cameras
         ) -> None:
         "A classifier is wanted unless the feature itself predicts"
-        if self.prediction == 'classifier' and stream.model is not None and not hasattr(stream.model,
-                                                                                        'forward_tta'):
+        if self.prediction == 'classifier' and stream.model is not None and not hasattr(stream.model, 'forward_tta'):
             raise TypeError(f"{type(stream.model).__name__} has no forward_tta(img) -> features, logits; "
                             "use Tent(prediction='feature')")
         super().configure(stream, g)

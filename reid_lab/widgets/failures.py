@@ -259,8 +259,7 @@ def fixed(self:FailureBrowser) -> dict:
     rows = []
     if len(self.frame): # else it has no column of reasons
         frame = self.frame.head(self.most)
-        holds = np.array([_holds(frame, reason) for reason in self.rates.reason], bool).reshape(-1,
-                                                                                                len(frame))
+        holds = np.array([_holds(frame, reason) for reason in self.rates.reason], bool).reshape(-1, len(frame))
         listed = frame[['query', 'first', 'AP', 'failed']].itertuples()
         rows = [self._listed(row, np.flatnonzero(why)) for row, why in zip(listed, holds.T)]
     rates = [dict(name=rate.reason, failures=_percent(rate.failures), successes=_percent(rate.successes),

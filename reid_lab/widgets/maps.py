@@ -81,8 +81,7 @@ class FeatureMap(SceneView):
         frame:pd.DataFrame, # Of `reid_lab.analysis.bias.maps.project_pair`: x, y, role, row
         most:int=20_000, # Points drawn
         **state): # Values of the traits
-        for column in ('x', 'y', 'role', 'row'): check_choice('column of the map', column,
-                                                              list(frame.columns))
+        for column in ('x', 'y', 'role', 'row'): check_choice('column of the map', column, list(frame.columns))
         self.frame = frame.reset_index(drop=True)
         self._at = {role: self._places(role, n) for role,
                     n in (('query', len(scene.q)), ('gallery', len(scene.g)))}
@@ -275,8 +274,7 @@ def marked(self:ScatterMap) -> np.ndarray: # Positions in the frame
     "Points of the query, its neighbours and the selected gallery images"
     sel = self.selection
     rows = list(sel.gallery)
-    if sel.query is not None and self.neighbours: rows += self.scene.ranker(sel.query,
-                                                                            self.neighbours)[0].tolist()
+    if sel.query is not None and self.neighbours: rows += self.scene.ranker(sel.query, self.neighbours)[0].tolist()
     at = self._at['gallery'][rows].tolist()
     if sel.query is not None: at.append(self._at['query'][sel.query])
     return np.unique([i for i in at if i >= 0]).astype(int)

@@ -227,8 +227,7 @@ def picture(self:View, dpi:int=100, # Pixels an inch
 def _small_png(image, colours=96):
     "Thumbnails take most of a picture, and hardly change with few colours; thin lines and small marks keep theirs"
     out = io.BytesIO()
-    image.convert('RGB').quantize(colours, Image.Quantize.MAXCOVERAGE, kmeans=1).save(out, 'PNG',
-                                                                                      optimize=True)
+    image.convert('RGB').quantize(colours, Image.Quantize.MAXCOVERAGE, kmeans=1).save(out, 'PNG', optimize=True)
     return out.getvalue()
 
 

@@ -216,8 +216,7 @@ def content(self:WordLab, query:int | None) -> dict:
         return content | dict(label=f'{name}: {summary}', message=NO_MODEL, summary=summary)
     effects = self.effects(query)
     if effects is None: return content | dict(label=f'{name}: no image is left', message=NO_IMAGE)
-    for word, value, rank in zip(words, effects['alone'], effects['ranks']): word.update(value=value,
-                                                                                         rank=rank)
+    for word, value, rank in zip(words, effects['alone'], effects['ranks']): word.update(value=value, rank=rank)
     summary = f'{summary} · {_change_in_words(effects)}'
     return content | dict(label=f'{name}: {summary}', summary=summary, known=effects['known'])
 

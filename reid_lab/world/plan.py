@@ -378,8 +378,7 @@ class Plan:
         residents = []
         for site in range(group.first_site, group.first_site + group.sites):
             skew = None
-            if group.domain != 'generated': skew = _site_skew(self.seed, self._scenario(site), site,
-                                                              options.skew)
+            if group.domain != 'generated': skew = _site_skew(self.seed, self._scenario(site), site, options.skew)
             people = sample_people(min(per_site, group.ids - len(residents)), seed, options.family_rate,
                                    options.uniform_rate, skew, site=site, pid=self.next_pid)
             self.next_pid += len(people)

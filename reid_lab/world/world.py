@@ -305,8 +305,7 @@ def build_cache(folder:str | Path, # Final folder
     height, width = plan.options.size
     need = n*height*width*3 + n*1500
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _room(folder.parent, need), atomic_path(folder) as tmp: _write_world(tmp, plan,
-                                                                              pick_backend(backend), n_jobs)
+    with _room(folder.parent, need), atomic_path(folder) as tmp: _write_world(tmp, plan, pick_backend(backend), n_jobs)
 
 
 def _write_world(folder, plan, backend, n_jobs):

@@ -345,8 +345,8 @@ def test_a_finding_in_a_script_names_the_line(lint, tree):
 
 def test_no_rule_goes_untested(lint):
     tested = {r.split(" ")[0] for r in (*BAD, *BAD_SCRIPTS)}
-    elsewhere = {"number", "namesake", "parameters", "exports", "experiment-output", "orphan"}     # by tests of their own above
-    assert tested.isdisjoint(elsewhere) and tested | elsewhere == set(lint.RULES)
+    of_their_own = {"number", "namesake", "parameters", "exports", "experiment-output", "orphan"}
+    assert tested.isdisjoint(of_their_own) and tested | of_their_own == set(lint.RULES)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

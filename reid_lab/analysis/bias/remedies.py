@@ -73,8 +73,7 @@ class ClosedLite(Dart3Lite):
         "Statistics as measured, no moments"
         self.norm.reset()
         self.n = 0 # steps
-        self.moments = [_Moments(torch.zeros_like(t), torch.zeros_like(t)) for t in (self.norm.M,
-                                                                                     self.norm.S)]
+        self.moments = [_Moments(torch.zeros_like(t), torch.zeros_like(t)) for t in (self.norm.M, self.norm.S)]
 
     def _learn(self, t, grad, moments):
         "A step of Adam or SGD as torch makes it, without torch's optimisers, which take two seconds to load"

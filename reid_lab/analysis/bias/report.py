@@ -140,8 +140,7 @@ def _map_caption(self:BiasReport):
     "What the points of the map are, and which people have a colour"
     if not self.maps: return ''
     frame = next(iter(self.maps.values()))
-    people, images = frame.pid[frame.pid >= 0].nunique(), int(self.cameras[['n_query',
-                                                                            'n_gallery']].sum().sum())
+    people, images = frame.pid[frame.pid >= 0].nunique(), int(self.cameras[['n_query', 'n_gallery']].sum().sum())
     colours, drawn = '; no identity is known', ''
     if people:
         colours = (f': {min(COLOURED, people)} of the {people} people in the map have a colour, those seen under most '
@@ -243,8 +242,7 @@ def save(self:BiasReport, folder:Path | str, # A new folder
     folder = Path(folder).expanduser()
     if folder.exists(): raise FileExistsError(f"{folder} exists; choose a new name")
     figures, cameras = self.figures(), self.cameras
-    if self.per_camera is not None: cameras = self.per_camera.merge(cameras.drop(columns='n_query'), 'left',
-                                                                    'cam')
+    if self.per_camera is not None: cameras = self.per_camera.merge(cameras.drop(columns='n_query'), 'left', 'cam')
     with atomic_path(folder) as tmp:
         tmp.mkdir()
         (tmp/'report.html').write_text(self.to_page(figures), 'utf-8')

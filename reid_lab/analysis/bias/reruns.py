@@ -248,8 +248,7 @@ class Reruns:
         for cam in cams[np.argsort(count, kind='stable')]:
             rows = np.flatnonzero(self.q.cam == cam)
             learns = method == LITE_NAME
-            batches = self.bench.camera(rows, **settings) if learns else self._plain(rows,
-                                                                                     *self.fixed(method))
+            batches = self.bench.camera(rows, **settings) if learns else self._plain(rows, *self.fixed(method))
             yield CameraStep(int(cam), rows, *self._scored(batches, k_near))
 
 # %% ../../../nbs/12_analysis/80_bias/50_reruns.ipynb #4be79cf8

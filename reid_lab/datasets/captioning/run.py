@@ -234,5 +234,4 @@ def with_captions(table:ReidTable, # That was captioned, or some of its rows
     missing = [p for p in table['path'] if p not in captions]
     if missing:
         raise ValueError(f"records: {len(missing)} images have none, such as {missing[0]!r}; caption them first")
-    return table._with(table.frame.assign(captions=pd.Series([captions[p] for p in table['path']],
-                                                             dtype=object)))
+    return table._with(table.frame.assign(captions=pd.Series([captions[p] for p in table['path']], dtype=object)))

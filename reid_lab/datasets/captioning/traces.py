@@ -46,8 +46,7 @@ def _problem(error, known):
     if error['type'] != 'value_error': return f"{at}={repr(error['input'])[:60]}: {text}"
     if not at: return text
     # an error of a record inside begins with an entry of its own: T1 + attributes[0]... -> T1.attributes[0]...
-    inner = isinstance(error.get('ctx', {}).get('error'), TraceError) and re.match(r'[A-Za-z_]\w*[.\[=:]',
-                                                                                   text)
+    inner = isinstance(error.get('ctx', {}).get('error'), TraceError) and re.match(r'[A-Za-z_]\w*[.\[=:]', text)
     return f'{at}.{text}' if inner else f'{at}: {text}'
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #4cd8e308

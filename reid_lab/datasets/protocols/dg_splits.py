@@ -568,8 +568,7 @@ _STATS = dict(identities='ids', images='images', sites='sites', cameras='cameras
 def _totals_findings(table, share=.9):
     "Differences from the printed table, for a table with nearly as many identities or images"
     published = _published()
-    n_ids, n_images = (sum(numbers[key] for numbers in published.values()) for key in ('identities',
-                                                                                       'images'))
+    n_ids, n_images = (sum(numbers[key] for numbers in published.values()) for key in ('identities', 'images'))
     people = table.frame.pid[~no_identity(table)].nunique()
     if people < share*n_ids and len(table) < share*n_images: return []
     stats, out = subset_stats(table), []

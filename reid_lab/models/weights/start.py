@@ -359,8 +359,7 @@ def load_network(net:nn.Module, # Takes the weights; changed in place
                     missing=tuple(found.missing), misfit=tuple(found.misfit), source=source, resized=resized,
                     kept=tuple(found.kept), renamed=tuple(start.renamed.items()),
                     left=tuple(start.left.items()), worlds=worlds_of(start.card), **about)
-    if loaded.unused or loaded.missing or loaded.misfit: warnings.warn(f'{start.name}: {loaded}',
-                                                                       stacklevel=2)
+    if loaded.unused or loaded.missing or loaded.misfit: warnings.warn(f'{start.name}: {loaded}', stacklevel=2)
     return loaded
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #ebeee770
