@@ -82,7 +82,7 @@ def _crops_of(a):
     "The table of `embed`; an error for images that cannot be read names the option that leaves them out"
     from reid_lab.data.crops import crops_table
     from reid_lab.data.table import UNREADABLE, TableError
-    images = 'none' if a.skip_bad else 'sample'
+    images = 'none' if a.skip_bad or a.captions else 'sample'      # captions need no image
     try:
         return crops_table(a.source, a.folders, a.pattern, a.root, columns_of(a.column), a.follow_links,
                            a.skip, images)
@@ -243,7 +243,7 @@ def _result_line(row):
     mark = '' if not hasattr(row, 'accepted') else '  *' if row.accepted else '   '
     image = printable(getattr(row, 'path', f'row {row.row}'))
     person = f"  person {getattr(row, 'pid_name', row.pid)}" if row.pid != -1 else ''
-    camera = f"  camera {getattr(row, 'cam_name', row.cam)}" if hasattr(row, 'cam') else ''
+    camera = f"  camera {getattr(row, 'cam_name', row.cam)}" if getattr(row, 'cam', -1) != -1 else ''
     return f"  {row.rank:3}  {row.score:6.3f}{mark}  {image}{person}{camera}"
 
 

@@ -53,18 +53,22 @@ def gathered(parameter:str, # Name of the parameter that takes the record
     field_of = {f.name: f.name for f in dataclasses.fields(record)} | new_names
 
     def decorate(function):
-        own = set(inspect.signature(function).parameters)   # a parameter that has the name of a field stays itself
+        own = list(inspect.signature(function).parameters)  # a parameter that has the name of a field stays itself
+        position = own.index(parameter)
 
         @functools.wraps(function)
         def call(*args, **kwargs):
             single = [name for name in kwargs if name in field_of and name not in own]
             if single:
-                called, name = function.__qualname__.removesuffix('.__init__'), record.__name__
+                name = function.__qualname__.removesuffix('.__init__')
                 fields = {field_of[old]: kwargs.pop(old) for old in single}
                 text = ', '.join(f'{field}=' for field in fields)
-                _warn_once_a_line(f'{called}: {text} belongs into {parameter}={name}(...) now; '
+                if parameter in kwargs or len(args) > position:
+                    raise TypeError(f'{name} got {parameter}= and {text}: put {text} into '
+                                    f'{parameter}={record.__name__}(...)')
+                _warn_once_a_line(f'{name}: {text} belongs into {parameter}={record.__name__}(...) now; '
                                   f'as a parameter of its own it goes with the next release')
-                kwargs[parameter] = dataclasses.replace(kwargs.get(parameter) or record(), **fields)
+                kwargs[parameter] = record(**fields)
             return function(*args, **kwargs)
         return call
     return decorate

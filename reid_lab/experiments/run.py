@@ -53,9 +53,10 @@ def git_commit(root:Path | str | None=None, # A checkout
     def git(*args): return subprocess.run(['git', '-C', str(where), *args], capture_output=True, text=True,
                                           timeout=20)
     try: head = git('rev-parse', '--short=10', 'HEAD')
-    except FileNotFoundError: return '' # no git here
+    except (FileNotFoundError, subprocess.TimeoutExpired): return '' # no git here, or one that does not answer
     if head.returncode: return ''
-    changed = git('status', '--porcelain', '--untracked-files=no', '--', '.', ':!results').stdout.strip()
+    try: changed = git('status', '--porcelain', '--untracked-files=no', '--', '.', ':!results').stdout.strip()
+    except subprocess.TimeoutExpired: return '' # it is not known whether files differ
     return head.stdout.strip() + ('+' if changed else '')
 
 

@@ -39,6 +39,6 @@ def test_single_fields_go_into_the_record():
     with pytest.warns(DeprecationWarning, match=r"margin=, weight= belongs into loss=Loss") as caught:
         assert train(3, margin=.1, w=2.) == (3, Loss(.1, 2.))
     assert len(caught) == 1 and caught[0].filename == __file__
-    with pytest.warns(DeprecationWarning):
-        assert train(3, loss=Loss(weight=5.), margin=.2)[1] == Loss(.2, 5.)
+    for both in (lambda: train(3, loss=Loss(weight=5.), margin=.2), lambda: train(3, None, Loss(), margin=.2)):
+        with pytest.raises(TypeError, match=r"put margin= into loss=Loss\(\.\.\.\)"): both()
     with pytest.raises(TypeError, match="unexpected keyword"): train(3, nothing=1)

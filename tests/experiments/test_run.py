@@ -107,3 +107,12 @@ def test_the_commit_of_a_checkout(tmp_path):
     assert git_commit(tmp_path) == head
     (tmp_path/"code.py").write_text("2")
     assert git_commit(tmp_path) == head + "+"
+
+
+@pytest.mark.parametrize("slow", ["rev-parse", "status"])
+def test_a_git_that_does_not_answer_leaves_the_commit_unknown(slow, monkeypatch, tmp_path):
+    def run(command, timeout, **how):
+        if slow in command: raise subprocess.TimeoutExpired(command, timeout)
+        return subprocess.CompletedProcess(command, 0, "0123456789\n", "")
+    monkeypatch.setattr(subprocess, "run", run)
+    assert git_commit(tmp_path) == ""

@@ -598,6 +598,31 @@ def test_wrong_calls_say_what_to_do(features, tmp_path, capsys, args, message):
     assert message in err and "Traceback" not in err and not out.exists() and not list(tmp_path.glob("*.parts"))
 
 
+def test_captions_are_embedded_without_their_images(tmp_path, monkeypatch, capsys):
+    "An image that cannot be read is no matter for captions, and the option for images is not advised"
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, ["a.png"])
+    (tmp_path/"b.png").write_bytes(b"no image")
+    pd.DataFrame(dict(path=["a.png", "b.png"], caption=["a red coat", "a blue bag"])).to_csv("m.csv", index=False)
+    assert main(["embed", "m.csv", "--captions", "--model", "clip_tiny", "--out", "q.npz"]) == 0
+    assert len(Embeddings.load("q.npz", need=())) == 2 and "--skip-bad" not in capsys.readouterr().err
+    assert main(["embed", "m.csv", "--model", "clip_tiny", "--out", "g.npz"]) == 2
+    assert "--skip-bad" in capsys.readouterr().err
+
+
+def test_an_unknown_camera_is_not_printed(tmp_path, monkeypatch, capsys):
+    "Features of other programs may know the camera of some images only"
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path/"crops", ["a.png", "b.png"])
+    assert main(["embed", "crops", "--model", "bot_tiny", "--out", "g.npz"]) == 0
+    e = Embeddings.load("g.npz", need=())
+    e.cam = np.array([5, -1])
+    e.save("g.npz")
+    capsys.readouterr()
+    assert main(["search", "g.npz", "--image", "crops/b.png"]) == 0
+    assert re.findall(r"camera \S+", capsys.readouterr().out) == ["camera 5"]
+
+
 # ---- names of the package
 
 def test_names_of_the_package():
