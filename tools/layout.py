@@ -159,14 +159,14 @@ def table(mods, root=ROOT):
     for p in found:
         names = ", ".join(f"`{m.leaf}`" for m in p.modules)
         imports = ", ".join(f"`{n}`" for n in sorted(p.imports)) or "nothing"
-        share = f"{p.lines} ({100*p.lines/total:.0f} %)"
+        share = f"{100*p.lines/total:.0f} %"
         rows.append(f"| `{p.name}` | {p.holds} | {p.never} | {names} | {share} | {imports} |")
     head = "| package | holds | never | modules | lines | imports |\n|---|---|---|---|---|---|"
-    largest = max(mods, key=lambda m: m.lines)
     floors = 1 + max(p.floor for p in found)
     edges = sum(len(p.imports) for p in found)
-    sums = (f"{len(found)} packages on {floors} floors, {len(mods)} modules, {total} lines, {edges} imports between "
-            f"packages. Largest module: `{largest.name}`, {largest.lines} lines.")
+    # Shares and thousands: a count of lines would change the committed page with almost every edit.
+    sums = (f"{len(found)} packages on {floors} floors, {len(mods)} modules, {total/1000:.0f} thousand lines, "
+            f"{edges} imports between packages.")
     return "\n".join([head, *rows, "", sums])
 
 
@@ -203,6 +203,7 @@ def places(found, pairs):
 def draw(mods, root=ROOT):
     "The packages as an SVG text: each stands above what it imports; ways over a third package are left out"
     found = packages(mods, root)
+    total = sum(p.lines for p in found)
     pairs = direct(found)
     at = places(found, pairs)
     width = max(x for x, _ in at.values()) + BOX[0] + 20
@@ -223,7 +224,7 @@ def draw(mods, root=ROOT):
                    'stroke="#0b5c8a"/>')
         out.append(f'<text x="{x + BOX[0]/2:.0f}" y="{y + 17:.0f}" text-anchor="middle">{p.name}</text>')
         out.append(f'<text x="{x + BOX[0]/2:.0f}" y="{y + 32:.0f}" text-anchor="middle" font-size="10" fill="#555">'
-                   f'{len(p.modules)} modules, {p.lines} lines</text>')
+                   f'{len(p.modules)} modules, {100*p.lines/total:.0f} % of the lines</text>')
     note = "A line: the upper package imports the lower one. Imports that also lead over a third package are not drawn."
     out.append(f'<text x="20" y="{height - 14:.0f}" fill="#555">{note}</text>')
     return "\n".join([*out, "</svg>"]) + "\n"

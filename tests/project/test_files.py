@@ -14,7 +14,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT/"setup.py").exists(), reason="needs the source tree")
 PAPERS = ("camel", "dmg", "cfam", "dart3", "cfan")
-CHECKS = ("export", "clean", "lint", "ruff", "merge")
+CHECKS = ("export", "clean", "drawn", "lint", "ruff", "merge")
 
 
 def read(name): return (ROOT/name).read_text(encoding="utf-8")
@@ -326,11 +326,13 @@ def notebook(cells, **meta):
 def hook(tmp_path_factory):
     "(folder, function that runs .ci/hook) of a small project under git, exported and committed"
     root = tmp_path_factory.mktemp("project")
-    for name in ("settings.ini", "setup.py", "pyproject.toml", ".ci/hook", "tools/check_nbs.py", "tools/layout.py"):
+    for name in ("settings.ini", "setup.py", "pyproject.toml", ".ci/hook", "tools/check_nbs.py", "tools/layout.py",
+                 "tools/readme.py"):
         (root/name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT/name, root/name)
-    for name in ("nbs/00_base", "tests", "benchmarks", "reid_lab"): (root/name).mkdir(parents=True)
+    for name in ("nbs/00_base", "tests", "benchmarks", "reid_lab", "figures"): (root/name).mkdir(parents=True)
     (root/HOOK_PLACE).write_text(notebook(HOOK_NB))
+    (root/"nbs"/"index.ipynb").write_text(notebook([("markdown", "# Small\n> A project of one module")]))
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     env |= dict(PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", VENV="none",
                 HOME=str(root.parent), IN_TEST="")
@@ -338,7 +340,8 @@ def hook(tmp_path_factory):
     def run(*command): return subprocess.run(command, cwd=root, capture_output=True, text=True, env=env)
 
     def check(name): return run("bash", ".ci/hook", name)
-    for command in (["nbdev_export"], ["nbdev_clean"], ["git", "init", "-q"], ["git", "add", "-A"],
+    for command in (["nbdev_export"], ["nbdev_clean"], [sys.executable, "tools/layout.py", "--quiet"],
+                    [sys.executable, "tools/readme.py"], ["git", "init", "-q"], ["git", "add", "-A"],
                     ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "one"]):
         done = run(*command)
         assert done.returncode == 0, done.stderr
@@ -359,7 +362,7 @@ def project(hook):
 def test_hooks_pass_on_a_good_project(project):
     root, check = project
     run = check("all")
-    assert run.returncode == 0 and [f"== {c}" in run.stdout for c in CHECKS] == [True]*5, run.stdout + run.stderr
+    assert run.returncode == 0 and [f"== {c}" in run.stdout for c in CHECKS] == [True]*6, run.stdout + run.stderr
 
 
 def test_export_hook_finds_a_stale_module(project):
@@ -388,6 +391,15 @@ def test_clean_hook_finds_metadata_and_keeps_tags(project):
     assert "'nbdev_clean' changed these files" in run.stdout
     meta = [c["metadata"] for c in json.loads(path.read_text())["cells"]]
     assert {json.dumps(m) for m in meta} == {'{"tags": ["parameters"]}'}
+
+
+@pytest.mark.parametrize("name", ["figures/layout.svg", "README.md"])
+def test_drawn_hook_finds_a_stale_drawing_and_a_stale_readme(project, name):
+    root, check = project
+    (root/name).write_text((root/name).read_text() + "<!-- by hand -->")
+    run = check("drawn")
+    assert run.returncode == 1 and name in run.stdout and "make readme" in run.stdout
+    assert check("lint").returncode == 0
 
 
 def test_lint_hook_finds_a_broken_rule(project):
