@@ -223,11 +223,11 @@ class _Captions(NamedTuple):
 
 def _negatives(model, images, captions, memory):
     "A wrong caption for each own image and a wrong image for each own caption; -1 where there is none"
-    older = {}
-    if memory is not None: older = dict(neg_img=memory['img'], neg_txt=memory['txt'], neg_pid=memory['pid'])
-    weights = text_losses.itm_weights(images.emb, captions.emb, model.temperature.detach(), images.pid,
-                                      how=model.negatives, drop_cos=model.drop_cos, top=model.top,
-                                      rows=own_rows(), **older)
+    rule = text_losses.HardRule(model.negatives, model.drop_cos, model.top)
+    older = text_losses.FurtherKeys()
+    if memory is not None: older = text_losses.FurtherKeys(memory['img'], memory['txt'], memory['pid'])
+    weights = text_losses.itm_weights(images.emb, captions.emb, model.temperature.detach(), images.pid, rule, older,
+                                      own_rows())
     n_pairs = math.ceil(model.match_share*len(weights[0]))
     return [text_losses.sample_negatives(soften(w[:n_pairs], model.hard_share)) for w in weights]
 

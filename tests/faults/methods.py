@@ -4,7 +4,7 @@ import torch
 from fault import bad
 
 from reid_lab.losses import basics as loss_basics
-from reid_lab.losses.text import hard_keys, itc, itm_weights
+from reid_lab.losses.text import HardRule, hard_keys, itc, itm_weights
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
 from reid_lab.meta.memory import ContrastMemory, ErrorMemory, capacity_for
 from reid_lab.meta.stylise import ReleasedTask, StyleTask, draw_lambda
@@ -35,15 +35,15 @@ def _config(variant="camel", **kw): return lambda tmp: Config(variant, "smoke", 
 
 
 FAULTS = [
-    bad("losses: no such rule of negatives", "how='hardest'", lambda tmp: itm_weights(EYE, EYE, how="hardest"),
+    bad("losses: no such rule of negatives", "how='hardest'", lambda tmp: itm_weights(EYE, EYE, rule="hardest"),
         "how='hardest'", "sample", "argmax", "top"),
-    bad("losses: no candidate may remain", "top=0", lambda tmp: itm_weights(EYE, EYE, how="top", top=0),
+    bad("losses: no candidate may remain", "top=0", lambda tmp: HardRule("top", top=0),
         "top=0", "at least 1", "None to keep all"),
     bad("losses: every pair is dropped", "drop_cos=-1",
-        lambda tmp: itm_weights(EYE, EYE, how="top", drop_cos=-1),
+        lambda tmp: HardRule("top", -1),
         "drop_cos=-1", "would drop every pair", "None to drop nothing"),
     bad("losses: drop_cos is NaN", "drop_cos=nan",
-        lambda tmp: itm_weights(EYE, EYE, how="top", drop_cos=float("nan")), "drop_cos=nan"),
+        lambda tmp: HardRule("top", float("nan")), "drop_cos=nan"),
     bad("losses: images and captions do not pair up", "3 images, 2 captions", lambda tmp: itc(EYE, EYE[:2]),
         "pair up row by row", "3 and 2 rows"),
     bad("losses: widths differ", "image features of 3, captions of 2", lambda tmp: loss_basics.cosine(EYE, EYE[:, :2]),

@@ -8,6 +8,8 @@ from helpers.losses import assert_close, naive_cos, naive_logsoftmax, t64
 
 from reid_lab.losses.basics import cosine
 from reid_lab.losses.text import (
+    FurtherKeys,
+    HardRule,
     granularity_similarity,
     granules,
     hard_keys,
@@ -48,7 +50,7 @@ def test_itm_weights(oracles):
     assert_close(wi, e["w_t2i"])
     assert_close(wt/wt.sum(1, keepdim=True), e["p_i2t"])
     assert_close(wi/wi.sum(1, keepdim=True), e["p_t2i"])
-    at, ai = itm_weights(V, T, o["inputs"]["tau"], pid, how="argmax")
+    at, ai = itm_weights(V, T, o["inputs"]["tau"], pid, HardRule("argmax"))
     assert sample_negatives(at).tolist() == e["argmax_text_for_image"]
     assert sample_negatives(ai).tolist() == e["argmax_image_for_text"]
 
@@ -108,14 +110,14 @@ def test_itc_with_memory_naive(batch):
     img, txt, pid = batch
     mi, mt = (img.detach()[:3] + .1).requires_grad_(), (txt.detach()[:3] - .1).requires_grad_()
     mp = torch.tensor([pid[0].item(), 8, 9])
-    got = itc(img, txt, .07, pid, neg_img=mi, neg_txt=mt, neg_pid=mp)
+    got = itc(img, txt, .07, pid, FurtherKeys(mi, mt, mp))
     ids = pid.tolist()
     want = (naive_itc_direction(img.tolist(), txt.tolist(), ids, .07, mt.tolist(), mp.tolist())
             + naive_itc_direction(txt.tolist(), img.tolist(), ids, .07, mi.tolist(), mp.tolist()))/2
     assert_close(got, want)
     got.backward()
     assert mi.grad is None and mt.grad is None and img.grad.isfinite().all()
-    without = itc(img, txt, .07, pid, neg_img=mi[:0], neg_txt=mt[:0], neg_pid=mp[:0])
+    without = itc(img, txt, .07, pid, FurtherKeys(mi[:0], mt[:0], mp[:0]))
     assert_close(without, itc(img, txt, .07, pid).item())
 
 
@@ -235,12 +237,12 @@ def test_top_variant_drops_likely_positives_and_keeps_the_heaviest():
     txt = img.clone()
     txt[1] = t64([.99, .1, 0, 0])             # caption 1 is all but a positive of image 0
     txt[2], txt[3] = t64([.5, 0, .5, 0]), t64([.3, 0, 0, .7])
-    w, _ = itm_weights(img, txt, .07, how="top", top=1)
+    w, _ = itm_weights(img, txt, .07, rule=HardRule("top", top=1))
     assert w[0].nonzero()[:, 0].tolist() == [2]
-    w, _ = itm_weights(img, txt, .07, how="top", drop_cos=2., top=1)
+    w, _ = itm_weights(img, txt, .07, rule=HardRule("top", 2., 1))
     assert w[0].nonzero()[:, 0].tolist() == [1]
     same = torch.ones(3, 2, dtype=torch.float64)                 # everything at cosine 1: keep all rather than none
-    assert (itm_weights(same, same, how="top")[0] > 0).sum(1).tolist() == [2, 2, 2]
+    assert (itm_weights(same, same, rule="top")[0] > 0).sum(1).tolist() == [2, 2, 2]
 
 
 def naive_top(sim_row, same_row, tau, drop_cos, top, eps=1e-5):
@@ -256,21 +258,33 @@ def naive_top(sim_row, same_row, tau, drop_cos, top, eps=1e-5):
 def test_top_variant_naive(batch, drop_cos, top):
     img, txt, pid = batch
     same = (pid[:, None] == pid[None]).tolist()
-    for w, a, b in zip(itm_weights(img, txt, .07, pid, "top", drop_cos=drop_cos, top=top), (img, txt), (txt, img)):
+    for w, a, b in zip(itm_weights(img, txt, .07, pid, HardRule("top", drop_cos, top)), (img, txt), (txt, img)):
         for i, row in enumerate(w.tolist()):
             sim = [naive_cos(a.tolist()[i], y) for y in b.tolist()]
             want = naive_top(sim, same[i], .07, drop_cos, top)
             assert row == pytest.approx(want, abs=1e-6)
     if drop_cos is top is None:
         plain = itm_weights(img, txt, .07, pid)
-        assert all(torch.equal(x, y) for x, y in zip(plain, itm_weights(img, txt, .07, pid, "top", drop_cos=None,
-                                                                         top=None)))
+        every = itm_weights(img, txt, .07, pid, HardRule("top", None, None))
+        assert all(torch.equal(x, y) for x, y in zip(plain, every))
 
 
 @pytest.mark.parametrize("kw, message", [(dict(top=0), "top=0"), (dict(drop_cos=-1.), "drop_cos=-1.0"),
                                          (dict(drop_cos=math.nan), "drop_cos=nan"), (dict(how="hard"), "how='hard'")])
 def test_bad_rules_of_negatives(kw, message):
-    with pytest.raises(ValueError, match=message): itm_weights(torch.eye(3), torch.eye(3), **{"how": "top", **kw})
+    with pytest.raises(ValueError, match=message): HardRule(**{"how": "top", **kw})
+
+
+def test_parameters_of_the_last_release_are_taken_with_a_warning(batch):
+    img, txt, pid = batch
+    mem, mp = torch.randn(3, 5, dtype=torch.float64), torch.tensor([pid[0].item(), 8, 9])
+    with pytest.warns(DeprecationWarning, match=r"itc: .*further=FurtherKeys\(") as seen:
+        old = itc(img, txt, .07, pid, neg_img=mem, neg_txt=mem, neg_pid=mp)
+    assert torch.equal(old, itc(img, txt, .07, pid, FurtherKeys(mem, mem, mp))) and seen[0].filename == __file__
+    with pytest.warns(DeprecationWarning) as seen:
+        old = itm_weights(img, txt, .07, pid, how="top", top=2, neg_img=mem, neg_txt=mem, neg_pid=mp)
+    new = itm_weights(img, txt, .07, pid, HardRule("top", top=2), FurtherKeys(mem, mem, mp))
+    assert all(torch.equal(a, b) for a, b in zip(old, new)) and {w.filename for w in seen} == {__file__}
 
 
 def test_memory_itc_naive(batch):
@@ -304,7 +318,7 @@ def test_hard_keys_are_among_the_most_similar_of_others(batch, top):
 def test_memory_candidates_are_drawn_but_never_of_the_same_identity(batch):
     img, txt, pid = batch
     mem, mp = torch.randn(3, 5, dtype=torch.float64), torch.tensor([pid[0].item(), 8, 9])
-    wt, wi = itm_weights(img, txt, .07, pid, neg_img=mem, neg_txt=mem, neg_pid=mp)
+    wt, wi = itm_weights(img, txt, .07, pid, further=FurtherKeys(mem, mem, mp))
     assert wt.shape == wi.shape == (7, 10)
     for w in (wt, wi):
         everyone = torch.cat([pid, mp])
@@ -363,4 +377,4 @@ def test_errors_name_the_argument():
     a = torch.randn(4, 3)
     with pytest.raises(ValueError, match="pair up row by row, got 4 and 3"): itc(a, a[:3])
     with pytest.raises(ValueError, match="pid has 2 entries for a batch of 4"): sdm(a, a, torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="how='hardest' is not known"): itm_weights(a, a, how="hardest")
+    with pytest.raises(ValueError, match="how='hardest' is not known"): itm_weights(a, a, rule="hardest")

@@ -184,14 +184,14 @@ def test_the_cost_of_finetuning_is_that_of_both_parts(data, tmp_path):
 def test_negatives_reach_the_model(data, monkeypatch):
     "Rule, cosine and number come from the settings, in either phase"
     from reid_lab.losses import text as losses
-    asked, rule = [], losses.itm_weights
-    def spy(*a, how="sample", drop_cos=.9, top=12, **kw):
-        asked.append((how, drop_cos, top))
-        return rule(*a, how=how, drop_cos=drop_cos, top=top, **kw)
+    used, itm_weights = [], losses.itm_weights
+    def spy(img, txt, tau, pid, rule, *more):
+        used.append(rule)
+        return itm_weights(img, txt, tau, pid, rule, *more)
     monkeypatch.setattr(losses, "itm_weights", spy)
     settings = (("steps", 2), ("ft_steps", 2), ("ft_negatives", "top"), ("drop_cos", .8), ("top", 3))
     camel.run_phases(Config("base", "smoke", train=settings), data, quiet=True)
-    assert list(dict.fromkeys(asked)) == [("sample", .9, 12), ("top", .8, 3)]
+    assert list(dict.fromkeys(used)) == [losses.HardRule("sample", .9, 12), losses.HardRule("top", .8, 3)]
 
 
 @pytest.mark.parametrize("model", list_models("text", size="tiny", needs=("tokenizer",)))
