@@ -62,6 +62,9 @@ MOVED = {  # old module -> new module, or {new module: names}
     'models.layouts': 'models.weights.formats',
     'models.shipped': 'models.weights.shipped',
     'models.weights': 'models.weights.start',
+    'models.backbones': {'*': 'models.backbones',
+        'models.timm_towers': (
+            'SwinTower TimmTower check_vit fit_positions swin_windows timm_tower tower_kinds')},
     'models.clip_reid': {'*': 'models.clip_reid',
         'models.clip_towers': (
             'ACTS CLIP_NAME LONGER PIXELS clip_act clip_model clip_start load_clip resize_text_positions restride '

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'PLACES', 'CENTER_RATE', 'OF_IDS', 'STEMS', 'bn_neck', 'id_head', 'BoT', 'move_centers', 'bot_tiny',
-           'StemReLU', 'keep_resolution', 'begin_r50', 'r50_tower', 'load_r50', 'bot_r50']
+           'StemReLU', 'keep_resolution', 'begin_r50', 'r50_tower', 'load_r50', 'bot_r50', 'bot']
 
 # %% ../../nbs/05_models/15_bot.ipynb #d91c6bf6
 from collections.abc import Sequence
@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
 from ..losses import image as image_losses
-from .backbones import ImageTower, PixelNorm, ResTower, TimmTower, TokenPool
+from .backbones import ImageTower, PixelNorm, ResTower, TokenPool
+from .timm_towers import TimmTower, timm_tower
+from .weights.formats import OURS
 from .weights.start import Loaded, Start, begin, load_network, published, start_own
 
 # %% ../../nbs/05_models/15_bot.ipynb #739f74f7
@@ -50,7 +52,7 @@ class BoT(nn.Module):
     def __init__(self, image:ImageTower, # `(B,3,H,W)` -> `(B,N,image.width)`
         n_ids:int, # Training identities
         size:tuple[int, int]=(256, 128), # Height and width of the crops
-        pool:str='mean', # See `TokenPool`
+        pool:str='mean', # See `TokenPool`; `own`: as the weights of a tower of timm want it
         margin:float | None=.3, # Margin of `triplet`; None for the soft margin
         smoothing:float=.1, # Label smoothing
         feature:str='after', # Test feature: `before` or `after` the neck
@@ -59,20 +61,26 @@ class BoT(nn.Module):
         center:float=0., # Weight of the center loss (5e-4 in the paper); 0: without centres
         ):
         super().__init__()
-        self.pixels, self.image, self.pool = PixelNorm(), image, TokenPool(pool)
-        self.neck, self.classify = bn_neck(image.width), id_head(image.width, n_ids)
-        self.size, self.dim, self.n_ids, self.tokenizer = tuple(size), image.width, n_ids, None
+        if pool == 'own' and not hasattr(image, 'own_feature'):
+            raise ValueError(f"pool='own' needs a tower of timm, and this is a {type(image).__name__}; choose a pool "
+                             "of `TokenPool`, such as 'mean'")
+        self.pixels, self.image = PixelNorm(), image
+        self.pool = None if pool == 'own' else TokenPool(pool)
+        self.neck, self.classify = bn_neck(image.out_width), id_head(image.out_width, n_ids)
+        self.size, self.dim, self.n_ids, self.tokenizer = tuple(size), image.out_width, n_ids, None
         self.margin, self.smoothing = margin, smoothing
         self.feature = check_choice('feature', feature, PLACES)
         self.metric, self.center = check_choice('metric', metric, METRICS), center
         if metric_at is None: metric_at = METRICS[metric]
         self.metric_at = check_choice('metric_at', metric_at, PLACES)
         if center < 0: raise ValueError(f"center={center}; it is the weight of the center loss, or 0 for none")
-        if center: self.register_buffer('centers', torch.randn(n_ids, image.width))
+        if center: self.register_buffer('centers', torch.randn(n_ids, image.out_width))
 
     def pooled(self, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,D)
         "Feature before the neck"
-        return self.pool(self.image(self.pixels(img)))
+        pixels = self.pixels(img)
+        if self.pool is None: return self.image.own_feature(pixels)
+        return self.image.finish(self.pool(self.image(pixels)))
 
     def features(self, img:Tensor, # (B,3,H,W) in [0,1]
         ) -> tuple[Tensor, Tensor]: # (B,D) before and (B,D) after the neck
@@ -225,3 +233,25 @@ def bot_r50(n_ids:int, # Training identities
     "BoT at paper size: ResNet-50 with last stride 1 and a 2048-d test feature"
     start = begin_r50(weights)
     return load_r50(BoT(r50_tower(size, stem, start), n_ids, size, pool, **kw), start)
+
+# %% ../../nbs/05_models/15_bot.ipynb #15b00002
+def bot(n_ids:int, # Training identities
+    tower:str='resnet50', # An architecture of timm, see `reid_lab.models.timm_towers`
+    size:tuple[int, int]=(256, 128), # Height and width of the crops
+    weights:str | Path | dict=None, # None or 'none'; 'imagenet' (downloads once); a file of the tower, or of a `bot`
+    pool:str='own', # `own`: as timm does; or see `TokenPool`
+    **kw, # Other arguments of `BoT`
+    ) -> BoT:
+    "BoT on any tower of timm"
+    image = timm_tower(tower, size)
+    kinds, wanted, names = image.accepts
+    start = begin(weights, (*kinds, 'bot'), wanted, names)
+    is_whole = start is not None and start.gives == 'bot'
+    if is_whole and start.layout is not OURS:
+        raise ValueError(f"{start.name} holds a released BoT, which has a ResNet-50 of its own; "
+                         "create_model('bot_r50') takes it")
+    if not is_whole: image.start(start)
+    model = BoT(image, n_ids, size, pool, **kw)
+    if image.stats: model.pixels.set_stats(*image.stats)
+    model.loaded = load_network(model, start, optional=OF_IDS) if is_whole else image.loaded
+    return model

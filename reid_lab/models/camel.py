@@ -29,16 +29,14 @@ from reid_lab.models.backbones import (
     ImageTower,
     PixelNorm,
     ResTower,
-    SwinTower,
     TextEncoder,
-    TimmTower,
     TokenPool,
     bert_start,
     init_text,
     load_bert,
-    timm_tower,
 )
 from .sgformer import SGFORMERS, SGFormer
+from .timm_towers import SwinTower, TimmTower, timm_tower
 from .weights.formats import OURS, identify, open_weights, weights_file
 from .weights.start import NONE, Loaded, Start, begin, load_network, start_own
 
@@ -112,7 +110,7 @@ class CAMeL(nn.Module):
         super().__init__()
         self.pixels, self.image, self.text, self.cross = PixelNorm(), image, text, cross
         self.pool, self.text_pool = TokenPool(pool), check_choice('text_pool', text_pool, ('cls', 'mean'))
-        self.img_proj, self.txt_proj = image_head(img_head, image.width, dim), nn.Linear(text.width, dim)
+        self.img_proj, self.txt_proj = image_head(img_head, image.out_width, dim), nn.Linear(text.width, dim)
         self.match, self.words = ITMHead(cross.width), MLMHead(cross.width, text.word.num_embeddings)
         self.tau = nn.Parameter(torch.tensor(float(tau)))
         self.size, self.dim, self.tokenizer = tuple(size), dim, tokenizer
@@ -127,7 +125,7 @@ class CAMeL(nn.Module):
         ) -> tuple[Tensor, Tensor]: # (B,D) unit-norm, (B,N,Dv)
         "Embedding and tokens of images"
         tok = self.image(self.pixels(img))
-        return unit_norm(self.img_proj(self.pool(tok))), tok
+        return unit_norm(self.img_proj(self.image.finish(self.pool(tok)))), tok
 
     def text_states(self, tokens:Tensor, # (B,L)
         mix:Tensor=None, # (B,L) captions to interpolate with

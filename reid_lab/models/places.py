@@ -53,10 +53,26 @@ class Place:
         return x if x.shape[1] == self.width else x.permute(0, 3, 1, 2)
 
 # %% ../../nbs/05_models/03_places.ipynb #7f1c0a11
+def _xcit_place(net):
+    "Last block of XCiT before CLS joins; its attention is between channels, so that there are no maps of it"
+    side = net.patch_embed.patch_size
+    return Place(net.blocks[-1], net.embed_dim, 0, (side, side))
+
+
+def _hiera_place(net):
+    "Last block of Hiera: a token for each unit of its masks, row by row; attention stays within the units"
+    last = net.feature_info[-1]
+
+    def grid(size): return tuple(side//last['reduction'] for side in size)
+    return Place(net.blocks[-1], last['num_chs'], 0, grid)
+
+
 def timm_place(net:nn.Module, # A model of timm
     alone:bool=None, # Whether CLS alone is used; None: what timm says
     ) -> Place:
     "Last block of a vision transformer, or last feature map"
+    if hasattr(net, 'cls_attn_blocks'): return _xcit_place(net)
+    if hasattr(net, 'unroll'): return _hiera_place(net)
     is_vit = all(hasattr(net, part) for part in ('blocks', 'patch_embed', 'num_prefix_tokens'))
     if not is_vit:
         last = net.feature_info[-1]

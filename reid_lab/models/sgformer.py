@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..core.basics import check_choice
 from ..data.augment import IMAGENET_MEAN, IMAGENET_STD
+from .backbones import ImageTower
 from .places import Place
 from .weights.start import Loaded, begin, load_network
 
@@ -313,7 +314,7 @@ def init_sg(m:nn.Module, # A module; linear layers and convolutions change
     if isinstance(m, (nn.Linear, nn.Conv2d)) and m.bias is not None: nn.init.zeros_(m.bias)
 
 
-class SGFormer(nn.Module):
+class SGFormer(ImageTower):
     "SG-Former as an image tower: `(B,3,H,W)` -> tokens `(B,N,width)` on an `H/32 x W/32` grid"
     def __init__(self, name:str='sgformer_s', # Key of `SGFORMERS`
         size:tuple[int, int]=(224, 224), # Input height and width

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
 from ..losses import image as image_losses
-from .backbones import PixelNorm, check_vit
+from .backbones import PixelNorm
 from .bot import bn_neck, id_head
 from .places import Place, patch_grid, patch_sides
+from .timm_towers import check_vit
 from .weights.start import Start, begin, load_network, published, start_own
 
 # %% ../../nbs/05_models/20_transreid.ipynb #b38a0002

@@ -22,7 +22,7 @@ from ..core.basics import check_choice, unit_norm
 from ..losses.basics import terms
 from .agw import agw_r50, agw_tiny
 from .backbones import norm_gradients
-from .bot import bot_r50, bot_tiny
+from .bot import bot, bot_r50, bot_tiny
 from .camel import camel_base, camel_tiny
 from .cfam import cfam_b16, cfam_l14, cfam_tiny
 from .cfan import cfan_b16, cfan_tiny
@@ -70,6 +70,8 @@ MODELS = dict(
     agw_r50=ModelInfo(agw_r50, 'images', 'paper', 'agw', 'AGW, TPAMI 2021', ('n_ids',),
         starts='a ResNet-50 trained on ImageNet (resnet50-0676ba61.pth of torchvision)'),
     agw_tiny=ModelInfo(agw_tiny, 'images', 'tiny', 'agw', 'AGW, TPAMI 2021', ('n_ids',)),
+    bot=ModelInfo(bot, 'images', 'paper', 'bot', 'BoT, CVPRW 2019', ('n_ids', 'tower'),
+        starts='the published weights of its tower'),
     bot_r50=ModelInfo(bot_r50, 'images', 'paper', 'bot', 'BoT, CVPRW 2019', ('n_ids',),
         starts='a ResNet-50 trained on ImageNet (resnet50-0676ba61.pth of torchvision)'),
     bot_tiny=ModelInfo(bot_tiny, 'images', 'tiny', 'bot', 'BoT, CVPRW 2019', ('n_ids',)),

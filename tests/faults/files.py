@@ -106,7 +106,7 @@ class _Code:
 
 def _tower(tmp):
     "The tower of a text model takes the weights of another program"
-    from reid_lab.models.backbones import TimmTower
+    from reid_lab.models.timm_towers import TimmTower
     torch.save({"model": {"backbone.a.weight": torch.ones(2)}}, tmp/"w.pth")
     TimmTower("resnet10t", weights=tmp/"w.pth")
 

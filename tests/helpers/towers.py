@@ -1,4 +1,6 @@
 "Small models of every kind, and a tokenizer for them"
+import math
+
 import torch
 
 from reid_lab.data.text import WordPiece
@@ -19,3 +21,16 @@ def tiny(name, **kw):
 def hooks(model):
     "Hooks that are left on a model"
     return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+@torch.no_grad()
+def randomised(net):
+    "Random numbers in every tensor, running statistics too, so that no two places are exchangeable"
+    g = torch.Generator().manual_seed(1)
+    for k, v in net.state_dict().items():
+        if not v.is_floating_point(): continue
+        noise = torch.randn(v.shape, generator=g)
+        if k.endswith("running_var"): v.copy_(1 + .2*noise.tanh())
+        elif v.ndim > 1: v.copy_(noise/math.sqrt(v[0].numel()))
+        else: v.copy_(.1*noise + ("weight" in k))
+    return net.eval()

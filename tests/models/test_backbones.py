@@ -4,7 +4,8 @@ import warnings
 import pytest
 import torch
 
-from reid_lab.models.backbones import PixelNorm, TimmTower, TokenPool, power_mean
+from reid_lab.models.backbones import PixelNorm, TokenPool, power_mean
+from reid_lab.models.timm_towers import TimmTower
 
 
 def t64(x): return torch.tensor(x, dtype=torch.float64)

@@ -8,10 +8,11 @@ import timm
 import torch
 import torch.nn.functional as F
 
-from reid_lab.models.backbones import CrossEncoder, SwinTower, TextEncoder, TimmTower, swin_windows, timm_tower
+from reid_lab.models.backbones import CrossEncoder, TextEncoder
 from reid_lab.models.camel import CAMeL, camel_base, heads_of, image_tower, load_camel, whole_checkpoint
 from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
 from reid_lab.models.sgformer import SGFORMERS, SGFormer, Sizes
+from reid_lab.models.timm_towers import SwinTower, TimmTower, swin_windows, timm_tower
 from reid_lab.models.weights.formats import identify, translate
 from reid_lab.models.weights.start import begin
 from reid_lab.models.zoo import MODELS, create_model, sample_batch

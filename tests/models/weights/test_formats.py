@@ -7,17 +7,19 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.towers import randomised
 from safetensors.torch import save_file
 from torch import nn
 
 from reid_lab.losses.basics import terms
-from reid_lab.models.backbones import CrossEncoder, TextEncoder, TimmTower, load_bert
+from reid_lab.models.backbones import CrossEncoder, TextEncoder, load_bert
 from reid_lab.models.bot import bot_r50
 from reid_lab.models.camel import MLMHead, camel_base
 from reid_lab.models.clip_reid import CLIPReID, start_clip_reid
 from reid_lab.models.clip_towers import clip_model, load_clip
 from reid_lab.models.convert import inspect_weights, weights_text
 from reid_lab.models.frozen import FrozenPair, clip_tokenizer, frozen, frozen_pair, named_tower
+from reid_lab.models.timm_towers import TimmTower
 from reid_lab.models.transreid import overlapping_vit, start_transreid
 from reid_lab.models.weights.formats import LAYOUTS, identify, open_weights, read_weights, translate
 from reid_lab.models.weights.start import load_network
@@ -25,17 +27,6 @@ from reid_lab.models.zoo import MODELS
 
 SIZE, W, DEPTH, HEADS = (64, 32), 32, 3, 2
 IMG = torch.rand(3, 3, *SIZE, generator=torch.Generator().manual_seed(0))
-
-
-def randomised(net):
-    "Random numbers in every tensor, running statistics too, so that no two places are exchangeable"
-    g = torch.Generator().manual_seed(1)
-    for k, v in net.state_dict().items():
-        if not v.is_floating_point(): continue
-        noise = torch.randn(v.shape, generator=g)
-        scale = 1/math.sqrt(v[0].numel()) if v.ndim > 1 else .1
-        v.copy_(1 + .2*noise.tanh() if k.endswith("running_var") else scale*noise + (v.ndim == 1 and "weight" in k))
-    return net.eval()
 
 
 # --- the released modules, stated again -------------------------------------------------------------------------------
