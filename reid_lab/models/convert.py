@@ -22,6 +22,7 @@ from ..core.reporting import printable
 from ..core.weight_files import checksum
 from .camel import heads_of
 from .cfan import released_form
+from .osnet import osnet_form
 from .sgformer import SGFORMERS
 from reid_lab.models.weights.formats import (
     OURS,
@@ -94,6 +95,7 @@ def arguments(state:dict, # Under our names, see `translate`
     ) -> dict: # Name -> value
     "Arguments of a constructor that follow from the shapes of a whole checkpoint"
     if gives == 'fastreid': return dict(tower='fastreid_r50')
+    if gives == 'osnet': return dict(tower=osnet_form(state))
     if gives in ('resnet50', 'vit', 'sgformer', 'swin', 'aptm', 'camel'):
         try: return camel_arguments(state, gives)
         except KeyError: return {} # tensors are missing: loading will name them

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.basics import unit_norm
+from ..data.augment import IMAGENET_MEAN, IMAGENET_STD
 from ..data.images import RESAMPLING
 from ..data.text import ClipBPE, Tokenizer
 from .backbones import PixelNorm
@@ -34,6 +35,7 @@ from reid_lab.models.hugging_face import (
     hugging_face,
     reads_captions,
 )
+from .osnet import FORMS as OSNETS, OSNet, osnet_form
 from .places import Place, timm_place
 from .timm_towers import check_timm_name, fit_positions, timm_features, timm_network, tower_kinds
 from .torchvision_towers import check_torchvision_name, torchvision_tower
@@ -193,7 +195,18 @@ def _fastreid_tower(name, size, weights):
     return net, size or (256, 128), pixels, start and load_network(net, start)
 
 # %% ../../nbs/05_models/50_frozen.ipynb #830f4eee
-TOWERS = dict(fastreid_r50=_fastreid_tower) # beside those of timm and open_clip: name -> function that builds it
+def _osnet_tower(name, size, weights):
+    "An OSNet of torchreid, likewise"
+    start = begin(weights, ('osnet',), f"weights of torchreid's {name}")
+    form = osnet_form(start.state) if start else name
+    if form != name: raise ValueError(f"{start.name} is of an {form!r}, not of tower={name!r}; take tower={form!r}")
+    net = OSNet(name)
+    pixels = dict(mean=IMAGENET_MEAN, std=IMAGENET_STD, interpolation='bilinear')
+    return net, size or (256, 128), pixels, start and load_network(net, start)
+
+
+# Beside those of timm and open_clip: name -> function `(name, size, weights)` that builds it
+TOWERS = dict(fastreid_r50=_fastreid_tower) | dict.fromkeys(OSNETS, _osnet_tower)
 
 
 def _checked(weights):
@@ -234,7 +247,7 @@ def check_tower(control:str, # `frozen`, `frozen_pair` or `bot`
     elif tower not in TOWERS and not timm.is_model(str(tower)):
         _check_name('tower', tower, 'timm.list_models() or ', [*timm.list_models(), *TOWERS])
 
-
+# %% ../../nbs/05_models/50_frozen.ipynb #50b00002
 def _torchvision(name, size, weights):
     "A tower of torchvision, its input size and preprocessing, and what was loaded"
     tower, loaded = torchvision_tower(name, weights, size)

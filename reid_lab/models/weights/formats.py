@@ -582,10 +582,12 @@ _CLIP_REID_R50 = Layout('clip_reid_r50', 'a released CLIP-ReID (ResNet-50)', '',
     keys=(r'image_encoder\.attnpool\..*', r'prompt_learner\.cls_ctx'))
 _RDE = Layout('rde', 'a released RDE', '',
     keys=(r'base_model\.visual\.class_embedding', r'(visul|texual)_emb_layer\..*'))
-_OSNET = Layout('osnet', 'an OSNet', '',
-                note="no kept and light package builds it; embed images with its own program "
-    "and read the features as Embeddings",
-    keys=(r'conv1\.conv\.weight', r'conv2\.0\.gate\.fc1\.weight', r'conv5\.conv\.weight'))
+_OSNET = Layout('osnet', 'an OSNet', 'osnet', fits=('frozen',), pixels=_TORCHVISION.pixels,
+    keys=(r'conv1\.conv\.weight', r'conv2\.0\.gate\.fc1\.weight', r'conv5\.conv\.weight'),
+    leave=((r'classifier\.', _HEAD),),
+    rename=((r'\.conv2\.(\d)\.layers\.', r'.streams.\1.'), # of OSNet-AIN; what follows is of OSNet
+            (r'\.conv2a\.', '.streams.0.0.'), (r'\.conv2b\.', '.streams.1.'), (r'\.conv2c\.', '.streams.2.'),
+            (r'\.conv2d\.', '.streams.3.'), (r'^conv([23])\.2\.', r'pool\1.')))
 _FASTREID_OTHER = Layout('fastreid_other', 'a released FastReID of another form than its plain ResNet-50', '',
     note="IBN, non-local and SE blocks, other depths and other heads are other networks than tower='fastreid_r50'",
     keys=(r'backbone\..*', r'heads\..*', r'heads\.(weight|classifier\.weight|bottleneck\..*|bnneck\..*)'))

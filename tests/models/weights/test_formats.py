@@ -17,7 +17,7 @@ from reid_lab.models.bot import bot_r50
 from reid_lab.models.camel import MLMHead, camel_base
 from reid_lab.models.clip_reid import CLIPReID, start_clip_reid
 from reid_lab.models.clip_towers import clip_model, load_clip
-from reid_lab.models.convert import inspect_weights, weights_text
+from reid_lab.models.convert import inspect_weights
 from reid_lab.models.frozen import FrozenPair, clip_tokenizer, frozen, frozen_pair, named_tower
 from reid_lab.models.timm_towers import TimmTower
 from reid_lab.models.transreid import overlapping_vit, start_transreid
@@ -573,17 +573,16 @@ def test_other_networks_of_fastreid_are_refused(name):
     assert "\n" not in str(e.value)
 
 
-def test_osnet_is_recognised_and_said_not_to_be_taken(tmp_path):
-    "Names as in its published files, with the container of their training program"
+def test_osnet_is_recognised_with_the_tower_that_takes_it(tmp_path):
+    "Names as in its published files, with the container of their training program; see tests/models/test_osnet.py"
     names = ["conv1.conv.weight", "conv1.bn.weight", "conv2.0.conv1.conv.weight", "conv2.0.conv2a.conv1.weight",
              "conv2.0.gate.fc1.weight", "conv2.0.gate.fc1.bias", "conv5.conv.weight", "fc.0.weight",
              "classifier.weight"]
-    state = {f"module.{k}": torch.ones(2) for k in names}
+    state = {f"module.{k}": torch.ones(64, 2) for k in names}
     torch.save(dict(state_dict=state, epoch=60), tmp_path/"osnet_x1_0.pth")
     found = inspect_weights(tmp_path/"osnet_x1_0.pth")
-    assert (found["layout"], found["fits"]) == ("osnet", [])
-    assert "read the features as Embeddings" in weights_text(found)
-    with pytest.raises(ValueError, match="holds an OSNet; .*no model of this zoo takes it yet"):
+    assert (found["layout"], found["fits"], found["arguments"]) == ("osnet", ["frozen"], dict(tower="osnet_x1_0"))
+    with pytest.raises(ValueError, match="holds an OSNet; .*it fits frozen"):
         frozen("resnet50", tmp_path/"osnet_x1_0.pth")
 
 
