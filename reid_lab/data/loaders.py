@@ -11,7 +11,6 @@ import copy
 import heapq
 import os
 import sys
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 
-from ..core.basics import check_choice, stream, torch_stream
+from ..core.basics import check_choice, stream, torch_stream, warn_caller
 from ..core.distributed import launched_here
 from ..core.files import safe_join
 from ..core.old_names import gathered
@@ -186,8 +185,7 @@ class _Ahead(NamedTuple):
 
 class Batches:
     "Reproducible batches of a `ReidTable`: `len(loader)`, `loader.batch(e, i)`, `loader.epoch(e, start)`"
-    @gathered('loading', Loading)
-    @gathered('part', Share)
+    @gathered(loading=Loading, part=Share)
     def __init__(self, table:ReidTable, # Images, identities and captions
         batch_size:int, # Samples a batch and process
         size:tuple[int, int]=None, # (H,W) of the images; None: their own size
@@ -221,7 +219,7 @@ class Batches:
         self.n_ids = int(self.label.max()) + 1
         if part.rank == 0:
             for note in (self._cut_note(), self._left_out_note()):
-                if note: warnings.warn(note, stacklevel=4) # at the caller, behind the two decorators
+                if note: warn_caller(note)
 
     @property
     def full_size(self) -> int:

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import json
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from torch import nn
 
 from ..analysis.explain.word_masking import MaskedSearch, word_masking
 from ..analysis.text_scores import choose_fusion, evaluate
-from ..core.basics import check_choice, pick_device, stream
+from ..core.basics import check_choice, pick_device, stream, warn_caller
 from ..core.files import atomic_path, locked
 from ..core.old_names import gathered
 from ..core.reporting import phase
@@ -106,7 +105,7 @@ def _tokenizer_of(weights, model_name):
     return shipped_tokenizer(card) if card.tokenizer else None
 
 # %% ../../nbs/14_recipes/20_camel.ipynb #ec57806c
-@gathered('sets', CamelSets)
+@gathered(sets=CamelSets)
 def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, identities per split
     sets:CamelSets | str=CamelSets(), # What is read; the name of a target alone will do
     *, model:str='', # Whose weights; empty: the preset's model
@@ -276,7 +275,7 @@ def _takes_single_settings(function):
         others = {name: single.pop(name) for name in ('folder', 'quiet', 'execution') if name in single}
         text = (f'train_phase: {", ".join(single)} belong into a PhasePlan(...) now; one by one they go with the next '
                 'release')
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        warn_caller(text, DeprecationWarning)
         return function(config, model, data, PhasePlan(**single), **others)
     return call
 

@@ -7,7 +7,6 @@ __all__ = ['TIES', 'Pairs', 'QueryPairs', 'IdentityPairs', 'drops_same_camera', 
            'metrics_from_similarity', 'retrieval_metrics', 'msd', 'rsum']
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #3560f6da
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..core.basics import check_choice
+from ..core.basics import check_choice, warn_caller
 from ..core.old_names import gathered
 from .embeddings import Embeddings, as_ids
 from .ranks import counter, group_mean, hit_chance, last_rank
@@ -318,10 +317,10 @@ def _warn_of_ties(seen):
     "Say so if more than one match in twenty has the score of somebody else"
     if seen.tied <= .05*seen.looked_at: return
     share = 100*seen.tied/seen.looked_at
-    warnings.warn(f"about {share:.0f} % of the matches have exactly the score of another person's image "
-                  f"({seen.tied} of {seen.looked_at} looked at): the order of the gallery ranks them. "
-                  "ties='expected' takes the mean over all orders, ties='order' keeps this one without a "
-                  "warning", stacklevel=5)   # the line that calls the decorated function
+    warn_caller(f"about {share:.0f} % of the matches have exactly the score of another person's image "
+                f"({seen.tied} of {seen.looked_at} looked at): the order of the gallery ranks them. "
+                "ties='expected' takes the mean over all orders, ties='order' keeps this one without a "
+                "warning")
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #e44e16cd
 def _scores_at(block, pairs):
@@ -545,9 +544,8 @@ def _prepare(sim, labels, scoring):
     kept = np.flatnonzero(labels.g_pid != -1)
     if not len(kept): raise replace(labels, same=None).no_match()
     if labels.all_are_one():
-        warnings.warn(f"every query and every image has pid {labels.q_pid[0]}: each image is a match, so "
-                      "that the scores are 100 whatever the features; pid -1 is for images without a label",
-                      stacklevel=4)   # the line that calls the decorated function
+        warn_caller(f"every query and every image has pid {labels.q_pid[0]}: each image is a match, so "
+                    "that the scores are 100 whatever the features; pid -1 is for images without a label")
     if len(kept) < n_image: scores = scores.columns(kept)
     return _Problem(scores, labels.pairs_among(kept), labels)
 
@@ -587,7 +585,7 @@ def _scored(problem, scoring, per_query):
     return result
 
 
-@gathered('scoring', Scoring)
+@gathered(scoring=Scoring)
 def metrics_from_similarity(sim:np.ndarray | torch.Tensor | Scores, # (Q,G), higher is better
     q_pid:Sequence[int] | np.ndarray, # (Q,) person ids; -1 is junk
     g_pid:Sequence[int] | np.ndarray, # (G,) person ids; -1 is junk
@@ -603,7 +601,7 @@ def metrics_from_similarity(sim:np.ndarray | torch.Tensor | Scores, # (Q,G), hig
     return _scored(problem, scoring, per_query)
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #e61adce9
-@gathered('scoring', Scoring)
+@gathered(scoring=Scoring)
 def retrieval_metrics(q:Embeddings, # Queries
     g:Embeddings | Shards, # Gallery, in memory or on disk
     *, same_camera:str | None=None, # 'drop' or 'keep': of `scoring`, which it replaces
@@ -653,7 +651,7 @@ def _released_msd(problem, scoring):
     return float(100*np.mean(values))
 
 
-@gathered('scoring', Scoring)
+@gathered(scoring=Scoring)
 def msd(sim:np.ndarray | torch.Tensor | Scores, # (Q,G) cosine similarities
     q_pid:Sequence[int] | np.ndarray, # (Q,) person ids; -1 is junk
     g_pid:Sequence[int] | np.ndarray, # (G,) person ids; -1 is junk

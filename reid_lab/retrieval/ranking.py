@@ -6,7 +6,6 @@
 __all__ = ['top_k', 'check_pair', 'hides_own_camera', 'rank', 'Ranker', 'RetrievalResult', 'retrieve', 'rivals']
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #23f8cade
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from ..core.basics import warn_caller
 from .embeddings import Embeddings
 from .metrics import IdentityPairs, drops_same_camera
 from .scores import UNIT, EmbeddingScores, Scores, ShardScores, score_blocks, scores_of
@@ -147,9 +147,8 @@ def rank(q:Embeddings, # Queries
     index, value = np.concatenate(index), np.concatenate(value)
     none = int((index[:, 0] == -1).sum())
     if none:
-        warnings.warn(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1), the "
-                      "query itself, or of its own person and camera; same_camera='keep' lists the last",
-                      stacklevel=2)
+        warn_caller(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1), the "
+                    "query itself, or of its own person and camera; same_camera='keep' lists the last")
     beyond = ((0, 0), (0, max(0, k - len(g))))   # of a gallery of fewer than k images
     return np.pad(index, beyond, constant_values=-1), np.pad(value, beyond, constant_values=-np.inf)
 

@@ -7,7 +7,6 @@ __all__ = ['NUMBERS', 'LARGE', 'DISTANCES', 'UNIT', 'Scores', 'MatrixScores', 'i
            'EmbeddingScores', 'score_blocks', 'ShardScores', 'scores_of']
 
 # %% ../../nbs/06_retrieval/40_scores.ipynb #1ebbe395
-import warnings
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
 
-from ..core.basics import check_choice, common_scale, unit_norm
+from ..core.basics import check_choice, common_scale, unit_norm, warn_caller
 from ..core.reporting import progress
 from .embeddings import Embeddings
 from .shards import Shards
@@ -123,8 +122,8 @@ def _count_zeros(x):
 def _warn_of_zeros(side, n, total):
     "Say how many vectors have no direction"
     if n:
-        warnings.warn(f"{n} of {total} {side} vectors are all zeros: they have no cosine (only a Euclidean "
-                        "distance) and score 0 with all. Find what made them, or drop them", stacklevel=4)
+        warn_caller(f"{n} of {total} {side} vectors are all zeros: they have no cosine (only a Euclidean "
+                      "distance) and score 0 with all. Find what made them, or drop them")
 
 
 class EmbeddingScores(Scores):

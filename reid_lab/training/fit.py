@@ -188,8 +188,7 @@ def refuse_ema(execution:Execution, # Of the run
     if 'ema' in execution.switches: raise ValueError(f"speed: ema, but {why}; leave it out")
 
 # %% ../../nbs/08_training/50_fit.ipynb #2e5caa55
-@gathered('records', Records)
-@gathered('ends', Ends)
+@gathered(records=Records, ends=Ends)
 def fit(model:nn.Module, # Trained in place
     loader:Loader, # Batches
     steps:int, # Batches in all

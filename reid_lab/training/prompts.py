@@ -74,7 +74,7 @@ def _check_labels(label, features, n_ids):
                      f"entries from {int(label.min())} to {int(label.max())}; use cache_images")
 
 
-@gathered('settings', PromptSettings)
+@gathered(settings=PromptSettings)
 def learn_prompts(model:CLIPReID, # Model of which only the prompts change
     features:torch.Tensor, # (N,E) from `cache_images`
     label:torch.Tensor, # (N,) identities from 0

@@ -474,7 +474,7 @@ def _all_warnings(task, measured, facts, n_scored, searched):
     return out
 
 
-@gathered('audit', AuditSettings, settings='lite')
+@gathered(dict(settings='lite'), audit=AuditSettings)
 def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unknown
     g:Embeddings | None=None, # Raw gallery features with cameras
     *, distance:str='cosine', # `cosine` or `euclidean`: how the features rank as they are

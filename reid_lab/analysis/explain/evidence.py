@@ -135,7 +135,7 @@ class EvidenceSettings:
     per: int = 3        # maps at once; the caller is asked between them
 
 
-@gathered('settings', EvidenceSettings)
+@gathered(settings=EvidenceSettings)
 def evidence_steps(score:Score, # Of `one_map`
     img:torch.Tensor, # (1,3,H,W) in [0,1]
     heat:np.ndarray, # (h,w)
@@ -168,7 +168,7 @@ def _beside_random(curves, mode):
                 beats=float(share_beaten(areas[0], areas[1:], mode)))
 
 
-@gathered('settings', EvidenceSettings)
+@gathered(settings=EvidenceSettings)
 def map_evidence(score:Score, # Of `one_map`
     img:torch.Tensor, # (1,3,H,W) in [0,1]
     heat:np.ndarray, # (h,w)

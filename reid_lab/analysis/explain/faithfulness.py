@@ -123,7 +123,7 @@ def area(curve:np.ndarray | Sequence[float], # (...,S+1) values at equal distanc
     return (y[..., 1:] + y[..., :-1]).mean(-1)/2
 
 # %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #20fa0001
-@gathered('perturbation', Perturbation)
+@gathered(perturbation=Perturbation)
 @torch.no_grad()
 def perturbation_curve(score:Callable, # (n,3,H,W) -> (n,); row r belongs to image r % B
     img:torch.Tensor, # (B,3,H,W) in [0,1]
@@ -184,7 +184,7 @@ def share_beaten(own:np.ndarray, # (...) areas of heat maps
     return np.where(np.abs(better) < 1e-9, .5, better > 0).mean(0)
 
 
-@gathered('perturbation', Perturbation)
+@gathered(perturbation=Perturbation)
 def against_random(score:Callable, # See `perturbation_curve`
     img:torch.Tensor, # (B,3,H,W) in [0,1]
     heat:np.ndarray | torch.Tensor | Sequence, # (B,h,w), see `fit_map`

@@ -150,7 +150,7 @@ def _chance_columns(parts, world, size):
                        chance_person=chance_level(masks, persons if of_captions else None))
 
 
-@gathered('settings', MapSettings, name='model_name')
+@gathered(dict(name='model_name'), settings=MapSettings)
 def map_scores(model:nn.Module, # Any model of the zoo
     table:ReidTable, # Of a World
     world:World, # The World

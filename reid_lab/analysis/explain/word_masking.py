@@ -64,7 +64,7 @@ def _by_cosine(model, table, search, quiet):
     return evaluate
 
 
-@gathered('search', MaskedSearch)
+@gathered(search=MaskedSearch)
 def word_masking(model:nn.Module, # Has `encode_image`, `encode_text`, `tokenizer` and `size`
     table:ReidTable, # With captions
     n_masked:Iterable[int]=range(6), # Numbers of words to mask
@@ -177,7 +177,7 @@ def _outcomes(q, g, scores):
     return f
 
 
-@gathered('search', EffectSearch)
+@gathered(search=EffectSearch)
 def word_effects(model:nn.Module, # Has `encode_image`, `encode_text`, `tokenizer` and `size`
     table:ReidTable, # With captions
     units:str='kind', # See `masked_copies`

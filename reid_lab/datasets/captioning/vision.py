@@ -142,7 +142,7 @@ class Answering:
 
 class LocalCaptioner:
     "A `Captioner` that asks a vision-language model; see `local_captioner`"
-    @gathered('answering', Answering)
+    @gathered(answering=Answering)
     def __init__(self, model:'PreTrainedModel', # With `generate`
         processor:'ProcessorMixin', # Of the same folder, with a chat template
         name:str, # In the records
