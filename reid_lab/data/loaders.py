@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 
-from ..core.basics import check_choice, stream, torch_stream, warn_caller
+from ..core.basics import check_choice, check_whole, stream, torch_stream, warn_caller
 from ..core.distributed import launched_here
 from ..core.files import safe_join
 from ..core.old_names import gathered
@@ -151,8 +151,11 @@ class Loading:
     cache: str | Path | ImageCache = None  # Folder or cache of resized image files; default none
 
     def __post_init__(self):
+        if self.workers is not None: check_whole('workers', self.workers, 0)
         check_choice('resample', self.resample, RESAMPLING)
         check_choice('decoder', self.decoder, DECODERS)
+        if self.cache is None or isinstance(self.cache, (str, os.PathLike, ImageCache)): return
+        raise TypeError(f"cache={self.cache!r} must be a folder or an ImageCache, such as cache='thumbnails'")
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,10 @@ class Share:
     world: int = 1  # Processes that share each batch
     draws: str = 'whole'  # Draw for `whole` batches, as one process does, or for the `own` rows
 
-    def __post_init__(self): check_choice('draws', self.draws, ('whole', 'own'))
+    def __post_init__(self):
+        check_whole('world', self.world, 1)
+        check_whole('rank', self.rank, 0, self.world - 1)
+        check_choice('draws', self.draws, ('whole', 'own'))
 
     @property
     def rows(self) -> slice: # Of the whole batch
@@ -401,8 +407,8 @@ def explained_workers() -> Iterator[None]:
         if not str(e).startswith('DataLoader worker'): raise
         what = str(e).splitlines()[0].strip()
         raise RuntimeError(f"a process that loads images died ({what}), probably for lack of memory or of shared "
-                           "memory; use fewer of them (workers=0, --workers 0), and call again: what is done is "
-                           "kept") from e
+                           "memory; use fewer of them (loading=Loading(workers=0); of a run, --workers 0), and call "
+                           "again: what is done is kept") from e
 
 
 def _next(batches):

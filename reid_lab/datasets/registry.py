@@ -236,9 +236,10 @@ DATASETS = {
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #cd36ba9d
 def dataset_key(name:str, # In any case, with `-` or `_`
+    argument:str='name', # Whose value it is, for the error
     ) -> str: # Key of `DATASETS`
     "The key of dataset `name`, or an error that lists the keys"
-    return check_choice('name', str(name).lower().replace('_', '-'), DATASETS)
+    return check_choice(argument, str(name).lower().replace('_', '-'), DATASETS)
 
 
 def _in_words(fact, value):

@@ -27,7 +27,7 @@ from torch import nn
 
 from ..analysis.open_set import Threshold, calibrate, check_rate, each_removed, no_person, search_scores
 from ..analysis.search import Answer, ask, find
-from ..core.basics import as_list, check_choice, pick_device, warn_caller
+from ..core.basics import as_list, check_choice, check_whole, pick_device, warn_caller
 from ..core.files import read_plan, remove_parts
 from ..core.old_names import gathered
 from ..core.reporting import progress
@@ -310,6 +310,10 @@ class CropOptions:
     skip_bad: bool = False      # leave out images that cannot be read, and list them in `meta`
     cameras: bool = False       # the camera numbers are those that the model was trained with, see `embed_images`
     check_content: bool = False # compare images by what their files hold, see `image_facts`
+
+    def __post_init__(self):
+        check_whole('batch_size', self.batch_size, 1)
+        for name in ('skip_bad', 'cameras', 'check_content'): check_choice(name, getattr(self, name), (True, False))
 
 
 class _ImageRows:

@@ -13,7 +13,15 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 
-from ..core.basics import check_choice, common_scale, stream, unit_norm, warn_caller
+from reid_lab.core.basics import (
+    check_choice,
+    check_number,
+    check_whole,
+    common_scale,
+    stream,
+    unit_norm,
+    warn_caller,
+)
 from ..retrieval.embeddings import Embeddings
 from .base import Stream
 from .camera_norm import CameraNorm
@@ -200,6 +208,12 @@ class LiteSettings:
     steps:int = 1 # Updates per batch
     batch_size:int = 64 # Queries per batch
     rescale:bool = False # See `Dart3`
+
+    def __post_init__(self):
+        check_number('lr', self.lr, 0, 1e6)
+        check_whole('steps', self.steps, 1)
+        check_whole('batch_size', self.batch_size, 1)
+        check_choice('rescale', self.rescale, (True, False))
 
     def arguments(self) -> dict: # Of `Dart3Lite`
         "Keywords; `rescale` only where it is on, since the rows of the recipe were measured before it was there"

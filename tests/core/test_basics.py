@@ -25,8 +25,8 @@ class Rates:
 
 
 @pytest.mark.parametrize("value, record, text", [
-    (dict(lr=.5), Rates, r"rates=\{'lr': 0.5\} is of type dict, and rates takes a Rates with the fields decay, lr; "
-                         r"write rates=Rates\(lr=0.5\)"),
+    (dict(lr=.5), Rates, r"rates=\{'lr': 0.5\} is of type dict, and rates takes the record Rates with the "
+                         r"fields decay, lr; write rates=Rates\(lr=0.5\)"),
     (dict(rate=.5), Rates, r"write rates=Rates\(lr=0.1\)"),
     ("fast", Rates, r"rates='fast' is of type str"),
     (Rates(), Plan, r"is of type Rates.*write rates=Plan\(steps=...\)"),

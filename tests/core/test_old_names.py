@@ -77,7 +77,7 @@ def test_fields_of_two_records_give_one_warning():
     (lambda: train(3, None, .2), r"^train: loss=0.2 is of type float.* write loss=Loss\(margin=0.3\)"),
     (lambda: train(3, None, .2, 1, 2, 3), r"^train: loss=0.2 is of type float"),
     (lambda: train(3, loss=dict(weight=2.)), r"is of type dict, .* write loss=Loss\(weight=2.0\)"),
-    (lambda: train(3, loss=Part()), r"is of type Part, and loss takes a Loss with the fields margin, weight"),
+    (lambda: train(3, loss=Part()), r"is of type Part, and loss takes the record Loss with the fields margin, weight"),
     (lambda: train(3, loss=Loss), "is of type type"),
     (lambda: share(1, loss=None), "is of type NoneType"),
     (lambda: share(1, Loss(), 4), r"^share: part=4 is of type int.* write part=Part\(rank=0\)"),

@@ -33,7 +33,7 @@ from .places import Score, score_of
 from .visibility import read_words, token_words
 from .word_maps import integrated_gradients, text_score, word_occlusion, word_values
 from .word_masking import word_kinds
-from ...core.basics import as_list, check_choice
+from ...core.basics import as_list, check_choice, check_whole
 from ...core.old_names import gathered
 from ...core.statistics import mean_interval
 from ...data.text import STOP_WORDS, Tokenizer
@@ -133,6 +133,10 @@ class EvidenceSettings:
     patch: int = 8      # side of a unit in pixels
     seed: int = 0       # of random maps and ties
     per: int = 3        # maps at once; the caller is asked between them
+
+    def __post_init__(self):
+        for name in ('steps', 'patch', 'per'): check_whole(name, getattr(self, name), 1)
+        check_whole('seed', self.seed, 0)
 
 
 @gathered(settings=EvidenceSettings)
