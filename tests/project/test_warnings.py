@@ -21,7 +21,7 @@ from reid_lab.retrieval.metrics import metrics_from_similarity, msd, retrieval_m
 from reid_lab.retrieval.ranking import rank
 from reid_lab.retrieval.sides import warn_if_apart
 from reid_lab.training.options import Execution
-from reid_lab.tta.base import NoAdapt, adapt_embeddings
+from reid_lab.tta.base import adapt_embeddings
 from reid_lab.tta.camera_norm import CameraNorm
 from reid_lab.tta.dart3 import Dart3Lite
 from reid_lab.world.world import World
@@ -104,12 +104,6 @@ def test_the_line_that_builds_a_damaged_world_is_named(tmp_path):
         warnings.simplefilter("always")
         world.build(deep=True)
     assert len(caught) == 1 and caught[0].filename == __file__ and "is damaged and made again" in str(caught[0].message)
-
-
-def test_nothing_adapts_without_a_warning_line_of_its_own():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        adapt_embeddings(NoAdapt(), Q, G)
 
 
 def test_nobody_counts_frames():
