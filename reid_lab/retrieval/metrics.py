@@ -19,7 +19,15 @@ from ..core.basics import check_choice, check_whole, warn_caller
 from ..core.old_names import gathered
 from .embeddings import Embeddings, as_ids
 from .ranks import BACKENDS, counter, group_mean, hit_chance, last_rank
-from .scores import UNIT, MatrixScores, Scores, ShardScores, score_blocks, scores_of
+from reid_lab.retrieval.scores import (
+    UNIT,
+    MatrixScores,
+    Scores,
+    ShardScores,
+    refuse_distance,
+    score_blocks,
+    scores_of,
+)
 from .shards import Shards
 from .sides import SameImages, one_numbering, same_images, two_sides
 
@@ -626,9 +634,7 @@ def retrieval_metrics(q:Embeddings, # Queries
     ) -> dict: # R1 R5 R10 mAP mINP mSD RSum in percent, and counts, as `metrics_from_similarity`
     "All retrieval metrics of two sets of embeddings; an image that is query and gallery does not find itself"
     scoring = scoring or Scoring()
-    if scores is not None and distance != 'cosine':
-        raise ValueError(f"distance={distance!r} is for features, and scores are given, which have one of their own; "
-                         "leave one of the two out")
+    refuse_distance(distance, scores)
     if same_camera is not None:
         if scoring.same_camera not in (None, same_camera):
             raise ValueError(f"same_camera={same_camera!r}, but scoring=Scoring(same_camera={scoring.same_camera!r}); "

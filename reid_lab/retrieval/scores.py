@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NUMBERS', 'LARGE', 'DISTANCES', 'UNIT', 'Scores', 'MatrixScores', 'inner', 'unit_rows', 'centre_of',
-           'EmbeddingScores', 'score_blocks', 'ShardScores', 'scores_of']
+           'EmbeddingScores', 'score_blocks', 'ShardScores', 'scores_of', 'refuse_distance']
 
 # %% ../../nbs/06_retrieval/40_scores.ipynb #1ebbe395
 from collections.abc import Iterator, Sequence
@@ -266,3 +266,12 @@ def scores_of(q:Embeddings, # Queries
     "Scores of queries and gallery, in memory or from the disk"
     if isinstance(g, Shards): return ShardScores(q.emb, g, distance, memory)
     return EmbeddingScores(q.emb, g.emb, distance)
+
+
+def refuse_distance(distance:str, # Of embeddings
+    scores:Scores | None, # That are given in their place
+    ) -> None:
+    "Refuse a distance beside scores, which would be ranked by without it"
+    if scores is None or distance == 'cosine': return
+    raise ValueError(f"distance={distance!r} is for features, and scores are given, which have one of their own; leave "
+                     "one of the two out")

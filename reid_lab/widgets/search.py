@@ -98,7 +98,7 @@ def answer(self:SearchPage, query:int | None) -> Answer | None: # Row -> None if
     if self.question.strip(): q = self._embedded_question().embedded
     elif query is not None: q = self.scene.q[[query]]
     else: return None
-    distance = None if self.threshold else self.scene.how()['distance'] # else that of the threshold
+    distance = None if self.threshold else self.scene.distance # else that of the threshold
     return find(q, self.scene.g, self.k, self.threshold, distance)
 
 # %% ../../nbs/15_widgets/50_search.ipynb #7235921f

@@ -17,6 +17,7 @@ from reid_lab.recipes.camel import CamelSets, PhasePlan, load_data, train_phase
 from reid_lab.recipes.crops import CropOptions, embed_crops
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import Scoring, metrics_from_similarity, msd, retrieval_metrics
+from reid_lab.retrieval.ranking import Ranker, rank, rivals
 from reid_lab.retrieval.scores import MatrixScores
 from reid_lab.training.fit import Ends, Records, fit
 from reid_lab.training.folder import training_key
@@ -110,7 +111,8 @@ FIELDS = [
     _field(EffectSearch, "must be Embeddings", gallery="gallery.npz", **TYPE),
     _field(EffectSearch, "a function of", score=3, **TYPE),
     _field(Answering, "such as max_new_tokens=1", max_new_tokens=0),
-    _field(Answering, "must be a number", temperature=0),
+    _field(Answering, "a number above 0", temperature=0),
+    _field(Answering, "between 0 and", temperature=float("nan")),
     _field(Answering, "at least 0", seed=None),
     _field(LiteSettings, "at least 1", steps=0),
     _field(LiteSettings, "at least 1", batch_size=0),
@@ -183,4 +185,10 @@ FAULTS = FIELDS + PLACES + [
     bad("metrics: a distance beside scores", "scores of a re-ranking, distance='euclidean'",
         _call(retrieval_metrics, Q, Q, scores=MatrixScores(np.eye(4)), distance="euclidean"),
         "distance='euclidean'", "leave one of the two out"),
+    bad("rank: a distance beside scores", "scores of a re-ranking, distance='euclidean'",
+        _call(rank, Q, Q, 1, scores=MatrixScores(np.eye(4)), distance="euclidean"), "leave one of the two out"),
+    bad("rivals: a distance beside scores", "scores of a re-ranking, distance='euclidean'",
+        _call(rivals, Q, Q, scores=MatrixScores(np.eye(4)), distance="euclidean"), "leave one of the two out"),
+    bad("Ranker: a distance beside scores", "scores of a re-ranking, distance='euclidean'",
+        _call(Ranker, Q, Q, scores=MatrixScores(np.eye(4)), distance="euclidean"), "leave one of the two out"),
 ]

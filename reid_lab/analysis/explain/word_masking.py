@@ -37,7 +37,7 @@ def masked_queries(frame:pd.DataFrame, # From `table.text_queries(split)`
     variant:str='unk', # 'unk' replaces them by `[UNK]` (paper), 'delete' removes them (released code)
     ) -> pd.DataFrame: # The same rows, `caption` changed
     "Captions with m words missing; a caption that would be left empty keeps its words"
-    check_choice('variant', variant, ['unk', 'delete'])
+    check_choice('variant', variant, VARIANTS)
     draws = stream(seed, 'mask words').integers(2**62, size=len(frame)).tolist()
     masked = [mask_words(c, m, random.Random(d), variant) or c for c, d in zip(frame.caption, draws)]
     return frame.assign(caption=masked)

@@ -136,7 +136,8 @@ class Answering:
     def __post_init__(self):
         check_whole('seed', self.seed, 0)
         check_whole('max_new_tokens', self.max_new_tokens, 1)
-        check_number('temperature', self.temperature, 1e-3, 1e3)     # 0 would divide by it
+        if check_number('temperature', self.temperature, 0, 1e3) == 0:
+            raise ValueError("temperature=0: choose a number above 0, such as temperature=.7")
 
 
 class LocalCaptioner:
