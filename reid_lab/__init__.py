@@ -10,7 +10,21 @@ no time. `help(rl.search)` explains one of them, and the modules hold the rest.
     rl.adapt_embeddings, rl.bias_report         camera bias: what it costs, and methods against it
     rl.run                                      an experiment, as `reid_lab run` does it
 """
+from typing import TYPE_CHECKING
+
 from .moved import install
+
+if TYPE_CHECKING:   # editors and type checkers see what `__getattr__` loads
+    from .analysis.bias.audit import bias_report
+    from .data.table import ReidTable
+    from .datasets.registry import load_dataset
+    from .experiments.notebooks import run_notebook as run
+    from .models.zoo import create_model, list_models
+    from .recipes.crops import embed_crops, search
+    from .retrieval.embeddings import Embeddings
+    from .retrieval.metrics import retrieval_metrics
+    from .tta.base import adapt_embeddings
+    from .world.world import World
 
 __version__ = "0.2.0"
 install()
@@ -19,7 +33,8 @@ _HOME = dict(World="world.world", load_dataset="datasets.registry", ReidTable="d
              list_models="models.zoo", embed_crops="recipes.crops", search="recipes.crops",
              Embeddings="retrieval.embeddings", retrieval_metrics="retrieval.metrics", adapt_embeddings="tta.base",
              bias_report="analysis.bias.audit", run="experiments.notebooks:run_notebook")
-__all__ = [*_HOME]
+__all__ = ["World", "load_dataset", "ReidTable", "create_model", "list_models", "embed_crops", "search", "Embeddings",
+           "retrieval_metrics", "adapt_embeddings", "bias_report", "run"]     # the names above, for type checkers, too
 
 
 def __getattr__(name):

@@ -5,7 +5,6 @@ each old module are: in one module, or in several, where `'*'` holds the names t
 is a package today (`reid_lab.losses`) forwards from its `__init__`; the others are found by `OldModules`.
 """
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -165,6 +164,8 @@ REMOVED = {  # old module -> {name: what to write instead}
 }
 RENAMED = {  # old module -> {name: name now}
     'crop_commands': dict(answered='answer_record', known='labels_in_words', silent='empty_columns', told='answer_text'),
+    'meta.camera_norm': dict(CameraNorms='CameraBatchNorms', CameraNormed='WithCameraBatchNorm',
+                             camera_normed='with_camera_batchnorm'),
 }
 OLD_PACKAGES = ('captioning',)  # packages that hold nothing any more
 
@@ -192,8 +193,9 @@ def forward(old: str) -> Callable:
         except AttributeError:
             raise AttributeError(f"module 'reid_lab.{old}' has no attribute {name!r}; its names are in reid_lab.{module}"
                                  ) from None
-        warnings.warn(f'reid_lab.{old}.{name} is reid_lab.{module}.{now} since 0.2.0; the old name ends with 1.0',
-                      DeprecationWarning, stacklevel=2)
+        from .core.basics import warn_caller    # not at the top: this file is read at each import of the package
+        warn_caller(f'reid_lab.{old}.{name} is reid_lab.{module}.{now} since 0.2.0; the old name ends with 1.0',
+                    DeprecationWarning)
         return value
     return __getattr__
 

@@ -11,7 +11,6 @@ __all__ = ['DISTRACTORS', 'RATES', 'LEAST', 'DistanceScores', 'comparable', 'no_
 # %% ../../nbs/12_analysis/60_open_set.ipynb #7e4c1c75
 import json
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
@@ -22,7 +21,7 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 
-from ..core.basics import check_choice, common_scale, stream
+from ..core.basics import check_choice, common_scale, stream, warn_caller
 from ..core.files import atomic_path, file_kind, wrong_file
 from ..core.statistics import half_of, paired_gain, wilson
 from ..datasets.dg_sets import DG_SETS
@@ -332,9 +331,8 @@ def open_set_rates(found:pd.DataFrame, # Of test queries, see `calibrate`
         raise ValueError(f"by={by!r}: the queries have no such column, only {list(found.columns)}; camera "
                          "numbers are the `cam` of their Embeddings. Leave `by` out for the rates of all")
     if (found.top < t).all():
-        warnings.warn(f"no search reaches the threshold {t:.3f} (highest score {found.top.max():.3f}): "
-                      "every answer is 'not present'. Was it calibrated with another model or distance?",
-                      stacklevel=2)
+        warn_caller(f"no search reaches the threshold {t:.3f} (highest score {found.top.max():.3f}): "
+                    "every answer is 'not present'. Was it calibrated with another model or distance?")
     groups = {'all': found}
     if by is not None: groups |= {_group_name(by, value): f for value, f in found.groupby(by)}
     return pd.DataFrame([dict(group=name, **_rates(f, t, first)) for name, f in groups.items()])

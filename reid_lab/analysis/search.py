@@ -6,7 +6,6 @@
 __all__ = ['ask', 'Answer', 'find']
 
 # %% ../../nbs/12_analysis/70_search.ipynb #5acb3900
-import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import torch
 from torch import nn
 
 from .open_set import Threshold, comparable
+from ..core.basics import warn_caller
 from ..data.augment import to_pixels
 from ..data.images import read_image, resize_image
 from ..data.text import check_sentence, text_note
@@ -158,9 +158,9 @@ def find(q:Embeddings, # Questions, see `ask`, or any queries
     if threshold is not None:
         _check_fits(threshold, q, distance)
         if len(g) > 2*threshold.gallery > 0:
-            warnings.warn(f"the threshold was calibrated on {threshold.gallery:,} images and {len(g):,} "
-                          "are searched: false alarms grow with their number. Calibrate on a gallery of "
-                          "this size", stacklevel=2)
+            warn_caller(f"the threshold was calibrated on {threshold.gallery:,} images and {len(g):,} "
+                        "are searched: false alarms grow with their number. Calibrate on a gallery of "
+                        "this size")
     warn_of_equal_paths(q, g, cameras=False)
     bare_q, bare_g = _unlabelled(q), _unlabelled(g)
     index, score = rank(bare_q, bare_g, min(k, len(g)), same_camera='keep', scores=scores, chunk=chunk)

@@ -10,12 +10,12 @@ __all__ = ['pair', 'columns_of', 'labels_in_words', 'questions', 'check_new', 'e
 import argparse
 import json
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.basics import warn_caller
 from ..core.reporting import printable
 
 # %% ../../nbs/16_cli/10_crops.ipynb #7ad02f61
@@ -275,7 +275,7 @@ def _write_page(a, # Arguments with `html` and `images`
     page.to_html(Path(a.html).expanduser(), title=title, most=min(len(answer), 200))
     for side in (page.scene.q_thumb.images, page.scene.g_thumb.images):
         if not isinstance(side, Pictures): continue
-        for note in side.notes(): warnings.warn(note)
+        for note in side.notes(): warn_caller(note)
 
 
 def _search(a:argparse.Namespace, # Arguments of the command

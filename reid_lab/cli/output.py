@@ -212,6 +212,9 @@ def listing(what:str, # Key of `LISTS`
 OPTIONS = dict(keys='key', columns='column', out_dir='out', n_jobs='jobs', rates='open_set', folder='images')
 _TEXT = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 _VALUE = rf"dict\([^()]*\)|\{{[^{{}}]*\}}|\([^()]*\)|\[[^\[\]]*\]|{_TEXT}|[\w.+-]*\w|"
+# `scoring=Scoring(ties='order')`: of a record, only the fields are options
+_RECORD = re.compile(r'(?<![\w.])[a-z_]+=[A-Z]\w*\((?P<fields>(?:[^()]|\([^()]*\))*)\)')
+_FIELD = re.compile(r'(?:^|, )(?P<name>[a-z_]+)=')
 _ARGUMENT = re.compile(rf"(?<!\w)(?:{_TEXT})|(?<![\w/.=~-])(?P<name>[a-z_]+)=(?P<value>{_VALUE})")
 
 
@@ -230,6 +233,11 @@ def as_options(text:str, # An error of the library
     known:Collection[str], # Names of the command's options, with underscores
     ) -> str:
     "A message with options in place of keyword arguments: `same_camera='keep'` becomes `--same-camera keep`"
+    def fields(match):
+        names = _FIELD.findall(match['fields'])
+        if not names or any(OPTIONS.get(name, name) not in known for name in names): return match[0]
+        return match['fields'].replace(', ', ' ')
+
     def option(match):
         if match['name'] is None: return match[0] # a quoted text, such as a file name, is a value and stays as it is
         name, value = OPTIONS.get(match['name'], match['name']), match['value']
@@ -238,7 +246,7 @@ def as_options(text:str, # An error of the library
         if value == 'None': return f'no {option}'
         if value in ('', 'True'): return option
         return f'{option} {_as_typed(value)}'
-    return _ARGUMENT.sub(option, text)
+    return _ARGUMENT.sub(option, _RECORD.sub(fields, text))
 
 
 LONGEST = 2000 # Characters of a message

@@ -9,66 +9,127 @@ __all__ = ['renamed', 'gathered']
 import dataclasses
 import functools
 import inspect
-import sys
-import warnings
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
+
+from .basics import check_record, warn_caller
 
 # %% ../../nbs/00_core/15_old_names.ipynb #819e98dc
 _Function = TypeVar('_Function', bound=Callable)   # a type checker sees the function as it is now
 
 
-def _warn_once_a_line(text):
-    "A deprecation, at the line that calls the decorated function, however many decorators it has"
-    def is_decorator(frame): return frame.f_code.co_name == 'call' and frame.f_globals is globals()
+def _name_of(function):
+    "As somebody calls it; a class is called by its own name"
+    return function.__qualname__.removesuffix('.__init__')
 
-    level = 3
-    while is_decorator(sys._getframe(level - 1)): level += 1
-    warnings.warn(text, DeprecationWarning, stacklevel=level)
+
+def _listed(words):
+    "`a, b and c`"
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def renamed(**new_names:str, # Old name of a parameter = its name now
     ) -> Callable[[_Function], _Function]: # Decorator
     "Take parameters by the names of the last release, with a warning; both names at once are refused"
     def decorate(function):
+        own = list(inspect.signature(function).parameters)
+        name = _name_of(function)
+
         @functools.wraps(function)
         def call(*args, **kwargs):
-            for old in new_names.keys() & kwargs.keys():
+            by_position = own[:len(args)]
+            for old in [old for old in new_names if old in kwargs]:
                 new = new_names[old]
-                name = function.__qualname__.removesuffix('.__init__')
-                if new in kwargs:
-                    raise TypeError(f'{name} got {old}= and {new}=, which are one parameter: leave {old}= out')
-                _warn_once_a_line(f'{name}: {old}= is called {new}= now; the old name goes with the next release')
+                if new in kwargs or new in by_position:
+                    given = f'{new}=' if new in kwargs else f'{new} by position'
+                    raise TypeError(f'{name} got {old}= and {given}, which are one parameter: leave {old}= out')
+                warn_caller(f'{name}: {old}= is called {new}= now; the old name goes with the next release',
+                            DeprecationWarning)
                 kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)
         return call
     return decorate
 
 # %% ../../nbs/00_core/15_old_names.ipynb #dfe84380
-def gathered(parameter:str, # Name of the parameter that takes the record
-    record:type, # Frozen dataclass; each field has a default
-    **new_names:str, # Old name of a parameter = name of the field, where they differ
-    ) -> Callable[[_Function], _Function]: # Decorator
-    "Take fields of a record as parameters of their own, as the last release did, with a warning"
-    field_of = {f.name: f.name for f in dataclasses.fields(record)} | new_names
+class _Field(NamedTuple):
+    "Where a parameter of the last release is now"
+    parameter: str              # that takes the record
+    name: str                   # of the field
 
+
+def _keywords(names): return _listed([f'{name}=' for name in names])
+
+
+class _Records:
+    "The records that a function takes, and the parameters of the last release that are fields of them"
+    def __init__(self, function, records, names):
+        parameters = inspect.signature(function).parameters
+        self.name, self.records = _name_of(function), records
+        self.kinds = {parameter: parameters[parameter].annotation for parameter in records}  # with None, or a text
+        self.by_position = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        places = {field.name: _Field(parameter, field.name)
+                  for parameter, record in records.items() for field in dataclasses.fields(record)}
+        places |= {old: places[field] for old, field in names.items()}
+        self.places = {old: field for old, field in places.items() if old not in parameters}  # others stay themselves
+
+    def written(self, fields):
+        "How fields are written: `loss=Loss(margin=...)`"
+        values = {}
+        for parameter, field in fields: values.setdefault(parameter, []).append(f'{field}=...')
+        return _listed([f"{parameter}={self.records[parameter].__name__}({', '.join(of_record)})"
+                        for parameter, of_record in values.items()])
+
+    def check(self, args, kwargs):
+        "Refuse another kind of value in the place of a record, and values behind the last place"
+        given = dict(zip(self.by_position, args)) | kwargs
+        for parameter, record in self.records.items():
+            if parameter not in given or isinstance(given[parameter], self.kinds[parameter]): continue
+            try: check_record(parameter, given[parameter], record)
+            except TypeError as e: raise TypeError(f'{self.name}: {e}') from None
+        if len(args) <= len(self.by_position): return
+        moved = [field for old, field in self.places.items() if old == field.name]
+        raise TypeError(f"{self.name} got {len(args)} values by position and takes {len(self.by_position)}, "
+                        f"{', '.join(self.by_position)}; give the others by name, what has moved as "
+                        f"{self.written(moved)}")
+
+    def refuse_twice(self, args, kwargs, single):
+        "A field that is given twice, or beside its record"
+        if len(set(single.values())) < len(single):
+            raise TypeError(f'{self.name} got {_keywords(single)}, where two are one field: write '
+                            f'{self.written(dict.fromkeys(single.values()))}')
+        by_position = self.by_position[:len(args)]
+        for parameter in self.records:
+            of_record = {old: field for old, field in single.items() if field.parameter == parameter}
+            if of_record and (parameter in by_position or kwargs.get(parameter) is not None):
+                raise TypeError(f'{self.name} got {parameter}= and {_keywords(of_record)}: put '
+                                f'{_keywords(of_record)} into {self.written(of_record.values())}')
+
+    def collect(self, args, kwargs):
+        "Keywords with the fields in their records, and a warning if there are such"
+        single = {name: self.places[name] for name in kwargs if name in self.places}
+        if not single: return kwargs
+        self.refuse_twice(args, kwargs, single)
+        belongs, goes = 'belongs', 'a parameter of its own it goes'
+        if len(single) > 1: belongs, goes = 'belong', 'parameters of their own they go'
+        warn_caller(f'{self.name}: {_keywords(single)} {belongs} into {self.written(single.values())} now; as {goes} '
+                    'with the next release', DeprecationWarning)
+        fields = {}
+        for old, (parameter, field) in single.items(): fields.setdefault(parameter, {})[field] = kwargs[old]
+        others = {name: value for name, value in kwargs.items() if name not in single}
+        return others | {parameter: self.records[parameter](**values) for parameter, values in fields.items()}
+
+
+def gathered(names:Mapping[str, str] | None=None, # Old name of a parameter -> name of the field, where they differ
+    **records:type, # Parameter = record that it takes, a frozen dataclass
+    ) -> Callable[[_Function], _Function]: # Decorator
+    "Check records; take their fields as parameters of their own, as the last release did, with a warning"
     def decorate(function):
-        own = list(inspect.signature(function).parameters)  # a parameter that has the name of a field stays itself
-        position = own.index(parameter)
+        own = _Records(function, records, names or {})
 
         @functools.wraps(function)
         def call(*args, **kwargs):
-            single = [name for name in kwargs if name in field_of and name not in own]
-            if single:
-                name = function.__qualname__.removesuffix('.__init__')
-                fields = {field_of[old]: kwargs.pop(old) for old in single}
-                text = ', '.join(f'{field}=' for field in fields)
-                if parameter in kwargs or len(args) > position:
-                    raise TypeError(f'{name} got {parameter}= and {text}: put {text} into '
-                                    f'{parameter}={record.__name__}(...)')
-                _warn_once_a_line(f'{name}: {text} belongs into {parameter}={record.__name__}(...) now; '
-                                  f'as a parameter of its own it goes with the next release')
-                kwargs[parameter] = record(**fields)
-            return function(*args, **kwargs)
+            own.check(args, kwargs)
+            return function(*args, **own.collect(args, kwargs))
         return call
     return decorate

@@ -11,7 +11,6 @@ import copy
 import heapq
 import os
 import sys
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 
-from ..core.basics import check_choice, stream, torch_stream
+from ..core.basics import check_choice, check_whole, stream, torch_stream, warn_caller
 from ..core.distributed import launched_here
 from ..core.files import safe_join
 from ..core.old_names import gathered
@@ -152,8 +151,11 @@ class Loading:
     cache: str | Path | ImageCache = None  # Folder or cache of resized image files; default none
 
     def __post_init__(self):
+        if self.workers is not None: check_whole('workers', self.workers, 0)
         check_choice('resample', self.resample, RESAMPLING)
         check_choice('decoder', self.decoder, DECODERS)
+        if self.cache is None or isinstance(self.cache, (str, os.PathLike, ImageCache)): return
+        raise TypeError(f"cache={self.cache!r} must be a folder or an ImageCache, such as cache='thumbnails'")
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,10 @@ class Share:
     world: int = 1  # Processes that share each batch
     draws: str = 'whole'  # Draw for `whole` batches, as one process does, or for the `own` rows
 
-    def __post_init__(self): check_choice('draws', self.draws, ('whole', 'own'))
+    def __post_init__(self):
+        check_whole('world', self.world, 1)
+        check_whole('rank', self.rank, 0, self.world - 1)
+        check_choice('draws', self.draws, ('whole', 'own'))
 
     @property
     def rows(self) -> slice: # Of the whole batch
@@ -186,8 +191,7 @@ class _Ahead(NamedTuple):
 
 class Batches:
     "Reproducible batches of a `ReidTable`: `len(loader)`, `loader.batch(e, i)`, `loader.epoch(e, start)`"
-    @gathered('loading', Loading)
-    @gathered('part', Share)
+    @gathered(loading=Loading, part=Share)
     def __init__(self, table:ReidTable, # Images, identities and captions
         batch_size:int, # Samples a batch and process
         size:tuple[int, int]=None, # (H,W) of the images; None: their own size
@@ -221,7 +225,7 @@ class Batches:
         self.n_ids = int(self.label.max()) + 1
         if part.rank == 0:
             for note in (self._cut_note(), self._left_out_note()):
-                if note: warnings.warn(note, stacklevel=4) # at the caller, behind the two decorators
+                if note: warn_caller(note)
 
     @property
     def full_size(self) -> int:
@@ -403,8 +407,8 @@ def explained_workers() -> Iterator[None]:
         if not str(e).startswith('DataLoader worker'): raise
         what = str(e).splitlines()[0].strip()
         raise RuntimeError(f"a process that loads images died ({what}), probably for lack of memory or of shared "
-                           "memory; use fewer of them (workers=0, --workers 0), and call again: what is done is "
-                           "kept") from e
+                           "memory; use fewer of them (loading=Loading(workers=0); of a run, --workers 0), and call "
+                           "again: what is done is kept") from e
 
 
 def _next(batches):

@@ -10,7 +10,6 @@ __all__ = ['SAME', 'PROMPT', 'PROVENANCE', 'facts_said', 'RuleRewriter', 'LocalR
 # %% ../../nbs/07_datasets/50_cross_set.ipynb #6fe70099
 import json
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..core.basics import check_choice, stream
+from ..core.basics import check_choice, stream, warn_caller
 from ..core.files import atomic_path
 from ..core.reporting import progress
 from ..data.table import COLUMNS, Finding, ReidTable, TableError, join_tables
@@ -491,8 +490,7 @@ def build_cross_set(tables:dict[str, ReidTable] | Sequence[ReidTable], # Sources
                  for captions in progress(new['captions'].tolist(), 'images described anew', quiet=quiet)]
     n_left_out = sum(r.n_left_out for r in rewritten)
     if n_left_out:
-        warnings.warn(f"{n_left_out} rewritten captions were empty or there already, and are left out",
-                      stacklevel=2)
+        warn_caller(f"{n_left_out} rewritten captions were empty or there already, and are left out")
     frame = new.frame.rename(columns=dict(dataset='source'))
     new = new._with(frame.assign(captions=[r.captions for r in rewritten],
                                  provenance=[r.provenance for r in rewritten]))

@@ -11,7 +11,6 @@ __all__ = ['FACTS', 'DATASETS', 'FOLLOW', 'Dataset', 'dataset_key', 'list_datase
 import inspect
 import os
 import tomllib
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..core.basics import check_choice, dataset_root
+from ..core.basics import check_choice, dataset_root, warn_caller
 from ..data.checks import decode_findings, decode_images, file_findings, look_at_files
 from ..data.table import SPLITS, Finding, ReidTable, TableError
 from .aerial import AERI_VERSIONS, aeri_notes, aerial_notes, load_aeri, load_tbapr
@@ -237,9 +236,10 @@ DATASETS = {
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #cd36ba9d
 def dataset_key(name:str, # In any case, with `-` or `_`
+    argument:str='name', # Whose value it is, for the error
     ) -> str: # Key of `DATASETS`
     "The key of dataset `name`, or an error that lists the keys"
-    return check_choice('name', str(name).lower().replace('_', '-'), DATASETS)
+    return check_choice(argument, str(name).lower().replace('_', '-'), DATASETS)
 
 
 def _in_words(fact, value):
@@ -431,8 +431,8 @@ def _drop_bad(table, check):
         images = f'{gone.sum()} of {len(f)} images'
         if gone.any():
             images += f" ({', '.join(f'{(kind == k).sum()} {k}' for k in dict.fromkeys(kind[gone]))})"
-        warnings.warn(f'{table.name}: dropped {images} and {n_blank} blank captions; '
-                      'scores are not comparable with published ones', stacklevel=3)
+        warn_caller(f'{table.name}: dropped {images} and {n_blank} blank captions; '
+                    'scores are not comparable with published ones')
     new = ReidTable(f.assign(captions=captions), table.root, table.reader, table.name, table.follow_links)
     return new.take(~gone)
 

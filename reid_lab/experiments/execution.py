@@ -8,8 +8,9 @@ __all__ = ['VARIABLES', 'check_variables', 'given_execution']
 # %% ../../nbs/13_experiments/05_execution.ipynb #34455de5
 import os
 import warnings
+from collections.abc import Mapping
 
-from ..core.basics import live_widgets, sensible_threads
+from ..core.basics import check_record, live_widgets, sensible_threads
 from ..training.options import OPTIONS, Execution, read_options
 
 # %% ../../nbs/13_experiments/05_execution.ipynb #e5124f44
@@ -26,6 +27,7 @@ def given_execution(given:Execution | dict | str='', # Options, also as text (`r
     ) -> Execution:
     "How a run is executed; what is missing there may come from `VARIABLES`, with a warning"
     if isinstance(given, Execution): return given
+    if not isinstance(given, (str, Mapping)): check_record('execution', given, Execution)
     options: dict = read_options(given) if isinstance(given, str) else dict(given)
     for name, variable in VARIABLES.items():
         if name in options or not os.environ.get(variable): continue

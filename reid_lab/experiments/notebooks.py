@@ -27,7 +27,7 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from ..core.basics import check_choice, checkout, project_root
+from ..core.basics import check_choice, checkout, project_root, warn_caller
 from ..core.files import locked
 from ..core.reporting import report
 from ..core.scratch import Scratch
@@ -440,7 +440,7 @@ def check_accepted(execution:Execution, # That somebody asked for
     if execution == Execution(): return
     what = f"{name} has no parameter `execution`: {execution.as_text()} has no effect there"
     if not execution.speed and execution.processes == 1:
-        warnings.warn(what, stacklevel=3)
+        warn_caller(what)
         return
     raise ValueError(f"{what}; give it one (a notebook: `execution = ''` in its parameters cell) and hand it to what "
                      "trains")

@@ -15,7 +15,6 @@ import os
 import platform
 import subprocess
 import sys
-import warnings
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -27,7 +26,7 @@ from pathlib import Path
 from fastcore.basics import patch
 
 from .. import __version__
-from ..core.basics import check_choice, checkout, project_root, results_file
+from ..core.basics import check_choice, checkout, project_root, results_file, warn_caller
 from ..core.files import atomic_path, locked
 from .execution import given_execution
 from .params import Params, notebook_parameters, params_hash
@@ -400,8 +399,8 @@ def summary(self:Run) -> list[str]: # Sentences
 @patch
 def told(self:Run) -> list[str]: # Sentences
     "The name that `Run.summary` had"
-    warnings.warn('Run.told is called Run.summary now; the old name goes with the next release',
-                  DeprecationWarning, stacklevel=2)
+    warn_caller('Run.told is called Run.summary now; the old name goes with the next release',
+                DeprecationWarning)
     return self.summary()
 
 # %% ../../nbs/13_experiments/20_run.ipynb #edf9f706

@@ -8,7 +8,6 @@ __all__ = ['STATISTICS', 'Moments', 'camera_moments', 'pooled_moments', 'camera_
            'with_camera_batchnorm']
 
 # %% ../../nbs/09_meta/50_camera_batchnorm.ipynb #9dbaece0
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import torch
 from fastcore.basics import patch
 from torch import nn
 
-from ..core.basics import check_choice, stream
+from ..core.basics import check_choice, stream, warn_caller
 from ..data.table import ReidTable
 from ..models.backbones import norm_layers
 from ..retrieval.cameras import camera_rows
@@ -178,8 +177,8 @@ def __getattr__(name):
     "What had another name in the last release"
     if name not in _RENAMED: raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     new = _RENAMED[name]
-    warnings.warn(f'{__name__}.{name} is called {new} now; the old name goes with the next release',
-                  DeprecationWarning, stacklevel=2)
+    warn_caller(f'{__name__}.{name} is called {new} now; the old name goes with the next release',
+                DeprecationWarning)
     return globals()[new]
 
 # %% ../../nbs/09_meta/50_camera_batchnorm.ipynb #ba234b69

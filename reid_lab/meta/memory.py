@@ -7,11 +7,11 @@ __all__ = ['capacity_for', 'ErrorMemory', 'ContrastMemory']
 
 # %% ../../nbs/09_meta/10_memory.ipynb #7c52fe21
 import math
-import warnings
 
 import torch
 from fastcore.basics import patch
 
+from ..core.basics import warn_caller
 from ..core.distributed import gathered, longest, processes
 
 # %% ../../nbs/09_meta/10_memory.ipynb #e21d55a0
@@ -129,8 +129,8 @@ class ContrastMemory(ErrorMemory):
         number:int, # Step of the epoch, from 0
         ) -> dict | None: # For the model's `contrast`
         "`term` by its name of the last release"
-        warnings.warn('ContrastMemory.ask is called term now; the old name goes with the next release',
-                      DeprecationWarning, stacklevel=2)
+        warn_caller('ContrastMemory.ask is called term now; the old name goes with the next release',
+                    DeprecationWarning)
         return self.term(epoch, number)
 
     def push(self, entry:dict[str, torch.Tensor], # `memory_entry` of a model's output

@@ -7,7 +7,6 @@ __all__ = ['ALPHA', 'LOSSES', 'TOWER_NAMES', 'RELEASED_RATES', 'CrossFormer', 's
            'released_form', 'cfan_b16']
 
 # %% ../../nbs/05_models/70_cfan.ipynb #4160df04
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch.nn.functional as F
 from fastcore.basics import patch
 from torch import Tensor, nn
 
-from ..core.basics import check_choice, unit_norm
+from ..core.basics import check_choice, unit_norm, warn_caller
 from ..core.distributed import gathered
 from ..data.text import Tokenizer
 from ..losses import fuzzy
@@ -259,7 +258,7 @@ def _own_sigma(start, membership):
     "`Start` of a released CFAN for another membership: its MLP of sigma gives other numbers and is left out"
     state = {k: v for k, v in start.state.items() if not k.startswith('sigma.')}
     why = f"sigma of membership='released', and membership={membership!r} here"
-    warnings.warn(f"{start.name}: left out is {why}, which begins anew", stacklevel=3)
+    warn_caller(f"{start.name}: left out is {why}, which begins anew")
     left = {k: why for k in start.state if k not in state}
     return replace(start, state=state, gives='clip_b16', left={**start.left, **left})
 

@@ -13,11 +13,10 @@ import functools
 import hashlib
 import json
 import time
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -25,14 +24,23 @@ from torch import nn
 
 from ..analysis.explain.word_masking import MaskedSearch, word_masking
 from ..analysis.text_scores import choose_fusion, evaluate
-from ..core.basics import check_choice, pick_device, stream
+from reid_lab.core.basics import (
+    LAST_SEED,
+    check_choice,
+    check_number,
+    check_record,
+    check_whole,
+    pick_device,
+    stream,
+    warn_caller,
+)
 from ..core.files import atomic_path, locked
 from ..core.old_names import gathered
 from ..core.reporting import phase
 from ..data.loaders import Batches, masked_words, tokenize
 from ..data.table import ReidTable
 from ..data.text import WordPiece, eda, load_tokenizer
-from ..datasets.registry import load_dataset, require
+from ..datasets.registry import dataset_key, load_dataset, require
 from ..meta.dual_speed import DualSpeed, ReleasedDualSpeed, TaskCycle
 from ..meta.memory import ContrastMemory, ErrorMemory, capacity_for
 from ..meta.stylise import released_tasks, style_tasks
@@ -63,6 +71,12 @@ class CamelSets:
     scenario: str = ''                  # fine-tune in one scenario of the target only (transfer); empty: everywhere
     hold_out: bool | None = None        # a tenth of the training identities becomes `val` where the target has none
                                         # (ICFG-PEDES); None: but not at preset `paper`, which trains on all of them
+
+    def __post_init__(self):
+        for name in ('dataset', 'source'): dataset_key(getattr(self, name), name)
+        check_whole('world_seed', self.world_seed, 0, LAST_SEED)
+        if not isinstance(self.scenario, str): raise TypeError(f"scenario={self.scenario!r} must be a text, or ''")
+        check_choice('hold_out', self.hold_out, (None, True, False))
 
 
 @dataclass(frozen=True)
@@ -106,7 +120,7 @@ def _tokenizer_of(weights, model_name):
     return shipped_tokenizer(card) if card.tokenizer else None
 
 # %% ../../nbs/14_recipes/20_camel.ipynb #ec57806c
-@gathered('sets', CamelSets)
+@gathered(sets=CamelSets)
 def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, identities per split
     sets:CamelSets | str=CamelSets(), # What is read; the name of a target alone will do
     *, model:str='', # Whose weights; empty: the preset's model
@@ -157,6 +171,7 @@ def train_loader(config:Config, # Budget and model
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> Batches:
     "Batches of one phase: every caption is a sample; the model's record says what else it reads"
+    check_record('execution', execution, Execution)
     t, reads = config.budget.train, MODELS[config.budget.model]
     extras = []
     if t.eda_first: extras.append(second_view(tokenizer, True))     # before words are masked
@@ -225,6 +240,15 @@ class PhasePlan:
     after: dict | None = None   # key of the phase before, whose weights are tuned
     label: str = 'training'     # in progress lines
 
+    def __post_init__(self):
+        if not (self.table is None or isinstance(self.table, ReidTable)):   # None: only steps and rate matter
+            raise TypeError(f"table is a {type(self.table).__name__}, and must be a ReidTable, such as data.target")
+        check_whole('steps', self.steps, 0)
+        check_number('lr', self.lr, 0, 1e6)
+        check_whole('seed', self.seed, 0)
+        check_choice('finetuning', self.finetuning, (True, False))
+        check_choice('shape', self.shape, ('', *SHAPES))
+
 
 def _short_hash(x): return hashlib.sha256(repr(x).encode()).hexdigest()[:12]
 
@@ -266,17 +290,25 @@ _SINGLE = ('table', 'steps', 'lr', 'strategy', 'callbacks', 'seed', 'folder', 'a
            'execution')
 
 
-def _takes_single_settings(function):
+_OF_PLAN = [f.name for f in fields(PhasePlan)]
+_Function = TypeVar('_Function', bound=Callable)   # a type checker sees the function as it is now
+
+
+def _takes_single_settings(function:_Function) -> _Function:
     "Take the fields of a `PhasePlan` one by one as the last release did, with a warning"
     @functools.wraps(function)
     def call(config, model, data, *args, **kwargs):
         if isinstance(kwargs.get('plan', args[0] if args else None), PhasePlan):
-            return function(config, model, data, *args, **kwargs)
+            both = [name for name in kwargs if name in _OF_PLAN]
+            if not both: return function(config, model, data, *args, **kwargs)
+            raise TypeError(f"train_phase got plan= and {', '.join(f'{name}=' for name in both)}: put what belongs to "
+                            'the plan into it, as dataclasses.replace(plan, steps=...)')
+        if 'plan' in kwargs: check_record('plan', kwargs['plan'], PhasePlan)
         single = dict(zip(_SINGLE, args)) | kwargs
         others = {name: single.pop(name) for name in ('folder', 'quiet', 'execution') if name in single}
         text = (f'train_phase: {", ".join(single)} belong into a PhasePlan(...) now; one by one they go with the next '
                 'release')
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        warn_caller(text, DeprecationWarning)
         return function(config, model, data, PhasePlan(**single), **others)
     return call
 
@@ -410,8 +442,8 @@ def run_phases(config:Config, # What to train
     if finetuned and config.budget.train.swa: refuse_ema(execution, 'fine-tuning averages its weights (swa)')
     splits = set(data.target['split'])
     if split not in splits:
-        raise ValueError(f"split={split!r}, but the target has {sorted(splits)}; load it with hold_out=True "
-                         "(`load_data`)")
+        raise ValueError(f"split={split!r}, but the target has {sorted(splits)}; load it with "
+                         "load_data(preset, sets=CamelSets(hold_out=True))")
     began = time.perf_counter()
     k = config.budget.k_test if MODELS[config.budget.model].itm else 0
     def score(model, tuned_on):

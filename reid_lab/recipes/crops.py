@@ -13,13 +13,12 @@ __all__ = ['SAVE_EVERY', 'ready_names', 'from_package', 'open_tokenizer', 'from_
 import functools
 import os
 import time
-import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -28,7 +27,7 @@ from torch import nn
 
 from ..analysis.open_set import Threshold, calibrate, check_rate, each_removed, no_person, search_scores
 from ..analysis.search import Answer, ask, find
-from ..core.basics import as_list, check_choice, pick_device
+from ..core.basics import as_list, check_choice, check_whole, pick_device, warn_caller
 from ..core.files import read_plan, remove_parts
 from ..core.old_names import gathered
 from ..core.reporting import progress
@@ -161,6 +160,13 @@ def check_model_name(name:Path | str, # See `ready_model`
     check_choice('model', name, ready_names(reads), 'A folder of a training or of a run will do as well.')
 
 
+def _check_reads(name, net, reads):
+    "Refuse a model of images where captions are read"
+    if reads != 'captions' or hasattr(net, 'encode_text'): return
+    raise ValueError(f"model={name!r} is a {type(net).__name__}, which reads no captions; "
+                     f"choose one of {ready_names(reads)}, or the folder of such a model")
+
+
 class ReadyModel(NamedTuple):
     "A model in evaluation mode, with a name for tables"
     name: str
@@ -178,9 +184,7 @@ def ready_model(name:Path | str, # One of `ready_names()`, or a folder
     if weights: short, model = str(name), from_file(str(name), weights, tokenizer)
     elif folder.is_dir(): short, model = folder.resolve().name, from_folder(folder)
     else: short, model = str(name), from_package(str(name))
-    if reads == 'captions' and not hasattr(model, 'encode_text'):
-        raise ValueError(f"model={name!r} is a {type(model).__name__}, which reads no captions; "
-                         f"choose one of {ready_names(reads)}, or the folder of such a model")
+    _check_reads(name, model, reads)
     return ReadyModel(short, model)
 
 
@@ -234,6 +238,15 @@ def _whole(place):
     return 'clip' if str(place) == 'clip' else str(Path(place).expanduser().resolve())
 
 
+def _refuse_for_open(what, **given):
+    "Refuse what is only of use where a model is opened"
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given: return
+    names = ', '.join(f'{name}={str(value)!r}' for name, value in given.items())
+    raise ValueError(f"{names}: model is {what}, which is open already; leave {', '.join(given)} out, or give the "
+                     "model by its name or folder")
+
+
 def open_embedder(model:'Embedder | Path | str', # Name or folder, see `ready_model`; an `Embedder` is returned as it is
     weights:Path | str | None=None, # File for a model of the zoo, see `ready_model`
     tokenizer:Path | str | None=None, # For `weights` that bring none, see `open_tokenizer`
@@ -241,7 +254,13 @@ def open_embedder(model:'Embedder | Path | str', # Name or folder, see `ready_mo
     device:str | None=None, # Default: where the model is; `auto` takes a GPU when there is one
     ) -> Embedder:
     "A model by name or by folder, with its record"
-    if isinstance(model, Embedder): return model
+    if isinstance(model, Embedder):
+        _refuse_for_open(f'the Embedder {model.short!r}', weights=weights, tokenizer=tokenizer, device=device)
+        _check_reads(model.short, model.net, reads)
+        return model
+    if not isinstance(model, (str, Path)):
+        raise TypeError(f"model is a {type(model).__name__}; give a name, a folder, or what open_embedder gives. A "
+                        "network of your own is an Embedder(network.eval(), 'its name')")
     short, net = ready_model(model, reads, weights, tokenizer)
     if device is not None: net = net.to(pick_device(device))
     if not weights and Path(model).expanduser().is_dir(): return Embedder(net, short, weights=_whole(model))
@@ -291,6 +310,10 @@ class CropOptions:
     skip_bad: bool = False      # leave out images that cannot be read, and list them in `meta`
     cameras: bool = False       # the camera numbers are those that the model was trained with, see `embed_images`
     check_content: bool = False # compare images by what their files hold, see `image_facts`
+
+    def __post_init__(self):
+        check_whole('batch_size', self.batch_size, 1)
+        for name in ('skip_bad', 'cameras', 'check_content'): check_choice(name, getattr(self, name), (True, False))
 
 
 class _ImageRows:
@@ -421,32 +444,39 @@ def _write_features(out, rows, meta, fresh, quiet):
         e = Embeddings(e.emb, e.pid, e.cam, e.path, e.caption, e.meta | own | meta, e.columns)
         e.save(out)
         try: remove_parts(folder, ['model', 'weights', 'n'])
-        except FileExistsError as error: warnings.warn(str(error), stacklevel=3)
+        except FileExistsError as error: warn_caller(str(error))
     return e
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #bde79751
+_Function = TypeVar('_Function', bound=Callable)
+_OF_MODEL = ('weights', 'tokenizer', 'device')  # of the last release
+
+
 def _opens_model(reads:str='', # See `ready_model`
-    ) -> Callable: # Decorator
+    ) -> Callable[[_Function], _Function]: # Decorator
     "Take weights, tokenizer and device of a model as the last release did, with a warning"
     def decorate(function):
         @functools.wraps(function)
-        def call(table, model, out, *args, tokenizer=None, device=None, **kwargs):
-            weights = kwargs.pop('weights', None)
-            if args and not isinstance(args[0], CropOptions): weights, *args = args
-            single = dict(weights=weights, tokenizer=tokenizer, device=device)
-            names = ', '.join(f'{name}=' for name, value in single.items() if value is not None)
-            if names:
-                text = (f'{function.__name__}: {names} belongs into open_embedder(model, ...) now, whose result is the '
-                        'model; as a parameter of its own it goes with the next release')
-                warnings.warn(text, DeprecationWarning, stacklevel=2)
-                model = open_embedder(model, weights, tokenizer, reads, device)
+        def call(table, model, out, *args, **kwargs):
+            single = {name: kwargs.pop(name) for name in _OF_MODEL if name in kwargs}
+            if args and (args[0] is None or isinstance(args[0], (str, Path))):  # where a file of weights stood
+                if 'weights' in single:
+                    raise TypeError(f'{function.__name__} got weights= and weights by position: give one of them')
+                single['weights'], *args = args
+            single = {name: single[name] for name in _OF_MODEL if single.get(name) is not None}
+            if single:
+                now = ', '.join(f'{name}=...' for name in single)
+                text = (f'{function.__name__}: write open_embedder(model, {now}) as the model; beside it '
+                        f"{'it goes' if len(single) == 1 else 'they go'} with the next release")
+                warn_caller(text, DeprecationWarning)
+                model = open_embedder(model, reads=reads, **single)
             return function(table, model, out, *args, **kwargs)
         return call
     return decorate
 
 
 @_opens_model()
-@gathered('options', CropOptions)
+@gathered(options=CropOptions)
 def embed_crops(table:ReidTable, # Crops, see `crops_table`
     model:Embedder | Path | str, # Name or folder, see `ready_model`; or what `open_embedder` gives
     out:Path | str, # Where to write: folder, `.safetensors` or `.npz`, see `Embeddings.save`
@@ -502,7 +532,7 @@ def _facts_as_begun(out, facts):
 
 
 @_opens_model()
-@gathered('options', CropOptions)
+@gathered(options=CropOptions)
 def crops_to_shards(table:ReidTable, # Crops, see `crops_table`
     model:Embedder | Path | str, # Name or folder, see `ready_model`; or what `open_embedder` gives
     out:Path | str, # Folder to write, or one that the same call has begun
@@ -535,11 +565,14 @@ def model_of(e:Embeddings | Shards, # Features
     ) -> nn.Module:
     "The model that questions have to be embedded with"
     noted = noted_model(e.meta)
-    name = model or noted.name
-    if not name:
+    if isinstance(model, nn.Module):
+        _refuse_for_open(f'a module {type(model).__name__}', weights=weights, tokenizer=tokenizer)
+    name = noted.name if model is None else model
+    if isinstance(name, str) and not name:
         raise ValueError("model=None, and the features do not say what embedded them; give its name or its folder")
     if model is None: weights, tokenizer = weights or noted.weights, tokenizer or noted.tokenizer
     net = ready_model(name, reads, weights, tokenizer).net if isinstance(name, (str, Path)) else name
+    if net is model: _check_reads(type(net).__name__, net, reads)
     kind, checksum = e.meta.get('model', ''), e.meta.get('checksum', '')
     if (kind and type(net).__name__ != kind) or (checksum and weights_sum(net) != checksum):
         raise ValueError(f"model={str(name)!r} is a {type(net).__name__} of other weights than the features, which are "

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..core.basics import check_choice, pick_device
+from ..core.basics import check_choice, check_record, pick_device
 from ..data.table import Finding, TableError
 from ..datasets.diagnosis import doctor
 from ..datasets.protocols.camera_cases import TABLES
@@ -309,6 +309,7 @@ def missing(plan:Plan, # From one of `PLANS`
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> list[Finding]: # Errors first; each once
     "Everything that a run lacks, with remedies"
+    check_record('execution', execution, Execution)
     found = [*plan.notes]
     for name, root in dict.fromkeys(plan.sets): found += set_findings(name, root)
     for s in plan.settings: found += start_findings(s)

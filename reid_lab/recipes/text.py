@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from ..analysis.text_scores import evaluate
-from ..core.basics import check_choice, pick_device
+from ..core.basics import check_choice, check_record, pick_device
 from ..core.distributed import main_first
 from ..data.augment import AUGMENT
 from ..data.loaders import Batches, FreeOrder, masked_singly, masked_words
@@ -192,6 +192,7 @@ def text_batches(table:ReidTable, # Its `train` rows, without junk, are used
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
     ) -> Batches:
     "What a training sees"
+    check_record('execution', execution, Execution)
     extras = [masked_tokens(model.tokenizer, s.mask, s.mask_each)] if s.mask else []
     if s.bridge != 'none': extras.append(Bridges(table.where(split='train'), s.bridge, model.size, s.augment))
     sampler = FreeOrder(s.per_id, s.keep_last) if s.per_id or s.keep_last else 'shuffle'

@@ -7,12 +7,11 @@ __all__ = ['ONE_OF', 'ROUNDING', 'summarise', 'Paired', 'paired', 'smallest_effe
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #c4db7269
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.basics import as_list, check_choice, stream
+from ..core.basics import as_list, check_choice, stream, warn_caller
 from reid_lab.results.rows import (
     RESULT_COLUMNS,
     Setting,
@@ -237,10 +236,9 @@ def _warn_of_starts(frame, zero, by):
     "Say once that rows started otherwise than those they are compared with"
     found = _other_starts(_started(zero, by), _started(frame, by))
     if not found: return
-    warnings.warn(f"rows started from {found[0][1]} are compared with rows started from {found[0][0]}: the "
-                  "difference is not one of the method alone; choose rows of one start with pick(frame, "
-                  "weights=...)",
-                  stacklevel=3)
+    warn_caller(f"rows started from {found[0][1]} are compared with rows started from {found[0][0]}: the "
+                "difference is not one of the method alone; choose rows of one start with pick(frame, "
+                "weights=...)")
 
 
 def relative_to(frame:'pd.DataFrame', # One row a run

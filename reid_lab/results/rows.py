@@ -16,13 +16,12 @@ import json
 import math
 import os
 import re
-import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.basics import check_choice, project_root, results_file
+from ..core.basics import check_choice, project_root, results_file, warn_caller
 from ..core.files import locked
 from .tables import is_number, sheet_safe, sheet_text
 
@@ -404,9 +403,9 @@ def _warn_of_torn(path, lines):
     "Say which rows are left out, given the lines at which no record begins"
     first = [n for n in lines if n - 1 not in lines]
     if not first: return
-    warnings.warn(f"{path}: the row that begins at line {', '.join(map(str, first))} is torn, since its "
-                  f"writer was stopped; it is left out. All other rows are whole; the next append moves a "
-                  f"torn last row to {path.name}.torn", stacklevel=4)
+    warn_caller(f"{path}: the row that begins at line {', '.join(map(str, first))} is torn, since its "
+                f"writer was stopped; it is left out. All other rows are whole; the next append moves a "
+                f"torn last row to {path.name}.torn")
 
 
 def _rows(path):

@@ -10,7 +10,6 @@ __all__ = ['FIELDS', 'PLACES', 'as_ids', 'Embeddings', 'written_meta', 'read_met
 import json
 import math
 import os
-import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
@@ -26,7 +25,7 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 
-from ..core.basics import as_list, check_choice, pick_device, unit_norm
+from ..core.basics import as_list, check_choice, pick_device, unit_norm, warn_caller
 from ..core.distributed import from_all, processes
 from ..core.files import BROKEN, atomic_path, file_kind, wrong_file
 from ..core.markup import fill
@@ -781,7 +780,7 @@ def embed_texts(model:torch.nn.Module, # Has `encode_text` and `tokenizer`
     as_ids('pid', f.pid, len(f))  # before the work
     _as_text('caption', f.caption, len(f))
     captions = f.caption.tolist()
-    if note := text_note(captions, model.tokenizer): warnings.warn(note, stacklevel=2)
+    if note := text_note(captions, model.tokenizer): warn_caller(note)
 
     def encoded(some, device): return model.encode_text(model.tokenizer(some).to(device))
 

@@ -7,19 +7,27 @@ __all__ = ['TIES', 'Pairs', 'QueryPairs', 'IdentityPairs', 'drops_same_camera', 
            'metrics_from_similarity', 'retrieval_metrics', 'msd', 'rsum']
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #3560f6da
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from ..core.basics import check_choice
+from ..core.basics import check_choice, check_whole, warn_caller
 from ..core.old_names import gathered
 from .embeddings import Embeddings, as_ids
-from .ranks import counter, group_mean, hit_chance, last_rank
-from .scores import UNIT, MatrixScores, Scores, ShardScores, score_blocks, scores_of
+from .ranks import BACKENDS, counter, group_mean, hit_chance, last_rank
+from reid_lab.retrieval.scores import (
+    UNIT,
+    MatrixScores,
+    Scores,
+    ShardScores,
+    refuse_distance,
+    score_blocks,
+    scores_of,
+)
 from .shards import Shards
 from .sides import SameImages, one_numbering, same_images, two_sides
 
@@ -318,10 +326,10 @@ def _warn_of_ties(seen):
     "Say so if more than one match in twenty has the score of somebody else"
     if seen.tied <= .05*seen.looked_at: return
     share = 100*seen.tied/seen.looked_at
-    warnings.warn(f"about {share:.0f} % of the matches have exactly the score of another person's image "
-                  f"({seen.tied} of {seen.looked_at} looked at): the order of the gallery ranks them. "
-                  "ties='expected' takes the mean over all orders, ties='order' keeps this one without a "
-                  "warning", stacklevel=5)   # the line that calls the decorated function
+    warn_caller(f"about {share:.0f} % of the matches have exactly the score of another person's image "
+                f"({seen.tied} of {seen.looked_at} looked at): the order of the gallery ranks them. "
+                "scoring=Scoring(ties='expected') takes the mean over all orders, scoring=Scoring(ties='order') keeps "
+                "this one without a warning")
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #e44e16cd
 def _scores_at(block, pairs):
@@ -380,7 +388,7 @@ def _counted_from_disk(problem, scoring, sample):
     "As `_counted_in_memory`, for blocks of queries of neighbouring ids; their scores never lie there whole"
     if scoring.chunk is not None:
         raise ValueError(f"chunk={scoring.chunk} is for galleries in memory; one on disk is read in pieces: "
-                         "give memory= bytes")
+                         f"give their bytes, as scoring=Scoring(memory={2**28})")
     scores, pairs = problem.scores, problem.pairs
     order = np.argsort(pairs.q_pid, kind='stable')
     queries = np.split(order, range(UNIT[0], len(order), UNIT[0]))
@@ -452,10 +460,18 @@ def _is_rank(k): return isinstance(k, (int, np.integer)) and not isinstance(k, b
 
 def _check_ranks(ks, cmc):
     "Ranks are whole numbers from 1"
-    if isinstance(ks, str) or not np.iterable(ks) or not all(map(_is_rank, ks)):
+    is_list = isinstance(ks, (Sequence, np.ndarray)) and not isinstance(ks, str)
+    if not is_list or not len(ks) or not all(map(_is_rank, ks)):
         raise ValueError(f"ks={ks!r}; it holds the ranks of R@k, whole numbers from 1, such as (1, 5, 10)")
     if cmc and not _is_rank(cmc):
         raise ValueError(f"cmc={cmc!r}; it is the last rank of the curve, a whole number from 1")
+
+
+def _check_span(span):
+    "A range has a lower and a higher end"
+    ends = tuple(span) if np.iterable(span) and not isinstance(span, str) else ()
+    if len(ends) == 2 and all(isinstance(end, Real) for end in ends) and -np.inf < ends[0] < ends[1] < np.inf: return
+    raise ValueError(f"span={span!r}; it is the lowest and the highest score of a matrix, such as (0., 1.)")
 
 
 @dataclass(frozen=True)
@@ -472,9 +488,14 @@ class Scoring:
     backend:str='auto' # 'numba', 'torch', or the faster one
 
     def __post_init__(self):
+        check_choice('same_camera', self.same_camera, (None, 'drop', 'keep'))
         check_choice('ap', self.ap, ['step', 'trapezoid'])
         check_choice('ties', self.ties, TIES)
+        check_choice('backend', self.backend, BACKENDS)
         _check_ranks(self.ks, self.cmc)
+        if self.chunk is not None: check_whole('chunk', self.chunk, 1)
+        check_whole('memory', self.memory, 1)
+        if self.span is not None: _check_span(self.span)
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #aa6fb9e3
 @dataclass(frozen=True, eq=False)
@@ -545,9 +566,8 @@ def _prepare(sim, labels, scoring):
     kept = np.flatnonzero(labels.g_pid != -1)
     if not len(kept): raise replace(labels, same=None).no_match()
     if labels.all_are_one():
-        warnings.warn(f"every query and every image has pid {labels.q_pid[0]}: each image is a match, so "
-                      "that the scores are 100 whatever the features; pid -1 is for images without a label",
-                      stacklevel=4)   # the line that calls the decorated function
+        warn_caller(f"every query and every image has pid {labels.q_pid[0]}: each image is a match, so "
+                    "that the scores are 100 whatever the features; pid -1 is for images without a label")
     if len(kept) < n_image: scores = scores.columns(kept)
     return _Problem(scores, labels.pairs_among(kept), labels)
 
@@ -587,7 +607,7 @@ def _scored(problem, scoring, per_query):
     return result
 
 
-@gathered('scoring', Scoring)
+@gathered(scoring=Scoring)
 def metrics_from_similarity(sim:np.ndarray | torch.Tensor | Scores, # (Q,G), higher is better
     q_pid:Sequence[int] | np.ndarray, # (Q,) person ids; -1 is junk
     g_pid:Sequence[int] | np.ndarray, # (G,) person ids; -1 is junk
@@ -603,10 +623,10 @@ def metrics_from_similarity(sim:np.ndarray | torch.Tensor | Scores, # (Q,G), hig
     return _scored(problem, scoring, per_query)
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #e61adce9
-@gathered('scoring', Scoring)
+@gathered(scoring=Scoring)
 def retrieval_metrics(q:Embeddings, # Queries
     g:Embeddings | Shards, # Gallery, in memory or on disk
-    *, same_camera:str | None=None, # 'drop' or 'keep': of `scoring`, which it replaces
+    *, same_camera:str | None=None, # 'drop' or 'keep', as in `scoring`, which is enough
     distance:str='cosine', # or 'euclidean' (mSD is defined on cosines, so it is NaN then)
     scores:Scores | None=None, # Other scores of the same queries and gallery (a re-ranking)
     per_query:bool=False, # Add `per_query`, arrays with NaN for skipped queries, and `skipped`, the reasons
@@ -614,7 +634,12 @@ def retrieval_metrics(q:Embeddings, # Queries
     ) -> dict: # R1 R5 R10 mAP mINP mSD RSum in percent, and counts, as `metrics_from_similarity`
     "All retrieval metrics of two sets of embeddings; an image that is query and gallery does not find itself"
     scoring = scoring or Scoring()
-    if same_camera is not None: scoring = replace(scoring, same_camera=same_camera)
+    refuse_distance(distance, scores)
+    if same_camera is not None:
+        if scoring.same_camera not in (None, same_camera):
+            raise ValueError(f"same_camera={same_camera!r}, but scoring=Scoring(same_camera={scoring.same_camera!r}); "
+                             "give it once")
+        scoring = replace(scoring, same_camera=same_camera)
     for name, e, kind in (('q', q, Embeddings), ('g', g, (Embeddings, Shards))):
         if not isinstance(e, kind):
             raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
@@ -653,7 +678,7 @@ def _released_msd(problem, scoring):
     return float(100*np.mean(values))
 
 
-@gathered('scoring', Scoring)
+@gathered(scoring=Scoring)
 def msd(sim:np.ndarray | torch.Tensor | Scores, # (Q,G) cosine similarities
     q_pid:Sequence[int] | np.ndarray, # (Q,) person ids; -1 is junk
     g_pid:Sequence[int] | np.ndarray, # (G,) person ids; -1 is junk

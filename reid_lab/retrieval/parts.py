@@ -10,7 +10,6 @@ __all__ = ['weights_sum', 'tokenizer_sum', 'columns_sum', 'image_facts', 'only_w
 import hashlib
 import json
 import re
-import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from ..core.basics import warn_caller
 from reid_lab.core.files import (
     BROKEN,
     atomic_path,
@@ -126,9 +126,9 @@ def _refuse_without_content(folder, noted):
 def _warn_without_times(folder, noted, plan):
     "Say so where changes of images cannot be noticed"
     if 'images' in noted or 'images' not in _noted(plan): return
-    warnings.warn(f"{folder} was begun by an earlier version, which did not note size and time of the "
-                  "images: changes of images since are not noticed. To embed them all again, pass "
-                  "fresh=True", stacklevel=3)
+    warn_caller(f"{folder} was begun by an earlier version, which did not note size and time of the "
+                "images: changes of images since are not noticed. To embed them all again, pass "
+                "fresh=True")
 
 
 def claim_parts(folder:Path | str, # Of the parts
@@ -278,8 +278,8 @@ class Parts:
         "Remove parts that are damaged, with a warning for each"
         for lo, hi in self.spans():
             if not (wrong := self._damage(lo, hi)): continue
-            warnings.warn(f"part {lo}-{hi} of {self.folder} is damaged ({wrong}); its rows are embedded "
-                          "again", stacklevel=2)
+            warn_caller(f"part {lo}-{hi} of {self.folder} is damaged ({wrong}); its rows are embedded "
+                        "again")
             remove_written(self.folder/f'{lo}-{hi}', ('features.safetensors', 'features', 'bad.json'))
 
     def join(self) -> tuple: # Embeddings, and what is wrong with the rows that were left out

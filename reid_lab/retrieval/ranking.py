@@ -6,7 +6,6 @@
 __all__ = ['top_k', 'check_pair', 'hides_own_camera', 'rank', 'Ranker', 'RetrievalResult', 'retrieve', 'rivals']
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #23f8cade
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +13,18 @@ import numpy as np
 import pandas as pd
 import torch
 
+from ..core.basics import warn_caller
 from .embeddings import Embeddings
 from .metrics import IdentityPairs, drops_same_camera
-from .scores import UNIT, EmbeddingScores, Scores, ShardScores, score_blocks, scores_of
+from reid_lab.retrieval.scores import (
+    UNIT,
+    EmbeddingScores,
+    Scores,
+    ShardScores,
+    refuse_distance,
+    score_blocks,
+    scores_of,
+)
 from .shards import Shards
 from .sides import one_numbering, same_images, two_sides
 
@@ -135,6 +143,7 @@ def rank(q:Embeddings, # Queries
     check_pair(q, g, scores, disk=True)
     if not isinstance(k, (int, np.integer)) or k < 1:
         raise ValueError(f"k={k!r}; it is the number of images per query, at least one")
+    refuse_distance(distance, scores)
     q, g = _comparable(q, g, same_camera, scores)
     scores = scores or scores_of(q, g, distance, memory)
     pairs, junk = _pairs(q, g, hides_own_camera(q, g, same_camera))
@@ -147,9 +156,8 @@ def rank(q:Embeddings, # Queries
     index, value = np.concatenate(index), np.concatenate(value)
     none = int((index[:, 0] == -1).sum())
     if none:
-        warnings.warn(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1), the "
-                      "query itself, or of its own person and camera; same_camera='keep' lists the last",
-                      stacklevel=2)
+        warn_caller(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1), the "
+                    "query itself, or of its own person and camera; same_camera='keep' lists the last")
     beyond = ((0, 0), (0, max(0, k - len(g))))   # of a gallery of fewer than k images
     return np.pad(index, beyond, constant_values=-1), np.pad(value, beyond, constant_values=-np.inf)
 
@@ -163,6 +171,7 @@ class Ranker:
         scores:Scores | None=None, # Other scores of the same queries and gallery
         ):
         check_pair(q, g, scores)
+        refuse_distance(distance, scores)
         q, g = _comparable(q, g, same_camera, scores)
         self.scores = scores or EmbeddingScores(q.emb, g.emb, distance)
         self.pairs, self.junk = _pairs(q, g, hides_own_camera(q, g, same_camera))
@@ -257,6 +266,7 @@ def rivals(q:Embeddings, # Queries
     ) -> pd.DataFrame: # right, right_score, wrong, wrong_score, first (rank of `right`); none: -1, -inf, 0
     "The best image of each query's own person and of anybody else, of those that count"
     check_pair(q, g, scores)
+    refuse_distance(distance, scores)
     q, g = _comparable(q, g, same_camera, scores)
     scores = scores or EmbeddingScores(q.emb, g.emb, distance)
     pairs, junk = _pairs(q, g, drops_same_camera(same_camera, q.cam, g.cam))

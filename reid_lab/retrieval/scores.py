@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['NUMBERS', 'LARGE', 'DISTANCES', 'UNIT', 'Scores', 'MatrixScores', 'inner', 'unit_rows', 'centre_of',
-           'EmbeddingScores', 'score_blocks', 'ShardScores', 'scores_of']
+           'EmbeddingScores', 'score_blocks', 'ShardScores', 'scores_of', 'refuse_distance']
 
 # %% ../../nbs/06_retrieval/40_scores.ipynb #1ebbe395
-import warnings
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
 
-from ..core.basics import check_choice, common_scale, unit_norm
+from ..core.basics import check_choice, common_scale, unit_norm, warn_caller
 from ..core.reporting import progress
 from .embeddings import Embeddings
 from .shards import Shards
@@ -123,8 +122,8 @@ def _count_zeros(x):
 def _warn_of_zeros(side, n, total):
     "Say how many vectors have no direction"
     if n:
-        warnings.warn(f"{n} of {total} {side} vectors are all zeros: they have no cosine (only a Euclidean "
-                        "distance) and score 0 with all. Find what made them, or drop them", stacklevel=4)
+        warn_caller(f"{n} of {total} {side} vectors are all zeros: they have no cosine (only a Euclidean "
+                      "distance) and score 0 with all. Find what made them, or drop them")
 
 
 class EmbeddingScores(Scores):
@@ -267,3 +266,12 @@ def scores_of(q:Embeddings, # Queries
     "Scores of queries and gallery, in memory or from the disk"
     if isinstance(g, Shards): return ShardScores(q.emb, g, distance, memory)
     return EmbeddingScores(q.emb, g.emb, distance)
+
+
+def refuse_distance(distance:str, # Of embeddings
+    scores:Scores | None, # That are given in their place
+    ) -> None:
+    "Refuse a distance beside scores, which would be ranked by without it"
+    if scores is None or distance == 'cosine': return
+    raise ValueError(f"distance={distance!r} is for features, and scores are given, which have one of their own; leave "
+                     "one of the two out")

@@ -12,7 +12,6 @@ import json
 import math
 import os
 import re
-import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 
-from ..core.basics import check_choice
+from ..core.basics import check_choice, warn_caller
 from ..core.distributed import launched
 from reid_lab.core.files import (
     BROKEN,
@@ -154,8 +153,8 @@ class ShardWriter:
             place = _place(self.folder, i)
             if place.exists() and (wrong := _damage(place, False)): damaged[i] = wrong
         for i, wrong in damaged.items():
-            warnings.warn(f"shard {_place(self.folder, i)} is damaged ({_listed(wrong)}); it is written "
-                          "again", stacklevel=2)
+            warn_caller(f"shard {_place(self.folder, i)} is damaged ({_listed(wrong)}); it is written "
+                        "again")
             remove_written(_place(self.folder, i), ('emb.npy', 'table.parquet', _LEFT_OUT))
         return list(damaged)
 

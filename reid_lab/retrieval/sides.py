@@ -7,7 +7,6 @@ __all__ = ['one_model', 'one_numbering', 'warn_if_apart', 'SameImages', 'same_im
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #853c51cc
 import os
-import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from itertools import count
 import numpy as np
 import pandas as pd
 
+from ..core.basics import warn_caller
 from .embeddings import Embeddings
 from .shards import Shards
 
@@ -180,9 +180,9 @@ def warn_if_apart(q:Embeddings | Shards, # Queries
         pairs = found.pairs().sort_values(['number', 'name'])
         some = pairs[pairs.number.duplicated(keep=False) | pairs.name.duplicated(keep=False)][:3]
         examples = ', '.join(f'{n} is {str(w)!r}' for w, n in zip(some.name, some.number))
-        warnings.warn(f"{label} and {label}_name do not agree between queries and gallery ({examples}); "
-                      "numbers are compared. Number both alike first: q, g = "
-                      "reid_lab.retrieval.sides.one_numbering(q, g)", stacklevel=3)
+        warn_caller(f"{label} and {label}_name do not agree between queries and gallery ({examples}); "
+                    "numbers are compared. Number both alike first: q, g = "
+                    "reid_lab.retrieval.sides.one_numbering(q, g)")
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #beb9e7bc
 def _equal(a, b):
@@ -319,9 +319,9 @@ def warn_of_equal_paths(q:Embeddings | Shards, # Queries
     if not len(query): return
     where = 'in different folders' if _knows_files(q) and _knows_files(g) else 'in folders that are not noted'
     path = q.path[query[0]]
-    warnings.warn(f"{len(np.unique(query))} of {len(q)} queries have the path of a gallery image, such as "
-                  f"{path!r}, {where}: if they are the same images, each finds itself. Embed both sides from "
-                  "one folder, and such pairs are left out", stacklevel=3)
+    warn_caller(f"{len(np.unique(query))} of {len(q)} queries have the path of a gallery image, such as "
+                f"{path!r}, {where}: if they are the same images, each finds itself. Embed both sides from "
+                "one folder, and such pairs are left out")
 
 
 def two_sides(q:Embeddings | Shards, # Queries

@@ -17,6 +17,7 @@ import torch
 from fastcore.basics import patch
 from torch import nn
 
+from ..core.basics import warn_caller
 from ..core.distributed import from_all, main_first
 from ..core.files import atomic_path, failed_sums, remove_written, sweep_remains, write_sums, wrong_file
 from ..core.weight_files import DamagedFile, save_weights, weights_for
@@ -150,9 +151,8 @@ def load_state(learn:Learner, # Made with the same arguments
     _refuse_others(learn, state, folder)
     rngs = [state['rng'], *state.get('others', ())] # of each process
     if len(rngs) != learn.world and not learn.rank:
-        warnings.warn(f"{Path(folder).name} was saved by {len(rngs)} process(es) and training goes on in "
-                      f"{learn.world}: the batches are the same, what losses and dropout draw is not",
-                      stacklevel=2)
+        warn_caller(f"{Path(folder).name} was saved by {len(rngs)} process(es) and training goes on in "
+                    f"{learn.world}: the batches are the same, what losses and dropout draw is not")
     learn.net.load_state_dict(weights)
     learn.opt.load_state_dict(state['opt'])
     learn.sched.load_state_dict(state['sched'])
@@ -196,7 +196,7 @@ class Checkpoint(Callback):
         until_now = [p for p in self.saved() if _step_of(p) <= learn.step]
         for old in until_now[:-self.keep]:
             try: remove_written(old, STATE_FILES)
-            except FileExistsError as e: warnings.warn(str(e), stacklevel=2) # no reason to end a training
+            except FileExistsError as e: warn_caller(str(e)) # no reason to end a training
 
 
 def _step_of(path):
@@ -212,7 +212,7 @@ def _first_whole(self:Checkpoint, use):
         try: return use(state)
         except DamagedFile as e:
             then = f'goes on from {older.name}' if older else 'starts anew'
-            warnings.warn(f"{state.name} is left out and training {then}: {e}", stacklevel=3)
+            warn_caller(f"{state.name} is left out and training {then}: {e}")
 
 
 @patch

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..core.basics import pick_device
+from ..core.basics import check_choice, check_function, check_record, check_whole, pick_device
 from ..core.distributed import launched, main_first, processes, torchrun
 from ..core.files import locked
 from ..core.old_names import gathered
@@ -41,6 +41,11 @@ class Records:
     rows:int = 30 # Of the log, in all
     saves:int = 10 # States, in all; at least 50 steps lie between two
 
+    def __post_init__(self):
+        if not isinstance(self.label, str): raise TypeError(f"label={self.label!r} must be a text")
+        check_whole('rows', self.rows, 1)
+        check_whole('saves', self.saves, 1)
+
     def row_steps(self, steps:int # Of the training
         ) -> int:
         "Steps between two rows"
@@ -58,6 +63,11 @@ class Ends:
     prepare:Callable[[nn.Module], None] | None = None # Before the first step; not when a training is resumed
     refresh:bool = True # Estimate BatchNorm statistics anew after the last step
     view:Callable[[dict, int], dict] | None = None # On which view of the batches, see `refresh_batchnorm`
+
+    def __post_init__(self):
+        check_function('prepare', self.prepare, 'the model')
+        check_choice('refresh', self.refresh, (True, False))
+        check_function('view', self.view, 'a batch and its number')
 
 # %% ../../nbs/08_training/50_fit.ipynb #413d5596
 @dataclass(frozen=True)
@@ -188,8 +198,7 @@ def refuse_ema(execution:Execution, # Of the run
     if 'ema' in execution.switches: raise ValueError(f"speed: ema, but {why}; leave it out")
 
 # %% ../../nbs/08_training/50_fit.ipynb #2e5caa55
-@gathered('records', Records)
-@gathered('ends', Ends)
+@gathered(records=Records, ends=Ends)
 def fit(model:nn.Module, # Trained in place
     loader:Loader, # Batches
     steps:int, # Batches in all
@@ -204,6 +213,7 @@ def fit(model:nn.Module, # Trained in place
     **learner, # Further arguments of `Learner`
     ) -> Trained:
     "Train in a folder, or go on where a training of the same key stopped"
+    check_record('execution', execution, Execution)
     if folder and key is None: raise ValueError(f"folder={str(folder)!r} needs a key, see training_key")
     in_key = execution.speed if key is None else key.get('speed', '')
     if in_key != execution.speed:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from torch import nn
 
+from ..core.basics import check_record
 from ..core.files import atomic_path
 from ..core.old_names import renamed
 from ..core.weight_files import load_weights, save_weights
@@ -51,6 +52,7 @@ def training_key(settings:dict, # Everything that was set, model and its argumen
     execution:Execution=Execution(), # Its switches reach the weights
     ) -> dict: # As JSON holds it
     "What decides the weights"
+    check_record('execution', execution, Execution)
     speed = dict(speed=execution.speed) if execution.speed else {} # keys from before there were switches stay equal
     return json.loads(json.dumps(dict(settings, seed=seed, images=digest(table, captions), **speed)))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..core.basics import check_choice, torch_stream
+from ..core.basics import check_choice, check_number, check_whole, torch_stream
 from ..core.old_names import gathered
 from ..core.reporting import progress
 from ..data.table import ReidTable
@@ -45,7 +45,10 @@ class PromptSettings:
     precision:str = 'no' # Of the text tower: `no`, `bf16` or `fp16` (with a scaled loss)
 
     def __post_init__(self):
-        "Refuse other schedules and precisions"
+        "Refuse other numbers, schedules and precisions"
+        check_whole('batch_size', self.batch_size, 1)
+        check_number('lr', self.lr, 0, 1e6)
+        check_number('weight_decay', self.weight_decay, 0, 1e6)
         check_choice('form', self.form, FORMS)
         check_choice('precision', self.precision, PRECISIONS)
 
@@ -74,7 +77,7 @@ def _check_labels(label, features, n_ids):
                      f"entries from {int(label.min())} to {int(label.max())}; use cache_images")
 
 
-@gathered('settings', PromptSettings)
+@gathered(settings=PromptSettings)
 def learn_prompts(model:CLIPReID, # Model of which only the prompts change
     features:torch.Tensor, # (N,E) from `cache_images`
     label:torch.Tensor, # (N,) identities from 0

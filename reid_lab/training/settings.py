@@ -11,7 +11,6 @@ import inspect
 import json
 import os
 import re
-import warnings
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..core.basics import warn_caller
 from ..core.files import atomic_path
 from ..data.table import ReidTable
 from .folder import DONE, WEIGHTS, digest, read_record
@@ -213,8 +213,8 @@ def refuse_settings(folder:Path | str, # A trained folder, which need not exist
     unknown = [name for name,
                value in here.items() if isinstance(value, str) and value.endswith(NOT_COMPARED)]
     if unknown:
-        warnings.warn(f"{folder.name}: {unknown} hold no plain values, so that nobody can tell whether the training "
-                      "goes on as it began; give the class a property `key_settings`, a dict of what it is set to")
+        warn_caller(f"{folder.name}: {unknown} hold no plain values, so that nobody can tell whether the training "
+                    "goes on as it began; give the class a property `key_settings`, a dict of what it is set to")
 
 
 def claim_settings(folder:Path | str, # A trained folder that this process has locked

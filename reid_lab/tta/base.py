@@ -7,7 +7,6 @@ __all__ = ['Stream', 'FeatureStream', 'ImageStream', 'influential', 'restored', 
            'warn_of_unknown_cameras', 'adapt_embeddings', 'adapt_images']
 
 # %% ../../nbs/10_tta/10_base.ipynb #dbd6cd86
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.basics import unit_norm
+from ..core.basics import unit_norm, warn_caller
 from ..data.table import ReidTable
 from ..models.backbones import norm_gradients, norm_layers, norm_parameters
 from ..retrieval.embeddings import Embeddings, embed_images, encode_images, image_pixels
@@ -235,8 +234,8 @@ def warn_of_unknown_cameras(q:Embeddings, # Queries
     "Warn how many images are adapted without their camera: -1 is unknown, and no camera"
     cams = np.concatenate([e.cam for e in (q, g) if e.cam is not None] or [np.zeros(0, int)])
     n = int((cams == -1).sum())
-    if n: warnings.warn(f"{n} of {len(cams)} images have an unknown camera (cam -1): they are adapted by mean and "
-                        "deviation of all images, not by those of a camera", stacklevel=3)
+    if n: warn_caller(f"{n} of {len(cams)} images have an unknown camera (cam -1): they are adapted by mean and "
+                      "deviation of all images, not by those of a camera")
 
 
 def adapt_embeddings(method:TTA, # `NoAdapt()`, `CameraNorm()` or `Dart3Lite(...)`

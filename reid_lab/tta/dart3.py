@@ -7,14 +7,21 @@ __all__ = ['LOSS_DISTANCES', 'RECIPE_LITE', 'REPORT_LITE', 'distances', 'dart3_l
            'external_parameters']
 
 # %% ../../nbs/10_tta/40_dart3.ipynb #0804bbf8
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from fastcore.basics import patch
 
-from ..core.basics import check_choice, common_scale, stream, unit_norm
+from reid_lab.core.basics import (
+    check_choice,
+    check_number,
+    check_whole,
+    common_scale,
+    stream,
+    unit_norm,
+    warn_caller,
+)
 from ..retrieval.embeddings import Embeddings
 from .base import Stream
 from .camera_norm import CameraNorm
@@ -156,8 +163,8 @@ def _compare_rate(self:Dart3):
     fate = 'are lost' if self.lr >= size else 'stay as they are'
     remedy = 'use rescale=True or another lr'
     if not 1e-6 < size < 1e6: remedy = 'no trained model has such features: look at its weights first'
-    warnings.warn(f"lr={self.lr} is a length in feature space, and the features deviate by {size:.3g}: the camera "
-                  f"statistics {fate}; {remedy}", stacklevel=5)
+    warn_caller(f"lr={self.lr} is a length in feature space, and the features deviate by {size:.3g}: the camera "
+                f"statistics {fate}; {remedy}")
 
 # %% ../../nbs/10_tta/40_dart3.ipynb #66aa5b48
 @patch
@@ -201,6 +208,12 @@ class LiteSettings:
     steps:int = 1 # Updates per batch
     batch_size:int = 64 # Queries per batch
     rescale:bool = False # See `Dart3`
+
+    def __post_init__(self):
+        check_number('lr', self.lr, 0, 1e6)
+        check_whole('steps', self.steps, 1)
+        check_whole('batch_size', self.batch_size, 1)
+        check_choice('rescale', self.rescale, (True, False))
 
     def arguments(self) -> dict: # Of `Dart3Lite`
         "Keywords; `rescale` only where it is on, since the rows of the recipe were measured before it was there"

@@ -377,7 +377,7 @@ def status(self:CameraBars) -> str:
 def ranked(self:CameraBars) -> str:
     "By what both sides are ranked"
     base = self.scene.base
-    by = _BY[base.how()['distance']] if base.scores is None else 'the given scores'
+    by = _BY[base.distance] if base.scores is None else 'the given scores'
     return f"ranked by {by} before, by {_BY['euclidean']} after"
 
 

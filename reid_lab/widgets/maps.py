@@ -121,7 +121,8 @@ def firsts(scene:Scene # Queries, gallery and ranking
     "The first result of every query"
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # empty lists are shown as such
-        return rank(scene.q, scene.g, 1, **{**scene.how(), 'scores': scene.ranker.scores})[0][:, 0]
+        same_camera = scene.how()['same_camera']
+        return rank(scene.q, scene.g, 1, same_camera=same_camera, scores=scene.ranker.scores)[0][:, 0]
 
 
 def first_is_right(scene:Scene, # Of the queries

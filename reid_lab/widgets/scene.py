@@ -117,7 +117,7 @@ class Scene(HasTraits):
     def _fits(self, proposal):
         if proposal.value is None: return None
         new = proposal.value if isinstance(proposal.value, Scores) else MatrixScores(proposal.value)
-        self._given = Ranker(self.q, self.g, **self._ranking, scores=new)
+        self._given = Ranker(self.q, self.g, same_camera=self._ranking['same_camera'], scores=new)
         return new
 
     @observe('scores')
@@ -136,9 +136,15 @@ class Scene(HasTraits):
         "Call `f` when the ranking has changed; it is held weakly"
         self._followers.append(weakref.WeakMethod(f))
 
-    def how(self) -> dict: # same_camera, distance and scores
-        "What the ranking is made with, for functions that rank"
-        return dict(self._ranking, scores=self.scores)
+    def how(self) -> dict: # same_camera, scores and, without them, distance
+        "What the ranking is made with, for functions that rank: scores, or else the distance of the embeddings"
+        if self.scores is None: return dict(self._ranking, scores=None)
+        return dict(same_camera=self._ranking['same_camera'], scores=self.scores)
+
+    @property
+    def distance(self) -> str: # `cosine` or `euclidean`
+        "Of the embeddings, by which they are ranked while there are no scores"
+        return self._ranking['distance']
 
     def __repr__(self): return f"Scene({len(self.q)} queries, {len(self.g)} gallery images, {self.selection})"
 

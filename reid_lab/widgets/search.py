@@ -19,7 +19,7 @@ from traitlets import Int, Unicode, validate
 
 from ..analysis.open_set import Threshold
 from ..analysis.search import Answer, ask, find
-from ..core.basics import check_choice
+from ..core.basics import check_choice, warn_caller
 from ..core.files import BROKEN, safe_join
 from ..core.old_names import renamed
 from ..core.reporting import printable
@@ -98,7 +98,7 @@ def answer(self:SearchPage, query:int | None) -> Answer | None: # Row -> None if
     if self.question.strip(): q = self._embedded_question().embedded
     elif query is not None: q = self.scene.q[[query]]
     else: return None
-    distance = None if self.threshold else self.scene.how()['distance'] # else that of the threshold
+    distance = None if self.threshold else self.scene.distance # else that of the threshold
     return find(q, self.scene.g, self.k, self.threshold, distance)
 
 # %% ../../nbs/15_widgets/50_search.ipynb #7235921f
@@ -274,8 +274,7 @@ def images_of(features:Embeddings, # With paths
     if folder and not root.is_dir():
         raise ValueError(f"folder={str(folder)!r} is no folder; give that in which the paths of the features start")
     if not folder and not any(_lies_in(root, place) for place in beside):
-        warnings.warn(f"pictures are taken from {str(root)!r}, which the features name; give folder=DIR for another",
-                      stacklevel=2)
+        warn_caller(f"pictures are taken from {str(root)!r}, which the features name; give folder=DIR for another")
     return Pictures(root, features.path, _written(features))
 
 

@@ -11,7 +11,6 @@ import errno
 import hashlib
 import json
 import shutil
-import warnings
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
@@ -23,7 +22,7 @@ import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 
-from ..core.basics import cache_dir, check_choice, check_number, check_whole, stream
+from ..core.basics import cache_dir, check_choice, check_number, check_whole, stream, warn_caller
 from ..core.files import atomic_path, failed_sums, locked, read_sums, remove_written, sweep_remains, write_sums
 from ..core.pictures import Picture, image_grid
 from ..core.reporting import phase, progress
@@ -361,8 +360,7 @@ def build(self:World, deep:bool=False, # Compare the checksum of the images even
     if _damage(folder, deep) == {}: return folder
     with locked(folder.with_name(f'.{folder.name}.lock')):
         wrong = _damage(folder, deep) # another process may have built or mended it meanwhile
-        if wrong: warnings.warn(f"the World cache {str(folder)!r} is damaged and made again: {wrong}",
-                                stacklevel=3)
+        if wrong: warn_caller(f"the World cache {str(folder)!r} is damaged and made again: {wrong}")
         if wrong is None: self._render()
         elif set(wrong) == {'table.json'}: self._write_table_again()
         elif wrong:
@@ -397,7 +395,7 @@ def _cached_captions(world, folder):
     if whole(): return json.loads(path.read_text())
     with locked(folder.with_name(f'.{folder.name}.lock')):
         if whole(): return json.loads(path.read_text()) # of another process
-        if path.exists(): warnings.warn(f"{str(path)!r} is damaged and written again", stacklevel=4)
+        if path.exists(): warn_caller(f"{str(path)!r} is damaged and written again")
         captions = _captions(world, np.load(folder/'visible.npy'))
         text = json.dumps(captions)
         with _room(folder, len(text)), atomic_path(path) as tmp: tmp.write_text(text)

@@ -52,10 +52,10 @@ def table(folder):
     return ReidTable(frame, folder)
 
 
-def seen(folder, start=0, **loading):
+def seen(folder, start=0, loading=None, **fields):
     "Batches from one on, to the end of the second epoch, as bytes"
     loader = Batches(table(folder), 5, SIZE, seed=2, unit="caption", augment="light",
-                     loading=Loading(**loading))
+                     loading=loading or Loading(**fields))
     out = [(b["img"].numpy().tobytes(), b["caption"], b["index"].tolist())
            for e, first in ((0, start), (1, 0)) for b in loader.epoch(e, first)]
     loader.close()

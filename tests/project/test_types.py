@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import reid_lab
+
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(p for p in (ROOT/"reid_lab").rglob("*.py") if p.name != "_modidx.py")
 # The text of these rooms names the caches of Worlds, so that they are left as they are.
@@ -38,6 +40,47 @@ def test_public_parameters_and_results_have_types(path):
 def test_what_has_no_type_is_found():
     text = "class A:\n    def __init__(self, a, b: int): ...\n    def c(self): ...\ndef _d(e): ...\n"
     assert list(untyped(text)) == ["__init__(a)", "c ->"]
+
+
+def wraps_without_type(text):
+    "Decorators whose functions lose their type: what they return is written as nothing, or as any callable"
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.FunctionDef): continue
+        inner = [n for n in ast.walk(node) if isinstance(n, ast.FunctionDef) and n is not node]
+        decorators = [ast.unparse(d) for n in inner for d in n.decorator_list]
+        if not any(text.startswith("functools.wraps(") for text in decorators): continue
+        if node.name == "decorate": continue    # of a decorator with arguments, which has the type
+        if node.returns is None or ast.unparse(node.returns) == "Callable": yield node.name
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(ROOT/"reid_lab").as_posix())
+def test_decorated_functions_keep_their_type(path):
+    assert not list(wraps_without_type(path.read_text(encoding="utf-8")))
+
+
+def test_a_decorator_without_a_type_is_found():
+    text = """
+def plain(function):
+    @functools.wraps(function)
+    def call(): ...
+def with_arguments(x) -> Callable:
+    def decorate(function):
+        @functools.wraps(function)
+        def call(): ...
+def typed(function: F) -> F:
+    @functools.wraps(function)
+    def call(): ...
+"""
+    assert list(wraps_without_type(text)) == ["plain", "with_arguments"]
+
+
+def test_what_is_loaded_late_is_there_for_type_checkers():
+    "The names of `import reid_lab as rl`, each imported from its home"
+    body = ast.parse((ROOT/"reid_lab"/"__init__.py").read_text(encoding="utf-8")).body
+    block = next(node for node in body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    seen = {alias.asname or alias.name: f"{node.module}:{alias.name}" for node in block.body for alias in node.names}
+    home = {name: place if ":" in place else f"{place}:{name}" for name, place in reid_lab._HOME.items()}
+    assert seen == home and reid_lab.__all__ == [*home]
 
 
 @pytest.mark.whole

@@ -472,8 +472,33 @@ def test_arguments_of_the_last_release(folder, tmp_path):
         e = C.embed_crops(table, "clip_tiny", tmp_path/"a", file, tokenizer=words, batch_size=5, quiet=True)
         C.crops_to_shards(table, "clip_tiny", tmp_path/"b", weights=file, tokenizer=words, batch_size=5)
     said = " ".join(str(w.message) for w in caught)
-    assert "weights=, tokenizer= belongs into open_embedder" in said and "options=CropOptions(...)" in said
+    assert "write open_embedder(model, weights=..., tokenizer=...) as the model" in said
+    assert "options=CropOptions(batch_size=...)" in said and {w.filename for w in caught} == {__file__}
     assert torch.allclose(e.emb, now.emb, atol=1e-6) and e.meta == now.meta
+
+
+@pytest.mark.parametrize("given", [dict(weights="w.safetensors"), dict(tokenizer="clip"), dict(device="cpu")])
+def test_what_opens_a_model_is_refused_beside_an_open_one(folder, tmp_path, given):
+    (name, value), opened = *given.items(), C.open_embedder("clip_tiny")
+    message = f"{name}='{value}': model is the Embedder 'clip_tiny', which is open"
+    with pytest.raises(ValueError, match=message): C.open_embedder(opened, **given)
+    with pytest.raises(ValueError, match=message), pytest.warns(DeprecationWarning):
+        C.embed_crops(crops_table(folder), opened, tmp_path/"f", quiet=True, **given)
+    assert not (tmp_path/"f").exists()
+    if name == "device": return
+    with pytest.raises(ValueError, match=message): C.embed_once(folder, opened, **given)
+    with pytest.raises(ValueError, match=f"{name}='{value}': model is a module CLIPPair, which is open"):
+        C.search(C.embed_once(folder, opened), "a man", model=opened.net, **given)
+
+
+def test_a_module_is_no_model_to_open(folder, tmp_path):
+    net = C.open_embedder("bot_tiny").net
+    with pytest.raises(TypeError, match="model is a BoT; give a name.*Embedder"):
+        C.embed_crops(crops_table(folder), net, tmp_path/"f")
+    with pytest.raises(ValueError, match="is a BoT, which reads no captions"):
+        C.open_embedder(C.Embedder(net, "mine"), reads="captions")
+    with pytest.raises(ValueError, match="is a BoT, which reads no captions"):
+        C.search(C.embed_once(folder, "bot_tiny"), "a man", model=net)
 
 
 # ---- answers

@@ -312,7 +312,7 @@ def test_single_keywords_of_the_last_release():
     "Fields of `Scoring` as parameters of their own: the same result, and a warning at the line of the call"
     rng = np.random.default_rng(0)
     q, g = embeddings(20, rng), embeddings(60, rng)
-    with pytest.warns(DeprecationWarning, match=r"ties=, ks= belongs into scoring=Scoring\(\.\.\.\)") as found:
+    with pytest.warns(DeprecationWarning, match=r"ties= and ks= belong into scoring=Scoring\(ties=") as found:
         old = retrieval_metrics(q, g, ties="expected", ks=(1, 3))
     assert old == retrieval_metrics(q, g, scoring=Scoring(ties="expected", ks=(1, 3))) and "R3" in old
     assert found[0].filename == __file__

@@ -93,7 +93,8 @@ def test_errors_are_those_of_memory(noisy, tied):
             with pytest.raises(ValueError, match="none of the 300 queries") as err: retrieval_metrics(e, gallery)
             said.append(str(err.value))
         assert said[0] == said[1]
-    with pytest.raises(ValueError, match="give memory="): retrieval_metrics(q, disk, scoring=Scoring(chunk=5))
+    with pytest.raises(ValueError, match=r"give their bytes, as scoring=Scoring\(memory=268435456\)"):
+        retrieval_metrics(q, disk, scoring=Scoring(chunk=5))
     with pytest.raises(TypeError, match=r"g\.load\(\)"): rivals(q, disk)
     with pytest.raises(TypeError, match="q is Shards"): retrieval_metrics(disk, disk)
     with pytest.raises(ValueError, match="gallery vectors 16"): retrieval_metrics(noisy(3, 0), disk)

@@ -55,7 +55,7 @@ def test_a_later_part_may_refuse_an_average():
 
 
 def test_what_is_in_records_now_may_stand_alone_as_in_the_last_release():
-    with pytest.warns(DeprecationWarning, match="belongs into records=Records"):
+    with pytest.warns(DeprecationWarning, match="belong into records=Records"):
         old = train(rows=6, label="old", refresh=False)
     new = train(records=Records("new", 6), ends=Ends(refresh=False))
     assert [row["step"] for row in old.log] == [row["step"] for row in new.log] and len(new.log) == 6

@@ -8,7 +8,7 @@ __all__ = ['TIMES', 'camera_facts', 'camera_names', 'camera_warnings', 'side_war
 
 # %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #2a409c83
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -44,13 +44,14 @@ from reid_lab.analysis.bias.verdict import (
     verdict_of,
 )
 from ..open_set import OpenSet, no_person, open_set_report, search_scores
-from ...core.basics import check_choice
+from ...core.basics import LAST_SEED, check_choice, check_whole
 from ...core.old_names import gathered
 from ...core.reporting import progress
 from ...retrieval.cameras import CameraStats, check_spread, has_spread
 from ...retrieval.embeddings import Embeddings
 from ...retrieval.scores import DISTANCES
 from ...retrieval.sides import same_images, two_sides
+from ...tta.dart3 import Dart3Lite, LiteSettings
 
 # %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #bc24ab2a
 def _bare(e):
@@ -66,12 +67,6 @@ def _numbered_images(q, g, same):
     q.source = g.source = object()
     q.rows, g.rows = np.arange(len(q)), len(q) + np.arange(len(g))
     g.rows[same.image] = same.query
-
-
-def _check_numbers(**numbers):
-    "Refuse numbers of images or clusters below 2; None leaves a number open"
-    for name, n in numbers.items():
-        if n is not None and n < 2: raise ValueError(f"{name}={n}; it is at least 2")
 
 
 def _check_side(name, e):
@@ -224,6 +219,16 @@ def feature_warnings(q:Embeddings, # Queries
     return out
 
 # %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #9774a7be
+def _check_lite(lite):
+    "Refuse what `Dart3Lite` does not take, before anything is measured"
+    if lite is None: return
+    if not isinstance(lite, Mapping):
+        hint = '; give lite=settings.arguments()' if isinstance(lite, LiteSettings) else ''
+        raise TypeError(f"lite={lite!r} must be a dict of arguments of Dart3Lite, such as lite=dict(steps=5){hint}")
+    try: Dart3Lite(**{**LITE, **lite})
+    except TypeError as e: raise ValueError(f"lite={lite!r} does not suit Dart3Lite: {e}") from None
+
+
 @dataclass(frozen=True)
 class AuditSettings:
     "How much a report on camera bias measures; images are drawn as whole identities"
@@ -236,6 +241,15 @@ class AuditSettings:
     open_images:int = 3000 # Queries in the open-set section; 0: without it
     seed:int = 0 # Of samples and clusters
     file:TextIO | None = None # Where progress goes (default: stdout)
+
+    def __post_init__(self):
+        _check_lite(self.lite)
+        for name in ('map_images', 'nmi_images'): check_whole(name, getattr(self, name), 2)
+        if self.n_clusters is not None: check_whole('n_clusters', self.n_clusters, 2)
+        for name in ('few', 'splits', 'open_images'): check_whole(name, getattr(self, name), 0)
+        check_whole('seed', self.seed, 0, LAST_SEED)
+        if self.file is not None and not hasattr(self.file, 'write'):
+            raise TypeError(f"file={self.file!r} must be an open file, such as sys.stderr, or None")
 
 # %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #5df3636f
 TIMES = {'adapt': 1, 'learn': 15, 'rank': 10, 'cluster': 3, 'halves': 2, 'open set': 3} # Parts of the progress
@@ -474,7 +488,7 @@ def _all_warnings(task, measured, facts, n_scored, searched):
     return out
 
 
-@gathered('audit', AuditSettings, settings='lite')
+@gathered(dict(settings='lite'), audit=AuditSettings)
 def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unknown
     g:Embeddings | None=None, # Raw gallery features with cameras
     *, distance:str='cosine', # `cosine` or `euclidean`: how the features rank as they are
@@ -486,7 +500,6 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
     "Audit features for camera bias"
     check_choice('distance', distance, DISTANCES)
     check_choice('map_method', map_method, (*MAPS, 'none'))
-    _check_numbers(map_images=audit.map_images, nmi_images=audit.nmi_images, n_clusters=audit.n_clusters)
     sides = _checked(q, g)
     names = camera_names(*(_with_cameras(e, new) for e, new in zip((q, g), sides) if e is not None))
     q, g = sides

@@ -7,7 +7,6 @@ __all__ = ['REMEDIES', 'CONTROL', 'LITE', 'lite_gradient', 'ClosedLite', 'Adapte
            'nmi_with_chance', 'Gain', 'PairedScores']
 
 # %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #d1f7364c
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ...core.basics import common_scale, stream
+from ...core.basics import common_scale, stream, warn_caller
 from ...core.old_names import renamed
 from ...core.statistics import percent_interval, resampled_means
 from ...retrieval.cameras import cluster, nmi
@@ -213,8 +212,8 @@ def _warn_of_zeros(q, g):
     for side, e in (('query', q), ('gallery', g)):
         n = int((e.emb == 0).all(1).sum())
         if n == 0: continue
-        warnings.warn(f"{n} {side} vectors are all zeros: they have no cosine and score 0 with all. Find what "
-                      "made them, or drop them", stacklevel=4)
+        warn_caller(f"{n} {side} vectors are all zeros: they have no cosine and score 0 with all. Find what "
+                    "made them, or drop them")
 
 
 @renamed(told='on_progress')

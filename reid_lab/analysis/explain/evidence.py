@@ -33,7 +33,7 @@ from .places import Score, score_of
 from .visibility import read_words, token_words
 from .word_maps import integrated_gradients, text_score, word_occlusion, word_values
 from .word_masking import word_kinds
-from ...core.basics import as_list, check_choice
+from ...core.basics import as_list, check_choice, check_whole
 from ...core.old_names import gathered
 from ...core.statistics import mean_interval
 from ...data.text import STOP_WORDS, Tokenizer
@@ -134,8 +134,12 @@ class EvidenceSettings:
     seed: int = 0       # of random maps and ties
     per: int = 3        # maps at once; the caller is asked between them
 
+    def __post_init__(self):
+        for name in ('steps', 'patch', 'per'): check_whole(name, getattr(self, name), 1)
+        check_whole('seed', self.seed, 0)
 
-@gathered('settings', EvidenceSettings)
+
+@gathered(settings=EvidenceSettings)
 def evidence_steps(score:Score, # Of `one_map`
     img:torch.Tensor, # (1,3,H,W) in [0,1]
     heat:np.ndarray, # (h,w)
@@ -168,7 +172,7 @@ def _beside_random(curves, mode):
                 beats=float(share_beaten(areas[0], areas[1:], mode)))
 
 
-@gathered('settings', EvidenceSettings)
+@gathered(settings=EvidenceSettings)
 def map_evidence(score:Score, # Of `one_map`
     img:torch.Tensor, # (1,3,H,W) in [0,1]
     heat:np.ndarray, # (h,w)

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 
-from ...core.basics import as_list, check_choice, stream
+from ...core.basics import as_list, check_choice, check_whole, stream
 from ...core.old_names import gathered
 
 # %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #25dc08e3
@@ -107,6 +107,10 @@ class Perturbation:
     baseline: str | torch.Tensor = 'blur'       # see `baseline_images`, or images (B,3,H,W)
     batch: int = 128                            # images a call, about
 
+    def __post_init__(self):
+        for name in ('steps', 'patch', 'batch'): check_whole(name, getattr(self, name), 1)
+        if not torch.is_tensor(self.baseline): check_choice('baseline', self.baseline, BASELINES)
+
 
 def _one_each(heat, img):
     "Maps of the size of the images, as many"
@@ -123,7 +127,7 @@ def area(curve:np.ndarray | Sequence[float], # (...,S+1) values at equal distanc
     return (y[..., 1:] + y[..., :-1]).mean(-1)/2
 
 # %% ../../../nbs/12_analysis/90_explain/20_faithfulness.ipynb #20fa0001
-@gathered('perturbation', Perturbation)
+@gathered(perturbation=Perturbation)
 @torch.no_grad()
 def perturbation_curve(score:Callable, # (n,3,H,W) -> (n,); row r belongs to image r % B
     img:torch.Tensor, # (B,3,H,W) in [0,1]
@@ -135,7 +139,6 @@ def perturbation_curve(score:Callable, # (n,3,H,W) -> (n,); row r belongs to ima
     "Scores while a growing share of the units, from 0 to 1, is removed or inserted"
     check_choice('mode', mode, MODES)
     steps, plain = perturbation.steps, perturbation.baseline
-    if steps < 1: raise ValueError(f"steps={steps} must be at least 1")
     if not len(img): return np.zeros((0, steps + 1))
     rank = torch.as_tensor(removal_order(_one_each(heat, img), perturbation.patch, seed), device=img.device)
     if isinstance(plain, str): plain = baseline_images(img, plain)
@@ -184,7 +187,7 @@ def share_beaten(own:np.ndarray, # (...) areas of heat maps
     return np.where(np.abs(better) < 1e-9, .5, better > 0).mean(0)
 
 
-@gathered('perturbation', Perturbation)
+@gathered(perturbation=Perturbation)
 def against_random(score:Callable, # See `perturbation_curve`
     img:torch.Tensor, # (B,3,H,W) in [0,1]
     heat:np.ndarray | torch.Tensor | Sequence, # (B,h,w), see `fit_map`

@@ -28,7 +28,7 @@ from reid_lab.analysis.explain.faithfulness import (
 from .image_maps import CAMS, cross_maps, grad_cam, occlusion_map, query_word_maps, rollout
 from .places import Score, place_of, score_of
 from .visibility import named_parts, person_pairs, token_words
-from ...core.basics import as_list, check_choice
+from ...core.basics import as_list, check_choice, check_whole
 from ...core.old_names import gathered
 from ...core.reporting import progress
 from ...core.statistics import mean_interval
@@ -43,6 +43,9 @@ def _words_alone(caption, words):
     return ' '.join(split[j] for j in words)
 
 
+_TARGETS = ('contrast', 'phrase')
+
+
 def part_score(model:nn.Module, # Any model of the zoo
     parts:pd.DataFrame, # From `named_parts` or `person_pairs`
     table:ReidTable, # Of the images
@@ -50,7 +53,7 @@ def part_score(model:nn.Module, # Any model of the zoo
     target:str='contrast', # Or `phrase`
     ) -> Score:
     "What is explained in each row"
-    check_choice('target', target, ('contrast', 'phrase'))
+    check_choice('target', target, _TARGETS)
     if 'other' in parts: return score_of(model, image=to_pixels(table.images(list(parts.other), model.size)))
     kind = 'match' if match else 'text'
     if target == 'phrase':
@@ -124,6 +127,16 @@ class MapSettings:
     patch: int = 8
     baseline: str | torch.Tensor = 'blur'
 
+    def __post_init__(self):
+        check_choice('target', self.target, _TARGETS)
+        check_whole('batch', self.batch, 1)
+        for mode in as_list(self.modes): check_choice('modes', mode, MODES)
+        check_whole('n', self.n, 1 if len(self.modes) else 0)
+        check_whole('seed', self.seed, 0)
+        assert self.perturbation    # checks what it takes
+        if self.model_name is None or isinstance(self.model_name, str): return
+        raise TypeError(f"model_name={self.model_name!r} must be a text for the column `model`, or None")
+
     @property
     def perturbation(self) -> Perturbation: return Perturbation(self.steps, self.patch, self.baseline)
 
@@ -150,7 +163,7 @@ def _chance_columns(parts, world, size):
                        chance_person=chance_level(masks, persons if of_captions else None))
 
 
-@gathered('settings', MapSettings, name='model_name')
+@gathered(dict(name='model_name'), settings=MapSettings)
 def map_scores(model:nn.Module, # Any model of the zoo
     table:ReidTable, # Of a World
     world:World, # The World
@@ -162,7 +175,6 @@ def map_scores(model:nn.Module, # Any model of the zoo
     "Every map of every named part (or person) against the truth and against chance"
     known, device, frames = map_methods(model), next(model.parameters()).device, []
     methods = known if methods is None else [check_choice('method', m, known) for m in methods]
-    for mode in as_list(settings.modes): check_choice('modes', mode, MODES)
     if hasattr(model, 'encode_text'):
         parts = named_parts(table, world, rows, tokenizer=getattr(model, 'tokenizer', None))
     else: parts = person_pairs(table, world, rows)

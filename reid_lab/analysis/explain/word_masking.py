@@ -18,7 +18,7 @@ from torch import nn
 
 from .faithfulness import VARIANTS, without_words
 from .visibility import word_parts
-from ...core.basics import check_choice, stream
+from ...core.basics import check_choice, check_device, check_function, check_whole, stream
 from ...core.old_names import gathered
 from ...core.reporting import progress
 from ...core.statistics import mean_interval
@@ -37,7 +37,7 @@ def masked_queries(frame:pd.DataFrame, # From `table.text_queries(split)`
     variant:str='unk', # 'unk' replaces them by `[UNK]` (paper), 'delete' removes them (released code)
     ) -> pd.DataFrame: # The same rows, `caption` changed
     "Captions with m words missing; a caption that would be left empty keeps its words"
-    check_choice('variant', variant, ['unk', 'delete'])
+    check_choice('variant', variant, VARIANTS)
     draws = stream(seed, 'mask words').integers(2**62, size=len(frame)).tolist()
     masked = [mask_words(c, m, random.Random(d), variant) or c for c, d in zip(frame.caption, draws)]
     return frame.assign(caption=masked)
@@ -46,12 +46,25 @@ def masked_queries(frame:pd.DataFrame, # From `table.text_queries(split)`
 METRICS = ('R1', 'R5', 'R10', 'mAP', 'mINP', 'mSD', 'RSum')
 
 
+def _check_split_and_device(search):
+    "Refuse what names no split and no device"
+    if not isinstance(search.split, str): raise TypeError(f"split={search.split!r} must be a text, such as 'test'")
+    if search.device is not None: check_device(search.device)
+
+
 @dataclass(frozen=True)
 class MaskedSearch:
     "What masked captions search, and how"
     split: str = 'test'                 # of the queries (captions) and of the gallery (images)
     evaluate: Callable | None = None    # frame of captions -> metrics, to re-rank; default: by cosine
     device: str | None = None           # where to compute; default: where the model is
+
+    def __post_init__(self):
+        _check_split_and_device(self)
+        check_function('evaluate', self.evaluate, 'a frame of captions')
+        if self.evaluate is not None and self.device is not None:
+            raise ValueError(f"device={self.device!r} is where captions are embedded without evaluate=, and evaluate "
+                             "computes where it will; leave one of the two out")
 
 
 def _by_cosine(model, table, search, quiet):
@@ -64,7 +77,7 @@ def _by_cosine(model, table, search, quiet):
     return evaluate
 
 
-@gathered('search', MaskedSearch)
+@gathered(search=MaskedSearch)
 def word_masking(model:nn.Module, # Has `encode_image`, `encode_text`, `tokenizer` and `size`
     table:ReidTable, # With captions
     n_masked:Iterable[int]=range(6), # Numbers of words to mask
@@ -74,6 +87,7 @@ def word_masking(model:nn.Module, # Has `encode_image`, `encode_text`, `tokenize
     quiet:bool | None=None, # No progress lines
     ) -> pd.DataFrame: # n_masked, seed, variant, R1, R5, R10, mAP, mINP, mSD, RSum; one row per number and seed
     "Retrieval scores by the number of masked words"
+    check_choice('variant', variant, VARIANTS)
     texts, seeds, n_masked = table.text_queries(search.split), list(seeds), list(n_masked)
     if not seeds or not n_masked:
         raise ValueError(f"n_masked={n_masked}, seeds={seeds}: give at least one of each")
@@ -166,6 +180,14 @@ class EffectSearch:
     score: Callable | None = None       # embeddings of captions -> `Scores`, to re-rank; default: cosine
     device: str | None = None           # where to compute; default: where the model is
 
+    def __post_init__(self):
+        _check_split_and_device(self)
+        if self.n is not None: check_whole('n', self.n, 1)
+        check_whole('seed', self.seed, 0)
+        check_function('score', self.score, 'the embeddings of captions')
+        if self.gallery is None or isinstance(self.gallery, Embeddings): return
+        raise TypeError(f"gallery is a {type(self.gallery).__name__}, and must be Embeddings of the images, or None")
+
 
 def _outcomes(q, g, scores):
     "Margin, rank and hit of each query; NaN where there is no right image, or no other"
@@ -177,7 +199,7 @@ def _outcomes(q, g, scores):
     return f
 
 
-@gathered('search', EffectSearch)
+@gathered(search=EffectSearch)
 def word_effects(model:nn.Module, # Has `encode_image`, `encode_text`, `tokenizer` and `size`
     table:ReidTable, # With captions
     units:str='kind', # See `masked_copies`
@@ -186,6 +208,8 @@ def word_effects(model:nn.Module, # Has `encode_image`, `encode_text`, `tokenize
     quiet:bool | None=None, # No progress lines
     ) -> pd.DataFrame: # Rows of `masked_copies` with margin, hit, rank (with the thing) and the effects on each
     "What each word or kind of word adds to the search with its caption"
+    check_choice('units', units, UNITS)
+    check_choice('variant', variant, VARIANTS)
     texts = table.text_queries(search.split)
     drawn = np.sort(stream(search.seed, 'captions').permutation(len(texts))[:search.n])
     texts = texts.iloc[drawn].reset_index(drop=True)

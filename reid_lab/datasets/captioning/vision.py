@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from fastcore.basics import patch
 
-from ...core.basics import check_choice, pick_device, stream
+from ...core.basics import check_choice, check_number, check_whole, pick_device, stream
 from ...core.files import BROKEN, file_sum
 from ...core.old_names import gathered
 from .traces import ABSENT, OPS, Attribute, Photo, TraceError, digest
@@ -134,15 +134,15 @@ class Answering:
     temperature: float = .7  # Of answers that are drawn
 
     def __post_init__(self):
-        if self.temperature <= 0:
-            raise ValueError(f"temperature={self.temperature}: choose a number above 0, such as 0.7")
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens={self.max_new_tokens}: choose at least 1, such as 1024")
+        check_whole('seed', self.seed, 0)
+        check_whole('max_new_tokens', self.max_new_tokens, 1)
+        if check_number('temperature', self.temperature, 0, 1e3) == 0:
+            raise ValueError("temperature=0: choose a number above 0, such as temperature=.7")
 
 
 class LocalCaptioner:
     "A `Captioner` that asks a vision-language model; see `local_captioner`"
-    @gathered('answering', Answering)
+    @gathered(answering=Answering)
     def __init__(self, model:'PreTrainedModel', # With `generate`
         processor:'ProcessorMixin', # Of the same folder, with a chat template
         name:str, # In the records

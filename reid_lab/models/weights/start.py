@@ -9,7 +9,6 @@ __all__ = ['NONE', 'HEADS', 'Start', 'published', 'Look', 'Accepted', 'begin', '
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #1711f7e6
 import json
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from torch import nn
 
+from ...core.basics import warn_caller
 from ...core.files import file_kind, file_sum
 from ...core.reporting import printable
 from ...core.weight_files import check_kinds, check_tensors, check_values
@@ -359,7 +359,7 @@ def load_network(net:nn.Module, # Takes the weights; changed in place
                     missing=tuple(found.missing), misfit=tuple(found.misfit), source=source, resized=resized,
                     kept=tuple(found.kept), renamed=tuple(start.renamed.items()),
                     left=tuple(start.left.items()), worlds=worlds_of(start.card), **about)
-    if loaded.unused or loaded.missing or loaded.misfit: warnings.warn(f'{start.name}: {loaded}', stacklevel=2)
+    if loaded.unused or loaded.missing or loaded.misfit: warn_caller(f'{start.name}: {loaded}')
     return loaded
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #ebeee770

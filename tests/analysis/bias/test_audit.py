@@ -298,7 +298,7 @@ def test_progress_advances_inside_the_long_steps(monkeypatch):
 
 
 def test_settings_may_stand_alone_as_in_the_last_release():
-    with pytest.warns(DeprecationWarning, match="belongs into audit=AuditSettings"):
+    with pytest.warns(DeprecationWarning, match=r"belong into audit=AuditSettings\(lite="):
         old = bias_report(*scene(1.), map_method="none", settings=dict(steps=2), splits=0, open_images=0, quiet=True)
     audit = AuditSettings(lite=dict(steps=2), splits=0, open_images=0)
     assert old.to_dict() == bias_report(*scene(1.), map_method="none", audit=audit, quiet=True).to_dict()

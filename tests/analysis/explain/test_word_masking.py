@@ -108,6 +108,6 @@ def test_parameters_of_the_last_release_are_taken_with_a_warning():
     with pytest.warns(DeprecationWarning, match=r"split= belongs into search=MaskedSearch"):
         old = word_masking(*g, n_masked=[0, 1], seeds=[0], split="test", quiet=True)
     pd.testing.assert_frame_equal(old, new)
-    with pytest.warns(DeprecationWarning, match=r"n=, seed= belongs into search=EffectSearch"):
+    with pytest.warns(DeprecationWarning, match=r"n= and seed= belong into search=EffectSearch"):
         old = word_effects(*g, n=2, seed=3, quiet=True)
     pd.testing.assert_frame_equal(old, word_effects(*g, search=EffectSearch(n=2, seed=3), quiet=True))

@@ -1,0 +1,98 @@
+"Records that are checked, and the line that a warning names"
+import contextlib
+import importlib
+import sys
+import textwrap
+import warnings
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from reid_lab.core.basics import check_record, warn_caller
+
+
+@dataclass(frozen=True)
+class Plan:
+    steps: int
+    label: str = "training"
+
+
+@dataclass(frozen=True)
+class Rates:
+    decay: float | None = None
+    lr: float = .1
+
+
+@pytest.mark.parametrize("value, record, text", [
+    (dict(lr=.5), Rates, r"rates=\{'lr': 0.5\} is of type dict, and rates takes the record Rates with the "
+                         r"fields decay, lr; write rates=Rates\(lr=0.5\)"),
+    (dict(rate=.5), Rates, r"write rates=Rates\(lr=0.1\)"),
+    ("fast", Rates, r"rates='fast' is of type str"),
+    (Rates(), Plan, r"is of type Rates.*write rates=Plan\(steps=...\)"),
+    (None, Plan, "of type NoneType"),
+])
+def test_another_kind_of_value_is_no_record(value, record, text):
+    with pytest.raises(TypeError, match=text): check_record("rates", value, record)
+
+
+def test_long_values_are_not_printed():
+    with pytest.raises(TypeError) as error: check_record("rates", torch.zeros(1000), Rates)
+    assert len(str(error.value)) < 300
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    "A module that counts as one of the package, and warns behind decorators"
+    (tmp_path/"reid_lab_warner.py").write_text(textwrap.dedent("""
+        import contextlib, torch
+        from reid_lab.core.basics import warn_caller
+        __name__ = "reid_lab.warner"
+        def inner(): warn_caller("a note")
+        @torch.no_grad()
+        def decorated(): inner()
+        @contextlib.contextmanager
+        def managed():
+            inner()
+            yield
+        def calls(function): return function()
+    """))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("reid_lab_warner")
+    for name in ("reid_lab_warner", "reid_lab.warner"): sys.modules.pop(name, None)
+
+
+def enter(manager):
+    with manager: pass
+
+
+def test_a_warning_names_the_line_outside_of_the_package(package):
+    def callback(): return package.inner()      # of the user: this is the line
+    first = callback.__code__.co_firstlineno
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        package.inner()
+        package.decorated()
+        package.calls(callback)
+        enter(package.managed())
+    assert {w.filename for w in caught} == {__file__} and len(caught) == 4
+    enters = enter.__code__.co_firstlineno + 1
+    assert [w.lineno for w in caught] == [first + 4, first + 5, first, enters]
+
+
+def test_a_warning_is_shown_once_a_line_and_may_be_an_error(package):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(3): package.inner()
+        package.inner()
+    assert len(caught) == 2
+    with warnings.catch_warnings(), contextlib.suppress(UserWarning):
+        warnings.simplefilter("error")
+        package.inner()
+        pytest.fail("the warning is no error")
+
+
+def test_a_warning_of_a_deprecation(package):
+    def own(): warn_caller("old", DeprecationWarning)
+    with pytest.warns(DeprecationWarning, match="old") as caught: own()
+    assert caught[0].filename == __file__
