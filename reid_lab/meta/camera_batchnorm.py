@@ -8,7 +8,6 @@ __all__ = ['STATISTICS', 'Moments', 'camera_moments', 'pooled_moments', 'camera_
            'with_camera_batchnorm']
 
 # %% ../../nbs/09_meta/50_camera_batchnorm.ipynb #9dbaece0
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from fastcore.basics import patch
 from torch import nn
 
 from ..core.basics import check_choice, stream
+from ..core.old_names import renamed_names
 from ..data.table import ReidTable
 from ..models.backbones import norm_layers
 from ..retrieval.cameras import camera_rows
@@ -170,17 +170,8 @@ def load_state_dict(self:CameraBatchNorms, state:dict[str, dict], # From `state_
         self.layers[name] = dict(zip(saved['cams'].tolist(), moments))
 
 # %% ../../nbs/09_meta/50_camera_batchnorm.ipynb #4012bcdc
-_RENAMED = dict(CameraNorms='CameraBatchNorms', CameraNormed='WithCameraBatchNorm',
-                camera_normed='with_camera_batchnorm')
-
-
-def __getattr__(name):
-    "What had another name in the last release"
-    if name not in _RENAMED: raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    new = _RENAMED[name]
-    warnings.warn(f'{__name__}.{name} is called {new} now; the old name goes with the next release',
-                  DeprecationWarning, stacklevel=2)
-    return globals()[new]
+__getattr__ = renamed_names(__name__, CameraNorms='CameraBatchNorms', CameraNormed='WithCameraBatchNorm',
+                            camera_normed='with_camera_batchnorm')
 
 # %% ../../nbs/09_meta/50_camera_batchnorm.ipynb #ba234b69
 @torch.no_grad()

@@ -32,7 +32,7 @@ from .dual import dual_tiny
 from .frozen import frozen, frozen_pair
 from .irra import irra_b16, irra_tiny
 from .transreid import transreid_b16, transreid_tiny
-from .weights.start import NONE, Accepted, Look
+from .weights.start import NONE, TrialPassed, TrialPath, TrialState
 
 # %% ../../nbs/05_models/75_zoo.ipynb #80432657
 READS, SIZES, TINY = ('images', 'captions'), ('tiny', 'paper'), 2_000_000
@@ -163,9 +163,10 @@ def check_weights(name:str, # One of `list_models()`
         if w in ('', *NONE): continue
         if k not in inspect.signature(info.make).parameters:
             raise ValueError(f"{name} takes no {k}; leave {k}={str(w)!r} out")
+        trial = TrialState(w) if isinstance(w, dict) else TrialPath(w)
         try:
-            with torch.device('meta'): create_model(name, **needs | {k: Look(w)}) # what is built holds no numbers
-        except Accepted: pass
+            with torch.device('meta'): create_model(name, **needs | {k: trial}) # what is built holds no numbers
+        except TrialPassed: pass
 
 
 def describe_models() -> pd.DataFrame: # One row a model, one column a fact

@@ -117,6 +117,9 @@ def start_of(model_name:str, # Key of the zoo
     weights:str='', # `world`, `none`, published weights by name, a file or a folder; empty: where the paper starts
     ) -> str: # For the constructor
     "What a training starts from, or an error if that was left open and there is nothing to take"
+    if not isinstance(weights, (str, Path)) and weights not in NONE:
+        raise TypeError(f"weights is {type(weights).__name__}; a training records where it started, by a name or a "
+                        "file: save them (torch.save(weights, 'start.pt')) and pass that file, or pass weights='none'")
     if random_start(model_name, weights): return 'none'
     if weights or world_names(model_name): return str(weights or 'world')
     info = MODELS[model_name]
