@@ -238,8 +238,8 @@ class Batches:
                     resample=self.loading.resample, decoder=self.loading.decoder, **words)
 
     def __len__(self):
-        if self.sampler == 'shuffle': return len(self.rows)//self.full_size
-        return len(self.order(0))
+        "Batches of the first epoch; those of a sampler that draws anew may differ a little, see `n_batches`"
+        return self.n_batches(0)
 
 # %% ../../nbs/01_data/50_loaders.ipynb #70d34967
 @patch
@@ -329,6 +329,14 @@ def order(self:Batches, e:int, # Epoch
     return self._orders[e]
 
 # %% ../../nbs/01_data/50_loaders.ipynb #696548c9
+@patch
+def n_batches(self:Batches, e:int, # Epoch
+    ) -> int:
+    "Batches of epoch `e`; with `pk` or a sampler of your own not every epoch has as many"
+    if self.sampler == 'shuffle': return len(self.rows)//self.full_size
+    return len(self.order(e))
+
+
 @patch
 def batch(self:Batches, e:int, # Epoch
     i:int, # Number in the epoch

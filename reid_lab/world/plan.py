@@ -20,8 +20,8 @@ from .people import Person, change_accessories, random_skew, sample_people
 from .places import ISP, Camera, Occluder
 
 # %% ../../nbs/03_world/60_plan.ipynb #bfa1ed0f
-# Of all that this module draws with random numbers. Raise it with a change of `sensor`, `make_camera`, `sample_shot` or
-# `Plan` that moves a number: images are cached under a name that holds it. KINDS, SCENARIOS and DOMAINS name themselves.
+# Of all that this module draws. Raise it with a change of `sensor`, `make_camera`, `sample_shot` or `Plan` that moves a
+# number: images are cached under a name that holds it. KINDS, SCENARIOS and DOMAINS enter that name by themselves.
 PLAN_VERSION = 1
 
 

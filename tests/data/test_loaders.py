@@ -167,3 +167,11 @@ def test_settings_of_the_last_release_are_taken_with_a_warning_at_the_call():
     new = Batches(table(), 5, loading=Loading(workers=0), part=Share(1, 3, "own"))
     assert (old.loading, old.part) == (new.loading, new.part)
     assert torch.equal(old.batch(1, 0)["img"], new.batch(1, 0)["img"])
+
+
+def test_an_epoch_says_its_own_length():
+    def other_lengths(frame, size, rng): return [np.arange(size)]*int(rng.integers(1, 9))
+    loader = Batches(table(), 4, sampler=other_lengths)
+    lengths = [loader.n_batches(e) for e in range(6)]
+    assert lengths == [len(list(loader.epoch(e))) for e in range(6)] and len(set(lengths)) > 1
+    assert len(loader) == lengths[0]
