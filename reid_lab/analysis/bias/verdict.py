@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from .remedies import CONTROL, REMEDIES, Gain, PairedScores
+from .remedies import CONTROL, NO_ADAPTATION, REMEDIES, Gain, PairedScores
 from ...core.basics import check_choice
 from ...core.statistics import half_of
 from ...retrieval.scores import DISTANCES
@@ -121,7 +121,7 @@ def decide(ways:Iterable[Ranking | tuple[str, str]], # Simplest first; `CONTROL`
     v = Verdict({ranking: gain_of(ranking, rankings[0]) for ranking in rankings}, advised, steps, mAP=mAP)
     if advised and v.best != advised: v = replace(v, rival=gain_of(v.best, advised))
     control = Ranking(CONTROL, v.take.distance)
-    if control in v.gains and v.take.method != REMEDIES[0]: v = replace(v, control=gain_of(v.take, control))
+    if control in v.gains and v.take.method != NO_ADAPTATION: v = replace(v, control=gain_of(v.take, control))
     return v
 
 
