@@ -278,8 +278,8 @@ def check_control(model:nn.Module, # Embeds images; and captions, if it has `enc
     if not hasattr(model, 'encode_text'): return {}
     tokens = model.tokenizer(batch['caption'])
     _check_encoder(model, 'encode_text', tokens)
-    told = model.encode_text(model.tokenizer(['a woman with a black bag']))[0]
-    assert not torch.allclose(told, model.encode_text(tokens[:1])[0],
+    described = model.encode_text(model.tokenizer(['a woman with a black bag']))[0]
+    assert not torch.allclose(described, model.encode_text(tokens[:1])[0],
                               atol=1e-4), "encode_text ignores the caption"
     return {}
 

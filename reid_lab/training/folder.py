@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TRAINING', 'WEIGHTS', 'DONE', 'digest', 'without_later', 'training_key', 'differences', 'read_record', 'claim',
-           'random_start', 'start_of', 'counted', 'Trained', 'model_of', 'load_trained']
+           'random_start', 'start_of', 'steps_over_epochs', 'Trained', 'model_of', 'load_trained']
 
 # %% ../../nbs/08_training/45_folder.ipynb #e7652e0c
 import hashlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import nn
 
 from ..core.files import atomic_path
-from ..core.old_names import renamed
+from ..core.old_names import renamed, renamed_names
 from ..core.weight_files import load_weights, save_weights
 from ..data.table import ReidTable
 from ..models.weights.shipped import world_names
@@ -131,11 +131,14 @@ def start_of(model_name:str, # Key of the zoo
                      "weights='none' for random numbers")
 
 
-def counted(changes:dict, # Of the settings of a training
+__getattr__ = renamed_names(__name__, counted='steps_over_epochs')
+
+
+def steps_over_epochs(changes:dict, # Of the settings of a training
     epochs:str='epochs', # Field that says how often it passes over the data
     steps:str='steps', # Field that says how many batches it sees, where there are no such passes
     ) -> dict:
-    "Changes of which batches that are named go before the epochs of a preset"
+    "Changes in which steps, where they are named, replace the epochs of a preset"
     return {epochs: 0, **changes} if steps in changes else changes
 
 # %% ../../nbs/08_training/45_folder.ipynb #48a1e097

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ...core.basics import common_scale, stream
-from ...core.old_names import renamed
+from ...core.old_names import renamed, renamed_attributes
 from ...core.statistics import percent_interval, resampled_means
 from ...retrieval.cameras import cluster, nmi
 from ...retrieval.embeddings import Embeddings
@@ -251,14 +251,14 @@ def nmi_with_chance(e:Embeddings, # Features with cameras
     "NMI of clusters with cameras and with identities"
     known = e.pid >= 0
     n_ids = len(np.unique(e.pid[known]))
-    tells_people = n_ids > 1 # one identity says nothing
-    if not n_clusters: n_clusters = n_ids if tells_people else max(2, round(len(e)**.5))
+    has_identities = n_ids > 1 # with one there is nothing to find
+    if not n_clusters: n_clusters = n_ids if has_identities else max(2, round(len(e)**.5))
     label, rng = cluster(e.emb, n_clusters, 'kmeans', seed), stream(seed, 'chance')
     has_camera = e.cam != -1 # an unknown camera is none
     cam, label_of_camera = e.cam[has_camera], label[has_camera]
     chance = [nmi(label_of_camera, rng.permutation(cam)) for _ in range(shuffles)]
     return dict(camera=nmi(label_of_camera, cam), chance=float(np.quantile(chance, .95)),
-                identity=nmi(label[known], e.pid[known]) if tells_people else float('nan'))
+                identity=nmi(label[known], e.pid[known]) if has_identities else float('nan'))
 
 # %% ../../../nbs/12_analysis/80_bias/30_remedies.ipynb #747a58f7
 class Gain(NamedTuple):
@@ -277,6 +277,7 @@ class Gain(NamedTuple):
         return self.high < 0
 
 
+@renamed_attributes(who='people')
 class PairedScores:
     "Average precisions of the same queries under several rankings, with persons drawn again"
     def __init__(self, AP:dict[tuple[str, str], np.ndarray], # Ranking -> (Q,), 0..1; NaN: no match
@@ -289,7 +290,7 @@ class PairedScores:
             raise ValueError("no query has a match, so nothing can be compared; see `why_skipped`")
         self.AP, self.pid = {ranking: np.asarray(values)[ok] for ranking,
                              values in AP.items()}, np.asarray(pid)[ok]
-        self.who, person = np.unique(self.pid, return_inverse=True)
+        self.people, person = np.unique(self.pid, return_inverse=True)
         self.total = np.stack([np.bincount(person, values) for values in self.AP.values()], 1) # (people, rankings)
         self.n = np.bincount(person) # queries of each person
         self.at = {ranking: column for column, ranking in enumerate(AP)}
@@ -308,10 +309,10 @@ class PairedScores:
         "How much more mAP `new` has than `old`"
         a, b = self.at[new], self.at[old]
         each, mean = (self.total[:, a] - self.total[:, b])/self.n, float(self.mean[new] - self.mean[old])
-        if len(self.who) < 2 or np.ptp(each) < 1e-9: return Gain(mean, -np.inf, np.inf)
+        if len(self.people) < 2 or np.ptp(each) < 1e-9: return Gain(mean, -np.inf, np.inf)
         return Gain(mean, *percent_interval(self._means[:, a] - self._means[:, b], tests))
 
-    def of(self, people:np.ndarray # Some of `who`
+    def of(self, people:np.ndarray # Some of `self.people`
         ) -> 'PairedScores':
         "The queries of some persons"
         some = np.isin(self.pid, people)

@@ -237,12 +237,12 @@ def held_out(paired:PairedScores, # Average precisions of all rankings
     "What the advice of each half of the persons gains on the other; `same`: as the advice of all"
     of_all, rows = verdict_of(paired, distance).take, []
     for split in range(splits):
-        half = half_of(paired.who, split)
-        sides = [paired.of(paired.who[half == h]) for h in (0, 1)]
+        half = half_of(paired.people, split)
+        sides = [paired.of(paired.people[half == h]) for h in (0, 1)]
         for h, (advising, trying) in enumerate(zip(sides, sides[::-1])):
             v = verdict_of(advising, distance)
             gain = trying.gain(v.take, v.first) if v.advised else Gain(0., 0., 0.)
-            rows.append(dict(split=split, advises=h, people=len(trying.who), **v.take._asdict(),
+            rows.append(dict(split=split, advises=h, people=len(trying.people), **v.take._asdict(),
                              gain=gain.mean,
                              low=gain.low, high=gain.high, same=v.take == of_all, first=not v.advised))
     return pd.DataFrame(rows)
