@@ -19,8 +19,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 import numpy as np  # noqa: E402 - threads are set before numpy is imported
 import torch  # noqa: E402
 
-from reid_lab.analysis.bias.remedies import LITE  # noqa: E402
-from reid_lab.analysis.bias.reruns import LITE_NAME, Reruns, SharedMap, bias_nmi  # noqa: E402
+from reid_lab.analysis.bias.remedies import LITE, LITE_NAME  # noqa: E402
+from reid_lab.analysis.bias.reruns import Reruns, SharedMap, bias_nmi  # noqa: E402
 from reid_lab.retrieval.embeddings import Embeddings  # noqa: E402
 from reid_lab.tta.base import adapt_embeddings  # noqa: E402
 from reid_lab.tta.dart3 import Dart3Lite

@@ -166,6 +166,11 @@ RENAMED = {  # old module -> {name: name now}
     'crop_commands': dict(answered='answer_record', known='labels_in_words', silent='empty_columns', told='answer_text'),
     'meta.camera_norm': dict(CameraNorms='CameraBatchNorms', CameraNormed='WithCameraBatchNorm',
                              camera_normed='with_camera_batchnorm'),
+    'analysis.visibility': dict(membership_sight='membership_visibility', sight_correlation='visibility_correlation'),
+    'captioning.rules': dict(said_by='stated_values'),
+    'data.cross_set': dict(facts_said='stated_facts'),
+    'recipes.cfan': dict(sight_rows='visibility_rows'),
+    'recipes.training': dict(counted='steps_over_epochs'),
 }
 OLD_PACKAGES = ('captioning',)  # packages that hold nothing any more
 

@@ -23,6 +23,7 @@ from fastcore.basics import patch
 
 from ..core.basics import check_choice, common_scale, stream, warn_caller
 from ..core.files import atomic_path, file_kind, wrong_file
+from ..core.old_names import renamed_attributes
 from ..core.statistics import half_of, paired_gain, wilson
 from ..datasets.dg_sets import DG_SETS
 from ..datasets.image_sets import IMAGE_SETS
@@ -185,11 +186,15 @@ def threshold_for(top:np.ndarray | Sequence[float], # (A,) best score of each no
     return float((first_below + above[-1])/2)
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #5b9d35fb
+_FILE_KEY = 'asked'   # of `question_kind`, which had this name when the first files were written
+
+
+@renamed_attributes(asked='question_kind')
 @dataclass(frozen=True)
 class Threshold:
     "A calibrated threshold, and what it was calibrated on"
     value:float # Images at or above it are answers
-    target:float # Rate that was asked for, 0 to 1
+    target:float # Rate that was wanted, 0 to 1
     reached:float # Rate on the calibration searches
     n:int # Nonmated searches, or pairs of different persons
     people:int # Of these
@@ -197,7 +202,7 @@ class Threshold:
     gallery:int = 0 # Images that were searched; false alarms grow with their number
     distance:str = 'cosine' # Of the scores
     model:str = '' # Whose embeddings, if known
-    asked:str = '' # `text` or `image`: what the questions were, if known
+    question_kind:str = '' # `text` or `image`, if known
 
     def __post_init__(self):
         for name in ('value', 'target', 'reached', 'n', 'people', 'gallery'):
@@ -207,7 +212,7 @@ class Threshold:
                 raise ValueError(f"{name}={number!r} of a Threshold is no {kind} number; calibrate anew")
         check_choice('kind', self.kind, ('fpir', 'fmr'))
         check_choice('distance', self.distance, DISTANCES)
-        for name in ('model', 'asked'):
+        for name in ('model', 'question_kind'):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name}={getattr(self, name)!r} of a Threshold is no text; calibrate anew")
 
@@ -221,7 +226,9 @@ class Threshold:
     def save(self, path:Path | str, # A JSON file
         ) -> Path:
         "Write it, whole or not at all"
-        with atomic_path(path) as tmp: tmp.write_text(json.dumps(asdict(self), indent=1), 'utf-8')
+        facts = asdict(self)
+        facts[_FILE_KEY] = facts.pop('question_kind')
+        with atomic_path(path) as tmp: tmp.write_text(json.dumps(facts, indent=1), 'utf-8')
         return Path(path)
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #28196f80
@@ -248,13 +255,14 @@ def load(cls:Threshold, path:Path | str, # That `save` wrote
     try: facts = json.loads(path.read_text('utf-8'))
     except (ValueError, OSError) as e:
         raise ValueError(f"{path} is no saved Threshold: {e}; {write}") from None
-    given = set(facts) if isinstance(facts, dict) else set()
+    if isinstance(facts, dict) and _FILE_KEY in facts: facts = {**facts, 'question_kind': facts[_FILE_KEY]}
+    given = set(facts) - {_FILE_KEY} if isinstance(facts, dict) else set()
     missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in given]
     unknown = sorted(given - {f.name for f in fields(cls)})
     if missing or unknown:
         what = f"lacks {missing}" if missing else f"has {unknown}, which no Threshold has"
         raise ValueError(f"{path} is no saved Threshold: it {what}; {write}")
-    try: return cls(**facts)
+    try: return cls(**{name: facts[name] for name in given})
     except ValueError as e: raise ValueError(f"{path} is no usable Threshold: {e}") from None
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #07603ea9
@@ -270,7 +278,7 @@ def calibrate(found:pd.DataFrame, # Of validation queries, from `search_scores`,
     t = threshold_for(nonmated.top, rate)
     of_search = {k: v for k, v in found.attrs.items() if k in ('gallery', 'distance', 'model')}
     return Threshold(t, rate, fpir(nonmated.top, t), len(nonmated), nonmated.pid.nunique(),
-                     asked=found.attrs.get('kind', ''), **of_search)
+                     question_kind=found.attrs.get('kind', ''), **of_search)
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #85544d74
 def _limit(threshold):

@@ -19,6 +19,7 @@ from torch import nn
 
 from .open_set import Threshold, comparable
 from ..core.basics import warn_caller
+from ..core.old_names import renamed_attributes
 from ..data.augment import to_pixels
 from ..data.images import read_image, resize_image
 from ..data.text import check_sentence, text_note
@@ -82,6 +83,7 @@ def _embed_crops(model, crops):
                       meta=dict(model=type(model).__name__, kind='image'))
 
 # %% ../../nbs/12_analysis/70_search.ipynb #3177447c
+@renamed_attributes(say='sentence')
 @dataclass(frozen=True, eq=False)
 class Answer:
     "The best images of each question, and whether they are good enough"
@@ -108,7 +110,7 @@ class Answer:
         if self.threshold is not None: f.insert(3, 'accepted', f.score >= self.threshold.value)
         return f
 
-    def say(self, i:int=0, # Question
+    def sentence(self, i:int=0, # Question
         ) -> str:
         "The answer in words"
         best, t = self.result.score[i, 0], self.threshold
@@ -131,9 +133,10 @@ def _check_fits(threshold, q, distance):
     if threshold.model and model and threshold.model != model:
         raise ValueError(f"the threshold was calibrated with {threshold.model}, these features are of "
                          f"{model}: calibrate anew")
-    if threshold.asked and kind and threshold.asked != kind:
+    calibrated = threshold.question_kind
+    if calibrated and kind and calibrated != kind:
         names = dict(text='sentences', image='images')
-        calibrated, given = names.get(threshold.asked, threshold.asked), names.get(kind, kind)
+        calibrated, given = names.get(calibrated, calibrated), names.get(kind, kind)
         raise ValueError(f"the threshold was calibrated with {calibrated} as questions, and {given} have "
                          f"other scores: calibrate one with {given}")
 

@@ -213,7 +213,7 @@ def empty_columns(gallery:'Embeddings | Shards', # That was searched
 
 def answer_record(answer:'Answer', # Of all questions
     i:int, # Question
-    name:str, # What was asked
+    name:str, # Of the question
     empty:Sequence[str]=None, # Columns to leave out; None: those of `empty_columns`
     ) -> dict: # question, present, threshold, results: for JSON
     "An answer for a program; columns of the gallery that say nothing are left out"
@@ -232,10 +232,10 @@ def _plain_values(row, hidden):
 
 def answer_text(answer:'Answer', # Of all questions
     i:int, # Question
-    name:str, # What was asked
+    name:str, # Of the question
     ) -> str:
     "An answer for a reader"
-    return '\n'.join([name, f'  {answer.say(i)}', *map(_result_line, answer.table(i).itertuples())])
+    return '\n'.join([name, f'  {answer.sentence(i)}', *map(_result_line, answer.table(i).itertuples())])
 
 
 def _result_line(row):
@@ -281,19 +281,19 @@ def _write_page(a, # Arguments with `html` and `images`
 def _search(a:argparse.Namespace, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab search`"
-    asked = questions(a)
+    queries = questions(a)
     check_new(a.html, a.fresh, '--html')
     from reid_lab.experiments.terminal import Display, near_path
     from reid_lab.recipes import crops
     threshold = crops.open_threshold(a.threshold)
     with Display('search', sections=False):
         gallery = crops.open_features(a.features)
-        answer = crops.search(gallery, asked, a.k, a.model, threshold, a.weights, a.tokenizer)
+        answer = crops.search(gallery, queries, a.k, a.model, threshold, a.weights, a.tokenizer)
         if a.html:
             _write_page(a, answer, f'Search in {Path(a.features).name}', [a.features],
-                        asked if a.image else None)
+                        queries if a.image else None)
     report_itself(answer.itself)
-    names = [str(question) for question in asked]
+    names = [str(question) for question in queries]
     if a.json:
         empty = empty_columns(gallery)
         records = [answer_record(answer, i, name, empty) for i, name in enumerate(names)]

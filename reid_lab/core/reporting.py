@@ -128,8 +128,10 @@ class progress:
 
     def _print(self, n, t, left, end):
         if self.quiet or end and not (self._lines or self.tty): return # a loop shorter than `every` prints nothing
-        of, rest = f'/{self.total}' if self.total else '', f', {left:.0f} s left' if left is not None else ''
-        line = printable(f"{self.label} {n}{of} ({t:.0f} s{rest}) {self.note}".strip())
+        count, seconds = str(n), f'{t:.0f} s'
+        if self.total: count += f'/{self.total}'
+        if left is not None: seconds += f', {left:.0f} s left'
+        line = printable(f'{self.label} {count} ({seconds}) {self.note}'.strip())
         if self.tty and not end: # a line that wraps could not be drawn over
             line = line[:shutil.get_terminal_size().columns - 1]
         if self.tty: line = '\r\x1b[K' + line

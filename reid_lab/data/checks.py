@@ -89,9 +89,9 @@ KINDS = { # further kinds -> (in words, remedy), as in `FILE_KINDS`
 def _nothing(i): return ''
 
 
-def _at(table, rows, limit=3, say=_nothing):
+def _at(table, rows, limit=3, detail=_nothing):
     "The first few rows and their paths"
-    text = ', '.join(f"row {i} ({table['path'].iat[i]!r}{say(i)})" for i in rows[:limit])
+    text = ', '.join(f"row {i} ({table['path'].iat[i]!r}{detail(i)})" for i in rows[:limit])
     if len(rows) > limit: text += f' and {len(rows) - limit} more'
     return text
 
@@ -117,7 +117,7 @@ def _kind_finding(table, kind, rows):
     what, remedy = KINDS.get(kind) or FILE_KINDS[kind]
     each = '' if len(rows) == 1 else ': each'
     what = f"{len(rows)} of {len(table)} image files{each} {what}"
-    if kind == 'outside': return Finding('error', what, _at(table, rows, say=link), remedy)
+    if kind == 'outside': return Finding('error', what, _at(table, rows, detail=link), remedy)
     return Finding('error', what, _at(table, rows), f'{remedy}, or load with drop_bad=True')
 
 # %% ../../nbs/01_data/60_checks.ipynb #89eec990
@@ -131,7 +131,7 @@ def _crops(table, seen):
         def size(i): return f', {w[i]} x {h[i]}'
 
         what = f'a side under {SMALLEST_SIDE} pixels, or one side over {LONGEST_SHAPE} times the other'
-        out.append(Finding('warn', f'{len(small)} degenerate crops: {what}', _at(table, small, say=size),
+        out.append(Finding('warn', f'{len(small)} degenerate crops: {what}', _at(table, small, detail=size),
                            'look at them; drop what shows nobody'))
     if len(frames): out.append(Finding('warn', f'{len(frames)} files hold several frames', _at(table, frames),
                                        'only the first is read'))
@@ -180,8 +180,11 @@ def decode_findings(table:ReidTable, # As given to `decode_images`
     check:str='sample', # As given to `decode_images`
     ) -> list: # of `Finding`
     "What was decoded, and what was not"
-    more = '; --all decodes every one (in Python check=\'all\')' if check != 'all' else ', all whose file is sound'
-    out = [Finding('ok', f"decoded {n} of {len(table)} images{more if n < len(table) else ''}")]
+    what = f'decoded {n} of {len(table)} images'
+    if n < len(table):
+        if check == 'all': what += ', all whose file is sound'
+        else: what += "; --all decodes every one (in Python check='all')"
+    out = [Finding('ok', what)]
     if not bad: return out
     rows = list(bad)
     return [Finding('error', f'{len(bad)} of {n} images decoded cannot be read: {bad[rows[0]]}',

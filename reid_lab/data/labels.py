@@ -107,7 +107,9 @@ def read_labels(column:str, # For messages, such as `pid`
     "Ids and names of a column; what cannot be an id is refused with its row"
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values): # masks of pandas are read as missing
         raise ValueError(f'{column} has masked values; fill them first: filled(-1) is unknown')
-    if not isinstance(values, pd.Series): values = pd.Series(values, dtype=None if len(values) else object)
+    if not isinstance(values, pd.Series):
+        kind = None if len(values) else object      # pandas takes nothing for numbers
+        values = pd.Series(values, dtype=kind)
     try: codes, found = pd.factorize(values)
     except TypeError: raise ValueError(f'{column} holds lists or other things that are no labels') from None
     names = []

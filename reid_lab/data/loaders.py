@@ -27,7 +27,7 @@ from fastcore.basics import patch
 from ..core.basics import check_choice, check_whole, stream, torch_stream, warn_caller
 from ..core.distributed import launched_here
 from ..core.files import safe_join
-from ..core.old_names import gathered
+from ..core.old_names import gathered, renamed, renamed_attributes
 from .augment import AUGMENT, to_pixels
 from .images import DECODERS, RESAMPLING, ImageCache, read_sized
 from .table import JoinedReader, ReidTable
@@ -158,11 +158,12 @@ class Loading:
         raise TypeError(f"cache={self.cache!r} must be a folder or an ImageCache, such as cache='thumbnails'")
 
 
+@renamed_attributes(world='n_processes')
 @dataclass(frozen=True)
 class Share:
     "Which part of each batch this process has, in training on several devices"
     rank: int = 0  # Number of this process
-    world: int = 1  # Processes that share each batch
+    n_processes: int = 1  # That share each batch
     draws: str = 'whole'  # Draw for `whole` batches, as one process does, or for the `own` rows
 
     def __post_init__(self):
@@ -173,7 +174,7 @@ class Share:
     @property
     def rows(self) -> slice: # Of the whole batch
         "The rows of this process"
-        return slice(self.rank, None, self.world)
+        return slice(self.rank, None, self.n_processes)
 
 # %% ../../nbs/01_data/50_loaders.ipynb #6a218027
 class _Place(NamedTuple):
@@ -191,7 +192,7 @@ class _Ahead(NamedTuple):
 
 class Batches:
     "Reproducible batches of a `ReidTable`: `len(loader)`, `loader.batch(e, i)`, `loader.epoch(e, start)`"
-    @gathered(loading=Loading, part=Share)
+    @gathered(dict(world='n_processes'), loading=Loading, part=Share)
     def __init__(self, table:ReidTable, # Images, identities and captions
         batch_size:int, # Samples a batch and process
         size:tuple[int, int]=None, # (H,W) of the images; None: their own size
@@ -209,8 +210,8 @@ class Batches:
         check_choice('unit', unit, ('image', 'caption'))
         if not callable(sampler): check_choice('sampler', sampler, ('shuffle', 'pk'))
         if isinstance(augment, str): augment = AUGMENT[check_choice('augment', augment, AUGMENT)]
-        if part.world > 1 and getattr(sampler, 'keep_last', False):
-            raise ValueError(f"world={part.world} processes share each batch, and keep_last=True makes batches of "
+        if part.n_processes > 1 and getattr(sampler, 'keep_last', False):
+            raise ValueError(f"n_processes={part.n_processes} share each batch, and keep_last=True makes batches of "
                              "other sizes; train in one process, or leave keep_last out")
         self.table, self.B, self.size, self.tokenizer, self.seed = table, batch_size, size, tokenizer, seed
         self.unit, self.sampler, self.k, self.augment, self.extras = unit, sampler, k, augment, tuple(extras)
@@ -230,7 +231,7 @@ class Batches:
     @property
     def full_size(self) -> int:
         "Samples of a batch in all processes"
-        return self.B*self.part.world
+        return self.B*self.part.n_processes
 
     @property
     def key_settings(self) -> dict: # For `reid_lab.training.settings`
@@ -242,8 +243,8 @@ class Batches:
                     resample=self.loading.resample, decoder=self.loading.decoder, **words)
 
     def __len__(self):
-        if self.sampler == 'shuffle': return len(self.rows)//self.full_size
-        return len(self.order(0))
+        "Batches of the first epoch; those of a sampler that draws anew may differ a little, see `n_batches`"
+        return self.n_batches(0)
 
 # %% ../../nbs/01_data/50_loaders.ipynb #70d34967
 @patch
@@ -261,8 +262,8 @@ def _set_samples(self:Batches):
         self.rows = np.repeat(self.rows, n_captions)
         self.caps = np.concatenate([np.arange(n) for n in n_captions])
     if len(self.rows) < self.full_size:
-        raise ValueError(f"batch_size={self.B} (times {self.part.world} processes) is larger than the data "
-                         f"({len(self.rows)} samples); use at most {len(self.rows)//self.part.world}")
+        raise ValueError(f"batch_size={self.B} (times {self.part.n_processes} processes) is larger than the data "
+                         f"({len(self.rows)} samples); use at most {len(self.rows)//self.part.n_processes}")
 
 # %% ../../nbs/01_data/50_loaders.ipynb #f5b437c4
 def _image_cache(loading, size):
@@ -334,13 +335,21 @@ def order(self:Batches, e:int, # Epoch
 
 # %% ../../nbs/01_data/50_loaders.ipynb #696548c9
 @patch
+def n_batches(self:Batches, e:int, # Epoch
+    ) -> int:
+    "Batches of epoch `e`; with `pk` or a sampler of your own not every epoch has as many"
+    if self.sampler == 'shuffle': return len(self.rows)//self.full_size
+    return len(self.order(e))
+
+
+@patch
 def batch(self:Batches, e:int, # Epoch
     i:int, # Number in the epoch
     ) -> dict: # img (B,3,H,W) in [0,1], pid, label, cam, index (B,), path, caption, tokens (B,L)
     "Batch `i` of epoch `e`"
     samples, own = self.order(e)[i], self.part.rows
     if self.part.draws == 'own': return self._drawn(samples[own], (e, i, self.part.rank))
-    if self.part.world == 1: return self._drawn(samples, (e, i, 0))
+    if self.part.n_processes == 1: return self._drawn(samples, (e, i, 0))
     return _rows_of(self._drawn(samples, (e, i, 0), read=own), own, len(samples))
 
 
@@ -457,18 +466,20 @@ class _Keys(torch.utils.data.Sampler):
 
 # %% ../../nbs/01_data/50_loaders.ipynb #01ba63b1
 @patch
+@renamed(world='n_processes')
 def share(self:Batches, rank:int, # Number of a process
-    world:int, # How many share each batch
+    n_processes:int, # How many share each batch
     ) -> Batches:
     "The same batches, of which a process gets its rows"
-    if (self.part.rank, self.part.world) == (rank, world): return self
-    if self.part.world > 1:
-        raise ValueError(f"these batches are shared by {self.part.world} processes already, not by {world}")
-    if self.B % world:
-        raise ValueError(f"batch_size={self.B} does not divide among {world} processes; use a multiple of {world}, "
-                         f"such as {-(-self.B//world)*world}")
+    n = n_processes
+    if (self.part.rank, self.part.n_processes) == (rank, n): return self
+    if self.part.n_processes > 1:
+        raise ValueError(f"these batches are shared by {self.part.n_processes} processes already, not by {n}")
+    if self.B % n:
+        raise ValueError(f"batch_size={self.B} does not divide among {n} processes; use a multiple of {n}, "
+                         f"such as {-(-self.B//n)*n}")
     own = copy.copy(self)
-    own.B, own.part = self.B//world, replace(self.part, rank=rank, world=world)
+    own.B, own.part = self.B//n, replace(self.part, rank=rank, n_processes=n)
     own._orders, own._ahead = {}, None
     return own
 

@@ -93,8 +93,8 @@ def _uneven_line(path, sheet, **dialect):
 
 def _uneven(path, sheet, line, n):
     "The error for a line with `n` fields"
-    remedy = (f'put texts that hold {sheet.separator!r} in quotes, or name all columns' if n > len(sheet.names) else
-              'write the fields that are empty too, with their separators')
+    remedy = 'write the fields that are empty too, with their separators'
+    if n > len(sheet.names): remedy = f'put texts that hold {sheet.separator!r} in quotes, or name all columns'
     return ValueError(f"{str(path)!r}: line {line} has {n} field{'s'*(n > 1)}, and the header names {len(sheet.names)} "
                       f"columns ({', '.join(sheet.names[:6])}); {remedy}")
 

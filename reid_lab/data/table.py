@@ -183,10 +183,10 @@ def text_queries(self:ReidTable, split:str='test', # train, val, test, or None f
     ) -> pd.DataFrame: # One row per caption: caption, pid, cam, path, row, number
     "Text queries, one row per caption; junk has none, unless the table knows no identity at all"
     f = self.frame
-    counted = (f.pid >= 0).to_numpy()
-    if not counted.any(): counted = np.ones(len(f), bool)
-    if split is not None: counted = counted & _match(f.split, 'split', split)
-    rows = np.flatnonzero(counted)
+    is_query = (f.pid >= 0).to_numpy()
+    if not is_query.any(): is_query = np.ones(len(f), bool)
+    if split is not None: is_query = is_query & _match(f.split, 'split', split)
+    rows = np.flatnonzero(is_query)
     captions = f.captions.iloc[rows]
     row = np.repeat(rows, captions.map(len).to_numpy(dtype=np.int64))      # of each caption
     columns = ['pid', 'cam', 'path']
@@ -238,9 +238,9 @@ def summary(self:ReidTable, by:str | Sequence[str]='split', # Column or columns 
     def n_ids(pid): return pid[pid >= 0].nunique()
 
     f, captions = self.frame, self.frame.captions
-    counted = f.assign(_captions=captions.map(len), _words=captions.map(n_words),
+    numbers = f.assign(_captions=captions.map(len), _words=captions.map(n_words),
                        _query=f.role.isin(['query', 'both']), _gallery=f.role.isin(['gallery', 'both']))
-    out = counted.groupby(by, sort=False, dropna=False).agg(
+    out = numbers.groupby(by, sort=False, dropna=False).agg(
         images=('pid', 'size'), ids=('pid', n_ids), cameras=('cam', _cameras), queries=('_query', 'sum'),
         gallery=('_gallery', 'sum'), captions=('_captions', 'sum'), words=('_words', 'sum'))
     out['words'] = (out.words/out.captions.clip(lower=1)).round(1)

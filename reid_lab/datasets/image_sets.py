@@ -260,19 +260,19 @@ def _subset_rows(f, subset):
     return np.flatnonzero(here)
 
 
-def _says(name, pid, cam, form):
-    "Whether a base name already tells this identity and camera (from 1)"
+def _is_name_of(name, pid, cam, form):
+    "Whether a base name already holds this identity and camera (from 1)"
     match = re.match(form.pattern, name)
     return bool(match) and name.endswith('.jpg') and (int(match['pid']), int(match['cam'])) == (pid, cam)
 
 
 def _files(f, form, folders):
-    "The files to be written: under the names that they have if all of these say what they should, else new ones"
+    "The files to be written: under the names that they have if all of these are right, else new ones"
     ids, cams = _ids(f, form), f.cam.to_numpy() + 1
     number = f.assign(ids=ids, test=f.split == 'test').groupby(['ids', 'test']).cumcount().to_numpy()
     files = [_File(row, subset, int(ids[row]), f.path.iat[row].rpartition('/')[2])
              for subset in SUBSETS for row in _subset_rows(f, subset)]
-    keep = (all(_says(file.name, file.pid, cams[file.row], form) for file in files)
+    keep = (all(_is_name_of(file.name, file.pid, cams[file.row], form) for file in files)
             and len({(folders[file.subset], file.pid, file.name) for file in files}) == len(files))
 
     def path(file):
@@ -367,7 +367,7 @@ def _version(root, form, version):
     raise TableError(form.folder, [Finding('error', what, str(root), f'pass one of version={there}')])
 
 
-def _counted_on(f):
+def _continued_ids(f):
     "(N,) ids, those of testing counted on from those of training if both begin at 0"
     test = f.split == 'test'
     both = np.intersect1d(f.pid[test], f.pid[~test])
@@ -448,7 +448,7 @@ def load_image_set(root:Path | str, # Dataset folder
         raise ValueError(f"merge_val=True needs the subset val, but the subsets of {dataset} are {subsets}")
     f = _read_subsets(root, {s: folders[s] for s in subsets}, form, dataset, skip)
     if merge_val: f['split'] = f.split.replace('val', 'train')
-    if version == 'market' and dataset == 'msmt17': f['pid'] = _counted_on(f)
+    if version == 'market' and dataset == 'msmt17': f['pid'] = _continued_ids(f)
     if not junk: f = f[f.pid >= 0]
     return ReidTable(f, root, name=dataset, follow_links=follow_links)
 

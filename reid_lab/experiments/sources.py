@@ -265,11 +265,11 @@ def _collect_module(name, file, package, files):
     return True
 
 
-def _collect_function(f, texts, files, seen):
+def _collect_function(function, texts, files, seen):
     "Add what a function depends on besides its source"
-    file = f.__globals__.get('__file__')
+    file = function.__globals__.get('__file__')
     if file and not is_own(file): return    # of this package: its commit is in each row
-    for cell in f.__closure__ or ():
+    for cell in function.__closure__ or ():
         try: value = cell.cell_contents
         except ValueError: continue     # not assigned yet
         if inspect.isfunction(value):
@@ -278,13 +278,13 @@ def _collect_function(f, texts, files, seen):
         # lists and the like may change while a sweep runs: a count of calls
         elif isinstance(value, (str, int, float, bool, tuple, type(None))): texts.append(repr(value))
     if file and Path(file).suffix == '.py' and Path(file).is_file():
-        if _refers_to_own(f, file):
-            _collect_module(f.__module__, file, f.__globals__.get('__package__') or '', files)
+        if _refers_to_own(function, file):
+            _collect_module(function.__module__, file, function.__globals__.get('__package__') or '', files)
         return
-    for name in sorted(_names(f) - {f.__name__}):
-        if name not in f.__globals__: continue
-        value = f.__globals__[name]
-        beside = inspect.isfunction(value) and value.__module__ == f.__module__
+    for name in sorted(_names(function) - {function.__name__}):
+        if name not in function.__globals__: continue
+        value = function.__globals__[name]
+        beside = inspect.isfunction(value) and value.__module__ == function.__module__
         if beside or isinstance(value, type) and _is_typed(value):
             texts.append(f'{name}\n{_source(value)}')
         elif not callable(value) and not inspect.ismodule(value): texts.append(name)    # its value follows

@@ -339,8 +339,8 @@ def lists_beside(queries:Sequence[str], # Captions
     width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "Captions, and below each the first results of all models side by side"
-    k = min(k, *(len(row) for r in ranked.values() for row in r))
-    shown = {m: [gallery_images(images, row[:k]) for row in r] for m, r in ranked.items()}
+    k = min(k, *(len(row) for rows in ranked.values() for row in rows))
+    shown = {name: [gallery_images(images, row[:k]) for row in rows] for name, rows in ranked.items()}
     first = next(iter(shown.values()))[0][0]
     with paper_style(column, width, size=7) as w:
         layout = _BesideLayout.of(w, len(ranked), k, first.shape)
@@ -353,17 +353,17 @@ def lists_beside(queries:Sequence[str], # Captions
             y = .03 + sum(heights[:q])
             if q: ax.plot([0, w], [y - .05]*2, color='#dddddd', lw=.5)
             ax.text(.03, y, caption, va='top', linespacing=1.15, parse_math=False)
-            for i, m in enumerate(ranked):
+            for i, name in enumerate(ranked):
                 row, place = divmod(i, layout.across)
                 x, top = .03 + place*layout.pitch, y + heights[q] - .08 - (layout.rows - row)*list_height
-                right = g_pid[ranked[m][q][:k]] == q_pid[q]
-                one = _ModelList(headings[m], notes[m][q], shown[m][q], right)
+                right = g_pid[ranked[name][q][:k]] == q_pid[q]
+                one = _ModelList(headings[name], notes[name][q], shown[name][q], right)
                 _draw_list(ax, x, top, one, layout.image)
         list_key(ax, w, sum(heights) + .09)
     return fig
 
 # %% ../../nbs/11_figures/40_captions.ipynb #63f389ce
-def _told_apart(hits, n):
+def _where_models_differ(hits, n):
     "Up to `n` queries, evenly spaced among those that some models find at rank 1 and others do not"
     differ = np.flatnonzero(hits.any(0) & ~hits.all(0))
     pool = differ if len(differ) >= n else np.arange(hits.shape[1])
@@ -382,7 +382,7 @@ def caption_lists(runs:dict, # Name -> (Embeddings of captions, of images, ...),
         tops[name] = rank(q, g, k, same_camera='keep')[0]
         scores = retrieval_metrics(q, g, same_camera='keep', per_query=True, scoring=Scoring(ties='order'))
         sd[name] = scores['per_query']['SD']
-    chosen = _told_apart(np.stack([g.pid[top[:, 0]] == q.pid for top in tops.values()]), n)
+    chosen = _where_models_differ(np.stack([g.pid[top[:, 0]] == q.pid for top in tops.values()]), n)
     notes = {m: [f'SD {s:.2f}' for s in v[chosen]] for m, v in sd.items()}
     return lists_beside([q.caption[i] for i in chosen], {m: t[chosen] for m, t in tops.items()}, images,
                         q.pid[chosen], g.pid, notes, k, **kw)

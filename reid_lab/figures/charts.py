@@ -124,11 +124,11 @@ def curves(frame:pd.DataFrame, # Long frame, one row a run (or a logged step)
         if not height and len(panels) > 1: high += .4 # titles
         fig = paper_figure(w, high, layout='constrained')
         axes = fig.subplots(1, len(panels), sharey=sharey, squeeze=False)[0]
-        for ax, p in zip(axes, panels):
-            for i, v in enumerate(lines):
-                data = _rows_of(_rows_of(frame, panel, p), by, v)
-                if len(data): _curve(ax, data, x, y, band, i, '' if v is None else str(v))
-            ax.set(xlabel=xlabel or literal(x), title='' if p is None else literal(p))
+        for ax, value in zip(axes, panels):
+            for i, line in enumerate(lines):
+                data = _rows_of(_rows_of(frame, panel, value), by, line)
+                if len(data): _curve(ax, data, x, y, band, i, '' if line is None else str(line))
+            ax.set(xlabel=xlabel or literal(x), title='' if value is None else literal(value))
             if logx: ax.set_xscale('log')
             ax.grid(axis='y')
             if zero: ax.set_ylim(0, 1.06*max(frame[y].max(), 1e-9))

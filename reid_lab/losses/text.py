@@ -43,7 +43,10 @@ class FurtherKeys:
         return same_id(pid, self.pid)
 
 
-@gathered('further', FurtherKeys, neg_img='img', neg_txt='txt', neg_pid='pid')
+_OF_KEYS = dict(neg_img='img', neg_txt='txt', neg_pid='pid') # parameters of the last release
+
+
+@gathered(_OF_KEYS, further=FurtherKeys)
 def itc(img:torch.Tensor, # (B,D) image embeddings
     txt:torch.Tensor, # (B,D) text embeddings, row i belongs to image i
     tau:float | torch.Tensor=.07, # Temperature, a number or a learnable scalar
@@ -108,19 +111,17 @@ def check_negatives(how:str, # See `HardRule`
     HardRule(how, drop_cos, top)
 
 
-@gathered('further', FurtherKeys, neg_img='img', neg_txt='txt', neg_pid='pid')
-@gathered('rule', HardRule)
+@gathered(_OF_KEYS, rule=HardRule, further=FurtherKeys)
 @torch.no_grad()
 def itm_weights(img:torch.Tensor, # (B,D) image embeddings
     txt:torch.Tensor, # (B,D) text embeddings
     tau:float | torch.Tensor=.07, # Temperature
     pid:torch.Tensor=None, # (B,) identities
-    rule:HardRule | str=HardRule(), # How negatives are chosen, or its `how`
+    rule:HardRule=HardRule(), # How negatives are chosen
     further:FurtherKeys=FurtherKeys(), # More candidates, from a memory
     rows:slice=slice(None), # Anchors; all rows are candidates
     ) -> tuple[torch.Tensor, torch.Tensor]: # (B,B+M) weights: of captions for each image, of images for each caption
     "Weights for drawing hard negatives for ITM, zero for the anchor's own identity"
-    if isinstance(rule, str): rule = HardRule(rule)
     y = pair_mask(img, txt, pid)[rows]
     own_pid = None if pid is None else pid[rows]
 

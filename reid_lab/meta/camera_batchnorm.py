@@ -19,7 +19,8 @@ import torch
 from fastcore.basics import patch
 from torch import nn
 
-from ..core.basics import check_choice, stream, warn_caller
+from ..core.basics import check_choice, stream
+from ..core.old_names import renamed_names
 from ..data.table import ReidTable
 from ..models.backbones import norm_layers
 from ..retrieval.cameras import camera_rows
@@ -169,17 +170,9 @@ def load_state_dict(self:CameraBatchNorms, state:dict[str, dict], # From `state_
         self.layers[name] = dict(zip(saved['cams'].tolist(), moments))
 
 # %% ../../nbs/09_meta/50_camera_batchnorm.ipynb #4012bcdc
-_RENAMED = dict(CameraNorms='CameraBatchNorms', CameraNormed='WithCameraBatchNorm',
-                camera_normed='with_camera_batchnorm')
+__getattr__ = renamed_names(__name__, CameraNorms='CameraBatchNorms', CameraNormed='WithCameraBatchNorm',
+                            camera_normed='with_camera_batchnorm')
 
-
-def __getattr__(name):
-    "What had another name in the last release"
-    if name not in _RENAMED: raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    new = _RENAMED[name]
-    warn_caller(f'{__name__}.{name} is called {new} now; the old name goes with the next release',
-                DeprecationWarning)
-    return globals()[new]
 
 # %% ../../nbs/09_meta/50_camera_batchnorm.ipynb #ba234b69
 @torch.no_grad()

@@ -11,8 +11,8 @@ import math
 import torch
 from fastcore.basics import patch
 
-from ..core.basics import warn_caller
 from ..core.distributed import gathered, longest, processes
+from ..core.old_names import renamed_attributes
 
 # %% ../../nbs/09_meta/10_memory.ipynb #e21d55a0
 def capacity_for(share:float, # Share of the samples of the two stylised tasks; the paper's best is 0.5
@@ -91,6 +91,7 @@ def _of_all_processes(entry):
     return dict(zip(padded, gathered(*padded.values())))
 
 # %% ../../nbs/09_meta/10_memory.ipynb #72292556
+@renamed_attributes(ask='term')
 class ContrastMemory(ErrorMemory):
     "Memory of the released program: captions of earlier batches of the epoch, as keys of a contrastive term"
     def __init__(self, capacity:int=560, # Entries; 0 disables the memory
@@ -124,14 +125,6 @@ class ContrastMemory(ErrorMemory):
         if not self.capacity or not is_due: return None
         return dict(self.fixed, txt=self.data.get('txt'), pid=self.data.get('pid'),
                     weight=self.weight_at(epoch))
-
-    def ask(self, epoch:int, # From 0
-        number:int, # Step of the epoch, from 0
-        ) -> dict | None: # For the model's `contrast`
-        "`term` by its name of the last release"
-        warn_caller('ContrastMemory.ask is called term now; the old name goes with the next release',
-                    DeprecationWarning)
-        return self.term(epoch, number)
 
     def push(self, entry:dict[str, torch.Tensor], # `memory_entry` of a model's output
         ) -> None:

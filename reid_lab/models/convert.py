@@ -118,24 +118,24 @@ def inspect_weights(path:str | Path, # A file or folder, see `open_weights`
     prefix:str='', # Of the network in it that is looked at
     ) -> dict: # What it is
     "Container, size, layout, models that take it, what they leave out, and arguments for the constructor"
-    w = open_weights(path, prefix)
-    ours, state = bool(w.card.get('zoo')) and not w.prefix, w.state
+    source = open_weights(path, prefix)
+    ours, state = bool(source.card.get('zoo')) and not source.prefix, source.state
     found = [] if ours else networks(state)
     network = found[0] if len(found) == 1 else None
     layout = OURS if ours else network and network.layout
-    out = dict(file=w.path.name, kind=w.kind, tensors=len(state),
+    out = dict(file=source.path.name, kind=source.kind, tensors=len(state),
                numbers=sum(v.numel() for v in state.values()),
                types=sorted({str(v.dtype).removeprefix('torch.') for v in state.values()}),
                layout=layout.name if layout else '',
                about=layout.about if layout else 'a layout that is not known',
                fits=list(layout.fits) if layout else [], pixels=layout.pixels if layout else '',
                note=layout.note if layout else '', arguments={}, left={}, renamed=0, first=[*state][:3],
-               card=w.card,
-               prefix=w.prefix + (network.prefix if network else ''),
+               card=source.card,
+               prefix=source.prefix + (network.prefix if network else ''),
                beside=list(network.beside) if network else [],
                networks={x.prefix: x.layout.about for x in found[1:] and found})
     if len(found) > 1: out |= dict(about=f'{len(found)} networks')
-    if layout is OURS: out |= dict(fits=[w.card['zoo']], arguments=json.loads(w.card.get('arguments', '{}')))
+    if layout is OURS: out |= dict(fits=[source.card['zoo']], arguments=json.loads(source.card.get('arguments', '{}')))
     if layout in (None, OURS) or not layout.gives: return out
     t = translate(network.state, layout)
     why = {}

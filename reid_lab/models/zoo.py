@@ -32,7 +32,7 @@ from .dual import dual_tiny
 from .frozen import frozen, frozen_pair
 from .irra import irra_b16, irra_tiny
 from .transreid import transreid_b16, transreid_tiny
-from .weights.start import NONE, Accepted, Look
+from .weights.start import NONE, TrialPassed, TrialPath, TrialState
 
 # %% ../../nbs/05_models/75_zoo.ipynb #80432657
 READS, SIZES, TINY = ('images', 'captions'), ('tiny', 'paper'), 2_000_000
@@ -165,9 +165,10 @@ def check_weights(name:str, # One of `list_models()`
         if w in ('', *NONE): continue
         if k not in inspect.signature(info.make).parameters:
             raise ValueError(f"{name} takes no {k}; leave {k}={str(w)!r} out")
+        trial = TrialState(w) if isinstance(w, dict) else TrialPath(w)
         try:
-            with torch.device('meta'): create_model(name, **needs | {k: Look(w)}) # what is built holds no numbers
-        except Accepted: pass
+            with torch.device('meta'): create_model(name, **needs | {k: trial}) # what is built holds no numbers
+        except TrialPassed: pass
 
 
 def describe_models() -> pd.DataFrame: # One row a model, one column a fact
@@ -279,8 +280,8 @@ def check_control(model:nn.Module, # Embeds images; and captions, if it has `enc
     if not hasattr(model, 'encode_text'): return {}
     tokens = model.tokenizer(batch['caption'])
     _check_encoder(model, 'encode_text', tokens)
-    told = model.encode_text(model.tokenizer(['a woman with a black bag']))[0]
-    assert not torch.allclose(told, model.encode_text(tokens[:1])[0],
+    described = model.encode_text(model.tokenizer(['a woman with a black bag']))[0]
+    assert not torch.allclose(described, model.encode_text(tokens[:1])[0],
                               atol=1e-4), "encode_text ignores the caption"
     return {}
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -215,7 +215,7 @@ def set_negatives(config:Config, # Its `Train` may name a rule
     model:nn.Module, # Changed in place
     finetuning:bool=False, # The second training
     ) -> None:
-    "Give a model the rule of ITM negatives that a training asks for; without one it keeps its own"
+    "Give a model the rule of ITM negatives that a training names; without one it keeps its own"
     t = config.budget.train
     rule, drop_cos = t.negatives, t.drop_cos
     if finetuning: rule, drop_cos = t.ft_negatives or rule, t.ft_drop_cos or drop_cos
@@ -224,6 +224,7 @@ def set_negatives(config:Config, # Its `Train` may name a rule
     elif any(name in ('negatives', 'ft_negatives') and value for name, value in config.train):
         raise ValueError(f"negatives={rule!r} needs a model with an ITM head, and {config.budget.model} has none; "
                          "leave it out")
+
 
 # %% ../../nbs/14_recipes/20_camel.ipynb #a8577ae8
 @dataclass(frozen=True)
@@ -310,7 +311,7 @@ def _takes_single_settings(function:_Function) -> _Function:
                 'release')
         warn_caller(text, DeprecationWarning)
         return function(config, model, data, PhasePlan(**single), **others)
-    return call
+    return cast(_Function, call)
 
 
 @_takes_single_settings
@@ -325,8 +326,7 @@ def train_phase(config:Config, # Variant, model and budget
     "One phase of training with warm-up and decay"
     p, t = config.budget, config.budget.train
     set_negatives(config, model, plan.finetuning)
-    if hasattr(model, 'mlm_image'):
-        model.mlm_image = t.ft_mlm_image or not plan.finetuning     # type: ignore[assignment]
+    if plan.finetuning and not t.ft_mlm_image: model.mlm_image = False      # pretraining leaves it as it was made
     model_kw = {**dict(p.model_kw), **getattr(model, 'heads', {})}
     key = phase_key(config, data, plan.table, plan.after, execution, steps=plan.steps, peak_lr=plan.lr,
                     phase_seed=plan.seed, model_kw=model_kw)

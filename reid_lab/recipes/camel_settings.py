@@ -20,7 +20,7 @@ from ..models.camel import lacking_half
 from ..models.frozen import named_tower
 from ..models.zoo import MODELS, list_models
 from .study import Axes, Study, grid
-from ..training.folder import counted, start_of, without_later
+from ..training.folder import start_of, steps_over_epochs, without_later
 from ..training.schedules import lr_linear, lr_step
 
 # %% ../../nbs/14_recipes/15_camel_settings.ipynb #8239c514
@@ -199,7 +199,7 @@ class Config:
     def budget(self) -> Preset:
         "The preset with what is set differently here"
         p = PRESETS[self.preset]
-        own = counted(counted({**dict(self.on.train), **dict(self.train)}), 'ft_epochs', 'ft_steps')
+        own = steps_over_epochs(steps_over_epochs({**dict(self.on.train), **dict(self.train)}), 'ft_epochs', 'ft_steps')
         p = replace(p, train=replace(p.train, **own), weights=self.weights or p.weights,
                     device=self.device or p.device)
         if self.model in ('', p.model): return p

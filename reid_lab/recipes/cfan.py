@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['METHODS', 'TITLES', 'CFAN_PRESETS', 'MODEL_ARGS', 'AERIAL_SETS', 'STUDIES', 'Method', 'method_settings', 'AerialCase',
            'aerial_case', 'triplet_rows', 'triplet_similarities', 'GateLog', 'gate_values', 'gate_batches',
-           'sight_rows', 'run_method']
+           'visibility_rows', 'run_method']
 
 # %% ../../nbs/14_recipes/55_cfan.ipynb #664e1dd5
 from collections.abc import Iterable
@@ -17,8 +17,14 @@ import pandas as pd
 import torch
 from torch import nn
 
-from ..analysis.explain.visibility import membership_sight, rank_correlation, sight_correlation, with_elevation
+from reid_lab.analysis.explain.visibility import (
+    membership_visibility,
+    rank_correlation,
+    visibility_correlation,
+    with_elevation,
+)
 from ..core.basics import check_choice
+from ..core.old_names import renamed_names
 from ..core.reporting import phase
 from ..data.augment import to_pixels
 from ..data.loaders import Batches
@@ -238,16 +244,19 @@ def gate_batches(case:AerialCase, # Its training triplets
     return [loader.batch(0, i) for i in range(min(len(loader), max(1, n//size)))]
 
 # %% ../../nbs/14_recipes/55_cfan.ipynb #af7e094e
-def sight_rows(model:nn.Module, # With FTA
+__getattr__ = renamed_names(__name__, sight_rows='visibility_rows')
+
+
+def visibility_rows(model:nn.Module, # With FTA
     case:AerialCase, # Of a World
     stage:str, # `before` or `after` training
     n:int=300, # Test pairs of an aerial image and its caption
-    ) -> pd.DataFrame: # Row of `sight_correlation` for each side
+    ) -> pd.DataFrame: # Row of `visibility_correlation` for each side
     "Rank correlation of membership and visibility"
     f = case.table.where(split=case.split, view='aerial',
                          captions=lambda cs: [len(c) > 0 for c in cs]).frame[:n]
-    found = membership_sight(model, case.world, case.table, f.path.tolist(), [c[0] for c in f.captions])
-    return sight_correlation(found).rename_axis('side').reset_index().assign(stage=stage)
+    found = membership_visibility(model, case.world, case.table, f.path.tolist(), [c[0] for c in f.captions])
+    return visibility_correlation(found).rename_axis('side').reset_index().assign(stage=stage)
 
 
 def _seen_alike(model, batches, case):
@@ -265,11 +274,11 @@ def _gate_numbers(model, case, gate, folder):
     return numbers
 
 
-def _sight_numbers(model, case, before, folder):
+def _visibility_numbers(model, case, before, folder):
     "Numbers beside the scores: how memberships go with visibility, before and after training"
-    sight = pd.concat([before, sight_rows(model, case, 'after')], ignore_index=True)
-    if folder: to_csv(sight, folder/'sight.csv')
-    rows = list(sight.itertuples())
+    correlations = pd.concat([before, visibility_rows(model, case, 'after')], ignore_index=True)
+    if folder: to_csv(correlations, folder/'sight.csv')
+    rows = list(correlations.itertuples())
     numbers = {f'sight_{row.side}_{row.stage}': row.within for row in rows}
     for row in rows:
         numbers |= {f'{name}_{row.side}_{row.stage}': getattr(row, name) for name in ('spread', 'own', 'own_seen')}
@@ -299,12 +308,12 @@ def run_method(setting:dict, # See `method_settings`
     if (s.steps or s.epochs) and fresh.align == 'cda' and s.bridge != 'none':
         every = max(1, s.steps//12) if s.steps else 200
         callbacks = [GateLog(gate_batches(case, fresh, s, execution=execution), every)]
-    if case.world and 'fta' in fresh.losses: before = sight_rows(fresh, case, 'before')
+    if case.world and 'fta' in fresh.losses: before = visibility_rows(fresh, case, 'before')
     done = train_text(case.table, s, seed, folder and folder/'model', quiet, callbacks, execution)
     scores = score_text(done.model, {name: case.table}, case.split, folder)[name]
     numbers = {}
     for gate in callbacks: numbers |= _gate_numbers(done.model, case, gate, folder)
-    if before is not None: numbers |= _sight_numbers(done.model, case, before, folder)
+    if before is not None: numbers |= _visibility_numbers(done.model, case, before, folder)
     test_set = scored_on(searched.text_queries(case.split), searched.gallery(case.split))
     return dict(variant=label(setting, TITLES), method=setting['name'], train=name, test=name,
                 split=case.split,

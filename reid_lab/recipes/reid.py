@@ -24,7 +24,7 @@ from ..models.zoo import MODELS, create_model, list_models
 from ..retrieval.embeddings import embed_images
 from ..retrieval.metrics import retrieval_metrics
 from ..training.fit import Ends, Records, fit
-from ..training.folder import Trained, claim, counted, start_of, training_key
+from ..training.folder import Trained, claim, start_of, steps_over_epochs, training_key
 from ..training.learner import param_groups
 from ..training.options import Execution, precision_of
 from ..training.prompts import PromptSettings, cache_images, learn_prompts
@@ -145,9 +145,9 @@ def reid_settings(preset:str | ReidTrain='quick', # Key of `REID_PRESETS`, or a 
     "The settings of a preset with changes"
     for k in changes: check_choice('setting', k, [f.name for f in fields(ReidTrain)])
     check_choice('model', changes.get('model', 'bot_tiny'), list_models(reads='images'))
-    if isinstance(preset, ReidTrain): return replace(preset, **counted(changes))
+    if isinstance(preset, ReidTrain): return replace(preset, **steps_over_epochs(changes))
     s = REID_PRESETS[check_choice('preset', preset, REID_PRESETS)]
-    return replace(s, **BY_MODEL.get((preset, changes.get('model')), {}) | counted(changes))
+    return replace(s, **BY_MODEL.get((preset, changes.get('model')), {}) | steps_over_epochs(changes))
 
 
 def _n_ids(table):

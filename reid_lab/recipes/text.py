@@ -31,7 +31,15 @@ from ..models.zoo import MODELS, create_model, list_models
 from ..results.tables import read_csv, to_csv
 from ..retrieval.embeddings import Embeddings
 from ..training.fit import Ends, Records, fit
-from ..training.folder import Trained, claim, counted, load_trained, start_of, training_key, without_later
+from reid_lab.training.folder import (
+    Trained,
+    claim,
+    load_trained,
+    start_of,
+    steps_over_epochs,
+    training_key,
+    without_later,
+)
 from ..training.learner import Callback, param_groups
 from ..training.options import Execution
 from ..training.schedules import lr_irra_cosine, lr_linear
@@ -85,7 +93,7 @@ def text_settings(preset:str | TextTrain='quick', # Key of `TEXT_PRESETS`, or a 
     for k in changes: check_choice('setting', k, [f.name for f in fields(TextTrain)])
     s = preset if isinstance(preset,
                              TextTrain) else TEXT_PRESETS[check_choice('preset', preset, TEXT_PRESETS)]
-    s = replace(s, **counted(changes))
+    s = replace(s, **steps_over_epochs(changes))
     check_choice('model', s.model, list_models('text'), 'It has to read captions.')
     known = dict(optimiser=('adamw', 'adam'), schedule=('linear', 'cosine'), augment=AUGMENT, bridge=SOURCES)
     for k, choices in known.items(): check_choice(k, getattr(s, k), choices)

@@ -151,12 +151,12 @@ def _end_of(label):
     return '' if not rest or in_brackets or re.match(r'\w+=', end) else end
 
 
-def _of_recipe(label, told):
+def _of_recipe(label, parameters):
     "The setting of a label whose recipe stored `setting` and stage among the parameters, or None"
-    for stage in (told.get('phase'), told.get('test')):
-        name, known, domain = label.removesuffix(f', {stage}'), told.get('setting'), told.get('domain')
+    known, domain, method = parameters.get('setting'), parameters.get('domain'), parameters.get('method', '')
+    for stage in (parameters.get('phase'), parameters.get('test')):
+        name = label.removesuffix(f', {stage}')
         if not isinstance(known, str) or name == label: continue
-        method = told.get('method', '')
         if name == known: return _read_name(known, method).at(stage)
         if name == f'{known}, tuned on {domain}':
             return replace(_read_name(known, method, domain=domain), name=name, stage=stage)
@@ -165,9 +165,9 @@ def _of_recipe(label, told):
 # %% ../../nbs/04_results/30_rows.ipynb #3d50e9f7
 def _from_label(row, staged):
     "The setting of a row that has a label alone; `staged`: all labels of its run end in a stage"
-    label, told = str(row.get('variant') or ''), row.get('parameters') or {}
-    if found := _of_recipe(label, told): return found
-    model, method = told.get('model'), told.get('method')
+    label, parameters = str(row.get('variant') or ''), row.get('parameters') or {}
+    if found := _of_recipe(label, parameters): return found
+    model, method = parameters.get('model'), parameters.get('method')
     if model and label == f'{model}, {method}': return Setting(method, options=dict(model=model), name=label)
     stage = _end_of(label) if staged and row.get('notebook') not in UNSTAGED else ''
     return _read_name(label.removesuffix(f', {stage}')).at(stage)
@@ -496,8 +496,8 @@ def _append_checked(names, chosen, path, dirty):
            'are there twice': lambda i, r: _which(r) in map(_which, chosen[:i])}
     bad = {text: n for text, no in why.items() if (n := sum(map(no, range(len(chosen)), chosen)))}
     if bad or not chosen:
-        said = '; '.join(f'{n} of {len(chosen)} rows {text}' for text, n in bad.items()) or 'no row fits'
-        raise ValueError(f"run={', '.join(names)} is not published: {said}. Nothing was added")
+        reasons = '; '.join(f'{n} of {len(chosen)} rows {text}' for text, n in bad.items()) or 'no row fits'
+        raise ValueError(f"run={', '.join(names)} is not published: {reasons}. Nothing was added")
     return append_results(chosen, path)
 
 
@@ -548,9 +548,12 @@ def row_starts(frame:'pd.DataFrame', # From `load_results`, or of one's own with
     "What the trainings behind rows started from"
     columns = [name for name in _STARTS if name in frame]
     if columns: return ['' if value is None or value != value else str(value) for value in frame[columns[0]]]
-    told = frame['parameters'] if 'parameters' in frame else [{}]*len(frame)
-    known = [next((p[name] for name in _STARTS if p.get(name)), '') if isinstance(p, dict) else '' for p in told]
-    return [str(start) for start in known]
+    if 'parameters' not in frame: return ['']*len(frame)
+    starts = []
+    for parameters in frame['parameters']:
+        known = parameters if isinstance(parameters, dict) else {}
+        starts.append(next((str(known[name]) for name in _STARTS if known.get(name)), ''))
+    return starts
 
 
 def kind_of_start(start:str, # From `row_starts`; of several weights with commas

@@ -493,20 +493,20 @@ def _needs_reading(values):
     return values.dtype.kind in 'UOT'
 
 
-def _named_labels(d, where):
+def _named_labels(arrays, where):
     "Ids of labels that were written as texts, or as fractions as some are missing; names go to columns"
-    for c in ('pid', 'cam'):
-        if c not in d or isinstance(d[c], torch.Tensor): continue
-        values = np.ma.asarray(d[c]) if np.ma.is_masked(d[c]) else np.asarray(d[c])
+    for name in ('pid', 'cam'):
+        if name not in arrays or isinstance(arrays[name], torch.Tensor): continue
+        values = np.ma.asarray(arrays[name]) if np.ma.is_masked(arrays[name]) else np.asarray(arrays[name])
         if not _needs_reading(values): continue
-        labels = read_labels(c, values)
-        if c == 'cam' and (missing := partly_missing(labels)).any():
+        labels = read_labels(name, values)
+        if name == 'cam' and (missing := partly_missing(labels)).any():
             raise ValueError(f"{where}: cam of row {int(missing.argmax())} is missing, while other rows have "
                              "one; give all rows their camera, or none")
-        d[c] = labels.ids
+        arrays[name] = labels.ids
         if values.dtype.kind != 'f':
-            d['columns'] = {f'{c}_name': labels.names.astype(str)} | dict(d.get('columns') or {})
-    return d
+            arrays['columns'] = {f'{name}_name': labels.names.astype(str)} | dict(arrays.get('columns') or {})
+    return arrays
 
 
 def _read_labels(folder):

@@ -47,12 +47,14 @@ def usual_keys(names:Iterable[str], # Of the arrays in a file
         raise ValueError(f"{where} holds queries and a gallery ({sorted(names)}); say which with "
                          "side='query' or side='gallery', or name the arrays with keys")
     else: return {}
-    several = {k: v for k, v in by_side[chosen].items() if len(v) > 1 and k not in v}
-    if several:
-        field, found = next(iter(several.items()))
-        raise ValueError(f"{where} holds {found}, each of which may be {field}; say which with keys, such as "
-                         f"{field}={found[0]}")
-    return {k: k if k in v else v[0] for k, v in by_side[chosen].items() if v}
+    names_of = {}
+    for field, found in by_side[chosen].items():
+        if field in found: names_of[field] = field
+        elif len(found) == 1: names_of[field] = found[0]
+        elif found:
+            raise ValueError(f"{where} holds {found}, each of which may be {field}; say which with keys, such as "
+                             f"{field}={found[0]}")
+    return names_of
 
 # %% ../../nbs/06_retrieval/25_feature_files.ipynb #604722ee
 FOREIGN = ('.npy', '.pt', '.pth', '.mat')

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ..core.basics import check_choice, check_whole, warn_caller
-from ..core.old_names import gathered
+from ..core.old_names import gathered, renamed
 from .embeddings import Embeddings, as_ids
 from .ranks import BACKENDS, counter, group_mean, hit_chance, last_rank
 from reid_lab.retrieval.scores import (
@@ -61,24 +61,25 @@ class IdentityPairs:
         self.start = np.searchsorted(ids, q_pid, 'left')
         self.end = np.where(q_pid == -1, self.start, np.searchsorted(ids, q_pid, 'right'))
 
-    def of(self, queries:np.ndarray, # (B,) positions
-        ) -> QueryPairs: # Its rows are positions in `queries`
+    @renamed(queries='positions')
+    def of(self, positions:np.ndarray, # (B,) of queries among all
+        ) -> QueryPairs: # Its rows count within `positions`
         "Pairs of some queries"
-        n = self.end[queries] - self.start[queries]
-        row = np.repeat(np.arange(len(queries)), n)
-        first = np.repeat(self.start[queries] - (np.cumsum(n) - n), n)
+        n = self.end[positions] - self.start[positions]
+        row = np.repeat(np.arange(len(positions)), n)
+        first = np.repeat(self.start[positions] - (np.cumsum(n) - n), n)
         column = self.order[first + np.arange(len(row))]
         out = np.zeros(len(row), bool)
         if self.drop:
-            own = self.q_cam[queries[row]]
+            own = self.q_cam[positions[row]]
             out = (self.g_cam[column] == own) & (own != -1)
-        if self.same is not None: return self._without_itself(queries, Pairs(row, column), out)
+        if self.same is not None: return self._without_itself(positions, Pairs(row, column), out)
         return QueryPairs(Pairs(row[~out], column[~out]), Pairs(row[out], column[out]))
 
-    def _without_itself(self, queries, pairs, out):
+    def _without_itself(self, positions, pairs, out):
         "As `of`, with images left out that are the query, of whatever identity"
         row, column = pairs
-        same_row, same_column = self.same.of(queries)
+        same_row, same_column = self.same.of(positions)
         pair, same = row*self.n_image + column, same_row*self.n_image + same_column
         out = out | np.isin(pair, same)
         more = ~np.isin(same, pair)   # under another identity, or under none
@@ -121,16 +122,16 @@ def _worst_first(row, column, score, n_queries):
 class _TiesSeen(NamedTuple):
     "Matches of the sampled queries that were compared with all other images"
     looked_at:int
-    tied:int
+    tied:int # of them, those that another person's image equals exactly
 
 
 class _Matches:
     "The matches of some queries, and what has been counted against them"
-    def __init__(self, pairs, queries, n_images, expected=False):
-        found = pairs.of(queries)
+    def __init__(self, pairs, positions, n_images, expected=False): # Positions of these queries among all
+        found = pairs.of(positions)
         self.row, self.column = found.matches
         self.out_row, self.out_column = found.left_out
-        self.queries, self.n_queries, self.expected = queries, len(queries), expected
+        self.positions, self.n_queries, self.expected = positions, len(positions), expected
         # images of each list
         self.n_counted = n_images - np.bincount(self.out_row, minlength=self.n_queries)
 
@@ -143,7 +144,7 @@ class _Matches:
         n = len(self.row)
         self.n_better, self.n_not_worse = np.zeros(n, np.int64), np.zeros(n, np.int64)
         self.sum_better, self.sum_all = np.zeros(n), np.zeros(self.n_queries)
-        self.tied = np.zeros(n, bool)
+        self.equals_another = np.zeros(n, bool)     # person's image, exactly; sampled queries only
 
     def add(self, count, block, first=0):
         "Count what beats each match among the columns from `first` on"
@@ -163,18 +164,18 @@ class _Matches:
 
     def look_for_ties(self, block, sample, first=0):
         "Mark matches of sampled queries that other images equal exactly"
-        for r in np.flatnonzero(np.isin(self.queries, sample)):
+        for r in np.flatnonzero(np.isin(self.positions, sample)):
             mine = slice(self.start[r], self.start[r + 1])
             row, score = block[r].cpu().numpy(), self.score[mine]
             own = np.concatenate([self.column[mine], self.out_column[self.out_row == r]]) - first
             others = np.sort(np.delete(row, own[(own >= 0) & (own < len(row))]))
             if not len(others): continue
             nearest = others[np.searchsorted(others, score).clip(max=len(others) - 1)]
-            self.tied[mine] |= nearest == score
+            self.equals_another[mine] |= nearest == score
 
     def ties_seen(self, sample):
-        mine = np.isin(self.queries, sample)[self.row]
-        return _TiesSeen(mine.sum(), (self.tied & mine).sum())
+        mine = np.isin(self.positions, sample)[self.row]
+        return _TiesSeen(mine.sum(), (self.equals_another & mine).sum())
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #17f3727c
 def _ratio(a, b):
@@ -222,9 +223,9 @@ class _PerQuery:
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
 
     @classmethod
-    def joined(cls, blocks, queries): # Records of blocks, and the queries of each
+    def joined(cls, blocks, positions): # Records of blocks, and where the queries of each are among all
         "All queries in order"
-        place = np.argsort(np.concatenate(queries))
+        place = np.argsort(np.concatenate(positions))
         columns = {name: [getattr(block, name) for block in blocks] for name in blocks[0].columns()}
         return cls(**{name: np.concatenate(values)[place] for name, values in columns.items()})
 
@@ -344,8 +345,8 @@ def _counted_in_memory(problem, scoring, sample):
     count = None
     for lo, block in score_blocks(problem.scores, scoring.chunk):
         count = count or problem.counter(scoring.backend, block.device.type)
-        queries, n_images = np.arange(lo, lo + len(block)), block.shape[1]
-        matches = _Matches(problem.pairs, queries, n_images, scoring.ties == 'expected')
+        positions, n_images = np.arange(lo, lo + len(block)), block.shape[1]
+        matches = _Matches(problem.pairs, positions, n_images, scoring.ties == 'expected')
         matches.take_scores(_scores_at(block, Pairs(matches.row, matches.column)))
         matches.add(count, block)
         matches.look_for_ties(block, sample)
@@ -380,7 +381,7 @@ def _match_scores(scores, blocks):
             here, matches = sorted_.within(piece), sorted_.matches
             if not len(here): continue
             pairs = Pairs(matches.row[here], matches.column[here] - lo)
-            score[here] = _scores_at(scores.product(matches.queries, x, bias), pairs)
+            score[here] = _scores_at(scores.product(matches.positions, x, bias), pairs)
     return found
 
 
@@ -391,8 +392,8 @@ def _counted_from_disk(problem, scoring, sample):
                          f"give their bytes, as scoring=Scoring(memory={2**28})")
     scores, pairs = problem.scores, problem.pairs
     order = np.argsort(pairs.q_pid, kind='stable')
-    queries = np.split(order, range(UNIT[0], len(order), UNIT[0]))
-    blocks = [_Matches(pairs, some, scores.shape[1], scoring.ties == 'expected') for some in queries]
+    parts = np.split(order, range(UNIT[0], len(order), UNIT[0]))
+    blocks = [_Matches(pairs, part, scores.shape[1], scoring.ties == 'expected') for part in parts]
     for matches, score in zip(blocks, _match_scores(scores, blocks)): matches.take_scores(score)
 
     count = problem.counter(scoring.backend, scores.q.device.type)
@@ -400,7 +401,7 @@ def _counted_from_disk(problem, scoring, sample):
     if with_matches:
         for first, x, bias in scores.sweep():
             for matches in with_matches:
-                block = scores.product(matches.queries, x, bias)
+                block = scores.product(matches.positions, x, bias)
                 matches.add(count, block, first)
                 matches.look_for_ties(block, sample, first)
     for matches in blocks: yield matches, None
@@ -579,12 +580,12 @@ def _of_all_queries(problem, scoring):
     counted = _counted_from_disk if isinstance(problem.scores, ShardScores) else _counted_in_memory
     metrics_of = _expected_metrics if scoring.ties == 'expected' else _ordered_metrics
 
-    blocks, queries, seen = [], [], []
+    blocks, positions, seen = [], [], []
     for matches, _ in counted(problem, scoring, sample):
         blocks.append(metrics_of(matches, problem.scores.span, scoring.ap == 'trapezoid'))
-        queries.append(matches.queries)
+        positions.append(matches.positions)
         seen.append(matches.ties_seen(sample))
-    return _PerQuery.joined(blocks, queries), _TiesSeen(*map(sum, zip(*seen)))
+    return _PerQuery.joined(blocks, positions), _TiesSeen(*map(sum, zip(*seen)))
 
 
 def _scored(problem, scoring, per_query):
@@ -687,7 +688,7 @@ def msd(sim:np.ndarray | torch.Tensor | Scores, # (Q,G) cosine similarities
     *, legacy:bool=False, # The released calculator instead of the paper
     scoring:Scoring | None=None, # `span` and `chunk` of it matter here
     ) -> float: # Percent
-    "Mean similarity distribution (UFineBench, sec. 5)"
+    "Mean similarity distribution: how far matches score above other images, and above those ranked before them"
     scoring = scoring or Scoring()
     if legacy and (q_cam is not None or g_cam is not None):
         raise ValueError("legacy=True knows no cameras, like the released calculator; leave them out")

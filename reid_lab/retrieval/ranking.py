@@ -35,7 +35,8 @@ def top_k(block:torch.Tensor, # (B,n) scores
     "Values and columns of the k best per row, best first, ties by column"
     k = min(k, block.shape[1])
     v, i = block.topk(min(k + 1, block.shape[1]))
-    tied = (v[:, k - 1] == v[:, k]).nonzero().flatten().tolist() if v.shape[1] > k else []
+    tied = [] # rows in which more columns equal the last one than there is room for
+    if v.shape[1] > k: tied = (v[:, k - 1] == v[:, k]).nonzero().flatten().tolist()
     v, i = v[:, :k], i[:, :k].clone()
     for r in tied:
         better = (block[r] > v[r, -1]).nonzero().flatten()

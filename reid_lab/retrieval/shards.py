@@ -133,9 +133,10 @@ class ShardWriter:
 
     def _written(self, meta):
         "Facts as they stand in the plan; version 0.1 wrote whole paths"
-        there, seen = read_plan(self.folder).get('meta'), written_meta(meta, self.folder)
-        if not isinstance(there, dict): return seen
-        return {k: meta[k] if k in PLACES and there.get(k) == meta[k] else v for k, v in seen.items()}
+        there, written = read_plan(self.folder).get('meta'), written_meta(meta, self.folder)
+        if not isinstance(there, dict): return written
+        whole = {name: meta[name] for name in written if name in PLACES and there.get(name) == meta[name]}
+        return {**written, **whole}
 
     def missing(self, rank:int=0, # Of this process
         world:int=1, # Processes
@@ -218,9 +219,9 @@ def _parts(folder, plan, partial):
     if len(have) < n and not (partial and have):
         there = set(have)
         gone = list(itertools.islice((i for i in range(n) if i not in there), 6))
-        raise ValueError(f"{folder} holds {len(have):,} of {n:,} shards (missing: {gone[:5]}"
-                         f"{' ...' if len(gone) > 5 else ''}); the call that wrote them continues where it "
-                         "was stopped, and partial=True reads what is there")
+        missing = str(gone[:5]) + (' ...' if len(gone) > 5 else '')
+        raise ValueError(f"{folder} holds {len(have):,} of {n:,} shards (missing: {missing}); the call that wrote them "
+                         "continues where it was stopped, and partial=True reads what is there")
     return {i: _place(folder, i) for i in have}
 
 

@@ -81,9 +81,11 @@ def _side_of(e, label):
     "A label of a side, None where it has none"
     number, column = getattr(e, label), f'{label}_name'
     if number is None: return None
+    name = None
     if isinstance(e, Embeddings): name = e.columns.get(column)
-    else: name = e.table([column])[column].to_numpy(str) if column in e.names else None
-    return _Side(number, None if name is None else np.asarray(name).astype(str))
+    elif column in e.names: name = e.table([column])[column]
+    if name is not None: name = np.asarray(name).astype(str)
+    return _Side(number, name)
 
 
 def _few(values, most=3):

@@ -36,7 +36,7 @@ from .speedups import GradCache, blocks, chunked, tuned
 # %% ../../nbs/08_training/50_fit.ipynb #dc326cdb
 @dataclass(frozen=True)
 class Records:
-    "What a training writes on its way"
+    "What a training writes on its way: rows of its log, and states; what it scored is recorded by the run"
     label:str = 'training' # In progress lines and trackers
     rows:int = 30 # Of the log, in all
     saves:int = 10 # States, in all; at least 50 steps lie between two

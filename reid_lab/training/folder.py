@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TRAINING', 'WEIGHTS', 'DONE', 'digest', 'without_later', 'training_key', 'differences', 'read_record', 'claim',
-           'random_start', 'start_of', 'counted', 'Trained', 'model_of', 'load_trained']
+           'random_start', 'start_of', 'steps_over_epochs', 'Trained', 'model_of', 'load_trained']
 
 # %% ../../nbs/08_training/45_folder.ipynb #e7652e0c
 import hashlib
@@ -16,7 +16,7 @@ from torch import nn
 
 from ..core.basics import check_record
 from ..core.files import atomic_path
-from ..core.old_names import renamed
+from ..core.old_names import renamed, renamed_names
 from ..core.weight_files import load_weights, save_weights
 from ..data.table import ReidTable
 from ..models.weights.shipped import world_names
@@ -119,6 +119,9 @@ def start_of(model_name:str, # Key of the zoo
     weights:str='', # `world`, `none`, published weights by name, a file or a folder; empty: where the paper starts
     ) -> str: # For the constructor
     "What a training starts from, or an error if that was left open and there is nothing to take"
+    if not isinstance(weights, (str, Path)) and weights not in NONE:
+        raise TypeError(f"weights is {type(weights).__name__}; a training records where it started, by a name or a "
+                        "file: save them (torch.save(weights, 'start.pt')) and pass that file, or pass weights='none'")
     if random_start(model_name, weights): return 'none'
     if weights or world_names(model_name): return str(weights or 'world')
     info = MODELS[model_name]
@@ -130,11 +133,14 @@ def start_of(model_name:str, # Key of the zoo
                      "weights='none' for random numbers")
 
 
-def counted(changes:dict, # Of the settings of a training
+__getattr__ = renamed_names(__name__, counted='steps_over_epochs')
+
+
+def steps_over_epochs(changes:dict, # Of the settings of a training
     epochs:str='epochs', # Field that says how often it passes over the data
     steps:str='steps', # Field that says how many batches it sees, where there are no such passes
     ) -> dict:
-    "Changes of which batches that are named go before the epochs of a preset"
+    "Changes in which steps, where they are named, replace the epochs of a preset"
     return {epochs: 0, **changes} if steps in changes else changes
 
 # %% ../../nbs/08_training/45_folder.ipynb #48a1e097

@@ -27,6 +27,7 @@ if TYPE_CHECKING:   # loading it takes a second
 # %% ../../nbs/08_training/15_learner.ipynb #775f35fe
 class Loader(Protocol):
     "What a training reads: a number of batches, and those of an epoch from any of them on"
+    # One whose epochs differ in length also has `n_batches(epoch)`; `len` is that of the first
     def __len__(self) -> int: ...
     def epoch(self, epoch:int, start:int=0, /) -> Iterable[dict]: ...
 
@@ -264,6 +265,13 @@ def __call__(self:Learner, event:str) -> None:
 
 # %% ../../nbs/08_training/15_learner.ipynb #55d2c958
 @patch
+def _is_at_end(self:Learner):
+    "Whether the last batch of the open epoch is done; epochs of one loader may differ in length"
+    count = getattr(self.loader, 'n_batches', None)
+    return self.number >= (len(self.loader) if count is None else count(self.epoch))
+
+
+@patch
 def _one_epoch(self:Learner):
     "The rest of the current epoch"
     self.model.train()
@@ -282,7 +290,7 @@ def _one_epoch(self:Learner):
     else: done = True
     if done and self.step == at and self.number == 0:
         raise ValueError("the loader gave no batch; is batch_size larger than the data?")
-    if done or self.number >= len(self.loader) or self.step >= self.n_steps:
+    if done or self.step >= self.n_steps or self._is_at_end():
         self.epoch += 1
         self.number = 0
         self('after_epoch')
@@ -290,7 +298,7 @@ def _one_epoch(self:Learner):
 # %% ../../nbs/08_training/15_learner.ipynb #a865bb50
 @patch
 def fit(self:Learner,
-    epochs:int | None=None, # Passes over the loader, in total
+    epochs:int | None=None, # Passes over the loader, in total; each counts as many batches as the first
     steps:int | None=None, # Or batches, in total
     ) -> Learner:
     "Train until `epochs` or `steps` in total are reached; a loaded state continues where it stopped"

@@ -15,11 +15,10 @@ from fastcore.basics import patch
 from traitlets import Float, Int, Unicode, link, observe, validate
 
 from ..analysis.bias.maps import project_pair
-from ..analysis.bias.remedies import REMEDIES
+from ..analysis.bias.remedies import LITE_NAME, NO_ADAPTATION
 from reid_lab.analysis.bias.reruns import (
     COCKPIT_METHODS,
     DEFAULTS,
-    LITE_NAME,
     CameraPairs,
     Reruns,
     SharedMap,
@@ -149,7 +148,7 @@ def before(self:AdaptedScene) -> dict: # AP, near, nmi
     ranker, scores = self._before
     if ranker is not self.base.ranker:
         AP, near = query_scores(self.q, self.g, self.base.ranker.scores, K_NEAR)
-        q, g = self.runs.fixed(REMEDIES[0])
+        q, g = self.runs.fixed(NO_ADAPTATION)
         nmi = bias_nmi(q, g, self.runs, self.shared, self.seed)
         scores = dict(AP=AP, near=near, nmi=nmi)
         self._before = self.base.ranker, scores
@@ -352,7 +351,7 @@ def fixed(self:CameraBars) -> dict:
     cams = [dict(cam=int(old.cam), n=int(old.n_query), before=_number(old.mAP, 2), after=_number(new.mAP, 2),
                  done=int(old.cam) in after['done']) for old, new in rows]
     return dict(cams=cams, nmi=dict(before=_rounded(before['nmi']), after=_rounded(after['nmi'])),
-                methods=list(COCKPIT_METHODS), names=[REMEDIES[0], after['method']], learns=[LITE_NAME],
+                methods=list(COCKPIT_METHODS), names=[NO_ADAPTATION, after['method']], learns=[LITE_NAME],
                 status=self.status(), run=_number(after['seconds'], 3))
 
 
@@ -419,8 +418,8 @@ def draw(self:CameraBars) -> PaperFigure: # type: ignore[no-redef]
     if scene.why: return message_card(scene.why,
                                       self.title if query is None else f'{self.title}, query {query}')
     now, before, after = self.content(query), scene.before(), scene.found()
-    names = REMEDIES[0], scene.method
-    if scene.method == REMEDIES[0]: names = REMEDIES[0], f'{scene.method} (again)'
+    names = NO_ADAPTATION, scene.method
+    if scene.method == NO_ADAPTATION: names = NO_ADAPTATION, f'{scene.method} (again)'
     settings = scene.method
     if scene.method == LITE_NAME:
         settings = ', '.join(f'{trait}={getattr(self, trait):g}' for trait,
@@ -454,7 +453,7 @@ def cockpit(scene:Scene, # Raw features of queries and gallery, with cameras
 
 def _two_maps(scene, after):
     "Maps before and after, with the same colours and axes"
-    maps = (FeatureMap(scene, after.shared.frame(after.shared.start(REMEDIES[0])), title='Before'),
+    maps = (FeatureMap(scene, after.shared.frame(after.shared.start(NO_ADAPTATION)), title='Before'),
             AdaptedMap(after, after.frame(), title='After'))
     link((maps[0], 'colour'), (maps[1], 'colour'))
     places = np.concatenate([view.frame[['x', 'y']].to_numpy() for view in maps])

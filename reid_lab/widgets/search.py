@@ -134,7 +134,7 @@ def found(self:SearchPage, query:int | None) -> dict: # Row
     except (ValueError, TypeError, LookupError, *BROKEN) as e:
         return dict(label=f'Search, {what}: no answer', message=str(e), what=what)
     if answer is None: return dict(label='Search, nothing asked', message=NOTHING, what=what)
-    sentence, present = answer.say(), None
+    sentence, present = answer.sentence(), None
     remarks = [sentence]
     if answer.present is not None:
         present = bool(answer.present[0])
@@ -143,18 +143,18 @@ def found(self:SearchPage, query:int | None) -> dict: # Row
     notes = dict.fromkeys([str(note), *(str(w.message) for w in noticed)]) # a new sentence gives a warning too
     remarks += filter(None, notes)
     return dict(label=f'Search, {what}: {sentence}', items=self.items(answer), present=present,
-                said='; '.join(remarks), what=what)
+                remarks='; '.join(remarks), what=what)
 
 
 @patch
 def content(self:SearchPage, query:int | None) -> dict:
     content, text, scene = self.found(query), self.question.strip(), self.scene
     for item in content.get('items', []): item['thumb'] = scene.g_thumb(item['row'])
-    if text or query is None: return content | dict(asked=text)
-    if scene.q.caption is not None: return content | dict(asked=scene.q.caption[query])
+    if text or query is None: return content | dict(query_text=text)
+    if scene.q.caption is not None: return content | dict(query_text=scene.q.caption[query])
     known = scene.q.pid[query] != -1
-    who = self.in_words('q', query) if known else scene.q_thumb.name(query) or 'id unknown'
-    return content | dict(asked=f'query {query}', crop=scene.q_thumb(query), who=who)
+    name = self.in_words('q', query) if known else scene.q_thumb.name(query) or 'id unknown'
+    return content | dict(query_text=f'query {query}', crop=scene.q_thumb(query), query_name=name)
 
 # %% ../../nbs/15_widgets/50_search.ipynb #c8359cc5
 @patch
@@ -202,7 +202,7 @@ def draw(self:SearchPage) -> PaperFigure:
     query = self.selection.query
     found = self.found(query)
     if 'message' in found: return message_card(found['message'], f"{self.title}, {found['what']}")
-    if not found['items']: return message_card(found['said'], f"{self.title}, {found['what']}")
+    if not found['items']: return message_card(found['remarks'], f"{self.title}, {found['what']}")
     results = [self._as_drawn(item) for item in found['items']]
     title = self.title if self.question.strip() else f'{self.title} (query {query})'
     verdict = _verdict(results[0]['score'], found['present'], self.threshold)

@@ -202,7 +202,7 @@ def receive(self:View, message:dict) -> None: # `select`, `ui`, `shown` or `need
 @patch
 def show_message(self:View, text:str) -> None:
     "Show a line below the view, and read it out"
-    if self._front is not None: self._front.send(dict(said=text))
+    if self._front is not None: self._front.send(dict(status=text))
 
 # %% ../../nbs/15_widgets/15_view.ipynb #819fc2c5
 def mime_bundle(view:View, # Or a board

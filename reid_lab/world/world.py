@@ -34,6 +34,7 @@ from .people import ATTRIBUTES, PARTS, Person, sample_people
 from reid_lab.world.plan import (
     DOMAINS,
     KINDS,
+    PLAN_VERSION,
     PRESETS,
     SCENARIOS,
     TASKS,
@@ -163,9 +164,11 @@ class World:
     @property
     def key(self) -> str:
         "Name of the cache folder: a hash of all settings that affect pixels"
-        spec = json.dumps([VERSION, repr((KINDS, SCENARIOS, DOMAINS)),
-                           _fingerprint(crowd, bodies, places, rays),
-                           self.seed, [asdict(g) for g in self.groups], asdict(self.options)], sort_keys=True)
+        facts = [VERSION, repr((KINDS, SCENARIOS, DOMAINS)), _fingerprint(crowd, bodies, places, rays),
+                 self.seed, [asdict(g) for g in self.groups], asdict(self.options)]
+        # The first plan is not in its name, so that images rendered before there was a number are found
+        if PLAN_VERSION != 1: facts.append(PLAN_VERSION)
+        spec = json.dumps(facts, sort_keys=True)
         return f'{self.preset}-{self.task}-{self.seed}-{hashlib.sha256(spec.encode()).hexdigest()[:12]}'
 
     @property

@@ -308,3 +308,12 @@ def test_thresholds_are_kept(tmp_path):
         (tmp_path/"t.json").write_text(text)
         with pytest.raises(ValueError, match="saved Threshold"): Threshold.load(tmp_path/"t.json")
     with pytest.raises(FileNotFoundError): Threshold.load(tmp_path/"none.json")
+
+
+def test_the_kind_of_questions_is_kept_under_its_old_key(tmp_path):
+    t = Threshold(.5, .05, .05, 20, 10, question_kind="text")
+    path = t.save(tmp_path/"t.json")
+    assert json.loads(path.read_text())["asked"] == "text" and Threshold.load(path) == t
+    with pytest.warns(DeprecationWarning, match="Threshold.asked is called question_kind"): assert t.asked == "text"
+    with pytest.warns(DeprecationWarning, match="asked= is called question_kind="):
+        assert Threshold(.5, .05, .05, 20, 10, asked="text") == t

@@ -29,7 +29,8 @@ def test_answers_follow_the_threshold():
     a = find(q, g, 3, t)
     assert a.present.tolist() == [True, True, False, False] and len(a) == 4
     assert a.table(1).accepted.tolist() == [True, False, False] and a.table(1).pid[0] == 101
-    assert a.say(0).startswith("present: 1 of the first 3") and a.say(2).startswith("not present: best score 0.700")
+    assert a.sentence(0).startswith("present: 1 of the first 3")
+    assert a.sentence(2).startswith("not present: best score 0.700")
     with pytest.raises(ValueError, match="calibrated with m"): find(q.with_emb(q.emb, model="n"), g, 3, t)
     with pytest.raises(ValueError, match="calibrated with 'cosine'"): find(q, g, 3, t, distance="euclidean")
     with pytest.raises(ValueError, match="one for pairs"): find(q, g, 3, verification_threshold(q, g, .5))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from reid_lab.core.old_names import gathered, renamed
+from reid_lab.core.old_names import gathered, renamed, renamed_attributes, renamed_names
 
 
 @dataclass(frozen=True)
@@ -95,3 +95,27 @@ def test_decorators_keep_signature_and_type():
     for decorator in (renamed, gathered):
         (taken,), given = typing.get_args(typing.get_type_hints(decorator)["return"])
         assert taken is given and isinstance(taken, typing.TypeVar)
+
+
+@renamed_attributes(gap="margin", total="mean")
+@dataclass(frozen=True)
+class Distances:
+    "A record with a method"
+    margin: float = .3
+
+    def mean(self): return self.margin/2
+
+
+def test_old_attributes_are_read_and_taken():
+    assert Distances(.2) == Distances(margin=.2)
+    for old in (lambda: Distances(gap=.2).margin, lambda: Distances(.2).gap, lambda: 2*Distances(.2).total()):
+        with pytest.warns(DeprecationWarning, match="Distances") as caught: assert old() == .2
+        assert len(caught) == 1 and caught[0].filename == __file__
+    with pytest.raises(TypeError, match="leave gap= out"): Distances(gap=.2, margin=.2)
+    with pytest.raises(TypeError, match="unexpected keyword"): Distances(total=.2)     # a method is no field
+
+
+def test_old_names_of_a_module():
+    find = renamed_names(__name__, Apart="Distances")
+    with pytest.warns(DeprecationWarning, match="Apart is called Distances now"): assert find("Apart") is Distances
+    with pytest.raises(AttributeError, match="has no attribute 'Other'"): find("Other")

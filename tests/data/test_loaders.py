@@ -82,8 +82,8 @@ def test_epochs_in_free_order():
     drawn = [np.concatenate(one.order(e)) for e in range(6)]
     assert all(sorted(one.pid[one.rows[d]]) == [0, 1, 2, 3] for d in drawn)
     assert len({tuple(sorted(d)) for d in drawn}) > 1
-    with pytest.raises(ValueError, match="world=2 processes.*keep_last"):
-        Batches(table(n=12), 4, unit="caption", sampler=FreeOrder(keep_last=True), part=Share(world=2))
+    with pytest.raises(ValueError, match="n_processes=2 share.*keep_last"):
+        Batches(table(n=12), 4, unit="caption", sampler=FreeOrder(keep_last=True), part=Share(n_processes=2))
     with pytest.raises(ValueError, match="per_id=-1"): FreeOrder(-1)
 
 
@@ -166,4 +166,15 @@ def test_settings_of_the_last_release_are_taken_with_a_warning_at_the_call():
     assert [w.filename for w in caught] == [__file__]       # one warning for both records
     new = Batches(table(), 5, loading=Loading(workers=0), part=Share(1, 3, "own"))
     assert (old.loading, old.part) == (new.loading, new.part)
+    with pytest.warns(DeprecationWarning, match="Share.world is called n_processes"): assert new.part.world == 3
+    with pytest.warns(DeprecationWarning, match="world= is called n_processes="):
+        assert (Share(1, world=3).n_processes, Batches(table(), 6).share(1, world=3).part.n_processes) == (3, 3)
     assert torch.equal(old.batch(1, 0)["img"], new.batch(1, 0)["img"])
+
+
+def test_an_epoch_says_its_own_length():
+    def other_lengths(frame, size, rng): return [np.arange(size)]*int(rng.integers(1, 9))
+    loader = Batches(table(), 4, sampler=other_lengths)
+    lengths = [loader.n_batches(e) for e in range(6)]
+    assert lengths == [len(list(loader.epoch(e))) for e in range(6)] and len(set(lengths)) > 1
+    assert len(loader) == lengths[0]

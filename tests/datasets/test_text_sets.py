@@ -18,10 +18,10 @@ from reid_lab.datasets.cross_set import (
     build_cross_set,
     check_cross_set,
     edit_caption,
-    facts_said,
     load_cross_set,
     local_rewriter,
     rewrite_captions,
+    stated_facts,
     write_cross_set,
 )
 from reid_lab.datasets.diagnosis import doctor
@@ -186,7 +186,7 @@ def first(word): return next((k for k, g in SAME.items() if word in g), word)
 @given(st.integers(0, 199), st.sampled_from(list(GRANULARITY)), st.sampled_from(STYLES), st.integers(0, 10**6))
 def test_the_reader_finds_what_the_world_said(i, granularity, style, seed):
     text, facts = caption_with_facts(PEOPLE[i], rng=np.random.default_rng(seed), granularity=granularity, style=style)
-    said = {(colour, thing) for colour, thing in facts_said(text)}
+    said = {(colour, thing) for colour, thing in stated_facts(text)}
     for slot, colour in STOPS.items():
         if not {slot, colour} <= set(facts) or facts[slot] in ("none", "dress") and slot != "upper": continue
         things = {first(w) for forms in NOUNS[facts[slot]] for w in forms}
@@ -200,7 +200,7 @@ def test_the_reader_finds_what_the_world_said(i, granularity, style, seed):
     ("red, shirt", {("", "shirt"): 1}),
     ("He wears a dark blue coat over blue denims", {("navy", "coat"): 1, ("blue", "jeans"): 1}),
     ("a bluebird and a shirtless man", {}), ("RED TEE", {("red", "t-shirt"): 1})])
-def test_facts_by_hand(text, want): assert facts_said(text) == Counter(want)
+def test_facts_by_hand(text, want): assert stated_facts(text) == Counter(want)
 
 
 # ---- rewriting
@@ -210,7 +210,7 @@ def test_facts_by_hand(text, want): assert facts_said(text) == Counter(want)
 def test_rules_keep_every_fact_and_invent_none(i, granularity, style, seed):
     text, _ = caption_with_facts(PEOPLE[i], rng=np.random.default_rng(seed), granularity=granularity, style=style)
     new = RuleRewriter(seed)(text)
-    assert facts_said(new) == facts_said(text) and new == RuleRewriter(seed)(text) and new.strip() == new
+    assert stated_facts(new) == stated_facts(text) and new == RuleRewriter(seed)(text) and new.strip() == new
     lost, added = contents(text) - contents(new), contents(new) - contents(text)
     assert not lost - Counter(FRAME), (text, new)
     assert set(added) <= FRAME | {"he", "she", "is", "the", "person", "and"}, (text, new)
@@ -257,7 +257,7 @@ def test_articles_follow_the_exchanged_word():
 def test_framing_twice_piles_nothing_up():
     text = "A man wearing a red shirt."
     for s in range(12): text = RuleRewriter(s)(text)
-    assert len(text.split()) < 16 and facts_said(text) == {("red", "shirt"): 1}
+    assert len(text.split()) < 16 and stated_facts(text) == {("red", "shirt"): 1}
 
 
 def tiny_model(folder, positions=96):

@@ -13,7 +13,7 @@ from nbformat.v4 import new_markdown_cell
 from papermill.exceptions import PapermillExecutionError
 
 from reid_lab.experiments.notebooks import experiments, find_notebook, read_experiment, run_notebook
-from reid_lab.experiments.run import RECORD as RECORD_FILE, kept_parameters
+from reid_lab.experiments.run import RUN_FILE, kept_parameters
 
 
 def test_an_experiment_is_its_notebook(tmp_path):
@@ -128,7 +128,7 @@ def test_an_interrupted_run_is_known_by_its_record(tmp_path, where):
         with pytest.raises(FileExistsError, match="other parameters"):
             run_notebook(path, tmp_path/"out", {**given, **other})
     shutil.copytree(tmp_path/"out", tmp_path/"copy")
-    (tmp_path/"copy"/RECORD_FILE).unlink()
+    (tmp_path/"copy"/RUN_FILE).unlink()
     if where == "before the record":
         with pytest.raises(FileExistsError, match="no run made"): run_notebook(path, tmp_path/"copy", given)
     assert run_notebook(path, tmp_path/"out", given).rows[0]["R1"] == 40

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from reid_lab.experiments.run import RECORD, environment, git_commit, start_run
+from reid_lab.experiments.run import RUN_FILE, environment, git_commit, start_run
 from reid_lab.results.rows import load_results
 
 
@@ -38,7 +38,7 @@ def test_result_rows_name_no_folder_of_the_machine(tmp_path):
         preset="quick", seed=0, data_root="cuhk,icfg", models=["bot_tiny", "mine"], weights="vit.pth")
     assert json.loads((tmp_path/"r"/"metrics.json").read_text())["params"] == dict(
         given, data_root="cuhk,icfg", models=["bot_tiny", "mine"], out_dir="r")
-    assert json.loads((tmp_path/"r"/RECORD).read_text())["params"] == given     # for a rerun
+    assert json.loads((tmp_path/"r"/RUN_FILE).read_text())["params"] == given     # for a rerun
 
 
 def test_a_failed_run_keeps_its_numbers_but_adds_no_row(tmp_path):
@@ -116,3 +116,18 @@ def test_a_git_that_does_not_answer_leaves_the_commit_unknown(slow, monkeypatch,
         return subprocess.CompletedProcess(command, 0, "0123456789\n", "")
     monkeypatch.setattr(subprocess, "run", run)
     assert git_commit(tmp_path) == ""
+
+
+def test_a_finished_run_is_added_to_by_the_parameter_that_is_named(tmp_path):
+    folder = tmp_path/"r"
+    start_run("demo", dict(preset="smoke"), out_dir=folder).finish()
+    with pytest.raises(FileExistsError, match=r"holds a finished run; name a new folder.*start_run\(resume=True\)"):
+        start_run("demo", dict(preset="smoke"), out_dir=folder)
+    start_run("demo", dict(preset="smoke"), out_dir=folder, resume=True).finish()
+
+
+def test_the_names_of_the_last_release(tmp_path):
+    from reid_lab.experiments import run as module
+    with pytest.warns(DeprecationWarning, match="RECORD is called RUN_FILE"): assert module.RECORD == RUN_FILE
+    with pytest.warns(DeprecationWarning, match="fresh= is called may_be_finished="):
+        module.check_folder(tmp_path, "demo", fresh=True)

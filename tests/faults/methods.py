@@ -4,7 +4,7 @@ import torch
 from fault import bad
 
 from reid_lab.losses import basics as loss_basics
-from reid_lab.losses.text import HardRule, hard_keys, itc, itm_weights
+from reid_lab.losses.text import HardRule, hard_keys, itc
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
 from reid_lab.meta.memory import ContrastMemory, ErrorMemory, capacity_for
 from reid_lab.meta.stylise import ReleasedTask, StyleTask, draw_lambda
@@ -35,7 +35,7 @@ def _config(variant="camel", **kw): return lambda tmp: Config(variant, "smoke", 
 
 
 FAULTS = [
-    bad("losses: no such rule of negatives", "how='hardest'", lambda tmp: itm_weights(EYE, EYE, rule="hardest"),
+    bad("losses: no such rule of negatives", "how='hardest'", lambda tmp: HardRule("hardest"),
         "how='hardest'", "sample", "argmax", "top"),
     bad("losses: no candidate may remain", "top=0", lambda tmp: HardRule("top", top=0),
         "top=0", "at least 1", "None to keep all"),

@@ -378,7 +378,7 @@ def _fresh_run(tmp):
     _held(tmp, _section, fresh=True)
     assert _parts(tmp) == 3
     _held(tmp, _section, fresh=True)    # a finished one begins anew
-    assert _parts(tmp) == 1 and clutter(tmp) == [f"o/{run_folders.RECORD}"]
+    assert _parts(tmp) == 1 and clutter(tmp) == [f"o/{run_folders.RUN_FILE}"]
     return "went on"
 
 

@@ -57,6 +57,9 @@ def _own(folder):
 FAULTS = [
     bad("starts: a paper size without its file", "weights=''", lambda t: start_of("bot_r50"), "bot_r50",
         "resnet50-0676ba61.pth", "weights='none'"),
+    bad("starts: a state dict, which no record can name", "weights is dict",
+        lambda t: reid_settings("smoke", weights=dict(w=torch.ones(2))).start, "records where it started", "torch.save",
+        error=TypeError),
     bad("starts: a ViT without its file", "preset paper",
         lambda t: reid_settings("paper", model="transreid_b16").start, "ImageNet-21k", "pass the file as weights"),
     bad("starts: CLIP-ReID without its file", "preset full",

@@ -242,7 +242,7 @@ def test_top_variant_drops_likely_positives_and_keeps_the_heaviest():
     w, _ = itm_weights(img, txt, .07, rule=HardRule("top", 2., 1))
     assert w[0].nonzero()[:, 0].tolist() == [1]
     same = torch.ones(3, 2, dtype=torch.float64)                 # everything at cosine 1: keep all rather than none
-    assert (itm_weights(same, same, rule="top")[0] > 0).sum(1).tolist() == [2, 2, 2]
+    assert (itm_weights(same, same, rule=HardRule("top"))[0] > 0).sum(1).tolist() == [2, 2, 2]
 
 
 def naive_top(sim_row, same_row, tau, drop_cos, top, eps=1e-5):
@@ -377,4 +377,4 @@ def test_errors_name_the_argument():
     a = torch.randn(4, 3)
     with pytest.raises(ValueError, match="pair up row by row, got 4 and 3"): itc(a, a[:3])
     with pytest.raises(ValueError, match="pid has 2 entries for a batch of 4"): sdm(a, a, torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="how='hardest' is not known"): itm_weights(a, a, rule="hardest")
+    with pytest.raises(ValueError, match="how='hardest' is not known"): itm_weights(a, a, rule=HardRule("hardest"))

@@ -124,6 +124,16 @@ def test_released_phases_differ_in_negatives_and_masked_words(data):
     assert seen[0] == ("top", .62, True) and set(seen[1:]) == {("top", .9, False)}
 
 
+def test_a_model_that_keeps_masked_words_from_its_image_tower_does_so_in_both_phases(data, monkeypatch):
+    config, seen = Config("base", "smoke", train=(("steps", 1), ("ft_steps", 1))), []
+    own = replace(PRESETS["smoke"], model_kw=(*PRESETS["smoke"].model_kw, ("mlm_image", False)))
+    monkeypatch.setitem(PRESETS, "smoke", own)
+    train = camel.fit
+    monkeypatch.setattr(camel, "fit", lambda model, *a, **kw: seen.append(model.mlm_image) or train(model, *a, **kw))
+    camel.run_phases(config, data, quiet=True)
+    assert len(seen) > 1 and not any(seen)
+
+
 def test_a_set_without_val_trains_on_everybody_at_paper(tmp_path, monkeypatch):
     "ICFG-PEDES has no validation split: the paper's preset trains on all identities, the last weights count"
     from reid_lab.datasets.export import export_world

@@ -19,9 +19,9 @@ from reid_lab.recipes.cfan import (
     gate_values,
     method_settings,
     run_method,
-    sight_rows,
     triplet_rows,
     triplet_similarities,
+    visibility_rows,
 )
 from reid_lab.recipes.text import captioned, new_text_model, text_key, train_text
 from reid_lab.training.learner import Callback
@@ -199,5 +199,5 @@ def test_similarities_of_pairs(case):
 
 def test_memberships_are_scored_for_both_sides(case):
     model = new_text_model(case.table, method_settings(dict(name="cfan"), "smoke")).eval()
-    f = sight_rows(model, case, "before", 12)
+    f = visibility_rows(model, case, "before", 12)
     assert [*f.side] == ["image", "caption"] and set(f.stage) == {"before"} and f.within.abs().max() <= 1

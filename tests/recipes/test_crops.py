@@ -596,7 +596,7 @@ def test_sentences_have_a_threshold_of_their_own(tmp_path, capsys):
     for asked, out in ((str(root/"copy.npz"), "i.json"), ("q", "t.json")):
         assert call("calibrate", asked, "g", "--rate", ".2", "--out", out) == 0
     found = C.search(root/"g", rows[3]["caption"], threshold=root/"t.json")
-    assert found.threshold.asked == "text" and Threshold.load(root/"i.json").asked == "image"
+    assert found.threshold.question_kind == "text" and Threshold.load(root/"i.json").question_kind == "image"
     capsys.readouterr()
     assert call("search", "g", "a man", "--threshold", "i.json") == 2
     assert "calibrate one with sentences" in capsys.readouterr().err

@@ -10,12 +10,12 @@ from reid_lab.training.folder import (
     WEIGHTS,
     Trained,
     claim,
-    counted,
     differences,
     digest,
     load_trained,
     random_start,
     start_of,
+    steps_over_epochs,
     training_key,
 )
 from reid_lab.training.options import Execution
@@ -69,4 +69,4 @@ def test_where_a_training_starts():
     assert (start_of("bot_tiny"), start_of("bot_tiny", "none")) == ("world", "none")
     assert random_start("bot_r50", "none")
     with pytest.raises(ValueError, match="weights='none' for random numbers"): start_of("bot_r50")
-    assert counted(dict(steps=9)) == dict(epochs=0, steps=9) and counted(dict(lr=1)) == dict(lr=1)
+    assert steps_over_epochs(dict(steps=9)) == dict(epochs=0, steps=9) and steps_over_epochs(dict(lr=1)) == dict(lr=1)

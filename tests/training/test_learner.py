@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from reid_lab.training.learner import Learner, NotFiniteLoss
+from reid_lab.training.learner import Callback, Learner, NotFiniteLoss
 
 
 def test_nan_names_loss_and_images(ToyModel, ToyBatches):
@@ -21,6 +21,23 @@ def test_fitting_in_two_calls_equals_one(ToyModel, ToyBatches):
     b = Learner(ToyModel(), ToyBatches(), lr=.01, device="cpu").fit(steps=6)
     b.fit(steps=10)
     assert torch.equal(a.net.lin.weight, b.net.lin.weight)
+
+
+def test_a_stop_in_an_epoch_that_is_longer_than_the_first_skips_nothing(ToyModel, ToyBatches):
+    class Growing(ToyBatches):
+        def n_batches(self, e): return self.n + e
+        def epoch(self, e, start=0): return ToyBatches(self.n_batches(e)).epoch(e, start)
+
+    class StopAt6(Callback):
+        def after_step(self, learn): learn.stop = learn.step == 6
+
+    whole = Learner(ToyModel(), Growing(3), lr=.01, device="cpu").fit(steps=9)
+    halted = Learner(ToyModel(), Growing(3), lr=.01, device="cpu", callbacks=[StopAt6()])
+    halted.fit(steps=9)
+    assert (halted.epoch, halted.number) == (1, 3)      # of four; the first epoch had three
+    halted.stop = False
+    halted.fit(steps=9)
+    assert torch.equal(whole.net.lin.weight, halted.net.lin.weight)
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])

@@ -268,7 +268,7 @@ def test_failures_and_search_in_jupyterlab(tmp_path):
         page.keyboard.press("c")
         page.keyboard.type("both wear red")
         page.keyboard.press("Enter")
-        page.wait_for_function("document.querySelector('.rl-failures .rl-said').textContent.includes('tags.json')")
+        page.wait_for_function("document.querySelector('.rl-failures .rl-status').textContent.includes('tags.json')")
         page.wait_for_timeout(1500)
         page.screenshot(path=str(tmp_path/"failures-light.png"))
         page.evaluate("document.querySelector('.rl-plot').scrollIntoView({block: 'center'})")
@@ -425,7 +425,7 @@ def test_a_word_re_ranks_the_list_and_changes_the_map(tmp_path, capsys):
         page.wait_for_selector(".rl-words .rl-word")
         page.wait_for_selector(".rl-heat[data-sum]")
         page.wait_for_timeout(2000)                             # its evidence has been measured by now
-        text = page.inner_text(".rl-words .rl-said-words")
+        text = page.inner_text(".rl-words .rl-caption-words")
         assert "<img" in text and not page.evaluate("document.querySelector('img[src=x]')")
         first, times = heat(page), [page.evaluate(MASK, at) for at in (3, 4, 10)]
         assert heat(page) != first and "[UNK]" in page.inner_text(".rl-list blockquote")

@@ -37,7 +37,7 @@ def test_a_point_under_the_mouse_shows_its_image(tmp_path):
     view.front().send = sent.append
     for asked in (["gallery", 3], ["gallery", 0], ["query", 2], ["gallery", 40], ["query", -1], ["both", 1]):
         view.receive(dict(image=asked))
-    images, said = [m for m in sent if "image" in m], [m["said"] for m in sent if "said" in m]
+    images, said = [m for m in sent if "image" in m], [m["status"] for m in sent if "status" in m]
     assert [m["of"] for m in images] == ["gallery 3", "gallery 0", "query 2"] and len(said) == 3
     assert images[0]["image"]["thumb"]["uri"].startswith("data:")
     assert images[1]["image"]["thumb"] == dict(missing="crop0.png")

@@ -53,7 +53,9 @@ def test_a_view_says_what_it_cannot_show(name, labels, captions):
     "Nothing selected, one camera, one identity, identities or cameras unknown"
     scene = make_scene(labels, captions=captions)
     view, cams = VIEWS[name][1](scene), scene.selection.cameras
-    says = lambda: " ".join(str(view.content(scene.selection.query).get(k, "")) for k in ("message", "said", "label"))
+    def says():
+        content = view.content(scene.selection.query)
+        return " ".join(str(content.get(key, "")) for key in ("message", "remarks", "label"))
     assert re.search("no query selected|nothing (was measured|asked)", says())
     for selected in (dict(query=3), dict(gallery=[2, 5]), dict(camera=cams[0] if cams else None), dict(gallery=[])):
         scene.selection.set(**selected)

@@ -1,10 +1,12 @@
 "The plan of a World: splits share nobody, and a change of one thing leaves the others as they were"
-from dataclasses import replace
+import hashlib
+import json
+from dataclasses import asdict, replace
 
 import pytest
 
 from reid_lab.world.places import ISP
-from reid_lab.world.plan import PRESETS, TASKS, Options, Plan, text_groups
+from reid_lab.world.plan import PLAN_VERSION, PRESETS, TASKS, Options, Plan, reid_groups, text_groups
 
 FEW = text_groups(6, 2, 3, 4, 4, 3, 3, 3)
 OPTIONS = Options(size=(48, 24), supersample=1)
@@ -35,3 +37,17 @@ def test_splits_share_nobody(preset, task):
     assert len({i.camera.cam for i in plan.items}) == len(plan.cams)
     domains = {(i.camera.cam, i.camera.domain) for i in plan.items}
     assert len(domains) == len(plan.cams)
+
+
+PLANS = {  # version -> plan -> sum of all that it draws
+    1: dict(text="5d89c2e2c46a", reid="84facebad895", aerial="57bf76f82d26", choosy="709151a7121f")}
+
+
+def test_another_plan_has_another_version():
+    "Images are cached under a name that holds the version, so that those of another plan are not taken for these"
+    groups = {task: PRESETS["smoke"][task] for task in TASKS} | dict(choosy=reid_groups(12, 3, 2, 12, 2, choosy=2.))
+    def sum_of(plan):
+        items = json.dumps([asdict(item) for item in plan.items], default=float)
+        return hashlib.sha256(items.encode()).hexdigest()[:12]
+    drawn = {name: sum_of(Plan(g, Options(), seed=3)) for name, g in groups.items()}
+    assert drawn == PLANS.get(PLAN_VERSION), "the plan draws other numbers: raise PLAN_VERSION, and add its sums here"

@@ -42,6 +42,12 @@ def test_same_seed_same_bytes(tiny, tmp_path):
     assert (np.load(other.build()/"images.npy") != np.load(tiny.folder/"images.npy")).mean() > .5
 
 
+def test_another_plan_has_another_name(tiny, monkeypatch):
+    key = tiny.key
+    monkeypatch.setattr(world_module, "PLAN_VERSION", 2)
+    assert World("smoke", seed=5, cache=tiny.cache, **TINY).key != key
+
+
 def test_parallel_and_numpy_builds_give_the_same_pictures(tiny, tmp_path):
     plan = tiny.plan
     with joblib.parallel_config(backend="threading"):   # processes would take seconds to start

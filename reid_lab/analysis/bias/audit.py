@@ -23,6 +23,9 @@ from .per_camera import camera_share, per_camera
 from reid_lab.analysis.bias.remedies import (
     CONTROL,
     LITE,
+    LITE_NAME,
+    NO_ADAPTATION,
+    NORM,
     REMEDIES,
     Gain,
     PairedScores,
@@ -253,12 +256,11 @@ class AuditSettings:
 
 # %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #5df3636f
 TIMES = {'adapt': 1, 'learn': 15, 'rank': 10, 'cluster': 3, 'halves': 2, 'open set': 3} # Parts of the progress
-_LITE_NAME = REMEDIES[3]    # the only method that learns, and needs a gallery
 
 
 def _methods(g):
     "Methods that a report compares"
-    return [method for method in (*REMEDIES, CONTROL) if g is not None or method != _LITE_NAME]
+    return [method for method in (*REMEDIES, CONTROL) if g is not None or method != LITE_NAME]
 
 
 def _n_parts(g, known):
@@ -342,7 +344,7 @@ def _adapted_in_steps(task):
     now = []    # the last one is the step that is going on
     ways = adapted(task.q, task.g, task.settings.lite, lambda share: now[-1](share))
     for method in _methods(task.g):
-        parts = TIMES['learn' if method == _LITE_NAME else 'adapt']
+        parts = TIMES['learn' if method == LITE_NAME else 'adapt']
         with task.step(f'{method}: adapt', parts) as on_progress:
             now.append(on_progress)
             found = next(ways)
@@ -394,10 +396,10 @@ def _measure(task):
         if task.known:
             with task.step(f'{way.method}: rank', TIMES['rank']) as on_progress:
                 retrieval, sentences_of_it = _with_warnings(_retrieval, way, on_progress)
-            if way.method == REMEDIES[0]: measured.warnings += sentences_of_it
+            if way.method == NO_ADAPTATION: measured.warnings += sentences_of_it
             measured.add(retrieval)
             rows = retrieval.rows
-        if way.method == _LITE_NAME: measured.learned = way.q, way.g
+        if way.method == LITE_NAME: measured.learned = way.q, way.g
         with task.step(f'{way.method}: cluster', TIMES['cluster']):
             columns = _clusters(task, way.method, _both_sides(way, nobody), measured)
         measured.rows += [dict(method=way.method, distance=distance) | scores | columns
@@ -434,7 +436,7 @@ def _advise(task, measured, people, distance):
 
 def _features(task, measured, method):
     "Both sides under a method: as kept, or adapted once more where that is fast"
-    if method == _LITE_NAME: return measured.learned
+    if method == LITE_NAME: return measured.learned
     return next((way.q, way.g) for way in adapted(task.q, task.g, task.settings.lite) if way.method == method)
 
 
@@ -530,7 +532,7 @@ def _with_verdict(summary, v):
 
 def _describe(summary):
     "What can be said without retrieval"
-    first, norm = (summary[summary.method == m].iloc[0] for m in (REMEDIES[0], REMEDIES[2]))
+    first, norm = (summary[summary.method == m].iloc[0] for m in (NO_ADAPTATION, NORM))
     out = [f"{first.camera_share:.1%} of the variance lies between cameras."]
     if first.nmi_camera > first.nmi_chance:
         out.append(f"Clusters and cameras are related: NMI {first.nmi_camera:.3f}, against {first.nmi_chance:.3f} by "

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from .remedies import CONTROL, REMEDIES, Gain, PairedScores
+from .remedies import CONTROL, NO_ADAPTATION, REMEDIES, Gain, PairedScores
 from ...core.basics import check_choice
 from ...core.statistics import half_of
 from ...retrieval.scores import DISTANCES
@@ -121,7 +121,7 @@ def decide(ways:Iterable[Ranking | tuple[str, str]], # Simplest first; `CONTROL`
     v = Verdict({ranking: gain_of(ranking, rankings[0]) for ranking in rankings}, advised, steps, mAP=mAP)
     if advised and v.best != advised: v = replace(v, rival=gain_of(v.best, advised))
     control = Ranking(CONTROL, v.take.distance)
-    if control in v.gains and v.take.method != REMEDIES[0]: v = replace(v, control=gain_of(v.take, control))
+    if control in v.gains and v.take.method != NO_ADAPTATION: v = replace(v, control=gain_of(v.take, control))
     return v
 
 
@@ -237,12 +237,12 @@ def held_out(paired:PairedScores, # Average precisions of all rankings
     "What the advice of each half of the persons gains on the other; `same`: as the advice of all"
     of_all, rows = verdict_of(paired, distance).take, []
     for split in range(splits):
-        half = half_of(paired.who, split)
-        sides = [paired.of(paired.who[half == h]) for h in (0, 1)]
+        half = half_of(paired.people, split)
+        sides = [paired.of(paired.people[half == h]) for h in (0, 1)]
         for h, (advising, trying) in enumerate(zip(sides, sides[::-1])):
             v = verdict_of(advising, distance)
             gain = trying.gain(v.take, v.first) if v.advised else Gain(0., 0., 0.)
-            rows.append(dict(split=split, advises=h, people=len(trying.who), **v.take._asdict(),
+            rows.append(dict(split=split, advises=h, people=len(trying.people), **v.take._asdict(),
                              gain=gain.mean,
                              low=gain.low, high=gain.high, same=v.take == of_all, first=not v.advised))
     return pd.DataFrame(rows)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['with_elevation', 'attribute_visibility', 'word_parts', 'token_parts', 'token_visibility', 'read_words', 'token_words',
-           'seen_by_queries', 'patch_visibility', 'membership_sight', 'rank_correlation', 'share_within',
-           'sight_correlation', 'named_parts', 'person_pairs']
+           'seen_by_queries', 'patch_visibility', 'membership_visibility', 'rank_correlation', 'share_within',
+           'visibility_correlation', 'named_parts', 'person_pairs']
 
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #911b8a3b
 import re
@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from ...core.old_names import renamed_names
 from ...data.augment import to_pixels
 from ...data.table import ReidTable
 from ...data.text import Tokenizer, clean_caption
@@ -213,8 +214,12 @@ def patch_visibility(parts:np.ndarray, # (H,W) index into `PARTS`, see `World.pa
     return out
 
 # %% ../../../nbs/12_analysis/90_explain/10_visibility.ipynb #0ee23990
+__getattr__ = renamed_names(__name__, membership_sight='membership_visibility',
+                            sight_correlation='visibility_correlation')
+
+
 @torch.no_grad()
-def membership_sight(model:nn.Module, # With `memberships(img)` and `memberships(tokens=)`: a CFAN with FTA
+def membership_visibility(model:nn.Module, # With `memberships(img)` and `memberships(tokens=)`: a CFAN with FTA
     world:World, # That the images come from
     table:ReidTable, # Holds the images
     paths:Sequence[str], # Aerial images, one a pair
@@ -271,7 +276,7 @@ def share_within(values:np.ndarray | Sequence[float], # (N,) numbers
     return float((own**2).sum()/every) if every > 0 else float('nan')
 
 
-def sight_correlation(found:pd.DataFrame, # From `membership_sight`
+def visibility_correlation(found:pd.DataFrame, # From `membership_visibility`
     ) -> pd.DataFrame: # One row a side: within (mean over queries), pooled, n, membership (mean), spread, own, own_seen
     "Do memberships follow visibility? `own`, `own_seen`: shares of the variance of both within images, between queries"
     out = {}

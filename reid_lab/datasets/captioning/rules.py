@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PARENT', 'WORDS', 'KINDS', 'STAGES', 'Truth', 'truth_of', 'world_truth', 'speakable', 'word_caption', 'Word',
-           'read_caption', 'Rates', 'misread', 'compare', 'RuleCaptioner', 'errors_in', 'said_by', 'error_table',
+           'read_caption', 'Rates', 'misread', 'compare', 'RuleCaptioner', 'errors_in', 'stated_values', 'error_table',
            'repair_table']
 
 # %% ../../../nbs/07_datasets/95_captioning/20_rules.ipynb #90477586
@@ -18,6 +18,7 @@ import pandas as pd
 from fastcore.basics import patch
 
 from ...core.basics import check_choice, stream
+from ...core.old_names import renamed, renamed_names
 from ...core.reporting import progress
 from ...data.table import ReidTable
 from reid_lab.datasets.captioning.traces import (
@@ -360,9 +361,9 @@ class RuleCaptioner:
         ) -> dict:
         "A caption of what fits together"
         values = {a.name: a.value for a in attributes}
-        said, trace = speakable(values), []
+        used, trace = speakable(values), []
         for name, value in values.items():
-            if name in said:
+            if name in used:
                 step = dict(attribute=name, used=True, phrase=WORDS[name][value], reason='')
             else:
                 reason = f'nothing to say it of: no {PARENT.get(name, "word")}'
@@ -415,17 +416,21 @@ KINDS = ('omission', 'hallucination', 'wrong')
 STAGES = ('perceived', 'draft', 'refined')
 
 
-def errors_in(said:Mapping[str, str], # attribute -> value
+__getattr__ = renamed_names(__name__, said_by='stated_values')
+
+
+@renamed(said='stated')
+def errors_in(stated:Mapping[str, str], # attribute -> value
     truth:Truth, # Of the image
     ) -> dict[str, set[str]]: # Kind of error -> attributes
     "Attributes in which a text or a perception differs from the truth"
-    return dict(omission=set(truth.values) - set(said), hallucination=set(said) - set(truth.values),
-                wrong={a for a in said if a in truth.values and said[a] != truth.values[a]})
+    return dict(omission=set(truth.values) - set(stated), hallucination=set(stated) - set(truth.values),
+                wrong={a for a in stated if a in truth.values and stated[a] != truth.values[a]})
 
 
-def said_by(record:CaptionRecord, # With three states
+def stated_values(record:CaptionRecord, # With three states
     ) -> dict[str, dict[str, str]]: # Stage -> attribute -> value
-    "What each state of a record says"
+    "The values that each state of a record states"
     perceived = {a.name: a.value for a in record.T1.attributes if a.visible and a.value != ABSENT}
     return dict(perceived=perceived, draft=_values(record.T2.S_init), refined=_values(record.T3.S_refined))
 
@@ -438,12 +443,12 @@ def error_table(records:Iterable[CaptionRecord], # Of `RuleCaptioner`; rejected 
     for record in records:
         if record.status != 'ok': continue
         truth = truths[record.image]
-        for stage, said in said_by(record).items():
+        for stage, stated in stated_values(record).items():
             n = counts[stage]
             n['images'] += 1
             n['visible'] += len(truth.values)
-            n['said'] += len(said)
-            for kind, names in errors_in(said, truth).items(): n[kind] += len(names)
+            n['said'] += len(stated)
+            for kind, names in errors_in(stated, truth).items(): n[kind] += len(names)
     f = pd.DataFrame(counts).T.rename_axis('stage').reset_index()
     for kind in KINDS:
         of = 'visible' if kind == 'omission' else 'said'
@@ -458,8 +463,8 @@ def repair_table(records:Iterable[CaptionRecord], # As for `error_table`
     counts = {kind: dict(before=0, removed=0, brought_in=0, after=0) for kind in KINDS}
     for record in records:
         if record.status != 'ok': continue
-        said, truth = said_by(record), truths[record.image]
-        draft, refined = errors_in(said['draft'], truth), errors_in(said['refined'], truth)
+        stated, truth = stated_values(record), truths[record.image]
+        draft, refined = errors_in(stated['draft'], truth), errors_in(stated['refined'], truth)
         for kind, n in counts.items():
             n['before'] += len(draft[kind])
             n['removed'] += len(draft[kind] - refined[kind])

@@ -83,10 +83,12 @@ def unwrapped(x:object, # What a file holds, or a state dict
         if inner is None and _tensors(x): return _tensors(x)
         if inner is None: break
         x = inner
-    said = f'a dict with keys {[*x][:6]}' if isinstance(x, dict) else type(x).__name__
-    parts = _first_parts(_flat_dicts(x)) if isinstance(x, dict) else []
-    choose = f", or choose one of {parts[:4]} {how_to_choose(parts[0])}" if parts else ''
-    raise ValueError(f"{str(path)!r} holds no named tensors ({said}); expected {WANTED}: save model.state_dict()"
+    found, parts, choose = type(x).__name__, [], ''
+    if isinstance(x, dict):
+        found = f'a dict with keys {[*x][:6]}'
+        parts = _first_parts(_flat_dicts(x))
+    if parts: choose = f", or choose one of {parts[:4]} {how_to_choose(parts[0])}"
+    raise ValueError(f"{str(path)!r} holds no named tensors ({found}); expected {WANTED}: save model.state_dict()"
                      f"{choose}")
 
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #d1f7cd42
@@ -314,9 +316,11 @@ def open_weights(path:str | Path, # A `.safetensors` or torch file, a TorchScrip
     state = unwrapped(state, path, prefix)
     if values: check_tensors(state, path)
     else: check_kinds(state, path)
-    said = 'safetensors file' if safe else 'TorchScript archive' if kind == 'script' else 'torch file'
+    if safe: container = 'safetensors file'
+    elif kind == 'script': container = 'TorchScript archive'
+    else: container = 'torch file'
     settings = read_config(config) if config != path and config.is_file() else {}
-    return Weights(path, state, said, settings, card, prefix)
+    return Weights(path, state, container, settings, card, prefix)
 
 
 def read_weights(path:str | Path, # See `open_weights`

@@ -66,11 +66,12 @@ def read_card(path:str | Path, # File that `save_shipped` wrote
     "The card in the header of a file"
     from safetensors import SafetensorError, safe_open
     try:
-        with safe_open(path, 'pt') as f: said = json.loads((f.metadata() or {})['card'])
-        tuples = {k: tuple(said[k]) for k in ('heads',
-                                              'fits')} | dict(worlds=tuple(map(tuple, said['worlds'])))
-        kw = {k: tuple(v) if isinstance(v, list) else v for k, v in said['model_kw'].items()}
-        return Card(**{**said, **tuples, 'model_kw': kw})
+        with safe_open(path, 'pt') as f: written = json.loads((f.metadata() or {})['card'])
+        # JSON has lists where a card has tuples
+        tuples = {name: tuple(written[name]) for name in ('heads', 'fits')}
+        tuples['worlds'] = tuple(map(tuple, written['worlds']))
+        kw = {k: tuple(v) if isinstance(v, list) else v for k, v in written['model_kw'].items()}
+        return Card(**{**written, **tuples, 'model_kw': kw})
     except (SafetensorError, *BROKEN) as e:
         raise wrong_file(path, 'weights with a card, as `save_shipped` writes',
                          damaged=('safetensors',)) from e

@@ -77,7 +77,7 @@ function render({ model, el }) {
       h("label", { class: "rl-group rl-push" }, h("span", { class: "rl-mute" }, "heat"), h("input", { type: "range", min: "0", max: "1", step: "0.05", value: strength,
         "aria-label": "strength of the heat", oninput: (event) => setState(model, { strength: Number(event.target.value) }) })));
     fill(body, now.message ? h("p", { class: "rl-message" }, now.message) : null,
-      words.length ? h("div", { class: "rl-said-words", role: "group", "aria-label": "words of the caption; one is explained" }, words.map((w, i) =>
+      words.length ? h("div", { class: "rl-caption-words", role: "group", "aria-label": "words of the caption; one is explained" }, words.map((w, i) =>
         h("button", { type: "button", class: `rl-word ${w.gone ? "rl-gone" : ""} ${w.stop ? "rl-stop" : ""}`, "data-at": i, "aria-pressed": String(i === word), disabled: w.gone,
           "aria-label": `explain ${w.text}`, title: w.value === undefined ? "masked" : `adds ${w.value.toFixed(3)} to the score`, onclick: () => pick(i) },
           h("span", {}, w.text), h("i", { class: w.value < 0 ? "rl-harm" : "", style: `width:${(100 * Math.abs(w.value ?? 0) / top).toFixed(1)}%` })))) : null,

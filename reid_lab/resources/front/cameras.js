@@ -56,14 +56,14 @@ function render({ model, el }) {
       h("span", { class: "rl-name" }, `cam ${c.cam}`, h("small", {}, ` ${c.n}`)),
       h("span", { class: "rl-two" }, bar("before", c.before, number(c.before, 1), percent(mine.before)), bar("after", c.after, number(c.after, 1), percent(mine.after))));
     };
-    const told = (name, key) => h("div", { class: "rl-cam" }, h("span", { class: "rl-name" }, name),
+    const bars = (name, key) => h("div", { class: "rl-cam" }, h("span", { class: "rl-name" }, name),
       h("span", { class: "rl-two" }, ["before", "after"].map((side) => {
         const nmi = f.nmi[side];
         return bar(side, nmi === null ? null : percent(nmi[key]), nmi === null ? "…" : number(nmi[key], 3), null, key === "camera" && nmi ? percent(nmi.chance) : null);
       })));
     if (!controls.parentNode) fill(body, controls, h("div", { class: "rl-bars" }));
     fill(body.lastChild, h("div", { class: "rl-col" }, h("h4", {}, "mAP of queries by camera"), f.cams.map(row)),
-      h("div", { class: "rl-col" }, h("h4", {}, "NMI of clusters"), told("cameras ↓", "camera"), told("identities ↑", "identity")));
+      h("div", { class: "rl-col" }, h("h4", {}, "NMI of clusters"), bars("cameras ↓", "camera"), bars("identities ↑", "identity")));
     fill(foot, h("span", {}, h("i", { class: "rl-is rl-before" }), f.names[0]), h("span", {}, h("i", { class: "rl-is rl-after" }), f.names[1]),
       h("span", {}, "│ by chance · ◆ the query"), h("span", {}, f.status));
     root.onkeydown = (event) => { if (event.key === "Escape") { select(model, { camera: null }); event.preventDefault(); event.stopPropagation(); } };

@@ -25,8 +25,8 @@ function render({ model, el }) {
   const mark = (kind) => say({ mark: model.get("now").one?.note.mark === kind ? "" : kind });
 
   const row = (r, reasons) => {
-    const sign = (model.get("now").marks ?? {})[r.q] ?? "", who = r.pid < 0 ? "id unknown" : `id ${r.pid}`;
-    const why = r.why.map((j) => reasons[j].name), text = r.text ?? (r.cam === null ? who : `${who} · cam ${r.cam}`);
+    const sign = (model.get("now").marks ?? {})[r.q] ?? "", person = r.pid < 0 ? "id unknown" : `id ${r.pid}`;
+    const why = r.why.map((j) => reasons[j].name), text = r.text ?? (r.cam === null ? person : `${person} · cam ${r.cam}`);
     return h("li", { class: "rl-row", role: "option", "data-q": r.q, tabindex: "-1", onclick: () => select(model, { query: r.q }),
       "aria-label": `query ${r.q}, ${sign}, rank ${r.first}, ${why.join(", ") || "no reason"}: ${text}` },
       h("span", { class: `rl-sign rl-${sign}` }, signs[sign] ?? ""), h("b", {}, r.q), h("span", { class: "rl-what" }, text),

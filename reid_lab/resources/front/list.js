@@ -48,12 +48,12 @@ function render({ model, el }) {
 
   const one = (item, i, chosen, camera) => {
     const kind = item.right === null ? "" : item.right ? "rl-ok" : "rl-no";
-    const who = item.pid < 0 ? "identity unknown" : `id ${item.pid_name ?? item.pid}`;
+    const person = item.pid < 0 ? "identity unknown" : `id ${item.pid_name ?? item.pid}`;
     const verdict = item.right === null ? "not known" : item.right ? "same person" : "another person";
     const seen = item.cam === null ? "" : ` · cam ${item.cam_name ?? item.cam}`;
     const wanted = Array.isArray(camera) ? camera[1] : camera;
     const dim = wanted !== null && item.cam !== null && item.cam !== wanted ? "rl-dim" : "";
-    const alt = `rank ${item.rank}, ${verdict}, ${who}${seen.replace(" ·", ",")}, score ${item.score.toFixed(3)}`;
+    const alt = `rank ${item.rank}, ${verdict}, ${person}${seen.replace(" ·", ",")}, score ${item.score.toFixed(3)}`;
     return h("li", { class: `rl-item ${kind} ${dim}`, role: "option", tabindex: i === at ? "0" : "-1", "data-at": i, "aria-label": alt,
       "aria-selected": String(chosen.includes(item.row)), title: `gallery row ${item.row}${item.name ? `: ${item.name}` : ""}`,
       onclick: (event) => { at = i; choose(item.row, event.ctrlKey || event.metaKey || event.shiftKey); } },
@@ -62,10 +62,10 @@ function render({ model, el }) {
   };
 
   const query = (q) => {
-    const who = [q.pid < 0 ? "identity unknown" : `id ${q.pid_name ?? q.pid}`, q.cam === null ? null : `cam ${q.cam_name ?? q.cam}`].filter((x) => x !== null);
+    const labels = [q.pid < 0 ? "identity unknown" : `id ${q.pid_name ?? q.pid}`, q.cam === null ? null : `cam ${q.cam_name ?? q.cam}`].filter((x) => x !== null);
     return h("figure", { class: `rl-query ${q.text === null ? "" : "rl-text"}` },
-      q.text === null ? picture(q.thumb, `query ${q.row}, ${who.join(", ")}`) : h("blockquote", {}, q.text),
-      h("figcaption", {}, who.join(" · ")));
+      q.text === null ? picture(q.thumb, `query ${q.row}, ${labels.join(", ")}`) : h("blockquote", {}, q.text),
+      h("figcaption", {}, labels.join(" · ")));
   };
 
   return card(model, el, "list", ({ head, body, foot, root }, changed) => {

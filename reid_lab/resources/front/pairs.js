@@ -37,12 +37,12 @@ function render({ model, el }) {
     if (f.message) { fill(body, h("p", { class: "rl-message" }, f.message)); fill(foot); return; }
     const cell = (q, g, r, c) => {
       const share = f.share[r][c], ratio = f.ratio[r][c], own = now.row === r ? now.own[c] : 0;
-      const said = share === null ? "no neighbours" : `${(100 * share).toFixed(0)} % of the neighbours${ratio === null ? "" : `, ${ratio.toFixed(1)} times chance`}`;
+      const text = share === null ? "no neighbours" : `${(100 * share).toFixed(0)} % of the neighbours${ratio === null ? "" : `, ${ratio.toFixed(1)} times chance`}`;
       const right = f.right[r][c] === null ? "" : `, ${(100 * f.right[r][c]).toFixed(0)} % of them right`;
       return h("td", {}, h("button", { type: "button", class: `rl-cell ${now.row === r ? "rl-row" : ""}`, "data-at": `${r},${c}`,
         tabindex: r === at[0] && c === at[1] ? "0" : "-1", "aria-pressed": String(chosen(q, g) && Array.isArray(camera)),
-        "data-on": String(chosen(q, g)), style: `background:${tint(ratio)}`, title: `queries of camera ${q}, gallery of camera ${g}: ${said}${right}`,
-        "aria-label": `queries of camera ${q}, gallery of camera ${g}: ${said}${right}`, onclick: () => { at = [r, c]; toggle([q, g]); } },
+        "data-on": String(chosen(q, g)), style: `background:${tint(ratio)}`, title: `queries of camera ${q}, gallery of camera ${g}: ${text}${right}`,
+        "aria-label": `queries of camera ${q}, gallery of camera ${g}: ${text}${right}`, onclick: () => { at = [r, c]; toggle([q, g]); } },
       share === null ? "" : (100 * share).toFixed(0), own ? h("sup", { title: `${own} neighbours of the query` }, own) : null));
     };
     const one = (c) => button(`camera ${c} only`, String(c), () => toggle(c));

@@ -30,20 +30,20 @@ function render({ model, el }) {
   };
 
   const one = (item, chosen) => {
-    const who = [item.pid < 0 ? item.name || "id ?" : `id ${item.pid_name ?? item.pid}`, item.cam === null ? null : `cam ${item.cam_name ?? item.cam}`].filter((x) => x !== null);
+    const labels = [item.pid < 0 ? item.name || "id ?" : `id ${item.pid_name ?? item.pid}`, item.cam === null ? null : `cam ${item.cam_name ?? item.cam}`].filter((x) => x !== null);
     const state = item.accepted === null ? "" : item.accepted ? ", above the threshold" : ", below the threshold";
-    const alt = `rank ${item.rank}, score ${item.score.toFixed(3)}${state}, ${who.join(", ")}`;
+    const alt = `rank ${item.rank}, score ${item.score.toFixed(3)}${state}, ${labels.join(", ")}`;
     return h("li", { class: `rl-item ${item.accepted === false ? "rl-below" : ""}`, role: "option", tabindex: "0", "aria-label": alt, "data-row": item.row,
       "aria-selected": String(chosen.includes(item.row)), title: `gallery row ${item.row}${item.name ? `: ${item.name}` : ""}`,
       onclick: (event) => choose(item.row, event.ctrlKey || event.metaKey || event.shiftKey) },
       picture(item.thumb, alt), h("span", { class: "rl-line" }, h("b", {}, item.rank), h("span", {}, item.score.toFixed(3))),
-      h("small", {}, who.map((w) => h("span", {}, w))));
+      h("small", {}, labels.map((w) => h("span", {}, w))));
   };
 
   return card(model, el, "search", ({ head, body, foot, root }, changed) => {
     const now = model.get("now"), ui = model.get("ui"), fixed = model.get("fixed"), chosen = model.get("select");
     if (changed.has("fixed")) fill(known, Object.values(fixed.captions).slice(0, 300).map((text) => h("option", { value: text })));
-    if (root.ownerDocument.activeElement !== field || changed.has("ui")) field.value = ui.question || now.asked || "";
+    if (root.ownerDocument.activeElement !== field || changed.has("ui")) field.value = ui.question || now.query_text || "";
     const crop = ui.asks === "crop";
     field.placeholder = crop ? "path of an image" : fixed.reads.includes("sentence") || !live() ? "what the person looks like" : "no model that reads text";
     const kinds = live() && fixed.reads.length > 1 ? h("select", { "aria-label": "kind of question", onchange: (event) => setState(model, { asks: event.target.value, question: "" }) },
@@ -57,9 +57,9 @@ function render({ model, el }) {
     head.children[0].textContent = ui.title;
     fill(head.children[2], kinds, button("search", "search", ask), " ", step_);
     const verdict = now.present === null || now.present === undefined ? null
-      : h("p", { class: `rl-verdict ${now.present ? "rl-ok" : "rl-no"}` }, h("b", {}, now.present ? "✓ present" : "✕ not present"), ` ${now.said}`);
-    const asked = now.crop ? h("figure", { class: "rl-query" }, picture(now.crop, now.asked || "query"), h("figcaption", {}, now.who ?? "")) : null;
-    fill(body, verdict ?? (now.said ? h("p", { class: "rl-verdict" }, now.said) : null), h("div", { class: "rl-found" }, asked, now.message ? h("p", { class: "rl-message" }, now.message)
+      : h("p", { class: `rl-verdict ${now.present ? "rl-ok" : "rl-no"}` }, h("b", {}, now.present ? "✓ present" : "✕ not present"), ` ${now.remarks}`);
+    const query = now.crop ? h("figure", { class: "rl-query" }, picture(now.crop, now.query_text || "query"), h("figcaption", {}, now.query_name ?? "")) : null;
+    fill(body, verdict ?? (now.remarks ? h("p", { class: "rl-verdict" }, now.remarks) : null), h("div", { class: "rl-found" }, query, now.message ? h("p", { class: "rl-message" }, now.message)
       : h("ol", { role: "listbox", "aria-label": "images found, best first", "aria-multiselectable": "true" }, (now.items ?? []).map((item) => one(item, chosen.gallery)))));
     fill(foot, h("span", {}, "Enter asks · ↑ ↓ query · click selects"),
       (now.items ?? []).length ? button("select the images that were found in all views", "select all", () => select(model, { gallery: now.items.map((i) => i.row) })) : null);

@@ -37,10 +37,10 @@ function savePicture(model) {
 function card(model, el, kind, draw) {
   const parts = {
     head: h("header", { class: "rl-head" }), body: h("div", { class: "rl-body" }), foot: h("footer", { class: "rl-foot" }),
-    said: h("p", { class: "rl-said", role: "status", "aria-live": "polite" }),
+    status: h("p", { class: "rl-status", role: "status", "aria-live": "polite" }),
   };
   const root = h("section", { class: `rl rl-${kind}`, tabindex: "0", "data-lm-suppress-shortcuts": "true" }, // keys are ours, not Lab's
-    parts.head, parts.body, parts.foot, parts.said);
+    parts.head, parts.body, parts.foot, parts.status);
   el.replaceChildren(root);
   savePicture(model);
   let waiting = null;
@@ -58,13 +58,13 @@ function card(model, el, kind, draw) {
   const names = ["fixed", "now", "select", "ui"];
   const listeners = names.map((name) => () => update(name));
   names.forEach((name, i) => model.on(`change:${name}`, listeners[i]));
-  const heard = (message) => { if (message.said !== undefined) parts.said.textContent = message.said; };
-  model.on("msg:custom", heard);
+  const showStatus = (message) => { if (message.status !== undefined) parts.status.textContent = message.status; };
+  model.on("msg:custom", showStatus);
   model.send({ shown: 1 });
   names.forEach(update);
   return () => {
     names.forEach((name, i) => model.off(`change:${name}`, listeners[i]));
-    model.off("msg:custom", heard);
+    model.off("msg:custom", showStatus);
     model.send({ shown: -1 });
   };
 }
@@ -85,7 +85,7 @@ function picture(thumb, alt, attrs = {}) {
 const button = (label, text, act, off = false) =>
   h("button", { type: "button", class: "rl-button", "aria-label": label, title: label, disabled: off, onclick: act }, text);
 
-// Another library, asked from the kernel (or found in the page) once for all views.
+// Another library, fetched from the kernel (or found in the page) once for all views.
 async function library(model, name) {
   globalThis.reidLab ??= {};
   globalThis.reidLab[name] ??= new Promise((resolve) => {

@@ -74,7 +74,7 @@ function render({ model, el }) {
         [["unk", "mask"], ["delete", "remove"]].map(([value, text]) => h("option", { value, selected: value === variant }, text)))));
     fill(body, page || own === null ? null : field(own),
       now.message ? h("p", { class: "rl-message" }, now.message) : null,
-      words.length ? h("div", { class: "rl-said-words", role: "group", "aria-label": "words of the caption" }, words.map((w, i) => word(w, i, top, live))) : null);
+      words.length ? h("div", { class: "rl-caption-words", role: "group", "aria-label": "words of the caption" }, words.map((w, i) => word(w, i, top, live))) : null);
     fill(foot, words.length ? [h("span", {}, h("i", { class: "rl-bar" }), "adds to the margin"), h("span", {}, h("i", { class: "rl-bar rl-harm" }), "takes from it"),
       h("span", {}, `← → move · Space ${page ? "mask one word" : "mask"} · Esc all back · ↑ ↓ caption`)] : null);
     root.onkeydown = (event) => keys(event, root);

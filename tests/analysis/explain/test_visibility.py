@@ -194,11 +194,11 @@ def test_a_model_whose_memberships_are_the_visibility(knows, world, table, pairs
     "Correlations of 1, -1 and about 0 for a model that knows, inverts, or draws what is visible"
     torch.manual_seed(0)
     model = cfan_tiny(weights="world", size=(64, 32)).eval()
-    truth = V.membership_sight(model, world, table, *pairs)
+    truth = V.membership_visibility(model, world, table, *pairs)
     rng = np.random.default_rng(0)
     seen = truth.visibility
     mu = {"nothing": rng.random(len(truth)), "everything": seen, "the contrary": 1 - seen}[knows]
-    got = V.sight_correlation(truth.assign(membership=mu))
+    got = V.visibility_correlation(truth.assign(membership=mu))
     want = dict(nothing=0, everything=1, **{"the contrary": -1})[knows]
     assert set(got.index) == {"image", "caption"} and got.n.min() > 50
     assert np.allclose(got.within, want, atol=.25 if knows == "nothing" else 1e-9)
@@ -221,8 +221,8 @@ def test_sight_is_that_of_the_model(world, table, pairs, tok):
     torch.manual_seed(0)
     model = cfan_tiny(weights="world", size=(64, 32)).eval()
     (paths, said), i = pairs, 9
-    found = V.membership_sight(model, world, table, paths[:i + 3], said[:i + 3], batch=4)
-    alone = V.membership_sight(model, world, table, paths[i:i + 1], said[i:i + 1])
+    found = V.membership_visibility(model, world, table, paths[:i + 3], said[:i + 3], batch=4)
+    alone = V.membership_visibility(model, world, table, paths[i:i + 1], said[i:i + 1])
     mine = found[found.path == paths[i]].reset_index(drop=True)
     assert np.allclose(mine.membership, alone.membership, atol=1e-4)
     assert np.allclose(mine.visibility, alone.visibility, atol=1e-4, equal_nan=True)
@@ -246,10 +246,10 @@ def test_sight_is_that_of_the_model(world, table, pairs, tok):
 def test_edges(world, table):
     torch.manual_seed(0)
     model = cfan_tiny(weights="world", size=(64, 32)).eval()
-    none = V.membership_sight(model, world, table, [], [])
-    assert len(none) == 0 and len(V.sight_correlation(none)) == 0
+    none = V.membership_visibility(model, world, table, [], [])
+    assert len(none) == 0 and len(V.visibility_correlation(none)) == 0
     with pytest.raises(ValueError, match=r"\(B,K,N\) with values \(B,N\)"):
         V.seen_by_queries(np.zeros((2, 3)), np.zeros((2, 3)))
     plain = cfan_tiny(weights="world", losses="cda", size=(64, 32))
     with pytest.raises(ValueError, match="add 'fta'"):
-        V.membership_sight(plain, world, table, table["path"][:1].tolist(), ["a man"])
+        V.membership_visibility(plain, world, table, table["path"][:1].tolist(), ["a man"])
