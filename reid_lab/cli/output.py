@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/16_cli/30_output.ipynb #e2f63c65
 def pairs(items:Iterable[str] | None, # `name=value` texts
+    example:str='preset=smoke', # One that is right, for the message
     ) -> dict[str, str]: # Name -> text
     "`name=value` arguments as a dict; the value may contain `=`"
     values, twice = {}, set()
     for item in items or ():
         name, sign, value = item.partition('=')
         if not sign or not name.isidentifier():
-            raise ValueError(f"{item!r} is not name=value, for example preset=smoke")
+            raise ValueError(f"{item!r} is not name=value, for example {example}")
         if name in values: twice.add(name)
         values[name] = value
     if twice: raise ValueError(f"{sorted(twice)} given more than once")
