@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import os
 import re
+import shutil
 import sys
 import warnings
 from collections.abc import Sequence
@@ -199,14 +200,15 @@ def _add_data(command):
     c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE',
                    help="argument of the dataset's loader, such as skip=True; repeatable")
     command('datasets', _layout_of_datasets, 'print layout and source of the datasets that can be loaded')
-    c = command('list', _list, 'list what is registered: ' + ', '.join(LISTS))
-    c.add_argument('what', choices=tuple(LISTS), help='a kind of thing')
+    c = command('list', _list, 'list what is registered, or describe one thing')
+    c.add_argument('what', metavar='KIND', choices=tuple(LISTS), help=', '.join(LISTS))
     c.add_argument('name', nargs='?', help='one of them; of an experiment, parameters and studies')
     c = command('world', _world, 'render the synthetic World into the cache', 'worlds')
     c.add_argument('--preset', default='quick', help='see below (default: quick)')
-    c.add_argument('--seed', type=SEED, default=0)
+    c.add_argument('--seed', type=SEED, default=0, help='which World (default: 0)')
     c.add_argument('--task', default='text', help='see below (default: text)')
-    c.add_argument('--cache', help='folder (default: REID_LAB_CACHE, else ~/.cache/reid_lab)')
+    c.add_argument('--cache', metavar='FOLDER',
+                   help='where it is kept (default: REID_LAB_CACHE, else ~/.cache/reid_lab)')
 
 # %% ../../nbs/16_cli/50_commands.ipynb #24127c07
 class _Once(argparse.Action):
@@ -261,7 +263,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f'{self.prog}: {message}\n`{self.prog} --help` says what it takes\n')
 
     def format_help(self):
-        if self.ending: self.epilog = f'{self.ending}:\n{listing(self.ending)}'
+        columns = shutil.get_terminal_size().columns - 2    # as argparse has it
+        if self.ending: self.epilog = f'{self.ending}:\n{listing(self.ending, columns)}'
         return super().format_help()
 
 

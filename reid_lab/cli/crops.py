@@ -169,9 +169,11 @@ def _add_embed(command):
                    help='embed the captions of a manifest (column caption), '
                    'such as to calibrate a threshold for sentences')
     c.add_argument('--follow-links', action='store_true', help='allow links that lead out of the folder')
-    c.add_argument('--batch-size', type=COUNT, default=64, metavar='N', help='images at a time (default: 64)')
+    c.add_argument('--batch-size', type=COUNT, default=64, metavar='N',
+                   help='images or captions at a time (default: 64)')
     c.add_argument('--device', help='cpu, cuda or auto')
-    c.add_argument('--cameras', action='store_true', help='cameras are those that the model was trained with')
+    c.add_argument('--cameras', action='store_true',
+                   help='the camera numbers are those of the training, for a model that uses them')
     c.add_argument('--skip', action='store_true',
                    help='leave out images that --folders or --pattern does not fit')
     c.add_argument('--skip-bad', action='store_true',
@@ -329,19 +331,19 @@ def _add_search(command):
     c.add_argument('features', help='that embed, or another program, has written: a file, a folder, shards')
     c.add_argument('sentence', nargs='*', help='in quotes, such as "a woman with a white bag"')
     c.add_argument('--image', nargs='+', metavar='FILE', help='crops, instead of sentences')
-    _add_answer_options(c, k=10)
+    _add_answer_options(c, 10, 'that embeds what is asked (default: that of the features)')
 
 
-def _add_answer_options(c, k):
+def _add_answer_options(c, k, model):
     "What `search` and `match` have in common"
     c.add_argument('-k', type=COUNT, default=k, metavar='N', help=f'images of each list (default: {k})')
-    c.add_argument('--model', help='that embeds what is asked, or a folder of crops (default of search: that '
-                   'of the features)')
+    c.add_argument('--model', help=model)
     c.add_argument('--weights', metavar='FILE', help='of --model, as for embed')
     c.add_argument('--tokenizer', metavar='FOLDER', help='of --weights, as for embed')
-    c.add_argument('--threshold', help='from calibrate; what is below it is not accepted')
-    c.add_argument('--images', help="folder of the searched images (default: that which was embedded)")
-    c.add_argument('--html', help='page to write, with images, that needs nothing else')
+    c.add_argument('--threshold', metavar='FILE', help='from calibrate; what is below it is not accepted')
+    c.add_argument('--html', metavar='FILE', help='page to write, with images, that needs nothing else')
+    c.add_argument('--images', metavar='FOLDER',
+                   help='for --html: of the searched images (default: that which was embedded)')
     c.add_argument('--json', action='store_true', help='print JSON')
     c.add_argument('--fresh', action='store_true', help='replace files that are there')
 
@@ -413,9 +415,9 @@ def _add_match(command):
     "`match`"
     c = command('match', _match, 'find each image of one set in another')
     c.add_argument('a', help='features, or a folder of crops')
-    c.add_argument('b', help='likewise; searched, shards from the disk')
-    c.add_argument('--out', help='CSV file for all pairs')
-    _add_answer_options(c, k=1)
+    c.add_argument('b', help='likewise; this one is searched, shards from the disk')
+    c.add_argument('--out', metavar='FILE', help='CSV file for all pairs')
+    _add_answer_options(c, 1, 'that embeds a folder of crops')
 
 # %% ../../nbs/16_cli/10_crops.ipynb #dc4081e5
 def how_known(name:str, # `pid` or `cam`
@@ -477,7 +479,8 @@ def _add_calibrate(command):
     c.add_argument('--rate', type=float, default=.05,
                    help='share of searches for somebody absent that may find an '
                    'image (default: .05)')
-    c.add_argument('--out', required=True, help='file to write, for --threshold')
+    c.add_argument('--out', required=True, metavar='FILE',
+                   help='file to write, for --threshold of search and match')
     c.add_argument('--fresh', action='store_true', help='replace it')
 
 # %% ../../nbs/16_cli/10_crops.ipynb #70cd57e3

@@ -279,14 +279,15 @@ def add_numbers(command:Callable[..., argparse.ArgumentParser], # Called with na
     c = command('published', _published, 'print published tables', 'papers')
     c.add_argument('paper', nargs='?', help='see below')
     c.add_argument('table', nargs='?', help='id as printed')
-    c.add_argument('--format', choices=FORMATS, default=FORMATS[0])
+    c.add_argument('--format', choices=FORMATS, default=FORMATS[0], help='default: text')
     c = command('metrics', _metrics, 'retrieval metrics of two feature files (emb, pid, maybe cam)',
                 'metrics')
     c.add_argument('query', help='.npz, .safetensors, a folder of features or of shards')
     c.add_argument('gallery', help='likewise; shards are scored from the disk')
     c.add_argument('--same-camera', choices=('drop', 'keep'), default='drop',
-                   help='results that share id and camera')
-    c.add_argument('--distance', type=_distance, default='cosine', help='that ranks')
+                   help="images of the query's person by its own camera: do not count (drop, the default), or do")
+    c.add_argument('--distance', type=_distance, default='cosine',
+                   help='that ranks: cosine (default) or euclidean')
     c.add_argument('--ties', choices=('order', 'expected'),
                    help='equal scores: in the order of the gallery (default; '
                    'it is said if they are many), or the mean over all orders')
@@ -297,10 +298,11 @@ def add_numbers(command:Callable[..., argparse.ArgumentParser], # Called with na
     b = command('bias', _bias, 'audit feature files (emb, cam and perhaps pid) for camera bias')
     b.add_argument('query', help='.npz, .safetensors, a folder of features or of shards')
     b.add_argument('gallery', nargs='?', help='likewise; without it retrieval is not scored')
-    b.add_argument('--out', help='new folder for the report, with figures and tables')
+    b.add_argument('--out', metavar='FOLDER', help='new folder for the report, with figures and tables')
     b.add_argument('--open', action='store_true', help='write an interactive page (cockpit.html in the '
                    'folder of --out, else camera_bias.html here) and show it in a browser')
-    b.add_argument('--distance', type=_distance, default='cosine', help='of the features as they are')
+    b.add_argument('--distance', type=_distance, default='cosine',
+                   help='that ranks without adaptation: cosine (default) or euclidean')
     b.add_argument('--map', type=_map, metavar='METHOD',
                    help='map of --out and --open: pca (default), tsne, umap, or none')
     b.add_argument('--seed', type=SEED, default=0, help='of samples and clusters (default: 0)')
