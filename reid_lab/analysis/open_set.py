@@ -97,7 +97,7 @@ def search_scores(q:Embeddings, # Labelled queries, with and without their perso
     near = rivals(q, g, same_camera=same_camera, scores=comparable(q, g, distance), chunk=chunk)
     if (q.pid == -1).any() or not (g.pid != -1).any():
         raise ValueError("a query or the whole gallery has pid -1: whether a person is present must be "
-                         "known to count errors. Leave unlabelled queries out; `find` needs no labels")
+                         "known to count errors. Leave unlabelled queries out, such as q[q.pid != -1]")
     f = q.table().drop(columns=['path', 'caption'], errors='ignore')
     present = (near.right >= 0).to_numpy()
     out = f.assign(present=present, mate=near.right_score.where(present), other=near.wrong_score,
@@ -159,10 +159,11 @@ def _is_real(number):
 
 
 def check_rate(rate:float, # Share of false alarms
+    name:str='rate', # Of the argument, for the message
     ) -> None:
     "An error unless it lies between 0 and 1"
     if not _is_real(rate) or not 0 < rate < 1:
-        raise ValueError(f"rate={rate!r} must be a number between 0 and 1, such as .01 for one in a hundred")
+        raise ValueError(f"{name}={rate!r} must be a number between 0 and 1, such as .01 for one in a hundred")
 
 
 def threshold_for(top:np.ndarray | Sequence[float], # (A,) best score of each nonmated search
@@ -591,8 +592,7 @@ def open_set_report(found:dict[str, pd.DataFrame], # Ranking -> frame of `search
         few_people = [_group_name(by, cam) for cam, f in base.groupby(by) if f.pid.nunique() < LEAST]
     rows, warn = [], []
     for rate in rates:
-        if not 0 < rate < 1:
-            raise ValueError(f"rates={rate} must lie between 0 and 1, such as .01, one in a hundred")
+        check_rate(rate, 'rates')
         warn += [w for w in _few(rate, n_people, n_nonmated, few_people) if w not in warn]
         if n_nonmated*rate >= 1: rows += _report_rows(found, rate, first, split, by)
     if not rows: return OpenSet(pd.DataFrame(columns=['FPIR_asked', 'ranking', 'group', 'people']), warn)

@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import os
 import re
+import shutil
 import sys
 import warnings
 from collections.abc import Sequence
@@ -18,7 +19,16 @@ from collections.abc import Sequence
 from .. import __version__
 from .crops import add_crops
 from .numbers import add_numbers, add_results, json_line
-from .options import PROCESSES, SECONDS, SEED, add_cache, add_run_options, execution_of, with_links
+from reid_lab.cli.options import (
+    PROCESSES,
+    SECONDS,
+    SEED,
+    add_cache,
+    add_run_options,
+    check_used,
+    execution_of,
+    with_links,
+)
 from reid_lab.cli.output import (
     LISTS,
     cell_error,
@@ -68,7 +78,7 @@ def _sweep(a):
     with stoppable(), Display(f'sweep {a.name}', sections=False):
         from reid_lab.experiments.sweep import sweep
         grid = {name: [typed({name: text}, a.name)[name] for text in texts.split(',')]
-                for name, texts in pairs(a.grid).items()}
+                for name, texts in pairs(a.grid, 'seed=0,1').items()}
         fixed = {name: [value] for name, value in _given(a).items()}
         if twice := sorted(set(fixed) & set(grid)):
             raise ValueError(f"{twice[0]} is given by --grid and by -p; give it once")
@@ -97,7 +107,7 @@ def _doctor(a):
     "`reid_lab doctor`"
     from reid_lab.datasets.diagnosis import doctor
     from reid_lab.experiments.params import parse_value
-    options = {k: parse_value(v, None) for k, v in pairs(a.param).items()}
+    options = {k: parse_value(v, None) for k, v in pairs(a.param, 'skip=True').items()}
     if a.follow_links: options['follow_links'] = True
     report = doctor(a.name, a.root, check='all' if a.all else 'sample', **options)
     print(report.text(command=True))
@@ -127,13 +137,15 @@ def _weights(a):
     "`reid_lab weights`"
     from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
     if a.action == 'inspect':
+        check_used(a, ('model', 'param'), 'is for `reid_lab weights convert`; leave it out')
+        if a.target: raise ValueError(f'{a.target}: inspect writes no file; leave it out, or use convert')
         found = inspect_weights(a.file, a.prefix)
         print(json_line(found) if a.json else weights_text(found))
         return 0
     if not (a.target and a.model):
         raise ValueError('convert needs a file to write and --model (see `reid_lab list models`)')
     from reid_lab.experiments.params import parse_value
-    arguments = {k: parse_value(v, None) for k, v in pairs(a.param).items()}
+    arguments = {k: parse_value(v, None) for k, v in pairs(a.param, 'n_ids=1').items()}
     card = convert_weights(a.file, a.target, a.model, a.prefix, **arguments)
     end = f'written: {a.target}, for create_model({a.model!r}, weights=...)'
     print(json_line(card) if a.json else f"{card['report']}\n{end}")
@@ -188,14 +200,15 @@ def _add_data(command):
     c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE',
                    help="argument of the dataset's loader, such as skip=True; repeatable")
     command('datasets', _layout_of_datasets, 'print layout and source of the datasets that can be loaded')
-    c = command('list', _list, 'list what is registered: ' + ', '.join(LISTS))
-    c.add_argument('what', choices=tuple(LISTS), help='a kind of thing')
+    c = command('list', _list, 'list what is registered, or describe one thing')
+    c.add_argument('what', metavar='KIND', choices=tuple(LISTS), help=', '.join(LISTS))
     c.add_argument('name', nargs='?', help='one of them; of an experiment, parameters and studies')
     c = command('world', _world, 'render the synthetic World into the cache', 'worlds')
     c.add_argument('--preset', default='quick', help='see below (default: quick)')
-    c.add_argument('--seed', type=SEED, default=0)
+    c.add_argument('--seed', type=SEED, default=0, help='which World (default: 0)')
     c.add_argument('--task', default='text', help='see below (default: text)')
-    c.add_argument('--cache', help='folder (default: REID_LAB_CACHE, else ~/.cache/reid_lab)')
+    c.add_argument('--cache', metavar='FOLDER',
+                   help='where it is kept (default: REID_LAB_CACHE, else ~/.cache/reid_lab)')
 
 # %% ../../nbs/16_cli/50_commands.ipynb #24127c07
 class _Once(argparse.Action):
@@ -245,8 +258,13 @@ class _Parser(argparse.ArgumentParser):
         near = difflib.get_close_matches(unknown[0], options, n=1) if unknown else []
         command.error(f'{text}; did you mean {near[0]}?' if near else text)
 
+    def error(self, message):
+        "The error in one line, and where the help is, in place of a usage that is longer than a screen allows"
+        self.exit(2, f'{self.prog}: {message}\n`{self.prog} --help` says what it takes\n')
+
     def format_help(self):
-        if self.ending: self.epilog = f'{self.ending}:\n{listing(self.ending)}'
+        columns = shutil.get_terminal_size().columns - 2    # as argparse has it
+        if self.ending: self.epilog = f'{self.ending}:\n{listing(self.ending, columns)}'
         return super().format_help()
 
 

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from .crops import check_known, how_known
+from .options import COUNT, SEED, check_used
 from .output import FORMATS, listing, pairs, print_table, stoppable
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #549edbce
@@ -34,23 +36,15 @@ def _published(a):
     return 0
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #2f615092
-def _how_known(k):
-    "Where identities or cameras come from"
-    many, one = dict(cam=('Cameras', 'camera'), pid=('Identities', 'identity'))[k]
-    return (f"{many} are known if `reid_lab embed` takes them from subfolders (--folders {one}), from names "
-            f"(--pattern with a group {k}) or from the column {k} of a manifest; in files of other programs, "
-            f"--key {k}=NAME says what they are called")
-
-
 def _features(path, key, need=('pid',), copies=2, side=''):
     "Embeddings of a file or of shards, which are read into memory `copies` times; 0: they stay on the disk"
     from reid_lab.retrieval.shards import in_memory, open_embeddings
     try:
-        features = open_embeddings(path, pairs(key), need, side)
+        features = open_embeddings(path, pairs(key, 'emb=features'), need, side)
         return in_memory(features, copies) if copies else features
     except KeyError as e:
         if "['cam']" not in str(e): raise
-        raise KeyError(f"{e.args[0].split('. ')[0]}. {_how_known('cam')}") from None
+        raise KeyError(f"{e.args[0].split('. ')[0]}. {how_known('cam')}") from None
     except TypeError as e: raise ValueError(str(e)) from e
 
 
@@ -71,11 +65,20 @@ def _read_sides(a):
     return q, g
 
 
-def _check_known(path, features):
-    "Refuse features that know nobody"
-    if (features.pid != -1).any(): return
-    raise ValueError(f"{path} knows nobody: pid is -1 in all rows. {_how_known('pid')}. search and match need "
-                     "no identities")
+def _check_cameras(a, q, g):
+    "Refuse sides without cameras, unless the images of a query's own camera count"
+    if a.same_camera == 'keep': return
+    for path, side in ((a.query, q), (a.gallery, g)):
+        if side.cam is not None: continue
+        raise ValueError(f"{path} has no cameras, and results of a query's own camera do not count (--same-camera "
+                         f"drop, the default); --same-camera keep counts them and needs no cameras. {how_known('cam')}")
+
+
+def _check_rates(a):
+    "An error before the work for rates of false alarms that are none"
+    if not a.open_set: return
+    from reid_lab.analysis.open_set import check_rate
+    for rate in a.open_set: check_rate(rate, 'open_set')
 
 
 def _metrics(a):
@@ -83,10 +86,12 @@ def _metrics(a):
     from reid_lab.core.reporting import phase
     from reid_lab.experiments.terminal import Display
     open_set = None
+    _check_rates(a)
     with Display('metrics', sections=False):
         with phase('reading features'): q, g = _read_sides(a)
-        _check_known(a.query, q)
-        _check_known(a.gallery, g)
+        for path, side in ((a.query, q), (a.gallery, g)):
+            check_known(path, side, then='search and match need no identities')
+        _check_cameras(a, q, g)
         from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
         with phase('scoring'):
             try:
@@ -157,9 +162,10 @@ def _cockpit_page(a):
     "Where the page of `--open` goes; an error if it or the report is there"
     page = Path(a.out).expanduser()/'cockpit.html' if a.out else Path('camera_bias.html')
     if a.open and not a.gallery: raise ValueError('--open shows queries in a gallery; give both files')
-    for path in (a.out, page if a.open else None):
-        if path and Path(path).expanduser().exists():
-            raise FileExistsError(f'{path} exists; choose a new name')
+    if a.out and Path(a.out).expanduser().exists():
+        raise FileExistsError(f'--out {a.out} exists; give --out a new folder')
+    if a.open and page.exists(): # only without --out, whose folder is new
+        raise FileExistsError(f'{page} exists; move it, or give --out a new folder, in which the page is written')
     return page
 
 
@@ -175,13 +181,15 @@ def _bias(a):
     "`reid_lab bias`"
     from reid_lab.core.reporting import phase
     from reid_lab.experiments.terminal import Display
+    if a.map != 'none' and not (a.out or a.open):
+        check_used(a, ['map'], 'is the map of a report or a page; give --out or --open as well, or leave it out')
     page = _cockpit_page(a)
     name = ' and '.join(Path(path).name for path in (a.query, a.gallery) if path)
     with stoppable(), Display('bias report', sections=False):
         with phase('reading features'): q, g = _sides_with_cameras(a)
         with phase('loading the library'):
             from reid_lab.analysis.bias.audit import AuditSettings, bias_report, camera_names
-        report = bias_report(q, g, distance=a.distance, map_method=a.map if a.out else 'none',
+        report = bias_report(q, g, distance=a.distance, map_method=(a.map or 'pca') if a.out else 'none',
                              audit=AuditSettings(seed=a.seed), name=name)
         if a.out:
             with phase('drawing and writing the report'): report.save(a.out)
@@ -201,7 +209,7 @@ def _cockpit(a, q, g, name, page):
     from reid_lab.widgets.cameras import cockpit
     from reid_lab.widgets.scene import Scene
     title = f'Camera bias of {name}'
-    method = 'pca' if a.map == 'none' else a.map # the page has a map in any case
+    method = 'pca' if a.map in (None, 'none') else a.map # the page has a map in any case
     cockpit(Scene(q, g, distance=a.distance), method, seed=a.seed, title=title).to_html(page, title=title)
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #546f3a94
@@ -223,6 +231,7 @@ def _results(a):
     from reid_lab.results.rows import load_results, publish, results_path, run_table
     where = {k: parse_value(v, None) for k, v in pairs(a.where).items()}
     if a.action == 'list':
+        check_used(a, ['dirty'], 'is for `reid_lab results publish`; leave it out')
         known = load_results(a.store, **where)
         shown = known[known.run.isin(a.runs)] if a.runs else known
         if not len(shown): raise ValueError(_no_rows(a, load_results(a.store)))
@@ -270,31 +279,33 @@ def add_numbers(command:Callable[..., argparse.ArgumentParser], # Called with na
     c = command('published', _published, 'print published tables', 'papers')
     c.add_argument('paper', nargs='?', help='see below')
     c.add_argument('table', nargs='?', help='id as printed')
-    c.add_argument('--format', choices=FORMATS, default=FORMATS[0])
+    c.add_argument('--format', choices=FORMATS, default=FORMATS[0], help='default: text')
     c = command('metrics', _metrics, 'retrieval metrics of two feature files (emb, pid, maybe cam)',
                 'metrics')
     c.add_argument('query', help='.npz, .safetensors, a folder of features or of shards')
     c.add_argument('gallery', help='likewise; shards are scored from the disk')
     c.add_argument('--same-camera', choices=('drop', 'keep'), default='drop',
-                   help='results that share id and camera')
-    c.add_argument('--distance', type=_distance, default='cosine', help='that ranks')
+                   help="images of the query's person by its own camera: do not count (drop, the default), or do")
+    c.add_argument('--distance', type=_distance, default='cosine',
+                   help='that ranks: cosine (default) or euclidean')
     c.add_argument('--ties', choices=('order', 'expected'),
                    help='equal scores: in the order of the gallery (default; '
                    'it is said if they are many), or the mean over all orders')
-    c.add_argument('--ks', type=int, nargs='+', default=[1, 5, 10], help='ranks (default: 1 5 10)')
+    c.add_argument('--ks', type=COUNT, nargs='+', default=[1, 5, 10], metavar='K', help='ranks (default: 1 5 10)')
     c.add_argument('--open-set', type=float, nargs='*', metavar='FPIR',
                    help='also the share of searches whose person '
                    'is missed at these rates of false alarms (default: .01 .1), per camera, with intervals over people')
     b = command('bias', _bias, 'audit feature files (emb, cam and perhaps pid) for camera bias')
     b.add_argument('query', help='.npz, .safetensors, a folder of features or of shards')
     b.add_argument('gallery', nargs='?', help='likewise; without it retrieval is not scored')
-    b.add_argument('--out', help='new folder for the report, with figures and tables')
+    b.add_argument('--out', metavar='FOLDER', help='new folder for the report, with figures and tables')
     b.add_argument('--open', action='store_true', help='write an interactive page (cockpit.html in the '
                    'folder of --out, else camera_bias.html here) and show it in a browser')
-    b.add_argument('--distance', type=_distance, default='cosine', help='of the features as they are')
-    b.add_argument('--map', type=_map, default='pca',
-                   help='map in the report (--out): pca, another method, or none')
-    b.add_argument('--seed', type=int, default=0, help='of samples and clusters')
+    b.add_argument('--distance', type=_distance, default='cosine',
+                   help='that ranks without adaptation: cosine (default) or euclidean')
+    b.add_argument('--map', type=_map, metavar='METHOD',
+                   help='map of --out and --open: pca (default), tsne, umap, or none')
+    b.add_argument('--seed', type=SEED, default=0, help='of samples and clusters (default: 0)')
     for c in (c, b):
         c.add_argument('--key', nargs='+', metavar='OURS=THEIRS',
                        help='array names in the files, such as emb=features')

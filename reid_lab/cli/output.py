@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/16_cli/30_output.ipynb #e2f63c65
 def pairs(items:Iterable[str] | None, # `name=value` texts
+    example:str='preset=smoke', # One that is right, for the message
     ) -> dict[str, str]: # Name -> text
     "`name=value` arguments as a dict; the value may contain `=`"
     values, twice = {}, set()
     for item in items or ():
         name, sign, value = item.partition('=')
         if not sign or not name.isidentifier():
-            raise ValueError(f"{item!r} is not name=value, for example preset=smoke")
+            raise ValueError(f"{item!r} is not name=value, for example {example}")
         if name in values: twice.add(name)
         values[name] = value
     if twice: raise ValueError(f"{sorted(twice)} given more than once")
@@ -156,9 +158,11 @@ def _models():
 def _datasets():
     from reid_lab.datasets.registry import DATASETS
     words = dict(captions='captions', cameras='cameras', image_queries='image queries')
-    def has(dataset): return ', '.join(word for name, word in words.items() if getattr(dataset, name))
-    return {key: f"{dataset.title}; {has(dataset)}; {', '.join(dataset.splits)}" for key,
-            dataset in DATASETS.items()}
+    def line(dataset):
+        has = [word for name, word in words.items() if getattr(dataset, name)]
+        parts = (dataset.title, ', '.join(has), ', '.join(dataset.splits))
+        return '; '.join(filter(None, parts))
+    return {key: line(dataset) for key, dataset in DATASETS.items()}
 
 
 def _layouts():
@@ -193,7 +197,8 @@ def _scores():
     from reid_lab.retrieval.metrics import retrieval_metrics
     two = Embeddings(np.eye(2, dtype=np.float32), np.arange(2))
     found = retrieval_metrics(two, Embeddings(two.emb, two.pid))
-    return {k: 'number of queries' if k.startswith('n_') else 'percent' for k in found}
+    counts = dict(n_query='number of queries', n_skipped='number of queries without a match, which do not count')
+    return {name: counts.get(name, 'percent') for name in found}
 
 # %% ../../nbs/16_cli/30_output.ipynb #9f16423a
 LISTS = dict(experiments=_experiments, models=_models, datasets=_datasets, layouts=_layouts, worlds=_worlds,
@@ -201,11 +206,16 @@ LISTS = dict(experiments=_experiments, models=_models, datasets=_datasets, layou
 
 
 def listing(what:str, # Key of `LISTS`
+    columns:int=0, # Width of the terminal; 0: a line each, however long
     ) -> str:
-    "Registered names with a line each, as text"
+    "Registered names with what they are, as text"
     rows = LISTS[what]()
     width = max(map(len, rows), default=0)
-    return '\n'.join(f'  {k:{width}}  {v}' for k, v in rows.items())
+    lines = [f'  {name:{width}}  {about}' for name, about in rows.items()]
+    if columns:
+        lines = [textwrap.fill(line, columns, subsequent_indent=' '*(width + 4), break_long_words=False,
+                               break_on_hyphens=False) for line in lines]
+    return '\n'.join(lines)
 
 # %% ../../nbs/16_cli/30_output.ipynb #aa9a91a1
 # argument of the library -> option of the same meaning

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['FORMS', 'FILE', 'SPECIAL', 'THESAURUS', 'STOP_WORDS', 'EDA_OPS', 'clean_caption', 'Tokenizer', 'ClipBPE', 'WordPiece',
-           'load_tokenizer', 'TextReport', 'read_text', 'check_sentence', 'text_note', 'quick_rng', 'eda_count',
-           'replace_synonyms', 'insert_synonyms', 'swap_words', 'delete_words', 'check_ops', 'eda', 'eda_batch',
-           'mask_words', 'mask_tokens', 'mask_each']
+           'load_tokenizer', 'TextReport', 'read_text', 'check_sentence', 'text_note', 'UnreadText', 'one_note',
+           'notes_together', 'quick_rng', 'eda_count', 'replace_synonyms', 'insert_synonyms', 'swap_words',
+           'delete_words', 'check_ops', 'eda', 'eda_batch', 'mask_words', 'mask_tokens', 'mask_each']
 
 # %% ../../nbs/01_data/30_text.ipynb #724004e8
 import html
@@ -15,8 +15,10 @@ import math
 import random
 import re
 import unicodedata
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from fastcore.basics import patch
 
-from ..core.basics import check_choice, check_number
+from ..core.basics import check_choice, check_number, warn_caller
 from ..core.files import atomic_path
 
 # %% ../../nbs/01_data/30_text.ipynb #affa7fb0
@@ -353,8 +355,11 @@ def _has_meaning(text):
 
 
 def _is_known(tokenizer, word, ids):
-    "True, False, or None for what counts neither way"
-    if word in _PLACEHOLDERS or not _has_meaning(word): return None
+    "True, False, or None for what counts neither way, such as a placeholder and its full stop"
+    if _PLACEHOLDER.search(word):
+        word = ' '.join(_PLACEHOLDER.sub(' ', word).split())
+        ids = tokenizer.ids(word)
+    if not _has_meaning(word): return None
     chunks = _chunks_of(tokenizer, ids)
     texts = [tokenizer.decode(chunk).strip() for chunk in chunks]
     if any(tokenizer.unk_id in chunk and text == '[UNK]' for chunk, text in zip(chunks, texts)): return False
@@ -449,6 +454,43 @@ def text_note(texts:Iterable[str], # Captions, or a list of one sentence
         counts.longest = max(counts.longest, tokens)
     notes = [counts.unknown_note()] if unknown else []
     return '; '.join(filter(None, [*notes, counts.cut_note()]))
+
+
+class UnreadText(UserWarning):
+    "Words of captions that a tokenizer does not know, or cuts off"
+
+
+@contextmanager
+def one_note(texts:Iterable[str], # All captions that are embedded inside, some at a time or with words masked
+    tokenizer:Callable, # See `text_note`
+    ) -> Iterator[None]:
+    "Warn of what is not read of captions as a whole, and not again of each part of them"
+    if note := text_note((text for text in texts if isinstance(text, str)), tokenizer):
+        warn_caller(note, UnreadText)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', UnreadText)
+        yield
+
+
+@contextmanager
+def notes_together() -> Iterator[None]:
+    "Warn once, at the end, of all captions that are not read inside: many evaluations see the same ones"
+    notes = {}      # distinct ones, in order
+
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def keep(message, category, *where, **how):
+            if issubclass(category, UnreadText): notes[str(message)] = True
+            else: show(message, category, *where, **how)
+
+        warnings.showwarning = keep
+        warnings.simplefilter('always', UnreadText)
+        yield
+    if not notes: return
+    first, n = next(iter(notes)), len(notes)
+    if n > 1: first = f'captions of {n} evaluations have words that are not read, such as: {first}'
+    warn_caller(first, UnreadText)
 
 
 @dataclass

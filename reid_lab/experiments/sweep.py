@@ -311,9 +311,10 @@ def _run_here(job, name, todo, n_jobs, execution):
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     from reid_lab.core.reporting import progress
+    from reid_lab.data.text import notes_together
     context = dict(n_jobs=1) if n_jobs == 1 else dict(backend='loky', n_jobs=n_jobs, inner_max_num_threads=1)
     try:
-        with parallel_config(**context):
+        with parallel_config(**context), notes_together():
             work = (delayed(_one_job)(job, name, p, f, os.getpid(), execution) for p, f in todo)
             done = Parallel(return_as='generator_unordered', batch_size=1)(work)
             for _ in progress(done, 'runs', total=len(todo)): pass

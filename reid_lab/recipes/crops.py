@@ -33,7 +33,7 @@ from ..core.old_names import gathered
 from ..core.reporting import progress
 from ..data.crops import crops_table
 from ..data.table import ReidTable
-from ..data.text import FILE, ClipBPE, Tokenizer, WordPiece, load_tokenizer
+from ..data.text import FILE, ClipBPE, Tokenizer, WordPiece, load_tokenizer, one_note
 from ..models.weights.formats import chosen
 from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer
 from ..models.zoo import MODELS, create_model, list_models
@@ -503,7 +503,8 @@ def embed_captions(table:ReidTable, # With captions
     out = check_output(out, fresh)
     embedder = open_embedder(model, reads='captions')
     rows = _CaptionRows(table, embedder, batch_size)
-    return _write_features(out, rows, embedder.facts(table) | embedder.sums, fresh, quiet)
+    with one_note(rows.frame.caption, embedder.net.tokenizer):
+        return _write_features(out, rows, embedder.facts(table) | embedder.sums, fresh, quiet)
 
 
 def embed_once(source:Path | str, # Folder of crops, or manifest

@@ -33,7 +33,7 @@ from ..core.reporting import progress
 from ..data.augment import to_pixels
 from ..data.labels import MISSING, count_known, partly_missing, read_labels
 from ..data.sheets import read_sheet, sheet_of
-from ..data.text import text_note
+from ..data.text import UnreadText, text_note
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #0f3a7c51
 if TYPE_CHECKING:
@@ -780,7 +780,7 @@ def embed_texts(model:torch.nn.Module, # Has `encode_text` and `tokenizer`
     as_ids('pid', f.pid, len(f))  # before the work
     _as_text('caption', f.caption, len(f))
     captions = f.caption.tolist()
-    if note := text_note(captions, model.tokenizer): warn_caller(note)
+    if note := text_note(captions, model.tokenizer): warn_caller(note, UnreadText)
 
     def encoded(some, device): return model.encode_text(model.tokenizer(some).to(device))
 

@@ -15,6 +15,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from copy import copy
 from pathlib import Path
 from typing import NamedTuple
@@ -41,6 +42,7 @@ from reid_lab.core.files import (
 from ..core.reporting import progress
 from ..data.labels import count_known
 from ..data.table import ReidTable
+from ..data.text import one_note
 from ..moved import forward
 from reid_lab.retrieval.embeddings import (
     FIELDS,
@@ -479,6 +481,10 @@ class _Texts:
     def facts(self, check_content): # pid_name is all that captions take along
         return dict(columns=columns_sum(self.frame[[c for c in self.frame if c == 'pid_name']]))
 
+    def noted(self, model):
+        "A context in which what is not read of all captions is said once, not for each shard"
+        return one_note(self.frame.caption, model.tokenizer)
+
     def embed(self, model, lo, hi): # -> Embeddings, and what is wrong with rows that were left out: nothing
         with naming_memory(self.kw.get('batch_size', 256)):
             return embed_texts(model, self.frame.iloc[lo:hi], **self.kw), []
@@ -492,6 +498,8 @@ class _Images:
         self.has_cameras = (self.frame.cam != -1).any()
 
     def facts(self, check_content): return image_facts(self.table, check_content)
+
+    def noted(self, model): return nullcontext()
 
     def embed(self, model, lo, hi): # -> Embeddings (None: no image can be read), what is wrong with the others
         # a batch with a bad image is embedded twice, not a shard
@@ -542,7 +550,7 @@ def embed_shards(model:torch.nn.Module, # Has `encode_image`, or `encode_text` a
     if not len(source.frame):
         raise ValueError("there is nothing to embed; check the split or the filter that made the table")
     facts = source.facts(check_content)
-    with only_writer(folder, rank):
+    with only_writer(folder, rank), source.noted(model):
         first = _first(source, model)
         own = dict(first.meta, data=getattr(what, 'name', ''), labels=_labels_crc(source.frame))
         about = (meta or {}) | own | dict(checksum=weights_sum(model)) | facts

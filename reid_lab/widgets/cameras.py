@@ -131,8 +131,15 @@ def _run(self:AdaptedScene, method, settings):
         if old: self.notify()
         self.state['first'] = self.state['first'] or time.perf_counter() - start
     self.state['seconds'] = time.perf_counter() - start
-    self.state['nmi'] = bias_nmi(emb, g, self.runs, self.shared, self.seed)
+    self.state['nmi'] = self._nmi(method, emb, g)
     self.scores = EmbeddingScores(emb, g, 'euclidean') # notifies the views
+
+
+@patch
+def _nmi(self:AdaptedScene, method, q=None, g=None):
+    "NMI as the report has it: without adaptation of the features as they are, not at length 1"
+    if method == NO_ADAPTATION: q, g = self.runs.q.emb, self.runs.g.emb
+    return bias_nmi(q, g, self.runs, self.shared, self.seed)
 
 
 @patch
@@ -148,9 +155,7 @@ def before(self:AdaptedScene) -> dict: # AP, near, nmi
     ranker, scores = self._before
     if ranker is not self.base.ranker:
         AP, near = query_scores(self.q, self.g, self.base.ranker.scores, K_NEAR)
-        q, g = self.runs.fixed(NO_ADAPTATION)
-        nmi = bias_nmi(q, g, self.runs, self.shared, self.seed)
-        scores = dict(AP=AP, near=near, nmi=nmi)
+        scores = dict(AP=AP, near=near, nmi=self._nmi(NO_ADAPTATION))
         self._before = self.base.ranker, scores
     return scores
 
@@ -369,7 +374,7 @@ def status(self:CameraBars) -> str:
     unknown = int((cams == -1).sum())
     if unknown: text += f" and {unknown} {'query' if unknown == 1 else 'queries'} of unknown ones"
     if self._front is not None and self._shown: text += f" in {run['seconds']:.1f} s"
-    return f'{text} · {self.ranked()}{self.note()}'
+    return f'{text} · {self.ranked()}{self.note()}{self.sampled()}'
 
 
 @patch
@@ -385,10 +390,17 @@ def note(self:CameraBars) -> str:
     "A remark where DART3-LITE has nothing to learn from: what one batch has learned is lost (Algorithm 2)"
     method, settings = self.scene._wanted
     if method != LITE_NAME: return ''
-    largest = np.unique(self.scene.q.cam, return_counts=True)[1].max()
-    one_batch = settings['steps'] == 1 and largest <= settings['batch_size']
-    if settings['steps'] > 0 and not one_batch: return ''
-    return ' · learns nothing (at most one batch and one step a camera): the same as Norm'
+    if settings['steps'] == 0: return ' · learns nothing (no step): the same as Norm'
+    one_batch = settings['steps'] == 1 and len(self.scene.q) <= settings['batch_size']
+    return ' · learns nothing (one batch and one step): the same as Norm' if one_batch else ''
+
+
+@patch
+def sampled(self:CameraBars) -> str:
+    "A remark where NMI is that of a sample"
+    scene = self.scene
+    n, n_all = len(scene.shared.q_rows) + len(scene.shared.g_rows), len(scene.q) + len(scene.g)
+    return f' · NMI of {n:,} of {n_all:,} images' if n < n_all else ''
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #6d4689d9
 def _mean_AP(before, after):
@@ -427,7 +439,7 @@ def draw(self:CameraBars) -> PaperFigure: # type: ignore[no-redef]
     return camera_card(camera_rows(scene.q, before['AP']), camera_rows(scene.q, after['AP']),
                        dict(zip(names, (before['nmi'], after['nmi']))), names,
                        camera if isinstance(camera, tuple) else [camera], now['query'],
-                       f"{self.title} ({settings}): {now['summary']} · {self.ranked()}{self.note()}")
+                       f"{self.title} ({settings}): {now['summary']} · {self.ranked()}{self.note()}{self.sampled()}")
 
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #9f920b94

@@ -269,6 +269,8 @@ def images_of(features:Embeddings, # With paths
     ) -> Pictures | None: # For `reid_lab.widgets.scene.Thumbnails`; None without paths or folder
     "Images of features, read when they are shown; a folder that only the features name is named in a warning"
     root = folder or features.meta.get('root')
+    if folder and features.path is None:
+        raise ValueError(f"folder={str(folder)!r}, but the features hold no paths of images; leave it out")
     if features.path is None or not root: return None
     root = Path(root).expanduser()
     if folder and not root.is_dir():

@@ -8,7 +8,7 @@ import pytest
 from helpers.notebooks import RECORD, notebook
 
 from reid_lab import __version__
-from reid_lab.cli.commands import main
+from reid_lab.cli.commands import main, parser
 from reid_lab.cli.output import LISTS
 from reid_lab.retrieval.embeddings import Embeddings
 
@@ -35,7 +35,8 @@ def test_arguments_are_read_without_loading_the_library():
                                   ["sweep", "x", "--seeds", "a"]])
 def test_wrong_calls_exit_with_2(args, capsys):
     with pytest.raises(SystemExit) as e: main(args)
-    assert e.value.code == 2 and "usage" in capsys.readouterr().err
+    lines = capsys.readouterr().err.splitlines()
+    assert e.value.code == 2 and len(lines) == 2 and "--help` says what it takes" in lines[1]
 
 
 def test_run(tmp_path, capsys):
@@ -64,6 +65,17 @@ def test_help_prints_the_registered_names(command, what, capsys):
     with pytest.raises(SystemExit) as e: main([command, "--help"])
     text = capsys.readouterr().out
     assert e.value.code == 0 and f"\n{what}:\n" in text and all(f"\n  {name} " in text for name in LISTS[what]())
+
+
+def test_help_fits_a_narrow_terminal(monkeypatch, capsys):
+    "Long lines of a registry wrap below their names; a list that is asked for has a line each"
+    monkeypatch.setenv("COLUMNS", "80")
+    commands = next(action for action in parser()._actions if action.dest == "command").choices
+    for name, command in commands.items():
+        assert max(map(len, command.format_help().splitlines())) <= 80, name
+    assert main(["list", "experiments"]) == 0
+    assert all(line.startswith("  ") and line[2] != " " for line in capsys.readouterr().out.splitlines())
+    assert "; ;" not in commands["doctor"].format_help()
 
 
 def test_doctor_and_datasets(tmp_path, capsys):

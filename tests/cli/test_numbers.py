@@ -56,7 +56,7 @@ def test_metrics_of_an_open_set(tmp_path, capsys):
     assert rows[.2, "all"]["FNIR"] <= rows[.05, "all"]["FNIR"] and found["mAP"] > 50
     assert rows[.2, "cam 1"]["present"] == 60
     assert main(["metrics", *files, "--open-set", "5"]) == 2
-    assert "--open-set 5.0 must lie between 0 and 1" in capsys.readouterr().err
+    assert "--open-set 5.0 must be a number between 0 and 1" in capsys.readouterr().err
     assert main(["metrics", *files, "--json"]) == 0 and "open_set" not in json.loads(capsys.readouterr().out)
 
 
@@ -82,7 +82,7 @@ def test_bias_prints_and_writes(features, capsys):
                                                                     "report.html", "report.md", "summary.csv"]
     assert "q.npz and g.npz" in (d/"new"/"report"/"report.html").read_text()
     assert main(["bias", str(d/"q.npz"), "--out", str(d/"new"/"report")]) == 2
-    assert "exists; choose a new name" in capsys.readouterr().err
+    assert "report exists; give --out a new folder" in capsys.readouterr().err
 
 
 def test_bias_opens_a_page(features, capsys, monkeypatch):
@@ -92,7 +92,7 @@ def test_bias_opens_a_page(features, capsys, monkeypatch):
     assert "page: camera_bias.html" in capsys.readouterr().out
     page = (d/"camera_bias.html").read_text(encoding="utf-8")
     assert page.count('<div id="view-') == 5 and "default-src 'none'" in page and "q.npz and g.npz" in page
-    for args, words in ((["g.npz"], "exists; choose a new name"), ([], "give both files")):
+    for args, words in ((["g.npz"], "camera_bias.html exists; move it, or give --out"), ([], "give both files")):
         assert main(["bias", "q.npz", *args, "--open"]) == 2
         assert words in capsys.readouterr().err
     np.savez(d/"unknown.npz", emb=e["emb"], cam=e["cam"])

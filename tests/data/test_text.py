@@ -4,6 +4,7 @@ import pickle
 import random
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from reid_lab.data.text import (
     STOP_WORDS,
     THESAURUS,
     ClipBPE,
+    UnreadText,
     WordPiece,
     clean_caption,
     delete_words,
@@ -28,6 +30,8 @@ from reid_lab.data.text import (
     mask_each,
     mask_tokens,
     mask_words,
+    notes_together,
+    one_note,
     quick_rng,
     read_text,
     replace_synonyms,
@@ -392,6 +396,33 @@ def test_many_texts_are_counted(captions, clip):
     assert "2 of 12 texts hold words unknown to the tokenizer, 1 of them no known word" in note
     assert "4 of 12 texts are cut off at 77 tokens" in note and "text 3" in note
     assert text_note(["a red hat"], clip) == text_note([], clip) == text_note(["x"], None) == ""
+
+
+@pytest.mark.parametrize("mask", ["[UNK]", "[MASK]"])
+def test_a_mask_is_no_unknown_word(bert, clip, mask):
+    "Also where a full stop or the rest of a word follows it"
+    for tok in (bert, clip):
+        masked = f"a man in {mask}, {mask}. {mask}"
+        assert text_note([masked], tok) == text_note([masked, "a man"], tok) == ""
+        assert read_text(f"{mask}hat", tok).known == 1 and read_text(masked, tok).known == 2
+
+
+def test_parts_of_captions_warn_once_as_a_whole(clip, recwarn):
+    unread = ["\u7a7f\u7ea2 hat", "a hat", "\u7a7f"]
+    def embed(some): warnings.warn(text_note(some, clip), UnreadText, stacklevel=1)
+    with one_note(unread, clip):
+        for text in unread[::2]: embed([text])
+    assert [str(w.message) for w in recwarn] == [text_note(unread, clip)] and recwarn[0].filename == __file__
+    recwarn.clear()
+    with notes_together():
+        for _ in range(3): embed(unread)
+        warnings.warn("another", stacklevel=1)
+        embed(unread[:2])
+    texts = [str(w.message) for w in recwarn]
+    assert texts[0] == "another" and len(texts) == 2 and text_note(unread, clip) in texts[1]
+    assert texts[1].startswith("captions of 2 evaluations") and recwarn[1].filename == __file__
+    embed(unread)                                                        # outside, as ever
+    assert len(recwarn) == 3
 
 
 @pytest.mark.parametrize("p", [-1, 2, float("nan"), "0.15"])

@@ -7,6 +7,7 @@ from helpers.views import COCKPIT, EVIL, LABELS, VIEWS, lost_files, make_scene, 
 
 from reid_lab.analysis.tags import read_tags
 from reid_lab.widgets.cameras import cockpit
+from reid_lab.widgets.search import SearchPage
 from reid_lab.widgets.view import Board
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the dev extra is not installed")
@@ -301,6 +302,23 @@ def test_failures_and_search_in_jupyterlab(tmp_path):
         shoot(page, tmp_path/"failures-dark.png", "failures")
     kept = read_tags(tags)
     assert not broken and kept.mark.tolist() == ["tick", "cross"] and kept.comment[0] == "both wear red"
+
+
+def test_a_question_that_a_page_cannot_answer_stands_above_no_images(tmp_path):
+    captions = [f"a person with bag {i}" for i in range(20)]
+    SearchPage(make_scene(captions=captions, query=0)).to_html(tmp_path/"search.html")
+    with playwright.sync_playwright() as p:
+        browser, page, broken = opened(p)
+        page.goto((tmp_path/"search.html").as_uri())
+        page.wait_for_selector(".rl-search .rl-item")
+        for question, n_images in (("somebody else", 0), ("bag 0", 10), ("nobody", 0), ("bag 3", 10)):
+            page.fill(".rl-ask", question)
+            page.press(".rl-ask", "Enter")
+            page.wait_for_function("n => document.querySelectorAll('.rl-search .rl-item').length === n", arg=n_images)
+            said = page.inner_text(".rl-search .rl-body")
+            assert (f"No answer to “{question}”" in said) == (n_images == 0), said
+        browser.close()
+    assert not broken
 
 
 MANY = """import numpy as np

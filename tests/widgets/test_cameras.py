@@ -1,8 +1,14 @@
 "The cockpit: odd labels, settings that move every view, bad ones that move nothing"
+import numpy as np
 import pytest
+import torch
 from helpers.views import LABELS, make_scene
 
+from reid_lab.analysis.bias.audit import bias_report
+from reid_lab.analysis.bias.reruns import COCKPIT_METHODS
+from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.widgets.cameras import AdaptedScene, CameraBars, cockpit
+from reid_lab.widgets.scene import Scene
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*have an unknown camera")
 
@@ -65,3 +71,38 @@ def test_an_unknown_camera_is_none_of_the_cameras():
         assert row == (None if query % 5 == 0 else query % 5 - 1), "its row in the matrix, which knows four cameras"
         assert pairs.content(query)["own"] == [int((cams == c).sum()) for c in range(4)]
         assert "camera -1" not in pairs.content(query)["label"] + bars.content(query)["label"]
+
+
+def test_the_cockpit_and_the_report_say_the_same():
+    "Cameras mixed in the order of the queries, fewer queries a camera than a batch, distractors"
+    rng = np.random.default_rng(0)
+    person, shift = rng.normal(size=(31, 8)), 2*rng.normal(size=(5, 8))
+
+    def side(n):
+        pid, cam = rng.integers(0, 31, n), rng.integers(0, 5, n)
+        emb = np.float32(person[pid] + shift[cam] + .6*rng.normal(size=(n, 8)))
+        return Embeddings(emb, pid, cam, meta=dict(data="market1501"))
+
+    q, g = side(200), side(300)
+    report = bias_report(q, g, distance="euclidean", map_method="none", quiet=True).summary
+    report = report[report.distance == "euclidean"].set_index("method")
+    after = AdaptedScene(Scene(q, g))
+    for method in COCKPIT_METHODS:
+        after.want(method)
+        found = after.found()
+        nmi = [found["nmi"][of] for of in ("camera", "chance", "identity")]
+        assert nmi == pytest.approx(report.loc[method, ["nmi_camera", "nmi_chance", "nmi_identity"]].tolist()), method
+        if method == COCKPIT_METHODS[0]: continue       # without adaptation the cockpit ranks by cosine
+        assert 100*np.nanmean(found["AP"]) == pytest.approx(report.mAP[method], abs=.01), method
+    learned = after.runs.run("DART3-LITE")
+    assert not np.allclose(torch.cat([s.emb for s in learned]), torch.cat([s.emb for s in after.runs.run("Norm")]))
+
+
+def test_a_cockpit_says_when_nothing_is_learned_and_when_nmi_is_of_a_sample():
+    bars = cockpit(make_scene(query=1), n=50).views[0]
+    assert "learns nothing (one batch and one step)" in bars.status() and "NMI of 50 of 60 images" in bars.status()
+    bars.set(batch=8)
+    assert "learns nothing" not in bars.status()
+    bars.set(steps=0)
+    assert "learns nothing (no step)" in bars.status()
+    assert "NMI of" not in cockpit(make_scene(query=1)).views[0].status()

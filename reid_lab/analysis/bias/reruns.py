@@ -28,6 +28,7 @@ from reid_lab.analysis.bias.remedies import (
     lite_gradient,
     nmi_with_chance,
 )
+from ..open_set import no_person
 from ...core.basics import check_choice
 from ...retrieval.cameras import check_spread
 from ...retrieval.embeddings import Embeddings
@@ -71,7 +72,7 @@ class AdaptedBatch(NamedTuple):
 
 
 class LiteBench:
-    "DART3-LITE on two Embeddings, again and again, one camera at a time"
+    "DART3-LITE on two Embeddings, again and again"
     def __init__(self, q:Embeddings, # Raw queries with cameras
         g:Embeddings, # Raw gallery with cameras
         ):
@@ -95,25 +96,26 @@ class LiteBench:
         d = torch.addmm(self.squares, z, self.gallery.T, alpha=-2, out=self._array('distances', len(z)))
         return d.add_(z.square().sum(1, keepdim=True)).clamp_(min=1e-12).sqrt_()
 
-    def camera(self, rows:np.ndarray, # Queries of one camera, in their order
-        **settings) -> Iterator[AdaptedBatch]: # See `lite_settings`
-        "Adapt a camera batch by batch"
-        s, at = lite_settings(**settings), self.norm.at[rows[0]]
-        M, S = (t[at].clone() for t in self.norm.measured)
-        optimiser, n = torch.optim.Adam([M, S], lr=s['lr']), s['batch_size']
-        for lo in range(0, len(rows), n):
-            own, is_last = rows[lo:lo + n], lo + n >= len(rows)
-            x = self.raw[torch.as_tensor(own)]
+    def run(self, **settings) -> Iterator[AdaptedBatch]: # See `lite_settings`
+        "Adapt all queries in their order, batch by batch"
+        s, n = lite_settings(**settings), len(self.raw)
+        M, S = (t.clone() for t in self.norm.measured)
+        optimiser = torch.optim.Adam([M, S], lr=s['lr'])
+        for lo in range(0, n, s['batch_size']):
+            hi = min(lo + s['batch_size'], n)
+            x, at = self.raw[lo:hi], self.norm.at[lo:hi]
             for step in range(max(1, s['steps'])):
-                z = (x - M)/S
+                z = (x - M[at])/S[at]
                 delta = self.distances(z)
-                if not s['steps'] or is_last and step == s['steps'] - 1: break # what is learned after it is lost
-                dz = lite_gradient(z, self.gallery, delta, s['tau'], s['k'], self._array('weights', len(z)))
-                M.grad, S.grad = -(dz/S).sum(0), -(dz*z/S).sum(0)
+                is_last = hi == n and step == s['steps'] - 1
+                if not s['steps'] or is_last: break # what is learned after it is lost
+                dz = lite_gradient(z, self.gallery, delta, s['tau'], s['k'], self._array('weights', len(z)))/S[at]
+                M.grad = torch.zeros_like(M).index_add(0, at, -dz)
+                S.grad = torch.zeros_like(S).index_add(0, at, -dz*z)
                 if not torch.isfinite(S.grad).all():
                     raise FloatingPointError("the gradient is not finite; lower lr or raise tau")
                 optimiser.step()
-            yield AdaptedBatch(own, z, delta)
+            yield AdaptedBatch(np.arange(lo, hi), z, delta)
 
 # %% ../../../nbs/12_analysis/80_bias/50_reruns.ipynb #35652734
 def query_scores(q:Embeddings, # Queries
@@ -249,15 +251,27 @@ class Reruns:
     def run(self, method:str=LITE_NAME, # One of `COCKPIT_METHODS`
         k_near:int=10, # Nearest gallery images in a step
         **settings) -> Iterator[CameraStep]: # Of DART3-LITE, see `lite_settings`
-        "Adapt and score one camera after the other"
+        "Adapt and score; each camera when all its queries are there"
         settings = lite_settings(**settings)
         check_choice('method', method, COCKPIT_METHODS)
         cams, count = np.unique(self.q.cam, return_counts=True)
-        for cam in cams[np.argsort(count, kind='stable')]:
-            rows = np.flatnonzero(self.q.cam == cam)
-            learns = method == LITE_NAME
-            batches = self.bench.camera(rows, **settings) if learns else self._plain(rows, *self.fixed(method))
-            yield CameraStep(int(cam), rows, *self._scored(batches, k_near))
+        cams = cams[np.argsort(count, kind='stable')]
+        if method == LITE_NAME: sources = [self.bench.run(**settings)]
+        else: sources = [self._plain(np.flatnonzero(self.q.cam == cam), *self.fixed(method)) for cam in cams]
+        emb = torch.zeros(len(self.q), self.q.dim)
+        AP, near = np.full(len(self.q), np.nan), np.full((len(self.q), k_near), -1)
+        is_left = np.ones(len(self.q), bool)
+        for source in sources:
+            for block in self._scored(source, k_near):
+                emb = emb.to(block.emb)
+                emb[torch.as_tensor(block.rows)] = block.emb
+                AP[block.rows], near[block.rows, :block.near.shape[1]] = block.AP, block.near
+                is_left[block.rows] = False
+                done = [cam for cam in cams if not is_left[self.q.cam == cam].any()]
+                cams = [cam for cam in cams if cam not in done]
+                for cam in done:
+                    rows = np.flatnonzero(self.q.cam == cam)
+                    yield CameraStep(int(cam), rows, emb[torch.as_tensor(rows)], AP[rows], near[rows])
 
 # %% ../../../nbs/12_analysis/80_bias/50_reruns.ipynb #4be79cf8
 @patch
@@ -268,27 +282,30 @@ def _plain(self:Reruns, rows, q, g):
         yield AdaptedBatch(part, emb, distances(emb, g))
 
 
+class _Scored(NamedTuple):
+    "Some adapted queries with their scores, as in `CameraStep`"
+    rows: np.ndarray
+    emb: torch.Tensor
+    AP: np.ndarray
+    near: np.ndarray
+
+
 @patch
-def _scored(self:Reruns, batches, k): # -> (n,D), (n,) AP, (n,k) near
-    "Features and scores of a camera, in blocks of at most 64 MB of distances"
-    emb, AP, near = [], [], []
-    waiting = []    # rows and scores of batches that are measured together
+def _scored(self:Reruns, batches, k): # -> Iterator of `_Scored`
+    "Features and scores, in blocks of at most 64 MB of distances"
+    waiting = []    # batches that are measured together, with scores that last
 
     def measure():
         "Score what waits"
-        if not waiting: return
-        rows, scores = (list(values) for values in zip(*waiting))
-        found = query_scores(self.q[np.concatenate(rows)], self.g, MatrixScores(torch.cat(scores)), k)
-        AP.append(found[0])
-        near.append(found[1])
+        rows, emb, scores = (list(values) for values in zip(*waiting))
         waiting.clear()
+        rows = np.concatenate(rows)
+        return _Scored(rows, torch.cat(emb), *query_scores(self.q[rows], self.g, MatrixScores(torch.cat(scores)), k))
 
     for batch in batches:
-        emb.append(batch.emb)
-        waiting.append((batch.rows, -batch.distances))
-        if sum(len(rows) for rows, _ in waiting)*len(self.g) > 2**24: measure()
-    measure()
-    return torch.cat(emb), np.concatenate(AP), np.concatenate(near)
+        waiting.append((batch.rows, batch.emb, -batch.distances))
+        if sum(len(rows) for rows, *_ in waiting)*len(self.g) > 2**24: yield measure()
+    if waiting: yield measure()
 
 # %% ../../../nbs/12_analysis/80_bias/50_reruns.ipynb #2955811e
 def _one_scale(q, g): # -> (Q,D), (G,D)
@@ -397,8 +414,9 @@ def bias_nmi(q:torch.Tensor, # (Q,D) adapted queries
     shared:SharedMap, # Whose images are clustered
     seed:int=0, # Of clusters and shuffles
     ) -> dict[str, float]: # camera, chance, identity (NaN without identities)
-    "NMI of clusters with cameras and with identities"
-    emb = torch.cat([q[torch.as_tensor(shared.q_rows)], g[torch.as_tensor(shared.g_rows)]]).cpu()
-    pid = np.concatenate([runs.q.pid[shared.q_rows], runs.g.pid[shared.g_rows]])
-    cam = np.concatenate([runs.q.cam[shared.q_rows], runs.g.cam[shared.g_rows]])
-    return nmi_with_chance(Embeddings(emb, pid, cam), seed=seed)
+    "NMI of clusters with cameras and with identities, of the images on the map that show a person"
+    sides = ((q, runs.q, shared.q_rows), (g, runs.g, shared.g_rows))
+    emb = torch.cat([x[torch.as_tensor(rows)] for x, _, rows in sides]).cpu()
+    pid = np.concatenate([np.where(no_person(e), -1, e.pid)[rows] for _, e, rows in sides])
+    both = Embeddings(emb, pid, np.concatenate([e.cam[rows] for _, e, rows in sides]))
+    return nmi_with_chance(both[sample_rows(both, len(both))], seed=seed)

@@ -23,7 +23,7 @@ from ...core.old_names import gathered
 from ...core.reporting import progress
 from ...core.statistics import mean_interval
 from ...data.table import ReidTable
-from ...data.text import STOP_WORDS, mask_words
+from ...data.text import STOP_WORDS, mask_words, one_note
 from ...retrieval.embeddings import Embeddings, embed_images, embed_texts
 from ...retrieval.metrics import retrieval_metrics
 from ...retrieval.ranking import rank, rivals
@@ -93,14 +93,15 @@ def word_masking(model:nn.Module, # Has `encode_image`, `encode_text`, `tokenize
         raise ValueError(f"n_masked={n_masked}, seeds={seeds}: give at least one of each")
     evaluate = search.evaluate or _by_cosine(model, table, search, quiet)
     rows, whole = [], None
-    for m, seed in (jobs := progress([(m, s) for m in n_masked for s in seeds], 'masking words',
-                                     quiet=quiet)):
-        jobs.note = f'{m} words, seed {seed}'
-        if m == 0 and whole is not None: scores = whole   # nothing to draw: the same for every seed
-        else: scores = evaluate(masked_queries(texts, m, seed, variant))
-        if m == 0: whole = scores
-        rows.append(dict(n_masked=m, seed=seed, variant=variant) | {k: v for k,
-                                                                    v in scores.items() if k in METRICS})
+    jobs = progress([(m, s) for m in n_masked for s in seeds], 'masking words', quiet=quiet)
+    with one_note(texts.caption, model.tokenizer):      # masked captions have the same words, or fewer
+        for m, seed in jobs:
+            jobs.note = f'{m} words, seed {seed}'
+            if m == 0 and whole is not None: scores = whole   # nothing to draw: the same for every seed
+            else: scores = evaluate(masked_queries(texts, m, seed, variant))
+            if m == 0: whole = scores
+            measured = {name: value for name, value in scores.items() if name in METRICS}
+            rows.append(dict(n_masked=m, seed=seed, variant=variant) | measured)
     return pd.DataFrame(rows)
 
 # %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #42347f40
@@ -115,7 +116,8 @@ def masked_lists(model:nn.Module, # Has `encode_text` and `tokenizer`
     "One caption with more and more words masked, and what it finds"
     one = pd.DataFrame(dict(caption=[text], pid=[-1]))
     captions = [masked_queries(one, m, seed, variant).caption[0] for m in n_masked]
-    q = embed_texts(model, pd.DataFrame(dict(caption=captions, pid=-1)), quiet=True)
+    with one_note([text], model.tokenizer):
+        q = embed_texts(model, pd.DataFrame(dict(caption=captions, pid=-1)), quiet=True)
     return captions, rank(q, g, min(k, len(g)), same_camera='keep')[0]
 
 # %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #31b8bb78
@@ -217,7 +219,8 @@ def word_effects(model:nn.Module, # Has `encode_image`, `encode_text`, `tokenize
     if g is None: g = embed_images(model, table.gallery(search.split), device=search.device, quiet=quiet)
     copies = masked_copies(texts, units, variant)
     both = pd.concat([f[['caption', 'pid']] for f in (texts, copies)])
-    q = embed_texts(model, both, device=search.device, quiet=quiet)
+    with one_note(texts.caption, model.tokenizer):
+        q = embed_texts(model, both, device=search.device, quiet=quiet)
     outcomes = _outcomes(q, g, search.score(q) if search.score else None)
     whole = outcomes.iloc[copies['query']].reset_index(drop=True)
     less = outcomes.iloc[len(texts):].reset_index(drop=True)

@@ -4,6 +4,8 @@ function render({ model, el }) {
   const known = h("datalist", { id: `rl-${Math.random().toString(36).slice(2)}` });
   field.setAttribute("list", known.id);
 
+  let refused = "";       // a question without an answer here; what was found for another is not shown below it
+  let redraw = () => {};
   const live = () => model.get("fixed").queries === undefined;
   const ask = () => {
     const text = field.value.trim(), { captions, queries, reads } = model.get("fixed");
@@ -11,6 +13,8 @@ function render({ model, el }) {
     if (live() && reads.length) { setState(model, { question: text }); return; }
     const own = queries ?? Object.keys(captions).map(Number);
     const found = own.find((q) => (captions[q] ?? `query ${q}`).toLowerCase().includes(text.toLowerCase()));
+    refused = found === undefined ? text : "";
+    redraw();
     if (found !== undefined) select(model, { query: found });
     else note.textContent = `${live() ? "No model was given" : "This page has no kernel"}: it answers the queries that it holds.`;
   };
@@ -40,10 +44,13 @@ function render({ model, el }) {
       h("small", {}, labels.map((w) => h("span", {}, w))));
   };
 
-  return card(model, el, "search", ({ head, body, foot, root }, changed) => {
-    const now = model.get("now"), ui = model.get("ui"), fixed = model.get("fixed"), chosen = model.get("select");
+  const draw = ({ head, body, foot, root }, changed) => {
+    if (changed.has("now") || changed.has("select")) refused = "";
+    redraw = () => draw({ head, body, foot, root }, new Set());
+    const now = refused ? { message: `No answer to “${refused}”.` } : model.get("now");
+    const ui = model.get("ui"), fixed = model.get("fixed"), chosen = model.get("select");
     if (changed.has("fixed")) fill(known, Object.values(fixed.captions).slice(0, 300).map((text) => h("option", { value: text })));
-    if (root.ownerDocument.activeElement !== field || changed.has("ui")) field.value = ui.question || now.query_text || "";
+    if (!refused && (root.ownerDocument.activeElement !== field || changed.has("ui"))) field.value = ui.question || now.query_text || "";
     const crop = ui.asks === "crop";
     field.placeholder = crop ? "path of an image" : fixed.reads.includes("sentence") || !live() ? "what the person looks like" : "no model that reads text";
     const kinds = live() && fixed.reads.length > 1 ? h("select", { "aria-label": "kind of question", onchange: (event) => setState(model, { asks: event.target.value, question: "" }) },
@@ -74,5 +81,6 @@ function render({ model, el }) {
       event.stopPropagation();
       acts[event.key]();
     };
-  });
+  };
+  return card(model, el, "search", draw);
 }
