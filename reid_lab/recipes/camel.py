@@ -310,7 +310,7 @@ def _takes_single_settings(function:_Function) -> _Function:
                 'release')
         warn_caller(text, DeprecationWarning)
         return function(config, model, data, PhasePlan(**single), **others)
-    return call
+    return call # type: ignore[return-value]
 
 
 @_takes_single_settings
