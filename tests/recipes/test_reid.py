@@ -125,7 +125,7 @@ def test_the_prompts_see_the_precision_of_the_run(people, monkeypatch):
     import reid_lab.recipes.reid as R
     from reid_lab.training.options import Execution
     seen, real = [], R.learn_prompts
-    monkeypatch.setattr(R, "learn_prompts", lambda *a, **k: seen.append(k["precision"]) or real(*a, **k))
+    monkeypatch.setattr(R, "learn_prompts", lambda *a, **k: seen.append(k["settings"].precision) or real(*a, **k))
     s = ReidTrain("clip_reid_tiny", steps=2, prompt_epochs=1, **SMALL)
     for speed in ("none", "bf16"):
         train_reid(people, s, quiet=True, execution=Execution(speed=speed))
