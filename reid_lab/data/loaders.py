@@ -167,8 +167,8 @@ class Share:
     draws: str = 'whole'  # Draw for `whole` batches, as one process does, or for the `own` rows
 
     def __post_init__(self):
-        check_whole('world', self.world, 1)
-        check_whole('rank', self.rank, 0, self.world - 1)
+        check_whole('n_processes', self.n_processes, 1)
+        check_whole('rank', self.rank, 0, self.n_processes - 1)
         check_choice('draws', self.draws, ('whole', 'own'))
 
     @property
