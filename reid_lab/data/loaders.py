@@ -333,7 +333,7 @@ def order(self:Batches, e:int, # Epoch
         self._orders = dict(recent) | {e: batches}
     return self._orders[e]
 
-# %% ../../nbs/01_data/50_loaders.ipynb #696548c9
+
 @patch
 def n_batches(self:Batches, e:int, # Epoch
     ) -> int:
@@ -341,7 +341,7 @@ def n_batches(self:Batches, e:int, # Epoch
     if self.sampler == 'shuffle': return len(self.rows)//self.full_size
     return len(self.order(e))
 
-
+# %% ../../nbs/01_data/50_loaders.ipynb #696548c9
 @patch
 def batch(self:Batches, e:int, # Epoch
     i:int, # Number in the epoch

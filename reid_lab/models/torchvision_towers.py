@@ -79,14 +79,25 @@ class TorchvisionTower(nn.Module):
         return maps[0].shape[1] if maps[0].shape[2] == maps[0].shape[3] else maps[0].shape[3]
 
 # %% ../../nbs/05_models/48_torchvision_towers.ipynb #48a00009
+def _published(name):
+    "Weights that torchvision downloads, once"
+    def fetch():
+        from torchvision import models
+        try: return models.get_model_weights(name).DEFAULT.get_state_dict(check_hash=True)
+        except (OSError, RuntimeError) as e:
+            raise OSError(f"the weights of torchvision's {name} could not be downloaded ({type(e).__name__}); download "
+                          "them elsewhere and pass the local file as weights") from e
+    return fetch
+
+
 def torchvision_tower(name:str, # A classifier of torchvision
-    weights:str | Path | dict, # A file or folder, or 'none'
+    weights:str | Path | dict, # A file or folder, 'published' (downloads once), or 'none'
     size:tuple[int, int] | None=None, # Height and width of the images; None: that of its published weights
     ) -> tuple[TorchvisionTower, Loaded | None]: # The tower, and the report of its weights
     "A tower of torchvision with its weights"
     tower = TorchvisionTower(name)
     if size is not None: _check_size(tower, tuple(size))
-    start = begin(weights, tower_kinds(tower.net), f"weights of torchvision's {name}")
+    start = begin(weights, tower_kinds(tower.net), f"weights of torchvision's {name}", dict(published=_published(name)))
     return tower, start and load_network(tower.net, start, head=(*HEADS, 'heads.')) # so a ViT of torchvision calls it
 
 

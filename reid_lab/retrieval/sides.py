@@ -26,10 +26,18 @@ def _noted(e, fact):
     return '' if value is None else str(value)
 
 
+def _other_arguments(q, g):
+    "How one model was built differently for the images of both sides, such as for another size of the input"
+    if not all(_noted(e, 'kind') == 'image' for e in (q, g)): return ''
+    built = [_noted(e, 'arguments') or '{}' for e in (q, g)]
+    if built[0] == built[1]: return ''
+    return f"the queries are features of a model built with {built[0]}, the gallery with {built[1]}"
+
+
 def _other_models(q, g):
     "How the models of both sides differ, '' where nothing that is noted says so"
     sums = [_noted(e, 'checksum') for e in (q, g)]
-    if all(sums) and sums[0] == sums[1]: return ''
+    if all(sums) and sums[0] == sums[1]: return _other_arguments(q, g)
     for fact in ('model', 'weights'):
         names = [_noted(e, fact) for e in (q, g)]
         if all(names) and names[0] != names[1]:

@@ -34,3 +34,19 @@ def randomised(net):
         elif v.ndim > 1: v.copy_(noise/math.sqrt(v[0].numel()))
         else: v.copy_(.1*noise + ("weight" in k))
     return net.eval()
+
+
+def osnet_file(net, name):
+    "A state dict under the names of torchreid's files, from one under ours; a classifier beside it"
+    out = {"classifier.weight": torch.zeros(10, 512), "classifier.bias": torch.zeros(10)}
+    for key, value in net.state_dict().items():
+        parts = key.split(".")
+        if "streams" in parts:
+            at = parts.index("streams")
+            stream, layer = int(parts[at + 1]), parts[at + 2]
+            if "ain" in name: parts[at:at + 3] = ["conv2", str(stream), "layers", layer]
+            elif stream == 0: parts[at:at + 3] = ["conv2a"]
+            else: parts[at:at + 3] = [f"conv2{'abcd'[stream]}", layer]
+        elif "ain" not in name and parts[0] in ("pool2", "pool3"): parts[:1] = [f"conv{parts[0][-1]}", "2"]
+        out[".".join(parts)] = value.clone()
+    return out

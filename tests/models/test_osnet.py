@@ -4,29 +4,12 @@ import importlib.util
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.towers import randomised
+from helpers.towers import osnet_file, randomised
 
 from reid_lab.models.frozen import frozen
 from reid_lab.models.osnet import FORMS, OSNet, osnet_form
 
 IMG = torch.rand(2, 3, 64, 32, generator=torch.Generator().manual_seed(0))
-PLAIN, AIN = [name for name in FORMS if "ain" not in name], [name for name in FORMS if "ain" in name]
-
-
-def released(net, name):
-    "A state dict under the names of torchreid's files, from one under ours; a classifier beside it"
-    out = {"classifier.weight": torch.zeros(10, 512), "classifier.bias": torch.zeros(10)}
-    for key, value in net.state_dict().items():
-        parts = key.split(".")
-        if "streams" in parts:
-            at = parts.index("streams")
-            stream, layer = int(parts[at + 1]), parts[at + 2]
-            if name in AIN: parts[at:at + 3] = ["conv2", str(stream), "layers", layer]
-            elif stream == 0: parts[at:at + 3] = ["conv2a"]
-            else: parts[at:at + 3] = [f"conv2{'abcd'[stream]}", layer]
-        elif name in PLAIN and parts[0] in ("pool2", "pool3"): parts[:1] = [f"conv{parts[0][-1]}", "2"]
-        out[".".join(parts)] = value.clone()
-    return out
 
 
 class Plain:
@@ -86,11 +69,11 @@ class Plain:
 @torch.no_grad()
 def test_a_released_file_gives_the_features_of_its_formula(name, tmp_path):
     net = randomised(OSNet(name))
-    state = released(net, name)
+    state = osnet_file(net, name)
     torch.save(dict(state_dict={f"module.{k}": v for k, v in state.items()}, epoch=3, rank1=.9), tmp_path/"w.pth.tar")
     model = frozen(name, tmp_path/"w.pth.tar", size=(64, 32))
     mean, std = (torch.tensor(x)[:, None, None] for x in ((.485, .456, .406), (.229, .224, .225)))
-    want = Plain(state, name in AIN)((IMG - mean)/std)
+    want = Plain(state, "ain" in name)((IMG - mean)/std)
     assert torch.allclose(model.raw_features(IMG), want, atol=1e-4) and want.std() > 1e-2
     assert model.loaded.matched == model.loaded.total and model.resample == "bilinear"
     assert frozen(name, tmp_path/"w.pth.tar").size == (256, 128)
@@ -106,7 +89,7 @@ def test_sizes(name, n):
 @pytest.mark.parametrize("of, asked", [("osnet_x0_5", "osnet_x1_0"), ("osnet_ain_x1_0", "osnet_x1_0"),
                                        ("osnet_ibn_x1_0", "osnet_ain_x1_0")])
 def test_a_file_of_another_form_is_refused_with_the_name_of_its_own(of, asked):
-    state = released(OSNet(of), of)
+    state = osnet_file(OSNet(of), of)
     with pytest.raises(ValueError, match=f"take tower={of!r}"): frozen(asked, state)
     assert frozen(of, state).dim == 512
 
