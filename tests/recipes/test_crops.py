@@ -444,11 +444,11 @@ def test_facts_of_earlier_versions(folder, tmp_path):
     opened = C.open_embedder("clip_tiny", file, words)
     e = C.embed_crops(crops_table(folder), opened, tmp_path/"f", quiet=True)
     earlier = {k: v for k, v in e.meta.items() if k != "model_name"} | dict(weights="clip_tiny", file=str(file))
-    assert C.noted_model(earlier) == C.noted_model(e.meta) == ("clip_tiny", str(file), str(words))
+    assert C.noted_model(earlier) == C.noted_model(e.meta) == ("clip_tiny", str(file), str(words), "")
     before = Embeddings(e.emb, e.pid, path=e.path, meta=earlier)
     for features in (before, e): assert C.search(features, "a man", k=2).table().path.tolist() == \
         C.search(e, "a man", k=2).table().path.tolist()
-    assert C.noted_model(dict(weights="/runs/seed-0")) == ("/runs/seed-0", "", "")
+    assert C.noted_model(dict(weights="/runs/seed-0")) == ("/runs/seed-0", "", "", "")
     assert len(C.matches(before, e).result.index) == len(e)          # one model, however it is noted
 
 
