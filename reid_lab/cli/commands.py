@@ -42,7 +42,7 @@ from reid_lab.cli.output import (
     stoppable,
     typed,
 )
-from ..core.reporting import Plain
+from ..core.reporting import Plain, printable
 
 # %% ../../nbs/16_cli/50_commands.ipynb #85afbc43
 def _run(a):
@@ -133,15 +133,24 @@ def _world(a):
     return 0
 
 # %% ../../nbs/16_cli/50_commands.ipynb #6d588082
+def _print_inspected(a, found):
+    "What a file of weights is, and the commands that embed with it; of several networks one has to be chosen first"
+    from reid_lab.models.convert import weights_text
+    from reid_lab.recipes.openings import opening_lines, openings
+    ways = [] if found['networks'] else openings(a.file, a.prefix)
+    if a.json: print(json_line(found | dict(commands=[opening.command(a.file, a.prefix) for opening in ways])))
+    else: print(weights_text(found), *map(printable, opening_lines(ways, a.file, a.prefix)), sep='\n')
+    return 0
+
+
 def _weights(a):
     "`reid_lab weights`"
-    from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
+    from reid_lab.models.convert import convert_weights, inspect_weights
     if a.action == 'inspect':
         check_used(a, ('model', 'param'), 'is for `reid_lab weights convert`; leave it out')
         if a.target: raise ValueError(f'{a.target}: inspect writes no file; leave it out, or use convert')
         found = inspect_weights(a.file, a.prefix)
-        print(json_line(found) if a.json else weights_text(found))
-        return 0
+        return _print_inspected(a, found)
     if not (a.target and a.model):
         raise ValueError('convert needs a file to write and --model (see `reid_lab list models`)')
     from reid_lab.experiments.params import parse_value

@@ -160,7 +160,7 @@ def weights_text(found:dict, # From `inspect_weights`
         name = 'text_weights' if found['layout'] == 'hf_bert' else 'weights'
         lines += [f"fits        {m}: create_model({m!r}, {name}='{found['file']}'{args(m)})" for m in found['fits']]
     else: lines.append('fits        ' + ('no model of this zoo takes it yet' if found['layout'] else
-                       f"perhaps a timm tower of the same names; it begins with {', '.join(found['first'])}"))
+                       f"not known by its names; it begins with {', '.join(found['first'])}"))
     if found['pixels']: lines.append(f"pixels      {found['pixels']}")
     if found['note']: lines.append(f"note        {found['note']}")
     if found['renamed']: lines.append(f"renamed     {found['renamed']} tensors")

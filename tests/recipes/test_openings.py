@@ -1,0 +1,99 @@
+"Commands that open a file of weights: each that is printed works, the best one first, and none is made up."
+import shlex
+import warnings
+
+import numpy as np
+import pytest
+import timm
+import torch
+from helpers.towers import osnet_file, randomised
+from PIL import Image
+from torchvision import models
+
+from reid_lab.cli.commands import main
+from reid_lab.core.weight_files import save_weights
+from reid_lab.models.osnet import OSNet
+from reid_lab.recipes.crops import from_package
+from reid_lab.recipes.openings import Opening, openings
+from reid_lab.retrieval.embeddings import Embeddings
+
+
+@pytest.fixture
+def crops(tmp_path):
+    folder = tmp_path/"crops"
+    folder.mkdir()
+    for i in range(3):
+        pixels = np.random.default_rng(i).integers(0, 255, (64, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder/f"{i}.png")
+    return folder
+
+
+def of_timm(path): torch.save(timm.create_model("convnext_atto").state_dict(), path)
+def without_head(path): torch.save(timm.create_model("vit_tiny_patch16_224", num_classes=0).state_dict(), path)
+def of_osnet(path): torch.save(osnet_file(randomised(OSNet("osnet_ain_x0_25")), "osnet_ain_x0_25"), path)
+
+
+def lightning(path):
+    state = {f"model.{k}": v for k, v in models.mobilenet_v3_small().state_dict().items()}
+    torch.save({"state_dict": state, "epoch": 3, "optimizer_states": [{}]}, path)
+
+
+def ours(path):
+    path = path.with_suffix(".safetensors")
+    save_weights(from_package("bot_tiny"), path, zoo="bot_tiny")
+    return path
+
+
+@pytest.mark.parametrize("write, model", [
+    (of_timm, "frozen:convnext_atto"), (without_head, "frozen:vit_tiny_patch16_224"),
+    (of_osnet, "frozen:osnet_ain_x0_25"), (lightning, "torchvision:mobilenet_v3_small"),
+    (ours, "bot_tiny")])
+def test_each_printed_command_embeds(write, model, crops, tmp_path, capsys):
+    path = write(tmp_path/"a file.pth") or tmp_path/"a file.pth"
+    assert main(["weights", "inspect", str(path)]) == 0
+    lines = [line[12:] for line in capsys.readouterr().out.splitlines() if line.startswith("open        ")]
+    assert lines and f"--model {model}" in " ".join(lines)
+    for i, line in enumerate(lines[:2]):
+        words = shlex.split(line)
+        assert words[:3] == ["reid_lab", "embed", "CROPS"]
+        words[2], words[-1] = str(crops), str(tmp_path/f"features{i}")
+        assert main(words[1:]) == 0, line
+        assert len(Embeddings.load(tmp_path/f"features{i}", need=())) == 3
+
+
+def test_the_model_that_is_held_whole_comes_first_and_one_held_in_part_is_left_out(tmp_path):
+    "A ResNet-50 of ImageNet is a tiny part of CAMeL, and lacks the neck of BoT"
+    torch.save(models.resnet50().state_dict(), tmp_path/"r50.pth")
+    found = openings(tmp_path/"r50.pth")
+    assert [o.share for o in found] == sorted((o.share for o in found), reverse=True)
+    names = [o.model for o in found]
+    assert names[0] in ("frozen:resnet50", "torchvision:resnet50") and "bot_r50" in names and "camel_base" not in names
+    assert found[0].share == 1 > next(o.share for o in found if o.model == "bot_r50") > .9
+
+
+@pytest.mark.parametrize("state", [{"a.weight": torch.zeros(3, 3), "b.bias": torch.ones(3)},
+                                   {"conv1.weight": torch.zeros(64, 3, 7, 7)}])
+def test_nothing_is_proposed_for_what_nobody_takes(state, tmp_path, capsys):
+    torch.save(state | {"a.weight": torch.ones(3, 3)}, tmp_path/"w.pth")
+    assert openings(tmp_path/"w.pth") == []
+    assert main(["weights", "inspect", str(tmp_path/"w.pth")]) == 0
+    assert "reid_lab embed" not in capsys.readouterr().out
+
+
+def test_a_tower_in_a_file_with_others_is_opened_by_its_prefix(crops, tmp_path, capsys):
+    student, teacher = (timm.create_model("convnext_atto").state_dict() for _ in range(2))
+    torch.save({f"student.{k}": v for k, v in student.items()} | {f"teacher.{k}": v for k, v in teacher.items()},
+               tmp_path/"two.pth")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = openings(tmp_path/"two.pth", "student.")
+    assert [o.model for o in found] == ["frozen:convnext_atto"]
+    words = shlex.split(found[0].command(tmp_path/"two.pth", "student."))
+    assert words[words.index("--prefix") + 1] == "student."
+    words[2], words[-1] = str(crops), str(tmp_path/"f")
+    assert main(words[1:]) == 0
+
+
+def test_words_of_a_command_are_quoted():
+    line = Opening("frozen:convnext_atto", dict(size=(64, 32)), "", 1.).command("my file.pth")
+    assert shlex.split(line)[5:9] == ["--weights", "my file.pth", "-p", "size=(64, 32)"]
