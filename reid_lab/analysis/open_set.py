@@ -545,7 +545,7 @@ def _changes(base, new, by, first):
 def _few(rate, people, n, cams):
     "Sentences on what is too little: `people` and `n` nonmated searches of a half, cameras with few people"
     if n*rate < 1:
-        return [f"FPIR {100*rate:g} % is not told: half of the people have {n} searches without their "
+        return [f"FPIR {100*rate:g} % is not given: half of the people have {n} searches without their "
                 f"person, and one false alarm in them is {100/n:.2g} % already."]
     out = []
     if people*rate < 1:

@@ -104,7 +104,7 @@ def test_the_open_set_is_told_before_and_after(strong):
     f = strong.open_set.rates
     assert set(f.ranking) == {"before", "after"} and set(f.group) == {"all", "cam 0", "cam 1", "cam 2"}
     assert set(f.FPIR_asked) == {.1}                    # 1 % needs a hundred searches in each half
-    assert any(w.startswith("Open set: FPIR 1 % is not told: half of the people have 30") for w in strong.warnings)
+    assert any(w.startswith("Open set: FPIR 1 % is not given: half of the people have 30") for w in strong.warnings)
     at = f[f.group == "all"].set_index("ranking")
     assert at.change["after"] == pytest.approx(at.FNIR["after"] - at.FNIR["before"]) and at.change["after"] < 0
     for text in (repr(strong), strong._repr_html_(), strong.to_text()): assert "Open set: who is missed" in text
