@@ -20,7 +20,7 @@ LOOK = """() => {
     shown: all(".rl-map", (e) => JSON.parse(e.dataset.marks).on), marks: all(".rl-over", (e) => e.innerHTML),
     pairs: all(".rl-pairs .rl-grid", (e) => e.innerHTML),
     list: all(".rl-list .rl-body", (e) => e.textContent + [...e.querySelectorAll("img")].map((i) => i.src.slice(-60))),
-    words: all(".rl-words .rl-said-words", (e) => e.innerHTML), heat: all(".rl-heat", (e) => e.toDataURL()),
+    words: all(".rl-words .rl-caption-words", (e) => e.innerHTML), heat: all(".rl-heat", (e) => e.toDataURL()),
     failure: all(".rl-one", (e) => e.textContent), found: all(".rl-search ol", (e) => e.textContent) };
 }"""
 OTHER = f"""([old, parts]) => {{
