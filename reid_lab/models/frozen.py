@@ -37,7 +37,14 @@ from reid_lab.models.hugging_face import (
 )
 from .osnet import FORMS as OSNETS, OSNet, osnet_form
 from .places import Place, timm_place
-from .timm_towers import check_timm_name, fit_positions, timm_features, timm_network, tower_kinds
+from reid_lab.models.timm_towers import (
+    check_timm_name,
+    fit_positions,
+    timm_features,
+    timm_network,
+    timm_pixels,
+    tower_kinds,
+)
 from .torchvision_towers import check_torchvision_name, torchvision_tower
 from .weights.start import Start, begin, load_network, published
 
@@ -98,7 +105,7 @@ def _timm_tower(name, size, weights):
     net = timm_network(name, size)
     start = begin(weights, tower_kinds(net), f"weights of timm's {name}", dict(published=published(name)))
     loaded = start and load_network(net, start, change=fit_positions(net))
-    pixels = net.pretrained_cfg | (start.config.get('pretrained_cfg', {}) if start else {})
+    pixels = timm_pixels(name, net, start)
     return net, size or pixels['input_size'][1:], pixels, loaded
 
 

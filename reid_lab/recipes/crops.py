@@ -95,17 +95,18 @@ def open_tokenizer(where:Path | str, # Folder that a tokenizer's `save` wrote, o
 WITHOUT_FILE = ('published', 'none') # values of weights for a control that name no file
 
 
-def _check_control(name, weights):
-    "Refuse a control whose tower is not known, or that has no weights"
-    control, tower = named_tower(name)
-    for place in tower.values(): check_tower(control, place)
-    if weights or name.partition(':')[0] == 'hf' or str(next(iter(tower.values()))).startswith('hf:'): return
+def _check_named_tower(name, weights):
+    "Refuse a model whose tower is not known, or that has no weights"
+    model, named = named_tower(name)
+    for tower in named.values(): check_tower(model, tower)
+    brings_weights = any(tower.startswith('hf:') for tower in named.values())
+    if weights or brings_weights: return
     raise ValueError(f"model={name!r} comes without weights; give a file with weights=FILE, or weights='published' to "
                      "download those of timm or torchvision once")
 
 
-def _is_control(name):
-    "Whether a name has its tower in it"
+def _names_a_tower(name):
+    "Whether a model's name has its tower in it"
     return ':' in str(name) and str(name).partition(':')[0] in (*ON_TOWERS, *LIBRARIES)
 
 
@@ -118,12 +119,13 @@ def check_model_name(name:Path | str, # See `ready_model`
     if tokenizer and not weights:
         raise ValueError(f"tokenizer={str(tokenizer)!r} goes with weights=FILE; models of the package and folders of "
                          "trainings have their own")
-    is_control = _is_control(name)
-    if is_control: _check_control(str(name), weights)
+    has_tower = _names_a_tower(name)
+    if has_tower: _check_named_tower(str(name), weights)
     elif weights: check_choice('model', name, list_models(trains=True), 'Towers of other programs are frozen:NAME.')
-    if weights and not (is_control and str(weights) in WITHOUT_FILE) and not chosen(weights).path.exists():
+    names_file = weights and not (has_tower and str(weights) in WITHOUT_FILE)
+    if names_file and not chosen(weights).path.exists():
         raise FileNotFoundError(f"weights={str(weights)!r} does not exist; give a file of weights")
-    if is_control or weights or Path(name).expanduser().is_dir(): return
+    if has_tower or weights or Path(name).expanduser().is_dir(): return
     if name in MODELS and name not in ready_names():
         raise ValueError(f"no weights of model={name!r} come with the package; give a file with weights=FILE, or "
                          f"choose one of {ready_names(reads)}")
@@ -222,7 +224,7 @@ def ready_model(name:Path | str, # One of `ready_names()`, or a folder
     ) -> ReadyModel:
     "A model by name or by folder"
     check_model_name(name, '', weights, tokenizer)
-    folder, is_built = Path(name).expanduser(), bool(weights) or _is_control(name)
+    folder, is_built = Path(name).expanduser(), bool(weights) or _names_a_tower(name)
     if arguments and not is_built:
         raise ValueError(f"arguments={dict(arguments)}: {str(name)!r} has those of its training; leave them out, or "
                          "give weights=FILE")

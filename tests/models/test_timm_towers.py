@@ -138,3 +138,17 @@ def test_a_tower_is_named_with_its_model(name, want): assert named_tower(name) =
 def test_an_unknown_tower_is_refused_with_the_nearest_name():
     with pytest.raises(ValueError, match="Did you mean 'convnext_atto'"):
         create_model("bot", n_ids=3, tower="convnext_ato")
+
+
+@pytest.mark.parametrize("name, words", [
+    ("vit_small_patch16_224", "weights of dino want another mean and deviation"), ("vit_small_patch16_224.dino", None),
+    ("resnet18", None)])
+def test_a_file_whose_normalisation_the_name_does_not_tell_is_warned_of(name, words, recwarn):
+    "timm has weights of one architecture for other pixels; the tag in the name tells them apart"
+    net = timm.create_model(name.partition(".")[0], num_classes=0)
+    model = frozen(name, net.state_dict(), (64, 32))
+    said = [str(w.message) for w in recwarn if "normalised as" in str(w.message)]
+    assert len(said) == (words is not None) and all(words in s and "such as" in s for s in said)
+    if name.endswith("dino"): assert model.pixels.mean.flatten().tolist() == pytest.approx([.485, .456, .406])
+    frozen(name, "none", (64, 32))
+    assert len([w for w in recwarn if "normalised as" in str(w.message)]) == len(said)
