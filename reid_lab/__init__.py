@@ -26,7 +26,7 @@ if TYPE_CHECKING:   # editors and type checkers see what `__getattr__` loads
     from .tta.base import adapt_embeddings
     from .world.world import World
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 install()
 
 _HOME = dict(World="world.world", load_dataset="datasets.registry", ReidTable="data.table", create_model="models.zoo",
