@@ -45,8 +45,9 @@ def triplets(table:ReidTable, # With the column `grounds`
     ) -> pd.DataFrame: # pid, aerial, ground, caption; ground is '' where there is none
     "One row a caption"
     if 'grounds' not in table.frame:
-        raise ValueError(f"table {table.name!r} has no column 'grounds'; load an aerial set, or make one of a World "
-                         "with cross_view(table)")
+        raise ValueError(
+            f"table {table.name!r} has no column 'grounds'; "
+            "load an aerial set, or make one of a World with cross_view(table)")
     f = table.where(split=split, view='aerial').frame
     rows = [(pid, path, ground, caption)
             for pid, path, grounds, captions in zip(f.pid, f.path, f.grounds, f.captions)

@@ -312,8 +312,9 @@ def local_rewriter(path:Path | str, # Folder of a text-generation model of `tran
     from transformers import AutoModelForCausalLM, AutoTokenizer
     path = Path(path).expanduser()
     if not (path/'config.json').is_file():
-        raise FileNotFoundError(f"path={str(path)!r} holds no config.json; give the folder of a text-generation "
-                                "model, as `save_pretrained` writes it")
+        raise FileNotFoundError(
+            f"path={str(path)!r} holds no config.json; "
+            "give the folder of a text-generation model, as `save_pretrained` writes it")
     model = AutoModelForCausalLM.from_pretrained(path, weights_only=True, local_files_only=True,
                                                  trust_remote_code=False)
     model.to(device)  # type: ignore[arg-type] # transformers wraps Module.to
@@ -467,7 +468,9 @@ def _chosen(table, source, n_ids, seed):
     test = table.take(((f.split == 'test') & (f.pid >= 0)).to_numpy())
     ids = np.unique(test.frame.pid[test.frame.captions.map(len) > 0])
     if len(ids) < n_ids:
-        raise ValueError(f"n_ids={n_ids}, but {source!r} has {len(ids)} test identities with captions; choose fewer")
+        raise ValueError(
+            f"n_ids={n_ids}, but {source!r} has {len(ids)} test identities with captions; "
+            "choose fewer")
     keep = stream(seed, 'cross set', source).permutation(ids)[:n_ids]
     f = test.frame[test.frame.pid.isin(keep)]
     new = test._with(f[[*COLUMNS]].assign(raw_pid=f.pid, role='gallery', dataset=source))
@@ -486,8 +489,9 @@ def build_cross_set(tables:dict[str, ReidTable] | Sequence[ReidTable], # Sources
     sources = dict(tables) if isinstance(tables, dict) else {t.name: t for t in tables}
     rewriters = _rewriters(rewrite, seed)
     if len(sources) < 2 or n_ids < 1:
-        raise ValueError(f"{list(sources)}, n_ids={n_ids}: give two sources or more, with names that differ, and at "
-                         "least one identity")
+        raise ValueError(
+            f"{list(sources)}, n_ids={n_ids}: give two sources or more, "
+            "with names that differ, and at least one identity")
     parts = [_chosen(table, source, n_ids, seed) for source, table in sources.items()]
     new = join_tables(parts, 'cross set').relabel('seen')
     rewritten = [rewrite_captions(captions, rewriters)

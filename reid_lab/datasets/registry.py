@@ -303,8 +303,9 @@ def _config_root(path:Path):
     if not path.is_file(): return None
     try: settings = tomllib.loads(path.read_text(encoding='utf8'))
     except ValueError as e: # of TOML, or of UTF-8
-        raise ValueError(f"{str(path)!r} is no settings file that can be read ({e}); write data_root = '/FOLDER' in "
-                         "single quotes, or remove the file") from None
+        raise ValueError(
+            f"{str(path)!r} is no settings file that can be read ({e}); "
+            "write data_root = '/FOLDER' in single quotes, or remove the file") from None
     root = settings.get('data_root')
     if root is None or isinstance(root, str) and root: return root
     raise ValueError(f"{str(path)!r} has data_root = {root!r}; it must be a folder: data_root = '/FOLDER'")

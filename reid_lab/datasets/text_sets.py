@@ -45,7 +45,8 @@ def _json_lines(text):
         if not line.strip(): continue
         try: rows.append(json.loads(line))
         except json.JSONDecodeError as e:
-            raise ValueError(f'line {number} of a file with one record a line is no valid JSON: {e.msg}') from None
+            raise ValueError(
+                f'line {number} of a file with one record a line is no valid JSON: {e.msg}') from None
     return rows
 
 

@@ -46,13 +46,16 @@ def read_backend(text:str='loky', # Such as `dask:address=tcp://10.0.0.1:8786`
     backend, options = BACKENDS[check_choice('backend', name.strip(), BACKENDS)], {}
     for part in filter(None, rest.split(',')):
         key, eq, value = part.strip().partition('=')
-        if not eq: raise ValueError(f"backend={text!r}: {part!r} is not name=value, such as {name}:{'timeout_min=60'}")
+        if not eq:
+            raise ValueError(
+                f"backend={text!r}: {part!r} is not name=value, such as {name}:{'timeout_min=60'}")
         if not backend.more: check_choice(f'option of {name}', key, backend.options)
         try: options[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError): options[key] = value
     missing = [library for library in backend.needs if importlib.util.find_spec(library) is None]
     if missing:
-        raise ModuleNotFoundError(f"backend={name!r} needs {' and '.join(missing)}: pip install 'reid_lab[cluster]'")
+        raise ModuleNotFoundError(
+            f"backend={name!r} needs {' and '.join(missing)}: pip install 'reid_lab[cluster]'")
     return name.strip(), options
 
 # %% ../../nbs/13_experiments/40_cluster.ipynb #b41a2970
@@ -115,8 +118,9 @@ def run_dask(call:Callable, # `call(parameters, path)` -> outcome
     with _client(address, n_jobs) as client:
         try: client.wait_for_workers(1, timeout=60)
         except TimeoutError as e:
-            raise TimeoutError("backend='dask': the scheduler has no worker after 60 s; start `dask worker` with its "
-                               'address, one a GPU or a few cores, with --nthreads 1') from e
+            raise TimeoutError(
+                "backend='dask': the scheduler has no worker after 60 s; "
+                "start `dask worker` with its address, one a GPU or a few cores, with --nthreads 1") from e
         def ended(futures):
             try: return list(wait(futures, timeout=5, return_when='FIRST_COMPLETED').done)
             except TimeoutError: return [] # look again how many workers there are
@@ -174,8 +178,9 @@ def run_slurm(call:Callable, # `call(parameters, path)` -> outcome
     check_choice('cluster', cluster, ('slurm', 'local'))
     try: executor = submitit.AutoExecutor(Path(folder)/'slurm', cluster=cluster)
     except RuntimeError as e:
-        raise RuntimeError(f"backend='slurm': {e} Call from a login node of a Slurm cluster, or try without one: "
-                           "backend='slurm:cluster=local'") from e
+        raise RuntimeError(
+            f"backend='slurm': {e} Call from a login node of a Slurm cluster, "
+            "or try without one: backend='slurm:cluster=local'") from e
     executor.update_parameters(**{'name': 'reid_lab', 'timeout_min': 24*60, **parameters})
     jobs = []
     def submit(params, path):

@@ -396,8 +396,10 @@ def _refuse_removed(folder, notebook, before, written):
     lost = [name for name in written if now.get(name, '') != written[name]]
     if same and not lost and (folder/notebook).exists(): return
     what = f"lost {', '.join(lost or [notebook])}, which were" if same else 'was'
-    raise RuntimeError(f"the run folder {near_path(folder)!r} {what} removed while the run wrote there: what is left "
-                       "is not whole. Run again, and leave the folder alone until the run has ended")
+    raise RuntimeError(
+        f"the run folder {near_path(folder)!r} {what} removed "
+        "while the run wrote there: what is left is not whole. "
+        "Run again, and leave the folder alone until the run has ended")
 
 
 @contextmanager
@@ -427,7 +429,9 @@ def _locked_run(source, folder, params, fresh, named, speed):
 def _chosen_execution(params, execution, default):
     "How a notebook is executed: the argument, else its parameter `execution`, else what its parameters cell says"
     if execution is not None and params.get('execution'):
-        raise ValueError(f"execution={params['execution']!r} is given as a parameter and as an argument; give it once")
+        raise ValueError(
+            f"execution={params['execution']!r} is given as a parameter and as an argument; "
+            "give it once")
     execution = given_execution(params.get('execution', default) if execution is None else execution)
     read_backend(execution.backend) # an error before there is a folder
     return execution
@@ -442,8 +446,10 @@ def check_accepted(execution:Execution, # That somebody asked for
     if not execution.speed and execution.processes == 1:
         warn_caller(what)
         return
-    raise ValueError(f"{what}; give it one (a notebook: `execution = ''` in its parameters cell) and hand it to what "
-                     "trains")
+    raise ValueError(
+        f"{what}; "
+        "give it one (a notebook: `execution = ''` "
+        "in its parameters cell) and hand it to what trains")
 
 
 def takes_execution(job:Callable | Path | str, # A function, or a notebook as in `find_notebook`

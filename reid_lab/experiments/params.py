@@ -28,8 +28,9 @@ def _literal(text):
     "What a list, tuple or dict in Python's spelling holds"
     try: return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        raise ValueError(f"{text[:60]!r} is no list that can be read; write names with commas between them, such as "
-                         "a,b") from None
+        raise ValueError(
+            f"{text[:60]!r} is no list that can be read; "
+            "write names with commas between them, such as a,b") from None
 
 
 def _from_string(value, annotation):
@@ -115,14 +116,17 @@ def notebook_parameters(path:Path | str, # Of a notebook
     "Names and defaults in the one cell tagged `parameters`"
     cells = [c for c in code_cells(path) if 'parameters' in c.tags]
     if len(cells) != 1:
-        raise ValueError(f"{Path(path).name} has {len(cells)} cells tagged 'parameters', needs exactly one; "
-                         "without it every parameter would be ignored (does settings.ini keep `tags` when cleaning?)")
+        raise ValueError(
+            f"{Path(path).name} has {len(cells)} cells tagged 'parameters', needs exactly one; "
+            "without it every parameter would be ignored "
+            "(does settings.ini keep `tags` when cleaning?)")
     found = {}
     for node in ast.parse(cells[0].source).body:
         target = getattr(node, 'target', None) or next(iter(getattr(node, 'targets', [])), None)
         if not isinstance(target, ast.Name) or node.value is None: continue
         try: found[target.id] = ast.literal_eval(node.value)
-        except ValueError: raise ValueError(f"{Path(path).name}: default of {target.id!r} is not a literal") from None
+        except ValueError:
+            raise ValueError(f"{Path(path).name}: default of {target.id!r} is not a literal") from None
     return found
 
 

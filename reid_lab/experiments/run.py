@@ -179,8 +179,9 @@ def refuse_foreign(folder:Path | str, # A run folder whose contents will be remo
     "An error if something lies in a run folder that its run did not write"
     others = foreign_files(folder, names)
     if others:
-        raise FileExistsError(f"{str(folder)!r} holds {others[:3]}, which the run did not write; nothing was removed. "
-                              "Move that away, or name a new folder")
+        raise FileExistsError(
+            f"{str(folder)!r} holds {others[:3]}, which the run did not write; "
+            "nothing was removed. Move that away, or name a new folder")
 
 
 def kept_parameters(folder:Path | str, # A run folder, or any other
@@ -357,7 +358,9 @@ def record(self:Run, metrics:dict, # Name to number
     if isinstance(setting, Setting):
         fields, variant = setting.fields, variant or setting.label
         for name in {*fields} & {*extra}:
-            raise ValueError(f"record: {name}={extra[name]!r} is a field of setting={str(setting)!r} too; leave it out")
+            raise ValueError(
+                f"record: {name}={extra[name]!r} is a field of setting={str(setting)!r} too; "
+                "leave it out")
         extra = {**extra, 'setting': setting.name}
     elif setting is not None: extra = {**extra, 'setting': setting}     # the name alone, as notebooks did before
     row = json_values(dict(dataset=dataset, split=split, variant=variant, **fields, selection=selection,

@@ -49,8 +49,10 @@ def check_seed(seed:numbers.Integral | int, # A whole number
     ) -> int:
     "A seed that every library takes, so that none refuses it at the end of a training"
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
-        raise ValueError(f"seed={seed!r} must be a whole number; several are given as seeds=[0, 1] (--seeds 0 1)")
-    if not 0 <= seed <= LAST_SEED: raise ValueError(f"seed={seed} must lie between 0 and {LAST_SEED} (2**32 - 1)")
+        raise ValueError(
+            f"seed={seed!r} must be a whole number; several are given as seeds=[0, 1] (--seeds 0 1)")
+    if not 0 <= seed <= LAST_SEED:
+        raise ValueError(f"seed={seed} must lie between 0 and {LAST_SEED} (2**32 - 1)")
     return int(seed)
 
 
@@ -81,8 +83,9 @@ def _refuse_repeats(points):
         key = json.dumps({name: _as_whole(value) for name, value in json_values(point).items()},
                          sort_keys=True)
         if key in known:
-            raise ValueError(f"grid and seeds give {point} twice, which would count one run as two; name each value "
-                             "and each seed once")
+            raise ValueError(
+                f"grid and seeds give {point} twice, which would count one run as two; "
+                "name each value and each seed once")
         known.add(key)
 
 
@@ -96,15 +99,18 @@ def grid_points(grid:dict[str, Sequence] | Sequence[dict], # Values by name (all
     if seeds is not None: seeds = list(seeds)
     in_grid = [point['seed'] for point in points if 'seed' in point]
     if in_grid and seeds is not None:
-        raise ValueError(f"seeds={seeds} and seed={list(dict.fromkeys(map(str, in_grid)))} are both given; give the "
-                         "seeds once, as seeds (--seeds) or as the parameter seed (--grid seed=..., -p seed=...)")
+        raise ValueError(
+            f"seeds={seeds} and seed={list(dict.fromkeys(map(str, in_grid)))} are both given; "
+            "give the seeds once, as seeds (--seeds) "
+            "or as the parameter seed (--grid seed=..., -p seed=...)")
     def seeds_of(point):
         if 'seed' in point: return [point['seed']]
         return [0] if seeds is None else seeds
 
     points = [{**point, 'seed': check_seed(seed)} for point in points for seed in seeds_of(point)]
     if not points:
-        raise ValueError(f"grid={grid!r} and seeds={seeds!r} give no run; name at least one value and one seed")
+        raise ValueError(
+            f"grid={grid!r} and seeds={seeds!r} give no run; name at least one value and one seed")
     _refuse_repeats(points)
     return points
 
@@ -122,7 +128,9 @@ class _Outcome:
             raise TypeError(f"a job returns metrics as a dict or a list of dicts, not {str(rows)[:200]!r}")
         for name, value in itertools.chain.from_iterable(row.items() for row in rows):
             if isinstance(value, float) and math.isinf(value):
-                raise ValueError(f"the result cannot be stored: {name!r} is infinite; give NaN if it is not defined")
+                raise ValueError(
+                    f"the result cannot be stored: {name!r} is infinite; "
+                    "give NaN if it is not defined")
         self.data = dict(status='ok', rows=list(rows))
 
     def __exit__(self, kind, error, trace):
@@ -273,8 +281,9 @@ def _warn_unfollowed(code):
     "One line on what decides the job and is not looked at"
     if not code.unfollowed: return
     shown = '; '.join(code.unfollowed[:3]) + (' ...' if len(code.unfollowed) > 3 else '')
-    print(f'sweep {code.name}: names that are built at run time are not followed ({shown}); if such a module changes, '
-          'give fresh=True (--fresh)', file=sys.stderr)
+    print(
+        f'sweep {code.name}: names that are built at run time are not followed ({shown}); '
+        'if such a module changes, give fresh=True (--fresh)', file=sys.stderr)
 
 
 def _warn_of_earlier(folder, points, paths, code, more):
@@ -284,8 +293,9 @@ def _warn_of_earlier(folder, points, paths, code, more):
     left = [p for p, now in zip(earlier, paths) if p != now and not now.exists() and p.exists()]
     if not left: return
     names = ', '.join(path.name for path in code.files.values()) or 'what the job refers to'
-    print(f'sweep {code.name}: {len(left)} outcome(s) of a version that did not look at {names} are run again, since '
-          'it may have changed', file=sys.stderr)
+    print(
+        f'sweep {code.name}: {len(left)} outcome(s) of a version that did '
+        f'not look at {names} are run again, since it may have changed', file=sys.stderr)
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #215e5c82
 def _run_there(call, todo, n_jobs, folder, backend, options):
@@ -343,8 +353,9 @@ def _with_fixed(grid, seeds, fixed):
     points = grid_points(grid, seeds)
     for name in fixed:
         if not any(name in point for point in points): continue
-        raise ValueError(f"{name}={fixed[name]!r} is a parameter of every run, and the grid has values for it; give "
-                         f"{name} once")
+        raise ValueError(
+            f"{name}={fixed[name]!r} is a parameter of every run, and the grid has values for it; "
+            f"give {name} once")
     return [{**fixed, **p} for p in points]
 
 
@@ -358,11 +369,13 @@ def _check_names(job, points):
             check_type(name, value, known[name])
     names = {name for name, _ in given}
     if 'execution' in names:
-        raise ValueError("execution is the same for all runs of a sweep; give it as an argument (to the command: as "
-                         "options), not among the parameters")
+        raise ValueError(
+            "execution is the same for all runs of a sweep; "
+            "give it as an argument (to the command: as options), not among the parameters")
     if known and 'out_dir' in names:
-        raise ValueError("out_dir is chosen by a sweep, one folder for each run; name the folder of the sweep "
-                         "(folder=, --out) and leave out_dir out")
+        raise ValueError(
+            "out_dir is chosen by a sweep, one folder for each run; "
+            "name the folder of the sweep (folder=, --out) and leave out_dir out")
 
 
 def _check_points(job, points, execution):
@@ -382,8 +395,10 @@ def _refuse_removed(folder, before):
     try: same = os.path.samestat(before, os.stat(folder))
     except FileNotFoundError: same = False
     if same: return
-    raise RuntimeError(f"the sweep folder {str(folder)!r} was removed while runs wrote there, and outcomes are lost; "
-                       "call again, and leave the folder alone until the sweep has ended")
+    raise RuntimeError(
+        f"the sweep folder {str(folder)!r} was removed "
+        "while runs wrote there, and outcomes are lost; "
+        "call again, and leave the folder alone until the sweep has ended")
 
 
 def sweep(job:Callable | Path | str, # Notebook name, or a function: parameters -> metrics, or a list of them
@@ -408,7 +423,8 @@ def sweep(job:Callable | Path | str, # Notebook name, or a function: parameters 
         execution = Execution()
 
     folder = Path(folder).expanduser() if folder else project_root()/'runs'/f'sweep-{code.name}'
-    if folder.exists() and not folder.is_dir(): raise NotADirectoryError(f"{str(folder)!r} is a file; name a folder")
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{str(folder)!r} is a file; name a folder")
     folder.mkdir(parents=True, exist_ok=True)
     speed = [execution.speed] if execution.speed else [] # outcomes with other switches are other outcomes
     sources, place = _sources(job, code), folder.resolve()

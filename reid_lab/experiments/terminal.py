@@ -186,8 +186,9 @@ def block(what:Activity, # What is going on
     if width >= 90: name, long = 26, 20
     for t in shown[:most]:
         count, spent, note = task_parts(t, now)
-        lines.append(f'      {_cut(t.label, name):<{name}} {bar(t.n, t.total, signs, long):<{long}} {count:>9}  '
-                     f'{spent:<12} {note}')
+        lines.append(
+            f'      {_cut(t.label, name):<{name}} '
+            f'{bar(t.n, t.total, signs, long):<{long}} {count:>9}  {spent:<12} {note}')
     if len(shown) > most: lines.append(f'      and {len(shown) - most} more')
     return [_cut(line.rstrip(), width - 1) for line in lines]
 

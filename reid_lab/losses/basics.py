@@ -39,7 +39,8 @@ def same_id(pid:torch.Tensor, # (N,) identities, or None: every row its own
     ) -> torch.Tensor: # (N,M) bool
     "True where two rows are of one identity"
     if pid is None: return torch.eye(n, dtype=torch.bool, device=device)
-    if n is not None and len(pid) != n: raise ValueError(f"pid has {len(pid)} entries for a batch of {n} rows")
+    if n is not None and len(pid) != n:
+        raise ValueError(f"pid has {len(pid)} entries for a batch of {n} rows")
     if other is None: other = pid
     return pid[:, None] == other[None, :]
 

@@ -57,7 +57,9 @@ def _check_sigma(tokens, anchor, sigma, membership):
     if tokens.ndim != 3 or tokens.shape[::2] != anchor.shape or sigma.shape != want:
         got = ', '.join(str(tuple(x.shape)) for x in (tokens, anchor, sigma))
         form = '(B,)' if membership == 'paper' else '(B,D)'
-        raise ValueError(f"membership={membership!r} needs tokens (B,K,D), anchor (B,D) and sigma {form}, got {got}")
+        raise ValueError(
+            f"membership={membership!r} needs tokens (B,K,D), "
+            f"anchor (B,D) and sigma {form}, got {got}")
 
 
 def token_membership(tokens:torch.Tensor, # (B,K,D) tokens of one modality
@@ -188,8 +190,10 @@ def cda_terms(txt:torch.Tensor, # (B,D) global features of captions
     share, detour = torch.ones_like(direct), torch.zeros_like(direct)
     if has is None: has = torch.full((len(txt),), ground is not None, device=direct.device)
     if has.shape != direct.shape or ground is None and has.any():
-        raise ValueError(f"has is {tuple(has.shape)} with {int(has.sum())} bridges for {len(txt)} samples and "
-                         f"ground={'None' if ground is None else tuple(ground.shape)}; give one value a sample")
+        raise ValueError(
+            f"has is {tuple(has.shape)} with {int(has.sum())} bridges for {len(txt)} "
+            f"samples and ground={'None' if ground is None else tuple(ground.shape)}; "
+            "give one value a sample")
     if has.any():
         own_txt, own_aerial, own_ground = txt[has], aerial[has], ground[has]
         own_pid = None if pid is None else pid[has]

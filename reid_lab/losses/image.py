@@ -130,12 +130,14 @@ def meta_discrimination(query:torch.Tensor, # (Q,D) features of the query camera
     "Cross-entropy of queries among the support centres of the identities in the batch"
     if not len(query): return mean_or_zero(query)
     for name, pid, x in (('q_pid', q_pid, query), ('s_pid', s_pid, support)):
-        if len(pid) != len(x): raise ValueError(f"{name} has {len(pid)} entries for {len(x)} features; give one each")
+        if len(pid) != len(x):
+            raise ValueError(f"{name} has {len(pid)} entries for {len(x)} features; give one each")
     ids, row = s_pid.unique(return_inverse=True)
     same = same_id(q_pid, ids)
     if lost := q_pid[~same.any(1)].unique().tolist():
-        raise ValueError(f"q_pid has identities without support: {lost[:5]}; draw queries and support of one batch "
-                         "from the same identities")
+        raise ValueError(
+            f"q_pid has identities without support: {lost[:5]}; "
+            "draw queries and support of one batch from the same identities")
     total = torch.zeros(len(ids), support.shape[1], dtype=support.dtype, device=support.device)
     centers = total.index_add(0, row, support)/row.bincount(minlength=len(ids))[:, None]
     return mean_or_zero(F.cross_entropy(scale*cosine(query, centers), same.int().argmax(1), reduction='none'))

@@ -78,8 +78,9 @@ class HardRule:
     def __post_init__(self):
         check_choice('how', self.how, ('sample', 'argmax', 'top'))
         if self.drop_cos is not None and not self.drop_cos > -1:
-            raise ValueError(f"drop_cos={self.drop_cos} would drop every pair; give a cosine above -1, or None to drop "
-                             "nothing")
+            raise ValueError(
+                f"drop_cos={self.drop_cos} would drop every pair; "
+                "give a cosine above -1, or None to drop nothing")
         if self.top is not None and not self.top >= 1:
             raise ValueError(f"top={self.top} must be at least 1, or None to keep all")
 
@@ -256,7 +257,8 @@ def hard_pairs(sim:torch.Tensor, # (B,B) similarity of image i and caption j
     pid:torch.Tensor=None, # (B,) identities; None: every row its own
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]: # (P,) image rows, caption rows, True for true pairs
     "The B true pairs, images with their hardest captions, and captions with their hardest images (CFAM, sec. 4.2)"
-    if sim.ndim != 2 or len(sim) != sim.shape[1]: raise ValueError(f"sim must be (B,B), got {tuple(sim.shape)}")
+    if sim.ndim != 2 or len(sim) != sim.shape[1]:
+        raise ValueError(f"sim must be (B,B), got {tuple(sim.shape)}")
     same, rows = same_id(pid, n=len(sim), device=sim.device), torch.arange(len(sim), device=sim.device)
     txt, img = hardest(sim, same), hardest(sim.T, same.T)
     has_t, has_i = txt >= 0, img >= 0
@@ -279,8 +281,10 @@ def pair_identity(logits:torch.Tensor, # (P,M+1) class scores of pairs
     "Cross-entropy of pairs over M identities and the class M of all unmatched pairs (CFAM, eq. 8, as a mean)"
     unmatched = logits.shape[1] - 1
     if len(label) and not 0 <= int(label.min()) <= int(label.max()) < unmatched:
-        raise ValueError(f"label reaches from {int(label.min())} to {int(label.max())}, the classifier has {unmatched} "
-                         "identities from 0 and a class for unmatched pairs; pass n_ids of the training data")
+        raise ValueError(
+            f"label reaches from {int(label.min())} to {int(label.max())}, "
+            f"the classifier has {unmatched} identities from 0 and a class for unmatched pairs; "
+            "pass n_ids of the training data")
     return mean_or_zero(F.cross_entropy(logits, torch.where(match, label, unmatched), reduction='none'))
 
 # %% ../../nbs/02_losses/31_text.ipynb #e80ef642

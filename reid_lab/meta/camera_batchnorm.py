@@ -205,7 +205,8 @@ def _of_batch(m, name, now, x): # -> (B,C), (B,C)
     "Means and variances of the rows from the batch itself; recorded, or followed by the running statistics"
     moments = camera_moments(x, now.group, len(now.cams))
     all_mean, all_var = pooled_moments(*moments)
-    if moments.count.sum() < 2: raise ValueError(f"{name} got one value of each channel; use more than one image")
+    if moments.count.sum() < 2:
+        raise ValueError(f"{name} got one value of each channel; use more than one image")
     if now.record is not None: now.record.add(name, now.cams, *moments)
     elif m.training: _update_running(m, moments.count, all_mean, all_var)
     mean, var = _usable(moments, all_mean, all_var)
@@ -234,14 +235,17 @@ def camera_batchnorm(model:nn.Module, # Afterwards as it was, but for running st
     ) -> Iterator[nn.Module]:
     "Every BatchNorm of `model` normalises the rows of each camera by themselves"
     layers, now = norm_layers(model, ('bn',)), _Cameras(stats, record)
-    if not layers: raise ValueError(f"{type(model).__name__} has no BatchNorm, whose statistics a camera could have")
+    if not layers:
+        raise ValueError(f"{type(model).__name__} has no BatchNorm, whose statistics a camera could have")
     device = next(model.parameters()).device
 
     def read_cameras(module, args):
         "Before the model is called with a batch"
         if not (args and isinstance(args[0], dict) and 'cam' in args[0]):
-            raise ValueError("the model was called without a batch that has 'cam'; camera-based BatchNorm needs the "
-                             "camera of each image: load batches with cameras, or give cam")
+            raise ValueError(
+                "the model was called without a batch that has 'cam'; "
+                "camera-based BatchNorm needs the camera of each image: "
+                "load batches with cameras, or give cam")
         now.use(args[0]['cam'], device)
 
     hook = None
@@ -267,7 +271,9 @@ class CBNStep(Plain):
     def before_fit(self, learn:Learner) -> None:
         "Refuse statistics of `learn` that those of cameras would replace"
         if learn.world > 1 and learn.batchnorm == 'sync':
-            raise ValueError("batchnorm='sync', but camera-based BatchNorm has statistics of its own; leave it out")
+            raise ValueError(
+                "batchnorm='sync', but camera-based BatchNorm has statistics of its own; "
+                "leave it out")
         self.inner.before_fit(learn)
     def step(self, learn:Learner, batch:dict) -> dict:
         "A step of the strategy; `batch` and its parts have `cam`"
@@ -290,7 +296,8 @@ def camera_batches(model:nn.Module, # Has `size`
     if min(per_camera, batch_size) < 2:
         raise ValueError(f"per_camera={per_camera} and batch_size={batch_size} must be at least 2")
     cams, device = table.frame.cam.to_numpy(np.int64), next(model.parameters()).device
-    if not len(cams): raise ValueError(f"table {table!r} is empty; check the split or the filter that made it")
+    if not len(cams):
+        raise ValueError(f"table {table!r} is empty; check the split or the filter that made it")
     for number in np.unique(cams):
         rows = stream(seed, 'cameras', int(number)).permutation(np.flatnonzero(cams == number))[:per_camera]
         for part in np.array_split(rows, -(-len(rows)//batch_size)):

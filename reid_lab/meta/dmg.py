@@ -97,8 +97,9 @@ class CameraHalves:
         "The batches of one epoch"
         P = batch_size//(2*self.k)
         if batch_size % (2*self.k) or P < 2:
-            raise ValueError(f"batch_size={batch_size} must hold 2 halves of k={self.k} images for at least 2 "
-                             f"identities: a multiple of {2*self.k} from {4*self.k}")
+            raise ValueError(
+                f"batch_size={batch_size} must hold 2 halves of k={self.k} images "
+                f"for at least 2 identities: a multiple of {2*self.k} from {4*self.k}")
         sides, n = self._sides(frame, P, rng), max(1, len(frame)//batch_size)
         return [self._batch(sides, people, rng) for people in _groups(list(sides), P, n, rng)]
 
@@ -160,7 +161,9 @@ def _remedies(self:CameraHalves, frame, most):
     if most > 1: remedies.append(f'use batch_size <= {2*self.k*most}')
     n_single = 0 if self.virtual_cams else len(self.left_out(frame))
     if n_single:
-        remedies.append(f'let the people who are seen by one camera ({n_single}) take part with virtual_cams=True')
+        remedies.append(
+            'let the people who are seen by one camera '
+            f'({n_single}) take part with virtual_cams=True')
     return [*remedies, 'train on more cameras']
 
 
@@ -213,8 +216,10 @@ def halves(batch:dict, # Of `CameraHalves`
     support, query = ({name: rows(value, which) for name, value in batch.items()}
                       for which in (slice(0, n//2), slice(n//2, n)))
     if n % 2 or not torch.equal(support['pid'].unique(), query['pid'].unique()):
-        raise ValueError(f"the halves of this batch of {n} do not hold the same identities; give the loader "
-                         "sampler=CameraHalves(...), with several processes a k that is a multiple of their number")
+        raise ValueError(
+            f"the halves of this batch of {n} do not hold the same identities; "
+            "give the loader sampler=CameraHalves(...), "
+            "with several processes a k that is a multiple of their number")
     return support, query
 
 
@@ -247,10 +252,12 @@ class DMGStep(Plain):
 
     def before_fit(self, learn:Learner) -> None:
         "Refuse what the virtual step of `learn` cannot do"
-        if learn.accumulate > 1: raise ValueError(f"accumulate={learn.accumulate}: {self.refuses['accumulate']}")
+        if learn.accumulate > 1:
+            raise ValueError(f"accumulate={learn.accumulate}: {self.refuses['accumulate']}")
         if learn.acc.mixed_precision == 'fp16':
-            raise ValueError("precision='fp16' scales the loss, which the virtual step does not undo; use 'bf16' or "
-                             "'no'")
+            raise ValueError(
+                "precision='fp16' scales the loss, which the virtual step does not undo; "
+                "use 'bf16' or 'no'")
 
 # %% ../../nbs/09_meta/40_dmg.ipynb #6b737906
 def group_rates(opt:torch.optim.Optimizer, # Whose groups have rates

@@ -122,7 +122,8 @@ class DualSpeed(TaskCycle):
             raise ValueError(f"slow_every_tasks={slow_every_tasks} must be a multiple of the {n} tasks "
                              f"(eq. 5 follows eq. 4); try {max(n, slow_every_tasks//n*n)}")
         for name, rate, most in (('eps_fast', eps_fast, float('inf')), ('eps_slow', eps_slow, 1)):
-            if not 0 <= rate <= most: raise ValueError(f"{name}={rate} must lie between 0 (no update) and {most}")
+            if not 0 <= rate <= most:
+                raise ValueError(f"{name}={rate} must lie between 0 (no update) and {most}")
         self.eps_fast, self.eps_slow, self.every = eps_fast, eps_slow, slow_every_tasks
         self.fast, self.slow, self.sequential, self.final = fast, slow, sequential, final_slow_step
         self.done = 0 # tasks
@@ -235,7 +236,8 @@ class ReleasedDualSpeed(TaskCycle):
         for name, value, least in (('meta_lr', meta_lr, 0), ('lookahead_steps', lookahead_steps, 1),
                                    ('lookahead_alpha', lookahead_alpha, 0), ('meta_epochs', meta_epochs, 0),
                                    ('epoch_steps', epoch_steps, 1)):
-            if value is not None and not value >= least: raise ValueError(f"{name}={value} must be at least {least}")
+            if value is not None and not value >= least:
+                raise ValueError(f"{name}={value} must be at least {least}")
         self.meta_lr, self.k, self.alpha = meta_lr, lookahead_steps, lookahead_alpha
         self.slow_from = check_choice('slow_from', slow_from, ('creation', 'first step'))
         self.meta_epochs, self.epoch_steps, self.memory = meta_epochs, epoch_steps, memory

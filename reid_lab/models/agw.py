@@ -24,7 +24,8 @@ class NonLocal(nn.Module):
         inner:int=None, # Channels inside, in place of `width//reduce`; 1 in the released program
         ):
         super().__init__()
-        if not 1 <= reduce <= width: raise ValueError(f"reduce={reduce} must lie between 1 and the width, {width}")
+        if not 1 <= reduce <= width:
+            raise ValueError(f"reduce={reduce} must lie between 1 and the width, {width}")
         if inner is not None and not 1 <= inner <= width:
             raise ValueError(f"inner={inner} must lie between 1 and the width, {width}")
         inner = width//reduce if inner is None else inner

@@ -62,8 +62,9 @@ class BoT(nn.Module):
         ):
         super().__init__()
         if pool == 'own' and not hasattr(image, 'own_feature'):
-            raise ValueError(f"pool='own' needs a tower of timm, and this is a {type(image).__name__}; choose a pool "
-                             "of `TokenPool`, such as 'mean'")
+            raise ValueError(
+                f"pool='own' needs a tower of timm, and this is a {type(image).__name__}; "
+                "choose a pool of `TokenPool`, such as 'mean'")
         self.pixels, self.image = PixelNorm(), image
         self.pool = None if pool == 'own' else TokenPool(pool)
         self.neck, self.classify = bn_neck(image.out_width), id_head(image.out_width, n_ids)
@@ -73,7 +74,8 @@ class BoT(nn.Module):
         self.metric, self.center = check_choice('metric', metric, METRICS), center
         if metric_at is None: metric_at = METRICS[metric]
         self.metric_at = check_choice('metric_at', metric_at, PLACES)
-        if center < 0: raise ValueError(f"center={center}; it is the weight of the center loss, or 0 for none")
+        if center < 0:
+            raise ValueError(f"center={center}; it is the weight of the center loss, or 0 for none")
         if center: self.register_buffer('centers', torch.randn(n_ids, image.out_width))
 
     def pooled(self, img:Tensor) -> Tensor: # (B,3,H,W) in [0,1] -> (B,D)

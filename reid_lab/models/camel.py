@@ -330,7 +330,8 @@ def image_tower(name:str, # Key of `SGFORMERS`, or an architecture of timm
     if name in SGFORMERS: return SGFormer(name, size)
     if timm.is_model(name): return timm_tower(name, size)
     near = ''.join(f' Did you mean {n!r}?' for n in get_close_matches(name, [*SGFORMERS, *timm.list_models()], 1))
-    raise ValueError(f"tower={name!r} is not known.{near} Choose one of {[*SGFORMERS]} or of timm.list_models()")
+    raise ValueError(
+        f"tower={name!r} is not known.{near} Choose one of {[*SGFORMERS]} or of timm.list_models()")
 
 
 def heads_of(state:dict, # Of a whole checkpoint, under our names
@@ -362,8 +363,10 @@ def _same_words(start, n):
     "Refuse a vocabulary of another size than that of a whole checkpoint"
     n_words = len(start.state.get('text.word.weight', range(n)))
     if n_words != n:
-        raise ValueError(f"{start.name} has {n_words} word pieces, the vocabulary here {n}; give the tokenizer or "
-                         "vocab_size that it was trained with (of released ones: bert-base-uncased)")
+        raise ValueError(
+            f"{start.name} has {n_words} word pieces, the vocabulary here {n}; "
+            "give the tokenizer or vocab_size that it was "
+            "trained with (of released ones: bert-base-uncased)")
 
 
 def _whole_kinds(image):

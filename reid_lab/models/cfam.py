@@ -60,7 +60,8 @@ class GranularityDecoder(nn.Module):
         wiring:str='self-first', # Or `cross-first`: one cross-attention, then self-attention (CFAN's decoder)
         ):
         super().__init__()
-        if queries < 1 or depth < 1: raise ValueError(f"queries={queries} and depth={depth} must be at least 1")
+        if queries < 1 or depth < 1:
+            raise ValueError(f"queries={queries} and depth={depth} must be at least 1")
         once = check_choice('wiring', wiring, WIRINGS) == 'cross-first'
         self.queries = nn.Parameter(.02*torch.randn(queries, width))
         self.fit = nn.Linear(dim, width) if dim != width else nn.Identity()
@@ -150,11 +151,14 @@ class CFAM(CLIPPair):
         self.hard_by, self.loss_weights = check_choice('hard_by', hard_by, HARD_BY), dict(loss_weights or {})
         for k in self.loss_weights: check_choice('loss_weights', k, self.losses)
         if hard_by == 'local' and not self.fine:
-            raise ValueError(f"hard_by='local' needs a decoder, and losses={losses!r} trains none; add 'ls' or 'm'")
+            raise ValueError(
+                f"hard_by='local' needs a decoder, and losses={losses!r} trains none; "
+                "add 'ls' or 'm'")
         self.logit_scale.requires_grad_('itc' in self.losses)
         if 'cid' in self.losses and n_ids is None:
-            raise ValueError("losses has 'cid', which classifies identities; pass n_ids, their number in the training "
-                             "data, or leave 'cid' out")
+            raise ValueError(
+                "losses has 'cid', which classifies identities; "
+                "pass n_ids, their number in the training data, or leave 'cid' out")
         if self.fine:
             def one(): return GranularityDecoder(self.dim, queries, depth, hidden, heads, wiring)
             self.decoders = nn.ModuleList([one() for _ in range(1 if shared else 2)])

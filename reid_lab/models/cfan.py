@@ -35,7 +35,8 @@ class CrossFormer(nn.Module):
         ):
         from open_clip.transformer import QuickGELU, Transformer
         super().__init__()
-        if queries < 1 or layers < 1: raise ValueError(f"queries={queries} and layers={layers} must be at least 1")
+        if queries < 1 or layers < 1:
+            raise ValueError(f"queries={queries} and layers={layers} must be at least 1")
         heads = heads or max(1, dim//64)
         self.queries = nn.Parameter(torch.randn(queries, dim))
         self.ln_q, self.ln_kv, self.ln_post = nn.LayerNorm(dim), nn.LayerNorm(dim), nn.LayerNorm(dim)
@@ -118,8 +119,10 @@ def _one_alignment(names, alpha):
     "The alignment loss of `names`, or None"
     found = [n for n in names if n in ALPHA]
     if len(found) > 1:
-        raise ValueError(f"losses has {' and '.join(map(repr, found))}, which align the same pairs in different ways; "
-                         f"keep one of {list(ALPHA)}")
+        raise ValueError(
+            f"losses has {' and '.join(map(repr, found))}, "
+            "which align the same pairs in different ways; "
+            f"keep one of {list(ALPHA)}")
     if alpha is not None and found != ['cda']:
         raise ValueError(f"alpha={alpha!r} replaces the gate of 'cda', and losses={names!r} has none")
     if alpha is not None and not 0 <= alpha <= 1: raise ValueError(f"alpha={alpha!r} is a share; use 0 to 1")
@@ -135,8 +138,10 @@ def views(self:CFAN, batch:dict) -> tuple[Tensor, ...]: # -> (B,E), (B,1+N,E), (
         return emb, tokens, None, None
     if has_bridge is None: has_bridge = torch.ones(len(img), dtype=torch.bool, device=img.device)
     if bridge.shape != img.shape or has_bridge.shape != img.shape[:1] or has_bridge.dtype != torch.bool:
-        raise ValueError(f"img_bridge {tuple(bridge.shape)} and has_bridge {tuple(has_bridge.shape)} of "
-                         f"{has_bridge.dtype} do not fit img {tuple(img.shape)}; give one image and one bool a sample")
+        raise ValueError(
+            f"img_bridge {tuple(bridge.shape)} and has_bridge {tuple(has_bridge.shape)} "
+            f"of {has_bridge.dtype} do not fit img {tuple(img.shape)}; "
+            "give one image and one bool a sample")
     emb, tokens = self.image_tokens(torch.cat([img, bridge[has_bridge]]))
     aerial, of_bridges = emb[:len(img)], emb[len(img):]
     ground = torch.zeros_like(aerial).index_put((has_bridge.nonzero()[:, 0],), of_bridges)

@@ -49,8 +49,9 @@ def fixed_words(tokenizer:Tokenizer, # Of the text tower
     "Tokens of a prompt's words; those of a tokenizer other than CLIP's in plain form, since it may know no full stop"
     ids = tokenizer.encode(text if isinstance(tokenizer, ClipBPE) else clean_caption(text, 'plain'))
     if tokenizer.unk_id in ids:
-        raise ValueError(f"the tokenizer does not know all words of the prompt {text!r}; train it on captions with "
-                         "these letters, or choose other words")
+        raise ValueError(
+            f"the tokenizer does not know all words of the prompt {text!r}; "
+            "train it on captions with these letters, or choose other words")
     return ids
 
 
@@ -66,8 +67,10 @@ class Prompts(nn.Module):
         super().__init__()
         tok, table = tokenizer or ClipBPE(), words.weight.detach()
         if len(table) != tok.vocab_size:
-            raise ValueError(f"the text tower has {len(table)} words, {type(tok).__name__} has {tok.vocab_size}; pass "
-                             "the tokenizer that the weights were trained with")
+            raise ValueError(
+                f"the text tower has {len(table)} words, "
+                f"{type(tok).__name__} has {tok.vocab_size}; "
+                "pass the tokenizer that the weights were trained with")
         def rows(ids): return table[torch.tensor(ids, device=table.device)].clone()
         self.register_buffer('prefix', rows([tok.cls_id, *fixed_words(tok, before)]))
         self.register_buffer('suffix', rows([*fixed_words(tok, after), tok.sep_id]))
@@ -115,8 +118,9 @@ class CLIPReID(Sided):
                                           tokenizer=tokenizer), PromptEncoder(clip)
         length = len(self.prompts.prefix) + self.prompts.learned.shape[1] + len(self.prompts.suffix)
         if length > len(self.text.pos):
-            raise ValueError(f"a prompt has {length} tokens, the text tower {len(self.text.pos)} positions; build it "
-                             f"with at least {length}")
+            raise ValueError(
+                f"a prompt has {length} tokens, the text tower {len(self.text.pos)} positions; "
+                f"build it with at least {length}")
         self.width, self.joint = tuple(clip.visual.proj.shape)
         self.necks = nn.ModuleList([bn_neck(self.width), bn_neck(self.joint)])
         self.heads = nn.ModuleList([id_head(self.width, n_ids), id_head(self.joint, n_ids)])

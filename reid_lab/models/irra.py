@@ -42,8 +42,10 @@ class IRRA(CLIPPair):
         loss_names(list(self.loss_weights), self.losses)
         self.logit_scale.requires_grad_('itc' in self.losses)
         if 'id' in self.losses:
-            if n_ids is None: raise ValueError("losses has 'id', which classifies identities; pass n_ids, their number "
-                                               "in the training data, or leave 'id' out")
+            if n_ids is None:
+                raise ValueError(
+                    "losses has 'id', which classifies identities; "
+                    "pass n_ids, their number in the training data, or leave 'id' out")
             self.classify = nn.Linear(self.dim, n_ids)
             nn.init.normal_(self.classify.weight, std=.001)
             nn.init.zeros_(self.classify.bias)

@@ -326,8 +326,9 @@ class SGFormer(ImageTower):
         super().__init__()
         s, size = SGFORMERS[check_choice('tower', name, SGFORMERS)], tuple(size)
         if not extend and not fits_released(size):
-            raise ValueError(f"size={size} does not fit windows, cells and groups of the released network; choose "
-                             "(224, 224) or (448, 448), or extend=True")
+            raise ValueError(
+                f"size={size} does not fit windows, cells and groups of the released network; "
+                "choose (224, 224) or (448, 448), or extend=True")
         self.name, self.size, self.width = name, size, s.dims[-1]
         self.loaded:Loaded | None = None
         self.stats:tuple | None = None        # mean and deviation of the pixels that the weights were trained on
@@ -361,8 +362,9 @@ def forward(self:SGFormer, img:Tensor, # (B,3,H,W)
     ) -> Tensor: # (B,N,D)
     "Tokens of the last stage"
     if tuple(img.shape[2:]) != self.size:
-        raise ValueError(f"images of {tuple(img.shape[2:])} for a tower of size={self.size}; resize the images, or "
-                         "build the tower with their size")
+        raise ValueError(
+            f"images of {tuple(img.shape[2:])} for a tower of size={self.size}; "
+            "resize the images, or build the tower with their size")
     x = img
     for s in (1, 2, 3, 4):
         x, m = getattr(self, f'patch_embed{s}')(x), None

@@ -41,8 +41,9 @@ def resize_positions(pos:Tensor, # (P+h*w,D) position embeddings, the grid last
         side = math.isqrt(len(pos))
         old = (side, side)
         if len(pos) not in (side*side, side*side + 1):
-            raise ValueError(f"{len(pos)} positions are not a square grid with or without CLS; give rows and columns "
-                             "as old")
+            raise ValueError(
+                f"{len(pos)} positions are not a square grid with or without CLS; "
+                "give rows and columns as old")
     n = len(pos) - old[0]*old[1]
     if n < 0: raise ValueError(f"old={tuple(old)} needs {old[0]*old[1]} positions, got {len(pos)}")
     if tuple(old) == tuple(grid): return pos
@@ -69,7 +70,8 @@ def jigsaw(tok:Tensor, # (B,N,D) patches without CLS
     ) -> Tensor: # (B,parts,floor(N/parts),D); the remainder is dropped
     "Shuffled patches in equal parts"
     n = tok.shape[1]//parts
-    if not n: raise ValueError(f"{tok.shape[1]} patches do not fill {parts} parts; use larger crops or less stride")
+    if not n:
+        raise ValueError(f"{tok.shape[1]} patches do not fill {parts} parts; use larger crops or less stride")
     return shift_shuffle(tok, shift, groups)[:, :n*parts].unflatten(1, (parts, n))
 
 # %% ../../nbs/05_models/20_transreid.ipynb #f1cf0631
@@ -137,8 +139,10 @@ def side_information(self:Sided, cam:Tensor=None, # (B,) camera ids, or None
 def check_cameras(self:Sided, cam:Tensor) -> None: # (B,) camera ids of training images
     "Raise if a camera has no side information to learn"
     lost = sorted(set(torch.as_tensor(cam).tolist()) - set(self.cams))
-    if lost: raise ValueError(f"cam={lost[0]} has no side information; the model knows {list(self.cams)}. Name every "
-                              "training camera in cams, or train with cams=None")
+    if lost:
+        raise ValueError(
+            f"cam={lost[0]} has no side information; the model knows {list(self.cams)}. "
+            "Name every training camera in cams, or train with cams=None")
 
 
 @patch
@@ -146,8 +150,10 @@ def check_side(self:Sided, start:Start) -> None: # `Start` of a whole checkpoint
     "Raise if a checkpoint has side information for other cameras than the model"
     found = len(start.state.get('side_embed', ())) if start else 0
     if found and found != len(self.cams):
-        raise ValueError(f"{start.name} has side information for {found} cameras, the model for {len(self.cams)}; pass "
-                         f"cams={found}, or their ids in the order of its training")
+        raise ValueError(
+            f"{start.name} has side information for {found} cameras, "
+            f"the model for {len(self.cams)}; "
+            f"pass cams={found}, or their ids in the order of its training")
 
 # %% ../../nbs/05_models/20_transreid.ipynb #5ff4d818
 class TransReID(Sided):
@@ -193,7 +199,8 @@ def tokens(self:TransReID, img:Tensor, # (B,3,H,W) in [0,1]
     ) -> Tensor: # (B,1+N,D)
     "CLS and patches after the trunk"
     if self.cams and cam is not None and len(cam) != len(img):
-        raise ValueError(f"cam has {len(cam)} entries for {len(img)} images; give each image its camera, or None")
+        raise ValueError(
+            f"cam has {len(cam)} entries for {len(img)} images; give each image its camera, or None")
     x = self.patches(self.pixels(img))
     x = torch.cat([self.cls.expand(len(x), -1, -1), x], 1) + self.pos
     return self.blocks(x + self.side_information(cam))

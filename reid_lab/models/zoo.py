@@ -141,7 +141,9 @@ def _check_counts(kw):
     size = kw.get('size')
     sides = size if isinstance(size, (tuple, list)) else () if size is None else (size,)
     if not all(map(at_least_1, sides)):
-        raise ValueError(f"size={size!r} is not height and width of images, whole numbers from 1 on such as (256, 128)")
+        raise ValueError(
+            f"size={size!r} is not height and width of images, "
+            "whole numbers from 1 on such as (256, 128)")
 
 
 def create_model(name:str, # One of `list_models()`

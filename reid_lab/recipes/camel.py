@@ -75,7 +75,8 @@ class CamelSets:
     def __post_init__(self):
         for name in ('dataset', 'source'): dataset_key(getattr(self, name), name)
         check_whole('world_seed', self.world_seed, 0, LAST_SEED)
-        if not isinstance(self.scenario, str): raise TypeError(f"scenario={self.scenario!r} must be a text, or ''")
+        if not isinstance(self.scenario, str):
+            raise TypeError(f"scenario={self.scenario!r} must be a text, or ''")
         check_choice('hold_out', self.hold_out, (None, True, False))
 
 
@@ -143,8 +144,10 @@ def load_data(preset:str='quick', # Key of `PRESETS`: the World's size, words, i
     vocab_dir, text_weights = sets.vocab_dir, start.get('text_weights', 'none')
     if not vocab_dir and text_weights != 'none': vocab_dir = text_weights
     if vocab_dir and tokenizer:
-        raise ValueError(f"vocab_dir={str(vocab_dir)!r}, but weights={start['weights']!r} bring their own tokenizer; "
-                         "give one of them")
+        raise ValueError(
+            f"vocab_dir={str(vocab_dir)!r}, "
+            f"but weights={start['weights']!r} bring their own tokenizer; "
+            "give one of them")
     if vocab_dir: tokenizer = WordPiece.load(vocab_dir, p.words, p.clean)
     if tokenizer is None:
         captions = [text for texts in source.where(split='train').frame.captions for text in texts]
@@ -222,8 +225,10 @@ def set_negatives(config:Config, # Its `Train` may name a rule
     if not rule: return
     if hasattr(model, 'set_negatives'): model.set_negatives(rule, drop_cos, t.top)
     elif any(name in ('negatives', 'ft_negatives') and value for name, value in config.train):
-        raise ValueError(f"negatives={rule!r} needs a model with an ITM head, and {config.budget.model} has none; "
-                         "leave it out")
+        raise ValueError(
+            f"negatives={rule!r} needs a model with an ITM head, "
+            f"and {config.budget.model} has none; "
+            "leave it out")
 
 
 # %% ../../nbs/14_recipes/20_camel.ipynb #a8577ae8
@@ -243,7 +248,9 @@ class PhasePlan:
 
     def __post_init__(self):
         if not (self.table is None or isinstance(self.table, ReidTable)):   # None: only steps and rate matter
-            raise TypeError(f"table is a {type(self.table).__name__}, and must be a ReidTable, such as data.target")
+            raise TypeError(
+                f"table is a {type(self.table).__name__}, "
+                "and must be a ReidTable, such as data.target")
         check_whole('steps', self.steps, 0)
         check_number('lr', self.lr, 0, 1e6)
         check_whole('seed', self.seed, 0)
@@ -302,8 +309,9 @@ def _takes_single_settings(function:_Function) -> _Function:
         if isinstance(kwargs.get('plan', args[0] if args else None), PhasePlan):
             both = [name for name in kwargs if name in _OF_PLAN]
             if not both: return function(config, model, data, *args, **kwargs)
-            raise TypeError(f"train_phase got plan= and {', '.join(f'{name}=' for name in both)}: put what belongs to "
-                            'the plan into it, as dataclasses.replace(plan, steps=...)')
+            raise TypeError(
+                f"train_phase got plan= and {', '.join(f'{name}=' for name in both)}: "
+                "put what belongs to the plan into it, as dataclasses.replace(plan, steps=...)")
         if 'plan' in kwargs: check_record('plan', kwargs['plan'], PhasePlan)
         single = dict(zip(_SINGLE, args)) | kwargs
         others = {name: single.pop(name) for name in ('folder', 'quiet', 'execution') if name in single}
@@ -525,8 +533,9 @@ def load_run(folder:Path | str, # That `save_run` wrote
     "A run that was kept; its trained folders say which model and size they hold"
     folder, places = Path(folder), dict(pretrained='pretrain', finetuned='finetune/plain')
     if not (folder/'run.json').exists():
-        raise FileNotFoundError(f"no finished run in {str(folder)!r} (it needs run.json); run it to its end, which "
-                                "goes on from what is there, or give another folder")
+        raise FileNotFoundError(
+            f"no finished run in {str(folder)!r} (it needs run.json); "
+            "run it to its end, which goes on from what is there, or give another folder")
     found = read_record(folder/'run.json', 'row', 'logs', 'top')
     tokenizer = load_tokenizer(folder/'tokenizer')
     for name in models:

@@ -101,8 +101,9 @@ class CamelPlan:
         "The setting whose arguments a row was run with"
         for setting in self.settings:
             if all(row[k] == v for k, v in self.arguments(setting).items()): return setting
-        raise ValueError(f"method={row['method']!r} with train={row['train']} and meta={row['meta']} is none of the "
-                         f"settings {[str(setting_of(s, self.titles)) for s in self.settings]}")
+        raise ValueError(
+            f"method={row['method']!r} with train={row['train']} and meta={row['meta']} "
+            f"is none of the settings {[str(setting_of(s, self.titles)) for s in self.settings]}")
 
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #1698bd2e
 def shortened(settings:Sequence[dict], # Of a study

@@ -78,14 +78,17 @@ def _of_family(model, family):
     known = {m.family for m in METHODS.values()}
     other = f"{family}_{model.rpartition('_')[2]}"
     if MODELS[model].family in known and other in MODELS: return other
-    raise ValueError(f"model={model!r} has no counterpart in the family {family!r} of this method; use one of "
-                     f"{[n for n, r in MODELS.items() if r.family in known]}, or train it with train_text")
+    raise ValueError(
+        f"model={model!r} has no counterpart in the family {family!r} of this method; "
+        f"use one of {[n for n, r in MODELS.items() if r.family in known]}, "
+        "or train it with train_text")
 
 
 def _pair_weights(losses, w):
     own = tuple((k, w) for k in ('m', 'cid') if k in losses.split('+'))
     if own: return own
-    raise ValueError(f"pair_weight={w} is the weight of 'm' and 'cid', and losses={losses!r} has none of them")
+    raise ValueError(
+        f"pair_weight={w} is the weight of 'm' and 'cid', and losses={losses!r} has none of them")
 
 
 def _rate(m, s, preset):
@@ -103,7 +106,8 @@ def method_settings(setting:dict, # See `sort_setting`
     m, changes = METHODS[name], {**changes, **train}
     s = text_settings(preset, **changes)
     if not m.steps and changes.get('steps'):
-        raise ValueError(f"steps={changes['steps']}, but method={name!r} is not trained; give steps to another")
+        raise ValueError(
+            f"steps={changes['steps']}, but method={name!r} is not trained; give steps to another")
     needs_mask = m.mask and not s.mask
     own: dict = dict(lr=s.lr*_rate(m, s, preset), steps=s.steps*m.steps, epochs=s.epochs*m.steps,
                      mask=s.mask or m.mask)

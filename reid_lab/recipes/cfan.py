@@ -101,7 +101,9 @@ def method_settings(setting:dict, # With `name`, a key of `METHODS`; the rest ar
     changes = {**changes, **{name: value for name, value in own.items() if name in train}}
     s = text_settings(CFAN_PRESETS[check_choice('preset', preset, CFAN_PRESETS)], **changes)
     if not m.steps and changes.get('steps'):
-        raise ValueError(f"steps={changes['steps']}, but {setting['name']!r} is not trained; give steps to another")
+        raise ValueError(
+            f"steps={changes['steps']}, but {setting['name']!r} is not trained; "
+            "give steps to another")
     of_method = dict(bridge=m.bridge, steps=s.steps*m.steps, epochs=s.epochs*m.steps,
                      lr=s.lr*_rate(m, s, preset))
     if s.optimiser == 'adam': of_method = dict(m.train) | of_method

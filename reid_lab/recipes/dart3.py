@@ -195,8 +195,10 @@ def applicable(settings:Sequence[dict], # Of a study
     "The settings that apply to a model; an error if none does"
     if kept := [s for s in settings if applies(s, ev)]: return kept
     can = [n for n in METHODS if applies(dict(name=n), ev)]
-    raise ValueError(f"methods={list(dict.fromkeys(s['name'] for s in settings))} do not apply to "
-                     f"{type(ev.model).__name__}, which lacks the classifier or BatchNorm they need; choose of {can}")
+    raise ValueError(
+        f"methods={list(dict.fromkeys(s['name'] for s in settings))} do not apply "
+        f"to {type(ev.model).__name__}, which lacks the classifier or BatchNorm they need; "
+        f"choose of {can}")
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #9ae5e6d8
 BIAS = ('nmi_camera', 'nmi_identity', *(f'auroc_{k}' for k in UNCERTAINTIES))

@@ -134,12 +134,16 @@ def method_settings(method:str='dmg', # Key of `METHODS`
     m = METHODS[check_choice('method', method, METHODS)]
     s = reid_settings(check_choice('preset', preset, REID_PRESETS), **changes)
     if MODELS[s.model].trains == (method == 'none'):
-        raise ValueError(f"model={s.model!r} is {'trained' if method == 'none' else 'not trained'}; method='none' goes "
-                         "with a control such as model='frozen', the other methods with a model that is trained")
+        raise ValueError(
+            f"model={s.model!r} is {'trained' if method == 'none' else 'not trained'}; "
+            "method='none' goes with a control such as model='frozen', "
+            "the other methods with a model that is trained")
     if method == 'none': return s
     for name in ('steps', 'epochs'):
         if changes.get(name) and not m.epochs:
-            raise ValueError(f"{name}={changes[name]}, but method={method!r} is not trained; give steps to another")
+            raise ValueError(
+                f"{name}={changes[name]}, but method={method!r} is not trained; "
+                "give steps to another")
     rate = 1.
     if preset in _OWN_STEPS: rate = m.scratch_mult if random_start(s.model, s.weights) else m.lr_mult
     own: dict = dict(batch_size=s.batch_size*m.batches, steps=_OWN_STEPS.get(preset, s.steps)*m.epochs,

@@ -127,7 +127,9 @@ def control_key(s:ReidTrain, # Settings of a model that is not trained; `model_k
     kw, needs = dict(s.model_kw), [name for name in MODELS[s.model].needs if name != 'weights']
     missing = [name for name in needs if name not in kw]
     if missing:
-        raise ValueError(f"model={s.model!r} is not trained and needs {' and '.join(needs)}; model_kw lacks {missing}")
+        raise ValueError(
+            f"model={s.model!r} is not trained and needs {' and '.join(needs)}; "
+            f"model_kw lacks {missing}")
     start = start_key(s.start, s.model) or dict(start=f'seed {seed}')
     return json.loads(json.dumps(dict(model=s.model, model_kw=kw, weights=Path(s.start).name, steps=0,
                                       **start)))

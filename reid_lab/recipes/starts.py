@@ -55,8 +55,9 @@ class Start:
     def __post_init__(self):
         out = [s for s in (*self.worlds, self.held_out) if not FIRST <= s <= LAST]
         if out or self.held_out in self.worlds:
-            raise ValueError(f"worlds={self.worlds}, held_out={self.held_out}: World seeds of starting points lie "
-                             f"between {FIRST} and {LAST}, and the held-out World is another one")
+            raise ValueError(
+                f"worlds={self.worlds}, held_out={self.held_out}: World seeds of starting "
+                f"points lie between {FIRST} and {LAST}, and the held-out World is another one")
 
 
 STARTS = dict(

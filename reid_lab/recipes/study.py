@@ -76,7 +76,8 @@ def sweep_frame(axes:Axes, # How to draw
     n_all:float=0, # Where `zero_is_all` draws 0
     ) -> pd.DataFrame:
     "The rows of a sweep, ready for `curves`"
-    for column in {axes.x, axes.by, axes.panel} - {''}: check_choice('column of a sweep', column, list(rows.columns))
+    for column in {axes.x, axes.by, axes.panel} - {''}:
+        check_choice('column of a sweep', column, list(rows.columns))
     f = rows.dropna(subset=[axes.x])
     for column, value in axes.without:
         if column in f: f = f[f[column] != value]
@@ -114,8 +115,9 @@ def register_figure(name:str, # For `Study.shows`
     ) -> str: # `name`
     "Add a figure of your own, before the studies that show it"
     if FIGURES.get(name, what) != what:
-        raise ValueError(f"figure {name!r} is registered as {FIGURES[name]!r}; choose another name than those of "
-                         f"{list(FIGURES)}")
+        raise ValueError(
+            f"figure {name!r} is registered as {FIGURES[name]!r}; "
+            f"choose another name than those of {list(FIGURES)}")
     FIGURES[name] = what
     return name
 
@@ -239,7 +241,9 @@ def joined(title:str, # What the studies ask together
     for name in ('protocol', 'run', 'chooses'):
         found = {part: getattr(study, name) for part, study in parts.items()}
         if any(value != getattr(first, name) for value in found.values()):
-            raise ValueError(f"{name} differs between the studies to be joined: {found}; join those that agree in it")
+            raise ValueError(
+                f"{name} differs between the studies to be joined: {found}; "
+                "join those that agree in it")
     settings = {_key(s): s for study in parts.values() for s in study.settings}
     shows = dict.fromkeys(figure for study in parts.values() for figure in study.shows)
     most_seeds = max(study.seeds for study in parts.values())
@@ -273,8 +277,9 @@ def _refuse_drawing(name, paper):
     for figure, shows in figures[drawn].shows.items():
         if _plain(name) == f'fig{figure}':
             what = shows.removesuffix('; no run')
-            raise ValueError(f"study={name!r} is a drawing, which no run repeats ({what}); figures that a study "
-                             f"repeats are {', '.join(figures.index[~drawn])}")
+            raise ValueError(
+                f"study={name!r} is a drawing, which no run repeats ({what}); "
+                f"figures that a study repeats are {', '.join(figures.index[~drawn])}")
 
 
 def find_study(studies:dict, # Name -> `Study`

@@ -99,7 +99,8 @@ def text_settings(preset:str | TextTrain='quick', # Key of `TEXT_PRESETS`, or a 
     for k, choices in known.items(): check_choice(k, getattr(s, k), choices)
     if s.optimiser != 'adam' and (s.part_mult or s.decay_bias):
         raise ValueError(f"part_mult and decay_bias are for optimiser='adam', not for {s.optimiser!r}")
-    if not 0 <= s.mask < 1: raise ValueError(f"mask={s.mask} must be a share of the tokens, from 0 to below 1")
+    if not 0 <= s.mask < 1:
+        raise ValueError(f"mask={s.mask} must be a share of the tokens, from 0 to below 1")
     return s
 
 # %% ../../nbs/14_recipes/40_text.ipynb #969d236e
@@ -231,7 +232,9 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
         if folder: start.save(folder)
         return start
     if 'irr' in getattr(model, 'losses', ()) and not s.mask:
-        raise ValueError("mask=0, but losses has 'irr', which predicts masked words; give mask=.15, or leave 'irr' out")
+        raise ValueError(
+            "mask=0, but losses has 'irr', which predicts masked words; "
+            "give mask=.15, or leave 'irr' out")
     loader = text_batches(table, s, model, seed, execution)
     steps = s.epochs*len(loader) or s.steps
     records = Records(f'{s.model}, seed {seed}', rows=20, saves=5)

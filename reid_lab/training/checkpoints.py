@@ -30,7 +30,9 @@ def _storable(x, where):
     if isinstance(x, dict): return type(x)((k, _storable(v, f'{where}[{k!r}]')) for k, v in x.items())
     if type(x) in (list, tuple): return type(x)(_storable(v, f'{where}[{i}]') for i, v in enumerate(x))
     if isinstance(x, torch.Tensor) or type(x) in (int, float, bool, str, bytes, type(None)): return x
-    raise TypeError(f"{where} is {type(x).__name__}; a state holds tensors, numbers, strings, lists and dicts of them")
+    raise TypeError(
+        f"{where} is {type(x).__name__}; "
+        "a state holds tensors, numbers, strings, lists and dicts of them")
 
 
 def _settings(learn):
@@ -139,8 +141,10 @@ def _refuse_others(learn, state, folder):
     same, rates = _same_rates(learn, state)
     if not other and not same: other['rate by the schedule'] = state['sched']['_last_lr'], rates
     if other:
-        raise ValueError(f"{str(folder)!r} was saved with other settings (there, here): {other}; make the Learner "
-                         "with the same arguments, or start from the weights alone with load_weights")
+        raise ValueError(
+            f"{str(folder)!r} was saved with other settings (there, here): {other}; "
+            "make the Learner with the same arguments, "
+            "or start from the weights alone with load_weights")
 
 # %% ../../nbs/08_training/20_checkpoints.ipynb #bc157afe
 def load_state(learn:Learner, # Made with the same arguments
@@ -185,8 +189,10 @@ class Checkpoint(Callback):
         "Refuse the states of another training, which a later `resume` would take for those of `learn`"
         newer = [p for p in self.saved() if _step_of(p) > learn.step]
         if newer and not self._looked:
-            raise ValueError(f"{str(self.folder)!r} holds states up to step {_step_of(newer[-1])}, this training is at "
-                             f"step {learn.step}; call resume(learn) before fit, or give another folder")
+            raise ValueError(
+                f"{str(self.folder)!r} holds states up to step {_step_of(newer[-1])}, "
+                f"this training is at step {learn.step}; "
+                "call resume(learn) before fit, or give another folder")
 
     def after_all(self, learn:Learner) -> None:
         "Save `learn` every `every` steps"

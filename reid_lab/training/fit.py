@@ -217,8 +217,9 @@ def fit(model:nn.Module, # Trained in place
     if folder and key is None: raise ValueError(f"folder={str(folder)!r} needs a key, see training_key")
     in_key = execution.speed if key is None else key.get('speed', '')
     if in_key != execution.speed:
-        raise ValueError(f"the key was made with speed={in_key!r}, and execution has {execution.speed!r}; hand the "
-                         "same execution to training_key and fit")
+        raise ValueError(
+            f"the key was made with speed={in_key!r}, and execution has {execution.speed!r}; "
+            "hand the same execution to training_key and fit")
     callbacks = list(callbacks)
     check_switches(execution.switches, model, strategy, callbacks, learner.get('device', 'auto'))
     job = _Job(model, loader, steps, Path(folder) if folder else None, key, strategy, callbacks, quiet,

@@ -73,13 +73,16 @@ def read_record(path:Path | str, # A JSON file of a trained folder or a run
     ) -> dict:
     "A record of a run; damaged or foreign, it is refused with the file's name"
     try: record = json.loads(Path(path).read_text(encoding='utf-8'))
-    except UnicodeDecodeError as e: raise ValueError(f"{str(path)!r} is damaged (no UTF-8 text); {_REMEDY}") from e
+    except UnicodeDecodeError as e:
+        raise ValueError(f"{str(path)!r} is damaged (no UTF-8 text); {_REMEDY}") from e
     except json.JSONDecodeError as e:
         raise ValueError(f"{str(path)!r} is damaged ({e.msg}, line {e.lineno}); {_REMEDY}") from e
     is_record = isinstance(record, dict)
     missing = [name for name in need if not (is_record and name in record)]
     if missing or not is_record:
-        raise ValueError(f"{str(path)!r} is no record that a run wrote (it has no {missing or 'names'}); {_REMEDY}")
+        raise ValueError(
+            f"{str(path)!r} is no record that a run wrote (it has no {missing or 'names'}); "
+            f"{_REMEDY}")
     return record
 
 
@@ -99,8 +102,10 @@ def claim(folder:Path | str, # Made if need be
         return
     unnamed = [n for n in (WEIGHTS, DONE, 'state') if (path.parent/n).exists()] if name == TRAINING else []
     if unnamed:
-        raise ValueError(f"{str(folder)!r} holds {unnamed} without {name}, so that nobody can tell what was trained; "
-                         "use a new folder, or remove them")
+        raise ValueError(
+            f"{str(folder)!r} holds {unnamed} without {name}, "
+            "so that nobody can tell what was trained; "
+            "use a new folder, or remove them")
     with atomic_path(path) as tmp: tmp.write_text(json.dumps(key, indent=1))
 
 # %% ../../nbs/08_training/45_folder.ipynb #93b21ba0
@@ -120,17 +125,22 @@ def start_of(model_name:str, # Key of the zoo
     ) -> str: # For the constructor
     "What a training starts from, or an error if that was left open and there is nothing to take"
     if not isinstance(weights, (str, Path)) and weights not in NONE:
-        raise TypeError(f"weights is {type(weights).__name__}; a training records where it started, by a name or a "
-                        "file: save them (torch.save(weights, 'start.pt')) and pass that file, or pass weights='none'")
+        raise TypeError(
+            f"weights is {type(weights).__name__}; "
+            "a training records where it started, by a name or a file: "
+            "save them (torch.save(weights, 'start.pt')) and pass that file, or pass weights='none'")
     if random_start(model_name, weights): return 'none'
     if weights or world_names(model_name): return str(weights or 'world')
     info = MODELS[model_name]
     if not info.starts:
-        raise ValueError(f"weights='': no weights of {model_name} come with the package, and its record says nothing "
-                         "about its start; pass weights='none' for random numbers, or a file, or state it in its "
-                         "ModelInfo (starts='none', or the weights that its paper starts from)")
-    raise ValueError(f"weights='': {model_name} ({info.paper}) starts from {info.starts}; pass the file as weights, or "
-                     "weights='none' for random numbers")
+        raise ValueError(
+            f"weights='': no weights of {model_name} come with the package, "
+            "and its record says nothing about its start; "
+            "pass weights='none' for random numbers, or a file, or state it "
+            "in its ModelInfo (starts='none', or the weights that its paper starts from)")
+    raise ValueError(
+        f"weights='': {model_name} ({info.paper}) starts from {info.starts}; "
+        "pass the file as weights, or weights='none' for random numbers")
 
 
 __getattr__ = renamed_names(__name__, counted='steps_over_epochs')

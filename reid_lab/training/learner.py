@@ -194,8 +194,10 @@ def _share(loader) -> Loader:
     rank, world = processes()
     if world == 1 or getattr(loader, 'world', 1) == world: return loader
     if hasattr(loader, 'share'): return loader.share(rank, world)
-    raise ValueError(f"all {world} processes would train on the same batches of this {type(loader).__name__}; give it "
-                     "a method share(rank, world) that returns the loader of one process, as `Batches` has")
+    raise ValueError(
+        f"all {world} processes would train on the same batches of this {type(loader).__name__}; "
+        "give it a method share(rank, world) that returns "
+        "the loader of one process, as `Batches` has")
 
 # %% ../../nbs/08_training/15_learner.ipynb #71087417
 @patch

@@ -102,7 +102,8 @@ def _mlflow(folder, name, id):
     folder = folder.resolve()
     if 'MLFLOW_TRACKING_URI' not in os.environ:
         mlflow.set_tracking_uri(f"sqlite:///{folder/'mlflow.db'}")
-        os.environ.pop('MLFLOW_TRACKING_URI', None) # which that sets; the next training has a folder of its own
+        # Accelerate's tracker sets it; the next training has a folder of its own.
+        os.environ.pop('MLFLOW_TRACKING_URI', None)
     return dict(run_id=id, run_name=name, logging_dir=(folder/'mlflow').as_uri())
 
 
@@ -197,7 +198,9 @@ class Log(Callback):
         config:dict | None=None, # Settings that trackers show
         ):
         if trackers is not None and find_trackers(trackers) and not path:
-            raise ValueError(f"trackers={trackers!r} keep their files beside the log; give path, such as 'log.jsonl'")
+            raise ValueError(
+                f"trackers={trackers!r} keep their files beside the log; "
+                "give path, such as 'log.jsonl'")
         self.path, self.every, self.label, self.quiet, self.config = path and Path(path), every, label, quiet, config
         self.trackers = find_trackers('auto' if trackers is None else trackers) if path else []
         self.rows, self.epochs, self._out = [], [], []

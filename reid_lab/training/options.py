@@ -74,7 +74,8 @@ def read_switches(text:str, # Such as `bf16,accumulate=4`; `none` or empty: no s
                                        'With commas between, such as bf16,accumulate=4.')]
         if name in found: raise ValueError(f"speed={text!r} names {name} twice; give it once")
         if switch.value and not eq:
-            raise ValueError(f"speed={part!r} lacks a value ({switch.value}), such as {name}={switch.example}")
+            raise ValueError(
+                f"speed={part!r} lacks a value ({switch.value}), such as {name}={switch.example}")
         if eq and not switch.value:
             raise ValueError(f"speed={part!r} has a value, and {name} takes none; write {name}")
         found[name] = _value(name, value) if switch.value else True
@@ -176,7 +177,8 @@ def read_options(text:str, # Such as `--speed bf16 --workers 4`
     while words:
         word, eq, value = words.pop(0).partition('=')
         name = names[check_choice('execution', word, names, "Each has a value: '--speed bf16 --workers 4'.")]
-        if not eq and not words: raise ValueError(f"execution={text!r}: {word} lacks its value ({OPTIONS[name].value})")
+        if not eq and not words:
+            raise ValueError(f"execution={text!r}: {word} lacks its value ({OPTIONS[name].value})")
         if name in found: raise ValueError(f"execution={text!r} names {word} twice; give it once")
         found[name] = value if eq else words.pop(0)
     return found

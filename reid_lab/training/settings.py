@@ -208,13 +208,16 @@ def refuse_settings(folder:Path | str, # A trained folder, which need not exist
     if not (folder/SETTINGS).exists() or not _has_begun(folder): return
     other = changed_settings(read_record(folder/SETTINGS), here)
     if other:
-        raise ValueError(f"{str(folder)!r} holds a training with other settings (there, here): {other}; set them as "
-                         "there to go on, or use a new folder")
+        raise ValueError(
+            f"{str(folder)!r} holds a training with other settings (there, here): {other}; "
+            "set them as there to go on, or use a new folder")
     unknown = [name for name,
                value in here.items() if isinstance(value, str) and value.endswith(NOT_COMPARED)]
     if unknown:
-        warn_caller(f"{folder.name}: {unknown} hold no plain values, so that nobody can tell whether the training "
-                    "goes on as it began; give the class a property `key_settings`, a dict of what it is set to")
+        warn_caller(
+            f"{folder.name}: {unknown} hold no plain values, "
+            "so that nobody can tell whether the training goes on as it began; "
+            "give the class a property `key_settings`, a dict of what it is set to")
 
 
 def claim_settings(folder:Path | str, # A trained folder that this process has locked

@@ -49,8 +49,9 @@ def tune(model:nn.Module, # Changed in place
     if not checkpointing and not compiled: return model
     repeated = blocks(model)
     if not repeated:
-        raise ValueError(f"{type(model).__name__} has no repeated blocks without BatchNorm; leave checkpointing and "
-                         "compiled out")
+        raise ValueError(
+            f"{type(model).__name__} has no repeated blocks without BatchNorm; "
+            "leave checkpointing and compiled out")
     for block in repeated.values():
         if compiled: block.compile()
         if checkpointing: block.forward = partial(_again, block, block.forward)
@@ -88,7 +89,8 @@ def _towers_of(model, towers):
         inner = ('image_hidden', 'text_hidden') if hasattr(model, 'image_hidden') else _TOWERS
         towers = [name for name in inner if hasattr(model, name)]
     for name in towers: check_choice('towers', name, [k for k in dir(model) if not k.startswith('_')])
-    if not towers: raise ValueError(f"{type(model).__name__} has none of the methods {_TOWERS}; name its towers")
+    if not towers:
+        raise ValueError(f"{type(model).__name__} has none of the methods {_TOWERS}; name its towers")
     return list(towers)
 
 
@@ -101,8 +103,9 @@ def chunked(model:nn.Module, # Has the methods
     if size < 1: raise ValueError(f"size={size} must be at least 1 row")
     names = _towers_of(model, towers)
     if any(_has_batchnorm(m) and m.training for m in model.children()):
-        raise ValueError(f"{type(model).__name__} has BatchNorm, whose statistics would be those of chunks; use "
-                         "another norm (norm='group'), or accumulate")
+        raise ValueError(
+            f"{type(model).__name__} has BatchNorm, whose statistics would be those of chunks; "
+            "use another norm (norm='group'), or accumulate")
     for name in names: setattr(model, name, partial(_in_chunks, getattr(model, name), size))
     try: yield model
     finally:

@@ -49,7 +49,8 @@ def _need_cameras(name, e):
     "Refuse features without camera numbers"
     _need_embeddings(name, e)
     if e.cam is None:
-        raise ValueError(f"{name} has no camera numbers; adaptation needs them: Embeddings(emb, pid, cam=...)")
+        raise ValueError(
+            f"{name} has no camera numbers; adaptation needs them: Embeddings(emb, pid, cam=...)")
 
 # %% ../../nbs/10_tta/10_base.ipynb #ff70168e
 class ImageStream:
@@ -61,8 +62,10 @@ class ImageStream:
         resample:str | None=None, # See `embed_images`
         ):
         if not hasattr(model, 'raw_features'):
-            raise TypeError(f"{type(model).__name__} has no raw_features(img); adapting a model needs un-normalised "
-                            "features. Use DART3-LITE on its Embeddings instead: adapt_embeddings(Dart3Lite(), q, g)")
+            raise TypeError(
+                f"{type(model).__name__} has no raw_features(img); "
+                "adapting a model needs un-normalised features. "
+                "Use DART3-LITE on its Embeddings instead: adapt_embeddings(Dart3Lite(), q, g)")
         if raw is not None and len(raw) != len(table):
             raise ValueError(f"raw has {len(raw)} features and table {len(table)} rows; give one a row")
         self.model, self.table, self.cam = model, table, table.frame.cam.to_numpy()
@@ -113,8 +116,10 @@ def influential(model:nn.Module, # Has `raw_features`
         with torch.enable_grad(): reached = norm_gradients(model, model.raw_features(img), kinds)
     for name, p in named.items(): p.requires_grad_(learns[name])
     if reached: return {name: named[name] for name in reached}
-    raise ValueError(f"no normalisation layer of kind {list(kinds)} of {type(model).__name__} reaches the test feature "
-                     f"({len(named)} looked at); use other norm_kinds, a feature after the neck or Dart3Lite")
+    raise ValueError(
+        f"no normalisation layer of kind {list(kinds)} of {type(model).__name__} "
+        f"reaches the test feature ({len(named)} looked at); "
+        "use other norm_kinds, a feature after the neck or Dart3Lite")
 
 # %% ../../nbs/10_tta/10_base.ipynb #bc32ae12
 @contextmanager
@@ -170,8 +175,10 @@ class TTA:
         ) -> None:
         "Look at everything that stays fixed, and start from the beginning"
         if self.needs_model and stream.model is None:
-            raise ValueError(f"{type(self).__name__} adapts a model and cannot work on features alone; without a model "
-                             "use NoAdapt, CameraNorm or Dart3Lite, with adapt_images(method, model, table, g)")
+            raise ValueError(
+                f"{type(self).__name__} adapts a model and cannot work on features alone; "
+                "without a model use NoAdapt, CameraNorm or Dart3Lite, "
+                "with adapt_images(method, model, table, g)")
         _need_cameras('g', g)
         if not len(g): raise ValueError("g has no rows: nothing to adapt to; check the split and the filters")
         if stream.q.dim != g.dim:
@@ -179,8 +186,9 @@ class TTA:
         self.stream, self.g, self.raw = stream, g, stream.raw_features()
         self.gallery = g.emb.to(self.raw)
         if not torch.isfinite(self.gallery).all():
-            raise ValueError(f"g has {g.emb.dtype} values that {self.raw.dtype}, the type of q, cannot hold; give both "
-                             "one type or scale both by the same number")
+            raise ValueError(
+                f"g has {g.emb.dtype} values that {self.raw.dtype}, the type of q, cannot hold; "
+                "give both one type or scale both by the same number")
         if self.divisor != 1:
             self.raw = self.raw/self.divisor
             self.gallery = self.gallery/self.divisor
@@ -220,7 +228,9 @@ def _is_method(method):
     "Refuse a class, or anything else that is no method"
     if isinstance(method, TTA): return
     what = f"the class {method.__name__}" if isinstance(method, type) else type(method).__name__
-    raise TypeError(f"method is {what}, not a method with its settings: use NoAdapt(), CameraNorm() or Dart3Lite()")
+    raise TypeError(
+        f"method is {what}, not a method with its settings: "
+        "use NoAdapt(), CameraNorm() or Dart3Lite()")
 
 
 def _both_adapted(method, q, g, features):
@@ -234,8 +244,10 @@ def warn_of_unknown_cameras(q:Embeddings, # Queries
     "Warn how many images are adapted without their camera: -1 is unknown, and no camera"
     cams = np.concatenate([e.cam for e in (q, g) if e.cam is not None] or [np.zeros(0, int)])
     n = int((cams == -1).sum())
-    if n: warn_caller(f"{n} of {len(cams)} images have an unknown camera (cam -1): they are adapted by mean and "
-                      "deviation of all images, not by those of a camera")
+    if n:
+        warn_caller(
+            f"{n} of {len(cams)} images have an unknown camera (cam -1): "
+            "they are adapted by mean and deviation of all images, not by those of a camera")
 
 
 def adapt_embeddings(method:TTA, # `NoAdapt()`, `CameraNorm()` or `Dart3Lite(...)`

@@ -40,7 +40,8 @@ class CameraNorm(TTA):
         ):
         check_choice('stats_from', stats_from, STATS_FROM)
         check_choice('single', single, ('one', 'global'))
-        if first < 0: raise ValueError(f"first={first}; it is a number of queries of each camera, or 0 for all")
+        if first < 0:
+            raise ValueError(f"first={first}; it is a number of queries of each camera, or 0 for all")
         self.stats_from, self.first = stats_from, first
         self.ddof, self.single = ddof, single
         self.std, self.unit, self.by_camera = std, unit, by_camera

@@ -73,8 +73,9 @@ class Dart3(Gradient):
         self.norm = CameraNorm(stats_from, first, ddof, single) # its `M` and `S` learn
         if tau <= 0 or k < 1: raise ValueError(f"tau={tau} must be positive and k={k} at least 1")
         if bool(n_ground) != (ground is not None):
-            raise ValueError(f"n_ground={n_ground} needs ground, and the other way round: a stream of known cameras' "
-                             "images, and how many of them join each batch")
+            raise ValueError(
+                f"n_ground={n_ground} needs ground, and the other way round: "
+                "a stream of known cameras' images, and how many of them join each batch")
         self.distance = check_choice('distance', distance, LOSS_DISTANCES)
         self.tau, self.k, self.camera, self.rescale = tau, k, camera, rescale
         self.ground, self.n_ground, self.seed = ground, n_ground, seed
@@ -92,7 +93,8 @@ class Dart3(Gradient):
         if not self.n_ground: return
         self.ground_at = self.norm.q_stats.rows(self.ground.cam)
         missing = sorted({*np.asarray(self.ground.cam).tolist()} - {*self.norm.q_stats.cams.tolist()})
-        if missing: raise ValueError(f"ground has cameras without statistics: {missing[:5]}; use stats_from='pooled'")
+        if missing:
+            raise ValueError(f"ground has cameras without statistics: {missing[:5]}; use stats_from='pooled'")
 
     def features(self, rows:np.ndarray # Numbers of queries
         ) -> torch.Tensor: # (B,D)
@@ -163,8 +165,10 @@ def _compare_rate(self:Dart3):
     fate = 'are lost' if self.lr >= size else 'stay as they are'
     remedy = 'use rescale=True or another lr'
     if not 1e-6 < size < 1e6: remedy = 'no trained model has such features: look at its weights first'
-    warn_caller(f"lr={self.lr} is a length in feature space, and the features deviate by {size:.3g}: the camera "
-                f"statistics {fate}; {remedy}")
+    warn_caller(
+        f"lr={self.lr} is a length in feature space, "
+        f"and the features deviate by {size:.3g}: the camera statistics {fate}; "
+        f"{remedy}")
 
 # %% ../../nbs/10_tta/40_dart3.ipynb #66aa5b48
 @patch
@@ -187,7 +191,8 @@ class Dart3Lite(Dart3):
     def __init__(self, **kw): # For `Dart3`, without what is about layers: `norm_kinds`, `bn_mode`, `frozen`
         layers = {'norm_kinds', 'bn_mode', 'frozen'} & set(kw)
         if layers:
-            raise TypeError(f"Dart3Lite adapts no layers and takes no {sorted(layers)}; use Dart3 with a model")
+            raise TypeError(
+                f"Dart3Lite adapts no layers and takes no {sorted(layers)}; use Dart3 with a model")
         super().__init__(**kw, norm_kinds=())
 
     def features(self, rows:np.ndarray # Numbers of queries

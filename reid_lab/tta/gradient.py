@@ -87,8 +87,10 @@ def configure(self:Gradient, stream:Stream, # Queries
     layers = influential(model, stream.pixels(some), self.norm_kinds)
     self.layers = {name: p for name, p in layers.items() if name not in fixed}
     if not self.layers:
-        raise ValueError(f"requires_grad is False for all {len(layers)} parameters of the normalisation layers that "
-                         f"{type(self).__name__} adapts; use frozen=True to adapt them, or model.requires_grad_(True)")
+        raise ValueError(
+            f"requires_grad is False for all {len(layers)} parameters "
+            f"of the normalisation layers that {type(self).__name__} adapts; "
+            "use frozen=True to adapt them, or model.requires_grad_(True)")
     for p in self.layers.values(): p.requires_grad_(True)
     if self.bn_mode == 'batch':
         for norm in norm_layers(model, ('bn',)).values():
@@ -121,9 +123,12 @@ def reset(self:Gradient) -> None:
 @patch
 def check(self:Gradient) -> None:
     "Raise if no parameter can learn, or if a batch of one would be normalised by itself"
-    if not self.collect_params(): raise ValueError(f"{type(self).__name__} has nothing to learn; give norm_kinds")
+    if not self.collect_params():
+        raise ValueError(f"{type(self).__name__} has nothing to learn; give norm_kinds")
     if self.bn_mode == 'batch' and self.stream.model is not None and min(self.batch_size, len(self.stream)) < 2:
-        raise ValueError("bn_mode='batch' needs at least two images in a batch; use batch_size >= 2 or bn_mode='eval'")
+        raise ValueError(
+            "bn_mode='batch' needs at least two images in a batch; "
+            "use batch_size >= 2 or bn_mode='eval'")
 
 
 @patch
@@ -143,8 +148,9 @@ def _one_batch(self:Gradient, rows): # -> (B,D)
     for _ in range(self.steps):
         loss, out = self.loss(rows)
         if not torch.isfinite(loss):
-            raise FloatingPointError(f"the loss of {type(self).__name__} is {loss.item()} at queries {rows[:4]}...; "
-                                     "lower lr or steps, or raise tau")
+            raise FloatingPointError(
+                f"the loss of {type(self).__name__} is {loss.item()} at queries {rows[:4]}...; "
+                "lower lr or steps, or raise tau")
         self.opt.zero_grad()
         loss.backward()
         self.opt.step()

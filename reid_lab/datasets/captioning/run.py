@@ -222,8 +222,9 @@ def accepted(records:Iterable[CaptionRecord], # Of a run
     if ok or not records: return ok
     reasons = Counter(r.reason for r in records).most_common(3)
     text = '; '.join(f'{n:,} times {reason[:160]!r}' for reason, n in reasons)
-    raise ValueError(f"all {len(records):,} captions were rejected: {text}. The records are in {path}; correct the "
-                     "model or its prompts, or allow more retries, and run again")
+    raise ValueError(
+        f"all {len(records):,} captions were rejected: {text}. The records are in {path}; "
+        "correct the model or its prompts, or allow more retries, and run again")
 
 
 def with_captions(table:ReidTable, # That was captioned, or some of its rows
@@ -233,5 +234,6 @@ def with_captions(table:ReidTable, # That was captioned, or some of its rows
     captions = {r.image: [r.caption] if r.status == 'ok' else [] for r in records}
     missing = [p for p in table['path'] if p not in captions]
     if missing:
-        raise ValueError(f"records: {len(missing)} images have none, such as {missing[0]!r}; caption them first")
+        raise ValueError(
+            f"records: {len(missing)} images have none, such as {missing[0]!r}; caption them first")
     return table._with(table.frame.assign(captions=pd.Series([captions[p] for p in table['path']], dtype=object)))

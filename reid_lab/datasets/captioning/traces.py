@@ -326,8 +326,9 @@ def check_captioner(backend:Any, # What should be one
     needs = ('name', 'prompt_hash', 'settings', 'perceive', 'compose', 'audit')
     lacks = [name for name in needs if not hasattr(backend, name)]
     if lacks or isinstance(backend, type):
-        raise TypeError(f"backend={backend!r} has no {', '.join(lacks) or 'state: call the class'}; give a Captioner "
-                        "such as RuleCaptioner or local_captioner")
+        raise TypeError(
+            f"backend={backend!r} has no {', '.join(lacks) or 'state: call the class'}; "
+            "give a Captioner such as RuleCaptioner or local_captioner")
     return backend
 
 # %% ../../../nbs/07_datasets/95_captioning/10_traces.ipynb #0815eb60
@@ -459,7 +460,8 @@ def read_records(path:Path | str, # File that `RecordFile` wrote
     path, found = Path(path), {}
     *lines, rest = path.read_bytes().split(b'\n')
     if not _START.startswith(rest[:len(_START)]):
-        raise TraceError(f"{str(path)!r} line {len(lines) + 1} is not a part of a record; choose another file")
+        raise TraceError(
+            f"{str(path)!r} line {len(lines) + 1} is not a part of a record; choose another file")
     for n, line in enumerate(lines, 1):
         at = f'{str(path)!r} line {n}'
         try: record = read_state(CaptionRecord, line.decode('utf-8'), at)

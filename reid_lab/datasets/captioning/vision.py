@@ -64,8 +64,9 @@ def check_prompts(prompts:Mapping[str, str] | None=None, # Question -> text, som
         places = PLACES[check_choice('prompts', question, PLACES)]
         missing = [p for p in places if p not in str(text)]
         if missing or not str(text).strip():
-            raise ValueError(f"prompts[{question!r}]={str(text)[:60]!r} does not say where {missing or 'a question'} "
-                             "goes")
+            raise ValueError(
+                f"prompts[{question!r}]={str(text)[:60]!r} does "
+                f"not say where {missing or 'a question'} goes")
     return PROMPTS | own
 
 # %% ../../../nbs/07_datasets/95_captioning/30_vision.ipynb #a38d1b75
@@ -151,7 +152,8 @@ class LocalCaptioner:
         answering:Answering=Answering(), # Length and draws of answers
         ):
         if not getattr(processor, 'chat_template', None):
-            raise ValueError(f"the processor of {name!r} has no chat template; copy chat_template.jinja to it")
+            raise ValueError(
+                f"the processor of {name!r} has no chat template; copy chat_template.jinja to it")
         self.model, self.processor, self.name, self.weights = model.eval(), processor, name, weights
         self.prompts, self.answering = check_prompts(prompts), answering
         self.prompt_hash = digest(self.prompts)
@@ -211,8 +213,9 @@ def answer(self:LocalCaptioner, question:str, # As the model is asked
     n_tokens, config = inputs['input_ids'].shape[1], self.model.config.get_text_config()
     room = getattr(config, 'max_position_embeddings', None) or 10**9
     if n_tokens >= room:
-        raise ValueError(f"question and image have {n_tokens} tokens, and {self.name!r} reads {room}; use shorter "
-                         "prompts, smaller images, or another model")
+        raise ValueError(
+            f"question and image have {n_tokens} tokens, and {self.name!r} reads {room}; "
+            "use shorter prompts, smaller images, or another model")
     how = self.answering
     draw = dict(do_sample=True, temperature=how.temperature) if attempt else dict(do_sample=False)
     with torch.random.fork_rng(), torch.inference_mode():
@@ -238,8 +241,9 @@ def local_captioner(path:Path | str, # Folder of a vision-language model, as `sa
     path, prompts = Path(path).expanduser(), check_prompts(prompts)
     answering = Answering(int(seed), int(max_new_tokens), float(temperature))
     if not (path/'config.json').is_file():
-        raise FileNotFoundError(f"path={str(path)!r} holds no config.json; give the folder of a vision-language "
-                                "model, as `save_pretrained` writes it")
+        raise FileNotFoundError(
+            f"path={str(path)!r} holds no config.json; "
+            "give the folder of a vision-language model, as `save_pretrained` writes it")
     try:
         processor = AutoProcessor.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         model = AutoModelForImageTextToText.from_pretrained(path, weights_only=True, dtype='auto',

@@ -43,7 +43,8 @@ def own_table(path:Path | str, # Ends in .csv or .parquet: a manifest, or a tabl
         raise ValueError(f"dataset={path.name!r} has no camera labels (columns {header}); a case of new "
                          "cameras needs them: add the column cam, a number for each camera")
     if lacks:
-        raise ValueError(f"dataset={path.name!r} has no columns {lacks}, only {header}; add them, see ReidTable")
+        raise ValueError(
+            f"dataset={path.name!r} has no columns {lacks}, only {header}; add them, see ReidTable")
     return ReidTable.load(path, named.folder or path.parent, follow_links=named.follow_links).validate()
 
 # %% ../../../nbs/07_datasets/90_protocols/52_camera_cases.ipynb #85aedadd
@@ -53,7 +54,8 @@ def camera_numbers(seen:Iterable[int] | str, # Numbers, or their text such as '0
     parts = [t.strip() for t in seen.split(',') if t.strip()] if isinstance(seen, str) else list(seen)
     try: numbers = tuple(int(t) for t in parts)
     except (TypeError, ValueError):
-        raise ValueError(f"seen={seen!r} is no list of camera numbers; write them with commas, such as 0,1,2") from None
+        raise ValueError(
+            f"seen={seen!r} is no list of camera numbers; write them with commas, such as 0,1,2") from None
     if len(set(numbers)) < len(numbers):
         raise ValueError(f"seen={seen!r} names a camera twice; write each once")
     return numbers
@@ -69,8 +71,10 @@ def _check_cameras(table, seen):
     f, text = table.frame, ','.join(map(str, seen))
     cams = _cameras_of(f)
     if len(cams) < 2:
-        raise ValueError(f"{table.name!r} has one camera, {cams[0]}, for all {len(f)} images (or no camera labels): a "
-                         "camera that was not trained on needs a second one; correct the column cam")
+        raise ValueError(
+            f"{table.name!r} has one camera, {cams[0]}, for all {len(f)} images (or "
+            "no camera labels): a camera that was not trained on needs a second one; "
+            "correct the column cam")
     for c in seen:
         if c not in cams:
             raise ValueError(f"seen={text}: {table.name!r} has no camera {c}; choose of {cams} "
@@ -109,8 +113,9 @@ def check_case_names(dataset:str, # See `camera_case`
     ) -> None:
     "Refuse a case that the names alone rule out"
     if not numbers and Path(dataset).suffix.lower() in TABLES:
-        raise ValueError(f"dataset={dataset!r} is a table of your own: name the cameras that are trained on, such as "
-                         "seen=0,1,2")
+        raise ValueError(
+            f"dataset={dataset!r} is a table of your own: "
+            "name the cameras that are trained on, such as seen=0,1,2")
     if numbers and protocol != 'camera':
         raise ValueError(f"seen={','.join(map(str, numbers))} goes with studies on new cameras, this one has "
                          f"protocol={protocol!r}; leave seen out, or choose another study, such as main")
@@ -122,9 +127,10 @@ def _real_table(dataset, data_root, seen):
     if dataset in DATASETS:
         return load_as_in_papers(dataset, data_root, 'a case of new cameras', cameras=True,
                                  image_queries=True)
-    raise ValueError(f"dataset={dataset!r} with seen={seen!r} is neither a registered dataset with cameras and "
-                     "image queries nor a .csv or .parquet table; registered: "
-                     f"{list_datasets(cameras=True, image_queries=True)}")
+    raise ValueError(
+        f"dataset={dataset!r} with seen={seen!r} is neither a registered "
+        "dataset with cameras and image queries nor a .csv or .parquet table; "
+        f"registered: {list_datasets(cameras=True, image_queries=True)}")
 
 
 def camera_case(preset:str, # Size of the World

@@ -175,9 +175,10 @@ def check_known(table:ReidTable, # A dataset
     if set(cameras) <= set(there) and set(with_queries) - set(cameras): return
     known = ', '.join(map(str, cameras))
     example = ','.join(map(str, there[:max(1, len(there) - 1)]))
-    raise ValueError(f"dataset={setting!r} trains on cameras {known} and tests the others, but {table.name!r} has "
-                     f"cameras {there}, with queries {with_queries}; name the dataset alone and the cameras that are "
-                     f"trained on, such as seen={example}")
+    raise ValueError(
+        f"dataset={setting!r} trains on cameras {known} and tests the others, "
+        f"but {table.name!r} has cameras {there}, with queries {with_queries}; "
+        f"name the dataset alone and the cameras that are trained on, such as seen={example}")
 
 
 def _all_cameras(case, table, name, seed):

@@ -197,8 +197,9 @@ def load_case(dataset:str='world', # See the table above
     "What a name stands for"
     kind = case_kind(dataset)
     if world and kind != 'world':
-        raise ValueError(f"{sorted(world)} describe the World of dataset='world'; {dataset!r} has sites and cameras of "
-                         "its own")
+        raise ValueError(
+            f"{sorted(world)} describe the World of dataset='world'; "
+            f"{dataset!r} has sites and cameras of its own")
     if kind in ('world', 'manifest'): return _world_or_manifest(dataset, preset, seed, root, subsets, world)
     if kind == 'mixed': return _mixed(dataset, preset, seed, root)
     return _transfer(dataset, preset, seed, root)
@@ -234,8 +235,9 @@ def case_kind(dataset:str, # See `load_case`
         return 'mixed'
     if '->' in dataset: return 'transfer'
     if Path(dataset).suffix.lower() in ('.csv', '.parquet'): return 'manifest'
-    raise ValueError(f"dataset={dataset!r} is none of: world; a manifest (.csv, .parquet); mixed A, mixed B, mixed "
-                     f"world; a->b, c with names of datasets or of {list(WORLD_SETS)}")
+    raise ValueError(
+        f"dataset={dataset!r} is none of: world; a manifest (.csv, .parquet); "
+        f"mixed A, mixed B, mixed world; a->b, c with names of datasets or of {list(WORLD_SETS)}")
 
 
 def case_worlds(dataset:str, # See `load_case`

@@ -164,8 +164,10 @@ def _test_halves(partitions, ids):
         train = set(map(int, partition))
         odd = sorted(train - set(ids.tolist()))
         if odd or len(train) >= len(ids):
-            raise ValueError(f"partitions[{k}]: identities {odd[:4]} of {len(train)} are not among the {len(ids)} "
-                             "pairs; give the training half of each split, by pid")
+            raise ValueError(
+                f"partitions[{k}]: identities {odd[:4]} "
+                f"of {len(train)} are not among the {len(ids)} pairs; "
+                "give the training half of each split, by pid")
         splits.append(dict(test=np.flatnonzero(~np.isin(ids, list(train))).tolist()))
     return splits
 
@@ -192,8 +194,10 @@ def target_cases(table:ReidTable, # All images of the target
     cases = []
     for k, split in enumerate(splits):
         if not split['test'] or max(split['test']) >= len(ids):
-            raise ValueError(f"splits[{k}] names identity {max(split['test'], default=None)} of {len(ids)} (from 0); "
-                             f"make them for this table: make_splits({name!r}, ids={len(ids)})")
+            raise ValueError(
+                f"splits[{k}] names identity "
+                f"{max(split['test'], default=None)} of {len(ids)} (from 0); "
+                f"make them for this table: make_splits({name!r}, ids={len(ids)})")
         for way in _directions(table, name, ids, ids[split['test']], split.get('draw')):
             q = _roles(table.take(way.query), 'query', **q_cam)
             g = _roles(table.take(way.gallery), 'gallery', **g_cam)
@@ -690,7 +694,9 @@ def abc_worlds(preset:str='quick', # Size of the World
     for k in size: check_choice('size', k, ABC.__dataclass_fields__)
     s = replace(ABC_SIZES[check_choice('preset', preset, ABC_SIZES)], **size)
     if not 2 <= s.cams_per_id <= s.cams:
-        raise ValueError(f"cams_per_id={s.cams_per_id} must be from 2 to cams={s.cams}, so that there are matches")
+        raise ValueError(
+            f"cams_per_id={s.cams_per_id} must be from 2 "
+            f"to cams={s.cams}, so that there are matches")
     if len(set(scenarios)) != 2: raise ValueError(f"scenarios={scenarios} must be two different ones")
     home, b, c = s.sites
     n_ids = dict(zip(ABC_SUBSETS, s.ids))
@@ -735,8 +741,9 @@ def abc_case(table:ReidTable, # With the column subset
     check_choice('subset', subset, [s for s in ABC_SUBSETS if s != 'train'])
     t = table.where(subset=subset, pid=lambda p: p >= 0)
     if t['role'].eq('both').any() or not len(t):
-        raise ValueError(f"{subset}: {len(t)} images, some of role 'both' or none at all; draw queries first: "
-                         "pick_queries(table)")
+        raise ValueError(
+            f"{subset}: {len(t)} images, some of role 'both' or none at all; "
+            "draw queries first: pick_queries(table)")
     return t.where(role='query'), t.where(role='gallery')
 
 # %% ../../../nbs/07_datasets/90_protocols/20_dg_splits.ipynb #178e0a36
