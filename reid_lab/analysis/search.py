@@ -23,6 +23,7 @@ from ..core.old_names import renamed_attributes
 from ..data.augment import to_pixels
 from ..data.images import read_image, resize_image
 from ..data.text import check_sentence, text_note
+from ..models.weights.seen import Seen, seen_by
 from ..moved import forward
 from ..retrieval.embeddings import Embeddings, embed_texts, encode_images
 from ..retrieval.ranking import RetrievalResult, rank
@@ -89,6 +90,7 @@ class Answer:
     "The best images of each question, and whether they are good enough"
     result:RetrievalResult # Lists with the gallery's labels
     threshold:Threshold | None = None # None: nothing is said about presence
+    seen:Seen = Seen() # What the model of the gallery was trained on
 
     def __len__(self): return len(self.result)
 
@@ -102,6 +104,20 @@ class Answer:
         "Whether the best image reaches the threshold"
         if self.threshold is None: return None
         return self.result.score[:, 0] >= self.threshold.value
+
+    @property
+    def searched(self) -> str: # Name of a table; empty: not noted
+        "The images that were searched"
+        return str(self.result.g.meta.get('data') or '')
+
+    def caveats(self) -> list[str]: # Two lines at most
+        "What the model has seen, and what may be doubted"
+        return self.seen.lines(self.searched)
+
+    def __repr__(self):
+        n = f"{len(self)} question{'s'*(len(self) != 1)}"
+        first = f'first: {self.sentence()}' if len(self) else ''
+        return '\n'.join(filter(None, [f'Answer to {n} in {len(self.result.g):,} images', first, *self.caveats()]))
 
     def table(self, i:int=0, # Question
         ) -> pd.DataFrame: # rank, row, score, accepted, and the gallery's labels
@@ -117,10 +133,11 @@ class Answer:
         if best == -np.inf: return "no image is left to be searched"
         if t is None:
             return f"best score {best:.3f}; no threshold was given, so nothing is said about presence"
-        if not self.present[i]: return f"not present: best score {best:.3f}, threshold {t}"
+        if not self.present[i]:
+            return f"nobody clears the threshold {t.value:.3f}, {t.what_it_misses()} (best score {best:.3f})"
         n = int((self.result.score[i] >= t.value).sum())
         listed = int((self.result.index[i] >= 0).sum())
-        return f"present: {n} of the first {listed} images reach the threshold {t}"
+        return f"present: {n} of the first {listed} images clear the threshold {t.value:.3f}, {t.whom_it_finds()}"
 
 # %% ../../nbs/12_analysis/70_search.ipynb #d45c6595
 def _check_fits(threshold, q, distance):
@@ -168,7 +185,7 @@ def find(q:Embeddings, # Questions, see `ask`, or any queries
     bare_q, bare_g = _unlabelled(q), _unlabelled(g)
     index, score = rank(bare_q, bare_g, min(k, len(g)), same_camera='keep', scores=scores, chunk=chunk)
     labelled = cast(Embeddings, g) # lists look up labels only, which a gallery on disk has as well
-    return Answer(RetrievalResult(index, score, q, labelled), threshold)
+    return Answer(RetrievalResult(index, score, q, labelled), threshold, seen_by({**q.meta, **g.meta}))
 
 # %% ../../nbs/12_analysis/70_search.ipynb #50a725ec
 __getattr__ = forward('analysis.search') # names that moved in 0.2.0

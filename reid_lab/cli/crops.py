@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -264,13 +264,15 @@ def answer_record(answer:'Answer', # Of all questions
     i:int, # Question
     name:str, # Of the question
     empty:Sequence[str]=None, # Columns to leave out; None: those of `empty_columns`
-    ) -> dict: # question, present, threshold, results: for JSON
+    ) -> dict: # question, present, threshold, misses (its rate), model (what it has seen), results: for JSON
     "An answer for a program; columns of the gallery that say nothing are left out"
     hidden = {'caption', *(empty_columns(answer.result.g) if empty is None else empty)}
     results = [_plain_values(row, hidden) for row in answer.table(i).to_dict('records')]
     present = None if answer.present is None else bool(answer.present[i])
     threshold = None if answer.threshold is None else answer.threshold.value
-    return dict(question=name, present=present, threshold=threshold, results=results)
+    misses = None if answer.threshold is None or answer.threshold.misses is None else asdict(answer.threshold.misses)
+    return dict(question=name, present=present, threshold=threshold, misses=misses,
+                model=answer.seen.record(answer.searched), results=results)
 
 
 def _plain_values(row, hidden):
@@ -359,6 +361,7 @@ def _search(a:argparse.Namespace, # Arguments of the command
         print(json.dumps(records, allow_nan=False))
         return 0
     print('\n\n'.join(answer_text(answer, i, name) for i, name in enumerate(names)))
+    print('\n' + '\n'.join(answer.caveats()))
     if a.html: print(f'\npage: {near_path(a.html)}')
     return 0
 
@@ -427,12 +430,12 @@ def _match(a:argparse.Namespace, # Arguments of the command
         if a.out: to_csv(pairs, Path(a.out).expanduser())
         if a.html: _write_page(a, answer, f'{Path(a.a).name} in {Path(a.b).name}', [a.a, a.b])
     report_itself(answer.itself)
-    if a.json: print(pairs.to_json(orient='records'))
-    else: _print_pairs(a, pairs, len(g))
+    if a.json: print(pairs.assign(model=answer.seen.model, seen=answer.seen.kind).to_json(orient='records'))
+    else: _print_pairs(a, pairs, len(g), answer.caveats())
     return 0
 
 
-def _print_pairs(a, pairs:'pd.DataFrame', n_searched:int, most:int=20) -> None:
+def _print_pairs(a, pairs:'pd.DataFrame', n_searched:int, caveats:Sequence[str], most:int=20) -> None:
     "The best pair of each image, mutual ones first, and where all are"
     from reid_lab.experiments.terminal import near_path
     best = pairs[pairs['rank'] == 1].sort_values(['mutual', 'score'], ascending=False, kind='stable')
@@ -444,6 +447,7 @@ def _print_pairs(a, pairs:'pd.DataFrame', n_searched:int, most:int=20) -> None:
     if len(best) > most:
         where = near_path(a.out) if a.out else '--out pairs.csv'
         print(f'  and {len(best) - most} more; {where} holds all, --json prints them')
+    for line in caveats: print(line)
     if a.out: print(f'pairs: {near_path(a.out)}')
     if a.html: print(f'page: {near_path(a.html)}')
 
@@ -492,6 +496,7 @@ def _set_threshold(a:argparse.Namespace, # Arguments of the command
     check_new(a.out, a.fresh, '--out')
     from reid_lab.analysis.open_set import check_rate
     from reid_lab.experiments.terminal import near_path
+    from reid_lab.models.weights.seen import seen_by
     from reid_lab.recipes.crops import calibrate_on, open_features
     from reid_lab.retrieval.shards import in_memory
     from reid_lab.retrieval.sides import same_images
@@ -502,14 +507,15 @@ def _set_threshold(a:argparse.Namespace, # Arguments of the command
     threshold = calibrate_on(q, g, a.rate)
     threshold.save(Path(a.out).expanduser())
     report_itself(len(same_images(q, g)))
-    print(f'{threshold}\nthreshold: {near_path(a.out)}')
+    print('\n'.join([str(threshold), *threshold.rates(), *seen_by(g.meta).lines(g.meta.get('data', ''))]))
+    print(f'threshold: {near_path(a.out)}')
     return 0
 
 
 def _add_calibrate(command):
     "`calibrate`"
     c = command('calibrate', _set_threshold,
-                'a threshold for "not present", from features of people who are known')
+                'a threshold, and whom it misses, from features of people who are known')
     c.add_argument('query',
                    help='features with identities: of images, or of captions for searches by sentence')
     c.add_argument('gallery', help='features of images with identities')
