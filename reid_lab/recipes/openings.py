@@ -51,21 +51,29 @@ def _candidates(path, prefix) -> Iterator[tuple[str, dict]]:
         arguments = {name: value for name, value in arguments_of(model, found['arguments']).items() if name != 'n_ids'}
         if model in CONTROLS:
             place = arguments.pop(CONTROLS[model], None)
-            if place is not None: yield f'{model}:{place}', arguments
+            for tower in found['towers'] or [place]:
+                if tower is not None: yield f'{model}:{tower}', arguments
         else: yield model, {} if found['card'].get('zoo') else arguments
     if found['card'].get('zoo'): return
     for tower in find_towers(open_weights(path, prefix, values=False).state): yield tower.model, {}
 
 
-def _tried(model, weights, arguments, tokenizer):
+def _tried(model, weights, arguments, tokenizer, apart):
     "The opening, if the model takes the file"
     with torch.device('meta'), warnings.catch_warnings():
         warnings.simplefilter('ignore')         # of the tensors that are not copied there, and of what is left out
         try: net = from_file(model, weights, tokenizer or None, arguments)
         except (ValueError, TypeError, RuntimeError, KeyError, OSError): return None
-    counted = [name for name in net.state_dict() if not name.startswith(_OWN)]
+    counted = [name for name in net.state_dict() if not name.startswith(_OWN) and not name.endswith(apart)]
     share = min(1., net.loaded.matched/max(len(counted), 1)) if net.loaded else 0.
     return Opening(model, arguments, tokenizer, share)
+
+
+def _counters_apart(path, prefix):
+    "Ends of names that are not counted: old programs store no counters of batches"
+    counter = 'num_batches_tracked'
+    names = open_weights(path, prefix, values=False).state
+    return () if any(name.endswith(counter) for name in names) else (counter,)
 
 
 def openings(path:Path | str, # A file or folder of weights
@@ -73,9 +81,10 @@ def openings(path:Path | str, # A file or folder of weights
     ) -> list[Opening]: # Those that hold most of a model first; empty if no model takes the file
     "The models that take a file of weights, each tried"
     weights, found = with_prefix(path, prefix), {}
+    apart = _counters_apart(path, prefix)
     for model, arguments in _candidates(path, prefix):
         for tokenizer in ('', 'clip'):
-            opening = _tried(model, weights, arguments, tokenizer)
+            opening = _tried(model, weights, arguments, tokenizer, apart)
             if opening is None: continue
             if opening.share >= LEAST: found.setdefault(model, opening)
             break
