@@ -216,13 +216,56 @@ def _add_embed(command):
                    'interrupted call goes on, and an interrupted --fresh goes on with it')
 
 # %% ../../nbs/16_cli/10_crops.ipynb #fd6576d7
+def _number(text, low, high, what):
+    "A number within bounds, or an error of argparse"
+    try: value = float(text)
+    except ValueError: value = low - 1
+    if low <= value <= high: return value
+    raise argparse.ArgumentTypeError(f'{text!r} must be {what}')
+
+
+def _share(text:str, # Of the command line
+    ) -> float:
+    "A number from 0 to 1, as a type of argparse"
+    return _number(text, 0, 1, 'a number from 0 to 1')
+
+
+def _power(text:str, # Of the command line
+    ) -> float:
+    "A number from 0 to 100, as a type of argparse"
+    return _number(text, 0, 100, 'a number from 0 to 100')
+
+
 def questions(a:argparse.Namespace, # Arguments of `search`
-    ) -> list[str] | list[Path]:
-    "Sentences or crops"
-    if a.sentence and a.image: raise ValueError('give sentences or --image, not both: one kind is asked at a time')
+    ) -> list: # Paths of crops, sentences
+    "Sentences or crops; of one question also both"
+    _check_combined(a)
+    if a.sentence and a.image and not a.together:
+        raise ValueError('give sentences or --image, not both: one kind is asked at a time; --together makes one '
+                         'question of them')
     if not a.sentence and not a.image:
         raise ValueError('nothing is asked; give a sentence in quotes, or --image crop.jpg')
-    return a.sentence or [Path(p).expanduser() for p in a.image]
+    return [*[Path(p).expanduser() for p in a.image or ()], *a.sentence]
+
+
+def _check_combined(a:argparse.Namespace, # Arguments of `search`
+    ) -> None:
+    "Refuse options of combined questions that would have no effect"
+    if a.image_weight is not None and not a.together:
+        raise ValueError(f'--image-weight {a.image_weight:g} is of --together; give both, or neither')
+    if a.alpha is not None and not a.expand:
+        raise ValueError(f'--alpha {a.alpha:g} is of --expand K; give both, or neither')
+
+
+def _combination(a:argparse.Namespace, # Arguments of `search`
+    ) -> dict: # For `reid_lab.recipes.crops.search`; empty without such options
+    "How questions are put together and expanded"
+    from reid_lab.analysis.together import Together
+    from reid_lab.retrieval.queries import Expansion
+    how: dict = {}
+    if a.together: how['together'] = Together(a.image_weight)
+    if a.expand: how['expand'] = Expansion(a.expand, a.alpha or 0.)
+    return how
 
 
 def check_new(path:str | None, # File to be written
@@ -348,13 +391,15 @@ def _search(a:argparse.Namespace, # Arguments of the command
     with Display('search', sections=False):
         gallery = crops.open_features(a.features)
         model = _named_model(a)
-        if model is None: answer = crops.search(gallery, queries, a.k, None, threshold, a.weights, a.tokenizer)
-        else: answer = crops.search(gallery, queries, a.k, model, threshold)
+        how = _combination(a)
+        if model is None: answer = crops.search(gallery, queries, a.k, None, threshold, a.weights, a.tokenizer, **how)
+        else: answer = crops.search(gallery, queries, a.k, model, threshold, **how)
         if a.html:
             _write_page(a, answer, f'Search in {Path(a.features).name}', [a.features],
-                        queries if a.image else None)
+                        queries if a.image and not a.together else None)
     report_itself(answer.itself)
     names = [str(question) for question in queries]
+    if a.together: names = [' + '.join(names)]
     if a.json:
         empty = empty_columns(gallery)
         records = [answer_record(answer, i, name, empty) for i, name in enumerate(names)]
@@ -372,6 +417,14 @@ def _add_search(command):
     c.add_argument('features', help='that embed, or another program, has written: a file, a folder, shards')
     c.add_argument('sentence', nargs='*', help='in quotes, such as "a woman with a white bag"')
     c.add_argument('--image', nargs='+', metavar='FILE', help='crops, instead of sentences')
+    c.add_argument('--together', action='store_true',
+                   help='one question of all: several crops of a person, or crops and sentences')
+    c.add_argument('--image-weight', type=_share, metavar='W',
+                   help='--together: of the crops beside sentences, 0 to 1 (default: .5)')
+    c.add_argument('--expand', type=COUNT, metavar='K',
+                   help='search again with the first K results added to the question (query expansion)')
+    c.add_argument('--alpha', type=_power, metavar='A',
+                   help='--expand: a result counts with its score to this power (default: 0, all alike)')
     _add_answer_options(c, 10, 'that embeds what is asked (default: that of the features)')
 
 

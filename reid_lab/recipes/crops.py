@@ -28,6 +28,7 @@ from torch import nn
 
 from ..analysis.open_set import Threshold, calibrate, check_rate, each_removed, no_person, search_scores
 from ..analysis.search import Answer, ask, find
+from ..analysis.together import Together, ask_together, find_together
 from ..core.basics import as_list, check_choice, check_whole, pick_device, warn_caller
 from ..core.files import read_plan, remove_parts
 from ..core.old_names import gathered
@@ -52,6 +53,7 @@ from reid_lab.retrieval.parts import (
     tokenizer_sum,
     weights_sum,
 )
+from ..retrieval.queries import Expansion, as_expansion, expand_queries
 from ..retrieval.shards import Shards, embed_shards, free_memory, in_memory, open_embeddings
 from ..retrieval.sides import one_model, two_sides
 from ..training.folder import DONE, TRAINING, load_trained
@@ -660,6 +662,15 @@ def open_threshold(threshold:Threshold | Path | str | None, # Or its file
     return Threshold.load(threshold)
 
 
+def _refuse_threshold(threshold, together, expansion):
+    "Refuse a threshold of single questions for others, before the work"
+    if threshold is None or not (together or expansion): return
+    what = 'put together from several parts' if together else 'expanded with their first results'
+    shown = threshold.value if isinstance(threshold, Threshold) else str(threshold)
+    raise ValueError(f"threshold={shown!r} was calibrated with single questions, and questions that are {what} have "
+                     "other scores; leave it out")
+
+
 def search(features:Embeddings | Shards | Path | str, # Gallery, or its file or folder
     what:str | Path | np.ndarray | Sequence, # A sentence, a `Path` of a crop, pixels (H,W,3) uint8, or a list
     k:int=10, # Images a question
@@ -667,16 +678,25 @@ def search(features:Embeddings | Shards | Path | str, # Gallery, or its file or 
     threshold:Threshold | Path | str | None=None, # `Threshold`, or its file; None: nothing on presence
     weights:Path | str | None=None, # File for a model of the zoo; None: that which was noted
     tokenizer:Path | str | None=None, # For `weights` that bring none; None: that which was noted
-    ) -> Answer: # `table(i)`, `say(i)`, `present`
+    *, together:bool | Together=False, # The list is one question of several parts, also of crops and sentences
+    expand:int | Expansion=0, # First results with which a question is searched again
+    ) -> Answer: # `table(i)`, `sentence(i)`, `present`
     "The best images of a gallery for sentences or crops"
+    expansion = as_expansion(expand)
+    _refuse_threshold(threshold, together, expansion)
     e = open_features(features)
     items = list(what) if isinstance(what, (list, tuple)) else [what]
     first = items[0] if items else None
-    net = model_of(e, model, 'captions' if isinstance(first, str) else '', weights, tokenizer)
+    reads = 'captions' if any(isinstance(item, str) for item in items) else ''
+    net = model_of(e, model, reads, weights, tokenizer)
+    if together:
+        how = together if isinstance(together, Together) else Together()
+        return find_together(ask_together(net, items, how), e, k, expansion)
     q = ask(net, items)
     if isinstance(first, Path):
         q.path = [str(path) for path in items]
         q.meta['root'] = os.getcwd() # where these paths start: an image of the gallery does not find itself
+    if expansion: q = expand_queries(q, e, expansion)
     return find(q, e, k, open_threshold(threshold))
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #3c38960a

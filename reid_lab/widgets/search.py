@@ -147,11 +147,19 @@ def found(self:SearchPage, query:int | None) -> dict: # Row
                 remarks='; '.join(remarks), what=what)
 
 
+def _is_combined(q):
+    "Whether questions were put together from several parts, of which images are shown beside the sentence"
+    return q.meta.get('kind') == 'combined' and q.path is not None
+
+
 @patch
 def content(self:SearchPage, query:int | None) -> dict:
     content, text, scene = self.found(query), self.question.strip(), self.scene
     for item in content.get('items', []): item['thumb'] = scene.g_thumb(item['row'])
     if text or query is None: return content | dict(query_text=text)
+    if _is_combined(scene.q):
+        text = scene.q.caption[query] if scene.q.caption is not None else f'query {query}'
+        return content | dict(query_text=text, crop=scene.q_thumb(query), query_name=scene.q_thumb.name(query))
     if scene.q.caption is not None: return content | dict(query_text=scene.q.caption[query])
     known = scene.q.pid[query] != -1
     name = self.in_words('q', query) if known else scene.q_thumb.name(query) or 'id unknown'
@@ -178,7 +186,8 @@ def _head(self:SearchPage, query):
         return dict(image=self._embedded_question().pixels, name=text, note=Path(text).name)
     if text: return dict(text=text, note='asked')
     note = self.in_words('q', query)
-    if scene.q.caption is not None: return dict(text=scene.q.caption[query], note=note)
+    if scene.q.caption is not None and not _is_combined(scene.q): return dict(text=scene.q.caption[query], note=note)
+    if scene.q.caption is not None: note = scene.q.caption[query]
     return dict(image=scene.q_thumb.image(query), name=scene.q_thumb.name(query), note=note)
 
 
@@ -297,6 +306,10 @@ def answer_page(answer:Answer, # From `reid_lab.analysis.search.find` or `reid_l
     "Questions that were asked, with what was found for each"
     q, g = answer.result.q, answer.result.g
     if isinstance(g, Shards): g = g[np.unique(answer.result.index)].load() # what was found, with the same lists
-    q_images = images_of(q, beside=beside) if q_images is None else q_images
+    elif answer.parts is not None: g = g[np.setdiff1d(np.arange(len(g)), answer.parts.left_out)]
+    if q_images is None and answer.parts is not None:
+        q_images = [answer.parts.picture] if answer.parts.picture is not None else None
+    elif q_images is None: q_images = images_of(q, beside=beside)
     scene = Scene(q, g, images_of(g, folder, beside), q_images, same_camera='keep', query=0)
+    if answer.parts is not None: scene.q_thumb.height = 256     # several images in one picture
     return SearchPage(scene, threshold=answer.threshold, k=answer.result.index.shape[1], **state)
