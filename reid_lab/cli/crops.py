@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['pair', 'columns_of', 'labels_in_words', 'construction', 'questions', 'check_new', 'check_page', 'empty_columns',
-           'answer_record', 'answer_text', 'report_itself', 'own_folder', 'features_of', 'how_known', 'check_known',
-           'add_crops']
+           'answer_record', 'answer_text', 'unread_text', 'report_itself', 'own_folder', 'features_of', 'how_known',
+           'check_known', 'add_crops']
 
 # %% ../../nbs/16_cli/10_crops.ipynb #bb014994
 import argparse
@@ -307,15 +307,23 @@ def answer_record(answer:'Answer', # Of all questions
     i:int, # Question
     name:str, # Of the question
     empty:Sequence[str]=None, # Columns to leave out; None: those of `empty_columns`
-    ) -> dict: # question, present, threshold, misses (its rate), model (what it has seen), results: for JSON
+    ) -> dict: # question, present, threshold, misses, model, random_sentences, unread (words), results: for JSON
     "An answer for a program; columns of the gallery that say nothing are left out"
+    from reid_lab.data.text import READ
     hidden = {'caption', *(empty_columns(answer.result.g) if empty is None else empty)}
     results = [_plain_values(row, hidden) for row in answer.table(i).to_dict('records')]
     present = None if answer.present is None else bool(answer.present[i])
     threshold = None if answer.threshold is None else answer.threshold.value
     misses = None if answer.threshold is None or answer.threshold.misses is None else asdict(answer.threshold.misses)
     return dict(question=name, present=present, threshold=threshold, misses=misses,
-                model=answer.seen.record(answer.searched), results=results)
+                model=answer.seen.record(answer.searched), random_sentences=_chance_record(answer, i),
+                unread=[word for word, mark in answer.words(i) if mark != READ], results=results)
+
+
+def _chance_record(answer, i):
+    "Where a question stands among random sentences; None if that was not computed or no image is left"
+    best = float(answer.result.score[i, 0])
+    return None if answer.chance is None or best == float('-inf') else answer.chance.record(best)
 
 
 def _plain_values(row, hidden):
@@ -329,7 +337,18 @@ def answer_text(answer:'Answer', # Of all questions
     name:str, # Of the question
     ) -> str:
     "An answer for a reader"
-    return '\n'.join([name, f'  {answer.sentence(i)}', *map(_result_line, answer.table(i).itertuples())])
+    lines = [answer.sentence(i), answer.by_chance(i), unread_text(answer.words(i))]
+    return '\n'.join([name, *(f'  {line}' for line in lines if line), *map(_result_line, answer.table(i).itertuples())])
+
+
+def unread_text(words:Sequence[tuple[str, str]], # Words with their marks, see `Answer.words`
+    ) -> str: # Empty if all are read
+    "The words of a sentence that the model does not read, and why"
+    from reid_lab.data.text import CUT, UNKNOWN
+    reasons = {UNKNOWN: 'unknown to the model', CUT: 'cut off, the sentence is too long'}
+    found = {why: [word for word, mark in words if mark == sign] for sign, why in reasons.items()}
+    lists = [f"{printable(' '.join(some))} ({why})" for why, some in found.items() if some]
+    return f"not read: {', '.join(lists)}" if lists else ''
 
 
 def _result_line(row):
@@ -385,6 +404,7 @@ def _search(a:argparse.Namespace, # Arguments of the command
     "`reid_lab search`"
     queries = questions(a)
     check_page(a)
+    from reid_lab.analysis.search import image_notes
     from reid_lab.experiments.terminal import Display, near_path
     from reid_lab.recipes import crops
     threshold = crops.open_threshold(a.threshold)
@@ -398,6 +418,8 @@ def _search(a:argparse.Namespace, # Arguments of the command
             _write_page(a, answer, f'Search in {Path(a.features).name}', [a.features],
                         queries if a.image and not a.together else None)
     report_itself(answer.itself)
+    if not a.html: # a page looks at the images itself
+        for note in image_notes(answer): print(note, file=sys.stderr)
     names = [str(question) for question in queries]
     if a.together: names = [' + '.join(names)]
     if a.json:

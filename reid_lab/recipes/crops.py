@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from ..analysis.open_set import Threshold, calibrate, check_rate, each_removed, no_person, search_scores
-from ..analysis.search import Answer, ask, find
+from ..analysis.search import Answer, ask, find, with_chance
 from ..analysis.together import Together, ask_together, find_together
 from ..core.basics import as_list, check_choice, check_whole, pick_device, warn_caller
 from ..core.files import read_plan, remove_parts
@@ -696,8 +696,9 @@ def search(features:Embeddings | Shards | Path | str, # Gallery, or its file or 
     if isinstance(first, Path):
         q.path = [str(path) for path in items]
         q.meta['root'] = os.getcwd() # where these paths start: an image of the gallery does not find itself
-    if expansion: q = expand_queries(q, e, expansion)
-    return find(q, e, k, open_threshold(threshold))
+    if expansion: return find(expand_queries(q, e, expansion), e, k, open_threshold(threshold))
+    answer = find(q, e, k, open_threshold(threshold))
+    return with_chance(answer, net) if isinstance(first, str) else answer
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #3c38960a
 def calibrate_on(q:Embeddings | Shards | Path | str, # Labelled queries, or their file

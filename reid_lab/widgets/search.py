@@ -6,7 +6,6 @@
 __all__ = ['ASKS', 'NOBODY', 'NOTHING', 'SearchPage', 'Pictures', 'images_of', 'answer_page']
 
 # %% ../../nbs/15_widgets/50_search.ipynb #2c552dda
-import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from fastcore.basics import patch
 from traitlets import Int, Unicode, validate
 
 from ..analysis.open_set import Threshold
-from ..analysis.search import Answer, ask, find
+from ..analysis.search import Answer, ask, find, written_at
 from ..core.basics import check_choice, warn_caller
 from ..core.files import BROKEN, safe_join
 from ..core.old_names import renamed
@@ -264,15 +263,6 @@ class Pictures:
         return f'{len(paths)} of the images shown {what} ({printable(sorted(paths)[0])} in {printable(self.root)})'
 
 
-def _written(features):
-    "When features were written, None for those in memory; of a folder its oldest file"
-    source = features.source
-    place = source[0] if isinstance(source, tuple) else source
-    if not isinstance(place, str) or not os.path.exists(place): return None
-    files = [file for file in Path(place).iterdir() if file.is_file()] if os.path.isdir(place) else [Path(place)]
-    return min((file.stat().st_mtime for file in files), default=None)
-
-
 @renamed(e='features')
 def images_of(features:Embeddings, # With paths
     folder:str | Path=None, # Where the paths start; None: what `reid_lab.recipes.crops.embed_crops` has noted
@@ -288,7 +278,7 @@ def images_of(features:Embeddings, # With paths
         raise ValueError(f"folder={str(folder)!r} is no folder; give that in which the paths of the features start")
     if not folder and not any(_lies_in(root, place) for place in beside):
         warn_caller(f"pictures are taken from {str(root)!r}, which the features name; give folder=DIR for another")
-    return Pictures(root, features.path, _written(features))
+    return Pictures(root, features.path, written_at(features))
 
 
 def _lies_in(path, folder):
