@@ -36,7 +36,7 @@ from ..core.reporting import progress
 from ..data.crops import crops_table
 from ..data.table import ReidTable
 from ..data.text import FILE, ClipBPE, Tokenizer, WordPiece, load_tokenizer, one_note
-from ..models.frozen import LIBRARIES, ON_TOWERS, check_tower, named_tower
+from ..models.frozen import BRING_WEIGHTS, LIBRARIES, ON_TOWERS, check_own_weights, check_tower, named_tower
 from ..models.weights.formats import chosen, open_weights
 from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer
 from ..models.zoo import MODELS, create_model, list_models
@@ -100,8 +100,10 @@ WITHOUT_FILE = ('published', 'none') # values of weights for a control that name
 def _check_named_tower(name, weights):
     "Refuse a model whose tower is not known, or that has no weights"
     model, named = named_tower(name)
-    for tower in named.values(): check_tower(model, tower)
-    brings_weights = any(tower.startswith('hf:') for tower in named.values())
+    for tower in named.values():
+        check_tower(model, tower)
+        check_own_weights(tower, weights)
+    brings_weights = any(tower.partition(':')[0] in BRING_WEIGHTS for tower in named.values())
     if weights or brings_weights: return
     raise ValueError(f"model={name!r} comes without weights; give a file with weights=FILE, or weights='published' to "
                      "download those of timm or torchvision once")
@@ -291,9 +293,12 @@ def _whole(place):
 
 
 def _whole_name(model):
-    "A model's name; that of a folder of Hugging Face with its whole path"
-    before, mark, folder = str(model).rpartition('hf:')
-    return f'{before}{mark}{_whole(folder)}' if mark else str(model)
+    "A model's name; that of a folder of Hugging Face or an ONNX file with its whole path"
+    name = str(model)
+    for mark in (f'{library}:' for library in BRING_WEIGHTS):
+        before, found, place = name.partition(mark)
+        if found and before in ('', *(f'{control}:' for control in ON_TOWERS)): return f'{before}{mark}{_whole(place)}'
+    return name
 
 
 def _refuse_for_open(what, **given):
