@@ -32,6 +32,7 @@ from .dual import dual_tiny
 from .frozen import frozen, frozen_pair
 from .irra import irra_b16, irra_tiny
 from .transreid import transreid_b16, transreid_tiny
+from .tuned import tuned
 from .weights.start import NONE, TrialPassed, TrialPath, TrialState
 
 # %% ../../nbs/05_models/75_zoo.ipynb #80432657
@@ -112,6 +113,8 @@ MODELS = dict(
         starts='a ViT-B/16 trained on ImageNet-21k and ImageNet (vit_base_patch16_224.orig_in21k_ft_in1k of timm)'),
     transreid_tiny=ModelInfo(transreid_tiny, 'images', 'tiny', 'transreid', 'TransReID, ICCV 2021',
                              ('n_ids',)),
+    tuned=ModelInfo(tuned, 'images', 'paper', 'tuned', 'any image tower, trained on identities by BoT',
+                    ('n_ids', 'tower'), starts='the published weights of its tower'),
 )
 
 # %% ../../nbs/05_models/75_zoo.ipynb #99e8eb3a

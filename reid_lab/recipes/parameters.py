@@ -33,6 +33,7 @@ from ..models.weights.shipped import card_for, check_unseen, check_worlds, shipp
 from ..models.zoo import MODELS, check_weights
 from . import camel_settings as camel, cfam, cfan, dart3, dmg
 from .crops import from_package, ready_names, trained_folders
+from .finetune import finetune_settings, load_source, own_settings, own_source
 from reid_lab.recipes.names import (
     NUMBERS,
     RATE_OF_ALARMS,
@@ -442,7 +443,7 @@ def _word_masking(p):
 
 def _camera_bias(p):
     check_choice('preset', p.preset, UNTRAINED)
-    if p.method: check_choice('method', p.method, COCKPIT_METHODS)      # else what the bias report advises
+    check_choice('method', p.method, COCKPIT_METHODS)
     check_choice('map', p.map, MAPS)
     if bool(p.query) != bool(p.gallery):
         raise ValueError(f"query={p.query!r} and gallery={p.gallery!r} need each other; give both files, or none")
@@ -508,6 +509,21 @@ def _starts(p):
     _check_plan('starts', p, Plan(()))
 
 
+def _finetune(p):
+    settings, source = finetune_settings(**own_settings(p)), own_source(p)
+    check_starts([settings])
+    check_seeds(p.seed)
+    if not source.data_root:
+        for name in ('folders', 'pattern'):
+            if not getattr(p, name): continue
+            raise ValueError(f"{name}={getattr(p, name)!r} says how a folder is read; give it with data_root=FOLDER, "
+                             "or leave it out")
+        check_unseen_worlds([settings], [p.seed])
+    check_places(p, ('data_root',))
+    if source.data_root: load_source(source, 'none')    # what its images hold is looked at by the run
+    _check_plan('finetune', p, Plan((settings,), device=settings.device, named=p.device))
+
+
 def _check_plan(experiment, p, plan):
     "Refuse what a training of an experiment outside `PLANS` lacks: a GPU, or a World of preset paper"
     bad = [f for f in missing(plan, p.execution) if f.level == 'error']
@@ -518,7 +534,7 @@ def _check_plan(experiment, p, plan):
 CHECKS = dict( # experiment -> function of its parameters
     camel=_camel, cfam=_cfam, cfan=_cfan, dart3=_dart3, dmg=_dmg, attention_maps=_attention_maps,
     word_masking=_word_masking, camera_bias=_camera_bias, failure_browser=_failure_browser,
-    caption_cot=_caption_cot, text_granularity=_text_granularity, starts=_starts)
+    caption_cot=_caption_cot, text_granularity=_text_granularity, starts=_starts, finetune=_finetune)
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #ed28ba97
 def check_parameters(experiment:str, # Key of `CHECKS`

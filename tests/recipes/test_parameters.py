@@ -32,7 +32,9 @@ BAD = {  # parameter -> values that no experiment takes
     "rate": [0., -1., math.nan], "batch": [0], "map": ["umapp"], "queries": ["both"], "images": ["/nowhere"],
     "same_camera": ["maybe"],
     "auditor": ["/nowhere"], "threshold": [-.1, 1.1, math.nan], "retries": [-1],
-    "train_on": ["rough"], "tests": ["rough"]}
+    "train_on": ["rough"], "tests": ["rough"], "folders": ["identity"], "pattern": ["(?P<pid>x)"],
+    "epochs": [-1, 10**9],
+    "lr": [-1., math.nan, 11.], "freeze": [-.1, 1., math.nan], "repeats": [-1, 10**6]}
 CASES = [(name, parameter, value) for name, x in EXPERIMENTS.items() for parameter in x.parameters
          if parameter not in FREE for value in BAD[parameter]]
 
