@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .options import COUNT, check_used, image_size
+from .options import COUNT, check_used, image_size, share
 from ..core.basics import warn_caller
 from ..core.reporting import printable
 
@@ -88,18 +88,23 @@ def _check_captions(a, table):
     raise ValueError(f'--captions: {a.source} holds no captions; --column caption=NAME says which column they are in')
 
 
+def _with_remedy(error, remedy):
+    "The `TableError` of a folder; of images that cannot be read it names what the command can do"
+    from reid_lab.data.table import UNREADABLE, TableError
+    findings = [replace(f, remedy=remedy) if f.remedy == UNREADABLE else f for f in error.findings]
+    return TableError(error.name, findings)
+
+
 def _crops_of(a):
     "The table of `embed`; an error for images that cannot be read names the option that leaves them out"
     from reid_lab.data.crops import crops_table
-    from reid_lab.data.table import UNREADABLE, TableError
+    from reid_lab.data.table import TableError
     images = 'none' if a.skip_bad or a.captions else 'sample'      # captions need no image
     try:
         return crops_table(a.source, a.folders, a.pattern, a.root, columns_of(a.column), a.follow_links,
                            a.skip, images)
     except TableError as e:
-        remedy = 'replace the files, or give --skip-bad to leave them out'
-        findings = [replace(f, remedy=remedy) if f.remedy == UNREADABLE else f for f in e.findings]
-        raise TableError(e.name, findings) from None
+        raise _with_remedy(e, 'replace the files, or give --skip-bad to leave them out') from None
 
 
 def _write_features(a, table, embedder):
@@ -397,12 +402,16 @@ def features_of(source:str | Path, # Feature file, or folder of crops
     side:str='', # 'query' or 'gallery', for a file that holds both
     ) -> 'Embeddings | Shards':
     "Features of a file or of shards; a folder of crops is embedded and nothing is kept"
+    from reid_lab.data.table import TableError
     from reid_lab.recipes.crops import embed_once, open_features
     path = Path(source).expanduser()
     if not _is_crops(path): return open_features(path, side)
     if not model:
         raise ValueError(f'{source} is a folder of crops; --model says what embeds it: the model of the other side')
-    features = embed_once(path, model)
+    try: features = embed_once(path, model)
+    except TableError as e:
+        remedy = 'replace the files, or embed the folder first: reid_lab embed --skip-bad leaves them out'
+        raise _with_remedy(e, remedy) from None
     for text in features.meta.get('left_out', ()): print(f'left out: {text}', file=sys.stderr)
     return features
 
@@ -513,7 +522,7 @@ def _add_calibrate(command):
     c.add_argument('query',
                    help='features with identities: of images, or of captions for searches by sentence')
     c.add_argument('gallery', help='features of images with identities')
-    c.add_argument('--rate', type=float, default=.05,
+    c.add_argument('--rate', type=share, default=.05,
                    help='share of searches for somebody absent that may find an '
                    'image (default: .05)')
     c.add_argument('--out', required=True, metavar='FILE',

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .crops import check_known, how_known
-from .options import COUNT, SEED, check_used
+from .options import COUNT, SEED, check_used, share
 from .output import FORMATS, listing, pairs, print_table, stoppable
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #549edbce
@@ -74,19 +74,11 @@ def _check_cameras(a, q, g):
                          f"drop, the default); --same-camera keep counts them and needs no cameras. {how_known('cam')}")
 
 
-def _check_rates(a):
-    "An error before the work for rates of false alarms that are none"
-    if not a.open_set: return
-    from reid_lab.analysis.open_set import check_rate
-    for rate in a.open_set: check_rate(rate, 'open_set')
-
-
 def _metrics(a):
     "`reid_lab metrics`"
     from reid_lab.core.reporting import phase
     from reid_lab.experiments.terminal import Display
     open_set = None
-    _check_rates(a)
     with Display('metrics', sections=False):
         with phase('reading features'): q, g = _read_sides(a)
         for path, side in ((a.query, q), (a.gallery, g)):
@@ -292,7 +284,7 @@ def add_numbers(command:Callable[..., argparse.ArgumentParser], # Called with na
                    help='equal scores: in the order of the gallery (default; '
                    'it is said if they are many), or the mean over all orders')
     c.add_argument('--ks', type=COUNT, nargs='+', default=[1, 5, 10], metavar='K', help='ranks (default: 1 5 10)')
-    c.add_argument('--open-set', type=float, nargs='*', metavar='FPIR',
+    c.add_argument('--open-set', type=share, nargs='*', metavar='FPIR',
                    help='also the share of searches whose person '
                    'is missed at these rates of false alarms (default: .01 .1), per camera, with intervals over people')
     b = command('bias', _bias, 'audit feature files (emb, cam and perhaps pid) for camera bias')

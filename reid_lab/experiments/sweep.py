@@ -35,6 +35,7 @@ from reid_lab.experiments.notebooks import (
     takes_execution,
 )
 from .params import check_type, notebook_parameters, params_hash
+from .places import shareable
 from .run import earlier_run, environment, git_commit, mark_ended, refuse_foreign, write_json
 from .sources import job_code
 from ..results.rows import json_values
@@ -168,7 +169,9 @@ def _one_job(job, name, params, path, parent, execution):
         if not callable(job): out.done(_rows_of(job, params, path.with_suffix(''), execution))
         elif takes_execution(job): out.done(job(**params, execution=execution))
         else: out.done(job(**params))
-    about = dict(job=name, params=params, commit=git_commit(), wall_s=round(time.monotonic() - start, 2))
+    # A sweep folder may be handed on: folders of this machine stay out of it, and no outcome is found by them.
+    about = dict(job=name, params=shareable(params), commit=git_commit(),
+                 wall_s=round(time.monotonic() - start, 2))
     write_json(path, {**about, **out.data})
     return {**about, **out.data}
 

@@ -33,6 +33,7 @@ from reid_lab.core.files import (
     write_sums,
 )
 from ..core.weight_files import checksum
+from ..data.images import ImageError
 from ..data.table import ReidTable
 from .embeddings import Embeddings, embed_images, further_columns
 
@@ -209,8 +210,10 @@ def embed_rows(model:torch.nn.Module, # As for `embed_images`
 
     with naming_memory(kw['batch_size']):
         try: return run(rows), []
-        except (ValueError, OSError, LookupError):
-            if not skip_bad: raise
+        except (ValueError, OSError, LookupError) as e:
+            if not skip_bad:
+                if isinstance(e, ImageError): e.add_note('skip_bad=True leaves out what cannot be read')
+                raise
         rows, bad = _readable(table, rows)
         return (run(rows) if rows else None), bad
 

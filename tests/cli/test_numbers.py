@@ -55,8 +55,9 @@ def test_metrics_of_an_open_set(tmp_path, capsys):
     assert len(rows) == 10 and rows[.05, "all"]["FNIR_low"] <= rows[.05, "all"]["FNIR"] <= rows[.05, "all"]["FNIR_high"]
     assert rows[.2, "all"]["FNIR"] <= rows[.05, "all"]["FNIR"] and found["mAP"] > 50
     assert rows[.2, "cam 1"]["present"] == 60
-    assert main(["metrics", *files, "--open-set", "5"]) == 2
-    assert "--open-set 5.0 must be a number between 0 and 1" in capsys.readouterr().err
+    for wrong in ("5", "much"):
+        with pytest.raises(SystemExit, match="2"): main(["metrics", *files, "--open-set", wrong])
+        assert f"--open-set: {wrong!r} must be a number between 0 and 1" in capsys.readouterr().err
     assert main(["metrics", *files, "--json"]) == 0 and "open_set" not in json.loads(capsys.readouterr().out)
 
 

@@ -147,6 +147,26 @@ def test_a_replaced_or_damaged_image_is_read_anew(tmp_path):
     with pytest.raises(ValueError, match="a.png' cannot be read|a.png' does not exist"): cache.read(path, SIZE)
 
 
+def test_an_emptied_cache_keeps_files_of_others(tmp_path):
+    "Also where these lie in a folder that has the name of a size, and what a process that died left is removed"
+    path, cache = tmp_path/"a.png", ImageCache(tmp_path/"c")
+    Image.new("RGB", (20, 40)).save(path)
+    cache.read(path, SIZE)
+    (entry,) = [p for p in cache.folder.rglob("*") if p.is_file()]
+    entry.with_name(f"{entry.name}.0123abcd").write_bytes(b"half")
+    mine = [cache.folder/"mine"/"abc"/"f", cache.folder/entry.parts[-3]/"note.txt", entry.with_name("thesis.pdf"),
+            cache.folder/"8x8-bicubic-pil"/"abc"/"notes"]
+    for place in mine:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("mine")
+    assert cache.usage().images.to_dict() == {"32x16-bicubic-pil": 2, "8x8-bicubic-pil": 0}
+    assert cache.clear() == 2
+    assert sorted(p for p in cache.folder.rglob("*") if p.is_file()) == sorted(mine)
+    for place in mine: place.unlink()
+    cache.read(path, SIZE)
+    assert cache.clear() == 1 and not (cache.folder/"32x16-bicubic-pil").exists()
+
+
 @pytest.mark.parametrize("mode", ["L", "CMYK", "turned"])
 def test_unusual_jpeg_files_are_the_same_with_both_decoders(tmp_path, mode):
     rng = np.random.default_rng(1)

@@ -44,6 +44,22 @@ def test_a_metric_that_no_run_defines_is_nan(tmp_path):
         assert f.nmi.dtype == float and f.nmi.isna().all() and f.R1.tolist() == [.5, .5]
 
 
+def where(root, seed, roots=()): return dict(R1=len(str(root)) + len(roots))
+
+
+def test_outcomes_name_folders_without_their_places(tmp_path):
+    "A sweep folder can be handed on; outcomes are found again by the whole paths"
+    kw = dict(n_jobs=1, folder=tmp_path/"s", roots=[str(tmp_path/"a"), str(tmp_path/"b")])
+    rows = sweep(where, [dict(root=tmp_path/"photos")], **kw)
+    (outcome,) = (tmp_path/"s").glob("*.json")
+    assert str(tmp_path) not in outcome.read_text()
+    assert json.loads(outcome.read_text())["params"] == dict(root="photos", roots=["a", "b"], seed=0)
+    before = outcome.stat().st_mtime_ns
+    again = sweep(where, [dict(root=tmp_path/"photos")], **kw)
+    assert outcome.stat().st_mtime_ns == before and again.R1.tolist() == rows.R1.tolist()
+    assert again["root"].tolist() == [tmp_path/"photos"]
+
+
 @pytest.mark.kill
 def test_sweep_in_processes_survives_one_that_dies(tmp_path):
     good = sweep(quick_train, dict(gain=[1, 2]), seeds=(0,), n_jobs=2, folder=tmp_path/"a")

@@ -21,6 +21,7 @@ from reid_lab.cli.commands import main
 from reid_lab.core.basics import stream
 from reid_lab.core.weight_files import save_weights
 from reid_lab.data.crops import crops_table, folder_pattern, manifest_table
+from reid_lab.data.images import ImageError
 from reid_lab.data.table import ReidTable, TableError
 from reid_lab.models.zoo import create_model
 from reid_lab.recipes import crops as C
@@ -220,6 +221,32 @@ def test_bad_images_are_left_out_on_request(folder, tmp_path):
     for p in folder.iterdir(): p.write_bytes(b"no image")
     with pytest.raises(ValueError, match="none of the 24 images can be read"):
         C.embed_crops(table, "clip_tiny", tmp_path/"g", C.CropOptions(skip_bad=True))
+
+
+@pytest.mark.parametrize("write", [C.embed_crops, C.crops_to_shards])
+def test_an_image_behind_the_sample_names_what_leaves_it_out(folder, tmp_path, write):
+    "Damaged after the first look, or not among the images that were looked at"
+    table = crops_table(folder)
+    (folder/"013.png").write_bytes(b"no image")
+    with pytest.raises(ImageError, match="013.png") as caught: write(table, "bot_tiny", tmp_path/"f")
+    assert "skip_bad=True leaves out what cannot be read" in caught.value.__notes__
+    e = write(table, "bot_tiny", tmp_path/"f", C.CropOptions(skip_bad=True))
+    assert len(e) == 23 and len(e.meta["left_out"]) == 1
+
+
+def test_a_command_names_its_option_for_such_an_image(folder, tmp_path, monkeypatch, capsys):
+    (folder/"013.png").write_bytes(b"no image")
+    monkeypatch.setattr(ReidTable, "findings", lambda *a, **kw: [])         # as if it were not in the sample
+    assert main(["embed", str(folder), "--model", "bot_tiny", "--out", str(tmp_path/"f")]) == 2
+    assert "leave it out; --skip-bad leaves out what cannot be read" in capsys.readouterr().err
+
+
+def test_a_folder_to_be_matched_with_a_damaged_image_names_the_command_that_leaves_it_out(folder, tmp_path, capsys):
+    assert main(["embed", str(folder), "--model", "bot_tiny", "--out", str(tmp_path/"f")]) == 0
+    (folder/"013.png").write_bytes(b"no image")
+    capsys.readouterr()
+    assert main(["match", str(folder), str(tmp_path/"f"), "--model", "bot_tiny"]) == 2
+    assert "reid_lab embed --skip-bad leaves them out" in capsys.readouterr().err
 
 
 @pytest.mark.kill
