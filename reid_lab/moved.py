@@ -22,6 +22,8 @@ MOVED = {  # old module -> new module, or {new module: names}
             'ASPECTS AUGMENT IMAGENET_MEAN IMAGENET_STD affine bot bot_jitter bot_released camel camel_released erase '
             'flip jitter light pad_crop pick plain rand_augment rectangles to_pixels transreid uniform')},
     'data.image_sets': 'datasets.image_sets',
+    'models.frozen': {'*': 'models.frozen',
+        'models.fastreid': 'FastReID'},
     'data.text_sets': 'datasets.text_sets',
     'data.dg_sets': 'datasets.dg_sets',
     'data.aerial': 'datasets.aerial',

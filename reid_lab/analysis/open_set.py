@@ -21,10 +21,10 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 
-from ..core.basics import check_choice, common_scale, stream, warn_caller
+from ..core.basics import check_choice, check_record, common_scale, stream, warn_caller
 from ..core.files import atomic_path, file_kind, wrong_file
 from ..core.old_names import renamed_attributes
-from ..core.statistics import half_of, paired_gain, wilson
+from ..core.statistics import ErrorRate, half_of, in_percent, paired_gain, wilson
 from ..datasets.dg_sets import DG_SETS
 from ..datasets.image_sets import IMAGE_SETS
 from ..retrieval.embeddings import Embeddings
@@ -179,7 +179,7 @@ def threshold_for(top:np.ndarray | Sequence[float], # (A,) best score of each no
     may_pass = math.floor(rate*n + 1e-9)
     if may_pass < 1:
         raise ValueError(f"rate={rate} of {n} nonmated searches is less than one search; they can show "
-                         f"{1/n:.2g} at the least. Give at least {math.ceil(1/rate)}")
+                         f"{in_percent(1/n)} % at the least. Give at least {math.ceil(1/rate)}")
     first_below, above = scores[may_pass], scores[:may_pass]
     above = above[above > first_below]
     if not len(above): return float(np.nextafter(first_below, np.inf)) # all equal: none may pass
@@ -188,6 +188,15 @@ def threshold_for(top:np.ndarray | Sequence[float], # (A,) best score of each no
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #5b9d35fb
 _FILE_KEY = 'asked'   # of `question_kind`, which had this name when the first files were written
+
+
+def _check_noted_rate(name, rate):
+    "Raise unless a rate of a `Threshold` is None or possible"
+    if rate is None: return
+    check_record(name, rate, ErrorRate)
+    shares = (rate.low, rate.share, rate.high)
+    if not all(_is_real(share) and 0 <= share <= 1 for share in shares) or sorted(shares) != list(shares):
+        raise ValueError(f"{name}={rate!r} of a Threshold is no share within its interval; calibrate anew")
 
 
 @renamed_attributes(asked='question_kind')
@@ -204,6 +213,8 @@ class Threshold:
     distance:str = 'cosine' # Of the scores
     model:str = '' # Whose embeddings, if known
     question_kind:str = '' # `text` or `image`, if known
+    alarms:ErrorRate | None = None # Of searches for somebody absent, who found an image; None: not noted
+    misses:ErrorRate | None = None # Of searches for somebody present, whose person is below it; None: not noted
 
     def __post_init__(self):
         for name in ('value', 'target', 'reached', 'n', 'people', 'gallery'):
@@ -216,13 +227,33 @@ class Threshold:
         for name in ('model', 'question_kind'):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name}={getattr(self, name)!r} of a Threshold is no text; calibrate anew")
+        for name in ('alarms', 'misses'): _check_noted_rate(name, getattr(self, name))
 
     def __str__(self):
         errors, of = dict(fpir=('false positive identifications', 'searches without the person'),
                         fmr=('false matches', 'pairs of different persons'))[self.kind]
-        reached, target = f"{100*self.reached:.2g} % {errors}", f"{100*self.target:.2g} % asked"
+        reached, target = f"{in_percent(self.reached)} % {errors}", f"{in_percent(self.target)} % asked"
         return (f"{self.value:.3f} ({self.distance}): {reached} ({target}) of {self.n:,} {of}, "
                 f"{self.people} persons, gallery of {self.gallery:,}")
+
+    def what_it_misses(self) -> str:
+        "How many people who are there stay below it, for a sentence on a search that found nobody"
+        if self.misses is None: return 'which was saved without the share of people that it misses; calibrate anew'
+        return f'which misses {self.misses} of people who are there'
+
+    def whom_it_finds(self) -> str:
+        "Who reaches it without being meant, for a sentence on a search that found somebody"
+        share = f'{in_percent(self.reached)} %' if self.alarms is None else str(self.alarms)
+        return f'as {share} of searches for somebody absent do'
+
+    def rates(self) -> list[str]: # Two lines
+        "Both rates with their intervals, and the number of people behind them"
+        def line(rate, what):
+            if rate is None: return f'{what}: not noted'
+            people = f"{rate.people} {'person' if rate.people == 1 else 'people'}"
+            return f'{what}: {rate}, {rate.n:,} searches of {people}'
+        return [line(self.misses, 'misses of people who are there'),
+                line(self.alarms, 'false alarms for people who are not')]
 
     def save(self, path:Path | str, # A JSON file
         ) -> Path:
@@ -238,6 +269,11 @@ def _is_score(text):
     try: float(str(text))
     except ValueError: return False
     return True
+
+
+def _noted_value(name, value):
+    "A field of a file as a `Threshold` takes it"
+    return ErrorRate(**value) if name in ('alarms', 'misses') and isinstance(value, dict) else value
 
 
 @patch(cls_method=True)
@@ -263,33 +299,10 @@ def load(cls:Threshold, path:Path | str, # That `save` wrote
     if missing or unknown:
         what = f"lacks {missing}" if missing else f"has {unknown}, which no Threshold has"
         raise ValueError(f"{path} is no saved Threshold: it {what}; {write}")
-    try: return cls(**{name: facts[name] for name in given})
-    except ValueError as e: raise ValueError(f"{path} is no usable Threshold: {e}") from None
+    try: return cls(**{name: _noted_value(name, facts[name]) for name in given})
+    except (ValueError, TypeError) as e: raise ValueError(f"{path} is no usable Threshold: {e}") from None
 
-# %% ../../nbs/12_analysis/60_open_set.ipynb #07603ea9
-def calibrate(found:pd.DataFrame, # Of validation queries, from `search_scores`, `open_set` or `each_removed`
-    rate:float=.05, # FPIR
-    ) -> Threshold:
-    "The threshold for a false positive identification rate"
-    check_choice('column', 'present', list(found.columns), 'Give what search_scores returned.')
-    nonmated = found[~found.present]
-    if not np.isfinite(nonmated.top).any() and len(nonmated):
-        raise ValueError("no nonmated search found any image: the gallery holds nobody else, so nothing "
-                         "can be calibrated")
-    t = threshold_for(nonmated.top, rate)
-    of_search = {k: v for k, v in found.attrs.items() if k in ('gallery', 'distance', 'model')}
-    return Threshold(t, rate, fpir(nonmated.top, t), len(nonmated), nonmated.pid.nunique(),
-                     question_kind=found.attrs.get('kind', ''), **of_search)
-
-# %% ../../nbs/12_analysis/60_open_set.ipynb #85544d74
-def _limit(threshold):
-    "The number of a `Threshold`, or a number"
-    if isinstance(threshold, Threshold): return threshold.value
-    if not _is_real(threshold) or not math.isfinite(threshold):
-        raise ValueError(f"threshold={threshold!r} is no finite number; give one, or what calibrate returned")
-    return float(threshold)
-
-
+# %% ../../nbs/12_analysis/60_open_set.ipynb #bf5a6762
 class _Rate(NamedTuple):
     "A rate with its interval, in percent"
     mean: float = np.nan
@@ -306,6 +319,40 @@ def _rate(errors, pid):
     if np.isfinite(low): return _Rate(mean, max(low, 0.), min(high, 100.))
     low, high = wilson(mean/100, pd.Series(pid).nunique())
     return _Rate(mean, 100*float(low), 100*float(high))
+
+
+def _noted_rate(errors, pid):
+    "A rate as a `Threshold` keeps it; None without a search"
+    if not len(errors): return None
+    rate = _rate(errors, pid)
+    low, mean, high = (min(max(percent/100, 0.), 1.) for percent in (rate.low, rate.mean, rate.high))
+    return ErrorRate(mean, min(low, mean), max(high, mean), len(errors), int(pd.Series(pid).nunique()))
+
+# %% ../../nbs/12_analysis/60_open_set.ipynb #07603ea9
+def calibrate(found:pd.DataFrame, # Of validation queries, from `search_scores`, `open_set` or `each_removed`
+    rate:float=.05, # FPIR
+    ) -> Threshold:
+    "The threshold for a false positive identification rate"
+    check_choice('column', 'present', list(found.columns), 'Give what search_scores returned.')
+    nonmated = found[~found.present]
+    if not np.isfinite(nonmated.top).any() and len(nonmated):
+        raise ValueError("no nonmated search found any image: the gallery holds nobody else, so nothing "
+                         "can be calibrated")
+    t = threshold_for(nonmated.top, rate)
+    of_search = {k: v for k, v in found.attrs.items() if k in ('gallery', 'distance', 'model')}
+    mated = found[found.present]
+    return Threshold(t, rate, fpir(nonmated.top, t), len(nonmated), nonmated.pid.nunique(),
+                     question_kind=found.attrs.get('kind', ''), **of_search,
+                     alarms=_noted_rate(nonmated.top >= t, nonmated.pid),
+                     misses=_noted_rate(mated.mate < t, mated.pid))
+
+# %% ../../nbs/12_analysis/60_open_set.ipynb #85544d74
+def _limit(threshold):
+    "The number of a `Threshold`, or a number"
+    if isinstance(threshold, Threshold): return threshold.value
+    if not _is_real(threshold) or not math.isfinite(threshold):
+        raise ValueError(f"threshold={threshold!r} is no finite number; give one, or what calibrate returned")
+    return float(threshold)
 
 
 def _missed(mated, threshold, first):
@@ -443,7 +490,7 @@ def verification_threshold(q:Embeddings, # One side of the pairs
     may_pass = math.floor(rate*n + 1e-9)
     if n == 0: raise ValueError("there is no pair of different persons; the gallery holds one person only")
     if may_pass < 1:
-        raise ValueError(f"rate={rate} of {n:,} pairs is less than one; they can show {1/n:.2g} at the least")
+        raise ValueError(f"rate={rate} of {n:,} pairs is less than one; they can show {in_percent(1/n)} % at the least")
     upper, rest = _place(upper_counts, may_pass)
     lower_counts = _counts(blocks(), _lower_bits_below(upper))
     lower, _ = _place(lower_counts, rest)
@@ -521,7 +568,7 @@ class OpenSet:
             of = f.set_index('ranking')
             people, searches = int(f.people.iloc[0]), int(f.present.iloc[0])
             enough = people >= LEAST
-            row = {'FPIR asked': f'{100*rate:g} %', 'queries': group, 'people': people, 'searches': searches}
+            row = {'FPIR asked': f'{in_percent(rate)} %', 'queries': group, 'people': people, 'searches': searches}
             for name in names:
                 at = f', {name}' if name else ''
                 row[f'FNIR % [95 %]{at}'] = _with_interval(of.loc[name],
@@ -545,11 +592,11 @@ def _changes(base, new, by, first):
 def _few(rate, people, n, cams):
     "Sentences on what is too little: `people` and `n` nonmated searches of a half, cameras with few people"
     if n*rate < 1:
-        return [f"FPIR {100*rate:g} % is not given: half of the people have {n} searches without their "
-                f"person, and one false alarm in them is {100/n:.2g} % already."]
+        return [f"FPIR {in_percent(rate)} % is not given: half of the people have {n} searches without their "
+                f"person, and one false alarm in them is {in_percent(1/n)} % already."]
     out = []
     if people*rate < 1:
-        out.append(f"Too few people for FPIR {100*rate:g} %: a threshold rests on {people}, and "
+        out.append(f"Too few people for FPIR {in_percent(rate)} %: a threshold rests on {people}, and "
                    f"{1/rate:.0f} or more are needed for one false alarm among as many people. Its rates "
                    "are rough.")
     if cams:

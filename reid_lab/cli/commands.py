@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from .. import __version__
 from .crops import add_crops
+from .labels import add_labels
 from .numbers import add_numbers, add_results, json_line
 from reid_lab.cli.options import (
     PROCESSES,
@@ -289,7 +290,7 @@ def parser() -> argparse.ArgumentParser:
         c.set_defaults(do=do, options=c.options)
         c.ending = ending
         return c
-    for add in (_add_runs, _add_data, add_cache, add_crops, add_numbers, add_results,
+    for add in (_add_runs, _add_data, add_cache, add_crops, add_labels, add_numbers, add_results,
                 _add_weights): add(command)
     return p
 

@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['pair', 'columns_of', 'labels_in_words', 'construction', 'questions', 'check_new', 'check_page', 'empty_columns',
-           'answer_record', 'answer_text', 'report_itself', 'own_folder', 'features_of', 'how_known', 'check_known',
-           'add_crops']
+           'answer_record', 'answer_text', 'unread_text', 'report_itself', 'own_folder', 'features_of', 'how_known',
+           'check_known', 'add_crops']
 
 # %% ../../nbs/16_cli/10_crops.ipynb #bb014994
 import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -179,7 +179,7 @@ def _add_embed(command):
                    help='weights of the package, see below, or folder of a training or a '
                    'run; with --weights any model of `reid_lab list models` that can be trained, or a tower of '
                    'another program: frozen:NAME (timm, open_clip, OSNet, FastReID), frozen_pair:NAME '
-                   '(open_clip), torchvision:NAME; hf:FOLDER brings its weights')
+                   '(open_clip), torchvision:NAME; hf:FOLDER and onnx:FILE bring their weights')
     c.add_argument('--weights', metavar='FILE', help='weights of your own, see `reid_lab weights inspect`')
     c.add_argument('--prefix', default='', metavar='NAME.',
                    help='of --weights with several networks, such as student.')
@@ -221,13 +221,56 @@ def _add_embed(command):
                    'interrupted call goes on, and an interrupted --fresh goes on with it')
 
 # %% ../../nbs/16_cli/10_crops.ipynb #fd6576d7
+def _number(text, low, high, what):
+    "A number within bounds, or an error of argparse"
+    try: value = float(text)
+    except ValueError: value = low - 1
+    if low <= value <= high: return value
+    raise argparse.ArgumentTypeError(f'{text!r} must be {what}')
+
+
+def _share(text:str, # Of the command line
+    ) -> float:
+    "A number from 0 to 1, as a type of argparse"
+    return _number(text, 0, 1, 'a number from 0 to 1')
+
+
+def _power(text:str, # Of the command line
+    ) -> float:
+    "A number from 0 to 100, as a type of argparse"
+    return _number(text, 0, 100, 'a number from 0 to 100')
+
+
 def questions(a:argparse.Namespace, # Arguments of `search`
-    ) -> list[str] | list[Path]:
-    "Sentences or crops"
-    if a.sentence and a.image: raise ValueError('give sentences or --image, not both: one kind is asked at a time')
+    ) -> list: # Paths of crops, sentences
+    "Sentences or crops; of one question also both"
+    _check_combined(a)
+    if a.sentence and a.image and not a.together:
+        raise ValueError('give sentences or --image, not both: one kind is asked at a time; --together makes one '
+                         'question of them')
     if not a.sentence and not a.image:
         raise ValueError('nothing is asked; give a sentence in quotes, or --image crop.jpg')
-    return a.sentence or [Path(p).expanduser() for p in a.image]
+    return [*[Path(p).expanduser() for p in a.image or ()], *a.sentence]
+
+
+def _check_combined(a:argparse.Namespace, # Arguments of `search`
+    ) -> None:
+    "Refuse options of combined questions that would have no effect"
+    if a.image_weight is not None and not a.together:
+        raise ValueError(f'--image-weight {a.image_weight:g} is of --together; give both, or neither')
+    if a.alpha is not None and not a.expand:
+        raise ValueError(f'--alpha {a.alpha:g} is of --expand K; give both, or neither')
+
+
+def _combination(a:argparse.Namespace, # Arguments of `search`
+    ) -> dict: # For `reid_lab.recipes.crops.search`; empty without such options
+    "How questions are put together and expanded"
+    from reid_lab.analysis.together import Together
+    from reid_lab.retrieval.queries import Expansion
+    how: dict = {}
+    if a.together: how['together'] = Together(a.image_weight)
+    if a.expand: how['expand'] = Expansion(a.expand, a.alpha or 0.)
+    return how
 
 
 def check_new(path:str | None, # File to be written
@@ -269,13 +312,23 @@ def answer_record(answer:'Answer', # Of all questions
     i:int, # Question
     name:str, # Of the question
     empty:Sequence[str]=None, # Columns to leave out; None: those of `empty_columns`
-    ) -> dict: # question, present, threshold, results: for JSON
+    ) -> dict: # question, present, threshold, misses, model, random_sentences, unread (words), results: for JSON
     "An answer for a program; columns of the gallery that say nothing are left out"
+    from reid_lab.data.text import READ
     hidden = {'caption', *(empty_columns(answer.result.g) if empty is None else empty)}
     results = [_plain_values(row, hidden) for row in answer.table(i).to_dict('records')]
     present = None if answer.present is None else bool(answer.present[i])
     threshold = None if answer.threshold is None else answer.threshold.value
-    return dict(question=name, present=present, threshold=threshold, results=results)
+    misses = None if answer.threshold is None or answer.threshold.misses is None else asdict(answer.threshold.misses)
+    return dict(question=name, present=present, threshold=threshold, misses=misses,
+                model=answer.seen.record(answer.searched), random_sentences=_chance_record(answer, i),
+                unread=[word for word, mark in answer.words(i) if mark != READ], results=results)
+
+
+def _chance_record(answer, i):
+    "Where a question stands among random sentences; None if that was not computed or no image is left"
+    best = float(answer.result.score[i, 0])
+    return None if answer.chance is None or best == float('-inf') else answer.chance.record(best)
 
 
 def _plain_values(row, hidden):
@@ -289,7 +342,18 @@ def answer_text(answer:'Answer', # Of all questions
     name:str, # Of the question
     ) -> str:
     "An answer for a reader"
-    return '\n'.join([name, f'  {answer.sentence(i)}', *map(_result_line, answer.table(i).itertuples())])
+    lines = [answer.sentence(i), answer.by_chance(i), unread_text(answer.words(i))]
+    return '\n'.join([name, *(f'  {line}' for line in lines if line), *map(_result_line, answer.table(i).itertuples())])
+
+
+def unread_text(words:Sequence[tuple[str, str]], # Words with their marks, see `Answer.words`
+    ) -> str: # Empty if all are read
+    "The words of a sentence that the model does not read, and why"
+    from reid_lab.data.text import CUT, UNKNOWN
+    reasons = {UNKNOWN: 'unknown to the model', CUT: 'cut off, the sentence is too long'}
+    found = {why: [word for word, mark in words if mark == sign] for sign, why in reasons.items()}
+    lists = [f"{printable(' '.join(some))} ({why})" for why, some in found.items() if some]
+    return f"not read: {', '.join(lists)}" if lists else ''
 
 
 def _result_line(row):
@@ -345,25 +409,31 @@ def _search(a:argparse.Namespace, # Arguments of the command
     "`reid_lab search`"
     queries = questions(a)
     check_page(a)
+    from reid_lab.analysis.search import image_notes
     from reid_lab.experiments.terminal import Display, near_path
     from reid_lab.recipes import crops
     threshold = crops.open_threshold(a.threshold)
     with Display('search', sections=False):
         gallery = crops.open_features(a.features)
         model = _named_model(a)
-        if model is None: answer = crops.search(gallery, queries, a.k, None, threshold, a.weights, a.tokenizer)
-        else: answer = crops.search(gallery, queries, a.k, model, threshold)
+        how = _combination(a)
+        if model is None: answer = crops.search(gallery, queries, a.k, None, threshold, a.weights, a.tokenizer, **how)
+        else: answer = crops.search(gallery, queries, a.k, model, threshold, **how)
         if a.html:
             _write_page(a, answer, f'Search in {Path(a.features).name}', [a.features],
-                        queries if a.image else None)
+                        queries if a.image and not a.together else None)
     report_itself(answer.itself)
+    if not a.html: # a page looks at the images itself
+        for note in image_notes(answer): print(note, file=sys.stderr)
     names = [str(question) for question in queries]
+    if a.together: names = [' + '.join(names)]
     if a.json:
         empty = empty_columns(gallery)
         records = [answer_record(answer, i, name, empty) for i, name in enumerate(names)]
         print(json.dumps(records, allow_nan=False))
         return 0
     print('\n\n'.join(answer_text(answer, i, name) for i, name in enumerate(names)))
+    print('\n' + '\n'.join(answer.caveats()))
     if a.html: print(f'\npage: {near_path(a.html)}')
     return 0
 
@@ -374,6 +444,14 @@ def _add_search(command):
     c.add_argument('features', help='that embed, or another program, has written: a file, a folder, shards')
     c.add_argument('sentence', nargs='*', help='in quotes, such as "a woman with a white bag"')
     c.add_argument('--image', nargs='+', metavar='FILE', help='crops, instead of sentences')
+    c.add_argument('--together', action='store_true',
+                   help='one question of all: several crops of a person, or crops and sentences')
+    c.add_argument('--image-weight', type=_share, metavar='W',
+                   help='--together: of the crops beside sentences, 0 to 1 (default: .5)')
+    c.add_argument('--expand', type=COUNT, metavar='K',
+                   help='search again with the first K results added to the question (query expansion)')
+    c.add_argument('--alpha', type=_power, metavar='A',
+                   help='--expand: a result counts with its score to this power (default: 0, all alike)')
     _add_answer_options(c, 10, 'that embeds what is asked (default: that of the features)')
 
 
@@ -436,12 +514,12 @@ def _match(a:argparse.Namespace, # Arguments of the command
         if a.out: to_csv(pairs, Path(a.out).expanduser())
         if a.html: _write_page(a, answer, f'{Path(a.a).name} in {Path(a.b).name}', [a.a, a.b])
     report_itself(answer.itself)
-    if a.json: print(pairs.to_json(orient='records'))
-    else: _print_pairs(a, pairs, len(g))
+    if a.json: print(pairs.assign(model=answer.seen.model, seen=answer.seen.kind).to_json(orient='records'))
+    else: _print_pairs(a, pairs, len(g), answer.caveats())
     return 0
 
 
-def _print_pairs(a, pairs:'pd.DataFrame', n_searched:int, most:int=20) -> None:
+def _print_pairs(a, pairs:'pd.DataFrame', n_searched:int, caveats:Sequence[str], most:int=20) -> None:
     "The best pair of each image, mutual ones first, and where all are"
     from reid_lab.experiments.terminal import near_path
     best = pairs[pairs['rank'] == 1].sort_values(['mutual', 'score'], ascending=False, kind='stable')
@@ -453,6 +531,7 @@ def _print_pairs(a, pairs:'pd.DataFrame', n_searched:int, most:int=20) -> None:
     if len(best) > most:
         where = near_path(a.out) if a.out else '--out pairs.csv'
         print(f'  and {len(best) - most} more; {where} holds all, --json prints them')
+    for line in caveats: print(line)
     if a.out: print(f'pairs: {near_path(a.out)}')
     if a.html: print(f'page: {near_path(a.html)}')
 
@@ -501,6 +580,7 @@ def _set_threshold(a:argparse.Namespace, # Arguments of the command
     check_new(a.out, a.fresh, '--out')
     from reid_lab.analysis.open_set import check_rate
     from reid_lab.experiments.terminal import near_path
+    from reid_lab.models.weights.seen import seen_by
     from reid_lab.recipes.crops import calibrate_on, open_features
     from reid_lab.retrieval.shards import in_memory
     from reid_lab.retrieval.sides import same_images
@@ -511,14 +591,15 @@ def _set_threshold(a:argparse.Namespace, # Arguments of the command
     threshold = calibrate_on(q, g, a.rate)
     threshold.save(Path(a.out).expanduser())
     report_itself(len(same_images(q, g)))
-    print(f'{threshold}\nthreshold: {near_path(a.out)}')
+    print('\n'.join([str(threshold), *threshold.rates(), *seen_by(g.meta).lines(g.meta.get('data', ''))]))
+    print(f'threshold: {near_path(a.out)}')
     return 0
 
 
 def _add_calibrate(command):
     "`calibrate`"
     c = command('calibrate', _set_threshold,
-                'a threshold for "not present", from features of people who are known')
+                'a threshold, and whom it misses, from features of people who are known')
     c.add_argument('query',
                    help='features with identities: of images, or of captions for searches by sentence')
     c.add_argument('gallery', help='features of images with identities')

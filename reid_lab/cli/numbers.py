@@ -186,7 +186,7 @@ def _bias(a):
         if a.out:
             with phase('drawing and writing the report'): report.save(a.out)
         if a.open:
-            with phase('writing the page'): _cockpit(a, q, g, name, page)
+            with phase('writing the page'): _cockpit(a, q, g, name, page, report.verdict)
     print(json_line(report.to_dict()) if a.json else '\n'.join([str(report), *camera_names(q, g)]))
     if a.out and not a.json: print(f'report: {a.out}')
     if a.open and not a.json: print(f'page: {page}')
@@ -196,13 +196,14 @@ def _bias(a):
     return 0
 
 
-def _cockpit(a, q, g, name, page):
+def _cockpit(a, q, g, name, page, verdict):
     "The page of maps, scores per camera and camera pairs, which needs no kernel"
     from reid_lab.widgets.cameras import cockpit
     from reid_lab.widgets.scene import Scene
     title = f'Camera bias of {name}'
     method = 'pca' if a.map in (None, 'none') else a.map # the page has a map in any case
-    cockpit(Scene(q, g, distance=a.distance), method, seed=a.seed, title=title).to_html(page, title=title)
+    scene = Scene(q, g, distance=a.distance)
+    cockpit(scene, method, seed=a.seed, title=title, advice=verdict).to_html(page, title=title)
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #546f3a94
 def _no_rows(a, known):

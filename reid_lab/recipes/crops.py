@@ -27,7 +27,8 @@ import torch
 from torch import nn
 
 from ..analysis.open_set import Threshold, calibrate, check_rate, each_removed, no_person, search_scores
-from ..analysis.search import Answer, ask, find
+from ..analysis.search import Answer, ask, find, with_chance
+from ..analysis.together import Together, ask_together, find_together
 from ..core.basics import as_list, check_choice, check_whole, pick_device, warn_caller
 from ..core.files import read_plan, remove_parts
 from ..core.old_names import gathered
@@ -35,7 +36,7 @@ from ..core.reporting import progress
 from ..data.crops import crops_table
 from ..data.table import ReidTable
 from ..data.text import FILE, ClipBPE, Tokenizer, WordPiece, load_tokenizer, one_note
-from ..models.frozen import LIBRARIES, ON_TOWERS, check_tower, named_tower
+from ..models.frozen import BRING_WEIGHTS, LIBRARIES, ON_TOWERS, check_own_weights, check_tower, named_tower
 from ..models.weights.formats import chosen, open_weights
 from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer
 from ..models.zoo import MODELS, create_model, list_models
@@ -52,6 +53,7 @@ from reid_lab.retrieval.parts import (
     tokenizer_sum,
     weights_sum,
 )
+from ..retrieval.queries import Expansion, as_expansion, expand_queries
 from ..retrieval.shards import Shards, embed_shards, free_memory, in_memory, open_embeddings
 from ..retrieval.sides import one_model, two_sides
 from ..training.folder import DONE, TRAINING, load_trained
@@ -98,8 +100,10 @@ WITHOUT_FILE = ('published', 'none') # values of weights for a control that name
 def _check_named_tower(name, weights):
     "Refuse a model whose tower is not known, or that has no weights"
     model, named = named_tower(name)
-    for tower in named.values(): check_tower(model, tower)
-    brings_weights = any(tower.startswith('hf:') for tower in named.values())
+    for tower in named.values():
+        check_tower(model, tower)
+        check_own_weights(tower, weights)
+    brings_weights = any(tower.partition(':')[0] in BRING_WEIGHTS for tower in named.values())
     if weights or brings_weights: return
     raise ValueError(f"model={name!r} comes without weights; give a file with weights=FILE, or weights='published' to "
                      "download those of timm or torchvision once")
@@ -289,9 +293,12 @@ def _whole(place):
 
 
 def _whole_name(model):
-    "A model's name; that of a folder of Hugging Face with its whole path"
-    before, mark, folder = str(model).rpartition('hf:')
-    return f'{before}{mark}{_whole(folder)}' if mark else str(model)
+    "A model's name; that of a folder of Hugging Face or an ONNX file with its whole path"
+    name = str(model)
+    for mark in (f'{library}:' for library in BRING_WEIGHTS):
+        before, found, place = name.partition(mark)
+        if found and before in ('', *(f'{control}:' for control in ON_TOWERS)): return f'{before}{mark}{_whole(place)}'
+    return name
 
 
 def _refuse_for_open(what, **given):
@@ -660,6 +667,15 @@ def open_threshold(threshold:Threshold | Path | str | None, # Or its file
     return Threshold.load(threshold)
 
 
+def _refuse_threshold(threshold, together, expansion):
+    "Refuse a threshold of single questions for others, before the work"
+    if threshold is None or not (together or expansion): return
+    what = 'put together from several parts' if together else 'expanded with their first results'
+    shown = threshold.value if isinstance(threshold, Threshold) else str(threshold)
+    raise ValueError(f"threshold={shown!r} was calibrated with single questions, and questions that are {what} have "
+                     "other scores; leave it out")
+
+
 def search(features:Embeddings | Shards | Path | str, # Gallery, or its file or folder
     what:str | Path | np.ndarray | Sequence, # A sentence, a `Path` of a crop, pixels (H,W,3) uint8, or a list
     k:int=10, # Images a question
@@ -667,17 +683,27 @@ def search(features:Embeddings | Shards | Path | str, # Gallery, or its file or 
     threshold:Threshold | Path | str | None=None, # `Threshold`, or its file; None: nothing on presence
     weights:Path | str | None=None, # File for a model of the zoo; None: that which was noted
     tokenizer:Path | str | None=None, # For `weights` that bring none; None: that which was noted
-    ) -> Answer: # `table(i)`, `say(i)`, `present`
+    *, together:bool | Together=False, # The list is one question of several parts, also of crops and sentences
+    expand:int | Expansion=0, # First results with which a question is searched again
+    ) -> Answer: # `table(i)`, `sentence(i)`, `present`
     "The best images of a gallery for sentences or crops"
+    expansion = as_expansion(expand)
+    _refuse_threshold(threshold, together, expansion)
     e = open_features(features)
     items = list(what) if isinstance(what, (list, tuple)) else [what]
     first = items[0] if items else None
-    net = model_of(e, model, 'captions' if isinstance(first, str) else '', weights, tokenizer)
+    reads = 'captions' if any(isinstance(item, str) for item in items) else ''
+    net = model_of(e, model, reads, weights, tokenizer)
+    if together:
+        how = together if isinstance(together, Together) else Together()
+        return find_together(ask_together(net, items, how), e, k, expansion)
     q = ask(net, items)
     if isinstance(first, Path):
         q.path = [str(path) for path in items]
         q.meta['root'] = os.getcwd() # where these paths start: an image of the gallery does not find itself
-    return find(q, e, k, open_threshold(threshold))
+    if expansion: return find(expand_queries(q, e, expansion), e, k, open_threshold(threshold))
+    answer = find(q, e, k, open_threshold(threshold))
+    return with_chance(answer, net) if isinstance(first, str) else answer
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #3c38960a
 def calibrate_on(q:Embeddings | Shards | Path | str, # Labelled queries, or their file

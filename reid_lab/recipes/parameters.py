@@ -443,7 +443,7 @@ def _word_masking(p):
 
 def _camera_bias(p):
     check_choice('preset', p.preset, UNTRAINED)
-    check_choice('method', p.method, COCKPIT_METHODS)
+    if p.method: check_choice('method', p.method, COCKPIT_METHODS)      # else what the bias report advises
     check_choice('map', p.map, MAPS)
     if bool(p.query) != bool(p.gallery):
         raise ValueError(f"query={p.query!r} and gallery={p.gallery!r} need each other; give both files, or none")

@@ -159,7 +159,9 @@ def _train(job):
         if job.folder: _claim_folder(job)
         log = _log(job)
         learn = _run_to_the_end(job, log, _checkpoint(job))
-        done = Trained(learn.net.eval(), log.rows, learn.step, learn.images, learn.seconds, job.key or {})
+        table = getattr(learn.loader, 'table', None)
+        done = Trained(learn.net.eval(), log.rows, learn.step, learn.images, learn.seconds, job.key or {},
+                       getattr(table, 'name', '') or '')
         with main_first() as first:
             if job.folder and first: done.save(job.folder)
     return done

@@ -154,12 +154,15 @@ def steps_over_epochs(changes:dict, # Of the settings of a training
     return {epochs: 0, **changes} if steps in changes else changes
 
 # %% ../../nbs/08_training/45_folder.ipynb #48a1e097
-def _card(model, key):
-    "What the header of trained weights says: whose they are, and which Worlds their start had seen"
-    if key.get('model') not in MODELS: return {}
-    worlds = getattr(getattr(model, 'loaded', None), 'worlds', ())
+def _card(trained):
+    "What the header of trained weights says: whose they are, and which images they and their start have seen"
+    key, start = trained.key, getattr(trained.model, 'loaded', None)
+    seen = [*getattr(start, 'data', ()), *filter(None, [trained.data])]
+    card = dict(data=json.dumps(seen)) if trained.data else {}
+    if key.get('model') not in MODELS: return card
     arguments = {name: value for name, value in key.get('model_kw', {}).items() if name not in _STARTS}
-    return dict(zoo=key['model'], arguments=json.dumps(arguments), worlds=json.dumps(worlds))
+    return card | dict(zoo=key['model'], arguments=json.dumps(arguments),
+                       worlds=json.dumps(getattr(start, 'worlds', ())))
 
 
 _STARTS = ('weights', 'text_weights', 'pretrained') # arguments of models that a trained folder has no use for
@@ -174,6 +177,7 @@ class Trained:
     images: int                 # seen in training, with repeats
     seconds: float              # of training
     key: dict = field(default_factory=dict)  # what decided the weights
+    data: str = ''              # name of the table that was trained on; empty: not known
 
     @property
     def cost(self) -> dict[str, float]:
@@ -185,7 +189,7 @@ class Trained:
         "Leave key, weights and cost in a folder, for `load_trained`"
         folder = Path(folder)
         claim(folder, self.key)
-        save_weights(self.model, folder/WEIGHTS, **_card(self.model, self.key))
+        save_weights(self.model, folder/WEIGHTS, **_card(self))
         about = dict(log=self.log, steps=self.steps, images=self.images, seconds=self.seconds)
         with atomic_path(folder/DONE) as tmp: tmp.write_text(json.dumps(about))
 

@@ -7,6 +7,7 @@ __all__ = ['K_NEAR', 'CONTROLS', 'no_cameras', 'AdaptedScene', 'PairMatrix', 'Ad
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #19706990
 import time
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ import torch
 from fastcore.basics import patch
 from traitlets import Float, Int, Unicode, link, observe, validate
 
+from ..analysis.bias.audit import advise
 from ..analysis.bias.maps import project_pair
 from ..analysis.bias.remedies import LITE_NAME, NO_ADAPTATION
 from reid_lab.analysis.bias.reruns import (
@@ -28,6 +30,7 @@ from reid_lab.analysis.bias.reruns import (
     lite_settings,
     query_scores,
 )
+from ..analysis.bias.verdict import Verdict, in_words, points
 from ..core.basics import check_choice
 from ..data.labels import known_ids
 from ..figures.cameras import camera_card, pair_matrix
@@ -35,7 +38,7 @@ from ..figures.style import PaperFigure
 from ..figures.views import message_card
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.ranking import Ranker
-from ..retrieval.scores import EmbeddingScores
+from ..retrieval.scores import DISTANCES, EmbeddingScores
 from .maps import FeatureMap, first_is_right
 from .scene import RankedList, Scene, SceneView
 from .view import Board
@@ -56,6 +59,18 @@ def no_cameras(q:Embeddings, # Queries
     return f'All images come from camera {cams[0]}: with a single camera there is nothing to compare.'
 
 
+@dataclass(frozen=True)
+class _Run:
+    "What is run: a method, its settings, and the distance that ranks"
+    method: str = LITE_NAME
+    by: str = 'euclidean'
+    settings: dict = field(default_factory=lambda: dict(DEFAULTS))
+
+    @property
+    def that_matters(self): # only DART3-LITE has settings
+        return self if self.method == LITE_NAME else _Run(self.method, self.by, {})
+
+
 class AdaptedScene(Scene):
     "A scene that ranks by the latest run of an adaptation"
     def __init__(self, base:Scene, # Raw features, with cameras
@@ -66,8 +81,8 @@ class AdaptedScene(Scene):
         self.base, self.seed, self.why, self._busy = base, seed, no_cameras(base.q, base.g), True
         super().__init__(base.q, base.g)
         self.selection, self.q_thumb, self.g_thumb = base.selection, base.q_thumb, base.g_thumb
-        self._wanted = (LITE_NAME, dict(DEFAULTS))
-        self._have: tuple[str, dict] | None = None      # what was run
+        self._wanted = _Run()
+        self._have: _Run | None = None                  # what was run
         self._before: tuple = (None, None)              # a ranking of the base, and its scores
         self.state: dict | None = None                  # of the latest run
         if not self.why:
@@ -85,24 +100,28 @@ class AdaptedScene(Scene):
     def ranker(self, new:Ranker) -> None: self._ranker = new
 
     @property
-    def method(self) -> str: return self._wanted[0]
+    def method(self) -> str: return self._wanted.method
+
+    @property
+    def by(self) -> str: return self._wanted.by
 
     def want(self, method:str=None, # One of `COCKPIT_METHODS`; default: as it is
+        by:str=None, # Distance that ranks, one of `DISTANCES`; default: as it is
         **settings # See `lite_settings`; others stay
         ) -> None:
         "What the next run is to be"
         method = check_choice('method', method or self.method, COCKPIT_METHODS)
-        self._wanted = method, lite_settings(**{**self._wanted[1], **settings})
+        by = check_choice('by', by or self.by, DISTANCES)
+        self._wanted = _Run(method, by, lite_settings(**{**self._wanted.settings, **settings}))
 
     def settle(self) -> None:
         "Run, if what is wanted has not been run"
-        method, settings = self._wanted
-        wanted = (method, settings) if method == LITE_NAME else (method, {}) # others have no settings
+        wanted = self._wanted.that_matters
         if self.why or self._busy or wanted == self._have: return
         self._busy = True
         old = self.state
         try:
-            self._run(method, settings)
+            self._run(wanted)
             self._have = wanted
         except BaseException:
             self.state = old
@@ -111,9 +130,9 @@ class AdaptedScene(Scene):
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #809a95a3
 @patch
-def _run(self:AdaptedScene, method, settings):
+def _run(self:AdaptedScene, wanted):
     "One camera after the other; followers see each that is done"
-    start = time.perf_counter()
+    start, method = time.perf_counter(), wanted.method
     g, old, n = self.runs.gallery(method), self.state, len(self.q)
     # until a camera is done, its queries are shown as the run before left them
     AP = old['AP'].copy() if old else np.full(n, np.nan)
@@ -121,8 +140,9 @@ def _run(self:AdaptedScene, method, settings):
     xy = self.shared.start(method)
     if old and old['method'] == method: xy = old['xy'].copy()
     emb = torch.zeros(n, g.shape[1], dtype=g.dtype)
-    self.state = dict(method=method, AP=AP, near=near, xy=xy, done=[], nmi=None, first=None, seconds=None)
-    for step in self.runs.run(method, K_NEAR, **settings):
+    self.state = dict(method=method, by=wanted.by, AP=AP, near=near, xy=xy, done=[], nmi=None, first=None,
+                      seconds=None)
+    for step in self.runs.run(method, K_NEAR, wanted.by, **wanted.settings):
         emb[step.rows] = step.emb.cpu()
         AP[step.rows] = step.AP
         near[step.rows] = step.near
@@ -131,19 +151,18 @@ def _run(self:AdaptedScene, method, settings):
         if old: self.notify()
         self.state['first'] = self.state['first'] or time.perf_counter() - start
     self.state['seconds'] = time.perf_counter() - start
-    self.state['nmi'] = self._nmi(method, emb, g)
-    self.scores = EmbeddingScores(emb, g, 'euclidean') # notifies the views
+    self.state['nmi'] = self._nmi(emb, g)
+    self.scores = EmbeddingScores(emb, g, wanted.by) # notifies the views
 
 
 @patch
-def _nmi(self:AdaptedScene, method, q=None, g=None):
-    "NMI as the report has it: without adaptation of the features as they are, not at length 1"
-    if method == NO_ADAPTATION: q, g = self.runs.q.emb, self.runs.g.emb
+def _nmi(self:AdaptedScene, q, g):
+    "NMI as the report has it"
     return bias_nmi(q, g, self.runs, self.shared, self.seed)
 
 
 @patch
-def found(self:AdaptedScene) -> dict: # method, AP, near, xy, done, nmi, first, seconds
+def found(self:AdaptedScene) -> dict: # method, by, AP, near, xy, done, nmi, first, seconds
     "What the latest run has found"
     self.settle()
     return self.state
@@ -155,7 +174,7 @@ def before(self:AdaptedScene) -> dict: # AP, near, nmi
     ranker, scores = self._before
     if ranker is not self.base.ranker:
         AP, near = query_scores(self.q, self.g, self.base.ranker.scores, K_NEAR)
-        scores = dict(AP=AP, near=near, nmi=self._nmi(NO_ADAPTATION))
+        scores = dict(AP=AP, near=near, nmi=self._nmi(*self.runs.fixed(NO_ADAPTATION)))
         self._before = self.base.ranker, scores
     return scores
 
@@ -164,6 +183,21 @@ def before(self:AdaptedScene) -> dict: # AP, near, nmi
 def frame(self:AdaptedScene) -> pd.DataFrame: # As that of `project_pair`
     "Places of the latest run"
     return self.shared.frame(self.found()['xy'])
+
+# %% ../../nbs/15_widgets/30_cameras.ipynb #57b6fd5e
+@patch
+def verdict(self:AdaptedScene) -> Verdict | None: # None: it cannot be measured
+    "The verdict of the bias report on the features of the scene"
+    if self.why or not np.isfinite(self.before()['AP']).any(): return None
+    return advise(self.base.q, self.base.g, distance=self.base.distance)
+
+
+def _advice_sentence(verdict):
+    "What the report advises, in a line"
+    if verdict is None: return 'no advice: no query has a match that is known'
+    if verdict.advised is None: return f'advised: none helps clearly, keep {in_words(verdict.first)}'
+    return f'advised: {in_words(verdict.advised)}, mAP {points(verdict.gains[verdict.advised])}'
+
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #526c5e90
 def _number(value, digits=4):
@@ -300,7 +334,8 @@ class AdaptedMap(FeatureMap):
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #b9e4a7d0
 _BY = dict(cosine='cosine', euclidean='Euclidean distance')
-CONTROLS = dict(method=None, tau='tau', k='k', steps='steps', rate='lr', batch='batch_size') # trait -> setting
+CONTROLS = dict(method=None, by=None, # trait -> setting of DART3-LITE
+                tau='tau', k='k', steps='steps', rate='lr', batch='batch_size')
 
 
 class CameraBars(SceneView):
@@ -308,6 +343,8 @@ class CameraBars(SceneView):
     kind = 'cameras'
     title = Unicode('Camera bias', help='heading').tag(ui=True)
     method = Unicode(LITE_NAME, help='one of `COCKPIT_METHODS`').tag(ui=True)
+    by = Unicode('euclidean', help='distance that ranks, one of `DISTANCES`').tag(ui=True)
+    advice = '' # of the bias report, in a line
     tau = Float(DEFAULTS['tau'], help='temperature').tag(ui=True)
     k = Int(DEFAULTS['k'], help='nearest gallery images that count').tag(ui=True)
     steps = Int(DEFAULTS['steps'], help='updates a batch').tag(ui=True)
@@ -324,6 +361,7 @@ class CameraBars(SceneView):
     def _possible(self, proposal):
         name = proposal.trait.name
         if name == 'method': return check_choice('method', proposal.value, COCKPIT_METHODS)
+        if name == 'by': return check_choice('by', proposal.value, DISTANCES)
         return lite_settings(**{CONTROLS[name]: proposal.value})[CONTROLS[name]]
 
     @observe(*CONTROLS)
@@ -340,7 +378,7 @@ class CameraBars(SceneView):
         self._wish()
 
     def _wish(self):
-        self.scene.want(self.method, **{s: getattr(self, t) for t, s in CONTROLS.items() if s})
+        self.scene.want(self.method, self.by, **{s: getattr(self, t) for t, s in CONTROLS.items() if s})
         if self._front is None or not self._shown: return
         try: self.scene.settle()
         except FloatingPointError as e: self.show_message(str(e))
@@ -356,7 +394,8 @@ def fixed(self:CameraBars) -> dict:
     cams = [dict(cam=int(old.cam), n=int(old.n_query), before=_number(old.mAP, 2), after=_number(new.mAP, 2),
                  done=int(old.cam) in after['done']) for old, new in rows]
     return dict(cams=cams, nmi=dict(before=_rounded(before['nmi']), after=_rounded(after['nmi'])),
-                methods=list(COCKPIT_METHODS), names=[NO_ADAPTATION, after['method']], learns=[LITE_NAME],
+                methods=list(COCKPIT_METHODS), distances=list(DISTANCES), advice=self.advice,
+                names=[NO_ADAPTATION, after['method']], learns=[LITE_NAME],
                 status=self.status(), run=_number(after['seconds'], 3))
 
 
@@ -382,14 +421,14 @@ def ranked(self:CameraBars) -> str:
     "By what both sides are ranked"
     base = self.scene.base
     by = _BY[base.distance] if base.scores is None else 'the given scores'
-    return f"ranked by {by} before, by {_BY['euclidean']} after"
+    return f"ranked by {by} before, by {_BY[self.scene.by]} after"
 
 
 @patch
 def note(self:CameraBars) -> str:
     "A remark where DART3-LITE has nothing to learn from: what one batch has learned is lost (Algorithm 2)"
-    method, settings = self.scene._wanted
-    if method != LITE_NAME: return ''
+    settings = self.scene._wanted.settings
+    if self.scene.method != LITE_NAME: return ''
     if settings['steps'] == 0: return ' · learns nothing (no step): the same as Norm'
     one_batch = settings['steps'] == 1 and len(self.scene.q) <= settings['batch_size']
     return ' · learns nothing (one batch and one step): the same as Norm' if one_batch else ''
@@ -432,7 +471,7 @@ def draw(self:CameraBars) -> PaperFigure: # type: ignore[no-redef]
     now, before, after = self.content(query), scene.before(), scene.found()
     names = NO_ADAPTATION, scene.method
     if scene.method == NO_ADAPTATION: names = NO_ADAPTATION, f'{scene.method} (again)'
-    settings = scene.method
+    settings = f'{scene.method} by {_BY[scene.by]}'
     if scene.method == LITE_NAME:
         settings = ', '.join(f'{trait}={getattr(self, trait):g}' for trait,
                              setting in CONTROLS.items() if setting)
@@ -449,10 +488,16 @@ def cockpit(scene:Scene, # Raw features of queries and gallery, with cameras
     seed:int=0, # Of the map and of clusters
     lists:bool=None, # A ranked list after adaptation; default: if the scene has images
     title:str='Camera bias', # Heading
-    **settings) -> Board: # Of `CameraBars`: method, tau, k, steps, rate, batch
+    advice:Verdict=None, # Of a bias report; default: measured as there, unless `method` is given
+    **settings) -> Board: # Of `CameraBars`: method, by, tau, k, steps, rate, batch; default: what is advised
     "Maps, scores per camera and camera pairs, before and after adaptation"
     after = AdaptedScene(scene, how, n, seed)
+    is_chosen = 'method' in settings
+    if not is_chosen:
+        advice = advice or after.verdict()
+        settings = _opening(scene, advice) | settings
     bars = CameraBars(after, title=title, **settings)
+    if advice or not is_chosen: bars.advice = _advice_sentence(advice)
     if after.why: # bars and matrix would say the same
         return Board(bars, FeatureMap(scene, project_pair(scene.q, scene.g, how, n, seed), title='Before'),
                      title=title)
@@ -461,6 +506,12 @@ def cockpit(scene:Scene, # Raw features of queries and gallery, with cameras
     if lists is None: lists = scene.g_thumb.images is not None
     if lists: views.append(RankedList(after, k=6, depth=12))
     return Board(*views, title=title)
+
+
+def _opening(scene, advice):
+    "Method and distance of the first view"
+    if advice is None: return dict(method=NO_ADAPTATION, by=scene.distance)
+    return dict(method=advice.take.method, by=advice.take.distance)
 
 
 def _two_maps(scene, after):

@@ -1,4 +1,6 @@
 "Answers for any gallery, with and without a threshold"
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from PIL import Image
 
 from reid_lab.analysis.open_set import Threshold, verification_threshold
 from reid_lab.analysis.search import ask, find
+from reid_lab.core.statistics import ErrorRate
 from reid_lab.models.bot import bot_tiny
 from reid_lab.retrieval.embeddings import Embeddings
 
@@ -30,7 +33,13 @@ def test_answers_follow_the_threshold():
     assert a.present.tolist() == [True, True, False, False] and len(a) == 4
     assert a.table(1).accepted.tolist() == [True, False, False] and a.table(1).pid[0] == 101
     assert a.sentence(0).startswith("present: 1 of the first 3")
-    assert a.sentence(2).startswith("not present: best score 0.700")
+    assert a.sentence(0).endswith("0.820, as 10 % of searches for somebody absent do")
+    without = "nobody clears the threshold 0.820, which was saved without the share of people that it misses"
+    assert a.sentence(2).startswith(without) and "best score 0.700" in a.sentence(2)
+    rates = replace(t, misses=ErrorRate(.966, .941, .985, 736, 12), alarms=ErrorRate(.1, .05, .2, 10, 5))
+    b = find(q, g, 3, rates)
+    assert "which misses 97 % [94, 98] of people who are there" in b.sentence(2)
+    assert "as 10 % [5, 20] of searches" in b.sentence(0) and "not present" not in b.sentence(2)
     with pytest.raises(ValueError, match="calibrated with m"): find(q.with_emb(q.emb, model="n"), g, 3, t)
     with pytest.raises(ValueError, match="calibrated with 'cosine'"): find(q, g, 3, t, distance="euclidean")
     with pytest.raises(ValueError, match="one for pairs"): find(q, g, 3, verification_threshold(q, g, .5))
@@ -51,3 +60,15 @@ def test_questions(tmp_path):
                           (str, "give text"), (im/255, "uint8")]:
         with pytest.raises((ValueError, TypeError), match=message): ask(model, what)
     with pytest.raises(FileNotFoundError, match="none.png"): ask(model, tmp_path/"none.png")
+
+
+def test_an_answer_names_the_model_and_what_it_has_seen():
+    q, g = planted()
+    ours = dict(model_name="clip_tiny", data="my crops")
+    a = find(q, Embeddings(g.emb, g.pid, meta=ours), 2)
+    assert a.seen.kind == "worlds" and a.caveats()[0].startswith("model clip_tiny: trained on 6 rendered Worlds")
+    assert len(a.caveats()) == 2 and "clip_tiny" in repr(a) and "doubt" in repr(a)
+    on_world = find(q, Embeddings(g.emb, g.pid, meta=ours | dict(data="world quick reid seed 3")), 2)
+    assert "photographs are harder" in on_world.caveats()[1]
+    foreign = find(q, bare(g), 2)
+    assert "what it has seen is not known here" in foreign.caveats()[0]

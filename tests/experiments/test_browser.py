@@ -77,7 +77,7 @@ def experiment(name, folder, *kinds, **parameters):
 
 
 def test_a_slider_of_camera_bias(tmp_path):
-    with experiment("camera_bias", tmp_path, "cameras", "map", "pairs", steps=5, rate=.1) as page:
+    with experiment("camera_bias", tmp_path, "cameras", "map", "pairs", method="DART3-LITE", steps=5, rate=.1) as page:
         cockpit_is_drawn(page)
         method = "JSON.parse(document.querySelector('.rl-cameras').dataset.cockpit).method"
         assert page.evaluate(method) == page.input_value(".rl-cameras select"), "later cells leave it as it was"

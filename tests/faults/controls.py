@@ -1,7 +1,8 @@
 """Models that are not trained: names, towers, tokenizers, weights, and what cannot be asked of them."""
 import timm
 import torch
-from fault import bad
+from fault import bad, cut
+from helpers.onnx_files import write_tower
 
 from reid_lab.models.frozen import FrozenPair, clip_tokenizer, frozen, frozen_pair, named_tower
 from reid_lab.models.weights.start import begin
@@ -25,6 +26,21 @@ def _fastreid(**more):
     "The names of a ResNet-50 of FastReID"
     with torch.device("meta"): names = timm.create_model("resnet50", num_classes=0).state_dict()
     return {f"backbone.{k}": W for k in names} | {"heads.bottleneck.0.running_mean": W, "heads.weight": W} | more
+
+
+def _onnx(tmp, write, size=None, **more):
+    "A tower from a file that `write` writes"
+    write(tmp/"t.onnx")
+    return frozen(f"onnx:{tmp/'t.onnx'}", size=size, **more)
+
+
+def _write_words(path):
+    import onnx
+    from onnx import TensorProto, helper
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph([helper.make_node("Identity", ["ids"], ["out"])], "g",
+                              [info("ids", TensorProto.INT64, ["n", 77])], [info("out", TensorProto.INT64, ["n", 77])])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
 FAULTS = [
@@ -85,19 +101,60 @@ FAULTS = [
         lambda t: __import__("reid_lab.recipes.camel", fromlist="Config").Config(model="frozen_pair"),
         "model='frozen_pair'", "named with its tower"),
     # FastReID, OSNet
-    *[bad(f"FastReID: {what}", f"{key} beside a ResNet-50",
-          lambda t, key=key: frozen("fastreid_r50", _fastreid(**{key: W})),
-          "FastReID of another form", "expected a released ResNet-50 of FastReID")
-      for what, key in (("IBN", "backbone.layer1.0.bn1.IN.weight"), ("non-local blocks", "backbone.NL_3.0.g.weight"),
-                        ("squeeze-and-excitation", "backbone.layer2.1.se.fc.0.weight"))],
+    bad("FastReID: squeeze-and-excitation", "such a block beside a ResNet-50",
+        lambda t: frozen("fastreid_r50", _fastreid(**{"backbone.layer2.1.se.fc.0.weight": W})),
+        "FastReID of a form that is not known here", "expected a released network of FastReID"),
+    bad("FastReID: IBN", "the weights of another backbone",
+        lambda t: frozen("fastreid_r50", _fastreid(**{"backbone.layer1.0.bn1.IN.weight": W})),
+        "is of 'fastreid_bot_r50_ibn', not of tower='fastreid_r50'"),
+    bad("FastReID: non-local blocks", "the weights of another family",
+        lambda t: frozen("fastreid_r50", _fastreid(**{"backbone.NL_3.0.g.weight": W})),
+        "take tower='fastreid_agw_r50'"),
+    bad("FastReID: a pooling beside an exponent", "pool='mean'",
+        lambda t: frozen("fastreid_sbs_r50", _fastreid(**{"heads.pool_layer.p": W}), pool="mean"),
+        "holds the exponent of a power mean; leave pool out"),
+    bad("FastReID: a pooling of a tower of timm", "pool='mean'",
+        lambda t: frozen("resnet10t", "none", pool="mean"), "unexpected keyword argument 'pool'", error=TypeError),
     bad("FastReID: another tower", "tower='resnet50'", lambda t: frozen("resnet50", _fastreid()),
-        "a ResNet-50 of FastReID (tower 'fastreid_r50')", "expected weights of timm's resnet50"),
+        "holds a network of FastReID", "expected weights of timm's resnet50"),
     bad("FastReID: for BoT", "the model of the same backbone",
         lambda t: create_model("bot_r50", n_ids=3, weights=_fastreid()),
-        "a ResNet-50 of FastReID", "it fits frozen"),
+        "a network of FastReID", "it fits frozen"),
     bad("FastReID: a ResNet-50 of torchvision", "no neck", lambda t: frozen("fastreid_r50", {
         k.removeprefix("backbone."): v for k, v in _fastreid().items() if k.startswith("backbone.")}),
-        "a ResNet-50 of torchvision or timm", "expected a released ResNet-50 of FastReID"),
+        "a ResNet-50 of torchvision or timm", "expected a released network of FastReID (fastreid_r50)"),
+    # ONNX
+    bad("ONNX: no such file", "onnx:none.onnx", lambda t: frozen("onnx:none.onnx"), "there is no such file",
+        error=FileNotFoundError),
+    bad("ONNX: text", "a page in place of the file", lambda t: _onnx(t, lambda path: path.write_text("<html>")),
+        "cannot be read as an ONNX file"),
+    bad("ONNX: cut short", "half of the file", lambda t: _onnx(t, lambda path: cut(write_tower(path))),
+        "cannot be read as an ONNX file"),
+    bad("ONNX: numbers of words", "an input of two dimensions", lambda t: _onnx(t, _write_words), "which is no image",
+        "give a file that takes images"),
+    bad("ONNX: two inputs", "images and cameras",
+        lambda t: _onnx(t, lambda path: write_tower(path, more=["cameras"])), "takes 2 inputs (images", "cameras (1,)"),
+    bad("ONNX: a map as output", "no vector an image", lambda t: _onnx(t, lambda path: write_tower(path, flat=False)),
+        "none is one vector an image"),
+    bad("ONNX: another size", "size=(96, 48) for a file of 64x32", lambda t: _onnx(t, write_tower, size=(96, 48)),
+        "takes images of height 64 alone", "leave size out"),
+    bad("ONNX: an output that is not there", "output='features'", lambda t: _onnx(t, write_tower, output="features"),
+        "output='features'", "Did you mean 'feature'?"),
+    bad("ONNX: CUDA without it", "provider='cuda' in an onnxruntime for the processor",
+        lambda t: _onnx(t, write_tower, provider="cuda"), "is not in this onnxruntime", "leave provider out"),
+    bad("ONNX: weights beside it", "weights='w.pth'",
+        lambda t: frozen(f"onnx:{write_tower(t/'t.onnx')}", "w.pth"), "has its own weights; leave weights out"),
+    bad("ONNX: for captions", "frozen_pair:onnx:FILE", lambda t: frozen_pair("onnx:t.onnx", "none"),
+        "reads no captions"),
+    bad("ONNX: pixels of whole numbers, prepared", "pixels='clip' for a file that prepares them itself",
+        lambda t: _onnx(t, lambda path: write_tower(path, kind="bytes"), pixels="clip"), "prepares them itself"),
+    bad("pixels: half a preparation", "mean without std", lambda t: frozen("resnet10t", "none", mean=.5),
+        "mean and std belong together"),
+    bad("pixels: of 0 to 255", "mean=123.7", lambda t: frozen("resnet10t", "none", mean=123.7, std=58.),
+        "divide it by 255"),
+    bad("pixels: no deviation", "std=0", lambda t: frozen("resnet10t", "none", mean=.5, std=0), "must be above 0"),
+    bad("pixels: a misspelt name", "pixels='imagnet'", lambda t: frozen("resnet10t", "none", pixels="imagnet"),
+        "Did you mean 'imagenet'?"),
     bad("OSNet: for a tower", "names of OSNet", lambda t: frozen("resnet10t", {
         "conv1.conv.weight": W, "conv2.0.gate.fc1.weight": W, "conv5.conv.weight": W}),
         "holds an OSNet", "it fits frozen"),

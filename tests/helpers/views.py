@@ -86,7 +86,7 @@ who, shift = rng.normal(size=(150, 64)), rng.normal(size=(5, 64))
 e = Embeddings((who[pid] + shift[cam] + rng.normal(size=(n, 64))).astype("float32"), pid, cam)
 scene = Scene(e[:600], e[600:], query=1)
 # %%
-cockpit(scene, n=600)
+cockpit(scene, n=600, method="DART3-LITE")
 """.split("# %%\n")
 
 

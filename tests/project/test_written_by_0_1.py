@@ -46,10 +46,10 @@ def close(a, b): return json.loads(json.dumps(a)) == b or np.allclose(a, b, atol
 
 
 def same_training(done, want, make):
-    "Counts exactly, losses but for rounding on other processors"
+    "Counts exactly, losses but for rounding on other processors (it moved one of 400 steps by 4e-3)"
     got = make.told(done)
     assert (got["steps"], got["images"]) == (want["steps"], want["images"])
-    assert got["last"] == pytest.approx(want["last"], abs=2e-3)
+    assert got["last"] == pytest.approx(want["last"], abs=1e-2)
 
 
 def test_world(old, expected, make):
@@ -92,7 +92,8 @@ def test_learner_state(old, expected, make):
     assert save.resume(learn) and learn.step == 4
     got, want = make.learned(learn.fit(steps=11)), expected["learner"]
     assert got["step"] == want["step"] and len(got["scores"]) == len(want["scores"])
-    for a, b in zip(got["scores"] + got["log"], want["scores"] + want["log"]): assert a == pytest.approx(b, abs=1e-4)
+    # Rounding of another processor moved the last score by 3e-4; an optimiser that begins anew moves it by 7e-3.
+    for a, b in zip(got["scores"] + got["log"], want["scores"] + want["log"]): assert a == pytest.approx(b, abs=1e-3)
 
 
 def test_interrupted_run(old, expected, make):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from helpers.fastreid import released, with_old_names
 from helpers.towers import osnet_file, randomised
 from PIL import Image
 from torchvision import models
@@ -33,6 +34,9 @@ def without_head(path): torch.save(timm.create_model("vit_tiny_patch16_224", num
 def of_osnet(path): torch.save(osnet_file(randomised(OSNet("osnet_ain_x0_25")), "osnet_ain_x0_25"), path)
 
 
+def of_fastreid(path): torch.save({"model": with_old_names(released("bot", "r50_ibn", gem=False))}, path)
+
+
 def lightning(path):
     state = {f"model.{k}": v for k, v in models.mobilenet_v3_small().state_dict().items()}
     torch.save({"state_dict": state, "epoch": 3, "optimizer_states": [{}]}, path)
@@ -47,6 +51,7 @@ def ours(path):
 @pytest.mark.parametrize("write, model", [
     (of_timm, "frozen:convnext_atto"), (without_head, "frozen:vit_tiny_patch16_224"),
     (of_osnet, "frozen:osnet_ain_x0_25"), (lightning, "torchvision:mobilenet_v3_small"),
+    (of_fastreid, "frozen:fastreid_bot_r50_ibn"),
     (ours, "bot_tiny")])
 def test_each_printed_command_embeds(write, model, crops, tmp_path, capsys):
     path = write(tmp_path/"a file.pth") or tmp_path/"a file.pth"
@@ -92,6 +97,13 @@ def test_a_tower_in_a_file_with_others_is_opened_by_its_prefix(crops, tmp_path, 
     assert words[words.index("--prefix") + 1] == "student."
     words[2], words[-1] = str(crops), str(tmp_path/"f")
     assert main(words[1:]) == 0
+
+
+def test_networks_of_the_same_tensors_are_all_proposed(tmp_path, capsys):
+    torch.save(released("sbs", "s50"), tmp_path/"w.pth")
+    assert [o.model for o in openings(tmp_path/"w.pth")] == ["frozen:fastreid_sbs_s50", "frozen:fastreid_agw_s50"]
+    assert main(["weights", "inspect", str(tmp_path/"w.pth")]) == 0
+    assert "2 networks have these tensors" in capsys.readouterr().out
 
 
 def test_words_of_a_command_are_quoted():

@@ -2,11 +2,13 @@
 import json
 
 import pytest
+from helpers.bias import scene as biased
 from helpers.browser import NEEDS_CHROMIUM, PANEL, POINT, cockpit_is_drawn, dark, execute, lab_page, opened, shoot
 from helpers.views import COCKPIT, EVIL, LABELS, VIEWS, lost_files, make_scene, write_notebook
 
 from reid_lab.analysis.tags import read_tags
 from reid_lab.widgets.cameras import cockpit
+from reid_lab.widgets.scene import Scene
 from reid_lab.widgets.search import SearchPage
 from reid_lab.widgets.view import Board
 
@@ -150,13 +152,19 @@ def test_the_cockpit_in_jupyterlab(tmp_path, capsys):
 
 
 def test_the_cockpit_without_a_kernel(tmp_path):
-    "The page of `reid_lab bias --open`: a click on a pair filters both maps, and sliders are off"
-    path = cockpit(make_scene(query=1), n=60).to_html(tmp_path/"cockpit.html", title="Cockpit")
+    "The page of `reid_lab bias --open`: opens on the advice, a click on a pair filters both maps, sliders are off"
+    board = cockpit(Scene(*biased(2.), query=1), n=60)
+    path = board.to_html(tmp_path/"cockpit.html", title="Cockpit")
     with playwright.sync_playwright() as p:
         browser, page, broken = opened(p)
         page.goto(path.as_uri())
         cockpit_is_drawn(page)
         old = page.evaluate(DRAWN)
+        verdict = board.views[0].scene.verdict()
+        assert (old["bars"]["method"], old["bars"]["by"]) == verdict.advised == ("Norm", "cosine")
+        assert page.input_value(".rl-cameras select >> nth=0") == "Norm"
+        assert page.input_value(".rl-cameras select >> nth=1") == "cosine"
+        assert page.inner_text(".rl-advice") == board.views[0].advice
         page.screenshot(path=str(tmp_path/"light.png"), full_page=True)
         page.click(".rl-pairs >> nth=0 >> [data-at='1,0']")
         page.wait_for_function("JSON.parse(document.querySelectorAll('.rl-map')[1].dataset.marks).on < 60")
@@ -221,6 +229,7 @@ from reid_lab.models.zoo import create_model
 from reid_lab.widgets.failures import FailureBrowser
 from reid_lab.widgets.scene import RankedList
 from reid_lab.widgets.maps import FeatureMap
+from reid_lab.widgets.scene import Scene
 from reid_lab.widgets.scene import Scene
 from reid_lab.widgets.search import SearchPage
 from reid_lab.widgets.view import Board
@@ -290,7 +299,7 @@ def test_failures_and_search_in_jupyterlab(tmp_path):
         page.fill(".rl-ask", "a woman in a red dress " + EVIL)
         page.keyboard.press("Enter")
         page.wait_for_function("old => document.querySelector('.rl-search ol').innerText !== old", arg=before)
-        assert "not present" in page.inner_text(".rl-search .rl-verdict")
+        assert "nobody clears the threshold" in page.inner_text(".rl-search .rl-verdict")
         assert page.locator(".rl-search .rl-item").count() == 10
         assert style(page, ".rl-search .rl-more", "backgroundColor") == "rgba(0, 0, 0, 0)"
         page.click('.rl-search button:has-text("select all")')

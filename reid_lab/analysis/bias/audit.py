@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TIMES', 'camera_facts', 'camera_names', 'camera_warnings', 'side_warnings', 'feature_warnings', 'AuditSettings',
-           'bias_report']
+           'bias_report', 'advise']
 
 # %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #2a409c83
 import warnings
@@ -490,6 +490,11 @@ def _all_warnings(task, measured, facts, n_scored, searched):
     return out
 
 
+def _is_known(q, g):
+    "Whether retrieval can be scored: identities on both sides"
+    return g is not None and bool((q.pid >= 0).any() and (g.pid >= 0).any())
+
+
 @gathered(dict(settings='lite'), audit=AuditSettings)
 def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unknown
     g:Embeddings | None=None, # Raw gallery features with cameras
@@ -505,7 +510,7 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
     sides = _checked(q, g)
     names = camera_names(*(_with_cameras(e, new) for e, new in zip((q, g), sides) if e is not None))
     q, g = sides
-    known = g is not None and bool((q.pid >= 0).any() and (g.pid >= 0).any())
+    known = _is_known(q, g)
     facts, n_scored, searched = camera_facts(q, g), 0, None
     with closing(_Progress(_n_parts(g, known), quiet, audit.file)) as bar, warnings.catch_warnings():
         warnings.filterwarnings('ignore', '.*unknown camera.*') # of each method; side_warnings says it once
@@ -593,3 +598,22 @@ def _notes(task, measured, verdict, searched):
     if task.map_method != 'none':
         out.append(f"The map ({task.map_method}) is an illustration; its distances mean little.")
     return out
+
+# %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #7c05d6ff
+def advise(q:Embeddings, # Raw query features with cameras
+    g:Embeddings, # Raw gallery features with cameras
+    *, distance:str='cosine', # See `bias_report`
+    audit:AuditSettings=AuditSettings(), # `lite` counts, the rest does not matter here
+    ) -> Verdict | None: # None where identities are not known on both sides
+    "The verdict of `bias_report` without the rest of it"
+    check_choice('distance', distance, DISTANCES)
+    q, g = _checked(q, g)
+    if not _is_known(q, g): return None
+    measured = _Measured()
+    with closing(_Progress(_n_parts(g, True), True, None)) as bar, warnings.catch_warnings():
+        warnings.simplefilter('ignore') # the report has them as sentences
+        task = _Task(q, g, True, 'none', audit, bar.step)
+        for way in _adapted_in_steps(task):
+            with task.step(f'{way.method}: rank', TIMES['rank']) as on_progress:
+                measured.add(_retrieval(way, on_progress))
+    return verdict_of(PairedScores(measured.AP, q.pid), distance)

@@ -34,11 +34,11 @@ from ...retrieval.cameras import check_spread
 from ...retrieval.embeddings import Embeddings
 from ...retrieval.metrics import IdentityPairs, Scoring, drops_same_camera, retrieval_metrics
 from ...retrieval.ranking import hides_own_camera, rank
-from ...retrieval.scores import MatrixScores, Scores
+from ...retrieval.scores import DISTANCES, EmbeddingScores, MatrixScores, Scores
 from ...retrieval.sides import same_images, two_sides
-from ...tta.base import FeatureStream, NoAdapt, warn_of_unknown_cameras
+from ...tta.base import FeatureStream, warn_of_unknown_cameras
 from ...tta.camera_norm import CameraNorm
-from ...tta.dart3 import REPORT_LITE, Dart3Lite, distances
+from ...tta.dart3 import REPORT_LITE, Dart3Lite
 
 # %% ../../../nbs/12_analysis/80_bias/50_reruns.ipynb #361bf829
 COCKPIT_METHODS = (*REMEDIES, CONTROL)
@@ -68,7 +68,13 @@ class AdaptedBatch(NamedTuple):
     "Queries of one batch of a run"
     rows:np.ndarray # (B,) their numbers
     emb:torch.Tensor # (B,D) adapted
-    distances:torch.Tensor # (B,G) to the gallery, valid until the next batch
+    distances:torch.Tensor | None=None # (B,G) Euclidean ones to the gallery, where they were computed on the way;
+                                       # valid until the next batch
+
+
+def _single(e):
+    "Features of at least 32 bits"
+    return e if e.emb.dtype in (torch.float32, torch.float64) else e.with_emb(e.emb.float())
 
 
 class LiteBench:
@@ -76,12 +82,8 @@ class LiteBench:
     def __init__(self, q:Embeddings, # Raw queries with cameras
         g:Embeddings, # Raw gallery with cameras
         ):
-        def whole(e):
-            "At least 32 bits"
-            return e if e.emb.dtype in (torch.float32, torch.float64) else e.with_emb(e.emb.float())
-
         start = Dart3Lite(rescale=True)
-        start.configure(FeatureStream(whole(q)), whole(g))
+        start.configure(FeatureStream(_single(q)), _single(g))
         self.raw, self.norm, self.gallery = start.raw, start.norm, start.norm.g_tilde
         self.squares, self._arrays = self.gallery.square().sum(1), {}
 
@@ -238,31 +240,33 @@ class Reruns:
     def fixed(self, name:str # A method without settings
         ) -> tuple[torch.Tensor, torch.Tensor]: # (Q,D), (G,D)
         "Both sides under a method without settings"
-        methods = {NO_ADAPTATION: NoAdapt(), MEAN_SUBTRACTION: CameraNorm(std=False), NORM: CameraNorm(),
-                   CONTROL: CameraNorm(by_camera=False)}
+        if name == NO_ADAPTATION: return _single(self.q).emb, _single(self.g).emb
+        methods = {MEAN_SUBTRACTION: CameraNorm(std=False), NORM: CameraNorm(), CONTROL: CameraNorm(by_camera=False)}
         return self._once(name, lambda: methods[name].adapt(FeatureStream(self.q), self.g))
 
     def gallery(self, method:str # One of `COCKPIT_METHODS`
         ) -> torch.Tensor: # (G,D)
-        "The gallery that adapted queries are ranked against by Euclidean distance"
+        "The gallery that adapted queries are ranked against"
         check_choice('method', method, COCKPIT_METHODS)
         return self.bench.gallery if method == LITE_NAME else self.fixed(method)[1]
 
     def run(self, method:str=LITE_NAME, # One of `COCKPIT_METHODS`
         k_near:int=10, # Nearest gallery images in a step
+        distance:str='euclidean', # That ranks, one of `DISTANCES`
         **settings) -> Iterator[CameraStep]: # Of DART3-LITE, see `lite_settings`
         "Adapt and score; each camera when all its queries are there"
         settings = lite_settings(**settings)
         check_choice('method', method, COCKPIT_METHODS)
+        check_choice('distance', distance, DISTANCES)
         cams, count = np.unique(self.q.cam, return_counts=True)
         cams = cams[np.argsort(count, kind='stable')]
         if method == LITE_NAME: sources = [self.bench.run(**settings)]
-        else: sources = [self._plain(np.flatnonzero(self.q.cam == cam), *self.fixed(method)) for cam in cams]
+        else: sources = [self._plain(np.flatnonzero(self.q.cam == cam), self.fixed(method)[0]) for cam in cams]
         emb = torch.zeros(len(self.q), self.q.dim)
         AP, near = np.full(len(self.q), np.nan), np.full((len(self.q), k_near), -1)
         is_left = np.ones(len(self.q), bool)
         for source in sources:
-            for block in self._scored(source, k_near):
+            for block in self._scored(source, k_near, self.gallery(method), distance):
                 emb = emb.to(block.emb)
                 emb[torch.as_tensor(block.rows)] = block.emb
                 AP[block.rows], near[block.rows, :block.near.shape[1]] = block.AP, block.near
@@ -275,11 +279,10 @@ class Reruns:
 
 # %% ../../../nbs/12_analysis/80_bias/50_reruns.ipynb #4be79cf8
 @patch
-def _plain(self:Reruns, rows, q, g):
+def _plain(self:Reruns, rows, q):
     "A camera of a method that does not learn, in blocks"
-    for part in np.array_split(rows, max(1, len(rows)*len(g)//2**24)):
-        emb = q[torch.as_tensor(part)]
-        yield AdaptedBatch(part, emb, distances(emb, g))
+    for part in np.array_split(rows, max(1, len(rows)*len(self.g)//2**24)):
+        yield AdaptedBatch(part, q[torch.as_tensor(part)])
 
 
 class _Scored(NamedTuple):
@@ -291,19 +294,22 @@ class _Scored(NamedTuple):
 
 
 @patch
-def _scored(self:Reruns, batches, k): # -> Iterator of `_Scored`
+def _scored(self:Reruns, batches, k, gallery, distance): # -> Iterator of `_Scored`
     "Features and scores, in blocks of at most 64 MB of distances"
     waiting = []    # batches that are measured together, with scores that last
 
     def measure():
         "Score what waits"
-        rows, emb, scores = (list(values) for values in zip(*waiting))
+        rows, emb, known = (list(values) for values in zip(*waiting))
         waiting.clear()
-        rows = np.concatenate(rows)
-        return _Scored(rows, torch.cat(emb), *query_scores(self.q[rows], self.g, MatrixScores(torch.cat(scores)), k))
+        rows, emb = np.concatenate(rows), torch.cat(emb)
+        if known[0] is None: scores = EmbeddingScores(emb, gallery, distance)
+        else: scores = MatrixScores(torch.cat(known))
+        return _Scored(rows, emb, *query_scores(self.q[rows], self.g, scores, k))
 
     for batch in batches:
-        waiting.append((batch.rows, batch.emb, -batch.distances))
+        is_known = batch.distances is not None and distance == 'euclidean'
+        waiting.append((batch.rows, batch.emb, -batch.distances if is_known else None))
         if sum(len(rows) for rows, *_ in waiting)*len(self.g) > 2**24: yield measure()
     if waiting: yield measure()
 

@@ -538,17 +538,28 @@ _CFAN = Layout('cfan', 'a released CFAN', 'cfan_b16', fits=('cfan_b16',), pixels
             (r'^ln_pre_t\.', 'crossformer.ln_q.'),
             (r'^ln_pre_i\.', 'crossformer.ln_kv.'), (r'^(ln_post|cross_attn)\.', r'crossformer.\1.'),
             (r'^cross_modal_transformer\.', 'crossformer.transformer.'), (r'^mlp_logsigma2\.', 'sigma.0.')))
-_NECK = r'heads\.(bottleneck\.0|bnneck)\.'
-_FASTREID = Layout('fastreid', "a ResNet-50 of FastReID (tower 'fastreid_r50')", 'fastreid', fits=('frozen',),
-    keys=(r'backbone\.conv1\.weight', r'backbone\.layer4\.2\.conv3\.weight', _NECK + 'running_mean'),
-    lacks=(r'backbone\.layer3\.6\..*', r'backbone\..*\.(IN|se)\..*', r'backbone\.NL_.*',
-           r'backbone\..*\.conv4\..*'),
-    leave=((r'heads\.(weight|classifier\..*)$', 'classifier of its training identities'),
-           (r'pixel_(mean|std)$', "pixels of ImageNet, as in the tower"),
-           (r'heads\.bnneck\.num_batches_tracked$', 'a counter of the training')),
-    rename=((r'^backbone\.', 'net.'), (f'^{_NECK}', 'neck.'), (r'^heads\.pool_layer\.p$', 'p')),
-    pixels=_TORCHVISION.pixels,
-                   note='pooled by a power mean (GeM) if the file holds its exponent, else by the mean')
+
+# %% ../../../nbs/05_models/00_weights/10_formats.ipynb #b783e9ec
+_HEAD_OF = r'(heads|b\d+_head)\.'
+_FASTREID_OTHERS = (r'backbone\..*\.se\..*', r'backbone\..*\.conv4\..*', r'backbone\.NL_[14]\..*') # unknown blocks
+_FASTREID_RULES:dict = dict(gives='fastreid', fits=('frozen',),
+    pixels='those in the file, else mean and deviation of ImageNet',
+    leave=((_HEAD_OF + r'(weight|classifier\..*)$', 'classifier of its training identities'),),
+    rename=((r'^(backbone\.NL_\d\.\d+)\.W\.0\.', r'\1.out.'), (r'^(backbone\.NL_\d\.\d+)\.W\.1\.', r'\1.norm.'),
+            (r'^heads\.bnneck\.', 'heads.bottleneck.0.'), (r'^(b\d+)_pool\.0\.p$', r'\1_head.pool_layer.p'),
+            (r'^(b\d+)_pool\.1\.', r'\1_head.bottleneck.0.'), (r'^(b\d+)_pool\.2\.', r'\1_head.bottleneck.1.')),
+    note='pooled by a power mean (GeM) with the exponent in the file; without one, pool=mean, gem or max says how')
+_TRUNK = (r'backbone\.conv1(\.0)?\.weight', r'backbone\.layer4\.2\.conv3\.weight')
+_FASTREID = Layout('fastreid', 'a network of FastReID', **_FASTREID_RULES,
+    keys=(*_TRUNK, r'heads\.bottleneck\.\d\.running_mean'), lacks=(*_FASTREID_OTHERS, r'heads\.bnneck\..*'))
+_FASTREID_OLD = Layout('fastreid_old', 'a network of FastReID with the names of its first release', **_FASTREID_RULES,
+    keys=(*_TRUNK, r'heads\.bnneck\.running_mean'), lacks=(*_FASTREID_OTHERS, r'heads\.bottleneck\..*'))
+_BRANCHES = (r'backbone\.4\.0\.conv1\.weight', r'b1\.0\.0\.conv1\.weight', r'b3\.1\.2\.conv3\.weight')
+_FASTREID_MGN = Layout('fastreid_mgn', 'an MGN of FastReID', **_FASTREID_RULES,
+    keys=(*_BRANCHES, r'b33_head\.bottleneck\.1\.running_mean'), lacks=(*_FASTREID_OTHERS, r'b1_head\.bnneck\..*'))
+_FASTREID_MGN_OLD = Layout('fastreid_mgn_old', 'an MGN of FastReID with the names of its first release',
+    **_FASTREID_RULES, keys=(*_BRANCHES, r'b33_pool\.2\.running_mean', r'b33_head\.bnneck\.running_mean'),
+    lacks=(*_FASTREID_OTHERS, r'b1_head\.bottleneck\..*'))
 
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #cb46544c
 _BERT_AT = r'^text_encoder\.(?:bert\.)?'
@@ -592,12 +603,13 @@ _OSNET = Layout('osnet', 'an OSNet', 'osnet', fits=('frozen',), pixels=_TORCHVIS
     rename=((r'\.conv2\.(\d)\.layers\.', r'.streams.\1.'), # of OSNet-AIN; what follows is of OSNet
             (r'\.conv2a\.', '.streams.0.0.'), (r'\.conv2b\.', '.streams.1.'), (r'\.conv2c\.', '.streams.2.'),
             (r'\.conv2d\.', '.streams.3.'), (r'^conv([23])\.2\.', r'pool\1.')))
-_FASTREID_OTHER = Layout('fastreid_other', 'a released FastReID of another form than its plain ResNet-50', '',
-    note="IBN, non-local and SE blocks, other depths and other heads are other networks than tower='fastreid_r50'",
-    keys=(r'backbone\..*', r'heads\..*', r'heads\.(weight|classifier\.weight|bottleneck\..*|bnneck\..*)'))
+_FASTREID_OTHER = Layout('fastreid_other', 'a network of FastReID of a form that is not known here', '',
+    note='other blocks (SE, ResNeXt, 18 or 34 layers) and other heads are other networks than those of its model zoo',
+    keys=(r'backbone\..*', _HEAD_OF + r'(weight|classifier\.weight|bottleneck\..*|bnneck\..*)'))
 OURS = Layout('reid_lab', 'weights of this library', 'ours', keys=()) # known by its card, see `identify`
 LAYOUTS = {x.name: x for x in (_RDE, _CFAN, _IRRA, _APTM, _CAMEL, _CAMEL_STATE, _CLIP_REID, _CLIP_REID_R50,
-                               _TRANSREID, _TRANSREID_PLAIN, _BOT, _FASTREID, _FASTREID_OTHER, _OSNET,
+                               _TRANSREID, _TRANSREID_PLAIN, _BOT, _FASTREID, _FASTREID_OLD,
+                               _FASTREID_MGN, _FASTREID_MGN_OLD, _FASTREID_OTHER, _OSNET,
                                _HF_CLIP, _HF_VIT, _BERT, _OPENAI, _OPEN_CLIP, _TIMM_VIT, _SWIN_OWN,
                                _SWIN_TIMM, _SGFORMER, _TORCHVISION)}
 

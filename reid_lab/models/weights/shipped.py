@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FOLDER', 'ALSO', 'WORLD', 'Card', 'save_shipped', 'read_card', 'shipped', 'world_names', 'card_for',
-           'shipped_tokenizer', 'check_unseen', 'header', 'worlds_of', 'seen_worlds', 'check_worlds']
+           'shipped_tokenizer', 'check_unseen', 'header', 'worlds_of', 'data_of', 'seen_worlds', 'check_worlds']
 
 # %% ../../../nbs/05_models/00_weights/20_shipped.ipynb #4b53c8c9
 import json
@@ -159,6 +159,14 @@ def worlds_of(texts:dict, # Of the header of a file
                                                           []) + json.loads(texts.get('worlds', '[]'))
     except (ValueError, TypeError, AttributeError): return () # of another program; `read_card` refuses what is ours
     return tuple(dict.fromkeys(tuple(w) for w in worlds if isinstance(w, list) and len(w) == 3))
+
+
+def data_of(texts:dict, # Of the header of a file
+    ) -> tuple: # Names of tables, in the order of the trainings; empty: not noted
+    "The images of all trainings that a header names"
+    try: names = json.loads(texts.get('data', '[]'))
+    except (ValueError, TypeError): return ()
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
 def seen_worlds(weights:str | Path | dict, # As a constructor takes them

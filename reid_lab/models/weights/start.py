@@ -32,7 +32,7 @@ from reid_lab.models.weights.formats import (
     unwrapped,
     with_prefix,
 )
-from .shipped import WORLD, world_names, worlds_of
+from .shipped import WORLD, data_of, world_names, worlds_of
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #9d29b4d2
 NONE = (None, False, 'none') # values of `weights` that start from random numbers
@@ -202,6 +202,7 @@ class Loaded:
     kept:tuple = () # Tensors of the network that no file of this layout holds
     note:str = '' # What else must be known of this layout
     worlds:tuple = () # (preset, task, seed) of each World that they have seen, by their card
+    data:tuple = () # Names of the tables of earlier trainings, by their header
 
     def __str__(self):
         parts = [f'{self.matched} of {self.total} tensors loaded']
@@ -378,7 +379,7 @@ def load_network(net:nn.Module, # Takes the weights; changed in place
     loaded = Loaded(n_fits, found.total, start.prefix + prefix, head=tuple(found.heads), unused=tuple(unused),
                     missing=tuple(found.missing), misfit=tuple(found.misfit), source=start.source, resized=resized,
                     kept=tuple(found.kept), renamed=tuple(start.renamed.items()),
-                    left=tuple(start.left.items()), worlds=worlds_of(start.card), **about)
+                    left=tuple(start.left.items()), worlds=worlds_of(start.card), data=data_of(start.card), **about)
     if loaded.unused or loaded.missing or loaded.misfit: warn_caller(f'{start.name}: {loaded}')
     return loaded
 

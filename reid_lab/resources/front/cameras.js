@@ -14,6 +14,9 @@ function render({ model, el }) {
     const method = h("select", { "aria-label": "method of adaptation", disabled: !live, onchange: (e) => setState(model, { method: e.target.value }) },
       f.methods.map((name) => h("option", { value: name }, name)));
     parts.method = method;
+    const by = h("select", { "aria-label": "distance that ranks", disabled: !live, onchange: (e) => setState(model, { by: e.target.value }) },
+      f.distances.map((name) => h("option", { value: name }, name)));
+    parts.by = by;
     const sliders = Object.entries(scale).map(([name, s]) => {
       const value = h("output", {}), input = h("input", { type: "range", min: s.low, max: s.high, step: 1, "aria-label": s.label, disabled: !live });
       input.addEventListener("input", () => { value.textContent = s.to(Number(input.value)); });
@@ -21,7 +24,8 @@ function render({ model, el }) {
       parts[name] = { input, value };
       return h("label", { class: "rl-slide" }, h("span", {}, s.label), input, value);
     });
-    fill(controls, h("label", { class: "rl-group" }, "method", method), sliders);
+    fill(controls, h("label", { class: "rl-group" }, "method", method), h("label", { class: "rl-group" }, "ranked by", by), sliders);
+    if (f.advice) controls.append(h("span", { class: "rl-advice" }, f.advice));
     if (!live) controls.append(h("span", { class: "rl-mute" }, "as written; a running notebook changes them"));
   };
 
@@ -41,6 +45,7 @@ function render({ model, el }) {
     if (f.message) { fill(body, h("p", { class: "rl-message" }, f.message)); fill(foot); return; }
     if (!parts.method) make(f, live);
     parts.method.value = ui.method;
+    parts.by.value = ui.by;
     for (const [name, s] of Object.entries(scale)) {
       const { input, value } = parts[name];
       if (changed.has("ui") || value.textContent === "") { input.value = s.from(ui[name]); value.textContent = ui[name]; }
@@ -67,7 +72,7 @@ function render({ model, el }) {
     fill(foot, h("span", {}, h("i", { class: "rl-is rl-before" }), f.names[0]), h("span", {}, h("i", { class: "rl-is rl-after" }), f.names[1]),
       h("span", {}, "│ by chance · ◆ the query"), h("span", {}, f.status));
     root.onkeydown = (event) => { if (event.key === "Escape") { select(model, { camera: null }); event.preventDefault(); event.stopPropagation(); } };
-    root.dataset.cockpit = JSON.stringify({ method: f.names[1], done: f.cams.filter((c) => c.done).length, cams: f.cams.length,
+    root.dataset.cockpit = JSON.stringify({ method: f.names[1], by: ui.by, advice: f.advice, done: f.cams.filter((c) => c.done).length, cams: f.cams.length,
       after: f.cams.map((c) => c.after), nmi: f.nmi.after && f.nmi.after.camera, run: f.run, camera, query: now.query ?? null });
   });
 }

@@ -64,7 +64,7 @@ function render({ model, el }) {
     head.children[0].textContent = ui.title;
     fill(head.children[2], kinds, button("search", "search", ask), " ", step_);
     const verdict = now.present === null || now.present === undefined ? null
-      : h("p", { class: `rl-verdict ${now.present ? "rl-ok" : "rl-no"}` }, h("b", {}, now.present ? "✓ present" : "✕ not present"), ` ${now.remarks}`);
+      : h("p", { class: `rl-verdict ${now.present ? "rl-ok" : "rl-no"}` }, h("b", {}, now.present ? "✓ present" : "✕ nobody clears the threshold"), ` ${now.remarks}`);
     const query = now.crop ? h("figure", { class: "rl-query" }, picture(now.crop, now.query_text || "query"), h("figcaption", {}, now.query_name ?? "")) : null;
     fill(body, verdict ?? (now.remarks ? h("p", { class: "rl-verdict" }, now.remarks) : null), h("div", { class: "rl-found" }, query, now.message ? h("p", { class: "rl-message" }, now.message)
       : h("ol", { role: "listbox", "aria-label": "images found, best first", "aria-multiselectable": "true" }, (now.items ?? []).map((item) => one(item, chosen.gallery)))));

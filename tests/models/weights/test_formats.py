@@ -550,26 +550,30 @@ class ReleasedFastReID(nn.Module):
 def test_fastreids_resnet50(tmp_path, wrap, gem, old):
     released = randomised(ReleasedFastReID(5, gem, old))
     if gem: released.heads.pool_layer.p.data.fill_(2.5)
+    if old:
+        released.pixel_mean = torch.tensor([123.675, 116.28, 103.53]).view(1, 3, 1, 1)
+        released.pixel_std = torch.tensor([58.395, 57.12, 57.375]).view(1, 3, 1, 1)
     path = saved(released, tmp_path/"market_bot_R50.pth", wrap)
-    assert identify(path).name == "fastreid"
-    model = frozen("fastreid_r50", path, size=SIZE)
+    assert identify(path).name == ("fastreid_old" if old else "fastreid")
+    model = frozen("fastreid_sbs_r50" if gem else "fastreid_r50", path, size=SIZE)
     with torch.no_grad(): ours, theirs = model.encode_image(IMG), F.normalize(released(IMG), dim=1)
     assert (ours - theirs).abs().max() < 1e-5 and (theirs[0] - theirs[1]).norm() > .01
     assert explained(model.loaded, path) and not model.loaded.missing and not model.loaded.misfit
     left = {k for k, _ in model.loaded.left}
-    old_left = {"heads.classifier.weight", "pixel_mean", "pixel_std", "heads.bnneck.num_batches_tracked"}
+    old_left = {"heads.classifier.weight", "pixel_mean", "pixel_std"}
     assert left == (old_left if old else {"heads.weight"})
-    assert inspect_weights(path)["arguments"] == dict(tower="fastreid_r50")
+    assert inspect_weights(path)["arguments"] == dict(tower=f"fastreid_{'sbs' if gem else 'bot'}_r50")
     assert frozen("fastreid_r50", path).size == (256, 128)
 
 
-@pytest.mark.parametrize("name", ["backbone.layer1.0.bn1.IN.weight", "backbone.NL_2.0.theta.weight",
-                                  "backbone.layer1.0.se.fc.0.weight", "backbone.layer3.6.conv1.weight"])
-def test_other_networks_of_fastreid_are_refused(name):
-    state = ReleasedFastReID(5, False, False).state_dict() | {name: torch.ones(2)}
-    assert identify(state).name == "fastreid_other"
-    with pytest.raises(ValueError, match="FastReID of another form.*expected a released ResNet-50 of FastReID") as e:
-        frozen("fastreid_r50", state)
+@pytest.mark.parametrize("name, words", [
+    ("backbone.layer1.0.bn1.IN.weight", "take tower='fastreid_bot_r50_ibn'"),
+    ("backbone.NL_2.0.theta.weight", "take tower='fastreid_agw_r50'"),
+    ("backbone.layer1.0.se.fc.0.weight", "FastReID of a form that is not known here; expected a released network"),
+    ("backbone.layer3.6.conv1.weight", "7 blocks in its third stage")])
+def test_other_networks_of_fastreid_are_refused(name, words):
+    state = ReleasedFastReID(5, False, False).state_dict() | {name: torch.ones(2, 512, 1, 1)}
+    with pytest.raises(ValueError, match=words) as e: frozen("fastreid_r50", state)
     assert "\n" not in str(e.value)
 
 
