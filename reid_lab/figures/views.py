@@ -102,6 +102,7 @@ def list_card(query:dict, # `image` or `text`; `name`, `note`
     per_line:int=10, # Results side by side
     column:str='cvpr-full', # Key of `reid_lab.figures.style.WIDTHS`
     width:float | None=None, # Inches, instead of the column's
+    notes:Sequence[str]=(), # Lines below the list
     ) -> PaperFigure:
     "A query and its results"
     gap, top = .07, .26    # inches: between images, above the list
@@ -110,21 +111,23 @@ def list_card(query:dict, # `image` or `text`; `name`, `note`
         else: left = .24*w
         image_width = min(.72, (w - left - .05)/per_line - gap)
         image_height = 2*image_width
-        notes = [_note(r['note'], image_width) for r in results]
+        below = [_note(r['note'], image_width) for r in results]
         lines = max(1, -(-len(results)//per_line))
-        step = image_height + .34 + .09*max((n.count('\n') for n in notes), default=0)
-        fig, ax = inch_canvas(w, top + lines*step + .12)
+        step = image_height + .34 + .09*max((n.count('\n') for n in below), default=0)
+        fig, ax = inch_canvas(w, top + lines*step + .12 + .13*len(notes))
         ax.text(.03, .11, title, va='center', weight='bold', size=7.5, parse_math=False)
         _draw_query(ax, query, top, (image_width, image_height), left, int(lines*(step - .04)/.125) - 1)
         ax.plot([left - .06]*2, [top, top + lines*step - .1], color='#cccccc', lw=.6)
         if message:
             ax.text((left + w)/2, top + image_height/2, wrap_text(message, w - left - .4, 7, 5), ha='center',
                     va='center', color='#555555', parse_math=False)
-        for i, (result, note) in enumerate(zip(results, notes)):
+        for i, (result, note) in enumerate(zip(results, below)):
             line, place = divmod(i, per_line)
             x = left + .03 + place*(image_width + gap)
             _draw_result(ax, result, x, top + line*step, (image_width, image_height), note)
         if any(r['right'] is not None for r in results): list_key(ax, w, top + lines*step + .03)
+        for i, text in enumerate(notes):
+            ax.text(.03, top + lines*step + .1 + .13*i, text, va='center', size=6, color='#555555', parse_math=False)
     return fig
 
 # %% ../../nbs/11_figures/60_views.ipynb #1666a005

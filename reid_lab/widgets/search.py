@@ -17,6 +17,7 @@ from fastcore.basics import patch
 from traitlets import Int, Unicode, validate
 
 from ..analysis.open_set import Threshold
+from ..analysis.random_sentences import ByChance, scores_by_chance
 from ..analysis.search import Answer, ask, find, written_at
 from ..core.basics import check_choice, warn_caller
 from ..core.files import BROKEN, safe_join
@@ -25,6 +26,7 @@ from ..core.reporting import printable
 from ..data.images import read_image
 from ..figures.style import PaperFigure
 from ..figures.views import list_card, message_card
+from ..models.weights.seen import Seen, seen_by
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.shards import Shards
 from .scene import Scene, SceneView
@@ -48,10 +50,14 @@ class SearchPage(SceneView):
         model:torch.nn.Module=None, # That embedded the gallery; None: stored queries only
         threshold:Threshold=None, # From `reid_lab.analysis.open_set.calibrate`; None: nothing is said about presence
         folder:str | Path='.', # Which paths of crops may not leave
+        seen:Seen=None, # What the model was trained on; None: what the features of the gallery name
+        chance:ByChance=None, # Best scores of random sentences; None: computed if the model reads text
         **state): # Values of the traits
         self.model = model
         self.threshold = threshold
         self.folder = Path(folder)
+        self.seen = seen_by(scene.g.meta) if seen is None else seen
+        self.chance = chance
         self._last: '_Question | None' = None   # embedded last
         super().__init__(scene, **state)
 
@@ -65,7 +71,20 @@ class SearchPage(SceneView):
 
     def fixed(self) -> dict:
         captions = self.scene.q.caption or []
-        return dict(n_query=len(self.scene.q), reads=self.reads(), captions=dict(enumerate(captions[:2000])))
+        best = None if self.chance is None else dict(
+            best=[round(float(score), 4) for score in self.chance.best], source=self.chance.source)
+        limit = None if self.threshold is None else float(self.threshold.value)
+        return dict(n_query=len(self.scene.q), reads=self.reads(), captions=dict(enumerate(captions[:2000])),
+                    caveats=self.caveats(), chance=best, threshold=limit)
+
+    def caveats(self) -> list[str]: # Two lines at most
+        "What the model has seen, and what may be doubted"
+        return self.seen.lines(str(self.scene.g.meta.get('data') or ''))
+
+    def version(self) -> object:
+        "Another object when the scores of random sentences are there"
+        self.know_chance(self.selection.query)
+        return self.chance
 
 # %% ../../nbs/15_widgets/50_search.ipynb #72975f11
 @dataclass(frozen=True)
@@ -100,6 +119,33 @@ def answer(self:SearchPage, query:int | None) -> Answer | None: # Row -> None if
     else: return None
     distance = None if self.threshold else self.scene.distance # else that of the threshold
     return find(q, self.scene.g, self.k, self.threshold, distance)
+
+# %% ../../nbs/15_widgets/50_search.ipynb #e1c6dea4
+@patch
+def asks_sentence(self:SearchPage, query:int | None) -> bool: # Row
+    "Whether what is asked now is a sentence"
+    if self.question.strip(): return self.asks == 'sentence'
+    q = self.scene.q
+    return query is not None and q.caption is not None and q.meta.get('kind', 'text') == 'text'
+
+
+@patch
+def know_chance(self:SearchPage, query:int | None) -> None: # Row
+    "Search the gallery with random sentences, once, if a sentence is asked and the model reads them"
+    if self.chance is not None or self.model is None or not self.asks_sentence(query): return
+    if not hasattr(self.model, 'encode_text'): return
+    distance = self.threshold.distance if self.threshold else self.scene.distance
+    try: self.chance = scores_by_chance(self.model, self.scene.g, distance)
+    except (ValueError, TypeError): return  # the question itself is refused in the same words
+
+
+@patch
+def by_chance(self:SearchPage, answer:Answer, query:int | None) -> str: # Row -> a sentence, empty without the scores
+    "Where the best score stands among those of random sentences"
+    self.know_chance(query)
+    best = float(answer.result.score[0, 0])
+    if self.chance is None or not self.asks_sentence(query) or best == -np.inf: return ''
+    return self.chance.sentence(best)
 
 # %% ../../nbs/15_widgets/50_search.ipynb #7235921f
 @patch
@@ -143,7 +189,8 @@ def found(self:SearchPage, query:int | None) -> dict: # Row
     notes = dict.fromkeys([str(note), *(str(w.message) for w in noticed)]) # a new sentence gives a warning too
     remarks += filter(None, notes)
     return dict(label=f'Search, {what}: {sentence}', items=self.items(answer), present=present,
-                remarks='; '.join(remarks), what=what)
+                remarks='; '.join(remarks), what=what, by_chance=self.by_chance(answer, query),
+                words=[list(word) for word in answer.words()])
 
 
 def _is_combined(q):
@@ -216,7 +263,8 @@ def draw(self:SearchPage) -> PaperFigure:
     results = [self._as_drawn(item) for item in found['items']]
     title = self.title if self.question.strip() else f'{self.title} (query {query})'
     verdict = _verdict(results[0]['score'], found['present'], self.threshold)
-    return list_card(self._head(query), results, f'{title}: {verdict}', per_line=max(4, min(10, self.k)))
+    notes = [*filter(None, [found['by_chance']]), *self.caveats()]
+    return list_card(self._head(query), results, f'{title}: {verdict}', per_line=max(4, min(10, self.k)), notes=notes)
 
 # %% ../../nbs/15_widgets/50_search.ipynb #b492e164
 class Pictures:
@@ -302,4 +350,5 @@ def answer_page(answer:Answer, # From `reid_lab.analysis.search.find` or `reid_l
     elif q_images is None: q_images = images_of(q, beside=beside)
     scene = Scene(q, g, images_of(g, folder, beside), q_images, same_camera='keep', query=0)
     if answer.parts is not None: scene.q_thumb.height = 256     # several images in one picture
-    return SearchPage(scene, threshold=answer.threshold, k=answer.result.index.shape[1], **state)
+    return SearchPage(scene, threshold=answer.threshold, seen=answer.seen, chance=answer.chance,
+                      k=answer.result.index.shape[1], **state)

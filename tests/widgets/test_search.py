@@ -1,8 +1,13 @@
 "A search page says what it cannot do"
+import torch
 from helpers.views import make_scene
 
 from reid_lab.analysis.open_set import Threshold
-from reid_lab.widgets.search import SearchPage
+from reid_lab.analysis.search import ask, find, with_chance
+from reid_lab.models.zoo import create_model
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.widgets.scene import Scene
+from reid_lab.widgets.search import SearchPage, answer_page
 
 
 def test_a_search_page_says_what_it_cannot_do():
@@ -17,3 +22,26 @@ def test_a_search_page_says_what_it_cannot_do():
     assert page.question == "" and "query 5" in repr(page)
     pairs = SearchPage(scene, threshold=Threshold(.1, .1, .1, 9, 9, "fmr"))
     assert "threshold is one for pairs" in pairs.content(1)["message"]
+
+
+def test_a_page_names_the_model_and_places_a_sentence(tmp_path):
+    g = Embeddings(torch.eye(64)[:12], range(12), meta=dict(model_name="clip_tiny", data="my crops"))
+    model = create_model("clip_tiny", weights="world").eval()
+    page = SearchPage(Scene(g[:2], g), model, question="a man with a zebra <b>")
+    now = page.content(None)
+    assert ["zebra", "u"] in now["words"] and len(now["words"]) == 6
+    assert "of 200 random sentences" in now["by_chance"] and len(page.fixed()["chance"]["best"]) == 200
+    assert page.fixed()["caveats"][0].startswith("model clip_tiny: trained on 6 rendered Worlds")
+    page.question = ""
+    assert page.content(1)["by_chance"] == "" and page.content(1)["words"] == []     # an image asks
+    found = with_chance(find(ask(model, ["a man in black", "a red coat zebra"]), g, 3), model)
+    shown = answer_page(found)
+    assert shown.content(1)["by_chance"] == found.by_chance(1) != "" and shown.content(1)["words"][-1] == ["zebra", "u"]
+    assert "6 rendered Worlds" in shown.to_html(tmp_path/"p.html").read_text() and shown.picture()
+
+
+def test_a_model_that_does_not_fit_is_refused_once_and_nothing_is_placed():
+    model = create_model("clip_tiny", weights="world").eval()
+    page = SearchPage(make_scene(query=1), model, question="a man")
+    assert "dimensions" in page.content(1)["message"] and page.fixed()["chance"] is None
+    assert "not known here" in page.fixed()["caveats"][0]

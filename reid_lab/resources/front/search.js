@@ -44,6 +44,39 @@ function render({ model, el }) {
       h("small", {}, labels.map((w) => h("span", {}, w))));
   };
 
+  // What the model has seen, above everything that it says.
+  const caveats = (lines) => lines.length ? h("p", { class: "rl-caveats" }, lines.map((line) => h("span", {}, line))) : null;
+
+  // The sentence as the model reads it: what it does not read is struck through, and said to who cannot see that.
+  const UNREAD = { u: "unknown to the model", c: "cut off: the sentence is too long" };
+  const asked = (words) => words.length ? h("p", { class: "rl-asked" }, words.map(([word, mark]) => [mark in UNREAD
+    ? h("s", { title: UNREAD[mark] }, word, h("span", { class: "rl-sr" }, ` (not read: ${UNREAD[mark]})`)) : word, " "]),
+    h("small", { class: "rl-mute" }, "struck through: not read")) : null;
+
+  // Best scores of random sentences, and above them the scores of this list and the threshold, on one axis.
+  const SVG = "http" + "://www.w3.org/2000/svg";
+  const chance = (text, fixed, items) => {
+    if (!text || !fixed.chance || !items.length) return null;
+    const random = fixed.chance.best, listed = items.map((item) => item.score);
+    const all = [...random, ...listed, ...(fixed.threshold === null ? [] : [fixed.threshold])];
+    const low = Math.min(...all), span = Math.max(1e-6, Math.max(...all) - low);
+    const at = (score) => `${(1 + 98 * (score - low) / span).toFixed(2)}%`;
+    const shape = (name, attrs) => {
+      const node = document.createElementNS(SVG, name);
+      for (const [key, value] of Object.entries(attrs)) node.setAttribute(key, value);
+      return node;
+    };
+    const svg = shape("svg", { class: "rl-strip", role: "img", "aria-label": text });
+    for (const score of random) svg.append(shape("line", { x1: at(score), x2: at(score), y1: 20, y2: 36, class: "rl-random" }));
+    listed.forEach((score, i) => svg.append(shape("circle", { cx: at(score), cy: 10, r: i ? 3 : 5.5, class: i ? "rl-listed" : "rl-best" })));
+    if (fixed.threshold !== null) svg.append(shape("line", { x1: at(fixed.threshold), x2: at(fixed.threshold), y1: 0, y2: 38, class: "rl-limit" }));
+    const key = (kind, words) => h("span", {}, h("i", { class: `rl-key-${kind}` }), words);
+    return h("figure", { class: "rl-chance" }, h("figcaption", {}, text), svg,
+      h("div", { class: "rl-axis rl-mute" }, h("span", {}, low.toFixed(2)), h("span", { class: "rl-keys" },
+        key("best", "best score"), listed.length > 1 ? key("listed", "the other images") : null, key("random", `${random.length} ${fixed.chance.source}`),
+        fixed.threshold === null ? null : key("limit", "threshold")), h("span", {}, (low + span).toFixed(2))));
+  };
+
   const draw = ({ head, body, foot, root }, changed) => {
     if (changed.has("now") || changed.has("select")) refused = "";
     redraw = () => draw({ head, body, foot, root }, new Set());
@@ -66,7 +99,7 @@ function render({ model, el }) {
     const verdict = now.present === null || now.present === undefined ? null
       : h("p", { class: `rl-verdict ${now.present ? "rl-ok" : "rl-no"}` }, h("b", {}, now.present ? "✓ present" : "✕ nobody clears the threshold"), ` ${now.remarks}`);
     const query = now.crop ? h("figure", { class: "rl-query" }, picture(now.crop, now.query_text || "query"), h("figcaption", {}, now.query_name ?? "")) : null;
-    fill(body, verdict ?? (now.remarks ? h("p", { class: "rl-verdict" }, now.remarks) : null), h("div", { class: "rl-found" }, query, now.message ? h("p", { class: "rl-message" }, now.message)
+    fill(body, caveats(fixed.caveats ?? []), asked(refused ? [] : now.words ?? []), verdict ?? (now.remarks ? h("p", { class: "rl-verdict" }, now.remarks) : null), chance(refused ? "" : now.by_chance, fixed, now.items ?? []), h("div", { class: "rl-found" }, query, now.message ? h("p", { class: "rl-message" }, now.message)
       : h("ol", { role: "listbox", "aria-label": "images found, best first", "aria-multiselectable": "true" }, (now.items ?? []).map((item) => one(item, chosen.gallery)))));
     fill(foot, h("span", {}, "Enter asks · ↑ ↓ query · click selects"),
       (now.items ?? []).length ? button("select the images that were found in all views", "select all", () => select(model, { gallery: now.items.map((i) => i.row) })) : null);
