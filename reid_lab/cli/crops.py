@@ -184,8 +184,8 @@ def _add_embed(command):
     c.add_argument('--prefix', default='', metavar='NAME.',
                    help='of --weights with several networks, such as student.')
     c.add_argument('--tokenizer', metavar='FOLDER',
-                   help='of --weights that read captions and bring none: a saved '
-                   'tokenizer, the folder of a BERT model, or clip')
+                   help='of weights that read captions and bring none: a saved '
+                   'tokenizer, the folder of a BERT model, or clip; of hf:FOLDER, the folder of its tokenizer')
     _add_construction(c)
     c.add_argument('--out', required=True,
                    help='features to write: a folder, or a name in .safetensors or .npz')

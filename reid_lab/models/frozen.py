@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['TOWERS', 'LIBRARIES', 'BRING_WEIGHTS', 'PREPARED', 'CONTROLS', 'ON_TOWERS', 'clip_pixels', 'Frozen', 'check_tower',
-           'check_own_weights', 'frozen', 'HFWords', 'clip_tokenizer', 'FrozenPair', 'frozen_pair', 'named_tower']
+           'check_own_weights', 'frozen', 'HFWords', 'clip_tokenizer', 'FrozenPair', 'frozen_pair', 'brings_weights',
+           'named_tower']
 
 # %% ../../nbs/05_models/50_frozen.ipynb #83dd6e6c
 import logging
@@ -261,7 +262,7 @@ def _hugging_face(folder, size, weights):
 def _onnx(path, size, weights, **options):
     "An ONNX file, likewise"
     tower = OnnxTower(path, size, OnnxOptions(**options))
-    loaded = Loaded(1, 1, source=str(path), layout='an ONNX file')
+    loaded = Loaded(2, 2, source=str(path), layout='an ONNX file') # of the tensors of the tower, see `OnnxTower`
     return tower, tower.size, {}, loaded
 
 
@@ -425,9 +426,16 @@ class FrozenPair(Frozen):
         return unit_norm(self.tower.encode_text(tokens))
 
 
-def _hugging_face_pair(folder, weights, size):
+def _check_tokenizer(tokenizer):
+    "Refuse a folder that is none"
+    if not tokenizer or Path(tokenizer).expanduser().is_dir(): return
+    raise FileNotFoundError(f"tokenizer={str(tokenizer)!r} is no folder; give that with the tokenizer.json and "
+                            "tokenizer_config.json of the pair")
+
+
+def _hugging_face_pair(folder, weights, size, words):
     "A pair from a folder of Hugging Face"
-    tokenizer = FolderTokenizer(folder)     # an error here, before the weights are read
+    tokenizer = FolderTokenizer(folder, words) # an error here, before the weights are read
     tower, pixels, loaded = hugging_face(folder, size, weights)
     model = FrozenPair(tower, tokenizer, tower.size, *pixels)
     model.loaded = loaded
@@ -437,20 +445,26 @@ def _hugging_face_pair(folder, weights, size):
 def frozen_pair(pair:str | dict, # Of open_clip by name, `hf:FOLDER`, or `model_cfg` of an open_clip_config.json
     weights:str | Path | dict=None, # A local file or folder, or 'none' for random towers; `hf:FOLDER` has its own
     size:tuple[int, int]=None, # Height and width of the input; None: what the image tower was made for
+    tokenizer:str | Path='', # Folder with its tokenizer; empty: beside the weights
     ) -> FrozenPair:
     "A zero-shot control of text-to-image search: both towers as they were published"
     check_tower('frozen_pair', pair)
+    _check_tokenizer(tokenizer)
     library, name = ('', '') if isinstance(pair, dict) else _library(pair)
-    if library == 'hf': return _hugging_face_pair(name, weights or '', _pair(size))
+    if library in BRING_WEIGHTS: check_own_weights(pair, weights)
+    if library == 'hf': return _hugging_face_pair(name, weights or '', _pair(size), tokenizer)
     if isinstance(pair,
                   dict) and (lost := [k for k in ('embed_dim', 'vision_cfg', 'text_cfg') if k not in pair]):
         raise ValueError(f"pair is a configuration without {lost}; pass all of model_cfg of open_clip_config.json")
     local = isinstance(weights, (str, Path)) and Path(weights).expanduser().is_dir()
-    tokenizer = clip_tokenizer(pair, Path(weights).expanduser() if local else None) # before the weights are read
+    folder = Path(tokenizer or weights).expanduser() if tokenizer or local else None
+    words = clip_tokenizer(pair, folder) # before the weights are read
+    if tokenizer and isinstance(words, ClipBPE):
+        raise ValueError(f"tokenizer={str(tokenizer)!r}: {pair} has the words of CLIP, which are known; leave it out")
     model, start, pixels = _clip(pair, _pair(size), _checked(weights))
     loaded = start and load_network(model, start, change=_clip_positions(model.visual, 'visual.'))
     size = _pair(size) or _pair(model.visual.image_size)
-    out = FrozenPair(model, tokenizer, size, pixels['mean'], pixels['std'], pixels['interpolation'])
+    out = FrozenPair(model, words, size, pixels['mean'], pixels['std'], pixels['interpolation'])
     out.loaded = loaded
     return out
 
@@ -464,11 +478,20 @@ def _is_pair(folder):
     return reads_captions(folder) and any((Path(folder).expanduser()/name).is_file() for name in WORD_FILES)
 
 
+def brings_weights(model:str, # A name, such as `onnx:FILE` or `frozen_pair:hf:FOLDER`
+    ) -> bool:
+    "Whether a model's name is the place of its weights"
+    first, _, rest = str(model).partition(':')
+    return (rest.partition(':')[0] if first in ON_TOWERS else first) in BRING_WEIGHTS
+
+
 def named_tower(model:str, # Key of the zoo; of `ON_TOWERS` with its tower, such as `frozen:ViT-B-16`
+    reads_words:bool=False, # A tokenizer is given beside it
     ) -> tuple: # Key of the zoo, arguments
     "A model's key in the zoo, and the tower that its name states; `torchvision:` and `hf:` alone name controls, too"
     library, folder = _library(model)
-    if library == 'hf' and _is_pair(folder): return 'frozen_pair', dict(pair=model)
+    is_pair = library == 'hf' and (_is_pair(folder) or (reads_words and reads_captions(folder)))
+    if is_pair: return 'frozen_pair', dict(pair=model)
     if library: return 'frozen', dict(tower=model)
     name, _, tower = model.partition(':')
     if name not in CONTROLS and not tower: return name, {}

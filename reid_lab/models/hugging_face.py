@@ -203,11 +203,12 @@ WORD_FILES = ('tokenizer.json', 'vocab.json', 'spiece.model', 'tokenizer.model')
 
 class FolderTokenizer:
     "The tokenizer of a folder, with the names of `reid_lab.data.text.Tokenizer`"
-    def __init__(self, folder:str | Path, # Of Hugging Face
+    def __init__(self, folder:str | Path, # Of Hugging Face, of the pair
+        words:str | Path='', # Folder of the tokenizer, if it is another one
         ):
         from transformers import AutoTokenizer
-        folder = Path(folder).expanduser()
         text = folder_config(folder).text_config
+        folder = Path(words or folder).expanduser()
         # transformers makes a tokenizer without words for a folder that has none.
         if not any((folder/name).is_file() for name in WORD_FILES):
             raise ValueError(f"{str(folder)!r} has no tokenizer ({', '.join(WORD_FILES)}), so that no captions can be "
@@ -219,6 +220,16 @@ class FolderTokenizer:
                              f"({reason}); put tokenizer.json and tokenizer_config.json of the model there") from None
         self.context_length = text.max_position_embeddings
         self.vocab_size, self.pad_id = len(self.words), self.words.pad_token_id
+
+    def save(self, folder:str | Path) -> None: # Folder that exists
+        "Write the words and rules, so that features can note their checksum"
+        if not getattr(self.words, 'is_fast', False):
+            self.words.save_vocabulary(str(folder))
+            return
+        rules = json.loads(self.words.backend_tokenizer.to_str())
+        # How texts are filled up and cut is set with each call.
+        kept = {name: value for name, value in rules.items() if name not in ('padding', 'truncation')}
+        (Path(folder)/'tokenizer.json').write_text(json.dumps(kept, sort_keys=True), encoding='utf-8')
 
     def __call__(self, texts): # list of str -> (B,L) LongTensor
         "Numbers of word pieces, padded to the length that the text tower was trained with"

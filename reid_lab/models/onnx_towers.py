@@ -223,6 +223,8 @@ class OnnxTower(nn.Module):
         self.n, self.output = run.n, check_choice('output', options.output or names[0], names)
         self.dim = run.dims[self.output]
         self.register_buffer('file_sum', torch.tensor(onnx_sum(self.path)))
+        # Without numbers; its device is where images are expected.
+        self.place = nn.Parameter(torch.zeros(0), requires_grad=False)
 
     @property
     def takes_bytes(self) -> bool:

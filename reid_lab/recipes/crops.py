@@ -36,7 +36,17 @@ from ..core.reporting import progress
 from ..data.crops import crops_table
 from ..data.table import ReidTable
 from ..data.text import FILE, ClipBPE, Tokenizer, WordPiece, load_tokenizer, one_note
-from ..models.frozen import BRING_WEIGHTS, LIBRARIES, ON_TOWERS, check_own_weights, check_tower, named_tower
+from reid_lab.models.frozen import (
+    BRING_WEIGHTS,
+    LIBRARIES,
+    ON_TOWERS,
+    Frozen,
+    FrozenPair,
+    brings_weights,
+    check_own_weights,
+    check_tower,
+    named_tower,
+)
 from ..models.weights.formats import chosen, open_weights
 from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer
 from ..models.zoo import MODELS, create_model, list_models
@@ -97,14 +107,13 @@ def open_tokenizer(where:Path | str, # Folder that a tokenizer's `save` wrote, o
 WITHOUT_FILE = ('published', 'none') # values of weights for a control that name no file
 
 
-def _check_named_tower(name, weights):
+def _check_named_tower(name, weights, tokenizer):
     "Refuse a model whose tower is not known, or that has no weights"
-    model, named = named_tower(name)
+    model, named = named_tower(name, bool(tokenizer))
     for tower in named.values():
-        check_tower(model, tower)
         check_own_weights(tower, weights)
-    brings_weights = any(tower.partition(':')[0] in BRING_WEIGHTS for tower in named.values())
-    if weights or brings_weights: return
+        check_tower(model, tower)
+    if weights or brings_weights(name): return
     raise ValueError(f"model={name!r} comes without weights; give a file with weights=FILE, or weights='published' to "
                      "download those of timm or torchvision once")
 
@@ -120,11 +129,11 @@ def check_model_name(name:Path | str, # See `ready_model`
     tokenizer:Path | str | None=None, # See `ready_model`
     ) -> None:
     "Raise what `ready_model` would say to a name, before anything is read or loaded"
-    if tokenizer and not weights:
+    if tokenizer and not weights and not brings_weights(str(name)):
         raise ValueError(f"tokenizer={str(tokenizer)!r} goes with weights=FILE; models of the package and folders of "
                          "trainings have their own")
     has_tower = _names_a_tower(name)
-    if has_tower: _check_named_tower(str(name), weights)
+    if has_tower: _check_named_tower(str(name), weights, tokenizer)
     elif weights: check_choice('model', name, list_models(trains=True), 'Towers of other programs are frozen:NAME.')
     names_file = weights and not (has_tower and str(weights) in WITHOUT_FILE)
     if names_file and not chosen(weights).path.exists():
@@ -148,10 +157,19 @@ def _tokenizer_for(name, tokenizer):
     if not tokenizer: return {}
     if MODELS[name].reads != 'captions':
         raise ValueError(f"tokenizer={str(tokenizer)!r}, but {name} reads no captions; leave it out")
-    if not MODELS[name].trains:
-        raise ValueError(f"tokenizer={str(tokenizer)!r}, but {name} has the one of its tower; put its files beside the "
-                         "weights and leave tokenizer out")
+    if not MODELS[name].trains: return dict(tokenizer=tokenizer) # a folder of Hugging Face
     return dict(tokenizer=open_tokenizer(tokenizer))
+
+
+def _check_once(name, tower, arguments):
+    "Refuse arguments that a name, or another option, gives already"
+    for argument in arguments:
+        if argument in tower:
+            raise ValueError(f"{argument}={arguments[argument]!r}: model={name!r} names its {argument}; leave "
+                             f"{argument} out, or name the other one")
+        if argument in ('weights', 'tokenizer'):
+            raise ValueError(f"{argument} is among the further arguments of {name}, and has a place of its own; give "
+                             "it there")
 
 
 def from_file(name:str, # Model of the zoo that is trained, or a control with its tower, such as `frozen:resnet50`
@@ -161,11 +179,12 @@ def from_file(name:str, # Model of the zoo that is trained, or a control with it
     ) -> nn.Module: # In evaluation mode
     "A model with weights of one's own"
     check_model_name(name, '', weights, tokenizer)
-    key, tower = named_tower(str(name))
+    key, tower = named_tower(str(name), bool(tokenizer))
     reads = MODELS[key].reads == 'captions'
     given: dict = dict(tower, **_tokenizer_for(key, tokenizer))
     if weights: given['weights'] = str(weights)
     if weights and str(weights) not in WITHOUT_FILE: given |= _noted_arguments(weights)
+    _check_once(name, tower, arguments or {})
     given |= arguments or {}
     try: model = _create(key, **given)
     except TypeError as e:
@@ -626,6 +645,14 @@ def open_features(features:Embeddings | Shards | Path | str, # Or what `embed_cr
     except TypeError as e: raise ValueError(str(e)) from None # of the file's content, not of the call
 
 
+def _check_built_alike(noted, embedder):
+    "Refuse a model that is built with other arguments, such as another size, than that of the features"
+    if not noted.name or not embedder.model_name or noted.arguments == embedder.arguments: return
+    own = embedder.arguments or 'no further arguments'
+    raise ValueError(f"model={embedder.short!r} is built with {own}, and that of the features with "
+                     f"{noted.arguments or 'none'}; build it alike, or leave model out")
+
+
 def model_of(e:Embeddings | Shards, # Features
     model:Embedder | nn.Module | Path | str | None=None, # Name, folder or what is open; None: what was noted
     reads:str='', # See `ready_model`
@@ -636,6 +663,7 @@ def model_of(e:Embeddings | Shards, # Features
     noted, called = noted_model(e.meta), None
     if isinstance(model, Embedder):
         called = model.short
+        _check_built_alike(noted, model)
         model = open_embedder(model, weights, tokenizer, reads).net
     if isinstance(model, nn.Module):
         _refuse_for_open(f'a module {type(model).__name__}', weights=weights, tokenizer=tokenizer)
@@ -643,6 +671,7 @@ def model_of(e:Embeddings | Shards, # Features
     if isinstance(name, str) and not name:
         raise ValueError("model=None, and the features do not say what embedded them; give its name or its folder")
     arguments = {}
+    if model is not None and str(model) == noted.name: arguments = json.loads(noted.arguments or '{}')
     if model is None:
         weights, tokenizer = weights or noted.weights, tokenizer or noted.tokenizer
         arguments = json.loads(noted.arguments or '{}')
@@ -650,7 +679,10 @@ def model_of(e:Embeddings | Shards, # Features
     if net is model: _check_reads(called or type(net).__name__, net, reads)
     if called is None: called = type(net).__name__ if net is model else str(name)
     kind, checksum = e.meta.get('model', ''), e.meta.get('checksum', '')
-    if (kind and type(net).__name__ != kind) or (checksum and weights_sum(net) != checksum):
+    # A pair of towers embeds images as its image tower does; a checksum says whether it is the same one.
+    is_pair_of = checksum and isinstance(net, FrozenPair) and kind == Frozen.__name__
+    other_kind = kind and type(net).__name__ != kind and not is_pair_of
+    if other_kind or (checksum and weights_sum(net) != checksum):
         raise ValueError(f"model={called!r} is a {type(net).__name__} of other weights than the features, which are "
                          f"of {noted.name or kind}; questions and gallery need one model")
     words_sum = e.meta.get('tokenizer_sum')

@@ -34,12 +34,17 @@ def _other_arguments(q, g):
     return f"the queries are features of a model built with {built[0]}, the gallery with {built[1]}"
 
 
+# A pair of towers embeds images as its image tower alone does; whether it is the same one, its weights say.
+_ONE_FAMILY = {'Frozen', 'FrozenPair'}
+
+
 def _other_models(q, g):
     "How the models of both sides differ, '' where nothing that is noted says so"
     sums = [_noted(e, 'checksum') for e in (q, g)]
     if all(sums) and sums[0] == sums[1]: return _other_arguments(q, g)
     for fact in ('model', 'weights'):
         names = [_noted(e, fact) for e in (q, g)]
+        if set(names) == _ONE_FAMILY: continue
         if all(names) and names[0] != names[1]:
             return f"the queries are features of {names[0]}, the gallery of {names[1]}"
     if all(sums):

@@ -6,6 +6,8 @@ import open_clip
 import pytest
 import timm
 import torch
+from helpers.fastreid import Plain, released
+from helpers.onnx_files import WEIGHT, write_tower
 from helpers.towers import osnet_file, randomised
 from PIL import Image
 from torchvision import models
@@ -98,6 +100,130 @@ def test_one_command_embeds_as_the_library_does(model, make, size, crops, tmp_pa
     assert main(["search", str(tmp_path/"f"), "--image", str(crops/"07.jpg"), "-k", "1", "--json"]) == 0
 
 
+def embedded(crops, out, *words):
+    "Features of one command"
+    assert main(["embed", str(crops), "--out", str(out), *map(str, words)]) == 0
+    return Embeddings.load(out, need=())
+
+
+def agrees(got, want):
+    "Whether features are those of a plain forward pass, within 1e-4"
+    want = torch.nn.functional.normalize(want.float(), dim=1)
+    return (torch.as_tensor(got.emb) - want).abs().max() < 1e-4 and len(got) == len(want)
+
+
+MEAN, STD = (.485, .456, .406), (.229, .224, .225)
+
+
+@pytest.mark.parametrize("name", ["fastreid_bot_r50_ibn", "fastreid_sbs_r50", "fastreid_sbs_s50",
+                                  pytest.param("fastreid_mgn_r50_ibn", marks=pytest.mark.whole)])
+@torch.no_grad()
+def test_fastreid_in_one_command(name, crops, tmp_path):
+    "Images go through Pillow's bicubic resize and the program's normalisation in units of 0 to 255"
+    _, family, backbone = name.split("_", 2)
+    state = released(family, backbone, gem=family != "bot")
+    torch.save({"model": state, "iteration": 7}, tmp_path/"w.pth")
+    got = embedded(crops, tmp_path/"f", "--model", f"frozen:{name}", "--weights", tmp_path/"w.pth", "--size", "96x32")
+    img = prepared(crops, (96, 32), (0,)*3, (1,)*3, Image.Resampling.BICUBIC)
+    plain = Plain(state, "mean" if family == "bot" else "gem")
+    assert agrees(got, torch.cat([plain(part) for part in img.split(20)]))
+
+
+@torch.no_grad()
+def test_a_checkpoint_of_lightning_in_one_command(crops, tmp_path):
+    "The network below `model.` in a checkpoint with an optimizer and a loss beside it"
+    net = randomised(models.mobilenet_v3_small())
+    state = {f"model.{k}": v for k, v in net.state_dict().items()}
+    torch.save({"state_dict": state, "epoch": 3, "global_step": 9, "pytorch-lightning_version": "2.5",
+                "optimizer_states": [{"state": {}, "param_groups": [{"lr": .1}]}], "hyper_parameters": {"lr": .1}},
+               tmp_path/"last.ckpt")
+    got = embedded(crops, tmp_path/"f", "--model", "torchvision:mobilenet_v3_small", "--weights", tmp_path/"last.ckpt",
+                   "--size", "64x32")
+    net.classifier[-1] = torch.nn.Identity()
+    assert agrees(got, net(prepared(crops, (64, 32), MEAN, STD, Image.Resampling.BILINEAR)))
+
+
+@torch.no_grad()
+def test_an_onnx_file_in_one_command(crops, tmp_path, capsys):
+    "The default preparation is told; another one is given with -p, noted, and used for questions"
+    path = write_tower(tmp_path/"tower.onnx", (1, 3, 64, 32))
+    net = torch.nn.Conv2d(3, 8, 3, 2, bias=False)
+    net.weight.copy_(torch.tensor(WEIGHT))
+    img = prepared(crops, (64, 32), MEAN, STD, Image.Resampling.BILINEAR)
+    got = embedded(crops, tmp_path/"f", "--model", f"onnx:{path}")
+    assert agrees(got, net(img).mean((2, 3)))
+    assert "does not state how pixels are normalised, and those of ImageNet" in capsys.readouterr().err
+    got = embedded(crops, tmp_path/"g", "--model", f"onnx:{path}", "-p", "mean=.5", "-p", "std=.5,.25,1")
+    img = prepared(crops, (64, 32), (.5,)*3, (.5, .25, 1), Image.Resampling.BILINEAR)
+    assert agrees(got, net(img).mean((2, 3)))
+    assert got.meta["model_name"] == f"onnx:{path.resolve()}" and "std" in got.meta["arguments"]
+    capsys.readouterr()
+    assert main(["search", str(tmp_path/"g"), "--image", str(crops/"07.jpg"), "-k", "1", "--json"]) == 0
+    assert "does not state" not in capsys.readouterr().err
+    write_tower(tmp_path/"tower.onnx", (2, 3, 64, 32))
+    assert main(["search", str(tmp_path/"g"), "--image", str(crops/"07.jpg")]) != 0
+    assert "of other weights than the features" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip2"])
+@torch.no_grad()
+def test_a_folder_of_hugging_face_in_one_command(kind, crops, tmp_path, capsys):
+    "Images by the processor's numbers; captions by a tokenizer in another folder; both questions find what they should"
+    from transformers import AutoTokenizer
+    net, folder, words = small_pair(kind, tmp_path)
+    got = embedded(crops, tmp_path/"f", "--model", f"hf:{folder}", "--size", "64x32")
+    img = prepared(crops, (64, 32), (.48, .46, .41), (.27, .26, .28), Image.Resampling.BICUBIC)
+    if kind == "clip": want = net.get_image_features(pixel_values=img, interpolate_pos_encoding=True)
+    else:
+        patches = img.unfold(2, 16, 16).unfold(3, 16, 16).permute(0, 2, 3, 4, 5, 1).reshape(N, 8, -1)
+        want = net.get_image_features(pixel_values=patches, spatial_shapes=torch.tensor([[4, 2]]*N),
+                                      pixel_attention_mask=torch.ones(N, 8, dtype=torch.long))
+    assert agrees(got, want.pooler_output)
+    table = tmp_path/"said.csv"
+    table.write_text("path,caption\n" + "".join(f"{i:02}.jpg,{SAID[i]}\n" for i in range(2)))
+    model = ["--model", f"hf:{folder}", "--tokenizer", words]
+    said = embedded(table, tmp_path/"said", "--captions", "--root", crops, *model)
+    given = AutoTokenizer.from_pretrained(words)(SAID, padding="max_length", max_length=8, return_tensors="pt")
+    kw = dict(attention_mask=given["attention_mask"]) if kind == "clip" else {}
+    assert agrees(said, net.get_text_features(input_ids=given["input_ids"], **kw).pooler_output)
+    assert said.meta["tokenizer"] == str(words.resolve()) and said.meta["tokenizer_sum"] not in ("", "0")
+    capsys.readouterr()
+    assert main(["search", str(tmp_path/"f"), SAID[0], "--size", "64x32", "-k", "1", *map(str, model)]) == 0
+    assert main(["search", str(tmp_path/"f"), SAID[0], "--size", "64x32", "--model", f"hf:{folder}"]) != 0
+    assert "reads no captions" in capsys.readouterr().err
+    assert main(["search", str(tmp_path/"f"), SAID[0], *map(str, model)]) != 0
+    assert "build it alike" in capsys.readouterr().err
+
+
+SAID = ["a woman in red", "a man with a bag"]
+
+
+def small_pair(kind, tmp_path):
+    "A small network of transformers in a folder, and the folder of a tokenizer"
+    from tokenizers import Tokenizer, models as kinds, pre_tokenizers
+    from transformers import CLIPConfig, CLIPModel, PreTrainedTokenizerFast, Siglip2Config, Siglip2Model
+    sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+    text = sizes | dict(vocab_size=20, max_position_embeddings=8, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    torch.manual_seed(0)
+    if kind == "clip":
+        vision = sizes | dict(image_size=32, patch_size=16)
+        net = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24))
+    else:
+        vision = sizes | dict(num_patches=16, patch_size=16)
+        net = Siglip2Model(Siglip2Config(text_config=text | dict(projection_size=32), vision_config=vision))
+    for p in net.parameters(): p.add_(.05*torch.randn_like(p))
+    folder, words = tmp_path/"pair", tmp_path/"words"
+    net.eval().save_pretrained(folder)
+    settings = dict(image_mean=[.48, .46, .41], image_std=[.27, .26, .28], resample=3, do_normalize=True)
+    (folder/"preprocessor_config.json").write_text(json.dumps(settings))
+    known = "<pad> <bos> <eos> <unk> a woman in red man with bag".split()
+    rules = Tokenizer(kinds.WordLevel({w: i for i, w in enumerate(known)}, unk_token="<unk>"))
+    rules.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=rules, pad_token="<pad>", unk_token="<unk>",
+                            eos_token="<eos>").save_pretrained(words)
+    return net, folder, words
+
+
 def test_a_converted_file_keeps_its_arguments(crops, tmp_path):
     "What `weights convert -p` was given is used by `embed` without being repeated, and can be given otherwise"
     from reid_lab.recipes.crops import from_file
@@ -153,6 +279,11 @@ def test_questions_are_embedded_as_the_gallery_was(crops, tmp_path, weights, cap
     (["--model", "frozen:convnext_atto", "--weights", "W", "--size", "256,128"], "such as 256x128"),
     (["--model", "frozen:convnext_atto", "--weights", "W", "--size", "64", "-p", "size=9"], "one argument"),
     (["--model", "frozen:convnext_atto", "--weights", "W", "-p", "depth=3"], "depth"),
+    (["--model", "frozen:convnext_atto", "--weights", "W", "-p", "tower=resnet10t"], "names its tower"),
+    (["--model", "frozen:convnext_atto", "--weights", "W", "-p", "weights=w.pth"], "has a place of its own"),
+    (["--model", "frozen:convnext_atto", "--weights", "W", "--tokenizer", "clip"], "reads no captions"),
+    (["--model", "onnx:nowhere.onnx"], "there is no such file"),
+    (["--model", "onnx:nowhere.onnx", "--weights", "W"], "has its own weights"),
     (["--model", "frozen:vit_small_patch16_dinov3", "--weights", "none", "--size", "252x126"], "(256, 128) does"),
     (["--model", "clip_tiny", "--size", "64x32"], "has those of its training"),
     (["--model", "bot:convnext_atto"], "comes without weights"),
