@@ -38,6 +38,7 @@ from reid_lab.models.backbones import (
 from .sgformer import SGFORMERS, SGFormer
 from .timm_towers import SwinTower, TimmTower, timm_tower
 from .weights.formats import OURS, identify, open_weights, weights_file
+from .weights.hub import names_hub
 from .weights.start import NONE, Loaded, Start, begin, load_network, start_own
 
 # %% ../../nbs/05_models/45_camel.ipynb #01e140bd
@@ -438,7 +439,8 @@ def _whole_file(path, *version):
 def whole_checkpoint(weights:str | Path | dict, # As `camel_base` takes them
     ) -> Whole | None: # `Whole`, or None for a tower, a name, or a file that is not there
     "Whether weights start the image tower and the text encoder"
-    if not isinstance(weights, (str, Path)) or not Path(weights).expanduser().exists(): return None
+    if not isinstance(weights, (str, Path)): return None
+    if not names_hub(weights) and not Path(weights).expanduser().exists(): return None
     try:
         path = weights_file(weights)
         return _whole_file(str(path), path.stat().st_size, path.stat().st_mtime_ns)

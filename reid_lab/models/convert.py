@@ -26,6 +26,7 @@ from .cfan import released_form
 from .fastreid import fastreid_names, fastreid_parts
 from .onnx_towers import DEFAULT_SIZE, onnx_input, onnx_run, onnx_session
 from .osnet import osnet_form
+from .published import hub_record
 from .sgformer import SGFORMERS
 from reid_lab.models.weights.formats import (
     OURS,
@@ -37,6 +38,7 @@ from reid_lab.models.weights.formats import (
     weights_file,
     with_prefix,
 )
+from .weights.hub import names_hub
 from .zoo import MODELS, create_model
 
 # %% ../../nbs/05_models/80_convert.ipynb #75dd8686
@@ -243,6 +245,7 @@ def convert_weights(path:str | Path, # A file or folder, see `open_weights`
     out, known = Path(out).expanduser(), [k for k, v in MODELS.items() if _takes_weights(v)]
     if out.suffix != '.safetensors': raise ValueError(f"out={str(out)!r} must end in .safetensors")
     found, source = inspect_weights(path, prefix), weights_file(path)
+    from_where = hub_record(str(path), of_file=True).name if names_hub(path) else source.name
     path = with_prefix(chosen(path).path, prefix or chosen(path).prefix)
     text = check_choice('model', model, known) and found['layout'] == 'hf_bert'
     kw = {**arguments_of(model, found['arguments']), **kw} if model in found['fits'] else kw
@@ -257,7 +260,7 @@ def convert_weights(path:str | Path, # A file or folder, see `open_weights`
     one, two = (net.state_dict() for net in nets)
     state = {k: v.contiguous() for k, v in one.items() if torch.equal(v, two[k])}
     loaded = nets[0].text_loaded if text else nets[0].loaded
-    card = dict(zoo=model, source=source.name, sha256=_sha256(source), layout=loaded.layout,
+    card = dict(zoo=model, source=from_where, sha256=_sha256(source), layout=loaded.layout,
                 version=__version__,
                 arguments=json.dumps(kw), taken=f'{loaded.matched} of {loaded.total} tensors',
                 report=loaded.report(),
@@ -265,6 +268,6 @@ def convert_weights(path:str | Path, # A file or folder, see `open_weights`
                 left=json.dumps(loaded.left),
                 kept=json.dumps([k for k in one if k not in state]), crc32=checksum(state),
                 **{k: v for k, v in found['card'].items() if k in ('card', 'worlds')})
-    card['report'] = card['report'].replace(str(path), source.name)
+    card['report'] = card['report'].replace(str(path), from_where)
     with atomic_path(out) as tmp: save_file(state, tmp, metadata=card)
     return card

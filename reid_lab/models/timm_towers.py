@@ -9,7 +9,7 @@ __all__ = ['check_timm_name', 'timm_network', 'timm_features', 'tower_kinds', 'f
 # %% ../../nbs/05_models/06_timm_towers.ipynb #06a00004
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -36,14 +36,16 @@ def check_timm_name(name:str, # As somebody wrote it
 
 def timm_network(name:str, # A timm architecture
     size:tuple[int, int] | None=None, # Input height and width; None: that of its published weights
+    arguments:Mapping[str, object] | None=None, # More for `timm.create_model`, such as `global_pool`
     ) -> nn.Module: # With random weights, without classifier
     "A network of timm, built for an input size where its architecture is bound to one"
     import timm
-    if size is None: return timm.create_model(name, num_classes=0)
-    try: return timm.create_model(name, num_classes=0, img_size=tuple(size))
+    given:dict = dict(arguments or {}, num_classes=0)
+    if size is None: return timm.create_model(name, **given)
+    try: return timm.create_model(name, **given | dict(img_size=tuple(size)))
     except TypeError as e:
         if 'img_size' not in str(e): raise
-    return timm.create_model(name, num_classes=0)
+    return timm.create_model(name, **given)
 
 
 def _shape_of_features(name, size):
@@ -129,13 +131,22 @@ def _fit_tables(net):
     return {name: partial(fit, name) for name in own}
 
 
+_PIXELS = ('mean', 'std', 'interpolation', 'input_size')
+
+
+def _stated_pixels(config):
+    "What a config says of images; those of early versions of timm have it beside the architecture"
+    if 'pretrained_cfg' in config or 'architecture' not in config: return config.get('pretrained_cfg', {})
+    return {name: config[name] for name in _PIXELS if name in config}
+
+
 def timm_pixels(name:str, # A timm architecture, with the tag of its weights or without
     net:nn.Module, # That network
     start:Start | None, # Its weights
     ) -> dict: # `mean`, `std`, `interpolation`, `input_size`
     "How images are prepared: as stated beside the weights, else as for those that timm has under this name"
     import timm
-    stated = start.config.get('pretrained_cfg', {}) if start else {}
+    stated = _stated_pixels(start.config) if start else {}
     pixels = net.pretrained_cfg | stated
     is_file = start is not None and start.source not in ('published', 'imagenet')
     if stated or not is_file or '.' in name: return pixels

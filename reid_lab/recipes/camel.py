@@ -44,6 +44,7 @@ from ..datasets.registry import dataset_key, load_dataset, require
 from ..meta.dual_speed import DualSpeed, ReleasedDualSpeed, TaskCycle
 from ..meta.memory import ContrastMemory, ErrorMemory, capacity_for
 from ..meta.stylise import released_tasks, style_tasks
+from ..models.weights.formats import chosen
 from ..models.weights.shipped import WORLD, card_for, check_worlds, read_card, shipped_tokenizer
 from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model
@@ -115,8 +116,9 @@ def _read_tables(sets, preset):
 def _tokenizer_of(weights, model_name):
     "The tokenizer that belongs to weights of this library, or None"
     if weights == WORLD: return shipped_tokenizer(card_for(model_name))
-    if not weights.endswith('.safetensors') or not Path(weights).is_file(): return None
-    try: card = read_card(weights)
+    path = chosen(weights).path
+    if path.suffix != '.safetensors' or not path.is_file(): return None
+    try: card = read_card(path)
     except ValueError: return None # another program's file
     return shipped_tokenizer(card) if card.tokenizer else None
 

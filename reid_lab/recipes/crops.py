@@ -47,7 +47,9 @@ from reid_lab.models.frozen import (
     check_tower,
     named_tower,
 )
+from ..models.published import hub_record
 from ..models.weights.formats import chosen, open_weights
+from ..models.weights.hub import check_kept, hub_part
 from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer
 from ..models.zoo import MODELS, create_model, list_models
 from .camel import load_run
@@ -278,6 +280,7 @@ class Embedder:
     weights: str = ''           # file or folder of weights; empty: those of the package
     tokenizer: str = ''         # of a bare file of weights: its folder, or `clip`
     arguments: str = ''         # for the constructor, beside what the file says: JSON
+    sha256: str = ''            # of a file of weights from the hub, as the hub states it
 
     @cached_property
     def checksum(self) -> str: # Decimal number
@@ -290,10 +293,10 @@ class Embedder:
         return tokenizer_sum(self.net)
 
     def facts(self, table:ReidTable | None=None, # Whose images are embedded
-        ) -> dict[str, str]: # model_name, weights, tokenizer, arguments, data and root, where known; paths are whole
+        ) -> dict[str, str]: # model_name, weights, ..., data and root, where known; paths are whole
         "What questions to the features need: the model, and where the images are"
         known = dict(model_name=self.model_name, weights=self.weights, tokenizer=self.tokenizer,
-                     arguments=self.arguments)
+                     arguments=self.arguments, weights_sha256=self.sha256)
         facts = {name: value for name, value in known.items() if value}
         if table is None: return facts
         return facts | dict(data=table.name, root=str(table.root.resolve()) if table.root else '')
@@ -308,16 +311,24 @@ class Embedder:
 def _whole(place):
     "The whole path of a file or folder; CLIP's tokenizer and published weights are none"
     if not place or str(place) in ('clip', *WITHOUT_FILE): return str(place or '')
+    if hub_part(place): return hub_record(place, of_file=True).name
     return str(Path(place).expanduser().resolve())
 
 
 def _whole_name(model):
-    "A model's name; that of a folder of Hugging Face or an ONNX file with its whole path"
+    "A model's name; that of a folder or a file with its whole path, that of a repository of the hub with its commit"
     name = str(model)
+    if hub_part(name): return hub_record(name).name
     for mark in (f'{library}:' for library in BRING_WEIGHTS):
         before, found, place = name.partition(mark)
         if found and before in ('', *(f'{control}:' for control in ON_TOWERS)): return f'{before}{mark}{_whole(place)}'
     return name
+
+
+def _sum_on_hub(model, weights):
+    "Checksum of what the hub has given, or an empty text"
+    if hub_part(weights): return hub_record(weights, of_file=True).sha256
+    return hub_record(model).sha256 if hub_part(model) and not weights else ''
 
 
 def _refuse_for_open(what, **given):
@@ -349,7 +360,8 @@ def open_embedder(model:'Embedder | Path | str', # Name or folder, see `ready_mo
     if device is not None: net = net.to(pick_device(device))
     if not weights and Path(model).expanduser().is_dir(): return Embedder(net, short, weights=_whole(model))
     noted = json.dumps(dict(arguments), sort_keys=True) if arguments else ''
-    return Embedder(net, short, _whole_name(model), _whole(weights), _whole(tokenizer), noted)
+    return Embedder(net, short, _whole_name(model), _whole(weights), _whole(tokenizer), noted,
+                    _sum_on_hub(model, weights))
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #e36a0005
 class NotedModel(NamedTuple):
@@ -673,6 +685,9 @@ def model_of(e:Embeddings | Shards, # Features
     arguments = {}
     if model is not None and str(model) == noted.name: arguments = json.loads(noted.arguments or '{}')
     if model is None:
+        # What the features note was not named in this call, and is not downloaded.
+        for place in (noted.name, noted.weights if not weights else ''):
+            if hub_part(place): check_kept(hub_part(place), 'the features')
         weights, tokenizer = weights or noted.weights, tokenizer or noted.tokenizer
         arguments = json.loads(noted.arguments or '{}')
     net = ready_model(name, reads, weights, tokenizer, arguments).net if isinstance(name, (str, Path)) else name

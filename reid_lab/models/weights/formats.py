@@ -25,6 +25,7 @@ import torch
 
 from ...core.files import BROKEN, file_kind, wrong_file
 from ...core.weight_files import check_kinds, check_tensors, read_tensors
+from .hub import hub_file, names_hub
 
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #45fdea85
 WRAPPERS = ('state_dict_ema', 'model_ema', # averages, which programs publish, go first
@@ -277,9 +278,16 @@ def with_prefix(path:str | Path, # A file or folder of weights
     return f'{path}#{prefix}' if prefix else str(path)
 
 
-def chosen(weights:str | Path | dict, # A path, or `FILE#PREFIX`
+def _of_hub(weights):
+    "The same for `hf://owner/name@revision/file#PREFIX`, downloaded if it is not in the cache"
+    name, _, prefix = weights.partition('#')
+    return Chosen(hub_file(name, FOLDERS).path, prefix)
+
+
+def chosen(weights:str | Path | dict, # A path, `FILE#PREFIX`, or `hf://owner/name`, see `hub_file`
     ) -> Chosen:
     "The file and the prefix of `with_prefix`; a file that really has such a name is that file"
+    if names_hub(weights): return _of_hub(str(weights))
     path, (file, sign, prefix) = Path(weights).expanduser(), str(weights).rpartition('#')
     if not sign or path.exists(): return Chosen(path)
     return Chosen(Path(file).expanduser(), prefix)
