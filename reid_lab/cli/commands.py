@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Sequence
 
 from .. import __version__
+from .compare import add_compare
 from .crops import add_crops
 from .labels import add_labels
 from .numbers import add_numbers, add_results, json_line
@@ -290,8 +291,8 @@ def parser() -> argparse.ArgumentParser:
         c.set_defaults(do=do, options=c.options)
         c.ending = ending
         return c
-    for add in (_add_runs, _add_data, add_cache, add_crops, add_labels, add_numbers, add_results,
-                _add_weights): add(command)
+    for add in (_add_runs, _add_data, add_cache, add_crops, add_compare, add_labels, add_numbers,
+                add_results, _add_weights): add(command)
     return p
 
 # %% ../../nbs/16_cli/50_commands.ipynb #155e5d2e

@@ -1,0 +1,106 @@
+"Comparisons: scores against sorted lists, intervals against a naive bootstrap, labels and pairs that count for all"
+import numpy as np
+import pytest
+from helpers.compare import bootstrap_by_loop, model, naive_scores
+
+from reid_lab.analysis.compare import (
+    METRICS,
+    CompareSettings,
+    Comparison,
+    ModelFeatures,
+    bootstrap,
+    compare_features,
+    comparison_text,
+    latency_figure,
+)
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.shards import Shards, write_shards
+
+
+@pytest.fixture(scope="module")
+def three(): return [model("A", 1.6, 0), model("B", 1.3, 1), model("C", 1.6, 2)]
+
+
+@pytest.fixture(scope="module")
+def found(three): return compare_features(three, "demo", CompareSettings(draws=300, seed=5))
+
+
+def test_scores_are_those_of_sorted_lists(three, found):
+    for f, scored in zip(three, found.scored):
+        assert np.abs(scored.values - naive_scores(f.q, f.g)).max() < 1e-9
+        assert scored.intervals.mean == pytest.approx(100*scored.values.mean(0), abs=1e-9)
+
+
+def test_intervals_are_those_of_a_naive_bootstrap(three, found):
+    base = naive_scores(three[0].q, three[0].g)
+    for n, f in enumerate(three[1:]):
+        for k, metric in enumerate(METRICS):
+            d = found.differences[3*n + k]
+            assert (d.model, d.metric) == (f.label, metric)
+            diff = naive_scores(f.q, f.g)[:, k] - base[:, k]
+            assert d.diff == pytest.approx(100*diff.mean(), abs=1e-9)
+            assert (d.low, d.high) == pytest.approx(bootstrap_by_loop(diff, found.pid, 300, 5), abs=1e-9)
+            over_queries = bootstrap_by_loop(diff, np.arange(len(diff)), 300, 5)
+            assert (d.query_low, d.query_high) == pytest.approx(over_queries, abs=1e-9)
+
+
+def test_people_with_more_queries_weigh_more():
+    values = np.array([[1.], [1.], [1.], [0.], [0.]])
+    pid = np.array([4, 4, 4, 9, 9])
+    got = bootstrap(values, pid, 200, 1)
+    assert got.mean == pytest.approx([60]) and (got.low[0], got.high[0]) == pytest.approx(
+        bootstrap_by_loop(values[:, 0], pid, 200, 1), abs=1e-9)
+    assert bootstrap(values[:3], pid[:3], 200).low[0] == -np.inf    # of one person no spread is known
+    assert bootstrap(np.ones((5, 1)), pid, 200).low[0] == -np.inf
+    assert bootstrap(np.zeros((5, 1)), pid, 200).low[0] == 0
+
+
+def test_rows_in_another_order_give_the_same_numbers(three, found):
+    order = np.random.default_rng(3).permutation(len(three[1].q))
+    turned = ModelFeatures("B", three[1].q[order], three[1].g[np.arange(len(three[1].g))[::-1]])
+    again = compare_features([three[0], turned, three[2]], "demo", CompareSettings(draws=300, seed=5))
+    for a, b in zip(found.differences, again.differences): assert a == b
+    less = ModelFeatures("B", three[1].q[:-1], three[1].g)
+    with pytest.raises(ValueError, match="B lacks 1 of"): compare_features([three[0], less])
+    some = compare_features([three[0], less], "demo", CompareSettings(common=True))
+    assert len(some.pid) == len(found.pid) - 1 and some.left_out == (("A", 1, 0), ("B", 0, 0))
+    assert "1 query and 0 gallery images of A are not in all features" in comparison_text(Comparison((some,)))
+
+
+def test_a_gallery_on_disk(three, found, tmp_path):
+    pytest.importorskip("pyarrow")
+    shards = Shards(write_shards(three[1].g, tmp_path/"g", dtype="float32", rows=50))
+    got = compare_features([three[0], ModelFeatures("B", three[1].q, shards)], "demo")
+    assert got.scored[1].values == pytest.approx(found.scored[1].values, abs=1e-9)
+
+
+def test_what_one_knows_counts_for_all(three, tmp_path):
+    q, g = three[0].q, three[0].g
+    bare = ModelFeatures("bare", *(Embeddings(e.emb, [-1]*len(e), path=e.path) for e in (q, g)))
+    got = compare_features([bare, three[0]], "demo")
+    assert got.drops_camera and {d.verdict for d in got.differences} == {"equal"}
+    # paths of the gallery that one model knows to be the files of the queries
+    paths = [f"{i}.jpg" for i in range(len(q))]
+    here = [Embeddings(q.emb, q.pid, path=paths, meta=dict(root=str(tmp_path), kind="image")) for _ in range(2)]
+    twin = ModelFeatures("root", *here)
+    free = ModelFeatures("free", Embeddings(q.emb, q.pid, path=paths), Embeddings(q.emb, q.pid, path=paths))
+    with pytest.warns(UserWarning, match="have the path of a gallery image"):
+        both = compare_features([free, twin], "demo")
+    assert both.n_itself == len(q) and {d.verdict for d in both.differences} == {"equal"}
+
+
+def test_each_image_asks_all_others(three):
+    g = three[0].g
+    got = compare_features([ModelFeatures("A", g, g)], "demo")
+    assert got.each_asks and got.scored[0].values == pytest.approx(naive_scores(g, g, itself=True), abs=1e-9)
+    assert "each image asks all others" in comparison_text(Comparison((got,)))
+
+
+def test_the_text_fits_a_terminal_and_the_world_is_named(three):
+    got = Comparison(tuple(compare_features(three, name) for name in ("world quick reid seed 3", "market1501")))
+    text = comparison_text(got)
+    assert max(map(len, text.splitlines())) <= 80 and "World: rendered images" in text and "unknown" in text
+    assert got.scores().world.tolist() == [True]*3 + [False]*3
+    table = got.table()
+    assert table.shape == (6, 8) and table["mAP - A"].tolist()[0] == "" and "World" in table.attrs["footnote"]
+    assert [ax.get_title() for ax in latency_figure(got).axes] == ["world quick reid seed 3", "market1501"]
