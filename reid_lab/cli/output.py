@@ -86,13 +86,14 @@ def stoppable() -> Iterator[None]:
 def print_conclusions(done:'Finished', # From `run_notebook`
     name:str, # Of the experiment
     ) -> None:
-    "Print what the rows of a run say, and where our measurements are, if this is a clone"
+    "Print what the rows of a run say, and after a run on Worlds where ours are measured, if this is a clone"
     from reid_lab.core.basics import checkout
     from reid_lab.experiments.terminal import near_path
-    from reid_lab.results.conclusions import conclusions, recorded_row
-    sentences = conclusions(map(recorded_row, done.metrics.get('rows', [])))
+    from reid_lab.results.conclusions import conclusions, is_world_row, recorded_row
+    rows = [recorded_row(row) for row in done.metrics.get('rows', [])]
+    sentences = conclusions(rows)
     pages, root = [], checkout()
-    if root and sentences:
+    if root and sentences and all(is_world_row(row) for row in rows):   # the pages are measured on Worlds
         pages = sorted((root/'nbs'/'tutorials').glob(f"*_measured_{str(name).removeprefix('run_')}.ipynb"))
     sentences += done.metrics.get('notes', [])
     print() # an empty line before what follows

@@ -34,6 +34,7 @@ from ..data.images import resize_image
 from ..figures.explain import map_card
 from ..figures.style import PaperFigure
 from ..figures.views import message_card
+from ..models.weights.seen import is_world
 from .scene import Scene, SceneView
 from .selection import as_if
 from .view import View
@@ -158,6 +159,17 @@ def _place(self:AttentionView, query, word):
 
 
 @patch
+def trust_line(self:AttentionView) -> str:
+    "What is known of the method over many images, and whether that is of these images"
+    line = self.trust.get(self.method, '')
+    if not line: return 'nothing is measured over many images: the evidence is of this image alone'
+    data = str(self.scene.g.meta.get('data') or '')
+    if is_world(data): return line
+    searched = 'photographs' if data else 'these images'
+    return f'{line}. This is evidence of Worlds; for {searched} nothing is measured'
+
+
+@patch
 def panel(self:AttentionView, query:int, # Row
     row:int, # Of the gallery
     side:str, # Side that is explained
@@ -169,7 +181,7 @@ def panel(self:AttentionView, query:int, # Row
     panel = dict(head=f'{what} {own} · {self.in_words(side, own)}', side=side, row=own, thumb=thumb)
     made = self.explained(query, row, side, word)
     if made is None: return panel | dict(verdict='', trust='')
-    panel |= dict(trust=self.trust.get(self.method, ''), heat=_packed_heat(made['heat']))
+    panel |= dict(trust=self.trust_line(), heat=_packed_heat(made['heat']))
     if made['found'] is None: return panel | dict(believed=None, verdict=MEASURING)
     deletion = made['found']['deletion']
     believed, text = verdict(deletion['beats'], deletion['n'])

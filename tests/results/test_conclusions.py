@@ -148,3 +148,20 @@ def test_published_numbers_are_whole(capsys):
     assert "0.0003" in out and "0.112" in out and "..." not in out
     assert main(["published", "dart3"]) == 0
     assert "..." not in capsys.readouterr().out
+
+
+def test_rows_of_photographs_speak_of_photographs_and_name_no_page_of_worlds(tmp_path, capsys, monkeypatch):
+    from types import SimpleNamespace
+
+    from reid_lab.cli.output import print_conclusions
+    gains = {"Base": 0, "A": 5}
+    pages = tmp_path/"nbs"/"tutorials"
+    pages.mkdir(parents=True)
+    (pages/"11_measured_dart3.ipynb").write_text("{}")
+    monkeypatch.setattr("reid_lab.core.basics.checkout", lambda: tmp_path)
+    for dataset, photographs in (("world-quick", False), ("market1501", True), ("worldwide", True)):
+        found = [row | dict(dataset=dataset, metrics=dict(mAP=row["mAP"])) for row in rows(gains, 3)]
+        print_conclusions(SimpleNamespace(metrics=dict(rows=found)), "run_dart3")
+        out = capsys.readouterr().out
+        assert ("scores of photographs; other cameras" in out) == photographs, out
+        assert ("rendered World" in out) == ("Measured with more seeds" in out) == (not photographs)

@@ -36,7 +36,8 @@ def test_the_map_follows_words_and_rows_and_says_when_not_to_believe(clip):
         now = view.content(0)
         (panel,) = now["panels"]
         seen[name] = panel["heat"]["data"]
-        assert panel["believed"] is False and panel["trust"] == "known"      # 4 random maps can never give 1 in 20
+        assert panel["believed"] is False   # 4 random maps can never give 1 in 20
+        assert panel["trust"].startswith("known. This")
         assert panel["verdict"] == "4 random maps are too few to tell" and panel["verdict"] in repr(view)
     pixels = np.asarray(Image.open(io.BytesIO(view.picture())).convert("RGB")).astype(int)
     for line in COLOURS[0], COLOURS[2]:             # deletion and insertion keep their colours among few
@@ -89,3 +90,19 @@ def test_trust_is_said_as_it_was_measured():
     for panels in ([panel], [panel]*2):             # two side by side leave half the room, and nothing is cut off
         drawn = [t.get_text().replace("\n", " ") for t in map_card(panels).findobj(Text)]
         assert drawn.count(panel["verdict"]) == len(panels)
+
+
+def test_evidence_of_worlds_is_not_said_of_photographs(clip):
+    crops = gallery()
+    q = embed_texts(clip, pd.DataFrame(dict(caption=SAID, pid=range(4))), quiet=True)
+    vectors = torch.randn(6, q.dim).numpy()
+    lines = {}
+    for data in ("world quick text seed 3", "market1501", ""):
+        e = Embeddings(vectors, np.arange(6), meta=dict(data=data))
+        scene = TextScene(clip, q, e, crops, query=0)
+        lines[data] = AttentionView(scene, clip, dict(gradcam="believed"), method="gradcam", n=4).trust_line()
+    assert lines["world quick text seed 3"] == "believed"
+    assert lines["market1501"] == "believed. This is evidence of Worlds; for photographs nothing is measured"
+    assert "for these images nothing is measured" in lines[""]
+    bare = AttentionView(scene, clip, method="gradcam", n=4)
+    assert bare.trust_line() == "nothing is measured over many images: the evidence is of this image alone"
