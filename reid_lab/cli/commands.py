@@ -141,7 +141,9 @@ def _print_inspected(a, found):
     from reid_lab.recipes.openings import opening_lines, openings
     ways = [] if found['networks'] else openings(a.file, a.prefix)
     if a.json: print(json_line(found | dict(commands=[opening.command(a.file, a.prefix) for opening in ways])))
-    else: print(weights_text(found), *map(printable, opening_lines(ways, a.file, a.prefix)), sep='\n')
+    else:
+        lines = [] if found['networks'] else opening_lines(ways, a.file, a.prefix)
+        print(weights_text(found), *map(printable, lines), sep='\n')
     return 0
 
 

@@ -74,7 +74,9 @@ def _candidates(path, prefix) -> Iterator[tuple[str, dict]]:
 
 def _tried(model, weights, arguments, tokenizer, apart):
     "The opening, if the model takes the file"
-    with torch.device('meta'), warnings.catch_warnings():
+    # transformers reads no weights onto `meta`, and a folder states its network, so that there is one candidate.
+    device = 'cpu' if model.startswith('hf:') else 'meta'
+    with torch.device(device), warnings.catch_warnings():
         warnings.simplefilter('ignore')         # of the tensors that are not copied there, and of what is left out
         own = brings_weights(model)
         try: net = from_file(model, None if own else weights, tokenizer or None, arguments)
@@ -113,11 +115,14 @@ def opening_lines(found:list[Opening], # From `openings`
     most:int=4, # Commands that are printed
     ) -> list[str]:
     "The commands for a reader, and a word where tensors do not tell networks apart"
+    if not found: return ['open        no model of `reid_lab embed` takes this file']
     lines = [f'open        {opening.command(file, prefix)}' for opening in found[:most]]
     more = [opening.model for opening in found[most:]]
     if more: lines.append(f"            and {len(more)} more: {', '.join(more[:6])}{', ...' if len(more) > 6 else ''}")
-    equal = sum(opening.share == found[0].share for opening in found) if found else 0
-    if equal > 1:
+    equal = sum(opening.share == found[0].share for opening in found)
+    if len({opening.model for opening in found}) < len(found):
+        lines.append('note        the outputs differ; the source of the file says which one is the feature')
+    elif equal > 1:
         lines.append(f'note        {equal} networks have these tensors and may compute differently; the source of the '
                      'file says which one it is of')
     return lines

@@ -7,12 +7,15 @@ import pytest
 import timm
 import torch
 from helpers.fastreid import released, with_old_names
+from helpers.onnx_files import write_tower
 from helpers.towers import osnet_file, randomised
 from PIL import Image
 from torchvision import models
+from transformers import CLIPConfig, CLIPModel
 
 from reid_lab.cli.commands import main
 from reid_lab.core.weight_files import save_weights
+from reid_lab.models.fastreid import FASTREIDS, FastReIDParts, fastreid_names, fastreid_parts, fastreid_tower
 from reid_lab.models.osnet import OSNet
 from reid_lab.recipes.crops import from_package
 from reid_lab.recipes.openings import Opening, openings
@@ -34,6 +37,21 @@ def without_head(path): torch.save(timm.create_model("vit_tiny_patch16_224", num
 def of_osnet(path): torch.save(osnet_file(randomised(OSNet("osnet_ain_x0_25")), "osnet_ain_x0_25"), path)
 
 
+def of_onnx(path): return write_tower(path.with_suffix(".onnx"))
+
+
+def of_hugging_face(path):
+    folder = path.parent/"a pair"
+    net = CLIPModel(CLIPConfig(text_config=SMALL | dict(vocab_size=20), projection_dim=24,
+                               vision_config=SMALL | dict(image_size=32, patch_size=16)))
+    net.save_pretrained(folder)
+    (folder/"preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}')
+    return folder
+
+
+SMALL = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2)
+
+
 def of_fastreid(path): torch.save({"model": with_old_names(released("bot", "r50_ibn", gem=False))}, path)
 
 
@@ -51,7 +69,7 @@ def ours(path):
 @pytest.mark.parametrize("write, model", [
     (of_timm, "frozen:convnext_atto"), (without_head, "frozen:vit_tiny_patch16_224"),
     (of_osnet, "frozen:osnet_ain_x0_25"), (lightning, "torchvision:mobilenet_v3_small"),
-    (of_fastreid, "frozen:fastreid_bot_r50_ibn"),
+    (of_fastreid, "frozen:fastreid_bot_r50_ibn"), (of_onnx, "'onnx:"), (of_hugging_face, "'hf:"),
     (ours, "bot_tiny")])
 def test_each_printed_command_embeds(write, model, crops, tmp_path, capsys):
     path = write(tmp_path/"a file.pth") or tmp_path/"a file.pth"
@@ -82,7 +100,8 @@ def test_nothing_is_proposed_for_what_nobody_takes(state, tmp_path, capsys):
     torch.save(state | {"a.weight": torch.ones(3, 3)}, tmp_path/"w.pth")
     assert openings(tmp_path/"w.pth") == []
     assert main(["weights", "inspect", str(tmp_path/"w.pth")]) == 0
-    assert "reid_lab embed" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "embed CROPS" not in said and said.endswith("open        no model of `reid_lab embed` takes this file\n")
 
 
 def test_a_tower_in_a_file_with_others_is_opened_by_its_prefix(crops, tmp_path, capsys):
@@ -104,6 +123,18 @@ def test_networks_of_the_same_tensors_are_all_proposed(tmp_path, capsys):
     assert [o.model for o in openings(tmp_path/"w.pth")] == ["frozen:fastreid_sbs_s50", "frozen:fastreid_agw_s50"]
     assert main(["weights", "inspect", str(tmp_path/"w.pth")]) == 0
     assert "2 networks have these tensors" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(set(FASTREIDS) - {"fastreid_r50"}))
+def test_every_network_of_fastreid_is_known_by_its_tensors(name):
+    "The right tower is the first; an AGW has the tensors of an SBS where its exponent is learnt"
+    with torch.device("meta"): tower, *_ = fastreid_tower(name, "none", "")
+    names = fastreid_names(fastreid_parts(tower.state_dict()))
+    assert names == ([name, name.replace("sbs", "agw")] if "sbs" in name else [name])
+
+
+def test_an_mgn_on_a_backbone_that_was_not_published_has_no_name():
+    assert fastreid_names(FastReIDParts("s50", branches=True)) == []
 
 
 def test_words_of_a_command_are_quoted():
