@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .box_options import add_box_options, box_options, table_notes
 from .options import COUNT, check_used, image_size, share
 from ..core.basics import warn_caller
 from ..core.reporting import printable
@@ -68,7 +69,7 @@ def labels_in_words(features:'Embeddings | Shards', # That were embedded
             f"{_labels_in_words(features.cam, 'camera', 'cameras')}")
 
 # %% ../../nbs/16_cli/10_crops.ipynb #83d5e2b9
-_OF_IMAGES = ('shards', 'skip_bad', 'cameras', 'check_content') # options that captions have no use for
+_OF_IMAGES = ('shards', 'skip_bad', 'cameras', 'check_content', 'tracklets') # options that captions have no use for
 
 
 def _check_embed(a):
@@ -76,6 +77,8 @@ def _check_embed(a):
     odd = [name for name in _OF_IMAGES if a.captions and getattr(a, name)]
     if odd:
         raise ValueError(f"--captions goes without --{odd[0].replace('_', '-')}, which is for images; leave one out")
+    if a.shards and a.tracklets:
+        raise ValueError('--tracklets goes without --shards, which hold each crop; leave one out')
     if a.prefix and not a.weights: raise ValueError('--prefix is of the names in --weights FILE; give both, or neither')
 
 
@@ -102,7 +105,7 @@ def _crops_of(a):
     images = 'none' if a.skip_bad or a.captions else 'sample'      # captions need no image
     try:
         return crops_table(a.source, a.folders, a.pattern, a.root, columns_of(a.column), a.follow_links,
-                           a.skip, images)
+                           a.skip, images, box_options(a, a.skip_bad))
     except TableError as e:
         raise _with_remedy(e, 'replace the files, or give --skip-bad to leave them out') from None
 
@@ -113,7 +116,7 @@ def _write_features(a, table, embedder):
     if a.captions: return embed_captions(table, embedder, a.out, batch_size=a.batch_size, fresh=a.fresh)
     write = crops_to_shards if a.shards else embed_crops
     options = CropOptions(batch_size=a.batch_size, cameras=a.cameras, skip_bad=a.skip_bad,
-                          check_content=a.check_content)
+                          check_content=a.check_content, tracklets=a.tracklets)
     return write(table, embedder, a.out, options, fresh=a.fresh)
 
 
@@ -134,16 +137,23 @@ def _embed(a:argparse.Namespace, # Arguments of the command
         features = _write_features(a, table, embedder)
     _report_unreadable(table, features)
     left_out = len(features.meta.get('left_out', []))
-    print(f"{len(features)} {'captions' if a.captions else 'images'}, {features.dim} numbers each, "
+    print(f"{_what_was_embedded(a, features)}, {features.dim} numbers each, "
           f"{labels_in_words(features)}{f', {left_out} left out' if left_out else ''}\n"
           f"features: {near_path(a.out)}")
     return 0
 
 
+def _what_was_embedded(a, features):
+    "How many rows there are of what"
+    if a.tracklets: return f"{len(features)} tracklets of {int(features.columns['n_crops'].sum())} crops"
+    return f"{len(features)} {'captions' if a.captions else 'images'}"
+
+
 def _report_unreadable(table, features, most=5):
     "Name the images that were left out, on standard error"
     unreadable = features.meta.get('left_out', [])
-    for text in [*table.left_out, *unreadable[:most]]: print(f'left out: {printable(text)}', file=sys.stderr)
+    notes = [*table_notes(table), *(f'left out: {text}' for text in unreadable[:most])]
+    for text in notes: print(printable(text), file=sys.stderr)
     if len(unreadable) > most:
         print(f'left out: {len(unreadable) - most} more, see left_out in its meta', file=sys.stderr)
 
@@ -174,7 +184,8 @@ def _add_embed(command):
     "`embed`"
     what = 'embed a folder of crops, or the images of a manifest (.csv, .jsonl, .parquet)'
     c = command('embed', _embed, what, 'weights')
-    c.add_argument('source', help='folder, or manifest with the column path')
+    c.add_argument('source', help='folder of crops, or manifest with the column path; with --boxes folder of frames or '
+                   'video')
     c.add_argument('--model', required=True,
                    help='weights of the package, see below, or folder of a training or a '
                    'run; with --weights any model of `reid_lab list models` that can be trained, or a tower of '
@@ -195,6 +206,9 @@ def _add_embed(command):
     c.add_argument('--pattern', default='',
                    help='instead: regular expression with the groups pid, cam; with a / it is '
                    'matched with the path below the folder, else with the file name')
+    add_box_options(c)
+    c.add_argument('--tracklets', choices=('mean', 'medoid'), default='',
+                   help='of boxes with ids: one vector a tracklet, the mean of its crops or the crop nearest to all')
     c.add_argument('--root', help='manifest: where paths start (default: its folder)')
     c.add_argument('--column', type=pair, action='append', metavar='OURS=THEIRS',
                    help='manifest: such as path=file')

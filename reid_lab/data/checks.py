@@ -17,6 +17,7 @@ import pandas as pd
 from ..core.basics import check_choice, stream
 from ..core.files import FILE_KINDS, file_kind
 from ..core.reporting import progress
+from .boxes import file_of
 from .images import MAX_PIXELS, ImageTooLarge, image_header
 from .table import Finding, ReidTable
 
@@ -69,7 +70,7 @@ def look_at_files(table:ReidTable, # Whose image files are meant
     "What is wrong with each file, without decoding any"
     if table.reader is not None: return pd.DataFrame(dict(kind=['']*len(table)))
     root, folders, rows = os.path.realpath(table.root), {}, []
-    for path in progress(table['path'].tolist(), 'files looked at', quiet=quiet):
+    for path in progress(table['path'].map(file_of).tolist(), 'files looked at', quiet=quiet):
         look = _Look(_place(root, path, table.follow_links, folders))
         if headers and not look.kind: look = _look_at_header(os.path.join(root, path))
         rows.append(look)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LEVELS', 'MANIFESTS', 'folder_pattern', 'folder_table', 'read_manifest', 'captions_of', 'manifest_table',
-           'crops_table']
+           'boxes_table', 'crops_table']
 
 # %% ../../nbs/01_data/70_crops.ipynb #ca79534e
 import ast
@@ -16,6 +16,17 @@ import pandas as pd
 
 from ..core.basics import check_choice
 from ..core.files import BROKEN, file_kind, wrong_file
+from reid_lab.data.box_files import (
+    BOX_COLUMNS,
+    BoxOptions,
+    box_columns,
+    coco_boxes,
+    manifest_boxes,
+    mot_boxes,
+    place_boxes,
+)
+from .boxes import file_of
+from .frames import is_video
 from .images import image_files
 from .labels import is_missing, read_labels
 from .sheets import read_json_lines, read_sheet, sheet_of
@@ -152,24 +163,6 @@ def _attributes(values):
     return out
 
 # %% ../../nbs/01_data/70_crops.ipynb #c9f1f123
-_BOXES = (('x', 'y', 'w', 'h'), ('x', 'y', 'width', 'height'), ('left', 'top', 'width', 'height'),
-          ('x1', 'y1', 'x2', 'y2'),
-          ('xmin', 'ymin', 'xmax', 'ymax'), ('x_min', 'y_min', 'x_max', 'y_max'),
-          ('left', 'top', 'right', 'bottom'),
-          ('bb_left', 'bb_top', 'bb_width', 'bb_height'), ('bbox',), ('bboxes',), ('box',), ('bounding_box',),
-          ('tlwh',), ('xywh',), ('xyxy',))
-
-
-def _refuse_boxes(f, path, taken):
-    "An error if a manifest says where in its images the persons are: whole images would be embedded"
-    there = {c.lower(): c for c in f if c not in taken}
-    for box in _BOXES:
-        if all(c in there for c in box):
-            raise ValueError(f"manifest {str(path)!r} has boxes ({', '.join(there[c] for c in box)}), which are not "
-                             "read: the whole images would be embedded. Cut the crops and list their files, or remove "
-                             "these columns if the images are crops already")
-
-
 def _plain_path(text, root):
     "A path with `/`, without `./`; backslashes of Windows are turned unless a file is so named"
     if '\\' in text and not (Path(root)/text).exists(): text = text.replace('\\', '/')
@@ -198,33 +191,99 @@ def _labelled(f):
     return f if 'pid' in f else f.assign(pid=-1)
 
 
+def _their_manifest(path, columns):
+    "The frame of a manifest with our names of columns"
+    f = _read_manifest(path)
+    for ours, theirs in (columns or {}).items():
+        check_choice('columns', ours, (*COLUMNS, 'caption', *BOX_COLUMNS))
+        check_choice(f'columns[{ours!r}]', theirs, f.columns)
+    f = renamed(f, columns or {})
+    if 'caption' in f and 'captions' in f:
+        raise ValueError(f"manifest {str(path)!r} has the columns caption and captions; remove one of them")
+    if 'emb' in f: raise ValueError(f"manifest {str(path)!r} has a column emb, a name of features; rename it")
+    return f
+
+
+def _manifest_rows(f, root, name, follow_links):
+    "The table of rows whose columns have our names, not yet validated"
+    f = _texts(f.rename(columns=dict(caption='captions')))
+    if 'captions' in f: f['captions'] = _captions(f.captions)
+    if 'attrs' in f: f['attrs'] = _attributes(f['attrs'])
+    table = ReidTable(_labelled(f), root, name=name, follow_links=follow_links)
+    table.further = [c for c in f if c not in COLUMNS]
+    return table
+
+
 def manifest_table(path:str | Path, # .csv, .tsv, .jsonl or .parquet with the column `path`
     root:str | Path=None, # Folder that paths start at; default: that of the manifest
     columns:dict=None, # Our column -> theirs, such as dict(path='file', pid='person')
     follow_links:bool=False, # Read images behind links that lead out of `root`
     images:str='sample', # See `folder_table`
+    boxes:BoxOptions=None, # How boxes of the manifest are cut
     ) -> ReidTable: # Split `test` unless there is a column; pid and cam are -1 where there is none
-    "The crops that a file lists"
+    "The crops that a file lists, or that its boxes cut out"
     path = Path(path).expanduser()
-    f = _read_manifest(path)
-    for ours, theirs in (columns or {}).items():
-        check_choice('columns', ours, (*COLUMNS, 'caption'))
-        check_choice(f'columns[{ours!r}]', theirs, f.columns)
-    _refuse_boxes(f, path, (columns or {}).values())
-    f = renamed(f, columns or {})
-    if 'path' not in f:
+    f = _their_manifest(path, columns)
+    has_boxes = box_columns(f, f'manifest {str(path)!r}')
+    if 'path' not in f and not (has_boxes and 'frame' in f):
         raise ValueError(f"manifest {str(path)!r} has no column path, only {list(f.columns)}; say which holds the "
                          "image files with columns=dict(path=...)")
-    if 'caption' in f and 'captions' in f:
-        raise ValueError(f"manifest {str(path)!r} has the columns caption and captions; remove one of them")
-    if 'emb' in f: raise ValueError(f"manifest {str(path)!r} has a column emb, a name of features; rename it")
-    root, f = root or path.parent, _texts(f.rename(columns=dict(caption='captions')))
-    f['path'] = [_plain_path(v, root) if isinstance(v, str) else v for v in f.path]
-    if 'captions' in f: f['captions'] = _captions(f.captions)
-    if 'attrs' in f: f['attrs'] = _attributes(f['attrs'])
-    table = ReidTable(_labelled(f), root, name=path.stem, follow_links=follow_links)
-    table.further = [c for c in f if c not in COLUMNS]
-    return table.validate(images)
+    root = root or path.parent
+    if 'path' in f: f['path'] = [_plain_path(v, root) if isinstance(v, str) else v for v in f.path]
+    if has_boxes: return _boxed(manifest_boxes(f, boxes or BoxOptions()), root, path.stem, boxes, follow_links, images)
+    if boxes is not None and boxes != BoxOptions(skip_missing=boxes.skip_missing):
+        raise ValueError(f"manifest {str(path)!r} has no boxes (x, y, w, h), which margin, first_frame and min_score "
+                         "are for; leave these out")
+    return _manifest_rows(f, root, path.stem, follow_links).validate(images)
+
+
+# %% ../../nbs/01_data/70_crops.ipynb #70b0x002
+def _boxed(boxes, root, name, options, follow_links, images, source=None):
+    "The table of boxes in their frames"
+    options = options or BoxOptions()
+    placed = place_boxes(boxes, root, source, options, follow_links)
+    table = _manifest_rows(placed.frame, root, name, follow_links)
+    table.left_out, table.remarks = placed.left_out, placed.remarks
+    in_video = is_video(file_of(table['path'][0])) # a sample of a video would decode all of it
+    return table.validate('none' if in_video else images)
+
+
+def _boxes_beside(source, options, columns):
+    "The boxes of the file that the options name"
+    file = Path(options.file).expanduser()
+    ending = check_choice('boxes', file.suffix.lower(), ('.txt', '.json', *MANIFESTS), 'It is the ending of the file: '
+                          '.txt of MOTChallenge, .json of COCO, or a manifest.')
+    if ending in ('.txt', '.json') and columns:
+        raise ValueError(f"columns={columns!r} are those of a manifest, and boxes={str(file)!r} is none; leave it out")
+    if ending == '.txt': return mot_boxes(file, options)
+    if ending == '.json': return coco_boxes(file, options)
+    f = _their_manifest(file, columns)
+    if not box_columns(f, f'boxes {str(file)!r}') or not ('path' in f or 'frame' in f):
+        raise ValueError(f"boxes={str(file)!r} has the columns {list(f.columns)}; boxes need frame (or path) and x, y, "
+                         "w, h, or say with columns=dict(x=...) (--column x=...) what they are called")
+    if 'path' in f: f['path'] = [_plain_path(v, source) if isinstance(v, str) else v for v in f.path]
+    return manifest_boxes(f, options)
+
+
+def boxes_table(source:str | Path, # Folder of frames, sequence of MOTChallenge, or video
+    boxes:BoxOptions, # With the file of boxes
+    columns:dict=None, # Of a manifest: see `manifest_table`
+    follow_links:bool=False, # Read frames behind links that lead out of the folder
+    images:str='sample', # Of frames that are files, see `folder_table`
+    ) -> ReidTable: # With frame, x, y, w, h, tracklet; `remarks` says what was clipped
+    "The crops that boxes of a file cut out of frames"
+    source = Path(source).expanduser()
+    if not boxes.file: raise ValueError("boxes have no file; give BoxOptions(file=...) (--boxes FILE)")
+    if not source.is_dir() and not is_video(source):
+        raise ValueError(f"{str(source)!r} is neither a folder of frames nor a video by its ending; with a file of "
+                         "boxes give one of these")
+    found = _boxes_beside(source, boxes, columns)
+    root = source if source.is_dir() else source.parent
+    if is_video(source) and not source.is_dir() and 'path' in found.frame:
+        raise ValueError(f"boxes={str(boxes.file)!r} name image files (path), and {str(source)!r} is a video; give the "
+                         "folder of the images, or boxes with the column frame")
+    name = source.resolve().name if source.is_dir() else source.stem
+    return _boxed(found, root, name, boxes, follow_links, images, source)
 
 # %% ../../nbs/01_data/70_crops.ipynb #954c9a6d
 def crops_table(source:str | Path, # Folder of crops, or manifest (.csv, .tsv, .jsonl, .parquet)
@@ -235,17 +294,28 @@ def crops_table(source:str | Path, # Folder of crops, or manifest (.csv, .tsv, .
     follow_links:bool=False, # Read images behind links that lead out of the root
     skip:bool=False, # Of a folder: see `folder_table`
     images:str='sample', # See `folder_table`
+    boxes:BoxOptions=None, # Boxes to cut out: of a file beside a folder or video, or those of the manifest
     ) -> ReidTable:
-    "The crops of a folder or of a manifest"
+    "The crops of a folder, of a manifest, or of boxes in frames"
     source = Path(source).expanduser()
     if not source.exists():
         raise FileNotFoundError(f"{str(source)!r} does not exist; give a folder of crops, or a manifest (.csv, "
                                 ".tsv, .jsonl or .parquet)")
+    if boxes is not None and boxes.file:
+        _refuse_given(source, 'folder of crops', folders=folders, pattern=pattern, skip=skip)
+        _refuse_given(source, 'manifest', root=root)
+        return boxes_table(source, boxes, columns, follow_links, images)
+    if is_video(source) and source.is_file():
+        raise ValueError(f"{str(source)!r} is a video; give boxes in its frames with BoxOptions(file=...) "
+                         "(--boxes FILE), which `reid_lab detect` can write")
     if source.is_dir():
+        if boxes is not None and boxes != BoxOptions(skip_missing=boxes.skip_missing):
+            raise ValueError(f"{str(source)!r} is a folder; margin, first_frame and other options of boxes need a file "
+                             "of boxes: BoxOptions(file=...) (--boxes FILE)")
         _refuse_given(source, 'manifest', root=root, columns=columns)
         return folder_table(source, folders, pattern, follow_links, skip, images)
     _refuse_given(source, 'folder', folders=folders, pattern=pattern, skip=skip)
-    return manifest_table(source, root, columns, follow_links, images)
+    return manifest_table(source, root, columns, follow_links, images, boxes)
 
 
 def _refuse_given(source, kind, **parameters):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MAX_PIXELS', 'FORMATS', 'RESAMPLING', 'DECODERS', 'IMAGE_SUFFIXES', 'ImageError', 'ImageTooLarge', 'image_formats',
-           'image_header', 'read_image', 'resize_image', 'read_sized', 'ImageCache', 'image_suffixes', 'FolderFiles',
-           'folder_files', 'image_files']
+           'image_header', 'upright_size', 'read_image', 'resize_image', 'read_sized', 'ImageCache', 'image_suffixes',
+           'FolderFiles', 'folder_files', 'image_files']
 
 # %% ../../nbs/01_data/10_images.ipynb #beabf525
 import hashlib
@@ -132,6 +132,16 @@ def image_header(path:str | Path, # Image file
         with _opened(path) as im: return im.width, im.height, bool(getattr(im, 'is_animated', False))
     except ImageTooLarge: raise
     except BROKEN as e: raise ImageError(_unreadable(path, e)) from None
+
+
+def upright_size(path:str | Path, # Image file
+    ) -> tuple[int, int]: # Width, height
+    "Size of an image as `read_image` turns it, without decoding it, or a `ValueError` that names the file"
+    width, height, _ = image_header(path)
+    try:
+        with _opened(path) as im: turned = im.getexif().get(274, 1) > 4 # by a quarter
+    except BROKEN as e: raise ValueError(_unreadable(path, e)) from None
+    return (height, width) if turned else (width, height)
 
 
 def read_image(path:str | Path, # Image file

@@ -29,6 +29,7 @@ from ..core.distributed import launched_here
 from ..core.files import safe_join
 from ..core.old_names import gathered, renamed, renamed_attributes
 from .augment import AUGMENT, to_pixels
+from .boxes import file_of
 from .images import DECODERS, RESAMPLING, ImageCache, read_sized
 from .table import JoinedReader, ReidTable
 from .text import Tokenizer, mask_each, mask_tokens, text_note
@@ -276,11 +277,11 @@ def _image_cache(loading, size):
 
 
 def _image_file(table, path):
-    "The image file behind an entry of the column `path`, or None if a reader makes the image"
+    "The image file behind an entry of the column `path`, or None if a reader makes the image, or it is a part of one"
     if isinstance(table.reader, JoinedReader):
         name, _, rest = path.partition('/')
         return _image_file(table.reader.tables[name], rest)
-    if table.reader: return None
+    if table.reader or file_of(path) != path: return None
     return safe_join(table.root, path, table.follow_links)
 
 

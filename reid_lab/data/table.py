@@ -23,9 +23,10 @@ import pandas as pd
 from fastcore.basics import patch
 
 from ..core.basics import as_list, check_choice, stream
-from ..core.files import atomic_path, parquet_library, safe_join
+from ..core.files import atomic_path, parquet_library
 from ..core.markup import fill
-from .images import folder_files, image_suffixes, read_image, resize_image
+from .frames import Frames
+from .images import folder_files, image_suffixes, resize_image
 from .labels import named_ids, read_labels
 from .sheets import read_sheet, sheet_of
 
@@ -102,8 +103,10 @@ class ReidTable:
         if root is None and reader is None: raise ValueError("root=None needs a reader; give the folder of the images")
         self.frame, self.reader, self.name, self.follow_links = _complete(frame), reader, name, follow_links
         self.root = None if root is None else Path(root).expanduser()
+        self._frames:Frames | None = None # opened when images are read, shared by parts of a table
         self.further:list[str] = [] # columns of the user's own that go along into features
         self.left_out:list[str] = [] # what lay in the folder or the manifest and is not in the table, in words
+        self.remarks:list[str] = [] # what is otherwise in the table than in the manifest, such as clipped boxes
 
     def __len__(self): return len(self.frame)
 
@@ -200,9 +203,12 @@ def text_queries(self:ReidTable, split:str='test', # train, val, test, or None f
 @patch
 def read(self:ReidTable, paths:Sequence[str], # Entries of the column `path`
     ) -> list: # of (H,W,3) uint8
-    "The images at `paths`, through the reader or from files below the root"
+    "The images at `paths`: through the reader, or files, boxes and frames of videos below the root"
     if self.reader is not None: return list(self.reader(list(paths)))
-    return [read_image(safe_join(self.root, p, self.follow_links)) for p in paths]
+    frames = self._frames
+    if frames is None or (frames.root, frames.follow_links) != (self.root, self.follow_links):
+        self._frames = frames = Frames(self.root, self.follow_links)
+    return [frames(p) for p in paths]
 
 
 @patch
@@ -561,6 +567,7 @@ def join_tables(tables:Sequence, # At least one `ReidTable`
         if prefix in parts: prefix = f'{prefix}-{k}'
         parts[prefix] = t._with(t.frame.iloc[:0])
         f = t.frame.assign(path=prefix + '/' + t.frame.path, dataset=t.frame.get('dataset', t.name or prefix))
+        if 'tracklet' in f: f['tracklet'] = (prefix + '/' + f.tracklet).where(f.tracklet != '', '')
         for c in named: f[f'{c}_name'] = _joined_names(t.frame, c, prefix)
         for c in start: f[c] = f[c].where(f[c] < 0, f[c] + start[c])
         start = {c: max(start[c], int(f[c].max()) + 1 if len(f) else 0) for c in start}

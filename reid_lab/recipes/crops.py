@@ -68,6 +68,7 @@ from reid_lab.retrieval.parts import (
 from ..retrieval.queries import Expansion, as_expansion, expand_queries
 from ..retrieval.shards import Shards, embed_shards, free_memory, in_memory, open_embeddings
 from ..retrieval.sides import one_model, two_sides
+from ..retrieval.tracklets import POOLINGS, check_tracklets, pool_tracklets
 from ..training.folder import DONE, TRAINING, load_trained
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #5413b209
@@ -408,9 +409,11 @@ class CropOptions:
     skip_bad: bool = False      # leave out images that cannot be read, and list them in `meta`
     cameras: bool = False       # the camera numbers are those that the model was trained with, see `embed_images`
     check_content: bool = False # compare images by what their files hold, see `image_facts`
+    tracklets: str = ''         # one vector a tracklet, see `pool_tracklets`; empty: one a crop
 
     def __post_init__(self):
         check_whole('batch_size', self.batch_size, 1)
+        if self.tracklets: check_choice('tracklets', self.tracklets, POOLINGS)
         for name in ('skip_bad', 'cameras', 'check_content'): check_choice(name, getattr(self, name), (True, False))
 
 
@@ -418,6 +421,7 @@ class _ImageRows:
     "The images that are embedded into a file"
     label = 'images'
     def __init__(self, table, embedder, options):
+        if options.tracklets: check_tracklets(table.frame.get('tracklet'))
         self.table, self.embedder, self.options = table, embedder, options
         self.batch_size, self.check_content = options.batch_size, options.check_content
         self.facts = image_facts(table, options.check_content)      # as they are at the beginning
@@ -437,6 +441,10 @@ class _ImageRows:
         rows, options = range(first, end), self.options
         return embed_rows(self.embedder.net, self.table, rows, options.skip_bad,
                           batch_size=options.batch_size, cameras=options.cameras)
+
+    def pooled(self, e):
+        "One vector a tracklet, if that is wanted"
+        return pool_tracklets(e, self.options.tracklets) if self.options.tracklets else e
 
     def changed(self):
         "Whether images are others than at the beginning"
@@ -469,6 +477,8 @@ class _CaptionRows:
         "Embeddings of some rows, and nothing that was left out"
         with naming_memory(self.batch_size):
             return embed_texts(self.embedder.net, self.frame.iloc[first:end], self.batch_size, quiet=True), []
+
+    def pooled(self, e): return e
 
     def changed(self): return False
 
@@ -541,6 +551,7 @@ def _write_features(out, rows, meta, fresh, quiet):
                              "old ones; pass fresh=True to begin anew")
         own = dict(left_out=left_out) if rows.label == 'images' else {}
         e = Embeddings(e.emb, e.pid, e.cam, e.path, e.caption, e.meta | own | meta, e.columns)
+        e = rows.pooled(e)
         e.save(out)
         try: remove_parts(folder, ['model', 'weights', 'n'])
         except FileExistsError as error: warn_caller(str(error))
@@ -641,10 +652,14 @@ def crops_to_shards(table:ReidTable, # Crops, see `crops_table`
     fresh:bool=False, # See `embed_crops`; shards that are there are removed before
     ) -> Shards:
     "Features of all crops on disk; an interrupted call is continued by the same call"
+    if options.tracklets:
+        raise ValueError(f'tracklets={options.tracklets!r}: shards hold one vector a crop; write features '
+                         '(embed_crops), or pool those of a smaller set')
     out = check_output(out, fresh, shards=True)
     embedder = open_embedder(model)
+    how = {name: value for name, value in asdict(options).items() if name != 'tracklets'}
     embed_shards(embedder.net, table, out, rows=rows, meta=_facts_as_begun(out, embedder.facts(table)),
-                 fresh=fresh, **asdict(options))
+                 fresh=fresh, **how)
     return Shards(out)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #14105ae0

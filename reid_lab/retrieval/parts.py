@@ -33,6 +33,7 @@ from reid_lab.core.files import (
     write_sums,
 )
 from ..core.weight_files import checksum
+from ..data.boxes import file_of
 from ..data.images import ImageError
 from ..data.table import ReidTable
 from .embeddings import Embeddings, embed_images, further_columns
@@ -91,10 +92,13 @@ def image_facts(table:ReidTable, # With image files, or a reader
     def short(rows): return hashlib.sha256(repr(rows).encode('utf-8', 'surrogatepass')).hexdigest()[:16]
 
     labels = [*zip(table['path'], table['pid'].tolist(), table['cam'].tolist())]
-    files = [table.root/p for p in table['path']] if table.reader is None else []
-    out = dict(images=short([*labels, *(_file_facts(p) for p in files)]))
+    files = [table.root/file_of(p) for p in table['path']] if table.reader is None else []
+    facts = {p: _file_facts(p) for p in dict.fromkeys(files)}      # many boxes may lie in one file
+    out = dict(images=short([*labels, *(facts[p] for p in files)]))
     out['columns'] = columns_sum(further_columns(table))
-    if content: out['content'] = short([*labels, *(_file_content(p) for p in files)])
+    if not content: return out
+    contents = {p: _file_content(p) for p in facts}
+    out['content'] = short([*labels, *(contents[p] for p in files)])
     return out
 
 # %% ../../nbs/06_retrieval/15_parts.ipynb #44d88876

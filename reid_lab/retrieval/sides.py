@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ..core.basics import warn_caller
+from ..data.boxes import file_of, region_of
 from .embeddings import Embeddings
 from .shards import Shards
 
@@ -275,16 +276,23 @@ class _Folder:
         return os.path.realpath(place) if name in self.links else place
 
 
+def _part_of(path, file):
+    "What of a file an image is: frame and box, without the margin"
+    if len(path) == len(file): return ''
+    return region_of(path).image[len(file):]
+
+
 def _files(e): # -> list of str, '' where it is unknown
-    "The file of each image, links followed"
+    "The file of each image, links followed, and of a crop its frame and box"
     root, folders, out = _noted(e, 'root'), {}, []
     for path in e.path:
-        head, name = os.path.split(os.path.normpath(os.path.join(root, path)))
+        part = file_of(path)
+        head, name = os.path.split(os.path.normpath(os.path.join(root, part)))
         if not os.path.isabs(head):
             out.append('')
             continue
         if head not in folders: folders[head] = _Folder(head)
-        out.append(folders[head].file(name))
+        out.append(folders[head].file(name) + _part_of(path, part))
     return out
 
 
@@ -312,7 +320,7 @@ def same_images(q:Embeddings | Shards, # Queries
     return SameImages.of_pairs(query, image)
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #c6c9ff81
-def _paths(e): return np.array([os.path.normpath(p) for p in e.path], object)
+def _paths(e): return np.array([os.path.normpath(region_of(p).image) for p in e.path], object)
 
 
 def warn_of_equal_paths(q:Embeddings | Shards, # Queries

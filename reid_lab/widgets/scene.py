@@ -16,8 +16,8 @@ import numpy as np
 from fastcore.basics import patch
 from traitlets import Any, HasTraits, Int, Unicode, observe, validate
 
-from ..core.files import BROKEN, safe_join
-from ..data.images import read_image
+from ..core.files import BROKEN
+from ..data.frames import Frames
 from ..data.labels import known_ids
 from ..data.table import ReidTable
 from ..figures.style import PaperFigure
@@ -44,6 +44,7 @@ class Thumbnails:
         self.names = names
         self.height = height
         self.root = root
+        self._frames = Frames(root)
         self._made = {}         # row -> what was shown of it
         if isinstance(images, ReidTable): self.names = images.frame.path.tolist()
         elif self._files: self.names = [str(p) for p in images]
@@ -67,7 +68,7 @@ class Thumbnails:
         if isinstance(self.images, ReidTable): return self.images.image(row)
         if self._files:
             path = self.images[row]
-            return read_image(path if self.root is None else safe_join(self.root, path))
+            return self._frames(path)
         pixels = self.images([row])[0] if callable(self.images) else self.images[row]
         return np.asarray(pixels, np.uint8)
 

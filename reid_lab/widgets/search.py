@@ -23,6 +23,7 @@ from ..core.basics import check_choice, warn_caller
 from ..core.files import BROKEN, safe_join
 from ..core.old_names import renamed
 from ..core.reporting import printable
+from ..data.frames import Frames
 from ..data.images import read_image
 from ..figures.style import PaperFigure
 from ..figures.views import list_card, message_card
@@ -274,6 +275,7 @@ class Pictures:
         written:float=None, # Time of the features in seconds; None: not known
         ):
         self.root = Path(root)
+        self.frames = Frames(root)
         self.paths = paths
         self.written = written
         self.lost = set()       # paths that could not be read
@@ -285,8 +287,8 @@ class Pictures:
 
     def _read(self, path):
         try:
-            place = safe_join(self.root, path)
-            pixels = read_image(place)
+            pixels = self.frames(path)
+            place = self.frames.file(path)
         except BROKEN:
             self.lost.add(str(path))
             raise
