@@ -30,7 +30,7 @@ class Bounds:
 
     def __str__(self):
         text = f'a number above {self.low:g}' if self.beyond else f'a number of at least {self.low:g}'
-        if self.high != inf: text += f' and at most {self.high:g}'
+        if self.high != inf: text += f' and at most {self.high:.10g}'   # 4294967295, not 4.29497e+09
         return f'{text} ({self.what})' if self.what else text
 
     def holds(self, value:float, # Given

@@ -232,3 +232,8 @@ def test_images_of_the_failure_browser_are_those_of_its_features(tmp_path):
     check_before_run(path, given)       # of three images two are lost: the run shows and counts them
     with pytest.raises(FileNotFoundError, match="lacks all 3 images .* such as 'a.jpg'"):
         check_before_run(path, dict(given, images=str(tmp_path)))
+
+
+def test_bounds_are_written_in_digits():
+    "The largest seed is a number that a user can type"
+    assert str(NUMBERS["seed"]).startswith("a number of at least 0 and at most 4294967295")
