@@ -85,6 +85,14 @@ class _Side:
         there = self.number != -1
         return there if self.name is None else there & (self.name != '')
 
+    @property
+    def has_numbers_without_names(self): return bool((self.number[~self.known] != -1).any())
+
+    def renumbered(self, numbering): # -> (N,) integers, -1: unknown
+        "The number of each row, by `name -> number`"
+        number = pd.Series(self.name).map(numbering).fillna(-1)
+        return np.where(self.known, number, -1).astype(np.int64)
+
     def digits(self): # -> _Side
         "With names that the other side's numbers can be compared with"
         name = self.number.astype(str) if self.name is None else _as_numbers(self.name)
@@ -137,28 +145,23 @@ class _BothSides:
 
     def agree(self):
         "One name, one number, and nobody numbered without a name"
+        if any(side.has_numbers_without_names for side in self.sides): return False
         pairs = self.pairs()
-        nameless = any((s.number[~s.known] != -1).any() for s in self.sides)
-        return not nameless and pairs.name.is_unique and pairs.number.is_unique
+        return pairs.name.is_unique and pairs.number.is_unique
 
     def numbering(self): # -> dict: name -> number
         "One number for each name: its own where one side had numbers only, the next free one else"
-        names, found = sorted(self.pairs().name.unique()), {}
+        names, own = sorted(self.pairs().name.unique()), {}
         if self.numbers_stay: # `007` is a name: its number would be that of `7`
-            found = {n: int(n) for n in names if _is_number(n) and str(int(n)) == n}
-        taken = set(found.values())
+            own = {name: int(name) for name in names if _is_number(name) and str(int(name)) == name}
+        taken = set(own.values())
         free = (i for i in count() if i not in taken)
-        return found | {n: next(free) for n in names if n not in found}
+        return own | {name: next(free) for name in names if name not in own}
 
     def numbered(self): # -> list of two arrays; -1: unknown
         "The numbers of both sides by `numbering`"
-        number = self.numbering()
-
-        def of(side):
-            found = pd.Series(side.name).map(number).fillna(-1)
-            return np.where(side.known, found, -1).astype(np.int64)
-
-        return [of(side) for side in self.sides]
+        numbering = self.numbering()
+        return [side.renumbered(numbering) for side in self.sides]
 
 
 def _both_sides(q, g, label):
