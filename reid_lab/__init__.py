@@ -5,7 +5,7 @@ no time. `help(rl.search)` explains one of them, and the modules hold the rest.
 
     rl.World, rl.load_dataset, rl.ReidTable     images with identities, cameras and captions
     rl.create_model, rl.list_models             models, with the weights of the package or with your own
-    rl.embed_crops, rl.search                   features of a folder; sentences and crops in them
+    rl.embed_crops, rl.search, rl.refine        features of a folder; sentences and crops in them, moved by marks
     rl.Embeddings, rl.retrieval_metrics         features, also of other programs, and their scores
     rl.adapt_embeddings, rl.bias_report         camera bias: what it costs, and methods against it
     rl.run                                      an experiment, as `reid_lab run` does it
@@ -16,6 +16,7 @@ from .moved import install
 
 if TYPE_CHECKING:   # editors and type checkers see what `__getattr__` loads
     from .analysis.bias.audit import bias_report
+    from .analysis.refine import refine
     from .data.table import ReidTable
     from .datasets.registry import load_dataset
     from .experiments.notebooks import run_notebook as run
@@ -32,9 +33,10 @@ install()
 _HOME = dict(World="world.world", load_dataset="datasets.registry", ReidTable="data.table", create_model="models.zoo",
              list_models="models.zoo", embed_crops="recipes.crops", search="recipes.crops",
              Embeddings="retrieval.embeddings", retrieval_metrics="retrieval.metrics", adapt_embeddings="tta.base",
-             bias_report="analysis.bias.audit", run="experiments.notebooks:run_notebook")
+             bias_report="analysis.bias.audit", refine="analysis.refine",
+             run="experiments.notebooks:run_notebook")
 __all__ = ["World", "load_dataset", "ReidTable", "create_model", "list_models", "embed_crops", "search", "Embeddings",
-           "retrieval_metrics", "adapt_embeddings", "bias_report", "run"]     # the names above, for type checkers, too
+           "retrieval_metrics", "adapt_embeddings", "bias_report", "refine", "run"]     # the names above, also for type checkers
 
 
 def __getattr__(name):

@@ -418,14 +418,33 @@ def _write_page(a, # Arguments with `html` and `images`
         for note in side.notes(): warn_caller(note)
 
 
+def _marks_of(a):
+    "The marks of `--marks`, which go with no threshold: it was calibrated for questions as they are asked"
+    if not a.marks: return None
+    if a.threshold:
+        raise ValueError('--threshold is for questions as they are asked, and --marks moves them, so that scores are '
+                         'others; leave one of the two out')
+    made = next((f'--{name}' for name in ('together', 'expand') if getattr(a, name)), None)
+    if made:
+        raise ValueError(f'{made} makes another question of what is asked, which no mark names; leave one out')
+    from reid_lab.data.marks import counted, read_marks
+    found = counted(*(read_marks(file) for file in a.marks))
+    if found.contradictions:
+        one, other = found.contradictions[0]
+        raise ValueError(f'two files of --marks disagree: {one}, and {other}; mark the pair anew, or leave one out')
+    return found
+
+
 def _search(a:argparse.Namespace, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab search`"
     queries = questions(a)
     check_page(a)
+    from reid_lab.analysis.refine import refined_answer, refined_sentence
     from reid_lab.analysis.search import image_notes
     from reid_lab.experiments.terminal import Display, near_path
     from reid_lab.recipes import crops
+    marks = _marks_of(a)
     threshold = crops.open_threshold(a.threshold)
     with Display('search', sections=False):
         gallery = crops.open_features(a.features)
@@ -433,6 +452,7 @@ def _search(a:argparse.Namespace, # Arguments of the command
         how = _combination(a)
         if model is None: answer = crops.search(gallery, queries, a.k, None, threshold, a.weights, a.tokenizer, **how)
         else: answer = crops.search(gallery, queries, a.k, model, threshold, **how)
+        if marks is not None: answer = refined_answer(answer, marks)
         if a.html:
             _write_page(a, answer, f'Search in {Path(a.features).name}', [a.features],
                         queries if a.image and not a.together else None)
@@ -446,7 +466,9 @@ def _search(a:argparse.Namespace, # Arguments of the command
         records = [answer_record(answer, i, name, empty) for i, name in enumerate(names)]
         print(json.dumps(records, allow_nan=False))
         return 0
-    print('\n\n'.join(answer_text(answer, i, name) for i, name in enumerate(names)))
+    texts = [answer_text(answer, i, name) for i, name in enumerate(names)]
+    moved = [refined_sentence(answer.result.q, i) for i in range(len(names))] # a line of its own below each list
+    print('\n\n'.join('\n  '.join(filter(None, both)) for both in zip(texts, moved)))
     print('\n' + '\n'.join(answer.caveats()))
     if a.html: print(f'\npage: {near_path(a.html)}')
     return 0
@@ -457,6 +479,8 @@ def _add_search(command):
     c = command('search', _search, 'find a sentence or a crop in features that embed has written')
     c.add_argument('features', help='that embed, or another program, has written: a file, a folder, shards')
     c.add_argument('sentence', nargs='*', help='in quotes, such as "a woman with a white bag"')
+    c.add_argument('--marks', nargs='+', metavar='FILE',
+                   help='marks of a page: the question moves towards what was marked right, away from the rest')
     c.add_argument('--image', nargs='+', metavar='FILE', help='crops, instead of sentences')
     c.add_argument('--together', action='store_true',
                    help='one question of all: several crops of a person, or crops and sentences')

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 from ..analysis.bias.maps import MAPS
 from ..analysis.bias.reruns import COCKPIT_METHODS, RANGES
 from ..analysis.explain.map_scores import METHODS as MAP_METHODS, map_methods
+from ..analysis.refine import Rocchio
+from ..analysis.replay import Replay
 from ..analysis.tags import read_tags
 from ..core.basics import check_choice
 from ..core.files import safe_join
@@ -456,6 +458,12 @@ def _camera_bias(p):
     else: _check_package_worlds('bot_tiny', [p.seed])
 
 
+def _marked_search(p):
+    check_choice('preset', p.preset, UNTRAINED)
+    Replay(p.rounds, p.marks, p.order, weights=Rocchio(p.question, p.right, p.wrong))
+    _check_package_worlds('clip_tiny', [p.seed])
+
+
 def _failure_browser(p):
     check_choice('preset', p.preset, UNTRAINED)
     check_choice('queries', p.queries, ('text', 'images'))
@@ -533,7 +541,8 @@ def _check_plan(experiment, p, plan):
 
 CHECKS = dict( # experiment -> function of its parameters
     camel=_camel, cfam=_cfam, cfan=_cfan, dart3=_dart3, dmg=_dmg, attention_maps=_attention_maps,
-    word_masking=_word_masking, camera_bias=_camera_bias, failure_browser=_failure_browser,
+    word_masking=_word_masking, camera_bias=_camera_bias, marked_search=_marked_search,
+    failure_browser=_failure_browser,
     caption_cot=_caption_cot, text_granularity=_text_granularity, starts=_starts, finetune=_finetune)
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #ed28ba97

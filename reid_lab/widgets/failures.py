@@ -21,6 +21,7 @@ from ..core.files import BROKEN
 from ..figures.style import PaperFigure, export as export_figure
 from ..figures.views import failure_card, message_card
 from ..retrieval.ranking import Ranker
+from .marking import PairMarks, asked_side
 from .scene import Scene, SceneView
 
 # %% ../../nbs/15_widgets/45_failures.ipynb #3ebca289
@@ -32,6 +33,7 @@ NO_ROW = 'No query is left: {}. Choose another filter.'
 class FailureBrowser(SceneView):
     "Queries, worst first, with reasons, ticks, crosses and comments"
     kind = 'failures'
+    marks_pairs = True
     title = Unicode('Failures', help='heading').tag(ui=True)
     show = Unicode('failures', help='key of `SHOW`').tag(ui=True)
     reason = Unicode('', help='queries for which this reason holds; empty: all').tag(ui=True)
@@ -42,6 +44,7 @@ class FailureBrowser(SceneView):
         tags:str | Path=None, # File of ticks and comments, .json or .csv; made with the first one
         by:str='me', # Who says so, in that file
         most:int=2000, # Queries listed, the worst ones
+        marks:str | Path=None, # File of marks on pairs, see `reid_lab.data.marks`; made with the first one
         **state): # Values of the traits
         self.facts = dict(facts or {})
         self.reasons = reasons
@@ -52,6 +55,7 @@ class FailureBrowser(SceneView):
         self._seen = {}                     # what images look like
         self.notes = {}                     # key of a query -> who -> row of the file
         self.scene = scene
+        self.marks = PairMarks(scene, marks)
         self.measure()
         self.read_notes()
         super().__init__(scene, **state)
@@ -215,9 +219,12 @@ def one(self:FailureBrowser, query:int) -> dict: # Row
     note = self.own_note(query)
     others = [f"{by}: {other['mark']} {other['comment']}".strip()
               for by, other in self.notes.get(row.key, {}).items() if by != self.by]
+    asked = asked_side(scene, query)
+    wrong, right = (self.side(row[name], row[f'{name}_score']) | dict(pair=self.marks.pair(asked, int(row[name])))
+                    for name in ('wrong', 'right'))
     return dict(query=dict(row=query, text=text, pid=int(scene.q.pid[query]), cam=scene.cams('q', query),
                            thumb=thumb),
-                wrong=self.side(row.wrong, row.wrong_score), right=self.side(row.right, row.right_score),
+                wrong=wrong, right=right,
                 first=int(row['first']), AP=round(100*float(row.AP), 1), failed=bool(row.failed),
                 reasons=self.why(query), key=row.key, note={name: note[name] for name in NO_NOTE},
                 others=others)
@@ -260,12 +267,13 @@ def fixed(self:FailureBrowser) -> dict:
     if len(self.frame): # else it has no column of reasons
         frame = self.frame.head(self.most)
         holds = np.array([_holds(frame, reason) for reason in self.rates.reason], bool).reshape(-1, len(frame))
-        listed = frame[['query', 'first', 'AP', 'failed']].itertuples()
+        listed = frame[['query', 'first', 'AP', 'failed', 'wrong_score', 'right_score']].itertuples()
         rows = [self._listed(row, np.flatnonzero(why)) for row, why in zip(listed, holds.T)]
     rates = [dict(name=rate.reason, failures=_percent(rate.failures), successes=_percent(rate.successes),
                   verdict=rate.verdict, how=f'{rate.how}; holds if {rate.test} {rate.unit}')
              for rate in self.rates.itertuples()]
-    return dict(rows=rows, reasons=rates, show=SHOW, n=len(self.frame), keeps=self.tags is not None)
+    return dict(rows=rows, reasons=rates, show=SHOW, n=len(self.frame), keeps=self.tags is not None,
+                pairs=self.marks.fixed('FailureBrowser'))
 
 
 @patch
@@ -274,7 +282,8 @@ def _listed(self:FailureBrowser, row, why):
     scene, query = self.scene, int(row.query)
     text = None if scene.q.caption is None else _shortened(scene.q.caption[query])
     return dict(q=query, pid=int(scene.q.pid[query]), cam=scene.cams('q', query), first=int(row.first),
-                AP=round(100*float(row.AP), 1), failed=bool(row.failed), text=text, why=why.tolist())
+                AP=round(100*float(row.AP), 1), failed=bool(row.failed), text=text, why=why.tolist(),
+                doubt=round(abs(float(row.wrong_score - row.right_score)), 5))
 
 # %% ../../nbs/15_widgets/45_failures.ipynb #eb9b4655
 @patch
@@ -290,14 +299,17 @@ def version(self:FailureBrowser) -> Ranker: return self.ranking
 
 
 @patch
-def receive(self:FailureBrowser, message:dict) -> None: # As for a `View`, or `mark` or `figure`
+def receive(self:FailureBrowser, message:dict) -> None: # As for a `View`, or `mark`, `pair` or `figure`
     "Take what the front end sends: marks and comments go into the file, the figure beside it"
     SceneView.receive(self,
-                      {name: value for name, value in message.items() if name not in ('mark', 'figure')})
+                      {name: value for name, value in message.items() if name not in ('mark', 'pair', 'figure')})
     try:
         if 'mark' in message:
             self.mark(**message['mark'])
             self.show_message(f'kept in {self.tags.name}')
+        if 'pair' in message:
+            self.show_message(f'{self.marks.write(message["pair"]).kind}: kept in {self.marks.file.name}')
+            self.refresh()
         if 'figure' in message: self.show_message(f"written: {', '.join(p.name for p in self.write_figure())}")
     except (ValueError, TypeError, LookupError, OSError) as e: self.show_message(str(e))
 

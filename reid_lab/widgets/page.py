@@ -28,6 +28,7 @@ class PageView(Protocol):
     front_end: str   # it is a short text
     library: str     # JavaScript that it needs, '' for none
     toggles: bool    # words are taken away in it
+    marks_pairs: bool # its front end marks pairs
     most_pages: int  # queries on a page, if none are named
 
     def state(self) -> dict: "Its own state"
@@ -45,7 +46,8 @@ def front_file(name:str, # Of a file in `resources/front`
 def drawing_module(view:PageView, # Its `front_end`, or a file of its `kind`
     ) -> str: # JavaScript
     "The functions that draw a view"
-    return front_file('view.js') + (view.front_end or front_file(f'{view.kind}.js'))
+    marks = front_file('marks.js') if view.marks_pairs else ''
+    return front_file('view.js') + marks + (view.front_end or front_file(f'{view.kind}.js'))
 
 
 @lru_cache

@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from fastcore.basics import patch
-from traitlets import Int, Unicode, validate
+from traitlets import Bool, Int, Unicode, validate
 
 from ..analysis.open_set import Threshold
 from ..analysis.random_sentences import ByChance, scores_by_chance
+from ..analysis.refine import marked_rows, refine, refined_sentence
 from ..analysis.search import Answer, ask, find, written_at
 from ..core.basics import check_choice, warn_caller
 from ..core.files import BROKEN, safe_join
@@ -25,11 +26,13 @@ from ..core.old_names import renamed
 from ..core.reporting import printable
 from ..data.frames import Frames
 from ..data.images import read_image
+from ..data.marks import by_doubt
 from ..figures.style import PaperFigure
 from ..figures.views import list_card, message_card
 from ..models.weights.seen import Seen, seen_by
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.shards import Shards
+from .marking import PairMarks, asked_side
 from .scene import Scene, SceneView
 from .view import View
 
@@ -42,10 +45,12 @@ NOTHING = 'Nothing was asked. Type what the person looks like, or select a query
 class SearchPage(SceneView):
     "A question, the best images of the gallery, and whether they are good enough"
     kind = 'search'
+    marks_pairs = True
     title = Unicode('Search', help='heading').tag(ui=True)
     question = Unicode('', help='a sentence, or the path of an image; empty: the selected query').tag(ui=True)
     asks = Unicode('sentence', help='what the question is: one of `ASKS`').tag(ui=True)
     k = Int(10, min=1, max=100, help='images').tag(ui=True)
+    refined = Bool(False, help='move the question by its marks').tag(ui=True)
 
     def __init__(self, scene:Scene, # Gallery and queries; for a gallery alone give it twice
         model:torch.nn.Module=None, # That embedded the gallery; None: stored queries only
@@ -53,6 +58,7 @@ class SearchPage(SceneView):
         folder:str | Path='.', # Which paths of crops may not leave
         seen:Seen=None, # What the model was trained on; None: what the features of the gallery name
         chance:ByChance=None, # Best scores of random sentences; None: computed if the model reads text
+        marks:str | Path=None, # File of marks on pairs, see `reid_lab.data.marks`; made with the first one
         **state): # Values of the traits
         self.model = model
         self.threshold = threshold
@@ -60,6 +66,7 @@ class SearchPage(SceneView):
         self.seen = seen_by(scene.g.meta) if seen is None else seen
         self.chance = chance
         self._last: '_Question | None' = None   # embedded last
+        self.marks = PairMarks(scene, marks)
         super().__init__(scene, **state)
 
     @validate('asks')
@@ -75,7 +82,8 @@ class SearchPage(SceneView):
         best = None if self.chance is None else dict(
             best=[round(float(score), 4) for score in self.chance.best], source=self.chance.source)
         limit = None if self.threshold is None else float(self.threshold.value)
-        return dict(n_query=len(self.scene.q), reads=self.reads(), captions=dict(enumerate(captions[:2000])),
+        return dict(pairs=self.marks.fixed('SearchPage'), n_query=len(self.scene.q),
+                    reads=self.reads(), captions=dict(enumerate(captions[:2000])),
                     caveats=self.caveats(), chance=best, threshold=limit)
 
     def caveats(self) -> list[str]: # Two lines at most
@@ -118,6 +126,10 @@ def answer(self:SearchPage, query:int | None) -> Answer | None: # Row -> None if
     if self.question.strip(): q = self._embedded_question().embedded
     elif query is not None: q = self.scene.q[[query]]
     else: return None
+    if self.refined and q.meta.get('kind') != 'combined': # a mark is of one sentence or image
+        marks = self.marks.counted
+        if any(map(len, marked_rows(q, self.scene.g, marks))):
+            return find(refine(q, self.scene.g, marks), self.scene.g, self.k) # no threshold holds for it
     distance = None if self.threshold else self.scene.distance # else that of the threshold
     return find(q, self.scene.g, self.k, self.threshold, distance)
 
@@ -146,6 +158,7 @@ def by_chance(self:SearchPage, answer:Answer, query:int | None) -> str: # Row ->
     self.know_chance(query)
     best = float(answer.result.score[0, 0])
     if self.chance is None or not self.asks_sentence(query) or best == -np.inf: return ''
+    if refined_sentence(answer.result.q): return '' # random sentences were not moved by marks
     return self.chance.sentence(best)
 
 # %% ../../nbs/15_widgets/50_search.ipynb #7235921f
@@ -189,6 +202,7 @@ def found(self:SearchPage, query:int | None) -> dict: # Row
     note = answer.result.q.columns.get('note', [''])[0] # what the tokenizer does not read, also of stored sentences
     notes = dict.fromkeys([str(note), *(str(w.message) for w in noticed)]) # a new sentence gives a warning too
     remarks += filter(None, notes)
+    if moved := refined_sentence(answer.result.q): remarks.append(moved)
     return dict(label=f'Search, {what}: {sentence}', items=self.items(answer), present=present,
                 remarks='; '.join(remarks), what=what, by_chance=self.by_chance(answer, query),
                 words=[list(word) for word in answer.words()])
@@ -203,6 +217,7 @@ def _is_combined(q):
 def content(self:SearchPage, query:int | None) -> dict:
     content, text, scene = self.found(query), self.question.strip(), self.scene
     for item in content.get('items', []): item['thumb'] = scene.g_thumb(item['row'])
+    self._add_pairs(content.get('items', []), query)
     if text or query is None: return content | dict(query_text=text)
     if _is_combined(scene.q):
         text = scene.q.caption[query] if scene.q.caption is not None else f'query {query}'
@@ -212,11 +227,42 @@ def content(self:SearchPage, query:int | None) -> dict:
     name = self.in_words('q', query) if known else scene.q_thumb.name(query) or 'id unknown'
     return content | dict(query_text=f'query {query}', crop=scene.q_thumb(query), query_name=name)
 
+# %% ../../nbs/15_widgets/50_search.ipynb #f737f51c
+@patch
+def _asked(self:SearchPage, query):
+    "What is asked, as a mark has it; None for questions that no sentence and no single image names"
+    text = self.question.strip()
+    if text and self.asks == 'crop': return dict(a=text, question='', a_pid='')
+    if text: return dict(a='', question=text, a_pid='')
+    if query is None or self.scene.q.meta.get('kind') == 'combined': return None
+    return asked_side(self.scene, query)
+
+
+@patch
+def _add_pairs(self:SearchPage, items, query):
+    "What can be marked of each image that was found, and in which order a mark is wanted"
+    asked, threshold = self._asked(query), None
+    if self.threshold is not None and not self.refined: threshold = self.threshold.value
+    order = by_doubt([item['score'] for item in items], threshold)
+    for place, item in enumerate(order): items[item]['doubt'] = place
+    for item in items: item['pair'] = self.marks.pair(asked, item['row'])
+
+
+@patch
+def receive(self:SearchPage, message:dict) -> None: # As for a `View`, or `pair`
+    "Take what the front end sends; marks on pairs go into the file"
+    SceneView.receive(self, {name: value for name, value in message.items() if name != 'pair'})
+    if 'pair' not in message: return
+    try: mark = self.marks.write(message['pair'])
+    except (ValueError, TypeError, OSError) as e: return self.show_message(str(e))
+    self.show_message(f'{mark.kind}: kept in {self.marks.file.name}')
+    self.refresh()
+
 # %% ../../nbs/15_widgets/50_search.ipynb #c8359cc5
 @patch
 def _changed(self:SearchPage, change):
     View._changed(self, change)
-    if change['name'] in ('question', 'asks', 'k'): self.refresh()
+    if change['name'] in ('question', 'asks', 'k', 'refined'): self.refresh()
 
 
 @patch

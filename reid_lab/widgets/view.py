@@ -58,6 +58,7 @@ class View(HasTraits):
     library = ''        # JavaScript that the front end asks for: `plotly`
     follows = {'query', 'words'} # changes of the selection after which `content` is made anew
     toggles = False     # words are taken away here: a page holds what each single one changes
+    marks_pairs = False # its front end marks pairs of images
     slow = False        # `content` takes longer than other views should wait: see `stages`
     most_pages = 200    # queries on a page, if none are named
     title = Unicode('', help='heading').tag(ui=True)

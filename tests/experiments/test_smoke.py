@@ -80,7 +80,7 @@ def test_no_experiment_is_left_out(tmp_path):
     "An experiment without a test of its own here runs its first study"
     found = experiments()
     tested = {"attention_maps", "camel", "camera_bias", "caption_cot", "cfam", "cfan", "dart3", "dmg",
-              "failure_browser", "text_granularity", "word_masking"}
+              "failure_browser", "marked_search", "text_granularity", "word_masking"}
     assert tested <= set(found)
     for name in set(found) - tested:
         smoke(f"run_{name}", next(iter(found[name].studies)), tmp_path / name)
@@ -354,6 +354,19 @@ def test_camera_bias_of_files(tmp_path):
     assert one.metrics["status"] == "finished" and one.rows == [] and "single camera" in one.path.read_text()
     with pytest.raises(ValueError, match="need each other"):
         run_notebook("camera_bias", tmp_path / "c", preset="smoke", query=own["query"])
+
+
+def test_marked_search(tmp_path):
+    "Rounds of marks and further sentences as rows, beside the search without either"
+    run_notebook("marked_search", tmp_path / "run", preset="smoke", marks=3)
+    stored = json.loads((tmp_path / "run/metrics.json").read_text())["rows"]
+    rows = pd.DataFrame([{**r["metrics"], **r["extra"], "variant": r["variant"]} for r in stored])
+    rows = rows.set_index("variant")
+    assert list(rows.index) == [f"{n} rounds of marks" for n in range(4)] + [
+        f"{n} further sentences" for n in (1, 2, 3)]
+    assert rows.gain.iloc[0] == 0 and (rows.marked.iloc[:4] == [0, 3, 6, 9]).all()
+    assert (rows.mAP - rows.mAP.iloc[0] - rows.gain).abs().max() < 1e-6
+    assert rows.people_rest.iloc[0] == 30 and rows.people_rest.iloc[:4].is_monotonic_decreasing
 
 
 def test_caption_cot_from_the_command_line(tmp_path):

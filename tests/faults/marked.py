@@ -5,7 +5,9 @@ import os
 import numpy as np
 from fault import bad, interruption, refused
 
+from reid_lab.analysis.refine import Rocchio, refine
 from reid_lab.data.marks import Mark, read_marks, write_marks
+from reid_lab.retrieval.embeddings import Embeddings
 
 GOOD = '{"kind": "same", "a": "a.jpg", "b": "b.jpg", "time": "2026-01-01T00:00:00"}\n'
 
@@ -51,6 +53,16 @@ def _full_disk(tmp):
     return text
 
 
+def _searched(*options, question="a man", marks=(Mark("same", b="a.jpg", question="a man"),)):
+    "Search features with marks"
+    def run(tmp):
+        emb = np.eye(3, 64, dtype="f4")
+        Embeddings(emb, [-1]*3, path=["a.jpg", "b.jpg", "c.jpg"]).save(tmp/"f.npz")
+        write_marks(tmp/"marks.jsonl", marks)
+        refused("search", tmp/"f.npz", question, "--model", "clip_tiny", "--marks", tmp/"marks.jsonl", *options)
+    return run
+
+
 FAULTS = [
     bad("marks: no file", "labels show of a file that is not there",
         lambda tmp: refused("labels", "show", tmp/"m.jsonl"), "m.jsonl", "does not exist"),
@@ -87,6 +99,15 @@ FAULTS = [
     bad("labels: an option of apply", "labels show --out", lambda tmp: (
         write_marks(tmp/"m.jsonl", [Mark("same", a="a.jpg", b="b.jpg")]),
         refused("labels", "show", tmp/"m.jsonl", "--out", tmp/"o.csv")), "--out", "labels apply"),
+    bad("search: marks of another question", "search --marks of a sentence that was not marked",
+        _searched(question="a woman"), "no mark is of what is asked", "a woman"),
+    bad("search: marks and a threshold", "search --marks --threshold", _searched("--threshold", "t.json"),
+        "--threshold", "leave one"),
+    bad("search: marks and expansion", "search --marks --expand", _searched("--expand", "2"),
+        "--expand", "no mark names"),
+    bad("refine: no paths", "questions moved in a gallery without paths", lambda tmp: refine(
+        Embeddings(np.eye(1, 3), [-1], caption=["x"]), Embeddings(np.eye(2, 3), [-1]*2), []), "no paths"),
+    bad("refine: a negative weight", "a weight below 0", lambda tmp: Rocchio(wrong=-.1), "wrong=-0.1", "from 0"),
     interruption("marks: disk full", "the disk is full while a mark is added", "the marks before it are there",
                  _full_disk, "No space left on the disk", "nothing of it stays"),
 ]

@@ -3,6 +3,8 @@ function render({ model, el }) {
   const list = h("ol", { class: "rl-rows", role: "listbox", "aria-label": "queries, worst first" }), one = h("div", { class: "rl-one" });
   const signs = { tick: "✓", cross: "✕" };
   let shown = []; // queries that pass the filters, in the order of the list
+  let uncertainFirst = false, redraw = () => {};
+  const marks = marking(model, () => redraw());
 
   const live = () => model.get("fixed").queries === undefined;
   const passes = (row) => {
@@ -37,7 +39,7 @@ function render({ model, el }) {
     side.text ? h("blockquote", {}, side.text) : h("span", { class: "rl-frame" }, picture(side.thumb, `${name}, id ${side.pid}`),
       kind ? h("span", { class: "rl-badge", "aria-hidden": "true" }, kind === "rl-ok" ? "✓" : "✕") : null),
     h("figcaption", {}, h("b", {}, name), [side.pid < 0 ? "id unknown" : `id ${side.pid}`, side.cam === null ? null : `cam ${side.cam}`,
-      side.score === undefined ? null : side.score.toFixed(3)].filter((x) => x !== null).join(" · ")));
+      side.score === undefined ? null : side.score.toFixed(3)].filter((x) => x !== null).join(" · "), marks.buttons(side.pair, name)));
 
   const share = (value, kind) => h("span", { class: `rl-share ${kind}`, style: `--rl-w:${value ?? 0}%` }, value === null ? "?" : `${Math.round(value)} %`);
   const reason = (r) => h("tr", { class: r.holds ? "" : "rl-dim", title: `${r.how}; holds if ${r.test} ${r.unit}` },
@@ -77,6 +79,11 @@ function render({ model, el }) {
     if (event.target.closest("select") || event.ctrlKey || event.metaKey || event.altKey) return;
     const acts = { ArrowDown: () => step(1), ArrowUp: () => step(-1), PageDown: () => step(8), PageUp: () => step(-8), Home: () => step(-Infinity),
       End: () => step(Infinity), t: () => mark("tick"), x: () => mark("cross"), c: () => root.querySelector(".rl-note input")?.focus() };
+    const one_ = model.get("now").one; // a mark is on the best wrong image, with Shift on the best right one
+    for (const key of marks.keys) {
+      acts[key] = () => marks.act(one_?.wrong.pair, key);
+      acts[key.toUpperCase()] = () => marks.act(one_?.right.pair, key);
+    }
     if (!acts[event.key]) return;
     event.preventDefault();
     event.stopPropagation();
@@ -84,11 +91,13 @@ function render({ model, el }) {
   };
 
   let drawn = "";
-  return card(model, el, "failures", ({ head, body, foot, root }) => {
+  const draw = ({ head, body, foot, root }) => {
+    redraw = () => draw({ head, body, foot, root });
     const now = model.get("now"), fixed = model.get("fixed"), ui = model.get("ui"), { query } = model.get("select");
-    const want = JSON.stringify([ui.show, ui.reason, now.marks ?? {}, fixed.rows.length, fixed.rows.slice(0, 50)]);
+    const want = JSON.stringify([uncertainFirst, ui.show, ui.reason, now.marks ?? {}, fixed.rows.length, fixed.rows.slice(0, 50)]);
     if (want !== drawn) { // the list is drawn anew only if it has changed
       const rows = fixed.rows.filter(passes);
+      if (uncertainFirst) rows.sort((x, y) => x.doubt - y.doubt);
       shown = rows.map((r) => r.q);
       fill(list, rows.map((r) => row(r, fixed.reasons)));
       drawn = want;
@@ -101,6 +110,7 @@ function render({ model, el }) {
     fill(head, h("span", { class: "rl-title" }, ui.title),
       choice("show", ui.show, Object.entries(fixed.show), (show) => setState(model, { show })),
       choice("reason", ui.reason, [["", "any"], ...fixed.reasons.map((r) => [r.name, base(r)])], (name) => setState(model, { reason: name })),
+      choice("order", uncertainFirst ? "doubt" : "worst", [["worst", "worst first"], ["doubt", "uncertain first"]], (order) => { uncertainFirst = order === "doubt"; redraw(); }),
       h("span", { class: "rl-mute" }, `${shown.length} shown`), h("span", { class: "rl-mute" }, now.summary ?? ""));
     if (root.ownerDocument.activeElement?.closest(".rl-note input") && one.dataset.q === String(query)) one.querySelector(".rl-note input").blur();
     fill(one, detail(now));
@@ -108,8 +118,10 @@ function render({ model, el }) {
     if (!list.parentNode) fill(body, list, one);
     list.hidden = !fixed.rows.length;
     if (!shown.length && fixed.rows.length) fill(list, h("li", { class: "rl-mute" }, "No query passes these filters."));
-    fill(foot, h("span", {}, "↑ ↓ query · t tick · x cross · c comment"), h("span", {}, "bars: share of failures, of successes, for which the reason holds"));
+    fill(foot, h("span", {}, "↑ ↓ query · t tick · x cross · c comment"), h("span", {}, "bars: share of failures, of successes, for which the reason holds"),
+      marks.can() ? h("span", {}, "s d: best wrong image · S D: best right image") : null, fixed.rows.length ? marks.line() : null);
     root.dataset.shown = String(shown.length);
     root.onkeydown = (event) => keys(event, root);
-  });
+  };
+  return card(model, el, "failures", draw);
 }

@@ -6,6 +6,8 @@ function render({ model, el }) {
 
   let refused = "";       // a question without an answer here; what was found for another is not shown below it
   let redraw = () => {};
+  let uncertainFirst = false;
+  const marks = marking(model, () => redraw());
   const live = () => model.get("fixed").queries === undefined;
   const ask = () => {
     const text = field.value.trim(), { captions, queries, reads } = model.get("fixed");
@@ -41,7 +43,23 @@ function render({ model, el }) {
       "aria-selected": String(chosen.includes(item.row)), title: `gallery row ${item.row}${item.name ? `: ${item.name}` : ""}`,
       onclick: (event) => choose(item.row, event.ctrlKey || event.metaKey || event.shiftKey) },
       picture(item.thumb, alt), h("span", { class: "rl-line" }, h("b", {}, item.rank), h("span", {}, item.score.toFixed(3))),
-      h("small", {}, labels.map((w) => h("span", {}, w))));
+      h("small", {}, labels.map((w) => h("span", {}, w))), marks.buttons(item.pair, `rank ${item.rank}`));
+  };
+
+  // In the order of the list, or those first whose score says least.
+  const ordered = (items) => (uncertainFirst ? [...items].sort((x, y) => x.doubt - y.doubt) : items);
+  const foot_ = (items) => {
+    const pairs = items.some((item) => item.pair), ui = model.get("ui");
+    return [pairs && marks.can() ? button("images nearest to the boundary first: a mark on them says most", uncertainFirst ? "best first" : "uncertain first",
+      () => { uncertainFirst = !uncertainFirst; redraw(); }) : null,
+    pairs ? marks.line() : null, pairs && live() && model.get("fixed").pairs.kept ? button("move the question by its marks", ui.refined ? "as asked" : "refine by marks",
+      () => setState(model, { refined: !ui.refined })) : null];
+  };
+
+  // A key marks the image that has the focus.
+  const mark_ = (items, element, key) => {
+    const item = element && (items ?? []).find((i) => String(i.row) === element.dataset.row);
+    if (item) marks.act(item.pair, key);
   };
 
   // What the model has seen, above everything that it says.
@@ -80,6 +98,7 @@ function render({ model, el }) {
   const draw = ({ head, body, foot, root }, changed) => {
     if (changed.has("now") || changed.has("select")) refused = "";
     redraw = () => draw({ head, body, foot, root }, new Set());
+    const focused = root.ownerDocument.activeElement?.closest?.(".rl-item")?.dataset.row ?? null;
     const now = refused ? { message: `No answer to “${refused}”.` } : model.get("now");
     const ui = model.get("ui"), fixed = model.get("fixed"), chosen = model.get("select");
     if (changed.has("fixed")) fill(known, Object.values(fixed.captions).slice(0, 300).map((text) => h("option", { value: text })));
@@ -100,16 +119,18 @@ function render({ model, el }) {
       : h("p", { class: `rl-verdict ${now.present ? "rl-ok" : "rl-no"}` }, h("b", {}, now.present ? "✓ present" : "✕ nobody clears the threshold"), ` ${now.remarks}`);
     const query = now.crop ? h("figure", { class: "rl-query" }, picture(now.crop, now.query_text || "query"), h("figcaption", {}, now.query_name ?? "")) : null;
     fill(body, caveats(fixed.caveats ?? []), asked(refused ? [] : now.words ?? []), verdict ?? (now.remarks ? h("p", { class: "rl-verdict" }, now.remarks) : null), chance(refused ? "" : now.by_chance, fixed, now.items ?? []), h("div", { class: "rl-found" }, query, now.message ? h("p", { class: "rl-message" }, now.message)
-      : h("ol", { role: "listbox", "aria-label": "images found, best first", "aria-multiselectable": "true" }, (now.items ?? []).map((item) => one(item, chosen.gallery)))));
+      : h("ol", { role: "listbox", "aria-label": "images found, best first", "aria-multiselectable": "true" }, ordered(now.items ?? []).map((item) => one(item, chosen.gallery)))));
     fill(foot, h("span", {}, "Enter asks · ↑ ↓ query · click selects"),
-      (now.items ?? []).length ? button("select the images that were found in all views", "select all", () => select(model, { gallery: now.items.map((i) => i.row) })) : null);
+      (now.items ?? []).length ? button("select the images that were found in all views", "select all", () => select(model, { gallery: now.items.map((i) => i.row) })) : null, foot_(now.items ?? []));
+    if (focused !== null) body.querySelector(`.rl-item[data-row="${focused}"]`)?.focus({ preventScroll: true });
     root.style.setProperty("--rl-k", Math.max(6, ui.k));
     root.onkeydown = (event) => {
       const inField = event.target === field, item = event.target.closest?.(".rl-item");
       const acts = { Enter: () => (inField ? ask() : item && choose(Number(item.dataset.row), event.ctrlKey || event.shiftKey)) };
       if (!inField) Object.assign(acts, { ArrowDown: () => step(1), ArrowUp: () => step(-1), ArrowRight: () => item?.nextElementSibling?.focus(),
-        ArrowLeft: () => item?.previousElementSibling?.focus(), "/": () => field.focus(), Escape: () => select(model, { gallery: [] }) });
-      if (!acts[event.key] || event.target.closest("button, select")) return;
+        ArrowLeft: () => item?.previousElementSibling?.focus(), "/": () => field.focus(), ...Object.fromEntries(marks.keys.map((key) => [key, () => mark_(now.items, item, key)])), Escape: () => select(model, { gallery: [] }) });
+      if (!acts[event.key] || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select")) return;
+      if (event.target.closest("button") && !marks.keys.includes(event.key)) return;
       event.preventDefault();
       event.stopPropagation();
       acts[event.key]();
