@@ -70,8 +70,10 @@ def _check_cameras(a, q, g):
     if a.same_camera == 'keep': return
     for path, side in ((a.query, q), (a.gallery, g)):
         if side.cam is not None: continue
-        raise ValueError(f"{path} has no cameras, and results of a query's own camera do not count (--same-camera "
-                         f"drop, the default); --same-camera keep counts them and needs no cameras. {how_known('cam')}")
+        raise ValueError(
+            f"{path} has no cameras, and results of a query's own "
+            "camera do not count (--same-camera drop, the default); "
+            f"--same-camera keep counts them and needs no cameras. {how_known('cam')}")
 
 
 def _metrics(a):
@@ -157,7 +159,8 @@ def _cockpit_page(a):
     if a.out and Path(a.out).expanduser().exists():
         raise FileExistsError(f'--out {a.out} exists; give --out a new folder')
     if a.open and page.exists(): # only without --out, whose folder is new
-        raise FileExistsError(f'{page} exists; move it, or give --out a new folder, in which the page is written')
+        raise FileExistsError(
+            f'{page} exists; move it, or give --out a new folder, in which the page is written')
     return page
 
 
@@ -232,8 +235,9 @@ def _results(a):
         return 0
     rows = publish(a.runs, a.store, dirty=a.dirty, **where)
     def names(column): return ', '.join(dict.fromkeys(str(row[column]) for row in rows))
-    print(f"added {len(rows)} rows to {results_path('measured')}: runs {names('run')}; datasets {names('dataset')}; "
-          f"seeds {names('seed')}; commits {names('commit')}")
+    print(
+        f"added {len(rows)} rows to {results_path('measured')}: runs {names('run')}; "
+        f"datasets {names('dataset')}; seeds {names('seed')}; commits {names('commit')}")
     return 0
 
 

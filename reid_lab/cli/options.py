@@ -39,7 +39,8 @@ def share(text:str, # Of the command line
     try: value = float(text)
     except ValueError: value = None
     if value is not None and 0 < value < 1: return value
-    raise argparse.ArgumentTypeError(f'{text!r} must be a number between 0 and 1, such as .01 for one in a hundred')
+    raise argparse.ArgumentTypeError(
+        f'{text!r} must be a number between 0 and 1, such as .01 for one in a hundred')
 
 
 def image_size(text:str, # HEIGHTxWIDTH, such as 256x128; one number is a square

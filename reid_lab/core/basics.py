@@ -179,8 +179,10 @@ def sensible_threads() -> int: # Threads for torch in this process
     "Free cores now (cores less load), at least one; `REID_LAB_THREADS` or `OMP_NUM_THREADS` decide if set"
     ours = os.environ.get('REID_LAB_THREADS', '')
     if ours and not (ours.isdecimal() and 1 <= int(ours) <= 1024):
-        raise ValueError(f'REID_LAB_THREADS={ours!r} (an environment variable) must be a whole number from 1 to '
-                         '1024; unset it, or set it to one')
+        raise ValueError(
+            f'REID_LAB_THREADS={ours!r} (an environment '
+            'variable) must be a whole number from 1 to 1024; '
+            'unset it, or set it to one')
     if ours: return int(ours)
     openmp = os.environ.get('OMP_NUM_THREADS', '')
     if openmp.isdecimal() and int(openmp) > 0: return int(openmp)   # OpenMP reads lists, too
@@ -199,8 +201,9 @@ def check_device(device:str # `auto`, or one of `DEVICES`, perhaps with a number
     kind, colon, number = str(device).partition(':')
     check_choice('device', kind, ('auto', *DEVICES), 'With a number, if there are several: cuda:1.')
     if colon and (kind != 'cuda' or not number.isdecimal()):
-        raise ValueError(f"device={device!r} has no number of a GPU behind the colon; write it such as cuda:1, or "
-                         "cpu")
+        raise ValueError(
+            f"device={device!r} has no number of a GPU behind the colon; "
+            "write it such as cuda:1, or cpu")
     return str(device)
 
 
@@ -213,8 +216,9 @@ def pick_device(device:str='auto') -> str: # `cpu`, `cuda`, `cuda:1`, `mps`
     kind = check_device(device).partition(':')[0]
     if kind == 'auto': return available[-1]
     if kind in available: return str(device)
-    raise ValueError(f"device={device!r}: torch finds no such device here; choose 'cpu', or 'auto' for what is "
-                     "there")
+    raise ValueError(
+        f"device={device!r}: torch finds no such device here; "
+        "choose 'cpu', or 'auto' for what is there")
 
 # %% ../../nbs/00_core/10_basics.ipynb #d2085cd5
 def checkout(start:str | Path=None, # A folder; default: where this package is imported from

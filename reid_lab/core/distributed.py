@@ -28,8 +28,9 @@ def _whole(name, usual):
     "A whole number that `torchrun` set"
     text = os.environ.get(name, usual)
     if text.isdecimal(): return int(text)
-    raise ValueError(f"{name}={text!r} (an environment variable of torchrun) must be a whole number; unset it, or "
-                     "start with torchrun")
+    raise ValueError(
+        f"{name}={text!r} (an environment variable of torchrun) must be a whole number; "
+        "unset it, or start with torchrun")
 
 
 def launched() -> tuple: # Rank of this process and how many there are, or None

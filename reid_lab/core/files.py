@@ -191,8 +191,9 @@ def locked(path:str | Path, # Lock file; made if need be, removed at the end
             except BlockingIOError:
                 f.seek(0)
                 holder = f.read().strip() or 'unknown'
-                raise RuntimeError(f"{what or str(path.parent)} is in use by process {holder}; wait until it ends, or "
-                                   "choose another folder") from None
+                raise RuntimeError(
+                    f"{what or str(path.parent)} is in use by process {holder}; "
+                    "wait until it ends, or choose another folder") from None
             if not _same(f, path): continue # removed by its last holder: others lock a new file of this name
             _note_holder(f)
             try: yield
@@ -451,8 +452,9 @@ def remove_written(folder:str | Path, # That `write_sums` was called for
     there = sorted(p.name for p in folder.iterdir())
     others = [name for name in there if name not in ours and not re.fullmatch(_HALF, name)]
     if others:
-        raise FileExistsError(f"{folder} holds {others[:3]}, which reid_lab did not write; nothing was removed. "
-                              "Move that away, and call again")
+        raise FileExistsError(
+            f"{folder} holds {others[:3]}, which reid_lab did not write; nothing was removed. "
+            "Move that away, and call again")
     shutil.rmtree(folder)
 
 
@@ -462,8 +464,9 @@ def remove_parts(folder:str | Path, # Of parts
     "Remove a folder of parts; one in which something else lies is refused and untouched"
     folder = Path(folder)
     if others := foreign_parts(folder, plan):
-        raise FileExistsError(f"{folder} holds {others[:3]}, which reid_lab did not write; nothing was removed. "
-                              "Move that away, or choose another name")
+        raise FileExistsError(
+            f"{folder} holds {others[:3]}, which reid_lab did not write; nothing was removed. "
+            "Move that away, or choose another name")
     if not folder.exists(): return
     for p in folder.iterdir():
         if p.name == PLAN: continue
@@ -507,12 +510,14 @@ def claim_folder(folder:str | Path, # Of the parts
     if not set(needed) <= set(there):
         what = 'is a file'
         if folder.is_dir(): what = f'holds {sorted(p.name for p in folder.iterdir())[:3]}'
-        raise FileExistsError(f"{folder} {what}, no parts of such an interrupted call; move it away, or choose "
-                              "another name")
+        raise FileExistsError(
+            f"{folder} {what}, no parts of such an interrupted call; "
+            "move it away, or choose another name")
     differences = _differences(there, plan, ignore, added)
     if differences:
-        raise FileExistsError(f"{folder} holds parts of an interrupted run with other {' and '.join(differences)}; "
-                              f"remove it{remedy}")
+        raise FileExistsError(
+            f"{folder} holds parts of an interrupted run with other {' and '.join(differences)}; "
+            f"remove it{remedy}")
 
 
 def parquet_library() -> ModuleType: # `pyarrow.parquet`

@@ -50,7 +50,8 @@ def renamed(**new_names:str, # Old name of a parameter = its name now
                 new = new_names[old]
                 if new in kwargs or new in by_position:
                     given = f'{new}=' if new in kwargs else f'{new} by position'
-                    raise TypeError(f'{name} got {old}= and {given}, which are one parameter: leave {old}= out')
+                    raise TypeError(
+                        f'{name} got {old}= and {given}, which are one parameter: leave {old}= out')
                 _warn_renamed(f'{name}: {old}=', f'{new}=')
                 kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)
@@ -149,8 +150,9 @@ class _Records:
         self.refuse_twice(args, kwargs, single)
         belongs, goes = 'belongs', 'a parameter of its own it goes'
         if len(single) > 1: belongs, goes = 'belong', 'parameters of their own they go'
-        warn_caller(f'{self.name}: {_keywords(single)} {belongs} into {self.written(single.values())} now; as {goes} '
-                    'with the next release', DeprecationWarning)
+        warn_caller(
+            f'{self.name}: {_keywords(single)} {belongs} into {self.written(single.values())} now; '
+            f'as {goes} with the next release', DeprecationWarning)
         fields = {}
         for old, (parameter, field) in single.items(): fields.setdefault(parameter, {})[field] = kwargs[old]
         others = {name: value for name, value in kwargs.items() if name not in single}

@@ -57,8 +57,10 @@ def check_sum(state:Mapping[str, torch.Tensor], # Name -> tensor
     ) -> None:
     "Refuse tensors that are not those that were written, if the header holds their checksum"
     if meta.get('crc32', '') in ('', checksum(state)): return
-    raise DamagedFile(f"{str(path)!r} holds other weights than were written (the checksum in its header differs); "
-                      "copy or train it again")
+    raise DamagedFile(
+        f"{str(path)!r} holds other weights than were "
+        "written (the checksum in its header differs); "
+        "copy or train it again")
 
 
 def read_tensors(path:str | Path, # A safetensors file
@@ -107,9 +109,11 @@ def check_kinds(state:Mapping[str, torch.Tensor], # Name -> tensor
     bad = [k for k, x in state.items() if not fits(k, x)]
     if not bad: return
     kind = str(state[bad[0]].dtype).removeprefix('torch.')
-    raise ValueError(f"{str(path)!r} holds {kind} where a network has float numbers, in {bad[0]!r} ({len(bad)} "
-                     f"of {len(state)} tensors); a quantised or converted copy does not do: give the weights as "
-                     "float32, float16 or bfloat16")
+    raise ValueError(
+        f"{str(path)!r} holds {kind} where a network has float numbers, "
+        f"in {bad[0]!r} ({len(bad)} of {len(state)} tensors); "
+        "a quantised or converted copy does not do: "
+        "give the weights as float32, float16 or bfloat16")
 
 
 def check_values(state:Mapping[str, torch.Tensor], # Name -> tensor
@@ -121,13 +125,16 @@ def check_values(state:Mapping[str, torch.Tensor], # Name -> tensor
 
     bad = [k for k, x in state.items() if k not in may_be_infinite and not finite(x)]
     if bad:
-        raise DamagedFile(f"{str(path)!r} holds NaN or infinite values in {len(bad)} of {len(state)} tensors "
-                          f"(first {bad[0]!r}); the training that made it diverged, or the file is damaged: take "
-                          "another one, or train again with a lower lr")
+        raise DamagedFile(
+            f"{str(path)!r} holds NaN or infinite values in {len(bad)} "
+            f"of {len(state)} tensors (first {bad[0]!r}); "
+            "the training that made it diverged, or the file is damaged: "
+            "take another one, or train again with a lower lr")
     matrices = [x for x in state.values() if x.is_floating_point() and x.ndim > 1 and x.numel()]
     if matrices and not any(bool(x.any()) for x in matrices):
-        raise DamagedFile(f"{str(path)!r} holds nothing but zeros in all of its {len(matrices)} matrices; it was "
-                          "never trained, or its writing was interrupted: take another one")
+        raise DamagedFile(
+            f"{str(path)!r} holds nothing but zeros in all of its {len(matrices)} matrices; "
+            "it was never trained, or its writing was interrupted: take another one")
 
 
 def check_tensors(state:Mapping[str, torch.Tensor], # Name -> tensor
@@ -157,9 +164,10 @@ def weights_for(model:torch.nn.Module, # Module with the same parameters
     differences = _differences(state, own)
     if differences:
         written_for = meta.get('model', 'model of unknown class')
-        raise ValueError(f"the checkpoint {str(path)!r} holds a {written_for}, not this {type(model).__name__}: "
-                         f"{len(differences)} differences, first {differences[:3]}. "
-                         "Create the model with the settings it was trained with, or pass the right file.")
+        raise ValueError(
+            f"the checkpoint {str(path)!r} holds a {written_for}, not this {type(model).__name__}: "
+            f"{len(differences)} differences, first {differences[:3]}. "
+            "Create the model with the settings it was trained with, or pass the right file.")
     check_kinds(state, path, own)
     parameters = dict(model.named_parameters())
     buffers = {k: v for k, v in own.items() if k not in parameters and v.is_floating_point()}

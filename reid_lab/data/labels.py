@@ -36,7 +36,9 @@ def _whole_name(value:int):
     if value == UNKNOWN: return ''
     if value < UNKNOWN: raise ValueError('numbers below -1 are no labels; unknown is -1, or empty')
     if value > LARGEST_ID:
-        raise ValueError(f'64 bits hold ids up to {LARGEST_ID}; number them anew, or write them as names, such as p123')
+        raise ValueError(
+            f'64 bits hold ids up to {LARGEST_ID}; '
+            'number them anew, or write them as names, such as p123')
     return str(value)
 
 
@@ -48,7 +50,8 @@ def label_name(value:object, # Text or number as it came
     if isinstance(value, (int, np.integer)): return _whole_name(int(value))
     if isinstance(value, (float, np.floating)):
         if not np.isfinite(value): raise ValueError('infinity is no label')
-        if abs(value) >= _EXACT: raise ValueError('fractions round such numbers; store ids as whole numbers or as text')
+        if abs(value) >= _EXACT:
+            raise ValueError('fractions round such numbers; store ids as whole numbers or as text')
         if value == int(value): return _whole_name(int(value))
         return repr(float(value))
     if not isinstance(value, str):
@@ -83,7 +86,9 @@ def _ids_of(names):
     if others and first + len(others) - 1 > LARGEST_ID: # the numbers are taken: begin below them
         first = 0
         if min(numbers.values()) < len(others):
-            raise ValueError(f'no numbers are left for {len(others)} names beside ids up to {max(numbers.values())}')
+            raise ValueError(
+                f'no numbers are left for {len(others)} names '
+                f'beside ids up to {max(numbers.values())}')
     return numbers | {n: first + i for i, n in enumerate(others)}
 
 
@@ -96,9 +101,11 @@ def _refuse_spellings(column, found, names, codes):
         before, first = seen.setdefault(name, (digits, place))
         if digits == before: continue
         rows = [int(np.argmax(codes == p)) for p in (first, place)]
-        raise ValueError(f"{column} holds both {before!r} (row {rows[0]}) and {digits!r} (row {rows[1]}), one number "
-                         "in two spellings; write it in one if they are the same, else give them names, such as "
-                         f"a{before} and b{digits}")
+        raise ValueError(
+            f"{column} holds both {before!r} (row {rows[0]}) "
+            f"and {digits!r} (row {rows[1]}), one number in two spellings; "
+            "write it in one if they are the same, "
+            f"else give them names, such as a{before} and b{digits}")
 
 
 def read_labels(column:str, # For messages, such as `pid`

@@ -30,7 +30,9 @@ def text_encoding(path:str | Path, # Text file
     for mark, name in _MARKS:
         if head.startswith(mark): return name
     if b'\0' in head:
-        raise ValueError(f"{str(path)!r} holds zero bytes: it is no text, or UTF-16 without a mark; save it as UTF-8")
+        raise ValueError(
+            f"{str(path)!r} holds zero bytes: it is no text, or UTF-16 without a mark; "
+            "save it as UTF-8")
     return 'utf-8-sig'
 
 
@@ -76,7 +78,8 @@ def sheet_of(path:str | Path, # Text file with a line of column names
     separator = stated or max(separators, key=lambda s: len(_fields(line, s))) # the first of equals
     names = tuple(n.strip() for n in _fields(line, separator))
     twice = sorted({n for n in names if n and names.count(n) > 1})
-    if twice: raise ValueError(f"{str(path)!r} has the column {twice[0]!r} twice; rename or remove one of them")
+    if twice:
+        raise ValueError(f"{str(path)!r} has the column {twice[0]!r} twice; rename or remove one of them")
     return Sheet(encoding, separator, names, skipped)
 
 # %% ../../nbs/01_data/12_sheets.ipynb #f616980d
@@ -95,8 +98,10 @@ def _uneven(path, sheet, line, n):
     "The error for a line with `n` fields"
     remedy = 'write the fields that are empty too, with their separators'
     if n > len(sheet.names): remedy = f'put texts that hold {sheet.separator!r} in quotes, or name all columns'
-    return ValueError(f"{str(path)!r}: line {line} has {n} field{'s'*(n > 1)}, and the header names {len(sheet.names)} "
-                      f"columns ({', '.join(sheet.names[:6])}); {remedy}")
+    return ValueError(
+        f"{str(path)!r}: line {line} has {n} field{'s'*(n > 1)}, "
+        f"and the header names {len(sheet.names)} columns ({', '.join(sheet.names[:6])}); "
+        f"{remedy}")
 
 
 def _may_be_short(frame, sheet):
@@ -141,7 +146,8 @@ def read_json_lines(path:str | Path, # Text file with one JSON record a line
             for n, line in enumerate(f, 1):
                 if not line.strip(): continue
                 try: row = json.loads(line)
-                except ValueError as err: raise ValueError(f"{str(path)!r}: line {n} is no JSON ({err})") from None
+                except ValueError as err:
+                    raise ValueError(f"{str(path)!r}: line {n} is no JSON ({err})") from None
                 if not isinstance(row, dict):
                     raise ValueError(f"{str(path)!r}: line {n} is a {type(row).__name__}; each line is one "
                                      'record, such as {"path": "a.jpg", "pid": 1}')

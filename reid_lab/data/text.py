@@ -184,7 +184,8 @@ def _settings(folder, kind=None):
     "What `save` wrote beside a vocabulary"
     file = Path(folder)/FILE
     if not file.is_file():
-        raise FileNotFoundError(f"folder={str(folder)!r} holds no {FILE}; write one with `tokenizer.save(folder)`")
+        raise FileNotFoundError(
+            f"folder={str(folder)!r} holds no {FILE}; write one with `tokenizer.save(folder)`")
     d = json.loads(file.read_text())
     if kind and d.get('kind') != kind:
         raise ValueError(f"folder={str(folder)!r} holds a {d.get('kind')!r}, not a {kind!r}")
@@ -277,8 +278,10 @@ def load(cls:WordPiece, folder:str | Path, # Folder of a BERT model, or one writ
     "Read a vocabulary from a local folder"
     folder = Path(folder)
     if not (folder/'vocab.txt').is_file():
-        raise FileNotFoundError(f"folder={str(folder)!r} holds no vocab.txt; put the files of a BERT model there "
-                                "(bert-base-uncased), or train a vocabulary with `WordPiece.train(captions)`")
+        raise FileNotFoundError(
+            f"folder={str(folder)!r} holds no vocab.txt; "
+            "put the files of a BERT model there (bert-base-uncased), "
+            "or train a vocabulary with `WordPiece.train(captions)`")
     settings = dict(context_length=56, lowercase=True, clean='keep')
     bert_config = folder/'tokenizer_config.json'
     if (folder/FILE).is_file(): settings |= _settings(folder, 'WordPiece')
@@ -321,8 +324,9 @@ class TextReport:
         if self.unknown: out.append(f"unknown to the tokenizer: {_few(self.unknown)}")
         if self.cut:
             words = 'a word is' if len(self.cut) == 1 else f'{len(self.cut):,} words are'
-            out.append(f"{words} cut off, from word {self.place} on ({_short(' '.join(self.cut))}): {self.room} of "
-                       f"{self.tokens:,} tokens are read")
+            out.append(
+                f"{words} cut off, from word {self.place} on ({_short(' '.join(self.cut))}): "
+                f"{self.room} of {self.tokens:,} tokens are read")
         return '; '.join(out)
 
 
@@ -443,8 +447,10 @@ def check_sentence(text:str, # The query
     if report.known: return
     what = 'it holds no word'
     if report.unknown: what = f'unknown: {_few(report.unknown)}'
-    raise ValueError(f"the sentence {_short(text)} has no word that the tokenizer of the model knows ({what}); say "
-                     "what the person looks like in the language of the captions that the model was trained with")
+    raise ValueError(
+        f"the sentence {_short(text)} has no word that the tokenizer of the model knows ({what}); "
+        "say what the person looks like in the language "
+        "of the captions that the model was trained with")
 
 # %% ../../nbs/01_data/30_text.ipynb #64ac638e
 def text_note(texts:Iterable[str], # Captions, or a list of one sentence

@@ -76,8 +76,10 @@ class CLIPPair(nn.Module):
     def text_hidden(self, tokens:Tensor) -> Tensor: # (B,L) -> (B,L,T)
         "Hidden states behind the last norm"
         L, most = tokens.shape[1], len(self.positional_embedding)
-        if L > most: raise ValueError(f"captions of {L} tokens do not fit {most} positions; use a tokenizer with "
-                                      f"context_length={most}, or build the model with max_len={L}")
+        if L > most:
+            raise ValueError(
+                f"captions of {L} tokens do not fit {most} positions; "
+                f"use a tokenizer with context_length={most}, or build the model with max_len={L}")
         x = self.token_embedding(tokens) + self.positional_embedding[:L]
         causal = torch.full((L, L), -torch.inf, device=tokens.device).triu(1)
         return self.ln_final(self.transformer(x, attn_mask=causal))
@@ -161,7 +163,8 @@ def load_pair(model:CLIPPair, # New; changed in place
     left = {k: 'used in training only, and not by the losses here' for k in start.state if k.startswith(gone)}
     rest = {k: v for k, v in start.state.items() if k not in left}
     own = [] if start.gives in whole else [p for p in mine if not any(k.startswith(p) for k in rest)]
-    if start.gives in whole or not model.logit_scale.requires_grad: own.append('logit_scale') # some train without it
+    if start.gives in whole or not model.logit_scale.requires_grad:
+        own.append('logit_scale') # some train without it
     start = replace(start, state=rest, left={**start.left, **left})
     return load_clip(model, start, grid, act, longer, own, optional)
 
@@ -218,8 +221,9 @@ def masked_caption(batch:dict, # Of a loader with masked words
     ) -> Tensor: # (B,L)
     "The masked captions `tokens_mlm` of a batch"
     if 'tokens_mlm' in batch: return batch['tokens_mlm']
-    raise ValueError(f"losses has {name!r}, but the batch holds no tokens_mlm; add an extra to Batches that masks "
-                     f"words (`mask_tokens`), or leave {name!r} out")
+    raise ValueError(
+        f"losses has {name!r}, but the batch holds no tokens_mlm; "
+        f"add an extra to Batches that masks words (`mask_tokens`), or leave {name!r} out")
 
 # %% ../../nbs/05_models/55_clip.ipynb #bae0600a
 CLASSIFIERS = ('classify.', 'cid.classify.') # of training identities, in models made from a `CLIPPair`

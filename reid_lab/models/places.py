@@ -49,7 +49,8 @@ class Place:
     def maps(self, x:Tensor, size:tuple[int, int]) -> Tensor: # Output of `layer`, (H,W) of the image -> (B,C,h,w)
         "The output as maps, without CLS"
         if self.prefix is not None: return x[:, self.prefix:].transpose(1, 2).unflatten(2, self.grid(size))
-        if x.ndim != 4: raise ValueError(f"the layer gives {tuple(x.shape)}, no map; let `map_place` name another one")
+        if x.ndim != 4:
+            raise ValueError(f"the layer gives {tuple(x.shape)}, no map; let `map_place` name another one")
         return x if x.shape[1] == self.width else x.permute(0, 3, 1, 2)
 
 # %% ../../nbs/05_models/03_places.ipynb #7f1c0a11

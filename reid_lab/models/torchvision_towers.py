@@ -32,8 +32,10 @@ def _without_classifier(net, name):
     "The network with nothing in place of its last linear layer; changed in place"
     layers = [place for place, module in net.named_modules() if isinstance(module, nn.Linear)]
     if not layers:
-        raise ValueError(f"torchvision's {name} has no linear layer at its end, so that its feature is not defined; "
-                         "take another tower")
+        raise ValueError(
+            f"torchvision's {name} has no linear layer at its end, "
+            "so that its feature is not defined; "
+            "take another tower")
     net.set_submodule(layers[-1], nn.Identity())
     return net
 
@@ -64,8 +66,9 @@ class TorchvisionTower(nn.Module):
             return Place(blocks[-1], net.hidden_dim, 1, patch_sides(net.conv_proj), attention)
         for part in ('features', 'layer4'):
             if hasattr(net, part): return Place(getattr(net, part), self._channels(part))
-        raise TypeError(f"it is not known where torchvision's {self.name} has its last feature map; heat maps of it "
-                        "are not available")
+        raise TypeError(
+            f"it is not known where torchvision's {self.name} has its last feature map; "
+            "heat maps of it are not available")
 
     @torch.no_grad()
     def _channels(self, part):
@@ -85,8 +88,10 @@ def _published(name):
         from torchvision import models
         try: return models.get_model_weights(name).DEFAULT.get_state_dict(check_hash=True)
         except (OSError, RuntimeError) as e:
-            raise OSError(f"the weights of torchvision's {name} could not be downloaded ({type(e).__name__}); download "
-                          "them elsewhere and pass the local file as weights") from e
+            raise OSError(
+                f"the weights of torchvision's {name} could "
+                f"not be downloaded ({type(e).__name__}); "
+                "download them elsewhere and pass the local file as weights") from e
     return fetch
 
 
@@ -108,5 +113,6 @@ def _check_size(tower, size):
     try: tower(first.new_zeros(1, 3, *size))
     except (AssertionError, RuntimeError, ValueError) as e:
         reason = str(e).splitlines()[0]
-        raise ValueError(f"size={size} does not suit torchvision's {tower.name} ({reason}); {tower.size} does, and "
-                         "timm has transformers for other sizes") from None
+        raise ValueError(
+            f"size={size} does not suit torchvision's {tower.name} ({reason}); "
+            f"{tower.size} does, and timm has transformers for other sizes") from None

@@ -351,7 +351,8 @@ def _cell(column, value):
     if column in JSON_COLUMNS: cell = json.dumps(value, sort_keys=column != 'metrics', allow_nan=False)
     else: cell = sheet_safe(value)
     try: str(cell).encode()
-    except UnicodeEncodeError: raise ValueError(f"result column {column!r}: {value!r} holds half a character") from None
+    except UnicodeEncodeError:
+        raise ValueError(f"result column {column!r}: {value!r} holds half a character") from None
     return cell
 
 
@@ -424,8 +425,10 @@ def _rows(path):
             continue
         try: rows.append(_row(record.cells))
         except ValueError as e:
-            raise ValueError(f"{path}: the row that begins at line {record.line} is damaged ({e}); correct "
-                             "it there, or take it from an older version of the file. All other rows can stay") from e
+            raise ValueError(
+                f"{path}: the row that begins at line {record.line} is damaged ({e}); "
+                "correct it there, or take it from an older version of the file. "
+                "All other rows can stay") from e
     _warn_of_torn(path, torn)
     return rows
 

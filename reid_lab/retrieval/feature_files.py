@@ -52,8 +52,9 @@ def usual_keys(names:Iterable[str], # Of the arrays in a file
         if field in found: names_of[field] = field
         elif len(found) == 1: names_of[field] = found[0]
         elif found:
-            raise ValueError(f"{where} holds {found}, each of which may be {field}; say which with keys, such as "
-                             f"{field}={found[0]}")
+            raise ValueError(
+                f"{where} holds {found}, each of which may be {field}; "
+                f"say which with keys, such as {field}={found[0]}")
     return names_of
 
 # %% ../../nbs/06_retrieval/25_feature_files.ipynb #604722ee

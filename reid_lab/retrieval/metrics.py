@@ -327,10 +327,11 @@ def _warn_of_ties(seen):
     "Say so if more than one match in twenty has the score of somebody else"
     if seen.tied <= .05*seen.looked_at: return
     share = 100*seen.tied/seen.looked_at
-    warn_caller(f"about {share:.0f} % of the matches have exactly the score of another person's image "
-                f"({seen.tied} of {seen.looked_at} looked at): the order of the gallery ranks them. "
-                "scoring=Scoring(ties='expected') takes the mean over all orders, scoring=Scoring(ties='order') keeps "
-                "this one without a warning")
+    warn_caller(
+        f"about {share:.0f} % of the matches have exactly the score of another person's image "
+        f"({seen.tied} of {seen.looked_at} looked at): the order of the gallery ranks them. "
+        "scoring=Scoring(ties='expected') takes the mean over all orders, "
+        "scoring=Scoring(ties='order') keeps this one without a warning")
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #e44e16cd
 def _scores_at(block, pairs):
@@ -638,8 +639,10 @@ def retrieval_metrics(q:Embeddings, # Queries
     refuse_distance(distance, scores)
     if same_camera is not None:
         if scoring.same_camera not in (None, same_camera):
-            raise ValueError(f"same_camera={same_camera!r}, but scoring=Scoring(same_camera={scoring.same_camera!r}); "
-                             "give it once")
+            raise ValueError(
+                f"same_camera={same_camera!r}, "
+                f"but scoring=Scoring(same_camera={scoring.same_camera!r}); "
+                "give it once")
         scoring = replace(scoring, same_camera=same_camera)
     for name, e, kind in (('q', q, Embeddings), ('g', g, (Embeddings, Shards))):
         if not isinstance(e, kind):

@@ -273,5 +273,7 @@ def refuse_distance(distance:str, # Of embeddings
     ) -> None:
     "Refuse a distance beside scores, which would be ranked by without it"
     if scores is None or distance == 'cosine': return
-    raise ValueError(f"distance={distance!r} is for features, and scores are given, which have one of their own; leave "
-                     "one of the two out")
+    raise ValueError(
+        f"distance={distance!r} is for features, "
+        "and scores are given, which have one of their own; "
+        "leave one of the two out")

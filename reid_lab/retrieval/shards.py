@@ -222,8 +222,10 @@ def _parts(folder, plan, partial):
         there = set(have)
         gone = list(itertools.islice((i for i in range(n) if i not in there), 6))
         missing = str(gone[:5]) + (' ...' if len(gone) > 5 else '')
-        raise ValueError(f"{folder} holds {len(have):,} of {n:,} shards (missing: {missing}); the call that wrote them "
-                         "continues where it was stopped, and partial=True reads what is there")
+        raise ValueError(
+            f"{folder} holds {len(have):,} of {n:,} shards (missing: {missing}); "
+            "the call that wrote them continues where it was stopped, "
+            "and partial=True reads what is there")
     return {i: _place(folder, i) for i in have}
 
 

@@ -81,7 +81,8 @@ class FeatureMap(SceneView):
         frame:pd.DataFrame, # Of `reid_lab.analysis.bias.maps.project_pair`: x, y, role, row
         most:int=20_000, # Points drawn
         **state): # Values of the traits
-        for column in ('x', 'y', 'role', 'row'): check_choice('column of the map', column, list(frame.columns))
+        for column in ('x', 'y', 'role', 'row'):
+            check_choice('column of the map', column, list(frame.columns))
         self.frame = frame.reset_index(drop=True)
         self._at = {role: self._places(role, n) for role,
                     n in (('query', len(scene.q)), ('gallery', len(scene.g)))}
@@ -95,7 +96,9 @@ class FeatureMap(SceneView):
         of_side = np.flatnonzero(self.frame.role == role)
         rows = self.frame.row.to_numpy()[of_side]
         if len(rows) and (rows.min() < 0 or rows.max() >= n):
-            raise ValueError(f"frame holds {role} rows up to {rows.max()}, the scene has {n}; project its own q and g")
+            raise ValueError(
+                f"frame holds {role} rows up to {rows.max()}, the scene has {n}; "
+                "project its own q and g")
         places = np.full(n, -1)
         places[rows] = of_side
         return places

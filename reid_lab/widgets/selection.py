@@ -102,7 +102,8 @@ class Selection(HasTraits):
         try:
             while self._new:
                 if rounds == 0:
-                    raise RuntimeError(f"followers set {sorted(self._new)} in a circle; one of them must stop")
+                    raise RuntimeError(
+                        f"followers set {sorted(self._new)} in a circle; one of them must stop")
                 rounds -= 1
                 new, self._new = self._new, {}
                 self._followers = [f for f in self._followers if f() is not None]

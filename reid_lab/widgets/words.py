@@ -34,7 +34,8 @@ OWN = 'A woman with a red jacket and black trousers.'
 def _one_caption(value):
     "A caption in one line"
     text = ' '.join(value.split())
-    if not 0 < len(text) <= 2000: raise ValueError(f"text has {len(text)} characters; type a caption of 1 to 2000")
+    if not 0 < len(text) <= 2000:
+        raise ValueError(f"text has {len(text)} characters; type a caption of 1 to 2000")
     return text
 
 
@@ -67,13 +68,16 @@ class TextScene(Scene):
         scores:Scores | np.ndarray=None, # Of the queries and one's own, see `Scene`
         **start): # Values of the selection
         if q.caption is None:
-            raise ValueError("q has no captions; use embed_texts(model, table.text_queries(split)), or a Scene")
+            raise ValueError(
+                "q has no captions; use embed_texts(model, table.text_queries(split)), or a Scene")
         self.model = model
         self._vectors = {}      # caption -> its embedding
         text = _one_caption(text)
         own = self._embed([text]).to(q.emb.device, q.emb.dtype)
         if own.shape[1] != q.dim:
-            raise ValueError(f"the model gives {own.shape[1]} numbers, q has {q.dim}; give the one that embedded both")
+            raise ValueError(
+                f"the model gives {own.shape[1]} numbers, q has {q.dim}; "
+                "give the one that embedded both")
         q = Embeddings(torch.cat([q.emb, own]), [*q.pid, -1], caption=[*q.caption, text], meta=q.meta)
         self.own = len(q) - 1
         super().__init__(q, g, g_images, same_camera='keep', **start)

@@ -165,15 +165,18 @@ def camera_warnings(facts:pd.DataFrame, # From `camera_facts`
     n, out = facts.n_query + facts.n_gallery, []
     single, small = facts.cam[n == 1].tolist(), facts.cam[(n > 1) & (n < few)].tolist()
     if single:
-        out.append(f"Cameras with one image: {_list(single)}. Their standard deviation is taken as 1, and Norm makes "
-                   "that image a vector of zeros.")
+        out.append(
+            f"Cameras with one image: {_list(single)}. "
+            "Their standard deviation is taken as 1, and Norm makes that image a vector of zeros.")
     if small:
-        out.append(f"Cameras with fewer than {few} images: {_list(small)}. Their statistics are noisy; removing them "
-                   "may hurt.")
+        out.append(
+            f"Cameras with fewer than {few} images: {_list(small)}. Their statistics are noisy; "
+            "removing them may hurt.")
     not_in_gallery = facts.cam[(facts.n_gallery == 0) & (facts.n_query > 0)].tolist()
     if gallery and not_in_gallery:
-        out.append(f"Query cameras that the gallery lacks: {_list(not_in_gallery)}. Their statistics come from their "
-                   "queries alone.")
+        out.append(
+            f"Query cameras that the gallery lacks: {_list(not_in_gallery)}. "
+            "Their statistics come from their queries alone.")
     return out
 
 
@@ -184,15 +187,19 @@ def side_warnings(q:Embeddings, # Queries
     sides, out = [e for e in (q, g) if e is not None], []
     n_same = len(same_images(q, g)) if g is not None else 0
     if n_same:
-        out.append(f"{n_same} pairs of a query and a gallery image are one image, which is left out of its own list.")
+        out.append(
+            f"{n_same} pairs of a query and a gallery image are one image, "
+            "which is left out of its own list.")
     n_hidden = sum(int((e.cam == -1).sum()) for e in sides)
     if n_hidden:
-        out.append(f"{n_hidden} of {sum(map(len, sides))} images have an unknown camera (-1): it is none, they are "
-                   "adapted by the statistics of all images, and no camera counts them.")
+        out.append(
+            f"{n_hidden} of {sum(map(len, sides))} images have an unknown camera (-1): it is none, "
+            "they are adapted by the statistics of all images, and no camera counts them.")
     n_distractors = sum(int((no_person(e) & (e.pid == 0)).sum()) for e in sides)
     if n_distractors:
-        out.append(f"{n_distractors} images with pid 0 are distractors of {q.meta.get('data')}: wrong for every query, "
-                   "and no person.")
+        out.append(
+            f"{n_distractors} images with pid 0 are distractors "
+            f"of {q.meta.get('data')}: wrong for every query, and no person.")
     return out
 
 
@@ -217,8 +224,9 @@ def feature_warnings(q:Embeddings, # Queries
         few = '1 person is' if identities == 1 else f'{identities} people are'
         out.append(f"Only {few} scored: the intervals are too narrow to trust.")
     if len(q) <= batch:
-        out.append(f"With {len(q)} queries DART3-LITE has one batch of up to {batch} and one step, and returns what "
-                   "Norm does.")
+        out.append(
+            f"With {len(q)} queries DART3-LITE has one batch of up "
+            f"to {batch} and one step, and returns what Norm does.")
     return out
 
 # %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #9774a7be
@@ -227,7 +235,9 @@ def _check_lite(lite):
     if lite is None: return
     if not isinstance(lite, Mapping):
         hint = '; give lite=settings.arguments()' if isinstance(lite, LiteSettings) else ''
-        raise TypeError(f"lite={lite!r} must be a dict of arguments of Dart3Lite, such as lite=dict(steps=5){hint}")
+        raise TypeError(
+            f"lite={lite!r} must be a dict of arguments of Dart3Lite, "
+            f"such as lite=dict(steps=5){hint}")
     try: Dart3Lite(**{**LITE, **lite})
     except TypeError as e: raise ValueError(f"lite={lite!r} does not suit Dart3Lite: {e}") from None
 
@@ -382,7 +392,8 @@ def _clusters(task, method, both, measured):
     if spread: nmi = nmi_with_chance(both[some], settings.n_clusters, settings.seed)
     else:
         nmi = dict.fromkeys(('camera', 'chance', 'identity'), np.nan)
-        measured.warnings.append(f"{method} makes all features equal: there are no clusters and no map of them.")
+        measured.warnings.append(
+            f"{method} makes all features equal: there are no clusters and no map of them.")
     if task.map_method != 'none' and method in REMEDIES and len(both) >= 5 and spread:
         measured.maps[method] = project(both, task.map_method, settings.map_images, settings.seed)
     return {f'nmi_{of}': value for of, value in nmi.items()} | dict(camera_share=camera_share(both))
@@ -540,10 +551,14 @@ def _describe(summary):
     first, norm = (summary[summary.method == m].iloc[0] for m in (NO_ADAPTATION, NORM))
     out = [f"{first.camera_share:.1%} of the variance lies between cameras."]
     if first.nmi_camera > first.nmi_chance:
-        out.append(f"Clusters and cameras are related: NMI {first.nmi_camera:.3f}, against {first.nmi_chance:.3f} by "
-                   f"chance; {norm.nmi_camera:.3f} after Norm.")
+        out.append(
+            f"Clusters and cameras are related: NMI {first.nmi_camera:.3f}, "
+            f"against {first.nmi_chance:.3f} by chance; "
+            f"{norm.nmi_camera:.3f} after Norm.")
     else:
-        out.append(f"Clusters and cameras are unrelated: NMI {first.nmi_camera:.3f}, {first.nmi_chance:.3f} by chance.")
+        out.append(
+            "Clusters and cameras are unrelated: "
+            f"NMI {first.nmi_camera:.3f}, {first.nmi_chance:.3f} by chance.")
     return out + ["Whether a method helps retrieval can only be measured on queries and a gallery with identities."]
 
 

@@ -97,7 +97,8 @@ def project(e:Embeddings, # Features
     x = np.asarray(x*common_scale(x), np.float32)
     fit = make(n_components=2, random_state=seed, **_usual_options(method, len(x)) | options)
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore') # of the library: on threads, on equal points; the features are checked above
+        warnings.simplefilter(
+            'ignore') # of the library: on threads, on equal points; the features are checked above
         xy = fit.fit_transform(x)
     if method == 'pca': # signs fixed, so that two runs look alike: the largest weight is positive
         xy = xy*np.sign(fit.components_[np.arange(2), abs(fit.components_).argmax(1)])
@@ -112,7 +113,8 @@ def project_pair(q:Embeddings, # Queries
     **options, # See `project`
     ) -> pd.DataFrame: # x, y, role, row, pid, cam and the columns that both have
     "A map of queries and gallery together"
-    if q.dim != g.dim: raise ValueError(f"q has {q.dim} dimensions and g has {g.dim}; did one model make both?")
+    if q.dim != g.dim:
+        raise ValueError(f"q has {q.dim} dimensions and g has {g.dim}; did one model make both?")
     one_model(q, g)
     q, g = one_numbering(q, g)
 

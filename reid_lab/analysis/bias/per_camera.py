@@ -31,7 +31,8 @@ def per_camera(q:Embeddings, # Queries with cameras
     found:dict[str, np.ndarray] | None=None, # The `per_query` of `retrieval_metrics`, if it is there already
     ) -> pd.DataFrame: # cam, n_query, the metrics; attrs['mean'] holds the weighted means
     "Retrieval scores of each query camera against the whole gallery; -1 is unknown, and no camera"
-    if q.cam is None: raise ValueError("q has no camera numbers; per_camera needs Embeddings(emb, pid, cam=...)")
+    if q.cam is None:
+        raise ValueError("q has no camera numbers; per_camera needs Embeddings(emb, pid, cam=...)")
     if found is None: found = retrieval_metrics(q, g, distance=distance, per_query=True)['per_query']
     values = dict(R1=found['first'] <= 1, mAP=found['AP'], mINP=found['INP'])
     for key in keys: check_choice('keys', key, values)
@@ -49,7 +50,8 @@ def per_camera(q:Embeddings, # Queries with cameras
 def camera_share(e:Embeddings, # Features with cameras
     ) -> float: # 0..1
     "Share of the features' variance that lies between the means of the cameras; unknown cameras (-1) are left out"
-    if e.cam is None: raise ValueError("e has no camera numbers; camera_share needs Embeddings(emb, pid, cam=...)")
+    if e.cam is None:
+        raise ValueError("e has no camera numbers; camera_share needs Embeddings(emb, pid, cam=...)")
     if (e.cam == -1).any(): e = e[e.cam != -1]
     if not len(e): raise ValueError("cam is -1, unknown, for all features; camera_share needs cameras")
     _, code, count = np.unique(e.cam, return_inverse=True, return_counts=True)

@@ -61,8 +61,10 @@ class ClosedLite(Dart3Lite):
         ) -> None:
         "Statistics, and the arrays that batches share"
         if self.distance != 'euclidean' or self.n_ground or not self.camera:
-            raise ValueError(f"distance={self.distance!r}, n_ground={self.n_ground}, camera={self.camera}: the closed "
-                             "form is that of 'euclidean', 0 and True; use Dart3Lite for others")
+            raise ValueError(
+                f"distance={self.distance!r}, n_ground={self.n_ground}, "
+                f"camera={self.camera}: the closed form is that of 'euclidean', 0 and True; "
+                "use Dart3Lite for others")
         super().configure(stream, g)
         self.squares, self.columns = self.g_tilde.square().sum(1), self.g_tilde.T.contiguous()
         shape = min(self.batch_size, len(stream)), len(self.g_tilde)
@@ -92,8 +94,9 @@ class ClosedLite(Dart3Lite):
         dz = lite_gradient(z, self.g_tilde, delta, self.tau, self.k, self.weights[:len(z)], self.columns)
         dz = dz/self.norm.S[at]
         if not torch.isfinite(dz).all():
-            raise FloatingPointError(f"the gradient of DART3-LITE is not finite at queries {rows[:4]}...; lower lr or "
-                                     "steps, or raise tau")
+            raise FloatingPointError(
+                f"the gradient of DART3-LITE is not finite at queries {rows[:4]}...; "
+                "lower lr or steps, or raise tau")
         of_cameras = torch.zeros_like(self.norm.M)
         return of_cameras.index_add(0, at, -dz), of_cameras.index_add(0, at, -dz*z)
 

@@ -179,7 +179,8 @@ def camera_pairs(q:Embeddings, # Queries with cameras
     "Count the cameras of neighbours; an unknown camera (-1) is none"
     for name, e in (('q', q), ('g', g)):
         if e.cam is None:
-            raise ValueError(f"{name} has no camera numbers; camera_pairs needs Embeddings(emb, pid, cam=...)")
+            raise ValueError(
+                f"{name} has no camera numbers; camera_pairs needs Embeddings(emb, pid, cam=...)")
     q_cams, g_cams = (np.unique(e.cam[e.cam != -1]) for e in (q, g))
     row, col = np.nonzero((near >= 0) & (q.cam != -1)[:, None] & (g.cam[near] != -1))
     found = near[row, col]
@@ -221,7 +222,8 @@ class Reruns:
         ):
         for name, e in (('q', q), ('g', g)):
             if e.cam is None:
-                raise ValueError(f"{name} has no camera numbers; adaptation needs Embeddings(emb, pid, cam=...)")
+                raise ValueError(
+                    f"{name} has no camera numbers; adaptation needs Embeddings(emb, pid, cam=...)")
         self.q, self.g = two_sides(q, g)
         self._made = {}
         warn_of_unknown_cameras(self.q, self.g)

@@ -167,15 +167,18 @@ def _helps(v):
     "What is advised, step by step"
     way, out = v.advised, [_headline(v)]
     if len(v.steps) > 1:
-        out.append(f"Over {in_words(v.steps[-2].ranking)}, which is simpler, it gains {points(v.steps[-1].gain)}.")
+        out.append(
+            f"Over {in_words(v.steps[-2].ranking)}, "
+            f"which is simpler, it gains {points(v.steps[-1].gain)}.")
     other = next((o for o in v.gains if o.method == way.method and o != way), None)
     if other and not (v.rival and v.best == other):
         out.append(f"By {other.by} instead, {way.method} has mAP{_mAP(v, other)} {points(v.gains[other])}.")
     if v.rival: out.append(_rival(v))
     if v.control_similar:
         control = Ranking(CONTROL, way.distance)
-        out.append(f"{in_words(control)} gains about as much ({v.gains[control].mean:+.2f}): it is the scale of the "
-                   "dimensions and not the cameras that matters.")
+        out.append(
+            f"{in_words(control)} gains about as much ({v.gains[control].mean:+.2f}): "
+            "it is the scale of the dimensions and not the cameras that matters.")
     return out
 
 
@@ -271,7 +274,9 @@ def held_out_sentence(frame:pd.DataFrame | None, # From `held_out`; None: too fe
     if others: out[0] += f' (others: {others})'
     tried = frame[~frame['first']]
     if len(tried):
-        out.append(f"on the other half, what was advised gains {tried.gain.mean():+.2f} mAP on average (from "
-                   f"{tried.gain.min():+.2f} to {tried.gain.max():+.2f}), by an interval above 0 in "
-                   f"{int((tried.low > 0).sum())} of {len(tried)}, and it loses in {int((tried.gain < 0).sum())}")
+        out.append(
+            f"on the other half, what was advised gains {tried.gain.mean():+.2f} mAP "
+            f"on average (from {tried.gain.min():+.2f} to {tried.gain.max():+.2f}), "
+            f"by an interval above 0 in {int((tried.low > 0).sum())} of {len(tried)}, "
+            f"and it loses in {int((tried.gain < 0).sum())}")
     return '; '.join(out) + '.'

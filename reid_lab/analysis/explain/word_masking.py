@@ -48,7 +48,8 @@ METRICS = ('R1', 'R5', 'R10', 'mAP', 'mINP', 'mSD', 'RSum')
 
 def _check_split_and_device(search):
     "Refuse what names no split and no device"
-    if not isinstance(search.split, str): raise TypeError(f"split={search.split!r} must be a text, such as 'test'")
+    if not isinstance(search.split, str):
+        raise TypeError(f"split={search.split!r} must be a text, such as 'test'")
     if search.device is not None: check_device(search.device)
 
 
@@ -63,8 +64,10 @@ class MaskedSearch:
         _check_split_and_device(self)
         check_function('evaluate', self.evaluate, 'a frame of captions')
         if self.evaluate is not None and self.device is not None:
-            raise ValueError(f"device={self.device!r} is where captions are embedded without evaluate=, and evaluate "
-                             "computes where it will; leave one of the two out")
+            raise ValueError(
+                f"device={self.device!r} is where captions are embedded "
+                "without evaluate=, and evaluate computes where it will; "
+                "leave one of the two out")
 
 
 def _by_cosine(model, table, search, quiet):
@@ -188,7 +191,9 @@ class EffectSearch:
         check_whole('seed', self.seed, 0)
         check_function('score', self.score, 'the embeddings of captions')
         if self.gallery is None or isinstance(self.gallery, Embeddings): return
-        raise TypeError(f"gallery is a {type(self.gallery).__name__}, and must be Embeddings of the images, or None")
+        raise TypeError(
+            f"gallery is a {type(self.gallery).__name__}, "
+            "and must be Embeddings of the images, or None")
 
 
 def _outcomes(q, g, scores):

@@ -125,8 +125,9 @@ def check_unseen(card:Card, # Of the weights that a training starts from
 
 def _was_seen(seed, by, seeds):
     "A World that weights were trained on"
-    return ValueError(f"world_seed={seed} was trained on already by {by} (World seeds {sorted(seeds)}); choose another "
-                      "World, or weights='none'")
+    return ValueError(
+        f"world_seed={seed} was trained on already by {by} (World seeds {sorted(seeds)}); "
+        "choose another World, or weights='none'")
 
 # %% ../../../nbs/05_models/00_weights/20_shipped.ipynb #b7e04d15
 def header(path:str | Path, # A safetensors file

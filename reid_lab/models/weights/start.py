@@ -73,8 +73,9 @@ def published(name:str, # A timm model with its tag
         import timm
         try: return timm.create_model(name, pretrained=True).state_dict()
         except (OSError, RuntimeError) as e:
-            raise OSError(f"the weights {name!r} could not be downloaded ({type(e).__name__}); download them elsewhere "
-                          "and pass the local file as weights") from e
+            raise OSError(
+                f"the weights {name!r} could not be downloaded ({type(e).__name__}); "
+                "download them elsewhere and pass the local file as weights") from e
     return fetch
 
 
@@ -100,17 +101,22 @@ def _source(weights, wanted, names):
         return IN_MEMORY, Weights(None, check_tensors(unwrapped(weights), IN_MEMORY), 'state dict')
     if isinstance(weights, Weights): return str(weights.path or IN_MEMORY), weights
     if not isinstance(weights, (str, Path)):
-        raise TypeError(f"weights is {type(weights).__name__}; pass 'none', a file, a folder or a state dict: {wanted}")
+        raise TypeError(
+            f"weights is {type(weights).__name__}; "
+            f"pass 'none', a file, a folder or a state dict: {wanted}")
     if callable(names.get(weights)):
         if isinstance(weights, TrialPath): raise TrialPassed # it would be downloaded
         return weights, Weights(None, names[weights](), 'published weights')
     if weights == WORLD and WORLD not in names:
-        raise ValueError("weights='world': none of this model come with the package; pass 'none', or a file or folder")
+        raise ValueError(
+            "weights='world': none of this model come with the package; "
+            "pass 'none', or a file or folder")
     path = names.get(weights, weights)
     if not path or file_kind(chosen(path).path) == 'missing':
         known = ''.join(f', {n!r} (downloads once)' if callable(p) else f', {n!r}' for n, p in names.items())
-        raise FileNotFoundError(f"weights={str(path)!r} is not a file or folder; pass 'none'{known}, or a local "
-                                f"file or folder: {wanted}")
+        raise FileNotFoundError(
+            f"weights={str(path)!r} is not a file or folder; "
+            f"pass 'none'{known}, or a local file or folder: {wanted}")
     return str(path), open_weights(path, values=not isinstance(weights, TrialPath))
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #d456973a
@@ -125,7 +131,8 @@ def _network_of(source, name, accepts):
         is_part = 10*len(found[0].beside) > len(source.state)
         return None if is_part else found[0]
     few = ', '.join(str(x) for x in found[:4])
-    raise ValueError(f"{name} holds {len(found)} networks: {few}; choose one {how_to_choose(found[0].prefix)}")
+    raise ValueError(
+        f"{name} holds {len(found)} networks: {few}; choose one {how_to_choose(found[0].prefix)}")
 
 
 def begin(weights:'str | Path | dict | Weights', # None or 'none', a key of `names`, a file, a folder, a state dict
@@ -177,8 +184,10 @@ def check_config(start:Start, # `Start`, or None
     theirs = start.config.get(part, {}) if part else start.config
     for name, value in mine.items():
         if theirs.get(name, value) != value:
-            raise ValueError(f"{start.name} has {name}={theirs[name]!r} in its config, the network here {value!r}; "
-                             "build the network alike, or take other weights")
+            raise ValueError(
+                f"{start.name} has {name}={theirs[name]!r} in its config, "
+                f"the network here {value!r}; "
+                "build the network alike, or take other weights")
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #32d63467
 HEADS = ('fc.', 'head.', 'head_dist.', 'classifier.')
@@ -250,8 +259,9 @@ def find_prefix(state:dict, # Name -> tensor
     best = [prefix for prefix in found if found[prefix] == most]
     if '' in best: return ''
     if len(best) > 1:
-        raise ValueError(f"{len(best)} networks of this architecture are there, under {best[:4]}; choose one with "
-                         f"prefix={best[0]!r}")
+        raise ValueError(
+            f"{len(best)} networks of this architecture are there, under {best[:4]}; "
+            f"choose one with prefix={best[0]!r}")
     return best[0]
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #46c9bd41
@@ -302,8 +312,9 @@ def _check_rest(name, prefix, rest, head, card):
     if rest and card.get('fingerprint'):
         why = f"the file is a whole {card.get('model', 'model')} of this library ({len(rest)} tensors beside it)"
     if prefix and why:
-        raise ValueError(f"{name}: what is under {prefix!r} fits here, but {why}; give weights that fit as a whole, or "
-                         f"choose that part {how_to_choose(prefix)}")
+        raise ValueError(
+            f"{name}: what is under {prefix!r} fits here, but {why}; "
+            f"give weights that fit as a whole, or choose that part {how_to_choose(prefix)}")
 
 
 def _refusal(name, net, start, found, extra):
@@ -314,8 +325,10 @@ def _refusal(name, net, start, found, extra):
     if extra: reasons.append(f'{len(extra)} left over (first {extra[:2]})')
     if start and start.layout: about = f' ({start.layout.about})'
     if start and start.wanted: wanted = f'; expected {start.wanted}'
-    return ValueError(f"{name}{about} cannot be loaded into {type(net).__name__}: {len(found.fits)} of {found.total} "
-                      f"tensors match, {', '.join(reasons)}{wanted}; pass weights of the same architecture")
+    return ValueError(
+        f"{name}{about} cannot be loaded into {type(net).__name__}: "
+        f"{len(found.fits)} of {found.total} tensors match, {', '.join(reasons)}{wanted}; "
+        "pass weights of the same architecture")
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #4ac69498
 def _changed(state, prefix, change, name):
