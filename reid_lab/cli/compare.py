@@ -50,14 +50,16 @@ def model_arguments(given:Iterable[tuple[str, str]], # (`NAME` or `LABEL:NAME`, 
 def entries_of(a:argparse.Namespace, # Arguments of the command
     ) -> list: # `Entry`
     "What is compared, with weights, tokenizers and arguments by label"
+    from reid_lab.models.frozen import brings_weights
     from reid_lab.recipes.compare import distinct, read_entry
     entries = distinct([read_entry(text) for text in a.entries])
     labels = [entry.label for entry in entries]
     weights, tokenizers = _by_label(a.weights, '--weights', labels), _by_label(a.tokenizer, '--tokenizer', labels)
+    built = [entry.label for entry in entries if entry.label in weights or brings_weights(entry.place)]
     for label in tokenizers:
-        if label not in weights: raise ValueError(f'--tokenizer {label}=... is of --weights {label}=FILE; give both')
-    if a.p and not weights: raise ValueError('-p is for models with --weights LABEL=FILE; give both, or neither')
-    arguments = model_arguments(a.p, list(weights))
+        if label not in built: raise ValueError(f'--tokenizer {label}=... is of --weights {label}=FILE; give both')
+    if a.p and not built: raise ValueError('-p is for models with --weights LABEL=FILE; give both, or neither')
+    arguments = model_arguments(a.p, built)
     return [replace(entry, weights=weights.get(entry.label, ''), tokenizer=tokenizers.get(entry.label, ''),
                     arguments=arguments.get(entry.label, ())) for entry in entries]
 

@@ -316,9 +316,8 @@ def fastreid_tower(name:str, # Key of `FASTREIDS`
     "A network of FastReID with its weights"
     form = FASTREIDS[check_choice('name', name, FASTREIDS)]
     start = begin(weights, ('fastreid',), f'a released network of FastReID ({name})')
-    parts, source = _usual_parts(form), name
-    if start is not None:
-        source = start.name
+    parts, source = _usual_parts(form), start.name if start else name
+    if start and start.gives: # else names are not known, and loading says so
         try: parts = fastreid_parts(start.state)
         except ValueError as e: raise ValueError(f'{source}: {e}') from None
         _check_form(name, parts, source)

@@ -293,3 +293,22 @@ def test_what_is_refused(more, words, crops, tmp_path, weights, capsys):
     except SystemExit as e: code = e.code
     said = capsys.readouterr().err
     assert code and words in said and "Traceback" not in said and not (tmp_path/"f").exists(), said
+
+
+def test_arguments_and_tokenizers_reach_every_command_that_opens_a_model(crops, tmp_path, capsys):
+    "An ONNX file of any size, as a side of `match` and an entry of `compare`; a run refuses a second tower"
+    from reid_lab.cli.commands import parser
+    from reid_lab.cli.compare import entries_of
+    path = write_tower(tmp_path/"tower.onnx", ("n", 3, "h", "w"))
+    model = ["--model", f"onnx:{path}", "--size", "64x32", "-p", "pixels=half"]
+    embedded(crops, tmp_path/"f", *model)
+    assert main(["match", str(tmp_path/"f"), str(crops), *model, "--json"]) == 0
+    assert main(["match", str(tmp_path/"f"), str(crops), *model[:4], "-p", "pixels=clip"]) != 0
+    capsys.readouterr()
+    given = parser().parse_args(["compare", f"ours=onnx:{path}", "theirs=bot_tiny", "-p", "ours:pixels=half", "-p",
+                                 "size=64x32"])
+    ours, theirs = entries_of(given)
+    assert dict(ours.arguments) == dict(pixels="half", size=(64, 32)) and theirs.arguments == ()
+    run = ["run", "dart3", "-p", "model=frozen:resnet50", "-p", "tower=resnet18", "--out", str(tmp_path/"run")]
+    assert main(run) == 2
+    assert "'tower' is not known" in capsys.readouterr().err and not (tmp_path/"run").exists()
