@@ -485,6 +485,13 @@ class Finished:
         keys = ('variant', 'dataset', 'split')
         return [{**{key: row[key] for key in keys}, **row['metrics']} for row in self.metrics.get('rows', [])]
 
+    @property
+    def shown_rows(self) -> list[dict]: # As `rows`
+        "What a table of the run shows: of a dataset of one's own chance and the untrained start first"
+        first = [{**{key: value for key, value in row.items() if key != 'metrics'}, **row['metrics']}
+                 for row in self.metrics.get('first_rows', [])]
+        return [*first, *self.rows]
+
 
 def _checked_parameters(source, given, defaults, execution):
     "The parameters for the kernel, names and types checked"

@@ -294,6 +294,7 @@ class Run:
     started: datetime = field(default_factory=_now)
     rows: list = field(default_factory=list)
     notes: list = field(default_factory=list)   # sentences, such as what could not be scored and why
+    first_rows: list = field(default_factory=list)  # chance and start above a table, compared with nothing
     status: str = 'running'
     seconds: float = 0.
     lock: AbstractContextManager | None = None  # of its folder, while it runs
@@ -310,6 +311,7 @@ class Run:
                      notebook=self.notebook, wall_s=self.seconds, env=self.env)
         speed = dict(speed=self.speed) if self.speed else {}
         result = dict(status=self.status, params=shareable(self.params), rows=self.rows, notes=self.notes)
+        if self.first_rows: result['first_rows'] = self.first_rows
         write_json(self.folder/'metrics.json', {**about, **speed, **result})
         return about
 

@@ -136,7 +136,7 @@ def last_division(table:ReidTable, # Crops
     train = np.setdiff1d(known_people(table)['pid'], val)
     return Division(tuple(map(int, train)), tuple(map(int, np.sort(val))))
 
-# %% ../../nbs/14_recipes/61_finetune.ipynb #23ef12c7
+# %% ../../nbs/14_recipes/61_finetune.ipynb #b913f8fe
 @dataclass(frozen=True)
 class FinetuneTrain:
     "Start, budget and divisions of a fine-tuning"
@@ -195,6 +195,9 @@ def beginning(model:str='', # Image model of the zoo; a tower such as `frozen:NA
         found = _trained_before(folder)
     else:
         name, tower = named_tower(model or 'bot_tiny')
+        if str(tower.get('tower', '')).startswith('onnx:'):
+            raise ValueError(f"model={model!r}: an ONNX file computes and cannot be trained; give the weights that it "
+                             "was made from")
         found = Beginning('tuned' if name == 'frozen' else name, tower, weights)
         for named in tower.values(): check_tower(found.model, named)
     remedy = ('Towers of other programs are frozen:NAME, torchvision:NAME or hf:FOLDER; the folder of a training will '
