@@ -15,6 +15,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 from .. import __version__
 from .compare import add_compare
@@ -51,6 +52,7 @@ def _run(a):
     "`reid_lab run`"
     from reid_lab.experiments.terminal import Display
     execution = execution_of(a)
+    _say_plumbing(a)
     try:
         with stoppable(), Display():
             from reid_lab.experiments.notebooks import run_notebook
@@ -60,10 +62,18 @@ def _run(a):
               file=sys.stderr)
         return 1
     import pandas as pd
-    if done.rows: print_table(pd.DataFrame(done.rows))
+    if done.rows: print_table(pd.DataFrame(done.shown_rows))
     print_conclusions(done, a.name)
     print(result_places(done))
     return 0
+
+def _say_plumbing(a):
+    "What a run at preset smoke is, on images of one's own"
+    from reid_lab.recipes.names import plumbing_note
+    given = dict(pairs(a.param))
+    note = plumbing_note(given.get('preset', ''), bool(given.get('data_root')))
+    if note: print(note)
+
 
 def _given(a):
     "The parameters of `-p`, and what `--follow-links` says of them"
@@ -108,12 +118,38 @@ def _list(a):
 def _doctor(a):
     "`reid_lab doctor`"
     from reid_lab.datasets.diagnosis import doctor
+    from reid_lab.datasets.registry import dataset_key
     from reid_lab.experiments.params import parse_value
+    from reid_lab.recipes.next_steps import dataset_steps, is_crops
+    if a.weights and not Path(a.weights).expanduser().exists():
+        raise FileNotFoundError(f'--weights {a.weights} does not exist; give a file of weights, or leave it out')
     options = {k: parse_value(v, None) for k, v in pairs(a.param, 'skip=True').items()}
     if a.follow_links: options['follow_links'] = True
+    if is_crops(a.name): return _doctor_of_crops(a, options)
     report = doctor(a.name, a.root, check='all' if a.all else 'sample', **options)
     print(report.text(command=True))
+    if report.ok: _print_next(dataset_steps(dataset_key(a.name), a.root, a.weights))
     return 0 if report.ok else 1
+
+
+def _doctor_of_crops(a, options):
+    "`reid_lab doctor FOLDER`: crops of one's own, which are no registered dataset"
+    from reid_lab.core.basics import check_choice
+    from reid_lab.data.crops import crops_table
+    from reid_lab.recipes.next_steps import crops_steps, crops_text
+    for name in options:
+        check_choice('-p', name, ('folders', 'pattern', 'follow_links', 'skip', 'columns'), 'Of a folder of crops.')
+    table = crops_table(a.name, root=a.root, images='all' if a.all else 'sample', **options)
+    print(printable(crops_text(table, a.name)))
+    labels = {name: value for name, value in options.items() if name in ('folders', 'pattern')}
+    _print_next(crops_steps(a.name, table, labels, a.weights))
+    return 0
+
+
+def _print_next(steps):
+    "The commands that come next"
+    from reid_lab.recipes.next_steps import next_lines
+    for line in next_lines(steps): print(printable(line))
 
 def _layout_of_datasets(a):
     "`reid_lab datasets`"
@@ -206,8 +242,10 @@ def _add_runs(command):
 def _add_data(command):
     "`doctor`, `datasets` and `world`"
     c = command('doctor', _doctor, 'say what a dataset folder holds and lacks', 'datasets')
-    c.add_argument('name', help='dataset, see below')
+    c.add_argument('name', help='dataset, see below; or a folder of crops, or a manifest')
     c.add_argument('--root', help="the dataset's folder or the one above")
+    c.add_argument('--weights', default='', metavar='FILE',
+                   help='of a trained tower, for the commands that it ends with (default: one in the cache of torch)')
     c.add_argument('--all', action='store_true', help='decode every image, not a sample')
     c.add_argument('--follow-links', action='store_true', help='allow links that lead out of the folder')
     c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE',

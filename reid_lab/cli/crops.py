@@ -140,7 +140,17 @@ def _embed(a:argparse.Namespace, # Arguments of the command
     print(f"{_what_was_embedded(a, features)}, {features.dim} numbers each, "
           f"{labels_in_words(features)}{f', {left_out} left out' if left_out else ''}\n"
           f"features: {near_path(a.out)}")
+    _print_next(a, table)
     return 0
+
+
+def _print_next(a, table):
+    "The command that trains on these people, if there are enough, and it reads them with the options that were given"
+    from reid_lab.recipes.next_steps import crops_steps, next_lines
+    if a.captions or a.tracklets or a.boxes or a.skip or not Path(a.source).expanduser().is_dir(): return
+    steps = crops_steps(a.source, table, dict(folders=a.folders, pattern=a.pattern))
+    tune = [step for step in steps if 'run finetune' in step.command]
+    for line in next_lines(tune): print(printable(line))
 
 
 def _what_was_embedded(a, features):

@@ -490,6 +490,8 @@ class Finished:
         "What a table of the run shows: of a dataset of one's own chance and the untrained start first"
         first = [{**{key: value for key, value in row.items() if key != 'metrics'}, **row['metrics']}
                  for row in self.metrics.get('first_rows', [])]
+        if any(row.get('method') == 'start' for row in self.metrics.get('rows', [])):   # it has rows of its own
+            first = [row for row in first if row['variant'] == 'chance']
         return [*first, *self.rows]
 
 

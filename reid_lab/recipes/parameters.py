@@ -36,6 +36,7 @@ from ..models.zoo import MODELS, check_weights
 from . import camel_settings as camel, cfam, cfan, dart3, dmg
 from .crops import from_package, ready_names, trained_folders
 from .finetune import finetune_settings, load_source, own_settings, own_source
+from .first_rows import with_own_start
 from reid_lab.recipes.names import (
     NUMBERS,
     RATE_OF_ALARMS,
@@ -563,6 +564,7 @@ def check_run(experiment:str, # Key of `CHECKS`
     quiet:bool=False, # Print no warnings
     ) -> None:
     "Everything that can be refused before any work: parameters, then what `check_ready` misses of data, starts and GPU"
+    if experiment in PLANS: p = with_own_start(p)
     check_parameters(experiment, p)
     if experiment in PLANS: check_ready(experiment, p, execution, quiet) # names the layout that a folder lacks
     check_places(p, ('data_root', 'source_root'))

@@ -1,0 +1,121 @@
+"Commands that the doctor ends with: each is parsed, the checks of each run pass, and the cheap ones are run"
+import shlex
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+from reid_lab.cli.commands import main, parser
+from reid_lab.datasets.export import export_world
+from reid_lab.datasets.registry import DATASETS
+from reid_lab.experiments.notebooks import check_before_run, experiments
+from reid_lab.models.frozen import frozen
+from reid_lab.recipes.next_steps import dataset_steps, known_tower
+from reid_lab.world.world import World
+
+
+def commands(text):
+    "Commands below NEXT, as words"
+    after = text[text.index("NEXT"):]
+    return [shlex.split(line)[1:] for line in after.splitlines() if line.startswith("    reid_lab ")]
+
+
+def run_parameters(words):
+    "Experiment and parameters of `run`"
+    given = parser().parse_args(words)
+    return given.name, dict(pair.split("=", 1) for pair in given.param)
+
+
+@pytest.fixture(scope="module")
+def crops(tmp_path_factory):
+    "Eight people in folders with a space in their names"
+    root = tmp_path_factory.mktemp("own")/"my crops"
+    table = World("smoke", task="reid").table().where(split="test")
+    table = table.where(pid=list(np.unique(table["pid"])[:8]))
+    for i, row in enumerate(table.frame.itertuples()):
+        path = root/f"person {row.pid}"/f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(table.image(i)).save(path)
+    return root
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    table = World("smoke", task="reid").table().where(split=["train", "test"])
+    export_world(table, "market1501", root/DATASETS["market1501"].folder, renumber=True)
+    return root
+
+
+def test_the_doctor_of_crops_ends_in_commands_that_work(crops, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    assert main(["doctor", str(crops), "-p", "folders=identity"]) == 0
+    embed, metrics, tune = commands(capsys.readouterr().out)
+    assert main(embed) == 0
+    after_embed = commands(capsys.readouterr().out)
+    assert after_embed == [tune] and main(metrics) == 0
+    assert "mAP" in capsys.readouterr().out
+    name, given = run_parameters(tune)
+    check_before_run(experiments()[name].path, given)
+
+
+def test_without_labels_or_with_few_people_there_is_no_training(crops, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    assert main(["doctor", str(crops)]) == 0
+    text = capsys.readouterr().out
+    assert len(commands(text)) == 1 and "give -p folders=identity" in text
+    few = sorted(crops.iterdir())[:3]
+    listed = [dict(path=str(f.relative_to(crops)), person=f.parent.name) for d in few for f in d.iterdir()]
+    pd.DataFrame(listed).to_csv(crops/"list.csv", index=False)
+    try:
+        assert main(["doctor", str(crops/"list.csv"), "-p", "folders=identity"]) == 2
+        pd.DataFrame(listed).rename(columns=dict(person="pid")).to_csv(crops/"list.csv", index=False)
+        assert main(["doctor", str(crops/"list.csv")]) == 0
+    finally: (crops/"list.csv").unlink()
+    assert [words[0] for words in commands(capsys.readouterr().out)] == ["embed", "metrics"]
+
+
+def test_the_doctor_of_a_dataset_ends_in_runs_that_pass_their_checks(market, tmp_path, monkeypatch, capsys):
+    "With a tower of the user's file, which stands beside the weights of the package"
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    torch.save(frozen("osnet_x0_25", "none").tower.state_dict(), tmp_path/"osnet.pth")
+    assert main(["doctor", "market1501", "--root", str(market), "--weights", str(tmp_path/"osnet.pth")]) == 0
+    found = [run_parameters(words) for words in commands(capsys.readouterr().out)]
+    assert [given.get("methods", given.get("model")) for _, given in found] == ["start", "frozen:osnet_x0_25", "bot"]
+    for name, given in found:
+        check_before_run(experiments()[name].path, dict(given, seeds=int(given["seeds"])))
+    assert main(["doctor", "market1501", "--root", str(market), "--weights", "nowhere.pth"]) == 2
+
+
+@pytest.mark.parametrize("name", [n for n in DATASETS if n not in ("world", "mals", "cuhk02", "cuhk-sysu")])
+def test_steps_of_every_dataset_are_parsed(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    steps = dataset_steps(name, tmp_path/"a folder")
+    assert len(steps) == 2
+    for step in steps:
+        experiment, given = run_parameters(shlex.split(step.command)[1:])
+        assert set(given) <= set(experiments()[experiment].parameters) and given["data_root"].endswith("a folder")
+
+
+def test_a_tower_in_the_cache_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    assert known_tower() is None
+    (tmp_path/"checkpoints").mkdir()
+    (tmp_path/"checkpoints"/"a.pth").write_bytes(b"no weights")
+    torch.save(frozen("osnet_x0_25", "none").tower.state_dict(), tmp_path/"checkpoints"/"osnet.pth")
+    assert known_tower().model == "frozen:osnet_x0_25"
+
+
+@pytest.mark.whole
+def test_the_zero_shot_row_of_a_dataset_stands_below_chance(market, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("REID_LAB_RESULTS", str(tmp_path/"rows.csv"))
+    words = shlex.split(dataset_steps("market1501", market)[0].command)[1:]
+    assert main([*words, "-p", "preset=smoke", "--out", str(tmp_path/"run")]) == 0
+    out = capsys.readouterr().out
+    assert out.index("test of plumbing") < out.index("chance") < out.index("Start alone")
+    table = pd.read_csv(next((tmp_path/"run").glob("table_*.csv")))
+    assert table.variant.iloc[0] == "chance" and table.variant.iloc[1].startswith("Start alone")
+    assert {row for row in pd.read_csv(tmp_path/"rows.csv").variant} == {table.variant.iloc[1] + ", market1501"}
