@@ -63,14 +63,14 @@ def _mark_line(mark):
 class LabelledRows:
     "Rows whose identities marks may change"
     frame: 'pd.DataFrame'   # as it will be written, with its own names of columns
-    path: str               # its column of paths
+    keys: list[str]         # of the images, as marks name them
     pid: str                # its column of identities
     names: list[str]        # of the identities, '' unknown
     root: str               # folder where the paths start
 
     def standard(self) -> 'pd.DataFrame':
         "With the column `path`, for `marked_labels`"
-        return self.frame.rename(columns={self.path: 'path'})
+        return self.frame.assign(path=self.keys)
 
 
 def _manifest_rows(path, root, columns):
@@ -87,7 +87,23 @@ def _manifest_rows(path, root, columns):
     if pid not in frame: frame[pid] = ''
     beside = f'{pid}_name'
     names = read_labels(beside, frame[beside]).names if beside in frame else read_labels(pid, frame[pid]).names
-    return LabelledRows(frame, image, pid, names.tolist(), str(root or Path(path).parent))
+    keys = _keys(frame.rename(columns={image: 'path'}), path)
+    return LabelledRows(frame, keys, pid, names.tolist(), str(root or Path(path).parent))
+
+
+def _keys(frame, path):
+    "Paths, and of boxes in frames the paths that crops have"
+    from reid_lab.data.box_files import SIDES, box_columns, with_sides
+    from reid_lab.data.boxes import Box, Region
+    from reid_lab.data.frames import is_video
+    if not box_columns(frame, f'manifest {str(path)!r}'): return frame['path'].astype(str).tolist()
+    placed = with_sides(frame)
+    keys = []
+    for i, file in enumerate(frame['path'].astype(str)):
+        sides = [float(placed[side].iat[i]) for side in SIDES]
+        number = int(frame['frame'].iat[i]) if 'frame' in frame and is_video(file) else None
+        keys.append(str(Region(file, Box(*sides) if sides[0] == sides[0] else None, number)))
+    return keys
 
 
 def _feature_rows(source):
@@ -105,9 +121,11 @@ def _feature_rows(source):
         if f'{column}_name' in frame: frame[column] = frame.pop(f'{column}_name')
     frame['pid'] = names
     if 'cam' in frame and (frame.cam.astype(str).isin(['-1', ''])).all(): frame = frame.drop(columns='cam')
+    if any('#' in path for path in frame.path): # the paths hold frame, box and margin
+        frame = frame.drop(columns=['frame', 'x', 'y', 'w', 'h'], errors='ignore')
     first = [column for column in ('path', 'pid', 'cam') if column in frame]
     frame = frame[[*first, *(column for column in frame if column not in first)]]
-    return LabelledRows(frame, 'path', 'pid', names.tolist(), str(features.meta.get('root', '.')))
+    return LabelledRows(frame, frame.path.tolist(), 'pid', names.tolist(), str(features.meta.get('root', '.')))
 
 
 def labelled_rows(source:str, # Manifest (.csv, .tsv, .jsonl, .parquet), or features with paths

@@ -18,6 +18,7 @@ import pandas as pd
 
 from ..core.basics import check_choice
 from ..core.files import FILE_KINDS, atomic_path, file_kind, locked
+from .boxes import region_of
 
 # %% ../../nbs/01_data/75_marks.ipynb #2ade6b13
 KINDS = ('same', 'different', 'merge', 'split', 'none')
@@ -68,8 +69,9 @@ class Mark:
 
 # %% ../../nbs/01_data/75_marks.ipynb #324118ab
 def plain(path:str, # As written
-    ) -> str: # With `/`, without `./` and doubled slashes
+    ) -> str: # With `/`, without `./` and doubled slashes; of a crop with frame and box, without the margin
     "The key of an image: one text for every spelling of its path"
+    if '#' in path: path = region_of(path).image
     return posixpath.normpath(path.replace('\\', '/')) if path else ''
 
 # %% ../../nbs/01_data/75_marks.ipynb #90da23d0

@@ -65,3 +65,29 @@ def test_numbers_with_names_stay_together(crops, capsys):
     assert main(["labels", "apply", str(crops/"n.csv"), str(crops/"marks.jsonl"), "--out", str(crops/"o.csv")]) == 0
     assert (crops/"o.csv").read_text() == (
         "path,pid,pid_name\n0.png,4,ann\n1.png,7,bob\n2.png,4,ann\n3.png,8,marked-1\n")
+
+
+@pytest.mark.parametrize("margin", ["0", ".1"])
+def test_boxes_in_frames_are_joined_and_embed_again(tmp_path, capsys, margin):
+    "From the features and from the manifest of boxes; two boxes of one frame are two people"
+    rng = np.random.default_rng(0)
+    for name in "fg": Image.fromarray(rng.integers(0, 255, (120, 200, 3), np.uint8)).save(tmp_path/f"{name}.png")
+    (tmp_path/"b.csv").write_text(
+        "path,x,y,w,h,pid,note\nf.png,5,5,40,80,1,one\nf.png,100,5,40,80,2,two\ng.png,10,10,40,80,3,three\n")
+    words = ["embed", str(tmp_path/"b.csv"), "--model", "bot_tiny", "--margin", margin, "--out", str(tmp_path/"e")]
+    assert main(words) == 0
+    paths = Embeddings.load(tmp_path/"e").path
+    write_marks(tmp_path/"m.jsonl", [Mark("same", a=paths[0], b=paths[2])])
+    for source in ("e", "b.csv"):
+        features, out = tmp_path/f"again-{source[0]}", tmp_path/f"new-{source[0]}.csv"
+        assert main(["labels", "apply", str(tmp_path/source), str(tmp_path/"m.jsonl"), "--out", str(out)]) == 0
+        assert main(["embed", str(out), "--root", str(tmp_path), "--model", "bot_tiny", "--out",
+                     str(features)]) == 0
+        again = Embeddings.load(features)
+        assert again.pid.tolist() == [1, 2, 1] and again.columns["note"].tolist() == ["one", "two", "three"]
+        if source == "e" or margin == "0": assert again.path == paths, "the same crops"
+    write_marks(tmp_path/"bad.jsonl", [Mark("same", a=paths[0], b=paths[1])])
+    capsys.readouterr()
+    words = ["labels", "apply", str(tmp_path/"b.csv"), str(tmp_path/"bad.jsonl"), "--out", str(tmp_path/"x.csv")]
+    assert main(words) == 2
+    assert "in one moment (f.png)" in capsys.readouterr().err and not (tmp_path/"x.csv").exists()
