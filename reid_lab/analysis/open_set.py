@@ -388,7 +388,7 @@ def open_set_rates(found:pd.DataFrame, # Of test queries, see `calibrate`
                          "numbers are the `cam` of their Embeddings. Leave `by` out for the rates of all")
     if (found.top < t).all():
         warn_caller(f"no search reaches the threshold {t:.3f} (highest score {found.top.max():.3f}): "
-                    "every answer is 'not present'. Was it calibrated with another model or distance?")
+                    "nobody is found in any of them. Was it calibrated with another model or distance?")
     groups = {'all': found}
     if by is not None: groups |= {_group_name(by, value): f for value, f in found.groupby(by)}
     return pd.DataFrame([dict(group=name, **_rates(f, t, first)) for name, f in groups.items()])

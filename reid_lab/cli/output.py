@@ -152,8 +152,16 @@ def _models():
     from reid_lab.models.zoo import MODELS
     def reads(model): return ', '.join([model.reads,
                                         *(part for part in ('itm', 'mlm', 'eda') if getattr(model, part))])
-    return {key: f"{model.paper}; {model.size}, reads {reads(model)}; needs {', '.join(model.needs)}"
+    return {key: f"{model.paper}; {model.size}, reads {reads(model)}; needs {', '.join(model.needs)}{_shared(key)}"
             for key, model in MODELS.items()}
+
+
+def _shared(model):
+    "Whose weights of the package a model reads, behind a semicolon; empty where it has its own file or none"
+    from reid_lab.models.weights.shipped import shipped
+    from reid_lab.recipes.shared_weights import shared_with
+    shared = shared_with(model) if model in shipped() else None
+    return f'; {shared}' if shared else ''
 
 
 def _datasets():
@@ -183,7 +191,7 @@ def _worlds():
 def _weights_kept():
     from reid_lab.models.weights.shipped import shipped
     from reid_lab.models.zoo import MODELS
-    return {n: f"{MODELS[n].paper}; reads {MODELS[n].reads}; trained on the World" for n in shipped()}
+    return {n: f"{MODELS[n].paper}; reads {MODELS[n].reads}; trained on the World{_shared(n)}" for n in shipped()}
 
 
 def _papers():

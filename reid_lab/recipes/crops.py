@@ -65,6 +65,7 @@ from reid_lab.retrieval.parts import (
     tokenizer_sum,
     weights_sum,
 )
+from ..retrieval.probes import EQUAL, OTHER, equal_parts, feature_probe
 from ..retrieval.queries import Expansion, as_expansion, expand_queries
 from ..retrieval.shards import Shards, embed_shards, free_memory, in_memory, open_embeddings
 from ..retrieval.sides import one_model, two_sides
@@ -302,11 +303,16 @@ class Embedder:
         if table is None: return facts
         return facts | dict(data=table.name, root=str(table.root.resolve()) if table.root else '')
 
+    @cached_property
+    def probe(self) -> str: # JSON; empty if the model refuses the image
+        "What it computes for one image and one sentence, see `reid_lab.retrieval.probes`"
+        return feature_probe(self.net)
+
     @property
-    def sums(self) -> dict[str, str]: # checksum, and tokenizer_sum if there is a tokenizer
-        "Checksums, as features note them"
-        if not self.tokenizer_sum: return dict(checksum=self.checksum)
-        return dict(checksum=self.checksum, tokenizer_sum=self.tokenizer_sum)
+    def sums(self) -> dict[str, str]: # checksum; tokenizer_sum and probe, where there are some
+        "What tells the model from others, as features note it"
+        found = dict(checksum=self.checksum, tokenizer_sum=self.tokenizer_sum, probe=self.probe)
+        return {name: value for name, value in found.items() if value}
 
 
 def _whole(place):
@@ -712,8 +718,14 @@ def model_of(e:Embeddings | Shards, # Features
     # A pair of towers embeds images as its image tower does; a checksum says whether it is the same one.
     is_pair_of = checksum and isinstance(net, FrozenPair) and kind == Frozen.__name__
     other_kind = kind and type(net).__name__ != kind and not is_pair_of
-    if other_kind or (checksum and weights_sum(net) != checksum):
-        raise ValueError(f"model={called!r} is a {type(net).__name__} of other weights than the features, which are "
+    other = other_kind or (checksum and weights_sum(net) != checksum)
+    # Networks of two kinds may embed alike, and one file may be read into networks that compute differently.
+    probes = [e.meta.get('probe', ''), feature_probe(net) if e.meta.get('probe') else '']
+    alike = equal_parts(*probes, EQUAL) if other_kind else {}
+    differ = not all(equal_parts(*probes, OTHER).values())
+    if differ or (other and not (alike and all(alike.values()))):
+        what = 'of other weights than' if other else 'that embeds one image or sentence otherwise than'
+        raise ValueError(f"model={called!r} is a {type(net).__name__} {what} the features, which are "
                          f"of {noted.name or kind}; questions and gallery need one model")
     words_sum = e.meta.get('tokenizer_sum')
     if reads == 'captions' and words_sum and tokenizer_sum(net) not in ('', words_sum):
@@ -760,6 +772,7 @@ def search(features:Embeddings | Shards | Path | str, # Gallery, or its file or 
         how = together if isinstance(together, Together) else Together()
         return find_together(ask_together(net, items, how), e, k, expansion)
     q = ask(net, items)
+    if e.meta.get('probe'): q.meta['probe'] = feature_probe(net)    # a model that embeds alike may have another name
     if isinstance(first, Path):
         q.path = [str(path) for path in items]
         q.meta['root'] = os.getcwd() # where these paths start: an image of the gallery does not find itself

@@ -18,6 +18,7 @@ import pandas as pd
 from ..core.basics import warn_caller
 from ..data.boxes import file_of, region_of
 from .embeddings import Embeddings
+from .probes import EQUAL, OTHER, equal_parts
 from .shards import Shards
 
 # %% ../../nbs/06_retrieval/35_sides.ipynb #4805f4b1
@@ -39,10 +40,41 @@ def _other_arguments(q, g):
 _ONE_FAMILY = {'Frozen', 'FrozenPair'}
 
 
+def _embed_alike(q, g):
+    "Whether networks of two kinds compute the same, by the probes that both note; None where these do not say"
+    probes = [_noted(e, 'probe') for e in (q, g)]
+    if not all(equal_parts(*probes, OTHER).values()): return False
+    if _noted(q, 'model') == _noted(g, 'model'): return None    # of one network, the checksum of its weights decides
+    found = equal_parts(*probes, EQUAL)
+    needed = {_noted(e, 'kind') or 'image' for e in (q, g)}
+    return True if needed <= set(found) and all(found.values()) else None
+
+
+def _by_probe(q, g):
+    "Two models that compute differently, in words"
+    names = [_noted(e, 'model_name') or _noted(e, 'model') or 'a model' for e in (q, g)]
+    return (f"the queries are features of {names[0]}, the gallery of {names[1]}, and these embed one image or sentence "
+            "differently")
+
+
+def _one_file(q, g):
+    "One file of weights in two networks, where no probe says that they compute the same"
+    for fact in ('model', 'model_name'):
+        names = [_noted(e, fact) for e in (q, g)]
+        if set(names) == _ONE_FAMILY: continue
+        if all(names) and names[0] != names[1]:
+            return f"the queries are features of {names[0]}, the gallery of {names[1]}, which read one file of weights"
+    return ''
+
+
 def _other_models(q, g):
     "How the models of both sides differ, '' where nothing that is noted says so"
     sums = [_noted(e, 'checksum') for e in (q, g)]
-    if all(sums) and sums[0] == sums[1]: return _other_arguments(q, g)
+    same_sum = all(sums) and sums[0] == sums[1]
+    alike = _embed_alike(q, g)
+    if alike is False: return (_other_arguments(q, g) if same_sum else '') or _by_probe(q, g)
+    if alike: return ''
+    if same_sum: return _one_file(q, g) or _other_arguments(q, g)
     for fact in ('model', 'weights'):
         names = [_noted(e, fact) for e in (q, g)]
         if set(names) == _ONE_FAMILY: continue
